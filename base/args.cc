@@ -1,0 +1,118 @@
+#include "base/args.h"
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "base/status.h"
+#include "base/units.h"
+
+namespace nram {
+
+void ArgParser::Custom(absl::string_view name, std::function<absl::Status(absl::string_view)> parse) {
+  flags_.push_back({std::string(name), false, nullptr, std::move(parse)});
+}
+
+void ArgParser::String(absl::string_view name, std::string* target) {
+  Custom(name, [target](absl::string_view value) {
+    if (value.empty()) return absl::InvalidArgumentError("it must not be empty");
+    *target = std::string(value);
+    return absl::OkStatus();
+  });
+}
+
+void ArgParser::Switch(absl::string_view name, bool* target) {
+  flags_.push_back({std::string(name), true, target, nullptr});
+}
+
+void ArgParser::Integer(absl::string_view name, int64_t lo, int64_t hi, int64_t* target) {
+  Custom(name, [=](absl::string_view value) {
+    int64_t parsed = 0;
+    if (!absl::SimpleAtoi(value, &parsed) || parsed < lo || parsed > hi) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", value, "\" is not accepted: expected a whole number from ", lo, " to ", hi));
+    }
+    *target = parsed;
+    return absl::OkStatus();
+  });
+}
+
+void ArgParser::ByteSize(absl::string_view name, uint64_t lo, uint64_t hi, uint64_t* target) {
+  Custom(name, [=](absl::string_view value) -> absl::Status {
+    NRAM_ASSIGN_OR_RETURN(const uint64_t parsed, ParseByteSize(value));
+    if (parsed < lo || parsed > hi) {
+      return absl::InvalidArgumentError(absl::StrCat("\"", value, "\" is not accepted: expected a size from ",
+                                                     FormatByteSize(lo), " to ", FormatByteSize(hi)));
+    }
+    *target = parsed;
+    return absl::OkStatus();
+  });
+}
+
+const ArgParser::Flag* ArgParser::Find(absl::string_view name) const {
+  for (const Flag& flag : flags_) {
+    if (flag.name == name) return &flag;
+  }
+  return nullptr;
+}
+
+absl::Status ArgParser::Bad(absl::string_view what) const {
+  return absl::InvalidArgumentError(absl::StrCat(program_, ": ", what, "\nTry '", program_, " --help'."));
+}
+
+std::vector<std::string> ArgParser::names() const {
+  std::vector<std::string> all;
+  for (const Flag& flag : flags_) all.push_back(flag.name);
+  return all;
+}
+
+absl::Status ArgParser::Parse(const std::vector<std::string>& args, std::vector<std::string>* positional) {
+  bool flags_ended = false;
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (flags_ended || !absl::StartsWith(args[i], "-") || args[i] == "-") {
+      positional->push_back(args[i]);
+    } else if (args[i] == "--") {
+      flags_ended = true;
+    } else if (args[i] == "--help" || args[i] == "-h") {
+      help_ = true;
+      return absl::OkStatus();
+    } else {
+      NRAM_RETURN_IF_ERROR(ParseFlag(args[i], args, &i));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ArgParser::ParseFlag(absl::string_view arg, const std::vector<std::string>& args, size_t* index) {
+  const absl::string_view whole = arg;
+  if (!absl::ConsumePrefix(&arg, "--")) return Bad(absl::StrCat("unknown flag ", whole, " (flags begin with --)"));
+  const size_t equals = arg.find('=');
+  const bool has_value = equals != absl::string_view::npos;
+  absl::string_view name = arg.substr(0, equals);
+  const Flag* flag = Find(name);
+  bool negated = false;
+  if (flag == nullptr && absl::ConsumePrefix(&name, "no-")) {
+    flag = Find(name);
+    negated = true;
+    if (flag != nullptr && !flag->is_switch) flag = nullptr;
+  }
+  if (flag == nullptr) return Bad(absl::StrCat("unknown flag --", arg.substr(0, equals)));
+  if (!given_.insert(flag->name).second) return Bad(absl::StrCat("--", flag->name, " is given twice"));
+  if (flag->is_switch) {
+    if (has_value) return Bad(absl::StrCat("--", flag->name, " takes no value; write --", name, " or --no-", name));
+    *flag->switch_target = !negated;
+    return absl::OkStatus();
+  }
+  absl::string_view value;
+  if (has_value) {
+    value = arg.substr(equals + 1);
+  } else if (*index + 1 < args.size()) {
+    value = args[++*index];
+  } else {
+    return Bad(absl::StrCat("--", name, " needs a value"));
+  }
+  const absl::Status status = flag->parse(value);
+  return status.ok() ? status : Bad(absl::StrCat("--", name, ": ", status.message()));
+}
+
+}  // namespace nram

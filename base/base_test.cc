@@ -1,0 +1,160 @@
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "base/args.h"
+#include "base/crc32c.h"
+#include "base/fd.h"
+#include "base/host_memory.h"
+#include "base/mapping.h"
+#include "base/units.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace nram {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(ByteSizeTest, ReadsWhatPeopleWrite) {
+  EXPECT_EQ(*ParseByteSize("0"), 0);
+  EXPECT_EQ(*ParseByteSize("4096"), 4096);
+  EXPECT_EQ(*ParseByteSize("4096B"), 4096);
+  EXPECT_EQ(*ParseByteSize("64K"), 64 * kKiB);
+  EXPECT_EQ(*ParseByteSize("64k"), 64 * kKiB);
+  EXPECT_EQ(*ParseByteSize("64KiB"), 64 * kKiB);
+  EXPECT_EQ(*ParseByteSize("1.5G"), 3 * kGiB / 2);
+  EXPECT_EQ(*ParseByteSize("2TiB"), 2048 * kGiB);
+}
+
+TEST(ByteSizeTest, RefusesTheRest) {
+  for (const char* bad : {"", "B", "iB", "K", "-1", "1X", "1.2.3G", "64KB", "5 G", "99999999999999999999", "16777216T", "0x10",
+                          "nan", "inf", "1e5", "64iB"}) {
+    EXPECT_FALSE(ParseByteSize(bad).ok()) << bad;
+  }
+  EXPECT_THAT(std::string(ParseByteSize("7Q").status().message()), HasSubstr("\"7Q\""));
+}
+
+TEST(ByteSizeTest, PrintsThreeDigits) {
+  EXPECT_EQ(FormatByteSize(0), "0 B");
+  EXPECT_EQ(FormatByteSize(1023), "1023 B");
+  EXPECT_EQ(FormatByteSize(1536), "1.50 KiB");
+  EXPECT_EQ(FormatByteSize(1023 * kMiB), "1.00 GiB");
+  EXPECT_EQ(FormatByteSize(24 * kGiB), "24.0 GiB");
+}
+
+TEST(ChunkRangeTest, MasksFollowTheRange) {
+  const ChunkRange range{6, 12};  // the last 2 chunks of page 0, page 1, 2 chunks of page 2
+  EXPECT_EQ(range.pages(), 3);
+  EXPECT_EQ(MaskOfPage(range, 0), 0xC0);
+  EXPECT_EQ(MaskOfPage(range, 1), 0xFF);
+  EXPECT_EQ(MaskOfPage(range, 2), 0x03);
+  EXPECT_EQ(MaskOfPage(range, 3), 0x00);
+}
+
+TEST(IdTest, RoundTrips) {
+  EXPECT_EQ(*ParseId(FormatId(0xc0ffee)), 0xc0ffee);
+  EXPECT_EQ(*ParseId("c0ffee"), 0xc0ffee);
+  EXPECT_FALSE(ParseId("0").ok());
+  EXPECT_FALSE(ParseId("xyz").ok());
+}
+
+TEST(Crc32cTest, KnownVectors) {
+  EXPECT_EQ(Crc32c(0, "123456789", 9), 0xE3069283u);
+  const std::string zeros(32, '\0');
+  EXPECT_EQ(Crc32c(0, zeros.data(), zeros.size()), 0x8A9136AAu);
+  EXPECT_EQ(Crc32c(Crc32c(0, "1234", 4), "56789", 5), 0xE3069283u);
+}
+
+TEST(UniqueFdTest, MoveAssignmentClosesTheOldOne) {
+  UniqueFd a(open("/dev/null", O_RDONLY)), b(open("/dev/null", O_RDONLY));
+  const int old = a.get();
+  a = std::move(b);
+  EXPECT_EQ(fcntl(old, F_GETFD), -1);
+  EXPECT_GE(fcntl(a.get(), F_GETFD), 0);
+}
+
+TEST(MappingTest, IsAlignedZeroedAndMovable) {
+  Mapping a = *Mapping::Anonymous(8192, 2 << 20);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(a.data()) % (2 << 20), 0);
+  EXPECT_EQ(a.data()[8191], std::byte{0});
+  a = *Mapping::Anonymous(4096);
+  EXPECT_EQ(a.size(), 4096);
+}
+
+class ArgsTest : public ::testing::Test {
+ protected:
+  ArgsTest() {
+    args_.String("pool", &pool_);
+    args_.Switch("json", &json_);
+    args_.Integer("servers", 1, 64, &servers_);
+    args_.ByteSize("donate", kMiB, kGiB, &donate_);
+  }
+  std::string Error(const std::vector<std::string>& args) {
+    std::vector<std::string> rest;
+    return std::string(args_.Parse(args, &rest).message());
+  }
+  std::string pool_;
+  bool json_ = false;
+  int64_t servers_ = 2;
+  uint64_t donate_ = 0;
+  ArgParser args_{"nram up"};
+};
+
+TEST_F(ArgsTest, Parses) {
+  std::vector<std::string> rest;
+  ASSERT_TRUE(args_.Parse({"--pool=a:1", "x", "--json", "--servers", "3", "--donate=2M", "--", "--y"}, &rest).ok());
+  EXPECT_EQ(pool_, "a:1");
+  EXPECT_TRUE(json_);
+  EXPECT_EQ(servers_, 3);
+  EXPECT_EQ(donate_, 2 * kMiB);
+  EXPECT_EQ(rest, (std::vector<std::string>{"x", "--y"}));
+}
+
+TEST_F(ArgsTest, NamesWhatIsWrong) {
+  EXPECT_THAT(Error({"--sevrers=3"}), HasSubstr("unknown flag --sevrers"));
+  EXPECT_THAT(Error({"-x"}), HasSubstr("unknown flag -x"));
+  EXPECT_THAT(Error({"--servers=0"}), HasSubstr("from 1 to 64"));
+  EXPECT_THAT(Error({"--donate=2G"}), HasSubstr("from 1.00 MiB to 1.00 GiB"));
+  EXPECT_THAT(Error({"--json=yes"}), HasSubstr("takes no value"));
+}
+
+TEST_F(ArgsTest, RefusesRepeatsAndMissingValues) {
+  EXPECT_THAT(Error({"--pool=a", "--pool=b"}), HasSubstr("given twice"));
+  EXPECT_THAT(Error({"--json", "--no-json"}), HasSubstr("given twice"));
+}
+
+TEST_F(ArgsTest, MissingValue) { EXPECT_THAT(Error({"--pool"}), HasSubstr("needs a value")); }
+
+TEST(HostMemoryTest, ReadsThisHost) {
+  const HostMemory memory = *ReadHostMemory();
+  EXPECT_GT(memory.total_bytes, memory.available_bytes);
+  EXPECT_GT(memory.available_bytes, 0);
+  EXPECT_GT(ReadProcessMemory().resident_bytes, 0);
+}
+
+TEST(HostMemoryTest, ACgroupLimitNarrowsIt) {
+  const std::string root = ::testing::TempDir() + "/host";
+  for (const char* dir : {"", "/proc", "/proc/self", "/sys", "/sys/fs", "/sys/fs/cgroup", "/sys/fs/cgroup/memory",
+                          "/sys/fs/cgroup/memory/job"}) {
+    mkdir((root + dir).c_str(), 0755);
+  }
+  const std::string group = root + "/sys/fs/cgroup/memory/job";
+  ASSERT_TRUE(WriteFileAtomically(root + "/proc/meminfo",
+                                  "MemTotal: 4096 kB\nMemFree: 2048 kB\nMemAvailable: 3072 kB\n").ok());
+  ASSERT_TRUE(WriteFileAtomically(root + "/proc/self/cgroup", "4:memory:/job\n").ok());
+  ASSERT_TRUE(WriteFileAtomically(group + "/memory.limit_in_bytes", "1048576\n").ok());
+  ASSERT_TRUE(WriteFileAtomically(group + "/memory.usage_in_bytes", "524288\n").ok());
+  ASSERT_TRUE(WriteFileAtomically(group + "/memory.stat", "cache 9\ninactive_file 4096\n").ok());
+  const HostMemory memory = *ReadHostMemory(root);
+  EXPECT_EQ(memory.total_bytes, 1048576);
+  EXPECT_EQ(memory.available_bytes, 524288 + 4096);
+  EXPECT_EQ(memory.idle_bytes, 524288);
+}
+
+}  // namespace
+}  // namespace nram

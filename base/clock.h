@@ -1,0 +1,43 @@
+#ifndef NRAM_BASE_CLOCK_H_
+#define NRAM_BASE_CLOCK_H_
+
+#include <atomic>
+#include <cstdint>
+#include <ctime>
+
+namespace nram {
+
+inline constexpr int64_t kNsPerUs = 1'000;
+inline constexpr int64_t kNsPerMs = 1'000'000;
+inline constexpr int64_t kNsPerSecond = 1'000'000'000;
+
+// Nanoseconds on the monotonic clock. Deadlines everywhere are such absolute times.
+inline int64_t MonotonicNs() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * kNsPerSecond + now.tv_nsec;
+}
+
+inline int64_t DeadlineAfterMs(int64_t ms) { return MonotonicNs() + ms * kNsPerMs; }
+
+// What leases and timers read, so that tests can move time by hand. Thread-safe.
+class Clock {
+ public:
+  virtual ~Clock() = default;
+  virtual int64_t NowNs() const = 0;
+  // The real clock; lives for ever.
+  static Clock* Real();
+};
+
+class FakeClock : public Clock {
+ public:
+  int64_t NowNs() const override { return now_ns_.load(); }
+  void AdvanceMs(int64_t ms) { now_ns_ += ms * kNsPerMs; }
+
+ private:
+  std::atomic<int64_t> now_ns_{kNsPerSecond};
+};
+
+}  // namespace nram
+
+#endif  // NRAM_BASE_CLOCK_H_

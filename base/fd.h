@@ -1,0 +1,37 @@
+#ifndef NRAM_BASE_FD_H_
+#define NRAM_BASE_FD_H_
+
+#include <unistd.h>
+
+#include <utility>
+
+namespace nram {
+
+// Owns a file descriptor. Move-only; move-assignment closes what was held. A raw int elsewhere is always borrowed.
+class UniqueFd {
+ public:
+  UniqueFd() = default;
+  explicit UniqueFd(int fd) : fd_(fd) {}
+  UniqueFd(UniqueFd&& other) noexcept : fd_(other.release()) {}
+  UniqueFd& operator=(UniqueFd&& other) noexcept {
+    if (this != &other) reset(other.release());
+    return *this;
+  }
+  ~UniqueFd() { reset(); }
+
+  int get() const { return fd_; }
+  bool valid() const { return fd_ >= 0; }
+  // Gives the descriptor up without closing it.
+  int release() { return std::exchange(fd_, -1); }
+  void reset(int fd = -1) {
+    if (fd_ >= 0) close(fd_);
+    fd_ = fd;
+  }
+
+ private:
+  int fd_ = -1;
+};
+
+}  // namespace nram
+
+#endif  // NRAM_BASE_FD_H_

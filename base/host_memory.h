@@ -1,0 +1,42 @@
+#ifndef NRAM_BASE_HOST_MEMORY_H_
+#define NRAM_BASE_HOST_MEMORY_H_
+
+// What this host's memory looks like, for `--donate=auto`, `nram df` and the refusal to lend what is not there.
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace nram {
+
+struct HostMemory {
+  uint64_t total_bytes = 0;
+  // What could be had without swapping: the kernel's MemAvailable, or less where a cgroup limits this process.
+  uint64_t available_bytes = 0;
+  // Memory that holds nothing at all now (the kernel's MemFree).
+  uint64_t idle_bytes = 0;
+};
+
+// Reads /proc/meminfo and this process's memory cgroup (v1 or v2). `root` is put before every path, for tests.
+absl::StatusOr<HostMemory> ReadHostMemory(const std::string& root = "");
+
+// This boot's identity: two processes that read the same one share a kernel, so also its RAM. "unknown" if unreadable.
+std::string BootId();
+
+// This process's resident set in bytes, and the part of it that is anonymous; zeros if unreadable.
+struct ProcessMemory {
+  uint64_t resident_bytes = 0;
+  uint64_t anonymous_bytes = 0;
+};
+ProcessMemory ReadProcessMemory(int pid = 0);
+
+// A whole small file; NOT_FOUND and others as open's and read's errors.
+absl::StatusOr<std::string> ReadFile(const std::string& path);
+// Creates or replaces the file in one step (written beside it, then renamed), so that readers see the old or the new text.
+absl::Status WriteFileAtomically(const std::string& path, absl::string_view text);
+
+}  // namespace nram
+
+#endif  // NRAM_BASE_HOST_MEMORY_H_

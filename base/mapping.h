@@ -1,0 +1,61 @@
+#ifndef NRAM_BASE_MAPPING_H_
+#define NRAM_BASE_MAPPING_H_
+
+#include <sys/mman.h>
+
+#include <cstddef>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "base/status.h"
+
+namespace nram {
+
+// Owns an anonymous memory mapping. Move-only; move-assignment unmaps what was held.
+class Mapping {
+ public:
+  Mapping() = default;
+  Mapping(Mapping&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+  Mapping& operator=(Mapping&& other) noexcept {
+    if (this != &other) {
+      Unmap();
+      data_ = std::exchange(other.data_, nullptr);
+      size_ = std::exchange(other.size_, 0);
+    }
+    return *this;
+  }
+  ~Mapping() { Unmap(); }
+
+  // Reserves `bytes` of address space, zero-filled on first touch and charged to nobody before that.
+  // `align` is a power of two. Errors: as mmap's.
+  static absl::StatusOr<Mapping> Anonymous(size_t bytes, size_t align = 4096) {
+    const size_t whole = bytes + (align > 4096 ? align : 0);
+    void* at = mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED) return ErrnoStatus(errno, "mmap of anonymous memory");
+    Mapping mapping;
+    auto* begin = static_cast<std::byte*>(at);
+    auto address = reinterpret_cast<uintptr_t>(begin);
+    const size_t skip = (align - address % align) % align;
+    if (skip > 0) munmap(begin, skip);
+    if (whole - skip - bytes > 0) munmap(begin + skip + bytes, whole - skip - bytes);
+    mapping.data_ = begin + skip;
+    mapping.size_ = bytes;
+    return mapping;
+  }
+
+  std::byte* data() const { return data_; }
+  size_t size() const { return size_; }
+
+ private:
+  void Unmap() {
+    if (data_ != nullptr) munmap(data_, size_);
+  }
+
+  std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+}  // namespace nram
+
+#endif  // NRAM_BASE_MAPPING_H_

@@ -1,0 +1,109 @@
+#ifndef NRAM_BASE_SYNC_H_
+#define NRAM_BASE_SYNC_H_
+
+// Annotated locks over the standard ones. Not absl::Mutex: Debian's Abseil is a shared library built without
+// ThreadSanitizer, which then cannot see what absl::Mutex orders and reports races that are none (docs/adr/0003).
+// And a futex with a deadline, for waits that must not allocate.
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <ctime>
+#include <mutex>
+#include <shared_mutex>
+
+#include "absl/base/thread_annotations.h"
+
+namespace nram {
+
+class ABSL_LOCKABLE Mutex {
+ public:
+  void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() { mu_.lock(); }
+  bool TryLock() ABSL_EXCLUSIVE_TRYLOCK_FUNCTION(true) { return mu_.try_lock(); }
+  void Unlock() ABSL_UNLOCK_FUNCTION() { mu_.unlock(); }
+
+ private:
+  friend class CondVar;
+  std::mutex mu_;
+};
+
+class ABSL_LOCKABLE SharedMutex {
+ public:
+  void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() { mu_.lock(); }
+  void Unlock() ABSL_UNLOCK_FUNCTION() { mu_.unlock(); }
+  void ReaderLock() ABSL_SHARED_LOCK_FUNCTION() { mu_.lock_shared(); }
+  void ReaderUnlock() ABSL_UNLOCK_FUNCTION() { mu_.unlock_shared(); }
+
+ private:
+  std::shared_mutex mu_;
+};
+
+class ABSL_SCOPED_LOCKABLE MutexLock {
+ public:
+  explicit MutexLock(Mutex* mu) ABSL_EXCLUSIVE_LOCK_FUNCTION(mu) : mu_(mu) { mu_->Lock(); }
+  ~MutexLock() ABSL_UNLOCK_FUNCTION() { mu_->Unlock(); }
+  MutexLock(const MutexLock&) = delete;
+  MutexLock& operator=(const MutexLock&) = delete;
+
+ private:
+  Mutex* const mu_;
+};
+
+class ABSL_SCOPED_LOCKABLE WriterLock {
+ public:
+  explicit WriterLock(SharedMutex* mu) ABSL_EXCLUSIVE_LOCK_FUNCTION(mu) : mu_(mu) { mu_->Lock(); }
+  ~WriterLock() ABSL_UNLOCK_FUNCTION() { mu_->Unlock(); }
+  WriterLock(const WriterLock&) = delete;
+  WriterLock& operator=(const WriterLock&) = delete;
+
+ private:
+  SharedMutex* const mu_;
+};
+
+class ABSL_SCOPED_LOCKABLE ReaderLock {
+ public:
+  explicit ReaderLock(SharedMutex* mu) ABSL_SHARED_LOCK_FUNCTION(mu) : mu_(mu) { mu_->ReaderLock(); }
+  ~ReaderLock() ABSL_UNLOCK_FUNCTION() { mu_->ReaderUnlock(); }
+  ReaderLock(const ReaderLock&) = delete;
+  ReaderLock& operator=(const ReaderLock&) = delete;
+
+ private:
+  SharedMutex* const mu_;
+};
+
+class CondVar {
+ public:
+  // Waits until signalled (or spuriously) or `deadline_ns` on the monotonic clock; true if the deadline has not passed.
+  bool WaitUntil(Mutex* mu, int64_t deadline_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    const std::chrono::steady_clock::time_point until{std::chrono::nanoseconds(deadline_ns)};
+    std::unique_lock<std::mutex> lock(mu->mu_, std::adopt_lock);
+    const bool in_time = cv_.wait_until(lock, until) == std::cv_status::no_timeout;
+    lock.release();
+    return in_time;
+  }
+  void Signal() { cv_.notify_one(); }
+  void SignalAll() { cv_.notify_all(); }
+
+ private:
+  std::condition_variable cv_;
+};
+
+// Sleeps while `*word == expected`, until woken (or spuriously) or `deadline_ns` (monotonic). Never allocates.
+inline void FutexWaitUntil(std::atomic<uint32_t>* word, uint32_t expected, int64_t deadline_ns) {
+  timespec until{deadline_ns / 1'000'000'000, deadline_ns % 1'000'000'000};
+  syscall(SYS_futex, word, FUTEX_WAIT_BITSET_PRIVATE, expected, &until, nullptr, FUTEX_BITSET_MATCH_ANY);
+}
+
+// `word` may already be gone: the kernel looks at the address alone.
+inline void FutexWakeAll(std::atomic<uint32_t>* word) {
+  syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0);
+}
+
+}  // namespace nram
+
+#endif  // NRAM_BASE_SYNC_H_
