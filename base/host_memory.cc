@@ -92,6 +92,13 @@ absl::Status WriteFileAtomically(const std::string& path, absl::string_view text
   return absl::OkStatus();
 }
 
+absl::Status WriteOomScore(int score) {
+  UniqueFd fd(open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC));
+  const std::string text = absl::StrCat(score);
+  if (!fd.valid() || write(fd.get(), text.data(), text.size()) < 0) return ErrnoStatus(errno, "set oom_score_adj");
+  return absl::OkStatus();
+}
+
 absl::StatusOr<HostMemory> ReadHostMemory(const std::string& root) {
   NRAM_ASSIGN_OR_RETURN(const std::string meminfo, ReadFile(root + "/proc/meminfo"));
   const auto total = KilobyteField(meminfo, "MemTotal:");

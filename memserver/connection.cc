@@ -1,0 +1,102 @@
+#include "memserver/connection.h"
+
+#include <errno.h>
+#include <glog/logging.h>
+#include <sys/socket.h>
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace nram {
+
+ReplyBuffers::ReplyBuffers(size_t count) {
+  memory_ = Mapping::Anonymous(count * kBufferBytes).value();
+  for (size_t i = count; i > 0; --i) free_.push_back(memory_.data() + (i - 1) * kBufferBytes);
+}
+
+std::byte* ReplyBuffers::Take() {
+  if (free_.empty()) return nullptr;
+  std::byte* buffer = free_.back();
+  free_.pop_back();
+  return buffer;
+}
+
+Connection::Connection(UniqueFd fd, std::string peer, const SessionContext& context, ReplyBuffers* buffers, int64_t now_ns)
+    : fd_(std::move(fd)), peer_(std::move(peer)), buffers_(buffers), session_(context), progress_ns_(now_ns) {}
+
+Connection::~Connection() {
+  if (reply_.data != nullptr) buffers_->Give(reply_.data);
+}
+
+absl::StatusOr<bool> Connection::OnHeader(const FrameHeader& header, absl::Span<const ChunkMask> masks, Landing* landing) {
+  return session_.Begin(header, masks, reply_.room(), landing);
+}
+
+absl::Status Connection::OnFrame(const FrameHeader& header) { return session_.Execute(header, &reply_); }
+
+absl::StatusOr<bool> Connection::Flush() {
+  while (sent_ < reply_.used) {
+    const ssize_t n = send(fd_.get(), reply_.data + sent_, reply_.used - sent_, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) return false;
+    if (n < 0) return absl::UnavailableError(absl::StrCat("send: ", strerror(errno)));
+    sent_ += n;
+  }
+  sent_ = reply_.used = 0;
+  return true;
+}
+
+absl::StatusOr<Connection::State> Connection::Pump(int64_t now_ns) {
+  if (reply_.data == nullptr) {
+    reply_ = {buffers_->Take(), ReplyBuffers::kBufferBytes, 0};
+    if (reply_.data == nullptr) return State::kStarved;
+  }
+  State state = State::kMore;
+  for (int round = 0; round < kRoundsMax && state == State::kMore; ++round) {
+    const size_t sent_before = sent_;
+    NRAM_ASSIGN_OR_RETURN(const bool flushed, Flush());
+    if (!flushed) {
+      if (sent_ != sent_before) progress_ns_ = now_ns;
+      return State::kWantsOut;
+    }
+    NRAM_ASSIGN_OR_RETURN(const FrameReader::Progress progress, reader_.ReadFrom(fd_.get(), this));
+    switch (progress) {
+      case FrameReader::Progress::kRead:
+        progress_ns_ = now_ns;
+        break;
+      case FrameReader::Progress::kDrained:
+        progress_ns_ = now_ns;
+        state = State::kIdle;
+        break;
+      case FrameReader::Progress::kWouldBlock:
+        state = State::kIdle;
+        break;
+      case FrameReader::Progress::kPaused:
+        // With replies to send it paused for room in the reply buffer, which the next Flush makes.
+        if (reply_.used == 0) state = State::kStarved;
+        break;
+      case FrameReader::Progress::kEnd:
+        state = State::kEnded;
+        break;
+    }
+  }
+  NRAM_ASSIGN_OR_RETURN(const bool flushed, Flush());
+  if (!flushed) return state == State::kEnded ? state : State::kWantsOut;
+  buffers_->Give(std::exchange(reply_.data, nullptr));
+  reply_ = {};
+  return state;
+}
+
+absl::Status Connection::CheckStall(int64_t now_ns, int64_t limit_ns) const {
+  const char* doing = has_output()           ? "taking replies"
+                      : reader_.mid_frame()  ? "sending a frame"
+                      : !session_.bound()    ? "saying hello"
+                                             : nullptr;
+  if (doing == nullptr || now_ns - progress_ns_ <= limit_ns) return absl::OkStatus();
+  return absl::DeadlineExceededError(absl::StrCat("no progress in ", doing, " for ", limit_ns / kNsPerMs, " ms"));
+}
+
+}  // namespace nram

@@ -1,0 +1,95 @@
+#ifndef NRAM_MEMSERVER_CONNECTION_H_
+#define NRAM_MEMSERVER_CONNECTION_H_
+
+// One data connection: a socket, the reader of its frames, its session, and the replies that wait to be sent. Belongs to one
+// worker thread at a time.
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/fd.h"
+#include "base/mapping.h"
+#include "memserver/session.h"
+#include "proto/frame_reader.h"
+
+namespace nram {
+
+// A worker's reply buffers. A connection holds one only while it has replies to send, so that their number, not the number of
+// connections, bounds the memory. Not thread-safe.
+class ReplyBuffers {
+ public:
+  static constexpr size_t kBufferBytes = Session::kReplyBytesMax + 64 * 1024;
+
+  explicit ReplyBuffers(size_t count);
+  // Null if all are held.
+  std::byte* Take();
+  void Give(std::byte* buffer) { free_.push_back(buffer); }
+
+ private:
+  Mapping memory_;
+  std::vector<std::byte*> free_;
+};
+
+class Connection : private FrameReader::Handler {
+ public:
+  static constexpr size_t kReadAheadBytes = 64 * 1024;
+  // What a connection costs whether it moves anything or not.
+  static constexpr uint64_t kFixedBytes = kReadAheadBytes + 8192;
+
+  // How Pump left it.
+  enum class State {
+    kIdle,      // everything that came was handled; wait for more
+    kMore,      // stopped for fairness; more may be there
+    kWantsOut,  // replies wait until the peer takes them
+    kStarved,   // waits for landing frames or a reply buffer; try again soon
+    kEnded,     // the peer closed in good order
+  };
+
+  // `buffers` may be exchanged by SetBuffers when the connection moves to another worker.
+  Connection(UniqueFd fd, std::string peer, const SessionContext& context, ReplyBuffers* buffers, int64_t now_ns);
+  ~Connection() override;
+
+  // Reads, executes and replies without blocking, for a bounded number of rounds. An error: close it (logged by the caller).
+  absl::StatusOr<State> Pump(int64_t now_ns);
+
+  // DEADLINE_EXCEEDED if it has been in the middle of something, or without a hello, for longer than `limit_ns`.
+  absl::Status CheckStall(int64_t now_ns, int64_t limit_ns) const;
+
+  // Only between two Pumps, with nothing left to send.
+  void SetBuffers(ReplyBuffers* buffers) { buffers_ = buffers; }
+  bool has_output() const { return reply_.data != nullptr; }
+
+  int fd() const { return fd_.get(); }
+  const std::string& peer() const { return peer_; }
+  const Session& session() const { return session_; }
+
+  uint32_t epoll_events = 0;  // as registered; the worker's
+  bool queued = false;        // in the worker's list of those to pump again
+
+ private:
+  static constexpr int kRoundsMax = 8;
+
+  absl::StatusOr<bool> OnHeader(const FrameHeader& header, absl::Span<const ChunkMask> masks, Landing* landing) override;
+  absl::Status OnFrame(const FrameHeader& header) override;
+  void OnCorrupt(const FrameHeader& header) override {}
+
+  // Sends what waits. False if the peer does not take all of it now.
+  absl::StatusOr<bool> Flush();
+
+  const UniqueFd fd_;
+  const std::string peer_;
+  ReplyBuffers* buffers_;
+  FrameReader reader_{kReadAheadBytes};
+  Session session_;
+  ReplyBuffer reply_;
+  size_t sent_ = 0;
+  int64_t progress_ns_;  // when it last was not in the middle of anything, or moved bytes
+};
+
+}  // namespace nram
+
+#endif  // NRAM_MEMSERVER_CONNECTION_H_

@@ -1,0 +1,321 @@
+#include "memserver/data_server.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <glog/logging.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "memserver/listen.h"
+
+namespace nram {
+namespace {
+
+std::string PeerName(int fd, bool is_tcp) {
+  if (!is_tcp) {
+    ucred peer{};
+    socklen_t length = sizeof peer;
+    getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length);
+    return absl::StrCat("unix:pid=", peer.pid);
+  }
+  sockaddr_storage storage;
+  socklen_t length = sizeof storage;
+  char text[INET6_ADDRSTRLEN] = "?";
+  int port = 0;
+  if (getpeername(fd, reinterpret_cast<sockaddr*>(&storage), &length) == 0) {
+    if (storage.ss_family == AF_INET) {
+      const auto* v4 = reinterpret_cast<sockaddr_in*>(&storage);
+      inet_ntop(AF_INET, &v4->sin_addr, text, sizeof text);
+      port = ntohs(v4->sin_port);
+    } else {
+      const auto* v6 = reinterpret_cast<sockaddr_in6*>(&storage);
+      inet_ntop(AF_INET6, &v6->sin6_addr, text, sizeof text);
+      port = ntohs(v6->sin6_port);
+    }
+  }
+  return absl::StrCat(text, ":", port);
+}
+
+void Signal(int event_fd) {
+  const uint64_t one = 1;
+  // Fails only when the counter is full, and then the reader is woken anyway.
+  (void)!write(event_fd, &one, sizeof one);
+}
+
+}  // namespace
+
+// One thread, its connections and its reply buffers.
+class DataServer::Worker {
+ public:
+  Worker(DataServer* server, bool urgent)
+      : server_(server),
+        urgent_(urgent),
+        spin_(server->options_.spin),
+        buffers_(kReplyBuffersPerWorker),
+        epoll_(epoll_create1(EPOLL_CLOEXEC)),
+        inbox_event_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+    PCHECK(epoll_.valid() && inbox_event_.valid());
+    epoll_event event{.events = EPOLLIN, .data = {.ptr = nullptr}};
+    PCHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, inbox_event_.get(), &event) == 0);
+    thread_ = std::thread([this] { Run(); });
+    pthread_setname_np(thread_.native_handle(), urgent ? "nram-urgent" : "nram-bulk");
+  }
+  ~Worker() {
+    Signal(inbox_event_.get());
+    thread_.join();
+  }
+
+  // From any thread.
+  void Adopt(std::unique_ptr<Connection> connection) {
+    {
+      MutexLock lock(&mu_);
+      inbox_.push_back(std::move(connection));
+    }
+    Signal(inbox_event_.get());
+  }
+
+ private:
+  static constexpr int kEventsMax = 64;
+  static constexpr int64_t kSweepNs = kNsPerSecond;
+
+  void Run() {
+    int64_t idle_since_ns = MonotonicNs();
+    int64_t spin_until_ns = 0;
+    while (!server_->stopping_.load(std::memory_order_relaxed)) {
+      const int64_t now_ns = MonotonicNs();
+      int timeout_ms = 500;
+      if (!again_.empty()) timeout_ms = starved_ ? 1 : 0;
+      if (now_ns < spin_until_ns) timeout_ms = 0;
+      epoll_event events[kEventsMax];
+      const int count = epoll_wait(epoll_.get(), events, kEventsMax, timeout_ms);
+      if (count < 0) PCHECK(errno == EINTR) << "epoll_wait";
+      int64_t then_ns = MonotonicNs();
+      bool worked = false;
+      for (int i = 0; i < count; ++i) {
+        auto* connection = static_cast<Connection*>(events[i].data.ptr);
+        if (connection == nullptr) {
+          TakeInbox();
+        } else {
+          worked = true;
+          Pump(connection, then_ns);
+        }
+      }
+      PumpAgain(then_ns);
+      if (worked) {
+        spin_.Report(then_ns - idle_since_ns);
+        idle_since_ns = MonotonicNs();
+        spin_until_ns = idle_since_ns + spin_.NextBudgetNs();
+      }
+      if (then_ns >= next_sweep_ns_) Sweep(then_ns);
+    }
+    server_->counters_.open -= connections_.size();
+    connections_.clear();
+  }
+
+  void TakeInbox() {
+    uint64_t count;
+    (void)!read(inbox_event_.get(), &count, sizeof count);
+    std::vector<std::unique_ptr<Connection>> arrived;
+    {
+      MutexLock lock(&mu_);
+      arrived.swap(inbox_);
+    }
+    for (auto& connection : arrived) {
+      Connection* raw = connection.get();
+      raw->SetBuffers(&buffers_);
+      raw->epoll_events = EPOLLIN;
+      epoll_event event{.events = raw->epoll_events, .data = {.ptr = raw}};
+      PCHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, raw->fd(), &event) == 0);
+      connections_[raw] = std::move(connection);
+      Requeue(raw);  // it may have read ahead before it moved here
+    }
+  }
+
+  void Pump(Connection* connection, int64_t now_ns) {
+    if (!connections_.contains(connection)) return;
+    const absl::StatusOr<Connection::State> state = connection->Pump(now_ns);
+    if (!state.ok()) {
+      Close(connection, state.status());
+      return;
+    }
+    uint32_t wanted = EPOLLIN;
+    switch (*state) {
+      case Connection::State::kIdle:
+        break;
+      case Connection::State::kMore:
+        Requeue(connection);
+        break;
+      case Connection::State::kWantsOut:
+        wanted = EPOLLOUT;
+        break;
+      case Connection::State::kStarved:
+        wanted = 0;
+        starved_ = true;
+        Requeue(connection);
+        break;
+      case Connection::State::kEnded:
+        Close(connection, absl::OkStatus());
+        return;
+    }
+    if (connection->session().urgent() && !urgent_ && !connection->has_output()) {
+      Move(connection);
+      return;
+    }
+    if (connection->epoll_events != wanted) {
+      connection->epoll_events = wanted;
+      epoll_event event{.events = wanted, .data = {.ptr = connection}};
+      PCHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, connection->fd(), &event) == 0);
+    }
+  }
+
+  void Requeue(Connection* connection) {
+    if (std::exchange(connection->queued, true)) return;
+    again_.push_back(connection);
+  }
+
+  void PumpAgain(int64_t now_ns) {
+    starved_ = false;
+    pumping_.swap(again_);
+    for (Connection* connection : pumping_) {
+      if (!connections_.contains(connection)) continue;
+      connection->queued = false;
+      Pump(connection, now_ns);
+    }
+    pumping_.clear();
+  }
+
+  void Move(Connection* connection) {
+    auto node = connections_.extract(connection);
+    std::erase(again_, connection);
+    connection->queued = false;
+    PCHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection->fd(), nullptr) == 0);
+    server_->MoveToUrgent(std::move(node.mapped()));
+  }
+
+  void Close(Connection* connection, const absl::Status& why) {
+    if (!why.ok()) {
+      LOG(WARNING) << "closing " << connection->peer() << ": " << why.message();
+      ++server_->counters_.closed_for_error;
+    }
+    std::erase(again_, connection);
+    connections_.erase(connection);
+    --server_->counters_.open;
+    server_->context_.store->arena()->ReleaseFixed(Connection::kFixedBytes);
+  }
+
+  void Sweep(int64_t now_ns) {
+    next_sweep_ns_ = now_ns + kSweepNs;
+    std::vector<std::pair<Connection*, absl::Status>> stalled;
+    for (const auto& [raw, connection] : connections_) {
+      absl::Status status = raw->CheckStall(now_ns, server_->options_.stall_limit_ms * kNsPerMs);
+      if (!status.ok()) stalled.emplace_back(raw, std::move(status));
+    }
+    for (const auto& [connection, status] : stalled) Close(connection, status);
+  }
+
+  DataServer* const server_;
+  const bool urgent_;
+  SpinPolicy spin_;
+  ReplyBuffers buffers_;
+  const UniqueFd epoll_;
+  const UniqueFd inbox_event_;
+  absl::flat_hash_map<Connection*, std::unique_ptr<Connection>> connections_;
+  std::vector<Connection*> again_;    // to be pumped again without waiting for an event
+  std::vector<Connection*> pumping_;  // PumpAgain's own
+  bool starved_ = false;
+  int64_t next_sweep_ns_ = 0;
+
+  Mutex mu_;
+  std::vector<std::unique_ptr<Connection>> inbox_ ABSL_GUARDED_BY(mu_);
+
+  std::thread thread_;  // last: it uses all of the above
+};
+
+uint64_t DataServer::FixedBytes(const DataServerOptions& options) {
+  return uint64_t(options.workers_per_class) * 2 * kReplyBuffersPerWorker * ReplyBuffers::kBufferBytes;
+}
+
+DataServer::DataServer(const DataServerOptions& options, const SessionContext& context)
+    : options_(options), context_(context), stop_event_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+
+absl::StatusOr<std::unique_ptr<DataServer>> DataServer::Start(const DataServerOptions& options,
+                                                              const SessionContext& context) {
+  std::unique_ptr<DataServer> server(new DataServer(options, context));
+  if (!options.address.empty()) {
+    NRAM_ASSIGN_OR_RETURN(server->tcp_listener_, ListenTcp(options.address, options.port));
+    NRAM_ASSIGN_OR_RETURN(server->port_, BoundPort(server->tcp_listener_.get()));
+  }
+  if (!options.socket_path.empty()) {
+    NRAM_ASSIGN_OR_RETURN(server->unix_listener_, ListenUnix(options.socket_path));
+  }
+  for (int i = 0; i < options.workers_per_class; ++i) {
+    server->bulk_.push_back(std::make_unique<Worker>(server.get(), false));
+    server->urgent_.push_back(std::make_unique<Worker>(server.get(), true));
+  }
+  server->acceptor_ = std::thread([raw = server.get()] { raw->AcceptLoop(); });
+  pthread_setname_np(server->acceptor_.native_handle(), "nram-accept");
+  return server;
+}
+
+DataServer::~DataServer() {
+  stopping_ = true;
+  Signal(stop_event_.get());
+  if (acceptor_.joinable()) acceptor_.join();
+  bulk_.clear();
+  urgent_.clear();
+  if (unix_listener_.valid()) unlink(options_.socket_path.c_str());
+}
+
+void DataServer::AcceptLoop() {
+  while (!stopping_) {
+    pollfd fds[] = {{stop_event_.get(), POLLIN, 0}, {tcp_listener_.get(), POLLIN, 0}, {unix_listener_.get(), POLLIN, 0}};
+    if (poll(fds, 3, -1) < 0) continue;
+    if ((fds[1].revents & POLLIN) != 0) Accept(tcp_listener_.get(), true);
+    if ((fds[2].revents & POLLIN) != 0) Accept(unix_listener_.get(), false);
+  }
+}
+
+void DataServer::Accept(int listener, bool is_tcp) {
+  UniqueFd fd(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (!fd.valid()) {
+    if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
+      PLOG_EVERY_N(ERROR, 100) << "accept";
+      poll(nullptr, 0, 10);  // the connection stays pending; do not spin on it
+    }
+    return;
+  }
+  const std::string peer = PeerName(fd.get(), is_tcp);
+  if (counters_.open >= options_.connections_max || !context_.store->arena()->ChargeFixed(Connection::kFixedBytes)) {
+    LOG_EVERY_N(WARNING, 100) << "refusing " << peer << ": " << counters_.open << " connections are open";
+    ++counters_.refused;
+    return;
+  }
+  if (is_tcp) {
+    const int on = 1;
+    setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    setsockopt(fd.get(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+  }
+  ++counters_.open;
+  ++counters_.accepted;
+  bulk_[next_bulk_++ % bulk_.size()]->Adopt(
+      std::make_unique<Connection>(std::move(fd), peer, context_, nullptr, MonotonicNs()));
+}
+
+void DataServer::MoveToUrgent(std::unique_ptr<Connection> connection) {
+  urgent_[next_urgent_++ % urgent_.size()]->Adopt(std::move(connection));
+}
+
+}  // namespace nram

@@ -1,0 +1,80 @@
+#ifndef NRAM_MEMSERVER_DATA_SERVER_H_
+#define NRAM_MEMSERVER_DATA_SERVER_H_
+
+// The data plane's sockets and threads: one thread accepts, bulk workers and urgent workers (one of each per core, up to a
+// limit) serve the connections that are theirs. A connection begins with a bulk worker and moves when its hello says urgent, so
+// that a page fault never waits behind megabytes of write-back in the same thread.
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/fd.h"
+#include "base/spin.h"
+#include "base/sync.h"
+#include "memserver/connection.h"
+#include "memserver/session.h"
+
+namespace nram {
+
+struct DataServerOptions {
+  std::string address = "127.0.0.1";  // numeric IPv4 or IPv6; empty: no TCP
+  int port = 0;                       // 0: the kernel chooses
+  std::string socket_path;            // empty: no Unix socket; a dead one at that path is replaced
+  int workers_per_class = 1;          // 1..64
+  int connections_max = 512;
+  int64_t stall_limit_ms = 10'000;  // a peer that stays in the middle of a frame for so long is cut off
+  SpinOptions spin;
+};
+
+struct DataServerCounters {
+  std::atomic<uint64_t> closed_for_error{0}, accepted{0}, refused{0};
+  std::atomic<int64_t> open{0};
+};
+
+class DataServer {
+ public:
+  // What the server's threads and buffers take at most, apart from connections (Connection::kFixedBytes each).
+  static uint64_t FixedBytes(const DataServerOptions& options);
+
+  // Listens and starts its threads. Errors: the address cannot be bound (named in the message).
+  static absl::StatusOr<std::unique_ptr<DataServer>> Start(const DataServerOptions& options, const SessionContext& context);
+  // Closes all connections and joins the threads.
+  ~DataServer();
+
+  int port() const { return port_; }
+  const DataServerCounters& counters() const { return counters_; }
+
+ private:
+  class Worker;
+  static constexpr size_t kReplyBuffersPerWorker = 16;
+
+  DataServer(const DataServerOptions& options, const SessionContext& context);
+  void AcceptLoop();
+  void Accept(int listener, bool is_tcp);
+  // Gives a connection that said it is urgent to an urgent worker.
+  void MoveToUrgent(std::unique_ptr<Connection> connection);
+
+  const DataServerOptions options_;
+  const SessionContext context_;
+  DataServerCounters counters_;
+  UniqueFd tcp_listener_;
+  UniqueFd unix_listener_;
+  UniqueFd stop_event_;
+  int port_ = 0;
+  std::atomic<bool> stopping_{false};
+  std::atomic<uint32_t> next_bulk_{0};
+  std::atomic<uint32_t> next_urgent_{0};
+  std::vector<std::unique_ptr<Worker>> bulk_;
+  std::vector<std::unique_ptr<Worker>> urgent_;
+  std::thread acceptor_;
+};
+
+}  // namespace nram
+
+#endif  // NRAM_MEMSERVER_DATA_SERVER_H_

@@ -1,0 +1,263 @@
+#include "memserver/frame_arena.h"
+
+#include <glog/logging.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace nram {
+
+absl::StatusOr<std::unique_ptr<FrameArena>> FrameArena::Create(uint64_t ceiling_bytes, uint64_t fixed_bytes) {
+  if (ceiling_bytes < fixed_bytes + kSlackBytes + kExtentBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a ceiling of ", FormatByteSize(ceiling_bytes), " leaves nothing to lend: the server itself takes ",
+                     FormatByteSize(fixed_bytes + kSlackBytes + kExtentBytes)));
+  }
+  const uint64_t extents = ceiling_bytes / kExtentBytes;
+  auto data = Mapping::Anonymous(extents * kExtentBytes, kExtentBytes);
+  auto slabs = Mapping::Anonymous(extents * kSlabsPerExtent * sizeof(Slab));
+  if (!data.ok() || !slabs.ok()) {
+    return absl::ResourceExhaustedError(absl::StrCat("no address space for ", FormatByteSize(ceiling_bytes)));
+  }
+  static_assert(sizeof(Slab) == 32);
+  madvise(data->data(), data->size(), MADV_HUGEPAGE);  // an optimisation; kernels without it refuse
+  madvise(data->data(), data->size(), MADV_DONTDUMP);
+  return std::unique_ptr<FrameArena>(
+      new FrameArena(ceiling_bytes, fixed_bytes, *std::move(data), *std::move(slabs)));
+}
+
+FrameArena::FrameArena(uint64_t ceiling_bytes, uint64_t fixed_bytes, Mapping data, Mapping slabs)
+    : ceiling_max_bytes_(ceiling_bytes),
+      data_(std::move(data)),
+      slabs_(std::move(slabs)),
+      ceiling_bytes_(ceiling_bytes),
+      fixed_bytes_(fixed_bytes) {
+  partial_.fill(kNone);
+  const auto extents = static_cast<uint32_t>(data_.size() / kExtentBytes);
+  extent_free_slabs_.assign(extents, 0);
+  unbacked_extents_.reserve(extents);
+  for (uint32_t extent = extents; extent > 0; --extent) unbacked_extents_.push_back(extent - 1);
+  // The slab table is touched as extents are; 1/2048 of them.
+  index_bytes_ = (extents * 5) + 4096;
+}
+
+uint64_t FrameArena::TakenLocked() const {
+  return fixed_bytes_ + index_bytes_ + extents_backed_ * kExtentBytes + slabs_.size() * extents_backed_ /
+         std::max<uint64_t>(extent_free_slabs_.size(), 1);
+}
+
+bool FrameArena::FitsLocked(uint64_t extra_data_bytes, uint64_t extra_index_bytes) const {
+  const uint64_t index_share = promised_bytes_ / (kPromiseBytesPerPage / kIndexBytesPerPageMax);
+  const uint64_t data_needed = promised_bytes_ - index_share + extra_data_bytes;
+  const uint64_t inside = slabs_free_ * kSlabBytes + whole_frames_free_ * kPageBytes;
+  uint64_t extents = 0;
+  if (data_needed > inside) extents = (data_needed - inside + kExtentBytes - 1) / kExtentBytes;
+  if (extents > unbacked_extents_.size()) return false;
+  return TakenLocked() + kSlackBytes + extents * kExtentBytes + index_share + extra_index_bytes <= ceiling_bytes_;
+}
+
+uint64_t FrameArena::FreeBytesLocked() const {
+  // The largest extra that FitsLocked accepts, found from the same terms.
+  const uint64_t taken = TakenLocked() + kSlackBytes;
+  const uint64_t room = ceiling_bytes_ > taken ? ceiling_bytes_ - taken : 0;
+  const uint64_t extents = std::min<uint64_t>(room / kExtentBytes, unbacked_extents_.size());
+  const uint64_t reachable = extents * kExtentBytes + slabs_free_ * kSlabBytes + whole_frames_free_ * kPageBytes;
+  return reachable > promised_bytes_ ? reachable - promised_bytes_ : 0;
+}
+
+bool FrameArena::PayLocked(uint64_t bytes, ArenaPromise* promise, uint64_t* paid_bytes) {
+  if (promise == nullptr || promise->left_bytes_ < bytes) return false;
+  promise->left_bytes_ -= bytes;
+  promised_bytes_ -= bytes;
+  if (paid_bytes != nullptr) *paid_bytes += bytes;
+  return true;
+}
+
+void FrameArena::PushLocked(uint32_t* head, uint32_t index) {
+  Slab& pushed = slab(index);
+  pushed.prev = kNone;
+  pushed.next = *head;
+  if (*head != kNone) slab(*head).prev = index;
+  *head = index;
+}
+
+void FrameArena::RemoveLocked(uint32_t* head, uint32_t index) {
+  const Slab& removed = slab(index);
+  if (removed.prev != kNone) slab(removed.prev).next = removed.next;
+  if (removed.next != kNone) slab(removed.next).prev = removed.prev;
+  if (*head == index) *head = removed.next;
+}
+
+bool FrameArena::MapExtentLocked(bool promised) {
+  if (unbacked_extents_.empty()) return false;
+  // The slack is there for promises alone.
+  const uint64_t slack = promised ? 0 : kSlackBytes;
+  if (TakenLocked() + slack + kExtentBytes > ceiling_bytes_) return false;
+  const uint32_t extent = unbacked_extents_.back();
+  unbacked_extents_.pop_back();
+  ++extents_backed_;
+  ++extents_spare_;
+  extent_free_slabs_[extent] = kSlabsPerExtent;
+  slabs_free_ += kSlabsPerExtent;
+  for (uint32_t i = kSlabsPerExtent; i > 0; --i) {
+    const uint32_t index = extent * kSlabsPerExtent + i - 1;
+    slab(index).chunks = 0;
+    PushLocked(&free_slabs_, index);
+  }
+  return true;
+}
+
+void FrameArena::ReleaseExtentLocked(uint32_t extent) {
+  for (uint32_t i = 0; i < kSlabsPerExtent; ++i) RemoveLocked(&free_slabs_, extent * kSlabsPerExtent + i);
+  slabs_free_ -= kSlabsPerExtent;
+  extent_free_slabs_[extent] = 0;
+  --extents_backed_;
+  --extents_spare_;
+  unbacked_extents_.push_back(extent);
+  madvise(data_.data() + extent * kExtentBytes, kExtentBytes, MADV_DONTNEED);
+}
+
+// A slab of the class, or failing that of a larger one, that has a free frame; kNone if there is none.
+uint32_t FrameArena::SlabForLocked(int chunks, bool promised) {
+  if (partial_[chunks] != kNone) return partial_[chunks];
+  if (free_slabs_ == kNone) MapExtentLocked(promised);
+  if (free_slabs_ != kNone) {
+    const uint32_t index = free_slabs_;
+    RemoveLocked(&free_slabs_, index);
+    --slabs_free_;
+    if (extent_free_slabs_[index / kSlabsPerExtent]-- == kSlabsPerExtent) --extents_spare_;
+    Slab& taken = slab(index);
+    const int frames = FramesPerSlab(chunks);
+    taken.chunks = static_cast<uint8_t>(chunks);
+    taken.free_count = static_cast<uint8_t>(frames);
+    taken.free_frames[0] = frames >= 64 ? ~uint64_t{0} : (uint64_t{1} << frames) - 1;
+    taken.free_frames[1] = frames == 128 ? ~uint64_t{0} : 0;
+    if (chunks == kClasses) whole_frames_free_ += frames;
+    PushLocked(&partial_[chunks], index);
+    return index;
+  }
+  for (int larger = chunks + 1; larger <= kClasses; ++larger) {
+    if (partial_[larger] != kNone) return partial_[larger];
+  }
+  return kNone;
+}
+
+FrameLoc FrameArena::Allocate(int chunks, ArenaPromise* promise, uint64_t* paid_bytes) {
+  DCHECK(chunks >= 1 && chunks <= kClasses);
+  MutexLock lock(&mu_);
+  const bool promised = promise != nullptr && promise->left_bytes_ >= kPageBytes;
+  // Without a promise, only what no promise may need: a whole slab if one has to be opened.
+  if (!promised) {
+    const bool opens_slab = partial_[chunks] == kNone;
+    const uint64_t data_needed = opens_slab ? kSlabBytes : chunks == kClasses ? kPageBytes : 0;
+    if (data_needed > 0 && !FitsLocked(data_needed, 0)) return kNoFrame;
+  }
+  const uint32_t index = SlabForLocked(chunks, promised);
+  if (index == kNone) {
+    // Ours to prevent, but no reason to lose what is stored.
+    if (promised) LOG(DFATAL) << "promised room is missing: " << promised_bytes_ << " bytes promised";
+    return kNoFrame;
+  }
+  Slab& from = slab(index);
+  const int word = from.free_frames[0] != 0 ? 0 : 1;
+  const int bit = std::countr_zero(from.free_frames[word]);
+  from.free_frames[word] &= from.free_frames[word] - 1;
+  if (--from.free_count == 0) RemoveLocked(&partial_[from.chunks], index);
+  if (from.chunks == kClasses) --whole_frames_free_;
+  const uint64_t cost = FrameCost(from.chunks);
+  frame_bytes_ += cost;
+  if (promised) PayLocked(std::min(cost, promise->left_bytes_), promise, paid_bytes);
+  return index * kChunksPerSlab + (word * 64 + bit) * uint64_t{from.chunks};
+}
+
+void FrameArena::Free(FrameLoc frame) {
+  MutexLock lock(&mu_);
+  const auto index = static_cast<uint32_t>(frame / kChunksPerSlab);
+  Slab& to = slab(index);
+  CHECK_NE(to.chunks, 0) << "frame freed twice";
+  const uint64_t number = frame % kChunksPerSlab / to.chunks;
+  const uint64_t bit = uint64_t{1} << (number % 64);
+  CHECK_EQ(to.free_frames[number / 64] & bit, 0u) << "frame freed twice";
+  to.free_frames[number / 64] |= bit;
+  frame_bytes_ -= FrameCost(to.chunks);
+  if (to.chunks == kClasses) ++whole_frames_free_;
+  if (to.free_count++ == 0) PushLocked(&partial_[to.chunks], index);
+  if (to.free_count < FramesPerSlab(to.chunks)) return;
+  // The slab is free for any class again.
+  RemoveLocked(&partial_[to.chunks], index);
+  if (to.chunks == kClasses) whole_frames_free_ -= FramesPerSlab(kClasses);
+  to.chunks = 0;
+  PushLocked(&free_slabs_, index);
+  ++slabs_free_;
+  const uint32_t extent = index / kSlabsPerExtent;
+  if (++extent_free_slabs_[extent] == kSlabsPerExtent && ++extents_spare_ > kSpareExtentsMax) {
+    ReleaseExtentLocked(extent);
+  }
+}
+
+bool FrameArena::ChargeIndex(uint64_t bytes, ArenaPromise* promise, uint64_t* paid_bytes) {
+  MutexLock lock(&mu_);
+  if (!PayLocked(bytes, promise, paid_bytes) && !FitsLocked(0, bytes)) return false;
+  index_bytes_ += bytes;
+  return true;
+}
+
+void FrameArena::ReleaseIndex(uint64_t bytes) {
+  MutexLock lock(&mu_);
+  CHECK_GE(index_bytes_, bytes);
+  index_bytes_ -= bytes;
+}
+
+bool FrameArena::ChargeFixed(uint64_t bytes) {
+  MutexLock lock(&mu_);
+  if (!FitsLocked(0, bytes)) return false;
+  fixed_bytes_ += bytes;
+  return true;
+}
+
+void FrameArena::ReleaseFixed(uint64_t bytes) {
+  MutexLock lock(&mu_);
+  CHECK_GE(fixed_bytes_, bytes);
+  fixed_bytes_ -= bytes;
+}
+
+bool FrameArena::Promise(uint64_t pages, ArenaPromise* promise) {
+  MutexLock lock(&mu_);
+  if (pages > ceiling_bytes_ / kPageBytes) return false;
+  if (!FitsLocked(pages * kPageBytes, pages * kIndexBytesPerPageMax)) return false;
+  promise->left_bytes_ += pages * kPromiseBytesPerPage;
+  promised_bytes_ += pages * kPromiseBytesPerPage;
+  return true;
+}
+
+void FrameArena::Unpromise(uint64_t pages, ArenaPromise* promise) {
+  MutexLock lock(&mu_);
+  const uint64_t bytes = pages > promise->left_bytes_ / kPromiseBytesPerPage ? promise->left_bytes_
+                                                                             : pages * kPromiseBytesPerPage;
+  promise->left_bytes_ -= bytes;
+  promised_bytes_ -= bytes;
+}
+
+uint64_t FrameArena::left_bytes(const ArenaPromise& promise) const {
+  MutexLock lock(&mu_);
+  return promise.left_bytes_;
+}
+
+void FrameArena::SetCeiling(uint64_t bytes) {
+  MutexLock lock(&mu_);
+  const uint64_t promised = (promised_bytes_ / kExtentBytes + 2) * kExtentBytes;
+  const uint64_t floor = TakenLocked() + kSlackBytes + (promised_bytes_ > 0 ? promised : 0);
+  ceiling_bytes_ = std::min(std::max(bytes, floor), ceiling_max_bytes_);
+}
+
+ArenaUsage FrameArena::usage() const {
+  MutexLock lock(&mu_);
+  return {ceiling_bytes_, fixed_bytes_,    frame_bytes_,       index_bytes_,
+          promised_bytes_, FreeBytesLocked(), extents_backed_ * kExtentBytes};
+}
+
+}  // namespace nram

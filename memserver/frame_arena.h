@@ -1,0 +1,144 @@
+#ifndef NRAM_MEMSERVER_FRAME_ARENA_H_
+#define NRAM_MEMSERVER_FRAME_ARENA_H_
+
+// Where page bytes live, and the one place that knows how much memory the server may still take.
+//
+// Memory comes in 2 MiB extents (transparent huge pages) of one address range, cut into 64 KiB slabs, each cut into frames
+// of one size: 1 to 8 chunks. A page takes a frame of as many chunks as it has, so a half-written page costs half a page.
+// An extent whose slabs are all free goes back to the host.
+//
+// The ceiling covers extents, index, promises and the process itself. A promise is room that a client has reserved and not
+// used yet; the arena never gives promised room to anybody else, so an allocation that a promise pays for cannot fail.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/mapping.h"
+#include "base/sync.h"
+#include "base/units.h"
+
+namespace nram {
+
+// A frame's place, in units of 512 bytes from the start of the arena. 40 bits address 512 TiB.
+using FrameLoc = uint64_t;
+inline constexpr FrameLoc kNoFrame = ~FrameLoc{0};
+
+// One page's worth of promise: its bytes and the most that indexing one page can cost.
+inline constexpr uint64_t kIndexBytesPerPageMax = 128;
+inline constexpr uint64_t kPromiseBytesPerPage = kPageBytes + kIndexBytesPerPageMax;
+
+struct ArenaUsage {
+  uint64_t ceiling_bytes = 0;
+  uint64_t fixed_bytes = 0;     // the process itself and its buffers
+  uint64_t frame_bytes = 0;     // frames in use
+  uint64_t index_bytes = 0;
+  uint64_t promised_bytes = 0;  // not used yet
+  uint64_t free_bytes = 0;      // could be promised now
+  uint64_t extent_bytes = 0;    // backed by memory, whether in use or not
+};
+
+// Room that was reserved and not used yet. Fields belong to the arena.
+class ArenaPromise {
+ private:
+  friend class FrameArena;
+  uint64_t left_bytes_ = 0;
+};
+
+// Thread-safe.
+class FrameArena {
+ public:
+  // `ceiling_bytes` bounds everything; `fixed_bytes` of it are taken from the start. INVALID_ARGUMENT if nothing would be
+  // left; RESOURCE_EXHAUSTED if the address space cannot be had.
+  static absl::StatusOr<std::unique_ptr<FrameArena>> Create(uint64_t ceiling_bytes, uint64_t fixed_bytes);
+
+  // A frame for `chunks` (1..8) chunks, uninitialised; kNoFrame if that would go over the ceiling or into what is promised
+  // to others. `promise` (may be null) pays first; what it paid is added to *paid_bytes (may be null).
+  FrameLoc Allocate(int chunks, ArenaPromise* promise, uint64_t* paid_bytes);
+  void Free(FrameLoc frame);
+  std::byte* Data(FrameLoc frame) const { return data_.data() + frame * kChunkBytes; }
+
+  // Accounts for memory that the index takes from malloc. False (and nothing changes) if it does not fit.
+  bool ChargeIndex(uint64_t bytes, ArenaPromise* promise, uint64_t* paid_bytes);
+  void ReleaseIndex(uint64_t bytes);
+  // The same for buffers of connections.
+  bool ChargeFixed(uint64_t bytes);
+  void ReleaseFixed(uint64_t bytes);
+
+  // Promises room for `pages` more pages; false (and nothing changes) if there is not that much.
+  bool Promise(uint64_t pages, ArenaPromise* promise);
+  // Takes up to `pages` (all if larger) unused pages of the promise back.
+  void Unpromise(uint64_t pages, ArenaPromise* promise);
+  uint64_t left_bytes(const ArenaPromise& promise) const;
+
+  // Moves the ceiling, for `--donate=auto`: never below what is in use, never above what Create was given.
+  void SetCeiling(uint64_t bytes);
+
+  ArenaUsage usage() const;
+
+ private:
+  static constexpr uint64_t kExtentBytes = 2 * kMiB;
+  static constexpr uint64_t kSlabBytes = 64 * kKiB;
+  static constexpr uint64_t kSlabsPerExtent = kExtentBytes / kSlabBytes;
+  static constexpr uint64_t kChunksPerSlab = kSlabBytes / kChunkBytes;
+  static constexpr int kClasses = static_cast<int>(kChunksPerPage);
+  // Kept out of what is promised or given without a promise. A class's newest slab is paid for frame by frame, so up to one
+  // slab a class is taken before it is paid; and an index paid from a promise may cost it the end of an extent. One extent
+  // for each.
+  static constexpr uint64_t kSlackBytes = 2 * kExtentBytes;
+  // Free extents that are kept backed, so that a busy pool does not fault the same memory in again and again.
+  static constexpr uint32_t kSpareExtentsMax = 4;
+  static constexpr uint32_t kNone = ~uint32_t{0};
+
+  // 32 bytes for 64 KiB.
+  struct Slab {
+    uint64_t free_frames[2];  // bit i: frame i is free
+    uint32_t prev, next;      // in the list of free slabs, or of its class's slabs that have free frames
+    uint8_t chunks;           // the class; 0 when the slab is free
+    uint8_t free_count;
+  };
+
+  FrameArena(uint64_t ceiling_bytes, uint64_t fixed_bytes, Mapping data, Mapping slabs);
+
+  static int FramesPerSlab(int chunks) { return static_cast<int>(kChunksPerSlab) / chunks; }
+  // What a frame of a class really costs, its share of the slab's odd end included.
+  static uint64_t FrameCost(int chunks) { return kSlabBytes / FramesPerSlab(chunks); }
+  Slab& slab(uint32_t index) const { return reinterpret_cast<Slab*>(slabs_.data())[index]; }
+
+  // True if all promises and `extra_bytes` more would still fit.
+  bool FitsLocked(uint64_t extra_data_bytes, uint64_t extra_index_bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  uint64_t FreeBytesLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  uint64_t TakenLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool PayLocked(uint64_t bytes, ArenaPromise* promise, uint64_t* paid_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  uint32_t SlabForLocked(int chunks, bool promised) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool MapExtentLocked(bool promised) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ReleaseExtentLocked(uint32_t extent) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void PushLocked(uint32_t* head, uint32_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void RemoveLocked(uint32_t* head, uint32_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const uint64_t ceiling_max_bytes_;
+  const Mapping data_;
+  const Mapping slabs_;
+
+  mutable Mutex mu_;
+  uint64_t ceiling_bytes_ ABSL_GUARDED_BY(mu_);
+  uint64_t fixed_bytes_ ABSL_GUARDED_BY(mu_);
+  uint64_t index_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t frame_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t promised_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t whole_frames_free_ ABSL_GUARDED_BY(mu_) = 0;  // free frames of 8 chunks
+  uint64_t slabs_free_ ABSL_GUARDED_BY(mu_) = 0;         // free slabs in backed extents
+  uint64_t extents_backed_ ABSL_GUARDED_BY(mu_) = 0;
+  uint32_t extents_spare_ ABSL_GUARDED_BY(mu_) = 0;  // backed, all slabs free
+  uint32_t free_slabs_ ABSL_GUARDED_BY(mu_) = kNone;
+  std::array<uint32_t, kClasses + 1> partial_ ABSL_GUARDED_BY(mu_);
+  std::vector<uint32_t> unbacked_extents_ ABSL_GUARDED_BY(mu_);
+  std::vector<uint8_t> extent_free_slabs_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace nram
+
+#endif  // NRAM_MEMSERVER_FRAME_ARENA_H_

@@ -1,0 +1,108 @@
+#ifndef NRAM_MEMSERVER_LEASE_TABLE_H_
+#define NRAM_MEMSERVER_LEASE_TABLE_H_
+
+// Who may write here, and until when. A lease belongs to one client; regions belong to leases.
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "base/sync.h"
+#include "base/units.h"
+#include "memserver/frame_arena.h"
+
+namespace nram {
+
+class Lease;
+
+// A data connection, as its lease sees it.
+class LeaseConnection {
+ public:
+  virtual ~LeaseConnection() = default;
+  // Returns when no frame of this connection will be executed any more. Called with the lease's lock held.
+  virtual void Fence() = 0;
+};
+
+// Thread-safe. States: live -> ended (its time ran out or its client ended it) -> live again (granted anew) or forgotten
+// (ended, and no region names it any more). Only LeaseTable moves a lease between them.
+class Lease {
+ public:
+  static constexpr int kConnectionClasses = 2;  // bulk, urgent
+
+  Lease(LeaseId id, std::string owner) : id(id), owner(std::move(owner)) {}
+
+  bool live() const { return live_.load(std::memory_order_acquire); }
+
+  // Makes `connection` the only one of its class: fences the one before it. False if one with a higher or the same generation
+  // has been here already; a connection that comes late must not displace its successor.
+  bool Bind(int connection_class, uint64_t generation, LeaseConnection* connection);
+  // Must be called before a bound connection goes away.
+  void Unbind(int connection_class, const LeaseConnection* connection);
+
+  const LeaseId id;
+  const std::string owner;
+  ArenaPromise promise;
+  std::atomic<int64_t> regions{0};  // that name this lease
+
+ private:
+  friend class LeaseTable;
+
+  struct Bound {
+    uint64_t generation = 0;
+    LeaseConnection* connection = nullptr;
+  };
+
+  std::atomic<bool> live_{true};
+  std::atomic<int64_t> expires_ns_{0};
+  Mutex mu_;
+  std::array<Bound, kConnectionClasses> bound_ ABSL_GUARDED_BY(mu_);
+};
+
+// Thread-safe.
+class LeaseTable {
+ public:
+  static constexpr size_t kLeasesMax = 4096;
+
+  // `ttl_max_ms` bounds what Grant gives. Neither pointer is owned.
+  LeaseTable(FrameArena* arena, const Clock* clock, int64_t ttl_max_ms)
+      : arena_(arena), clock_(clock), ttl_max_ms_(ttl_max_ms) {}
+
+  // Creates the lease or takes it up again. `ttl_ms` 0 asks for the longest. RESOURCE_EXHAUSTED: kLeasesMax are there.
+  absl::StatusOr<std::shared_ptr<Lease>> Grant(LeaseId id, const std::string& owner, int64_t ttl_ms);
+  // NOT_FOUND: there is no such live lease.
+  absl::StatusOr<std::shared_ptr<Lease>> Renew(LeaseId id);
+  // Null if there is no such lease, live or ended.
+  std::shared_ptr<Lease> Find(LeaseId id) const;
+  // Ends the lease now: takes its promise back. Null if there was no such live lease.
+  std::shared_ptr<Lease> End(LeaseId id);
+  // Ends all whose time is up and returns them. Forgets ended ones that own nothing.
+  std::vector<std::shared_ptr<Lease>> EndExpired();
+
+  size_t live_count() const;
+  int64_t ttl_max_ms() const { return ttl_max_ms_; }
+
+ private:
+  struct Entry {
+    std::shared_ptr<Lease> lease;
+    int64_t ttl_ms;
+  };
+
+  void EndLocked(Lease* lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  FrameArena* const arena_;
+  const Clock* const clock_;
+  const int64_t ttl_max_ms_;
+  mutable Mutex mu_;
+  absl::flat_hash_map<uint64_t, Entry> leases_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace nram
+
+#endif  // NRAM_MEMSERVER_LEASE_TABLE_H_

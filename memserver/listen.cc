@@ -1,0 +1,99 @@
+#include "memserver/listen.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace nram {
+namespace {
+
+absl::StatusOr<socklen_t> MakeAddress(const std::string& address, int port, sockaddr_storage* storage) {
+  memset(storage, 0, sizeof *storage);
+  auto* v4 = reinterpret_cast<sockaddr_in*>(storage);
+  auto* v6 = reinterpret_cast<sockaddr_in6*>(storage);
+  if (inet_pton(AF_INET, address.c_str(), &v4->sin_addr) == 1) {
+    v4->sin_family = AF_INET;
+    v4->sin_port = htons(static_cast<uint16_t>(port));
+    return sizeof *v4;
+  }
+  if (inet_pton(AF_INET6, address.c_str(), &v6->sin6_addr) == 1) {
+    v6->sin6_family = AF_INET6;
+    v6->sin6_port = htons(static_cast<uint16_t>(port));
+    return sizeof *v6;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("\"", address, "\" is not a numeric IPv4 or IPv6 address, such as 127.0.0.1 or ::1"));
+}
+
+absl::StatusOr<sockaddr_un> MakeUnixAddress(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path) {
+    return absl::InvalidArgumentError(absl::StrCat("socket path \"", path, "\" is longer than ",
+                                                   sizeof address.sun_path - 1, " bytes"));
+  }
+  memcpy(address.sun_path, path.data(), path.size());
+  return address;
+}
+
+}  // namespace
+
+absl::StatusOr<bool> IsLoopback(const std::string& address) {
+  sockaddr_storage storage;
+  NRAM_RETURN_IF_ERROR(MakeAddress(address, 0, &storage).status());
+  if (storage.ss_family == AF_INET) {
+    return ntohl(reinterpret_cast<sockaddr_in*>(&storage)->sin_addr.s_addr) >> 24 == 127;
+  }
+  return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<sockaddr_in6*>(&storage)->sin6_addr) != 0;
+}
+
+absl::StatusOr<UniqueFd> ListenTcp(const std::string& address, int port) {
+  sockaddr_storage storage;
+  NRAM_ASSIGN_OR_RETURN(const socklen_t length, MakeAddress(address, port, &storage));
+  UniqueFd fd(socket(storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return ErrnoStatus(errno, "socket");
+  const int on = 1;
+  setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (bind(fd.get(), reinterpret_cast<sockaddr*>(&storage), length) != 0 || listen(fd.get(), SOMAXCONN) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("listen on ", address, " port ", port));
+  }
+  return fd;
+}
+
+absl::StatusOr<int> BoundPort(int fd) {
+  sockaddr_storage storage;
+  socklen_t length = sizeof storage;
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&storage), &length) != 0) return ErrnoStatus(errno, "getsockname");
+  return storage.ss_family == AF_INET ? ntohs(reinterpret_cast<sockaddr_in*>(&storage)->sin_port)
+                                      : ntohs(reinterpret_cast<sockaddr_in6*>(&storage)->sin6_port);
+}
+
+absl::StatusOr<UniqueFd> ListenUnix(const std::string& path) {
+  NRAM_ASSIGN_OR_RETURN(sockaddr_un address, MakeUnixAddress(path));
+  auto* generic = reinterpret_cast<sockaddr*>(&address);
+  struct stat info;
+  if (lstat(path.c_str(), &info) == 0) {
+    if (!S_ISSOCK(info.st_mode)) return absl::AlreadyExistsError(absl::StrCat(path, " exists and is not a socket"));
+    UniqueFd probe(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (connect(probe.get(), generic, sizeof address) == 0) {
+      return absl::AlreadyExistsError(absl::StrCat("another process listens on ", path));
+    }
+    if (unlink(path.c_str()) != 0) return ErrnoStatus(errno, absl::StrCat("remove dead socket ", path));
+  }
+  UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return ErrnoStatus(errno, "socket");
+  if (bind(fd.get(), generic, sizeof address) != 0 || listen(fd.get(), SOMAXCONN) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("listen on ", path));
+  }
+  return fd;
+}
+
+}  // namespace nram

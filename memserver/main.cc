@@ -1,0 +1,75 @@
+// nram-memserver: lends this machine's RAM to a pool. See MemServerOptions::Help.
+
+#include <glog/logging.h>
+#include <malloc.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/host_memory.h"
+#include "memserver/mem_server.h"
+#include "memserver/options.h"
+
+namespace nram {
+namespace {
+
+int Fail(const absl::Status& status) {
+  std::cerr << "nram-memserver: " << status.message() << std::endl;
+  return status.code() == absl::StatusCode::kInvalidArgument ? 2 : 1;
+}
+
+int Main(int argc, char** argv) {
+  MemServerOptions options;
+  ArgParser parser("nram-memserver");
+  MemServerOptions::Register(&options, &parser);
+  std::vector<std::string> positional;
+  if (const absl::Status status = parser.Parse({argv + 1, argv + argc}, &positional); !status.ok()) {
+    std::cerr << status.message() << std::endl;
+    return 2;
+  }
+  if (parser.help()) {
+    std::cout << MemServerOptions::Help();
+    return 0;
+  }
+  if (!positional.empty()) return Fail(absl::InvalidArgumentError(absl::StrCat("unexpected word \"", positional[0], "\"")));
+
+  // Few arenas: the index is small and must not spread.
+  mallopt(M_ARENA_MAX, 2);
+  signal(SIGPIPE, SIG_IGN);
+  // Blocked before any thread starts, so that only sigwait below sees them.
+  sigset_t ending;
+  sigemptyset(&ending);
+  sigaddset(&ending, SIGTERM);
+  sigaddset(&ending, SIGINT);
+  sigaddset(&ending, SIGHUP);
+  pthread_sigmask(SIG_BLOCK, &ending, nullptr);
+  (void)WriteOomScore(options.oom_score_adj);
+
+  auto server = MemServer::Start(options);
+  if (!server.ok()) return Fail(server.status());
+  if (!options.ready_file.empty()) {
+    const std::string ready = absl::StrCat("{\"pid\": ", getpid(), ", \"control_port\": ", (*server)->control_port(),
+                                           ", \"data_port\": ", (*server)->data_port(), "}\n");
+    if (const absl::Status status = WriteFileAtomically(options.ready_file, ready); !status.ok()) return Fail(status);
+  }
+  int received = 0;
+  while (sigwait(&ending, &received) != 0) {
+  }
+  LOG(INFO) << "ending on signal " << received << " with " << (*server)->store().counters().regions << " regions and "
+            << (*server)->store().counters().pages << " pages, which are lost now";
+  server->reset();
+  return 0;
+}
+
+}  // namespace
+}  // namespace nram
+
+int main(int argc, char** argv) {
+  FLAGS_logtostderr = true;
+  google::InitGoogleLogging(argv[0]);
+  return nram::Main(argc, argv);
+}

@@ -1,0 +1,135 @@
+#include "memserver/mem_server.h"
+
+#include <glog/logging.h>
+
+#include <algorithm>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "memserver/control_server.h"
+
+namespace nram {
+namespace {
+
+uint64_t RandomIncarnation() {
+  std::random_device device;
+  return (uint64_t{device()} << 32 | device()) | 1;
+}
+
+// gRPC's threads and buffers grow a little after the start; measured at 6 MiB under load, so this and some.
+constexpr uint64_t kGrowthBytes = 12 * kMiB;
+
+}  // namespace
+
+MemServer::MemServer(const MemServerOptions& options, const Clock* clock) : options_(options), clock_(clock) {}
+
+absl::StatusOr<std::unique_ptr<MemServer>> MemServer::Start(const MemServerOptions& options, const Clock* clock) {
+  NRAM_RETURN_IF_ERROR(options.Validate());
+  std::unique_ptr<MemServer> server(new MemServer(options, clock));
+  NRAM_RETURN_IF_ERROR(server->Init());
+  return server;
+}
+
+absl::StatusOr<uint64_t> MemServer::CeilingNow() const {
+  NRAM_ASSIGN_OR_RETURN(const HostMemory host, ReadHostMemory());
+  if (!options_.donate_auto) {
+    if (options_.donate_bytes > host.total_bytes) {
+      return absl::InvalidArgumentError(absl::StrCat("--donate: ", FormatByteSize(options_.donate_bytes),
+                                                     " is more than this host has (", FormatByteSize(host.total_bytes), ")"));
+    }
+    return options_.donate_bytes;
+  }
+  // What the server already holds counts as available: it is its own to give.
+  uint64_t available = host.available_bytes;
+  if (arena_ != nullptr) {
+    const ArenaUsage usage = arena_->usage();
+    available += usage.extent_bytes + usage.index_bytes;
+  }
+  return available > reserve_bytes_ ? available - reserve_bytes_ : 0;
+}
+
+absl::Status MemServer::Init() {
+  NRAM_ASSIGN_OR_RETURN(const HostMemory host, ReadHostMemory());
+  reserve_bytes_ = options_.reserve_bytes != 0 ? options_.reserve_bytes : std::max(host.total_bytes / 10, kGiB);
+  NRAM_ASSIGN_OR_RETURN(const uint64_t ceiling, CeilingNow());
+  if (ceiling < MemServerOptions::kDonateMinBytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("--donate=auto: ", FormatByteSize(host.available_bytes), " are available and ",
+                     FormatByteSize(reserve_bytes_), " are reserved for the host, which leaves too little to lend; "
+                     "see --reserve"));
+  }
+  if (ceiling > host.available_bytes) {
+    LOG(WARNING) << "--donate=" << FormatByteSize(ceiling) << " is more than this host has available now ("
+                 << FormatByteSize(host.available_bytes) << "); it may have to swap";
+  }
+  incarnation_ = RandomIncarnation();
+  draining_ = options_.drain;
+
+  DataServerOptions data;
+  data.address = options_.listen;
+  data.port = options_.data_port >= 0 ? options_.data_port : options_.port == 0 ? 0 : options_.port + 1;
+  if (data.port > 65535) return absl::InvalidArgumentError("--port=65535 needs --data-port as well");
+  data.socket_path = data_socket();
+  data.workers_per_class = options_.workers_per_class != 0
+                               ? options_.workers_per_class
+                               : std::clamp<int>(static_cast<int>(std::thread::hardware_concurrency()), 1, 8);
+  data.connections_max = options_.connections_max;
+  data.spin = options_.spin;
+
+  const uint64_t fixed = ReadProcessMemory().anonymous_bytes + DataServer::FixedBytes(data) + kGrowthBytes;
+  NRAM_ASSIGN_OR_RETURN(arena_, FrameArena::Create(ceiling, fixed));
+  leases_ = std::make_unique<LeaseTable>(arena_.get(), clock_, options_.lease_ttl_ms);
+  store_ = std::make_unique<PageStore>(arena_.get(), leases_.get());
+  landing_ = std::make_unique<LandingFrames>(arena_.get(), std::clamp<size_t>(ceiling / 64 / kPageBytes, 128, 2048));
+  if (landing_->size() < kPagesPerFrame) {
+    return absl::InvalidArgumentError(absl::StrCat("a ceiling of ", FormatByteSize(ceiling), " leaves nothing to lend"));
+  }
+  context_ = {store_.get(), leases_.get(), landing_.get(), incarnation_, CreditWindow{256, 4096}};
+  NRAM_ASSIGN_OR_RETURN(data_, DataServer::Start(data, context_));
+  NRAM_ASSIGN_OR_RETURN(control_, ControlServer::Start(this));
+  collector_ = std::thread([this] { CollectorLoop(); });
+  LOG(INFO) << "lending " << FormatByteSize(ceiling) << "; control port " << control_port() << ", data port " << data_port();
+  return absl::OkStatus();
+}
+
+MemServer::~MemServer() {
+  {
+    MutexLock lock(&mu_);
+    stopping_ = true;
+    wake_collector_.SignalAll();
+  }
+  if (collector_.joinable()) collector_.join();
+  control_.reset();
+  data_.reset();
+}
+
+int MemServer::control_port() const { return control_->port(); }
+
+std::string MemServer::data_socket() const {
+  return options_.socket_path.empty() ? "" : absl::StrCat(options_.socket_path, ".data");
+}
+
+void MemServer::CollectOnce() {
+  for (const std::shared_ptr<Lease>& lease : leases_->EndExpired()) {
+    LOG(INFO) << "lease " << FormatId(Raw(lease->id)) << " (" << lease->owner << ") ended: not renewed";
+    store_->CollectLease(*lease);
+  }
+}
+
+void MemServer::CollectorLoop() {
+  int64_t rounds = 0;
+  MutexLock lock(&mu_);
+  while (!stopping_) {
+    wake_collector_.WaitUntil(&mu_, DeadlineAfterMs(kCollectIntervalMs));
+    if (stopping_) return;
+    mu_.Unlock();
+    CollectOnce();
+    if (options_.donate_auto && ++rounds % 10 == 0) {
+      if (const auto ceiling = CeilingNow(); ceiling.ok()) arena_->SetCeiling(*ceiling);
+    }
+    mu_.Lock();
+  }
+}
+
+}  // namespace nram

@@ -1,0 +1,105 @@
+#include "memserver/options.h"
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "memserver/listen.h"
+
+namespace nram {
+namespace {
+
+// A flag for an int field.
+void Int(ArgParser* parser, const char* name, int lo, int hi, int* target) {
+  parser->Custom(name, [=](absl::string_view value) {
+    int parsed = 0;
+    if (!absl::SimpleAtoi(value, &parsed) || parsed < lo || parsed > hi) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", value, "\" is not accepted: expected a whole number from ", lo, " to ", hi));
+    }
+    *target = parsed;
+    return absl::OkStatus();
+  });
+}
+
+}  // namespace
+
+void MemServerOptions::Register(MemServerOptions* options, ArgParser* parser) {
+  parser->Custom("donate", [options](absl::string_view value) -> absl::Status {
+    if (value == "auto") {
+      options->donate_auto = true;
+      return absl::OkStatus();
+    }
+    NRAM_ASSIGN_OR_RETURN(options->donate_bytes, ParseByteSize(value));
+    return absl::OkStatus();
+  });
+  parser->ByteSize("reserve", 0, kRegionBytesMax, &options->reserve_bytes);
+  parser->String("listen", &options->listen);
+  Int(parser, "port", 0, 65535, &options->port);
+  Int(parser, "data-port", 0, 65535, &options->data_port);
+  parser->String("socket", &options->socket_path);
+  parser->Switch("allow-unauthenticated", &options->allow_unauthenticated);
+  parser->Integer("lease-ttl-ms", 100, 3'600'000, &options->lease_ttl_ms);
+  Int(parser, "workers", 1, 64, &options->workers_per_class);
+  Int(parser, "connections", 2, 65536, &options->connections_max);
+  Int(parser, "oom-score-adj", -1000, 1000, &options->oom_score_adj);
+  parser->Switch("drain", &options->drain);
+  parser->Custom("spin", [options](absl::string_view value) { return SpinOptions::Parse(value, &options->spin); });
+  parser->String("ready-file", &options->ready_file);
+}
+
+absl::Status MemServerOptions::Validate() const {
+  if (!donate_auto && donate_bytes == 0) {
+    return absl::InvalidArgumentError("--donate is needed: how much RAM to lend, for example --donate=8GiB, or --donate=auto");
+  }
+  if (!donate_auto && donate_bytes < kDonateMinBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("--donate: ", FormatByteSize(donate_bytes), " is too little: expected ",
+                                                   FormatByteSize(kDonateMinBytes), " or more"));
+  }
+  NRAM_ASSIGN_OR_RETURN(const bool loopback, IsLoopback(listen));
+  if (!loopback && !allow_unauthenticated) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--listen=", listen, " is reachable from other machines, and nram does not authenticate its clients yet: "
+                     "whoever reaches the port may read and write all pages. On a network where that is acceptable, add "
+                     "--allow-unauthenticated"));
+  }
+  return absl::OkStatus();
+}
+
+const char* MemServerOptions::Help() {
+  return R"(usage: nram-memserver --donate=SIZE|auto [flags]
+
+Lends RAM of this machine to a pool: stores pages for clients on other machines (or this one) in memory, up to a hard ceiling.
+`nram up` starts some for you; run this one directly on a cluster node, or from systemd (deploy/nram-memserver.service).
+
+How much
+  --donate=SIZE            ceiling on everything the server takes, data and index and itself; 64M or more, as in 8GiB
+  --donate=auto            what the host has available, less the reserve; looked at again every second, so that it stops
+                           taking when the host's own work needs the memory (what it holds already stays)
+  --reserve=SIZE           what auto always leaves to the host (default: a tenth of its RAM, at least 1 GiB)
+  --drain                  start without taking anything new (see nram drain)
+  --oom-score-adj=N        -1000..1000, which process the kernel ends first when memory runs out (default 500: this one
+                           before the host's own work)
+
+Where
+  --listen=ADDRESS         numeric IPv4 or IPv6 address (default 127.0.0.1)
+  --port=N                 control port, what host files name (default 7070; 0 lets the kernel choose)
+  --data-port=N            port of the pages (default: the control port plus one)
+  --socket=PATH            listen on Unix sockets PATH and PATH.data as well; clients on this host then use them
+  --allow-unauthenticated  needed for an address that other machines reach: clients are not authenticated yet
+  --ready-file=PATH        write the ports there, as JSON, once it serves
+
+How
+  --lease-ttl-ms=N         100..3600000, after how long without a sign of life a client counts as gone (default 10000)
+  --workers=N              1..64 threads for each of bulk and urgent traffic (default: one per processor, at most 8)
+  --connections=N          2..65536 data connections at most (default 512)
+  --spin=auto|off|on|US    poll up to US microseconds (0..10000) for the next request before sleeping; auto: 50 where there
+                           are 4 processors or more, else off
+  --help                   this text
+
+Logs to standard error. SIGTERM or Ctrl-C ends it; what it stores is then gone.
+
+example: nram-memserver --donate=8GiB --listen=10.0.0.7 --allow-unauthenticated
+)";
+}
+
+}  // namespace nram

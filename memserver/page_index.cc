@@ -1,0 +1,215 @@
+#include "memserver/page_index.h"
+
+#include <glog/logging.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+#include <cstring>
+
+namespace nram {
+
+// Entries are packed in the order of their pages; an entry's place is the number of earlier pages that exist.
+struct PageIndex::Leaf {
+  uint16_t count;
+  uint16_t capacity;
+  uint64_t exists[kPagesPerSpan / 64];
+  uint64_t entries[];
+
+  // What malloc takes for a leaf: the bytes, its own word, rounded to 16.
+  static uint64_t Bytes(uint32_t capacity) {
+    return (sizeof(Leaf) + capacity * sizeof(uint64_t) + sizeof(size_t) + 15) / 16 * 16;
+  }
+  bool Has(uint32_t page) const { return (exists[page / 64] >> (page % 64) & 1) != 0; }
+  uint32_t Rank(uint32_t page) const {
+    uint32_t rank = std::popcount(exists[page / 64] & ((uint64_t{1} << (page % 64)) - 1));
+    for (uint32_t word = 0; word < page / 64; ++word) rank += std::popcount(exists[word]);
+    return rank;
+  }
+};
+
+namespace {
+
+uint64_t Pack(PageEntry entry) { return entry.frame << 8 | entry.mask; }
+PageEntry Unpack(uint64_t packed) { return {packed >> 8, static_cast<ChunkMask>(packed)}; }
+
+// Small leaves double, larger ones grow by eight, so that one page never adds more index than its promise has room for.
+uint32_t RoundCapacity(uint32_t wanted) {
+  uint32_t capacity = wanted <= 8 ? std::bit_ceil(wanted) : (wanted + 7) / 8 * 8;
+  return std::min<uint32_t>(capacity, kPagesPerSpan);
+}
+
+}  // namespace
+
+void PageIndex::LeafFree::operator()(Leaf* leaf) const { std::free(leaf); }
+
+PageIndex::~PageIndex() {
+  uint64_t charged = only_leaf_ != nullptr ? Leaf::Bytes(only_leaf_->capacity) : 0;
+  if (tree_ != nullptr) {
+    for (const auto& [span, leaf] : *tree_) charged += Leaf::Bytes(leaf->capacity) + kTreeBytesPerSpan;
+  }
+  if (charged > 0) arena_->ReleaseIndex(charged);
+}
+
+uint64_t PageIndex::spans() const { return tree_ != nullptr ? tree_->size() : only_leaf_ != nullptr ? 1 : 0; }
+
+PageIndex::Leaf* PageIndex::FindLeaf(uint64_t span) const {
+  if (tree_ == nullptr) return only_span_ == span ? only_leaf_.get() : nullptr;
+  const auto it = tree_->find(span);
+  return it == tree_->end() ? nullptr : it->second.get();
+}
+
+PageEntry PageIndex::Find(uint64_t page) const {
+  const Leaf* leaf = FindLeaf(page / kPagesPerSpan);
+  const uint32_t in_span = page % kPagesPerSpan;
+  if (leaf == nullptr || !leaf->Has(in_span)) return {};
+  return Unpack(leaf->entries[leaf->Rank(in_span)]);
+}
+
+PageIndex::LeafPtr* PageIndex::SlotFor(uint64_t span) {
+  if (tree_ == nullptr) {
+    if (only_leaf_ == nullptr) only_span_ = span;
+    if (only_span_ == span) return &only_leaf_;
+    // The second span: from here on a tree.
+    if (!arena_->ChargeIndex(kTreeBytesPerSpan, nullptr, nullptr)) return nullptr;
+    tree_ = std::make_unique<Tree>();
+    (*tree_)[only_span_] = std::move(only_leaf_);
+  }
+  auto it = tree_->find(span);
+  if (it == tree_->end()) {
+    if (!arena_->ChargeIndex(kTreeBytesPerSpan, nullptr, nullptr)) return nullptr;
+    it = tree_->emplace(span, nullptr).first;
+  }
+  return &it->second;
+}
+
+void PageIndex::DropLeaf(uint64_t span) {
+  if (tree_ == nullptr) {
+    arena_->ReleaseIndex(Leaf::Bytes(only_leaf_->capacity));
+    only_leaf_.reset();
+    return;
+  }
+  const auto it = tree_->find(span);
+  const uint64_t leaf_bytes = it->second != nullptr ? Leaf::Bytes(it->second->capacity) : 0;
+  arena_->ReleaseIndex(leaf_bytes + kTreeBytesPerSpan);
+  tree_->erase(it);
+}
+
+bool PageIndex::GrowLeaf(LeafPtr* slot, uint32_t capacity, ArenaPromise* promise, uint64_t* paid_bytes) {
+  Leaf* leaf = slot->get();
+  const uint64_t old_bytes = leaf != nullptr ? Leaf::Bytes(leaf->capacity) : 0;
+  if (!arena_->ChargeIndex(Leaf::Bytes(capacity) - old_bytes, promise, paid_bytes)) return false;
+  auto* grown = static_cast<Leaf*>(std::realloc(slot->release(), sizeof(Leaf) + capacity * sizeof(uint64_t)));
+  CHECK(grown != nullptr);
+  if (leaf == nullptr) {
+    grown->count = 0;
+    memset(grown->exists, 0, sizeof grown->exists);
+  }
+  grown->capacity = static_cast<uint16_t>(capacity);
+  slot->reset(grown);
+  return true;
+}
+
+bool PageIndex::Prepare(uint64_t page, uint64_t pages, ArenaPromise* promise, uint64_t* paid_bytes) {
+  const uint64_t span = page / kPagesPerSpan;
+  DCHECK_EQ((page + pages - 1) / kPagesPerSpan, span);
+  Leaf* leaf = FindLeaf(span);
+  uint32_t missing = 0;
+  for (uint64_t i = 0; i < pages; ++i) {
+    if (leaf == nullptr || !leaf->Has((page + i) % kPagesPerSpan)) ++missing;
+  }
+  const uint32_t wanted = (leaf != nullptr ? leaf->count : 0) + missing;
+  if (leaf != nullptr && wanted <= leaf->capacity) return true;
+  LeafPtr* slot = SlotFor(span);
+  if (slot == nullptr) return false;
+  if (GrowLeaf(slot, RoundCapacity(wanted), promise, paid_bytes)) return true;
+  if (*slot == nullptr && tree_ != nullptr) DropLeaf(span);
+  return false;
+}
+
+void PageIndex::Set(uint64_t page, PageEntry entry) {
+  DCHECK_NE(entry.mask, 0);
+  Leaf* leaf = FindLeaf(page / kPagesPerSpan);
+  CHECK(leaf != nullptr);
+  const uint32_t in_span = page % kPagesPerSpan;
+  const uint32_t rank = leaf->Rank(in_span);
+  if (!leaf->Has(in_span)) {
+    CHECK_LT(leaf->count, leaf->capacity);
+    memmove(&leaf->entries[rank + 1], &leaf->entries[rank], (leaf->count - rank) * sizeof(uint64_t));
+    leaf->exists[in_span / 64] |= uint64_t{1} << (in_span % 64);
+    ++leaf->count;
+    ++pages_;
+  }
+  leaf->entries[rank] = Pack(entry);
+}
+
+void PageIndex::Erase(uint64_t page) {
+  Leaf* leaf = FindLeaf(page / kPagesPerSpan);
+  const uint32_t in_span = page % kPagesPerSpan;
+  if (leaf == nullptr || !leaf->Has(in_span)) return;
+  const uint32_t rank = leaf->Rank(in_span);
+  memmove(&leaf->entries[rank], &leaf->entries[rank + 1], (leaf->count - rank - 1) * sizeof(uint64_t));
+  leaf->exists[in_span / 64] &= ~(uint64_t{1} << (in_span % 64));
+  --leaf->count;
+  --pages_;
+}
+
+void PageIndex::DropIfEmpty(uint64_t page) {
+  const Leaf* leaf = FindLeaf(page / kPagesPerSpan);
+  if (leaf != nullptr && leaf->count == 0) DropLeaf(page / kPagesPerSpan);
+}
+
+uint64_t PageIndex::Visit(uint64_t begin, uint64_t end, uint64_t spans_max,
+                          absl::FunctionRef<void(uint64_t page, PageEntry* entry)> visit) {
+  uint64_t seen = 0;
+  while (begin < end) {
+    uint64_t span = begin / kPagesPerSpan;
+    Leaf* leaf = nullptr;
+    if (tree_ == nullptr) {
+      if (only_leaf_ == nullptr || only_span_ < span) return end;
+      span = only_span_;
+      leaf = only_leaf_.get();
+    } else {
+      const auto it = tree_->lower_bound(span);
+      if (it == tree_->end()) return end;
+      span = it->first;
+      leaf = it->second.get();
+    }
+    const uint64_t span_begin = span * kPagesPerSpan;
+    if (span_begin >= end) return end;
+    if (seen++ == spans_max) return std::max(begin, span_begin);
+    const uint32_t first = begin > span_begin ? begin - span_begin : 0;
+    const uint32_t last = std::min(end - span_begin, kPagesPerSpan);
+    uint32_t kept = leaf->Rank(first);
+    uint32_t at = kept;
+    for (uint32_t page = first; page < last; ++page) {
+      if (!leaf->Has(page)) continue;
+      PageEntry entry = Unpack(leaf->entries[at++]);
+      visit(span_begin + page, &entry);
+      if (entry.mask == 0) {
+        leaf->exists[page / 64] &= ~(uint64_t{1} << (page % 64));
+      } else {
+        leaf->entries[kept++] = Pack(entry);
+      }
+    }
+    memmove(&leaf->entries[kept], &leaf->entries[at], (leaf->count - at) * sizeof(uint64_t));
+    const uint32_t erased = at - kept;
+    leaf->count -= erased;
+    pages_ -= erased;
+    if (leaf->count == 0) DropLeaf(span);
+    begin = span_begin + kPagesPerSpan;
+  }
+  return end;
+}
+
+void PageIndex::VisitSpans(uint64_t from_span, absl::FunctionRef<bool(uint64_t span)> visit) const {
+  if (tree_ == nullptr) {
+    if (only_leaf_ != nullptr && only_span_ >= from_span) visit(only_span_);
+    return;
+  }
+  for (auto it = tree_->lower_bound(from_span); it != tree_->end(); ++it) {
+    if (!visit(it->first)) return;
+  }
+}
+
+}  // namespace nram

@@ -1,0 +1,77 @@
+#ifndef NRAM_MEMSERVER_PAGE_INDEX_H_
+#define NRAM_MEMSERVER_PAGE_INDEX_H_
+
+// One region's index: page -> (frame, which chunks are stored). A span's pages stand in one leaf, a 256-bit map of the pages
+// that exist and 8 bytes for each of them in order; a region's leaves stand in a tree, or in the region itself when it has
+// only one span. A full span costs 8.2 bytes a page, a one-page region 64.
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "absl/container/btree_map.h"
+#include "absl/functional/function_ref.h"
+#include "base/units.h"
+#include "memserver/frame_arena.h"
+
+namespace nram {
+
+struct PageEntry {
+  FrameLoc frame = kNoFrame;
+  ChunkMask mask = 0;  // 0: nothing stored, the page reads as zeros
+};
+
+// Not thread-safe: the region's shard lock guards it. Owns its leaves (charged to `arena` as index), not the frames: whoever
+// drops an entry frees its frame.
+class PageIndex {
+ public:
+  explicit PageIndex(FrameArena* arena) : arena_(arena) {}
+  PageIndex(PageIndex&&) = delete;
+  ~PageIndex();
+
+  // Mask 0 if the page is a hole.
+  PageEntry Find(uint64_t page) const;
+  // Makes sure that Set of `pages` pages from `page` on cannot fail, all within one span. False if the arena is full.
+  bool Prepare(uint64_t page, uint64_t pages, ArenaPromise* promise, uint64_t* paid_bytes);
+  // Stores an entry with a non-zero mask, replacing what is there. Prepare must have covered the page.
+  void Set(uint64_t page, PageEntry entry);
+  // Leaves an empty leaf behind; see DropIfEmpty.
+  void Erase(uint64_t page);
+  // Gives back the leaf of the page if nothing is left in it.
+  void DropIfEmpty(uint64_t page);
+
+  // Calls `visit` for entries in [begin, end) in order, for at most `spans_max` spans; the entry may be changed (to mask 0: it
+  // is erased afterwards). Returns the page to go on from, or `end`.
+  uint64_t Visit(uint64_t begin, uint64_t end, uint64_t spans_max,
+                 absl::FunctionRef<void(uint64_t page, PageEntry* entry)> visit);
+  // Calls `visit` with each span that holds a page, from `from_span` on, until it returns false.
+  void VisitSpans(uint64_t from_span, absl::FunctionRef<bool(uint64_t span)> visit) const;
+
+  uint64_t pages() const { return pages_; }
+  uint64_t spans() const;
+
+ private:
+  struct Leaf;
+  struct LeafFree {
+    void operator()(Leaf* leaf) const;
+  };
+  using LeafPtr = std::unique_ptr<Leaf, LeafFree>;
+  using Tree = absl::btree_map<uint64_t, LeafPtr>;
+  static constexpr uint64_t kTreeBytesPerSpan = 32;
+
+  Leaf* FindLeaf(uint64_t span) const;
+  bool GrowLeaf(LeafPtr* slot, uint32_t capacity, ArenaPromise* promise, uint64_t* paid_bytes);
+  LeafPtr* SlotFor(uint64_t span);
+  void DropLeaf(uint64_t span);
+
+  FrameArena* const arena_;
+  uint64_t pages_ = 0;
+  // The only span, while there is one at most; `tree_` is null then.
+  uint64_t only_span_ = 0;
+  LeafPtr only_leaf_;
+  std::unique_ptr<Tree> tree_;
+};
+
+}  // namespace nram
+
+#endif  // NRAM_MEMSERVER_PAGE_INDEX_H_

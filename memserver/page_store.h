@@ -1,0 +1,162 @@
+#ifndef NRAM_MEMSERVER_PAGE_STORE_H_
+#define NRAM_MEMSERVER_PAGE_STORE_H_
+
+// The regions that this server holds and their pages. Knows nothing of sockets or gRPC.
+//
+// A page is stored as the chunks that are not zero. A write receives into landing frames first (Landing in
+// proto/frame_reader.h); once its checksum is right, whole pages are swapped in and parts are merged, under the lock of the
+// region's shard, so that a chunk is seen whole or not at all. Reads copy out under the same lock.
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "base/sync.h"
+#include "base/units.h"
+#include "memserver/frame_arena.h"
+#include "memserver/lease_table.h"
+#include "memserver/page_index.h"
+#include "proto/frame.h"
+
+namespace nram {
+
+// A fixed stock of whole frames that payloads are received into. A frame that a write keeps is replaced at once by the one it
+// displaced or by a new one, so the stock never shrinks and overwriting works on a full server. Thread-safe.
+class LandingFrames {
+ public:
+  // Takes `frames` from the arena; fewer if it has not that many (see size()).
+  LandingFrames(FrameArena* arena, size_t frames);
+  // False if not that many are left; try again when others have given theirs back.
+  bool Take(size_t count, FrameLoc* frames);
+  void Give(const FrameLoc* frames, size_t count);
+  size_t size() const { return size_; }
+
+ private:
+  Mutex mu_;
+  std::vector<FrameLoc> stock_ ABSL_GUARDED_BY(mu_);
+  size_t size_ = 0;
+};
+
+struct StoreCounters {
+  std::atomic<uint64_t> reads{0}, writes{0}, trims{0}, bytes_read{0}, bytes_written{0}, zero_chunks_elided{0};
+  std::atomic<uint64_t> refused_full{0}, refused_stale{0}, regions_collected{0};
+  std::atomic<int64_t> regions{0}, pages{0}, chunks{0};
+};
+
+// What a named region's creator wants those who attach later to know.
+struct RegionManifest {
+  std::string name;
+  std::vector<uint64_t> incarnations;
+  uint64_t size_bytes = 0;
+};
+
+struct RegionDescription {
+  RegionId id{};
+  LeaseId lease{};
+  uint32_t epoch = 0;
+  bool gc = false;
+  bool orphan = false;
+  std::string owner;
+  uint64_t stored_bytes = 0;
+  uint64_t spans = 0;
+  RegionManifest manifest;
+};
+
+// Thread-safe. Reasons are those of the wire; control-plane calls return Status.
+class PageStore {
+ public:
+  // Pointers are not owned and must outlive the store.
+  PageStore(FrameArena* arena, LeaseTable* leases) : arena_(arena), leases_(leases) {}
+  ~PageStore();
+
+  Reason Create(Lease* lease, RegionId id, uint32_t epoch, bool gc, uint64_t* paid_bytes);
+  // ALREADY_EXISTS (id or name), RESOURCE_EXHAUSTED, FAILED_PRECONDITION (lease ended).
+  absl::Status CreateNamed(Lease* lease, RegionId id, uint32_t epoch, bool gc, RegionManifest manifest);
+
+  // Stores the chunks of `range` that `masks` selects (all if empty) from `landed`, one whole frame for each page of the range,
+  // each chunk at its own offset. Frames it keeps are replaced in `landed`. Drawing on `lease`'s promise; *paid_bytes says how
+  // much. After kFull each chunk is old or new.
+  Reason Write(Lease* lease, RegionId id, uint32_t epoch, const ChunkRange& range, absl::Span<const ChunkMask> masks,
+               FrameLoc* landed, uint64_t* paid_bytes);
+
+  // Appends the chunks of `range` that are stored, in order, to `out` (room for range.bytes()), and sets masks[i] to which of
+  // the range's i-th page those are; chunks that are not there are zeros. `epoch` 0 reads whoever owns the region.
+  Reason Read(RegionId id, uint32_t epoch, const ChunkRange& range, ChunkMask* masks, std::byte* out, size_t* out_bytes);
+
+  // Makes the range a hole. Long ranges are done in steps, others get their turn between them.
+  Reason Trim(Lease* lease, RegionId id, uint32_t epoch, const ChunkRange& range);
+
+  // The region and all it holds. kUnknownRegion if it is not there.
+  Reason Destroy(Lease* lease, RegionId id, uint32_t epoch);
+  // The same for the control plane; `force` asks neither owner nor lease. True if it was there.
+  absl::StatusOr<bool> DestroyByControl(LeaseId lease, RegionId id, bool force);
+
+  // See control.proto. `lease` null: read-only.
+  absl::StatusOr<RegionDescription> Attach(Lease* lease, RegionId id, uint32_t epoch, bool force);
+  // Zero if no region has this name.
+  RegionId FindByName(const std::string& name) const;
+  // The first `limit` regions with an id of at least `from`, in order.
+  std::vector<RegionDescription> List(uint64_t from, size_t limit, bool orphans_only, bool named_only) const;
+  absl::StatusOr<std::vector<uint64_t>> ListSpans(RegionId id, uint64_t from_span, size_t limit) const;
+
+  // Frees the GC regions of a lease that has ended.
+  void CollectLease(const Lease& lease);
+  size_t CountOrphans() const;
+
+  FrameArena* arena() const { return arena_; }
+  const StoreCounters& counters() const { return counters_; }
+
+ private:
+  static constexpr size_t kShards = 256;
+  // What a region costs beyond its pages: itself, its slot in the shard's table, the allocator's words.
+  static constexpr uint64_t kRegionBytes = 168;
+  static constexpr uint64_t kTrimSpansPerStep = 64;
+  static constexpr uint64_t kReadPagesPerLock = 16;
+
+  struct Region {
+    explicit Region(FrameArena* arena) : index(arena) {}
+    LeaseId lease{};
+    uint32_t epoch = 0;
+    bool gc = false;
+    bool named = false;
+    uint64_t chunks = 0;
+    PageIndex index;
+  };
+  struct alignas(64) Shard {
+    mutable SharedMutex mu;
+    absl::flat_hash_map<uint64_t, std::unique_ptr<Region>> regions ABSL_GUARDED_BY(mu);
+  };
+
+  Shard& shard(RegionId id) const { return shards_[Raw(id) * 0x9E3779B97F4A7C15u >> 56]; }
+  Reason CreateRegion(Lease* lease, RegionId id, uint32_t epoch, bool gc, bool named, uint64_t* paid_bytes);
+  Reason CheckOwner(const Region& region, const Lease& lease, uint32_t epoch);
+  // `nonzero`: which of the `written` chunks hold anything.
+  Reason WritePage(Region* region, Lease* lease, uint64_t page, ChunkMask written, ChunkMask nonzero, FrameLoc* landed,
+                   uint64_t* paid_bytes);
+  void DropPages(Region* region, uint64_t begin_page, uint64_t end_page);
+  void TrimPart(Region* region, Lease* lease, uint64_t page, ChunkMask trimmed);
+  // Unlinks it from the table and frees what it holds, a step at a time without the lock.
+  void Drop(std::unique_ptr<Region> region);
+  void ForgetName(RegionId id);
+  RegionDescription Describe(RegionId id, const Region& region) const;
+
+  FrameArena* const arena_;
+  LeaseTable* const leases_;
+  StoreCounters counters_;
+  mutable std::array<Shard, kShards> shards_;
+
+  mutable Mutex names_mu_;  // taken after a shard's, never before
+  absl::flat_hash_map<std::string, uint64_t> names_ ABSL_GUARDED_BY(names_mu_);
+  absl::flat_hash_map<uint64_t, RegionManifest> manifests_ ABSL_GUARDED_BY(names_mu_);
+};
+
+}  // namespace nram
+
+#endif  // NRAM_MEMSERVER_PAGE_STORE_H_

@@ -1,0 +1,151 @@
+#include "memserver/session.h"
+
+#include <glog/logging.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "base/crc32c.h"
+#include "base/status.h"
+
+namespace nram {
+
+Session::~Session() {
+  ReturnLanding();
+  if (lease_ != nullptr) lease_->Unbind(connection_class_, this);
+}
+
+void Session::ReturnLanding() {
+  if (landed_count_ > 0) context_.landing->Give(landed_.data(), landed_count_);
+  landed_count_ = 0;
+}
+
+void Session::Fence() {
+  MutexLock lock(&busy_mu_);
+  fenced_ = true;
+}
+
+absl::StatusOr<bool> Session::Begin(const FrameHeader& request, absl::Span<const ChunkMask> masks, size_t reply_room,
+                                    Landing* landing) {
+  if (request.is_reply()) return absl::InvalidArgumentError("a reply where a request belongs");
+  // Bytes that were lost, repeated or reordered on the way would execute out of order; nothing does.
+  if (request.request_id != last_request_id_ + 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("request ", request.request_id, " where ", last_request_id_ + 1, " was due"));
+  }
+  if ((request.op == Op::kHello) != (lease_ == nullptr)) {
+    return absl::InvalidArgumentError(lease_ == nullptr ? absl::StrCat(OpName(request.op), " before hello")
+                                                        : std::string("a second hello"));
+  }
+  const size_t reply_bytes =
+      kFrameHeaderBytes + (request.op == Op::kRead ? request.range.pages() + request.range.bytes() : 0);
+  if (reply_room < reply_bytes) return false;
+  if (request.op == Op::kWrite) {
+    const uint64_t pages = request.range.pages();
+    if (!context_.landing->Take(pages, landed_.data())) return false;
+    landed_count_ = pages;
+    mask_count_ = masks.size();
+    std::copy(masks.begin(), masks.end(), masks_.begin());
+    for (uint64_t i = 0; i < pages; ++i) {
+      const ChunkMask mask = masks.empty() ? MaskOfPage(request.range, request.range.first_page() + i) : masks[i];
+      std::byte* page = context_.store->arena()->Data(landed_[i]);
+      ForEachRun(mask, [&](size_t offset, size_t bytes) { landing->Add(page + offset, bytes); });
+    }
+  }
+  ++last_request_id_;
+  return true;
+}
+
+absl::Status Session::Execute(const FrameHeader& request, ReplyBuffer* reply) {
+  FrameHeader header;
+  header.op = request.op;
+  header.flags = kFlagReply;
+  header.request_id = request.request_id;
+  header.subject = request.subject;
+  header.range = request.range;
+  if (request.op == Op::kHello) {
+    // Not under busy_mu_: binding fences the predecessor under the lease's lock, and nothing else runs here before it.
+    NRAM_RETURN_IF_ERROR(Hello(request, &header));
+    EncodeHeader(header, 0, reply->data + reply->used);
+    reply->used += kFrameHeaderBytes;
+    return absl::OkStatus();
+  }
+  MutexLock lock(&busy_mu_);
+  if (fenced_) {
+    ReturnLanding();
+    return absl::AbortedError("a newer connection of the same client took this one's place");
+  }
+  const RegionId region{request.subject};
+  PageStore* const store = context_.store;
+  switch (request.op) {
+    case Op::kRead:
+      ReadInto(request, &header, reply);
+      return absl::OkStatus();
+    case Op::kWrite:
+      header.reason = store->Write(lease_.get(), region, request.epoch, request.range, {masks_.data(), mask_count_},
+                                   landed_.data(), &header.aux);
+      ReturnLanding();
+      break;
+    case Op::kTrim:
+      header.reason = store->Trim(lease_.get(), region, request.epoch, request.range);
+      break;
+    case Op::kCreate:
+      header.reason = request.subject == 0 ? Reason::kUnknownRegion
+                                           : store->Create(lease_.get(), region, request.epoch,
+                                                           (request.flags & kFlagGc) != 0, &header.aux);
+      break;
+    case Op::kDestroy:
+      header.reason = store->Destroy(lease_.get(), region, request.epoch);
+      break;
+    case Op::kPing:
+    case Op::kHello:
+      break;
+  }
+  EncodeHeader(header, 0, reply->data + reply->used);
+  reply->used += kFrameHeaderBytes;
+  return absl::OkStatus();
+}
+
+absl::Status Session::Hello(const FrameHeader& request, FrameHeader* reply) {
+  reply->subject = context_.incarnation;
+  std::shared_ptr<Lease> lease = context_.leases->Find(LeaseId{request.subject});
+  if (lease == nullptr || !lease->live()) {
+    reply->reason = Reason::kLeaseEnded;
+    return absl::OkStatus();
+  }
+  connection_class_ = (request.flags & kFlagUrgent) != 0 ? 1 : 0;
+  reply->flags |= request.flags & kFlagUrgent;
+  if (!lease->Bind(connection_class_, request.aux, this)) {
+    reply->reason = Reason::kFenced;
+    return absl::OkStatus();
+  }
+  lease_ = std::move(lease);
+  reply->aux = PackWindow(context_.window);
+  return absl::OkStatus();
+}
+
+void Session::ReadInto(const FrameHeader& request, FrameHeader* header, ReplyBuffer* reply) {
+  std::byte* const at = reply->data + reply->used;
+  std::byte* const payload = at + kFrameHeaderBytes;
+  const uint64_t pages = request.range.pages();
+  std::array<ChunkMask, kPagesPerFrame> masks;
+  size_t chunk_bytes = 0;
+  header->reason = context_.store->Read(RegionId{request.subject}, request.epoch, request.range, masks.data(), payload,
+                                        &chunk_bytes);
+  uint32_t crc = 0;
+  if (header->reason == Reason::kOk) {
+    header->payload_bytes = static_cast<uint32_t>(chunk_bytes);
+    if (chunk_bytes < request.range.bytes()) {
+      memmove(payload + pages, payload, chunk_bytes);
+      memcpy(payload, masks.data(), pages);
+      header->flags |= kFlagSparse;
+      header->payload_bytes += static_cast<uint32_t>(pages);
+    }
+    crc = Crc32c(0, payload, header->payload_bytes);
+  }
+  EncodeHeader(*header, crc, at);
+  reply->used += kFrameHeaderBytes + header->payload_bytes;
+}
+
+}  // namespace nram

@@ -1,0 +1,85 @@
+#ifndef NRAM_MEMSERVER_SESSION_H_
+#define NRAM_MEMSERVER_SESSION_H_
+
+// What one data connection is to the server, apart from its socket: the lease it is bound to, the order of its requests, the
+// frame that lands now. The socket connection and the in-process transport both drive one.
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/sync.h"
+#include "memserver/lease_table.h"
+#include "memserver/page_store.h"
+#include "proto/frame.h"
+#include "proto/frame_reader.h"
+
+namespace nram {
+
+// What all sessions of a server share. Nothing is owned.
+struct SessionContext {
+  PageStore* store = nullptr;
+  LeaseTable* leases = nullptr;
+  LandingFrames* landing = nullptr;
+  uint64_t incarnation = 0;
+  CreditWindow window{256, 4096};
+};
+
+// Room that replies are appended to.
+struct ReplyBuffer {
+  std::byte* data = nullptr;
+  size_t capacity = 0;
+  size_t used = 0;
+
+  size_t room() const { return capacity - used; }
+};
+
+// Used by one thread at a time, but for Fence.
+class Session : public LeaseConnection {
+ public:
+  // The largest reply.
+  static constexpr size_t kReplyBytesMax = kFrameHeaderBytes + kPayloadBytesMax;
+
+  explicit Session(const SessionContext& context) : context_(context) {}
+  ~Session() override;
+
+  // A request's header has arrived: checks that it may come now and, for a write, takes landing frames. As
+  // FrameReader::Handler::OnHeader. False: no landing frames now, or `reply_room` is too small for the reply.
+  absl::StatusOr<bool> Begin(const FrameHeader& request, absl::Span<const ChunkMask> masks, size_t reply_room,
+                             Landing* landing);
+  // Executes the request that Begin accepted and appends its reply. An error means: close the connection.
+  absl::Status Execute(const FrameHeader& request, ReplyBuffer* reply);
+
+  // Waits for the request that executes now, if any; later ones are refused.
+  void Fence() override;
+
+  bool bound() const { return lease_ != nullptr; }
+  bool urgent() const { return connection_class_ == 1; }
+
+ private:
+  absl::Status Hello(const FrameHeader& request, FrameHeader* reply);
+  void ReadInto(const FrameHeader& request, FrameHeader* header, ReplyBuffer* reply);
+  void ReturnLanding();
+
+  const SessionContext context_;
+  std::shared_ptr<Lease> lease_;
+  int connection_class_ = 0;
+  uint64_t last_request_id_ = 0;
+
+  // The write that lands now.
+  std::array<FrameLoc, kPagesPerFrame> landed_;
+  size_t landed_count_ = 0;
+  std::array<ChunkMask, kPagesPerFrame> masks_;
+  size_t mask_count_ = 0;
+
+  Mutex busy_mu_;
+  bool fenced_ ABSL_GUARDED_BY(busy_mu_) = false;
+};
+
+}  // namespace nram
+
+#endif  // NRAM_MEMSERVER_SESSION_H_

@@ -1,0 +1,118 @@
+#ifndef NRAM_PROTO_FRAME_H_
+#define NRAM_PROTO_FRAME_H_
+
+// The data frame: one fixed header and a payload of chunks. docs/wire.md is its page in prose; this is its only codec.
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "base/units.h"
+
+namespace nram {
+
+inline constexpr size_t kFrameHeaderBytes = 64;
+inline constexpr uint32_t kFrameMagic = 0x314d524e;  // "NRM1" in memory order
+inline constexpr uint8_t kFrameVersion = 1;
+// A frame touches at most this many pages, so that each end holds 256 KiB of it at most and other frames get their turn.
+inline constexpr uint64_t kPagesPerFrame = 64;
+inline constexpr uint64_t kChunksPerFrame = kPagesPerFrame * kChunksPerPage;
+inline constexpr size_t kPayloadBytesMax = kPagesPerFrame + kChunksPerFrame * kChunkBytes;
+
+enum class Op : uint8_t {
+  kHello = 1,    // binds the connection to a lease; must be the first frame and only that
+  kPing = 2,     // answered at once
+  kCreate = 3,   // an unnamed region
+  kRead = 4,     // chunks of a region
+  kWrite = 5,    // chunks of a region
+  kTrim = 6,     // makes a run of chunks a hole
+  kDestroy = 7,  // a region and all it holds
+};
+
+// Why a request was refused. The client turns it into a Status with the server's address and the region (reason.h).
+enum class Reason : uint8_t {
+  kOk = 0,
+  kFull = 1,           // over the donor's ceiling; what was stored is intact
+  kUnknownRegion = 2,  // never created here, destroyed, collected, or lost with the server's former life
+  kRegionExists = 3,
+  kStaleEpoch = 4,  // somebody took the region over
+  kNotOwner = 5,    // owned by another lease
+  kLeaseEnded = 6,
+  kFenced = 7,    // a newer connection of the same lease and class took this one's place
+  kDraining = 8,  // the donor takes no new pages
+};
+inline constexpr uint8_t kReasonMax = 8;
+
+enum FrameFlag : uint8_t {
+  kFlagReply = 1,
+  kFlagSparse = 2,  // the payload begins with one chunk mask for each page of the range; only those chunks follow
+  kFlagGc = 4,      // create: a GC region
+  kFlagUrgent = 8,  // hello: the connection carries urgent requests (page faults), not bulk ones
+};
+
+struct FrameHeader {
+  Op op = Op::kPing;
+  uint8_t flags = 0;
+  Reason reason = Reason::kOk;  // replies only
+  uint64_t request_id = 0;      // counts up by one on a connection, from 1; a reply repeats its request's
+  uint64_t subject = 0;         // the region; hello: the lease; hello's reply: the server's incarnation
+  ChunkRange range;             // read, write, trim
+  uint32_t payload_bytes = 0;   // masks and chunks
+  uint32_t epoch = 0;           // create, write, trim, destroy: the sender's epoch of the region
+  // hello: the connection's generation; hello's reply: PackWindow(); create's, write's and trim's reply: bytes of the
+  // lease's promise that the request used up.
+  uint64_t aux = 0;
+
+  bool is_reply() const { return (flags & kFlagReply) != 0; }
+  bool sparse() const { return (flags & kFlagSparse) != 0; }
+  // Bytes of the mask table at the front of the payload.
+  uint32_t mask_bytes() const { return sparse() ? static_cast<uint32_t>(range.pages()) : 0; }
+
+  friend bool operator==(const FrameHeader&, const FrameHeader&) = default;
+};
+
+// How much one connection may have in flight: the credit that hello's reply announces.
+struct CreditWindow {
+  uint32_t requests = 0;
+  uint32_t kib = 0;  // payload bytes of requests and of the replies they ask for, in KiB
+};
+constexpr uint64_t PackWindow(CreditWindow window) { return uint64_t{window.kib} << 32 | window.requests; }
+constexpr CreditWindow UnpackWindow(uint64_t aux) {
+  return {static_cast<uint32_t>(aux), static_cast<uint32_t>(aux >> 32)};
+}
+
+// Writes `header` in wire order to `out` (kFrameHeaderBytes). `payload_crc` is Crc32c(0, payload): the checksum covers the
+// payload first and then the header, so that a sender can checksum the payload before it knows the request id.
+void EncodeHeader(const FrameHeader& header, uint32_t payload_crc, std::byte* out);
+
+// Reads a header from kFrameHeaderBytes at `in` and checks everything that can be checked without the payload: magic,
+// version, known operation and flags, reserved bits zero, lengths within bounds and consistent with the operation.
+// INVALID_ARGUMENT says what was wrong; *header is then unspecified. The checksum is checked by MatchesChecksum.
+absl::Status DecodeHeader(const std::byte* in, FrameHeader* header);
+
+// True if the checksum in the encoded header at `in` is that of the header and a payload with `payload_crc`.
+bool MatchesChecksum(const std::byte* in, uint32_t payload_crc);
+
+// Checks a mask table against its header: only bits within the range, and as many chunks as the length says.
+absl::Status CheckMasks(const FrameHeader& header, absl::Span<const ChunkMask> masks);
+
+absl::string_view OpName(Op op);
+
+// Calls visit(byte offset, byte length) for every maximal run of set bits of `mask`, in order. Offsets are within the page.
+template <typename Visit>
+void ForEachRun(ChunkMask mask, Visit visit) {
+  unsigned rest = mask;
+  while (rest != 0) {
+    const int first = std::countr_zero(rest);
+    const int length = std::countr_one(rest >> first);
+    visit(first * kChunkBytes, length * kChunkBytes);
+    rest &= ~(((1u << length) - 1) << first);
+  }
+}
+
+}  // namespace nram
+
+#endif  // NRAM_PROTO_FRAME_H_

@@ -1,0 +1,174 @@
+#include "proto/frame_reader.h"
+
+#include <errno.h>
+#include <glog/logging.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/crc32c.h"
+#include "base/status.h"
+
+namespace nram {
+
+size_t Landing::bytes() const {
+  size_t sum = 0;
+  for (const iovec& piece : pieces()) sum += piece.iov_len;
+  return sum;
+}
+
+void Landing::Add(std::byte* data, size_t bytes) {
+  if (count_ > 0) {
+    iovec& last = pieces_[count_ - 1];
+    if (static_cast<std::byte*>(last.iov_base) + last.iov_len == data) {
+      last.iov_len += bytes;
+      return;
+    }
+  }
+  CHECK_LT(count_, kPiecesMax);
+  pieces_[count_++] = {data, bytes};
+}
+
+FrameReader::FrameReader(size_t buffer_bytes)
+    : buffer_bytes_(buffer_bytes), buffer_(new std::byte[buffer_bytes]) {
+  CHECK_GE(buffer_bytes, kFrameHeaderBytes + kPagesPerFrame);
+}
+
+absl::StatusOr<FrameReader::Progress> FrameReader::ReadFrom(int fd, Handler* handler) {
+  NRAM_ASSIGN_OR_RETURN(const bool ready, Dispatch(handler));
+  if (!ready) return Progress::kPaused;
+  MakeRoom();
+  // Straight to where the payload lands, then ahead into the buffer.
+  iovec pieces[Landing::kPiecesMax + 1];
+  size_t count = 0;
+  size_t direct = 0;
+  if (in_payload_ && !dropping_) {
+    const auto landing = landing_.pieces();
+    for (size_t i = landing_piece_; i < landing.size(); ++i) {
+      const size_t skip = i == landing_piece_ ? landing_offset_ : 0;
+      pieces[count++] = {static_cast<std::byte*>(landing[i].iov_base) + skip, landing[i].iov_len - skip};
+      direct += landing[i].iov_len - skip;
+    }
+  }
+  pieces[count++] = {buffer_.get() + end_, buffer_bytes_ - end_};
+  const size_t room = direct + buffer_bytes_ - end_;
+  msghdr message{};
+  message.msg_iov = pieces;
+  message.msg_iovlen = count;
+  const ssize_t n = recvmsg(fd, &message, MSG_DONTWAIT);
+  if (n < 0) {
+    if (errno == EAGAIN || errno == EINTR) return Progress::kWouldBlock;
+    return absl::UnavailableError(absl::StrCat("receive: ", strerror(errno)));
+  }
+  if (n == 0) {
+    if (mid_frame()) return absl::UnavailableError("the peer closed the connection within a frame");
+    return Progress::kEnd;
+  }
+  const size_t landed = std::min<size_t>(n, direct);
+  if (landed > 0) AccountLanded(landed);
+  end_ += n - landed;
+  NRAM_ASSIGN_OR_RETURN(const bool all, Dispatch(handler));
+  if (!all) return Progress::kPaused;
+  return static_cast<size_t>(n) < room ? Progress::kDrained : Progress::kRead;
+}
+
+absl::StatusOr<bool> FrameReader::Feed(absl::Span<const std::byte> bytes, size_t* taken, Handler* handler) {
+  *taken = 0;
+  while (*taken < bytes.size()) {
+    NRAM_ASSIGN_OR_RETURN(const bool ready, Dispatch(handler));
+    if (!ready) return false;
+    MakeRoom();
+    const size_t step = std::min(bytes.size() - *taken, buffer_bytes_ - end_);
+    memcpy(buffer_.get() + end_, bytes.data() + *taken, step);
+    end_ += step;
+    *taken += step;
+  }
+  return Dispatch(handler);
+}
+
+void FrameReader::MakeRoom() {
+  if (begin_ == end_) {
+    begin_ = end_ = 0;
+  } else if (begin_ > 0) {
+    // Less than a header and its masks is left here whenever the handler is not pausing.
+    memmove(buffer_.get(), buffer_.get() + begin_, end_ - begin_);
+    end_ -= begin_;
+    begin_ = 0;
+  }
+}
+
+absl::StatusOr<bool> FrameReader::Dispatch(Handler* handler) {
+  while (true) {
+    if (in_payload_) {
+      TakeFromBuffer();
+      if (payload_left_ > 0) return true;
+      NRAM_RETURN_IF_ERROR(FinishFrame(handler));
+      continue;
+    }
+    if (end_ - begin_ < kFrameHeaderBytes) return true;
+    const std::byte* at = buffer_.get() + begin_;
+    NRAM_RETURN_IF_ERROR(DecodeHeader(at, &header_));
+    const size_t mask_bytes = header_.mask_bytes();
+    if (end_ - begin_ < kFrameHeaderBytes + mask_bytes) return true;
+    const absl::Span<const ChunkMask> masks(reinterpret_cast<const ChunkMask*>(at + kFrameHeaderBytes), mask_bytes);
+    if (header_.sparse()) NRAM_RETURN_IF_ERROR(CheckMasks(header_, masks));
+    landing_.clear();
+    NRAM_ASSIGN_OR_RETURN(const bool accepted, handler->OnHeader(header_, masks, &landing_));
+    if (!accepted) return false;
+    payload_left_ = header_.payload_bytes - mask_bytes;
+    dropping_ = landing_.empty();
+    CHECK(dropping_ || landing_.bytes() == payload_left_);
+    landing_piece_ = landing_offset_ = 0;
+    memcpy(encoded_.data(), at, kFrameHeaderBytes);
+    crc_ = Crc32c(0, masks.data(), masks.size());
+    begin_ += kFrameHeaderBytes + mask_bytes;
+    in_payload_ = true;
+  }
+}
+
+void FrameReader::TakeFromBuffer() {
+  while (payload_left_ > 0 && begin_ < end_) {
+    size_t step = std::min(payload_left_, end_ - begin_);
+    const std::byte* from = buffer_.get() + begin_;
+    if (!dropping_) {
+      const iovec& piece = landing_.pieces()[landing_piece_];
+      step = std::min(step, piece.iov_len - landing_offset_);
+      memcpy(static_cast<std::byte*>(piece.iov_base) + landing_offset_, from, step);
+      landing_offset_ += step;
+      if (landing_offset_ == piece.iov_len) {
+        ++landing_piece_;
+        landing_offset_ = 0;
+      }
+    }
+    crc_ = Crc32c(crc_, from, step);
+    payload_left_ -= step;
+    begin_ += step;
+  }
+}
+
+void FrameReader::AccountLanded(size_t bytes) {
+  payload_left_ -= bytes;
+  while (bytes > 0) {
+    const iovec& piece = landing_.pieces()[landing_piece_];
+    const size_t step = std::min(bytes, piece.iov_len - landing_offset_);
+    crc_ = Crc32c(crc_, static_cast<std::byte*>(piece.iov_base) + landing_offset_, step);
+    bytes -= step;
+    landing_offset_ += step;
+    if (landing_offset_ == piece.iov_len) {
+      ++landing_piece_;
+      landing_offset_ = 0;
+    }
+  }
+}
+
+absl::Status FrameReader::FinishFrame(Handler* handler) {
+  in_payload_ = false;
+  if (!MatchesChecksum(encoded_.data(), crc_)) {
+    handler->OnCorrupt(header_);
+    return absl::DataLossError("wrong checksum");
+  }
+  return handler->OnFrame(header_);
+}
+
+}  // namespace nram

@@ -1,0 +1,111 @@
+#ifndef NRAM_PROTO_FRAME_READER_H_
+#define NRAM_PROTO_FRAME_READER_H_
+
+// Turns the bytes of a stream into frames, at both ends of a connection. Payloads land where the handler says, straight from
+// the socket when they are larger than what was read ahead; nothing is allocated after construction.
+
+#include <sys/uio.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "proto/frame.h"
+
+namespace nram {
+
+// Where a payload's chunks go, in order. Up to four runs a page.
+class Landing {
+ public:
+  static constexpr size_t kPiecesMax = kPagesPerFrame * 4;
+
+  void clear() { count_ = 0; }
+  bool empty() const { return count_ == 0; }
+  size_t bytes() const;
+  // Appends a piece; adjoining pieces are merged.
+  void Add(std::byte* data, size_t bytes);
+  absl::Span<const iovec> pieces() const { return {pieces_.data(), count_}; }
+
+ private:
+  std::array<iovec, kPiecesMax> pieces_;
+  size_t count_ = 0;
+};
+
+// Not thread-safe.
+class FrameReader {
+ public:
+  class Handler {
+   public:
+    virtual ~Handler() = default;
+    // A header that DecodeHeader accepted has arrived, with its mask table (empty unless sparse; valid during the call).
+    // True: take the payload's chunks to *landing, which has exactly room for them, or is left empty to drop them.
+    // False: not now; the reader pauses and asks again at the next call. An error ends the stream.
+    virtual absl::StatusOr<bool> OnHeader(const FrameHeader& header, absl::Span<const ChunkMask> masks,
+                                          Landing* landing) = 0;
+    // The payload is complete and its checksum right. An error ends the stream.
+    virtual absl::Status OnFrame(const FrameHeader& header) = 0;
+    // The frame's checksum is wrong: whatever landed is garbage. The stream ends.
+    virtual void OnCorrupt(const FrameHeader& header) = 0;
+  };
+
+  enum class Progress {
+    kRead,        // something was read and there may be more
+    kDrained,     // something was read, and that was all there was
+    kWouldBlock,  // nothing to read now
+    kPaused,      // the handler said "not now"
+    kEnd,         // the peer closed, between two frames
+  };
+
+  explicit FrameReader(size_t buffer_bytes = 64 * 1024);
+
+  // Reads once from `fd` (non-blocking) and handles every frame that is then whole. UNAVAILABLE: the peer closed within a
+  // frame or the socket failed. INVALID_ARGUMENT: malformed bytes. DATA_LOSS: wrong checksum. Or the handler's error.
+  // After an error the stream is dead.
+  absl::StatusOr<Progress> ReadFrom(int fd, Handler* handler);
+
+  // The same for bytes from memory. True if all were taken; false if the handler paused (the rest was not taken:
+  // *taken says how many were).
+  absl::StatusOr<bool> Feed(absl::Span<const std::byte> bytes, size_t* taken, Handler* handler);
+
+  // True between a frame's first byte and its last.
+  bool mid_frame() const { return in_payload_ || end_ > begin_; }
+  // The frame whose payload is arriving; null outside a payload.
+  const FrameHeader* current() const { return in_payload_ ? &header_ : nullptr; }
+  // From here on, drop what is left of the current payload instead of landing it.
+  void DropPayload() {
+    dropping_ = true;
+    landing_.clear();
+  }
+
+ private:
+  // Handles whole frames in the buffer. False if paused.
+  absl::StatusOr<bool> Dispatch(Handler* handler);
+  // Moves payload bytes from the buffer to where they land.
+  void TakeFromBuffer();
+  void AccountLanded(size_t bytes);
+  absl::Status FinishFrame(Handler* handler);
+  void MakeRoom();
+
+  const size_t buffer_bytes_;
+  const std::unique_ptr<std::byte[]> buffer_;
+  size_t begin_ = 0;  // unread bytes are [begin_, end_)
+  size_t end_ = 0;
+
+  bool in_payload_ = false;
+  bool dropping_ = false;
+  FrameHeader header_;
+  std::array<std::byte, kFrameHeaderBytes> encoded_;
+  uint32_t crc_ = 0;
+  size_t payload_left_ = 0;
+  Landing landing_;
+  size_t landing_piece_ = 0;   // the piece that fills now
+  size_t landing_offset_ = 0;  // bytes of it that are filled
+};
+
+}  // namespace nram
+
+#endif  // NRAM_PROTO_FRAME_READER_H_
