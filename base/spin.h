@@ -46,6 +46,8 @@ class SpinPolicy {
  public:
   explicit SpinPolicy(SpinOptions options) : limit_ns_(options.limit_us * kNsPerUs) {}
 
+  bool enabled() const { return limit_ns_ > 0; }
+
   int64_t NextBudgetNs() {
     if (limit_ns_ == 0) return 0;
     if (typical_wait_ns_ <= 2 * limit_ns_) return limit_ns_;

@@ -22,7 +22,7 @@ namespace nram {
 // connections, bounds the memory. Not thread-safe.
 class ReplyBuffers {
  public:
-  static constexpr size_t kBufferBytes = Session::kReplyBytesMax + 64 * 1024;
+  static constexpr size_t kBufferBytes = kFrameBytesMax + 64 * 1024;
 
   explicit ReplyBuffers(size_t count);
   // Null if all are held.

@@ -93,18 +93,19 @@ PageStore::~PageStore() {
 }
 
 Reason PageStore::Create(Lease* lease, RegionId id, uint32_t epoch, bool gc, uint64_t* paid_bytes) {
-  return CreateRegion(lease, id, epoch, gc, /*named=*/false, paid_bytes);
-}
-
-Reason PageStore::CreateRegion(Lease* lease, RegionId id, uint32_t epoch, bool gc, bool named, uint64_t* paid_bytes) {
   Shard& at = shard(id);
   WriterLock lock(&at.mu);
+  return CreateLocked(&at, lease, id, epoch, gc, /*named=*/false, paid_bytes);
+}
+
+Reason PageStore::CreateLocked(Shard* at, Lease* lease, RegionId id, uint32_t epoch, bool gc, bool named,
+                               uint64_t* paid_bytes) {
   // Looked at under the lock: CollectLease, which takes it after the lease has ended, either sees this region or is seen.
   if (!lease->live()) return Reason::kLeaseEnded;
-  const auto [it, inserted] = at.regions.try_emplace(Raw(id), nullptr);
+  const auto [it, inserted] = at->regions.try_emplace(Raw(id), nullptr);
   if (!inserted) return Reason::kRegionExists;
   if (!arena_->ChargeIndex(kRegionBytes, &lease->promise, paid_bytes)) {
-    at.regions.erase(it);
+    at->regions.erase(it);
     Count(&counters_.refused_full);
     return Reason::kFull;
   }
@@ -127,7 +128,12 @@ absl::Status PageStore::CreateNamed(Lease* lease, RegionId id, uint32_t epoch, b
     }
     manifests_[Raw(id)] = std::move(manifest);
   }
-  const Reason reason = CreateRegion(lease, id, epoch, gc, !name.empty(), nullptr);
+  Reason reason;
+  {
+    Shard& at = shard(id);
+    WriterLock lock(&at.mu);
+    reason = CreateLocked(&at, lease, id, epoch, gc, !name.empty(), nullptr);
+  }
   if (reason == Reason::kOk) return absl::OkStatus();
   if (!name.empty()) ForgetName(id);
   switch (reason) {
@@ -150,7 +156,7 @@ Reason PageStore::CheckOwner(const Region& region, const Lease& lease, uint32_t 
 }
 
 Reason PageStore::Write(Lease* lease, RegionId id, uint32_t epoch, const ChunkRange& range,
-                        absl::Span<const ChunkMask> masks, FrameLoc* landed, uint64_t* paid_bytes) {
+                        absl::Span<const ChunkMask> masks, IfAbsent absent, FrameLoc* landed, uint64_t* paid_bytes) {
   const uint64_t first_page = range.first_page();
   const uint64_t pages = range.pages();
   DCHECK_LE(pages, kPagesPerFrame);
@@ -171,8 +177,13 @@ Reason PageStore::Write(Lease* lease, RegionId id, uint32_t epoch, const ChunkRa
 
   Shard& at = shard(id);
   WriterLock lock(&at.mu);
-  const auto it = at.regions.find(Raw(id));
-  if (it == at.regions.end()) return lease->live() ? Reason::kUnknownRegion : Reason::kLeaseEnded;
+  auto it = at.regions.find(Raw(id));
+  if (it == at.regions.end()) {
+    if (absent == IfAbsent::kRefuse) return lease->live() ? Reason::kUnknownRegion : Reason::kLeaseEnded;
+    const Reason created = CreateLocked(&at, lease, id, epoch, absent == IfAbsent::kCreateGc, /*named=*/false, paid_bytes);
+    if (created != Reason::kOk) return created;
+    it = at.regions.find(Raw(id));
+  }
   Region* region = it->second.get();
   Reason reason = CheckOwner(*region, *lease, epoch);
   for (uint64_t i = 0; i < pages && reason == Reason::kOk; ++i) {

@@ -11,6 +11,15 @@
 
 namespace nram {
 
+namespace {
+
+PageStore::IfAbsent AbsentPolicy(const FrameHeader& request) {
+  if ((request.flags & kFlagCreate) == 0) return PageStore::IfAbsent::kRefuse;
+  return (request.flags & kFlagGc) != 0 ? PageStore::IfAbsent::kCreateGc : PageStore::IfAbsent::kCreate;
+}
+
+}  // namespace
+
 Session::~Session() {
   ReturnLanding();
   if (lease_ != nullptr) lease_->Unbind(connection_class_, this);
@@ -83,8 +92,10 @@ absl::Status Session::Execute(const FrameHeader& request, ReplyBuffer* reply) {
       ReadInto(request, &header, reply);
       return absl::OkStatus();
     case Op::kWrite:
-      header.reason = store->Write(lease_.get(), region, request.epoch, request.range, {masks_.data(), mask_count_},
-                                   landed_.data(), &header.aux);
+      header.reason = request.subject == 0
+                          ? Reason::kUnknownRegion
+                          : store->Write(lease_.get(), region, request.epoch, request.range, {masks_.data(), mask_count_},
+                                         AbsentPolicy(request), landed_.data(), &header.aux);
       ReturnLanding();
       break;
     case Op::kTrim:

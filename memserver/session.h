@@ -16,7 +16,7 @@
 #include "memserver/lease_table.h"
 #include "memserver/page_store.h"
 #include "proto/frame.h"
-#include "proto/frame_reader.h"
+#include "proto/frame_service.h"
 
 namespace nram {
 
@@ -29,30 +29,15 @@ struct SessionContext {
   CreditWindow window{256, 4096};
 };
 
-// Room that replies are appended to.
-struct ReplyBuffer {
-  std::byte* data = nullptr;
-  size_t capacity = 0;
-  size_t used = 0;
-
-  size_t room() const { return capacity - used; }
-};
-
 // Used by one thread at a time, but for Fence.
-class Session : public LeaseConnection {
+class Session : public FrameService, public LeaseConnection {
  public:
-  // The largest reply.
-  static constexpr size_t kReplyBytesMax = kFrameHeaderBytes + kPayloadBytesMax;
-
   explicit Session(const SessionContext& context) : context_(context) {}
   ~Session() override;
 
-  // A request's header has arrived: checks that it may come now and, for a write, takes landing frames. As
-  // FrameReader::Handler::OnHeader. False: no landing frames now, or `reply_room` is too small for the reply.
   absl::StatusOr<bool> Begin(const FrameHeader& request, absl::Span<const ChunkMask> masks, size_t reply_room,
-                             Landing* landing);
-  // Executes the request that Begin accepted and appends its reply. An error means: close the connection.
-  absl::Status Execute(const FrameHeader& request, ReplyBuffer* reply);
+                             Landing* landing) override;
+  absl::Status Execute(const FrameHeader& request, ReplyBuffer* reply) override;
 
   // Waits for the request that executes now, if any; later ones are refused.
   void Fence() override;

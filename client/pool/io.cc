@@ -1,0 +1,302 @@
+#include "client/pool/io.h"
+
+#include <glog/logging.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "client/pool/pool.h"
+#include "client/pool/region.h"
+#include "client/pool/server_link.h"
+#include "client/transport/transport.h"
+
+namespace nram {
+
+Io::~Io() { CHECK_NE(state_.load(), kRunning) << "an Io went away while its operation was under way"; }
+
+void Io::Reset(Region* region, const Request& request, bool waited_for) {
+  CHECK_NE(state_.load(), kRunning) << "an Io was used twice at a time";
+  MutexLock lock(&mu_);
+  region_ = region;
+  request_ = request;
+  waited_for_ = waited_for;
+  io_class_ = request.io_class;
+  busy_ = next_part_ = 0;
+  pumping_ = pump_again_ = false;
+  status_ = absl::OkStatus();
+  state_.store(kRunning, std::memory_order_relaxed);
+}
+
+absl::Status Io::Run(Region* region, const Request& request) {
+  Reset(region, request, /*waited_for=*/true);
+  size_t oldest = 0;
+  while (true) {
+    Pump(/*may_block=*/true);
+    {
+      MutexLock lock(&mu_);
+      if (busy_ == 0) break;
+    }
+    // Parts were started in turn, so the oldest is the next busy one.
+    while (!parts_[oldest].busy) oldest = (oldest + 1) % kPartsMax;
+    IoPart* part = &parts_[oldest];
+    part->transport->Wait(&part->call);
+    Settle(part, Judge(part), /*may_block=*/true);
+  }
+  MutexLock lock(&mu_);
+  state_.store(kIdle, std::memory_order_relaxed);
+  return status_;
+}
+
+void Io::Begin(Region* region, const Request& request, void (*callback)(Io*, void*), void* context) {
+  Reset(region, request, /*waited_for=*/false);
+  callback_ = callback;
+  callback_context_ = context;
+  Pump(/*may_block=*/true);
+}
+
+void Io::BeginOrFail(Region* region, const absl::StatusOr<Request>& request, void (*callback)(Io*, void*), void* context) {
+  if (request.ok()) {
+    Begin(region, *request, callback, context);
+    return;
+  }
+  Reset(region, Request(), /*waited_for=*/false);
+  callback_ = callback;
+  callback_context_ = context;
+  {
+    MutexLock lock(&mu_);
+    status_ = request.status();
+  }
+  Pump(/*may_block=*/false);
+}
+
+absl::Status Io::Wait() {
+  CHECK_NE(state_.load(), kIdle) << "nothing was started on this Io";
+  // Every part ends by its deadline, so this does; the bound here is only how long one sleep is.
+  while (!done()) FutexWaitUntil(&state_, kRunning, DeadlineAfterMs(1'000));
+  MutexLock lock(&mu_);
+  return status_;
+}
+
+IoPart* Io::ClaimLocked() {
+  if (!status_.ok() || request_.chunk >= request_.end || parts_[next_part_].busy) return nullptr;
+  IoPart* part = &parts_[next_part_];
+  next_part_ = (next_part_ + 1) % kPartsMax;
+  // Up to the next multiple of 64 pages: within one frame and one span.
+  const uint64_t boundary = (request_.chunk / kChunksPerFrame + 1) * kChunksPerFrame;
+  const ChunkRange range{request_.chunk, std::min(boundary, request_.end) - request_.chunk};
+  const uint64_t offset = (range.first - request_.first) * kChunkBytes;
+  part->io = this;
+  part->busy = true;
+  part->room_bytes = 0;
+  part->room_is_regions = false;
+  Call& call = part->call;
+  call.request = {};
+  call.request.op = request_.op;
+  call.request.subject = Raw(region_->id_);
+  call.request.epoch = Raw(region_->epoch_);
+  call.request.range = range;
+  call.in = request_.in != nullptr ? request_.in + offset : nullptr;
+  call.out = request_.out != nullptr ? request_.out + offset : nullptr;
+  call.masks = request_.masks != nullptr
+                   ? request_.masks + (range.first_page() - request_.first / kChunksPerPage)
+                   : nullptr;
+  call.deadline_ns = request_.deadline_ns;
+  call.done = waited_for_ ? nullptr : &OnCallDone;
+  call.context = part;
+  request_.chunk = range.end();
+  ++busy_;
+  return part;
+}
+
+void Io::Pump(bool may_block) {
+  {
+    MutexLock lock(&mu_);
+    pumping_ = true;
+  }
+  PumpLoop(may_block);
+}
+
+void Io::PumpLoop(bool may_block) {
+  while (true) {
+    IoPart* part = nullptr;
+    {
+      MutexLock lock(&mu_);
+      pump_again_ = false;
+      part = ClaimLocked();
+    }
+    if (part != nullptr) {
+      Launch(part, may_block);
+      continue;
+    }
+    // Whether to leave and whether all is done is decided in one go: once pumping_ is false and the lock is free, another
+    // thread may finish the operation, and the Io may be gone.
+    void (*callback)(Io*, void*) = nullptr;
+    void* context = nullptr;
+    {
+      MutexLock lock(&mu_);
+      if (pump_again_) continue;
+      pumping_ = false;
+      if (waited_for_ || busy_ > 0) return;
+      callback = callback_;
+      context = callback_context_;
+      state_.store(kDone, std::memory_order_release);
+      FutexWakeAll(&state_);
+    }
+    if (callback != nullptr) callback(this, context);
+    return;
+  }
+}
+
+void Io::Launch(IoPart* part, bool may_block) {
+  const absl::StatusOr<bool> started = TryLaunch(part, may_block);
+  if (!started.ok()) {
+    Settle(part, started.status(), may_block);
+  } else if (!*started) {
+    EndPart(part, absl::OkStatus());
+  }
+}
+
+absl::StatusOr<bool> Io::TryLaunch(IoPart* part, bool may_block) {
+  Call& call = part->call;
+  const ChunkRange range = call.request.range;
+  const bool writes = call.request.op == Op::kWrite;
+  const uint64_t wanted_room = writes ? range.pages() * ServerLink::kRoomBytesPerPage : 0;
+  part->room_bytes = 0;
+  part->link = nullptr;
+  NRAM_ASSIGN_OR_RETURN(Region::Target target, region_->FindTarget(range.first / kChunksPerSpan));
+  if (target.link == nullptr && writes) {
+    NRAM_ASSIGN_OR_RETURN(target, region_->Place(range.first / kChunksPerSpan, wanted_room, call.deadline_ns, may_block,
+                                                 &part->room_bytes));
+  }
+  if (!writes && (target.link == nullptr || !target.created)) {
+    memset(call.in, 0, range.bytes());
+    return false;
+  }
+  ServerLink* const link = part->link = target.link;
+  part->incarnation = link->incarnation();
+  if (target.created && target.created_incarnation != part->incarnation) {
+    if (part->room_bytes > 0) link->ReturnRoom(part->room_bytes, 0);
+    return absl::DataLossError(absl::StrCat("memory server ", link->name(), " has restarted and lost what region ",
+                                            FormatId(Raw(region_->id())), " stored there"));
+  }
+  if (writes && part->room_bytes == 0) {
+    if (region_->TakeReserved(link->index(), wanted_room)) {
+      part->room_is_regions = true;
+      part->room_bytes = wanted_room;
+    } else if (link->TryTakeRoom(wanted_room)) {
+      part->room_is_regions = false;
+      part->room_bytes = wanted_room;
+    } else if (!link->refused()) {
+      if (!may_block) return absl::UnavailableError("room must be reserved first");
+      const absl::Status room = link->TakeRoom(wanted_room, call.deadline_ns);
+      if (room.ok()) {
+        part->room_bytes = wanted_room;
+      } else if (room.code() != absl::StatusCode::kResourceExhausted) {
+        return absl::UnavailableError(room.message());
+      }
+    }
+    // Without room it may still overwrite what is there; the server knows.
+  }
+  call.request.flags = 0;
+  if (writes && !target.created) call.request.flags = kFlagCreate | (region_->gc_ ? kFlagGc : 0);
+  part->transport = link->transport(io_class_);
+  part->transport->Start(&call);  // there is one: the link had an incarnation when the span was placed
+  return true;
+}
+
+absl::Status Io::Judge(IoPart* part) {
+  const Call& call = part->call;
+  ServerLink* const link = part->link;
+  const auto release = [&](uint64_t used) {
+    if (part->room_is_regions) {
+      region_->ReturnReserved(link->index(), part->room_bytes, used);
+    } else {
+      link->ReturnRoom(part->room_bytes, used);
+    }
+    part->room_bytes = 0;
+  };
+  if (call.code == absl::StatusCode::kOk) {
+    if (call.request.op == Op::kWrite) release(call.aux);
+    if (call.reason == Reason::kOk) {
+      if ((call.request.flags & kFlagCreate) != 0) region_->NoteCreated(link->index(), part->incarnation);
+      return absl::OkStatus();
+    }
+    const absl::Status status = CallStatus(call, link->name());
+    if (call.reason == Reason::kUnknownRegion) return absl::DataLossError(status.message());
+    if (call.reason == Reason::kLeaseEnded) {
+      link->Suspect();
+      return absl::UnavailableError(status.message());
+    }
+    return status;
+  }
+  if (call.request.op == Op::kWrite) release(part->room_bytes);  // unknown; the next renewal tells
+  link->Suspect();
+  const absl::Status status = CallStatus(call, link->name());
+  return status.code() == absl::StatusCode::kDataLoss ? absl::UnavailableError(status.message()) : status;
+}
+
+void Io::Settle(IoPart* part, const absl::Status& status, bool may_block) {
+  absl::Status last = status;
+  while (true) {
+    if (last.code() != absl::StatusCode::kUnavailable || part->link == nullptr) {
+      EndPart(part, last);
+      return;
+    }
+    if (!waited_for_) {
+      part->link->RetryLater(part);
+      return;
+    }
+    const int64_t deadline_ns = part->call.deadline_ns;
+    const absl::Status usable = part->link->AwaitUsable(deadline_ns);
+    if (!usable.ok() || MonotonicNs() >= deadline_ns) {
+      if (!usable.ok()) last = absl::UnavailableError(usable.message());
+      EndPart(part, MonotonicNs() >= deadline_ns ? absl::DeadlineExceededError(last.message()) : last);
+      return;
+    }
+    // The link's thread may not have noticed yet.
+    poll(nullptr, 0, 1);
+    const absl::StatusOr<bool> started = TryLaunch(part, may_block);
+    if (started.ok()) {
+      if (!*started) EndPart(part, absl::OkStatus());
+      return;
+    }
+    last = started.status();
+  }
+}
+
+void Io::OnCallDone(Call* call) {
+  auto* part = static_cast<IoPart*>(call->context);
+  part->io->Settle(part, part->io->Judge(part), /*may_block=*/false);
+}
+
+void Io::Restart(IoPart* part, bool give_up) {
+  if (MonotonicNs() >= part->call.deadline_ns) {
+    EndPart(part, absl::DeadlineExceededError(absl::StrCat("memory server ", part->link->name(), ": no answer in time")));
+  } else if (give_up) {
+    EndPart(part, absl::UnavailableError(absl::StrCat("memory server ", part->link->name(), " cannot be used")));
+  } else {
+    Launch(part, /*may_block=*/true);
+  }
+}
+
+void Io::EndPart(IoPart* part, const absl::Status& status) {
+  {
+    MutexLock lock(&mu_);
+    part->busy = false;
+    --busy_;
+    if (status_.ok() && !status.ok()) status_ = status;
+    if (waited_for_) return;
+    if (pumping_) {
+      pump_again_ = true;
+      return;
+    }
+    pumping_ = true;
+  }
+  PumpLoop(/*may_block=*/false);
+}
+
+}  // namespace nram

@@ -1,0 +1,43 @@
+#ifndef NRAM_CLIENT_POOL_OPTIONS_H_
+#define NRAM_CLIENT_POOL_OPTIONS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/spin.h"
+#include "client/pool/placement.h"
+#include "client/transport/endpoint.h"
+
+namespace nram {
+
+struct PoolOptions {
+  std::vector<Endpoint> servers;  // at least one; see pool_spec.h
+  std::string owner;              // for people; "" says program, host and pid
+  int64_t open_timeout_ms = 2'000;   // a server that has not answered by then is left out (and taken in when it answers)
+  int64_t io_timeout_ms = 10'000;    // of an operation that sets none
+  int64_t lease_ttl_ms = 0;          // 0: the servers' longest
+  int64_t fail_fast_after_ms = 5'000;  // a server that has been away for so long fails operations at once
+  uint64_t reserve_step_bytes = 16 << 20;  // room that is reserved ahead of use on each server written to
+  bool unix_sockets = true;  // for servers on this host that have one
+  SpinOptions spin;
+};
+
+enum class IoClass { kBulk, kUrgent };
+
+struct RegionOptions {
+  bool gc = false;  // servers free it when this client's lease ends
+  PlacementPolicy placement = PlacementPolicy::kStriped;
+  int replicas = 1;         // 1; more is not there yet and is refused
+  std::string name;         // so that others can attach it; unique in the pool; at most 255 bytes
+  uint64_t size_bytes = 0;  // for those who attach it; not enforced
+};
+
+struct IoOptions {
+  int64_t timeout_ms = 0;  // 0: the pool's
+  IoClass io_class = IoClass::kBulk;
+};
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_POOL_OPTIONS_H_

@@ -1,0 +1,47 @@
+#ifndef NRAM_CLIENT_POOL_PLACEMENT_H_
+#define NRAM_CLIENT_POOL_PLACEMENT_H_
+
+// Where a span goes: pure functions, no state.
+
+#include <array>
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "base/units.h"
+
+namespace nram {
+
+inline constexpr uint16_t kNoServer = 0xFFFF;
+inline constexpr int kReplicasMax = 4;
+
+// The servers that hold a span, the first one to be read from. 8 bytes for 1 MiB.
+struct SpanPlacement {
+  std::array<uint16_t, kReplicasMax> servers{kNoServer, kNoServer, kNoServer, kNoServer};
+
+  bool placed() const { return servers[0] != kNoServer; }
+  friend bool operator==(const SpanPlacement&, const SpanPlacement&) = default;
+};
+static_assert(sizeof(SpanPlacement) == 8);
+
+enum class PlacementPolicy {
+  kStriped,  // neighbouring spans on different servers: one stream uses all of them
+  kBlocked,  // runs of 64 spans on one server: few servers for each region
+};
+inline constexpr uint64_t kSpansPerBlock = 64;
+
+struct PlacementCandidate {
+  uint16_t server = kNoServer;
+  uint32_t host = 0;    // equal for servers that share a machine
+  uint64_t weight = 0;  // free bytes; 0 leaves it out
+};
+
+// Chooses `replicas` (1..kReplicasMax) servers on different hosts, each with a probability in proportion to its weight, the same
+// for the same arguments. Neighbouring spans (or blocks) are spread evenly rather than at random: a span's point in [0, 1) is
+// the region's hash plus its number times the golden ratio, and the candidates divide [0, 1) by weight. Fewer servers than
+// asked for if there are not so many hosts; not placed() if no candidate has weight.
+SpanPlacement PlaceSpan(PlacementPolicy policy, RegionId region, uint64_t span, int replicas,
+                        absl::Span<const PlacementCandidate> candidates);
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_POOL_PLACEMENT_H_

@@ -1,0 +1,321 @@
+#include "client/pool/region.h"
+
+#include <glog/logging.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "client/pool/pool.h"
+#include "client/pool/server_link.h"
+#include "client/transport/transport.h"
+
+namespace nram {
+
+Region::Region(Pool* pool, RegionId id, Epoch epoch, const RegionOptions& options, bool read_only)
+    : pool_(pool),
+      id_(id),
+      epoch_(epoch),
+      gc_(options.gc),
+      read_only_(read_only),
+      policy_(options.placement),
+      name_(options.name),
+      size_bytes_(options.size_bytes) {}
+
+Region::~Region() {
+  MutexLock lock(&mu_);
+  for (const Presence& presence : presences_) {
+    if (presence.reserved_bytes > 0) {
+      pool_->link(presence.server)->ReturnRoom(static_cast<uint64_t>(presence.reserved_bytes), 0);
+    }
+  }
+}
+
+size_t Region::memory_bytes() const {
+  MutexLock lock(&mu_);
+  const size_t heap = presences_.capacity() > 2 ? presences_.capacity() * sizeof(Presence) : 0;
+  return sizeof *this + spans_.memory_bytes() + heap;
+}
+
+absl::Status Region::CheckRange(uint64_t offset, uint64_t length) const {
+  if (offset % kChunkBytes != 0 || length % kChunkBytes != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("offset ", offset, " and length ", length, " must be multiples of ", kChunkBytes));
+  }
+  if (offset > kRegionBytesMax || length > kRegionBytesMax - offset) {
+    return absl::InvalidArgumentError(absl::StrCat("offset ", offset, " plus length ", length, " is beyond 2^62"));
+  }
+  MutexLock lock(&mu_);
+  if (destroyed_) return absl::FailedPreconditionError(absl::StrCat("region ", FormatId(Raw(id_)), " was destroyed"));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Io::Request> Region::MakeRequest(Op op, uint64_t offset, uint64_t length, const IoOptions& options) const {
+  NRAM_RETURN_IF_ERROR(CheckRange(offset, length));
+  if (read_only_ && op != Op::kRead) {
+    return absl::FailedPreconditionError(absl::StrCat("region ", FormatId(Raw(id_)), " was attached read-only"));
+  }
+  Io::Request request;
+  request.op = op;
+  request.first = request.chunk = offset / kChunkBytes;
+  request.end = (offset + length) / kChunkBytes;
+  request.deadline_ns = DeadlineAfterMs(options.timeout_ms > 0 ? options.timeout_ms : pool_->options().io_timeout_ms);
+  request.io_class = options.io_class;
+  return request;
+}
+
+absl::Status Region::Read(uint64_t offset, absl::Span<std::byte> to, const IoOptions& options) {
+  NRAM_ASSIGN_OR_RETURN(Io::Request request, MakeRequest(Op::kRead, offset, to.size(), options));
+  request.in = to.data();
+  Io io;
+  return io.Run(this, request);
+}
+
+absl::Status Region::Write(uint64_t offset, absl::Span<const std::byte> from, const IoOptions& options) {
+  NRAM_ASSIGN_OR_RETURN(Io::Request request, MakeRequest(Op::kWrite, offset, from.size(), options));
+  request.out = from.data();
+  Io io;
+  return io.Run(this, request);
+}
+
+absl::Status Region::WriteChunks(uint64_t offset, absl::Span<const std::byte> from, absl::Span<const ChunkMask> masks,
+                                 const IoOptions& options) {
+  NRAM_ASSIGN_OR_RETURN(Io::Request request, MakeRequest(Op::kWrite, offset, from.size(), options));
+  const ChunkRange range{request.first, request.end - request.first};
+  if (masks.size() != range.pages()) {
+    return absl::InvalidArgumentError(absl::StrCat(masks.size(), " masks for ", range.pages(), " pages"));
+  }
+  for (size_t i = 0; i < masks.size(); ++i) {
+    if ((masks[i] & ~MaskOfPage(range, range.first_page() + i)) != 0) {
+      return absl::InvalidArgumentError(absl::StrCat("mask ", i, " selects chunks outside the range"));
+    }
+  }
+  request.out = from.data();
+  request.masks = masks.data();
+  Io io;
+  return io.Run(this, request);
+}
+
+void Region::StartRead(Io* io, uint64_t offset, absl::Span<std::byte> to, const IoOptions& options,
+                       void (*callback)(Io*, void*), void* context) {
+  absl::StatusOr<Io::Request> request = MakeRequest(Op::kRead, offset, to.size(), options);
+  if (request.ok()) request->in = to.data();
+  io->BeginOrFail(this, request, callback, context);
+}
+
+void Region::StartWrite(Io* io, uint64_t offset, absl::Span<const std::byte> from, const IoOptions& options,
+                        void (*callback)(Io*, void*), void* context) {
+  absl::StatusOr<Io::Request> request = MakeRequest(Op::kWrite, offset, from.size(), options);
+  if (request.ok()) request->out = from.data();
+  io->BeginOrFail(this, request, callback, context);
+}
+
+Region::Target Region::TargetLocked(const SpanPlacement& placement) const {
+  Target target;
+  if (!placement.placed()) return target;
+  target.link = pool_->link(placement.servers[0]);
+  for (const Presence& presence : presences_) {
+    if (presence.server != placement.servers[0]) continue;
+    target.created = presence.incarnation != 0;
+    target.created_incarnation = presence.incarnation;
+  }
+  return target;
+}
+
+absl::StatusOr<Region::Target> Region::FindTarget(uint64_t span) const {
+  MutexLock lock(&mu_);
+  if (destroyed_) return absl::FailedPreconditionError(absl::StrCat("region ", FormatId(Raw(id_)), " was destroyed"));
+  return TargetLocked(spans_.Find(span));
+}
+
+absl::StatusOr<Region::Target> Region::Place(uint64_t span, uint64_t room_bytes, int64_t deadline_ns, bool may_block,
+                                             uint64_t* part_room) {
+  std::string why = "no memory server can be used";
+  for (size_t attempt = 0; attempt <= pool_->server_count(); ++attempt) {
+    std::vector<PlacementCandidate> candidates = pool_->Candidates();
+    {
+      MutexLock lock(&mu_);
+      std::erase_if(candidates, [&](const PlacementCandidate& candidate) {
+        for (const Presence& presence : presences_) {
+          // Never again where a part of the region was lost; and a named region only where it was created.
+          if (presence.server == candidate.server) {
+            return presence.incarnation != 0 && presence.incarnation != pool_->link(candidate.server)->incarnation();
+          }
+        }
+        return !name_.empty();
+      });
+    }
+    const SpanPlacement placement = PlaceSpan(policy_, id_, span, 1, candidates);
+    if (!placement.placed()) break;
+    ServerLink* const link = pool_->link(placement.servers[0]);
+    if (!link->TryTakeRoom(room_bytes)) {
+      if (!may_block) return absl::UnavailableError("room must be reserved first");
+      const absl::Status room = link->TakeRoom(room_bytes, deadline_ns);
+      if (!room.ok()) {
+        why = std::string(room.message());
+        continue;  // the link is no candidate any more
+      }
+    }
+    MutexLock lock(&mu_);
+    const SpanPlacement present = spans_.Find(span);
+    if (present.placed()) {
+      link->ReturnRoom(room_bytes, 0);
+      return TargetLocked(present);
+    }
+    *part_room = room_bytes;
+    spans_.Set(span, placement);
+    return TargetLocked(placement);
+  }
+  return absl::ResourceExhaustedError(absl::StrCat("the pool is full: ", why));
+}
+
+Region::Presence* Region::PresenceLocked(uint16_t server) {
+  for (Presence& presence : presences_) {
+    if (presence.server == server) return &presence;
+  }
+  presences_.push_back({server, 0, 0});
+  return &presences_.back();
+}
+
+void Region::NoteCreated(uint16_t server, uint64_t incarnation) {
+  MutexLock lock(&mu_);
+  Presence* const presence = PresenceLocked(server);
+  // The first one stands: if it is not the server's present life, what was stored then is lost, and stays so.
+  if (presence->incarnation == 0) presence->incarnation = incarnation;
+}
+
+bool Region::TakeReserved(uint16_t server, uint64_t bytes) {
+  MutexLock lock(&mu_);
+  for (Presence& presence : presences_) {
+    if (presence.server != server) continue;
+    if (presence.reserved_bytes < static_cast<int64_t>(bytes)) return false;
+    presence.reserved_bytes -= static_cast<int64_t>(bytes);
+    return true;
+  }
+  return false;
+}
+
+void Region::ReturnReserved(uint16_t server, uint64_t taken_bytes, uint64_t used_bytes) {
+  MutexLock lock(&mu_);
+  PresenceLocked(server)->reserved_bytes += static_cast<int64_t>(taken_bytes) - static_cast<int64_t>(used_bytes);
+  // What was used is settled with the link here; the rest stays taken there on the region's behalf.
+  pool_->link(server)->ReturnRoom(used_bytes, used_bytes);
+}
+
+absl::Status Region::Reserve(uint64_t offset, uint64_t length, const IoOptions& options) {
+  NRAM_ASSIGN_OR_RETURN(const Io::Request request, MakeRequest(Op::kWrite, offset, length, options));
+  std::map<uint16_t, uint64_t> taken;
+  absl::Status status;
+  for (uint64_t chunk = request.first; chunk < request.end && status.ok();) {
+    const uint64_t end = std::min((chunk / kChunksPerSpan + 1) * kChunksPerSpan, request.end);
+    const ChunkRange range{chunk, end - chunk};
+    const uint64_t room = range.pages() * ServerLink::kRoomBytesPerPage;
+    uint64_t placed_room = 0;
+    absl::StatusOr<Target> target = FindTarget(chunk / kChunksPerSpan);
+    if (target.ok() && target->link == nullptr) {
+      target = Place(chunk / kChunksPerSpan, room, request.deadline_ns, /*may_block=*/true, &placed_room);
+    }
+    status = target.status();
+    if (status.ok() && placed_room == 0) status = target->link->TakeRoom(room, request.deadline_ns);
+    if (status.ok()) taken[target->link->index()] += room;
+    chunk = end;
+  }
+  MutexLock lock(&mu_);
+  for (const auto& [server, bytes] : taken) {
+    if (status.ok()) {
+      PresenceLocked(server)->reserved_bytes += static_cast<int64_t>(bytes);
+    } else {
+      pool_->link(server)->ReturnRoom(bytes, 0);
+    }
+  }
+  return status;
+}
+
+absl::Status Region::ForEachServer(Op op, const ChunkRange& range, const IoOptions& options) {
+  struct Errand {
+    Call call;
+    ServerLink* link = nullptr;
+    Transport* transport = nullptr;
+    uint64_t incarnation = 0;
+  };
+  std::vector<Presence> where;
+  {
+    MutexLock lock(&mu_);
+    for (const Presence& presence : presences_) {
+      if (presence.incarnation != 0) where.push_back(presence);
+    }
+  }
+  const int64_t deadline_ns = DeadlineAfterMs(options.timeout_ms > 0 ? options.timeout_ms : pool_->options().io_timeout_ms);
+  const auto errands = std::make_unique<Errand[]>(where.size());
+  const auto start = [&](Errand* errand) {
+    errand->call.request = {};
+    errand->call.request.op = op;
+    errand->call.request.subject = Raw(id_);
+    errand->call.request.epoch = Raw(epoch_);
+    errand->call.request.range = range;
+    errand->call.deadline_ns = deadline_ns;
+    errand->transport = errand->link->transport(options.io_class);
+    if (errand->transport == nullptr) {
+      CompleteCall(&errand->call, absl::StatusCode::kUnavailable, Reason::kOk, 0);
+    } else {
+      errand->transport->Start(&errand->call);
+    }
+  };
+  absl::Status first_error;
+  for (size_t i = 0; i < where.size(); ++i) {
+    errands[i].link = pool_->link(where[i].server);
+    errands[i].incarnation = where[i].incarnation;
+    if (errands[i].link->incarnation() == errands[i].incarnation) start(&errands[i]);
+  }
+  for (size_t i = 0; i < where.size(); ++i) {
+    Errand& errand = errands[i];
+    absl::Status status;
+    while (true) {
+      if (errand.link->incarnation() != errand.incarnation) {
+        // It restarted: nothing is left there to free; but a trim must not hide that the rest is lost.
+        if (op == Op::kTrim) status = absl::DataLossError(absl::StrCat("memory server ", errand.link->name(), " has restarted"));
+        break;
+      }
+      if (errand.transport != nullptr) errand.transport->Wait(&errand.call);
+      status = CallStatus(errand.call, errand.link->name());
+      if (errand.call.code == absl::StatusCode::kOk && errand.call.reason == Reason::kUnknownRegion) {
+        status = op == Op::kDestroy ? absl::OkStatus() : absl::DataLossError(status.message());
+      }
+      const bool again = errand.call.code == absl::StatusCode::kUnavailable ||
+                         errand.call.code == absl::StatusCode::kDataLoss ||
+                         (errand.call.code == absl::StatusCode::kOk && errand.call.reason == Reason::kLeaseEnded);
+      if (!again) break;
+      errand.link->Suspect();
+      const absl::Status usable = errand.link->AwaitUsable(deadline_ns);
+      if (!usable.ok() || MonotonicNs() >= deadline_ns) {
+        status = absl::UnavailableError(usable.ok() ? status.message() : usable.message());
+        break;
+      }
+      poll(nullptr, 0, 1);
+      start(&errand);
+    }
+    if (first_error.ok()) first_error = status;
+  }
+  return first_error;
+}
+
+absl::Status Region::Trim(uint64_t offset, uint64_t length, const IoOptions& options) {
+  NRAM_RETURN_IF_ERROR(MakeRequest(Op::kTrim, offset, length, options).status());
+  if (length == 0) return absl::OkStatus();
+  return ForEachServer(Op::kTrim, {offset / kChunkBytes, length / kChunkBytes}, options);
+}
+
+absl::Status Region::Destroy(const IoOptions& options) {
+  NRAM_RETURN_IF_ERROR(MakeRequest(Op::kDestroy, 0, 0, options).status());
+  {
+    MutexLock lock(&mu_);
+    destroyed_ = true;
+  }
+  return ForEachServer(Op::kDestroy, {}, options);
+}
+
+}  // namespace nram

@@ -1,0 +1,312 @@
+#include "client/pool/server_link.h"
+
+#include <glog/logging.h>
+#include <pthread.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/host_memory.h"
+#include "base/status.h"
+#include "client/pool/io.h"
+#include "client/transport/socket_transport.h"
+
+namespace nram {
+
+ServerLink::ServerLink(uint16_t index, const Endpoint& endpoint, LeaseId lease, const PoolOptions& options, Poller* poller)
+    : index_(index),
+      endpoint_(endpoint),
+      name_(endpoint.ToString()),
+      lease_(lease),
+      options_(options),
+      poller_(poller),
+      control_(ControlClient::Create(endpoint)),
+      down_since_ns_(MonotonicNs()),
+      last_error_(absl::UnavailableError(absl::StrCat("memory server ", name_, ": not connected yet"))) {}
+
+ServerLink::~ServerLink() {
+  {
+    MutexLock lock(&mu_);
+    stopping_ = true;
+    changed_.SignalAll();
+  }
+  if (thread_.joinable()) thread_.join();
+  for (auto& transport : owned_transports_) transport->Disconnect();
+  if (up()) (void)control_->EndLease(lease_, DeadlineAfterMs(1'000));
+}
+
+void ServerLink::Start() {
+  thread_ = std::thread([this] { Run(); });
+  pthread_setname_np(thread_.native_handle(), "nram-link");
+}
+
+absl::Status ServerLink::AwaitUp(int64_t deadline_ns) {
+  MutexLock lock(&mu_);
+  while (!up()) {
+    if (!changed_.WaitUntil(&mu_, deadline_ns)) return up() ? absl::OkStatus() : last_error_;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ServerLink::AwaitUsable(int64_t deadline_ns) {
+  if (up()) return absl::OkStatus();
+  int64_t give_up_ns = deadline_ns;
+  {
+    MutexLock lock(&mu_);
+    give_up_ns = std::min(deadline_ns, down_since_ns_ + options_.fail_fast_after_ms * kNsPerMs);
+  }
+  return AwaitUp(give_up_ns);
+}
+
+void ServerLink::Suspect() {
+  MutexLock lock(&mu_);
+  suspect_ = true;
+  changed_.SignalAll();
+}
+
+bool ServerLink::DataConnected() const {
+  for (const auto& slot : transports_) {
+    const Transport* transport = slot.load();
+    if (transport == nullptr || !transport->connected()) return false;
+  }
+  return true;
+}
+
+void ServerLink::Run() {
+  int64_t backoff_ms = kBackoffMinMs;
+  int64_t next_renew_ns = 0;
+  while (true) {
+    int64_t wake_ns = next_renew_ns;
+    if (!up() || !DataConnected()) {
+      const absl::Status status = BringUp();
+      MutexLock lock(&mu_);
+      if (status.ok()) {
+        if (!up()) LOG_IF(INFO, down_since_ns_ + kNsPerSecond < MonotonicNs()) << "memory server " << name_ << " is back";
+        up_ = true;
+        backoff_ms = kBackoffMinMs;
+        wake_ns = next_renew_ns = DeadlineAfterMs(lease_ttl_ms_ / 3);
+      } else {
+        if (up()) {
+          LOG(WARNING) << status.message();
+          up_ = false;
+          down_since_ns_ = MonotonicNs();
+        }
+        last_error_ = Annotate(status, "cannot be used");
+        wake_ns = DeadlineAfterMs(backoff_ms);
+        backoff_ms = std::min(backoff_ms * 2, kBackoffMaxMs);
+      }
+      changed_.SignalAll();
+    } else if (MonotonicNs() >= next_renew_ns) {
+      Renew();
+      MutexLock lock(&mu_);
+      wake_ns = next_renew_ns = DeadlineAfterMs(lease_ttl_ms_ / 3);
+    }
+    RunRetries();
+    ReserveAhead();
+    MutexLock lock(&mu_);
+    if (retries_ != nullptr) wake_ns = std::min(wake_ns, DeadlineAfterMs(kBackoffMinMs));
+    while (!stopping_ && !suspect_ && !want_room_ && MonotonicNs() < wake_ns) {
+      changed_.WaitUntil(&mu_, wake_ns);
+      if (retries_ != nullptr) break;
+    }
+    if (stopping_) break;
+    if (suspect_ && up() && !DataConnected()) {
+      // Down from now on, so that those who wait do wait; usually for a millisecond.
+      up_ = false;
+      down_since_ns_ = MonotonicNs();
+    } else if (suspect_) {
+      next_renew_ns = 0;
+    }
+    suspect_ = want_room_ = false;
+  }
+  RunRetries();
+}
+
+absl::Status ServerLink::BringUp() {
+  NRAM_RETURN_IF_ERROR(Greet());
+  const int64_t deadline_ns = DeadlineAfterMs(kControlTimeoutMs);
+  for (const auto& slot : transports_) {
+    NRAM_RETURN_IF_ERROR(Annotate(slot.load()->Connect(deadline_ns), absl::StrCat("memory server ", name_)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ServerLink::Greet() {
+  const int64_t deadline_ns = DeadlineAfterMs(kControlTimeoutMs);
+  NRAM_ASSIGN_OR_RETURN(const ServerHello hello, control_->Hello(deadline_ns));
+  NRAM_ASSIGN_OR_RETURN(const LeaseInfo lease,
+                        control_->GrantLease(lease_, options_.owner, options_.lease_ttl_ms, deadline_ns));
+  {
+    MutexLock lock(&mu_);
+    lease_ttl_ms_ = options_.lease_ttl_ms > 0 ? std::min(options_.lease_ttl_ms, lease.ttl_ms) : lease.ttl_ms;
+    host_state_ = hello.host;
+  }
+  host_ = static_cast<uint32_t>(std::hash<std::string>()(hello.host.boot_id));
+  if (hello.incarnation != incarnation()) {
+    if (incarnation() != 0) LOG(WARNING) << "memory server " << name_ << " has restarted: what it stored is lost";
+    NRAM_RETURN_IF_ERROR(ConnectData(hello));
+    room_bytes_ = 0;
+    incarnation_.store(hello.incarnation, std::memory_order_release);
+  }
+  refused_ = false;
+  NoteLease(lease, /*quiet=*/false);
+  return absl::OkStatus();
+}
+
+// Makes transports for the server's present life. Those of a former one stay, broken, for calls that still name them.
+absl::Status ServerLink::ConnectData(const ServerHello& hello) {
+  Endpoint data = endpoint_;
+  const bool same_host = hello.host.boot_id == BootId() && hello.host.boot_id != "unknown";
+  if (!hello.data_socket.empty() && (endpoint_.is_unix() || (options_.unix_sockets && same_host))) {
+    data = {"", 0, hello.data_socket};
+  } else if (endpoint_.is_unix() || hello.data_port == 0) {
+    return absl::UnavailableError(absl::StrCat("memory server ", name_, " has no data plane that this client can reach"));
+  } else {
+    data.port = hello.data_port;
+  }
+  NRAM_ASSIGN_OR_RETURN(const SocketAddress address, ResolveEndpoint(data));
+  for (int i = 0; i < 2; ++i) {
+    SocketTransportOptions options{lease_, /*urgent=*/i == 1, hello.incarnation, options_.spin};
+    owned_transports_.push_back(std::make_unique<SocketTransport>(address, options, poller_));
+    if (Transport* former = transports_[i].exchange(owned_transports_.back().get())) former->Disconnect();
+  }
+  return absl::OkStatus();
+}
+
+void ServerLink::Renew() {
+  const int64_t events = room_events_;
+  const absl::StatusOr<LeaseInfo> lease = control_->RenewLease(lease_, DeadlineAfterMs(kControlTimeoutMs));
+  if (lease.ok()) {
+    NoteLease(*lease, /*quiet=*/events == room_events_ && room_taken_bytes_ == 0);
+    return;
+  }
+  if (lease.status().code() == absl::StatusCode::kNotFound) {
+    LOG(WARNING) << lease.status().message();
+    for (const auto& slot : transports_) slot.load()->Disconnect();
+  }
+  MutexLock lock(&mu_);
+  last_error_ = lease.status();
+  // The data connections tell whether the server is there; a control plane that is slow to answer is no reason to stop.
+  if (!DataConnected()) {
+    up_ = false;
+    down_since_ns_ = MonotonicNs();
+    changed_.SignalAll();
+  }
+}
+
+// `quiet`: no write was under way while the server answered, so its count of our room is exact.
+void ServerLink::NoteLease(const LeaseInfo& info, bool quiet) {
+  if (quiet) room_bytes_ = static_cast<int64_t>(info.promised_bytes);
+  if (info.capacity.free_bytes > 2 * options_.reserve_step_bytes) refused_ = false;
+  MutexLock lock(&mu_);
+  capacity_ = info.capacity;
+}
+
+bool ServerLink::TryTakeRoom(uint64_t bytes) {
+  const auto wanted = static_cast<int64_t>(bytes);
+  int64_t room = room_bytes_.load(std::memory_order_relaxed);
+  do {
+    if (room < wanted) return false;
+  } while (!room_bytes_.compare_exchange_weak(room, room - wanted));
+  room_taken_bytes_ += wanted;
+  room_events_.fetch_add(1, std::memory_order_relaxed);
+  if (!written_to_.load(std::memory_order_relaxed)) written_to_ = true;
+  // Half a step left: have the thread reserve the next one before anybody must wait for it.
+  if (room - wanted < static_cast<int64_t>(options_.reserve_step_bytes / 2) && !refused_.load(std::memory_order_relaxed)) {
+    MutexLock lock(&mu_);
+    if (!want_room_) {
+      want_room_ = true;
+      changed_.SignalAll();
+    }
+  }
+  return true;
+}
+
+absl::Status ServerLink::TakeRoom(uint64_t bytes, int64_t deadline_ns) {
+  while (!TryTakeRoom(bytes)) {
+    if (refused_) {
+      return absl::ResourceExhaustedError(absl::StrCat("memory server ", name_, " has no room for ", FormatByteSize(bytes)));
+    }
+    NRAM_RETURN_IF_ERROR(Reserve(bytes, deadline_ns));
+  }
+  return absl::OkStatus();
+}
+
+void ServerLink::ReturnRoom(uint64_t taken_bytes, uint64_t used_bytes) {
+  room_bytes_ += static_cast<int64_t>(taken_bytes) - static_cast<int64_t>(used_bytes);
+  room_taken_bytes_ -= static_cast<int64_t>(taken_bytes);
+  room_events_.fetch_add(1, std::memory_order_relaxed);
+}
+
+absl::Status ServerLink::Reserve(uint64_t bytes, int64_t deadline_ns) {
+  MutexLock lock(&reserve_mu_);
+  if (room_bytes_ >= static_cast<int64_t>(bytes)) return absl::OkStatus();  // somebody else did meanwhile
+  const auto pages = [](uint64_t of) { return static_cast<int64_t>((of + kRoomBytesPerPage - 1) / kRoomBytesPerPage); };
+  deadline_ns = std::min(deadline_ns, DeadlineAfterMs(kControlTimeoutMs));
+  // A whole step, or failing that just what is needed now.
+  for (const uint64_t ask : {bytes + options_.reserve_step_bytes, bytes}) {
+    const absl::StatusOr<LeaseInfo> lease = control_->Reserve(lease_, pages(ask), deadline_ns);
+    if (lease.ok()) {
+      room_bytes_ += pages(ask) * static_cast<int64_t>(kRoomBytesPerPage);
+      room_events_ += 1;
+      NoteLease(*lease, /*quiet=*/false);
+      return absl::OkStatus();
+    }
+    const bool full = lease.status().code() == absl::StatusCode::kResourceExhausted ||
+                      lease.status().code() == absl::StatusCode::kFailedPrecondition;
+    if (!full) return lease.status();
+    if (ask == bytes) {
+      refused_ = true;
+      return absl::ResourceExhaustedError(lease.status().message());
+    }
+  }
+  return absl::OkStatus();
+}
+
+void ServerLink::ReserveAhead() {
+  const auto half = static_cast<int64_t>(options_.reserve_step_bytes / 2);
+  if (!up() || !written_to_ || refused_ || room_bytes_ >= half) return;
+  (void)Reserve(static_cast<uint64_t>(half), DeadlineAfterMs(kControlTimeoutMs));
+}
+
+ServerCapacity ServerLink::capacity() const {
+  MutexLock lock(&mu_);
+  return capacity_;
+}
+
+ServerHost ServerLink::host_state() const {
+  MutexLock lock(&mu_);
+  return host_state_;
+}
+
+void ServerLink::RetryLater(IoPart* part) {
+  MutexLock lock(&mu_);
+  part->next_retry = retries_;
+  retries_ = part;
+  suspect_ = true;
+  changed_.SignalAll();
+}
+
+void ServerLink::RunRetries() {
+  IoPart* part = nullptr;
+  bool hopeless = false;
+  {
+    MutexLock lock(&mu_);
+    std::swap(part, retries_);
+    hopeless = stopping_ || (!up() && MonotonicNs() - down_since_ns_ > options_.fail_fast_after_ms * kNsPerMs);
+  }
+  while (part != nullptr) {
+    IoPart* next = part->next_retry;
+    if (up() || hopeless || MonotonicNs() >= part->call.deadline_ns) {
+      part->io->Restart(part, /*give_up=*/!up());
+    } else {
+      MutexLock lock(&mu_);
+      part->next_retry = retries_;
+      retries_ = part;
+    }
+    part = next;
+  }
+}
+
+}  // namespace nram

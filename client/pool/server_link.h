@@ -1,0 +1,137 @@
+#ifndef NRAM_CLIENT_POOL_SERVER_LINK_H_
+#define NRAM_CLIENT_POOL_SERVER_LINK_H_
+
+// A pool client's standing with one server: its lease there, two data connections (urgent and bulk), the room it has reserved,
+// and the thread that keeps all of that up: renews the lease, reconnects, reserves ahead.
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/sync.h"
+#include "base/units.h"
+#include "client/pool/options.h"
+#include "client/transport/control_client.h"
+#include "client/transport/poller.h"
+#include "client/transport/transport.h"
+
+namespace nram {
+
+struct IoPart;
+
+// Thread-safe.
+class ServerLink {
+ public:
+  // What a page that a write may add can cost its server.
+  static constexpr uint64_t kRoomBytesPerPage = kPageBytes + 128;
+
+  ServerLink(uint16_t index, const Endpoint& endpoint, LeaseId lease, const PoolOptions& options, Poller* poller);
+  // Ends the lease if the server answers within a second.
+  ~ServerLink();
+
+  // Starts the thread, which connects; AwaitUp tells when.
+  void Start();
+
+  // Blocks until the server can be used or `deadline_ns`. The error is that of the last attempt.
+  absl::Status AwaitUp(int64_t deadline_ns);
+  // Like AwaitUp, but fails at once if the server has been away longer than fail_fast_after_ms.
+  absl::Status AwaitUsable(int64_t deadline_ns);
+  bool up() const { return up_.load(std::memory_order_acquire); }
+  // The server's life that this link is connected to; 0 before the first. Changes when the server has restarted.
+  uint64_t incarnation() const { return incarnation_.load(std::memory_order_acquire); }
+  // Something failed: look at the connections and the lease now, not at the next turn.
+  void Suspect();
+
+  // The connection of the class; null before the first connect. It may be broken. Stays valid while the link lives.
+  Transport* transport(IoClass io_class) const {
+    return transports_[io_class == IoClass::kUrgent ? 1 : 0].load(std::memory_order_acquire);
+  }
+
+  // Takes room for `bytes` from what is reserved; if that is not enough, reserves more, which blocks until `deadline_ns` at
+  // most. RESOURCE_EXHAUSTED: the server has not that much.
+  absl::Status TakeRoom(uint64_t bytes, int64_t deadline_ns);
+  // Without blocking: false if not that much is reserved now.
+  bool TryTakeRoom(uint64_t bytes);
+  // Ends a write for which `taken_bytes` were taken and which used `used_bytes` of this client's room.
+  void ReturnRoom(uint64_t taken_bytes, uint64_t used_bytes);
+  // The write failed and nobody knows what it used: the next renewal will tell.
+  void ForfeitRoom(uint64_t taken_bytes) { ReturnRoom(taken_bytes, taken_bytes); }
+  // The server has no room beyond what is reserved.
+  bool refused() const { return refused_.load(std::memory_order_relaxed); }
+  int64_t room_bytes() const { return room_bytes_.load(std::memory_order_relaxed); }
+
+  // As of the last word from the server.
+  ServerCapacity capacity() const;
+  uint32_t host() const { return host_.load(); }
+  ServerHost host_state() const;
+
+  // `part` failed and may succeed once the server is back: starts it again then, or ends it at its deadline.
+  void RetryLater(IoPart* part);
+
+  uint16_t index() const { return index_; }
+  const std::string& name() const { return name_; }
+  ControlClient* control() { return control_.get(); }
+  LeaseId lease() const { return lease_; }
+
+ private:
+  static constexpr int64_t kControlTimeoutMs = 2'000;
+  static constexpr int64_t kBackoffMinMs = 10;
+  static constexpr int64_t kBackoffMaxMs = 1'000;
+
+  void Run();
+  // One attempt to have lease and connections.
+  absl::Status BringUp();
+  absl::Status Greet();
+  absl::Status ConnectData(const ServerHello& hello);
+  void Renew();
+  void NoteLease(const LeaseInfo& info, bool quiet);
+  void ReserveAhead();
+  absl::Status Reserve(uint64_t bytes, int64_t deadline_ns);
+  bool DataConnected() const;
+  void RunRetries();
+
+  const uint16_t index_;
+  const Endpoint endpoint_;
+  const std::string name_;
+  const LeaseId lease_;
+  const PoolOptions& options_;  // the pool's
+  Poller* const poller_;
+  const std::unique_ptr<ControlClient> control_;
+
+  std::atomic<bool> up_{false};
+  std::atomic<uint64_t> incarnation_{0};
+  std::atomic<uint32_t> host_{0};
+  std::atomic<Transport*> transports_[2] = {nullptr, nullptr};
+
+  // Room: reserved there, not taken here. May be negative for a moment.
+  std::atomic<int64_t> room_bytes_{0};
+  std::atomic<int64_t> room_taken_bytes_{0};  // by writes under way
+  std::atomic<int64_t> room_events_{0};       // to see whether anything moved while the server was asked
+  std::atomic<bool> written_to_{false};       // reserving ahead is worth it
+  std::atomic<bool> refused_{false};          // the last reservation was; until the server says that there is room again
+  Mutex reserve_mu_;                          // one reservation at a time; held across the call, never on the data path's way
+
+  mutable Mutex mu_;
+  CondVar changed_;  // up or down, or work for the thread
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  bool suspect_ ABSL_GUARDED_BY(mu_) = false;
+  bool want_room_ ABSL_GUARDED_BY(mu_) = false;
+  int64_t down_since_ns_ ABSL_GUARDED_BY(mu_);
+  int64_t lease_ttl_ms_ ABSL_GUARDED_BY(mu_) = 1'000;
+  absl::Status last_error_ ABSL_GUARDED_BY(mu_);
+  ServerCapacity capacity_ ABSL_GUARDED_BY(mu_);
+  ServerHost host_state_ ABSL_GUARDED_BY(mu_);
+  IoPart* retries_ ABSL_GUARDED_BY(mu_) = nullptr;
+
+  // The thread's own.
+  std::vector<std::unique_ptr<Transport>> owned_transports_;  // those of former addresses too: calls may still name them
+  std::thread thread_;
+};
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_POOL_SERVER_LINK_H_

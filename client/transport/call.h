@@ -1,0 +1,67 @@
+#ifndef NRAM_CLIENT_TRANSPORT_CALL_H_
+#define NRAM_CLIENT_TRANSPORT_CALL_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "proto/frame.h"
+#include "proto/frame_reader.h"
+
+namespace nram {
+
+// One request and its reply. The caller owns it and its buffers; both must stay until it is done. It may then be used again.
+// Nothing in it allocates.
+struct Call {
+  // --- Set by the caller. ---
+
+  // op, flags (sparse, gc), subject, range, epoch. The transport sets the rest.
+  FrameHeader request;
+  // write: range.bytes() bytes; of them, the chunks that `masks` selects are sent (all if null; one mask a page of the range).
+  const std::byte* out = nullptr;
+  const ChunkMask* masks = nullptr;
+  // read: range.bytes() bytes. Holes are filled with zeros. Unspecified unless the call succeeds.
+  std::byte* in = nullptr;
+  int64_t deadline_ns = 0;  // absolute, monotonic
+  // Null: a thread will Wait for the call. Else nobody Waits, and this runs exactly once when the call is done, on any thread
+  // that moves traffic, with no lock held. It must not block, and may Start calls. The transport does not touch the call after.
+  void (*done)(Call* call) = nullptr;
+  void* context = nullptr;
+
+  // --- Set by the transport. ---
+
+  // kOk: the server answered; `reason` says what. kDeadlineExceeded or kUnavailable: it did not, and whether it executed the
+  // request is not known; it will not execute it later. kDataLoss: its reply was garbled, likewise.
+  absl::StatusCode code = absl::StatusCode::kOk;
+  Reason reason = Reason::kOk;
+  uint64_t aux = 0;  // of the reply
+
+  bool is_done() const { return state.load(std::memory_order_acquire) == kDone; }
+
+  // --- The transport's own. ---
+  static constexpr uint32_t kIdle = 0, kPending = 1, kDone = 2, kLead = 3;
+  std::atomic<uint32_t> state{kIdle};
+  Call* next = nullptr;
+  uint32_t payload_crc = 0;
+  uint32_t credit_bytes = 0;
+};
+
+// Payload bytes that the call sends, its masks included.
+uint32_t RequestPayloadBytes(const Call& call);
+
+// Checks a reply's header against its call and says where the payload lands; holes are zeroed. INVALID_ARGUMENT: the reply is
+// not one to this call.
+absl::Status LandReply(const Call& call, const FrameHeader& reply, absl::Span<const ChunkMask> masks, Landing* landing);
+
+// Sets the result, marks it done, wakes its waiter or runs `done`.
+void CompleteCall(Call* call, absl::StatusCode code, Reason reason, uint64_t aux);
+
+// The Status that a finished call comes to: `who` names the server ("10.0.0.7:7070").
+absl::Status CallStatus(const Call& call, absl::string_view who);
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_TRANSPORT_CALL_H_

@@ -1,0 +1,214 @@
+#include "client/transport/control_client.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "proto/control.grpc.pb.h"
+
+namespace nram {
+namespace {
+
+ServerCapacity FromProto(const v1::Capacity& capacity) {
+  return {capacity.donated_bytes(), capacity.used_bytes(),     capacity.promised_bytes(),
+          capacity.free_bytes(),    capacity.overhead_bytes(), capacity.draining()};
+}
+
+ServerHost FromProto(const v1::HostState& host) {
+  return {host.boot_id(),    host.hostname(),       host.total_bytes(),  host.available_bytes(),
+          host.idle_bytes(), host.lendable_bytes(), host.reserve_bytes()};
+}
+
+LeaseInfo FromProto(const v1::LeaseReply& lease) {
+  return {static_cast<int64_t>(lease.ttl_ms()), lease.incarnation(), lease.promised_bytes(), FromProto(lease.capacity())};
+}
+
+RegionInfo FromProto(const v1::RegionInfo& region) {
+  return {RegionId{region.region_id()},
+          region.name(),
+          Epoch{region.epoch()},
+          region.gc(),
+          region.owner(),
+          region.orphan(),
+          region.stored_bytes(),
+          region.spans(),
+          {region.incarnations().begin(), region.incarnations().end()},
+          region.size_bytes()};
+}
+
+class GrpcControlClient final : public ControlClient {
+ public:
+  explicit GrpcControlClient(const Endpoint& endpoint) : name_(endpoint.ToString()) {
+    grpc::ChannelArguments args;
+    args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
+    args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+    args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+    args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+    // Each client its own connection, so that one that hangs does not hang another.
+    args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    args.SetMaxReceiveMessageSize(64 << 20);
+    channel_ = grpc::CreateCustomChannel(name_, grpc::InsecureChannelCredentials(), args);
+    stub_ = v1::Control::NewStub(channel_);
+  }
+
+  absl::StatusOr<ServerHello> Hello(int64_t deadline_ns) override {
+    v1::HelloRequest request;
+    request.set_version_min(1);
+    request.set_version_max(1);
+    v1::HelloReply reply;
+    NRAM_RETURN_IF_ERROR(Run(&v1::Control::Stub::Hello, request, &reply, deadline_ns));
+    return ServerHello{reply.incarnation(),          static_cast<int>(reply.data_port()), reply.data_socket(),
+                       FromProto(reply.capacity()),  FromProto(reply.host()),
+                       static_cast<int64_t>(reply.lease_ttl_ms())};
+  }
+
+  absl::StatusOr<LeaseInfo> GrantLease(LeaseId lease, const std::string& owner, int64_t ttl_ms,
+                                       int64_t deadline_ns) override {
+    v1::GrantLeaseRequest request;
+    request.set_lease_id(Raw(lease));
+    request.set_owner(owner);
+    request.set_ttl_ms(ttl_ms);
+    return RunLease(&v1::Control::Stub::GrantLease, request, deadline_ns);
+  }
+
+  absl::StatusOr<LeaseInfo> RenewLease(LeaseId lease, int64_t deadline_ns) override {
+    v1::RenewLeaseRequest request;
+    request.set_lease_id(Raw(lease));
+    return RunLease(&v1::Control::Stub::RenewLease, request, deadline_ns);
+  }
+
+  absl::Status EndLease(LeaseId lease, int64_t deadline_ns) override {
+    v1::EndLeaseRequest request;
+    request.set_lease_id(Raw(lease));
+    v1::EndLeaseReply reply;
+    return Run(&v1::Control::Stub::EndLease, request, &reply, deadline_ns);
+  }
+
+  absl::StatusOr<LeaseInfo> Reserve(LeaseId lease, int64_t pages, int64_t deadline_ns) override {
+    v1::ReserveRequest request;
+    request.set_lease_id(Raw(lease));
+    request.set_pages(pages);
+    return RunLease(&v1::Control::Stub::Reserve, request, deadline_ns);
+  }
+
+  absl::Status CreateRegion(const CreateRegionArgs& args, int64_t deadline_ns) override {
+    v1::CreateRegionRequest request;
+    request.set_lease_id(Raw(args.lease));
+    request.set_region_id(Raw(args.region));
+    request.set_epoch(Raw(args.epoch));
+    request.set_gc(args.gc);
+    request.set_name(args.name);
+    request.mutable_incarnations()->Assign(args.incarnations.begin(), args.incarnations.end());
+    request.set_size_bytes(args.size_bytes);
+    v1::CreateRegionReply reply;
+    return Run(&v1::Control::Stub::CreateRegion, request, &reply, deadline_ns);
+  }
+
+  absl::StatusOr<RegionInfo> AttachRegion(const AttachRegionArgs& args, int64_t deadline_ns) override {
+    v1::AttachRegionRequest request;
+    request.set_lease_id(Raw(args.lease));
+    request.set_region_id(Raw(args.region));
+    request.set_name(args.name);
+    request.set_read_only(args.read_only);
+    request.set_epoch(Raw(args.epoch));
+    request.set_force(args.force);
+    v1::AttachRegionReply reply;
+    NRAM_RETURN_IF_ERROR(Run(&v1::Control::Stub::AttachRegion, request, &reply, deadline_ns));
+    return FromProto(reply.region());
+  }
+
+  absl::StatusOr<bool> DestroyRegion(LeaseId lease, RegionId region, bool force, int64_t deadline_ns) override {
+    v1::DestroyRegionRequest request;
+    request.set_lease_id(Raw(lease));
+    request.set_region_id(Raw(region));
+    request.set_force(force);
+    v1::DestroyRegionReply reply;
+    NRAM_RETURN_IF_ERROR(Run(&v1::Control::Stub::DestroyRegion, request, &reply, deadline_ns));
+    return reply.existed();
+  }
+
+  absl::StatusOr<std::vector<RegionInfo>> ListRegions(bool orphans_only, bool named_only, int64_t deadline_ns) override {
+    std::vector<RegionInfo> regions;
+    v1::ListRegionsRequest request;
+    request.set_orphans_only(orphans_only);
+    request.set_named_only(named_only);
+    while (true) {
+      v1::ListRegionsReply reply;
+      NRAM_RETURN_IF_ERROR(Run(&v1::Control::Stub::ListRegions, request, &reply, deadline_ns));
+      for (const v1::RegionInfo& region : reply.regions()) regions.push_back(FromProto(region));
+      if (reply.next_id() <= request.from_id()) return regions;
+      request.set_from_id(reply.next_id());
+    }
+  }
+
+  absl::StatusOr<std::vector<uint64_t>> ListSpans(RegionId region, int64_t deadline_ns) override {
+    std::vector<uint64_t> spans;
+    v1::ListSpansRequest request;
+    request.set_region_id(Raw(region));
+    while (true) {
+      v1::ListSpansReply reply;
+      NRAM_RETURN_IF_ERROR(Run(&v1::Control::Stub::ListSpans, request, &reply, deadline_ns));
+      spans.insert(spans.end(), reply.spans().begin(), reply.spans().end());
+      if (reply.next_span() <= request.from_span()) return spans;
+      request.set_from_span(reply.next_span());
+    }
+  }
+
+  absl::StatusOr<ServerStatistics> GetStatistics(int64_t deadline_ns) override {
+    v1::Statistics reply;
+    NRAM_RETURN_IF_ERROR(Run(&v1::Control::Stub::GetStatistics, v1::GetStatisticsRequest(), &reply, deadline_ns));
+    ServerStatistics statistics{reply.incarnation(), reply.address(), FromProto(reply.capacity()),
+                                FromProto(reply.host()), {}};
+    // Every plain number of the message under its own name, so that none is forgotten here.
+    const auto* descriptor = reply.GetDescriptor();
+    for (int i = 0; i < descriptor->field_count(); ++i) {
+      const auto* field = descriptor->field(i);
+      if (field->cpp_type() != google::protobuf::FieldDescriptor::CPPTYPE_UINT64 || field->name() == "incarnation") continue;
+      statistics.counters.emplace_back(field->name(), reply.GetReflection()->GetUInt64(reply, field));
+    }
+    return statistics;
+  }
+
+  absl::Status Drain(bool draining, int64_t deadline_ns) override {
+    v1::DrainRequest request;
+    request.set_draining(draining);
+    v1::DrainReply reply;
+    return Run(&v1::Control::Stub::Drain, request, &reply, deadline_ns);
+  }
+
+ private:
+  template <typename Method, typename Request, typename Reply>
+  absl::Status Run(Method method, const Request& request, Reply* reply, int64_t deadline_ns) {
+    grpc::ClientContext context;
+    const int64_t left_ns = std::max<int64_t>(deadline_ns - MonotonicNs(), 0);
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::nanoseconds(left_ns));
+    // Tries to connect until the deadline only if a connection is being made; a refused one fails at once.
+    const grpc::Status status = (stub_.get()->*method)(&context, request, reply);
+    if (status.ok()) return absl::OkStatus();
+    return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
+                        absl::StrCat("memory server ", name_, ": ", status.error_message()));
+  }
+
+  template <typename Method, typename Request>
+  absl::StatusOr<LeaseInfo> RunLease(Method method, const Request& request, int64_t deadline_ns) {
+    v1::LeaseReply reply;
+    NRAM_RETURN_IF_ERROR(Run(method, request, &reply, deadline_ns));
+    return FromProto(reply);
+  }
+
+  const std::string name_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::Control::Stub> stub_;
+};
+
+}  // namespace
+
+std::unique_ptr<ControlClient> ControlClient::Create(const Endpoint& endpoint) {
+  return std::make_unique<GrpcControlClient>(endpoint);
+}
+
+}  // namespace nram

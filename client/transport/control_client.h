@@ -1,0 +1,121 @@
+#ifndef NRAM_CLIENT_TRANSPORT_CONTROL_CLIENT_H_
+#define NRAM_CLIENT_TRANSPORT_CONTROL_CLIENT_H_
+
+// The control plane as its clients see it: plain structs, Status, deadlines; no gRPC above this header.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/units.h"
+#include "client/transport/endpoint.h"
+
+namespace nram {
+
+struct ServerCapacity {
+  uint64_t donated_bytes = 0;
+  uint64_t used_bytes = 0;
+  uint64_t promised_bytes = 0;
+  uint64_t free_bytes = 0;
+  uint64_t overhead_bytes = 0;
+  bool draining = false;
+};
+
+struct ServerHost {
+  std::string boot_id;
+  std::string hostname;
+  uint64_t total_bytes = 0;
+  uint64_t available_bytes = 0;
+  uint64_t idle_bytes = 0;
+  uint64_t lendable_bytes = 0;
+  uint64_t reserve_bytes = 0;
+};
+
+struct ServerHello {
+  uint64_t incarnation = 0;
+  int data_port = 0;
+  std::string data_socket;
+  ServerCapacity capacity;
+  ServerHost host;
+  int64_t lease_ttl_ms = 0;
+};
+
+struct LeaseInfo {
+  int64_t ttl_ms = 0;
+  uint64_t incarnation = 0;
+  uint64_t promised_bytes = 0;
+  ServerCapacity capacity;
+};
+
+struct RegionInfo {
+  RegionId id{};
+  std::string name;
+  Epoch epoch{};
+  bool gc = false;
+  std::string owner;
+  bool orphan = false;
+  uint64_t stored_bytes = 0;
+  uint64_t spans = 0;
+  std::vector<uint64_t> incarnations;
+  uint64_t size_bytes = 0;
+};
+
+// A name and a value of every counter that docs/stats.md explains, in its order.
+struct ServerStatistics {
+  uint64_t incarnation = 0;
+  std::string address;
+  ServerCapacity capacity;
+  ServerHost host;
+  std::vector<std::pair<std::string, uint64_t>> counters;
+};
+
+struct CreateRegionArgs {
+  LeaseId lease{};
+  RegionId region{};
+  Epoch epoch{};
+  bool gc = false;
+  std::string name;
+  std::vector<uint64_t> incarnations;
+  uint64_t size_bytes = 0;
+};
+
+struct AttachRegionArgs {
+  LeaseId lease{};
+  RegionId region{};  // zero: by name
+  std::string name;
+  bool read_only = false;
+  Epoch epoch{};
+  bool force = false;
+};
+
+// One server's control plane. Thread-safe. Every call blocks until `deadline_ns` (absolute, monotonic) at most. Codes are those of
+// proto/control.proto, and UNAVAILABLE or DEADLINE_EXCEEDED when the server does not answer; messages name the server.
+class ControlClient {
+ public:
+  // Connects in the background.
+  static std::unique_ptr<ControlClient> Create(const Endpoint& endpoint);
+  virtual ~ControlClient() = default;
+
+  virtual absl::StatusOr<ServerHello> Hello(int64_t deadline_ns) = 0;
+  virtual absl::StatusOr<LeaseInfo> GrantLease(LeaseId lease, const std::string& owner, int64_t ttl_ms,
+                                               int64_t deadline_ns) = 0;
+  virtual absl::StatusOr<LeaseInfo> RenewLease(LeaseId lease, int64_t deadline_ns) = 0;
+  virtual absl::Status EndLease(LeaseId lease, int64_t deadline_ns) = 0;
+  virtual absl::StatusOr<LeaseInfo> Reserve(LeaseId lease, int64_t pages, int64_t deadline_ns) = 0;
+  virtual absl::Status CreateRegion(const CreateRegionArgs& args, int64_t deadline_ns) = 0;
+  virtual absl::StatusOr<RegionInfo> AttachRegion(const AttachRegionArgs& args, int64_t deadline_ns) = 0;
+  // True if it was there.
+  virtual absl::StatusOr<bool> DestroyRegion(LeaseId lease, RegionId region, bool force, int64_t deadline_ns) = 0;
+  // All of them, page by page.
+  virtual absl::StatusOr<std::vector<RegionInfo>> ListRegions(bool orphans_only, bool named_only, int64_t deadline_ns) = 0;
+  virtual absl::StatusOr<std::vector<uint64_t>> ListSpans(RegionId region, int64_t deadline_ns) = 0;
+  virtual absl::StatusOr<ServerStatistics> GetStatistics(int64_t deadline_ns) = 0;
+  virtual absl::Status Drain(bool draining, int64_t deadline_ns) = 0;
+};
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_TRANSPORT_CONTROL_CLIENT_H_

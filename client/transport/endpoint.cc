@@ -1,0 +1,115 @@
+#include "client/transport/endpoint.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "base/clock.h"
+#include "base/status.h"
+
+namespace nram {
+
+std::string Endpoint::ToString() const {
+  if (is_unix()) return absl::StrCat("unix:", path);
+  return absl::StrContains(host, ':') ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
+}
+
+absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view text, int default_port) {
+  const auto bad = [&](absl::string_view why) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", text, "\" is not a server: ", why, "; expected host:port, [ipv6]:port or unix:/path"));
+  };
+  Endpoint endpoint;
+  absl::string_view rest = text;
+  if (absl::ConsumePrefix(&rest, "unix:")) {
+    if (!absl::StartsWith(rest, "/")) return bad("the path is not absolute");
+    if (rest.size() >= sizeof(sockaddr_un::sun_path)) return bad("the path is too long for a socket");
+    endpoint.path = std::string(rest);
+    return endpoint;
+  }
+  absl::string_view port;
+  if (absl::ConsumePrefix(&rest, "[")) {
+    const size_t close = rest.find(']');
+    if (close == absl::string_view::npos) return bad("no closing bracket");
+    endpoint.host = std::string(rest.substr(0, close));
+    rest.remove_prefix(close + 1);
+    if (!rest.empty() && !absl::ConsumePrefix(&rest, ":")) return bad("text after the bracket");
+    port = rest;
+  } else {
+    const size_t colon = rest.find(':');
+    if (colon != absl::string_view::npos && rest.find(':', colon + 1) != absl::string_view::npos) {
+      return bad("an IPv6 address needs brackets");
+    }
+    endpoint.host = std::string(rest.substr(0, colon));
+    if (colon != absl::string_view::npos) {
+      port = rest.substr(colon + 1);
+      if (port.empty()) return bad("no port after the colon");
+    }
+  }
+  if (endpoint.host.empty()) return bad("no host");
+  for (char c : endpoint.host) {
+    if (!absl::ascii_isalnum(c) && !absl::StrContains(".-_:%", c)) return bad("odd characters in the host");
+  }
+  endpoint.port = default_port;
+  if (!port.empty() && (!absl::SimpleAtoi(port, &endpoint.port) || endpoint.port < 1 || endpoint.port > 65535)) {
+    return bad("the port is not a number from 1 to 65535");
+  }
+  return endpoint;
+}
+
+absl::StatusOr<SocketAddress> ResolveEndpoint(const Endpoint& endpoint) {
+  SocketAddress address;
+  memset(&address.storage, 0, sizeof address.storage);
+  if (endpoint.is_unix()) {
+    auto* un = reinterpret_cast<sockaddr_un*>(&address.storage);
+    un->sun_family = AF_UNIX;
+    memcpy(un->sun_path, endpoint.path.data(), std::min(endpoint.path.size(), sizeof un->sun_path - 1));
+    address.length = sizeof *un;
+    return address;
+  }
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int error = getaddrinfo(endpoint.host.c_str(), absl::StrCat(endpoint.port).c_str(), &hints, &found);
+  if (error != 0) {
+    return absl::UnavailableError(absl::StrCat("cannot look up host ", endpoint.host, ": ", gai_strerror(error)));
+  }
+  memcpy(&address.storage, found->ai_addr, found->ai_addrlen);
+  address.length = found->ai_addrlen;
+  freeaddrinfo(found);
+  return address;
+}
+
+absl::StatusOr<UniqueFd> ConnectSocket(const SocketAddress& address, int64_t deadline_ns) {
+  UniqueFd fd(socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return ErrnoStatus(errno, "socket");
+  if (address.storage.ss_family != AF_UNIX) {
+    const int on = 1;
+    setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  }
+  if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.length) == 0) return fd;
+  if (errno != EINPROGRESS) return absl::UnavailableError(absl::StrCat("connect: ", strerror(errno)));
+  while (true) {
+    const int64_t left_ns = deadline_ns - MonotonicNs();
+    if (left_ns <= 0) return absl::DeadlineExceededError("connect: no answer in time");
+    pollfd waiting{fd.get(), POLLOUT, 0};
+    if (poll(&waiting, 1, static_cast<int>(left_ns / kNsPerMs) + 1) > 0) break;
+  }
+  int error = 0;
+  socklen_t length = sizeof error;
+  getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &length);
+  if (error != 0) return absl::UnavailableError(absl::StrCat("connect: ", strerror(error)));
+  return fd;
+}
+
+}  // namespace nram

@@ -1,0 +1,133 @@
+#include "client/transport/inproc_transport.h"
+
+#include <poll.h>
+
+#include <cstring>
+
+#include "base/clock.h"
+
+namespace nram {
+namespace {
+
+// Copies a write's chunks to where they land.
+void CopyOut(const Call& call, const Landing& landing) {
+  // The pieces are the runs of the masks in order; merged or not, the bytes stand in the same order.
+  size_t piece = 0;
+  size_t filled = 0;
+  const auto copy = [&](const std::byte* from, size_t bytes) {
+    while (bytes > 0) {
+      const iovec& to = landing.pieces()[piece];
+      const size_t step = std::min(bytes, to.iov_len - filled);
+      memcpy(static_cast<std::byte*>(to.iov_base) + filled, from, step);
+      from += step;
+      bytes -= step;
+      filled += step;
+      if (filled == to.iov_len) {
+        ++piece;
+        filled = 0;
+      }
+    }
+  };
+  const ChunkRange& range = call.request.range;
+  if (call.masks == nullptr) {
+    copy(call.out, range.bytes());
+    return;
+  }
+  for (uint64_t i = 0; i < range.pages(); ++i) {
+    const std::byte* page = call.out + ((range.first_page() + i) * kPageBytes - range.first * kChunkBytes);
+    ForEachRun(call.masks[i], [&](size_t offset, size_t bytes) { copy(page + offset, bytes); });
+  }
+}
+
+}  // namespace
+
+absl::Status InprocTransport::Connect(int64_t deadline_ns) {
+  MutexLock lock(&mu_);
+  if (service_ != nullptr) return absl::OkStatus();
+  if (reply_ == nullptr) reply_ = std::make_unique<std::byte[]>(kFrameBytesMax);
+  service_ = connect_();
+  Call hello;
+  hello.request.op = Op::kHello;
+  hello.request.flags = urgent_ ? kFlagUrgent : 0;
+  hello.request.subject = Raw(lease_);
+  hello.request.aux = static_cast<uint64_t>(MonotonicNs());
+  hello.deadline_ns = deadline_ns;
+  next_request_id_ = 1;
+  absl::Status status;
+  if (ExecuteLocked(&hello) != absl::StatusCode::kOk) {
+    status = absl::UnavailableError("hello: refused");
+  } else if (hello.reason == Reason::kLeaseEnded) {
+    status = absl::FailedPreconditionError("hello: the server does not know the lease");
+  } else if (hello.reason != Reason::kOk) {
+    status = absl::AbortedError("hello: a newer connection has been there");
+  }
+  if (!status.ok()) service_.reset();
+  return status;
+}
+
+bool InprocTransport::connected() const {
+  MutexLock lock(&mu_);
+  return service_ != nullptr;
+}
+
+absl::StatusCode InprocTransport::ExecuteLocked(Call* call) {
+  FrameHeader& request = call->request;
+  request.request_id = next_request_id_++;
+  request.payload_bytes = RequestPayloadBytes(*call);
+  absl::Span<const ChunkMask> masks;
+  if (call->masks != nullptr) {
+    request.flags |= kFlagSparse;
+    masks = {call->masks, request.range.pages()};
+  }
+  landing_.clear();
+  while (true) {
+    const auto accepted = service_->Begin(request, masks, kFrameBytesMax, &landing_);
+    if (!accepted.ok()) return absl::StatusCode::kUnavailable;
+    if (*accepted) break;
+    if (MonotonicNs() >= call->deadline_ns) return absl::StatusCode::kDeadlineExceeded;
+    poll(nullptr, 0, 1);
+  }
+  if (request.op == Op::kWrite) CopyOut(*call, landing_);
+  ReplyBuffer reply{reply_.get(), kFrameBytesMax, 0};
+  if (!service_->Execute(request, &reply).ok()) return absl::StatusCode::kUnavailable;
+  FrameHeader header;
+  if (!DecodeHeader(reply.data, &header).ok()) return absl::StatusCode::kDataLoss;
+  const auto* payload = reply.data + kFrameHeaderBytes;
+  landing_.clear();
+  if (header.op != Op::kHello &&
+      !LandReply(*call, header, {reinterpret_cast<const ChunkMask*>(payload), header.mask_bytes()}, &landing_).ok()) {
+    return absl::StatusCode::kDataLoss;
+  }
+  payload += header.mask_bytes();
+  for (const iovec& piece : landing_.pieces()) {
+    memcpy(piece.iov_base, payload, piece.iov_len);
+    payload += piece.iov_len;
+  }
+  call->reason = header.reason;
+  call->aux = header.aux;
+  return absl::StatusCode::kOk;
+}
+
+void InprocTransport::Start(Call* call) {
+  call->state.store(Call::kPending, std::memory_order_relaxed);
+  absl::StatusCode code = absl::StatusCode::kUnavailable;
+  {
+    MutexLock lock(&mu_);
+    if (service_ != nullptr) {
+      code = ExecuteLocked(call);
+      if (code != absl::StatusCode::kOk) service_.reset();
+    }
+  }
+  CompleteCall(call, code, call->reason, call->aux);
+}
+
+void InprocTransport::Wait(Call* call) {
+  while (!call->is_done()) FutexWaitUntil(&call->state, Call::kPending, call->deadline_ns);
+}
+
+void InprocTransport::Disconnect() {
+  MutexLock lock(&mu_);
+  service_.reset();
+}
+
+}  // namespace nram

@@ -1,0 +1,455 @@
+#include "client/transport/socket_transport.h"
+
+#include <errno.h>
+#include <glog/logging.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/crc32c.h"
+#include "base/status.h"
+
+namespace nram {
+
+void SocketTransport::CallQueue::Push(Call* call) {
+  call->next = nullptr;
+  (head == nullptr ? head : tail->next) = call;
+  tail = call;
+}
+
+Call* SocketTransport::CallQueue::Pop() {
+  Call* call = head;
+  head = call->next;
+  if (head == nullptr) tail = nullptr;
+  return call;
+}
+
+void SocketTransport::Batch::Add(const void* data, size_t bytes) {
+  pieces[piece_count++] = {const_cast<void*>(data), bytes};
+}
+
+void SocketTransport::Batch::Advance(size_t bytes) {
+  while (bytes > 0) {
+    iovec& piece = pieces[next_piece];
+    const size_t step = std::min(bytes, piece.iov_len);
+    piece.iov_base = static_cast<std::byte*>(piece.iov_base) + step;
+    piece.iov_len -= step;
+    bytes -= step;
+    if (piece.iov_len == 0) ++next_piece;
+  }
+}
+
+SocketTransport::SocketTransport(const SocketAddress& address, const SocketTransportOptions& options, Poller* poller)
+    : address_(address), options_(options), poller_(poller), spin_(options.spin) {
+  MutexLock lock(&mu_);
+  followers_.reserve(kSlots);
+  poller_->Add(this);
+}
+
+SocketTransport::~SocketTransport() {
+  Disconnect();
+  poller_->Remove(this);
+  MutexLock lock(&mu_);
+  while (sending_ || receiving_) roles_free_.WaitUntil(&mu_, DeadlineAfterMs(100));
+}
+
+absl::Status SocketTransport::Connect(int64_t deadline_ns) {
+  MutexLock connect_lock(&connect_mu_);
+  if (connected()) return absl::OkStatus();
+  {
+    // The last users of the old connection leave at once: it is shut down.
+    MutexLock lock(&mu_);
+    while (sending_ || receiving_) {
+      if (!roles_free_.WaitUntil(&mu_, deadline_ns)) return absl::DeadlineExceededError("the old connection is still in use");
+    }
+  }
+  NRAM_ASSIGN_OR_RETURN(UniqueFd fd, ConnectSocket(address_, deadline_ns));
+  NRAM_ASSIGN_OR_RETURN(const CreditWindow window, SayHello(fd.get(), deadline_ns));
+  MutexLock lock(&mu_);
+  CHECK(!sending_ && !receiving_ && queue_.head == nullptr && requests_out_ == 0);
+  fd_ = std::move(fd);
+  reader_.emplace();
+  landing_call_ = nullptr;
+  batch_ = {};
+  window_ = window;
+  next_request_id_ = 2;
+  send_blocked_ = armed_ = fd_registered_ = false;
+  connected_.store(true, std::memory_order_release);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<CreditWindow> SocketTransport::SayHello(int fd, int64_t deadline_ns) {
+  FrameHeader hello;
+  hello.op = Op::kHello;
+  hello.flags = options_.urgent ? kFlagUrgent : 0;
+  hello.request_id = 1;
+  hello.subject = Raw(options_.lease);
+  // Only this process speaks for the lease, so its clock orders the connections.
+  hello.aux = static_cast<uint64_t>(MonotonicNs());
+  std::byte encoded[kFrameHeaderBytes];
+  EncodeHeader(hello, 0, encoded);
+  if (send(fd, encoded, sizeof encoded, MSG_NOSIGNAL) != sizeof encoded) {
+    return absl::UnavailableError(absl::StrCat("hello: ", strerror(errno)));
+  }
+  size_t have = 0;
+  while (have < sizeof encoded) {
+    const int64_t left_ns = deadline_ns - MonotonicNs();
+    if (left_ns <= 0) return absl::DeadlineExceededError("hello: no answer in time");
+    pollfd waiting{fd, POLLIN, 0};
+    if (poll(&waiting, 1, static_cast<int>(left_ns / kNsPerMs) + 1) <= 0) continue;
+    const ssize_t n = recv(fd, encoded + have, sizeof encoded - have, MSG_DONTWAIT);
+    if (n == 0) return absl::UnavailableError("hello: the server closed the connection");
+    if (n < 0 && errno != EAGAIN && errno != EINTR) return absl::UnavailableError(absl::StrCat("hello: ", strerror(errno)));
+    if (n > 0) have += n;
+  }
+  FrameHeader reply;
+  NRAM_RETURN_IF_ERROR(DecodeHeader(encoded, &reply));
+  if (!MatchesChecksum(encoded, 0)) return absl::UnavailableError("hello: garbled answer");
+  if (reply.op != Op::kHello || !reply.is_reply() || reply.request_id != 1) {
+    return absl::UnavailableError("hello: the peer is not a memory server");
+  }
+  if (reply.reason == Reason::kLeaseEnded) return absl::FailedPreconditionError("hello: the server does not know the lease");
+  if (reply.reason == Reason::kFenced) return absl::AbortedError("hello: a newer connection has been there");
+  if (reply.reason != Reason::kOk) return absl::UnavailableError("hello: refused");
+  if (options_.incarnation != 0 && reply.subject != options_.incarnation) {
+    return absl::FailedPreconditionError("hello: the server has restarted");
+  }
+  CreditWindow window = UnpackWindow(reply.aux);
+  if (window.requests == 0 || window.kib == 0) return absl::UnavailableError("hello: the server gives no credit");
+  window.requests = std::min(window.requests, kSlots);
+  return window;
+}
+
+void SocketTransport::Start(Call* call) {
+  call->state.store(Call::kPending, std::memory_order_relaxed);
+  const uint32_t payload = RequestPayloadBytes(*call);
+  call->request.payload_bytes = payload;
+  call->request.flags |= call->masks != nullptr && call->request.op == Op::kWrite ? kFlagSparse : 0;
+  call->credit_bytes = payload + (call->request.op == Op::kRead ? static_cast<uint32_t>(call->request.range.bytes()) : 0);
+  // The payload's checksum is the expensive part; it needs no lock.
+  call->payload_crc = 0;
+  if (call->request.op == Op::kWrite) {
+    if (call->masks == nullptr) {
+      call->payload_crc = Crc32c(0, call->out, payload);
+    } else {
+      const ChunkRange& range = call->request.range;
+      call->payload_crc = Crc32c(0, call->masks, range.pages());
+      for (uint64_t i = 0; i < range.pages(); ++i) {
+        const std::byte* page = call->out + ((range.first_page() + i) * kPageBytes - range.first * kChunkBytes);
+        ForEachRun(call->masks[i], [&](size_t offset, size_t bytes) {
+          call->payload_crc = Crc32c(call->payload_crc, page + offset, bytes);
+        });
+      }
+    }
+  }
+  bool broken = false;
+  {
+    MutexLock lock(&mu_);
+    if (!connected()) {
+      broken = true;
+    } else {
+      queue_.Push(call);
+      if (call->done != nullptr) ++unwaited_;
+      SendLocked();
+      ArmIfNeededLocked();
+    }
+  }
+  if (broken) {
+    CompleteCall(call, absl::StatusCode::kUnavailable, Reason::kOk, 0);
+  } else if (!connected()) {
+    FailIfIdleAndBroken();
+  }
+}
+
+bool SocketTransport::FillBatchLocked() {
+  if (!batch_.empty()) return true;
+  batch_.calls = batch_.piece_count = batch_.next_piece = 0;
+  while (queue_.head != nullptr && batch_.calls < kBatchCallsMax) {
+    Call* call = queue_.head;
+    const bool credit = requests_out_ == 0 || (requests_out_ < window_.requests &&
+                                               credit_out_bytes_ + call->credit_bytes <= window_.kib * kKiB);
+    if (!credit || slots_[next_request_id_ % kSlots] != nullptr) break;
+    // A header, a mask table and at most four runs a page.
+    const size_t pieces = call->masks != nullptr ? 2 + 4 * call->request.range.pages() : 2;
+    if (batch_.piece_count + pieces > kBatchPiecesMax) break;
+    queue_.Pop();
+    AppendToBatchLocked(call);
+  }
+  return !batch_.empty();
+}
+
+void SocketTransport::AppendToBatchLocked(Call* call) {
+  call->request.request_id = next_request_id_++;
+  slots_[call->request.request_id % kSlots] = call;
+  ++requests_out_;
+  credit_out_bytes_ += call->credit_bytes;
+  auto& header = batch_.headers[batch_.calls++];
+  EncodeHeader(call->request, call->payload_crc, header.data());
+  batch_.Add(header.data(), header.size());
+  if (call->request.payload_bytes == 0) return;
+  if (call->masks == nullptr) {
+    batch_.Add(call->out, call->request.payload_bytes);
+    return;
+  }
+  const ChunkRange& range = call->request.range;
+  batch_.Add(call->masks, range.pages());
+  for (uint64_t i = 0; i < range.pages(); ++i) {
+    const std::byte* page = call->out + ((range.first_page() + i) * kPageBytes - range.first * kChunkBytes);
+    ForEachRun(call->masks[i], [&](size_t offset, size_t bytes) { batch_.Add(page + offset, bytes); });
+  }
+}
+
+void SocketTransport::SendLocked() {
+  if (sending_) return;  // whoever does takes what was queued since
+  sending_ = true;
+  while (connected() && FillBatchLocked()) {
+    const int fd = fd_.get();
+    mu_.Unlock();
+    msghdr message{};
+    message.msg_iov = &batch_.pieces[batch_.next_piece];
+    message.msg_iovlen = batch_.piece_count - batch_.next_piece;
+    const ssize_t n = sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    const int error = errno;
+    mu_.Lock();
+    if (n > 0) {
+      batch_.Advance(n);
+      send_blocked_ = false;
+    } else if (error == EAGAIN) {
+      send_blocked_ = true;
+      break;
+    } else if (error != EINTR) {
+      BreakLocked();
+    }
+  }
+  sending_ = false;
+  if (!connected()) roles_free_.SignalAll();
+}
+
+void SocketTransport::ArmIfNeededLocked() {
+  if (!connected() || receiving_ || armed_ || unwaited_ == 0) return;
+  poller_->Arm(this, fd_.get(), fd_registered_, send_blocked_);
+  fd_registered_ = armed_ = true;
+}
+
+absl::StatusOr<bool> SocketTransport::OnHeader(const FrameHeader& reply, absl::Span<const ChunkMask> masks,
+                                               Landing* landing) {
+  MutexLock lock(&mu_);
+  if (!connected()) return absl::UnavailableError("disconnected");
+  Call* call = slots_[reply.request_id % kSlots];
+  if (!reply.is_reply() || call == nullptr || call->request.request_id != reply.request_id) {
+    return absl::InvalidArgumentError("a reply to no request of ours");
+  }
+  NRAM_RETURN_IF_ERROR(LandReply(*call, reply, masks, landing));
+  landing_call_ = call;
+  return true;
+}
+
+absl::Status SocketTransport::OnFrame(const FrameHeader& reply) {
+  Call* call = landing_call_;
+  landing_call_ = nullptr;
+  {
+    MutexLock lock(&mu_);
+    slots_[reply.request_id % kSlots] = nullptr;
+    --requests_out_;
+    credit_out_bytes_ -= call->credit_bytes;
+    if (call->done != nullptr) --unwaited_;
+    if (queue_.head != nullptr) SendLocked();
+  }
+  CompleteCall(call, absl::StatusCode::kOk, reply.reason, reply.aux);
+  return absl::OkStatus();
+}
+
+void SocketTransport::OnCorrupt(const FrameHeader& reply) {}
+
+void SocketTransport::Wait(Call* call) {
+  while (!call->is_done()) {
+    bool lead = false;
+    {
+      MutexLock lock(&mu_);
+      if (!receiving_) receiving_ = lead = true;
+    }
+    if (!lead) {
+      SleepAsFollower(call);
+      continue;
+    }
+    ReceiveFor(call);
+    MutexLock lock(&mu_);
+    ReleaseReceivingLocked();
+  }
+}
+
+void SocketTransport::ReceiveFor(Call* call) {
+  const int64_t began_ns = spin_.enabled() ? MonotonicNs() : 0;
+  int64_t spin_until_ns = spin_.enabled() ? began_ns + spin_.NextBudgetNs() : 0;
+  for (int round = 0; connected() && !(call != nullptr && call->is_done()); ++round) {
+    const absl::StatusOr<FrameReader::Progress> progress = reader_->ReadFrom(fd_.get(), this);
+    if (!progress.ok() || *progress == FrameReader::Progress::kEnd) {
+      if (!progress.ok() && progress.status().code() != absl::StatusCode::kUnavailable) {
+        LOG(WARNING) << "breaking a connection: " << progress.status().message();
+      }
+      MutexLock lock(&mu_);
+      BreakLocked();
+      break;
+    }
+    if (call == nullptr) {
+      // The poller has other connections too.
+      if (*progress != FrameReader::Progress::kRead || round >= kPollerRoundsMax) break;
+      continue;
+    }
+    if (call->is_done()) break;
+    if (*progress == FrameReader::Progress::kRead && MonotonicNs() < call->deadline_ns) continue;
+    if (spin_until_ns != 0 && MonotonicNs() < spin_until_ns) continue;
+    if (!WaitReadable(call->deadline_ns)) {
+      MutexLock lock(&mu_);
+      BreakLocked();
+    }
+  }
+  if (spin_.enabled() && call != nullptr) spin_.Report(MonotonicNs() - began_ns);
+  if (!connected()) FailAll();
+}
+
+bool SocketTransport::WaitReadable(int64_t deadline_ns) {
+  const int64_t left_ns = deadline_ns - MonotonicNs();
+  if (left_ns <= 0) return false;
+  bool blocked = false;
+  {
+    MutexLock lock(&mu_);
+    if (send_blocked_) SendLocked();
+    blocked = send_blocked_;
+  }
+  pollfd waiting{fd_.get(), static_cast<int16_t>(POLLIN | (blocked ? POLLOUT : 0)), 0};
+  // In slices, because a sender may become blocked meanwhile.
+  const int64_t slice_ns = std::min(left_ns, 50 * kNsPerMs);
+  timespec timeout{slice_ns / kNsPerSecond, slice_ns % kNsPerSecond};
+  ppoll(&waiting, 1, &timeout, nullptr);
+  if ((waiting.revents & POLLOUT) != 0) {
+    MutexLock lock(&mu_);
+    SendLocked();
+  }
+  return true;
+}
+
+void SocketTransport::ReleaseReceivingLocked() {
+  receiving_ = false;
+  if (!connected()) roles_free_.SignalAll();
+  // The role goes to the follower that has waited longest and is not done yet.
+  while (!followers_.empty()) {
+    Call* call = followers_.front();
+    followers_.erase(followers_.begin());
+    uint32_t expected = Call::kPending;
+    if (call->state.compare_exchange_strong(expected, Call::kLead)) {
+      FutexWakeAll(&call->state);
+      return;
+    }
+  }
+  ArmIfNeededLocked();
+}
+
+void SocketTransport::SleepAsFollower(Call* call) {
+  {
+    MutexLock lock(&mu_);
+    if (!receiving_) return;
+    followers_.push_back(call);
+  }
+  while (call->state.load(std::memory_order_acquire) == Call::kPending && MonotonicNs() < call->deadline_ns) {
+    FutexWaitUntil(&call->state, Call::kPending, call->deadline_ns);
+  }
+  bool late = false;
+  {
+    MutexLock lock(&mu_);
+    std::erase(followers_, call);
+    uint32_t expected = Call::kLead;
+    const bool led = call->state.compare_exchange_strong(expected, Call::kPending);
+    if (!led && !call->is_done() && MonotonicNs() >= call->deadline_ns) {
+      late = true;
+      BreakLocked();
+    }
+  }
+  if (late) FailIfIdleAndBroken();
+}
+
+void SocketTransport::BreakLocked() {
+  if (!connected()) return;
+  connected_.store(false, std::memory_order_release);
+  // Wakes whoever polls it. The descriptor stays open until Connect or the destructor exchanges it.
+  shutdown(fd_.get(), SHUT_RDWR);
+}
+
+void SocketTransport::FailIfIdleAndBroken() {
+  {
+    MutexLock lock(&mu_);
+    if (connected() || receiving_) return;
+    receiving_ = true;
+  }
+  FailAll();
+  MutexLock lock(&mu_);
+  ReleaseReceivingLocked();
+}
+
+void SocketTransport::FailAll() {
+  CallQueue failed;
+  {
+    MutexLock lock(&mu_);
+    for (Call*& slot : slots_) {
+      if (slot != nullptr) failed.Push(slot);
+      slot = nullptr;
+    }
+    while (queue_.head != nullptr) failed.Push(queue_.Pop());
+    requests_out_ = 0;
+    credit_out_bytes_ = 0;
+    unwaited_ = 0;
+    landing_call_ = nullptr;
+  }
+  const int64_t now_ns = MonotonicNs();
+  while (failed.head != nullptr) {
+    Call* call = failed.Pop();
+    CompleteCall(call, now_ns >= call->deadline_ns ? absl::StatusCode::kDeadlineExceeded : absl::StatusCode::kUnavailable,
+                 Reason::kOk, 0);
+  }
+}
+
+void SocketTransport::Disconnect() {
+  {
+    MutexLock lock(&mu_);
+    BreakLocked();
+  }
+  FailIfIdleAndBroken();
+}
+
+void SocketTransport::OnReady() {
+  {
+    MutexLock lock(&mu_);
+    armed_ = false;
+    if (!connected() || receiving_) return;  // whoever receives arms it again if need be
+    receiving_ = true;
+    if (send_blocked_) SendLocked();
+  }
+  ReceiveFor(nullptr);
+  MutexLock lock(&mu_);
+  ReleaseReceivingLocked();
+}
+
+bool SocketTransport::HasExpiredLocked(int64_t now_ns) const {
+  for (const Call* call : slots_) {
+    if (call != nullptr && call->done != nullptr && call->deadline_ns <= now_ns) return true;
+  }
+  for (const Call* call = queue_.head; call != nullptr; call = call->next) {
+    if (call->done != nullptr && call->deadline_ns <= now_ns) return true;
+  }
+  return false;
+}
+
+void SocketTransport::OnTick(int64_t now_ns) {
+  {
+    MutexLock lock(&mu_);
+    if (connected() && unwaited_ > 0 && HasExpiredLocked(now_ns)) BreakLocked();
+    if (connected()) return;
+  }
+  FailIfIdleAndBroken();
+}
+
+}  // namespace nram

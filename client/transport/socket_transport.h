@@ -1,0 +1,142 @@
+#ifndef NRAM_CLIENT_TRANSPORT_SOCKET_TRANSPORT_H_
+#define NRAM_CLIENT_TRANSPORT_SOCKET_TRANSPORT_H_
+
+// Transport over TCP and Unix sockets.
+//
+// Nobody owns the traffic: there is a sending role and a receiving role, each held by one thread at a time. Whoever starts a
+// call sends what is queued if nobody is sending. Whoever waits receives for all if nobody is receiving; the others sleep until
+// their call is done or the role is theirs. On the latency path there is therefore no hand-over between threads. Calls that
+// nobody waits for are received by the poller. Locks are never held across a system call that could wait.
+
+#include <sys/uio.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/fd.h"
+#include "base/spin.h"
+#include "base/sync.h"
+#include "base/units.h"
+#include "client/transport/endpoint.h"
+#include "client/transport/poller.h"
+#include "client/transport/transport.h"
+#include "proto/frame_reader.h"
+
+namespace nram {
+
+struct SocketTransportOptions {
+  LeaseId lease{};
+  bool urgent = false;
+  // If not zero, hello fails with FAILED_PRECONDITION unless the server is this one.
+  uint64_t incarnation = 0;
+  SpinOptions spin;
+};
+
+class SocketTransport : public Transport, private FrameReader::Handler, private Poller::Client {
+ public:
+  // `poller` must outlive the transport.
+  SocketTransport(const SocketAddress& address, const SocketTransportOptions& options, Poller* poller);
+  // No call may be under way that another thread waits for; others are completed with kUnavailable.
+  ~SocketTransport() override;
+
+  absl::Status Connect(int64_t deadline_ns) override ABSL_LOCKS_EXCLUDED(mu_);
+  bool connected() const override { return connected_.load(std::memory_order_acquire); }
+  void Start(Call* call) override ABSL_LOCKS_EXCLUDED(mu_);
+  void Wait(Call* call) override ABSL_LOCKS_EXCLUDED(mu_);
+  void Disconnect() override ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  static constexpr uint32_t kSlots = 256;
+  static constexpr int kPollerRoundsMax = 64;
+  static constexpr int kBatchCallsMax = 16;
+  static constexpr size_t kBatchPiecesMax = 512;
+
+  // FIFO of calls, linked through them.
+  struct CallQueue {
+    Call* head = nullptr;
+    Call* tail = nullptr;
+    void Push(Call* call);
+    Call* Pop();
+  };
+
+  // What is being sent: encoded headers, masks and chunks of a few calls. Only the holder of the sending role touches it.
+  struct Batch {
+    std::array<std::array<std::byte, kFrameHeaderBytes>, kBatchCallsMax> headers;
+    std::array<iovec, kBatchPiecesMax> pieces;
+    size_t calls = 0;
+    size_t piece_count = 0;
+    size_t next_piece = 0;
+
+    bool empty() const { return next_piece == piece_count; }
+    void Add(const void* data, size_t bytes);
+    void Advance(size_t bytes);
+  };
+
+  // FrameReader::Handler, on the thread that holds the receiving role.
+  absl::StatusOr<bool> OnHeader(const FrameHeader& reply, absl::Span<const ChunkMask> masks, Landing* landing) override;
+  absl::Status OnFrame(const FrameHeader& reply) override;
+  void OnCorrupt(const FrameHeader& reply) override;
+  // Poller::Client.
+  void OnReady() override;
+  void OnTick(int64_t now_ns) override;
+
+  absl::StatusOr<CreditWindow> SayHello(int fd, int64_t deadline_ns);
+
+  // Takes calls from the queue into the batch, as far as credit and room go. False if there is nothing to send.
+  bool FillBatchLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void AppendToBatchLocked(Call* call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Sends until nothing is left or the socket is full. Releases mu_ around system calls.
+  void SendLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Lets the poller receive if calls are under way that nobody waits for and nobody receives.
+  void ArmIfNeededLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Receives, holding the role, until `call` is done (null: until the socket is empty) or its deadline passes.
+  void ReceiveFor(Call* call) ABSL_LOCKS_EXCLUDED(mu_);
+  // Waits for the socket; false if `deadline_ns` passed.
+  bool WaitReadable(int64_t deadline_ns) ABSL_LOCKS_EXCLUDED(mu_);
+  void ReleaseReceivingLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void SleepAsFollower(Call* call) ABSL_LOCKS_EXCLUDED(mu_);
+  // Marks the connection broken; whoever holds the receiving role fails the calls.
+  void BreakLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Completes all calls of a broken connection. The caller holds the receiving role.
+  void FailAll() ABSL_LOCKS_EXCLUDED(mu_);
+  void FailIfIdleAndBroken() ABSL_LOCKS_EXCLUDED(mu_);
+  bool HasExpiredLocked(int64_t now_ns) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const SocketAddress address_;
+  const SocketTransportOptions options_;
+  Poller* const poller_;
+
+  Mutex connect_mu_;  // serialises Connect; taken before mu_
+
+  mutable Mutex mu_;
+  CondVar roles_free_;
+  std::atomic<bool> connected_{false};  // written under mu_
+  UniqueFd fd_;                         // exchanged only while nobody holds a role; shut down under mu_
+  CreditWindow window_ ABSL_GUARDED_BY(mu_);
+  CallQueue queue_ ABSL_GUARDED_BY(mu_);
+  std::array<Call*, kSlots> slots_ ABSL_GUARDED_BY(mu_){};
+  uint64_t next_request_id_ ABSL_GUARDED_BY(mu_) = 2;  // hello was 1
+  uint32_t requests_out_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t credit_out_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  uint32_t unwaited_ ABSL_GUARDED_BY(mu_) = 0;  // calls with `done`, queued or sent
+  bool sending_ ABSL_GUARDED_BY(mu_) = false;
+  bool send_blocked_ ABSL_GUARDED_BY(mu_) = false;
+  bool receiving_ ABSL_GUARDED_BY(mu_) = false;
+  bool armed_ ABSL_GUARDED_BY(mu_) = false;
+  bool fd_registered_ ABSL_GUARDED_BY(mu_) = false;
+  std::vector<Call*> followers_ ABSL_GUARDED_BY(mu_);  // capacity kept
+
+  // Of the sending role.
+  Batch batch_;
+  // Of the receiving role.
+  std::optional<FrameReader> reader_;
+  Call* landing_call_ = nullptr;
+  SpinPolicy spin_;
+};
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_TRANSPORT_SOCKET_TRANSPORT_H_

@@ -1,0 +1,44 @@
+#ifndef NRAM_PROTO_FRAME_SERVICE_H_
+#define NRAM_PROTO_FRAME_SERVICE_H_
+
+// The serving end of one data connection as a seam, so that frames can be served over a socket or in the same process.
+
+#include <cstddef>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "proto/frame.h"
+#include "proto/frame_reader.h"
+
+namespace nram {
+
+// The largest encoded frame.
+inline constexpr size_t kFrameBytesMax = kFrameHeaderBytes + kPayloadBytesMax;
+
+// Room that replies are appended to.
+struct ReplyBuffer {
+  std::byte* data = nullptr;
+  size_t capacity = 0;
+  size_t used = 0;
+
+  size_t room() const { return capacity - used; }
+};
+
+// Used by one thread at a time.
+class FrameService {
+ public:
+  virtual ~FrameService() = default;
+
+  // A request's header has arrived: checks that it may come now and says where its payload lands, as
+  // FrameReader::Handler::OnHeader. False: not now; there is no landing room, or `reply_room` is too small for the reply.
+  virtual absl::StatusOr<bool> Begin(const FrameHeader& request, absl::Span<const ChunkMask> masks, size_t reply_room,
+                                     Landing* landing) = 0;
+  // Executes the request that Begin accepted, its payload landed and checked, and appends its reply. An error means: close
+  // the connection.
+  virtual absl::Status Execute(const FrameHeader& request, ReplyBuffer* reply) = 0;
+};
+
+}  // namespace nram
+
+#endif  // NRAM_PROTO_FRAME_SERVICE_H_

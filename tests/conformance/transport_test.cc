@@ -1,0 +1,454 @@
+// What every Transport must do, run on each of them: TCP, Unix socket, in-process, and a socket behind a network that delays.
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/test_seed.h"
+#include "client/transport/call.h"
+#include "client/transport/inproc_transport.h"
+#include "client/transport/poller.h"
+#include "client/transport/socket_transport.h"
+#include "gtest/gtest.h"
+#include "memserver/session.h"
+#include "tests/util/faulty_relay.h"
+#include "tests/util/test_server.h"
+
+namespace nram {
+namespace {
+
+enum class Kind { kTcp, kTcpSpinning, kUnix, kInproc, kSlowNetwork };
+
+std::string KindName(const ::testing::TestParamInfo<Kind>& info) {
+  switch (info.param) {
+    case Kind::kTcp:
+      return "Tcp";
+    case Kind::kTcpSpinning:
+      return "TcpSpinning";
+    case Kind::kUnix:
+      return "Unix";
+    case Kind::kInproc:
+      return "Inproc";
+    case Kind::kSlowNetwork:
+      return "SlowNetwork";
+  }
+  return "";
+}
+
+class TransportTest : public ::testing::TestWithParam<Kind> {
+ protected:
+  static constexpr uint64_t kLease = 77;
+  static constexpr uint64_t kRegion = 5;
+
+  TransportTest() { lease_ = server_.Grant(kLease); }
+
+  std::unique_ptr<Transport> Make(bool urgent = false) {
+    SocketTransportOptions options{LeaseId{kLease}, urgent, 0, SpinOptions{0}};
+    switch (GetParam()) {
+      case Kind::kTcpSpinning:
+        options.spin.limit_us = 50;
+        [[fallthrough]];
+      case Kind::kTcp:
+        return std::make_unique<SocketTransport>(ResolveEndpoint(server_.tcp()).value(), options, &poller_);
+      case Kind::kUnix:
+        return std::make_unique<SocketTransport>(ResolveEndpoint(server_.unix_socket()).value(), options, &poller_);
+      case Kind::kInproc:
+        return std::make_unique<InprocTransport>(LeaseId{kLease}, urgent,
+                                                 [this] { return std::make_unique<Session>(server_.context()); });
+      case Kind::kSlowNetwork:
+        if (relay_ == nullptr) {
+          relay_ = std::make_unique<FaultyRelay>(server_.unix_socket(), TestSeed());
+          relay_->SetPlan({.delay = 0.3, .delay_us_max = 500});
+        }
+        return std::make_unique<SocketTransport>(ResolveEndpoint(relay_->endpoint()).value(), options, &poller_);
+    }
+    return nullptr;
+  }
+
+  std::unique_ptr<Transport> MakeConnected(bool urgent = false) {
+    auto transport = Make(urgent);
+    const absl::Status status = transport->Connect(DeadlineAfterMs(5000));
+    EXPECT_TRUE(status.ok()) << status;
+    return transport;
+  }
+
+  static void Prepare(Call* call, Op op, ChunkRange range, uint8_t flags = 0) {
+    call->request = {};
+    call->request.op = op;
+    call->request.flags = flags;
+    call->request.subject = kRegion;
+    call->request.range = range;
+    call->request.epoch = 1;
+    call->deadline_ns = DeadlineAfterMs(10'000);
+  }
+
+  static absl::Status Run(Transport* transport, Call* call) {
+    transport->Start(call);
+    transport->Wait(call);
+    return CallStatus(*call, "test");
+  }
+
+  absl::Status Write(Transport* transport, ChunkRange range, const std::string& data, uint8_t flags = kFlagCreate) {
+    Call call;
+    Prepare(&call, Op::kWrite, range, flags);
+    call.out = reinterpret_cast<const std::byte*>(data.data());
+    return Run(transport, &call);
+  }
+
+  absl::StatusOr<std::string> Read(Transport* transport, ChunkRange range) {
+    Call call;
+    std::string data(range.bytes(), '?');
+    Prepare(&call, Op::kRead, range);
+    call.in = reinterpret_cast<std::byte*>(data.data());
+    const absl::Status status = Run(transport, &call);
+    if (!status.ok()) return status;
+    return data;
+  }
+
+  static std::string Pattern(size_t bytes, uint64_t seed) {
+    std::string data(bytes, '\0');
+    std::mt19937_64 random(seed);
+    for (size_t i = 0; i + 8 <= bytes; i += 8) {
+      const uint64_t word = random() | 1;
+      memcpy(&data[i], &word, 8);
+    }
+    return data;
+  }
+
+  TestDataServer server_;
+  std::shared_ptr<Lease> lease_;
+  Poller poller_;
+  std::unique_ptr<FaultyRelay> relay_;
+};
+
+INSTANTIATE_TEST_SUITE_P(All, TransportTest,
+                         ::testing::Values(Kind::kTcp, Kind::kTcpSpinning, Kind::kUnix, Kind::kInproc, Kind::kSlowNetwork),
+                         KindName);
+
+TEST_P(TransportTest, ReadsBackWhatWasWritten) {
+  auto transport = MakeConnected();
+  for (const ChunkRange range : {ChunkRange{0, 1}, {8, 8}, {3, 2}, {7, 2}, {100, 512 - 100}, {1024, 512}, {(1ull << 53) - 9, 9}}) {
+    const std::string data = Pattern(range.bytes(), range.first + 1);
+    const absl::Status status = Write(transport.get(), range, data);
+    ASSERT_TRUE(status.ok()) << status;
+    const auto back = Read(transport.get(), range);
+    ASSERT_TRUE(back.ok()) << back.status();
+    EXPECT_TRUE(*back == data) << "range " << range.first << "+" << range.count;
+  }
+}
+
+TEST_P(TransportTest, HolesReadAsZeros) {
+  auto transport = MakeConnected();
+  const std::string chunk = Pattern(512, 1);
+  ASSERT_TRUE(Write(transport.get(), {11, 1}, chunk).ok());
+  const std::string data = Read(transport.get(), {0, 64}).value();
+  EXPECT_EQ(data.substr(11 * 512, 512), chunk);
+  EXPECT_EQ(data.substr(0, 11 * 512), std::string(11 * 512, '\0'));
+  EXPECT_EQ(data.substr(12 * 512), std::string(52 * 512, '\0'));
+}
+
+TEST_P(TransportTest, MaskedWritesTouchOnlyTheirChunks) {
+  auto transport = MakeConnected();
+  const std::string before = Pattern(3 * 4096, 1);
+  ASSERT_TRUE(Write(transport.get(), {0, 24}, before).ok());
+  const std::string after = Pattern(3 * 4096, 2);
+  const ChunkMask masks[] = {0x81, 0x00, 0x3C};
+  Call call;
+  Prepare(&call, Op::kWrite, {0, 24});
+  call.out = reinterpret_cast<const std::byte*>(after.data());
+  call.masks = masks;
+  ASSERT_TRUE(Run(transport.get(), &call).ok());
+  EXPECT_EQ(call.request.payload_bytes, 3 + 6 * 512);
+  const std::string data = Read(transport.get(), {0, 24}).value();
+  for (int chunk = 0; chunk < 24; ++chunk) {
+    const std::string& from = masks[chunk / 8] >> chunk % 8 & 1 ? after : before;
+    EXPECT_TRUE(data.compare(chunk * 512, 512, from, chunk * 512, 512) == 0) << chunk;
+  }
+}
+
+TEST_P(TransportTest, ErrorsAreTyped) {
+  auto transport = MakeConnected();
+  EXPECT_EQ(Read(transport.get(), {0, 8}).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Write(transport.get(), {0, 1}, Pattern(512, 1), 0).code(), absl::StatusCode::kNotFound);
+  Call create;
+  Prepare(&create, Op::kCreate, {});
+  EXPECT_TRUE(Run(transport.get(), &create).ok());
+  EXPECT_EQ(Run(transport.get(), &create).code(), absl::StatusCode::kAlreadyExists);
+  Call stale;
+  Prepare(&stale, Op::kTrim, {0, 8});
+  stale.request.epoch = 7;
+  EXPECT_EQ(Run(transport.get(), &stale).code(), absl::StatusCode::kFailedPrecondition);
+  Call destroy;
+  Prepare(&destroy, Op::kDestroy, {});
+  EXPECT_TRUE(Run(transport.get(), &destroy).ok());
+  EXPECT_EQ(Run(transport.get(), &destroy).code(), absl::StatusCode::kNotFound);
+}
+
+TEST_P(TransportTest, ACallOnNoConnectionFailsAtOnce) {
+  auto transport = Make();
+  EXPECT_EQ(Read(transport.get(), {0, 8}).status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_P(TransportTest, AnUnknownLeaseIsRefused) {
+  server_.leases().End(LeaseId{kLease});
+  auto transport = Make();
+  EXPECT_EQ(transport->Connect(DeadlineAfterMs(5000)).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_P(TransportTest, AnEndedLeaseStopsWrites) {
+  auto transport = MakeConnected();
+  ASSERT_TRUE(Write(transport.get(), {0, 8}, Pattern(4096, 1)).ok());
+  server_.leases().End(LeaseId{kLease});
+  Call call;
+  const std::string data = Pattern(4096, 2);
+  Prepare(&call, Op::kWrite, {0, 8});
+  call.out = reinterpret_cast<const std::byte*>(data.data());
+  EXPECT_FALSE(Run(transport.get(), &call).ok());
+  EXPECT_EQ(call.reason, Reason::kLeaseEnded);
+}
+
+TEST_P(TransportTest, ANewerConnectionFencesTheOlder) {
+  auto first = MakeConnected();
+  ASSERT_TRUE(Write(first.get(), {0, 8}, Pattern(4096, 1)).ok());
+  auto second = MakeConnected();
+  EXPECT_EQ(Write(first.get(), {0, 8}, Pattern(4096, 2)).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Read(second.get(), {0, 8}).value(), Pattern(4096, 1));
+}
+
+TEST_P(TransportTest, UrgentAndBulkStandBesideEachOther) {
+  auto bulk = MakeConnected(false);
+  auto urgent = MakeConnected(true);
+  ASSERT_TRUE(Write(bulk.get(), {0, 8}, Pattern(4096, 1)).ok());
+  EXPECT_EQ(Read(urgent.get(), {0, 8}).value(), Pattern(4096, 1));
+}
+
+TEST_P(TransportTest, ReconnectsAfterADisconnect) {
+  auto transport = MakeConnected();
+  ASSERT_TRUE(Write(transport.get(), {0, 8}, Pattern(4096, 1)).ok());
+  for (int i = 0; i < 5; ++i) {
+    transport->Disconnect();
+    EXPECT_FALSE(transport->connected());
+    EXPECT_EQ(Read(transport.get(), {0, 8}).status().code(), absl::StatusCode::kUnavailable);
+    ASSERT_TRUE(transport->Connect(DeadlineAfterMs(5000)).ok());
+    EXPECT_EQ(Read(transport.get(), {0, 8}).value(), Pattern(4096, 1));
+  }
+}
+
+TEST_P(TransportTest, ManyThreadsPipelineOnOneConnection) {
+  auto transport = MakeConnected();
+  ASSERT_TRUE(Write(transport.get(), {0, 8}, Pattern(4096, 1)).ok());
+  constexpr int kThreads = 6;
+  constexpr int kDepth = 12;
+  const int rounds = GetParam() == Kind::kSlowNetwork ? 5 : 60;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      std::vector<Call> calls(kDepth);
+      std::vector<std::string> buffers(kDepth);
+      for (int round = 0; round < rounds; ++round) {
+        for (const Op op : {Op::kWrite, Op::kRead}) {
+          for (int d = 0; d < kDepth; ++d) {
+            // Sizes from a chunk to a whole frame.
+            const ChunkRange range{uint64_t(t * kDepth + d) * 1024, uint64_t(1 + (d * 97 + round * 31) % 512)};
+            const std::string expected = Pattern(range.bytes(), t * 1000 + d + round * 17);
+            Prepare(&calls[d], op, range);
+            if (op == Op::kWrite) {
+              buffers[d] = expected;
+            } else {
+              buffers[d].assign(range.bytes(), '?');
+            }
+            calls[d].out = calls[d].in = reinterpret_cast<std::byte*>(buffers[d].data());
+            transport->Start(&calls[d]);
+          }
+          for (int d = 0; d < kDepth; ++d) {
+            transport->Wait(&calls[d]);
+            ASSERT_TRUE(CallStatus(calls[d], "test").ok());
+            if (op == Op::kRead) {
+              const size_t bytes = calls[d].request.range.bytes();
+              ASSERT_TRUE(buffers[d] == Pattern(bytes, t * 1000 + d + round * 17));
+            }
+          }
+        }
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+}
+
+TEST_P(TransportTest, CallsThatNobodyWaitsForComplete) {
+  auto transport = MakeConnected();
+  ASSERT_TRUE(Write(transport.get(), {0, 512}, Pattern(512 * 512, 3)).ok());
+  struct Chain {
+    Transport* transport;
+    std::string buffer = std::string(512 * 512, '?');
+    int left = 50;
+    std::atomic<bool> finished{false};
+  } chain{transport.get()};
+  Call call;
+  Prepare(&call, Op::kRead, {0, 512});
+  call.in = reinterpret_cast<std::byte*>(chain.buffer.data());
+  call.context = &chain;
+  // Each completion starts the next.
+  call.done = [](Call* done) {
+    auto* chain = static_cast<Chain*>(done->context);
+    if (CallStatus(*done, "test").ok() && --chain->left > 0) {
+      chain->transport->Start(done);
+    } else {
+      chain->finished = true;
+    }
+  };
+  transport->Start(&call);
+  const int64_t deadline_ns = DeadlineAfterMs(20'000);
+  while (!chain.finished && MonotonicNs() < deadline_ns) std::this_thread::yield();
+  EXPECT_EQ(chain.left, 0);
+  EXPECT_EQ(chain.buffer, Pattern(512 * 512, 3));
+}
+
+TEST_P(TransportTest, DisconnectEndsWhatIsUnderWay) {
+  auto transport = MakeConnected();
+  ASSERT_TRUE(Write(transport.get(), {0, 512}, Pattern(512 * 512, 3)).ok());
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      while (!stop) (void)Read(transport.get(), {0, 512});
+    });
+  }
+  for (int i = 0; i < 20; ++i) {
+    transport->Disconnect();
+    ASSERT_TRUE(transport->Connect(DeadlineAfterMs(5000)).ok());
+  }
+  stop = true;
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(Read(transport.get(), {0, 512}).value(), Pattern(512 * 512, 3));
+}
+
+// --- What only a network can do. ---
+
+class FaultTest : public TransportTest {};
+INSTANTIATE_TEST_SUITE_P(Network, FaultTest, ::testing::Values(Kind::kSlowNetwork), KindName);
+
+TEST_P(FaultTest, AFrozenPeerEndsInTheDeadline) {
+  auto transport = MakeConnected();
+  ASSERT_TRUE(Write(transport.get(), {0, 8}, Pattern(4096, 1)).ok());
+  relay_->Hold(true);
+  std::string data(4096, '?');
+  Call call;
+  Prepare(&call, Op::kRead, {0, 8});
+  call.in = reinterpret_cast<std::byte*>(data.data());
+  call.deadline_ns = DeadlineAfterMs(50);
+  EXPECT_EQ(Run(transport.get(), &call).code(), absl::StatusCode::kDeadlineExceeded);
+  // One that nobody waits for, likewise.
+  relay_->Hold(false);
+  ASSERT_TRUE(transport->Connect(DeadlineAfterMs(5000)).ok());
+  relay_->Hold(true);
+  std::atomic<bool> done{false};
+  Call unwaited;
+  Prepare(&unwaited, Op::kRead, {0, 8});
+  unwaited.in = call.in;
+  unwaited.deadline_ns = DeadlineAfterMs(50);
+  unwaited.context = &done;
+  unwaited.done = [](Call* call) { *static_cast<std::atomic<bool>*>(call->context) = true; };
+  transport->Start(&unwaited);
+  const int64_t deadline_ns = DeadlineAfterMs(20'000);
+  while (!done && MonotonicNs() < deadline_ns) std::this_thread::yield();
+  ASSERT_TRUE(done);
+  EXPECT_EQ(unwaited.code, absl::StatusCode::kDeadlineExceeded);
+  relay_->Hold(false);
+  ASSERT_TRUE(transport->Connect(DeadlineAfterMs(5000)).ok());
+  EXPECT_EQ(Read(transport.get(), {0, 8}).value(), Pattern(4096, 1));
+}
+
+TEST_P(FaultTest, ALateFollowerBreaksTheConnectionForAll) {
+  auto transport = MakeConnected();
+  ASSERT_TRUE(Write(transport.get(), {0, 8}, Pattern(4096, 1)).ok());
+  relay_->Hold(true);
+  std::vector<std::thread> threads;
+  std::atomic<int> late{0}, broken{0};
+  for (int t = 0; t < 6; ++t) {
+    threads.emplace_back([&, t] {
+      std::string data(4096, '?');
+      Call call;
+      Prepare(&call, Op::kRead, {0, 8});
+      call.in = reinterpret_cast<std::byte*>(data.data());
+      call.deadline_ns = DeadlineAfterMs(t == 3 ? 100 : 20'000);
+      const absl::StatusCode code = Run(transport.get(), &call).code();
+      ++(code == absl::StatusCode::kDeadlineExceeded ? late : broken);
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(late, 1);
+  EXPECT_EQ(broken, 5);
+}
+
+struct NamedPlan {
+  const char* name;
+  FaultPlan plan;
+};
+
+// A write that was answered stays; one that was not is old or new; nothing else, ever; and no call outlives its deadline.
+TEST_P(FaultTest, EveryFaultIsAnErrorAndNeverAWrongByte) {
+  const NamedPlan plans[] = {{"drop", {.drop = 0.05}},       {"repeat", {.repeat = 0.05}},
+                             {"corrupt", {.corrupt = 0.05}}, {"cut", {.cut = 0.05}},
+                             {"reorder", {.reorder = 0.05}}, {"delay", {.delay = 0.5, .delay_us_max = 300}}};
+  constexpr int kPlaces = 16;
+  // What each place may hold: the seed of the last answered write, and those of unanswered ones since. 0: zeros.
+  std::vector<std::vector<uint64_t>> possible(kPlaces, {0});
+  uint64_t next_seed = 1;
+  bool created = false;
+  std::mt19937_64 random(TestSeed());
+  for (const auto& [name, plan] : plans) {
+    SCOPED_TRACE(name);
+    auto transport = MakeConnected();
+    relay_->SetPlan(plan);
+    const uint64_t faults_before = relay_->faults();
+    int failures = 0;
+    for (int i = 0; i < 600; ++i) {
+      if (!transport->connected()) {
+        ++failures;
+        ASSERT_TRUE(transport->Connect(DeadlineAfterMs(5000)).ok());
+      }
+      const int place = random() % kPlaces;
+      const ChunkRange range{uint64_t(place) * 512, 24};
+      Call call;
+      std::string data;
+      const bool write = i == 0 || random() % 2 == 0;
+      Prepare(&call, write ? Op::kWrite : Op::kRead, range, write ? kFlagCreate : 0);
+      call.deadline_ns = DeadlineAfterMs(100);
+      data = write ? Pattern(range.bytes(), next_seed) : std::string(range.bytes(), '?');
+      call.out = call.in = reinterpret_cast<std::byte*>(data.data());
+      const absl::Status status = Run(transport.get(), &call);
+      if (write) {
+        if (status.ok()) possible[place].clear();
+        created = created || status.ok();
+        possible[place].push_back(next_seed++);
+      } else if (status.ok()) {
+        // Each chunk on its own: an unanswered write may have been overwritten by none or all of a later one.
+        for (int chunk = 0; chunk < 24; ++chunk) {
+          bool known = false;
+          for (const uint64_t seed : possible[place]) {
+            const std::string expected = seed == 0 ? std::string(range.bytes(), '\0') : Pattern(range.bytes(), seed);
+            known = known || data.compare(chunk * 512, 512, expected, chunk * 512, 512) == 0;
+          }
+          ASSERT_TRUE(known) << "place " << place << " chunk " << chunk << " holds what was never written there";
+        }
+      } else {
+        ASSERT_TRUE(!created || status.code() != absl::StatusCode::kNotFound) << status;
+      }
+    }
+    EXPECT_GT(relay_->faults(), faults_before);
+    // With one call at a time nothing is there to be overtaken, and delay is no failure.
+    if (std::string(name) != "delay" && std::string(name) != "reorder") {
+      EXPECT_GT(failures, 0);
+    }
+    relay_->SetPlan({});
+  }
+}
+
+}  // namespace
+}  // namespace nram

@@ -1,0 +1,194 @@
+#include "tests/util/faulty_relay.h"
+
+#include <glog/logging.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "proto/frame.h"
+
+namespace nram {
+
+struct FaultyRelay::Link {
+  // One direction: bytes read, a frame that waits to be overtaken, bytes to be sent.
+  struct Direction {
+    UniqueFd* from;
+    UniqueFd* to;
+    std::string bytes;
+    std::string overtaken;
+    std::string out;
+    bool cut = false;  // ends when `out` is sent
+    uint64_t frames = 0;
+  };
+
+  UniqueFd client;
+  UniqueFd server;
+  std::mt19937_64 random;
+  Direction directions[2];
+  std::thread thread;
+};
+
+FaultyRelay::FaultyRelay(const Endpoint& target, uint64_t seed) : target_(target), seed_(seed) {
+  char name[] = "/tmp/nram-relay-XXXXXX";
+  PCHECK(mkdtemp(name) != nullptr);
+  directory_ = name;
+  socket_path_ = directory_ + "/socket";
+  stop_event_.reset(eventfd(0, EFD_CLOEXEC));
+  listener_.reset(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  memcpy(address.sun_path, socket_path_.data(), socket_path_.size());
+  PCHECK(bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+  PCHECK(listen(listener_.get(), 64) == 0);
+  acceptor_ = std::thread([this] { AcceptLoop(); });
+}
+
+FaultyRelay::~FaultyRelay() {
+  stopping_ = true;
+  const uint64_t one = 1;
+  PCHECK(write(stop_event_.get(), &one, sizeof one) == sizeof one);
+  acceptor_.join();
+  for (auto& link : links_) link->thread.join();
+  unlink(socket_path_.c_str());
+  rmdir(directory_.c_str());
+}
+
+void FaultyRelay::SetPlan(const FaultPlan& plan) {
+  MutexLock lock(&mu_);
+  plan_ = plan;
+}
+
+FaultPlan FaultyRelay::plan() const {
+  MutexLock lock(&mu_);
+  return plan_;
+}
+
+void FaultyRelay::SetDown(bool down) { down_ = down; }
+
+void FaultyRelay::AcceptLoop() {
+  const SocketAddress target = ResolveEndpoint(target_).value();
+  uint64_t number = 0;
+  while (true) {
+    pollfd fds[] = {{stop_event_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
+    poll(fds, 2, -1);
+    if (stopping_) return;
+    UniqueFd client(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!client.valid() || down_) continue;
+    auto server = ConnectSocket(target, DeadlineAfterMs(1000));
+    if (!server.ok()) continue;
+    auto link = std::make_unique<Link>();
+    link->client = std::move(client);
+    link->server = *std::move(server);
+    link->random.seed(seed_ + number++);
+    link->directions[0].from = link->directions[1].to = &link->client;
+    link->directions[0].to = link->directions[1].from = &link->server;
+    Link* raw = link.get();
+    link->thread = std::thread([this, raw] { RelayLoop(raw); });
+    MutexLock lock(&mu_);
+    links_.push_back(std::move(link));
+  }
+}
+
+void FaultyRelay::RelayLoop(Link* link) {
+  // Queued, not sent: an end that does not read must not keep the relay from reading. Credit bounds what can be queued.
+  const auto send_all = [&](Link::Direction* direction, absl::string_view bytes) {
+    direction->out.append(bytes.data(), bytes.size());
+    return true;
+  };
+  const auto chance = [&](double probability) {
+    return probability > 0 && std::uniform_real_distribution<>()(link->random) < probability;
+  };
+  const auto relay = [&](Link::Direction* direction, std::string frame) {
+    if (direction->frames++ == 0) return send_all(direction, frame);
+    const FaultPlan plan = this->plan();
+    if (chance(plan.delay)) {
+      poll(nullptr, 0, 0);
+      usleep(link->random() % (plan.delay_us_max + 1));
+      ++faults_;
+    }
+    if (chance(plan.drop)) {
+      ++faults_;
+      return true;
+    }
+    if (chance(plan.corrupt)) {
+      frame[link->random() % frame.size()] ^= static_cast<char>(1 << link->random() % 8);
+      ++faults_;
+    }
+    if (chance(plan.cut)) {
+      ++faults_;
+      send_all(direction, absl::string_view(frame).substr(0, link->random() % frame.size()));
+      direction->cut = true;
+      return true;
+    }
+    if (direction->overtaken.empty() && chance(plan.reorder)) {
+      ++faults_;
+      direction->overtaken = std::move(frame);
+      return true;
+    }
+    if (!send_all(direction, frame)) return false;
+    if (chance(plan.repeat)) {
+      ++faults_;
+      if (!send_all(direction, frame)) return false;
+    }
+    if (!direction->overtaken.empty()) {
+      const std::string late = std::move(direction->overtaken);
+      direction->overtaken.clear();
+      return send_all(direction, late);
+    }
+    return true;
+  };
+  std::string chunk(256 * 1024, '\0');
+  bool alive = true;
+  while (alive && !stopping_) {
+    if (down_) break;
+    const auto events = [](const Link::Direction& out) { return static_cast<int16_t>(out.out.empty() ? POLLIN : POLLIN | POLLOUT); };
+    pollfd fds[] = {{link->client.get(), events(link->directions[1]), 0}, {link->server.get(), events(link->directions[0]), 0}};
+    // A frame that waits to be overtaken by one that never comes is let go after a while.
+    const int ready = poll(fds, 2, 5);
+    if (held_) {
+      poll(nullptr, 0, 5);
+      continue;
+    }
+    for (int i = 0; i < 2 && alive; ++i) {
+      Link::Direction& direction = link->directions[i];
+      if (ready == 0 && !direction.overtaken.empty()) {
+        alive = send_all(&direction, direction.overtaken);
+        direction.overtaken.clear();
+      }
+      if (!direction.out.empty()) {
+        const ssize_t n = send(direction.to->get(), direction.out.data(), direction.out.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n > 0) direction.out.erase(0, n);
+        if (n < 0 && errno != EAGAIN) alive = false;
+      }
+      if (direction.cut && direction.out.empty()) alive = false;
+      if ((fds[i].revents & ~POLLOUT) == 0 || direction.cut) continue;
+      const ssize_t n = recv(direction.from->get(), chunk.data(), chunk.size(), MSG_DONTWAIT);
+      if (n == 0 || (n < 0 && errno != EAGAIN)) alive = false;
+      if (n > 0) direction.bytes.append(chunk.data(), n);
+      size_t taken = 0;
+      while (alive && direction.bytes.size() - taken >= kFrameHeaderBytes) {
+        FrameHeader header;
+        const auto* at = reinterpret_cast<const std::byte*>(direction.bytes.data() + taken);
+        CHECK(DecodeHeader(at, &header).ok());  // what the ends send is well formed
+        const size_t whole = kFrameHeaderBytes + header.payload_bytes;
+        if (direction.bytes.size() - taken < whole) break;
+        std::string frame = direction.bytes.substr(taken, whole);
+        taken += whole;
+        alive = relay(&direction, std::move(frame));
+      }
+      direction.bytes.erase(0, taken);
+    }
+  }
+  shutdown(link->client.get(), SHUT_RDWR);
+  shutdown(link->server.get(), SHUT_RDWR);
+}
+
+}  // namespace nram

@@ -1,0 +1,74 @@
+#ifndef NRAM_TESTS_UTIL_FAULTY_RELAY_H_
+#define NRAM_TESTS_UTIL_FAULTY_RELAY_H_
+
+// A network that misbehaves: stands between a client and a memory server, passes frames on in both directions and, by chance,
+// drops, delays, reorders, repeats, corrupts or cuts. Everything it does follows from its seed and the frames it sees.
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/fd.h"
+#include "base/sync.h"
+#include "client/transport/endpoint.h"
+
+namespace nram {
+
+// Chances are for each frame, 0 to 1.
+struct FaultPlan {
+  double drop = 0;
+  double repeat = 0;
+  double corrupt = 0;  // one bit
+  double cut = 0;      // both directions, in the middle of the frame
+  double reorder = 0;  // this frame after the next one
+  double delay = 0;
+  int64_t delay_us_max = 2'000;
+  // The first frame of each direction (hello and its answer) passes untouched.
+};
+
+// Thread-safe.
+class FaultyRelay {
+ public:
+  // Relays each connection made to socket_path() to `target`.
+  FaultyRelay(const Endpoint& target, uint64_t seed);
+  ~FaultyRelay();
+
+  Endpoint endpoint() const { return {"", 0, socket_path_}; }
+  // For frames from now on.
+  void SetPlan(const FaultPlan& plan);
+  // Stops passing anything on (and keeps what comes) until it is let go again: a frozen server or a cut cable.
+  void Hold(bool hold) { held_ = hold; }
+  // Refuses and closes connections, like a host that is down.
+  void SetDown(bool down);
+  // Faults done so far.
+  uint64_t faults() const { return faults_; }
+
+ private:
+  struct Link;
+
+  void AcceptLoop();
+  void RelayLoop(Link* link);
+  FaultPlan plan() const;
+
+  const Endpoint target_;
+  const uint64_t seed_;
+  std::string directory_;
+  std::string socket_path_;
+  UniqueFd listener_;
+  UniqueFd stop_event_;
+  std::atomic<bool> stopping_{false};
+  std::atomic<bool> held_{false};
+  std::atomic<bool> down_{false};
+  std::atomic<uint64_t> faults_{0};
+  mutable Mutex mu_;
+  FaultPlan plan_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::unique_ptr<Link>> links_ ABSL_GUARDED_BY(mu_);
+  std::thread acceptor_;
+};
+
+}  // namespace nram
+
+#endif  // NRAM_TESTS_UTIL_FAULTY_RELAY_H_
