@@ -72,7 +72,7 @@ absl::StatusOr<Connection::State> Connection::Pump(int64_t now_ns) {
         state = State::kIdle;
         break;
       case FrameReader::Progress::kWouldBlock:
-        state = State::kIdle;
+        state = round == 0 ? State::kNothing : State::kIdle;
         break;
       case FrameReader::Progress::kPaused:
         // With replies to send it paused for room in the reply buffer, which the next Flush makes.

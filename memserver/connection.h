@@ -42,6 +42,7 @@ class Connection : private FrameReader::Handler {
 
   // How Pump left it.
   enum class State {
+    kNothing,   // nothing had come
     kIdle,      // everything that came was handled; wait for more
     kMore,      // stopped for fairness; more may be there
     kWantsOut,  // replies wait until the peer takes them

@@ -89,16 +89,14 @@ class DataServer::Worker {
 
  private:
   static constexpr int kEventsMax = 64;
+  static constexpr int kLookAroundEvery = 16;
   static constexpr int64_t kSweepNs = kNsPerSecond;
 
   void Run() {
     int64_t idle_since_ns = MonotonicNs();
-    int64_t spin_until_ns = 0;
     while (!server_->stopping_.load(std::memory_order_relaxed)) {
-      const int64_t now_ns = MonotonicNs();
       int timeout_ms = 500;
       if (!again_.empty()) timeout_ms = starved_ ? 1 : 0;
-      if (now_ns < spin_until_ns) timeout_ms = 0;
       epoll_event events[kEventsMax];
       const int count = epoll_wait(epoll_.get(), events, kEventsMax, timeout_ms);
       if (count < 0) PCHECK(errno == EINTR) << "epoll_wait";
@@ -114,15 +112,34 @@ class DataServer::Worker {
         }
       }
       PumpAgain(then_ns);
-      if (worked) {
+      if (worked && spin_.enabled()) {
         spin_.Report(then_ns - idle_since_ns);
-        idle_since_ns = MonotonicNs();
-        spin_until_ns = idle_since_ns + spin_.NextBudgetNs();
+        idle_since_ns = SpinOnHot(spin_.NextBudgetNs());
       }
       if (then_ns >= next_sweep_ns_) Sweep(then_ns);
     }
     server_->counters_.open -= connections_.size();
     connections_.clear();
+  }
+
+  // Polls the connection that had the last request, and now and then all others, until nothing has come for `budget_ns`. Returns
+  // when the last request was done.
+  int64_t SpinOnHot(int64_t budget_ns) {
+    int64_t idle_since_ns = MonotonicNs();
+    int64_t now_ns = idle_since_ns;
+    for (int i = 1; budget_ns > 0 && now_ns - idle_since_ns < budget_ns && connections_.contains(hot_); ++i) {
+      const bool pumped = Pump(hot_, now_ns);
+      const int64_t then_ns = MonotonicNs();
+      if (pumped) {
+        spin_.Report(now_ns - idle_since_ns);
+        idle_since_ns = then_ns;
+      }
+      now_ns = then_ns;
+      if (!again_.empty()) break;
+      epoll_event event;
+      if (i % kLookAroundEvery == 0 && epoll_wait(epoll_.get(), &event, 1, 0) > 0 && event.data.ptr != hot_) break;
+    }
+    return idle_since_ns;
   }
 
   void TakeInbox() {
@@ -144,16 +161,19 @@ class DataServer::Worker {
     }
   }
 
-  void Pump(Connection* connection, int64_t now_ns) {
-    if (!connections_.contains(connection)) return;
+  // True if the connection had something.
+  bool Pump(Connection* connection, int64_t now_ns) {
+    if (!connections_.contains(connection)) return false;
+    hot_ = connection;
     const absl::StatusOr<Connection::State> state = connection->Pump(now_ns);
     if (!state.ok()) {
       Close(connection, state.status());
-      return;
+      return true;
     }
     uint32_t wanted = EPOLLIN;
     switch (*state) {
       case Connection::State::kIdle:
+      case Connection::State::kNothing:
         break;
       case Connection::State::kMore:
         Requeue(connection);
@@ -168,17 +188,18 @@ class DataServer::Worker {
         break;
       case Connection::State::kEnded:
         Close(connection, absl::OkStatus());
-        return;
+        return true;
     }
     if (connection->session().urgent() && !urgent_ && !connection->has_output()) {
       Move(connection);
-      return;
+      return true;
     }
     if (connection->epoll_events != wanted) {
       connection->epoll_events = wanted;
       epoll_event event{.events = wanted, .data = {.ptr = connection}};
       PCHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, connection->fd(), &event) == 0);
     }
+    return *state != Connection::State::kNothing;
   }
 
   void Requeue(Connection* connection) {
@@ -236,6 +257,7 @@ class DataServer::Worker {
   std::vector<Connection*> again_;    // to be pumped again without waiting for an event
   std::vector<Connection*> pumping_;  // PumpAgain's own
   bool starved_ = false;
+  Connection* hot_ = nullptr;         // pumped last; may be gone
   int64_t next_sweep_ns_ = 0;
 
   Mutex mu_;

@@ -25,6 +25,7 @@ void Io::Reset(Region* region, const Request& request, bool waited_for) {
   request_ = request;
   waited_for_ = waited_for;
   io_class_ = request.io_class;
+  callback_ = nullptr;
   busy_ = next_part_ = 0;
   pumping_ = pump_again_ = false;
   status_ = absl::OkStatus();
@@ -75,8 +76,28 @@ void Io::BeginOrFail(Region* region, const absl::StatusOr<Request>& request, voi
 
 absl::Status Io::Wait() {
   CHECK_NE(state_.load(), kIdle) << "nothing was started on this Io";
-  // Every part ends by its deadline, so this does; the bound here is only how long one sleep is.
-  while (!done()) FutexWaitUntil(&state_, kRunning, DeadlineAfterMs(1'000));
+  size_t looked_at = 0;
+  while (!done()) {
+    // Receive for a part that is under way; that ends it, and starts what comes next, on this thread.
+    Transport* transport = nullptr;
+    Call* call = nullptr;
+    {
+      MutexLock lock(&mu_);
+      for (size_t i = 0; i < kPartsMax && transport == nullptr; ++i) {
+        IoPart& part = parts_[(looked_at + i) % kPartsMax];
+        if (!part.busy || !part.started || part.call.is_done()) continue;
+        transport = part.transport;
+        call = &part.call;
+        looked_at = (looked_at + i) % kPartsMax;
+      }
+    }
+    if (transport != nullptr) {
+      transport->Wait(call);
+    } else {
+      // Another thread is ending one, or a link is going to try one again. Each ends by its deadline.
+      FutexWaitUntil(&state_, kRunning, DeadlineAfterMs(1));
+    }
+  }
   MutexLock lock(&mu_);
   return status_;
 }
@@ -106,6 +127,7 @@ IoPart* Io::ClaimLocked() {
                    : nullptr;
   call.deadline_ns = request_.deadline_ns;
   call.done = waited_for_ ? nullptr : &OnCallDone;
+  call.wait_expected = callback_ == nullptr;
   call.context = part;
   request_.chunk = range.end();
   ++busy_;
@@ -167,6 +189,10 @@ absl::StatusOr<bool> Io::TryLaunch(IoPart* part, bool may_block) {
   const uint64_t wanted_room = writes ? range.pages() * ServerLink::kRoomBytesPerPage : 0;
   part->room_bytes = 0;
   part->link = nullptr;
+  {
+    MutexLock lock(&mu_);
+    part->started = false;
+  }
   NRAM_ASSIGN_OR_RETURN(Region::Target target, region_->FindTarget(range.first / kChunksPerSpan));
   if (target.link == nullptr && writes) {
     NRAM_ASSIGN_OR_RETURN(target, region_->Place(range.first / kChunksPerSpan, wanted_room, call.deadline_ns, may_block,
@@ -203,8 +229,13 @@ absl::StatusOr<bool> Io::TryLaunch(IoPart* part, bool may_block) {
   }
   call.request.flags = 0;
   if (writes && !target.created) call.request.flags = kFlagCreate | (region_->gc_ ? kFlagGc : 0);
-  part->transport = link->transport(io_class_);
-  part->transport->Start(&call);  // there is one: the link had an incarnation when the span was placed
+  Transport* const transport = link->transport(io_class_);
+  {
+    MutexLock lock(&mu_);
+    part->transport = transport;
+    part->started = true;
+  }
+  transport->Start(&call);  // there is one: the link had an incarnation when the span was placed
   return true;
 }
 

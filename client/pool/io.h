@@ -31,6 +31,7 @@ struct IoPart {
   uint64_t room_bytes = 0;         // taken for it
   bool room_is_regions = false;    // from what the region has reserved for itself
   bool busy = false;
+  bool started = false;  // `call` was given to `transport`
   IoPart* next_retry = nullptr;
 };
 

@@ -46,14 +46,10 @@ void CompleteCall(Call* call, absl::StatusCode code, Reason reason, uint64_t aux
   call->code = code;
   call->reason = reason;
   call->aux = aux;
-  if (call->done != nullptr) {
-    call->state.store(Call::kDone, std::memory_order_release);
-    call->done(call);
-    return;
-  }
-  // The waiter may return, and the call be gone, as soon as the state says so.
-  call->state.store(Call::kDone, std::memory_order_release);
-  FutexWakeAll(&call->state);
+  // A waiter may return as soon as the state says so, and the call be gone unless it has a `done`.
+  void (*const done)(Call*) = call->done;
+  if (call->state.exchange(Call::kDone, std::memory_order_acq_rel) == Call::kSleeping) FutexWakeAll(&call->state);
+  if (done != nullptr) done(call);
 }
 
 absl::Status CallStatus(const Call& call, absl::string_view who) {

@@ -26,9 +26,12 @@ struct Call {
   // read: range.bytes() bytes. Holes are filled with zeros. Unspecified unless the call succeeds.
   std::byte* in = nullptr;
   int64_t deadline_ns = 0;  // absolute, monotonic
-  // Null: a thread will Wait for the call. Else nobody Waits, and this runs exactly once when the call is done, on any thread
-  // that moves traffic, with no lock held. It must not block, and may Start calls. The transport does not touch the call after.
+  // Null: a thread will Wait for the call. Else this runs exactly once when the call is done, on any thread that moves traffic,
+  // with no lock held. It must not block, and may Start calls. The transport does not touch the call after.
   void (*done)(Call* call) = nullptr;
+  // With `done`: whether somebody is expected to Wait all the same, soon. The poller then leaves the receiving to him, but for a
+  // look every 20 ms. The call must stay until both `done` has run and Wait has returned.
+  bool wait_expected = false;
   void* context = nullptr;
 
   // --- Set by the transport. ---
@@ -42,7 +45,8 @@ struct Call {
   bool is_done() const { return state.load(std::memory_order_acquire) == kDone; }
 
   // --- The transport's own. ---
-  static constexpr uint32_t kIdle = 0, kPending = 1, kDone = 2, kLead = 3;
+  // kSleeping: pending, and its waiter must be woken. kLead: woken to take the receiving role.
+  static constexpr uint32_t kIdle = 0, kPending = 1, kSleeping = 2, kLead = 3, kDone = 4;
   std::atomic<uint32_t> state{kIdle};
   Call* next = nullptr;
   uint32_t payload_crc = 0;

@@ -153,7 +153,7 @@ void SocketTransport::Start(Call* call) {
       broken = true;
     } else {
       queue_.Push(call);
-      if (call->done != nullptr) ++unwaited_;
+      CountLocked(*call, 1);
       SendLocked();
       ArmIfNeededLocked();
     }
@@ -229,6 +229,11 @@ void SocketTransport::SendLocked() {
   if (!connected()) roles_free_.SignalAll();
 }
 
+void SocketTransport::CountLocked(const Call& call, int change) {
+  if (call.done == nullptr) return;
+  (call.wait_expected ? lazy_ : unwaited_) += change;
+}
+
 void SocketTransport::ArmIfNeededLocked() {
   if (!connected() || receiving_ || armed_ || unwaited_ == 0) return;
   poller_->Arm(this, fd_.get(), fd_registered_, send_blocked_);
@@ -256,7 +261,7 @@ absl::Status SocketTransport::OnFrame(const FrameHeader& reply) {
     slots_[reply.request_id % kSlots] = nullptr;
     --requests_out_;
     credit_out_bytes_ -= call->credit_bytes;
-    if (call->done != nullptr) --unwaited_;
+    CountLocked(*call, -1);
     if (queue_.head != nullptr) SendLocked();
   }
   CompleteCall(call, absl::StatusCode::kOk, reply.reason, reply.aux);
@@ -340,7 +345,7 @@ void SocketTransport::ReleaseReceivingLocked() {
   while (!followers_.empty()) {
     Call* call = followers_.front();
     followers_.erase(followers_.begin());
-    uint32_t expected = Call::kPending;
+    uint32_t expected = Call::kSleeping;
     if (call->state.compare_exchange_strong(expected, Call::kLead)) {
       FutexWakeAll(&call->state);
       return;
@@ -352,24 +357,24 @@ void SocketTransport::ReleaseReceivingLocked() {
 void SocketTransport::SleepAsFollower(Call* call) {
   {
     MutexLock lock(&mu_);
-    if (!receiving_) return;
+    uint32_t expected = Call::kPending;
+    if (!receiving_ || !call->state.compare_exchange_strong(expected, Call::kSleeping)) return;
     followers_.push_back(call);
   }
-  while (call->state.load(std::memory_order_acquire) == Call::kPending && MonotonicNs() < call->deadline_ns) {
-    FutexWaitUntil(&call->state, Call::kPending, call->deadline_ns);
+  while (call->state.load(std::memory_order_acquire) == Call::kSleeping && MonotonicNs() < call->deadline_ns) {
+    FutexWaitUntil(&call->state, Call::kSleeping, call->deadline_ns);
   }
-  bool late = false;
   {
     MutexLock lock(&mu_);
     std::erase(followers_, call);
-    uint32_t expected = Call::kLead;
-    const bool led = call->state.compare_exchange_strong(expected, Call::kPending);
-    if (!led && !call->is_done() && MonotonicNs() >= call->deadline_ns) {
-      late = true;
-      BreakLocked();
+    uint32_t seen = call->state.load(std::memory_order_acquire);
+    while (seen != Call::kDone && !call->state.compare_exchange_weak(seen, Call::kPending)) {
     }
+    // Neither done nor called upon to lead: late.
+    if (seen != Call::kSleeping) return;
+    BreakLocked();
   }
-  if (late) FailIfIdleAndBroken();
+  FailIfIdleAndBroken();
 }
 
 void SocketTransport::BreakLocked() {
@@ -401,7 +406,7 @@ void SocketTransport::FailAll() {
     while (queue_.head != nullptr) failed.Push(queue_.Pop());
     requests_out_ = 0;
     credit_out_bytes_ = 0;
-    unwaited_ = 0;
+    unwaited_ = lazy_ = 0;
     landing_call_ = nullptr;
   }
   const int64_t now_ns = MonotonicNs();
@@ -423,7 +428,7 @@ void SocketTransport::Disconnect() {
 void SocketTransport::OnReady() {
   {
     MutexLock lock(&mu_);
-    armed_ = false;
+    armed_ = false;  // or, from OnTick, about to be found so
     if (!connected() || receiving_) return;  // whoever receives arms it again if need be
     receiving_ = true;
     if (send_blocked_) SendLocked();
@@ -444,12 +449,17 @@ bool SocketTransport::HasExpiredLocked(int64_t now_ns) const {
 }
 
 void SocketTransport::OnTick(int64_t now_ns) {
+  bool look = false;
   {
     MutexLock lock(&mu_);
-    if (connected() && unwaited_ > 0 && HasExpiredLocked(now_ns)) BreakLocked();
-    if (connected()) return;
+    if (connected() && unwaited_ + lazy_ > 0 && HasExpiredLocked(now_ns)) BreakLocked();
+    look = connected() && lazy_ > 0 && !receiving_;
   }
-  FailIfIdleAndBroken();
+  if (look) {
+    OnReady();
+  } else if (!connected()) {
+    FailIfIdleAndBroken();
+  }
 }
 
 }  // namespace nram

@@ -90,6 +90,7 @@ class SocketTransport : public Transport, private FrameReader::Handler, private 
   void AppendToBatchLocked(Call* call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Sends until nothing is left or the socket is full. Releases mu_ around system calls.
   void SendLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void CountLocked(const Call& call, int change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Lets the poller receive if calls are under way that nobody waits for and nobody receives.
   void ArmIfNeededLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Receives, holding the role, until `call` is done (null: until the socket is empty) or its deadline passes.
@@ -121,7 +122,8 @@ class SocketTransport : public Transport, private FrameReader::Handler, private 
   uint64_t next_request_id_ ABSL_GUARDED_BY(mu_) = 2;  // hello was 1
   uint32_t requests_out_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t credit_out_bytes_ ABSL_GUARDED_BY(mu_) = 0;
-  uint32_t unwaited_ ABSL_GUARDED_BY(mu_) = 0;  // calls with `done`, queued or sent
+  int unwaited_ ABSL_GUARDED_BY(mu_) = 0;  // calls with `done`, queued or sent, that the poller receives
+  int lazy_ ABSL_GUARDED_BY(mu_) = 0;      // those with wait_expected
   bool sending_ ABSL_GUARDED_BY(mu_) = false;
   bool send_blocked_ ABSL_GUARDED_BY(mu_) = false;
   bool receiving_ ABSL_GUARDED_BY(mu_) = false;

@@ -26,7 +26,7 @@ class Transport {
   // once with kUnavailable.
   virtual void Start(Call* call) = 0;
 
-  // Returns when `call`, started here without `done`, is done; that is at its deadline at the latest. The calling thread
+  // Returns when `call`, started here without `done` or with wait_expected, is done; that is at its deadline at the latest. The calling thread
   // moves this connection's traffic meanwhile if no other thread does. A deadline that passes breaks the connection, so that a
   // request nobody waits for any more is never executed late; other calls under way then end with kUnavailable.
   virtual void Wait(Call* call) = 0;

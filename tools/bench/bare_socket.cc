@@ -1,0 +1,169 @@
+#include "tools/bench/bare_socket.h"
+
+#include <errno.h>
+#include <glog/logging.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/clock.h"
+#include "base/status.h"
+
+namespace nram {
+namespace {
+
+constexpr size_t kBufferBytes = 4 << 20;
+
+struct Head {
+  uint32_t request_bytes;
+  uint32_t reply_bytes;
+  uint32_t spin;
+  uint32_t unused;
+};
+
+void SetNoDelay(int fd) {
+  const int on = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+}
+
+ssize_t Receive(int fd, char* to, size_t bytes, bool spin) {
+  while (true) {
+    const ssize_t n = recv(fd, to, bytes, spin ? MSG_DONTWAIT : 0);
+    if (n >= 0 || (errno != EAGAIN && errno != EINTR)) return n;
+  }
+}
+
+bool SendAll(int fd, const char* from, size_t bytes) {
+  while (bytes > 0) {
+    const ssize_t n = send(fd, from, bytes, MSG_NOSIGNAL);
+    if (n < 0) return false;
+    from += n;
+    bytes -= n;
+  }
+  return true;
+}
+
+void Answer(int fd) {
+  static char reply[kBufferBytes];
+  static char in[kBufferBytes];
+  size_t have = 0;
+  bool spin = false;
+  while (true) {
+    const ssize_t n = Receive(fd, in + have, sizeof in - have, spin);
+    if (n <= 0) return;
+    have += n;
+    size_t at = 0;
+    size_t owed = 0;
+    Head head;
+    while (have - at >= sizeof head) {
+      memcpy(&head, in + at, sizeof head);
+      if (have - at < head.request_bytes) break;
+      at += head.request_bytes;
+      owed += head.reply_bytes;
+      spin = head.spin != 0;
+    }
+    memmove(in, in + at, have - at);
+    have -= at;
+    while (owed > 0) {
+      const size_t step = std::min(owed, sizeof reply);
+      if (!SendAll(fd, reply, step)) return;
+      owed -= step;
+    }
+  }
+}
+
+}  // namespace
+
+void PinToProcessor(int number) {
+  const int count = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(number < 0 ? count + number : number, &set);
+  PCHECK(sched_setaffinity(0, sizeof set, &set) == 0);
+}
+
+absl::StatusOr<BareSocket> BareSocket::Start() {
+  UniqueFd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  auto* generic = reinterpret_cast<sockaddr*>(&address);
+  if (bind(listener.get(), generic, length) != 0 || listen(listener.get(), 1) != 0 ||
+      getsockname(listener.get(), generic, &length) != 0) {
+    return ErrnoStatus(errno, "the reference's socket");
+  }
+  BareSocket bare;
+  const pid_t parent = getpid();
+  bare.child_ = fork();
+  if (bare.child_ < 0) return ErrnoStatus(errno, "fork");
+  if (bare.child_ == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(1);
+    PinToProcessor(-1);
+    const int fd = accept(listener.get(), nullptr, nullptr);
+    SetNoDelay(fd);
+    Answer(fd);
+    _exit(0);
+  }
+  bare.fd_.reset(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (connect(bare.fd_.get(), generic, length) != 0) return ErrnoStatus(errno, "connect to the reference");
+  SetNoDelay(bare.fd_.get());
+  bare.buffer_.resize(kBufferBytes);
+  return bare;
+}
+
+BareSocket::~BareSocket() {
+  if (!fd_.valid()) return;  // moved from
+  fd_.reset();
+  waitpid(child_, nullptr, 0);
+}
+
+std::vector<int64_t> BareSocket::PingPong(const Shape& shape, int count) {
+  std::vector<int64_t> took_ns;
+  took_ns.reserve(count);
+  const Head head{shape.request_bytes, shape.reply_bytes, shape.spin, 0};
+  memcpy(buffer_.data(), &head, sizeof head);
+  for (int i = 0; i < count; ++i) {
+    const int64_t began_ns = MonotonicNs();
+    PCHECK(SendAll(fd_.get(), buffer_.data(), shape.request_bytes));
+    for (size_t have = 0; have < shape.reply_bytes;) {
+      const ssize_t n = Receive(fd_.get(), buffer_.data() + 4096, shape.reply_bytes - have, shape.spin);
+      PCHECK(n > 0);
+      have += n;
+    }
+    took_ns.push_back(MonotonicNs() - began_ns);
+    memcpy(buffer_.data(), &head, sizeof head);
+  }
+  return took_ns;
+}
+
+int64_t BareSocket::Stream(const Shape& shape, int count, int depth) {
+  const Head head{shape.request_bytes, shape.reply_bytes, shape.spin, 0};
+  std::vector<char> request(shape.request_bytes);
+  memcpy(request.data(), &head, sizeof head);
+  const int64_t began_ns = MonotonicNs();
+  int sent = 0;
+  int answered = 0;
+  size_t partial = 0;
+  while (answered < count) {
+    for (; sent < count && sent - answered < depth; ++sent) PCHECK(SendAll(fd_.get(), request.data(), request.size()));
+    const ssize_t n = Receive(fd_.get(), buffer_.data(), buffer_.size(), shape.spin);
+    PCHECK(n > 0);
+    partial += n;
+    answered += partial / shape.reply_bytes;
+    partial %= shape.reply_bytes;
+  }
+  return MonotonicNs() - began_ns;
+}
+
+}  // namespace nram
