@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <glog/logging.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/epoll.h>
@@ -18,6 +17,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/socket.h"
 #include "base/status.h"
 #include "memserver/listen.h"
 
@@ -326,8 +326,8 @@ void DataServer::Accept(int listener, bool is_tcp) {
     return;
   }
   if (is_tcp) {
+    TuneTcp(fd.get());
     const int on = 1;
-    setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     setsockopt(fd.get(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
   }
   ++counters_.open;

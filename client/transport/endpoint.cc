@@ -2,8 +2,6 @@
 
 #include <errno.h>
 #include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/un.h>
 
@@ -15,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/clock.h"
+#include "base/socket.h"
 #include "base/status.h"
 
 namespace nram {
@@ -93,10 +92,7 @@ absl::StatusOr<SocketAddress> ResolveEndpoint(const Endpoint& endpoint) {
 absl::StatusOr<UniqueFd> ConnectSocket(const SocketAddress& address, int64_t deadline_ns) {
   UniqueFd fd(socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd.valid()) return ErrnoStatus(errno, "socket");
-  if (address.storage.ss_family != AF_UNIX) {
-    const int on = 1;
-    setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-  }
+  if (address.storage.ss_family != AF_UNIX) TuneTcp(fd.get());
   if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.length) == 0) return fd;
   if (errno != EINPROGRESS) return absl::UnavailableError(absl::StrCat("connect: ", strerror(errno)));
   while (true) {

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <glog/logging.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -16,6 +15,7 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "base/socket.h"
 #include "base/status.h"
 
 namespace nram {
@@ -29,11 +29,6 @@ struct Head {
   uint32_t spin;
   uint32_t unused;
 };
-
-void SetNoDelay(int fd) {
-  const int on = 1;
-  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-}
 
 ssize_t Receive(int fd, char* to, size_t bytes, bool spin) {
   while (true) {
@@ -111,13 +106,13 @@ absl::StatusOr<BareSocket> BareSocket::Start() {
     if (getppid() != parent) _exit(1);
     PinToProcessor(-1);
     const int fd = accept(listener.get(), nullptr, nullptr);
-    SetNoDelay(fd);
+    TuneTcp(fd);
     Answer(fd);
     _exit(0);
   }
   bare.fd_.reset(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (connect(bare.fd_.get(), generic, length) != 0) return ErrnoStatus(errno, "connect to the reference");
-  SetNoDelay(bare.fd_.get());
+  TuneTcp(bare.fd_.get());
   bare.buffer_.resize(kBufferBytes);
   return bare;
 }
