@@ -55,12 +55,17 @@ absl::StatusOr<Connection::State> Connection::Pump(int64_t now_ns) {
     if (reply_.data == nullptr) return State::kStarved;
   }
   State state = State::kMore;
+  bool paused = false;
   for (int round = 0; round < kRoundsMax && state == State::kMore; ++round) {
-    const size_t sent_before = sent_;
-    NRAM_ASSIGN_OR_RETURN(const bool flushed, Flush());
-    if (!flushed) {
-      if (sent_ != sent_before) progress_ns_ = now_ns;
-      return State::kWantsOut;
+    // Small replies wait for each other while more requests are there to be read: one wake-up of the peer for all.
+    if (sent_ > 0 || paused || reply_.used >= kFlushBytes) {
+      const size_t sent_before = sent_;
+      NRAM_ASSIGN_OR_RETURN(const bool flushed, Flush());
+      if (!flushed) {
+        if (sent_ != sent_before) progress_ns_ = now_ns;
+        return State::kWantsOut;
+      }
+      paused = false;
     }
     NRAM_ASSIGN_OR_RETURN(const FrameReader::Progress progress, reader_.ReadFrom(fd_.get(), this));
     switch (progress) {
@@ -77,6 +82,7 @@ absl::StatusOr<Connection::State> Connection::Pump(int64_t now_ns) {
       case FrameReader::Progress::kPaused:
         // With replies to send it paused for room in the reply buffer, which the next Flush makes.
         if (reply_.used == 0) state = State::kStarved;
+        paused = true;
         break;
       case FrameReader::Progress::kEnd:
         state = State::kEnded;

@@ -73,6 +73,7 @@ class Connection : private FrameReader::Handler {
 
  private:
   static constexpr int kRoundsMax = 8;
+  static constexpr size_t kFlushBytes = 16 * 1024;
 
   absl::StatusOr<bool> OnHeader(const FrameHeader& header, absl::Span<const ChunkMask> masks, Landing* landing) override;
   absl::Status OnFrame(const FrameHeader& header) override;

@@ -133,6 +133,8 @@ class DataServer::Worker {
       if (pumped) {
         spin_.Report(now_ns - idle_since_ns);
         idle_since_ns = then_ns;
+      } else {
+        SpinPause();
       }
       now_ns = then_ns;
       if (!again_.empty()) break;

@@ -51,12 +51,20 @@ absl::StatusOr<FrameReader::Progress> FrameReader::ReadFrom(int fd, Handler* han
       direct += landing[i].iov_len - skip;
     }
   }
-  pieces[count++] = {buffer_.get() + end_, buffer_bytes_ - end_};
-  const size_t room = direct + buffer_bytes_ - end_;
-  msghdr message{};
-  message.msg_iov = pieces;
-  message.msg_iovlen = count;
-  const ssize_t n = recvmsg(fd, &message, MSG_DONTWAIT);
+  // Large frames come in rows: after one, only the next header is read ahead, so that its payload can land where it belongs.
+  size_t ahead = buffer_bytes_ - end_;
+  if (header_.payload_bytes >= kLargePayloadBytes && !dropping_) ahead = std::min(ahead, kSmallReadAheadBytes);
+  pieces[count++] = {buffer_.get() + end_, ahead};
+  const size_t room = direct + ahead;
+  ssize_t n = 0;
+  if (count == 1) {
+    n = recv(fd, pieces[0].iov_base, pieces[0].iov_len, MSG_DONTWAIT);
+  } else {
+    msghdr message{};
+    message.msg_iov = pieces;
+    message.msg_iovlen = count;
+    n = recvmsg(fd, &message, MSG_DONTWAIT);
+  }
   if (n < 0) {
     if (errno == EAGAIN || errno == EINTR) return Progress::kWouldBlock;
     return absl::UnavailableError(absl::StrCat("receive: ", strerror(errno)));

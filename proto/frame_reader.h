@@ -90,6 +90,11 @@ class FrameReader {
   absl::Status FinishFrame(Handler* handler);
   void MakeRoom();
 
+  // A payload from here on is worth a read of its own: what is read ahead of it is copied once more.
+  static constexpr size_t kLargePayloadBytes = 16 * 1024;
+  // Room for a header and its masks.
+  static constexpr size_t kSmallReadAheadBytes = kFrameHeaderBytes + kPagesPerFrame;
+
   const size_t buffer_bytes_;
   const std::unique_ptr<std::byte[]> buffer_;
   size_t begin_ = 0;  // unread bytes are [begin_, end_)

@@ -19,7 +19,7 @@ namespace nram {
 Io::~Io() { CHECK_NE(state_.load(), kRunning) << "an Io went away while its operation was under way"; }
 
 void Io::Reset(Region* region, const Request& request, bool waited_for) {
-  CHECK_NE(state_.load(), kRunning) << "an Io was used twice at a time";
+  CHECK(state_.load() != kRunning && state_.load() != kSleeping) << "an Io was used twice at a time";
   MutexLock lock(&mu_);
   region_ = region;
   request_ = request;
@@ -27,9 +27,18 @@ void Io::Reset(Region* region, const Request& request, bool waited_for) {
   io_class_ = request.io_class;
   callback_ = nullptr;
   busy_ = next_part_ = 0;
-  pumping_ = pump_again_ = false;
+  pumping_ = false;
   status_ = absl::OkStatus();
   state_.store(kRunning, std::memory_order_relaxed);
+}
+
+absl::Status Io::RunOnStack(Region* region, const Request& request) {
+  if (request.chunk / kChunksPerFrame == (request.end - 1) / kChunksPerFrame) {
+    IoPart part;
+    return Io(&part, 1).Run(region, request);
+  }
+  IoPart parts[kPartsMax];
+  return Io(parts, kPartsMax).Run(region, request);
 }
 
 absl::Status Io::Run(Region* region, const Request& request) {
@@ -42,7 +51,7 @@ absl::Status Io::Run(Region* region, const Request& request) {
       if (busy_ == 0) break;
     }
     // Parts were started in turn, so the oldest is the next busy one.
-    while (!parts_[oldest].busy) oldest = (oldest + 1) % kPartsMax;
+    while (!parts_[oldest].busy) oldest = (oldest + 1) % part_count_;
     IoPart* part = &parts_[oldest];
     part->transport->Wait(&part->call);
     Settle(part, Judge(part), /*may_block=*/true);
@@ -83,19 +92,22 @@ absl::Status Io::Wait() {
     Call* call = nullptr;
     {
       MutexLock lock(&mu_);
-      for (size_t i = 0; i < kPartsMax && transport == nullptr; ++i) {
-        IoPart& part = parts_[(looked_at + i) % kPartsMax];
+      for (size_t i = 0; i < part_count_ && transport == nullptr; ++i) {
+        IoPart& part = parts_[(looked_at + i) % part_count_];
         if (!part.busy || !part.started || part.call.is_done()) continue;
         transport = part.transport;
         call = &part.call;
-        looked_at = (looked_at + i) % kPartsMax;
+        looked_at = (looked_at + i) % part_count_;
       }
     }
     if (transport != nullptr) {
       transport->Wait(call);
     } else {
       // Another thread is ending one, or a link is going to try one again. Each ends by its deadline.
-      FutexWaitUntil(&state_, kRunning, DeadlineAfterMs(1));
+      uint32_t expected = kRunning;
+      if (state_.compare_exchange_strong(expected, kSleeping)) FutexWaitUntil(&state_, kSleeping, DeadlineAfterMs(1));
+      expected = kSleeping;
+      state_.compare_exchange_strong(expected, kRunning);
     }
   }
   MutexLock lock(&mu_);
@@ -105,7 +117,7 @@ absl::Status Io::Wait() {
 IoPart* Io::ClaimLocked() {
   if (!status_.ok() || request_.chunk >= request_.end || parts_[next_part_].busy) return nullptr;
   IoPart* part = &parts_[next_part_];
-  next_part_ = (next_part_ + 1) % kPartsMax;
+  next_part_ = (next_part_ + 1) % part_count_;
   // Up to the next multiple of 64 pages: within one frame and one span.
   const uint64_t boundary = (request_.chunk / kChunksPerFrame + 1) * kChunksPerFrame;
   const ChunkRange range{request_.chunk, std::min(boundary, request_.end) - request_.chunk};
@@ -145,31 +157,26 @@ void Io::Pump(bool may_block) {
 void Io::PumpLoop(bool may_block) {
   while (true) {
     IoPart* part = nullptr;
-    {
-      MutexLock lock(&mu_);
-      pump_again_ = false;
-      part = ClaimLocked();
-    }
-    if (part != nullptr) {
-      Launch(part, may_block);
-      continue;
-    }
-    // Whether to leave and whether all is done is decided in one go: once pumping_ is false and the lock is free, another
-    // thread may finish the operation, and the Io may be gone.
     void (*callback)(Io*, void*) = nullptr;
     void* context = nullptr;
     {
       MutexLock lock(&mu_);
-      if (pump_again_) continue;
-      pumping_ = false;
-      if (waited_for_ || busy_ > 0) return;
-      callback = callback_;
-      context = callback_context_;
-      state_.store(kDone, std::memory_order_release);
-      FutexWakeAll(&state_);
+      part = ClaimLocked();
+      if (part == nullptr) {
+        // Whether to leave and whether all is done is decided in one go: once pumping_ is false and the lock is free, another
+        // thread may finish the operation, and the Io may be gone.
+        pumping_ = false;
+        if (waited_for_ || busy_ > 0) return;
+        callback = callback_;
+        context = callback_context_;
+        if (state_.exchange(kDone, std::memory_order_acq_rel) == kSleeping) FutexWakeAll(&state_);
+      }
     }
-    if (callback != nullptr) callback(this, context);
-    return;
+    if (part == nullptr) {
+      if (callback != nullptr) callback(this, context);
+      return;
+    }
+    Launch(part, may_block);
   }
 }
 
@@ -321,10 +328,8 @@ void Io::EndPart(IoPart* part, const absl::Status& status) {
     --busy_;
     if (status_.ok() && !status.ok()) status_ = status;
     if (waited_for_) return;
-    if (pumping_) {
-      pump_again_ = true;
-      return;
-    }
+    // Whoever pumps looks again before he leaves.
+    if (pumping_) return;
     pumping_ = true;
   }
   PumpLoop(/*may_block=*/false);

@@ -3,10 +3,10 @@
 
 // One operation on a region that is under way: its parts, one a frame, several in flight. The engine behind Region's calls.
 
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -42,7 +42,8 @@ class Io {
   // The most parts in flight: 4 MiB.
   static constexpr size_t kPartsMax = 16;
 
-  Io() = default;
+  // Allocates its parts, once.
+  Io() : owned_(new IoPart[kPartsMax]), parts_(owned_.get()), part_count_(kPartsMax) {}
   ~Io();
   Io(const Io&) = delete;
   Io& operator=(const Io&) = delete;
@@ -55,7 +56,7 @@ class Io {
   friend class Region;
   friend class ServerLink;
 
-  static constexpr uint32_t kIdle = 0, kRunning = 1, kDone = 2;
+  static constexpr uint32_t kIdle = 0, kRunning = 1, kSleeping = 2, kDone = 3;
 
   struct Request {
     Op op = Op::kRead;
@@ -69,7 +70,10 @@ class Io {
     IoClass io_class = IoClass::kBulk;
   };
 
+  // On parts of somebody else's, who keeps them as long: a blocking call's stack.
+  Io(IoPart* parts, size_t part_count) : parts_(parts), part_count_(part_count) {}
   // Runs a whole operation on the calling thread.
+  static absl::Status RunOnStack(Region* region, const Request& request);
   absl::Status Run(Region* region, const Request& request);
   // Begins one that completes by itself.
   void Begin(Region* region, const Request& request, void (*callback)(Io*, void*), void* context);
@@ -99,11 +103,12 @@ class Io {
   Mutex mu_;
   Region* region_ = nullptr;
   Request request_ ABSL_GUARDED_BY(mu_);
-  std::array<IoPart, kPartsMax> parts_;
+  const std::unique_ptr<IoPart[]> owned_;
+  IoPart* const parts_;
+  const size_t part_count_;
   size_t busy_ ABSL_GUARDED_BY(mu_) = 0;
   size_t next_part_ ABSL_GUARDED_BY(mu_) = 0;
   bool pumping_ ABSL_GUARDED_BY(mu_) = false;
-  bool pump_again_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mu_);
   bool waited_for_ = true;
   IoClass io_class_ = IoClass::kBulk;

@@ -71,15 +71,13 @@ absl::StatusOr<Io::Request> Region::MakeRequest(Op op, uint64_t offset, uint64_t
 absl::Status Region::Read(uint64_t offset, absl::Span<std::byte> to, const IoOptions& options) {
   NRAM_ASSIGN_OR_RETURN(Io::Request request, MakeRequest(Op::kRead, offset, to.size(), options));
   request.in = to.data();
-  Io io;
-  return io.Run(this, request);
+  return Io::RunOnStack(this, request);
 }
 
 absl::Status Region::Write(uint64_t offset, absl::Span<const std::byte> from, const IoOptions& options) {
   NRAM_ASSIGN_OR_RETURN(Io::Request request, MakeRequest(Op::kWrite, offset, from.size(), options));
   request.out = from.data();
-  Io io;
-  return io.Run(this, request);
+  return Io::RunOnStack(this, request);
 }
 
 absl::Status Region::WriteChunks(uint64_t offset, absl::Span<const std::byte> from, absl::Span<const ChunkMask> masks,
@@ -96,8 +94,7 @@ absl::Status Region::WriteChunks(uint64_t offset, absl::Span<const std::byte> fr
   }
   request.out = from.data();
   request.masks = masks.data();
-  Io io;
-  return io.Run(this, request);
+  return Io::RunOnStack(this, request);
 }
 
 void Region::StartRead(Io* io, uint64_t offset, absl::Span<std::byte> to, const IoOptions& options,

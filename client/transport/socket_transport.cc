@@ -153,8 +153,11 @@ void SocketTransport::Start(Call* call) {
       broken = true;
     } else {
       queue_.Push(call);
+      ++queued_;
       CountLocked(*call, 1);
-      SendLocked();
+      // With many under way, those that somebody is going to Wait for go out in groups: when he does, or when there are enough.
+      const bool hold = call->wait_expected && requests_out_ >= kHoldFrom && queued_ < kBatchCallsMax;
+      if (!hold) SendLocked();
       ArmIfNeededLocked();
     }
   }
@@ -177,6 +180,7 @@ bool SocketTransport::FillBatchLocked() {
     const size_t pieces = call->masks != nullptr ? 2 + 4 * call->request.range.pages() : 2;
     if (batch_.piece_count + pieces > kBatchPiecesMax) break;
     queue_.Pop();
+    --queued_;
     AppendToBatchLocked(call);
   }
   return !batch_.empty();
@@ -275,6 +279,7 @@ void SocketTransport::Wait(Call* call) {
     bool lead = false;
     {
       MutexLock lock(&mu_);
+      if (queue_.head != nullptr) SendLocked();
       if (!receiving_) receiving_ = lead = true;
     }
     if (!lead) {
@@ -307,7 +312,10 @@ void SocketTransport::ReceiveFor(Call* call) {
     }
     if (call->is_done()) break;
     if (*progress == FrameReader::Progress::kRead && MonotonicNs() < call->deadline_ns) continue;
-    if (spin_until_ns != 0 && MonotonicNs() < spin_until_ns) continue;
+    if (spin_until_ns != 0 && MonotonicNs() < spin_until_ns) {
+      SpinPause();
+      continue;
+    }
     if (!WaitReadable(call->deadline_ns)) {
       MutexLock lock(&mu_);
       BreakLocked();
@@ -404,6 +412,7 @@ void SocketTransport::FailAll() {
       slot = nullptr;
     }
     while (queue_.head != nullptr) failed.Push(queue_.Pop());
+    queued_ = 0;
     requests_out_ = 0;
     credit_out_bytes_ = 0;
     unwaited_ = lazy_ = 0;
@@ -431,7 +440,7 @@ void SocketTransport::OnReady() {
     armed_ = false;  // or, from OnTick, about to be found so
     if (!connected() || receiving_) return;  // whoever receives arms it again if need be
     receiving_ = true;
-    if (send_blocked_) SendLocked();
+    if (queue_.head != nullptr || send_blocked_) SendLocked();
   }
   ReceiveFor(nullptr);
   MutexLock lock(&mu_);

@@ -52,6 +52,7 @@ class SocketTransport : public Transport, private FrameReader::Handler, private 
   static constexpr uint32_t kSlots = 256;
   static constexpr int kPollerRoundsMax = 64;
   static constexpr int kBatchCallsMax = 16;
+  static constexpr uint32_t kHoldFrom = 8;
   static constexpr size_t kBatchPiecesMax = 512;
 
   // FIFO of calls, linked through them.
@@ -118,6 +119,7 @@ class SocketTransport : public Transport, private FrameReader::Handler, private 
   UniqueFd fd_;                         // exchanged only while nobody holds a role; shut down under mu_
   CreditWindow window_ ABSL_GUARDED_BY(mu_);
   CallQueue queue_ ABSL_GUARDED_BY(mu_);
+  int queued_ ABSL_GUARDED_BY(mu_) = 0;
   std::array<Call*, kSlots> slots_ ABSL_GUARDED_BY(mu_){};
   uint64_t next_request_id_ ABSL_GUARDED_BY(mu_) = 2;  // hello was 1
   uint32_t requests_out_ ABSL_GUARDED_BY(mu_) = 0;

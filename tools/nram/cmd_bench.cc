@@ -1,0 +1,133 @@
+// nram bench: the pool beside its reference.
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <iostream>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "base/units.h"
+#include "client/pool/pool.h"
+#include "client/pool/pool_spec.h"
+#include "nlohmann/json.hpp"
+#include "tools/bench/bare_socket.h"
+#include "tools/bench/pool_bench.h"
+#include "tools/nram/command.h"
+#include "tools/nram/local_pool.h"
+
+namespace nram {
+namespace {
+
+struct BenchOptions {
+  int64_t rounds = 7;
+  bool quick = false;
+  bool json = false;
+  std::string only;
+  int64_t spin_us = 50;
+};
+
+void Register(BenchOptions* options, ArgParser* parser) {
+  parser->Integer("rounds", 1, 1000, &options->rounds);
+  parser->Switch("quick", &options->quick);
+  parser->Switch("json", &options->json);
+  parser->String("only", &options->only);
+  parser->Integer("spin-us", 1, 10'000, &options->spin_us);
+}
+
+absl::StatusOr<std::unique_ptr<Pool>> OpenLocal(const std::string& directory, int64_t spin_us) {
+  LocalPoolOptions local;
+  local.directory = directory;
+  local.servers = 1;
+  local.server_flags = {"--donate=512MiB", absl::StrCat("--spin=", spin_us)};
+  local.die_with_parent = true;
+  local.processor = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)) - 1;
+  NRAM_RETURN_IF_ERROR(StartLocalPool(local).status());
+  PoolOptions options;
+  NRAM_ASSIGN_OR_RETURN(options.servers, ParsePoolSpec("@" + directory + "/pool"));
+  options.unix_sockets = false;
+  options.spin.limit_us = spin_us;
+  return Pool::Open(options);
+}
+
+absl::Status RunPool(const BenchOptions& options) {
+  char directory[] = "/tmp/nram-bench-XXXXXX";
+  if (mkdtemp(directory) == nullptr) return ErrnoStatus(errno, "create a directory in /tmp");
+  const std::string sleeping_dir = absl::StrCat(directory, "/sleeping");
+  const std::string spinning_dir = absl::StrCat(directory, "/spinning");
+  const auto cleanup = absl::MakeCleanup([&] {
+    (void)StopLocalPool(sleeping_dir, 2'000);
+    (void)StopLocalPool(spinning_dir, 2'000);
+    rmdir(directory);
+  });
+  // The reference forks, so it comes before any thread.
+  NRAM_ASSIGN_OR_RETURN(BareSocket bare, BareSocket::Start());
+  PinToProcessor(0);
+  NRAM_ASSIGN_OR_RETURN(const std::unique_ptr<Pool> sleeping, OpenLocal(sleeping_dir, 0));
+  NRAM_ASSIGN_OR_RETURN(const std::unique_ptr<Pool> spinning, OpenLocal(spinning_dir, options.spin_us));
+  PoolBenchOptions bench;
+  bench.rounds = options.quick ? 1 : static_cast<int>(options.rounds);
+  bench.quick = options.quick;
+  bench.only = options.only;
+  nlohmann::json rows = nlohmann::json::array();
+  if (!options.json) {
+    printf("TCP loopback; client on processor 0, server and reference on the last; medians of %d rounds, alternating.\n"
+           "%-46s %10s %10s %-5s %6s %14s %7s\n", bench.rounds, "", "bare", "nram", "", "ratio", "[min max]", "mark");
+  }
+  NRAM_RETURN_IF_ERROR(RunPoolBench(&bare, sleeping.get(), spinning.get(), bench, [&](const BenchRow& row) {
+    if (!options.json) {
+      printf("%-46s %10.1f %10.1f %-5s %6.2f [%5.2f %5.2f] %s%.1f %s\n", row.name.c_str(), row.bare, row.nram, row.unit.c_str(),
+             row.ratio, row.ratio_min, row.ratio_max, row.lower_is_better ? "<=" : ">=", row.mark, row.ok() ? "ok" : "missed");
+      fflush(stdout);
+    }
+    rows.push_back({{"row", row.name}, {"unit", row.unit}, {"bare", row.bare}, {"nram", row.nram}, {"ratio", row.ratio},
+                    {"ratio_min", row.ratio_min}, {"ratio_max", row.ratio_max}, {"mark", row.mark}, {"ok", row.ok()}});
+  }));
+  if (options.json) std::cout << rows.dump(2) << std::endl;
+  return absl::OkStatus();
+}
+
+int Run(const std::vector<std::string>& args) {
+  BenchOptions options;
+  ArgParser parser("nram bench");
+  Register(&options, &parser);
+  std::vector<std::string> words;
+  int code = 0;
+  if (!ParseOrExit(&parser, BenchCommand(), args, &words, &code)) return code;
+  if (words.size() != 1 || words[0] != "pool") {
+    return ToExitCode(absl::InvalidArgumentError("what? The one benchmark there is yet is: nram bench pool"), "nram bench");
+  }
+  return ToExitCode(RunPool(options), "nram bench");
+}
+
+std::vector<std::string> Flags() {
+  BenchOptions options;
+  ArgParser parser("nram bench");
+  Register(&options, &parser);
+  return parser.names();
+}
+
+}  // namespace
+
+const Command& BenchCommand() {
+  static constexpr Command kCommand = {"bench", "measure the pool beside a bare socket", R"(usage: nram bench pool [flags]
+
+Starts memory servers of its own on this machine and measures the pool's reads and writes over TCP loopback, each row alternately
+with the same bytes over a bare socket, and prints the ratio. Client and server get a processor each, as on two machines. Takes
+about three minutes and 1 GiB of memory; nothing else should run meanwhile.
+
+  --rounds=N          1..1000 rounds, whose medians are shown (default 7)
+  --only=TEXT         only rows whose name contains it
+  --spin-us=N         1..10000, how long the rows that poll do so (default 50)
+  --quick             one short round: to see that it works; the numbers mean nothing
+  --json              the rows in JSON
+  --help              this text
+
+example: nram bench pool --only='4 KiB'
+)", &Run, &Flags};
+  return kCommand;
+}
+
+}  // namespace nram

@@ -1,0 +1,174 @@
+// nram df: how much network RAM there is.
+
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+#include <map>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "base/units.h"
+#include "nlohmann/json.hpp"
+#include "tools/nram/command.h"
+
+namespace nram {
+namespace {
+
+struct DfOptions {
+  std::string pool;
+  bool json = false;
+  bool bytes = false;
+};
+
+void Register(DfOptions* options, ArgParser* parser) {
+  parser->String("pool", &options->pool);
+  parser->Switch("json", &options->json);
+  parser->Switch("bytes", &options->bytes);
+}
+
+struct Total {
+  ServerCapacity capacity;
+  uint64_t lendable_bytes = 0;
+  uint64_t idle_bytes = 0;
+  int silent = 0;
+};
+
+// Servers on one host share its memory: it is counted once, and each of them has set its own unused donation aside.
+Total Sum(absl::Span<const absl::StatusOr<ServerStatistics>> answers) {
+  Total total;
+  struct Host {
+    uint64_t available = 0, idle = 0, reserve = 0, unused = 0;
+  };
+  std::map<std::string, Host> hosts;
+  for (const auto& answer : answers) {
+    if (!answer.ok()) {
+      ++total.silent;
+      continue;
+    }
+    const ServerCapacity& capacity = answer->capacity;
+    total.capacity.donated_bytes += capacity.donated_bytes;
+    total.capacity.used_bytes += capacity.used_bytes;
+    total.capacity.promised_bytes += capacity.promised_bytes;
+    total.capacity.free_bytes += capacity.free_bytes;
+    total.capacity.overhead_bytes += capacity.overhead_bytes;
+    Host& host = hosts[answer->host.boot_id];
+    host.available = answer->host.available_bytes;
+    host.idle = answer->host.idle_bytes;
+    host.reserve = std::max(host.reserve, answer->host.reserve_bytes);
+    host.unused += capacity.free_bytes + capacity.promised_bytes;
+  }
+  for (const auto& [boot_id, host] : hosts) {
+    const uint64_t spoken_for = host.reserve + host.unused;
+    total.idle_bytes += host.idle;
+    total.lendable_bytes += host.available > spoken_for ? host.available - spoken_for : 0;
+  }
+  return total;
+}
+
+nlohmann::json ToJson(const ServerCapacity& capacity) {
+  return {{"donated_bytes", capacity.donated_bytes}, {"used_bytes", capacity.used_bytes},
+          {"promised_bytes", capacity.promised_bytes}, {"free_bytes", capacity.free_bytes},
+          {"overhead_bytes", capacity.overhead_bytes}};
+}
+
+int PrintJson(absl::Span<const PoolMember> members, absl::Span<const absl::StatusOr<ServerStatistics>> answers,
+              const Total& total) {
+  nlohmann::json donors = nlohmann::json::array();
+  for (size_t i = 0; i < members.size(); ++i) {
+    nlohmann::json donor = {{"address", members[i].endpoint.ToString()}, {"answers", answers[i].ok()}};
+    if (answers[i].ok()) {
+      donor.update(ToJson(answers[i]->capacity));
+      const ServerHost& host = answers[i]->host;
+      donor["draining"] = answers[i]->capacity.draining;
+      donor["host"] = {{"name", host.hostname},
+                       {"total_bytes", host.total_bytes},
+                       {"available_bytes", host.available_bytes},
+                       {"idle_bytes", host.idle_bytes},
+                       {"reserve_bytes", host.reserve_bytes},
+                       {"lendable_bytes", host.lendable_bytes}};
+    } else {
+      donor["error"] = std::string(answers[i].status().message());
+    }
+    donors.push_back(donor);
+  }
+  nlohmann::json sum = ToJson(total.capacity);
+  sum["lendable_bytes"] = total.lendable_bytes;
+  sum["idle_bytes"] = total.idle_bytes;
+  std::cout << nlohmann::json{{"donors", donors}, {"total", sum}}.dump(2) << std::endl;
+  return total.silent == 0 ? 0 : 1;
+}
+
+int Run(const std::vector<std::string>& args) {
+  DfOptions options;
+  ArgParser parser("nram df");
+  Register(&options, &parser);
+  std::vector<std::string> words;
+  int code = 0;
+  if (!ParseOrExit(&parser, DfCommand(), args, &words, &code)) return code;
+  if (!words.empty()) return ToExitCode(absl::InvalidArgumentError(absl::StrCat("unexpected word \"", words[0], "\"")), "nram df");
+  const auto members = OpenMembers(options.pool);
+  if (!members.ok()) return ToExitCode(members.status(), "nram df");
+  const auto answers = AskStatistics(*members);
+  const Total total = Sum(answers);
+  if (options.json) return PrintJson(*members, answers, total);
+
+  const auto size = [&](uint64_t bytes) { return options.bytes ? absl::StrCat(bytes) : FormatByteSize(bytes); };
+  size_t width = 5;
+  for (const PoolMember& member : *members) width = std::max(width, member.endpoint.ToString().size());
+  printf("%-*s %12s %12s %12s %12s %12s %12s\n", static_cast<int>(width), "DONOR", "DONATED", "USED", "RESERVED", "FREE", "HOST IDLE",
+         "COULD LEND");
+  for (size_t i = 0; i < members->size(); ++i) {
+    const std::string name = (*members)[i].endpoint.ToString();
+    if (!answers[i].ok()) {
+      printf("%-*s does not answer\n", static_cast<int>(width), name.c_str());
+      continue;
+    }
+    const ServerCapacity& at = answers[i]->capacity;
+    printf("%-*s %12s %12s %12s %12s %12s %12s%s\n", static_cast<int>(width), name.c_str(), size(at.donated_bytes).c_str(),
+           size(at.used_bytes).c_str(), size(at.promised_bytes).c_str(), size(at.free_bytes).c_str(),
+           size(answers[i]->host.idle_bytes).c_str(), size(answers[i]->host.lendable_bytes).c_str(),
+           at.draining ? "  draining" : "");
+  }
+  printf("%-*s %12s %12s %12s %12s %12s %12s\n", static_cast<int>(width), "total", size(total.capacity.donated_bytes).c_str(),
+         size(total.capacity.used_bytes).c_str(), size(total.capacity.promised_bytes).c_str(),
+         size(total.capacity.free_bytes).c_str(), size(total.idle_bytes).c_str(), size(total.lendable_bytes).c_str());
+  if (total.silent > 0) fprintf(stderr, "nram df: %d of %zu servers do not answer; they are not in the total\n", total.silent, members->size());
+  return total.silent == 0 ? 0 : 1;
+}
+
+std::vector<std::string> Flags() {
+  DfOptions options;
+  ArgParser parser("nram df");
+  Register(&options, &parser);
+  return parser.names();
+}
+
+}  // namespace
+
+const Command& DfCommand() {
+  static constexpr Command kCommand = {"df", "show how much network RAM there is", R"(usage: nram df [flags]
+
+Shows, for each donor and in total:
+
+  DONATED     the ceiling on everything that its memory server takes
+  USED        pages stored there and their index
+  RESERVED    promised to clients that have not used it yet
+  FREE        what clients could reserve now; what is missing to DONATED is the server itself and its slack
+  HOST IDLE   memory of the donor's host that holds nothing at all
+  COULD LEND  an estimate of what the host could donate beyond DONATED: what its programs could still get without swapping, less
+              the reserve that stays with the host, less what is donated and not used yet. In the total, hosts with several
+              servers are counted once.
+
+  --pool=POOL         host:port,... or a host file (default: see nram --help)
+  --bytes             whole numbers of bytes
+  --json              the same in JSON, in bytes
+  --help              this text
+
+Exit code 1 if a server does not answer.
+
+example: nram df --pool=node1:7070,node2:7070
+)", &Run, &Flags};
+  return kCommand;
+}
+
+}  // namespace nram

@@ -1,0 +1,273 @@
+// nram status, nram regions, nram drain: what servers do, hold, and shall take.
+
+#include <cstdio>
+#include <iostream>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "base/units.h"
+#include "client/pool/pool_spec.h"
+#include "nlohmann/json.hpp"
+#include "tools/nram/command.h"
+
+namespace nram {
+namespace {
+
+struct StatusOptions {
+  std::string pool;
+  bool json = false;
+};
+
+void RegisterStatus(StatusOptions* options, ArgParser* parser) {
+  parser->String("pool", &options->pool);
+  parser->Switch("json", &options->json);
+}
+
+int RunStatus(const std::vector<std::string>& args) {
+  StatusOptions options;
+  ArgParser parser("nram status");
+  RegisterStatus(&options, &parser);
+  std::vector<std::string> words;
+  int code = 0;
+  if (!ParseOrExit(&parser, StatusCommand(), args, &words, &code)) return code;
+  if (!words.empty()) return ToExitCode(absl::InvalidArgumentError(absl::StrCat("unexpected word \"", words[0], "\"")), "nram status");
+  const auto members = OpenMembers(options.pool);
+  if (!members.ok()) return ToExitCode(members.status(), "nram status");
+  const auto answers = AskStatistics(*members);
+  nlohmann::json out = nlohmann::json::array();
+  int silent = 0;
+  for (size_t i = 0; i < members->size(); ++i) {
+    const std::string name = (*members)[i].endpoint.ToString();
+    nlohmann::json one = {{"address", name}, {"answers", answers[i].ok()}};
+    if (!options.json) printf("%s%s\n", i == 0 ? "" : "\n", name.c_str());
+    if (!answers[i].ok()) {
+      ++silent;
+      one["error"] = std::string(answers[i].status().message());
+      if (!options.json) printf("  does not answer: %s\n", std::string(answers[i].status().message()).c_str());
+    } else {
+      one["incarnation"] = FormatId(answers[i]->incarnation);
+      one["draining"] = answers[i]->capacity.draining;
+      if (!options.json) printf("  %-30s %s\n", "draining", answers[i]->capacity.draining ? "yes" : "no");
+      for (const auto& [counter, value] : answers[i]->counters) {
+        one[counter] = value;
+        const bool is_size = counter.find("bytes") != std::string::npos;
+        if (!options.json) printf("  %-30s %s\n", counter.c_str(), is_size ? FormatByteSize(value).c_str() : absl::StrCat(value).c_str());
+      }
+    }
+    out.push_back(one);
+  }
+  if (options.json) std::cout << out.dump(2) << std::endl;
+  return silent == 0 ? 0 : 1;
+}
+
+std::vector<std::string> StatusFlags() {
+  StatusOptions options;
+  ArgParser parser("nram status");
+  RegisterStatus(&options, &parser);
+  return parser.names();
+}
+
+struct RegionsOptions {
+  std::string pool;
+  bool json = false;
+  bool orphans = false;
+  bool force = false;
+  std::string destroy;
+};
+
+void RegisterRegions(RegionsOptions* options, ArgParser* parser) {
+  parser->String("pool", &options->pool);
+  parser->Switch("json", &options->json);
+  parser->Switch("orphans", &options->orphans);
+  parser->String("destroy", &options->destroy);
+  parser->Switch("force", &options->force);
+}
+
+struct PlacedRegion {
+  std::string server;
+  ControlClient* control;
+  RegionInfo info;
+};
+
+absl::StatusOr<std::vector<PlacedRegion>> ListAll(absl::Span<const PoolMember> members, bool orphans_only) {
+  std::vector<PlacedRegion> all;
+  for (const PoolMember& member : members) {
+    NRAM_ASSIGN_OR_RETURN(std::vector<RegionInfo> regions,
+                          member.control->ListRegions(orphans_only, false, DeadlineAfterMs(10 * kAskTimeoutMs)));
+    for (RegionInfo& region : regions) all.push_back({member.endpoint.ToString(), member.control.get(), std::move(region)});
+  }
+  return all;
+}
+
+// `what`: "orphans", or an id, or a name.
+absl::Status Destroy(absl::Span<const PlacedRegion> regions, const std::string& what, bool force) {
+  size_t destroyed = 0;
+  uint64_t bytes = 0;
+  const auto id = ParseId(what);
+  for (const PlacedRegion& region : regions) {
+    const bool meant = what == "orphans" ? region.info.orphan
+                                         : (id.ok() && *id == Raw(region.info.id)) || (!region.info.name.empty() && region.info.name == what);
+    if (!meant) continue;
+    NRAM_ASSIGN_OR_RETURN(const bool existed,
+                          region.control->DestroyRegion(LeaseId{0}, region.info.id, force, DeadlineAfterMs(kAskTimeoutMs)));
+    if (existed) {
+      ++destroyed;
+      bytes += region.info.stored_bytes;
+    }
+  }
+  if (destroyed == 0 && what != "orphans") return absl::NotFoundError(absl::StrCat("no region ", what));
+  printf("Destroyed %zu regions (counted on each server); %s are free again.\n", destroyed, FormatByteSize(bytes).c_str());
+  return absl::OkStatus();
+}
+
+int RunRegions(const std::vector<std::string>& args) {
+  RegionsOptions options;
+  ArgParser parser("nram regions");
+  RegisterRegions(&options, &parser);
+  std::vector<std::string> words;
+  int code = 0;
+  if (!ParseOrExit(&parser, RegionsCommand(), args, &words, &code)) return code;
+  if (!words.empty()) return ToExitCode(absl::InvalidArgumentError(absl::StrCat("unexpected word \"", words[0], "\"")), "nram regions");
+  if (options.force && options.destroy.empty()) {
+    return ToExitCode(absl::InvalidArgumentError("--force goes with --destroy"), "nram regions");
+  }
+  const auto members = OpenMembers(options.pool);
+  if (!members.ok()) return ToExitCode(members.status(), "nram regions");
+  const auto regions = ListAll(*members, options.orphans);
+  if (!regions.ok()) return ToExitCode(regions.status(), "nram regions");
+  if (!options.destroy.empty()) return ToExitCode(Destroy(*regions, options.destroy, options.force), "nram regions");
+  if (options.json) {
+    nlohmann::json out = nlohmann::json::array();
+    for (const PlacedRegion& region : *regions) {
+      out.push_back({{"region", FormatId(Raw(region.info.id))}, {"name", region.info.name}, {"server", region.server},
+                     {"stored_bytes", region.info.stored_bytes}, {"spans", region.info.spans}, {"gc", region.info.gc},
+                     {"epoch", Raw(region.info.epoch)}, {"orphan", region.info.orphan}, {"owner", region.info.owner}});
+    }
+    std::cout << out.dump(2) << std::endl;
+    return 0;
+  }
+  if (regions->empty()) {
+    printf(options.orphans ? "No orphans.\n" : "No regions.\n");
+    return 0;
+  }
+  printf("%-18s %-24s %12s %6s  %-6s %-6s %s\n", "REGION", "SERVER", "STORED", "SPANS", "MODE", "STATE", "OWNER OR NAME");
+  for (const PlacedRegion& region : *regions) {
+    printf("%-18s %-24s %12s %6lu  %-6s %-6s %s%s%s\n", FormatId(Raw(region.info.id)).c_str(), region.server.c_str(),
+           FormatByteSize(region.info.stored_bytes).c_str(), region.info.spans, region.info.gc ? "gc" : "keep",
+           region.info.orphan ? "orphan" : "owned", region.info.owner.c_str(), region.info.name.empty() ? "" : ", named ",
+           region.info.name.c_str());
+  }
+  return 0;
+}
+
+std::vector<std::string> RegionsFlags() {
+  RegionsOptions options;
+  ArgParser parser("nram regions");
+  RegisterRegions(&options, &parser);
+  return parser.names();
+}
+
+struct DrainOptions {
+  std::string pool;
+  bool undo = false;
+  bool json = false;
+};
+
+void RegisterDrain(DrainOptions* options, ArgParser* parser) {
+  parser->String("pool", &options->pool);
+  parser->Switch("undo", &options->undo);
+  parser->Switch("json", &options->json);
+}
+
+int RunDrain(const std::vector<std::string>& args) {
+  DrainOptions options;
+  ArgParser parser("nram drain");
+  RegisterDrain(&options, &parser);
+  std::vector<std::string> words;
+  int code = 0;
+  if (!ParseOrExit(&parser, DrainCommand(), args, &words, &code)) return code;
+  if (words.empty()) {
+    return ToExitCode(absl::InvalidArgumentError("which server? Give one as host:port, as nram df shows it"), "nram drain");
+  }
+  nlohmann::json out = nlohmann::json::array();
+  for (const std::string& word : words) {
+    const auto endpoint = ParseEndpoint(word, kDefaultServerPort);
+    if (!endpoint.ok()) return ToExitCode(endpoint.status(), "nram drain");
+    const auto control = ControlClient::Create(*endpoint);
+    const absl::Status status = control->Drain(!options.undo, DeadlineAfterMs(kAskTimeoutMs));
+    if (!status.ok()) return ToExitCode(status, "nram drain");
+    const auto statistics = control->GetStatistics(DeadlineAfterMs(kAskTimeoutMs));
+    const uint64_t used = statistics.ok() ? statistics->capacity.used_bytes : 0;
+    out.push_back({{"address", endpoint->ToString()}, {"draining", !options.undo}, {"used_bytes", used}});
+    if (options.json) continue;
+    if (options.undo) {
+      printf("%s takes new pages again.\n", endpoint->ToString().c_str());
+    } else {
+      printf("%s takes no new spans any more; %s are still stored there.\n", endpoint->ToString().c_str(), FormatByteSize(used).c_str());
+    }
+  }
+  if (options.json) std::cout << out.dump(2) << std::endl;
+  return 0;
+}
+
+std::vector<std::string> DrainFlags() {
+  DrainOptions options;
+  ArgParser parser("nram drain");
+  RegisterDrain(&options, &parser);
+  return parser.names();
+}
+
+}  // namespace
+
+const Command& StatusCommand() {
+  static constexpr Command kCommand = {"status", "show what each server does and holds", R"(usage: nram status [flags]
+
+Shows every counter of every server of the pool. docs/stats.md explains them.
+
+  --pool=POOL         host:port,... or a host file (default: see nram --help)
+  --json              the same in JSON
+  --help              this text
+
+Exit code 1 if a server does not answer.
+
+example: nram status --json | jq '.[].regions'
+)", &RunStatus, &StatusFlags};
+  return kCommand;
+}
+
+const Command& RegionsCommand() {
+  static constexpr Command kCommand = {"regions", "list or destroy what is stored", R"(usage: nram regions [flags]
+
+Lists the regions of the pool, one line for each server that holds a part. An orphan is a region whose owner has gone without
+destroying it; it keeps its memory until somebody does. (Regions in GC mode are collected by themselves instead.)
+
+  --pool=POOL         host:port,... or a host file (default: see nram --help)
+  --orphans           only orphans
+  --destroy=WHICH     destroy on all servers: a region by id or by name, or "orphans" for all of them. Refused for a region
+                      that a living client owns
+  --force             destroy it all the same; its owner gets errors
+  --json              the list in JSON
+  --help              this text
+
+example: nram regions --orphans && nram regions --destroy=orphans
+)", &RunRegions, &RegionsFlags};
+  return kCommand;
+}
+
+const Command& DrainCommand() {
+  static constexpr Command kCommand = {"drain", "stop placing on a server", R"(usage: nram drain SERVER... [flags]
+
+Tells servers to take no new spans and to reserve no more room. What is stored there stays and can be read, written and destroyed;
+when it is gone, the server can be ended without loss. Clients learn of it with their next lease renewal, within seconds.
+
+  --undo              take new pages again
+  --json              say what was done in JSON
+  --help              this text
+
+example: nram drain node3:7070
+)", &RunDrain, &DrainFlags};
+  return kCommand;
+}
+
+}  // namespace nram

@@ -1,0 +1,130 @@
+// nram up, nram down: a pool on this machine.
+
+#include <cstdio>
+#include <iostream>
+
+#include "absl/strings/str_cat.h"
+#include "base/units.h"
+#include "client/pool/pool_spec.h"
+#include "nlohmann/json.hpp"
+#include "tools/nram/command.h"
+#include "tools/nram/local_pool.h"
+
+namespace nram {
+namespace {
+
+struct UpOptions {
+  int64_t servers = 2;
+  std::string donate = "1GiB";
+  std::string spin;
+  bool json = false;
+};
+
+void RegisterUp(UpOptions* options, ArgParser* parser) {
+  parser->Integer("servers", 1, 64, &options->servers);
+  parser->Custom("donate", [options](absl::string_view value) {
+    options->donate = std::string(value);
+    if (value == "auto") return absl::OkStatus();
+    const auto bytes = ParseByteSize(value);
+    if (!bytes.ok()) return bytes.status();
+    if (*bytes < 64 * kMiB) return absl::InvalidArgumentError(absl::StrCat("\"", value, "\": expected 64M or more, or auto"));
+    return absl::OkStatus();
+  });
+  parser->String("spin", &options->spin);
+  parser->Switch("json", &options->json);
+}
+
+int RunUp(const std::vector<std::string>& args) {
+  UpOptions options;
+  ArgParser parser("nram up");
+  RegisterUp(&options, &parser);
+  std::vector<std::string> words;
+  int code = 0;
+  if (!ParseOrExit(&parser, UpCommand(), args, &words, &code)) return code;
+  if (!words.empty()) return ToExitCode(absl::InvalidArgumentError(absl::StrCat("unexpected word \"", words[0], "\"")), "nram up");
+  LocalPoolOptions pool;
+  pool.directory = LocalStateDir();
+  pool.servers = static_cast<int>(options.servers);
+  pool.server_flags = {absl::StrCat("--donate=", options.donate)};
+  if (!options.spin.empty()) pool.server_flags.push_back(absl::StrCat("--spin=", options.spin));
+  const auto servers = StartLocalPool(pool);
+  if (!servers.ok()) return ToExitCode(servers.status(), "nram up");
+  const std::string host_file = pool.directory + "/pool";
+  if (options.json) {
+    nlohmann::json out = {{"pool", host_file}, {"servers", nlohmann::json::array()}};
+    for (const LocalServer& server : *servers) {
+      out["servers"].push_back({{"pid", server.pid}, {"address", absl::StrCat("127.0.0.1:", server.control_port)}});
+    }
+    std::cout << out.dump(2) << std::endl;
+    return 0;
+  }
+  for (const LocalServer& server : *servers) {
+    printf("memory server %d: 127.0.0.1:%d, pid %d, donates %s\n", server.number, server.control_port, server.pid,
+           options.donate.c_str());
+  }
+  printf("The pool is up; commands find it by themselves, programs through NRAM_POOL=%s\n"
+         "Look at it with `nram df`, end it with `nram down`.\n", host_file.c_str());
+  return 0;
+}
+
+std::vector<std::string> UpFlags() {
+  UpOptions options;
+  ArgParser parser("nram up");
+  RegisterUp(&options, &parser);
+  return parser.names();
+}
+
+int RunDown(const std::vector<std::string>& args) {
+  ArgParser parser("nram down");
+  std::vector<std::string> words;
+  int code = 0;
+  if (!ParseOrExit(&parser, DownCommand(), args, &words, &code)) return code;
+  if (!words.empty()) return ToExitCode(absl::InvalidArgumentError(absl::StrCat("unexpected word \"", words[0], "\"")), "nram down");
+  const auto ended = StopLocalPool(LocalStateDir(), 5'000);
+  if (!ended.ok()) return ToExitCode(ended.status(), "nram down");
+  if (*ended == 0) {
+    printf("No local pool was running.\n");
+  } else {
+    printf("Ended %d memory servers; what they stored is gone.\n", *ended);
+  }
+  return 0;
+}
+
+std::vector<std::string> NoFlags() { return {}; }
+
+}  // namespace
+
+const Command& UpCommand() {
+  static constexpr Command kCommand = {"up", "start memory servers on this machine", R"(usage: nram up [flags]
+
+Starts memory servers on this machine and makes them the local pool, which all other commands then use. For trying nram out, and
+for lending this machine's own idle memory to its own programs. They listen on loopback and on Unix sockets only. On a cluster,
+run nram-memserver on each node instead and list them in a host file.
+
+  --servers=N         1..64, how many (default 2)
+  --donate=SIZE|auto  what each of them may take at most, 64M or more (default 1GiB); auto: see nram-memserver --help
+  --spin=WHEN         auto, off, on or microseconds: how long servers poll before they sleep (default auto)
+  --json              say what was started in JSON
+  --help              this text
+
+The pool's files (host file, process ids, logs) are in $NRAM_STATE_DIR, /run/nram for root, or $XDG_RUNTIME_DIR/nram.
+
+example: nram up --servers=4 --donate=2GiB
+)", &RunUp, &UpFlags};
+  return kCommand;
+}
+
+const Command& DownCommand() {
+  static constexpr Command kCommand = {"down", "end the servers that `nram up` started", R"(usage: nram down
+
+Ends the local pool: every server that `nram up` started, and its files. What was stored in it is gone. Does nothing if there is
+none. Servers that do not end within 5 seconds are killed.
+
+  --help              this text
+
+example: nram down
+)", &RunDown, &NoFlags};
+  return kCommand;
+}
+
+}  // namespace nram

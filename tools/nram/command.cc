@@ -1,0 +1,75 @@
+#include "tools/nram/command.h"
+
+#include <glog/logging.h>
+
+#include <iostream>
+#include <optional>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "client/pool/pool_spec.h"
+
+namespace nram {
+
+int ToExitCode(const absl::Status& status, absl::string_view program) {
+  if (status.ok()) return 0;
+  std::cerr << program << ": " << status.message() << std::endl;
+  return status.code() == absl::StatusCode::kInvalidArgument ? 2 : 1;
+}
+
+absl::Span<const Command> Commands() {
+  static const std::vector<Command>* const commands =
+      new std::vector<Command>{UpCommand(),      DownCommand(),  DfCommand(),    StatusCommand(),
+                               RegionsCommand(), DrainCommand(), BenchCommand(), CompletionCommand()};
+  return *commands;
+}
+
+const Command& FindCommand(absl::string_view name) {
+  for (const Command& command : Commands()) {
+    if (name == command.name) return command;
+  }
+  LOG(FATAL) << "no command " << name;
+}
+
+bool ParseOrExit(ArgParser* parser, const Command& command, const std::vector<std::string>& args,
+                 std::vector<std::string>* positional, int* code) {
+  const absl::Status status = parser->Parse(args, positional);
+  if (!status.ok()) {
+    std::cerr << status.message() << std::endl;
+    *code = 2;
+    return false;
+  }
+  if (parser->help()) {
+    std::cout << command.help;
+    *code = 0;
+    return false;
+  }
+  return true;
+}
+
+absl::StatusOr<std::vector<PoolMember>> OpenMembers(const std::string& flag) {
+  NRAM_ASSIGN_OR_RETURN(const std::string spec, ChoosePoolSpec(flag));
+  NRAM_ASSIGN_OR_RETURN(const std::vector<Endpoint> endpoints, ParsePoolSpec(spec));
+  std::vector<PoolMember> members;
+  for (const Endpoint& endpoint : endpoints) members.push_back({endpoint, ControlClient::Create(endpoint)});
+  return members;
+}
+
+std::vector<absl::StatusOr<ServerStatistics>> AskStatistics(absl::Span<const PoolMember> members) {
+  std::vector<absl::StatusOr<ServerStatistics>> answers(members.size(), absl::UnknownError("not asked"));
+  const int64_t deadline_ns = DeadlineAfterMs(kAskTimeoutMs);
+  // A thread for each would be thousands; a few take turns.
+  std::atomic<size_t> next{0};
+  std::vector<std::thread> threads;
+  for (size_t t = 0; t < std::min<size_t>(members.size(), 32); ++t) {
+    threads.emplace_back([&] {
+      for (size_t i = next++; i < members.size(); i = next++) answers[i] = members[i].control->GetStatistics(deadline_ns);
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  return answers;
+}
+
+}  // namespace nram

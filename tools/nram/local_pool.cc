@@ -1,0 +1,252 @@
+#include "tools/nram/local_pool.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/host_memory.h"
+#include "base/status.h"
+#include "nlohmann/json.hpp"
+
+namespace nram {
+namespace {
+
+// The memory server beside this program, or in the build's or the installation's place.
+absl::StatusOr<std::string> FindServerProgram() {
+  char self[PATH_MAX];
+  const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+  if (n <= 0) return ErrnoStatus(errno, "readlink /proc/self/exe");
+  const std::string directory = std::string(self, n).substr(0, std::string(self, n).rfind('/'));
+  std::vector<std::string> places = {directory + "/nram-memserver", directory + "/../../memserver/nram-memserver"};
+  if (const char* given = std::getenv("NRAM_MEMSERVER")) places.insert(places.begin(), given);
+  for (const std::string& place : places) {
+    if (access(place.c_str(), X_OK) == 0) return place;
+  }
+  return absl::NotFoundError(absl::StrCat("nram-memserver is not beside ", self, "; say where it is in $NRAM_MEMSERVER"));
+}
+
+// Field 22 of /proc/PID/stat; 0 if there is no such process, or only its zombie.
+uint64_t StartTime(pid_t pid) {
+  const auto text = ReadFile(absl::StrCat("/proc/", pid, "/stat"));
+  if (!text.ok()) return 0;
+  // The name in parentheses may hold spaces.
+  const std::vector<std::string> fields = absl::StrSplit(text->substr(text->rfind(')') + 2), ' ');
+  uint64_t start = 0;
+  if (fields.size() < 20 || fields[0] == "Z" || !absl::SimpleAtoi(fields[19], &start)) return 0;
+  return start;
+}
+
+bool Alive(const LocalServer& server) { return StartTime(server.pid) == server.start_time && server.start_time != 0; }
+
+std::string PathOf(const std::string& directory, int number, absl::string_view suffix) {
+  return absl::StrCat(directory, "/", number, ".", suffix);
+}
+
+std::string LogTail(const std::string& path) {
+  const auto text = ReadFile(path);
+  if (!text.ok()) return "";
+  return text->size() > 1000 ? "..." + text->substr(text->size() - 1000) : *text;
+}
+
+absl::Status MakeDirectory(const std::string& directory) {
+  if (mkdir(directory.c_str(), 0755) == 0) return absl::OkStatus();
+  if (errno != EEXIST) return ErrnoStatus(errno, absl::StrCat("create ", directory));
+  struct stat info;
+  if (stat(directory.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) {
+    return absl::FailedPreconditionError(absl::StrCat(directory, " is not a directory; set NRAM_STATE_DIR to another"));
+  }
+  // Somebody else's directory in /tmp could make us run or end what is theirs.
+  if (info.st_uid != geteuid()) {
+    return absl::PermissionDeniedError(absl::StrCat(directory, " belongs to another user; set NRAM_STATE_DIR to a place of yours"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<LocalServer> Spawn(const std::string& program, const LocalPoolOptions& options, int number) {
+  const std::string ready = PathOf(options.directory, number, "ready");
+  unlink(ready.c_str());
+  std::vector<std::string> words = {program, "--port=0",
+                                    absl::StrCat("--socket=", PathOf(options.directory, number, "socket")),
+                                    absl::StrCat("--ready-file=", ready)};
+  words.insert(words.end(), options.server_flags.begin(), options.server_flags.end());
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  const std::string log_path = PathOf(options.directory, number, "log");
+  UniqueFd log(open(log_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (!log.valid()) return ErrnoStatus(errno, absl::StrCat("create ", log_path));
+  UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
+  const pid_t parent = getpid();
+  const pid_t pid = fork();
+  if (pid < 0) return ErrnoStatus(errno, "fork");
+  if (pid == 0) {
+    // Its own session: Ctrl-C at the terminal is not meant for it.
+    if (options.die_with_parent) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (getppid() != parent) _exit(127);
+    } else {
+      setsid();
+    }
+    if (options.processor >= 0) {
+      cpu_set_t set;
+      CPU_ZERO(&set);
+      CPU_SET(options.processor, &set);
+      sched_setaffinity(0, sizeof set, &set);
+    }
+    dup2(null.get(), 0);
+    dup2(log.get(), 1);
+    dup2(log.get(), 2);
+    execv(argv[0], argv.data());
+    _exit(127);
+  }
+  return LocalServer{number, pid, StartTime(pid), 0};
+}
+
+absl::Status AwaitReady(const LocalPoolOptions& options, int64_t deadline_ns, LocalServer* server) {
+  const std::string ready = PathOf(options.directory, server->number, "ready");
+  while (true) {
+    if (const auto text = ReadFile(ready); text.ok()) {
+      const auto json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+      server->control_port = json.value("control_port", 0);
+      unlink(ready.c_str());
+      return absl::OkStatus();
+    }
+    int how = 0;
+    if (waitpid(server->pid, &how, WNOHANG) == server->pid) {
+      return absl::UnavailableError(absl::StrCat("memory server ", server->number, " did not start:\n",
+                                                 LogTail(PathOf(options.directory, server->number, "log"))));
+    }
+    if (MonotonicNs() >= deadline_ns) {
+      return absl::DeadlineExceededError(absl::StrCat("memory server ", server->number, " does not come up; see ",
+                                                      PathOf(options.directory, server->number, "log")));
+    }
+    poll(nullptr, 0, 5);
+  }
+}
+
+void End(const std::vector<LocalServer>& servers, int64_t timeout_ms) {
+  for (const LocalServer& server : servers) {
+    if (Alive(server)) kill(server.pid, SIGTERM);
+  }
+  const int64_t deadline_ns = DeadlineAfterMs(timeout_ms);
+  for (const LocalServer& server : servers) {
+    bool killed = false;
+    while (Alive(server)) {
+      waitpid(server.pid, nullptr, WNOHANG);  // if it is our child
+      if (!killed && MonotonicNs() >= deadline_ns) {
+        kill(server.pid, SIGKILL);
+        killed = true;
+      }
+      poll(nullptr, 0, 5);
+    }
+    waitpid(server.pid, nullptr, WNOHANG);
+  }
+}
+
+}  // namespace
+
+std::vector<LocalServer> FindLocalPool(const std::string& directory) {
+  std::vector<LocalServer> servers;
+  DIR* listing = opendir(directory.c_str());
+  if (listing == nullptr) return servers;
+  while (const dirent* entry = readdir(listing)) {
+    const std::string name = entry->d_name;
+    if (!absl::EndsWith(name, ".pid")) continue;
+    const auto text = ReadFile(directory + "/" + name);
+    LocalServer server;
+    if (!text.ok() || !absl::SimpleAtoi(name.substr(0, name.size() - 4), &server.number)) continue;
+    const auto json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+    if (!json.is_object()) continue;
+    server.pid = json.value("pid", 0);
+    server.start_time = json.value("start_time", uint64_t{0});
+    server.control_port = json.value("control_port", 0);
+    if (Alive(server)) servers.push_back(server);
+  }
+  closedir(listing);
+  return servers;
+}
+
+absl::StatusOr<std::vector<LocalServer>> StartLocalPool(const LocalPoolOptions& options) {
+  NRAM_ASSIGN_OR_RETURN(const std::string program, FindServerProgram());
+  NRAM_RETURN_IF_ERROR(MakeDirectory(options.directory));
+  // One `nram up` or `nram down` at a time.
+  UniqueFd lock(open((options.directory + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  if (!lock.valid()) return ErrnoStatus(errno, absl::StrCat("create ", options.directory, "/lock"));
+  if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    return absl::AlreadyExistsError(absl::StrCat("another nram up or down is at work in ", options.directory));
+  }
+  if (const auto running = FindLocalPool(options.directory); !running.empty()) {
+    return absl::AlreadyExistsError(absl::StrCat("a local pool of ", running.size(), " servers runs already (", options.directory,
+                                                 "/pool); `nram down` ends it"));
+  }
+  const int64_t deadline_ns = DeadlineAfterMs(options.timeout_ms);
+  std::vector<LocalServer> servers;
+  absl::Status status;
+  for (int i = 0; i < options.servers && status.ok(); ++i) {
+    absl::StatusOr<LocalServer> server = Spawn(program, options, i);
+    status = server.status();
+    if (server.ok()) servers.push_back(*server);
+  }
+  std::string hosts = "# Written by nram up.\n";
+  for (LocalServer& server : servers) {
+    if (status.ok()) status = AwaitReady(options, deadline_ns, &server);
+    if (!status.ok()) break;
+    absl::StrAppend(&hosts, "127.0.0.1:", server.control_port, "\n");
+    const nlohmann::json pid = {{"pid", server.pid}, {"start_time", server.start_time}, {"control_port", server.control_port}};
+    status = WriteFileAtomically(PathOf(options.directory, server.number, "pid"), pid.dump() + "\n");
+  }
+  if (status.ok()) status = WriteFileAtomically(options.directory + "/pool", hosts);
+  if (!status.ok()) {
+    End(servers, 2'000);
+    for (const LocalServer& server : servers) unlink(PathOf(options.directory, server.number, "pid").c_str());
+    return status;
+  }
+  return servers;
+}
+
+absl::StatusOr<int> StopLocalPool(const std::string& directory, int64_t timeout_ms) {
+  UniqueFd lock(open((directory + "/lock").c_str(), O_RDWR | O_CLOEXEC));
+  if (!lock.valid()) return 0;
+  if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    return absl::FailedPreconditionError(absl::StrCat("another nram up or down is at work in ", directory));
+  }
+  const std::vector<LocalServer> servers = FindLocalPool(directory);
+  End(servers, timeout_ms);
+  // Everything that StartLocalPool and its servers leave, and nothing else.
+  if (DIR* listing = opendir(directory.c_str())) {
+    while (const dirent* entry = readdir(listing)) {
+      const std::string name = entry->d_name;
+      for (const char* suffix : {".pid", ".log", ".ready", ".socket", ".socket.data"}) {
+        int number = 0;
+        if (absl::EndsWith(name, suffix) && absl::SimpleAtoi(name.substr(0, name.size() - strlen(suffix)), &number)) {
+          unlink((directory + "/" + name).c_str());
+        }
+      }
+    }
+    closedir(listing);
+  }
+  unlink((directory + "/pool").c_str());
+  unlink((directory + "/lock").c_str());
+  rmdir(directory.c_str());
+  return static_cast<int>(servers.size());
+}
+
+}  // namespace nram

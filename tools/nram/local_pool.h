@@ -1,0 +1,46 @@
+#ifndef NRAM_TOOLS_NRAM_LOCAL_POOL_H_
+#define NRAM_TOOLS_NRAM_LOCAL_POOL_H_
+
+// A pool on this machine, as `nram up` starts it: memory servers as processes of their own, and a directory with what is needed
+// to find and end them: pool (the host file), N.pid, N.log, N.socket.
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace nram {
+
+struct LocalServer {
+  int number = 0;
+  pid_t pid = 0;
+  uint64_t start_time = 0;  // of the process, in clock ticks since boot: a pid may be used again
+  int control_port = 0;
+};
+
+struct LocalPoolOptions {
+  std::string directory;
+  int servers = 2;
+  std::vector<std::string> server_flags;  // for each server
+  bool die_with_parent = false;           // for benchmarks and tests
+  int processor = -1;                     // pin the servers to it; -1: do not
+  int64_t timeout_ms = 10'000;
+};
+
+// Starts the servers and waits until all serve; ends what it started if one does not (the message has the end of its log).
+// ALREADY_EXISTS: a pool is running there.
+absl::StatusOr<std::vector<LocalServer>> StartLocalPool(const LocalPoolOptions& options);
+
+// The servers that run there now.
+std::vector<LocalServer> FindLocalPool(const std::string& directory);
+
+// Ends them: SIGTERM, and SIGKILL for those that are still there after `timeout_ms`. Removes the files. Returns how many ran.
+absl::StatusOr<int> StopLocalPool(const std::string& directory, int64_t timeout_ms);
+
+}  // namespace nram
+
+#endif  // NRAM_TOOLS_NRAM_LOCAL_POOL_H_

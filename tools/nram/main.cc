@@ -1,0 +1,67 @@
+// nram: the command.
+
+#include <glog/logging.h>
+#include <signal.h>
+
+#include <cstdio>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "tools/nram/command.h"
+
+namespace nram {
+namespace {
+
+void PrintHelp() {
+  std::cout << "usage: nram COMMAND [flags]\n\n"
+               "Network RAM: pools the idle memory of machines and gives it back.\n\n";
+  for (const Command& command : Commands()) {
+    printf("  %-12s %s\n", command.name, command.summary);
+  }
+  std::cout << std::flush;
+  printf(
+      "\n`nram COMMAND --help` explains one. The pool is --pool=host:port,... or --pool=HOSTFILE, else $NRAM_POOL, else the\n"
+      "local pool that `nram up` started, else /etc/nram/pool.\n"
+      "\nexample: nram up --servers=2 --donate=1GiB && nram df && nram down\n");
+}
+
+int Main(int argc, char** argv) {
+  signal(SIGPIPE, SIG_DFL);
+  if (argc < 2) {
+    PrintHelp();
+    return 2;
+  }
+  const std::string name = argv[1];
+  if (name == "help" && argc == 3) {
+    for (const Command& command : Commands()) {
+      if (command.name == std::string(argv[2])) {
+        std::cout << command.help;
+        return 0;
+      }
+    }
+  }
+  if (name == "--help" || name == "-h" || name == "help") {
+    PrintHelp();
+    return 0;
+  }
+  if (name == "--version" || name == "version") {
+    std::cout << "nram 0.1\n";
+    return 0;
+  }
+  for (const Command& command : Commands()) {
+    if (name == command.name) return command.run({argv + 2, argv + argc});
+  }
+  std::cerr << "nram: there is no command \"" << name << "\"\nTry 'nram --help'.\n";
+  return 2;
+}
+
+}  // namespace
+}  // namespace nram
+
+int main(int argc, char** argv) {
+  FLAGS_logtostderr = true;
+  FLAGS_minloglevel = google::GLOG_ERROR;  // commands say themselves what went wrong
+  google::InitGoogleLogging(argv[0]);
+  return nram::Main(argc, argv);
+}
