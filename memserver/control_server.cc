@@ -192,7 +192,9 @@ class Service final : public v1::Control::Service {
  private:
   void FillCapacity(v1::Capacity* capacity) const {
     const ArenaUsage usage = server_->arena().usage();
-    const uint64_t used = usage.frame_bytes + usage.index_bytes;
+    // The landing frames are the server's own.
+    const uint64_t landing = server_->session_context().landing->size() * kPageBytes;
+    const uint64_t used = usage.frame_bytes + usage.index_bytes - std::min(usage.frame_bytes, landing);
     capacity->set_donated_bytes(usage.ceiling_bytes);
     capacity->set_used_bytes(used);
     capacity->set_promised_bytes(usage.promised_bytes);

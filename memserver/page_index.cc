@@ -66,18 +66,18 @@ PageEntry PageIndex::Find(uint64_t page) const {
   return Unpack(leaf->entries[leaf->Rank(in_span)]);
 }
 
-PageIndex::LeafPtr* PageIndex::SlotFor(uint64_t span) {
+PageIndex::LeafPtr* PageIndex::SlotFor(uint64_t span, ArenaPromise* promise, uint64_t* paid_bytes) {
   if (tree_ == nullptr) {
     if (only_leaf_ == nullptr) only_span_ = span;
     if (only_span_ == span) return &only_leaf_;
     // The second span: from here on a tree.
-    if (!arena_->ChargeIndex(kTreeBytesPerSpan, nullptr, nullptr)) return nullptr;
+    if (!arena_->ChargeIndex(kTreeBytesPerSpan, promise, paid_bytes)) return nullptr;
     tree_ = std::make_unique<Tree>();
     (*tree_)[only_span_] = std::move(only_leaf_);
   }
   auto it = tree_->find(span);
   if (it == tree_->end()) {
-    if (!arena_->ChargeIndex(kTreeBytesPerSpan, nullptr, nullptr)) return nullptr;
+    if (!arena_->ChargeIndex(kTreeBytesPerSpan, promise, paid_bytes)) return nullptr;
     it = tree_->emplace(span, nullptr).first;
   }
   return &it->second;
@@ -120,7 +120,7 @@ bool PageIndex::Prepare(uint64_t page, uint64_t pages, ArenaPromise* promise, ui
   }
   const uint32_t wanted = (leaf != nullptr ? leaf->count : 0) + missing;
   if (leaf != nullptr && wanted <= leaf->capacity) return true;
-  LeafPtr* slot = SlotFor(span);
+  LeafPtr* slot = SlotFor(span, promise, paid_bytes);
   if (slot == nullptr) return false;
   if (GrowLeaf(slot, RoundCapacity(wanted), promise, paid_bytes)) return true;
   if (*slot == nullptr && tree_ != nullptr) DropLeaf(span);

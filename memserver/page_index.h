@@ -61,7 +61,7 @@ class PageIndex {
 
   Leaf* FindLeaf(uint64_t span) const;
   bool GrowLeaf(LeafPtr* slot, uint32_t capacity, ArenaPromise* promise, uint64_t* paid_bytes);
-  LeafPtr* SlotFor(uint64_t span);
+  LeafPtr* SlotFor(uint64_t span, ArenaPromise* promise, uint64_t* paid_bytes);
   void DropLeaf(uint64_t span);
 
   FrameArena* const arena_;

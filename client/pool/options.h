@@ -2,6 +2,7 @@
 #define NRAM_CLIENT_POOL_OPTIONS_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,8 @@ struct PoolOptions {
   uint64_t reserve_step_bytes = 16 << 20;  // room that is reserved ahead of use on each server written to
   bool unix_sockets = true;  // for servers on this host that have one
   SpinOptions spin;
+  // For tests alone: the data plane to use instead of the one that server number `server` names.
+  std::function<Endpoint(size_t server, const Endpoint& data)> reroute_data_for_test;
 };
 
 enum class IoClass { kBulk, kUrgent };

@@ -165,6 +165,7 @@ absl::Status ServerLink::ConnectData(const ServerHello& hello) {
   } else {
     data.port = hello.data_port;
   }
+  if (options_.reroute_data_for_test) data = options_.reroute_data_for_test(index_, data);
   NRAM_ASSIGN_OR_RETURN(const SocketAddress address, ResolveEndpoint(data));
   for (int i = 0; i < 2; ++i) {
     SocketTransportOptions options{lease_, /*urgent=*/i == 1, hello.incarnation, options_.spin};

@@ -1,0 +1,142 @@
+#include "memserver/frame_arena.h"
+
+#include <cstring>
+#include <map>
+#include <random>
+#include <vector>
+
+#include "base/test_seed.h"
+#include "gtest/gtest.h"
+
+namespace nram {
+namespace {
+
+std::unique_ptr<FrameArena> Make(uint64_t ceiling = 32 * kMiB) { return FrameArena::Create(ceiling, kMiB).value(); }
+
+TEST(FrameArenaTest, RefusesACeilingThatLeavesNothing) {
+  EXPECT_EQ(FrameArena::Create(2 * kMiB, kMiB).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(FrameArenaTest, FramesDoNotOverlap) {
+  auto arena = Make();
+  std::map<FrameLoc, int> frames;
+  std::mt19937_64 random(TestSeed());
+  while (true) {
+    const int chunks = 1 + random() % 8;
+    const FrameLoc frame = arena->Allocate(chunks, nullptr, nullptr);
+    if (frame == kNoFrame) break;
+    const auto [it, inserted] = frames.emplace(frame, chunks);
+    ASSERT_TRUE(inserted);
+    if (it != frames.begin()) {
+      ASSERT_LE(std::prev(it)->first + std::prev(it)->second, frame);
+    }
+    if (std::next(it) != frames.end()) {
+      ASSERT_LE(frame + chunks, std::next(it)->first);
+    }
+    memset(arena->Data(frame), chunks, chunks * kChunkBytes);
+  }
+  EXPECT_GT(frames.size(), 5000);
+  for (const auto& [frame, chunks] : frames) {
+    ASSERT_EQ(arena->Data(frame)[chunks * kChunkBytes - 1], static_cast<std::byte>(chunks));
+    arena->Free(frame);
+  }
+  EXPECT_EQ(arena->usage().frame_bytes, 0);
+}
+
+TEST(FrameArenaTest, FreedMemoryGoesBackToTheHostAndIsFreeForAnySize) {
+  auto arena = Make();
+  const uint64_t free_before = arena->usage().free_bytes;
+  for (const int chunks : {1, 8, 3, 8, 1}) {
+    std::vector<FrameLoc> frames;
+    for (FrameLoc frame; (frame = arena->Allocate(chunks, nullptr, nullptr)) != kNoFrame;) frames.push_back(frame);
+    EXPECT_GT(frames.size() * chunks * kChunkBytes, free_before * 9 / 10) << chunks;
+    for (const FrameLoc frame : frames) arena->Free(frame);
+    EXPECT_EQ(arena->usage().free_bytes, free_before);
+    EXPECT_LE(arena->usage().extent_bytes, 10 * kMiB);
+  }
+}
+
+TEST(FrameArenaTest, NothingTakesWhatIsPromised) {
+  auto arena = Make();
+  ArenaPromise promise;
+  ASSERT_TRUE(arena->Promise(3000, &promise));
+  while (arena->Allocate(8, nullptr, nullptr) != kNoFrame) {
+  }
+  while (arena->Allocate(1, nullptr, nullptr) != kNoFrame) {
+  }
+  while (arena->ChargeIndex(1000, nullptr, nullptr)) {
+  }
+  uint64_t paid = 0;
+  for (int i = 0; i < 3000; ++i) {
+    ASSERT_NE(arena->Allocate(8, &promise, &paid), kNoFrame) << i;
+    ASSERT_TRUE(arena->ChargeIndex(kIndexBytesPerPageMax, &promise, &paid));
+  }
+  EXPECT_EQ(paid, 3000 * kPromiseBytesPerPage);
+  EXPECT_EQ(arena->left_bytes(promise), 0);
+  EXPECT_EQ(arena->Allocate(8, &promise, nullptr), kNoFrame);
+}
+
+TEST(FrameArenaTest, UnpromisingFreesIt) {
+  auto arena = Make();
+  ArenaPromise promise;
+  const uint64_t free_before = arena->usage().free_bytes;
+  ASSERT_TRUE(arena->Promise(2000, &promise));
+  EXPECT_LE(arena->usage().free_bytes, free_before - 2000 * kPageBytes);
+  EXPECT_FALSE(arena->Promise(100'000, &promise));
+  EXPECT_EQ(arena->left_bytes(promise), 2000 * kPromiseBytesPerPage);
+  arena->Unpromise(500, &promise);
+  EXPECT_EQ(arena->left_bytes(promise), 1500 * kPromiseBytesPerPage);
+  arena->Unpromise(~uint64_t{0}, &promise);
+  EXPECT_EQ(arena->usage().free_bytes, free_before);
+}
+
+// Whatever is allocated, freed and promised by whom: a promise is kept and the ceiling holds.
+TEST(FrameArenaTest, PromisesHoldUnderRandomLoad) {
+  std::mt19937_64 random(TestSeed());
+  for (int round = 0; round < 20; ++round) {
+    auto arena = Make(24 * kMiB);
+    std::vector<FrameLoc> frames;
+    ArenaPromise promises[3];
+    for (int i = 0; i < 20'000; ++i) {
+      ArenaPromise* promise = &promises[random() % 3];
+      switch (random() % 8) {
+        case 0:
+          (void)arena->Promise(random() % 300, promise);
+          break;
+        case 1:
+          arena->Unpromise(random() % 300, promise);
+          break;
+        case 2:
+        case 3:
+        case 4: {
+          const bool pays = random() % 2 == 0;
+          const bool must = pays && arena->left_bytes(*promise) >= kPromiseBytesPerPage;
+          const FrameLoc frame = arena->Allocate(1 + random() % 8, pays ? promise : nullptr, nullptr);
+          ASSERT_TRUE(frame != kNoFrame || !must);
+          if (frame != kNoFrame) frames.push_back(frame);
+          break;
+        }
+        default:
+          if (!frames.empty()) {
+            std::swap(frames[random() % frames.size()], frames.back());
+            arena->Free(frames.back());
+            frames.pop_back();
+          }
+      }
+      const ArenaUsage usage = arena->usage();
+      ASSERT_LE(usage.extent_bytes + usage.index_bytes + usage.fixed_bytes, usage.ceiling_bytes);
+    }
+  }
+}
+
+TEST(FrameArenaDeathTest, FreeingTwiceIsCaught) {
+  auto arena = Make();
+  const FrameLoc frame = arena->Allocate(8, nullptr, nullptr);
+  const FrameLoc other = arena->Allocate(8, nullptr, nullptr);
+  (void)other;
+  arena->Free(frame);
+  EXPECT_DEATH(arena->Free(frame), "freed twice");
+}
+
+}  // namespace
+}  // namespace nram

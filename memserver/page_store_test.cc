@@ -1,0 +1,328 @@
+#include "memserver/page_store.h"
+
+#include <cstring>
+#include <map>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/test_seed.h"
+#include "gtest/gtest.h"
+#include "memserver/page_index.h"
+
+namespace nram {
+namespace {
+
+TEST(PageIndexTest, AgreesWithAMap) {
+  std::mt19937_64 random(TestSeed());
+  auto arena = FrameArena::Create(64 * kMiB, kMiB).value();
+  const uint64_t index_before = arena->usage().index_bytes;
+  {
+    PageIndex index(arena.get());
+    std::map<uint64_t, PageEntry> model;
+    for (int i = 0; i < 60'000; ++i) {
+      // Dense in places, sparse elsewhere, a few very far.
+      const uint64_t page = random() % 4 == 0 ? random() % (uint64_t{1} << 50) : random() % 1500;
+      switch (random() % 8) {
+        case 0: {
+          const uint64_t end = page + random() % 600;
+          uint64_t at = page;
+          while (at < end) {
+            at = index.Visit(at, end, 1 + random() % 3, [&](uint64_t visited, PageEntry* entry) {
+              ASSERT_EQ(model.at(visited).frame, entry->frame);
+              if (random() % 2 == 0) {
+                entry->mask = 0;
+                model.erase(visited);
+              }
+            });
+          }
+          break;
+        }
+        case 1:
+          index.Erase(page);
+          index.DropIfEmpty(page);
+          model.erase(page);
+          break;
+        default: {
+          const PageEntry entry{random() % (uint64_t{1} << 40), static_cast<ChunkMask>(1 + random() % 255)};
+          const uint64_t ahead = 1 + random() % (kPagesPerSpan - page % kPagesPerSpan);
+          ASSERT_TRUE(index.Prepare(page, ahead, nullptr, nullptr));
+          index.Set(page, entry);
+          model[page] = entry;
+        }
+      }
+      ASSERT_EQ(index.pages(), model.size());
+    }
+    for (const auto& [page, entry] : model) {
+      ASSERT_EQ(index.Find(page).frame, entry.frame);
+      ASSERT_EQ(index.Find(page).mask, entry.mask);
+      ASSERT_TRUE(model.count(page + 1) > 0 || index.Find(page + 1).mask == 0);
+    }
+  }
+  EXPECT_EQ(arena->usage().index_bytes, index_before);
+}
+
+TEST(PageIndexTest, AFullRegionCostsLessThanNineBytesAPage) {
+  auto arena = FrameArena::Create(64 * kMiB, kMiB).value();
+  const uint64_t before = arena->usage().index_bytes;
+  PageIndex index(arena.get());
+  constexpr uint64_t kPages = 100 * kPagesPerSpan;
+  for (uint64_t page = 0; page < kPages; ++page) {
+    ASSERT_TRUE(index.Prepare(page, 1, nullptr, nullptr));
+    index.Set(page, {page * 8, kAllChunks});
+  }
+  EXPECT_LT(arena->usage().index_bytes - before, 9 * kPages);
+}
+
+class PageStoreTest : public ::testing::Test {
+ protected:
+  static constexpr RegionId kRegion{42};
+
+  explicit PageStoreTest(uint64_t ceiling = 64 * kMiB) : arena_(FrameArena::Create(ceiling, kMiB).value()) {
+    lease_ = leases_.Grant(LeaseId{1}, "test", 0).value();
+  }
+
+  Reason Write(ChunkRange range, const std::string& data, absl::Span<const ChunkMask> masks = {}, uint32_t epoch = 1,
+               Lease* lease = nullptr) {
+    std::vector<FrameLoc> landed(range.pages());
+    EXPECT_TRUE(landing_.Take(landed.size(), landed.data()));
+    for (uint64_t i = 0; i < landed.size(); ++i) {
+      memset(arena_->Data(landed[i]), 0xEE, kPageBytes);  // what an earlier write left
+      const uint64_t page_chunk = (range.first_page() + i) * kChunksPerPage;
+      for (uint64_t chunk = 0; chunk < kChunksPerPage; ++chunk) {
+        if ((MaskOfPage(range, range.first_page() + i) >> chunk & 1) == 0) continue;
+        memcpy(arena_->Data(landed[i]) + chunk * kChunkBytes, data.data() + (page_chunk + chunk - range.first) * kChunkBytes, kChunkBytes);
+      }
+    }
+    const Reason reason = store_.Write(lease != nullptr ? lease : lease_.get(), kRegion, epoch, range, masks,
+                                       PageStore::IfAbsent::kCreate, landed.data(), &paid_);
+    landing_.Give(landed.data(), landed.size());
+    return reason;
+  }
+
+  std::string Read(ChunkRange range) {
+    std::vector<ChunkMask> masks(range.pages());
+    std::string packed(range.bytes(), '?');
+    size_t bytes = 0;
+    if (store_.Read(kRegion, 0, range, masks.data(), reinterpret_cast<std::byte*>(packed.data()), &bytes) != Reason::kOk) return "";
+    std::string data(range.bytes(), '\0');
+    size_t at = 0;
+    for (uint64_t chunk = range.first; chunk < range.end(); ++chunk) {
+      if ((masks[chunk / 8 - range.first_page()] >> chunk % 8 & 1) == 0) continue;
+      memcpy(&data[(chunk - range.first) * kChunkBytes], &packed[at], kChunkBytes);
+      at += kChunkBytes;
+    }
+    EXPECT_EQ(at, bytes);
+    return data;
+  }
+
+  FakeClock clock_;
+  std::unique_ptr<FrameArena> arena_;
+  LeaseTable leases_{arena_.get(), &clock_, 10'000};
+  PageStore store_{arena_.get(), &leases_};
+  LandingFrames landing_{arena_.get(), 256};
+  std::shared_ptr<Lease> lease_;
+  uint64_t paid_ = 0;
+};
+
+TEST_F(PageStoreTest, AgreesWithAMap) {
+  std::mt19937_64 random(TestSeed());
+  constexpr uint64_t kChunks = 3000;
+  std::string model(kChunks * kChunkBytes, '\0');
+  const uint64_t frames_before = arena_->usage().frame_bytes;
+  EXPECT_EQ(store_.Trim(lease_.get(), kRegion, 1, {0, 8}), Reason::kUnknownRegion);
+  ASSERT_EQ(Write({0, 1}, std::string(512, '\0')), Reason::kOk);
+  for (int i = 0; i < 20'000; ++i) {
+    const uint64_t first = random() % kChunks;
+    const ChunkRange range{first, std::min<uint64_t>(1 + random() % (random() % 8 == 0 ? 400 : 20), kChunks - first)};
+    switch (random() % 4) {
+      case 0:
+        ASSERT_EQ(store_.Trim(lease_.get(), kRegion, 1, range), Reason::kOk);
+        memset(&model[first * kChunkBytes], 0, range.bytes());
+        break;
+      case 1:
+        ASSERT_TRUE(Read(range) == model.substr(first * kChunkBytes, range.bytes())) << i;
+        break;
+      default: {
+        std::string data(range.bytes(), '\0');
+        for (uint64_t chunk = 0; chunk < range.count; ++chunk) {
+          if (random() % 4 != 0) memset(&data[chunk * kChunkBytes + random() % 500], static_cast<int>(random() | 1), 12);
+        }
+        std::vector<ChunkMask> masks;
+        if (random() % 2 == 0) {
+          for (uint64_t page = 0; page < range.pages(); ++page) {
+            masks.push_back(MaskOfPage(range, range.first_page() + page) & random());
+          }
+        }
+        ASSERT_EQ(Write(range, data, masks), Reason::kOk);
+        for (uint64_t chunk = range.first; chunk < range.end(); ++chunk) {
+          if (!masks.empty() && (masks[chunk / 8 - range.first_page()] >> chunk % 8 & 1) == 0) continue;
+          model.replace(chunk * kChunkBytes, kChunkBytes, data, (chunk - range.first) * kChunkBytes, kChunkBytes);
+        }
+      }
+    }
+  }
+  EXPECT_TRUE(Read({0, kChunksPerFrame}) == model.substr(0, kChunksPerFrame * kChunkBytes));
+  ASSERT_EQ(store_.Destroy(lease_.get(), kRegion, 1), Reason::kOk);
+  EXPECT_EQ(arena_->usage().frame_bytes, frames_before);
+  EXPECT_EQ(store_.counters().chunks, 0);
+  EXPECT_EQ(store_.counters().pages, 0);
+}
+
+TEST_F(PageStoreTest, ZerosTakeNoFrameAndOneChunkTakesOne) {
+  const uint64_t before = arena_->usage().frame_bytes;
+  ASSERT_EQ(Write({0, 64}, std::string(64 * 512, '\0')), Reason::kOk);
+  EXPECT_EQ(arena_->usage().frame_bytes, before);
+  std::string data(4096, '\0');
+  data[3 * 512 + 7] = 'x';
+  ASSERT_EQ(Write({80, 8}, data), Reason::kOk);
+  EXPECT_EQ(arena_->usage().frame_bytes, before + 512);
+  EXPECT_EQ(Read({80, 8}), data);
+  ASSERT_EQ(Write({83, 1}, std::string(512, '\0')), Reason::kOk);
+  EXPECT_EQ(arena_->usage().frame_bytes, before);
+}
+
+TEST_F(PageStoreTest, FullIsSaidAndLosesNothingAndOverwritingGoesOn) {
+  const std::string page(4096, 'a');
+  uint64_t pages = 0;
+  while (Write({pages * 8, 8}, page) == Reason::kOk) ++pages;
+  EXPECT_GT(pages, 10'000);
+  EXPECT_GT(store_.counters().refused_full, 0);
+  for (uint64_t i = 0; i < pages; i += 97) ASSERT_EQ(Read({i * 8, 8}), page);
+  const std::string other(4096, 'b');
+  for (uint64_t i = 0; i < pages; ++i) ASSERT_EQ(Write({i * 8, 8}, other), Reason::kOk) << i;
+  ASSERT_EQ(store_.Trim(lease_.get(), kRegion, 1, {0, 8 * 1024}), Reason::kOk);
+  EXPECT_EQ(Write({pages * 8, 8}, page), Reason::kOk);
+}
+
+TEST_F(PageStoreTest, APromiseIsKeptToTheLastPage) {
+  const auto other = leases_.Grant(LeaseId{2}, "other", 0).value();
+  constexpr uint64_t kPages = 5000;
+  ASSERT_TRUE(arena_->Promise(kPages, &lease_->promise));
+  ASSERT_EQ(store_.Create(other.get(), RegionId{9}, 1, false, nullptr), Reason::kOk);
+  // Another client takes all that it can.
+  FrameLoc frame;
+  ASSERT_TRUE(landing_.Take(1, &frame));
+  memset(arena_->Data(frame), 1, kPageBytes);
+  for (uint64_t page = 0;; ++page) {
+    memset(arena_->Data(frame), 1, kPageBytes);
+    uint64_t paid = 0;
+    if (store_.Write(other.get(), RegionId{9}, 1, {page * 8, 8}, {}, PageStore::IfAbsent::kRefuse, &frame, &paid) != Reason::kOk) break;
+  }
+  landing_.Give(&frame, 1);
+  // Scattered, so that the index costs the most.
+  for (uint64_t page = 0; page < kPages; ++page) ASSERT_EQ(Write({page * kChunksPerSpan, 8}, std::string(4096, 'x')), Reason::kOk) << page;
+}
+
+TEST_F(PageStoreTest, EpochsAndOwnersAreMinded) {
+  ASSERT_EQ(Write({0, 8}, std::string(4096, 'a')), Reason::kOk);
+  const auto other = leases_.Grant(LeaseId{2}, "other", 0).value();
+  EXPECT_EQ(Write({0, 8}, std::string(4096, 'b'), {}, 1, other.get()), Reason::kNotOwner);
+  EXPECT_EQ(store_.Attach(other.get(), kRegion, 2, false).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(store_.Attach(other.get(), kRegion, 1, true).status().code(), absl::StatusCode::kAborted);
+  ASSERT_TRUE(store_.Attach(other.get(), kRegion, 2, true).ok());
+  EXPECT_EQ(Write({0, 8}, std::string(4096, 'c')), Reason::kStaleEpoch);
+  EXPECT_EQ(store_.Destroy(lease_.get(), kRegion, 1), Reason::kStaleEpoch);
+  EXPECT_EQ(Write({0, 8}, std::string(4096, 'd'), {}, 2, other.get()), Reason::kOk);
+  EXPECT_EQ(Read({0, 8}), std::string(4096, 'd'));
+}
+
+TEST_F(PageStoreTest, AnEndedLeaseLeavesOrphansAndCollectsGcRegions) {
+  uint64_t paid = 0;
+  ASSERT_EQ(store_.Create(lease_.get(), RegionId{7}, 1, /*gc=*/true, &paid), Reason::kOk);
+  ASSERT_EQ(Write({0, 8}, std::string(4096, 'a')), Reason::kOk);
+  ASSERT_TRUE(arena_->Promise(100, &lease_->promise));
+  clock_.AdvanceMs(9'000);
+  EXPECT_TRUE(leases_.EndExpired().empty());
+  clock_.AdvanceMs(1'001);
+  const auto ended = leases_.EndExpired();
+  ASSERT_EQ(ended.size(), 1);
+  store_.CollectLease(*ended[0]);
+  EXPECT_EQ(arena_->usage().promised_bytes, 0);
+  EXPECT_EQ(store_.counters().regions, 1);
+  const auto orphans = store_.List(0, 10, /*orphans_only=*/true, false);
+  ASSERT_EQ(orphans.size(), 1);
+  EXPECT_EQ(orphans[0].id, kRegion);
+  EXPECT_EQ(orphans[0].owner, "test");
+  EXPECT_EQ(Write({0, 8}, std::string(4096, 'b')), Reason::kLeaseEnded);
+  // Taken up again, it is owned again, and whole.
+  ASSERT_TRUE(leases_.Grant(LeaseId{1}, "test", 0).ok());
+  EXPECT_EQ(Read({0, 8}), std::string(4096, 'a'));
+  EXPECT_EQ(Write({0, 8}, std::string(4096, 'b')), Reason::kOk);
+  EXPECT_TRUE(store_.DestroyByControl(LeaseId{0}, kRegion, true).value());
+}
+
+TEST_F(PageStoreTest, NamesAreUniqueAndForgottenWithTheirRegion) {
+  ASSERT_TRUE(store_.CreateNamed(lease_.get(), RegionId{1}, 1, false, {"heap", {1, 2}, 4096}).ok());
+  EXPECT_EQ(store_.CreateNamed(lease_.get(), RegionId{2}, 1, false, {"heap", {}, 0}).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(store_.FindByName("heap"), RegionId{1});
+  EXPECT_EQ(store_.Destroy(lease_.get(), RegionId{1}, 1), Reason::kOk);
+  EXPECT_EQ(store_.FindByName("heap"), RegionId{0});
+  EXPECT_TRUE(store_.CreateNamed(lease_.get(), RegionId{2}, 1, false, {"heap", {}, 0}).ok());
+}
+
+TEST_F(PageStoreTest, ListsSpansAndRegionsInPages) {
+  for (uint64_t i = 1; i <= 30; ++i) ASSERT_EQ(store_.Create(lease_.get(), RegionId{i * 1000}, 1, false, nullptr), Reason::kOk);
+  EXPECT_EQ(store_.List(0, 7, false, false).size(), 7);
+  EXPECT_EQ(store_.List(7'001, 100, false, false).front().id, RegionId{8'000});
+  for (uint64_t span : {3, 1, 70'000}) ASSERT_EQ(Write({span * kChunksPerSpan, 1}, std::string(512, 'x')), Reason::kOk);
+  EXPECT_EQ(store_.ListSpans(kRegion, 0, 10).value(), (std::vector<uint64_t>{1, 3, 70'000}));
+  EXPECT_EQ(store_.ListSpans(kRegion, 2, 1).value(), (std::vector<uint64_t>{3}));
+}
+
+class SmallRegionsTest : public PageStoreTest {
+ protected:
+  SmallRegionsTest() : PageStoreTest(512 * kMiB) {}
+};
+
+TEST_F(SmallRegionsTest, AOnePageRegionCostsLessThan256BytesBesideItsPage) {
+  constexpr uint64_t kRegions = 100'000;
+  const uint64_t before = arena_->usage().index_bytes;
+  FrameLoc frame;
+  ASSERT_TRUE(landing_.Take(1, &frame));
+  for (uint64_t i = 1; i <= kRegions; ++i) {
+    memset(arena_->Data(frame), 1, kPageBytes);
+    uint64_t paid = 0;
+    ASSERT_EQ(store_.Write(lease_.get(), RegionId{i * 77}, 1, {0, 8}, {}, PageStore::IfAbsent::kCreate, &frame, &paid), Reason::kOk);
+  }
+  landing_.Give(&frame, 1);
+  EXPECT_LE((arena_->usage().index_bytes - before) / kRegions, 256);
+}
+
+TEST_F(PageStoreTest, ManyThreadsOnOneRegion) {
+  // Each page holds one value in all its bytes; readers must never see two.
+  std::atomic<bool> stop{false};
+  ASSERT_EQ(Write({0, 512}, std::string(512 * 512, 'a')), Reason::kOk);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 2; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937_64 random(TestSeed() + t);
+      for (int i = 0; i < 3000; ++i) {
+        FrameLoc frame;
+        ASSERT_TRUE(landing_.Take(1, &frame));
+        memset(arena_->Data(frame), 'a' + random() % 26, kPageBytes);
+        uint64_t paid = 0;
+        ASSERT_EQ(store_.Write(lease_.get(), kRegion, 1, {random() % 64 * 8, 8}, {}, PageStore::IfAbsent::kRefuse, &frame, &paid), Reason::kOk);
+        landing_.Give(&frame, 1);
+      }
+      stop = true;
+    });
+    threads.emplace_back([&] {
+      std::vector<ChunkMask> masks(64);
+      std::string data(64 * 4096, '?');
+      while (!stop) {
+        size_t bytes = 0;
+        ASSERT_EQ(store_.Read(kRegion, 1, {0, 512}, masks.data(), reinterpret_cast<std::byte*>(data.data()), &bytes), Reason::kOk);
+        ASSERT_EQ(bytes, data.size());
+        for (int page = 0; page < 64; ++page) {
+          ASSERT_EQ(data.find_first_not_of(data[page * 4096], page * 4096) >= size_t(page + 1) * 4096, true) << page;
+        }
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+}
+
+}  // namespace
+}  // namespace nram
