@@ -170,7 +170,7 @@ TEST(FrameReaderTest, ReadsAnySlicing) {
       ASSERT_TRUE(all.ok()) << all.status();
       at += taken;
     }
-    while (recorder.pauses > 0 || recorder.headers.size() < 20) {
+    while (recorder.headers.size() < 20) {
       size_t taken = 0;
       ASSERT_TRUE(reader.Feed({}, &taken, &recorder).ok());
     }

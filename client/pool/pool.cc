@@ -88,7 +88,8 @@ std::vector<PlacementCandidate> Pool::Candidates() const {
     const ServerCapacity capacity = link->capacity();
     const uint64_t room = static_cast<uint64_t>(std::max<int64_t>(link->room_bytes(), 0));
     uint64_t weight = room;
-    if (!link->refused() && !capacity.draining) weight += capacity.free_bytes;
+    // What the server said last may be old: as long as it has not refused, it is worth asking.
+    if (!link->refused() && !capacity.draining) weight += std::max(capacity.free_bytes, kSpanBytes);
     if (capacity.draining || (link->refused() && room < kPagesPerFrame * ServerLink::kRoomBytesPerPage)) weight = 0;
     candidates.push_back({link->index(), link->host(), weight});
   }

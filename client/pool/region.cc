@@ -295,6 +295,7 @@ absl::Status Region::ForEachServer(Op op, const ChunkRange& range, const IoOptio
       poll(nullptr, 0, 1);
       start(&errand);
     }
+    errand.link->NoteFreed();
     if (first_error.ok()) first_error = status;
   }
   return first_error;

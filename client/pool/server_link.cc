@@ -199,7 +199,7 @@ void ServerLink::Renew() {
 // `quiet`: no write was under way while the server answered, so its count of our room is exact.
 void ServerLink::NoteLease(const LeaseInfo& info, bool quiet) {
   if (quiet) room_bytes_ = static_cast<int64_t>(info.promised_bytes);
-  if (info.capacity.free_bytes > 2 * options_.reserve_step_bytes) refused_ = false;
+  if (info.capacity.free_bytes > kSpanBytes) refused_ = false;
   MutexLock lock(&mu_);
   capacity_ = info.capacity;
 }

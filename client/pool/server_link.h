@@ -60,6 +60,8 @@ class ServerLink {
   void ReturnRoom(uint64_t taken_bytes, uint64_t used_bytes);
   // The write failed and nobody knows what it used: the next renewal will tell.
   void ForfeitRoom(uint64_t taken_bytes) { ReturnRoom(taken_bytes, taken_bytes); }
+  // This client freed something there: it is worth asking for room again.
+  void NoteFreed() { refused_.store(false, std::memory_order_relaxed); }
   // The server has no room beyond what is reserved.
   bool refused() const { return refused_.load(std::memory_order_relaxed); }
   int64_t room_bytes() const { return room_bytes_.load(std::memory_order_relaxed); }

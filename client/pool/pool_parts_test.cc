@@ -1,0 +1,138 @@
+#include <map>
+#include <random>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "base/host_memory.h"
+#include "base/test_seed.h"
+#include "client/pool/placement.h"
+#include "client/pool/pool_spec.h"
+#include "client/pool/span_table.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace nram {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::vector<PlacementCandidate> Candidates(std::initializer_list<uint64_t> weights) {
+  std::vector<PlacementCandidate> candidates;
+  for (const uint64_t weight : weights) {
+    const auto number = static_cast<uint16_t>(candidates.size());
+    candidates.push_back({number, number, weight});
+  }
+  return candidates;
+}
+
+TEST(PlacementTest, StripesFollowTheWeights) {
+  const auto candidates = Candidates({100, 300, 0, 600});
+  std::map<uint16_t, int> count;
+  for (uint64_t span = 0; span < 10'000; ++span) {
+    ++count[PlaceSpan(PlacementPolicy::kStriped, RegionId{7}, span, 1, candidates).servers[0]];
+  }
+  EXPECT_NEAR(count[0], 1000, 20);
+  EXPECT_NEAR(count[1], 3000, 20);
+  EXPECT_EQ(count[2], 0);
+  EXPECT_NEAR(count[3], 6000, 20);
+}
+
+TEST(PlacementTest, NeighboursOfAStripeAreApart) {
+  const auto candidates = Candidates({5, 5});
+  int same = 0;
+  for (uint64_t span = 0; span < 1000; ++span) {
+    same += PlaceSpan(PlacementPolicy::kStriped, RegionId{3}, span, 1, candidates) ==
+            PlaceSpan(PlacementPolicy::kStriped, RegionId{3}, span + 1, 1, candidates);
+  }
+  EXPECT_LT(same, 300);
+}
+
+TEST(PlacementTest, SmallRegionsSpread) {
+  const auto candidates = Candidates({5, 5, 5, 5});
+  std::map<uint16_t, int> count;
+  for (uint64_t region = 1; region <= 4000; ++region) {
+    ++count[PlaceSpan(PlacementPolicy::kStriped, RegionId{region}, 0, 1, candidates).servers[0]];
+  }
+  for (const auto& [server, regions] : count) EXPECT_NEAR(regions, 1000, 150);
+}
+
+TEST(PlacementTest, BlocksStayTogether) {
+  const auto candidates = Candidates({5, 5, 5});
+  for (uint64_t span = 0; span < 640; ++span) {
+    EXPECT_EQ(PlaceSpan(PlacementPolicy::kBlocked, RegionId{3}, span, 1, candidates),
+              PlaceSpan(PlacementPolicy::kBlocked, RegionId{3}, span / 64 * 64, 1, candidates));
+  }
+}
+
+TEST(PlacementTest, ReplicasAreOnDifferentHosts) {
+  std::vector<PlacementCandidate> candidates = Candidates({5, 5, 5, 5});
+  candidates[1].host = 0;  // servers 0 and 1 share a host
+  for (uint64_t span = 0; span < 500; ++span) {
+    const SpanPlacement placement = PlaceSpan(PlacementPolicy::kStriped, RegionId{3}, span, 4, candidates);
+    std::set<uint32_t> hosts;
+    for (int i = 0; i < 3; ++i) hosts.insert(candidates[placement.servers[i]].host);
+    EXPECT_EQ(hosts.size(), 3);
+    EXPECT_EQ(placement.servers[3], kNoServer);
+  }
+}
+
+TEST(PlacementTest, NowhereToGo) {
+  EXPECT_FALSE(PlaceSpan(PlacementPolicy::kStriped, RegionId{3}, 0, 1, {}).placed());
+  EXPECT_FALSE(PlaceSpan(PlacementPolicy::kStriped, RegionId{3}, 0, 1, Candidates({0, 0})).placed());
+}
+
+TEST(SpanTableTest, AgreesWithAMapAndIsSmall) {
+  std::mt19937_64 random(TestSeed());
+  SpanTable table;
+  std::map<uint64_t, SpanPlacement> model;
+  for (int i = 0; i < 5000; ++i) {
+    const uint64_t span = random() % 3 == 0 ? random() % (uint64_t{1} << 42) : random() % 1000;
+    SpanPlacement placement;
+    placement.servers[0] = random() % 100;
+    table.Set(span, placement);
+    model[span] = placement;
+    ASSERT_EQ(table.Find(span + 1).placed(), model.count(span + 1) > 0);
+  }
+  for (const auto& [span, placement] : model) ASSERT_EQ(table.Find(span), placement);
+}
+
+TEST(SpanTableTest, TakesAtMost16BytesAMebibyte) {
+  SpanTable table;
+  SpanPlacement placement;
+  placement.servers[0] = 1;
+  table.Set(5, placement);
+  EXPECT_EQ(table.memory_bytes(), 0);
+  for (const uint64_t spans : {1024, 16 * 1024, 1024 * 1024}) {
+    for (uint64_t span = 0; span < spans; ++span) table.Set(span, placement);
+    EXPECT_LE(table.memory_bytes(), 16 * spans) << spans;
+  }
+}
+
+TEST(PoolSpecTest, ReadsLists) {
+  const auto servers = ParsePoolSpec("a:1, b,[::1]:3,unix:/run/x").value();
+  ASSERT_EQ(servers.size(), 4);
+  EXPECT_EQ(servers[0].ToString(), "a:1");
+  EXPECT_EQ(servers[1].ToString(), "b:7070");
+  EXPECT_EQ(servers[2].ToString(), "[::1]:3");
+  EXPECT_EQ(servers[3].ToString(), "unix:/run/x");
+}
+
+TEST(PoolSpecTest, ReadsHostFiles) {
+  const std::string path = ::testing::TempDir() + "/hosts";
+  ASSERT_TRUE(WriteFileAtomically(path, "# nodes\nnode1:7070\n\n  node2 # the second\n").ok());
+  EXPECT_EQ(ParsePoolSpec(path).value().size(), 2);
+  EXPECT_EQ(ParsePoolSpec("@" + path).value()[1].ToString(), "node2:7070");
+  EXPECT_EQ(ParsePoolSpec("/does/not/exist").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(PoolSpecTest, NamesWhatIsWrong) {
+  for (const char* bad : {"", "a:1,", "a:0", "a:70000", "a:x", "a:", ":1", "a b:1", "::1", "[::1", "[::1]x", "unix:relative",
+                          "a:1,a:1", "a;b"}) {
+    EXPECT_EQ(ParsePoolSpec(bad).status().code(), absl::StatusCode::kInvalidArgument) << bad;
+  }
+  EXPECT_THAT(std::string(ParseHostFile("ok:1\nbad:port\n", "hosts").status().message()), HasSubstr("hosts line 2"));
+  EXPECT_THAT(std::string(ParseHostFile("# none\n", "hosts").status().message()), HasSubstr("names no server"));
+}
+
+}  // namespace
+}  // namespace nram

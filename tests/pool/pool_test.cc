@@ -1,0 +1,421 @@
+// The pool client on real servers: what it promises, and what it does when servers fail.
+
+#include "client/pool/pool.h"
+
+#include <atomic>
+#include <cstring>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/test_seed.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/util/test_pool.h"
+
+namespace nram {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string Pattern(size_t bytes, uint64_t seed) {
+  std::string data(bytes, '\0');
+  std::mt19937_64 random(seed);
+  for (size_t i = 0; i + 8 <= bytes; i += 8) {
+    const uint64_t word = random() | 1;
+    memcpy(&data[i], &word, 8);
+  }
+  return data;
+}
+
+absl::Span<const std::byte> Bytes(const std::string& data) { return {reinterpret_cast<const std::byte*>(data.data()), data.size()}; }
+absl::Span<std::byte> Room(std::string* data) { return {reinterpret_cast<std::byte*>(data->data()), data->size()}; }
+
+absl::StatusOr<std::string> Read(Region* region, uint64_t offset, size_t bytes, const IoOptions& options = {}) {
+  std::string data(bytes, '?');
+  const absl::Status status = region->Read(offset, Room(&data), options);
+  if (!status.ok()) return status;
+  return data;
+}
+
+TEST(PoolTest, WritesAreStripedAndReadBack) {
+  TestPool servers(3);
+  auto pool = servers.Open();
+  auto region = pool->CreateRegion({.gc = true}).value();
+  const std::string data = Pattern(10 * kMiB + 512, 1);
+  ASSERT_TRUE(region->Write(3 * 512, Bytes(data)).ok());
+  EXPECT_TRUE(Read(region.get(), 3 * 512, data.size()).value() == data);
+  EXPECT_EQ(Read(region.get(), 0, 3 * 512).value(), std::string(3 * 512, '\0'));
+  EXPECT_EQ(Read(region.get(), uint64_t{1} << 61, 4096).value(), std::string(4096, '\0'));
+  for (size_t i = 0; i < servers.size(); ++i) EXPECT_GT(servers.server(i).store().counters().pages, 100) << i;
+}
+
+TEST(PoolTest, RefusesBadRanges) {
+  TestPool servers(1);
+  auto pool = servers.Open();
+  auto region = pool->CreateRegion({}).value();
+  std::string data(1000, 'x');
+  EXPECT_EQ(region->Write(0, Bytes(data)).code(), absl::StatusCode::kInvalidArgument);
+  data.resize(512);
+  EXPECT_EQ(region->Write(1, Bytes(data)).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(region->Read(kRegionBytesMax, Room(&data)).code(), absl::StatusCode::kInvalidArgument);
+  const ChunkMask outside[] = {0x02};
+  EXPECT_EQ(region->WriteChunks(0, Bytes(data), outside).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(region->Read(kRegionBytesMax - 512, Room(&data)).ok());
+  EXPECT_TRUE(region->Write(0, {}).ok());
+  EXPECT_EQ(pool->CreateRegion({.replicas = 2}).status().code(), absl::StatusCode::kUnimplemented);
+}
+
+TEST(PoolTest, TrimAndDestroyFreeAtOnce) {
+  TestPool servers(2);
+  auto pool = servers.Open();
+  auto region = pool->CreateRegion({.gc = true}).value();
+  ASSERT_TRUE(region->Write(0, Bytes(Pattern(8 * kMiB, 1))).ok());
+  ASSERT_TRUE(region->Trim(kMiB, 4 * kMiB).ok());
+  const auto pages = [&] { return servers.server(0).store().counters().pages + servers.server(1).store().counters().pages; };
+  EXPECT_EQ(pages(), 4 * kMiB / kPageBytes);
+  EXPECT_EQ(Read(region.get(), 2 * kMiB, 4096).value(), std::string(4096, '\0'));
+  ASSERT_TRUE(region->Destroy().ok());
+  EXPECT_EQ(pages(), 0);
+  EXPECT_EQ(region->Write(0, Bytes(Pattern(512, 1))).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(PoolTest, FullIsAnErrorAndNothingIsLost) {
+  TestPool servers(2, 128 * kMiB);
+  auto pool = servers.Open();
+  auto region = pool->CreateRegion({.gc = true}).value();
+  const std::string data = Pattern(kMiB, 1);
+  uint64_t written = 0;
+  absl::Status status;
+  while ((status = region->Write(written, Bytes(data))).ok()) written += kMiB;
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_GT(written, 32 * kMiB);
+  for (uint64_t at = 0; at < written; at += kMiB) ASSERT_TRUE(Read(region.get(), at, kMiB).value() == data) << at;
+  // Overwriting needs no room.
+  const std::string other = Pattern(kMiB, 2);
+  for (uint64_t at = 0; at < written; at += kMiB) ASSERT_TRUE(region->Write(at, Bytes(other)).ok()) << at;
+  // And when some is freed, there is room again.
+  ASSERT_TRUE(region->Trim(0, written / 2).ok());
+  status = region->Write(written, Bytes(data));
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(PoolTest, WhatIsReservedIsThere) {
+  TestPool servers(2, 160 * kMiB);
+  auto pool = servers.Open();
+  auto mine = pool->CreateRegion({.gc = true}).value();
+  ASSERT_TRUE(mine->Reserve(0, 32 * kMiB).ok());
+  EXPECT_EQ(mine->Reserve(32 * kMiB, kGiB).code(), absl::StatusCode::kResourceExhausted);
+  auto other_pool = servers.Open();
+  for (Pool* greedy_pool : {pool.get(), other_pool.get()}) {
+    auto greedy = greedy_pool->CreateRegion({.gc = true}).value();
+    const std::string data = Pattern(kMiB, 1);
+    for (uint64_t at = 0; greedy->Write(at, Bytes(data)).ok(); at += kMiB) {
+    }
+    if (greedy_pool == other_pool.get()) {
+      const std::string page = Pattern(4096, 3);
+      // In any order.
+      for (uint64_t i = 0; i < 32 * kMiB / kPageBytes; ++i) {
+        const uint64_t at = i * 4099 % (32 * kMiB / kPageBytes) * kPageBytes;
+        const absl::Status status = mine->Write(at, Bytes(page));
+        ASSERT_TRUE(status.ok()) << i << ": " << status;
+      }
+    }
+    if (greedy_pool == pool.get()) {
+      ASSERT_TRUE(greedy->Destroy().ok());
+    }
+  }
+}
+
+TEST(PoolTest, AsynchronousOperationsComplete) {
+  TestPool servers(2);
+  auto pool = servers.Open();
+  auto region = pool->CreateRegion({.gc = true}).value();
+  const std::string data = Pattern(6 * kMiB, 1);  // more than one Io has parts
+  Io io;
+  region->StartWrite(&io, 0, Bytes(data));
+  ASSERT_TRUE(io.Wait().ok());
+  std::string back(data.size(), '?');
+  region->StartRead(&io, 0, Room(&back));
+  ASSERT_TRUE(io.Wait().ok());
+  EXPECT_TRUE(back == data);
+  // A bad range is an error of the operation too.
+  region->StartRead(&io, 1, Room(&back));
+  EXPECT_EQ(io.Wait().code(), absl::StatusCode::kInvalidArgument);
+}
+
+struct Chain {
+  Region* region;
+  std::string buffer;
+  int left;
+  std::atomic<bool> finished{false};
+  static void Next(Io* io, void* context) {
+    auto* chain = static_cast<Chain*>(context);
+    if (--chain->left == 0) {
+      chain->finished = true;
+    } else {
+      chain->region->StartRead(io, kMiB, Room(&chain->buffer), {}, &Chain::Next, chain);
+    }
+  }
+};
+
+TEST(PoolTest, CallbacksMayStartTheNext) {
+  TestPool servers(2);
+  auto pool = servers.Open();
+  auto region = pool->CreateRegion({.gc = true}).value();
+  const std::string data = Pattern(6 * kMiB, 1);
+  ASSERT_TRUE(region->Write(0, Bytes(data)).ok());
+  Chain chain{region.get(), std::string(3 * kMiB, '?'), 30};
+  Io io;
+  region->StartRead(&io, kMiB, Room(&chain.buffer), {}, &Chain::Next, &chain);
+  const int64_t deadline_ns = DeadlineAfterMs(20'000);
+  while (!chain.finished && MonotonicNs() < deadline_ns) std::this_thread::yield();
+  ASSERT_TRUE(chain.finished);
+  EXPECT_TRUE(chain.buffer == data.substr(kMiB, 3 * kMiB));
+}
+
+TEST(PoolTest, OpenLeavesOutWhoDoesNotAnswerAndTakesHimInLater) {
+  TestPool servers(2);
+  servers.StopServer(1);
+  PoolOptions options = servers.Options();
+  options.open_timeout_ms = 300;
+  auto pool = TestPool::Open(options);
+  EXPECT_TRUE(pool->link(0)->up());
+  EXPECT_FALSE(pool->link(1)->up());
+  auto region = pool->CreateRegion({.gc = true}).value();
+  ASSERT_TRUE(region->Write(0, Bytes(Pattern(4 * kMiB, 1))).ok());
+  servers.StartServer(1);
+  ASSERT_TRUE(pool->link(1)->AwaitUp(DeadlineAfterMs(10'000)).ok());
+  ASSERT_TRUE(region->Write(4 * kMiB, Bytes(Pattern(8 * kMiB, 2))).ok());
+  EXPECT_GT(servers.server(1).store().counters().pages, 0);
+}
+
+TEST(PoolTest, NobodyAnswersIsAClearError) {
+  PoolOptions options;
+  options.servers = {{"127.0.0.1", 9, ""}};
+  options.open_timeout_ms = 300;
+  const auto pool = Pool::Open(options);
+  EXPECT_EQ(pool.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(pool.status().message()), HasSubstr("127.0.0.1:9"));
+}
+
+TEST(PoolTest, ARestartedServerMeansDataLossNeverZeros) {
+  TestPool servers(2);
+  auto pool = servers.Open();
+  auto region = pool->CreateRegion({.gc = true}).value();
+  const std::string data = Pattern(16 * kMiB, 1);
+  ASSERT_TRUE(region->Write(0, Bytes(data)).ok());
+  servers.StopServer(1);
+  servers.StartServer(1);
+  int lost = 0, kept = 0;
+  for (uint64_t at = 0; at < data.size(); at += kMiB) {
+    const auto back = Read(region.get(), at, kMiB);
+    if (back.ok()) {
+      ++kept;
+      ASSERT_TRUE(*back == data.substr(at, kMiB));
+    } else {
+      ++lost;
+      ASSERT_EQ(back.status().code(), absl::StatusCode::kDataLoss) << back.status();
+      // Nor does writing there make it whole.
+      ASSERT_EQ(region->Write(at, Bytes(data).subspan(0, 512)).code(), absl::StatusCode::kDataLoss);
+    }
+  }
+  EXPECT_GT(lost, 0);
+  EXPECT_GT(kept, 0);
+  // The rest of the pool, the restarted server included, serves other regions.
+  auto other = pool->CreateRegion({.gc = true}).value();
+  ASSERT_TRUE(other->Write(0, Bytes(data)).ok());
+  EXPECT_TRUE(Read(other.get(), 0, data.size()).value() == data);
+  EXPECT_GT(servers.server(1).store().counters().pages, 0);
+}
+
+TEST(PoolTest, AFrozenServerEndsInTheDeadlineAndTheOthersGoOn) {
+  TestPool servers(2);
+  FaultyRelay relay({"127.0.0.1", servers.server(1).data_port(), ""}, TestSeed());
+  PoolOptions options = servers.Options();
+  options.reroute_data_for_test = [&](size_t server, const Endpoint& data) { return server == 1 ? relay.endpoint() : data; };
+  auto pool = TestPool::Open(options);
+  auto region = pool->CreateRegion({.gc = true}).value();
+  const std::string data = Pattern(16 * kMiB, 1);
+  ASSERT_TRUE(region->Write(0, Bytes(data)).ok());
+  relay.Hold(true);
+  int late = 0, served = 0;
+  for (uint64_t at = 0; at < data.size(); at += kMiB) {
+    const int64_t began_ns = MonotonicNs();
+    const auto back = Read(region.get(), at, 4096, {.timeout_ms = 100});
+    EXPECT_LT(MonotonicNs() - began_ns, 10 * kNsPerSecond);
+    if (back.ok()) {
+      ++served;
+    } else {
+      ++late;
+      EXPECT_TRUE(back.status().code() == absl::StatusCode::kDeadlineExceeded || back.status().code() == absl::StatusCode::kUnavailable)
+          << back.status();
+    }
+  }
+  EXPECT_GT(late, 0);
+  EXPECT_GT(served, 0);
+  relay.Hold(false);
+  EXPECT_TRUE(Read(region.get(), 0, data.size()).value() == data);
+}
+
+TEST(PoolTest, AnEndedPoolsGcRegionsAreCollectedAndOthersAreOrphans) {
+  TestPool servers(1);
+  {
+    auto pool = servers.Open();
+    auto collected = pool->CreateRegion({.gc = true}).value();
+    auto kept = pool->CreateRegion({.gc = false}).value();
+    ASSERT_TRUE(collected->Write(0, Bytes(Pattern(4096, 1))).ok());
+    ASSERT_TRUE(kept->Write(0, Bytes(Pattern(4096, 1))).ok());
+  }
+  EXPECT_EQ(servers.server(0).store().counters().regions, 1);
+  EXPECT_EQ(servers.server(0).store().CountOrphans(), 1);
+  EXPECT_EQ(servers.server(0).arena().usage().promised_bytes, 0);
+}
+
+TEST(PoolTest, ALeaseThatIsNotRenewedEnds) {
+  FakeClock clock;
+  TestPool servers(1, 128 * kMiB, &clock);
+  auto pool = servers.Open();
+  auto region = pool->CreateRegion({.gc = true}).value();
+  auto kept = pool->CreateRegion({.gc = false}).value();
+  ASSERT_TRUE(region->Write(0, Bytes(Pattern(4096, 1))).ok());
+  ASSERT_TRUE(kept->Write(0, Bytes(Pattern(4096, 2))).ok());
+  // As if this client had slept.
+  clock.AdvanceMs(60'000);
+  servers.server(0).CollectOnce();
+  const absl::Status lost = Read(region.get(), 0, 4096).status();
+  EXPECT_EQ(lost.code(), absl::StatusCode::kDataLoss) << lost;
+  // What is not collected is taken up again, without anybody's doing.
+  ASSERT_TRUE(kept->Write(4096, Bytes(Pattern(4096, 3))).ok());
+  EXPECT_EQ(Read(kept.get(), 0, 4096).value(), Pattern(4096, 2));
+}
+
+TEST(PoolTest, NamedRegionsAreAttachedByOthers) {
+  TestPool servers(2);
+  auto first = servers.Open();
+  auto region = first->CreateRegion({.name = "heap", .size_bytes = 1234}).value();
+  const std::string data = Pattern(5 * kMiB, 1);
+  ASSERT_TRUE(region->Write(kMiB, Bytes(data)).ok());
+  EXPECT_EQ(first->CreateRegion({.name = "heap"}).status().code(), absl::StatusCode::kAlreadyExists);
+
+  auto second = servers.Open();
+  EXPECT_EQ(second->AttachRegion("nothing", AttachMode::kReadOnly).status().code(), absl::StatusCode::kNotFound);
+  auto reader = second->AttachRegion("heap", AttachMode::kReadOnly).value();
+  EXPECT_EQ(reader->size_bytes(), 1234);
+  EXPECT_TRUE(Read(reader.get(), kMiB, data.size()).value() == data);
+  EXPECT_EQ(reader->Write(0, Bytes(data)).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(second->AttachRegion("heap", AttachMode::kOwner).status().code(), absl::StatusCode::kFailedPrecondition);
+
+  // Two owners: the older is shut out.
+  auto taken = second->AttachRegion("heap", AttachMode::kTakeOver).value();
+  EXPECT_EQ(region->Write(kMiB, Bytes(data)).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Read(region.get(), kMiB, 4096).status().code(), absl::StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(taken->Write(0, Bytes(data)).ok());
+  EXPECT_TRUE(Read(reader.get(), kMiB + 4 * kMiB, 4096).ok());
+
+  // A later run attaches what an earlier one left.
+  taken.reset();
+  reader.reset();
+  second.reset();
+  auto third = servers.Open();
+  auto again = third->AttachRegion("heap", AttachMode::kOwner).value();
+  EXPECT_TRUE(Read(again.get(), 0, data.size()).value() == data);
+  servers.StopServer(0);
+  servers.StartServer(0);
+  auto fourth = servers.Open();
+  EXPECT_EQ(fourth->AttachRegion("heap", AttachMode::kReadOnly).status().code(), absl::StatusCode::kDataLoss);
+}
+
+TEST(PoolTest, ADrainingServerTakesNoNewSpans) {
+  TestPool servers(2);
+  auto pool = servers.Open();
+  servers.server(0).SetDraining(true);
+  auto fresh = servers.Open();
+  auto region = fresh->CreateRegion({.gc = true}).value();
+  ASSERT_TRUE(region->Write(0, Bytes(Pattern(8 * kMiB, 1))).ok());
+  EXPECT_EQ(servers.server(0).store().counters().pages, 0);
+}
+
+// Random operations from many threads against a plain map, over connections that fail in every way.
+TEST(PoolModelTest, AgreesWithAMapOverAFaultyNetwork) {
+  TestPool servers(2, 256 * kMiB);
+  std::vector<std::unique_ptr<FaultyRelay>> relays;
+  for (int i = 0; i < 2; ++i) {
+    relays.push_back(std::make_unique<FaultyRelay>(Endpoint{"127.0.0.1", servers.server(i).data_port(), ""}, TestSeed() + i));
+  }
+  PoolOptions options = servers.Options();
+  options.io_timeout_ms = 30'000;
+  options.reroute_data_for_test = [&](size_t server, const Endpoint&) { return relays[server]->endpoint(); };
+  auto pool = TestPool::Open(options);
+  auto region = pool->CreateRegion({.gc = true}).value();
+  for (auto& relay : relays) {
+    relay->SetPlan({.repeat = 0.002, .corrupt = 0.002, .cut = 0.002, .reorder = 0.002, .delay = 0.02, .delay_us_max = 500});
+  }
+  constexpr int kThreads = 4;
+  constexpr uint64_t kChunksEach = 6 * kChunksPerSpan;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937_64 random(TestSeed() + 100 + t);
+      const uint64_t base = t * kChunksEach * kChunkBytes;
+      std::string model(kChunksEach * kChunkBytes, '\0');
+      Io io;
+      for (int i = 0; i < 250; ++i) {
+        const uint64_t first = random() % kChunksEach;
+        const uint64_t count = std::min<uint64_t>(1 + random() % (random() % 8 == 0 ? 3000 : 40), kChunksEach - first);
+        const uint64_t offset = base + first * kChunkBytes;
+        const std::string data = Pattern(count * kChunkBytes, random());
+        const IoOptions how{.io_class = random() % 2 == 0 ? IoClass::kUrgent : IoClass::kBulk};
+        absl::Status status;
+        switch (random() % 5) {
+          case 0:
+            status = region->Trim(offset, count * kChunkBytes);
+            memset(&model[first * kChunkBytes], 0, count * kChunkBytes);
+            break;
+          case 1: {
+            if (random() % 2 == 0) {
+              region->StartWrite(&io, offset, Bytes(data), how);
+              status = io.Wait();
+            } else {
+              status = region->Write(offset, Bytes(data), how);
+            }
+            model.replace(first * kChunkBytes, data.size(), data);
+            break;
+          }
+          case 2: {
+            const ChunkRange range{offset / kChunkBytes, count};
+            std::vector<ChunkMask> masks;
+            for (uint64_t page = 0; page < range.pages(); ++page) masks.push_back(MaskOfPage(range, range.first_page() + page) & random());
+            status = region->WriteChunks(offset, Bytes(data), masks, how);
+            for (uint64_t chunk = range.first; chunk < range.end(); ++chunk) {
+              if ((masks[chunk / 8 - range.first_page()] >> chunk % 8 & 1) == 0) continue;
+              model.replace((chunk - range.first + first) * kChunkBytes, kChunkBytes, data, (chunk - range.first) * kChunkBytes, kChunkBytes);
+            }
+            break;
+          }
+          default: {
+            std::string back(count * kChunkBytes, '?');
+            if (random() % 2 == 0) {
+              region->StartRead(&io, offset, Room(&back), how);
+              status = io.Wait();
+            } else {
+              status = region->Read(offset, Room(&back), how);
+            }
+            if (status.ok()) {
+              ASSERT_TRUE(back == model.substr(first * kChunkBytes, back.size())) << "thread " << t << " step " << i;
+            }
+          }
+        }
+        // Retries make all of it good; only the model's own operations may change it.
+        ASSERT_TRUE(status.ok()) << "thread " << t << " step " << i << ": " << status;
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_GT(relays[0]->faults() + relays[1]->faults(), 20);
+}
+
+}  // namespace
+}  // namespace nram

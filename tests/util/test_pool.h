@@ -1,0 +1,68 @@
+#ifndef NRAM_TESTS_UTIL_TEST_POOL_H_
+#define NRAM_TESTS_UTIL_TEST_POOL_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/units.h"
+#include "client/pool/pool.h"
+#include "gtest/gtest.h"
+#include "memserver/mem_server.h"
+#include "tests/util/faulty_relay.h"
+
+namespace nram {
+
+// Memory servers, both planes, in this process, and pools on them.
+class TestPool {
+ public:
+  explicit TestPool(int servers, uint64_t donate_bytes = 128 * kMiB, const Clock* clock = Clock::Real()) : donate_bytes_(donate_bytes), clock_(clock) {
+    for (int i = 0; i < servers; ++i) {
+      servers_.emplace_back();
+      ports_.push_back(0);
+      StartServer(i);
+    }
+  }
+
+  // Starts, or starts again on the same ports: as after a crash, empty.
+  void StartServer(int i) {
+    MemServerOptions options;
+    options.donate_bytes = donate_bytes_;
+    options.port = ports_[i];
+    options.workers_per_class = 1;
+    options.lease_ttl_ms = lease_ttl_ms;
+    auto server = MemServer::Start(options, clock_);
+    ASSERT_TRUE(server.ok()) << server.status();
+    servers_[i] = *std::move(server);
+    ports_[i] = servers_[i]->control_port();
+  }
+  void StopServer(int i) { servers_[i].reset(); }
+
+  PoolOptions Options() const {
+    PoolOptions options;
+    for (const int port : ports_) options.servers.push_back({"127.0.0.1", port, ""});
+    options.spin.limit_us = 0;
+    return options;
+  }
+  std::unique_ptr<Pool> Open() const { return Open(Options()); }
+  static std::unique_ptr<Pool> Open(const PoolOptions& options) {
+    auto pool = Pool::Open(options);
+    EXPECT_TRUE(pool.ok()) << pool.status();
+    return pool.ok() ? *std::move(pool) : nullptr;
+  }
+
+  MemServer& server(int i) { return *servers_[i]; }
+  size_t size() const { return servers_.size(); }
+  int64_t lease_ttl_ms = 10'000;
+
+ private:
+  const uint64_t donate_bytes_;
+  const Clock* const clock_;
+  std::vector<std::unique_ptr<MemServer>> servers_;
+  std::vector<int> ports_;
+};
+
+}  // namespace nram
+
+#endif  // NRAM_TESTS_UTIL_TEST_POOL_H_
