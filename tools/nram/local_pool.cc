@@ -10,6 +10,7 @@
 #include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -29,12 +30,15 @@
 namespace nram {
 namespace {
 
+constexpr size_t kSocketPathMax = sizeof(sockaddr_un::sun_path);
+
 // The memory server beside this program, or in the build's or the installation's place.
 absl::StatusOr<std::string> FindServerProgram() {
   char self[PATH_MAX];
   const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
   if (n <= 0) return ErrnoStatus(errno, "readlink /proc/self/exe");
   const std::string directory = std::string(self, n).substr(0, std::string(self, n).rfind('/'));
+  // Tests are one or two folders below the build tree's top, as this command is.
   std::vector<std::string> places = {directory + "/nram-memserver", directory + "/../../memserver/nram-memserver"};
   if (const char* given = std::getenv("NRAM_MEMSERVER")) places.insert(places.begin(), given);
   for (const std::string& place : places) {
@@ -83,9 +87,10 @@ absl::Status MakeDirectory(const std::string& directory) {
 absl::StatusOr<LocalServer> Spawn(const std::string& program, const LocalPoolOptions& options, int number) {
   const std::string ready = PathOf(options.directory, number, "ready");
   unlink(ready.c_str());
-  std::vector<std::string> words = {program, "--port=0",
-                                    absl::StrCat("--socket=", PathOf(options.directory, number, "socket")),
-                                    absl::StrCat("--ready-file=", ready)};
+  std::vector<std::string> words = {program, "--port=0", absl::StrCat("--ready-file=", ready)};
+  // A socket's path is short; without one there is TCP.
+  const std::string socket = PathOf(options.directory, number, "socket");
+  if (socket.size() + strlen(".data") < kSocketPathMax) words.push_back("--socket=" + socket);
   words.insert(words.end(), options.server_flags.begin(), options.server_flags.end());
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());

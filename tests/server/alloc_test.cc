@@ -1,0 +1,97 @@
+// The steady read and write path allocates nothing, at either end: swap rests on it. Client and server are in this process, over
+// TCP; every malloc of it is counted.
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/util/test_pool.h"
+
+namespace {
+std::atomic<bool> counting{false};
+std::atomic<uint64_t> allocations{0};
+void Count() {
+  if (counting.load(std::memory_order_relaxed)) allocations.fetch_add(1, std::memory_order_relaxed);
+}
+}  // namespace
+
+extern "C" {
+void* __libc_malloc(size_t);
+void* __libc_calloc(size_t, size_t);
+void* __libc_realloc(void*, size_t);
+void* __libc_memalign(size_t, size_t);
+void* malloc(size_t bytes) {
+  Count();
+  return __libc_malloc(bytes);
+}
+void* calloc(size_t count, size_t bytes) {
+  Count();
+  return __libc_calloc(count, bytes);
+}
+void* realloc(void* old, size_t bytes) {
+  Count();
+  return __libc_realloc(old, bytes);
+}
+void* aligned_alloc(size_t align, size_t bytes) {
+  Count();
+  return __libc_memalign(align, bytes);
+}
+}
+
+namespace nram {
+namespace {
+
+TEST(AllocTest, CountsAtAll) {
+  counting = true;
+  delete new std::string(1000, 'x');
+  counting = false;
+  EXPECT_GE(allocations.exchange(0), 1);
+}
+
+TEST(AllocTest, TheSteadyPathAllocatesNothing) {
+  TestPool servers(2);
+  PoolOptions options = servers.Options();
+  // The lease's renewal goes through gRPC, which allocates; it is no part of this path.
+  auto pool = TestPool::Open(options);
+  auto region = pool->CreateRegion({.gc = true}).value();
+  std::vector<std::byte> buffer(2 * kMiB, std::byte{7});
+  std::vector<ChunkMask> masks(4, 0x5A);
+  std::vector<Io> ios(8);
+  const auto round = [&](uint64_t i) {
+    const uint64_t offset = i * 7919 % 1000 * kPageBytes;
+    for (const IoClass io_class : {IoClass::kBulk, IoClass::kUrgent}) {
+      const IoOptions how{.io_class = io_class};
+      ASSERT_TRUE(region->Write(offset, {buffer.data(), 4096}, how).ok());
+      ASSERT_TRUE(region->Read(offset, {buffer.data(), 4096}, how).ok());
+      ASSERT_TRUE(region->Write(offset + 512, {buffer.data(), 512}, how).ok());
+      ASSERT_TRUE(region->WriteChunks(offset, {buffer.data(), 4 * 4096}, masks, how).ok());
+    }
+    if (i % 16 != 0) return;
+    ASSERT_TRUE(region->Write(0, {buffer.data(), buffer.size()}).ok());
+    ASSERT_TRUE(region->Read(0, {buffer.data(), buffer.size()}).ok());
+    for (size_t k = 0; k < ios.size(); ++k) region->StartRead(&ios[k], k * 65536, {buffer.data() + k * 65536, 65536});
+    for (Io& io : ios) ASSERT_TRUE(io.Wait().ok());
+  };
+  // Places the spans, fills the caches of the allocators, reserves the room.
+  ASSERT_TRUE(region->Write(0, {buffer.data(), buffer.size()}).ok());
+  for (uint64_t i = 0; i < 200; ++i) {
+    ASSERT_TRUE(region->Write(2 * kMiB + i % 3 * kMiB, {buffer.data(), kMiB}).ok());
+    round(i);
+  }
+  // Reservations ahead, leases and collectors run beside it and allocate now and then: of several windows the quietest tells.
+  uint64_t fewest = ~uint64_t{0};
+  for (int window = 0; window < 20; ++window) {
+    allocations = 0;
+    counting = true;
+    for (uint64_t i = 0; i < 32; ++i) round(i);
+    counting = false;
+    fewest = std::min<uint64_t>(fewest, allocations);
+  }
+  EXPECT_EQ(fewest, 0);
+}
+
+}  // namespace
+}  // namespace nram

@@ -1,0 +1,105 @@
+// Servers as processes: killed, frozen, ended.
+
+#include <signal.h>
+
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "client/pool/pool.h"
+#include "client/pool/pool_spec.h"
+#include "gtest/gtest.h"
+#include "tools/nram/local_pool.h"
+
+namespace nram {
+namespace {
+
+class KillTest : public ::testing::Test {
+ protected:
+  KillTest() {
+    local_.directory = ::testing::TempDir() + "/kill";
+    local_.servers = 3;
+    local_.server_flags = {"--donate=128M", "--lease-ttl-ms=2000"};
+    local_.die_with_parent = true;
+    auto servers = StartLocalPool(local_);
+    EXPECT_TRUE(servers.ok()) << servers.status();
+    servers_ = *servers;
+    PoolOptions options;
+    options.servers = ParsePoolSpec("@" + local_.directory + "/pool").value();
+    options.fail_fast_after_ms = 500;
+    pool_ = Pool::Open(options).value();
+    region_ = pool_->CreateRegion({.gc = true}).value();
+    for (uint64_t at = 0; at < 12; ++at) EXPECT_TRUE(region_->Write(at * kMiB, page_).ok());
+  }
+  ~KillTest() override {
+    region_.reset();
+    pool_.reset();
+    for (const LocalServer& server : servers_) kill(server.pid, SIGCONT);
+    EXPECT_TRUE(StopLocalPool(local_.directory, 5'000).ok());
+  }
+
+  // Reads every span once; counts what could be read. Nothing may take longer than its timeout and a bit, or be wrong.
+  int ReadAll(int64_t timeout_ms) {
+    int good = 0;
+    for (uint64_t at = 0; at < 12; ++at) {
+      std::vector<std::byte> back(4096);
+      const int64_t began_ns = MonotonicNs();
+      const absl::Status status = region_->Read(at * kMiB, absl::MakeSpan(back), {.timeout_ms = timeout_ms});
+      EXPECT_LT(MonotonicNs() - began_ns, (timeout_ms + 5'000) * kNsPerMs);
+      if (status.ok()) {
+        ++good;
+        EXPECT_TRUE(back == page_);
+      } else {
+        last_error_ = status;
+      }
+    }
+    return good;
+  }
+
+  LocalPoolOptions local_;
+  std::vector<LocalServer> servers_;
+  std::vector<std::byte> page_ = std::vector<std::byte>(4096, std::byte{9});
+  std::unique_ptr<Pool> pool_;
+  std::unique_ptr<Region> region_;
+  absl::Status last_error_;
+};
+
+TEST_F(KillTest, AKilledServerTakesItsSpansAndNothingElse) {
+  EXPECT_EQ(ReadAll(2'000), 12);
+  kill(servers_[1].pid, SIGKILL);
+  const int good = ReadAll(1'000);
+  EXPECT_GT(good, 0);
+  EXPECT_LT(good, 12);
+  EXPECT_EQ(last_error_.code(), absl::StatusCode::kUnavailable) << last_error_;
+  // New data goes to the others.
+  auto fresh = pool_->CreateRegion({.gc = true}).value();
+  for (uint64_t at = 0; at < 12; ++at) ASSERT_TRUE(fresh->Write(at * kMiB, page_).ok());
+}
+
+TEST_F(KillTest, AFrozenServerIsAnErrorInTimeAndRecovers) {
+  kill(servers_[2].pid, SIGSTOP);
+  const int good = ReadAll(300);
+  EXPECT_GT(good, 0);
+  EXPECT_LT(good, 12);
+  EXPECT_TRUE(last_error_.code() == absl::StatusCode::kUnavailable || last_error_.code() == absl::StatusCode::kDeadlineExceeded)
+      << last_error_;
+  kill(servers_[2].pid, SIGCONT);
+  ASSERT_TRUE(pool_->link(2)->AwaitUp(DeadlineAfterMs(20'000)).ok());
+  // Its lease ran out while it was frozen or not: then its spans are lost, and said to be; never zeros.
+  const int64_t deadline_ns = DeadlineAfterMs(20'000);
+  int after = 0;
+  do {
+    last_error_ = absl::OkStatus();
+    after = ReadAll(2'000);
+  } while (after < 12 && last_error_.code() != absl::StatusCode::kDataLoss && MonotonicNs() < deadline_ns);
+  EXPECT_TRUE(after == 12 || last_error_.code() == absl::StatusCode::kDataLoss) << last_error_;
+}
+
+TEST_F(KillTest, SigtermIsClean) {
+  kill(servers_[0].pid, SIGTERM);
+  EXPECT_EQ(FindLocalPool(local_.directory).size() >= 2, true);
+  EXPECT_LT(ReadAll(1'000), 12);
+}
+
+}  // namespace
+}  // namespace nram

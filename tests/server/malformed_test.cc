@@ -1,0 +1,204 @@
+// Peers are not trusted: whatever they send closes their connection, with a logged reason, and disturbs nobody else.
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <cstring>
+#include <random>
+#include <string>
+
+#include "base/clock.h"
+#include "base/crc32c.h"
+#include "base/test_seed.h"
+#include "client/transport/socket_transport.h"
+#include "gtest/gtest.h"
+#include "tests/fuzz/targets.h"
+#include "tests/util/test_server.h"
+
+namespace nram {
+namespace {
+
+class MalformedTest : public ::testing::Test {
+ protected:
+  MalformedTest() : MalformedTest(TestDataServer::Options{}) {}
+  explicit MalformedTest(const TestDataServer::Options& options) : server_(options) {
+    lease_ = server_.Grant(1);
+    SocketTransportOptions transport{LeaseId{1}, false, 0, SpinOptions{0}};
+    good_ = std::make_unique<SocketTransport>(ResolveEndpoint(server_.tcp()).value(), transport, &poller_);
+    EXPECT_TRUE(good_->Connect(DeadlineAfterMs(5000)).ok());
+    WriteGood();
+  }
+
+  void WriteGood() {
+    Call call;
+    std::string page(4096, 'g');
+    call.request.op = Op::kWrite;
+    call.request.flags = kFlagCreate;
+    call.request.subject = 5;
+    call.request.epoch = 1;
+    call.request.range = {0, 8};
+    call.out = reinterpret_cast<const std::byte*>(page.data());
+    call.deadline_ns = DeadlineAfterMs(5000);
+    good_->Start(&call);
+    good_->Wait(&call);
+    EXPECT_TRUE(CallStatus(call, "test").ok());
+  }
+
+  UniqueFd Connect() { return ConnectSocket(ResolveEndpoint(server_.tcp()).value(), DeadlineAfterMs(5000)).value(); }
+
+  static std::string Frame(FrameHeader header, const std::string& payload = "") {
+    std::string frame(kFrameHeaderBytes, '\0');
+    EncodeHeader(header, Crc32c(0, payload.data(), payload.size()), reinterpret_cast<std::byte*>(frame.data()));
+    return frame + payload;
+  }
+
+  // Another lease's hello, so that the good connection is not fenced.
+  std::string Hello() {
+    server_.Grant(2);
+    FrameHeader header;
+    header.op = Op::kHello;
+    header.request_id = 1;
+    header.subject = 2;
+    header.aux = ++generation_;
+    return Frame(header);
+  }
+
+  static FrameHeader Request(Op op, uint64_t id, ChunkRange range = {}) {
+    FrameHeader header;
+    header.op = op;
+    header.request_id = id;
+    header.subject = 6;
+    header.epoch = 1;
+    header.range = range;
+    if (op == Op::kWrite) header.payload_bytes = range.bytes();
+    return header;
+  }
+
+  // Sends the bytes and expects the server to close.
+  void ExpectClosed(const std::string& bytes) {
+    const uint64_t before = server_.counters().closed_for_error;
+    UniqueFd fd = Connect();
+    ASSERT_EQ(send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+    const int64_t deadline_ns = DeadlineAfterMs(10'000);
+    char buffer[4096];
+    while (true) {
+      ASSERT_LT(MonotonicNs(), deadline_ns) << "the server did not close";
+      pollfd waiting{fd.get(), POLLIN, 0};
+      poll(&waiting, 1, 100);
+      const ssize_t n = recv(fd.get(), buffer, sizeof buffer, MSG_DONTWAIT);
+      if (n == 0 || (n < 0 && errno == ECONNRESET)) break;
+    }
+    EXPECT_EQ(server_.counters().closed_for_error, before + 1);
+    WriteGood();
+  }
+
+  TestDataServer server_;
+  std::shared_ptr<Lease> lease_;
+  Poller poller_;
+  std::unique_ptr<SocketTransport> good_;
+  uint64_t generation_ = 0;
+};
+
+TEST_F(MalformedTest, EachKindClosesItsConnectionAlone) {
+  ExpectClosed(std::string(64, 'x'));                                         // no frame at all
+  ExpectClosed(Frame(Request(Op::kPing, 1)));                                 // before hello
+  ExpectClosed(Hello() + Hello());                                            // twice
+  ExpectClosed(Hello() + Frame(Request(Op::kPing, 3)));                       // a request is missing
+  ExpectClosed(Hello() + Frame(Request(Op::kPing, 2)) + Frame(Request(Op::kPing, 2)));  // repeated
+  FrameHeader reply = Request(Op::kPing, 2);
+  reply.flags = kFlagReply;
+  ExpectClosed(Hello() + Frame(reply));
+  std::string corrupt = Frame(Request(Op::kWrite, 2, {0, 8}), std::string(4096, 'x'));
+  corrupt[2000] ^= 1;
+  ExpectClosed(Hello() + corrupt);
+  std::string oversized = Frame(Request(Op::kRead, 2, {0, kChunksPerFrame}));
+  oversized[32] ^= 1;  // 513 chunks
+  ExpectClosed(Hello() + oversized);
+  std::string version = Frame(Request(Op::kPing, 2));
+  version[4] = 9;
+  ExpectClosed(Hello() + version);
+}
+
+TEST_F(MalformedTest, RandomBytesAndRandomlySpoiledFrames) {
+  std::mt19937_64 random(TestSeed());
+  for (int i = 0; i < 60; ++i) {
+    std::string bytes;
+    if (i % 3 == 0) {
+      bytes.resize(64 + random() % 2000);
+      for (char& c : bytes) c = static_cast<char>(random());
+    } else {
+      bytes = Hello() + Frame(Request(Op::kWrite, 2, {random() % 100, 1 + random() % 64}), "");
+      bytes.resize(bytes.size() + 64 * 512 + 64, 'p');
+      bytes[64 + random() % 60] ^= static_cast<char>(1 << random() % 8);
+    }
+    ExpectClosed(bytes);
+  }
+}
+
+class StallTest : public MalformedTest {
+ protected:
+  static TestDataServer::Options Fast() {
+    TestDataServer::Options options;
+    options.data.stall_limit_ms = 200;
+    return options;
+  }
+  StallTest() : MalformedTest(Fast()) {}
+};
+
+TEST_F(StallTest, HalfAFrameAndSilenceIsCutOff) {
+  ExpectClosed(Hello() + Frame(Request(Op::kWrite, 2, {0, 64})) + std::string(1000, 'x'));
+  ExpectClosed("N");
+  const std::string nothing;
+  ExpectClosed(nothing);
+}
+
+TEST_F(StallTest, WhoDoesNotReadHisRepliesIsCutOff) {
+  std::string bytes = Hello();
+  std::string page = Frame([] {
+    FrameHeader header = Request(Op::kWrite, 2, {0, kChunksPerFrame});
+    header.flags = kFlagCreate;
+    return header;
+  }(), std::string(kChunksPerFrame * 512, 'x'));
+  bytes += page;
+  for (uint64_t id = 3; id < 200; ++id) bytes += Frame(Request(Op::kRead, id, {0, kChunksPerFrame}));
+  const uint64_t before = server_.counters().closed_for_error;
+  UniqueFd fd = Connect();
+  size_t sent = 0;
+  const int64_t deadline_ns = DeadlineAfterMs(20'000);
+  while (server_.counters().closed_for_error == before && MonotonicNs() < deadline_ns) {
+    if (sent < bytes.size()) {
+      const ssize_t n = send(fd.get(), bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (n > 0) sent += n;
+    }
+    poll(nullptr, 0, 5);
+  }
+  EXPECT_EQ(server_.counters().closed_for_error, before + 1);
+  WriteGood();
+}
+
+TEST_F(MalformedTest, TooManyConnectionsAreRefusedAndOthersServed) {
+  std::vector<UniqueFd> fds;
+  for (int i = 0; i < 600; ++i) fds.push_back(Connect());
+  const int64_t deadline_ns = DeadlineAfterMs(10'000);
+  while (server_.counters().refused == 0 && MonotonicNs() < deadline_ns) poll(nullptr, 0, 5);
+  EXPECT_GT(server_.counters().refused, 0);
+  WriteGood();
+}
+
+// The fuzz targets on random input, so that they run wherever tests do; tests/fuzz/README.md tells how to run them for long.
+TEST(FuzzSmokeTest, AllTargetsSurviveRandomInput) {
+  std::mt19937_64 random(TestSeed());
+  for (int i = 0; i < 3000; ++i) {
+    std::string input(random() % 700, '\0');
+    for (char& c : input) c = static_cast<char>(random());
+    // Half of them begin like a frame.
+    if (i % 2 == 0 && input.size() > 8) memcpy(input.data(), "NRM1\1", 5);
+    const auto* data = reinterpret_cast<const uint8_t*>(input.data());
+    FuzzFrames(data, input.size());
+    FuzzSession(data, input.size());
+    FuzzText(data, input.size());
+  }
+}
+
+}  // namespace
+}  // namespace nram
