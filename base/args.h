@@ -2,8 +2,8 @@
 #define NRAM_BASE_ARGS_H_
 
 // Command lines: long flags only, "--name=value" or "--name value", "--name" and "--no-name" for switches. An unknown,
-// repeated or ill-formed flag is refused with its name and what would be accepted. Libraries never read flags: main parses
-// them into a plain Options.
+// repeated or ill-formed flag is refused with its name and what would be accepted. Libraries never read flags: main
+// parses them into a plain Options.
 
 #include <cstdint>
 #include <functional>

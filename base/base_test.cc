@@ -32,8 +32,8 @@ TEST(ByteSizeTest, ReadsWhatPeopleWrite) {
 }
 
 TEST(ByteSizeTest, RefusesTheRest) {
-  for (const char* bad : {"", "B", "iB", "K", "-1", "1X", "1.2.3G", "64KB", "5 G", "99999999999999999999", "16777216T", "0x10",
-                          "nan", "inf", "1e5", "64iB"}) {
+  for (const char* bad : {"", "B", "iB", "K", "-1", "1X", "1.2.3G", "64KB", "5 G", "99999999999999999999", "16777216T",
+                          "0x10", "nan", "inf", "1e5", "64iB"}) {
     EXPECT_FALSE(ParseByteSize(bad).ok()) << bad;
   }
   EXPECT_THAT(std::string(ParseByteSize("7Q").status().message()), HasSubstr("\"7Q\""));
@@ -144,8 +144,8 @@ TEST(HostMemoryTest, ACgroupLimitNarrowsIt) {
     mkdir((root + dir).c_str(), 0755);
   }
   const std::string group = root + "/sys/fs/cgroup/memory/job";
-  ASSERT_TRUE(WriteFileAtomically(root + "/proc/meminfo",
-                                  "MemTotal: 4096 kB\nMemFree: 2048 kB\nMemAvailable: 3072 kB\n").ok());
+  ASSERT_TRUE(
+      WriteFileAtomically(root + "/proc/meminfo", "MemTotal: 4096 kB\nMemFree: 2048 kB\nMemAvailable: 3072 kB\n").ok());
   ASSERT_TRUE(WriteFileAtomically(root + "/proc/self/cgroup", "4:memory:/job\n").ok());
   ASSERT_TRUE(WriteFileAtomically(group + "/memory.limit_in_bytes", "1048576\n").ok());
   ASSERT_TRUE(WriteFileAtomically(group + "/memory.usage_in_bytes", "524288\n").ok());

@@ -32,12 +32,14 @@ struct ProcessMemory {
 };
 ProcessMemory ReadProcessMemory(int pid = 0);
 
-// Sets this process's oom_score_adj, -1000 (never ended by the OOM killer) to 1000 (first). Lowering it needs privileges.
+// Sets this process's oom_score_adj, -1000 (never ended by the OOM killer) to 1000 (first). Lowering it needs
+// privileges.
 absl::Status WriteOomScore(int score);
 
 // A whole small file; NOT_FOUND and others as open's and read's errors.
 absl::StatusOr<std::string> ReadFile(const std::string& path);
-// Creates or replaces the file in one step (written beside it, then renamed), so that readers see the old or the new text.
+// Creates or replaces the file in one step (written beside it, then renamed), so that readers see the old or the new
+// text.
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view text);
 
 }  // namespace nram

@@ -13,7 +13,8 @@
 
 namespace nram {
 
-// How long waiters may poll before they sleep. Polling saves two thread wake-ups a round trip and costs a core while it lasts.
+// How long waiters may poll before they sleep. Polling saves two thread wake-ups a round trip and costs a core while it
+// lasts.
 struct SpinOptions {
   static constexpr int64_t kDefaultUs = 50;
   int64_t limit_us = AutoLimitUs();
@@ -45,8 +46,8 @@ inline void SpinPause() {
   for (int i = 0; i < 4; ++i) __builtin_ia32_pause();
 }
 
-// Decides for one waiter how long its next wait may poll: as long as the limit while waits usually end about that soon, and
-// not at all while they usually do not, but for a try now and then. Not thread-safe.
+// Decides for one waiter how long its next wait may poll: as long as the limit while waits usually end about that soon,
+// and not at all while they usually do not, but for a try now and then. Not thread-safe.
 class SpinPolicy {
  public:
   explicit SpinPolicy(SpinOptions options) : limit_ns_(options.limit_us * kNsPerUs) {}

@@ -30,8 +30,8 @@ inline absl::Status Annotate(const absl::Status& status, absl::string_view where
 #define NRAM_CONCAT_INNER(a, b) a##b
 #define NRAM_CONCAT(a, b) NRAM_CONCAT_INNER(a, b)
 
-#define NRAM_RETURN_IF_ERROR(expr)                                     \
-  do {                                                                 \
+#define NRAM_RETURN_IF_ERROR(expr)                                                \
+  do {                                                                            \
     if (absl::Status nram_status = (expr); !nram_status.ok()) return nram_status; \
   } while (false)
 

@@ -8,8 +8,8 @@
 
 namespace nram {
 
-// The seed of a random test: $NRAM_SEED if set (replay a failure with `--test_env=NRAM_SEED=...`, or `--seed=` where a test
-// has its own main), else a fresh one. Printed either way.
+// The seed of a random test: $NRAM_SEED if set (replay a failure with `--test_env=NRAM_SEED=...`, or `--seed=` where a
+// test has its own main), else a fresh one. Printed either way.
 inline uint64_t TestSeed() {
   static const uint64_t seed = [] {
     const char* given = std::getenv("NRAM_SEED");

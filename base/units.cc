@@ -16,9 +16,9 @@ namespace {
 constexpr char kSuffixes[] = {'K', 'M', 'G', 'T', 'P'};
 
 absl::Status BadSize(absl::string_view text, absl::string_view why) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("\"", text, "\" is not a size: ", why, "; write a number of bytes or use K, M, G, T (powers of 1024), "
-                   "for example 512M or 1.5GiB"));
+  return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is not a size: ", why,
+                                                 "; write a number of bytes or use K, M, G, T (powers of 1024), "
+                                                 "for example 512M or 1.5GiB"));
 }
 
 }  // namespace
@@ -75,8 +75,8 @@ std::string FormatId(uint64_t id) { return absl::StrFormat("0x%016x", id); }
 absl::StatusOr<uint64_t> ParseId(absl::string_view text) {
   uint64_t id = 0;
   if (!absl::SimpleHexAtoi(text, &id) || id == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("\"", text, "\" is not an identifier: expected 1 to 16 hex digits, not all zero, as in 0x00c0ffee"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "\"", text, "\" is not an identifier: expected 1 to 16 hex digits, not all zero, as in 0x00c0ffee"));
   }
   return id;
 }

@@ -12,8 +12,8 @@
 
 namespace nram {
 
-inline constexpr uint64_t kChunkBytes = 512;   // unit of transfer and storage
-inline constexpr uint64_t kPageBytes = 4096;   // unit of indexing
+inline constexpr uint64_t kChunkBytes = 512;     // unit of transfer and storage
+inline constexpr uint64_t kPageBytes = 4096;     // unit of indexing
 inline constexpr uint64_t kSpanBytes = 1 << 20;  // unit of placement
 inline constexpr uint64_t kChunksPerPage = kPageBytes / kChunkBytes;
 inline constexpr uint64_t kPagesPerSpan = kSpanBytes / kPageBytes;
@@ -50,9 +50,7 @@ struct ChunkRange {
   constexpr uint64_t bytes() const { return count * kChunkBytes; }
   constexpr uint64_t first_page() const { return first / kChunksPerPage; }
   // Number of pages that the run touches.
-  constexpr uint64_t pages() const {
-    return count == 0 ? 0 : (end() - 1) / kChunksPerPage - first_page() + 1;
-  }
+  constexpr uint64_t pages() const { return count == 0 ? 0 : (end() - 1) / kChunksPerPage - first_page() + 1; }
   friend bool operator==(const ChunkRange&, const ChunkRange&) = default;
 };
 

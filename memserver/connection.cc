@@ -24,14 +24,16 @@ std::byte* ReplyBuffers::Take() {
   return buffer;
 }
 
-Connection::Connection(UniqueFd fd, std::string peer, const SessionContext& context, ReplyBuffers* buffers, int64_t now_ns)
+Connection::Connection(UniqueFd fd, std::string peer, const SessionContext& context, ReplyBuffers* buffers,
+                       int64_t now_ns)
     : fd_(std::move(fd)), peer_(std::move(peer)), buffers_(buffers), session_(context), progress_ns_(now_ns) {}
 
 Connection::~Connection() {
   if (reply_.data != nullptr) buffers_->Give(reply_.data);
 }
 
-absl::StatusOr<bool> Connection::OnHeader(const FrameHeader& header, absl::Span<const ChunkMask> masks, Landing* landing) {
+absl::StatusOr<bool> Connection::OnHeader(const FrameHeader& header, absl::Span<const ChunkMask> masks,
+                                          Landing* landing) {
   return session_.Begin(header, masks, reply_.room(), landing);
 }
 
@@ -97,10 +99,10 @@ absl::StatusOr<Connection::State> Connection::Pump(int64_t now_ns) {
 }
 
 absl::Status Connection::CheckStall(int64_t now_ns, int64_t limit_ns) const {
-  const char* doing = has_output()           ? "taking replies"
-                      : reader_.mid_frame()  ? "sending a frame"
-                      : !session_.bound()    ? "saying hello"
-                                             : nullptr;
+  const char* doing = has_output()          ? "taking replies"
+                      : reader_.mid_frame() ? "sending a frame"
+                      : !session_.bound()   ? "saying hello"
+                                            : nullptr;
   if (doing == nullptr || now_ns - progress_ns_ <= limit_ns) return absl::OkStatus();
   return absl::DeadlineExceededError(absl::StrCat("no progress in ", doing, " for ", limit_ns / kNsPerMs, " ms"));
 }

@@ -1,8 +1,8 @@
 #ifndef NRAM_MEMSERVER_CONNECTION_H_
 #define NRAM_MEMSERVER_CONNECTION_H_
 
-// One data connection: a socket, the reader of its frames, its session, and the replies that wait to be sent. Belongs to one
-// worker thread at a time.
+// One data connection: a socket, the reader of its frames, its session, and the replies that wait to be sent. Belongs
+// to one worker thread at a time.
 
 #include <atomic>
 #include <cstdint>
@@ -18,8 +18,8 @@
 
 namespace nram {
 
-// A worker's reply buffers. A connection holds one only while it has replies to send, so that their number, not the number of
-// connections, bounds the memory. Not thread-safe.
+// A worker's reply buffers. A connection holds one only while it has replies to send, so that their number, not the
+// number of connections, bounds the memory. Not thread-safe.
 class ReplyBuffers {
  public:
   static constexpr size_t kBufferBytes = kFrameBytesMax + 64 * 1024;
@@ -54,7 +54,8 @@ class Connection : private FrameReader::Handler {
   Connection(UniqueFd fd, std::string peer, const SessionContext& context, ReplyBuffers* buffers, int64_t now_ns);
   ~Connection() override;
 
-  // Reads, executes and replies without blocking, for a bounded number of rounds. An error: close it (logged by the caller).
+  // Reads, executes and replies without blocking, for a bounded number of rounds. An error: close it (logged by the
+  // caller).
   absl::StatusOr<State> Pump(int64_t now_ns);
 
   // DEADLINE_EXCEEDED if it has been in the middle of something, or without a hello, for longer than `limit_ns`.
@@ -75,7 +76,8 @@ class Connection : private FrameReader::Handler {
   static constexpr int kRoundsMax = 8;
   static constexpr size_t kFlushBytes = 16 * 1024;
 
-  absl::StatusOr<bool> OnHeader(const FrameHeader& header, absl::Span<const ChunkMask> masks, Landing* landing) override;
+  absl::StatusOr<bool> OnHeader(const FrameHeader& header, absl::Span<const ChunkMask> masks,
+                                Landing* landing) override;
   absl::Status OnFrame(const FrameHeader& header) override;
   void OnCorrupt(const FrameHeader& header) override {}
 

@@ -41,8 +41,8 @@ class Service final : public v1::Control::Service {
   grpc::Status Hello(grpc::ServerContext*, const v1::HelloRequest* request, v1::HelloReply* reply) override {
     if (request->version_min() > kVersion || request->version_max() < kVersion) {
       return {grpc::StatusCode::FAILED_PRECONDITION,
-              absl::StrCat("this server speaks control version ", kVersion, ", the client ", request->version_min(), " to ",
-                           request->version_max())};
+              absl::StrCat("this server speaks control version ", kVersion, ", the client ", request->version_min(),
+                           " to ", request->version_max())};
     }
     reply->set_version(kVersion);
     reply->set_incarnation(server_->incarnation());
@@ -99,8 +99,8 @@ class Service final : public v1::Control::Service {
     }
     const auto lease = server_->leases().Renew(LeaseId{request->lease_id()});
     if (!lease.ok()) return ToGrpc(lease.status());
-    RegionManifest manifest{request->name(), {request->incarnations().begin(), request->incarnations().end()},
-                            request->size_bytes()};
+    RegionManifest manifest{
+        request->name(), {request->incarnations().begin(), request->incarnations().end()}, request->size_bytes()};
     return ToGrpc(server_->store().CreateNamed(lease->get(), RegionId{request->region_id()}, request->epoch(),
                                                request->gc(), std::move(manifest)));
   }
@@ -134,8 +134,8 @@ class Service final : public v1::Control::Service {
   grpc::Status ListRegions(grpc::ServerContext*, const v1::ListRegionsRequest* request,
                            v1::ListRegionsReply* reply) override {
     // One more than fits tells whether there are more.
-    auto regions = server_->store().List(request->from_id(), kRegionsPerReply + 1, request->orphans_only(),
-                                         request->named_only());
+    auto regions =
+        server_->store().List(request->from_id(), kRegionsPerReply + 1, request->orphans_only(), request->named_only());
     if (regions.size() > kRegionsPerReply) {
       reply->set_next_id(Raw(regions.back().id));
       regions.pop_back();
@@ -144,7 +144,8 @@ class Service final : public v1::Control::Service {
     return grpc::Status::OK;
   }
 
-  grpc::Status ListSpans(grpc::ServerContext*, const v1::ListSpansRequest* request, v1::ListSpansReply* reply) override {
+  grpc::Status ListSpans(grpc::ServerContext*, const v1::ListSpansRequest* request,
+                         v1::ListSpansReply* reply) override {
     auto spans = server_->store().ListSpans(RegionId{request->region_id()}, request->from_span(), kSpansPerReply + 1);
     if (!spans.ok()) return ToGrpc(spans.status());
     if (spans->size() > kSpansPerReply) {

@@ -122,8 +122,8 @@ class DataServer::Worker {
     connections_.clear();
   }
 
-  // Polls the connection that had the last request, and now and then all others, until nothing has come for `budget_ns`. Returns
-  // when the last request was done.
+  // Polls the connection that had the last request, and now and then all others, until nothing has come for
+  // `budget_ns`. Returns when the last request was done.
   int64_t SpinOnHot(int64_t budget_ns) {
     int64_t idle_since_ns = MonotonicNs();
     int64_t now_ns = idle_since_ns;
@@ -259,7 +259,7 @@ class DataServer::Worker {
   std::vector<Connection*> again_;    // to be pumped again without waiting for an event
   std::vector<Connection*> pumping_;  // PumpAgain's own
   bool starved_ = false;
-  Connection* hot_ = nullptr;         // pumped last; may be gone
+  Connection* hot_ = nullptr;  // pumped last; may be gone
   int64_t next_sweep_ns_ = 0;
 
   Mutex mu_;
@@ -305,7 +305,8 @@ DataServer::~DataServer() {
 
 void DataServer::AcceptLoop() {
   while (!stopping_) {
-    pollfd fds[] = {{stop_event_.get(), POLLIN, 0}, {tcp_listener_.get(), POLLIN, 0}, {unix_listener_.get(), POLLIN, 0}};
+    pollfd fds[] = {
+        {stop_event_.get(), POLLIN, 0}, {tcp_listener_.get(), POLLIN, 0}, {unix_listener_.get(), POLLIN, 0}};
     if (poll(fds, 3, -1) < 0) continue;
     if ((fds[1].revents & POLLIN) != 0) Accept(tcp_listener_.get(), true);
     if ((fds[2].revents & POLLIN) != 0) Accept(unix_listener_.get(), false);

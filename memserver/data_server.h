@@ -1,9 +1,9 @@
 #ifndef NRAM_MEMSERVER_DATA_SERVER_H_
 #define NRAM_MEMSERVER_DATA_SERVER_H_
 
-// The data plane's sockets and threads: one thread accepts, bulk workers and urgent workers (one of each per core, up to a
-// limit) serve the connections that are theirs. A connection begins with a bulk worker and moves when its hello says urgent, so
-// that a page fault never waits behind megabytes of write-back in the same thread.
+// The data plane's sockets and threads: one thread accepts, bulk workers and urgent workers (one of each per core, up
+// to a limit) serve the connections that are theirs. A connection begins with a bulk worker and moves when its hello
+// says urgent, so that a page fault never waits behind megabytes of write-back in the same thread.
 
 #include <atomic>
 #include <cstdint>
@@ -43,7 +43,8 @@ class DataServer {
   static uint64_t FixedBytes(const DataServerOptions& options);
 
   // Listens and starts its threads. Errors: the address cannot be bound (named in the message).
-  static absl::StatusOr<std::unique_ptr<DataServer>> Start(const DataServerOptions& options, const SessionContext& context);
+  static absl::StatusOr<std::unique_ptr<DataServer>> Start(const DataServerOptions& options,
+                                                           const SessionContext& context);
   // Closes all connections and joins the threads.
   ~DataServer();
 

@@ -13,9 +13,9 @@ namespace nram {
 
 absl::StatusOr<std::unique_ptr<FrameArena>> FrameArena::Create(uint64_t ceiling_bytes, uint64_t fixed_bytes) {
   if (ceiling_bytes < fixed_bytes + kSlackBytes + kExtentBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a ceiling of ", FormatByteSize(ceiling_bytes), " leaves nothing to lend: the server itself takes ",
-                     FormatByteSize(fixed_bytes + kSlackBytes + kExtentBytes)));
+    return absl::InvalidArgumentError(absl::StrCat("a ceiling of ", FormatByteSize(ceiling_bytes),
+                                                   " leaves nothing to lend: the server itself takes ",
+                                                   FormatByteSize(fixed_bytes + kSlackBytes + kExtentBytes)));
   }
   const uint64_t extents = ceiling_bytes / kExtentBytes;
   auto data = Mapping::Anonymous(extents * kExtentBytes, kExtentBytes);
@@ -26,8 +26,7 @@ absl::StatusOr<std::unique_ptr<FrameArena>> FrameArena::Create(uint64_t ceiling_
   static_assert(sizeof(Slab) == 32);
   madvise(data->data(), data->size(), MADV_HUGEPAGE);  // an optimisation; kernels without it refuse
   madvise(data->data(), data->size(), MADV_DONTDUMP);
-  return std::unique_ptr<FrameArena>(
-      new FrameArena(ceiling_bytes, fixed_bytes, *std::move(data), *std::move(slabs)));
+  return std::unique_ptr<FrameArena>(new FrameArena(ceiling_bytes, fixed_bytes, *std::move(data), *std::move(slabs)));
 }
 
 FrameArena::FrameArena(uint64_t ceiling_bytes, uint64_t fixed_bytes, Mapping data, Mapping slabs)
@@ -46,8 +45,8 @@ FrameArena::FrameArena(uint64_t ceiling_bytes, uint64_t fixed_bytes, Mapping dat
 }
 
 uint64_t FrameArena::TakenLocked() const {
-  return fixed_bytes_ + index_bytes_ + extents_backed_ * kExtentBytes + slabs_.size() * extents_backed_ /
-         std::max<uint64_t>(extent_free_slabs_.size(), 1);
+  return fixed_bytes_ + index_bytes_ + extents_backed_ * kExtentBytes +
+         slabs_.size() * extents_backed_ / std::max<uint64_t>(extent_free_slabs_.size(), 1);
 }
 
 bool FrameArena::FitsLocked(uint64_t extra_data_bytes, uint64_t extra_index_bytes) const {
@@ -236,8 +235,8 @@ bool FrameArena::Promise(uint64_t pages, ArenaPromise* promise) {
 
 void FrameArena::Unpromise(uint64_t pages, ArenaPromise* promise) {
   MutexLock lock(&mu_);
-  const uint64_t bytes = pages > promise->left_bytes_ / kPromiseBytesPerPage ? promise->left_bytes_
-                                                                             : pages * kPromiseBytesPerPage;
+  const uint64_t bytes =
+      pages > promise->left_bytes_ / kPromiseBytesPerPage ? promise->left_bytes_ : pages * kPromiseBytesPerPage;
   promise->left_bytes_ -= bytes;
   promised_bytes_ -= bytes;
 }
@@ -256,8 +255,13 @@ void FrameArena::SetCeiling(uint64_t bytes) {
 
 ArenaUsage FrameArena::usage() const {
   MutexLock lock(&mu_);
-  return {ceiling_bytes_, fixed_bytes_,    frame_bytes_,       index_bytes_,
-          promised_bytes_, FreeBytesLocked(), extents_backed_ * kExtentBytes};
+  return {ceiling_bytes_,
+          fixed_bytes_,
+          frame_bytes_,
+          index_bytes_,
+          promised_bytes_,
+          FreeBytesLocked(),
+          extents_backed_ * kExtentBytes};
 }
 
 }  // namespace nram

@@ -3,12 +3,13 @@
 
 // Where page bytes live, and the one place that knows how much memory the server may still take.
 //
-// Memory comes in 2 MiB extents (transparent huge pages) of one address range, cut into 64 KiB slabs, each cut into frames
-// of one size: 1 to 8 chunks. A page takes a frame of as many chunks as it has, so a half-written page costs half a page.
-// An extent whose slabs are all free goes back to the host.
+// Memory comes in 2 MiB extents (transparent huge pages) of one address range, cut into 64 KiB slabs, each cut into
+// frames of one size: 1 to 8 chunks. A page takes a frame of as many chunks as it has, so a half-written page costs
+// half a page. An extent whose slabs are all free goes back to the host.
 //
-// The ceiling covers extents, index, promises and the process itself. A promise is room that a client has reserved and not
-// used yet; the arena never gives promised room to anybody else, so an allocation that a promise pays for cannot fail.
+// The ceiling covers extents, index, promises and the process itself. A promise is room that a client has reserved and
+// not used yet; the arena never gives promised room to anybody else, so an allocation that a promise pays for cannot
+// fail.
 
 #include <array>
 #include <cstddef>
@@ -33,8 +34,8 @@ inline constexpr uint64_t kPromiseBytesPerPage = kPageBytes + kIndexBytesPerPage
 
 struct ArenaUsage {
   uint64_t ceiling_bytes = 0;
-  uint64_t fixed_bytes = 0;     // the process itself and its buffers
-  uint64_t frame_bytes = 0;     // frames in use
+  uint64_t fixed_bytes = 0;  // the process itself and its buffers
+  uint64_t frame_bytes = 0;  // frames in use
   uint64_t index_bytes = 0;
   uint64_t promised_bytes = 0;  // not used yet
   uint64_t free_bytes = 0;      // could be promised now
@@ -51,12 +52,12 @@ class ArenaPromise {
 // Thread-safe.
 class FrameArena {
  public:
-  // `ceiling_bytes` bounds everything; `fixed_bytes` of it are taken from the start. INVALID_ARGUMENT if nothing would be
-  // left; RESOURCE_EXHAUSTED if the address space cannot be had.
+  // `ceiling_bytes` bounds everything; `fixed_bytes` of it are taken from the start. INVALID_ARGUMENT if nothing would
+  // be left; RESOURCE_EXHAUSTED if the address space cannot be had.
   static absl::StatusOr<std::unique_ptr<FrameArena>> Create(uint64_t ceiling_bytes, uint64_t fixed_bytes);
 
-  // A frame for `chunks` (1..8) chunks, uninitialised; kNoFrame if that would go over the ceiling or into what is promised
-  // to others. `promise` (may be null) pays first; what it paid is added to *paid_bytes (may be null).
+  // A frame for `chunks` (1..8) chunks, uninitialised; kNoFrame if that would go over the ceiling or into what is
+  // promised to others. `promise` (may be null) pays first; what it paid is added to *paid_bytes (may be null).
   FrameLoc Allocate(int chunks, ArenaPromise* promise, uint64_t* paid_bytes);
   void Free(FrameLoc frame);
   std::byte* Data(FrameLoc frame) const { return data_.data() + frame * kChunkBytes; }
@@ -85,9 +86,9 @@ class FrameArena {
   static constexpr uint64_t kSlabsPerExtent = kExtentBytes / kSlabBytes;
   static constexpr uint64_t kChunksPerSlab = kSlabBytes / kChunkBytes;
   static constexpr int kClasses = static_cast<int>(kChunksPerPage);
-  // Kept out of what is promised or given without a promise. A class's newest slab is paid for frame by frame, so up to one
-  // slab a class is taken before it is paid; and an index paid from a promise may cost it the end of an extent. One extent
-  // for each.
+  // Kept out of what is promised or given without a promise. A class's newest slab is paid for frame by frame, so up to
+  // one slab a class is taken before it is paid; and an index paid from a promise may cost it the end of an extent. One
+  // extent for each.
   static constexpr uint64_t kSlackBytes = 2 * kExtentBytes;
   // Free extents that are kept backed, so that a busy pool does not fault the same memory in again and again.
   static constexpr uint32_t kSpareExtentsMax = 4;

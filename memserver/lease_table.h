@@ -30,8 +30,8 @@ class LeaseConnection {
   virtual void Fence() = 0;
 };
 
-// Thread-safe. States: live -> ended (its time ran out or its client ended it) -> live again (granted anew) or forgotten
-// (ended, and no region names it any more). Only LeaseTable moves a lease between them.
+// Thread-safe. States: live -> ended (its time ran out or its client ended it) -> live again (granted anew) or
+// forgotten (ended, and no region names it any more). Only LeaseTable moves a lease between them.
 class Lease {
  public:
   static constexpr int kConnectionClasses = 2;  // bulk, urgent
@@ -40,8 +40,8 @@ class Lease {
 
   bool live() const { return live_.load(std::memory_order_acquire); }
 
-  // Makes `connection` the only one of its class: fences the one before it. False if one with a higher or the same generation
-  // has been here already; a connection that comes late must not displace its successor.
+  // Makes `connection` the only one of its class: fences the one before it. False if one with a higher or the same
+  // generation has been here already; a connection that comes late must not displace its successor.
   bool Bind(int connection_class, uint64_t generation, LeaseConnection* connection);
   // Must be called before a bound connection goes away.
   void Unbind(int connection_class, const LeaseConnection* connection);

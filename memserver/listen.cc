@@ -37,8 +37,8 @@ absl::StatusOr<sockaddr_un> MakeUnixAddress(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof address.sun_path) {
-    return absl::InvalidArgumentError(absl::StrCat("socket path \"", path, "\" is longer than ",
-                                                   sizeof address.sun_path - 1, " bytes"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("socket path \"", path, "\" is longer than ", sizeof address.sun_path - 1, " bytes"));
   }
   memcpy(address.sun_path, path.data(), path.size());
   return address;

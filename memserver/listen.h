@@ -13,7 +13,8 @@ absl::StatusOr<UniqueFd> ListenTcp(const std::string& address, int port);
 // The port that the kernel gave it.
 absl::StatusOr<int> BoundPort(int fd);
 
-// A listening Unix socket. Replaces a socket file that nobody listens on; refuses one that somebody does, or any other file.
+// A listening Unix socket. Replaces a socket file that nobody listens on; refuses one that somebody does, or any other
+// file.
 absl::StatusOr<UniqueFd> ListenUnix(const std::string& path);
 
 // True for 127.0.0.0/8 and ::1. INVALID_ARGUMENT if it is not a numeric address.

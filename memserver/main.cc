@@ -35,7 +35,8 @@ int Main(int argc, char** argv) {
     std::cout << MemServerOptions::Help();
     return 0;
   }
-  if (!positional.empty()) return Fail(absl::InvalidArgumentError(absl::StrCat("unexpected word \"", positional[0], "\"")));
+  if (!positional.empty())
+    return Fail(absl::InvalidArgumentError(absl::StrCat("unexpected word \"", positional[0], "\"")));
 
   // Few arenas: the index is small and must not spread.
   mallopt(M_ARENA_MAX, 2);

@@ -36,7 +36,8 @@ absl::StatusOr<uint64_t> MemServer::CeilingNow() const {
   if (!options_.donate_auto) {
     if (options_.donate_bytes > host.total_bytes) {
       return absl::InvalidArgumentError(absl::StrCat("--donate: ", FormatByteSize(options_.donate_bytes),
-                                                     " is more than this host has (", FormatByteSize(host.total_bytes), ")"));
+                                                     " is more than this host has (", FormatByteSize(host.total_bytes),
+                                                     ")"));
     }
     return options_.donate_bytes;
   }
@@ -54,10 +55,10 @@ absl::Status MemServer::Init() {
   reserve_bytes_ = options_.reserve_bytes != 0 ? options_.reserve_bytes : std::max(host.total_bytes / 10, kGiB);
   NRAM_ASSIGN_OR_RETURN(const uint64_t ceiling, CeilingNow());
   if (ceiling < MemServerOptions::kDonateMinBytes) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("--donate=auto: ", FormatByteSize(host.available_bytes), " are available and ",
-                     FormatByteSize(reserve_bytes_), " are reserved for the host, which leaves too little to lend; "
-                     "see --reserve"));
+    return absl::ResourceExhaustedError(absl::StrCat("--donate=auto: ", FormatByteSize(host.available_bytes),
+                                                     " are available and ", FormatByteSize(reserve_bytes_),
+                                                     " are reserved for the host, which leaves too little to lend; "
+                                                     "see --reserve"));
   }
   if (ceiling > host.available_bytes) {
     LOG(WARNING) << "--donate=" << FormatByteSize(ceiling) << " is more than this host has available now ("
@@ -83,13 +84,15 @@ absl::Status MemServer::Init() {
   store_ = std::make_unique<PageStore>(arena_.get(), leases_.get());
   landing_ = std::make_unique<LandingFrames>(arena_.get(), std::clamp<size_t>(ceiling / 64 / kPageBytes, 128, 2048));
   if (landing_->size() < kPagesPerFrame) {
-    return absl::InvalidArgumentError(absl::StrCat("a ceiling of ", FormatByteSize(ceiling), " leaves nothing to lend"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a ceiling of ", FormatByteSize(ceiling), " leaves nothing to lend"));
   }
   context_ = {store_.get(), leases_.get(), landing_.get(), incarnation_, CreditWindow{256, 4096}};
   NRAM_ASSIGN_OR_RETURN(data_, DataServer::Start(data, context_));
   NRAM_ASSIGN_OR_RETURN(control_, ControlServer::Start(this));
   collector_ = std::thread([this] { CollectorLoop(); });
-  LOG(INFO) << "lending " << FormatByteSize(ceiling) << "; control port " << control_port() << ", data port " << data_port();
+  LOG(INFO) << "lending " << FormatByteSize(ceiling) << "; control port " << control_port() << ", data port "
+            << data_port();
   return absl::OkStatus();
 }
 

@@ -28,7 +28,8 @@ class ControlServer;
 // Thread-safe.
 class MemServer {
  public:
-  // Starts everything; serves when it returns. Errors say which flag or address is at fault. `clock` tells leases the time.
+  // Starts everything; serves when it returns. Errors say which flag or address is at fault. `clock` tells leases the
+  // time.
   static absl::StatusOr<std::unique_ptr<MemServer>> Start(const MemServerOptions& options,
                                                           const Clock* clock = Clock::Real());
   // Ends connections and threads. What was stored is gone.

@@ -49,18 +49,21 @@ void MemServerOptions::Register(MemServerOptions* options, ArgParser* parser) {
 
 absl::Status MemServerOptions::Validate() const {
   if (!donate_auto && donate_bytes == 0) {
-    return absl::InvalidArgumentError("--donate is needed: how much RAM to lend, for example --donate=8GiB, or --donate=auto");
+    return absl::InvalidArgumentError(
+        "--donate is needed: how much RAM to lend, for example --donate=8GiB, or --donate=auto");
   }
   if (!donate_auto && donate_bytes < kDonateMinBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("--donate: ", FormatByteSize(donate_bytes), " is too little: expected ",
-                                                   FormatByteSize(kDonateMinBytes), " or more"));
+    return absl::InvalidArgumentError(absl::StrCat("--donate: ", FormatByteSize(donate_bytes),
+                                                   " is too little: expected ", FormatByteSize(kDonateMinBytes),
+                                                   " or more"));
   }
   NRAM_ASSIGN_OR_RETURN(const bool loopback, IsLoopback(listen));
   if (!loopback && !allow_unauthenticated) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--listen=", listen, " is reachable from other machines, and nram does not authenticate its clients yet: "
-                     "whoever reaches the port may read and write all pages. On a network where that is acceptable, add "
-                     "--allow-unauthenticated"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--listen=", listen,
+        " is reachable from other machines, and nram does not authenticate its clients yet: "
+        "whoever reaches the port may read and write all pages. On a network where that is acceptable, add "
+        "--allow-unauthenticated"));
   }
   return absl::OkStatus();
 }
@@ -68,32 +71,41 @@ absl::Status MemServerOptions::Validate() const {
 const char* MemServerOptions::Help() {
   return R"(usage: nram-memserver --donate=SIZE|auto [flags]
 
-Lends RAM of this machine to a pool: stores pages for clients on other machines (or this one) in memory, up to a hard ceiling.
-`nram up` starts some for you; run this one directly on a cluster node, or from systemd (deploy/nram-memserver.service).
+Lends RAM of this machine to a pool: stores pages for clients on other machines (or this
+one) in memory, up to a hard ceiling. `nram up` starts some for you; run this one directly
+on a cluster node, or from systemd (deploy/nram-memserver.service).
 
 How much
-  --donate=SIZE            ceiling on everything the server takes, data and index and itself; 64M or more, as in 8GiB
-  --donate=auto            what the host has available, less the reserve; looked at again every second, so that it stops
-                           taking when the host's own work needs the memory (what it holds already stays)
-  --reserve=SIZE           what auto always leaves to the host (default: a tenth of its RAM, at least 1 GiB)
+  --donate=SIZE            ceiling on everything the server takes, data and index and
+                           itself; 64M or more, as in 8GiB
+  --donate=auto            what the host has available, less the reserve; looked at again
+                           every second, so that it stops taking when the host's own work
+                           needs the memory (what it holds already stays)
+  --reserve=SIZE           what auto always leaves to the host (default: a tenth of its RAM,
+                           at least 1 GiB)
   --drain                  start without taking anything new (see nram drain)
-  --oom-score-adj=N        -1000..1000, which process the kernel ends first when memory runs out (default 500: this one
-                           before the host's own work)
+  --oom-score-adj=N        -1000..1000, which process the kernel ends first when memory runs
+                           out (default 500: this one before the host's own work)
 
 Where
   --listen=ADDRESS         numeric IPv4 or IPv6 address (default 127.0.0.1)
-  --port=N                 control port, what host files name (default 7070; 0 lets the kernel choose)
+  --port=N                 control port, what host files name (default 7070; 0 lets the
+                           kernel choose)
   --data-port=N            port of the pages (default: the control port plus one)
-  --socket=PATH            listen on Unix sockets PATH and PATH.data as well; clients on this host then use them
-  --allow-unauthenticated  needed for an address that other machines reach: clients are not authenticated yet
+  --socket=PATH            listen on Unix sockets PATH and PATH.data as well; clients on
+                           this host then use them
+  --allow-unauthenticated  needed for an address that other machines reach: clients are not
+                           authenticated yet
   --ready-file=PATH        write the ports there, as JSON, once it serves
 
 How
-  --lease-ttl-ms=N         100..3600000, after how long without a sign of life a client counts as gone (default 10000)
-  --workers=N              1..64 threads for each of bulk and urgent traffic (default: one per processor, at most 8)
+  --lease-ttl-ms=N         100..3600000, after how long without a sign of life a client
+                           counts as gone (default 10000)
+  --workers=N              1..64 threads for each of bulk and urgent traffic (default: one
+                           per processor, at most 8)
   --connections=N          2..65536 data connections at most (default 512)
-  --spin=auto|off|on|US    poll up to US microseconds (0..10000) for the next request before sleeping; auto: 50 where there
-                           are 4 processors or more, else off
+  --spin=auto|off|on|US    poll up to US microseconds (0..10000) for the next request before
+                           sleeping; auto: 50 where there are 4 processors or more, else off
   --help                   this text
 
 Logs to standard error. SIGTERM or Ctrl-C ends it; what it stores is then gone.

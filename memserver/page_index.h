@@ -1,9 +1,9 @@
 #ifndef NRAM_MEMSERVER_PAGE_INDEX_H_
 #define NRAM_MEMSERVER_PAGE_INDEX_H_
 
-// One region's index: page -> (frame, which chunks are stored). A span's pages stand in one leaf, a 256-bit map of the pages
-// that exist and 8 bytes for each of them in order; a region's leaves stand in a tree, or in the region itself when it has
-// only one span. A full span costs 8.2 bytes a page, a one-page region 64.
+// One region's index: page -> (frame, which chunks are stored). A span's pages stand in one leaf, a 256-bit map of the
+// pages that exist and 8 bytes for each of them in order; a region's leaves stand in a tree, or in the region itself
+// when it has only one span. A full span costs 8.2 bytes a page, a one-page region 64.
 
 #include <cstdint>
 #include <memory>
@@ -21,8 +21,8 @@ struct PageEntry {
   ChunkMask mask = 0;  // 0: nothing stored, the page reads as zeros
 };
 
-// Not thread-safe: the region's shard lock guards it. Owns its leaves (charged to `arena` as index), not the frames: whoever
-// drops an entry frees its frame.
+// Not thread-safe: the region's shard lock guards it. Owns its leaves (charged to `arena` as index), not the frames:
+// whoever drops an entry frees its frame.
 class PageIndex {
  public:
   explicit PageIndex(FrameArena* arena) : arena_(arena) {}
@@ -40,8 +40,8 @@ class PageIndex {
   // Gives back the leaf of the page if nothing is left in it.
   void DropIfEmpty(uint64_t page);
 
-  // Calls `visit` for entries in [begin, end) in order, for at most `spans_max` spans; the entry may be changed (to mask 0: it
-  // is erased afterwards). Returns the page to go on from, or `end`.
+  // Calls `visit` for entries in [begin, end) in order, for at most `spans_max` spans; the entry may be changed (to
+  // mask 0: it is erased afterwards). Returns the page to go on from, or `end`.
   uint64_t Visit(uint64_t begin, uint64_t end, uint64_t spans_max,
                  absl::FunctionRef<void(uint64_t page, PageEntry* entry)> visit);
   // Calls `visit` with each span that holds a page, from `from_span` on, until it returns false.

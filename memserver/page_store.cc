@@ -104,7 +104,8 @@ Reason PageStore::Create(Lease* lease, RegionId id, uint32_t epoch, bool gc, uin
 
 Reason PageStore::CreateLocked(Shard* at, Lease* lease, RegionId id, uint32_t epoch, bool gc, bool named,
                                uint64_t* paid_bytes) {
-  // Looked at under the lock: CollectLease, which takes it after the lease has ended, either sees this region or is seen.
+  // Looked at under the lock: CollectLease, which takes it after the lease has ended, either sees this region or is
+  // seen.
   if (!lease->live()) return Reason::kLeaseEnded;
   const auto [it, inserted] = at->regions.try_emplace(Raw(id), nullptr);
   if (!inserted) return Reason::kRegionExists;
@@ -184,7 +185,8 @@ Reason PageStore::Write(Lease* lease, RegionId id, uint32_t epoch, const ChunkRa
   auto it = at.regions.find(Raw(id));
   if (it == at.regions.end()) {
     if (absent == IfAbsent::kRefuse) return lease->live() ? Reason::kUnknownRegion : Reason::kLeaseEnded;
-    const Reason created = CreateLocked(&at, lease, id, epoch, absent == IfAbsent::kCreateGc, /*named=*/false, paid_bytes);
+    const Reason created =
+        CreateLocked(&at, lease, id, epoch, absent == IfAbsent::kCreateGc, /*named=*/false, paid_bytes);
     if (created != Reason::kOk) return created;
     it = at.regions.find(Raw(id));
   }
@@ -325,7 +327,8 @@ void PageStore::TrimPart(Region* region, Lease* lease, uint64_t page, ChunkMask 
     region->index.Set(page, {smaller, stored});
     arena_->Free(old.frame);
   } else {
-    // No room to shrink it: pack what stays to the frame's front, in order, so that nothing is overwritten before it moves.
+    // No room to shrink it: pack what stays to the frame's front, in order, so that nothing is overwritten before it
+    // moves.
     std::byte* frame = arena_->Data(old.frame);
     for (uint32_t rest = stored; rest != 0; rest &= rest - 1) {
       const int chunk = std::countr_zero(rest);
@@ -482,7 +485,8 @@ std::vector<RegionDescription> PageStore::List(uint64_t from, size_t limit, bool
   for (uint64_t id : ids) {
     const Shard& at = shard(RegionId{id});
     ReaderLock lock(&at.mu);
-    if (const auto it = at.regions.find(id); it != at.regions.end()) result.push_back(Describe(RegionId{id}, *it->second));
+    if (const auto it = at.regions.find(id); it != at.regions.end())
+      result.push_back(Describe(RegionId{id}, *it->second));
   }
   return result;
 }

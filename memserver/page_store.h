@@ -4,8 +4,8 @@
 // The regions that this server holds and their pages. Knows nothing of sockets or gRPC.
 //
 // A page is stored as the chunks that are not zero. A write receives into landing frames first (Landing in
-// proto/frame_reader.h); once its checksum is right, whole pages are swapped in and parts are merged, under the lock of the
-// region's shard, so that a chunk is seen whole or not at all. Reads copy out under the same lock.
+// proto/frame_reader.h); once its checksum is right, whole pages are swapped in and parts are merged, under the lock of
+// the region's shard, so that a chunk is seen whole or not at all. Reads copy out under the same lock.
 
 #include <array>
 #include <atomic>
@@ -27,8 +27,8 @@
 
 namespace nram {
 
-// A fixed stock of whole frames that payloads are received into. A frame that a write keeps is replaced at once by the one it
-// displaced or by a new one, so the stock never shrinks and overwriting works on a full server. Thread-safe.
+// A fixed stock of whole frames that payloads are received into. A frame that a write keeps is replaced at once by the
+// one it displaced or by a new one, so the stock never shrinks and overwriting works on a full server. Thread-safe.
 class LandingFrames {
  public:
   // Takes `frames` from the arena; fewer if it has not that many (see size()).
@@ -80,16 +80,19 @@ class PageStore {
   // ALREADY_EXISTS (id or name), RESOURCE_EXHAUSTED, FAILED_PRECONDITION (lease ended).
   absl::Status CreateNamed(Lease* lease, RegionId id, uint32_t epoch, bool gc, RegionManifest manifest);
 
-  // Stores the chunks of `range` that `masks` selects (all if empty) from `landed`, one whole frame for each page of the range,
-  // each chunk at its own offset. Frames it keeps are replaced in `landed`. Drawing on `lease`'s promise; *paid_bytes says how
-  // much. After kFull each chunk is old or new. A region that is not there is created first if `absent` says so.
+  // Stores the chunks of `range` that `masks` selects (all if empty) from `landed`, one whole frame for each page of
+  // the range, each chunk at its own offset. Frames it keeps are replaced in `landed`. Drawing on `lease`'s promise;
+  // *paid_bytes says how much. After kFull each chunk is old or new. A region that is not there is created first if
+  // `absent` says so.
   enum class IfAbsent { kRefuse, kCreate, kCreateGc };
   Reason Write(Lease* lease, RegionId id, uint32_t epoch, const ChunkRange& range, absl::Span<const ChunkMask> masks,
                IfAbsent absent, FrameLoc* landed, uint64_t* paid_bytes);
 
-  // Appends the chunks of `range` that are stored, in order, to `out` (room for range.bytes()), and sets masks[i] to which of
-  // the range's i-th page those are; chunks that are not there are zeros. `epoch` 0 reads whoever owns the region.
-  Reason Read(RegionId id, uint32_t epoch, const ChunkRange& range, ChunkMask* masks, std::byte* out, size_t* out_bytes);
+  // Appends the chunks of `range` that are stored, in order, to `out` (room for range.bytes()), and sets masks[i] to
+  // which of the range's i-th page those are; chunks that are not there are zeros. `epoch` 0 reads whoever owns the
+  // region.
+  Reason Read(RegionId id, uint32_t epoch, const ChunkRange& range, ChunkMask* masks, std::byte* out,
+              size_t* out_bytes);
 
   // Makes the range a hole. Long ranges are done in steps, others get their turn between them.
   Reason Trim(Lease* lease, RegionId id, uint32_t epoch, const ChunkRange& range);

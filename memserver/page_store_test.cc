@@ -92,7 +92,8 @@ class PageStoreTest : public ::testing::Test {
       const uint64_t page_chunk = (range.first_page() + i) * kChunksPerPage;
       for (uint64_t chunk = 0; chunk < kChunksPerPage; ++chunk) {
         if ((MaskOfPage(range, range.first_page() + i) >> chunk & 1) == 0) continue;
-        memcpy(arena_->Data(landed[i]) + chunk * kChunkBytes, data.data() + (page_chunk + chunk - range.first) * kChunkBytes, kChunkBytes);
+        memcpy(arena_->Data(landed[i]) + chunk * kChunkBytes,
+               data.data() + (page_chunk + chunk - range.first) * kChunkBytes, kChunkBytes);
       }
     }
     const Reason reason = store_.Write(lease != nullptr ? lease : lease_.get(), kRegion, epoch, range, masks,
@@ -105,7 +106,9 @@ class PageStoreTest : public ::testing::Test {
     std::vector<ChunkMask> masks(range.pages());
     std::string packed(range.bytes(), '?');
     size_t bytes = 0;
-    if (store_.Read(kRegion, 0, range, masks.data(), reinterpret_cast<std::byte*>(packed.data()), &bytes) != Reason::kOk) return "";
+    if (store_.Read(kRegion, 0, range, masks.data(), reinterpret_cast<std::byte*>(packed.data()), &bytes) !=
+        Reason::kOk)
+      return "";
     std::string data(range.bytes(), '\0');
     size_t at = 0;
     for (uint64_t chunk = range.first; chunk < range.end(); ++chunk) {
@@ -147,7 +150,8 @@ TEST_F(PageStoreTest, AgreesWithAMap) {
       default: {
         std::string data(range.bytes(), '\0');
         for (uint64_t chunk = 0; chunk < range.count; ++chunk) {
-          if (random() % 4 != 0) memset(&data[chunk * kChunkBytes + random() % 500], static_cast<int>(random() | 1), 12);
+          if (random() % 4 != 0)
+            memset(&data[chunk * kChunkBytes + random() % 500], static_cast<int>(random() | 1), 12);
         }
         std::vector<ChunkMask> masks;
         if (random() % 2 == 0) {
@@ -208,11 +212,14 @@ TEST_F(PageStoreTest, APromiseIsKeptToTheLastPage) {
   for (uint64_t page = 0;; ++page) {
     memset(arena_->Data(frame), 1, kPageBytes);
     uint64_t paid = 0;
-    if (store_.Write(other.get(), RegionId{9}, 1, {page * 8, 8}, {}, PageStore::IfAbsent::kRefuse, &frame, &paid) != Reason::kOk) break;
+    if (store_.Write(other.get(), RegionId{9}, 1, {page * 8, 8}, {}, PageStore::IfAbsent::kRefuse, &frame, &paid) !=
+        Reason::kOk)
+      break;
   }
   landing_.Give(&frame, 1);
   // Scattered, so that the index costs the most.
-  for (uint64_t page = 0; page < kPages; ++page) ASSERT_EQ(Write({page * kChunksPerSpan, 8}, std::string(4096, 'x')), Reason::kOk) << page;
+  for (uint64_t page = 0; page < kPages; ++page)
+    ASSERT_EQ(Write({page * kChunksPerSpan, 8}, std::string(4096, 'x')), Reason::kOk) << page;
 }
 
 TEST_F(PageStoreTest, EpochsAndOwnersAreMinded) {
@@ -255,7 +262,8 @@ TEST_F(PageStoreTest, AnEndedLeaseLeavesOrphansAndCollectsGcRegions) {
 
 TEST_F(PageStoreTest, NamesAreUniqueAndForgottenWithTheirRegion) {
   ASSERT_TRUE(store_.CreateNamed(lease_.get(), RegionId{1}, 1, false, {"heap", {1, 2}, 4096}).ok());
-  EXPECT_EQ(store_.CreateNamed(lease_.get(), RegionId{2}, 1, false, {"heap", {}, 0}).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(store_.CreateNamed(lease_.get(), RegionId{2}, 1, false, {"heap", {}, 0}).code(),
+            absl::StatusCode::kAlreadyExists);
   EXPECT_EQ(store_.FindByName("heap"), RegionId{1});
   EXPECT_EQ(store_.Destroy(lease_.get(), RegionId{1}, 1), Reason::kOk);
   EXPECT_EQ(store_.FindByName("heap"), RegionId{0});
@@ -263,7 +271,8 @@ TEST_F(PageStoreTest, NamesAreUniqueAndForgottenWithTheirRegion) {
 }
 
 TEST_F(PageStoreTest, ListsSpansAndRegionsInPages) {
-  for (uint64_t i = 1; i <= 30; ++i) ASSERT_EQ(store_.Create(lease_.get(), RegionId{i * 1000}, 1, false, nullptr), Reason::kOk);
+  for (uint64_t i = 1; i <= 30; ++i)
+    ASSERT_EQ(store_.Create(lease_.get(), RegionId{i * 1000}, 1, false, nullptr), Reason::kOk);
   EXPECT_EQ(store_.List(0, 7, false, false).size(), 7);
   EXPECT_EQ(store_.List(7'001, 100, false, false).front().id, RegionId{8'000});
   for (uint64_t span : {3, 1, 70'000}) ASSERT_EQ(Write({span * kChunksPerSpan, 1}, std::string(512, 'x')), Reason::kOk);
@@ -284,7 +293,8 @@ TEST_F(SmallRegionsTest, AOnePageRegionCostsLessThan256BytesBesideItsPage) {
   for (uint64_t i = 1; i <= kRegions; ++i) {
     memset(arena_->Data(frame), 1, kPageBytes);
     uint64_t paid = 0;
-    ASSERT_EQ(store_.Write(lease_.get(), RegionId{i * 77}, 1, {0, 8}, {}, PageStore::IfAbsent::kCreate, &frame, &paid), Reason::kOk);
+    ASSERT_EQ(store_.Write(lease_.get(), RegionId{i * 77}, 1, {0, 8}, {}, PageStore::IfAbsent::kCreate, &frame, &paid),
+              Reason::kOk);
   }
   landing_.Give(&frame, 1);
   EXPECT_LE((arena_->usage().index_bytes - before) / kRegions, 256);
@@ -303,7 +313,9 @@ TEST_F(PageStoreTest, ManyThreadsOnOneRegion) {
         ASSERT_TRUE(landing_.Take(1, &frame));
         memset(arena_->Data(frame), 'a' + random() % 26, kPageBytes);
         uint64_t paid = 0;
-        ASSERT_EQ(store_.Write(lease_.get(), kRegion, 1, {random() % 64 * 8, 8}, {}, PageStore::IfAbsent::kRefuse, &frame, &paid), Reason::kOk);
+        ASSERT_EQ(store_.Write(lease_.get(), kRegion, 1, {random() % 64 * 8, 8}, {}, PageStore::IfAbsent::kRefuse,
+                               &frame, &paid),
+                  Reason::kOk);
         landing_.Give(&frame, 1);
       }
       stop = true;
@@ -313,7 +325,8 @@ TEST_F(PageStoreTest, ManyThreadsOnOneRegion) {
       std::string data(64 * 4096, '?');
       while (!stop) {
         size_t bytes = 0;
-        ASSERT_EQ(store_.Read(kRegion, 1, {0, 512}, masks.data(), reinterpret_cast<std::byte*>(data.data()), &bytes), Reason::kOk);
+        ASSERT_EQ(store_.Read(kRegion, 1, {0, 512}, masks.data(), reinterpret_cast<std::byte*>(data.data()), &bytes),
+                  Reason::kOk);
         ASSERT_EQ(bytes, data.size());
         for (int page = 0; page < 64; ++page) {
           ASSERT_EQ(data.find_first_not_of(data[page * 4096], page * 4096) >= size_t(page + 1) * 4096, true) << page;

@@ -92,10 +92,10 @@ absl::Status Session::Execute(const FrameHeader& request, ReplyBuffer* reply) {
       ReadInto(request, &header, reply);
       return absl::OkStatus();
     case Op::kWrite:
-      header.reason = request.subject == 0
-                          ? Reason::kUnknownRegion
-                          : store->Write(lease_.get(), region, request.epoch, request.range, {masks_.data(), mask_count_},
-                                         AbsentPolicy(request), landed_.data(), &header.aux);
+      header.reason = request.subject == 0 ? Reason::kUnknownRegion
+                                           : store->Write(lease_.get(), region, request.epoch, request.range,
+                                                          {masks_.data(), mask_count_}, AbsentPolicy(request),
+                                                          landed_.data(), &header.aux);
       ReturnLanding();
       break;
     case Op::kTrim:

@@ -1,8 +1,8 @@
 #ifndef NRAM_MEMSERVER_SESSION_H_
 #define NRAM_MEMSERVER_SESSION_H_
 
-// What one data connection is to the server, apart from its socket: the lease it is bound to, the order of its requests, the
-// frame that lands now. The socket connection and the in-process transport both drive one.
+// What one data connection is to the server, apart from its socket: the lease it is bound to, the order of its
+// requests, the frame that lands now. The socket connection and the in-process transport both drive one.
 
 #include <array>
 #include <cstdint>

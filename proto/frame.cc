@@ -135,7 +135,8 @@ bool MatchesChecksum(const std::byte* in, uint32_t payload_crc) {
 absl::Status CheckMasks(const FrameHeader& header, absl::Span<const ChunkMask> masks) {
   uint64_t chunks = 0;
   for (size_t i = 0; i < masks.size(); ++i) {
-    if ((masks[i] & ~MaskOfPage(header.range, header.range.first_page() + i)) != 0) return Bad("mask outside the range");
+    if ((masks[i] & ~MaskOfPage(header.range, header.range.first_page() + i)) != 0)
+      return Bad("mask outside the range");
     chunks += std::popcount(masks[i]);
   }
   if (masks.size() + chunks * kChunkBytes != header.payload_bytes) return Bad("masks do not fit the length");

@@ -17,7 +17,8 @@ namespace nram {
 inline constexpr size_t kFrameHeaderBytes = 64;
 inline constexpr uint32_t kFrameMagic = 0x314d524e;  // "NRM1" in memory order
 inline constexpr uint8_t kFrameVersion = 1;
-// A frame touches at most this many pages, so that each end holds 256 KiB of it at most and other frames get their turn.
+// A frame touches at most this many pages, so that each end holds 256 KiB of it at most and other frames get their
+// turn.
 inline constexpr uint64_t kPagesPerFrame = 64;
 inline constexpr uint64_t kChunksPerFrame = kPagesPerFrame * kChunksPerPage;
 inline constexpr size_t kPayloadBytesMax = kPagesPerFrame + kChunksPerFrame * kChunkBytes;
@@ -85,8 +86,8 @@ constexpr CreditWindow UnpackWindow(uint64_t aux) {
   return {static_cast<uint32_t>(aux), static_cast<uint32_t>(aux >> 32)};
 }
 
-// Writes `header` in wire order to `out` (kFrameHeaderBytes). `payload_crc` is Crc32c(0, payload): the checksum covers the
-// payload first and then the header, so that a sender can checksum the payload before it knows the request id.
+// Writes `header` in wire order to `out` (kFrameHeaderBytes). `payload_crc` is Crc32c(0, payload): the checksum covers
+// the payload first and then the header, so that a sender can checksum the payload before it knows the request id.
 void EncodeHeader(const FrameHeader& header, uint32_t payload_crc, std::byte* out);
 
 // Reads a header from kFrameHeaderBytes at `in` and checks everything that can be checked without the payload: magic,
@@ -102,7 +103,8 @@ absl::Status CheckMasks(const FrameHeader& header, absl::Span<const ChunkMask> m
 
 absl::string_view OpName(Op op);
 
-// Calls visit(byte offset, byte length) for every maximal run of set bits of `mask`, in order. Offsets are within the page.
+// Calls visit(byte offset, byte length) for every maximal run of set bits of `mask`, in order. Offsets are within the
+// page.
 template <typename Visit>
 void ForEachRun(ChunkMask mask, Visit visit) {
   unsigned rest = mask;

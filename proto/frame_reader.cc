@@ -30,8 +30,7 @@ void Landing::Add(std::byte* data, size_t bytes) {
   pieces_[count_++] = {data, bytes};
 }
 
-FrameReader::FrameReader(size_t buffer_bytes)
-    : buffer_bytes_(buffer_bytes), buffer_(new std::byte[buffer_bytes]) {
+FrameReader::FrameReader(size_t buffer_bytes) : buffer_bytes_(buffer_bytes), buffer_(new std::byte[buffer_bytes]) {
   CHECK_GE(buffer_bytes, kFrameHeaderBytes + kPagesPerFrame);
 }
 
@@ -51,7 +50,8 @@ absl::StatusOr<FrameReader::Progress> FrameReader::ReadFrom(int fd, Handler* han
       direct += landing[i].iov_len - skip;
     }
   }
-  // Large frames come in rows: after one, only the next header is read ahead, so that its payload can land where it belongs.
+  // Large frames come in rows: after one, only the next header is read ahead, so that its payload can land where it
+  // belongs.
   size_t ahead = buffer_bytes_ - end_;
   if (header_.payload_bytes >= kLargePayloadBytes && !dropping_) ahead = std::min(ahead, kSmallReadAheadBytes);
   pieces[count++] = {buffer_.get() + end_, ahead};

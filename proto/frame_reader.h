@@ -1,8 +1,8 @@
 #ifndef NRAM_PROTO_FRAME_READER_H_
 #define NRAM_PROTO_FRAME_READER_H_
 
-// Turns the bytes of a stream into frames, at both ends of a connection. Payloads land where the handler says, straight from
-// the socket when they are larger than what was read ahead; nothing is allocated after construction.
+// Turns the bytes of a stream into frames, at both ends of a connection. Payloads land where the handler says, straight
+// from the socket when they are larger than what was read ahead; nothing is allocated after construction.
 
 #include <sys/uio.h>
 
@@ -41,9 +41,9 @@ class FrameReader {
   class Handler {
    public:
     virtual ~Handler() = default;
-    // A header that DecodeHeader accepted has arrived, with its mask table (empty unless sparse; valid during the call).
-    // True: take the payload's chunks to *landing, which has exactly room for them, or is left empty to drop them.
-    // False: not now; the reader pauses and asks again at the next call. An error ends the stream.
+    // A header that DecodeHeader accepted has arrived, with its mask table (empty unless sparse; valid during the
+    // call). True: take the payload's chunks to *landing, which has exactly room for them, or is left empty to drop
+    // them. False: not now; the reader pauses and asks again at the next call. An error ends the stream.
     virtual absl::StatusOr<bool> OnHeader(const FrameHeader& header, absl::Span<const ChunkMask> masks,
                                           Landing* landing) = 0;
     // The payload is complete and its checksum right. An error ends the stream.
@@ -62,8 +62,8 @@ class FrameReader {
 
   explicit FrameReader(size_t buffer_bytes = 64 * 1024);
 
-  // Reads once from `fd` (non-blocking) and handles every frame that is then whole. UNAVAILABLE: the peer closed within a
-  // frame or the socket failed. INVALID_ARGUMENT: malformed bytes. DATA_LOSS: wrong checksum. Or the handler's error.
+  // Reads once from `fd` (non-blocking) and handles every frame that is then whole. UNAVAILABLE: the peer closed within
+  // a frame or the socket failed. INVALID_ARGUMENT: malformed bytes. DATA_LOSS: wrong checksum. Or the handler's error.
   // After an error the stream is dead.
   absl::StatusOr<Progress> ReadFrom(int fd, Handler* handler);
 

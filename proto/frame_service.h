@@ -31,11 +31,12 @@ class FrameService {
   virtual ~FrameService() = default;
 
   // A request's header has arrived: checks that it may come now and says where its payload lands, as
-  // FrameReader::Handler::OnHeader. False: not now; there is no landing room, or `reply_room` is too small for the reply.
+  // FrameReader::Handler::OnHeader. False: not now; there is no landing room, or `reply_room` is too small for the
+  // reply.
   virtual absl::StatusOr<bool> Begin(const FrameHeader& request, absl::Span<const ChunkMask> masks, size_t reply_room,
                                      Landing* landing) = 0;
-  // Executes the request that Begin accepted, its payload landed and checked, and appends its reply. An error means: close
-  // the connection.
+  // Executes the request that Begin accepted, its payload landed and checked, and appends its reply. An error means:
+  // close the connection.
   virtual absl::Status Execute(const FrameHeader& request, ReplyBuffer* reply) = 0;
 };
 

@@ -1,3 +1,5 @@
+#include "proto/frame.h"
+
 #include <algorithm>
 #include <cstring>
 #include <random>
@@ -7,7 +9,6 @@
 #include "base/crc32c.h"
 #include "base/test_seed.h"
 #include "gtest/gtest.h"
-#include "proto/frame.h"
 #include "proto/frame_reader.h"
 
 namespace nram {
@@ -40,9 +41,10 @@ TEST(FrameTest, TheWireDoesNotChange) {
   // docs/wire.md, byte by byte: who changes this changes the version.
   std::byte encoded[kFrameHeaderBytes];
   EncodeHeader(WriteHeader({0x0102, 8}), 0, encoded);
-  const unsigned char expected[60] = {'N', 'R', 'M', '1', 1, 5, 0, 0, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 0x00, 0xFF, 0xEE, 0xDD,
-                                      0xCC, 0xBB, 0xAA, 0x99, 2, 1, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0x10, 0, 0, 7, 0, 0, 0,
-                                      42, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+  const unsigned char expected[60] = {
+      'N',  'R',  'M',  '1',  1, 5, 0, 0, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 0x00, 0xFF, 0xEE, 0xDD,
+      0xCC, 0xBB, 0xAA, 0x99, 2, 1, 0, 0, 0,    0,    0,    0,    8,    0,    0,    0,    0,    0,    0,    0,
+      0,    0x10, 0,    0,    7, 0, 0, 0, 42,   0,    0,    0,    0,    0,    0,    0,    0,    0,    0,    0};
   EXPECT_EQ(memcmp(encoded, expected, 60), 0);
 }
 
@@ -112,7 +114,8 @@ TEST(FrameTest, RunsOfAMask) {
 // Lands every payload in memory of its own and keeps what came.
 class Recorder : public FrameReader::Handler {
  public:
-  absl::StatusOr<bool> OnHeader(const FrameHeader& header, absl::Span<const ChunkMask> masks, Landing* landing) override {
+  absl::StatusOr<bool> OnHeader(const FrameHeader& header, absl::Span<const ChunkMask> masks,
+                                Landing* landing) override {
     if (pauses > 0) {
       --pauses;
       return false;

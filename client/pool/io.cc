@@ -68,7 +68,8 @@ void Io::Begin(Region* region, const Request& request, void (*callback)(Io*, voi
   Pump(/*may_block=*/true);
 }
 
-void Io::BeginOrFail(Region* region, const absl::StatusOr<Request>& request, void (*callback)(Io*, void*), void* context) {
+void Io::BeginOrFail(Region* region, const absl::StatusOr<Request>& request, void (*callback)(Io*, void*),
+                     void* context) {
   if (request.ok()) {
     Begin(region, *request, callback, context);
     return;
@@ -134,9 +135,8 @@ IoPart* Io::ClaimLocked() {
   call.request.range = range;
   call.in = request_.in != nullptr ? request_.in + offset : nullptr;
   call.out = request_.out != nullptr ? request_.out + offset : nullptr;
-  call.masks = request_.masks != nullptr
-                   ? request_.masks + (range.first_page() - request_.first / kChunksPerPage)
-                   : nullptr;
+  call.masks =
+      request_.masks != nullptr ? request_.masks + (range.first_page() - request_.first / kChunksPerPage) : nullptr;
   call.deadline_ns = request_.deadline_ns;
   call.done = waited_for_ ? nullptr : &OnCallDone;
   call.wait_expected = callback_ == nullptr;
@@ -163,8 +163,8 @@ void Io::PumpLoop(bool may_block) {
       MutexLock lock(&mu_);
       part = ClaimLocked();
       if (part == nullptr) {
-        // Whether to leave and whether all is done is decided in one go: once pumping_ is false and the lock is free, another
-        // thread may finish the operation, and the Io may be gone.
+        // Whether to leave and whether all is done is decided in one go: once pumping_ is false and the lock is free,
+        // another thread may finish the operation, and the Io may be gone.
         pumping_ = false;
         if (waited_for_ || busy_ > 0) return;
         callback = callback_;
@@ -313,7 +313,8 @@ void Io::OnCallDone(Call* call) {
 
 void Io::Restart(IoPart* part, bool give_up) {
   if (MonotonicNs() >= part->call.deadline_ns) {
-    EndPart(part, absl::DeadlineExceededError(absl::StrCat("memory server ", part->link->name(), ": no answer in time")));
+    EndPart(part,
+            absl::DeadlineExceededError(absl::StrCat("memory server ", part->link->name(), ": no answer in time")));
   } else if (give_up) {
     EndPart(part, absl::UnavailableError(absl::StrCat("memory server ", part->link->name(), " cannot be used")));
   } else {

@@ -1,7 +1,8 @@
 #ifndef NRAM_CLIENT_POOL_IO_H_
 #define NRAM_CLIENT_POOL_IO_H_
 
-// One operation on a region that is under way: its parts, one a frame, several in flight. The engine behind Region's calls.
+// One operation on a region that is under way: its parts, one a frame, several in flight. The engine behind Region's
+// calls.
 
 #include <atomic>
 #include <cstddef>
@@ -35,8 +36,8 @@ struct IoPart {
   IoPart* next_retry = nullptr;
 };
 
-// An asynchronous operation's handle: give it to Region::StartRead or StartWrite, keep it and the buffer until it is done, then
-// use it again if you like. Not copyable. One operation at a time.
+// An asynchronous operation's handle: give it to Region::StartRead or StartWrite, keep it and the buffer until it is
+// done, then use it again if you like. Not copyable. One operation at a time.
 class Io {
  public:
   // The most parts in flight: 4 MiB.
@@ -82,8 +83,9 @@ class Io {
   void BeginOrFail(Region* region, const absl::StatusOr<Request>& request, void (*callback)(Io*, void*), void* context);
 
   void Reset(Region* region, const Request& request, bool waited_for);
-  // Starts parts until none is free or nothing is left to start, and finishes the operation when nothing is under way either.
-  // One thread at a time pumps; whoever ends a part meanwhile leaves the work to it. The Io may be gone when this returns.
+  // Starts parts until none is free or nothing is left to start, and finishes the operation when nothing is under way
+  // either. One thread at a time pumps; whoever ends a part meanwhile leaves the work to it. The Io may be gone when
+  // this returns.
   void Pump(bool may_block);
   void PumpLoop(bool may_block);
   // Takes the next piece for a free part; null if there is none.

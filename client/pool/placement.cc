@@ -22,7 +22,8 @@ SpanPlacement PlaceSpan(PlacementPolicy policy, RegionId region, uint64_t span, 
   std::array<uint32_t, kReplicasMax> hosts{};
   int chosen = 0;
   const auto excluded = [&](const PlacementCandidate& candidate) {
-    return candidate.weight == 0 || std::find(hosts.begin(), hosts.begin() + chosen, candidate.host) != hosts.begin() + chosen;
+    return candidate.weight == 0 ||
+           std::find(hosts.begin(), hosts.begin() + chosen, candidate.host) != hosts.begin() + chosen;
   };
   while (chosen < std::min(replicas, kReplicasMax)) {
     unsigned __int128 total = 0;

@@ -35,10 +35,10 @@ struct PlacementCandidate {
   uint64_t weight = 0;  // free bytes; 0 leaves it out
 };
 
-// Chooses `replicas` (1..kReplicasMax) servers on different hosts, each with a probability in proportion to its weight, the same
-// for the same arguments. Neighbouring spans (or blocks) are spread evenly rather than at random: a span's point in [0, 1) is
-// the region's hash plus its number times the golden ratio, and the candidates divide [0, 1) by weight. Fewer servers than
-// asked for if there are not so many hosts; not placed() if no candidate has weight.
+// Chooses `replicas` (1..kReplicasMax) servers on different hosts, each with a probability in proportion to its weight,
+// the same for the same arguments. Neighbouring spans (or blocks) are spread evenly rather than at random: a span's
+// point in [0, 1) is the region's hash plus its number times the golden ratio, and the candidates divide [0, 1) by
+// weight. Fewer servers than asked for if there are not so many hosts; not placed() if no candidate has weight.
 SpanPlacement PlaceSpan(PlacementPolicy policy, RegionId region, uint64_t span, int replicas,
                         absl::Span<const PlacementCandidate> candidates);
 

@@ -54,7 +54,8 @@ absl::Status CheckOptions(const RegionOptions& options) {
 
 Pool::Pool(PoolOptions options) : options_(WithDefaults(std::move(options))), lease_(LeaseId{RandomId()}) {
   for (const Endpoint& server : options_.servers) {
-    links_.push_back(std::make_unique<ServerLink>(static_cast<uint16_t>(links_.size()), server, lease_, options_, &poller_));
+    links_.push_back(
+        std::make_unique<ServerLink>(static_cast<uint16_t>(links_.size()), server, lease_, options_, &poller_));
   }
 }
 
@@ -93,7 +94,8 @@ std::vector<PlacementCandidate> Pool::Candidates() const {
     if (capacity.draining || (link->refused() && room < kPagesPerFrame * ServerLink::kRoomBytesPerPage)) weight = 0;
     candidates.push_back({link->index(), link->host(), weight});
   }
-  // Servers that share a host are different hosts to a client that asks for one replica; the placement minds it when it is not.
+  // Servers that share a host are different hosts to a client that asks for one replica; the placement minds it when it
+  // is not.
   return candidates;
 }
 
@@ -104,8 +106,8 @@ absl::StatusOr<std::unique_ptr<Region>> Pool::CreateRegion(const RegionOptions& 
   return region;
 }
 
-// A named region is created everywhere at once, and every server keeps the list of those lives of servers that it is on, so
-// that whoever attaches it later can tell a hole from a loss.
+// A named region is created everywhere at once, and every server keeps the list of those lives of servers that it is
+// on, so that whoever attaches it later can tell a hole from a loss.
 absl::Status Pool::CreateNamed(RegionId id, const RegionOptions& options, Region* region) {
   const int64_t deadline_ns = DeadlineAfterMs(options_.io_timeout_ms);
   CreateRegionArgs args{lease_, id, region->epoch_, options.gc, options.name, {}, options.size_bytes};
@@ -152,15 +154,16 @@ absl::StatusOr<std::vector<RegionInfo>> Pool::FindNamed(const std::string& name,
   }
   if (any == nullptr) {
     if (!silent.empty()) {
-      return absl::UnavailableError(absl::StrCat("no server that answers has a region named \"", name, "\", and ", silent,
-                                                 " does not answer"));
+      return absl::UnavailableError(
+          absl::StrCat("no server that answers has a region named \"", name, "\", and ", silent, " does not answer"));
     }
     return absl::NotFoundError(absl::StrCat("no region named \"", name, "\""));
   }
   for (const uint64_t incarnation : any->incarnations) {
     if (alive.contains(incarnation)) continue;
     if (!silent.empty()) {
-      return absl::UnavailableError(absl::StrCat("region \"", name, "\" is partly on a server that does not answer (", silent, ")"));
+      return absl::UnavailableError(
+          absl::StrCat("region \"", name, "\" is partly on a server that does not answer (", silent, ")"));
     }
     return absl::DataLossError(absl::StrCat("region \"", name, "\" was partly on a server that has restarted since"));
   }

@@ -29,16 +29,16 @@ enum class AttachMode {
 //   (*region)->Write(0, bytes);
 class Pool {
  public:
-  // Blocks until every server has answered, open_timeout_ms at most; those that have not are left out and taken in when they do.
-  // UNAVAILABLE if none answers (the message names each and why). INVALID_ARGUMENT: bad options.
+  // Blocks until every server has answered, open_timeout_ms at most; those that have not are left out and taken in when
+  // they do. UNAVAILABLE if none answers (the message names each and why). INVALID_ARGUMENT: bad options.
   static absl::StatusOr<std::unique_ptr<Pool>> Open(PoolOptions options);
   // Ends its leases: GC regions are collected, others are orphans.
   ~Pool();
 
   // An unnamed region takes no round trip: servers learn of it with its first pages. ALREADY_EXISTS: the name is taken.
   absl::StatusOr<std::unique_ptr<Region>> CreateRegion(const RegionOptions& options);
-  // NOT_FOUND: no such name. DATA_LOSS: a server that held part of it has restarted since. UNAVAILABLE: one does not answer.
-  // FAILED_PRECONDITION: somebody owns it (kOwner).
+  // NOT_FOUND: no such name. DATA_LOSS: a server that held part of it has restarted since. UNAVAILABLE: one does not
+  // answer. FAILED_PRECONDITION: somebody owns it (kOwner).
   absl::StatusOr<std::unique_ptr<Region>> AttachRegion(const std::string& name, AttachMode mode);
 
   size_t server_count() const { return links_.size(); }

@@ -126,8 +126,8 @@ TEST(PoolSpecTest, ReadsHostFiles) {
 }
 
 TEST(PoolSpecTest, NamesWhatIsWrong) {
-  for (const char* bad : {"", "a:1,", "a:0", "a:70000", "a:x", "a:", ":1", "a b:1", "::1", "[::1", "[::1]x", "unix:relative",
-                          "a:1,a:1", "a;b"}) {
+  for (const char* bad : {"", "a:1,", "a:0", "a:70000", "a:x", "a:", ":1", "a b:1", "::1", "[::1", "[::1]x",
+                          "unix:relative", "a:1,a:1", "a;b"}) {
     EXPECT_EQ(ParsePoolSpec(bad).status().code(), absl::StatusCode::kInvalidArgument) << bad;
   }
   EXPECT_THAT(std::string(ParseHostFile("ok:1\nbad:port\n", "hosts").status().message()), HasSubstr("hosts line 2"));

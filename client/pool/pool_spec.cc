@@ -39,7 +39,8 @@ absl::StatusOr<std::vector<Endpoint>> ParseHostFile(absl::string_view text, absl
     if (line.empty()) continue;
     NRAM_RETURN_IF_ERROR(Annotate(AddServer(line, &servers), absl::StrCat(path, " line ", number)));
   }
-  if (servers.empty()) return absl::InvalidArgumentError(absl::StrCat(path, " names no server; write one host:port a line"));
+  if (servers.empty())
+    return absl::InvalidArgumentError(absl::StrCat(path, " names no server; write one host:port a line"));
   return servers;
 }
 
@@ -61,7 +62,8 @@ absl::StatusOr<std::vector<Endpoint>> ParsePoolSpec(absl::string_view spec) {
 std::string LocalStateDir() {
   if (const char* dir = std::getenv("NRAM_STATE_DIR"); dir != nullptr && *dir != '\0') return dir;
   if (geteuid() == 0) return "/run/nram";
-  if (const char* dir = std::getenv("XDG_RUNTIME_DIR"); dir != nullptr && *dir != '\0') return absl::StrCat(dir, "/nram");
+  if (const char* dir = std::getenv("XDG_RUNTIME_DIR"); dir != nullptr && *dir != '\0')
+    return absl::StrCat(dir, "/nram");
   return absl::StrCat("/tmp/nram-", geteuid());
 }
 
@@ -72,7 +74,8 @@ absl::StatusOr<std::string> ChoosePoolSpec(const std::string& flag) {
     if (access(path.c_str(), R_OK) == 0) return "@" + path;
   }
   return absl::FailedPreconditionError(
-      "no pool: start a local one with `nram up`, or name one with --pool=host:port,... or --pool=HOSTFILE, or in $NRAM_POOL");
+      "no pool: start a local one with `nram up`, or name one with --pool=host:port,... or --pool=HOSTFILE, or in "
+      "$NRAM_POOL");
 }
 
 }  // namespace nram

@@ -13,9 +13,10 @@ namespace nram {
 inline constexpr int kDefaultServerPort = 7070;
 inline constexpr size_t kPoolServersMax = 4096;
 
-// Which servers make up a pool: "host:port,host2,unix:/path", or the path of a host file (anything with a slash, or after an
-// "@"): one server a line, '#' begins a comment. INVALID_ARGUMENT names the word or the line that is wrong; a server that is
-// named twice counts as wrong. NOT_FOUND: no such file.
+// Which servers make up a pool: "host:port,host2,unix:/path", or the path of a host file (anything with a slash, or
+// after an
+// "@"): one server a line, '#' begins a comment. INVALID_ARGUMENT names the word or the line that is wrong; a server
+// that is named twice counts as wrong. NOT_FOUND: no such file.
 absl::StatusOr<std::vector<Endpoint>> ParsePoolSpec(absl::string_view spec);
 // The text of a host file; `path` stands in messages.
 absl::StatusOr<std::vector<Endpoint>> ParseHostFile(absl::string_view text, absl::string_view path);

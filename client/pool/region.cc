@@ -54,7 +54,8 @@ absl::Status Region::CheckRange(uint64_t offset, uint64_t length) const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Io::Request> Region::MakeRequest(Op op, uint64_t offset, uint64_t length, const IoOptions& options) const {
+absl::StatusOr<Io::Request> Region::MakeRequest(Op op, uint64_t offset, uint64_t length,
+                                                const IoOptions& options) const {
   NRAM_RETURN_IF_ERROR(CheckRange(offset, length));
   if (read_only_ && op != Op::kRead) {
     return absl::FailedPreconditionError(absl::StrCat("region ", FormatId(Raw(id_)), " was attached read-only"));
@@ -134,18 +135,20 @@ absl::StatusOr<Region::Target> Region::Place(uint64_t span, uint64_t room_bytes,
   std::string why = "no memory server can be used";
   for (size_t attempt = 0; attempt <= pool_->server_count(); ++attempt) {
     std::vector<PlacementCandidate> candidates = pool_->Candidates();
+    absl::InlinedVector<Presence, 2> presences;
     {
       MutexLock lock(&mu_);
-      std::erase_if(candidates, [&](const PlacementCandidate& candidate) {
-        for (const Presence& presence : presences_) {
-          // Never again where a part of the region was lost; and a named region only where it was created.
-          if (presence.server == candidate.server) {
-            return presence.incarnation != 0 && presence.incarnation != pool_->link(candidate.server)->incarnation();
-          }
-        }
-        return !name_.empty();
-      });
+      presences = presences_;
     }
+    std::erase_if(candidates, [&](const PlacementCandidate& candidate) {
+      for (const Presence& presence : presences) {
+        if (presence.server != candidate.server) continue;
+        // Never again where a part of the region was lost.
+        return presence.incarnation != 0 && presence.incarnation != pool_->link(candidate.server)->incarnation();
+      }
+      // A named region only where it was created.
+      return !name_.empty();
+    });
     const SpanPlacement placement = PlaceSpan(policy_, id_, span, 1, candidates);
     if (!placement.placed()) break;
     ServerLink* const link = pool_->link(placement.servers[0]);
@@ -246,7 +249,8 @@ absl::Status Region::ForEachServer(Op op, const ChunkRange& range, const IoOptio
       if (presence.incarnation != 0) where.push_back(presence);
     }
   }
-  const int64_t deadline_ns = DeadlineAfterMs(options.timeout_ms > 0 ? options.timeout_ms : pool_->options().io_timeout_ms);
+  const int64_t deadline_ns =
+      DeadlineAfterMs(options.timeout_ms > 0 ? options.timeout_ms : pool_->options().io_timeout_ms);
   const auto errands = std::make_unique<Errand[]>(where.size());
   const auto start = [&](Errand* errand) {
     errand->call.request = {};
@@ -274,7 +278,8 @@ absl::Status Region::ForEachServer(Op op, const ChunkRange& range, const IoOptio
     while (true) {
       if (errand.link->incarnation() != errand.incarnation) {
         // It restarted: nothing is left there to free; but a trim must not hide that the rest is lost.
-        if (op == Op::kTrim) status = absl::DataLossError(absl::StrCat("memory server ", errand.link->name(), " has restarted"));
+        if (op == Op::kTrim)
+          status = absl::DataLossError(absl::StrCat("memory server ", errand.link->name(), " has restarted"));
         break;
       }
       if (errand.transport != nullptr) errand.transport->Wait(&errand.call);

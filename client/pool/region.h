@@ -24,20 +24,21 @@ namespace nram {
 class Pool;
 class ServerLink;
 
-// A sparse array of bytes in the pool, up to 2^62. What was never written reads as zeros. Offsets and lengths are multiples of
-// 512 (a chunk); pages and spans need not be minded.
+// A sparse array of bytes in the pool, up to 2^62. What was never written reads as zeros. Offsets and lengths are
+// multiples of 512 (a chunk); pages and spans need not be minded.
 //
-// Thread-safe, without order: operations that overlap and are under way at the same time leave each chunk as one of them made
-// it. An operation that has returned is seen by all that start later.
+// Thread-safe, without order: operations that overlap and are under way at the same time leave each chunk as one of
+// them made it. An operation that has returned is seen by all that start later.
 //
 // Errors of all operations:
 //   INVALID_ARGUMENT     offset or length is no multiple of 512, or beyond 2^62
 //   RESOURCE_EXHAUSTED   the pool is full (writes); each chunk of the range is as it was or as written
-//   DATA_LOSS            a server that held part of the range lost it (restarted, or collected it after the lease had ended)
-//   UNAVAILABLE          a server does not answer; nothing is known about the range if it was a write
+//   DATA_LOSS            a server that held part of the range lost it (restarted, or collected it after the lease had
+//   ended) UNAVAILABLE          a server does not answer; nothing is known about the range if it was a write
 //   DEADLINE_EXCEEDED    likewise, and the operation's time ran out waiting for it
 //   FAILED_PRECONDITION  another client has taken the region over; or it was attached read-only
-// After an error of a read the buffer is unspecified. No operation takes longer than its timeout, but for a few milliseconds.
+// After an error of a read the buffer is unspecified. No operation takes longer than its timeout, but for a few
+// milliseconds.
 class Region {
  public:
   // Gives up the handle; the region stays (for ever, or until the lease ends if it is a GC region).
@@ -52,20 +53,22 @@ class Region {
   // Makes a hole; its memory is free when this returns.
   absl::Status Trim(uint64_t offset, uint64_t length, const IoOptions& options = {});
 
-  // Asynchronous: return at once (a write to a new place may first wait to reserve room, within its timeout). `io` and the buffer
-  // must stay until `callback` has run (on any of the pool's or its users' threads; it must not block; it may start operations
-  // with this or another Io) or, with a null callback, until io->Wait() has returned. The result is io->Wait()'s.
+  // Asynchronous: return at once (a write to a new place may first wait to reserve room, within its timeout). `io` and
+  // the buffer must stay until `callback` has run (on any of the pool's or its users' threads; it must not block; it
+  // may start operations with this or another Io) or, with a null callback, until io->Wait() has returned. The result
+  // is io->Wait()'s.
   void StartRead(Io* io, uint64_t offset, absl::Span<std::byte> to, const IoOptions& options = {},
                  void (*callback)(Io*, void*) = nullptr, void* context = nullptr);
   void StartWrite(Io* io, uint64_t offset, absl::Span<const std::byte> from, const IoOptions& options = {},
                   void (*callback)(Io*, void*) = nullptr, void* context = nullptr);
 
-  // Places the range's spans and reserves room for all of its pages, so that later writes there do not fail for lack of it (unless
-  // the lease ends). RESOURCE_EXHAUSTED: not that much is there; nothing stays reserved by this call.
+  // Places the range's spans and reserves room for all of its pages, so that later writes there do not fail for lack of
+  // it (unless the lease ends). RESOURCE_EXHAUSTED: not that much is there; nothing stays reserved by this call.
   absl::Status Reserve(uint64_t offset, uint64_t length, const IoOptions& options = {});
 
-  // Frees everything on every server, now. The region is unusable afterwards. Servers that do not answer keep their part; it is
-  // collected with the lease if the region is a GC one, and is an orphan to be seen in `nram regions` if not; the error names one.
+  // Frees everything on every server, now. The region is unusable afterwards. Servers that do not answer keep their
+  // part; it is collected with the lease if the region is a GC one, and is an orphan to be seen in `nram regions` if
+  // not; the error names one.
   absl::Status Destroy(const IoOptions& options = {});
 
   RegionId id() const { return id_; }
@@ -82,7 +85,7 @@ class Region {
   // What the region knows of one server.
   struct Presence {
     uint16_t server = kNoServer;
-    uint64_t incarnation = 0;   // in which it was created there; 0: not yet
+    uint64_t incarnation = 0;    // in which it was created there; 0: not yet
     int64_t reserved_bytes = 0;  // room reserved for this region alone
   };
 
@@ -99,9 +102,10 @@ class Region {
   absl::StatusOr<Io::Request> MakeRequest(Op op, uint64_t offset, uint64_t length, const IoOptions& options) const;
   // Where a span is; link null if it is nowhere.
   absl::StatusOr<Target> FindTarget(uint64_t span) const;
-  // Places a span that is nowhere yet, on a server that gives `room_bytes` for its first write; *part_room is set to what was
-  // taken. Another thread may place it first, then that stands and nothing is taken.
-  absl::StatusOr<Target> Place(uint64_t span, uint64_t room_bytes, int64_t deadline_ns, bool may_block, uint64_t* part_room);
+  // Places a span that is nowhere yet, on a server that gives `room_bytes` for its first write; *part_room is set to
+  // what was taken. Another thread may place it first, then that stands and nothing is taken.
+  absl::StatusOr<Target> Place(uint64_t span, uint64_t room_bytes, int64_t deadline_ns, bool may_block,
+                               uint64_t* part_room);
   Target TargetLocked(const SpanPlacement& placement) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Presence* PresenceLocked(uint16_t server) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NoteCreated(uint16_t server, uint64_t incarnation);

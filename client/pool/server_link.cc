@@ -14,7 +14,8 @@
 
 namespace nram {
 
-ServerLink::ServerLink(uint16_t index, const Endpoint& endpoint, LeaseId lease, const PoolOptions& options, Poller* poller)
+ServerLink::ServerLink(uint16_t index, const Endpoint& endpoint, LeaseId lease, const PoolOptions& options,
+                       Poller* poller)
     : index_(index),
       endpoint_(endpoint),
       name_(endpoint.ToString()),
@@ -82,7 +83,8 @@ void ServerLink::Run() {
       const absl::Status status = BringUp();
       MutexLock lock(&mu_);
       if (status.ok()) {
-        if (!up()) LOG_IF(INFO, down_since_ns_ + kNsPerSecond < MonotonicNs()) << "memory server " << name_ << " is back";
+        if (!up())
+          LOG_IF(INFO, down_since_ns_ + kNsPerSecond < MonotonicNs()) << "memory server " << name_ << " is back";
         up_ = true;
         backoff_ms = kBackoffMinMs;
         wake_ns = next_renew_ns = DeadlineAfterMs(lease_ttl_ms_ / 3);
@@ -161,7 +163,8 @@ absl::Status ServerLink::ConnectData(const ServerHello& hello) {
   if (!hello.data_socket.empty() && (endpoint_.is_unix() || (options_.unix_sockets && same_host))) {
     data = {"", 0, hello.data_socket};
   } else if (endpoint_.is_unix() || hello.data_port == 0) {
-    return absl::UnavailableError(absl::StrCat("memory server ", name_, " has no data plane that this client can reach"));
+    return absl::UnavailableError(
+        absl::StrCat("memory server ", name_, " has no data plane that this client can reach"));
   } else {
     data.port = hello.data_port;
   }
@@ -214,7 +217,8 @@ bool ServerLink::TryTakeRoom(uint64_t bytes) {
   room_events_.fetch_add(1, std::memory_order_relaxed);
   if (!written_to_.load(std::memory_order_relaxed)) written_to_ = true;
   // Half a step left: have the thread reserve the next one before anybody must wait for it.
-  if (room - wanted < static_cast<int64_t>(options_.reserve_step_bytes / 2) && !refused_.load(std::memory_order_relaxed)) {
+  if (room - wanted < static_cast<int64_t>(options_.reserve_step_bytes / 2) &&
+      !refused_.load(std::memory_order_relaxed)) {
     MutexLock lock(&mu_);
     if (!want_room_) {
       want_room_ = true;
@@ -227,7 +231,8 @@ bool ServerLink::TryTakeRoom(uint64_t bytes) {
 absl::Status ServerLink::TakeRoom(uint64_t bytes, int64_t deadline_ns) {
   while (!TryTakeRoom(bytes)) {
     if (refused_) {
-      return absl::ResourceExhaustedError(absl::StrCat("memory server ", name_, " has no room for ", FormatByteSize(bytes)));
+      return absl::ResourceExhaustedError(
+          absl::StrCat("memory server ", name_, " has no room for ", FormatByteSize(bytes)));
     }
     NRAM_RETURN_IF_ERROR(Reserve(bytes, deadline_ns));
   }

@@ -1,8 +1,8 @@
 #ifndef NRAM_CLIENT_POOL_SERVER_LINK_H_
 #define NRAM_CLIENT_POOL_SERVER_LINK_H_
 
-// A pool client's standing with one server: its lease there, two data connections (urgent and bulk), the room it has reserved,
-// and the thread that keeps all of that up: renews the lease, reconnects, reserves ahead.
+// A pool client's standing with one server: its lease there, two data connections (urgent and bulk), the room it has
+// reserved, and the thread that keeps all of that up: renews the lease, reconnects, reserves ahead.
 
 #include <atomic>
 #include <cstdint>
@@ -51,8 +51,8 @@ class ServerLink {
     return transports_[io_class == IoClass::kUrgent ? 1 : 0].load(std::memory_order_acquire);
   }
 
-  // Takes room for `bytes` from what is reserved; if that is not enough, reserves more, which blocks until `deadline_ns` at
-  // most. RESOURCE_EXHAUSTED: the server has not that much.
+  // Takes room for `bytes` from what is reserved; if that is not enough, reserves more, which blocks until
+  // `deadline_ns` at most. RESOURCE_EXHAUSTED: the server has not that much.
   absl::Status TakeRoom(uint64_t bytes, int64_t deadline_ns);
   // Without blocking: false if not that much is reserved now.
   bool TryTakeRoom(uint64_t bytes);
@@ -114,8 +114,8 @@ class ServerLink {
   std::atomic<int64_t> room_taken_bytes_{0};  // by writes under way
   std::atomic<int64_t> room_events_{0};       // to see whether anything moved while the server was asked
   std::atomic<bool> written_to_{false};       // reserving ahead is worth it
-  std::atomic<bool> refused_{false};          // the last reservation was; until the server says that there is room again
-  Mutex reserve_mu_;                          // one reservation at a time; held across the call, never on the data path's way
+  std::atomic<bool> refused_{false};  // the last reservation was; until the server says that there is room again
+  Mutex reserve_mu_;                  // one reservation at a time; held across the call, never on the data path's way
 
   mutable Mutex mu_;
   CondVar changed_;  // up or down, or work for the thread
@@ -130,7 +130,8 @@ class ServerLink {
   IoPart* retries_ ABSL_GUARDED_BY(mu_) = nullptr;
 
   // The thread's own.
-  std::vector<std::unique_ptr<Transport>> owned_transports_;  // those of former addresses too: calls may still name them
+  std::vector<std::unique_ptr<Transport>>
+      owned_transports_;  // those of former addresses too: calls may still name them
   std::thread thread_;
 };
 

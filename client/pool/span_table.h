@@ -10,8 +10,8 @@
 
 namespace nram {
 
-// A region's spans and where each is: 8 bytes a span and the table of blocks of 64; nothing but itself for a region of one span.
-// Not thread-safe.
+// A region's spans and where each is: 8 bytes a span and the table of blocks of 64; nothing but itself for a region of
+// one span. Not thread-safe.
 class SpanTable {
  public:
   // Not placed() if the span has never been set.

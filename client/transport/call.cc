@@ -17,11 +17,12 @@ uint32_t RequestPayloadBytes(const Call& call) {
   return static_cast<uint32_t>(pages + chunks * kChunkBytes);
 }
 
-absl::Status LandReply(const Call& call, const FrameHeader& reply, absl::Span<const ChunkMask> masks, Landing* landing) {
+absl::Status LandReply(const Call& call, const FrameHeader& reply, absl::Span<const ChunkMask> masks,
+                       Landing* landing) {
   const FrameHeader& request = call.request;
   if (reply.op != request.op || reply.subject != request.subject || !(reply.range == request.range)) {
-    return absl::InvalidArgumentError(absl::StrCat("the reply to ", OpName(request.op), " ", reply.request_id,
-                                                   " is of something else"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the reply to ", OpName(request.op), " ", reply.request_id, " is of something else"));
   }
   if (reply.op != Op::kRead || reply.reason != Reason::kOk) return absl::OkStatus();
   if (!reply.sparse()) {
@@ -33,8 +34,8 @@ absl::Status LandReply(const Call& call, const FrameHeader& reply, absl::Span<co
     const uint64_t page_chunk = (reply.range.first_page() + i) * kChunksPerPage;
     const ChunkMask wanted = MaskOfPage(reply.range, reply.range.first_page() + i);
     // Offsets are from the page's start, which may lie before the buffer's.
-    const int64_t page_offset = (static_cast<int64_t>(page_chunk) - static_cast<int64_t>(first_chunk)) *
-                                static_cast<int64_t>(kChunkBytes);
+    const int64_t page_offset =
+        (static_cast<int64_t>(page_chunk) - static_cast<int64_t>(first_chunk)) * static_cast<int64_t>(kChunkBytes);
     ForEachRun(wanted & ~masks[i],
                [&](size_t offset, size_t bytes) { memset(call.in + page_offset + offset, 0, bytes); });
     ForEachRun(masks[i], [&](size_t offset, size_t bytes) { landing->Add(call.in + page_offset + offset, bytes); });
@@ -54,7 +55,8 @@ void CompleteCall(Call* call, absl::StatusCode code, Reason reason, uint64_t aux
 
 absl::Status CallStatus(const Call& call, absl::string_view who) {
   const auto text = [&](absl::string_view what) {
-    return absl::StrCat(OpName(call.request.op), " of region ", FormatId(call.request.subject), " at ", who, ": ", what);
+    return absl::StrCat(OpName(call.request.op), " of region ", FormatId(call.request.subject), " at ", who, ": ",
+                        what);
   };
   if (call.code != absl::StatusCode::kOk) {
     const char* what = call.code == absl::StatusCode::kDeadlineExceeded ? "no answer in time"

@@ -13,31 +13,32 @@
 
 namespace nram {
 
-// One request and its reply. The caller owns it and its buffers; both must stay until it is done. It may then be used again.
-// Nothing in it allocates.
+// One request and its reply. The caller owns it and its buffers; both must stay until it is done. It may then be used
+// again. Nothing in it allocates.
 struct Call {
   // --- Set by the caller. ---
 
   // op, flags (sparse, gc), subject, range, epoch. The transport sets the rest.
   FrameHeader request;
-  // write: range.bytes() bytes; of them, the chunks that `masks` selects are sent (all if null; one mask a page of the range).
+  // write: range.bytes() bytes; of them, the chunks that `masks` selects are sent (all if null; one mask a page of the
+  // range).
   const std::byte* out = nullptr;
   const ChunkMask* masks = nullptr;
   // read: range.bytes() bytes. Holes are filled with zeros. Unspecified unless the call succeeds.
   std::byte* in = nullptr;
   int64_t deadline_ns = 0;  // absolute, monotonic
-  // Null: a thread will Wait for the call. Else this runs exactly once when the call is done, on any thread that moves traffic,
-  // with no lock held. It must not block, and may Start calls. The transport does not touch the call after.
+  // Null: a thread will Wait for the call. Else this runs exactly once when the call is done, on any thread that moves
+  // traffic, with no lock held. It must not block, and may Start calls. The transport does not touch the call after.
   void (*done)(Call* call) = nullptr;
-  // With `done`: whether somebody is expected to Wait all the same, soon. The poller then leaves the receiving to him, but for a
-  // look every 20 ms. The call must stay until both `done` has run and Wait has returned.
+  // With `done`: whether somebody is expected to Wait all the same, soon. The poller then leaves the receiving to him,
+  // but for a look every 20 ms. The call must stay until both `done` has run and Wait has returned.
   bool wait_expected = false;
   void* context = nullptr;
 
   // --- Set by the transport. ---
 
-  // kOk: the server answered; `reason` says what. kDeadlineExceeded or kUnavailable: it did not, and whether it executed the
-  // request is not known; it will not execute it later. kDataLoss: its reply was garbled, likewise.
+  // kOk: the server answered; `reason` says what. kDeadlineExceeded or kUnavailable: it did not, and whether it
+  // executed the request is not known; it will not execute it later. kDataLoss: its reply was garbled, likewise.
   absl::StatusCode code = absl::StatusCode::kOk;
   Reason reason = Reason::kOk;
   uint64_t aux = 0;  // of the reply
@@ -56,8 +57,8 @@ struct Call {
 // Payload bytes that the call sends, its masks included.
 uint32_t RequestPayloadBytes(const Call& call);
 
-// Checks a reply's header against its call and says where the payload lands; holes are zeroed. INVALID_ARGUMENT: the reply is
-// not one to this call.
+// Checks a reply's header against its call and says where the payload lands; holes are zeroed. INVALID_ARGUMENT: the
+// reply is not one to this call.
 absl::Status LandReply(const Call& call, const FrameHeader& reply, absl::Span<const ChunkMask> masks, Landing* landing);
 
 // Sets the result, marks it done, wakes its waiter or runs `done`.

@@ -24,7 +24,8 @@ ServerHost FromProto(const v1::HostState& host) {
 }
 
 LeaseInfo FromProto(const v1::LeaseReply& lease) {
-  return {static_cast<int64_t>(lease.ttl_ms()), lease.incarnation(), lease.promised_bytes(), FromProto(lease.capacity())};
+  return {static_cast<int64_t>(lease.ttl_ms()), lease.incarnation(), lease.promised_bytes(),
+          FromProto(lease.capacity())};
 }
 
 RegionInfo FromProto(const v1::RegionInfo& region) {
@@ -61,9 +62,9 @@ class GrpcControlClient final : public ControlClient {
     request.set_version_max(1);
     v1::HelloReply reply;
     NRAM_RETURN_IF_ERROR(Run(&v1::Control::Stub::Hello, request, &reply, deadline_ns));
-    return ServerHello{reply.incarnation(),          static_cast<int>(reply.data_port()), reply.data_socket(),
-                       FromProto(reply.capacity()),  FromProto(reply.host()),
-                       static_cast<int64_t>(reply.lease_ttl_ms())};
+    return ServerHello{reply.incarnation(),     static_cast<int>(reply.data_port()),
+                       reply.data_socket(),     FromProto(reply.capacity()),
+                       FromProto(reply.host()), static_cast<int64_t>(reply.lease_ttl_ms())};
   }
 
   absl::StatusOr<LeaseInfo> GrantLease(LeaseId lease, const std::string& owner, int64_t ttl_ms,
@@ -131,7 +132,8 @@ class GrpcControlClient final : public ControlClient {
     return reply.existed();
   }
 
-  absl::StatusOr<std::vector<RegionInfo>> ListRegions(bool orphans_only, bool named_only, int64_t deadline_ns) override {
+  absl::StatusOr<std::vector<RegionInfo>> ListRegions(bool orphans_only, bool named_only,
+                                                      int64_t deadline_ns) override {
     std::vector<RegionInfo> regions;
     v1::ListRegionsRequest request;
     request.set_orphans_only(orphans_only);
@@ -161,13 +163,14 @@ class GrpcControlClient final : public ControlClient {
   absl::StatusOr<ServerStatistics> GetStatistics(int64_t deadline_ns) override {
     v1::Statistics reply;
     NRAM_RETURN_IF_ERROR(Run(&v1::Control::Stub::GetStatistics, v1::GetStatisticsRequest(), &reply, deadline_ns));
-    ServerStatistics statistics{reply.incarnation(), reply.address(), FromProto(reply.capacity()),
-                                FromProto(reply.host()), {}};
+    ServerStatistics statistics{
+        reply.incarnation(), reply.address(), FromProto(reply.capacity()), FromProto(reply.host()), {}};
     // Every plain number of the message under its own name, so that none is forgotten here.
     const auto* descriptor = reply.GetDescriptor();
     for (int i = 0; i < descriptor->field_count(); ++i) {
       const auto* field = descriptor->field(i);
-      if (field->cpp_type() != google::protobuf::FieldDescriptor::CPPTYPE_UINT64 || field->name() == "incarnation") continue;
+      if (field->cpp_type() != google::protobuf::FieldDescriptor::CPPTYPE_UINT64 || field->name() == "incarnation")
+        continue;
       statistics.counters.emplace_back(field->name(), reply.GetReflection()->GetUInt64(reply, field));
     }
     return statistics;

@@ -91,8 +91,9 @@ struct AttachRegionArgs {
   bool force = false;
 };
 
-// One server's control plane. Thread-safe. Every call blocks until `deadline_ns` (absolute, monotonic) at most. Codes are those of
-// proto/control.proto, and UNAVAILABLE or DEADLINE_EXCEEDED when the server does not answer; messages name the server.
+// One server's control plane. Thread-safe. Every call blocks until `deadline_ns` (absolute, monotonic) at most. Codes
+// are those of proto/control.proto, and UNAVAILABLE or DEADLINE_EXCEEDED when the server does not answer; messages name
+// the server.
 class ControlClient {
  public:
   // Connects in the background.
@@ -110,7 +111,8 @@ class ControlClient {
   // True if it was there.
   virtual absl::StatusOr<bool> DestroyRegion(LeaseId lease, RegionId region, bool force, int64_t deadline_ns) = 0;
   // All of them, page by page.
-  virtual absl::StatusOr<std::vector<RegionInfo>> ListRegions(bool orphans_only, bool named_only, int64_t deadline_ns) = 0;
+  virtual absl::StatusOr<std::vector<RegionInfo>> ListRegions(bool orphans_only, bool named_only,
+                                                              int64_t deadline_ns) = 0;
   virtual absl::StatusOr<std::vector<uint64_t>> ListSpans(RegionId region, int64_t deadline_ns) = 0;
   virtual absl::StatusOr<ServerStatistics> GetStatistics(int64_t deadline_ns) = 0;
   virtual absl::Status Drain(bool draining, int64_t deadline_ns) = 0;

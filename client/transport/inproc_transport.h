@@ -11,8 +11,8 @@
 
 namespace nram {
 
-// Transport to a server in the same process: each call is executed by the thread that starts it, through the same frames. For
-// tests that want neither sockets nor threads, and to see what those cost.
+// Transport to a server in the same process: each call is executed by the thread that starts it, through the same
+// frames. For tests that want neither sockets nor threads, and to see what those cost.
 class InprocTransport : public Transport {
  public:
   using ServiceFactory = std::function<std::unique_ptr<FrameService>()>;

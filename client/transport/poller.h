@@ -29,8 +29,8 @@ class Poller {
   void Add(Client* client);
   // Returns when no callback of `client` runs or will run. Not from a callback.
   void Remove(Client* client);
-  // Watches `fd` for reading (and writing, if `for_output`), until it is ready once. `registered` says whether this descriptor
-  // has been armed before.
+  // Watches `fd` for reading (and writing, if `for_output`), until it is ready once. `registered` says whether this
+  // descriptor has been armed before.
   void Arm(Client* client, int fd, bool registered, bool for_output);
 
  private:

@@ -64,7 +64,8 @@ absl::Status SocketTransport::Connect(int64_t deadline_ns) {
     // The last users of the old connection leave at once: it is shut down.
     MutexLock lock(&mu_);
     while (sending_ || receiving_) {
-      if (!roles_free_.WaitUntil(&mu_, deadline_ns)) return absl::DeadlineExceededError("the old connection is still in use");
+      if (!roles_free_.WaitUntil(&mu_, deadline_ns))
+        return absl::DeadlineExceededError("the old connection is still in use");
     }
   }
   NRAM_ASSIGN_OR_RETURN(UniqueFd fd, ConnectSocket(address_, deadline_ns));
@@ -103,7 +104,8 @@ absl::StatusOr<CreditWindow> SocketTransport::SayHello(int fd, int64_t deadline_
     if (poll(&waiting, 1, static_cast<int>(left_ns / kNsPerMs) + 1) <= 0) continue;
     const ssize_t n = recv(fd, encoded + have, sizeof encoded - have, MSG_DONTWAIT);
     if (n == 0) return absl::UnavailableError("hello: the server closed the connection");
-    if (n < 0 && errno != EAGAIN && errno != EINTR) return absl::UnavailableError(absl::StrCat("hello: ", strerror(errno)));
+    if (n < 0 && errno != EAGAIN && errno != EINTR)
+      return absl::UnavailableError(absl::StrCat("hello: ", strerror(errno)));
     if (n > 0) have += n;
   }
   FrameHeader reply;
@@ -112,7 +114,8 @@ absl::StatusOr<CreditWindow> SocketTransport::SayHello(int fd, int64_t deadline_
   if (reply.op != Op::kHello || !reply.is_reply() || reply.request_id != 1) {
     return absl::UnavailableError("hello: the peer is not a memory server");
   }
-  if (reply.reason == Reason::kLeaseEnded) return absl::FailedPreconditionError("hello: the server does not know the lease");
+  if (reply.reason == Reason::kLeaseEnded)
+    return absl::FailedPreconditionError("hello: the server does not know the lease");
   if (reply.reason == Reason::kFenced) return absl::AbortedError("hello: a newer connection has been there");
   if (reply.reason != Reason::kOk) return absl::UnavailableError("hello: refused");
   if (options_.incarnation != 0 && reply.subject != options_.incarnation) {
@@ -129,7 +132,8 @@ void SocketTransport::Start(Call* call) {
   const uint32_t payload = RequestPayloadBytes(*call);
   call->request.payload_bytes = payload;
   call->request.flags |= call->masks != nullptr && call->request.op == Op::kWrite ? kFlagSparse : 0;
-  call->credit_bytes = payload + (call->request.op == Op::kRead ? static_cast<uint32_t>(call->request.range.bytes()) : 0);
+  call->credit_bytes =
+      payload + (call->request.op == Op::kRead ? static_cast<uint32_t>(call->request.range.bytes()) : 0);
   // The payload's checksum is the expensive part; it needs no lock.
   call->payload_crc = 0;
   if (call->request.op == Op::kWrite) {
@@ -155,7 +159,8 @@ void SocketTransport::Start(Call* call) {
       queue_.Push(call);
       ++queued_;
       CountLocked(*call, 1);
-      // With many under way, those that somebody is going to Wait for go out in groups: when he does, or when there are enough.
+      // With many under way, those that somebody is going to Wait for go out in groups: when he does, or when there are
+      // enough.
       const bool hold = call->wait_expected && requests_out_ >= kHoldFrom && queued_ < kBatchCallsMax;
       if (!hold) SendLocked();
       ArmIfNeededLocked();
@@ -421,7 +426,8 @@ void SocketTransport::FailAll() {
   const int64_t now_ns = MonotonicNs();
   while (failed.head != nullptr) {
     Call* call = failed.Pop();
-    CompleteCall(call, now_ns >= call->deadline_ns ? absl::StatusCode::kDeadlineExceeded : absl::StatusCode::kUnavailable,
+    CompleteCall(call,
+                 now_ns >= call->deadline_ns ? absl::StatusCode::kDeadlineExceeded : absl::StatusCode::kUnavailable,
                  Reason::kOk, 0);
   }
 }
@@ -437,7 +443,7 @@ void SocketTransport::Disconnect() {
 void SocketTransport::OnReady() {
   {
     MutexLock lock(&mu_);
-    armed_ = false;  // or, from OnTick, about to be found so
+    armed_ = false;                          // or, from OnTick, about to be found so
     if (!connected() || receiving_) return;  // whoever receives arms it again if need be
     receiving_ = true;
     if (queue_.head != nullptr || send_blocked_) SendLocked();

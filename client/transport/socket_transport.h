@@ -3,10 +3,11 @@
 
 // Transport over TCP and Unix sockets.
 //
-// Nobody owns the traffic: there is a sending role and a receiving role, each held by one thread at a time. Whoever starts a
-// call sends what is queued if nobody is sending. Whoever waits receives for all if nobody is receiving; the others sleep until
-// their call is done or the role is theirs. On the latency path there is therefore no hand-over between threads. Calls that
-// nobody waits for are received by the poller. Locks are never held across a system call that could wait.
+// Nobody owns the traffic: there is a sending role and a receiving role, each held by one thread at a time. Whoever
+// starts a call sends what is queued if nobody is sending. Whoever waits receives for all if nobody is receiving; the
+// others sleep until their call is done or the role is theirs. On the latency path there is therefore no hand-over
+// between threads. Calls that nobody waits for are received by the poller. Locks are never held across a system call
+// that could wait.
 
 #include <sys/uio.h>
 
@@ -63,7 +64,8 @@ class SocketTransport : public Transport, private FrameReader::Handler, private 
     Call* Pop();
   };
 
-  // What is being sent: encoded headers, masks and chunks of a few calls. Only the holder of the sending role touches it.
+  // What is being sent: encoded headers, masks and chunks of a few calls. Only the holder of the sending role touches
+  // it.
   struct Batch {
     std::array<std::array<std::byte, kFrameHeaderBytes>, kBatchCallsMax> headers;
     std::array<iovec, kBatchPiecesMax> pieces;

@@ -1,8 +1,8 @@
 #ifndef NRAM_CLIENT_TRANSPORT_TRANSPORT_H_
 #define NRAM_CLIENT_TRANSPORT_TRANSPORT_H_
 
-// The seam between the pool and the network: one data connection to one memory server. Implementations: sockets (TCP, Unix),
-// in-process. Each passes tests/conformance.
+// The seam between the pool and the network: one data connection to one memory server. Implementations: sockets (TCP,
+// Unix), in-process. Each passes tests/conformance.
 
 #include <cstdint>
 
@@ -16,19 +16,20 @@ class Transport {
  public:
   virtual ~Transport() = default;
 
-  // Connects and says hello if it is not connected; fences an earlier connection of the same lease and class first. Blocks,
-  // until `deadline_ns` at most. UNAVAILABLE: nobody there. DEADLINE_EXCEEDED: no answer. FAILED_PRECONDITION: the server
-  // does not know the lease (any more). ABORTED: a newer connection has been there.
+  // Connects and says hello if it is not connected; fences an earlier connection of the same lease and class first.
+  // Blocks, until `deadline_ns` at most. UNAVAILABLE: nobody there. DEADLINE_EXCEEDED: no answer. FAILED_PRECONDITION:
+  // the server does not know the lease (any more). ABORTED: a newer connection has been there.
   virtual absl::Status Connect(int64_t deadline_ns) = 0;
   virtual bool connected() const = 0;
 
-  // Begins `call`. Does not block: without credit it is queued (its own memory is the queue). Not connected: it is done at
-  // once with kUnavailable.
+  // Begins `call`. Does not block: without credit it is queued (its own memory is the queue). Not connected: it is done
+  // at once with kUnavailable.
   virtual void Start(Call* call) = 0;
 
-  // Returns when `call`, started here without `done` or with wait_expected, is done; that is at its deadline at the latest. The calling thread
-  // moves this connection's traffic meanwhile if no other thread does. A deadline that passes breaks the connection, so that a
-  // request nobody waits for any more is never executed late; other calls under way then end with kUnavailable.
+  // Returns when `call`, started here without `done` or with wait_expected, is done; that is at its deadline at the
+  // latest. The calling thread moves this connection's traffic meanwhile if no other thread does. A deadline that
+  // passes breaks the connection, so that a request nobody waits for any more is never executed late; other calls under
+  // way then end with kUnavailable.
   virtual void Wait(Call* call) = 0;
 
   // Breaks the connection: calls under way end with kUnavailable.

@@ -1,4 +1,5 @@
-// What every Transport must do, run on each of them: TCP, Unix socket, in-process, and a socket behind a network that delays.
+// What every Transport must do, run on each of them: TCP, Unix socket, in-process, and a socket behind a network that
+// delays.
 
 #include <atomic>
 #include <cstring>
@@ -127,12 +128,14 @@ class TransportTest : public ::testing::TestWithParam<Kind> {
 };
 
 INSTANTIATE_TEST_SUITE_P(All, TransportTest,
-                         ::testing::Values(Kind::kTcp, Kind::kTcpSpinning, Kind::kUnix, Kind::kInproc, Kind::kSlowNetwork),
+                         ::testing::Values(Kind::kTcp, Kind::kTcpSpinning, Kind::kUnix, Kind::kInproc,
+                                           Kind::kSlowNetwork),
                          KindName);
 
 TEST_P(TransportTest, ReadsBackWhatWasWritten) {
   auto transport = MakeConnected();
-  for (const ChunkRange range : {ChunkRange{0, 1}, {8, 8}, {3, 2}, {7, 2}, {100, 512 - 100}, {1024, 512}, {(1ull << 53) - 9, 9}}) {
+  for (const ChunkRange range :
+       {ChunkRange{0, 1}, {8, 8}, {3, 2}, {7, 2}, {100, 512 - 100}, {1024, 512}, {(1ull << 53) - 9, 9}}) {
     const std::string data = Pattern(range.bytes(), range.first + 1);
     const absl::Status status = Write(transport.get(), range, data);
     ASSERT_TRUE(status.ok()) << status;
@@ -391,7 +394,8 @@ struct NamedPlan {
   FaultPlan plan;
 };
 
-// A write that was answered stays; one that was not is old or new; nothing else, ever; and no call outlives its deadline.
+// A write that was answered stays; one that was not is old or new; nothing else, ever; and no call outlives its
+// deadline.
 TEST_P(FaultTest, EveryFaultIsAnErrorAndNeverAWrongByte) {
   const NamedPlan plans[] = {{"drop", {.drop = 0.05}},       {"repeat", {.repeat = 0.05}},
                              {"corrupt", {.corrupt = 0.05}}, {"cut", {.cut = 0.05}},

@@ -20,7 +20,8 @@ namespace {
 
 class Sink : public FrameReader::Handler {
  public:
-  absl::StatusOr<bool> OnHeader(const FrameHeader& header, absl::Span<const ChunkMask> masks, Landing* landing) override {
+  absl::StatusOr<bool> OnHeader(const FrameHeader& header, absl::Span<const ChunkMask> masks,
+                                Landing* landing) override {
     room_.resize(header.payload_bytes - masks.size());
     if (!room_.empty()) landing->Add(room_.data(), room_.size());
     return true;
@@ -75,7 +76,8 @@ void FuzzSession(const uint8_t* data, size_t size) {
     const auto accepted = session.Begin(header, masks, kFrameBytesMax, &landing);
     if (!accepted.ok()) return false;
     CHECK(*accepted);
-    for (const iovec& piece : landing.pieces()) memset(piece.iov_base, static_cast<int>(header.request_id), piece.iov_len);
+    for (const iovec& piece : landing.pieces())
+      memset(piece.iov_base, static_cast<int>(header.request_id), piece.iov_len);
     ReplyBuffer reply{in->reply.data(), in->reply.size(), 0};
     if (!session.Execute(header, &reply).ok()) return false;
     FrameHeader decoded;
@@ -100,7 +102,8 @@ void FuzzSession(const uint8_t* data, size_t size) {
       header.flags = data[11] & (kFlagCreate | kFlagGc);
       if (data[12] % 2 == 0) {
         header.flags |= kFlagSparse;
-        for (uint64_t i = 0; i < header.range.pages(); ++i) masks.push_back(MaskOfPage(header.range, header.range.first_page() + i) & (data[13] + i * data[14]));
+        for (uint64_t i = 0; i < header.range.pages(); ++i)
+          masks.push_back(MaskOfPage(header.range, header.range.first_page() + i) & (data[13] + i * data[14]));
       }
     }
     if (!run(header, masks)) return;

@@ -30,7 +30,9 @@ std::string Pattern(size_t bytes, uint64_t seed) {
   return data;
 }
 
-absl::Span<const std::byte> Bytes(const std::string& data) { return {reinterpret_cast<const std::byte*>(data.data()), data.size()}; }
+absl::Span<const std::byte> Bytes(const std::string& data) {
+  return {reinterpret_cast<const std::byte*>(data.data()), data.size()};
+}
 absl::Span<std::byte> Room(std::string* data) { return {reinterpret_cast<std::byte*>(data->data()), data->size()}; }
 
 absl::StatusOr<std::string> Read(Region* region, uint64_t offset, size_t bytes, const IoOptions& options = {}) {
@@ -74,7 +76,9 @@ TEST(PoolTest, TrimAndDestroyFreeAtOnce) {
   auto region = pool->CreateRegion({.gc = true}).value();
   ASSERT_TRUE(region->Write(0, Bytes(Pattern(8 * kMiB, 1))).ok());
   ASSERT_TRUE(region->Trim(kMiB, 4 * kMiB).ok());
-  const auto pages = [&] { return servers.server(0).store().counters().pages + servers.server(1).store().counters().pages; };
+  const auto pages = [&] {
+    return servers.server(0).store().counters().pages + servers.server(1).store().counters().pages;
+  };
   EXPECT_EQ(pages(), 4 * kMiB / kPageBytes);
   EXPECT_EQ(Read(region.get(), 2 * kMiB, 4096).value(), std::string(4096, '\0'));
   ASSERT_TRUE(region->Destroy().ok());
@@ -235,7 +239,9 @@ TEST(PoolTest, AFrozenServerEndsInTheDeadlineAndTheOthersGoOn) {
   TestPool servers(2);
   FaultyRelay relay({"127.0.0.1", servers.server(1).data_port(), ""}, TestSeed());
   PoolOptions options = servers.Options();
-  options.reroute_data_for_test = [&](size_t server, const Endpoint& data) { return server == 1 ? relay.endpoint() : data; };
+  options.reroute_data_for_test = [&](size_t server, const Endpoint& data) {
+    return server == 1 ? relay.endpoint() : data;
+  };
   auto pool = TestPool::Open(options);
   auto region = pool->CreateRegion({.gc = true}).value();
   const std::string data = Pattern(16 * kMiB, 1);
@@ -250,7 +256,8 @@ TEST(PoolTest, AFrozenServerEndsInTheDeadlineAndTheOthersGoOn) {
       ++served;
     } else {
       ++late;
-      EXPECT_TRUE(back.status().code() == absl::StatusCode::kDeadlineExceeded || back.status().code() == absl::StatusCode::kUnavailable)
+      EXPECT_TRUE(back.status().code() == absl::StatusCode::kDeadlineExceeded ||
+                  back.status().code() == absl::StatusCode::kUnavailable)
           << back.status();
     }
   }
@@ -343,7 +350,8 @@ TEST(PoolModelTest, AgreesWithAMapOverAFaultyNetwork) {
   TestPool servers(2, 256 * kMiB);
   std::vector<std::unique_ptr<FaultyRelay>> relays;
   for (int i = 0; i < 2; ++i) {
-    relays.push_back(std::make_unique<FaultyRelay>(Endpoint{"127.0.0.1", servers.server(i).data_port(), ""}, TestSeed() + i));
+    relays.push_back(
+        std::make_unique<FaultyRelay>(Endpoint{"127.0.0.1", servers.server(i).data_port(), ""}, TestSeed() + i));
   }
   PoolOptions options = servers.Options();
   options.io_timeout_ms = 30'000;
@@ -351,7 +359,8 @@ TEST(PoolModelTest, AgreesWithAMapOverAFaultyNetwork) {
   auto pool = TestPool::Open(options);
   auto region = pool->CreateRegion({.gc = true}).value();
   for (auto& relay : relays) {
-    relay->SetPlan({.repeat = 0.002, .corrupt = 0.002, .cut = 0.002, .reorder = 0.002, .delay = 0.02, .delay_us_max = 500});
+    relay->SetPlan(
+        {.repeat = 0.002, .corrupt = 0.002, .cut = 0.002, .reorder = 0.002, .delay = 0.02, .delay_us_max = 500});
   }
   constexpr int kThreads = 4;
   constexpr uint64_t kChunksEach = 6 * kChunksPerSpan;
@@ -387,11 +396,13 @@ TEST(PoolModelTest, AgreesWithAMapOverAFaultyNetwork) {
           case 2: {
             const ChunkRange range{offset / kChunkBytes, count};
             std::vector<ChunkMask> masks;
-            for (uint64_t page = 0; page < range.pages(); ++page) masks.push_back(MaskOfPage(range, range.first_page() + page) & random());
+            for (uint64_t page = 0; page < range.pages(); ++page)
+              masks.push_back(MaskOfPage(range, range.first_page() + page) & random());
             status = region->WriteChunks(offset, Bytes(data), masks, how);
             for (uint64_t chunk = range.first; chunk < range.end(); ++chunk) {
               if ((masks[chunk / 8 - range.first_page()] >> chunk % 8 & 1) == 0) continue;
-              model.replace((chunk - range.first + first) * kChunkBytes, kChunkBytes, data, (chunk - range.first) * kChunkBytes, kChunkBytes);
+              model.replace((chunk - range.first + first) * kChunkBytes, kChunkBytes, data,
+                            (chunk - range.first) * kChunkBytes, kChunkBytes);
             }
             break;
           }

@@ -1,5 +1,5 @@
-// The steady read and write path allocates nothing, at either end: swap rests on it. Client and server are in this process, over
-// TCP; every malloc of it is counted.
+// The steady read and write path allocates nothing, at either end: swap rests on it. Client and server are in this
+// process, over TCP; every malloc of it is counted.
 
 #include <atomic>
 #include <cstdlib>
@@ -81,7 +81,8 @@ TEST(AllocTest, TheSteadyPathAllocatesNothing) {
     ASSERT_TRUE(region->Write(2 * kMiB + i % 3 * kMiB, {buffer.data(), kMiB}).ok());
     round(i);
   }
-  // Reservations ahead, leases and collectors run beside it and allocate now and then: of several windows the quietest tells.
+  // Reservations ahead, leases and collectors run beside it and allocate now and then: of several windows the quietest
+  // tells.
   uint64_t fewest = ~uint64_t{0};
   for (int window = 0; window < 20; ++window) {
     allocations = 0;

@@ -1,5 +1,5 @@
-// The ceiling holds for the process, and bookkeeping stays small. Real servers as processes of their own; small sizes here, the
-// figures of docs/performance.md come from the same program with NRAM_FOOTPRINT_MIB=4096.
+// The ceiling holds for the process, and bookkeeping stays small. Real servers as processes of their own; small sizes
+// here, the figures of docs/performance.md come from the same program with NRAM_FOOTPRINT_MIB=4096.
 
 #include <cstdlib>
 #include <cstring>
@@ -84,9 +84,9 @@ TEST_F(FootprintTest, FullPagesCostLittleBesideThemselves) {
     if (name == "pages") pages = value;
   }
   const double beyond = static_cast<double>(Resident()) - mib * kMiB;
-  std::cerr << "data " << mib << " MiB, resident before " << FormatByteSize(before) << ", beyond the data " << FormatByteSize(beyond)
-            << " (" << 100.0 * beyond / (mib * kMiB) << " %), index " << double(index) / pages << " B a page, client "
-            << double(region->memory_bytes()) / mib << " B a MiB\n";
+  std::cerr << "data " << mib << " MiB, resident before " << FormatByteSize(before) << ", beyond the data "
+            << FormatByteSize(beyond) << " (" << 100.0 * beyond / (mib * kMiB) << " %), index " << double(index) / pages
+            << " B a page, client " << double(region->memory_bytes()) / mib << " B a MiB\n";
   EXPECT_EQ(pages, mib * kMiB / kPageBytes);
   EXPECT_LE(index, 16 * pages);
   EXPECT_LE(region->memory_bytes(), 16 * mib + 1024);

@@ -100,10 +100,10 @@ class MalformedTest : public ::testing::Test {
 };
 
 TEST_F(MalformedTest, EachKindClosesItsConnectionAlone) {
-  ExpectClosed(std::string(64, 'x'));                                         // no frame at all
-  ExpectClosed(Frame(Request(Op::kPing, 1)));                                 // before hello
-  ExpectClosed(Hello() + Hello());                                            // twice
-  ExpectClosed(Hello() + Frame(Request(Op::kPing, 3)));                       // a request is missing
+  ExpectClosed(std::string(64, 'x'));                                                   // no frame at all
+  ExpectClosed(Frame(Request(Op::kPing, 1)));                                           // before hello
+  ExpectClosed(Hello() + Hello());                                                      // twice
+  ExpectClosed(Hello() + Frame(Request(Op::kPing, 3)));                                 // a request is missing
   ExpectClosed(Hello() + Frame(Request(Op::kPing, 2)) + Frame(Request(Op::kPing, 2)));  // repeated
   FrameHeader reply = Request(Op::kPing, 2);
   reply.flags = kFlagReply;
@@ -154,11 +154,13 @@ TEST_F(StallTest, HalfAFrameAndSilenceIsCutOff) {
 
 TEST_F(StallTest, WhoDoesNotReadHisRepliesIsCutOff) {
   std::string bytes = Hello();
-  std::string page = Frame([] {
-    FrameHeader header = Request(Op::kWrite, 2, {0, kChunksPerFrame});
-    header.flags = kFlagCreate;
-    return header;
-  }(), std::string(kChunksPerFrame * 512, 'x'));
+  std::string page = Frame(
+      [] {
+        FrameHeader header = Request(Op::kWrite, 2, {0, kChunksPerFrame});
+        header.flags = kFlagCreate;
+        return header;
+      }(),
+      std::string(kChunksPerFrame * 512, 'x'));
   bytes += page;
   for (uint64_t id = 3; id < 200; ++id) bytes += Frame(Request(Op::kRead, id, {0, kChunksPerFrame}));
   const uint64_t before = server_.counters().closed_for_error;
@@ -185,7 +187,8 @@ TEST_F(MalformedTest, TooManyConnectionsAreRefusedAndOthersServed) {
   WriteGood();
 }
 
-// The fuzz targets on random input, so that they run wherever tests do; tests/fuzz/README.md tells how to run them for long.
+// The fuzz targets on random input, so that they run wherever tests do; tests/fuzz/README.md tells how to run them for
+// long.
 TEST(FuzzSmokeTest, AllTargetsSurviveRandomInput) {
   std::mt19937_64 random(TestSeed());
   for (int i = 0; i < 3000; ++i) {

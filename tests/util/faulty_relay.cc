@@ -149,8 +149,11 @@ void FaultyRelay::RelayLoop(Link* link) {
   bool alive = true;
   while (alive && !stopping_) {
     if (down_) break;
-    const auto events = [](const Link::Direction& out) { return static_cast<int16_t>(out.out.empty() ? POLLIN : POLLIN | POLLOUT); };
-    pollfd fds[] = {{link->client.get(), events(link->directions[1]), 0}, {link->server.get(), events(link->directions[0]), 0}};
+    const auto events = [](const Link::Direction& out) {
+      return static_cast<int16_t>(out.out.empty() ? POLLIN : POLLIN | POLLOUT);
+    };
+    pollfd fds[] = {{link->client.get(), events(link->directions[1]), 0},
+                    {link->server.get(), events(link->directions[0]), 0}};
     // A frame that waits to be overtaken by one that never comes is let go after a while.
     const int ready = poll(fds, 2, 5);
     if (held_) {
@@ -164,7 +167,8 @@ void FaultyRelay::RelayLoop(Link* link) {
         direction.overtaken.clear();
       }
       if (!direction.out.empty()) {
-        const ssize_t n = send(direction.to->get(), direction.out.data(), direction.out.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+        const ssize_t n =
+            send(direction.to->get(), direction.out.data(), direction.out.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
         if (n > 0) direction.out.erase(0, n);
         if (n < 0 && errno != EAGAIN) alive = false;
       }

@@ -1,8 +1,9 @@
 #ifndef NRAM_TESTS_UTIL_FAULTY_RELAY_H_
 #define NRAM_TESTS_UTIL_FAULTY_RELAY_H_
 
-// A network that misbehaves: stands between a client and a memory server, passes frames on in both directions and, by chance,
-// drops, delays, reorders, repeats, corrupts or cuts. Everything it does follows from its seed and the frames it sees.
+// A network that misbehaves: stands between a client and a memory server, passes frames on in both directions and, by
+// chance, drops, delays, reorders, repeats, corrupts or cuts. Everything it does follows from its seed and the frames
+// it sees.
 
 #include <atomic>
 #include <cstdint>

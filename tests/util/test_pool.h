@@ -17,7 +17,8 @@ namespace nram {
 // Memory servers, both planes, in this process, and pools on them.
 class TestPool {
  public:
-  explicit TestPool(int servers, uint64_t donate_bytes = 128 * kMiB, const Clock* clock = Clock::Real()) : donate_bytes_(donate_bytes), clock_(clock) {
+  explicit TestPool(int servers, uint64_t donate_bytes = 128 * kMiB, const Clock* clock = Clock::Real())
+      : donate_bytes_(donate_bytes), clock_(clock) {
     for (int i = 0; i < servers; ++i) {
       servers_.emplace_back();
       ports_.push_back(0);

@@ -1,9 +1,9 @@
 #ifndef NRAM_TOOLS_BENCH_BARE_SOCKET_H_
 #define NRAM_TOOLS_BENCH_BARE_SOCKET_H_
 
-// The reference: the same bytes over a bare socket, without headers to parse, checksums, index, locks or credit. A process of
-// its own answers every request of so many bytes with so many bytes; it reads whatever has come and answers all whole requests
-// with one send.
+// The reference: the same bytes over a bare socket, without headers to parse, checksums, index, locks or credit. A
+// process of its own answers every request of so many bytes with so many bytes; it reads whatever has come and answers
+// all whole requests with one send.
 
 #include <sys/types.h>
 
@@ -16,11 +16,13 @@
 
 namespace nram {
 
-// Keeps the calling thread, and those it starts, on one processor; negative counts from the last. On one machine a client and a
-// server that share a processor wake each other in 6 us and otherwise in 90, as the scheduler pleases; two machines never do.
+// Keeps the calling thread, and those it starts, on one processor; negative counts from the last. On one machine a
+// client and a server that share a processor wake each other in 6 us and otherwise in 90, as the scheduler pleases; two
+// machines never do.
 void PinToProcessor(int number);
 
-// Starts the answering process, on the last processor, and connects to it over TCP loopback. Fork it before there are threads.
+// Starts the answering process, on the last processor, and connects to it over TCP loopback. Fork it before there are
+// threads.
 class BareSocket {
  public:
   static absl::StatusOr<BareSocket> Start();

@@ -127,7 +127,8 @@ absl::Status RunPoolBench(BareSocket* bare, Pool* pool, Pool* spinning_pool, con
 
   for (const LatencyCase& at : {LatencyCase{false, false}, {true, false}, {false, true}, {true, true}}) {
     BenchRow row;
-    row.name = absl::StrCat(at.write ? "write" : "read", " 4 KiB, one at a time, ", at.spin ? "polling" : "sleeping", ", p50");
+    row.name =
+        absl::StrCat(at.write ? "write" : "read", " 4 KiB, one at a time, ", at.spin ? "polling" : "sleeping", ", p50");
     row.unit = "us";
     row.mark = 1.3;
     row.lower_is_better = true;
@@ -143,14 +144,19 @@ absl::Status RunPoolBench(BareSocket* bare, Pool* pool, Pool* spinning_pool, con
     report(Summarise(row, bare_us, nram_us));
   }
 
-  for (const StreamCase& at : {StreamCase{false, 4096, 32}, {true, 4096, 32}, {false, 65536, 16}, {true, 65536, 16},
-                               {false, 1 << 20, 4}, {true, 1 << 20, 4}}) {
+  for (const StreamCase& at : {StreamCase{false, 4096, 32},
+                               {true, 4096, 32},
+                               {false, 65536, 16},
+                               {true, 65536, 16},
+                               {false, 1 << 20, 4},
+                               {true, 1 << 20, 4}}) {
     BenchRow row;
     row.name = absl::StrCat(at.write ? "write" : "read", " ", at.bytes / 1024, " KiB, ", at.depth, " under way");
     row.unit = at.bytes == 4096 ? "op/s" : "MB/s";
     row.mark = 0.7;
     if (!wanted(row.name)) continue;
-    const int count = options.quick ? 2 * at.depth : static_cast<int>((at.bytes == 4096 ? 256 * kMiB : 2 * kGiB) / at.bytes);
+    const int count =
+        options.quick ? 2 * at.depth : static_cast<int>((at.bytes == 4096 ? 256 * kMiB : 2 * kGiB) / at.bytes);
     const double scale = at.bytes == 4096 ? 1e9 * count : 1e3 * count * at.bytes;
     std::vector<double> bare_rate, nram_rate;
     for (int round = 0; round < options.rounds; ++round) {

@@ -14,13 +14,13 @@ namespace nram {
 
 struct BenchRow {
   std::string name;
-  std::string unit;        // "us" (lower is better) or "MB/s", "op/s"
-  double bare = 0;         // medians over the rounds
+  std::string unit;  // "us" (lower is better) or "MB/s", "op/s"
+  double bare = 0;   // medians over the rounds
   double nram = 0;
-  double ratio = 0;        // median of the rounds' nram / bare
+  double ratio = 0;  // median of the rounds' nram / bare
   double ratio_min = 0;
   double ratio_max = 0;
-  double mark = 0;         // what is asked for; 0 if nothing is
+  double mark = 0;  // what is asked for; 0 if nothing is
   bool lower_is_better = false;
   bool ok() const { return mark == 0 || (lower_is_better ? ratio <= mark : ratio >= mark); }
 };

@@ -73,17 +73,27 @@ absl::Status RunPool(const BenchOptions& options) {
   bench.only = options.only;
   nlohmann::json rows = nlohmann::json::array();
   if (!options.json) {
-    printf("TCP loopback; client on processor 0, server and reference on the last; medians of %d rounds, alternating.\n"
-           "%-46s %10s %10s %-5s %6s %14s %7s\n", bench.rounds, "", "bare", "nram", "", "ratio", "[min max]", "mark");
+    printf(
+        "TCP loopback; client on processor 0, server and reference on the last; medians of %d rounds, alternating.\n"
+        "%-46s %10s %10s %-5s %6s %14s %7s\n",
+        bench.rounds, "", "bare", "nram", "", "ratio", "[min max]", "mark");
   }
   NRAM_RETURN_IF_ERROR(RunPoolBench(&bare, sleeping.get(), spinning.get(), bench, [&](const BenchRow& row) {
     if (!options.json) {
-      printf("%-46s %10.1f %10.1f %-5s %6.2f [%5.2f %5.2f] %s%.1f %s\n", row.name.c_str(), row.bare, row.nram, row.unit.c_str(),
-             row.ratio, row.ratio_min, row.ratio_max, row.lower_is_better ? "<=" : ">=", row.mark, row.ok() ? "ok" : "missed");
+      printf("%-46s %10.1f %10.1f %-5s %6.2f [%5.2f %5.2f] %s%.1f %s\n", row.name.c_str(), row.bare, row.nram,
+             row.unit.c_str(), row.ratio, row.ratio_min, row.ratio_max, row.lower_is_better ? "<=" : ">=", row.mark,
+             row.ok() ? "ok" : "missed");
       fflush(stdout);
     }
-    rows.push_back({{"row", row.name}, {"unit", row.unit}, {"bare", row.bare}, {"nram", row.nram}, {"ratio", row.ratio},
-                    {"ratio_min", row.ratio_min}, {"ratio_max", row.ratio_max}, {"mark", row.mark}, {"ok", row.ok()}});
+    rows.push_back({{"row", row.name},
+                    {"unit", row.unit},
+                    {"bare", row.bare},
+                    {"nram", row.nram},
+                    {"ratio", row.ratio},
+                    {"ratio_min", row.ratio_min},
+                    {"ratio_max", row.ratio_max},
+                    {"mark", row.mark},
+                    {"ok", row.ok()}});
   }));
   if (options.json) std::cout << rows.dump(2) << std::endl;
   return absl::OkStatus();
@@ -97,7 +107,8 @@ int Run(const std::vector<std::string>& args) {
   int code = 0;
   if (!ParseOrExit(&parser, BenchCommand(), args, &words, &code)) return code;
   if (words.size() != 1 || words[0] != "pool") {
-    return ToExitCode(absl::InvalidArgumentError("what? The one benchmark there is yet is: nram bench pool"), "nram bench");
+    return ToExitCode(absl::InvalidArgumentError("what? The one benchmark there is yet is: nram bench pool"),
+                      "nram bench");
   }
   return ToExitCode(RunPool(options), "nram bench");
 }
@@ -112,11 +123,13 @@ std::vector<std::string> Flags() {
 }  // namespace
 
 const Command& BenchCommand() {
-  static constexpr Command kCommand = {"bench", "measure the pool beside a bare socket", R"(usage: nram bench pool [flags]
+  static constexpr Command kCommand = {"bench", "measure the pool beside a bare socket",
+                                       R"(usage: nram bench pool [flags]
 
-Starts memory servers of its own on this machine and measures the pool's reads and writes over TCP loopback, each row alternately
-with the same bytes over a bare socket, and prints the ratio. Client and server get a processor each, as on two machines. Takes
-about three minutes and 1 GiB of memory; nothing else should run meanwhile.
+Starts memory servers of its own on this machine and measures the pool's reads and writes
+over TCP loopback, each row alternately with the same bytes over a bare socket, and prints
+the ratio. Client and server get a processor each, as on two machines. Takes about three
+minutes and 1 GiB of memory; nothing else should run meanwhile.
 
   --rounds=N          1..1000 rounds, whose medians are shown (default 7)
   --only=TEXT         only rows whose name contains it
@@ -126,7 +139,8 @@ about three minutes and 1 GiB of memory; nothing else should run meanwhile.
   --help              this text
 
 example: nram bench pool --only='4 KiB'
-)", &Run, &Flags};
+)",
+                                       &Run, &Flags};
   return kCommand;
 }
 

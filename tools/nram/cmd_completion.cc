@@ -15,17 +15,20 @@ std::string Bash() {
   for (const Command& command : Commands()) {
     names.push_back(command.name);
     const std::vector<std::string> flags = command.flags();
-    const std::string words = absl::StrJoin(flags, " ", [](std::string* out, const std::string& flag) { absl::StrAppend(out, "--", flag); });
+    const std::string words =
+        absl::StrJoin(flags, " ", [](std::string* out, const std::string& flag) { absl::StrAppend(out, "--", flag); });
     absl::StrAppend(&cases, "    ", command.name, ") words=\"", words, words.empty() ? "" : " ", "--help\" ;;\n");
   }
   return absl::StrCat(R"(_nram() {
   local current="${COMP_WORDS[COMP_CWORD]}" words=""
   if [ "$COMP_CWORD" -eq 1 ]; then
-    COMPREPLY=($(compgen -W ")", absl::StrJoin(names, " "), R"( help --help --version" -- "$current"))
+    COMPREPLY=($(compgen -W ")",
+                      absl::StrJoin(names, " "), R"( help --help --version" -- "$current"))
     return
   fi
   case "${COMP_WORDS[1]}" in
-)", cases, R"(    help) words=")", absl::StrJoin(names, " "), R"(" ;;
+)",
+                      cases, R"(    help) words=")", absl::StrJoin(names, " "), R"(" ;;
   esac
   COMPREPLY=($(compgen -W "$words" -- "$current"))
 }
@@ -51,14 +54,16 @@ std::vector<std::string> Flags() { return {}; }
 }  // namespace
 
 const Command& CompletionCommand() {
-  static constexpr Command kCommand = {"completion", "print a completion script for a shell", R"(usage: nram completion bash|zsh
+  static constexpr Command kCommand = {"completion", "print a completion script for a shell",
+                                       R"(usage: nram completion bash|zsh
 
 Prints a script that makes the shell complete nram's commands and flags.
 
   --help              this text
 
 example: source <(nram completion bash)
-)", &Run, &Flags};
+)",
+                                       &Run, &Flags};
   return kCommand;
 }
 

@@ -66,8 +66,10 @@ Total Sum(absl::Span<const absl::StatusOr<ServerStatistics>> answers) {
 }
 
 nlohmann::json ToJson(const ServerCapacity& capacity) {
-  return {{"donated_bytes", capacity.donated_bytes}, {"used_bytes", capacity.used_bytes},
-          {"promised_bytes", capacity.promised_bytes}, {"free_bytes", capacity.free_bytes},
+  return {{"donated_bytes", capacity.donated_bytes},
+          {"used_bytes", capacity.used_bytes},
+          {"promised_bytes", capacity.promised_bytes},
+          {"free_bytes", capacity.free_bytes},
           {"overhead_bytes", capacity.overhead_bytes}};
 }
 
@@ -105,7 +107,8 @@ int Run(const std::vector<std::string>& args) {
   std::vector<std::string> words;
   int code = 0;
   if (!ParseOrExit(&parser, DfCommand(), args, &words, &code)) return code;
-  if (!words.empty()) return ToExitCode(absl::InvalidArgumentError(absl::StrCat("unexpected word \"", words[0], "\"")), "nram df");
+  if (!words.empty())
+    return ToExitCode(absl::InvalidArgumentError(absl::StrCat("unexpected word \"", words[0], "\"")), "nram df");
   const auto members = OpenMembers(options.pool);
   if (!members.ok()) return ToExitCode(members.status(), "nram df");
   const auto answers = AskStatistics(*members);
@@ -115,8 +118,8 @@ int Run(const std::vector<std::string>& args) {
   const auto size = [&](uint64_t bytes) { return options.bytes ? absl::StrCat(bytes) : FormatByteSize(bytes); };
   size_t width = 5;
   for (const PoolMember& member : *members) width = std::max(width, member.endpoint.ToString().size());
-  printf("%-*s %12s %12s %12s %12s %12s %12s\n", static_cast<int>(width), "DONOR", "DONATED", "USED", "RESERVED", "FREE", "HOST IDLE",
-         "COULD LEND");
+  printf("%-*s %12s %12s %12s %12s %12s %12s\n", static_cast<int>(width), "DONOR", "DONATED", "USED", "RESERVED",
+         "FREE", "HOST IDLE", "COULD LEND");
   for (size_t i = 0; i < members->size(); ++i) {
     const std::string name = (*members)[i].endpoint.ToString();
     if (!answers[i].ok()) {
@@ -124,15 +127,18 @@ int Run(const std::vector<std::string>& args) {
       continue;
     }
     const ServerCapacity& at = answers[i]->capacity;
-    printf("%-*s %12s %12s %12s %12s %12s %12s%s\n", static_cast<int>(width), name.c_str(), size(at.donated_bytes).c_str(),
-           size(at.used_bytes).c_str(), size(at.promised_bytes).c_str(), size(at.free_bytes).c_str(),
-           size(answers[i]->host.idle_bytes).c_str(), size(answers[i]->host.lendable_bytes).c_str(),
-           at.draining ? "  draining" : "");
+    printf("%-*s %12s %12s %12s %12s %12s %12s%s\n", static_cast<int>(width), name.c_str(),
+           size(at.donated_bytes).c_str(), size(at.used_bytes).c_str(), size(at.promised_bytes).c_str(),
+           size(at.free_bytes).c_str(), size(answers[i]->host.idle_bytes).c_str(),
+           size(answers[i]->host.lendable_bytes).c_str(), at.draining ? "  draining" : "");
   }
-  printf("%-*s %12s %12s %12s %12s %12s %12s\n", static_cast<int>(width), "total", size(total.capacity.donated_bytes).c_str(),
-         size(total.capacity.used_bytes).c_str(), size(total.capacity.promised_bytes).c_str(),
-         size(total.capacity.free_bytes).c_str(), size(total.idle_bytes).c_str(), size(total.lendable_bytes).c_str());
-  if (total.silent > 0) fprintf(stderr, "nram df: %d of %zu servers do not answer; they are not in the total\n", total.silent, members->size());
+  printf("%-*s %12s %12s %12s %12s %12s %12s\n", static_cast<int>(width), "total",
+         size(total.capacity.donated_bytes).c_str(), size(total.capacity.used_bytes).c_str(),
+         size(total.capacity.promised_bytes).c_str(), size(total.capacity.free_bytes).c_str(),
+         size(total.idle_bytes).c_str(), size(total.lendable_bytes).c_str());
+  if (total.silent > 0)
+    fprintf(stderr, "nram df: %d of %zu servers do not answer; they are not in the total\n", total.silent,
+            members->size());
   return total.silent == 0 ? 0 : 1;
 }
 
@@ -153,10 +159,12 @@ Shows, for each donor and in total:
   DONATED     the ceiling on everything that its memory server takes
   USED        pages stored there and their index
   RESERVED    promised to clients that have not used it yet
-  FREE        what clients could reserve now; what is missing to DONATED is the server itself and its slack
+  FREE        what clients could reserve now; what is missing to DONATED is the server
+              itself and its slack
   HOST IDLE   memory of the donor's host that holds nothing at all
-  COULD LEND  an estimate of what the host could donate beyond DONATED: what its programs could still get without swapping, less
-              the reserve that stays with the host, less what is donated and not used yet. In the total, hosts with several
+  COULD LEND  an estimate of what the host could donate beyond DONATED: what its programs
+              could still get without swapping, less the reserve that stays with the host,
+              less what is donated and not used yet. In the total, hosts with several
               servers are counted once.
 
   --pool=POOL         host:port,... or a host file (default: see nram --help)
@@ -167,7 +175,8 @@ Shows, for each donor and in total:
 Exit code 1 if a server does not answer.
 
 example: nram df --pool=node1:7070,node2:7070
-)", &Run, &Flags};
+)",
+                                       &Run, &Flags};
   return kCommand;
 }
 

@@ -31,7 +31,8 @@ int RunStatus(const std::vector<std::string>& args) {
   std::vector<std::string> words;
   int code = 0;
   if (!ParseOrExit(&parser, StatusCommand(), args, &words, &code)) return code;
-  if (!words.empty()) return ToExitCode(absl::InvalidArgumentError(absl::StrCat("unexpected word \"", words[0], "\"")), "nram status");
+  if (!words.empty())
+    return ToExitCode(absl::InvalidArgumentError(absl::StrCat("unexpected word \"", words[0], "\"")), "nram status");
   const auto members = OpenMembers(options.pool);
   if (!members.ok()) return ToExitCode(members.status(), "nram status");
   const auto answers = AskStatistics(*members);
@@ -52,7 +53,9 @@ int RunStatus(const std::vector<std::string>& args) {
       for (const auto& [counter, value] : answers[i]->counters) {
         one[counter] = value;
         const bool is_size = counter.find("bytes") != std::string::npos;
-        if (!options.json) printf("  %-30s %s\n", counter.c_str(), is_size ? FormatByteSize(value).c_str() : absl::StrCat(value).c_str());
+        if (!options.json)
+          printf("  %-30s %s\n", counter.c_str(),
+                 is_size ? FormatByteSize(value).c_str() : absl::StrCat(value).c_str());
       }
     }
     out.push_back(one);
@@ -95,7 +98,8 @@ absl::StatusOr<std::vector<PlacedRegion>> ListAll(absl::Span<const PoolMember> m
   for (const PoolMember& member : members) {
     NRAM_ASSIGN_OR_RETURN(std::vector<RegionInfo> regions,
                           member.control->ListRegions(orphans_only, false, DeadlineAfterMs(10 * kAskTimeoutMs)));
-    for (RegionInfo& region : regions) all.push_back({member.endpoint.ToString(), member.control.get(), std::move(region)});
+    for (RegionInfo& region : regions)
+      all.push_back({member.endpoint.ToString(), member.control.get(), std::move(region)});
   }
   return all;
 }
@@ -107,17 +111,19 @@ absl::Status Destroy(absl::Span<const PlacedRegion> regions, const std::string& 
   const auto id = ParseId(what);
   for (const PlacedRegion& region : regions) {
     const bool meant = what == "orphans" ? region.info.orphan
-                                         : (id.ok() && *id == Raw(region.info.id)) || (!region.info.name.empty() && region.info.name == what);
+                                         : (id.ok() && *id == Raw(region.info.id)) ||
+                                               (!region.info.name.empty() && region.info.name == what);
     if (!meant) continue;
-    NRAM_ASSIGN_OR_RETURN(const bool existed,
-                          region.control->DestroyRegion(LeaseId{0}, region.info.id, force, DeadlineAfterMs(kAskTimeoutMs)));
+    NRAM_ASSIGN_OR_RETURN(const bool existed, region.control->DestroyRegion(LeaseId{0}, region.info.id, force,
+                                                                            DeadlineAfterMs(kAskTimeoutMs)));
     if (existed) {
       ++destroyed;
       bytes += region.info.stored_bytes;
     }
   }
   if (destroyed == 0 && what != "orphans") return absl::NotFoundError(absl::StrCat("no region ", what));
-  printf("Destroyed %zu regions (counted on each server); %s are free again.\n", destroyed, FormatByteSize(bytes).c_str());
+  printf("Destroyed %zu regions (counted on each server); %s are free again.\n", destroyed,
+         FormatByteSize(bytes).c_str());
   return absl::OkStatus();
 }
 
@@ -128,7 +134,8 @@ int RunRegions(const std::vector<std::string>& args) {
   std::vector<std::string> words;
   int code = 0;
   if (!ParseOrExit(&parser, RegionsCommand(), args, &words, &code)) return code;
-  if (!words.empty()) return ToExitCode(absl::InvalidArgumentError(absl::StrCat("unexpected word \"", words[0], "\"")), "nram regions");
+  if (!words.empty())
+    return ToExitCode(absl::InvalidArgumentError(absl::StrCat("unexpected word \"", words[0], "\"")), "nram regions");
   if (options.force && options.destroy.empty()) {
     return ToExitCode(absl::InvalidArgumentError("--force goes with --destroy"), "nram regions");
   }
@@ -140,9 +147,15 @@ int RunRegions(const std::vector<std::string>& args) {
   if (options.json) {
     nlohmann::json out = nlohmann::json::array();
     for (const PlacedRegion& region : *regions) {
-      out.push_back({{"region", FormatId(Raw(region.info.id))}, {"name", region.info.name}, {"server", region.server},
-                     {"stored_bytes", region.info.stored_bytes}, {"spans", region.info.spans}, {"gc", region.info.gc},
-                     {"epoch", Raw(region.info.epoch)}, {"orphan", region.info.orphan}, {"owner", region.info.owner}});
+      out.push_back({{"region", FormatId(Raw(region.info.id))},
+                     {"name", region.info.name},
+                     {"server", region.server},
+                     {"stored_bytes", region.info.stored_bytes},
+                     {"spans", region.info.spans},
+                     {"gc", region.info.gc},
+                     {"epoch", Raw(region.info.epoch)},
+                     {"orphan", region.info.orphan},
+                     {"owner", region.info.owner}});
     }
     std::cout << out.dump(2) << std::endl;
     return 0;
@@ -151,12 +164,13 @@ int RunRegions(const std::vector<std::string>& args) {
     printf(options.orphans ? "No orphans.\n" : "No regions.\n");
     return 0;
   }
-  printf("%-18s %-24s %12s %6s  %-6s %-6s %s\n", "REGION", "SERVER", "STORED", "SPANS", "MODE", "STATE", "OWNER OR NAME");
+  printf("%-18s %-24s %12s %6s  %-6s %-6s %s\n", "REGION", "SERVER", "STORED", "SPANS", "MODE", "STATE",
+         "OWNER OR NAME");
   for (const PlacedRegion& region : *regions) {
     printf("%-18s %-24s %12s %6lu  %-6s %-6s %s%s%s\n", FormatId(Raw(region.info.id)).c_str(), region.server.c_str(),
            FormatByteSize(region.info.stored_bytes).c_str(), region.info.spans, region.info.gc ? "gc" : "keep",
-           region.info.orphan ? "orphan" : "owned", region.info.owner.c_str(), region.info.name.empty() ? "" : ", named ",
-           region.info.name.c_str());
+           region.info.orphan ? "orphan" : "owned", region.info.owner.c_str(),
+           region.info.name.empty() ? "" : ", named ", region.info.name.c_str());
   }
   return 0;
 }
@@ -188,7 +202,8 @@ int RunDrain(const std::vector<std::string>& args) {
   int code = 0;
   if (!ParseOrExit(&parser, DrainCommand(), args, &words, &code)) return code;
   if (words.empty()) {
-    return ToExitCode(absl::InvalidArgumentError("which server? Give one as host:port, as nram df shows it"), "nram drain");
+    return ToExitCode(absl::InvalidArgumentError("which server? Give one as host:port, as nram df shows it"),
+                      "nram drain");
   }
   nlohmann::json out = nlohmann::json::array();
   for (const std::string& word : words) {
@@ -204,7 +219,8 @@ int RunDrain(const std::vector<std::string>& args) {
     if (options.undo) {
       printf("%s takes new pages again.\n", endpoint->ToString().c_str());
     } else {
-      printf("%s takes no new spans any more; %s are still stored there.\n", endpoint->ToString().c_str(), FormatByteSize(used).c_str());
+      printf("%s takes no new spans any more; %s are still stored there.\n", endpoint->ToString().c_str(),
+             FormatByteSize(used).c_str());
     }
   }
   if (options.json) std::cout << out.dump(2) << std::endl;
@@ -232,41 +248,46 @@ Shows every counter of every server of the pool. docs/stats.md explains them.
 Exit code 1 if a server does not answer.
 
 example: nram status --json | jq '.[].regions'
-)", &RunStatus, &StatusFlags};
+)",
+                                       &RunStatus, &StatusFlags};
   return kCommand;
 }
 
 const Command& RegionsCommand() {
   static constexpr Command kCommand = {"regions", "list or destroy what is stored", R"(usage: nram regions [flags]
 
-Lists the regions of the pool, one line for each server that holds a part. An orphan is a region whose owner has gone without
-destroying it; it keeps its memory until somebody does. (Regions in GC mode are collected by themselves instead.)
+Lists the regions of the pool, one line for each server that holds a part. An orphan is a
+region whose owner has gone without destroying it; it keeps its memory until somebody does.
+(Regions in GC mode are collected by themselves instead.)
 
   --pool=POOL         host:port,... or a host file (default: see nram --help)
   --orphans           only orphans
-  --destroy=WHICH     destroy on all servers: a region by id or by name, or "orphans" for all of them. Refused for a region
-                      that a living client owns
+  --destroy=WHICH     destroy on all servers: a region by id or by name, or "orphans" for
+                      all of them. Refused for a region that a living client owns
   --force             destroy it all the same; its owner gets errors
   --json              the list in JSON
   --help              this text
 
 example: nram regions --orphans && nram regions --destroy=orphans
-)", &RunRegions, &RegionsFlags};
+)",
+                                       &RunRegions, &RegionsFlags};
   return kCommand;
 }
 
 const Command& DrainCommand() {
   static constexpr Command kCommand = {"drain", "stop placing on a server", R"(usage: nram drain SERVER... [flags]
 
-Tells servers to take no new spans and to reserve no more room. What is stored there stays and can be read, written and destroyed;
-when it is gone, the server can be ended without loss. Clients learn of it with their next lease renewal, within seconds.
+Tells servers to take no new spans and to reserve no more room. What is stored there stays
+and can be read, written and destroyed; when it is gone, the server can be ended without
+loss. Clients learn of it with their next lease renewal, within seconds.
 
   --undo              take new pages again
   --json              say what was done in JSON
   --help              this text
 
 example: nram drain node3:7070
-)", &RunDrain, &DrainFlags};
+)",
+                                       &RunDrain, &DrainFlags};
   return kCommand;
 }
 

@@ -27,7 +27,8 @@ void RegisterUp(UpOptions* options, ArgParser* parser) {
     if (value == "auto") return absl::OkStatus();
     const auto bytes = ParseByteSize(value);
     if (!bytes.ok()) return bytes.status();
-    if (*bytes < 64 * kMiB) return absl::InvalidArgumentError(absl::StrCat("\"", value, "\": expected 64M or more, or auto"));
+    if (*bytes < 64 * kMiB)
+      return absl::InvalidArgumentError(absl::StrCat("\"", value, "\": expected 64M or more, or auto"));
     return absl::OkStatus();
   });
   parser->String("spin", &options->spin);
@@ -41,7 +42,8 @@ int RunUp(const std::vector<std::string>& args) {
   std::vector<std::string> words;
   int code = 0;
   if (!ParseOrExit(&parser, UpCommand(), args, &words, &code)) return code;
-  if (!words.empty()) return ToExitCode(absl::InvalidArgumentError(absl::StrCat("unexpected word \"", words[0], "\"")), "nram up");
+  if (!words.empty())
+    return ToExitCode(absl::InvalidArgumentError(absl::StrCat("unexpected word \"", words[0], "\"")), "nram up");
   LocalPoolOptions pool;
   pool.directory = LocalStateDir();
   pool.servers = static_cast<int>(options.servers);
@@ -62,8 +64,10 @@ int RunUp(const std::vector<std::string>& args) {
     printf("memory server %d: 127.0.0.1:%d, pid %d, donates %s\n", server.number, server.control_port, server.pid,
            options.donate.c_str());
   }
-  printf("The pool is up; commands find it by themselves, programs through NRAM_POOL=%s\n"
-         "Look at it with `nram df`, end it with `nram down`.\n", host_file.c_str());
+  printf(
+      "The pool is up; commands find it by themselves, programs through NRAM_POOL=%s\n"
+      "Look at it with `nram df`, end it with `nram down`.\n",
+      host_file.c_str());
   return 0;
 }
 
@@ -79,7 +83,8 @@ int RunDown(const std::vector<std::string>& args) {
   std::vector<std::string> words;
   int code = 0;
   if (!ParseOrExit(&parser, DownCommand(), args, &words, &code)) return code;
-  if (!words.empty()) return ToExitCode(absl::InvalidArgumentError(absl::StrCat("unexpected word \"", words[0], "\"")), "nram down");
+  if (!words.empty())
+    return ToExitCode(absl::InvalidArgumentError(absl::StrCat("unexpected word \"", words[0], "\"")), "nram down");
   const auto ended = StopLocalPool(LocalStateDir(), 5'000);
   if (!ended.ok()) return ToExitCode(ended.status(), "nram down");
   if (*ended == 0) {
@@ -97,33 +102,40 @@ std::vector<std::string> NoFlags() { return {}; }
 const Command& UpCommand() {
   static constexpr Command kCommand = {"up", "start memory servers on this machine", R"(usage: nram up [flags]
 
-Starts memory servers on this machine and makes them the local pool, which all other commands then use. For trying nram out, and
-for lending this machine's own idle memory to its own programs. They listen on loopback and on Unix sockets only. On a cluster,
-run nram-memserver on each node instead and list them in a host file.
+Starts memory servers on this machine and makes them the local pool, which all other
+commands then use. For trying nram out, and for lending this machine's own idle memory to
+its own programs. They listen on loopback and on Unix sockets only. On a cluster, run
+nram-memserver on each node instead and list them in a host file.
 
   --servers=N         1..64, how many (default 2)
-  --donate=SIZE|auto  what each of them may take at most, 64M or more (default 1GiB); auto: see nram-memserver --help
-  --spin=WHEN         auto, off, on or microseconds: how long servers poll before they sleep (default auto)
+  --donate=SIZE|auto  what each of them may take at most, 64M or more (default 1GiB); auto:
+                      see nram-memserver --help
+  --spin=WHEN         auto, off, on or microseconds: how long servers poll before they sleep
+                      (default auto)
   --json              say what was started in JSON
   --help              this text
 
-The pool's files (host file, process ids, logs) are in $NRAM_STATE_DIR, /run/nram for root, or $XDG_RUNTIME_DIR/nram.
+The pool's files (host file, process ids, logs) are in $NRAM_STATE_DIR, /run/nram for root,
+or $XDG_RUNTIME_DIR/nram.
 
 example: nram up --servers=4 --donate=2GiB
-)", &RunUp, &UpFlags};
+)",
+                                       &RunUp, &UpFlags};
   return kCommand;
 }
 
 const Command& DownCommand() {
   static constexpr Command kCommand = {"down", "end the servers that `nram up` started", R"(usage: nram down
 
-Ends the local pool: every server that `nram up` started, and its files. What was stored in it is gone. Does nothing if there is
-none. Servers that do not end within 5 seconds are killed.
+Ends the local pool: every server that `nram up` started, and its files. What was stored in
+it is gone. Does nothing if there is none. Servers that do not end within 5 seconds are
+killed.
 
   --help              this text
 
 example: nram down
-)", &RunDown, &NoFlags};
+)",
+                                       &RunDown, &NoFlags};
   return kCommand;
 }
 

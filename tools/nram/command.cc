@@ -65,7 +65,8 @@ std::vector<absl::StatusOr<ServerStatistics>> AskStatistics(absl::Span<const Poo
   std::vector<std::thread> threads;
   for (size_t t = 0; t < std::min<size_t>(members.size(), 32); ++t) {
     threads.emplace_back([&] {
-      for (size_t i = next++; i < members.size(); i = next++) answers[i] = members[i].control->GetStatistics(deadline_ns);
+      for (size_t i = next++; i < members.size(); i = next++)
+        answers[i] = members[i].control->GetStatistics(deadline_ns);
     });
   }
   for (auto& thread : threads) thread.join();

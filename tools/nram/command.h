@@ -23,7 +23,8 @@ struct Command {
   const char* name;
   const char* summary;  // one line
   const char* help;     // the whole text of --help
-  // Registers the flags, so that --help and completion can be held against them; `run` is called with the words after the name.
+  // Registers the flags, so that --help and completion can be held against them; `run` is called with the words after
+  // the name.
   int (*run)(const std::vector<std::string>& args);
   std::vector<std::string> (*flags)();
 };

@@ -44,7 +44,8 @@ absl::StatusOr<std::string> FindServerProgram() {
   for (const std::string& place : places) {
     if (access(place.c_str(), X_OK) == 0) return place;
   }
-  return absl::NotFoundError(absl::StrCat("nram-memserver is not beside ", self, "; say where it is in $NRAM_MEMSERVER"));
+  return absl::NotFoundError(
+      absl::StrCat("nram-memserver is not beside ", self, "; say where it is in $NRAM_MEMSERVER"));
 }
 
 // Field 22 of /proc/PID/stat; 0 if there is no such process, or only its zombie.
@@ -79,7 +80,8 @@ absl::Status MakeDirectory(const std::string& directory) {
   }
   // Somebody else's directory in /tmp could make us run or end what is theirs.
   if (info.st_uid != geteuid()) {
-    return absl::PermissionDeniedError(absl::StrCat(directory, " belongs to another user; set NRAM_STATE_DIR to a place of yours"));
+    return absl::PermissionDeniedError(
+        absl::StrCat(directory, " belongs to another user; set NRAM_STATE_DIR to a place of yours"));
   }
   return absl::OkStatus();
 }
@@ -199,8 +201,8 @@ absl::StatusOr<std::vector<LocalServer>> StartLocalPool(const LocalPoolOptions& 
     return absl::AlreadyExistsError(absl::StrCat("another nram up or down is at work in ", options.directory));
   }
   if (const auto running = FindLocalPool(options.directory); !running.empty()) {
-    return absl::AlreadyExistsError(absl::StrCat("a local pool of ", running.size(), " servers runs already (", options.directory,
-                                                 "/pool); `nram down` ends it"));
+    return absl::AlreadyExistsError(absl::StrCat("a local pool of ", running.size(), " servers runs already (",
+                                                 options.directory, "/pool); `nram down` ends it"));
   }
   const int64_t deadline_ns = DeadlineAfterMs(options.timeout_ms);
   std::vector<LocalServer> servers;
@@ -215,7 +217,8 @@ absl::StatusOr<std::vector<LocalServer>> StartLocalPool(const LocalPoolOptions& 
     if (status.ok()) status = AwaitReady(options, deadline_ns, &server);
     if (!status.ok()) break;
     absl::StrAppend(&hosts, "127.0.0.1:", server.control_port, "\n");
-    const nlohmann::json pid = {{"pid", server.pid}, {"start_time", server.start_time}, {"control_port", server.control_port}};
+    const nlohmann::json pid = {
+        {"pid", server.pid}, {"start_time", server.start_time}, {"control_port", server.control_port}};
     status = WriteFileAtomically(PathOf(options.directory, server.number, "pid"), pid.dump() + "\n");
   }
   if (status.ok()) status = WriteFileAtomically(options.directory + "/pool", hosts);
