@@ -70,6 +70,7 @@ class Connection : private FrameReader::Handler {
   const Session& session() const { return session_; }
 
   uint32_t epoll_events = 0;  // as registered; the worker's
+  bool charged = false;       // to the arena, as one beyond the prepaid
   bool queued = false;        // in the worker's list of those to pump again
 
  private:

@@ -234,9 +234,9 @@ class DataServer::Worker {
       ++server_->counters_.closed_for_error;
     }
     std::erase(again_, connection);
+    if (connection->charged) server_->context_.store->arena()->ReleaseFixed(Connection::kFixedBytes);
     connections_.erase(connection);
     --server_->counters_.open;
-    server_->context_.store->arena()->ReleaseFixed(Connection::kFixedBytes);
   }
 
   void Sweep(int64_t now_ns) {
@@ -269,7 +269,8 @@ class DataServer::Worker {
 };
 
 uint64_t DataServer::FixedBytes(const DataServerOptions& options) {
-  return uint64_t(options.workers_per_class) * 2 * kReplyBuffersPerWorker * ReplyBuffers::kBufferBytes;
+  return uint64_t(options.workers_per_class) * 2 * kReplyBuffersPerWorker * ReplyBuffers::kBufferBytes +
+         std::min(options.connections_max, kPrepaidConnections) * Connection::kFixedBytes;
 }
 
 DataServer::DataServer(const DataServerOptions& options, const SessionContext& context)
@@ -323,7 +324,10 @@ void DataServer::Accept(int listener, bool is_tcp) {
     return;
   }
   const std::string peer = PeerName(fd.get(), is_tcp);
-  if (counters_.open >= options_.connections_max || !context_.store->arena()->ChargeFixed(Connection::kFixedBytes)) {
+  // Only this thread raises the count, so that it is not too low.
+  const bool prepaid = counters_.open < kPrepaidConnections;
+  if (counters_.open >= options_.connections_max ||
+      (!prepaid && !context_.store->arena()->ChargeFixed(Connection::kFixedBytes))) {
     LOG_EVERY_N(WARNING, 100) << "refusing " << peer << ": " << counters_.open << " connections are open";
     ++counters_.refused;
     return;
@@ -335,8 +339,9 @@ void DataServer::Accept(int listener, bool is_tcp) {
   }
   ++counters_.open;
   ++counters_.accepted;
-  bulk_[next_bulk_++ % bulk_.size()]->Adopt(
-      std::make_unique<Connection>(std::move(fd), peer, context_, nullptr, MonotonicNs()));
+  auto connection = std::make_unique<Connection>(std::move(fd), peer, context_, nullptr, MonotonicNs());
+  connection->charged = !prepaid;
+  bulk_[next_bulk_++ % bulk_.size()]->Adopt(std::move(connection));
 }
 
 void DataServer::MoveToUrgent(std::unique_ptr<Connection> connection) {

@@ -39,7 +39,7 @@ struct DataServerCounters {
 
 class DataServer {
  public:
-  // What the server's threads and buffers take at most, apart from connections (Connection::kFixedBytes each).
+  // What the server's threads and buffers take at most, apart from connections beyond the first few.
   static uint64_t FixedBytes(const DataServerOptions& options);
 
   // Listens and starts its threads. Errors: the address cannot be bound (named in the message).
@@ -54,6 +54,9 @@ class DataServer {
  private:
   class Worker;
   static constexpr size_t kReplyBuffersPerWorker = 16;
+  // Paid for from the start, so that clients can connect again to a server that is full; those beyond are charged as
+  // they come.
+  static constexpr int kPrepaidConnections = 64;
 
   DataServer(const DataServerOptions& options, const SessionContext& context);
   void AcceptLoop();

@@ -78,7 +78,10 @@ absl::Status MemServer::Init() {
   data.connections_max = options_.connections_max;
   data.spin = options_.spin;
 
-  const uint64_t fixed = ReadProcessMemory().anonymous_bytes + DataServer::FixedBytes(data) + kGrowthBytes;
+  const uint64_t baseline = options_.baseline_bytes_for_test >= 0
+                                ? static_cast<uint64_t>(options_.baseline_bytes_for_test)
+                                : ReadProcessMemory().anonymous_bytes;
+  const uint64_t fixed = baseline + DataServer::FixedBytes(data) + kGrowthBytes;
   NRAM_ASSIGN_OR_RETURN(arena_, FrameArena::Create(ceiling, fixed));
   leases_ = std::make_unique<LeaseTable>(arena_.get(), clock_, options_.lease_ttl_ms);
   store_ = std::make_unique<PageStore>(arena_.get(), leases_.get());

@@ -31,6 +31,9 @@ struct MemServerOptions {
   int oom_score_adj = 500;
   bool drain = false;
   SpinOptions spin;
+  // What the process takes before it holds anything; measured unless a test, whose process is no server's, says
+  // otherwise.
+  int64_t baseline_bytes_for_test = -1;
   std::string ready_file;  // written with the ports once it serves
 
   // INVALID_ARGUMENT names the field's flag and the accepted range.

@@ -99,17 +99,17 @@ PageStore::~PageStore() {
 Reason PageStore::Create(Lease* lease, RegionId id, uint32_t epoch, bool gc, uint64_t* paid_bytes) {
   Shard& at = shard(id);
   WriterLock lock(&at.mu);
-  return CreateLocked(&at, lease, id, epoch, gc, /*named=*/false, paid_bytes);
+  return CreateLocked(&at, lease, nullptr, id, epoch, gc, /*named=*/false, paid_bytes);
 }
 
-Reason PageStore::CreateLocked(Shard* at, Lease* lease, RegionId id, uint32_t epoch, bool gc, bool named,
-                               uint64_t* paid_bytes) {
+Reason PageStore::CreateLocked(Shard* at, Lease* lease, ArenaPromise* promise, RegionId id, uint32_t epoch, bool gc,
+                               bool named, uint64_t* paid_bytes) {
   // Looked at under the lock: CollectLease, which takes it after the lease has ended, either sees this region or is
   // seen.
   if (!lease->live()) return Reason::kLeaseEnded;
   const auto [it, inserted] = at->regions.try_emplace(Raw(id), nullptr);
   if (!inserted) return Reason::kRegionExists;
-  if (!arena_->ChargeIndex(kRegionBytes, &lease->promise, paid_bytes)) {
+  if (!arena_->ChargeIndex(kRegionBytes, promise, paid_bytes)) {
     at->regions.erase(it);
     Count(&counters_.refused_full);
     return Reason::kFull;
@@ -137,7 +137,7 @@ absl::Status PageStore::CreateNamed(Lease* lease, RegionId id, uint32_t epoch, b
   {
     Shard& at = shard(id);
     WriterLock lock(&at.mu);
-    reason = CreateLocked(&at, lease, id, epoch, gc, !name.empty(), nullptr);
+    reason = CreateLocked(&at, lease, nullptr, id, epoch, gc, !name.empty(), nullptr);
   }
   if (reason == Reason::kOk) return absl::OkStatus();
   if (!name.empty()) ForgetName(id);
@@ -160,7 +160,7 @@ Reason PageStore::CheckOwner(const Region& region, const Lease& lease, uint32_t 
   return lease.live() ? Reason::kOk : Reason::kLeaseEnded;
 }
 
-Reason PageStore::Write(Lease* lease, RegionId id, uint32_t epoch, const ChunkRange& range,
+Reason PageStore::Write(Lease* lease, ArenaPromise* promise, RegionId id, uint32_t epoch, const ChunkRange& range,
                         absl::Span<const ChunkMask> masks, IfAbsent absent, FrameLoc* landed, uint64_t* paid_bytes) {
   const uint64_t first_page = range.first_page();
   const uint64_t pages = range.pages();
@@ -186,7 +186,7 @@ Reason PageStore::Write(Lease* lease, RegionId id, uint32_t epoch, const ChunkRa
   if (it == at.regions.end()) {
     if (absent == IfAbsent::kRefuse) return lease->live() ? Reason::kUnknownRegion : Reason::kLeaseEnded;
     const Reason created =
-        CreateLocked(&at, lease, id, epoch, absent == IfAbsent::kCreateGc, /*named=*/false, paid_bytes);
+        CreateLocked(&at, lease, promise, id, epoch, absent == IfAbsent::kCreateGc, /*named=*/false, paid_bytes);
     if (created != Reason::kOk) return created;
     it = at.regions.find(Raw(id));
   }
@@ -197,9 +197,10 @@ Reason PageStore::Write(Lease* lease, RegionId id, uint32_t epoch, const ChunkRa
     // Room in the index for this page and those after it in its span, in one step.
     if (i == 0 || page % kPagesPerSpan == 0) {
       const uint64_t in_span = std::min(pages - i, kPagesPerSpan - page % kPagesPerSpan);
-      if (!region->index.Prepare(page, in_span, &lease->promise, paid_bytes)) reason = Reason::kFull;
+      if (!region->index.Prepare(page, in_span, promise, paid_bytes)) reason = Reason::kFull;
     }
-    if (reason == Reason::kOk) reason = WritePage(region, lease, page, written[i], nonzero[i], &landed[i], paid_bytes);
+    if (reason == Reason::kOk)
+      reason = WritePage(region, promise, page, written[i], nonzero[i], &landed[i], paid_bytes);
   }
   region->index.DropIfEmpty(first_page);
   region->index.DropIfEmpty(first_page + pages - 1);
@@ -207,7 +208,7 @@ Reason PageStore::Write(Lease* lease, RegionId id, uint32_t epoch, const ChunkRa
   return reason;
 }
 
-Reason PageStore::WritePage(Region* region, Lease* lease, uint64_t page, ChunkMask written, ChunkMask nonzero,
+Reason PageStore::WritePage(Region* region, ArenaPromise* promise, uint64_t page, ChunkMask written, ChunkMask nonzero,
                             FrameLoc* landed, uint64_t* paid_bytes) {
   std::byte* const fresh = arena_->Data(*landed);
   const PageEntry old = region->index.Find(page);
@@ -227,7 +228,7 @@ Reason PageStore::WritePage(Region* region, Lease* lease, uint64_t page, ChunkMa
   } else if (stored == old.mask) {
     Pack(fresh, nonzero, stored, arena_->Data(old.frame));
   } else {
-    const FrameLoc added = arena_->Allocate(std::popcount(stored), &lease->promise, paid_bytes);
+    const FrameLoc added = arena_->Allocate(std::popcount(stored), promise, paid_bytes);
     if (added == kNoFrame) return Reason::kFull;
     if (stored == kAllChunks) {
       // The landed frame becomes the page and the new one lands the next write.

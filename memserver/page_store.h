@@ -81,12 +81,13 @@ class PageStore {
   absl::Status CreateNamed(Lease* lease, RegionId id, uint32_t epoch, bool gc, RegionManifest manifest);
 
   // Stores the chunks of `range` that `masks` selects (all if empty) from `landed`, one whole frame for each page of
-  // the range, each chunk at its own offset. Frames it keeps are replaced in `landed`. Drawing on `lease`'s promise;
+  // the range, each chunk at its own offset. Frames it keeps are replaced in `landed`. `promise` (the lease's,
+  // or null) pays;
   // *paid_bytes says how much. After kFull each chunk is old or new. A region that is not there is created first if
   // `absent` says so.
   enum class IfAbsent { kRefuse, kCreate, kCreateGc };
-  Reason Write(Lease* lease, RegionId id, uint32_t epoch, const ChunkRange& range, absl::Span<const ChunkMask> masks,
-               IfAbsent absent, FrameLoc* landed, uint64_t* paid_bytes);
+  Reason Write(Lease* lease, ArenaPromise* promise, RegionId id, uint32_t epoch, const ChunkRange& range,
+               absl::Span<const ChunkMask> masks, IfAbsent absent, FrameLoc* landed, uint64_t* paid_bytes);
 
   // Appends the chunks of `range` that are stored, in order, to `out` (room for range.bytes()), and sets masks[i] to
   // which of the range's i-th page those are; chunks that are not there are zeros. `epoch` 0 reads whoever owns the
@@ -139,12 +140,12 @@ class PageStore {
   };
 
   Shard& shard(RegionId id) const { return shards_[Raw(id) * 0x9E3779B97F4A7C15u >> 56]; }
-  Reason CreateLocked(Shard* at, Lease* lease, RegionId id, uint32_t epoch, bool gc, bool named, uint64_t* paid_bytes)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(at->mu);
+  Reason CreateLocked(Shard* at, Lease* lease, ArenaPromise* promise, RegionId id, uint32_t epoch, bool gc, bool named,
+                      uint64_t* paid_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(at->mu);
   Reason CheckOwner(const Region& region, const Lease& lease, uint32_t epoch);
   // `nonzero`: which of the `written` chunks hold anything.
-  Reason WritePage(Region* region, Lease* lease, uint64_t page, ChunkMask written, ChunkMask nonzero, FrameLoc* landed,
-                   uint64_t* paid_bytes);
+  Reason WritePage(Region* region, ArenaPromise* promise, uint64_t page, ChunkMask written, ChunkMask nonzero,
+                   FrameLoc* landed, uint64_t* paid_bytes);
   void DropPages(Region* region, uint64_t begin_page, uint64_t end_page);
   void TrimPart(Region* region, Lease* lease, uint64_t page, ChunkMask trimmed);
   // Unlinks it from the table and frees what it holds, a step at a time without the lock.

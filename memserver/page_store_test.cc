@@ -96,8 +96,9 @@ class PageStoreTest : public ::testing::Test {
                data.data() + (page_chunk + chunk - range.first) * kChunkBytes, kChunkBytes);
       }
     }
-    const Reason reason = store_.Write(lease != nullptr ? lease : lease_.get(), kRegion, epoch, range, masks,
-                                       PageStore::IfAbsent::kCreate, landed.data(), &paid_);
+    const Reason reason =
+        store_.Write(lease != nullptr ? lease : lease_.get(), lease != nullptr ? nullptr : &lease_->promise, kRegion,
+                     epoch, range, masks, PageStore::IfAbsent::kCreate, landed.data(), &paid_);
     landing_.Give(landed.data(), landed.size());
     return reason;
   }
@@ -212,8 +213,8 @@ TEST_F(PageStoreTest, APromiseIsKeptToTheLastPage) {
   for (uint64_t page = 0;; ++page) {
     memset(arena_->Data(frame), 1, kPageBytes);
     uint64_t paid = 0;
-    if (store_.Write(other.get(), RegionId{9}, 1, {page * 8, 8}, {}, PageStore::IfAbsent::kRefuse, &frame, &paid) !=
-        Reason::kOk)
+    if (store_.Write(other.get(), nullptr, RegionId{9}, 1, {page * 8, 8}, {}, PageStore::IfAbsent::kRefuse, &frame,
+                     &paid) != Reason::kOk)
       break;
   }
   landing_.Give(&frame, 1);
@@ -293,7 +294,8 @@ TEST_F(SmallRegionsTest, AOnePageRegionCostsLessThan256BytesBesideItsPage) {
   for (uint64_t i = 1; i <= kRegions; ++i) {
     memset(arena_->Data(frame), 1, kPageBytes);
     uint64_t paid = 0;
-    ASSERT_EQ(store_.Write(lease_.get(), RegionId{i * 77}, 1, {0, 8}, {}, PageStore::IfAbsent::kCreate, &frame, &paid),
+    ASSERT_EQ(store_.Write(lease_.get(), nullptr, RegionId{i * 77}, 1, {0, 8}, {}, PageStore::IfAbsent::kCreate, &frame,
+                           &paid),
               Reason::kOk);
   }
   landing_.Give(&frame, 1);
@@ -313,8 +315,8 @@ TEST_F(PageStoreTest, ManyThreadsOnOneRegion) {
         ASSERT_TRUE(landing_.Take(1, &frame));
         memset(arena_->Data(frame), 'a' + random() % 26, kPageBytes);
         uint64_t paid = 0;
-        ASSERT_EQ(store_.Write(lease_.get(), kRegion, 1, {random() % 64 * 8, 8}, {}, PageStore::IfAbsent::kRefuse,
-                               &frame, &paid),
+        ASSERT_EQ(store_.Write(lease_.get(), nullptr, kRegion, 1, {random() % 64 * 8, 8}, {},
+                               PageStore::IfAbsent::kRefuse, &frame, &paid),
                   Reason::kOk);
         landing_.Give(&frame, 1);
       }

@@ -87,13 +87,14 @@ absl::Status Session::Execute(const FrameHeader& request, ReplyBuffer* reply) {
   }
   const RegionId region{request.subject};
   PageStore* const store = context_.store;
+  ArenaPromise* const promise = (request.flags & kFlagPromised) != 0 ? &lease_->promise : nullptr;
   switch (request.op) {
     case Op::kRead:
       ReadInto(request, &header, reply);
       return absl::OkStatus();
     case Op::kWrite:
       header.reason = request.subject == 0 ? Reason::kUnknownRegion
-                                           : store->Write(lease_.get(), region, request.epoch, request.range,
+                                           : store->Write(lease_.get(), promise, region, request.epoch, request.range,
                                                           {masks_.data(), mask_count_}, AbsentPolicy(request),
                                                           landed_.data(), &header.aux);
       ReturnLanding();

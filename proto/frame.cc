@@ -56,7 +56,7 @@ uint8_t AllowedFlags(Op op, bool reply) {
     case Op::kRead:
       return reply ? kFlagReply | kFlagSparse : 0;
     case Op::kWrite:
-      return reply ? kFlagReply : kFlagSparse | kFlagCreate | kFlagGc;
+      return reply ? kFlagReply : kFlagSparse | kFlagCreate | kFlagGc | kFlagPromised;
     default:
       return kFlagReply;
   }

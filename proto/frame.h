@@ -49,10 +49,11 @@ inline constexpr uint8_t kReasonMax = 8;
 
 enum FrameFlag : uint8_t {
   kFlagReply = 1,
-  kFlagSparse = 2,   // the payload begins with one chunk mask for each page of the range; only those chunks follow
-  kFlagGc = 4,       // create, or a write that creates: a GC region
-  kFlagUrgent = 8,   // hello: the connection carries urgent requests (page faults), not bulk ones
-  kFlagCreate = 16,  // write: create the region if it is not there; for a client's first write to it on this server
+  kFlagSparse = 2,     // the payload begins with one chunk mask for each page of the range; only those chunks follow
+  kFlagGc = 4,         // create, or a write that creates: a GC region
+  kFlagUrgent = 8,     // hello: the connection carries urgent requests (page faults), not bulk ones
+  kFlagCreate = 16,    // write: create the region if it is not there; for a client's first write to it on this server
+  kFlagPromised = 32,  // write: draw on the room promised to the lease; without it, only on what is promised to nobody
 };
 
 struct FrameHeader {

@@ -193,7 +193,8 @@ absl::StatusOr<bool> Io::TryLaunch(IoPart* part, bool may_block) {
   Call& call = part->call;
   const ChunkRange range = call.request.range;
   const bool writes = call.request.op == Op::kWrite;
-  const uint64_t wanted_room = writes ? range.pages() * ServerLink::kRoomBytesPerPage : 0;
+  // What it may cost, the region's own bookkeeping on a server that has not seen it included.
+  uint64_t wanted_room = writes ? range.pages() * ServerLink::kRoomBytesPerPage + ServerLink::kRoomBytesPerRegion : 0;
   part->room_bytes = 0;
   part->link = nullptr;
   {
@@ -203,7 +204,7 @@ absl::StatusOr<bool> Io::TryLaunch(IoPart* part, bool may_block) {
   NRAM_ASSIGN_OR_RETURN(Region::Target target, region_->FindTarget(range.first / kChunksPerSpan));
   if (target.link == nullptr && writes) {
     NRAM_ASSIGN_OR_RETURN(target, region_->Place(range.first / kChunksPerSpan, wanted_room, call.deadline_ns, may_block,
-                                                 &part->room_bytes));
+                                                 &part->room_bytes, &part->link));
   }
   if (!writes && (target.link == nullptr || !target.created)) {
     memset(call.in, 0, range.bytes());
@@ -217,6 +218,7 @@ absl::StatusOr<bool> Io::TryLaunch(IoPart* part, bool may_block) {
                                             FormatId(Raw(region_->id())), " stored there"));
   }
   if (writes && part->room_bytes == 0) {
+    if (target.created) wanted_room -= ServerLink::kRoomBytesPerRegion;
     if (region_->TakeReserved(link->index(), wanted_room)) {
       part->room_is_regions = true;
       part->room_bytes = wanted_room;
@@ -236,6 +238,7 @@ absl::StatusOr<bool> Io::TryLaunch(IoPart* part, bool may_block) {
   }
   call.request.flags = 0;
   if (writes && !target.created) call.request.flags = kFlagCreate | (region_->gc_ ? kFlagGc : 0);
+  if (part->room_bytes > 0) call.request.flags |= kFlagPromised;
   Transport* const transport = link->transport(io_class_);
   {
     MutexLock lock(&mu_);

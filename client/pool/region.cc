@@ -131,7 +131,7 @@ absl::StatusOr<Region::Target> Region::FindTarget(uint64_t span) const {
 }
 
 absl::StatusOr<Region::Target> Region::Place(uint64_t span, uint64_t room_bytes, int64_t deadline_ns, bool may_block,
-                                             uint64_t* part_room) {
+                                             uint64_t* part_room, ServerLink** waits_for) {
   std::string why = "no memory server can be used";
   for (size_t attempt = 0; attempt <= pool_->server_count(); ++attempt) {
     std::vector<PlacementCandidate> candidates = pool_->Candidates();
@@ -153,8 +153,15 @@ absl::StatusOr<Region::Target> Region::Place(uint64_t span, uint64_t room_bytes,
     if (!placement.placed()) break;
     ServerLink* const link = pool_->link(placement.servers[0]);
     if (!link->TryTakeRoom(room_bytes)) {
-      if (!may_block) return absl::UnavailableError("room must be reserved first");
+      if (!may_block) {
+        *waits_for = link;
+        return absl::UnavailableError("room must be reserved first");
+      }
       const absl::Status room = link->TakeRoom(room_bytes, deadline_ns);
+      if (!room.ok() && room.code() != absl::StatusCode::kResourceExhausted) {
+        *waits_for = link;
+        return absl::UnavailableError(room.message());
+      }
       if (!room.ok()) {
         why = std::string(room.message());
         continue;  // the link is no candidate any more
@@ -170,6 +177,18 @@ absl::StatusOr<Region::Target> Region::Place(uint64_t span, uint64_t room_bytes,
     spans_.Set(span, placement);
     return TargetLocked(placement);
   }
+  // Full is what servers say that answer. One that is just away may have room.
+  size_t hopeless = 0;
+  for (size_t i = 0; i < pool_->server_count(); ++i) {
+    ServerLink* const link = pool_->link(i);
+    if (link->hopeless()) {
+      ++hopeless;
+    } else if (!link->up()) {
+      *waits_for = link;
+      return absl::UnavailableError(absl::StrCat("memory server ", link->name(), " does not answer"));
+    }
+  }
+  if (hopeless == pool_->server_count()) return absl::UnavailableError("no memory server of the pool answers");
   return absl::ResourceExhaustedError(absl::StrCat("the pool is full: ", why));
 }
 
@@ -213,11 +232,12 @@ absl::Status Region::Reserve(uint64_t offset, uint64_t length, const IoOptions& 
   for (uint64_t chunk = request.first; chunk < request.end && status.ok();) {
     const uint64_t end = std::min((chunk / kChunksPerSpan + 1) * kChunksPerSpan, request.end);
     const ChunkRange range{chunk, end - chunk};
-    const uint64_t room = range.pages() * ServerLink::kRoomBytesPerPage;
+    const uint64_t room = range.pages() * ServerLink::kRoomBytesPerPage + ServerLink::kRoomBytesPerRegion;
     uint64_t placed_room = 0;
+    ServerLink* waits_for = nullptr;
     absl::StatusOr<Target> target = FindTarget(chunk / kChunksPerSpan);
     if (target.ok() && target->link == nullptr) {
-      target = Place(chunk / kChunksPerSpan, room, request.deadline_ns, /*may_block=*/true, &placed_room);
+      target = Place(chunk / kChunksPerSpan, room, request.deadline_ns, /*may_block=*/true, &placed_room, &waits_for);
     }
     status = target.status();
     if (status.ok() && placed_room == 0) status = target->link->TakeRoom(room, request.deadline_ns);

@@ -103,9 +103,10 @@ class Region {
   // Where a span is; link null if it is nowhere.
   absl::StatusOr<Target> FindTarget(uint64_t span) const;
   // Places a span that is nowhere yet, on a server that gives `room_bytes` for its first write; *part_room is set to
-  // what was taken. Another thread may place it first, then that stands and nothing is taken.
+  // what was taken. Another thread may place it first, then that stands and nothing is taken. UNAVAILABLE: try again
+  // when *waits_for can be used.
   absl::StatusOr<Target> Place(uint64_t span, uint64_t room_bytes, int64_t deadline_ns, bool may_block,
-                               uint64_t* part_room);
+                               uint64_t* part_room, ServerLink** waits_for);
   Target TargetLocked(const SpanPlacement& placement) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Presence* PresenceLocked(uint16_t server) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NoteCreated(uint16_t server, uint64_t incarnation);

@@ -60,6 +60,11 @@ absl::Status ServerLink::AwaitUsable(int64_t deadline_ns) {
   return AwaitUp(give_up_ns);
 }
 
+bool ServerLink::hopeless() const {
+  MutexLock lock(&mu_);
+  return !up() && MonotonicNs() - down_since_ns_ > options_.fail_fast_after_ms * kNsPerMs;
+}
+
 void ServerLink::Suspect() {
   MutexLock lock(&mu_);
   suspect_ = true;
@@ -296,15 +301,15 @@ void ServerLink::RetryLater(IoPart* part) {
 
 void ServerLink::RunRetries() {
   IoPart* part = nullptr;
-  bool hopeless = false;
+  bool give_up = hopeless();
   {
     MutexLock lock(&mu_);
     std::swap(part, retries_);
-    hopeless = stopping_ || (!up() && MonotonicNs() - down_since_ns_ > options_.fail_fast_after_ms * kNsPerMs);
+    give_up = give_up || stopping_;
   }
   while (part != nullptr) {
     IoPart* next = part->next_retry;
-    if (up() || hopeless || MonotonicNs() >= part->call.deadline_ns) {
+    if (up() || give_up || MonotonicNs() >= part->call.deadline_ns) {
       part->io->Restart(part, /*give_up=*/!up());
     } else {
       MutexLock lock(&mu_);

@@ -28,6 +28,8 @@ class ServerLink {
  public:
   // What a page that a write may add can cost its server.
   static constexpr uint64_t kRoomBytesPerPage = kPageBytes + 128;
+  // And a region that it creates.
+  static constexpr uint64_t kRoomBytesPerRegion = 512;
 
   ServerLink(uint16_t index, const Endpoint& endpoint, LeaseId lease, const PoolOptions& options, Poller* poller);
   // Ends the lease if the server answers within a second.
@@ -40,6 +42,8 @@ class ServerLink {
   absl::Status AwaitUp(int64_t deadline_ns);
   // Like AwaitUp, but fails at once if the server has been away longer than fail_fast_after_ms.
   absl::Status AwaitUsable(int64_t deadline_ns);
+  // Away for longer than fail_fast_after_ms.
+  bool hopeless() const;
   bool up() const { return up_.load(std::memory_order_acquire); }
   // The server's life that this link is connected to; 0 before the first. Changes when the server has restarted.
   uint64_t incarnation() const { return incarnation_.load(std::memory_order_acquire); }

@@ -247,7 +247,7 @@ TEST_P(TransportTest, ManyThreadsPipelineOnOneConnection) {
   ASSERT_TRUE(Write(transport.get(), {0, 8}, Pattern(4096, 1)).ok());
   constexpr int kThreads = 6;
   constexpr int kDepth = 12;
-  const int rounds = GetParam() == Kind::kSlowNetwork ? 5 : 60;
+  const int rounds = GetParam() == Kind::kSlowNetwork ? 3 : 15;
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {

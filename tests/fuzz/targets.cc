@@ -99,7 +99,7 @@ void FuzzSession(const uint8_t* data, size_t size) {
     }
     std::vector<ChunkMask> masks;
     if (header.op == Op::kWrite) {
-      header.flags = data[11] & (kFlagCreate | kFlagGc);
+      header.flags = data[11] & (kFlagCreate | kFlagGc | kFlagPromised);
       if (data[12] % 2 == 0) {
         header.flags |= kFlagSparse;
         for (uint64_t i = 0; i < header.range.pages(); ++i)

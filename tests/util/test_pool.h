@@ -32,6 +32,7 @@ class TestPool {
     options.donate_bytes = donate_bytes_;
     options.port = ports_[i];
     options.workers_per_class = 1;
+    options.baseline_bytes_for_test = 8 * kMiB;
     options.lease_ttl_ms = lease_ttl_ms;
     auto server = MemServer::Start(options, clock_);
     ASSERT_TRUE(server.ok()) << server.status();

@@ -14,6 +14,7 @@
 #include "client/pool/pool_spec.h"
 #include "nlohmann/json.hpp"
 #include "tools/bench/bare_socket.h"
+#include "tools/bench/load_bench.h"
 #include "tools/bench/pool_bench.h"
 #include "tools/nram/command.h"
 #include "tools/nram/local_pool.h"
@@ -27,6 +28,8 @@ struct BenchOptions {
   bool json = false;
   std::string only;
   int64_t spin_us = 50;
+  int64_t seconds = 60;
+  int64_t clients = 31;
 };
 
 void Register(BenchOptions* options, ArgParser* parser) {
@@ -35,6 +38,8 @@ void Register(BenchOptions* options, ArgParser* parser) {
   parser->Switch("json", &options->json);
   parser->String("only", &options->only);
   parser->Integer("spin-us", 1, 10'000, &options->spin_us);
+  parser->Integer("seconds", 1, 86'400, &options->seconds);
+  parser->Integer("clients", 1, 200, &options->clients);
 }
 
 absl::StatusOr<std::unique_ptr<Pool>> OpenLocal(const std::string& directory, int64_t spin_us) {
@@ -99,6 +104,52 @@ absl::Status RunPool(const BenchOptions& options) {
   return absl::OkStatus();
 }
 
+absl::Status RunLoad(const BenchOptions& options) {
+  char directory[] = "/tmp/nram-bench-XXXXXX";
+  if (mkdtemp(directory) == nullptr) return ErrnoStatus(errno, "create a directory in /tmp");
+  LocalPoolOptions local;
+  local.directory = absl::StrCat(directory, "/load");
+  local.servers = 1;
+  local.server_flags = {"--donate=1GiB"};
+  local.die_with_parent = true;
+  const auto cleanup = absl::MakeCleanup([&] {
+    (void)StopLocalPool(local.directory, 2'000);
+    rmdir(directory);
+  });
+  NRAM_ASSIGN_OR_RETURN(const std::vector<LocalServer> servers, StartLocalPool(local));
+  PoolOptions pool;
+  NRAM_ASSIGN_OR_RETURN(pool.servers, ParsePoolSpec("@" + local.directory + "/pool"));
+  pool.unix_sockets = false;
+  const LoadBenchOptions load{static_cast<int>(options.clients), static_cast<int>(options.seconds), servers[0].pid};
+  NRAM_ASSIGN_OR_RETURN(const LoadBenchResult result, RunLoadBench(pool, load));
+  if (options.json) {
+    std::cout << nlohmann::json{{"operations", result.operations},
+                                {"bytes", result.bytes},
+                                {"errors", result.errors},
+                                {"wrong", result.wrong_bytes},
+                                {"idle_p50_us", result.idle_p50_us},
+                                {"idle_p99_us", result.idle_p99_us},
+                                {"loaded_p50_us", result.loaded_p50_us},
+                                {"loaded_p99_us", result.loaded_p99_us},
+                                {"resident_bytes", result.resident_bytes}}
+                     .dump(2)
+              << std::endl;
+  } else {
+    printf("%d connections, 512 bytes to 1 MiB each way, %lld s: %llu operations, %s, %llu errors, %llu wrong\n",
+           2 * load.clients + 2, static_cast<long long>(options.seconds),
+           static_cast<unsigned long long>(result.operations), FormatByteSize(result.bytes).c_str(),
+           static_cast<unsigned long long>(result.errors), static_cast<unsigned long long>(result.wrong_bytes));
+    printf("urgent 4 KiB read: p50 %.0f us, p99 %.0f us alone; p50 %.0f us, p99 %.0f us beside the load\n",
+           result.idle_p50_us, result.idle_p99_us, result.loaded_p50_us, result.loaded_p99_us);
+    printf("server's memory over the time:");
+    for (const uint64_t bytes : result.resident_bytes) printf(" %s", FormatByteSize(bytes).c_str());
+    printf("\n");
+  }
+  if (result.errors > 0) return absl::InternalError(absl::StrCat("operations failed: ", result.first_error));
+  if (result.wrong_bytes > 0) return absl::DataLossError("wrong bytes were read");
+  return absl::OkStatus();
+}
+
 int Run(const std::vector<std::string>& args) {
   BenchOptions options;
   ArgParser parser("nram bench");
@@ -106,11 +157,9 @@ int Run(const std::vector<std::string>& args) {
   std::vector<std::string> words;
   int code = 0;
   if (!ParseOrExit(&parser, BenchCommand(), args, &words, &code)) return code;
-  if (words.size() != 1 || words[0] != "pool") {
-    return ToExitCode(absl::InvalidArgumentError("what? The one benchmark there is yet is: nram bench pool"),
-                      "nram bench");
-  }
-  return ToExitCode(RunPool(options), "nram bench");
+  if (words.size() == 1 && words[0] == "pool") return ToExitCode(RunPool(options), "nram bench");
+  if (words.size() == 1 && words[0] == "load") return ToExitCode(RunLoad(options), "nram bench");
+  return ToExitCode(absl::InvalidArgumentError("which? Expected nram bench pool or nram bench load"), "nram bench");
 }
 
 std::vector<std::string> Flags() {
@@ -124,16 +173,21 @@ std::vector<std::string> Flags() {
 
 const Command& BenchCommand() {
   static constexpr Command kCommand = {"bench", "measure the pool beside a bare socket",
-                                       R"(usage: nram bench pool [flags]
+                                       R"(usage: nram bench pool|load [flags]
 
-Starts memory servers of its own on this machine and measures the pool's reads and writes
+pool: starts memory servers of its own on this machine and measures the pool's reads and writes
 over TCP loopback, each row alternately with the same bytes over a bare socket, and prints
 the ratio. Client and server get a processor each, as on two machines. Takes about three
 minutes and 1 GiB of memory; nothing else should run meanwhile.
 
+load: many clients write, read and verify at once, while one measures urgent reads with and
+without them, and the server's memory is watched.
+
   --rounds=N          1..1000 rounds, whose medians are shown (default 7)
   --only=TEXT         only rows whose name contains it
   --spin-us=N         1..10000, how long the rows that poll do so (default 50)
+  --seconds=N         1..86400, how long the load lasts (default 60)
+  --clients=N         1..200 clients that make it, two connections each (default 31)
   --quick             one short round: to see that it works; the numbers mean nothing
   --json              the rows in JSON
   --help              this text

@@ -183,13 +183,11 @@ std::vector<std::string> RegionsFlags() {
 }
 
 struct DrainOptions {
-  std::string pool;
   bool undo = false;
   bool json = false;
 };
 
 void RegisterDrain(DrainOptions* options, ArgParser* parser) {
-  parser->String("pool", &options->pool);
   parser->Switch("undo", &options->undo);
   parser->Switch("json", &options->json);
 }

@@ -1,0 +1,36 @@
+// Help teaches every flag there is, and nothing else is accepted.
+
+#include <set>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tools/nram/command.h"
+
+namespace nram {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+TEST(HelpTest, EveryCommandTeachesEveryFlag) {
+  for (const Command& command : Commands()) {
+    EXPECT_THAT(command.help, StartsWith(absl::StrCat("usage: nram ", command.name)));
+    EXPECT_THAT(command.help, HasSubstr("\nexample: "));
+    EXPECT_THAT(command.help, HasSubstr("--help"));
+    for (const std::string& flag : command.flags()) EXPECT_THAT(command.help, HasSubstr("--" + flag)) << command.name;
+  }
+}
+
+TEST(HelpTest, EveryCommandRefusesWhatItDoesNotKnow) {
+  for (const Command& command : Commands()) EXPECT_EQ(command.run({"--no-such-flag"}), 2) << command.name;
+}
+
+TEST(HelpTest, HelpIsNoError) {
+  for (const Command& command : Commands()) EXPECT_EQ(command.run({"--help"}), 0) << command.name;
+}
+
+}  // namespace
+}  // namespace nram

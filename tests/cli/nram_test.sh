@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# The commands as a person types them, on a pool of their own.
+set -euo pipefail
+
+nram=$1
+directory=$(mktemp -d /tmp/nram-cli-XXXXXX)
+export NRAM_STATE_DIR=$directory/state
+unset NRAM_POOL
+cleanup() {
+  "$nram" down > /dev/null 2>&1 || true
+  rm -rf "$directory"
+}
+trap cleanup EXIT
+
+fail() {
+  echo "FAILED: $*" >&2
+  exit 1
+}
+# expect STATUS TEXT COMMAND...: the exit status, and a text that the output has.
+expect() {
+  local status=$1 text=$2 out code=0
+  shift 2
+  out=$("$@" 2>&1) || code=$?
+  [ "$code" -eq "$status" ] || fail "$*: exit $code, expected $status: $out"
+  [[ $out == *"$text"* ]] || fail "$*: expected \"$text\" in: $out"
+}
+
+expect 1 "start a local one with \`nram up\`" "$nram" df
+expect 2 "from 1 to 64" "$nram" up --servers=0
+expect 2 "64M or more" "$nram" up --donate=1M
+expect 2 "there is no command" "$nram" mount-all
+expect 1 "did not start" "$nram" up --donate=900000G
+[ ! -e "$NRAM_STATE_DIR/pool" ] || fail "a pool is left of one that did not start"
+
+expect 0 "The pool is up" "$nram" up --servers=3 --donate=128M
+expect 1 "runs already" "$nram" up
+expect 0 "COULD LEND" "$nram" df
+[ "$("$nram" df --json | jq '.donors | length')" = 3 ] || fail "df does not show three donors"
+[ "$("$nram" df --json | jq '.total.donated_bytes')" = $((3 * 128 * 1024 * 1024)) ] || fail "df adds up wrong"
+[ "$("$nram" df --json | jq '.total.used_bytes < 100000')" = true ] || fail "an empty pool is in use"
+[ "$("$nram" status --json | jq '[.[].regions] | add')" = 0 ] || fail "status shows regions"
+expect 0 "No regions." "$nram" regions
+expect 0 "No orphans." "$nram" regions --orphans
+expect 1 "no region 0x0000000000000001" "$nram" regions --destroy=0x0000000000000001
+expect 2 "--force goes with --destroy" "$nram" regions --force
+
+server=$("$nram" df --json | jq -r '.donors[0].address')
+expect 0 "takes no new spans" "$nram" drain "$server"
+[ "$("$nram" df --json | jq '.donors[0].draining')" = true ] || fail "the drained server does not say so"
+expect 0 "takes new pages again" "$nram" drain --undo "$server"
+expect 2 "which server" "$nram" drain
+expect 2 "is not a server" "$nram" drain 'a b'
+
+# A host file, the environment, and a server that does not answer.
+sed 1d "$NRAM_STATE_DIR/pool" > "$directory/hosts"
+echo "127.0.0.1:9 # nobody" >> "$directory/hosts"
+expect 1 "does not answer" "$nram" df --pool="$directory/hosts"
+NRAM_POOL=$(sed 1d "$NRAM_STATE_DIR/pool" | paste -sd,) expect 0 "total" "$nram" df
+expect 1 "No such file" "$nram" df --pool=/does/not/exist
+
+# One of the servers is killed: the rest is told apart, and down cleans up all the same.
+kill -KILL "$(jq -r .pid "$NRAM_STATE_DIR/1.pid")"
+expect 1 "does not answer" "$nram" df
+expect 0 "Ended 2 memory servers" "$nram" down
+expect 0 "No local pool" "$nram" down
+[ ! -e "$NRAM_STATE_DIR" ] || fail "nram down leaves $(ls "$NRAM_STATE_DIR")"
+
+bash -n <("$nram" completion bash)
+expect 2 "which shell" "$nram" completion fish
+expect 0 "" "$nram" bench pool --quick --only="4 KiB, 32"
+expect 0 "0 errors, 0 wrong" "$nram" bench load --seconds=1 --clients=4
+expect 2 "nram bench pool" "$nram" bench disks
+echo "all good"
