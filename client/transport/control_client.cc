@@ -45,7 +45,8 @@ class GrpcControlClient final : public ControlClient {
  public:
   explicit GrpcControlClient(const Endpoint& endpoint) : name_(endpoint.ToString()) {
     grpc::ChannelArguments args;
-    args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
+    // Also how long one attempt to connect may take.
+    args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
     args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
     args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
     args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);

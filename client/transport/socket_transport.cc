@@ -60,24 +60,25 @@ SocketTransport::~SocketTransport() {
 absl::Status SocketTransport::Connect(int64_t deadline_ns) {
   MutexLock connect_lock(&connect_mu_);
   if (connected()) return absl::OkStatus();
-  {
-    // The last users of the old connection leave at once: it is shut down.
-    MutexLock lock(&mu_);
-    while (sending_ || receiving_) {
-      if (!roles_free_.WaitUntil(&mu_, deadline_ns))
-        return absl::DeadlineExceededError("the old connection is still in use");
-    }
-  }
   NRAM_ASSIGN_OR_RETURN(UniqueFd fd, ConnectSocket(address_, deadline_ns));
   NRAM_ASSIGN_OR_RETURN(const CreditWindow window, SayHello(fd.get(), deadline_ns));
+  // The last users of the old connection leave at once, it is shut down; what they left behind ends here.
+  FailIfIdleAndBroken();
   MutexLock lock(&mu_);
-  CHECK(!sending_ && !receiving_ && queue_.head == nullptr && requests_out_ == 0);
+  while (sending_ || receiving_ || queue_.head != nullptr || requests_out_ > 0) {
+    if (MonotonicNs() >= deadline_ns) return absl::DeadlineExceededError("the old connection is still in use");
+    roles_free_.WaitUntil(&mu_, DeadlineAfterMs(1));
+    mu_.Unlock();
+    FailIfIdleAndBroken();
+    mu_.Lock();
+  }
   fd_ = std::move(fd);
   reader_.emplace();
   landing_call_ = nullptr;
   batch_ = {};
   window_ = window;
   next_request_id_ = 2;
+  last_sent_id_ = 1;
   send_blocked_ = armed_ = fd_registered_ = false;
   connected_.store(true, std::memory_order_release);
   return absl::OkStatus();
@@ -175,7 +176,7 @@ void SocketTransport::Start(Call* call) {
 
 bool SocketTransport::FillBatchLocked() {
   if (!batch_.empty()) return true;
-  batch_.calls = batch_.piece_count = batch_.next_piece = 0;
+  batch_.calls = batch_.calls_sent = batch_.piece_count = batch_.next_piece = 0;
   while (queue_.head != nullptr && batch_.calls < kBatchCallsMax) {
     Call* call = queue_.head;
     const bool credit = requests_out_ == 0 || (requests_out_ < window_.requests &&
@@ -187,6 +188,7 @@ bool SocketTransport::FillBatchLocked() {
     queue_.Pop();
     --queued_;
     AppendToBatchLocked(call);
+    batch_.end_piece[batch_.calls - 1] = batch_.piece_count;
   }
   return !batch_.empty();
 }
@@ -226,7 +228,12 @@ void SocketTransport::SendLocked() {
     mu_.Lock();
     if (n > 0) {
       batch_.Advance(n);
+      for (; batch_.calls_sent < batch_.calls && batch_.end_piece[batch_.calls_sent] <= batch_.next_piece;
+           ++last_sent_id_) {
+        ++batch_.calls_sent;
+      }
       send_blocked_ = false;
+      if (reply_waits_) roles_free_.SignalAll();
     } else if (error == EAGAIN) {
       send_blocked_ = true;
       break;
@@ -235,7 +242,7 @@ void SocketTransport::SendLocked() {
     }
   }
   sending_ = false;
-  if (!connected()) roles_free_.SignalAll();
+  if (!connected() || reply_waits_) roles_free_.SignalAll();
 }
 
 void SocketTransport::CountLocked(const Call& call, int change) {
@@ -253,6 +260,12 @@ absl::StatusOr<bool> SocketTransport::OnHeader(const FrameHeader& reply, absl::S
                                                Landing* landing) {
   MutexLock lock(&mu_);
   if (!connected()) return absl::UnavailableError("disconnected");
+  // Nobody answers what was not sent whole; and its buffers are still being sent from. The reply may be faster than the
+  // sender's own notice, but that is a matter of microseconds.
+  reply_waits_ = true;
+  while (reply.request_id > last_sent_id_ && sending_) roles_free_.WaitUntil(&mu_, DeadlineAfterMs(100));
+  reply_waits_ = false;
+  if (reply.request_id > last_sent_id_) return absl::InvalidArgumentError("a reply to a request that was not sent");
   Call* call = slots_[reply.request_id % kSlots];
   if (!reply.is_reply() || call == nullptr || call->request.request_id != reply.request_id) {
     return absl::InvalidArgumentError("a reply to no request of ours");
@@ -412,6 +425,8 @@ void SocketTransport::FailAll() {
   CallQueue failed;
   {
     MutexLock lock(&mu_);
+    // Sending does not block, so this is short.
+    while (sending_) roles_free_.WaitUntil(&mu_, DeadlineAfterMs(100));
     for (Call*& slot : slots_) {
       if (slot != nullptr) failed.Push(slot);
       slot = nullptr;

@@ -69,7 +69,9 @@ class SocketTransport : public Transport, private FrameReader::Handler, private 
   struct Batch {
     std::array<std::array<std::byte, kFrameHeaderBytes>, kBatchCallsMax> headers;
     std::array<iovec, kBatchPiecesMax> pieces;
+    std::array<size_t, kBatchCallsMax> end_piece;  // where each call's pieces end
     size_t calls = 0;
+    size_t calls_sent = 0;  // whole
     size_t piece_count = 0;
     size_t next_piece = 0;
 
@@ -104,7 +106,8 @@ class SocketTransport : public Transport, private FrameReader::Handler, private 
   void SleepAsFollower(Call* call) ABSL_LOCKS_EXCLUDED(mu_);
   // Marks the connection broken; whoever holds the receiving role fails the calls.
   void BreakLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Completes all calls of a broken connection. The caller holds the receiving role.
+  // Completes all calls of a broken connection, when nobody sends from their buffers any more. The caller holds the
+  // receiving role.
   void FailAll() ABSL_LOCKS_EXCLUDED(mu_);
   void FailIfIdleAndBroken() ABSL_LOCKS_EXCLUDED(mu_);
   bool HasExpiredLocked(int64_t now_ns) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -124,6 +127,7 @@ class SocketTransport : public Transport, private FrameReader::Handler, private 
   int queued_ ABSL_GUARDED_BY(mu_) = 0;
   std::array<Call*, kSlots> slots_ ABSL_GUARDED_BY(mu_){};
   uint64_t next_request_id_ ABSL_GUARDED_BY(mu_) = 2;  // hello was 1
+  uint64_t last_sent_id_ ABSL_GUARDED_BY(mu_) = 1;     // of those that were sent whole
   uint32_t requests_out_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t credit_out_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   int unwaited_ ABSL_GUARDED_BY(mu_) = 0;  // calls with `done`, queued or sent, that the poller receives
@@ -131,6 +135,7 @@ class SocketTransport : public Transport, private FrameReader::Handler, private 
   bool sending_ ABSL_GUARDED_BY(mu_) = false;
   bool send_blocked_ ABSL_GUARDED_BY(mu_) = false;
   bool receiving_ ABSL_GUARDED_BY(mu_) = false;
+  bool reply_waits_ ABSL_GUARDED_BY(mu_) = false;  // for the sender's notice that its request was sent
   bool armed_ ABSL_GUARDED_BY(mu_) = false;
   bool fd_registered_ ABSL_GUARDED_BY(mu_) = false;
   std::vector<Call*> followers_ ABSL_GUARDED_BY(mu_);  // capacity kept

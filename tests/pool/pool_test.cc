@@ -184,7 +184,7 @@ TEST(PoolTest, OpenLeavesOutWhoDoesNotAnswerAndTakesHimInLater) {
   TestPool servers(2);
   servers.StopServer(1);
   PoolOptions options = servers.Options();
-  options.open_timeout_ms = 300;
+  options.open_timeout_ms = 3000;
   auto pool = TestPool::Open(options);
   EXPECT_TRUE(pool->link(0)->up());
   EXPECT_FALSE(pool->link(1)->up());
