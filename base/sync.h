@@ -6,6 +6,7 @@
 // And a futex with a deadline, for waits that must not allocate.
 
 #include <linux/futex.h>
+#include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -15,7 +16,6 @@
 #include <cstdint>
 #include <ctime>
 #include <mutex>
-#include <shared_mutex>
 
 #include "absl/base/thread_annotations.h"
 
@@ -32,15 +32,28 @@ class ABSL_LOCKABLE Mutex {
   std::mutex mu_;
 };
 
+// Readers that come while a writer waits let him go first; with std::shared_mutex, whose glibc default is the other way
+// round, a few busy readers could keep a writer out for ever. So a reader must not lock it twice.
 class ABSL_LOCKABLE SharedMutex {
  public:
-  void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() { mu_.lock(); }
-  void Unlock() ABSL_UNLOCK_FUNCTION() { mu_.unlock(); }
-  void ReaderLock() ABSL_SHARED_LOCK_FUNCTION() { mu_.lock_shared(); }
-  void ReaderUnlock() ABSL_UNLOCK_FUNCTION() { mu_.unlock_shared(); }
+  SharedMutex() {
+    pthread_rwlockattr_t attributes;
+    pthread_rwlockattr_init(&attributes);
+    pthread_rwlockattr_setkind_np(&attributes, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
+    pthread_rwlock_init(&lock_, &attributes);
+    pthread_rwlockattr_destroy(&attributes);
+  }
+  ~SharedMutex() { pthread_rwlock_destroy(&lock_); }
+  SharedMutex(const SharedMutex&) = delete;
+  SharedMutex& operator=(const SharedMutex&) = delete;
+
+  void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() { pthread_rwlock_wrlock(&lock_); }
+  void Unlock() ABSL_UNLOCK_FUNCTION() { pthread_rwlock_unlock(&lock_); }
+  void ReaderLock() ABSL_SHARED_LOCK_FUNCTION() { pthread_rwlock_rdlock(&lock_); }
+  void ReaderUnlock() ABSL_UNLOCK_FUNCTION() { pthread_rwlock_unlock(&lock_); }
 
  private:
-  std::shared_mutex mu_;
+  pthread_rwlock_t lock_;
 };
 
 class ABSL_SCOPED_LOCKABLE MutexLock {

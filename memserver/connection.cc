@@ -53,7 +53,7 @@ absl::StatusOr<bool> Connection::Flush() {
 
 absl::StatusOr<Connection::State> Connection::Pump(int64_t now_ns) {
   if (reply_.data == nullptr) {
-    reply_ = {buffers_->Take(), ReplyBuffers::kBufferBytes, 0};
+    reply_ = {buffers_->Take(), ReplyBuffers::kBufferBytes, 0, fd_.get()};
     if (reply_.data == nullptr) return State::kStarved;
   }
   State state = State::kMore;

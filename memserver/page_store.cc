@@ -300,6 +300,45 @@ Reason PageStore::Read(RegionId id, uint32_t epoch, const ChunkRange& range, Chu
   return Reason::kOk;
 }
 
+Reason PageStore::ReadInPlace(
+    RegionId id, uint32_t epoch, const ChunkRange& range,
+    absl::FunctionRef<void(absl::Span<const ChunkMask> masks, absl::Span<const iovec> chunks)> send) {
+  Count(&counters_.reads);
+  const uint64_t first_page = range.first_page();
+  const uint64_t pages = range.pages();
+  std::array<ChunkMask, kPagesPerFrame> masks;
+  std::array<iovec, kPagesPerFrame + 2 * kChunksPerPage> pieces;
+  size_t count = 0;
+  uint64_t bytes = 0;
+  const Shard& at = shard(id);
+  ReaderLock lock(&at.mu);
+  const auto it = at.regions.find(Raw(id));
+  if (it == at.regions.end()) return Reason::kUnknownRegion;
+  const Region& region = *it->second;
+  if (epoch != 0 && region.epoch != epoch) {
+    Count(&counters_.refused_stale);
+    return Reason::kStaleEpoch;
+  }
+  for (uint64_t i = 0; i < pages; ++i) {
+    const PageEntry entry = region.index.Find(first_page + i);
+    masks[i] = static_cast<ChunkMask>(entry.mask & MaskOfPage(range, first_page + i));
+    if (masks[i] == 0) continue;
+    std::byte* const frame = arena_->Data(entry.frame);
+    if (masks[i] == entry.mask) {
+      pieces[count++] = {frame, std::popcount(masks[i]) * kChunkBytes};
+    } else {
+      // Only the first and the last page are cut by the range.
+      for (uint32_t rest = masks[i]; rest != 0; rest &= rest - 1) {
+        pieces[count++] = {frame + PackedOffset(entry.mask, std::countr_zero(rest)), kChunkBytes};
+      }
+    }
+    bytes += std::popcount(masks[i]) * kChunkBytes;
+  }
+  Count(&counters_.bytes_read, bytes);
+  send({masks.data(), pages}, {pieces.data(), count});
+  return Reason::kOk;
+}
+
 void PageStore::DropPages(Region* region, uint64_t begin_page, uint64_t end_page) {
   int64_t pages = 0;
   int64_t chunks = 0;

@@ -7,6 +7,8 @@
 // proto/frame_reader.h); once its checksum is right, whole pages are swapped in and parts are merged, under the lock of
 // the region's shard, so that a chunk is seen whole or not at all. Reads copy out under the same lock.
 
+#include <sys/uio.h>
+
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -94,6 +96,11 @@ class PageStore {
   // region.
   Reason Read(RegionId id, uint32_t epoch, const ChunkRange& range, ChunkMask* masks, std::byte* out,
               size_t* out_bytes);
+
+  // The same without the copy: calls `send` with the masks and the places of the stored chunks, in order, while the
+  // shard's lock is held shared, so that they do not change. `send` must not block.
+  Reason ReadInPlace(RegionId id, uint32_t epoch, const ChunkRange& range,
+                     absl::FunctionRef<void(absl::Span<const ChunkMask> masks, absl::Span<const iovec> chunks)> send);
 
   // Makes the range a hole. Long ranges are done in steps, others get their turn between them.
   Reason Trim(Lease* lease, RegionId id, uint32_t epoch, const ChunkRange& range);

@@ -47,7 +47,11 @@ class Session : public FrameService, public LeaseConnection {
 
  private:
   absl::Status Hello(const FrameHeader& request, FrameHeader* reply);
+  // A reply from here on is worth sending from where it lies.
+  static constexpr uint64_t kDirectBytes = 32 * 1024;
+
   void ReadInto(const FrameHeader& request, FrameHeader* header, ReplyBuffer* reply);
+  absl::Status ReadDirect(const FrameHeader& request, FrameHeader* header, ReplyBuffer* reply);
   void ReturnLanding();
 
   const SessionContext context_;

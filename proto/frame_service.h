@@ -21,6 +21,9 @@ struct ReplyBuffer {
   std::byte* data = nullptr;
   size_t capacity = 0;
   size_t used = 0;
+  // While nothing waits in the buffer, a large reply may be sent from where it lies to this socket without blocking,
+  // and only what the socket does not take be appended. -1: no.
+  int direct_fd = -1;
 
   size_t room() const { return capacity - used; }
 };

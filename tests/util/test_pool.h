@@ -31,6 +31,7 @@ class TestPool {
     MemServerOptions options;
     options.donate_bytes = donate_bytes_;
     options.port = ports_[i];
+    options.data_port = 0;
     options.workers_per_class = 1;
     options.baseline_bytes_for_test = 8 * kMiB;
     options.lease_ttl_ms = lease_ttl_ms;
