@@ -42,9 +42,7 @@ struct SpinOptions {
 };
 
 // Between two looks at a socket. Looking takes the socket's lock, which whoever delivers to it needs.
-inline void SpinPause() {
-  for (int i = 0; i < 4; ++i) __builtin_ia32_pause();
-}
+inline void SpinPause() { __builtin_ia32_pause(); }
 
 // Decides for one waiter how long its next wait may poll: as long as the limit while waits usually end about that soon,
 // and not at all while they usually do not, but for a try now and then. Not thread-safe.
