@@ -4,6 +4,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <utility>
 
@@ -255,45 +256,47 @@ absl::Status Region::Reserve(uint64_t offset, uint64_t length, const IoOptions& 
   return status;
 }
 
-absl::Status Region::ForEachServer(Op op, const ChunkRange& range, const IoOptions& options) {
-  struct Errand {
-    Call call;
-    ServerLink* link = nullptr;
-    Transport* transport = nullptr;
-    uint64_t incarnation = 0;
-  };
-  std::vector<Presence> where;
-  {
-    MutexLock lock(&mu_);
-    for (const Presence& presence : presences_) {
-      if (presence.incarnation != 0) where.push_back(presence);
-    }
-  }
-  const int64_t deadline_ns =
-      DeadlineAfterMs(options.timeout_ms > 0 ? options.timeout_ms : pool_->options().io_timeout_ms);
-  const auto errands = std::make_unique<Errand[]>(where.size());
-  const auto start = [&](Errand* errand) {
-    errand->call.request = {};
-    errand->call.request.op = op;
-    errand->call.request.subject = Raw(id_);
-    errand->call.request.epoch = Raw(epoch_);
-    errand->call.request.range = range;
-    errand->call.deadline_ns = deadline_ns;
-    errand->transport = errand->link->transport(options.io_class);
-    if (errand->transport == nullptr) {
-      CompleteCall(&errand->call, absl::StatusCode::kUnavailable, Reason::kOk, 0);
+// A request without payload that goes to one server on a region's behalf.
+struct Region::Errand {
+  Call call;
+  Region* region = nullptr;
+  ServerLink* link = nullptr;
+  Transport* transport = nullptr;
+  uint64_t incarnation = 0;
+
+  void Start(IoClass io_class) {
+    transport = link->transport(io_class);
+    if (transport == nullptr) {
+      CompleteCall(&call, absl::StatusCode::kUnavailable, Reason::kOk, 0);
     } else {
-      errand->transport->Start(&errand->call);
+      transport->Start(&call);
     }
-  };
-  absl::Status first_error;
-  for (size_t i = 0; i < where.size(); ++i) {
-    errands[i].link = pool_->link(where[i].server);
-    errands[i].incarnation = where[i].incarnation;
-    if (errands[i].link->incarnation() == errands[i].incarnation) start(&errands[i]);
   }
-  for (size_t i = 0; i < where.size(); ++i) {
-    Errand& errand = errands[i];
+};
+
+void Region::AddErrands(Op op, const ChunkRange& range, int64_t deadline_ns, std::deque<Errand>* errands) {
+  MutexLock lock(&mu_);
+  for (const Presence& presence : presences_) {
+    if (presence.incarnation == 0) continue;
+    Errand& errand = errands->emplace_back();
+    errand.call.request.op = op;
+    errand.call.request.subject = Raw(id_);
+    errand.call.request.epoch = Raw(epoch_);
+    errand.call.request.range = range;
+    errand.call.deadline_ns = deadline_ns;
+    errand.region = this;
+    errand.link = pool_->link(presence.server);
+    errand.incarnation = presence.incarnation;
+  }
+}
+
+absl::Status Region::RunErrands(std::deque<Errand>* errands, IoClass io_class) {
+  absl::Status first_error;
+  for (Errand& errand : *errands) {
+    if (errand.link->incarnation() == errand.incarnation) errand.Start(io_class);
+  }
+  for (Errand& errand : *errands) {
+    const Op op = errand.call.request.op;
     absl::Status status;
     while (true) {
       if (errand.link->incarnation() != errand.incarnation) {
@@ -302,6 +305,7 @@ absl::Status Region::ForEachServer(Op op, const ChunkRange& range, const IoOptio
           status = absl::DataLossError(absl::StrCat("memory server ", errand.link->name(), " has restarted"));
         break;
       }
+      if (errand.transport == nullptr) errand.Start(io_class);
       if (errand.transport != nullptr) errand.transport->Wait(&errand.call);
       status = CallStatus(errand.call, errand.link->name());
       if (errand.call.code == absl::StatusCode::kOk && errand.call.reason == Reason::kUnknownRegion) {
@@ -312,18 +316,37 @@ absl::Status Region::ForEachServer(Op op, const ChunkRange& range, const IoOptio
                          (errand.call.code == absl::StatusCode::kOk && errand.call.reason == Reason::kLeaseEnded);
       if (!again) break;
       errand.link->Suspect();
-      const absl::Status usable = errand.link->AwaitUsable(deadline_ns);
-      if (!usable.ok() || MonotonicNs() >= deadline_ns) {
+      const absl::Status usable = errand.link->AwaitUsable(errand.call.deadline_ns);
+      if (!usable.ok() || MonotonicNs() >= errand.call.deadline_ns) {
         status = absl::UnavailableError(usable.ok() ? status.message() : usable.message());
         break;
       }
       poll(nullptr, 0, 1);
-      start(&errand);
+      errand.Start(io_class);
     }
     errand.link->NoteFreed();
     if (first_error.ok()) first_error = status;
   }
   return first_error;
+}
+
+absl::Status Region::ForEachServer(Op op, const ChunkRange& range, const IoOptions& options) {
+  std::deque<Errand> errands;
+  AddErrands(op, range, DeadlineAfterMs(options.timeout_ms > 0 ? options.timeout_ms : pool_->options().io_timeout_ms),
+             &errands);
+  return RunErrands(&errands, options.io_class);
+}
+
+absl::Status Region::DestroyAll(absl::Span<const std::unique_ptr<Region>> regions) {
+  std::deque<Errand> errands;
+  for (const auto& region : regions) {
+    {
+      MutexLock lock(&region->mu_);
+      if (std::exchange(region->destroyed_, true)) continue;
+    }
+    region->AddErrands(Op::kDestroy, {}, DeadlineAfterMs(region->pool_->options().io_timeout_ms), &errands);
+  }
+  return RunErrands(&errands, IoClass::kBulk);
 }
 
 absl::Status Region::Trim(uint64_t offset, uint64_t length, const IoOptions& options) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -112,7 +113,11 @@ class Region {
   void NoteCreated(uint16_t server, uint64_t incarnation);
   bool TakeReserved(uint16_t server, uint64_t bytes);
   void ReturnReserved(uint16_t server, uint64_t taken_bytes, uint64_t used_bytes);
-  // Sends one request without payload to every server that holds part of the region.
+  struct Errand;
+  // One for every server that holds part of the region; started by RunErrands, which returns the first error.
+  void AddErrands(Op op, const ChunkRange& range, int64_t deadline_ns, std::deque<Errand>* errands);
+  static absl::Status RunErrands(std::deque<Errand>* errands, IoClass io_class);
+  static absl::Status DestroyAll(absl::Span<const std::unique_ptr<Region>> regions);
   absl::Status ForEachServer(Op op, const ChunkRange& range, const IoOptions& options);
 
   Pool* const pool_;

@@ -1,0 +1,55 @@
+#ifndef NRAM_FSD_BLOCK_FILE_H_
+#define NRAM_FSD_BLOCK_FILE_H_
+
+// The seam between files and where their bytes are: the pool, this process's memory, or nowhere.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+namespace nram {
+
+// The stored bytes of one file: sparse, up to 2^62, zeros where nothing was written. Offsets and lengths are multiples
+// of 512. Thread-safe like Region, whose errors these are too (client/pool/region.h). Each operation blocks, for a
+// bounded time.
+class BlockFile {
+ public:
+  virtual ~BlockFile() = default;
+  virtual absl::Status Read(uint64_t offset, absl::Span<std::byte> to) = 0;
+  virtual absl::Status Write(uint64_t offset, absl::Span<const std::byte> from) = 0;
+  // Makes a hole and frees its memory.
+  virtual absl::Status Trim(uint64_t offset, uint64_t length) = 0;
+  // Later writes to the range do not fail for lack of room.
+  virtual absl::Status Reserve(uint64_t offset, uint64_t length) = 0;
+};
+
+struct StoreCapacity {
+  uint64_t total_bytes = 0;
+  uint64_t free_bytes = 0;
+};
+
+// Thread-safe.
+class BlockStore {
+ public:
+  virtual ~BlockStore() = default;
+  // Takes no round trip.
+  virtual absl::StatusOr<std::unique_ptr<BlockFile>> Create() = 0;
+  // Frees all that these files, which nobody uses, have stored. Blocks until it is done or given up.
+  virtual void Destroy(std::vector<std::unique_ptr<BlockFile>> files) = 0;
+  // As of the last time that the servers were heard of.
+  virtual StoreCapacity Capacity() const = 0;
+};
+
+// Pages in this process's memory, at most `bytes_max` of them: the ceiling that the pool is measured against.
+std::unique_ptr<BlockStore> NewMemoryStore(uint64_t bytes_max);
+// Forgets what is written and reads zeros: what FUSE itself costs.
+std::unique_ptr<BlockStore> NewNullStore();
+
+}  // namespace nram
+
+#endif  // NRAM_FSD_BLOCK_FILE_H_

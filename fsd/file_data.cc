@@ -1,0 +1,362 @@
+#include "fsd/file_data.h"
+
+#include <glog/logging.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/status.h"
+
+namespace nram {
+namespace {
+
+constexpr uint64_t RoundDown(uint64_t offset, uint64_t unit) { return offset / unit * unit; }
+constexpr uint64_t RoundUp(uint64_t offset, uint64_t unit) { return (offset + unit - 1) / unit * unit; }
+
+constexpr int64_t kAwaitFreedMs = 2'000;
+
+}  // namespace
+
+FileData::~FileData() { store_->ReturnPages(pages_.size()); }
+
+uint64_t FileData::blocks() const {
+  MutexLock lock(store_->PagesLock(this));
+  return pages_.size() * kChunksPerPage;
+}
+
+Errno FileData::CheckRange(uint64_t offset, uint64_t length) const {
+  if (offset > kRegionBytesMax || length > kRegionBytesMax - offset) return Err(EFBIG);
+  return Errno::kOk;
+}
+
+uint64_t FileData::CountPages(uint64_t offset, uint64_t end) const {
+  MutexLock lock(store_->PagesLock(this));
+  return pages_.Count(offset / kPageBytes, RoundUp(end, kPageBytes) / kPageBytes);
+}
+
+Errno FileData::TakePages(uint64_t offset, uint64_t end) {
+  const uint64_t first = offset / kPageBytes;
+  const uint64_t last = RoundUp(end, kPageBytes) / kPageBytes;
+  MutexLock lock(store_->PagesLock(this));
+  const uint64_t missing = last - first - pages_.Count(first, last);
+  if (missing == 0) return Errno::kOk;
+  if (!store_->TryTakePages(missing)) return Err(ENOSPC);
+  pages_.Add(first, last);
+  return Errno::kOk;
+}
+
+void FileData::ReturnPages(uint64_t first, uint64_t end) {
+  MutexLock lock(store_->PagesLock(this));
+  if (first < end) store_->ReturnPages(pages_.Remove(first, end));
+}
+
+BlockFile* FileData::File(absl::Status* status) {
+  MutexLock lock(store_->PagesLock(this));
+  if (file_ == nullptr) {
+    absl::StatusOr<std::unique_ptr<BlockFile>> file = store_->blocks_->Create();
+    *status = file.status();
+    if (file.ok()) file_ = *std::move(file);
+  }
+  return file_.get();
+}
+
+void FileData::GrowTo(uint64_t size) {
+  uint64_t seen = size_.load();
+  while (seen < size && !size_.compare_exchange_weak(seen, size)) {
+  }
+}
+
+Errno FileData::Read(uint64_t offset, size_t size, PaddedBytes buffer, absl::Span<const std::byte>* got) {
+  ReaderLock lock(&mu_);
+  const uint64_t file_size = size_.load();
+  const uint64_t end = std::min(offset + std::min<uint64_t>(size, kRegionBytesMax), file_size);
+  *got = {};
+  if (offset >= end) return Errno::kOk;
+  const uint64_t from = RoundDown(offset, kChunkBytes);
+  const absl::Span<std::byte> chunks(buffer.data, RoundUp(end, kChunkBytes) - from);
+  CHECK_LE(chunks.size(), buffer.size + PaddedBytes::kPadBytes);
+  if (CountPages(offset, end) == 0) {
+    memset(chunks.data(), 0, chunks.size());
+  } else {
+    absl::Status status;
+    BlockFile* const file = File(&status);
+    if (status.ok()) status = file->Read(from, chunks);
+    if (!status.ok()) {
+      LOG_EVERY_N(WARNING, 100) << "read: " << status;
+      return ErrnoOf(status);
+    }
+  }
+  *got = chunks.subspan(offset - from, end - offset);
+  return Errno::kOk;
+}
+
+Errno FileData::WriteAligned(uint64_t offset, absl::Span<const std::byte> bytes) {
+  for (bool again = false;; again = true) {
+    Errno error = TakePages(offset, offset + bytes.size());
+    if (Ok(error)) {
+      absl::Status status;
+      BlockFile* const file = File(&status);
+      if (status.ok()) status = file->Write(offset, bytes);
+      error = ErrnoOf(status);
+      if (!status.ok() && error != Err(ENOSPC)) {
+        LOG_EVERY_N(WARNING, 100) << "write: " << status;
+      }
+    }
+    if (Ok(error)) return error;
+    if (offset + bytes.size() > size_.load()) tail_unsure_ = true;
+    // What was deleted a moment ago is room too.
+    if (again || error != Err(ENOSPC) || !store_->AwaitFreed()) return error;
+  }
+}
+
+Errno FileData::RoundOut(uint64_t* offset, PaddedBytes* bytes) {
+  const uint64_t file_size = size_.load();
+  const uint64_t end = *offset + bytes->size;
+  const uint64_t chunk_first = RoundDown(*offset, kChunkBytes);
+  const uint64_t chunk_last = RoundDown(end, kChunkBytes);
+  std::byte chunk[kChunkBytes];
+  // What the file has there now: nothing behind its end, nothing where no page is.
+  const auto load = [&](uint64_t at) {
+    if (at >= file_size || CountPages(at, at + 1) == 0) {
+      memset(chunk, 0, sizeof chunk);
+      return Errno::kOk;
+    }
+    absl::Status status;
+    BlockFile* const file = File(&status);
+    if (status.ok()) status = file->Read(at, absl::MakeSpan(chunk));
+    if (file_size - at < kChunkBytes) memset(chunk + (file_size - at), 0, kChunkBytes - (file_size - at));
+    return ErrnoOf(status);
+  };
+  const size_t head = *offset - chunk_first;
+  const size_t tail = end > chunk_last ? chunk_last + kChunkBytes - end : 0;
+  if (head > 0) {
+    NRAM_RETURN_IF_ERRNO(load(chunk_first));
+    memcpy(bytes->data - head, chunk, head);
+  }
+  if (tail > 0) {
+    // The same chunk need not be read twice.
+    if (head == 0 || chunk_last != chunk_first) {
+      if (end >= file_size) {
+        memset(chunk, 0, sizeof chunk);
+      } else {
+        NRAM_RETURN_IF_ERRNO(load(chunk_last));
+      }
+    }
+    memcpy(bytes->data + bytes->size, chunk + kChunkBytes - tail, tail);
+  }
+  bytes->data -= head;
+  bytes->size += head + tail;
+  *offset = chunk_first;
+  return Errno::kOk;
+}
+
+Errno FileData::CleanTail() {
+  if (!tail_unsure_) return Errno::kOk;
+  NRAM_RETURN_IF_ERRNO(ZeroRange(size_.load(), kRegionBytesMax));
+  tail_unsure_ = false;
+  return Errno::kOk;
+}
+
+Errno FileData::Write(uint64_t offset, PaddedBytes bytes) {
+  if (bytes.size == 0) return Errno::kOk;
+  NRAM_RETURN_IF_ERRNO(CheckRange(offset, bytes.size));
+  const uint64_t end = offset + bytes.size;
+  const bool aligned = offset % kChunkBytes == 0 && end % kChunkBytes == 0;
+  if (aligned) {
+    ReaderLock lock(&mu_);
+    if (!tail_unsure_) {
+      NRAM_RETURN_IF_ERRNO(WriteAligned(offset, {bytes.data, bytes.size}));
+      GrowTo(end);
+      return Errno::kOk;
+    }
+  }
+  WriterLock lock(&mu_);
+  NRAM_RETURN_IF_ERRNO(CleanTail());
+  if (!aligned) NRAM_RETURN_IF_ERRNO(RoundOut(&offset, &bytes));
+  NRAM_RETURN_IF_ERRNO(WriteAligned(offset, {bytes.data, bytes.size}));
+  GrowTo(end);
+  return Errno::kOk;
+}
+
+Errno FileData::ZeroWithinChunk(uint64_t offset, uint64_t end) {
+  if (offset == end || CountPages(offset, end) == 0) return Errno::kOk;
+  std::byte chunk[kChunkBytes];
+  absl::Status status;
+  BlockFile* const file = File(&status);
+  const uint64_t at = RoundDown(offset, kChunkBytes);
+  if (status.ok()) status = file->Read(at, absl::MakeSpan(chunk));
+  if (status.ok()) {
+    memset(chunk + (offset - at), 0, end - offset);
+    status = file->Write(at, chunk);
+  }
+  return ErrnoOf(status);
+}
+
+Errno FileData::ZeroRange(uint64_t offset, uint64_t end) {
+  if (offset >= end || CountPages(offset, end) == 0) return Errno::kOk;
+  const uint64_t first = RoundUp(offset, kChunkBytes);
+  const uint64_t last = RoundDown(end, kChunkBytes);
+  if (first > last) return ZeroWithinChunk(offset, end);
+  NRAM_RETURN_IF_ERRNO(ZeroWithinChunk(offset, first));
+  NRAM_RETURN_IF_ERRNO(ZeroWithinChunk(last, end));
+  if (first == last) return Errno::kOk;
+  absl::Status status;
+  BlockFile* const file = File(&status);
+  if (status.ok()) status = file->Trim(first, last - first);
+  if (!status.ok()) return ErrnoOf(status);
+  ReturnPages(RoundUp(offset, kPageBytes) / kPageBytes, end / kPageBytes);
+  return Errno::kOk;
+}
+
+Errno FileData::Truncate(uint64_t size) {
+  NRAM_RETURN_IF_ERRNO(CheckRange(size, 0));
+  WriterLock lock(&mu_);
+  if (size == 0) {
+    // A fresh start, also after a loss.
+    std::unique_ptr<BlockFile> file;
+    {
+      MutexLock pages_lock(store_->PagesLock(this));
+      file = std::move(file_);
+      store_->ReturnPages(pages_.Remove(0, PageSet::kNone));
+    }
+    if (file != nullptr) store_->Free(std::move(file));
+    tail_unsure_ = false;
+    size_ = 0;
+    return Errno::kOk;
+  }
+  if (size < size_.load()) {
+    NRAM_RETURN_IF_ERRNO(ZeroRange(size, kRegionBytesMax));
+  } else {
+    NRAM_RETURN_IF_ERRNO(CleanTail());
+  }
+  size_ = size;
+  return Errno::kOk;
+}
+
+Errno FileData::Allocate(uint64_t offset, uint64_t length, bool keep_size) {
+  NRAM_RETURN_IF_ERRNO(CheckRange(offset, length));
+  WriterLock lock(&mu_);
+  NRAM_RETURN_IF_ERRNO(CleanTail());
+  const uint64_t end = offset + length;
+  const uint64_t first_page = offset / kPageBytes;
+  const uint64_t end_page = RoundUp(end, kPageBytes) / kPageBytes;
+  const uint64_t missing = end_page - first_page - CountPages(offset, end);
+  for (bool again = false; missing > 0; again = true) {
+    Errno error = store_->HasPages(missing) ? Errno::kOk : Err(ENOSPC);
+    if (Ok(error)) {
+      absl::Status status;
+      BlockFile* const file = File(&status);
+      if (status.ok()) status = file->Reserve(first_page * kPageBytes, (end_page - first_page) * kPageBytes);
+      error = ErrnoOf(status);
+    }
+    if (Ok(error)) error = TakePages(offset, end);
+    if (Ok(error)) break;
+    if (again || error != Err(ENOSPC) || !store_->AwaitFreed()) return error;
+  }
+  if (!keep_size) GrowTo(end);
+  return Errno::kOk;
+}
+
+Errno FileData::PunchHole(uint64_t offset, uint64_t length) {
+  NRAM_RETURN_IF_ERRNO(CheckRange(offset, length));
+  WriterLock lock(&mu_);
+  return ZeroRange(offset, offset + length);
+}
+
+Errno FileData::SeekData(uint64_t offset, uint64_t* found) const {
+  ReaderLock lock(&mu_);
+  if (offset >= size_.load()) return Err(ENXIO);
+  MutexLock pages_lock(store_->PagesLock(this));
+  const uint64_t page = pages_.NextIn(offset / kPageBytes);
+  if (page == PageSet::kNone || page * kPageBytes >= size_.load()) return Err(ENXIO);
+  *found = std::max(offset, page * kPageBytes);
+  return Errno::kOk;
+}
+
+Errno FileData::SeekHole(uint64_t offset, uint64_t* found) const {
+  ReaderLock lock(&mu_);
+  if (offset >= size_.load()) return Err(ENXIO);
+  MutexLock pages_lock(store_->PagesLock(this));
+  *found = std::min(std::max(offset, pages_.NextOut(offset / kPageBytes) * kPageBytes), size_.load());
+  return Errno::kOk;
+}
+
+FileStore::FileStore(BlockStore* blocks, uint64_t bytes_max)
+    : blocks_(blocks),
+      pages_max_(std::min<uint64_t>(bytes_max / kPageBytes, INT64_MAX)),
+      pages_left_(static_cast<int64_t>(pages_max_)),
+      thread_([this] { RunFreeing(); }) {
+  pthread_setname_np(thread_.native_handle(), "nram-free");
+}
+
+FileStore::~FileStore() {
+  {
+    MutexLock lock(&mu_);
+    stopping_ = true;
+    work_.SignalAll();
+  }
+  thread_.join();
+}
+
+bool FileStore::TryTakePages(uint64_t pages) {
+  int64_t left = pages_left_.load();
+  do {
+    if (left < 0 || static_cast<uint64_t>(left) < pages) return false;
+  } while (!pages_left_.compare_exchange_weak(left, left - static_cast<int64_t>(pages)));
+  return true;
+}
+
+void FileStore::Bury(std::unique_ptr<FileBody> body) {
+  auto* const file = static_cast<FileData*>(body.get());
+  if (file->file_ != nullptr) Free(std::move(file->file_));
+}
+
+void FileStore::Free(std::unique_ptr<BlockFile> file) {
+  MutexLock lock(&mu_);
+  to_free_.push_back(std::move(file));
+  ++given_;
+  if (to_free_.size() == 1) work_.Signal();
+}
+
+bool FileStore::AwaitFreed() {
+  const int64_t deadline_ns = DeadlineAfterMs(kAwaitFreedMs);
+  MutexLock lock(&mu_);
+  const uint64_t until = given_;
+  if (done_ >= until) return false;
+  while (done_ < until && freed_.WaitUntil(&mu_, deadline_ns)) {
+  }
+  return true;
+}
+
+void FileStore::RunFreeing() {
+  MutexLock lock(&mu_);
+  while (true) {
+    if (to_free_.empty()) {
+      if (stopping_) return;
+      work_.WaitUntil(&mu_, DeadlineAfterMs(60'000));
+      continue;
+    }
+    std::vector<std::unique_ptr<BlockFile>> batch;
+    const size_t count = std::min(to_free_.size(), kFreeAtOnce);
+    batch.assign(std::make_move_iterator(to_free_.end() - static_cast<ptrdiff_t>(count)),
+                 std::make_move_iterator(to_free_.end()));
+    to_free_.resize(to_free_.size() - count);
+    mu_.Unlock();
+    blocks_->Destroy(std::move(batch));
+    mu_.Lock();
+    done_ += count;
+    freed_.SignalAll();
+  }
+}
+
+StoreCapacity FileStore::Capacity() const {
+  const StoreCapacity store = blocks_->Capacity();
+  const uint64_t limit = pages_max_ * kPageBytes;
+  const uint64_t left = static_cast<uint64_t>(std::max<int64_t>(pages_left_.load(), 0)) * kPageBytes;
+  return {std::min(limit, store.total_bytes), std::min(left, store.free_bytes)};
+}
+
+}  // namespace nram

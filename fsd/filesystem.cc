@@ -1,0 +1,116 @@
+#include "fsd/filesystem.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace nram {
+
+Filesystem::Filesystem(BlockStore* blocks, FilesystemOptions options)
+    : store_(blocks, options.bytes_max), names_([&] {
+        options.names.make_body = [this] { return store_.NewFile(); };
+        options.names.bury = [this](std::unique_ptr<FileBody> body) { store_.Bury(std::move(body)); };
+        return NewLocalNamespace(std::move(options.names));
+      }()) {}
+
+Errno Filesystem::Data(InodeNumber inode, FileData** data) {
+  FileBody* body = nullptr;
+  NRAM_RETURN_IF_ERRNO(names_->Body(inode, &body));
+  *data = static_cast<FileData*>(body);
+  return Errno::kOk;
+}
+
+Errno Filesystem::Read(InodeNumber inode, uint64_t offset, size_t size, PaddedBytes buffer,
+                       absl::Span<const std::byte>* got) {
+  FileData* data = nullptr;
+  NRAM_RETURN_IF_ERRNO(Data(inode, &data));
+  NRAM_RETURN_IF_ERRNO(data->Read(offset, size, buffer, got));
+  names_->TouchAccess(inode);
+  return Errno::kOk;
+}
+
+Errno Filesystem::Write(InodeNumber inode, uint64_t offset, PaddedBytes bytes, bool cached, bool drop_set_id) {
+  FileData* data = nullptr;
+  NRAM_RETURN_IF_ERRNO(Data(inode, &data));
+  NRAM_RETURN_IF_ERRNO(data->Write(offset, bytes));
+  if (!cached || drop_set_id) names_->TouchData(inode, drop_set_id);
+  return Errno::kOk;
+}
+
+Errno Filesystem::SetAttr(InodeNumber inode, const AttrChange& change, std::optional<uint64_t> size,
+                          struct stat* attr) {
+  if (!size) return names_->SetAttr(inode, change, attr);
+  FileData* data = nullptr;
+  NRAM_RETURN_IF_ERRNO(Data(inode, &data));
+  NRAM_RETURN_IF_ERRNO(data->Truncate(*size));
+  if (!change.mtime) names_->TouchData(inode, false);
+  return names_->SetAttr(inode, change, attr);
+}
+
+Errno Filesystem::Allocate(InodeNumber inode, int mode, uint64_t offset, uint64_t length) {
+  FileData* data = nullptr;
+  NRAM_RETURN_IF_ERRNO(Data(inode, &data));
+  const bool keep_size = (mode & FALLOC_FL_KEEP_SIZE) != 0;
+  const int kind = mode & ~FALLOC_FL_KEEP_SIZE;
+  if (kind == FALLOC_FL_PUNCH_HOLE && keep_size) {
+    NRAM_RETURN_IF_ERRNO(data->PunchHole(offset, length));
+  } else if (kind == FALLOC_FL_ZERO_RANGE) {
+    NRAM_RETURN_IF_ERRNO(data->PunchHole(offset, length));
+    NRAM_RETURN_IF_ERRNO(data->Allocate(offset, length, keep_size));
+  } else if (kind == 0) {
+    NRAM_RETURN_IF_ERRNO(data->Allocate(offset, length, keep_size));
+  } else {
+    return Err(EOPNOTSUPP);
+  }
+  names_->TouchData(inode, false);
+  return Errno::kOk;
+}
+
+Errno Filesystem::Seek(InodeNumber inode, uint64_t offset, int whence, uint64_t* found) {
+  FileData* data = nullptr;
+  NRAM_RETURN_IF_ERRNO(Data(inode, &data));
+  if (whence == SEEK_DATA) return data->SeekData(offset, found);
+  if (whence == SEEK_HOLE) return data->SeekHole(offset, found);
+  return Err(EINVAL);
+}
+
+Errno Filesystem::Copy(InodeNumber from, uint64_t from_offset, InodeNumber to, uint64_t to_offset, uint64_t length,
+                       PaddedBytes buffer, uint64_t* copied) {
+  *copied = 0;
+  FileData* source = nullptr;
+  FileData* target = nullptr;
+  NRAM_RETURN_IF_ERRNO(Data(from, &source));
+  NRAM_RETURN_IF_ERRNO(Data(to, &target));
+  while (*copied < length) {
+    absl::Span<const std::byte> got;
+    Errno error = source->Read(from_offset + *copied, std::min<uint64_t>(length - *copied, buffer.size), buffer, &got);
+    // `got` lies in the buffer and its pads are the buffer's.
+    if (Ok(error) && !got.empty()) {
+      error = target->Write(to_offset + *copied, {const_cast<std::byte*>(got.data()), got.size()});
+    }
+    if (!Ok(error)) {
+      if (*copied == 0) return error;
+      break;
+    }
+    if (got.empty()) break;
+    *copied += got.size();
+  }
+  if (*copied > 0) names_->TouchData(to, true);
+  return Errno::kOk;
+}
+
+void Filesystem::StatFs(struct statvfs* stat) const {
+  const StoreCapacity capacity = store_.Capacity();
+  const NamespaceUsage usage = names_->Usage();
+  *stat = {};
+  stat->f_bsize = stat->f_frsize = kPageBytes;
+  stat->f_blocks = capacity.total_bytes / kPageBytes;
+  stat->f_bfree = stat->f_bavail = capacity.free_bytes / kPageBytes;
+  stat->f_files = usage.inodes_max;
+  stat->f_ffree = stat->f_favail = usage.inodes_max - usage.inodes;
+  stat->f_namemax = kNameBytesMax;
+}
+
+}  // namespace nram

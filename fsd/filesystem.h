@@ -1,0 +1,56 @@
+#ifndef NRAM_FSD_FILESYSTEM_H_
+#define NRAM_FSD_FILESYSTEM_H_
+
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "absl/types/span.h"
+#include "fsd/errno.h"
+#include "fsd/file_data.h"
+#include "fsd/namespace.h"
+
+namespace nram {
+
+struct FilesystemOptions {
+  uint64_t bytes_max = UINT64_MAX;
+  LocalNamespaceOptions names;
+};
+
+// Names and data together: what a mount does, without FUSE. Thread-safe. Operations on names are the namespace's own;
+// here is what touches data.
+class Filesystem {
+ public:
+  // `blocks` must outlive it.
+  Filesystem(BlockStore* blocks, FilesystemOptions options);
+
+  Namespace* names() { return names_.get(); }
+
+  Errno Read(InodeNumber inode, uint64_t offset, size_t size, PaddedBytes buffer, absl::Span<const std::byte>* got);
+  // `cached`: written back from the kernel's page cache, which keeps the times itself.
+  Errno Write(InodeNumber inode, uint64_t offset, PaddedBytes bytes, bool cached, bool drop_set_id);
+  // With `size`, truncates or extends first.
+  Errno SetAttr(InodeNumber inode, const AttrChange& change, std::optional<uint64_t> size, struct stat* attr);
+  // fallocate(2): 0, FALLOC_FL_KEEP_SIZE, PUNCH_HOLE | KEEP_SIZE, ZERO_RANGE with and without KEEP_SIZE; else
+  // EOPNOTSUPP.
+  Errno Allocate(InodeNumber inode, int mode, uint64_t offset, uint64_t length);
+  // SEEK_DATA or SEEK_HOLE.
+  Errno Seek(InodeNumber inode, uint64_t offset, int whence, uint64_t* found);
+  // Copies through `buffer`; *copied may be short.
+  Errno Copy(InodeNumber from, uint64_t from_offset, InodeNumber to, uint64_t to_offset, uint64_t length,
+             PaddedBytes buffer, uint64_t* copied);
+  void StatFs(struct statvfs* stat) const;
+
+ private:
+  Errno Data(InodeNumber inode, FileData** data);
+
+  FileStore store_;
+  const std::unique_ptr<Namespace> names_;  // gone before the store that takes its files
+};
+
+}  // namespace nram
+
+#endif  // NRAM_FSD_FILESYSTEM_H_

@@ -1,0 +1,437 @@
+#include "fsd/fuse_adapter.h"
+
+#include <fcntl.h>
+#include <glog/logging.h>
+#include <sys/uio.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <string>
+#include <utility>
+
+namespace nram {
+namespace {
+
+// Only this mount changes anything, so what the kernel was told stays true until it changes it.
+constexpr double kForeverSeconds = 1e9;
+
+thread_local FuseWorker* current_worker = nullptr;
+
+FuseAdapter* AdapterOf(fuse_req_t req) { return static_cast<FuseAdapter*>(fuse_req_userdata(req)); }
+Filesystem* FilesystemOf(fuse_req_t req) { return AdapterOf(req)->filesystem(); }
+Namespace* NamesOf(fuse_req_t req) { return FilesystemOf(req)->names(); }
+
+Caller CallerOf(fuse_req_t req) {
+  const fuse_ctx* const context = fuse_req_ctx(req);
+  return {context->uid, context->gid, context->umask};
+}
+
+void ReplyError(fuse_req_t req, Errno error) { fuse_reply_err(req, Raw(error)); }
+
+fuse_entry_param EntryOf(const struct stat& attr) {
+  fuse_entry_param entry{};
+  entry.ino = attr.st_ino;
+  entry.attr = attr;
+  entry.attr_timeout = entry.entry_timeout = kForeverSeconds;
+  return entry;
+}
+
+void ReplyEntry(fuse_req_t req, Errno error, const struct stat& attr) {
+  if (!Ok(error)) return ReplyError(req, error);
+  const fuse_entry_param entry = EntryOf(attr);
+  // If the kernel did not take it, it does not know of the lookup.
+  if (fuse_reply_entry(req, &entry) == -ENOENT) NamesOf(req)->Forget(attr.st_ino, 1);
+}
+
+void ReplyAttr(fuse_req_t req, Errno error, const struct stat& attr) {
+  if (!Ok(error)) return ReplyError(req, error);
+  fuse_reply_attr(req, &attr, kForeverSeconds);
+}
+
+void Init(void* user_data, fuse_conn_info* conn) {
+  const auto& options = static_cast<FuseAdapter*>(user_data)->options();
+  const auto want = [&](unsigned capability) { conn->want |= conn->capable & capability; };
+  // Not wanted: splice (one more pipe, no fewer copies), locks (the kernel keeps those of one mount itself).
+  conn->want &= ~(FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE | FUSE_CAP_POSIX_LOCKS |
+                  FUSE_CAP_FLOCK_LOCKS | FUSE_CAP_AUTO_INVAL_DATA | FUSE_CAP_HANDLE_KILLPRIV);
+  want(FUSE_CAP_ASYNC_READ | FUSE_CAP_ASYNC_DIO | FUSE_CAP_ATOMIC_O_TRUNC | FUSE_CAP_PARALLEL_DIROPS |
+       FUSE_CAP_READDIRPLUS | FUSE_CAP_READDIRPLUS_AUTO | FUSE_CAP_DONT_MASK | FUSE_CAP_POSIX_ACL |
+       FUSE_CAP_CACHE_SYMLINKS | FUSE_CAP_NO_OPENDIR_SUPPORT | FUSE_CAP_EXPLICIT_INVAL_DATA);
+  if (options.writeback) want(FUSE_CAP_WRITEBACK_CACHE);
+  conn->max_write = kFuseIoBytesMax;
+  conn->max_readahead = 8 * kFuseIoBytesMax;
+  conn->max_background = 64;
+  conn->congestion_threshold = 48;
+  conn->time_gran = 1;
+}
+
+void Lookup(fuse_req_t req, fuse_ino_t parent, const char* name) {
+  struct stat attr;
+  const Errno error = NamesOf(req)->Lookup(parent, name, &attr);
+  if (error == Err(ENOENT)) {
+    // The kernel may remember that there is none.
+    fuse_entry_param none{};
+    none.entry_timeout = kForeverSeconds;
+    fuse_reply_entry(req, &none);
+    return;
+  }
+  ReplyEntry(req, error, attr);
+}
+
+void Forget(fuse_req_t req, fuse_ino_t inode, uint64_t count) {
+  NamesOf(req)->Forget(inode, count);
+  fuse_reply_none(req);
+}
+
+void ForgetMulti(fuse_req_t req, size_t count, fuse_forget_data* forgets) {
+  for (size_t i = 0; i < count; ++i) NamesOf(req)->Forget(forgets[i].ino, forgets[i].nlookup);
+  fuse_reply_none(req);
+}
+
+void GetAttr(fuse_req_t req, fuse_ino_t inode, fuse_file_info*) {
+  struct stat attr;
+  const Errno error = NamesOf(req)->GetAttr(inode, &attr);
+  ReplyAttr(req, error, attr);
+}
+
+void SetAttr(fuse_req_t req, fuse_ino_t inode, struct stat* in, int to_set, fuse_file_info*) {
+  AttrChange change;
+  std::optional<uint64_t> size;
+  timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  if ((to_set & FUSE_SET_ATTR_MODE) != 0) change.mode = in->st_mode;
+  if ((to_set & FUSE_SET_ATTR_UID) != 0) change.uid = in->st_uid;
+  if ((to_set & FUSE_SET_ATTR_GID) != 0) change.gid = in->st_gid;
+  if ((to_set & FUSE_SET_ATTR_SIZE) != 0) size = static_cast<uint64_t>(in->st_size);
+  if ((to_set & FUSE_SET_ATTR_ATIME) != 0) change.atime = in->st_atim;
+  if ((to_set & FUSE_SET_ATTR_MTIME) != 0) change.mtime = in->st_mtim;
+  if ((to_set & FUSE_SET_ATTR_CTIME) != 0) change.ctime = in->st_ctim;
+  if ((to_set & FUSE_SET_ATTR_ATIME_NOW) != 0) change.atime = now;
+  if ((to_set & FUSE_SET_ATTR_MTIME_NOW) != 0) change.mtime = now;
+  const bool kill = (FuseWorker::Current()->body<fuse_setattr_in>().valid & (1u << 11)) != 0;  // FATTR_KILL_SUIDGID
+  change.drop_set_id = kill || ((change.uid || change.gid) && !change.mode);
+  struct stat attr;
+  const Errno error = FilesystemOf(req)->SetAttr(inode, change, size, &attr);
+  ReplyAttr(req, error, attr);
+}
+
+void ReadLink(fuse_req_t req, fuse_ino_t inode) {
+  std::string target;
+  const Errno error = NamesOf(req)->ReadLink(inode, &target);
+  if (!Ok(error)) return ReplyError(req, error);
+  fuse_reply_readlink(req, target.c_str());
+}
+
+void MakeNode(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t mode, dev_t rdev) {
+  struct stat attr;
+  const Errno error = NamesOf(req)->Create(parent, name, mode, rdev, CallerOf(req), &attr);
+  ReplyEntry(req, error, attr);
+}
+
+void MakeDirectory(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t mode) {
+  MakeNode(req, parent, name, S_IFDIR | (mode & 07777), 0);
+}
+
+void Unlink(fuse_req_t req, fuse_ino_t parent, const char* name) {
+  ReplyError(req, NamesOf(req)->Unlink(parent, name));
+}
+
+void RemoveDirectory(fuse_req_t req, fuse_ino_t parent, const char* name) {
+  ReplyError(req, NamesOf(req)->RemoveDirectory(parent, name));
+}
+
+void Symlink(fuse_req_t req, const char* target, fuse_ino_t parent, const char* name) {
+  struct stat attr;
+  const Errno error = NamesOf(req)->Symlink(parent, name, target, CallerOf(req), &attr);
+  ReplyEntry(req, error, attr);
+}
+
+void Rename(fuse_req_t req, fuse_ino_t parent, const char* name, fuse_ino_t new_parent, const char* new_name,
+            unsigned flags) {
+  ReplyError(req, NamesOf(req)->Rename(parent, name, new_parent, new_name, flags));
+}
+
+void Link(fuse_req_t req, fuse_ino_t inode, fuse_ino_t new_parent, const char* new_name) {
+  struct stat attr;
+  const Errno error = NamesOf(req)->Link(inode, new_parent, new_name, &attr);
+  ReplyEntry(req, error, attr);
+}
+
+void Open(fuse_req_t req, fuse_ino_t inode, fuse_file_info* info) {
+  if ((info->flags & O_TRUNC) != 0) {
+    AttrChange change;
+    change.drop_set_id = (FuseWorker::Current()->body<fuse_open_in>().open_flags & FUSE_OPEN_KILL_SUIDGID) != 0;
+    struct stat attr;
+    if (const Errno error = FilesystemOf(req)->SetAttr(inode, change, 0, &attr); !Ok(error)) {
+      return ReplyError(req, error);
+    }
+  }
+  info->keep_cache = 1;
+  fuse_reply_open(req, info);
+}
+
+void Create(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t mode, fuse_file_info* info) {
+  struct stat attr;
+  const Errno error = NamesOf(req)->Create(parent, name, S_IFREG | (mode & 07777), 0, CallerOf(req), &attr);
+  if (!Ok(error)) return ReplyError(req, error);
+  info->keep_cache = 1;
+  const fuse_entry_param entry = EntryOf(attr);
+  Namespace* const names = NamesOf(req);
+  if (fuse_reply_create(req, &entry, info) == -ENOENT) names->Forget(attr.st_ino, 1);
+}
+
+void Read(fuse_req_t req, fuse_ino_t inode, size_t size, off_t offset, fuse_file_info*) {
+  FuseWorker* const worker = FuseWorker::Current();
+  absl::Span<const std::byte> got;
+  worker->BeginInterruptible(req);
+  const Errno error = FilesystemOf(req)->Read(inode, static_cast<uint64_t>(offset), std::min(size, kFuseIoBytesMax),
+                                              worker->reply(), &got);
+  if (!worker->EndInterruptible()) return;
+  if (!Ok(error)) return ReplyError(req, error);
+  fuse_reply_buf(req, reinterpret_cast<const char*>(got.data()), got.size());
+}
+
+void Write(fuse_req_t req, fuse_ino_t inode, const char* data, size_t size, off_t offset, fuse_file_info*) {
+  // `data` lies in the worker's request buffer, where it has pads.
+  const PaddedBytes bytes{reinterpret_cast<std::byte*>(const_cast<char*>(data)), size};
+  const uint32_t flags = FuseWorker::Current()->body<fuse_write_in>().write_flags;
+  const bool cached = (flags & FUSE_WRITE_CACHE) != 0 && AdapterOf(req)->options().writeback;
+  const Errno error = FilesystemOf(req)->Write(inode, static_cast<uint64_t>(offset), bytes, cached,
+                                               (flags & (1u << 2)) != 0);  // FUSE_WRITE_KILL_SUIDGID
+  if (!Ok(error)) return ReplyError(req, error);
+  fuse_reply_write(req, size);
+}
+
+void OpenDirectory(fuse_req_t req, fuse_ino_t, fuse_file_info*) {
+  // "Not implemented" tells the kernel that directories need no opening, and that it may cache what it reads of them.
+  fuse_reply_err(req, ENOSYS);
+}
+
+void List(fuse_req_t req, fuse_ino_t inode, size_t size, off_t offset, bool plus) {
+  char* const buffer = reinterpret_cast<char*>(FuseWorker::Current()->reply().data);
+  size = std::min(size, kFuseIoBytesMax);
+  size_t used = 0;
+  const auto emit = [&](absl::string_view name, const struct stat& attr, uint64_t cookie) {
+    const std::string terminated(name);
+    size_t entry_bytes = 0;
+    if (plus) {
+      fuse_entry_param entry = EntryOf(attr);
+      // Not looked up: the kernel knows both.
+      if (name == "." || name == "..") entry.ino = 0;
+      entry_bytes = fuse_add_direntry_plus(req, buffer + used, size - used, terminated.c_str(), &entry,
+                                           static_cast<off_t>(cookie));
+    } else {
+      entry_bytes =
+          fuse_add_direntry(req, buffer + used, size - used, terminated.c_str(), &attr, static_cast<off_t>(cookie));
+    }
+    if (entry_bytes > size - used) return false;
+    used += entry_bytes;
+    return true;
+  };
+  const Errno error = NamesOf(req)->List(inode, static_cast<uint64_t>(offset), plus, emit);
+  if (!Ok(error)) return ReplyError(req, error);
+  fuse_reply_buf(req, buffer, used);
+}
+
+void ReadDirectory(fuse_req_t req, fuse_ino_t inode, size_t size, off_t offset, fuse_file_info*) {
+  List(req, inode, size, offset, false);
+}
+
+void ReadDirectoryPlus(fuse_req_t req, fuse_ino_t inode, size_t size, off_t offset, fuse_file_info*) {
+  List(req, inode, size, offset, true);
+}
+
+void StatFs(fuse_req_t req, fuse_ino_t) {
+  struct statvfs stat;
+  FilesystemOf(req)->StatFs(&stat);
+  fuse_reply_statfs(req, &stat);
+}
+
+void SetXattr(fuse_req_t req, fuse_ino_t inode, const char* name, const char* value, size_t size, int flags) {
+  ReplyError(req, NamesOf(req)->SetXattr(inode, name, {value, size}, flags, false));
+}
+
+// Replies with `value`, or with its size if that is all that was asked for.
+void ReplyXattr(fuse_req_t req, Errno error, const std::string& value, size_t room) {
+  if (!Ok(error)) return ReplyError(req, error);
+  if (room == 0) {
+    fuse_reply_xattr(req, value.size());
+  } else if (value.size() > room) {
+    fuse_reply_err(req, ERANGE);
+  } else {
+    fuse_reply_buf(req, value.data(), value.size());
+  }
+}
+
+void GetXattr(fuse_req_t req, fuse_ino_t inode, const char* name, size_t size) {
+  std::string value;
+  const Errno error = NamesOf(req)->GetXattr(inode, name, &value);
+  ReplyXattr(req, error, value, size);
+}
+
+void ListXattr(fuse_req_t req, fuse_ino_t inode, size_t size) {
+  std::string names;
+  const Errno error = NamesOf(req)->ListXattr(inode, &names);
+  ReplyXattr(req, error, names, size);
+}
+
+void RemoveXattr(fuse_req_t req, fuse_ino_t inode, const char* name) {
+  ReplyError(req, NamesOf(req)->RemoveXattr(inode, name));
+}
+
+void Allocate(fuse_req_t req, fuse_ino_t inode, int mode, off_t offset, off_t length, fuse_file_info*) {
+  ReplyError(req,
+             FilesystemOf(req)->Allocate(inode, mode, static_cast<uint64_t>(offset), static_cast<uint64_t>(length)));
+}
+
+void Seek(fuse_req_t req, fuse_ino_t inode, off_t offset, int whence, fuse_file_info*) {
+  // Pages that only the kernel has are data too: it writes them back first. Linux does not do so by itself.
+  if (AdapterOf(req)->options().writeback) {
+    (void)fuse_lowlevel_notify_inval_inode(AdapterOf(req)->session(), inode, 0, 0);
+  }
+  uint64_t found = 0;
+  const Errno error = FilesystemOf(req)->Seek(inode, static_cast<uint64_t>(offset), whence, &found);
+  if (!Ok(error)) return ReplyError(req, error);
+  fuse_reply_lseek(req, static_cast<off_t>(found));
+}
+
+void CopyFileRange(fuse_req_t req, fuse_ino_t from, off_t from_offset, fuse_file_info*, fuse_ino_t to, off_t to_offset,
+                   fuse_file_info*, size_t length, int flags) {
+  if (flags != 0) return ReplyError(req, Err(EINVAL));
+  // In pieces, so that a large copy can be interrupted between them; the kernel asks for the rest.
+  constexpr size_t kPieceBytes = 64 << 20;
+  uint64_t copied = 0;
+  const Errno error =
+      FilesystemOf(req)->Copy(from, static_cast<uint64_t>(from_offset), to, static_cast<uint64_t>(to_offset),
+                              std::min(length, kPieceBytes), FuseWorker::Current()->reply(), &copied);
+  if (!Ok(error)) return ReplyError(req, error);
+  fuse_reply_write(req, copied);
+}
+
+// One catch at the edge of C: for memory that is not there.
+template <auto kOperation, typename... Args>
+void Guarded(fuse_req_t req, Args... args) {
+  try {
+    kOperation(req, args...);
+  } catch (const std::bad_alloc&) {
+    fuse_reply_err(req, ENOMEM);
+  }
+}
+
+template <auto kOperation, typename... Args>
+constexpr auto Guard(void (*)(fuse_req_t, Args...)) {
+  return &Guarded<kOperation, Args...>;
+}
+
+#define NRAM_GUARD(operation) Guard<&(operation)>(&(operation))
+
+}  // namespace
+
+FuseWorker::FuseWorker() : memory_(Mapping::Anonymous(kMemoryBytes).value()) {}
+
+FuseWorker* FuseWorker::Current() { return current_worker; }
+void FuseWorker::MakeCurrent() { current_worker = this; }
+
+void FuseWorker::BeginInterruptible(fuse_req_t req) {
+  {
+    MutexLock lock(&mu_);
+    interruptible_ = req;
+  }
+  fuse_req_interrupt_func(req, &OnInterrupt, this);
+}
+
+bool FuseWorker::EndInterruptible() {
+  MutexLock lock(&mu_);
+  return std::exchange(interruptible_, nullptr) != nullptr;
+}
+
+void FuseWorker::OnInterrupt(fuse_req_t req, void* data) {
+  auto* const worker = static_cast<FuseWorker*>(data);
+  {
+    MutexLock lock(&worker->mu_);
+    if (worker->interruptible_ != req) return;
+    worker->interruptible_ = nullptr;
+  }
+  fuse_reply_err(req, EINTR);
+}
+
+const fuse_lowlevel_ops& FuseAdapter::Operations() {
+  static const fuse_lowlevel_ops operations = [] {
+    fuse_lowlevel_ops ops{};
+    ops.init = &Init;
+    ops.lookup = NRAM_GUARD(Lookup);
+    ops.forget = NRAM_GUARD(Forget);
+    ops.forget_multi = NRAM_GUARD(ForgetMulti);
+    ops.getattr = NRAM_GUARD(GetAttr);
+    ops.setattr = NRAM_GUARD(SetAttr);
+    ops.readlink = NRAM_GUARD(ReadLink);
+    ops.mknod = NRAM_GUARD(MakeNode);
+    ops.mkdir = NRAM_GUARD(MakeDirectory);
+    ops.unlink = NRAM_GUARD(Unlink);
+    ops.rmdir = NRAM_GUARD(RemoveDirectory);
+    ops.symlink = NRAM_GUARD(Symlink);
+    ops.rename = NRAM_GUARD(Rename);
+    ops.link = NRAM_GUARD(Link);
+    ops.open = NRAM_GUARD(Open);
+    ops.create = NRAM_GUARD(Create);
+    ops.read = NRAM_GUARD(Read);
+    ops.write = NRAM_GUARD(Write);
+    ops.opendir = NRAM_GUARD(OpenDirectory);
+    ops.readdir = NRAM_GUARD(ReadDirectory);
+    ops.readdirplus = NRAM_GUARD(ReadDirectoryPlus);
+    ops.statfs = NRAM_GUARD(StatFs);
+    ops.setxattr = NRAM_GUARD(SetXattr);
+    ops.getxattr = NRAM_GUARD(GetXattr);
+    ops.listxattr = NRAM_GUARD(ListXattr);
+    ops.removexattr = NRAM_GUARD(RemoveXattr);
+    ops.fallocate = NRAM_GUARD(Allocate);
+    ops.lseek = NRAM_GUARD(Seek);
+    ops.copy_file_range = NRAM_GUARD(CopyFileRange);
+    // Neither flush nor fsync: what the kernel has written back is stored, and it need not ask.
+    return ops;
+  }();
+  return operations;
+}
+
+bool FuseAdapter::HandleUnknown(int fd, const FuseWorker& worker) {
+  constexpr uint32_t kTmpfile = 51;
+  const fuse_in_header& header = worker.header();
+  if (header.opcode != kTmpfile || header.len < sizeof header + sizeof(fuse_create_in)) return false;
+  const auto& in = worker.body<fuse_create_in>();
+  struct stat attr;
+  const Errno error =
+      filesystem_->names()->CreateUnnamed(header.nodeid, in.mode, {header.uid, header.gid, in.umask}, &attr);
+  struct {
+    fuse_out_header header{};
+    fuse_entry_out entry{};
+    fuse_open_out open{};
+  } reply;
+  reply.header.unique = header.unique;
+  reply.header.error = -Raw(error);
+  reply.header.len = Ok(error) ? sizeof reply : sizeof reply.header;
+  if (Ok(error)) {
+    reply.entry.nodeid = attr.st_ino;
+    reply.entry.entry_valid = reply.entry.attr_valid = static_cast<uint64_t>(kForeverSeconds);
+    fuse_attr& out = reply.entry.attr;
+    out.ino = attr.st_ino;
+    out.mode = attr.st_mode;
+    out.nlink = static_cast<uint32_t>(attr.st_nlink);
+    out.uid = attr.st_uid;
+    out.gid = attr.st_gid;
+    out.blksize = static_cast<uint32_t>(attr.st_blksize);
+    out.atime = static_cast<uint64_t>(attr.st_atim.tv_sec);
+    out.mtime = static_cast<uint64_t>(attr.st_mtim.tv_sec);
+    out.ctime = static_cast<uint64_t>(attr.st_ctim.tv_sec);
+    out.atimensec = static_cast<uint32_t>(attr.st_atim.tv_nsec);
+    out.mtimensec = static_cast<uint32_t>(attr.st_mtim.tv_nsec);
+    out.ctimensec = static_cast<uint32_t>(attr.st_ctim.tv_nsec);
+    reply.open.open_flags = FOPEN_KEEP_CACHE;
+  }
+  if (write(fd, &reply, reply.header.len) < 0 && Ok(error)) filesystem_->names()->Forget(attr.st_ino, 1);
+  return true;
+}
+
+}  // namespace nram

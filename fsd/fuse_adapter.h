@@ -1,0 +1,87 @@
+#ifndef NRAM_FSD_FUSE_ADAPTER_H_
+#define NRAM_FSD_FUSE_ADAPTER_H_
+
+// libfuse's low-level callbacks on a Filesystem: each decodes, calls, and replies once.
+
+#define FUSE_USE_VERSION 314
+#include <fuse3/fuse_lowlevel.h>
+#include <linux/fuse.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/mapping.h"
+#include "base/sync.h"
+#include "fsd/filesystem.h"
+
+namespace nram {
+
+// The largest read and write that the kernel sends: 256 pages, its own limit unless root has raised it.
+inline constexpr size_t kFuseIoBytesMax = 1 << 20;
+
+// One thread that serves requests: its buffers, and the request that it has in hand. A callback runs on such a thread.
+class FuseWorker {
+ public:
+  // What a worker takes: a request with its data, and a reply's.
+  static constexpr size_t kRequestBytes = kFuseIoBytesMax + 4096;
+  static constexpr size_t kMemoryBytes = 2 * kFuseIoBytesMax + 4096 + 4 * PaddedBytes::kPadBytes;
+
+  FuseWorker();
+  // Null on other threads.
+  static FuseWorker* Current();
+  void MakeCurrent();
+
+  // Where the next request is to be read to.
+  std::byte* request() { return memory_.data() + PaddedBytes::kPadBytes; }
+  // Room for a reply.
+  PaddedBytes reply() { return {memory_.data() + kRequestBytes + 3 * PaddedBytes::kPadBytes, kFuseIoBytesMax}; }
+  // The request as the kernel sent it: for what libfuse 3.14 does not hand on.
+  const fuse_in_header& header() const {
+    return *reinterpret_cast<const fuse_in_header*>(memory_.data() + PaddedBytes::kPadBytes);
+  }
+  template <typename Body>
+  const Body& body() const {
+    return *reinterpret_cast<const Body*>(&header() + 1);
+  }
+
+  // Between the two, a signal to the waiting process ends `req` with EINTR, while this thread goes on until it is done.
+  // EndInterruptible is false if that happened: then `req` is answered.
+  void BeginInterruptible(fuse_req_t req);
+  bool EndInterruptible();
+
+ private:
+  static void OnInterrupt(fuse_req_t req, void* worker);
+
+  Mapping memory_;
+  Mutex mu_;
+  fuse_req_t interruptible_ ABSL_GUARDED_BY(mu_) = nullptr;
+};
+
+struct FuseAdapterOptions {
+  bool writeback = true;
+};
+
+// What the callbacks' user data is.
+class FuseAdapter {
+ public:
+  FuseAdapter(Filesystem* filesystem, FuseAdapterOptions options) : filesystem_(filesystem), options_(options) {}
+
+  static const fuse_lowlevel_ops& Operations();
+  // Requests that libfuse 3.14 does not know. False: give it to libfuse.
+  bool HandleUnknown(int fd, const FuseWorker& worker);
+
+  Filesystem* filesystem() { return filesystem_; }
+  const FuseAdapterOptions& options() const { return options_; }
+  // To tell the kernel something; set before the first request.
+  void set_session(fuse_session* session) { session_ = session; }
+  fuse_session* session() { return session_; }
+
+ private:
+  Filesystem* const filesystem_;
+  const FuseAdapterOptions options_;
+  fuse_session* session_ = nullptr;
+};
+
+}  // namespace nram
+
+#endif  // NRAM_FSD_FUSE_ADAPTER_H_

@@ -1,0 +1,253 @@
+#include "fsd/fuse_mount.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <glog/logging.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/clock.h"
+#include "base/status.h"
+
+namespace nram {
+namespace {
+
+// What the kernel offered in its first message; libfuse 3.14 answers with what it knows, and here what it does not know
+// is added. Only the thread that has the first message in hand calls it with that opcode.
+ssize_t WriteReply(int fd, iovec* pieces, int count, void*) {
+  const FuseWorker* const worker = FuseWorker::Current();
+  if (worker != nullptr && worker->header().opcode == FUSE_INIT && count == 2 &&
+      pieces[1].iov_len >= offsetof(fuse_init_out, flags) + sizeof(uint32_t)) {
+    const auto& offered = worker->body<fuse_init_in>();
+    auto* const reply = static_cast<fuse_init_out*>(pieces[1].iov_base);
+    // The daemon clears set-id bits itself, so that the kernel need not ask for security.capability before each write.
+    reply->flags |= offered.flags & FUSE_HANDLE_KILLPRIV_V2;
+  }
+  return writev(fd, pieces, count);
+}
+
+ssize_t ReadRequest(int fd, void* buffer, size_t size, void*) { return read(fd, buffer, size); }
+
+// libfuse prints what goes wrong in mounting; it belongs into the log, and the last line into the error.
+thread_local std::string last_fuse_message;
+void LogFuse(fuse_log_level level, const char* format, va_list args) {
+  char text[1024];
+  vsnprintf(text, sizeof text, format, args);
+  last_fuse_message = text;
+  while (!last_fuse_message.empty() && last_fuse_message.back() == '\n') last_fuse_message.pop_back();
+  LOG(WARNING) << last_fuse_message;
+}
+
+void WriteSetting(const std::string& path, uint64_t value) {
+  std::ofstream file(path);
+  file << value;
+}
+
+}  // namespace
+
+FuseMount::FuseMount(Filesystem* filesystem, const FuseMountOptions& options)
+    : options_(options), adapter_(filesystem, options.adapter), ended_(eventfd(0, EFD_CLOEXEC)) {}
+
+absl::StatusOr<std::unique_ptr<FuseMount>> FuseMount::Start(Filesystem* filesystem, const FuseMountOptions& options) {
+  fuse_set_log_func(&LogFuse);
+  std::unique_ptr<FuseMount> mount(new FuseMount(filesystem, options));
+  NRAM_RETURN_IF_ERROR(mount->CheckDirectory());
+  NRAM_RETURN_IF_ERROR(mount->Mount());
+  // Does nothing but end the read that it comes into (no SA_RESTART).
+  struct sigaction wake {};
+  wake.sa_handler = [](int) {};
+  sigaction(SIGUSR1, &wake, nullptr);
+  for (int i = 0; i < options.threads; ++i) {
+    ++mount->serving_;
+    FuseWorker* const worker = mount->workers_.emplace_back(std::make_unique<FuseWorker>()).get();
+    mount->threads_.emplace_back([raw = mount.get(), worker] { raw->Serve(worker); });
+    pthread_setname_np(mount->threads_.back().native_handle(), "nram-fuse");
+  }
+  mount->TuneDevice();
+  return mount;
+}
+
+absl::Status FuseMount::CheckDirectory() const {
+  const std::string& path = options_.directory;
+  struct stat attr;
+  if (stat(path.c_str(), &attr) != 0) {
+    if (errno == ENOTCONN) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          path, ": a filesystem is mounted there whose daemon is gone; `nram umount ", path, "` removes it"));
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": ", strerror(errno), errno == ENOENT ? "; make the directory first" : ""));
+  }
+  if (!S_ISDIR(attr.st_mode)) return absl::InvalidArgumentError(absl::StrCat(path, ": is not a directory"));
+  DIR* const directory = opendir(path.c_str());
+  if (directory == nullptr) return absl::InvalidArgumentError(absl::StrCat(path, ": ", strerror(errno)));
+  int entries = 0;
+  while (readdir(directory) != nullptr) ++entries;
+  closedir(directory);
+  struct stat above;
+  if (stat((path + "/..").c_str(), &above) == 0 && above.st_dev != attr.st_dev) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": something is mounted there already; unmount it first"));
+  }
+  if (entries > 2 && !options_.nonempty) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": is not empty, and a mount would hide what is in it; choose another or add --nonempty"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FuseMount::Mount() {
+  if (access("/dev/fuse", F_OK) != 0) {
+    return absl::FailedPreconditionError("there is no /dev/fuse: load the kernel's module with `modprobe fuse`");
+  }
+  std::vector<std::string> words = {"nram-fsd", "-o"};
+  std::vector<std::string> options = options_.options;
+  // A comma would end the option; libfuse takes a backslash before it.
+  std::string source;
+  for (const char c : options_.source)
+    source += c == ',' || c == '\\' ? absl::StrCat("\\", std::string(1, c)) : std::string(1, c);
+  options.push_back(absl::StrCat("fsname=", source));
+  options.push_back("subtype=nram");
+  options.push_back("default_permissions");
+  words.push_back(absl::StrJoin(options, ","));
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  fuse_args args = FUSE_ARGS_INIT(static_cast<int>(argv.size()), argv.data());
+  last_fuse_message.clear();
+  session_ = fuse_session_new(&args, &FuseAdapter::Operations(), sizeof(fuse_lowlevel_ops), &adapter_);
+  fuse_opt_free_args(&args);
+  if (session_ == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("mount options: ", last_fuse_message));
+  }
+  if (fuse_session_mount(session_, options_.directory.c_str()) != 0) {
+    const std::string advice = geteuid() == 0 || access("/usr/bin/fusermount3", X_OK) == 0
+                                   ? ""
+                                   : "; without root it needs fusermount3 (Debian's package fuse3)";
+    return absl::FailedPreconditionError(
+        absl::StrCat("cannot mount on ", options_.directory, ": ",
+                     last_fuse_message.empty() ? "fusermount3 refused" : last_fuse_message, advice));
+  }
+  mounted_ = true;
+  adapter_.set_session(session_);
+  const fuse_custom_io io{
+      .writev = &WriteReply, .read = &ReadRequest, .splice_receive = nullptr, .splice_send = nullptr};
+  if (fuse_session_custom_io(session_, &io, fuse_session_fd(session_)) != 0) {
+    return absl::InternalError("libfuse refuses its own descriptor");
+  }
+  return absl::OkStatus();
+}
+
+void FuseMount::Serve(FuseWorker* worker) {
+  worker->MakeCurrent();
+  const int fd = fuse_session_fd(session_);
+  while (!stopping_) {
+    const ssize_t n = read(fd, worker->request(), FuseWorker::kRequestBytes);
+    if (n < 0) {
+      // ENOENT: the request was taken back while it was being read.
+      if (errno == ENOENT || errno == EINTR || errno == EAGAIN) continue;
+      if (errno != ENODEV) PLOG(ERROR) << "reading from /dev/fuse";
+      break;
+    }
+    if (static_cast<size_t>(n) < sizeof(fuse_in_header)) {
+      LOG(ERROR) << "a request of " << n << " bytes from /dev/fuse";
+      continue;
+    }
+    if (adapter_.HandleUnknown(fd, *worker)) continue;
+    fuse_buf buffer{};
+    buffer.mem = worker->request();
+    buffer.size = static_cast<size_t>(n);
+    fuse_session_process_buf(session_, &buffer);
+  }
+  const uint64_t one = 1;
+  if (!stopping_) (void)!write(ended_.get(), &one, sizeof one);
+  --serving_;
+}
+
+void FuseMount::TuneDevice() {
+  struct stat attr;
+  // The first request; the kernel answers it when the session has been set up.
+  if (geteuid() != 0 || stat(options_.directory.c_str(), &attr) != 0) return;
+  const std::string device = absl::StrCat("/sys/class/bdi/", major(attr.st_dev), ":", minor(attr.st_dev), "/");
+  WriteSetting(device + "read_ahead_kb", options_.readahead_bytes / 1024);
+  // FUSE starts with a hundredth of the kernel's dirty memory, lest a daemon that does not write holds it up.
+  WriteSetting(device + "max_ratio", 20);
+}
+
+bool FuseMount::ended() const {
+  pollfd waiting{ended_.get(), POLLIN, 0};
+  return poll(&waiting, 1, 0) == 1;
+}
+
+void FuseMount::Detach() {
+  if (geteuid() == 0) {
+    umount2(options_.directory.c_str(), MNT_DETACH);
+    return;
+  }
+  const pid_t child = fork();
+  if (child == 0) {
+    execlp("fusermount3", "fusermount3", "-u", "-z", "-q", "--", options_.directory.c_str(), nullptr);
+    _exit(127);
+  }
+  if (child > 0) waitpid(child, nullptr, 0);
+}
+
+void FuseMount::Unmount(int64_t timeout_ms) {
+  const int64_t deadline_ns = DeadlineAfterMs(timeout_ms);
+  const auto wait_for = [&](int fd) {
+    pollfd waiting{fd, POLLIN, 0};
+    for (int64_t left_ns = deadline_ns - MonotonicNs(); left_ns > 0; left_ns = deadline_ns - MonotonicNs()) {
+      if (poll(&waiting, 1, static_cast<int>(left_ns / kNsPerMs) + 1) == 1) return true;
+    }
+    return false;
+  };
+  if (!ended()) {
+    // On a thread of its own, which is left behind if servers do not answer: the process is about to end.
+    const auto synced = std::make_shared<UniqueFd>(eventfd(0, EFD_CLOEXEC));
+    std::thread([directory = options_.directory, synced] {
+      UniqueFd fd(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+      if (fd.valid()) syncfs(fd.get());
+      fd.reset();
+      const uint64_t one = 1;
+      (void)!write(synced->get(), &one, sizeof one);
+    }).detach();
+    if (!wait_for(synced->get())) LOG(WARNING) << "what the kernel had not written back in time is lost";
+    Detach();
+  }
+  if (!wait_for(ended_.get())) {
+    LOG(WARNING) << "cutting off those who still have files open on " << options_.directory;
+  }
+}
+
+FuseMount::~FuseMount() {
+  if (mounted_ && !ended()) Detach();
+  // A signal ends a read that waits; it may come just before, so it is repeated.
+  stopping_ = true;
+  while (serving_ > 0) {
+    for (std::thread& thread : threads_) pthread_kill(thread.native_handle(), SIGUSR1);
+    poll(nullptr, 0, 5);
+  }
+  for (std::thread& thread : threads_) thread.join();
+  if (session_ == nullptr) return;
+  if (mounted_) {
+    // The kernel ends the connection with the last use of its descriptor. Not fuse_session_unmount: it would unmount
+    // whatever is at that path by now.
+    UniqueFd nothing(open("/dev/null", O_RDWR | O_CLOEXEC));
+    PCHECK(dup2(nothing.get(), fuse_session_fd(session_)) >= 0);
+  }
+  fuse_session_destroy(session_);
+}
+
+}  // namespace nram

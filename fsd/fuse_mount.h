@@ -1,0 +1,66 @@
+#ifndef NRAM_FSD_FUSE_MOUNT_H_
+#define NRAM_FSD_FUSE_MOUNT_H_
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/fd.h"
+#include "fsd/fuse_adapter.h"
+
+namespace nram {
+
+struct FuseMountOptions {
+  std::string directory;
+  std::string source = "nram";       // what mount and df show
+  std::vector<std::string> options;  // as after -o: "ro", "noexec", "allow_other", ...
+  bool nonempty = false;             // hide what the directory holds
+  int threads = 16;
+  uint64_t readahead_bytes = 4 << 20;  // needs root; without, the kernel's 128 KiB
+  FuseAdapterOptions adapter;
+};
+
+// A filesystem that is mounted, and the threads that serve it: each reads a request, handles it and replies. Their
+// number bounds the memory (FuseWorker::kMemoryBytes each) and what can be under way at once.
+class FuseMount {
+ public:
+  // Mounts; requests are served from now on. `filesystem` must outlive it. INVALID_ARGUMENT says what is wrong with the
+  // directory; FAILED_PRECONDITION: FUSE cannot be had here, and what would mend it.
+  static absl::StatusOr<std::unique_ptr<FuseMount>> Start(Filesystem* filesystem, const FuseMountOptions& options);
+  // Unmounts if that has not happened yet.
+  ~FuseMount();
+
+  // Readable once somebody has unmounted it.
+  int ended_fd() const { return ended_.get(); }
+  bool ended() const;
+  // Writes back what the kernel still has, then detaches the mount and waits until those who still have files open are
+  // done; after `timeout_ms` they are cut off (ENOTCONN).
+  void Unmount(int64_t timeout_ms);
+
+ private:
+  FuseMount(Filesystem* filesystem, const FuseMountOptions& options);
+  absl::Status Mount();
+  absl::Status CheckDirectory() const;
+  void Serve(FuseWorker* worker);
+  // Read-ahead and share of the kernel's dirty memory, which only root may set.
+  void TuneDevice();
+  void Detach();
+
+  const FuseMountOptions options_;
+  FuseAdapter adapter_;
+  fuse_session* session_ = nullptr;
+  bool mounted_ = false;
+  UniqueFd ended_;  // eventfd
+  std::atomic<bool> stopping_{false};
+  std::atomic<int> serving_{0};
+  std::vector<std::unique_ptr<FuseWorker>> workers_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace nram
+
+#endif  // NRAM_FSD_FUSE_MOUNT_H_

@@ -1,0 +1,201 @@
+// nram-fsd: a filesystem in the RAM of a pool. See FsdOptions::Help.
+
+#include <fcntl.h>
+#include <glog/logging.h>
+#include <malloc.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <climits>
+#include <cstdlib>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/fd.h"
+#include "base/host_memory.h"
+#include "base/status.h"
+#include "client/pool/pool.h"
+#include "client/pool/pool_spec.h"
+#include "fsd/filesystem.h"
+#include "fsd/fuse_mount.h"
+#include "fsd/options.h"
+#include "fsd/pool_store.h"
+
+namespace nram {
+namespace {
+
+constexpr int64_t kUnmountTimeoutMs = 10'000;
+
+int Fail(const absl::Status& status, int fd) {
+  const std::string text = absl::StrCat("nram-fsd: ", status.message(), "\n");
+  (void)!write(fd, text.data(), text.size());
+  return status.code() == absl::StatusCode::kInvalidArgument ? 2 : 1;
+}
+
+// What is to be kept while the mount is up.
+struct Daemon {
+  std::unique_ptr<Pool> pool;
+  std::unique_ptr<BlockStore> store;
+  std::unique_ptr<Filesystem> filesystem;
+  std::unique_ptr<FuseMount> mount;
+};
+
+absl::StatusOr<Daemon> StartDaemon(const FsdOptions& options) {
+  Daemon daemon;
+  std::string source = "nram";
+  uint64_t ram_bytes = 4 * kGiB;
+  if (const auto memory = ReadHostMemory(); memory.ok()) ram_bytes = memory->total_bytes;
+  switch (options.backend) {
+    case Backend::kPool: {
+      NRAM_ASSIGN_OR_RETURN(const std::string spec, ChoosePoolSpec(options.pool));
+      PoolOptions pool;
+      NRAM_ASSIGN_OR_RETURN(pool.servers, ParsePoolSpec(spec));
+      pool.owner = absl::StrCat("mount ", options.directory, ", pid ", getpid());
+      pool.io_timeout_ms = options.io_timeout_ms;
+      pool.spin = options.spin;
+      NRAM_ASSIGN_OR_RETURN(daemon.pool, Pool::Open(std::move(pool)));
+      daemon.store = NewPoolStore(daemon.pool.get(), options.gc);
+      source = spec;
+      break;
+    }
+    case Backend::kMemory:
+      daemon.store = NewMemoryStore(options.size_bytes > 0 ? options.size_bytes : ram_bytes / 2);
+      break;
+    case Backend::kNull:
+      daemon.store = NewNullStore();
+      break;
+  }
+  FilesystemOptions filesystem;
+  if (options.size_bytes > 0) filesystem.bytes_max = options.size_bytes;
+  filesystem.names.inodes_max = options.inodes > 0 ? options.inodes : ram_bytes / kPageBytes / 2;
+  filesystem.names.root_mode = options.mode != 0 ? options.mode : geteuid() == 0 ? 01777 : 0755;
+  filesystem.names.root_uid = geteuid();
+  filesystem.names.root_gid = getegid();
+  daemon.filesystem = std::make_unique<Filesystem>(daemon.store.get(), filesystem);
+
+  FuseMountOptions mount;
+  mount.directory = options.directory;
+  mount.source = source;
+  mount.options = options.mount_options;
+  if (geteuid() == 0) {
+    mount.options.insert(mount.options.begin(), {"suid", "dev"});
+    if (options.allow_other) mount.options.emplace_back("allow_other");
+  }
+  if (options.read_only) mount.options.emplace_back("ro");
+  mount.nonempty = options.nonempty;
+  mount.threads = static_cast<int>(options.threads);
+  mount.readahead_bytes = options.readahead_bytes;
+  mount.adapter.writeback = options.writeback;
+  NRAM_ASSIGN_OR_RETURN(daemon.mount, FuseMount::Start(daemon.filesystem.get(), mount));
+  return daemon;
+}
+
+// Runs until the mount ends or a signal says so. Tells `ready_fd` what became of the start.
+int Serve(const FsdOptions& options, int ready_fd) {
+  sigset_t ending;
+  sigemptyset(&ending);
+  for (const int number : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&ending, number);
+  // Blocked before any thread starts, so that only the descriptor has them.
+  pthread_sigmask(SIG_BLOCK, &ending, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  UniqueFd signals(signalfd(-1, &ending, SFD_CLOEXEC));
+  absl::StatusOr<Daemon> daemon = StartDaemon(options);
+  if (!daemon.ok()) return Fail(daemon.status(), ready_fd);
+  LOG(INFO) << "mounted on " << options.directory;
+  if (ready_fd != STDERR_FILENO) {
+    (void)!write(ready_fd, "ok", 2);
+    close(ready_fd);
+  }
+  pollfd waiting[] = {{daemon->mount->ended_fd(), POLLIN, 0}, {signals.get(), POLLIN, 0}};
+  while (poll(waiting, 2, -1) < 0) {
+  }
+  if (waiting[0].revents == 0) {
+    signalfd_siginfo info{};
+    (void)!read(signals.get(), &info, sizeof info);
+    LOG(INFO) << "unmounting on signal " << info.ssi_signo;
+    daemon->mount->Unmount(kUnmountTimeoutMs);
+  }
+  daemon->mount.reset();
+  LOG(INFO) << options.directory << " is unmounted; its files are gone";
+  // GC regions end with the lease; the others are destroyed one by one.
+  if (options.gc && daemon->pool != nullptr) {
+    daemon->pool.reset(daemon->pool.release());
+  }
+  return 0;
+}
+
+// Serves from a process in the background; returns when it is ready or has failed.
+int ServeInBackground(const FsdOptions& options) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return Fail(ErrnoStatus(errno, "pipe"), STDERR_FILENO);
+  const pid_t child = fork();
+  if (child < 0) return Fail(ErrnoStatus(errno, "fork"), STDERR_FILENO);
+  if (child > 0) {
+    close(ends[1]);
+    std::string said;
+    char buffer[512];
+    for (ssize_t n; (n = read(ends[0], buffer, sizeof buffer)) > 0;) said.append(buffer, static_cast<size_t>(n));
+    if (said == "ok") return 0;
+    std::cerr << (said.empty() ? absl::StrCat("nram-fsd: it died while starting; see ", options.log_file, "\n") : said);
+    return 1;
+  }
+  setsid();
+  mkdir(LocalStateDir().c_str(), 0755);
+  UniqueFd log(open(options.log_file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  if (!log.valid()) _exit(Fail(ErrnoStatus(errno, absl::StrCat("log file ", options.log_file)), ends[1]));
+  UniqueFd nothing(open("/dev/null", O_RDWR | O_CLOEXEC));
+  dup2(nothing.get(), STDIN_FILENO);
+  dup2(nothing.get(), STDOUT_FILENO);
+  dup2(log.get(), STDERR_FILENO);
+  (void)!chdir("/");
+  return Serve(options, ends[1]);
+}
+
+int Main(int argc, char** argv) {
+  FsdOptions options;
+  const std::string program = argv[0];
+  if (absl::StartsWith(program.substr(program.rfind('/') + 1), "mount.")) {
+    absl::StatusOr<FsdOptions> parsed = FsdOptions::ParseMountHelper({argv + 1, argv + argc});
+    if (!parsed.ok()) return Fail(parsed.status(), STDERR_FILENO);
+    options = *std::move(parsed);
+  } else {
+    ArgParser parser("nram-fsd");
+    FsdOptions::Register(&options, &parser);
+    std::vector<std::string> positional;
+    if (const absl::Status status = parser.Parse({argv + 1, argv + argc}, &positional); !status.ok()) {
+      std::cerr << status.message() << std::endl;
+      return 2;
+    }
+    if (parser.help()) {
+      std::cout << FsdOptions::Help();
+      return 0;
+    }
+    if (positional.size() > 1) {
+      return Fail(absl::InvalidArgumentError(absl::StrCat("unexpected word \"", positional[1], "\"")), STDERR_FILENO);
+    }
+    if (!positional.empty()) options.directory = positional[0];
+  }
+  if (const absl::Status status = options.Validate(); !status.ok()) return Fail(status, STDERR_FILENO);
+  // The daemon leaves the directory that it was started in.
+  char resolved[PATH_MAX];
+  if (realpath(options.directory.c_str(), resolved) != nullptr) options.directory = resolved;
+  if (options.log_file.empty()) options.log_file = absl::StrCat(LocalStateDir(), "/fsd-", getpid(), ".log");
+  // Few arenas: inodes are small and must not spread.
+  mallopt(M_ARENA_MAX, 2);
+  return options.foreground ? Serve(options, STDERR_FILENO) : ServeInBackground(options);
+}
+
+}  // namespace
+}  // namespace nram
+
+int main(int argc, char** argv) {
+  FLAGS_logtostderr = true;
+  google::InitGoogleLogging(argv[0]);
+  return nram::Main(argc, argv);
+}

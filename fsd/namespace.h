@@ -1,0 +1,132 @@
+#ifndef NRAM_FSD_NAMESPACE_H_
+#define NRAM_FSD_NAMESPACE_H_
+
+// Names, attributes and extended attributes of a filesystem; no data, no FUSE. The seam behind which a namespace that
+// several machines share can follow; LocalNamespace is one of this process's memory.
+
+#include <sys/stat.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/strings/string_view.h"
+#include "fsd/directory.h"
+#include "fsd/errno.h"
+
+namespace nram {
+
+inline constexpr InodeNumber kRootInode = 1;
+inline constexpr size_t kNameBytesMax = 255;
+inline constexpr uint32_t kLinksMax = 1u << 30;
+
+// The data of one regular file, as its inode sees it. Whoever stores data derives from it.
+class FileBody {
+ public:
+  virtual ~FileBody() = default;
+  virtual uint64_t size() const = 0;
+  virtual uint64_t blocks() const = 0;  // of 512 bytes that it takes
+};
+
+// Who asks: what new files get.
+struct Caller {
+  uid_t uid = 0;
+  gid_t gid = 0;
+  mode_t umask = 0;
+};
+
+// What to change of an inode; the size is the data's, not here.
+struct AttrChange {
+  std::optional<mode_t> mode;
+  std::optional<uid_t> uid;
+  std::optional<gid_t> gid;
+  std::optional<timespec> atime, mtime, ctime;  // ctime: now unless given
+  bool drop_set_id = false;                     // clear set-user-id, and set-group-id if the group may execute
+};
+
+struct NamespaceUsage {
+  uint64_t inodes = 0;
+  uint64_t inodes_max = 0;
+};
+
+// Thread-safe. Nothing blocks but on its lock, for microseconds.
+//
+// An inode lives while it has a name or the kernel knows it: each success that hands out an inode's attributes as a
+// name's (Lookup, Create, Link, and what List says it looked up) is one more lookup, which Forget takes back.
+// Operations on inodes that do not live fail with ESTALE; names longer than 255 bytes with ENAMETOOLONG; names in what
+// is no directory with ENOTDIR. Permissions are not checked here: the kernel does, from the attributes it is given.
+class Namespace {
+ public:
+  virtual ~Namespace() = default;
+
+  // ENOENT.
+  virtual Errno Lookup(InodeNumber parent, absl::string_view name, struct stat* attr) = 0;
+  // Takes back `count` lookups.
+  virtual void Forget(InodeNumber inode, uint64_t count) = 0;
+
+  virtual Errno GetAttr(InodeNumber inode, struct stat* attr) = 0;
+  virtual Errno SetAttr(InodeNumber inode, const AttrChange& change, struct stat* attr) = 0;
+  // Notes the time of an access, as seldom as mounts with "relatime" do.
+  virtual void TouchAccess(InodeNumber inode) = 0;
+  // Notes the time of a change of the data.
+  virtual void TouchData(InodeNumber inode, bool drop_set_id) = 0;
+
+  // Makes a regular file, directory, FIFO, socket or device node, as `mode` says, under the parent's set-group-id and
+  // default ACL. EEXIST, ENOSPC (too many inodes). ENOENT: the parent was removed.
+  virtual Errno Create(InodeNumber parent, absl::string_view name, mode_t mode, dev_t rdev, const Caller& caller,
+                       struct stat* attr) = 0;
+  // A regular file without a name, which Link may give it.
+  virtual Errno CreateUnnamed(InodeNumber parent, mode_t mode, const Caller& caller, struct stat* attr) = 0;
+  virtual Errno Symlink(InodeNumber parent, absl::string_view name, absl::string_view target, const Caller& caller,
+                        struct stat* attr) = 0;
+  virtual Errno ReadLink(InodeNumber inode, std::string* target) = 0;
+  virtual Errno Link(InodeNumber inode, InodeNumber parent, absl::string_view name, struct stat* attr) = 0;
+  // EISDIR. / ENOTDIR, ENOTEMPTY.
+  virtual Errno Unlink(InodeNumber parent, absl::string_view name) = 0;
+  virtual Errno RemoveDirectory(InodeNumber parent, absl::string_view name) = 0;
+  // `flags` is 0, RENAME_NOREPLACE or RENAME_EXCHANGE; others are EINVAL.
+  virtual Errno Rename(InodeNumber parent, absl::string_view name, InodeNumber new_parent, absl::string_view new_name,
+                       unsigned flags) = 0;
+
+  // Calls `emit` for the entries after `cookie` ("." is 1, ".." 2) until it returns false. With `look_up`, attributes
+  // are filled in, and each entry for which it returned true but "." and ".." was looked up once.
+  using Emit = absl::FunctionRef<bool(absl::string_view name, const struct stat& attr, uint64_t cookie)>;
+  virtual Errno List(InodeNumber directory, uint64_t cookie, bool look_up, Emit emit) = 0;
+
+  // `flags`: 0, XATTR_CREATE or XATTR_REPLACE. ENODATA, EEXIST, ENOSPC (more than kXattrBytesMax on one inode).
+  // Setting system.posix_acl_access sets the mode it implies; with `drop_set_group_id` it clears that bit.
+  static constexpr size_t kXattrBytesMax = 128 * 1024;
+  virtual Errno GetXattr(InodeNumber inode, absl::string_view name, std::string* value) = 0;
+  virtual Errno SetXattr(InodeNumber inode, absl::string_view name, absl::string_view value, int flags,
+                         bool drop_set_group_id) = 0;
+  // The names, each with a NUL behind it.
+  virtual Errno ListXattr(InodeNumber inode, std::string* names) = 0;
+  virtual Errno RemoveXattr(InodeNumber inode, absl::string_view name) = 0;
+
+  // The data of a regular file, made when first asked for; stays while the inode lives. EISDIR, EINVAL (neither).
+  virtual Errno Body(InodeNumber inode, FileBody** body) = 0;
+
+  virtual NamespaceUsage Usage() const = 0;
+};
+
+struct LocalNamespaceOptions {
+  uint64_t inodes_max = UINT32_MAX - 1;
+  mode_t root_mode = 0755;
+  uid_t root_uid = 0;
+  gid_t root_gid = 0;
+  // The time; the system's if null.
+  std::function<timespec()> now;
+  // Makes a file's body; must be set if Body is called.
+  std::function<std::unique_ptr<FileBody>()> make_body;
+  // Takes the bodies of inodes that have ceased to live, under the namespace's lock; null: they are destroyed there.
+  std::function<void(std::unique_ptr<FileBody>)> bury;
+};
+
+std::unique_ptr<Namespace> NewLocalNamespace(LocalNamespaceOptions options);
+
+}  // namespace nram
+
+#endif  // NRAM_FSD_NAMESPACE_H_

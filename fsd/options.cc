@@ -1,0 +1,161 @@
+#include "fsd/options.h"
+
+#include <unistd.h>
+
+#include <set>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/status.h"
+#include "base/units.h"
+
+namespace nram {
+
+void FsdOptions::Register(FsdOptions* options, ArgParser* parser) {
+  parser->String("pool", &options->pool);
+  parser->Custom("backend", [options](absl::string_view value) {
+    if (value == "pool") {
+      options->backend = Backend::kPool;
+    } else if (value == "memory") {
+      options->backend = Backend::kMemory;
+    } else if (value == "null") {
+      options->backend = Backend::kNull;
+    } else {
+      return absl::InvalidArgumentError(absl::StrCat("\"", value, "\" is not accepted: expected pool, memory or null"));
+    }
+    return absl::OkStatus();
+  });
+  parser->ByteSize("size", kMiB, kRegionBytesMax, &options->size_bytes);
+  parser->Custom("inodes", [options](absl::string_view value) {
+    if (!absl::SimpleAtoi(value, &options->inodes) || options->inodes < 1 || options->inodes >= UINT32_MAX) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", value, "\" is not accepted: expected a whole number from 1 to 4294967294"));
+    }
+    return absl::OkStatus();
+  });
+  parser->Switch("gc", &options->gc);
+  parser->Switch("writeback", &options->writeback);
+  parser->Switch("nonempty", &options->nonempty);
+  parser->Switch("foreground", &options->foreground);
+  parser->Switch("allow-other", &options->allow_other);
+  parser->Switch("read-only", &options->read_only);
+  parser->Integer("threads", 2, 256, &options->threads);
+  parser->ByteSize("readahead", 0, 64 * kMiB, &options->readahead_bytes);
+  parser->Integer("io-timeout-ms", 100, 600'000, &options->io_timeout_ms);
+  parser->Custom("mode", [options](absl::string_view value) {
+    uint32_t mode = 0;
+    for (const char c : value) {
+      if (c < '0' || c > '7' || mode > 07777) mode = 0x10000;
+      mode = mode * 8 + static_cast<uint32_t>(c - '0');
+    }
+    if (value.empty() || mode == 0 || mode > 07777) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", value, "\" is not accepted: expected an octal mode up to 7777"));
+    }
+    options->mode = mode;
+    return absl::OkStatus();
+  });
+  parser->String("log-file", &options->log_file);
+  parser->Custom("mount-options", [options](absl::string_view value) {
+    for (const absl::string_view word : absl::StrSplit(value, ',', absl::SkipEmpty())) {
+      options->mount_options.emplace_back(word);
+    }
+    return absl::OkStatus();
+  });
+  parser->Custom("spin", [options](absl::string_view value) { return SpinOptions::Parse(value, &options->spin); });
+}
+
+absl::Status FsdOptions::Validate() const {
+  if (directory.empty()) return absl::InvalidArgumentError("which directory? For example: nram-fsd /mnt/nram");
+  if (backend != Backend::kPool && !pool.empty()) {
+    return absl::InvalidArgumentError("--pool needs --backend=pool");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<FsdOptions> FsdOptions::ParseMountHelper(const std::vector<std::string>& args) {
+  FsdOptions options;
+  ArgParser parser("mount.fuse.nram");
+  Register(&options, &parser);
+  const std::vector<std::string> names = parser.names();
+  const std::set<std::string> ours(names.begin(), names.end());
+  // For mount(8) and fstab alone.
+  static const auto* const kIgnored = new std::set<std::string>{
+      "auto", "noauto", "user", "nouser", "users", "owner", "group", "_netdev", "nofail", "defaults", "rw"};
+  std::vector<std::string> words, flags, kernel;
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (args[i] != "-o") {
+      if (!absl::StartsWith(args[i], "-")) words.push_back(args[i]);
+      continue;  // -s, -f, -n, -v: nothing to do
+    }
+    if (++i == args.size()) return absl::InvalidArgumentError("-o needs options behind it");
+    for (const absl::string_view option : absl::StrSplit(args[i], ',', absl::SkipEmpty())) {
+      const std::string name(option.substr(0, option.find('=')));
+      if (ours.count(name) > 0 || (absl::StartsWith(name, "no-") && ours.count(name.substr(3)) > 0)) {
+        flags.push_back(absl::StrCat("--", option));
+      } else if (kIgnored->count(name) == 0 && !absl::StartsWith(name, "x-")) {
+        kernel.emplace_back(option);
+      }
+    }
+  }
+  if (words.size() != 2) {
+    return absl::InvalidArgumentError("usage: mount.fuse.nram POOL DIRECTORY [-o OPTIONS]");
+  }
+  std::vector<std::string> positional;
+  NRAM_RETURN_IF_ERROR(parser.Parse(flags, &positional));
+  options.directory = words[1];
+  if (words[0] != "nram" && words[0] != "none") options.pool = words[0];
+  options.mount_options.insert(options.mount_options.end(), kernel.begin(), kernel.end());
+  return options;
+}
+
+const char* FsdOptions::Help() {
+  return R"(usage: nram-fsd DIRECTORY [flags]
+
+Mounts a temporary filesystem on DIRECTORY whose files are in the RAM of a pool of memory
+servers. `nram mount` starts it in the background; this is the daemon itself, for systemd
+and for looking at it in front. `umount DIRECTORY`, `nram umount`, SIGTERM and Ctrl-C end it;
+the files are then gone.
+
+What
+  --pool=SPEC          host:port,host:port,... or a host file (default: $NRAM_POOL, else the
+                       local pool of `nram up`, else /etc/nram/pool)
+  --size=SIZE          at most so much data, 1M or more (default: as much as the pool has)
+  --inodes=N           1..4294967294 files and directories (default: half as many as this
+                       machine's RAM has pages)
+  --gc, --no-gc        whether servers free the files by themselves when this daemon dies
+                       without a word (default: yes; without, `nram regions --orphans`
+                       shows what stayed)
+  --mode=OCTAL         of DIRECTORY (default 1777 for root, else 0755)
+  --backend=WHAT       pool; memory: this process's own, to compare; null: forget what is
+                       written, to see what FUSE costs
+
+Where and for whom
+  --nonempty           hide what is in DIRECTORY
+  --read-only          mount read-only
+  --allow-other        other users may use it (default for root; others need
+                       user_allow_other in /etc/fuse.conf); --no-allow-other: they may not
+  --mount-options=LIST more options for the kernel, as in noexec,nosuid
+
+How
+  --foreground         stay in front and log to standard error
+  --log-file=PATH      log there (default in the background: the state directory, see
+                       nram up --help)
+  --threads=N          2..256 requests at once (default 16); each takes up to 2 MiB
+  --readahead=SIZE     0..64M that the kernel reads ahead of a sequential reader (default
+                       4M; needs root)
+  --writeback, --no-writeback
+                       whether the kernel collects writes before it sends them (default:
+                       yes). It tells of errors with fsync and close then
+  --io-timeout-ms=N    100..600000, after how long a server that does not answer is an I/O
+                       error (default 10000)
+  --spin=WHEN          auto, off, on or microseconds: poll before sleeping (default auto)
+  --help               this text
+
+example: nram-fsd /mnt/nram --size=4GiB --foreground
+)";
+}
+
+}  // namespace nram

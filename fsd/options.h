@@ -1,0 +1,50 @@
+#ifndef NRAM_FSD_OPTIONS_H_
+#define NRAM_FSD_OPTIONS_H_
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/args.h"
+#include "base/spin.h"
+
+namespace nram {
+
+enum class Backend { kPool, kMemory, kNull };
+
+struct FsdOptions {
+  std::string directory;
+  std::string pool;  // "": as commands find it
+  Backend backend = Backend::kPool;
+  uint64_t size_bytes = 0;  // 0: as much as the store has
+  uint64_t inodes = 0;      // 0: one for every two pages of this machine's RAM, as tmpfs has it
+  bool gc = true;
+  bool writeback = true;
+  bool nonempty = false;
+  bool foreground = false;
+  bool allow_other = true;  // for root; others must ask for it, and /etc/fuse.conf must allow it
+  bool read_only = false;
+  int64_t threads = 16;
+  uint64_t readahead_bytes = 4 << 20;
+  int64_t io_timeout_ms = 10'000;
+  mode_t mode = 0;  // of the root directory; 0: 1777 for root as /tmp, else 0755
+  std::string log_file;
+  std::vector<std::string> mount_options;  // handed on to the kernel
+  SpinOptions spin;
+
+  absl::Status Validate() const;
+  // A flag for each field. `options` must outlive the parser.
+  static void Register(FsdOptions* options, ArgParser* parser);
+  // As mount(8) calls its helpers: SOURCE DIR [-sfnv] [-o OPTIONS]. SOURCE is the pool ("nram" and "none": as commands
+  // find it); OPTIONS are the flags without dashes, and the kernel's own.
+  static absl::StatusOr<FsdOptions> ParseMountHelper(const std::vector<std::string>& args);
+  static const char* Help();
+};
+
+}  // namespace nram
+
+#endif  // NRAM_FSD_OPTIONS_H_

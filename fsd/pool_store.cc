@@ -1,0 +1,67 @@
+#include "fsd/pool_store.h"
+
+#include <glog/logging.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/status.h"
+
+namespace nram {
+namespace {
+
+class PoolFile : public BlockFile {
+ public:
+  explicit PoolFile(std::unique_ptr<Region> region) : region_(std::move(region)) {}
+
+  absl::Status Read(uint64_t offset, absl::Span<std::byte> to) override { return region_->Read(offset, to); }
+  absl::Status Write(uint64_t offset, absl::Span<const std::byte> from) override {
+    return region_->Write(offset, from);
+  }
+  absl::Status Trim(uint64_t offset, uint64_t length) override { return region_->Trim(offset, length); }
+  absl::Status Reserve(uint64_t offset, uint64_t length) override { return region_->Reserve(offset, length); }
+
+  std::unique_ptr<Region> region_;
+};
+
+class PoolStore : public BlockStore {
+ public:
+  PoolStore(Pool* pool, bool gc) : pool_(pool), options_{.gc = gc} {}
+
+  absl::StatusOr<std::unique_ptr<BlockFile>> Create() override {
+    NRAM_ASSIGN_OR_RETURN(std::unique_ptr<Region> region, pool_->CreateRegion(options_));
+    return std::make_unique<PoolFile>(std::move(region));
+  }
+
+  void Destroy(std::vector<std::unique_ptr<BlockFile>> files) override {
+    std::vector<std::unique_ptr<Region>> regions;
+    regions.reserve(files.size());
+    for (auto& file : files) regions.push_back(std::move(static_cast<PoolFile*>(file.get())->region_));
+    const absl::Status status = pool_->DestroyRegions(regions);
+    if (!status.ok()) {
+      LOG_EVERY_N(WARNING, 100) << "freeing what was deleted: " << status;
+    }
+  }
+
+  StoreCapacity Capacity() const override {
+    StoreCapacity sum;
+    for (size_t i = 0; i < pool_->server_count(); ++i) {
+      const ServerLink* const link = pool_->link(i);
+      if (!link->up()) continue;
+      const ServerCapacity capacity = link->capacity();
+      sum.total_bytes += capacity.donated_bytes;
+      sum.free_bytes += capacity.free_bytes + static_cast<uint64_t>(std::max<int64_t>(link->room_bytes(), 0));
+    }
+    return sum;
+  }
+
+ private:
+  Pool* const pool_;
+  const RegionOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<BlockStore> NewPoolStore(Pool* pool, bool gc) { return std::make_unique<PoolStore>(pool, gc); }
+
+}  // namespace nram
