@@ -5,8 +5,6 @@
 #include <fcntl.h>
 #include <glog/logging.h>
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -60,23 +58,15 @@ void WriteSetting(const std::string& path, uint64_t value) {
 }  // namespace
 
 FuseMount::FuseMount(Filesystem* filesystem, const FuseMountOptions& options)
-    : options_(options), adapter_(filesystem, options.adapter), ended_(eventfd(0, EFD_CLOEXEC)) {}
+    : options_(options), adapter_(filesystem, options.adapter) {}
 
 absl::StatusOr<std::unique_ptr<FuseMount>> FuseMount::Start(Filesystem* filesystem, const FuseMountOptions& options) {
   fuse_set_log_func(&LogFuse);
   std::unique_ptr<FuseMount> mount(new FuseMount(filesystem, options));
   NRAM_RETURN_IF_ERROR(mount->CheckDirectory());
   NRAM_RETURN_IF_ERROR(mount->Mount());
-  // Does nothing but end the read that it comes into (no SA_RESTART).
-  struct sigaction wake {};
-  wake.sa_handler = [](int) {};
-  sigaction(SIGUSR1, &wake, nullptr);
-  for (int i = 0; i < options.threads; ++i) {
-    ++mount->serving_;
-    FuseWorker* const worker = mount->workers_.emplace_back(std::make_unique<FuseWorker>()).get();
-    mount->threads_.emplace_back([raw = mount.get(), worker] { raw->Serve(worker); });
-    pthread_setname_np(mount->threads_.back().native_handle(), "nram-fuse");
-  }
+  mount->workers_ =
+      std::make_unique<FuseWorkers>(&mount->adapter_, mount->session_, options.threads, options.fast_wake);
   mount->TuneDevice();
   return mount;
 }
@@ -150,32 +140,6 @@ absl::Status FuseMount::Mount() {
   return absl::OkStatus();
 }
 
-void FuseMount::Serve(FuseWorker* worker) {
-  worker->MakeCurrent();
-  const int fd = fuse_session_fd(session_);
-  while (!stopping_) {
-    const ssize_t n = read(fd, worker->request(), FuseWorker::kRequestBytes);
-    if (n < 0) {
-      // ENOENT: the request was taken back while it was being read.
-      if (errno == ENOENT || errno == EINTR || errno == EAGAIN) continue;
-      if (errno != ENODEV) PLOG(ERROR) << "reading from /dev/fuse";
-      break;
-    }
-    if (static_cast<size_t>(n) < sizeof(fuse_in_header)) {
-      LOG(ERROR) << "a request of " << n << " bytes from /dev/fuse";
-      continue;
-    }
-    if (adapter_.HandleUnknown(fd, *worker)) continue;
-    fuse_buf buffer{};
-    buffer.mem = worker->request();
-    buffer.size = static_cast<size_t>(n);
-    fuse_session_process_buf(session_, &buffer);
-  }
-  const uint64_t one = 1;
-  if (!stopping_) (void)!write(ended_.get(), &one, sizeof one);
-  --serving_;
-}
-
 void FuseMount::TuneDevice() {
   struct stat attr;
   // The first request; the kernel answers it when the session has been set up.
@@ -187,7 +151,7 @@ void FuseMount::TuneDevice() {
 }
 
 bool FuseMount::ended() const {
-  pollfd waiting{ended_.get(), POLLIN, 0};
+  pollfd waiting{ended_fd(), POLLIN, 0};
   return poll(&waiting, 1, 0) == 1;
 }
 
@@ -226,20 +190,14 @@ void FuseMount::Unmount(int64_t timeout_ms) {
     if (!wait_for(synced->get())) LOG(WARNING) << "what the kernel had not written back in time is lost";
     Detach();
   }
-  if (!wait_for(ended_.get())) {
+  if (!wait_for(ended_fd())) {
     LOG(WARNING) << "cutting off those who still have files open on " << options_.directory;
   }
 }
 
 FuseMount::~FuseMount() {
-  if (mounted_ && !ended()) Detach();
-  // A signal ends a read that waits; it may come just before, so it is repeated.
-  stopping_ = true;
-  while (serving_ > 0) {
-    for (std::thread& thread : threads_) pthread_kill(thread.native_handle(), SIGUSR1);
-    poll(nullptr, 0, 5);
-  }
-  for (std::thread& thread : threads_) thread.join();
+  if (workers_ != nullptr && !ended()) Detach();
+  workers_ = nullptr;
   if (session_ == nullptr) return;
   if (mounted_) {
     // The kernel ends the connection with the last use of its descriptor. Not fuse_session_unmount: it would unmount

@@ -1,16 +1,14 @@
 #ifndef NRAM_FSD_FUSE_MOUNT_H_
 #define NRAM_FSD_FUSE_MOUNT_H_
 
-#include <atomic>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/fd.h"
 #include "fsd/fuse_adapter.h"
+#include "fsd/fuse_workers.h"
 
 namespace nram {
 
@@ -20,12 +18,13 @@ struct FuseMountOptions {
   std::vector<std::string> options;  // as after -o: "ro", "noexec", "allow_other", ...
   bool nonempty = false;             // hide what the directory holds
   int threads = 16;
+  FastWake fast_wake = FastWake::kAuto;
   uint64_t readahead_bytes = 4 << 20;  // needs root; without, the kernel's 128 KiB
   FuseAdapterOptions adapter;
 };
 
-// A filesystem that is mounted, and the threads that serve it: each reads a request, handles it and replies. Their
-// number bounds the memory (FuseWorker::kMemoryBytes each) and what can be under way at once.
+// A filesystem that is mounted. The number of threads bounds its memory (FuseWorker::kMemoryBytes each) and what can be
+// under way at once.
 class FuseMount {
  public:
   // Mounts; requests are served from now on. `filesystem` must outlive it. INVALID_ARGUMENT says what is wrong with the
@@ -35,7 +34,7 @@ class FuseMount {
   ~FuseMount();
 
   // Readable once somebody has unmounted it.
-  int ended_fd() const { return ended_.get(); }
+  int ended_fd() const { return workers_->ended_fd(); }
   bool ended() const;
   // Writes back what the kernel still has, then detaches the mount and waits until those who still have files open are
   // done; after `timeout_ms` they are cut off (ENOTCONN).
@@ -45,7 +44,6 @@ class FuseMount {
   FuseMount(Filesystem* filesystem, const FuseMountOptions& options);
   absl::Status Mount();
   absl::Status CheckDirectory() const;
-  void Serve(FuseWorker* worker);
   // Read-ahead and share of the kernel's dirty memory, which only root may set.
   void TuneDevice();
   void Detach();
@@ -54,11 +52,7 @@ class FuseMount {
   FuseAdapter adapter_;
   fuse_session* session_ = nullptr;
   bool mounted_ = false;
-  UniqueFd ended_;  // eventfd
-  std::atomic<bool> stopping_{false};
-  std::atomic<int> serving_{0};
-  std::vector<std::unique_ptr<FuseWorker>> workers_;
-  std::vector<std::thread> threads_;
+  std::unique_ptr<FuseWorkers> workers_;
 };
 
 }  // namespace nram

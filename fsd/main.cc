@@ -91,6 +91,7 @@ absl::StatusOr<Daemon> StartDaemon(const FsdOptions& options) {
   mount.nonempty = options.nonempty;
   mount.threads = static_cast<int>(options.threads);
   mount.readahead_bytes = options.readahead_bytes;
+  mount.fast_wake = options.fast_wake;
   mount.adapter.writeback = options.writeback;
   NRAM_ASSIGN_OR_RETURN(daemon.mount, FuseMount::Start(daemon.filesystem.get(), mount));
   return daemon;
@@ -123,10 +124,6 @@ int Serve(const FsdOptions& options, int ready_fd) {
   }
   daemon->mount.reset();
   LOG(INFO) << options.directory << " is unmounted; its files are gone";
-  // GC regions end with the lease; the others are destroyed one by one.
-  if (options.gc && daemon->pool != nullptr) {
-    daemon->pool.reset(daemon->pool.release());
-  }
   return 0;
 }
 

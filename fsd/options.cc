@@ -65,6 +65,7 @@ void FsdOptions::Register(FsdOptions* options, ArgParser* parser) {
     return absl::OkStatus();
   });
   parser->Custom("spin", [options](absl::string_view value) { return SpinOptions::Parse(value, &options->spin); });
+  parser->Custom("fast-wake", [options](absl::string_view value) { return ParseFastWake(value, &options->fast_wake); });
 }
 
 absl::Status FsdOptions::Validate() const {
@@ -151,6 +152,9 @@ How
                        yes). It tells of errors with fsync and close then
   --io-timeout-ms=N    100..600000, after how long a server that does not answer is an I/O
                        error (default 10000)
+  --fast-wake=WHEN     auto, on or off: keep this machine's idle processors from sleeping
+                       while there are many requests; needs root (default auto: yes, up to
+                       16 processors)
   --spin=WHEN          auto, off, on or microseconds: poll before sleeping (default auto)
   --help               this text
 

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "base/args.h"
 #include "base/spin.h"
+#include "base/wake_latency.h"
 
 namespace nram {
 
@@ -35,6 +36,7 @@ struct FsdOptions {
   std::string log_file;
   std::vector<std::string> mount_options;  // handed on to the kernel
   SpinOptions spin;
+  FastWake fast_wake = FastWake::kAuto;
 
   absl::Status Validate() const;
   // A flag for each field. `options` must outlive the parser.
