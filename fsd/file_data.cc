@@ -17,6 +17,7 @@ constexpr uint64_t RoundDown(uint64_t offset, uint64_t unit) { return offset / u
 constexpr uint64_t RoundUp(uint64_t offset, uint64_t unit) { return (offset + unit - 1) / unit * unit; }
 
 constexpr int64_t kAwaitFreedMs = 2'000;
+constexpr int64_t kBatchMs = 2;
 
 }  // namespace
 
@@ -326,8 +327,11 @@ bool FileStore::AwaitFreed() {
   MutexLock lock(&mu_);
   const uint64_t until = given_;
   if (done_ >= until) return false;
+  hurry_ = true;
+  work_.Signal();
   while (done_ < until && freed_.WaitUntil(&mu_, deadline_ns)) {
   }
+  hurry_ = false;
   return true;
 }
 
@@ -338,6 +342,10 @@ void FileStore::RunFreeing() {
       if (stopping_) return;
       work_.WaitUntil(&mu_, DeadlineAfterMs(60'000));
       continue;
+    }
+    // A moment for more to come: a batch is freed in the time of one.
+    const int64_t batch_deadline_ns = DeadlineAfterMs(kBatchMs);
+    while (to_free_.size() < kFreeAtOnce && !hurry_ && !stopping_ && work_.WaitUntil(&mu_, batch_deadline_ns)) {
     }
     std::vector<std::unique_ptr<BlockFile>> batch;
     const size_t count = std::min(to_free_.size(), kFreeAtOnce);

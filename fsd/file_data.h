@@ -126,6 +126,7 @@ class FileStore {
   std::vector<std::unique_ptr<BlockFile>> to_free_ ABSL_GUARDED_BY(mu_);
   uint64_t given_ ABSL_GUARDED_BY(mu_) = 0;  // to be freed, ever
   uint64_t done_ ABSL_GUARDED_BY(mu_) = 0;   // of them, freed
+  bool hurry_ ABSL_GUARDED_BY(mu_) = false;  // somebody waits for the room
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;
 };

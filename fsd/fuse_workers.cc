@@ -8,8 +8,11 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
+#include <string>
 
+#include "absl/strings/str_cat.h"
 #include "base/clock.h"
 
 namespace nram {
@@ -46,6 +49,11 @@ FuseWorkers::~FuseWorkers() {
     poll(nullptr, 0, 2);
   }
   for (const auto& thread : threads_) thread->thread.join();
+  std::string counts;
+  for (uint32_t i = 0; i < kOpcodesMax; ++i) {
+    if (requests_[i] > 0) absl::StrAppend(&counts, " ", i, ":", requests_[i].load());
+  }
+  LOG(INFO) << "requests by opcode (linux/fuse.h):" << counts;
 }
 
 void FuseWorkers::Run(Thread* self) {
@@ -53,7 +61,9 @@ void FuseWorkers::Run(Thread* self) {
   size_t bytes = 0;
   while (Read(self, &bytes)) {
     wake_latency_.Count();
-    if (reading_ == 0 && MayWait(self->worker.header().opcode)) WakeOne();
+    const uint32_t opcode = self->worker.header().opcode;
+    requests_[std::min<uint32_t>(opcode, kOpcodesMax - 1)].fetch_add(1, std::memory_order_relaxed);
+    if (reading_ == 0 && MayWait(opcode)) WakeOne();
     if (!adapter_->HandleUnknown(fuse_session_fd(session_), self->worker)) {
       fuse_buf buffer{};
       buffer.mem = self->worker.request();

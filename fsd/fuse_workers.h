@@ -1,6 +1,7 @@
 #ifndef NRAM_FSD_FUSE_WORKERS_H_
 #define NRAM_FSD_FUSE_WORKERS_H_
 
+#include <array>
 #include <atomic>
 #include <memory>
 #include <thread>
@@ -35,6 +36,8 @@ class FuseWorkers {
   };
   static constexpr int kReadersMax = 2;  // that wait in read when there is nothing to do
 
+  static constexpr uint32_t kOpcodesMax = 64;
+
   void Run(Thread* self);
   // False when it is over.
   bool Read(Thread* self, size_t* bytes);
@@ -48,6 +51,7 @@ class FuseWorkers {
   std::atomic<bool> stopping_{false};
   std::atomic<int> serving_{0};
   std::atomic<int> reading_{0};
+  std::array<std::atomic<uint64_t>, kOpcodesMax> requests_{};
 
   Mutex park_mu_;
   std::vector<Thread*> parked_ ABSL_GUARDED_BY(park_mu_);
