@@ -117,6 +117,74 @@ inline void FutexWakeAll(std::atomic<uint32_t>* word) {
   syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0);
 }
 
+// A lock like SharedMutex in four bytes, whose holders are operations, not threads: one thread may take it and another
+// give it back when the operation ends. An exclusive taker that waits keeps new shared ones out.
+class ABSL_LOCKABLE SharedGate {
+ public:
+  bool TryLockShared() ABSL_SHARED_TRYLOCK_FUNCTION(true) {
+    uint32_t seen = state_.load(std::memory_order_relaxed);
+    while ((seen & (kExclusive | kWanted)) == 0) {
+      if (state_.compare_exchange_weak(seen, seen + 1, std::memory_order_acquire)) return true;
+    }
+    return false;
+  }
+  void LockShared() ABSL_SHARED_LOCK_FUNCTION() {
+    while (!TryLockShared()) {
+      const uint32_t seen = state_.load(std::memory_order_relaxed);
+      if ((seen & (kExclusive | kWanted)) != 0) Sleep(seen);
+    }
+  }
+  void UnlockShared() ABSL_UNLOCK_FUNCTION() {
+    if (state_.fetch_sub(1, std::memory_order_release) == (kWanted | 1)) FutexWakeAll(&state_);
+  }
+  void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() {
+    while (true) {
+      uint32_t seen = state_.load(std::memory_order_relaxed);
+      if ((seen & ~kWanted) == 0) {
+        if (state_.compare_exchange_weak(seen, kExclusive, std::memory_order_acquire)) return;
+      } else if ((seen & kWanted) != 0 || state_.compare_exchange_weak(seen, seen | kWanted)) {
+        Sleep(seen | kWanted);
+      }
+    }
+  }
+  void Unlock() ABSL_UNLOCK_FUNCTION() {
+    if ((state_.exchange(0, std::memory_order_release) & kWanted) != 0) FutexWakeAll(&state_);
+  }
+
+ private:
+  static constexpr uint32_t kExclusive = 1u << 31;
+  static constexpr uint32_t kWanted = 1u << 30;
+
+  void Sleep(uint32_t seen) {
+    const auto now = std::chrono::steady_clock::now().time_since_epoch() + std::chrono::seconds(1);
+    FutexWaitUntil(&state_, seen, std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
+  }
+
+  std::atomic<uint32_t> state_{0};
+};
+
+class ABSL_SCOPED_LOCKABLE GateLock {
+ public:
+  explicit GateLock(SharedGate* gate) ABSL_EXCLUSIVE_LOCK_FUNCTION(gate) : gate_(gate) { gate_->Lock(); }
+  ~GateLock() ABSL_UNLOCK_FUNCTION() { gate_->Unlock(); }
+  GateLock(const GateLock&) = delete;
+  GateLock& operator=(const GateLock&) = delete;
+
+ private:
+  SharedGate* const gate_;
+};
+
+class ABSL_SCOPED_LOCKABLE SharedGateLock {
+ public:
+  explicit SharedGateLock(SharedGate* gate) ABSL_SHARED_LOCK_FUNCTION(gate) : gate_(gate) { gate_->LockShared(); }
+  ~SharedGateLock() ABSL_UNLOCK_FUNCTION() { gate_->UnlockShared(); }
+  SharedGateLock(const SharedGateLock&) = delete;
+  SharedGateLock& operator=(const SharedGateLock&) = delete;
+
+ private:
+  SharedGate* const gate_;
+};
+
 }  // namespace nram
 
 #endif  // NRAM_BASE_SYNC_H_

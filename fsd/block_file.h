@@ -14,6 +14,15 @@
 
 namespace nram {
 
+// One operation that is under way without a thread that waits for it. Used again and again; one operation at a time.
+class BlockIo {
+ public:
+  virtual ~BlockIo() = default;
+  // Called when it is over, on any thread, as the last thing; it must not block.
+  void (*done)(BlockIo* io, const absl::Status& status) = nullptr;
+  void* context = nullptr;
+};
+
 // The stored bytes of one file: sparse, up to 2^62, zeros where nothing was written. Offsets and lengths are multiples
 // of 512. Thread-safe like Region, whose errors these are too (client/pool/region.h). Each operation blocks, for a
 // bounded time.
@@ -22,6 +31,12 @@ class BlockFile {
   virtual ~BlockFile() = default;
   virtual absl::Status Read(uint64_t offset, absl::Span<std::byte> to) = 0;
   virtual absl::Status Write(uint64_t offset, absl::Span<const std::byte> from) = 0;
+  // The same without waiting; io->done, which may have run already on return, has the result. At most 64 KiB. `io` is
+  // of this file's store.
+  virtual void StartRead(BlockIo* io, uint64_t offset, absl::Span<std::byte> to) { io->done(io, Read(offset, to)); }
+  virtual void StartWrite(BlockIo* io, uint64_t offset, absl::Span<const std::byte> from) {
+    io->done(io, Write(offset, from));
+  }
   // Makes a hole and frees its memory.
   virtual absl::Status Trim(uint64_t offset, uint64_t length) = 0;
   // Later writes to the range do not fail for lack of room.
@@ -39,6 +54,7 @@ class BlockStore {
   virtual ~BlockStore() = default;
   // Takes no round trip.
   virtual absl::StatusOr<std::unique_ptr<BlockFile>> Create() = 0;
+  virtual std::unique_ptr<BlockIo> NewIo() { return std::make_unique<BlockIo>(); }
   // Frees all that these files, which nobody uses, have stored. Blocks until it is done or given up.
   virtual void Destroy(std::vector<std::unique_ptr<BlockFile>> files) = 0;
   // As of the last time that the servers were heard of.

@@ -71,7 +71,7 @@ void FileData::GrowTo(uint64_t size) {
 }
 
 Errno FileData::Read(uint64_t offset, size_t size, PaddedBytes buffer, absl::Span<const std::byte>* got) {
-  ReaderLock lock(&mu_);
+  SharedGateLock lock(&mu_);
   const uint64_t file_size = size_.load();
   const uint64_t end = std::min(offset + std::min<uint64_t>(size, kRegionBytesMax), file_size);
   *got = {};
@@ -92,6 +92,74 @@ Errno FileData::Read(uint64_t offset, size_t size, PaddedBytes buffer, absl::Spa
   }
   *got = chunks.subspan(offset - from, end - offset);
   return Errno::kOk;
+}
+
+bool FileData::StartRead(FileIo* io, uint64_t offset, size_t size) {
+  if (size > FileIo::kBytesMax - kChunkBytes || !mu_.TryLockShared()) return false;
+  const uint64_t end = std::min(offset + size, size_.load());
+  const uint64_t from = RoundDown(offset, kChunkBytes);
+  absl::Status status;
+  BlockFile* file = nullptr;
+  if (offset < end && CountPages(offset, end) > 0) file = File(&status);
+  if (file == nullptr) {
+    // Nothing is stored there, or nothing can be: Read says which.
+    mu_.UnlockShared();
+    return false;
+  }
+  io->file_ = this;
+  io->bytes_ = {io->buffer().data, RoundUp(end, kChunkBytes) - from};
+  io->wanted_ = io->bytes_.subspan(offset - from, end - offset);
+  io->block_->done = &OnReadDone;
+  file->StartRead(io->block_.get(), from, io->bytes_);
+  return true;
+}
+
+void FileData::OnReadDone(BlockIo* block, const absl::Status& status) {
+  auto* const io = static_cast<FileIo*>(block->context);
+  io->file_->mu_.UnlockShared();
+  if (!status.ok()) {
+    LOG_EVERY_N(WARNING, 100) << "read: " << status;
+  }
+  io->done(io, ErrnoOf(status), status.ok() ? io->wanted_ : absl::Span<const std::byte>());
+}
+
+bool FileData::StartWrite(FileIo* io, uint64_t offset, size_t size) {
+  const uint64_t end = offset + size;
+  if (size == 0 || size > FileIo::kBytesMax || offset % kChunkBytes != 0 || end % kChunkBytes != 0) return false;
+  if (!Ok(CheckRange(offset, size)) || !mu_.TryLockShared()) return false;
+  absl::Status status;
+  BlockFile* const file = File(&status);
+  if (tail_unsure_ || file == nullptr || !Ok(TakePages(offset, end))) {
+    mu_.UnlockShared();
+    return false;
+  }
+  io->file_ = this;
+  io->offset_ = offset;
+  io->bytes_ = {io->buffer().data, size};
+  io->block_->done = &OnWriteDone;
+  file->StartWrite(io->block_.get(), offset, io->bytes_);
+  return true;
+}
+
+void FileData::OnWriteDone(BlockIo* block, const absl::Status& status) {
+  auto* const io = static_cast<FileIo*>(block->context);
+  const Errno error = ErrnoOf(status);
+  if (error == Err(ENOSPC)) return io->file_->store_->RetryWrite(io);
+  if (!Ok(error)) {
+    LOG_EVERY_N(WARNING, 100) << "write: " << status;
+  }
+  io->file_->EndWrite(io, error);
+}
+
+void FileData::EndWrite(FileIo* io, Errno error) {
+  const uint64_t end = io->offset_ + io->bytes_.size();
+  if (Ok(error)) {
+    GrowTo(end);
+  } else if (end > size_.load()) {
+    tail_unsure_ = true;
+  }
+  mu_.UnlockShared();
+  io->done(io, error, {});
 }
 
 Errno FileData::WriteAligned(uint64_t offset, absl::Span<const std::byte> bytes) {
@@ -167,14 +235,14 @@ Errno FileData::Write(uint64_t offset, PaddedBytes bytes) {
   const uint64_t end = offset + bytes.size;
   const bool aligned = offset % kChunkBytes == 0 && end % kChunkBytes == 0;
   if (aligned) {
-    ReaderLock lock(&mu_);
+    SharedGateLock lock(&mu_);
     if (!tail_unsure_) {
       NRAM_RETURN_IF_ERRNO(WriteAligned(offset, {bytes.data, bytes.size}));
       GrowTo(end);
       return Errno::kOk;
     }
   }
-  WriterLock lock(&mu_);
+  GateLock lock(&mu_);
   NRAM_RETURN_IF_ERRNO(CleanTail());
   if (!aligned) NRAM_RETURN_IF_ERRNO(RoundOut(&offset, &bytes));
   NRAM_RETURN_IF_ERRNO(WriteAligned(offset, {bytes.data, bytes.size}));
@@ -214,7 +282,7 @@ Errno FileData::ZeroRange(uint64_t offset, uint64_t end) {
 
 Errno FileData::Truncate(uint64_t size) {
   NRAM_RETURN_IF_ERRNO(CheckRange(size, 0));
-  WriterLock lock(&mu_);
+  GateLock lock(&mu_);
   if (size == 0) {
     // A fresh start, also after a loss.
     std::unique_ptr<BlockFile> file;
@@ -239,7 +307,7 @@ Errno FileData::Truncate(uint64_t size) {
 
 Errno FileData::Allocate(uint64_t offset, uint64_t length, bool keep_size) {
   NRAM_RETURN_IF_ERRNO(CheckRange(offset, length));
-  WriterLock lock(&mu_);
+  GateLock lock(&mu_);
   NRAM_RETURN_IF_ERRNO(CleanTail());
   const uint64_t end = offset + length;
   const uint64_t first_page = offset / kPageBytes;
@@ -263,12 +331,12 @@ Errno FileData::Allocate(uint64_t offset, uint64_t length, bool keep_size) {
 
 Errno FileData::PunchHole(uint64_t offset, uint64_t length) {
   NRAM_RETURN_IF_ERRNO(CheckRange(offset, length));
-  WriterLock lock(&mu_);
+  GateLock lock(&mu_);
   return ZeroRange(offset, offset + length);
 }
 
 Errno FileData::SeekData(uint64_t offset, uint64_t* found) const {
-  ReaderLock lock(&mu_);
+  SharedGateLock lock(&mu_);
   if (offset >= size_.load()) return Err(ENXIO);
   MutexLock pages_lock(store_->PagesLock(this));
   const uint64_t page = pages_.NextIn(offset / kPageBytes);
@@ -278,11 +346,16 @@ Errno FileData::SeekData(uint64_t offset, uint64_t* found) const {
 }
 
 Errno FileData::SeekHole(uint64_t offset, uint64_t* found) const {
-  ReaderLock lock(&mu_);
+  SharedGateLock lock(&mu_);
   if (offset >= size_.load()) return Err(ENXIO);
   MutexLock pages_lock(store_->PagesLock(this));
   *found = std::min(std::max(offset, pages_.NextOut(offset / kPageBytes) * kPageBytes), size_.load());
   return Errno::kOk;
+}
+
+FileIo::FileIo(FileStore* store)
+    : block_(store->blocks_->NewIo()), memory_(new std::byte[kBytesMax + 2 * PaddedBytes::kPadBytes]) {
+  block_->context = this;
 }
 
 FileStore::FileStore(BlockStore* blocks, uint64_t bytes_max)
@@ -322,6 +395,12 @@ void FileStore::Free(std::unique_ptr<BlockFile> file) {
   if (to_free_.size() == 1) work_.Signal();
 }
 
+void FileStore::RetryWrite(FileIo* io) {
+  MutexLock lock(&mu_);
+  retries_.push_back(io);
+  work_.Signal();
+}
+
 bool FileStore::AwaitFreed() {
   const int64_t deadline_ns = DeadlineAfterMs(kAwaitFreedMs);
   MutexLock lock(&mu_);
@@ -338,6 +417,19 @@ bool FileStore::AwaitFreed() {
 void FileStore::RunFreeing() {
   MutexLock lock(&mu_);
   while (true) {
+    if (to_free_.empty() && !retries_.empty()) {
+      std::vector<FileIo*> retries = std::move(retries_);
+      retries_.clear();
+      mu_.Unlock();
+      for (FileIo* io : retries) {
+        absl::Status status;
+        BlockFile* const file = io->file_->File(&status);
+        if (status.ok()) status = file->Write(io->offset_, io->bytes_);
+        io->file_->EndWrite(io, ErrnoOf(status));
+      }
+      mu_.Lock();
+      continue;
+    }
     if (to_free_.empty()) {
       if (stopping_) return;
       work_.WaitUntil(&mu_, DeadlineAfterMs(60'000));
@@ -345,7 +437,8 @@ void FileStore::RunFreeing() {
     }
     // A moment for more to come: a batch is freed in the time of one.
     const int64_t batch_deadline_ns = DeadlineAfterMs(kBatchMs);
-    while (to_free_.size() < kFreeAtOnce && !hurry_ && !stopping_ && work_.WaitUntil(&mu_, batch_deadline_ns)) {
+    while (to_free_.size() < kFreeAtOnce && !hurry_ && !stopping_ && retries_.empty() &&
+           work_.WaitUntil(&mu_, batch_deadline_ns)) {
     }
     std::vector<std::unique_ptr<BlockFile>> batch;
     const size_t count = std::min(to_free_.size(), kFreeAtOnce);

@@ -19,6 +19,7 @@
 
 namespace nram {
 
+class FileData;
 class FileStore;
 
 // Bytes with a chunk's worth of memory before and behind them that may be scribbled on, so that what is not aligned can
@@ -27,6 +28,30 @@ struct PaddedBytes {
   static constexpr size_t kPadBytes = kChunkBytes;
   std::byte* data = nullptr;
   size_t size = 0;
+};
+
+// A small read or write that is under way without a thread that waits for it, and its buffer. Used again and again.
+class FileIo {
+ public:
+  static constexpr size_t kBytesMax = 64 * kKiB;
+
+  explicit FileIo(FileStore* store);
+  PaddedBytes buffer() { return {memory_.get() + PaddedBytes::kPadBytes, kBytesMax}; }
+
+  // Called when it is over, on any thread, as the last thing; must not block. `got`: what was read.
+  void (*done)(FileIo* io, Errno error, absl::Span<const std::byte> got) = nullptr;
+  void* context = nullptr;
+
+ private:
+  friend class FileData;
+  friend class FileStore;
+
+  const std::unique_ptr<BlockIo> block_;
+  const std::unique_ptr<std::byte[]> memory_;
+  FileData* file_ = nullptr;
+  uint64_t offset_ = 0;
+  absl::Span<std::byte> bytes_;         // whole chunks
+  absl::Span<const std::byte> wanted_;  // of them
 };
 
 // The data of one regular file: bytes at any offset, over a BlockFile's chunks. Thread-safe. Each operation is atomic
@@ -47,6 +72,10 @@ class FileData : public FileBody {
   Errno Read(uint64_t offset, size_t size, PaddedBytes buffer, absl::Span<const std::byte>* got);
   // After an error, each chunk is as it was or as written; the size is as it was.
   Errno Write(uint64_t offset, PaddedBytes bytes);
+  // The same without waiting, in io->buffer() or from it. False: it cannot be done so now, and nothing was begun; use
+  // Read or Write. At most FileIo::kBytesMax; a write may still wait for room to be reserved.
+  bool StartRead(FileIo* io, uint64_t offset, size_t size) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  bool StartWrite(FileIo* io, uint64_t offset, size_t size) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   Errno Truncate(uint64_t size);
   // Later writes there do not fail for lack of room.
   Errno Allocate(uint64_t offset, uint64_t length, bool keep_size);
@@ -73,10 +102,14 @@ class FileData : public FileBody {
   // Removes what a failed write may have left behind the end of the file.
   Errno CleanTail() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void GrowTo(uint64_t size);
+  // These hold the gate on behalf of an operation.
+  static void OnReadDone(BlockIo* block, const absl::Status& status) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  static void OnWriteDone(BlockIo* block, const absl::Status& status);
+  void EndWrite(FileIo* io, Errno error) ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
   FileStore* const store_;
   // Shared: whole chunks are read and written. Exclusive: all else.
-  mutable SharedMutex mu_;
+  mutable SharedGate mu_;
   std::atomic<uint64_t> size_{0};
   std::atomic<bool> tail_unsure_{false};  // a write behind the end failed; zeros are not certain there
   PageSet pages_;                         // under the store's lock for it; a superset of what is stored
@@ -100,11 +133,14 @@ class FileStore {
 
  private:
   friend class FileData;
+  friend class FileIo;
 
   bool HasPages(uint64_t pages) const { return pages_left_ >= 0 && static_cast<uint64_t>(pages_left_) >= pages; }
   bool TryTakePages(uint64_t pages);
   void ReturnPages(uint64_t pages) { pages_left_ += static_cast<int64_t>(pages); }
   void Free(std::unique_ptr<BlockFile> file);
+  // Writes again, once what has been deleted so far is freed.
+  void RetryWrite(FileIo* io);
   // Waits until what has been deleted so far is freed; true if there was something.
   bool AwaitFreed();
   void RunFreeing();
@@ -124,6 +160,7 @@ class FileStore {
   CondVar work_;
   CondVar freed_;
   std::vector<std::unique_ptr<BlockFile>> to_free_ ABSL_GUARDED_BY(mu_);
+  std::vector<FileIo*> retries_ ABSL_GUARDED_BY(mu_);
   uint64_t given_ ABSL_GUARDED_BY(mu_) = 0;  // to be freed, ever
   uint64_t done_ ABSL_GUARDED_BY(mu_) = 0;   // of them, freed
   bool hurry_ ABSL_GUARDED_BY(mu_) = false;  // somebody waits for the room

@@ -39,6 +39,16 @@ Errno Filesystem::Write(InodeNumber inode, uint64_t offset, PaddedBytes bytes, b
   return Errno::kOk;
 }
 
+bool Filesystem::StartRead(InodeNumber inode, uint64_t offset, size_t size, FileIo* io) {
+  FileData* data = nullptr;
+  return Ok(Data(inode, &data)) && data->StartRead(io, offset, size);
+}
+
+bool Filesystem::StartWrite(InodeNumber inode, uint64_t offset, size_t size, FileIo* io) {
+  FileData* data = nullptr;
+  return Ok(Data(inode, &data)) && data->StartWrite(io, offset, size);
+}
+
 Errno Filesystem::SetAttr(InodeNumber inode, const AttrChange& change, std::optional<uint64_t> size,
                           struct stat* attr) {
   if (!size) return names_->SetAttr(inode, change, attr);

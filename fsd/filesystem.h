@@ -32,6 +32,12 @@ class Filesystem {
   Errno Read(InodeNumber inode, uint64_t offset, size_t size, PaddedBytes buffer, absl::Span<const std::byte>* got);
   // `cached`: written back from the kernel's page cache, which keeps the times itself.
   Errno Write(InodeNumber inode, uint64_t offset, PaddedBytes bytes, bool cached, bool drop_set_id);
+  // The same for small ones without waiting (FileData::StartRead); what ended well is then to be noted.
+  std::unique_ptr<FileIo> NewIo() { return std::make_unique<FileIo>(&store_); }
+  bool StartRead(InodeNumber inode, uint64_t offset, size_t size, FileIo* io);
+  bool StartWrite(InodeNumber inode, uint64_t offset, size_t size, FileIo* io);
+  void ReadEnded(InodeNumber inode) { names_->TouchAccess(inode); }
+  void WriteEnded(InodeNumber inode) { names_->TouchData(inode, false); }
   // With `size`, truncates or extends first.
   Errno SetAttr(InodeNumber inode, const AttrChange& change, std::optional<uint64_t> size, struct stat* attr);
   // fallocate(2): 0, FALLOC_FL_KEEP_SIZE, PUNCH_HOLE | KEEP_SIZE, ZERO_RANGE with and without KEEP_SIZE; else

@@ -185,6 +185,7 @@ void Create(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t mode, fu
 
 void Read(fuse_req_t req, fuse_ino_t inode, size_t size, off_t offset, fuse_file_info*) {
   FuseWorker* const worker = FuseWorker::Current();
+  if (AdapterOf(req)->StartRead(req, inode, static_cast<uint64_t>(offset), size)) return;
   absl::Span<const std::byte> got;
   worker->BeginInterruptible(req);
   const Errno error = FilesystemOf(req)->Read(inode, static_cast<uint64_t>(offset), std::min(size, kFuseIoBytesMax),
@@ -199,8 +200,12 @@ void Write(fuse_req_t req, fuse_ino_t inode, const char* data, size_t size, off_
   const PaddedBytes bytes{reinterpret_cast<std::byte*>(const_cast<char*>(data)), size};
   const uint32_t flags = FuseWorker::Current()->body<fuse_write_in>().write_flags;
   const bool cached = (flags & FUSE_WRITE_CACHE) != 0 && AdapterOf(req)->options().writeback;
-  const Errno error = FilesystemOf(req)->Write(inode, static_cast<uint64_t>(offset), bytes, cached,
-                                               (flags & (1u << 2)) != 0);  // FUSE_WRITE_KILL_SUIDGID
+  const bool drop_set_id = (flags & (1u << 2)) != 0;  // FUSE_WRITE_KILL_SUIDGID
+  if (!drop_set_id &&
+      AdapterOf(req)->StartWrite(req, inode, static_cast<uint64_t>(offset), {bytes.data, size}, cached)) {
+    return;
+  }
+  const Errno error = FilesystemOf(req)->Write(inode, static_cast<uint64_t>(offset), bytes, cached, drop_set_id);
   if (!Ok(error)) return ReplyError(req, error);
   fuse_reply_write(req, size);
 }
@@ -394,6 +399,103 @@ const fuse_lowlevel_ops& FuseAdapter::Operations() {
     return ops;
   }();
   return operations;
+}
+
+SmallRequest* FuseAdapter::TakeSmall() {
+  MutexLock lock(&mu_);
+  if (free_smalls_.empty()) {
+    if (smalls_.size() == kSmallRequestsMax) return nullptr;
+    SmallRequest* const small = smalls_.emplace_back(std::make_unique<SmallRequest>(filesystem_)).get();
+    small->adapter = this;
+    small->io->context = small;
+    small->io->done = &OnSmallDone;
+    return small;
+  }
+  SmallRequest* const small = free_smalls_.back();
+  free_smalls_.pop_back();
+  return small;
+}
+
+void FuseAdapter::GiveSmall(SmallRequest* small) {
+  MutexLock lock(&mu_);
+  free_smalls_.push_back(small);
+}
+
+bool FuseAdapter::StartRead(fuse_req_t req, InodeNumber inode, uint64_t offset, size_t size) {
+  SmallRequest* const small = size < FileIo::kBytesMax ? TakeSmall() : nullptr;
+  if (small == nullptr) return false;
+  small->inode = inode;
+  small->reads = small->touch = true;
+  {
+    MutexLock lock(&small->mu);
+    small->req = req;
+  }
+  fuse_req_interrupt_func(req, &OnSmallInterrupt, small);
+  // Once it is begun, `req` may be gone at any moment.
+  if (filesystem_->StartRead(inode, offset, size, small->io.get())) return true;
+  bool answered = false;
+  {
+    MutexLock lock(&small->mu);
+    answered = std::exchange(small->req, nullptr) == nullptr;
+  }
+  GiveSmall(small);
+  return answered;
+}
+
+bool FuseAdapter::StartWrite(fuse_req_t req, InodeNumber inode, uint64_t offset, absl::Span<const std::byte> bytes,
+                             bool cached) {
+  SmallRequest* const small = bytes.size() <= FileIo::kBytesMax ? TakeSmall() : nullptr;
+  if (small == nullptr) return false;
+  small->inode = inode;
+  small->reads = false;
+  small->touch = !cached;
+  small->bytes = bytes.size();
+  {
+    MutexLock lock(&small->mu);
+    small->req = req;
+  }
+  memcpy(small->io->buffer().data, bytes.data(), bytes.size());
+  if (filesystem_->StartWrite(inode, offset, bytes.size(), small->io.get())) return true;
+  {
+    MutexLock lock(&small->mu);
+    small->req = nullptr;
+  }
+  GiveSmall(small);
+  return false;
+}
+
+void FuseAdapter::OnSmallInterrupt(fuse_req_t req, void* data) {
+  auto* const small = static_cast<SmallRequest*>(data);
+  {
+    MutexLock lock(&small->mu);
+    if (small->req != req) return;
+    small->req = nullptr;
+  }
+  fuse_reply_err(req, EINTR);
+}
+
+void FuseAdapter::OnSmallDone(FileIo* io, Errno error, absl::Span<const std::byte> got) {
+  auto* const small = static_cast<SmallRequest*>(io->context);
+  FuseAdapter* const adapter = small->adapter;
+  fuse_req_t req = nullptr;
+  {
+    MutexLock lock(&small->mu);
+    req = std::exchange(small->req, nullptr);
+  }
+  const bool reads = small->reads;
+  if (Ok(error) && small->touch) {
+    reads ? adapter->filesystem_->ReadEnded(small->inode) : adapter->filesystem_->WriteEnded(small->inode);
+  }
+  if (req == nullptr) {
+    // It was interrupted.
+  } else if (!Ok(error)) {
+    ReplyError(req, error);
+  } else if (reads) {
+    fuse_reply_buf(req, reinterpret_cast<const char*>(got.data()), got.size());
+  } else {
+    fuse_reply_write(req, small->bytes);
+  }
+  adapter->GiveSmall(small);
 }
 
 bool FuseAdapter::HandleUnknown(int fd, const FuseWorker& worker) {

@@ -9,6 +9,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 #include "base/mapping.h"
 #include "base/sync.h"
@@ -18,6 +20,8 @@ namespace nram {
 
 // The largest read and write that the kernel sends: 256 pages, its own limit unless root has raised it.
 inline constexpr size_t kFuseIoBytesMax = 1 << 20;
+
+class FuseAdapter;
 
 // One thread that serves requests: its buffers, and the request that it has in hand. A callback runs on such a thread.
 class FuseWorker {
@@ -57,6 +61,19 @@ class FuseWorker {
   fuse_req_t interruptible_ ABSL_GUARDED_BY(mu_) = nullptr;
 };
 
+// A small read or write for which no thread waits.
+struct SmallRequest {
+  explicit SmallRequest(Filesystem* filesystem) : io(filesystem->NewIo()) {}
+  const std::unique_ptr<FileIo> io;
+  FuseAdapter* adapter = nullptr;
+  InodeNumber inode = 0;
+  size_t bytes = 0;  // of a write
+  bool reads = false;
+  bool touch = false;  // the inode's times
+  Mutex mu;
+  fuse_req_t req ABSL_GUARDED_BY(mu) = nullptr;  // null: answered
+};
+
 struct FuseAdapterOptions {
   bool writeback = true;
 };
@@ -72,13 +89,27 @@ class FuseAdapter {
 
   Filesystem* filesystem() { return filesystem_; }
   const FuseAdapterOptions& options() const { return options_; }
+  // Begin a small read or write; the reply follows when it is done. False: nothing was begun.
+  bool StartRead(fuse_req_t req, InodeNumber inode, uint64_t offset, size_t size);
+  bool StartWrite(fuse_req_t req, InodeNumber inode, uint64_t offset, absl::Span<const std::byte> bytes, bool cached);
   // To tell the kernel something; set before the first request.
   void set_session(fuse_session* session) { session_ = session; }
   fuse_session* session() { return session_; }
 
  private:
+  // At most so many at once, 65 KiB each.
+  static constexpr size_t kSmallRequestsMax = 128;
+
+  SmallRequest* TakeSmall();
+  void GiveSmall(SmallRequest* small);
+  static void OnSmallDone(FileIo* io, Errno error, absl::Span<const std::byte> got);
+  static void OnSmallInterrupt(fuse_req_t req, void* small);
+
   Filesystem* const filesystem_;
   const FuseAdapterOptions options_;
+  Mutex mu_;
+  std::vector<std::unique_ptr<SmallRequest>> smalls_ ABSL_GUARDED_BY(mu_);
+  std::vector<SmallRequest*> free_smalls_ ABSL_GUARDED_BY(mu_);
   fuse_session* session_ = nullptr;
 };
 

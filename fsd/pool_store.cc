@@ -10,6 +10,16 @@
 namespace nram {
 namespace {
 
+// At most 64 KiB lie in two frames.
+struct PoolIo : BlockIo {
+  Io io{2};
+};
+
+void OnDone(Io* io, void* context) {
+  auto* const pool_io = static_cast<PoolIo*>(context);
+  pool_io->done(pool_io, io->Wait());
+}
+
 class PoolFile : public BlockFile {
  public:
   explicit PoolFile(std::unique_ptr<Region> region) : region_(std::move(region)) {}
@@ -17,6 +27,14 @@ class PoolFile : public BlockFile {
   absl::Status Read(uint64_t offset, absl::Span<std::byte> to) override { return region_->Read(offset, to); }
   absl::Status Write(uint64_t offset, absl::Span<const std::byte> from) override {
     return region_->Write(offset, from);
+  }
+  void StartRead(BlockIo* io, uint64_t offset, absl::Span<std::byte> to) override {
+    auto* const pool_io = static_cast<PoolIo*>(io);
+    region_->StartRead(&pool_io->io, offset, to, {.io_class = IoClass::kUrgent}, &OnDone, pool_io);
+  }
+  void StartWrite(BlockIo* io, uint64_t offset, absl::Span<const std::byte> from) override {
+    auto* const pool_io = static_cast<PoolIo*>(io);
+    region_->StartWrite(&pool_io->io, offset, from, {.io_class = IoClass::kUrgent}, &OnDone, pool_io);
   }
   absl::Status Trim(uint64_t offset, uint64_t length) override { return region_->Trim(offset, length); }
   absl::Status Reserve(uint64_t offset, uint64_t length) override { return region_->Reserve(offset, length); }
@@ -32,6 +50,8 @@ class PoolStore : public BlockStore {
     NRAM_ASSIGN_OR_RETURN(std::unique_ptr<Region> region, pool_->CreateRegion(options_));
     return std::make_unique<PoolFile>(std::move(region));
   }
+
+  std::unique_ptr<BlockIo> NewIo() override { return std::make_unique<PoolIo>(); }
 
   void Destroy(std::vector<std::unique_ptr<BlockFile>> files) override {
     std::vector<std::unique_ptr<Region>> regions;

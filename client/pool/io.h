@@ -43,8 +43,9 @@ class Io {
   // The most parts in flight: 4 MiB.
   static constexpr size_t kPartsMax = 16;
 
-  // Allocates its parts, once.
-  Io() : owned_(new IoPart[kPartsMax]), parts_(owned_.get()), part_count_(kPartsMax) {}
+  // Allocates its parts, once. With fewer, less is in flight.
+  explicit Io(size_t part_count = kPartsMax)
+      : owned_(new IoPart[part_count]), parts_(owned_.get()), part_count_(part_count) {}
   ~Io();
   Io(const Io&) = delete;
   Io& operator=(const Io&) = delete;
