@@ -24,6 +24,16 @@ FuseAdapter* AdapterOf(fuse_req_t req) { return static_cast<FuseAdapter*>(fuse_r
 Filesystem* FilesystemOf(fuse_req_t req) { return AdapterOf(req)->filesystem(); }
 Namespace* NamesOf(fuse_req_t req) { return FilesystemOf(req)->names(); }
 
+// While this thread waits for a read or write.
+class Waiting {
+ public:
+  explicit Waiting(fuse_req_t req) : count_(AdapterOf(req)->waiting()) { ++*count_; }
+  ~Waiting() { --*count_; }
+
+ private:
+  std::atomic<int>* const count_;
+};
+
 Caller CallerOf(fuse_req_t req) {
   const fuse_ctx* const context = fuse_req_ctx(req);
   return {context->uid, context->gid, context->umask};
@@ -187,6 +197,7 @@ void Read(fuse_req_t req, fuse_ino_t inode, size_t size, off_t offset, fuse_file
   FuseWorker* const worker = FuseWorker::Current();
   if (AdapterOf(req)->StartRead(req, inode, static_cast<uint64_t>(offset), size)) return;
   absl::Span<const std::byte> got;
+  const Waiting waiting(req);
   worker->BeginInterruptible(req);
   const Errno error = FilesystemOf(req)->Read(inode, static_cast<uint64_t>(offset), std::min(size, kFuseIoBytesMax),
                                               worker->reply(), &got);
@@ -205,6 +216,7 @@ void Write(fuse_req_t req, fuse_ino_t inode, const char* data, size_t size, off_
       AdapterOf(req)->StartWrite(req, inode, static_cast<uint64_t>(offset), {bytes.data, size}, cached)) {
     return;
   }
+  const Waiting waiting(req);
   const Errno error = FilesystemOf(req)->Write(inode, static_cast<uint64_t>(offset), bytes, cached, drop_set_id);
   if (!Ok(error)) return ReplyError(req, error);
   fuse_reply_write(req, size);
@@ -403,6 +415,7 @@ const fuse_lowlevel_ops& FuseAdapter::Operations() {
 
 SmallRequest* FuseAdapter::TakeSmall() {
   MutexLock lock(&mu_);
+  if (waiting_ == 0 && free_smalls_.size() == smalls_.size()) return nullptr;
   if (free_smalls_.empty()) {
     if (smalls_.size() == kSmallRequestsMax) return nullptr;
     SmallRequest* const small = smalls_.emplace_back(std::make_unique<SmallRequest>(filesystem_)).get();

@@ -7,6 +7,7 @@
 #include <fuse3/fuse_lowlevel.h>
 #include <linux/fuse.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -89,7 +90,10 @@ class FuseAdapter {
 
   Filesystem* filesystem() { return filesystem_; }
   const FuseAdapterOptions& options() const { return options_; }
-  // Begin a small read or write; the reply follows when it is done. False: nothing was begun.
+  // How many reads and writes are being handled by threads that wait for them.
+  std::atomic<int>* waiting() { return &waiting_; }
+  // Begin a small read or write; the reply follows when it is done. False: nothing was begun. That is so for one that
+  // comes alone: the thread that has it is the fastest to wait for the answer, and one more wake-up away otherwise.
   bool StartRead(fuse_req_t req, InodeNumber inode, uint64_t offset, size_t size);
   bool StartWrite(fuse_req_t req, InodeNumber inode, uint64_t offset, absl::Span<const std::byte> bytes, bool cached);
   // To tell the kernel something; set before the first request.
@@ -107,6 +111,7 @@ class FuseAdapter {
 
   Filesystem* const filesystem_;
   const FuseAdapterOptions options_;
+  std::atomic<int> waiting_{0};
   Mutex mu_;
   std::vector<std::unique_ptr<SmallRequest>> smalls_ ABSL_GUARDED_BY(mu_);
   std::vector<SmallRequest*> free_smalls_ ABSL_GUARDED_BY(mu_);
