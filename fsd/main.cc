@@ -109,6 +109,10 @@ int Serve(const FsdOptions& options, int ready_fd) {
   absl::StatusOr<Daemon> daemon = StartDaemon(options);
   if (!daemon.ok()) return Fail(daemon.status(), ready_fd);
   LOG(INFO) << "mounted on " << options.directory;
+  if (!options.pid_file.empty()) {
+    const absl::Status written = WriteFileAtomically(options.pid_file, absl::StrCat(getpid(), "\n"));
+    if (!written.ok()) return Fail(written, ready_fd);
+  }
   if (ready_fd != STDERR_FILENO) {
     (void)!write(ready_fd, "ok", 2);
     close(ready_fd);
@@ -124,6 +128,7 @@ int Serve(const FsdOptions& options, int ready_fd) {
   }
   daemon->mount.reset();
   LOG(INFO) << options.directory << " is unmounted; its files are gone";
+  if (!options.pid_file.empty()) unlink(options.pid_file.c_str());
   return 0;
 }
 

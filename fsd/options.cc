@@ -58,6 +58,7 @@ void FsdOptions::Register(FsdOptions* options, ArgParser* parser) {
     return absl::OkStatus();
   });
   parser->String("log-file", &options->log_file);
+  parser->String("pid-file", &options->pid_file);
   parser->Custom("mount-options", [options](absl::string_view value) {
     for (const absl::string_view word : absl::StrSplit(value, ',', absl::SkipEmpty())) {
       options->mount_options.emplace_back(word);
@@ -144,6 +145,7 @@ How
   --foreground         stay in front and log to standard error
   --log-file=PATH      log there (default in the background: the state directory, see
                        nram up --help)
+  --pid-file=PATH      write the process id there once it is mounted
   --threads=N          2..256 requests at once (default 16); each takes up to 2 MiB
   --readahead=SIZE     0..64M that the kernel reads ahead of a sequential reader (default
                        4M; needs root)

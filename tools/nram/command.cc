@@ -21,8 +21,8 @@ int ToExitCode(const absl::Status& status, absl::string_view program) {
 
 absl::Span<const Command> Commands() {
   static const std::vector<Command>* const commands =
-      new std::vector<Command>{UpCommand(),      DownCommand(),  DfCommand(),    StatusCommand(),
-                               RegionsCommand(), DrainCommand(), BenchCommand(), CompletionCommand()};
+      new std::vector<Command>{UpCommand(),     DownCommand(),    MountCommand(), UmountCommand(), DfCommand(),
+                               StatusCommand(), RegionsCommand(), DrainCommand(), BenchCommand(),  CompletionCommand()};
   return *commands;
 }
 

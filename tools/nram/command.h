@@ -54,6 +54,8 @@ std::vector<absl::StatusOr<ServerStatistics>> AskStatistics(absl::Span<const Poo
 const Command& UpCommand();
 const Command& DownCommand();
 const Command& DfCommand();
+const Command& MountCommand();
+const Command& UmountCommand();
 const Command& StatusCommand();
 const Command& RegionsCommand();
 const Command& DrainCommand();

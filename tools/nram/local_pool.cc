@@ -3,7 +3,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -26,27 +25,12 @@
 #include "base/host_memory.h"
 #include "base/status.h"
 #include "nlohmann/json.hpp"
+#include "tools/nram/programs.h"
 
 namespace nram {
 namespace {
 
 constexpr size_t kSocketPathMax = sizeof(sockaddr_un::sun_path);
-
-// The memory server beside this program, or in the build's or the installation's place.
-absl::StatusOr<std::string> FindServerProgram() {
-  char self[PATH_MAX];
-  const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-  if (n <= 0) return ErrnoStatus(errno, "readlink /proc/self/exe");
-  const std::string directory = std::string(self, n).substr(0, std::string(self, n).rfind('/'));
-  // Tests are one or two folders below the build tree's top, as this command is.
-  std::vector<std::string> places = {directory + "/nram-memserver", directory + "/../../memserver/nram-memserver"};
-  if (const char* given = std::getenv("NRAM_MEMSERVER")) places.insert(places.begin(), given);
-  for (const std::string& place : places) {
-    if (access(place.c_str(), X_OK) == 0) return place;
-  }
-  return absl::NotFoundError(
-      absl::StrCat("nram-memserver is not beside ", self, "; say where it is in $NRAM_MEMSERVER"));
-}
 
 // Field 22 of /proc/PID/stat; 0 if there is no such process, or only its zombie.
 uint64_t StartTime(pid_t pid) {
@@ -192,7 +176,7 @@ std::vector<LocalServer> FindLocalPool(const std::string& directory) {
 }
 
 absl::StatusOr<std::vector<LocalServer>> StartLocalPool(const LocalPoolOptions& options) {
-  NRAM_ASSIGN_OR_RETURN(const std::string program, FindServerProgram());
+  NRAM_ASSIGN_OR_RETURN(const std::string program, FindProgram("nram-memserver", "memserver", "NRAM_MEMSERVER"));
   NRAM_RETURN_IF_ERROR(MakeDirectory(options.directory));
   // One `nram up` or `nram down` at a time.
   UniqueFd lock(open((options.directory + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));

@@ -1,0 +1,311 @@
+// nram mount, nram umount: the filesystem.
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <iostream>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "base/clock.h"
+#include "base/host_memory.h"
+#include "base/status.h"
+#include "base/units.h"
+#include "client/pool/pool_spec.h"
+#include "fsd/options.h"
+#include "nlohmann/json.hpp"
+#include "tools/nram/command.h"
+#include "tools/nram/programs.h"
+
+namespace nram {
+namespace {
+
+constexpr int64_t kUmountTimeoutMs = 15'000;
+
+// An absolute path, also of a mount point whose daemon is gone and which therefore cannot be looked at.
+std::string Resolve(const std::string& directory) {
+  char resolved[PATH_MAX];
+  if (realpath(directory.c_str(), resolved) != nullptr) return resolved;
+  std::string path = directory;
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  const size_t slash = path.rfind('/');
+  const std::string above = slash == std::string::npos ? "." : path.substr(0, std::max<size_t>(slash, 1));
+  if (realpath(above.c_str(), resolved) == nullptr) return path;
+  return absl::StrCat(resolved, resolved == std::string("/") ? "" : "/", path.substr(slash + 1));
+}
+
+// Of a mount at `directory`: its log, its process id.
+std::string StateFile(const std::string& directory, absl::string_view suffix) {
+  std::string name = directory;
+  std::replace(name.begin(), name.end(), '/', '-');
+  return absl::StrCat(LocalStateDir(), "/mount", name, ".", suffix);
+}
+
+struct MountPoint {
+  std::string directory;
+  std::string source;
+};
+
+// Octal escapes, as /proc has them for blanks.
+std::string Unescape(absl::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\\' && i + 3 < text.size()) {
+      out += static_cast<char>((text[i + 1] - '0') * 64 + (text[i + 2] - '0') * 8 + (text[i + 3] - '0'));
+      i += 3;
+    } else {
+      out += text[i];
+    }
+  }
+  return out;
+}
+
+std::vector<MountPoint> FindMounts() {
+  std::vector<MountPoint> mounts;
+  const auto table = ReadFile("/proc/self/mounts");
+  if (!table.ok()) return mounts;
+  for (const absl::string_view line : absl::StrSplit(*table, '\n')) {
+    const std::vector<absl::string_view> words = absl::StrSplit(line, ' ');
+    if (words.size() > 2 && words[2] == "fuse.nram") mounts.push_back({Unescape(words[1]), Unescape(words[0])});
+  }
+  return mounts;
+}
+
+int ListMounts(bool json) {
+  const std::vector<MountPoint> mounts = FindMounts();
+  nlohmann::json out = nlohmann::json::array();
+  if (!json && mounts.empty()) printf("Nothing is mounted. `nram mount DIRECTORY` mounts.\n");
+  for (const MountPoint& mount : mounts) {
+    struct statvfs stat {};
+    const bool answers = statvfs(mount.directory.c_str(), &stat) == 0;
+    const uint64_t total = stat.f_blocks * stat.f_frsize;
+    const uint64_t free = stat.f_bavail * stat.f_frsize;
+    if (json) {
+      out.push_back({{"directory", mount.directory}, {"pool", mount.source}, {"answers", answers}});
+      if (answers) out.back().update({{"total_bytes", total}, {"free_bytes", free}});
+    } else if (answers) {
+      printf("%s: %s free of %s, pool %s\n", mount.directory.c_str(), FormatByteSize(free).c_str(),
+             FormatByteSize(total).c_str(), mount.source.c_str());
+    } else {
+      printf("%s: its daemon is gone; `nram umount %s` removes it\n", mount.directory.c_str(), mount.directory.c_str());
+    }
+  }
+  if (json) std::cout << out.dump(2) << std::endl;
+  return 0;
+}
+
+int RunMount(const std::vector<std::string>& args) {
+  FsdOptions options;
+  bool json = false;
+  ArgParser parser("nram mount");
+  FsdOptions::Register(&options, &parser);
+  parser.Switch("json", &json);
+  std::vector<std::string> words;
+  int code = 0;
+  if (!ParseOrExit(&parser, MountCommand(), args, &words, &code)) return code;
+  if (words.empty()) return ListMounts(json);
+  if (words.size() > 1) {
+    return ToExitCode(absl::InvalidArgumentError(absl::StrCat("unexpected word \"", words[1], "\"")), "nram mount");
+  }
+  const std::string directory = Resolve(words[0]);
+  const auto program = FindProgram("nram-fsd", "fsd", "NRAM_FSD");
+  if (!program.ok()) return ToExitCode(program.status(), "nram mount");
+  mkdir(LocalStateDir().c_str(), 0755);
+  // The daemon parses the flags again: those that it was given, but --json, which is this command's.
+  std::vector<std::string> command = {*program};
+  for (const std::string& arg : args) {
+    if (arg != "--json" && arg != words[0]) command.push_back(arg);
+  }
+  command.push_back(directory);
+  if (!parser.given("log-file")) {
+    options.log_file = StateFile(directory, "log");
+    command.push_back("--log-file=" + options.log_file);
+  }
+  if (!parser.given("pid-file")) command.push_back("--pid-file=" + StateFile(directory, "pid"));
+  std::vector<char*> argv;
+  for (std::string& word : command) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  fflush(stdout);
+  const pid_t child = fork();
+  if (child < 0) return ToExitCode(ErrnoStatus(errno, "fork"), "nram mount");
+  if (child == 0) {
+    execv(argv[0], argv.data());
+    _exit(127);
+  }
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+  if (options.foreground) return 0;
+  struct statvfs stat {};
+  if (statvfs(directory.c_str(), &stat) != 0) return ToExitCode(ErrnoStatus(errno, directory), "nram mount");
+  const uint64_t free = stat.f_bavail * stat.f_frsize;
+  if (json) {
+    std::cout << nlohmann::json{{"directory", directory}, {"free_bytes", free}, {"log", options.log_file}}.dump(2)
+              << std::endl;
+    return 0;
+  }
+  printf("%s is mounted: %s of network RAM. Its log: %s\nEnd it with `nram umount %s`; its files are gone then.\n",
+         directory.c_str(), FormatByteSize(free).c_str(), options.log_file.c_str(), directory.c_str());
+  return 0;
+}
+
+std::vector<std::string> MountFlags() {
+  FsdOptions options;
+  bool json = false;
+  ArgParser parser("nram mount");
+  FsdOptions::Register(&options, &parser);
+  parser.Switch("json", &json);
+  return parser.names();
+}
+
+// Who has something open there, for the message that says so.
+std::string UsersOf(const std::string& directory) {
+  std::vector<std::string> users;
+  DIR* const processes = opendir("/proc");
+  if (processes == nullptr) return "";
+  while (const dirent* process = readdir(processes)) {
+    int pid = 0;
+    if (!absl::SimpleAtoi(process->d_name, &pid) || users.size() >= 5) continue;
+    const std::string base = absl::StrCat("/proc/", pid);
+    std::vector<std::string> links = {base + "/cwd", base + "/root", base + "/exe"};
+    if (DIR* const fds = opendir((base + "/fd").c_str())) {
+      while (const dirent* fd = readdir(fds)) links.push_back(absl::StrCat(base, "/fd/", fd->d_name));
+      closedir(fds);
+    }
+    for (const std::string& link : links) {
+      char target[PATH_MAX];
+      const ssize_t n = readlink(link.c_str(), target, sizeof target - 1);
+      if (n <= 0) continue;
+      const absl::string_view at(target, static_cast<size_t>(n));
+      if (at != directory && !absl::StartsWith(at, directory + "/")) continue;
+      const auto name = ReadFile(base + "/comm");
+      users.push_back(absl::StrCat(pid, name.ok() ? " (" + name->substr(0, name->find('\n')) + ")" : ""));
+      break;
+    }
+  }
+  closedir(processes);
+  return users.empty() ? "" : " by " + absl::StrJoin(users, ", ");
+}
+
+absl::Status Detach(const std::string& directory, bool lazy) {
+  if (geteuid() == 0) {
+    if (umount2(directory.c_str(), lazy ? MNT_DETACH : 0) == 0) return absl::OkStatus();
+    if (errno == EBUSY) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(directory, " is in use", UsersOf(directory),
+                       "; end that, or add --lazy to take it away now and leave them what they have open"));
+    }
+    return ErrnoStatus(errno, absl::StrCat("unmount ", directory));
+  }
+  const pid_t child = fork();
+  if (child == 0) {
+    execlp("fusermount3", "fusermount3", "-u", lazy ? "-z" : "--", lazy ? "--" : directory.c_str(),
+           lazy ? directory.c_str() : nullptr, nullptr);
+    _exit(127);
+  }
+  int status = 0;
+  if (child < 0 || waitpid(child, &status, 0) < 0) return ErrnoStatus(errno, "fusermount3");
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("fusermount3 could not unmount ", directory));
+}
+
+absl::Status Umount(const std::string& directory, bool lazy) {
+  const std::vector<MountPoint> mounts = FindMounts();
+  const bool mounted =
+      std::any_of(mounts.begin(), mounts.end(), [&](const MountPoint& mount) { return mount.directory == directory; });
+  if (!mounted) return absl::FailedPreconditionError(absl::StrCat(directory, ": nram is not mounted there"));
+  int pid = 0;
+  const std::string pid_file = StateFile(directory, "pid");
+  if (const auto text = ReadFile(pid_file); text.ok()) (void)absl::SimpleAtoi(*text, &pid);
+  NRAM_RETURN_IF_ERROR(Detach(directory, lazy));
+  if (pid == 0 || lazy) return absl::OkStatus();
+  // Until it has given the memory back.
+  const int64_t deadline_ns = DeadlineAfterMs(kUmountTimeoutMs);
+  while (MonotonicNs() < deadline_ns) {
+    const auto name = ReadFile(absl::StrCat("/proc/", pid, "/comm"));
+    const auto command = ReadFile(absl::StrCat("/proc/", pid, "/cmdline"));
+    if (!name.ok() || !absl::StartsWith(*name, "nram-fsd") || !command.ok() || command->empty()) {
+      unlink(pid_file.c_str());
+      return absl::OkStatus();
+    }
+    poll(nullptr, 0, 2);
+  }
+  return absl::DeadlineExceededError(
+      absl::StrCat(directory, " is unmounted, but its daemon (pid ", pid, ") has not ended yet"));
+}
+
+int RunUmount(const std::vector<std::string>& args) {
+  bool lazy = false;
+  ArgParser parser("nram umount");
+  parser.Switch("lazy", &lazy);
+  std::vector<std::string> words;
+  int code = 0;
+  if (!ParseOrExit(&parser, UmountCommand(), args, &words, &code)) return code;
+  if (words.empty()) {
+    return ToExitCode(absl::InvalidArgumentError("which directory? `nram mount` lists those that there are"),
+                      "nram umount");
+  }
+  for (const std::string& word : words) {
+    code = std::max(code, ToExitCode(Umount(Resolve(word), lazy), "nram umount"));
+  }
+  return code;
+}
+
+}  // namespace
+
+const Command& MountCommand() {
+  static const std::string* const help = new std::string([] {
+    // The flags are the daemon's: its help, under this command's name.
+    const std::string daemon = FsdOptions::Help();
+    const size_t flags = daemon.find("\nWhat\n");
+    const size_t end = daemon.find("  --help ");
+    return absl::StrCat(R"(usage: nram mount [DIRECTORY] [flags]
+
+Mounts a temporary filesystem on DIRECTORY whose files are in the RAM of the pool: any
+program can use it, as it would /tmp. Returns when it is mounted; a daemon, nram-fsd, stays
+in the background. Without DIRECTORY, lists what is mounted.
+)",
+                        daemon.substr(flags, end - flags),
+                        R"(  --json               say what was mounted, or what is, in JSON
+  --help               this text
+
+example: nram up && nram mount /mnt/nram && df -h /mnt/nram
+)");
+  }());
+  static const Command command = {"mount", "mount a filesystem on the pool", help->c_str(), &RunMount, &MountFlags};
+  return command;
+}
+
+const Command& UmountCommand() {
+  static constexpr Command kCommand = {"umount", "unmount it", R"(usage: nram umount DIRECTORY... [flags]
+
+Unmounts what `nram mount` mounted, also when its daemon has died, and waits until the
+memory is given back. The files are gone then.
+
+  --lazy              take it away although it is in use; those who have files open keep
+                      them until they close them
+  --help              this text
+
+example: nram umount /mnt/nram
+)",
+                                       &RunUmount, [] { return std::vector<std::string>{"lazy"}; }};
+  return kCommand;
+}
+
+}  // namespace nram
