@@ -107,7 +107,7 @@ Errno Filesystem::Copy(InodeNumber from, uint64_t from_offset, InodeNumber to, u
     if (got.empty()) break;
     *copied += got.size();
   }
-  if (*copied > 0) names_->TouchData(to, true);
+  if (*copied > 0) names_->TouchData(to, false);
   return Errno::kOk;
 }
 

@@ -121,8 +121,9 @@ void SetAttr(fuse_req_t req, fuse_ino_t inode, struct stat* in, int to_set, fuse
   if ((to_set & FUSE_SET_ATTR_CTIME) != 0) change.ctime = in->st_ctim;
   if ((to_set & FUSE_SET_ATTR_ATIME_NOW) != 0) change.atime = now;
   if ((to_set & FUSE_SET_ATTR_MTIME_NOW) != 0) change.mtime = now;
-  const bool kill = (FuseWorker::Current()->body<fuse_setattr_in>().valid & (1u << 11)) != 0;  // FATTR_KILL_SUIDGID
-  change.drop_set_id = kill || ((change.uid || change.gid) && !change.mode);
+  // The kernel says when set-id bits are to go (FATTR_KILL_SUIDGID): with a change of owner, and of the size by those who
+  // may not keep them.
+  change.drop_set_id = (FuseWorker::Current()->body<fuse_setattr_in>().valid & (1u << 11)) != 0;
   struct stat attr;
   const Errno error = FilesystemOf(req)->SetAttr(inode, change, size, &attr);
   ReplyAttr(req, error, attr);

@@ -1,0 +1,145 @@
+#ifndef NRAM_TESTS_UTIL_TEST_MOUNT_H_
+#define NRAM_TESTS_UTIL_TEST_MOUNT_H_
+
+// Real mounts for tests: nram-fsd as a process on a pool of its own, and a tmpfs to hold it against.
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "gtest/gtest.h"
+#include "tools/nram/local_pool.h"
+#include "tools/nram/programs.h"
+
+namespace nram {
+
+// A directory of its own under /tmp, removed at the end.
+class TempDir {
+ public:
+  TempDir() {
+    char path[] = "/tmp/nram-test-XXXXXX";
+    path_ = mkdtemp(path);
+  }
+  ~TempDir() { (void)!system(absl::StrCat("rm -rf --one-file-system ", path_).c_str()); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+class TmpfsMount {
+ public:
+  TmpfsMount() { EXPECT_EQ(mount("nram-test", dir_.path().c_str(), "tmpfs", 0, "size=2g"), 0); }
+  ~TmpfsMount() { EXPECT_EQ(umount2(dir_.path().c_str(), 0), 0); }
+  const std::string& path() const { return dir_.path(); }
+
+ private:
+  TempDir dir_;
+};
+
+// A local pool for a test, ended with it.
+class PoolForTest {
+ public:
+  explicit PoolForTest(int servers = 2, const std::string& donate = "512M") {
+    options_.directory = dir_.path() + "/pool";
+    options_.servers = servers;
+    options_.server_flags = {absl::StrCat("--donate=", donate), "--lease-ttl-ms=2000"};
+    options_.die_with_parent = true;
+    auto servers_started = StartLocalPool(options_);
+    EXPECT_TRUE(servers_started.ok()) << servers_started.status();
+    if (servers_started.ok()) servers_ = *servers_started;
+  }
+  ~PoolForTest() {
+    for (const LocalServer& server : servers_) kill(server.pid, SIGCONT);
+    EXPECT_TRUE(StopLocalPool(options_.directory, 5'000).ok());
+  }
+  std::string spec() const { return options_.directory + "/pool"; }
+  const std::vector<LocalServer>& servers() const { return servers_; }
+
+ private:
+  TempDir dir_;
+  LocalPoolOptions options_;
+  std::vector<LocalServer> servers_;
+};
+
+// A mount by nram-fsd, which dies with the test.
+class NramMount {
+ public:
+  explicit NramMount(std::vector<std::string> flags) {
+    const auto program = FindProgram("nram-fsd", "fsd", "NRAM_FSD");
+    EXPECT_TRUE(program.ok()) << program.status();
+    std::vector<std::string> words = {*program, dir_.path(), "--foreground"};
+    words.insert(words.end(), flags.begin(), flags.end());
+    std::vector<char*> argv;
+    for (std::string& word : words) argv.push_back(word.data());
+    argv.push_back(nullptr);
+    struct stat before;
+    EXPECT_EQ(stat(dir_.path().c_str(), &before), 0);
+    const pid_t parent = getpid();
+    daemon_ = fork();
+    if (daemon_ == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (getppid() != parent) _exit(1);
+      const int log = open((log_.path() + "/log").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
+      dup2(log, STDERR_FILENO);
+      execv(argv[0], argv.data());
+      _exit(127);
+    }
+    const int64_t deadline_ns = DeadlineAfterMs(20'000);
+    struct stat now = before;
+    while (now.st_dev == before.st_dev && MonotonicNs() < deadline_ns) {
+      usleep(2'000);
+      if (waitpid(daemon_, nullptr, WNOHANG) == daemon_) {
+        daemon_ = -1;
+        break;
+      }
+      if (stat(dir_.path().c_str(), &now) != 0) break;
+    }
+    EXPECT_NE(now.st_dev, before.st_dev) << Log();
+  }
+  ~NramMount() {
+    if (daemon_ > 0) {
+      EXPECT_EQ(umount2(dir_.path().c_str(), 0), 0) << strerror(errno);
+      EXPECT_EQ(AwaitEnd(), 0) << Log();
+    }
+    umount2(dir_.path().c_str(), MNT_DETACH);
+    if (::testing::Test::HasFailure()) std::cerr << Log();
+  }
+  const std::string& path() const { return dir_.path(); }
+  pid_t daemon() const { return daemon_; }
+  // The daemon's exit status; -1 if it had to be killed or was. Afterwards the mount is left alone.
+  int AwaitEnd() {
+    int status = 0;
+    for (const int64_t deadline_ns = DeadlineAfterMs(30'000); MonotonicNs() < deadline_ns; usleep(2'000)) {
+      if (waitpid(daemon_, &status, WNOHANG) != daemon_) continue;
+      daemon_ = -1;
+      return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    }
+    ADD_FAILURE() << "the daemon does not end";
+    kill(daemon_, SIGKILL);
+    waitpid(daemon_, &status, 0);
+    daemon_ = -1;
+    return -1;
+  }
+  std::string Log() const { return ReadFile(log_.path() + "/log").value_or("no log"); }
+
+ private:
+  TempDir dir_;
+  TempDir log_;
+  pid_t daemon_ = -1;
+};
+
+}  // namespace nram
+
+#endif  // NRAM_TESTS_UTIL_TEST_MOUNT_H_
