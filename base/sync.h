@@ -130,8 +130,10 @@ class ABSL_LOCKABLE SharedGate {
   }
   void LockShared() ABSL_SHARED_LOCK_FUNCTION() {
     while (!TryLockShared()) {
-      const uint32_t seen = state_.load(std::memory_order_relaxed);
-      if ((seen & (kExclusive | kWanted)) != 0) Sleep(seen);
+      uint32_t seen = state_.load(std::memory_order_relaxed);
+      if ((seen & (kExclusive | kWanted)) == 0) continue;
+      // Whoever holds it wakes others only if it is wanted.
+      if ((seen & kWanted) != 0 || state_.compare_exchange_weak(seen, seen | kWanted)) Sleep(seen | kWanted);
     }
   }
   void UnlockShared() ABSL_UNLOCK_FUNCTION() {
@@ -141,7 +143,8 @@ class ABSL_LOCKABLE SharedGate {
     while (true) {
       uint32_t seen = state_.load(std::memory_order_relaxed);
       if ((seen & ~kWanted) == 0) {
-        if (state_.compare_exchange_weak(seen, kExclusive, std::memory_order_acquire)) return;
+        // Others may sleep because it was wanted: they are to be woken.
+        if (state_.compare_exchange_weak(seen, seen | kExclusive, std::memory_order_acquire)) return;
       } else if ((seen & kWanted) != 0 || state_.compare_exchange_weak(seen, seen | kWanted)) {
         Sleep(seen | kWanted);
       }

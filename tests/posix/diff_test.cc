@@ -77,7 +77,14 @@ class Exerciser {
   // Does it on both sides and compares.
   void Both(const std::string& what, const std::function<Outcome(int side)>& act) {
     Outcome outcomes[2];
-    for (int side = 0; side < 2; ++side) outcomes[side] = act(side);
+    for (int side = 0; side < 2; ++side) {
+      const int64_t began_ns = MonotonicNs();
+      outcomes[side] = act(side);
+      // No figure to hold anything against: a hint where a wait that ends by its deadline may hide.
+      if (const int64_t took_ms = (MonotonicNs() - began_ns) / kNsPerMs; took_ms > 1'000) {
+        std::cerr << what << " took " << took_ms << " ms on " << root_[side] << std::endl;
+      }
+    }
     if (outcomes[0] == outcomes[1]) return;
     size_t differs = 0;
     while (differs < std::min(outcomes[0].data.size(), outcomes[1].data.size()) &&
