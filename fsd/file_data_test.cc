@@ -1,0 +1,312 @@
+// File data over a store: any offset and length, sizes, holes, limits and failures, against a plain string.
+
+#include "fsd/file_data.h"
+
+#include <fcntl.h>
+
+#include <map>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "base/test_seed.h"
+#include "fsd/filesystem.h"
+#include "fsd/page_set.h"
+#include "gtest/gtest.h"
+
+namespace nram {
+namespace {
+
+TEST(PageSetTest, RandomChangesAgainstAModel) {
+  std::mt19937_64 random(TestSeed());
+  PageSet set;
+  constexpr uint64_t kPages = 2'000;
+  std::vector<bool> model(kPages, false);
+  for (int step = 0; step < 4'000; ++step) {
+    const uint64_t first = random() % kPages;
+    const uint64_t end = first + random() % std::min<uint64_t>(kPages - first + 1, random() % 4 == 0 ? 1'000 : 20);
+    uint64_t in = 0;
+    for (uint64_t i = first; i < end; ++i) in += model[i];
+    ASSERT_EQ(set.Count(first, end), in);
+    if (random() % 2 == 0) {
+      ASSERT_EQ(set.Add(first, end), end - first - in);
+      std::fill(model.begin() + first, model.begin() + end, true);
+    } else {
+      ASSERT_EQ(set.Remove(first, end), in);
+      std::fill(model.begin() + first, model.begin() + end, false);
+    }
+    const uint64_t at = random() % kPages;
+    uint64_t next_in = at, next_out = at;
+    while (next_in < kPages && !model[next_in]) ++next_in;
+    while (next_out < kPages && model[next_out]) ++next_out;
+    ASSERT_EQ(set.NextIn(at), next_in == kPages ? PageSet::kNone : next_in);
+    ASSERT_EQ(set.NextOut(at), next_out);
+    ASSERT_EQ(set.size(), static_cast<uint64_t>(std::count(model.begin(), model.end(), true)));
+  }
+}
+
+TEST(PageSetTest, FarPagesAreFoundWithoutWalkingThere) {
+  PageSet set;
+  const uint64_t far = (uint64_t{1} << 62) / kPageBytes - 1;
+  set.Add(far, far + 1);
+  set.Add(70, 71);
+  EXPECT_EQ(set.NextIn(71), far);
+  EXPECT_EQ(set.Count(0, PageSet::kNone), 2u);
+  EXPECT_EQ(set.Remove(0, PageSet::kNone), 2u);
+  EXPECT_EQ(set.NextIn(0), PageSet::kNone);
+}
+
+// A store that fails when it is told to.
+class FailingStore : public BlockStore {
+ public:
+  absl::StatusOr<std::unique_ptr<BlockFile>> Create() override {
+    return std::make_unique<File>(this, memory_->Create().value());
+  }
+  void Destroy(std::vector<std::unique_ptr<BlockFile>> files) override {
+    destroyed += static_cast<int>(files.size());
+    if (room_after_destroy) fail_writes = 0;
+    files.clear();
+  }
+  StoreCapacity Capacity() const override { return memory_->Capacity(); }
+
+  std::atomic<int> fail_writes{0};  // each writes half and fails
+  absl::Status failure = absl::UnavailableError("told to");
+  bool fail_reads = false;
+  bool room_after_destroy = false;
+  std::atomic<int> destroyed{0};
+
+ private:
+  class File : public BlockFile {
+   public:
+    File(FailingStore* store, std::unique_ptr<BlockFile> file) : store_(store), file_(std::move(file)) {}
+    absl::Status Read(uint64_t offset, absl::Span<std::byte> to) override {
+      return store_->fail_reads ? absl::DataLossError("told to") : file_->Read(offset, to);
+    }
+    absl::Status Write(uint64_t offset, absl::Span<const std::byte> from) override {
+      if (store_->fail_writes > 0) {
+        --store_->fail_writes;
+        EXPECT_TRUE(file_->Write(offset, from.subspan(0, from.size() / 2 / kChunkBytes * kChunkBytes)).ok());
+        return store_->failure;
+      }
+      return file_->Write(offset, from);
+    }
+    absl::Status Trim(uint64_t offset, uint64_t length) override { return file_->Trim(offset, length); }
+    absl::Status Reserve(uint64_t offset, uint64_t length) override { return file_->Reserve(offset, length); }
+
+   private:
+    FailingStore* const store_;
+    const std::unique_ptr<BlockFile> file_;
+  };
+
+  std::unique_ptr<BlockStore> memory_ = NewMemoryStore(256 * kMiB);
+};
+
+class FileDataTest : public ::testing::Test {
+ protected:
+  explicit FileDataTest(uint64_t bytes_max = 64 * kMiB) : store_(&blocks_, bytes_max) {
+    file_ = static_cast<FileData*>((body_ = store_.NewFile()).get());
+  }
+
+  Errno Write(uint64_t offset, const std::string& data) {
+    std::string padded(data.size() + 2 * PaddedBytes::kPadBytes, '#');
+    data.copy(&padded[PaddedBytes::kPadBytes], data.size());
+    return file_->Write(offset, {reinterpret_cast<std::byte*>(&padded[PaddedBytes::kPadBytes]), data.size()});
+  }
+  std::string Read(uint64_t offset, size_t size) {
+    std::vector<std::byte> buffer(size + 4 * PaddedBytes::kPadBytes);
+    absl::Span<const std::byte> got;
+    const Errno error =
+        file_->Read(offset, size, {buffer.data() + PaddedBytes::kPadBytes, (size + 511) / 512 * 512}, &got);
+    if (!Ok(error)) return absl::StrCat("errno ", Raw(error));
+    return {reinterpret_cast<const char*>(got.data()), got.size()};
+  }
+  uint64_t FreeBytes() const { return store_.Capacity().free_bytes; }
+
+  FailingStore blocks_;
+  FileStore store_;
+  std::unique_ptr<FileBody> body_;
+  FileData* file_;
+};
+
+TEST_F(FileDataTest, RandomOperationsAgainstAString) {
+  std::mt19937_64 random(TestSeed());
+  std::string model;
+  constexpr uint64_t kMax = 700'000;
+  const auto place = [&]() -> uint64_t {
+    static constexpr uint64_t kEdges[] = {0, 1, 511, 512, 513, 4095, 4096, 4097, 262'143, 262'144, 300'000};
+    return random() % 2 == 0 ? random() % kMax : kEdges[random() % 11] + random() % 3;
+  };
+  for (int step = 0; step < 6'000; ++step) {
+    const uint64_t offset = place();
+    const uint64_t length = random() % 6 == 0 ? random() % 200'000 : 1 + random() % 5'000;
+    switch (random() % 8) {
+      case 0:
+      case 1:
+      case 2: {
+        std::string data(length, '\0');
+        for (char& c : data) c = static_cast<char>(random());
+        // Now and then a write fails half-way; what is behind the end of the file must not show later.
+        const bool fails = random() % 20 == 0;
+        if (fails) blocks_.fail_writes = 1;
+        const Errno error = Write(offset, data);
+        blocks_.fail_writes = 0;
+        ASSERT_EQ(error, fails ? Err(EIO) : Errno::kOk);
+        if (fails) {
+          // Old or new: take what is there, as far as the file goes.
+          const std::string now = Read(0, kMax * 2);
+          ASSERT_EQ(now.size(), model.size());
+          for (size_t i = 0; i < now.size(); ++i) {
+            ASSERT_TRUE(now[i] == model[i] || (i >= offset && i < offset + length && now[i] == data[i - offset])) << i;
+          }
+          model = now;
+          break;
+        }
+        if (model.size() < offset + length) model.resize(offset + length, '\0');
+        model.replace(offset, length, data);
+        break;
+      }
+      case 3:
+        ASSERT_EQ(file_->Truncate(offset), Errno::kOk);
+        model.resize(offset, '\0');
+        break;
+      case 4:
+        ASSERT_EQ(file_->PunchHole(offset, length), Errno::kOk);
+        for (uint64_t i = offset; i < std::min<uint64_t>(offset + length, model.size()); ++i) model[i] = '\0';
+        break;
+      case 5: {
+        const bool keep_size = random() % 2 == 0;
+        ASSERT_EQ(file_->Allocate(offset, length, keep_size), Errno::kOk);
+        if (!keep_size && model.size() < offset + length) model.resize(offset + length, '\0');
+        break;
+      }
+      default:
+        ASSERT_EQ(Read(offset, length), offset < model.size() ? model.substr(offset, length) : "");
+    }
+    ASSERT_EQ(file_->size(), model.size());
+    if (step % 100 == 0) ASSERT_TRUE(Read(0, kMax * 2) == model) << step;
+  }
+  ASSERT_EQ(file_->Truncate(0), Errno::kOk);
+  EXPECT_EQ(FreeBytes(), 64 * kMiB) << "every page was given back";
+}
+
+TEST_F(FileDataTest, SparseUpTo2To62) {
+  const uint64_t last = kRegionBytesMax - 3;
+  EXPECT_EQ(Write(last, "end"), Errno::kOk);
+  EXPECT_EQ(file_->size(), kRegionBytesMax);
+  EXPECT_EQ(file_->blocks(), 8u);
+  EXPECT_EQ(Read(last - 1, 10), std::string("\0end", 4));
+  EXPECT_EQ(Write(last, "beyond"), Err(EFBIG));
+  EXPECT_EQ(file_->Truncate(kRegionBytesMax + 1), Err(EFBIG));
+  uint64_t found = 0;
+  EXPECT_EQ(file_->SeekData(0, &found), Errno::kOk);
+  EXPECT_EQ(found, kRegionBytesMax - kPageBytes);
+  EXPECT_EQ(file_->SeekHole(found, &found), Errno::kOk);
+  EXPECT_EQ(found, kRegionBytesMax);
+  EXPECT_EQ(file_->SeekData(kRegionBytesMax, &found), Err(ENXIO));
+}
+
+TEST_F(FileDataTest, ALostFileFailsUntilItIsTruncated) {
+  EXPECT_EQ(Write(0, std::string(10'000, 'x')), Errno::kOk);
+  blocks_.fail_reads = true;
+  EXPECT_EQ(Read(0, 10), absl::StrCat("errno ", EIO));
+  EXPECT_EQ(file_->Truncate(0), Errno::kOk);
+  EXPECT_EQ(Read(0, 10), "");
+  EXPECT_EQ(file_->Truncate(5'000), Errno::kOk);
+  EXPECT_EQ(Read(4'990, 20), std::string(10, '\0')) << "holes need no store";
+}
+
+class SmallMountTest : public FileDataTest {
+ protected:
+  SmallMountTest() : FileDataTest(kMiB) {}
+};
+
+TEST_F(SmallMountTest, TheLimitHolds) {
+  EXPECT_EQ(Write(0, std::string(kMiB, 'x')), Errno::kOk);
+  EXPECT_EQ(Write(kMiB, "y"), Err(ENOSPC));
+  EXPECT_EQ(file_->size(), kMiB);
+  EXPECT_EQ(Write(5, std::string(1'000, 'z')), Errno::kOk) << "overwriting needs no room";
+  EXPECT_EQ(file_->Allocate(kMiB, 1, false), Err(ENOSPC));
+  EXPECT_EQ(FreeBytes(), 0u);
+  EXPECT_EQ(file_->PunchHole(0, kMiB / 2), Errno::kOk);
+  EXPECT_EQ(FreeBytes(), kMiB / 2);
+  EXPECT_EQ(Write(kMiB, std::string(kMiB / 2, 'y')), Errno::kOk);
+  EXPECT_EQ(file_->Allocate(0, uint64_t{1} << 61, true), Err(ENOSPC));
+}
+
+TEST_F(FileDataTest, WhatWasDeletedIsRoomForTheWriteThatFindsNone) {
+  auto other = store_.NewFile();
+  std::swap(body_, other);
+  file_ = static_cast<FileData*>(body_.get());
+  EXPECT_EQ(Write(0, std::string(5'000, 'x')), Errno::kOk);
+  std::swap(body_, other);
+  file_ = static_cast<FileData*>(body_.get());
+  blocks_.failure = absl::ResourceExhaustedError("full");
+  blocks_.fail_writes = 1'000;
+  blocks_.room_after_destroy = true;
+  store_.Bury(std::move(other));
+  EXPECT_EQ(Write(0, std::string(5'000, 'y')), Errno::kOk);
+  EXPECT_EQ(blocks_.destroyed, 1);
+}
+
+TEST_F(FileDataTest, SmallReadsAndWritesThatNobodyWaitsFor) {
+  FileIo io(&store_);
+  struct Result {
+    bool done = false;
+    Errno error = Errno::kOk;
+    std::string got;
+  } result;
+  io.context = &result;
+  io.done = [](FileIo* ended, Errno error, absl::Span<const std::byte> got) {
+    auto* const out = static_cast<Result*>(ended->context);
+    *out = {true, error, std::string(reinterpret_cast<const char*>(got.data()), got.size())};
+  };
+  EXPECT_FALSE(file_->StartRead(&io, 0, 100)) << "nothing is stored";
+  memset(io.buffer().data, 'a', 4'096);
+  ASSERT_TRUE(file_->StartWrite(&io, 4'096, 4'096));
+  EXPECT_TRUE(result.done && Ok(result.error));
+  EXPECT_EQ(file_->size(), 8'192u);
+  EXPECT_FALSE(file_->StartWrite(&io, 100, 512)) << "not whole chunks";
+  result = {};
+  ASSERT_TRUE(file_->StartRead(&io, 4'090, 50));
+  EXPECT_EQ(result.got, std::string(6, '\0') + std::string(44, 'a'));
+  // A failure behind the end of the file is cleaned up before the file grows over it.
+  blocks_.fail_writes = 1;
+  memset(io.buffer().data, 'b', 8'192);
+  ASSERT_TRUE(file_->StartWrite(&io, 8'192, 8'192));
+  EXPECT_EQ(result.error, Err(EIO));
+  EXPECT_FALSE(file_->StartWrite(&io, 8'192, 512)) << "first the end must be cleaned up";
+  EXPECT_EQ(file_->Truncate(20'000), Errno::kOk);
+  EXPECT_EQ(Read(8'192, 20'000), std::string(20'000 - 8'192, '\0'));
+  // Full, until something is freed: written again, and only then answered.
+  blocks_.failure = absl::ResourceExhaustedError("full");
+  blocks_.fail_writes = 1;
+  result = {};
+  std::atomic<bool> ended{false};
+  io.context = &ended;
+  io.done = [](FileIo* over, Errno error, absl::Span<const std::byte>) {
+    EXPECT_EQ(error, Errno::kOk);
+    static_cast<std::atomic<bool>*>(over->context)->store(true);
+  };
+  ASSERT_TRUE(file_->StartWrite(&io, 0, 512));
+  while (!ended) std::this_thread::yield();
+}
+
+TEST(FilesystemTest, AllocateKnowsItsModes) {
+  auto store = NewMemoryStore(16 * kMiB);
+  Filesystem filesystem(store.get(), {});
+  struct stat attr {};
+  ASSERT_EQ(filesystem.names()->Create(kRootInode, "f", S_IFREG | 0644, 0, {}, &attr), Errno::kOk);
+  const InodeNumber file = attr.st_ino;
+  EXPECT_EQ(filesystem.Allocate(file, 0, 0, 10'000), Errno::kOk);
+  EXPECT_EQ(filesystem.Allocate(file, FALLOC_FL_ZERO_RANGE, 5'000, 10'000), Errno::kOk);
+  EXPECT_EQ(filesystem.Allocate(file, FALLOC_FL_COLLAPSE_RANGE, 0, 4'096), Err(EOPNOTSUPP));
+  EXPECT_EQ(filesystem.Allocate(file, FALLOC_FL_PUNCH_HOLE, 0, 4'096), Err(EOPNOTSUPP)) << "without KEEP_SIZE";
+  EXPECT_EQ(filesystem.Allocate(kRootInode, 0, 0, 1), Err(EISDIR));
+  ASSERT_EQ(filesystem.names()->GetAttr(file, &attr), Errno::kOk);
+  EXPECT_EQ(attr.st_size, 15'000);
+  struct statvfs stat {};
+  filesystem.StatFs(&stat);
+  EXPECT_EQ((stat.f_blocks - stat.f_bfree) * stat.f_frsize, 4 * kPageBytes);
+}
+
+}  // namespace
+}  // namespace nram
