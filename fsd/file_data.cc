@@ -389,6 +389,7 @@ void FileStore::Bury(std::unique_ptr<FileBody> body) {
 }
 
 void FileStore::Free(std::unique_ptr<BlockFile> file) {
+  if (!frees_) return;
   MutexLock lock(&mu_);
   to_free_.push_back(std::move(file));
   ++given_;

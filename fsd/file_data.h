@@ -128,6 +128,9 @@ class FileStore {
   // Takes a file that is no more; its memory is freed in the background, soon. Does not block.
   void Bury(std::unique_ptr<FileBody> file);
 
+  // From here on, files that are buried stay in the store.
+  void StopFreeing() { frees_ = false; }
+
   // What statfs says: at most the limit, and at most what the store has.
   StoreCapacity Capacity() const;
 
@@ -154,6 +157,7 @@ class FileStore {
   BlockStore* const blocks_;
   const uint64_t pages_max_;
   std::atomic<int64_t> pages_left_;
+  std::atomic<bool> frees_{true};
   mutable std::array<Mutex, 64> pages_locks_;
 
   Mutex mu_;

@@ -182,7 +182,9 @@ TEST_F(FileDataTest, RandomOperationsAgainstAString) {
         ASSERT_EQ(Read(offset, length), offset < model.size() ? model.substr(offset, length) : "");
     }
     ASSERT_EQ(file_->size(), model.size());
-    if (step % 100 == 0) ASSERT_TRUE(Read(0, kMax * 2) == model) << step;
+    if (step % 100 == 0) {
+      ASSERT_TRUE(Read(0, kMax * 2) == model) << step;
+    }
   }
   ASSERT_EQ(file_->Truncate(0), Errno::kOk);
   EXPECT_EQ(FreeBytes(), 64 * kMiB) << "every page was given back";

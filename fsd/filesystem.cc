@@ -9,11 +9,15 @@
 namespace nram {
 
 Filesystem::Filesystem(BlockStore* blocks, FilesystemOptions options)
-    : store_(blocks, options.bytes_max), names_([&] {
+    : free_at_end_(options.free_at_end), store_(blocks, options.bytes_max), names_([&] {
         options.names.make_body = [this] { return store_.NewFile(); };
         options.names.bury = [this](std::unique_ptr<FileBody> body) { store_.Bury(std::move(body)); };
         return NewLocalNamespace(std::move(options.names));
       }()) {}
+
+Filesystem::~Filesystem() {
+  if (!free_at_end_) store_.StopFreeing();
+}
 
 Errno Filesystem::Data(InodeNumber inode, FileData** data) {
   FileBody* body = nullptr;

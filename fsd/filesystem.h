@@ -17,6 +17,7 @@ namespace nram {
 
 struct FilesystemOptions {
   uint64_t bytes_max = UINT64_MAX;
+  bool free_at_end = true;  // what is still there when it ends; not needed where the store does so by itself
   LocalNamespaceOptions names;
 };
 
@@ -26,6 +27,7 @@ class Filesystem {
  public:
   // `blocks` must outlive it.
   Filesystem(BlockStore* blocks, FilesystemOptions options);
+  ~Filesystem();
 
   Namespace* names() { return names_.get(); }
 
@@ -53,6 +55,7 @@ class Filesystem {
  private:
   Errno Data(InodeNumber inode, FileData** data);
 
+  const bool free_at_end_;
   FileStore store_;
   const std::unique_ptr<Namespace> names_;  // gone before the store that takes its files
 };

@@ -121,8 +121,8 @@ void SetAttr(fuse_req_t req, fuse_ino_t inode, struct stat* in, int to_set, fuse
   if ((to_set & FUSE_SET_ATTR_CTIME) != 0) change.ctime = in->st_ctim;
   if ((to_set & FUSE_SET_ATTR_ATIME_NOW) != 0) change.atime = now;
   if ((to_set & FUSE_SET_ATTR_MTIME_NOW) != 0) change.mtime = now;
-  // The kernel says when set-id bits are to go (FATTR_KILL_SUIDGID): with a change of owner, and of the size by those who
-  // may not keep them.
+  // The kernel says when set-id bits are to go (FATTR_KILL_SUIDGID): with a change of owner, and of the size by those
+  // who may not keep them.
   change.drop_set_id = (FuseWorker::Current()->body<fuse_setattr_in>().valid & (1u << 11)) != 0;
   struct stat attr;
   const Errno error = FilesystemOf(req)->SetAttr(inode, change, size, &attr);
@@ -408,7 +408,9 @@ const fuse_lowlevel_ops& FuseAdapter::Operations() {
     ops.fallocate = NRAM_GUARD(Allocate);
     ops.lseek = NRAM_GUARD(Seek);
     ops.copy_file_range = NRAM_GUARD(CopyFileRange);
-    // Neither flush nor fsync: what the kernel has written back is stored, and it need not ask.
+    // No opendir: libfuse opens them for us. Not "not implemented" either, which would make the kernel cache listings:
+    // each change throws that cache away and has the next listing read from the start. Neither flush nor fsync: what
+    // the kernel has written back is stored, and it need not ask.
     return ops;
   }();
   return operations;

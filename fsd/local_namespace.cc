@@ -54,6 +54,15 @@ LocalNamespace::LocalNamespace(LocalNamespaceOptions options)
   inode->lookups = 1;  // never forgotten
 }
 
+LocalNamespace::~LocalNamespace() {
+  for (const auto& block : blocks_) {
+    for (Inode& inode : *block) {
+      auto* const body = std::get_if<std::unique_ptr<FileBody>>(&inode.content);
+      if (body != nullptr) options_.bury(std::move(*body));
+    }
+  }
+}
+
 LocalNamespace::Inode* LocalNamespace::Get(InodeNumber number) const {
   if (number == 0 || number >= slots_used_) return nullptr;
   Inode* const inode = &(*blocks_[number / kInodesPerBlock])[number % kInodesPerBlock];

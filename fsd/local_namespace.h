@@ -19,6 +19,8 @@ namespace nram {
 class LocalNamespace : public Namespace {
  public:
   explicit LocalNamespace(LocalNamespaceOptions options);
+  // Buries the bodies of all inodes that there are.
+  ~LocalNamespace() override;
 
   Errno Lookup(InodeNumber parent, absl::string_view name, struct stat* attr) override;
   void Forget(InodeNumber inode, uint64_t count) override;

@@ -72,6 +72,7 @@ absl::StatusOr<Daemon> StartDaemon(const FsdOptions& options) {
       break;
   }
   FilesystemOptions filesystem;
+  filesystem.free_at_end = options.backend == Backend::kPool && !options.gc;  // else it ends with the lease, or with us
   if (options.size_bytes > 0) filesystem.bytes_max = options.size_bytes;
   filesystem.names.inodes_max = options.inodes > 0 ? options.inodes : ram_bytes / kPageBytes / 2;
   filesystem.names.root_mode = options.mode != 0 ? options.mode : geteuid() == 0 ? 01777 : 0755;

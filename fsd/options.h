@@ -34,7 +34,7 @@ struct FsdOptions {
   int64_t io_timeout_ms = 10'000;
   mode_t mode = 0;  // of the root directory; 0: 1777 for root as /tmp, else 0755
   std::string log_file;
-  std::string pid_file;  // written when it is mounted, removed at the end
+  std::string pid_file;                    // written when it is mounted, removed at the end
   std::vector<std::string> mount_options;  // handed on to the kernel
   SpinOptions spin;
   FastWake fast_wake = FastWake::kAuto;
