@@ -110,8 +110,8 @@ class FileData : public FileBody {
   FileStore* const store_;
   // Shared: whole chunks are read and written. Exclusive: all else.
   mutable SharedGate mu_;
-  std::atomic<uint64_t> size_{0};
   std::atomic<bool> tail_unsure_{false};  // a write behind the end failed; zeros are not certain there
+  std::atomic<uint64_t> size_{0};
   PageSet pages_;                         // under the store's lock for it; a superset of what is stored
   std::unique_ptr<BlockFile> file_;       // likewise; made with the first write
 };

@@ -199,11 +199,11 @@ absl::StatusOr<std::unique_ptr<Region>> Pool::AttachRegion(const std::string& na
 absl::Status Pool::LoadSpans(Region* region, int64_t deadline_ns) {
   for (const auto& link : links_) {
     {
-      MutexLock lock(&region->mu_);
+      GateLock lock(&region->mu_);
       if (region->PresenceLocked(link->index())->incarnation == 0) continue;
     }
     NRAM_ASSIGN_OR_RETURN(const std::vector<uint64_t> spans, link->control()->ListSpans(region->id(), deadline_ns));
-    MutexLock lock(&region->mu_);
+    GateLock lock(&region->mu_);
     for (const uint64_t span : spans) {
       SpanPlacement placement;
       placement.servers[0] = link->index();

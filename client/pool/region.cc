@@ -24,11 +24,11 @@ Region::Region(Pool* pool, RegionId id, Epoch epoch, const RegionOptions& option
       gc_(options.gc),
       read_only_(read_only),
       policy_(options.placement),
-      name_(options.name),
-      size_bytes_(options.size_bytes) {}
+      described_(options.name.empty() && options.size_bytes == 0 ? nullptr
+                                                                 : new Described{options.name, options.size_bytes}) {}
 
 Region::~Region() {
-  MutexLock lock(&mu_);
+  GateLock lock(&mu_);
   for (const Presence& presence : presences_) {
     if (presence.reserved_bytes > 0) {
       pool_->link(presence.server)->ReturnRoom(static_cast<uint64_t>(presence.reserved_bytes), 0);
@@ -37,8 +37,8 @@ Region::~Region() {
 }
 
 size_t Region::memory_bytes() const {
-  MutexLock lock(&mu_);
-  const size_t heap = presences_.capacity() > 2 ? presences_.capacity() * sizeof(Presence) : 0;
+  GateLock lock(&mu_);
+  const size_t heap = presences_.capacity() > 1 ? presences_.capacity() * sizeof(Presence) : 0;
   return sizeof *this + spans_.memory_bytes() + heap;
 }
 
@@ -50,7 +50,7 @@ absl::Status Region::CheckRange(uint64_t offset, uint64_t length) const {
   if (offset > kRegionBytesMax || length > kRegionBytesMax - offset) {
     return absl::InvalidArgumentError(absl::StrCat("offset ", offset, " plus length ", length, " is beyond 2^62"));
   }
-  MutexLock lock(&mu_);
+  GateLock lock(&mu_);
   if (destroyed_) return absl::FailedPreconditionError(absl::StrCat("region ", FormatId(Raw(id_)), " was destroyed"));
   return absl::OkStatus();
 }
@@ -126,7 +126,7 @@ Region::Target Region::TargetLocked(const SpanPlacement& placement) const {
 }
 
 absl::StatusOr<Region::Target> Region::FindTarget(uint64_t span) const {
-  MutexLock lock(&mu_);
+  GateLock lock(&mu_);
   if (destroyed_) return absl::FailedPreconditionError(absl::StrCat("region ", FormatId(Raw(id_)), " was destroyed"));
   return TargetLocked(spans_.Find(span));
 }
@@ -136,9 +136,9 @@ absl::StatusOr<Region::Target> Region::Place(uint64_t span, uint64_t room_bytes,
   std::string why = "no memory server can be used";
   for (size_t attempt = 0; attempt <= pool_->server_count(); ++attempt) {
     std::vector<PlacementCandidate> candidates = pool_->Candidates();
-    absl::InlinedVector<Presence, 2> presences;
+    Presences presences;
     {
-      MutexLock lock(&mu_);
+      GateLock lock(&mu_);
       presences = presences_;
     }
     std::erase_if(candidates, [&](const PlacementCandidate& candidate) {
@@ -148,7 +148,7 @@ absl::StatusOr<Region::Target> Region::Place(uint64_t span, uint64_t room_bytes,
         return presence.incarnation != 0 && presence.incarnation != pool_->link(candidate.server)->incarnation();
       }
       // A named region only where it was created.
-      return !name_.empty();
+      return described_ != nullptr && !described_->name.empty();
     });
     const SpanPlacement placement = PlaceSpan(policy_, id_, span, 1, candidates);
     if (!placement.placed()) break;
@@ -168,7 +168,7 @@ absl::StatusOr<Region::Target> Region::Place(uint64_t span, uint64_t room_bytes,
         continue;  // the link is no candidate any more
       }
     }
-    MutexLock lock(&mu_);
+    GateLock lock(&mu_);
     const SpanPlacement present = spans_.Find(span);
     if (present.placed()) {
       link->ReturnRoom(room_bytes, 0);
@@ -202,14 +202,14 @@ Region::Presence* Region::PresenceLocked(uint16_t server) {
 }
 
 void Region::NoteCreated(uint16_t server, uint64_t incarnation) {
-  MutexLock lock(&mu_);
+  GateLock lock(&mu_);
   Presence* const presence = PresenceLocked(server);
   // The first one stands: if it is not the server's present life, what was stored then is lost, and stays so.
   if (presence->incarnation == 0) presence->incarnation = incarnation;
 }
 
 bool Region::TakeReserved(uint16_t server, uint64_t bytes) {
-  MutexLock lock(&mu_);
+  GateLock lock(&mu_);
   for (Presence& presence : presences_) {
     if (presence.server != server) continue;
     if (presence.reserved_bytes < static_cast<int64_t>(bytes)) return false;
@@ -220,7 +220,7 @@ bool Region::TakeReserved(uint16_t server, uint64_t bytes) {
 }
 
 void Region::ReturnReserved(uint16_t server, uint64_t taken_bytes, uint64_t used_bytes) {
-  MutexLock lock(&mu_);
+  GateLock lock(&mu_);
   PresenceLocked(server)->reserved_bytes += static_cast<int64_t>(taken_bytes) - static_cast<int64_t>(used_bytes);
   // What was used is settled with the link here; the rest stays taken there on the region's behalf.
   pool_->link(server)->ReturnRoom(used_bytes, used_bytes);
@@ -245,7 +245,7 @@ absl::Status Region::Reserve(uint64_t offset, uint64_t length, const IoOptions& 
     if (status.ok()) taken[target->link->index()] += room;
     chunk = end;
   }
-  MutexLock lock(&mu_);
+  GateLock lock(&mu_);
   for (const auto& [server, bytes] : taken) {
     if (status.ok()) {
       PresenceLocked(server)->reserved_bytes += static_cast<int64_t>(bytes);
@@ -275,7 +275,7 @@ struct Region::Errand {
 };
 
 void Region::AddErrands(Op op, const ChunkRange& range, int64_t deadline_ns, std::deque<Errand>* errands) {
-  MutexLock lock(&mu_);
+  GateLock lock(&mu_);
   for (const Presence& presence : presences_) {
     if (presence.incarnation == 0) continue;
     Errand& errand = errands->emplace_back();
@@ -341,7 +341,7 @@ absl::Status Region::DestroyAll(absl::Span<const std::unique_ptr<Region>> region
   std::deque<Errand> errands;
   for (const auto& region : regions) {
     {
-      MutexLock lock(&region->mu_);
+      GateLock lock(&region->mu_);
       if (std::exchange(region->destroyed_, true)) continue;
     }
     region->AddErrands(Op::kDestroy, {}, DeadlineAfterMs(region->pool_->options().io_timeout_ms), &errands);
@@ -358,7 +358,7 @@ absl::Status Region::Trim(uint64_t offset, uint64_t length, const IoOptions& opt
 absl::Status Region::Destroy(const IoOptions& options) {
   NRAM_RETURN_IF_ERROR(MakeRequest(Op::kDestroy, 0, 0, options).status());
   {
-    MutexLock lock(&mu_);
+    GateLock lock(&mu_);
     destroyed_ = true;
   }
   return ForEachServer(Op::kDestroy, {}, options);

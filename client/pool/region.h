@@ -73,9 +73,9 @@ class Region {
   absl::Status Destroy(const IoOptions& options = {});
 
   RegionId id() const { return id_; }
-  const std::string& name() const { return name_; }
+  std::string name() const { return described_ == nullptr ? "" : described_->name; }
   bool read_only() const { return read_only_; }
-  uint64_t size_bytes() const { return size_bytes_; }
+  uint64_t size_bytes() const { return described_ == nullptr ? 0 : described_->size_bytes; }
   // Client memory that the region takes, this object included.
   size_t memory_bytes() const;
 
@@ -89,6 +89,8 @@ class Region {
     uint64_t incarnation = 0;    // in which it was created there; 0: not yet
     int64_t reserved_bytes = 0;  // room reserved for this region alone
   };
+
+  using Presences = absl::InlinedVector<Presence, 1>;
 
   // Where a piece goes and under which conditions.
   struct Target {
@@ -126,12 +128,16 @@ class Region {
   const bool gc_;
   const bool read_only_;
   const PlacementPolicy policy_;
-  const std::string name_;
-  const uint64_t size_bytes_;
+  // Of regions that have a name or a size to tell; the many others need no room for them.
+  struct Described {
+    std::string name;
+    uint64_t size_bytes;
+  };
+  const std::unique_ptr<const Described> described_;
 
-  mutable Mutex mu_;
+  mutable SharedGate mu_;  // taken exclusively: a mutex in four bytes
   SpanTable spans_ ABSL_GUARDED_BY(mu_);
-  absl::InlinedVector<Presence, 2> presences_ ABSL_GUARDED_BY(mu_);
+  Presences presences_ ABSL_GUARDED_BY(mu_);
   bool destroyed_ ABSL_GUARDED_BY(mu_) = false;
 };
 
