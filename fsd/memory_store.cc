@@ -31,9 +31,10 @@ class MemoryStore : public BlockStore {
 
     absl::Status Read(uint64_t offset, absl::Span<std::byte> to) override {
       ReaderLock lock(&mu_);
+      const Pages* const pages = &pages_;
       ForEachPage(offset, to.size(), [&](uint64_t page, uint64_t within, uint64_t at, uint64_t bytes) {
-        const auto it = pages_.find(page);
-        if (it == pages_.end()) {
+        const auto it = pages->find(page);
+        if (it == pages->end()) {
           memset(to.data() + at, 0, bytes);
         } else {
           memcpy(to.data() + at, it->second.get() + within, bytes);
@@ -46,9 +47,10 @@ class MemoryStore : public BlockStore {
       {
         // Most writes find their pages, and may then run beside each other.
         ReaderLock lock(&mu_);
+        const Pages* const pages = &pages_;
         bool all = true;
         ForEachPage(offset, from.size(),
-                    [&](uint64_t page, uint64_t, uint64_t, uint64_t) { all = all && pages_.contains(page); });
+                    [&](uint64_t page, uint64_t, uint64_t, uint64_t) { all = all && pages->contains(page); });
         if (all) {
           Copy(offset, from);
           return absl::OkStatus();
@@ -65,9 +67,9 @@ class MemoryStore : public BlockStore {
       const uint64_t end = offset + length;
       const uint64_t first_whole = (offset + kPageBytes - 1) / kPageBytes;
       const uint64_t end_whole = std::max(end / kPageBytes, first_whole);
-      const auto zero = [&](uint64_t from, uint64_t to) {
-        const auto it = from < to ? pages_.find(from / kPageBytes) : pages_.end();
-        if (it != pages_.end()) memset(it->second.get() + from % kPageBytes, 0, to - from);
+      const auto zero = [pages = &pages_](uint64_t from, uint64_t to) {
+        const auto it = from < to ? pages->find(from / kPageBytes) : pages->end();
+        if (it != pages->end()) memset(it->second.get() + from % kPageBytes, 0, to - from);
       };
       zero(offset, std::min(end, first_whole * kPageBytes));
       if (end_whole * kPageBytes >= offset) zero(std::max(offset, end_whole * kPageBytes), end);
@@ -88,6 +90,8 @@ class MemoryStore : public BlockStore {
     }
 
    private:
+    using Pages = absl::flat_hash_map<uint64_t, std::unique_ptr<std::byte[]>>;
+
     template <typename Visit>
     static void ForEachPage(uint64_t offset, uint64_t length, Visit visit) {
       for (uint64_t at = 0; at < length;) {
@@ -98,8 +102,9 @@ class MemoryStore : public BlockStore {
       }
     }
     void Copy(uint64_t offset, absl::Span<const std::byte> from) ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+      const Pages* const pages = &pages_;
       ForEachPage(offset, from.size(), [&](uint64_t page, uint64_t within, uint64_t at, uint64_t bytes) {
-        memcpy(pages_.find(page)->second.get() + within, from.data() + at, bytes);
+        memcpy(pages->find(page)->second.get() + within, from.data() + at, bytes);
       });
     }
     absl::Status AddPages(uint64_t offset, uint64_t length) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -116,7 +121,7 @@ class MemoryStore : public BlockStore {
 
     MemoryStore* const store_;
     SharedMutex mu_;
-    absl::flat_hash_map<uint64_t, std::unique_ptr<std::byte[]>> pages_ ABSL_GUARDED_BY(mu_);
+    Pages pages_ ABSL_GUARDED_BY(mu_);
   };
 
   const uint64_t pages_max_;
