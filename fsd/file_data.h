@@ -112,8 +112,8 @@ class FileData : public FileBody {
   mutable SharedGate mu_;
   std::atomic<bool> tail_unsure_{false};  // a write behind the end failed; zeros are not certain there
   std::atomic<uint64_t> size_{0};
-  PageSet pages_;                         // under the store's lock for it; a superset of what is stored
-  std::unique_ptr<BlockFile> file_;       // likewise; made with the first write
+  PageSet pages_;                    // under the store's lock for it; a superset of what is stored
+  std::unique_ptr<BlockFile> file_;  // likewise; made with the first write
 };
 
 // All files' data: the store that it is in, the mount's limit, and the freeing of what was deleted. Thread-safe.

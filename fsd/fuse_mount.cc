@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
+#include "base/fd.h"
 #include "base/status.h"
 
 namespace nram {
@@ -73,27 +74,28 @@ absl::StatusOr<std::unique_ptr<FuseMount>> FuseMount::Start(Filesystem* filesyst
 
 absl::Status FuseMount::CheckDirectory() const {
   const std::string& path = options_.directory;
+  const auto failed = [&](int error) {
+    const char* const advice = error == ENOENT ? "; make the directory first"
+                               : error == ENOTCONN
+                                   ? "; a filesystem is mounted there whose daemon is gone, and `nram umount` "
+                                     "takes it away"
+                                   : "";
+    return absl::FailedPreconditionError(absl::StrCat(path, ": ", strerror(error), advice));
+  };
   struct stat attr;
-  if (stat(path.c_str(), &attr) != 0) {
-    if (errno == ENOTCONN) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          path, ": a filesystem is mounted there whose daemon is gone; `nram umount ", path, "` removes it"));
-    }
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": ", strerror(errno), errno == ENOENT ? "; make the directory first" : ""));
-  }
-  if (!S_ISDIR(attr.st_mode)) return absl::InvalidArgumentError(absl::StrCat(path, ": is not a directory"));
+  if (stat(path.c_str(), &attr) != 0) return failed(errno);
+  if (!S_ISDIR(attr.st_mode)) return absl::FailedPreconditionError(absl::StrCat(path, ": is not a directory"));
   DIR* const directory = opendir(path.c_str());
-  if (directory == nullptr) return absl::InvalidArgumentError(absl::StrCat(path, ": ", strerror(errno)));
+  if (directory == nullptr) return failed(errno);
   int entries = 0;
   while (readdir(directory) != nullptr) ++entries;
   closedir(directory);
   struct stat above;
   if (stat((path + "/..").c_str(), &above) == 0 && above.st_dev != attr.st_dev) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": something is mounted there already; unmount it first"));
+    return absl::FailedPreconditionError(absl::StrCat(path, ": something is mounted there already; unmount it first"));
   }
   if (entries > 2 && !options_.nonempty) {
-    return absl::InvalidArgumentError(
+    return absl::FailedPreconditionError(
         absl::StrCat(path, ": is not empty, and a mount would hide what is in it; choose another or add --nonempty"));
   }
   return absl::OkStatus();
@@ -141,6 +143,9 @@ absl::Status FuseMount::Mount() {
 }
 
 void FuseMount::TuneDevice() {
+  // The kernel learns that files need no opening from the answer to the first time that it asks.
+  const UniqueFd unnamed(open(options_.directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  if (unnamed.valid()) UniqueFd(open(absl::StrCat("/proc/self/fd/", unnamed.get()).c_str(), O_RDONLY | O_CLOEXEC));
   struct stat attr;
   // The first request; the kernel answers it when the session has been set up.
   if (geteuid() != 0 || stat(options_.directory.c_str(), &attr) != 0) return;

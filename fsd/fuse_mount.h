@@ -27,8 +27,8 @@ struct FuseMountOptions {
 // under way at once.
 class FuseMount {
  public:
-  // Mounts; requests are served from now on. `filesystem` must outlive it. INVALID_ARGUMENT says what is wrong with the
-  // directory; FAILED_PRECONDITION: FUSE cannot be had here, and what would mend it.
+  // Mounts; requests are served from now on. `filesystem` must outlive it. FAILED_PRECONDITION says what is wrong with
+  // the directory, or why FUSE cannot be had here, and what would mend it.
   static absl::StatusOr<std::unique_ptr<FuseMount>> Start(Filesystem* filesystem, const FuseMountOptions& options);
   // Unmounts if that has not happened yet.
   ~FuseMount();

@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# nram mount and umount as a person types them.
+set -euo pipefail
+
+nram=$(readlink -f "$1")
+directory=$(mktemp -d /tmp/nram-cli-XXXXXX)
+export NRAM_STATE_DIR=$directory/state
+unset NRAM_POOL
+cleanup() {
+  for point in "$directory"/m "$directory/with blank"; do
+    umount -l "$point" 2> /dev/null || true
+  done
+  "$nram" down > /dev/null 2>&1 || true
+  rm -rf --one-file-system "$directory"
+}
+trap cleanup EXIT
+
+fail() {
+  echo "FAILED: $*" >&2
+  exit 1
+}
+# expect STATUS TEXT COMMAND...: the exit status, and a text that the output has.
+expect() {
+  local status=$1 text=$2 out code=0
+  shift 2
+  out=$("$@" 2>&1) || code=$?
+  [ "$code" -eq "$status" ] || fail "$*: exit $code, expected $status: $out"
+  [[ $out == *"$text"* ]] || fail "$*: expected \"$text\" in: $out"
+}
+
+mkdir "$directory/m" "$directory/with blank" "$directory/full"
+touch "$directory/full/x"
+expect 1 "start a local one with \`nram up\`" "$nram" mount "$directory/m"
+"$nram" up --servers=2 --donate=128M > /dev/null
+
+expect 1 "No such file" "$nram" mount "$directory/none"
+expect 1 "is not empty" "$nram" mount "$directory/full"
+expect 1 "is not a directory" "$nram" mount "$directory/full/x"
+expect 2 "is not a size" "$nram" mount "$directory/m" --size=lots
+expect 2 "expected pool, memory or null" "$nram" mount "$directory/m" --backend=disk
+expect 2 "from 2 to 256" "$nram" mount "$directory/m" --threads=1
+expect 2 "unexpected word" "$nram" mount "$directory/m" "$directory/full"
+expect 1 "No such file" "$nram" mount "$directory/m" --pool=/does/not/exist
+expect 1 "no memory server of the pool answers" "$nram" mount "$directory/m" --pool=127.0.0.1:9
+expect 1 "nram is not mounted there" "$nram" umount "$directory/m"
+expect 2 "which directory" "$nram" umount
+expect 0 "Nothing is mounted" "$nram" mount
+
+expect 0 "of network RAM. Its log:" "$nram" mount "$directory/m"
+expect 1 "something is mounted there already" "$nram" mount "$directory/m"
+expect 0 "with blank is mounted" "$nram" mount "$directory/with blank" --size=16M
+[ "$("$nram" mount --json | jq length)" = 2 ] || fail "mount --json does not list two"
+size_of() { df --output=size -B1 "$1" | tail -1 | tr -d " "; }
+[ "$(size_of "$directory/with blank")" = $((16 << 20)) ] || fail "df does not show the limit"
+echo hello > "$directory/m/greeting"
+[ "$(cat "$directory/m/greeting")" = hello ] || fail "a file does not hold what was written"
+[ -s "$NRAM_STATE_DIR/mount$(echo "$directory/m" | tr / -).log" ] || fail "there is no log where it was said to be"
+
+# In use: who uses it is named.
+sleep 100 < "$directory/m/greeting" &
+user=$!
+expect 1 "is in use by $user (sleep)" "$nram" umount "$directory/m"
+kill "$user"
+wait "$user" 2> /dev/null || true
+expect 0 "" "$nram" umount "$directory/m" "$directory/with blank"
+[ "$("$nram" df --json | jq '.total.used_bytes < 100000')" = true ] || fail "memory is still in use after umount"
+
+# A daemon that was killed.
+expect 0 "is mounted" "$nram" mount "$directory/m"
+kill -9 "$(cat "$NRAM_STATE_DIR/mount$(echo "$directory/m" | tr / -).pid")"
+expect 0 "its daemon is gone" "$nram" mount
+expect 1 "nram umount" "$nram" mount "$directory/m"
+expect 0 "" "$nram" umount "$directory/m"
+expect 0 "is mounted" "$nram" mount "$directory/m"
+expect 0 "" umount "$directory/m"
+
+# As mount(8) calls it.
+helper=$directory/mount.fuse.nram
+ln -s "$(dirname "$nram")/../../fsd/nram-fsd" "$helper"
+expect 2 "POOL DIRECTORY" "$helper" nram
+expect 0 "" "$helper" nram "$directory/m" -o rw,size=32M,noexec,_netdev
+[[ $(grep " $directory/m " /proc/self/mounts) == *fuse.nram*noexec* ]] || fail "the kernel's options were not handed on"
+[ "$(size_of "$directory/m")" = $((32 << 20)) ] || fail "the size was not handed on"
+umount "$directory/m"
