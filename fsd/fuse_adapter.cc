@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <glog/logging.h>
+#include <poll.h>
 #include <sys/uio.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -73,8 +74,8 @@ void Init(void* user_data, fuse_conn_info* conn) {
   if (options.writeback) want(FUSE_CAP_WRITEBACK_CACHE);
   conn->max_write = kFuseIoBytesMax;
   conn->max_readahead = 8 * kFuseIoBytesMax;
-  conn->max_background = 64;
-  conn->congestion_threshold = 48;
+  conn->max_background = options.background_max;
+  conn->congestion_threshold = options.background_max;
   conn->time_gran = 1;
 }
 
@@ -428,6 +429,16 @@ SmallRequest* FuseAdapter::TakeSmall() {
 void FuseAdapter::GiveSmall(SmallRequest* small) {
   MutexLock lock(&mu_);
   free_smalls_.push_back(small);
+}
+
+void FuseAdapter::AwaitSmall() {
+  while (true) {
+    {
+      MutexLock lock(&mu_);
+      if (free_smalls_.size() == smalls_.size()) return;
+    }
+    poll(nullptr, 0, 1);
+  }
 }
 
 bool FuseAdapter::StartRead(fuse_req_t req, InodeNumber inode, uint64_t offset, size_t size) {

@@ -77,6 +77,9 @@ struct SmallRequest {
 
 struct FuseAdapterOptions {
   bool writeback = true;
+  // Read-ahead and write-back that the kernel has under way: fewer than there are threads, so that a server that does
+  // not answer leaves some for everything else.
+  unsigned background_max = 12;
 };
 
 // What the callbacks' user data is.
@@ -96,6 +99,8 @@ class FuseAdapter {
   // comes alone: the thread that has it is the fastest to wait for the answer, and one more wake-up away otherwise.
   bool StartRead(fuse_req_t req, InodeNumber inode, uint64_t offset, size_t size);
   bool StartWrite(fuse_req_t req, InodeNumber inode, uint64_t offset, absl::Span<const std::byte> bytes, bool cached);
+  // Waits until no small request is under way; none must be begun meanwhile.
+  void AwaitSmall();
   // To tell the kernel something; set before the first request.
   void set_session(fuse_session* session) { session_ = session; }
   fuse_session* session() { return session_; }

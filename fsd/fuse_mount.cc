@@ -204,11 +204,17 @@ FuseMount::~FuseMount() {
   if (workers_ != nullptr && !ended()) Detach();
   workers_ = nullptr;
   if (session_ == nullptr) return;
+  // Small requests that are still under way reply through the session; each ends by its deadline.
+  adapter_.AwaitSmall();
   if (mounted_) {
-    // The kernel ends the connection with the last use of its descriptor. Not fuse_session_unmount: it would unmount
-    // whatever is at that path by now.
-    UniqueFd nothing(open("/dev/null", O_RDWR | O_CLOEXEC));
-    PCHECK(dup2(nothing.get(), fuse_session_fd(session_)) >= 0);
+    // The kernel ends the connection with the last use of its descriptor. libfuse is given a dead pipe in its place: it
+    // takes that for a mount that is gone already, and does not unmount whatever is at that path by now.
+    int ends[2];
+    PCHECK(pipe2(ends, O_CLOEXEC) == 0);
+    PCHECK(dup2(ends[1], fuse_session_fd(session_)) >= 0);
+    close(ends[0]);
+    close(ends[1]);
+    fuse_session_unmount(session_);
   }
   fuse_session_destroy(session_);
 }

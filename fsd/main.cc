@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
 #include <cstdlib>
 #include <iostream>
@@ -93,6 +94,7 @@ absl::StatusOr<Daemon> StartDaemon(const FsdOptions& options) {
   mount.threads = static_cast<int>(options.threads);
   mount.readahead_bytes = options.readahead_bytes;
   mount.fast_wake = options.fast_wake;
+  mount.adapter.background_max = static_cast<unsigned>(std::max<int64_t>(options.threads - 4, 1));
   mount.adapter.writeback = options.writeback;
   NRAM_ASSIGN_OR_RETURN(daemon.mount, FuseMount::Start(daemon.filesystem.get(), mount));
   return daemon;

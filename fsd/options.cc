@@ -41,7 +41,7 @@ void FsdOptions::Register(FsdOptions* options, ArgParser* parser) {
   parser->Switch("foreground", &options->foreground);
   parser->Switch("allow-other", &options->allow_other);
   parser->Switch("read-only", &options->read_only);
-  parser->Integer("threads", 2, 256, &options->threads);
+  parser->Integer("threads", 4, 256, &options->threads);
   parser->ByteSize("readahead", 0, 64 * kMiB, &options->readahead_bytes);
   parser->Integer("io-timeout-ms", 100, 600'000, &options->io_timeout_ms);
   parser->Custom("mode", [options](absl::string_view value) {
@@ -146,7 +146,8 @@ How
   --log-file=PATH      log there (default in the background: the state directory, see
                        nram up --help)
   --pid-file=PATH      write the process id there once it is mounted
-  --threads=N          2..256 requests at once (default 16); each takes up to 2 MiB
+  --threads=N          4..256 requests at once (default 16), of which read-ahead and
+                       write-back leave four to all else; each takes up to 2 MiB
   --readahead=SIZE     0..64M that the kernel reads ahead of a sequential reader (default
                        4M; needs root)
   --writeback, --no-writeback

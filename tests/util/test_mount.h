@@ -79,13 +79,12 @@ class NramMount {
   explicit NramMount(std::vector<std::string> flags) {
     const auto program = FindProgram("nram-fsd", "fsd", "NRAM_FSD");
     EXPECT_TRUE(program.ok()) << program.status();
-    std::vector<std::string> words = {*program, dir_.path(), "--foreground"};
+    const std::string ready = log_.path() + "/pid";
+    std::vector<std::string> words = {*program, dir_.path(), "--foreground", "--pid-file=" + ready};
     words.insert(words.end(), flags.begin(), flags.end());
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
     argv.push_back(nullptr);
-    struct stat before;
-    EXPECT_EQ(stat(dir_.path().c_str(), &before), 0);
     const pid_t parent = getpid();
     daemon_ = fork();
     if (daemon_ == 0) {
@@ -97,16 +96,14 @@ class NramMount {
       _exit(127);
     }
     const int64_t deadline_ns = DeadlineAfterMs(20'000);
-    struct stat now = before;
-    while (now.st_dev == before.st_dev && MonotonicNs() < deadline_ns) {
+    while (access(ready.c_str(), F_OK) != 0 && MonotonicNs() < deadline_ns) {
       usleep(2'000);
       if (waitpid(daemon_, nullptr, WNOHANG) == daemon_) {
         daemon_ = -1;
         break;
       }
-      if (stat(dir_.path().c_str(), &now) != 0) break;
     }
-    EXPECT_NE(now.st_dev, before.st_dev) << Log();
+    EXPECT_EQ(access(ready.c_str(), F_OK), 0) << Log();
   }
   ~NramMount() {
     if (daemon_ > 0) {
