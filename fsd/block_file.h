@@ -41,6 +41,8 @@ class BlockFile {
   virtual absl::Status Trim(uint64_t offset, uint64_t length) = 0;
   // Later writes to the range do not fail for lack of room.
   virtual absl::Status Reserve(uint64_t offset, uint64_t length) = 0;
+  // Gives back what is reserved in this file, up to so much, wherever it is.
+  virtual void Unreserve(uint64_t bytes) {}
 };
 
 struct StoreCapacity {

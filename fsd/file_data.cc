@@ -49,9 +49,12 @@ Errno FileData::TakePages(uint64_t offset, uint64_t end) {
   return Errno::kOk;
 }
 
-void FileData::ReturnPages(uint64_t first, uint64_t end) {
+uint64_t FileData::ReturnPages(uint64_t first, uint64_t end) {
+  if (first >= end) return 0;
   MutexLock lock(store_->PagesLock(this));
-  if (first < end) store_->ReturnPages(pages_.Remove(first, end));
+  const uint64_t removed = pages_.Remove(first, end);
+  store_->ReturnPages(removed);
+  return removed;
 }
 
 BlockFile* FileData::File(absl::Status* status) {
@@ -276,7 +279,9 @@ Errno FileData::ZeroRange(uint64_t offset, uint64_t end) {
   BlockFile* const file = File(&status);
   if (status.ok()) status = file->Trim(first, last - first);
   if (!status.ok()) return ErrnoOf(status);
-  ReturnPages(RoundUp(offset, kPageBytes) / kPageBytes, end / kPageBytes);
+  const uint64_t returned = ReturnPages(RoundUp(offset, kPageBytes) / kPageBytes, end / kPageBytes);
+  // What was reserved there and not written. Of a file that has both, more than that may go.
+  if (returned > 0) file->Unreserve(returned * kPageBytes);
   return Errno::kOk;
 }
 
@@ -305,6 +310,27 @@ Errno FileData::Truncate(uint64_t size) {
   return Errno::kOk;
 }
 
+Errno FileData::ReserveMissing(uint64_t first_page, uint64_t end_page) {
+  absl::Status status;
+  BlockFile* const file = File(&status);
+  uint64_t reserved = 0;
+  for (uint64_t page = first_page; status.ok() && page < end_page;) {
+    uint64_t from = 0;
+    uint64_t until = 0;
+    {
+      MutexLock lock(store_->PagesLock(this));
+      from = pages_.NextOut(page);
+      until = std::min(end_page, pages_.NextIn(from));
+    }
+    if (from >= end_page) break;
+    status = file->Reserve(from * kPageBytes, (until - from) * kPageBytes);
+    if (status.ok()) reserved += until - from;
+    page = until;
+  }
+  if (!status.ok() && reserved > 0) file->Unreserve(reserved * kPageBytes);
+  return ErrnoOf(status);
+}
+
 Errno FileData::Allocate(uint64_t offset, uint64_t length, bool keep_size) {
   NRAM_RETURN_IF_ERRNO(CheckRange(offset, length));
   GateLock lock(&mu_);
@@ -314,13 +340,7 @@ Errno FileData::Allocate(uint64_t offset, uint64_t length, bool keep_size) {
   const uint64_t end_page = RoundUp(end, kPageBytes) / kPageBytes;
   const uint64_t missing = end_page - first_page - CountPages(offset, end);
   for (bool again = false; missing > 0; again = true) {
-    Errno error = store_->HasPages(missing) ? Errno::kOk : Err(ENOSPC);
-    if (Ok(error)) {
-      absl::Status status;
-      BlockFile* const file = File(&status);
-      if (status.ok()) status = file->Reserve(first_page * kPageBytes, (end_page - first_page) * kPageBytes);
-      error = ErrnoOf(status);
-    }
+    Errno error = store_->HasPages(missing) ? ReserveMissing(first_page, end_page) : Err(ENOSPC);
     if (Ok(error)) error = TakePages(offset, end);
     if (Ok(error)) break;
     if (again || error != Err(ENOSPC) || !store_->AwaitFreed()) return error;
@@ -398,6 +418,8 @@ void FileStore::Free(std::unique_ptr<BlockFile> file) {
 
 void FileStore::RetryWrite(FileIo* io) {
   MutexLock lock(&mu_);
+  io->retry_when_freed_ = given_;
+  io->retry_at_ns_ = DeadlineAfterMs(kAwaitFreedMs);
   retries_.push_back(io);
   work_.Signal();
 }
@@ -418,11 +440,15 @@ bool FileStore::AwaitFreed() {
 void FileStore::RunFreeing() {
   MutexLock lock(&mu_);
   while (true) {
-    if (to_free_.empty() && !retries_.empty()) {
-      std::vector<FileIo*> retries = std::move(retries_);
-      retries_.clear();
+    const auto is_due = [this](const FileIo* io) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+      return done_ >= io->retry_when_freed_ || MonotonicNs() >= io->retry_at_ns_;
+    };
+    const auto due = std::partition(retries_.begin(), retries_.end(), [&](const FileIo* io) { return !is_due(io); });
+    if (due != retries_.end()) {
+      const std::vector<FileIo*> now(due, retries_.end());
+      retries_.erase(due, retries_.end());
       mu_.Unlock();
-      for (FileIo* io : retries) {
+      for (FileIo* io : now) {
         absl::Status status;
         BlockFile* const file = io->file_->File(&status);
         if (status.ok()) status = file->Write(io->offset_, io->bytes_);
@@ -443,9 +469,9 @@ void FileStore::RunFreeing() {
     }
     std::vector<std::unique_ptr<BlockFile>> batch;
     const size_t count = std::min(to_free_.size(), kFreeAtOnce);
-    batch.assign(std::make_move_iterator(to_free_.end() - static_cast<ptrdiff_t>(count)),
-                 std::make_move_iterator(to_free_.end()));
-    to_free_.resize(to_free_.size() - count);
+    const auto end = to_free_.begin() + static_cast<ptrdiff_t>(count);
+    batch.assign(std::make_move_iterator(to_free_.begin()), std::make_move_iterator(end));
+    to_free_.erase(to_free_.begin(), end);
     mu_.Unlock();
     blocks_->Destroy(std::move(batch));
     mu_.Lock();

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -50,6 +51,8 @@ class FileIo {
   const std::unique_ptr<std::byte[]> memory_;
   FileData* file_ = nullptr;
   uint64_t offset_ = 0;
+  uint64_t retry_when_freed_ = 0;
+  int64_t retry_at_ns_ = 0;
   absl::Span<std::byte> bytes_;         // whole chunks
   absl::Span<const std::byte> wanted_;  // of them
 };
@@ -90,7 +93,8 @@ class FileData : public FileBody {
   Errno CheckRange(uint64_t offset, uint64_t length) const;
   // Counts the pages of [offset, end) as taken; ENOSPC.
   Errno TakePages(uint64_t offset, uint64_t end);
-  void ReturnPages(uint64_t first, uint64_t end);
+  uint64_t ReturnPages(uint64_t first, uint64_t end);
+  Errno ReserveMissing(uint64_t first_page, uint64_t end_page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   uint64_t CountPages(uint64_t offset, uint64_t end) const;
   BlockFile* File(absl::Status* status);
   Errno WriteAligned(uint64_t offset, absl::Span<const std::byte> bytes);
@@ -142,7 +146,7 @@ class FileStore {
   bool TryTakePages(uint64_t pages);
   void ReturnPages(uint64_t pages) { pages_left_ += static_cast<int64_t>(pages); }
   void Free(std::unique_ptr<BlockFile> file);
-  // Writes again, once what has been deleted so far is freed.
+  // Writes again, once what has been deleted so far is freed, or after two seconds.
   void RetryWrite(FileIo* io);
   // Waits until what has been deleted so far is freed; true if there was something.
   bool AwaitFreed();
@@ -163,7 +167,7 @@ class FileStore {
   Mutex mu_;
   CondVar work_;
   CondVar freed_;
-  std::vector<std::unique_ptr<BlockFile>> to_free_ ABSL_GUARDED_BY(mu_);
+  std::deque<std::unique_ptr<BlockFile>> to_free_ ABSL_GUARDED_BY(mu_);
   std::vector<FileIo*> retries_ ABSL_GUARDED_BY(mu_);
   uint64_t given_ ABSL_GUARDED_BY(mu_) = 0;  // to be freed, ever
   uint64_t done_ ABSL_GUARDED_BY(mu_) = 0;   // of them, freed

@@ -63,7 +63,7 @@ Errno Filesystem::SetAttr(InodeNumber inode, const AttrChange& change, std::opti
   return names_->SetAttr(inode, change, attr);
 }
 
-Errno Filesystem::Allocate(InodeNumber inode, int mode, uint64_t offset, uint64_t length) {
+Errno Filesystem::Allocate(InodeNumber inode, int mode, uint64_t offset, uint64_t length, bool drop_set_id) {
   FileData* data = nullptr;
   NRAM_RETURN_IF_ERRNO(Data(inode, &data));
   const bool keep_size = (mode & FALLOC_FL_KEEP_SIZE) != 0;
@@ -78,7 +78,7 @@ Errno Filesystem::Allocate(InodeNumber inode, int mode, uint64_t offset, uint64_
   } else {
     return Err(EOPNOTSUPP);
   }
-  names_->TouchData(inode, false);
+  names_->TouchData(inode, drop_set_id);
   return Errno::kOk;
 }
 
@@ -91,7 +91,7 @@ Errno Filesystem::Seek(InodeNumber inode, uint64_t offset, int whence, uint64_t*
 }
 
 Errno Filesystem::Copy(InodeNumber from, uint64_t from_offset, InodeNumber to, uint64_t to_offset, uint64_t length,
-                       PaddedBytes buffer, uint64_t* copied) {
+                       PaddedBytes buffer, bool drop_set_id, uint64_t* copied) {
   *copied = 0;
   FileData* source = nullptr;
   FileData* target = nullptr;
@@ -111,7 +111,7 @@ Errno Filesystem::Copy(InodeNumber from, uint64_t from_offset, InodeNumber to, u
     if (got.empty()) break;
     *copied += got.size();
   }
-  if (*copied > 0) names_->TouchData(to, false);
+  if (*copied > 0) names_->TouchData(to, drop_set_id);
   return Errno::kOk;
 }
 

@@ -44,12 +44,12 @@ class Filesystem {
   Errno SetAttr(InodeNumber inode, const AttrChange& change, std::optional<uint64_t> size, struct stat* attr);
   // fallocate(2): 0, FALLOC_FL_KEEP_SIZE, PUNCH_HOLE | KEEP_SIZE, ZERO_RANGE with and without KEEP_SIZE; else
   // EOPNOTSUPP.
-  Errno Allocate(InodeNumber inode, int mode, uint64_t offset, uint64_t length);
+  Errno Allocate(InodeNumber inode, int mode, uint64_t offset, uint64_t length, bool drop_set_id);
   // SEEK_DATA or SEEK_HOLE.
   Errno Seek(InodeNumber inode, uint64_t offset, int whence, uint64_t* found);
   // Copies through `buffer`; *copied may be short.
   Errno Copy(InodeNumber from, uint64_t from_offset, InodeNumber to, uint64_t to_offset, uint64_t length,
-             PaddedBytes buffer, uint64_t* copied);
+             PaddedBytes buffer, bool drop_set_id, uint64_t* copied);
   void StatFs(struct statvfs* stat) const;
 
  private:

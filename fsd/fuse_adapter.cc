@@ -13,6 +13,8 @@
 #include <string>
 #include <utility>
 
+#include "base/clock.h"
+
 namespace nram {
 namespace {
 
@@ -193,10 +195,8 @@ void Read(fuse_req_t req, fuse_ino_t inode, size_t size, off_t offset, fuse_file
   if (AdapterOf(req)->StartRead(req, inode, static_cast<uint64_t>(offset), size)) return;
   absl::Span<const std::byte> got;
   const Waiting waiting(req);
-  worker->BeginInterruptible(req);
   const Errno error = FilesystemOf(req)->Read(inode, static_cast<uint64_t>(offset), std::min(size, kFuseIoBytesMax),
                                               worker->reply(), &got);
-  if (!worker->EndInterruptible()) return;
   if (!Ok(error)) return ReplyError(req, error);
   fuse_reply_buf(req, reinterpret_cast<const char*>(got.data()), got.size());
 }
@@ -295,19 +295,12 @@ void RemoveXattr(fuse_req_t req, fuse_ino_t inode, const char* name) {
 }
 
 void Allocate(fuse_req_t req, fuse_ino_t inode, int mode, off_t offset, off_t length, fuse_file_info*) {
-  ReplyError(req,
-             FilesystemOf(req)->Allocate(inode, mode, static_cast<uint64_t>(offset), static_cast<uint64_t>(length)));
+  ReplyError(req, FilesystemOf(req)->Allocate(inode, mode, static_cast<uint64_t>(offset), static_cast<uint64_t>(length),
+                                              fuse_req_ctx(req)->uid != 0));
 }
 
-void Seek(fuse_req_t req, fuse_ino_t inode, off_t offset, int whence, fuse_file_info*) {
-  // Pages that only the kernel has are data too: it writes them back first. Linux does not do so by itself.
-  if (AdapterOf(req)->options().writeback) {
-    (void)fuse_lowlevel_notify_inval_inode(AdapterOf(req)->session(), inode, 0, 0);
-  }
-  uint64_t found = 0;
-  const Errno error = FilesystemOf(req)->Seek(inode, static_cast<uint64_t>(offset), whence, &found);
-  if (!Ok(error)) return ReplyError(req, error);
-  fuse_reply_lseek(req, static_cast<off_t>(found));
+void SeekInFile(fuse_req_t req, fuse_ino_t inode, off_t offset, int whence, fuse_file_info*) {
+  AdapterOf(req)->Seek({req, inode, static_cast<uint64_t>(offset), whence});
 }
 
 void CopyFileRange(fuse_req_t req, fuse_ino_t from, off_t from_offset, fuse_file_info*, fuse_ino_t to, off_t to_offset,
@@ -316,9 +309,9 @@ void CopyFileRange(fuse_req_t req, fuse_ino_t from, off_t from_offset, fuse_file
   // In pieces, so that a large copy can be interrupted between them; the kernel asks for the rest.
   constexpr size_t kPieceBytes = 64 << 20;
   uint64_t copied = 0;
-  const Errno error =
-      FilesystemOf(req)->Copy(from, static_cast<uint64_t>(from_offset), to, static_cast<uint64_t>(to_offset),
-                              std::min(length, kPieceBytes), FuseWorker::Current()->reply(), &copied);
+  const Errno error = FilesystemOf(req)->Copy(from, static_cast<uint64_t>(from_offset), to,
+                                              static_cast<uint64_t>(to_offset), std::min(length, kPieceBytes),
+                                              FuseWorker::Current()->reply(), fuse_req_ctx(req)->uid != 0, &copied);
   if (!Ok(error)) return ReplyError(req, error);
   fuse_reply_write(req, copied);
 }
@@ -346,29 +339,6 @@ FuseWorker::FuseWorker() : memory_(Mapping::Anonymous(kMemoryBytes).value()) {}
 
 FuseWorker* FuseWorker::Current() { return current_worker; }
 void FuseWorker::MakeCurrent() { current_worker = this; }
-
-void FuseWorker::BeginInterruptible(fuse_req_t req) {
-  {
-    MutexLock lock(&mu_);
-    interruptible_ = req;
-  }
-  fuse_req_interrupt_func(req, &OnInterrupt, this);
-}
-
-bool FuseWorker::EndInterruptible() {
-  MutexLock lock(&mu_);
-  return std::exchange(interruptible_, nullptr) != nullptr;
-}
-
-void FuseWorker::OnInterrupt(fuse_req_t req, void* data) {
-  auto* const worker = static_cast<FuseWorker*>(data);
-  {
-    MutexLock lock(&worker->mu_);
-    if (worker->interruptible_ != req) return;
-    worker->interruptible_ = nullptr;
-  }
-  fuse_reply_err(req, EINTR);
-}
 
 const fuse_lowlevel_ops& FuseAdapter::Operations() {
   static const fuse_lowlevel_ops operations = [] {
@@ -400,7 +370,7 @@ const fuse_lowlevel_ops& FuseAdapter::Operations() {
     ops.listxattr = NRAM_GUARD(ListXattr);
     ops.removexattr = NRAM_GUARD(RemoveXattr);
     ops.fallocate = NRAM_GUARD(Allocate);
-    ops.lseek = NRAM_GUARD(Seek);
+    ops.lseek = NRAM_GUARD(SeekInFile);
     ops.copy_file_range = NRAM_GUARD(CopyFileRange);
     // No opendir: libfuse opens them for us. Not "not implemented" either, which would make the kernel cache listings:
     // each change throws that cache away and has the next listing read from the start. Neither flush nor fsync: what
@@ -408,6 +378,49 @@ const fuse_lowlevel_ops& FuseAdapter::Operations() {
     return ops;
   }();
   return operations;
+}
+
+void FuseAdapter::StopSeeks() {
+  std::thread seeker;
+  {
+    MutexLock lock(&mu_);
+    stopping_ = true;
+    sought_.SignalAll();
+    seeker = std::move(seeker_);
+  }
+  if (seeker.joinable()) seeker.join();
+}
+
+void FuseAdapter::Seek(const SeekRequest& request) {
+  MutexLock lock(&mu_);
+  if (stopping_) return ReplyError(request.req, Err(ENOTCONN));
+  if (!seeker_.joinable()) seeker_ = std::thread([this] { RunSeeks(); });
+  seeks_.push_back(request);
+  sought_.Signal();
+}
+
+void FuseAdapter::RunSeeks() {
+  MutexLock lock(&mu_);
+  while (!stopping_) {
+    if (seeks_.empty()) {
+      sought_.WaitUntil(&mu_, DeadlineAfterMs(60'000));
+      continue;
+    }
+    const SeekRequest request = seeks_.front();
+    seeks_.pop_front();
+    mu_.Unlock();
+    // Pages that only the kernel has are data too: it writes them back first. Linux does not do so by itself.
+    if (options_.writeback) (void)fuse_lowlevel_notify_inval_inode(session_, request.inode, 0, 0);
+    uint64_t found = 0;
+    const Errno error = filesystem_->Seek(request.inode, request.offset, request.whence, &found);
+    if (Ok(error)) {
+      fuse_reply_lseek(request.req, static_cast<off_t>(found));
+    } else {
+      ReplyError(request.req, error);
+    }
+    mu_.Lock();
+  }
+  for (const SeekRequest& request : seeks_) ReplyError(request.req, Err(ENOTCONN));
 }
 
 SmallRequest* FuseAdapter::TakeSmall() {
@@ -444,71 +457,39 @@ void FuseAdapter::AwaitSmall() {
 bool FuseAdapter::StartRead(fuse_req_t req, InodeNumber inode, uint64_t offset, size_t size) {
   SmallRequest* const small = size < FileIo::kBytesMax ? TakeSmall() : nullptr;
   if (small == nullptr) return false;
+  small->req = req;
   small->inode = inode;
   small->reads = small->touch = true;
-  {
-    MutexLock lock(&small->mu);
-    small->req = req;
-  }
-  fuse_req_interrupt_func(req, &OnSmallInterrupt, small);
-  // Once it is begun, `req` may be gone at any moment.
+  // Once it is begun, all of it may be over at any moment.
   if (filesystem_->StartRead(inode, offset, size, small->io.get())) return true;
-  bool answered = false;
-  {
-    MutexLock lock(&small->mu);
-    answered = std::exchange(small->req, nullptr) == nullptr;
-  }
   GiveSmall(small);
-  return answered;
+  return false;
 }
 
 bool FuseAdapter::StartWrite(fuse_req_t req, InodeNumber inode, uint64_t offset, absl::Span<const std::byte> bytes,
                              bool cached) {
   SmallRequest* const small = bytes.size() <= FileIo::kBytesMax ? TakeSmall() : nullptr;
   if (small == nullptr) return false;
+  small->req = req;
   small->inode = inode;
   small->reads = false;
   small->touch = !cached;
   small->bytes = bytes.size();
-  {
-    MutexLock lock(&small->mu);
-    small->req = req;
-  }
   memcpy(small->io->buffer().data, bytes.data(), bytes.size());
   if (filesystem_->StartWrite(inode, offset, bytes.size(), small->io.get())) return true;
-  {
-    MutexLock lock(&small->mu);
-    small->req = nullptr;
-  }
   GiveSmall(small);
   return false;
-}
-
-void FuseAdapter::OnSmallInterrupt(fuse_req_t req, void* data) {
-  auto* const small = static_cast<SmallRequest*>(data);
-  {
-    MutexLock lock(&small->mu);
-    if (small->req != req) return;
-    small->req = nullptr;
-  }
-  fuse_reply_err(req, EINTR);
 }
 
 void FuseAdapter::OnSmallDone(FileIo* io, Errno error, absl::Span<const std::byte> got) {
   auto* const small = static_cast<SmallRequest*>(io->context);
   FuseAdapter* const adapter = small->adapter;
-  fuse_req_t req = nullptr;
-  {
-    MutexLock lock(&small->mu);
-    req = std::exchange(small->req, nullptr);
-  }
+  const fuse_req_t req = small->req;
   const bool reads = small->reads;
   if (Ok(error) && small->touch) {
     reads ? adapter->filesystem_->ReadEnded(small->inode) : adapter->filesystem_->WriteEnded(small->inode);
   }
-  if (req == nullptr) {
-    // It was interrupted.
-  } else if (!Ok(error)) {
+  if (!Ok(error)) {
     ReplyError(req, error);
   } else if (reads) {
     fuse_reply_buf(req, reinterpret_cast<const char*>(got.data()), got.size());

@@ -10,7 +10,9 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "base/mapping.h"
@@ -29,7 +31,7 @@ class FuseWorker {
  public:
   // What a worker takes: a request with its data, and a reply's.
   static constexpr size_t kRequestBytes = kFuseIoBytesMax + 4096;
-  static constexpr size_t kMemoryBytes = 2 * kFuseIoBytesMax + 4096 + 4 * PaddedBytes::kPadBytes;
+  static constexpr size_t kMemoryBytes = 2 * kFuseIoBytesMax + 4096 + 8 * PaddedBytes::kPadBytes;
 
   FuseWorker();
   // Null on other threads.
@@ -49,17 +51,8 @@ class FuseWorker {
     return *reinterpret_cast<const Body*>(&header() + 1);
   }
 
-  // Between the two, a signal to the waiting process ends `req` with EINTR, while this thread goes on until it is done.
-  // EndInterruptible is false if that happened: then `req` is answered.
-  void BeginInterruptible(fuse_req_t req);
-  bool EndInterruptible();
-
  private:
-  static void OnInterrupt(fuse_req_t req, void* worker);
-
   Mapping memory_;
-  Mutex mu_;
-  fuse_req_t interruptible_ ABSL_GUARDED_BY(mu_) = nullptr;
 };
 
 // A small read or write for which no thread waits.
@@ -71,8 +64,7 @@ struct SmallRequest {
   size_t bytes = 0;  // of a write
   bool reads = false;
   bool touch = false;  // the inode's times
-  Mutex mu;
-  fuse_req_t req ABSL_GUARDED_BY(mu) = nullptr;  // null: answered
+  fuse_req_t req = nullptr;
 };
 
 struct FuseAdapterOptions {
@@ -99,6 +91,17 @@ class FuseAdapter {
   // comes alone: the thread that has it is the fastest to wait for the answer, and one more wake-up away otherwise.
   bool StartRead(fuse_req_t req, InodeNumber inode, uint64_t offset, size_t size);
   bool StartWrite(fuse_req_t req, InodeNumber inode, uint64_t offset, absl::Span<const std::byte> bytes, bool cached);
+  // An lseek for data or a hole, answered by a thread of its own: it waits until the kernel has written the file back,
+  // for which it needs the others.
+  struct SeekRequest {
+    fuse_req_t req;
+    InodeNumber inode;
+    uint64_t offset;
+    int whence;
+  };
+  void Seek(const SeekRequest& request);
+  // Ends that thread; must be called before requests are no longer served, and before this goes away.
+  void StopSeeks();
   // Waits until no small request is under way; none must be begun meanwhile.
   void AwaitSmall();
   // To tell the kernel something; set before the first request.
@@ -112,7 +115,7 @@ class FuseAdapter {
   SmallRequest* TakeSmall();
   void GiveSmall(SmallRequest* small);
   static void OnSmallDone(FileIo* io, Errno error, absl::Span<const std::byte> got);
-  static void OnSmallInterrupt(fuse_req_t req, void* small);
+  void RunSeeks();
 
   Filesystem* const filesystem_;
   const FuseAdapterOptions options_;
@@ -120,6 +123,10 @@ class FuseAdapter {
   Mutex mu_;
   std::vector<std::unique_ptr<SmallRequest>> smalls_ ABSL_GUARDED_BY(mu_);
   std::vector<SmallRequest*> free_smalls_ ABSL_GUARDED_BY(mu_);
+  CondVar sought_;
+  std::deque<SeekRequest> seeks_ ABSL_GUARDED_BY(mu_);
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::thread seeker_ ABSL_GUARDED_BY(mu_);
   fuse_session* session_ = nullptr;
 };
 

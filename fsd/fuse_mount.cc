@@ -202,6 +202,7 @@ void FuseMount::Unmount(int64_t timeout_ms) {
 
 FuseMount::~FuseMount() {
   if (workers_ != nullptr && !ended()) Detach();
+  adapter_.StopSeeks();
   workers_ = nullptr;
   if (session_ == nullptr) return;
   // Small requests that are still under way reply through the session; each ends by its deadline.

@@ -104,6 +104,11 @@ void FuseWorkers::Park(Thread* self) {
     MutexLock lock(&park_mu_);
     self->parked = 1;
     parked_.push_back(self);
+    // Whoever stopped reading after the look that sent this thread here found nobody to wake.
+    if (reading_ < kReadersMax) {
+      parked_.pop_back();
+      return;
+    }
   }
   while (self->parked.load(std::memory_order_acquire) != 0 && !stopping_) {
     FutexWaitUntil(&self->parked, 1, DeadlineAfterMs(60'000));

@@ -38,6 +38,7 @@ class PoolFile : public BlockFile {
   }
   absl::Status Trim(uint64_t offset, uint64_t length) override { return region_->Trim(offset, length); }
   absl::Status Reserve(uint64_t offset, uint64_t length) override { return region_->Reserve(offset, length); }
+  void Unreserve(uint64_t bytes) override { region_->Unreserve(bytes); }
 
   std::unique_ptr<Region> region_;
 };

@@ -256,6 +256,19 @@ absl::Status Region::Reserve(uint64_t offset, uint64_t length, const IoOptions& 
   return status;
 }
 
+void Region::Unreserve(uint64_t bytes) {
+  int64_t left =
+      static_cast<int64_t>(std::min<uint64_t>(bytes, kRegionBytesMax) / kPageBytes * ServerLink::kRoomBytesPerPage);
+  GateLock lock(&mu_);
+  for (Presence& presence : presences_) {
+    const int64_t part = std::min(left, presence.reserved_bytes);
+    if (part <= 0) continue;
+    presence.reserved_bytes -= part;
+    left -= part;
+    pool_->link(presence.server)->ReturnRoom(static_cast<uint64_t>(part), 0);
+  }
+}
+
 // A request without payload that goes to one server on a region's behalf.
 struct Region::Errand {
   Call call;

@@ -67,6 +67,9 @@ class Region {
   // it (unless the lease ends). RESOURCE_EXHAUSTED: not that much is there; nothing stays reserved by this call.
   absl::Status Reserve(uint64_t offset, uint64_t length, const IoOptions& options = {});
 
+  // Gives back what Reserve has reserved and writes have not used, room for up to `bytes` of it.
+  void Unreserve(uint64_t bytes);
+
   // Frees everything on every server, now. The region is unusable afterwards. Servers that do not answer keep their
   // part; it is collected with the lease if the region is a GC one, and is an orphan to be seen in `nram regions` if
   // not; the error names one.

@@ -25,6 +25,11 @@ namespace {
 
 constexpr uint64_t kFileBytesMax = 3 << 20;
 constexpr int kProcesses = 4;
+#ifdef __SANITIZE_THREAD__
+constexpr int kOperations = 8'000;
+#else
+constexpr int kOperations = 40'000;
+#endif
 
 // What an operation came to: its result or -errno, and what it read.
 struct Outcome {
@@ -428,7 +433,7 @@ class Exerciser {
 void RunBoth(const std::vector<std::string>& flags) {
   const uint64_t seed = TestSeed();
   const char* given = std::getenv("NRAM_OPS");
-  const int operations = given != nullptr ? atoi(given) : 40'000;
+  const int operations = given != nullptr ? atoi(given) : kOperations;
   TmpfsMount tmpfs;
   NramMount nram(flags);
   std::vector<pid_t> children;

@@ -18,11 +18,24 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/host_memory.h"
 #include "gtest/gtest.h"
 #include "tools/nram/local_pool.h"
 #include "tools/nram/programs.h"
 
 namespace nram {
+
+// Daemons under the thread sanitizer: the same suppressions as tests have (tests/util/tsan_suppressions.cc), which
+// reach them through the environment.
+inline void SuppressForChildren(const std::string& directory) {
+  const std::string path = directory + "/suppressions";
+  const std::string text =
+      "race:libgrpc\nrace:libgpr.so\nrace:libprotobuf\nrace:libabsl\nrace:absl::debian3::Status::Unref\n"
+      "deadlock:libgrpc\ndeadlock:libabsl\n";
+  EXPECT_TRUE(WriteFileAtomically(path, text).ok());
+  const char* const present = std::getenv("TSAN_OPTIONS");
+  setenv("TSAN_OPTIONS", absl::StrCat(present == nullptr ? "" : present, ":suppressions=", path).c_str(), 1);
+}
 
 // A directory of its own under /tmp, removed at the end.
 class TempDir {
@@ -52,6 +65,7 @@ class TmpfsMount {
 class PoolForTest {
  public:
   explicit PoolForTest(int servers = 2, const std::string& donate = "512M") {
+    SuppressForChildren(dir_.path());
     options_.directory = dir_.path() + "/pool";
     options_.servers = servers;
     options_.server_flags = {absl::StrCat("--donate=", donate), "--lease-ttl-ms=2000"};
