@@ -380,5 +380,40 @@ TEST(MountTest, SeekFindsWhatOnlyTheKernelHas) {
   EXPECT_EQ(lseek(fd.get(), 0, SEEK_HOLE), 0);
 }
 
+TEST(MountTest, ManySeekAtOnce) {
+  // More than there are threads, each waiting for pages that only the kernel has to be written back.
+  PoolForTest pool;
+  NramMount mount({"--pool=" + pool.spec(), "--threads=4"});
+  std::vector<std::thread> seekers;
+  for (int i = 0; i < 24; ++i) {
+    seekers.emplace_back([&, i] {
+      const UniqueFd fd = Open(absl::StrCat(mount.path(), "/", i));
+      for (uint64_t at = 1; at < 20; ++at) {
+        EXPECT_EQ(pwrite(fd.get(), "x", 1, static_cast<off_t>(2 * at * kPageBytes)), 1);
+        EXPECT_EQ(lseek(fd.get(), static_cast<off_t>((2 * at - 1) * kPageBytes), SEEK_DATA),
+                  static_cast<off_t>(2 * at * kPageBytes));
+      }
+    });
+  }
+  for (auto& seeker : seekers) seeker.join();
+}
+
+TEST(MountTest, WhatIsReservedIsGivenBack) {
+  PoolForTest pool(1, "128M");
+  NramMount mount({"--pool=" + pool.spec()});
+  const UniqueFd fd = Open(mount.path() + "/f");
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_EQ(fallocate(fd.get(), 0, 0, 60 * kMiB), 0) << strerror(errno);
+    ASSERT_EQ(fallocate(fd.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 60 * kMiB), 0);
+  }
+  // In steps, each of which has all before it already.
+  for (uint64_t size = kMiB; size <= 60 * kMiB; size += kMiB) {
+    ASSERT_EQ(fallocate(fd.get(), 0, 0, static_cast<off_t>(size)), 0) << size;
+  }
+  const std::string block(kMiB, 'x');
+  for (uint64_t at = 0; at < 60 * kMiB; at += kMiB) ASSERT_EQ(pwrite(fd.get(), block.data(), kMiB, at), kMiB);
+  EXPECT_EQ(fsync(fd.get()), 0) << "what was reserved is there";
+}
+
 }  // namespace
 }  // namespace nram

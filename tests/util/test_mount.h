@@ -25,18 +25,6 @@
 
 namespace nram {
 
-// Daemons under the thread sanitizer: the same suppressions as tests have (tests/util/tsan_suppressions.cc), which
-// reach them through the environment.
-inline void SuppressForChildren(const std::string& directory) {
-  const std::string path = directory + "/suppressions";
-  const std::string text =
-      "race:libgrpc\nrace:libgpr.so\nrace:libprotobuf\nrace:libabsl\nrace:absl::debian3::Status::Unref\n"
-      "deadlock:libgrpc\ndeadlock:libabsl\n";
-  EXPECT_TRUE(WriteFileAtomically(path, text).ok());
-  const char* const present = std::getenv("TSAN_OPTIONS");
-  setenv("TSAN_OPTIONS", absl::StrCat(present == nullptr ? "" : present, ":suppressions=", path).c_str(), 1);
-}
-
 // A directory of its own under /tmp, removed at the end.
 class TempDir {
  public:
@@ -50,6 +38,23 @@ class TempDir {
  private:
   std::string path_;
 };
+
+// Daemons under the thread sanitizer: the same suppressions as tests have (tests/util/tsan_suppressions.cc), which
+// reach them through the environment.
+inline void SuppressForChildren() {
+  static const TempDir* const directory = [] {
+    static const TempDir kept;
+    const std::string path = kept.path() + "/suppressions";
+    const std::string text =
+        "race:libgrpc\nrace:libgpr.so\nrace:libprotobuf\nrace:libabsl\nrace:absl::debian3::Status::Unref\n"
+        "deadlock:libgrpc\ndeadlock:libabsl\n";
+    EXPECT_TRUE(WriteFileAtomically(path, text).ok());
+    const char* const present = std::getenv("TSAN_OPTIONS");
+    setenv("TSAN_OPTIONS", absl::StrCat(present == nullptr ? "" : present, ":suppressions=", path).c_str(), 1);
+    return &kept;
+  }();
+  (void)directory;
+}
 
 class TmpfsMount {
  public:
@@ -65,7 +70,7 @@ class TmpfsMount {
 class PoolForTest {
  public:
   explicit PoolForTest(int servers = 2, const std::string& donate = "512M") {
-    SuppressForChildren(dir_.path());
+    SuppressForChildren();
     options_.directory = dir_.path() + "/pool";
     options_.servers = servers;
     options_.server_flags = {absl::StrCat("--donate=", donate), "--lease-ttl-ms=2000"};
@@ -93,6 +98,7 @@ class NramMount {
   explicit NramMount(std::vector<std::string> flags) {
     const auto program = FindProgram("nram-fsd", "fsd", "NRAM_FSD");
     EXPECT_TRUE(program.ok()) << program.status();
+    SuppressForChildren();
     const std::string ready = log_.path() + "/pid";
     std::vector<std::string> words = {*program, dir_.path(), "--foreground", "--pid-file=" + ready};
     words.insert(words.end(), flags.begin(), flags.end());
