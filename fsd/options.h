@@ -36,7 +36,7 @@ struct FsdOptions {
   std::string log_file;
   std::string pid_file;                    // written when it is mounted, removed at the end
   std::vector<std::string> mount_options;  // handed on to the kernel
-  SpinOptions spin;
+  SpinOptions spin{.limit_us = 20};  // a server on this machine or a fast network answers by then
   FastWake fast_wake = FastWake::kAuto;
 
   absl::Status Validate() const;
