@@ -62,7 +62,7 @@ absl::StatusOr<Daemon> StartDaemon(const FsdOptions& options) {
       pool.spin = options.spin;
       NRAM_ASSIGN_OR_RETURN(daemon.pool, Pool::Open(std::move(pool)));
       daemon.store = NewPoolStore(daemon.pool.get(), options.gc);
-      source = spec;
+      source = spec[0] == '@' ? spec.substr(1) : spec;
       break;
     }
     case Backend::kMemory:

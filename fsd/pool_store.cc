@@ -70,7 +70,8 @@ class PoolStore : public BlockStore {
       const ServerLink* const link = pool_->link(i);
       if (!link->up()) continue;
       const ServerCapacity capacity = link->capacity();
-      sum.total_bytes += capacity.donated_bytes;
+      // Without what the server takes for itself: an empty mount shows as empty.
+      sum.total_bytes += capacity.donated_bytes - std::min(capacity.donated_bytes, capacity.overhead_bytes);
       sum.free_bytes += capacity.free_bytes + static_cast<uint64_t>(std::max<int64_t>(link->room_bytes(), 0));
     }
     return sum;
