@@ -13,6 +13,10 @@ void ArgParser::Custom(absl::string_view name, std::function<absl::Status(absl::
   flags_.push_back({std::string(name), false, nullptr, std::move(parse)});
 }
 
+void ArgParser::Repeated(absl::string_view name, std::function<absl::Status(absl::string_view)> parse) {
+  flags_.push_back({std::string(name), false, nullptr, std::move(parse), true});
+}
+
 void ArgParser::String(absl::string_view name, std::string* target) {
   Custom(name, [target](absl::string_view value) {
     if (value.empty()) return absl::InvalidArgumentError("it must not be empty");
@@ -97,7 +101,8 @@ absl::Status ArgParser::ParseFlag(absl::string_view arg, const std::vector<std::
     if (flag != nullptr && !flag->is_switch) flag = nullptr;
   }
   if (flag == nullptr) return Bad(absl::StrCat("unknown flag --", arg.substr(0, equals)));
-  if (!given_.insert(flag->name).second) return Bad(absl::StrCat("--", flag->name, " is given twice"));
+  if (!given_.insert(flag->name).second && !flag->repeated)
+    return Bad(absl::StrCat("--", flag->name, " is given twice"));
   if (flag->is_switch) {
     if (has_value) return Bad(absl::StrCat("--", flag->name, " takes no value; write --", name, " or --no-", name));
     *flag->switch_target = !negated;

@@ -29,6 +29,8 @@ class ArgParser {
   void ByteSize(absl::string_view name, uint64_t lo, uint64_t hi, uint64_t* target);
   // Any other form; `parse` returns INVALID_ARGUMENT saying what is accepted.
   void Custom(absl::string_view name, std::function<absl::Status(absl::string_view)> parse);
+  // May be given several times; `parse` is called each time.
+  void Repeated(absl::string_view name, std::function<absl::Status(absl::string_view)> parse);
 
   // Parses all that follows argv[0] (or `args`). Words that are not flags go to `positional`; "--" ends the flags.
   // INVALID_ARGUMENT on the first thing wrong. `--help` is noticed (see help()) and ends parsing with OK.
@@ -46,6 +48,7 @@ class ArgParser {
     bool is_switch;
     bool* switch_target;
     std::function<absl::Status(absl::string_view)> parse;
+    bool repeated = false;
   };
 
   const Flag* Find(absl::string_view name) const;

@@ -59,6 +59,7 @@ const Command& UmountCommand();
 const Command& StatusCommand();
 const Command& RegionsCommand();
 const Command& DrainCommand();
+const Command& SortCommand();
 const Command& BenchCommand();
 const Command& CompletionCommand();
 

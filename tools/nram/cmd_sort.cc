@@ -1,0 +1,297 @@
+// nram sort: an external merge sort in network RAM.
+
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <iostream>
+#include <thread>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/host_memory.h"
+#include "base/status.h"
+#include "base/units.h"
+#include "client/pool/pool_spec.h"
+#include "nlohmann/json.hpp"
+#include "tools/nram/command.h"
+#include "tools/sort/external_sort.h"
+#include "tools/sort/input.h"
+
+namespace nram {
+namespace {
+
+constexpr uint64_t kMemoryMin = 48 * kMiB;
+// What the pool's client takes of the memory once it is open: gRPC, connections, threads' stacks.
+constexpr uint64_t kPoolBytes = 8 * kMiB;
+
+std::atomic<bool> interrupted{false};
+
+struct SortFlags {
+  SortOptions sort;
+  uint64_t memory = 256 * kMiB;
+  int64_t threads = std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, 64);
+  int64_t record = 0;
+  std::string pool;
+  std::string scratch = "pool";
+  bool zero = false;
+  bool progress = isatty(STDERR_FILENO) != 0;
+  bool json = false;
+};
+
+void Register(SortFlags* flags, ArgParser* parser) {
+  OrderOptions& order = flags->sort.order;
+  parser->Repeated("key", [&order](absl::string_view text) {
+    order.keys.emplace_back(text);
+    return absl::OkStatus();
+  });
+  parser->Custom("separator", [&order](absl::string_view text) {
+    if (text == "\\t") text = "\t";
+    if (text.size() != 1 || text[0] == '\0') return absl::InvalidArgumentError("expected one character, or \\t");
+    order.separator = text[0];
+    return absl::OkStatus();
+  });
+  parser->Switch("numeric", &order.numeric);
+  parser->Switch("reverse", &order.reverse);
+  parser->Switch("ignore-case", &order.fold);
+  parser->Switch("ignore-leading-blanks", &order.blanks);
+  parser->Switch("stable", &order.stable);
+  parser->Switch("unique", &order.unique);
+  parser->Switch("zero-terminated", &flags->zero);
+  parser->Integer("record", 1, int64_t{1} << 20, &flags->record);
+  parser->String("output", &flags->sort.output);
+  parser->ByteSize("memory", kMemoryMin, uint64_t{1} << 50, &flags->memory);
+  parser->Integer("threads", 1, 256, &flags->threads);
+  parser->String("scratch", &flags->scratch);
+  parser->String("pool", &flags->pool);
+  parser->Switch("progress", &flags->progress);
+  parser->Switch("json", &flags->json);
+}
+
+// sort's letters, as people's fingers know them: "-k2,2nr", "-t ,", "-nru", "-S 1G".
+std::vector<std::string> SpellOut(const std::vector<std::string>& args) {
+  static constexpr std::pair<char, const char*> kSwitches[] = {
+      {'n', "--numeric"}, {'r', "--reverse"}, {'f', "--ignore-case"},    {'b', "--ignore-leading-blanks"},
+      {'s', "--stable"},  {'u', "--unique"},  {'z', "--zero-terminated"}};
+  static constexpr std::pair<char, const char*> kValues[] = {
+      {'k', "--key="}, {'t', "--separator="}, {'o', "--output="}, {'S', "--memory="}, {'T', "--scratch="}};
+  std::vector<std::string> words;
+  for (size_t i = 0; i < args.size(); ++i) {
+    const std::string& arg = args[i];
+    if (arg == "--") {
+      words.insert(words.end(), args.begin() + static_cast<ptrdiff_t>(i), args.end());
+      break;
+    }
+    if (arg.size() < 2 || arg[0] != '-' || arg[1] == '-') {
+      words.push_back(arg);
+      continue;
+    }
+    for (size_t at = 1; at < arg.size(); ++at) {
+      const auto with = std::find_if(std::begin(kValues), std::end(kValues),
+                                     [&](const auto& value) { return value.first == arg[at]; });
+      if (with != std::end(kValues)) {
+        const bool attached = at + 1 < arg.size();
+        words.push_back(with->second + (attached ? arg.substr(at + 1) : i + 1 < args.size() ? args[++i] : ""));
+        break;
+      }
+      const auto plain = std::find_if(std::begin(kSwitches), std::end(kSwitches),
+                                      [&](const auto& one) { return one.first == arg[at]; });
+      words.push_back(plain != std::end(kSwitches) ? plain->second : absl::StrCat("-", arg.substr(at, 1)));
+    }
+  }
+  return words;
+}
+
+// One line on the terminal, written over itself.
+class ProgressLine {
+ public:
+  explicit ProgressLine(bool on) : on_(on) {}
+  ~ProgressLine() {
+    if (shown_) fprintf(stderr, "\r\033[K");
+  }
+
+  void operator()(const SortProgress& progress) {
+    const int64_t now_ns = MonotonicNs();
+    if (progress.phase != phase_ || began_ns_ == 0) {
+      phase_ = progress.phase;
+      began_ns_ = now_ns;
+      next_ns_ = 0;
+    }
+    if (!on_ || now_ns < next_ns_) return;
+    next_ns_ = now_ns + kNsPerSecond / 5;
+    static constexpr const char* kNames[] = {"reading and sorting", "merging", "merging and writing"};
+    const double seconds = static_cast<double>(now_ns - began_ns_) / kNsPerSecond;
+    const double rate = seconds > 0 ? static_cast<double>(progress.done_bytes) / seconds : 0;
+    std::string line =
+        absl::StrCat(kNames[static_cast<int>(progress.phase)], ": ", FormatByteSize(progress.done_bytes));
+    if (progress.total_bytes != Input::kUnknown && progress.total_bytes > 0) {
+      const uint64_t left = progress.total_bytes - std::min(progress.done_bytes, progress.total_bytes);
+      absl::StrAppend(&line, " of ", FormatByteSize(progress.total_bytes), " (",
+                      progress.done_bytes * 100 / progress.total_bytes, " %)");
+      if (rate > 0)
+        absl::StrAppend(&line, ", ", static_cast<int64_t>(static_cast<double>(left) / rate + 0.5), " s left");
+    }
+    if (rate > 0) absl::StrAppend(&line, ", ", FormatByteSize(static_cast<uint64_t>(rate)), "/s");
+    fprintf(stderr, "\r%s\033[K", line.c_str());
+    shown_ = true;
+  }
+
+ private:
+  const bool on_;
+  bool shown_ = false;
+  SortPhase phase_ = SortPhase::kBuilding;
+  int64_t began_ns_ = 0;
+  int64_t next_ns_ = 0;
+};
+
+// The first asks for an orderly end; what cannot end (a pipe that nobody reads) is ended three seconds later.
+void OnSignal(int) {
+  interrupted = true;
+  alarm(3);
+}
+
+void CatchSignals() {
+  struct sigaction action = {};
+  action.sa_handler = &OnSignal;
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaction(signal, &action, nullptr);
+}
+
+absl::StatusOr<std::unique_ptr<Scratch>> OpenScratch(const SortFlags& flags) {
+  if (flags.scratch != "pool") return OpenFileScratch(flags.scratch);
+  PoolOptions options;
+  NRAM_ASSIGN_OR_RETURN(const std::string spec, ChoosePoolSpec(flags.pool));
+  NRAM_ASSIGN_OR_RETURN(options.servers, ParsePoolSpec(spec));
+  return OpenPoolScratch(std::move(options));
+}
+
+uint64_t PeakResidentBytes() {
+  rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<uint64_t>(usage.ru_maxrss) * kKiB;
+}
+
+absl::Status Sort(SortFlags flags) {
+  SortOptions& sort = flags.sort;
+  sort.format.record_bytes = sort.order.record_bytes = static_cast<uint32_t>(flags.record);
+  if (flags.zero) sort.format.terminator = '\0';
+  sort.threads = static_cast<int>(flags.threads);
+  sort.interrupted = &interrupted;
+  const bool to_pool = flags.scratch == "pool";
+  // --memory is the whole process, so what it takes already comes off.
+  const uint64_t taken = ReadProcessMemory().resident_bytes + (to_pool ? kPoolBytes : kMiB);
+  if (flags.memory < taken + SortOptions::kMemoryMin * 8) {
+    return absl::InvalidArgumentError(absl::StrCat("--memory=", FormatByteSize(flags.memory), " is too little here: ",
+                                                   FormatByteSize(taken), " go to the program itself"));
+  }
+  sort.memory_bytes = flags.memory - taken;
+  sort.open_scratch = [&flags]() -> absl::StatusOr<std::unique_ptr<Scratch>> {
+    auto scratch = OpenScratch(flags);
+    if (scratch.ok()) return scratch;
+    return Annotate(scratch.status(), "the input does not fit into --memory, and there is no scratch");
+  };
+  CatchSignals();
+  SortReport report;
+  {
+    ProgressLine line(flags.progress);
+    sort.on_progress = std::ref(line);
+    NRAM_ASSIGN_OR_RETURN(report, ExternalSort(sort));
+  }
+  if (flags.json) {
+    std::cerr << nlohmann::json{{"input_bytes", report.input_bytes},
+                                {"output_bytes", report.output_bytes},
+                                {"records", report.records},
+                                {"runs", report.runs},
+                                {"passes", report.passes},
+                                {"scratch_bytes", report.scratch_bytes},
+                                {"build_seconds", static_cast<double>(report.build_ns) / kNsPerSecond},
+                                {"merge_seconds", static_cast<double>(report.merge_ns) / kNsPerSecond},
+                                {"memory_limit_bytes", flags.memory},
+                                {"memory_peak_bytes", PeakResidentBytes()}}
+                     .dump()
+              << std::endl;
+  } else if (flags.progress) {
+    const double seconds = static_cast<double>(report.build_ns + report.merge_ns) / kNsPerSecond;
+    fprintf(stderr, "%s in %llu records, %llu runs, %.1f s (%s/s), at most %s of memory\n",
+            FormatByteSize(report.input_bytes).c_str(), static_cast<unsigned long long>(report.records),
+            static_cast<unsigned long long>(report.runs), seconds,
+            FormatByteSize(static_cast<uint64_t>(static_cast<double>(report.input_bytes) / std::max(seconds, 1e-6)))
+                .c_str(),
+            FormatByteSize(PeakResidentBytes()).c_str());
+  }
+  return absl::OkStatus();
+}
+
+int Run(const std::vector<std::string>& args) {
+  SortFlags flags;
+  ArgParser parser("nram sort");
+  Register(&flags, &parser);
+  std::vector<std::string> words;
+  int code = 0;
+  if (!ParseOrExit(&parser, SortCommand(), SpellOut(args), &words, &code)) return code;
+  if (!words.empty()) flags.sort.inputs = words;
+  const absl::Status status = Sort(flags);
+  if (absl::IsCancelled(status)) {
+    std::cerr << "nram sort: interrupted; the output is as it was, the scratch is freed\n";
+    return 130;
+  }
+  return ToExitCode(status, "nram sort");
+}
+
+std::vector<std::string> Flags() {
+  SortFlags flags;
+  ArgParser parser("nram sort");
+  Register(&flags, &parser);
+  return parser.names();
+}
+
+}  // namespace
+
+const Command& SortCommand() {
+  static constexpr Command kCommand = {"sort", "sort files larger than memory, with network RAM as scratch",
+                                       R"(usage: nram sort [flags] [FILE...]
+
+Sorts lines, or records of a fixed size, as `LC_ALL=C sort` does: an external merge sort whose
+runs wait in the pool's RAM. Without FILE, or for -, reads the standard input. The letters of
+sort(1) in brackets work as well.
+
+What comes first
+  --key=KEY           [k] by this part of the line, FIELD[.CHARACTER][bfnr][,FIELD[.CHARACTER]
+                      [bfnr]] counted from 1; may be given several times. With --record:
+                      OFFSET:LENGTH[r], bytes counted from 0
+  --separator=C       [t] fields are separated by C (\t: a tab) instead of beginning with blanks
+  --numeric           [n] compare as numbers
+  --reverse           [r] last first
+  --ignore-case       [f] lower case counts as upper case
+  --ignore-leading-blanks  [b] leave out blanks before a key
+  --stable            [s] leave lines with equal keys in their order
+  --unique            [u] of lines with equal keys keep the first
+  --zero-terminated   [z] lines end with a zero byte
+  --record=BYTES      1..1048576: records of so many bytes instead of lines; equal ones stay in order
+
+Where and how
+  --output=FILE       [o] written beside FILE and renamed at the end, so it may be an input
+                      (default: the standard output)
+  --memory=SIZE       [S] of the whole process, at least 48 MiB (default 256MiB)
+  --threads=N         1..256 that sort runs (default: one a processor)
+  --scratch=pool|DIR  [T] the pool, directly (default), or a file in DIR, on a mount or a disk
+  --pool=SERVERS      host:port,... or a host file (default: $NRAM_POOL, else the local pool)
+  --progress          show it; --no-progress does not (default: on a terminal)
+  --json              at the end, what it did in JSON on the standard error
+  --help              this text
+
+The scratch takes as much as the input. If the pool has not so much, that is said before
+anything is read (of pipes the size is not known: then, when it is full). A line may take
+about a tenth of --memory. Exit codes: 0 sorted, 1 failed, 2 bad command line, 130
+interrupted; after all but 0 the output is as it was.
+
+example: nram up && nram sort --memory=100MiB --key=2,2nr --output=sorted.txt big.txt
+)",
+                                       &Run, &Flags};
+  return kCommand;
+}
+
+}  // namespace nram

@@ -1,0 +1,66 @@
+#ifndef NRAM_TOOLS_SORT_EXTERNAL_SORT_H_
+#define NRAM_TOOLS_SORT_EXTERNAL_SORT_H_
+
+// An external merge sort: runs are gathered, sorted and written by several threads, then merged with read-ahead, in as
+// many passes as the memory asks for (mostly one).
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "tools/sort/order.h"
+#include "tools/sort/record_format.h"
+#include "tools/sort/scratch.h"
+
+namespace nram {
+
+enum class SortPhase { kBuilding, kMerging, kWriting };
+
+struct SortProgress {
+  SortPhase phase = SortPhase::kBuilding;  // kWriting: the last merge
+  uint64_t done_bytes = 0;
+  uint64_t total_bytes = 0;  // Input::kUnknown
+};
+
+struct SortOptions {
+  static constexpr uint64_t kMemoryMin = 1 << 20;
+
+  std::vector<std::string> inputs = {"-"};
+  std::string output;                // "": the standard output
+  uint64_t memory_bytes = 64 << 20;  // for all buffers; at least kMemoryMin
+  int threads = 2;                   // that build runs, beside the calling one
+  uint64_t merge_block_bytes =
+      64 << 10;  // read from a run at a time, at least; fewer runs are merged at once if need be
+  RecordFormat format;
+  OrderOptions order;
+  // Called when the input turns out not to fit into memory.
+  std::function<absl::StatusOr<std::unique_ptr<Scratch>>()> open_scratch;
+  std::function<void(const SortProgress&)> on_progress;  // by the calling thread
+  const std::atomic<bool>* interrupted = nullptr;        // set: end soon, with CANCELLED
+};
+
+struct SortReport {
+  uint64_t input_bytes = 0;
+  uint64_t records = 0;
+  uint64_t output_bytes = 0;
+  uint64_t scratch_bytes = 0;  // written to it, all passes
+  uint64_t runs = 0;           // 0: it was sorted in memory
+  uint64_t passes = 0;         // of merging
+  int64_t build_ns = 0;
+  int64_t merge_ns = 0;
+};
+
+// Blocks. After an error the output is as it was (unless it is no regular file) and the scratch is gone.
+// INVALID_ARGUMENT: bad keys, a record that is broken or too long for the memory; RESOURCE_EXHAUSTED: the scratch is
+// too small (told before anything is read if the input's size is known), or the disk is full; CANCELLED; others as the
+// scratch's and the files'.
+absl::StatusOr<SortReport> ExternalSort(const SortOptions& options);
+
+}  // namespace nram
+
+#endif  // NRAM_TOOLS_SORT_EXTERNAL_SORT_H_

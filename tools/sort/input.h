@@ -1,0 +1,47 @@
+#ifndef NRAM_TOOLS_SORT_INPUT_H_
+#define NRAM_TOOLS_SORT_INPUT_H_
+
+// The files to be sorted, one after the other.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/fd.h"
+
+namespace nram {
+
+// Not thread-safe.
+class Input {
+ public:
+  static constexpr uint64_t kUnknown = UINT64_MAX;
+
+  // Opens all of them, so that a missing one is told before any work is done; "-" is the standard input.
+  static absl::StatusOr<Input> Open(const std::vector<std::string>& paths);
+
+  // Bytes of all files; kUnknown if one is none (a pipe, a device).
+  uint64_t total_bytes() const { return total_bytes_; }
+  const std::string& path() const { return files_[at_].path; }  // of the file that is being read
+
+  // Blocks until there is something; 0 at the end of a file, then Next goes on. CANCELLED: a signal came.
+  absl::StatusOr<size_t> Read(absl::Span<char> to);
+  // False: that was the last file.
+  bool Next();
+
+ private:
+  struct File {
+    std::string path;
+    UniqueFd fd;
+  };
+
+  std::vector<File> files_;
+  size_t at_ = 0;
+  uint64_t total_bytes_ = 0;
+};
+
+}  // namespace nram
+
+#endif  // NRAM_TOOLS_SORT_INPUT_H_

@@ -1,0 +1,82 @@
+#include "tools/sort/output.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+
+#include "base/status.h"
+
+namespace nram {
+
+absl::StatusOr<Output> Output::Open(const std::string& path) {
+  Output output;
+  if (path.empty()) {
+    output.name_ = "the standard output";
+    output.fd_.reset(fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3));
+    if (!output.fd_.valid()) return ErrnoStatus(errno, "the standard output");
+    return output;
+  }
+  output.name_ = path;
+  struct stat attributes;
+  const bool exists = stat(path.c_str(), &attributes) == 0;
+  if (!exists && errno != ENOENT) return ErrnoStatus(errno, "stat " + path);
+  if (!exists || S_ISREG(attributes.st_mode)) {
+    char resolved[PATH_MAX];
+    output.target_ = exists && realpath(path.c_str(), resolved) != nullptr ? resolved : path;
+    std::string temporary = output.target_ + ".XXXXXX";
+    output.fd_.reset(mkostemp(temporary.data(), O_CLOEXEC));
+    if (output.fd_.valid()) {
+      output.temporary_ = temporary;
+      mode_t mode = attributes.st_mode & 07777;
+      if (!exists) {
+        const mode_t mask = umask(0);
+        umask(mask);
+        mode = 0666 & ~mask;
+      } else if (fchown(output.fd_.get(), attributes.st_uid, attributes.st_gid) != 0 && errno != EPERM) {
+        return ErrnoStatus(errno, "chown " + temporary);
+      }
+      if (fchmod(output.fd_.get(), mode) != 0) return ErrnoStatus(errno, "chmod " + temporary);
+      return output;
+    }
+    if (!exists || (errno != EACCES && errno != EPERM && errno != EROFS)) {
+      return ErrnoStatus(errno, "create " + temporary);
+    }
+  }
+  output.fd_.reset(open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  if (!output.fd_.valid()) return ErrnoStatus(errno, "open " + path);
+  output.truncates_ = true;
+  return output;
+}
+
+Output::~Output() {
+  if (fd_.valid() && !temporary_.empty()) unlink(temporary_.c_str());
+}
+
+absl::Status Output::Begin() {
+  // Pipes and devices have no length to be cut.
+  if (truncates_ && ftruncate(fd_.get(), 0) != 0 && errno != EINVAL) return ErrnoStatus(errno, "truncate " + name_);
+  return absl::OkStatus();
+}
+
+absl::Status Output::Commit() {
+  // What a filesystem could not write it may say only now.
+  if (close(fd_.get()) != 0) {
+    const int error = errno;
+    if (!temporary_.empty()) unlink(temporary_.c_str());
+    fd_.release();
+    return ErrnoStatus(error, "write " + name_);
+  }
+  fd_.release();
+  if (temporary_.empty()) return absl::OkStatus();
+  if (rename(temporary_.c_str(), target_.c_str()) != 0) {
+    const int error = errno;
+    unlink(temporary_.c_str());
+    return ErrnoStatus(error, "rename " + temporary_ + " to " + target_);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace nram

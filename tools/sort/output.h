@@ -1,0 +1,41 @@
+#ifndef NRAM_TOOLS_SORT_OUTPUT_H_
+#define NRAM_TOOLS_SORT_OUTPUT_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/fd.h"
+
+namespace nram {
+
+// Where the sorted records go. A regular file appears, or is replaced, whole, when Commit is called: until then the
+// records are in a file beside it, which goes if this goes first. So the output may be one of the inputs. What is no
+// regular file (a pipe, a terminal, a device), or has a directory that nothing may be created in, is written directly.
+class Output {
+ public:
+  // "" is the standard output. Errors: as open's.
+  static absl::StatusOr<Output> Open(const std::string& path);
+  Output(Output&&) = default;
+  Output& operator=(Output&&) = delete;
+  ~Output();
+
+  int fd() const { return fd_.get(); }
+  const std::string& name() const { return name_; }
+  // Before the first write, when the inputs are not needed any more.
+  absl::Status Begin();
+  absl::Status Commit();
+
+ private:
+  Output() = default;
+
+  UniqueFd fd_;
+  std::string name_;       // for messages
+  std::string temporary_;  // "": written directly
+  bool truncates_ = false;
+  std::string target_;  // that it replaces; symbolic links followed
+};
+
+}  // namespace nram
+
+#endif  // NRAM_TOOLS_SORT_OUTPUT_H_

@@ -1,0 +1,52 @@
+#ifndef NRAM_TOOLS_SORT_SCRATCH_H_
+#define NRAM_TOOLS_SORT_SCRATCH_H_
+
+// Where sorted runs wait until they are merged: an array of bytes that is written, read ahead and given back piece by
+// piece.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "client/pool/options.h"
+
+namespace nram {
+
+// Thread-safe, but for one Transfer's own use. Offsets and lengths are multiples of kBlockBytes.
+class Scratch {
+ public:
+  static constexpr uint64_t kBlockBytes = 4096;
+
+  // One read or write at a time that is under way. It must be waited for before its buffer goes.
+  class Transfer {
+   public:
+    virtual ~Transfer() = default;
+    virtual void StartRead(uint64_t offset, absl::Span<char> to) = 0;
+    virtual void StartWrite(uint64_t offset, absl::Span<const char> from) = 0;
+    // Blocks until what was started is done; OK at once if nothing was.
+    virtual absl::Status Wait() = 0;
+  };
+
+  virtual ~Scratch() = default;
+  // Sets aside room for the first `bytes`. RESOURCE_EXHAUSTED: there is not so much; the message says how much there
+  // is.
+  virtual absl::Status Reserve(uint64_t bytes) = 0;
+  virtual std::unique_ptr<Transfer> NewTransfer() = 0;
+  // Frees the range.
+  virtual absl::Status Discard(uint64_t offset, uint64_t bytes) = 0;
+};
+
+// A region of the pool, straight through the client library: no filesystem, no page cache. The servers free it if this
+// process dies. Errors: as Pool::Open's.
+absl::StatusOr<std::unique_ptr<Scratch>> OpenPoolScratch(PoolOptions options);
+
+// A file without a name in `directory`, on the mount or anywhere else.
+absl::StatusOr<std::unique_ptr<Scratch>> OpenFileScratch(const std::string& directory);
+
+}  // namespace nram
+
+#endif  // NRAM_TOOLS_SORT_SCRATCH_H_
