@@ -1,5 +1,6 @@
 // nram bench: the pool beside its reference.
 
+#include <limits.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -18,6 +19,7 @@
 #include "tools/bench/pool_bench.h"
 #include "tools/nram/command.h"
 #include "tools/nram/local_pool.h"
+#include "tools/nram/programs.h"
 
 namespace nram {
 namespace {
@@ -150,7 +152,25 @@ absl::Status RunLoad(const BenchOptions& options) {
   return absl::OkStatus();
 }
 
+// Directories, or nothing: the script's work.
+int RunScript(const std::string& script, const std::vector<std::string>& args) {
+  const auto program = FindProgram(script, "tools/bench", "NRAM_BENCH");
+  if (!program.ok()) return ToExitCode(program.status(), "nram bench");
+  char self[PATH_MAX] = "";
+  (void)!readlink("/proc/self/exe", self, sizeof self - 1);
+  setenv("NRAM_SELF", self, 1);
+  std::vector<std::string> words = {*program};
+  words.insert(words.end(), args.begin(), args.end());
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  execv(argv[0], argv.data());
+  return ToExitCode(ErrnoStatus(errno, "run " + *program + " (it needs Debian's python3)"), "nram bench");
+}
+
 int Run(const std::vector<std::string>& args) {
+  if (!args.empty() && args[0] == "report") return RunScript("nram-bench-report", {args.begin() + 1, args.end()});
+  if (args.empty() || (args[0] != "pool" && args[0] != "load")) return RunScript("nram-bench-dirs", args);
   BenchOptions options;
   ArgParser parser("nram bench");
   Register(&options, &parser);
@@ -172,8 +192,10 @@ std::vector<std::string> Flags() {
 }  // namespace
 
 const Command& BenchCommand() {
-  static constexpr Command kCommand = {"bench", "measure the pool beside a bare socket",
-                                       R"(usage: nram bench pool|load [flags]
+  static constexpr Command kCommand = {"bench", "measure it beside disk, tmpfs and a bare socket",
+                                       R"(usage: nram bench [DIR...] [flags]            see `nram bench --help`
+       nram bench report < RESULTS > PAGE    the results of its --json as a page with plots
+       nram bench pool|load [flags]
 
 pool: starts memory servers of its own on this machine and measures the pool's reads and writes
 over TCP loopback, each row alternately with the same bytes over a bare socket, and prints
