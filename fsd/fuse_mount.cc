@@ -27,7 +27,7 @@ namespace {
 
 // What the kernel offered in its first message; libfuse 3.14 answers with what it knows, and here what it does not know
 // is added. Only the thread that has the first message in hand calls it with that opcode.
-ssize_t WriteReply(int fd, iovec* pieces, int count, void*) {
+ssize_t WriteReply(int fd, iovec* pieces, int count, void* adapter) {
   const FuseWorker* const worker = FuseWorker::Current();
   if (worker != nullptr && worker->header().opcode == FUSE_INIT && count == 2 &&
       pieces[1].iov_len >= offsetof(fuse_init_out, flags) + sizeof(uint32_t)) {
@@ -35,6 +35,15 @@ ssize_t WriteReply(int fd, iovec* pieces, int count, void*) {
     auto* const reply = static_cast<fuse_init_out*>(pieces[1].iov_base);
     // The daemon clears set-id bits itself, so that the kernel need not ask for security.capability before each write.
     reply->flags |= offered.flags & FUSE_HANDLE_KILLPRIV_V2;
+    const int request_timeout_s = static_cast<FuseAdapter*>(adapter)->options().request_timeout_s;
+    constexpr uint32_t kRequestTimeoutFlag2 = 1u << 10;  // FUSE_REQUEST_TIMEOUT, which Debian 12's headers do not know
+    const bool has_more = (offered.flags & FUSE_INIT_EXT) != 0 && pieces[1].iov_len >= sizeof(fuse_init_out);
+    if (request_timeout_s > 0 && has_more && (offered.flags2 & kRequestTimeoutFlag2) != 0) {
+      reply->flags |= FUSE_INIT_EXT;
+      reply->flags2 |= kRequestTimeoutFlag2;
+      // Behind flags2: 32 bits of max_stack_depth, then 16 of request_timeout.
+      reply->unused[1] = static_cast<uint32_t>(request_timeout_s);
+    }
   }
   return writev(fd, pieces, count);
 }

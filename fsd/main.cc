@@ -25,6 +25,7 @@
 #include "client/pool/pool_spec.h"
 #include "fsd/filesystem.h"
 #include "fsd/fuse_mount.h"
+#include "fsd/hang_proof.h"
 #include "fsd/options.h"
 #include "fsd/pool_store.h"
 
@@ -32,6 +33,9 @@ namespace nram {
 namespace {
 
 constexpr int64_t kUnmountTimeoutMs = 10'000;
+// After which the kernel gives up a daemon that answers nothing (frozen, say): far longer than any operation's
+// deadline.
+constexpr int kSwapRequestTimeoutS = 60;
 
 int Fail(const absl::Status& status, int fd) {
   const std::string text = absl::StrCat("nram-fsd: ", status.message(), "\n");
@@ -57,11 +61,11 @@ absl::StatusOr<Daemon> StartDaemon(const FsdOptions& options) {
       NRAM_ASSIGN_OR_RETURN(const std::string spec, ChoosePoolSpec(options.pool));
       PoolOptions pool;
       NRAM_ASSIGN_OR_RETURN(pool.servers, ParsePoolSpec(spec));
-      pool.owner = absl::StrCat("mount ", options.directory, ", pid ", getpid());
+      pool.owner = absl::StrCat(options.swap ? "swap " : "mount ", options.directory, ", pid ", getpid());
       pool.io_timeout_ms = options.io_timeout_ms;
       pool.spin = options.spin;
       NRAM_ASSIGN_OR_RETURN(daemon.pool, Pool::Open(std::move(pool)));
-      daemon.store = NewPoolStore(daemon.pool.get(), options.gc);
+      daemon.store = NewPoolStore(daemon.pool.get(), options.gc, /*keep_room=*/options.swap);
       source = spec[0] == '@' ? spec.substr(1) : spec;
       break;
     }
@@ -95,7 +99,8 @@ absl::StatusOr<Daemon> StartDaemon(const FsdOptions& options) {
   mount.readahead_bytes = options.readahead_bytes;
   mount.fast_wake = options.fast_wake;
   mount.adapter.background_max = static_cast<unsigned>(std::max<int64_t>(options.threads - 4, 1));
-  mount.adapter.writeback = options.writeback;
+  mount.adapter.writeback = options.writeback && !options.swap;
+  if (options.swap) mount.adapter.request_timeout_s = kSwapRequestTimeoutS;
   NRAM_ASSIGN_OR_RETURN(daemon.mount, FuseMount::Start(daemon.filesystem.get(), mount));
   return daemon;
 }
@@ -109,7 +114,13 @@ int Serve(const FsdOptions& options, int ready_fd) {
   pthread_sigmask(SIG_BLOCK, &ending, nullptr);
   signal(SIGPIPE, SIG_IGN);
   UniqueFd signals(signalfd(-1, &ending, SFD_CLOEXEC));
+  if (options.swap) {
+    if (const absl::Status status = PrepareHangProof(); !status.ok()) return Fail(status, ready_fd);
+  }
   absl::StatusOr<Daemon> daemon = StartDaemon(options);
+  if (daemon.ok() && options.swap) {
+    if (const absl::Status status = LockMemory(); !status.ok()) daemon = status;
+  }
   if (!daemon.ok()) return Fail(daemon.status(), ready_fd);
   LOG(INFO) << "mounted on " << options.directory;
   if (!options.pid_file.empty()) {
@@ -192,7 +203,7 @@ int Main(int argc, char** argv) {
   if (realpath(options.directory.c_str(), resolved) != nullptr) options.directory = resolved;
   if (options.log_file.empty()) options.log_file = absl::StrCat(LocalStateDir(), "/fsd-", getpid(), ".log");
   // Few arenas: inodes are small and must not spread.
-  mallopt(M_ARENA_MAX, 2);
+  if (!options.swap) mallopt(M_ARENA_MAX, 2);
   return options.foreground ? Serve(options, STDERR_FILENO) : ServeInBackground(options);
 }
 

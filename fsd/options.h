@@ -29,6 +29,7 @@ struct FsdOptions {
   bool foreground = false;
   bool allow_other = true;  // for root; others must ask for it, and /etc/fuse.conf must allow it
   bool read_only = false;
+  bool swap = false;  // the files hold swap: see hang_proof.h
   int64_t threads = 16;
   uint64_t readahead_bytes = 4 << 20;
   int64_t io_timeout_ms = 10'000;
@@ -36,7 +37,7 @@ struct FsdOptions {
   std::string log_file;
   std::string pid_file;                    // written when it is mounted, removed at the end
   std::vector<std::string> mount_options;  // handed on to the kernel
-  SpinOptions spin{.limit_us = 20};  // a server on this machine or a fast network answers by then
+  SpinOptions spin{.limit_us = 20};        // a server on this machine or a fast network answers by then
   FastWake fast_wake = FastWake::kAuto;
 
   absl::Status Validate() const;

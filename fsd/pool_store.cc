@@ -22,7 +22,7 @@ void OnDone(Io* io, void* context) {
 
 class PoolFile : public BlockFile {
  public:
-  explicit PoolFile(std::unique_ptr<Region> region) : region_(std::move(region)) {}
+  PoolFile(std::unique_ptr<Region> region, Region::TrimRoom room) : region_(std::move(region)), room_(room) {}
 
   absl::Status Read(uint64_t offset, absl::Span<std::byte> to) override { return region_->Read(offset, to); }
   absl::Status Write(uint64_t offset, absl::Span<const std::byte> from) override {
@@ -36,20 +36,24 @@ class PoolFile : public BlockFile {
     auto* const pool_io = static_cast<PoolIo*>(io);
     region_->StartWrite(&pool_io->io, offset, from, {.io_class = IoClass::kUrgent}, &OnDone, pool_io);
   }
-  absl::Status Trim(uint64_t offset, uint64_t length) override { return region_->Trim(offset, length); }
+  absl::Status Trim(uint64_t offset, uint64_t length) override { return region_->Trim(offset, length, {}, room_); }
   absl::Status Reserve(uint64_t offset, uint64_t length) override { return region_->Reserve(offset, length); }
-  void Unreserve(uint64_t bytes) override { region_->Unreserve(bytes); }
+  void Unreserve(uint64_t bytes) override {
+    if (room_ == Region::TrimRoom::kFree) region_->Unreserve(bytes);
+  }
 
   std::unique_ptr<Region> region_;
+  const Region::TrimRoom room_;
 };
 
 class PoolStore : public BlockStore {
  public:
-  PoolStore(Pool* pool, bool gc) : pool_(pool), options_{.gc = gc} {}
+  PoolStore(Pool* pool, bool gc, bool keep_room)
+      : pool_(pool), options_{.gc = gc}, trim_room_(keep_room ? Region::TrimRoom::kKeep : Region::TrimRoom::kFree) {}
 
   absl::StatusOr<std::unique_ptr<BlockFile>> Create() override {
     NRAM_ASSIGN_OR_RETURN(std::unique_ptr<Region> region, pool_->CreateRegion(options_));
-    return std::make_unique<PoolFile>(std::move(region));
+    return std::make_unique<PoolFile>(std::move(region), trim_room_);
   }
 
   std::unique_ptr<BlockIo> NewIo() override { return std::make_unique<PoolIo>(); }
@@ -80,10 +84,13 @@ class PoolStore : public BlockStore {
  private:
   Pool* const pool_;
   const RegionOptions options_;
+  const Region::TrimRoom trim_room_;
 };
 
 }  // namespace
 
-std::unique_ptr<BlockStore> NewPoolStore(Pool* pool, bool gc) { return std::make_unique<PoolStore>(pool, gc); }
+std::unique_ptr<BlockStore> NewPoolStore(Pool* pool, bool gc, bool keep_room) {
+  return std::make_unique<PoolStore>(pool, gc, keep_room);
+}
 
 }  // namespace nram

@@ -233,6 +233,14 @@ bool FrameArena::Promise(uint64_t pages, ArenaPromise* promise) {
   return true;
 }
 
+bool FrameArena::PromiseFreed(uint64_t bytes, ArenaPromise* promise) {
+  MutexLock lock(&mu_);
+  if (!FitsLocked(bytes, 0)) return false;
+  promise->left_bytes_ += bytes;
+  promised_bytes_ += bytes;
+  return true;
+}
+
 void FrameArena::Unpromise(uint64_t pages, ArenaPromise* promise) {
   MutexLock lock(&mu_);
   const uint64_t bytes =

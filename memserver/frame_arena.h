@@ -60,6 +60,8 @@ class FrameArena {
   // promised to others. `promise` (may be null) pays first; what it paid is added to *paid_bytes (may be null).
   FrameLoc Allocate(int chunks, ArenaPromise* promise, uint64_t* paid_bytes);
   void Free(FrameLoc frame);
+  // What a frame of so many chunks takes.
+  static uint64_t CostOf(int chunks) { return FrameCost(chunks); }
   std::byte* Data(FrameLoc frame) const { return data_.data() + frame * kChunkBytes; }
 
   // Accounts for memory that the index takes from malloc. False (and nothing changes) if it does not fit.
@@ -71,6 +73,8 @@ class FrameArena {
 
   // Promises room for `pages` more pages; false (and nothing changes) if there is not that much.
   bool Promise(uint64_t pages, ArenaPromise* promise);
+  // The same by bytes that were freed a moment ago: CostOf frames, and what the index had for them.
+  bool PromiseFreed(uint64_t bytes, ArenaPromise* promise);
   // Takes up to `pages` (all if larger) unused pages of the promise back.
   void Unpromise(uint64_t pages, ArenaPromise* promise);
   uint64_t left_bytes(const ArenaPromise& promise) const;

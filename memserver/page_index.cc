@@ -83,16 +83,18 @@ PageIndex::LeafPtr* PageIndex::SlotFor(uint64_t span, ArenaPromise* promise, uin
   return &it->second;
 }
 
-void PageIndex::DropLeaf(uint64_t span) {
+uint64_t PageIndex::DropLeaf(uint64_t span) {
+  uint64_t bytes = 0;
   if (tree_ == nullptr) {
-    arena_->ReleaseIndex(Leaf::Bytes(only_leaf_->capacity));
+    bytes = Leaf::Bytes(only_leaf_->capacity);
     only_leaf_.reset();
-    return;
+  } else {
+    const auto it = tree_->find(span);
+    bytes = kTreeBytesPerSpan + (it->second != nullptr ? Leaf::Bytes(it->second->capacity) : 0);
+    tree_->erase(it);
   }
-  const auto it = tree_->find(span);
-  const uint64_t leaf_bytes = it->second != nullptr ? Leaf::Bytes(it->second->capacity) : 0;
-  arena_->ReleaseIndex(leaf_bytes + kTreeBytesPerSpan);
-  tree_->erase(it);
+  arena_->ReleaseIndex(bytes);
+  return bytes;
 }
 
 bool PageIndex::GrowLeaf(LeafPtr* slot, uint32_t capacity, ArenaPromise* promise, uint64_t* paid_bytes) {
@@ -160,7 +162,7 @@ void PageIndex::DropIfEmpty(uint64_t page) {
 }
 
 uint64_t PageIndex::Visit(uint64_t begin, uint64_t end, uint64_t spans_max,
-                          absl::FunctionRef<void(uint64_t page, PageEntry* entry)> visit) {
+                          absl::FunctionRef<void(uint64_t page, PageEntry* entry)> visit, uint64_t* released_bytes) {
   uint64_t seen = 0;
   while (begin < end) {
     uint64_t span = begin / kPagesPerSpan;
@@ -196,7 +198,10 @@ uint64_t PageIndex::Visit(uint64_t begin, uint64_t end, uint64_t spans_max,
     const uint32_t erased = at - kept;
     leaf->count -= erased;
     pages_ -= erased;
-    if (leaf->count == 0) DropLeaf(span);
+    if (leaf->count == 0) {
+      const uint64_t bytes = DropLeaf(span);
+      if (released_bytes != nullptr) *released_bytes += bytes;
+    }
     begin = span_begin + kPagesPerSpan;
   }
   return end;

@@ -339,18 +339,22 @@ Reason PageStore::ReadInPlace(
   return Reason::kOk;
 }
 
-void PageStore::DropPages(Region* region, uint64_t begin_page, uint64_t end_page) {
+uint64_t PageStore::DropPages(Region* region, uint64_t begin_page, uint64_t end_page) {
   int64_t pages = 0;
   int64_t chunks = 0;
-  region->index.Visit(begin_page, end_page, kTrimSpansPerStep, [&](uint64_t, PageEntry* entry) {
+  uint64_t bytes = 0;
+  const auto drop = [&](uint64_t, PageEntry* entry) {
     ++pages;
     chunks += std::popcount(entry->mask);
+    bytes += FrameArena::CostOf(std::popcount(entry->mask));
     arena_->Free(entry->frame);
     entry->mask = 0;
-  });
+  };
+  region->index.Visit(begin_page, end_page, kTrimSpansPerStep, drop, &bytes);
   region->chunks -= chunks;
   counters_.pages.fetch_sub(pages, std::memory_order_relaxed);
   counters_.chunks.fetch_sub(chunks, std::memory_order_relaxed);
+  return bytes;
 }
 
 void PageStore::TrimPart(Region* region, Lease* lease, uint64_t page, ChunkMask trimmed) {
@@ -381,7 +385,8 @@ void PageStore::TrimPart(Region* region, Lease* lease, uint64_t page, ChunkMask 
   counters_.chunks.fetch_sub(gone, std::memory_order_relaxed);
 }
 
-Reason PageStore::Trim(Lease* lease, RegionId id, uint32_t epoch, const ChunkRange& range) {
+Reason PageStore::Trim(Lease* lease, RegionId id, uint32_t epoch, const ChunkRange& range, ArenaPromise* promise,
+                       uint64_t* returned_bytes) {
   Count(&counters_.trims);
   Shard& at = shard(id);
   const uint64_t end_page = (range.end() + kChunksPerPage - 1) / kChunksPerPage;
@@ -401,7 +406,8 @@ Reason PageStore::Trim(Lease* lease, RegionId id, uint32_t epoch, const ChunkRan
     uint64_t next = page;
     next = region->index.Visit(page, whole_end, 0, [](uint64_t, PageEntry*) {});  // skips to the next span with pages
     const uint64_t step_end = std::min(whole_end, (next / kPagesPerSpan + kTrimSpansPerStep) * kPagesPerSpan);
-    DropPages(region, page, step_end);
+    const uint64_t bytes = DropPages(region, page, step_end);
+    if (promise != nullptr && bytes > 0 && arena_->PromiseFreed(bytes, promise)) *returned_bytes += bytes;
     page = step_end;
   }
   return Reason::kOk;

@@ -102,8 +102,10 @@ class PageStore {
   Reason ReadInPlace(RegionId id, uint32_t epoch, const ChunkRange& range,
                      absl::FunctionRef<void(absl::Span<const ChunkMask> masks, absl::Span<const iovec> chunks)> send);
 
-  // Makes the range a hole. Long ranges are done in steps, others get their turn between them.
-  Reason Trim(Lease* lease, RegionId id, uint32_t epoch, const ChunkRange& range);
+  // Makes the range a hole. Long ranges are done in steps, others get their turn between them. What whole pages freed
+  // is added to `promise` (may be null), unless somebody was faster to take it; *returned_bytes says how much was.
+  Reason Trim(Lease* lease, RegionId id, uint32_t epoch, const ChunkRange& range, ArenaPromise* promise = nullptr,
+              uint64_t* returned_bytes = nullptr);
 
   // The region and all it holds. kUnknownRegion if it is not there.
   Reason Destroy(Lease* lease, RegionId id, uint32_t epoch);
@@ -153,7 +155,8 @@ class PageStore {
   // `nonzero`: which of the `written` chunks hold anything.
   Reason WritePage(Region* region, ArenaPromise* promise, uint64_t page, ChunkMask written, ChunkMask nonzero,
                    FrameLoc* landed, uint64_t* paid_bytes);
-  void DropPages(Region* region, uint64_t begin_page, uint64_t end_page);
+  // Returns the bytes that this frees.
+  uint64_t DropPages(Region* region, uint64_t begin_page, uint64_t end_page);
   void TrimPart(Region* region, Lease* lease, uint64_t page, ChunkMask trimmed);
   // Unlinks it from the table and frees what it holds, a step at a time without the lock.
   void Drop(std::unique_ptr<Region> region);

@@ -105,7 +105,7 @@ absl::Status Session::Execute(const FrameHeader& request, ReplyBuffer* reply) {
       ReturnLanding();
       break;
     case Op::kTrim:
-      header.reason = store->Trim(lease_.get(), region, request.epoch, request.range);
+      header.reason = store->Trim(lease_.get(), region, request.epoch, request.range, promise, &header.aux);
       break;
     case Op::kCreate:
       header.reason = request.subject == 0 ? Reason::kUnknownRegion

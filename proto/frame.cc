@@ -57,6 +57,8 @@ uint8_t AllowedFlags(Op op, bool reply) {
       return reply ? kFlagReply | kFlagSparse : 0;
     case Op::kWrite:
       return reply ? kFlagReply : kFlagSparse | kFlagCreate | kFlagGc | kFlagPromised;
+    case Op::kTrim:
+      return reply ? kFlagReply : kFlagPromised;
     default:
       return kFlagReply;
   }

@@ -49,11 +49,13 @@ inline constexpr uint8_t kReasonMax = 8;
 
 enum FrameFlag : uint8_t {
   kFlagReply = 1,
-  kFlagSparse = 2,     // the payload begins with one chunk mask for each page of the range; only those chunks follow
-  kFlagGc = 4,         // create, or a write that creates: a GC region
-  kFlagUrgent = 8,     // hello: the connection carries urgent requests (page faults), not bulk ones
-  kFlagCreate = 16,    // write: create the region if it is not there; for a client's first write to it on this server
-  kFlagPromised = 32,  // write: draw on the room promised to the lease; without it, only on what is promised to nobody
+  kFlagSparse = 2,   // the payload begins with one chunk mask for each page of the range; only those chunks follow
+  kFlagGc = 4,       // create, or a write that creates: a GC region
+  kFlagUrgent = 8,   // hello: the connection carries urgent requests (page faults), not bulk ones
+  kFlagCreate = 16,  // write: create the region if it is not there; for a client's first write to it on this server
+  // write: draw on the room promised to the lease; without it, only on what is promised to nobody. trim: what it frees
+  // is promised to the lease again, so that nobody else can take it.
+  kFlagPromised = 32,
 };
 
 struct FrameHeader {
@@ -65,8 +67,8 @@ struct FrameHeader {
   ChunkRange range;             // read, write, trim
   uint32_t payload_bytes = 0;   // masks and chunks
   uint32_t epoch = 0;           // create, write, trim, destroy: the sender's epoch of the region
-  // hello: the connection's generation; hello's reply: PackWindow(); create's, write's and trim's reply: bytes of the
-  // lease's promise that the request used up.
+  // hello: the connection's generation; hello's reply: PackWindow(); create's and write's reply: bytes of the lease's
+  // promise that the request used up; trim's: bytes that it added to it.
   uint64_t aux = 0;
 
   bool is_reply() const { return (flags & kFlagReply) != 0; }

@@ -287,12 +287,14 @@ struct Region::Errand {
   }
 };
 
-void Region::AddErrands(Op op, const ChunkRange& range, int64_t deadline_ns, std::deque<Errand>* errands) {
+void Region::AddErrands(Op op, uint8_t flags, const ChunkRange& range, int64_t deadline_ns,
+                        std::deque<Errand>* errands) {
   GateLock lock(&mu_);
   for (const Presence& presence : presences_) {
     if (presence.incarnation == 0) continue;
     Errand& errand = errands->emplace_back();
     errand.call.request.op = op;
+    errand.call.request.flags = flags;
     errand.call.request.subject = Raw(id_);
     errand.call.request.epoch = Raw(epoch_);
     errand.call.request.range = range;
@@ -338,15 +340,25 @@ absl::Status Region::RunErrands(std::deque<Errand>* errands, IoClass io_class) {
       errand.Start(io_class);
     }
     errand.link->NoteFreed();
+    if (status.ok() && (errand.call.request.flags & kFlagPromised) != 0) {
+      errand.region->NoteReturned(errand.link->index(), errand.call.aux);
+    }
     if (first_error.ok()) first_error = status;
   }
   return first_error;
 }
 
-absl::Status Region::ForEachServer(Op op, const ChunkRange& range, const IoOptions& options) {
+// A trim has left these bytes promised to the lease: they are reserved for this region again.
+void Region::NoteReturned(uint16_t server, uint64_t bytes) {
+  pool_->link(server)->NoteReturned(bytes);
+  GateLock lock(&mu_);
+  PresenceLocked(server)->reserved_bytes += static_cast<int64_t>(bytes);
+}
+
+absl::Status Region::ForEachServer(Op op, uint8_t flags, const ChunkRange& range, const IoOptions& options) {
   std::deque<Errand> errands;
-  AddErrands(op, range, DeadlineAfterMs(options.timeout_ms > 0 ? options.timeout_ms : pool_->options().io_timeout_ms),
-             &errands);
+  AddErrands(op, flags, range,
+             DeadlineAfterMs(options.timeout_ms > 0 ? options.timeout_ms : pool_->options().io_timeout_ms), &errands);
   return RunErrands(&errands, options.io_class);
 }
 
@@ -357,15 +369,16 @@ absl::Status Region::DestroyAll(absl::Span<const std::unique_ptr<Region>> region
       GateLock lock(&region->mu_);
       if (std::exchange(region->destroyed_, true)) continue;
     }
-    region->AddErrands(Op::kDestroy, {}, DeadlineAfterMs(region->pool_->options().io_timeout_ms), &errands);
+    region->AddErrands(Op::kDestroy, 0, {}, DeadlineAfterMs(region->pool_->options().io_timeout_ms), &errands);
   }
   return RunErrands(&errands, IoClass::kBulk);
 }
 
-absl::Status Region::Trim(uint64_t offset, uint64_t length, const IoOptions& options) {
+absl::Status Region::Trim(uint64_t offset, uint64_t length, const IoOptions& options, TrimRoom room) {
   NRAM_RETURN_IF_ERROR(MakeRequest(Op::kTrim, offset, length, options).status());
   if (length == 0) return absl::OkStatus();
-  return ForEachServer(Op::kTrim, {offset / kChunkBytes, length / kChunkBytes}, options);
+  return ForEachServer(Op::kTrim, room == TrimRoom::kKeep ? kFlagPromised : 0,
+                       {offset / kChunkBytes, length / kChunkBytes}, options);
 }
 
 absl::Status Region::Destroy(const IoOptions& options) {
@@ -374,7 +387,7 @@ absl::Status Region::Destroy(const IoOptions& options) {
     GateLock lock(&mu_);
     destroyed_ = true;
   }
-  return ForEachServer(Op::kDestroy, {}, options);
+  return ForEachServer(Op::kDestroy, 0, {}, options);
 }
 
 }  // namespace nram

@@ -51,8 +51,9 @@ class Region {
   // Writes of the range only the chunks that `masks` selects, one mask for each page that the range touches.
   absl::Status WriteChunks(uint64_t offset, absl::Span<const std::byte> from, absl::Span<const ChunkMask> masks,
                            const IoOptions& options = {});
-  // Makes a hole; its memory is free when this returns.
-  absl::Status Trim(uint64_t offset, uint64_t length, const IoOptions& options = {});
+  // Makes a hole; its memory is free when this returns, or, with kKeep, reserved for this region again.
+  enum class TrimRoom { kFree, kKeep };
+  absl::Status Trim(uint64_t offset, uint64_t length, const IoOptions& options = {}, TrimRoom room = TrimRoom::kFree);
 
   // Asynchronous: return at once (a write to a new place may first wait to reserve room, within its timeout). `io` and
   // the buffer must stay until `callback` has run (on any of the pool's or its users' threads; it must not block; it
@@ -117,13 +118,14 @@ class Region {
   Presence* PresenceLocked(uint16_t server) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NoteCreated(uint16_t server, uint64_t incarnation);
   bool TakeReserved(uint16_t server, uint64_t bytes);
+  void NoteReturned(uint16_t server, uint64_t bytes);
   void ReturnReserved(uint16_t server, uint64_t taken_bytes, uint64_t used_bytes);
   struct Errand;
   // One for every server that holds part of the region; started by RunErrands, which returns the first error.
-  void AddErrands(Op op, const ChunkRange& range, int64_t deadline_ns, std::deque<Errand>* errands);
+  void AddErrands(Op op, uint8_t flags, const ChunkRange& range, int64_t deadline_ns, std::deque<Errand>* errands);
   static absl::Status RunErrands(std::deque<Errand>* errands, IoClass io_class);
   static absl::Status DestroyAll(absl::Span<const std::unique_ptr<Region>> regions);
-  absl::Status ForEachServer(Op op, const ChunkRange& range, const IoOptions& options);
+  absl::Status ForEachServer(Op op, uint8_t flags, const ChunkRange& range, const IoOptions& options);
 
   Pool* const pool_;
   const RegionId id_;

@@ -62,6 +62,11 @@ class ServerLink {
   bool TryTakeRoom(uint64_t bytes);
   // Ends a write for which `taken_bytes` were taken and which used `used_bytes` of this client's room.
   void ReturnRoom(uint64_t taken_bytes, uint64_t used_bytes);
+  // A trim left `bytes` promised to the lease, and its region takes them.
+  void NoteReturned(uint64_t bytes) {
+    room_taken_bytes_ += static_cast<int64_t>(bytes);
+    room_events_.fetch_add(1, std::memory_order_relaxed);
+  }
   // The write failed and nobody knows what it used: the next renewal will tell.
   void ForfeitRoom(uint64_t taken_bytes) { ReturnRoom(taken_bytes, taken_bytes); }
   // This client freed something there: it is worth asking for room again.

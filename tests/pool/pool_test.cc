@@ -133,6 +133,49 @@ TEST(PoolTest, WhatIsReservedIsThere) {
   }
 }
 
+// What swap rests on: pages come and go for ever, and others who take all that is free never get their room.
+TEST(PoolTest, RoomThatATrimKeepsIsThereAgain) {
+  constexpr uint64_t kBytes = 24 * kMiB;
+  TestPool servers(2, 128 * kMiB);
+  auto pool = servers.Open();
+  auto mine = pool->CreateRegion({.gc = true}).value();
+  ASSERT_TRUE(mine->Reserve(0, kBytes).ok());
+  auto other_pool = servers.Open();
+  auto greedy = other_pool->CreateRegion({.gc = true}).value();
+  const std::string data = Pattern(kMiB, 1);
+  uint64_t greedy_end = 0;
+  const auto take_all = [&] {
+    for (; greedy->Write(greedy_end, Bytes(data)).ok(); greedy_end += kMiB) {
+    }
+    greedy_end += kMiB;  // the spans that failed stay where they were placed
+  };
+  std::mt19937_64 random(TestSeed());
+  for (int round = 0; round < 20; ++round) {
+    take_all();
+    for (uint64_t at = 0; at < kBytes; at += kMiB) {
+      // Some of it zeros, of which nothing is stored.
+      std::string part = Pattern(kMiB, round);
+      if (random() % 3 == 0) part.replace(0, kMiB / 2, kMiB / 2, '\0');
+      const absl::Status status = mine->Write(at, Bytes(part));
+      ASSERT_TRUE(status.ok()) << "round " << round << ", " << at << ": " << status;
+    }
+    // Single pages, whole spans, everything.
+    if (round % 3 == 0) {
+      ASSERT_TRUE(mine->Trim(0, kBytes, {}, Region::TrimRoom::kKeep).ok());
+      continue;
+    }
+    for (int i = 0; i < 300; ++i) {
+      const uint64_t pages = random() % 4 == 0 ? kPagesPerSpan * 2 : 1 + random() % 8;
+      const uint64_t first = random() % (kBytes / kPageBytes - pages);
+      ASSERT_TRUE(mine->Trim(first * kPageBytes, pages * kPageBytes, {}, Region::TrimRoom::kKeep).ok());
+    }
+  }
+  // And without it, the room is anybody's.
+  ASSERT_TRUE(mine->Trim(0, kBytes).ok());
+  greedy_end += 8 * kMiB;
+  EXPECT_TRUE(greedy->Write(greedy_end, Bytes(data)).ok());
+}
+
 TEST(PoolTest, AsynchronousOperationsComplete) {
   TestPool servers(2);
   auto pool = servers.Open();

@@ -21,8 +21,9 @@ int ToExitCode(const absl::Status& status, absl::string_view program) {
 
 absl::Span<const Command> Commands() {
   static const std::vector<Command>* const commands = new std::vector<Command>{
-      UpCommand(),      DownCommand(),  MountCommand(), UmountCommand(), DfCommand(),        StatusCommand(),
-      RegionsCommand(), DrainCommand(), SortCommand(),  BenchCommand(),  CompletionCommand()};
+      UpCommand(),     DownCommand(),    MountCommand(),  UmountCommand(), DfCommand(),
+      StatusCommand(), RegionsCommand(), DrainCommand(),  SwaponCommand(), SwapoffCommand(),
+      SwapsCommand(),  SortCommand(),    DoctorCommand(), BenchCommand(),  CompletionCommand()};
   return *commands;
 }
 

@@ -60,6 +60,10 @@ const Command& StatusCommand();
 const Command& RegionsCommand();
 const Command& DrainCommand();
 const Command& SortCommand();
+const Command& SwaponCommand();
+const Command& SwapoffCommand();
+const Command& SwapsCommand();
+const Command& DoctorCommand();
 const Command& BenchCommand();
 const Command& CompletionCommand();
 

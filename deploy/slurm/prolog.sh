@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Slurm Prolog, on each node of a job, as root: starts a memory server that lives as long as the job, and writes the host
+# file that names those of all its nodes. Install: Prolog=/etc/nram/slurm/prolog.sh and PrologFlags=Alloc in slurm.conf.
+set -euo pipefail
+. "$(dirname "$(readlink -f "$0")")/common.sh"
+
+# A node whose server does not start leaves the job a smaller pool; a Prolog that fails would drain the node.
+skip() {
+  logger -t nram-slurm "job $SLURM_JOB_ID: $*" 2> /dev/null || true
+  echo "nram-slurm: job $SLURM_JOB_ID: $*" >&2
+  exit 0
+}
+
+mkdir -p "$job_directory"
+nodes=$(scontrol show hostnames "${SLURM_JOB_NODELIST:-${SLURM_NODELIST:-$(hostname -s)}}") || skip "scontrol does not say which nodes it has"
+for node in $nodes; do echo "$node:$job_port"; done > "$job_directory/pool.new"
+mv "$job_directory/pool.new" "$job_directory/pool"
+
+# The address under which the other nodes know this one.
+address=$(getent ahostsv4 "${SLURMD_NODENAME:-$(hostname -s)}" | awk 'NR == 1 {print $1}')
+[ -n "$address" ] || skip "this node's name has no address"
+# shellcheck disable=SC2086 # flags are words
+setsid nram-memserver --donate="$NRAM_JOB_DONATE" --listen="$address" --allow-unauthenticated --port="$job_port" \
+  --ready-file="$job_directory/ready" $NRAM_JOB_FLAGS > "$job_directory/memserver.log" 2>&1 < /dev/null &
+pid=$!
+echo "$pid" > "$job_directory/memserver.pid"
+for _ in $(seq 100); do
+  [ ! -e "$job_directory/ready" ] || exit 0
+  kill -0 "$pid" 2> /dev/null || skip "the memory server ended: $(tail -1 "$job_directory/memserver.log")"
+  read -rt 0.1 <> <(:) || true
+done
+skip "the memory server is not ready after 10 s; see $job_directory/memserver.log"

@@ -1,0 +1,91 @@
+#include "fsd/hang_proof.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <malloc.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "base/host_memory.h"
+#include "base/status.h"
+
+#ifndef PR_SET_IO_FLUSHER
+#define PR_SET_IO_FLUSHER 57
+#endif
+
+namespace nram {
+namespace {
+
+// Of each thread; gRPC's need less, a request's handler takes some kilobytes.
+constexpr size_t kStackBytes = 256 << 10;
+// What the daemon allocates in its whole life, several times over.
+constexpr size_t kHeapBytes = 32 << 20;
+
+// Copies standard error to where it went so far, in a process of its own that swap does not wait for.
+absl::Status StartLogger() {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
+  const pid_t child = fork();
+  if (child < 0) return ErrnoStatus(errno, "fork");
+  if (child == 0) {
+    close(ends[1]);
+    // It ends with the daemon, whose end of the pipe is then closed.
+    for (const int signal_number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) signal(signal_number, SIG_IGN);
+    for (int fd = 3; fd < 1024; ++fd) {
+      if (fd != ends[0]) close(fd);
+    }
+    char buffer[4096];
+    for (;;) {
+      const ssize_t n = read(ends[0], buffer, sizeof buffer);
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0) _exit(0);
+      (void)!write(STDERR_FILENO, buffer, static_cast<size_t>(n));
+    }
+  }
+  close(ends[0]);
+  if (fcntl(ends[1], F_SETFL, O_NONBLOCK) != 0 || dup2(ends[1], STDERR_FILENO) < 0) {
+    return ErrnoStatus(errno, "log through a pipe");
+  }
+  close(ends[1]);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status PrepareHangProof() {
+  if (prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) != 0) {
+    return absl::FailedPreconditionError(absl::StrCat("PR_SET_IO_FLUSHER: ", strerror(errno),
+                                                      "; serving swap needs root (CAP_SYS_RESOURCE) and Linux 5.6"));
+  }
+  NRAM_RETURN_IF_ERROR(Annotate(WriteOomScore(-1000), "keep the OOM killer away"));
+  NRAM_RETURN_IF_ERROR(StartLogger());
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, kStackBytes);
+  const int error = pthread_setattr_default_np(&attributes);
+  pthread_attr_destroy(&attributes);
+  if (error != 0) return ErrnoStatus(error, "threads' stack size");
+  // One heap, never given back, nothing beside it.
+  mallopt(M_ARENA_MAX, 1);
+  mallopt(M_MMAP_MAX, 0);
+  mallopt(M_TRIM_THRESHOLD, -1);
+  mallopt(M_TOP_PAD, kHeapBytes);
+  void* const first = malloc(kHeapBytes);
+  if (first == nullptr) return absl::ResourceExhaustedError("no memory for the heap");
+  memset(first, 0, kHeapBytes);
+  free(first);
+  return absl::OkStatus();
+}
+
+absl::Status LockMemory() {
+  if (mlockall(MCL_CURRENT | MCL_FUTURE) != 0) return ErrnoStatus(errno, "mlockall");
+  return absl::OkStatus();
+}
+
+}  // namespace nram

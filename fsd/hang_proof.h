@@ -1,0 +1,23 @@
+#ifndef NRAM_FSD_HANG_PROOF_H_
+#define NRAM_FSD_HANG_PROOF_H_
+
+// What keeps a daemon going that the kernel needs in order to free memory: it may not wait for memory itself.
+
+#include "absl/status/status.h"
+
+namespace nram {
+
+// To be called before there are threads. The process and the threads that it starts:
+//   - never write pages out, to themselves least of all, when they need memory (PR_SET_IO_FLUSHER, Linux 5.6);
+//   - are not what the OOM killer ends;
+//   - have small stacks, and one heap that is there from the start, so that malloc asks the kernel for nothing;
+//   - log into a pipe that another process writes to the log file, and drop what does not fit.
+// FAILED_PRECONDITION says which of them this process may not do (it needs root).
+absl::Status PrepareHangProof();
+
+// To be called when all threads run and all buffers are there: whatever the process has, and gets, stays in memory.
+absl::Status LockMemory();
+
+}  // namespace nram
+
+#endif  // NRAM_FSD_HANG_PROOF_H_

@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# nram swapon, swapoff, swaps and doctor as a person types them, and what goes wrong.
+set -euo pipefail
+
+nram=$(readlink -f "$1")
+directory=$(mktemp -d /tmp/nram-cli-XXXXXX)
+chmod 755 "$directory"
+export NRAM_STATE_DIR=$directory/state
+unset NRAM_POOL
+by_hand=
+cleanup() {
+  "$nram" swapoff --all --force > /dev/null 2>&1 || true
+  if [ -n "$by_hand" ]; then
+    swapoff "$by_hand" 2> /dev/null || true
+    losetup -d "$by_hand" 2> /dev/null || true
+  fi
+  umount -l "$directory/m" 2> /dev/null || true
+  "$nram" down > /dev/null 2>&1 || true
+  rm -rf --one-file-system "$directory"
+}
+trap cleanup EXIT
+
+fail() {
+  echo "FAILED: $*" >&2
+  exit 1
+}
+# expect STATUS TEXT COMMAND...: the exit status, and a text that the output has.
+expect() {
+  local status=$1 text=$2 out code=0
+  shift 2
+  out=$("$@" 2>&1) || code=$?
+  [ "$code" -eq "$status" ] || fail "$*: exit $code, expected $status: $out"
+  [[ $out == *"$text"* ]] || fail "$*: expected \"$text\" in: $out"
+}
+# Nothing half set up: no area, no daemon, no loop device, no mount, no region.
+expect_nothing() {
+  [ "$("$nram" swaps --json)" = "[]" ] || fail "$1: $("$nram" swaps)"
+  ! grep -q "$directory" /proc/mounts || fail "$1: a mount is left"
+  ! grep -qs "$directory" /sys/block/loop*/loop/backing_file || fail "$1: a loop device is left"
+  [ -z "$(ls "$NRAM_STATE_DIR/swap" 2> /dev/null)" ] || fail "$1: files are left"
+}
+
+expect 1 "start a local one with \`nram up\`" "$nram" swapon 64M
+expect_nothing "without a pool"
+"$nram" up --servers=2 --donate=160M > /dev/null
+
+expect 2 "how large?" "$nram" swapon
+expect 2 "is not a size" "$nram" swapon plenty
+expect 2 "expected at least 16.0 MiB" "$nram" swapon 1M
+expect 2 "is no name" "$nram" swapon 64M --name=../x
+expect 1 "the pool has not 1.00 GiB to spare" "$nram" swapon 1G
+expect_nothing "more than the pool has"
+expect 1 "needs root" setpriv --reuid=65534 --regid=65534 --clear-groups "$nram" swapon 64M
+expect_nothing "without root"
+expect 1 "there is no swap area named swap" "$nram" swapoff swap
+
+# A pool of this host's own RAM is warned of.
+expect 0 "run on this very machine" "$nram" swapon 64M --priority=5
+grep -q "$("$nram" swaps --json | jq -r '.[0].device')" /proc/swaps || fail "the kernel does not have it"
+"$nram" swaps --json | jq -e '.[0] | .active and .daemon_alive and .priority == 5 and .size_bytes == 67108864' > /dev/null ||
+  fail "swaps: $("$nram" swaps --json)"
+expect 1 "there is a swap area named swap" "$nram" swapon 32M
+expect 0 "another" "$nram" swapon 16M --name=another --json
+expect 2 "which?" "$nram" swapoff
+expect 0 "its memory is locked" "$nram" doctor
+expect 0 "" "$nram" swapoff another
+[ "$("$nram" swaps --json | jq length)" -eq 1 ] || fail "another is still there"
+expect 0 "" "$nram" swapoff
+expect_nothing "swapoff"
+
+# What it reserved is free again.
+[ "$("$nram" df --json | jq '[.. | .promised_bytes? // empty] | add')" -lt 40000000 ] || fail "room stays reserved: $("$nram" df --json)"
+
+# Its daemon is killed: told, and taken away only by force.
+"$nram" swapon 64M > /dev/null 2>&1
+kill -KILL "$("$nram" swaps --json | jq '.[0].daemon_pid')"
+expect 0 "its daemon is gone" "$nram" swaps
+expect 1 "its daemon is gone" "$nram" doctor
+expect 1 "its daemon is gone" "$nram" swapoff
+expect 0 "" "$nram" swapoff --force
+expect_nothing "a killed daemon"
+# What a crash in the middle of setting up leaves.
+mkdir -p "$NRAM_STATE_DIR/swap/swap/mount"
+expect 1 "nram swapoff --force swap" "$nram" swapon 64M
+expect 0 "" "$nram" swapoff --force swap
+expect_nothing "a crash in the middle"
+
+# By hand, as docs/swap.md has it.
+mkdir "$directory/m"
+"$nram" mount "$directory/m" --no-writeback > /dev/null
+fallocate -l 32M "$directory/m/swapfile" && chmod 600 "$directory/m/swapfile"
+by_hand=$(losetup --find --show --direct-io=on --sector-size=4096 "$directory/m/swapfile")
+mkswap "$by_hand" > /dev/null && swapon --discard=pages "$by_hand"
+swapoff "$by_hand" && losetup -d "$by_hand"
+by_hand=
+"$nram" umount "$directory/m"
+echo PASSED

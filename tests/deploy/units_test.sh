@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# The systemd units as systemd sees them, and the manifest as far as it can be read here.
+set -euo pipefail
+deploy=$(dirname "$(readlink -f "$1")")
+directory=$(mktemp -d /tmp/nram-units-XXXXXX)
+trap 'rm -rf "$directory"' EXIT
+
+if ! command -v systemd-analyze > /dev/null; then
+  echo "SKIPPED: systemd-analyze is not here (Debian's package systemd)" >&2
+  exit 0
+fi
+for unit in "$deploy"/*.service; do
+  # The programs are not installed on a machine that only builds.
+  name=$(basename "$unit")
+  sed -E 's|/usr/bin/nram[a-z-]*|/bin/true|' "$unit" > "$directory/${name/@/@test}"
+done
+said=$(systemd-analyze verify --man=no "$directory"/*.service 2>&1 || true)
+# Of other units of the machine nothing is said here.
+if grep -F "$directory" <<< "$said" || grep -E '^nram' <<< "$said"; then
+  echo "FAILED: $said" >&2
+  exit 1
+fi
+echo PASSED

@@ -1,0 +1,99 @@
+#!/usr/bin/env bash
+# A whole machine that runs out of memory: a guest with little RAM swaps to memory servers on this host, over a (virtual) network.
+#
+#   tests/swap/guest/run.sh [--rounds=N] [--memory-mib=N] [--touch-mib=N]
+#
+# Needs qemu-system-x86, busybox-static and a kernel package to take a kernel from (linux-image-cloud-amd64; downloaded, not
+# installed); uses /dev/kvm if it can. Builds nothing: run `bazel build //tools/nram //tests/swap:pressure` first. The guest's
+# console goes to standard output. Exit codes: 0 passed; 1 failed; 2 stalled (no sign of life for a minute).
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+top=$(cd "$here/../../.." && pwd)
+
+rounds=3
+memory=384
+touch_mib=900
+for word in "$@"; do
+  case "$word" in
+    --rounds=*) rounds=${word#*=} ;;
+    --memory-mib=*) memory=${word#*=} ;;
+    --touch-mib=*) touch_mib=${word#*=} ;;
+    *) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 2 ;;
+  esac
+done
+for program in qemu-system-x86_64 busybox dpkg-deb cpio; do
+  command -v $program > /dev/null || { echo "run.sh: $program is missing" >&2; exit 1; }
+done
+
+work=$(mktemp -d /tmp/nram-guest-XXXXXX)
+export NRAM_STATE_DIR=$work/state
+unset NRAM_POOL
+nram=$top/bazel-bin/tools/nram/nram
+cleanup() {
+  "$nram" down > /dev/null 2>&1 || true
+  rm -rf "$work"
+}
+trap cleanup EXIT
+
+# The kernel, and those of its modules that the guest needs.
+image=$(apt-cache depends linux-image-cloud-amd64 | awk '/Depends: linux-image-/ {print $2; exit}')
+(cd "$work" && apt-get download -qq "$image" && dpkg-deb -x "$image"*.deb kernel)
+root=$work/root
+mkdir -p "$root"/{bin,proc,sys,dev,run,tmp,modules,lib64,etc}
+for module in virtio virtio_ring virtio_pci_legacy_dev virtio_pci_modern_dev virtio_pci failover net_failover virtio_net fuse loop; do
+  file=$(find "$work/kernel" -name "$module.ko*" | head -1)
+  [ -n "$file" ] || continue  # built in
+  cp "$file" "$root/modules/"
+  echo "$(basename "$file")" >> "$root/modules/order"
+done
+# Programs and the libraries that they ask for.
+busybox=$(command -v busybox)
+cp "$busybox" "$root/bin/busybox"
+for applet in sh mount insmod ip cat cut awk sleep sync poweroff dd grep tr rm mkdir echo head; do ln -s busybox "$root/bin/$applet"; done
+programs=("$nram" "$top/bazel-bin/fsd/nram-fsd" "$top/bazel-bin/tests/swap/pressure" "$(command -v mkswap)")
+for program in "${programs[@]}"; do
+  cp -L "$program" "$root/bin/"
+  # Libraries of the build stand beside it.
+  ldd "$program" | awk '/=> \// {print $3} /^\t\/lib64/ {print $1}' | while read -r library; do
+    mkdir -p "$root/$(dirname "$library")"
+    cp -Ln "$library" "$root/$library"
+  done
+done
+cp "$here/init.sh" "$root/init"
+chmod +x "$root/init"
+(cd "$root" && find . | cpio -o -H newc --quiet) | gzip -1 > "$work/initrd"
+
+"$nram" up --servers=2 --donate=$((touch_mib + 256))M > /dev/null
+# The host is 10.0.2.2 to the guest, and what listens on its loopback can be reached there.
+pool=$(sed -n 's/^.*:\([0-9]*\)$/10.0.2.2:\1/p' "$NRAM_STATE_DIR/pool" | paste -sd,)
+accelerator=tcg
+[ ! -w /dev/kvm ] || accelerator=kvm:tcg
+echo "run.sh: a guest with $memory MiB of RAM touches $touch_mib MiB, $rounds rounds, accelerator $accelerator"
+
+stall() {
+  echo "run.sh: STALLED: no sign of life for a minute; the guest's tasks:" >&2
+  tail -5 "$work/console" >&2
+  kill -KILL "$qemu" 2> /dev/null || true
+  exit 2
+}
+qemu-system-x86_64 -machine accel=$accelerator -cpu max -smp 2 -m "$memory" -nographic -no-reboot \
+  -kernel "$(find "$work/kernel/boot" -name 'vmlinuz-*')" -initrd "$work/initrd" \
+  -append "console=ttyS0 panic=-1 quiet nram.pool=$pool nram.rounds=$rounds nram.mib=$touch_mib nram.swap=$((touch_mib + 64))M" \
+  -netdev user,id=net -device virtio-net-pci,netdev=net > "$work/console" 2>&1 < /dev/null &
+qemu=$!
+lines=0
+silent=0
+while kill -0 "$qemu" 2> /dev/null; do
+  read -rt 1 <> <(:) || true
+  now=$(wc -l < "$work/console")
+  if [ "$now" -gt "$lines" ]; then
+    sed -n "$((lines + 1)),${now}p" "$work/console" | grep -v '^BEAT' || true
+    lines=$now
+    silent=0
+  else
+    silent=$((silent + 1))
+    [ $silent -lt 60 ] || stall
+  fi
+done
+sed -n "$((lines + 1)),\$p" "$work/console" | grep -v '^BEAT' || true
+grep -q '^GUEST: PASSED' "$work/console"

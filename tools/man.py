@@ -1,0 +1,43 @@
+#!/usr/bin/env python3
+"""tools/man.py NAME SECTION SUMMARY: turns a --help text on the standard input into a man page, so that both say the same."""
+
+import re
+import sys
+import time
+
+
+def escape(text):
+    text = text.replace("\\", "\\e").replace("-", "\\-")
+    return "\\&" + text if text.startswith((".", "'")) else text
+
+
+def main():
+    if len(sys.argv) != 4:
+        sys.exit(__doc__)
+    name, section, summary = sys.argv[1:]
+    lines = sys.stdin.read().rstrip("\n").split("\n")
+    synopsis = []
+    while lines and (lines[0].startswith("usage:") or (synopsis and lines[0].strip())):
+        synopsis.append(re.sub(r"^usage:", "", lines.pop(0)).strip())
+    print(f'.TH {escape(name).upper()} {section} {time.strftime("%Y-%m-%d")} nram nram\n.SH NAME\n{escape(name)} \\- {escape(summary)}')
+    print(".SH SYNOPSIS\n.nf\n" + "\n".join(escape(line) for line in synopsis) + "\n.fi\n.SH DESCRIPTION")
+    filled = True
+    for line in lines:
+        if line.startswith("example:"):
+            print((".fi\n" if not filled else "") + f".SH EXAMPLE\n.nf\n{escape(line.removeprefix('example:').strip())}\n.fi")
+            filled = True
+            continue
+        # Tables of flags and commands keep their columns.
+        table = line.startswith("  ")
+        if table and filled:
+            print(".nf")
+        if not table and line and not filled:
+            print(".fi")
+        filled = (not table) if line else filled
+        print(escape(line) if line else ".PP" if filled else "")
+    if not filled:
+        print(".fi")
+
+
+if __name__ == "__main__":
+    main()

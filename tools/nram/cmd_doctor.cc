@@ -1,0 +1,218 @@
+// nram doctor: is this machine set up for what it does with the pool?
+
+#include <sys/utsname.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "base/host_memory.h"
+#include "base/units.h"
+#include "nlohmann/json.hpp"
+#include "tools/nram/command.h"
+#include "tools/nram/swap_area.h"
+
+namespace nram {
+namespace {
+
+enum class Verdict { kGood, kAdvice, kBad };
+
+struct Finding {
+  Verdict verdict;
+  std::string what;
+  std::string why;  // and what to change; "" if it is good
+};
+
+uint64_t FieldOf(const std::string& path, absl::string_view field) {
+  const auto text = ReadFile(path);
+  if (!text.ok()) return 0;
+  for (absl::string_view line : absl::StrSplit(*text, '\n')) {
+    uint64_t value = 0;
+    if (!absl::ConsumePrefix(&line, field)) continue;
+    const std::vector<absl::string_view> words = absl::StrSplit(line, absl::ByAnyChar(": \t"), absl::SkipEmpty());
+    if (!words.empty() && absl::SimpleAtoi(words[0], &value)) return value;
+  }
+  return 0;
+}
+
+uint64_t NumberIn(const std::string& path) {
+  const auto text = ReadFile(path);
+  uint64_t value = 0;
+  if (text.ok()) (void)absl::SimpleAtoi(absl::StripAsciiWhitespace(*text), &value);
+  return value;
+}
+
+// The kernel's emergency reserve: what sockets and the daemon's kernel side get when everybody else waits.
+Finding CheckReserve(uint64_t ram_bytes) {
+  const uint64_t have = NumberIn("/proc/sys/vm/min_free_kbytes") * kKiB;
+  const uint64_t want = std::clamp<uint64_t>(ram_bytes / 100, 64 * kMiB, kGiB);
+  const std::string what = absl::StrCat("vm.min_free_kbytes keeps ", FormatByteSize(have), " free");
+  if (have >= want * 9 / 10) return {Verdict::kGood, what, ""};
+  return {Verdict::kAdvice, what,
+          absl::StrCat("sending a page to a server takes memory itself; with less than ", FormatByteSize(want),
+                       " in reserve that can get slow under pressure. sysctl -w vm.min_free_kbytes=", want / kKiB)};
+}
+
+Finding CheckBackup(const std::vector<SwapArea>& areas) {
+  const auto table = ReadFile("/proc/swaps");
+  if (!table.ok()) return {Verdict::kAdvice, "/proc/swaps cannot be read", "is swap built into this kernel?"};
+  int lowest = 32767;
+  for (const SwapArea& area : areas) lowest = std::min(lowest, area.priority);
+  bool any = false;
+  for (const absl::string_view line : absl::StrSplit(*table, '\n')) {
+    const std::vector<absl::string_view> words = absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipEmpty());
+    int priority = 0;
+    if (words.size() < 5 || !absl::SimpleAtoi(words[4], &priority)) continue;
+    const bool ours =
+        std::any_of(areas.begin(), areas.end(), [&](const SwapArea& area) { return words[0] == area.device; });
+    if (ours) continue;
+    any = true;
+    if (priority > lowest) {
+      return {Verdict::kAdvice, absl::StrCat(words[0], " has a higher priority than the pool's area"),
+              "the kernel fills it first, and network RAM only then: nram swapon --priority=N with a larger N"};
+    }
+  }
+  if (any) return {Verdict::kGood, "there is other swap of lower priority behind the pool's", ""};
+  return {Verdict::kAdvice, "there is no other swap",
+          "when the area is full the kernel ends programs; a disk's swap of lower priority would take the rest. "
+          "swapon --priority 0 DEVICE"};
+}
+
+void CheckArea(const SwapArea& area, std::vector<Finding>* findings) {
+  const auto add = [&](bool good, Verdict bad, const std::string& what, const std::string& why) {
+    findings->push_back({good ? Verdict::kGood : bad, absl::StrCat(area.name, ": ", what), good ? "" : why});
+  };
+  add(area.daemon_alive, Verdict::kBad,
+      area.daemon_alive ? absl::StrCat("its daemon lives, pid ", area.daemon_pid) : "its daemon is gone",
+      "what was swapped out is lost; nram swapoff --force takes the area away");
+  if (!area.daemon_alive) return;
+  const std::string process = absl::StrCat("/proc/", area.daemon_pid);
+  const uint64_t locked = FieldOf(process + "/status", "VmLck") * kKiB;
+  const uint64_t resident = FieldOf(process + "/status", "VmRSS") * kKiB;
+  add(locked + 4 * kMiB >= resident && locked > 0, Verdict::kBad,
+      absl::StrCat("its memory is locked (", FormatByteSize(locked), ")"),
+      "it may be swapped to itself: end it and use nram swapon");
+  const auto score = ReadFile(process + "/oom_score_adj");
+  add(score.ok() && absl::StripAsciiWhitespace(*score) == "-1000", Verdict::kBad, "the OOM killer does not take it",
+      absl::StrCat("echo -1000 > ", process, "/oom_score_adj"));
+  const uint64_t direct =
+      NumberIn(absl::StrCat("/sys/block/", area.device.substr(std::min<size_t>(5, area.device.size())), "/loop/dio"));
+  add(direct == 1, Verdict::kBad, "its loop device uses direct I/O",
+      "the page cache between would need memory to free memory; nram swapoff and nram swapon again");
+  // Limits of the daemon's own cgroup: of v1's memory controller, or v2's.
+  const auto groups = ReadFile(process + "/cgroup");
+  uint64_t limit = 0;
+  std::string limit_file;
+  for (const absl::string_view line : absl::StrSplit(groups.ok() ? *groups : "", '\n')) {
+    const std::vector<std::string> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));
+    if (parts.size() < 3 || parts[2] == "/") continue;
+    if (parts[1] == "memory") limit_file = absl::StrCat("/sys/fs/cgroup/memory", parts[2], "/memory.limit_in_bytes");
+    if (parts[1].empty() && limit_file.empty()) limit_file = absl::StrCat("/sys/fs/cgroup", parts[2], "/memory.max");
+  }
+  if (!limit_file.empty()) limit = NumberIn(limit_file);
+  const bool limited = limit > 0 && limit < uint64_t{1} << 60;
+  add(!limited || limit > 4 * resident, Verdict::kBad,
+      limited ? absl::StrCat("its memory cgroup allows ", FormatByteSize(limit)) : "no memory cgroup limits it",
+      absl::StrCat("it shares the limit with what it is to help; put it into a cgroup of its own: start it by "
+                   "deploy/nram-swap@.service, or echo ",
+                   area.daemon_pid, " into the root's cgroup.procs"));
+}
+
+Finding CheckKernel() {
+  utsname name{};
+  uname(&name);
+  int major = 0, minor = 0;
+  const int read = sscanf(name.release, "%d.%d", &major, &minor);
+  const bool bounded = read == 2 && (major > 6 || (major == 6 && minor >= 15));
+  if (bounded) return {Verdict::kGood, absl::StrCat("Linux ", name.release, " gives up a daemon that is frozen"), ""};
+  return {Verdict::kAdvice, absl::StrCat("Linux ", name.release, " waits for ever for a daemon that is frozen"),
+          "6.15 and later end it after a minute. A daemon that dies is noticed by all; do not stop or debug it"};
+}
+
+Finding CheckPool() {
+  const auto members = OpenMembers("");
+  if (!members.ok()) return {Verdict::kAdvice, "no pool is known here", std::string(members.status().message())};
+  const auto answers = AskStatistics(*members);
+  size_t away = 0, own = 0;
+  for (const auto& answer : answers) {
+    if (!answer.ok()) {
+      ++away;
+    } else if (answer->host.boot_id == BootId()) {
+      ++own;
+    }
+  }
+  if (away > 0) {
+    return {Verdict::kBad, absl::StrCat(away, " of ", answers.size(), " servers do not answer"),
+            "pages there are lost or late; `nram df` says which"};
+  }
+  if (own > 0) {
+    return {Verdict::kAdvice, absl::StrCat(own, " of ", answers.size(), " servers run on this very machine"),
+            "swapping to them frees none of its RAM"};
+  }
+  return {Verdict::kGood, absl::StrCat("all ", answers.size(), " servers answer, from other machines"), ""};
+}
+
+int Run(const std::vector<std::string>& args) {
+  bool json = false;
+  ArgParser parser("nram doctor");
+  parser.Switch("json", &json);
+  std::vector<std::string> words;
+  int code = 0;
+  if (!ParseOrExit(&parser, DoctorCommand(), args, &words, &code)) return code;
+  if (words.size() > 1 || (words.size() == 1 && words[0] != "swap")) {
+    return ToExitCode(absl::InvalidArgumentError("expected nram doctor or nram doctor swap"), "nram doctor");
+  }
+  std::vector<Finding> findings = {CheckPool()};
+  const std::vector<SwapArea> areas = FindSwaps();
+  if (!areas.empty() || !words.empty()) {
+    uint64_t ram_bytes = 0;
+    if (const auto memory = ReadHostMemory(); memory.ok()) ram_bytes = memory->total_bytes;
+    findings.push_back(CheckReserve(ram_bytes));
+    findings.push_back(CheckBackup(areas));
+    findings.push_back(CheckKernel());
+    for (const SwapArea& area : areas) CheckArea(area, &findings);
+  }
+  nlohmann::json out = nlohmann::json::array();
+  for (const Finding& finding : findings) {
+    static constexpr const char* kWords[] = {"good", "advice", "bad"};
+    const char* const verdict = kWords[static_cast<int>(finding.verdict)];
+    if (finding.verdict == Verdict::kBad) code = 1;
+    if (json) {
+      out.push_back({{"verdict", verdict}, {"what", finding.what}, {"why", finding.why}});
+    } else {
+      printf("%-7s %s\n%s%s%s", verdict, finding.what.c_str(), finding.why.empty() ? "" : "        ",
+             finding.why.c_str(), finding.why.empty() ? "" : "\n");
+    }
+  }
+  if (json) std::cout << out.dump(2) << std::endl;
+  return code;
+}
+
+}  // namespace
+
+const Command& DoctorCommand() {
+  static constexpr Command kCommand = {"doctor", "look whether this machine is set up well",
+                                       R"(usage: nram doctor [swap] [flags]
+
+Looks at the pool as seen from here and, if there are swap areas or with the word swap, at
+what keeps a machine that swaps to them safe: the kernel's reserve of free memory, other swap
+behind, the areas' daemons. Says what to change, and why. Changes nothing.
+
+  --json              the findings in JSON
+  --help              this text
+
+Exit code 1 if something is bad; advice is none.
+
+example: nram doctor swap
+)",
+                                       &Run, [] { return std::vector<std::string>{"json"}; }};
+  return kCommand;
+}
+
+}  // namespace nram

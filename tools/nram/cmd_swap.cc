@@ -1,0 +1,260 @@
+// nram swapon, swapoff, swaps: swap areas on the pool.
+
+#include <cstdio>
+#include <iostream>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/host_memory.h"
+#include "base/status.h"
+#include "base/units.h"
+#include "nlohmann/json.hpp"
+#include "tools/nram/command.h"
+#include "tools/nram/swap_area.h"
+
+namespace nram {
+namespace {
+
+struct OnFlags {
+  SwapOptions swap;
+  int64_t priority = -1;
+  std::string pool;
+  std::string backend = "pool";
+  int64_t io_timeout_ms = 10'000;
+  bool json = false;
+};
+
+void RegisterOn(OnFlags* flags, ArgParser* parser) {
+  parser->String("name", &flags->swap.name);
+  parser->Integer("priority", 0, 32767, &flags->priority);
+  parser->String("pool", &flags->pool);
+  parser->String("backend", &flags->backend);
+  parser->Integer("io-timeout-ms", 100, 30'000, &flags->io_timeout_ms);
+  parser->Switch("json", &flags->json);
+}
+
+// Swapping to one's own memory frees none. What to say of the pool's servers on this host; "" if there are none.
+std::string OwnServers(const std::string& pool) {
+  const auto members = OpenMembers(pool);
+  if (!members.ok()) return "";
+  const auto answers = AskStatistics(*members);
+  std::vector<std::string> own;
+  for (size_t i = 0; i < answers.size(); ++i) {
+    if (answers[i].ok() && answers[i]->host.boot_id == BootId()) own.push_back((*members)[i].endpoint.ToString());
+  }
+  if (own.empty()) return "";
+  return absl::StrCat(
+      own.size() == members->size() ? "all of the pool's servers run" : "these of the pool's servers run",
+      " on this very machine (", absl::StrJoin(own, ", "),
+      "): what is swapped to them stays in its RAM, which helps nobody but a test");
+}
+
+nlohmann::json ToJson(const SwapArea& area) {
+  return {{"name", area.name},
+          {"device", area.device},
+          {"size_bytes", area.size_bytes},
+          {"used_bytes", area.used_bytes},
+          {"collected_bytes", area.discarded_bytes},
+          {"priority", area.priority},
+          {"active", area.active},
+          {"daemon_pid", area.daemon_pid},
+          {"daemon_alive", area.daemon_alive}};
+}
+
+int RunOn(const std::vector<std::string>& args) {
+  OnFlags flags;
+  ArgParser parser("nram swapon");
+  RegisterOn(&flags, &parser);
+  std::vector<std::string> words;
+  int code = 0;
+  if (!ParseOrExit(&parser, SwaponCommand(), args, &words, &code)) return code;
+  if (words.size() != 1) {
+    return ToExitCode(absl::InvalidArgumentError("how large? For example: nram swapon 8G"), "nram swapon");
+  }
+  const auto bytes = ParseByteSize(words[0]);
+  if (!bytes.ok()) return ToExitCode(bytes.status(), "nram swapon");
+  flags.swap.size_bytes = *bytes / kPageBytes * kPageBytes;
+  flags.swap.priority = static_cast<int>(flags.priority);
+  flags.swap.fsd_flags = {"--backend=" + flags.backend, absl::StrCat("--io-timeout-ms=", flags.io_timeout_ms)};
+  if (!flags.pool.empty()) flags.swap.fsd_flags.push_back("--pool=" + flags.pool);
+  const auto area = AddSwap(flags.swap);
+  if (!area.ok()) return ToExitCode(area.status(), "nram swapon");
+  const std::string warning = flags.backend == "pool" ? OwnServers(flags.pool) : "";
+  if (!warning.empty()) std::cerr << "nram swapon: warning: " << warning << std::endl;
+  if (flags.json) {
+    std::cout << ToJson(*area).dump(2) << std::endl;
+  } else {
+    printf(
+        "%s of swap on %s, priority %d. `nram doctor` looks whether this machine is ready for it,\n"
+        "`nram swapoff %s` ends it.\n",
+        FormatByteSize(area->size_bytes).c_str(), area->device.c_str(), area->priority, area->name.c_str());
+  }
+  return 0;
+}
+
+struct OffFlags {
+  bool all = false;
+  bool force = false;
+};
+
+void RegisterOff(OffFlags* flags, ArgParser* parser) {
+  parser->Switch("all", &flags->all);
+  parser->Switch("force", &flags->force);
+}
+
+int RunOff(const std::vector<std::string>& args) {
+  OffFlags flags;
+  ArgParser parser("nram swapoff");
+  RegisterOff(&flags, &parser);
+  std::vector<std::string> words;
+  int code = 0;
+  if (!ParseOrExit(&parser, SwapoffCommand(), args, &words, &code)) return code;
+  if (flags.all) {
+    for (const SwapArea& area : FindSwaps()) words.push_back(area.name);
+  } else if (words.empty()) {
+    const std::vector<SwapArea> areas = FindSwaps();
+    if (areas.size() != 1) {
+      return ToExitCode(absl::InvalidArgumentError("which? `nram swaps` lists them; or --all"), "nram swapoff");
+    }
+    words.push_back(areas[0].name);
+  }
+  for (const std::string& name : words) {
+    code = std::max(code, ToExitCode(RemoveSwap(name, flags.force,
+                                                [](uint64_t left) {
+                                                  fprintf(stderr, "nram swapoff: %s still to be taken back\n",
+                                                          FormatByteSize(left).c_str());
+                                                }),
+                                     "nram swapoff"));
+  }
+  return code;
+}
+
+// What the pool holds of each area now, by its daemon's name for itself; false if the pool does not answer.
+bool AskStored(const std::string& pool, std::vector<std::pair<std::string, uint64_t>>* stored) {
+  const auto members = OpenMembers(pool);
+  if (!members.ok()) return false;
+  for (const PoolMember& member : *members) {
+    const auto regions = member.control->ListRegions(false, false, DeadlineAfterMs(kAskTimeoutMs));
+    if (!regions.ok()) return false;
+    for (const RegionInfo& region : *regions) stored->emplace_back(region.owner, region.stored_bytes);
+  }
+  return true;
+}
+
+int RunSwaps(const std::vector<std::string>& args) {
+  std::string pool;
+  bool json = false;
+  ArgParser parser("nram swaps");
+  parser.String("pool", &pool);
+  parser.Switch("json", &json);
+  std::vector<std::string> words;
+  int code = 0;
+  if (!ParseOrExit(&parser, SwapsCommand(), args, &words, &code)) return code;
+  const std::vector<SwapArea> areas = FindSwaps();
+  std::vector<std::pair<std::string, uint64_t>> stored;
+  const bool asked = !areas.empty() && AskStored(pool, &stored);
+  nlohmann::json out = nlohmann::json::array();
+  if (!json && areas.empty()) printf("No swap areas. `nram swapon SIZE` makes one.\n");
+  if (!json && !areas.empty()) {
+    printf("%-16s %-12s %10s %10s %10s %10s %8s  %s\n", "NAME", "DEVICE", "SIZE", "USED", "IN POOL", "COLLECTED",
+           "PRIORITY", "STATE");
+  }
+  for (const SwapArea& area : areas) {
+    uint64_t bytes = 0;
+    const std::string owner = absl::StrCat("swap ", area.directory, "/mount, pid ", area.daemon_pid);
+    for (const auto& [name, part] : stored) bytes += name == owner ? part : 0;
+    if (json) {
+      out.push_back(ToJson(area));
+      if (asked) out.back()["stored_bytes"] = bytes;
+      continue;
+    }
+    printf("%-16s %-12s %10s %10s %10s %10s %8d  %s\n", area.name.c_str(), area.device.c_str(),
+           FormatByteSize(area.size_bytes).c_str(), FormatByteSize(area.used_bytes).c_str(),
+           asked ? FormatByteSize(bytes).c_str() : "?", FormatByteSize(area.discarded_bytes).c_str(), area.priority,
+           area.active && area.daemon_alive ? "on"
+           : area.active                    ? "its daemon is gone: nram swapoff --force"
+                                            : "left over: nram swapoff --force");
+  }
+  if (json) std::cout << out.dump(2) << std::endl;
+  return 0;
+}
+
+}  // namespace
+
+const Command& SwaponCommand() {
+  static constexpr Command kCommand = {"swapon", "swap to the pool", R"(usage: nram swapon SIZE [flags]
+
+Gives this machine a swap area of SIZE in the pool's RAM. All of SIZE is reserved there now,
+so that a page that is swapped out can never be refused; but it is free for others to read
+about: `nram df` shows it as reserved. Slots that the kernel frees are discarded, and their
+memory is free on the servers within moments; if this machine dies, the servers collect
+everything when its lease ends, seconds later. A server that dies takes what it holds with it:
+programs that touch such a page get SIGBUS, the machine goes on.
+
+A process of its own serves the area, locked in memory. Run `nram doctor` afterwards. Root.
+
+  --name=NAME          letters, digits, - and _ (default swap)
+  --priority=N         0..32767; the kernel fills areas of higher priority first (default: below
+                       all others). Above a disk's, so that the disk is the reserve
+  --pool=POOL          host:port,... or a host file (default: see nram --help)
+  --io-timeout-ms=N    100..30000, after how long a server that does not answer is an I/O
+                       error (default 10000)
+  --backend=WHAT       pool; or memory: this machine's own RAM, to compare
+  --json               say what was set up in JSON
+  --help               this text
+
+example: nram swapon 8G --priority=10 && nram doctor
+)",
+                                       &RunOn, [] {
+                                         OnFlags flags;
+                                         ArgParser parser("nram swapon");
+                                         RegisterOn(&flags, &parser);
+                                         return parser.names();
+                                       }};
+  return kCommand;
+}
+
+const Command& SwapoffCommand() {
+  static constexpr Command kCommand = {"swapoff", "end swapping to the pool", R"(usage: nram swapoff [NAME...] [flags]
+
+Takes everything that was swapped out back to RAM (which takes its time, and must have room
+there), and removes the area whole. Without NAME: the only one that there is.
+
+  --all               all areas
+  --force             also if RAM seems too little, and also if the area's daemon has died. What
+                      was swapped out is then lost: programs that touch those pages get
+                      SIGBUS. Also takes away what a crash has left of an area
+  --help              this text
+
+example: nram swapoff swap
+)",
+                                       &RunOff, [] {
+                                         OffFlags flags;
+                                         ArgParser parser("nram swapoff");
+                                         RegisterOff(&flags, &parser);
+                                         return parser.names();
+                                       }};
+  return kCommand;
+}
+
+const Command& SwapsCommand() {
+  static constexpr Command kCommand = {"swaps", "list swap areas", R"(usage: nram swaps [flags]
+
+Lists the swap areas that `nram swapon` made: what the kernel has swapped out to each (USED),
+what the pool holds of it now (IN POOL), and what the kernel has freed and the pool has
+collected so far (COLLECTED).
+
+  --pool=POOL         host:port,... or a host file (default: see nram --help)
+  --json              the same in JSON
+  --help              this text
+
+example: nram swaps
+)",
+                                       &RunSwaps, [] {
+                                         return std::vector<std::string>{"pool", "json"};
+                                       }};
+  return kCommand;
+}
+
+}  // namespace nram

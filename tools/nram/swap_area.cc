@@ -1,0 +1,346 @@
+#include "tools/nram/swap_area.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/loop.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/swap.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cctype>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/host_memory.h"
+#include "base/status.h"
+#include "base/units.h"
+#include "client/pool/pool_spec.h"
+#include "nlohmann/json.hpp"
+#include "tools/nram/programs.h"
+
+// Of <linux/swap.h>, which is the kernel's own.
+#define NRAM_SWAP_FLAG_DISCARD 0x10000
+#define NRAM_SWAP_FLAG_DISCARD_PAGES 0x40000
+
+namespace nram {
+namespace {
+
+constexpr uint64_t kSwapBytesMin = 16 * kMiB;
+constexpr int64_t kDaemonEndMs = 15'000;
+constexpr int kLoopTries = 16;  // others may take the number that was free a moment ago
+
+std::string SwapsDirectory() { return LocalStateDir() + "/swap"; }
+std::string DirectoryOf(const std::string& name) { return absl::StrCat(SwapsDirectory(), "/", name); }
+std::string MountOf(const std::string& directory) { return directory + "/mount"; }
+std::string FileOf(const std::string& directory) { return MountOf(directory) + "/swap"; }
+
+absl::Status CheckName(const std::string& name) {
+  const bool good = !name.empty() && name.size() <= 32 && std::all_of(name.begin(), name.end(), [](unsigned char c) {
+    return std::isalnum(c) || c == '-' || c == '_';
+  });
+  if (good) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("\"", name, "\" is no name: expected 1 to 32 letters, digits, - and _"));
+}
+
+// Runs a program and waits; what it said on standard error is the error's.
+absl::Status RunProgram(const std::vector<std::string>& words) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
+  const pid_t child = fork();
+  if (child < 0) return ErrnoStatus(errno, "fork");
+  if (child == 0) {
+    std::vector<char*> argv;
+    for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
+    argv.push_back(nullptr);
+    dup2(ends[1], STDERR_FILENO);
+    const UniqueFd nothing(open("/dev/null", O_WRONLY));
+    dup2(nothing.get(), STDOUT_FILENO);
+    execvp(argv[0], argv.data());
+    _exit(127);
+  }
+  close(ends[1]);
+  std::string said;
+  char buffer[512];
+  for (ssize_t n; (n = read(ends[0], buffer, sizeof buffer)) > 0;) said.append(buffer, static_cast<size_t>(n));
+  close(ends[0]);
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  while (!said.empty() && said.back() == '\n') said.pop_back();
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(said.empty() ? absl::StrCat(words[0], " failed") : said);
+}
+
+uint64_t ReadNumber(const std::string& path, int word) {
+  const auto text = ReadFile(path);
+  if (!text.ok()) return 0;
+  const std::vector<absl::string_view> words = absl::StrSplit(*text, absl::ByAnyChar(" \n\t"), absl::SkipEmpty());
+  uint64_t value = 0;
+  if (static_cast<size_t>(word) < words.size()) (void)absl::SimpleAtoi(words[static_cast<size_t>(word)], &value);
+  return value;
+}
+
+// The kernel's line about a device: size, used and priority.
+bool FindActive(SwapArea* area) {
+  const auto table = ReadFile("/proc/swaps");
+  if (!table.ok() || area->device.empty()) return false;
+  for (const absl::string_view line : absl::StrSplit(*table, '\n')) {
+    const std::vector<absl::string_view> words = absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipEmpty());
+    uint64_t used_kib = 0;
+    if (words.size() < 5 || words[0] != area->device) continue;
+    (void)absl::SimpleAtoi(words[3], &used_kib);
+    (void)absl::SimpleAtoi(words[4], &area->priority);
+    area->used_bytes = used_kib * kKiB;
+    return true;
+  }
+  return false;
+}
+
+bool DaemonAlive(const std::string& directory, int* pid) {
+  *pid = static_cast<int>(ReadNumber(directory + "/pid", 0));
+  if (*pid == 0) return false;
+  const auto name = ReadFile(absl::StrCat("/proc/", *pid, "/comm"));
+  const auto command = ReadFile(absl::StrCat("/proc/", *pid, "/cmdline"));
+  return name.ok() && absl::StartsWith(*name, "nram-fsd") && command.ok() && !command->empty();
+}
+
+// The loop device whose file is this area's, also when no note of it was left.
+std::string FindLoop(const std::string& directory) {
+  DIR* const devices = opendir("/sys/block");
+  if (devices == nullptr) return "";
+  std::string found;
+  while (const dirent* device = readdir(devices)) {
+    const auto file = ReadFile(absl::StrCat("/sys/block/", device->d_name, "/loop/backing_file"));
+    // A file whose mount is gone is shown without the path before it, or as deleted.
+    if (file.ok() && absl::StartsWith(*file, FileOf(directory))) found = absl::StrCat("/dev/", device->d_name);
+  }
+  closedir(devices);
+  return found;
+}
+
+SwapArea Describe(const std::string& name) {
+  SwapArea area;
+  area.name = name;
+  area.directory = DirectoryOf(name);
+  const auto text = ReadFile(area.directory + "/area.json");
+  if (text.ok()) {
+    const auto note = nlohmann::json::parse(*text, nullptr, false);
+    if (note.is_object()) {
+      area.device = note.value("device", "");
+      area.size_bytes = note.value("size_bytes", uint64_t{0});
+    }
+  }
+  if (area.device.empty()) area.device = FindLoop(area.directory);
+  area.daemon_alive = DaemonAlive(area.directory, &area.daemon_pid);
+  area.active = FindActive(&area);
+  if (!area.device.empty()) {
+    constexpr int kDiscardSectors = 13;  // Documentation/block/stat.rst
+    area.discarded_bytes =
+        ReadNumber(absl::StrCat("/sys/block/", area.device.substr(5), "/stat"), kDiscardSectors) * kChunkBytes;
+  }
+  return area;
+}
+
+absl::StatusOr<std::string> AttachLoop(const std::string& path) {
+  const UniqueFd file(open(path.c_str(), O_RDWR | O_DIRECT | O_CLOEXEC));
+  if (!file.valid()) return ErrnoStatus(errno, "open " + path);
+  const UniqueFd control(open("/dev/loop-control", O_RDWR | O_CLOEXEC));
+  if (!control.valid()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("/dev/loop-control: ", strerror(errno), "; load the kernel's module with `modprobe loop`"));
+  }
+  for (int i = 0; i < kLoopTries; ++i) {
+    const int number = ioctl(control.get(), LOOP_CTL_GET_FREE);
+    if (number < 0) return ErrnoStatus(errno, "find a free loop device");
+    const std::string device = absl::StrCat("/dev/loop", number);
+    const UniqueFd loop(open(device.c_str(), O_RDWR | O_CLOEXEC));
+    if (!loop.valid()) return ErrnoStatus(errno, "open " + device);
+    loop_config config{};
+    config.fd = static_cast<uint32_t>(file.get());
+    config.block_size = kPageBytes;
+    config.info.lo_flags = LO_FLAGS_DIRECT_IO;
+    if (ioctl(loop.get(), LOOP_CONFIGURE, &config) == 0) return device;
+    if (errno != EBUSY) return ErrnoStatus(errno, "attach " + path + " to " + device);
+  }
+  return absl::ResourceExhaustedError("no loop device is free");
+}
+
+absl::Status DetachLoop(const std::string& device) {
+  const UniqueFd loop(open(device.c_str(), O_RDWR | O_CLOEXEC));
+  if (!loop.valid()) return ErrnoStatus(errno, "open " + device);
+  if (ioctl(loop.get(), LOOP_CLR_FD) != 0 && errno != ENXIO) return ErrnoStatus(errno, "detach " + device);
+  return absl::OkStatus();
+}
+
+// Unmounts, and waits until the daemon has given the memory back and ended.
+absl::Status EndDaemon(const std::string& directory) {
+  int pid = 0;
+  const bool alive = DaemonAlive(directory, &pid);
+  umount2(MountOf(directory).c_str(), MNT_DETACH);
+  if (!alive) return absl::OkStatus();
+  const int64_t deadline_ns = DeadlineAfterMs(kDaemonEndMs);
+  while (DaemonAlive(directory, &pid)) {
+    if (MonotonicNs() >= deadline_ns) {
+      kill(pid, SIGKILL);
+      return absl::DeadlineExceededError(absl::StrCat("the area's daemon, pid ", pid, ", did not end and was killed"));
+    }
+    poll(nullptr, 0, 2);
+  }
+  return absl::OkStatus();
+}
+
+void RemoveDirectory(const std::string& directory) {
+  rmdir(MountOf(directory).c_str());
+  for (const char* name : {"area.json", "pid", "log"}) unlink(absl::StrCat(directory, "/", name).c_str());
+  rmdir(directory.c_str());
+}
+
+// The file, with room for all of it: what is swapped out later can never be refused for lack of it.
+absl::Status MakeFile(const std::string& path, uint64_t bytes, const std::string& mount) {
+  const UniqueFd file(open(path.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600));
+  if (!file.valid()) return ErrnoStatus(errno, "create " + path);
+  // In steps, each of which has an operation's time.
+  int error = 0;
+  for (uint64_t at = 0; at < bytes && error == 0; at += kGiB) {
+    const uint64_t step = std::min(kGiB, bytes - at);
+    if (fallocate(file.get(), 0, static_cast<off_t>(at), static_cast<off_t>(step)) != 0) error = errno;
+  }
+  if (error == 0) return absl::OkStatus();
+  if (error != ENOSPC) return ErrnoStatus(error, absl::StrCat("reserve ", FormatByteSize(bytes)));
+  struct statvfs room {};
+  (void)statvfs(mount.c_str(), &room);
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "the pool has not ", FormatByteSize(bytes),
+      " to spare: ", FormatByteSize(uint64_t{room.f_bavail} * room.f_frsize), " are free (`nram df` says where)"));
+}
+
+}  // namespace
+
+absl::StatusOr<SwapArea> AddSwap(const SwapOptions& options) {
+  NRAM_RETURN_IF_ERROR(CheckName(options.name));
+  if (options.size_bytes < kSwapBytesMin || options.size_bytes % kPageBytes != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("a swap area of ", options.size_bytes, " bytes: expected at least ",
+                                                   FormatByteSize(kSwapBytesMin), " and whole pages of 4096"));
+  }
+  if (geteuid() != 0) return absl::PermissionDeniedError("swap needs root: try sudo");
+  NRAM_ASSIGN_OR_RETURN(const std::string fsd, FindProgram("nram-fsd", "fsd", "NRAM_FSD"));
+  const std::string directory = DirectoryOf(options.name);
+  mkdir(LocalStateDir().c_str(), 0755);
+  mkdir(SwapsDirectory().c_str(), 0755);
+  // Making the directory is what takes the name.
+  if (mkdir(directory.c_str(), 0700) != 0) {
+    if (errno != EEXIST) return ErrnoStatus(errno, "create " + directory);
+    const SwapArea there = Describe(options.name);
+    return absl::AlreadyExistsError(absl::StrCat(
+        "there is a swap area named ", options.name,
+        there.active ? "; choose another --name, or end it with `nram swapoff " + options.name + "`"
+        : there.daemon_alive
+            ? ", which somebody else is just setting up or taking down"
+            : ", or what a crash has left of one; `nram swapoff --force " + options.name + "` takes it away"));
+  }
+  std::string device;
+  auto undo = absl::MakeCleanup([&] {
+    if (!device.empty()) (void)DetachLoop(device);
+    (void)EndDaemon(directory);
+    RemoveDirectory(directory);
+  });
+  if (mkdir(MountOf(directory).c_str(), 0700) != 0) return ErrnoStatus(errno, "create " + MountOf(directory));
+  std::vector<std::string> command = {fsd,
+                                      "--swap",
+                                      "--inodes=8",
+                                      "--no-allow-other",
+                                      "--log-file=" + directory + "/log",
+                                      "--pid-file=" + directory + "/pid"};
+  command.insert(command.end(), options.fsd_flags.begin(), options.fsd_flags.end());
+  command.push_back(MountOf(directory));
+  NRAM_RETURN_IF_ERROR(RunProgram(command));
+  NRAM_RETURN_IF_ERROR(MakeFile(FileOf(directory), options.size_bytes, MountOf(directory)));
+  NRAM_ASSIGN_OR_RETURN(device, AttachLoop(FileOf(directory)));
+  NRAM_RETURN_IF_ERROR(RunProgram({"mkswap", "--label", "nram-" + options.name, device}));
+  NRAM_RETURN_IF_ERROR(WriteFileAtomically(
+      directory + "/area.json", nlohmann::json{{"device", device}, {"size_bytes", options.size_bytes}}.dump() + "\n"));
+  int flags = NRAM_SWAP_FLAG_DISCARD | NRAM_SWAP_FLAG_DISCARD_PAGES;
+  if (options.priority >= 0) flags |= SWAP_FLAG_PREFER | (options.priority & SWAP_FLAG_PRIO_MASK);
+  if (swapon(device.c_str(), flags) != 0) return ErrnoStatus(errno, "swapon " + device);
+  std::move(undo).Cancel();
+  return Describe(options.name);
+}
+
+absl::Status RemoveSwap(const std::string& name, bool force, void (*on_progress)(uint64_t left_bytes)) {
+  NRAM_RETURN_IF_ERROR(CheckName(name));
+  if (geteuid() != 0) return absl::PermissionDeniedError("swap needs root: try sudo");
+  const SwapArea area = Describe(name);
+  if (access(area.directory.c_str(), F_OK) != 0) {
+    return absl::NotFoundError(absl::StrCat("there is no swap area named ", name, "; `nram swaps` lists them"));
+  }
+  if (area.active && !force) {
+    if (!area.daemon_alive) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          name, ": its daemon is gone, and with it ", FormatByteSize(area.used_bytes),
+          " that were swapped out. --force takes the area away; programs that touch those pages then get SIGBUS"));
+    }
+    NRAM_ASSIGN_OR_RETURN(const HostMemory memory, ReadHostMemory());
+    if (memory.available_bytes < area.used_bytes + area.used_bytes / 16) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat(name, ": ", FormatByteSize(area.used_bytes), " must go back to RAM, and ",
+                       FormatByteSize(memory.available_bytes),
+                       " are available. End some programs, or add other swap first; --force tries all the same"));
+    }
+  }
+  if (area.active) {
+    std::atomic<bool> done{false};
+    std::thread watcher([&] {
+      SwapArea look = area;
+      for (int64_t next_ns = MonotonicNs() + kNsPerSecond / 2; !done; poll(nullptr, 0, 20)) {
+        if (on_progress == nullptr || MonotonicNs() < next_ns || !FindActive(&look)) continue;
+        on_progress(look.used_bytes);
+        next_ns = MonotonicNs() + kNsPerSecond / 2;
+      }
+    });
+    const int result = swapoff(area.device.c_str());
+    const int error = errno;
+    done = true;
+    watcher.join();
+    if (result != 0 && error == ENOMEM) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          name, ": not enough memory to take ", FormatByteSize(area.used_bytes), " back; the area is still in use"));
+    }
+    if (result != 0) return ErrnoStatus(error, absl::StrCat("swapoff ", area.device, "; the area is still in use"));
+  }
+  absl::Status status = area.device.empty() ? absl::OkStatus() : DetachLoop(area.device);
+  status.Update(EndDaemon(area.directory));
+  RemoveDirectory(area.directory);
+  return status;
+}
+
+std::vector<SwapArea> FindSwaps() {
+  std::vector<SwapArea> areas;
+  DIR* const directory = opendir(SwapsDirectory().c_str());
+  if (directory == nullptr) return areas;
+  while (const dirent* entry = readdir(directory)) {
+    if (entry->d_name[0] != '.') areas.push_back(Describe(entry->d_name));
+  }
+  closedir(directory);
+  std::sort(areas.begin(), areas.end(), [](const SwapArea& a, const SwapArea& b) { return a.name < b.name; });
+  return areas;
+}
+
+}  // namespace nram

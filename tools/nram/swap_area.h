@@ -1,0 +1,52 @@
+#ifndef NRAM_TOOLS_NRAM_SWAP_AREA_H_
+#define NRAM_TOOLS_NRAM_SWAP_AREA_H_
+
+// Swap areas on the pool: for each a daemon of its own (nram-fsd --swap) with one file, a loop device with direct I/O
+// on that, and swapon with discards of single pages, which come back as holes that the servers free. What an area
+// consists of is written to a directory in the state directory first, so that all of it can be found and removed after
+// a crash.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace nram {
+
+struct SwapOptions {
+  std::string name = "swap";
+  uint64_t size_bytes = 0;
+  int priority = -1;                   // 0..32767; -1: the kernel chooses, below all that others have
+  std::vector<std::string> fsd_flags;  // "--pool=...", "--backend=memory"
+};
+
+struct SwapArea {
+  std::string name;
+  std::string directory;  // in the state directory
+  std::string device;     // "/dev/loop3"; "": not yet
+  uint64_t size_bytes = 0;
+  int priority = 0;
+  int daemon_pid = 0;
+  bool daemon_alive = false;
+  bool active = false;           // the kernel swaps to it
+  uint64_t used_bytes = 0;       // as the kernel has it
+  uint64_t discarded_bytes = 0;  // given back so far
+};
+
+// All need root. Messages say what is wrong and what to do.
+
+// Sets one up, whole or not at all. ALREADY_EXISTS: the name is taken. RESOURCE_EXHAUSTED: the pool has not so much.
+absl::StatusOr<SwapArea> AddSwap(const SwapOptions& options);
+
+// Takes it away: what is swapped out goes back to RAM first, which takes time; `on_progress` is told what is left, now
+// and then. FAILED_PRECONDITION: there is not RAM enough, or its daemon is gone (then what was swapped out is lost, and
+// whoever uses it gets SIGBUS); `force` goes on all the same.
+absl::Status RemoveSwap(const std::string& name, bool force, void (*on_progress)(uint64_t left_bytes));
+
+std::vector<SwapArea> FindSwaps();
+
+}  // namespace nram
+
+#endif  // NRAM_TOOLS_NRAM_SWAP_AREA_H_
