@@ -1,10 +1,13 @@
 // nram bench: the pool beside its reference.
 
 #include <limits.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstring>
 #include <iostream>
 
 #include "absl/cleanup/cleanup.h"
@@ -164,8 +167,20 @@ int RunScript(const std::string& script, const std::vector<std::string>& args) {
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
-  execv(argv[0], argv.data());
-  return ToExitCode(ErrnoStatus(errno, "run " + *program + " (it needs Debian's python3)"), "nram bench");
+  std::cout << std::flush;
+  const pid_t child = fork();
+  if (child == 0) {
+    execv(argv[0], argv.data());
+    fprintf(stderr, "nram bench: cannot run %s: %s (it needs Debian's python3)\n", argv[0], strerror(errno));
+    _exit(1);
+  }
+  // A Ctrl-C is the script's, which cleans up.
+  signal(SIGINT, SIG_IGN);
+  int status = 0;
+  while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  signal(SIGINT, SIG_DFL);
+  return child > 0 && WIFEXITED(status) ? WEXITSTATUS(status) : 1;
 }
 
 int Run(const std::vector<std::string>& args) {
