@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <glog/logging.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
@@ -11,6 +12,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <string>
 
 #include "base/host_memory.h"
 #include "base/status.h"
@@ -58,12 +60,18 @@ absl::Status StartLogger() {
 
 }  // namespace
 
-absl::Status PrepareHangProof() {
-  if (prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) != 0) {
-    return absl::FailedPreconditionError(absl::StrCat("PR_SET_IO_FLUSHER: ", strerror(errno),
-                                                      "; serving swap needs root (CAP_SYS_RESOURCE) and Linux 5.6"));
+absl::Status PrepareHangProof(bool unprotected) {
+  absl::Status status;
+  if (prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) != 0) status = ErrnoStatus(errno, "PR_SET_IO_FLUSHER");
+  status.Update(Annotate(WriteOomScore(-1000), "keep the OOM killer away"));
+  if (!status.ok()) {
+    const std::string text = absl::StrCat(status.message(), "; serving swap needs CAP_SYS_RESOURCE and Linux 5.6");
+    if (!unprotected) {
+      return absl::FailedPreconditionError(
+          text + ". --unprotected does without: safe only where what swaps is in a limited memory cgroup");
+    }
+    LOG(WARNING) << "unprotected: " << text;
   }
-  NRAM_RETURN_IF_ERROR(Annotate(WriteOomScore(-1000), "keep the OOM killer away"));
   NRAM_RETURN_IF_ERROR(StartLogger());
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);

@@ -12,8 +12,9 @@ namespace nram {
 //   - are not what the OOM killer ends;
 //   - have small stacks, and one heap that is there from the start, so that malloc asks the kernel for nothing;
 //   - log into a pipe that another process writes to the log file, and drop what does not fit.
-// FAILED_PRECONDITION says which of them this process may not do (it needs root).
-absl::Status PrepareHangProof();
+// FAILED_PRECONDITION: this process may not do the first or the second, which needs CAP_SYS_RESOURCE; with
+// `unprotected` it goes on without them and says so in the log.
+absl::Status PrepareHangProof(bool unprotected);
 
 // To be called when all threads run and all buffers are there: whatever the process has, and gets, stays in memory.
 absl::Status LockMemory();

@@ -115,7 +115,7 @@ int Serve(const FsdOptions& options, int ready_fd) {
   signal(SIGPIPE, SIG_IGN);
   UniqueFd signals(signalfd(-1, &ending, SFD_CLOEXEC));
   if (options.swap) {
-    if (const absl::Status status = PrepareHangProof(); !status.ok()) return Fail(status, ready_fd);
+    if (const absl::Status status = PrepareHangProof(options.unprotected); !status.ok()) return Fail(status, ready_fd);
   }
   absl::StatusOr<Daemon> daemon = StartDaemon(options);
   if (daemon.ok() && options.swap) {

@@ -42,6 +42,7 @@ void FsdOptions::Register(FsdOptions* options, ArgParser* parser) {
   parser->Switch("allow-other", &options->allow_other);
   parser->Switch("read-only", &options->read_only);
   parser->Switch("swap", &options->swap);
+  parser->Switch("unprotected", &options->unprotected);
   parser->Integer("threads", 4, 256, &options->threads);
   parser->ByteSize("readahead", 0, 64 * kMiB, &options->readahead_bytes);
   parser->Integer("io-timeout-ms", 100, 600'000, &options->io_timeout_ms);
@@ -156,7 +157,9 @@ How
                        yes). It tells of errors with fsync and close then
   --swap               the files will hold swap (`nram swapon` uses this): all memory locked and
                        there from the start, never in the way of the kernel when it frees
-                       memory, room kept when holes are made; needs root
+                       memory, room kept when holes are made; needs CAP_SYS_RESOURCE
+  --unprotected        swap without that privilege: its memory is locked, but the kernel may
+                       have this daemon write pages out, or end it, when it needs memory
   --io-timeout-ms=N    100..600000, after how long a server that does not answer is an I/O
                        error (default 10000)
   --fast-wake=WHEN     auto, on or off: keep this machine's idle processors from sleeping

@@ -29,7 +29,8 @@ struct FsdOptions {
   bool foreground = false;
   bool allow_other = true;  // for root; others must ask for it, and /etc/fuse.conf must allow it
   bool read_only = false;
-  bool swap = false;  // the files hold swap: see hang_proof.h
+  bool swap = false;         // the files hold swap: see hang_proof.h
+  bool unprotected = false;  // likewise
   int64_t threads = 16;
   uint64_t readahead_bytes = 4 << 20;
   int64_t io_timeout_ms = 10'000;

@@ -268,7 +268,8 @@ absl::Status ServerLink::Reserve(uint64_t bytes, int64_t deadline_ns) {
                       lease.status().code() == absl::StatusCode::kFailedPrecondition;
     if (!full) return lease.status();
     if (ask == bytes) {
-      refused_ = true;
+      // That much there is not; a span's worth there may be.
+      if (bytes <= kRefusedBytes) refused_ = true;
       return absl::ResourceExhaustedError(lease.status().message());
     }
   }
@@ -277,8 +278,9 @@ absl::Status ServerLink::Reserve(uint64_t bytes, int64_t deadline_ns) {
 
 void ServerLink::ReserveAhead() {
   const auto half = static_cast<int64_t>(options_.reserve_step_bytes / 2);
-  if (!up() || !written_to_ || refused_ || room_bytes_ >= half) return;
-  (void)Reserve(static_cast<uint64_t>(half), DeadlineAfterMs(kControlTimeoutMs));
+  if (!up() || !written_to_ || refused_ || room_bytes_ >= half || MonotonicNs() < reserve_ahead_after_ns_) return;
+  const absl::Status status = Reserve(static_cast<uint64_t>(half), DeadlineAfterMs(kControlTimeoutMs));
+  if (!status.ok()) reserve_ahead_after_ns_ = DeadlineAfterMs(kBackoffMaxMs);
 }
 
 ServerCapacity ServerLink::capacity() const {

@@ -92,6 +92,8 @@ class ServerLink {
   static constexpr int64_t kControlTimeoutMs = 2'000;
   static constexpr int64_t kBackoffMinMs = 10;
   static constexpr int64_t kBackoffMaxMs = 1'000;
+  // A server that refuses no more than this is full.
+  static constexpr uint64_t kRefusedBytes = 2 * kSpanBytes;
 
   void Run();
   // One attempt to have lease and connections.
@@ -141,6 +143,7 @@ class ServerLink {
   // The thread's own.
   std::vector<std::unique_ptr<Transport>>
       owned_transports_;  // those of former addresses too: calls may still name them
+  int64_t reserve_ahead_after_ns_ = 0;
   std::thread thread_;
 };
 

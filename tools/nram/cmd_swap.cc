@@ -23,6 +23,7 @@ struct OnFlags {
   std::string pool;
   std::string backend = "pool";
   int64_t io_timeout_ms = 10'000;
+  bool unprotected = false;
   bool json = false;
 };
 
@@ -32,6 +33,7 @@ void RegisterOn(OnFlags* flags, ArgParser* parser) {
   parser->String("pool", &flags->pool);
   parser->String("backend", &flags->backend);
   parser->Integer("io-timeout-ms", 100, 30'000, &flags->io_timeout_ms);
+  parser->Switch("unprotected", &flags->unprotected);
   parser->Switch("json", &flags->json);
 }
 
@@ -78,6 +80,7 @@ int RunOn(const std::vector<std::string>& args) {
   flags.swap.size_bytes = *bytes / kPageBytes * kPageBytes;
   flags.swap.priority = static_cast<int>(flags.priority);
   flags.swap.fsd_flags = {"--backend=" + flags.backend, absl::StrCat("--io-timeout-ms=", flags.io_timeout_ms)};
+  if (flags.unprotected) flags.swap.fsd_flags.push_back("--unprotected");
   if (!flags.pool.empty()) flags.swap.fsd_flags.push_back("--pool=" + flags.pool);
   const auto area = AddSwap(flags.swap);
   if (!area.ok()) return ToExitCode(area.status(), "nram swapon");
@@ -201,6 +204,9 @@ A process of its own serves the area, locked in memory. Run `nram doctor` afterw
   --pool=POOL          host:port,... or a host file (default: see nram --help)
   --io-timeout-ms=N    100..30000, after how long a server that does not answer is an I/O
                        error (default 10000)
+  --unprotected        without CAP_SYS_RESOURCE (in some containers): for programs in a limited
+                       memory cgroup only. Otherwise the machine may hang: the kernel may
+                       then wait for the area's daemon to write pages out to itself
   --backend=WHAT       pool; or memory: this machine's own RAM, to compare
   --json               say what was set up in JSON
   --help               this text
