@@ -37,6 +37,8 @@ class BlockFile {
   virtual void StartWrite(BlockIo* io, uint64_t offset, absl::Span<const std::byte> from) {
     io->done(io, Write(offset, from));
   }
+  // A write that was started and failed so may succeed as a Write, which blocks.
+  virtual bool WriteMayHelp(const absl::Status& status) const { return false; }
   // Makes a hole and frees its memory.
   virtual absl::Status Trim(uint64_t offset, uint64_t length) = 0;
   // Later writes to the range do not fail for lack of room.

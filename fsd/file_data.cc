@@ -147,7 +147,9 @@ bool FileData::StartWrite(FileIo* io, uint64_t offset, size_t size) {
 void FileData::OnWriteDone(BlockIo* block, const absl::Status& status) {
   auto* const io = static_cast<FileIo*>(block->context);
   const Errno error = ErrnoOf(status);
-  if (error == Err(ENOSPC)) return io->file_->store_->RetryWrite(io);
+  if (error == Err(ENOSPC) || (!status.ok() && io->file_->file_->WriteMayHelp(status))) {
+    return io->file_->store_->RetryWrite(io);
+  }
   if (!Ok(error)) {
     LOG_EVERY_N(WARNING, 100) << "write: " << status;
   }

@@ -28,6 +28,7 @@
 #include "fsd/hang_proof.h"
 #include "fsd/options.h"
 #include "fsd/pool_store.h"
+#include "fsd/relocating_store.h"
 
 namespace nram {
 namespace {
@@ -66,6 +67,7 @@ absl::StatusOr<Daemon> StartDaemon(const FsdOptions& options) {
       pool.spin = options.spin;
       NRAM_ASSIGN_OR_RETURN(daemon.pool, Pool::Open(std::move(pool)));
       daemon.store = NewPoolStore(daemon.pool.get(), options.gc, /*keep_room=*/options.swap);
+      if (options.swap) daemon.store = NewRelocatingStore(std::move(daemon.store));
       source = spec[0] == '@' ? spec.substr(1) : spec;
       break;
     }

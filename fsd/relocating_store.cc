@@ -1,0 +1,160 @@
+#include "fsd/relocating_store.h"
+
+#include <glog/logging.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <utility>
+
+#include "base/status.h"
+#include "base/sync.h"
+#include "base/units.h"
+
+namespace nram {
+namespace {
+
+constexpr uint8_t kLayersMax = 64;  // servers' deaths that a file outlives
+
+// Whether a write may do better elsewhere: its server is gone, not slow or full.
+bool IsLost(const absl::Status& status) {
+  return absl::IsDataLoss(status) || absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+}
+
+class RelocatingFile : public BlockFile {
+ public:
+  RelocatingFile(BlockStore* store, std::unique_ptr<BlockFile> first) : store_(store) { layers_[0] = std::move(first); }
+
+  absl::Status Read(uint64_t offset, absl::Span<std::byte> to) override {
+    return ForEachRun(offset, to.size(), [&](BlockFile* file, uint8_t, uint64_t at, uint64_t bytes) {
+      return file->Read(at, to.subspan(at - offset, bytes));
+    });
+  }
+
+  absl::Status Write(uint64_t offset, absl::Span<const std::byte> from) override {
+    return ForEachRun(offset, from.size(), [&](BlockFile* file, uint8_t layer, uint64_t at, uint64_t bytes) {
+      const absl::Span<const std::byte> part = from.subspan(at - offset, bytes);
+      absl::Status status = file->Write(at, part);
+      while (IsLost(status) && layer + 1 < kLayersMax) {
+        NRAM_ASSIGN_OR_RETURN(layer, NextLayer(layer));
+        status = layers_[layer]->Write(at, part);
+        if (status.ok()) SetLayer(at, bytes, layer);
+      }
+      return status;
+    });
+  }
+
+  void StartRead(BlockIo* io, uint64_t offset, absl::Span<std::byte> to) override {
+    const uint8_t layer = LayerOf(offset / kPageBytes);
+    if (RunEnd(offset, offset + to.size(), layer) < offset + to.size()) return io->done(io, Read(offset, to));
+    layers_[layer]->StartRead(io, offset, to);
+  }
+  void StartWrite(BlockIo* io, uint64_t offset, absl::Span<const std::byte> from) override {
+    const uint8_t layer = LayerOf(offset / kPageBytes);
+    if (RunEnd(offset, offset + from.size(), layer) < offset + from.size()) return io->done(io, Write(offset, from));
+    layers_[layer]->StartWrite(io, offset, from);
+  }
+  bool WriteMayHelp(const absl::Status& status) const override { return IsLost(status); }
+
+  absl::Status Trim(uint64_t offset, uint64_t length) override {
+    absl::Status status;
+    const uint8_t count = count_.load(std::memory_order_acquire);
+    for (uint8_t layer = 0; layer < count; ++layer) {
+      const absl::Status trimmed = layers_[layer]->Trim(offset, length);
+      // What is lost need not be freed.
+      if (!IsLost(trimmed)) status.Update(trimmed);
+    }
+    return status;
+  }
+
+  absl::Status Reserve(uint64_t offset, uint64_t length) override {
+    NRAM_RETURN_IF_ERROR(layers_[0]->Reserve(offset, length));
+    MutexLock lock(&mu_);
+    const uint64_t pages = (offset + length + kPageBytes - 1) / kPageBytes;
+    // Before the range is used, so that nobody looks at it meanwhile.
+    if (pages > layer_of_.size()) {
+      std::vector<std::atomic<uint8_t>> larger(pages);
+      for (size_t i = 0; i < layer_of_.size(); ++i) larger[i] = layer_of_[i].load();
+      layer_of_.swap(larger);
+    }
+    return absl::OkStatus();
+  }
+  void Unreserve(uint64_t bytes) override { layers_[0]->Unreserve(bytes); }
+
+  void TakeLayers(std::vector<std::unique_ptr<BlockFile>>* files) {
+    for (uint8_t layer = 0; layer < count_; ++layer) files->push_back(std::move(layers_[layer]));
+  }
+
+ private:
+  // Pages behind what was reserved stay where they were first.
+  uint8_t LayerOf(uint64_t page) const {
+    return page < layer_of_.size() ? layer_of_[page].load(std::memory_order_acquire) : 0;
+  }
+  void SetLayer(uint64_t offset, uint64_t bytes, uint8_t layer) {
+    for (uint64_t page = offset / kPageBytes; page < (offset + bytes) / kPageBytes && page < layer_of_.size(); ++page) {
+      layer_of_[page].store(layer, std::memory_order_release);
+    }
+  }
+  // Where the pages from `offset` on, before `end`, stop being in `layer`.
+  uint64_t RunEnd(uint64_t offset, uint64_t end, uint8_t layer) const {
+    uint64_t page = offset / kPageBytes;
+    while (page * kPageBytes < end && LayerOf(page) == layer) ++page;
+    return std::min(page * kPageBytes, end);
+  }
+  template <typename Act>
+  absl::Status ForEachRun(uint64_t offset, uint64_t length, const Act& act) {
+    for (uint64_t at = offset; at < offset + length;) {
+      const uint8_t layer = LayerOf(at / kPageBytes);
+      const uint64_t end = RunEnd(at, offset + length, layer);
+      NRAM_RETURN_IF_ERROR(act(layers_[layer].get(), layer, at, end - at));
+      at = end;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<uint8_t> NextLayer(uint8_t after) {
+    MutexLock lock(&mu_);
+    const auto next = static_cast<uint8_t>(after + 1);
+    if (next == count_) {
+      NRAM_ASSIGN_OR_RETURN(layers_[next], store_->Create());
+      count_.store(static_cast<uint8_t>(next + 1), std::memory_order_release);
+      LOG(WARNING) << "a server is lost: what is written anew goes elsewhere, layer " << static_cast<int>(next);
+    }
+    return next;
+  }
+
+  BlockStore* const store_;
+  Mutex mu_;
+  // Set before count_ rises, and never changed.
+  std::array<std::unique_ptr<BlockFile>, kLayersMax> layers_;
+  std::atomic<uint8_t> count_{1};
+  std::vector<std::atomic<uint8_t>> layer_of_;  // of each page; sized by Reserve
+};
+
+class RelocatingStore : public BlockStore {
+ public:
+  explicit RelocatingStore(std::unique_ptr<BlockStore> inner) : inner_(std::move(inner)) {}
+
+  absl::StatusOr<std::unique_ptr<BlockFile>> Create() override {
+    NRAM_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> first, inner_->Create());
+    return std::make_unique<RelocatingFile>(inner_.get(), std::move(first));
+  }
+  std::unique_ptr<BlockIo> NewIo() override { return inner_->NewIo(); }
+  void Destroy(std::vector<std::unique_ptr<BlockFile>> files) override {
+    std::vector<std::unique_ptr<BlockFile>> layers;
+    for (auto& file : files) static_cast<RelocatingFile*>(file.get())->TakeLayers(&layers);
+    inner_->Destroy(std::move(layers));
+  }
+  StoreCapacity Capacity() const override { return inner_->Capacity(); }
+
+ private:
+  const std::unique_ptr<BlockStore> inner_;
+};
+
+}  // namespace
+
+std::unique_ptr<BlockStore> NewRelocatingStore(std::unique_ptr<BlockStore> inner) {
+  return std::make_unique<RelocatingStore>(std::move(inner));
+}
+
+}  // namespace nram
