@@ -2,6 +2,7 @@
 """The pressure harness: does a machine that swaps to the pool ever stall, or get a wrong byte?
 
 usage: tests/swap/harness.py --nram=PROGRAM --pressure=PROGRAM [--runs=N] [--only=WORD] [--seed=N] [--mib=N] [--limit-mib=N]
+                             [--seconds=N]
 
 Each run takes the next scenario: programs with verified contents far beyond a memory cgroup, on swap in a pool of two servers on this
 machine, which are killed, frozen, slowed down or cut off meanwhile. A run that takes longer than its deadline is a stall: the kernel
@@ -48,10 +49,13 @@ class Cgroup:
     def __init__(self, limit):
         self.path = f"/sys/fs/cgroup/memory/nram-swap-test-{os.getpid()}"
         os.mkdir(self.path)
-        with open(f"{self.path}/memory.limit_in_bytes", "w") as file:
-            file.write(str(limit))
+        self.limit(limit)
         with open(f"{self.path}/memory.swappiness", "w") as file:
             file.write("100")
+
+    def limit(self, mib):
+        with open(f"{self.path}/memory.limit_in_bytes", "w") as file:
+            file.write(str(mib * MIB))
 
     def join(self):
         with open(f"{self.path}/cgroup.procs", "w") as file:
@@ -76,7 +80,7 @@ class Harness:
         os.environ["NRAM_STATE_DIR"] = f"{self.directory}/state"
         os.environ.pop("NRAM_POOL", None)
         self.random = random.Random(options.seed)
-        self.cgroup = Cgroup(options.limit_mib * MIB)
+        self.cgroup = Cgroup(options.limit_mib)
         self.seen = collections.Counter()
         self.programs = []
         self.pause_ms = 0
@@ -166,7 +170,7 @@ class Harness:
 
     def four_random(self):
         for _ in range(4):
-            self.start("random", self.options.mib // 4, 4)
+            self.start("random", self.options.mib // 4, self.options.seconds)
         self.finish()
         self.await_collected()
 
@@ -176,7 +180,7 @@ class Harness:
         self.await_collected()
 
     def fork_storm(self):
-        self.start("fork", self.options.mib * 2 // 3, 4)
+        self.start("fork", self.options.mib * 2 // 3, self.options.seconds)
         self.finish()
         self.await_collected()
 
@@ -186,7 +190,7 @@ class Harness:
         reader = subprocess.Popen(["sh", "-c", f"while :; do cat {path} > /dev/null; done"], preexec_fn=self.cgroup.join)
         try:
             for _ in range(2):
-                self.start("random", self.options.mib // 2, 4)
+                self.start("random", self.options.mib // 2, self.options.seconds)
             self.finish()
         finally:
             reader.kill()
@@ -197,7 +201,7 @@ class Harness:
         source = f"{self.directory}/unit.cc"
         with open(source, "w") as file:
             file.write("#include <map>\n#include <regex>\n#include <string>\nint main() { std::map<std::string, std::regex> m; return m.size(); }\n")
-        self.start("random", self.options.mib - 64, 5)
+        self.start("random", self.options.mib - 64, self.options.seconds + 1)
         for number in range(2):
             done = subprocess.run(["g++", "-O2", "-o", f"{self.directory}/unit{number}", source], capture_output=True, text=True,
                                   preexec_fn=self.cgroup.join, timeout=STALL_S)
@@ -206,18 +210,18 @@ class Harness:
         self.finish()
 
     def swapoff_under_load(self):
-        # So much that RAM outside of the cgroup can take it back; the cgroup's own pages are refused then, or the area comes off.
-        self.start("random", self.options.mib, 5)
+        self.start("random", self.options.mib, self.options.seconds + 1)
         self.await_filling()
-        done = self.nram("swapoff", check=False)
-        self.seen["swapoff under load " + ("done" if done.returncode == 0 else "refused")] += 1
-        self.finish(may_lose=True)  # what does not fit into the cgroup without swap, the kernel ends
-        if done.returncode == 0:
-            self.swap_on(self.options.mib + 256)
+        # Else the kernel would end the program for what it takes back.
+        self.cgroup.limit(2 * self.options.mib)
+        self.nram("swapoff")
+        self.finish()
+        self.cgroup.limit(self.options.limit_mib)
+        self.swap_on(self.options.mib + 256)
 
     def frozen_server(self):
         for _ in range(2):
-            self.start("random", self.options.mib // 2, 5)
+            self.start("random", self.options.mib // 2, self.options.seconds + 1)
         self.await_filling()
         pid = self.random.choice(self.server_pids())
         os.kill(pid, signal.SIGSTOP)
@@ -229,7 +233,7 @@ class Harness:
 
     def slow_server(self):
         for _ in range(2):
-            self.start("random", self.options.mib // 2, 4)
+            self.start("random", self.options.mib // 2, self.options.seconds)
         pid = self.random.choice(self.server_pids())
         for _ in range(40):
             os.kill(pid, signal.SIGSTOP)
@@ -240,7 +244,7 @@ class Harness:
 
     def killed_server(self):
         for _ in range(2):
-            self.start("random", self.options.mib // 2, 5)
+            self.start("random", self.options.mib // 2, self.options.seconds + 1)
         self.await_filling()
         os.kill(self.random.choice(self.server_pids()), signal.SIGKILL)
         self.finish(may_lose=True)
@@ -249,7 +253,7 @@ class Harness:
 
     def killed_daemon(self):
         for _ in range(2):
-            self.start("random", self.options.mib // 2, 5)
+            self.start("random", self.options.mib // 2, self.options.seconds + 1)
         self.await_filling()
         os.kill(json.loads(self.nram("swaps", "--json").stdout)[0]["daemon_pid"], signal.SIGKILL)
         self.finish(may_lose=True)
@@ -306,6 +310,7 @@ def main():
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "little"))
     parser.add_argument("--mib", type=int, default=768, help="that the programs of a run touch together")
     parser.add_argument("--limit-mib", type=int, default=256, help="of the memory cgroup that they are in")
+    parser.add_argument("--seconds", type=int, default=4, help="that a run goes on about")
     options = parser.parse_args()
     options.nram, options.pressure = os.path.abspath(options.nram), os.path.abspath(options.pressure)
     print(f"seed {options.seed}", flush=True)
