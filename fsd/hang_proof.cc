@@ -5,6 +5,7 @@
 #include <glog/logging.h>
 #include <malloc.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -27,7 +28,7 @@ namespace {
 // Of each thread; gRPC's need less, a request's handler takes some kilobytes.
 constexpr size_t kStackBytes = 256 << 10;
 // What the daemon allocates in its whole life, several times over.
-constexpr size_t kHeapBytes = 32 << 20;
+constexpr size_t kHeapBytes = 12 << 20;
 
 // Copies standard error to where it went so far, in a process of its own that swap does not wait for.
 absl::Status StartLogger() {
@@ -64,8 +65,14 @@ absl::Status PrepareHangProof(bool unprotected) {
   absl::Status status;
   if (prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) != 0) status = ErrnoStatus(errno, "PR_SET_IO_FLUSHER");
   status.Update(Annotate(WriteOomScore(-1000), "keep the OOM killer away"));
+  // Real-time tasks may allocate from what min_free_kbytes keeps from everybody else (ALLOC_HARDER in mm/page_alloc.c):
+  // without that, sending a page to a server waits for memory as its owner does, and for it. They also run before those
+  // who spin in search of memory. Of equal priority, so that none of them starves another.
+  const sched_param priority{.sched_priority = 1};
+  if (sched_setscheduler(0, SCHED_RR, &priority) != 0) status.Update(ErrnoStatus(errno, "SCHED_RR"));
   if (!status.ok()) {
-    const std::string text = absl::StrCat(status.message(), "; serving swap needs CAP_SYS_RESOURCE and Linux 5.6");
+    const std::string text =
+        absl::StrCat(status.message(), "; serving swap needs CAP_SYS_RESOURCE, CAP_SYS_NICE and Linux 5.6");
     if (!unprotected) {
       return absl::FailedPreconditionError(
           text + ". --unprotected does without: safe only where what swaps is in a limited memory cgroup");

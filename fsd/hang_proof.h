@@ -10,6 +10,7 @@ namespace nram {
 // To be called before there are threads. The process and the threads that it starts:
 //   - never write pages out, to themselves least of all, when they need memory (PR_SET_IO_FLUSHER, Linux 5.6);
 //   - are not what the OOM killer ends;
+//   - are real-time tasks, to which the kernel gives memory from its reserve (vm.min_free_kbytes);
 //   - have small stacks, and one heap that is there from the start, so that malloc asks the kernel for nothing;
 //   - log into a pipe that another process writes to the log file, and drop what does not fit.
 // FAILED_PRECONDITION: this process may not do the first or the second, which needs CAP_SYS_RESOURCE; with

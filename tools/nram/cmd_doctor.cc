@@ -59,6 +59,16 @@ Finding CheckReserve(uint64_t ram_bytes) {
                        " in reserve that can get slow under pressure. sysctl -w vm.min_free_kbytes=", want / kKiB)};
 }
 
+// The kernel raises its minimum of free memory for a while when it has had to break up large blocks; whoever may not
+// use the reserve then waits although there is some, the loop device's own thread among them, for ever if need be.
+Finding CheckBoost() {
+  const uint64_t factor = NumberIn("/proc/sys/vm/watermark_boost_factor");
+  const std::string what = absl::StrCat("vm.watermark_boost_factor is ", factor);
+  if (factor == 0) return {Verdict::kGood, what, ""};
+  return {Verdict::kAdvice, what,
+          "a machine that is all out of memory can stall on it: sysctl -w vm.watermark_boost_factor=0"};
+}
+
 Finding CheckBackup(const std::vector<SwapArea>& areas) {
   const auto table = ReadFile("/proc/swaps");
   if (!table.ok()) return {Verdict::kAdvice, "/proc/swaps cannot be read", "is swap built into this kernel?"};
@@ -174,6 +184,7 @@ int Run(const std::vector<std::string>& args) {
     uint64_t ram_bytes = 0;
     if (const auto memory = ReadHostMemory(); memory.ok()) ram_bytes = memory->total_bytes;
     findings.push_back(CheckReserve(ram_bytes));
+    findings.push_back(CheckBoost());
     findings.push_back(CheckBackup(areas));
     findings.push_back(CheckKernel());
     for (const SwapArea& area : areas) CheckArea(area, &findings);

@@ -15,7 +15,10 @@ for word in $(cat /proc/cmdline); do
     nram.swap=*) swap=${word#*=} ;;
   esac
 done
-for module in $(cat /modules/order); do insmod "/modules/$module" 2> /dev/null; done
+# In the order of their needs, which repeating finds.
+for _ in 1 2 3 4; do
+  for module in /modules/*; do insmod "$module" 2> /dev/null; done
+done
 ip link set lo up
 ip link set eth0 up
 ip addr add 10.0.2.15/24 dev eth0
@@ -31,7 +34,8 @@ finish() {
   echo "BEAT $(cut -d' ' -f1 /proc/uptime) $(awk '/^MemFree/ {f = $2} /^SwapFree/ {s = $2} END {print f, s}' /proc/meminfo)"
   sleep 1
 done) &
-echo 32768 > /proc/sys/vm/min_free_kbytes
+echo 65536 > /proc/sys/vm/min_free_kbytes
+echo 0 > /proc/sys/vm/watermark_boost_factor
 echo 100 > /proc/sys/vm/swappiness
 nram swapon "$swap" --pool="$pool" || finish "FAILED: swapon"
 NRAM_POOL=$pool nram doctor swap

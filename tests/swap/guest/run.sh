@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # A whole machine that runs out of memory: a guest with little RAM swaps to memory servers on this host, over a (virtual) network.
 #
-#   tests/swap/guest/run.sh [--rounds=N] [--memory-mib=N] [--touch-mib=N]
+#   tests/swap/guest/run.sh [--rounds=N] [--memory-mib=N] [--touch-mib=N] [--kvm]
 #
 # Needs qemu-system-x86, busybox-static and a kernel package to take a kernel from (linux-image-cloud-amd64; downloaded, not
-# installed); uses /dev/kvm if it can. Builds nothing: run `bazel build //tools/nram //tests/swap:pressure` first. The guest's
+# installed). With --kvm if this host can, else emulated: ten times slower, and the same kernel. Builds nothing: run `bazel build //tools/nram //tests/swap:pressure` first. The guest's
 # console goes to standard output. Exit codes: 0 passed; 1 failed; 2 stalled (no sign of life for a minute).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -13,8 +13,10 @@ top=$(cd "$here/../../.." && pwd)
 rounds=3
 memory=384
 touch_mib=900
+accelerator=tcg
 for word in "$@"; do
   case "$word" in
+    --kvm) accelerator=kvm ;;
     --rounds=*) rounds=${word#*=} ;;
     --memory-mib=*) memory=${word#*=} ;;
     --touch-mib=*) touch_mib=${word#*=} ;;
@@ -37,14 +39,13 @@ trap cleanup EXIT
 
 # The kernel, and those of its modules that the guest needs.
 image=$(apt-cache depends linux-image-cloud-amd64 | awk '/Depends: linux-image-/ {print $2; exit}')
-(cd "$work" && apt-get download -qq "$image" && dpkg-deb -x "$image"*.deb kernel)
+(cd "$work" && apt-get -o APT::Sandbox::User=root download -qq "$image" && dpkg-deb -x "$image"*.deb kernel)
 root=$work/root
 mkdir -p "$root"/{bin,proc,sys,dev,run,tmp,modules,lib64,etc}
 for module in virtio virtio_ring virtio_pci_legacy_dev virtio_pci_modern_dev virtio_pci failover net_failover virtio_net fuse loop; do
   file=$(find "$work/kernel" -name "$module.ko*" | head -1)
   [ -n "$file" ] || continue  # built in
   cp "$file" "$root/modules/"
-  echo "$(basename "$file")" >> "$root/modules/order"
 done
 # Programs and the libraries that they ask for.
 busybox=$(command -v busybox)
@@ -66,21 +67,23 @@ chmod +x "$root/init"
 "$nram" up --servers=2 --donate=$((touch_mib + 256))M > /dev/null
 # The host is 10.0.2.2 to the guest, and what listens on its loopback can be reached there.
 pool=$(sed -n 's/^.*:\([0-9]*\)$/10.0.2.2:\1/p' "$NRAM_STATE_DIR/pool" | paste -sd,)
-accelerator=tcg
-[ ! -w /dev/kvm ] || accelerator=kvm:tcg
 echo "run.sh: a guest with $memory MiB of RAM touches $touch_mib MiB, $rounds rounds, accelerator $accelerator"
 
 stall() {
-  echo "run.sh: STALLED: no sign of life for a minute; the guest's tasks:" >&2
-  tail -5 "$work/console" >&2
+  echo "run.sh: STALLED: no sign of life for a minute; what the guest's kernel says:" >&2
+  "$here/ask.py" "$work" || true
+  sed -n "$((lines + 1)),\$p" "$work/console" >&2
   kill -KILL "$qemu" 2> /dev/null || true
   exit 2
 }
-qemu-system-x86_64 -machine accel=$accelerator -cpu max -smp 2 -m "$memory" -nographic -no-reboot \
+qemu-system-x86_64 -machine accel=$accelerator -cpu max -smp 2 -m "$memory" -display none -no-reboot \
+  -chardev "socket,id=console,path=$work/serial,server=on,wait=off,logfile=$work/console" -serial chardev:console \
+  -monitor "unix:$work/monitor,server=on,wait=off" \
   -kernel "$(find "$work/kernel/boot" -name 'vmlinuz-*')" -initrd "$work/initrd" \
-  -append "console=ttyS0 panic=-1 quiet nram.pool=$pool nram.rounds=$rounds nram.mib=$touch_mib nram.swap=$((touch_mib + 64))M" \
-  -netdev user,id=net -device virtio-net-pci,netdev=net > "$work/console" 2>&1 < /dev/null &
+  -append "console=ttyS0 panic=-1 loglevel=4 sysrq_always_enabled nram.pool=$pool nram.rounds=$rounds nram.mib=$touch_mib nram.swap=$((touch_mib + 64))M" \
+  -netdev user,id=net -device virtio-net-pci,netdev=net > "$work/qemu.log" 2>&1 < /dev/null &
 qemu=$!
+touch "$work/console"
 lines=0
 silent=0
 while kill -0 "$qemu" 2> /dev/null; do

@@ -1,0 +1,26 @@
+#!/usr/bin/python3
+"""ask.py DIRECTORY: has the guest's kernel say, by breaks on its console, what memory holds (m), which tasks wait for what (w),
+and what all tasks do (t). DIRECTORY has the sockets of QEMU's monitor and of the console."""
+
+import socket
+import sys
+import time
+
+for key in "9mwt":
+    monitor = socket.socket(socket.AF_UNIX)
+    monitor.connect(sys.argv[1] + "/monitor")
+    time.sleep(0.3)
+    monitor.sendall(b"chardev-send-break console\n")
+    time.sleep(0.3)
+    console = socket.socket(socket.AF_UNIX)
+    console.connect(sys.argv[1] + "/serial")
+    console.sendall(key.encode())
+    # What nobody reads is lost, also to the log.
+    console.settimeout(0.5)
+    until = time.monotonic() + 10
+    while time.monotonic() < until:
+        try:
+            console.recv(65536)
+        except socket.timeout:
+            pass
+    console.close()
