@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tools/man.py NAME SECTION SUMMARY: turns a --help text on the standard input into a man page, so that both say the same."""
+"""tools/man.py NAME SECTION SUMMARY: makes a man page of a --help text on standard input: both say the same."""
 
 import re
 import sys
@@ -19,12 +19,18 @@ def main():
     synopsis = []
     while lines and (lines[0].startswith("usage:") or (synopsis and lines[0].strip())):
         synopsis.append(re.sub(r"^usage:", "", lines.pop(0)).strip())
-    print(f'.TH {escape(name).upper()} {section} {time.strftime("%Y-%m-%d")} nram nram\n.SH NAME\n{escape(name)} \\- {escape(summary)}')
+    print(
+        f'.TH {escape(name).upper()} {section} {time.strftime("%Y-%m-%d")} nram nram\n'
+        f'.SH NAME\n{escape(name)} \\- {escape(summary)}'
+    )
     print(".SH SYNOPSIS\n.nf\n" + "\n".join(escape(line) for line in synopsis) + "\n.fi\n.SH DESCRIPTION")
     filled = True
     for line in lines:
         if line.startswith("example:"):
-            print((".fi\n" if not filled else "") + f".SH EXAMPLE\n.nf\n{escape(line.removeprefix('example:').strip())}\n.fi")
+            print(
+                (".fi\n" if not filled else "")
+                + f".SH EXAMPLE\n.nf\n{escape(line.removeprefix('example:').strip())}\n.fi"
+            )
             filled = True
             continue
         # Tables of flags and commands keep their columns.

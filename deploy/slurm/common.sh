@@ -1,5 +1,6 @@
 # What the scripts for Slurm share: sourced, not run. Settings may be changed in /etc/nram/slurm.conf:
-#   NRAM_JOB_DONATE   what each node of a job lends to the job's pool (--donate; default auto: what it has, less a reserve)
+#   NRAM_JOB_DONATE   what each node of a job lends to the job's pool (--donate; default auto: what it has, less a
+# reserve)
 #   NRAM_JOB_PORT     the first of the ports; each job takes two of the 2000 from there (default 7100)
 #   NRAM_JOB_FLAGS    further flags of nram-memserver
 # The nodes of a job must reach each other on these ports, and nobody else should: nram does not authenticate yet.

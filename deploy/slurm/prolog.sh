@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Slurm Prolog, on each node of a job, as root: starts a memory server that lives as long as the job, and writes the host
-# file that names those of all its nodes. Install: Prolog=/etc/nram/slurm/prolog.sh and PrologFlags=Alloc in slurm.conf.
+# Slurm Prolog, on each node of a job, as root: starts a memory server that lives as long as the job, and writes the
+# host file that names those of all its nodes. Install: Prolog=/etc/nram/slurm/prolog.sh and PrologFlags=Alloc in
+# slurm.conf.
 set -euo pipefail
 . "$(dirname "$(readlink -f "$0")")/common.sh"
 
@@ -12,7 +13,8 @@ skip() {
 }
 
 mkdir -p "$job_directory"
-nodes=$(scontrol show hostnames "${SLURM_JOB_NODELIST:-${SLURM_NODELIST:-$(hostname -s)}}") || skip "scontrol does not say which nodes it has"
+nodes=$(scontrol show hostnames "${SLURM_JOB_NODELIST:-${SLURM_NODELIST:-$(hostname -s)}}") ||
+  skip "scontrol does not say which nodes it has"
 for node in $nodes; do echo "$node:$job_port"; done > "$job_directory/pool.new"
 mv "$job_directory/pool.new" "$job_directory/pool"
 

@@ -47,10 +47,12 @@ expect 1 "start a local one with \`nram up\`" "$nram" sort --memory=64M -o "$dir
 # The same bytes, within the memory that was stated.
 report=$("$nram" sort --memory=64M --json -o "$directory/out" "$input" 2>&1)
 cmp "$directory/out" "$directory/expected" || fail "not what sort makes of it"
-jq -e ".runs > 1 and .input_bytes == $bytes and .memory_peak_bytes < 1.1 * .memory_limit_bytes" <<< "$report" > /dev/null ||
+jq -e ".runs > 1 and .input_bytes == $bytes and
+       .memory_peak_bytes < 1.1 * .memory_limit_bytes" <<< "$report" > /dev/null ||
   fail "the report: $report"
 expect_clean "a sort"
-"$nram" sort --memory=64M --scratch="$directory" < "$input" | cmp - "$directory/expected" || fail "through pipes and a file"
+"$nram" sort --memory=64M --scratch="$directory" < "$input" | cmp - "$directory/expected" ||
+  fail "through pipes and a file"
 "$nram" sort -nrS 64M -k1,1 -o "$directory/out" "$input"
 LC_ALL=C sort -nr -k1,1 "$input" | cmp - "$directory/out" || fail "sort's letters"
 rm "$directory/out"
@@ -58,7 +60,8 @@ rm "$directory/out"
 # A pool that is too small is told before anything is read, with the numbers.
 "$nram" down > /dev/null
 "$nram" up --servers=1 --donate=64M > /dev/null
-expect 1 "the pool is too small: the scratch takes" "$nram" sort --memory=50M -o "$directory/out" "$input" "$input" "$input"
+expect 1 "the pool is too small: the scratch takes" \
+  "$nram" sort --memory=50M -o "$directory/out" "$input" "$input" "$input"
 expect_clean "a pool that is too small"
 # Of a pipe the size is not known: told when it is full.
 expect 1 "full" bash -c "cat '$input' '$input' '$input' | '$nram' sort --memory=50M -o '$directory/out'"

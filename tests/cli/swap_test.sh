@@ -66,7 +66,8 @@ expect 1 "there is no swap area named swap" "$nram" swapoff swap
 # A pool of this host's own RAM is warned of.
 expect 0 "run on this very machine" "$nram" swapon 64M --priority=5 "${protection[@]}"
 grep -q "$("$nram" swaps --json | jq -r '.[0].device')" /proc/swaps || fail "the kernel does not have it"
-"$nram" swaps --json | jq -e '.[0] | .active and .daemon_alive and .priority == 5 and .size_bytes == 67108864' > /dev/null ||
+"$nram" swaps --json |
+  jq -e '.[0] | .active and .daemon_alive and .priority == 5 and .size_bytes == 67108864' > /dev/null ||
   fail "swaps: $("$nram" swaps --json)"
 expect 1 "there is a swap area named swap" "$nram" swapon 32M "${protection[@]}"
 expect 0 "another" "$nram" swapon 16M --name=another --json "${protection[@]}"
@@ -78,7 +79,8 @@ expect 0 "" "$nram" swapoff
 expect_nothing "swapoff"
 
 # What it reserved is free again.
-[ "$("$nram" df --json | jq '[.. | .promised_bytes? // empty] | add')" -lt 40000000 ] || fail "room stays reserved: $("$nram" df --json)"
+[ "$("$nram" df --json | jq '[.. | .promised_bytes? // empty] | add')" -lt 40000000 ] ||
+  fail "room stays reserved: $("$nram" df --json)"
 
 # Its daemon is killed: told, and taken away only by force.
 "$nram" swapon 64M "${protection[@]}" > /dev/null 2>&1

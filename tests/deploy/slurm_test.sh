@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# deploy/slurm in an environment that looks like a job's: scontrol and the node's name are stubs, the memory server is real.
+# deploy/slurm in an environment that looks like a job's: scontrol and the node's name are stubs, the memory server is
+# real.
 set -euo pipefail
 
 nram=$(readlink -f "$1")
@@ -39,12 +40,14 @@ job=$NRAM_RUN_DIR/job-$SLURM_JOB_ID
 [ -s "$job/pool" ] || fail "no host file"
 said=$("$scripts/task_prolog.sh")
 [ "$said" = "export NRAM_POOL=$job/pool" ] || fail "the task prolog says: $said"
-NRAM_POOL=$job/pool "$nram" df > "$directory/df" || fail "the pool does not answer: $(cat "$directory/df" "$job/memserver.log")"
+NRAM_POOL=$job/pool "$nram" df > "$directory/df" ||
+  fail "the pool does not answer: $(cat "$directory/df" "$job/memserver.log")"
 grep -q 128 "$directory/df" || fail "df says: $(cat "$directory/df")"
 
 pid=$(cat "$job/memserver.pid")
 "$scripts/epilog.sh" || fail "the epilog"
-[ "$(cat "/proc/$pid/comm" 2> /dev/null)" != nram-memserver ] || [ "$(awk '/^State/ {print $2}' "/proc/$pid/status")" = Z ] ||
+[ "$(cat "/proc/$pid/comm" 2> /dev/null)" != nram-memserver ] ||
+  [ "$(awk '/^State/ {print $2}' "/proc/$pid/status")" = Z ] ||
   fail "the memory server still runs"
 [ ! -e "$job" ] || fail "something of the job is left"
 "$scripts/epilog.sh" || fail "the epilog, a second time"

@@ -1,12 +1,13 @@
 #!/usr/bin/python3
 """The pressure harness: does a machine that swaps to the pool ever stall, or get a wrong byte?
 
-usage: tests/swap/harness.py --nram=PROGRAM --pressure=PROGRAM [--runs=N] [--only=WORD] [--seed=N] [--mib=N] [--limit-mib=N]
-                             [--seconds=N]
+usage: tests/swap/harness.py --nram=PROGRAM --pressure=PROGRAM [--runs=N] [--only=WORD] [--seed=N]
+                             [--mib=N] [--limit-mib=N] [--seconds=N]
 
-Each run takes the next scenario: programs with verified contents far beyond a memory cgroup, on swap in a pool of two servers on this
-machine, which are killed, frozen, slowed down or cut off meanwhile. A run that takes longer than its deadline is a stall: the kernel
-stacks of all processes that wait in it are printed, and the harness ends. Needs root, loop devices and the memory cgroup (v1).
+Each run takes the next scenario: programs with verified contents far beyond a memory cgroup, on swap in a pool of two
+servers on this machine, which are killed, frozen or slowed down meanwhile. A run that takes longer than its deadline
+is a stall: the kernel stacks of all processes that wait in it are printed, and the harness ends. Needs root, loop
+devices and the memory cgroup (v1).
 """
 
 import argparse
@@ -108,7 +109,11 @@ class Harness:
         done = self.nram(*words, check=False)
         if "CAP_SYS_RESOURCE" in done.stderr:
             if not self.seen["without protection (no CAP_SYS_RESOURCE here)"]:
-                print("CAP_SYS_RESOURCE is not here: swapping without the daemon's protection", file=sys.stderr, flush=True)
+                print(
+                    "CAP_SYS_RESOURCE is not here: swapping without the daemon's protection",
+                    file=sys.stderr,
+                    flush=True,
+                )
             self.seen["without protection (no CAP_SYS_RESOURCE here)"] += 1
             self.nram(*words, "--unprotected")
         elif done.returncode != 0:
@@ -119,8 +124,13 @@ class Harness:
         self.nram("down")
 
     def start(self, mode, mib, seconds):
-        program = subprocess.Popen([self.options.pressure, mode, str(mib), str(seconds), str(self.random.getrandbits(60))],
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=self.cgroup.join)
+        program = subprocess.Popen(
+            [self.options.pressure, mode, str(mib), str(seconds), str(self.random.getrandbits(60))],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=self.cgroup.join,
+        )
         self.programs.append(program)
         return program
 
@@ -163,7 +173,9 @@ class Harness:
                 self.seen["times that 95 % were collected within 5 s"] += 1
                 return
             if time.monotonic() > until:
-                raise Failure(f"{area['stored_bytes'] // MIB} MiB are not collected {COLLECT_S} s after the programs' end")
+                raise Failure(
+                    f"{area['stored_bytes'] // MIB} MiB are not collected {COLLECT_S} s after the programs' end"
+                )
             time.sleep(0.05)
 
     # Scenarios.
@@ -187,7 +199,9 @@ class Harness:
     def with_page_cache(self):
         path = "/var/tmp/nram-swap-test.data"
         subprocess.run(["dd", "if=/dev/zero", f"of={path}", "bs=1M", "count=512"], capture_output=True, check=True)
-        reader = subprocess.Popen(["sh", "-c", f"while :; do cat {path} > /dev/null; done"], preexec_fn=self.cgroup.join)
+        reader = subprocess.Popen(
+            ["sh", "-c", f"while :; do cat {path} > /dev/null; done"], preexec_fn=self.cgroup.join
+        )
         try:
             for _ in range(2):
                 self.start("random", self.options.mib // 2, self.options.seconds)
@@ -200,11 +214,19 @@ class Harness:
     def builds(self):
         source = f"{self.directory}/unit.cc"
         with open(source, "w") as file:
-            file.write("#include <map>\n#include <regex>\n#include <string>\nint main() { std::map<std::string, std::regex> m; return m.size(); }\n")
+            file.write(
+                "#include <map>\n#include <regex>\n#include <string>\n"
+                "int main() { std::map<std::string, std::regex> m; return m.size(); }\n"
+            )
         self.start("random", self.options.mib - 64, self.options.seconds + 1)
         for number in range(2):
-            done = subprocess.run(["g++", "-O2", "-o", f"{self.directory}/unit{number}", source], capture_output=True, text=True,
-                                  preexec_fn=self.cgroup.join, timeout=STALL_S)
+            done = subprocess.run(
+                ["g++", "-O2", "-o", f"{self.directory}/unit{number}", source],
+                capture_output=True,
+                text=True,
+                preexec_fn=self.cgroup.join,
+                timeout=STALL_S,
+            )
             if done.returncode != 0 or subprocess.run([f"{self.directory}/unit{number}"]).returncode != 0:
                 raise Failure(f"the compiler under pressure: {done.stderr[-300:]}")
         self.finish()
@@ -262,8 +284,18 @@ class Harness:
         self.tear_down(force=True)
         self.set_up()
 
-    SCENARIOS = [four_random, one_sequential, fork_storm, with_page_cache, frozen_server, slow_server, builds, swapoff_under_load,
-                 killed_server, killed_daemon]
+    SCENARIOS = [
+        four_random,
+        one_sequential,
+        fork_storm,
+        with_page_cache,
+        frozen_server,
+        slow_server,
+        builds,
+        swapoff_under_load,
+        killed_server,
+        killed_daemon,
+    ]
 
     def run(self):
         scenarios = [scenario for scenario in self.SCENARIOS if self.options.only in scenario.__name__]
@@ -278,17 +310,35 @@ class Harness:
             try:
                 scenario(self)
             except (Failure, subprocess.TimeoutExpired) as failure:
-                print(f"run {number + 1}, {scenario.__name__}, seed {self.options.seed}: {failure}", file=sys.stderr, flush=True)
+                print(
+                    f"run {number + 1}, {scenario.__name__}, seed {self.options.seed}: {failure}",
+                    file=sys.stderr,
+                    flush=True,
+                )
                 stacks()
                 for log in glob.glob(f"{self.directory}/state/*.log") + glob.glob(f"{self.directory}/state/swap/*/log"):
                     with open(log) as file:
                         print(f"--- {log}\n{file.read()[-2000:]}", file=sys.stderr)
                 raise
             self.seen[scenario.__name__] += 1
-            print(f"run {number + 1} of {self.options.runs}: {scenario.__name__}, {time.monotonic() - started:.1f} s", flush=True)
+            print(
+                f"run {number + 1} of {self.options.runs}: {scenario.__name__}, {time.monotonic() - started:.1f} s",
+                flush=True,
+            )
         self.tear_down()
-        print(json.dumps({"runs": self.options.runs, "seconds": round(time.monotonic() - began), "stalls": 0, "wrong_bytes": 0,
-                          "longest_pause_ms": self.pause_ms, **self.seen}, indent=1))
+        print(
+            json.dumps(
+                {
+                    "runs": self.options.runs,
+                    "seconds": round(time.monotonic() - began),
+                    "stalls": 0,
+                    "wrong_bytes": 0,
+                    "longest_pause_ms": self.pause_ms,
+                    **self.seen,
+                },
+                indent=1,
+            )
+        )
 
     def close(self):
         for program in self.programs:

@@ -121,7 +121,9 @@ class Bench:
     def add_directory(self, path, label=None):
         if not os.path.isdir(path):
             fail(f"{path} is no directory")
-        kinds = subprocess.run(["findmnt", "-n", "-o", "FSTYPE", "-T", path], capture_output=True, text=True).stdout.split()
+        kinds = subprocess.run(
+            ["findmnt", "-n", "-o", "FSTYPE", "-T", path], capture_output=True, text=True
+        ).stdout.split()
         kind = kinds[-1] if kinds else ""
         name = label or {"fuse.nram": "network RAM", "tmpfs": "tmpfs"}.get(kind, path)
         if any(target.label == name for target in self.targets):
@@ -148,7 +150,9 @@ class Bench:
         self.pool = f"{self.scratch}/state/pool"
         point = f"{self.scratch}/mount"
         os.mkdir(point)
-        self.cleanups.append(lambda: subprocess.run([self.tools["nram"], "umount", "--lazy", point], capture_output=True))
+        self.cleanups.append(
+            lambda: subprocess.run([self.tools["nram"], "umount", "--lazy", point], capture_output=True)
+        )
         self.run_tool("mount", point)
         return point
 
@@ -201,8 +205,15 @@ class Bench:
         self.drop_caches()
         busy, cpu = machine_ticks(), children_seconds()
         began = time.monotonic()
-        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cwd,
-                                   env={**os.environ, "LC_ALL": "C"}, preexec_fn=self.cgroup.join if limited else None)
+        process = subprocess.Popen(
+            words,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=cwd,
+            env={**os.environ, "LC_ALL": "C"},
+            preexec_fn=self.cgroup.join if limited else None,
+        )
         try:
             out, errors = process.communicate()
         finally:
@@ -223,7 +234,15 @@ class Bench:
             if (entry["row"], entry["target"]) == (row, target):
                 break
         else:
-            entry = {"row": row, "unit": unit, "lower_is_better": lower, "target": target, "values": [], "cpu": [], "busy": []}
+            entry = {
+                "row": row,
+                "unit": unit,
+                "lower_is_better": lower,
+                "target": target,
+                "values": [],
+                "cpu": [],
+                "busy": [],
+            }
             self.rows.append(entry)
         entry["values"].append(value)
         if result:
@@ -248,18 +267,28 @@ class Bench:
         shutil.copyfile(self.input, f"{target.work}/in")
 
     def check_sorted(self, target, out):
-        if os.path.getsize(out) != os.path.getsize(f"{target.work}/in") or subprocess.run(
-                ["sort", "-c", out], env={**os.environ, "LC_ALL": "C"}).returncode != 0:
+        if (
+            os.path.getsize(out) != os.path.getsize(f"{target.work}/in")
+            or subprocess.run(["sort", "-c", out], env={**os.environ, "LC_ALL": "C"}).returncode != 0
+        ):
             fail(f"{target.label}: {out} is not the sorted input")
 
     def row_sort(self, target):
         self.bring_input(target)
         out = f"{target.work}/out"
-        result, _ = self.job(target, ["sort", f"-S{self.sort_memory}b", "--parallel=2", "-T", target.work, "-o", out,
-                                      f"{target.work}/in"], self.sort_memory)
+        result, _ = self.job(
+            target,
+            ["sort", f"-S{self.sort_memory}b", "--parallel=2", "-T", target.work, "-o", out, f"{target.work}/in"],
+            self.sort_memory,
+        )
         self.check_sorted(target, out)
-        self.record(f"GNU sort, {size_text(self.size)} in {size_text(self.sort_memory)}", "s", target.label,
-                    result["seconds"], result)
+        self.record(
+            f"GNU sort, {size_text(self.size)} in {size_text(self.sort_memory)}",
+            "s",
+            target.label,
+            result["seconds"],
+            result,
+        )
 
     def row_nramsort(self, target):
         memory = max(self.sort_memory, 48 * MIB)
@@ -267,40 +296,76 @@ class Bench:
         for label, scratch in places:
             self.bring_input(target)
             out = f"{target.work}/out"
-            words = [self.tools["nram"], "sort", f"--memory={memory}", "--threads=2", f"--scratch={scratch}",
-                     f"--output={out}", f"{target.work}/in"]
+            words = [
+                self.tools["nram"],
+                "sort",
+                f"--memory={memory}",
+                "--threads=2",
+                f"--scratch={scratch}",
+                f"--output={out}",
+                f"{target.work}/in",
+            ]
             if target.pool:
                 words.insert(2, f"--pool=@{target.pool}")
             result, _ = self.job(target, words, memory)
             self.check_sorted(target, out)
-            self.record(f"nram sort, {size_text(self.size)} in {size_text(memory)}", "s", label, result["seconds"], result)
+            self.record(
+                f"nram sort, {size_text(self.size)} in {size_text(memory)}", "s", label, result["seconds"], result
+            )
             target.clear()
 
     def row_stxxl(self, target):
         sizes = [(300_000_000, 30_000_000)] + ([(2_000_000_000, 200_000_000)] if self.options.big else [])
         for size, memory in sizes:
             size, memory = size // self.scale, max(memory // self.scale, 24_000_000)
-            result, out = self.job(target, [self.tools["work"], "stxxl", target.work, str(size), str(memory)], memory,
-                                   cwd=target.work)
-            self.record(f"STXXL sort, {size_text(size)} in {size_text(memory)}", "s", target.label,
-                        json.loads(out.splitlines()[-1])["sort_s"], result)
+            result, out = self.job(
+                target, [self.tools["work"], "stxxl", target.work, str(size), str(memory)], memory, cwd=target.work
+            )
+            times = json.loads(out.splitlines()[-1])
+            result["cpu_seconds"] = times["cpu_s"]  # without filling and checking
+            self.record(
+                f"STXXL sort, {size_text(size)} in {size_text(memory)}", "s", target.label, times["sort_s"], result
+            )
 
     def row_random(self, target):
         if not shutil.which("fio"):
             return
         size, seconds = 512 * MIB // self.scale, 5 if not self.options.quick else 1
         direct = int(self.options.direct and can_direct(target.work))
-        common = ["fio", "--output-format=json", f"--directory={target.work}", "--filename=random", f"--size={size}",
-                  "--bs=4k", "--ioengine=psync", f"--direct={direct}", "--group_reporting"]
-        subprocess.run(common + ["--name=fill", "--rw=write", "--bs=1M", "--end_fsync=1"], capture_output=True, check=True)
+        common = [
+            "fio",
+            "--output-format=json",
+            f"--directory={target.work}",
+            "--filename=random",
+            f"--size={size}",
+            "--bs=4k",
+            "--ioengine=psync",
+            f"--direct={direct}",
+            "--group_reporting",
+        ]
+        subprocess.run(
+            common + ["--name=fill", "--rw=write", "--bs=1M", "--end_fsync=1"], capture_output=True, check=True
+        )
         for kind, way, jobs in (("randread", "read", 1), ("randread", "read", 4), ("randwrite", "write", 4)):
-            words = common + [f"--name={kind}", f"--rw={kind}", f"--numjobs={jobs}", f"--runtime={seconds}", "--time_based"]
+            words = common + [
+                f"--name={kind}",
+                f"--rw={kind}",
+                f"--numjobs={jobs}",
+                f"--runtime={seconds}",
+                "--time_based",
+            ]
             if kind == "randwrite":
                 words.append("--end_fsync=1")
             result, out = self.job(target, words, 16 * MIB)
-            report = json.loads(out[out.index("{"):])
-            self.record(f"random 4 KiB {way}s, {jobs} job{'s' if jobs > 1 else ''}", "IOPS", target.label,
-                        report["jobs"][0][way]["iops"], result, lower=False)
+            report = json.loads(out[out.index("{") :])
+            self.record(
+                f"random 4 KiB {way}s, {jobs} job{'s' if jobs > 1 else ''}",
+                "IOPS",
+                target.label,
+                report["jobs"][0][way]["iops"],
+                result,
+                lower=False,
+            )
 
     def row_meta(self, target):
         count = 10_000 // self.scale
@@ -321,8 +386,12 @@ class Bench:
                 os.read(fd, 8192)
                 os.close(fd)
 
-        steps = (("create 4 KiB files", create), ("stat files", lambda: [os.stat(path) for path in paths]),
-                 ("read 4 KiB files", read), ("unlink files", lambda: [os.unlink(path) for path in paths]))
+        steps = (
+            ("create 4 KiB files", create),
+            ("stat files", lambda: [os.stat(path) for path in paths]),
+            ("read 4 KiB files", read),
+            ("unlink files", lambda: [os.unlink(path) for path in paths]),
+        )
         for name, step in steps:
             self.drop_caches()
             began = time.monotonic()
@@ -350,9 +419,14 @@ class Bench:
     def results(self):
         for entry in self.rows:
             entry["median"] = statistics.median(entry["values"])
-        return {"machine": machine(), "rounds": 1 if self.options.quick else self.options.rounds,
-                "cgroup": self.cgroup.path is not None, "caches_dropped": os.geteuid() == 0,
-                "direct": self.options.direct, "rows": self.rows}
+        return {
+            "machine": machine(),
+            "rounds": 1 if self.options.quick else self.options.rounds,
+            "cgroup": self.cgroup.path is not None,
+            "caches_dropped": os.geteuid() == 0,
+            "direct": self.options.direct,
+            "rows": self.rows,
+        }
 
     def close(self):
         for cleanup in reversed(self.cleanups):
@@ -400,13 +474,24 @@ def can_direct(directory):
 
 def machine():
     with open("/proc/cpuinfo") as file:
-        model = next((line.split(":")[1].strip() for line in file if line.startswith("model name")), "unknown processor")
+        model = next(
+            (line.split(":")[1].strip() for line in file if line.startswith("model name")), "unknown processor"
+        )
     with open("/proc/meminfo") as file:
         memory = int(file.readline().split()[1]) * 1024
-    commit = subprocess.run(["git", "-C", os.path.dirname(os.path.abspath(__file__)), "rev-parse", "--short", "HEAD"],
-                            capture_output=True, text=True).stdout.strip()
-    return {"processor": model, "processors": os.cpu_count(), "memory_gib": round(memory / (1 << 30)),
-            "kernel": os.uname().release, "date": time.strftime("%Y-%m-%d"), "commit": commit}
+    commit = subprocess.run(
+        ["git", "-C", os.path.dirname(os.path.abspath(__file__)), "rev-parse", "--short", "HEAD"],
+        capture_output=True,
+        text=True,
+    ).stdout.strip()
+    return {
+        "processor": model,
+        "processors": os.cpu_count(),
+        "memory_gib": round(memory / (1 << 30)),
+        "kernel": os.uname().release,
+        "date": time.strftime("%Y-%m-%d"),
+        "commit": commit,
+    }
 
 
 def print_table(results):
@@ -417,17 +502,27 @@ def print_table(results):
         print(f"\n{row} ({entries[0]['unit']}{'' if entries[0]['lower_is_better'] else ', more is better'})")
         for entry in entries:
             value = entry["median"]
-            text = f"  {entry['target']:<24} {value:>12,.0f}" if value >= 1000 else f"  {entry['target']:<24} {value:>12.3g}"
+            text = (
+                f"  {entry['target']:<24} {value:>12,.0f}"
+                if value >= 1000
+                else f"  {entry['target']:<24} {value:>12.3g}"
+            )
             text += f"  [{min(entry['values']):.4g} {max(entry['values']):.4g}]".ljust(24)
             if reference:
                 text += f"  {value / reference:6.2f} x tmpfs"
             if entry["cpu"]:
-                text += f"  {statistics.median(entry['cpu']):7.2f} s of its own on a processor, machine {statistics.median(entry['busy']) * 100:3.0f} % busy"
+                cpu, busy = statistics.median(entry['cpu']), statistics.median(entry['busy'])
+                text += f"  {cpu:7.2f} s of its own on a processor, machine {busy * 100:3.0f} % busy"
             print(text)
-    print(f"\n{results['rounds']} rounds, alternating; medians [least most]. "
-          + ("Jobs on all but tmpfs in a memory cgroup of their memory and 150 MB; " if results["cgroup"] else
-             "No memory cgroup could be made (root?), so the page cache may have served some of it; ")
-          + ("caches dropped before each run." if results["caches_dropped"] else "caches not dropped (not root)."))
+    print(
+        f"\n{results['rounds']} rounds, alternating; medians [least most]. "
+        + (
+            "Jobs on all but tmpfs in a memory cgroup of their memory and 150 MB; "
+            if results["cgroup"]
+            else "No memory cgroup could be made (root?), so the page cache may have served some of it; "
+        )
+        + ("caches dropped before each run." if results["caches_dropped"] else "caches not dropped (not root).")
+    )
 
 
 def main():

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
-"""ask.py DIRECTORY: has the guest's kernel say, by breaks on its console, what memory holds (m), which tasks wait for what (w),
-and what all tasks do (t). DIRECTORY has the sockets of QEMU's monitor and of the console."""
+"""ask.py DIRECTORY: has the guest's kernel say, by breaks on its console, what memory holds (m),
+which tasks wait for what (w), and what all tasks do (t). DIRECTORY has the sockets of QEMU's monitor and of the
+console."""
 
 import socket
 import sys

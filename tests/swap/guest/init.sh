@@ -31,7 +31,8 @@ finish() {
 }
 # The host watches for these: without them for too long the machine hangs.
 (while :; do
-  echo "BEAT $(cut -d' ' -f1 /proc/uptime) $(awk '/^MemFree/ {f = $2} /^SwapFree/ {s = $2} END {print f, s}' /proc/meminfo)"
+  echo "BEAT $(cut -d' ' -f1 /proc/uptime)" \
+    "$(awk '/^MemFree/ {f = $2} /^SwapFree/ {s = $2} END {print f, s}' /proc/meminfo)"
   sleep 1
 done) &
 echo 65536 > /proc/sys/vm/min_free_kbytes

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# A whole machine that runs out of memory: a guest with little RAM swaps to memory servers on this host, over a (virtual) network.
+# A whole machine that runs out of memory: a guest with little RAM swaps to memory servers on this host, over a
+# (virtual) network.
 #
 #   tests/swap/guest/run.sh [--rounds=N] [--memory-mib=N] [--touch-mib=N] [--kvm]
 #
-# Needs qemu-system-x86, busybox-static and a kernel package to take a kernel from (linux-image-cloud-amd64; downloaded, not
-# installed). With --kvm if this host can, else emulated: ten times slower, and the same kernel. Builds nothing: run `bazel build //tools/nram //tests/swap:pressure` first. The guest's
-# console goes to standard output. Exit codes: 0 passed; 1 failed; 2 stalled (no sign of life for a minute).
+# Needs qemu-system-x86, busybox-static and a kernel package to take a kernel from (linux-image-cloud-amd64; downloaded,
+# not installed). With --kvm if this host can, else emulated: ten times slower, and the same kernel. Builds nothing: run
+# `bazel build //tools/nram //tests/swap:pressure` first. The guest's console goes to standard output. Exit codes: 0
+# passed; 1 failed; 2 stalled (no sign of life for a minute).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/../../.." && pwd)
@@ -42,7 +44,8 @@ image=$(apt-cache depends linux-image-cloud-amd64 | awk '/Depends: linux-image-/
 (cd "$work" && apt-get -o APT::Sandbox::User=root download -qq "$image" && dpkg-deb -x "$image"*.deb kernel)
 root=$work/root
 mkdir -p "$root"/{bin,proc,sys,dev,run,tmp,modules,lib64,etc}
-for module in virtio virtio_ring virtio_pci_legacy_dev virtio_pci_modern_dev virtio_pci failover net_failover virtio_net fuse loop; do
+for module in virtio virtio_ring virtio_pci_legacy_dev virtio_pci_modern_dev virtio_pci \
+  failover net_failover virtio_net fuse loop; do
   file=$(find "$work/kernel" -name "$module.ko*" | head -1)
   [ -n "$file" ] || continue  # built in
   cp "$file" "$root/modules/"
@@ -50,7 +53,9 @@ done
 # Programs and the libraries that they ask for.
 busybox=$(command -v busybox)
 cp "$busybox" "$root/bin/busybox"
-for applet in sh mount insmod ip cat cut awk sleep sync poweroff dd grep tr rm mkdir echo head; do ln -s busybox "$root/bin/$applet"; done
+for applet in sh mount insmod ip cat cut awk sleep sync poweroff dd grep tr rm mkdir echo head; do
+  ln -s busybox "$root/bin/$applet"
+done
 programs=("$nram" "$top/bazel-bin/fsd/nram-fsd" "$top/bazel-bin/tests/swap/pressure" "$(command -v mkswap)")
 for program in "${programs[@]}"; do
   cp -L "$program" "$root/bin/"
@@ -76,11 +81,12 @@ stall() {
   kill -KILL "$qemu" 2> /dev/null || true
   exit 2
 }
+settings="nram.pool=$pool nram.rounds=$rounds nram.mib=$touch_mib nram.swap=$((touch_mib + 64))M"
 qemu-system-x86_64 -machine accel=$accelerator -cpu max -smp 2 -m "$memory" -display none -no-reboot \
   -chardev "socket,id=console,path=$work/serial,server=on,wait=off,logfile=$work/console" -serial chardev:console \
   -monitor "unix:$work/monitor,server=on,wait=off" \
   -kernel "$(find "$work/kernel/boot" -name 'vmlinuz-*')" -initrd "$work/initrd" \
-  -append "console=ttyS0 panic=-1 loglevel=4 sysrq_always_enabled nram.pool=$pool nram.rounds=$rounds nram.mib=$touch_mib nram.swap=$((touch_mib + 64))M" \
+  -append "console=ttyS0 panic=-1 loglevel=4 sysrq_always_enabled $settings" \
   -netdev user,id=net -device virtio-net-pci,netdev=net > "$work/qemu.log" 2>&1 < /dev/null &
 qemu=$!
 touch "$work/console"
