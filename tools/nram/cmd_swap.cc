@@ -177,8 +177,8 @@ int RunSwaps(const std::vector<std::string>& args) {
            FormatByteSize(area.size_bytes).c_str(), FormatByteSize(area.used_bytes).c_str(),
            asked ? FormatByteSize(bytes).c_str() : "?", FormatByteSize(area.discarded_bytes).c_str(), area.priority,
            area.active && area.daemon_alive ? "on"
-           : area.active                    ? "its daemon is gone: nram swapoff --force"
-                                            : "left over: nram swapoff --force");
+           : !area.daemon_alive             ? "its daemon is gone: nram swapoff --force"
+                                            : "being set up or taken down");
   }
   if (json) std::cout << out.dump(2) << std::endl;
   return 0;

@@ -5,12 +5,16 @@
 #include <fcntl.h>
 #include <linux/loop.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/swap.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -44,6 +48,7 @@ namespace {
 
 constexpr uint64_t kSwapBytesMin = 16 * kMiB;
 constexpr int64_t kDaemonEndMs = 15'000;
+constexpr int64_t kGuardEndMs = 60'000;
 constexpr int kLoopTries = 16;  // others may take the number that was free a moment ago
 
 std::string SwapsDirectory() { return LocalStateDir() + "/swap"; }
@@ -213,6 +218,35 @@ void RemoveDirectory(const std::string& directory) {
   rmdir(directory.c_str());
 }
 
+// Takes the area from the kernel if its daemon dies: a device that fails every write is one that the kernel would try
+// to write to for ever, and programs with it. Then they are told (SIGBUS, or the OOM killer). A process of its own,
+// since nobody else is sure to be there.
+absl::Status StartGuard(const SwapArea& area) {
+  const UniqueFd daemon(static_cast<int>(syscall(SYS_pidfd_open, area.daemon_pid, 0)));
+  if (!daemon.valid()) return ErrnoStatus(errno, "watch the area's daemon");
+  const pid_t child = fork();
+  if (child < 0) return ErrnoStatus(errno, "fork");
+  if (child > 0) return absl::OkStatus();
+  setsid();
+  const UniqueFd nothing(open("/dev/null", O_RDWR));
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(nothing.get(), fd);
+  (void)!chdir("/");
+  prctl(PR_SET_NAME, "nram-guard");
+  // As far as it may: it must not need what it is to take away.
+  (void)WriteOomScore(-1000);
+  (void)mlockall(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT);
+  const sched_param priority{.sched_priority = 1};
+  (void)sched_setscheduler(0, SCHED_RR, &priority);
+  SwapArea look = area;
+  (void)FindActive(&look);  // once, so that its memory is there
+  pollfd waiting{daemon.get(), POLLIN, 0};
+  while (poll(&waiting, 1, -1) < 0 && errno == EINTR) {
+  }
+  // Ended by `nram swapoff`, it has no area any more.
+  if (FindActive(&look)) swapoff(area.device.c_str());
+  _exit(0);
+}
+
 // The file, with room for all of it: what is swapped out later can never be refused for lack of it.
 absl::Status MakeFile(const std::string& path, uint64_t bytes, const std::string& mount) {
   const UniqueFd file(open(path.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600));
@@ -281,7 +315,12 @@ absl::StatusOr<SwapArea> AddSwap(const SwapOptions& options) {
   if (options.priority >= 0) flags |= SWAP_FLAG_PREFER | (options.priority & SWAP_FLAG_PRIO_MASK);
   if (swapon(device.c_str(), flags) != 0) return ErrnoStatus(errno, "swapon " + device);
   std::move(undo).Cancel();
-  return Describe(options.name);
+  const SwapArea area = Describe(options.name);
+  if (const absl::Status guarded = StartGuard(area); !guarded.ok()) {
+    (void)RemoveSwap(options.name, /*force=*/true, nullptr);
+    return guarded;
+  }
+  return area;
 }
 
 absl::Status RemoveSwap(const std::string& name, bool force, void (*on_progress)(uint64_t left_bytes)) {
@@ -291,12 +330,12 @@ absl::Status RemoveSwap(const std::string& name, bool force, void (*on_progress)
   if (access(area.directory.c_str(), F_OK) != 0) {
     return absl::NotFoundError(absl::StrCat("there is no swap area named ", name, "; `nram swaps` lists them"));
   }
+  if (!force && !area.daemon_alive) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(name, ": its daemon is gone, and with it what was swapped out; programs that touch that get ",
+                     "SIGBUS. --force takes away what is left of the area"));
+  }
   if (area.active && !force) {
-    if (!area.daemon_alive) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          name, ": its daemon is gone, and with it ", FormatByteSize(area.used_bytes),
-          " that were swapped out. --force takes the area away; programs that touch those pages then get SIGBUS"));
-    }
     NRAM_ASSIGN_OR_RETURN(const HostMemory memory, ReadHostMemory());
     if (memory.available_bytes < area.used_bytes + area.used_bytes / 16) {
       return absl::ResourceExhaustedError(
@@ -307,16 +346,24 @@ absl::Status RemoveSwap(const std::string& name, bool force, void (*on_progress)
   }
   if (area.active) {
     std::atomic<bool> done{false};
-    std::thread watcher([&] {
-      SwapArea look = area;
+    SwapArea look = area;
+    std::thread watcher([&, look]() mutable {
       for (int64_t next_ns = MonotonicNs() + kNsPerSecond / 2; !done; poll(nullptr, 0, 20)) {
         if (on_progress == nullptr || MonotonicNs() < next_ns || !FindActive(&look)) continue;
         on_progress(look.used_bytes);
         next_ns = MonotonicNs() + kNsPerSecond / 2;
       }
     });
-    const int result = swapoff(area.device.c_str());
+    int result = swapoff(area.device.c_str());
     const int error = errno;
+    if (result != 0 && error == EINVAL) {
+      // The guard of a dead daemon is at it, or was faster.
+      for (const int64_t deadline_ns = DeadlineAfterMs(kGuardEndMs);
+           FindActive(&look) && MonotonicNs() < deadline_ns;) {
+        poll(nullptr, 0, 20);
+      }
+      if (!FindActive(&look)) result = 0;
+    }
     done = true;
     watcher.join();
     if (result != 0 && error == ENOMEM) {
