@@ -1,0 +1,147 @@
+#!/usr/bin/python3
+"""What swap on the pool costs beside swap on this machine's own memory by the same way, on zram and on its disk.
+
+usage: tests/swap/bench.py --nram=PROGRAM --pressure=PROGRAM [--rounds=N] [--only=LABEL] [--mib=1536] [--limit-mib=512]
+
+Programs touch --mib under a memory cgroup of --limit-mib: written, read at random for eight seconds, verified in order; by
+one process, then by four. Rounds alternate between the devices; medians. Root.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from harness import MIB, Cgroup  # noqa: E402
+
+SECONDS = 8
+
+
+def run(*words, check=True):
+    return subprocess.run(words, check=check, capture_output=True, text=True).stdout.strip()
+
+
+class NramSwap:
+    def __init__(self, options, backend):
+        self.options, self.backend = options, backend
+
+    def on(self):
+        words = [self.options.nram, "swapon", f"{self.options.mib + 256}M", f"--backend={self.backend}"]
+        if subprocess.run(words, capture_output=True).returncode != 0:
+            run(*words, "--unprotected")
+
+    def off(self):
+        run(self.options.nram, "swapoff")
+
+
+class ZramSwap:
+    def __init__(self, options):
+        self.mib = options.mib + 256
+
+    def on(self):
+        with open("/sys/block/zram0/disksize", "w") as file:
+            file.write(str(self.mib * MIB))
+        run("mkswap", "/dev/zram0")
+        run("swapon", "/dev/zram0")
+
+    def off(self):
+        run("swapoff", "/dev/zram0")
+        with open("/sys/block/zram0/reset", "w") as file:
+            file.write("1")
+
+
+class DiskSwap:
+    path = "/var/tmp/nram-swap-bench"
+
+    def __init__(self, options):
+        self.mib = options.mib + 256
+
+    def on(self):
+        run("dd", "if=/dev/zero", f"of={self.path}", "bs=1M", f"count={self.mib}")
+        os.chmod(self.path, 0o600)
+        run("mkswap", self.path)
+        run("swapon", self.path)
+
+    def off(self):
+        run("swapoff", self.path)
+        os.unlink(self.path)
+
+
+def measure(options, cgroup, processes):
+    programs = [
+        subprocess.Popen(
+            [options.pressure, "reread", str(options.mib // processes), str(SECONDS), str(number)],
+            stdout=subprocess.PIPE,
+            text=True,
+            preexec_fn=cgroup.join,
+        )
+        for number in range(processes)
+    ]
+    reports = []
+    for program in programs:
+        out, _ = program.communicate(timeout=600)
+        if program.returncode != 0:
+            sys.exit(f"bench.py: a program ended with {program.returncode}")
+        reports.append(json.loads(out))
+    return {
+        "write MiB/s": options.mib / max(report["write_s"] for report in reports),
+        "random faults/s": sum(report["faults"] / report["random_s"] for report in reports),
+        "verify MiB/s": options.mib / max(report["verify_s"] for report in reports),
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nram", required=True)
+    parser.add_argument("--pressure", required=True)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--mib", type=int, default=1536)
+    parser.add_argument("--limit-mib", type=int, default=512)
+    options = parser.parse_args()
+    directory = tempfile.mkdtemp(prefix="nram-swap-test-", dir="/tmp")
+    os.environ["NRAM_STATE_DIR"] = f"{directory}/state"
+    run(options.nram, "up", "--servers=2", f"--donate={options.mib + 256}M")
+    cgroup = Cgroup(options.limit_mib)
+    devices = {
+        "pool": NramSwap(options, "pool"),
+        "memory": NramSwap(options, "memory"),
+        "zram": ZramSwap(options),
+        "disk": DiskSwap(options),
+    }
+    values = {}
+    try:
+        for number in range(options.rounds):
+            for label, device in devices.items():
+                if options.only not in label:
+                    continue
+                device.on()
+                try:
+                    for processes in (1, 4):
+                        for name, value in measure(options, cgroup, processes).items():
+                            values.setdefault((processes, name), {}).setdefault(label, []).append(value)
+                finally:
+                    device.off()
+                print(f"round {number + 1} of {options.rounds}: {label}", file=sys.stderr, flush=True)
+    finally:
+        cgroup.close()
+        run(options.nram, "down", check=False)
+        subprocess.run(["rm", "-rf", directory])
+    for (processes, name), row in values.items():
+        medians = {label: statistics.median(value) for label, value in row.items()}
+        ratio = (
+            f", pool {medians['pool'] / medians['memory']:.2f} of memory" if {"pool", "memory"} <= set(medians) else ""
+        )
+        print(
+            f"{processes} process{'es' if processes > 1 else ''}, {name}: "
+            + ", ".join(f"{label} {value:,.0f}" for label, value in medians.items())
+            + ratio
+        )
+
+
+if __name__ == "__main__":
+    main()
