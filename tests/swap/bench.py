@@ -3,8 +3,8 @@
 
 usage: tests/swap/bench.py --nram=PROGRAM --pressure=PROGRAM [--rounds=N] [--only=LABEL] [--mib=1536] [--limit-mib=512]
 
-Programs touch --mib under a memory cgroup of --limit-mib: written, read at random for eight seconds, verified in order; by
-one process, then by four. Rounds alternate between the devices; medians. Root.
+Programs touch --mib under a memory cgroup of --limit-mib: written, read at random for eight seconds, verified in
+order; by one process, then by four. Rounds alternate between the devices; medians. Root.
 """
 
 import argparse
