@@ -173,6 +173,7 @@ TEST(PoolTest, RoomThatATrimKeepsIsThereAgain) {
     }
   }
   // And without it, the room is anybody's, as soon as he hears of it.
+  for (uint64_t at = 0; at < kBytes; at += kMiB) ASSERT_TRUE(mine->Write(at, Bytes(data)).ok());
   ASSERT_TRUE(mine->Trim(0, kBytes).ok());
   const int64_t deadline_ns = DeadlineAfterMs(20'000);
   greedy_end += 8 * kMiB;

@@ -239,7 +239,7 @@ absl::string_view Order::Extract(const Key& key, absl::string_view record) const
       --end;  // the separator after the field is none of it
     }
   }
-  return begin < end ? absl::string_view(begin, static_cast<size_t>(end - begin)) : absl::string_view();
+  return begin < end ? absl::string_view(begin, static_cast<size_t>(end - begin)) : absl::string_view(begin, 0);
 }
 
 uint64_t Order::KeyPrefix(absl::string_view record) const {
