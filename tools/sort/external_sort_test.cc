@@ -19,6 +19,12 @@
 namespace nram {
 namespace {
 
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr int kRounds = 10;  // the sanitizers are slow
+#else
+constexpr int kRounds = 40;
+#endif
+
 class ExternalSortTest : public testing::Test {
  protected:
   ExternalSortTest() : random_(TestSeed()) {
@@ -170,7 +176,7 @@ TEST_F(ExternalSortTest, ManyPassesMergeEverything) {
 }
 
 TEST_F(ExternalSortTest, KeysAndFlagsMeanWhatSortMakesOfThem) {
-  for (int round = 0; round < 40; ++round) {
+  for (int round = 0; round < kRounds; ++round) {
     SortOptions options = Options();
     options.threads = 1 + static_cast<int>(random_() % 3);
     if (random_() % 3 == 0) options.memory_bytes *= 8;
