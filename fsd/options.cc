@@ -76,6 +76,10 @@ absl::Status FsdOptions::Validate() const {
   if (backend != Backend::kPool && !pool.empty()) {
     return absl::InvalidArgumentError("--pool needs --backend=pool");
   }
+  if (swap && backend == Backend::kNull) {
+    return absl::InvalidArgumentError(
+        "--backend=null forgets what it is given: no place for swap; expected pool or memory");
+  }
   return absl::OkStatus();
 }
 

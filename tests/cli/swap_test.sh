@@ -56,6 +56,8 @@ expect_nothing "a try"
 expect 2 "how large?" "$nram" swapon
 expect 2 "is not a size" "$nram" swapon plenty
 expect 2 "expected at least 16.0 MiB" "$nram" swapon 1M
+expect 1 "forgets what it is given" "$nram" swapon 64M --backend=null
+expect_nothing "a backend that forgets"
 expect 2 "is no name" "$nram" swapon 64M --name=../x
 expect 1 "the pool has not 1.00 GiB to spare" "$nram" swapon 1G "${protection[@]}"
 expect_nothing "more than the pool has"
