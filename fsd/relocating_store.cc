@@ -35,7 +35,9 @@ class RelocatingFile : public BlockFile {
     return ForEachRun(offset, from.size(), [&](BlockFile* file, uint8_t layer, uint64_t at, uint64_t bytes) {
       const absl::Span<const std::byte> part = from.subspan(at - offset, bytes);
       absl::Status status = file->Write(at, part);
-      while (IsLost(status) && layer + 1 < kLayersMax) {
+      // Part of a page cannot go elsewhere without the rest.
+      const bool whole = at % kPageBytes == 0 && bytes % kPageBytes == 0;
+      while (IsLost(status) && whole && layer + 1 < kLayersMax) {
         NRAM_ASSIGN_OR_RETURN(layer, NextLayer(layer));
         status = layers_[layer]->Write(at, part);
         if (status.ok()) SetLayer(at, bytes, layer);

@@ -1,0 +1,144 @@
+// Files that outlive servers: whatever dies, a read gives what was written last, or an error.
+
+#include "fsd/relocating_store.h"
+
+#include <map>
+#include <random>
+#include <set>
+
+#include "base/test_seed.h"
+#include "base/units.h"
+#include "gtest/gtest.h"
+
+namespace nram {
+namespace {
+
+// Spans on servers that can die; what a dead one held is lost, and nothing can be written there. New files place their
+// spans on those that live.
+struct Servers {
+  std::set<int> dead;
+  int next = 0;
+};
+
+class MortalFile : public BlockFile {
+ public:
+  explicit MortalFile(Servers* servers) : servers_(servers) {}
+  absl::Status Read(uint64_t offset, absl::Span<std::byte> to) override {
+    for (uint64_t at = 0; at < to.size(); at += kChunkBytes) {
+      const auto place = places_.find((offset + at) / kSpanBytes);
+      if (place != places_.end() && servers_->dead.count(place->second) > 0) return absl::DataLossError("lost");
+      const auto chunk = chunks_.find(offset + at);
+      std::fill_n(to.data() + at, kChunkBytes, chunk != chunks_.end() ? chunk->second : std::byte{0});
+    }
+    return absl::OkStatus();
+  }
+  absl::Status Write(uint64_t offset, absl::Span<const std::byte> from) override {
+    for (uint64_t at = 0; at < from.size(); at += kChunkBytes) {
+      const auto [place, placed] = places_.try_emplace((offset + at) / kSpanBytes, servers_->next);
+      if (servers_->dead.count(place->second) > 0) return absl::UnavailableError("dead");
+      chunks_[offset + at] = from[at];
+    }
+    return absl::OkStatus();
+  }
+  absl::Status Trim(uint64_t offset, uint64_t length) override {
+    for (uint64_t at = offset; at < offset + length; at += kChunkBytes) {
+      const auto place = places_.find(at / kSpanBytes);
+      if (place != places_.end() && servers_->dead.count(place->second) > 0) return absl::UnavailableError("dead");
+      chunks_.erase(at);
+    }
+    return absl::OkStatus();
+  }
+  absl::Status Reserve(uint64_t, uint64_t) override { return absl::OkStatus(); }
+
+ private:
+  Servers* const servers_;
+  std::map<uint64_t, int> places_;
+  std::map<uint64_t, std::byte> chunks_;
+};
+
+class MortalStore : public BlockStore {
+ public:
+  explicit MortalStore(Servers* servers) : servers_(servers) {}
+  absl::StatusOr<std::unique_ptr<BlockFile>> Create() override { return std::make_unique<MortalFile>(servers_); }
+  void Destroy(std::vector<std::unique_ptr<BlockFile>>) override {}
+  StoreCapacity Capacity() const override { return {}; }
+
+ private:
+  Servers* const servers_;
+};
+
+TEST(RelocatingStoreTest, ReadsGiveWhatWasWrittenLastOrAnError) {
+  constexpr uint64_t kPages = 4 * kPagesPerSpan;
+  std::mt19937_64 random(TestSeed());
+  for (int round = 0; round < 20; ++round) {
+    Servers servers;
+    const auto store = NewRelocatingStore(std::make_unique<MortalStore>(&servers));
+    const std::unique_ptr<BlockFile> file = store->Create().value();
+    ASSERT_TRUE(file->Reserve(0, kPages * kPageBytes).ok());
+    std::map<uint64_t, std::byte> model;  // what each page was last written with, or holes
+    uint64_t reads = 0, losses = 0, writes_after_death = 0;
+    for (int i = 0; i < 3'000; ++i) {
+      const uint64_t count = 1 + random() % 16;
+      const uint64_t first = random() % (kPages - count);
+      std::vector<std::byte> data(count * kPageBytes);
+      switch (random() % 8) {
+        case 0:
+          if (random() % 60 == 0) servers.dead.insert(servers.next++);
+          break;
+        case 1:
+          if (file->Trim(first * kPageBytes, data.size()).ok()) {
+            for (uint64_t page = first; page < first + count; ++page) model.erase(page);
+          }
+          break;
+        case 2:
+        case 3:
+        case 4: {
+          const std::byte fill{static_cast<uint8_t>(1 + random() % 255)};
+          std::fill(data.begin(), data.end(), fill);
+          ASSERT_TRUE(file->Write(first * kPageBytes, data).ok());
+          for (uint64_t page = first; page < first + count; ++page) model[page] = fill;
+          writes_after_death += servers.dead.empty() ? 0 : 1;
+          break;
+        }
+        default: {
+          for (uint64_t page = first; page < first + count; ++page) {
+            ++reads;
+            std::vector<std::byte> got(kPageBytes);
+            if (!file->Read(page * kPageBytes, absl::MakeSpan(got)).ok()) {
+              ++losses;
+              continue;
+            }
+            // FileData asks for pages only that hold something.
+            const auto expected = model.find(page);
+            if (expected != model.end()) {
+              ASSERT_EQ(got[0], expected->second) << "page " << page;
+            }
+          }
+        }
+      }
+    }
+    EXPECT_GT(reads, losses);
+    if (!servers.dead.empty()) {
+      EXPECT_GT(writes_after_death, 0u);
+    }
+  }
+}
+
+TEST(RelocatingStoreTest, PartOfAPageStaysWhereItsPageIs) {
+  Servers servers;
+  const auto store = NewRelocatingStore(std::make_unique<MortalStore>(&servers));
+  const std::unique_ptr<BlockFile> file = store->Create().value();
+  ASSERT_TRUE(file->Reserve(0, kSpanBytes).ok());
+  const std::vector<std::byte> page(kPageBytes, std::byte{7});
+  ASSERT_TRUE(file->Write(0, page).ok());
+  servers.dead.insert(servers.next++);
+  std::vector<std::byte> got(kPageBytes);
+  EXPECT_FALSE(file->Write(0, absl::MakeSpan(page).subspan(0, kChunkBytes)).ok());
+  EXPECT_FALSE(file->Read(0, absl::MakeSpan(got)).ok());
+  ASSERT_TRUE(file->Write(0, page).ok());
+  ASSERT_TRUE(file->Read(0, absl::MakeSpan(got)).ok());
+  EXPECT_EQ(got, page);
+}
+
+}  // namespace
+}  // namespace nram
