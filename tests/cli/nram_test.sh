@@ -12,18 +12,7 @@ cleanup() {
 }
 trap cleanup EXIT
 
-fail() {
-  echo "FAILED: $*" >&2
-  exit 1
-}
-# expect STATUS TEXT COMMAND...: the exit status, and a text that the output has.
-expect() {
-  local status=$1 text=$2 out code=0
-  shift 2
-  out=$("$@" 2>&1) || code=$?
-  [ "$code" -eq "$status" ] || fail "$*: exit $code, expected $status: $out"
-  [[ $out == *"$text"* ]] || fail "$*: expected \"$text\" in: $out"
-}
+. "$(dirname "$0")/expect.sh"
 
 expect 1 "start a local one with \`nram up\`" "$nram" df
 expect 2 "from 1 to 64" "$nram" up --servers=0

@@ -15,18 +15,7 @@ cleanup() {
 }
 trap cleanup EXIT
 
-fail() {
-  echo "FAILED: $*" >&2
-  exit 1
-}
-# expect STATUS TEXT COMMAND...: the exit status, and a text that the output has.
-expect() {
-  local status=$1 text=$2 out code=0
-  shift 2
-  out=$("$@" 2>&1) || code=$?
-  [ "$code" -eq "$status" ] || fail "$*: exit $code, expected $status: $out"
-  [[ $out == *"$text"* ]] || fail "$*: expected \"$text\" in: $out"
-}
+. "$(dirname "$0")/expect.sh"
 # Nothing may be left in the pool, nor beside the output.
 expect_clean() {
   local regions
