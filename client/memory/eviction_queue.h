@@ -1,0 +1,34 @@
+#ifndef NRAM_CLIENT_MEMORY_EVICTION_QUEUE_H_
+#define NRAM_CLIENT_MEMORY_EVICTION_QUEUE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "absl/status/statusor.h"
+
+namespace nram {
+
+enum class Policy { kSecondChance, kFifo, kRandom };
+
+// In which order resident pages leave. Pages are known by their addresses; 8 bytes an entry. A page is in it at most
+// once (PageWord::kQueued), but may have left memory by another way meanwhile. Not thread-safe.
+class EvictionQueue {
+ public:
+  virtual ~EvictionQueue() = default;
+  // `entries`: the most it can hold; its memory is taken as it is used.
+  static absl::StatusOr<std::unique_ptr<EvictionQueue>> New(Policy policy, size_t entries);
+
+  virtual size_t size() const = 0;
+  virtual size_t capacity() const = 0;
+  // There must be room.
+  virtual void Add(uintptr_t page) = 0;
+  // Takes the next ones out, at most `max`.
+  virtual size_t Take(uintptr_t* pages, size_t max) = 0;
+  virtual void RemoveIf(const std::function<bool(uintptr_t page)>& gone) = 0;
+};
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_MEMORY_EVICTION_QUEUE_H_

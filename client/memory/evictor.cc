@@ -1,0 +1,86 @@
+#include "client/memory/evictor.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/clock.h"
+
+namespace nram {
+namespace {
+
+// At a time: enough for long runs, and yet about in the queue's order.
+constexpr uint64_t kBatchPages = 512;
+// Runs on their way to servers.
+constexpr size_t kLanes = 16;
+
+}  // namespace
+
+Evictor::Evictor(Userfault* userfault, Residency* residency, SegmentIndex* index, Counters* counters)
+    : residency_(residency), index_(index), out_(userfault, residency, counters, kLanes) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { Run(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+Evictor::~Evictor() {
+  stopping_ = true;
+  residency_->Interrupt();
+  thread_.join();
+}
+
+void Evictor::Run() {
+  pthread_setname_np(pthread_self(), "nram-evict");
+  while (!stopping_) {
+    const uint64_t wanted = residency_->Wanted();
+    if (wanted > out_.leaving_pages()) {
+      Evict(wanted - out_.leaving_pages());
+    } else if (!out_.idle()) {
+      out_.WaitAny();
+    } else {
+      residency_->AwaitWanted(DeadlineAfterMs(1'000));
+    }
+    if (const absl::Status failed = out_.TakeError(); !failed.ok()) {
+      // It stays here and is tried again; a server that is away may come back.
+      residency_->Report(failed);
+      poll(nullptr, 0, 10);
+    }
+  }
+  (void)out_.Finish();
+}
+
+void Evictor::Evict(uint64_t pages) {
+  std::array<uintptr_t, kBatchPages> keys;
+  const size_t count = residency_->Take(keys.data(), std::min(pages, kBatchPages));
+  std::sort(keys.begin(), keys.begin() + count);
+  const uint64_t before = out_.leaving_pages() + (residency_->limit_pages() - residency_->resident_pages());
+  for (size_t i = 0; i < count;) {
+    const SegmentRef segment = index_->Find(keys[i]);
+    if (!segment) {
+      ++i;
+      continue;
+    }
+    const uint64_t first = segment->PageOf(keys[i]);
+    uint64_t run = 0;
+    while (i < count && segment->Contains(keys[i]) && segment->PageOf(keys[i]) == first + run) {
+      segment->word(first + run).Clear(PageWord::kQueued);
+      ++i, ++run;
+    }
+    out_.Add(segment, first, run, PageOut::After::kDrop, /*may_stay=*/true);
+  }
+  const bool progress = out_.leaving_pages() + (residency_->limit_pages() - residency_->resident_pages()) > before;
+  if (progress) return;
+  // All were busy, pinned, or stay for another round.
+  if (out_.idle()) {
+    poll(nullptr, 0, 1);
+  } else {
+    out_.WaitAny();
+  }
+}
+
+}  // namespace nram

@@ -1,0 +1,35 @@
+#ifndef NRAM_CLIENT_MEMORY_EVICTOR_H_
+#define NRAM_CLIENT_MEMORY_EVICTOR_H_
+
+#include <atomic>
+#include <thread>
+
+#include "client/memory/page_out.h"
+#include "client/memory/residency.h"
+#include "client/memory/segment.h"
+
+namespace nram {
+
+// A thread that keeps room for faults to come: writes back and drops pages before the budget is used up, so that faults
+// need not wait for it.
+class Evictor {
+ public:
+  Evictor(Userfault* userfault, Residency* residency, SegmentIndex* index, Counters* counters);
+  // Ends the thread, after what it has under way.
+  ~Evictor();
+
+ private:
+  void Run();
+  // Takes about `pages` pages out of the queue and sends them on their way.
+  void Evict(uint64_t pages);
+
+  Residency* const residency_;
+  SegmentIndex* const index_;
+  PageOut out_;
+  std::atomic<bool> stopping_{false};
+  std::thread thread_;
+};
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_MEMORY_EVICTOR_H_

@@ -1,0 +1,54 @@
+#ifndef NRAM_CLIENT_MEMORY_GHOST_FILTER_H_
+#define NRAM_CLIENT_MEMORY_GHOST_FILTER_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace nram {
+
+// Remembers, roughly, the last pages that were noted: two bit tables, each of which takes `generation` notes in turn, so
+// that it knows the last `generation` to 2 x `generation`. Says yes of a page that was not noted in about one case of
+// eight; never no of one that was. The idea of ghost entries is 2Q's (Johnson and Shasha, VLDB 1994). A byte for each
+// page of a generation, both tables together. Thread-safe, without locks.
+class GhostFilter {
+ public:
+  explicit GhostFilter(uint64_t generation)
+      : generation_(generation), words_(WordsFor(generation)), tables_(new std::atomic<uint64_t>[2 * words_]()) {}
+
+  void Note(uintptr_t page) {
+    const uint64_t count = noted_.fetch_add(1, std::memory_order_relaxed);
+    const uint64_t table = count / generation_ % 2;
+    if (count % generation_ == 0) {
+      for (size_t i = 0; i < words_; ++i) tables_[table * words_ + i].store(0, std::memory_order_relaxed);
+    }
+    const uint64_t bit = BitOf(page);
+    tables_[table * words_ + bit / 64].fetch_or(uint64_t{1} << (bit % 64), std::memory_order_relaxed);
+  }
+  bool Knows(uintptr_t page) const {
+    const uint64_t bit = BitOf(page);
+    const uint64_t mask = uint64_t{1} << (bit % 64);
+    return ((tables_[bit / 64].load(std::memory_order_relaxed) |
+             tables_[words_ + bit / 64].load(std::memory_order_relaxed)) &
+            mask) != 0;
+  }
+  size_t memory_bytes() const { return 2 * words_ * sizeof(uint64_t); }
+
+ private:
+  // Four bits a page a table.
+  static size_t WordsFor(uint64_t generation) { return static_cast<size_t>(generation * 4 / 64 + 1); }
+  uint64_t BitOf(uintptr_t page) const {
+    return static_cast<uint64_t>((static_cast<unsigned __int128>(page / 4096 * 0x9E3779B97F4A7C15) * (words_ * 64)) >>
+                                 64);
+  }
+
+  const uint64_t generation_;
+  const size_t words_;
+  const std::unique_ptr<std::atomic<uint64_t>[]> tables_;
+  std::atomic<uint64_t> noted_{0};
+};
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_MEMORY_GHOST_FILTER_H_

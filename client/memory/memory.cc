@@ -1,0 +1,259 @@
+#include "client/memory/memory.h"
+
+#include <glog/logging.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/status.h"
+
+namespace nram {
+namespace {
+
+constexpr uint64_t kWindowBytesMax = kMiB;
+constexpr uint64_t kWindowBytesMin = 16 * kKiB;
+constexpr size_t kBuffers = 16;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Memory>> Memory::Open(MemoryOptions options) {
+  if (options.page_bytes == 0 || options.page_bytes % kPageBytes != 0 ||
+      options.page_bytes > MemoryOptions::kPageBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("page size ", options.page_bytes, ": expected a multiple of 4096 up to 1 MiB"));
+  }
+  const uint64_t least =
+      std::max(MemoryOptions::kBudgetBytesMin, MemoryOptions::kBudgetPagesMin * options.page_bytes);
+  if (options.budget_bytes < least || options.budget_bytes > kRegionBytesMax) {
+    return absl::InvalidArgumentError(absl::StrCat("budget of ", FormatByteSize(options.budget_bytes), ": expected ",
+                                                   FormatByteSize(least), " or more with pages of ",
+                                                   FormatByteSize(options.page_bytes)));
+  }
+  if (options.handlers < 1 || options.handlers > 64) {
+    return absl::InvalidArgumentError(absl::StrCat(options.handlers, " handlers: expected 1 to 64"));
+  }
+  if (options.on_loss == nullptr) {
+    options.on_loss = [](void* address, size_t length, const std::string& reason) {
+      fprintf(stderr, "nram: the page at %p cannot be had: %s; who touches it gets SIGBUS\n", address, reason.c_str());
+    };
+  }
+  auto memory = std::unique_ptr<Memory>(new Memory(std::move(options)));
+  NRAM_RETURN_IF_ERROR(memory->Start());
+  return memory;
+}
+
+absl::Status Memory::Start() {
+  NRAM_ASSIGN_OR_RETURN(userfault_, Userfault::Open());
+  NRAM_ASSIGN_OR_RETURN(pool_, Pool::Open(options_.pool));
+  const uint64_t window_bytes =
+      std::max(options_.page_bytes, std::clamp(std::bit_floor(options_.budget_bytes / 128), kWindowBytesMin,
+                                               kWindowBytesMax) / options_.page_bytes * options_.page_bytes);
+  const uint64_t window_pages = window_bytes / options_.page_bytes;
+  // The budget is for pages wherever they are: in place, in a buffer on their way, in a handler's hands.
+  const uint64_t limit_pages =
+      (options_.budget_bytes - kBuffers * window_bytes) / options_.page_bytes - options_.handlers;
+  NRAM_ASSIGN_OR_RETURN(residency_, Residency::New(options_.policy, limit_pages, window_pages, &index_));
+  PageInOptions in;
+  in.page_bytes = options_.page_bytes;
+  in.window_pages = window_pages;
+  in.buffers = kBuffers;
+  in.timeout_ms = options_.pool.io_timeout_ms;
+  in.on_loss = options_.on_loss;
+  NRAM_ASSIGN_OR_RETURN(page_in_, PageIn::New(in, userfault_.get(), &index_, residency_.get(), &counters_));
+  evictor_ = std::make_unique<Evictor>(userfault_.get(), residency_.get(), &index_, &counters_);
+  stop_fd_ = UniqueFd(eventfd(0, EFD_CLOEXEC));
+  if (!stop_fd_.valid()) return ErrnoStatus(errno, "eventfd");
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  for (uint32_t i = 0; i < options_.handlers; ++i) handlers_.emplace_back([this] { HandleFaults(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return absl::OkStatus();
+}
+
+void Memory::HandleFaults() {
+  pthread_setname_np(pthread_self(), "nram-fault");
+  absl::StatusOr<Mapping> buffer = Mapping::Anonymous(options_.page_bytes);
+  CHECK(buffer.ok()) << buffer.status();
+  // One handler is woken for one fault, and always the same one if it is free: its caches are warm.
+  const UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
+  PCHECK(epoll.valid());
+  for (const int fd : {userfault_->fd(), page_in_->arrived_fd(), stop_fd_.get()}) {
+    epoll_event event = {.events = EPOLLIN, .data = {.fd = fd}};
+    if (fd != stop_fd_.get()) event.events |= EPOLLEXCLUSIVE;
+    PCHECK(epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd, &event) == 0);
+  }
+  while (true) {
+    epoll_event events[3];
+    const int count = epoll_wait(epoll.get(), events, 3, -1);
+    PCHECK(count >= 0 || errno == EINTR);
+    for (int i = 0; i < count; ++i) {
+      const int fd = events[i].data.fd;
+      if (fd == stop_fd_.get()) return;
+      if (fd == page_in_->arrived_fd()) page_in_->HandleArrived();
+      if (Userfault::Fault fault; fd == userfault_->fd() && userfault_->Read(&fault, 1) == 1) {
+        page_in_->Handle(fault, buffer->data());
+      }
+    }
+  }
+}
+
+Memory::~Memory() { (void)Close(); }
+
+absl::Status Memory::Close() {
+  absl::Status first_error;
+  while (std::byte* const base = index_.First()) {
+    absl::Status status = Unmap(base);
+    if (!status.ok() && index_.Find(reinterpret_cast<uintptr_t>(base))) {
+      // It is kept, but cannot be written: the handle goes all the same.
+      if (first_error.ok()) first_error = status;
+      index_.Find(reinterpret_cast<uintptr_t>(base))->abandoned = true;
+      status = Unmap(base);
+    }
+    if (first_error.ok()) first_error = status;
+  }
+  if (stop_fd_.valid() && !handlers_.empty()) {
+    const uint64_t one = 1;
+    PCHECK(write(stop_fd_.get(), &one, sizeof(one)) == sizeof(one));
+    for (std::thread& handler : handlers_) handler.join();
+    handlers_.clear();
+  }
+  evictor_.reset();
+  return first_error;
+}
+
+absl::StatusOr<std::unique_ptr<Region>> Memory::OpenRegion(const MapRequest& request, uint64_t* length) {
+  if (request.kind == MapKind::kNew) {
+    RegionOptions how;
+    how.gc = !request.keep;
+    how.name = request.name;
+    how.size_bytes = *length;
+    return pool_->CreateRegion(how);
+  }
+  NRAM_ASSIGN_OR_RETURN(auto region,
+                        pool_->AttachRegion(request.name, request.kind == MapKind::kReadOnly ? AttachMode::kReadOnly
+                                                                                             : AttachMode::kOwner));
+  const uint64_t size = (region->size_bytes() + options_.page_bytes - 1) / options_.page_bytes * options_.page_bytes;
+  if (request.length == 0) *length = size;
+  if (*length == 0 || *length > size) {
+    return absl::InvalidArgumentError(absl::StrCat("length ", request.length, ": region \"", request.name, "\" has ",
+                                                   region->size_bytes(), " bytes"));
+  }
+  return region;
+}
+
+absl::StatusOr<std::byte*> Memory::Map(const MapRequest& request) {
+  const bool attaches = request.kind != MapKind::kNew;
+  if (request.length > kRegionBytesMax / 2 || (request.length == 0 && !attaches)) {
+    return absl::InvalidArgumentError(absl::StrCat("length ", request.length, ": expected 1 to 2^61 bytes"));
+  }
+  if (request.name.size() > 255 || (request.name.empty() && (attaches || request.keep))) {
+    return absl::InvalidArgumentError("a region that is attached or kept needs a name, of 1 to 255 bytes");
+  }
+  uint64_t length = (request.length + options_.page_bytes - 1) / options_.page_bytes * options_.page_bytes;
+  // Local things first: they cost nothing to give back.
+  NRAM_ASSIGN_OR_RETURN(auto region, OpenRegion(request, &length));
+  const auto abandon = [&](absl::Status status) {
+    if (request.kind == MapKind::kNew) (void)region->Destroy();
+    return status;
+  };
+  if (request.kind != MapKind::kReadOnly) {
+    if (absl::Status status = region->Reserve(0, length); !status.ok()) {
+      return abandon(Annotate(status, absl::StrCat("mapping ", FormatByteSize(length))));
+    }
+  }
+  const uint64_t align = std::max(request.align, std::bit_ceil(options_.page_bytes));
+  auto space = Mapping::Anonymous(length, align);
+  auto words = Mapping::Anonymous((length / options_.page_bytes + 4095) / 4096 * 4096);
+  if (!space.ok() || !words.ok()) {
+    return abandon(absl::ResourceExhaustedError(absl::StrCat(
+        "no addresses are left in this process for ", FormatByteSize(length), " (", space.status().message(),
+        "; a limit set by ulimit -v, or vm.max_map_count?)")));
+  }
+  // All that a child would see are zeros: it is to see nothing.
+  PCHECK(madvise(space->data(), length, MADV_DONTFORK) == 0);
+  (void)madvise(space->data(), length, MADV_NOHUGEPAGE);  // EINVAL: the kernel has none
+  const bool read_only = request.kind == MapKind::kReadOnly;
+  if (absl::Status status = userfault_->Register(space->data(), length, !read_only); !status.ok()) {
+    return abandon(status);
+  }
+  if (read_only) PCHECK(mprotect(space->data(), length, PROT_READ) == 0);
+  auto segment = std::make_unique<Segment>(*std::move(space), *std::move(words), options_.page_bytes,
+                                           std::move(region));
+  segment->read_only = read_only;
+  segment->keep = request.keep;
+  if (attaches) {
+    for (uint64_t page = 0; page < segment->pages(); ++page) {
+      segment->word(page).Change(PageState::kEmpty, PageState::kRemote);
+    }
+  }
+  std::byte* const base = segment->base();
+  index_.Add(std::move(segment));
+  mapped_bytes_ += length;
+  return base;
+}
+
+absl::Status Memory::Unmap(const void* base) {
+  SegmentRef found = index_.Find(reinterpret_cast<uintptr_t>(base));
+  if (!found || found->base() != base) {
+    return absl::InvalidArgumentError("no nram mapping begins at this address");
+  }
+  if (found->keep && !found->read_only && !found->abandoned) {
+    const uint64_t pages = found->pages();
+    NRAM_RETURN_IF_ERROR(FlushPages({found.Share(), 0, pages}));
+  }
+  std::unique_ptr<Segment> segment = index_.Remove(base);
+  found.Reset();
+  if (segment == nullptr) return absl::InvalidArgumentError("no nram mapping begins at this address any more");
+  page_in_->Forget(*segment);
+  // Operations under way end by their deadlines.
+  while (segment->users.load() > 0) poll(nullptr, 0, 1);
+  residency_->Remove(*segment);
+  uint64_t resident = 0;
+  for (uint64_t page = 0; page < segment->pages(); ++page) resident += IsResident(segment->word(page).state());
+  residency_->ReturnRoom(resident);
+  pinned_pages_ -= segment->pinned_pages;
+  mapped_bytes_ -= segment->length();
+  userfault_->Unregister(segment->base(), segment->length());
+  if (segment->keep || segment->read_only) return absl::OkStatus();
+  // What a server that does not answer still has is collected with the lease.
+  (void)segment->region->Destroy();
+  return absl::OkStatus();
+}
+
+uint64_t Memory::LengthOf(const void* base) const {
+  const SegmentRef segment = index_.Find(reinterpret_cast<uintptr_t>(base));
+  return segment && segment->base() == base ? segment->length() : 0;
+}
+
+bool Memory::Contains(const void* address) const {
+  return static_cast<bool>(index_.Find(reinterpret_cast<uintptr_t>(address)));
+}
+
+bool Memory::SameSegment(const void* a, const void* b) const {
+  return index_.Find(reinterpret_cast<uintptr_t>(a)).get() == index_.Find(reinterpret_cast<uintptr_t>(b)).get();
+}
+
+uint64_t Memory::resident_bytes() const {
+  return residency_->resident_pages() * options_.page_bytes + page_in_->buffer_bytes() +
+         options_.handlers * options_.page_bytes;
+}
+
+uint64_t Memory::metadata_bytes() const {
+  uint64_t bytes = residency_->metadata_bytes();
+  index_.ForEach([&](const Segment& segment) {
+    bytes += sizeof(segment) + segment.pages() * sizeof(PageWord) + segment.region->memory_bytes();
+  });
+  return bytes;
+}
+
+}  // namespace nram

@@ -1,0 +1,117 @@
+#ifndef NRAM_CLIENT_MEMORY_MEMORY_H_
+#define NRAM_CLIENT_MEMORY_MEMORY_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/fd.h"
+#include "client/memory/counters.h"
+#include "client/memory/eviction_queue.h"
+#include "client/memory/evictor.h"
+#include "client/memory/page_in.h"
+#include "client/memory/residency.h"
+#include "client/memory/segment.h"
+#include "client/memory/userfault.h"
+#include "client/pool/pool.h"
+
+namespace nram {
+
+struct MemoryOptions {
+  static constexpr uint64_t kBudgetBytesMin = 4 * kMiB;
+  static constexpr uint64_t kBudgetPagesMin = 64;
+  static constexpr uint64_t kPageBytesMax = kMiB;
+
+  PoolOptions pool;
+  uint64_t budget_bytes = 256 * kMiB;
+  uint64_t page_bytes = kPageBytes;
+  uint32_t handlers = 4;
+  Policy policy = Policy::kSecondChance;
+  // See PageInOptions. Null: a line on stderr.
+  std::function<void(void* address, size_t length, const std::string& reason)> on_loss;
+};
+
+enum class MapKind { kNew, kReadOnly, kAttach };
+
+struct MapRequest {
+  uint64_t length = 0;  // bytes; 0 with kReadOnly and kAttach: all
+  uint64_t align = 0;   // of the address, a power of two; 0: a page
+  std::string name;
+  MapKind kind = MapKind::kNew;
+  bool keep = false;
+};
+
+// Address ranges of this process whose pages live in a pool, and the threads that bring and take them; the engine behind
+// nram.h, whose contracts are the ones that hold. Thread-safe.
+//
+// Three parties share the pages' states (page_state.h): PageIn answers faults, PageOut writes back and drops, both on
+// behalf of the handler threads, the evictor or a caller; Residency counts what is here.
+class Memory {
+ public:
+  static absl::StatusOr<std::unique_ptr<Memory>> Open(MemoryOptions options);
+  // Unmaps everything; what kept regions had not flushed is lost if it cannot be written (Close tells).
+  ~Memory();
+  absl::Status Close();
+
+  absl::StatusOr<std::byte*> Map(const MapRequest& request);
+  absl::Status Unmap(const void* base);
+  // 0 if no mapping begins there.
+  uint64_t LengthOf(const void* base) const;
+  bool Contains(const void* address) const;
+  bool SameSegment(const void* a, const void* b) const;
+
+  absl::Status SetReadAhead(void* address, ReadAhead mode);
+  absl::Status Prefetch(void* address, uint64_t length);
+  absl::Status Evict(void* address, uint64_t length);
+  absl::Status Pin(void* address, uint64_t length);
+  absl::Status Unpin(void* address, uint64_t length);
+  absl::Status Drop(void* address, uint64_t length);
+  absl::Status Flush(void* address, uint64_t length);
+
+  const Counters& counters() const { return counters_; }
+  const MemoryOptions& options() const { return options_; }
+  uint64_t mapped_bytes() const { return mapped_bytes_; }
+  uint64_t resident_bytes() const;
+  uint64_t metadata_bytes() const;
+
+ private:
+  struct Pages {
+    SegmentRef segment;
+    uint64_t first = 0;
+    uint64_t count = 0;
+    uint64_t end() const { return first + count; }
+  };
+
+  explicit Memory(MemoryOptions options) : options_(std::move(options)) {}
+  absl::Status Start();
+  void HandleFaults();
+  // Those that [address, address + length) touches, or, if `inner`, that lie in it.
+  absl::StatusOr<Pages> FindPages(void* address, uint64_t length, bool inner = false) const;
+  absl::StatusOr<std::unique_ptr<Region>> OpenRegion(const MapRequest& request, uint64_t* length);
+  absl::Status FlushPages(const Pages& pages);
+  absl::Status DropPages(const Pages& pages);
+  // Makes a page kBusy whatever it is; false if it is empty, or was not to be had in time.
+  absl::StatusOr<bool> Seize(Segment* segment, uint64_t page, PageState* was, int64_t deadline_ns);
+
+  const MemoryOptions options_;
+  Counters counters_;
+  std::atomic<uint64_t> mapped_bytes_{0};
+  std::atomic<uint64_t> pinned_pages_{0};
+  std::unique_ptr<Pool> pool_;
+  std::unique_ptr<Userfault> userfault_;
+  SegmentIndex index_;
+  std::unique_ptr<Residency> residency_;
+  std::unique_ptr<PageIn> page_in_;
+  std::unique_ptr<Evictor> evictor_;
+  UniqueFd stop_fd_;
+  std::vector<std::thread> handlers_;
+};
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_MEMORY_MEMORY_H_

@@ -1,0 +1,294 @@
+#ifndef NRAM_CLIENT_MEMORY_NRAM_HPP_
+#define NRAM_CLIENT_MEMORY_NRAM_HPP_
+
+// nram.h for C++17 and later: handles that close themselves, exceptions, arrays, and allocators for containers. Nothing
+// here does more than nram.h, whose promises hold; header only.
+//
+//   nram::memory::Memory memory;                               // the pool and the budget from the environment
+//   nram::memory::Array<double> numbers(memory, 1ull << 33);   // 64 GiB of zeros
+//   std::vector<int, nram::memory::Allocator<int>> v(memory);  // its elements are in nram memory
+//   nram::memory::MemoryResource resource(memory);
+//   std::pmr::unordered_map<int, std::pmr::string> map(&resource);
+//
+// Lifetime: a Memory must outlive every array, resource, allocator and container that was made from it. It may be moved
+// meanwhile.
+//
+// Threads: different objects may be used at the same time. One object: its const members may, the others may not. The
+// memory itself, the allocators and the resources are as free as plain memory and malloc.
+//
+// Waiting: touching an element may wait for a server, as any page fault may wait for a disk. Functions wait for at most
+// the timeout of the options (10 s) when a server is away.
+//
+// Errors: std::system_error with the errno of nram.h and the text of nram_error(); std::bad_alloc from allocators and
+// resources, as containers expect. Destructors do not throw; call Close() or Unmap() to hear of what fails there.
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory_resource>
+#include <new>
+#include <stdexcept>
+#include <system_error>
+#include <type_traits>
+#include <utility>
+
+#include "nram.h"
+
+namespace nram::memory {
+
+namespace internal {
+
+// Right after a call that failed.
+[[noreturn]] inline void ThrowLastError() {
+  const int error = errno;
+  throw std::system_error(error, std::generic_category(), nram_error());
+}
+
+// std::bad_array_new_length if the product is no size_t.
+inline std::size_t Bytes(std::size_t count, std::size_t element_bytes) {
+  if (count > std::numeric_limits<std::size_t>::max() / element_bytes) throw std::bad_array_new_length();
+  return count * element_bytes;
+}
+
+inline void* Allocate(nram_t* handle, std::size_t bytes, std::size_t alignment) {
+  if (bytes == 0) bytes = 1;
+  void* const block = alignment <= alignof(std::max_align_t) ? nram_malloc(handle, bytes)
+                                                             : nram_aligned_alloc(handle, alignment, bytes);
+  if (block == nullptr) throw std::bad_alloc();
+  return block;
+}
+
+}  // namespace internal
+
+// The defaults, to change before they go to Memory.
+inline nram_options DefaultOptions() {
+  nram_options options{};
+  nram_options_init(&options);
+  return options;
+}
+
+// A pool that is open, and a budget of local memory. Owns the nram_t. A Memory that was moved from, or closed, is good
+// for nothing but being assigned to and destroyed.
+class Memory {
+ public:
+  // Opens as nram_open() does; `pool` as there, NULL: from the environment. Throws std::system_error: EINVAL for
+  // options out of range, EIO, EPERM, ENOTSUP.
+  explicit Memory(const char* pool = nullptr) : handle_(nram_open(pool, nullptr)) {
+    if (handle_ == nullptr) internal::ThrowLastError();
+  }
+  Memory(const char* pool, const nram_options& options) : handle_(nram_open(pool, &options)) {
+    if (handle_ == nullptr) internal::ThrowLastError();
+  }
+  Memory(Memory&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  Memory& operator=(Memory&& other) noexcept {
+    if (this != &other) {
+      if (handle_ != nullptr) nram_close(handle_);
+      handle_ = std::exchange(other.handle_, nullptr);
+    }
+    return *this;
+  }
+  ~Memory() {
+    if (handle_ != nullptr) nram_close(handle_);
+  }
+
+  // As the destructor, but throws std::system_error when nram_close() fails; the handle is gone in either case. A
+  // second call does nothing.
+  void Close() {
+    nram_t* const handle = std::exchange(handle_, nullptr);
+    if (handle != nullptr && nram_close(handle) != 0) internal::ThrowLastError();
+  }
+
+  // For the functions of nram.h; still owned by this object. NULL after a move or Close().
+  nram_t* get() const { return handle_; }
+
+  // Counters, see nram.h. Does not wait for servers. Throws std::system_error.
+  nram_stats Stats() const {
+    nram_stats stats{};
+    stats.size = sizeof stats;
+    if (nram_get_stats(handle_, &stats) != 0) internal::ThrowLastError();
+    return stats;
+  }
+
+ private:
+  nram_t* handle_;
+};
+
+// A mapping of elements, which begin as zero bytes. Owns the mapping; the elements are used as those of a plain array,
+// and like a std::span it gives T& whether or not the Array itself is const. Array<const T> is for reading only.
+template <typename T>
+class Array {
+  static_assert(std::is_trivially_copyable_v<T> && std::is_trivially_destructible_v<T>,
+                "elements are bytes that come and go: no constructor or destructor would run");
+  static_assert(alignof(T) <= 4096, "mappings begin at pages of 4096 bytes");
+
+ public:
+  using element_type = T;
+  using value_type = std::remove_cv_t<T>;
+  using size_type = std::size_t;
+  using iterator = T*;
+  using const_iterator = T*;
+  // As a count: all that follow.
+  static constexpr std::size_t kRest = std::numeric_limits<std::size_t>::max();
+
+  // No elements, no mapping.
+  Array() = default;
+
+  // `count` elements of zero bytes; 0 maps nothing. With a `name` others can attach it; `flags` may then be
+  // NRAM_MAP_KEEP. Throws std::system_error: ENOMEM if the pool has no room for all of them, EEXIST if the name is
+  // taken, and std::bad_array_new_length if their bytes are no size_t.
+  Array(Memory& memory, std::size_t count, const char* name = nullptr, int flags = 0) {
+    static_assert(!std::is_const_v<T>, "use Attach()");
+    if (count == 0) return;
+    Map(memory, internal::Bytes(count, sizeof(T)), name, flags);
+    size_ = count;
+  }
+
+  // The first `count` elements of the region of that name; 0: all that its pages hold, which can be a few more than it
+  // was made with. Array<const T> attaches for reading, as many as want to; Array<T> for writing, one process at a
+  // time. `flags` may be NRAM_MAP_KEEP. Throws std::system_error: ENOENT, or EBUSY if somebody else writes.
+  static Array Attach(Memory& memory, const char* name, std::size_t count = 0, int flags = 0) {
+    Array array;
+    array.Map(memory, internal::Bytes(count, sizeof(T)), name,
+              flags | (std::is_const_v<T> ? NRAM_MAP_READ_ONLY : NRAM_MAP_ATTACH));
+    array.size_ = count != 0 ? count : nram_length(array.handle_, array.data_) / sizeof(T);
+    return array;
+  }
+
+  Array(Array&& other) noexcept
+      : handle_(std::exchange(other.handle_, nullptr)),
+        data_(std::exchange(other.data_, nullptr)),
+        size_(std::exchange(other.size_, 0)) {}
+  // Unmaps what was here, as the destructor does.
+  Array& operator=(Array&& other) noexcept {
+    if (this != &other) {
+      if (data_ != nullptr) nram_munmap(handle_, Address(0));
+      handle_ = std::exchange(other.handle_, nullptr);
+      data_ = std::exchange(other.data_, nullptr);
+      size_ = std::exchange(other.size_, 0);
+    }
+    return *this;
+  }
+  // A kept region that cannot be flushed stays mapped until the Memory goes.
+  ~Array() {
+    if (data_ != nullptr) nram_munmap(handle_, Address(0));
+  }
+
+  // Flushes what is kept, then lets go of the elements: the array is empty then. If it throws std::system_error (EIO),
+  // all is as before. On an empty array it does nothing.
+  void Unmap() {
+    if (data_ == nullptr) return;
+    if (nram_munmap(handle_, Address(0)) != 0) internal::ThrowLastError();
+    handle_ = nullptr;
+    data_ = nullptr;
+    size_ = 0;
+  }
+
+  T* data() const { return data_; }
+  std::size_t size() const { return size_; }
+  std::size_t size_bytes() const { return size_ * sizeof(T); }
+  bool empty() const { return size_ == 0; }
+  // `i` is not checked.
+  T& operator[](std::size_t i) const { return data_[i]; }
+  T& front() const { return data_[0]; }
+  T& back() const { return data_[size_ - 1]; }
+  iterator begin() const { return data_; }
+  iterator end() const { return data_ + size_; }
+
+  // nram_advise() for the pages of `count` elements from `first` on. Throws std::system_error, and std::out_of_range if
+  // there are not so many elements. NRAM_WILL_NEED does not wait for servers, the others may. Does nothing for no
+  // elements.
+  void Advise(nram_advice advice, std::size_t first = 0, std::size_t count = kRest) const {
+    count = Checked(first, count);
+    if (count == 0) return;
+    if (nram_advise(handle_, Address(first), count * sizeof(T), advice) != 0) internal::ThrowLastError();
+  }
+  // Starts fetching; does not wait. Errors as above.
+  void Prefetch(std::size_t first = 0, std::size_t count = kRest) const { Advise(NRAM_WILL_NEED, first, count); }
+  // Waits until the servers have what was written. Errors as above, EIO if they do not get it.
+  void Flush(std::size_t first = 0, std::size_t count = kRest) const {
+    count = Checked(first, count);
+    if (count == 0) return;
+    if (nram_flush(handle_, Address(first), count * sizeof(T)) != 0) internal::ThrowLastError();
+  }
+
+ private:
+  void Map(Memory& memory, std::size_t bytes, const char* name, int flags) {
+    void* const address = nram_mmap(memory.get(), bytes, name, flags);
+    if (address == nullptr) internal::ThrowLastError();
+    handle_ = memory.get();
+    data_ = static_cast<T*>(address);
+  }
+  void* Address(std::size_t first) const { return const_cast<value_type*>(data_ + first); }
+  std::size_t Checked(std::size_t first, std::size_t count) const {
+    if (first > size_ || (count != kRest && count > size_ - first)) {
+      throw std::out_of_range("nram::memory::Array: the range goes beyond the end");
+    }
+    return count == kRest ? size_ - first : count;
+  }
+
+  nram_t* handle_ = nullptr;
+  T* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+// For the containers of std::pmr, and with them for their strings and nested containers: all that they allocate is in
+// nram memory. Resources of the same Memory are equal. allocate() throws std::bad_alloc; it and deallocate() seldom
+// wait for servers. Must outlive the containers that use it.
+class MemoryResource : public std::pmr::memory_resource {
+ public:
+  explicit MemoryResource(Memory& memory) : handle_(memory.get()) {}
+
+ private:
+  void* do_allocate(std::size_t bytes, std::size_t alignment) override {
+    return internal::Allocate(handle_, bytes, alignment);
+  }
+  void do_deallocate(void* block, std::size_t, std::size_t) override { nram_free(handle_, block); }
+  bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override {
+    const auto* const same = dynamic_cast<const MemoryResource*>(&other);
+    return same != nullptr && same->handle_ == handle_;
+  }
+
+  nram_t* handle_;
+};
+
+// For the containers of std. Allocators of the same Memory are equal; assigning or swapping containers takes the
+// allocator along, so that a moved container never copies its elements. allocate() throws std::bad_alloc.
+template <typename T>
+class Allocator {
+ public:
+  using value_type = T;
+  using propagate_on_container_copy_assignment = std::true_type;
+  using propagate_on_container_move_assignment = std::true_type;
+  using propagate_on_container_swap = std::true_type;
+  using is_always_equal = std::false_type;
+
+  // Not explicit, so that a container can be made from a Memory.
+  Allocator(Memory& memory) noexcept : handle_(memory.get()) {}
+  template <typename U>
+  Allocator(const Allocator<U>& other) noexcept : handle_(other.handle_) {}
+
+  T* allocate(std::size_t count) {
+    return static_cast<T*>(internal::Allocate(handle_, internal::Bytes(count, sizeof(T)), alignof(T)));
+  }
+  void deallocate(T* block, std::size_t) noexcept { nram_free(handle_, block); }
+
+  template <typename U>
+  bool operator==(const Allocator<U>& other) const noexcept {
+    return handle_ == other.handle_;
+  }
+  template <typename U>
+  bool operator!=(const Allocator<U>& other) const noexcept {
+    return handle_ != other.handle_;
+  }
+
+ private:
+  template <typename U>
+  friend class Allocator;
+
+  nram_t* handle_;
+};
+
+}  // namespace nram::memory
+
+#endif  // NRAM_CLIENT_MEMORY_NRAM_HPP_

@@ -1,0 +1,382 @@
+#include "client/memory/page_in.h"
+
+#include <glog/logging.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/status.h"
+
+namespace nram {
+
+absl::StatusOr<std::unique_ptr<PageIn>> PageIn::New(PageInOptions options, Userfault* userfault, SegmentIndex* index,
+                                                    Residency* residency, Counters* counters) {
+  auto in = std::unique_ptr<PageIn>(new PageIn(std::move(options), userfault, index, residency, counters));
+  in->arrived_fd_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE));
+  if (!in->arrived_fd_.valid()) return ErrnoStatus(errno, "eventfd");
+  const size_t window_bytes = in->options_.window_pages * in->options_.page_bytes;
+  NRAM_ASSIGN_OR_RETURN(in->memory_, Mapping::Anonymous((in->options_.buffers + 1) * window_bytes));
+  for (size_t i = 0; i < in->options_.buffers; ++i) {
+    in->buffers_.push_back(std::make_unique<Buffer>());
+    in->buffers_[i]->data = in->memory_.data() + i * window_bytes;
+    in->buffers_[i]->owner = in.get();
+  }
+  return in;
+}
+
+PageIn::PageIn(PageInOptions options, Userfault* userfault, SegmentIndex* index, Residency* residency,
+               Counters* counters)
+    : options_(std::move(options)),
+      userfault_(userfault),
+      index_(index),
+      residency_(residency),
+      counters_(counters),
+      streams_(options_.window_pages) {}
+
+PageIn::~PageIn() {
+  for (const auto& buffer : buffers_) CHECK(buffer->state == Buffer::State::kFree);
+}
+
+void PageIn::Handle(const Userfault::Fault& fault, std::byte* buffer) {
+  const int64_t began_ns = MonotonicNs();
+  Counters::Add(&counters_->faults, 1);
+  const SegmentRef segment = index_->Find(fault.address);
+  if (!segment) {
+    // It is being unmapped; whoever uses it still is to find that out.
+    auto* const at = reinterpret_cast<std::byte*>(fault.address / 4096 * 4096);
+    userfault_->Wake(at, 4096);
+    return;
+  }
+  const uint64_t page = segment->PageOf(fault.address);
+  PageWord& word = segment->word(page);
+  for (bool answered = false; !answered;) {
+    const PageState state = word.state();
+    switch (state) {
+      case PageState::kEmpty:
+        answered = FillZeros(segment, page, fault.write);
+        break;
+      case PageState::kRemote:
+        answered = Fetch(segment, page, fault.write, buffer);
+        break;
+      case PageState::kBusy:
+        answered = Join(segment, page);
+        break;
+      case PageState::kCleanEmpty:
+      case PageState::kClean:
+        if (fault.write_protected) {
+          answered = LetWrite(segment, page);
+          break;
+        }
+        [[fallthrough]];
+      case PageState::kDirtyEmpty:
+      case PageState::kDirty:
+      case PageState::kLost:
+        // Answered already.
+        userfault_->Wake(segment->address(page), options_.page_bytes);
+        answered = true;
+        break;
+      case PageState::kWriting:
+        if (fault.write_protected) {
+          answered = word.WaitFor(PageState::kWriting);
+        } else {
+          userfault_->Wake(segment->address(page), options_.page_bytes);
+          answered = true;
+        }
+        break;
+    }
+  }
+  Counters::Add(&counters_->wait_ns, static_cast<uint64_t>(MonotonicNs() - began_ns));
+}
+
+uint64_t PageIn::Claim(const Segment& segment, const Run& run, PageState from) {
+  uint64_t claimed = 0;
+  while (claimed < run.count && segment.word(run.at(claimed)).Change(from, PageState::kBusy)) ++claimed;
+  return claimed;
+}
+
+void PageIn::Unclaim(const SegmentRef& segment, const Run& run, PageState to) {
+  for (uint64_t i = 0; i < run.count; ++i) {
+    if (segment->word(run.at(i)).End(to)) userfault_->Wake(segment->address(run.at(i)), options_.page_bytes);
+  }
+}
+
+bool PageIn::FillZeros(const SegmentRef& segment, uint64_t page, bool write) {
+  if (!segment->word(page).Change(PageState::kEmpty, PageState::kBusy)) return false;
+  const StreamPlan plan = streams_.OnFault(*segment.get(), page, write);
+  Run run = plan.demand;
+  run.count = 1 + Claim(*segment.get(), {run.at(1), run.count - 1, run.step}, PageState::kEmpty);
+  const absl::Status room = residency_->TakeRoom(run.count, DeadlineAfterMs(options_.timeout_ms));
+  if (!room.ok()) {
+    Unclaim(segment, {run.at(1), run.count - 1, run.step}, PageState::kEmpty);
+    Lose(segment, page, std::string(room.message()));
+    return true;
+  }
+  Counters::Add(&counters_->zero_pages, run.count);
+  Install(segment, run.lowest(), run.count, memory_.data() + buffer_bytes(), plan.writable, /*empty=*/true);
+  return true;
+}
+
+bool PageIn::Fetch(const SegmentRef& segment, uint64_t page, bool write, std::byte* page_buffer) {
+  if (!segment->word(page).Change(PageState::kRemote, PageState::kBusy)) return false;
+  StreamPlan plan = streams_.OnFault(*segment.get(), page, write);
+  Run run = plan.demand;
+  Buffer* const window = run.count > 1 ? TakeBuffer() : nullptr;
+  run.count = window == nullptr ? 1 : 1 + Claim(*segment.get(), {run.at(1), run.count - 1, run.step}, PageState::kRemote);
+  // What comes after it is on its way while this is waited for; not if pages in between are here already.
+  if (plan.ahead.count > 0 && run.count == plan.demand.count) {
+    StartAhead(segment, plan.ahead, plan.writable, /*wanted=*/false);
+  }
+  std::byte* const data = window == nullptr ? page_buffer : window->data;
+  const size_t bytes = run.count * options_.page_bytes;
+  absl::Status status =
+      segment->region->Read(run.lowest() * options_.page_bytes, {data, bytes}, {.io_class = IoClass::kUrgent});
+  if (status.ok()) status = residency_->TakeRoom(run.count, DeadlineAfterMs(options_.timeout_ms));
+  if (status.ok()) {
+    Counters::Add(&counters_->fetched_bytes, bytes);
+    Counters::Add(&counters_->prefetched_bytes, bytes - options_.page_bytes);
+    if (residency_->LeftLately(segment->key(page))) segment->word(page).Set(PageWord::kReferenced);
+    Install(segment, run.lowest(), run.count, data, plan.writable, /*empty=*/false);
+  } else {
+    Unclaim(segment, {run.at(1), run.count - 1, run.step}, PageState::kRemote);
+    Lose(segment, page, std::string(status.message()));
+  }
+  if (window != nullptr) Release(window);
+  return true;
+}
+
+bool PageIn::LetWrite(const SegmentRef& segment, uint64_t page) {
+  const Run run = streams_.OnFirstWrite(*segment.get(), page);
+  uint64_t count = 0;
+  while (count < run.count) {
+    // Pages of one kind at a time, each taken while it is let through, so that the evictor does not protect it between.
+    PageState was = segment->word(run.at(count)).state();
+    if (!IsClean(was)) break;
+    const Run same{run.at(count), run.count - count, run.step};
+    const uint64_t taken = Claim(*segment.get(), same, was);
+    if (taken == 0) break;
+    const Run claimed{same.first, taken, same.step};
+    userfault_->Unprotect(segment->address(claimed.lowest()), taken * options_.page_bytes);
+    Unclaim(segment, claimed, was == PageState::kClean ? PageState::kDirty : PageState::kDirtyEmpty);
+    count += taken;
+  }
+  if (count > 0) Counters::Add(&counters_->write_faults, 1);
+  return count > 0;
+}
+
+bool PageIn::Join(const SegmentRef& segment, uint64_t page) {
+  Buffer* arrived = nullptr;
+  Run used;
+  {
+    MutexLock lock(&mu_);
+    if (!segment->word(page).WaitFor(PageState::kBusy)) return false;
+    for (const auto& buffer : buffers_) {
+      if (buffer->state == Buffer::State::kFree || buffer->segment.get() != segment.get()) continue;
+      if (page < buffer->run.lowest() || page >= buffer->run.lowest() + buffer->run.count) continue;
+      if (!std::exchange(buffer->used, true)) used = buffer->run;
+      if (buffer->state == Buffer::State::kReading) buffer->wanted = true;
+      if (buffer->state == Buffer::State::kReady) {
+        buffer->state = Buffer::State::kInstalling;
+        arrived = buffer.get();
+      }
+      break;
+    }
+  }
+  Counters::Add(&counters_->hits, 1);
+  if (used.count > 0) {
+    const StreamPlan plan = streams_.OnAheadUsed(*segment.get(), used);
+    if (plan.ahead.count > 0) StartAhead(segment, plan.ahead, plan.writable, /*wanted=*/false);
+  }
+  if (arrived != nullptr) InstallBuffer(arrived);
+  return true;
+}
+
+PageIn::Buffer* PageIn::FreeBufferLocked() {
+  Buffer* oldest = nullptr;
+  for (const auto& buffer : buffers_) {
+    if (buffer->state == Buffer::State::kFree) return buffer.get();
+    if (buffer->state != Buffer::State::kReady || buffer->wanted) continue;
+    if (oldest == nullptr || buffer->stamp < oldest->stamp) oldest = buffer.get();
+  }
+  if (oldest != nullptr) GiveUpLocked(oldest);
+  return oldest;
+}
+
+PageIn::Buffer* PageIn::TakeBuffer() {
+  MutexLock lock(&mu_);
+  Buffer* const buffer = FreeBufferLocked();
+  if (buffer != nullptr) buffer->state = Buffer::State::kInstalling;
+  return buffer;
+}
+
+void PageIn::Release(Buffer* buffer) {
+  MutexLock lock(&mu_);
+  buffer->segment.Reset();
+  buffer->state = Buffer::State::kFree;
+  freed_.SignalAll();
+}
+
+void PageIn::GiveUpLocked(Buffer* buffer) {
+  const absl::Status status = buffer->io.Wait();  // is done
+  Unclaim(buffer->segment, buffer->run, PageState::kRemote);
+  if (status.ok()) Counters::Add(&counters_->prefetch_wasted_bytes, buffer->run.count * options_.page_bytes);
+  buffer->segment.Reset();
+  buffer->state = Buffer::State::kFree;
+  freed_.SignalAll();
+}
+
+void PageIn::StartAhead(const SegmentRef& segment, const Run& run, bool writable, bool wanted) {
+  Buffer* buffer = nullptr;
+  {
+    MutexLock lock(&mu_);
+    // Its pages are claimed while it can be found by those who then meet them.
+    if (segment->word(run.first).state() != PageState::kRemote) return;
+    buffer = FreeBufferLocked();
+    if (buffer == nullptr) return;
+    const uint64_t count = Claim(*segment.get(), run, PageState::kRemote);
+    if (count == 0) return;
+    buffer->segment = segment.Share();
+    buffer->run = {run.first, count, run.step};
+    buffer->state = Buffer::State::kReading;
+    buffer->wanted = wanted;
+    buffer->used = false;
+    buffer->writable = writable;
+    buffer->stamp = ++clock_;
+  }
+  const size_t bytes = buffer->run.count * options_.page_bytes;
+  Counters::Add(&counters_->fetched_bytes, bytes);
+  Counters::Add(&counters_->prefetched_bytes, bytes);
+  segment->region->StartRead(
+      &buffer->io, buffer->run.lowest() * options_.page_bytes, {buffer->data, bytes}, {},
+      [](Io*, void* context) {
+        auto* const read = static_cast<Buffer*>(context);
+        read->owner->OnRead(read);
+      },
+      buffer);
+}
+
+void PageIn::OnRead(Buffer* buffer) {
+  MutexLock lock(&mu_);
+  buffer->state = Buffer::State::kReady;
+  if (!buffer->wanted) {
+    freed_.SignalAll();
+    return;
+  }
+  const uint64_t one = 1;
+  PCHECK(write(arrived_fd_.get(), &one, sizeof(one)) == sizeof(one));
+}
+
+void PageIn::HandleArrived() {
+  uint64_t count;
+  if (read(arrived_fd_.get(), &count, sizeof(count)) != sizeof(count)) return;
+  Buffer* arrived = nullptr;
+  {
+    MutexLock lock(&mu_);
+    for (const auto& buffer : buffers_) {
+      if (buffer->state != Buffer::State::kReady || !buffer->wanted) continue;
+      buffer->state = Buffer::State::kInstalling;
+      arrived = buffer.get();
+      break;
+    }
+  }
+  if (arrived != nullptr) InstallBuffer(arrived);
+}
+
+void PageIn::InstallBuffer(Buffer* buffer) {
+  absl::Status status = buffer->io.Wait();  // is done
+  const Run run = buffer->run;
+  if (status.ok()) status = residency_->TakeRoom(run.count, DeadlineAfterMs(options_.timeout_ms));
+  if (status.ok()) {
+    Install(buffer->segment, run.lowest(), run.count, buffer->data, buffer->writable, /*empty=*/false);
+  } else {
+    // Those who wait look again, and fetch what they need themselves or learn why not.
+    Unclaim(buffer->segment, run, PageState::kRemote);
+  }
+  Release(buffer);
+}
+
+void PageIn::Install(const SegmentRef& segment, uint64_t lowest, uint64_t count, const std::byte* data, bool writable,
+                     bool empty) {
+  const bool protect = !writable && !segment->read_only;
+  const absl::Status copied =
+      userfault_->Copy(segment->address(lowest), data, count * options_.page_bytes, protect);
+  CHECK(copied.ok()) << "filling pages at " << static_cast<void*>(segment->address(lowest)) << ": " << copied;
+  const bool dirty = writable && !segment->read_only;
+  const PageState state = empty ? (dirty ? PageState::kDirtyEmpty : PageState::kCleanEmpty)
+                                : (dirty ? PageState::kDirty : PageState::kClean);
+  Unclaim(segment, {lowest, count, 1}, state);
+  residency_->Enter(*segment.get(), lowest, count);
+}
+
+void PageIn::Lose(const SegmentRef& segment, uint64_t page, const std::string& reason) {
+  Counters::Add(&counters_->lost_pages, 1);
+  std::byte* const at = segment->address(page);
+  options_.on_loss(at, options_.page_bytes, reason);
+  const absl::Status poisoned = userfault_->Poison(at, options_.page_bytes);
+  // Before Linux 6.6 there is no way to tell the one thread: the program ends, as it does by default with SIGBUS.
+  if (!poisoned.ok()) kill(getpid(), SIGBUS);
+  if (segment->word(page).End(PageState::kLost)) userfault_->Wake(at, options_.page_bytes);
+  userfault_->Wake(at, options_.page_bytes);
+}
+
+void PageIn::Prefetch(const SegmentRef& segment, uint64_t first, uint64_t count) {
+  for (uint64_t page = first; page < first + count;) {
+    if (segment->word(page).state() != PageState::kRemote) {
+      ++page;
+      continue;
+    }
+    Run run{page, std::min(first + count - page, options_.window_pages), 1};
+    uint64_t remote = 1;
+    while (remote < run.count && segment->word(page + remote).state() == PageState::kRemote) ++remote;
+    run.count = remote;
+    {
+      MutexLock lock(&mu_);
+      // Each of them ends by the deadline of its read.
+      while (FreeBufferLocked() == nullptr) freed_.WaitUntil(&mu_, DeadlineAfterMs(100));
+    }
+    StartAhead(segment, run, /*writable=*/false, /*wanted=*/true);
+    page += run.count;
+  }
+}
+
+void PageIn::Retry(const SegmentRef& segment, uint64_t first, uint64_t count) {
+  for (uint64_t page = first; page < first + count; ++page) {
+    if (!segment->word(page).Change(PageState::kLost, PageState::kBusy)) continue;
+    PCHECK(madvise(segment->address(page), options_.page_bytes, MADV_DONTNEED) == 0);
+    Unclaim(segment, {page, 1, 1}, PageState::kRemote);
+  }
+}
+
+void PageIn::CancelAhead(const Segment& segment, uint64_t first, uint64_t count) {
+  MutexLock lock(&mu_);
+  for (const auto& buffer : buffers_) {
+    if (buffer->state != Buffer::State::kReady || buffer->wanted || buffer->segment.get() != &segment) continue;
+    if (buffer->run.lowest() < first + count && first < buffer->run.lowest() + buffer->run.count) {
+      GiveUpLocked(buffer.get());
+    }
+  }
+}
+
+void PageIn::Forget(const Segment& segment) {
+  streams_.Forget(segment);
+  MutexLock lock(&mu_);
+  while (true) {
+    bool busy = false;
+    for (const auto& buffer : buffers_) {
+      if (buffer->state == Buffer::State::kFree || buffer->segment.get() != &segment) continue;
+      if (buffer->state == Buffer::State::kReady && !buffer->wanted) {
+        GiveUpLocked(buffer.get());
+      } else {
+        busy = true;
+      }
+    }
+    if (!busy) return;
+    freed_.WaitUntil(&mu_, DeadlineAfterMs(100));
+  }
+}
+
+}  // namespace nram

@@ -1,0 +1,235 @@
+#include "client/memory/page_out.h"
+
+#include <glog/logging.h>
+#include <sys/mman.h>
+
+#include <cstring>
+
+#include "base/clock.h"
+
+namespace nram {
+namespace {
+
+bool IsZero(const std::byte* data, size_t bytes) {
+  uint64_t first;
+  memcpy(&first, data, sizeof(first));
+  return first == 0 && memcmp(data, data + sizeof(first), bytes - sizeof(first)) == 0;
+}
+
+}  // namespace
+
+PageOut::PageOut(Userfault* userfault, Residency* residency, Counters* counters, size_t lanes)
+    : userfault_(userfault), residency_(residency), counters_(counters) {
+  for (size_t i = 0; i < lanes; ++i) {
+    lanes_.push_back(std::make_unique<Lane>());
+    lanes_.back()->owner = this;
+  }
+}
+
+PageOut::~PageOut() { (void)Finish(); }
+
+void PageOut::Add(const SegmentRef& segment, uint64_t first, uint64_t count, After after, bool may_stay) {
+  std::array<PageState, kRunPagesMax> states;
+  const uint64_t end = first + count;
+  for (uint64_t page = first; page < end;) {
+    // A run of pages of one kind, taken.
+    uint64_t taken = 0;
+    uint64_t staying = 0;  // after them, a page that is passed over
+    bool dirty = false;
+    for (; page + taken < end && taken < kRunPagesMax; ++taken) {
+      PageWord& word = segment->word(page + taken);
+      PageState state = word.state();
+      if (IsClean(state) ? after == After::kKeep || (taken > 0 && dirty) : !IsDirty(state) || (taken > 0 && !dirty)) break;
+      if (after == After::kDrop && word.Has(PageWord::kPinned)) break;
+      if (may_stay && residency_->SecondChance(&word)) {
+        residency_->Enter(*segment.get(), page + taken, 1);
+        staying = 1;
+        break;
+      }
+      if (!word.Change(&state, IsDirty(state) ? PageState::kWriting : PageState::kBusy)) break;
+      dirty = IsDirty(state);
+      states[taken] = state;
+    }
+    if (taken + staying == 0) {
+      // Not ours to take; but what is here must be in the queue to leave one day.
+      PageWord& word = segment->word(page);
+      const PageState state = word.state();
+      if ((IsResident(state) || state == PageState::kBusy) && !word.Has(PageWord::kPinned) && may_stay) {
+        residency_->Enter(*segment.get(), page, 1);
+      }
+      staying = 1;
+    } else if (dirty) {
+      Write(segment, page, taken, states.data(), after);
+    } else if (taken > 0) {
+      for (uint64_t i = 0; i < taken; ++i) {
+        states[i] = states[i] == PageState::kCleanEmpty ? PageState::kEmpty : PageState::kRemote;
+      }
+      Drop(segment.get(), page, taken, states.data());
+    }
+    page += taken + staying;
+  }
+}
+
+void PageOut::Write(const SegmentRef& segment, uint64_t first, uint64_t count, const PageState* was, After after) {
+  const size_t page_bytes = segment->page_bytes;
+  userfault_->Protect(segment->address(first), count * page_bytes);
+  for (uint64_t i = 0; i < count;) {
+    uint64_t run = 0;
+    // Zeros that no server has need not go there.
+    while (i + run < count && was[i + run] == PageState::kDirtyEmpty &&
+           IsZero(segment->address(first + i + run), page_bytes)) {
+      ++run;
+    }
+    if (run > 0) {
+      EndWritten(segment.get(), first + i, run, was + i, after, /*sent=*/false);
+      i += run;
+      continue;
+    }
+    run = 1;
+    while (i + run < count && (was[i + run] != PageState::kDirtyEmpty ||
+                               !IsZero(segment->address(first + i + run), page_bytes))) {
+      ++run;
+    }
+    Lane* const lane = FreeLane();
+    lane->segment = segment.Share();
+    lane->first = first + i;
+    lane->count = run;
+    lane->after = after;
+    lane->busy = true;
+    lane->done = false;
+    memcpy(lane->was.data(), was + i, run * sizeof(PageState));
+    ++busy_;
+    if (after == After::kDrop) leaving_ += run;
+    const std::byte* from = segment->address(lane->first);
+    uint64_t offset = lane->first * page_bytes;
+    uint64_t bytes = run * page_bytes;
+    if (run == 1 && was[i] == PageState::kDirtyEmpty) {
+      // Chunks of zeros at its ends need not go there either.
+      while (bytes > kChunkBytes && IsZero(from, kChunkBytes)) {
+        from += kChunkBytes, offset += kChunkBytes, bytes -= kChunkBytes;
+      }
+      while (bytes > kChunkBytes && IsZero(from + bytes - kChunkBytes, kChunkBytes)) bytes -= kChunkBytes;
+    }
+    Counters::Add(&counters_->written_bytes, bytes);
+    segment->region->StartWrite(
+        &lane->io, offset, {from, bytes}, {},
+        [](Io*, void* context) {
+          auto* const ended = static_cast<Lane*>(context);
+          PageOut* const owner = ended->owner;
+          MutexLock lock(&owner->mu_);
+          ended->done = true;
+          owner->ended_.Signal();
+        },
+        lane);
+    i += run;
+  }
+}
+
+PageOut::Lane* PageOut::FreeLane() {
+  while (true) {
+    for (const auto& lane : lanes_) {
+      if (!lane->busy) return lane.get();
+    }
+    WaitAny();
+  }
+}
+
+void PageOut::WaitAny() {
+  if (busy_ == 0) return;
+  while (true) {
+    bool ended = false;
+    for (const auto& lane : lanes_) {
+      if (!lane->busy) continue;
+      {
+        MutexLock lock(&mu_);
+        if (!lane->done) continue;
+      }
+      EndLane(lane.get());
+      ended = true;
+    }
+    if (ended) return;
+    MutexLock lock(&mu_);
+    bool done = false;
+    for (const auto& lane : lanes_) done |= lane->busy && lane->done;
+    // Each operation ends by its deadline.
+    if (!done) ended_.WaitUntil(&mu_, DeadlineAfterMs(1'000));
+  }
+}
+
+absl::Status PageOut::Finish() {
+  while (busy_ > 0) WaitAny();
+  return TakeError();
+}
+
+void PageOut::EndLane(Lane* lane) {
+  const absl::Status status = lane->io.Wait();  // is done
+  Segment* const segment = lane->segment.get();
+  if (lane->after == After::kDrop) leaving_ -= lane->count;
+  if (status.ok()) {
+    EndWritten(segment, lane->first, lane->count, lane->was.data(), lane->after, /*sent=*/true);
+  } else {
+    if (status_.ok()) status_ = status;
+    EndFailed(segment, lane->first, lane->count, lane->was.data());
+  }
+  lane->segment.Reset();
+  lane->busy = false;
+  --busy_;
+}
+
+void PageOut::EndWritten(Segment* segment, uint64_t first, uint64_t count, const PageState* was, After after,
+                         bool sent) {
+  std::array<PageState, kRunPagesMax> becomes;
+  uint64_t droppable = 0;  // pages right before `i`
+  const auto drop = [&](uint64_t i) {
+    if (droppable > 0) Drop(segment, first + i - droppable, droppable, becomes.data());
+    droppable = 0;
+  };
+  for (uint64_t i = 0; i < count; ++i) {
+    PageWord& word = segment->word(first + i);
+    const bool empty = !sent && was[i] == PageState::kDirtyEmpty;
+    if (after == After::kKeep) {
+      if (word.End(empty ? PageState::kCleanEmpty : PageState::kClean)) {
+        userfault_->Wake(segment->address(first + i), segment->page_bytes);
+      }
+      continue;
+    }
+    CHECK(word.Change(PageState::kWriting, PageState::kBusy));
+    if (!word.Has(PageWord::kWaiter)) {
+      becomes[droppable++] = empty ? PageState::kEmpty : PageState::kRemote;
+      continue;
+    }
+    // Somebody is about to write to it: it stays.
+    drop(i);
+    userfault_->Unprotect(segment->address(first + i), segment->page_bytes);
+    if (word.End(empty ? PageState::kDirtyEmpty : PageState::kDirty)) {
+      userfault_->Wake(segment->address(first + i), segment->page_bytes);
+    }
+    residency_->Enter(*segment, first + i, 1);
+  }
+  drop(count);
+}
+
+void PageOut::EndFailed(Segment* segment, uint64_t first, uint64_t count, const PageState* was) {
+  for (uint64_t i = 0; i < count; ++i) {
+    userfault_->Unprotect(segment->address(first + i), segment->page_bytes);
+    // A server may have it all the same, so it is not "empty" any more.
+    if (segment->word(first + i).End(PageState::kDirty)) {
+      userfault_->Wake(segment->address(first + i), segment->page_bytes);
+    }
+  }
+  residency_->Enter(*segment, first, count);
+}
+
+void PageOut::Drop(Segment* segment, uint64_t first, uint64_t count, const PageState* becomes) {
+  PCHECK(madvise(segment->address(first), count * segment->page_bytes, MADV_DONTNEED) == 0);
+  for (uint64_t i = 0; i < count; ++i) {
+    residency_->NoteLeft(segment->key(first + i));
+    if (segment->word(first + i).End(becomes[i])) {
+      userfault_->Wake(segment->address(first + i), segment->page_bytes);
+    }
+  }
+  Counters::Add(&counters_->evicted_pages, count);
+  residency_->ReturnRoom(count);
+}
+
+}  // namespace nram

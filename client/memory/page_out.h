@@ -1,0 +1,86 @@
+#ifndef NRAM_CLIENT_MEMORY_PAGE_OUT_H_
+#define NRAM_CLIENT_MEMORY_PAGE_OUT_H_
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/sync.h"
+#include "client/memory/counters.h"
+#include "client/memory/residency.h"
+#include "client/memory/segment.h"
+#include "client/memory/userfault.h"
+#include "client/pool/io.h"
+
+namespace nram {
+
+// Writes pages back to their servers, several runs at a time, and drops them from local memory if asked. For one
+// thread; others' PageOuts may work on the same pages at the same time.
+//
+// A page is protected, sent from where it lies, and dropped when the server has it; a thread that writes to it
+// meanwhile sleeps until then, and the page stays.
+class PageOut {
+ public:
+  enum class After { kKeep, kDrop };
+  static constexpr uint64_t kRunPagesMax = 256;
+
+  PageOut(Userfault* userfault, Residency* residency, Counters* counters, size_t lanes);
+  // Waits for what is under way.
+  ~PageOut();
+
+  // Clean pages among [first, first + count) are dropped at once (kDrop), dirty ones begin to be written, others are
+  // left alone: pinned ones (kDrop), ones that are busy. Blocks while all lanes are in use. The second chance of
+  // NRAM_POLICY_SECOND_CHANCE is given if `may_stay`.
+  void Add(const SegmentRef& segment, uint64_t first, uint64_t count, After after, bool may_stay = false);
+  // Waits until at least one run that is under way has ended; at once if none is.
+  void WaitAny();
+  // Waits for all of them, then TakeError().
+  absl::Status Finish();
+
+  // The first error since it was last asked for; what failed is still here, and dirty.
+  absl::Status TakeError() { return std::exchange(status_, absl::OkStatus()); }
+
+  // Pages under way that will be dropped.
+  uint64_t leaving_pages() const { return leaving_; }
+  bool idle() const { return busy_ == 0; }
+
+ private:
+  struct Lane {
+    Lane() : io(4) {}
+    Io io;
+    PageOut* owner = nullptr;
+    SegmentRef segment;
+    uint64_t first = 0;
+    uint64_t count = 0;
+    After after = After::kKeep;
+    bool busy = false;
+    bool done = false;  // under the owner's mu_
+    std::array<PageState, kRunPagesMax> was;
+  };
+
+  Lane* FreeLane();
+  void Write(const SegmentRef& segment, uint64_t first, uint64_t count, const PageState* was, After after);
+  void EndLane(Lane* lane);
+  // Of pages that are kWriting, and which servers now have (or need not have, if `was` says so and `sent` is false).
+  void EndWritten(Segment* segment, uint64_t first, uint64_t count, const PageState* was, After after, bool sent);
+  void EndFailed(Segment* segment, uint64_t first, uint64_t count, const PageState* was);
+  // Drops pages that are kBusy.
+  void Drop(Segment* segment, uint64_t first, uint64_t count, const PageState* becomes);
+
+  Userfault* const userfault_;
+  Residency* const residency_;
+  Counters* const counters_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  size_t busy_ = 0;
+  uint64_t leaving_ = 0;
+  absl::Status status_;
+  Mutex mu_;
+  CondVar ended_;
+};
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_MEMORY_PAGE_OUT_H_

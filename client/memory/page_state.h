@@ -1,0 +1,96 @@
+#ifndef NRAM_CLIENT_MEMORY_PAGE_STATE_H_
+#define NRAM_CLIENT_MEMORY_PAGE_STATE_H_
+
+#include <atomic>
+#include <cstdint>
+
+namespace nram {
+
+// What a page of nram memory is at the moment; a byte a page, in which threads settle who may do what:
+//
+//            fault             fault, read-ahead
+//   kEmpty --------> kBusy <--------------------- kRemote      kBusy belongs to the one thread (or buffer) that
+//      ^              |  \                          ^          made it so, until it makes it something else.
+//      |              v   `---> kLost               |
+//      |   kCleanEmpty, kClean ---------------------+ dropped, by way of kBusy
+//      |              | first write, by way of kBusy
+//      |              v
+//      +---- kDirtyEmpty, kDirty ---> kWriting ---> kClean, or dropped
+//
+// A thread of the program that needs a page which is kBusy, or writes to one that is kWriting, sleeps in the kernel.
+// kWaiter says that there may be such a thread: whoever ends the state wakes it, and it looks again.
+enum class PageState : uint8_t {
+  kEmpty = 0,       // zeros; nowhere
+  kRemote = 1,      // on servers
+  kBusy = 2,        // on its way in, out, or between two other states
+  kCleanEmpty = 3,  // here, protected, zeros that no server has
+  kClean = 4,       // here, protected, as on servers
+  kDirtyEmpty = 5,  // here, writable; no server has it
+  kDirty = 6,       // here, writable; servers have what it was
+  kWriting = 7,     // here, protected; on its way to servers
+  kLost = 8,        // cannot be had; touching it is SIGBUS
+};
+
+// A state and what goes with it.
+class PageWord {
+ public:
+  static constexpr uint8_t kWaiter = 0x10;
+  static constexpr uint8_t kReferenced = 0x20;  // deserves another round before it leaves
+  static constexpr uint8_t kQueued = 0x40;      // has an entry in the eviction queue
+  static constexpr uint8_t kPinned = 0x80;
+
+  PageState state() const { return StateOf(word_.load(std::memory_order_acquire)); }
+  bool Has(uint8_t flag) const { return (word_.load(std::memory_order_acquire) & flag) != 0; }
+  // True if it was set before.
+  bool Set(uint8_t flag) { return (word_.fetch_or(flag, std::memory_order_acq_rel) & flag) != 0; }
+  // True if it was set.
+  bool Clear(uint8_t flag) { return (word_.fetch_and(~flag, std::memory_order_acq_rel) & flag) != 0; }
+
+  // From `from` to `to`, flags kept; false if it is something else, which is then in *from.
+  bool Change(PageState* from, PageState to) {
+    uint8_t seen = word_.load(std::memory_order_acquire);
+    while (StateOf(seen) == *from) {
+      if (word_.compare_exchange_weak(seen, (seen & ~kStateMask) | static_cast<uint8_t>(to),
+                                      std::memory_order_acq_rel)) {
+        return true;
+      }
+    }
+    *from = StateOf(seen);
+    return false;
+  }
+  bool Change(PageState from, PageState to) { return Change(&from, to); }
+
+  // Notes that somebody waits for the end of `state`; false if it is over.
+  bool WaitFor(PageState state) {
+    uint8_t seen = word_.load(std::memory_order_acquire);
+    while (StateOf(seen) == state) {
+      if (word_.compare_exchange_weak(seen, seen | kWaiter, std::memory_order_acq_rel)) return true;
+    }
+    return false;
+  }
+
+  // Of the one who holds it busy or writing: ends that. True if somebody is to be woken.
+  bool End(PageState to) {
+    uint8_t seen = word_.load(std::memory_order_relaxed);
+    while (!word_.compare_exchange_weak(seen, (seen & ~(kStateMask | kWaiter)) | static_cast<uint8_t>(to),
+                                        std::memory_order_acq_rel)) {
+    }
+    return (seen & kWaiter) != 0;
+  }
+
+ private:
+  static constexpr uint8_t kStateMask = 0x0F;
+  static PageState StateOf(uint8_t word) { return static_cast<PageState>(word & kStateMask); }
+
+  // All zero in fresh memory: kEmpty, no flags.
+  std::atomic<uint8_t> word_;
+};
+static_assert(sizeof(PageWord) == 1);
+
+inline bool IsResident(PageState state) { return state >= PageState::kCleanEmpty && state <= PageState::kWriting; }
+inline bool IsClean(PageState state) { return state == PageState::kClean || state == PageState::kCleanEmpty; }
+inline bool IsDirty(PageState state) { return state == PageState::kDirty || state == PageState::kDirtyEmpty; }
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_MEMORY_PAGE_STATE_H_

@@ -1,0 +1,82 @@
+#ifndef NRAM_CLIENT_MEMORY_RESIDENCY_H_
+#define NRAM_CLIENT_MEMORY_RESIDENCY_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "base/sync.h"
+#include "client/memory/eviction_queue.h"
+#include "client/memory/ghost_filter.h"
+#include "client/memory/segment.h"
+
+namespace nram {
+
+// The resident set: how many pages may be here, which are, and in which order they leave. Thread-safe.
+class Residency {
+ public:
+  // At most `limit_pages` at a time. `index` is asked whether pages are still here when the queue is full of ones that
+  // are not.
+  static absl::StatusOr<std::unique_ptr<Residency>> New(Policy policy, uint64_t limit_pages, uint64_t window_pages,
+                                                        const SegmentIndex* index);
+
+  // Room for pages that are about to be made resident. Blocks while the evictor makes room; RESOURCE_EXHAUSTED if it
+  // could not before `deadline_ns`, with what it reported as the reason.
+  absl::Status TakeRoom(uint64_t pages, int64_t deadline_ns);
+  void ReturnRoom(uint64_t pages);
+  // Pages [first, first + count) of the segment have become resident: they queue up to leave.
+  void Enter(const Segment& segment, uint64_t first, uint64_t count);
+
+  // The evictor's: how many pages should be on their way out so that there is room for faults to come.
+  uint64_t Wanted() const;
+  // Sleeps while Wanted() is 0, until `deadline_ns` or Interrupt().
+  void AwaitWanted(int64_t deadline_ns);
+  void Interrupt();
+  // The next pages to leave, out of the queue.
+  size_t Take(uintptr_t* pages, size_t max);
+  // Should the page stay for another round (kSecondChance)? Asked for a page that has been taken out of the queue.
+  bool SecondChance(PageWord* word) const { return policy_ == Policy::kSecondChance && word->Clear(PageWord::kReferenced); }
+  // A page has left. If it is fetched again before as many others have left as fit in memory, it had better stay longer.
+  void NoteLeft(uintptr_t page);
+  bool LeftLately(uintptr_t page) const;
+  // Why there is no room, for messages; OK when eviction works.
+  void Report(const absl::Status& status);
+
+  // Forgets the segment's pages.
+  void Remove(const Segment& segment);
+
+  uint64_t limit_pages() const { return limit_; }
+  uint64_t resident_pages() const { return resident_.load(std::memory_order_relaxed); }
+  uint64_t metadata_bytes() const;
+
+ private:
+  Residency(Policy policy, uint64_t limit_pages, uint64_t window_pages, const SegmentIndex* index);
+  uint64_t WantedLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const Policy policy_;
+  const uint64_t limit_;
+  const uint64_t low_;   // with less room than this, the evictor begins
+  const uint64_t high_;  // and goes on until there is as much as this
+  const SegmentIndex* const index_;
+  std::atomic<uint64_t> resident_{0};
+  std::atomic<bool> evicting_{false};
+
+  mutable Mutex mu_;
+  CondVar room_;      // somebody waits for room
+  CondVar pressure_;  // the evictor waits for work
+  uint32_t waiters_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t missing_ ABSL_GUARDED_BY(mu_) = 0;  // pages that waiters want
+  bool interrupted_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status reported_ ABSL_GUARDED_BY(mu_);
+
+  mutable Mutex queue_mu_;
+  std::unique_ptr<EvictionQueue> queue_ ABSL_GUARDED_BY(queue_mu_);
+  GhostFilter ghosts_;
+};
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_MEMORY_RESIDENCY_H_

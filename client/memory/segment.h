@@ -1,0 +1,134 @@
+#ifndef NRAM_CLIENT_MEMORY_SEGMENT_H_
+#define NRAM_CLIENT_MEMORY_SEGMENT_H_
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "base/mapping.h"
+#include "base/sync.h"
+#include "client/memory/page_state.h"
+#include "client/pool/region.h"
+
+namespace nram {
+
+enum class ReadAhead : uint8_t { kNormal, kSequential, kNever };
+
+// A range of addresses whose pages live in a region of the pool: page i of the segment is page i of the region. A page
+// here is the unit of faults, page_bytes long, a multiple of 4096.
+struct Segment {
+  Segment(Mapping space, Mapping words, size_t page_bytes, std::unique_ptr<Region> region)
+      : page_bytes(page_bytes), region(std::move(region)), space_(std::move(space)), words_(std::move(words)) {}
+
+  std::byte* base() const { return space_.data(); }
+  size_t length() const { return space_.size(); }
+  uint64_t pages() const { return space_.size() / page_bytes; }
+  std::byte* address(uint64_t page) const { return space_.data() + page * page_bytes; }
+  uintptr_t key(uint64_t page) const { return reinterpret_cast<uintptr_t>(address(page)); }
+  uint64_t PageOf(uintptr_t key) const { return (key - reinterpret_cast<uintptr_t>(base())) / page_bytes; }
+  bool Contains(uintptr_t key) const {
+    return key >= reinterpret_cast<uintptr_t>(base()) && key - reinterpret_cast<uintptr_t>(base()) < length();
+  }
+  PageWord& word(uint64_t page) const { return reinterpret_cast<PageWord*>(words_.data())[page]; }
+
+  const size_t page_bytes;
+  const std::unique_ptr<Region> region;
+  bool read_only = false;
+  bool keep = false;  // the region outlives the segment
+  std::atomic<ReadAhead> read_ahead{ReadAhead::kNormal};
+  bool abandoned = false;  // what it has not written back may go
+  std::atomic<uint64_t> pinned_pages{0};
+  std::atomic<uint32_t> users{0};  // operations under way; see SegmentRef
+
+ private:
+  const Mapping space_;
+  const Mapping words_;  // a PageWord a page
+};
+
+// Keeps a segment from being unmapped.
+class SegmentRef {
+ public:
+  SegmentRef() = default;
+  explicit SegmentRef(Segment* segment) : segment_(segment) {
+    if (segment_ != nullptr) segment_->users.fetch_add(1, std::memory_order_acq_rel);
+  }
+  SegmentRef(SegmentRef&& other) noexcept : segment_(std::exchange(other.segment_, nullptr)) {}
+  SegmentRef& operator=(SegmentRef&& other) noexcept {
+    if (this != &other) {
+      Reset();
+      segment_ = std::exchange(other.segment_, nullptr);
+    }
+    return *this;
+  }
+  ~SegmentRef() { Reset(); }
+
+  void Reset() {
+    if (segment_ != nullptr) segment_->users.fetch_sub(1, std::memory_order_acq_rel);
+    segment_ = nullptr;
+  }
+  SegmentRef Share() const { return SegmentRef(segment_); }
+  Segment* get() const { return segment_; }
+  Segment* operator->() const { return segment_; }
+  explicit operator bool() const { return segment_ != nullptr; }
+
+ private:
+  Segment* segment_ = nullptr;
+};
+
+// The segments by address. Thread-safe.
+class SegmentIndex {
+ public:
+  SegmentRef Find(uintptr_t address) const {
+    ReaderLock lock(&mu_);
+    auto it = After(address);
+    if (it == segments_.begin() || !(*--it)->Contains(address)) return SegmentRef();
+    return SegmentRef(it->get());
+  }
+  void Add(std::unique_ptr<Segment> segment) {
+    WriterLock lock(&mu_);
+    segments_.insert(After(reinterpret_cast<uintptr_t>(segment->base())), std::move(segment));
+  }
+  // From now on nobody finds it; those who have it may still use it. Null if there is none that begins there.
+  std::unique_ptr<Segment> Remove(const void* base) {
+    WriterLock lock(&mu_);
+    auto it = After(reinterpret_cast<uintptr_t>(base));
+    if (it == segments_.begin() || (*--it)->base() != base) return nullptr;
+    std::unique_ptr<Segment> segment = std::move(*it);
+    segments_.erase(it);
+    return segment;
+  }
+  // Any one; null if there is none.
+  std::byte* First() const {
+    ReaderLock lock(&mu_);
+    return segments_.empty() ? nullptr : segments_.front()->base();
+  }
+  template <typename Function>
+  void ForEach(Function function) const {
+    ReaderLock lock(&mu_);
+    for (const auto& segment : segments_) function(*segment);
+  }
+
+ private:
+  using Segments = std::vector<std::unique_ptr<Segment>>;
+  Segments::const_iterator After(uintptr_t address) const ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+    return std::upper_bound(segments_.begin(), segments_.end(), address, [](uintptr_t at, const auto& segment) {
+      return at < reinterpret_cast<uintptr_t>(segment->base());
+    });
+  }
+  Segments::iterator After(uintptr_t address) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return segments_.begin() + (std::as_const(*this).After(address) - segments_.cbegin());
+  }
+
+  mutable SharedMutex mu_;
+  Segments segments_ ABSL_GUARDED_BY(mu_);  // by address
+};
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_MEMORY_SEGMENT_H_

@@ -1,0 +1,97 @@
+#include "client/memory/streams.h"
+
+#include <algorithm>
+
+namespace nram {
+namespace {
+
+// From this many pages at a fault on, the stream is sure enough to fetch the next window too.
+constexpr uint64_t kAheadFrom = 16;
+
+// How far `page` lies beyond `from` in the direction of `step`.
+int64_t Beyond(uint64_t from, uint64_t page, int step) { return static_cast<int64_t>(page - from) * step; }
+
+}  // namespace
+
+Run Streams::Clip(const Segment& segment, uint64_t first, uint64_t count, int step) const {
+  if (first >= segment.pages()) return {0, 0, 1};  // also below zero
+  const uint64_t most = step > 0 ? segment.pages() - first : first + 1;
+  return {first, std::min({count, most, window_}), step};
+}
+
+StreamPlan Streams::OnFault(const Segment& segment, uint64_t page, bool write) {
+  const ReadAhead mode = segment.read_ahead.load(std::memory_order_relaxed);
+  if (mode == ReadAhead::kNever) return {.demand = {page, 1, 1}, .writable = write};
+  MutexLock lock(&mu_);
+  Stream* found = nullptr;
+  Stream* oldest = &streams_[0];
+  for (Stream& stream : streams_) {
+    if (stream.stamp < oldest->stamp) oldest = &stream;
+    if (stream.segment != &segment) continue;
+    if (stream.step == 0) {
+      // One fault so far, at next - 1: the second shows the direction.
+      if (page == stream.next || page + 2 == stream.next) {
+        stream.step = page == stream.next ? 1 : -1;
+        found = &stream;
+      }
+    } else {
+      // Pages that were here already are no faults, so it may have jumped a little.
+      const int64_t jump = Beyond(stream.next, page, stream.step);
+      if (jump >= 0 && jump < static_cast<int64_t>(std::min(window_, 2 * stream.degree))) found = &stream;
+    }
+    if (found != nullptr) break;
+  }
+  if (found == nullptr) {
+    const bool sure = mode == ReadAhead::kSequential;
+    *oldest = {&segment, page + 1, sure ? window_ : 1, sure ? 1 : 0, write, ++clock_};
+    found = oldest;
+  } else {
+    found->degree = std::min(window_, found->degree * 4);
+    found->writes |= write;
+    found->stamp = ++clock_;
+  }
+  StreamPlan plan;
+  plan.writable = write || found->writes;
+  plan.demand = Clip(segment, page, found->degree, found->step == 0 ? 1 : found->step);
+  if (found->step != 0) {
+    found->next = page + found->step * plan.demand.count;
+    if (found->degree >= std::min(kAheadFrom, window_)) {
+      plan.ahead = Clip(segment, found->next, std::min(window_, 2 * found->degree), found->step);
+    }
+  }
+  return plan;
+}
+
+StreamPlan Streams::OnAheadUsed(const Segment& segment, const Run& window) {
+  MutexLock lock(&mu_);
+  for (Stream& stream : streams_) {
+    if (stream.segment != &segment || stream.step != window.step || stream.next != window.first) continue;
+    stream.next = window.first + stream.step * window.count;
+    stream.degree = std::min(window_, 2 * stream.degree);
+    stream.stamp = ++clock_;
+    return {.ahead = Clip(segment, stream.next, stream.degree, stream.step), .writable = stream.writes};
+  }
+  return {};
+}
+
+Run Streams::OnFirstWrite(const Segment& segment, uint64_t page) {
+  MutexLock lock(&mu_);
+  for (Stream& stream : streams_) {
+    if (stream.segment != &segment) continue;
+    const int step = stream.step == 0 ? 1 : stream.step;
+    const int64_t left = Beyond(page, stream.next, step);
+    if (left <= 0 || left > static_cast<int64_t>(2 * window_)) continue;
+    stream.writes = true;
+    return Clip(segment, page, static_cast<uint64_t>(left), step);
+  }
+  return {page, 1, 1};
+}
+
+void Streams::Forget(const Segment& segment) {
+  MutexLock lock(&mu_);
+  for (Stream& stream : streams_) {
+    if (stream.segment == &segment) stream = {};
+  }
+}
+
+}  // namespace nram

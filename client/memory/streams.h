@@ -1,0 +1,65 @@
+#ifndef NRAM_CLIENT_MEMORY_STREAMS_H_
+#define NRAM_CLIENT_MEMORY_STREAMS_H_
+
+#include <array>
+#include <cstdint>
+
+#include "base/sync.h"
+#include "client/memory/segment.h"
+
+namespace nram {
+
+// A run of pages in one direction: `count` pages from `first` on, up (step 1) or down (step -1).
+struct Run {
+  uint64_t first = 0;
+  uint64_t count = 0;
+  int step = 1;
+
+  uint64_t lowest() const { return step > 0 ? first : first + 1 - count; }
+  uint64_t at(uint64_t i) const { return step > 0 ? first + i : first - i; }
+};
+
+// What to do about a fault.
+struct StreamPlan {
+  Run demand;             // starts with the page that is missing
+  Run ahead;              // to be fetched besides, count 0 for nothing
+  bool writable = false;  // the pages of `demand` are going to be written
+};
+
+// Recognises threads that go through memory in order, up or down, by their faults, and tells how far to read ahead: four
+// times as many pages at each fault that continues a stream, up to a window; then the next window while this one is
+// used. (The growing window is that of Linux's readahead.) Thread-safe.
+class Streams {
+ public:
+  explicit Streams(uint64_t window_pages) : window_(window_pages) {}
+
+  // A page is missing.
+  StreamPlan OnFault(const Segment& segment, uint64_t page, bool write);
+  // Somebody waits for a window that was read ahead: what to read next.
+  StreamPlan OnAheadUsed(const Segment& segment, const Run& window);
+  // A page that is here is written for the first time. How many from it on (count, step) are likely to be next: 1 if it
+  // belongs to no stream.
+  Run OnFirstWrite(const Segment& segment, uint64_t page);
+  void Forget(const Segment& segment);
+
+ private:
+  struct Stream {
+    const Segment* segment = nullptr;
+    uint64_t next = 0;    // the page whose fault continues it
+    uint64_t degree = 0;  // pages that its last fault brought
+    int step = 0;         // 0: not known yet
+    bool writes = false;
+    uint64_t stamp = 0;
+  };
+
+  Run Clip(const Segment& segment, uint64_t first, uint64_t count, int step) const;
+
+  const uint64_t window_;
+  Mutex mu_;
+  std::array<Stream, 16> streams_ ABSL_GUARDED_BY(mu_);
+  uint64_t clock_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_MEMORY_STREAMS_H_

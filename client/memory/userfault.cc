@@ -1,0 +1,148 @@
+#include "client/memory/userfault.h"
+
+#include <fcntl.h>
+#include <glog/logging.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+// Newer than Debian 12's headers: the kernel's own numbers.
+#ifndef USERFAULTFD_IOC_NEW
+#define USERFAULTFD_IOC_NEW _IO(0xAA, 0x00)
+#endif
+#ifndef UFFD_FEATURE_POISON
+#define UFFD_FEATURE_POISON (1 << 14)
+struct uffdio_poison {
+  struct uffdio_range range;
+  __u64 mode;
+  __s64 updated;
+};
+#define UFFDIO_POISON _IOWR(UFFDIO, 0x08, struct uffdio_poison)
+#endif
+
+namespace nram {
+namespace {
+
+UniqueFd NewFd() {
+  constexpr int kFlags = O_CLOEXEC | O_NONBLOCK;
+  if (const auto fd = static_cast<int>(syscall(SYS_userfaultfd, kFlags)); fd >= 0) return UniqueFd(fd);
+  const int error = errno;
+  if (const UniqueFd device(open("/dev/userfaultfd", O_RDWR | O_CLOEXEC)); device.valid()) {
+    return UniqueFd(ioctl(device.get(), USERFAULTFD_IOC_NEW, kFlags));
+  }
+  errno = error;
+  return UniqueFd();
+}
+
+uffdio_range Range(std::byte* begin, size_t length) { return {reinterpret_cast<uintptr_t>(begin), length}; }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Userfault>> Userfault::Open() {
+  // The first descriptor only asks what there is: a descriptor is told once what is wanted of it.
+  uffdio_api api = {.api = UFFD_API};
+  for (const bool asks : {true, false}) {
+    UniqueFd fd = NewFd();
+    if (!fd.valid() && errno == EPERM) {
+      return absl::PermissionDeniedError(
+          "the kernel gives this user no userfaultfd, which nram memory is built on. As root, once: either "
+          "`setfacl -m u:USER:rw /dev/userfaultfd` for one user, or `sysctl vm.unprivileged_userfaultfd=1` for all");
+    }
+    if (!fd.valid()) return ErrnoStatus(errno, "userfaultfd");
+    if (!asks) {
+      constexpr uint64_t kNeeded = UFFD_FEATURE_PAGEFAULT_FLAG_WP;
+      if ((api.features & kNeeded) == 0) {
+        return absl::UnimplementedError("this kernel cannot tell writes to memory pages (Linux 5.7 or newer, x86-64)");
+      }
+      api.features &= kNeeded | UFFD_FEATURE_POISON;
+    }
+    if (ioctl(fd.get(), UFFDIO_API, &api) != 0) return ErrnoStatus(errno, "UFFDIO_API");
+    if (!asks) return std::unique_ptr<Userfault>(new Userfault(std::move(fd)));
+  }
+  return absl::InternalError("unreachable");
+}
+
+size_t Userfault::Read(Fault* faults, size_t max) {
+  constexpr size_t kBatch = 16;
+  uffd_msg messages[kBatch];
+  ssize_t got;
+  do {
+    got = read(fd_.get(), messages, sizeof(uffd_msg) * std::min(max, kBatch));
+  } while (got < 0 && errno == EINTR);
+  if (got < 0) {
+    CHECK_EQ(errno, EAGAIN) << "reading a userfaultfd";
+    return 0;
+  }
+  size_t count = 0;
+  for (size_t i = 0; i < static_cast<size_t>(got) / sizeof(uffd_msg); ++i) {
+    if (messages[i].event != UFFD_EVENT_PAGEFAULT) continue;
+    const auto& fault = messages[i].arg.pagefault;
+    faults[count++] = {fault.address, (fault.flags & (UFFD_PAGEFAULT_FLAG_WRITE | UFFD_PAGEFAULT_FLAG_WP)) != 0,
+                       (fault.flags & UFFD_PAGEFAULT_FLAG_WP) != 0};
+  }
+  return count;
+}
+
+absl::Status Userfault::Register(std::byte* begin, size_t length, bool writable) {
+  uffdio_register request = {.range = Range(begin, length), .mode = UFFDIO_REGISTER_MODE_MISSING};
+  if (writable) request.mode |= UFFDIO_REGISTER_MODE_WP;
+  if (ioctl(fd_.get(), UFFDIO_REGISTER, &request) != 0) return ErrnoStatus(errno, "UFFDIO_REGISTER");
+  return absl::OkStatus();
+}
+
+void Userfault::Unregister(std::byte* begin, size_t length) {
+  uffdio_range range = Range(begin, length);
+  PCHECK(ioctl(fd_.get(), UFFDIO_UNREGISTER, &range) == 0) << "UFFDIO_UNREGISTER";
+}
+
+absl::Status Userfault::Copy(std::byte* to, const std::byte* from, size_t length, bool protect) {
+  size_t done = 0;
+  while (done < length) {
+    uffdio_copy request = {.dst = reinterpret_cast<uintptr_t>(to + done),
+                           .src = reinterpret_cast<uintptr_t>(from + done),
+                           .len = length - done,
+                           .mode = protect ? uint64_t{UFFDIO_COPY_MODE_WP} : 0};
+    if (ioctl(fd_.get(), UFFDIO_COPY, &request) == 0) return absl::OkStatus();
+    const int error = errno;
+    if (request.copy > 0) done += static_cast<size_t>(request.copy);
+    // EAGAIN: the address space was changing, or it stopped half way.
+    if (error != EAGAIN && error != EINTR) return ErrnoStatus(error, "UFFDIO_COPY");
+  }
+  return absl::OkStatus();
+}
+
+void Userfault::WriteProtect(std::byte* begin, size_t length, uint64_t mode) {
+  uffdio_writeprotect request = {.range = Range(begin, length), .mode = mode};
+  while (ioctl(fd_.get(), UFFDIO_WRITEPROTECT, &request) != 0) {
+    PCHECK(errno == EAGAIN || errno == EINTR) << "UFFDIO_WRITEPROTECT";
+  }
+}
+
+void Userfault::Protect(std::byte* begin, size_t length) { WriteProtect(begin, length, UFFDIO_WRITEPROTECT_MODE_WP); }
+void Userfault::Unprotect(std::byte* begin, size_t length) { WriteProtect(begin, length, 0); }
+
+void Userfault::Wake(std::byte* begin, size_t length) {
+  uffdio_range range = Range(begin, length);
+  PCHECK(ioctl(fd_.get(), UFFDIO_WAKE, &range) == 0) << "UFFDIO_WAKE";
+}
+
+absl::Status Userfault::Poison(std::byte* begin, size_t length) {
+  size_t done = 0;
+  while (done < length) {
+    uffdio_poison request = {.range = Range(begin + done, length - done)};
+    if (ioctl(fd_.get(), UFFDIO_POISON, &request) == 0) return absl::OkStatus();
+    const int error = errno;
+    if (request.updated > 0) done += static_cast<size_t>(request.updated);
+    if (error != EAGAIN && error != EINTR) return ErrnoStatus(error, "UFFDIO_POISON");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace nram

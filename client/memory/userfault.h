@@ -1,0 +1,58 @@
+#ifndef NRAM_CLIENT_MEMORY_USERFAULT_H_
+#define NRAM_CLIENT_MEMORY_USERFAULT_H_
+
+#include <linux/userfaultfd.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/fd.h"
+
+namespace nram {
+
+// Linux's userfaultfd: missing pages and first writes of address ranges are told to this process, which fills them.
+// Thread-safe. Addresses and lengths are multiples of 4096. Nothing here allocates.
+class Userfault {
+ public:
+  struct Fault {
+    uintptr_t address = 0;
+    bool write = false;
+    bool write_protected = false;  // the page is there, and protected; else it is missing
+  };
+
+  // PERMISSION_DENIED tells which line gives this user the right; UNIMPLEMENTED: the kernel is too old (5.7 is needed).
+  static absl::StatusOr<std::unique_ptr<Userfault>> Open();
+
+  // Readable when there are faults; non-blocking.
+  int fd() const { return fd_.get(); }
+  // Faults that wait, up to `max`; 0 if there are none.
+  size_t Read(Fault* faults, size_t max);
+
+  // `writable`: first writes are told as well. Errors as the kernel's.
+  absl::Status Register(std::byte* begin, size_t length, bool writable);
+  void Unregister(std::byte* begin, size_t length);
+
+  // Fills missing pages with a copy of `from` and wakes who waits for them. `protect`: the next write is a fault.
+  // ALREADY_EXISTS: one of them is not missing. NOT_FOUND: the range is not registered any more.
+  absl::Status Copy(std::byte* to, const std::byte* from, size_t length, bool protect);
+  void Protect(std::byte* begin, size_t length);
+  // Also wakes.
+  void Unprotect(std::byte* begin, size_t length);
+  // Those who wait look again.
+  void Wake(std::byte* begin, size_t length);
+  // From now on who touches the missing pages gets SIGBUS; until they are dropped. UNIMPLEMENTED before Linux 6.6.
+  absl::Status Poison(std::byte* begin, size_t length);
+
+ private:
+  explicit Userfault(UniqueFd fd) : fd_(std::move(fd)) {}
+  void WriteProtect(std::byte* begin, size_t length, uint64_t mode);
+
+  const UniqueFd fd_;
+};
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_MEMORY_USERFAULT_H_

@@ -1,0 +1,108 @@
+"""libnram.so.0 through ctypes: the parts of client/memory/nram.h that Python uses."""
+
+import ctypes
+import os
+from ctypes import POINTER, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
+
+SONAME = "libnram.so.0"
+
+POLICIES = {"default": 0, "second_chance": 1, "fifo": 2, "random": 3}
+ADVICE = {
+    "normal": 0,
+    "sequential": 1,
+    "random": 2,
+    "will_need": 3,
+    "dont_need": 4,
+    "pin": 5,
+    "unpin": 6,
+    "drop": 7,
+}
+MAP_READ_ONLY = 1
+MAP_ATTACH = 2
+MAP_KEEP = 4
+
+
+class Options(ctypes.Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("budget_bytes", c_uint64),
+        ("page_bytes", c_uint64),
+        ("handlers", c_uint32),
+        ("policy", c_int),
+        ("timeout_ms", c_uint32),
+        ("local_below", c_uint64),
+        ("on_loss", c_void_p),
+        ("on_loss_context", c_void_p),
+    ]
+
+
+class OptionsRoom(ctypes.Structure):
+    """Options with room behind: a later library initialises fields that are not known here."""
+
+    _fields_ = [("options", Options), ("later", c_uint64 * 128)]
+
+
+class Stats(ctypes.Structure):
+    _fields_ = [("size", c_size_t)] + [
+        (name, c_uint64)
+        for name in (
+            "budget_bytes",
+            "mapped_bytes",
+            "resident_bytes",
+            "faults",
+            "write_faults",
+            "hits",
+            "zero_pages",
+            "fetched_bytes",
+            "prefetched_bytes",
+            "prefetch_wasted_bytes",
+            "written_bytes",
+            "evicted_pages",
+            "lost_pages",
+            "wait_ns",
+            "metadata_bytes",
+        )
+    ]
+
+
+FUNCTIONS = {
+    "nram_options_init": (None, [POINTER(Options)]),
+    "nram_open": (c_void_p, [c_char_p, POINTER(Options)]),
+    "nram_close": (c_int, [c_void_p]),
+    "nram_error": (c_char_p, []),
+    "nram_mmap": (c_void_p, [c_void_p, c_size_t, c_char_p, c_int]),
+    "nram_munmap": (c_int, [c_void_p, c_void_p]),
+    "nram_length": (c_size_t, [c_void_p, c_void_p]),
+    "nram_advise": (c_int, [c_void_p, c_void_p, c_size_t, c_int]),
+    "nram_prefetch": (c_int, [c_void_p, c_void_p, c_size_t]),
+    "nram_flush": (c_int, [c_void_p, c_void_p, c_size_t]),
+    "nram_get_stats": (c_int, [c_void_p, POINTER(Stats)]),
+}
+
+
+def load():
+    """The library that $NRAM_LIBRARY names, else the one that the loader finds. ImportError tells what to do."""
+    named = os.environ.get("NRAM_LIBRARY")
+    try:
+        library = ctypes.CDLL(named or SONAME, use_errno=True)
+    except OSError as error:
+        if "static TLS" in str(error):
+            advice = "start Python with GLIBC_TUNABLES=glibc.rtld.optional_static_tls=16384 in the environment"
+        elif named:
+            advice = f"set NRAM_LIBRARY to the path of {SONAME}, or unset it to have the loader search"
+        else:
+            advice = (
+                f"install nram (tools/install PREFIX, then ldconfig, or LD_LIBRARY_PATH=PREFIX/lib), or set "
+                f"NRAM_LIBRARY to the path of {SONAME}"
+            )
+        raise ImportError(f"nram cannot load its library: {error}; {advice}") from None
+    for name, (result, arguments) in FUNCTIONS.items():
+        function = getattr(library, name, None)
+        if function is None:
+            raise ImportError(f"{named or SONAME} has no {name}: it is not nram's library, or of another version")
+        function.restype = result
+        function.argtypes = arguments
+    return library
+
+
+library = load()

@@ -1,0 +1,404 @@
+"""Memory and Mapping: the public classes."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import gc
+import math
+import operator
+import os
+import re
+import threading
+
+from . import _library
+from ._lifetime import CALL, OWNER, VIEW, Error, Hold, Resource
+
+_c = _library.library
+
+
+def _error():
+    """Of the call that has just failed in this thread."""
+    number = ctypes.get_errno() or errno.EIO
+    return Error(number, (_c.nram_error() or b"").decode("utf-8", "replace") or os.strerror(number))
+
+
+def _check(result):
+    if result != 0:
+        raise _error()
+
+
+def _integer(value, what, bits=64):
+    value = operator.index(value)
+    if not 0 <= value < 1 << bits:
+        raise ValueError(f"{what}: {value} is not in 0 to 2**{bits} - 1")
+    return value
+
+
+def _size(value, what):
+    """Bytes of an int, or of text as the command takes it: "4096", "512M", "1.5GiB"."""
+    if not isinstance(value, str):
+        return _integer(value, what)
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]*)?)(?:B|([KMGTP])(?:iB)?|([kmgtp]))?", value)
+    if not match:
+        raise ValueError(
+            f'{what}: "{value}" is not a size; write a number of bytes or use K, M, G, T (powers of 1024), '
+            "for example 512M or 1.5GiB"
+        )
+    number, upper, lower = match.groups()
+    unit = 1024 ** " KMGTP".index((upper or lower or " ").upper())
+    return _integer(int(float(number) * unit) if "." in number else int(number) * unit, what)
+
+
+def _choice(value, choices, what):
+    if value not in choices:
+        raise ValueError(f'{what}: "{value}" is none of {", ".join(choices)}')
+    return choices[value]
+
+
+def _text(value, what):
+    encoded = None if value is None else os.fsencode(value)
+    if encoded is not None and b"\0" in encoded:
+        raise ValueError(f"{what}: a null character")
+    return encoded
+
+
+class _Pool(Resource):
+    """A nram_t."""
+
+    def __init__(self, pool, options):
+        super().__init__("nram.Memory", threading.RLock())
+        self.regions = set()
+        self.pointer = _c.nram_open(pool, options)
+        if not self.pointer:
+            raise _error()
+
+    def free(self):
+        _check(_c.nram_close(self.pointer))
+
+    def close(self):
+        self.check_process()
+        with self.lock:
+            if self.closed:
+                return
+            self.check_unused()
+            for region in list(self.regions):
+                region.check_unused()
+            self.set_closed(True)
+        try:
+            for region in list(self.regions):
+                region.free()
+        except BaseException:
+            with self.lock:
+                self.set_closed(False)
+            raise
+        self.free()
+
+    def set_closed(self, closed):
+        self.closed = closed
+        for region in list(self.regions):
+            region.closed = closed
+
+
+class _Region(Resource):
+    """A mapping of a pool; holds the pool."""
+
+    def __init__(self, pool, address, length, shared):
+        super().__init__("nram.Mapping", pool.lock)
+        self.pool, self.address, self.length = pool, address, length
+        self.shared = shared  # others may read what is written here
+        self.owner_key = None
+        self.pool_hold = Hold(pool, OWNER)
+        with self.lock:
+            pool.regions.add(self)
+
+    def check_unused(self):
+        super().check_unused()
+        if self.closed:
+            raise Error(errno.EBUSY, "another thread is unmapping a mapping of this nram.Memory")
+
+    def free(self):
+        failed = False
+        try:
+            _check(_c.nram_munmap(self.pool.pointer, self.address))
+        except Error:
+            failed = True  # and nothing has been unmapped
+            raise
+        finally:
+            with self.lock:
+                if failed:
+                    self.closed = False
+                else:
+                    self.pool.regions.discard(self)
+            if not failed:
+                self.pool_hold.release()
+
+    def close(self):
+        self.check_process()
+        with self.lock:
+            if self.closed:
+                return
+            self.check_unused()
+            self.closed = True
+        self.free()
+
+    def leave(self):
+        """Goes on without its owner. What is still looked at is flushed, so that errors are told here."""
+        with self.lock:
+            if self.closed:
+                return
+            viewed = VIEW in self.holds.values()
+        if viewed and self.shared:
+            with Hold(self, CALL):
+                _check(_c.nram_flush(self.pool.pointer, self.address, self.length))
+        self.let_go(self.owner_key)
+
+
+def _close(resource):
+    try:
+        resource.close()
+    except BufferError:
+        gc.collect()  # the views may be garbage
+        resource.close()
+
+
+class Memory:
+    """A pool, a budget of local memory, and the mappings made in it.
+
+    pool         "host:port,host:port" or "@hostfile"; None: $NRAM_POOL, else the pool of `nram up`, else
+                 /etc/nram/pool
+    budget       local memory for pages: bytes, or text as "512M"; None: $NRAM_BUDGET, else 256 MiB
+    page_bytes   unit of faults: a multiple of 4096 up to 1 MiB; 0: 4096
+    handlers     threads that answer faults, 1 to 64; 0: 4
+    policy       which page leaves when the budget is used up: "default", "second_chance", "fifo" or "random"
+    timeout_ms   after which a server that does not answer counts as lost; 0: 10,000
+    local_below  of nram_malloc, which Python does not call
+
+    Raises Error, which is an OSError, for what libnram refuses, and ValueError for what does not get so far.
+
+    close() gives all of it back, and raises BufferError, with nothing done, while arrays or memoryviews of a mapping
+    are alive. The end of a `with` closes too, but does not insist: a mapping that is still looked at stays, and the
+    pool with it, until the last array or memoryview of it is deleted; the same happens when a Memory that nobody has
+    closed is deleted. Any thread may call any method at any time.
+    """
+
+    def __init__(
+        self,
+        pool=None,
+        budget=None,
+        *,
+        page_bytes=0,
+        handlers=0,
+        policy="default",
+        timeout_ms=0,
+        local_below=0,
+    ):
+        room = _library.OptionsRoom()
+        options = room.options
+        _c.nram_options_init(ctypes.byref(options))
+        options.budget_bytes = 0 if budget is None else _size(budget, "budget")
+        if budget is not None and options.budget_bytes == 0:
+            raise ValueError("budget: 0 bytes; 4M or more, or None for $NRAM_BUDGET, else 256 MiB")
+        options.page_bytes = _size(page_bytes, "page_bytes")
+        options.handlers = _integer(handlers, "handlers", 32)
+        options.policy = _choice(policy, _library.POLICIES, "policy")
+        options.timeout_ms = _integer(timeout_ms, "timeout_ms", 32)
+        options.local_below = _size(local_below, "local_below")
+        self._pool = _Pool(_text(pool, "pool"), ctypes.byref(options))
+        self._owner = Hold(self._pool, OWNER)
+        self._left = False
+
+    def map(self, length=0, name=None, *, read_only=False, attach=False, keep=False) -> Mapping:
+        """Maps `length` bytes (or "64G") of zeros; ENOMEM if the pool has no room for all of them.
+
+        name       under which others can attach it; EEXIST: it is taken
+        read_only  attach the region of that name for reading; length 0 is all of it. ENOENT: there is none
+        attach     the same for reading and writing; EBUSY: another process has it so
+        keep       the region outlives the mapping and the process; else it goes with the mapping, attached ones too
+        """
+        self._check_open()
+        length = _size(length, "length")
+        name = _text(name, "name")
+        flags = (
+            (_library.MAP_READ_ONLY if read_only else 0)
+            | (_library.MAP_ATTACH if attach else 0)
+            | (_library.MAP_KEEP if keep else 0)
+        )
+        with Hold(self._pool, CALL):
+            address = _c.nram_mmap(self._pool.pointer, length, name, flags)
+            if not address:
+                raise _error()
+            length = length or _c.nram_length(self._pool.pointer, address)
+            return Mapping(_Region(self._pool, address, length, bool(name) and not read_only), bool(read_only))
+
+    def stats(self) -> dict[str, int]:
+        """The numbers of nram_stats, by their names there; since the pool was opened, or of now."""
+        self._check_open()
+        stats = _library.Stats()
+        stats.size = ctypes.sizeof(stats)
+        with Hold(self._pool, CALL):
+            _check(_c.nram_get_stats(self._pool.pointer, ctypes.byref(stats)))
+        return {name: getattr(stats, name) for name, _ in stats._fields_ if name != "size"}
+
+    def close(self):
+        """Unmaps all mappings and closes the pool. See Memory for views that are alive. Again: nothing happens."""
+        _close(self._pool)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the pool has been closed and all memory given back."""
+        return self._pool.closed
+
+    def _check_open(self):
+        self._pool.check_process()
+        if self._left or self._pool.closed:
+            raise ValueError("this nram.Memory is closed")
+
+    def __enter__(self):
+        self._check_open()
+        return self
+
+    def __exit__(self, *exception):
+        if self._pool.is_inherited():
+            return
+        self._left = True
+        for region in list(self._pool.regions):
+            region.leave()
+        self._owner.release()
+
+    def __reduce__(self):
+        raise TypeError("nram.Memory cannot be copied or pickled")
+
+
+class Mapping:
+    """Bytes of a Memory, made by Memory.map(). A Mapping that nothing refers to any more is unmapped.
+
+    Memory is never unmapped under a view: each `buffer` and each `array` holds the mapping, and what is made of them
+    (slices, arrays, memoryviews) holds them in turn, so the memory stays until the last of them is gone, whatever
+    becomes of the Mapping and the Memory. Only an address that was taken out by hand (ndarray.ctypes.data) holds
+    nothing.
+
+    close() unmaps now, and raises BufferError while there are views. The end of a `with` unmaps, or leaves that to the
+    last view.
+    """
+
+    def __init__(self, region, read_only):
+        self._region = region
+        self._owner = Hold(region, OWNER)
+        region.owner_key = self._owner.key
+        self._read_only = read_only
+        self._type = ctypes.c_char * region.length
+
+    @property
+    def buffer(self) -> memoryview:
+        """All bytes, as a memoryview of format "B"; read-only if the mapping is."""
+        hold = Hold(self._region, VIEW)
+        exporter = self._type.from_address(self._region.address)
+        exporter.hold = hold
+        view = memoryview(exporter).cast("B")
+        return view.toreadonly() if self._read_only else view
+
+    def __buffer__(self, flags):  # memoryview(mapping), numpy.frombuffer(mapping): from Python 3.12 on
+        return self.buffer
+
+    def array(self, dtype="uint8", shape=None, offset=0):
+        """A NumPy array over the bytes from `offset` on, in C order; without a shape, of one dimension to the end."""
+        try:
+            import numpy
+        except ImportError as error:
+            raise ImportError(
+                f"Mapping.array() needs NumPy ({error}): install python3-numpy or `pip install numpy`; "
+                "Mapping.buffer does without"
+            ) from None
+        dtype = numpy.dtype(dtype)
+        offset, room = self._range(offset, None)
+        if dtype.itemsize == 0 or dtype.hasobject:
+            raise ValueError(f"dtype: {dtype}: expected elements that are bytes, of a size above 0")
+        if shape is None:
+            shape = (room // dtype.itemsize,)
+        elif not hasattr(shape, "__iter__"):
+            shape = (shape,)
+        shape = tuple(operator.index(extent) for extent in shape)
+        count = math.prod(shape)
+        if min(shape, default=0) < 0 or count * dtype.itemsize > room:
+            raise ValueError(f"shape: {shape} of {dtype} from {offset} on does not fit into {len(self)} bytes")
+        if count == 0:
+            return numpy.empty(shape, dtype)
+        # Its base is the memoryview, so it stays read-only if that is (with numpy.ndarray it could be made writeable).
+        return numpy.frombuffer(self.buffer, dtype, count, offset).reshape(shape + dtype.shape)
+
+    def advise(self, advice, offset=0, length=None):
+        """Tells what will be done with a range (all of it to begin with). Does not need views to be gone.
+
+        "normal"      streams are recognised and read ahead; this and the next two hold for the whole mapping
+        "sequential"  read ahead as far as possible
+        "random"      never read ahead
+        "will_need"   start fetching; does not wait
+        "dont_need"   write back and let go of the local copy; the contents stay
+        "pin"         fetch, and never let go; ENOSPC: more than half of the budget
+        "unpin"       the end of that
+        "drop"        the contents of the pages that lie wholly in it are not needed any more: zeros from now on
+        """
+        advice = _choice(advice, _library.ADVICE, "advice")
+        self._call(_c.nram_advise, offset, length, advice)
+
+    def prefetch(self, offset=0, length=None):
+        """Starts fetching a range; does not wait."""
+        self._call(_c.nram_prefetch, offset, length)
+
+    def flush(self, offset=0, length=None):
+        """Writes back what was written in a range; when it returns, the servers have it, and readers can see it."""
+        self._call(_c.nram_flush, offset, length)
+
+    def pin(self, offset=0, length=None):
+        """Fetches a range and keeps it here. ENOSPC: more than half of the budget."""
+        self.advise("pin", offset, length)
+
+    def unpin(self, offset=0, length=None):
+        self.advise("unpin", offset, length)
+
+    def close(self):
+        """Unmaps. See Mapping for views that are alive. Again: nothing happens."""
+        _close(self._region)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has been unmapped."""
+        return self._region.closed
+
+    @property
+    def address(self) -> int:
+        return self._region.address
+
+    @property
+    def read_only(self) -> bool:
+        return self._read_only
+
+    def __len__(self):
+        return self._region.length
+
+    def _range(self, offset, length):
+        offset = _size(offset, "offset")
+        if offset > len(self):
+            raise ValueError(f"offset: {offset} is behind the end, {len(self)}")
+        length = len(self) - offset if length is None else _size(length, "length")
+        if length > len(self) - offset:
+            raise ValueError(f"length: {length} bytes from {offset} on reach behind the end, {len(self)}")
+        return offset, length
+
+    def _call(self, function, offset, length, *arguments):
+        offset, length = self._range(offset, length)
+        with Hold(self._region, CALL):
+            if length > 0:
+                _check(function(self._region.pool.pointer, self._region.address + offset, length, *arguments))
+
+    def __enter__(self):
+        self._region.check_process()
+        return self
+
+    def __exit__(self, *exception):
+        if not self._region.is_inherited():
+            self._region.leave()
+
+    def __reduce__(self):
+        raise TypeError("nram.Mapping cannot be copied or pickled; name the region and attach it")

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# The Python package on a real pool: its own tests, and its example at a small size.
+# Arguments: the program nram, the library libnram.so.0, the folder client/python.
+set -euo pipefail
+
+nram=$(readlink -f "$1")
+NRAM_LIBRARY=$(readlink -f "$2")
+package=$(cd "$3" && pwd)
+python=${NRAM_PYTHON:-/usr/bin/python3}
+directory=$(mktemp -d /tmp/nram-python-XXXXXX)
+export NRAM_LIBRARY NRAM_STATE_DIR=$directory/state PYTHONPATH=$package PYTHONDONTWRITEBYTECODE=1
+unset NRAM_POOL NRAM_BUDGET
+cleanup() {
+  "$nram" down > /dev/null 2>&1 || true
+  rm -rf "$directory"
+}
+trap cleanup EXIT
+
+fail() {
+  echo "FAILED: $*" >&2
+  exit 1
+}
+
+"$nram" up --servers=2 --donate=256M > /dev/null
+code=0
+"$python" "$package/test_nram.py" > "$directory/messages" 2>&1 || code=$?
+cat "$directory/messages"
+[ "$code" -eq 0 ] || fail "test_nram.py: exit $code"
+
+example=$package/examples/numpy_array.py
+"$python" "$example" --help | grep -q -- --budget || fail "the example's --help"
+if grep -q "NOT TESTED: .*userfaultfd" "$directory/messages"; then
+  echo "SKIPPED: the example, for the reason above"
+elif "$python" -c "import numpy" 2> /dev/null; then
+  "$python" "$example" --size=32M --budget=8M > "$directory/messages" || fail "the example: exit $?"
+  cat "$directory/messages"
+  grep -q "All numbers are right" "$directory/messages" || fail "the example"
+else
+  echo "SKIPPED: the example, NumPy is not installed (python3-numpy)"
+fi
+
+"$nram" down > /dev/null
+echo PASSED

@@ -1,0 +1,109 @@
+// Workloads on memory that is larger than the budget: in order, and at random.
+
+#include <algorithm>
+#include <atomic>
+#include <random>
+
+#include "base/status.h"
+#include "tools/bench/memory/backing.h"
+#include "tools/bench/memory/pattern.h"
+#include "tools/bench/memory/work.h"
+
+namespace nram {
+namespace {
+
+// Another word in each page, so that no two pages share a cache set or a fast path.
+uint64_t WordOf(uint64_t page) { return page * 0x9E3779B97F4A7C15u >> 55; }
+static_assert(kWordsPerPage == 512, "WordOf takes nine bits");
+
+// Reads a word of each page in order; with `write`, writes its next generation. Whether all were of `generation`.
+bool ScanOnce(uint64_t* words, uint64_t pages, const WorkOptions& options, uint64_t generation, bool write) {
+  std::atomic<bool> right{true};
+  const uint64_t seed = options.seed;
+  RunThreads(options.threads, [&](int64_t thread) {
+    bool mine = true;
+    const uint64_t end = pages * (thread + 1) / options.threads;
+    for (uint64_t page = pages * thread / options.threads; page < end; ++page) {
+      const uint64_t word = WordOf(page);
+      uint64_t* at = words + page * kWordsPerPage + word;
+      mine &= *at == PageWord(seed, page, word, generation);
+      if (write) *at = PageWord(seed, page, word, generation + 1);
+    }
+    if (!mine) right = false;
+  });
+  return right;
+}
+
+// The words beside those that ScanOnce writes.
+bool OthersAreAsFilled(const uint64_t* words, uint64_t pages, uint64_t seed) {
+  bool right = true;
+  for (uint64_t page = 0; page < pages; ++page) {
+    const uint64_t word = (WordOf(page) + 1) % kWordsPerPage;
+    right &= words[page * kWordsPerPage + word] == PageWord(seed, page, word, 0);
+  }
+  return right;
+}
+
+bool ReadAtRandom(const uint64_t* words, uint64_t pages, const WorkOptions& options, uint64_t count, uint64_t salt) {
+  std::atomic<bool> right{true};
+  const uint64_t seed = options.seed;
+  RunThreads(options.threads, [&](int64_t thread) {
+    bool mine = true;
+    std::mt19937_64 random(Mix(seed + salt) + thread);
+    const uint64_t share = count * (thread + 1) / options.threads - count * thread / options.threads;
+    for (uint64_t i = 0; i < share; ++i) {
+      const uint64_t drawn = random();
+      const uint64_t page = (drawn >> 9) % pages, word = drawn % kWordsPerPage;
+      mine &= words[page * kWordsPerPage + word] == PageWord(seed, page, word, 0);
+    }
+    if (!mine) right = false;
+  });
+  return right;
+}
+
+}  // namespace
+
+absl::StatusOr<WorkResult> RunScan(const WorkOptions& options, Backing* backing) {
+  WorkResult result;
+  result.bytes = options.mib * kMiB;
+  if (!backing->keeps_writes() && result.bytes < 2 * options.budget_bytes) {
+    return absl::FailedPreconditionError("the bare loop scans twice its budget or more");
+  }
+  const uint64_t pages = result.bytes / kPageBytes;
+  NRAM_ASSIGN_OR_RETURN(const Backing::Memory memory, backing->Map(result.bytes));
+  FillPages(memory.fill, pages, options.seed);
+  NRAM_RETURN_IF_ERROR(backing->Settle(memory, result.bytes));
+
+  // A pass before leaves things as the timed one will: as much to be written back at its beginning as at its end.
+  const uint64_t step = options.write && backing->keeps_writes() ? 1 : 0;
+  result.verified = ScanOnce(memory.words, pages, options, 0, options.write);
+  const Timing timing(backing);
+  result.verified &= ScanOnce(memory.words, pages, options, step, options.write);
+  timing.Stop(&result);
+  result.ops = pages;
+  if (step > 0) {
+    result.verified &= ScanOnce(memory.words, pages, options, 2, false);
+    result.verified &= OthersAreAsFilled(memory.words, pages, options.seed);
+  }
+  return result;
+}
+
+absl::StatusOr<WorkResult> RunRandom(const WorkOptions& options, Backing* backing) {
+  WorkResult result;
+  result.bytes = options.mib * kMiB;
+  const uint64_t pages = result.bytes / kPageBytes;
+  NRAM_ASSIGN_OR_RETURN(const Backing::Memory memory, backing->Map(result.bytes));
+  FillPages(memory.fill, pages, options.seed);
+  NRAM_RETURN_IF_ERROR(backing->Settle(memory, result.bytes));
+
+  // Until the budget is used up, by pages that came at random.
+  const uint64_t warm = 2 * std::min<uint64_t>(options.budget_bytes / kPageBytes, pages);
+  result.verified = ReadAtRandom(memory.words, pages, options, warm, 1);
+  const Timing timing(backing);
+  result.verified &= ReadAtRandom(memory.words, pages, options, options.count, 2);
+  timing.Stop(&result);
+  result.ops = options.count;
+  return result;
+}
+
+}  // namespace nram
