@@ -31,8 +31,7 @@ absl::StatusOr<std::unique_ptr<Memory>> Memory::Open(MemoryOptions options) {
     return absl::InvalidArgumentError(
         absl::StrCat("page size ", options.page_bytes, ": expected a multiple of 4096 up to 1 MiB"));
   }
-  const uint64_t least =
-      std::max(MemoryOptions::kBudgetBytesMin, MemoryOptions::kBudgetPagesMin * options.page_bytes);
+  const uint64_t least = std::max(MemoryOptions::kBudgetBytesMin, MemoryOptions::kBudgetPagesMin * options.page_bytes);
   if (options.budget_bytes < least || options.budget_bytes > kRegionBytesMax) {
     return absl::InvalidArgumentError(absl::StrCat("budget of ", FormatByteSize(options.budget_bytes), ": expected ",
                                                    FormatByteSize(least), " or more with pages of ",
@@ -54,9 +53,9 @@ absl::StatusOr<std::unique_ptr<Memory>> Memory::Open(MemoryOptions options) {
 absl::Status Memory::Start() {
   NRAM_ASSIGN_OR_RETURN(userfault_, Userfault::Open());
   NRAM_ASSIGN_OR_RETURN(pool_, Pool::Open(options_.pool));
-  const uint64_t window_bytes =
-      std::max(options_.page_bytes, std::clamp(std::bit_floor(options_.budget_bytes / 128), kWindowBytesMin,
-                                               kWindowBytesMax) / options_.page_bytes * options_.page_bytes);
+  const uint64_t window_bytes = std::max(
+      options_.page_bytes, std::clamp(std::bit_floor(options_.budget_bytes / 128), kWindowBytesMin, kWindowBytesMax) /
+                               options_.page_bytes * options_.page_bytes);
   const uint64_t window_pages = window_bytes / options_.page_bytes;
   // The budget is for pages wherever they are: in place, in a buffer on their way, in a handler's hands.
   const uint64_t limit_pages =
@@ -139,9 +138,9 @@ absl::StatusOr<std::unique_ptr<Region>> Memory::OpenRegion(const MapRequest& req
     how.size_bytes = *length;
     return pool_->CreateRegion(how);
   }
-  NRAM_ASSIGN_OR_RETURN(auto region,
-                        pool_->AttachRegion(request.name, request.kind == MapKind::kReadOnly ? AttachMode::kReadOnly
-                                                                                             : AttachMode::kOwner));
+  NRAM_ASSIGN_OR_RETURN(
+      auto region, pool_->AttachRegion(
+                       request.name, request.kind == MapKind::kReadOnly ? AttachMode::kReadOnly : AttachMode::kOwner));
   const uint64_t size = (region->size_bytes() + options_.page_bytes - 1) / options_.page_bytes * options_.page_bytes;
   if (request.length == 0) *length = size;
   if (*length == 0 || *length > size) {
@@ -175,9 +174,9 @@ absl::StatusOr<std::byte*> Memory::Map(const MapRequest& request) {
   auto space = Mapping::Anonymous(length, align);
   auto words = Mapping::Anonymous((length / options_.page_bytes + 4095) / 4096 * 4096);
   if (!space.ok() || !words.ok()) {
-    return abandon(absl::ResourceExhaustedError(absl::StrCat(
-        "no addresses are left in this process for ", FormatByteSize(length), " (", space.status().message(),
-        "; a limit set by ulimit -v, or vm.max_map_count?)")));
+    return abandon(absl::ResourceExhaustedError(absl::StrCat("no addresses are left in this process for ",
+                                                             FormatByteSize(length), " (", space.status().message(),
+                                                             "; a limit set by ulimit -v, or vm.max_map_count?)")));
   }
   // All that a child would see are zeros: it is to see nothing.
   PCHECK(madvise(space->data(), length, MADV_DONTFORK) == 0);
@@ -187,8 +186,8 @@ absl::StatusOr<std::byte*> Memory::Map(const MapRequest& request) {
     return abandon(status);
   }
   if (read_only) PCHECK(mprotect(space->data(), length, PROT_READ) == 0);
-  auto segment = std::make_unique<Segment>(*std::move(space), *std::move(words), options_.page_bytes,
-                                           std::move(region));
+  auto segment =
+      std::make_unique<Segment>(*std::move(space), *std::move(words), options_.page_bytes, std::move(region));
   segment->read_only = read_only;
   segment->keep = request.keep;
   if (attaches) {

@@ -46,8 +46,8 @@ struct MapRequest {
   bool keep = false;
 };
 
-// Address ranges of this process whose pages live in a pool, and the threads that bring and take them; the engine behind
-// nram.h, whose contracts are the ones that hold. Thread-safe.
+// Address ranges of this process whose pages live in a pool, and the threads that bring and take them; the engine
+// behind nram.h, whose contracts are the ones that hold. Thread-safe.
 //
 // Three parties share the pages' states (page_state.h): PageIn answers faults, PageOut writes back and drops, both on
 // behalf of the handler threads, the evictor or a caller; Residency counts what is here.

@@ -105,10 +105,9 @@ absl::Status Memory::Pin(void* address, uint64_t length) {
   const uint64_t most = residency_->limit_pages() / 2;
   if ((pinned_pages_ += fresh) > most) {
     pinned_pages_ -= fresh;
-    return absl::OutOfRangeError(absl::StrCat("pinning ", FormatByteSize(length), " more: at most ",
-                                              FormatByteSize(most * segment->page_bytes),
-                                              ", half of the budget, can be pinned, and ",
-                                              FormatByteSize(pinned_pages_ * segment->page_bytes), " are"));
+    return absl::OutOfRangeError(absl::StrCat(
+        "pinning ", FormatByteSize(length), " more: at most ", FormatByteSize(most * segment->page_bytes),
+        ", half of the budget, can be pinned, and ", FormatByteSize(pinned_pages_ * segment->page_bytes), " are"));
   }
   uint64_t set = 0;
   for (uint64_t page = pages.first; page < pages.end(); ++page) set += !segment->word(page).Set(PageWord::kPinned);
@@ -142,8 +141,7 @@ absl::Status Memory::Drop(void* address, uint64_t length) {
   NRAM_ASSIGN_OR_RETURN(const Pages pages, FindPages(address, length, /*inner=*/true));
   if (pages.segment->read_only) return absl::InvalidArgumentError("this mapping is read-only");
   for (uint64_t page = pages.first; page < pages.end(); page += kDropPagesMax) {
-    NRAM_RETURN_IF_ERROR(
-        DropPages({pages.segment.Share(), page, std::min(kDropPagesMax, pages.end() - page)}));
+    NRAM_RETURN_IF_ERROR(DropPages({pages.segment.Share(), page, std::min(kDropPagesMax, pages.end() - page)}));
   }
   return absl::OkStatus();
 }
@@ -177,7 +175,8 @@ absl::Status Memory::DropPages(const Pages& pages) {
     if (!status.ok() || !*got) continue;
     seized[i] = true;
     resident += IsResident(was);
-    remote |= was == PageState::kRemote || was == PageState::kClean || was == PageState::kDirty || was == PageState::kLost;
+    remote |=
+        was == PageState::kRemote || was == PageState::kClean || was == PageState::kDirty || was == PageState::kLost;
   }
   // Pages that are empty now must not be filled by a trim that comes after: they are not part of it.
   const auto for_each_run = [&](auto function) {
@@ -195,8 +194,8 @@ absl::Status Memory::DropPages(const Pages& pages) {
   if (remote && status.ok()) {
     for_each_run([&](uint64_t first, uint64_t count) {
       if (!status.ok()) return;
-      status = segment->region->Trim(first * segment->page_bytes, count * segment->page_bytes, {},
-                                     Region::TrimRoom::kKeep);
+      status =
+          segment->region->Trim(first * segment->page_bytes, count * segment->page_bytes, {}, Region::TrimRoom::kKeep);
     });
     // Servers may have some of it still.
     if (!status.ok()) becomes = PageState::kRemote;

@@ -9,8 +9,8 @@
  *   for (...) a[i] = ...;                               // plain pointers, plain threads, plain system calls
  *   nram_close(n);
  *
- * Pages come when they are touched and go when the budget is used up; only what was written travels back. docs/memory.md
- * tells what it costs and what may happen.
+ * Pages come when they are touched and go when the budget is used up; only what was written travels back.
+ * docs/memory.md tells what it costs and what may happen.
  *
  * All functions may be called from any thread and, unless said otherwise, block for at most the timeout of the options
  * (10 s) when a server is away. Those that return a pointer return NULL, those that return int -1, on error; errno and
@@ -19,12 +19,13 @@
  * free to use.
  *
  * Errors of all: ENOMEM (the pool, or the address space, is full; nothing has changed), EINVAL (the message tells the
- * accepted range), ENOENT, EEXIST, EBUSY, ENOSPC (where it says so), EIO (servers do not answer or have lost data), EPERM (the kernel gives this user no userfaultfd; the
- * message tells which line mends it), ENOTSUP (after fork).
+ * accepted range), ENOENT, EEXIST, EBUSY, ENOSPC (where it says so), EIO (servers do not answer or have lost data),
+ * EPERM (the kernel gives this user no userfaultfd; the message tells which line mends it), ENOTSUP (after fork).
  */
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -39,59 +40,64 @@ typedef struct nram_handle nram_t;
 /* Which page leaves when the budget is used up. */
 enum nram_policy {
   NRAM_POLICY_DEFAULT = 0,
-  NRAM_POLICY_SECOND_CHANCE = 1, /* first in, first out, but a page that had to be fetched again soon gets another round */
+  NRAM_POLICY_SECOND_CHANCE = 1, /* first in, first out, but a page that had to be fetched again soon
+                                    stays for another round */
   NRAM_POLICY_FIFO = 2,
   NRAM_POLICY_RANDOM = 3,
 };
 
 /* What is known of a page that cannot be had. */
 struct nram_loss {
-  void *address;     /* of the page */
-  size_t length;     /* bytes, a page */
-  const char *reason; /* valid during the call */
+  void* address;      /* of the page */
+  size_t length;      /* bytes, a page */
+  const char* reason; /* valid during the call */
 };
 
 /*
- * Fill with nram_options_init(), then change what you want. Later versions add fields at the end; `size` tells which
- * version the caller was built with.
+ * Fill with nram_options_init(), then change what you want; zeros are the defaults. Later versions add fields at the
+ * end; `size` tells which version the caller was built with.
  */
 struct nram_options {
   size_t size;
-  uint64_t budget_bytes;   /* local memory for pages, 4 MiB or more; 0: $NRAM_BUDGET ("512M"), else 256 MiB */
-  uint64_t page_bytes;     /* unit of faults: a multiple of 4096 up to 1 MiB; 0: 4096 */
-  uint32_t handlers;       /* threads that answer faults, 1 to 64; 0: 4 */
+  uint64_t budget_bytes; /* local memory for pages, 4 MiB or more; 0: $NRAM_BUDGET ("512M"), else 256 MiB */
+  uint64_t page_bytes;   /* unit of faults: a multiple of 4096 up to 1 MiB; 0: 4096 */
+  uint32_t handlers;     /* threads that answer faults, 1 to 64; 0: 4 */
   enum nram_policy policy;
-  uint32_t timeout_ms;     /* after which a server that does not answer counts as lost; 0: 10,000 */
-  uint64_t local_below;    /* nram_malloc of fewer bytes than this stays in local memory, outside the budget; 0: none */
+  uint32_t timeout_ms;  /* after which a server that does not answer counts as lost; 0: 10,000 */
+  uint64_t local_below; /* nram_malloc of fewer bytes than this stays in local memory, outside the budget; 0: none */
   /*
    * Called on a thread of nram's, once, before the threads that wait for a lost page get SIGBUS (si_addr tells the
    * address). It must not touch nram memory. NULL: a line on stderr.
    */
-  void (*on_loss)(const struct nram_loss *loss, void *context);
-  void *on_loss_context;
+  void (*on_loss)(const struct nram_loss* loss, void* context);
+  void* on_loss_context;
 };
 
-void nram_options_init(struct nram_options *options);
+static inline void nram_options_init(struct nram_options* options) {
+  memset(options, 0, sizeof(*options));
+  options->size = sizeof(*options);
+}
 
 /*
- * Opens a pool: "host:port,host:port" or "@hostfile"; NULL: $NRAM_POOL, else the pool of `nram up` on this machine, else
- * /etc/nram/pool. `options` may be NULL for the defaults. ENOENT: there is no such pool.
+ * Opens a pool: "host:port,host:port" or "@hostfile"; NULL: $NRAM_POOL, else the pool of `nram up` on this machine,
+ * else /etc/nram/pool. `options` may be NULL for the defaults. ENOENT: there is no such pool.
  *
- * nram_close() frees everything that was allocated or mapped through the handle; no thread may use that memory any more.
- * The handle is gone in any case; -1 says that a kept mapping could not be written back (flush before to be sure).
+ * nram_close() frees everything that was allocated or mapped through the handle; no thread may use that memory any
+ * more. The handle is gone in any case; -1 says that a kept mapping could not be written back (flush before to be
+ * sure).
  */
-nram_t *nram_open(const char *pool, const struct nram_options *options);
-int nram_close(nram_t *n);
+nram_t* nram_open(const char* pool, const struct nram_options* options);
+int nram_close(nram_t* n);
 
 /* What went wrong in this thread's last call that failed: one line that says what, where and how to mend it. */
-const char *nram_error(void);
+const char* nram_error(void);
 
 /* ---- mappings ---- */
 
 enum {
-  NRAM_MAP_READ_ONLY = 1,  /* attach a named region that exists; writing to it is SIGSEGV. Any number of processes */
-  NRAM_MAP_ATTACH = 2,     /* attach a named region that exists, for reading and writing. One process at a time (EBUSY) */
-  NRAM_MAP_KEEP = 4,       /* the region outlives the mapping and the process; without, it goes with its mapping */
+  NRAM_MAP_READ_ONLY = 1, /* attach a named region that exists; writing to it is SIGSEGV. Any number of processes */
+  NRAM_MAP_ATTACH = 2, /* attach a named region that exists, for reading and writing. One process at a time (EBUSY) */
+  NRAM_MAP_KEEP = 4,   /* the region outlives the mapping and the process; without, it goes with its mapping */
 };
 
 /*
@@ -103,70 +109,72 @@ enum {
  * wants to see, 0 for all; ENOENT: no such name. A kept region ends when somebody attaches it (NRAM_MAP_ATTACH) without
  * NRAM_MAP_KEEP and unmaps it.
  */
-void *nram_mmap(nram_t *n, size_t length, const char *name, int flags);
-/* Unmaps a whole mapping, given its first address. A kept region is flushed before; if that fails, nothing is unmapped. */
-int nram_munmap(nram_t *n, void *address);
+void* nram_mmap(nram_t* n, size_t length, const char* name, int flags);
+/* Unmaps a whole mapping, given its first address. A kept region is flushed before; if that fails, nothing is unmapped.
+ */
+int nram_munmap(nram_t* n, void* address);
 /* The length of the mapping that starts at `address`, in whole pages; 0 if none does. */
-size_t nram_length(nram_t *n, const void *address);
+size_t nram_length(nram_t* n, const void* address);
 
 enum nram_advice {
-  NRAM_NORMAL = 0,      /* streams are recognised and read ahead */
-  NRAM_SEQUENTIAL = 1,  /* read ahead as far as possible from the first fault on */
-  NRAM_RANDOM = 2,      /* never read ahead */
-  NRAM_WILL_NEED = 3,   /* start fetching; does not wait. A lost page is tried again */
-  NRAM_DONT_NEED = 4,   /* write back and let go of the local copy, now; the contents stay */
-  NRAM_PIN = 5,         /* fetch, and never let go. At most half of the budget: ENOSPC */
+  NRAM_NORMAL = 0,     /* streams are recognised and read ahead */
+  NRAM_SEQUENTIAL = 1, /* read ahead as far as possible from the first fault on */
+  NRAM_RANDOM = 2,     /* never read ahead */
+  NRAM_WILL_NEED = 3,  /* start fetching; does not wait. A lost page is tried again */
+  NRAM_DONT_NEED = 4,  /* write back and let go of the local copy, now; the contents stay */
+  NRAM_PIN = 5,        /* fetch, and never let go. At most half of the budget: ENOSPC */
   NRAM_UNPIN = 6,
-  NRAM_DROP = 7,        /* contents are not needed any more: zeros from now on; frees them on the servers too, at once */
+  NRAM_DROP = 7, /* contents are not needed any more: zeros from now on; frees them on the servers too, at once */
 };
 
 /*
  * For the pages that lie in [address, address + length): those it touches, but NRAM_DROP only for those that lie wholly
  * in it. NRAM_NORMAL, NRAM_SEQUENTIAL and NRAM_RANDOM hold for the whole mapping. EINVAL: not nram memory.
  */
-int nram_advise(nram_t *n, void *address, size_t length, enum nram_advice advice);
+int nram_advise(nram_t* n, void* address, size_t length, enum nram_advice advice);
 /* nram_advise(NRAM_WILL_NEED). */
-int nram_prefetch(nram_t *n, void *address, size_t length);
+int nram_prefetch(nram_t* n, void* address, size_t length);
 /* Writes back what was written in the range; when it returns 0, the servers have it. Pages stay here. */
-int nram_flush(nram_t *n, void *address, size_t length);
+int nram_flush(nram_t* n, void* address, size_t length);
 
 /* ---- heap ---- */
 
 /*
- * As their namesakes in the C library (nram_aligned_alloc: any size); errors as well: NULL and ENOMEM. The bookkeeping is
- * in local memory. Freed memory returns to the pool within seconds. nram_free of what is not a live allocation of this handle ends the program with a
+ * As their namesakes in the C library (nram_aligned_alloc: any size); errors as well: NULL and ENOMEM. The bookkeeping
+ * is in local memory. They need jemalloc, which libnram.so.0 brings; libnram-core.so.0 is without them. Freed memory
+ * returns to the pool within seconds. nram_free of what is not a live allocation of this handle ends the program with a
  * message (small blocks that were freed long ago cannot always be told).
  */
-void *nram_malloc(nram_t *n, size_t size);
-void *nram_calloc(nram_t *n, size_t count, size_t size);
-void *nram_realloc(nram_t *n, void *block, size_t size);
-void *nram_aligned_alloc(nram_t *n, size_t alignment, size_t size);
-void nram_free(nram_t *n, void *block);
-size_t nram_usable_size(nram_t *n, const void *block);
+void* nram_malloc(nram_t* n, size_t size);
+void* nram_calloc(nram_t* n, size_t count, size_t size);
+void* nram_realloc(nram_t* n, void* block, size_t size);
+void* nram_aligned_alloc(nram_t* n, size_t alignment, size_t size);
+void nram_free(nram_t* n, void* block);
+size_t nram_usable_size(nram_t* n, const void* block);
 
 /* ---- statistics ---- */
 
 /* Since nram_open(), unless it says "now". */
 struct nram_stats {
-  size_t size;                   /* set by the caller: sizeof(struct nram_stats) */
+  size_t size; /* set by the caller: sizeof(struct nram_stats) */
   uint64_t budget_bytes;
-  uint64_t mapped_bytes;         /* now: mappings and heap */
-  uint64_t resident_bytes;       /* now: pages here, and buffers of pages that are on their way */
-  uint64_t faults;               /* times that a thread had to wait for nram */
-  uint64_t write_faults;         /* of them: first writes to a page that was here already */
-  uint64_t hits;                 /* of them: the page was here or on its way already (read ahead) */
-  uint64_t zero_pages;           /* pages given out as zeros without a server */
-  uint64_t fetched_bytes;        /* from servers */
-  uint64_t prefetched_bytes;     /* of them: read ahead */
+  uint64_t mapped_bytes;          /* now: mappings and heap */
+  uint64_t resident_bytes;        /* now: pages here, and buffers of pages that are on their way */
+  uint64_t faults;                /* times that a thread had to wait for nram */
+  uint64_t write_faults;          /* of them: first writes to a page that was here already */
+  uint64_t hits;                  /* of them: the page was here or on its way already (read ahead) */
+  uint64_t zero_pages;            /* pages given out as zeros without a server */
+  uint64_t fetched_bytes;         /* from servers */
+  uint64_t prefetched_bytes;      /* of them: read ahead */
   uint64_t prefetch_wasted_bytes; /* of them: thrown away untouched */
-  uint64_t written_bytes;        /* to servers */
+  uint64_t written_bytes;         /* to servers */
   uint64_t evicted_pages;
   uint64_t lost_pages;
-  uint64_t wait_ns;              /* time from faults' arrival to their end, summed over faults */
-  uint64_t metadata_bytes;       /* now: nram's own bookkeeping, outside the budget */
+  uint64_t wait_ns;        /* time from faults' arrival to their end, summed over faults */
+  uint64_t metadata_bytes; /* now: nram's own bookkeeping, outside the budget */
 };
 
-int nram_get_stats(nram_t *n, struct nram_stats *stats);
+int nram_get_stats(nram_t* n, struct nram_stats* stats);
 
 #ifdef __cplusplus
 }

@@ -126,7 +126,8 @@ bool PageIn::Fetch(const SegmentRef& segment, uint64_t page, bool write, std::by
   StreamPlan plan = streams_.OnFault(*segment.get(), page, write);
   Run run = plan.demand;
   Buffer* const window = run.count > 1 ? TakeBuffer() : nullptr;
-  run.count = window == nullptr ? 1 : 1 + Claim(*segment.get(), {run.at(1), run.count - 1, run.step}, PageState::kRemote);
+  run.count =
+      window == nullptr ? 1 : 1 + Claim(*segment.get(), {run.at(1), run.count - 1, run.step}, PageState::kRemote);
   // What comes after it is on its way while this is waited for; not if pages in between are here already.
   if (plan.ahead.count > 0 && run.count == plan.demand.count) {
     StartAhead(segment, plan.ahead, plan.writable, /*wanted=*/false);
@@ -302,8 +303,7 @@ void PageIn::InstallBuffer(Buffer* buffer) {
 void PageIn::Install(const SegmentRef& segment, uint64_t lowest, uint64_t count, const std::byte* data, bool writable,
                      bool empty) {
   const bool protect = !writable && !segment->read_only;
-  const absl::Status copied =
-      userfault_->Copy(segment->address(lowest), data, count * options_.page_bytes, protect);
+  const absl::Status copied = userfault_->Copy(segment->address(lowest), data, count * options_.page_bytes, protect);
   CHECK(copied.ok()) << "filling pages at " << static_cast<void*>(segment->address(lowest)) << ": " << copied;
   const bool dirty = writable && !segment->read_only;
   const PageState state = empty ? (dirty ? PageState::kDirtyEmpty : PageState::kCleanEmpty)

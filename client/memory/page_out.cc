@@ -39,7 +39,8 @@ void PageOut::Add(const SegmentRef& segment, uint64_t first, uint64_t count, Aft
     for (; page + taken < end && taken < kRunPagesMax; ++taken) {
       PageWord& word = segment->word(page + taken);
       PageState state = word.state();
-      if (IsClean(state) ? after == After::kKeep || (taken > 0 && dirty) : !IsDirty(state) || (taken > 0 && !dirty)) break;
+      if (IsClean(state) ? after == After::kKeep || (taken > 0 && dirty) : !IsDirty(state) || (taken > 0 && !dirty))
+        break;
       if (after == After::kDrop && word.Has(PageWord::kPinned)) break;
       if (may_stay && residency_->SecondChance(&word)) {
         residency_->Enter(*segment.get(), page + taken, 1);
@@ -86,8 +87,8 @@ void PageOut::Write(const SegmentRef& segment, uint64_t first, uint64_t count, c
       continue;
     }
     run = 1;
-    while (i + run < count && (was[i + run] != PageState::kDirtyEmpty ||
-                               !IsZero(segment->address(first + i + run), page_bytes))) {
+    while (i + run < count &&
+           (was[i + run] != PageState::kDirtyEmpty || !IsZero(segment->address(first + i + run), page_bytes))) {
       ++run;
     }
     Lane* const lane = FreeLane();

@@ -50,9 +50,9 @@ absl::Status Residency::TakeRoom(uint64_t pages, int64_t deadline_ns) {
     }
     pressure_.Signal();
     if (!room_.WaitUntil(&mu_, deadline_ns) && resident_.load() + pages > limit_) {
-      status = absl::ResourceExhaustedError(absl::StrCat(
-          "no local room could be made in time: ",
-          reported_.ok() ? "all pages are pinned or in use" : reported_.message()));
+      status = absl::ResourceExhaustedError(
+          absl::StrCat("no local room could be made in time: ",
+                       reported_.ok() ? "all pages are pinned or in use" : reported_.message()));
       break;
     }
   }
@@ -123,9 +123,7 @@ void Residency::NoteLeft(uintptr_t page) {
   if (policy_ == Policy::kSecondChance) ghosts_.Note(page);
 }
 
-bool Residency::LeftLately(uintptr_t page) const {
-  return policy_ == Policy::kSecondChance && ghosts_.Knows(page);
-}
+bool Residency::LeftLately(uintptr_t page) const { return policy_ == Policy::kSecondChance && ghosts_.Knows(page); }
 
 void Residency::Report(const absl::Status& status) {
   MutexLock lock(&mu_);

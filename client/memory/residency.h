@@ -38,8 +38,11 @@ class Residency {
   // The next pages to leave, out of the queue.
   size_t Take(uintptr_t* pages, size_t max);
   // Should the page stay for another round (kSecondChance)? Asked for a page that has been taken out of the queue.
-  bool SecondChance(PageWord* word) const { return policy_ == Policy::kSecondChance && word->Clear(PageWord::kReferenced); }
-  // A page has left. If it is fetched again before as many others have left as fit in memory, it had better stay longer.
+  bool SecondChance(PageWord* word) const {
+    return policy_ == Policy::kSecondChance && word->Clear(PageWord::kReferenced);
+  }
+  // A page has left. If it is fetched again before as many others have left as fit in memory, it had better stay
+  // longer.
   void NoteLeft(uintptr_t page);
   bool LeftLately(uintptr_t page) const;
   // Why there is no room, for messages; OK when eviction works.

@@ -26,9 +26,9 @@ struct StreamPlan {
   bool writable = false;  // the pages of `demand` are going to be written
 };
 
-// Recognises threads that go through memory in order, up or down, by their faults, and tells how far to read ahead: four
-// times as many pages at each fault that continues a stream, up to a window; then the next window while this one is
-// used. (The growing window is that of Linux's readahead.) Thread-safe.
+// Recognises threads that go through memory in order, up or down, by their faults, and tells how far to read ahead:
+// four times as many pages at each fault that continues a stream, up to a window; then the next window while this one
+// is used. (The growing window is that of Linux's readahead.) Thread-safe.
 class Streams {
  public:
   explicit Streams(uint64_t window_pages) : window_(window_pages) {}

@@ -180,7 +180,7 @@ TEST_P(EngineTest, LargerPages) {
 TEST_P(EngineTest, BadInputIsRefused) {
   MemoryOptions options = Options();
   options.budget_bytes = 100 * kKiB;
-  EXPECT_THAT(std::string(Memory::Open(options).status().message()), HasSubstr("4M or more"));
+  EXPECT_THAT(std::string(Memory::Open(options).status().message()), HasSubstr("4.00 MiB or more"));
   options = Options();
   options.page_bytes = 5000;
   EXPECT_THAT(std::string(Memory::Open(options).status().message()), HasSubstr("multiple of 4096"));
@@ -382,8 +382,7 @@ TEST_P(EngineTest, RandomOperationsFromManyThreads) {
           } else if (kind < 98) {
             if (!memory->Flush(words + page * kWordsPerPage, kPageBytes).ok()) ++failures;
           } else {
-            if (!memory->Prefetch(words + page * kWordsPerPage,
-                                  std::min(kPages - page, random() % 64 + 1) * kPageBytes)
+            if (!memory->Prefetch(words + page * kWordsPerPage, std::min(kPages - page, random() % 64 + 1) * kPageBytes)
                      .ok()) {
               ++failures;
             }
@@ -398,8 +397,7 @@ TEST_P(EngineTest, RandomOperationsFromManyThreads) {
   EXPECT_LE(memory->resident_bytes(), kBudget);
 }
 
-INSTANTIATE_TEST_SUITE_P(Policies, EngineTest,
-                         ::testing::Values(Policy::kSecondChance, Policy::kFifo, Policy::kRandom),
+INSTANTIATE_TEST_SUITE_P(Policies, EngineTest, ::testing::Values(Policy::kSecondChance, Policy::kFifo, Policy::kRandom),
                          [](const auto& info) {
                            return info.param == Policy::kSecondChance ? "SecondChance"
                                   : info.param == Policy::kFifo       ? "Fifo"

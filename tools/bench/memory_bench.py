@@ -141,24 +141,13 @@ class Bench:
         )
 
     def row_resident(self):
-        mib = 256 // self.scale
-        result = self.job(
-            "resident",
-            "--backing=nram",
-            f"--mib={mib}",
-            f"--budget={(mib + mib // 4 + 16) * MIB}",
-            f"--count={20_000_000 // self.scale}",
-        )
-        for key, name, reads in (("in_order", "in order", mib * MIB // 8), ("at_random", "at random", 20_000_000)):
-            reads = reads if key == "in_order" else reads // self.scale
-            self.record(
-                f"reads {name} of {mib} MiB, all resident",
-                "M/s",
-                reads / result[f"{key}_plain_s"] / 1e6,
-                reads / result[f"{key}_s"] / 1e6,
-                mark=0.95,
-                faults=result["faults"],
-            )
+        mib, count = 256 // self.scale, 20_000_000 // self.scale
+        budget = (mib + mib // 4 + 16) * MIB
+        result = self.job("resident", "--backing=nram", f"--mib={mib}", f"--budget={budget}", f"--count={count}")
+        for key, name, reads in (("in_order", "in order", mib * MIB // 8), ("at_random", "at random", count)):
+            plain, nram = (reads / result[f"{key}{kind}_s"] / 1e6 for kind in ("_plain", ""))
+            name = f"reads {name} of {mib} MiB, all resident"
+            self.record(name, "M/s", plain, nram, mark=0.95, faults=result["faults"])
 
     def row_bookkeeping(self):
         budget = 256 * MIB // self.scale

@@ -20,8 +20,8 @@ class Failure(Exception):
     pass
 
 
-# Signals end the program by SystemExit, so that what is open is closed; but not in the middle of setting something up or
-# of cleaning up, and once only. Held back here, not in the kernel: the pool's daemons would inherit that.
+# Signals end the program by SystemExit, so that what is open is closed; but not in the middle of setting something up
+# or of cleaning up, and once only. Held back here, not in the kernel: the pool's daemons would inherit that.
 _held, _pending, _ended = 0, False, False
 
 
@@ -178,7 +178,7 @@ def disk_directory(directory, size, megabytes):
             device = stack.enter_context(loop_device(image, megabytes))
             run("mkfs.ext4", "-q", "-m", "0", "-E", "lazy_itable_init=0,lazy_journal_init=0", device)
             os.mkdir(f"{work}/mount")
-            later(stack, run, "umount", f"{work}/mount", check=False)
+            later(stack, run, "umount", "-l", f"{work}/mount", check=False)
             run("mount", device, f"{work}/mount")
             work = f"{work}/mount"
         yield work

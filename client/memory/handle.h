@@ -1,0 +1,44 @@
+#ifndef NRAM_CLIENT_MEMORY_HANDLE_H_
+#define NRAM_CLIENT_MEMORY_HANDLE_H_
+
+// What stands behind an nram_t, and how nram.h's functions tell errors.
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/sync.h"
+#include "client/memory/memory.h"
+#include "client/memory/nram.h"
+
+struct nram_handle {
+  std::unique_ptr<nram::Memory> memory;
+  uint64_t local_below = 0;
+  uint32_t forks = 0;  // when it was opened; see ApiUsable
+  nram::Mutex heap_mu;
+  // A Heap, known as such only where there is one (nram_heap.cc); it goes before the memory does.
+  std::shared_ptr<void> heap ABSL_GUARDED_BY(heap_mu);
+  std::atomic<void*> heap_made{nullptr};
+};
+
+namespace nram {
+
+// Sets errno and nram_error(); -1.
+int ApiFail(int error, std::string text);
+// 0, or ApiFail with the status' errno and message.
+int ApiResult(const absl::Status& status);
+template <typename T>
+T* ApiResult(const absl::StatusOr<T*>& pointer) {
+  if (pointer.ok()) return *pointer;
+  ApiResult(pointer.status());
+  return nullptr;
+}
+// Is it a handle of this process? If not, the error is set.
+bool ApiUsable(const nram_t* n);
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_MEMORY_HANDLE_H_

@@ -1,0 +1,70 @@
+#ifndef NRAM_CLIENT_MEMORY_HEAP_H_
+#define NRAM_CLIENT_MEMORY_HEAP_H_
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/sync.h"
+#include "client/memory/memory.h"
+
+namespace nram {
+
+// malloc on nram memory: an arena of jemalloc's whose extents are mappings of `memory`. jemalloc keeps its bookkeeping
+// apart, in local memory, so that allocating and freeing touch no page of the heap. Thread-safe; each thread has a
+// cache of its own.
+class Heap {
+ public:
+  // Blocks of fewer than `local_below` bytes come from the C library's malloc instead. `memory` must outlive the heap.
+  static absl::StatusOr<std::unique_ptr<Heap>> New(Memory* memory, uint64_t local_below);
+  // All blocks are gone with it; their memory with `memory`.
+  ~Heap();
+
+  // RESOURCE_EXHAUSTED: the pool is full. `align`: a power of two.
+  absl::StatusOr<void*> Allocate(size_t size, size_t align = 1, bool zeroed = false);
+  // `block` may be null. On an error the block is as it was.
+  absl::StatusOr<void*> Reallocate(void* block, size_t size);
+  // Ends the program with a message if it is no block of this heap, or (as far as can be told) was freed before.
+  void Free(void* block);
+  size_t UsableSize(const void* block) const;
+
+ private:
+  struct Hooks;
+
+  explicit Heap(Memory* memory, uint64_t local_below);
+  absl::Status Start();
+  // This thread's cache, made when it first comes; as a flag for mallocx and its like.
+  int CacheFlag();
+  void* Hand(void* block);
+  bool IsLocal(const void* block) const;
+  void GiveBackUnused();
+
+  Memory* const memory_;
+  const uint64_t local_below_;
+  const uint64_t id_;  // no other heap of this process has or had it
+  std::unique_ptr<Hooks> hooks_;
+  unsigned arena_ = 0;
+  std::atomic<bool> freed_{false};  // since unused memory was last given back
+
+  // The blocks that were freed last, by a hash of their address: a second free of one of them is noticed.
+  static constexpr size_t kFreedLately = 8192;
+  std::array<std::atomic<const void*>, kFreedLately> freed_lately_ = {};
+  std::atomic<const void*>& FreedLately(const void* block);
+
+  Mutex mu_;
+  CondVar stop_;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::vector<unsigned> caches_ ABSL_GUARDED_BY(mu_);
+  absl::Status extent_error_ ABSL_GUARDED_BY(mu_);  // why an extent could not be had last
+  std::thread giver_;
+};
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_MEMORY_HEAP_H_

@@ -1,0 +1,238 @@
+// nram.h over Memory and Heap: errors become errno and a text; nothing more happens here.
+
+#include "client/memory/nram.h"
+
+#include <pthread.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "client/memory/handle.h"
+#include "client/memory/memory.h"
+#include "client/pool/pool_spec.h"
+
+namespace {
+
+// How often this process was forked off: handles of another count are a parent's.
+std::atomic<uint32_t> forks{0};
+
+thread_local std::string last_error;  // NOLINT: freed with its thread
+
+int ErrnoOf(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kInvalidArgument:
+      return EINVAL;
+    case absl::StatusCode::kResourceExhausted:
+      return ENOMEM;
+    case absl::StatusCode::kNotFound:
+      return ENOENT;
+    case absl::StatusCode::kAlreadyExists:
+      return EEXIST;
+    case absl::StatusCode::kFailedPrecondition:
+      return EBUSY;
+    case absl::StatusCode::kPermissionDenied:
+      return EPERM;
+    case absl::StatusCode::kOutOfRange:
+      return ENOSPC;
+    case absl::StatusCode::kUnimplemented:
+      return ENOTSUP;
+    default:
+      return EIO;
+  }
+}
+
+}  // namespace
+
+namespace nram {
+
+int ApiFail(int error, std::string text) {
+  last_error = std::move(text);
+  errno = error;
+  return -1;
+}
+
+int ApiResult(const absl::Status& status) {
+  return status.ok() ? 0 : ApiFail(ErrnoOf(status), std::string(status.message()));
+}
+
+bool ApiUsable(const nram_t* n) {
+  if (n == nullptr) {
+    ApiFail(EINVAL, "the nram handle is null");
+    return false;
+  }
+  if (n->forks != forks) {
+    ApiFail(ENOTSUP,
+            "this nram handle was opened before fork(): only the parent may use it; the child may open its own");
+    return false;
+  }
+  return true;
+}
+
+}  // namespace nram
+
+using nram::ApiFail;
+using nram::ApiResult;
+using nram::ApiUsable;
+
+namespace {
+
+absl::StatusOr<nram::MemoryOptions> ToOptions(const char* pool, const nram_options& given) {
+  nram::MemoryOptions options;
+  absl::StatusOr<std::string> spec = nram::ChoosePoolSpec(pool == nullptr ? "" : pool);
+  if (!spec.ok()) return absl::NotFoundError(spec.status().message());
+  NRAM_ASSIGN_OR_RETURN(options.pool.servers, nram::ParsePoolSpec(*spec));
+  if (given.budget_bytes != 0) {
+    options.budget_bytes = given.budget_bytes;
+  } else if (const char* text = std::getenv("NRAM_BUDGET"); text != nullptr && *text != '\0') {
+    const absl::StatusOr<uint64_t> bytes = nram::ParseByteSize(text);
+    if (!bytes.ok()) return nram::Annotate(bytes.status(), "$NRAM_BUDGET");
+    options.budget_bytes = *bytes;
+  }
+  if (given.page_bytes != 0) options.page_bytes = given.page_bytes;
+  if (given.handlers != 0) options.handlers = given.handlers;
+  if (given.timeout_ms != 0) options.pool.io_timeout_ms = given.timeout_ms;
+  switch (given.policy) {
+    case NRAM_POLICY_DEFAULT:
+    case NRAM_POLICY_SECOND_CHANCE:
+      options.policy = nram::Policy::kSecondChance;
+      break;
+    case NRAM_POLICY_FIFO:
+      options.policy = nram::Policy::kFifo;
+      break;
+    case NRAM_POLICY_RANDOM:
+      options.policy = nram::Policy::kRandom;
+      break;
+    default:
+      return absl::InvalidArgumentError(absl::StrCat("policy ", static_cast<int>(given.policy), ": expected 0 to 3"));
+  }
+  if (given.on_loss != nullptr) {
+    options.on_loss = [on_loss = given.on_loss, context = given.on_loss_context](void* address, size_t length,
+                                                                                 const std::string& reason) {
+      const nram_loss loss = {address, length, reason.c_str()};
+      on_loss(&loss, context);
+    };
+  }
+  return options;
+}
+
+absl::StatusOr<nram_t*> Open(const char* pool, const nram_options* options) {
+  nram_options given;
+  nram_options_init(&given);
+  if (options != nullptr) {
+    // An older program's are shorter, and end with the last field that it knows.
+    if (options->size < offsetof(nram_options, on_loss) || options->size > sizeof(given)) {
+      return absl::InvalidArgumentError(absl::StrCat("nram_options.size is ", options->size, ", at most ",
+                                                     sizeof(given), " is known: call nram_options_init()"));
+    }
+    memcpy(&given, options, options->size);
+  }
+  NRAM_ASSIGN_OR_RETURN(nram::MemoryOptions how, ToOptions(pool, given));
+  auto handle = std::make_unique<nram_handle>();
+  NRAM_ASSIGN_OR_RETURN(handle->memory, nram::Memory::Open(std::move(how)));
+  handle->local_below = given.local_below;
+  handle->forks = forks;
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { ++forks; });
+  (void)registered;
+  return handle.release();
+}
+
+absl::Status Advise(nram::Memory* memory, void* address, size_t length, nram_advice advice) {
+  switch (advice) {
+    case NRAM_NORMAL:
+      return memory->SetReadAhead(address, nram::ReadAhead::kNormal);
+    case NRAM_SEQUENTIAL:
+      return memory->SetReadAhead(address, nram::ReadAhead::kSequential);
+    case NRAM_RANDOM:
+      return memory->SetReadAhead(address, nram::ReadAhead::kNever);
+    case NRAM_WILL_NEED:
+      return memory->Prefetch(address, length);
+    case NRAM_DONT_NEED:
+      return memory->Evict(address, length);
+    case NRAM_PIN:
+      return memory->Pin(address, length);
+    case NRAM_UNPIN:
+      return memory->Unpin(address, length);
+    case NRAM_DROP:
+      return memory->Drop(address, length);
+  }
+  return absl::InvalidArgumentError(absl::StrCat("advice ", static_cast<int>(advice), ": expected 0 to 7"));
+}
+
+}  // namespace
+
+nram_t* nram_open(const char* pool, const struct nram_options* options) { return nram::ApiResult(Open(pool, options)); }
+
+int nram_close(nram_t* n) {
+  if (!ApiUsable(n)) return -1;
+  n->heap.reset();
+  const absl::Status status = n->memory->Close();
+  delete n;
+  return ApiResult(status);
+}
+
+const char* nram_error(void) { return last_error.c_str(); }
+
+void* nram_mmap(nram_t* n, size_t length, const char* name, int flags) {
+  if (!ApiUsable(n)) return nullptr;
+  constexpr int kKnown = NRAM_MAP_READ_ONLY | NRAM_MAP_ATTACH | NRAM_MAP_KEEP;
+  if ((flags & ~kKnown) != 0 || ((flags & NRAM_MAP_READ_ONLY) != 0 && (flags & ~NRAM_MAP_READ_ONLY) != 0)) {
+    ApiFail(EINVAL, "flags: NRAM_MAP_READ_ONLY alone, or NRAM_MAP_ATTACH and NRAM_MAP_KEEP");
+    return nullptr;
+  }
+  nram::MapRequest request;
+  request.length = length;
+  request.name = name == nullptr ? "" : name;
+  request.keep = (flags & NRAM_MAP_KEEP) != 0;
+  request.kind = (flags & NRAM_MAP_READ_ONLY) != 0 ? nram::MapKind::kReadOnly
+                 : (flags & NRAM_MAP_ATTACH) != 0  ? nram::MapKind::kAttach
+                                                   : nram::MapKind::kNew;
+  return ApiResult(n->memory->Map(request));
+}
+
+int nram_munmap(nram_t* n, void* address) { return ApiUsable(n) ? ApiResult(n->memory->Unmap(address)) : -1; }
+
+size_t nram_length(nram_t* n, const void* address) { return ApiUsable(n) ? n->memory->LengthOf(address) : 0; }
+
+int nram_advise(nram_t* n, void* address, size_t length, enum nram_advice advice) {
+  return ApiUsable(n) ? ApiResult(Advise(n->memory.get(), address, length, advice)) : -1;
+}
+
+int nram_prefetch(nram_t* n, void* address, size_t length) { return nram_advise(n, address, length, NRAM_WILL_NEED); }
+
+int nram_flush(nram_t* n, void* address, size_t length) {
+  return ApiUsable(n) ? ApiResult(n->memory->Flush(address, length)) : -1;
+}
+
+int nram_get_stats(nram_t* n, struct nram_stats* stats) {
+  if (!ApiUsable(n)) return -1;
+  if (stats == nullptr || stats->size < offsetof(nram_stats, faults) || stats->size > sizeof(*stats)) {
+    return ApiFail(EINVAL, "nram_stats.size must be sizeof(struct nram_stats)");
+  }
+  const nram::Memory& memory = *n->memory;
+  const nram::Counters& counters = memory.counters();
+  const nram_stats all = {.size = stats->size,
+                          .budget_bytes = memory.options().budget_bytes,
+                          .mapped_bytes = memory.mapped_bytes(),
+                          .resident_bytes = memory.resident_bytes(),
+                          .faults = counters.faults,
+                          .write_faults = counters.write_faults,
+                          .hits = counters.hits,
+                          .zero_pages = counters.zero_pages,
+                          .fetched_bytes = counters.fetched_bytes,
+                          .prefetched_bytes = counters.prefetched_bytes,
+                          .prefetch_wasted_bytes = counters.prefetch_wasted_bytes,
+                          .written_bytes = counters.written_bytes,
+                          .evicted_pages = counters.evicted_pages,
+                          .lost_pages = counters.lost_pages,
+                          .wait_ns = counters.wait_ns,
+                          .metadata_bytes = memory.metadata_bytes()};
+  memcpy(stats, &all, stats->size);
+  return 0;
+}
