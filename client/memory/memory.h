@@ -93,6 +93,8 @@ class Memory {
   // Those that [address, address + length) touches, or, if `inner`, that lie in it.
   absl::StatusOr<Pages> FindPages(void* address, uint64_t length, bool inner = false) const;
   absl::StatusOr<std::unique_ptr<Region>> OpenRegion(const MapRequest& request, uint64_t* length);
+  // Waits until none of them is kBusy from before.
+  void Settle(const Pages& pages);
   absl::Status FlushPages(const Pages& pages);
   absl::Status DropPages(const Pages& pages);
   // Makes a page kBusy whatever it is; false if it is empty, or was not to be had in time.

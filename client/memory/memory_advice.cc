@@ -21,8 +21,6 @@ namespace {
 
 // Of pages whose contents are dropped in one go.
 constexpr uint64_t kDropPagesMax = 4096;
-// Of pages written back in one go by a caller of Flush or Evict.
-constexpr uint64_t kStepPages = 4096;
 constexpr size_t kLanes = 8;
 
 void SleepUs(int64_t us) {
@@ -63,14 +61,23 @@ absl::Status Memory::Prefetch(void* address, uint64_t length) {
   return absl::OkStatus();
 }
 
+// A page whose state is about to change may have been written to already: its thread runs on before the handler has
+// noted what it did.
+void Memory::Settle(const Pages& pages) {
+  const int64_t deadline_ns = DeadlineAfterMs(2 * options_.pool.io_timeout_ms);
+  for (uint64_t page = pages.first; page < pages.end(); ++page) {
+    while (pages.segment->word(page).state() == PageState::kBusy && MonotonicNs() < deadline_ns) {
+      page_in_->CancelAhead(*pages.segment.get(), page, pages.end() - page);
+      SleepUs(20);
+    }
+  }
+}
+
 absl::Status Memory::Evict(void* address, uint64_t length) {
   NRAM_ASSIGN_OR_RETURN(const Pages pages, FindPages(address, length));
+  Settle(pages);
   PageOut out(userfault_.get(), residency_.get(), &counters_, kLanes);
-  for (uint64_t page = pages.first; page < pages.end(); page += kStepPages) {
-    const uint64_t count = std::min(kStepPages, pages.end() - page);
-    page_in_->CancelAhead(*pages.segment.get(), page, count);
-    out.Add(pages.segment, page, count, PageOut::After::kDrop);
-  }
+  out.Add(pages.segment, pages.first, pages.count, PageOut::After::kDrop);
   return out.Finish();
 }
 
@@ -83,6 +90,7 @@ absl::Status Memory::FlushPages(const Pages& pages) {
   PageOut out(userfault_.get(), residency_.get(), &counters_, kLanes);
   // Others may be writing some of them out; if that fails they are dirty again, and the second round sees to them.
   for (const bool again : {false, true}) {
+    Settle(pages);
     out.Add(pages.segment, pages.first, pages.count, PageOut::After::kKeep);
     NRAM_RETURN_IF_ERROR(out.Finish());
     bool waited = false;

@@ -7,11 +7,20 @@ namespace {
 
 // From this many pages at a fault on, the stream is sure enough to fetch the next window too.
 constexpr uint64_t kAheadFrom = 16;
+constexpr uint32_t kWindowsOnTrust = 16;
 
 // How far `page` lies beyond `from` in the direction of `step`.
 int64_t Beyond(uint64_t from, uint64_t page, int step) { return static_cast<int64_t>(page - from) * step; }
 
 }  // namespace
+
+bool Streams::Writable(Stream* stream) {
+  if (!stream->writes) return false;
+  // Pages that come writable tell nothing any more: now and then one window comes protected, to see whether it is
+  // written still.
+  if (++stream->windows % kWindowsOnTrust == 0) stream->writes = false;
+  return stream->writes;
+}
 
 Run Streams::Clip(const Segment& segment, uint64_t first, uint64_t count, int step) const {
   if (first >= segment.pages()) return {0, 0, 1};  // also below zero
@@ -27,31 +36,29 @@ StreamPlan Streams::OnFault(const Segment& segment, uint64_t page, bool write) {
   Stream* oldest = &streams_[0];
   for (Stream& stream : streams_) {
     if (stream.stamp < oldest->stamp) oldest = &stream;
-    if (stream.segment != &segment) continue;
+    // Of several that it may belong to, the one that was there last.
+    if (stream.segment != &segment || (found != nullptr && stream.stamp < found->stamp)) continue;
     if (stream.step == 0) {
       // One fault so far, at next - 1: the second shows the direction.
-      if (page == stream.next || page + 2 == stream.next) {
-        stream.step = page == stream.next ? 1 : -1;
-        found = &stream;
-      }
+      if (page == stream.next || page + 2 == stream.next) found = &stream;
     } else {
       // Pages that were here already are no faults, so it may have jumped a little.
       const int64_t jump = Beyond(stream.next, page, stream.step);
       if (jump >= 0 && jump < static_cast<int64_t>(std::min(window_, 2 * stream.degree))) found = &stream;
     }
-    if (found != nullptr) break;
   }
   if (found == nullptr) {
     const bool sure = mode == ReadAhead::kSequential;
-    *oldest = {&segment, page + 1, sure ? window_ : 1, sure ? 1 : 0, write, ++clock_};
+    *oldest = {&segment, page + 1, sure ? window_ : 1, sure ? 1 : 0, write, 0, ++clock_};
     found = oldest;
   } else {
+    if (found->step == 0) found->step = page == found->next ? 1 : -1;
     found->degree = std::min(window_, found->degree * 4);
     found->writes |= write;
     found->stamp = ++clock_;
   }
   StreamPlan plan;
-  plan.writable = write || found->writes;
+  plan.writable = Writable(found) || write;
   plan.demand = Clip(segment, page, found->degree, found->step == 0 ? 1 : found->step);
   if (found->step != 0) {
     found->next = page + found->step * plan.demand.count;
@@ -69,7 +76,7 @@ StreamPlan Streams::OnAheadUsed(const Segment& segment, const Run& window) {
     stream.next = window.first + stream.step * window.count;
     stream.degree = std::min(window_, 2 * stream.degree);
     stream.stamp = ++clock_;
-    return {.ahead = Clip(segment, stream.next, stream.degree, stream.step), .writable = stream.writes};
+    return {.ahead = Clip(segment, stream.next, stream.degree, stream.step), .writable = Writable(&stream)};
   }
   return {};
 }

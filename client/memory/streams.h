@@ -49,9 +49,12 @@ class Streams {
     uint64_t degree = 0;  // pages that its last fault brought
     int step = 0;         // 0: not known yet
     bool writes = false;
+    uint32_t windows = 0;  // brought so far
     uint64_t stamp = 0;
   };
 
+  // Are the pages that are about to be brought going to be written?
+  static bool Writable(Stream* stream);
   Run Clip(const Segment& segment, uint64_t first, uint64_t count, int step) const;
 
   const uint64_t window_;
