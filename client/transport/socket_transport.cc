@@ -251,9 +251,12 @@ void SocketTransport::CountLocked(const Call& call, int change) {
 }
 
 void SocketTransport::ArmIfNeededLocked() {
-  if (!connected() || receiving_ || armed_ || unwaited_ == 0) return;
+  if (!connected() || receiving_ || unwaited_ == 0) return;
+  // The socket may have become full since it was armed, and with no reply to come nobody would send the rest.
+  if (armed_ && (armed_for_output_ || !send_blocked_)) return;
   poller_->Arm(this, fd_.get(), fd_registered_, send_blocked_);
   fd_registered_ = armed_ = true;
+  armed_for_output_ = send_blocked_;
 }
 
 absl::StatusOr<bool> SocketTransport::OnHeader(const FrameHeader& reply, absl::Span<const ChunkMask> masks,

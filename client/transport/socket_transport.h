@@ -137,6 +137,7 @@ class SocketTransport : public Transport, private FrameReader::Handler, private 
   bool receiving_ ABSL_GUARDED_BY(mu_) = false;
   bool reply_waits_ ABSL_GUARDED_BY(mu_) = false;  // for the sender's notice that its request was sent
   bool armed_ ABSL_GUARDED_BY(mu_) = false;
+  bool armed_for_output_ ABSL_GUARDED_BY(mu_) = false;
   bool fd_registered_ ABSL_GUARDED_BY(mu_) = false;
   std::vector<Call*> followers_ ABSL_GUARDED_BY(mu_);  // capacity kept
 

@@ -230,6 +230,46 @@ TEST(PoolTest, CallbacksMayStartTheNext) {
   EXPECT_TRUE(chain.buffer == data.substr(kMiB, 3 * kMiB));
 }
 
+// A socket that becomes full while the replies to all that went before it are taken in by the poller: nobody but the
+// poller is there to send the rest.
+TEST(PoolTest, WritesThatNobodyWaitsForAreSentWhole) {
+  TestPool servers(1);
+  FaultyRelay relay({"127.0.0.1", servers.server(0).data_port(), ""}, TestSeed());
+  PoolOptions options = servers.Options();
+  options.reroute_data_for_test = [&](size_t, const Endpoint&) { return relay.endpoint(); };
+  auto pool = TestPool::Open(options);
+  auto region = pool->CreateRegion({.gc = true}).value();
+  const std::string data = Pattern(2 * kMiB, 1);
+  ASSERT_TRUE(region->Write(0, Bytes(data)).ok());
+  // The socket fills up now and then, and replies come at any time.
+  relay.SetPlan({.delay = 0.5, .delay_us_max = 300});
+  struct Lane {
+    Io io;
+    std::atomic<bool> done{false};
+  };
+  Lane small, large;
+  IoOptions how;
+  how.timeout_ms = 5'000;  // then the connection would be broken, and the operation an error
+  const auto start = [&](Lane* lane, size_t bytes) {
+    lane->done = false;
+    region->StartWrite(
+        &lane->io, 0, Bytes(data).subspan(0, bytes), how,
+        [](Io*, void* context) { static_cast<Lane*>(context)->done = true; }, lane);
+  };
+  std::mt19937_64 random(TestSeed());
+  for (int step = 0; step < 800; ++step) {
+    start(&small, kPageBytes);
+    for (const int64_t until_ns = MonotonicNs() + static_cast<int64_t>(random() % 300'000); MonotonicNs() < until_ns;) {
+    }
+    start(&large, data.size());
+    const int64_t began_ns = MonotonicNs();
+    while (!small.done || !large.done) std::this_thread::yield();
+    ASSERT_TRUE(small.io.Wait().ok()) << step << ": " << small.io.Wait();
+    ASSERT_TRUE(large.io.Wait().ok()) << step << ": " << large.io.Wait();
+    ASSERT_LT(MonotonicNs() - began_ns, 4 * kNsPerSecond) << "step " << step << " went on only after a reconnection";
+  }
+}
+
 TEST(PoolTest, OpenLeavesOutWhoDoesNotAnswerAndTakesHimInLater) {
   TestPool servers(2);
   servers.StopServer(1);
