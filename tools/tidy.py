@@ -17,7 +17,7 @@ MAY_SEE = {
     "client/pool": {"client/transport", "proto"},
     "client/memory": {"client/pool"},
     "fsd": {"client/pool"},
-    "tools": {"client/pool", "client/transport", "fsd", "proto"},
+    "tools": {"client/memory", "client/pool", "client/transport", "fsd", "proto"},
 }
 GRPC_ONLY_IN = {"memserver", "client/transport"}
 NOTES = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")

@@ -26,6 +26,12 @@ constexpr int64_t kGiveBackEveryMs = 500;
 
 std::atomic<uint64_t> next_heap_id{1};
 
+// jemalloc 5.3's arena_config_t, which its public header leaves out.
+struct ArenaConfig {
+  extent_hooks_t* extent_hooks;
+  bool metadata_use_hooks;
+};
+
 // A thread's caches: for each heap it has allocated from. What a heap that is gone has left here is harmless.
 struct ThreadCaches {
   struct Entry {
@@ -85,10 +91,13 @@ absl::StatusOr<std::unique_ptr<Heap>> Heap::New(Memory* memory, uint64_t local_b
 }
 
 absl::Status Heap::Start() {
-  extent_hooks_t* hooks = &hooks_->hooks;
+  // Plain "arenas.create" would keep jemalloc's own bookkeeping in our extents as well, and ask for the first of them
+  // under a lock that any thread of the process may need.
+  ArenaConfig config = {&hooks_->hooks, /*metadata_use_hooks=*/false};
   size_t size = sizeof(arena_);
-  if (const int error = mallctl("arenas.create", &arena_, &size, &hooks, sizeof(hooks)); error != 0) {
-    return ErrnoStatus(error, "jemalloc: arenas.create");
+  if (const int error = mallctl("experimental.arenas_create_ext", &arena_, &size, &config, sizeof(config));
+      error != 0) {
+    return ErrnoStatus(error, "jemalloc (5.3 is needed): experimental.arenas_create_ext");
   }
   ssize_t decay_ms = kDecayMs;
   if (const int error = mallctl(absl::StrCat("arena.", arena_, ".dirty_decay_ms").c_str(), nullptr, nullptr, &decay_ms,

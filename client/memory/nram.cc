@@ -20,7 +20,7 @@
 
 namespace {
 
-// How often this process was forked off: handles of another count are a parent's.
+// How often this process was forked off since a pool was first opened: handles of another count are a parent's.
 std::atomic<uint32_t> forks{0};
 
 thread_local std::string last_error;  // NOLINT: freed with its thread
@@ -68,8 +68,7 @@ bool ApiUsable(const nram_t* n) {
     return false;
   }
   if (n->forks != forks) {
-    ApiFail(ENOTSUP,
-            "this nram handle was opened before fork(): only the parent may use it; the child may open its own");
+    ApiFail(ENOTSUP, "this nram handle was opened before fork(): only the parent may use it");
     return false;
   }
   return true;
@@ -123,6 +122,10 @@ absl::StatusOr<nram::MemoryOptions> ToOptions(const char* pool, const nram_optio
 }
 
 absl::StatusOr<nram_t*> Open(const char* pool, const nram_options* options) {
+  if (forks != 0) {
+    return absl::UnimplementedError(
+        "this process was forked off one that had opened a pool, whose threads are not here: exec first");
+  }
   nram_options given;
   nram_options_init(&given);
   if (options != nullptr) {

@@ -15,8 +15,8 @@
  * All functions may be called from any thread and, unless said otherwise, block for at most the timeout of the options
  * (10 s) when a server is away. Those that return a pointer return NULL, those that return int -1, on error; errno and
  * nram_error() then tell why. None may be called from a signal handler. In a child after fork() all fail with ENOTSUP,
- * and its copy of the parent's nram memory is not there: touching it is SIGSEGV, never zeros. exec and posix_spawn are
- * free to use.
+ * nram_open() too, and its copy of the parent's nram memory is not there: touching it is SIGSEGV, never zeros. exec and
+ * posix_spawn are free to use.
  *
  * Errors of all: ENOMEM (the pool, or the address space, is full; nothing has changed), EINVAL (the message tells the
  * accepted range), ENOENT, EEXIST, EBUSY, ENOSPC (where it says so), EIO (servers do not answer or have lost data),

@@ -257,10 +257,10 @@ class Errors(NramTest):
         self.assertRaises(TypeError, copy.copy, mapping)
 
     def test_no_library(self):
-        environment = dict(os.environ, NRAM_LIBRARY="/nowhere/libnram.so.0")
+        environment = dict(os.environ, NRAM_LIBRARY="/nowhere/libnram-core.so.0")
         words = [sys.executable, "-c", "import nram"]
         done = subprocess.run(words, env=environment, capture_output=True, text=True)
-        self.assertRegex(done.stderr, "ImportError: .*/nowhere/libnram.so.0.*NRAM_LIBRARY")
+        self.assertRegex(done.stderr, "ImportError: .*/nowhere/libnram-core.so.0.*NRAM_LIBRARY")
 
     def test_header(self):
         """What is declared in Python is what the header declares."""

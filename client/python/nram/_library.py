@@ -1,10 +1,10 @@
-"""libnram.so.0 through ctypes: the parts of client/memory/nram.h that Python uses."""
+"""libnram-core.so.0 through ctypes: the parts of client/memory/nram.h that Python uses."""
 
 import ctypes
 import os
 from ctypes import POINTER, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
 
-SONAME = "libnram.so.0"
+SONAME = "libnram-core.so.0"
 
 POLICIES = {"default": 0, "second_chance": 1, "fifo": 2, "random": 3}
 ADVICE = {
@@ -36,12 +36,6 @@ class Options(ctypes.Structure):
     ]
 
 
-class OptionsRoom(ctypes.Structure):
-    """Options with room behind: a later library initialises fields that are not known here."""
-
-    _fields_ = [("options", Options), ("later", c_uint64 * 128)]
-
-
 class Stats(ctypes.Structure):
     _fields_ = [("size", c_size_t)] + [
         (name, c_uint64)
@@ -66,7 +60,6 @@ class Stats(ctypes.Structure):
 
 
 FUNCTIONS = {
-    "nram_options_init": (None, [POINTER(Options)]),
     "nram_open": (c_void_p, [c_char_p, POINTER(Options)]),
     "nram_close": (c_int, [c_void_p]),
     "nram_error": (c_char_p, []),
@@ -86,9 +79,7 @@ def load():
     try:
         library = ctypes.CDLL(named or SONAME, use_errno=True)
     except OSError as error:
-        if "static TLS" in str(error):
-            advice = "start Python with GLIBC_TUNABLES=glibc.rtld.optional_static_tls=16384 in the environment"
-        elif named:
+        if named:
             advice = f"set NRAM_LIBRARY to the path of {SONAME}, or unset it to have the loader search"
         else:
             advice = (

@@ -172,7 +172,6 @@ class Memory:
     handlers     threads that answer faults, 1 to 64; 0: 4
     policy       which page leaves when the budget is used up: "default", "second_chance", "fifo" or "random"
     timeout_ms   after which a server that does not answer counts as lost; 0: 10,000
-    local_below  of nram_malloc, which Python does not call
 
     Raises Error, which is an OSError, for what libnram refuses, and ValueError for what does not get so far.
 
@@ -191,11 +190,8 @@ class Memory:
         handlers=0,
         policy="default",
         timeout_ms=0,
-        local_below=0,
     ):
-        room = _library.OptionsRoom()
-        options = room.options
-        _c.nram_options_init(ctypes.byref(options))
+        options = _library.Options(size=ctypes.sizeof(_library.Options))
         options.budget_bytes = 0 if budget is None else _size(budget, "budget")
         if budget is not None and options.budget_bytes == 0:
             raise ValueError("budget: 0 bytes; 4M or more, or None for $NRAM_BUDGET, else 256 MiB")
@@ -203,7 +199,6 @@ class Memory:
         options.handlers = _integer(handlers, "handlers", 32)
         options.policy = _choice(policy, _library.POLICIES, "policy")
         options.timeout_ms = _integer(timeout_ms, "timeout_ms", 32)
-        options.local_below = _size(local_below, "local_below")
         self._pool = _Pool(_text(pool, "pool"), ctypes.byref(options))
         self._owner = Hold(self._pool, OWNER)
         self._left = False

@@ -1,0 +1,310 @@
+// nram_malloc and its kin on real servers, through the C API: contents under many threads, errors, and misuse.
+
+#include <errno.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/test_seed.h"
+#include "client/memory/nram.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/util/test_pool.h"
+
+namespace nram {
+namespace {
+
+using ::testing::HasSubstr;
+
+class HeapTest : public ::testing::Test {
+ protected:
+  void SetUp() override { Open(0); }
+  void TearDown() override {
+    if (n_ != nullptr) {
+      EXPECT_EQ(nram_close(n_), 0) << nram_error();
+    }
+  }
+  void Open(uint64_t local_below) {
+    if (n_ != nullptr) {
+      ASSERT_EQ(nram_close(n_), 0);
+    }
+    nram_options options;
+    nram_options_init(&options);
+    options.budget_bytes = 4 << 20;
+    options.local_below = local_below;
+    n_ = nram_open(Spec().c_str(), &options);
+    ASSERT_NE(n_, nullptr) << nram_error();
+  }
+  std::string Spec() const {
+    std::string spec;
+    for (const Endpoint& server : servers_.Options().servers) {
+      absl::StrAppend(&spec, spec.empty() ? "" : ",", server.host, ":", server.port);
+    }
+    return spec;
+  }
+  nram_stats Stats() const {
+    nram_stats stats;
+    stats.size = sizeof(stats);
+    EXPECT_EQ(nram_get_stats(n_, &stats), 0);
+    return stats;
+  }
+
+  TestPool servers_{2, 256 * kMiB};
+  nram_t* n_ = nullptr;
+};
+
+TEST_F(HeapTest, BlocksOfAllSizes) {
+  std::vector<std::pair<unsigned char*, size_t>> blocks;
+  size_t size = 0;
+  for (int i = 0; i < 200; ++i, size = size * 9 / 8 + 3) {
+    auto* block = static_cast<unsigned char*>(nram_malloc(n_, size % (2 << 20)));
+    ASSERT_NE(block, nullptr) << nram_error();
+    EXPECT_GE(nram_usable_size(n_, block), size % (2 << 20));
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(block) % 8, 0u);
+    memset(block, i, size % (2 << 20));
+    blocks.push_back({block, size % (2 << 20)});
+    if (i % 3 == 2) {
+      nram_free(n_, blocks[i / 2].first);
+      blocks[i / 2] = {nullptr, 0};
+    }
+  }
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    for (size_t k = 0; k < blocks[i].second; k += 1000) ASSERT_EQ(blocks[i].first[k], i % 256);
+    nram_free(n_, blocks[i].first);
+  }
+}
+
+TEST_F(HeapTest, LargerThanTheBudgetAndBack) {
+  std::vector<uint64_t*> blocks;
+  for (uint64_t i = 0; i < 2000; ++i) {
+    auto* block = static_cast<uint64_t*>(nram_malloc(n_, 10'000));
+    ASSERT_NE(block, nullptr) << nram_error();
+    for (int k = 0; k < 1250; ++k) block[k] = i * k;
+    blocks.push_back(block);
+  }
+  EXPECT_GT(Stats().written_bytes, uint64_t{10} << 20);
+  for (uint64_t i = 0; i < 2000; ++i) {
+    for (int k = 0; k < 1250; ++k) ASSERT_EQ(blocks[i][k], i * k);
+  }
+  for (uint64_t* block : blocks) nram_free(n_, block);
+  // The memory returns to the pool by itself.
+  uint64_t pages = 0;
+  for (const int64_t until_ns = DeadlineAfterMs(20'000); MonotonicNs() < until_ns; usleep(20'000)) {
+    pages = servers_.server(0).store().counters().pages + servers_.server(1).store().counters().pages;
+    if (pages < 500) break;
+  }
+  EXPECT_LT(pages, 500u);
+}
+
+TEST_F(HeapTest, CallocIsZeroAlsoWhereOthersHaveBeen) {
+  for (int round = 0; round < 3; ++round) {
+    std::vector<unsigned char*> blocks;
+    for (int i = 0; i < 100; ++i) {
+      auto* block = static_cast<unsigned char*>(nram_calloc(n_, 100, 1000));
+      ASSERT_NE(block, nullptr);
+      for (int k = 0; k < 100'000; k += 7) ASSERT_EQ(block[k], 0);
+      memset(block, 0xEE, 100'000);
+      blocks.push_back(block);
+    }
+    for (unsigned char* block : blocks) nram_free(n_, block);
+  }
+}
+
+TEST_F(HeapTest, ReallocKeepsContents) {
+  auto* block = static_cast<uint64_t*>(nram_realloc(n_, nullptr, 8));
+  block[0] = 0;
+  size_t count = 1;
+  while (count < 3'000'000) {
+    const size_t more = count * 2;
+    block = static_cast<uint64_t*>(nram_realloc(n_, block, more * 8));
+    ASSERT_NE(block, nullptr) << nram_error();
+    for (size_t i = count; i < more; ++i) block[i] = i;
+    count = more;
+  }
+  for (size_t i = 0; i < count; ++i) ASSERT_EQ(block[i], i);
+  block = static_cast<uint64_t*>(nram_realloc(n_, block, 80));
+  for (size_t i = 0; i < 10; ++i) ASSERT_EQ(block[i], i);
+  EXPECT_EQ(nram_realloc(n_, block, 0), nullptr);
+}
+
+TEST_F(HeapTest, Alignment) {
+  for (size_t align = 1; align <= 4 << 20; align *= 4) {
+    void* const block = nram_aligned_alloc(n_, align, 100);
+    ASSERT_NE(block, nullptr) << nram_error();
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(block) % align, 0u);
+    nram_free(n_, block);
+  }
+  EXPECT_EQ(nram_aligned_alloc(n_, 24, 100), nullptr);
+  EXPECT_EQ(errno, EINVAL);
+}
+
+TEST_F(HeapTest, FullIsEnomemAndNothingIsLost) {
+  std::vector<uint64_t*> blocks;
+  while (auto* block = static_cast<uint64_t*>(nram_malloc(n_, 16 << 20))) {
+    block[0] = blocks.size();
+    block[(2 << 20) - 1] = ~blocks.size();
+    blocks.push_back(block);
+    ASSERT_LT(blocks.size(), 100u);
+  }
+  EXPECT_EQ(errno, ENOMEM);
+  EXPECT_THAT(nram_error(), HasSubstr("pool"));
+  EXPECT_GT(blocks.size(), 10u);
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    ASSERT_EQ(blocks[i][0], i);
+    ASSERT_EQ(blocks[i][(2 << 20) - 1], ~i);
+  }
+  EXPECT_EQ(nram_malloc(n_, SIZE_MAX / 2), nullptr);
+  EXPECT_EQ(nram_calloc(n_, SIZE_MAX / 2, 3), nullptr);
+  EXPECT_EQ(errno, ENOMEM);
+  for (uint64_t* block : blocks) nram_free(n_, block);
+}
+
+TEST_F(HeapTest, SmallOnesMayStayLocal) {
+  Open(4096);
+  const uint64_t mapped = Stats().mapped_bytes;
+  std::vector<void*> blocks;
+  for (int i = 0; i < 10'000; ++i) {
+    blocks.push_back(nram_malloc(n_, 100));
+    memset(blocks.back(), i, 100);
+  }
+  EXPECT_EQ(Stats().mapped_bytes, mapped);
+  // Grows out of local memory, with its contents.
+  auto* block = static_cast<unsigned char*>(nram_realloc(n_, blocks[5], 1 << 20));
+  ASSERT_NE(block, nullptr);
+  for (int k = 0; k < 100; ++k) ASSERT_EQ(block[k], 5);
+  EXPECT_GT(Stats().mapped_bytes, mapped);
+  blocks[5] = block;
+  for (void* at : blocks) nram_free(n_, at);
+}
+
+TEST_F(HeapTest, WrongArgumentsAreRefused) {
+  int local = 0;
+  EXPECT_EQ(nram_mmap(n_, 0, nullptr, 0), nullptr);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(nram_mmap(n_, 1 << 20, nullptr, NRAM_MAP_KEEP), nullptr);
+  EXPECT_EQ(nram_mmap(n_, 1 << 20, "x", NRAM_MAP_KEEP | NRAM_MAP_READ_ONLY), nullptr);
+  EXPECT_EQ(nram_munmap(n_, &local), -1);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(nram_malloc(nullptr, 10), nullptr);
+  EXPECT_EQ(errno, EINVAL);
+  nram_options options;
+  memset(&options, 0, sizeof(options));
+  EXPECT_EQ(nram_open(Spec().c_str(), &options), nullptr);
+  EXPECT_THAT(nram_error(), HasSubstr("nram_options_init"));
+  EXPECT_EQ(nram_open("/nowhere/hosts", nullptr), nullptr);
+  EXPECT_EQ(errno, ENOENT);
+}
+
+// Its own process, because it ends: run by the test below.
+TEST_F(HeapTest, DISABLED_FreesTwice) {
+  void* const block = nram_malloc(n_, 100);
+  nram_free(n_, block);
+  nram_free(n_, block);
+}
+TEST_F(HeapTest, DISABLED_FreesForeign) {
+  void* const block = malloc(100);
+  nram_free(n_, block);
+}
+
+void ExpectAborts(const std::string& test, const std::string& message) {
+  const std::string command = absl::StrCat("/proc/", getpid(), "/exe --gtest_also_run_disabled_tests --gtest_filter=*",
+                                           test, " 2>&1; echo status $?");
+  FILE* const out = popen(command.c_str(), "r");
+  std::string text;
+  char line[512];
+  while (fgets(line, sizeof(line), out) != nullptr) text += line;
+  pclose(out);
+  EXPECT_THAT(text, HasSubstr(message));
+  EXPECT_THAT(text, HasSubstr("status 134"));
+}
+
+TEST(HeapMisuseTest, ASecondFreeIsNoticed) { ExpectAborts("DISABLED_FreesTwice", "was freed before"); }
+TEST(HeapMisuseTest, AForeignPointerIsNoticed) { ExpectAborts("DISABLED_FreesForeign", "is not in nram memory"); }
+
+TEST_F(HeapTest, AChildMayNotUseTheHandleButMayExec) {
+  auto* block = static_cast<char*>(nram_malloc(n_, 100));
+  strcpy(block, "text");
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool refused = nram_malloc(n_, 10) == nullptr && errno == ENOTSUP && nram_close(n_) == -1;
+    _exit(refused ? 7 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(WEXITSTATUS(status), 7);
+  // From a page that may be away, by a shell.
+  EXPECT_EQ(nram_advise(n_, block, 100, NRAM_DONT_NEED), 0) << nram_error();
+  EXPECT_EQ(system(absl::StrCat("test ", block, " = text").c_str()), 0);
+  EXPECT_STREQ(block, "text");
+  nram_free(n_, block);
+}
+
+TEST_F(HeapTest, ManyThreadsAgainstAModel) {
+  const uint64_t seed = TestSeed();
+  constexpr int kThreads = 4;
+  std::atomic<int> failures{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937_64 random(seed + static_cast<uint64_t>(t));
+      struct Block {
+        unsigned char* data;
+        size_t size;
+        unsigned char value;
+      };
+      std::vector<Block> blocks;
+      const auto check = [&](const Block& block) {
+        for (size_t i = 0; i < block.size; i += std::max<size_t>(1, block.size / 8)) {
+          failures += block.data[i] != block.value;
+        }
+      };
+      for (int step = 0; step < 4000; ++step) {
+        const uint64_t kind = random() % 10;
+        if (blocks.empty() || (kind < 5 && blocks.size() < 400)) {
+          const size_t size = random() % (random() % 8 == 0 ? 200'000 : 2'000) + 1;
+          Block block{static_cast<unsigned char*>(nram_malloc(n_, size)), size, static_cast<unsigned char>(random())};
+          if (block.data == nullptr) {
+            ++failures;
+            continue;
+          }
+          memset(block.data, block.value, size);
+          blocks.push_back(block);
+          continue;
+        }
+        Block& block = blocks[random() % blocks.size()];
+        check(block);
+        if (kind < 7) {
+          const size_t size = random() % 100'000 + 1;
+          auto* const moved = static_cast<unsigned char*>(nram_realloc(n_, block.data, size));
+          if (moved == nullptr) {
+            ++failures;
+            continue;
+          }
+          if (size > block.size) memset(moved + block.size, block.value, size - block.size);
+          block.data = moved;
+          block.size = size;
+          check(block);
+        } else {
+          nram_free(n_, block.data);
+          block = blocks.back();
+          blocks.pop_back();
+        }
+      }
+      for (const Block& block : blocks) {
+        check(block);
+        nram_free(n_, block.data);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(failures, 0) << "seed " << seed;
+}
+
+}  // namespace
+}  // namespace nram
