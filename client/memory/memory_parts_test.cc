@@ -1,0 +1,189 @@
+// The parts of the memory engine that need no pool and no faults: page states, streams, queues, the ghost filter.
+
+#include <set>
+#include <vector>
+
+#include "client/memory/eviction_queue.h"
+#include "client/memory/ghost_filter.h"
+#include "client/memory/page_state.h"
+#include "client/memory/streams.h"
+#include "gtest/gtest.h"
+
+namespace nram {
+namespace {
+
+TEST(PageWordTest, StatesAndFlagsAreApart) {
+  PageWord word{};
+  EXPECT_EQ(word.state(), PageState::kEmpty);
+  EXPECT_FALSE(word.Set(PageWord::kQueued));
+  EXPECT_TRUE(word.Set(PageWord::kQueued));
+  EXPECT_TRUE(word.Change(PageState::kEmpty, PageState::kBusy));
+  EXPECT_FALSE(word.Change(PageState::kEmpty, PageState::kClean));
+  EXPECT_TRUE(word.WaitFor(PageState::kBusy));
+  EXPECT_FALSE(word.WaitFor(PageState::kWriting));
+  EXPECT_TRUE(word.End(PageState::kDirty));
+  EXPECT_EQ(word.state(), PageState::kDirty);
+  EXPECT_FALSE(word.Has(PageWord::kWaiter));
+  EXPECT_TRUE(word.Has(PageWord::kQueued));
+  EXPECT_FALSE(word.End(PageState::kClean));
+}
+
+std::unique_ptr<Segment> NewSegment(uint64_t pages) {
+  return std::make_unique<Segment>(*Mapping::Anonymous(pages * 4096), *Mapping::Anonymous((pages + 4095) / 4096 * 4096),
+                                   4096, nullptr);
+}
+
+TEST(StreamsTest, GoesUpInGrowingWindows) {
+  const auto segment = NewSegment(10'000);
+  Streams streams(256);
+  uint64_t page = 100;
+  std::vector<uint64_t> counts;
+  for (int i = 0; i < 6; ++i) {
+    const StreamPlan plan = streams.OnFault(*segment, page, false);
+    EXPECT_EQ(plan.demand.first, page);
+    EXPECT_FALSE(plan.writable);
+    counts.push_back(plan.demand.count);
+    page += plan.demand.count;
+    if (plan.ahead.count > 0) {
+      EXPECT_EQ(plan.ahead.first, page);
+    }
+  }
+  EXPECT_EQ(counts, (std::vector<uint64_t>{1, 4, 16, 64, 256, 256}));
+}
+
+TEST(StreamsTest, GoesDownAndStopsAtTheBeginning) {
+  const auto segment = NewSegment(1'000);
+  Streams streams(256);
+  uint64_t page = 30;
+  uint64_t brought = 0;
+  while (true) {
+    const StreamPlan plan = streams.OnFault(*segment, page, false);
+    EXPECT_EQ(plan.demand.at(0), page);
+    brought += plan.demand.count;
+    EXPECT_LE(plan.demand.count, page + 1);
+    if (plan.demand.lowest() == 0) break;
+    page -= plan.demand.count;
+  }
+  EXPECT_EQ(brought, 31u);
+}
+
+TEST(StreamsTest, WindowsThatWereReadAheadLeadOn) {
+  const auto segment = NewSegment(10'000);
+  Streams streams(64);
+  StreamPlan plan = streams.OnFault(*segment, 0, false);
+  plan = streams.OnFault(*segment, 1, false);
+  plan = streams.OnFault(*segment, 5, false);
+  ASSERT_GT(plan.ahead.count, 0u);
+  for (int i = 0; i < 10; ++i) {
+    const nram::Run used = plan.ahead;
+    plan = streams.OnAheadUsed(*segment, used);
+    ASSERT_EQ(plan.ahead.first, used.first + used.count);
+  }
+  // Not twice for the same window.
+  EXPECT_EQ(streams.OnAheadUsed(*segment, {21, 32, 1}).ahead.count, 0u);
+}
+
+TEST(StreamsTest, RandomFaultsBringOnePageEach) {
+  const auto segment = NewSegment(1'000'000);
+  Streams streams(256);
+  for (uint64_t i = 1; i < 1'000; ++i) {
+    EXPECT_EQ(streams.OnFault(*segment, i * 7'919 * 31 % 1'000'000, i % 2 == 0).demand.count, 1u) << i;
+  }
+  segment->read_ahead = ReadAhead::kNever;
+  for (uint64_t i = 0; i < 100; ++i) EXPECT_EQ(streams.OnFault(*segment, i, false).demand.count, 1u);
+  segment->read_ahead = ReadAhead::kSequential;
+  EXPECT_EQ(streams.OnFault(*segment, 500'000, false).demand.count, 256u);
+}
+
+TEST(StreamsTest, WritersGetWritableWindowsAndAreAskedAgain) {
+  const auto segment = NewSegment(100'000);
+  Streams streams(16);
+  uint64_t page = 0;
+  int writable = 0;
+  for (int i = 0; i < 200; ++i) {
+    const StreamPlan plan = streams.OnFault(*segment, page, false);
+    writable += plan.writable;
+    if (!plan.writable) {
+      const nram::Run run = streams.OnFirstWrite(*segment, page);
+      EXPECT_EQ(run.first, page);
+      EXPECT_LE(run.count, 2 * 16u);
+    }
+    page += plan.demand.count;
+  }
+  EXPECT_GT(writable, 170);
+  EXPECT_LT(writable, 200);
+  // It stops writing: that is noticed.
+  writable = 0;
+  for (int i = 0; i < 200; ++i) {
+    const StreamPlan plan = streams.OnFault(*segment, page, false);
+    writable += plan.writable;
+    page += plan.demand.count;
+  }
+  EXPECT_LT(writable, 17);
+}
+
+TEST(StreamsTest, SeveralAtATimeDoNotMix) {
+  const auto a = NewSegment(10'000), b = NewSegment(10'000);
+  Streams streams(64);
+  uint64_t at[2] = {0, 0};
+  for (int i = 0; i < 20; ++i) {
+    for (int k = 0; k < 2; ++k) {
+      const StreamPlan plan = streams.OnFault(k == 0 ? *a : *b, at[k], k == 1);
+      EXPECT_EQ(plan.writable, k == 1 && (plan.writable || i > 0));
+      at[k] += plan.demand.count;
+    }
+  }
+  EXPECT_GT(at[0], 1'000u);
+  EXPECT_EQ(at[0], at[1]);
+}
+
+class EvictionQueueTest : public ::testing::TestWithParam<Policy> {};
+
+TEST_P(EvictionQueueTest, GivesEachPageOnce) {
+  auto queue = EvictionQueue::New(GetParam(), 1'000).value();
+  std::multiset<uintptr_t> in, out;
+  uintptr_t next = 1, taken[64];
+  for (int round = 0; round < 500; ++round) {
+    for (int i = 0; i < 60 && queue->size() < queue->capacity(); ++i) {
+      in.insert(next);
+      queue->Add(next++);
+    }
+    if (round % 50 == 7) {
+      queue->RemoveIf([&](uintptr_t page) {
+        if (page % 10 != 0) return false;
+        in.erase(in.find(page));
+        return true;
+      });
+    }
+    const size_t count = queue->Take(taken, 64);
+    for (size_t i = 0; i < count; ++i) {
+      if (GetParam() != Policy::kRandom && i > 0) {
+        EXPECT_GT(taken[i], taken[i - 1]);
+      }
+      out.insert(taken[i]);
+    }
+  }
+  while (const size_t count = queue->Take(taken, 64)) out.insert(taken, taken + count);
+  EXPECT_EQ(in, out);
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, EvictionQueueTest,
+                         ::testing::Values(Policy::kSecondChance, Policy::kFifo, Policy::kRandom));
+
+TEST(GhostFilterTest, KnowsTheLastGenerationAndForgets) {
+  constexpr uint64_t kGeneration = 10'000;
+  GhostFilter filter(kGeneration);
+  for (uintptr_t page = 0; page < 10 * kGeneration; ++page) {
+    filter.Note(page * 4096);
+    if (page >= kGeneration) {
+      ASSERT_TRUE(filter.Knows((page - kGeneration / 2) * 4096));
+    }
+  }
+  int wrong = 0;
+  for (uintptr_t page = 0; page < 7 * kGeneration; ++page) wrong += filter.Knows(page * 4096);
+  EXPECT_LT(wrong, static_cast<int>(7 * kGeneration / 2));
+  EXPECT_LE(filter.memory_bytes(), kGeneration * 1.1);
+}
+
+}  // namespace
+}  // namespace nram
