@@ -36,8 +36,8 @@ class GhostFilter {
   size_t memory_bytes() const { return 2 * words_ * sizeof(uint64_t); }
 
  private:
-  // Four bits a page a table.
-  static size_t WordsFor(uint64_t generation) { return static_cast<size_t>(generation * 4 / 64 + 1); }
+  // A byte a page a table.
+  static size_t WordsFor(uint64_t generation) { return static_cast<size_t>(generation * 8 / 64 + 1); }
   uint64_t BitOf(uintptr_t page) const {
     return static_cast<uint64_t>((static_cast<unsigned __int128>(page / 4096 * 0x9E3779B97F4A7C15) * (words_ * 64)) >>
                                  64);

@@ -13,8 +13,8 @@ namespace nram {
 absl::StatusOr<std::unique_ptr<Residency>> Residency::New(Policy policy, uint64_t limit_pages, uint64_t window_pages,
                                                           const SegmentIndex* index) {
   auto residency = std::unique_ptr<Residency>(new Residency(policy, limit_pages, window_pages, index));
-  // Twice: pages that left by another way than the evictor's may still have their entries.
-  NRAM_ASSIGN_OR_RETURN(auto queue, EvictionQueue::New(policy, 2 * limit_pages));
+  // Half as many again: pages that left by another way than the evictor's may still have their entries.
+  NRAM_ASSIGN_OR_RETURN(auto queue, EvictionQueue::New(policy, limit_pages + limit_pages / 2));
   MutexLock lock(&residency->queue_mu_);
   residency->queue_ = std::move(queue);
   return residency;
