@@ -2,12 +2,12 @@
 
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <array>
 
 #include "base/clock.h"
+#include "base/signals.h"
 
 namespace nram {
 namespace {
@@ -21,11 +21,8 @@ constexpr size_t kLanes = 16;
 
 Evictor::Evictor(Userfault* userfault, Residency* residency, SegmentIndex* index, Counters* counters)
     : residency_(residency), index_(index), out_(userfault, residency, counters, kLanes) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const SignalsBlocked quiet;
   thread_ = std::thread([this] { Run(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 Evictor::~Evictor() {
@@ -79,7 +76,7 @@ void Evictor::Evict(uint64_t pages) {
   if (out_.idle()) {
     poll(nullptr, 0, 1);
   } else {
-    out_.WaitAny();
+    out_.WaitAny(DeadlineAfterMs(10));
   }
 }
 

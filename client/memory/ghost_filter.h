@@ -1,10 +1,12 @@
 #ifndef NRAM_CLIENT_MEMORY_GHOST_FILTER_H_
 #define NRAM_CLIENT_MEMORY_GHOST_FILTER_H_
 
+#include <glog/logging.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <cstdlib>
 
 namespace nram {
 
@@ -15,7 +17,14 @@ namespace nram {
 class GhostFilter {
  public:
   explicit GhostFilter(uint64_t generation)
-      : generation_(generation), words_(WordsFor(generation)), tables_(new std::atomic<uint64_t>[2 * words_]()) {}
+      : generation_(generation),
+        words_(WordsFor(generation)),
+        tables_(static_cast<std::atomic<uint64_t>*>(calloc(2 * words_, sizeof(uint64_t)))) {
+    CHECK(tables_ != nullptr) << "no memory for " << 2 * words_ * sizeof(uint64_t) << " bytes";
+  }
+  ~GhostFilter() { free(tables_); }
+  GhostFilter(const GhostFilter&) = delete;
+  GhostFilter& operator=(const GhostFilter&) = delete;
 
   void Note(uintptr_t page) {
     const uint64_t count = noted_.fetch_add(1, std::memory_order_relaxed);
@@ -45,7 +54,7 @@ class GhostFilter {
 
   const uint64_t generation_;
   const size_t words_;
-  const std::unique_ptr<std::atomic<uint64_t>[]> tables_;
+  std::atomic<uint64_t>* const tables_;  // zeros, taken as they are used
   std::atomic<uint64_t> noted_{0};
 };
 

@@ -27,7 +27,7 @@ struct nram_handle {
 namespace nram {
 
 // Sets errno and nram_error(); -1.
-int ApiFail(int error, std::string text);
+int ApiFail(int error, const std::string& text);
 // 0, or ApiFail with the status' errno and message.
 int ApiResult(const absl::Status& status);
 template <typename T>

@@ -4,16 +4,18 @@
 #include <jemalloc/jemalloc.h>
 #include <malloc.h>
 #include <pthread.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/signals.h"
 #include "base/status.h"
 
 namespace nram {
@@ -32,17 +34,63 @@ struct ArenaConfig {
   bool metadata_use_hooks;
 };
 
-// A thread's caches: for each heap it has allocated from. What a heap that is gone has left here is harmless.
+// The heaps that are open, so that a thread that ends knows to which ones its caches can go back. Never destroyed:
+// threads may end after everything else.
+struct OpenHeaps {
+  Mutex mu;
+  std::map<uint64_t, Heap*> heaps ABSL_GUARDED_BY(mu);
+};
+OpenHeaps& GetOpenHeaps() {
+  static auto* const open = new OpenHeaps();
+  return *open;
+}
+
+}  // namespace
+
+// A thread's caches: one for each heap that it has used. Kept by a pthread key rather than as a thread_local object,
+// because other objects that are destroyed later at the thread's end may free blocks still.
 struct ThreadCaches {
   struct Entry {
     uint64_t heap;
     unsigned cache;
   };
   std::vector<Entry> entries;
-};
-thread_local ThreadCaches thread_caches;
 
+  // Null once the thread's end has come that far.
+  static ThreadCaches* Mine();
+
+ private:
+  static void AtThreadEnd(void* caches);
+};
+
+namespace {
+thread_local ThreadCaches* my_caches = nullptr;
+thread_local bool my_caches_are_gone = false;
 }  // namespace
+
+ThreadCaches* ThreadCaches::Mine() {
+  if (my_caches != nullptr || my_caches_are_gone) return my_caches;
+  static const pthread_key_t key = [] {
+    pthread_key_t made;
+    CHECK_EQ(pthread_key_create(&made, AtThreadEnd), 0);
+    return made;
+  }();
+  my_caches = new ThreadCaches();
+  pthread_setspecific(key, my_caches);
+  return my_caches;
+}
+
+void ThreadCaches::AtThreadEnd(void* caches) {
+  auto* const mine = static_cast<ThreadCaches*>(caches);
+  my_caches = nullptr;
+  my_caches_are_gone = true;
+  for (const Entry& entry : mine->entries) {
+    OpenHeaps& open = GetOpenHeaps();
+    MutexLock lock(&open.mu);
+    if (auto found = open.heaps.find(entry.heap); found != open.heaps.end()) found->second->ReturnCache(entry.cache);
+  }
+  delete mine;
+}
 
 // What jemalloc calls to get and give back address ranges; `hooks` comes first, so that a pointer to it is one to this.
 struct Heap::Hooks {
@@ -54,19 +102,24 @@ struct Heap::Hooks {
                      unsigned) {
     if (where != nullptr) return nullptr;
     Heap* const heap = Of(hooks);
-    const absl::StatusOr<std::byte*> extent = heap->memory_->Map({.length = size, .align = align});
-    if (!extent.ok()) {
-      MutexLock lock(&heap->mu_);
-      heap->extent_error_ = extent.status();
-      return nullptr;
-    }
+    const absl::StatusOr<std::byte*> extent =
+        heap->memory_->Map({.length = size, .align = align, .owner = SegmentOwner::kHeap});
+    MutexLock lock(&heap->mu_);
+    heap->extent_error_ = extent.status();
+    if (!extent.ok()) return nullptr;
     *zero = *commit = true;
     return *extent;
   }
   // Address ranges are kept for the next time; their contents go (PurgeForced).
   static bool Dalloc(extent_hooks_t*, void*, size_t, bool, unsigned) { return true; }
   static bool PurgeForced(extent_hooks_t* hooks, void* address, size_t, size_t offset, size_t length, unsigned) {
-    return !Of(hooks)->memory_->Drop(static_cast<std::byte*>(address) + offset, length).ok();
+    Heap* const heap = Of(hooks);
+    if (heap->closing_) return true;  // all of it goes at once
+    std::byte* const begin = static_cast<std::byte*>(address) + offset;
+    // jemalloc's pages are smaller than ours may be: "no" says that its edges are not zeros.
+    const uint64_t page_bytes = heap->memory_->options().page_bytes;
+    const bool whole = reinterpret_cast<uintptr_t>(begin) % page_bytes == 0 && length % page_bytes == 0;
+    return !heap->memory_->Drop(begin, length).ok() || !whole;
   }
   static bool Split(extent_hooks_t*, void*, size_t, size_t, size_t, bool, unsigned) { return false; }
   static bool Merge(extent_hooks_t* hooks, void* a, size_t, void* b, size_t, bool, unsigned) {
@@ -105,15 +158,21 @@ absl::Status Heap::Start() {
       error != 0) {
     return ErrnoStatus(error, "jemalloc: dirty_decay_ms");
   }
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const SignalsBlocked quiet;
   giver_ = std::thread([this] { GiveBackUnused(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  OpenHeaps& open = GetOpenHeaps();
+  MutexLock lock(&open.mu);
+  open.heaps[id_] = this;
   return absl::OkStatus();
 }
 
 Heap::~Heap() {
+  {
+    OpenHeaps& open = GetOpenHeaps();
+    MutexLock lock(&open.mu);
+    open.heaps.erase(id_);
+  }
+  closing_ = true;
   {
     MutexLock lock(&mu_);
     stopping_ = true;
@@ -145,16 +204,33 @@ void Heap::GiveBackUnused() {
 }
 
 int Heap::CacheFlag() {
-  for (const auto& entry : thread_caches.entries) {
+  ThreadCaches* const mine = ThreadCaches::Mine();
+  if (mine == nullptr) return MALLOCX_TCACHE_NONE;
+  for (const auto& entry : mine->entries) {
     if (entry.heap == id_) return MALLOCX_TCACHE(entry.cache);
   }
   unsigned cache = 0;
+  {
+    MutexLock lock(&mu_);
+    if (!idle_caches_.empty()) {
+      cache = idle_caches_.back();
+      idle_caches_.pop_back();
+      mine->entries.push_back({id_, cache});
+      return MALLOCX_TCACHE(cache);
+    }
+  }
   size_t size = sizeof(cache);
   if (mallctl("tcache.create", &cache, &size, nullptr, 0) != 0) return MALLOCX_TCACHE_NONE;
   MutexLock lock(&mu_);
   caches_.push_back(cache);
-  thread_caches.entries.push_back({id_, cache});
+  mine->entries.push_back({id_, cache});
   return MALLOCX_TCACHE(cache);
+}
+
+void Heap::ReturnCache(unsigned cache) {
+  (void)mallctl("tcache.flush", nullptr, nullptr, &cache, sizeof(cache));
+  MutexLock lock(&mu_);
+  idle_caches_.push_back(cache);
 }
 
 std::atomic<const void*>& Heap::FreedLately(const void* block) {
@@ -168,7 +244,7 @@ void* Heap::Hand(void* block) {
   return block;
 }
 
-bool Heap::IsLocal(const void* block) const { return local_below_ > 0 && !memory_->Contains(block); }
+bool Heap::IsLocal(const void* block) const { return local_below_ > 0 && !memory_->IsHeap(block); }
 
 absl::StatusOr<void*> Heap::Allocate(size_t size, size_t align, bool zeroed) {
   if (!std::has_single_bit(align)) {
@@ -177,8 +253,9 @@ absl::StatusOr<void*> Heap::Allocate(size_t size, size_t align, bool zeroed) {
   if (size > kBlockBytesMax || align > kBlockBytesMax) {
     return absl::ResourceExhaustedError(absl::StrCat("a block of ", size, " bytes: at most 2^61"));
   }
-  size = std::max<size_t>(size, 1);
-  if (size < local_below_) {
+  // As aligned as the C library's, which jemalloc's smallest blocks are not.
+  size = std::max(size, alignof(std::max_align_t));
+  if (std::max(size, align) < local_below_) {
     void* const block = align > alignof(std::max_align_t) ? aligned_alloc(align, (size + align - 1) / align * align)
                                                           : (zeroed ? calloc(1, size) : malloc(size));
     if (block == nullptr) return absl::ResourceExhaustedError("out of local memory");
@@ -188,9 +265,7 @@ absl::StatusOr<void*> Heap::Allocate(size_t size, size_t align, bool zeroed) {
   const int flags =
       MALLOCX_ARENA(arena_) | CacheFlag() | (align > 1 ? MALLOCX_ALIGN(align) : 0) | (zeroed ? MALLOCX_ZERO : 0);
   if (void* const block = mallocx(size, flags); block != nullptr) return Hand(block);
-  MutexLock lock(&mu_);
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "a block of ", size, " bytes: ", extent_error_.ok() ? "no memory" : std::string(extent_error_.message())));
+  return NoMemory(size);
 }
 
 absl::StatusOr<void*> Heap::Reallocate(void* block, size_t size) {
@@ -204,34 +279,51 @@ absl::StatusOr<void*> Heap::Reallocate(void* block, size_t size) {
     free(block);
     return moved;
   }
-  if (!memory_->Contains(block) || FreedLately(block).load(std::memory_order_relaxed) == block) Free(block);  // tells
-  void* const moved = rallocx(block, std::max<size_t>(size, 1), MALLOCX_ARENA(arena_) | CacheFlag());
+  CheckLive("nram_realloc", block);
+  // Noted before another thread can get the old block, taken back if it stays.
+  std::atomic<const void*>& freed = FreedLately(block);
+  freed.store(block, std::memory_order_relaxed);
+  void* const moved = rallocx(block, std::max(size, alignof(std::max_align_t)), MALLOCX_ARENA(arena_) | CacheFlag());
   if (moved == nullptr) {
-    MutexLock lock(&mu_);
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "a block of ", size, " bytes: ", extent_error_.ok() ? "no memory" : std::string(extent_error_.message())));
+    Hand(block);
+    return NoMemory(size);
   }
   freed_.store(true, std::memory_order_relaxed);
   return Hand(moved);
 }
 
+absl::Status Heap::NoMemory(size_t size) {
+  MutexLock lock(&mu_);
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "a block of ", size,
+      " bytes: ", extent_error_.ok() ? "no memory for jemalloc's bookkeeping" : std::string(extent_error_.message())));
+}
+
+void Heap::CheckLive(const char* function, const void* block) {
+  if (!memory_->IsHeap(block)) {
+    fprintf(stderr, "%s(%p): this is no block of this handle's heap%s\n", function, block,
+            memory_->Contains(block) ? ", but of a mapping: nram_munmap() is for those" : "");
+    abort();
+  }
+  if (FreedLately(block).load(std::memory_order_relaxed) == block) {
+    fprintf(stderr, "%s(%p): this block was freed before\n", function, block);
+    abort();
+  }
+}
+
 void Heap::Free(void* block) {
   if (block == nullptr) return;
-  if (!memory_->Contains(block)) {
-    if (local_below_ > 0) {
-      free(block);  // the C library checks it
-      return;
-    }
-    fprintf(stderr, "nram_free(%p): this address is not in nram memory\n", block);
-    abort();
+  if (IsLocal(block)) {
+    if (memory_->Contains(block)) CheckLive("nram_free", block);  // tells
+    free(block);
+    return;
   }
-  std::atomic<const void*>& freed = FreedLately(block);
-  if (freed.exchange(block, std::memory_order_relaxed) == block) {
-    fprintf(stderr, "nram_free(%p): this block was freed before\n", block);
-    abort();
-  }
+  CheckLive("nram_free", block);
+  const int error = errno;
+  FreedLately(block).store(block, std::memory_order_relaxed);
   if (!freed_.load(std::memory_order_relaxed)) freed_.store(true, std::memory_order_relaxed);
   dallocx(block, CacheFlag());
+  errno = error;
 }
 
 size_t Heap::UsableSize(const void* block) const {

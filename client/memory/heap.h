@@ -16,6 +16,8 @@
 
 namespace nram {
 
+struct ThreadCaches;
+
 // malloc on nram memory: an arena of jemalloc's whose extents are mappings of `memory`. jemalloc keeps its bookkeeping
 // apart, in local memory, so that allocating and freeing touch no page of the heap. Thread-safe; each thread has a
 // cache of its own.
@@ -39,10 +41,16 @@ class Heap {
 
   explicit Heap(Memory* memory, uint64_t local_below);
   absl::Status Start();
-  // This thread's cache, made when it first comes; as a flag for mallocx and its like.
+  // This thread's cache, as a flag for mallocx and its like: one that an ended thread has left, or a new one.
   int CacheFlag();
+  // Of a thread that ends, for the next one.
+  void ReturnCache(unsigned cache);
+  friend struct ThreadCaches;
   void* Hand(void* block);
   bool IsLocal(const void* block) const;
+  // Ends the program with a message of `function` if it is no live block of this heap.
+  void CheckLive(const char* function, const void* block);
+  absl::Status NoMemory(size_t size);
   void GiveBackUnused();
 
   Memory* const memory_;
@@ -50,6 +58,7 @@ class Heap {
   const uint64_t id_;  // no other heap of this process has or had it
   std::unique_ptr<Hooks> hooks_;
   unsigned arena_ = 0;
+  std::atomic<bool> closing_{false};
   std::atomic<bool> freed_{false};  // since unused memory was last given back
 
   // The blocks that were freed last, by a hash of their address: a second free of one of them is noticed.
@@ -61,7 +70,8 @@ class Heap {
   CondVar stop_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::vector<unsigned> caches_ ABSL_GUARDED_BY(mu_);
-  absl::Status extent_error_ ABSL_GUARDED_BY(mu_);  // why an extent could not be had last
+  std::vector<unsigned> idle_caches_ ABSL_GUARDED_BY(mu_);  // of them
+  absl::Status extent_error_ ABSL_GUARDED_BY(mu_);          // why an extent could not be had last
   std::thread giver_;
 };
 

@@ -3,7 +3,6 @@
 #include <glog/logging.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -14,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/signals.h"
 #include "base/status.h"
 
 namespace nram {
@@ -31,14 +31,17 @@ absl::StatusOr<std::unique_ptr<Memory>> Memory::Open(MemoryOptions options) {
     return absl::InvalidArgumentError(
         absl::StrCat("page size ", options.page_bytes, ": expected a multiple of 4096 up to 1 MiB"));
   }
-  const uint64_t least = std::max(MemoryOptions::kBudgetBytesMin, MemoryOptions::kBudgetPagesMin * options.page_bytes);
-  if (options.budget_bytes < least || options.budget_bytes > kRegionBytesMax) {
-    return absl::InvalidArgumentError(absl::StrCat("budget of ", FormatByteSize(options.budget_bytes), ": expected ",
-                                                   FormatByteSize(least), " or more with pages of ",
-                                                   FormatByteSize(options.page_bytes)));
-  }
   if (options.handlers < 1 || options.handlers > 64) {
     return absl::InvalidArgumentError(absl::StrCat(options.handlers, " handlers: expected 1 to 64"));
+  }
+  const uint64_t least = std::max(MemoryOptions::kBudgetBytesMin,
+                                  kBuffers * std::max(options.page_bytes, kWindowBytesMin) +
+                                      (options.handlers + MemoryOptions::kBudgetPagesMin) * options.page_bytes);
+  if (options.budget_bytes < least || options.budget_bytes > MemoryOptions::kBudgetBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("budget of ", FormatByteSize(options.budget_bytes), ": expected ", FormatByteSize(least),
+                     " or more with pages of ", FormatByteSize(options.page_bytes), " and ", options.handlers,
+                     " handlers, at most ", FormatByteSize(MemoryOptions::kBudgetBytesMax)));
   }
   if (options.on_loss == nullptr) {
     options.on_loss = [](void* address, size_t length, const std::string& reason) {
@@ -71,11 +74,8 @@ absl::Status Memory::Start() {
   evictor_ = std::make_unique<Evictor>(userfault_.get(), residency_.get(), &index_, &counters_);
   stop_fd_ = UniqueFd(eventfd(0, EFD_CLOEXEC));
   if (!stop_fd_.valid()) return ErrnoStatus(errno, "eventfd");
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const SignalsBlocked quiet;
   for (uint32_t i = 0; i < options_.handlers; ++i) handlers_.emplace_back([this] { HandleFaults(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return absl::OkStatus();
 }
 
@@ -111,12 +111,12 @@ Memory::~Memory() { (void)Close(); }
 absl::Status Memory::Close() {
   absl::Status first_error;
   while (std::byte* const base = index_.First()) {
-    absl::Status status = Unmap(base);
+    absl::Status status = UnmapSegment(base);
     if (!status.ok() && index_.Find(reinterpret_cast<uintptr_t>(base))) {
       // It is kept, but cannot be written: the handle goes all the same.
       if (first_error.ok()) first_error = status;
       index_.Find(reinterpret_cast<uintptr_t>(base))->abandoned = true;
-      status = Unmap(base);
+      status = UnmapSegment(base);
     }
     if (first_error.ok()) first_error = status;
   }
@@ -159,24 +159,25 @@ absl::StatusOr<std::byte*> Memory::Map(const MapRequest& request) {
     return absl::InvalidArgumentError("a region that is attached or kept needs a name, of 1 to 255 bytes");
   }
   uint64_t length = (request.length + options_.page_bytes - 1) / options_.page_bytes * options_.page_bytes;
-  // Local things first: they cost nothing to give back.
   NRAM_ASSIGN_OR_RETURN(auto region, OpenRegion(request, &length));
   const auto abandon = [&](absl::Status status) {
     if (request.kind == MapKind::kNew) (void)region->Destroy();
     return status;
   };
-  if (request.kind != MapKind::kReadOnly) {
-    if (absl::Status status = region->Reserve(0, length); !status.ok()) {
-      return abandon(Annotate(status, absl::StrCat("mapping ", FormatByteSize(length))));
-    }
-  }
+  // Local things first: they cost nothing to give back.
   const uint64_t align = std::max(request.align, std::bit_ceil(options_.page_bytes));
   auto space = Mapping::Anonymous(length, align);
   auto words = Mapping::Anonymous((length / options_.page_bytes + 4095) / 4096 * 4096);
   if (!space.ok() || !words.ok()) {
-    return abandon(absl::ResourceExhaustedError(absl::StrCat("no addresses are left in this process for ",
-                                                             FormatByteSize(length), " (", space.status().message(),
-                                                             "; a limit set by ulimit -v, or vm.max_map_count?)")));
+    return abandon(absl::ResourceExhaustedError(
+        absl::StrCat("no addresses are left in this process for ", FormatByteSize(length), " (",
+                     (space.ok() ? words : space).status().message(), "; a limit set by ulimit -v?)")));
+  }
+  if (request.kind != MapKind::kReadOnly) {
+    absl::Status status = region->Reserve(0, length);
+    // What is stored already needs no room to be written again, and the servers do not tell how much that is.
+    if (attaches && status.code() == absl::StatusCode::kResourceExhausted) status = absl::OkStatus();
+    if (!status.ok()) return abandon(Annotate(status, absl::StrCat("mapping ", FormatByteSize(length))));
   }
   // All that a child would see are zeros: it is to see nothing.
   PCHECK(madvise(space->data(), length, MADV_DONTFORK) == 0);
@@ -190,6 +191,7 @@ absl::StatusOr<std::byte*> Memory::Map(const MapRequest& request) {
       std::make_unique<Segment>(*std::move(space), *std::move(words), options_.page_bytes, std::move(region));
   segment->read_only = read_only;
   segment->keep = request.keep;
+  segment->owner = request.owner;
   if (attaches) {
     for (uint64_t page = 0; page < segment->pages(); ++page) {
       segment->word(page).Change(PageState::kEmpty, PageState::kRemote);
@@ -202,6 +204,11 @@ absl::StatusOr<std::byte*> Memory::Map(const MapRequest& request) {
 }
 
 absl::Status Memory::Unmap(const void* base) {
+  if (IsHeap(base)) return absl::InvalidArgumentError("this address is the heap's: nram_free() is for blocks");
+  return UnmapSegment(base);
+}
+
+absl::Status Memory::UnmapSegment(const void* base) {
   SegmentRef found = index_.Find(reinterpret_cast<uintptr_t>(base));
   if (!found || found->base() != base) {
     return absl::InvalidArgumentError("no nram mapping begins at this address");
@@ -213,16 +220,19 @@ absl::Status Memory::Unmap(const void* base) {
   std::unique_ptr<Segment> segment = index_.Remove(base);
   found.Reset();
   if (segment == nullptr) return absl::InvalidArgumentError("no nram mapping begins at this address any more");
+  // Operations under way end by their deadlines; one of them may still begin to read ahead.
   page_in_->Forget(*segment);
-  // Operations under way end by their deadlines.
-  while (segment->users.load() > 0) poll(nullptr, 0, 1);
+  while (segment->users.load() > 0) {
+    poll(nullptr, 0, 1);
+    page_in_->Forget(*segment);
+  }
   residency_->Remove(*segment);
   uint64_t resident = 0;
   for (uint64_t page = 0; page < segment->pages(); ++page) resident += IsResident(segment->word(page).state());
-  residency_->ReturnRoom(resident);
   pinned_pages_ -= segment->pinned_pages;
   mapped_bytes_ -= segment->length();
-  userfault_->Unregister(segment->base(), segment->length());
+  segment->Unmap();
+  residency_->ReturnRoom(resident);
   if (segment->keep || segment->read_only) return absl::OkStatus();
   // What a server that does not answer still has is collected with the lease.
   (void)segment->region->Destroy();
@@ -231,11 +241,16 @@ absl::Status Memory::Unmap(const void* base) {
 
 uint64_t Memory::LengthOf(const void* base) const {
   const SegmentRef segment = index_.Find(reinterpret_cast<uintptr_t>(base));
-  return segment && segment->base() == base ? segment->length() : 0;
+  return segment && segment->base() == base && segment->owner == SegmentOwner::kProgram ? segment->length() : 0;
 }
 
 bool Memory::Contains(const void* address) const {
   return static_cast<bool>(index_.Find(reinterpret_cast<uintptr_t>(address)));
+}
+
+bool Memory::IsHeap(const void* address) const {
+  const SegmentRef segment = index_.Find(reinterpret_cast<uintptr_t>(address));
+  return segment && segment->owner == SegmentOwner::kHeap;
 }
 
 bool Memory::SameSegment(const void* a, const void* b) const {

@@ -10,7 +10,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/clock.h"
 #include "base/fd.h"
+#include "base/sync.h"
 #include "client/memory/counters.h"
 #include "client/memory/eviction_queue.h"
 #include "client/memory/evictor.h"
@@ -24,7 +26,8 @@ namespace nram {
 
 struct MemoryOptions {
   static constexpr uint64_t kBudgetBytesMin = 4 * kMiB;
-  static constexpr uint64_t kBudgetPagesMin = 64;
+  static constexpr uint64_t kBudgetBytesMax = uint64_t{1} << 44;
+  static constexpr uint64_t kBudgetPagesMin = 64;  // besides buffers
   static constexpr uint64_t kPageBytesMax = kMiB;
 
   PoolOptions pool;
@@ -44,6 +47,7 @@ struct MapRequest {
   std::string name;
   MapKind kind = MapKind::kNew;
   bool keep = false;
+  SegmentOwner owner = SegmentOwner::kProgram;
 };
 
 // Address ranges of this process whose pages live in a pool, and the threads that bring and take them; the engine
@@ -59,10 +63,11 @@ class Memory {
   absl::Status Close();
 
   absl::StatusOr<std::byte*> Map(const MapRequest& request);
+  // INVALID_ARGUMENT: no mapping of the program's begins there (LengthOf: 0).
   absl::Status Unmap(const void* base);
-  // 0 if no mapping begins there.
   uint64_t LengthOf(const void* base) const;
   bool Contains(const void* address) const;
+  bool IsHeap(const void* address) const;
   bool SameSegment(const void* a, const void* b) const;
 
   absl::Status SetReadAhead(void* address, ReadAhead mode);
@@ -89,12 +94,15 @@ class Memory {
 
   explicit Memory(MemoryOptions options) : options_(std::move(options)) {}
   absl::Status Start();
+  absl::Status UnmapSegment(const void* base);
   void HandleFaults();
   // Those that [address, address + length) touches, or, if `inner`, that lie in it.
   absl::StatusOr<Pages> FindPages(void* address, uint64_t length, bool inner = false) const;
   absl::StatusOr<std::unique_ptr<Region>> OpenRegion(const MapRequest& request, uint64_t* length);
   // Waits until none of them is kBusy from before.
-  void Settle(const Pages& pages);
+  absl::Status Settle(const Pages& pages, int64_t deadline_ns);
+  // For what may have to wait for an operation of others and then for one of its own.
+  int64_t LongDeadline() const { return DeadlineAfterMs(2 * options_.pool.io_timeout_ms); }
   absl::Status FlushPages(const Pages& pages);
   absl::Status DropPages(const Pages& pages);
   // Makes a page kBusy whatever it is; false if it is empty, or was not to be had in time.
@@ -103,6 +111,7 @@ class Memory {
   const MemoryOptions options_;
   Counters counters_;
   std::atomic<uint64_t> mapped_bytes_{0};
+  Mutex pin_mu_;  // of the pages' kPinned
   std::atomic<uint64_t> pinned_pages_{0};
   std::unique_ptr<Pool> pool_;
   std::unique_ptr<Userfault> userfault_;

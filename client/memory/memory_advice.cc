@@ -63,19 +63,20 @@ absl::Status Memory::Prefetch(void* address, uint64_t length) {
 
 // A page whose state is about to change may have been written to already: its thread runs on before the handler has
 // noted what it did.
-void Memory::Settle(const Pages& pages) {
-  const int64_t deadline_ns = DeadlineAfterMs(2 * options_.pool.io_timeout_ms);
+absl::Status Memory::Settle(const Pages& pages, int64_t deadline_ns) {
   for (uint64_t page = pages.first; page < pages.end(); ++page) {
-    while (pages.segment->word(page).state() == PageState::kBusy && MonotonicNs() < deadline_ns) {
+    while (pages.segment->word(page).state() == PageState::kBusy) {
+      if (MonotonicNs() > deadline_ns) return absl::DeadlineExceededError("a page was on its way for too long");
       page_in_->CancelAhead(*pages.segment.get(), page, pages.end() - page);
       SleepUs(20);
     }
   }
+  return absl::OkStatus();
 }
 
 absl::Status Memory::Evict(void* address, uint64_t length) {
   NRAM_ASSIGN_OR_RETURN(const Pages pages, FindPages(address, length));
-  Settle(pages);
+  NRAM_RETURN_IF_ERROR(Settle(pages, LongDeadline()));
   PageOut out(userfault_.get(), residency_.get(), &counters_, kLanes);
   out.Add(pages.segment, pages.first, pages.count, PageOut::After::kDrop);
   return out.Finish();
@@ -87,20 +88,24 @@ absl::Status Memory::Flush(void* address, uint64_t length) {
 }
 
 absl::Status Memory::FlushPages(const Pages& pages) {
+  const int64_t deadline_ns = LongDeadline();
+  NRAM_RETURN_IF_ERROR(Settle(pages, deadline_ns));
   PageOut out(userfault_.get(), residency_.get(), &counters_, kLanes);
-  // Others may be writing some of them out; if that fails they are dirty again, and the second round sees to them.
-  for (const bool again : {false, true}) {
-    Settle(pages);
-    out.Add(pages.segment, pages.first, pages.count, PageOut::After::kKeep);
-    NRAM_RETURN_IF_ERROR(out.Finish());
-    bool waited = false;
-    for (uint64_t page = pages.first; page < pages.end(); ++page) {
+  out.Add(pages.segment, pages.first, pages.count, PageOut::After::kKeep);
+  // Others are writing some of them out; if that fails they are dirty again.
+  std::vector<uint64_t> others = out.TakePassed();
+  NRAM_RETURN_IF_ERROR(out.Finish());
+  while (!others.empty()) {
+    for (const uint64_t page : others) {
       while (pages.segment->word(page).state() == PageState::kWriting) {
-        waited = true;
+        if (MonotonicNs() > deadline_ns) return absl::DeadlineExceededError("a page was being written for too long");
         SleepUs(50);
       }
+      NRAM_RETURN_IF_ERROR(Settle({pages.segment.Share(), page, 1}, deadline_ns));
+      out.Add(pages.segment, page, 1, PageOut::After::kKeep);
     }
-    if (!waited || again) break;
+    others = out.TakePassed();
+    NRAM_RETURN_IF_ERROR(out.Finish());
   }
   return absl::OkStatus();
 }
@@ -108,28 +113,34 @@ absl::Status Memory::FlushPages(const Pages& pages) {
 absl::Status Memory::Pin(void* address, uint64_t length) {
   NRAM_ASSIGN_OR_RETURN(const Pages pages, FindPages(address, length));
   Segment* const segment = pages.segment.get();
-  uint64_t fresh = 0;
-  for (uint64_t page = pages.first; page < pages.end(); ++page) fresh += !segment->word(page).Has(PageWord::kPinned);
-  const uint64_t most = residency_->limit_pages() / 2;
-  if ((pinned_pages_ += fresh) > most) {
-    pinned_pages_ -= fresh;
-    return absl::OutOfRangeError(absl::StrCat(
-        "pinning ", FormatByteSize(length), " more: at most ", FormatByteSize(most * segment->page_bytes),
-        ", half of the budget, can be pinned, and ", FormatByteSize(pinned_pages_ * segment->page_bytes), " are"));
+  {
+    MutexLock lock(&pin_mu_);
+    uint64_t fresh = 0;
+    for (uint64_t page = pages.first; page < pages.end(); ++page) fresh += !segment->word(page).Has(PageWord::kPinned);
+    const uint64_t most = residency_->limit_pages() / 2;
+    if (pinned_pages_ + fresh > most) {
+      return absl::OutOfRangeError(absl::StrCat(
+          "pinning ", FormatByteSize(length), " more: at most ", FormatByteSize(most * segment->page_bytes),
+          ", half of the budget, can be pinned, and ", FormatByteSize(pinned_pages_ * segment->page_bytes), " are"));
+    }
+    for (uint64_t page = pages.first; page < pages.end(); ++page) segment->word(page).Set(PageWord::kPinned);
+    pinned_pages_ += fresh;
+    segment->pinned_pages += fresh;
   }
-  uint64_t set = 0;
-  for (uint64_t page = pages.first; page < pages.end(); ++page) set += !segment->word(page).Set(PageWord::kPinned);
-  pinned_pages_ -= fresh - std::min(set, fresh);  // another thread may have pinned some of them meanwhile
-  segment->pinned_pages += set;
-  page_in_->Prefetch(pages.segment, pages.first, pages.count);
+  // Some may be leaving still.
+  absl::Status status = Settle(pages, LongDeadline());
+  for (uint64_t page = pages.first; page < pages.end() && status.ok(); ++page) {
+    while (segment->word(page).state() == PageState::kWriting) SleepUs(50);
+  }
+  if (status.ok()) page_in_->Prefetch(pages.segment, pages.first, pages.count);
   // As if it were touched, but a page that is lost is an error here, not a signal.
   const size_t bytes = pages.count * segment->page_bytes;
-  if (bytes > 0 && madvise(segment->address(pages.first), bytes, MADV_POPULATE_READ) != 0) {
-    const int error = errno;
-    (void)Unpin(address, length);
-    return absl::DataLossError(absl::StrCat("pinning: a page cannot be had (", strerror(error), ")"));
+  if (status.ok() && bytes > 0 && madvise(segment->address(pages.first), bytes, MADV_POPULATE_READ) != 0) {
+    status = errno == EINVAL ? absl::UnimplementedError("pinning needs Linux 5.14 or newer")
+                             : absl::DataLossError(absl::StrCat("pinning: a page cannot be had: ", strerror(errno)));
   }
-  return absl::OkStatus();
+  if (!status.ok()) (void)Unpin(address, length);
+  return status;
 }
 
 absl::Status Memory::Unpin(void* address, uint64_t length) {
@@ -137,10 +148,14 @@ absl::Status Memory::Unpin(void* address, uint64_t length) {
   Segment* const segment = pages.segment.get();
   for (uint64_t page = pages.first; page < pages.end(); ++page) {
     PageWord& word = segment->word(page);
-    if (!word.Clear(PageWord::kPinned)) continue;
-    --pinned_pages_;
-    --segment->pinned_pages;
-    if (IsResident(word.state())) residency_->Enter(*segment, page, 1);
+    {
+      MutexLock lock(&pin_mu_);
+      if (!word.Clear(PageWord::kPinned)) continue;
+      --pinned_pages_;
+      --segment->pinned_pages;
+    }
+    const PageState state = word.state();
+    if (IsResident(state) || state == PageState::kBusy) residency_->Enter(*segment, page, 1);
   }
   return absl::OkStatus();
 }
@@ -171,51 +186,53 @@ absl::StatusOr<bool> Memory::Seize(Segment* segment, uint64_t page, PageState* w
 
 absl::Status Memory::DropPages(const Pages& pages) {
   Segment* const segment = pages.segment.get();
-  const int64_t deadline_ns = DeadlineAfterMs(2 * options_.pool.io_timeout_ms);
-  std::vector<bool> seized(pages.count);
+  const int64_t deadline_ns = LongDeadline();
+  std::vector<PageState> was(pages.count, PageState::kEmpty);  // kEmpty: not ours to drop
   uint64_t resident = 0;
   bool remote = false;
   absl::Status status;
   for (uint64_t i = 0; i < pages.count && status.ok(); ++i) {
-    PageState was;
-    const absl::StatusOr<bool> got = Seize(segment, pages.first + i, &was, deadline_ns);
+    PageState state;
+    const absl::StatusOr<bool> got = Seize(segment, pages.first + i, &state, deadline_ns);
     status = got.status();
     if (!status.ok() || !*got) continue;
-    seized[i] = true;
-    resident += IsResident(was);
-    remote |=
-        was == PageState::kRemote || was == PageState::kClean || was == PageState::kDirty || was == PageState::kLost;
+    was[i] = state;
+    resident += IsResident(state);
+    remote |= state != PageState::kCleanEmpty && state != PageState::kDirtyEmpty;
   }
-  // Pages that are empty now must not be filled by a trim that comes after: they are not part of it.
+  const auto end_all = [&](auto becomes) {
+    for (uint64_t i = 0; i < pages.count; ++i) {
+      if (was[i] == PageState::kEmpty) continue;
+      if (segment->word(pages.first + i).End(becomes(was[i]))) {
+        userfault_->Wake(segment->address(pages.first + i), segment->page_bytes);
+      }
+    }
+  };
+  if (!status.ok()) {
+    end_all([](PageState state) { return state; });
+    return status;
+  }
   const auto for_each_run = [&](auto function) {
     for (uint64_t i = 0; i < pages.count;) {
       uint64_t run = 0;
-      while (i + run < pages.count && seized[i + run]) ++run;
+      while (i + run < pages.count && was[i + run] != PageState::kEmpty) ++run;
       if (run > 0) function(pages.first + i, run);
       i += run + 1;
     }
   };
-  PageState becomes = PageState::kEmpty;
-  for_each_run([&](uint64_t first, uint64_t count) {
-    PCHECK(madvise(segment->address(first), count * segment->page_bytes, MADV_DONTNEED) == 0);
-  });
-  if (remote && status.ok()) {
+  for_each_run(
+      [&](uint64_t first, uint64_t count) { DropLocally(segment->address(first), count * segment->page_bytes); });
+  residency_->ReturnRoom(resident);
+  if (remote) {
     for_each_run([&](uint64_t first, uint64_t count) {
       if (!status.ok()) return;
       status =
           segment->region->Trim(first * segment->page_bytes, count * segment->page_bytes, {}, Region::TrimRoom::kKeep);
     });
-    // Servers may have some of it still.
-    if (!status.ok()) becomes = PageState::kRemote;
-  } else if (!status.ok()) {
-    becomes = PageState::kRemote;
   }
-  for_each_run([&](uint64_t first, uint64_t count) {
-    for (uint64_t page = first; page < first + count; ++page) {
-      if (segment->word(page).End(becomes)) userfault_->Wake(segment->address(page), segment->page_bytes);
-    }
-  });
-  residency_->ReturnRoom(resident);
+  // After an error servers may have some of it still.
+  const PageState becomes = status.ok() ? PageState::kEmpty : PageState::kRemote;
+  end_all([becomes](PageState) { return becomes; });
   return status;
 }
 

@@ -4,10 +4,13 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <memory>
 #include <string>
 #include <utility>
@@ -23,7 +26,8 @@ namespace {
 // How often this process was forked off since a pool was first opened: handles of another count are a parent's.
 std::atomic<uint32_t> forks{0};
 
-thread_local std::string last_error;  // NOLINT: freed with its thread
+// Of plain bytes: it is there to the very end of a thread.
+thread_local char last_error[1024];
 
 int ErrnoOf(const absl::Status& status) {
   switch (status.code()) {
@@ -52,8 +56,8 @@ int ErrnoOf(const absl::Status& status) {
 
 namespace nram {
 
-int ApiFail(int error, std::string text) {
-  last_error = std::move(text);
+int ApiFail(int error, const std::string& text) {
+  snprintf(last_error, sizeof(last_error), "%s", text.c_str());
   errno = error;
   return -1;
 }
@@ -97,6 +101,8 @@ absl::StatusOr<nram::MemoryOptions> ToOptions(const char* pool, const nram_optio
   if (given.page_bytes != 0) options.page_bytes = given.page_bytes;
   if (given.handlers != 0) options.handlers = given.handlers;
   if (given.timeout_ms != 0) options.pool.io_timeout_ms = given.timeout_ms;
+  // A server is lost when the timeout says so, not before.
+  options.pool.fail_fast_after_ms = options.pool.io_timeout_ms;
   switch (given.policy) {
     case NRAM_POLICY_DEFAULT:
     case NRAM_POLICY_SECOND_CHANCE:
@@ -129,12 +135,19 @@ absl::StatusOr<nram_t*> Open(const char* pool, const nram_options* options) {
   nram_options given;
   nram_options_init(&given);
   if (options != nullptr) {
-    // An older program's are shorter, and end with the last field that it knows.
-    if (options->size < offsetof(nram_options, on_loss) || options->size > sizeof(given)) {
-      return absl::InvalidArgumentError(absl::StrCat("nram_options.size is ", options->size, ", at most ",
-                                                     sizeof(given), " is known: call nram_options_init()"));
+    // An older program's are shorter, and end with the last field that it knows; a newer one's are longer.
+    if (options->size < offsetof(nram_options, on_loss)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("nram_options.size is ", options->size, ": call nram_options_init()"));
     }
-    memcpy(&given, options, options->size);
+    const auto* const bytes = reinterpret_cast<const char*>(options);
+    if (std::any_of(bytes + std::min(options->size, sizeof(given)), bytes + options->size,
+                    [](char byte) { return byte != 0; })) {
+      return absl::InvalidArgumentError(
+          "an option is set that this libnram does not know: it is older than the nram.h "
+          "that the program was built with; install a newer one");
+    }
+    memcpy(&given, options, std::min(options->size, sizeof(given)));
   }
   NRAM_ASSIGN_OR_RETURN(nram::MemoryOptions how, ToOptions(pool, given));
   auto handle = std::make_unique<nram_handle>();
@@ -180,13 +193,17 @@ int nram_close(nram_t* n) {
   return ApiResult(status);
 }
 
-const char* nram_error(void) { return last_error.c_str(); }
+const char* nram_error(void) { return last_error; }
 
 void* nram_mmap(nram_t* n, size_t length, const char* name, int flags) {
   if (!ApiUsable(n)) return nullptr;
   constexpr int kKnown = NRAM_MAP_READ_ONLY | NRAM_MAP_ATTACH | NRAM_MAP_KEEP;
   if ((flags & ~kKnown) != 0 || ((flags & NRAM_MAP_READ_ONLY) != 0 && (flags & ~NRAM_MAP_READ_ONLY) != 0)) {
     ApiFail(EINVAL, "flags: NRAM_MAP_READ_ONLY alone, or NRAM_MAP_ATTACH and NRAM_MAP_KEEP");
+    return nullptr;
+  }
+  if (name != nullptr && *name == '\0') {
+    ApiFail(EINVAL, "the name is empty: pass NULL for memory without a name");
     return nullptr;
   }
   nram::MapRequest request;
@@ -215,7 +232,7 @@ int nram_flush(nram_t* n, void* address, size_t length) {
 
 int nram_get_stats(nram_t* n, struct nram_stats* stats) {
   if (!ApiUsable(n)) return -1;
-  if (stats == nullptr || stats->size < offsetof(nram_stats, faults) || stats->size > sizeof(*stats)) {
+  if (stats == nullptr || stats->size < offsetof(nram_stats, faults)) {
     return ApiFail(EINVAL, "nram_stats.size must be sizeof(struct nram_stats)");
   }
   const nram::Memory& memory = *n->memory;
@@ -236,6 +253,8 @@ int nram_get_stats(nram_t* n, struct nram_stats* stats) {
                           .lost_pages = counters.lost_pages,
                           .wait_ns = counters.wait_ns,
                           .metadata_bytes = memory.metadata_bytes()};
-  memcpy(stats, &all, stats->size);
+  // What an older library does not know is 0.
+  if (stats->size > sizeof(all)) memset(stats, 0, stats->size);
+  memcpy(stats, &all, std::min<size_t>(all.size, sizeof(all)));
   return 0;
 }

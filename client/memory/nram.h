@@ -59,15 +59,19 @@ struct nram_loss {
  */
 struct nram_options {
   size_t size;
-  uint64_t budget_bytes; /* local memory for pages, 4 MiB or more; 0: $NRAM_BUDGET ("512M"), else 256 MiB */
-  uint64_t page_bytes;   /* unit of faults: a multiple of 4096 up to 1 MiB; 0: 4096 */
-  uint32_t handlers;     /* threads that answer faults, 1 to 64; 0: 4 */
+  /* Local memory for pages: 4 MiB or more (with larger pages about 90 of them); 0: $NRAM_BUDGET ("512M"), else 256 MiB.
+   */
+  uint64_t budget_bytes;
+  uint64_t page_bytes; /* unit of faults: a multiple of 4096 up to 1 MiB; 0: 4096 */
+  uint32_t handlers;   /* threads that answer faults, 1 to 64; 0: 4 */
   enum nram_policy policy;
-  uint32_t timeout_ms;  /* after which a server that does not answer counts as lost; 0: 10,000 */
-  uint64_t local_below; /* nram_malloc of fewer bytes than this stays in local memory, outside the budget; 0: none */
+  uint32_t timeout_ms; /* after which a server that does not answer counts as lost; 0: 10,000 */
+  /* nram_malloc of fewer bytes is the C library's malloc, outside the budget, to be freed before nram_close(); 0: none.
+   */
+  uint64_t local_below;
   /*
    * Called on a thread of nram's, once, before the threads that wait for a lost page get SIGBUS (si_addr tells the
-   * address). It must not touch nram memory. NULL: a line on stderr.
+   * address). It must neither touch nram memory nor call nram. NULL: a line on stderr.
    */
   void (*on_loss)(const struct nram_loss* loss, void* context);
   void* on_loss_context;
@@ -89,7 +93,8 @@ static inline void nram_options_init(struct nram_options* options) {
 nram_t* nram_open(const char* pool, const struct nram_options* options);
 int nram_close(nram_t* n);
 
-/* What went wrong in this thread's last call that failed: one line that says what, where and how to mend it. */
+/* What went wrong in this thread's last call that failed: what, where, how to mend it. Valid until the next that fails.
+ */
 const char* nram_error(void);
 
 /* ---- mappings ---- */
@@ -104,10 +109,10 @@ enum {
  * Maps `length` bytes of zeros (rounded up to pages). Room for all of them is reserved on the servers at once, so that
  * no page, once written, ever fails to find room: ENOMEM says now that there is none.
  *
- * With a `name` (at most 255 bytes, unique in the pool) others can attach it. EEXIST: the name is taken. What the
- * writer has flushed or unmapped is what readers see when they first touch a page. An attacher passes the length he
- * wants to see, 0 for all; ENOENT: no such name. A kept region ends when somebody attaches it (NRAM_MAP_ATTACH) without
- * NRAM_MAP_KEEP and unmaps it.
+ * With a `name` (at most 255 bytes, unique in the pool) others can attach it. EEXIST: the name is taken. Readers see
+ * what the writer had flushed when they attached; of what he flushes later they see the old or the new. An attacher
+ * passes the length he wants to see, 0 for all; ENOENT: no such name. A kept region ends when somebody attaches it
+ * (NRAM_MAP_ATTACH) without NRAM_MAP_KEEP and unmaps it.
  */
 void* nram_mmap(nram_t* n, size_t length, const char* name, int flags);
 /* Unmaps a whole mapping, given its first address. A kept region is flushed before; if that fails, nothing is unmapped.
@@ -120,7 +125,7 @@ enum nram_advice {
   NRAM_NORMAL = 0,     /* streams are recognised and read ahead */
   NRAM_SEQUENTIAL = 1, /* read ahead as far as possible from the first fault on */
   NRAM_RANDOM = 2,     /* never read ahead */
-  NRAM_WILL_NEED = 3,  /* start fetching; does not wait. A lost page is tried again */
+  NRAM_WILL_NEED = 3,  /* start fetching; waits while 16 windows are on their way. Lost pages are tried again */
   NRAM_DONT_NEED = 4,  /* write back and let go of the local copy, now; the contents stay */
   NRAM_PIN = 5,        /* fetch, and never let go. At most half of the budget: ENOSPC */
   NRAM_UNPIN = 6,
@@ -141,9 +146,11 @@ int nram_flush(nram_t* n, void* address, size_t length);
 
 /*
  * As their namesakes in the C library (nram_aligned_alloc: any size); errors as well: NULL and ENOMEM. The bookkeeping
- * is in local memory. They need jemalloc, which libnram.so.0 brings; libnram-core.so.0 is without them. Freed memory
- * returns to the pool within seconds. nram_free of what is not a live allocation of this handle ends the program with a
- * message (small blocks that were freed long ago cannot always be told).
+ * is in local memory. They need jemalloc, which libnram.so.0 brings; libnram-core.so.0 is without them. Pages of freed
+ * blocks leave this machine and the servers within seconds (those that a thread keeps at hand, when it ends), but their
+ * room stays reserved for this heap until nram_close(). nram_free of what is no block of this handle's heap, or was
+ * freed lately, ends the program with a message; addresses inside of blocks, and blocks freed long ago, are not
+ * noticed.
  */
 void* nram_malloc(nram_t* n, size_t size);
 void* nram_calloc(nram_t* n, size_t count, size_t size);

@@ -3,7 +3,6 @@
 #include <glog/logging.h>
 #include <signal.h>
 #include <sys/eventfd.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +12,11 @@
 #include "base/status.h"
 
 namespace nram {
+namespace {
+
+constexpr int64_t kWindowPatienceMs = 200;
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<PageIn>> PageIn::New(PageInOptions options, Userfault* userfault, SegmentIndex* index,
                                                     Residency* residency, Counters* counters) {
@@ -44,6 +48,7 @@ PageIn::~PageIn() {
 
 void PageIn::Handle(const Userfault::Fault& fault, std::byte* buffer) {
   const int64_t began_ns = MonotonicNs();
+  const int64_t deadline_ns = began_ns + options_.timeout_ms * kNsPerMs;
   Counters::Add(&counters_->faults, 1);
   const SegmentRef segment = index_->Find(fault.address);
   if (!segment) {
@@ -58,10 +63,10 @@ void PageIn::Handle(const Userfault::Fault& fault, std::byte* buffer) {
     const PageState state = word.state();
     switch (state) {
       case PageState::kEmpty:
-        answered = FillZeros(segment, page, fault.write);
+        answered = FillZeros(segment, page, fault.write, deadline_ns);
         break;
       case PageState::kRemote:
-        answered = Fetch(segment, page, fault.write, buffer);
+        answered = Fetch(segment, page, fault.write, buffer, deadline_ns);
         break;
       case PageState::kBusy:
         answered = Join(segment, page);
@@ -105,14 +110,24 @@ void PageIn::Unclaim(const SegmentRef& segment, const Run& run, PageState to) {
   }
 }
 
-bool PageIn::FillZeros(const SegmentRef& segment, uint64_t page, bool write) {
+absl::Status PageIn::TakeRoom(uint64_t pages, int64_t deadline_ns) {
+  // Room for many is hard to come by while others take each page that becomes free.
+  return residency_->TakeRoom(pages,
+                              pages > 1 ? std::min(deadline_ns, DeadlineAfterMs(kWindowPatienceMs)) : deadline_ns);
+}
+
+bool PageIn::FillZeros(const SegmentRef& segment, uint64_t page, bool write, int64_t deadline_ns) {
   if (!segment->word(page).Change(PageState::kEmpty, PageState::kBusy)) return false;
   const StreamPlan plan = streams_.OnFault(*segment.get(), page, write);
   Run run = plan.demand;
-  run.count = 1 + Claim(*segment.get(), {run.at(1), run.count - 1, run.step}, PageState::kEmpty);
-  const absl::Status room = residency_->TakeRoom(run.count, DeadlineAfterMs(options_.timeout_ms));
+  run.count = 1 + Claim(*segment.get(), run.rest(), PageState::kEmpty);
+  absl::Status room = TakeRoom(run.count, deadline_ns);
+  if (!room.ok() && run.count > 1) {
+    Unclaim(segment, run.rest(), PageState::kEmpty);
+    run.count = 1;
+    room = TakeRoom(1, deadline_ns);
+  }
   if (!room.ok()) {
-    Unclaim(segment, {run.at(1), run.count - 1, run.step}, PageState::kEmpty);
     Lose(segment, page, std::string(room.message()));
     return true;
   }
@@ -121,29 +136,39 @@ bool PageIn::FillZeros(const SegmentRef& segment, uint64_t page, bool write) {
   return true;
 }
 
-bool PageIn::Fetch(const SegmentRef& segment, uint64_t page, bool write, std::byte* page_buffer) {
+absl::Status PageIn::Read(const SegmentRef& segment, const Run& run, std::byte* to, int64_t deadline_ns) {
+  IoOptions how;
+  how.timeout_ms = std::max<int64_t>(1, (deadline_ns - MonotonicNs()) / kNsPerMs);
+  how.io_class = IoClass::kUrgent;
+  NRAM_RETURN_IF_ERROR(
+      segment->region->Read(run.lowest() * options_.page_bytes, {to, run.count * options_.page_bytes}, how));
+  return TakeRoom(run.count, deadline_ns);
+}
+
+bool PageIn::Fetch(const SegmentRef& segment, uint64_t page, bool write, std::byte* page_buffer, int64_t deadline_ns) {
   if (!segment->word(page).Change(PageState::kRemote, PageState::kBusy)) return false;
-  StreamPlan plan = streams_.OnFault(*segment.get(), page, write);
+  const StreamPlan plan = streams_.OnFault(*segment.get(), page, write);
   Run run = plan.demand;
   Buffer* const window = run.count > 1 ? TakeBuffer() : nullptr;
-  run.count =
-      window == nullptr ? 1 : 1 + Claim(*segment.get(), {run.at(1), run.count - 1, run.step}, PageState::kRemote);
+  run.count = window == nullptr ? 1 : 1 + Claim(*segment.get(), run.rest(), PageState::kRemote);
   // What comes after it is on its way while this is waited for; not if pages in between are here already.
   if (plan.ahead.count > 0 && run.count == plan.demand.count) {
     StartAhead(segment, plan.ahead, plan.writable, /*wanted=*/false);
   }
   std::byte* const data = window == nullptr ? page_buffer : window->data;
-  const size_t bytes = run.count * options_.page_bytes;
-  absl::Status status =
-      segment->region->Read(run.lowest() * options_.page_bytes, {data, bytes}, {.io_class = IoClass::kUrgent});
-  if (status.ok()) status = residency_->TakeRoom(run.count, DeadlineAfterMs(options_.timeout_ms));
+  absl::Status status = Read(segment, run, data, deadline_ns);
+  if (!status.ok() && run.count > 1) {
+    // Others of the window may be on a server that is away: what is waited for is one page.
+    Unclaim(segment, run.rest(), PageState::kRemote);
+    run.count = 1;
+    status = Read(segment, run, data, deadline_ns);
+  }
   if (status.ok()) {
-    Counters::Add(&counters_->fetched_bytes, bytes);
-    Counters::Add(&counters_->prefetched_bytes, bytes - options_.page_bytes);
+    Counters::Add(&counters_->fetched_bytes, run.count * options_.page_bytes);
+    Counters::Add(&counters_->prefetched_bytes, (run.count - 1) * options_.page_bytes);
     if (residency_->LeftLately(segment->key(page))) segment->word(page).Set(PageWord::kReferenced);
     Install(segment, run.lowest(), run.count, data, plan.writable, /*empty=*/false);
   } else {
-    Unclaim(segment, {run.at(1), run.count - 1, run.step}, PageState::kRemote);
     Lose(segment, page, std::string(status.message()));
   }
   if (window != nullptr) Release(window);
@@ -163,6 +188,12 @@ bool PageIn::LetWrite(const SegmentRef& segment, uint64_t page) {
     const Run claimed{same.first, taken, same.step};
     userfault_->Unprotect(segment->address(claimed.lowest()), taken * options_.page_bytes);
     Unclaim(segment, claimed, was == PageState::kClean ? PageState::kDirty : PageState::kDirtyEmpty);
+    // One that was unpinned meanwhile.
+    for (uint64_t i = 0; i < taken; ++i) {
+      const PageWord& word = segment->word(claimed.at(i));
+      if (!word.Has(PageWord::kQueued) && !word.Has(PageWord::kPinned))
+        residency_->Enter(*segment.get(), claimed.at(i), 1);
+    }
     count += taken;
   }
   if (count > 0) Counters::Add(&counters_->write_faults, 1);
@@ -290,7 +321,7 @@ void PageIn::HandleArrived() {
 void PageIn::InstallBuffer(Buffer* buffer) {
   absl::Status status = buffer->io.Wait();  // is done
   const Run run = buffer->run;
-  if (status.ok()) status = residency_->TakeRoom(run.count, DeadlineAfterMs(options_.timeout_ms));
+  if (status.ok()) status = TakeRoom(run.count, DeadlineAfterMs(options_.timeout_ms));
   if (status.ok()) {
     Install(buffer->segment, run.lowest(), run.count, buffer->data, buffer->writable, /*empty=*/false);
   } else {
@@ -302,14 +333,29 @@ void PageIn::InstallBuffer(Buffer* buffer) {
 
 void PageIn::Install(const SegmentRef& segment, uint64_t lowest, uint64_t count, const std::byte* data, bool writable,
                      bool empty) {
-  const bool protect = !writable && !segment->read_only;
-  const absl::Status copied = userfault_->Copy(segment->address(lowest), data, count * options_.page_bytes, protect);
-  CHECK(copied.ok()) << "filling pages at " << static_cast<void*>(segment->address(lowest)) << ": " << copied;
+  const size_t page_bytes = options_.page_bytes;
   const bool dirty = writable && !segment->read_only;
+  const bool protect = !dirty && !segment->read_only;
   const PageState state = empty ? (dirty ? PageState::kDirtyEmpty : PageState::kCleanEmpty)
                                 : (dirty ? PageState::kDirty : PageState::kClean);
-  Unclaim(segment, {lowest, count, 1}, state);
-  residency_->Enter(*segment.get(), lowest, count);
+  if (userfault_->Copy(segment->address(lowest), data, count * page_bytes, protect).ok()) {
+    Unclaim(segment, {lowest, count, 1}, state);
+    residency_->Enter(*segment.get(), lowest, count);
+    return;
+  }
+  // One at a time: the program may have split the range by an madvise(2) or mlock(2) of its own, or its memory cgroup
+  // is full.
+  for (uint64_t i = 0; i < count; ++i) {
+    const absl::Status copied =
+        userfault_->Copy(segment->address(lowest + i), data + i * page_bytes, page_bytes, protect);
+    if (copied.ok() || copied.code() == absl::StatusCode::kAlreadyExists) {
+      Unclaim(segment, {lowest + i, 1, 1}, state);
+      residency_->Enter(*segment.get(), lowest + i, 1);
+      continue;
+    }
+    residency_->ReturnRoom(1);
+    Lose(segment, lowest + i, absl::StrCat("the kernel does not take it: ", copied.message()));
+  }
 }
 
 void PageIn::Lose(const SegmentRef& segment, uint64_t page, const std::string& reason) {
@@ -346,7 +392,7 @@ void PageIn::Prefetch(const SegmentRef& segment, uint64_t first, uint64_t count)
 void PageIn::Retry(const SegmentRef& segment, uint64_t first, uint64_t count) {
   for (uint64_t page = first; page < first + count; ++page) {
     if (!segment->word(page).Change(PageState::kLost, PageState::kBusy)) continue;
-    PCHECK(madvise(segment->address(page), options_.page_bytes, MADV_DONTNEED) == 0);
+    DropLocally(segment->address(page), options_.page_bytes);
     Unclaim(segment, {page, 1, 1}, PageState::kRemote);
   }
 }

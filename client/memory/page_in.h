@@ -75,8 +75,11 @@ class PageIn {
 
   PageIn(PageInOptions options, Userfault* userfault, SegmentIndex* index, Residency* residency, Counters* counters);
 
-  bool FillZeros(const SegmentRef& segment, uint64_t page, bool write);
-  bool Fetch(const SegmentRef& segment, uint64_t page, bool write, std::byte* page_buffer);
+  bool FillZeros(const SegmentRef& segment, uint64_t page, bool write, int64_t deadline_ns);
+  bool Fetch(const SegmentRef& segment, uint64_t page, bool write, std::byte* page_buffer, int64_t deadline_ns);
+  // Reads claimed pages and makes room for them. A window is given up sooner than a page.
+  absl::Status Read(const SegmentRef& segment, const Run& run, std::byte* to, int64_t deadline_ns);
+  absl::Status TakeRoom(uint64_t pages, int64_t deadline_ns);
   bool Join(const SegmentRef& segment, uint64_t page);
   bool LetWrite(const SegmentRef& segment, uint64_t page);
 

@@ -1,14 +1,18 @@
 #include "client/memory/page_out.h"
 
 #include <glog/logging.h>
-#include <sys/mman.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/clock.h"
 
 namespace nram {
 namespace {
+
+constexpr uint64_t kRunBytesMax = kMiB;
+// How long the evictor waits for one of its writes to end before it looks for pages that need no writing.
+constexpr int64_t kPatienceMs = 100;
 
 bool IsZero(const std::byte* data, size_t bytes) {
   uint64_t first;
@@ -31,12 +35,13 @@ PageOut::~PageOut() { (void)Finish(); }
 void PageOut::Add(const SegmentRef& segment, uint64_t first, uint64_t count, After after, bool may_stay) {
   std::array<PageState, kRunPagesMax> states;
   const uint64_t end = first + count;
-  for (uint64_t page = first; page < end;) {
+  const uint64_t most = std::clamp<uint64_t>(kRunBytesMax / segment->page_bytes, 1, kRunPagesMax);
+  for (uint64_t page = first; page < end && (may_stay || status_.ok());) {
     // A run of pages of one kind, taken.
     uint64_t taken = 0;
     uint64_t staying = 0;  // after them, a page that is passed over
     bool dirty = false;
-    for (; page + taken < end && taken < kRunPagesMax; ++taken) {
+    for (; page + taken < end && taken < most; ++taken) {
       PageWord& word = segment->word(page + taken);
       PageState state = word.state();
       if (IsClean(state) ? after == After::kKeep || (taken > 0 && dirty) : !IsDirty(state) || (taken > 0 && !dirty))
@@ -48,6 +53,11 @@ void PageOut::Add(const SegmentRef& segment, uint64_t first, uint64_t count, Aft
         break;
       }
       if (!word.Change(&state, IsDirty(state) ? PageState::kWriting : PageState::kBusy)) break;
+      if (IsClean(state) && word.Has(PageWord::kPinned)) {
+        // Just now; a dirty one is looked at when it has been written.
+        if (word.End(state)) userfault_->Wake(segment->address(page + taken), segment->page_bytes);
+        break;
+      }
       dirty = IsDirty(state);
       states[taken] = state;
     }
@@ -55,12 +65,13 @@ void PageOut::Add(const SegmentRef& segment, uint64_t first, uint64_t count, Aft
       // Not ours to take; but what is here must be in the queue to leave one day.
       PageWord& word = segment->word(page);
       const PageState state = word.state();
+      if (state == PageState::kWriting && after == After::kKeep) passed_.push_back(page);
       if ((IsResident(state) || state == PageState::kBusy) && !word.Has(PageWord::kPinned) && may_stay) {
         residency_->Enter(*segment.get(), page, 1);
       }
       staying = 1;
     } else if (dirty) {
-      Write(segment, page, taken, states.data(), after);
+      Write(segment, page, taken, states.data(), after, may_stay);
     } else if (taken > 0) {
       for (uint64_t i = 0; i < taken; ++i) {
         states[i] = states[i] == PageState::kCleanEmpty ? PageState::kEmpty : PageState::kRemote;
@@ -71,7 +82,8 @@ void PageOut::Add(const SegmentRef& segment, uint64_t first, uint64_t count, Aft
   }
 }
 
-void PageOut::Write(const SegmentRef& segment, uint64_t first, uint64_t count, const PageState* was, After after) {
+void PageOut::Write(const SegmentRef& segment, uint64_t first, uint64_t count, const PageState* was, After after,
+                    bool may_stay) {
   const size_t page_bytes = segment->page_bytes;
   userfault_->Protect(segment->address(first), count * page_bytes);
   for (uint64_t i = 0; i < count;) {
@@ -91,7 +103,12 @@ void PageOut::Write(const SegmentRef& segment, uint64_t first, uint64_t count, c
            (was[i + run] != PageState::kDirtyEmpty || !IsZero(segment->address(first + i + run), page_bytes))) {
       ++run;
     }
-    Lane* const lane = FreeLane();
+    Lane* const lane = FreeLane(may_stay ? DeadlineAfterMs(kPatienceMs) : INT64_MAX);
+    if (lane == nullptr) {
+      for (; i < count; ++i) EndWritable(segment.get(), first + i, was[i]);
+      residency_->Enter(*segment.get(), first, count);
+      return;
+    }
     lane->segment = segment.Share();
     lane->first = first + i;
     lane->count = run;
@@ -126,16 +143,17 @@ void PageOut::Write(const SegmentRef& segment, uint64_t first, uint64_t count, c
   }
 }
 
-PageOut::Lane* PageOut::FreeLane() {
+PageOut::Lane* PageOut::FreeLane(int64_t deadline_ns) {
   while (true) {
     for (const auto& lane : lanes_) {
       if (!lane->busy) return lane.get();
     }
-    WaitAny();
+    if (deadline_ns != INT64_MAX && MonotonicNs() > deadline_ns) return nullptr;
+    WaitAny(deadline_ns);
   }
 }
 
-void PageOut::WaitAny() {
+void PageOut::WaitAny(int64_t deadline_ns) {
   if (busy_ == 0) return;
   while (true) {
     bool ended = false;
@@ -153,7 +171,10 @@ void PageOut::WaitAny() {
     bool done = false;
     for (const auto& lane : lanes_) done |= lane->busy && lane->done;
     // Each operation ends by its deadline.
-    if (!done) ended_.WaitUntil(&mu_, DeadlineAfterMs(1'000));
+    if (!done && !ended_.WaitUntil(&mu_, std::min(deadline_ns, DeadlineAfterMs(1'000))) &&
+        MonotonicNs() > deadline_ns) {
+      return;
+    }
   }
 }
 
@@ -170,7 +191,7 @@ void PageOut::EndLane(Lane* lane) {
     EndWritten(segment, lane->first, lane->count, lane->was.data(), lane->after, /*sent=*/true);
   } else {
     if (status_.ok()) status_ = status;
-    EndFailed(segment, lane->first, lane->count, lane->was.data());
+    EndFailed(segment, lane->first, lane->count);
   }
   lane->segment.Reset();
   lane->busy = false;
@@ -188,6 +209,12 @@ void PageOut::EndWritten(Segment* segment, uint64_t first, uint64_t count, const
   for (uint64_t i = 0; i < count; ++i) {
     PageWord& word = segment->word(first + i);
     const bool empty = !sent && was[i] == PageState::kDirtyEmpty;
+    if (word.Has(PageWord::kPinned)) {
+      // Pinned memory may be written to by devices, of which page tables tell nothing: it always counts as dirty.
+      EndWritable(segment, first + i, empty ? PageState::kDirtyEmpty : PageState::kDirty);
+      drop(i);
+      continue;
+    }
     if (after == After::kKeep) {
       if (word.End(empty ? PageState::kCleanEmpty : PageState::kClean)) {
         userfault_->Wake(segment->address(first + i), segment->page_bytes);
@@ -201,28 +228,25 @@ void PageOut::EndWritten(Segment* segment, uint64_t first, uint64_t count, const
     }
     // Somebody is about to write to it: it stays.
     drop(i);
-    userfault_->Unprotect(segment->address(first + i), segment->page_bytes);
-    if (word.End(empty ? PageState::kDirtyEmpty : PageState::kDirty)) {
-      userfault_->Wake(segment->address(first + i), segment->page_bytes);
-    }
+    EndWritable(segment, first + i, empty ? PageState::kDirtyEmpty : PageState::kDirty);
     residency_->Enter(*segment, first + i, 1);
   }
   drop(count);
 }
 
-void PageOut::EndFailed(Segment* segment, uint64_t first, uint64_t count, const PageState* was) {
-  for (uint64_t i = 0; i < count; ++i) {
-    userfault_->Unprotect(segment->address(first + i), segment->page_bytes);
-    // A server may have it all the same, so it is not "empty" any more.
-    if (segment->word(first + i).End(PageState::kDirty)) {
-      userfault_->Wake(segment->address(first + i), segment->page_bytes);
-    }
-  }
+void PageOut::EndWritable(Segment* segment, uint64_t page, PageState to) {
+  userfault_->Unprotect(segment->address(page), segment->page_bytes);
+  if (segment->word(page).End(to)) userfault_->Wake(segment->address(page), segment->page_bytes);
+}
+
+void PageOut::EndFailed(Segment* segment, uint64_t first, uint64_t count) {
+  // A server may have it all the same, so it is not "empty" any more.
+  for (uint64_t i = 0; i < count; ++i) EndWritable(segment, first + i, PageState::kDirty);
   residency_->Enter(*segment, first, count);
 }
 
 void PageOut::Drop(Segment* segment, uint64_t first, uint64_t count, const PageState* becomes) {
-  PCHECK(madvise(segment->address(first), count * segment->page_bytes, MADV_DONTNEED) == 0);
+  DropLocally(segment->address(first), count * segment->page_bytes);
   for (uint64_t i = 0; i < count; ++i) {
     residency_->NoteLeft(segment->key(first + i));
     if (segment->word(first + i).End(becomes[i])) {

@@ -32,11 +32,14 @@ class PageOut {
   ~PageOut();
 
   // Clean pages among [first, first + count) are dropped at once (kDrop), dirty ones begin to be written, others are
-  // left alone: pinned ones (kDrop), ones that are busy. Blocks while all lanes are in use. The second chance of
-  // NRAM_POLICY_SECOND_CHANCE is given if `may_stay`.
+  // left alone: pinned ones (kDrop), ones that are busy. Blocks while all lanes are in use; after an error that has not
+  // been taken it does nothing. `may_stay` is the evictor's: pages may get their second chance, those that cannot leave
+  // queue up again, and it does not wait for long for servers that are slow or away.
   void Add(const SegmentRef& segment, uint64_t first, uint64_t count, After after, bool may_stay = false);
-  // Waits until at least one run that is under way has ended; at once if none is.
-  void WaitAny();
+  // Waits until at least one run that is under way has ended, or `deadline_ns`; at once if none is.
+  void WaitAny(int64_t deadline_ns = INT64_MAX);
+  // Pages that Add(kKeep) has passed over because somebody else is writing them.
+  std::vector<uint64_t> TakePassed() { return std::exchange(passed_, {}); }
   // Waits for all of them, then TakeError().
   absl::Status Finish();
 
@@ -61,12 +64,16 @@ class PageOut {
     std::array<PageState, kRunPagesMax> was;
   };
 
-  Lane* FreeLane();
-  void Write(const SegmentRef& segment, uint64_t first, uint64_t count, const PageState* was, After after);
+  // Null after `deadline_ns`.
+  Lane* FreeLane(int64_t deadline_ns);
+  void Write(const SegmentRef& segment, uint64_t first, uint64_t count, const PageState* was, After after,
+             bool may_stay);
   void EndLane(Lane* lane);
   // Of pages that are kWriting, and which servers now have (or need not have, if `was` says so and `sent` is false).
   void EndWritten(Segment* segment, uint64_t first, uint64_t count, const PageState* was, After after, bool sent);
-  void EndFailed(Segment* segment, uint64_t first, uint64_t count, const PageState* was);
+  void EndFailed(Segment* segment, uint64_t first, uint64_t count);
+  // Makes a page writable again that is kWriting or kBusy.
+  void EndWritable(Segment* segment, uint64_t page, PageState to);
   // Drops pages that are kBusy.
   void Drop(Segment* segment, uint64_t first, uint64_t count, const PageState* becomes);
 
@@ -77,6 +84,7 @@ class PageOut {
   size_t busy_ = 0;
   uint64_t leaving_ = 0;
   absl::Status status_;
+  std::vector<uint64_t> passed_;
   Mutex mu_;
   CondVar ended_;
 };

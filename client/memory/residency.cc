@@ -78,7 +78,8 @@ void Residency::Enter(const Segment& segment, uint64_t first, uint64_t count) {
         if (!found) return true;
         PageWord& word = found->word(found->PageOf(key));
         const PageState state = word.state();
-        if (IsResident(state) || state == PageState::kBusy) return false;
+        // One that is on its way comes in again, and enters again.
+        if (IsResident(state)) return false;
         word.Clear(PageWord::kQueued);
         return true;
       });

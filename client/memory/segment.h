@@ -18,6 +18,8 @@
 
 namespace nram {
 
+enum class SegmentOwner : uint8_t { kProgram, kHeap };
+
 enum class ReadAhead : uint8_t { kNormal, kSequential, kNever };
 
 // A range of addresses whose pages live in a region of the pool: page i of the segment is page i of the region. A page
@@ -35,10 +37,13 @@ struct Segment {
   bool Contains(uintptr_t key) const {
     return key >= reinterpret_cast<uintptr_t>(base()) && key - reinterpret_cast<uintptr_t>(base()) < length();
   }
+  // Nobody may use the addresses any more.
+  void Unmap() { space_ = Mapping(); }
   PageWord& word(uint64_t page) const { return reinterpret_cast<PageWord*>(words_.data())[page]; }
 
   const size_t page_bytes;
   const std::unique_ptr<Region> region;
+  SegmentOwner owner = SegmentOwner::kProgram;
   bool read_only = false;
   bool keep = false;  // the region outlives the segment
   std::atomic<ReadAhead> read_ahead{ReadAhead::kNormal};
@@ -47,7 +52,7 @@ struct Segment {
   std::atomic<uint32_t> users{0};  // operations under way; see SegmentRef
 
  private:
-  const Mapping space_;
+  Mapping space_;
   const Mapping words_;  // a PageWord a page
 };
 

@@ -16,6 +16,8 @@ struct Run {
   int step = 1;
 
   uint64_t lowest() const { return step > 0 ? first : first + 1 - count; }
+  // All but the first.
+  Run rest() const { return {at(1), count - 1, step}; }
   uint64_t at(uint64_t i) const { return step > 0 ? first + i : first - i; }
 };
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <glog/logging.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -27,6 +28,10 @@ struct uffdio_poison {
 #define UFFDIO_POISON _IOWR(UFFDIO, 0x08, struct uffdio_poison)
 #endif
 
+#ifndef MADV_DONTNEED_LOCKED
+#define MADV_DONTNEED_LOCKED 24
+#endif
+
 namespace nram {
 namespace {
 
@@ -40,6 +45,8 @@ UniqueFd NewFd() {
   errno = error;
   return UniqueFd();
 }
+
+constexpr uint64_t kPoisonDontWake = 1;
 
 uffdio_range Range(std::byte* begin, size_t length) { return {reinterpret_cast<uintptr_t>(begin), length}; }
 
@@ -136,13 +143,18 @@ void Userfault::Wake(std::byte* begin, size_t length) {
 absl::Status Userfault::Poison(std::byte* begin, size_t length) {
   size_t done = 0;
   while (done < length) {
-    uffdio_poison request = {.range = Range(begin + done, length - done)};
+    uffdio_poison request = {.range = Range(begin + done, length - done), .mode = kPoisonDontWake};
     if (ioctl(fd_.get(), UFFDIO_POISON, &request) == 0) return absl::OkStatus();
     const int error = errno;
     if (request.updated > 0) done += static_cast<size_t>(request.updated);
     if (error != EAGAIN && error != EINTR) return ErrnoStatus(error, "UFFDIO_POISON");
   }
   return absl::OkStatus();
+}
+
+void DropLocally(std::byte* begin, size_t length) {
+  if (madvise(begin, length, MADV_DONTNEED) == 0) return;
+  PCHECK(errno == EINVAL && madvise(begin, length, MADV_DONTNEED_LOCKED) == 0) << "dropping " << length << " bytes";
 }
 
 }  // namespace nram

@@ -43,7 +43,8 @@ class Userfault {
   void Unprotect(std::byte* begin, size_t length);
   // Those who wait look again.
   void Wake(std::byte* begin, size_t length);
-  // From now on who touches the missing pages gets SIGBUS; until they are dropped. UNIMPLEMENTED before Linux 6.6.
+  // From now on who touches the missing pages gets SIGBUS, until they are dropped; who waits already when he is woken.
+  // An error before Linux 6.6.
   absl::Status Poison(std::byte* begin, size_t length);
 
  private:
@@ -52,6 +53,9 @@ class Userfault {
 
   const UniqueFd fd_;
 };
+
+// Drops the pages: they are missing again, poisoned ones as well. Also where the program has locked its memory.
+void DropLocally(std::byte* begin, size_t length);
 
 }  // namespace nram
 

@@ -288,7 +288,11 @@ void Io::Settle(IoPart* part, const absl::Status& status, bool may_block) {
       return;
     }
     if (!waited_for_) {
-      part->link->RetryLater(part);
+      if (part->link->hopeless()) {
+        EndPart(part, last);
+      } else {
+        part->link->RetryLater(part);
+      }
       return;
     }
     const int64_t deadline_ns = part->call.deadline_ns;

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/host_memory.h"
 #include "base/test_seed.h"
 #include "client/memory/nram.h"
 #include "gmock/gmock.h"
@@ -116,6 +117,53 @@ TEST_F(HeapTest, CallocIsZeroAlsoWhereOthersHaveBeen) {
   }
 }
 
+// jemalloc's pages are smaller than these: what it takes for zeros must be.
+TEST_F(HeapTest, CallocIsZeroWithLargePages) {
+  ASSERT_EQ(nram_close(n_), 0);
+  nram_options options;
+  nram_options_init(&options);
+  options.budget_bytes = 8 << 20;
+  options.page_bytes = 64 << 10;
+  n_ = nram_open(Spec().c_str(), &options);
+  ASSERT_NE(n_, nullptr) << nram_error();
+  for (int round = 0; round < 3; ++round) {
+    std::vector<unsigned char*> blocks;
+    for (int i = 0; i < 200; ++i) {
+      auto* block = static_cast<unsigned char*>(nram_calloc(n_, 40, 1024));
+      ASSERT_NE(block, nullptr) << nram_error();
+      for (int k = 0; k < 40 * 1024; k += 11) ASSERT_EQ(block[k], 0);
+      memset(block, 0xEE, 40 * 1024);
+      blocks.push_back(block);
+    }
+    for (unsigned char* block : blocks) nram_free(n_, block);
+    // Until unused memory has been given back.
+    const uint64_t before = servers_.server(0).store().counters().pages;
+    for (const int64_t until_ns = DeadlineAfterMs(4'000); MonotonicNs() < until_ns; usleep(20'000)) {
+      if (before == 0 || servers_.server(0).store().counters().pages < before / 2) break;
+    }
+  }
+}
+
+TEST_F(HeapTest, ThreadsThatEndLeaveTheirCachesToOthers) {
+  uint64_t before = 0;
+  for (int i = 0; i < 5'000; ++i) {
+    std::thread([this] { nram_free(n_, nram_malloc(n_, 100)); }).join();
+    if (i == 100) before = ReadProcessMemory().resident_bytes;
+  }
+  EXPECT_LT(ReadProcessMemory().resident_bytes, before + (16 << 20));
+}
+
+TEST_F(HeapTest, BlocksAreNoMappings) {
+  void* const block = nram_malloc(n_, 100);
+  const auto base = reinterpret_cast<uintptr_t>(block) >> 21 << 21;
+  for (uintptr_t at = base; at <= reinterpret_cast<uintptr_t>(block); at += 4096) {
+    EXPECT_EQ(nram_munmap(n_, reinterpret_cast<void*>(at)), -1);
+    EXPECT_EQ(nram_length(n_, reinterpret_cast<void*>(at)), 0u);
+  }
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(nram_malloc(n_, 1)) % 16, 0u);
+  nram_free(n_, block);
+}
+
 TEST_F(HeapTest, ReallocKeepsContents) {
   auto* block = static_cast<uint64_t*>(nram_realloc(n_, nullptr, 8));
   block[0] = 0;
@@ -207,6 +255,12 @@ TEST_F(HeapTest, DISABLED_FreesTwice) {
   nram_free(n_, block);
   nram_free(n_, block);
 }
+TEST_F(HeapTest, DISABLED_FreesWhatReallocMoved) {
+  void* const block = nram_malloc(n_, 100);
+  ASSERT_NE(nram_realloc(n_, block, 1 << 20), block);
+  nram_free(n_, block);
+}
+TEST_F(HeapTest, DISABLED_FreesAMapping) { nram_free(n_, nram_mmap(n_, 1 << 20, nullptr, 0)); }
 TEST_F(HeapTest, DISABLED_FreesForeign) {
   void* const block = malloc(100);
   nram_free(n_, block);
@@ -225,7 +279,13 @@ void ExpectAborts(const std::string& test, const std::string& message) {
 }
 
 TEST(HeapMisuseTest, ASecondFreeIsNoticed) { ExpectAborts("DISABLED_FreesTwice", "was freed before"); }
-TEST(HeapMisuseTest, AForeignPointerIsNoticed) { ExpectAborts("DISABLED_FreesForeign", "is not in nram memory"); }
+TEST(HeapMisuseTest, AFreeOfWhatReallocMovedIsNoticed) {
+  ExpectAborts("DISABLED_FreesWhatReallocMoved", "was freed before");
+}
+TEST(HeapMisuseTest, AFreeOfAMappingIsNoticed) { ExpectAborts("DISABLED_FreesAMapping", "nram_munmap() is for those"); }
+TEST(HeapMisuseTest, AForeignPointerIsNoticed) {
+  ExpectAborts("DISABLED_FreesForeign", "is no block of this handle's heap");
+}
 
 TEST_F(HeapTest, AChildMayNotUseTheHandleButMayExec) {
   auto* block = static_cast<char*>(nram_malloc(n_, 100));
