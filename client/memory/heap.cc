@@ -273,7 +273,7 @@ absl::StatusOr<void*> Heap::Reallocate(void* block, size_t size) {
   if (size > kBlockBytesMax) {
     return absl::ResourceExhaustedError(absl::StrCat("a block of ", size, " bytes: at most 2^61"));
   }
-  if (IsLocal(block)) {
+  if (IsLocal(block) && !memory_->Contains(block)) {
     NRAM_ASSIGN_OR_RETURN(void* const moved, Allocate(size));
     memcpy(moved, block, std::min(size, malloc_usable_size(block)));
     free(block);
@@ -313,8 +313,7 @@ void Heap::CheckLive(const char* function, const void* block) {
 
 void Heap::Free(void* block) {
   if (block == nullptr) return;
-  if (IsLocal(block)) {
-    if (memory_->Contains(block)) CheckLive("nram_free", block);  // tells
+  if (IsLocal(block) && !memory_->Contains(block)) {
     free(block);
     return;
   }

@@ -218,6 +218,18 @@ void RemoveDirectory(const std::string& directory) {
   rmdir(directory.c_str());
 }
 
+// swapoff(2) until the area is gone: the kernel gives up half way when a page cannot be had or the process gets a
+// signal, and says EINVAL to all but one of those who try at the same time. 0 or errno.
+int SwapOffWhole(SwapArea* area, int64_t deadline_ns) {
+  int error = 0;
+  while (true) {
+    error = swapoff(area->device.c_str()) == 0 ? 0 : errno;
+    if (error == 0 || !FindActive(area)) return 0;
+    if (MonotonicNs() >= deadline_ns) return error;
+    poll(nullptr, 0, 20);
+  }
+}
+
 // Takes the area from the kernel if its daemon dies: a device that fails every write is one that the kernel would try
 // to write to for ever, and programs with it. Then they are told (SIGBUS, or the OOM killer). A process of its own,
 // since nobody else is sure to be there.
@@ -243,7 +255,7 @@ absl::Status StartGuard(const SwapArea& area) {
   while (poll(&waiting, 1, -1) < 0 && errno == EINTR) {
   }
   // Ended by `nram swapoff`, it has no area any more.
-  if (FindActive(&look)) swapoff(area.device.c_str());
+  if (FindActive(&look)) (void)SwapOffWhole(&look, DeadlineAfterMs(kGuardEndMs));
   _exit(0);
 }
 
@@ -354,23 +366,17 @@ absl::Status RemoveSwap(const std::string& name, bool force, void (*on_progress)
         next_ns = MonotonicNs() + kNsPerSecond / 2;
       }
     });
-    int result = swapoff(area.device.c_str());
-    const int error = errno;
-    if (result != 0 && error == EINVAL) {
-      // The guard of a dead daemon is at it, or was faster.
-      for (const int64_t deadline_ns = DeadlineAfterMs(kGuardEndMs);
-           FindActive(&look) && MonotonicNs() < deadline_ns;) {
-        poll(nullptr, 0, 20);
-      }
-      if (!FindActive(&look)) result = 0;
-    }
+    // The guard of a dead daemon may be at it too. A live one's pages are given one chance: there may be too little
+    // RAM.
+    SwapArea mine = area;
+    const int error = SwapOffWhole(&mine, area.daemon_alive ? 0 : DeadlineAfterMs(kGuardEndMs));
     done = true;
     watcher.join();
-    if (result != 0 && error == ENOMEM) {
+    if (error == ENOMEM) {
       return absl::ResourceExhaustedError(absl::StrCat(
           name, ": not enough memory to take ", FormatByteSize(area.used_bytes), " back; the area is still in use"));
     }
-    if (result != 0) return ErrnoStatus(error, absl::StrCat("swapoff ", area.device, "; the area is still in use"));
+    if (error != 0) return ErrnoStatus(error, absl::StrCat("swapoff ", area.device, "; the area is still in use"));
   }
   absl::Status status = area.device.empty() ? absl::OkStatus() : DetachLoop(area.device);
   status.Update(EndDaemon(area.directory));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <random>
 
 #include "base/status.h"
@@ -44,6 +45,14 @@ bool OthersAreAsFilled(const uint64_t* words, uint64_t pages, uint64_t seed) {
   return right;
 }
 
+// A page at random: with a skew of 1 any as likely as another; of n, half of the draws fall on one page of 2^n.
+uint64_t Draw(uint64_t drawn, uint64_t pages, int64_t skew) {
+  if (skew == 1) return (drawn >> 9) % pages;
+  const double u = static_cast<double>(drawn >> 11) / static_cast<double>(uint64_t{1} << 53);
+  const auto rank = static_cast<uint64_t>(std::pow(u, static_cast<double>(skew)) * static_cast<double>(pages));
+  return rank * 0x9E3779B1 % pages;  // likely ones are no neighbours
+}
+
 bool ReadAtRandom(const uint64_t* words, uint64_t pages, const WorkOptions& options, uint64_t count, uint64_t salt) {
   std::atomic<bool> right{true};
   const uint64_t seed = options.seed;
@@ -53,7 +62,7 @@ bool ReadAtRandom(const uint64_t* words, uint64_t pages, const WorkOptions& opti
     const uint64_t share = count * (thread + 1) / options.threads - count * thread / options.threads;
     for (uint64_t i = 0; i < share; ++i) {
       const uint64_t drawn = random();
-      const uint64_t page = (drawn >> 9) % pages, word = drawn % kWordsPerPage;
+      const uint64_t page = Draw(drawn, pages, options.skew), word = drawn % kWordsPerPage;
       mine &= words[page * kWordsPerPage + word] == PageWord(seed, page, word, 0);
     }
     if (!mine) right = false;

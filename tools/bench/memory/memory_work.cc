@@ -41,6 +41,7 @@ that of `nram up`.
   --threads=N         1..64, that work: scan, random, matrix (default 1)
   --seed=N            of all that is random (default 1)
   --count=N           accesses or round trips (default 100000)
+  --skew=N            random: half of the accesses go to one page of 2^N (default 1: all are alike)
   --write             scan: write too
   --libc-qsort        sort: by qsort(), not std::sort
   --apart             ping-pong: keep the ends on two processors
@@ -102,6 +103,7 @@ void Register(WorkOptions* options, ArgParser* parser) {
   parser->Integer("threads", 1, 64, &options->threads);
   parser->Integer("seed", 0, INT64_MAX, &options->seed);
   parser->Integer("count", 1, int64_t{1} << 40, &options->count);
+  parser->Integer("skew", 1, 16, &options->skew);
   parser->Integer("batch", 1, 256, &options->batch_pages);
   parser->Integer("handlers", 1, 64, &options->handlers);
   parser->String("directory", &options->directory);

@@ -25,6 +25,7 @@ struct WorkOptions {
   int64_t threads = 1;                 // scan, random, matrix
   int64_t seed = 1;
   int64_t count = 100'000;             // random: accesses of all threads together; resident, ping-pong: one repeat's
+  int64_t skew = 1;                    // random: of n, half of the accesses go to one page of 2^n
   bool write = false;                  // scan: writes to each page too
   int64_t n = 4096;                    // matrix: of n x n
   bool libc_qsort = false;             // sort: qsort() instead of std::sort
