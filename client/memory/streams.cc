@@ -8,6 +8,8 @@ namespace {
 // From this many pages at a fault on, the stream is sure enough to fetch the next window too.
 constexpr uint64_t kAheadFrom = 16;
 constexpr uint32_t kWindowsOnTrust = 16;
+// Faults of others after which a stream may be another's.
+constexpr uint64_t kStale = 32;
 
 // How far `page` lies beyond `from` in the direction of `step`.
 int64_t Beyond(uint64_t from, uint64_t page, int step) { return static_cast<int64_t>(page - from) * step; }
@@ -53,6 +55,8 @@ StreamPlan Streams::OnFault(const Segment& segment, uint64_t page, bool write) {
     found = oldest;
   } else {
     if (found->step == 0) found->step = page == found->next ? 1 : -1;
+    // Somebody else may come by here, long after the one who wrote.
+    if (clock_ - found->stamp > kStale) found->writes = false;
     found->degree = std::min(window_, found->degree * 4);
     found->writes |= write;
     found->stamp = ++clock_;
