@@ -20,7 +20,7 @@ struct PoolOptions {
   int64_t lease_ttl_ms = 0;         // 0: the servers' longest
   int64_t fail_fast_after_ms = 5'000;      // a server that has been away for so long fails operations at once
   uint64_t reserve_step_bytes = 16 << 20;  // room that is reserved ahead of use on each server written to
-  bool unix_sockets = true;                // for servers on this host that have one
+  bool unix_sockets = true;                // for servers on this host that have one this process may use
   SpinOptions spin;
   // For tests alone: the data plane to use instead of the one that server number `server` names.
   std::function<Endpoint(size_t server, const Endpoint& data)> reroute_data_for_test;

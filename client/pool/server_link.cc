@@ -2,6 +2,7 @@
 
 #include <glog/logging.h>
 #include <pthread.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -165,7 +166,9 @@ absl::Status ServerLink::Greet() {
 absl::Status ServerLink::ConnectData(const ServerHello& hello) {
   Endpoint data = endpoint_;
   const bool same_host = hello.host.boot_id == BootId() && hello.host.boot_id != "unknown";
-  if (!hello.data_socket.empty() && (endpoint_.is_unix() || (options_.unix_sockets && same_host))) {
+  // The same kernel is not yet the same files and rights: a container, or another user.
+  const bool usable = options_.unix_sockets && same_host && access(hello.data_socket.c_str(), R_OK | W_OK) == 0;
+  if (!hello.data_socket.empty() && (endpoint_.is_unix() || usable)) {
     data = {"", 0, hello.data_socket};
   } else if (endpoint_.is_unix() || hello.data_port == 0) {
     return absl::UnavailableError(

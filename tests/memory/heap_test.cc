@@ -150,7 +150,10 @@ TEST_F(HeapTest, ThreadsThatEndLeaveTheirCachesToOthers) {
     std::thread([this] { nram_free(n_, nram_malloc(n_, 100)); }).join();
     if (i == 100) before = ReadProcessMemory().resident_bytes;
   }
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which keep memory of ended threads themselves
   EXPECT_LT(ReadProcessMemory().resident_bytes, before + (16 << 20));
+#endif
+  EXPECT_GT(before, 0u);
 }
 
 TEST_F(HeapTest, BlocksAreNoMappings) {

@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# A user without privileges: told what to do, and able to once it is done. And the examples, as that user.
+# Arguments: the program nram, then the examples.
+set -euo pipefail
+
+nram=$(readlink -f "$1")
+shift
+directory=$(mktemp -d /tmp/nram-user-XXXXXX)
+chmod 755 "$directory"
+export NRAM_STATE_DIR=$directory/state
+unset NRAM_POOL NRAM_BUDGET
+cleanup() {
+  "$nram" down > /dev/null 2>&1 || true
+  rm -rf "$directory"
+}
+trap cleanup EXIT
+. "$(dirname "$0")/../cli/expect.sh"
+
+[ "$(id -u)" -eq 0 ] || fail "this test starts as root, to become somebody else"
+"$nram" up --servers=2 --donate=512M > /dev/null
+NRAM_POOL=$("$nram" df --json | jq -r '[.donors[].address] | join(",")')
+export NRAM_POOL
+mkdir "$directory/bin"
+for example in "$@"; do install -m 755 "$example" "$directory/bin/"; done
+as_user=(setpriv --reuid=65534 --regid=65534 --clear-groups)
+
+if [ "$(cat /proc/sys/vm/unprivileged_userfaultfd)" = 0 ]; then
+  expect 1 "setfacl -m u:USER:rw /dev/userfaultfd" "${as_user[@]}" "$directory/bin/array" --mib=16 --budget-mib=4
+fi
+
+# What the message says, for this test alone: a device of the same number in a mount namespace of its own.
+mknod -m 666 "$directory/userfaultfd" c $(stat -c '0x%t 0x%T' /dev/userfaultfd)
+allowed() {
+  # shellcheck disable=SC2016
+  unshare --mount sh -c 'mount --bind "$0" /dev/userfaultfd && exec "$@"' "$directory/userfaultfd" "${as_user[@]}" "$@"
+}
+for example in "$@"; do
+  name=$(basename "$example")
+  expect 0 "usage: $name" "$directory/bin/$name" --help
+  expect 2 "--surprise" "$directory/bin/$name" --surprise
+  allowed "$directory/bin/$name" > "$directory/out" 2>&1 || fail "$name: exit $?: $(cat "$directory/out")"
+  cat "$directory/out"
+done
+[ "$("$nram" df --json | jq '.total.used_bytes < 1000000')" = true ] || fail "something is left in the pool"
+echo PASSED
