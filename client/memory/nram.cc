@@ -187,7 +187,10 @@ nram_t* nram_open(const char* pool, const struct nram_options* options) { return
 
 int nram_close(nram_t* n) {
   if (!ApiUsable(n)) return -1;
-  n->heap.reset();
+  {
+    nram::MutexLock lock(&n->heap_mu);
+    n->heap.reset();
+  }
   const absl::Status status = n->memory->Close();
   delete n;
   return ApiResult(status);

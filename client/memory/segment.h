@@ -91,21 +91,22 @@ class SegmentIndex {
  public:
   SegmentRef Find(uintptr_t address) const {
     ReaderLock lock(&mu_);
-    auto it = After(address);
-    if (it == segments_.begin() || !(*--it)->Contains(address)) return SegmentRef();
-    return SegmentRef(it->get());
+    const size_t count = CountUpTo(address);
+    if (count == 0 || !segments_[count - 1]->Contains(address)) return SegmentRef();
+    return SegmentRef(segments_[count - 1].get());
   }
   void Add(std::unique_ptr<Segment> segment) {
     WriterLock lock(&mu_);
-    segments_.insert(After(reinterpret_cast<uintptr_t>(segment->base())), std::move(segment));
+    const size_t count = CountUpTo(reinterpret_cast<uintptr_t>(segment->base()));
+    segments_.insert(segments_.begin() + static_cast<ptrdiff_t>(count), std::move(segment));
   }
   // From now on nobody finds it; those who have it may still use it. Null if there is none that begins there.
   std::unique_ptr<Segment> Remove(const void* base) {
     WriterLock lock(&mu_);
-    auto it = After(reinterpret_cast<uintptr_t>(base));
-    if (it == segments_.begin() || (*--it)->base() != base) return nullptr;
-    std::unique_ptr<Segment> segment = std::move(*it);
-    segments_.erase(it);
+    const size_t count = CountUpTo(reinterpret_cast<uintptr_t>(base));
+    if (count == 0 || segments_[count - 1]->base() != base) return nullptr;
+    std::unique_ptr<Segment> segment = std::move(segments_[count - 1]);
+    segments_.erase(segments_.begin() + static_cast<ptrdiff_t>(count - 1));
     return segment;
   }
   // Any one; null if there is none.
@@ -120,18 +121,16 @@ class SegmentIndex {
   }
 
  private:
-  using Segments = std::vector<std::unique_ptr<Segment>>;
-  Segments::const_iterator After(uintptr_t address) const ABSL_SHARED_LOCKS_REQUIRED(mu_) {
-    return std::upper_bound(segments_.begin(), segments_.end(), address, [](uintptr_t at, const auto& segment) {
-      return at < reinterpret_cast<uintptr_t>(segment->base());
-    });
-  }
-  Segments::iterator After(uintptr_t address) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return segments_.begin() + (std::as_const(*this).After(address) - segments_.cbegin());
+  // How many begin at or before it.
+  size_t CountUpTo(uintptr_t address) const ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+    const auto after = std::upper_bound(
+        segments_.begin(), segments_.end(), address,
+        [](uintptr_t at, const auto& segment) { return at < reinterpret_cast<uintptr_t>(segment->base()); });
+    return static_cast<size_t>(after - segments_.begin());
   }
 
   mutable SharedMutex mu_;
-  Segments segments_ ABSL_GUARDED_BY(mu_);  // by address
+  std::vector<std::unique_ptr<Segment>> segments_ ABSL_GUARDED_BY(mu_);  // by address
 };
 
 }  // namespace nram
