@@ -1,7 +1,6 @@
 // What callers tell of their memory: Memory's advice, flush and drop.
 
 #include <glog/logging.h>
-#include <poll.h>
 #include <sys/mman.h>
 #include <time.h>
 
@@ -96,6 +95,7 @@ absl::Status Memory::FlushPages(const Pages& pages) {
   std::vector<uint64_t> others = out.TakePassed();
   NRAM_RETURN_IF_ERROR(out.Finish());
   while (!others.empty()) {
+    if (MonotonicNs() > deadline_ns) return absl::DeadlineExceededError("pages were being written for too long");
     for (const uint64_t page : others) {
       while (pages.segment->word(page).state() == PageState::kWriting) {
         if (MonotonicNs() > deadline_ns) return absl::DeadlineExceededError("a page was being written for too long");
@@ -128,9 +128,13 @@ absl::Status Memory::Pin(void* address, uint64_t length) {
     segment->pinned_pages += fresh;
   }
   // Some may be leaving still.
-  absl::Status status = Settle(pages, LongDeadline());
+  const int64_t deadline_ns = LongDeadline();
+  absl::Status status = Settle(pages, deadline_ns);
   for (uint64_t page = pages.first; page < pages.end() && status.ok(); ++page) {
-    while (segment->word(page).state() == PageState::kWriting) SleepUs(50);
+    while (segment->word(page).state() == PageState::kWriting && status.ok()) {
+      if (MonotonicNs() > deadline_ns) status = absl::DeadlineExceededError("pinning: a page was leaving for too long");
+      SleepUs(50);
+    }
   }
   if (status.ok()) page_in_->Prefetch(pages.segment, pages.first, pages.count);
   // As if it were touched, but a page that is lost is an error here, not a signal.

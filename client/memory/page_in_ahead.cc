@@ -1,7 +1,6 @@
 // Windows that are read ahead: the buffers they arrive in, and who waits for them. The other half of PageIn.
 
 #include <glog/logging.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>

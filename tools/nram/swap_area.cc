@@ -219,13 +219,15 @@ void RemoveDirectory(const std::string& directory) {
 }
 
 // swapoff(2) until the area is gone: the kernel gives up half way when a page cannot be had or the process gets a
-// signal, and says EINVAL to all but one of those who try at the same time. 0 or errno.
-int SwapOffWhole(SwapArea* area, int64_t deadline_ns) {
+// signal, and says EINVAL to all but one of those who try at the same time. Other errors are tried again only if
+// `insist`: where the daemon is alive they may mean that there is too little RAM. Blocks until `deadline_ns` or longer,
+// as the kernel does. 0 or errno; after an error the area is as it was.
+int SwapOffWhole(SwapArea* area, bool insist, int64_t deadline_ns) {
   int error = 0;
   while (true) {
     error = swapoff(area->device.c_str()) == 0 ? 0 : errno;
     if (error == 0 || !FindActive(area)) return 0;
-    if (MonotonicNs() >= deadline_ns) return error;
+    if (MonotonicNs() >= deadline_ns || (error != EINVAL && !insist)) return error;
     poll(nullptr, 0, 20);
   }
 }
@@ -255,7 +257,7 @@ absl::Status StartGuard(const SwapArea& area) {
   while (poll(&waiting, 1, -1) < 0 && errno == EINTR) {
   }
   // Ended by `nram swapoff`, it has no area any more.
-  if (FindActive(&look)) (void)SwapOffWhole(&look, DeadlineAfterMs(kGuardEndMs));
+  if (FindActive(&look)) (void)SwapOffWhole(&look, /*insist=*/true, DeadlineAfterMs(kGuardEndMs));
   _exit(0);
 }
 
@@ -366,10 +368,9 @@ absl::Status RemoveSwap(const std::string& name, bool force, void (*on_progress)
         next_ns = MonotonicNs() + kNsPerSecond / 2;
       }
     });
-    // The guard of a dead daemon may be at it too. A live one's pages are given one chance: there may be too little
-    // RAM.
+    // The guard of a dead daemon may be at it too, or another swapoff.
     SwapArea mine = area;
-    const int error = SwapOffWhole(&mine, area.daemon_alive ? 0 : DeadlineAfterMs(kGuardEndMs));
+    const int error = SwapOffWhole(&mine, !area.daemon_alive, DeadlineAfterMs(kGuardEndMs));
     done = true;
     watcher.join();
     if (error == ENOMEM) {
