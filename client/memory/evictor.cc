@@ -19,8 +19,8 @@ constexpr size_t kLanes = 16;
 
 }  // namespace
 
-Evictor::Evictor(Userfault* userfault, Residency* residency, SegmentIndex* index, Counters* counters)
-    : residency_(residency), index_(index), out_(userfault, residency, counters, kLanes) {
+Evictor::Evictor(Userfault* userfault, Residency* residency, ChunkSums* sums, SegmentIndex* index, Counters* counters)
+    : residency_(residency), index_(index), out_(userfault, residency, sums, counters, kLanes) {
   const SignalsBlocked quiet;
   thread_ = std::thread([this] { Run(); });
 }

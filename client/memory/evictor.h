@@ -14,7 +14,7 @@ namespace nram {
 // need not wait for it.
 class Evictor {
  public:
-  Evictor(Userfault* userfault, Residency* residency, SegmentIndex* index, Counters* counters);
+  Evictor(Userfault* userfault, Residency* residency, ChunkSums* sums, SegmentIndex* index, Counters* counters);
   // Ends the thread, after what it has under way.
   ~Evictor();
 

@@ -34,9 +34,11 @@ absl::StatusOr<std::unique_ptr<Memory>> Memory::Open(MemoryOptions options) {
   if (options.handlers < 1 || options.handlers > 64) {
     return absl::InvalidArgumentError(absl::StrCat(options.handlers, " handlers: expected 1 to 64"));
   }
-  const uint64_t least = std::max(MemoryOptions::kBudgetBytesMin,
-                                  kBuffers * std::max(options.page_bytes, kWindowBytesMin) +
-                                      (options.handlers + MemoryOptions::kBudgetPagesMin) * options.page_bytes);
+  const uint64_t sum_bytes = ChunkSums::BytesPerPage(options.page_bytes);
+  const uint64_t least =
+      std::max(MemoryOptions::kBudgetBytesMin, kBuffers * std::max(options.page_bytes, kWindowBytesMin) +
+                                                   options.handlers * options.page_bytes +
+                                                   MemoryOptions::kBudgetPagesMin * (options.page_bytes + sum_bytes));
   if (options.budget_bytes < least || options.budget_bytes > MemoryOptions::kBudgetBytesMax) {
     return absl::InvalidArgumentError(
         absl::StrCat("budget of ", FormatByteSize(options.budget_bytes), ": expected ", FormatByteSize(least),
@@ -60,18 +62,22 @@ absl::Status Memory::Start() {
       options_.page_bytes, std::clamp(std::bit_floor(options_.budget_bytes / 128), kWindowBytesMin, kWindowBytesMax) /
                                options_.page_bytes * options_.page_bytes);
   const uint64_t window_pages = window_bytes / options_.page_bytes;
-  // The budget is for pages wherever they are: in place, in a buffer on their way, in a handler's hands.
+  // The budget is for pages wherever they are, in place, in a buffer on their way, in a handler's hands, and for what
+  // is remembered of their contents.
   const uint64_t limit_pages =
-      (options_.budget_bytes - kBuffers * window_bytes) / options_.page_bytes - options_.handlers;
+      (options_.budget_bytes - kBuffers * window_bytes - options_.handlers * options_.page_bytes) /
+      (options_.page_bytes + ChunkSums::BytesPerPage(options_.page_bytes));
   NRAM_ASSIGN_OR_RETURN(residency_, Residency::New(options_.policy, limit_pages, window_pages, &index_));
+  NRAM_ASSIGN_OR_RETURN(sums_, ChunkSums::New(options_.page_bytes, limit_pages));
   PageInOptions in;
   in.page_bytes = options_.page_bytes;
   in.window_pages = window_pages;
   in.buffers = kBuffers;
   in.timeout_ms = options_.pool.io_timeout_ms;
   in.on_loss = options_.on_loss;
-  NRAM_ASSIGN_OR_RETURN(page_in_, PageIn::New(in, userfault_.get(), &index_, residency_.get(), &counters_));
-  evictor_ = std::make_unique<Evictor>(userfault_.get(), residency_.get(), &index_, &counters_);
+  NRAM_ASSIGN_OR_RETURN(page_in_,
+                        PageIn::New(in, userfault_.get(), &index_, residency_.get(), sums_.get(), &counters_));
+  evictor_ = std::make_unique<Evictor>(userfault_.get(), residency_.get(), sums_.get(), &index_, &counters_);
   stop_fd_ = UniqueFd(eventfd(0, EFD_CLOEXEC));
   if (!stop_fd_.valid()) return ErrnoStatus(errno, "eventfd");
   const SignalsBlocked quiet;
@@ -258,7 +264,7 @@ bool Memory::SameSegment(const void* a, const void* b) const {
 }
 
 uint64_t Memory::resident_bytes() const {
-  return residency_->resident_pages() * options_.page_bytes + page_in_->buffer_bytes() +
+  return residency_->resident_pages() * options_.page_bytes + page_in_->buffer_bytes() + sums_->memory_bytes() +
          options_.handlers * options_.page_bytes;
 }
 

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/sync.h"
+#include "client/memory/chunk_sums.h"
 #include "client/memory/counters.h"
 #include "client/memory/eviction_queue.h"
 #include "client/memory/evictor.h"
@@ -117,6 +118,7 @@ class Memory {
   std::unique_ptr<Userfault> userfault_;
   SegmentIndex index_;
   std::unique_ptr<Residency> residency_;
+  std::unique_ptr<ChunkSums> sums_;
   std::unique_ptr<PageIn> page_in_;
   std::unique_ptr<Evictor> evictor_;
   UniqueFd stop_fd_;

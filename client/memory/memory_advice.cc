@@ -76,7 +76,7 @@ absl::Status Memory::Settle(const Pages& pages, int64_t deadline_ns) {
 absl::Status Memory::Evict(void* address, uint64_t length) {
   NRAM_ASSIGN_OR_RETURN(const Pages pages, FindPages(address, length));
   NRAM_RETURN_IF_ERROR(Settle(pages, LongDeadline()));
-  PageOut out(userfault_.get(), residency_.get(), &counters_, kLanes);
+  PageOut out(userfault_.get(), residency_.get(), sums_.get(), &counters_, kLanes);
   out.Add(pages.segment, pages.first, pages.count, PageOut::After::kDrop);
   return out.Finish();
 }
@@ -89,7 +89,7 @@ absl::Status Memory::Flush(void* address, uint64_t length) {
 absl::Status Memory::FlushPages(const Pages& pages) {
   const int64_t deadline_ns = LongDeadline();
   NRAM_RETURN_IF_ERROR(Settle(pages, deadline_ns));
-  PageOut out(userfault_.get(), residency_.get(), &counters_, kLanes);
+  PageOut out(userfault_.get(), residency_.get(), sums_.get(), &counters_, kLanes);
   out.Add(pages.segment, pages.first, pages.count, PageOut::After::kKeep);
   // Others are writing some of them out; if that fails they are dirty again.
   std::vector<uint64_t> others = out.TakePassed();

@@ -1,8 +1,10 @@
-// The parts of the memory engine that need no pool and no faults: page states, streams, queues, the ghost filter.
+// The parts of the memory engine that need no pool and no faults: page states, streams, queues, the ghost filter,
+// sums of chunks.
 
 #include <set>
 #include <vector>
 
+#include "client/memory/chunk_sums.h"
 #include "client/memory/eviction_queue.h"
 #include "client/memory/ghost_filter.h"
 #include "client/memory/page_state.h"
@@ -184,6 +186,63 @@ TEST(GhostFilterTest, KnowsTheLastGenerationAndForgets) {
   EXPECT_LT(wrong, static_cast<int>(7 * kGeneration / 4));
   EXPECT_LE(filter.memory_bytes(), kGeneration * 2.1);
 }
+
+class ChunkSumsTest : public ::testing::TestWithParam<size_t> {};
+
+TEST_P(ChunkSumsTest, KnowWhichChunksDiffer) {
+  const size_t page_bytes = GetParam();
+  auto sums = ChunkSums::New(page_bytes, 1024);
+  ASSERT_TRUE(sums.ok());
+  std::vector<std::byte> data(page_bytes, std::byte{7});
+  std::vector<ChunkMask> masks(page_bytes / kPageBytes);
+  const auto take = [&](uintptr_t page) {
+    (*sums)->Take(page, data.data(), absl::MakeSpan(masks));
+    return masks;
+  };
+  const std::vector<ChunkMask> all(masks.size(), kAllChunks), none(masks.size(), 0);
+  const uintptr_t page = 1000 * page_bytes;
+  EXPECT_EQ(take(page), all);
+  (*sums)->Note(page, data.data());
+  EXPECT_EQ(take(page), none);
+  EXPECT_EQ(take(page), all) << "forgotten once it is taken";
+  for (size_t chunk = 0; chunk < page_bytes / kChunkBytes; ++chunk) {
+    (*sums)->Note(page, data.data());
+    data[chunk * kChunkBytes + chunk % kChunkBytes] ^= std::byte{1};
+    std::vector<ChunkMask> one = none;
+    one[chunk / kChunksPerPage] = static_cast<ChunkMask>(1 << chunk % kChunksPerPage);
+    ASSERT_EQ(take(page), one);
+  }
+  // What was noted last counts.
+  (*sums)->Note(page, data.data());
+  data[0] ^= std::byte{1};
+  (*sums)->Note(page, data.data());
+  EXPECT_EQ(take(page), none);
+}
+
+TEST_P(ChunkSumsTest, KnowMostOfAsManyPagesAsTheyWereMadeFor) {
+  const size_t page_bytes = GetParam();
+  constexpr uint64_t kPages = 1024;
+  auto sums = ChunkSums::New(page_bytes, kPages);
+  ASSERT_TRUE(sums.ok());
+  EXPECT_LE((*sums)->memory_bytes(), kPages * ChunkSums::BytesPerPage(page_bytes));
+  std::vector<std::byte> data(page_bytes);
+  std::vector<ChunkMask> masks(page_bytes / kPageBytes);
+  for (int round = 0; round < 3; ++round) {
+    uint64_t known = 0;
+    for (uintptr_t page = 1; page <= kPages; ++page) {
+      data[0] = static_cast<std::byte>(page);
+      (*sums)->Note(page * page_bytes, data.data());
+    }
+    for (uintptr_t page = 1; page <= kPages; ++page) {
+      data[0] = static_cast<std::byte>(page);
+      (*sums)->Take(page * page_bytes, data.data(), absl::MakeSpan(masks));
+      known += masks[0] == 0;
+    }
+    EXPECT_GE(known, kPages * 3 / 4);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(PageSizes, ChunkSumsTest, ::testing::Values(4096, 65536, 1 << 20));
 
 }  // namespace
 }  // namespace nram

@@ -19,8 +19,8 @@ constexpr int64_t kWindowPatienceMs = 200;
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PageIn>> PageIn::New(PageInOptions options, Userfault* userfault, SegmentIndex* index,
-                                                    Residency* residency, Counters* counters) {
-  auto in = std::unique_ptr<PageIn>(new PageIn(std::move(options), userfault, index, residency, counters));
+                                                    Residency* residency, ChunkSums* sums, Counters* counters) {
+  auto in = std::unique_ptr<PageIn>(new PageIn(std::move(options), userfault, index, residency, sums, counters));
   in->arrived_fd_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE));
   if (!in->arrived_fd_.valid()) return ErrnoStatus(errno, "eventfd");
   const size_t window_bytes = in->options_.window_pages * in->options_.page_bytes;
@@ -33,12 +33,13 @@ absl::StatusOr<std::unique_ptr<PageIn>> PageIn::New(PageInOptions options, Userf
   return in;
 }
 
-PageIn::PageIn(PageInOptions options, Userfault* userfault, SegmentIndex* index, Residency* residency,
+PageIn::PageIn(PageInOptions options, Userfault* userfault, SegmentIndex* index, Residency* residency, ChunkSums* sums,
                Counters* counters)
     : options_(std::move(options)),
       userfault_(userfault),
       index_(index),
       residency_(residency),
+      sums_(sums),
       counters_(counters),
       streams_(options_.window_pages) {}
 
@@ -80,6 +81,7 @@ void PageIn::Handle(const Userfault::Fault& fault, std::byte* buffer) {
         [[fallthrough]];
       case PageState::kDirtyEmpty:
       case PageState::kDirty:
+      case PageState::kDirtyNoted:
       case PageState::kLost:
         // Answered already.
         userfault_->Wake(segment->address(page), options_.page_bytes);
@@ -186,8 +188,13 @@ bool PageIn::LetWrite(const SegmentRef& segment, uint64_t page) {
     const uint64_t taken = Claim(*segment.get(), same, was);
     if (taken == 0) break;
     const Run claimed{same.first, taken, same.step};
+    PageState becomes = was == PageState::kClean ? PageState::kDirty : PageState::kDirtyEmpty;
+    if (run.count == 1 && was == PageState::kClean) {
+      sums_->Note(segment->key(page), segment->address(page));
+      becomes = PageState::kDirtyNoted;
+    }
     userfault_->Unprotect(segment->address(claimed.lowest()), taken * options_.page_bytes);
-    Unclaim(segment, claimed, was == PageState::kClean ? PageState::kDirty : PageState::kDirtyEmpty);
+    Unclaim(segment, claimed, becomes);
     // One that was unpinned meanwhile.
     for (uint64_t i = 0; i < taken; ++i) {
       const PageWord& word = segment->word(claimed.at(i));
@@ -205,8 +212,11 @@ void PageIn::Install(const SegmentRef& segment, uint64_t lowest, uint64_t count,
   const size_t page_bytes = options_.page_bytes;
   const bool dirty = writable && !segment->read_only;
   const bool protect = !dirty && !segment->read_only;
-  const PageState state = empty ? (dirty ? PageState::kDirtyEmpty : PageState::kCleanEmpty)
-                                : (dirty ? PageState::kDirty : PageState::kClean);
+  const bool note = count == 1 && dirty && !empty;
+  if (note) sums_->Note(segment->key(lowest), data);
+  const PageState state = empty  ? (dirty ? PageState::kDirtyEmpty : PageState::kCleanEmpty)
+                          : note ? PageState::kDirtyNoted
+                                 : (dirty ? PageState::kDirty : PageState::kClean);
   if (userfault_->Copy(segment->address(lowest), data, count * page_bytes, protect).ok()) {
     Unclaim(segment, {lowest, count, 1}, state);
     residency_->Enter(*segment.get(), lowest, count);

@@ -12,6 +12,7 @@
 #include "base/fd.h"
 #include "base/mapping.h"
 #include "base/sync.h"
+#include "client/memory/chunk_sums.h"
 #include "client/memory/counters.h"
 #include "client/memory/residency.h"
 #include "client/memory/segment.h"
@@ -35,7 +36,7 @@ struct PageInOptions {
 class PageIn {
  public:
   static absl::StatusOr<std::unique_ptr<PageIn>> New(PageInOptions options, Userfault* userfault, SegmentIndex* index,
-                                                     Residency* residency, Counters* counters);
+                                                     Residency* residency, ChunkSums* sums, Counters* counters);
   // Nothing may be under way.
   ~PageIn();
 
@@ -73,7 +74,8 @@ class PageIn {
     PageIn* owner = nullptr;
   };
 
-  PageIn(PageInOptions options, Userfault* userfault, SegmentIndex* index, Residency* residency, Counters* counters);
+  PageIn(PageInOptions options, Userfault* userfault, SegmentIndex* index, Residency* residency, ChunkSums* sums,
+         Counters* counters);
 
   bool FillZeros(const SegmentRef& segment, uint64_t page, bool write, int64_t deadline_ns);
   bool Fetch(const SegmentRef& segment, uint64_t page, bool write, std::byte* page_buffer, int64_t deadline_ns);
@@ -93,7 +95,8 @@ class PageIn {
   void GiveUpLocked(Buffer* buffer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnRead(Buffer* buffer);
   void InstallBuffer(Buffer* buffer);
-  // Puts claimed pages in place from `data`; theirs must be the room. Ends kBusy.
+  // Puts claimed pages in place from `data`; theirs must be the room. Ends kBusy. A page that comes alone to be written
+  // to is noted: little of it may change, while streams write all of theirs.
   void Install(const SegmentRef& segment, uint64_t lowest, uint64_t count, const std::byte* data, bool writable,
                bool empty);
   void Lose(const SegmentRef& segment, uint64_t page, const std::string& reason);
@@ -102,6 +105,7 @@ class PageIn {
   Userfault* const userfault_;
   SegmentIndex* const index_;
   Residency* const residency_;
+  ChunkSums* const sums_;
   Counters* const counters_;
   Streams streams_;
   Mapping memory_;  // the buffers', then a window of zeros

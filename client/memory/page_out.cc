@@ -3,6 +3,7 @@
 #include <glog/logging.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "base/clock.h"
@@ -10,7 +11,6 @@
 namespace nram {
 namespace {
 
-constexpr uint64_t kRunBytesMax = kMiB;
 // How long the evictor waits for one of its writes to end before it looks for pages that need no writing.
 constexpr int64_t kPatienceMs = 100;
 
@@ -28,8 +28,8 @@ __attribute__((no_sanitize("thread"))) bool IsZero(const std::byte* data, size_t
 
 }  // namespace
 
-PageOut::PageOut(Userfault* userfault, Residency* residency, Counters* counters, size_t lanes)
-    : userfault_(userfault), residency_(residency), counters_(counters) {
+PageOut::PageOut(Userfault* userfault, Residency* residency, ChunkSums* sums, Counters* counters, size_t lanes)
+    : userfault_(userfault), residency_(residency), sums_(sums), counters_(counters) {
   for (size_t i = 0; i < lanes; ++i) {
     lanes_.push_back(std::make_unique<Lane>());
     lanes_.back()->owner = this;
@@ -88,31 +88,41 @@ void PageOut::Add(const SegmentRef& segment, uint64_t first, uint64_t count, Aft
   }
 }
 
+void PageOut::FindMasks(const Segment& segment, uint64_t page, PageState was, absl::Span<ChunkMask> masks) const {
+  const std::byte* const data = segment.address(page);
+  if (was == PageState::kDirtyNoted) return sums_->Take(segment.key(page), data, masks);
+  for (size_t i = 0; i < masks.size(); ++i) {
+    masks[i] = kAllChunks;
+    // Zeros that no server has need not go there.
+    for (size_t chunk = 0; was == PageState::kDirtyEmpty && chunk < kChunksPerPage; ++chunk) {
+      if (IsZero(data + i * kPageBytes + chunk * kChunkBytes, kChunkBytes)) masks[i] &= ~(1u << chunk);
+    }
+  }
+}
+
 void PageOut::Write(const SegmentRef& segment, uint64_t first, uint64_t count, const PageState* was, After after,
                     bool may_stay) {
   const size_t page_bytes = segment->page_bytes;
+  const size_t page_masks = page_bytes / kPageBytes;
   userfault_->Protect(segment->address(first), count * page_bytes);
-  for (uint64_t i = 0; i < count;) {
-    uint64_t run = 0;
-    // Zeros that no server has need not go there.
-    while (i + run < count && was[i + run] == PageState::kDirtyEmpty &&
-           IsZero(segment->address(first + i + run), page_bytes)) {
-      ++run;
-    }
-    if (run > 0) {
+  Masks masks;
+  const auto goes = [&](uint64_t i) {
+    return std::any_of(&masks[i * page_masks], &masks[i * page_masks] + page_masks, [](ChunkMask m) { return m != 0; });
+  };
+  for (uint64_t i = 0; i < count; ++i) {
+    FindMasks(*segment.get(), first + i, was[i], {&masks[i * page_masks], page_masks});
+  }
+  for (uint64_t i = 0, run = 1; i < count; i += run, run = 1) {
+    const bool sent = goes(i);
+    while (i + run < count && goes(i + run) == sent) ++run;
+    if (!sent) {
       EndWritten(segment.get(), first + i, run, was + i, after, /*sent=*/false);
-      i += run;
       continue;
-    }
-    run = 1;
-    while (i + run < count &&
-           (was[i + run] != PageState::kDirtyEmpty || !IsZero(segment->address(first + i + run), page_bytes))) {
-      ++run;
     }
     Lane* const lane = FreeLane(may_stay ? DeadlineAfterMs(kPatienceMs) : INT64_MAX);
     if (lane == nullptr) {
-      for (; i < count; ++i) EndWritable(segment.get(), first + i, was[i]);
-      residency_->Enter(*segment.get(), first, count);
+      for (uint64_t k = i; k < count; ++k) EndWritable(segment.get(), first + k, was[k]);
+      residency_->Enter(*segment.get(), first + i, count - i);
       return;
     }
     lane->segment = segment.Share();
@@ -122,30 +132,32 @@ void PageOut::Write(const SegmentRef& segment, uint64_t first, uint64_t count, c
     lane->busy = true;
     lane->done = false;
     memcpy(lane->was.data(), was + i, run * sizeof(PageState));
-    ++busy_;
-    if (after == After::kDrop) leaving_ += run;
-    const std::byte* from = segment->address(lane->first);
-    uint64_t offset = lane->first * page_bytes;
-    uint64_t bytes = run * page_bytes;
-    if (run == 1 && was[i] == PageState::kDirtyEmpty) {
-      // Chunks of zeros at its ends need not go there either.
-      while (bytes > kChunkBytes && IsZero(from, kChunkBytes)) {
-        from += kChunkBytes, offset += kChunkBytes, bytes -= kChunkBytes;
-      }
-      while (bytes > kChunkBytes && IsZero(from + bytes - kChunkBytes, kChunkBytes)) bytes -= kChunkBytes;
-    }
-    Counters::Add(&counters_->written_bytes, bytes);
-    segment->region->StartWrite(
-        &lane->io, offset, {from, bytes}, {},
-        [](Io*, void* context) {
-          auto* const ended = static_cast<Lane*>(context);
-          PageOut* const owner = ended->owner;
-          MutexLock lock(&owner->mu_);
-          ended->done = true;
-          owner->ended_.Signal();
-        },
-        lane);
-    i += run;
+    memcpy(lane->masks.data(), &masks[i * page_masks], run * page_masks);
+    Send(lane);
+  }
+}
+
+void PageOut::Send(Lane* lane) {
+  Segment* const segment = lane->segment.get();
+  ++busy_;
+  if (lane->after == After::kDrop) leaving_ += lane->count;
+  const uint64_t offset = lane->first * segment->page_bytes;
+  const absl::Span<const std::byte> data(segment->address(lane->first), lane->count * segment->page_bytes);
+  const absl::Span<const ChunkMask> masks(lane->masks.data(), data.size() / kPageBytes);
+  uint64_t chunks = 0;
+  for (const ChunkMask mask : masks) chunks += static_cast<uint64_t>(std::popcount(mask));
+  Counters::Add(&counters_->written_bytes, chunks * kChunkBytes);
+  const auto on_done = [](Io*, void* context) {
+    auto* const ended = static_cast<Lane*>(context);
+    PageOut* const owner = ended->owner;
+    MutexLock lock(&owner->mu_);
+    ended->done = true;
+    owner->ended_.Signal();
+  };
+  if (chunks * kChunkBytes == data.size()) {
+    segment->region->StartWrite(&lane->io, offset, data, {}, on_done, lane);
+  } else {
+    segment->region->StartWriteChunks(&lane->io, offset, data, masks, {}, on_done, lane);
   }
 }
 
@@ -215,9 +227,10 @@ void PageOut::EndWritten(Segment* segment, uint64_t first, uint64_t count, const
   for (uint64_t i = 0; i < count; ++i) {
     PageWord& word = segment->word(first + i);
     const bool empty = !sent && was[i] == PageState::kDirtyEmpty;
+    const PageState still = empty ? PageState::kDirtyEmpty : PageState::kDirty;
     if (word.Has(PageWord::kPinned)) {
       // Pinned memory may be written to by devices, of which page tables tell nothing: it always counts as dirty.
-      EndWritable(segment, first + i, empty ? PageState::kDirtyEmpty : PageState::kDirty);
+      EndWritable(segment, first + i, still);
       drop(i);
       continue;
     }
@@ -234,7 +247,7 @@ void PageOut::EndWritten(Segment* segment, uint64_t first, uint64_t count, const
     }
     // Somebody is about to write to it: it stays.
     drop(i);
-    EndWritable(segment, first + i, empty ? PageState::kDirtyEmpty : PageState::kDirty);
+    EndWritable(segment, first + i, still);
     residency_->Enter(*segment, first + i, 1);
   }
   drop(count);

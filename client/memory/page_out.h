@@ -9,6 +9,8 @@
 
 #include "absl/status/status.h"
 #include "base/sync.h"
+#include "base/units.h"
+#include "client/memory/chunk_sums.h"
 #include "client/memory/counters.h"
 #include "client/memory/residency.h"
 #include "client/memory/segment.h"
@@ -20,14 +22,15 @@ namespace nram {
 // Writes pages back to their servers, several runs at a time, and drops them from local memory if asked. For one
 // thread; others' PageOuts may work on the same pages at the same time.
 //
-// A page is protected, sent from where it lies, and dropped when the server has it; a thread that writes to it
-// meanwhile sleeps until then, and the page stays.
+// A page is protected, the chunks of it that servers do not have are sent from where they lie, and it is dropped when
+// the servers have them; a thread that writes to it meanwhile sleeps until then, and the page stays.
 class PageOut {
  public:
   enum class After { kKeep, kDrop };
   static constexpr uint64_t kRunPagesMax = 256;
+  static constexpr uint64_t kRunBytesMax = kMiB;
 
-  PageOut(Userfault* userfault, Residency* residency, Counters* counters, size_t lanes);
+  PageOut(Userfault* userfault, Residency* residency, ChunkSums* sums, Counters* counters, size_t lanes);
   // Waits for what is under way.
   ~PageOut();
 
@@ -51,6 +54,8 @@ class PageOut {
   bool idle() const { return busy_ == 0; }
 
  private:
+  // Of a run, one for 4 KiB.
+  using Masks = std::array<ChunkMask, kRunBytesMax / kPageBytes>;
   struct Lane {
     Lane() : io(4) {}
     Io io;
@@ -62,14 +67,18 @@ class PageOut {
     bool busy = false;
     bool done = false;  // under the owner's mu_
     std::array<PageState, kRunPagesMax> was;
+    Masks masks;
   };
 
   // Null after `deadline_ns`.
   Lane* FreeLane(int64_t deadline_ns);
   void Write(const SegmentRef& segment, uint64_t first, uint64_t count, const PageState* was, After after,
              bool may_stay);
+  void Send(Lane* lane);
+  // Which chunks of a protected page its servers do not have.
+  void FindMasks(const Segment& segment, uint64_t page, PageState was, absl::Span<ChunkMask> masks) const;
   void EndLane(Lane* lane);
-  // Of pages that are kWriting, and which servers now have (or need not have, if `was` says so and `sent` is false).
+  // Of pages that are kWriting, and which servers now have, because they were sent or as they were.
   void EndWritten(Segment* segment, uint64_t first, uint64_t count, const PageState* was, After after, bool sent);
   void EndFailed(Segment* segment, uint64_t first, uint64_t count);
   // Makes a page writable again that is kWriting or kBusy.
@@ -79,6 +88,7 @@ class PageOut {
 
   Userfault* const userfault_;
   Residency* const residency_;
+  ChunkSums* const sums_;
   Counters* const counters_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   size_t busy_ = 0;

@@ -15,7 +15,7 @@ namespace nram {
 //      |   kCleanEmpty, kClean ---------------------+ dropped, by way of kBusy
 //      |              | first write, by way of kBusy
 //      |              v
-//      +---- kDirtyEmpty, kDirty ---> kWriting ---> kClean, or dropped
+//      +---- kDirtyEmpty, kDirty, kDirtyNoted ---> kWriting ---> kClean, or dropped
 //
 // A thread of the program that needs a page which is kBusy, or writes to one that is kWriting, sleeps in the kernel.
 // kWaiter says that there may be such a thread: whoever ends the state wakes it, and it looks again.
@@ -27,8 +27,9 @@ enum class PageState : uint8_t {
   kClean = 4,       // here, protected, as on servers
   kDirtyEmpty = 5,  // here, writable; no server has it
   kDirty = 6,       // here, writable; servers have what it was
-  kWriting = 7,     // here, protected; on its way to servers
-  kLost = 8,        // cannot be had; touching it is SIGBUS
+  kDirtyNoted = 7,  // the same, and ChunkSums may know what that was
+  kWriting = 8,     // here, protected; on its way to servers
+  kLost = 9,        // cannot be had; touching it is SIGBUS
 };
 
 // A state and what goes with it.
@@ -89,7 +90,7 @@ static_assert(sizeof(PageWord) == 1);
 
 inline bool IsResident(PageState state) { return state >= PageState::kCleanEmpty && state <= PageState::kWriting; }
 inline bool IsClean(PageState state) { return state == PageState::kClean || state == PageState::kCleanEmpty; }
-inline bool IsDirty(PageState state) { return state == PageState::kDirty || state == PageState::kDirtyEmpty; }
+inline bool IsDirty(PageState state) { return state >= PageState::kDirtyEmpty && state <= PageState::kDirtyNoted; }
 
 }  // namespace nram
 

@@ -82,8 +82,9 @@ absl::Status Region::Write(uint64_t offset, absl::Span<const std::byte> from, co
   return Io::RunOnStack(this, request);
 }
 
-absl::Status Region::WriteChunks(uint64_t offset, absl::Span<const std::byte> from, absl::Span<const ChunkMask> masks,
-                                 const IoOptions& options) {
+absl::StatusOr<Io::Request> Region::MakeChunksRequest(uint64_t offset, absl::Span<const std::byte> from,
+                                                      absl::Span<const ChunkMask> masks,
+                                                      const IoOptions& options) const {
   NRAM_ASSIGN_OR_RETURN(Io::Request request, MakeRequest(Op::kWrite, offset, from.size(), options));
   const ChunkRange range{request.first, request.end - request.first};
   if (masks.size() != range.pages()) {
@@ -96,6 +97,12 @@ absl::Status Region::WriteChunks(uint64_t offset, absl::Span<const std::byte> fr
   }
   request.out = from.data();
   request.masks = masks.data();
+  return request;
+}
+
+absl::Status Region::WriteChunks(uint64_t offset, absl::Span<const std::byte> from, absl::Span<const ChunkMask> masks,
+                                 const IoOptions& options) {
+  NRAM_ASSIGN_OR_RETURN(const Io::Request request, MakeChunksRequest(offset, from, masks, options));
   return Io::RunOnStack(this, request);
 }
 
@@ -111,6 +118,12 @@ void Region::StartWrite(Io* io, uint64_t offset, absl::Span<const std::byte> fro
   absl::StatusOr<Io::Request> request = MakeRequest(Op::kWrite, offset, from.size(), options);
   if (request.ok()) request->out = from.data();
   io->BeginOrFail(this, request, callback, context);
+}
+
+void Region::StartWriteChunks(Io* io, uint64_t offset, absl::Span<const std::byte> from,
+                              absl::Span<const ChunkMask> masks, const IoOptions& options, void (*callback)(Io*, void*),
+                              void* context) {
+  io->BeginOrFail(this, MakeChunksRequest(offset, from, masks, options), callback, context);
 }
 
 Region::Target Region::TargetLocked(const SpanPlacement& placement) const {

@@ -63,6 +63,9 @@ class Region {
                  void (*callback)(Io*, void*) = nullptr, void* context = nullptr);
   void StartWrite(Io* io, uint64_t offset, absl::Span<const std::byte> from, const IoOptions& options = {},
                   void (*callback)(Io*, void*) = nullptr, void* context = nullptr);
+  // `masks` must stay as long as the buffer.
+  void StartWriteChunks(Io* io, uint64_t offset, absl::Span<const std::byte> from, absl::Span<const ChunkMask> masks,
+                        const IoOptions& options = {}, void (*callback)(Io*, void*) = nullptr, void* context = nullptr);
 
   // Places the range's spans and reserves room for all of its pages, so that later writes there do not fail for lack of
   // it (unless the lease ends). RESOURCE_EXHAUSTED: not that much is there; nothing stays reserved by this call.
@@ -107,6 +110,8 @@ class Region {
 
   absl::Status CheckRange(uint64_t offset, uint64_t length) const;
   absl::StatusOr<Io::Request> MakeRequest(Op op, uint64_t offset, uint64_t length, const IoOptions& options) const;
+  absl::StatusOr<Io::Request> MakeChunksRequest(uint64_t offset, absl::Span<const std::byte> from,
+                                                absl::Span<const ChunkMask> masks, const IoOptions& options) const;
   // Where a span is; link null if it is nowhere.
   absl::StatusOr<Target> FindTarget(uint64_t span) const;
   // Places a span that is nowhere yet, on a server that gives `room_bytes` for its first write; *part_room is set to

@@ -9,8 +9,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <thread>
 #include <vector>
@@ -93,6 +95,66 @@ TEST_P(EngineTest, PagesThatAreOnlyReadAreNeverWrittenBack) {
   }
   ASSERT_TRUE(memory->Evict(words, kCount * 8).ok());
   EXPECT_EQ(memory->counters().written_bytes, written);
+}
+
+TEST_P(EngineTest, OnlyChunksThatChangeAreWrittenBack) {
+  auto memory = Open();
+  constexpr uint64_t kPages = 800;
+  auto* const words = Words(memory.get(), kPages * kPageBytes);
+  for (uint64_t i = 0; i < kPages * kWordsPerPage; ++i) words[i] = i;
+  ASSERT_TRUE(memory->SetReadAhead(words, ReadAhead::kNever).ok());  // pages that seem to be streams' go whole
+  std::mt19937_64 random(7);
+  std::vector<uint64_t> order(kPages);
+  std::iota(order.begin(), order.end(), 0);
+  std::shuffle(order.begin(), order.end(), random);
+  // Written to when they come, and only after they were read; a word in one chunk; then what they hold already.
+  for (const bool read_first : {false, true}) {
+    for (const uint64_t plus : {1, 0}) {
+      ASSERT_TRUE(memory->Evict(words, kPages * kPageBytes).ok());
+      const uint64_t before = memory->counters().written_bytes;
+      for (const uint64_t page : order) {
+        volatile uint64_t* const word = words + page * kWordsPerPage + page % kWordsPerPage;
+        const uint64_t i = page * kWordsPerPage + page % kWordsPerPage;
+        const uint64_t now = read_first ? *word : i + (plus == 1 ? 0 : 1);
+        *word = now + plus;
+      }
+      ASSERT_TRUE(memory->Evict(words, kPages * kPageBytes).ok());
+      // A few of them are forgotten.
+      EXPECT_LE(memory->counters().written_bytes - before, kPages * (plus * kChunkBytes + kPageBytes / 20));
+    }
+  }
+  for (uint64_t i = 0; i < kPages * kWordsPerPage; ++i) {
+    const uint64_t page = i / kWordsPerPage;
+    ASSERT_EQ(words[i], i + (i % kWordsPerPage == page % kWordsPerPage ? 2 : 0)) << i;
+  }
+}
+
+// What servers have is not what was noted of a page once it has been sent: a word that is again what it was must go.
+TEST_P(EngineTest, WordsThatAreAgainWhatTheyWereAreWritten) {
+  auto memory = Open();
+  constexpr uint64_t kPages = 2048;
+  auto* const words = Words(memory.get(), kPages * kPageBytes);
+  for (uint64_t i = 0; i < kPages * kWordsPerPage; ++i) words[i] = 1;
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong{0};
+  for (uint64_t mine = 0; mine < 4; ++mine) {
+    threads.emplace_back([&, mine] {
+      std::mt19937_64 random(mine);
+      std::vector<bool> flipped(kPages);
+      for (int i = 0; i < 6'000; ++i) {
+        const uint64_t page = random() % kPages;
+        const uint64_t at = page * kWordsPerPage + mine * 64;
+        if (words[at] != (flipped[page] ? 0 : 1)) ++wrong;
+        for (uint64_t times = 1 + random() % 3; times > 0; --times) {
+          flipped[page] = !flipped[page];
+          words[at] = flipped[page] ? 0 : 1;
+          if (random() % 8 == 0 && !memory->Flush(words + at, 8).ok()) ++wrong;
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
 }
 
 TEST_P(EngineTest, ReadThenWriteInOrder) {

@@ -53,7 +53,9 @@ uint64_t Draw(uint64_t drawn, uint64_t pages, int64_t skew) {
   return rank * 0x9E3779B1 % pages;  // likely ones are no neighbours
 }
 
-bool ReadAtRandom(const uint64_t* words, uint64_t pages, const WorkOptions& options, uint64_t count, uint64_t salt) {
+// Reads a word at a time; with --write, adds one to it. Whether all were as filled but for such additions.
+bool AccessAtRandom(uint64_t* words, uint64_t pages, const WorkOptions& options, uint64_t count, uint64_t salt) {
+  constexpr uint64_t kAdditionsMax = uint64_t{1} << 32;
   std::atomic<bool> right{true};
   const uint64_t seed = options.seed;
   RunThreads(options.threads, [&](int64_t thread) {
@@ -63,11 +65,28 @@ bool ReadAtRandom(const uint64_t* words, uint64_t pages, const WorkOptions& opti
     for (uint64_t i = 0; i < share; ++i) {
       const uint64_t drawn = random();
       const uint64_t page = Draw(drawn, pages, options.skew), word = drawn % kWordsPerPage;
-      mine &= words[page * kWordsPerPage + word] == PageWord(seed, page, word, 0);
+      const std::atomic_ref<uint64_t> at(words[page * kWordsPerPage + word]);
+      const uint64_t filled = PageWord(seed, page, word, 0);
+      if (options.write) {
+        mine &= at.fetch_add(1, std::memory_order_relaxed) - filled < kAdditionsMax;
+      } else {
+        mine &= at.load(std::memory_order_relaxed) == filled;
+      }
     }
     if (!mine) right = false;
   });
   return right;
+}
+
+// How much has been added to all words since they were filled.
+uint64_t Additions(const uint64_t* words, uint64_t pages, uint64_t seed) {
+  uint64_t additions = 0;
+  for (uint64_t page = 0; page < pages; ++page) {
+    for (uint64_t word = 0; word < kWordsPerPage; ++word) {
+      additions += words[page * kWordsPerPage + word] - PageWord(seed, page, word, 0);
+    }
+  }
+  return additions;
 }
 
 }  // namespace
@@ -107,11 +126,12 @@ absl::StatusOr<WorkResult> RunRandom(const WorkOptions& options, Backing* backin
 
   // Until the budget is used up, by pages that came at random.
   const uint64_t warm = 2 * std::min<uint64_t>(options.budget_bytes / kPageBytes, pages);
-  result.verified = ReadAtRandom(memory.words, pages, options, warm, 1);
+  result.verified = AccessAtRandom(memory.words, pages, options, warm, 1);
   const Timing timing(backing);
-  result.verified &= ReadAtRandom(memory.words, pages, options, options.count, 2);
+  result.verified &= AccessAtRandom(memory.words, pages, options, options.count, 2);
   timing.Stop(&result);
   result.ops = options.count;
+  if (options.write) result.verified &= Additions(memory.words, pages, options.seed) == warm + options.count;
   return result;
 }
 

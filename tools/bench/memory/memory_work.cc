@@ -26,7 +26,7 @@ seconds of the timed part, operations, bytes, whether everything was right, and 
 Ends with 0; 4 if something was not right; 1 if it could not be done. The pool is $NRAM_POOL, or
 that of `nram up`.
 
-  scan       a word of each page, in order, of --mib; --write writes it too
+  scan       a word of each page, in order, of --mib
   random     --count words at random of --mib, all of which was written before
   resident   random and sequential reads of --mib within the budget, in turns with plain memory
   sort       sorts --mib of random 64-bit numbers
@@ -42,7 +42,7 @@ that of `nram up`.
   --seed=N            of all that is random (default 1)
   --count=N           accesses or round trips (default 100000)
   --skew=N            random: half of the accesses go to one page of 2^N (default 1: all are alike)
-  --write             scan: write too
+  --write             scan, random: write what was read, too
   --libc-qsort        sort: by qsort(), not std::sort
   --apart             ping-pong: keep the ends on two processors
   --directory=DIR     where file has its file (default /var/tmp)

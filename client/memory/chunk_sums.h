@@ -1,0 +1,62 @@
+#ifndef NRAM_CLIENT_MEMORY_CHUNK_SUMS_H_
+#define NRAM_CLIENT_MEMORY_CHUNK_SUMS_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/mapping.h"
+#include "base/sync.h"
+#include "base/units.h"
+
+namespace nram {
+
+// What pages were when servers last had them, as 64 bits a chunk, so that only chunks that differ are written back. The
+// sums (XXH3) are keyed by a secret of this object's that nobody else has: a chunk that has changed passes for
+// unchanged once in 2^64 times.
+//
+// A cache in sets of sixteen places: of as many pages as it was made for it knows three in four
+// or more. Thread-safe.
+class ChunkSums {
+ public:
+  // `page_bytes`: a multiple of 4096. Its memory is touched as it is used.
+  static absl::StatusOr<std::unique_ptr<ChunkSums>> New(size_t page_bytes, uint64_t pages);
+  static constexpr uint64_t BytesPerPage(size_t page_bytes) {
+    return sizeof(uintptr_t) + page_bytes / kChunkBytes * sizeof(uint64_t);
+  }
+
+  // `data` is what servers have of the page. Replaces what was noted of it.
+  void Note(uintptr_t page, const std::byte* data);
+  // Sets a mask for each 4 KiB of the page: the chunks of `data` that differ from what was noted, or all of them if it
+  // is not known any more. Forgets it.
+  void Take(uintptr_t page, const std::byte* data, absl::Span<ChunkMask> masks);
+
+  uint64_t memory_bytes() const { return keys_.size() + sums_.size(); }
+
+ private:
+  static constexpr uint64_t kWays = 16;  // places that a page may have
+  static constexpr size_t kLocks = 64;
+
+  ChunkSums(size_t page_bytes, uint64_t sets, Mapping keys, Mapping sums);
+  uint64_t SetOf(uintptr_t page) const;
+  // The page's place, or, if it has none, the one that it should take.
+  uint64_t PlaceOf(uintptr_t page, uint64_t set) const;
+  uint64_t Sum(const std::byte* chunk) const;
+  uintptr_t* key(uint64_t place) const { return reinterpret_cast<uintptr_t*>(keys_.data()) + place; }
+  uint64_t* sums(uint64_t place) const { return reinterpret_cast<uint64_t*>(sums_.data()) + place * chunks_; }
+
+  const size_t page_bytes_;
+  const size_t chunks_;  // a page
+  const uint64_t sets_;
+  std::array<std::byte, 192> secret_;
+  std::array<Mutex, kLocks> locks_;  // each of every kLocks-th set
+  const Mapping keys_;               // addresses of pages; 0: none
+  const Mapping sums_;
+};
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_MEMORY_CHUNK_SUMS_H_
