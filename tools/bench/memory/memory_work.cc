@@ -28,7 +28,8 @@ that of `nram up`.
 
   scan       a word of each page, in order, of --mib
   random     --count words at random of --mib, all of which was written before
-  resident   random and sequential reads of --mib within the budget, in turns with plain memory
+  resident   random and sequential reads of --mib within the budget, in turns with plain memory;
+             then the same pages moved out of nram, again in turns with it
   sort       sorts --mib of random 64-bit numbers
   matrix     multiplies two matrices of --n x --n doubles
   ping-pong  --count round trips over TCP loopback: 64 bytes there, 64 + 4096 back

@@ -1,6 +1,8 @@
 // Reads of memory that is all here. What is asked for is a ratio near one, so both kinds of memory are read in turns by
 // one process: the noise of a shared machine then meets both.
 
+#include <sys/mman.h>
+
 #include <algorithm>
 
 #include "base/clock.h"
@@ -13,7 +15,8 @@
 namespace nram {
 namespace {
 
-constexpr int kTurns = 9;
+constexpr int kTurnsInOrder = 81;  // of some ten milliseconds each
+constexpr int kTurnsAtRandom = 9;
 
 __attribute__((noinline)) uint64_t SumInOrder(const uint64_t* words, uint64_t count) {
   uint64_t sum = 0;
@@ -30,26 +33,52 @@ __attribute__((noinline)) uint64_t SumAtRandom(const uint64_t* words, uint64_t c
   return sum;
 }
 
-struct Turn {
-  int64_t in_order_ns;
-  int64_t at_random_ns;
-  uint64_t sum;
+struct Comparison {
+  double seconds = 0;        // medians
+  double plain_seconds = 0;  // of the plain array's turns between
+  double ratio = 0;          // of a turn's to its neighbour's, which the machine's moods touch less
 };
 
-Turn ReadAll(const uint64_t* words, uint64_t count, uint64_t reads, uint64_t seed) {
-  Turn turn{};
-  int64_t began_ns = MonotonicNs();
-  turn.sum = SumInOrder(words, count);
-  turn.in_order_ns = MonotonicNs() - began_ns;
-  began_ns = MonotonicNs();
-  turn.sum ^= SumAtRandom(words, count, reads, seed);
-  turn.at_random_ns = MonotonicNs() - began_ns;
-  return turn;
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
 }
 
-double MedianSeconds(std::vector<Turn> turns, int64_t Turn::*value) {
-  std::sort(turns.begin(), turns.end(), [&](const Turn& a, const Turn& b) { return a.*value < b.*value; });
-  return static_cast<double>(turns[turns.size() / 2].*value) / kNsPerSecond;
+// Reads both arrays in turns; neither is always the first. Sets *right to false if their sums differ.
+template <typename Read>
+Comparison Compare(const uint64_t* words, const uint64_t* plain_words, int turns, Read read, bool* right) {
+  std::vector<double> seconds, plain_seconds, ratios;
+  for (int i = 0; i < turns; ++i) {
+    double took[2];
+    uint64_t sums[2];
+    for (const int which : {i % 2, 1 - i % 2}) {
+      const int64_t began_ns = MonotonicNs();
+      sums[which] = read(which == 0 ? words : plain_words, i);
+      took[which] = static_cast<double>(MonotonicNs() - began_ns) / kNsPerSecond;
+    }
+    *right &= sums[0] == sums[1];
+    seconds.push_back(took[0]);
+    plain_seconds.push_back(took[1]);
+    ratios.push_back(took[0] / took[1]);
+  }
+  return {Median(seconds), Median(plain_seconds), Median(ratios)};
+}
+
+// Reads of both kinds, noted as "in_order_...", "at_random_...".
+void CompareBoth(const uint64_t* words, const uint64_t* plain_words, uint64_t count, const WorkOptions& options,
+                 const std::string& suffix, WorkResult* result) {
+  const auto in_order = [&](const uint64_t* at, int) { return SumInOrder(at, count); };
+  const auto at_random = [&](const uint64_t* at, int turn) {
+    return SumAtRandom(at, count, options.count, options.seed + turn);
+  };
+  const Comparison both[] = {Compare(words, plain_words, kTurnsInOrder, in_order, &result->verified),
+                             Compare(words, plain_words, kTurnsAtRandom, at_random, &result->verified)};
+  for (int i = 0; i < 2; ++i) {
+    const std::string name = std::string(i == 0 ? "in_order" : "at_random") + suffix;
+    result->more.push_back({name + "_s", both[i].seconds});
+    result->more.push_back({name + "_plain_s", both[i].plain_seconds});
+    result->more.push_back({name + "_to_plain", both[i].ratio});
+  }
 }
 
 }  // namespace
@@ -71,26 +100,20 @@ absl::StatusOr<WorkResult> RunResident(const WorkOptions& options, Backing* back
   FillPages(memory.fill, result.bytes / kPageBytes, options.seed);
   FillPages(plain_words, result.bytes / kPageBytes, options.seed);
   NRAM_RETURN_IF_ERROR(backing->Settle(memory, result.bytes));
-  (void)ReadAll(memory.words, count, options.count, options.seed);
-  (void)ReadAll(plain_words, count, options.count, options.seed);
-
-  result.verified = true;
-  std::vector<Turn> turns, plain_turns;
+  result.verified = SumInOrder(memory.words, count) == SumInOrder(plain_words, count);
   const Timing timing(backing);
-  for (int i = 0; i < kTurns; ++i) {
-    const uint64_t seed = options.seed + i;
-    // Neither is always the first.
-    if (i % 2 == 0) plain_turns.push_back(ReadAll(plain_words, count, options.count, seed));
-    turns.push_back(ReadAll(memory.words, count, options.count, seed));
-    if (i % 2 == 1) plain_turns.push_back(ReadAll(plain_words, count, options.count, seed));
-    result.verified &= turns.back().sum == plain_turns.back().sum;
-  }
+  CompareBoth(memory.words, plain_words, count, options, "", &result);
   timing.Stop(&result);
-  result.ops = kTurns * (count + options.count);
-  result.more = {{"in_order_s", MedianSeconds(turns, &Turn::in_order_ns)},
-                 {"in_order_plain_s", MedianSeconds(plain_turns, &Turn::in_order_ns)},
-                 {"at_random_s", MedianSeconds(turns, &Turn::at_random_ns)},
-                 {"at_random_plain_s", MedianSeconds(plain_turns, &Turn::at_random_ns)}};
+  result.ops = kTurnsInOrder * count + kTurnsAtRandom * options.count;
+  if (options.backing != BackingKind::kNram) return result;
+
+  // Which physical pages an array has makes more of a difference than what kind of memory it is. So the very same pages
+  // are read once more as ordinary memory, again beside the plain array. Nobody may touch the addresses that they
+  // leave.
+  void* const moved = mremap(memory.words, result.bytes, result.bytes, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, nullptr);
+  if (moved == MAP_FAILED) return ErrnoStatus(errno, "mremap with MREMAP_DONTUNMAP");
+  CompareBoth(static_cast<uint64_t*>(moved), plain_words, count, options, "_moved", &result);
+  munmap(moved, result.bytes);
   return result;
 }
 

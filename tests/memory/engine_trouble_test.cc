@@ -1,0 +1,248 @@
+// Memory's engine when things go wrong: servers that are lost, signals, forks, addresses that run out, and what
+// programs do to their mappings.
+
+#include <setjmp.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "gmock/gmock.h"
+#include "tests/memory/engine_fixture.h"
+
+namespace nram {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::atomic<uint64_t*> signal_words{nullptr};
+std::atomic<uint64_t> signals_taken{0};
+std::atomic<uint64_t> signals_wrong{0};
+
+// Touches pages that are away, from within a fault's wait or a system call.
+void OnTimer(int) {
+  uint64_t* const words = signal_words;
+  const uint64_t at = signals_taken.fetch_add(1) * 7919 % 1024 * kWordsPerPage;
+  if (words[at] != at) ++signals_wrong;
+}
+
+// A thread that waits for a page takes its signals, and handlers may fault too.
+TEST_P(EngineTest, SignalsComeWhileAPageIsWaitedFor) {
+  auto memory = Open();
+  constexpr uint64_t kPages = 4096;
+  uint64_t* const words = Words(memory.get(), kPages * kPageBytes);
+  for (uint64_t page = 0; page < kPages; ++page) words[page * kWordsPerPage] = page * kWordsPerPage;
+  signal_words = words;
+  signals_taken = signals_wrong = 0;
+  struct sigaction action = {}, before;
+  action.sa_handler = OnTimer;
+  action.sa_flags = SA_RESTART;
+  ASSERT_EQ(sigaction(SIGUSR1, &action, &before), 0);
+  std::atomic<bool> done{false};
+  std::vector<std::thread> workers;
+  for (int i = 0; i < 3; ++i) {
+    workers.emplace_back([&, i] {
+      std::mt19937_64 random(i);
+      while (!done) {
+        const uint64_t at = random() % kPages * kWordsPerPage;
+        if (words[at] != at) ++signals_wrong;
+        words[at + 8 + i] = random();
+      }
+    });
+  }
+  const int64_t deadline_ns = DeadlineAfterMs(60'000);
+  for (int i = 0; i < 3'000 && MonotonicNs() < deadline_ns; ++i) {
+    pthread_kill(workers[i % 3].native_handle(), SIGUSR1);
+    // One at a time, or signals of one thread merge.
+    while (signals_taken <= static_cast<uint64_t>(i) && MonotonicNs() < deadline_ns) std::this_thread::yield();
+  }
+  done = true;
+  for (std::thread& worker : workers) worker.join();
+  EXPECT_EQ(signals_taken, 3'000u);
+  EXPECT_EQ(signals_wrong, 0u);
+  sigaction(SIGUSR1, &before, nullptr);
+}
+
+TEST_P(EngineTest, NoAddressesLeftIsAnErrorAndCostsNothing) {
+  auto memory = Open();
+  uint64_t* const words = Words(memory.get(), kMiB);
+  words[0] = 7;
+  std::ifstream statm("/proc/self/statm");
+  uint64_t pages = 0;
+  ASSERT_TRUE(statm >> pages);
+  rlimit limit, small;
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &limit), 0);
+  small = limit;
+  small.rlim_cur = pages * kPageBytes + 64 * kMiB;
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &small), 0);
+  absl::Status status;
+  for (int i = 0; i < 10; ++i) status = memory->Map({.length = 128 * kMiB}).status();
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("no addresses are left in this process for 128 MiB"));
+  EXPECT_EQ(memory->mapped_bytes(), kMiB);
+  EXPECT_EQ(words[0], 7u);
+  // No room stayed reserved on the servers either.
+  ASSERT_NE(Words(memory.get(), 384 * kMiB), nullptr);
+}
+
+sigjmp_buf after_signal;
+std::atomic<void*> signal_address;
+
+void OnSignal(int, siginfo_t* info, void*) {
+  signal_address = info->si_addr;
+  siglongjmp(after_signal, 1);
+}
+
+// The address whose read raised SIGBUS; null if it did not.
+void* AddressOfSigbus(const volatile uint64_t* at) {
+  struct sigaction action = {}, before;
+  action.sa_sigaction = OnSignal;
+  action.sa_flags = SA_SIGINFO;
+  sigaction(SIGBUS, &action, &before);
+  signal_address = nullptr;
+  if (sigsetjmp(after_signal, 1) == 0) (void)*at;
+  sigaction(SIGBUS, &before, nullptr);
+  return signal_address;
+}
+
+TEST_P(EngineTest, PagesOfALostServerAreSigbusNeverZeros) {
+  MemoryOptions options = Options();
+  options.pool.io_timeout_ms = 1'000;
+  options.pool.fail_fast_after_ms = 300;
+  std::atomic<int> losses{0};
+  options.on_loss = [&](void*, size_t, const std::string&) { ++losses; };
+  auto memory = Open(options);
+  constexpr uint64_t kCount = 16 * kMiB / 8;
+  uint64_t* const words = Words(memory.get(), kCount * 8);
+  ASSERT_TRUE(memory->SetReadAhead(words, ReadAhead::kNever).ok());
+  for (uint64_t i = 0; i < kCount; ++i) words[i] = i + 1;
+  ASSERT_TRUE(memory->Evict(words, kCount * 8).ok());
+  servers_.StopServer(0);
+  int lost = 0, kept = 0;
+  // A page of every MiB: about half of them were on the server.
+  for (uint64_t i = 0; i < kCount; i += kMiB / 8) {
+    if (void* const at = AddressOfSigbus(&words[i]); at != nullptr) {
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(at) / 4096, reinterpret_cast<uintptr_t>(&words[i]) / 4096);
+      // Again, and at once.
+      EXPECT_NE(AddressOfSigbus(&words[i]), nullptr);
+      ++lost;
+    } else {
+      ASSERT_EQ(words[i], i + 1);
+      ++kept;
+    }
+  }
+  EXPECT_GT(lost, 0);
+  EXPECT_GT(kept, 0);
+  EXPECT_EQ(losses, lost);
+  EXPECT_EQ(memory->counters().lost_pages, static_cast<uint64_t>(lost));
+}
+
+TEST_P(EngineTest, WhatCannotBeWrittenBackStaysHere) {
+  MemoryOptions options = Options();
+  options.pool.io_timeout_ms = 1'000;
+  options.pool.fail_fast_after_ms = 300;
+  options.on_loss = [](void*, size_t, const std::string&) {};
+  auto memory = Open(options);
+  uint64_t* const words = Words(memory.get(), 2 * kMiB);
+  for (uint64_t i = 0; i < 2 * kMiB / 8; ++i) words[i] = i;
+  servers_.StopServer(0);
+  servers_.StopServer(1);
+  EXPECT_FALSE(memory->Flush(words, 2 * kMiB).ok());
+  for (uint64_t i = 0; i < 2 * kMiB / 8; ++i) ASSERT_EQ(words[i], i);
+  for (uint64_t i = 0; i < 2 * kMiB / 8; ++i) words[i] = ~i;
+  for (uint64_t i = 0; i < 2 * kMiB / 8; ++i) ASSERT_EQ(words[i], ~i);
+}
+
+// The evictor takes dirty pages, fails, and takes them again, all the time: a flush must not take that for success.
+TEST_P(EngineTest, FlushDoesNotTrustTheEvictor) {
+  MemoryOptions options = Options();
+  options.pool.io_timeout_ms = 500;
+  options.pool.fail_fast_after_ms = 200;
+  options.on_loss = [](void*, size_t, const std::string&) {};
+  auto memory = Open(options);
+  uint64_t* const words = Words(memory.get(), 64 * kMiB);
+  ASSERT_TRUE(memory->SetReadAhead(words, ReadAhead::kNever).ok());
+  servers_.StopServer(0);
+  servers_.StopServer(1);
+  // More than the evictor leaves alone, less than the budget.
+  constexpr uint64_t kPages = 860;
+  for (uint64_t page = 0; page < kPages; ++page) words[page * kWordsPerPage] = page + 1;
+  for (int i = 0; i < 5; ++i) {
+    for (uint64_t page = 0; page < kPages; page += 97) {
+      EXPECT_FALSE(memory->Flush(words + page * kWordsPerPage, kPageBytes).ok()) << page;
+    }
+  }
+  for (uint64_t page = 0; page < kPages; ++page) ASSERT_EQ(words[page * kWordsPerPage], page + 1);
+}
+
+// A window that lies on a dead server in part must not cost the pages of the others.
+TEST_P(EngineTest, OnlyPagesOfTheDeadServerAreLost) {
+  MemoryOptions options = Options();
+  options.pool.io_timeout_ms = 1'000;
+  options.pool.fail_fast_after_ms = 100;
+  options.budget_bytes = 64 * kMiB;  // windows of half a MiB
+  options.on_loss = [](void*, size_t, const std::string&) {};
+  auto memory = Open(options);
+  constexpr uint64_t kPages = 4096;
+  uint64_t* const words = Words(memory.get(), kPages * kPageBytes);
+  for (uint64_t page = 0; page < kPages; ++page) words[page * kWordsPerPage] = page + 1;
+  ASSERT_TRUE(memory->Evict(words, kPages * kPageBytes).ok());
+  servers_.StopServer(1);
+  uint64_t lost = 0;
+  for (uint64_t page = 0; page < kPages; ++page) {
+    if (AddressOfSigbus(words + page * kWordsPerPage) != nullptr) {
+      ++lost;
+      // The span is lost; on to the next.
+      while (page % kPagesPerSpan != kPagesPerSpan - 1) ++page;
+    } else {
+      ASSERT_EQ(words[page * kWordsPerPage], page + 1);
+    }
+  }
+  EXPECT_GE(lost, 4u);
+  EXPECT_LE(lost, 12u) << "of 16 spans, half of which were on the dead server";
+}
+
+TEST_P(EngineTest, TheProgramsOwnMadviseAndMlockDoNoHarm) {
+  auto memory = Open();
+  constexpr uint64_t kCount = 8 * kMiB / 8;
+  uint64_t* const words = Words(memory.get(), kCount * 8);
+  // Splits the range in the kernel, in the middle of windows.
+  ASSERT_EQ(madvise(words + 37 * kWordsPerPage, 101 * kPageBytes, MADV_DONTDUMP), 0);
+  for (uint64_t i = 0; i < kCount; ++i) words[i] = i;
+  ASSERT_EQ(mlock2(words, 64 * kPageBytes, MLOCK_ONFAULT), 0);
+  for (int round = 0; round < 2; ++round) {
+    for (uint64_t i = 0; i < kCount; ++i) ASSERT_EQ(words[i], i);
+  }
+  ASSERT_TRUE(memory->Drop(words, kMiB).ok());
+  EXPECT_EQ(words[0], 0u);
+}
+
+TEST_P(EngineTest, AChildDoesNotSeeZeros) {
+  auto memory = Open();
+  uint64_t* const words = Words(memory.get(), kMiB);
+  words[0] = 1;
+  const pid_t child = fork();
+  if (child == 0) {
+    signal(SIGSEGV, SIG_DFL);
+    _exit(static_cast<int>(*static_cast<volatile uint64_t*>(words)));
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFSIGNALED(status)) << status;
+  EXPECT_EQ(words[0], 1u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, EngineTest, kPolicies, PolicyName);
+
+}  // namespace
+}  // namespace nram
