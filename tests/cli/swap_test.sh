@@ -81,6 +81,35 @@ expect 1 "its daemon is gone" "$nram" doctor
 expect 1 "its daemon is gone" "$nram" swapoff
 expect 0 "" "$nram" swapoff --force
 expect_nothing "a killed daemon"
+# The guard of an area that has ended, late to notice, leaves alone the next one on the same device; and so does swapoff
+# of an area that somebody took away by hand.
+if [ -e /sys/block/loop0/diskseq ]; then
+  "$nram" swapon 64M "${protection[@]}" > /dev/null 2>&1
+  device=$("$nram" swaps --json | jq -r '.[0].device')
+  guard=$(pgrep -n -x nram-guard)
+  kill -STOP "$guard"
+  "$nram" swapoff
+  "$nram" swapon 64M "${protection[@]}" > /dev/null 2>&1
+  kill -CONT "$guard"
+  [ "$("$nram" swaps --json | jq -r '.[0].device')" = "$device" ] || fail "another device than $device: nothing was tested"
+  tail --pid="$guard" -f /dev/null
+  "$nram" swaps --json | jq -e '.[0].active' > /dev/null || fail "the last area's guard took away the new one"
+  swapoff "$device"
+  losetup -d "$device"
+  truncate -s 32M "$directory/other"
+  by_hand=$(losetup --find --show "$directory/other")
+  [ "$by_hand" = "$device" ] || fail "another device than $device: nothing was tested"
+  mkswap "$by_hand" > /dev/null 2>&1
+  swapon "$by_hand"
+  "$nram" swaps --json | jq -e '.[0].active | not' > /dev/null || fail "swaps takes another's area for its own"
+  expect 0 "" "$nram" swapoff
+  grep -q "$by_hand" /proc/swaps || fail "swapoff took away another's area"
+  swapoff "$by_hand"
+  losetup -d "$by_hand"
+  by_hand=
+  expect_nothing "an area taken away by hand"
+fi
+
 # What a crash in the middle of setting up leaves.
 mkdir -p "$NRAM_STATE_DIR/swap/swap/mount"
 expect 1 "nram swapoff --force swap" "$nram" swapon 64M

@@ -5,7 +5,7 @@ usage: tests/swap/harness.py --nram=PROGRAM --pressure=PROGRAM [--runs=N] [--onl
                              [--mib=N] [--limit-mib=N] [--seconds=N]
 
 Each run takes the next scenario: programs with verified contents far beyond a memory cgroup, on swap in a pool of two
-servers on this machine, which are killed, frozen or slowed down meanwhile. A run that takes longer than its deadline
+servers on this machine, which are killed, frozen or slowed down meanwhile, or cut off from it by the network. A run that takes longer than its deadline
 is a stall: the kernel stacks of all processes that wait in it are printed, and the harness ends. Needs root, loop
 devices and the memory cgroup (v1).
 """
@@ -22,6 +22,9 @@ import subprocess
 import sys
 import tempfile
 import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from far_server import FarServer  # noqa: E402
 
 MIB = 1 << 20
 STALL_S = 120  # a run's deadline; runs take five to fifteen seconds
@@ -84,6 +87,7 @@ class Harness:
         self.cgroup = Cgroup(options.limit_mib)
         self.seen = collections.Counter()
         self.programs = []
+        self.far = None
         self.pause_ms = 0
 
     def nram(self, *words, check=True):
@@ -104,8 +108,8 @@ class Harness:
         self.nram("up", "--servers=2", f"--donate={size * 3 // 4 + 128}M")
         self.swap_on(size)
 
-    def swap_on(self, size):
-        words = ["swapon", f"{size}M", "--priority=100", "--io-timeout-ms=4000"]
+    def swap_on(self, size, *more):
+        words = ["swapon", f"{size}M", "--priority=100", "--io-timeout-ms=4000", *more]
         done = self.nram(*words, check=False)
         if "CAP_SYS_RESOURCE" in done.stderr:
             if not self.seen["without protection (no CAP_SYS_RESOURCE here)"]:
@@ -284,6 +288,46 @@ class Harness:
         self.tear_down(force=True)
         self.set_up()
 
+    def swap_over_a_network(self):
+        """Swaps to a server on this side and one on the other side of a network."""
+        self.nram("swapoff")
+        size = self.options.mib + 256
+        program = os.readlink(f"/proc/{self.server_pids()[0]}/exe")
+        self.far = FarServer(program, self.directory, size * 3 // 4 + 128)
+        pool = f"{self.directory}/pool-with-far"
+        with open(f"{self.directory}/state/pool") as near, open(pool, "w") as file:
+            file.write(near.read().rstrip("\n") + f"\n{self.far.address}\n")
+        self.swap_on(size, f"--pool={pool}")
+        for _ in range(2):
+            self.start("random", self.options.mib // 2, self.options.seconds + 1)
+        self.await_filling()
+
+    def leave_network(self):
+        self.tear_down(force=True)
+        self.far.close()
+        self.far = None
+        self.set_up()
+
+    def network_interrupted(self):
+        self.swap_over_a_network()
+        for _ in range(2):
+            self.far.cut()
+            time.sleep(1)  # TCP then waits up to as long again; both are shorter than the deadline of an operation
+            self.far.restore()
+            time.sleep(0.5)
+        self.finish()
+        self.leave_network()
+
+    def network_cut(self):
+        self.swap_over_a_network()
+        self.far.cut()
+        lost = "programs ended for lost pages"
+        before = self.seen[lost]
+        self.finish(may_lose=True)
+        if self.seen[lost] == before:
+            raise Failure("nobody missed the server that was cut off: was it swapped to at all?")
+        self.leave_network()
+
     SCENARIOS = [
         four_random,
         one_sequential,
@@ -293,7 +337,9 @@ class Harness:
         slow_server,
         builds,
         swapoff_under_load,
+        network_interrupted,
         killed_server,
+        network_cut,
         killed_daemon,
     ]
 
@@ -347,6 +393,8 @@ class Harness:
             done = subprocess.run([self.options.nram, *words], capture_output=True, text=True)
             if done.returncode != 0:
                 print(f"while cleaning up: {done.stderr.strip()}", file=sys.stderr)
+        if self.far is not None:
+            self.far.close()
         self.cgroup.close()
         shutil.rmtree(self.directory, ignore_errors=True)
 

@@ -103,10 +103,14 @@ uint64_t ReadNumber(const std::string& path, int word) {
   return value;
 }
 
-// The kernel's line about a device: size, used and priority.
+uint64_t DeviceSequence(const std::string& device) {
+  return device.empty() ? 0 : ReadNumber(absl::StrCat("/sys/block/", device.substr(5), "/diskseq"), 0);
+}
+
+// The kernel's line about the area: size, used and priority. Another that has got the same device is not it.
 bool FindActive(SwapArea* area) {
   const auto table = ReadFile("/proc/swaps");
-  if (!table.ok() || area->device.empty()) return false;
+  if (!table.ok() || area->device.empty() || DeviceSequence(area->device) != area->device_sequence) return false;
   for (const absl::string_view line : absl::StrSplit(*table, '\n')) {
     const std::vector<absl::string_view> words = absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipEmpty());
     uint64_t used_kib = 0;
@@ -150,10 +154,14 @@ SwapArea Describe(const std::string& name) {
     const auto note = nlohmann::json::parse(*text, nullptr, false);
     if (note.is_object()) {
       area.device = note.value("device", "");
+      area.device_sequence = note.value("device_sequence", uint64_t{0});
       area.size_bytes = note.value("size_bytes", uint64_t{0});
     }
   }
-  if (area.device.empty()) area.device = FindLoop(area.directory);
+  if (area.device.empty() || DeviceSequence(area.device) != area.device_sequence) {
+    area.device = FindLoop(area.directory);
+    area.device_sequence = DeviceSequence(area.device);
+  }
   area.daemon_alive = DaemonAlive(area.directory, &area.daemon_pid);
   area.active = FindActive(&area);
   if (!area.device.empty()) {
@@ -324,7 +332,11 @@ absl::StatusOr<SwapArea> AddSwap(const SwapOptions& options) {
   NRAM_ASSIGN_OR_RETURN(device, AttachLoop(FileOf(directory)));
   NRAM_RETURN_IF_ERROR(RunProgram({"mkswap", "--label", "nram-" + options.name, device}));
   NRAM_RETURN_IF_ERROR(WriteFileAtomically(
-      directory + "/area.json", nlohmann::json{{"device", device}, {"size_bytes", options.size_bytes}}.dump() + "\n"));
+      directory + "/area.json",
+      nlohmann::json{
+          {"device", device}, {"device_sequence", DeviceSequence(device)}, {"size_bytes", options.size_bytes}}
+              .dump() +
+          "\n"));
   int flags = NRAM_SWAP_FLAG_DISCARD | NRAM_SWAP_FLAG_DISCARD_PAGES;
   if (options.priority >= 0) flags |= SWAP_FLAG_PREFER | (options.priority & SWAP_FLAG_PRIO_MASK);
   if (swapon(device.c_str(), flags) != 0) return ErrnoStatus(errno, "swapon " + device);

@@ -25,7 +25,10 @@ struct SwapOptions {
 struct SwapArea {
   std::string name;
   std::string directory;  // in the state directory
-  std::string device;     // "/dev/loop3"; "": not yet
+  std::string device;     // "/dev/loop3"; "": not yet, or not its any more
+  // The kernel's number of what `device` is at present: it has another when it is taken for something else. 0: not
+  // known (before Linux 5.15).
+  uint64_t device_sequence = 0;
   uint64_t size_bytes = 0;
   int priority = 0;
   int daemon_pid = 0;

@@ -1,0 +1,64 @@
+"""A memory server behind a network of its own, which can be cut: in a network namespace, at the end of a veth pair."""
+
+import json
+import os
+import socket
+import subprocess
+import time
+
+
+def ip(*words, check=True):
+    subprocess.run(["ip", *words], check=check, capture_output=True, text=True)
+
+
+class FarServer:
+    # Of 198.18.0.0/15, which is for tests of networks (RFC 2544).
+    near, far = "198.18.77.1", "198.18.77.2"
+
+    def __init__(self, program, directory, donate_mib):
+        self.name = f"nram-far-{os.getpid()}"
+        self.link = f"nram{os.getpid() % 1_000_000}"
+        self.process = None
+        ready = f"{directory}/far-server-{time.monotonic_ns()}.json"
+        ip("netns", "add", self.name)
+        try:
+            ip("link", "add", self.link, "type", "veth", "peer", "name", "far0", "netns", self.name)
+            ip("address", "add", f"{self.near}/30", "dev", self.link)
+            ip("link", "set", self.link, "up")
+            ip("-n", self.name, "address", "add", f"{self.far}/30", "dev", "far0")
+            self.restore()
+            self.process = subprocess.Popen(
+                ["ip", "netns", "exec", self.name, program, f"--donate={donate_mib}M", f"--listen={self.far}"]
+                + ["--port=0", "--data-port=0", "--allow-unauthenticated", f"--ready-file={ready}"],
+                stderr=open(f"{directory}/far-server.log", "w"),
+            )
+            until = time.monotonic() + 20
+            while not os.path.exists(ready):
+                if self.process.poll() is not None or time.monotonic() > until:
+                    raise RuntimeError(f"the far server does not start: see {directory}/far-server.log")
+                time.sleep(0.02)
+            with open(ready) as file:
+                port = json.load(file)["control_port"]
+            self.address = f"{self.far}:{port}"
+            socket.create_connection((self.far, port), timeout=20).close()  # when the link is up
+        except BaseException:
+            self.close()
+            raise
+
+    def cut(self):
+        ip("-n", self.name, "link", "set", "far0", "down")
+
+    def restore(self):
+        ip("-n", self.name, "link", "set", "far0", "up")
+
+    def close(self):
+        if self.process is not None:
+            self.process.terminate()
+            try:
+                self.process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        # A namespace may live on for a while for its sockets' sake, and would keep its end of the link.
+        ip("link", "delete", self.link, check=False)
+        ip("netns", "delete", self.name, check=False)
