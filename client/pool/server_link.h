@@ -126,7 +126,8 @@ class ServerLink {
   std::atomic<int64_t> room_events_{0};       // to see whether anything moved while the server was asked
   std::atomic<bool> written_to_{false};       // reserving ahead is worth it
   std::atomic<bool> refused_{false};  // the last reservation was; until the server says that there is room again
-  Mutex reserve_mu_;                  // one reservation at a time; held across the call, never on the data path's way
+  Mutex reserve_mu_;                  // one reservation at a time; held across the call
+  int64_t reserve_failed_ns_ ABSL_GUARDED_BY(reserve_mu_) = 0;  // the last time that it did not answer
 
   mutable Mutex mu_;
   CondVar changed_;  // up or down, or work for the thread

@@ -91,7 +91,8 @@ if [ -e /sys/block/loop0/diskseq ]; then
   "$nram" swapoff
   "$nram" swapon 64M "${protection[@]}" > /dev/null 2>&1
   kill -CONT "$guard"
-  [ "$("$nram" swaps --json | jq -r '.[0].device')" = "$device" ] || fail "another device than $device: nothing was tested"
+  now=$("$nram" swaps --json | jq -r '.[0].device')
+  [ "$now" = "$device" ] || fail "$now, not $device: nothing was tested"
   tail --pid="$guard" -f /dev/null
   "$nram" swaps --json | jq -e '.[0].active' > /dev/null || fail "the last area's guard took away the new one"
   swapoff "$device"

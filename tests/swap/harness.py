@@ -5,9 +5,9 @@ usage: tests/swap/harness.py --nram=PROGRAM --pressure=PROGRAM [--runs=N] [--onl
                              [--mib=N] [--limit-mib=N] [--seconds=N]
 
 Each run takes the next scenario: programs with verified contents far beyond a memory cgroup, on swap in a pool of two
-servers on this machine, which are killed, frozen or slowed down meanwhile, or cut off from it by the network. A run that takes longer than its deadline
-is a stall: the kernel stacks of all processes that wait in it are printed, and the harness ends. Needs root, loop
-devices and the memory cgroup (v1).
+servers on this machine, which are killed, frozen or slowed down meanwhile, or have a third one in a network that is
+cut. A run that takes longer than its deadline is a stall: the kernel stacks of all processes that wait in it are
+printed, and the harness ends. Needs root, loop devices, network namespaces and the memory cgroup (v1).
 """
 
 import argparse

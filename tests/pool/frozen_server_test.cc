@@ -1,0 +1,99 @@
+// A memory server that is there and answers nothing at all, on neither plane: a process of its own that is stopped.
+
+#include <glog/logging.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "client/pool/pool.h"
+#include "gtest/gtest.h"
+#include "memserver/mem_server.h"
+
+namespace nram {
+namespace {
+
+class ServerProcess {
+ public:
+  // To be called while this process has no other threads.
+  ServerProcess() {
+    int ends[2];
+    PCHECK(pipe(ends) == 0);
+    pid_ = fork();
+    PCHECK(pid_ >= 0);
+    if (pid_ == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      MemServerOptions options;
+      options.donate_bytes = 256 * kMiB;
+      options.port = options.data_port = 0;
+      options.workers_per_class = 1;
+      options.lease_ttl_ms = 60'000;
+      auto server = MemServer::Start(options, Clock::Real());
+      const int port = server.ok() ? (*server)->control_port() : 0;
+      PCHECK(write(ends[1], &port, sizeof(port)) == sizeof(port));
+      while (true) pause();
+    }
+    close(ends[1]);
+    PCHECK(read(ends[0], &port_, sizeof(port_)) == sizeof(port_));
+    close(ends[0]);
+  }
+  ~ServerProcess() {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  void Freeze() { kill(pid_, SIGSTOP); }
+  void Thaw() { kill(pid_, SIGCONT); }
+  int port() const { return port_; }
+
+ private:
+  pid_t pid_ = -1;
+  int port_ = 0;
+};
+
+TEST(FrozenServerTest, WritesThatNeedRoomFailAtOnceWhenItHasBeenAwayForLong) {
+  ServerProcess server;
+  ASSERT_NE(server.port(), 0);
+  constexpr int64_t kTimeoutMs = 10'000;
+  PoolOptions options;
+  options.servers.push_back({"127.0.0.1", server.port(), ""});
+  options.open_timeout_ms = 15'000;
+  options.io_timeout_ms = kTimeoutMs;
+  options.fail_fast_after_ms = 500;
+  options.reserve_step_bytes = kMiB;
+  auto pool = Pool::Open(options);
+  ASSERT_TRUE(pool.ok()) << pool.status();
+  auto region = (*pool)->CreateRegion({.gc = true}).value();
+  const std::string data(kMiB, 'x');
+  const absl::Span<const std::byte> bytes(reinterpret_cast<const std::byte*>(data.data()), data.size());
+  ASSERT_TRUE(region->Write(0, bytes).ok());
+
+  server.Freeze();
+  const int64_t patience_ns = DeadlineAfterMs(60'000);
+  std::string back(kPageBytes, ' ');
+  while (!(*pool)->link(0)->hopeless() && MonotonicNs() < patience_ns) {
+    EXPECT_FALSE(region->Read(0, {reinterpret_cast<std::byte*>(back.data()), back.size()}, {.timeout_ms = 100}).ok());
+  }
+  ASSERT_TRUE((*pool)->link(0)->hopeless());
+
+  // More than the room that was reserved ahead, each blocking and not: in a fraction of what one may take.
+  const int64_t deadline_ns = DeadlineAfterMs(kTimeoutMs);
+  for (uint64_t i = 1; i <= 20; ++i) {
+    EXPECT_EQ(region->Write(i * kMiB, bytes).code(), absl::StatusCode::kUnavailable);
+    Io io;
+    region->StartWrite(&io, 0, bytes);
+    EXPECT_EQ(io.Wait().code(), absl::StatusCode::kUnavailable);
+  }
+  EXPECT_LT(MonotonicNs(), deadline_ns);
+
+  server.Thaw();
+  absl::Status status = absl::UnavailableError("");
+  while (!status.ok() && MonotonicNs() < patience_ns) status = region->Write(0, bytes);
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+}  // namespace
+}  // namespace nram
