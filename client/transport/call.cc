@@ -37,8 +37,9 @@ absl::Status LandReply(const Call& call, const FrameHeader& reply, absl::Span<co
     const int64_t page_offset =
         (static_cast<int64_t>(page_chunk) - static_cast<int64_t>(first_chunk)) * static_cast<int64_t>(kChunkBytes);
     ForEachRun(wanted & ~masks[i],
-               [&](size_t offset, size_t bytes) { memset(call.in + page_offset + offset, 0, bytes); });
-    ForEachRun(masks[i], [&](size_t offset, size_t bytes) { landing->Add(call.in + page_offset + offset, bytes); });
+               [&](size_t offset, size_t bytes) { memset(call.in + (page_offset + int64_t(offset)), 0, bytes); });
+    ForEachRun(masks[i],
+               [&](size_t offset, size_t bytes) { landing->Add(call.in + (page_offset + int64_t(offset)), bytes); });
   }
   return absl::OkStatus();
 }

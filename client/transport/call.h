@@ -54,6 +54,20 @@ struct Call {
   uint32_t credit_bytes = 0;
 };
 
+// Calls visit(data, bytes) for each run of chunks that a write with masks sends, in order.
+template <typename Visit>
+void ForEachSentRun(const Call& call, Visit visit) {
+  const ChunkRange& range = call.request.range;
+  for (uint64_t i = 0; i < range.pages(); ++i) {
+    // From where `out` begins, which may lie behind the first page's beginning.
+    const int64_t page_offset = static_cast<int64_t>((range.first_page() + i) * kChunksPerPage - range.first) *
+                                static_cast<int64_t>(kChunkBytes);
+    ForEachRun(call.masks[i], [&](size_t offset, size_t bytes) {
+      visit(call.out + (page_offset + static_cast<int64_t>(offset)), bytes);
+    });
+  }
+}
+
 // Payload bytes that the call sends, its masks included.
 uint32_t RequestPayloadBytes(const Call& call);
 

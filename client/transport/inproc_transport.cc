@@ -28,14 +28,10 @@ void CopyOut(const Call& call, const Landing& landing) {
       }
     }
   };
-  const ChunkRange& range = call.request.range;
   if (call.masks == nullptr) {
-    copy(call.out, range.bytes());
-    return;
-  }
-  for (uint64_t i = 0; i < range.pages(); ++i) {
-    const std::byte* page = call.out + ((range.first_page() + i) * kPageBytes - range.first * kChunkBytes);
-    ForEachRun(call.masks[i], [&](size_t offset, size_t bytes) { copy(page + offset, bytes); });
+    copy(call.out, call.request.range.bytes());
+  } else {
+    ForEachSentRun(call, copy);
   }
 }
 

@@ -141,14 +141,10 @@ void SocketTransport::Start(Call* call) {
     if (call->masks == nullptr) {
       call->payload_crc = Crc32c(0, call->out, payload);
     } else {
-      const ChunkRange& range = call->request.range;
-      call->payload_crc = Crc32c(0, call->masks, range.pages());
-      for (uint64_t i = 0; i < range.pages(); ++i) {
-        const std::byte* page = call->out + ((range.first_page() + i) * kPageBytes - range.first * kChunkBytes);
-        ForEachRun(call->masks[i], [&](size_t offset, size_t bytes) {
-          call->payload_crc = Crc32c(call->payload_crc, page + offset, bytes);
-        });
-      }
+      call->payload_crc = Crc32c(0, call->masks, call->request.range.pages());
+      ForEachSentRun(*call, [call](const std::byte* data, size_t bytes) {
+        call->payload_crc = Crc32c(call->payload_crc, data, bytes);
+      });
     }
   }
   bool broken = false;
@@ -206,12 +202,8 @@ void SocketTransport::AppendToBatchLocked(Call* call) {
     batch_.Add(call->out, call->request.payload_bytes);
     return;
   }
-  const ChunkRange& range = call->request.range;
-  batch_.Add(call->masks, range.pages());
-  for (uint64_t i = 0; i < range.pages(); ++i) {
-    const std::byte* page = call->out + ((range.first_page() + i) * kPageBytes - range.first * kChunkBytes);
-    ForEachRun(call->masks[i], [&](size_t offset, size_t bytes) { batch_.Add(page + offset, bytes); });
-  }
+  batch_.Add(call->masks, call->request.range.pages());
+  ForEachSentRun(*call, [this](const std::byte* data, size_t bytes) { batch_.Add(data, bytes); });
 }
 
 void SocketTransport::SendLocked() {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/base/config.h"
 #include "client/memory/memory.h"
 #include "gtest/gtest.h"
 #include "tests/util/test_pool.h"
@@ -40,7 +41,7 @@ class EngineTest : public ::testing::TestWithParam<Policy> {
 
 inline constexpr uint64_t kWordsPerPage = kPageBytes / sizeof(uint64_t);
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(ABSL_HAVE_ADDRESS_SANITIZER) || defined(ABSL_HAVE_THREAD_SANITIZER)
 inline const auto kPolicies =
     ::testing::Values(Policy::kSecondChance);  // they differ in one line; the sanitizers are slow
 #else

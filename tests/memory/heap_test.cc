@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/base/config.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/host_memory.h"
@@ -150,7 +151,8 @@ TEST_F(HeapTest, ThreadsThatEndLeaveTheirCachesToOthers) {
     std::thread([this] { nram_free(n_, nram_malloc(n_, 100)); }).join();
     if (i == 100) before = ReadProcessMemory().resident_bytes;
   }
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which keep memory of ended threads themselves
+#if !defined(ABSL_HAVE_ADDRESS_SANITIZER) && \
+    !defined(ABSL_HAVE_THREAD_SANITIZER)  // which keep memory of ended threads themselves
   EXPECT_LT(ReadProcessMemory().resident_bytes, before + (16 << 20));
 #endif
   EXPECT_GT(before, 0u);
@@ -291,7 +293,7 @@ TEST(HeapMisuseTest, AForeignPointerIsNoticed) {
 }
 
 TEST_F(HeapTest, AChildMayNotUseTheHandleButMayExec) {
-#ifdef __SANITIZE_THREAD__
+#ifdef ABSL_HAVE_THREAD_SANITIZER
   GTEST_SKIP() << "fork takes all of jemalloc's locks, more than ThreadSanitizer can count; run without it";
 #endif
   auto* block = static_cast<char*>(nram_malloc(n_, 100));

@@ -15,6 +15,7 @@
 #include <map>
 #include <random>
 
+#include "absl/base/config.h"
 #include "base/host_memory.h"
 #include "base/test_seed.h"
 #include "base/units.h"
@@ -25,7 +26,7 @@ namespace {
 
 constexpr uint64_t kFileBytesMax = 3 << 20;
 constexpr int kProcesses = 4;
-#ifdef __SANITIZE_THREAD__
+#ifdef ABSL_HAVE_THREAD_SANITIZER
 constexpr int kOperations = 8'000;
 #else
 constexpr int kOperations = 40'000;

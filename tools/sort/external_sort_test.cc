@@ -10,6 +10,7 @@
 #include <functional>
 #include <random>
 
+#include "absl/base/config.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/host_memory.h"
@@ -19,7 +20,7 @@
 namespace nram {
 namespace {
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#if defined(ABSL_HAVE_THREAD_SANITIZER) || defined(ABSL_HAVE_ADDRESS_SANITIZER)
 constexpr int kRounds = 10;  // the sanitizers are slow
 #else
 constexpr int kRounds = 40;
