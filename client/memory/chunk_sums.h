@@ -18,8 +18,7 @@ namespace nram {
 // sums (XXH3) are keyed by a secret of this object's that nobody else has: a chunk that has changed passes for
 // unchanged once in 2^64 times.
 //
-// A cache in sets of sixteen places: of as many pages as it was made for it knows three in four
-// or more. Thread-safe.
+// A cache in sets of sixteen places: of as many pages as it was made for it knows three in four or more. Thread-safe.
 class ChunkSums {
  public:
   // `page_bytes`: a multiple of 4096. Its memory is touched as it is used.
