@@ -255,12 +255,26 @@ void ServerLink::ReturnRoom(uint64_t taken_bytes, uint64_t used_bytes) {
 
 absl::Status ServerLink::Reserve(uint64_t bytes, int64_t deadline_ns) {
   const int64_t came_ns = MonotonicNs();
-  MutexLock lock(&reserve_mu_);
-  if (room_bytes_ >= static_cast<int64_t>(bytes)) return absl::OkStatus();  // somebody else did meanwhile
-  // A server that does not answer costs those who come together one wait, not one after the other.
-  if (!up() || reserve_failed_ns_ > came_ns || MonotonicNs() >= deadline_ns) {
-    return absl::UnavailableError(absl::StrCat("memory server ", name_, " does not answer: no room can be reserved"));
+  {
+    MutexLock lock(&reserve_mu_);
+    bool in_time = true;
+    while (reserving_ && in_time) in_time = reserve_ended_.WaitUntil(&reserve_mu_, deadline_ns);
+    if (room_bytes_ >= static_cast<int64_t>(bytes)) return absl::OkStatus();  // somebody else did meanwhile
+    // A server that does not answer costs those who come together one wait, not one after the other.
+    if (reserving_ || !up() || reserve_failed_ns_ > came_ns || MonotonicNs() >= deadline_ns) {
+      return absl::UnavailableError(absl::StrCat("memory server ", name_, " does not answer: no room can be reserved"));
+    }
+    reserving_ = true;
   }
+  absl::Status status = AskForRoom(bytes, deadline_ns);
+  MutexLock lock(&reserve_mu_);
+  reserving_ = false;
+  if (!status.ok() && !absl::IsResourceExhausted(status)) reserve_failed_ns_ = MonotonicNs();
+  reserve_ended_.SignalAll();
+  return status;
+}
+
+absl::Status ServerLink::AskForRoom(uint64_t bytes, int64_t deadline_ns) {
   const auto pages = [](uint64_t of) { return static_cast<int64_t>((of + kRoomBytesPerPage - 1) / kRoomBytesPerPage); };
   deadline_ns = std::min(deadline_ns, DeadlineAfterMs(kControlTimeoutMs));
   // A whole step, or failing that just what is needed now.
@@ -274,10 +288,7 @@ absl::Status ServerLink::Reserve(uint64_t bytes, int64_t deadline_ns) {
     }
     const bool full = lease.status().code() == absl::StatusCode::kResourceExhausted ||
                       lease.status().code() == absl::StatusCode::kFailedPrecondition;
-    if (!full) {
-      reserve_failed_ns_ = MonotonicNs();
-      return lease.status();
-    }
+    if (!full) return lease.status();
     if (ask == bytes) {
       // That much there is not; a span's worth there may be.
       if (bytes <= kRefusedBytes) refused_ = true;

@@ -103,7 +103,9 @@ class ServerLink {
   void Renew();
   void NoteLease(const LeaseInfo& info, bool quiet);
   void ReserveAhead();
+  // Blocks until `deadline_ns` at most. UNAVAILABLE: the server does not answer. RESOURCE_EXHAUSTED: it has no more.
   absl::Status Reserve(uint64_t bytes, int64_t deadline_ns);
+  absl::Status AskForRoom(uint64_t bytes, int64_t deadline_ns);
   bool DataConnected() const;
   void RunRetries();
 
@@ -126,7 +128,9 @@ class ServerLink {
   std::atomic<int64_t> room_events_{0};       // to see whether anything moved while the server was asked
   std::atomic<bool> written_to_{false};       // reserving ahead is worth it
   std::atomic<bool> refused_{false};  // the last reservation was; until the server says that there is room again
-  Mutex reserve_mu_;                  // one reservation at a time; held across the call
+  Mutex reserve_mu_;
+  CondVar reserve_ended_;
+  bool reserving_ ABSL_GUARDED_BY(reserve_mu_) = false;         // one reservation at a time
   int64_t reserve_failed_ns_ ABSL_GUARDED_BY(reserve_mu_) = 0;  // the last time that it did not answer
 
   mutable Mutex mu_;
