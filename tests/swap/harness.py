@@ -301,6 +301,9 @@ class Harness:
         for _ in range(2):
             self.start("random", self.options.mib // 2, self.options.seconds + 1)
         self.await_filling()
+        donors = json.loads(self.nram("df", f"--pool={pool}", "--json").stdout)["donors"]
+        if next(donor for donor in donors if donor["address"] == self.far.address)["used_bytes"] < MIB:
+            raise Failure("nothing is swapped to the server on the other side")
 
     def leave_network(self):
         self.tear_down(force=True)
@@ -325,7 +328,7 @@ class Harness:
         before = self.seen[lost]
         self.finish(may_lose=True)
         if self.seen[lost] == before:
-            raise Failure("nobody missed the server that was cut off: was it swapped to at all?")
+            raise Failure("nobody missed the server that was cut off: was it cut off at all?")
         self.leave_network()
 
     SCENARIOS = [
