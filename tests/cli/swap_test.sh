@@ -93,7 +93,7 @@ if [ -e /sys/block/loop0/diskseq ]; then
   kill -CONT "$guard"
   now=$("$nram" swaps --json | jq -r '.[0].device')
   [ "$now" = "$device" ] || fail "$now, not $device: nothing was tested"
-  tail --pid="$guard" -f /dev/null
+  timeout 90 tail --pid="$guard" -f /dev/null || fail "the guard of an area that has ended does not end"
   "$nram" swaps --json | jq -e '.[0].active' > /dev/null || fail "the last area's guard took away the new one"
   swapoff "$device"
   losetup -d "$device"

@@ -20,6 +20,7 @@ class FarServer:
         self.link = f"nram{os.getpid() % 1_000_000}"
         self.process = None
         ready = f"{directory}/far-server-{time.monotonic_ns()}.json"
+        log = f"{directory}/far-server.log"
         ip("netns", "add", self.name)
         try:
             ip("link", "add", self.link, "type", "veth", "peer", "name", "far0", "netns", self.name)
@@ -27,15 +28,17 @@ class FarServer:
             ip("link", "set", self.link, "up")
             ip("-n", self.name, "address", "add", f"{self.far}/30", "dev", "far0")
             self.restore()
-            self.process = subprocess.Popen(
-                ["ip", "netns", "exec", self.name, program, f"--donate={donate_mib}M", f"--listen={self.far}"]
-                + ["--port=0", "--data-port=0", "--allow-unauthenticated", f"--ready-file={ready}"],
-                stderr=open(f"{directory}/far-server.log", "w"),
-            )
+            with open(log, "w") as errors:
+                self.process = subprocess.Popen(
+                    ["ip", "netns", "exec", self.name, program, f"--donate={donate_mib}M", f"--listen={self.far}"]
+                    + ["--port=0", "--data-port=0", "--allow-unauthenticated", f"--ready-file={ready}"],
+                    stderr=errors,
+                )
             until = time.monotonic() + 20
             while not os.path.exists(ready):
                 if self.process.poll() is not None or time.monotonic() > until:
-                    raise RuntimeError(f"the far server does not start: see {directory}/far-server.log")
+                    with open(log) as said:
+                        raise RuntimeError(f"the far server does not start: {said.read()}")
                 time.sleep(0.02)
             with open(ready) as file:
                 port = json.load(file)["control_port"]
