@@ -117,6 +117,13 @@ expect 1 "nram swapoff --force swap" "$nram" swapon 64M
 expect 0 "" "$nram" swapoff --force swap
 expect_nothing "a crash in the middle"
 
+# A pool that has lost a server, while the command looks for room.
+kill -KILL "$(jq .pid "$NRAM_STATE_DIR/0.pid")"
+expect 1 "nram df" "$nram" swapon 128M "${protection[@]}"
+expect_nothing "a pool that has lost a server"
+"$nram" down > /dev/null
+"$nram" up --servers=2 --donate=160M > /dev/null
+
 # By hand, as docs/swap.md has it.
 mkdir "$directory/m"
 "$nram" mount "$directory/m" --no-writeback > /dev/null

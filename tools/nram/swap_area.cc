@@ -280,6 +280,11 @@ absl::Status MakeFile(const std::string& path, uint64_t bytes, const std::string
     if (fallocate(file.get(), 0, static_cast<off_t>(at), static_cast<off_t>(step)) != 0) error = errno;
   }
   if (error == 0) return absl::OkStatus();
+  if (error == EIO) {
+    return absl::UnavailableError(
+        absl::StrCat("no room for ", FormatByteSize(bytes),
+                     " could be reserved: a memory server does not answer (`nram df` says which)"));
+  }
   if (error != ENOSPC) return ErrnoStatus(error, absl::StrCat("reserve ", FormatByteSize(bytes)));
   struct statvfs room {};
   (void)statvfs(mount.c_str(), &room);
