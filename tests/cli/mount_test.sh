@@ -33,6 +33,15 @@ expect 1 "No such file" "$nram" mount "$directory/m" --pool=/does/not/exist
 expect 1 "no memory server of the pool answers" "$nram" mount "$directory/m" --pool=127.0.0.1:9
 expect 1 "nram is not mounted there" "$nram" umount "$directory/m"
 expect 2 "which directory" "$nram" umount
+# Users may not where udev, or whoever set the machine up, did not let them.
+if ! setpriv --reuid=65534 --regid=65534 --clear-groups test -w /dev/fuse; then
+  chmod 755 "$directory"
+  install -d -o 65534 -g 65534 "$directory/theirs" "$directory/theirs/m"
+  # Where they can reach the programs.
+  cp "$nram" "$(dirname "$nram")/../../fsd/nram-fsd" "$directory"
+  expect 1 "this user may not open /dev/fuse: mount as root" env NRAM_STATE_DIR="$directory/theirs" \
+    setpriv --reuid=65534 --regid=65534 --clear-groups "$directory/nram" mount "$directory/theirs/m" --backend=memory
+fi
 # Other tests may have mounts of their own meanwhile.
 ours() { "$nram" mount --json | jq --arg at "$directory/" '[.[] | select(.directory | startswith($at))] | length'; }
 [ "$(ours)" = 0 ] || fail "mount --json lists what is not mounted"
