@@ -32,10 +32,14 @@ class BlockFile {
   virtual absl::Status Read(uint64_t offset, absl::Span<std::byte> to) = 0;
   virtual absl::Status Write(uint64_t offset, absl::Span<const std::byte> from) = 0;
   // The same without waiting; io->done, which may have run already on return, has the result. At most 64 KiB. `io` is
-  // of this file's store.
-  virtual void StartRead(BlockIo* io, uint64_t offset, absl::Span<std::byte> to) { io->done(io, Read(offset, to)); }
-  virtual void StartWrite(BlockIo* io, uint64_t offset, absl::Span<const std::byte> from) {
+  // of this file's store. False: it cannot be had without waiting, and nothing was begun.
+  virtual bool StartRead(BlockIo* io, uint64_t offset, absl::Span<std::byte> to) {
+    io->done(io, Read(offset, to));
+    return true;
+  }
+  virtual bool StartWrite(BlockIo* io, uint64_t offset, absl::Span<const std::byte> from) {
     io->done(io, Write(offset, from));
+    return true;
   }
   // A write that was started and failed so may succeed as a Write, which blocks.
   virtual bool WriteMayHelp(const absl::Status& status) const { return false; }

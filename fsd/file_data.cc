@@ -1,6 +1,7 @@
 #include "fsd/file_data.h"
 
 #include <glog/logging.h>
+#include <malloc.h>
 #include <pthread.h>
 
 #include <algorithm>
@@ -18,6 +19,8 @@ constexpr uint64_t RoundUp(uint64_t offset, uint64_t unit) { return (offset + un
 
 constexpr int64_t kAwaitFreedMs = 2'000;
 constexpr int64_t kBatchMs = 2;
+constexpr uint64_t kTrimAfter = 10'000;  // files
+constexpr int64_t kTrimIdleMs = 1'000;
 
 }  // namespace
 
@@ -101,20 +104,28 @@ bool FileData::StartRead(FileIo* io, uint64_t offset, size_t size) {
   if (size > FileIo::kBytesMax - kChunkBytes || !mu_.TryLockShared()) return false;
   const uint64_t end = std::min(offset + size, size_.load());
   const uint64_t from = RoundDown(offset, kChunkBytes);
-  absl::Status status;
-  BlockFile* file = nullptr;
-  if (offset < end && CountPages(offset, end) > 0) file = File(&status);
-  if (file == nullptr) {
-    // Nothing is stored there, or nothing can be: Read says which.
-    mu_.UnlockShared();
-    return false;
-  }
   io->file_ = this;
-  io->bytes_ = {io->buffer().data, RoundUp(end, kChunkBytes) - from};
-  io->wanted_ = io->bytes_.subspan(offset - from, end - offset);
+  io->bytes_ = {};
+  io->wanted_ = {};
+  if (offset < end) {
+    io->bytes_ = {io->buffer().data, RoundUp(end, kChunkBytes) - from};
+    io->wanted_ = io->bytes_.subspan(offset - from, end - offset);
+  }
+  if (offset >= end || CountPages(offset, end) == 0) {
+    std::fill(io->bytes_.begin(), io->bytes_.end(), std::byte{0});  // perhaps none
+    OnReadDone(io->block_.get(), absl::OkStatus());
+    return true;
+  }
+  absl::Status status;
+  BlockFile* const file = File(&status);
+  if (file == nullptr) {
+    mu_.UnlockShared();
+    return false;  // Read says why
+  }
   io->block_->done = &OnReadDone;
-  file->StartRead(io->block_.get(), from, io->bytes_);
-  return true;
+  if (file->StartRead(io->block_.get(), from, io->bytes_)) return true;
+  mu_.UnlockShared();
+  return false;
 }
 
 void FileData::OnReadDone(BlockIo* block, const absl::Status& status) {
@@ -140,8 +151,9 @@ bool FileData::StartWrite(FileIo* io, uint64_t offset, size_t size) {
   io->offset_ = offset;
   io->bytes_ = {io->buffer().data, size};
   io->block_->done = &OnWriteDone;
-  file->StartWrite(io->block_.get(), offset, io->bytes_);
-  return true;
+  if (file->StartWrite(io->block_.get(), offset, io->bytes_)) return true;
+  mu_.UnlockShared();
+  return false;
 }
 
 void FileData::OnWriteDone(BlockIo* block, const absl::Status& status) {
@@ -461,7 +473,15 @@ void FileStore::RunFreeing() {
     }
     if (to_free_.empty()) {
       if (stopping_) return;
-      work_.WaitUntil(&mu_, DeadlineAfterMs(60'000));
+      const bool much = done_ - trimmed_at_ >= kTrimAfter;
+      if (!work_.WaitUntil(&mu_, DeadlineAfterMs(much ? kTrimIdleMs : 60'000)) && much) {
+        // What the names of so many took goes back to this machine, when nothing else is going on. Never with swap,
+        // whose heap is to stay: it has one file.
+        trimmed_at_ = done_;
+        mu_.Unlock();
+        malloc_trim(0);
+        mu_.Lock();
+      }
       continue;
     }
     // A moment for more to come: a batch is freed in the time of one.

@@ -169,9 +169,10 @@ class FileStore {
   CondVar freed_;
   std::deque<std::unique_ptr<BlockFile>> to_free_ ABSL_GUARDED_BY(mu_);
   std::vector<FileIo*> retries_ ABSL_GUARDED_BY(mu_);
-  uint64_t given_ ABSL_GUARDED_BY(mu_) = 0;  // to be freed, ever
-  uint64_t done_ ABSL_GUARDED_BY(mu_) = 0;   // of them, freed
-  bool hurry_ ABSL_GUARDED_BY(mu_) = false;  // somebody waits for the room
+  uint64_t given_ ABSL_GUARDED_BY(mu_) = 0;       // to be freed, ever
+  uint64_t done_ ABSL_GUARDED_BY(mu_) = 0;        // of them, freed
+  uint64_t trimmed_at_ ABSL_GUARDED_BY(mu_) = 0;  // done_ when the heap was last trimmed
+  bool hurry_ ABSL_GUARDED_BY(mu_) = false;       // somebody waits for the room
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;
 };

@@ -261,7 +261,9 @@ TEST_F(FileDataTest, SmallReadsAndWritesThatNobodyWaitsFor) {
     auto* const out = static_cast<Result*>(ended->context);
     *out = {true, error, std::string(reinterpret_cast<const char*>(got.data()), got.size())};
   };
-  EXPECT_FALSE(file_->StartRead(&io, 0, 100)) << "nothing is stored";
+  ASSERT_TRUE(file_->StartRead(&io, 0, 100));
+  EXPECT_TRUE(result.done && Ok(result.error) && result.got.empty()) << "behind the end";
+  result = {};
   memset(io.buffer().data, 'a', 4'096);
   ASSERT_TRUE(file_->StartWrite(&io, 4'096, 4'096));
   EXPECT_TRUE(result.done && Ok(result.error));
@@ -270,6 +272,10 @@ TEST_F(FileDataTest, SmallReadsAndWritesThatNobodyWaitsFor) {
   result = {};
   ASSERT_TRUE(file_->StartRead(&io, 4'090, 50));
   EXPECT_EQ(result.got, std::string(6, '\0') + std::string(44, 'a'));
+  result = {};
+  memset(io.buffer().data, 'x', 4'096);
+  ASSERT_TRUE(file_->StartRead(&io, 10, 3'000));
+  EXPECT_EQ(result.got, std::string(3'000, '\0')) << "a hole";
   // A failure behind the end of the file is cleaned up before the file grows over it.
   blocks_.fail_writes = 1;
   memset(io.buffer().data, 'b', 8'192);

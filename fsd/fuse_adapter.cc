@@ -27,16 +27,6 @@ FuseAdapter* AdapterOf(fuse_req_t req) { return static_cast<FuseAdapter*>(fuse_r
 Filesystem* FilesystemOf(fuse_req_t req) { return AdapterOf(req)->filesystem(); }
 Namespace* NamesOf(fuse_req_t req) { return FilesystemOf(req)->names(); }
 
-// While this thread waits for a read or write.
-class Waiting {
- public:
-  explicit Waiting(fuse_req_t req) : count_(AdapterOf(req)->waiting()) { ++*count_; }
-  ~Waiting() { --*count_; }
-
- private:
-  std::atomic<int>* const count_;
-};
-
 Caller CallerOf(fuse_req_t req) {
   const fuse_ctx* const context = fuse_req_ctx(req);
   return {context->uid, context->gid, context->umask};
@@ -127,6 +117,7 @@ void SetAttr(fuse_req_t req, fuse_ino_t inode, struct stat* in, int to_set, fuse
   // The kernel says when set-id bits are to go (FATTR_KILL_SUIDGID): with a change of owner, and of the size by those
   // who may not keep them.
   change.drop_set_id = (FuseWorker::Current()->body<fuse_setattr_in>().valid & (1u << 11)) != 0;
+  if (size.has_value()) FuseWorker::Current()->BeforeWaiting();
   struct stat attr;
   const Errno error = FilesystemOf(req)->SetAttr(inode, change, size, &attr);
   ReplyAttr(req, error, attr);
@@ -193,8 +184,8 @@ void Create(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t mode, fu
 void Read(fuse_req_t req, fuse_ino_t inode, size_t size, off_t offset, fuse_file_info*) {
   FuseWorker* const worker = FuseWorker::Current();
   if (AdapterOf(req)->StartRead(req, inode, static_cast<uint64_t>(offset), size)) return;
+  worker->BeforeWaiting();
   absl::Span<const std::byte> got;
-  const Waiting waiting(req);
   const Errno error = FilesystemOf(req)->Read(inode, static_cast<uint64_t>(offset), std::min(size, kFuseIoBytesMax),
                                               worker->reply(), &got);
   if (!Ok(error)) return ReplyError(req, error);
@@ -211,7 +202,7 @@ void Write(fuse_req_t req, fuse_ino_t inode, const char* data, size_t size, off_
       AdapterOf(req)->StartWrite(req, inode, static_cast<uint64_t>(offset), {bytes.data, size}, cached)) {
     return;
   }
-  const Waiting waiting(req);
+  FuseWorker::Current()->BeforeWaiting();
   const Errno error = FilesystemOf(req)->Write(inode, static_cast<uint64_t>(offset), bytes, cached, drop_set_id);
   if (!Ok(error)) return ReplyError(req, error);
   fuse_reply_write(req, size);
@@ -295,6 +286,7 @@ void RemoveXattr(fuse_req_t req, fuse_ino_t inode, const char* name) {
 }
 
 void Allocate(fuse_req_t req, fuse_ino_t inode, int mode, off_t offset, off_t length, fuse_file_info*) {
+  FuseWorker::Current()->BeforeWaiting();
   ReplyError(req, FilesystemOf(req)->Allocate(inode, mode, static_cast<uint64_t>(offset), static_cast<uint64_t>(length),
                                               fuse_req_ctx(req)->uid != 0));
 }
@@ -308,6 +300,7 @@ void CopyFileRange(fuse_req_t req, fuse_ino_t from, off_t from_offset, fuse_file
   if (flags != 0) return ReplyError(req, Err(EINVAL));
   // In pieces, so that a large copy can be interrupted between them; the kernel asks for the rest.
   constexpr size_t kPieceBytes = 64 << 20;
+  FuseWorker::Current()->BeforeWaiting();
   uint64_t copied = 0;
   const Errno error = FilesystemOf(req)->Copy(from, static_cast<uint64_t>(from_offset), to,
                                               static_cast<uint64_t>(to_offset), std::min(length, kPieceBytes),
@@ -425,7 +418,6 @@ void FuseAdapter::RunSeeks() {
 
 SmallRequest* FuseAdapter::TakeSmall() {
   MutexLock lock(&mu_);
-  if (waiting_ == 0 && free_smalls_.size() == smalls_.size()) return nullptr;
   if (free_smalls_.empty()) {
     if (smalls_.size() == kSmallRequestsMax) return nullptr;
     SmallRequest* const small = smalls_.emplace_back(std::make_unique<SmallRequest>(filesystem_)).get();

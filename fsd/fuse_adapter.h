@@ -7,7 +7,6 @@
 #include <fuse3/fuse_lowlevel.h>
 #include <linux/fuse.h>
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -34,9 +33,13 @@ class FuseWorker {
   static constexpr size_t kMemoryBytes = 2 * kFuseIoBytesMax + 4096 + 8 * PaddedBytes::kPadBytes;
 
   FuseWorker();
+  virtual ~FuseWorker() = default;
   // Null on other threads.
   static FuseWorker* Current();
   void MakeCurrent();
+  // A callback says so before it does what may wait: for a memory server, for another request, for the kernel to write
+  // something back. Others then read requests meanwhile.
+  virtual void BeforeWaiting() {}
 
   // Where the next request is to be read to.
   std::byte* request() { return memory_.data() + PaddedBytes::kPadBytes; }
@@ -87,10 +90,7 @@ class FuseAdapter {
 
   Filesystem* filesystem() { return filesystem_; }
   const FuseAdapterOptions& options() const { return options_; }
-  // How many reads and writes are being handled by threads that wait for them.
-  std::atomic<int>* waiting() { return &waiting_; }
-  // Begin a small read or write; the reply follows when it is done. False: nothing was begun. That is so for one that
-  // comes alone: the thread that has it is the fastest to wait for the answer, and one more wake-up away otherwise.
+  // Begin a small read or write; the reply follows when it is done. False: nothing was begun.
   bool StartRead(fuse_req_t req, InodeNumber inode, uint64_t offset, size_t size);
   bool StartWrite(fuse_req_t req, InodeNumber inode, uint64_t offset, absl::Span<const std::byte> bytes, bool cached);
   // An lseek for data or a hole, answered by a thread of its own: it waits until the kernel has written the file back,
@@ -121,7 +121,6 @@ class FuseAdapter {
 
   Filesystem* const filesystem_;
   const FuseAdapterOptions options_;
-  std::atomic<int> waiting_{0};
   Mutex mu_;
   std::vector<std::unique_ptr<SmallRequest>> smalls_ ABSL_GUARDED_BY(mu_);
   std::vector<SmallRequest*> free_smalls_ ABSL_GUARDED_BY(mu_);

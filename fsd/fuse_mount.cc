@@ -75,8 +75,8 @@ absl::StatusOr<std::unique_ptr<FuseMount>> FuseMount::Start(Filesystem* filesyst
   std::unique_ptr<FuseMount> mount(new FuseMount(filesystem, options));
   NRAM_RETURN_IF_ERROR(mount->CheckDirectory());
   NRAM_RETURN_IF_ERROR(mount->Mount());
-  mount->workers_ =
-      std::make_unique<FuseWorkers>(&mount->adapter_, mount->session_, options.threads, options.fast_wake);
+  mount->workers_ = std::make_unique<FuseWorkers>(&mount->adapter_, mount->session_, options.threads, options.fast_wake,
+                                                  options.poller);
   mount->TuneDevice();
   return mount;
 }
@@ -113,6 +113,11 @@ absl::Status FuseMount::CheckDirectory() const {
 absl::Status FuseMount::Mount() {
   if (access("/dev/fuse", F_OK) != 0) {
     return absl::FailedPreconditionError("there is no /dev/fuse: load the kernel's module with `modprobe fuse`");
+  }
+  if (access("/dev/fuse", R_OK | W_OK) != 0) {
+    return absl::FailedPreconditionError(
+        "this user may not open /dev/fuse: mount as root, or let users mount as Debian's udev rule does, with "
+        "`chmod 666 /dev/fuse`");
   }
   std::vector<std::string> words = {"nram-fsd", "-o"};
   std::vector<std::string> options = options_.options;

@@ -21,6 +21,7 @@ struct FuseMountOptions {
   FastWake fast_wake = FastWake::kAuto;
   uint64_t readahead_bytes = 4 << 20;  // needs root; without, the kernel's 128 KiB
   FuseAdapterOptions adapter;
+  Poller* poller = nullptr;  // of the pool that the files are in, to be driven by the mount's threads; must outlive it
 };
 
 // A filesystem that is mounted. The number of threads bounds its memory (FuseWorker::kMemoryBytes each) and what can be

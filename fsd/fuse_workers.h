@@ -8,52 +8,62 @@
 #include <vector>
 
 #include "base/fd.h"
+#include "base/poller.h"
 #include "base/sync.h"
 #include "base/wake_latency.h"
 #include "fsd/fuse_adapter.h"
 
 namespace nram {
 
-// The threads that serve a mount: each reads a request from /dev/fuse, handles it and replies.
-//
-// Few of them wait in read at a time, the others are parked: the kernel wakes readers in turn, and two that take turns
-// have warmer caches than sixteen. A reader whose request may wait for a server sees to it that another one reads.
+// The threads that serve a mount. One of them leads: it waits for requests and for the memory servers' answers at once,
+// and handles both as they come, so that a small read or write wakes no other thread. A request that may make its
+// thread wait costs it the lead: another one takes it, and that thread comes back when it is done. The others are
+// parked.
 class FuseWorkers {
  public:
-  // `adapter` and `session` must outlive it.
-  FuseWorkers(FuseAdapter* adapter, fuse_session* session, int threads, FastWake fast_wake);
-  // Ends reads that wait, and waits for requests that are being handled.
+  // `adapter`, `session` and `poller` must outlive it. `poller` may be null: there are no servers.
+  FuseWorkers(FuseAdapter* adapter, fuse_session* session, int threads, FastWake fast_wake, Poller* poller);
+  // Ends the wait for requests, and waits until those that are being handled are done.
   ~FuseWorkers();
 
   // Readable once the kernel has ended the connection: unmounted.
   int ended_fd() const { return ended_.get(); }
 
  private:
-  struct Thread {
-    FuseWorker worker;
+  struct Thread : FuseWorker {
+    void BeforeWaiting() override { owner->PassLead(this); }
+    FuseWorkers* owner = nullptr;
     std::atomic<uint32_t> parked{0};
+    std::atomic<bool> leads{false};
     std::thread thread;
   };
-  static constexpr int kReadersMax = 2;  // that wait in read when there is nothing to do
+  enum class Got { kRequest, kNothing, kEnd };
 
   static constexpr uint32_t kOpcodesMax = 64;
 
   void Run(Thread* self);
-  // False when it is over.
-  bool Read(Thread* self, size_t* bytes);
-  void Park(Thread* self);
-  void WakeOne();
+  // Until the lead is passed. False when it is over.
+  bool Lead(Thread* self);
+  Got Read(Thread* self, size_t* bytes);
+  void Handle(Thread* self, size_t bytes);
+  // Returns when `self` leads, or when it is over.
+  void AwaitLead(Thread* self) ABSL_LOCKS_EXCLUDED(park_mu_);
+  // Does nothing if `self` does not lead.
+  void PassLead(Thread* self) ABSL_LOCKS_EXCLUDED(park_mu_);
 
   FuseAdapter* const adapter_;
   fuse_session* const session_;
+  const int fd_;
   WakeLatency wake_latency_;
+  const std::unique_ptr<Poller> owned_poller_;
+  Poller* const poller_;
   UniqueFd ended_;  // eventfd
   std::atomic<bool> stopping_{false};
   std::atomic<int> serving_{0};
-  std::atomic<int> reading_{0};
   std::array<std::atomic<uint64_t>, kOpcodesMax> requests_{};
 
   Mutex park_mu_;
+  bool led_ ABSL_GUARDED_BY(park_mu_) = false;
   std::vector<Thread*> parked_ ABSL_GUARDED_BY(park_mu_);
   std::vector<std::unique_ptr<Thread>> threads_;
 };

@@ -27,8 +27,9 @@ namespace {
 
 // Of each thread; gRPC's need less, a request's handler takes some kilobytes.
 constexpr size_t kStackBytes = 256 << 10;
-// What the daemon allocates in its whole life, several times over.
-constexpr size_t kHeapBytes = 12 << 20;
+// What the daemon allocates in its whole life, twice over: 8 MiB of small requests' buffers, if all are under way at
+// once, and little beside.
+constexpr size_t kHeapBytes = 20 << 20;
 
 // Copies standard error to where it went so far, in a process of its own that swap does not wait for.
 absl::Status StartLogger() {

@@ -64,7 +64,7 @@ absl::StatusOr<Daemon> StartDaemon(const FsdOptions& options) {
       NRAM_ASSIGN_OR_RETURN(pool.servers, ParsePoolSpec(spec));
       pool.owner = absl::StrCat(options.swap ? "swap " : "mount ", options.directory, ", pid ", getpid());
       pool.io_timeout_ms = options.io_timeout_ms;
-      pool.spin = options.spin;
+      pool.spin = options.swap ? SpinOptions{.limit_us = 0} : options.spin;
       NRAM_ASSIGN_OR_RETURN(daemon.pool, Pool::Open(std::move(pool)));
       daemon.store = NewPoolStore(daemon.pool.get(), options.gc, /*keep_room=*/options.swap);
       if (options.swap) daemon.store = NewRelocatingStore(std::move(daemon.store));
@@ -100,6 +100,7 @@ absl::StatusOr<Daemon> StartDaemon(const FsdOptions& options) {
   mount.threads = static_cast<int>(options.threads);
   mount.readahead_bytes = options.readahead_bytes;
   mount.fast_wake = options.fast_wake;
+  if (daemon.pool != nullptr) mount.poller = daemon.pool->poller();
   mount.adapter.background_max = static_cast<unsigned>(std::max<int64_t>(options.threads - 4, 1));
   mount.adapter.writeback = options.writeback && !options.swap;
   if (options.swap) mount.adapter.request_timeout_s = kSwapRequestTimeoutS;

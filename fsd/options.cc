@@ -169,9 +169,9 @@ How
   --fast-wake=WHEN     auto, on or off: keep this machine's idle processors from sleeping
                        while there are many requests; needs root (default auto: yes, up to
                        16 processors)
-  --spin=WHEN          auto, off, on or microseconds (0..10000) that whoever waits for a
-                       server polls before it sleeps, if answers usually come by then
-                       (default 20)
+  --spin=WHEN          auto, off, on or microseconds (0..10000) that the leading thread polls
+                       for answers and requests before it sleeps, if they usually come by
+                       then (default 20; with --swap: never)
   --help               this text
 
 example: nram-fsd /mnt/nram --size=4GiB --foreground

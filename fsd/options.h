@@ -38,7 +38,9 @@ struct FsdOptions {
   std::string log_file;
   std::string pid_file;                    // written when it is mounted, removed at the end
   std::vector<std::string> mount_options;  // handed on to the kernel
-  SpinOptions spin{.limit_us = 20};        // a server on this machine or a fast network answers by then
+  // The mount's leading thread: a server on this machine or a fast network answers by then. Not with swap: its threads
+  // are real-time ones and would keep those from working whom they serve.
+  SpinOptions spin{.limit_us = 20};
   FastWake fast_wake = FastWake::kAuto;
 
   absl::Status Validate() const;

@@ -10,6 +10,8 @@
 namespace nram {
 namespace {
 
+constexpr IoOptions kStartOptions{.io_class = IoClass::kUrgent, .start_may_block = false};
+
 // At most 64 KiB lie in two frames.
 struct PoolIo : BlockIo {
   Io io{2};
@@ -28,13 +30,15 @@ class PoolFile : public BlockFile {
   absl::Status Write(uint64_t offset, absl::Span<const std::byte> from) override {
     return region_->Write(offset, from);
   }
-  void StartRead(BlockIo* io, uint64_t offset, absl::Span<std::byte> to) override {
+  bool StartRead(BlockIo* io, uint64_t offset, absl::Span<std::byte> to) override {
     auto* const pool_io = static_cast<PoolIo*>(io);
-    region_->StartRead(&pool_io->io, offset, to, {.io_class = IoClass::kUrgent}, &OnDone, pool_io);
+    region_->StartRead(&pool_io->io, offset, to, kStartOptions, &OnDone, pool_io);
+    return true;
   }
-  void StartWrite(BlockIo* io, uint64_t offset, absl::Span<const std::byte> from) override {
+  bool StartWrite(BlockIo* io, uint64_t offset, absl::Span<const std::byte> from) override {
     auto* const pool_io = static_cast<PoolIo*>(io);
-    region_->StartWrite(&pool_io->io, offset, from, {.io_class = IoClass::kUrgent}, &OnDone, pool_io);
+    region_->StartWrite(&pool_io->io, offset, from, kStartOptions, &OnDone, pool_io);
+    return true;
   }
   absl::Status Trim(uint64_t offset, uint64_t length) override { return region_->Trim(offset, length, {}, room_); }
   absl::Status Reserve(uint64_t offset, uint64_t length) override { return region_->Reserve(offset, length); }

@@ -46,15 +46,15 @@ class RelocatingFile : public BlockFile {
     });
   }
 
-  void StartRead(BlockIo* io, uint64_t offset, absl::Span<std::byte> to) override {
+  bool StartRead(BlockIo* io, uint64_t offset, absl::Span<std::byte> to) override {
     const uint8_t layer = LayerOf(offset / kPageBytes);
-    if (RunEnd(offset, offset + to.size(), layer) < offset + to.size()) return io->done(io, Read(offset, to));
-    layers_[layer]->StartRead(io, offset, to);
+    if (RunEnd(offset, offset + to.size(), layer) < offset + to.size()) return false;
+    return layers_[layer]->StartRead(io, offset, to);
   }
-  void StartWrite(BlockIo* io, uint64_t offset, absl::Span<const std::byte> from) override {
+  bool StartWrite(BlockIo* io, uint64_t offset, absl::Span<const std::byte> from) override {
     const uint8_t layer = LayerOf(offset / kPageBytes);
-    if (RunEnd(offset, offset + from.size(), layer) < offset + from.size()) return io->done(io, Write(offset, from));
-    layers_[layer]->StartWrite(io, offset, from);
+    if (RunEnd(offset, offset + from.size(), layer) < offset + from.size()) return false;
+    return layers_[layer]->StartWrite(io, offset, from);
   }
   bool WriteMayHelp(const absl::Status& status) const override { return IsLost(status); }
 

@@ -65,7 +65,7 @@ void Io::Begin(Region* region, const Request& request, void (*callback)(Io*, voi
   Reset(region, request, /*waited_for=*/false);
   callback_ = callback;
   callback_context_ = context;
-  Pump(/*may_block=*/true);
+  Pump(request.start_may_block);
 }
 
 void Io::BeginOrFail(Region* region, const absl::StatusOr<Request>& request, void (*callback)(Io*, void*),

@@ -70,6 +70,7 @@ class Io {
     const ChunkMask* masks = nullptr;
     int64_t deadline_ns = 0;
     IoClass io_class = IoClass::kBulk;
+    bool start_may_block = true;
   };
 
   // On parts of somebody else's, who keeps them as long: a blocking call's stack.

@@ -52,7 +52,8 @@ absl::Status CheckOptions(const RegionOptions& options) {
 
 }  // namespace
 
-Pool::Pool(PoolOptions options) : options_(WithDefaults(std::move(options))), lease_(LeaseId{RandomId()}) {
+Pool::Pool(PoolOptions options)
+    : options_(WithDefaults(std::move(options))), lease_(LeaseId{RandomId()}), poller_(options_.spin) {
   for (const Endpoint& server : options_.servers) {
     links_.push_back(
         std::make_unique<ServerLink>(static_cast<uint16_t>(links_.size()), server, lease_, options_, &poller_));

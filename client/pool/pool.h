@@ -8,11 +8,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/poller.h"
 #include "base/units.h"
 #include "client/pool/options.h"
 #include "client/pool/region.h"
 #include "client/pool/server_link.h"
-#include "client/transport/poller.h"
 
 namespace nram {
 
@@ -48,6 +48,8 @@ class Pool {
   size_t server_count() const { return links_.size(); }
   ServerLink* link(size_t index) const { return links_[index].get(); }
   const PoolOptions& options() const { return options_; }
+  // Which a program's threads may drive beside their own work.
+  Poller* poller() { return &poller_; }
   LeaseId lease() const { return lease_; }
 
  private:

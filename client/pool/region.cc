@@ -67,6 +67,7 @@ absl::StatusOr<Io::Request> Region::MakeRequest(Op op, uint64_t offset, uint64_t
   request.end = (offset + length) / kChunkBytes;
   request.deadline_ns = DeadlineAfterMs(options.timeout_ms > 0 ? options.timeout_ms : pool_->options().io_timeout_ms);
   request.io_class = options.io_class;
+  request.start_may_block = options.start_may_block;
   return request;
 }
 

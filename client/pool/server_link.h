@@ -12,11 +12,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/poller.h"
 #include "base/sync.h"
 #include "base/units.h"
 #include "client/pool/options.h"
 #include "client/transport/control_client.h"
-#include "client/transport/poller.h"
 #include "client/transport/transport.h"
 
 namespace nram {

@@ -55,6 +55,7 @@ SocketTransport::~SocketTransport() {
   poller_->Remove(this);
   MutexLock lock(&mu_);
   while (sending_ || receiving_) roles_free_.WaitUntil(&mu_, DeadlineAfterMs(100));
+  DisarmLocked();
 }
 
 absl::Status SocketTransport::Connect(int64_t deadline_ns) {
@@ -72,6 +73,7 @@ absl::Status SocketTransport::Connect(int64_t deadline_ns) {
     FailIfIdleAndBroken();
     mu_.Lock();
   }
+  DisarmLocked();
   fd_ = std::move(fd);
   reader_.emplace();
   landing_call_ = nullptr;
@@ -79,7 +81,7 @@ absl::Status SocketTransport::Connect(int64_t deadline_ns) {
   window_ = window;
   next_request_id_ = 2;
   last_sent_id_ = 1;
-  send_blocked_ = armed_ = fd_registered_ = false;
+  send_blocked_ = false;
   connected_.store(true, std::memory_order_release);
   return absl::OkStatus();
 }
@@ -243,12 +245,17 @@ void SocketTransport::CountLocked(const Call& call, int change) {
 }
 
 void SocketTransport::ArmIfNeededLocked() {
-  if (!connected() || receiving_ || unwaited_ == 0) return;
-  // The socket may have become full since it was armed, and with no reply to come nobody would send the rest.
-  if (armed_ && (armed_for_output_ || !send_blocked_)) return;
-  poller_->Arm(this, fd_.get(), fd_registered_, send_blocked_);
-  fd_registered_ = armed_ = true;
+  if (!connected() || receiving_ || (unwaited_ == 0 && !armed_)) return;
+  // The socket may have become full since it was armed, and with no reply to come nobody would send the rest; or empty.
+  if (armed_ && armed_for_output_ == send_blocked_) return;
+  poller_->Arm(this, fd_.get(), armed_, send_blocked_);
+  armed_ = true;
   armed_for_output_ = send_blocked_;
+}
+
+void SocketTransport::DisarmLocked() {
+  if (armed_) poller_->Disarm(fd_.get());
+  armed_ = armed_for_output_ = false;
 }
 
 absl::StatusOr<bool> SocketTransport::OnHeader(const FrameHeader& reply, absl::Span<const ChunkMask> masks,
@@ -294,6 +301,7 @@ void SocketTransport::Wait(Call* call) {
       MutexLock lock(&mu_);
       if (queue_.head != nullptr) SendLocked();
       if (!receiving_) receiving_ = lead = true;
+      if (lead && unwaited_ == 0) DisarmLocked();
     }
     if (!lead) {
       SleepAsFollower(call);
@@ -453,8 +461,7 @@ void SocketTransport::Disconnect() {
 void SocketTransport::OnReady() {
   {
     MutexLock lock(&mu_);
-    armed_ = false;                          // or, from OnTick, about to be found so
-    if (!connected() || receiving_) return;  // whoever receives arms it again if need be
+    if (!connected() || receiving_) return DisarmLocked();  // whoever receives arms it again if need be
     receiving_ = true;
     if (queue_.head != nullptr || send_blocked_) SendLocked();
   }

@@ -18,11 +18,11 @@
 #include <vector>
 
 #include "base/fd.h"
+#include "base/poller.h"
 #include "base/spin.h"
 #include "base/sync.h"
 #include "base/units.h"
 #include "client/transport/endpoint.h"
-#include "client/transport/poller.h"
 #include "client/transport/transport.h"
 #include "proto/frame_reader.h"
 
@@ -96,8 +96,10 @@ class SocketTransport : public Transport, private FrameReader::Handler, private 
   // Sends until nothing is left or the socket is full. Releases mu_ around system calls.
   void SendLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CountLocked(const Call& call, int change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Lets the poller receive if calls are under way that nobody waits for and nobody receives.
+  // Lets the poller receive if calls are under way that nobody waits for and nobody receives. It stays armed until
+  // somebody else is to receive: a stream of such calls costs nothing here.
   void ArmIfNeededLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void DisarmLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Receives, holding the role, until `call` is done (null: until the socket is empty) or its deadline passes.
   void ReceiveFor(Call* call) ABSL_LOCKS_EXCLUDED(mu_);
   // Waits for the socket; false if `deadline_ns` passed.
@@ -138,7 +140,6 @@ class SocketTransport : public Transport, private FrameReader::Handler, private 
   bool reply_waits_ ABSL_GUARDED_BY(mu_) = false;  // for the sender's notice that its request was sent
   bool armed_ ABSL_GUARDED_BY(mu_) = false;
   bool armed_for_output_ ABSL_GUARDED_BY(mu_) = false;
-  bool fd_registered_ ABSL_GUARDED_BY(mu_) = false;
   std::vector<Call*> followers_ ABSL_GUARDED_BY(mu_);  // capacity kept
 
   // Of the sending role.

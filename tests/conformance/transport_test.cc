@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/poller.h"
 #include "base/test_seed.h"
 #include "client/transport/call.h"
 #include "client/transport/inproc_transport.h"
-#include "client/transport/poller.h"
 #include "client/transport/socket_transport.h"
 #include "gtest/gtest.h"
 #include "memserver/session.h"

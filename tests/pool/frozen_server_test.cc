@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/fd.h"
@@ -70,6 +71,19 @@ TEST(FrozenServerTest, WritesThatNeedRoomFailAtOnceWhenItHasBeenAwayForLong) {
   const std::string data(kMiB, 'x');
   const absl::Span<const std::byte> bytes(reinterpret_cast<const std::byte*>(data.data()), data.size());
   ASSERT_TRUE(region->Write(0, bytes).ok());
+
+  // What must not block in starting does not, though there is no room and nobody answers; later it is done.
+  server.Freeze();
+  {
+    const int64_t call_gives_up_ns = DeadlineAfterMs(1'500);  // a call for room: 2 s
+    std::vector<Io> ios(8);
+    for (uint64_t i = 0; i < ios.size(); ++i) {
+      region->StartWrite(&ios[i], (100 + i) * kMiB, bytes, {.timeout_ms = 30'000, .start_may_block = false});
+    }
+    EXPECT_LT(MonotonicNs(), call_gives_up_ns);
+    server.Thaw();
+    for (Io& io : ios) EXPECT_TRUE(io.Wait().ok());
+  }
 
   server.Freeze();
   const int64_t patience_ns = DeadlineAfterMs(60'000);

@@ -1,0 +1,158 @@
+// A poller that the program's own threads drive, beside a descriptor of theirs.
+
+#include "base/poller.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "client/transport/call.h"
+#include "client/transport/socket_transport.h"
+#include "gtest/gtest.h"
+#include "tests/util/test_server.h"
+
+namespace nram {
+namespace {
+
+constexpr uint64_t kLease = 78;
+
+class PollerTest : public ::testing::Test {
+ protected:
+  struct Ping {
+    Call call;
+    std::atomic<bool> done{false};
+    std::thread::id by;
+  };
+
+  PollerTest() : lease_(server_.Grant(kLease)), own_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+    transport_ = std::make_unique<SocketTransport>(ResolveEndpoint(server_.tcp()).value(),
+                                                   SocketTransportOptions{LeaseId{kLease}, false, 0, {0}}, &poller_);
+    const absl::Status status = transport_->Connect(DeadlineAfterMs(5'000));
+    EXPECT_TRUE(status.ok()) << status;
+  }
+
+  // One that nobody waits for.
+  void Start(Ping* ping) {
+    ping->done = false;
+    ping->call.request = {};
+    ping->call.request.op = Op::kPing;
+    ping->call.deadline_ns = DeadlineAfterMs(10'000);
+    ping->call.context = ping;
+    ping->call.done = [](Call* call) {
+      auto* const ended = static_cast<Ping*>(call->context);
+      ended->by = std::this_thread::get_id();
+      ended->done = true;
+    };
+    transport_->Start(&ping->call);
+  }
+  // One that this thread waits for.
+  absl::StatusCode Run() {
+    Call call;
+    call.request.op = Op::kPing;
+    call.deadline_ns = DeadlineAfterMs(10'000);
+    transport_->Start(&call);
+    transport_->Wait(&call);
+    return call.code;
+  }
+  // A wait for nothing that lasts as long as it was asked to.
+  bool IsQuiet() {
+    constexpr int kMs = 30;
+    const int64_t until_ns = DeadlineAfterMs(kMs - 1);
+    return !poller_.Drive(kMs) && MonotonicNs() >= until_ns;
+  }
+
+  TestDataServer server_;
+  std::shared_ptr<Lease> lease_;
+  UniqueFd own_;
+  Poller poller_;
+  std::unique_ptr<SocketTransport> transport_;
+};
+
+TEST_F(PollerTest, WhoDrivesHasTheRepliesAndItsOwnDescriptor) {
+  poller_.Watch(own_.get());
+  std::vector<Ping> pings(20);
+  int by_this_thread = 0;
+  for (Ping& ping : pings) {
+    Start(&ping);
+    while (!ping.done) EXPECT_FALSE(poller_.Drive(5'000));
+    by_this_thread += ping.by == std::this_thread::get_id();
+    EXPECT_EQ(ping.call.code, absl::StatusCode::kOk);
+  }
+  // The poller's own thread has a look every 20 ms, and may be the faster one then.
+  EXPECT_GT(by_this_thread, 0);
+  EXPECT_TRUE(IsQuiet());
+  const uint64_t one = 1;
+  ASSERT_EQ(write(own_.get(), &one, sizeof one), ssize_t(sizeof one));
+  EXPECT_TRUE(poller_.Drive(5'000));
+  EXPECT_TRUE(poller_.Drive(5'000)) << "as long as it is readable";
+  uint64_t count = 0;
+  ASSERT_EQ(read(own_.get(), &count, sizeof count), ssize_t(sizeof count));
+  EXPECT_TRUE(IsQuiet());
+  poller_.Unwatch();
+}
+
+TEST_F(PollerTest, NothingHangsWhenNobodyDrives) {
+  poller_.Watch(own_.get());
+  Ping ping;
+  // More than one: its own thread may be in a wait that it began before.
+  for (int i = 0; i < 3; ++i) {
+    Start(&ping);
+    while (!ping.done && MonotonicNs() < ping.call.deadline_ns) std::this_thread::yield();
+    ASSERT_TRUE(ping.done);
+    EXPECT_EQ(ping.call.code, absl::StatusCode::kOk);
+  }
+  poller_.Unwatch();
+  Start(&ping);
+  while (!ping.done && MonotonicNs() < ping.call.deadline_ns) std::this_thread::yield();
+  ASSERT_TRUE(ping.done);
+  EXPECT_EQ(ping.call.code, absl::StatusCode::kOk) << "and its own thread is back at work";
+}
+
+TEST_F(PollerTest, WhoWaitsHasTheSocketToHimself) {
+  poller_.Watch(own_.get());
+  Ping ping;
+  for (int i = 0; i < 100; ++i) {
+    Start(&ping);
+    if (i % 2 == 0) {
+      // The one that is waited for brings the other's reply too.
+      EXPECT_EQ(Run(), absl::StatusCode::kOk);
+    }
+    while (!ping.done) poller_.Drive(5'000);
+    EXPECT_EQ(Run(), absl::StatusCode::kOk);
+    if (i % 10 == 0) {
+      EXPECT_TRUE(IsQuiet());
+    }
+  }
+  poller_.Unwatch();
+}
+
+TEST_F(PollerTest, ABrokenConnectionIsQuiet) {
+  poller_.Watch(own_.get());
+  Ping ping;
+  Start(&ping);
+  while (!ping.done) poller_.Drive(5'000);
+  transport_->Disconnect();
+  // The news of it is taken once.
+  for (int i = 0; i < 3 && !IsQuiet(); ++i) {
+  }
+  EXPECT_TRUE(IsQuiet());
+  Start(&ping);
+  EXPECT_TRUE(ping.done);
+  EXPECT_EQ(ping.call.code, absl::StatusCode::kUnavailable);
+  ASSERT_TRUE(transport_->Connect(DeadlineAfterMs(5'000)).ok());
+  Start(&ping);
+  while (!ping.done) poller_.Drive(5'000);
+  EXPECT_EQ(ping.call.code, absl::StatusCode::kOk);
+  EXPECT_TRUE(IsQuiet());
+  poller_.Unwatch();
+}
+
+}  // namespace
+}  // namespace nram
