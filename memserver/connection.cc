@@ -37,7 +37,9 @@ absl::StatusOr<bool> Connection::OnHeader(const FrameHeader& header, absl::Span<
   return session_.Begin(header, masks, reply_.room(), landing);
 }
 
-absl::Status Connection::OnFrame(const FrameHeader& header) { return session_.Execute(header, &reply_); }
+absl::Status Connection::OnFrame(const FrameHeader& header, absl::Span<const uint32_t> page_crcs) {
+  return session_.Execute(header, page_crcs, &reply_);
+}
 
 absl::StatusOr<bool> Connection::Flush() {
   while (sent_ < reply_.used) {

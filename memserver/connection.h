@@ -79,7 +79,7 @@ class Connection : private FrameReader::Handler {
 
   absl::StatusOr<bool> OnHeader(const FrameHeader& header, absl::Span<const ChunkMask> masks,
                                 Landing* landing) override;
-  absl::Status OnFrame(const FrameHeader& header) override;
+  absl::Status OnFrame(const FrameHeader& header, absl::Span<const uint32_t> page_crcs) override;
   void OnCorrupt(const FrameHeader& header) override {}
 
   // Sends what waits. False if the peer does not take all of it now.

@@ -11,14 +11,21 @@ namespace nram {
 
 // Entries are packed in the order of their pages; an entry's place is the number of earlier pages that exist.
 struct PageIndex::Leaf {
+  // Twelve bytes, which a frame's 64-bit location would align to sixteen.
+  struct Packed {
+    uint32_t mask_and_low_frame;
+    uint32_t high_frame;
+    uint32_t crc;
+  };
+
   uint16_t count;
   uint16_t capacity;
   uint64_t exists[kPagesPerSpan / 64];
-  uint64_t entries[];
+  Packed entries[];
 
   // What malloc takes for a leaf: the bytes, its own word, rounded to 16.
   static uint64_t Bytes(uint32_t capacity) {
-    return (sizeof(Leaf) + capacity * sizeof(uint64_t) + sizeof(size_t) + 15) / 16 * 16;
+    return (sizeof(Leaf) + capacity * sizeof(Packed) + sizeof(size_t) + 15) / 16 * 16;
   }
   bool Has(uint32_t page) const { return (exists[page / 64] >> (page % 64) & 1) != 0; }
   uint32_t Rank(uint32_t page) const {
@@ -26,12 +33,17 @@ struct PageIndex::Leaf {
     for (uint32_t word = 0; word < page / 64; ++word) rank += std::popcount(exists[word]);
     return rank;
   }
+  static Packed Pack(const PageEntry& entry) {
+    const uint64_t word = entry.frame << 8 | entry.mask;
+    return {static_cast<uint32_t>(word), static_cast<uint32_t>(word >> 32), entry.crc};
+  }
+  static PageEntry Unpack(const Packed& packed) {
+    const uint64_t word = uint64_t{packed.high_frame} << 32 | packed.mask_and_low_frame;
+    return {word >> 8, static_cast<ChunkMask>(word), packed.crc};
+  }
 };
 
 namespace {
-
-uint64_t Pack(PageEntry entry) { return entry.frame << 8 | entry.mask; }
-PageEntry Unpack(uint64_t packed) { return {packed >> 8, static_cast<ChunkMask>(packed)}; }
 
 // Small leaves double, larger ones grow by eight, so that one page never adds more index than its promise has room for.
 uint32_t RoundCapacity(uint32_t wanted) {
@@ -63,7 +75,7 @@ PageEntry PageIndex::Find(uint64_t page) const {
   const Leaf* leaf = FindLeaf(page / kPagesPerSpan);
   const uint32_t in_span = page % kPagesPerSpan;
   if (leaf == nullptr || !leaf->Has(in_span)) return {};
-  return Unpack(leaf->entries[leaf->Rank(in_span)]);
+  return Leaf::Unpack(leaf->entries[leaf->Rank(in_span)]);
 }
 
 PageIndex::LeafPtr* PageIndex::SlotFor(uint64_t span, ArenaPromise* promise, uint64_t* paid_bytes) {
@@ -101,7 +113,7 @@ bool PageIndex::GrowLeaf(LeafPtr* slot, uint32_t capacity, ArenaPromise* promise
   Leaf* leaf = slot->get();
   const uint64_t old_bytes = leaf != nullptr ? Leaf::Bytes(leaf->capacity) : 0;
   if (!arena_->ChargeIndex(Leaf::Bytes(capacity) - old_bytes, promise, paid_bytes)) return false;
-  auto* grown = static_cast<Leaf*>(std::realloc(slot->release(), sizeof(Leaf) + capacity * sizeof(uint64_t)));
+  auto* grown = static_cast<Leaf*>(std::realloc(slot->release(), sizeof(Leaf) + capacity * sizeof(Leaf::Packed)));
   CHECK(grown != nullptr);
   if (leaf == nullptr) {
     grown->count = 0;
@@ -137,12 +149,12 @@ void PageIndex::Set(uint64_t page, PageEntry entry) {
   const uint32_t rank = leaf->Rank(in_span);
   if (!leaf->Has(in_span)) {
     CHECK_LT(leaf->count, leaf->capacity);
-    memmove(&leaf->entries[rank + 1], &leaf->entries[rank], (leaf->count - rank) * sizeof(uint64_t));
+    memmove(&leaf->entries[rank + 1], &leaf->entries[rank], (leaf->count - rank) * sizeof(Leaf::Packed));
     leaf->exists[in_span / 64] |= uint64_t{1} << (in_span % 64);
     ++leaf->count;
     ++pages_;
   }
-  leaf->entries[rank] = Pack(entry);
+  leaf->entries[rank] = Leaf::Pack(entry);
 }
 
 void PageIndex::Erase(uint64_t page) {
@@ -150,7 +162,7 @@ void PageIndex::Erase(uint64_t page) {
   const uint32_t in_span = page % kPagesPerSpan;
   if (leaf == nullptr || !leaf->Has(in_span)) return;
   const uint32_t rank = leaf->Rank(in_span);
-  memmove(&leaf->entries[rank], &leaf->entries[rank + 1], (leaf->count - rank - 1) * sizeof(uint64_t));
+  memmove(&leaf->entries[rank], &leaf->entries[rank + 1], (leaf->count - rank - 1) * sizeof(Leaf::Packed));
   leaf->exists[in_span / 64] &= ~(uint64_t{1} << (in_span % 64));
   --leaf->count;
   --pages_;
@@ -186,15 +198,15 @@ uint64_t PageIndex::Visit(uint64_t begin, uint64_t end, uint64_t spans_max,
     uint32_t at = kept;
     for (uint32_t page = first; page < last; ++page) {
       if (!leaf->Has(page)) continue;
-      PageEntry entry = Unpack(leaf->entries[at++]);
+      PageEntry entry = Leaf::Unpack(leaf->entries[at++]);
       visit(span_begin + page, &entry);
       if (entry.mask == 0) {
         leaf->exists[page / 64] &= ~(uint64_t{1} << (page % 64));
       } else {
-        leaf->entries[kept++] = Pack(entry);
+        leaf->entries[kept++] = Leaf::Pack(entry);
       }
     }
-    memmove(&leaf->entries[kept], &leaf->entries[at], (leaf->count - at) * sizeof(uint64_t));
+    memmove(&leaf->entries[kept], &leaf->entries[at], (leaf->count - at) * sizeof(Leaf::Packed));
     const uint32_t erased = at - kept;
     leaf->count -= erased;
     pages_ -= erased;

@@ -1,9 +1,9 @@
 #ifndef NRAM_MEMSERVER_PAGE_INDEX_H_
 #define NRAM_MEMSERVER_PAGE_INDEX_H_
 
-// One region's index: page -> (frame, which chunks are stored). A span's pages stand in one leaf, a 256-bit map of the
-// pages that exist and 8 bytes for each of them in order; a region's leaves stand in a tree, or in the region itself
-// when it has only one span. A full span costs 8.2 bytes a page, a one-page region 64.
+// One region's index: page -> (frame, which chunks are stored, their checksum). A span's pages stand in one leaf, a
+// 256-bit map of the pages that exist and 12 bytes for each of them in order; a region's leaves stand in a tree, or in
+// the region itself when it has only one span. A full span costs 12.3 bytes a page, a one-page region 64.
 
 #include <cstdint>
 #include <memory>
@@ -19,6 +19,7 @@ namespace nram {
 struct PageEntry {
   FrameLoc frame = kNoFrame;
   ChunkMask mask = 0;  // 0: nothing stored, the page reads as zeros
+  uint32_t crc = 0;    // CRC-32C of the stored chunks, as their sender had it
 };
 
 // Not thread-safe: the region's shard lock guards it. Owns its leaves (charged to `arena` as index), not the frames:

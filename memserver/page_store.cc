@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/crc32c.h"
 #include "base/status.h"
 
 namespace nram {
@@ -161,20 +162,22 @@ Reason PageStore::CheckOwner(const Region& region, const Lease& lease, uint32_t 
 }
 
 Reason PageStore::Write(Lease* lease, ArenaPromise* promise, RegionId id, uint32_t epoch, const ChunkRange& range,
-                        absl::Span<const ChunkMask> masks, IfAbsent absent, FrameLoc* landed, uint64_t* paid_bytes) {
+                        absl::Span<const ChunkMask> masks, absl::Span<const uint32_t> page_crcs, IfAbsent absent,
+                        FrameLoc* landed, uint64_t* paid_bytes) {
   const uint64_t first_page = range.first_page();
   const uint64_t pages = range.pages();
   DCHECK_LE(pages, kPagesPerFrame);
+  DCHECK_EQ(page_crcs.size(), pages);
   // What reads the data is done before the lock is taken; the landing frames are this call's alone.
-  std::array<ChunkMask, kPagesPerFrame> written;
-  std::array<ChunkMask, kPagesPerFrame> nonzero;
+  std::array<PageWrite, kPagesPerFrame> writes;
   uint64_t chunks = 0;
   uint64_t zeros = 0;
   for (uint64_t i = 0; i < pages; ++i) {
-    written[i] = masks.empty() ? MaskOfPage(range, first_page + i) : masks[i];
-    nonzero[i] = NonZero(arena_->Data(landed[i]), written[i]);
-    chunks += std::popcount(written[i]);
-    zeros += std::popcount(static_cast<unsigned>(written[i] & ~nonzero[i]));
+    const ChunkMask written = masks.empty() ? MaskOfPage(range, first_page + i) : masks[i];
+    const ChunkMask nonzero = NonZero(arena_->Data(landed[i]), written);
+    writes[i] = {written, nonzero, page_crcs[i]};
+    chunks += std::popcount(written);
+    zeros += std::popcount(static_cast<unsigned>(written & ~nonzero));
   }
   Count(&counters_.writes);
   Count(&counters_.bytes_written, chunks * kChunkBytes);
@@ -199,8 +202,7 @@ Reason PageStore::Write(Lease* lease, ArenaPromise* promise, RegionId id, uint32
       const uint64_t in_span = std::min(pages - i, kPagesPerSpan - page % kPagesPerSpan);
       if (!region->index.Prepare(page, in_span, promise, paid_bytes)) reason = Reason::kFull;
     }
-    if (reason == Reason::kOk)
-      reason = WritePage(region, promise, page, written[i], nonzero[i], &landed[i], paid_bytes);
+    if (reason == Reason::kOk) reason = WritePage(region, promise, page, writes[i], &landed[i], paid_bytes);
   }
   region->index.DropIfEmpty(first_page);
   region->index.DropIfEmpty(first_page + pages - 1);
@@ -208,13 +210,37 @@ Reason PageStore::Write(Lease* lease, ArenaPromise* promise, RegionId id, uint32
   return reason;
 }
 
-Reason PageStore::WritePage(Region* region, ArenaPromise* promise, uint64_t page, ChunkMask written, ChunkMask nonzero,
+bool PageStore::IsDamaged(const PageEntry& entry) const { return StoredCrc(entry.frame, entry.mask) != entry.crc; }
+
+uint32_t PageStore::StoredCrc(FrameLoc frame, ChunkMask stored) const {
+  return Crc32c(0, arena_->Data(frame), std::popcount(stored) * kChunkBytes);
+}
+
+uint32_t PageStore::CrcOf(const PageEntry& entry, ChunkMask wanted) const {
+  if (wanted == entry.mask) return entry.crc;
+  if (wanted == 0) return 0;
+  uint32_t crc = 0;
+  for (uint32_t rest = wanted; rest != 0; rest &= rest - 1) {
+    const size_t offset = PackedOffset(entry.mask, std::countr_zero(rest));
+    crc = Crc32c(crc, arena_->Data(entry.frame) + offset, kChunkBytes);
+  }
+  return IsDamaged(entry) ? ~crc : crc;
+}
+
+Reason PageStore::WritePage(Region* region, ArenaPromise* promise, uint64_t page, const PageWrite& write,
                             FrameLoc* landed, uint64_t* paid_bytes) {
   std::byte* const fresh = arena_->Data(*landed);
+  const ChunkMask nonzero = write.nonzero;
   const PageEntry old = region->index.Find(page);
-  const auto kept = static_cast<ChunkMask>(old.mask & ~written);
+  const auto kept = static_cast<ChunkMask>(old.mask & ~write.written);
   const auto stored = static_cast<ChunkMask>(kept | nonzero);
   const int chunks_change = std::popcount(stored) - std::popcount(old.mask);
+  const bool damaged = kept != 0 && IsDamaged(old);
+  const auto set = [&](FrameLoc frame) {
+    // As the sender had it, unless there is more or less to store than he sent.
+    const uint32_t crc = kept == 0 && nonzero == write.written ? write.crc : StoredCrc(frame, stored);
+    region->index.Set(page, {frame, stored, damaged ? ~crc : crc});
+  };
   if (stored == 0) {
     if (old.mask != 0) {
       arena_->Free(old.frame);
@@ -223,10 +249,11 @@ Reason PageStore::WritePage(Region* region, ArenaPromise* promise, uint64_t page
     }
   } else if (nonzero == kAllChunks && old.mask == kAllChunks) {
     // The common case: the landed frame takes the old one's place and the old one lands the next write.
-    region->index.Set(page, {*landed, kAllChunks});
+    set(*landed);
     *landed = old.frame;
   } else if (stored == old.mask) {
     Pack(fresh, nonzero, stored, arena_->Data(old.frame));
+    set(old.frame);
   } else {
     const FrameLoc added = arena_->Allocate(std::popcount(stored), promise, paid_bytes);
     if (added == kNoFrame) return Reason::kFull;
@@ -236,12 +263,12 @@ Reason PageStore::WritePage(Region* region, ArenaPromise* promise, uint64_t page
         const int chunk = std::countr_zero(rest);
         memcpy(fresh + chunk * kChunkBytes, arena_->Data(old.frame) + PackedOffset(old.mask, chunk), kChunkBytes);
       }
-      region->index.Set(page, {*landed, stored});
+      set(*landed);
       *landed = added;
     } else {
       Pack(fresh, nonzero, stored, arena_->Data(added));
       Repack(old.mask != 0 ? arena_->Data(old.frame) : nullptr, old.mask, kept, arena_->Data(added), stored);
-      region->index.Set(page, {added, stored});
+      set(added);
     }
     if (old.mask != 0) {
       arena_->Free(old.frame);
@@ -256,8 +283,8 @@ Reason PageStore::WritePage(Region* region, ArenaPromise* promise, uint64_t page
   return Reason::kOk;
 }
 
-Reason PageStore::Read(RegionId id, uint32_t epoch, const ChunkRange& range, ChunkMask* masks, std::byte* out,
-                       size_t* out_bytes) {
+Reason PageStore::Read(RegionId id, uint32_t epoch, const ChunkRange& range, ChunkMask* masks, uint32_t* page_crcs,
+                       std::byte* out, size_t* out_bytes) {
   Count(&counters_.reads);
   *out_bytes = 0;
   const uint64_t first_page = range.first_page();
@@ -281,6 +308,7 @@ Reason PageStore::Read(RegionId id, uint32_t epoch, const ChunkRange& range, Chu
       const PageEntry& entry = entries[i];
       const auto wanted = static_cast<ChunkMask>(entry.mask & MaskOfPage(range, first_page + done + i));
       masks[done + i] = wanted;
+      page_crcs[done + i] = CrcOf(entry, wanted);
       if (wanted == 0) continue;
       const std::byte* frame = arena_->Data(entry.frame);
       if (wanted == entry.mask) {
@@ -300,13 +328,13 @@ Reason PageStore::Read(RegionId id, uint32_t epoch, const ChunkRange& range, Chu
   return Reason::kOk;
 }
 
-Reason PageStore::ReadInPlace(
-    RegionId id, uint32_t epoch, const ChunkRange& range,
-    absl::FunctionRef<void(absl::Span<const ChunkMask> masks, absl::Span<const iovec> chunks)> send) {
+Reason PageStore::ReadInPlace(RegionId id, uint32_t epoch, const ChunkRange& range,
+                              absl::FunctionRef<void(const Stored& stored)> send) {
   Count(&counters_.reads);
   const uint64_t first_page = range.first_page();
   const uint64_t pages = range.pages();
   std::array<ChunkMask, kPagesPerFrame> masks;
+  std::array<uint32_t, kPagesPerFrame> page_crcs;
   std::array<iovec, kPagesPerFrame + 2 * kChunksPerPage> pieces;
   size_t count = 0;
   uint64_t bytes = 0;
@@ -322,10 +350,17 @@ Reason PageStore::ReadInPlace(
   for (uint64_t i = 0; i < pages; ++i) {
     const PageEntry entry = region.index.Find(first_page + i);
     masks[i] = static_cast<ChunkMask>(entry.mask & MaskOfPage(range, first_page + i));
+    page_crcs[i] = CrcOf(entry, masks[i]);
     if (masks[i] == 0) continue;
     std::byte* const frame = arena_->Data(entry.frame);
     if (masks[i] == entry.mask) {
-      pieces[count++] = {frame, std::popcount(masks[i]) * kChunkBytes};
+      const size_t page_bytes = std::popcount(masks[i]) * kChunkBytes;
+      const iovec* const last = count > 0 ? &pieces[count - 1] : nullptr;
+      if (last != nullptr && static_cast<std::byte*>(last->iov_base) + last->iov_len == frame) {
+        pieces[count - 1].iov_len += page_bytes;  // pages that were written together often lie together
+      } else {
+        pieces[count++] = {frame, page_bytes};
+      }
     } else {
       // Only the first and the last page are cut by the range.
       for (uint32_t rest = masks[i]; rest != 0; rest &= rest - 1) {
@@ -335,7 +370,7 @@ Reason PageStore::ReadInPlace(
     bytes += std::popcount(masks[i]) * kChunkBytes;
   }
   Count(&counters_.bytes_read, bytes);
-  send({masks.data(), pages}, {pieces.data(), count});
+  send({{masks.data(), pages}, {page_crcs.data(), pages}, {pieces.data(), count}});
   return Reason::kOk;
 }
 
@@ -365,10 +400,15 @@ void PageStore::TrimPart(Region* region, Lease* lease, uint64_t page, ChunkMask 
     DropPages(region, page, page + 1);
     return;
   }
+  const bool damaged = IsDamaged(old);
+  const auto set = [&](FrameLoc frame) {
+    const uint32_t crc = StoredCrc(frame, stored);
+    region->index.Set(page, {frame, stored, damaged ? ~crc : crc});
+  };
   const FrameLoc smaller = arena_->Allocate(std::popcount(stored), nullptr, nullptr);
   if (smaller != kNoFrame) {
     Repack(arena_->Data(old.frame), old.mask, stored, arena_->Data(smaller), stored);
-    region->index.Set(page, {smaller, stored});
+    set(smaller);
     arena_->Free(old.frame);
   } else {
     // No room to shrink it: pack what stays to the frame's front, in order, so that nothing is overwritten before it
@@ -378,7 +418,7 @@ void PageStore::TrimPart(Region* region, Lease* lease, uint64_t page, ChunkMask 
       const int chunk = std::countr_zero(rest);
       memmove(frame + PackedOffset(stored, chunk), frame + PackedOffset(old.mask, chunk), kChunkBytes);
     }
-    region->index.Set(page, {old.frame, stored});
+    set(old.frame);
   }
   const int64_t gone = std::popcount(old.mask) - std::popcount(stored);
   region->chunks -= gone;

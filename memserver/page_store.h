@@ -6,6 +6,9 @@
 // A page is stored as the chunks that are not zero. A write receives into landing frames first (Landing in
 // proto/frame_reader.h); once its checksum is right, whole pages are swapped in and parts are merged, under the lock of
 // the region's shard, so that a chunk is seen whole or not at all. Reads copy out under the same lock.
+//
+// A page's checksum is kept as its sender made it and sent with it: memory that has changed since fails at the reader.
+// It stays so when chunks beside the damage are written or trimmed; only writing the whole page mends it.
 
 #include <sys/uio.h>
 
@@ -83,24 +86,29 @@ class PageStore {
   absl::Status CreateNamed(Lease* lease, RegionId id, uint32_t epoch, bool gc, RegionManifest manifest);
 
   // Stores the chunks of `range` that `masks` selects (all if empty) from `landed`, one whole frame for each page of
-  // the range, each chunk at its own offset. Frames it keeps are replaced in `landed`. `promise` (the lease's,
-  // or null) pays;
-  // *paid_bytes says how much. After kFull each chunk is old or new. A region that is not there is created first if
-  // `absent` says so.
+  // the range, each chunk at its own offset. Frames it keeps are replaced in `landed`. `page_crcs` are the chunks', as
+  // for PayloadCrc. `promise` (the lease's, or null) pays; *paid_bytes says how much. After kFull each chunk is old or
+  // new. A region that is not there is created first if `absent` says so.
   enum class IfAbsent { kRefuse, kCreate, kCreateGc };
   Reason Write(Lease* lease, ArenaPromise* promise, RegionId id, uint32_t epoch, const ChunkRange& range,
-               absl::Span<const ChunkMask> masks, IfAbsent absent, FrameLoc* landed, uint64_t* paid_bytes);
+               absl::Span<const ChunkMask> masks, absl::Span<const uint32_t> page_crcs, IfAbsent absent,
+               FrameLoc* landed, uint64_t* paid_bytes);
 
   // Appends the chunks of `range` that are stored, in order, to `out` (room for range.bytes()), and sets masks[i] to
-  // which of the range's i-th page those are; chunks that are not there are zeros. `epoch` 0 reads whoever owns the
-  // region.
-  Reason Read(RegionId id, uint32_t epoch, const ChunkRange& range, ChunkMask* masks, std::byte* out,
-              size_t* out_bytes);
+  // which of the range's i-th page those are and page_crcs[i] to their checksum; chunks that are not there are zeros.
+  // `epoch` 0 reads whoever owns the region.
+  Reason Read(RegionId id, uint32_t epoch, const ChunkRange& range, ChunkMask* masks, uint32_t* page_crcs,
+              std::byte* out, size_t* out_bytes);
 
-  // The same without the copy: calls `send` with the masks and the places of the stored chunks, in order, while the
-  // shard's lock is held shared, so that they do not change. `send` must not block.
+  // The same without the copy: calls `send` with the places of the stored chunks, in order, while the shard's lock is
+  // held shared, so that they do not change. `send` must not block.
+  struct Stored {
+    absl::Span<const ChunkMask> masks;
+    absl::Span<const uint32_t> page_crcs;
+    absl::Span<const iovec> chunks;
+  };
   Reason ReadInPlace(RegionId id, uint32_t epoch, const ChunkRange& range,
-                     absl::FunctionRef<void(absl::Span<const ChunkMask> masks, absl::Span<const iovec> chunks)> send);
+                     absl::FunctionRef<void(const Stored& stored)> send);
 
   // Makes the range a hole. Long ranges are done in steps, others get their turn between them. What whole pages freed
   // is added to `promise` (may be null), unless somebody was faster to take it; *returned_bytes says how much was.
@@ -152,9 +160,19 @@ class PageStore {
   Reason CreateLocked(Shard* at, Lease* lease, ArenaPromise* promise, RegionId id, uint32_t epoch, bool gc, bool named,
                       uint64_t* paid_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(at->mu);
   Reason CheckOwner(const Region& region, const Lease& lease, uint32_t epoch);
-  // `nonzero`: which of the `written` chunks hold anything.
-  Reason WritePage(Region* region, ArenaPromise* promise, uint64_t page, ChunkMask written, ChunkMask nonzero,
-                   FrameLoc* landed, uint64_t* paid_bytes);
+  // What a write has for one page. `nonzero`: which of the `written` chunks hold anything.
+  struct PageWrite {
+    ChunkMask written;
+    ChunkMask nonzero;
+    uint32_t crc;  // of those written
+  };
+  Reason WritePage(Region* region, ArenaPromise* promise, uint64_t page, const PageWrite& write, FrameLoc* landed,
+                   uint64_t* paid_bytes);
+  // Whether the page's memory is no longer what was written to it.
+  bool IsDamaged(const PageEntry& entry) const;
+  uint32_t StoredCrc(FrameLoc frame, ChunkMask stored) const;
+  // The checksum of some of the page's chunks, to be sent.
+  uint32_t CrcOf(const PageEntry& entry, ChunkMask wanted) const;
   // Returns the bytes that this frees.
   uint64_t DropPages(Region* region, uint64_t begin_page, uint64_t end_page);
   void TrimPart(Region* region, Lease* lease, uint64_t page, ChunkMask trimmed);

@@ -1,5 +1,6 @@
 #include "memserver/page_store.h"
 
+#include <bit>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -8,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/crc32c.h"
 #include "base/host_memory.h"
 #include "base/test_seed.h"
 #include "gtest/gtest.h"
@@ -47,7 +49,8 @@ TEST(PageIndexTest, AgreesWithAMap) {
           model.erase(page);
           break;
         default: {
-          const PageEntry entry{random() % (uint64_t{1} << 40), static_cast<ChunkMask>(1 + random() % 255)};
+          const PageEntry entry{random() % (uint64_t{1} << 40), static_cast<ChunkMask>(1 + random() % 255),
+                                static_cast<uint32_t>(random())};
           const uint64_t ahead = 1 + random() % (kPagesPerSpan - page % kPagesPerSpan);
           ASSERT_TRUE(index.Prepare(page, ahead, nullptr, nullptr));
           index.Set(page, entry);
@@ -59,13 +62,14 @@ TEST(PageIndexTest, AgreesWithAMap) {
     for (const auto& [page, entry] : model) {
       ASSERT_EQ(index.Find(page).frame, entry.frame);
       ASSERT_EQ(index.Find(page).mask, entry.mask);
+      ASSERT_EQ(index.Find(page).crc, entry.crc);
       ASSERT_TRUE(model.count(page + 1) > 0 || index.Find(page + 1).mask == 0);
     }
   }
   EXPECT_EQ(arena->usage().index_bytes, index_before);
 }
 
-TEST(PageIndexTest, AFullRegionCostsLessThanNineBytesAPage) {
+TEST(PageIndexTest, AFullRegionCostsLessThanThirteenBytesAPage) {
   auto arena = FrameArena::Create(64 * kMiB, kMiB).value();
   const uint64_t before = arena->usage().index_bytes;
   PageIndex index(arena.get());
@@ -74,7 +78,7 @@ TEST(PageIndexTest, AFullRegionCostsLessThanNineBytesAPage) {
     ASSERT_TRUE(index.Prepare(page, 1, nullptr, nullptr));
     index.Set(page, {page * 8, kAllChunks});
   }
-  EXPECT_LT(arena->usage().index_bytes - before, 9 * kPages);
+  EXPECT_LT(arena->usage().index_bytes - before, 13 * kPages);
 }
 
 class PageStoreTest : public ::testing::Test {
@@ -98,20 +102,40 @@ class PageStoreTest : public ::testing::Test {
                data.data() + (page_chunk + chunk - range.first) * kChunkBytes, kChunkBytes);
       }
     }
-    const Reason reason =
-        store_.Write(lease != nullptr ? lease : lease_.get(), lease != nullptr ? nullptr : &lease_->promise, kRegion,
-                     epoch, range, masks, PageStore::IfAbsent::kCreate, landed.data(), &paid_);
+    const Reason reason = store_.Write(lease != nullptr ? lease : lease_.get(),
+                                       lease != nullptr ? nullptr : &lease_->promise, kRegion, epoch, range, masks,
+                                       Crcs(range, masks, landed), PageStore::IfAbsent::kCreate, landed.data(), &paid_);
     landing_.Give(landed.data(), landed.size());
     return reason;
   }
 
+  // What the sender of the chunks that have landed says of them.
+  std::vector<uint32_t> Crcs(ChunkRange range, absl::Span<const ChunkMask> masks, absl::Span<const FrameLoc> landed) {
+    std::vector<uint32_t> crcs(range.pages());
+    for (uint64_t i = 0; i < crcs.size(); ++i) {
+      const ChunkMask mask = masks.empty() ? MaskOfPage(range, range.first_page() + i) : masks[i];
+      ForEachRun(mask, [&](size_t offset, size_t bytes) {
+        crcs[i] = Crc32c(crcs[i], arena_->Data(landed[i]) + offset, bytes);
+      });
+    }
+    return crcs;
+  }
+
+  // "damaged" if a page's checksum is not that of its chunks.
   std::string Read(ChunkRange range) {
     std::vector<ChunkMask> masks(range.pages());
+    std::vector<uint32_t> crcs(range.pages());
     std::string packed(range.bytes(), '?');
     size_t bytes = 0;
-    if (store_.Read(kRegion, 0, range, masks.data(), reinterpret_cast<std::byte*>(packed.data()), &bytes) !=
-        Reason::kOk)
+    if (store_.Read(kRegion, 0, range, masks.data(), crcs.data(), reinterpret_cast<std::byte*>(packed.data()),
+                    &bytes) != Reason::kOk)
       return "";
+    size_t next = 0;
+    for (size_t i = 0; i < masks.size(); ++i) {
+      const size_t page_bytes = std::popcount(masks[i]) * kChunkBytes;
+      if (Crc32c(0, &packed[next], page_bytes) != crcs[i]) return "damaged";
+      next += page_bytes;
+    }
     std::string data(range.bytes(), '\0');
     size_t at = 0;
     for (uint64_t chunk = range.first; chunk < range.end(); ++chunk) {
@@ -177,6 +201,34 @@ TEST_F(PageStoreTest, AgreesWithAMap) {
   EXPECT_EQ(store_.counters().pages, 0);
 }
 
+TEST_F(PageStoreTest, MemoryThatChangesIsNoticedUntilThePageIsWrittenWhole) {
+  std::string page(kPageBytes, 'a');
+  for (size_t chunk = 0; chunk < kChunksPerPage; ++chunk) page[chunk * kChunkBytes] = static_cast<char>('0' + chunk);
+  ASSERT_EQ(Write({0, 8}, page), Reason::kOk);
+  ASSERT_EQ(Write({8, 8}, page), Reason::kOk);
+  FrameLoc frame = 0;
+  ASSERT_EQ(store_.ReadInPlace(kRegion, 1, {0, 8},
+                               [&](const PageStore::Stored& stored) {
+                                 frame = (static_cast<std::byte*>(stored.chunks[0].iov_base) - arena_->Data(0)) /
+                                         kChunkBytes;
+                               }),
+            Reason::kOk);
+  arena_->Data(frame)[5 * kChunkBytes + 77] ^= std::byte{4};
+  EXPECT_EQ(Read({0, 8}), "damaged");
+  EXPECT_EQ(Read({0, 16}), "damaged");
+  EXPECT_EQ(Read({1, 2}), "damaged") << "nobody knows which part it is";
+  EXPECT_EQ(Read({8, 8}), page);
+  const std::string chunk(kChunkBytes, 'b');
+  ASSERT_EQ(Write({3, 1}, chunk), Reason::kOk);
+  EXPECT_EQ(Read({0, 8}), "damaged") << "a new checksum of old bytes would hide it";
+  ASSERT_EQ(Write({4, 1}, std::string(kChunkBytes, '\0')), Reason::kOk);
+  EXPECT_EQ(Read({0, 8}), "damaged");
+  ASSERT_EQ(store_.Trim(lease_.get(), kRegion, 1, {0, 2}), Reason::kOk);
+  EXPECT_EQ(Read({0, 8}), "damaged");
+  ASSERT_EQ(Write({0, 8}, page), Reason::kOk);
+  EXPECT_EQ(Read({0, 8}), page);
+}
+
 TEST_F(PageStoreTest, ZerosTakeNoFrameAndOneChunkTakesOne) {
   const uint64_t before = arena_->usage().frame_bytes;
   ASSERT_EQ(Write({0, 64}, std::string(64 * 512, '\0')), Reason::kOk);
@@ -215,8 +267,9 @@ TEST_F(PageStoreTest, APromiseIsKeptToTheLastPage) {
   for (uint64_t page = 0;; ++page) {
     memset(arena_->Data(frame), 1, kPageBytes);
     uint64_t paid = 0;
-    if (store_.Write(other.get(), nullptr, RegionId{9}, 1, {page * 8, 8}, {}, PageStore::IfAbsent::kRefuse, &frame,
-                     &paid) != Reason::kOk)
+    const ChunkRange range{page * 8, 8};
+    if (store_.Write(other.get(), nullptr, RegionId{9}, 1, range, {}, Crcs(range, {}, {&frame, 1}),
+                     PageStore::IfAbsent::kRefuse, &frame, &paid) != Reason::kOk)
       break;
   }
   landing_.Give(&frame, 1);
@@ -305,8 +358,8 @@ TEST_F(SmallRegionsTest, AOnePageRegionCostsLessThan256BytesBesideItsPage) {
   for (uint64_t i = 0; i < regions; ++i) {
     memset(arena_->Data(frame), 1, kChunkBytes);
     uint64_t paid = 0;
-    ASSERT_EQ(store_.Write(lease_.get(), nullptr, RegionId{random() | 1}, 1, {0, 1}, {}, PageStore::IfAbsent::kCreate,
-                           &frame, &paid),
+    ASSERT_EQ(store_.Write(lease_.get(), nullptr, RegionId{random() | 1}, 1, {0, 1}, {}, {0u},
+                           PageStore::IfAbsent::kCreate, &frame, &paid),
               Reason::kOk);
   }
   landing_.Give(&frame, 1);
@@ -330,7 +383,7 @@ TEST_F(PageStoreTest, ManyThreadsOnOneRegion) {
         ASSERT_TRUE(landing_.Take(1, &frame));
         memset(arena_->Data(frame), 'a' + random() % 26, kPageBytes);
         uint64_t paid = 0;
-        ASSERT_EQ(store_.Write(lease_.get(), nullptr, kRegion, 1, {random() % 64 * 8, 8}, {},
+        ASSERT_EQ(store_.Write(lease_.get(), nullptr, kRegion, 1, {random() % 64 * 8, 8}, {}, {0u},
                                PageStore::IfAbsent::kRefuse, &frame, &paid),
                   Reason::kOk);
         landing_.Give(&frame, 1);
@@ -339,10 +392,12 @@ TEST_F(PageStoreTest, ManyThreadsOnOneRegion) {
     });
     threads.emplace_back([&] {
       std::vector<ChunkMask> masks(64);
+      std::vector<uint32_t> crcs(64);
       std::string data(64 * 4096, '?');
       while (!stop) {
         size_t bytes = 0;
-        ASSERT_EQ(store_.Read(kRegion, 1, {0, 512}, masks.data(), reinterpret_cast<std::byte*>(data.data()), &bytes),
+        ASSERT_EQ(store_.Read(kRegion, 1, {0, 512}, masks.data(), crcs.data(),
+                              reinterpret_cast<std::byte*>(data.data()), &bytes),
                   Reason::kOk);
         ASSERT_EQ(bytes, data.size());
         for (int page = 0; page < 64; ++page) {

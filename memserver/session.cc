@@ -8,7 +8,6 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "base/crc32c.h"
 #include "base/status.h"
 
 namespace nram {
@@ -68,7 +67,7 @@ absl::StatusOr<bool> Session::Begin(const FrameHeader& request, absl::Span<const
   return true;
 }
 
-absl::Status Session::Execute(const FrameHeader& request, ReplyBuffer* reply) {
+absl::Status Session::Execute(const FrameHeader& request, absl::Span<const uint32_t> page_crcs, ReplyBuffer* reply) {
   FrameHeader header;
   header.op = request.op;
   header.flags = kFlagReply;
@@ -100,8 +99,8 @@ absl::Status Session::Execute(const FrameHeader& request, ReplyBuffer* reply) {
     case Op::kWrite:
       header.reason = request.subject == 0 ? Reason::kUnknownRegion
                                            : store->Write(lease_.get(), promise, region, request.epoch, request.range,
-                                                          {masks_.data(), mask_count_}, AbsentPolicy(request),
-                                                          landed_.data(), &header.aux);
+                                                          {masks_.data(), mask_count_}, page_crcs,
+                                                          AbsentPolicy(request), landed_.data(), &header.aux);
       ReturnLanding();
       break;
     case Op::kTrim:
@@ -147,9 +146,10 @@ void Session::ReadInto(const FrameHeader& request, FrameHeader* header, ReplyBuf
   std::byte* const payload = at + kFrameHeaderBytes;
   const uint64_t pages = request.range.pages();
   std::array<ChunkMask, kPagesPerFrame> masks;
+  std::array<uint32_t, kPagesPerFrame> page_crcs;
   size_t chunk_bytes = 0;
-  header->reason = context_.store->Read(RegionId{request.subject}, request.epoch, request.range, masks.data(), payload,
-                                        &chunk_bytes);
+  header->reason = context_.store->Read(RegionId{request.subject}, request.epoch, request.range, masks.data(),
+                                        page_crcs.data(), payload, &chunk_bytes);
   uint32_t crc = 0;
   if (header->reason == Reason::kOk) {
     header->payload_bytes = static_cast<uint32_t>(chunk_bytes);
@@ -159,32 +159,30 @@ void Session::ReadInto(const FrameHeader& request, FrameHeader* header, ReplyBuf
       header->flags |= kFlagSparse;
       header->payload_bytes += static_cast<uint32_t>(pages);
     }
-    crc = Crc32c(0, payload, header->payload_bytes);
+    crc = PayloadCrc({masks.data(), header->mask_bytes()}, {page_crcs.data(), pages});
   }
   EncodeHeader(*header, crc, at);
   reply->used += kFrameHeaderBytes + header->payload_bytes;
 }
 
-// Checksums and sends the chunks from their frames, with one look at memory instead of three; what the socket does not
-// take is copied behind, because frames may change when the store's lock is given up.
+// Sends the chunks from their frames; what the socket does not take is copied behind, because frames may change when
+// the store's lock is given up.
 absl::Status Session::ReadDirect(const FrameHeader& request, FrameHeader* header, ReplyBuffer* reply) {
   int error = 0;
-  const auto send = [&](absl::Span<const ChunkMask> masks, absl::Span<const iovec> chunks) {
+  const auto send = [&](const PageStore::Stored& stored) {
     std::array<iovec, 2 + kPagesPerFrame + 2 * kChunksPerPage> pieces;
     size_t chunk_bytes = 0;
-    for (const iovec& piece : chunks) chunk_bytes += piece.iov_len;
-    uint32_t crc = 0;
+    for (const iovec& piece : stored.chunks) chunk_bytes += piece.iov_len;
     size_t count = 1;
     if (chunk_bytes < request.range.bytes()) {
       header->flags |= kFlagSparse;
-      pieces[count++] = {const_cast<ChunkMask*>(masks.data()), masks.size()};
+      pieces[count++] = {const_cast<ChunkMask*>(stored.masks.data()), stored.masks.size()};
     }
-    std::copy(chunks.begin(), chunks.end(), pieces.begin() + count);
-    count += chunks.size();
+    std::copy(stored.chunks.begin(), stored.chunks.end(), pieces.begin() + count);
+    count += stored.chunks.size();
     header->payload_bytes = static_cast<uint32_t>(chunk_bytes) + header->mask_bytes();
-    for (size_t i = 1; i < count; ++i) crc = Crc32c(crc, pieces[i].iov_base, pieces[i].iov_len);
     std::byte encoded[kFrameHeaderBytes];
-    EncodeHeader(*header, crc, encoded);
+    EncodeHeader(*header, PayloadCrc(stored.masks.subspan(0, header->mask_bytes()), stored.page_crcs), encoded);
     pieces[0] = {encoded, sizeof encoded};
     msghdr message{};
     message.msg_iov = pieces.data();

@@ -37,7 +37,7 @@ class Session : public FrameService, public LeaseConnection {
 
   absl::StatusOr<bool> Begin(const FrameHeader& request, absl::Span<const ChunkMask> masks, size_t reply_room,
                              Landing* landing) override;
-  absl::Status Execute(const FrameHeader& request, ReplyBuffer* reply) override;
+  absl::Status Execute(const FrameHeader& request, absl::Span<const uint32_t> page_crcs, ReplyBuffer* reply) override;
 
   // Waits for the request that executes now, if any; later ones are refused.
   void Fence() override;

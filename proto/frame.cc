@@ -1,5 +1,6 @@
 #include "proto/frame.h"
 
+#include <array>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
@@ -128,6 +129,12 @@ absl::Status DecodeHeader(const std::byte* in, FrameHeader* h) {
   h->epoch = Get32(in + kAtEpoch);
   h->aux = Get64(in + kAtAux);
   return CheckLengths(*h);
+}
+
+uint32_t PayloadCrc(absl::Span<const ChunkMask> masks, absl::Span<const uint32_t> page_crcs) {
+  std::array<std::byte, 4 * kPagesPerFrame> encoded;
+  for (size_t i = 0; i < page_crcs.size(); ++i) Put32(&encoded[4 * i], page_crcs[i]);
+  return Crc32c(Crc32c(0, masks.data(), masks.size()), encoded.data(), 4 * page_crcs.size());
 }
 
 bool MatchesChecksum(const std::byte* in, uint32_t payload_crc) {

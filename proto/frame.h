@@ -16,7 +16,7 @@ namespace nram {
 
 inline constexpr size_t kFrameHeaderBytes = 64;
 inline constexpr uint32_t kFrameMagic = 0x314d524e;  // "NRM1" in memory order
-inline constexpr uint8_t kFrameVersion = 1;
+inline constexpr uint8_t kFrameVersion = 2;
 // A frame touches at most this many pages, so that each end holds 256 KiB of it at most and other frames get their
 // turn.
 inline constexpr uint64_t kPagesPerFrame = 64;
@@ -89,8 +89,14 @@ constexpr CreditWindow UnpackWindow(uint64_t aux) {
   return {static_cast<uint32_t>(aux), static_cast<uint32_t>(aux >> 32)};
 }
 
-// Writes `header` in wire order to `out` (kFrameHeaderBytes). `payload_crc` is Crc32c(0, payload): the checksum covers
-// the payload first and then the header, so that a sender can checksum the payload before it knows the request id.
+// The checksum of a payload: CRC-32C of its masks and then of its pages' own CRC-32Cs, in wire order. `page_crcs` has
+// one for each page of the range: of those of its chunks that are in the payload, 0 if none is. Whoever keeps it with
+// the page can send the page without looking at it, and whoever receives it notices what has changed since.
+uint32_t PayloadCrc(absl::Span<const ChunkMask> masks, absl::Span<const uint32_t> page_crcs);
+
+// Writes `header` in wire order to `out` (kFrameHeaderBytes). `payload_crc` is PayloadCrc, or 0 without a payload: the
+// checksum covers the payload first and then the header, so that a sender can checksum the payload before it knows the
+// request id.
 void EncodeHeader(const FrameHeader& header, uint32_t payload_crc, std::byte* out);
 
 // Reads a header from kFrameHeaderBytes at `in` and checks everything that can be checked without the payload: magic,

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "base/crc32c.h"
@@ -129,7 +130,15 @@ absl::StatusOr<bool> FrameReader::Dispatch(Handler* handler) {
     CHECK(dropping_ || landing_.bytes() == payload_left_);
     landing_piece_ = landing_offset_ = 0;
     memcpy(encoded_.data(), at, kFrameHeaderBytes);
-    crc_ = Crc32c(0, masks.data(), masks.size());
+    if (header_.payload_bytes > 0) {
+      const uint64_t first_page = header_.range.first_page();
+      for (size_t i = 0; i < header_.range.pages(); ++i) {
+        masks_[i] = header_.sparse() ? masks[i] : MaskOfPage(header_.range, first_page + i);
+        page_crcs_[i] = 0;
+      }
+      page_ = 0;
+      page_left_ = std::popcount(masks_[0]) * kChunkBytes;
+    }
     begin_ += kFrameHeaderBytes + mask_bytes;
     in_payload_ = true;
   }
@@ -149,18 +158,16 @@ void FrameReader::TakeFromBuffer() {
         landing_offset_ = 0;
       }
     }
-    crc_ = Crc32c(crc_, from, step);
-    payload_left_ -= step;
+    Checksum(from, step);
     begin_ += step;
   }
 }
 
 void FrameReader::AccountLanded(size_t bytes) {
-  payload_left_ -= bytes;
   while (bytes > 0) {
     const iovec& piece = landing_.pieces()[landing_piece_];
     const size_t step = std::min(bytes, piece.iov_len - landing_offset_);
-    crc_ = Crc32c(crc_, static_cast<std::byte*>(piece.iov_base) + landing_offset_, step);
+    Checksum(static_cast<std::byte*>(piece.iov_base) + landing_offset_, step);
     bytes -= step;
     landing_offset_ += step;
     if (landing_offset_ == piece.iov_len) {
@@ -170,13 +177,28 @@ void FrameReader::AccountLanded(size_t bytes) {
   }
 }
 
+void FrameReader::Checksum(const std::byte* data, size_t bytes) {
+  payload_left_ -= bytes;
+  while (bytes > 0) {
+    while (page_left_ == 0) page_left_ = std::popcount(masks_[++page_]) * kChunkBytes;
+    const size_t step = std::min(bytes, page_left_);
+    page_crcs_[page_] = Crc32c(page_crcs_[page_], data, step);
+    page_left_ -= step;
+    data += step;
+    bytes -= step;
+  }
+}
+
 absl::Status FrameReader::FinishFrame(Handler* handler) {
   in_payload_ = false;
-  if (!MatchesChecksum(encoded_.data(), crc_)) {
+  const bool has_payload = header_.payload_bytes > 0;
+  const absl::Span<const uint32_t> page_crcs(page_crcs_.data(), has_payload ? header_.range.pages() : 0);
+  const uint32_t crc = has_payload ? PayloadCrc({masks_.data(), header_.mask_bytes()}, page_crcs) : 0;
+  if (!MatchesChecksum(encoded_.data(), crc)) {
     handler->OnCorrupt(header_);
     return absl::DataLossError("wrong checksum");
   }
-  return handler->OnFrame(header_);
+  return handler->OnFrame(header_, page_crcs);
 }
 
 }  // namespace nram

@@ -46,8 +46,9 @@ class FrameReader {
     // them. False: not now; the reader pauses and asks again at the next call. An error ends the stream.
     virtual absl::StatusOr<bool> OnHeader(const FrameHeader& header, absl::Span<const ChunkMask> masks,
                                           Landing* landing) = 0;
-    // The payload is complete and its checksum right. An error ends the stream.
-    virtual absl::Status OnFrame(const FrameHeader& header) = 0;
+    // The payload is complete and its checksum right. `page_crcs` are those of PayloadCrc; empty without a payload. An
+    // error ends the stream.
+    virtual absl::Status OnFrame(const FrameHeader& header, absl::Span<const uint32_t> page_crcs) = 0;
     // The frame's checksum is wrong: whatever landed is garbage. The stream ends.
     virtual void OnCorrupt(const FrameHeader& header) = 0;
   };
@@ -87,6 +88,8 @@ class FrameReader {
   // Moves payload bytes from the buffer to where they land.
   void TakeFromBuffer();
   void AccountLanded(size_t bytes);
+  // Takes the next bytes of the payload into account.
+  void Checksum(const std::byte* data, size_t bytes);
   absl::Status FinishFrame(Handler* handler);
   void MakeRoom();
 
@@ -104,7 +107,10 @@ class FrameReader {
   bool dropping_ = false;
   FrameHeader header_;
   std::array<std::byte, kFrameHeaderBytes> encoded_;
-  uint32_t crc_ = 0;
+  std::array<ChunkMask, kPagesPerFrame> masks_;  // which chunks of each page the payload has
+  std::array<uint32_t, kPagesPerFrame> page_crcs_;
+  size_t page_ = 0;       // whose bytes come next
+  size_t page_left_ = 0;  // of its bytes
   size_t payload_left_ = 0;
   Landing landing_;
   size_t landing_piece_ = 0;   // the piece that fills now

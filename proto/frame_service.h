@@ -38,9 +38,10 @@ class FrameService {
   // reply.
   virtual absl::StatusOr<bool> Begin(const FrameHeader& request, absl::Span<const ChunkMask> masks, size_t reply_room,
                                      Landing* landing) = 0;
-  // Executes the request that Begin accepted, its payload landed and checked, and appends its reply. An error means:
-  // close the connection.
-  virtual absl::Status Execute(const FrameHeader& request, ReplyBuffer* reply) = 0;
+  // Executes the request that Begin accepted, its payload landed and checked, and appends its reply. `page_crcs` are
+  // its payload's, as for PayloadCrc. An error means: close the connection.
+  virtual absl::Status Execute(const FrameHeader& request, absl::Span<const uint32_t> page_crcs,
+                               ReplyBuffer* reply) = 0;
 };
 
 }  // namespace nram

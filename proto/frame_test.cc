@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "base/crc32c.h"
 #include "base/test_seed.h"
 #include "gtest/gtest.h"
+#include "proto/encode_frame.h"
 #include "proto/frame_reader.h"
 
 namespace nram {
@@ -42,7 +42,7 @@ TEST(FrameTest, TheWireDoesNotChange) {
   std::byte encoded[kFrameHeaderBytes];
   EncodeHeader(WriteHeader({0x0102, 8}), 0, encoded);
   const unsigned char expected[60] = {
-      'N',  'R',  'M',  '1',  1, 5, 0, 0, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 0x00, 0xFF, 0xEE, 0xDD,
+      'N',  'R',  'M',  '1',  2, 5, 0, 0, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 0x00, 0xFF, 0xEE, 0xDD,
       0xCC, 0xBB, 0xAA, 0x99, 2, 1, 0, 0, 0,    0,    0,    0,    8,    0,    0,    0,    0,    0,    0,    0,
       0,    0x10, 0,    0,    7, 0, 0, 0, 42,   0,    0,    0,    0,    0,    0,    0,    0,    0,    0,    0};
   EXPECT_EQ(memcmp(encoded, expected, 60), 0);
@@ -129,7 +129,7 @@ class Recorder : public FrameReader::Handler {
     }
     return true;
   }
-  absl::Status OnFrame(const FrameHeader& header) override {
+  absl::Status OnFrame(const FrameHeader& header, absl::Span<const uint32_t>) override {
     headers.push_back(header);
     payloads.push_back(payload);
     return absl::OkStatus();
@@ -143,12 +143,6 @@ class Recorder : public FrameReader::Handler {
   std::vector<std::string> payloads;
 };
 
-std::string Encode(const FrameHeader& header, const std::string& payload) {
-  std::string frame(kFrameHeaderBytes, '\0');
-  EncodeHeader(header, Crc32c(0, payload.data(), payload.size()), reinterpret_cast<std::byte*>(frame.data()));
-  return frame + payload;
-}
-
 TEST(FrameReaderTest, ReadsAnySlicing) {
   std::mt19937_64 random(TestSeed());
   for (int round = 0; round < 50; ++round) {
@@ -160,7 +154,7 @@ TEST(FrameReaderTest, ReadsAnySlicing) {
       for (char& c : payload) c = static_cast<char>(random());
       FrameHeader header = WriteHeader(range);
       header.request_id = i;
-      stream += Encode(header, payload);
+      stream += EncodeFrame(header, payload);
       payloads.push_back(payload);
     }
     Recorder recorder;
@@ -183,7 +177,7 @@ TEST(FrameReaderTest, ReadsAnySlicing) {
 }
 
 TEST(FrameReaderTest, ACorruptPayloadEndsTheStream) {
-  std::string frame = Encode(WriteHeader({0, 8}), std::string(4096, 'x'));
+  std::string frame = EncodeFrame(WriteHeader({0, 8}), std::string(4096, 'x'));
   frame[kFrameHeaderBytes + 1000] ^= 1;
   Recorder recorder;
   FrameReader reader;

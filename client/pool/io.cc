@@ -127,6 +127,7 @@ IoPart* Io::ClaimLocked() {
   part->busy = true;
   part->room_bytes = 0;
   part->room_is_regions = false;
+  part->garbled = 0;
   Call& call = part->call;
   call.request = {};
   call.request.op = request_.op;
@@ -277,7 +278,10 @@ absl::Status Io::Judge(IoPart* part) {
   if (call.request.op == Op::kWrite) release(part->room_bytes);  // unknown; the next renewal tells
   link->Suspect();
   const absl::Status status = CallStatus(call, link->name());
-  return status.code() == absl::StatusCode::kDataLoss ? absl::UnavailableError(status.message()) : status;
+  if (status.code() != absl::StatusCode::kDataLoss) return status;
+  if (++part->garbled < kGarbledMax) return absl::UnavailableError(status.message());
+  return absl::DataLossError(
+      absl::StrCat(status.message(), ", ", kGarbledMax, " times (is that machine's memory sound?)"));
 }
 
 void Io::Settle(IoPart* part, const absl::Status& status, bool may_block) {

@@ -33,6 +33,7 @@ struct IoPart {
   bool room_is_regions = false;    // from what the region has reserved for itself
   bool busy = false;
   bool started = false;  // `call` was given to `transport`
+  int garbled = 0;       // answers that it has had
   IoPart* next_retry = nullptr;
 };
 
@@ -59,6 +60,8 @@ class Io {
   friend class ServerLink;
 
   static constexpr uint32_t kIdle = 0, kRunning = 1, kSleeping = 2, kDone = 3;
+  // Answers to the same part, each over a new connection, whose checksums are wrong: it is not the network then.
+  static constexpr int kGarbledMax = 3;
 
   struct Request {
     Op op = Op::kRead;

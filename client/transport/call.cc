@@ -1,9 +1,11 @@
 #include "client/transport/call.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "base/crc32c.h"
 #include "base/sync.h"
 
 namespace nram {
@@ -15,6 +17,13 @@ uint32_t RequestPayloadBytes(const Call& call) {
   uint64_t chunks = 0;
   for (uint64_t i = 0; i < pages; ++i) chunks += std::popcount(call.masks[i]);
   return static_cast<uint32_t>(pages + chunks * kChunkBytes);
+}
+
+void ChecksumPages(const Call& call, PageCrcs* page_crcs) {
+  std::fill_n(page_crcs->begin(), call.request.range.pages(), 0);
+  ForEachSentRun(call, [page_crcs](uint64_t page, const std::byte* data, size_t bytes) {
+    (*page_crcs)[page] = Crc32c((*page_crcs)[page], data, bytes);
+  });
 }
 
 absl::Status LandReply(const Call& call, const FrameHeader& reply, absl::Span<const ChunkMask> masks,

@@ -1,6 +1,7 @@
 #ifndef NRAM_CLIENT_TRANSPORT_CALL_H_
 #define NRAM_CLIENT_TRANSPORT_CALL_H_
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -54,19 +55,25 @@ struct Call {
   uint32_t credit_bytes = 0;
 };
 
-// Calls visit(data, bytes) for each run of chunks that a write with masks sends, in order.
+// Calls visit(page, data, bytes) for each run of chunks that a write sends, in order; `page` counts from the range's
+// first.
 template <typename Visit>
 void ForEachSentRun(const Call& call, Visit visit) {
   const ChunkRange& range = call.request.range;
   for (uint64_t i = 0; i < range.pages(); ++i) {
+    const ChunkMask mask = call.masks != nullptr ? call.masks[i] : MaskOfPage(range, range.first_page() + i);
     // From where `out` begins, which may lie behind the first page's beginning.
     const int64_t page_offset = static_cast<int64_t>((range.first_page() + i) * kChunksPerPage - range.first) *
                                 static_cast<int64_t>(kChunkBytes);
-    ForEachRun(call.masks[i], [&](size_t offset, size_t bytes) {
-      visit(call.out + (page_offset + static_cast<int64_t>(offset)), bytes);
+    ForEachRun(mask, [&](size_t offset, size_t bytes) {
+      visit(i, call.out + (page_offset + static_cast<int64_t>(offset)), bytes);
     });
   }
 }
+
+// A write's, as for PayloadCrc.
+using PageCrcs = std::array<uint32_t, kPagesPerFrame>;
+void ChecksumPages(const Call& call, PageCrcs* page_crcs);
 
 // Payload bytes that the call sends, its masks included.
 uint32_t RequestPayloadBytes(const Call& call);

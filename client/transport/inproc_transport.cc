@@ -14,7 +14,7 @@ void CopyOut(const Call& call, const Landing& landing) {
   // The pieces are the runs of the masks in order; merged or not, the bytes stand in the same order.
   size_t piece = 0;
   size_t filled = 0;
-  const auto copy = [&](const std::byte* from, size_t bytes) {
+  ForEachSentRun(call, [&](uint64_t, const std::byte* from, size_t bytes) {
     while (bytes > 0) {
       const iovec& to = landing.pieces()[piece];
       const size_t step = std::min(bytes, to.iov_len - filled);
@@ -27,12 +27,7 @@ void CopyOut(const Call& call, const Landing& landing) {
         filled = 0;
       }
     }
-  };
-  if (call.masks == nullptr) {
-    copy(call.out, call.request.range.bytes());
-  } else {
-    ForEachSentRun(call, copy);
-  }
+  });
 }
 
 }  // namespace
@@ -83,9 +78,14 @@ absl::StatusCode InprocTransport::ExecuteLocked(Call* call) {
     if (MonotonicNs() >= call->deadline_ns) return absl::StatusCode::kDeadlineExceeded;
     poll(nullptr, 0, 1);
   }
-  if (request.op == Op::kWrite) CopyOut(*call, landing_);
+  PageCrcs page_crcs;
+  if (request.op == Op::kWrite) {
+    CopyOut(*call, landing_);
+    ChecksumPages(*call, &page_crcs);
+  }
   ReplyBuffer reply{reply_.get(), kFrameBytesMax, 0};
-  if (!service_->Execute(request, &reply).ok()) return absl::StatusCode::kUnavailable;
+  const size_t pages = request.op == Op::kWrite ? request.range.pages() : 0;
+  if (!service_->Execute(request, {page_crcs.data(), pages}, &reply).ok()) return absl::StatusCode::kUnavailable;
   FrameHeader header;
   if (!DecodeHeader(reply.data, &header).ok()) return absl::StatusCode::kDataLoss;
   const auto* payload = reply.data + kFrameHeaderBytes;

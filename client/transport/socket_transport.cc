@@ -7,10 +7,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
-#include "base/crc32c.h"
 #include "base/status.h"
 
 namespace nram {
@@ -140,14 +140,10 @@ void SocketTransport::Start(Call* call) {
   // The payload's checksum is the expensive part; it needs no lock.
   call->payload_crc = 0;
   if (call->request.op == Op::kWrite) {
-    if (call->masks == nullptr) {
-      call->payload_crc = Crc32c(0, call->out, payload);
-    } else {
-      call->payload_crc = Crc32c(0, call->masks, call->request.range.pages());
-      ForEachSentRun(*call, [call](const std::byte* data, size_t bytes) {
-        call->payload_crc = Crc32c(call->payload_crc, data, bytes);
-      });
-    }
+    const uint64_t pages = call->request.range.pages();
+    PageCrcs page_crcs;
+    ChecksumPages(*call, &page_crcs);
+    call->payload_crc = PayloadCrc({call->masks, call->masks != nullptr ? pages : 0}, {page_crcs.data(), pages});
   }
   bool broken = false;
   {
@@ -205,7 +201,7 @@ void SocketTransport::AppendToBatchLocked(Call* call) {
     return;
   }
   batch_.Add(call->masks, call->request.range.pages());
-  ForEachSentRun(*call, [this](const std::byte* data, size_t bytes) { batch_.Add(data, bytes); });
+  ForEachSentRun(*call, [this](uint64_t, const std::byte* data, size_t bytes) { batch_.Add(data, bytes); });
 }
 
 void SocketTransport::SendLocked() {
@@ -277,7 +273,7 @@ absl::StatusOr<bool> SocketTransport::OnHeader(const FrameHeader& reply, absl::S
   return true;
 }
 
-absl::Status SocketTransport::OnFrame(const FrameHeader& reply) {
+absl::Status SocketTransport::OnFrame(const FrameHeader& reply, absl::Span<const uint32_t>) {
   Call* call = landing_call_;
   landing_call_ = nullptr;
   {
@@ -292,7 +288,7 @@ absl::Status SocketTransport::OnFrame(const FrameHeader& reply) {
   return absl::OkStatus();
 }
 
-void SocketTransport::OnCorrupt(const FrameHeader& reply) {}
+void SocketTransport::OnCorrupt(const FrameHeader& reply) { garbled_call_ = landing_call_; }
 
 void SocketTransport::Wait(Call* call) {
   while (!call->is_done()) {
@@ -441,12 +437,14 @@ void SocketTransport::FailAll() {
     unwaited_ = lazy_ = 0;
     landing_call_ = nullptr;
   }
+  const Call* const garbled = std::exchange(garbled_call_, nullptr);
   const int64_t now_ns = MonotonicNs();
   while (failed.head != nullptr) {
     Call* call = failed.Pop();
-    CompleteCall(call,
-                 now_ns >= call->deadline_ns ? absl::StatusCode::kDeadlineExceeded : absl::StatusCode::kUnavailable,
-                 Reason::kOk, 0);
+    const absl::StatusCode code = call == garbled               ? absl::StatusCode::kDataLoss
+                                  : now_ns >= call->deadline_ns ? absl::StatusCode::kDeadlineExceeded
+                                                                : absl::StatusCode::kUnavailable;
+    CompleteCall(call, code, Reason::kOk, 0);
   }
 }
 

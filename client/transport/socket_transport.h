@@ -82,7 +82,7 @@ class SocketTransport : public Transport, private FrameReader::Handler, private 
 
   // FrameReader::Handler, on the thread that holds the receiving role.
   absl::StatusOr<bool> OnHeader(const FrameHeader& reply, absl::Span<const ChunkMask> masks, Landing* landing) override;
-  absl::Status OnFrame(const FrameHeader& reply) override;
+  absl::Status OnFrame(const FrameHeader& reply, absl::Span<const uint32_t> page_crcs) override;
   void OnCorrupt(const FrameHeader& reply) override;
   // Poller::Client.
   void OnReady() override;
@@ -147,6 +147,7 @@ class SocketTransport : public Transport, private FrameReader::Handler, private 
   // Of the receiving role.
   std::optional<FrameReader> reader_;
   Call* landing_call_ = nullptr;
+  Call* garbled_call_ = nullptr;  // whose reply broke the connection
   SpinPolicy spin_;
 };
 

@@ -3,6 +3,7 @@
 #include <glog/logging.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -26,7 +27,7 @@ class Sink : public FrameReader::Handler {
     if (!room_.empty()) landing->Add(room_.data(), room_.size());
     return true;
   }
-  absl::Status OnFrame(const FrameHeader&) override { return absl::OkStatus(); }
+  absl::Status OnFrame(const FrameHeader&, absl::Span<const uint32_t>) override { return absl::OkStatus(); }
   void OnCorrupt(const FrameHeader&) override {}
 
  private:
@@ -79,7 +80,9 @@ void FuzzSession(const uint8_t* data, size_t size) {
     for (const iovec& piece : landing.pieces())
       memset(piece.iov_base, static_cast<int>(header.request_id), piece.iov_len);
     ReplyBuffer reply{in->reply.data(), in->reply.size(), 0};
-    if (!session.Execute(header, &reply).ok()) return false;
+    const std::array<uint32_t, kPagesPerFrame> page_crcs{};
+    const size_t pages = header.op == Op::kWrite ? header.range.pages() : 0;
+    if (!session.Execute(header, {page_crcs.data(), pages}, &reply).ok()) return false;
     FrameHeader decoded;
     CHECK(DecodeHeader(reply.data, &decoded).ok());
     CHECK_EQ(reply.used, kFrameHeaderBytes + decoded.payload_bytes);

@@ -325,6 +325,33 @@ TEST(PoolTest, ARestartedServerMeansDataLossNeverZeros) {
   EXPECT_GT(servers.server(1).store().counters().pages, 0);
 }
 
+TEST(PoolTest, ADonorWhoseMemoryHasChangedMeansDataLossNeverAWrongByte) {
+  TestPool servers(1);
+  auto pool = servers.Open();
+  auto region = pool->CreateRegion({.gc = true}).value();
+  const std::string data = Pattern(kMiB, 1);
+  ASSERT_TRUE(region->Write(0, Bytes(data)).ok());
+  ASSERT_EQ(servers.server(0).store().ReadInPlace(
+                region->id(), 0, {3 * kChunksPerPage, 1},
+                [](const auto& stored) { static_cast<std::byte*>(stored.chunks[0].iov_base)[100] ^= std::byte{1}; }),
+            Reason::kOk);
+  const absl::Status one = Read(region.get(), 3 * kPageBytes, kPageBytes).status();
+  EXPECT_EQ(one.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(one.message(), HasSubstr("is that machine's memory sound?"));
+  EXPECT_EQ(Read(region.get(), 0, kMiB).status().code(), absl::StatusCode::kDataLoss);
+  // What else is under way on that connection, which breaks each time, is done all the same.
+  std::string others(kMiB / 2, '?');
+  std::string damaged(kMiB / 2, '?');
+  Io io[2];
+  region->StartRead(&io[0], 0, Room(&damaged));
+  region->StartRead(&io[1], kMiB / 2, Room(&others));
+  EXPECT_EQ(io[0].Wait().code(), absl::StatusCode::kDataLoss);
+  EXPECT_TRUE(io[1].Wait().ok());
+  EXPECT_TRUE(others == data.substr(kMiB / 2));
+  ASSERT_TRUE(region->Write(3 * kPageBytes, Bytes(data).subspan(3 * kPageBytes, kPageBytes)).ok());
+  EXPECT_TRUE(Read(region.get(), 0, kMiB).value() == data);
+}
+
 TEST(PoolTest, AFrozenServerEndsInTheDeadlineAndTheOthersGoOn) {
   TestPool servers(2);
   FaultyRelay relay({"127.0.0.1", servers.server(1).data_port(), ""}, TestSeed());

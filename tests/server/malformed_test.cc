@@ -8,10 +8,10 @@
 #include <string>
 
 #include "base/clock.h"
-#include "base/crc32c.h"
 #include "base/test_seed.h"
 #include "client/transport/socket_transport.h"
 #include "gtest/gtest.h"
+#include "proto/encode_frame.h"
 #include "tests/fuzz/targets.h"
 #include "tests/util/test_server.h"
 
@@ -46,12 +46,6 @@ class MalformedTest : public ::testing::Test {
 
   UniqueFd Connect() { return ConnectSocket(ResolveEndpoint(server_.tcp()).value(), DeadlineAfterMs(5000)).value(); }
 
-  static std::string Frame(FrameHeader header, const std::string& payload = "") {
-    std::string frame(kFrameHeaderBytes, '\0');
-    EncodeHeader(header, Crc32c(0, payload.data(), payload.size()), reinterpret_cast<std::byte*>(frame.data()));
-    return frame + payload;
-  }
-
   // Another lease's hello, so that the good connection is not fenced.
   std::string Hello() {
     server_.Grant(2);
@@ -60,7 +54,7 @@ class MalformedTest : public ::testing::Test {
     header.request_id = 1;
     header.subject = 2;
     header.aux = ++generation_;
-    return Frame(header);
+    return EncodeFrame(header);
   }
 
   static FrameHeader Request(Op op, uint64_t id, ChunkRange range = {}) {
@@ -100,21 +94,21 @@ class MalformedTest : public ::testing::Test {
 };
 
 TEST_F(MalformedTest, EachKindClosesItsConnectionAlone) {
-  ExpectClosed(std::string(64, 'x'));                                                   // no frame at all
-  ExpectClosed(Frame(Request(Op::kPing, 1)));                                           // before hello
-  ExpectClosed(Hello() + Hello());                                                      // twice
-  ExpectClosed(Hello() + Frame(Request(Op::kPing, 3)));                                 // a request is missing
-  ExpectClosed(Hello() + Frame(Request(Op::kPing, 2)) + Frame(Request(Op::kPing, 2)));  // repeated
+  ExpectClosed(std::string(64, 'x'));                          // no frame at all
+  ExpectClosed(EncodeFrame(Request(Op::kPing, 1)));            // before hello
+  ExpectClosed(Hello() + Hello());                             // twice
+  ExpectClosed(Hello() + EncodeFrame(Request(Op::kPing, 3)));  // a request is missing
+  ExpectClosed(Hello() + EncodeFrame(Request(Op::kPing, 2)) + EncodeFrame(Request(Op::kPing, 2)));  // repeated
   FrameHeader reply = Request(Op::kPing, 2);
   reply.flags = kFlagReply;
-  ExpectClosed(Hello() + Frame(reply));
-  std::string corrupt = Frame(Request(Op::kWrite, 2, {0, 8}), std::string(4096, 'x'));
+  ExpectClosed(Hello() + EncodeFrame(reply));
+  std::string corrupt = EncodeFrame(Request(Op::kWrite, 2, {0, 8}), std::string(4096, 'x'));
   corrupt[2000] ^= 1;
   ExpectClosed(Hello() + corrupt);
-  std::string oversized = Frame(Request(Op::kRead, 2, {0, kChunksPerFrame}));
+  std::string oversized = EncodeFrame(Request(Op::kRead, 2, {0, kChunksPerFrame}));
   oversized[32] ^= 1;  // 513 chunks
   ExpectClosed(Hello() + oversized);
-  std::string version = Frame(Request(Op::kPing, 2));
+  std::string version = EncodeFrame(Request(Op::kPing, 2));
   version[4] = 9;
   ExpectClosed(Hello() + version);
 }
@@ -127,7 +121,7 @@ TEST_F(MalformedTest, RandomBytesAndRandomlySpoiledFrames) {
       bytes.resize(64 + random() % 2000);
       for (char& c : bytes) c = static_cast<char>(random());
     } else {
-      bytes = Hello() + Frame(Request(Op::kWrite, 2, {random() % 100, 1 + random() % 64}), "");
+      bytes = Hello() + EncodeFrame(Request(Op::kWrite, 2, {random() % 100, 1 + random() % 64}), "");
       bytes.resize(bytes.size() + 64 * 512 + 64, 'p');
       bytes[64 + random() % 60] ^= static_cast<char>(1 << random() % 8);
     }
@@ -146,7 +140,7 @@ class StallTest : public MalformedTest {
 };
 
 TEST_F(StallTest, HalfAFrameAndSilenceIsCutOff) {
-  ExpectClosed(Hello() + Frame(Request(Op::kWrite, 2, {0, 64})) + std::string(1000, 'x'));
+  ExpectClosed(Hello() + EncodeFrame(Request(Op::kWrite, 2, {0, 64})) + std::string(1000, 'x'));
   ExpectClosed("N");
   const std::string nothing;
   ExpectClosed(nothing);
@@ -154,7 +148,7 @@ TEST_F(StallTest, HalfAFrameAndSilenceIsCutOff) {
 
 TEST_F(StallTest, WhoDoesNotReadHisRepliesIsCutOff) {
   std::string bytes = Hello();
-  std::string page = Frame(
+  std::string page = EncodeFrame(
       [] {
         FrameHeader header = Request(Op::kWrite, 2, {0, kChunksPerFrame});
         header.flags = kFlagCreate;
@@ -162,7 +156,7 @@ TEST_F(StallTest, WhoDoesNotReadHisRepliesIsCutOff) {
       }(),
       std::string(kChunksPerFrame * 512, 'x'));
   bytes += page;
-  for (uint64_t id = 3; id < 200; ++id) bytes += Frame(Request(Op::kRead, id, {0, kChunksPerFrame}));
+  for (uint64_t id = 3; id < 200; ++id) bytes += EncodeFrame(Request(Op::kRead, id, {0, kChunksPerFrame}));
   const uint64_t before = server_.counters().closed_for_error;
   UniqueFd fd = Connect();
   size_t sent = 0;
@@ -195,7 +189,7 @@ TEST(FuzzSmokeTest, AllTargetsSurviveRandomInput) {
     std::string input(random() % 700, '\0');
     for (char& c : input) c = static_cast<char>(random());
     // Half of them begin like a frame.
-    if (i % 2 == 0 && input.size() > 8) memcpy(input.data(), "NRM1\1", 5);
+    if (i % 2 == 0 && input.size() > 8) memcpy(input.data(), "NRM1\2", 5);
     const auto* data = reinterpret_cast<const uint8_t*>(input.data());
     FuzzFrames(data, input.size());
     FuzzSession(data, input.size());
