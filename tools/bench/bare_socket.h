@@ -25,14 +25,19 @@ void PinToProcessor(int number);
 // threads.
 class BareSocket {
  public:
-  static absl::StatusOr<BareSocket> Start();
+  // Where the other end's bytes come from and go to.
+  enum class Memory {
+    kCached,  // one buffer, which stays in its processor's cache
+    kStore,   // 256 MiB in turn, as for any server that holds more than a cache; one message at a time
+  };
+  static absl::StatusOr<BareSocket> Start(Memory memory);
   BareSocket(BareSocket&&) = default;
   ~BareSocket();
 
   struct Shape {
-    uint32_t request_bytes = 64;  // at least 16
-    uint32_t reply_bytes = 64;
-    bool spin = false;  // both ends poll instead of sleeping
+    uint32_t request_bytes = 64;  // at least 64
+    uint32_t reply_bytes = 64;    // likewise
+    bool spin = false;            // both ends poll instead of sleeping
   };
 
   // Nanoseconds of each of `count` round trips, one at a time.

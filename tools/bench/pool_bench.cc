@@ -112,8 +112,8 @@ struct StreamCase {
 
 }  // namespace
 
-absl::Status RunPoolBench(BareSocket* bare, Pool* pool, Pool* spinning_pool, const PoolBenchOptions& options,
-                          absl::FunctionRef<void(const BenchRow&)> report) {
+absl::Status RunPoolBench(BareSocket* bare, BareSocket* stored, Pool* pool, Pool* spinning_pool,
+                          const PoolBenchOptions& options, absl::FunctionRef<void(const BenchRow&)> report) {
   NRAM_ASSIGN_OR_RETURN(const auto sleeping, Workload::Create(pool));
   std::unique_ptr<Workload> spinning;
   if (spinning_pool != nullptr) {
@@ -158,11 +158,18 @@ absl::Status RunPoolBench(BareSocket* bare, Pool* pool, Pool* spinning_pool, con
     const int count =
         options.quick ? 2 * at.depth : static_cast<int>((at.bytes == 4096 ? 256 * kMiB : 2 * kGiB) / at.bytes);
     const double scale = at.bytes == 4096 ? 1e9 * count : 1e3 * count * at.bytes;
-    std::vector<double> bare_rate, nram_rate;
+    std::vector<double> bare_rate, stored_rate, nram_rate;
     for (int round = 0; round < options.rounds; ++round) {
       bare_rate.push_back(scale / bare->Stream(shape(at.write, at.bytes, false), count, at.depth));
+      if (at.bytes > 4096)
+        stored_rate.push_back(scale / stored->Stream(shape(at.write, at.bytes, false), count, at.depth));
       NRAM_ASSIGN_OR_RETURN(const int64_t took_ns, sleeping->Stream(at.write, at.bytes, count, at.depth));
       nram_rate.push_back(scale / took_ns);
+    }
+    if (!stored_rate.empty()) {
+      const BenchRow to_stored = Summarise(row, stored_rate, nram_rate);
+      row.stored = to_stored.bare;
+      row.ratio_to_stored = to_stored.ratio;
     }
     report(Summarise(row, bare_rate, nram_rate));
   }

@@ -20,6 +20,9 @@ struct BenchRow {
   double ratio = 0;  // median of the rounds' nram / bare
   double ratio_min = 0;
   double ratio_max = 0;
+  // Large ones: the median of the reference whose other end reads and writes as much memory, and of the ratios to it.
+  double stored = 0;
+  double ratio_to_stored = 0;
   double mark = 0;  // what is asked for; 0 if nothing is
   bool lower_is_better = false;
   bool ok() const { return mark == 0 || (lower_is_better ? ratio <= mark : ratio >= mark); }
@@ -31,10 +34,11 @@ struct PoolBenchOptions {
   std::string only;    // rows whose name contains this
 };
 
-// Runs each workload alternately on the bare socket and on the pool, and reports every row as it is done. `pool` and
-// `spinning_pool` name the same servers, the second with polling at both ends (null: those rows are left out).
-absl::Status RunPoolBench(BareSocket* bare, Pool* pool, Pool* spinning_pool, const PoolBenchOptions& options,
-                          absl::FunctionRef<void(const BenchRow&)> report);
+// Runs each workload alternately on the bare sockets (kCached and kStore) and on the pool, and reports every row as it
+// is done. `pool` and `spinning_pool` name the same servers, the second with polling at both ends (null: those rows are
+// left out).
+absl::Status RunPoolBench(BareSocket* bare, BareSocket* stored, Pool* pool, Pool* spinning_pool,
+                          const PoolBenchOptions& options, absl::FunctionRef<void(const BenchRow&)> report);
 
 }  // namespace nram
 
