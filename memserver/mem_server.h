@@ -16,6 +16,7 @@
 #include "base/sync.h"
 #include "memserver/data_server.h"
 #include "memserver/frame_arena.h"
+#include "memserver/landing_frames.h"
 #include "memserver/lease_table.h"
 #include "memserver/options.h"
 #include "memserver/page_store.h"

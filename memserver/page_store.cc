@@ -10,84 +10,18 @@
 #include "absl/strings/str_cat.h"
 #include "base/crc32c.h"
 #include "base/status.h"
+#include "memserver/packed_chunks.h"
 
 namespace nram {
 namespace {
 
 void Count(std::atomic<uint64_t>* counter, uint64_t by = 1) { counter->fetch_add(by, std::memory_order_relaxed); }
 
-bool IsZero(const std::byte* chunk) {
-  uint64_t words[kChunkBytes / sizeof(uint64_t)];
-  // Nearly every chunk shows its hand in the first word.
-  memcpy(words, chunk, sizeof(uint64_t));
-  if (words[0] != 0) return false;
-  memcpy(words, chunk, kChunkBytes);
-  uint64_t any = 0;
-  for (uint64_t word : words) any |= word;
-  return any == 0;
-}
-
-// Which of the chunks in `mask` hold anything. `page` is laid out in full.
-ChunkMask NonZero(const std::byte* page, ChunkMask mask) {
-  ChunkMask result = 0;
-  for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
-    const int chunk = std::countr_zero(rest);
-    if (!IsZero(page + chunk * kChunkBytes)) result |= static_cast<ChunkMask>(1u << chunk);
-  }
-  return result;
-}
-
-// Chunks in a frame are packed; where chunk `number` of a page with `stored` chunks stands.
-size_t PackedOffset(ChunkMask stored, int number) {
-  return std::popcount(static_cast<unsigned>(stored) & ((1u << number) - 1)) * kChunkBytes;
-}
-
 void Prefetch(const std::byte* frame) {
   for (int line = 0; line < 16; ++line) __builtin_prefetch(frame + line * 64);
 }
 
-// Copies the chunks of `which` from a full page into a packed frame.
-void Pack(const std::byte* page, ChunkMask which, ChunkMask stored, std::byte* frame) {
-  for (uint32_t rest = which; rest != 0; rest &= rest - 1) {
-    const int chunk = std::countr_zero(rest);
-    memcpy(frame + PackedOffset(stored, chunk), page + chunk * kChunkBytes, kChunkBytes);
-  }
-}
-
-// Copies the chunks of `which` from one packed frame to another.
-void Repack(const std::byte* from, ChunkMask from_stored, ChunkMask which, std::byte* to, ChunkMask to_stored) {
-  for (uint32_t rest = which; rest != 0; rest &= rest - 1) {
-    const int chunk = std::countr_zero(rest);
-    memcpy(to + PackedOffset(to_stored, chunk), from + PackedOffset(from_stored, chunk), kChunkBytes);
-  }
-}
-
 }  // namespace
-
-LandingFrames::LandingFrames(FrameArena* arena, size_t frames) {
-  MutexLock lock(&mu_);
-  stock_.reserve(frames);
-  while (stock_.size() < frames) {
-    const FrameLoc frame = arena->Allocate(kChunksPerPage, nullptr, nullptr);
-    if (frame == kNoFrame) break;
-    stock_.push_back(frame);
-  }
-  size_ = stock_.size();
-}
-
-bool LandingFrames::Take(size_t count, FrameLoc* frames) {
-  MutexLock lock(&mu_);
-  if (stock_.size() < count) return false;
-  std::copy(stock_.end() - count, stock_.end(), frames);
-  stock_.resize(stock_.size() - count);
-  return true;
-}
-
-void LandingFrames::Give(const FrameLoc* frames, size_t count) {
-  MutexLock lock(&mu_);
-  CHECK_LE(stock_.size() + count, size_);
-  stock_.insert(stock_.end(), frames, frames + count);
-}
 
 PageStore::~PageStore() {
   for (Shard& shard : shards_) {

@@ -32,23 +32,6 @@
 
 namespace nram {
 
-// A fixed stock of whole frames that payloads are received into. A frame that a write keeps is replaced at once by the
-// one it displaced or by a new one, so the stock never shrinks and overwriting works on a full server. Thread-safe.
-class LandingFrames {
- public:
-  // Takes `frames` from the arena; fewer if it has not that many (see size()).
-  LandingFrames(FrameArena* arena, size_t frames);
-  // False if not that many are left; try again when others have given theirs back.
-  bool Take(size_t count, FrameLoc* frames);
-  void Give(const FrameLoc* frames, size_t count);
-  size_t size() const { return size_; }
-
- private:
-  Mutex mu_;
-  std::vector<FrameLoc> stock_ ABSL_GUARDED_BY(mu_);
-  size_t size_ = 0;
-};
-
 struct StoreCounters {
   std::atomic<uint64_t> reads{0}, writes{0}, trims{0}, bytes_read{0}, bytes_written{0}, zero_chunks_elided{0};
   std::atomic<uint64_t> refused_full{0}, refused_stale{0}, regions_collected{0};

@@ -13,6 +13,7 @@
 #include "base/host_memory.h"
 #include "base/test_seed.h"
 #include "gtest/gtest.h"
+#include "memserver/landing_frames.h"
 #include "memserver/page_index.h"
 
 namespace nram {

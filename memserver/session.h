@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/sync.h"
+#include "memserver/landing_frames.h"
 #include "memserver/lease_table.h"
 #include "memserver/page_store.h"
 #include "proto/frame.h"

@@ -13,6 +13,7 @@
 #include "base/crc32c.h"
 #include "base/units.h"
 #include "client/pool/pool_spec.h"
+#include "memserver/landing_frames.h"
 #include "memserver/session.h"
 #include "proto/frame_reader.h"
 

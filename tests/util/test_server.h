@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "memserver/data_server.h"
 #include "memserver/frame_arena.h"
+#include "memserver/landing_frames.h"
 #include "memserver/lease_table.h"
 #include "memserver/page_store.h"
 #include "memserver/session.h"

@@ -1,0 +1,60 @@
+#ifndef NRAM_MEMSERVER_PACKED_CHUNKS_H_
+#define NRAM_MEMSERVER_PACKED_CHUNKS_H_
+
+// A frame has a page's stored chunks packed, in order, without those that are not stored. Pure functions on such bytes.
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "base/units.h"
+#include "proto/frame.h"
+
+namespace nram {
+
+inline bool IsZero(const std::byte* chunk) {
+  uint64_t words[kChunkBytes / sizeof(uint64_t)];
+  // Nearly every chunk shows its hand in the first word.
+  memcpy(words, chunk, sizeof(uint64_t));
+  if (words[0] != 0) return false;
+  memcpy(words, chunk, kChunkBytes);
+  uint64_t any = 0;
+  for (uint64_t word : words) any |= word;
+  return any == 0;
+}
+
+// Which of the chunks in `mask` hold anything. `page` is laid out in full.
+inline ChunkMask NonZero(const std::byte* page, ChunkMask mask) {
+  ChunkMask result = 0;
+  for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+    const int chunk = std::countr_zero(rest);
+    if (!IsZero(page + chunk * kChunkBytes)) result |= static_cast<ChunkMask>(1u << chunk);
+  }
+  return result;
+}
+
+// Chunks in a frame are packed; where chunk `number` of a page with `stored` chunks stands.
+inline size_t PackedOffset(ChunkMask stored, int number) {
+  return std::popcount(static_cast<unsigned>(stored) & ((1u << number) - 1)) * kChunkBytes;
+}
+
+// Copies the chunks of `which` from a full page into a packed frame.
+inline void Pack(const std::byte* page, ChunkMask which, ChunkMask stored, std::byte* frame) {
+  for (uint32_t rest = which; rest != 0; rest &= rest - 1) {
+    const int chunk = std::countr_zero(rest);
+    memcpy(frame + PackedOffset(stored, chunk), page + chunk * kChunkBytes, kChunkBytes);
+  }
+}
+
+// Copies the chunks of `which` from one packed frame to another.
+inline void Repack(const std::byte* from, ChunkMask from_stored, ChunkMask which, std::byte* to, ChunkMask to_stored) {
+  for (uint32_t rest = which; rest != 0; rest &= rest - 1) {
+    const int chunk = std::countr_zero(rest);
+    memcpy(to + PackedOffset(to_stored, chunk), from + PackedOffset(from_stored, chunk), kChunkBytes);
+  }
+}
+
+}  // namespace nram
+
+#endif  // NRAM_MEMSERVER_PACKED_CHUNKS_H_
