@@ -414,6 +414,9 @@ def main():
     parser.add_argument("--seconds", type=int, default=4, help="that a run goes on about")
     options = parser.parse_args()
     options.nram, options.pressure = os.path.abspath(options.nram), os.path.abspath(options.pressure)
+    # Whoever ends it early, also from the background, where a shell has Ctrl-C ignored, finds nothing left behind.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda got, _: sys.exit(128 + got))
     print(f"seed {options.seed}", flush=True)
     harness = Harness(options)
     try:
