@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/status.h"
 
 namespace nram {
@@ -24,7 +26,7 @@ absl::StatusOr<std::unique_ptr<FrameArena>> FrameArena::Create(uint64_t ceiling_
     return absl::ResourceExhaustedError(absl::StrCat("no address space for ", FormatByteSize(ceiling_bytes)));
   }
   static_assert(sizeof(Slab) == 32);
-  madvise(data->data(), data->size(), MADV_HUGEPAGE);  // an optimisation; kernels without it refuse
+  madvise(data->data(), data->size(), MADV_HUGEPAGE);  // until Populate knows better; kernels without it refuse
   madvise(data->data(), data->size(), MADV_DONTDUMP);
   return std::unique_ptr<FrameArena>(new FrameArena(ceiling_bytes, fixed_bytes, *std::move(data), *std::move(slabs)));
 }
@@ -49,18 +51,23 @@ uint64_t FrameArena::TakenLocked() const {
          slabs_.size() * extents_backed_ / std::max<uint64_t>(extent_free_slabs_.size(), 1);
 }
 
-bool FrameArena::FitsLocked(uint64_t extra_data_bytes, uint64_t extra_index_bytes) const {
+bool FrameArena::MakeRoomLocked(uint64_t extra_data_bytes, uint64_t extra_index_bytes) {
   const uint64_t index_share = promised_bytes_ / (kPromiseBytesPerPage / kIndexBytesPerPageMax);
   const uint64_t data_needed = promised_bytes_ - index_share + extra_data_bytes;
-  const uint64_t inside = slabs_free_ * kSlabBytes + whole_frames_free_ * kPageBytes;
-  uint64_t extents = 0;
-  if (data_needed > inside) extents = (data_needed - inside + kExtentBytes - 1) / kExtentBytes;
-  if (extents > unbacked_extents_.size()) return false;
-  return TakenLocked() + kSlackBytes + extents * kExtentBytes + index_share + extra_index_bytes <= ceiling_bytes_;
+  while (true) {
+    const uint64_t inside = slabs_free_ * kSlabBytes + whole_frames_free_ * kPageBytes;
+    uint64_t extents = 0;
+    if (data_needed > inside) extents = (data_needed - inside + kExtentBytes - 1) / kExtentBytes;
+    if (extents > unbacked_extents_.size()) return false;
+    const uint64_t taken = TakenLocked() + kSlackBytes + extents * kExtentBytes;
+    if (taken + index_share + extra_index_bytes <= ceiling_bytes_) return true;
+    if (extents_spare_ == 0 || data_needed + kExtentBytes > inside) return false;
+    ReleaseSpareLocked();
+  }
 }
 
 uint64_t FrameArena::FreeBytesLocked() const {
-  // The largest extra that FitsLocked accepts, found from the same terms.
+  // The largest extra that MakeRoomLocked accepts, found from the same terms.
   const uint64_t taken = TakenLocked() + kSlackBytes;
   const uint64_t room = ceiling_bytes_ > taken ? ceiling_bytes_ - taken : 0;
   const uint64_t extents = std::min<uint64_t>(room / kExtentBytes, unbacked_extents_.size());
@@ -98,6 +105,7 @@ bool FrameArena::MapExtentLocked(bool promised) {
   if (TakenLocked() + slack + kExtentBytes > ceiling_bytes_) return false;
   const uint32_t extent = unbacked_extents_.back();
   unbacked_extents_.pop_back();
+  mapped_ = extent;
   ++extents_backed_;
   ++extents_spare_;
   extent_free_slabs_[extent] = kSlabsPerExtent;
@@ -110,12 +118,28 @@ bool FrameArena::MapExtentLocked(bool promised) {
   return true;
 }
 
-void FrameArena::ReleaseExtentLocked(uint32_t extent) {
+void FrameArena::Populate(uint32_t extent, bool huge) {
+#ifdef MADV_POPULATE_WRITE
+  std::byte* const at = data_.data() + extent * kExtentBytes;
+  madvise(at, kExtentBytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+  const int64_t began_ns = MonotonicNs();
+  if (madvise(at, kExtentBytes, MADV_POPULATE_WRITE) != 0) return;  // before Linux 5.14: page by page, as it is used
+  const int64_t took_ns = MonotonicNs() - began_ns;
+  MutexLock lock(&mu_);
+  page_size_.Report(huge, took_ns);
+#endif
+}
+
+void FrameArena::ReleaseSpareLocked() {
+  const auto extents = static_cast<uint32_t>(extent_free_slabs_.size());
+  while (extent_free_slabs_[spare_cursor_] != kSlabsPerExtent) spare_cursor_ = (spare_cursor_ + 1) % extents;
+  const uint32_t extent = spare_cursor_;
   for (uint32_t i = 0; i < kSlabsPerExtent; ++i) RemoveLocked(&free_slabs_, extent * kSlabsPerExtent + i);
   slabs_free_ -= kSlabsPerExtent;
   extent_free_slabs_[extent] = 0;
   --extents_backed_;
   --extents_spare_;
+  spare_min_ = std::min(spare_min_, extents_spare_);
   unbacked_extents_.push_back(extent);
   madvise(data_.data() + extent * kExtentBytes, kExtentBytes, MADV_DONTNEED);
 }
@@ -128,7 +152,9 @@ uint32_t FrameArena::SlabForLocked(int chunks, bool promised) {
     const uint32_t index = free_slabs_;
     RemoveLocked(&free_slabs_, index);
     --slabs_free_;
-    if (extent_free_slabs_[index / kSlabsPerExtent]-- == kSlabsPerExtent) --extents_spare_;
+    if (extent_free_slabs_[index / kSlabsPerExtent]-- == kSlabsPerExtent) {
+      spare_min_ = std::min(spare_min_, --extents_spare_);
+    }
     Slab& taken = slab(index);
     const int frames = FramesPerSlab(chunks);
     taken.chunks = static_cast<uint8_t>(chunks);
@@ -146,14 +172,28 @@ uint32_t FrameArena::SlabForLocked(int chunks, bool promised) {
 }
 
 FrameLoc FrameArena::Allocate(int chunks, ArenaPromise* promise, uint64_t* paid_bytes) {
+  uint32_t mapped = kNone;
+  bool huge = false;
+  FrameLoc frame = kNoFrame;
+  {
+    MutexLock lock(&mu_);
+    mapped_ = kNone;
+    frame = AllocateLocked(chunks, promise, paid_bytes);
+    mapped = mapped_;
+    if (mapped != kNone) huge = page_size_.NextIsHuge();
+  }
+  if (mapped != kNone) Populate(mapped, huge);
+  return frame;
+}
+
+FrameLoc FrameArena::AllocateLocked(int chunks, ArenaPromise* promise, uint64_t* paid_bytes) {
   DCHECK(chunks >= 1 && chunks <= kClasses);
-  MutexLock lock(&mu_);
   const bool promised = promise != nullptr && promise->left_bytes_ >= kPageBytes;
   // Without a promise, only what no promise may need: a whole slab if one has to be opened.
   if (!promised) {
     const bool opens_slab = partial_[chunks] == kNone;
     const uint64_t data_needed = opens_slab ? kSlabBytes : chunks == kClasses ? kPageBytes : 0;
-    if (data_needed > 0 && !FitsLocked(data_needed, 0)) return kNoFrame;
+    if (data_needed > 0 && !MakeRoomLocked(data_needed, 0)) return kNoFrame;
   }
   const uint32_t index = SlabForLocked(chunks, promised);
   if (index == kNone) {
@@ -193,14 +233,28 @@ void FrameArena::Free(FrameLoc frame) {
   PushLocked(&free_slabs_, index);
   ++slabs_free_;
   const uint32_t extent = index / kSlabsPerExtent;
-  if (++extent_free_slabs_[extent] == kSlabsPerExtent && ++extents_spare_ > kSpareExtentsMax) {
-    ReleaseExtentLocked(extent);
+  if (++extent_free_slabs_[extent] == kSlabsPerExtent) ++extents_spare_;
+}
+
+void FrameArena::ReleaseIdle() {
+  uint32_t idle = 0;
+  {
+    MutexLock lock(&mu_);
+    idle = std::exchange(spare_min_, 0);  // what is given back now does not count
   }
+  // One at a time: the kernel takes its while, and others want the lock.
+  for (; idle > 0; --idle) {
+    MutexLock lock(&mu_);
+    if (extents_spare_ == 0) break;
+    ReleaseSpareLocked();
+  }
+  MutexLock lock(&mu_);
+  spare_min_ = extents_spare_;
 }
 
 bool FrameArena::ChargeIndex(uint64_t bytes, ArenaPromise* promise, uint64_t* paid_bytes) {
   MutexLock lock(&mu_);
-  if (!PayLocked(bytes, promise, paid_bytes) && !FitsLocked(0, bytes)) return false;
+  if (!PayLocked(bytes, promise, paid_bytes) && !MakeRoomLocked(0, bytes)) return false;
   index_bytes_ += bytes;
   return true;
 }
@@ -213,7 +267,7 @@ void FrameArena::ReleaseIndex(uint64_t bytes) {
 
 bool FrameArena::ChargeFixed(uint64_t bytes) {
   MutexLock lock(&mu_);
-  if (!FitsLocked(0, bytes)) return false;
+  if (!MakeRoomLocked(0, bytes)) return false;
   fixed_bytes_ += bytes;
   return true;
 }
@@ -227,7 +281,7 @@ void FrameArena::ReleaseFixed(uint64_t bytes) {
 bool FrameArena::Promise(uint64_t pages, ArenaPromise* promise) {
   MutexLock lock(&mu_);
   if (pages > ceiling_bytes_ / kPageBytes) return false;
-  if (!FitsLocked(pages * kPageBytes, pages * kIndexBytesPerPageMax)) return false;
+  if (!MakeRoomLocked(pages * kPageBytes, pages * kIndexBytesPerPageMax)) return false;
   promise->left_bytes_ += pages * kPromiseBytesPerPage;
   promised_bytes_ += pages * kPromiseBytesPerPage;
   return true;
@@ -235,7 +289,7 @@ bool FrameArena::Promise(uint64_t pages, ArenaPromise* promise) {
 
 bool FrameArena::PromiseFreed(uint64_t bytes, ArenaPromise* promise) {
   MutexLock lock(&mu_);
-  if (!FitsLocked(bytes, 0)) return false;
+  if (!MakeRoomLocked(bytes, 0)) return false;
   promise->left_bytes_ += bytes;
   promised_bytes_ += bytes;
   return true;
@@ -257,7 +311,9 @@ uint64_t FrameArena::left_bytes(const ArenaPromise& promise) const {
 void FrameArena::SetCeiling(uint64_t bytes) {
   MutexLock lock(&mu_);
   const uint64_t promised = (promised_bytes_ / kExtentBytes + 2) * kExtentBytes;
-  const uint64_t floor = TakenLocked() + kSlackBytes + (promised_bytes_ > 0 ? promised : 0);
+  const uint64_t extra = kSlackBytes + (promised_bytes_ > 0 ? promised : 0);
+  while (extents_spare_ > 0 && TakenLocked() + extra > bytes) ReleaseSpareLocked();
+  const uint64_t floor = TakenLocked() + extra;
   ceiling_bytes_ = std::min(std::max(bytes, floor), ceiling_max_bytes_);
 }
 

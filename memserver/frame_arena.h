@@ -3,9 +3,10 @@
 
 // Where page bytes live, and the one place that knows how much memory the server may still take.
 //
-// Memory comes in 2 MiB extents (transparent huge pages) of one address range, cut into 64 KiB slabs, each cut into
-// frames of one size: 1 to 8 chunks. A page takes a frame of as many chunks as it has, so a half-written page costs
-// half a page. An extent whose slabs are all free goes back to the host.
+// Memory comes in 2 MiB extents (transparent huge pages, where these are not slower) of one address range, cut into
+// 64 KiB slabs, each cut into frames of one size: 1 to 8 chunks. A page takes a frame of as many chunks as it has, so a
+// half-written page costs half a page. An extent whose slabs are all free is spare: it goes back to the host when it
+// has not been needed for a while (ReleaseIdle), or at once if its room is needed for something else.
 //
 // The ceiling covers extents, index, promises and the process itself. A promise is room that a client has reserved and
 // not used yet; the arena never gives promised room to anybody else, so an allocation that a promise pays for cannot
@@ -21,6 +22,7 @@
 #include "base/mapping.h"
 #include "base/sync.h"
 #include "base/units.h"
+#include "memserver/page_size_policy.h"
 
 namespace nram {
 
@@ -79,8 +81,12 @@ class FrameArena {
   void Unpromise(uint64_t pages, ArenaPromise* promise);
   uint64_t left_bytes(const ArenaPromise& promise) const;
 
-  // Moves the ceiling, for `--donate=auto`: never below what is in use, never above what Create was given.
+  // Moves the ceiling, for `--donate=auto`: never below what is in use, never above what Create was given. Spare
+  // extents that are then too much go back to the host.
   void SetCeiling(uint64_t bytes);
+  // Called now and then: extents that have been spare ever since the call before go back to the host. Memory that is
+  // freed and soon taken again, as by a program's temporary files, need not be cleared and mapped in again.
+  void ReleaseIdle();
 
   ArenaUsage usage() const;
 
@@ -94,8 +100,6 @@ class FrameArena {
   // one slab a class is taken before it is paid; and an index paid from a promise may cost it the end of an extent. One
   // extent for each.
   static constexpr uint64_t kSlackBytes = 2 * kExtentBytes;
-  // Free extents that are kept backed, so that a busy pool does not fault the same memory in again and again.
-  static constexpr uint32_t kSpareExtentsMax = 4;
   static constexpr uint32_t kNone = ~uint32_t{0};
 
   // 32 bytes for 64 KiB.
@@ -113,14 +117,19 @@ class FrameArena {
   static uint64_t FrameCost(int chunks) { return kSlabBytes / FramesPerSlab(chunks); }
   Slab& slab(uint32_t index) const { return reinterpret_cast<Slab*>(slabs_.data())[index]; }
 
-  // True if all promises and `extra_bytes` more would still fit.
-  bool FitsLocked(uint64_t extra_data_bytes, uint64_t extra_index_bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // True if all promises and so much more would still fit, after spare extents have gone back if that is needed.
+  bool MakeRoomLocked(uint64_t extra_data_bytes, uint64_t extra_index_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   uint64_t FreeBytesLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   uint64_t TakenLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool PayLocked(uint64_t bytes, ArenaPromise* promise, uint64_t* paid_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  FrameLoc AllocateLocked(int chunks, ArenaPromise* promise, uint64_t* paid_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   uint32_t SlabForLocked(int chunks, bool promised) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool MapExtentLocked(bool promised) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void ReleaseExtentLocked(uint32_t extent) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Has the host give it its memory, all at once; the caller has a frame in it. Not under the lock: it takes as long as
+  // clearing 2 MiB, or longer.
+  void Populate(uint32_t extent, bool huge) ABSL_LOCKS_EXCLUDED(mu_);
+  // Gives some spare extent back; there is one.
+  void ReleaseSpareLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void PushLocked(uint32_t* head, uint32_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RemoveLocked(uint32_t* head, uint32_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -138,6 +147,10 @@ class FrameArena {
   uint64_t slabs_free_ ABSL_GUARDED_BY(mu_) = 0;         // free slabs in backed extents
   uint64_t extents_backed_ ABSL_GUARDED_BY(mu_) = 0;
   uint32_t extents_spare_ ABSL_GUARDED_BY(mu_) = 0;  // backed, all slabs free
+  uint32_t spare_min_ ABSL_GUARDED_BY(mu_) = 0;      // the fewest since ReleaseIdle
+  uint32_t spare_cursor_ ABSL_GUARDED_BY(mu_) = 0;   // where the search for one goes on
+  uint32_t mapped_ ABSL_GUARDED_BY(mu_) = kNone;     // by the allocation that runs now
+  PageSizePolicy page_size_ ABSL_GUARDED_BY(mu_);
   uint32_t free_slabs_ ABSL_GUARDED_BY(mu_) = kNone;
   std::array<uint32_t, kClasses + 1> partial_ ABSL_GUARDED_BY(mu_);
   std::vector<uint32_t> unbacked_extents_ ABSL_GUARDED_BY(mu_);

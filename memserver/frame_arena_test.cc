@@ -51,9 +51,68 @@ TEST(FrameArenaTest, FreedMemoryGoesBackToTheHostAndIsFreeForAnySize) {
     for (FrameLoc frame; (frame = arena->Allocate(chunks, nullptr, nullptr)) != kNoFrame;) frames.push_back(frame);
     EXPECT_GT(frames.size() * chunks * kChunkBytes, free_before * 9 / 10) << chunks;
     for (const FrameLoc frame : frames) arena->Free(frame);
+    // Spare until it has not been needed for a whole period.
+    const uint64_t spare = arena->usage().extent_bytes;
+    EXPECT_GT(spare, free_before * 9 / 10);
+    arena->ReleaseIdle();
+    EXPECT_EQ(arena->usage().extent_bytes, spare);
+    arena->Free(arena->Allocate(8, nullptr, nullptr));
+    arena->ReleaseIdle();
+    EXPECT_EQ(arena->usage().extent_bytes, 2 * kMiB) << "one was used meanwhile";
+    arena->ReleaseIdle();
+    EXPECT_EQ(arena->usage().extent_bytes, 0);
     EXPECT_EQ(arena->usage().free_bytes, free_before);
-    EXPECT_LE(arena->usage().extent_bytes, 10 * kMiB);
   }
+}
+
+TEST(FrameArenaTest, SpareMemoryStandsInNobodysWay) {
+  auto arena = Make();
+  std::vector<FrameLoc> frames;
+  for (FrameLoc frame; (frame = arena->Allocate(8, nullptr, nullptr)) != kNoFrame;) frames.push_back(frame);
+  const uint64_t full = arena->usage().extent_bytes;
+  for (const FrameLoc frame : frames) arena->Free(frame);
+  // The index gets what frames had.
+  uint64_t charged = 0;
+  while (arena->ChargeIndex(kMiB, nullptr, nullptr)) charged += kMiB;
+  EXPECT_GT(charged, full * 8 / 10);
+  EXPECT_EQ(arena->usage().extent_bytes, 0);
+  arena->ReleaseIndex(charged);
+  // And so does the host, when the ceiling is to go down.
+  for (FrameLoc& frame : frames) ASSERT_NE(frame = arena->Allocate(8, nullptr, nullptr), kNoFrame);
+  arena->SetCeiling(16 * kMiB);
+  EXPECT_EQ(arena->usage().extent_bytes, full) << "it is in use";
+  for (const FrameLoc frame : frames) arena->Free(frame);
+  arena->SetCeiling(16 * kMiB);
+  EXPECT_LE(arena->usage().extent_bytes, 16 * kMiB);
+  EXPECT_EQ(arena->usage().ceiling_bytes, 16 * kMiB);
+}
+
+TEST(PageSizePolicyTest, HugePagesUnlessSmallOnesAreClearlyFaster) {
+  const auto shares = [](int64_t huge_ns, int64_t small_ns) {
+    PageSizePolicy policy;
+    int huge = 0;
+    for (int i = 0; i < 1000; ++i) {
+      const bool next = policy.NextIsHuge();
+      huge += next;
+      policy.Report(next, next ? huge_ns : small_ns);
+    }
+    return huge;
+  };
+  EXPECT_GT(shares(100, 300), 970);
+  EXPECT_GT(shares(300, 300), 970);
+  EXPECT_GT(shares(400, 300), 970);
+  EXPECT_LT(shares(600, 300), 30);
+  // It notices when that changes.
+  PageSizePolicy policy;
+  for (int i = 0; i < 100; ++i) policy.Report(policy.NextIsHuge(), 100);
+  ASSERT_TRUE(policy.prefers_huge());
+  for (int i = 0; i < 300; ++i) {
+    const bool next = policy.NextIsHuge();
+    policy.Report(next, next ? 1000 : 100);
+  }
+  EXPECT_FALSE(policy.prefers_huge());
+  for (int i = 0; i < 1000; ++i) policy.Report(policy.NextIsHuge(), 100);
+  EXPECT_TRUE(policy.prefers_huge());
 }
 
 TEST(FrameArenaTest, NothingTakesWhatIsPromised) {
@@ -116,6 +175,9 @@ TEST(FrameArenaTest, PromisesHoldUnderRandomLoad) {
           if (frame != kNoFrame) frames.push_back(frame);
           break;
         }
+        case 5:
+          if (random() % 64 == 0) arena->ReleaseIdle();
+          break;
         default:
           if (!frames.empty()) {
             std::swap(frames[random() % frames.size()], frames.back());

@@ -131,7 +131,9 @@ void MemServer::CollectorLoop() {
     if (stopping_) return;
     mu_.Unlock();
     CollectOnce();
-    if (options_.donate_auto && ++rounds % 10 == 0) {
+    ++rounds;
+    if (rounds % (kReleaseIdleMs / kCollectIntervalMs) == 0) arena_->ReleaseIdle();
+    if (options_.donate_auto && rounds % 10 == 0) {
       if (const auto ceiling = CeilingNow(); ceiling.ok()) arena_->SetCeiling(*ceiling);
     }
     mu_.Lock();

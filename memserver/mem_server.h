@@ -60,6 +60,8 @@ class MemServer {
 
  private:
   static constexpr int64_t kCollectIntervalMs = 100;
+  // Memory that is free for so long, or up to twice, goes back to the host.
+  static constexpr int64_t kReleaseIdleMs = 5'000;
 
   MemServer(const MemServerOptions& options, const Clock* clock);
   absl::Status Init();
