@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
 #include "base/status.h"
 
 namespace nram {
@@ -26,7 +25,7 @@ absl::StatusOr<std::unique_ptr<FrameArena>> FrameArena::Create(uint64_t ceiling_
     return absl::ResourceExhaustedError(absl::StrCat("no address space for ", FormatByteSize(ceiling_bytes)));
   }
   static_assert(sizeof(Slab) == 32);
-  madvise(data->data(), data->size(), MADV_HUGEPAGE);  // until Populate knows better; kernels without it refuse
+  madvise(data->data(), data->size(), MADV_HUGEPAGE);  // an optimisation; kernels without it refuse
   madvise(data->data(), data->size(), MADV_DONTDUMP);
   return std::unique_ptr<FrameArena>(new FrameArena(ceiling_bytes, fixed_bytes, *std::move(data), *std::move(slabs)));
 }
@@ -105,7 +104,6 @@ bool FrameArena::MapExtentLocked(bool promised) {
   if (TakenLocked() + slack + kExtentBytes > ceiling_bytes_) return false;
   const uint32_t extent = unbacked_extents_.back();
   unbacked_extents_.pop_back();
-  mapped_ = extent;
   ++extents_backed_;
   ++extents_spare_;
   extent_free_slabs_[extent] = kSlabsPerExtent;
@@ -116,18 +114,6 @@ bool FrameArena::MapExtentLocked(bool promised) {
     PushLocked(&free_slabs_, index);
   }
   return true;
-}
-
-void FrameArena::Populate(uint32_t extent, bool huge) {
-#ifdef MADV_POPULATE_WRITE
-  std::byte* const at = data_.data() + extent * kExtentBytes;
-  madvise(at, kExtentBytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
-  const int64_t began_ns = MonotonicNs();
-  if (madvise(at, kExtentBytes, MADV_POPULATE_WRITE) != 0) return;  // before Linux 5.14: page by page, as it is used
-  const int64_t took_ns = MonotonicNs() - began_ns;
-  MutexLock lock(&mu_);
-  page_size_.Report(huge, took_ns);
-#endif
 }
 
 void FrameArena::ReleaseSpareLocked() {
@@ -172,22 +158,8 @@ uint32_t FrameArena::SlabForLocked(int chunks, bool promised) {
 }
 
 FrameLoc FrameArena::Allocate(int chunks, ArenaPromise* promise, uint64_t* paid_bytes) {
-  uint32_t mapped = kNone;
-  bool huge = false;
-  FrameLoc frame = kNoFrame;
-  {
-    MutexLock lock(&mu_);
-    mapped_ = kNone;
-    frame = AllocateLocked(chunks, promise, paid_bytes);
-    mapped = mapped_;
-    if (mapped != kNone) huge = page_size_.NextIsHuge();
-  }
-  if (mapped != kNone) Populate(mapped, huge);
-  return frame;
-}
-
-FrameLoc FrameArena::AllocateLocked(int chunks, ArenaPromise* promise, uint64_t* paid_bytes) {
   DCHECK(chunks >= 1 && chunks <= kClasses);
+  MutexLock lock(&mu_);
   const bool promised = promise != nullptr && promise->left_bytes_ >= kPageBytes;
   // Without a promise, only what no promise may need: a whole slab if one has to be opened.
   if (!promised) {

@@ -3,7 +3,7 @@
 
 // Where page bytes live, and the one place that knows how much memory the server may still take.
 //
-// Memory comes in 2 MiB extents (transparent huge pages, where these are not slower) of one address range, cut into
+// Memory comes in 2 MiB extents (transparent huge pages) of one address range, cut into
 // 64 KiB slabs, each cut into frames of one size: 1 to 8 chunks. A page takes a frame of as many chunks as it has, so a
 // half-written page costs half a page. An extent whose slabs are all free is spare: it goes back to the host when it
 // has not been needed for a while (ReleaseIdle), or at once if its room is needed for something else.
@@ -22,7 +22,6 @@
 #include "base/mapping.h"
 #include "base/sync.h"
 #include "base/units.h"
-#include "memserver/page_size_policy.h"
 
 namespace nram {
 
@@ -122,12 +121,8 @@ class FrameArena {
   uint64_t FreeBytesLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   uint64_t TakenLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool PayLocked(uint64_t bytes, ArenaPromise* promise, uint64_t* paid_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  FrameLoc AllocateLocked(int chunks, ArenaPromise* promise, uint64_t* paid_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   uint32_t SlabForLocked(int chunks, bool promised) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool MapExtentLocked(bool promised) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Has the host give it its memory, all at once; the caller has a frame in it. Not under the lock: it takes as long as
-  // clearing 2 MiB, or longer.
-  void Populate(uint32_t extent, bool huge) ABSL_LOCKS_EXCLUDED(mu_);
   // Gives some spare extent back; there is one.
   void ReleaseSpareLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void PushLocked(uint32_t* head, uint32_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -149,8 +144,6 @@ class FrameArena {
   uint32_t extents_spare_ ABSL_GUARDED_BY(mu_) = 0;  // backed, all slabs free
   uint32_t spare_min_ ABSL_GUARDED_BY(mu_) = 0;      // the fewest since ReleaseIdle
   uint32_t spare_cursor_ ABSL_GUARDED_BY(mu_) = 0;   // where the search for one goes on
-  uint32_t mapped_ ABSL_GUARDED_BY(mu_) = kNone;     // by the allocation that runs now
-  PageSizePolicy page_size_ ABSL_GUARDED_BY(mu_);
   uint32_t free_slabs_ ABSL_GUARDED_BY(mu_) = kNone;
   std::array<uint32_t, kClasses + 1> partial_ ABSL_GUARDED_BY(mu_);
   std::vector<uint32_t> unbacked_extents_ ABSL_GUARDED_BY(mu_);

@@ -87,34 +87,6 @@ TEST(FrameArenaTest, SpareMemoryStandsInNobodysWay) {
   EXPECT_EQ(arena->usage().ceiling_bytes, 16 * kMiB);
 }
 
-TEST(PageSizePolicyTest, HugePagesUnlessSmallOnesAreClearlyFaster) {
-  const auto shares = [](int64_t huge_ns, int64_t small_ns) {
-    PageSizePolicy policy;
-    int huge = 0;
-    for (int i = 0; i < 1000; ++i) {
-      const bool next = policy.NextIsHuge();
-      huge += next;
-      policy.Report(next, next ? huge_ns : small_ns);
-    }
-    return huge;
-  };
-  EXPECT_GT(shares(100, 300), 970);
-  EXPECT_GT(shares(300, 300), 970);
-  EXPECT_GT(shares(400, 300), 970);
-  EXPECT_LT(shares(600, 300), 30);
-  // It notices when that changes.
-  PageSizePolicy policy;
-  for (int i = 0; i < 100; ++i) policy.Report(policy.NextIsHuge(), 100);
-  ASSERT_TRUE(policy.prefers_huge());
-  for (int i = 0; i < 300; ++i) {
-    const bool next = policy.NextIsHuge();
-    policy.Report(next, next ? 1000 : 100);
-  }
-  EXPECT_FALSE(policy.prefers_huge());
-  for (int i = 0; i < 1000; ++i) policy.Report(policy.NextIsHuge(), 100);
-  EXPECT_TRUE(policy.prefers_huge());
-}
-
 TEST(FrameArenaTest, NothingTakesWhatIsPromised) {
   auto arena = Make();
   ArenaPromise promise;
