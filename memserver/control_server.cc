@@ -16,11 +16,11 @@
 #include "memserver/listen.h"
 #include "memserver/mem_server.h"
 #include "proto/control.grpc.pb.h"
+#include "proto/frame.h"
 
 namespace nram {
 namespace {
 
-constexpr uint32_t kVersion = 1;
 constexpr size_t kRegionsPerReply = 1000;
 constexpr size_t kSpansPerReply = 100'000;
 constexpr size_t kNameBytesMax = 255;
@@ -39,12 +39,12 @@ class Service final : public v1::Control::Service {
   }
 
   grpc::Status Hello(grpc::ServerContext*, const v1::HelloRequest* request, v1::HelloReply* reply) override {
-    if (request->version_min() > kVersion || request->version_max() < kVersion) {
+    if (request->version_min() > kControlVersion || request->version_max() < kControlVersion) {
       return {grpc::StatusCode::FAILED_PRECONDITION,
-              absl::StrCat("this server speaks control version ", kVersion, ", the client ", request->version_min(),
-                           " to ", request->version_max())};
+              absl::StrCat("this server speaks control version ", kControlVersion, ", the client ",
+                           request->version_min(), " to ", request->version_max())};
     }
-    reply->set_version(kVersion);
+    reply->set_version(kControlVersion);
     reply->set_incarnation(server_->incarnation());
     reply->set_data_port(server_->data_port());
     reply->set_data_socket(server_->data_socket());

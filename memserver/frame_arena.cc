@@ -1,6 +1,7 @@
 #include "memserver/frame_arena.h"
 
 #include <glog/logging.h>
+#include <poll.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -40,9 +41,10 @@ FrameArena::FrameArena(uint64_t ceiling_bytes, uint64_t fixed_bytes, Mapping dat
   const auto extents = static_cast<uint32_t>(data_.size() / kExtentBytes);
   extent_free_slabs_.assign(extents, 0);
   unbacked_extents_.reserve(extents);
+  spare_extents_.reserve(extents);
   for (uint32_t extent = extents; extent > 0; --extent) unbacked_extents_.push_back(extent - 1);
   // The slab table is touched as extents are; 1/2048 of them.
-  index_bytes_ = (extents * 5) + 4096;
+  index_bytes_ = (extents * 9) + 4096;
 }
 
 uint64_t FrameArena::TakenLocked() const {
@@ -50,19 +52,28 @@ uint64_t FrameArena::TakenLocked() const {
          slabs_.size() * extents_backed_ / std::max<uint64_t>(extent_free_slabs_.size(), 1);
 }
 
-bool FrameArena::MakeRoomLocked(uint64_t extra_data_bytes, uint64_t extra_index_bytes) {
+uint64_t FrameArena::DemandLocked(uint64_t extra_data_bytes, uint64_t extra_index_bytes) const {
   const uint64_t index_share = promised_bytes_ / (kPromiseBytesPerPage / kIndexBytesPerPageMax);
   const uint64_t data_needed = promised_bytes_ - index_share + extra_data_bytes;
-  while (true) {
-    const uint64_t inside = slabs_free_ * kSlabBytes + whole_frames_free_ * kPageBytes;
-    uint64_t extents = 0;
-    if (data_needed > inside) extents = (data_needed - inside + kExtentBytes - 1) / kExtentBytes;
-    if (extents > unbacked_extents_.size()) return false;
-    const uint64_t taken = TakenLocked() + kSlackBytes + extents * kExtentBytes;
-    if (taken + index_share + extra_index_bytes <= ceiling_bytes_) return true;
-    if (extents_spare_ == 0 || data_needed + kExtentBytes > inside) return false;
+  const uint64_t inside = slabs_free_ * kSlabBytes + whole_frames_free_ * kPageBytes;
+  uint64_t extents = 0;
+  if (data_needed > inside) extents = (data_needed - inside + kExtentBytes - 1) / kExtentBytes;
+  if (extents > unbacked_extents_.size()) return ~uint64_t{0};
+  return TakenLocked() + kSlackBytes + extents * kExtentBytes + index_share + extra_index_bytes;
+}
+
+bool FrameArena::CanSpareLocked(uint64_t extra_data_bytes) const {
+  const uint64_t index_share = promised_bytes_ / (kPromiseBytesPerPage / kIndexBytesPerPageMax);
+  const uint64_t inside = slabs_free_ * kSlabBytes + whole_frames_free_ * kPageBytes;
+  return !spare_extents_.empty() && promised_bytes_ - index_share + extra_data_bytes + kExtentBytes <= inside;
+}
+
+bool FrameArena::MakeRoomLocked(uint64_t extra_data_bytes, uint64_t extra_index_bytes) {
+  while (DemandLocked(extra_data_bytes, extra_index_bytes) > ceiling_bytes_) {
+    if (!CanSpareLocked(extra_data_bytes)) return false;
     ReleaseSpareLocked();
   }
+  return true;
 }
 
 uint64_t FrameArena::FreeBytesLocked() const {
@@ -105,27 +116,27 @@ bool FrameArena::MapExtentLocked(bool promised) {
   const uint32_t extent = unbacked_extents_.back();
   unbacked_extents_.pop_back();
   ++extents_backed_;
-  ++extents_spare_;
-  extent_free_slabs_[extent] = kSlabsPerExtent;
   slabs_free_ += kSlabsPerExtent;
-  for (uint32_t i = kSlabsPerExtent; i > 0; --i) {
-    const uint32_t index = extent * kSlabsPerExtent + i - 1;
-    slab(index).chunks = 0;
-    PushLocked(&free_slabs_, index);
-  }
+  extent_free_slabs_[extent] = kSlabsPerExtent;
+  for (uint32_t i = 0; i < kSlabsPerExtent; ++i) slab(extent * kSlabsPerExtent + i).chunks = 0;
+  spare_extents_.push_back(extent);
   return true;
 }
 
+void FrameArena::OpenSpareLocked() {
+  const uint32_t extent = spare_extents_.back();
+  spare_extents_.pop_back();
+  spare_min_ = std::min(spare_min_, spare_extents_.size());
+  for (uint32_t i = kSlabsPerExtent; i > 0; --i) PushLocked(&free_slabs_, extent * kSlabsPerExtent + i - 1);
+}
+
 void FrameArena::ReleaseSpareLocked() {
-  const auto extents = static_cast<uint32_t>(extent_free_slabs_.size());
-  while (extent_free_slabs_[spare_cursor_] != kSlabsPerExtent) spare_cursor_ = (spare_cursor_ + 1) % extents;
-  const uint32_t extent = spare_cursor_;
-  for (uint32_t i = 0; i < kSlabsPerExtent; ++i) RemoveLocked(&free_slabs_, extent * kSlabsPerExtent + i);
+  const uint32_t extent = spare_extents_.back();
+  spare_extents_.pop_back();
+  spare_min_ = std::min(spare_min_, spare_extents_.size());
   slabs_free_ -= kSlabsPerExtent;
   extent_free_slabs_[extent] = 0;
   --extents_backed_;
-  --extents_spare_;
-  spare_min_ = std::min(spare_min_, extents_spare_);
   unbacked_extents_.push_back(extent);
   madvise(data_.data() + extent * kExtentBytes, kExtentBytes, MADV_DONTNEED);
 }
@@ -133,14 +144,12 @@ void FrameArena::ReleaseSpareLocked() {
 // A slab of the class, or failing that of a larger one, that has a free frame; kNone if there is none.
 uint32_t FrameArena::SlabForLocked(int chunks, bool promised) {
   if (partial_[chunks] != kNone) return partial_[chunks];
-  if (free_slabs_ == kNone) MapExtentLocked(promised);
+  if (free_slabs_ == kNone && (!spare_extents_.empty() || MapExtentLocked(promised))) OpenSpareLocked();
   if (free_slabs_ != kNone) {
     const uint32_t index = free_slabs_;
     RemoveLocked(&free_slabs_, index);
     --slabs_free_;
-    if (extent_free_slabs_[index / kSlabsPerExtent]-- == kSlabsPerExtent) {
-      spare_min_ = std::min(spare_min_, --extents_spare_);
-    }
+    --extent_free_slabs_[index / kSlabsPerExtent];
     Slab& taken = slab(index);
     const int frames = FramesPerSlab(chunks);
     taken.chunks = static_cast<uint8_t>(chunks);
@@ -205,29 +214,39 @@ void FrameArena::Free(FrameLoc frame) {
   PushLocked(&free_slabs_, index);
   ++slabs_free_;
   const uint32_t extent = index / kSlabsPerExtent;
-  if (++extent_free_slabs_[extent] == kSlabsPerExtent) ++extents_spare_;
+  if (++extent_free_slabs_[extent] < kSlabsPerExtent) return;
+  for (uint32_t i = 0; i < kSlabsPerExtent; ++i) RemoveLocked(&free_slabs_, extent * kSlabsPerExtent + i);
+  spare_extents_.push_back(extent);
 }
 
 void FrameArena::ReleaseIdle() {
-  uint32_t idle = 0;
+  size_t idle = 0;
   {
     MutexLock lock(&mu_);
-    idle = std::exchange(spare_min_, 0);  // what is given back now does not count
+    idle = spare_min_;
   }
-  // One at a time: the kernel takes its while, and others want the lock.
-  for (; idle > 0; --idle) {
-    MutexLock lock(&mu_);
-    if (extents_spare_ == 0) break;
-    ReleaseSpareLocked();
+  while (idle > 0) {
+    {
+      MutexLock lock(&mu_);
+      for (int i = 0; i < kReleaseStep && idle > 0; ++i, --idle) {
+        if (spare_extents_.empty()) break;
+        ReleaseSpareLocked();
+      }
+      if (spare_extents_.empty()) break;
+    }
+    poll(nullptr, 0, 1);
   }
   MutexLock lock(&mu_);
-  spare_min_ = extents_spare_;
+  spare_min_ = spare_extents_.size();
 }
 
 bool FrameArena::ChargeIndex(uint64_t bytes, ArenaPromise* promise, uint64_t* paid_bytes) {
   MutexLock lock(&mu_);
-  if (!PayLocked(bytes, promise, paid_bytes) && !MakeRoomLocked(0, bytes)) return false;
+  const bool paid = PayLocked(bytes, promise, paid_bytes);
+  if (!paid && !MakeRoomLocked(0, bytes)) return false;
   index_bytes_ += bytes;
+  // A promise expects less index than small regions have: spare memory makes up for it.
+  if (paid) (void)MakeRoomLocked(0, 0);
   return true;
 }
 
@@ -281,12 +300,17 @@ uint64_t FrameArena::left_bytes(const ArenaPromise& promise) const {
 }
 
 void FrameArena::SetCeiling(uint64_t bytes) {
-  MutexLock lock(&mu_);
-  const uint64_t promised = (promised_bytes_ / kExtentBytes + 2) * kExtentBytes;
-  const uint64_t extra = kSlackBytes + (promised_bytes_ > 0 ? promised : 0);
-  while (extents_spare_ > 0 && TakenLocked() + extra > bytes) ReleaseSpareLocked();
-  const uint64_t floor = TakenLocked() + extra;
-  ceiling_bytes_ = std::min(std::max(bytes, floor), ceiling_max_bytes_);
+  while (true) {
+    {
+      MutexLock lock(&mu_);
+      for (int i = 0; i < kReleaseStep && DemandLocked(0, 0) > bytes && CanSpareLocked(0); ++i) ReleaseSpareLocked();
+      const uint64_t promised = (promised_bytes_ / kExtentBytes + 2) * kExtentBytes;
+      const uint64_t floor = TakenLocked() + kSlackBytes + (promised_bytes_ > 0 ? promised : 0);
+      ceiling_bytes_ = std::min(std::max(bytes, floor), ceiling_max_bytes_);
+      if (DemandLocked(0, 0) <= bytes || !CanSpareLocked(0)) return;
+    }
+    poll(nullptr, 0, 1);
+  }
 }
 
 ArenaUsage FrameArena::usage() const {

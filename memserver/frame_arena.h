@@ -100,6 +100,8 @@ class FrameArena {
   // extent for each.
   static constexpr uint64_t kSlackBytes = 2 * kExtentBytes;
   static constexpr uint32_t kNone = ~uint32_t{0};
+  // How many go back to the host before others have a turn with the lock.
+  static constexpr int kReleaseStep = 8;
 
   // 32 bytes for 64 KiB.
   struct Slab {
@@ -116,6 +118,10 @@ class FrameArena {
   static uint64_t FrameCost(int chunks) { return kSlabBytes / FramesPerSlab(chunks); }
   Slab& slab(uint32_t index) const { return reinterpret_cast<Slab*>(slabs_.data())[index]; }
 
+  // What would be taken if all promises were used and so much more; the most there is if it cannot be had at all.
+  uint64_t DemandLocked(uint64_t extra_data_bytes, uint64_t extra_index_bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Whether all data would still find its place with a spare extent less.
+  bool CanSpareLocked(uint64_t extra_data_bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // True if all promises and so much more would still fit, after spare extents have gone back if that is needed.
   bool MakeRoomLocked(uint64_t extra_data_bytes, uint64_t extra_index_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   uint64_t FreeBytesLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -123,7 +129,8 @@ class FrameArena {
   bool PayLocked(uint64_t bytes, ArenaPromise* promise, uint64_t* paid_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   uint32_t SlabForLocked(int chunks, bool promised) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool MapExtentLocked(bool promised) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Gives some spare extent back; there is one.
+  // Puts a spare extent's slabs, or gives its memory back; there is one.
+  void OpenSpareLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ReleaseSpareLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void PushLocked(uint32_t* head, uint32_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RemoveLocked(uint32_t* head, uint32_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -139,11 +146,12 @@ class FrameArena {
   uint64_t frame_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t promised_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t whole_frames_free_ ABSL_GUARDED_BY(mu_) = 0;  // free frames of 8 chunks
-  uint64_t slabs_free_ ABSL_GUARDED_BY(mu_) = 0;         // free slabs in backed extents
+  uint64_t slabs_free_ ABSL_GUARDED_BY(mu_) = 0;         // free slabs in backed extents, spare ones too
   uint64_t extents_backed_ ABSL_GUARDED_BY(mu_) = 0;
-  uint32_t extents_spare_ ABSL_GUARDED_BY(mu_) = 0;  // backed, all slabs free
-  uint32_t spare_min_ ABSL_GUARDED_BY(mu_) = 0;      // the fewest since ReleaseIdle
-  uint32_t spare_cursor_ ABSL_GUARDED_BY(mu_) = 0;   // where the search for one goes on
+  // Backed, all slabs free, and none of these in free_slabs_: new data goes into extents that are in use already, so
+  // that a little of it does not keep many of these from the host.
+  std::vector<uint32_t> spare_extents_ ABSL_GUARDED_BY(mu_);
+  size_t spare_min_ ABSL_GUARDED_BY(mu_) = 0;  // the fewest since ReleaseIdle
   uint32_t free_slabs_ ABSL_GUARDED_BY(mu_) = kNone;
   std::array<uint32_t, kClasses + 1> partial_ ABSL_GUARDED_BY(mu_);
   std::vector<uint32_t> unbacked_extents_ ABSL_GUARDED_BY(mu_);

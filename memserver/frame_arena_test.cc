@@ -1,8 +1,10 @@
 #include "memserver/frame_arena.h"
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "base/test_seed.h"
@@ -63,6 +65,18 @@ TEST(FrameArenaTest, FreedMemoryGoesBackToTheHostAndIsFreeForAnySize) {
     EXPECT_EQ(arena->usage().extent_bytes, 0);
     EXPECT_EQ(arena->usage().free_bytes, free_before);
   }
+}
+
+TEST(FrameArenaTest, ALittleNewDataDoesNotPinWhatWasFreed) {
+  auto arena = Make(256 * kMiB);
+  std::vector<FrameLoc> frames;
+  for (FrameLoc frame; (frame = arena->Allocate(8, nullptr, nullptr)) != kNoFrame;) frames.push_back(frame);
+  std::shuffle(frames.begin(), frames.end(), std::mt19937_64(TestSeed()));
+  for (const FrameLoc frame : frames) arena->Free(frame);
+  for (uint64_t i = 0; i < 2 * kMiB / kPageBytes + 1; ++i) ASSERT_NE(arena->Allocate(8, nullptr, nullptr), kNoFrame);
+  arena->ReleaseIdle();
+  arena->ReleaseIdle();
+  EXPECT_EQ(arena->usage().extent_bytes, 4 * kMiB);
 }
 
 TEST(FrameArenaTest, SpareMemoryStandsInNobodysWay) {
@@ -127,6 +141,7 @@ TEST(FrameArenaTest, PromisesHoldUnderRandomLoad) {
   for (int round = 0; round < 20; ++round) {
     auto arena = Make(24 * kMiB);
     std::vector<FrameLoc> frames;
+    uint64_t index = 0;
     ArenaPromise promises[3];
     for (int i = 0; i < 20'000; ++i) {
       ArenaPromise* promise = &promises[random() % 3];
@@ -148,7 +163,21 @@ TEST(FrameArenaTest, PromisesHoldUnderRandomLoad) {
           break;
         }
         case 5:
-          if (random() % 64 == 0) arena->ReleaseIdle();
+          switch (random() % 64) {
+            case 0:
+              arena->ReleaseIdle();
+              break;
+            case 1:
+              arena->SetCeiling((16 + random() % 16) * kMiB);
+              break;
+            default:
+              if (const uint64_t bytes = random() % kIndexBytesPerPageMax;
+                  arena->ChargeIndex(bytes, random() % 2 == 0 ? promise : nullptr, nullptr)) {
+                index += bytes;
+              } else {
+                arena->ReleaseIndex(std::exchange(index, 0));
+              }
+          }
           break;
         default:
           if (!frames.empty()) {

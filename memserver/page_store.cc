@@ -110,6 +110,12 @@ Reason PageStore::Write(Lease* lease, ArenaPromise* promise, RegionId id, uint32
     const ChunkMask written = masks.empty() ? MaskOfPage(range, first_page + i) : masks[i];
     const ChunkMask nonzero = NonZero(arena_->Data(landed[i]), written);
     writes[i] = {written, nonzero, page_crcs[i]};
+    if (nonzero != written) {
+      writes[i].crc = 0;
+      ForEachRun(nonzero, [&](size_t offset, size_t bytes) {
+        writes[i].crc = Crc32c(writes[i].crc, arena_->Data(landed[i]) + offset, bytes);
+      });
+    }
     chunks += std::popcount(written);
     zeros += std::popcount(static_cast<unsigned>(written & ~nonzero));
   }
@@ -163,6 +169,7 @@ uint32_t PageStore::CrcOf(const PageEntry& entry, ChunkMask wanted) const {
 
 Reason PageStore::WritePage(Region* region, ArenaPromise* promise, uint64_t page, const PageWrite& write,
                             FrameLoc* landed, uint64_t* paid_bytes) {
+  if (write.written == 0) return Reason::kOk;
   std::byte* const fresh = arena_->Data(*landed);
   const ChunkMask nonzero = write.nonzero;
   const PageEntry old = region->index.Find(page);
@@ -171,8 +178,7 @@ Reason PageStore::WritePage(Region* region, ArenaPromise* promise, uint64_t page
   const int chunks_change = std::popcount(stored) - std::popcount(old.mask);
   const bool damaged = kept != 0 && IsDamaged(old);
   const auto set = [&](FrameLoc frame) {
-    // As the sender had it, unless there is more or less to store than he sent.
-    const uint32_t crc = kept == 0 && nonzero == write.written ? write.crc : StoredCrc(frame, stored);
+    const uint32_t crc = kept == 0 ? write.crc : StoredCrc(frame, stored);
     region->index.Set(page, {frame, stored, damaged ? ~crc : crc});
   };
   if (stored == 0) {

@@ -147,7 +147,7 @@ class PageStore {
   struct PageWrite {
     ChunkMask written;
     ChunkMask nonzero;
-    uint32_t crc;  // of those written
+    uint32_t crc;  // of the latter
   };
   Reason WritePage(Region* region, ArenaPromise* promise, uint64_t page, const PageWrite& write, FrameLoc* landed,
                    uint64_t* paid_bytes);

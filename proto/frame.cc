@@ -1,6 +1,7 @@
 #include "proto/frame.h"
 
 #include <array>
+#include <bit>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
@@ -135,6 +136,20 @@ uint32_t PayloadCrc(absl::Span<const ChunkMask> masks, absl::Span<const uint32_t
   std::array<std::byte, 4 * kPagesPerFrame> encoded;
   for (size_t i = 0; i < page_crcs.size(); ++i) Put32(&encoded[4 * i], page_crcs[i]);
   return Crc32c(Crc32c(0, masks.data(), masks.size()), encoded.data(), 4 * page_crcs.size());
+}
+
+uint32_t PayloadCrcOf(const FrameHeader& header, const std::byte* payload) {
+  if (header.payload_bytes == 0) return 0;
+  std::array<uint32_t, kPagesPerFrame> page_crcs;
+  const uint64_t pages = header.range.pages();
+  const auto* const masks = reinterpret_cast<const ChunkMask*>(payload);
+  const std::byte* at = payload + header.mask_bytes();
+  for (uint64_t i = 0; i < pages; ++i) {
+    const ChunkMask mask = header.sparse() ? masks[i] : MaskOfPage(header.range, header.range.first_page() + i);
+    page_crcs[i] = Crc32c(0, at, std::popcount(mask) * kChunkBytes);
+    at += std::popcount(mask) * kChunkBytes;
+  }
+  return PayloadCrc({masks, header.mask_bytes()}, {page_crcs.data(), pages});
 }
 
 bool MatchesChecksum(const std::byte* in, uint32_t payload_crc) {

@@ -17,6 +17,7 @@ namespace nram {
 inline constexpr size_t kFrameHeaderBytes = 64;
 inline constexpr uint32_t kFrameMagic = 0x314d524e;  // "NRM1" in memory order
 inline constexpr uint8_t kFrameVersion = 2;
+inline constexpr uint32_t kControlVersion = 2;  // both ends speak the same of both, and find out in control's hello
 // A frame touches at most this many pages, so that each end holds 256 KiB of it at most and other frames get their
 // turn.
 inline constexpr uint64_t kPagesPerFrame = 64;
@@ -93,6 +94,8 @@ constexpr CreditWindow UnpackWindow(uint64_t aux) {
 // one for each page of the range: of those of its chunks that are in the payload, 0 if none is. Whoever keeps it with
 // the page can send the page without looking at it, and whoever receives it notices what has changed since.
 uint32_t PayloadCrc(absl::Span<const ChunkMask> masks, absl::Span<const uint32_t> page_crcs);
+// The same of a whole payload, masks and chunks, as header.payload_bytes says.
+uint32_t PayloadCrcOf(const FrameHeader& header, const std::byte* payload);
 
 // Writes `header` in wire order to `out` (kFrameHeaderBytes). `payload_crc` is PayloadCrc, or 0 without a payload: the
 // checksum covers the payload first and then the header, so that a sender can checksum the payload before it knows the

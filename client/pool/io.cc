@@ -279,7 +279,8 @@ absl::Status Io::Judge(IoPart* part) {
   link->Suspect();
   const absl::Status status = CallStatus(call, link->name());
   if (status.code() != absl::StatusCode::kDataLoss) return status;
-  if (++part->garbled < kGarbledMax) return absl::UnavailableError(status.message());
+  // The reply to a write carries nothing that a donor's memory could have spoiled.
+  if (call.request.op != Op::kRead || ++part->garbled < kGarbledMax) return absl::UnavailableError(status.message());
   return absl::DataLossError(
       absl::StrCat(status.message(), ", ", kGarbledMax, " times (is that machine's memory sound?)"));
 }

@@ -1,5 +1,7 @@
 #include "client/transport/call.h"
 
+#include <glog/logging.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -20,6 +22,7 @@ uint32_t RequestPayloadBytes(const Call& call) {
 }
 
 void ChecksumPages(const Call& call, PageCrcs* page_crcs) {
+  CHECK_LE(call.request.range.pages(), kPagesPerFrame);
   std::fill_n(page_crcs->begin(), call.request.range.pages(), 0);
   ForEachSentRun(call, [page_crcs](uint64_t page, const std::byte* data, size_t bytes) {
     (*page_crcs)[page] = Crc32c((*page_crcs)[page], data, bytes);

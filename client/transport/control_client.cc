@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "proto/control.grpc.pb.h"
+#include "proto/frame.h"
 
 namespace nram {
 namespace {
@@ -59,8 +60,8 @@ class GrpcControlClient final : public ControlClient {
 
   absl::StatusOr<ServerHello> Hello(int64_t deadline_ns) override {
     v1::HelloRequest request;
-    request.set_version_min(1);
-    request.set_version_max(1);
+    request.set_version_min(kControlVersion);
+    request.set_version_max(kControlVersion);
     v1::HelloReply reply;
     NRAM_RETURN_IF_ERROR(Run(&v1::Control::Stub::Hello, request, &reply, deadline_ns));
     return ServerHello{reply.incarnation(),     static_cast<int>(reply.data_port()),

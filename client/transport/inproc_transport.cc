@@ -89,6 +89,7 @@ absl::StatusCode InprocTransport::ExecuteLocked(Call* call) {
   FrameHeader header;
   if (!DecodeHeader(reply.data, &header).ok()) return absl::StatusCode::kDataLoss;
   const auto* payload = reply.data + kFrameHeaderBytes;
+  if (!MatchesChecksum(reply.data, PayloadCrcOf(header, payload))) return absl::StatusCode::kDataLoss;
   landing_.clear();
   if (header.op != Op::kHello &&
       !LandReply(*call, header, {reinterpret_cast<const ChunkMask*>(payload), header.mask_bytes()}, &landing_).ok()) {

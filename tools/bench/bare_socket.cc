@@ -97,7 +97,7 @@ void AnswerFromStore(int fd) {
     memcpy(&head, bytes, sizeof head);
     size_t wanted = head.request_bytes - kHeadBytes;
     size_t owed = head.reply_bytes - kHeadBytes;
-    if (at + std::max(wanted, owed) > kStoreBytes) at = 0;
+    if (at + wanted + owed > kStoreBytes) at = 0;
     // The payload to its place, and the next request's head with it.
     for (have = 0; wanted > 0;) {
       iovec to[] = {{store + at, wanted}, {bytes, sizeof bytes}};
