@@ -14,6 +14,7 @@
 #include "client/pool/pool.h"
 #include "gtest/gtest.h"
 #include "memserver/mem_server.h"
+#include "tests/util/freeze.h"
 
 namespace nram {
 namespace {
@@ -46,7 +47,7 @@ class ServerProcess {
     kill(pid_, SIGKILL);
     waitpid(pid_, nullptr, 0);
   }
-  void Freeze() { kill(pid_, SIGSTOP); }
+  void Freeze() { FreezeProcess(pid_); }
   void Thaw() { kill(pid_, SIGCONT); }
   int port() const { return port_; }
 

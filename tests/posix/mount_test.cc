@@ -18,6 +18,7 @@
 #include "base/units.h"
 #include "client/pool/pool_spec.h"
 #include "client/transport/control_client.h"
+#include "tests/util/freeze.h"
 #include "tests/util/test_mount.h"
 
 namespace nram {
@@ -195,7 +196,7 @@ TEST(MountTest, CtrlCEndsAReadThatIsStuck) {
   ASSERT_EQ(WriteFile(mount.path() + "/f", kMiB, 'a'), 0);
   DropCaches();
   // Not with O_DIRECT: the kernel waits for those requests without listening to signals, until the timeout.
-  kill(pool.servers()[0].pid, SIGSTOP);
+  FreezeProcess(pool.servers()[0].pid);
   const pid_t child = fork();
   if (child == 0) {
     signal(SIGINT, SIG_DFL);
@@ -207,6 +208,7 @@ TEST(MountTest, CtrlCEndsAReadThatIsStuck) {
   for (int asleep = 0; asleep < 20; usleep(5'000)) {
     const auto stat = ReadFile(absl::StrCat("/proc/", child, "/stat"));
     const char state = stat.ok() ? stat->substr(stat->rfind(')') + 2)[0] : '?';
+    ASSERT_NE(state, 'Z') << "the read ended";
     asleep = state == 'D' || state == 'S' ? asleep + 1 : 0;
   }
   kill(child, SIGINT);

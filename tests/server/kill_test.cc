@@ -10,6 +10,7 @@
 #include "client/pool/pool.h"
 #include "client/pool/pool_spec.h"
 #include "gtest/gtest.h"
+#include "tests/util/freeze.h"
 #include "tools/nram/local_pool.h"
 
 namespace nram {
@@ -78,7 +79,7 @@ TEST_F(KillTest, AKilledServerTakesItsSpansAndNothingElse) {
 }
 
 TEST_F(KillTest, AFrozenServerIsAnErrorInTimeAndRecovers) {
-  kill(servers_[2].pid, SIGSTOP);
+  FreezeProcess(servers_[2].pid);
   const int good = ReadAll(300);
   EXPECT_GT(good, 0);
   EXPECT_LT(good, 12);
