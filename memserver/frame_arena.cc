@@ -219,25 +219,20 @@ void FrameArena::Free(FrameLoc frame) {
   spare_extents_.push_back(extent);
 }
 
-void FrameArena::ReleaseIdle() {
-  size_t idle = 0;
-  {
-    MutexLock lock(&mu_);
-    idle = spare_min_;
-  }
-  while (idle > 0) {
+void FrameArena::ReleaseIdle(bool period_ends) {
+  for (int step = 0; step < kReleaseStepsMax; ++step) {
     {
       MutexLock lock(&mu_);
-      for (int i = 0; i < kReleaseStep && idle > 0; ++i, --idle) {
-        if (spare_extents_.empty()) break;
-        ReleaseSpareLocked();
+      if (period_ends && step == 0) {
+        idle_ = spare_min_;
+        spare_min_ = spare_extents_.size();
       }
-      if (spare_extents_.empty()) break;
+      idle_ = std::min(idle_, spare_extents_.size());
+      for (int i = 0; i < kReleaseStep && idle_ > 0; ++i, --idle_) ReleaseSpareLocked();
+      if (idle_ == 0) return;
     }
     poll(nullptr, 0, 1);
   }
-  MutexLock lock(&mu_);
-  spare_min_ = spare_extents_.size();
 }
 
 bool FrameArena::ChargeIndex(uint64_t bytes, ArenaPromise* promise, uint64_t* paid_bytes) {
@@ -300,7 +295,7 @@ uint64_t FrameArena::left_bytes(const ArenaPromise& promise) const {
 }
 
 void FrameArena::SetCeiling(uint64_t bytes) {
-  while (true) {
+  for (int step = 0; step < kReleaseStepsMax; ++step) {
     {
       MutexLock lock(&mu_);
       for (int i = 0; i < kReleaseStep && DemandLocked(0, 0) > bytes && CanSpareLocked(0); ++i) ReleaseSpareLocked();

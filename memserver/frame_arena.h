@@ -3,10 +3,10 @@
 
 // Where page bytes live, and the one place that knows how much memory the server may still take.
 //
-// Memory comes in 2 MiB extents (transparent huge pages) of one address range, cut into
-// 64 KiB slabs, each cut into frames of one size: 1 to 8 chunks. A page takes a frame of as many chunks as it has, so a
-// half-written page costs half a page. An extent whose slabs are all free is spare: it goes back to the host when it
-// has not been needed for a while (ReleaseIdle), or at once if its room is needed for something else.
+// Memory comes in 2 MiB extents (transparent huge pages) of one address range, cut into 64 KiB slabs, each cut into
+// frames of one size: 1 to 8 chunks. A page takes a frame of as many chunks as it has, so a half-written page costs
+// half a page. An extent whose slabs are all free is spare: it goes back to the host when it has not been needed for a
+// while (ReleaseIdle), or at once if its room is needed for something else.
 //
 // The ceiling covers extents, index, promises and the process itself. A promise is room that a client has reserved and
 // not used yet; the arena never gives promised room to anybody else, so an allocation that a promise pays for cannot
@@ -81,11 +81,12 @@ class FrameArena {
   uint64_t left_bytes(const ArenaPromise& promise) const;
 
   // Moves the ceiling, for `--donate=auto`: never below what is in use, never above what Create was given. Spare
-  // extents that are then too much go back to the host.
+  // extents that are then too much go back to the host, 1 GiB a call at most: it is to be called again and again.
   void SetCeiling(uint64_t bytes);
-  // Called now and then: extents that have been spare ever since the call before go back to the host. Memory that is
-  // freed and soon taken again, as by a program's temporary files, need not be cleared and mapped in again.
-  void ReleaseIdle();
+  // Called often, and with `period_ends` now and then: extents that were spare for a whole period go back to the host,
+  // 1 GiB a call at most, so that its caller has time for other things. Memory that is freed and soon taken again, as
+  // by a program's temporary files, need not be cleared and mapped in again.
+  void ReleaseIdle(bool period_ends);
 
   ArenaUsage usage() const;
 
@@ -100,8 +101,9 @@ class FrameArena {
   // extent for each.
   static constexpr uint64_t kSlackBytes = 2 * kExtentBytes;
   static constexpr uint32_t kNone = ~uint32_t{0};
-  // How many go back to the host before others have a turn with the lock.
+  // How many extents go back to the host before others have a turn with the lock, and how many turns a call takes.
   static constexpr int kReleaseStep = 8;
+  static constexpr int kReleaseStepsMax = 64;
 
   // 32 bytes for 64 KiB.
   struct Slab {
@@ -129,7 +131,7 @@ class FrameArena {
   bool PayLocked(uint64_t bytes, ArenaPromise* promise, uint64_t* paid_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   uint32_t SlabForLocked(int chunks, bool promised) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool MapExtentLocked(bool promised) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Puts a spare extent's slabs, or gives its memory back; there is one.
+  // Makes a spare extent's slabs free to take, or gives its memory back to the host; there is one.
   void OpenSpareLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ReleaseSpareLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void PushLocked(uint32_t* head, uint32_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -151,7 +153,8 @@ class FrameArena {
   // Backed, all slabs free, and none of these in free_slabs_: new data goes into extents that are in use already, so
   // that a little of it does not keep many of these from the host.
   std::vector<uint32_t> spare_extents_ ABSL_GUARDED_BY(mu_);
-  size_t spare_min_ ABSL_GUARDED_BY(mu_) = 0;  // the fewest since ReleaseIdle
+  size_t spare_min_ ABSL_GUARDED_BY(mu_) = 0;  // the fewest in this period
+  size_t idle_ ABSL_GUARDED_BY(mu_) = 0;       // to go back: of those that were spare in all of the last period
   uint32_t free_slabs_ ABSL_GUARDED_BY(mu_) = kNone;
   std::array<uint32_t, kClasses + 1> partial_ ABSL_GUARDED_BY(mu_);
   std::vector<uint32_t> unbacked_extents_ ABSL_GUARDED_BY(mu_);

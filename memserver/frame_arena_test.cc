@@ -56,12 +56,12 @@ TEST(FrameArenaTest, FreedMemoryGoesBackToTheHostAndIsFreeForAnySize) {
     // Spare until it has not been needed for a whole period.
     const uint64_t spare = arena->usage().extent_bytes;
     EXPECT_GT(spare, free_before * 9 / 10);
-    arena->ReleaseIdle();
+    arena->ReleaseIdle(true);
     EXPECT_EQ(arena->usage().extent_bytes, spare);
     arena->Free(arena->Allocate(8, nullptr, nullptr));
-    arena->ReleaseIdle();
+    arena->ReleaseIdle(true);
     EXPECT_EQ(arena->usage().extent_bytes, 2 * kMiB) << "one was used meanwhile";
-    arena->ReleaseIdle();
+    arena->ReleaseIdle(true);
     EXPECT_EQ(arena->usage().extent_bytes, 0);
     EXPECT_EQ(arena->usage().free_bytes, free_before);
   }
@@ -74,9 +74,25 @@ TEST(FrameArenaTest, ALittleNewDataDoesNotPinWhatWasFreed) {
   std::shuffle(frames.begin(), frames.end(), std::mt19937_64(TestSeed()));
   for (const FrameLoc frame : frames) arena->Free(frame);
   for (uint64_t i = 0; i < 2 * kMiB / kPageBytes + 1; ++i) ASSERT_NE(arena->Allocate(8, nullptr, nullptr), kNoFrame);
-  arena->ReleaseIdle();
-  arena->ReleaseIdle();
+  arena->ReleaseIdle(true);
+  arena->ReleaseIdle(true);
   EXPECT_EQ(arena->usage().extent_bytes, 4 * kMiB);
+}
+
+TEST(FrameArenaTest, MuchGoesBackInManyCalls) {
+  constexpr uint64_t kCallBytes = kGiB;
+  auto arena = Make(kCallBytes + 200 * kMiB);
+  std::vector<FrameLoc> frames;
+  for (FrameLoc frame; (frame = arena->Allocate(8, nullptr, nullptr)) != kNoFrame;) frames.push_back(frame);
+  const uint64_t all = arena->usage().extent_bytes;
+  ASSERT_GT(all, kCallBytes);
+  for (const FrameLoc frame : frames) arena->Free(frame);
+  arena->ReleaseIdle(true);
+  EXPECT_EQ(arena->usage().extent_bytes, all);
+  arena->ReleaseIdle(true);
+  EXPECT_EQ(arena->usage().extent_bytes, all - kCallBytes);
+  arena->ReleaseIdle(false);
+  EXPECT_EQ(arena->usage().extent_bytes, 0);
 }
 
 TEST(FrameArenaTest, SpareMemoryStandsInNobodysWay) {
@@ -165,7 +181,7 @@ TEST(FrameArenaTest, PromisesHoldUnderRandomLoad) {
         case 5:
           switch (random() % 64) {
             case 0:
-              arena->ReleaseIdle();
+              arena->ReleaseIdle(true);
               break;
             case 1:
               arena->SetCeiling((16 + random() % 16) * kMiB);

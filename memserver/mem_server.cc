@@ -132,7 +132,7 @@ void MemServer::CollectorLoop() {
     mu_.Unlock();
     CollectOnce();
     ++rounds;
-    if (rounds % (kReleaseIdleMs / kCollectIntervalMs) == 0) arena_->ReleaseIdle();
+    arena_->ReleaseIdle(/*period_ends=*/rounds % (kReleaseIdleMs / kCollectIntervalMs) == 0);
     if (options_.donate_auto && rounds % 10 == 0) {
       if (const auto ceiling = CeilingNow(); ceiling.ok()) arena_->SetCeiling(*ceiling);
     }
