@@ -3,7 +3,7 @@
 set -euo pipefail
 
 nram=$(readlink -f "$1")
-directory=$(mktemp -d /tmp/nram-cli-XXXXXX)
+directory=$(mktemp -d -p /tmp --suffix=-nram-cli)
 export NRAM_STATE_DIR=$directory/state
 unset NRAM_POOL
 cleanup() {

@@ -6,7 +6,7 @@ set -euo pipefail
 nram=$(readlink -f "$1")
 memserver=$(readlink -f "$2")
 scripts=$(readlink -f "$(dirname "$3")")
-directory=$(mktemp -d /tmp/nram-slurm-XXXXXX)
+directory=$(mktemp -d -p /tmp --suffix=-nram-slurm)
 mkdir "$directory/bin"
 export SLURM_JOB_ID=4$((RANDOM % 1000)) SLURM_JOB_NODELIST='node[1-1]' SLURMD_NODENAME=node1
 export NRAM_RUN_DIR=$directory/run NRAM_SLURM_CONF=$directory/slurm.conf

@@ -2,7 +2,7 @@
 # The systemd units as systemd sees them, and the manifest as far as it can be read here.
 set -euo pipefail
 deploy=$(dirname "$(readlink -f "$1")")
-directory=$(mktemp -d /tmp/nram-units-XXXXXX)
+directory=$(mktemp -d -p /tmp --suffix=-nram-units)
 trap 'rm -rf "$directory"' EXIT
 
 if ! command -v systemd-analyze > /dev/null; then

@@ -7,7 +7,7 @@ nram=$(readlink -f "$1")
 NRAM_LIBRARY=$(readlink -f "$2")
 package=$(cd "$3" && pwd)
 python=${NRAM_PYTHON:-/usr/bin/python3}
-directory=$(mktemp -d /tmp/nram-python-XXXXXX)
+directory=$(mktemp -d -p /tmp --suffix=-nram-python)
 export NRAM_LIBRARY NRAM_STATE_DIR=$directory/state PYTHONPATH=$package PYTHONDONTWRITEBYTECODE=1
 unset NRAM_POOL NRAM_BUDGET
 cleanup() {

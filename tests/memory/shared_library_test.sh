@@ -5,7 +5,7 @@ set -euo pipefail
 
 nram=$(readlink -f "$1")
 library=$(readlink -f "$2")
-directory=$(mktemp -d /tmp/nram-shared-XXXXXX)
+directory=$(mktemp -d -p /tmp --suffix=-nram-shared)
 export NRAM_STATE_DIR=$directory/state LD_LIBRARY_PATH=$directory
 unset NRAM_POOL NRAM_BUDGET
 cleanup() {

@@ -5,7 +5,7 @@ set -euo pipefail
 
 nram=$(readlink -f "$1")
 shift
-directory=$(mktemp -d /tmp/nram-user-XXXXXX)
+directory=$(mktemp -d -p /tmp --suffix=-nram-user)
 chmod 755 "$directory"
 export NRAM_STATE_DIR=$directory/state
 unset NRAM_POOL NRAM_BUDGET
