@@ -176,10 +176,10 @@ Reason PageStore::WritePage(Region* region, ArenaPromise* promise, uint64_t page
   const auto kept = static_cast<ChunkMask>(old.mask & ~write.written);
   const auto stored = static_cast<ChunkMask>(kept | nonzero);
   const int chunks_change = std::popcount(stored) - std::popcount(old.mask);
-  const bool damaged = kept != 0 && IsDamaged(old);
+  // A checksum of what is there now would hide what has changed.
+  if (kept != 0 && IsDamaged(old)) return Reason::kDamaged;
   const auto set = [&](FrameLoc frame) {
-    const uint32_t crc = kept == 0 ? write.crc : StoredCrc(frame, stored);
-    region->index.Set(page, {frame, stored, damaged ? ~crc : crc});
+    region->index.Set(page, {frame, stored, kept == 0 ? write.crc : StoredCrc(frame, stored)});
   };
   if (stored == 0) {
     if (old.mask != 0) {

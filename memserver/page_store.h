@@ -8,7 +8,7 @@
 // the region's shard, so that a chunk is seen whole or not at all. Reads copy out under the same lock.
 //
 // A page's checksum is kept as its sender made it and sent with it: memory that has changed since fails at the reader.
-// It stays so when chunks beside the damage are written or trimmed; only writing the whole page mends it.
+// Only writing the whole page mends it: parts are refused, and a trim of a part leaves it so.
 
 #include <sys/uio.h>
 

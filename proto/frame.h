@@ -16,8 +16,8 @@ namespace nram {
 
 inline constexpr size_t kFrameHeaderBytes = 64;
 inline constexpr uint32_t kFrameMagic = 0x314d524e;  // "NRM1" in memory order
-inline constexpr uint8_t kFrameVersion = 2;
-inline constexpr uint32_t kControlVersion = 2;  // both ends speak the same of both, and find out in control's hello
+inline constexpr uint8_t kFrameVersion = 3;
+inline constexpr uint32_t kControlVersion = 3;  // both ends speak the same of both, and find out in control's hello
 // A frame touches at most this many pages, so that each end holds 256 KiB of it at most and other frames get their
 // turn.
 inline constexpr uint64_t kPagesPerFrame = 64;
@@ -45,8 +45,9 @@ enum class Reason : uint8_t {
   kLeaseEnded = 6,
   kFenced = 7,    // a newer connection of the same lease and class took this one's place
   kDraining = 8,  // the donor takes no new pages
+  kDamaged = 9,   // the server's memory of a page has changed since it was written; a write of all of it mends it
 };
-inline constexpr uint8_t kReasonMax = 8;
+inline constexpr uint8_t kReasonMax = 9;
 
 enum FrameFlag : uint8_t {
   kFlagReply = 1,

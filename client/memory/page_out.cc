@@ -205,6 +205,16 @@ void PageOut::EndLane(Lane* lane) {
   const absl::Status status = lane->io.Wait();  // is done
   Segment* const segment = lane->segment.get();
   if (lane->after == After::kDrop) leaving_ -= lane->count;
+  const size_t masks = lane->count * segment->page_bytes / kPageBytes;
+  const auto part = [](ChunkMask mask) { return mask != kAllChunks; };
+  if (absl::IsDataLoss(status) && std::any_of(lane->masks.begin(), lane->masks.begin() + masks, part)) {
+    // The server's memory of a page has changed: it refuses parts of that page, but all of it is here.
+    std::fill_n(lane->masks.begin(), masks, kAllChunks);
+    --busy_;
+    lane->done = false;
+    Send(lane);
+    return;
+  }
   if (status.ok()) {
     EndWritten(segment, lane->first, lane->count, lane->was.data(), lane->after, /*sent=*/true);
   } else {

@@ -96,6 +96,8 @@ absl::Status CallStatus(const Call& call, absl::string_view who) {
       return absl::UnavailableError(text("the connection was replaced by a newer one"));
     case Reason::kDraining:
       return absl::ResourceExhaustedError(text("the donor takes no new pages"));
+    case Reason::kDamaged:
+      return absl::DataLossError(text("its memory of a page has changed; only writing that page whole mends it"));
   }
   return absl::InternalError(text("unknown reason"));
 }

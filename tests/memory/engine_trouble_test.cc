@@ -35,6 +35,46 @@ void OnTimer(int) {
   if (words[at] != at) ++signals_wrong;
 }
 
+// Flips a bit in what a server holds of the page that has this first word.
+bool Damage(TestPool* servers, uint64_t first_word) {
+  bool done = false;
+  for (size_t i = 0; i < servers->size(); ++i) {
+    PageStore& store = servers->server(static_cast<int>(i)).store();
+    for (const RegionDescription& region : store.List(0, 100, false, false)) {
+      for (uint64_t page = 0; page < 4096 && !done; ++page) {
+        store.ReadInPlace(region.id, 0, {page * kChunksPerPage, kChunksPerPage}, [&](const PageStore::Stored& stored) {
+          if (stored.chunks.empty() || *static_cast<uint64_t*>(stored.chunks[0].iov_base) != first_word) return;
+          static_cast<std::byte*>(stored.chunks[0].iov_base)[100] ^= std::byte{1};
+          done = true;
+        });
+      }
+    }
+  }
+  return done;
+}
+
+// A donor whose memory flips a bit has lost a page, unless it is still here: then it is sent whole, though only a word
+// of it has changed.
+TEST_P(EngineTest, PagesThatServersHaveDamagedAreSentWholeWhileTheyAreHere) {
+  auto memory = Open();
+  constexpr uint64_t kPages = 64;
+  uint64_t* const words = Words(memory.get(), kPages * kPageBytes);
+  for (uint64_t i = 0; i < kPages * kWordsPerPage; ++i) words[i] = i + 1;
+  ASSERT_TRUE(memory->SetReadAhead(words, ReadAhead::kNever).ok());  // pages that seem to be streams' go whole
+  ASSERT_TRUE(memory->Evict(words, kPages * kPageBytes).ok());
+  for (const uint64_t page : {9, 30}) ASSERT_EQ(words[page * kWordsPerPage + 200], page * kWordsPerPage + 201);
+  for (const uint64_t page : {9, 30}) words[page * kWordsPerPage + 200] = 0;
+  ASSERT_TRUE(Damage(&servers_, 9 * kWordsPerPage + 1));
+  const uint64_t written = memory->counters().written_bytes;
+  const absl::Status flushed = memory->Evict(words, kPages * kPageBytes);
+  EXPECT_TRUE(flushed.ok()) << flushed;
+  EXPECT_EQ(memory->counters().written_bytes - written, 2 * kChunkBytes + kPageBytes) << "the damaged one twice";
+  for (uint64_t i = 0; i < kPages * kWordsPerPage; ++i) {
+    const bool changed = i == 9 * kWordsPerPage + 200 || i == 30 * kWordsPerPage + 200;
+    ASSERT_EQ(words[i], changed ? 0 : i + 1) << i;
+  }
+}
+
 // A thread that waits for a page takes its signals, and handlers may fault too.
 TEST_P(EngineTest, SignalsComeWhileAPageIsWaitedFor) {
   auto memory = Open();

@@ -2,13 +2,18 @@
 """What swap on the pool costs beside swap on this machine's own memory by the same way, on zram and on its disk.
 
 usage: tests/swap/bench.py --nram=PROGRAM --pressure=PROGRAM [--rounds=N] [--only=LABEL] [--mib=1536] [--limit-mib=512]
+                           [--warm-mib=0] [--server-spin=WHEN]
 
 Programs touch --mib under a memory cgroup of --limit-mib: written, read at random for eight seconds, verified in
 order; by one process, then by four. Rounds alternate between the devices; medians. Root.
+
+--warm-mib: so much memory is touched, and freed, before each device's turn: a virtual machine's host takes free memory
+back, and the first touch of it afterwards is slow for whoever comes first. --server-spin: as `nram up --spin`.
 """
 
 import argparse
 import json
+import mmap
 import os
 import statistics
 import subprocess
@@ -71,6 +76,15 @@ class DiskSwap:
         os.unlink(self.path)
 
 
+def warm(mib):
+    if mib == 0:
+        return
+    memory = mmap.mmap(-1, mib * MIB)
+    for at in range(0, mib * MIB, mmap.PAGESIZE):
+        memory[at] = 1
+    memory.close()
+
+
 def measure(options, cgroup, processes):
     programs = [
         subprocess.Popen(
@@ -102,10 +116,12 @@ def main():
     parser.add_argument("--only", default="")
     parser.add_argument("--mib", type=int, default=1536)
     parser.add_argument("--limit-mib", type=int, default=512)
+    parser.add_argument("--warm-mib", type=int, default=0)
+    parser.add_argument("--server-spin", default="auto")
     options = parser.parse_args()
     directory = tempfile.mkdtemp(prefix="nram-swap-test-", dir="/tmp")
     os.environ["NRAM_STATE_DIR"] = f"{directory}/state"
-    run(options.nram, "up", "--servers=2", f"--donate={options.mib + 256}M")
+    run(options.nram, "up", "--servers=2", f"--donate={options.mib + 256}M", f"--spin={options.server_spin}")
     cgroup = Cgroup(options.limit_mib)
     devices = {
         "pool": NramSwap(options, "pool"),
@@ -119,6 +135,7 @@ def main():
             for label, device in devices.items():
                 if options.only not in label:
                     continue
+                warm(options.warm_mib)
                 device.on()
                 try:
                     for processes in (1, 4):
