@@ -12,6 +12,11 @@
 #include "base/clock.h"
 
 namespace nram {
+namespace {
+
+thread_local const Poller* driven_here = nullptr;
+
+}  // namespace
 
 Poller::Poller(SpinOptions spin)
     : spin_(spin), epoll_(epoll_create1(EPOLL_CLOEXEC)), stop_event_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
@@ -59,6 +64,7 @@ void Poller::Watch(int fd) {
 }
 
 void Poller::Unwatch() {
+  StopDriving();
   const int fd = watched_fd_.load();
   CHECK_NE(fd, -1);
   PCHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr) == 0);
@@ -66,10 +72,28 @@ void Poller::Unwatch() {
 }
 
 bool Poller::Drive(int timeout_ms) {
+  driven_here = this;
+  Flush();
   bool stopped = false;
   bool watched = false;
   Poll(timeout_ms, /*spins=*/true, &stopped, &watched);
   return watched;
+}
+
+bool Poller::Defer(Client* client) {
+  if (driven_here != this || watched_fd_ == -1) return false;
+  for (size_t i = 0; i < deferred_count_; ++i) {
+    if (deferred_[i] == client) return true;
+  }
+  if (deferred_count_ == deferred_.size()) return false;
+  deferred_[deferred_count_++] = client;
+  return true;
+}
+
+void Poller::StopDriving() {
+  if (driven_here != this) return;
+  Flush();
+  driven_here = nullptr;
 }
 
 template <typename Callback>
@@ -83,6 +107,13 @@ void Poller::Call(Client* client, const Callback& callback) {
   MutexLock lock(&mu_);
   running_.erase(std::find(running_.begin(), running_.end(), client));
   idle_.SignalAll();
+}
+
+void Poller::Flush() {
+  while (deferred_count_ > 0) {
+    Client* const client = deferred_[--deferred_count_];
+    Call(client, [client] { client->OnFlush(); });
+  }
 }
 
 int Poller::SpinAndWait(epoll_event* events, int timeout_ms) {

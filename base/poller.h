@@ -3,6 +3,7 @@
 
 #include <sys/epoll.h>
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <thread>
@@ -27,6 +28,8 @@ class Poller {
     virtual void OnReady() = 0;
     // Now and then, so that deadlines pass.
     virtual void OnTick(int64_t now_ns) = 0;
+    // What Defer was for.
+    virtual void OnFlush() {}
   };
 
   explicit Poller(SpinOptions spin = {.limit_us = 0});
@@ -48,6 +51,12 @@ class Poller {
   // Drives until something was ready or `timeout_ms` are over, or a signal came. True if the watched descriptor is
   // readable, or broken.
   bool Drive(int timeout_ms);
+  // For what a thread has to send between one Drive and the next, so that it goes out in groups: if true,
+  // client->OnFlush() is called before this thread waits, or ceases to drive. False if the calling thread does not
+  // drive. Takes no lock.
+  bool Defer(Client* client);
+  // The calling thread drives no more; another one may.
+  void StopDriving();
   // The poller's own thread does the work again. Nobody may be in Drive.
   void Unwatch();
 
@@ -58,12 +67,17 @@ class Poller {
   void Run();
   // epoll_wait, after polling for as long as seems worth it.
   int SpinAndWait(epoll_event* events, int timeout_ms);
+  void Flush();
   // One wait and the callbacks of what was ready. Sets *stopped or *watched if so.
   void Poll(int timeout_ms, bool spins, bool* stopped, bool* watched);
   template <typename Callback>
   void Call(Client* client, const Callback& callback);
 
-  SpinPolicy spin_;  // of whoever drives
+  // The next three are for whoever drives.
+  SpinPolicy spin_;
+  std::array<Client*, kEventsMax> deferred_{};
+  size_t deferred_count_ = 0;
+
   UniqueFd epoll_;
   UniqueFd stop_event_;
   std::atomic<int> watched_fd_{-1};

@@ -20,6 +20,7 @@ namespace nram {
 namespace {
 
 constexpr int kDriveMs = 1'000;
+constexpr int kRequestsAtATime = 16;
 
 }  // namespace
 
@@ -82,11 +83,12 @@ bool FuseWorkers::Lead(Thread* self) {
     if (!poller_->Drive(kDriveMs)) continue;
     size_t bytes = 0;
     Got got = Got::kNothing;
-    while ((got = Read(self, &bytes)) == Got::kRequest) {
+    // What these ask of servers goes out together, and their answers get their turn.
+    for (int i = 0; i < kRequestsAtATime && (got = Read(self, &bytes)) == Got::kRequest; ++i) {
       Handle(self, bytes);
       if (!self->leads) return true;
     }
-    if (got == Got::kNothing) continue;
+    if (got != Got::kEnd) continue;
     // The others need not try.
     stopping_ = true;
     const uint64_t one = 1;
@@ -137,6 +139,7 @@ void FuseWorkers::AwaitLead(Thread* self) {
 
 void FuseWorkers::PassLead(Thread* self) {
   if (!self->leads) return;
+  poller_->StopDriving();
   self->leads = false;
   Thread* next = nullptr;
   {

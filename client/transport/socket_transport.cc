@@ -154,9 +154,11 @@ void SocketTransport::Start(Call* call) {
       queue_.Push(call);
       ++queued_;
       CountLocked(*call, 1);
-      // With many under way, those that somebody is going to Wait for go out in groups: when he does, or when there are
-      // enough.
-      const bool hold = call->wait_expected && requests_out_ >= kHoldFrom && queued_ < kBatchCallsMax;
+      // Calls go out in groups where that delays nobody: with many under way, those that somebody is going to Wait for
+      // when he does; and those that a driving thread starts before it waits.
+      const bool hold =
+          queued_ < kBatchCallsMax &&
+          (call->wait_expected ? requests_out_ >= kHoldFrom : call->done != nullptr && poller_->Defer(this));
       if (!hold) SendLocked();
       ArmIfNeededLocked();
     }
@@ -468,6 +470,15 @@ void SocketTransport::OnReady() {
   ReleaseReceivingLocked();
 }
 
+void SocketTransport::OnFlush() {
+  {
+    MutexLock lock(&mu_);
+    SendLocked();
+    ArmIfNeededLocked();
+  }
+  if (!connected()) FailIfIdleAndBroken();
+}
+
 bool SocketTransport::HasExpiredLocked(int64_t now_ns) const {
   for (const Call* call : slots_) {
     if (call != nullptr && call->done != nullptr && call->deadline_ns <= now_ns) return true;
@@ -483,6 +494,7 @@ void SocketTransport::OnTick(int64_t now_ns) {
   {
     MutexLock lock(&mu_);
     if (connected() && unwaited_ + lazy_ > 0 && HasExpiredLocked(now_ns)) BreakLocked();
+    if (connected() && queue_.head != nullptr) SendLocked();  // a driving thread that is busy, or gone
     look = connected() && lazy_ > 0 && !receiving_;
   }
   if (look) {

@@ -87,6 +87,7 @@ class SocketTransport : public Transport, private FrameReader::Handler, private 
   // Poller::Client.
   void OnReady() override;
   void OnTick(int64_t now_ns) override;
+  void OnFlush() override;
 
   absl::StatusOr<CreditWindow> SayHello(int fd, int64_t deadline_ns);
 

@@ -98,6 +98,52 @@ TEST_F(PollerTest, WhoDrivesHasTheRepliesAndItsOwnDescriptor) {
   poller_.Unwatch();
 }
 
+class FlushCounter : public Poller::Client {
+ public:
+  void OnReady() override {}
+  void OnTick(int64_t) override {}
+  void OnFlush() override { ++flushes; }
+  int flushes = 0;
+};
+
+TEST_F(PollerTest, WhatADrivingThreadDefersIsDoneBeforeItSleepsOrCeasesToDrive) {
+  FlushCounter client;
+  poller_.Add(&client);
+  EXPECT_FALSE(poller_.Defer(&client)) << "nobody drives";
+  poller_.Watch(own_.get());
+  EXPECT_FALSE(poller_.Defer(&client)) << "this thread does not drive yet";
+  poller_.Drive(0);
+  EXPECT_EQ(client.flushes, 0) << "nothing was deferred";
+  EXPECT_TRUE(poller_.Defer(&client));
+  EXPECT_TRUE(poller_.Defer(&client));
+  std::thread([&] { EXPECT_FALSE(poller_.Defer(&client)) << "another thread"; }).join();
+  EXPECT_EQ(client.flushes, 0);
+  poller_.Drive(0);
+  EXPECT_EQ(client.flushes, 1);
+  poller_.Drive(0);
+  EXPECT_EQ(client.flushes, 1);
+  EXPECT_TRUE(poller_.Defer(&client));
+  poller_.StopDriving();
+  EXPECT_EQ(client.flushes, 2);
+  EXPECT_FALSE(poller_.Defer(&client));
+  poller_.Unwatch();
+  poller_.Remove(&client);
+}
+
+// A thread that drove and went away without a word.
+TEST_F(PollerTest, WhatIsDeferredIsSentAllTheSameWhenNobodyDrivesOn) {
+  poller_.Watch(own_.get());
+  poller_.Drive(0);
+  std::vector<Ping> pings(3);
+  for (Ping& ping : pings) Start(&ping);
+  for (Ping& ping : pings) {
+    while (!ping.done && MonotonicNs() < ping.call.deadline_ns) std::this_thread::yield();
+    ASSERT_TRUE(ping.done);
+    EXPECT_EQ(ping.call.code, absl::StatusCode::kOk);
+  }
+  poller_.Unwatch();
+}
+
 TEST_F(PollerTest, NothingHangsWhenNobodyDrives) {
   poller_.Watch(own_.get());
   Ping ping;
