@@ -494,7 +494,10 @@ void SocketTransport::OnTick(int64_t now_ns) {
   {
     MutexLock lock(&mu_);
     if (connected() && unwaited_ + lazy_ > 0 && HasExpiredLocked(now_ns)) BreakLocked();
-    if (connected() && queue_.head != nullptr) SendLocked();  // a driving thread that is busy, or gone
+    if (connected() && queue_.head != nullptr) {  // a driving thread's that is busy, or gone
+      SendLocked();
+      ArmIfNeededLocked();
+    }
     look = connected() && lazy_ > 0 && !receiving_;
   }
   if (look) {

@@ -4,10 +4,10 @@
 // Transport over TCP and Unix sockets.
 //
 // Nobody owns the traffic: there is a sending role and a receiving role, each held by one thread at a time. Whoever
-// starts a call sends what is queued if nobody is sending. Whoever waits receives for all if nobody is receiving; the
-// others sleep until their call is done or the role is theirs. On the latency path there is therefore no hand-over
-// between threads. Calls that nobody waits for are received by the poller. Locks are never held across a system call
-// that could wait.
+// starts a call sends what is queued if nobody is sending, unless he drives the poller and sends for all that he
+// started before he waits. Whoever waits receives for all if nobody is receiving; the others sleep until their call is
+// done or the role is theirs. On the latency path there is therefore no hand-over between threads. Calls that nobody
+// waits for are received by the poller. Locks are never held across a system call that could wait.
 
 #include <sys/uio.h>
 
