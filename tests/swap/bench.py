@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""What swap on the pool costs beside swap on this machine's own memory by the same way, on zram and on its disk.
+"""What swap on the pool costs beside swap on this machine's own memory by the same way, on zram, on its disk, and on
+that slowed down to 550 and 150 MB/s.
 
 usage: tests/swap/bench.py --nram=PROGRAM --pressure=PROGRAM [--rounds=N] [--only=LABEL] [--mib=1536] [--limit-mib=512]
                            [--warm-mib=0] [--server-spin=WHEN]
@@ -76,6 +77,35 @@ class DiskSwap:
         os.unlink(self.path)
 
 
+class ThrottledSwap(DiskSwap):
+    """The same file by a loop device that the kernel slows down: an ordinary disk."""
+
+    limits = [f"/sys/fs/cgroup/blkio/blkio.throttle.{way}_bps_device" for way in ("read", "write")]
+
+    def __init__(self, options, megabytes):
+        super().__init__(options)
+        self.megabytes = megabytes
+
+    def limit(self, rate):
+        number = os.stat(self.device).st_rdev
+        for path in self.limits:
+            with open(path, "w") as file:
+                file.write(f"{os.major(number)}:{os.minor(number)} {rate}")
+
+    def on(self):
+        run("fallocate", "-l", str(self.mib * MIB), self.path)
+        self.device = run("losetup", "--find", "--show", "--direct-io=on", self.path)
+        run("mkswap", self.device)
+        self.limit(self.megabytes * 1000000)
+        run("swapon", self.device)
+
+    def off(self):
+        run("swapoff", self.device)
+        self.limit(0)
+        run("losetup", "-d", self.device)
+        os.unlink(self.path)
+
+
 def warm(mib):
     if mib == 0:
         return
@@ -128,6 +158,8 @@ def main():
         "memory": NramSwap(options, "memory"),
         "zram": ZramSwap(options),
         "disk": DiskSwap(options),
+        "550 MB/s": ThrottledSwap(options, 550),
+        "150 MB/s": ThrottledSwap(options, 150),
     }
     values = {}
     try:
