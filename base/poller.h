@@ -28,7 +28,7 @@ class Poller {
     virtual void OnReady() = 0;
     // Now and then, so that deadlines pass.
     virtual void OnTick(int64_t now_ns) = 0;
-    // What Defer was for.
+    // What Defer was for; on the thread that drives. Must not block.
     virtual void OnFlush() {}
   };
 
@@ -53,9 +53,10 @@ class Poller {
   bool Drive(int timeout_ms);
   // For what a thread has to send between one Drive and the next, so that it goes out in groups: if true,
   // client->OnFlush() is called before this thread waits, or ceases to drive. False if the calling thread does not
-  // drive. Takes no lock.
+  // drive, or if 16 other clients wait for it already: send at once then. Takes no lock, so the caller may hold its
+  // own.
   bool Defer(Client* client);
-  // The calling thread drives no more; another one may.
+  // The calling thread drives no more; another one may. Flushes first; does nothing on a thread that does not drive.
   void StopDriving();
   // The poller's own thread does the work again. Nobody may be in Drive.
   void Unwatch();

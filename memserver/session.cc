@@ -102,6 +102,10 @@ absl::Status Session::Execute(const FrameHeader& request, absl::Span<const uint3
                                                           {masks_.data(), mask_count_}, page_crcs,
                                                           AbsentPolicy(request), landed_.data(), &header.aux);
       ReturnLanding();
+      if (header.reason == Reason::kDamaged) {
+        LOG_EVERY_N(ERROR, 100) << "memory of region " << FormatId(request.subject)
+                                << " has changed since it was written: is this machine's RAM sound?";
+      }
       break;
     case Op::kTrim:
       header.reason = store->Trim(lease_.get(), region, request.epoch, request.range, promise, &header.aux);

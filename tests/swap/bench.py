@@ -93,14 +93,27 @@ class ThrottledSwap(DiskSwap):
                 file.write(f"{os.major(number)}:{os.minor(number)} {rate}")
 
     def on(self):
+        if not os.path.exists(self.limits[0]):
+            sys.exit("bench.py: a throttled disk needs the cgroup v1 controller blkio, which is not here")
         run("fallocate", "-l", str(self.mib * MIB), self.path)
-        self.device = run("losetup", "--find", "--show", "--direct-io=on", self.path)
-        run("mkswap", self.device)
-        self.limit(self.megabytes * 1000000)
-        run("swapon", self.device)
+        try:
+            self.device = run("losetup", "--find", "--show", "--direct-io=on", self.path)
+        except subprocess.CalledProcessError:
+            os.unlink(self.path)
+            raise
+        try:
+            run("mkswap", self.device)
+            self.limit(self.megabytes * 1000000)
+            run("swapon", self.device)
+        except (OSError, subprocess.CalledProcessError):
+            self.remove()
+            raise
 
     def off(self):
         run("swapoff", self.device)
+        self.remove()
+
+    def remove(self):
         self.limit(0)
         run("losetup", "-d", self.device)
         os.unlink(self.path)

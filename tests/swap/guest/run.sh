@@ -29,7 +29,7 @@ for program in qemu-system-x86_64 busybox dpkg-deb cpio; do
   command -v $program > /dev/null || { echo "run.sh: $program is missing" >&2; exit 1; }
 done
 
-work=$(mktemp -d /tmp/nram-guest-XXXXXX)
+work=$(mktemp -d -p /tmp --suffix=-nram-guest)
 export NRAM_STATE_DIR=$work/state
 unset NRAM_POOL
 nram=$top/bazel-bin/tools/nram/nram
