@@ -97,6 +97,7 @@ absl::StatusOr<Connection::State> Connection::Pump(int64_t now_ns) {
   if (!flushed) return state == State::kEnded ? state : State::kWantsOut;
   buffers_->Give(std::exchange(reply_.data, nullptr));
   reply_ = {};
+  session_.Replied();
   return state;
 }
 

@@ -6,7 +6,7 @@
 
 namespace nram {
 
-LandingFrames::LandingFrames(FrameArena* arena, size_t frames) {
+LandingFrames::LandingFrames(FrameArena* arena, size_t frames) : arena_(arena) {
   MutexLock lock(&mu_);
   stock_.reserve(frames);
   while (stock_.size() < frames) {
@@ -23,6 +23,17 @@ bool LandingFrames::Take(size_t count, FrameLoc* frames) {
   std::copy(stock_.end() - count, stock_.end(), frames);
   stock_.resize(stock_.size() - count);
   return true;
+}
+
+void LandingFrames::Warm() {
+  FrameLoc next;
+  {
+    MutexLock lock(&mu_);
+    if (stock_.empty()) return;
+    next = stock_.back();
+  }
+  const std::byte* const frame = arena_->Data(next);
+  for (size_t line = 0; line < kPageBytes; line += 64) __builtin_prefetch(frame + line, /*rw=*/1);
 }
 
 void LandingFrames::Give(const FrameLoc* frames, size_t count) {

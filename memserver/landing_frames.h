@@ -18,9 +18,13 @@ class LandingFrames {
   // False if not that many are left; try again when others have given theirs back.
   bool Take(size_t count, FrameLoc* frames);
   void Give(const FrameLoc* frames, size_t count);
+  // Brings what the next one-page write lands in nearer to this processor: a frame that was displaced has long left its
+  // caches. For when there is time.
+  void Warm();
   size_t size() const { return size_; }
 
  private:
+  FrameArena* const arena_;
   Mutex mu_;
   std::vector<FrameLoc> stock_ ABSL_GUARDED_BY(mu_);
   size_t size_ = 0;

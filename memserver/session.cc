@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
@@ -29,6 +30,10 @@ Session::~Session() {
 void Session::ReturnLanding() {
   if (landed_count_ > 0) context_.landing->Give(landed_.data(), landed_count_);
   landed_count_ = 0;
+}
+
+void Session::Replied() {
+  if (std::exchange(displaced_, false)) context_.landing->Warm();
 }
 
 void Session::Fence() {
@@ -102,6 +107,7 @@ absl::Status Session::Execute(const FrameHeader& request, absl::Span<const uint3
                                                           {masks_.data(), mask_count_}, page_crcs,
                                                           AbsentPolicy(request), landed_.data(), &header.aux);
       ReturnLanding();
+      displaced_ = true;
       if (header.reason == Reason::kDamaged) {
         LOG_EVERY_N(ERROR, 100) << "memory of region " << FormatId(request.subject)
                                 << " has changed since it was written: is this machine's RAM sound?";

@@ -40,6 +40,9 @@ class Session : public FrameService, public LeaseConnection {
                              Landing* landing) override;
   absl::Status Execute(const FrameHeader& request, absl::Span<const uint32_t> page_crcs, ReplyBuffer* reply) override;
 
+  // All replies are on their way: the time to prepare for the next request.
+  void Replied();
+
   // Waits for the request that executes now, if any; later ones are refused.
   void Fence() override;
 
@@ -63,6 +66,7 @@ class Session : public FrameService, public LeaseConnection {
   // The write that lands now.
   std::array<FrameLoc, kPagesPerFrame> landed_;
   size_t landed_count_ = 0;
+  bool displaced_ = false;  // a frame that is likely to be cold is the next one to land in
   std::array<ChunkMask, kPagesPerFrame> masks_;
   size_t mask_count_ = 0;
 

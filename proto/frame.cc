@@ -30,20 +30,18 @@ enum Offset : size_t {
 static_assert(kAtChecksum + 4 == kFrameHeaderBytes);
 static_assert(kPayloadBytesMax < (1u << 31));
 
-void Put32(std::byte* at, uint32_t value) {
-  for (int i = 0; i < 4; ++i) at[i] = static_cast<std::byte>(value >> (8 * i));
-}
-void Put64(std::byte* at, uint64_t value) {
-  for (int i = 0; i < 8; ++i) at[i] = static_cast<std::byte>(value >> (8 * i));
-}
+// As they lie in memory. (A loop over bytes says the same on any machine, and takes four times as long.)
+static_assert(std::endian::native == std::endian::little);
+void Put32(std::byte* at, uint32_t value) { memcpy(at, &value, sizeof value); }
+void Put64(std::byte* at, uint64_t value) { memcpy(at, &value, sizeof value); }
 uint32_t Get32(const std::byte* at) {
-  uint32_t value = 0;
-  for (int i = 0; i < 4; ++i) value |= static_cast<uint32_t>(at[i]) << (8 * i);
+  uint32_t value;
+  memcpy(&value, at, sizeof value);
   return value;
 }
 uint64_t Get64(const std::byte* at) {
-  uint64_t value = 0;
-  for (int i = 0; i < 8; ++i) value |= static_cast<uint64_t>(at[i]) << (8 * i);
+  uint64_t value;
+  memcpy(&value, at, sizeof value);
   return value;
 }
 

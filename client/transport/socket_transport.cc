@@ -215,7 +215,9 @@ void SocketTransport::SendLocked() {
     msghdr message{};
     message.msg_iov = &batch_.pieces[batch_.next_piece];
     message.msg_iovlen = batch_.piece_count - batch_.next_piece;
-    const ssize_t n = sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    const iovec& first = message.msg_iov[0];
+    const ssize_t n = message.msg_iovlen == 1 ? send(fd, first.iov_base, first.iov_len, MSG_DONTWAIT | MSG_NOSIGNAL)
+                                              : sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
     const int error = errno;
     mu_.Lock();
     if (n > 0) {

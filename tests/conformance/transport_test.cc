@@ -46,10 +46,17 @@ class TransportTest : public ::testing::TestWithParam<Kind> {
   static constexpr uint64_t kLease = 77;
   static constexpr uint64_t kRegion = 5;
 
-  TransportTest() { lease_ = server_.Grant(kLease); }
+  TransportTest() : server_(ServerOptions()) { lease_ = server_.Grant(kLease); }
 
-  std::unique_ptr<Transport> Make(bool urgent = false) {
-    SocketTransportOptions options{LeaseId{kLease}, urgent, 0, SpinOptions{0}};
+  // Long enough that the server sees the next request while it polls, on a slow machine too.
+  static TestDataServer::Options ServerOptions() {
+    TestDataServer::Options options;
+    options.data.spin.limit_us = GetParam() == Kind::kTcpSpinning ? 500 : 0;
+    return options;
+  }
+
+  std::unique_ptr<Transport> Make(bool urgent = false, uint64_t lease = kLease) {
+    SocketTransportOptions options{LeaseId{lease}, urgent, 0, SpinOptions{0}};
     switch (GetParam()) {
       case Kind::kTcpSpinning:
         options.spin.limit_us = 50;
@@ -59,7 +66,7 @@ class TransportTest : public ::testing::TestWithParam<Kind> {
       case Kind::kUnix:
         return std::make_unique<SocketTransport>(ResolveEndpoint(server_.unix_socket()).value(), options, &poller_);
       case Kind::kInproc:
-        return std::make_unique<InprocTransport>(LeaseId{kLease}, urgent,
+        return std::make_unique<InprocTransport>(LeaseId{lease}, urgent,
                                                  [this] { return std::make_unique<Session>(server_.context()); });
       case Kind::kSlowNetwork:
         if (relay_ == nullptr) {
@@ -71,8 +78,8 @@ class TransportTest : public ::testing::TestWithParam<Kind> {
     return nullptr;
   }
 
-  std::unique_ptr<Transport> MakeConnected(bool urgent = false) {
-    auto transport = Make(urgent);
+  std::unique_ptr<Transport> MakeConnected(bool urgent = false, uint64_t lease = kLease) {
+    auto transport = Make(urgent, lease);
     const absl::Status status = transport->Connect(DeadlineAfterMs(5000));
     EXPECT_TRUE(status.ok()) << status;
     return transport;
@@ -228,6 +235,23 @@ TEST_P(TransportTest, UrgentAndBulkStandBesideEachOther) {
   auto urgent = MakeConnected(true);
   ASSERT_TRUE(Write(bulk.get(), {0, 8}, Pattern(4096, 1)).ok());
   EXPECT_EQ(Read(urgent.get(), {0, 8}).value(), Pattern(4096, 1));
+}
+
+TEST_P(TransportTest, ClientsThatTakeTurnsAndGoAreAllServed) {
+  const auto other_lease = server_.Grant(kLease + 1);
+  auto here = MakeConnected();
+  auto there = MakeConnected(/*urgent=*/false, kLease + 1);
+  ASSERT_TRUE(Write(here.get(), {0, 8}, Pattern(4096, 1)).ok());
+  std::mt19937_64 random(TestSeed());
+  for (int i = 0; i < 100; ++i) {
+    // Rows of requests, so that a server that polls settles on one client.
+    Transport* const transport = (random() % 2 == 0 ? here : there).get();
+    for (uint64_t row = random() % 8; row > 0; --row) ASSERT_EQ(Read(transport, {0, 8}).value(), Pattern(4096, 1));
+    if (random() % 8 == 0) {
+      transport->Disconnect();
+      ASSERT_TRUE(transport->Connect(DeadlineAfterMs(5000)).ok());
+    }
+  }
 }
 
 TEST_P(TransportTest, ReconnectsAfterADisconnect) {
