@@ -40,7 +40,7 @@ struct Less {
 absl::Status SortWithStxxl(const std::string& directory, uint64_t bytes, uint64_t memory_bytes) try {
   // Room for the data and for the runs; the file has no name once it is open.
   stxxl::disk_config disk(directory + "/stxxl", 2 * bytes + (uint64_t{64} << 20), "syscall unlink");
-  disk.direct = stxxl::disk_config::DIRECT_OFF;
+  disk.direct = stxxl::disk_config::DIRECT_TRY;
   disk.autogrow = true;
   stxxl::config::get_instance()->add_disk(disk);
   using Vector = stxxl::VECTOR_GENERATOR<uint64_t>::result;
