@@ -16,6 +16,7 @@ import argparse
 import json
 import mmap
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -29,6 +30,10 @@ SECONDS = 8
 
 def run(*words, check=True):
     return subprocess.run(words, check=check, capture_output=True, text=True).stdout.strip()
+
+
+class Ended(Exception):
+    """A program that was to touch memory did not live to report."""
 
 
 class NramSwap:
@@ -138,12 +143,13 @@ def measure(options, cgroup, processes):
         )
         for number in range(processes)
     ]
-    reports = []
+    outputs = [program.communicate(timeout=600)[0] for program in programs]
     for program in programs:
-        out, _ = program.communicate(timeout=600)
+        if program.returncode == -signal.SIGKILL:
+            raise Ended("the kernel ended a program (dmesg tells whether memory could not be freed in time)")
         if program.returncode != 0:
-            sys.exit(f"bench.py: a program ended with {program.returncode}")
-        reports.append(json.loads(out))
+            raise Ended(f"a program ended with {program.returncode}")
+    reports = [json.loads(out) for out in outputs]
     return {
         "write MiB/s": options.mib / max(report["write_s"] for report in reports),
         "random faults/s": sum(report["faults"] / report["random_s"] for report in reports),
@@ -175,6 +181,7 @@ def main():
         "150 MB/s": ThrottledSwap(options, 150),
     }
     values = {}
+    failed = False
     try:
         for number in range(options.rounds):
             for label, device in devices.items():
@@ -182,13 +189,17 @@ def main():
                     continue
                 warm(options.warm_mib)
                 device.on()
+                outcome = ""
                 try:
                     for processes in (1, 4):
                         for name, value in measure(options, cgroup, processes).items():
                             values.setdefault((processes, name), {}).setdefault(label, []).append(value)
+                except Ended as ended:
+                    outcome = f": {ended}"
+                    failed = True
                 finally:
                     device.off()
-                print(f"round {number + 1} of {options.rounds}: {label}", file=sys.stderr, flush=True)
+                print(f"round {number + 1} of {options.rounds}: {label}{outcome}", file=sys.stderr, flush=True)
     finally:
         cgroup.close()
         run(options.nram, "down", check=False)
@@ -203,6 +214,8 @@ def main():
             + ", ".join(f"{label} {value:,.0f}" for label, value in medians.items())
             + ratio
         )
+    if failed:
+        sys.exit("bench.py: some rows lack a round, see above")
 
 
 if __name__ == "__main__":
