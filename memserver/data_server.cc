@@ -123,11 +123,11 @@ class DataServer::Worker {
   }
 
   // Polls the connection that had the last request, and now and then all others, until nothing has come for
-  // `budget_ns`. Returns when the last request was done.
+  // `budget_ns`, or a sweep is due. Returns when the last request was done.
   int64_t SpinOnHot(int64_t budget_ns) {
     int64_t idle_since_ns = MonotonicNs();
     int64_t now_ns = idle_since_ns;
-    for (int i = 1; budget_ns > 0 && now_ns - idle_since_ns < budget_ns && connections_.contains(hot_); ++i) {
+    for (int i = 1; now_ns - idle_since_ns < budget_ns && now_ns < next_sweep_ns_ && connections_.contains(hot_); ++i) {
       const bool pumped = Pump(hot_, now_ns);
       const int64_t then_ns = MonotonicNs();
       if (pumped) {

@@ -3,9 +3,11 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <atomic>
 #include <cstring>
 #include <random>
 #include <string>
+#include <thread>
 
 #include "base/clock.h"
 #include "base/test_seed.h"
@@ -144,6 +146,28 @@ TEST_F(StallTest, HalfAFrameAndSilenceIsCutOff) {
   ExpectClosed("N");
   const std::string nothing;
   ExpectClosed(nothing);
+}
+
+// A server that polls looks at the client that is busy; the others' deadlines pass all the same.
+class PollingStallTest : public MalformedTest {
+ protected:
+  static TestDataServer::Options Polling() {
+    TestDataServer::Options options;
+    options.data.stall_limit_ms = 200;
+    options.data.spin.limit_us = 1'000'000;
+    return options;
+  }
+  PollingStallTest() : MalformedTest(Polling()) {}
+};
+
+TEST_F(PollingStallTest, SilenceIsCutOffBesideABusyClient) {
+  std::atomic<bool> stop{false};
+  std::thread busy([&] {
+    while (!stop) WriteGood();
+  });
+  ExpectClosed(Hello() + EncodeFrame(Request(Op::kWrite, 2, {0, 64})) + std::string(1000, 'x'));
+  stop = true;
+  busy.join();
 }
 
 TEST_F(StallTest, WhoDoesNotReadHisRepliesIsCutOff) {
