@@ -17,9 +17,9 @@ LandingFrames::LandingFrames(FrameArena* arena, size_t frames) : arena_(arena) {
   size_ = stock_.size();
 }
 
-bool LandingFrames::Take(size_t count, FrameLoc* frames) {
+bool LandingFrames::Take(size_t count, FrameLoc* frames, size_t leave) {
   MutexLock lock(&mu_);
-  if (stock_.size() < count) return false;
+  if (stock_.size() < count + leave) return false;
   std::copy(stock_.end() - count, stock_.end(), frames);
   stock_.resize(stock_.size() - count);
   return true;

@@ -15,8 +15,8 @@ class LandingFrames {
  public:
   // Takes `frames` from the arena; fewer if it has not that many (see size()).
   LandingFrames(FrameArena* arena, size_t frames);
-  // False if not that many are left; try again when others have given theirs back.
-  bool Take(size_t count, FrameLoc* frames);
+  // False if not that many are there, and `leave` more; try again when others have given theirs back.
+  bool Take(size_t count, FrameLoc* frames, size_t leave = 0);
   void Give(const FrameLoc* frames, size_t count);
   // Brings what the next one-page write lands in nearer to this processor: a frame that was displaced has long left its
   // caches. For when there is time.

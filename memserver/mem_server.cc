@@ -86,7 +86,7 @@ absl::Status MemServer::Init() {
   leases_ = std::make_unique<LeaseTable>(arena_.get(), clock_, options_.lease_ttl_ms);
   store_ = std::make_unique<PageStore>(arena_.get(), leases_.get());
   landing_ = std::make_unique<LandingFrames>(arena_.get(), std::clamp<size_t>(ceiling / 64 / kPageBytes, 128, 2048));
-  if (landing_->size() < kPagesPerFrame) {
+  if (landing_->size() < 2 * kPagesPerFrame) {
     return absl::InvalidArgumentError(
         absl::StrCat("a ceiling of ", FormatByteSize(ceiling), " leaves nothing to lend"));
   }

@@ -58,7 +58,9 @@ absl::StatusOr<bool> Session::Begin(const FrameHeader& request, absl::Span<const
   if (reply_room < reply_bytes) return false;
   if (request.op == Op::kWrite) {
     const uint64_t pages = request.range.pages();
-    if (!context_.landing->Take(pages, landed_.data())) return false;
+    // Bulk writes leave room for an urgent one, which must not wait for them.
+    const size_t leave = urgent() ? 0 : kPagesPerFrame;
+    if (!context_.landing->Take(pages, landed_.data(), leave)) return false;
     landed_count_ = pages;
     mask_count_ = masks.size();
     std::copy(masks.begin(), masks.end(), masks_.begin());
