@@ -40,7 +40,8 @@ class ServerLink;
 //   DEADLINE_EXCEEDED    likewise, and the operation's time ran out waiting for it
 //   FAILED_PRECONDITION  another client has taken the region over; or it was attached read-only
 // After an error of a read the buffer is unspecified. No operation takes longer than its timeout, but for a few
-// milliseconds.
+// milliseconds; and an asynchronous one whose server has stopped answering, for the seconds that the link takes to find
+// out whether it still does not.
 class Region {
  public:
   // Gives up the handle; the region stays (for ever, or until the lease ends if it is a GC region).

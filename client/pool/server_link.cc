@@ -85,6 +85,7 @@ void ServerLink::Run() {
   int64_t next_renew_ns = 0;
   while (true) {
     int64_t wake_ns = next_renew_ns;
+    if (!up()) RunRetries();  // those that are late by now; reaching the server may take seconds
     if (!up() || !DataConnected()) {
       const absl::Status status = BringUp();
       MutexLock lock(&mu_);
@@ -326,14 +327,20 @@ void ServerLink::RetryLater(IoPart* part) {
 void ServerLink::RunRetries() {
   IoPart* part = nullptr;
   bool give_up = hopeless();
+  bool last_turn = false;
   {
     MutexLock lock(&mu_);
     std::swap(part, retries_);
+    last_turn = stopping_;
     give_up = give_up || stopping_;
   }
+  // To start one again may wait for another server's room; this server's lease must not end meanwhile.
+  const int64_t turn_ends_ns = DeadlineAfterMs(kRetryTurnMs);
   while (part != nullptr) {
     IoPart* next = part->next_retry;
-    if (up() || give_up || MonotonicNs() >= part->call.deadline_ns) {
+    const int64_t now_ns = MonotonicNs();
+    const bool due = up() || give_up || now_ns >= part->call.deadline_ns;
+    if (due && (last_turn || now_ns < turn_ends_ns)) {
       part->io->Restart(part, /*give_up=*/!up());
     } else {
       MutexLock lock(&mu_);

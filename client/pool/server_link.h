@@ -91,6 +91,7 @@ class ServerLink {
  private:
   static constexpr int64_t kControlTimeoutMs = 2'000;
   static constexpr int64_t kBackoffMinMs = 10;
+  static constexpr int64_t kRetryTurnMs = 50;
   static constexpr int64_t kBackoffMaxMs = 1'000;
   // A server that refuses no more than this is full.
   static constexpr uint64_t kRefusedBytes = 2 * kSpanBytes;
