@@ -357,7 +357,7 @@ bool SocketTransport::WaitReadable(int64_t deadline_ns) {
   }
   pollfd waiting{fd_.get(), static_cast<int16_t>(POLLIN | (blocked ? POLLOUT : 0)), 0};
   // In slices, because a sender may become blocked meanwhile.
-  const int64_t slice_ns = std::min(left_ns, 50 * kNsPerMs);
+  const int64_t slice_ns = std::min(left_ns, 5 * kNsPerMs);
   timespec timeout{slice_ns / kNsPerSecond, slice_ns % kNsPerSecond};
   ppoll(&waiting, 1, &timeout, nullptr);
   if ((waiting.revents & POLLOUT) != 0) {
