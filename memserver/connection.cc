@@ -41,13 +41,19 @@ absl::Status Connection::OnFrame(const FrameHeader& header, absl::Span<const uin
   return session_.Execute(header, page_crcs, &reply_);
 }
 
-absl::StatusOr<bool> Connection::Flush() {
+void Connection::NoteProgress(int64_t now_ns) {
+  // To say hello it has the time from its beginning, however many bytes it sends.
+  if (session_.bound()) progress_ns_ = now_ns;
+}
+
+absl::StatusOr<bool> Connection::Flush(int64_t now_ns) {
   while (sent_ < reply_.used) {
     const ssize_t n = send(fd_.get(), reply_.data + sent_, reply_.used - sent_, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) return false;
     if (n < 0) return absl::UnavailableError(absl::StrCat("send: ", strerror(errno)));
     sent_ += n;
+    NoteProgress(now_ns);
   }
   sent_ = reply_.used = 0;
   return true;
@@ -56,28 +62,27 @@ absl::StatusOr<bool> Connection::Flush() {
 absl::StatusOr<Connection::State> Connection::Pump(int64_t now_ns) {
   if (reply_.data == nullptr) {
     reply_ = {buffers_->Take(), ReplyBuffers::kBufferBytes, 0, fd_.get()};
-    if (reply_.data == nullptr) return State::kStarved;
+    if (reply_.data == nullptr) {
+      NoteProgress(now_ns);
+      return State::kStarved;
+    }
   }
   State state = State::kMore;
   bool paused = false;
   for (int round = 0; round < kRoundsMax && state == State::kMore; ++round) {
     // Small replies wait for each other while more requests are there to be read: one wake-up of the peer for all.
     if (sent_ > 0 || paused || reply_.used >= kFlushBytes) {
-      const size_t sent_before = sent_;
-      NRAM_ASSIGN_OR_RETURN(const bool flushed, Flush());
-      if (!flushed) {
-        if (sent_ != sent_before) progress_ns_ = now_ns;
-        return State::kWantsOut;
-      }
+      NRAM_ASSIGN_OR_RETURN(const bool flushed, Flush(now_ns));
+      if (!flushed) return State::kWantsOut;
       paused = false;
     }
     NRAM_ASSIGN_OR_RETURN(const FrameReader::Progress progress, reader_.ReadFrom(fd_.get(), this));
     switch (progress) {
       case FrameReader::Progress::kRead:
-        progress_ns_ = now_ns;
+        NoteProgress(now_ns);
         break;
       case FrameReader::Progress::kDrained:
-        progress_ns_ = now_ns;
+        NoteProgress(now_ns);
         state = State::kIdle;
         break;
       case FrameReader::Progress::kWouldBlock:
@@ -87,13 +92,14 @@ absl::StatusOr<Connection::State> Connection::Pump(int64_t now_ns) {
         // With replies to send it paused for room in the reply buffer, which the next Flush makes.
         if (reply_.used == 0) state = State::kStarved;
         paused = true;
+        NoteProgress(now_ns);  // it is this server that is short of something
         break;
       case FrameReader::Progress::kEnd:
         state = State::kEnded;
         break;
     }
   }
-  NRAM_ASSIGN_OR_RETURN(const bool flushed, Flush());
+  NRAM_ASSIGN_OR_RETURN(const bool flushed, Flush(now_ns));
   if (!flushed) return state == State::kEnded ? state : State::kWantsOut;
   buffers_->Give(std::exchange(reply_.data, nullptr));
   reply_ = {};
@@ -105,6 +111,7 @@ absl::Status Connection::CheckStall(int64_t now_ns, int64_t limit_ns) const {
   const char* doing = has_output()          ? "taking replies"
                       : reader_.mid_frame() ? "sending a frame"
                       : !session_.bound()   ? "saying hello"
+                      : !session_.live()    ? "doing anything since its lease ended"
                                             : nullptr;
   if (doing == nullptr || now_ns - progress_ns_ <= limit_ns) return absl::OkStatus();
   return absl::DeadlineExceededError(absl::StrCat("no progress in ", doing, " for ", limit_ns / kNsPerMs, " ms"));

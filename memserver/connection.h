@@ -58,7 +58,8 @@ class Connection : private FrameReader::Handler {
   // caller).
   absl::StatusOr<State> Pump(int64_t now_ns);
 
-  // DEADLINE_EXCEEDED if it has been in the middle of something, or without a hello, for longer than `limit_ns`.
+  // DEADLINE_EXCEEDED if it has been in the middle of something, without a hello, or idle with a lease that has ended,
+  // for longer than `limit_ns`.
   absl::Status CheckStall(int64_t now_ns, int64_t limit_ns) const;
 
   // Only between two Pumps, with nothing left to send.
@@ -83,7 +84,8 @@ class Connection : private FrameReader::Handler {
   void OnCorrupt(const FrameHeader& header) override {}
 
   // Sends what waits. False if the peer does not take all of it now.
-  absl::StatusOr<bool> Flush();
+  absl::StatusOr<bool> Flush(int64_t now_ns);
+  void NoteProgress(int64_t now_ns);
 
   const UniqueFd fd_;
   const std::string peer_;
@@ -92,7 +94,7 @@ class Connection : private FrameReader::Handler {
   Session session_;
   ReplyBuffer reply_;
   size_t sent_ = 0;
-  int64_t progress_ns_;  // when it last was not in the middle of anything, or moved bytes
+  int64_t progress_ns_;  // when it last moved bytes, or waited for this server; before hello, when it began
 };
 
 }  // namespace nram

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <glog/logging.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/epoll.h>
@@ -138,7 +139,8 @@ class DataServer::Worker {
         SpinPause();
       }
       now_ns = then_ns;
-      if (!again_.empty()) break;
+      // Who does not take his replies is waited for, not polled.
+      if (!again_.empty() || (connections_.contains(hot_) && hot_->has_output())) break;
       epoll_event event;
       if (i % kLookAroundEvery == 0 && epoll_wait(epoll_.get(), &event, 1, 0) > 0 && event.data.ptr != hot_) break;
     }
@@ -351,8 +353,12 @@ void DataServer::Accept(int listener, bool is_tcp) {
   }
   if (is_tcp) {
     TuneTcp(fd.get());
-    const int on = 1;
+    // A dead host's connection ends after a minute; the system would keep it for two hours.
+    const int on = 1, idle_s = 30, interval_s = 10, probes = 3;
     setsockopt(fd.get(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    setsockopt(fd.get(), IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
+    setsockopt(fd.get(), IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof interval_s);
+    setsockopt(fd.get(), IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
   }
   ++counters_.open;
   ++counters_.accepted;

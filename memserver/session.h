@@ -47,6 +47,8 @@ class Session : public FrameService, public LeaseConnection {
   void Fence() override;
 
   bool bound() const { return lease_ != nullptr; }
+  // Whether its client still counts as alive. Only if bound.
+  bool live() const { return lease_->live(); }
   bool urgent() const { return connection_class_ == 1; }
 
  private:

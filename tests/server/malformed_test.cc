@@ -13,6 +13,7 @@
 #include "base/test_seed.h"
 #include "client/transport/socket_transport.h"
 #include "gtest/gtest.h"
+#include "memserver/connection.h"
 #include "proto/encode_frame.h"
 #include "tests/fuzz/targets.h"
 #include "tests/util/test_server.h"
@@ -168,6 +169,50 @@ TEST_F(PollingStallTest, SilenceIsCutOffBesideABusyClient) {
   ExpectClosed(Hello() + EncodeFrame(Request(Op::kWrite, 2, {0, 64})) + std::string(1000, 'x'));
   stop = true;
   busy.join();
+}
+
+// Alone with a connection, so that its time is the test's.
+TEST_F(MalformedTest, WhoWaitsForTheServerIsNotStalledHoweverLongHeWasIdle) {
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
+  const UniqueFd peer(ends[0]);
+  ReplyBuffers buffers(1);
+  Connection connection(UniqueFd(ends[1]), "test", server_.context(), &buffers, 0);
+  const auto pump = [&](const std::string& bytes, int64_t now_ns) {
+    EXPECT_EQ(send(peer.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+    return *connection.Pump(now_ns);
+  };
+  EXPECT_EQ(pump(Hello(), kNsPerSecond), Connection::State::kIdle);
+  EXPECT_TRUE(connection.CheckStall(60 * kNsPerSecond, kNsPerSecond).ok()) << "idle";
+  std::vector<FrameLoc> taken(server_.landing().size());
+  ASSERT_TRUE(server_.landing().Take(taken.size(), taken.data()));
+  const auto write = [&](uint64_t id) { return EncodeFrame(Request(Op::kWrite, id, {0, 8}), std::string(4096, 'x')); };
+  EXPECT_EQ(pump(write(2), 60 * kNsPerSecond), Connection::State::kStarved);
+  EXPECT_TRUE(connection.CheckStall(60 * kNsPerSecond, kNsPerSecond).ok()) << "the server is short of frames";
+  server_.landing().Give(taken.data(), taken.size());
+  EXPECT_EQ(pump(write(3).substr(0, 100), 61 * kNsPerSecond), Connection::State::kIdle);
+  EXPECT_TRUE(connection.CheckStall(62 * kNsPerSecond, kNsPerSecond).ok());
+  EXPECT_FALSE(connection.CheckStall(63 * kNsPerSecond, kNsPerSecond).ok()) << "in the middle of a frame";
+}
+
+TEST_F(StallTest, BytesInsteadOfAHelloAreCutOff) {
+  UniqueFd fd = Connect();
+  const int64_t deadline_ns = DeadlineAfterMs(10'000);
+  // A byte now and then, of a hello that never ends.
+  while (server_.counters().closed_for_error == 0 && MonotonicNs() < deadline_ns) {
+    (void)!send(fd.get(), "N", 1, MSG_NOSIGNAL);
+    poll(nullptr, 0, 190);
+  }
+  EXPECT_EQ(server_.counters().closed_for_error, 1);
+}
+
+TEST_F(StallTest, WhoseLeaseHasEndedIsCutOff) {
+  lease_.reset();
+  server_.clock().AdvanceMs(20'000);
+  server_.leases().EndExpired();
+  const int64_t deadline_ns = DeadlineAfterMs(10'000);
+  while (server_.counters().open > 0 && MonotonicNs() < deadline_ns) poll(nullptr, 0, 10);
+  EXPECT_EQ(server_.counters().open, 0);
 }
 
 TEST_F(StallTest, WhoDoesNotReadHisRepliesIsCutOff) {

@@ -55,6 +55,7 @@ class TestDataServer {
   FrameArena& arena() { return *arena_; }
   LeaseTable& leases() { return *leases_; }
   PageStore& store() { return *store_; }
+  LandingFrames& landing() { return *landing_; }
   FakeClock& clock() { return clock_; }
   const SessionContext& context() const { return context_; }
   const DataServerCounters& counters() const { return server_->counters(); }
