@@ -29,6 +29,8 @@ void Io::Reset(Region* region, const Request& request, bool waited_for) {
   busy_ = next_part_ = 0;
   pumping_ = false;
   status_ = absl::OkStatus();
+  // Here and not where a part is claimed: a thread that waits for a call may look at it while another claims the part.
+  for (size_t i = 0; i < part_count_; ++i) parts_[i].call.deadline_ns = request.deadline_ns;
   state_.store(kRunning, std::memory_order_relaxed);
 }
 
@@ -138,7 +140,6 @@ IoPart* Io::ClaimLocked() {
   call.out = request_.out != nullptr ? request_.out + offset : nullptr;
   call.masks =
       request_.masks != nullptr ? request_.masks + (range.first_page() - request_.first / kChunksPerPage) : nullptr;
-  call.deadline_ns = request_.deadline_ns;
   call.done = waited_for_ ? nullptr : &OnCallDone;
   call.wait_expected = callback_ == nullptr;
   call.context = part;

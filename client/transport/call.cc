@@ -56,6 +56,16 @@ absl::Status LandReply(const Call& call, const FrameHeader& reply, absl::Span<co
   return absl::OkStatus();
 }
 
+void BeginCall(Call* call, const void* transport) {
+  call->started_at.store(transport, std::memory_order_relaxed);
+  call->state.store(Call::kPending, std::memory_order_release);
+}
+
+bool IsUnderWay(const Call& call, const void* transport) {
+  // In this order: who sees that it was begun again sees where.
+  return !call.is_done() && call.started_at.load(std::memory_order_relaxed) == transport;
+}
+
 void CompleteCall(Call* call, absl::StatusCode code, Reason reason, uint64_t aux) {
   call->code = code;
   call->reason = reason;

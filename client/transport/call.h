@@ -32,7 +32,7 @@ struct Call {
   // traffic, with no lock held. It must not block, and may Start calls. The transport does not touch the call after.
   void (*done)(Call* call) = nullptr;
   // With `done`: whether somebody is expected to Wait all the same, soon. The poller then leaves the receiving to him,
-  // but for a look every 20 ms. The call must stay until both `done` has run and Wait has returned.
+  // but for a look every 20 ms. The call must stay, its deadline too, until both `done` has run and Wait has returned.
   bool wait_expected = false;
   void* context = nullptr;
 
@@ -50,6 +50,7 @@ struct Call {
   // kSleeping: pending, and its waiter must be woken. kLead: woken to take the receiving role.
   static constexpr uint32_t kIdle = 0, kPending = 1, kSleeping = 2, kLead = 3, kDone = 4;
   std::atomic<uint32_t> state{kIdle};
+  std::atomic<const void*> started_at{nullptr};  // the transport that has had it last
   Call* next = nullptr;
   uint32_t payload_crc = 0;
   uint32_t credit_bytes = 0;
@@ -81,6 +82,12 @@ uint32_t RequestPayloadBytes(const Call& call);
 // Checks a reply's header against its call and says where the payload lands; holes are zeroed. INVALID_ARGUMENT: the
 // reply is not one to this call.
 absl::Status LandReply(const Call& call, const FrameHeader& reply, absl::Span<const ChunkMask> masks, Landing* landing);
+
+// Makes it the call of `transport`, pending.
+void BeginCall(Call* call, const void* transport);
+
+// Whether a thread in Wait of `transport` has still to wait: a `done` may have started the call again elsewhere.
+bool IsUnderWay(const Call& call, const void* transport);
 
 // Sets the result, marks it done, wakes its waiter or runs `done`.
 void CompleteCall(Call* call, absl::StatusCode code, Reason reason, uint64_t aux);

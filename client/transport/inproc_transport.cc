@@ -106,7 +106,7 @@ absl::StatusCode InprocTransport::ExecuteLocked(Call* call) {
 }
 
 void InprocTransport::Start(Call* call) {
-  call->state.store(Call::kPending, std::memory_order_relaxed);
+  BeginCall(call, this);
   absl::StatusCode code = absl::StatusCode::kUnavailable;
   {
     MutexLock lock(&mu_);
@@ -120,7 +120,7 @@ void InprocTransport::Start(Call* call) {
 
 void InprocTransport::Wait(Call* call) {
   // Start has executed it already, unless another thread is just doing so.
-  while (!call->is_done()) poll(nullptr, 0, 1);
+  while (IsUnderWay(*call, this)) poll(nullptr, 0, 1);
 }
 
 void InprocTransport::Disconnect() {

@@ -131,7 +131,7 @@ absl::StatusOr<CreditWindow> SocketTransport::SayHello(int fd, int64_t deadline_
 }
 
 void SocketTransport::Start(Call* call) {
-  call->state.store(Call::kPending, std::memory_order_relaxed);
+  BeginCall(call, this);
   const uint32_t payload = RequestPayloadBytes(*call);
   call->request.payload_bytes = payload;
   call->request.flags |= call->masks != nullptr && call->request.op == Op::kWrite ? kFlagSparse : 0;
@@ -295,7 +295,7 @@ absl::Status SocketTransport::OnFrame(const FrameHeader& reply, absl::Span<const
 void SocketTransport::OnCorrupt(const FrameHeader& reply) { garbled_call_ = landing_call_; }
 
 void SocketTransport::Wait(Call* call) {
-  while (!call->is_done()) {
+  while (IsUnderWay(*call, this)) {
     bool lead = false;
     {
       MutexLock lock(&mu_);
@@ -316,7 +316,7 @@ void SocketTransport::Wait(Call* call) {
 void SocketTransport::ReceiveFor(Call* call) {
   const int64_t began_ns = spin_.enabled() ? MonotonicNs() : 0;
   int64_t spin_until_ns = spin_.enabled() ? began_ns + spin_.NextBudgetNs() : 0;
-  for (int round = 0; connected() && !(call != nullptr && call->is_done()); ++round) {
+  for (int round = 0; connected() && (call == nullptr || IsUnderWay(*call, this)); ++round) {
     const absl::StatusOr<FrameReader::Progress> progress = reader_->ReadFrom(fd_.get(), this);
     if (!progress.ok() || *progress == FrameReader::Progress::kEnd) {
       if (!progress.ok() && progress.status().code() != absl::StatusCode::kUnavailable) {
@@ -331,7 +331,7 @@ void SocketTransport::ReceiveFor(Call* call) {
       if (*progress != FrameReader::Progress::kRead || round >= kPollerRoundsMax) break;
       continue;
     }
-    if (call->is_done()) break;
+    if (!IsUnderWay(*call, this)) break;
     if (*progress == FrameReader::Progress::kRead && MonotonicNs() < call->deadline_ns) continue;
     if (spin_until_ns != 0 && MonotonicNs() < spin_until_ns) {
       SpinPause();
@@ -388,6 +388,11 @@ void SocketTransport::SleepAsFollower(Call* call) {
     MutexLock lock(&mu_);
     uint32_t expected = Call::kPending;
     if (!receiving_ || !call->state.compare_exchange_strong(expected, Call::kSleeping)) return;
+    if (!IsUnderWay(*call, this)) {  // begun elsewhere a moment ago
+      expected = Call::kSleeping;
+      call->state.compare_exchange_strong(expected, Call::kPending);
+      return;
+    }
     followers_.push_back(call);
   }
   while (call->state.load(std::memory_order_acquire) == Call::kSleeping && MonotonicNs() < call->deadline_ns) {

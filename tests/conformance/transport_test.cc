@@ -413,6 +413,54 @@ TEST_P(FaultTest, ALateFollowerBreaksTheConnectionForAll) {
   EXPECT_EQ(broken, 5);
 }
 
+// A part of an operation is used again for another server as soon as its call is done, while a thread waits for it.
+TEST_P(FaultTest, WhoWaitsIsNotKeptByWhatGoesOnElsewhere) {
+  SocketTransport here(ResolveEndpoint(server_.unix_socket()).value(), {LeaseId{kLease}, false, 0, SpinOptions{0}},
+                       &poller_);
+  ASSERT_TRUE(here.Connect(DeadlineAfterMs(5000)).ok());
+  auto elsewhere = Make(/*urgent=*/true);
+  struct Wanderer {
+    Call call;
+    std::string data = std::string(4096, '?');
+    Transport* next = nullptr;
+    std::atomic<bool> ended{false};
+  };
+  for (int round = 0; round < 20; ++round) {
+    relay_->Hold(false);
+    ASSERT_TRUE(elsewhere->Connect(DeadlineAfterMs(5000)).ok());
+    relay_->Hold(true);
+    std::vector<Wanderer> wanderers(4);
+    std::vector<std::thread> threads;
+    for (Wanderer& wanderer : wanderers) {
+      Prepare(&wanderer.call, Op::kRead, {0, 8});
+      wanderer.call.in = reinterpret_cast<std::byte*>(wanderer.data.data());
+      wanderer.call.context = &wanderer;
+      wanderer.call.wait_expected = true;
+      wanderer.next = elsewhere.get();
+      wanderer.call.done = [](Call* call) {
+        auto* const wanderer = static_cast<Wanderer*>(call->context);
+        Transport* const next = std::exchange(wanderer->next, nullptr);
+        if (next != nullptr) {
+          next->Start(call);
+        } else {
+          wanderer->ended = true;
+        }
+      };
+      threads.emplace_back([&here, &wanderer] {
+        here.Start(&wanderer.call);
+        here.Wait(&wanderer.call);
+      });
+    }
+    for (auto& thread : threads) thread.join();
+    EXPECT_TRUE(here.connected());
+    elsewhere->Disconnect();
+    for (Wanderer& wanderer : wanderers) {
+      while (!wanderer.ended) std::this_thread::yield();
+    }
+    ASSERT_FALSE(HasFailure());
+  }
+}
+
 struct NamedPlan {
   const char* name;
   FaultPlan plan;
