@@ -26,7 +26,13 @@ std::byte* ReplyBuffers::Take() {
 
 Connection::Connection(UniqueFd fd, std::string peer, const SessionContext& context, ReplyBuffers* buffers,
                        int64_t now_ns)
-    : fd_(std::move(fd)), peer_(std::move(peer)), buffers_(buffers), session_(context), progress_ns_(now_ns) {}
+    : fd_(std::move(fd)),
+      peer_(std::move(peer)),
+      buffers_(buffers),
+      session_(context),
+      now_ns_(now_ns),
+      progress_ns_(now_ns),
+      rest_ns_(now_ns) {}
 
 Connection::~Connection() {
   if (reply_.data != nullptr) buffers_->Give(reply_.data);
@@ -38,32 +44,41 @@ absl::StatusOr<bool> Connection::OnHeader(const FrameHeader& header, absl::Span<
 }
 
 absl::Status Connection::OnFrame(const FrameHeader& header, absl::Span<const uint32_t> page_crcs) {
+  rest_ns_ = now_ns_;
   return session_.Execute(header, page_crcs, &reply_);
 }
 
-void Connection::NoteProgress(int64_t now_ns) {
+void Connection::NoteProgress() {
   // To say hello it has the time from its beginning, however many bytes it sends.
-  if (session_.bound()) progress_ns_ = now_ns;
+  if (session_.bound()) progress_ns_ = now_ns_;
 }
 
-absl::StatusOr<bool> Connection::Flush(int64_t now_ns) {
+void Connection::NoteRest() {
+  NoteProgress();
+  rest_ns_ = now_ns_;
+}
+
+absl::StatusOr<bool> Connection::Flush() {
   while (sent_ < reply_.used) {
     const ssize_t n = send(fd_.get(), reply_.data + sent_, reply_.used - sent_, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) return false;
     if (n < 0) return absl::UnavailableError(absl::StrCat("send: ", strerror(errno)));
     sent_ += n;
-    NoteProgress(now_ns);
+    NoteProgress();
   }
+  if (sent_ > 0) rest_ns_ = now_ns_;
   sent_ = reply_.used = 0;
   return true;
 }
 
 absl::StatusOr<Connection::State> Connection::Pump(int64_t now_ns) {
+  now_ns_ = now_ns;
+  if (!has_output() && !reader_.mid_frame()) rest_ns_ = now_ns;
   if (reply_.data == nullptr) {
     reply_ = {buffers_->Take(), ReplyBuffers::kBufferBytes, 0, fd_.get()};
     if (reply_.data == nullptr) {
-      NoteProgress(now_ns);
+      NoteRest();
       return State::kStarved;
     }
   }
@@ -72,17 +87,17 @@ absl::StatusOr<Connection::State> Connection::Pump(int64_t now_ns) {
   for (int round = 0; round < kRoundsMax && state == State::kMore; ++round) {
     // Small replies wait for each other while more requests are there to be read: one wake-up of the peer for all.
     if (sent_ > 0 || paused || reply_.used >= kFlushBytes) {
-      NRAM_ASSIGN_OR_RETURN(const bool flushed, Flush(now_ns));
+      NRAM_ASSIGN_OR_RETURN(const bool flushed, Flush());
       if (!flushed) return State::kWantsOut;
       paused = false;
     }
     NRAM_ASSIGN_OR_RETURN(const FrameReader::Progress progress, reader_.ReadFrom(fd_.get(), this));
     switch (progress) {
       case FrameReader::Progress::kRead:
-        NoteProgress(now_ns);
+        NoteProgress();
         break;
       case FrameReader::Progress::kDrained:
-        NoteProgress(now_ns);
+        NoteProgress();
         state = State::kIdle;
         break;
       case FrameReader::Progress::kWouldBlock:
@@ -92,14 +107,14 @@ absl::StatusOr<Connection::State> Connection::Pump(int64_t now_ns) {
         // With replies to send it paused for room in the reply buffer, which the next Flush makes.
         if (reply_.used == 0) state = State::kStarved;
         paused = true;
-        NoteProgress(now_ns);  // it is this server that is short of something
+        NoteRest();
         break;
       case FrameReader::Progress::kEnd:
         state = State::kEnded;
         break;
     }
   }
-  NRAM_ASSIGN_OR_RETURN(const bool flushed, Flush(now_ns));
+  NRAM_ASSIGN_OR_RETURN(const bool flushed, Flush());
   if (!flushed) return state == State::kEnded ? state : State::kWantsOut;
   buffers_->Give(std::exchange(reply_.data, nullptr));
   reply_ = {};
@@ -113,8 +128,16 @@ absl::Status Connection::CheckStall(int64_t now_ns, int64_t limit_ns) const {
                       : !session_.bound()   ? "saying hello"
                       : !session_.live()    ? "doing anything since its lease ended"
                                             : nullptr;
-  if (doing == nullptr || now_ns - progress_ns_ <= limit_ns) return absl::OkStatus();
-  return absl::DeadlineExceededError(absl::StrCat("no progress in ", doing, " for ", limit_ns / kNsPerMs, " ms"));
+  if (doing == nullptr) return absl::OkStatus();
+  if (now_ns - progress_ns_ > limit_ns) {
+    return absl::DeadlineExceededError(absl::StrCat("no progress in ", doing, " for ", limit_ns / kNsPerMs, " ms"));
+  }
+  const bool holds = has_output() || reader_.mid_frame();
+  if (holds && now_ns - rest_ns_ > kPaceFactor * limit_ns) {
+    return absl::DeadlineExceededError(
+        absl::StrCat("too slow in ", doing, ": not done in ", kPaceFactor * limit_ns / kNsPerMs, " ms"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace nram

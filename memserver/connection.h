@@ -58,8 +58,9 @@ class Connection : private FrameReader::Handler {
   // caller).
   absl::StatusOr<State> Pump(int64_t now_ns);
 
-  // DEADLINE_EXCEEDED if it has been in the middle of something, without a hello, or idle with a lease that has ended,
-  // for longer than `limit_ns`.
+  // DEADLINE_EXCEEDED if it has moved nothing in the middle of something, been without a hello, or idle with a lease
+  // that has ended, for longer than `limit_ns`; or has been in the middle of one thing for kPaceFactor times as long,
+  // because it holds this server's buffers meanwhile.
   absl::Status CheckStall(int64_t now_ns, int64_t limit_ns) const;
 
   // Only between two Pumps, with nothing left to send.
@@ -76,6 +77,7 @@ class Connection : private FrameReader::Handler {
 
  private:
   static constexpr int kRoundsMax = 8;
+  static constexpr int kPaceFactor = 6;
   static constexpr size_t kFlushBytes = 16 * 1024;
 
   absl::StatusOr<bool> OnHeader(const FrameHeader& header, absl::Span<const ChunkMask> masks,
@@ -84,8 +86,10 @@ class Connection : private FrameReader::Handler {
   void OnCorrupt(const FrameHeader& header) override {}
 
   // Sends what waits. False if the peer does not take all of it now.
-  absl::StatusOr<bool> Flush(int64_t now_ns);
-  void NoteProgress(int64_t now_ns);
+  absl::StatusOr<bool> Flush();
+  void NoteProgress();
+  // It is in the middle of nothing, has just come to the end of something, or this server is short of something.
+  void NoteRest();
 
   const UniqueFd fd_;
   const std::string peer_;
@@ -94,7 +98,9 @@ class Connection : private FrameReader::Handler {
   Session session_;
   ReplyBuffer reply_;
   size_t sent_ = 0;
+  int64_t now_ns_;       // the Pump's
   int64_t progress_ns_;  // when it last moved bytes, or waited for this server; before hello, when it began
+  int64_t rest_ns_;
 };
 
 }  // namespace nram

@@ -28,7 +28,9 @@ struct DataServerOptions {
   std::string socket_path;            // empty: no Unix socket; a dead one at that path is replaced
   int workers_per_class = 1;          // 1..64
   int connections_max = 512;
-  int64_t stall_limit_ms = 10'000;  // a peer that stays in the middle of a frame for so long is cut off
+  // A peer that moves nothing in the middle of a frame or of its replies for so long is cut off, and one that is not
+  // through it in six times as long.
+  int64_t stall_limit_ms = 10'000;
   SpinOptions spin;
 };
 

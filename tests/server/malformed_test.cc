@@ -195,6 +195,38 @@ TEST_F(MalformedTest, WhoWaitsForTheServerIsNotStalledHoweverLongHeWasIdle) {
   EXPECT_FALSE(connection.CheckStall(63 * kNsPerSecond, kNsPerSecond).ok()) << "in the middle of a frame";
 }
 
+TEST_F(MalformedTest, AFrameThatTricklesIsCutOffAndManyThatFlowAreNot) {
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
+  const UniqueFd peer(ends[0]);
+  ReplyBuffers buffers(1);
+  Connection connection(UniqueFd(ends[1]), "test", server_.context(), &buffers, 0);
+  int64_t now_ns = kNsPerSecond;
+  const auto pump = [&](const std::string& bytes) {
+    EXPECT_EQ(send(peer.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+    return *connection.Pump(now_ns += kNsPerSecond);
+  };
+  pump(Hello());
+  const auto write = [&](uint64_t id) { return EncodeFrame(Request(Op::kWrite, id, {0, 8}), std::string(4096, 'x')); };
+  // Never at rest, because each piece ends in the middle of the next frame.
+  std::string flow;
+  for (uint64_t id = 2; id < 30; ++id) flow += write(id);
+  size_t at = 0;
+  for (; at + 4000 < flow.size(); at += 4000) {
+    pump(flow.substr(at, 4000));
+    EXPECT_TRUE(connection.CheckStall(now_ns, kNsPerSecond).ok());
+  }
+  pump(flow.substr(at));
+  now_ns += 3600 * kNsPerSecond;
+  const std::string last = write(30);
+  for (at = 0; at < 7; ++at) {
+    pump(last.substr(at, 1));
+    EXPECT_TRUE(connection.CheckStall(now_ns, kNsPerSecond).ok()) << at;
+  }
+  pump(last.substr(at, 1));
+  EXPECT_FALSE(connection.CheckStall(now_ns, kNsPerSecond).ok());
+}
+
 TEST_F(StallTest, BytesInsteadOfAHelloAreCutOff) {
   UniqueFd fd = Connect();
   const int64_t deadline_ns = DeadlineAfterMs(10'000);
