@@ -50,6 +50,20 @@ absl::Status CheckOptions(const RegionOptions& options) {
   return absl::OkStatus();
 }
 
+// Until one is up, or until the first deadline and nobody may still answer, or until the second.
+void AwaitOne(const std::vector<std::unique_ptr<ServerLink>>& links, int64_t usual_ns, int64_t latest_ns) {
+  constexpr int64_t kTurnMs = 20;
+  while (MonotonicNs() < std::max(usual_ns, latest_ns)) {
+    bool slow = false;
+    for (const auto& link : links) {
+      if (link->up()) return;
+      slow = slow || link->may_be_slow();
+    }
+    if (MonotonicNs() >= usual_ns && !slow) return;
+    (void)links.front()->AwaitUp(DeadlineAfterMs(kTurnMs));
+  }
+}
+
 }  // namespace
 
 Pool::Pool(PoolOptions options)
@@ -68,6 +82,7 @@ absl::StatusOr<std::unique_ptr<Pool>> Pool::Open(PoolOptions options) {
   std::unique_ptr<Pool> pool(new Pool(std::move(options)));
   for (const auto& link : pool->links_) link->Start();
   const int64_t deadline_ns = DeadlineAfterMs(pool->options_.open_timeout_ms);
+  AwaitOne(pool->links_, deadline_ns, DeadlineAfterMs(pool->options_.io_timeout_ms));
   std::vector<std::string> missing;
   for (const auto& link : pool->links_) {
     const absl::Status status = link->AwaitUp(deadline_ns);

@@ -30,7 +30,8 @@ enum class AttachMode {
 class Pool {
  public:
   // Blocks until every server has answered, open_timeout_ms at most; those that have not are left out and taken in when
-  // they do. UNAVAILABLE if none answers (the message names each and why). INVALID_ARGUMENT: bad options.
+  // they do. If none has, but one may yet, it waits for the first of them up to io_timeout_ms. UNAVAILABLE if none
+  // answers (the message names each and why). INVALID_ARGUMENT: bad options.
   static absl::StatusOr<std::unique_ptr<Pool>> Open(PoolOptions options);
   // Ends its leases: GC regions are collected, others are orphans.
   ~Pool();

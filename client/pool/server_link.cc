@@ -66,6 +66,11 @@ bool ServerLink::hopeless() const {
   return !up() && MonotonicNs() - down_since_ns_ > options_.fail_fast_after_ms * kNsPerMs;
 }
 
+bool ServerLink::may_be_slow() const {
+  MutexLock lock(&mu_);
+  return may_be_slow_;
+}
+
 void ServerLink::Suspect() {
   MutexLock lock(&mu_);
   suspect_ = true;
@@ -83,12 +88,16 @@ bool ServerLink::DataConnected() const {
 void ServerLink::Run() {
   int64_t backoff_ms = kBackoffMinMs;
   int64_t next_renew_ns = 0;
+  bool was_slow = false;
   while (true) {
     int64_t wake_ns = next_renew_ns;
     if (!up()) RunRetries();  // those that are late by now; reaching the server may take seconds
     if (!up() || !DataConnected()) {
+      const int64_t began_ns = MonotonicNs();
       const absl::Status status = BringUp();
+      was_slow = was_slow || MonotonicNs() - began_ns > kSlowAttemptNs;
       MutexLock lock(&mu_);
+      may_be_slow_ = was_slow;
       if (status.ok()) {
         if (!up())
           LOG_IF(INFO, down_since_ns_ + kNsPerSecond < MonotonicNs()) << "memory server " << name_ << " is back";

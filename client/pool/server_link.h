@@ -44,6 +44,8 @@ class ServerLink {
   absl::Status AwaitUsable(int64_t deadline_ns);
   // Away for longer than fail_fast_after_ms.
   bool hopeless() const;
+  // It has not come up, but not because somebody said no: an attempt took long, or the first is still under way.
+  bool may_be_slow() const;
   bool up() const { return up_.load(std::memory_order_acquire); }
   // The server's life that this link is connected to; 0 before the first. Changes when the server has restarted.
   uint64_t incarnation() const { return incarnation_.load(std::memory_order_acquire); }
@@ -90,6 +92,7 @@ class ServerLink {
 
  private:
   static constexpr int64_t kControlTimeoutMs = 2'000;
+  static constexpr int64_t kSlowAttemptNs = 500 * kNsPerMs;  // longer than any refusal takes
   static constexpr int64_t kBackoffMinMs = 10;
   static constexpr int64_t kRetryTurnMs = 50;
   static constexpr int64_t kBackoffMaxMs = 1'000;
@@ -142,6 +145,7 @@ class ServerLink {
   int64_t down_since_ns_ ABSL_GUARDED_BY(mu_);
   int64_t lease_ttl_ms_ ABSL_GUARDED_BY(mu_) = 1'000;
   absl::Status last_error_ ABSL_GUARDED_BY(mu_);
+  bool may_be_slow_ ABSL_GUARDED_BY(mu_) = true;
   ServerCapacity capacity_ ABSL_GUARDED_BY(mu_);
   ServerHost host_state_ ABSL_GUARDED_BY(mu_);
   IoPart* retries_ ABSL_GUARDED_BY(mu_) = nullptr;

@@ -1,12 +1,15 @@
 // A memory server that is there and answers nothing at all, on neither plane: a process of its own that is stopped.
 
 #include <glog/logging.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/clock.h"
@@ -56,8 +59,19 @@ class ServerProcess {
   int port_ = 0;
 };
 
-TEST(FrozenServerTest, WritesThatNeedRoomFailAtOnceWhenItHasBeenAwayForLong) {
-  ServerProcess server;
+class FrozenServerTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    for (auto& server : servers_) server = std::make_unique<ServerProcess>();
+  }
+  static void TearDownTestSuite() {
+    for (auto& server : servers_) server.reset();
+  }
+  static inline std::unique_ptr<ServerProcess> servers_[2];
+};
+
+TEST_F(FrozenServerTest, WritesThatNeedRoomFailAtOnceWhenItHasBeenAwayForLong) {
+  ServerProcess& server = *servers_[0];
   ASSERT_NE(server.port(), 0);
   constexpr int64_t kTimeoutMs = 10'000;
   PoolOptions options;
@@ -108,6 +122,23 @@ TEST(FrozenServerTest, WritesThatNeedRoomFailAtOnceWhenItHasBeenAwayForLong) {
   absl::Status status = absl::UnavailableError("");
   while (!status.ok() && MonotonicNs() < patience_ns) status = region->Write(0, bytes);
   EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST_F(FrozenServerTest, ThePoolsOnlyServerMayBeSlow) {
+  ServerProcess& server = *servers_[1];
+  ASSERT_NE(server.port(), 0);
+  PoolOptions options;
+  options.servers.push_back({"127.0.0.1", server.port(), ""});
+  options.open_timeout_ms = 100;
+  options.io_timeout_ms = 60'000;
+  server.Freeze();
+  std::thread later([&] {
+    poll(nullptr, 0, 500);
+    server.Thaw();
+  });
+  const auto pool = Pool::Open(options);
+  EXPECT_TRUE(pool.ok()) << pool.status();
+  later.join();
 }
 
 }  // namespace
