@@ -79,7 +79,7 @@ class Service final : public v1::Control::Service {
     if (!lease.ok()) return ToGrpc(lease.status());
     FrameArena& arena = server_->arena();
     if (request->pages() < 0) {
-      arena.Unpromise(static_cast<uint64_t>(-request->pages()), &(*lease)->promise);
+      arena.Unpromise(0 - static_cast<uint64_t>(request->pages()), &(*lease)->promise);
     } else if (server_->draining()) {
       return {grpc::StatusCode::FAILED_PRECONDITION, "the donor is draining and takes no new pages"};
     } else if (!arena.Promise(static_cast<uint64_t>(request->pages()), &(*lease)->promise)) {

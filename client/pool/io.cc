@@ -198,6 +198,7 @@ absl::StatusOr<bool> Io::TryLaunch(IoPart* part, bool may_block) {
   // What it may cost, the region's own bookkeeping on a server that has not seen it included.
   uint64_t wanted_room = writes ? range.pages() * ServerLink::kRoomBytesPerPage + ServerLink::kRoomBytesPerRegion : 0;
   part->room_bytes = 0;
+  part->room_is_regions = false;
   part->link = nullptr;
   {
     MutexLock lock(&mu_);
@@ -208,14 +209,15 @@ absl::StatusOr<bool> Io::TryLaunch(IoPart* part, bool may_block) {
     NRAM_ASSIGN_OR_RETURN(target, region_->Place(range.first / kChunksPerSpan, wanted_room, call.deadline_ns, may_block,
                                                  &part->room_bytes, &part->link));
   }
-  if (!writes && (target.link == nullptr || !target.created)) {
+  part->unsure = target.unsure;
+  if (!writes && (target.link == nullptr || !(target.created || target.unsure))) {
     memset(call.in, 0, range.bytes());
     return false;
   }
   ServerLink* const link = part->link = target.link;
   part->incarnation = link->incarnation();
   if (target.created && target.created_incarnation != part->incarnation) {
-    if (part->room_bytes > 0) link->ReturnRoom(part->room_bytes, 0);
+    if (part->room_bytes > 0) ReleaseRoom(part, 0);
     return absl::DataLossError(absl::StrCat("memory server ", link->name(), " has restarted and lost what region ",
                                             FormatId(Raw(region_->id())), " stored there"));
   }
@@ -241,6 +243,11 @@ absl::StatusOr<bool> Io::TryLaunch(IoPart* part, bool may_block) {
   call.request.flags = 0;
   if (writes && !target.created) call.request.flags = kFlagCreate | (region_->gc_ ? kFlagGc : 0);
   if (part->room_bytes > 0) call.request.flags |= kFlagPromised;
+  if (writes && !link->MayChange()) {
+    link->Suspect();
+    if (part->room_bytes > 0) ReleaseRoom(part, 0);
+    return absl::UnavailableError(absl::StrCat("memory server ", link->name(), ": a connection is down"));
+  }
   Transport* const transport = link->transport(io_class_);
   {
     MutexLock lock(&mu_);
@@ -251,21 +258,30 @@ absl::StatusOr<bool> Io::TryLaunch(IoPart* part, bool may_block) {
   return true;
 }
 
+void Io::ReleaseRoom(IoPart* part, uint64_t used_bytes) {
+  if (part->room_is_regions) {
+    region_->ReturnReserved(part->link->index(), part->room_bytes, used_bytes);
+  } else {
+    part->link->ReturnRoom(part->room_bytes, used_bytes);
+  }
+  part->room_bytes = 0;
+}
+
 absl::Status Io::Judge(IoPart* part) {
   const Call& call = part->call;
   ServerLink* const link = part->link;
-  const auto release = [&](uint64_t used) {
-    if (part->room_is_regions) {
-      region_->ReturnReserved(link->index(), part->room_bytes, used);
-    } else {
-      link->ReturnRoom(part->room_bytes, used);
-    }
-    part->room_bytes = 0;
-  };
+  const bool creates = (call.request.flags & kFlagCreate) != 0;
+  const bool failed = call.code != absl::StatusCode::kOk || call.reason != Reason::kOk;
+  // One that was refused may have stored its first pages.
+  if (creates && failed && call.sent) region_->NotePerhapsCreated(link->index(), part->incarnation);
   if (call.code == absl::StatusCode::kOk) {
-    if (call.request.op == Op::kWrite) release(call.aux);
+    if (call.request.op == Op::kWrite) ReleaseRoom(part, call.aux);
+    if (call.reason == Reason::kUnknownRegion && part->unsure && call.request.op == Op::kRead) {
+      memset(call.in, 0, call.request.range.bytes());
+      return absl::OkStatus();
+    }
     if (call.reason == Reason::kOk) {
-      if ((call.request.flags & kFlagCreate) != 0) region_->NoteCreated(link->index(), part->incarnation);
+      if (creates) region_->NoteCreated(link->index(), part->incarnation);
       return absl::OkStatus();
     }
     const absl::Status status = CallStatus(call, link->name());
@@ -276,7 +292,7 @@ absl::Status Io::Judge(IoPart* part) {
     }
     return status;
   }
-  if (call.request.op == Op::kWrite) release(part->room_bytes);  // unknown; the next renewal tells
+  if (call.request.op == Op::kWrite) ReleaseRoom(part, call.sent ? part->room_bytes : 0);  // unknown; a renewal tells
   link->Suspect();
   const absl::Status status = CallStatus(call, link->name());
   if (status.code() != absl::StatusCode::kDataLoss) return status;

@@ -33,6 +33,7 @@ struct IoPart {
   bool room_is_regions = false;    // from what the region has reserved for itself
   bool busy = false;
   bool started = false;  // `call` was given to `transport`
+  bool unsure = false;   // whether the server knows the region
   int garbled = 0;       // answers that it has had
   IoPart* next_retry = nullptr;
 };
@@ -99,6 +100,8 @@ class Io {
   void Launch(IoPart* part, bool may_block);
   // True if the call was started; false if the piece is a hole, filled here. UNAVAILABLE: try again later.
   absl::StatusOr<bool> TryLaunch(IoPart* part, bool may_block);
+  // Ends what TryLaunch took.
+  void ReleaseRoom(IoPart* part, uint64_t used_bytes);
   // Judges a call that is done. UNAVAILABLE: it may be tried again.
   absl::Status Judge(IoPart* part);
   // Handles a part whose call is done or could not be started.

@@ -31,7 +31,7 @@ Region::~Region() {
   GateLock lock(&mu_);
   for (const Presence& presence : presences_) {
     if (presence.reserved_bytes > 0) {
-      pool_->link(presence.server)->ReturnRoom(static_cast<uint64_t>(presence.reserved_bytes), 0);
+      pool_->link(presence.server)->ReleaseAside(static_cast<uint64_t>(presence.reserved_bytes));
     }
   }
 }
@@ -133,7 +133,9 @@ Region::Target Region::TargetLocked(const SpanPlacement& placement) const {
   target.link = pool_->link(placement.servers[0]);
   for (const Presence& presence : presences_) {
     if (presence.server != placement.servers[0]) continue;
-    target.created = presence.incarnation != 0;
+    target.created = presence.incarnation != 0 && !presence.unsure;
+    // Once the server has restarted, the write has not happened.
+    target.unsure = presence.unsure && presence.incarnation == target.link->incarnation();
     target.created_incarnation = presence.incarnation;
   }
   return target;
@@ -159,7 +161,8 @@ absl::StatusOr<Region::Target> Region::Place(uint64_t span, uint64_t room_bytes,
       for (const Presence& presence : presences) {
         if (presence.server != candidate.server) continue;
         // Never again where a part of the region was lost.
-        return presence.incarnation != 0 && presence.incarnation != pool_->link(candidate.server)->incarnation();
+        return presence.incarnation != 0 && !presence.unsure &&
+               presence.incarnation != pool_->link(candidate.server)->incarnation();
       }
       // A named region only where it was created.
       return described_ != nullptr && !described_->name.empty();
@@ -211,7 +214,7 @@ Region::Presence* Region::PresenceLocked(uint16_t server) {
   for (Presence& presence : presences_) {
     if (presence.server == server) return &presence;
   }
-  presences_.push_back({server, 0, 0});
+  presences_.push_back({server});
   return &presences_.back();
 }
 
@@ -219,7 +222,16 @@ void Region::NoteCreated(uint16_t server, uint64_t incarnation) {
   GateLock lock(&mu_);
   Presence* const presence = PresenceLocked(server);
   // The first one stands: if it is not the server's present life, what was stored then is lost, and stays so.
-  if (presence->incarnation == 0) presence->incarnation = incarnation;
+  if (presence->incarnation == 0 || presence->unsure) presence->incarnation = incarnation;
+  presence->unsure = false;
+}
+
+void Region::NotePerhapsCreated(uint16_t server, uint64_t incarnation) {
+  GateLock lock(&mu_);
+  Presence* const presence = PresenceLocked(server);
+  if (presence->incarnation != 0 && !presence->unsure) return;
+  presence->incarnation = incarnation;
+  presence->unsure = true;
 }
 
 bool Region::TakeReserved(uint16_t server, uint64_t bytes) {
@@ -228,6 +240,7 @@ bool Region::TakeReserved(uint16_t server, uint64_t bytes) {
     if (presence.server != server) continue;
     if (presence.reserved_bytes < static_cast<int64_t>(bytes)) return false;
     presence.reserved_bytes -= static_cast<int64_t>(bytes);
+    pool_->link(server)->TakeAside(bytes);
     return true;
   }
   return false;
@@ -236,8 +249,7 @@ bool Region::TakeReserved(uint16_t server, uint64_t bytes) {
 void Region::ReturnReserved(uint16_t server, uint64_t taken_bytes, uint64_t used_bytes) {
   GateLock lock(&mu_);
   PresenceLocked(server)->reserved_bytes += static_cast<int64_t>(taken_bytes) - static_cast<int64_t>(used_bytes);
-  // What was used is settled with the link here; the rest stays taken there on the region's behalf.
-  pool_->link(server)->ReturnRoom(used_bytes, used_bytes);
+  pool_->link(server)->ReturnAside(taken_bytes, used_bytes);
 }
 
 absl::Status Region::Reserve(uint64_t offset, uint64_t length, const IoOptions& options) {
@@ -263,6 +275,7 @@ absl::Status Region::Reserve(uint64_t offset, uint64_t length, const IoOptions& 
   for (const auto& [server, bytes] : taken) {
     if (status.ok()) {
       PresenceLocked(server)->reserved_bytes += static_cast<int64_t>(bytes);
+      pool_->link(server)->SetAside(bytes);
     } else {
       pool_->link(server)->ReturnRoom(bytes, 0);
     }
@@ -279,7 +292,7 @@ void Region::Unreserve(uint64_t bytes) {
     if (part <= 0) continue;
     presence.reserved_bytes -= part;
     left -= part;
-    pool_->link(presence.server)->ReturnRoom(static_cast<uint64_t>(part), 0);
+    pool_->link(presence.server)->ReleaseAside(static_cast<uint64_t>(part));
   }
 }
 
@@ -290,9 +303,10 @@ struct Region::Errand {
   ServerLink* link = nullptr;
   Transport* transport = nullptr;
   uint64_t incarnation = 0;
+  bool unsure = false;  // the server may never have heard of the region
 
   void Start(IoClass io_class) {
-    transport = link->transport(io_class);
+    transport = link->MayChange() ? link->transport(io_class) : nullptr;
     if (transport == nullptr) {
       CompleteCall(&call, absl::StatusCode::kUnavailable, Reason::kOk, 0);
     } else {
@@ -316,6 +330,7 @@ void Region::AddErrands(Op op, uint8_t flags, const ChunkRange& range, int64_t d
     errand.region = this;
     errand.link = pool_->link(presence.server);
     errand.incarnation = presence.incarnation;
+    errand.unsure = presence.unsure;
   }
 }
 
@@ -330,7 +345,7 @@ absl::Status Region::RunErrands(std::deque<Errand>* errands, IoClass io_class) {
     while (true) {
       if (errand.link->incarnation() != errand.incarnation) {
         // It restarted: nothing is left there to free; but a trim must not hide that the rest is lost.
-        if (op == Op::kTrim)
+        if (op == Op::kTrim && !errand.unsure)
           status = absl::DataLossError(absl::StrCat("memory server ", errand.link->name(), " has restarted"));
         break;
       }
@@ -338,7 +353,7 @@ absl::Status Region::RunErrands(std::deque<Errand>* errands, IoClass io_class) {
       if (errand.transport != nullptr) errand.transport->Wait(&errand.call);
       status = CallStatus(errand.call, errand.link->name());
       if (errand.call.code == absl::StatusCode::kOk && errand.call.reason == Reason::kUnknownRegion) {
-        status = op == Op::kDestroy ? absl::OkStatus() : absl::DataLossError(status.message());
+        status = op == Op::kDestroy || errand.unsure ? absl::OkStatus() : absl::DataLossError(status.message());
       }
       const bool again = errand.call.code == absl::StatusCode::kUnavailable ||
                          errand.call.code == absl::StatusCode::kDataLoss ||

@@ -95,6 +95,7 @@ class Region {
   // What the region knows of one server.
   struct Presence {
     uint16_t server = kNoServer;
+    bool unsure = false;         // whether it was: the write that would have created it has no answer
     uint64_t incarnation = 0;    // in which it was created there; 0: not yet
     int64_t reserved_bytes = 0;  // room reserved for this region alone
   };
@@ -105,6 +106,7 @@ class Region {
   struct Target {
     ServerLink* link = nullptr;  // null: a hole to be read
     bool created = false;
+    bool unsure = false;  // a write that has no answer may have created it
     uint64_t created_incarnation = 0;
   };
 
@@ -124,6 +126,7 @@ class Region {
   Target TargetLocked(const SpanPlacement& placement) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Presence* PresenceLocked(uint16_t server) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NoteCreated(uint16_t server, uint64_t incarnation);
+  void NotePerhapsCreated(uint16_t server, uint64_t incarnation);
   bool TakeReserved(uint16_t server, uint64_t bytes);
   void NoteReturned(uint16_t server, uint64_t bytes);
   void ReturnReserved(uint16_t server, uint64_t taken_bytes, uint64_t used_bytes);

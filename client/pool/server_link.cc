@@ -122,9 +122,10 @@ void ServerLink::Run() {
     }
     RunRetries();
     ReserveAhead();
+    GiveBackRoom();
     MutexLock lock(&mu_);
     if (retries_ != nullptr) wake_ns = std::min(wake_ns, DeadlineAfterMs(kBackoffMinMs));
-    while (!stopping_ && !suspect_ && !want_room_ && MonotonicNs() < wake_ns) {
+    while (!stopping_ && !suspect_ && !want_look_ && MonotonicNs() < wake_ns) {
       changed_.WaitUntil(&mu_, wake_ns);
       if (retries_ != nullptr) break;
     }
@@ -136,7 +137,7 @@ void ServerLink::Run() {
     } else if (suspect_) {
       next_renew_ns = 0;
     }
-    suspect_ = want_room_ = false;
+    suspect_ = want_look_ = false;
   }
   RunRetries();
 }
@@ -219,7 +220,7 @@ void ServerLink::Renew() {
 
 // `quiet`: no write was under way while the server answered, so its count of our room is exact.
 void ServerLink::NoteLease(const LeaseInfo& info, bool quiet) {
-  if (quiet) room_bytes_ = static_cast<int64_t>(info.promised_bytes);
+  if (quiet) room_bytes_ = static_cast<int64_t>(info.promised_bytes) - room_aside_bytes_;
   if (info.capacity.free_bytes > kSpanBytes) refused_ = false;
   MutexLock lock(&mu_);
   capacity_ = info.capacity;
@@ -237,18 +238,24 @@ bool ServerLink::TryTakeRoom(uint64_t bytes) {
   // Half a step left: have the thread reserve the next one before anybody must wait for it.
   if (room - wanted < static_cast<int64_t>(options_.reserve_step_bytes / 2) &&
       !refused_.load(std::memory_order_relaxed)) {
-    MutexLock lock(&mu_);
-    if (!want_room_) {
-      want_room_ = true;
-      changed_.SignalAll();
-    }
+    WantLook();
   }
   return true;
 }
 
+void ServerLink::WantLook() {
+  MutexLock lock(&mu_);
+  if (!want_look_) {
+    want_look_ = true;
+    changed_.SignalAll();
+  }
+}
+
 absl::Status ServerLink::TakeRoom(uint64_t bytes, int64_t deadline_ns) {
   while (!TryTakeRoom(bytes)) {
-    if (refused_) {
+    // In this order: what was given back ends a refusal before it is over.
+    const bool giving_back = giving_back_;
+    if (!giving_back && refused_) {
       return absl::ResourceExhaustedError(
           absl::StrCat("memory server ", name_, " has no room for ", FormatByteSize(bytes)));
     }
@@ -258,8 +265,16 @@ absl::Status ServerLink::TakeRoom(uint64_t bytes, int64_t deadline_ns) {
 }
 
 void ServerLink::ReturnRoom(uint64_t taken_bytes, uint64_t used_bytes) {
-  room_bytes_ += static_cast<int64_t>(taken_bytes) - static_cast<int64_t>(used_bytes);
+  const int64_t unused = static_cast<int64_t>(taken_bytes) - static_cast<int64_t>(used_bytes);
+  const int64_t room = room_bytes_.fetch_add(unused) + unused;
   room_taken_bytes_ -= static_cast<int64_t>(taken_bytes);
+  room_events_.fetch_add(1, std::memory_order_relaxed);
+  if (unused > 0 && room > kStepsKept * static_cast<int64_t>(options_.reserve_step_bytes)) WantLook();
+}
+
+void ServerLink::MoveAside(int64_t taken_bytes, int64_t aside_bytes) {
+  room_taken_bytes_ += taken_bytes;
+  room_aside_bytes_ += aside_bytes;
   room_events_.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -313,6 +328,29 @@ void ServerLink::ReserveAhead() {
   if (!up() || !written_to_ || refused_ || room_bytes_ >= half || MonotonicNs() < reserve_ahead_after_ns_) return;
   const absl::Status status = Reserve(static_cast<uint64_t>(half), DeadlineAfterMs(kControlTimeoutMs));
   if (!status.ok()) reserve_ahead_after_ns_ = DeadlineAfterMs(kBackoffMaxMs);
+}
+
+// What a region returned, or what was taken for more than there was: others may need it.
+void ServerLink::GiveBackRoom() {
+  const auto step = static_cast<int64_t>(options_.reserve_step_bytes);
+  int64_t room = room_bytes_;
+  if (!up() || room <= kStepsKept * step) return;
+  {
+    MutexLock lock(&reserve_mu_);
+    if (reserving_) return;
+    reserving_ = giving_back_ = true;
+  }
+  int64_t pages = 0;
+  do {
+    pages = std::max<int64_t>(room - step, 0) / static_cast<int64_t>(kRoomBytesPerPage);
+  } while (!room_bytes_.compare_exchange_weak(room, room - pages * static_cast<int64_t>(kRoomBytesPerPage)));
+  room_events_ += 1;
+  const absl::StatusOr<LeaseInfo> lease = control_->Reserve(lease_, -pages, DeadlineAfterMs(kControlTimeoutMs));
+  // Else a renewal will tell.
+  if (lease.ok()) NoteLease(*lease, /*quiet=*/false);
+  MutexLock lock(&reserve_mu_);
+  reserving_ = giving_back_ = false;
+  reserve_ended_.SignalAll();
 }
 
 ServerCapacity ServerLink::capacity() const {

@@ -57,20 +57,33 @@ class ServerLink {
     return transports_[io_class == IoClass::kUrgent ? 1 : 0].load(std::memory_order_acquire);
   }
 
+  // Whether what changes pages may be started. A connection that broke may have left a request at the server, to be
+  // executed until its successor says hello; nothing must overtake it on the other one.
+  bool MayChange() const { return DataConnected(); }
+
   // Takes room for `bytes` from what is reserved; if that is not enough, reserves more, which blocks until
   // `deadline_ns` at most. RESOURCE_EXHAUSTED: the server has not that much.
   absl::Status TakeRoom(uint64_t bytes, int64_t deadline_ns);
   // Without blocking: false if not that much is reserved now.
   bool TryTakeRoom(uint64_t bytes);
-  // Ends a write for which `taken_bytes` were taken and which used `used_bytes` of this client's room.
+  // Ends a write for which `taken_bytes` were taken and which used `used_bytes` of this client's room. What is more
+  // than a few steps too much goes back to the server soon.
   void ReturnRoom(uint64_t taken_bytes, uint64_t used_bytes);
-  // A trim left `bytes` promised to the lease, and its region takes them.
-  void NoteReturned(uint64_t bytes) {
-    room_taken_bytes_ += static_cast<int64_t>(bytes);
-    room_events_.fetch_add(1, std::memory_order_relaxed);
+  // The same for what regions keep for themselves: taken room is set aside for one; a write takes of it, and returns
+  // what it has not used; the region releases the rest.
+  void SetAside(uint64_t taken_bytes) {
+    MoveAside(-static_cast<int64_t>(taken_bytes), static_cast<int64_t>(taken_bytes));
   }
-  // The write failed and nobody knows what it used: the next renewal will tell.
-  void ForfeitRoom(uint64_t taken_bytes) { ReturnRoom(taken_bytes, taken_bytes); }
+  void TakeAside(uint64_t bytes) { MoveAside(static_cast<int64_t>(bytes), -static_cast<int64_t>(bytes)); }
+  void ReturnAside(uint64_t taken_bytes, uint64_t used_bytes) {
+    MoveAside(-static_cast<int64_t>(taken_bytes), static_cast<int64_t>(taken_bytes) - static_cast<int64_t>(used_bytes));
+  }
+  void ReleaseAside(uint64_t bytes) {
+    TakeAside(bytes);
+    ReturnRoom(bytes, 0);
+  }
+  // A trim left `bytes` promised to the lease, and its region has them.
+  void NoteReturned(uint64_t bytes) { MoveAside(0, static_cast<int64_t>(bytes)); }
   // This client freed something there: it is worth asking for room again.
   void NoteFreed() { refused_.store(false, std::memory_order_relaxed); }
   // The server has no room beyond what is reserved.
@@ -96,6 +109,8 @@ class ServerLink {
   static constexpr int64_t kBackoffMinMs = 10;
   static constexpr int64_t kRetryTurnMs = 50;
   static constexpr int64_t kBackoffMaxMs = 1'000;
+  // Room beyond so many steps is given back, down to one.
+  static constexpr int64_t kStepsKept = 2;
   // A server that refuses no more than this is full.
   static constexpr uint64_t kRefusedBytes = 2 * kSpanBytes;
 
@@ -107,6 +122,10 @@ class ServerLink {
   void Renew();
   void NoteLease(const LeaseInfo& info, bool quiet);
   void ReserveAhead();
+  void GiveBackRoom();
+  void MoveAside(int64_t taken_bytes, int64_t aside_bytes);
+  // Has the thread look at the room.
+  void WantLook();
   // Blocks until `deadline_ns` at most. UNAVAILABLE: the server does not answer. RESOURCE_EXHAUSTED: it has no more.
   absl::Status Reserve(uint64_t bytes, int64_t deadline_ns);
   absl::Status AskForRoom(uint64_t bytes, int64_t deadline_ns);
@@ -129,19 +148,21 @@ class ServerLink {
   // Room: reserved there, not taken here. May be negative for a moment.
   std::atomic<int64_t> room_bytes_{0};
   std::atomic<int64_t> room_taken_bytes_{0};  // by writes under way
+  std::atomic<int64_t> room_aside_bytes_{0};  // for regions
   std::atomic<int64_t> room_events_{0};       // to see whether anything moved while the server was asked
   std::atomic<bool> written_to_{false};       // reserving ahead is worth it
   std::atomic<bool> refused_{false};  // the last reservation was; until the server says that there is room again
   Mutex reserve_mu_;
   CondVar reserve_ended_;
-  bool reserving_ ABSL_GUARDED_BY(reserve_mu_) = false;         // one reservation at a time
+  bool reserving_ ABSL_GUARDED_BY(reserve_mu_) = false;         // one reservation at a time, or return of one
+  std::atomic<bool> giving_back_{false};                        // written under reserve_mu_
   int64_t reserve_failed_ns_ ABSL_GUARDED_BY(reserve_mu_) = 0;  // the last time that it did not answer
 
   mutable Mutex mu_;
   CondVar changed_;  // up or down, or work for the thread
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   bool suspect_ ABSL_GUARDED_BY(mu_) = false;
-  bool want_room_ ABSL_GUARDED_BY(mu_) = false;
+  bool want_look_ ABSL_GUARDED_BY(mu_) = false;
   int64_t down_since_ns_ ABSL_GUARDED_BY(mu_);
   int64_t lease_ttl_ms_ ABSL_GUARDED_BY(mu_) = 1'000;
   absl::Status last_error_ ABSL_GUARDED_BY(mu_);

@@ -57,6 +57,7 @@ absl::Status LandReply(const Call& call, const FrameHeader& reply, absl::Span<co
 }
 
 void BeginCall(Call* call, const void* transport) {
+  call->sent = false;
   call->started_at.store(transport, std::memory_order_relaxed);
   call->state.store(Call::kPending, std::memory_order_release);
 }

@@ -42,7 +42,8 @@ struct Call {
   // executed the request is not known; it will not execute it later. kDataLoss: its reply was garbled, likewise.
   absl::StatusCode code = absl::StatusCode::kOk;
   Reason reason = Reason::kOk;
-  uint64_t aux = 0;  // of the reply
+  uint64_t aux = 0;   // of the reply
+  bool sent = false;  // some of it may have been; else the server knows nothing of it
 
   bool is_done() const { return state.load(std::memory_order_acquire) == kDone; }
 

@@ -64,6 +64,7 @@ bool InprocTransport::connected() const {
 absl::StatusCode InprocTransport::ExecuteLocked(Call* call) {
   FrameHeader& request = call->request;
   request.request_id = next_request_id_++;
+  call->sent = true;
   request.payload_bytes = RequestPayloadBytes(*call);
   absl::Span<const ChunkMask> masks;
   if (call->masks != nullptr) {

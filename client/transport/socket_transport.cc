@@ -191,6 +191,7 @@ bool SocketTransport::FillBatchLocked() {
 
 void SocketTransport::AppendToBatchLocked(Call* call) {
   call->request.request_id = next_request_id_++;
+  call->sent = true;
   slots_[call->request.request_id % kSlots] = call;
   ++requests_out_;
   credit_out_bytes_ += call->credit_bytes;

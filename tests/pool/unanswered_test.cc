@@ -1,0 +1,142 @@
+// Requests whose fate the client never learns, behind a network that stops: what came of them must not show later, and
+// the room that was taken for them must not be lost.
+
+#include <poll.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/test_seed.h"
+#include "gtest/gtest.h"
+#include "tests/util/test_pool.h"
+
+namespace nram {
+namespace {
+
+absl::Span<const std::byte> Bytes(const std::string& data) {
+  return {reinterpret_cast<const std::byte*>(data.data()), data.size()};
+}
+
+class UnansweredTest : public ::testing::Test {
+ protected:
+  static constexpr IoOptions kBriefly{.timeout_ms = 30};
+
+  // Pages of `c`.
+  static std::string Of(char c, uint64_t pages = 1) { return std::string(pages * kPageBytes, c); }
+
+  // "A": the whole page is of it.
+  std::string ReadPage(Region* region, uint64_t page, const IoOptions& options = {}) {
+    std::string data = Of('?');
+    const absl::Status status =
+        region->Read(page * kPageBytes, {reinterpret_cast<std::byte*>(data.data()), data.size()}, options);
+    if (!status.ok()) return std::string(status.message());
+    if (data != Of(data[0])) return "mixed";
+    return data[0] == '\0' ? "zeros" : data.substr(0, 1);
+  }
+  void Open(uint64_t donate_bytes) {
+    servers_ = std::make_unique<TestPool>(1, donate_bytes);
+    relay_ = std::make_unique<FaultyRelay>(Endpoint{"127.0.0.1", server().data_port(), ""}, TestSeed());
+    PoolOptions options = servers_->Options();
+    options.lease_ttl_ms = 2'000;  // renewed every 667 ms
+    options.reroute_data_for_test = [this](size_t, const Endpoint&) { return relay_->endpoint(); };
+    pool_ = TestPool::Open(options);
+    ASSERT_NE(pool_, nullptr);
+  }
+  MemServer& server() { return servers_->server(0); }
+  static bool Eventually(const std::function<bool()>& what) {
+    const int64_t deadline_ns = DeadlineAfterMs(30'000);
+    while (!what() && MonotonicNs() < deadline_ns) poll(nullptr, 0, 10);
+    return what();
+  }
+
+  std::unique_ptr<TestPool> servers_;
+  std::unique_ptr<FaultyRelay> relay_;
+  std::unique_ptr<Pool> pool_;
+};
+
+TEST_F(UnansweredTest, WhatIsTrimmedOrDestroyedIsGoneThoughNobodyKnewThatItWasThere) {
+  Open(128 * kMiB);
+  int64_t executed = 0;
+  for (int round = 0; round < 30; ++round) {
+    const int64_t writes = server().store().counters().writes;
+    auto region = pool_->CreateRegion({.gc = true}).value();
+    relay_->Hold(true);
+    ASSERT_FALSE(region->Write(0, Bytes(Of('A')), kBriefly).ok());
+    relay_->Hold(false);
+    const std::string old = ReadPage(region.get(), 0);
+    EXPECT_TRUE(old == "A" || old == "zeros") << old;
+    if (round % 2 == 0) {
+      ASSERT_TRUE(region->Trim(0, 64 * kKiB).ok());
+      ASSERT_TRUE(region->Write(64 * kKiB, Bytes(Of('B'))).ok());
+      EXPECT_EQ(ReadPage(region.get(), 0), "zeros") << "round " << round;
+    }
+    ASSERT_TRUE(region->Destroy().ok());
+    ASSERT_EQ(server().store().counters().pages, 0) << "round " << round;
+    executed += server().store().counters().writes - writes - (round % 2 == 0 ? 1 : 0);
+  }
+  EXPECT_GT(executed, 0) << "the server has executed none of the writes that had no answer";
+}
+
+TEST_F(UnansweredTest, NoLaterWriteIsOvertakenOnTheOtherConnection) {
+  Open(128 * kMiB);
+  auto region = pool_->CreateRegion({.gc = true}).value();
+  ASSERT_TRUE(region->Write(0, Bytes(Of('0'))).ok());
+  for (int round = 0; round < 60; ++round) {
+    relay_->Hold(true);
+    ASSERT_FALSE(region->Write(0, Bytes(Of('A')), kBriefly).ok());
+    std::thread later([&] {
+      poll(nullptr, 0, 5);
+      relay_->Hold(false);
+    });
+    EXPECT_TRUE(region->Write(0, Bytes(Of('B')), {.io_class = IoClass::kUrgent}).ok());
+    later.join();
+    // By its answer the bulk connection is a new one, and what was left of the old one is over.
+    EXPECT_EQ(ReadPage(region.get(), 0, {.io_class = IoClass::kBulk}), "B") << "round " << round;
+    EXPECT_EQ(ReadPage(region.get(), 0, {.io_class = IoClass::kUrgent}), "B") << "round " << round;
+  }
+}
+
+TEST_F(UnansweredTest, RoomTakenForThemComesBackBesideARegionThatKeepsSome) {
+  Open(128 * kMiB);
+  auto keeps = pool_->CreateRegion({.gc = true}).value();
+  ASSERT_TRUE(keeps->Reserve(0, kMiB).ok());
+  auto region = pool_->CreateRegion({.gc = true}).value();
+  const uint64_t step = pool_->options().reserve_step_bytes;
+  for (int round = 0; round < 12; ++round) {
+    relay_->Hold(true);
+    ASSERT_FALSE(region->Write(0, Bytes(Of('A', 1024)), kBriefly).ok());
+    relay_->Hold(false);
+    ASSERT_TRUE(region->Write(0, Bytes(Of('B', 1024))).ok());
+    ASSERT_TRUE(region->Trim(0, 4 * kMiB).ok());
+  }
+  EXPECT_TRUE(Eventually([&] { return server().arena().usage().promised_bytes <= 3 * step; }))
+      << server().arena().usage().promised_bytes;
+  EXPECT_TRUE(Eventually([&] { return pool_->link(0)->room_bytes() >= static_cast<int64_t>(step / 2); }))
+      << pool_->link(0)->room_bytes();
+  // What is kept is there, and can be used without asking.
+  EXPECT_GE(server().arena().usage().promised_bytes, kMiB);
+  ASSERT_TRUE(keeps->Write(0, Bytes(Of('C', 256))).ok());
+}
+
+TEST_F(UnansweredTest, RoomThatNobodyWantsAnyMoreIsOthersSoon) {
+  Open(256 * kMiB);
+  const uint64_t free_bytes = server().arena().usage().free_bytes;
+  const uint64_t step = pool_->options().reserve_step_bytes;
+  const auto is_back = [&] { return server().arena().usage().free_bytes + 3 * step > free_bytes; };
+  auto region = pool_->CreateRegion({.gc = true}).value();
+  EXPECT_EQ(region->Reserve(0, kGiB).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(Eventually(is_back)) << "refused";
+  ASSERT_TRUE(region->Reserve(0, 128 * kMiB).ok());
+  EXPECT_FALSE(is_back());
+  region->Unreserve(128 * kMiB);
+  EXPECT_TRUE(Eventually(is_back)) << "unreserved";
+  ASSERT_TRUE(region->Reserve(0, 128 * kMiB).ok());
+  region.reset();
+  EXPECT_TRUE(Eventually(is_back)) << "gone";
+}
+
+}  // namespace
+}  // namespace nram
