@@ -181,6 +181,7 @@ void FileData::EndWrite(FileIo* io, Errno error) {
 
 Errno FileData::WriteAligned(uint64_t offset, absl::Span<const std::byte> bytes) {
   for (bool again = false;; again = true) {
+    const uint64_t freed_before = store_->Freed();
     Errno error = TakePages(offset, offset + bytes.size());
     if (Ok(error)) {
       absl::Status status;
@@ -194,7 +195,7 @@ Errno FileData::WriteAligned(uint64_t offset, absl::Span<const std::byte> bytes)
     if (Ok(error)) return error;
     if (offset + bytes.size() > size_.load()) tail_unsure_ = true;
     // What was deleted a moment ago is room too.
-    if (again || error != Err(ENOSPC) || !store_->AwaitFreed()) return error;
+    if (again || error != Err(ENOSPC) || !store_->AwaitFreed(freed_before)) return error;
   }
 }
 
@@ -324,7 +325,9 @@ Errno FileData::Truncate(uint64_t size) {
   return Errno::kOk;
 }
 
-Errno FileData::ReserveMissing(uint64_t first_page, uint64_t end_page) {
+Errno FileData::ReserveAndTake(uint64_t offset, uint64_t end) {
+  const uint64_t first_page = offset / kPageBytes;
+  const uint64_t end_page = RoundUp(end, kPageBytes) / kPageBytes;
   absl::Status status;
   BlockFile* const file = File(&status);
   uint64_t reserved = 0;
@@ -341,8 +344,11 @@ Errno FileData::ReserveMissing(uint64_t first_page, uint64_t end_page) {
     if (status.ok()) reserved += until - from;
     page = until;
   }
-  if (!status.ok() && reserved > 0) file->Unreserve(reserved * kPageBytes);
-  return ErrnoOf(status);
+  Errno error = ErrnoOf(status);
+  // Others may have taken meanwhile what the mount's limit had left.
+  if (Ok(error)) error = TakePages(offset, end);
+  if (!Ok(error) && reserved > 0) file->Unreserve(reserved * kPageBytes);
+  return error;
 }
 
 Errno FileData::Allocate(uint64_t offset, uint64_t length, bool keep_size) {
@@ -354,10 +360,10 @@ Errno FileData::Allocate(uint64_t offset, uint64_t length, bool keep_size) {
   const uint64_t end_page = RoundUp(end, kPageBytes) / kPageBytes;
   const uint64_t missing = end_page - first_page - CountPages(offset, end);
   for (bool again = false; missing > 0; again = true) {
-    Errno error = store_->HasPages(missing) ? ReserveMissing(first_page, end_page) : Err(ENOSPC);
-    if (Ok(error)) error = TakePages(offset, end);
+    const uint64_t freed_before = store_->Freed();
+    const Errno error = store_->HasPages(missing) ? ReserveAndTake(offset, end) : Err(ENOSPC);
     if (Ok(error)) break;
-    if (again || error != Err(ENOSPC) || !store_->AwaitFreed()) return error;
+    if (again || error != Err(ENOSPC) || !store_->AwaitFreed(freed_before)) return error;
   }
   if (!keep_size) GrowTo(end);
   return Errno::kOk;
@@ -438,11 +444,16 @@ void FileStore::RetryWrite(FileIo* io) {
   work_.Signal();
 }
 
-bool FileStore::AwaitFreed() {
+uint64_t FileStore::Freed() {
+  MutexLock lock(&mu_);
+  return done_;
+}
+
+bool FileStore::AwaitFreed(uint64_t freed_before) {
   const int64_t deadline_ns = DeadlineAfterMs(kAwaitFreedMs);
   MutexLock lock(&mu_);
   const uint64_t until = given_;
-  if (done_ >= until) return false;
+  if (done_ >= until) return done_ > freed_before;
   hurry_ = true;
   work_.Signal();
   while (done_ < until && freed_.WaitUntil(&mu_, deadline_ns)) {

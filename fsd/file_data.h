@@ -94,7 +94,8 @@ class FileData : public FileBody {
   // Counts the pages of [offset, end) as taken; ENOSPC.
   Errno TakePages(uint64_t offset, uint64_t end);
   uint64_t ReturnPages(uint64_t first, uint64_t end);
-  Errno ReserveMissing(uint64_t first_page, uint64_t end_page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Reserves the pages of [offset, end) that it has not, and takes them; all or nothing.
+  Errno ReserveAndTake(uint64_t offset, uint64_t end) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   uint64_t CountPages(uint64_t offset, uint64_t end) const;
   BlockFile* File(absl::Status* status);
   Errno WriteAligned(uint64_t offset, absl::Span<const std::byte> bytes);
@@ -148,8 +149,10 @@ class FileStore {
   void Free(std::unique_ptr<BlockFile> file);
   // Writes again, once what has been deleted so far is freed, or after two seconds.
   void RetryWrite(FileIo* io);
-  // Waits until what has been deleted so far is freed; true if there was something.
-  bool AwaitFreed();
+  // How many files have been freed, ever.
+  uint64_t Freed();
+  // Waits until what has been deleted so far is freed; true if anything was since Freed() was `freed_before`.
+  bool AwaitFreed(uint64_t freed_before);
   void RunFreeing();
   // Held for moments only, so that files may share one.
   Mutex* PagesLock(const FileData* file) const {

@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 
+#include <functional>
 #include <map>
 #include <random>
 
@@ -73,6 +74,8 @@ class FailingStore : public BlockStore {
   bool fail_reads = false;
   bool room_after_destroy = false;
   std::atomic<int> destroyed{0};
+  std::function<void()> on_reserve;  // runs in the middle of it
+  std::atomic<int64_t> reserved_bytes{0};
 
  private:
   class File : public BlockFile {
@@ -90,7 +93,12 @@ class FailingStore : public BlockStore {
       return file_->Write(offset, from);
     }
     absl::Status Trim(uint64_t offset, uint64_t length) override { return file_->Trim(offset, length); }
-    absl::Status Reserve(uint64_t offset, uint64_t length) override { return file_->Reserve(offset, length); }
+    absl::Status Reserve(uint64_t offset, uint64_t length) override {
+      if (store_->on_reserve) store_->on_reserve();
+      store_->reserved_bytes += static_cast<int64_t>(length);
+      return file_->Reserve(offset, length);
+    }
+    void Unreserve(uint64_t bytes) override { store_->reserved_bytes -= static_cast<int64_t>(bytes); }
 
    private:
     FailingStore* const store_;
@@ -232,6 +240,17 @@ TEST_F(SmallMountTest, TheLimitHolds) {
   EXPECT_EQ(FreeBytes(), kMiB / 2);
   EXPECT_EQ(Write(kMiB, std::string(kMiB / 2, 'y')), Errno::kOk);
   EXPECT_EQ(file_->Allocate(0, uint64_t{1} << 61, true), Err(ENOSPC));
+}
+
+TEST_F(SmallMountTest, AnAllocationThatComesTooLateKeepsNothingReserved) {
+  const std::unique_ptr<FileBody> other = store_.NewFile();
+  blocks_.on_reserve = [&] {
+    blocks_.on_reserve = nullptr;
+    EXPECT_EQ(static_cast<FileData*>(other.get())->Allocate(0, kMiB / 2, false), Errno::kOk);
+  };
+  EXPECT_EQ(file_->Allocate(0, kMiB, false), Err(ENOSPC));
+  EXPECT_EQ(blocks_.reserved_bytes, kMiB / 2) << "the other's";
+  EXPECT_EQ(FreeBytes(), kMiB / 2);
 }
 
 TEST_F(FileDataTest, WhatWasDeletedIsRoomForTheWriteThatFindsNone) {

@@ -26,6 +26,10 @@ Errno Filesystem::Data(InodeNumber inode, FileData** data) {
   return Errno::kOk;
 }
 
+void Filesystem::NoteChange(InodeNumber inode, bool drop_set_id) {
+  if (names_->TouchData(inode, drop_set_id) && on_set_id_dropped_) on_set_id_dropped_(inode);
+}
+
 Errno Filesystem::Read(InodeNumber inode, uint64_t offset, size_t size, PaddedBytes buffer,
                        absl::Span<const std::byte>* got) {
   FileData* data = nullptr;
@@ -39,7 +43,7 @@ Errno Filesystem::Write(InodeNumber inode, uint64_t offset, PaddedBytes bytes, b
   FileData* data = nullptr;
   NRAM_RETURN_IF_ERRNO(Data(inode, &data));
   NRAM_RETURN_IF_ERRNO(data->Write(offset, bytes));
-  if (!cached || drop_set_id) names_->TouchData(inode, drop_set_id);
+  if (!cached || drop_set_id) NoteChange(inode, drop_set_id);
   return Errno::kOk;
 }
 
@@ -78,7 +82,7 @@ Errno Filesystem::Allocate(InodeNumber inode, int mode, uint64_t offset, uint64_
   } else {
     return Err(EOPNOTSUPP);
   }
-  names_->TouchData(inode, drop_set_id);
+  NoteChange(inode, drop_set_id);
   return Errno::kOk;
 }
 
@@ -111,7 +115,7 @@ Errno Filesystem::Copy(InodeNumber from, uint64_t from_offset, InodeNumber to, u
     if (got.empty()) break;
     *copied += got.size();
   }
-  if (*copied > 0) names_->TouchData(to, drop_set_id);
+  if (*copied > 0) NoteChange(to, drop_set_id);
   return Errno::kOk;
 }
 

@@ -5,8 +5,10 @@
 #include <sys/statvfs.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "absl/types/span.h"
 #include "fsd/errno.h"
@@ -51,12 +53,17 @@ class Filesystem {
   Errno Copy(InodeNumber from, uint64_t from_offset, InodeNumber to, uint64_t to_offset, uint64_t length,
              PaddedBytes buffer, bool drop_set_id, uint64_t* copied);
   void StatFs(struct statvfs* stat) const;
+  // Called when a change of data has cleared a file's set-id bits, before Write, Allocate or Copy returns. Set it
+  // before any of them is called.
+  void set_on_set_id_dropped(std::function<void(InodeNumber)> callback) { on_set_id_dropped_ = std::move(callback); }
 
  private:
   Errno Data(InodeNumber inode, FileData** data);
+  void NoteChange(InodeNumber inode, bool drop_set_id);
 
   const bool free_at_end_;
   FileStore store_;
+  std::function<void(InodeNumber)> on_set_id_dropped_;
   const std::unique_ptr<Namespace> names_;  // gone before the store that takes its files
 };
 

@@ -34,24 +34,31 @@ Caller CallerOf(fuse_req_t req) {
 
 void ReplyError(fuse_req_t req, Errno error) { fuse_reply_err(req, Raw(error)); }
 
-fuse_entry_param EntryOf(const struct stat& attr) {
+// What a file takes changes when the kernel writes it back, and the kernel does not ask again of itself.
+double AttrSeconds(fuse_req_t req, const struct stat& attr) {
+  return AdapterOf(req)->options().writeback && S_ISREG(attr.st_mode) ? 1 : kForeverSeconds;
+}
+
+fuse_entry_param EntryOf(fuse_req_t req, const struct stat& attr) {
   fuse_entry_param entry{};
   entry.ino = attr.st_ino;
   entry.attr = attr;
-  entry.attr_timeout = entry.entry_timeout = kForeverSeconds;
+  entry.attr_timeout = AttrSeconds(req, attr);
+  entry.entry_timeout = kForeverSeconds;
   return entry;
 }
 
 void ReplyEntry(fuse_req_t req, Errno error, const struct stat& attr) {
   if (!Ok(error)) return ReplyError(req, error);
-  const fuse_entry_param entry = EntryOf(attr);
+  Namespace* const names = NamesOf(req);  // the reply ends the request
+  const fuse_entry_param entry = EntryOf(req, attr);
   // If the kernel did not take it, it does not know of the lookup.
-  if (fuse_reply_entry(req, &entry) == -ENOENT) NamesOf(req)->Forget(attr.st_ino, 1);
+  if (fuse_reply_entry(req, &entry) == -ENOENT) names->Forget(attr.st_ino, 1);
 }
 
 void ReplyAttr(fuse_req_t req, Errno error, const struct stat& attr) {
   if (!Ok(error)) return ReplyError(req, error);
-  fuse_reply_attr(req, &attr, kForeverSeconds);
+  fuse_reply_attr(req, &attr, AttrSeconds(req, attr));
 }
 
 void Init(void* user_data, fuse_conn_info* conn) {
@@ -176,7 +183,7 @@ void Create(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t mode, fu
   const Errno error = NamesOf(req)->Create(parent, name, S_IFREG | (mode & 07777), 0, CallerOf(req), &attr);
   if (!Ok(error)) return ReplyError(req, error);
   info->keep_cache = 1;
-  const fuse_entry_param entry = EntryOf(attr);
+  const fuse_entry_param entry = EntryOf(req, attr);
   Namespace* const names = NamesOf(req);
   if (fuse_reply_create(req, &entry, info) == -ENOENT) names->Forget(attr.st_ino, 1);
 }
@@ -221,7 +228,7 @@ void List(fuse_req_t req, fuse_ino_t inode, size_t size, off_t offset, bool plus
     const std::string terminated(name);
     size_t entry_bytes = 0;
     if (plus) {
-      fuse_entry_param entry = EntryOf(attr);
+      fuse_entry_param entry = EntryOf(req, attr);
       // Not looked up: the kernel knows both.
       if (name == "." || name == "..") entry.ino = 0;
       entry_bytes = fuse_add_direntry_plus(req, buffer + used, size - used, terminated.c_str(), &entry,

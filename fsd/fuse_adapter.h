@@ -109,6 +109,10 @@ class FuseAdapter {
   // To tell the kernel something; set before the first request.
   void set_session(fuse_session* session) { session_ = session; }
   fuse_session* session() { return session_; }
+  // True once: for the reply to FUSE_INIT, which comes before all others.
+  bool TakeFirstReply() {
+    return !replied_.load(std::memory_order_relaxed) && !replied_.exchange(true, std::memory_order_relaxed);
+  }
 
  private:
   // At most so many at once, 65 KiB each.
@@ -129,6 +133,7 @@ class FuseAdapter {
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::thread seeker_ ABSL_GUARDED_BY(mu_);
   fuse_session* session_ = nullptr;
+  std::atomic<bool> replied_{false};
 };
 
 }  // namespace nram

@@ -26,10 +26,11 @@ namespace nram {
 namespace {
 
 // What the kernel offered in its first message; libfuse 3.14 answers with what it knows, and here what it does not know
-// is added. Only the thread that has the first message in hand calls it with that opcode.
+// is added. Later a worker's buffer may hold anything when it replies for somebody else.
 ssize_t WriteReply(int fd, iovec* pieces, int count, void* adapter) {
   const FuseWorker* const worker = FuseWorker::Current();
-  if (worker != nullptr && worker->header().opcode == FUSE_INIT && count == 2 &&
+  if (static_cast<FuseAdapter*>(adapter)->TakeFirstReply() && worker != nullptr &&
+      worker->header().opcode == FUSE_INIT && count == 2 &&
       pieces[1].iov_len >= offsetof(fuse_init_out, flags) + sizeof(uint32_t)) {
     const auto& offered = worker->body<fuse_init_in>();
     auto* const reply = static_cast<fuse_init_out*>(pieces[1].iov_base);
@@ -60,6 +61,13 @@ void LogFuse(fuse_log_level level, const char* format, va_list args) {
   LOG(WARNING) << last_fuse_message;
 }
 
+// What is mounted at `directory`, without asking whoever serves it; 0: nobody can tell.
+dev_t DeviceAt(const std::string& directory) {
+  struct statx attr;
+  if (statx(AT_FDCWD, directory.c_str(), AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT, 0, &attr) != 0) return 0;
+  return makedev(attr.stx_dev_major, attr.stx_dev_minor);
+}
+
 void WriteSetting(const std::string& path, uint64_t value) {
   std::ofstream file(path);
   file << value;
@@ -68,7 +76,7 @@ void WriteSetting(const std::string& path, uint64_t value) {
 }  // namespace
 
 FuseMount::FuseMount(Filesystem* filesystem, const FuseMountOptions& options)
-    : options_(options), adapter_(filesystem, options.adapter) {}
+    : options_(options), filesystem_(filesystem), adapter_(filesystem, options.adapter) {}
 
 absl::StatusOr<std::unique_ptr<FuseMount>> FuseMount::Start(Filesystem* filesystem, const FuseMountOptions& options) {
   fuse_set_log_func(&LogFuse);
@@ -147,7 +155,12 @@ absl::Status FuseMount::Mount() {
                      last_fuse_message.empty() ? "fusermount3 refused" : last_fuse_message, advice));
   }
   mounted_ = true;
+  device_ = DeviceAt(options_.directory);
   adapter_.set_session(session_);
+  filesystem_->set_on_set_id_dropped([session = session_](InodeNumber inode) {
+    // Attributes only. Whoever wrote has the file open and waits, so the inode is not on its way out.
+    fuse_lowlevel_notify_inval_inode(session, inode, -1, 0);
+  });
   const fuse_custom_io io{
       .writev = &WriteReply, .read = &ReadRequest, .splice_receive = nullptr, .splice_send = nullptr};
   if (fuse_session_custom_io(session_, &io, fuse_session_fd(session_)) != 0) {
@@ -175,6 +188,8 @@ bool FuseMount::ended() const {
 }
 
 void FuseMount::Detach() {
+  // Somebody may have detached it, and mounted something else there since.
+  if (std::exchange(detached_, true) || DeviceAt(options_.directory) != device_) return;
   if (geteuid() == 0) {
     umount2(options_.directory.c_str(), MNT_DETACH);
     return;
@@ -199,10 +214,11 @@ void FuseMount::Unmount(int64_t timeout_ms) {
   if (!ended()) {
     // On a thread of its own, which is left behind if servers do not answer: the process is about to end.
     const auto synced = std::make_shared<UniqueFd>(eventfd(0, EFD_CLOEXEC));
-    std::thread([directory = options_.directory, synced] {
-      UniqueFd fd(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-      if (fd.valid()) syncfs(fd.get());
-      fd.reset();
+    std::thread([directory = options_.directory, device = device_, synced] {
+      if (DeviceAt(directory) == device) {
+        UniqueFd fd(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+        if (fd.valid()) syncfs(fd.get());
+      }
       const uint64_t one = 1;
       (void)!write(synced->get(), &one, sizeof one);
     }).detach();

@@ -50,9 +50,12 @@ class FuseMount {
   void Detach();
 
   const FuseMountOptions options_;
+  Filesystem* const filesystem_;
   FuseAdapter adapter_;
   fuse_session* session_ = nullptr;
   bool mounted_ = false;
+  bool detached_ = false;
+  dev_t device_ = 0;  // of the mount; nothing else has the number while anybody uses it
   std::unique_ptr<FuseWorkers> workers_;
 };
 

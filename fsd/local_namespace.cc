@@ -267,12 +267,14 @@ void LocalNamespace::TouchAccess(InodeNumber number) {
   if (Inode* const inode = Get(number)) Touch(inode, {kAccess});
 }
 
-void LocalNamespace::TouchData(InodeNumber number, bool drop_set_id) {
+bool LocalNamespace::TouchData(InodeNumber number, bool drop_set_id) {
   WriterLock lock(&mu_);
   Inode* const inode = Get(number);
-  if (inode == nullptr) return;
+  if (inode == nullptr) return false;
+  const mode_t before = inode->mode;
   if (drop_set_id) DropSetId(inode);
   Touch(inode, {kModify, kChange});
+  return inode->mode != before;
 }
 
 Errno LocalNamespace::Create(InodeNumber parent, absl::string_view name, mode_t mode, dev_t rdev, const Caller& caller,

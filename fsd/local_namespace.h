@@ -27,7 +27,7 @@ class LocalNamespace : public Namespace {
   Errno GetAttr(InodeNumber inode, struct stat* attr) override;
   Errno SetAttr(InodeNumber inode, const AttrChange& change, struct stat* attr) override;
   void TouchAccess(InodeNumber inode) override;
-  void TouchData(InodeNumber inode, bool drop_set_id) override;
+  bool TouchData(InodeNumber inode, bool drop_set_id) override;
   Errno Create(InodeNumber parent, absl::string_view name, mode_t mode, dev_t rdev, const Caller& caller,
                struct stat* attr) override;
   Errno CreateUnnamed(InodeNumber parent, mode_t mode, const Caller& caller, struct stat* attr) override;

@@ -145,7 +145,9 @@ int Serve(const FsdOptions& options, int ready_fd) {
   }
   daemon->mount.reset();
   LOG(INFO) << options.directory << " is unmounted; its files are gone";
-  if (!options.pid_file.empty()) unlink(options.pid_file.c_str());
+  // Another may serve there by now, with a file of its own.
+  const absl::StatusOr<std::string> pid = ReadFile(options.pid_file);
+  if (pid.ok() && *pid == absl::StrCat(getpid(), "\n")) unlink(options.pid_file.c_str());
   return 0;
 }
 

@@ -71,8 +71,8 @@ class Namespace {
   virtual Errno SetAttr(InodeNumber inode, const AttrChange& change, struct stat* attr) = 0;
   // Notes the time of an access, as seldom as mounts with "relatime" do.
   virtual void TouchAccess(InodeNumber inode) = 0;
-  // Notes the time of a change of the data.
-  virtual void TouchData(InodeNumber inode, bool drop_set_id) = 0;
+  // Notes the time of a change of the data. True if it has cleared set-id bits that were set.
+  virtual bool TouchData(InodeNumber inode, bool drop_set_id) = 0;
 
   // Makes a regular file, directory, FIFO, socket or device node, as `mode` says, under the parent's set-group-id and
   // default ACL. EEXIST, ENOSPC (too many inodes). ENOENT: the parent was removed.

@@ -238,7 +238,8 @@ TEST_F(NamespaceTest, TheSetGroupIdOfADirectoryIsInherited) {
 
 TEST_F(NamespaceTest, SetIdBitsGo) {
   const InodeNumber file = Make(kRootInode, "f", S_IFREG | 06755, {0, 0, 0});
-  names_->TouchData(file, true);
+  EXPECT_TRUE(names_->TouchData(file, true));
+  EXPECT_FALSE(names_->TouchData(file, true)) << "there are none any more";
   EXPECT_EQ(Get(file).st_mode & 07777, 0755u);
   AttrChange change;
   change.mode = 06744;  // without the group's x the bit means mandatory locking, and stays
@@ -256,7 +257,7 @@ TEST_F(NamespaceTest, TimesFollowWhatHappens) {
   names_->TouchAccess(file);  // relatime: the access is not older than the change
   const struct stat read = Get(file);
   EXPECT_GE(read.st_atim.tv_sec, made.st_atim.tv_sec);
-  names_->TouchData(file, false);
+  EXPECT_FALSE(names_->TouchData(file, false));
   EXPECT_GT(Get(file).st_mtim.tv_sec, read.st_mtim.tv_sec);
   names_->TouchAccess(file);
   const time_t access = Get(file).st_atim.tv_sec;

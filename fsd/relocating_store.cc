@@ -35,8 +35,9 @@ class RelocatingFile : public BlockFile {
     return ForEachRun(offset, from.size(), [&](BlockFile* file, uint8_t layer, uint64_t at, uint64_t bytes) {
       const absl::Span<const std::byte> part = from.subspan(at - offset, bytes);
       absl::Status status = file->Write(at, part);
-      // Part of a page cannot go elsewhere without the rest.
-      const bool whole = at % kPageBytes == 0 && bytes % kPageBytes == 0;
+      // Part of a page cannot go elsewhere without the rest, and where pages behind what was reserved are is not noted.
+      const bool whole =
+          at % kPageBytes == 0 && bytes % kPageBytes == 0 && (at + bytes) / kPageBytes <= layer_of_.size();
       while (IsLost(status) && whole && layer + 1 < kLayersMax) {
         NRAM_ASSIGN_OR_RETURN(layer, NextLayer(layer));
         status = layers_[layer]->Write(at, part);
@@ -93,7 +94,7 @@ class RelocatingFile : public BlockFile {
     return page < layer_of_.size() ? layer_of_[page].load(std::memory_order_acquire) : 0;
   }
   void SetLayer(uint64_t offset, uint64_t bytes, uint8_t layer) {
-    for (uint64_t page = offset / kPageBytes; page < (offset + bytes) / kPageBytes && page < layer_of_.size(); ++page) {
+    for (uint64_t page = offset / kPageBytes; page < (offset + bytes) / kPageBytes; ++page) {
       layer_of_[page].store(layer, std::memory_order_release);
     }
   }

@@ -140,5 +140,19 @@ TEST(RelocatingStoreTest, PartOfAPageStaysWhereItsPageIs) {
   EXPECT_EQ(got, page);
 }
 
+// Nobody would find them again.
+TEST(RelocatingStoreTest, PagesBehindWhatWasReservedDoNotGoElsewhere) {
+  Servers servers;
+  const auto store = NewRelocatingStore(std::make_unique<MortalStore>(&servers));
+  const std::unique_ptr<BlockFile> file = store->Create().value();
+  ASSERT_TRUE(file->Reserve(0, kSpanBytes).ok());
+  const std::vector<std::byte> page(kPageBytes, std::byte{7});
+  ASSERT_TRUE(file->Write(kSpanBytes, page).ok());
+  servers.dead.insert(servers.next++);
+  EXPECT_FALSE(file->Write(kSpanBytes, page).ok());
+  EXPECT_FALSE(file->Write(kSpanBytes - kPageBytes, std::vector<std::byte>(2 * kPageBytes)).ok());
+  EXPECT_TRUE(file->Write(kSpanBytes - kPageBytes, page).ok());
+}
+
 }  // namespace
 }  // namespace nram
