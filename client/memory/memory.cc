@@ -56,6 +56,8 @@ absl::StatusOr<std::unique_ptr<Memory>> Memory::Open(MemoryOptions options) {
 }
 
 absl::Status Memory::Start() {
+  // The pool's threads too: what a handler of the program's touches may be for just them to bring.
+  const SignalsBlocked quiet;
   NRAM_ASSIGN_OR_RETURN(userfault_, Userfault::Open());
   NRAM_ASSIGN_OR_RETURN(pool_, Pool::Open(options_.pool));
   const uint64_t window_bytes = std::max(
@@ -80,7 +82,6 @@ absl::Status Memory::Start() {
   evictor_ = std::make_unique<Evictor>(userfault_.get(), residency_.get(), sums_.get(), &index_, &counters_);
   stop_fd_ = UniqueFd(eventfd(0, EFD_CLOEXEC));
   if (!stop_fd_.valid()) return ErrnoStatus(errno, "eventfd");
-  const SignalsBlocked quiet;
   for (uint32_t i = 0; i < options_.handlers; ++i) handlers_.emplace_back([this] { HandleFaults(); });
   return absl::OkStatus();
 }

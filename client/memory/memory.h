@@ -106,6 +106,7 @@ class Memory {
   int64_t LongDeadline() const { return DeadlineAfterMs(2 * options_.pool.io_timeout_ms); }
   absl::Status FlushPages(const Pages& pages);
   absl::Status DropPages(const Pages& pages);
+  void UnpinPage(Segment* segment, uint64_t page);
   // Makes a page kBusy whatever it is; false if it is empty, or was not to be had in time.
   absl::StatusOr<bool> Seize(Segment* segment, uint64_t page, PageState* was, int64_t deadline_ns);
 

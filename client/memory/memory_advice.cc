@@ -113,10 +113,14 @@ absl::Status Memory::FlushPages(const Pages& pages) {
 absl::Status Memory::Pin(void* address, uint64_t length) {
   NRAM_ASSIGN_OR_RETURN(const Pages pages, FindPages(address, length));
   Segment* const segment = pages.segment.get();
+  std::vector<bool> is_fresh(pages.count);
   {
     MutexLock lock(&pin_mu_);
     uint64_t fresh = 0;
-    for (uint64_t page = pages.first; page < pages.end(); ++page) fresh += !segment->word(page).Has(PageWord::kPinned);
+    for (uint64_t i = 0; i < pages.count; ++i) {
+      is_fresh[i] = !segment->word(pages.first + i).Has(PageWord::kPinned);
+      fresh += is_fresh[i];
+    }
     const uint64_t most = residency_->limit_pages() / 2;
     if (pinned_pages_ + fresh > most) {
       return absl::OutOfRangeError(absl::StrCat(
@@ -143,24 +147,28 @@ absl::Status Memory::Pin(void* address, uint64_t length) {
     status = errno == EINVAL ? absl::UnimplementedError("pinning needs Linux 5.14 or newer")
                              : absl::DataLossError(absl::StrCat("pinning: a page cannot be had: ", strerror(errno)));
   }
-  if (!status.ok()) (void)Unpin(address, length);
+  // What others had pinned before stays so.
+  for (uint64_t i = 0; i < pages.count && !status.ok(); ++i) {
+    if (is_fresh[i]) UnpinPage(segment, pages.first + i);
+  }
   return status;
+}
+
+void Memory::UnpinPage(Segment* segment, uint64_t page) {
+  PageWord& word = segment->word(page);
+  {
+    MutexLock lock(&pin_mu_);
+    if (!word.Clear(PageWord::kPinned)) return;
+    --pinned_pages_;
+    --segment->pinned_pages;
+  }
+  const PageState state = word.state();
+  if (IsResident(state) || state == PageState::kBusy) residency_->Enter(*segment, page, 1);
 }
 
 absl::Status Memory::Unpin(void* address, uint64_t length) {
   NRAM_ASSIGN_OR_RETURN(const Pages pages, FindPages(address, length));
-  Segment* const segment = pages.segment.get();
-  for (uint64_t page = pages.first; page < pages.end(); ++page) {
-    PageWord& word = segment->word(page);
-    {
-      MutexLock lock(&pin_mu_);
-      if (!word.Clear(PageWord::kPinned)) continue;
-      --pinned_pages_;
-      --segment->pinned_pages;
-    }
-    const PageState state = word.state();
-    if (IsResident(state) || state == PageState::kBusy) residency_->Enter(*segment, page, 1);
-  }
+  for (uint64_t page = pages.first; page < pages.end(); ++page) UnpinPage(pages.segment.get(), page);
   return absl::OkStatus();
 }
 

@@ -158,9 +158,12 @@ bool PageIn::Fetch(const SegmentRef& segment, uint64_t page, bool write, std::by
     StartAhead(segment, plan.ahead, plan.writable, /*wanted=*/false);
   }
   std::byte* const data = window == nullptr ? page_buffer : window->data;
-  absl::Status status = Read(segment, run, data, deadline_ns);
+  // Others of the window may be on a server that is away: what is waited for is one page, which has half of the time
+  // for itself.
+  const int64_t now_ns = MonotonicNs();
+  const int64_t first_try_ns = run.count > 1 ? now_ns + (deadline_ns - now_ns) / 2 : deadline_ns;
+  absl::Status status = Read(segment, run, data, first_try_ns);
   if (!status.ok() && run.count > 1) {
-    // Others of the window may be on a server that is away: what is waited for is one page.
     Unclaim(segment, run.rest(), PageState::kRemote);
     run.count = 1;
     status = Read(segment, run, data, deadline_ns);

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "base/units.h"
 
 // Newer than Debian 12's headers: the kernel's own numbers.
 #ifndef USERFAULTFD_IOC_NEW
@@ -119,6 +120,15 @@ absl::Status Userfault::Copy(std::byte* to, const std::byte* from, size_t length
     if (ioctl(fd_.get(), UFFDIO_COPY, &request) == 0) return absl::OkStatus();
     const int error = errno;
     if (request.copy > 0) done += static_cast<size_t>(request.copy);
+    if ((error == ENOENT || error == EEXIST) && length > kPageBytes) {
+      // The program has split the range by an madvise(2) or mprotect(2) of its own, or part of it is there from a try
+      // that ended half way.
+      for (; done < length; done += kPageBytes) {
+        const absl::Status one = Copy(to + done, from + done, kPageBytes, protect);
+        if (!one.ok() && !absl::IsAlreadyExists(one)) return one;
+      }
+      return absl::OkStatus();
+    }
     // EAGAIN: the address space was changing, or it stopped half way.
     if (error != EAGAIN && error != EINTR) return ErrnoStatus(error, "UFFDIO_COPY");
   }
@@ -128,6 +138,10 @@ absl::Status Userfault::Copy(std::byte* to, const std::byte* from, size_t length
 void Userfault::WriteProtect(std::byte* begin, size_t length, uint64_t mode) {
   uffdio_writeprotect request = {.range = Range(begin, length), .mode = mode};
   while (ioctl(fd_.get(), UFFDIO_WRITEPROTECT, &request) != 0) {
+    if (errno == ENOENT && length > kPageBytes) {  // before Linux 6.3: over two of the kernel's areas
+      for (size_t done = 0; done < length; done += kPageBytes) WriteProtect(begin + done, kPageBytes, mode);
+      return;
+    }
     PCHECK(errno == EAGAIN || errno == EINTR) << "UFFDIO_WRITEPROTECT";
   }
 }
@@ -147,6 +161,13 @@ absl::Status Userfault::Poison(std::byte* begin, size_t length) {
     if (ioctl(fd_.get(), UFFDIO_POISON, &request) == 0) return absl::OkStatus();
     const int error = errno;
     if (request.updated > 0) done += static_cast<size_t>(request.updated);
+    if ((error == ENOENT || error == EEXIST) && length > kPageBytes) {  // as for Copy
+      for (; done < length; done += kPageBytes) {
+        const absl::Status one = Poison(begin + done, kPageBytes);
+        if (!one.ok() && !absl::IsAlreadyExists(one)) return one;
+      }
+      return absl::OkStatus();
+    }
     if (error != EAGAIN && error != EINTR) return ErrnoStatus(error, "UFFDIO_POISON");
   }
   return absl::OkStatus();
