@@ -54,6 +54,25 @@ expect 0 "Ended 2 memory servers" "$nram" down
 expect 0 "No local pool" "$nram" down
 [ ! -e "$NRAM_STATE_DIR" ] || fail "nram down leaves $(ls "$NRAM_STATE_DIR")"
 
+# Interrupted while its servers come up: what there is is found.
+mkfifo "$directory/go"
+printf '#!/bin/sh\nread go < "%s"\n' "$directory/go" > "$directory/slow-memserver"
+chmod 755 "$directory/slow-memserver"
+set -m  # or a background job would not see the interrupt
+NRAM_MEMSERVER=$directory/slow-memserver "$nram" up --servers=3 > /dev/null 2>&1 &
+starting=$!
+set +m
+for _ in $(seq 500); do
+  [ "$(pgrep -cf -- "--ready-file=$NRAM_STATE_DIR/")" -lt 3 ] || break
+  sleep 0.01
+done
+sleep 0.1
+kill -INT "$starting" 2> /dev/null || true
+wait "$starting" 2> /dev/null || true
+"$nram" down > /dev/null
+left=$(pgrep -f -- "--ready-file=$NRAM_STATE_DIR/" || true)
+[ -z "$left" ] || { kill -KILL $left; fail "an interrupted nram up leaves servers that nobody finds: $left"; }
+
 bash -n <("$nram" completion bash)
 expect 2 "which shell" "$nram" completion fish
 expect 0 "" "$nram" bench pool --quick --only="4 KiB, 32"

@@ -57,6 +57,17 @@ expect 1 "full" bash -c "cat '$input' '$input' '$input' | '$nram' sort --memory=
 expect_clean "a full pool"
 [ ! -e "$directory/out" ] || fail "an output after a failure"
 
+# A directory that may not be written to: written over at the end, but then it may be no input.
+mkdir -m 755 "$directory/theirs"
+head -c 100000 "$input" > "$directory/theirs/file"
+chmod 666 "$directory/theirs/file"
+chmod 755 "$directory"
+as_user() { setpriv --reuid=1000 --regid=1000 --clear-groups "$@"; }
+expect 1 "is an input too" as_user "$nram" sort -o "$directory/theirs/file" "$directory/theirs/file"
+cmp -n 100000 "$directory/theirs/file" "$input" || fail "an input was written over"
+as_user "$nram" sort -o "$directory/theirs/file" /etc/passwd
+LC_ALL=C sort /etc/passwd | cmp - "$directory/theirs/file" || fail "written over in place"
+
 # Bad input.
 expect 1 "open $directory/none" "$nram" sort "$directory/none"
 expect 2 "unknown flag" "$nram" sort -x "$input"

@@ -21,6 +21,7 @@
 #include "tools/nram/command.h"
 #include "tools/sort/external_sort.h"
 #include "tools/sort/input.h"
+#include "tools/sort/output.h"
 
 namespace nram {
 namespace {
@@ -148,16 +149,25 @@ class ProgressLine {
   int64_t next_ns_ = 0;
 };
 
+constexpr int kInterrupted = 130;
+
 // The first asks for an orderly end; what cannot end (a pipe that nobody reads) is ended three seconds later.
 void OnSignal(int) {
   interrupted = true;
   alarm(3);
 }
 
+void OnLate(int) {
+  Output::RemoveTemporaryInSignal();
+  _exit(kInterrupted);
+}
+
 void CatchSignals() {
   struct sigaction action = {};
   action.sa_handler = &OnSignal;
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaction(signal, &action, nullptr);
+  action.sa_handler = &OnLate;
+  sigaction(SIGALRM, &action, nullptr);
 }
 
 absl::StatusOr<std::unique_ptr<Scratch>> OpenScratch(const SortFlags& flags) {
@@ -235,8 +245,9 @@ int Run(const std::vector<std::string>& args) {
   if (!words.empty()) flags.sort.inputs = words;
   const absl::Status status = Sort(flags);
   if (absl::IsCancelled(status)) {
-    std::cerr << "nram sort: interrupted; the output is as it was, the scratch is freed\n";
-    return 130;
+    std::cerr << (Output::WroteInPlace() ? "nram sort: interrupted; the output is not whole, the scratch is freed\n"
+                                         : "nram sort: interrupted; the output is as it was, the scratch is freed\n");
+    return kInterrupted;
   }
   return ToExitCode(status, "nram sort");
 }
@@ -273,8 +284,9 @@ What comes first
   --record=BYTES      1..1048576: records of so many bytes instead of lines; equal ones stay in order
 
 Where and how
-  --output=FILE       [o] written beside FILE and renamed at the end, so it may be an input
-                      (default: the standard output)
+  --output=FILE       [o] written beside FILE and renamed at the end, so it may be an input;
+                      in a directory that may not be written to, it is written over at the end
+                      and may not (default: the standard output)
   --memory=SIZE       [S] of the whole process, at least 48 MiB (default 256MiB)
   --threads=N         1..256 that sort runs (default: one a processor)
   --scratch=pool|DIR  [T] the pool, directly (default), or a file in DIR, on a mount or a disk
@@ -286,7 +298,7 @@ Where and how
 The scratch takes as much as the input. If the pool has not so much, that is said before
 anything is read (of pipes the size is not known: then, when it is full). A line may take
 about a tenth of --memory. Exit codes: 0 sorted, 1 failed, 2 bad command line, 130
-interrupted; after all but 0 the output is as it was.
+interrupted; after all but 0 an output that is not written over is as it was.
 
 example: nram up && nram sort --memory=100MiB --key=2,2nr --output=sorted.txt big.txt
 )",

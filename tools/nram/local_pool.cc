@@ -111,6 +111,12 @@ absl::StatusOr<LocalServer> Spawn(const std::string& program, const LocalPoolOpt
   return LocalServer{number, pid, StartTime(pid), 0};
 }
 
+absl::Status WritePidFile(const LocalPoolOptions& options, const LocalServer& server) {
+  const nlohmann::json pid = {
+      {"pid", server.pid}, {"start_time", server.start_time}, {"control_port", server.control_port}};
+  return WriteFileAtomically(PathOf(options.directory, server.number, "pid"), pid.dump() + "\n");
+}
+
 absl::Status AwaitReady(const LocalPoolOptions& options, int64_t deadline_ns, LocalServer* server) {
   const std::string ready = PathOf(options.directory, server->number, "ready");
   while (true) {
@@ -194,16 +200,17 @@ absl::StatusOr<std::vector<LocalServer>> StartLocalPool(const LocalPoolOptions& 
   for (int i = 0; i < options.servers && status.ok(); ++i) {
     absl::StatusOr<LocalServer> server = Spawn(program, options, i);
     status = server.status();
-    if (server.ok()) servers.push_back(*server);
+    if (!server.ok()) break;
+    servers.push_back(*server);
+    // Before it is ready: whoever is interrupted here leaves nothing that `nram down` does not find.
+    status = WritePidFile(options, *server);
   }
   std::string hosts = "# Written by nram up.\n";
   for (LocalServer& server : servers) {
     if (status.ok()) status = AwaitReady(options, deadline_ns, &server);
     if (!status.ok()) break;
     absl::StrAppend(&hosts, "127.0.0.1:", server.control_port, "\n");
-    const nlohmann::json pid = {
-        {"pid", server.pid}, {"start_time", server.start_time}, {"control_port", server.control_port}};
-    status = WriteFileAtomically(PathOf(options.directory, server.number, "pid"), pid.dump() + "\n");
+    status = WritePidFile(options, server);
   }
   if (status.ok()) status = WriteFileAtomically(options.directory + "/pool", hosts);
   if (!status.ok()) {

@@ -87,7 +87,7 @@ absl::StatusOr<Merger::Plan> Merger::MakePlan(absl::Span<const Run> runs, uint64
   }
   if (plan.runs < 2 && plan.runs < runs.size()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("lines of ", FormatByteSize(std::max(runs[0].longest, runs[1].longest)),
+        absl::StrCat("lines of ", FormatByteSize(std::max(runs.front().longest, runs[runs.size() > 1].longest)),
                      " are too long to be merged in ", FormatByteSize(memory_bytes), "; give more --memory"));
   }
   for (uint64_t block = kMergeBlockBytesMax; block > plan.block_bytes; block = block / 8 * 7) {
@@ -161,7 +161,7 @@ absl::StatusOr<SortReport> ExternalSort(const SortOptions& options) {
   }
   NRAM_ASSIGN_OR_RETURN(const Order order, Order::Make(options.order));
   NRAM_ASSIGN_OR_RETURN(Input input, Input::Open(options.inputs));
-  NRAM_ASSIGN_OR_RETURN(Output output, Output::Open(options.output));
+  NRAM_ASSIGN_OR_RETURN(Output output, Output::Open(options.output, options.inputs));
   NRAM_ASSIGN_OR_RETURN(const Mapping mapping,
                         Mapping::Anonymous(RoundDown(options.memory_bytes, Scratch::kBlockBytes)));
   const absl::Span<char> memory(reinterpret_cast<char*>(mapping.data()), mapping.size());

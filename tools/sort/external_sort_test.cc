@@ -289,11 +289,16 @@ TEST_F(ExternalSortTest, BadInputIsToldAndTheOutputStays) {
   options = Options();
   Put("in", std::string(3'000'000, 'x'));
   fails(options, absl::StatusCode::kInvalidArgument, "a line is longer than");
-  // Lines that fit the runs and not the merge.
+  // Lines that are too much for what is carried from run to run, or for the merge: by where the first one falls.
   std::string text;
   for (int i = 0; i < 40; ++i) text += std::string(200'000, static_cast<char>('a' + i % 20)) + "\n";
   Put("in", text);
-  fails(options, absl::StatusCode::kInvalidArgument, "too long to be merged");
+  fails(options, absl::StatusCode::kInvalidArgument, "give more --memory");
+  // In the last run, which may be alone when all others are merged.
+  for (size_t more = 0; more < 300'000; more += 60'000) {
+    Put("in", RandomLines(8'000'000 + more) + std::string(290'000, 'x') + "\n");
+    fails(options, absl::StatusCode::kInvalidArgument, "give more --memory");
+  }
   Put("in", RandomLines(4'000'000));
   options.open_scratch = [] { return absl::UnavailableError("no scratch today"); };
   fails(options, absl::StatusCode::kUnavailable, "no scratch today");

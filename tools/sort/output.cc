@@ -3,15 +3,38 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include <atomic>
 #include <climits>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
+#include "absl/strings/str_cat.h"
 #include "base/status.h"
 
 namespace nram {
 
-absl::StatusOr<Output> Output::Open(const std::string& path) {
+namespace {
+
+// Of the one output that a process writes at a time.
+char temporary_for_signal[PATH_MAX];
+std::atomic<bool> temporary_is_there{false};
+std::atomic<bool> wrote_in_place{false};
+
+bool SameFile(const std::string& path, const struct stat& other) {
+  struct stat attributes;
+  return stat(path.c_str(), &attributes) == 0 && attributes.st_dev == other.st_dev && attributes.st_ino == other.st_ino;
+}
+
+}  // namespace
+
+void Output::RemoveTemporaryInSignal() {
+  if (temporary_is_there) unlink(temporary_for_signal);
+}
+
+bool Output::WroteInPlace() { return wrote_in_place; }
+
+absl::StatusOr<Output> Output::Open(const std::string& path, absl::Span<const std::string> inputs) {
   Output output;
   if (path.empty()) {
     output.name_ = "the standard output";
@@ -30,6 +53,10 @@ absl::StatusOr<Output> Output::Open(const std::string& path) {
     output.fd_.reset(mkostemp(temporary.data(), O_CLOEXEC));
     if (output.fd_.valid()) {
       output.temporary_ = temporary;
+      if (temporary.size() < sizeof temporary_for_signal) {
+        strcpy(temporary_for_signal, temporary.c_str());
+        temporary_is_there = true;
+      }
       mode_t mode = attributes.st_mode & 07777;
       if (!exists) {
         const mode_t mask = umask(0);
@@ -41,8 +68,15 @@ absl::StatusOr<Output> Output::Open(const std::string& path) {
       if (fchmod(output.fd_.get(), mode) != 0) return ErrnoStatus(errno, "chmod " + temporary);
       return output;
     }
-    if (!exists || (errno != EACCES && errno != EPERM && errno != EROFS)) {
-      return ErrnoStatus(errno, "create " + temporary);
+    const int error = errno;
+    if (!exists || (error != EACCES && error != EPERM && error != EROFS)) {
+      return ErrnoStatus(error, "create " + temporary);
+    }
+    for (const std::string& input : inputs) {
+      if (!SameFile(input, attributes)) continue;
+      return absl::FailedPreconditionError(absl::StrCat(
+          path, " is an input too, and its directory cannot be written to (", strerror(error),
+          "): sorting in place could destroy it. Write the output elsewhere, or let the directory be written to"));
     }
   }
   output.fd_.reset(open(path.c_str(), O_WRONLY | O_CLOEXEC));
@@ -52,10 +86,16 @@ absl::StatusOr<Output> Output::Open(const std::string& path) {
 }
 
 Output::~Output() {
-  if (fd_.valid() && !temporary_.empty()) unlink(temporary_.c_str());
+  if (fd_.valid() && !temporary_.empty()) Unlink();
+}
+
+void Output::Unlink() {
+  temporary_is_there = false;
+  unlink(temporary_.c_str());
 }
 
 absl::Status Output::Begin() {
+  wrote_in_place = temporary_.empty();
   // Pipes and devices have no length to be cut.
   if (truncates_ && ftruncate(fd_.get(), 0) != 0 && errno != EINVAL) return ErrnoStatus(errno, "truncate " + name_);
   return absl::OkStatus();
@@ -65,7 +105,7 @@ absl::Status Output::Commit() {
   // What a filesystem could not write it may say only now.
   if (close(fd_.get()) != 0) {
     const int error = errno;
-    if (!temporary_.empty()) unlink(temporary_.c_str());
+    if (!temporary_.empty()) Unlink();
     fd_.release();
     return ErrnoStatus(error, "write " + name_);
   }
@@ -73,9 +113,10 @@ absl::Status Output::Commit() {
   if (temporary_.empty()) return absl::OkStatus();
   if (rename(temporary_.c_str(), target_.c_str()) != 0) {
     const int error = errno;
-    unlink(temporary_.c_str());
+    Unlink();
     return ErrnoStatus(error, "rename " + temporary_ + " to " + target_);
   }
+  temporary_is_there = false;
   return absl::OkStatus();
 }
 

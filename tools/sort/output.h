@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "base/fd.h"
 
 namespace nram {
@@ -14,8 +15,9 @@ namespace nram {
 // regular file (a pipe, a terminal, a device), or has a directory that nothing may be created in, is written directly.
 class Output {
  public:
-  // "" is the standard output. Errors: as open's.
-  static absl::StatusOr<Output> Open(const std::string& path);
+  // "" is the standard output. Errors: as open's. FAILED_PRECONDITION: it is one of `inputs` too, and there is no room
+  // beside it, so that what fails half way would have destroyed it.
+  static absl::StatusOr<Output> Open(const std::string& path, absl::Span<const std::string> inputs);
   Output(Output&&) = default;
   Output& operator=(Output&&) = delete;
   ~Output();
@@ -26,8 +28,14 @@ class Output {
   absl::Status Begin();
   absl::Status Commit();
 
+  // For a signal's handler that ends the process: unlinks what stands beside an output that is not committed.
+  static void RemoveTemporaryInSignal();
+  // Whether a Begin has let any output be written to in place: what ends early leaves it in part.
+  static bool WroteInPlace();
+
  private:
   Output() = default;
+  void Unlink();
 
   UniqueFd fd_;
   std::string name_;       // for messages

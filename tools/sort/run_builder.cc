@@ -14,6 +14,7 @@ namespace {
 constexpr uint64_t kReadBytesMax = 1 << 20;
 constexpr uint64_t kWorkspaceBytesMax = uint64_t{2} << 30;
 constexpr uint64_t kStagingBytesMax = 1 << 20;
+constexpr uint64_t kLineShare = 9;     // of the memory a line may take that much
 constexpr int64_t kLookAgainMs = 200;  // for interruption, while waiting for a worker
 
 uint64_t RoundDown(uint64_t bytes, uint64_t unit) { return bytes / unit * unit; }
@@ -131,13 +132,15 @@ absl::Status RunBuilder::Fill(Workspace* workspace, SortReport* report, bool* at
       break;
     }
   }
-  carried_ = std::string(workspace->incomplete());
   report->records += workspace->count();
-  if (workspace->count() == 0 && !carried_.empty()) {
+  const absl::string_view rest = workspace->incomplete();
+  // What is carried is beside the memory, and it must fit into a workspace with its entry.
+  if (rest.size() > memory_bytes_ / kLineShare || (workspace->count() == 0 && !rest.empty())) {
     return absl::InvalidArgumentError(absl::StrCat(
-        input_->path(), ": a line is longer than ", FormatByteSize(carried_.size()),
+        input_->path(), ": a line is longer than ", FormatByteSize(rest.size()),
         ", all that the memory has room for; give more --memory, about ten times what the longest line takes"));
   }
+  carried_ = std::string(rest);
   return absl::OkStatus();
 }
 
@@ -199,6 +202,7 @@ void RunBuilder::Work(absl::Span<char> staging) {
 
 absl::Status RunBuilder::Do(const Job& job, absl::Span<char> staging) {
   if (job.sort) job.workspace->Sort(order_, options_.order.unique);
+  if (interrupted()) return absl::CancelledError("interrupted");
   if (!job.write || job.workspace->count() == 0) return absl::OkStatus();
   Run run{0, job.workspace->record_bytes(), job.workspace->longest()};
   {
