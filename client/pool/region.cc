@@ -369,6 +369,9 @@ absl::Status Region::RunErrands(std::deque<Errand>* errands, IoClass io_class) {
       errand.Start(io_class);
     }
     errand.link->NoteFreed();
+    if (op == Op::kDestroy && (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status))) {
+      errand.link->DestroyLater(errand.region->id_, errand.region->epoch_, errand.incarnation);
+    }
     if (status.ok() && (errand.call.request.flags & kFlagPromised) != 0) {
       errand.region->NoteReturned(errand.link->index(), errand.call.aux);
     }

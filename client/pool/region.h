@@ -77,8 +77,8 @@ class Region {
   void Unreserve(uint64_t bytes);
 
   // Frees everything on every server, now. The region is unusable afterwards. Servers that do not answer keep their
-  // part; it is collected with the lease if the region is a GC one, and is an orphan to be seen in `nram regions` if
-  // not; the error names one.
+  // part until they are back; if this client is gone by then, it is collected with the lease if the region is a GC one,
+  // and is an orphan to be seen in `nram regions` if not. The error names one.
   absl::Status Destroy(const IoOptions& options = {});
 
   RegionId id() const { return id_; }

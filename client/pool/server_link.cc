@@ -123,6 +123,7 @@ void ServerLink::Run() {
     RunRetries();
     ReserveAhead();
     GiveBackRoom();
+    RunDestroys();
     MutexLock lock(&mu_);
     if (retries_ != nullptr) wake_ns = std::min(wake_ns, DeadlineAfterMs(kBackoffMinMs));
     while (!stopping_ && !suspect_ && !want_look_ && MonotonicNs() < wake_ns) {
@@ -303,6 +304,7 @@ absl::Status ServerLink::AskForRoom(uint64_t bytes, int64_t deadline_ns) {
   const auto pages = [](uint64_t of) { return static_cast<int64_t>((of + kRoomBytesPerPage - 1) / kRoomBytesPerPage); };
   deadline_ns = std::min(deadline_ns, DeadlineAfterMs(kControlTimeoutMs));
   // A whole step, or failing that just what is needed now.
+  const uint64_t freed_before = freed_events_;
   for (const uint64_t ask : {bytes + options_.reserve_step_bytes, bytes}) {
     const absl::StatusOr<LeaseInfo> lease = control_->Reserve(lease_, pages(ask), deadline_ns);
     if (lease.ok()) {
@@ -315,8 +317,8 @@ absl::Status ServerLink::AskForRoom(uint64_t bytes, int64_t deadline_ns) {
                       lease.status().code() == absl::StatusCode::kFailedPrecondition;
     if (!full) return lease.status();
     if (ask == bytes) {
-      // That much there is not; a span's worth there may be.
-      if (bytes <= kRefusedBytes) refused_ = true;
+      // That much there is not; a span's worth there may be, or what was freed while the answer was on its way.
+      if (bytes <= kRefusedBytes && freed_events_ == freed_before) refused_ = true;
       return absl::ResourceExhaustedError(lease.status().message());
     }
   }
@@ -369,6 +371,45 @@ void ServerLink::RetryLater(IoPart* part) {
   retries_ = part;
   suspect_ = true;
   changed_.SignalAll();
+}
+
+void ServerLink::DestroyLater(RegionId region, Epoch epoch, uint64_t incarnation) {
+  MutexLock lock(&mu_);
+  if (destroys_.size() < kDestroysMax) {
+    destroys_.push_back({region, epoch, incarnation});
+  } else {
+    LOG_EVERY_N(WARNING, 10'000) << "memory server " << name_
+                                 << ": more was deleted while it was away than is remembered";
+  }
+}
+
+// As many as wait, some at a time, while the server answers.
+void ServerLink::RunDestroys() {
+  while (up() && MayChange()) {
+    std::vector<Destroyed> some;
+    {
+      MutexLock lock(&mu_);
+      const size_t count = std::min(destroys_.size(), kDestroysAtOnce);
+      some.assign(destroys_.end() - static_cast<ptrdiff_t>(count), destroys_.end());
+      destroys_.resize(destroys_.size() - count);
+    }
+    std::erase_if(some, [this](const Destroyed& one) { return one.incarnation != incarnation(); });
+    if (some.empty()) return;
+    std::vector<Call> calls(some.size());
+    Transport* const data = transport(IoClass::kBulk);
+    for (size_t i = 0; i < some.size(); ++i) {
+      calls[i].request.op = Op::kDestroy;
+      calls[i].request.subject = Raw(some[i].region);
+      calls[i].request.epoch = Raw(some[i].epoch);
+      calls[i].deadline_ns = DeadlineAfterMs(kControlTimeoutMs);
+      data->Start(&calls[i]);
+    }
+    for (size_t i = 0; i < some.size(); ++i) {
+      data->Wait(&calls[i]);
+      if (calls[i].code != absl::StatusCode::kOk) DestroyLater(some[i].region, some[i].epoch, some[i].incarnation);
+    }
+    NoteFreed();
+  }
 }
 
 void ServerLink::RunRetries() {

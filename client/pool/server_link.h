@@ -85,7 +85,10 @@ class ServerLink {
   // A trim left `bytes` promised to the lease, and its region has them.
   void NoteReturned(uint64_t bytes) { MoveAside(0, static_cast<int64_t>(bytes)); }
   // This client freed something there: it is worth asking for room again.
-  void NoteFreed() { refused_.store(false, std::memory_order_relaxed); }
+  void NoteFreed() {
+    freed_events_.fetch_add(1, std::memory_order_relaxed);
+    refused_.store(false, std::memory_order_relaxed);
+  }
   // The server has no room beyond what is reserved.
   bool refused() const { return refused_.load(std::memory_order_relaxed); }
   int64_t room_bytes() const { return room_bytes_.load(std::memory_order_relaxed); }
@@ -97,6 +100,10 @@ class ServerLink {
 
   // `part` failed and may succeed once the server is back: starts it again then, or ends it at its deadline.
   void RetryLater(IoPart* part);
+
+  // What a server that does not answer keeps of a destroyed region is freed when it is back, unless it has restarted.
+  // A bounded number waits; what is beyond goes with the lease.
+  void DestroyLater(RegionId region, Epoch epoch, uint64_t incarnation);
 
   uint16_t index() const { return index_; }
   const std::string& name() const { return name_; }
@@ -111,6 +118,8 @@ class ServerLink {
   static constexpr int64_t kBackoffMaxMs = 1'000;
   // Room beyond so many steps is given back, down to one.
   static constexpr int64_t kStepsKept = 2;
+  static constexpr size_t kDestroysMax = 1 << 18;
+  static constexpr size_t kDestroysAtOnce = 64;
   // A server that refuses no more than this is full.
   static constexpr uint64_t kRefusedBytes = 2 * kSpanBytes;
 
@@ -131,6 +140,7 @@ class ServerLink {
   absl::Status AskForRoom(uint64_t bytes, int64_t deadline_ns);
   bool DataConnected() const;
   void RunRetries();
+  void RunDestroys();
 
   const uint16_t index_;
   const Endpoint endpoint_;
@@ -151,6 +161,7 @@ class ServerLink {
   std::atomic<int64_t> room_aside_bytes_{0};  // for regions
   std::atomic<int64_t> room_events_{0};       // to see whether anything moved while the server was asked
   std::atomic<bool> written_to_{false};       // reserving ahead is worth it
+  std::atomic<uint64_t> freed_events_{0};
   std::atomic<bool> refused_{false};  // the last reservation was; until the server says that there is room again
   Mutex reserve_mu_;
   CondVar reserve_ended_;
@@ -170,6 +181,12 @@ class ServerLink {
   ServerCapacity capacity_ ABSL_GUARDED_BY(mu_);
   ServerHost host_state_ ABSL_GUARDED_BY(mu_);
   IoPart* retries_ ABSL_GUARDED_BY(mu_) = nullptr;
+  struct Destroyed {
+    RegionId region;
+    Epoch epoch;
+    uint64_t incarnation;
+  };
+  std::vector<Destroyed> destroys_ ABSL_GUARDED_BY(mu_);
 
   // The thread's own.
   std::vector<std::unique_ptr<Transport>>

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/test_seed.h"
@@ -78,6 +79,23 @@ TEST_F(UnansweredTest, WhatIsTrimmedOrDestroyedIsGoneThoughNobodyKnewThatItWasTh
     executed += server().store().counters().writes - writes - (round % 2 == 0 ? 1 : 0);
   }
   EXPECT_GT(executed, 0) << "the server has executed none of the writes that had no answer";
+}
+
+TEST_F(UnansweredTest, WhatIsDestroyedWhileTheServerIsAwayIsFreedWhenItIsBack) {
+  Open(128 * kMiB);
+  std::vector<std::unique_ptr<Region>> regions;
+  for (int i = 0; i < 200; ++i) {
+    regions.push_back(pool_->CreateRegion({.gc = true}).value());
+    ASSERT_TRUE(regions.back()->Write(0, Bytes(Of('A'))).ok());
+  }
+  relay_->Hold(true);
+  for (auto& region : regions) {
+    EXPECT_FALSE(region->Destroy({.timeout_ms = 10}).ok());
+    region.reset();
+  }
+  EXPECT_EQ(server().store().counters().pages, 200);
+  relay_->Hold(false);
+  EXPECT_TRUE(Eventually([&] { return server().store().counters().pages == 0; })) << server().store().counters().pages;
 }
 
 TEST_F(UnansweredTest, NoLaterWriteIsOvertakenOnTheOtherConnection) {
