@@ -35,15 +35,15 @@ Caller CallerOf(fuse_req_t req) {
 void ReplyError(fuse_req_t req, Errno error) { fuse_reply_err(req, Raw(error)); }
 
 // What a file takes changes when the kernel writes it back, and the kernel does not ask again of itself.
-double AttrSeconds(fuse_req_t req, const struct stat& attr) {
-  return AdapterOf(req)->options().writeback && S_ISREG(attr.st_mode) ? 1 : kForeverSeconds;
+double AttrSeconds(const FuseAdapterOptions& options, const struct stat& attr) {
+  return options.writeback && S_ISREG(attr.st_mode) ? 1 : kForeverSeconds;
 }
 
 fuse_entry_param EntryOf(fuse_req_t req, const struct stat& attr) {
   fuse_entry_param entry{};
   entry.ino = attr.st_ino;
   entry.attr = attr;
-  entry.attr_timeout = AttrSeconds(req, attr);
+  entry.attr_timeout = AttrSeconds(AdapterOf(req)->options(), attr);
   entry.entry_timeout = kForeverSeconds;
   return entry;
 }
@@ -58,7 +58,7 @@ void ReplyEntry(fuse_req_t req, Errno error, const struct stat& attr) {
 
 void ReplyAttr(fuse_req_t req, Errno error, const struct stat& attr) {
   if (!Ok(error)) return ReplyError(req, error);
-  fuse_reply_attr(req, &attr, AttrSeconds(req, attr));
+  fuse_reply_attr(req, &attr, AttrSeconds(AdapterOf(req)->options(), attr));
 }
 
 void Init(void* user_data, fuse_conn_info* conn) {
@@ -516,7 +516,8 @@ bool FuseAdapter::HandleUnknown(int fd, const FuseWorker& worker) {
   reply.header.len = Ok(error) ? sizeof reply : sizeof reply.header;
   if (Ok(error)) {
     reply.entry.nodeid = attr.st_ino;
-    reply.entry.entry_valid = reply.entry.attr_valid = static_cast<uint64_t>(kForeverSeconds);
+    reply.entry.entry_valid = static_cast<uint64_t>(kForeverSeconds);
+    reply.entry.attr_valid = static_cast<uint64_t>(AttrSeconds(options_, attr));
     fuse_attr& out = reply.entry.attr;
     out.ino = attr.st_ino;
     out.mode = attr.st_mode;

@@ -223,7 +223,7 @@ absl::StatusOr<bool> Io::TryLaunch(IoPart* part, bool may_block) {
   }
   if (writes && part->room_bytes == 0) {
     if (target.created) wanted_room -= ServerLink::kRoomBytesPerRegion;
-    if (region_->TakeReserved(link->index(), wanted_room)) {
+    if (region_->TakeReserved(link->index(), wanted_room, &part->room_generation)) {
       part->room_is_regions = true;
       part->room_bytes = wanted_room;
     } else if (link->TryTakeRoom(wanted_room)) {
@@ -260,7 +260,7 @@ absl::StatusOr<bool> Io::TryLaunch(IoPart* part, bool may_block) {
 
 void Io::ReleaseRoom(IoPart* part, uint64_t used_bytes) {
   if (part->room_is_regions) {
-    region_->ReturnReserved(part->link->index(), part->room_bytes, used_bytes);
+    region_->ReturnReserved(part->link->index(), part->room_bytes, used_bytes, part->room_generation);
   } else {
     part->link->ReturnRoom(part->room_bytes, used_bytes);
   }

@@ -31,6 +31,7 @@ struct IoPart {
   uint64_t incarnation = 0;        // of the server then
   uint64_t room_bytes = 0;         // taken for it
   bool room_is_regions = false;    // from what the region has reserved for itself
+  uint32_t room_generation = 0;    // of that
   bool busy = false;
   bool started = false;  // `call` was given to `transport`
   bool unsure = false;   // whether the server knows the region

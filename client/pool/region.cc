@@ -31,7 +31,8 @@ Region::~Region() {
   GateLock lock(&mu_);
   for (const Presence& presence : presences_) {
     if (presence.reserved_bytes > 0) {
-      pool_->link(presence.server)->ReleaseAside(static_cast<uint64_t>(presence.reserved_bytes));
+      pool_->link(presence.server)
+          ->ReleaseAside(static_cast<uint64_t>(presence.reserved_bytes), presence.room_generation);
     }
   }
 }
@@ -234,22 +235,33 @@ void Region::NotePerhapsCreated(uint16_t server, uint64_t incarnation) {
   presence->unsure = true;
 }
 
-bool Region::TakeReserved(uint16_t server, uint64_t bytes) {
+bool Region::TakeReserved(uint16_t server, uint64_t bytes, uint32_t* generation) {
   GateLock lock(&mu_);
   for (Presence& presence : presences_) {
     if (presence.server != server) continue;
     if (presence.reserved_bytes < static_cast<int64_t>(bytes)) return false;
+    if (!pool_->link(server)->TakeAside(bytes, presence.room_generation)) {
+      presence.reserved_bytes = 0;
+      return false;
+    }
     presence.reserved_bytes -= static_cast<int64_t>(bytes);
-    pool_->link(server)->TakeAside(bytes);
+    *generation = presence.room_generation;
     return true;
   }
   return false;
 }
 
-void Region::ReturnReserved(uint16_t server, uint64_t taken_bytes, uint64_t used_bytes) {
+void Region::AddReservedLocked(uint16_t server, int64_t bytes, uint32_t generation) {
+  Presence* const presence = PresenceLocked(server);
+  if (presence->room_generation != generation) presence->reserved_bytes = 0;
+  presence->room_generation = generation;
+  presence->reserved_bytes += bytes;
+}
+
+void Region::ReturnReserved(uint16_t server, uint64_t taken_bytes, uint64_t used_bytes, uint32_t generation) {
   GateLock lock(&mu_);
-  PresenceLocked(server)->reserved_bytes += static_cast<int64_t>(taken_bytes) - static_cast<int64_t>(used_bytes);
-  pool_->link(server)->ReturnAside(taken_bytes, used_bytes);
+  if (!pool_->link(server)->ReturnAside(taken_bytes, used_bytes, generation)) return;
+  AddReservedLocked(server, static_cast<int64_t>(taken_bytes) - static_cast<int64_t>(used_bytes), generation);
 }
 
 absl::Status Region::Reserve(uint64_t offset, uint64_t length, const IoOptions& options) {
@@ -274,8 +286,7 @@ absl::Status Region::Reserve(uint64_t offset, uint64_t length, const IoOptions& 
   GateLock lock(&mu_);
   for (const auto& [server, bytes] : taken) {
     if (status.ok()) {
-      PresenceLocked(server)->reserved_bytes += static_cast<int64_t>(bytes);
-      pool_->link(server)->SetAside(bytes);
+      AddReservedLocked(server, static_cast<int64_t>(bytes), pool_->link(server)->SetAside(bytes));
     } else {
       pool_->link(server)->ReturnRoom(bytes, 0);
     }
@@ -292,7 +303,7 @@ void Region::Unreserve(uint64_t bytes) {
     if (part <= 0) continue;
     presence.reserved_bytes -= part;
     left -= part;
-    pool_->link(presence.server)->ReleaseAside(static_cast<uint64_t>(part));
+    pool_->link(presence.server)->ReleaseAside(static_cast<uint64_t>(part), presence.room_generation);
   }
 }
 
@@ -331,6 +342,7 @@ void Region::AddErrands(Op op, uint8_t flags, const ChunkRange& range, int64_t d
     errand.link = pool_->link(presence.server);
     errand.incarnation = presence.incarnation;
     errand.unsure = presence.unsure;
+    if ((flags & kFlagPromised) != 0) errand.link->BeginKeepingTrim();
   }
 }
 
@@ -347,6 +359,8 @@ absl::Status Region::RunErrands(std::deque<Errand>* errands, IoClass io_class) {
         // It restarted: nothing is left there to free; but a trim must not hide that the rest is lost.
         if (op == Op::kTrim && !errand.unsure)
           status = absl::DataLossError(absl::StrCat("memory server ", errand.link->name(), " has restarted"));
+        // Its former connection is about to end the call, if it was started.
+        if (errand.transport != nullptr) errand.transport->Wait(&errand.call);
         break;
       }
       if (errand.transport == nullptr) errand.Start(io_class);
@@ -372,19 +386,18 @@ absl::Status Region::RunErrands(std::deque<Errand>* errands, IoClass io_class) {
     if (op == Op::kDestroy && (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status))) {
       errand.link->DestroyLater(errand.region->id_, errand.region->epoch_, errand.incarnation);
     }
-    if (status.ok() && (errand.call.request.flags & kFlagPromised) != 0) {
-      errand.region->NoteReturned(errand.link->index(), errand.call.aux);
-    }
+    if ((errand.call.request.flags & kFlagPromised) != 0) errand.region->EndKeepingTrim(errand, status);
     if (first_error.ok()) first_error = status;
   }
   return first_error;
 }
 
-// A trim has left these bytes promised to the lease: they are reserved for this region again.
-void Region::NoteReturned(uint16_t server, uint64_t bytes) {
-  pool_->link(server)->NoteReturned(bytes);
+// What a trim has left promised to the lease is reserved for this region again.
+void Region::EndKeepingTrim(const Errand& errand, const absl::Status& status) {
+  const uint64_t bytes = status.ok() && errand.call.is_done() ? errand.call.aux : 0;
   GateLock lock(&mu_);
-  PresenceLocked(server)->reserved_bytes += static_cast<int64_t>(bytes);
+  const uint32_t generation = errand.link->EndKeepingTrim(bytes);
+  if (bytes > 0) AddReservedLocked(errand.link->index(), static_cast<int64_t>(bytes), generation);
 }
 
 absl::Status Region::ForEachServer(Op op, uint8_t flags, const ChunkRange& range, const IoOptions& options) {

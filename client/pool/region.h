@@ -97,7 +97,8 @@ class Region {
     uint16_t server = kNoServer;
     bool unsure = false;         // whether it was: the write that would have created it has no answer
     uint64_t incarnation = 0;    // in which it was created there; 0: not yet
-    int64_t reserved_bytes = 0;  // room reserved for this region alone
+    int64_t reserved_bytes = 0;  // room reserved for this region alone, if the generation is the link's
+    uint32_t room_generation = 0;
   };
 
   using Presences = absl::InlinedVector<Presence, 1>;
@@ -127,10 +128,12 @@ class Region {
   Presence* PresenceLocked(uint16_t server) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NoteCreated(uint16_t server, uint64_t incarnation);
   void NotePerhapsCreated(uint16_t server, uint64_t incarnation);
-  bool TakeReserved(uint16_t server, uint64_t bytes);
-  void NoteReturned(uint16_t server, uint64_t bytes);
-  void ReturnReserved(uint16_t server, uint64_t taken_bytes, uint64_t used_bytes);
+  bool TakeReserved(uint16_t server, uint64_t bytes, uint32_t* generation);
+  void ReturnReserved(uint16_t server, uint64_t taken_bytes, uint64_t used_bytes, uint32_t generation);
+  // Room of that generation is the region's.
+  void AddReservedLocked(uint16_t server, int64_t bytes, uint32_t generation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   struct Errand;
+  void EndKeepingTrim(const Errand& errand, const absl::Status& status);
   // One for every server that holds part of the region; started by RunErrands, which returns the first error.
   void AddErrands(Op op, uint8_t flags, const ChunkRange& range, int64_t deadline_ns, std::deque<Errand>* errands);
   static absl::Status RunErrands(std::deque<Errand>* errands, IoClass io_class);

@@ -103,7 +103,7 @@ void ServerLink::Run() {
           LOG_IF(INFO, down_since_ns_ + kNsPerSecond < MonotonicNs()) << "memory server " << name_ << " is back";
         up_ = true;
         backoff_ms = kBackoffMinMs;
-        wake_ns = next_renew_ns = DeadlineAfterMs(lease_ttl_ms_ / 3);
+        wake_ns = next_renew_ns = 0;  // for what the server has to say of lease, room and capacity
       } else {
         if (up()) {
           LOG(WARNING) << status.message();
@@ -125,7 +125,8 @@ void ServerLink::Run() {
     GiveBackRoom();
     RunDestroys();
     MutexLock lock(&mu_);
-    if (retries_ != nullptr) wake_ns = std::min(wake_ns, DeadlineAfterMs(kBackoffMinMs));
+    if (retries_ != nullptr || (up() && !destroys_.empty()))
+      wake_ns = std::min(wake_ns, DeadlineAfterMs(kBackoffMinMs));
     while (!stopping_ && !suspect_ && !want_look_ && MonotonicNs() < wake_ns) {
       changed_.WaitUntil(&mu_, wake_ns);
       if (retries_ != nullptr) break;
@@ -144,8 +145,18 @@ void ServerLink::Run() {
 }
 
 absl::Status ServerLink::BringUp() {
+  int64_t deadline_ns = DeadlineAfterMs(kControlTimeoutMs);
+  if (incarnation() != 0) {
+    // The control plane may be slow to answer; what is needed now is the connections. Their hello tells whether lease
+    // and server are those from before.
+    absl::Status status;
+    for (const auto& slot : transports_) {
+      if (status.ok()) status = slot.load()->Connect(deadline_ns);
+    }
+    if (status.ok() || absl::IsDeadlineExceeded(status)) return Annotate(status, absl::StrCat("memory server ", name_));
+  }
   NRAM_RETURN_IF_ERROR(Greet());
-  const int64_t deadline_ns = DeadlineAfterMs(kControlTimeoutMs);
+  deadline_ns = DeadlineAfterMs(kControlTimeoutMs);
   for (const auto& slot : transports_) {
     NRAM_RETURN_IF_ERROR(Annotate(slot.load()->Connect(deadline_ns), absl::StrCat("memory server ", name_)));
   }
@@ -166,11 +177,18 @@ absl::Status ServerLink::Greet() {
   if (hello.incarnation != incarnation()) {
     if (incarnation() != 0) LOG(WARNING) << "memory server " << name_ << " has restarted: what it stored is lost";
     NRAM_RETURN_IF_ERROR(ConnectData(hello));
-    room_bytes_ = 0;
     incarnation_.store(hello.incarnation, std::memory_order_release);
   }
+  // A new lease: whatever was promised to the former one is not any more.
+  if (lease.promised_bytes == 0) {
+    room_events_ += 1;
+    MutexLock lock(&aside_mu_);
+    room_aside_bytes_ = 0;
+    ++room_generation_;
+    room_bytes_ = 0;
+  }
   refused_ = false;
-  NoteLease(lease, /*quiet=*/false);
+  NoteLease(lease, nullptr);
   return absl::OkStatus();
 }
 
@@ -199,10 +217,10 @@ absl::Status ServerLink::ConnectData(const ServerHello& hello) {
 }
 
 void ServerLink::Renew() {
-  const int64_t events = room_events_;
+  const RoomCount before = CountRoom();
   const absl::StatusOr<LeaseInfo> lease = control_->RenewLease(lease_, DeadlineAfterMs(kControlTimeoutMs));
   if (lease.ok()) {
-    NoteLease(*lease, /*quiet=*/events == room_events_ && room_taken_bytes_ == 0);
+    NoteLease(*lease, &before);
     return;
   }
   if (lease.status().code() == absl::StatusCode::kNotFound) {
@@ -219,9 +237,13 @@ void ServerLink::Renew() {
   }
 }
 
-// `quiet`: no write was under way while the server answered, so its count of our room is exact.
-void ServerLink::NoteLease(const LeaseInfo& info, bool quiet) {
-  if (quiet) room_bytes_ = static_cast<int64_t>(info.promised_bytes) - room_aside_bytes_;
+void ServerLink::NoteLease(const LeaseInfo& info, const RoomCount* before) {
+  const RoomCount now = CountRoom();
+  // No write was under way while the server answered, so its count of our room is exact.
+  if (before != nullptr && now.events == before->events && now.taken == 0) {
+    const int64_t room = static_cast<int64_t>(info.promised_bytes) - now.aside;
+    room_bytes_ += std::max<int64_t>(room, 0) - now.room;
+  }
   if (info.capacity.free_bytes > kSpanBytes) refused_ = false;
   MutexLock lock(&mu_);
   capacity_ = info.capacity;
@@ -230,11 +252,15 @@ void ServerLink::NoteLease(const LeaseInfo& info, bool quiet) {
 bool ServerLink::TryTakeRoom(uint64_t bytes) {
   const auto wanted = static_cast<int64_t>(bytes);
   int64_t room = room_bytes_.load(std::memory_order_relaxed);
-  do {
-    if (room < wanted) return false;
-  } while (!room_bytes_.compare_exchange_weak(room, room - wanted));
+  if (room < wanted) return false;
+  room_events_ += 1;
   room_taken_bytes_ += wanted;
-  room_events_.fetch_add(1, std::memory_order_relaxed);
+  do {
+    if (room < wanted) {
+      room_taken_bytes_ -= wanted;
+      return false;
+    }
+  } while (!room_bytes_.compare_exchange_weak(room, room - wanted));
   if (!written_to_.load(std::memory_order_relaxed)) written_to_ = true;
   // Half a step left: have the thread reserve the next one before anybody must wait for it.
   if (room - wanted < static_cast<int64_t>(options_.reserve_step_bytes / 2) &&
@@ -267,16 +293,71 @@ absl::Status ServerLink::TakeRoom(uint64_t bytes, int64_t deadline_ns) {
 
 void ServerLink::ReturnRoom(uint64_t taken_bytes, uint64_t used_bytes) {
   const int64_t unused = static_cast<int64_t>(taken_bytes) - static_cast<int64_t>(used_bytes);
+  room_events_ += 1;
   const int64_t room = room_bytes_.fetch_add(unused) + unused;
   room_taken_bytes_ -= static_cast<int64_t>(taken_bytes);
-  room_events_.fetch_add(1, std::memory_order_relaxed);
   if (unused > 0 && room > kStepsKept * static_cast<int64_t>(options_.reserve_step_bytes)) WantLook();
 }
 
-void ServerLink::MoveAside(int64_t taken_bytes, int64_t aside_bytes) {
-  room_taken_bytes_ += taken_bytes;
-  room_aside_bytes_ += aside_bytes;
-  room_events_.fetch_add(1, std::memory_order_relaxed);
+uint32_t ServerLink::SetAside(uint64_t taken_bytes) {
+  room_events_ += 1;
+  MutexLock lock(&aside_mu_);
+  room_aside_bytes_ += static_cast<int64_t>(taken_bytes);
+  room_taken_bytes_ -= static_cast<int64_t>(taken_bytes);
+  return room_generation_;
+}
+
+bool ServerLink::TakeAside(uint64_t bytes, uint32_t generation) {
+  room_events_ += 1;
+  MutexLock lock(&aside_mu_);
+  if (generation != room_generation_) return false;
+  room_taken_bytes_ += static_cast<int64_t>(bytes);
+  room_aside_bytes_ -= static_cast<int64_t>(bytes);
+  return true;
+}
+
+bool ServerLink::ReturnAside(uint64_t taken_bytes, uint64_t used_bytes, uint32_t generation) {
+  room_events_ += 1;
+  MutexLock lock(&aside_mu_);
+  const bool is_there = generation == room_generation_;
+  if (is_there) room_aside_bytes_ += static_cast<int64_t>(taken_bytes) - static_cast<int64_t>(used_bytes);
+  room_taken_bytes_ -= static_cast<int64_t>(taken_bytes);
+  return is_there;
+}
+
+void ServerLink::ReleaseAside(uint64_t bytes, uint32_t generation) {
+  if (TakeAside(bytes, generation)) ReturnRoom(bytes, 0);
+}
+
+uint32_t ServerLink::room_generation() const {
+  MutexLock lock(&aside_mu_);
+  return room_generation_;
+}
+
+// As a write under way: until its end nobody knows what of the promise is the region's.
+void ServerLink::BeginKeepingTrim() {
+  room_events_ += 1;
+  room_taken_bytes_ += 1;
+}
+
+uint32_t ServerLink::EndKeepingTrim(uint64_t returned_bytes) {
+  room_events_ += 1;
+  MutexLock lock(&aside_mu_);
+  room_aside_bytes_ += static_cast<int64_t>(returned_bytes);
+  room_taken_bytes_ -= 1;
+  return room_generation_;
+}
+
+// Whatever changes the room counts an event first, and what is taken rises before the room falls and falls after it has
+// risen: so a count with nothing taken, and no event since another, is whole.
+ServerLink::RoomCount ServerLink::CountRoom() {
+  RoomCount count;
+  MutexLock lock(&aside_mu_);
+  count.aside = room_aside_bytes_;
+  count.room = room_bytes_;
+  count.taken = room_taken_bytes_;
+  count.events = room_events_;
+  return count;
 }
 
 absl::Status ServerLink::Reserve(uint64_t bytes, int64_t deadline_ns) {
@@ -308,9 +389,9 @@ absl::Status ServerLink::AskForRoom(uint64_t bytes, int64_t deadline_ns) {
   for (const uint64_t ask : {bytes + options_.reserve_step_bytes, bytes}) {
     const absl::StatusOr<LeaseInfo> lease = control_->Reserve(lease_, pages(ask), deadline_ns);
     if (lease.ok()) {
-      room_bytes_ += pages(ask) * static_cast<int64_t>(kRoomBytesPerPage);
       room_events_ += 1;
-      NoteLease(*lease, /*quiet=*/false);
+      room_bytes_ += pages(ask) * static_cast<int64_t>(kRoomBytesPerPage);
+      NoteLease(*lease, nullptr);
       return absl::OkStatus();
     }
     const bool full = lease.status().code() == absl::StatusCode::kResourceExhausted ||
@@ -342,14 +423,14 @@ void ServerLink::GiveBackRoom() {
     if (reserving_) return;
     reserving_ = giving_back_ = true;
   }
+  room_events_ += 1;
   int64_t pages = 0;
   do {
     pages = std::max<int64_t>(room - step, 0) / static_cast<int64_t>(kRoomBytesPerPage);
   } while (!room_bytes_.compare_exchange_weak(room, room - pages * static_cast<int64_t>(kRoomBytesPerPage)));
-  room_events_ += 1;
   const absl::StatusOr<LeaseInfo> lease = control_->Reserve(lease_, -pages, DeadlineAfterMs(kControlTimeoutMs));
   // Else a renewal will tell.
-  if (lease.ok()) NoteLease(*lease, /*quiet=*/false);
+  if (lease.ok()) NoteLease(*lease, nullptr);
   MutexLock lock(&reserve_mu_);
   reserving_ = giving_back_ = false;
   reserve_ended_.SignalAll();
@@ -385,7 +466,9 @@ void ServerLink::DestroyLater(RegionId region, Epoch epoch, uint64_t incarnation
 
 // As many as wait, some at a time, while the server answers.
 void ServerLink::RunDestroys() {
-  while (up() && MayChange()) {
+  // In turns, as RunRetries.
+  const int64_t turn_ends_ns = DeadlineAfterMs(kRetryTurnMs);
+  while (up() && MayChange() && MonotonicNs() < turn_ends_ns) {
     std::vector<Destroyed> some;
     {
       MutexLock lock(&mu_);

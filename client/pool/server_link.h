@@ -70,20 +70,17 @@ class ServerLink {
   // than a few steps too much goes back to the server soon.
   void ReturnRoom(uint64_t taken_bytes, uint64_t used_bytes);
   // The same for what regions keep for themselves: taken room is set aside for one; a write takes of it, and returns
-  // what it has not used; the region releases the rest.
-  void SetAside(uint64_t taken_bytes) {
-    MoveAside(-static_cast<int64_t>(taken_bytes), static_cast<int64_t>(taken_bytes));
-  }
-  void TakeAside(uint64_t bytes) { MoveAside(static_cast<int64_t>(bytes), -static_cast<int64_t>(bytes)); }
-  void ReturnAside(uint64_t taken_bytes, uint64_t used_bytes) {
-    MoveAside(-static_cast<int64_t>(taken_bytes), static_cast<int64_t>(taken_bytes) - static_cast<int64_t>(used_bytes));
-  }
-  void ReleaseAside(uint64_t bytes) {
-    TakeAside(bytes);
-    ReturnRoom(bytes, 0);
-  }
-  // A trim left `bytes` promised to the lease, and its region has them.
-  void NoteReturned(uint64_t bytes) { MoveAside(0, static_cast<int64_t>(bytes)); }
+  // what it has not used; the region releases the rest. When the server has restarted, or the lease has ended, all that
+  // was set aside is gone: the generation tells, and what is said of an older one changes nothing.
+  uint32_t SetAside(uint64_t taken_bytes);              // returns the generation
+  bool TakeAside(uint64_t bytes, uint32_t generation);  // false: it is gone
+  bool ReturnAside(uint64_t taken_bytes, uint64_t used_bytes, uint32_t generation);
+  void ReleaseAside(uint64_t bytes, uint32_t generation);
+  uint32_t room_generation() const;
+  // A trim that leaves what it frees promised to the lease, for its region: from before it is started until after it is
+  // known what that was.
+  void BeginKeepingTrim();
+  uint32_t EndKeepingTrim(uint64_t returned_bytes);
   // This client freed something there: it is worth asking for room again.
   void NoteFreed() {
     freed_events_.fetch_add(1, std::memory_order_relaxed);
@@ -129,10 +126,18 @@ class ServerLink {
   absl::Status Greet();
   absl::Status ConnectData(const ServerHello& hello);
   void Renew();
-  void NoteLease(const LeaseInfo& info, bool quiet);
+  // What of the room's count a word from the server can be held against.
+  struct RoomCount {
+    int64_t room = 0;
+    int64_t taken = 0;
+    int64_t aside = 0;
+    int64_t events = 0;
+  };
+  RoomCount CountRoom();
+  // `before`: a count from before the server was asked; null: what it says of the room may be old already.
+  void NoteLease(const LeaseInfo& info, const RoomCount* before);
   void ReserveAhead();
   void GiveBackRoom();
-  void MoveAside(int64_t taken_bytes, int64_t aside_bytes);
   // Has the thread look at the room.
   void WantLook();
   // Blocks until `deadline_ns` at most. UNAVAILABLE: the server does not answer. RESOURCE_EXHAUSTED: it has no more.
@@ -158,9 +163,11 @@ class ServerLink {
   // Room: reserved there, not taken here. May be negative for a moment.
   std::atomic<int64_t> room_bytes_{0};
   std::atomic<int64_t> room_taken_bytes_{0};  // by writes under way
-  std::atomic<int64_t> room_aside_bytes_{0};  // for regions
-  std::atomic<int64_t> room_events_{0};       // to see whether anything moved while the server was asked
-  std::atomic<bool> written_to_{false};       // reserving ahead is worth it
+  mutable Mutex aside_mu_;
+  int64_t room_aside_bytes_ ABSL_GUARDED_BY(aside_mu_) = 0;  // for regions
+  uint32_t room_generation_ ABSL_GUARDED_BY(aside_mu_) = 1;
+  std::atomic<int64_t> room_events_{0};  // to see whether anything moved while the server was asked
+  std::atomic<bool> written_to_{false};  // reserving ahead is worth it
   std::atomic<uint64_t> freed_events_{0};
   std::atomic<bool> refused_{false};  // the last reservation was; until the server says that there is room again
   Mutex reserve_mu_;

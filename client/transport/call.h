@@ -39,7 +39,8 @@ struct Call {
   // --- Set by the transport. ---
 
   // kOk: the server answered; `reason` says what. kDeadlineExceeded or kUnavailable: it did not, and whether it
-  // executed the request is not known; it will not execute it later. kDataLoss: its reply was garbled, likewise.
+  // executed the request is not known; it will not once the connection's successor has said hello. kDataLoss: its reply
+  // was garbled, likewise.
   absl::StatusCode code = absl::StatusCode::kOk;
   Reason reason = Reason::kOk;
   uint64_t aux = 0;   // of the reply

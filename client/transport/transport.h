@@ -29,7 +29,8 @@ class Transport {
   // Returns when `call`, started here without `done` or with wait_expected, is done, or was and its `done` has started
   // it elsewhere; that is at its deadline at the latest. One thread at a time waits for a call; it moves this
   // connection's traffic meanwhile if no other thread does. A deadline that passes breaks the connection, so that a
-  // request nobody waits for any more is never executed late; other calls under way then end with kUnavailable.
+  // request nobody waits for any more is not executed after the next Connect; other calls under way then end with
+  // kUnavailable.
   virtual void Wait(Call* call) = 0;
 
   // Breaks the connection: calls under way end with kUnavailable.

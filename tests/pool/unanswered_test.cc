@@ -139,6 +139,43 @@ TEST_F(UnansweredTest, RoomTakenForThemComesBackBesideARegionThatKeepsSome) {
   ASSERT_TRUE(keeps->Write(0, Bytes(Of('C', 256))).ok());
 }
 
+// What a region had reserved is gone with the server's former life, or with the lease.
+TEST_F(UnansweredTest, RoomKeptInAFormerLifeIsNotAskedForAgain) {
+  for (const bool restarts : {true, false}) {
+    TestPool servers(1, 128 * kMiB);
+    PoolOptions options = servers.Options();
+    options.lease_ttl_ms = 1'500;
+    auto pool = TestPool::Open(options);
+    auto keeps = pool->CreateRegion({.gc = true}).value();
+    ASSERT_TRUE(keeps->Reserve(0, 64 * kMiB).ok());
+    ASSERT_TRUE(keeps->Write(0, Bytes(Of('A'))).ok());
+    const uint64_t life = pool->link(0)->incarnation();
+    if (restarts) {
+      servers.StopServer(0);
+      servers.StartServer(0);
+      ASSERT_TRUE(Eventually([&] { return pool->link(0)->up() && pool->link(0)->incarnation() != life; }));
+    } else {
+      const auto lease = servers.server(0).leases().End(pool->link(0)->lease());
+      ASSERT_NE(lease, nullptr);
+      servers.server(0).store().CollectLease(*lease);
+      (void)keeps->Write(0, Bytes(Of('A')));  // learns of it, one way or another
+    }
+    const uint64_t step = options.reserve_step_bytes;
+    auto other = pool->CreateRegion({.gc = true}).value();
+    const int64_t until_ns = DeadlineAfterMs(2'500);  // some renewals
+    while (MonotonicNs() < until_ns) {
+      ASSERT_TRUE(other->Write(0, Bytes(Of('B', 256))).ok()) << restarts;
+      ASSERT_GE(pool->link(0)->room_bytes(), 0) << restarts;
+      ASSERT_LE(servers.server(0).arena().usage().promised_bytes, 3 * step) << restarts;
+      poll(nullptr, 0, 20);
+    }
+    // Nor is what is not there any more given back to the region later.
+    keeps.reset();
+    ASSERT_TRUE(other->Write(kMiB, Bytes(Of('B', 256))).ok()) << restarts;
+    EXPECT_LE(pool->link(0)->room_bytes(), static_cast<int64_t>(3 * step)) << restarts;
+  }
+}
+
 TEST_F(UnansweredTest, RoomThatNobodyWantsAnyMoreIsOthersSoon) {
   Open(256 * kMiB);
   const uint64_t free_bytes = server().arena().usage().free_bytes;

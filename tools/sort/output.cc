@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <climits>
@@ -23,7 +24,8 @@ std::atomic<bool> wrote_in_place{false};
 
 bool SameFile(const std::string& path, const struct stat& other) {
   struct stat attributes;
-  return stat(path.c_str(), &attributes) == 0 && attributes.st_dev == other.st_dev && attributes.st_ino == other.st_ino;
+  const int found = path == "-" ? fstat(STDIN_FILENO, &attributes) : stat(path.c_str(), &attributes);
+  return found == 0 && attributes.st_dev == other.st_dev && attributes.st_ino == other.st_ino;
 }
 
 }  // namespace
