@@ -83,7 +83,8 @@ class DiskSwap:
 
 
 class ThrottledSwap(DiskSwap):
-    """The same file by a loop device that the kernel slows down: an ordinary disk."""
+    """The same file by a loop device that the kernel slows down: an ordinary disk. A second one is on top, because the
+    kernel does not slow down what it writes to a swap area itself."""
 
     limits = [f"/sys/fs/cgroup/blkio/blkio.throttle.{way}_bps_device" for way in ("read", "write")]
 
@@ -92,7 +93,7 @@ class ThrottledSwap(DiskSwap):
         self.megabytes = megabytes
 
     def limit(self, rate):
-        number = os.stat(self.device).st_rdev
+        number = os.stat(self.devices[0]).st_rdev
         for path in self.limits:
             with open(path, "w") as file:
                 file.write(f"{os.major(number)}:{os.minor(number)} {rate}")
@@ -101,26 +102,26 @@ class ThrottledSwap(DiskSwap):
         if not os.path.exists(self.limits[0]):
             sys.exit("bench.py: a throttled disk needs the cgroup v1 controller blkio, which is not here")
         run("fallocate", "-l", str(self.mib * MIB), self.path)
+        self.devices = []
         try:
-            self.device = run("losetup", "--find", "--show", "--direct-io=on", self.path)
-        except subprocess.CalledProcessError:
-            os.unlink(self.path)
-            raise
-        try:
-            run("mkswap", self.device)
+            for below in (lambda: self.path, lambda: self.devices[0]):
+                self.devices.append(run("losetup", "--find", "--show", "--direct-io=on", below()))
+            run("mkswap", self.devices[1])
             self.limit(self.megabytes * 1000000)
-            run("swapon", self.device)
+            run("swapon", self.devices[1])
         except (OSError, subprocess.CalledProcessError):
             self.remove()
             raise
 
     def off(self):
-        run("swapoff", self.device)
+        run("swapoff", self.devices[1])
         self.remove()
 
     def remove(self):
-        self.limit(0)
-        run("losetup", "-d", self.device)
+        if self.devices:
+            self.limit(0)
+        for device in reversed(self.devices):
+            run("losetup", "-d", device)
         os.unlink(self.path)
 
 
