@@ -145,18 +145,19 @@ void ServerLink::Run() {
 }
 
 absl::Status ServerLink::BringUp() {
-  int64_t deadline_ns = DeadlineAfterMs(kControlTimeoutMs);
-  if (incarnation() != 0) {
-    // The control plane may be slow to answer; what is needed now is the connections. Their hello tells whether lease
-    // and server are those from before.
-    absl::Status status;
-    for (const auto& slot : transports_) {
-      if (status.ok()) status = slot.load()->Connect(deadline_ns);
-    }
-    if (status.ok() || absl::IsDeadlineExceeded(status)) return Annotate(status, absl::StrCat("memory server ", name_));
-  }
+  // The control plane may be slow to answer, and what is needed now is the connections: their hello tells whether lease
+  // and server are those from before. But the lease must not end while they cannot be had.
+  if (incarnation() != 0 && ConnectBoth(kSlowAttemptNs / kNsPerMs).ok()) return absl::OkStatus();
   NRAM_RETURN_IF_ERROR(Greet());
-  deadline_ns = DeadlineAfterMs(kControlTimeoutMs);
+  return ConnectBoth(kControlTimeoutMs);
+}
+
+absl::Status ServerLink::ConnectBoth(int64_t timeout_ms) {
+  {
+    MutexLock lock(&mu_);
+    timeout_ms = std::min(timeout_ms, lease_ttl_ms_ / 3);
+  }
+  const int64_t deadline_ns = DeadlineAfterMs(timeout_ms);
   for (const auto& slot : transports_) {
     NRAM_RETURN_IF_ERROR(Annotate(slot.load()->Connect(deadline_ns), absl::StrCat("memory server ", name_)));
   }

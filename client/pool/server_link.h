@@ -124,6 +124,8 @@ class ServerLink {
   // One attempt to have lease and connections.
   absl::Status BringUp();
   absl::Status Greet();
+  // A lease's third at most.
+  absl::Status ConnectBoth(int64_t timeout_ms);
   absl::Status ConnectData(const ServerHello& hello);
   void Renew();
   // What of the room's count a word from the server can be held against.

@@ -37,11 +37,11 @@ class UnansweredTest : public ::testing::Test {
     if (data != Of(data[0])) return "mixed";
     return data[0] == '\0' ? "zeros" : data.substr(0, 1);
   }
-  void Open(uint64_t donate_bytes) {
+  void Open(uint64_t donate_bytes, int64_t lease_ttl_ms = 2'000) {
     servers_ = std::make_unique<TestPool>(1, donate_bytes);
     relay_ = std::make_unique<FaultyRelay>(Endpoint{"127.0.0.1", server().data_port(), ""}, TestSeed());
     PoolOptions options = servers_->Options();
-    options.lease_ttl_ms = 2'000;  // renewed every 667 ms
+    options.lease_ttl_ms = lease_ttl_ms;  // renewed three times as often
     options.reroute_data_for_test = [this](size_t, const Endpoint&) { return relay_->endpoint(); };
     pool_ = TestPool::Open(options);
     ASSERT_NE(pool_, nullptr);
@@ -82,7 +82,7 @@ TEST_F(UnansweredTest, WhatIsTrimmedOrDestroyedIsGoneThoughNobodyKnewThatItWasTh
 }
 
 TEST_F(UnansweredTest, WhatIsDestroyedWhileTheServerIsAwayIsFreedWhenItIsBack) {
-  Open(128 * kMiB);
+  Open(128 * kMiB, 10'000);
   std::vector<std::unique_ptr<Region>> regions;
   for (int i = 0; i < 200; ++i) {
     regions.push_back(pool_->CreateRegion({.gc = true}).value());
@@ -96,6 +96,17 @@ TEST_F(UnansweredTest, WhatIsDestroyedWhileTheServerIsAwayIsFreedWhenItIsBack) {
   EXPECT_EQ(server().store().counters().pages, 200);
   relay_->Hold(false);
   EXPECT_TRUE(Eventually([&] { return server().store().counters().pages == 0; })) << server().store().counters().pages;
+}
+
+TEST_F(UnansweredTest, TheLeaseIsKeptWhileOnlyTheControlPlaneCanBeReached) {
+  Open(128 * kMiB, 4'000);
+  auto region = pool_->CreateRegion({.gc = true}).value();
+  ASSERT_TRUE(region->Write(0, Bytes(Of('A'))).ok());
+  relay_->Hold(true);
+  const int64_t until_ns = DeadlineAfterMs(9'000);
+  while (MonotonicNs() < until_ns) (void)region->Write(kPageBytes, Bytes(Of('B')), {.timeout_ms = 100});
+  relay_->Hold(false);
+  EXPECT_EQ(ReadPage(region.get(), 0), "A");
 }
 
 TEST_F(UnansweredTest, NoLaterWriteIsOvertakenOnTheOtherConnection) {
