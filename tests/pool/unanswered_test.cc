@@ -106,6 +106,7 @@ TEST_F(UnansweredTest, TheLeaseIsKeptWhileOnlyTheControlPlaneCanBeReached) {
   const int64_t until_ns = DeadlineAfterMs(9'000);
   while (MonotonicNs() < until_ns) (void)region->Write(kPageBytes, Bytes(Of('B')), {.timeout_ms = 100});
   relay_->Hold(false);
+  ASSERT_TRUE(Eventually([&] { return pool_->link(0)->up(); }));
   EXPECT_EQ(ReadPage(region.get(), 0), "A");
 }
 
