@@ -100,7 +100,7 @@ class Connection : private FrameReader::Handler {
   size_t sent_ = 0;
   int64_t now_ns_;       // the Pump's
   int64_t progress_ns_;  // when it last moved bytes, or waited for this server; before hello, when it began
-  int64_t rest_ns_;
+  int64_t rest_ns_;      // of NoteRest: one thing may take kPaceFactor times the limit from then
 };
 
 }  // namespace nram

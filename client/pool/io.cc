@@ -127,8 +127,6 @@ IoPart* Io::ClaimLocked() {
   const uint64_t offset = (range.first - request_.first) * kChunkBytes;
   part->io = this;
   part->busy = true;
-  part->room_bytes = 0;
-  part->room_is_regions = false;
   part->garbled = 0;
   Call& call = part->call;
   call.request = {};
@@ -227,7 +225,6 @@ absl::StatusOr<bool> Io::TryLaunch(IoPart* part, bool may_block) {
       part->room_is_regions = true;
       part->room_bytes = wanted_room;
     } else if (link->TryTakeRoom(wanted_room)) {
-      part->room_is_regions = false;
       part->room_bytes = wanted_room;
     } else if (!link->refused()) {
       if (!may_block) return absl::UnavailableError("room must be reserved first");

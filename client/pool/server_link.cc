@@ -239,11 +239,13 @@ void ServerLink::Renew() {
 }
 
 void ServerLink::NoteLease(const LeaseInfo& info, const RoomCount* before) {
-  const RoomCount now = CountRoom();
-  // No write was under way while the server answered, so its count of our room is exact.
-  if (before != nullptr && now.events == before->events && now.taken == 0) {
-    const int64_t room = static_cast<int64_t>(info.promised_bytes) - now.aside;
-    room_bytes_ += std::max<int64_t>(room, 0) - now.room;
+  if (before != nullptr) {
+    const RoomCount now = CountRoom();
+    // No write was under way while the server answered, so its count of our room is exact.
+    if (now.events == before->events && now.taken == 0) {
+      const int64_t room = static_cast<int64_t>(info.promised_bytes) - now.aside;
+      room_bytes_ += std::max<int64_t>(room, 0) - now.room;
+    }
   }
   if (info.capacity.free_bytes > kSpanBytes) refused_ = false;
   MutexLock lock(&mu_);
@@ -328,11 +330,6 @@ bool ServerLink::ReturnAside(uint64_t taken_bytes, uint64_t used_bytes, uint32_t
 
 void ServerLink::ReleaseAside(uint64_t bytes, uint32_t generation) {
   if (TakeAside(bytes, generation)) ReturnRoom(bytes, 0);
-}
-
-uint32_t ServerLink::room_generation() const {
-  MutexLock lock(&aside_mu_);
-  return room_generation_;
 }
 
 // As a write under way: until its end nobody knows what of the promise is the region's.

@@ -76,7 +76,6 @@ class ServerLink {
   bool TakeAside(uint64_t bytes, uint32_t generation);  // false: it is gone
   bool ReturnAside(uint64_t taken_bytes, uint64_t used_bytes, uint32_t generation);
   void ReleaseAside(uint64_t bytes, uint32_t generation);
-  uint32_t room_generation() const;
   // A trim that leaves what it frees promised to the lease, for its region: from before it is started until after it is
   // known what that was.
   void BeginKeepingTrim();
@@ -139,6 +138,7 @@ class ServerLink {
   // `before`: a count from before the server was asked; null: what it says of the room may be old already.
   void NoteLease(const LeaseInfo& info, const RoomCount* before);
   void ReserveAhead();
+  // Blocks for a control call, if there is more than enough.
   void GiveBackRoom();
   // Has the thread look at the room.
   void WantLook();
@@ -147,6 +147,7 @@ class ServerLink {
   absl::Status AskForRoom(uint64_t bytes, int64_t deadline_ns);
   bool DataConnected() const;
   void RunRetries();
+  // Blocks for some 50 ms, or until the connection breaks.
   void RunDestroys();
 
   const uint16_t index_;
@@ -165,7 +166,7 @@ class ServerLink {
   // Room: reserved there, not taken here. May be negative for a moment.
   std::atomic<int64_t> room_bytes_{0};
   std::atomic<int64_t> room_taken_bytes_{0};  // by writes under way
-  mutable Mutex aside_mu_;
+  Mutex aside_mu_;
   int64_t room_aside_bytes_ ABSL_GUARDED_BY(aside_mu_) = 0;  // for regions
   uint32_t room_generation_ ABSL_GUARDED_BY(aside_mu_) = 1;
   std::atomic<int64_t> room_events_{0};  // to see whether anything moved while the server was asked

@@ -63,10 +63,9 @@ NRAM_MEMSERVER=$directory/slow-memserver "$nram" up --servers=3 > /dev/null 2>&1
 starting=$!
 set +m
 for _ in $(seq 500); do
-  [ "$(pgrep -cf -- "--ready-file=$NRAM_STATE_DIR/")" -lt 3 ] || break
+  [ ! -e "$NRAM_STATE_DIR/2.pid" ] || break
   sleep 0.01
 done
-sleep 0.1
 kill -INT "$starting" 2> /dev/null || true
 wait "$starting" 2> /dev/null || true
 "$nram" down > /dev/null

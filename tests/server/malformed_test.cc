@@ -1,10 +1,12 @@
 // Peers are not trusted: whatever they send closes their connection, with a logged reason, and disturbs nobody else.
 
 #include <poll.h>
+#include <glog/logging.h>
 #include <sys/socket.h>
 
 #include <atomic>
 #include <cstring>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -172,59 +174,62 @@ TEST_F(PollingStallTest, SilenceIsCutOffBesideABusyClient) {
 }
 
 // Alone with a connection, so that its time is the test's.
-TEST_F(MalformedTest, WhoWaitsForTheServerIsNotStalledHoweverLongHeWasIdle) {
-  int ends[2];
-  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
-  const UniqueFd peer(ends[0]);
-  ReplyBuffers buffers(1);
-  Connection connection(UniqueFd(ends[1]), "test", server_.context(), &buffers, 0);
-  const auto pump = [&](const std::string& bytes, int64_t now_ns) {
-    EXPECT_EQ(send(peer.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
-    return *connection.Pump(now_ns);
-  };
-  EXPECT_EQ(pump(Hello(), kNsPerSecond), Connection::State::kIdle);
-  EXPECT_TRUE(connection.CheckStall(60 * kNsPerSecond, kNsPerSecond).ok()) << "idle";
+class LoneConnectionTest : public MalformedTest {
+ protected:
+  LoneConnectionTest() {
+    int ends[2];
+    PCHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0);
+    peer_.reset(ends[0]);
+    connection_.emplace(UniqueFd(ends[1]), "test", server_.context(), &buffers_, 0);
+  }
+  Connection::State Pump(const std::string& bytes, int64_t now_ns) {
+    EXPECT_EQ(send(peer_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+    return *connection_->Pump(now_ns);
+  }
+  static std::string WriteOf8Chunks(uint64_t id) {
+    return EncodeFrame(Request(Op::kWrite, id, {0, 8}), std::string(4096, 'x'));
+  }
+  bool IsStalled(int64_t now_ns) const { return !connection_->CheckStall(now_ns, /*limit_ns=*/kNsPerSecond).ok(); }
+
+  UniqueFd peer_;
+  ReplyBuffers buffers_{1};
+  std::optional<Connection> connection_;
+};
+
+TEST_F(LoneConnectionTest, WhoWaitsForTheServerIsNotStalledHoweverLongHeWasIdle) {
+  EXPECT_EQ(Pump(Hello(), kNsPerSecond), Connection::State::kIdle);
+  EXPECT_FALSE(IsStalled(60 * kNsPerSecond)) << "idle";
   std::vector<FrameLoc> taken(server_.landing().size());
   ASSERT_TRUE(server_.landing().Take(taken.size(), taken.data()));
-  const auto write = [&](uint64_t id) { return EncodeFrame(Request(Op::kWrite, id, {0, 8}), std::string(4096, 'x')); };
-  EXPECT_EQ(pump(write(2), 60 * kNsPerSecond), Connection::State::kStarved);
-  EXPECT_TRUE(connection.CheckStall(60 * kNsPerSecond, kNsPerSecond).ok()) << "the server is short of frames";
+  EXPECT_EQ(Pump(WriteOf8Chunks(2), 60 * kNsPerSecond), Connection::State::kStarved);
+  EXPECT_FALSE(IsStalled(60 * kNsPerSecond)) << "the server is short of frames";
   server_.landing().Give(taken.data(), taken.size());
-  EXPECT_EQ(pump(write(3).substr(0, 100), 61 * kNsPerSecond), Connection::State::kIdle);
-  EXPECT_TRUE(connection.CheckStall(62 * kNsPerSecond, kNsPerSecond).ok());
-  EXPECT_FALSE(connection.CheckStall(63 * kNsPerSecond, kNsPerSecond).ok()) << "in the middle of a frame";
+  EXPECT_EQ(Pump(WriteOf8Chunks(3).substr(0, 100), 61 * kNsPerSecond), Connection::State::kIdle);
+  EXPECT_FALSE(IsStalled(62 * kNsPerSecond));
+  EXPECT_TRUE(IsStalled(63 * kNsPerSecond)) << "in the middle of a frame";
 }
 
-TEST_F(MalformedTest, AFrameThatTricklesIsCutOffAndManyThatFlowAreNot) {
-  int ends[2];
-  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
-  const UniqueFd peer(ends[0]);
-  ReplyBuffers buffers(1);
-  Connection connection(UniqueFd(ends[1]), "test", server_.context(), &buffers, 0);
+TEST_F(LoneConnectionTest, AFrameThatTricklesIsCutOffAndManyThatFlowAreNot) {
   int64_t now_ns = kNsPerSecond;
-  const auto pump = [&](const std::string& bytes) {
-    EXPECT_EQ(send(peer.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
-    return *connection.Pump(now_ns += kNsPerSecond);
-  };
+  const auto pump = [&](const std::string& bytes) { Pump(bytes, now_ns += kNsPerSecond); };
   pump(Hello());
-  const auto write = [&](uint64_t id) { return EncodeFrame(Request(Op::kWrite, id, {0, 8}), std::string(4096, 'x')); };
   // Never at rest, because each piece ends in the middle of the next frame.
   std::string flow;
-  for (uint64_t id = 2; id < 30; ++id) flow += write(id);
+  for (uint64_t id = 2; id < 30; ++id) flow += WriteOf8Chunks(id);
   size_t at = 0;
   for (; at + 4000 < flow.size(); at += 4000) {
     pump(flow.substr(at, 4000));
-    EXPECT_TRUE(connection.CheckStall(now_ns, kNsPerSecond).ok());
+    EXPECT_FALSE(IsStalled(now_ns));
   }
   pump(flow.substr(at));
   now_ns += 3600 * kNsPerSecond;
-  const std::string last = write(30);
+  const std::string last = WriteOf8Chunks(30);
   for (at = 0; at < 7; ++at) {
     pump(last.substr(at, 1));
-    EXPECT_TRUE(connection.CheckStall(now_ns, kNsPerSecond).ok()) << at;
+    EXPECT_FALSE(IsStalled(now_ns)) << at;
   }
   pump(last.substr(at, 1));
-  EXPECT_FALSE(connection.CheckStall(now_ns, kNsPerSecond).ok());
+  EXPECT_TRUE(IsStalled(now_ns));
 }
 
 TEST_F(StallTest, BytesInsteadOfAHelloAreCutOff) {
