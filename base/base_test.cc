@@ -12,6 +12,7 @@
 #include "base/host_memory.h"
 #include "base/mapping.h"
 #include "base/units.h"
+#include "base/utf8.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -154,6 +155,20 @@ TEST(HostMemoryTest, ACgroupLimitNarrowsIt) {
   EXPECT_EQ(memory.total_bytes, 1048576);
   EXPECT_EQ(memory.available_bytes, 524288 + 4096);
   EXPECT_EQ(memory.idle_bytes, 524288);
+  // So does that of a group above it.
+  ASSERT_TRUE(WriteFileAtomically(root + "/proc/self/cgroup", "4:memory:/job/step/task\n").ok());
+  EXPECT_EQ(ReadHostMemory(root)->total_bytes, 1048576);
+  EXPECT_EQ(ReadHostMemory(root)->available_bytes, 524288 + 4096);
+  EXPECT_EQ(ReadMachineMemory(root)->available_bytes, 3072 * kKiB);
+}
+
+TEST(Utf8Test, WhatIsNoCharacterIsAQuestionMark) {
+  EXPECT_EQ(ToUtf8("/mnt/caf\xC3\xA9", 255), "/mnt/caf\xC3\xA9");
+  EXPECT_EQ(ToUtf8("/mnt/caf\xE9", 255), "/mnt/caf?");
+  EXPECT_EQ(ToUtf8("\xC0\xAF \xED\xA0\x80 \xF4\x90\x80\x80 \xFF", 255), "?? ??? ???? ?");
+  EXPECT_EQ(ToUtf8("\xF0\x9F\x90\x8F", 255), "\xF0\x9F\x90\x8F");
+  EXPECT_EQ(ToUtf8("\xD0\xB6\xD0\xB6", 3), "\xD0\xB6") << "cut between two";
+  EXPECT_EQ(ToUtf8("\xD0\xB6\xD0", 255), "\xD0\xB6?");
 }
 
 }  // namespace

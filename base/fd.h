@@ -1,6 +1,7 @@
 #ifndef NRAM_BASE_FD_H_
 #define NRAM_BASE_FD_H_
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <utility>
@@ -31,6 +32,16 @@ class UniqueFd {
  private:
   int fd_ = -1;
 };
+
+// For the start of main: what this process opens later must not get the number of a standard stream that it was started
+// without, and text with it.
+inline void OpenStandardFds() {
+  int fd = -1;
+  do {
+    fd = open("/dev/null", O_RDWR);
+  } while (fd >= 0 && fd <= STDERR_FILENO);
+  if (fd > STDERR_FILENO) close(fd);
+}
 
 }  // namespace nram
 

@@ -37,19 +37,23 @@ std::optional<uint64_t> NumberFile(const std::string& path) {
 }
 
 // Narrows `memory` to one cgroup's limit; what its page cache holds cold counts as available.
-void ApplyLimit(const std::string& limit_file, const std::string& usage_file, const std::string& stat_file,
-                HostMemory* memory) {
-  const auto limit = NumberFile(limit_file);
-  const auto usage = NumberFile(usage_file);
-  if (!limit || !usage || *limit >= memory->total_bytes) return;
+void ApplyLimit(const std::string& cgroup, const char* limit_file, const char* usage_file, HostMemory* memory) {
+  const auto limit = NumberFile(absl::StrCat(cgroup, "/", limit_file));
+  const auto usage = NumberFile(absl::StrCat(cgroup, "/", usage_file));
+  if (!limit || !usage) return;
   uint64_t cold = 0;
-  if (auto stat = ReadFile(stat_file); stat.ok()) {
+  if (auto stat = ReadFile(cgroup + "/memory.stat"); stat.ok()) {
     for (absl::string_view line : absl::StrSplit(*stat, '\n')) {
-      if (absl::ConsumePrefix(&line, "inactive_file ")) (void)absl::SimpleAtoi(line, &cold);
+      // v1 has both, and the first is the group's without those below it.
+      uint64_t bytes = 0;
+      if ((absl::ConsumePrefix(&line, "inactive_file ") || absl::ConsumePrefix(&line, "total_inactive_file ")) &&
+          absl::SimpleAtoi(line, &bytes)) {
+        cold = std::max(cold, bytes);
+      }
     }
   }
   const uint64_t unused = *limit > *usage ? *limit - *usage : 0;
-  memory->total_bytes = *limit;
+  memory->total_bytes = std::min(memory->total_bytes, *limit);
   memory->available_bytes = std::min(memory->available_bytes, unused + cold);
   memory->idle_bytes = std::min(memory->idle_bytes, unused);
 }
@@ -111,17 +115,29 @@ absl::StatusOr<HostMemory> ReadHostMemory(const std::string& root) {
   for (absl::string_view line : absl::StrSplit(*cgroups, '\n')) {
     const std::vector<absl::string_view> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));
     if (parts.size() != 3) continue;
-    if (parts[1].empty()) {  // v2, perhaps mounted beside v1
-      for (absl::string_view mount : {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}) {
-        const std::string at = absl::StrCat(root, mount, parts[2]);
-        ApplyLimit(at + "/memory.max", at + "/memory.current", at + "/memory.stat", &memory);
+    // Those above limit it too; in a container its own may be out of sight, and the topmost is the container's.
+    absl::string_view path = parts[2] == "/" ? "" : parts[2];
+    while (true) {
+      if (parts[1].empty()) {  // v2, perhaps mounted beside v1
+        for (absl::string_view mount : {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}) {
+          ApplyLimit(absl::StrCat(root, mount, path), "memory.max", "memory.current", &memory);
+        }
+      } else if (parts[1] == "memory") {
+        ApplyLimit(absl::StrCat(root, "/sys/fs/cgroup/memory", path), "memory.limit_in_bytes", "memory.usage_in_bytes",
+                   &memory);
       }
-    } else if (parts[1] == "memory") {
-      const std::string at = absl::StrCat(root, "/sys/fs/cgroup/memory", parts[2]);
-      ApplyLimit(at + "/memory.limit_in_bytes", at + "/memory.usage_in_bytes", at + "/memory.stat", &memory);
+      if (path.empty()) break;
+      path = path.substr(0, std::min(path.rfind('/'), path.size() - 1));
     }
   }
   return memory;
+}
+
+absl::StatusOr<MachineMemory> ReadMachineMemory(const std::string& root) {
+  NRAM_ASSIGN_OR_RETURN(const std::string meminfo, ReadFile(root + "/proc/meminfo"));
+  const auto available = KilobyteField(meminfo, "MemAvailable:");
+  if (!available) return absl::InternalError(absl::StrCat(root, "/proc/meminfo: fields missing"));
+  return MachineMemory{*available, KilobyteField(meminfo, "SwapFree:").value_or(0)};
 }
 
 std::string BootId() {

@@ -22,6 +22,13 @@ struct HostMemory {
 // Reads /proc/meminfo and this process's memory cgroup (v1 or v2). `root` is put before every path, for tests.
 absl::StatusOr<HostMemory> ReadHostMemory(const std::string& root = "");
 
+// The whole machine's, whatever limits this process.
+struct MachineMemory {
+  uint64_t available_bytes = 0;
+  uint64_t swap_free_bytes = 0;
+};
+absl::StatusOr<MachineMemory> ReadMachineMemory(const std::string& root = "");
+
 // This boot's identity: two processes that read the same one share a kernel, so also its RAM. "unknown" if unreadable.
 std::string BootId();
 
