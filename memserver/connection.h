@@ -63,6 +63,11 @@ class Connection : private FrameReader::Handler {
   // because it holds this server's buffers meanwhile.
   absl::Status CheckStall(int64_t now_ns, int64_t limit_ns) const;
 
+  // In the middle of something, so that it holds this server's buffers, and has moved nothing for so long.
+  bool HoldsIdly(int64_t now_ns, int64_t limit_ns) const {
+    return (has_output() || reader_.mid_frame()) && now_ns - progress_ns_ > limit_ns;
+  }
+
   // Only between two Pumps, with nothing left to send.
   void SetBuffers(ReplyBuffers* buffers) { buffers_ = buffers; }
   bool has_output() const { return reply_.data != nullptr; }

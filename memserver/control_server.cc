@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <limits>
 #include <string>
@@ -13,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/host_memory.h"
 #include "base/status.h"
+#include "base/utf8.h"
 #include "memserver/listen.h"
 #include "memserver/mem_server.h"
 #include "proto/control.grpc.pb.h"
@@ -24,10 +26,12 @@ namespace {
 constexpr size_t kRegionsPerReply = 1000;
 constexpr size_t kSpansPerReply = 100'000;
 constexpr size_t kNameBytesMax = 255;
+constexpr int kIncarnationsMax = 65'535;
 
 grpc::Status ToGrpc(const absl::Status& status) {
-  // Both number their codes alike, on purpose.
-  return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message())};
+  // Both number their codes alike, on purpose. But gRPC has a use of its own for RESOURCE_EXHAUSTED.
+  const absl::StatusCode code = absl::IsResourceExhausted(status) ? absl::StatusCode::kOutOfRange : status.code();
+  return {static_cast<grpc::StatusCode>(code), std::string(status.message())};
 }
 
 class Service final : public v1::Control::Service {
@@ -37,6 +41,9 @@ class Service final : public v1::Control::Service {
     gethostname(name, sizeof name - 1);
     hostname_ = name;
   }
+
+  // Calls may come before the server knows its own port: BuildAndStart serves before it returns.
+  void SetPort(int port) { port_ = port; }
 
   grpc::Status Hello(grpc::ServerContext*, const v1::HelloRequest* request, v1::HelloReply* reply) override {
     if (request->version_min() > kControlVersion || request->version_max() < kControlVersion) {
@@ -48,14 +55,14 @@ class Service final : public v1::Control::Service {
     reply->set_incarnation(server_->incarnation());
     reply->set_data_port(server_->data_port());
     reply->set_data_socket(server_->data_socket());
-    reply->set_lease_ttl_ms(server_->leases().ttl_max_ms());
+    reply->set_lease_ttl_ms(server_->leases().ttl_ms());
     FillCapacity(reply->mutable_capacity());
     FillHost(reply->mutable_host());
     return grpc::Status::OK;
   }
 
   grpc::Status GrantLease(grpc::ServerContext*, const v1::GrantLeaseRequest* request, v1::LeaseReply* reply) override {
-    const auto lease = server_->leases().Grant(LeaseId{request->lease_id()}, request->owner().substr(0, kNameBytesMax),
+    const auto lease = server_->leases().Grant(LeaseId{request->lease_id()}, ToUtf8(request->owner(), kNameBytesMax),
                                                static_cast<int64_t>(request->ttl_ms()));
     if (!lease.ok()) return ToGrpc(lease.status());
     FillLease(**lease, reply);
@@ -83,7 +90,7 @@ class Service final : public v1::Control::Service {
     } else if (server_->draining()) {
       return {grpc::StatusCode::FAILED_PRECONDITION, "the donor is draining and takes no new pages"};
     } else if (!arena.Promise(static_cast<uint64_t>(request->pages()), &(*lease)->promise)) {
-      return {grpc::StatusCode::RESOURCE_EXHAUSTED,
+      return {grpc::StatusCode::OUT_OF_RANGE,
               absl::StrCat("asked for ", FormatByteSize(request->pages() * kPageBytes), ", ",
                            FormatByteSize(arena.usage().free_bytes), " are free")};
     }
@@ -96,6 +103,9 @@ class Service final : public v1::Control::Service {
     if (request->region_id() == 0) return {grpc::StatusCode::INVALID_ARGUMENT, "region id 0"};
     if (request->name().size() > kNameBytesMax) {
       return {grpc::StatusCode::INVALID_ARGUMENT, absl::StrCat("a name is at most ", kNameBytesMax, " bytes")};
+    }
+    if (request->incarnations_size() > kIncarnationsMax) {
+      return {grpc::StatusCode::INVALID_ARGUMENT, absl::StrCat("more than ", kIncarnationsMax, " servers")};
     }
     const auto lease = server_->leases().Renew(LeaseId{request->lease_id()});
     if (!lease.ok()) return ToGrpc(lease.status());
@@ -140,7 +150,10 @@ class Service final : public v1::Control::Service {
       reply->set_next_id(Raw(regions.back().id));
       regions.pop_back();
     }
-    for (const RegionDescription& region : regions) FillRegion(region, reply->add_regions());
+    for (RegionDescription& region : regions) {
+      region.manifest.incarnations.clear();  // for who attaches it, and long
+      FillRegion(region, reply->add_regions());
+    }
     return grpc::Status::OK;
   }
 
@@ -159,7 +172,7 @@ class Service final : public v1::Control::Service {
   grpc::Status GetStatistics(grpc::ServerContext*, const v1::GetStatisticsRequest*, v1::Statistics* reply) override {
     const StoreCounters& counters = server_->store().counters();
     reply->set_incarnation(server_->incarnation());
-    reply->set_address(absl::StrCat(server_->options().listen, ":", server_->control_port()));
+    reply->set_address(absl::StrCat(server_->options().listen, ":", port_.load()));
     reply->set_pid(getpid());
     reply->set_uptime_ms(server_->uptime_ms());
     FillCapacity(reply->mutable_capacity());
@@ -223,7 +236,7 @@ class Service final : public v1::Control::Service {
   }
 
   void FillLease(const Lease& lease, v1::LeaseReply* reply) const {
-    reply->set_ttl_ms(server_->leases().ttl_max_ms());
+    reply->set_ttl_ms(lease.ttl_ms());
     reply->set_incarnation(server_->incarnation());
     reply->set_promised_bytes(server_->arena().left_bytes(lease.promise));
     FillCapacity(reply->mutable_capacity());
@@ -239,12 +252,14 @@ class Service final : public v1::Control::Service {
     info->set_stored_bytes(region.stored_bytes);
     info->set_spans(region.spans);
     info->set_size_bytes(region.manifest.size_bytes);
+    info->set_lease_id(Raw(region.lease));
     info->mutable_incarnations()->Assign(region.manifest.incarnations.begin(), region.manifest.incarnations.end());
   }
 
   MemServer* const server_;
   const std::string boot_id_;
   std::string hostname_;
+  std::atomic<int> port_{0};
 };
 
 class GrpcControlServer final : public ControlServer {
@@ -259,7 +274,8 @@ class GrpcControlServer final : public ControlServer {
     NRAM_RETURN_IF_ERROR(ListenTcp(options.listen, options.port).status());
     grpc::ServerBuilder builder;
     grpc::ResourceQuota quota("nram-control");
-    quota.SetMaxThreads(6);
+    // Handlers that free much, or whose clients read slowly, must not keep renewals away.
+    quota.SetMaxThreads(32);
     quota.Resize(8 << 20);
     builder.SetResourceQuota(quota);
     builder.SetMaxReceiveMessageSize(1 << 20);
@@ -279,6 +295,7 @@ class GrpcControlServer final : public ControlServer {
     if (grpc_ == nullptr || port_ == 0) {
       return absl::UnavailableError(absl::StrCat("cannot serve control on ", host, ":", options.port));
     }
+    service_.SetPort(port_);
     return absl::OkStatus();
   }
   int port() const override { return port_; }

@@ -81,6 +81,7 @@ class DataServer::Worker {
 
   // From any thread.
   void Adopt(std::unique_ptr<Connection> connection) {
+    ++count_;
     {
       MutexLock lock(&mu_);
       inbox_.push_back(std::move(connection));
@@ -88,10 +89,14 @@ class DataServer::Worker {
     Signal(inbox_event_.get());
   }
 
+  int connections() const { return count_; }
+
  private:
   static constexpr int kEventsMax = 64;
   static constexpr int kLookAroundEvery = 16;
   static constexpr int64_t kSweepNs = kNsPerSecond;
+  // Who holds what others wait for has so long to get on with it.
+  static constexpr int64_t kHoldNs = 2 * kNsPerSecond;
 
   void Run() {
     int64_t idle_since_ns = MonotonicNs();
@@ -144,7 +149,9 @@ class DataServer::Worker {
       epoll_event event;
       if (i % kLookAroundEvery == 0 && epoll_wait(epoll_.get(), &event, 1, 0) > 0 && event.data.ptr != hot_) break;
     }
-    if (unwatched_ != nullptr) Control(EPOLL_CTL_ADD, std::exchange(unwatched_, nullptr));
+    if (Connection* const back = std::exchange(unwatched_, nullptr); back != nullptr) {
+      if (!Control(EPOLL_CTL_ADD, back)) Close(back, absl::ResourceExhaustedError("it cannot be watched"));
+    }
     return idle_since_ns;
   }
 
@@ -156,10 +163,14 @@ class DataServer::Worker {
     unwatched_ = connection;
   }
 
-  void Control(int operation, Connection* connection) {
-    if (connection == unwatched_) return;
+  // False, with the reason logged: the kernel had no memory or no watch left for it, and nobody will hear of what
+  // comes.
+  bool Control(int operation, Connection* connection) {
+    if (connection == unwatched_) return true;
     epoll_event event{.events = connection->epoll_events, .data = {.ptr = connection}};
-    PCHECK(epoll_ctl(epoll_.get(), operation, connection->fd(), &event) == 0);
+    if (epoll_ctl(epoll_.get(), operation, connection->fd(), &event) == 0) return true;
+    PLOG(ERROR) << "epoll_ctl for " << connection->peer();
+    return false;
   }
 
   void TakeInbox() {
@@ -174,8 +185,11 @@ class DataServer::Worker {
       Connection* raw = connection.get();
       raw->SetBuffers(&buffers_);
       raw->epoll_events = EPOLLIN;
-      Control(EPOLL_CTL_ADD, raw);
       connections_[raw] = std::move(connection);
+      if (!Control(EPOLL_CTL_ADD, raw)) {
+        Close(raw, absl::ResourceExhaustedError("it cannot be watched"));
+        continue;
+      }
       Requeue(raw);  // it may have read ahead before it moved here
     }
   }
@@ -203,6 +217,7 @@ class DataServer::Worker {
       case Connection::State::kStarved:
         wanted = 0;
         starved_ = true;
+        server_->starved_ns_ = now_ns;
         Requeue(connection);
         break;
       case Connection::State::kEnded:
@@ -238,6 +253,7 @@ class DataServer::Worker {
 
   void Move(Connection* connection) {
     auto node = connections_.extract(connection);
+    --count_;
     std::erase(again_, connection);
     connection->queued = false;
     Control(EPOLL_CTL_DEL, connection);
@@ -254,14 +270,20 @@ class DataServer::Worker {
     if (connection == unwatched_) unwatched_ = nullptr;
     if (connection->charged) server_->context_.store->arena()->ReleaseFixed(Connection::kFixedBytes);
     connections_.erase(connection);
+    --count_;
     --server_->counters_.open;
   }
 
   void Sweep(int64_t now_ns) {
     next_sweep_ns_ = now_ns + kSweepNs;
     std::vector<std::pair<Connection*, absl::Status>> stalled;
+    const bool starved = now_ns - server_->starved_ns_ < 2 * kSweepNs;
     for (const auto& [raw, connection] : connections_) {
       absl::Status status = raw->CheckStall(now_ns, server_->options_.stall_limit_ms * kNsPerMs);
+      if (status.ok() && starved && raw->HoldsIdly(now_ns, kHoldNs)) {
+        status = absl::DeadlineExceededError(
+            absl::StrCat("no progress for ", kHoldNs / kNsPerMs, " ms in a frame, for whose buffers others wait"));
+      }
       if (!status.ok()) stalled.emplace_back(raw, std::move(status));
     }
     for (const auto& [connection, status] : stalled) Close(connection, status);
@@ -277,6 +299,7 @@ class DataServer::Worker {
   std::vector<Connection*> again_;    // to be pumped again without waiting for an event
   std::vector<Connection*> pumping_;  // PumpAgain's own
   bool starved_ = false;
+  std::atomic<int> count_{0};        // of connections, those in the inbox too
   Connection* hot_ = nullptr;        // pumped last; may be gone
   Connection* unwatched_ = nullptr;  // polled, and not in the epoll set
   int64_t next_sweep_ns_ = 0;
@@ -364,11 +387,17 @@ void DataServer::Accept(int listener, bool is_tcp) {
   ++counters_.accepted;
   auto connection = std::make_unique<Connection>(std::move(fd), peer, context_, nullptr, MonotonicNs());
   connection->charged = !prepaid;
-  bulk_[next_bulk_++ % bulk_.size()]->Adopt(std::move(connection));
+  LeastBusy(bulk_)->Adopt(std::move(connection));
+}
+
+DataServer::Worker* DataServer::LeastBusy(const std::vector<std::unique_ptr<Worker>>& workers) {
+  return std::min_element(workers.begin(), workers.end(),
+                          [](const auto& a, const auto& b) { return a->connections() < b->connections(); })
+      ->get();
 }
 
 void DataServer::MoveToUrgent(std::unique_ptr<Connection> connection) {
-  urgent_[next_urgent_++ % urgent_.size()]->Adopt(std::move(connection));
+  LeastBusy(urgent_)->Adopt(std::move(connection));
 }
 
 }  // namespace nram

@@ -63,6 +63,7 @@ class DataServer {
   DataServer(const DataServerOptions& options, const SessionContext& context);
   void AcceptLoop();
   void Accept(int listener, bool is_tcp);
+  static Worker* LeastBusy(const std::vector<std::unique_ptr<Worker>>& workers);
   // Gives a connection that said it is urgent to an urgent worker.
   void MoveToUrgent(std::unique_ptr<Connection> connection);
 
@@ -74,8 +75,7 @@ class DataServer {
   UniqueFd stop_event_;
   int port_ = 0;
   std::atomic<bool> stopping_{false};
-  std::atomic<uint32_t> next_bulk_{0};
-  std::atomic<uint32_t> next_urgent_{0};
+  std::atomic<int64_t> starved_ns_{0};  // when a connection last waited for what others hold
   std::vector<std::unique_ptr<Worker>> bulk_;
   std::vector<std::unique_ptr<Worker>> urgent_;
   std::thread acceptor_;

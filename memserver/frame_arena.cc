@@ -194,8 +194,13 @@ FrameLoc FrameArena::Allocate(int chunks, ArenaPromise* promise, uint64_t* paid_
   return index * kChunksPerSlab + (word * 64 + bit) * uint64_t{from.chunks};
 }
 
-void FrameArena::Free(FrameLoc frame) {
+void FrameArena::Free(FrameLoc frame, ArenaPromise* promise, uint64_t* promised_bytes) {
   MutexLock lock(&mu_);
+  const uint64_t bytes = FreeLocked(frame);
+  if (promise != nullptr && PromiseLocked(bytes, promise)) *promised_bytes += bytes;
+}
+
+uint64_t FrameArena::FreeLocked(FrameLoc frame) {
   const auto index = static_cast<uint32_t>(frame / kChunksPerSlab);
   Slab& to = slab(index);
   CHECK_NE(to.chunks, 0) << "frame freed twice";
@@ -203,10 +208,11 @@ void FrameArena::Free(FrameLoc frame) {
   const uint64_t bit = uint64_t{1} << (number % 64);
   CHECK_EQ(to.free_frames[number / 64] & bit, 0u) << "frame freed twice";
   to.free_frames[number / 64] |= bit;
-  frame_bytes_ -= FrameCost(to.chunks);
+  const uint64_t cost = FrameCost(to.chunks);
+  frame_bytes_ -= cost;
   if (to.chunks == kClasses) ++whole_frames_free_;
   if (to.free_count++ == 0) PushLocked(&partial_[to.chunks], index);
-  if (to.free_count < FramesPerSlab(to.chunks)) return;
+  if (to.free_count < FramesPerSlab(to.chunks)) return cost;
   // The slab is free for any class again.
   RemoveLocked(&partial_[to.chunks], index);
   if (to.chunks == kClasses) whole_frames_free_ -= FramesPerSlab(kClasses);
@@ -214,9 +220,10 @@ void FrameArena::Free(FrameLoc frame) {
   PushLocked(&free_slabs_, index);
   ++slabs_free_;
   const uint32_t extent = index / kSlabsPerExtent;
-  if (++extent_free_slabs_[extent] < kSlabsPerExtent) return;
+  if (++extent_free_slabs_[extent] < kSlabsPerExtent) return cost;
   for (uint32_t i = 0; i < kSlabsPerExtent; ++i) RemoveLocked(&free_slabs_, extent * kSlabsPerExtent + i);
   spare_extents_.push_back(extent);
+  return cost;
 }
 
 void FrameArena::ReleaseIdle(bool period_ends) {
@@ -237,11 +244,14 @@ void FrameArena::ReleaseIdle(bool period_ends) {
 
 bool FrameArena::ChargeIndex(uint64_t bytes, ArenaPromise* promise, uint64_t* paid_bytes) {
   MutexLock lock(&mu_);
-  const bool paid = PayLocked(bytes, promise, paid_bytes);
-  if (!paid && !MakeRoomLocked(0, bytes)) return false;
+  // A promise expects less index than small regions have: spare memory makes up for it, and then the slack.
+  if (promise != nullptr && promise->left_bytes_ >= bytes &&
+      (MakeRoomLocked(0, 0) || TakenLocked() + bytes <= ceiling_bytes_)) {
+    PayLocked(bytes, promise, paid_bytes);
+  } else if (!MakeRoomLocked(0, bytes)) {
+    return false;
+  }
   index_bytes_ += bytes;
-  // A promise expects less index than small regions have: spare memory makes up for it.
-  if (paid) (void)MakeRoomLocked(0, 0);
   return true;
 }
 
@@ -266,7 +276,7 @@ void FrameArena::ReleaseFixed(uint64_t bytes) {
 
 bool FrameArena::Promise(uint64_t pages, ArenaPromise* promise) {
   MutexLock lock(&mu_);
-  if (pages > ceiling_bytes_ / kPageBytes) return false;
+  if (promise->closed_ || pages > ceiling_bytes_ / kPageBytes) return false;
   if (!MakeRoomLocked(pages * kPageBytes, pages * kIndexBytesPerPageMax)) return false;
   promise->left_bytes_ += pages * kPromiseBytesPerPage;
   promised_bytes_ += pages * kPromiseBytesPerPage;
@@ -275,7 +285,11 @@ bool FrameArena::Promise(uint64_t pages, ArenaPromise* promise) {
 
 bool FrameArena::PromiseFreed(uint64_t bytes, ArenaPromise* promise) {
   MutexLock lock(&mu_);
-  if (!MakeRoomLocked(bytes, 0)) return false;
+  return PromiseLocked(bytes, promise);
+}
+
+bool FrameArena::PromiseLocked(uint64_t bytes, ArenaPromise* promise) {
+  if (promise->closed_ || !MakeRoomLocked(bytes, 0)) return false;
   promise->left_bytes_ += bytes;
   promised_bytes_ += bytes;
   return true;
@@ -287,6 +301,17 @@ void FrameArena::Unpromise(uint64_t pages, ArenaPromise* promise) {
       pages > promise->left_bytes_ / kPromiseBytesPerPage ? promise->left_bytes_ : pages * kPromiseBytesPerPage;
   promise->left_bytes_ -= bytes;
   promised_bytes_ -= bytes;
+}
+
+void FrameArena::ClosePromise(ArenaPromise* promise) {
+  MutexLock lock(&mu_);
+  promised_bytes_ -= std::exchange(promise->left_bytes_, 0);
+  promise->closed_ = true;
+}
+
+void FrameArena::OpenPromise(ArenaPromise* promise) {
+  MutexLock lock(&mu_);
+  promise->closed_ = false;
 }
 
 uint64_t FrameArena::left_bytes(const ArenaPromise& promise) const {

@@ -48,6 +48,7 @@ class ArenaPromise {
  private:
   friend class FrameArena;
   uint64_t left_bytes_ = 0;
+  bool closed_ = false;
 };
 
 // Thread-safe.
@@ -60,9 +61,11 @@ class FrameArena {
   // A frame for `chunks` (1..8) chunks, uninitialised; kNoFrame if that would go over the ceiling or into what is
   // promised to others. `promise` (may be null) pays first; what it paid is added to *paid_bytes (may be null).
   FrameLoc Allocate(int chunks, ArenaPromise* promise, uint64_t* paid_bytes);
-  void Free(FrameLoc frame);
-  // What a frame of so many chunks takes.
-  static uint64_t CostOf(int chunks) { return FrameCost(chunks); }
+  // What it took is added to `promise` (may be null) in the same step, so that nobody else can take it, and to
+  // *promised_bytes. Not if it can only be used for less than whole pages.
+  void Free(FrameLoc frame, ArenaPromise* promise = nullptr, uint64_t* promised_bytes = nullptr);
+  // How many chunks a frame that is in use has room for: those that it was asked for, or more.
+  int ChunksIn(FrameLoc frame) const { return slab(static_cast<uint32_t>(frame / kChunksPerSlab)).chunks; }
   std::byte* Data(FrameLoc frame) const { return data_.data() + frame * kChunkBytes; }
 
   // Accounts for memory that the index takes from malloc. False (and nothing changes) if it does not fit.
@@ -72,10 +75,13 @@ class FrameArena {
   bool ChargeFixed(uint64_t bytes);
   void ReleaseFixed(uint64_t bytes);
 
-  // Promises room for `pages` more pages; false (and nothing changes) if there is not that much.
+  // Promises room for `pages` more pages; false (and nothing changes) if there is not that much, or it is closed.
   bool Promise(uint64_t pages, ArenaPromise* promise);
-  // The same by bytes that were freed a moment ago: CostOf frames, and what the index had for them.
+  // The same by bytes that the index had and freed a moment ago.
   bool PromiseFreed(uint64_t bytes, ArenaPromise* promise);
+  // Takes all of it back and adds nothing more until it is opened again.
+  void ClosePromise(ArenaPromise* promise);
+  void OpenPromise(ArenaPromise* promise);
   // Takes up to `pages` (all if larger) unused pages of the promise back.
   void Unpromise(uint64_t pages, ArenaPromise* promise);
   uint64_t left_bytes(const ArenaPromise& promise) const;
@@ -129,6 +135,9 @@ class FrameArena {
   uint64_t FreeBytesLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   uint64_t TakenLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool PayLocked(uint64_t bytes, ArenaPromise* promise, uint64_t* paid_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Returns what it took.
+  uint64_t FreeLocked(FrameLoc frame) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool PromiseLocked(uint64_t bytes, ArenaPromise* promise) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   uint32_t SlabForLocked(int chunks, bool promised) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool MapExtentLocked(bool promised) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Makes a spare extent's slabs free to take, or gives its memory back to the host; there is one.

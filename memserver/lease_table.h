@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/clock.h"
@@ -38,7 +39,10 @@ class Lease {
 
   Lease(LeaseId id, std::string owner) : id(id), owner(std::move(owner)) {}
 
-  bool live() const { return live_.load(std::memory_order_acquire); }
+  bool live() const { return live_.load(); }
+  int64_t ttl_ms() const { return ttl_ms_; }
+  // Another one each time that the lease has ended: what was sent before that must not be executed after it.
+  uint64_t term() const { return term_.load(std::memory_order_acquire); }
 
   // Makes `connection` the only one of its class: fences the one before it. False if one with a higher or the same
   // generation has been here already; a connection that comes late must not displace its successor.
@@ -59,7 +63,9 @@ class Lease {
     LeaseConnection* connection = nullptr;
   };
 
-  std::atomic<bool> live_{true};
+  std::atomic<bool> live_{false};
+  std::atomic<uint64_t> term_{1};
+  std::atomic<int64_t> ttl_ms_{0};
   std::atomic<int64_t> expires_ns_{0};
   Mutex mu_;
   std::array<Bound, kConnectionClasses> bound_ ABSL_GUARDED_BY(mu_);
@@ -70,11 +76,13 @@ class LeaseTable {
  public:
   static constexpr size_t kLeasesMax = 4096;
 
-  // `ttl_max_ms` bounds what Grant gives. Neither pointer is owned.
-  LeaseTable(FrameArena* arena, const Clock* clock, int64_t ttl_max_ms)
-      : arena_(arena), clock_(clock), ttl_max_ms_(ttl_max_ms) {}
+  // Who needs it may ask for so many times the usual.
+  static constexpr int64_t kTtlFactorMax = 6;
 
-  // Creates the lease or takes it up again. `ttl_ms` 0 asks for the longest. RESOURCE_EXHAUSTED: kLeasesMax are there.
+  // `ttl_ms`: the usual time of a lease. Neither pointer is owned.
+  LeaseTable(FrameArena* arena, const Clock* clock, int64_t ttl_ms) : arena_(arena), clock_(clock), ttl_ms_(ttl_ms) {}
+
+  // Creates the lease or takes it up again. `ttl_ms` 0 asks for the usual. RESOURCE_EXHAUSTED: kLeasesMax are live.
   absl::StatusOr<std::shared_ptr<Lease>> Grant(LeaseId id, const std::string& owner, int64_t ttl_ms);
   // NOT_FOUND: there is no such live lease.
   absl::StatusOr<std::shared_ptr<Lease>> Renew(LeaseId id);
@@ -86,21 +94,22 @@ class LeaseTable {
   std::vector<std::shared_ptr<Lease>> EndExpired();
 
   size_t live_count() const;
-  int64_t ttl_max_ms() const { return ttl_max_ms_; }
+  using IdSet = absl::flat_hash_set<uint64_t>;
+  IdSet LiveIds() const;
+  // All live leases end so much later: the server itself has not been there to hear of them.
+  void Extend(int64_t ns);
+  int64_t ttl_ms() const { return ttl_ms_; }
 
  private:
-  struct Entry {
-    std::shared_ptr<Lease> lease;
-    int64_t ttl_ms;
-  };
-
   void EndLocked(Lease* lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   FrameArena* const arena_;
   const Clock* const clock_;
-  const int64_t ttl_max_ms_;
+  const int64_t ttl_ms_;
   mutable Mutex mu_;
-  absl::flat_hash_map<uint64_t, Entry> leases_ ABSL_GUARDED_BY(mu_);
+  // Ended ones are there as long as a region names them, which has been paid for.
+  absl::flat_hash_map<uint64_t, std::shared_ptr<Lease>> leases_ ABSL_GUARDED_BY(mu_);
+  size_t live_count_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace nram

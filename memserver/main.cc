@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/fd.h"
 #include "base/host_memory.h"
 #include "memserver/mem_server.h"
 #include "memserver/options.h"
@@ -70,6 +71,7 @@ int Main(int argc, char** argv) {
 }  // namespace nram
 
 int main(int argc, char** argv) {
+  nram::OpenStandardFds();
   FLAGS_logtostderr = true;
   google::InitGoogleLogging(argv[0]);
   return nram::Main(argc, argv);

@@ -1,6 +1,7 @@
 #include "memserver/mem_server.h"
 
 #include <glog/logging.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <random>
@@ -65,7 +66,6 @@ absl::Status MemServer::Init() {
                  << FormatByteSize(host.available_bytes) << "); it may have to swap";
   }
   incarnation_ = RandomIncarnation();
-  draining_ = options_.drain;
 
   DataServerOptions data;
   data.address = options_.listen;
@@ -85,6 +85,7 @@ absl::Status MemServer::Init() {
   NRAM_ASSIGN_OR_RETURN(arena_, FrameArena::Create(ceiling, fixed));
   leases_ = std::make_unique<LeaseTable>(arena_.get(), clock_, options_.lease_ttl_ms);
   store_ = std::make_unique<PageStore>(arena_.get(), leases_.get());
+  SetDraining(options_.drain);
   landing_ = std::make_unique<LandingFrames>(arena_.get(), std::clamp<size_t>(ceiling / 64 / kPageBytes, 128, 2048));
   if (landing_->size() < 2 * kPagesPerFrame) {
     return absl::InvalidArgumentError(
@@ -110,6 +111,13 @@ MemServer::~MemServer() {
   data_.reset();
 }
 
+void MemServer::SetDraining(bool draining) {
+  draining_ = draining;
+  store_->SetDraining(draining);
+}
+
+void MemServer::StopControlForTest() { control_.reset(); }
+
 int MemServer::control_port() const { return control_->port(); }
 
 std::string MemServer::data_socket() const {
@@ -123,15 +131,30 @@ void MemServer::CollectOnce() {
   }
 }
 
+void MemServer::ReleaseIndexMemory() {
+  const uint64_t now_bytes = arena_->usage().index_bytes;
+  index_peak_bytes_ = std::max(index_peak_bytes_, now_bytes);
+  if (index_peak_bytes_ - now_bytes < kIndexTrimBytes) return;
+  store_->ShrinkTables();
+  malloc_trim(0);
+  index_peak_bytes_ = now_bytes;
+}
+
 void MemServer::CollectorLoop() {
   int64_t rounds = 0;
+  int64_t looked_ns = MonotonicNs();
   MutexLock lock(&mu_);
   while (!stopping_) {
     wake_collector_.WaitUntil(&mu_, DeadlineAfterMs(kCollectIntervalMs));
     if (stopping_) return;
     mu_.Unlock();
+    // Renewals that came while it was stopped are still to be read.
+    const int64_t now_ns = MonotonicNs();
+    if (now_ns - looked_ns > kStoppedMs * kNsPerMs) leases_->Extend(now_ns - looked_ns);
     CollectOnce();
+    looked_ns = MonotonicNs();
     ++rounds;
+    ReleaseIndexMemory();
     arena_->ReleaseIdle(/*period_ends=*/rounds % (kReleaseIdleMs / kCollectIntervalMs) == 0);
     if (options_.donate_auto && rounds % 10 == 0) {
       if (const auto ceiling = CeilingNow(); ceiling.ok()) arena_->SetCeiling(*ceiling);

@@ -49,25 +49,32 @@ class MemServer {
   const DataServerCounters& connections() const { return data_->counters(); }
   const MemServerOptions& options() const { return options_; }
 
-  void SetDraining(bool draining) { draining_ = draining; }
+  void SetDraining(bool draining);
   bool draining() const { return draining_; }
   // What the host would always keep.
   uint64_t reserve_bytes() const { return reserve_bytes_; }
   int64_t uptime_ms() const { return (MonotonicNs() - started_ns_) / kNsPerMs; }
 
+  // As if the control plane could not be reached any more.
+  void StopControlForTest();
   // Ends leases whose time is up and collects what they owned; the collector thread's step, callable for tests.
   void CollectOnce();
 
  private:
   static constexpr int64_t kCollectIntervalMs = 100;
+  // Without a round for so long, the server itself has been stopped.
+  static constexpr int64_t kStoppedMs = 1'000;
   // Memory that is free for so long, or up to twice, goes back to the host.
   static constexpr int64_t kReleaseIdleMs = 5'000;
+  static constexpr uint64_t kIndexTrimBytes = 8 * kMiB;
 
   MemServer(const MemServerOptions& options, const Clock* clock);
   absl::Status Init();
   // What `--donate` comes to on this host now, in bytes.
   absl::StatusOr<uint64_t> CeilingNow() const;
   void CollectorLoop();
+  // What the index gave back to malloc is room for data already: it must not stay with malloc.
+  void ReleaseIndexMemory();
 
   const MemServerOptions options_;
   const Clock* const clock_;
@@ -86,6 +93,7 @@ class MemServer {
   Mutex mu_;
   CondVar wake_collector_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  uint64_t index_peak_bytes_ = 0;  // the collector's own
   std::thread collector_;
 };
 

@@ -5,11 +5,10 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <tuple>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "base/crc32c.h"
-#include "base/status.h"
 #include "memserver/packed_chunks.h"
 
 namespace nram {
@@ -39,51 +38,33 @@ Reason PageStore::Create(Lease* lease, RegionId id, uint32_t epoch, bool gc, uin
 
 Reason PageStore::CreateLocked(Shard* at, Lease* lease, ArenaPromise* promise, RegionId id, uint32_t epoch, bool gc,
                                bool named, uint64_t* paid_bytes) {
-  // Looked at under the lock: CollectLease, which takes it after the lease has ended, either sees this region or is
-  // seen.
-  if (!lease->live()) return Reason::kLeaseEnded;
-  const auto [it, inserted] = at->regions.try_emplace(Raw(id), nullptr);
-  if (!inserted) return Reason::kRegionExists;
-  if (!arena_->ChargeIndex(kRegionBytes, promise, paid_bytes)) {
+  // Counted before, and under the lock: CollectLease, which looks at the count after the lease has ended and then takes
+  // the lock, either sees this region or is seen.
+  lease->regions.fetch_add(1);
+  Reason reason = lease->live() ? Reason::kOk : Reason::kLeaseEnded;
+  if (reason == Reason::kOk && draining_ && promise == nullptr && !named) reason = Reason::kDraining;
+  auto it = at->regions.end();
+  if (reason == Reason::kOk) {
+    bool inserted = false;
+    std::tie(it, inserted) = at->regions.try_emplace(Raw(id), nullptr);
+    if (!inserted) reason = Reason::kRegionExists;
+  }
+  if (reason == Reason::kOk && !arena_->ChargeIndex(kRegionBytes, promise, paid_bytes)) {
     at->regions.erase(it);
     Count(&counters_.refused_full);
-    return Reason::kFull;
+    reason = Reason::kFull;
+  }
+  if (reason != Reason::kOk) {
+    lease->regions.fetch_sub(1);
+    return reason;
   }
   it->second = std::make_unique<Region>(arena_);
   it->second->lease = lease->id;
   it->second->epoch = epoch;
   it->second->gc = gc;
   it->second->named = named;
-  lease->regions.fetch_add(1);
   counters_.regions.fetch_add(1);
   return Reason::kOk;
-}
-
-absl::Status PageStore::CreateNamed(Lease* lease, RegionId id, uint32_t epoch, bool gc, RegionManifest manifest) {
-  const std::string name = manifest.name;
-  if (!name.empty()) {
-    MutexLock lock(&names_mu_);
-    if (!names_.emplace(name, Raw(id)).second) {
-      return absl::AlreadyExistsError(absl::StrCat("a region named \"", name, "\" exists"));
-    }
-    manifests_[Raw(id)] = std::move(manifest);
-  }
-  Reason reason;
-  {
-    Shard& at = shard(id);
-    WriterLock lock(&at.mu);
-    reason = CreateLocked(&at, lease, nullptr, id, epoch, gc, !name.empty(), nullptr);
-  }
-  if (reason == Reason::kOk) return absl::OkStatus();
-  if (!name.empty()) ForgetName(id);
-  switch (reason) {
-    case Reason::kRegionExists:
-      return absl::AlreadyExistsError(absl::StrCat("region ", FormatId(Raw(id)), " exists"));
-    case Reason::kFull:
-      return absl::ResourceExhaustedError("the server is full");
-    default:
-      return absl::FailedPreconditionError("the lease has ended");
-  }
 }
 
 Reason PageStore::CheckOwner(const Region& region, const Lease& lease, uint32_t epoch) {
@@ -97,7 +78,7 @@ Reason PageStore::CheckOwner(const Region& region, const Lease& lease, uint32_t 
 
 Reason PageStore::Write(Lease* lease, ArenaPromise* promise, RegionId id, uint32_t epoch, const ChunkRange& range,
                         absl::Span<const ChunkMask> masks, absl::Span<const uint32_t> page_crcs, IfAbsent absent,
-                        FrameLoc* landed, uint64_t* paid_bytes) {
+                        FrameLoc* landed, uint64_t* paid_bytes, Frames frames, uint64_t limit_bytes) {
   const uint64_t first_page = range.first_page();
   const uint64_t pages = range.pages();
   DCHECK_LE(pages, kPagesPerFrame);
@@ -119,10 +100,6 @@ Reason PageStore::Write(Lease* lease, ArenaPromise* promise, RegionId id, uint32
     chunks += std::popcount(written);
     zeros += std::popcount(static_cast<unsigned>(written & ~nonzero));
   }
-  Count(&counters_.writes);
-  Count(&counters_.bytes_written, chunks * kChunkBytes);
-  if (zeros > 0) Count(&counters_.zero_chunks_elided, zeros);
-
   Shard& at = shard(id);
   WriterLock lock(&at.mu);
   auto it = at.regions.find(Raw(id));
@@ -137,16 +114,22 @@ Reason PageStore::Write(Lease* lease, ArenaPromise* promise, RegionId id, uint32
   Reason reason = CheckOwner(*region, *lease, epoch);
   for (uint64_t i = 0; i < pages && reason == Reason::kOk; ++i) {
     const uint64_t page = first_page + i;
+    ArenaPromise* const payer = *paid_bytes + kPromiseBytesPerPage <= limit_bytes ? promise : nullptr;
     // Room in the index for this page and those after it in its span, in one step.
     if (i == 0 || page % kPagesPerSpan == 0) {
       const uint64_t in_span = std::min(pages - i, kPagesPerSpan - page % kPagesPerSpan);
-      if (!region->index.Prepare(page, in_span, promise, paid_bytes)) reason = Reason::kFull;
+      if (!region->index.Prepare(page, in_span, payer, paid_bytes)) reason = Reason::kFull;
     }
-    if (reason == Reason::kOk) reason = WritePage(region, promise, page, writes[i], &landed[i], paid_bytes);
+    if (reason == Reason::kOk) reason = WritePage(region, payer, page, writes[i], frames, &landed[i], paid_bytes);
   }
   region->index.DropIfEmpty(first_page);
   region->index.DropIfEmpty(first_page + pages - 1);
   if (reason == Reason::kFull) Count(&counters_.refused_full);
+  if (reason == Reason::kOk) {
+    Count(&counters_.writes);
+    Count(&counters_.bytes_written, chunks * kChunkBytes);
+    if (zeros > 0) Count(&counters_.zero_chunks_elided, zeros);
+  }
   return reason;
 }
 
@@ -167,19 +150,25 @@ uint32_t PageStore::CrcOf(const PageEntry& entry, ChunkMask wanted) const {
   return IsDamaged(entry) ? ~crc : crc;
 }
 
-Reason PageStore::WritePage(Region* region, ArenaPromise* promise, uint64_t page, const PageWrite& write,
+Reason PageStore::WritePage(Region* region, ArenaPromise* promise, uint64_t page, const PageWrite& write, Frames frames,
                             FrameLoc* landed, uint64_t* paid_bytes) {
   if (write.written == 0) return Reason::kOk;
   std::byte* const fresh = arena_->Data(*landed);
-  const ChunkMask nonzero = write.nonzero;
+  ChunkMask nonzero = write.nonzero;
+  uint32_t crc = write.crc;
   const PageEntry old = region->index.Find(page);
   const auto kept = static_cast<ChunkMask>(old.mask & ~write.written);
+  if (frames == Frames::kWhole && old.mask != 0 && kept == 0 && nonzero == 0) {
+    // To keep its frame it keeps a chunk, of zeros.
+    nonzero = static_cast<ChunkMask>(write.written & -write.written);
+    crc = Crc32c(0, fresh + std::countr_zero(nonzero) * kChunkBytes, kChunkBytes);
+  }
   const auto stored = static_cast<ChunkMask>(kept | nonzero);
   const int chunks_change = std::popcount(stored) - std::popcount(old.mask);
   // A checksum of what is there now would hide what has changed.
   if (kept != 0 && IsDamaged(old)) return Reason::kDamaged;
   const auto set = [&](FrameLoc frame) {
-    region->index.Set(page, {frame, stored, kept == 0 ? write.crc : StoredCrc(frame, stored)});
+    region->index.Set(page, {frame, stored, kept == 0 ? crc : StoredCrc(frame, stored)});
   };
   if (stored == 0) {
     if (old.mask != 0) {
@@ -187,7 +176,8 @@ Reason PageStore::WritePage(Region* region, ArenaPromise* promise, uint64_t page
       region->index.Erase(page);
       counters_.pages.fetch_sub(1, std::memory_order_relaxed);
     }
-  } else if (nonzero == kAllChunks && old.mask == kAllChunks) {
+  } else if (nonzero == kAllChunks &&
+             (old.mask == kAllChunks || (old.mask != 0 && arena_->ChunksIn(old.frame) == int{kChunksPerPage}))) {
     // The common case: the landed frame takes the old one's place and the old one lands the next write.
     set(*landed);
     *landed = old.frame;
@@ -195,25 +185,32 @@ Reason PageStore::WritePage(Region* region, ArenaPromise* promise, uint64_t page
     Pack(fresh, nonzero, stored, arena_->Data(old.frame));
     set(old.frame);
   } else {
-    const FrameLoc added = arena_->Allocate(std::popcount(stored), promise, paid_bytes);
-    if (added == kNoFrame) return Reason::kFull;
-    if (stored == kAllChunks) {
+    const bool fits = old.mask != 0 && arena_->ChunksIn(old.frame) >= std::popcount(stored);
+    if (old.mask == 0 && draining_ && promise == nullptr) return Reason::kDraining;
+    FrameLoc added = kNoFrame;
+    if (!fits || frames == Frames::kFitted) {
+      const int chunks = frames == Frames::kWhole ? int{kChunksPerPage} : std::popcount(stored);
+      added = arena_->Allocate(chunks, fits ? nullptr : promise, paid_bytes);
+      // What is there can be written over without room.
+      if (added == kNoFrame && !fits) return Reason::kFull;
+    }
+    for (uint32_t rest = kept; rest != 0; rest &= rest - 1) {
+      const int chunk = std::countr_zero(rest);
+      memcpy(fresh + chunk * kChunkBytes, arena_->Data(old.frame) + PackedOffset(old.mask, chunk), kChunkBytes);
+    }
+    if (stored == kAllChunks && added != kNoFrame) {
       // The landed frame becomes the page and the new one lands the next write.
-      for (uint32_t rest = kept; rest != 0; rest &= rest - 1) {
-        const int chunk = std::countr_zero(rest);
-        memcpy(fresh + chunk * kChunkBytes, arena_->Data(old.frame) + PackedOffset(old.mask, chunk), kChunkBytes);
-      }
       set(*landed);
       *landed = added;
     } else {
-      Pack(fresh, nonzero, stored, arena_->Data(added));
-      Repack(old.mask != 0 ? arena_->Data(old.frame) : nullptr, old.mask, kept, arena_->Data(added), stored);
-      set(added);
+      const FrameLoc frame = added != kNoFrame ? added : old.frame;
+      Pack(fresh, stored, stored, arena_->Data(frame));
+      set(frame);
     }
-    if (old.mask != 0) {
-      arena_->Free(old.frame);
-    } else {
+    if (old.mask == 0) {
       counters_.pages.fetch_add(1, std::memory_order_relaxed);
+    } else if (added != kNoFrame) {
+      arena_->Free(old.frame);
     }
   }
   if (chunks_change != 0) {
@@ -314,45 +311,52 @@ Reason PageStore::ReadInPlace(RegionId id, uint32_t epoch, const ChunkRange& ran
   return Reason::kOk;
 }
 
-uint64_t PageStore::DropPages(Region* region, uint64_t begin_page, uint64_t end_page) {
+uint64_t PageStore::DropPages(Region* region, uint64_t begin_page, uint64_t end_page, ArenaPromise* promise) {
   int64_t pages = 0;
   int64_t chunks = 0;
-  uint64_t bytes = 0;
+  uint64_t promised_bytes = 0;
+  uint64_t index_bytes = 0;
   const auto drop = [&](uint64_t, PageEntry* entry) {
     ++pages;
     chunks += std::popcount(entry->mask);
-    bytes += FrameArena::CostOf(std::popcount(entry->mask));
-    arena_->Free(entry->frame);
+    arena_->Free(entry->frame, promise, &promised_bytes);
     entry->mask = 0;
   };
-  region->index.Visit(begin_page, end_page, kTrimSpansPerStep, drop, &bytes);
+  region->index.Visit(begin_page, end_page, kTrimSpansPerStep, drop, &index_bytes);
   region->chunks -= chunks;
   counters_.pages.fetch_sub(pages, std::memory_order_relaxed);
   counters_.chunks.fetch_sub(chunks, std::memory_order_relaxed);
-  return bytes;
+  const bool promised = promise != nullptr && index_bytes > 0 && arena_->PromiseFreed(index_bytes, promise);
+  return promised_bytes + (promised ? index_bytes : 0);
 }
 
-void PageStore::TrimPart(Region* region, Lease* lease, uint64_t page, ChunkMask trimmed) {
+void PageStore::TrimPart(Region* region, uint64_t page, ChunkMask trimmed, Frames frames) {
   const PageEntry old = region->index.Find(page);
-  const auto stored = static_cast<ChunkMask>(old.mask & ~trimmed);
+  auto stored = static_cast<ChunkMask>(old.mask & ~trimmed);
   if (stored == old.mask) return;
-  if (stored == 0) {
-    DropPages(region, page, page + 1);
+  if (stored == 0 && frames == Frames::kFitted) {
+    DropPages(region, page, page + 1, nullptr);
     return;
   }
   const bool damaged = IsDamaged(old);
+  if (stored == 0) {
+    // To keep its frame it keeps a chunk, of zeros.
+    stored = static_cast<ChunkMask>(old.mask & -old.mask);
+    memset(arena_->Data(old.frame), 0, kChunkBytes);
+  }
   const auto set = [&](FrameLoc frame) {
     const uint32_t crc = StoredCrc(frame, stored);
     region->index.Set(page, {frame, stored, damaged ? ~crc : crc});
   };
-  const FrameLoc smaller = arena_->Allocate(std::popcount(stored), nullptr, nullptr);
+  const FrameLoc smaller =
+      frames == Frames::kWhole ? kNoFrame : arena_->Allocate(std::popcount(stored), nullptr, nullptr);
   if (smaller != kNoFrame) {
     Repack(arena_->Data(old.frame), old.mask, stored, arena_->Data(smaller), stored);
     set(smaller);
     arena_->Free(old.frame);
   } else {
-    // No room to shrink it: pack what stays to the frame's front, in order, so that nothing is overwritten before it
-    // moves.
+    // It is to keep its frame, or there is no room to shrink it: pack what stays to the frame's front, in order, so
+    // that nothing is overwritten before it moves.
     std::byte* frame = arena_->Data(old.frame);
     for (uint32_t rest = stored; rest != 0; rest &= rest - 1) {
       const int chunk = std::countr_zero(rest);
@@ -366,7 +370,7 @@ void PageStore::TrimPart(Region* region, Lease* lease, uint64_t page, ChunkMask 
 }
 
 Reason PageStore::Trim(Lease* lease, RegionId id, uint32_t epoch, const ChunkRange& range, ArenaPromise* promise,
-                       uint64_t* returned_bytes) {
+                       uint64_t* returned_bytes, Frames frames) {
   Count(&counters_.trims);
   Shard& at = shard(id);
   const uint64_t end_page = (range.end() + kChunksPerPage - 1) / kChunksPerPage;
@@ -378,7 +382,7 @@ Reason PageStore::Trim(Lease* lease, RegionId id, uint32_t epoch, const ChunkRan
     Region* region = it->second.get();
     if (const Reason reason = CheckOwner(*region, *lease, epoch); reason != Reason::kOk) return reason;
     if (MaskOfPage(range, page) != kAllChunks) {
-      TrimPart(region, lease, page, MaskOfPage(range, page));
+      TrimPart(region, page, MaskOfPage(range, page), frames);
       ++page;
       continue;
     }
@@ -386,27 +390,19 @@ Reason PageStore::Trim(Lease* lease, RegionId id, uint32_t epoch, const ChunkRan
     uint64_t next = page;
     next = region->index.Visit(page, whole_end, 0, [](uint64_t, PageEntry*) {});  // skips to the next span with pages
     const uint64_t step_end = std::min(whole_end, (next / kPagesPerSpan + kTrimSpansPerStep) * kPagesPerSpan);
-    const uint64_t bytes = DropPages(region, page, step_end);
-    if (promise != nullptr && bytes > 0 && arena_->PromiseFreed(bytes, promise)) *returned_bytes += bytes;
+    const uint64_t promised_bytes = DropPages(region, page, step_end, promise);
+    if (promise != nullptr) *returned_bytes += promised_bytes;
     page = step_end;
   }
   return Reason::kOk;
 }
 
 void PageStore::Drop(std::unique_ptr<Region> region) {
-  while (region->index.pages() > 0) DropPages(region.get(), 0, kRegionChunksMax / kChunksPerPage);
+  while (region->index.pages() > 0) DropPages(region.get(), 0, kRegionChunksMax / kChunksPerPage, nullptr);
   if (const auto lease = leases_->Find(region->lease)) lease->regions.fetch_sub(1);
   region.reset();
   arena_->ReleaseIndex(kRegionBytes);
   counters_.regions.fetch_sub(1);
-}
-
-void PageStore::ForgetName(RegionId id) {
-  MutexLock lock(&names_mu_);
-  const auto it = manifests_.find(Raw(id));
-  if (it == manifests_.end()) return;
-  names_.erase(it->second.name);
-  manifests_.erase(it);
 }
 
 Reason PageStore::Destroy(Lease* lease, RegionId id, uint32_t epoch) {
@@ -423,146 +419,6 @@ Reason PageStore::Destroy(Lease* lease, RegionId id, uint32_t epoch) {
   if (region->named) ForgetName(id);
   Drop(std::move(region));
   return Reason::kOk;
-}
-
-absl::StatusOr<bool> PageStore::DestroyByControl(LeaseId lease_id, RegionId id, bool force) {
-  std::unique_ptr<Region> region;
-  {
-    Shard& at = shard(id);
-    WriterLock lock(&at.mu);
-    const auto it = at.regions.find(Raw(id));
-    if (it == at.regions.end()) return false;
-    const auto owner = leases_->Find(it->second->lease);
-    if (!force && it->second->lease != lease_id && owner != nullptr && owner->live()) {
-      return absl::FailedPreconditionError(absl::StrCat("region ", FormatId(Raw(id)), " is in use by ", owner->owner));
-    }
-    region = std::move(it->second);
-    at.regions.erase(it);
-  }
-  if (region->named) ForgetName(id);
-  Drop(std::move(region));
-  return true;
-}
-
-absl::StatusOr<RegionDescription> PageStore::Attach(Lease* lease, RegionId id, uint32_t epoch, bool force) {
-  Shard& at = shard(id);
-  WriterLock lock(&at.mu);
-  const auto it = at.regions.find(Raw(id));
-  if (it == at.regions.end()) return absl::NotFoundError(absl::StrCat("no region ", FormatId(Raw(id))));
-  Region* region = it->second.get();
-  if (lease != nullptr) {
-    const auto owner = leases_->Find(region->lease);
-    if (!lease->live()) return absl::FailedPreconditionError("the lease has ended");
-    if (!force && owner != nullptr && owner.get() != lease && owner->live()) {
-      return absl::FailedPreconditionError(absl::StrCat("region ", FormatId(Raw(id)), " is in use by ", owner->owner));
-    }
-    if (epoch <= region->epoch) {
-      return absl::AbortedError(absl::StrCat("region ", FormatId(Raw(id)), " is already at epoch ", region->epoch));
-    }
-    if (owner != nullptr) owner->regions.fetch_sub(1);
-    lease->regions.fetch_add(1);
-    region->lease = lease->id;
-    region->epoch = epoch;
-  }
-  return Describe(id, *region);
-}
-
-RegionId PageStore::FindByName(const std::string& name) const {
-  MutexLock lock(&names_mu_);
-  const auto it = names_.find(name);
-  return it == names_.end() ? RegionId{0} : RegionId{it->second};
-}
-
-RegionDescription PageStore::Describe(RegionId id, const Region& region) const {
-  RegionDescription description;
-  description.id = id;
-  description.lease = region.lease;
-  description.epoch = region.epoch;
-  description.gc = region.gc;
-  const auto lease = leases_->Find(region.lease);
-  description.orphan = lease == nullptr || !lease->live();
-  if (lease != nullptr) description.owner = lease->owner;
-  description.stored_bytes = region.chunks * kChunkBytes;
-  description.spans = region.index.spans();
-  if (region.named) {
-    MutexLock lock(&names_mu_);
-    if (const auto it = manifests_.find(Raw(id)); it != manifests_.end()) description.manifest = it->second;
-  }
-  return description;
-}
-
-std::vector<RegionDescription> PageStore::List(uint64_t from, size_t limit, bool orphans_only, bool named_only) const {
-  std::vector<uint64_t> ids;
-  for (const Shard& shard : shards_) {
-    ReaderLock lock(&shard.mu);
-    for (const auto& [id, region] : shard.regions) {
-      if (id < from || (named_only && !region->named)) continue;
-      if (orphans_only) {
-        const auto lease = leases_->Find(region->lease);
-        if (lease != nullptr && lease->live()) continue;
-      }
-      ids.push_back(id);
-    }
-  }
-  const size_t count = std::min(limit, ids.size());
-  std::partial_sort(ids.begin(), ids.begin() + count, ids.end());
-  ids.resize(count);
-  std::vector<RegionDescription> result;
-  for (uint64_t id : ids) {
-    const Shard& at = shard(RegionId{id});
-    ReaderLock lock(&at.mu);
-    if (const auto it = at.regions.find(id); it != at.regions.end())
-      result.push_back(Describe(RegionId{id}, *it->second));
-  }
-  return result;
-}
-
-absl::StatusOr<std::vector<uint64_t>> PageStore::ListSpans(RegionId id, uint64_t from_span, size_t limit) const {
-  const Shard& at = shard(id);
-  ReaderLock lock(&at.mu);
-  const auto it = at.regions.find(Raw(id));
-  if (it == at.regions.end()) return absl::NotFoundError(absl::StrCat("no region ", FormatId(Raw(id))));
-  std::vector<uint64_t> spans;
-  it->second->index.VisitSpans(from_span, [&](uint64_t span) {
-    spans.push_back(span);
-    return spans.size() < limit;
-  });
-  return spans;
-}
-
-void PageStore::CollectLease(const Lease& lease) {
-  for (Shard& shard : shards_) {
-    std::vector<std::pair<uint64_t, std::unique_ptr<Region>>> collected;
-    {
-      WriterLock lock(&shard.mu);
-      for (auto it = shard.regions.begin(); it != shard.regions.end();) {
-        // Looked at again under the lock: the lease may have been granted anew in the meantime.
-        if (it->second->gc && it->second->lease == lease.id && !lease.live()) {
-          collected.emplace_back(it->first, std::move(it->second));
-          shard.regions.erase(it++);
-        } else {
-          ++it;
-        }
-      }
-    }
-    for (auto& [id, region] : collected) {
-      if (region->named) ForgetName(RegionId{id});
-      Drop(std::move(region));
-      Count(&counters_.regions_collected);
-    }
-  }
-}
-
-size_t PageStore::CountOrphans() const {
-  size_t orphans = 0;
-  for (const Shard& shard : shards_) {
-    ReaderLock lock(&shard.mu);
-    for (const auto& [id, region] : shard.regions) {
-      const auto lease = leases_->Find(region->lease);
-      if (lease == nullptr || !lease->live()) ++orphans;
-    }
-  }
-  return orphans;
 }
 
 }  // namespace nram

@@ -70,12 +70,16 @@ class PageStore {
 
   // Stores the chunks of `range` that `masks` selects (all if empty) from `landed`, one whole frame for each page of
   // the range, each chunk at its own offset. Frames it keeps are replaced in `landed`. `page_crcs` are the chunks', as
-  // for PayloadCrc. `promise` (the lease's, or null) pays; *paid_bytes says how much. After kFull each chunk is old or
-  // new. A region that is not there is created first if `absent` says so.
+  // for PayloadCrc. `promise` (the lease's, or null) pays, `limit_bytes` at most; *paid_bytes says how much. After
+  // kFull each chunk is old or new. A region that is not there is created first if `absent` says so. A page's frame has
+  // room for the chunks that it has, or for all that it may get: then it stays there, and what is written over it needs
+  // no room.
   enum class IfAbsent { kRefuse, kCreate, kCreateGc };
+  enum class Frames { kFitted, kWhole };
   Reason Write(Lease* lease, ArenaPromise* promise, RegionId id, uint32_t epoch, const ChunkRange& range,
                absl::Span<const ChunkMask> masks, absl::Span<const uint32_t> page_crcs, IfAbsent absent,
-               FrameLoc* landed, uint64_t* paid_bytes);
+               FrameLoc* landed, uint64_t* paid_bytes, Frames frames = Frames::kFitted,
+               uint64_t limit_bytes = ~uint64_t{0});
 
   // Appends the chunks of `range` that are stored, in order, to `out` (room for range.bytes()), and sets masks[i] to
   // which of the range's i-th page those are and page_crcs[i] to their checksum; chunks that are not there are zeros.
@@ -96,7 +100,7 @@ class PageStore {
   // Makes the range a hole. Long ranges are done in steps, others get their turn between them. What whole pages freed
   // is added to `promise` (may be null), unless somebody was faster to take it; *returned_bytes says how much was.
   Reason Trim(Lease* lease, RegionId id, uint32_t epoch, const ChunkRange& range, ArenaPromise* promise = nullptr,
-              uint64_t* returned_bytes = nullptr);
+              uint64_t* returned_bytes = nullptr, Frames frames = Frames::kFitted);
 
   // The region and all it holds. kUnknownRegion if it is not there.
   Reason Destroy(Lease* lease, RegionId id, uint32_t epoch);
@@ -111,8 +115,14 @@ class PageStore {
   std::vector<RegionDescription> List(uint64_t from, size_t limit, bool orphans_only, bool named_only) const;
   absl::StatusOr<std::vector<uint64_t>> ListSpans(RegionId id, uint64_t from_span, size_t limit) const;
 
+  // While draining, nothing new is taken that no promise pays for: kDraining.
+  void SetDraining(bool draining) { draining_ = draining; }
+
   // Frees the GC regions of a lease that has ended.
   void CollectLease(const Lease& lease);
+  // Tables that have become far too large are made anew.
+  void ShrinkTables();
+  // Regions that stay although their lease has ended.
   size_t CountOrphans() const;
 
   FrameArena* arena() const { return arena_; }
@@ -149,16 +159,16 @@ class PageStore {
     ChunkMask nonzero;
     uint32_t crc;  // of the latter
   };
-  Reason WritePage(Region* region, ArenaPromise* promise, uint64_t page, const PageWrite& write, FrameLoc* landed,
-                   uint64_t* paid_bytes);
+  Reason WritePage(Region* region, ArenaPromise* promise, uint64_t page, const PageWrite& write, Frames frames,
+                   FrameLoc* landed, uint64_t* paid_bytes);
   // Whether the page's memory is no longer what was written to it.
   bool IsDamaged(const PageEntry& entry) const;
   uint32_t StoredCrc(FrameLoc frame, ChunkMask stored) const;
   // The checksum of some of the page's chunks, to be sent.
   uint32_t CrcOf(const PageEntry& entry, ChunkMask wanted) const;
-  // Returns the bytes that this frees.
-  uint64_t DropPages(Region* region, uint64_t begin_page, uint64_t end_page);
-  void TrimPart(Region* region, Lease* lease, uint64_t page, ChunkMask trimmed);
+  // What this frees is added to `promise` (may be null); returns how much was.
+  uint64_t DropPages(Region* region, uint64_t begin_page, uint64_t end_page, ArenaPromise* promise);
+  void TrimPart(Region* region, uint64_t page, ChunkMask trimmed, Frames frames);
   // Unlinks it from the table and frees what it holds, a step at a time without the lock.
   void Drop(std::unique_ptr<Region> region);
   void ForgetName(RegionId id);
@@ -167,6 +177,7 @@ class PageStore {
   FrameArena* const arena_;
   LeaseTable* const leases_;
   StoreCounters counters_;
+  std::atomic<bool> draining_{false};
   mutable std::array<Shard, kShards> shards_;
 
   mutable Mutex names_mu_;  // taken after a shard's, never before

@@ -91,7 +91,7 @@ class PageStoreTest : public ::testing::Test {
   }
 
   Reason Write(ChunkRange range, const std::string& data, absl::Span<const ChunkMask> masks = {}, uint32_t epoch = 1,
-               Lease* lease = nullptr) {
+               Lease* lease = nullptr, RegionId region = kRegion) {
     std::vector<FrameLoc> landed(range.pages());
     EXPECT_TRUE(landing_.Take(landed.size(), landed.data()));
     for (uint64_t i = 0; i < landed.size(); ++i) {
@@ -103,9 +103,9 @@ class PageStoreTest : public ::testing::Test {
                data.data() + (page_chunk + chunk - range.first) * kChunkBytes, kChunkBytes);
       }
     }
-    const Reason reason = store_.Write(lease != nullptr ? lease : lease_.get(),
-                                       lease != nullptr ? nullptr : &lease_->promise, kRegion, epoch, range, masks,
-                                       Crcs(range, masks, landed), PageStore::IfAbsent::kCreate, landed.data(), &paid_);
+    const Reason reason = store_.Write(
+        lease != nullptr ? lease : lease_.get(), lease != nullptr ? nullptr : &lease_->promise, region, epoch, range,
+        masks, Crcs(range, masks, landed), PageStore::IfAbsent::kCreate, landed.data(), &paid_, frames_);
     landing_.Give(landed.data(), landed.size());
     return reason;
   }
@@ -155,7 +155,16 @@ class PageStoreTest : public ::testing::Test {
   LandingFrames landing_{arena_.get(), 256};
   std::shared_ptr<Lease> lease_;
   uint64_t paid_ = 0;
+  PageStore::Frames frames_ = PageStore::Frames::kFitted;
 };
+
+std::string PageWith(ChunkMask chunks, char what) {
+  std::string page(kPageBytes, '\0');
+  for (uint64_t chunk = 0; chunk < kChunksPerPage; ++chunk) {
+    if ((chunks >> chunk & 1) != 0) memset(&page[chunk * kChunkBytes], what, kChunkBytes);
+  }
+  return page;
+}
 
 TEST_F(PageStoreTest, LandingFramesAreLeftForOthersWhenAsked) {
   std::vector<FrameLoc> frames(landing_.size());
@@ -267,6 +276,133 @@ TEST_F(PageStoreTest, FullIsSaidAndLosesNothingAndOverwritingGoesOn) {
   EXPECT_EQ(Write({pages * 8, 8}, page), Reason::kOk);
 }
 
+TEST_F(PageStoreTest, OverwritingAFullServerNeedsNoRoomWhateverItHolds) {
+  uint64_t pages = 0;
+  while (Write({pages * 8, 8}, PageWith(0xFF, 'a')) == Reason::kOk) ++pages;
+  std::mt19937_64 random(TestSeed());
+  for (int i = 0; i < 30'000; ++i) {
+    const uint64_t page = random() % pages;
+    const auto chunks = static_cast<ChunkMask>(random() | 1);  // never all zeros, which would free it
+    // Only smaller ones: what has shrunk has given room away.
+    const std::string before = Read({page * 8, 8});
+    ChunkMask there = 0;
+    for (int chunk = 0; chunk < 8; ++chunk) there |= before[chunk * 512] != 0 ? 1 << chunk : 0;
+    const auto fewer = static_cast<ChunkMask>(chunks & there);
+    if (fewer == 0) continue;
+    ASSERT_EQ(Write({page * 8, 8}, PageWith(fewer, 'b')), Reason::kOk) << i;
+    ASSERT_EQ(Read({page * 8, 8}), PageWith(fewer, 'b')) << i;
+  }
+}
+
+// What swap, mmap and fallocate rest on.
+TEST_F(PageStoreTest, ReservedPagesMayHoldWhateverTheyLikeBesideSomebodyGreedy) {
+  constexpr uint64_t kPages = 2000;
+  ASSERT_TRUE(arena_->Promise(kPages, &lease_->promise));
+  const auto other = leases_.Grant(LeaseId{2}, "other", 0).value();
+  ASSERT_EQ(store_.Create(lease_.get(), kRegion, 1, /*gc=*/false, nullptr), Reason::kOk);
+  uint64_t taken = 0;
+  std::mt19937_64 random(TestSeed());
+  std::map<uint64_t, std::string> model;
+  for (int i = 0; i < 60'000; ++i) {
+    frames_ = PageStore::Frames::kFitted;
+    if (i % 500 == 0) {
+      while (Write({taken * 8, 8}, PageWith(0xFF, 'g'), {}, 1, other.get(), RegionId{9}) == Reason::kOk) ++taken;
+    }
+    frames_ = PageStore::Frames::kWhole;
+    const uint64_t page = random() % kPages;
+    std::string& held = model.try_emplace(page, std::string(kPageBytes, '\0')).first->second;
+    switch (random() % 8) {
+      case 0: {
+        uint64_t returned = 0;
+        ASSERT_EQ(store_.Trim(lease_.get(), kRegion, 1, {page * 8, 8}, &lease_->promise, &returned, frames_),
+                  Reason::kOk);
+        held.assign(kPageBytes, '\0');
+        break;
+      }
+      case 1: {
+        const uint64_t first = random() % 8, count = 1 + random() % (8 - first);
+        uint64_t returned = 0;
+        (void)store_.Trim(lease_.get(), kRegion, 1, {page * 8 + first, count}, &lease_->promise, &returned, frames_);
+        held.replace(first * 512, count * 512, count * 512, '\0');
+        break;
+      }
+      case 2: {
+        const uint64_t first = random() % 8, count = 1 + random() % (8 - first);
+        const std::string part(count * 512, random() % 3 == 0 ? '\0' : 'p');
+        ASSERT_EQ(Write({page * 8 + first, count}, part), Reason::kOk) << i;
+        held.replace(first * 512, part.size(), part);
+        break;
+      }
+      default:
+        held = PageWith(random() % 4 == 0 ? 0 : static_cast<ChunkMask>(random()), 'r');
+        ASSERT_EQ(Write({page * 8, 8}, held), Reason::kOk) << i;
+    }
+    ASSERT_EQ(Read({page * 8, 8}), held) << i;
+  }
+  EXPECT_GT(taken, 8'000);
+}
+
+TEST_F(PageStoreTest, ADrainingServerTakesNothingNewThatNoPromisePaysFor) {
+  ASSERT_EQ(Write({0, 8}, PageWith(0xFF, 'a')), Reason::kOk);
+  const auto other = leases_.Grant(LeaseId{2}, "other", 0).value();
+  ASSERT_EQ(Write({0, 8}, PageWith(0xFF, 'a'), {}, 1, other.get(), RegionId{9}), Reason::kOk);
+  ASSERT_TRUE(arena_->Promise(8, &lease_->promise));
+  store_.SetDraining(true);
+  EXPECT_EQ(Write({8, 8}, PageWith(0xFF, 'b')), Reason::kOk) << "promised";
+  EXPECT_EQ(Write({0, 8}, PageWith(0xFF, 'b'), {}, 1, other.get(), RegionId{9}), Reason::kOk) << "there";
+  EXPECT_EQ(Write({8, 8}, PageWith(0xFF, 'b'), {}, 1, other.get(), RegionId{9}), Reason::kDraining);
+  EXPECT_EQ(Write({0, 8}, PageWith(0xFF, 'b'), {}, 1, other.get(), RegionId{10}), Reason::kDraining);
+  EXPECT_EQ(store_.Create(other.get(), RegionId{11}, 1, false, nullptr), Reason::kDraining);
+}
+
+TEST_F(PageStoreTest, RefusedRequestsMovedNothing) {
+  ASSERT_EQ(Write({0, 8}, PageWith(0x0F, 'a')), Reason::kOk);
+  EXPECT_EQ(Write({0, 8}, PageWith(0x0F, 'a'), {}, 7), Reason::kStaleEpoch);
+  EXPECT_EQ(store_.counters().writes, 1);
+  EXPECT_EQ(store_.counters().bytes_written, kPageBytes);
+  EXPECT_EQ(store_.counters().zero_chunks_elided, 4);
+}
+
+TEST_F(PageStoreTest, APromiseEndsWithItsLease) {
+  ASSERT_TRUE(arena_->Promise(100, &lease_->promise));
+  ASSERT_NE(leases_.End(LeaseId{1}), nullptr);
+  EXPECT_EQ(arena_->usage().promised_bytes, 0);
+  EXPECT_FALSE(arena_->Promise(100, &lease_->promise)) << "a reservation that was under way";
+  EXPECT_FALSE(arena_->PromiseFreed(4096, &lease_->promise)) << "a trim that was under way";
+  ASSERT_TRUE(leases_.Grant(LeaseId{1}, "test", 0).ok());
+  EXPECT_TRUE(arena_->Promise(100, &lease_->promise));
+}
+
+TEST_F(PageStoreTest, ALeaseIsAsLongAsAskedUpToSixTimesTheUsual) {
+  ASSERT_TRUE(leases_.Grant(LeaseId{2}, "swap", 15'000).ok());
+  ASSERT_TRUE(leases_.Grant(LeaseId{3}, "greedy", 1'000'000).ok());
+  clock_.AdvanceMs(10'001);
+  EXPECT_EQ(leases_.EndExpired().size(), 1);
+  clock_.AdvanceMs(4'998);
+  leases_.Extend(5 * kNsPerMs);
+  clock_.AdvanceMs(3);
+  EXPECT_EQ(leases_.EndExpired().size(), 0) << "this server was stopped for a while";
+  clock_.AdvanceMs(10);
+  EXPECT_EQ(leases_.EndExpired().size(), 1);
+  clock_.AdvanceMs(45'000);
+  EXPECT_EQ(leases_.EndExpired().size(), 1);
+}
+
+TEST_F(PageStoreTest, EndedLeasesTakeNobodysPlace) {
+  for (uint64_t id = 10; id < 10 + 2 * LeaseTable::kLeasesMax; ++id) {
+    const auto lease = leases_.Grant(LeaseId{id}, "short", 0);
+    ASSERT_TRUE(lease.ok()) << id << ": " << lease.status();
+    ASSERT_EQ(store_.Create(lease->get(), RegionId{id}, 1, /*gc=*/false, nullptr), Reason::kOk);
+    ASSERT_NE(leases_.End(LeaseId{id}), nullptr);
+  }
+  EXPECT_EQ(store_.CountOrphans(), 2 * LeaseTable::kLeasesMax);
+  EXPECT_EQ(leases_.live_count(), 1);
+  for (uint64_t id = 10'000'000; id < 10'000'000 + LeaseTable::kLeasesMax - 1; ++id) {
+    ASSERT_TRUE(leases_.Grant(LeaseId{id}, "live", 0).ok());
+  }
+  EXPECT_EQ(leases_.Grant(LeaseId{9}, "one too many", 0).status().code(), absl::StatusCode::kResourceExhausted);
+}
+
 TEST_F(PageStoreTest, APromiseIsKeptToTheLastPage) {
   const auto other = leases_.Grant(LeaseId{2}, "other", 0).value();
   constexpr uint64_t kPages = 5000;
@@ -333,6 +469,12 @@ TEST_F(PageStoreTest, NamesAreUniqueAndForgottenWithTheirRegion) {
   EXPECT_EQ(store_.CreateNamed(lease_.get(), RegionId{2}, 1, false, {"heap", {}, 0}).code(),
             absl::StatusCode::kAlreadyExists);
   EXPECT_EQ(store_.FindByName("heap"), RegionId{1});
+  const uint64_t index_bytes = arena_->usage().index_bytes;
+  EXPECT_EQ(store_.CreateNamed(lease_.get(), RegionId{1}, 1, false, {"other", {3}, 8192}).code(),
+            absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(store_.FindByName("other"), RegionId{0});
+  EXPECT_EQ(store_.List(0, 1, false, true)[0].manifest.incarnations.size(), 2) << "another's";
+  EXPECT_EQ(arena_->usage().index_bytes, index_bytes);
   EXPECT_EQ(store_.Destroy(lease_.get(), RegionId{1}, 1), Reason::kOk);
   EXPECT_EQ(store_.FindByName("heap"), RegionId{0});
   EXPECT_TRUE(store_.CreateNamed(lease_.get(), RegionId{2}, 1, false, {"heap", {}, 0}).ok());

@@ -93,9 +93,15 @@ absl::Status Session::Execute(const FrameHeader& request, absl::Span<const uint3
     ReturnLanding();
     return absl::AbortedError("a newer connection of the same client took this one's place");
   }
+  // Its requests may be from before the lease ended, when the region that they create had been there.
+  if (lease_->live() && lease_->term() != term_) {
+    ReturnLanding();
+    return absl::AbortedError("its lease ended and was granted anew; it must say hello again");
+  }
   const RegionId region{request.subject};
   PageStore* const store = context_.store;
   ArenaPromise* const promise = (request.flags & kFlagPromised) != 0 ? &lease_->promise : nullptr;
+  const auto frames = (request.flags & kFlagReserved) != 0 ? PageStore::Frames::kWhole : PageStore::Frames::kFitted;
   switch (request.op) {
     case Op::kRead:
       if (reply->direct_fd >= 0 && reply->used == 0 && request.range.bytes() >= kDirectBytes) {
@@ -104,10 +110,11 @@ absl::Status Session::Execute(const FrameHeader& request, absl::Span<const uint3
       ReadInto(request, &header, reply);
       return absl::OkStatus();
     case Op::kWrite:
-      header.reason = request.subject == 0 ? Reason::kUnknownRegion
-                                           : store->Write(lease_.get(), promise, region, request.epoch, request.range,
-                                                          {masks_.data(), mask_count_}, page_crcs,
-                                                          AbsentPolicy(request), landed_.data(), &header.aux);
+      header.reason =
+          request.subject == 0
+              ? Reason::kUnknownRegion
+              : store->Write(lease_.get(), promise, region, request.epoch, request.range, {masks_.data(), mask_count_},
+                             page_crcs, AbsentPolicy(request), landed_.data(), &header.aux, frames, request.aux);
       ReturnLanding();
       displaced_ = true;
       if (header.reason == Reason::kDamaged) {
@@ -116,7 +123,7 @@ absl::Status Session::Execute(const FrameHeader& request, absl::Span<const uint3
       }
       break;
     case Op::kTrim:
-      header.reason = store->Trim(lease_.get(), region, request.epoch, request.range, promise, &header.aux);
+      header.reason = store->Trim(lease_.get(), region, request.epoch, request.range, promise, &header.aux, frames);
       break;
     case Op::kCreate:
       header.reason = request.subject == 0 ? Reason::kUnknownRegion
@@ -138,6 +145,7 @@ absl::Status Session::Execute(const FrameHeader& request, absl::Span<const uint3
 absl::Status Session::Hello(const FrameHeader& request, FrameHeader* reply) {
   reply->subject = context_.incarnation;
   std::shared_ptr<Lease> lease = context_.leases->Find(LeaseId{request.subject});
+  const uint64_t term = lease == nullptr ? 0 : lease->term();
   if (lease == nullptr || !lease->live()) {
     reply->reason = Reason::kLeaseEnded;
     return absl::OkStatus();
@@ -149,6 +157,7 @@ absl::Status Session::Hello(const FrameHeader& request, FrameHeader* reply) {
     return absl::OkStatus();
   }
   lease_ = std::move(lease);
+  term_ = term;
   reply->aux = PackWindow(context_.window);
   return absl::OkStatus();
 }

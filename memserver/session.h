@@ -63,6 +63,7 @@ class Session : public FrameService, public LeaseConnection {
   const SessionContext context_;
   std::shared_ptr<Lease> lease_;
   int connection_class_ = 0;
+  uint64_t term_ = 0;  // the lease's at hello
   uint64_t last_request_id_ = 0;
 
   // The write that lands now.

@@ -56,9 +56,9 @@ uint8_t AllowedFlags(Op op, bool reply) {
     case Op::kRead:
       return reply ? kFlagReply | kFlagSparse : 0;
     case Op::kWrite:
-      return reply ? kFlagReply : kFlagSparse | kFlagCreate | kFlagGc | kFlagPromised;
+      return reply ? kFlagReply : kFlagSparse | kFlagCreate | kFlagGc | kFlagPromised | kFlagReserved;
     case Op::kTrim:
-      return reply ? kFlagReply : kFlagPromised;
+      return reply ? kFlagReply : kFlagPromised | kFlagReserved;
     default:
       return kFlagReply;
   }

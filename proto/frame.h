@@ -16,8 +16,8 @@ namespace nram {
 
 inline constexpr size_t kFrameHeaderBytes = 64;
 inline constexpr uint32_t kFrameMagic = 0x314d524e;  // "NRM1" in memory order
-inline constexpr uint8_t kFrameVersion = 3;
-inline constexpr uint32_t kControlVersion = 3;  // both ends speak the same of both, and find out in control's hello
+inline constexpr uint8_t kFrameVersion = 4;
+inline constexpr uint32_t kControlVersion = 4;  // both ends speak the same of both, and find out in control's hello
 // A frame touches at most this many pages, so that each end holds 256 KiB of it at most and other frames get their
 // turn.
 inline constexpr uint64_t kPagesPerFrame = 64;
@@ -58,6 +58,9 @@ enum FrameFlag : uint8_t {
   // write: draw on the room promised to the lease; without it, only on what is promised to nobody. trim: what it frees
   // is promised to the lease again, so that nobody else can take it.
   kFlagPromised = 32,
+  // write, trim: room for the region's pages is reserved. A page takes a whole frame and stays in it whatever chunks it
+  // has, so that it can change without new room.
+  kFlagReserved = 64,
 };
 
 struct FrameHeader {
@@ -69,8 +72,8 @@ struct FrameHeader {
   ChunkRange range;             // read, write, trim
   uint32_t payload_bytes = 0;   // masks and chunks
   uint32_t epoch = 0;           // create, write, trim, destroy: the sender's epoch of the region
-  // hello: the connection's generation; hello's reply: PackWindow(); create's and write's reply: bytes of the lease's
-  // promise that the request used up; trim's: bytes that it added to it.
+  // hello: the connection's generation; hello's reply: PackWindow(); a write with kFlagPromised: how many bytes of the
+  // lease's promise it may use up; create's and write's reply: how many it did; trim's: bytes that it added to it.
   uint64_t aux = 0;
 
   bool is_reply() const { return (flags & kFlagReply) != 0; }

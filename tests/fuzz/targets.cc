@@ -103,7 +103,8 @@ void FuzzSession(const uint8_t* data, size_t size) {
     }
     std::vector<ChunkMask> masks;
     if (header.op == Op::kWrite) {
-      header.flags = data[11] & (kFlagCreate | kFlagGc | kFlagPromised);
+      header.aux = uint64_t{data[11]} * kPageBytes;
+      header.flags = data[11] & (kFlagCreate | kFlagGc | kFlagPromised | kFlagReserved);
       if (data[12] % 2 == 0) {
         header.flags |= kFlagSparse;
         for (uint64_t i = 0; i < header.range.pages(); ++i)

@@ -1,7 +1,7 @@
 // Peers are not trusted: whatever they send closes their connection, with a logged reason, and disturbs nobody else.
 
-#include <poll.h>
 #include <glog/logging.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <atomic>
@@ -207,6 +207,26 @@ TEST_F(LoneConnectionTest, WhoWaitsForTheServerIsNotStalledHoweverLongHeWasIdle)
   EXPECT_EQ(Pump(WriteOf8Chunks(3).substr(0, 100), 61 * kNsPerSecond), Connection::State::kIdle);
   EXPECT_FALSE(IsStalled(62 * kNsPerSecond));
   EXPECT_TRUE(IsStalled(63 * kNsPerSecond)) << "in the middle of a frame";
+}
+
+TEST_F(LoneConnectionTest, WhatWasSentBeforeTheLeaseEndedIsNotExecutedAfterIt) {
+  ASSERT_EQ(Pump(Hello(), kNsPerSecond), Connection::State::kIdle);
+  ASSERT_NE(server_.leases().End(LeaseId{2}), nullptr);
+  server_.Grant(2);
+  FrameHeader write = Request(Op::kWrite, 2, {0, 8});
+  write.flags = kFlagCreate;
+  const std::string bytes = EncodeFrame(write, std::string(4096, 'x'));
+  ASSERT_EQ(send(peer_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+  EXPECT_FALSE(connection_->Pump(kNsPerSecond).ok());
+  EXPECT_EQ(server_.store().counters().regions, 1) << "the good client's";
+}
+
+TEST_F(LoneConnectionTest, WhoHoldsBuffersThatOthersWaitForIsFound) {
+  EXPECT_EQ(Pump(Hello(), kNsPerSecond), Connection::State::kIdle);
+  EXPECT_FALSE(connection_->HoldsIdly(60 * kNsPerSecond, 2 * kNsPerSecond)) << "idle";
+  Pump(WriteOf8Chunks(2).substr(0, 1000), 60 * kNsPerSecond);
+  EXPECT_FALSE(connection_->HoldsIdly(62 * kNsPerSecond, 2 * kNsPerSecond));
+  EXPECT_TRUE(connection_->HoldsIdly(63 * kNsPerSecond, 2 * kNsPerSecond));
 }
 
 TEST_F(LoneConnectionTest, AFrameThatTricklesIsCutOffAndManyThatFlowAreNot) {
