@@ -166,7 +166,7 @@ struct nram_stats {
   size_t size; /* set by the caller: sizeof(struct nram_stats) */
   uint64_t budget_bytes;
   uint64_t mapped_bytes;          /* now: mappings and heap */
-  uint64_t resident_bytes;        /* now: pages here, and buffers of pages that are on their way */
+  uint64_t resident_bytes;        /* now: pages here, buffers of pages on their way, and sums */
   uint64_t faults;                /* times that a thread had to wait for nram */
   uint64_t write_faults;          /* of them: first writes to a page that was here already */
   uint64_t hits;                  /* of them: the page was here or on its way already (read ahead) */

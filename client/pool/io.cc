@@ -195,6 +195,7 @@ absl::StatusOr<bool> Io::TryLaunch(IoPart* part, bool may_block) {
   const bool writes = call.request.op == Op::kWrite;
   // What it may cost, the region's own bookkeeping on a server that has not seen it included.
   uint64_t wanted_room = writes ? range.pages() * ServerLink::kRoomBytesPerPage + ServerLink::kRoomBytesPerRegion : 0;
+  uint64_t room_limit = 0;  // of this client's room there that it may use
   part->room_bytes = 0;
   part->room_is_regions = false;
   part->link = nullptr;
@@ -235,11 +236,18 @@ absl::StatusOr<bool> Io::TryLaunch(IoPart* part, bool may_block) {
         return absl::UnavailableError(room.message());
       }
     }
-    // Without room it may still overwrite what is there; the server knows.
+    // Without room it may still overwrite what is there, and what is not may be reserved; the server knows.
+    if (part->room_bytes == 0) {
+      room_limit = region_->ReservedOn(link->index(), &part->room_generation);
+      part->room_is_regions = room_limit > 0;
+    }
   }
+  if (part->room_bytes > 0) room_limit = part->room_bytes;
   call.request.flags = 0;
   if (writes && !target.created) call.request.flags = kFlagCreate | (region_->gc_ ? kFlagGc : 0);
-  if (part->room_bytes > 0) call.request.flags |= kFlagPromised;
+  if (room_limit > 0) call.request.flags |= kFlagPromised;
+  call.request.aux = room_limit;
+  if (writes && region_->reserved_) call.request.flags |= kFlagReserved;
   if (writes && !link->MayChange()) {
     link->Suspect();
     if (part->room_bytes > 0) ReleaseRoom(part, 0);
@@ -278,7 +286,10 @@ absl::Status Io::Judge(IoPart* part) {
       return absl::OkStatus();
     }
     if (call.reason == Reason::kOk) {
-      if (creates) region_->NoteCreated(link->index(), part->incarnation);
+      if (creates && !region_->NoteCreated(link->index(), part->incarnation)) {
+        // It went to a former life of the server, and that was not noticed in time to be remembered.
+        return absl::UnavailableError(absl::StrCat("memory server ", link->name(), " has restarted"));
+      }
       return absl::OkStatus();
     }
     const absl::Status status = CallStatus(call, link->name());
@@ -289,7 +300,8 @@ absl::Status Io::Judge(IoPart* part) {
     }
     return status;
   }
-  if (call.request.op == Op::kWrite) ReleaseRoom(part, call.sent ? part->room_bytes : 0);  // unknown; a renewal tells
+  // What was used is unknown. A renewal tells what all of it was, but not whose: what is a region's stays so.
+  if (call.request.op == Op::kWrite) ReleaseRoom(part, call.sent && !part->room_is_regions ? part->room_bytes : 0);
   link->Suspect();
   const absl::Status status = CallStatus(call, link->name());
   if (status.code() != absl::StatusCode::kDataLoss) return status;

@@ -1,10 +1,11 @@
 #include "client/pool/pool.h"
 
+#include <errno.h>
 #include <glog/logging.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <random>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
@@ -13,20 +14,19 @@
 #include "base/clock.h"
 #include "base/host_memory.h"
 #include "base/status.h"
+#include "base/utf8.h"
 
 namespace nram {
 namespace {
 
 uint64_t RandomId() {
-  thread_local std::mt19937_64 engine = [] {
-    std::random_device device;
-    std::seed_seq seed{device(), device(), device(), device()};
-    return std::mt19937_64(seed);
-  }();
-  while (true) {
-    if (const uint64_t id = engine(); id != 0) return id;
-  }
+  // Of the kernel's each time: a generator of ours would go on alike in both after a fork.
+  uint64_t id = 0;
+  while (id == 0) PCHECK(getrandom(&id, sizeof id, 0) == sizeof id || errno == EINTR);
+  return id;
 }
+
+constexpr size_t kOwnerBytesMax = 255;  // as servers keep them
 
 std::string DefaultOwner() {
   char host[256] = "?";
@@ -38,6 +38,7 @@ std::string DefaultOwner() {
 
 PoolOptions WithDefaults(PoolOptions options) {
   if (options.owner.empty()) options.owner = DefaultOwner();
+  options.owner = ToUtf8(options.owner, kOwnerBytesMax);
   return options;
 }
 
@@ -74,7 +75,9 @@ Pool::Pool(PoolOptions options)
   }
 }
 
-Pool::~Pool() = default;
+Pool::~Pool() {
+  for (const auto& link : links_) link->BeginStop();  // all at once, then one after the other
+}
 
 absl::StatusOr<std::unique_ptr<Pool>> Pool::Open(PoolOptions options) {
   if (options.servers.empty()) return absl::InvalidArgumentError("a pool needs at least one server");
@@ -148,7 +151,7 @@ absl::Status Pool::CreateNamed(RegionId id, const RegionOptions& options, Region
 // What each server that answers knows of the region of that name, by server; empty infos where it is not.
 absl::StatusOr<std::vector<RegionInfo>> Pool::FindNamed(const std::string& name, int64_t deadline_ns) {
   std::vector<RegionInfo> infos(links_.size());
-  absl::flat_hash_set<uint64_t> alive;
+  absl::flat_hash_set<uint64_t> alive;  // lives of servers that have the region
   const RegionInfo* any = nullptr;
   std::string silent;
   for (size_t i = 0; i < links_.size(); ++i) {
@@ -156,12 +159,13 @@ absl::StatusOr<std::vector<RegionInfo>> Pool::FindNamed(const std::string& name,
       silent = links_[i]->name();
       continue;
     }
-    alive.insert(links_[i]->incarnation());
+    const uint64_t incarnation = links_[i]->incarnation();
     AttachRegionArgs args;
     args.name = name;
     args.read_only = true;
     absl::StatusOr<RegionInfo> info = links_[i]->control()->AttachRegion(args, deadline_ns);
     if (info.ok()) {
+      alive.insert(incarnation);
       infos[i] = *std::move(info);
       if (any == nullptr || Raw(infos[i].epoch) > Raw(any->epoch)) any = &infos[i];
     } else if (info.status().code() != absl::StatusCode::kNotFound) {
@@ -181,7 +185,8 @@ absl::StatusOr<std::vector<RegionInfo>> Pool::FindNamed(const std::string& name,
       return absl::UnavailableError(
           absl::StrCat("region \"", name, "\" is partly on a server that does not answer (", silent, ")"));
     }
-    return absl::DataLossError(absl::StrCat("region \"", name, "\" was partly on a server that has restarted since"));
+    return absl::DataLossError(
+        absl::StrCat("region \"", name, "\" was partly on a server that has restarted since, or has freed its part"));
   }
   return infos;
 }
@@ -196,6 +201,12 @@ absl::StatusOr<std::unique_ptr<Region>> Pool::AttachRegion(const std::string& na
   options.gc = newest.gc;
   options.name = name;
   options.size_bytes = newest.size_bytes;
+  // Before any server lets go of the present owner: one may have ended its lease for a moment, and the others not.
+  for (const RegionInfo& info : infos) {
+    if (mode == AttachMode::kOwner && Raw(info.id) != 0 && !info.orphan && info.lease != lease_) {
+      return absl::FailedPreconditionError(absl::StrCat("region \"", name, "\" is in use by ", info.owner));
+    }
+  }
   // A reader sends epoch 0: it reads whoever owns the region.
   const Epoch epoch{read_only ? 0 : Raw(newest.epoch) + 1};
   std::unique_ptr<Region> region(new Region(this, newest.id, epoch, options, read_only));

@@ -1,5 +1,8 @@
 #include "client/pool/pool_spec.h"
 
+#include <errno.h>
+#include <limits.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -28,6 +31,11 @@ absl::Status AddServer(absl::string_view word, std::vector<Endpoint>* servers) {
   return absl::OkStatus();
 }
 
+// Whether a pool is said by the path of a host file, and not by its servers; takes the "@" away.
+bool IsHostFile(absl::string_view* spec) {
+  return absl::ConsumePrefix(spec, "@") || (absl::StrContains(*spec, '/') && !absl::StrContains(*spec, "unix:"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<Endpoint>> ParseHostFile(absl::string_view text, absl::string_view path) {
@@ -45,9 +53,7 @@ absl::StatusOr<std::vector<Endpoint>> ParseHostFile(absl::string_view text, absl
 }
 
 absl::StatusOr<std::vector<Endpoint>> ParsePoolSpec(absl::string_view spec) {
-  const bool is_file =
-      absl::ConsumePrefix(&spec, "@") || (absl::StrContains(spec, '/') && !absl::StrContains(spec, "unix:"));
-  if (is_file) {
+  if (IsHostFile(&spec)) {
     const std::string path(spec);
     NRAM_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
     return ParseHostFile(text, path);
@@ -67,15 +73,43 @@ std::string LocalStateDir() {
   return absl::StrCat("/tmp/nram-", geteuid());
 }
 
+absl::Status CheckStateDir(const std::string& directory) {
+  const std::string path = directory.empty() ? LocalStateDir() : directory;
+  struct stat info;
+  if (lstat(path.c_str(), &info) != 0) return errno == ENOENT ? absl::OkStatus() : ErrnoStatus(errno, path);
+  const char* why = !S_ISDIR(info.st_mode)                         ? " is not a directory"
+                    : info.st_uid != geteuid() && info.st_uid != 0 ? " belongs to another user"
+                    : (info.st_mode & (S_IWGRP | S_IWOTH)) != 0    ? " may be written to by others"
+                                                                   : nullptr;
+  if (why == nullptr) return absl::OkStatus();
+  return absl::PermissionDeniedError(absl::StrCat(path, why, "; set NRAM_STATE_DIR to a place of your own"));
+}
+
+absl::Status MakeStateDir(const std::string& directory) {
+  const std::string path = directory.empty() ? LocalStateDir() : directory;
+  if (mkdir(path.c_str(), 0755) != 0 && errno != EEXIST) return ErrnoStatus(errno, absl::StrCat("create ", path));
+  return CheckStateDir(path);
+}
+
 absl::StatusOr<std::string> ChoosePoolSpec(const std::string& flag) {
-  if (!flag.empty()) return flag;
-  if (const char* spec = std::getenv("NRAM_POOL"); spec != nullptr && *spec != '\0') return std::string(spec);
-  for (const std::string& path : {LocalStateDir() + "/pool", std::string("/etc/nram/pool")}) {
-    if (access(path.c_str(), R_OK) == 0) return "@" + path;
+  const char* const variable = std::getenv("NRAM_POOL");
+  const std::string spec = !flag.empty() ? flag : variable != nullptr ? variable : "";
+  if (!spec.empty()) {
+    absl::string_view path = spec;
+    if (!IsHostFile(&path) || absl::StartsWith(path, "/")) return spec;
+    // A daemon leaves the directory that it was started in.
+    char here[PATH_MAX];
+    return getcwd(here, sizeof here) == nullptr ? spec : absl::StrCat("@", here, "/", path);
   }
+  const std::string local = LocalStateDir() + "/pool";
+  if (access(local.c_str(), R_OK) == 0) {
+    NRAM_RETURN_IF_ERROR(CheckStateDir());
+    return "@" + local;
+  }
+  if (access("/etc/nram/pool", R_OK) == 0) return "@/etc/nram/pool";
   return absl::FailedPreconditionError(
-      "no pool: start a local one with `nram up`, or name one with --pool=host:port,... or --pool=HOSTFILE, or in "
-      "$NRAM_POOL");
+      "no pool: start a local one with `nram up`, or name one with --pool=host:port,... or --pool=HOSTFILE, in "
+      "$NRAM_POOL, or for all commands in /etc/nram/pool");
 }
 
 }  // namespace nram

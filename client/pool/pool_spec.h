@@ -22,11 +22,17 @@ absl::StatusOr<std::vector<Endpoint>> ParsePoolSpec(absl::string_view spec);
 absl::StatusOr<std::vector<Endpoint>> ParseHostFile(absl::string_view text, absl::string_view path);
 
 // The pool that a command means: `flag` if not empty, else $NRAM_POOL, else the local pool that `nram up` started, else
-// /etc/nram/pool. FAILED_PRECONDITION with advice if there is none of them.
+// /etc/nram/pool. The path of a file is made absolute. FAILED_PRECONDITION with advice if there is none of them;
+// PERMISSION_DENIED as CheckStateDir.
 absl::StatusOr<std::string> ChoosePoolSpec(const std::string& flag);
 
 // Where `nram up` keeps its pool: $NRAM_STATE_DIR, /run/nram for root, $XDG_RUNTIME_DIR/nram, else /tmp/nram-<uid>.
 std::string LocalStateDir();
+// Makes `directory` (LocalStateDir() if empty) if it is not there. PERMISSION_DENIED if it may be somebody else's
+// doing: what is found there says which servers to trust and which processes to end.
+absl::Status MakeStateDir(const std::string& directory = "");
+// The same without making it; one that is not there is good.
+absl::Status CheckStateDir(const std::string& directory = "");
 
 }  // namespace nram
 

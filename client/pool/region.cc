@@ -8,6 +8,7 @@
 #include <map>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status.h"
@@ -138,6 +139,7 @@ Region::Target Region::TargetLocked(const SpanPlacement& placement) const {
     // Once the server has restarted, the write has not happened.
     target.unsure = presence.unsure && presence.incarnation == target.link->incarnation();
     target.created_incarnation = presence.incarnation;
+    target.paid_for = presence.incarnation != 0 || presence.reserved_bytes > 0;
   }
   return target;
 }
@@ -151,6 +153,9 @@ absl::StatusOr<Region::Target> Region::FindTarget(uint64_t span) const {
 absl::StatusOr<Region::Target> Region::Place(uint64_t span, uint64_t room_bytes, int64_t deadline_ns, bool may_block,
                                              uint64_t* part_room, ServerLink** waits_for) {
   std::string why = "no memory server can be used";
+  std::vector<uint16_t> passed_over;  // full, or they do not answer
+  ServerLink* silent = nullptr;
+  absl::Status silence;
   for (size_t attempt = 0; attempt <= pool_->server_count(); ++attempt) {
     std::vector<PlacementCandidate> candidates = pool_->Candidates();
     Presences presences;
@@ -159,6 +164,7 @@ absl::StatusOr<Region::Target> Region::Place(uint64_t span, uint64_t room_bytes,
       presences = presences_;
     }
     std::erase_if(candidates, [&](const PlacementCandidate& candidate) {
+      if (absl::c_linear_search(passed_over, candidate.server)) return true;
       for (const Presence& presence : presences) {
         if (presence.server != candidate.server) continue;
         // Never again where a part of the region was lost.
@@ -177,13 +183,14 @@ absl::StatusOr<Region::Target> Region::Place(uint64_t span, uint64_t room_bytes,
         return absl::UnavailableError("room must be reserved first");
       }
       const absl::Status room = link->TakeRoom(room_bytes, deadline_ns);
-      if (!room.ok() && room.code() != absl::StatusCode::kResourceExhausted) {
-        *waits_for = link;
-        return absl::UnavailableError(room.message());
-      }
       if (!room.ok()) {
+        passed_over.push_back(link->index());
         why = std::string(room.message());
-        continue;  // the link is no candidate any more
+        if (!absl::IsResourceExhausted(room)) {
+          silent = link;
+          silence = absl::UnavailableError(why);
+        }
+        continue;
       }
     }
     GateLock lock(&mu_);
@@ -197,6 +204,10 @@ absl::StatusOr<Region::Target> Region::Place(uint64_t span, uint64_t room_bytes,
     return TargetLocked(placement);
   }
   // Full is what servers say that answer. One that is just away may have room.
+  if (silent != nullptr) {
+    *waits_for = silent;
+    return silence;
+  }
   size_t hopeless = 0;
   for (size_t i = 0; i < pool_->server_count(); ++i) {
     ServerLink* const link = pool_->link(i);
@@ -219,12 +230,13 @@ Region::Presence* Region::PresenceLocked(uint16_t server) {
   return &presences_.back();
 }
 
-void Region::NoteCreated(uint16_t server, uint64_t incarnation) {
+bool Region::NoteCreated(uint16_t server, uint64_t incarnation) {
   GateLock lock(&mu_);
   Presence* const presence = PresenceLocked(server);
   // The first one stands: if it is not the server's present life, what was stored then is lost, and stays so.
   if (presence->incarnation == 0 || presence->unsure) presence->incarnation = incarnation;
   presence->unsure = false;
+  return presence->incarnation == incarnation;
 }
 
 void Region::NotePerhapsCreated(uint16_t server, uint64_t incarnation) {
@@ -251,6 +263,16 @@ bool Region::TakeReserved(uint16_t server, uint64_t bytes, uint32_t* generation)
   return false;
 }
 
+uint64_t Region::ReservedOn(uint16_t server, uint32_t* generation) {
+  GateLock lock(&mu_);
+  for (const Presence& presence : presences_) {
+    if (presence.server != server || presence.reserved_bytes <= 0) continue;
+    *generation = presence.room_generation;
+    return static_cast<uint64_t>(presence.reserved_bytes);
+  }
+  return 0;
+}
+
 void Region::AddReservedLocked(uint16_t server, int64_t bytes, uint32_t generation) {
   Presence* const presence = PresenceLocked(server);
   if (presence->room_generation != generation) presence->reserved_bytes = 0;
@@ -260,35 +282,56 @@ void Region::AddReservedLocked(uint16_t server, int64_t bytes, uint32_t generati
 
 void Region::ReturnReserved(uint16_t server, uint64_t taken_bytes, uint64_t used_bytes, uint32_t generation) {
   GateLock lock(&mu_);
-  if (!pool_->link(server)->ReturnAside(taken_bytes, used_bytes, generation)) return;
-  AddReservedLocked(server, static_cast<int64_t>(taken_bytes) - static_cast<int64_t>(used_bytes), generation);
+  const int64_t held_bytes = PresenceLocked(server)->reserved_bytes + static_cast<int64_t>(taken_bytes);
+  const uint64_t own_bytes = std::min(used_bytes, static_cast<uint64_t>(std::max<int64_t>(held_bytes, 0)));
+  if (!pool_->link(server)->ReturnAside(taken_bytes, own_bytes, generation)) return;
+  AddReservedLocked(server, static_cast<int64_t>(taken_bytes) - static_cast<int64_t>(own_bytes), generation);
+  // The rest drew on what this client has in common.
+  if (used_bytes > own_bytes) pool_->link(server)->ReturnRoom(0, used_bytes - own_bytes);
 }
 
 absl::Status Region::Reserve(uint64_t offset, uint64_t length, const IoOptions& options) {
   NRAM_ASSIGN_OR_RETURN(const Io::Request request, MakeRequest(Op::kWrite, offset, length, options));
-  std::map<uint16_t, uint64_t> taken;
+  struct Taken {
+    uint64_t bytes = 0;
+    uint32_t generation = 0;
+  };
+  std::map<uint16_t, Taken> taken;
   absl::Status status;
   for (uint64_t chunk = request.first; chunk < request.end && status.ok();) {
     const uint64_t end = std::min((chunk / kChunksPerSpan + 1) * kChunksPerSpan, request.end);
     const ChunkRange range{chunk, end - chunk};
-    const uint64_t room = range.pages() * ServerLink::kRoomBytesPerPage + ServerLink::kRoomBytesPerRegion;
+    uint64_t room = range.pages() * ServerLink::kRoomBytesPerPage + ServerLink::kRoomBytesPerRegion;
     uint64_t placed_room = 0;
     ServerLink* waits_for = nullptr;
     absl::StatusOr<Target> target = FindTarget(chunk / kChunksPerSpan);
+    const bool paid_for =
+        target.ok() && target->link != nullptr && (target->paid_for || taken.contains(target->link->index()));
+    if (paid_for) room -= ServerLink::kRoomBytesPerRegion;
     if (target.ok() && target->link == nullptr) {
       target = Place(chunk / kChunksPerSpan, room, request.deadline_ns, /*may_block=*/true, &placed_room, &waits_for);
     }
     status = target.status();
     if (status.ok() && placed_room == 0) status = target->link->TakeRoom(room, request.deadline_ns);
-    if (status.ok()) taken[target->link->index()] += room;
+    if (status.ok()) {
+      Taken& of = taken[target->link->index()];
+      // As of the first step: if it has changed at the end, what was taken then is gone.
+      if (of.generation == 0) of.generation = target->link->room_generation();
+      of.bytes += room;
+    }
     chunk = end;
   }
+  if (status.ok()) reserved_ = true;
   GateLock lock(&mu_);
-  for (const auto& [server, bytes] : taken) {
-    if (status.ok()) {
-      AddReservedLocked(server, static_cast<int64_t>(bytes), pool_->link(server)->SetAside(bytes));
+  for (const auto& [server, of] : taken) {
+    ServerLink* const link = pool_->link(server);
+    if (!status.ok()) {
+      link->ReturnRoom(of.bytes, 0);
+    } else if (link->SetAside(of.bytes, of.generation)) {
+      AddReservedLocked(server, static_cast<int64_t>(of.bytes), of.generation);
     } else {
-      pool_->link(server)->ReturnRoom(bytes, 0);
+      status = absl::UnavailableError(
+          absl::StrCat("memory server ", link->name(), " has restarted while room was reserved"));
     }
   }
   return status;
@@ -315,6 +358,7 @@ struct Region::Errand {
   Transport* transport = nullptr;
   uint64_t incarnation = 0;
   bool unsure = false;  // the server may never have heard of the region
+  uint32_t room_generation = 0;
 
   void Start(IoClass io_class) {
     transport = link->MayChange() ? link->transport(io_class) : nullptr;
@@ -342,7 +386,7 @@ void Region::AddErrands(Op op, uint8_t flags, const ChunkRange& range, int64_t d
     errand.link = pool_->link(presence.server);
     errand.incarnation = presence.incarnation;
     errand.unsure = presence.unsure;
-    if ((flags & kFlagPromised) != 0) errand.link->BeginKeepingTrim();
+    if ((flags & kFlagPromised) != 0) errand.room_generation = errand.link->BeginKeepingTrim();
   }
 }
 
@@ -396,8 +440,9 @@ absl::Status Region::RunErrands(std::deque<Errand>* errands, IoClass io_class) {
 void Region::EndKeepingTrim(const Errand& errand, const absl::Status& status) {
   const uint64_t bytes = status.ok() && errand.call.is_done() ? errand.call.aux : 0;
   GateLock lock(&mu_);
-  const uint32_t generation = errand.link->EndKeepingTrim(bytes);
-  if (bytes > 0) AddReservedLocked(errand.link->index(), static_cast<int64_t>(bytes), generation);
+  if (errand.link->EndKeepingTrim(bytes, errand.room_generation) && bytes > 0) {
+    AddReservedLocked(errand.link->index(), static_cast<int64_t>(bytes), errand.room_generation);
+  }
 }
 
 absl::Status Region::ForEachServer(Op op, uint8_t flags, const ChunkRange& range, const IoOptions& options) {
@@ -422,8 +467,8 @@ absl::Status Region::DestroyAll(absl::Span<const std::unique_ptr<Region>> region
 absl::Status Region::Trim(uint64_t offset, uint64_t length, const IoOptions& options, TrimRoom room) {
   NRAM_RETURN_IF_ERROR(MakeRequest(Op::kTrim, offset, length, options).status());
   if (length == 0) return absl::OkStatus();
-  return ForEachServer(Op::kTrim, room == TrimRoom::kKeep ? kFlagPromised : 0,
-                       {offset / kChunkBytes, length / kChunkBytes}, options);
+  const uint8_t flags = (room == TrimRoom::kKeep ? kFlagPromised : 0) | (reserved_ ? kFlagReserved : 0);
+  return ForEachServer(Op::kTrim, flags, {offset / kChunkBytes, length / kChunkBytes}, options);
 }
 
 absl::Status Region::Destroy(const IoOptions& options) {

@@ -2,6 +2,7 @@
 #define NRAM_CLIENT_POOL_REGION_H_
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -109,6 +110,7 @@ class Region {
     bool created = false;
     bool unsure = false;  // a write that has no answer may have created it
     uint64_t created_incarnation = 0;
+    bool paid_for = false;  // room for the region itself was reserved there, or used
   };
 
   Region(Pool* pool, RegionId id, Epoch epoch, const RegionOptions& options, bool read_only);
@@ -126,9 +128,13 @@ class Region {
                                uint64_t* part_room, ServerLink** waits_for);
   Target TargetLocked(const SpanPlacement& placement) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Presence* PresenceLocked(uint16_t server) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void NoteCreated(uint16_t server, uint64_t incarnation);
+  // False: it was created, and lost, in an earlier life of the server.
+  bool NoteCreated(uint16_t server, uint64_t incarnation);
   void NotePerhapsCreated(uint16_t server, uint64_t incarnation);
   bool TakeReserved(uint16_t server, uint64_t bytes, uint32_t* generation);
+  // What there is, without taking it: for a write that may need less than its pages would.
+  uint64_t ReservedOn(uint16_t server, uint32_t* generation);
+  // `used_bytes` may be more than was taken, or nothing was.
   void ReturnReserved(uint16_t server, uint64_t taken_bytes, uint64_t used_bytes, uint32_t generation);
   // Room of that generation is the region's.
   void AddReservedLocked(uint16_t server, int64_t bytes, uint32_t generation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -157,6 +163,7 @@ class Region {
   SpanTable spans_ ABSL_GUARDED_BY(mu_);
   Presences presences_ ABSL_GUARDED_BY(mu_);
   bool destroyed_ ABSL_GUARDED_BY(mu_) = false;
+  std::atomic<bool> reserved_{false};  // something was, once: its pages keep the room that they have
 };
 
 }  // namespace nram

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/host_memory.h"
@@ -28,14 +29,14 @@ ServerLink::ServerLink(uint16_t index, const Endpoint& endpoint, LeaseId lease, 
       last_error_(absl::UnavailableError(absl::StrCat("memory server ", name_, ": not connected yet"))) {}
 
 ServerLink::~ServerLink() {
-  {
-    MutexLock lock(&mu_);
-    stopping_ = true;
-    changed_.SignalAll();
-  }
+  BeginStop();
   if (thread_.joinable()) thread_.join();
-  for (auto& transport : owned_transports_) transport->Disconnect();
-  if (up()) (void)control_->EndLease(lease_, DeadlineAfterMs(1'000));
+}
+
+void ServerLink::BeginStop() {
+  MutexLock lock(&mu_);
+  stopping_ = true;
+  changed_.SignalAll();
 }
 
 void ServerLink::Start() {
@@ -142,6 +143,8 @@ void ServerLink::Run() {
     suspect_ = want_look_ = false;
   }
   RunRetries();
+  for (auto& transport : owned_transports_) transport->Disconnect();
+  if (up()) (void)control_->EndLease(lease_, DeadlineAfterMs(kEndTimeoutMs));
 }
 
 absl::Status ServerLink::BringUp() {
@@ -208,7 +211,7 @@ absl::Status ServerLink::ConnectData(const ServerHello& hello) {
     data.port = hello.data_port;
   }
   if (options_.reroute_data_for_test) data = options_.reroute_data_for_test(index_, data);
-  NRAM_ASSIGN_OR_RETURN(const SocketAddress address, ResolveEndpoint(data));
+  NRAM_ASSIGN_OR_RETURN(const SocketAddress address, ResolveEndpoint(data, DeadlineAfterMs(kControlTimeoutMs)));
   for (int i = 0; i < 2; ++i) {
     SocketTransportOptions options{lease_, /*urgent=*/i == 1, hello.incarnation, options_.spin};
     owned_transports_.push_back(std::make_unique<SocketTransport>(address, options, poller_));
@@ -230,6 +233,10 @@ void ServerLink::Renew() {
   }
   MutexLock lock(&mu_);
   last_error_ = lease.status();
+  // It has ended there, or is about to: whoever needs this server must not take it for one that can be used.
+  if (MonotonicNs() - alive_ns_ > lease_ttl_ms_ * kNsPerMs) {
+    for (const auto& slot : transports_) slot.load()->Disconnect();
+  }
   // The data connections tell whether the server is there; a control plane that is slow to answer is no reason to stop.
   if (!DataConnected()) {
     up_ = false;
@@ -239,6 +246,7 @@ void ServerLink::Renew() {
 }
 
 void ServerLink::NoteLease(const LeaseInfo& info, const RoomCount* before) {
+  alive_ns_ = MonotonicNs();
   if (before != nullptr) {
     const RoomCount now = CountRoom();
     // No write was under way while the server answered, so its count of our room is exact.
@@ -302,12 +310,18 @@ void ServerLink::ReturnRoom(uint64_t taken_bytes, uint64_t used_bytes) {
   if (unused > 0 && room > kStepsKept * static_cast<int64_t>(options_.reserve_step_bytes)) WantLook();
 }
 
-uint32_t ServerLink::SetAside(uint64_t taken_bytes) {
+uint32_t ServerLink::room_generation() {
+  MutexLock lock(&aside_mu_);
+  return room_generation_;
+}
+
+bool ServerLink::SetAside(uint64_t taken_bytes, uint32_t generation) {
   room_events_ += 1;
   MutexLock lock(&aside_mu_);
-  room_aside_bytes_ += static_cast<int64_t>(taken_bytes);
+  const bool is_there = generation == room_generation_;
+  if (is_there) room_aside_bytes_ += static_cast<int64_t>(taken_bytes);
   room_taken_bytes_ -= static_cast<int64_t>(taken_bytes);
-  return room_generation_;
+  return is_there;
 }
 
 bool ServerLink::TakeAside(uint64_t bytes, uint32_t generation) {
@@ -333,17 +347,19 @@ void ServerLink::ReleaseAside(uint64_t bytes, uint32_t generation) {
 }
 
 // As a write under way: until its end nobody knows what of the promise is the region's.
-void ServerLink::BeginKeepingTrim() {
+uint32_t ServerLink::BeginKeepingTrim() {
   room_events_ += 1;
   room_taken_bytes_ += 1;
+  return room_generation();
 }
 
-uint32_t ServerLink::EndKeepingTrim(uint64_t returned_bytes) {
+bool ServerLink::EndKeepingTrim(uint64_t returned_bytes, uint32_t generation) {
   room_events_ += 1;
   MutexLock lock(&aside_mu_);
-  room_aside_bytes_ += static_cast<int64_t>(returned_bytes);
+  const bool is_there = generation == room_generation_;
+  if (is_there) room_aside_bytes_ += static_cast<int64_t>(returned_bytes);
   room_taken_bytes_ -= 1;
-  return room_generation_;
+  return is_there;
 }
 
 // Whatever changes the room counts an event first, and what is taken rises before the room falls and falls after it has
@@ -384,10 +400,16 @@ absl::Status ServerLink::AskForRoom(uint64_t bytes, int64_t deadline_ns) {
   deadline_ns = std::min(deadline_ns, DeadlineAfterMs(kControlTimeoutMs));
   // A whole step, or failing that just what is needed now.
   const uint64_t freed_before = freed_events_;
+  // As a write under way: whether the server's next word on the room counts this in, nobody knows.
+  room_events_ += 1;
+  room_taken_bytes_ += 1;
+  const auto done = absl::MakeCleanup([this] {
+    room_events_ += 1;
+    room_taken_bytes_ -= 1;
+  });
   for (const uint64_t ask : {bytes + options_.reserve_step_bytes, bytes}) {
     const absl::StatusOr<LeaseInfo> lease = control_->Reserve(lease_, pages(ask), deadline_ns);
     if (lease.ok()) {
-      room_events_ += 1;
       room_bytes_ += pages(ask) * static_cast<int64_t>(kRoomBytesPerPage);
       NoteLease(*lease, nullptr);
       return absl::OkStatus();

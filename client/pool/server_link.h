@@ -32,11 +32,12 @@ class ServerLink {
   static constexpr uint64_t kRoomBytesPerRegion = 512;
 
   ServerLink(uint16_t index, const Endpoint& endpoint, LeaseId lease, const PoolOptions& options, Poller* poller);
-  // Ends the lease if the server answers within a second.
   ~ServerLink();
 
   // Starts the thread, which connects; AwaitUp tells when.
   void Start();
+  // The thread is to end; the destructor waits for it. It ends the lease if the server answers within a second.
+  void BeginStop();
 
   // Blocks until the server can be used or `deadline_ns`. The error is that of the last attempt.
   absl::Status AwaitUp(int64_t deadline_ns);
@@ -72,14 +73,15 @@ class ServerLink {
   // The same for what regions keep for themselves: taken room is set aside for one; a write takes of it, and returns
   // what it has not used; the region releases the rest. When the server has restarted, or the lease has ended, all that
   // was set aside is gone: the generation tells, and what is said of an older one changes nothing.
-  uint32_t SetAside(uint64_t taken_bytes);              // returns the generation
-  bool TakeAside(uint64_t bytes, uint32_t generation);  // false: it is gone
+  uint32_t room_generation();                                // before the room is taken
+  bool SetAside(uint64_t taken_bytes, uint32_t generation);  // false: it is gone
+  bool TakeAside(uint64_t bytes, uint32_t generation);       // false: it is gone
   bool ReturnAside(uint64_t taken_bytes, uint64_t used_bytes, uint32_t generation);
   void ReleaseAside(uint64_t bytes, uint32_t generation);
   // A trim that leaves what it frees promised to the lease, for its region: from before it is started until after it is
   // known what that was.
-  void BeginKeepingTrim();
-  uint32_t EndKeepingTrim(uint64_t returned_bytes);
+  uint32_t BeginKeepingTrim();  // returns the generation
+  bool EndKeepingTrim(uint64_t returned_bytes, uint32_t generation);
   // This client freed something there: it is worth asking for room again.
   void NoteFreed() {
     freed_events_.fetch_add(1, std::memory_order_relaxed);
@@ -109,6 +111,7 @@ class ServerLink {
  private:
   static constexpr int64_t kControlTimeoutMs = 2'000;
   static constexpr int64_t kSlowAttemptNs = 500 * kNsPerMs;  // longer than any refusal takes
+  static constexpr int64_t kEndTimeoutMs = 1'000;
   static constexpr int64_t kBackoffMinMs = 10;
   static constexpr int64_t kRetryTurnMs = 50;
   static constexpr int64_t kBackoffMaxMs = 1'000;
@@ -159,6 +162,7 @@ class ServerLink {
   const std::unique_ptr<ControlClient> control_;
 
   std::atomic<bool> up_{false};
+  std::atomic<int64_t> alive_ns_{0};  // when the lease last was known to live
   std::atomic<uint64_t> incarnation_{0};
   std::atomic<uint32_t> host_{0};
   std::atomic<Transport*> transports_[2] = {nullptr, nullptr};

@@ -39,7 +39,8 @@ RegionInfo FromProto(const v1::RegionInfo& region) {
           region.stored_bytes(),
           region.spans(),
           {region.incarnations().begin(), region.incarnations().end()},
-          region.size_bytes()};
+          region.size_bytes(),
+          LeaseId{region.lease_id()}};
 }
 
 class GrpcControlClient final : public ControlClient {
@@ -194,8 +195,11 @@ class GrpcControlClient final : public ControlClient {
     // Tries to connect until the deadline only if a connection is being made; a refused one fails at once.
     const grpc::Status status = (stub_.get()->*method)(&context, request, reply);
     if (status.ok()) return absl::OkStatus();
-    return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
-                        absl::StrCat("memory server ", name_, ": ", status.error_message()));
+    auto code = static_cast<absl::StatusCode>(status.error_code());
+    // gRPC says RESOURCE_EXHAUSTED itself when it is short of threads; a server without room says OUT_OF_RANGE.
+    if (code == absl::StatusCode::kResourceExhausted) code = absl::StatusCode::kUnavailable;
+    if (code == absl::StatusCode::kOutOfRange) code = absl::StatusCode::kResourceExhausted;
+    return absl::Status(code, absl::StrCat("memory server ", name_, ": ", status.error_message()));
   }
 
   template <typename Method, typename Request>

@@ -17,6 +17,11 @@
 #include "base/status.h"
 
 namespace nram {
+namespace {
+
+constexpr int64_t kProbeMs = 500;
+
+}  // namespace
 
 std::string Endpoint::ToString() const {
   if (is_unix()) return absl::StrCat("unix:", path);
@@ -66,7 +71,7 @@ absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view text, int default_port)
   return endpoint;
 }
 
-absl::StatusOr<SocketAddress> ResolveEndpoint(const Endpoint& endpoint) {
+absl::StatusOr<SocketAddress> ResolveEndpoint(const Endpoint& endpoint, int64_t deadline_ns) {
   SocketAddress address;
   memset(&address.storage, 0, sizeof address.storage);
   if (endpoint.is_unix()) {
@@ -83,8 +88,12 @@ absl::StatusOr<SocketAddress> ResolveEndpoint(const Endpoint& endpoint) {
   if (error != 0) {
     return absl::UnavailableError(absl::StrCat("cannot look up host ", endpoint.host, ": ", gai_strerror(error)));
   }
-  memcpy(&address.storage, found->ai_addr, found->ai_addrlen);
-  address.length = found->ai_addrlen;
+  for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
+    memcpy(&address.storage, one->ai_addr, one->ai_addrlen);
+    address.length = one->ai_addrlen;
+    if (deadline_ns == 0 || found->ai_next == nullptr) break;
+    if (ConnectSocket(address, std::min(deadline_ns, DeadlineAfterMs(kProbeMs))).ok()) break;
+  }
   freeaddrinfo(found);
   return address;
 }

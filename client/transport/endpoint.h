@@ -30,8 +30,9 @@ struct SocketAddress {
   socklen_t length = 0;
 };
 
-// Looks the host up (blocks as long as the system's resolver does). UNAVAILABLE if it is not known.
-absl::StatusOr<SocketAddress> ResolveEndpoint(const Endpoint& endpoint);
+// Looks the host up (blocks as long as the system's resolver does). UNAVAILABLE if it is not known. With a deadline, of
+// several addresses the first where somebody answers; the last if nobody does.
+absl::StatusOr<SocketAddress> ResolveEndpoint(const Endpoint& endpoint, int64_t deadline_ns = 0);
 
 // A connected, non-blocking stream socket. UNAVAILABLE: refused or unreachable. DEADLINE_EXCEEDED.
 absl::StatusOr<UniqueFd> ConnectSocket(const SocketAddress& address, int64_t deadline_ns);

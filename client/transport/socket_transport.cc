@@ -446,6 +446,7 @@ void SocketTransport::FailAll() {
     credit_out_bytes_ = 0;
     unwaited_ = lazy_ = 0;
     landing_call_ = nullptr;
+    reader_.reset();  // it is large, and this may be a connection to a life of the server that is over
   }
   const Call* const garbled = std::exchange(garbled_call_, nullptr);
   const int64_t now_ns = MonotonicNs();

@@ -88,101 +88,6 @@ TEST(PoolTest, TrimAndDestroyFreeAtOnce) {
   EXPECT_EQ(region->Write(0, Bytes(Pattern(512, 1))).code(), absl::StatusCode::kFailedPrecondition);
 }
 
-TEST(PoolTest, FullIsAnErrorAndNothingIsLost) {
-  TestPool servers(2, 128 * kMiB);
-  auto pool = servers.Open();
-  auto region = pool->CreateRegion({.gc = true}).value();
-  const std::string data = Pattern(kMiB, 1);
-  uint64_t written = 0;
-  absl::Status status;
-  while ((status = region->Write(written, Bytes(data))).ok()) written += kMiB;
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
-  EXPECT_GT(written, 32 * kMiB);
-  for (uint64_t at = 0; at < written; at += kMiB) ASSERT_TRUE(Read(region.get(), at, kMiB).value() == data) << at;
-  // Overwriting needs no room.
-  const std::string other = Pattern(kMiB, 2);
-  for (uint64_t at = 0; at < written; at += kMiB) ASSERT_TRUE(region->Write(at, Bytes(other)).ok()) << at;
-  // And when some is freed, there is room again.
-  ASSERT_TRUE(region->Trim(0, written / 2).ok());
-  status = region->Write(written, Bytes(data));
-  EXPECT_TRUE(status.ok()) << status;
-}
-
-TEST(PoolTest, WhatIsReservedIsThere) {
-  TestPool servers(2, 160 * kMiB);
-  auto pool = servers.Open();
-  auto mine = pool->CreateRegion({.gc = true}).value();
-  ASSERT_TRUE(mine->Reserve(0, 32 * kMiB).ok());
-  EXPECT_EQ(mine->Reserve(32 * kMiB, kGiB).code(), absl::StatusCode::kResourceExhausted);
-  auto other_pool = servers.Open();
-  for (Pool* greedy_pool : {pool.get(), other_pool.get()}) {
-    auto greedy = greedy_pool->CreateRegion({.gc = true}).value();
-    const std::string data = Pattern(kMiB, 1);
-    for (uint64_t at = 0; greedy->Write(at, Bytes(data)).ok(); at += kMiB) {
-    }
-    if (greedy_pool == other_pool.get()) {
-      const std::string page = Pattern(4096, 3);
-      // In any order.
-      for (uint64_t i = 0; i < 32 * kMiB / kPageBytes; ++i) {
-        const uint64_t at = i * 4099 % (32 * kMiB / kPageBytes) * kPageBytes;
-        const absl::Status status = mine->Write(at, Bytes(page));
-        ASSERT_TRUE(status.ok()) << i << ": " << status;
-      }
-    }
-    if (greedy_pool == pool.get()) {
-      ASSERT_TRUE(greedy->Destroy().ok());
-    }
-  }
-}
-
-// What swap rests on: pages come and go for ever, and others who take all that is free never get their room.
-TEST(PoolTest, RoomThatATrimKeepsIsThereAgain) {
-  constexpr uint64_t kBytes = 24 * kMiB;
-  TestPool servers(2, 128 * kMiB);
-  auto pool = servers.Open();
-  auto mine = pool->CreateRegion({.gc = true}).value();
-  ASSERT_TRUE(mine->Reserve(0, kBytes).ok());
-  auto other_pool = servers.Open();
-  auto greedy = other_pool->CreateRegion({.gc = true}).value();
-  const std::string data = Pattern(kMiB, 1);
-  uint64_t greedy_end = 0;
-  const auto take_all = [&] {
-    for (; greedy->Write(greedy_end, Bytes(data)).ok(); greedy_end += kMiB) {
-    }
-    greedy_end += kMiB;  // the spans that failed stay where they were placed
-  };
-  std::mt19937_64 random(TestSeed());
-  for (int round = 0; round < 20; ++round) {
-    take_all();
-    for (uint64_t at = 0; at < kBytes; at += kMiB) {
-      // Some of it zeros, of which nothing is stored.
-      std::string part = Pattern(kMiB, round);
-      if (random() % 3 == 0) part.replace(0, kMiB / 2, kMiB / 2, '\0');
-      const absl::Status status = mine->Write(at, Bytes(part));
-      ASSERT_TRUE(status.ok()) << "round " << round << ", " << at << ": " << status;
-    }
-    // Single pages, whole spans, everything.
-    if (round % 3 == 0) {
-      ASSERT_TRUE(mine->Trim(0, kBytes, {}, Region::TrimRoom::kKeep).ok());
-      continue;
-    }
-    for (int i = 0; i < 300; ++i) {
-      const uint64_t pages = random() % 4 == 0 ? kPagesPerSpan * 2 : 1 + random() % 8;
-      const uint64_t first = random() % (kBytes / kPageBytes - pages);
-      ASSERT_TRUE(mine->Trim(first * kPageBytes, pages * kPageBytes, {}, Region::TrimRoom::kKeep).ok());
-    }
-  }
-  // And without it, the room is anybody's, as soon as he hears of it.
-  for (uint64_t at = 0; at < kBytes; at += kMiB) ASSERT_TRUE(mine->Write(at, Bytes(data)).ok());
-  ASSERT_TRUE(mine->Trim(0, kBytes).ok());
-  const int64_t deadline_ns = DeadlineAfterMs(20'000);
-  greedy_end += 8 * kMiB;
-  while (!greedy->Write(greedy_end, Bytes(data)).ok()) {
-    ASSERT_LT(MonotonicNs(), deadline_ns);
-    poll(nullptr, 0, 20);
-  }
-}
-
 TEST(PoolTest, AsynchronousOperationsComplete) {
   TestPool servers(2);
   auto pool = servers.Open();
@@ -453,6 +358,37 @@ TEST(PoolTest, NamedRegionsAreAttachedByOthers) {
   servers.StartServer(0);
   auto fourth = servers.Open();
   EXPECT_EQ(fourth->AttachRegion("heap", AttachMode::kReadOnly).status().code(), absl::StatusCode::kDataLoss);
+}
+
+TEST(PoolTest, APartThatWasCollectedIsALossToWhoAttachesTheRest) {
+  TestPool servers(2);
+  auto owner = servers.Open();
+  auto region = owner->CreateRegion({.gc = true, .name = "array", .size_bytes = 4 * kMiB}).value();
+  ASSERT_TRUE(region->Write(0, Bytes(Pattern(4 * kMiB, 1))).ok());
+  ASSERT_GT(servers.server(0).store().counters().pages, 0);
+  auto second = servers.Open();
+  ASSERT_TRUE(second->AttachRegion("array", AttachMode::kReadOnly).ok());
+  // As when one server does not hear of the owner for a while.
+  const auto lease = servers.server(0).leases().End(owner->lease());
+  ASSERT_NE(lease, nullptr);
+  servers.server(0).store().CollectLease(*lease);
+  for (const AttachMode mode : {AttachMode::kReadOnly, AttachMode::kTakeOver}) {
+    EXPECT_EQ(second->AttachRegion("array", mode).status().code(), absl::StatusCode::kDataLoss);
+  }
+}
+
+TEST(PoolTest, WhoIsRefusedHasTakenTheRegionFromNobody) {
+  TestPool servers(2);
+  auto owner = servers.Open();
+  auto region = owner->CreateRegion({.gc = false, .name = "array"}).value();
+  const std::string data = Pattern(4 * kMiB, 1);
+  ASSERT_TRUE(region->Write(0, Bytes(data)).ok());
+  auto second = servers.Open();
+  ASSERT_NE(servers.server(0).leases().End(owner->lease()), nullptr);
+  EXPECT_EQ(second->AttachRegion("array", AttachMode::kOwner).status().code(), absl::StatusCode::kFailedPrecondition);
+  // Its owner comes back to the one server and never was away from the other.
+  const absl::Status status = region->Write(0, Bytes(data));
+  EXPECT_TRUE(status.ok()) << status;
 }
 
 TEST(PoolTest, ADrainingServerTakesNoNewSpans) {

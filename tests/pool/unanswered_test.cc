@@ -110,6 +110,22 @@ TEST_F(UnansweredTest, TheLeaseIsKeptWhileOnlyTheControlPlaneCanBeReached) {
   EXPECT_EQ(ReadPage(region.get(), 0), "A");
 }
 
+// The other way round: data flows, and the lease cannot be renewed. When it has ended the server is away.
+TEST_F(UnansweredTest, AServerWithoutAControlPlaneIsNotWaitedForForEver) {
+  TestPool servers(2);
+  PoolOptions options = servers.Options();
+  options.lease_ttl_ms = 1'500;
+  options.fail_fast_after_ms = 1'000;
+  const auto pool = TestPool::Open(options);
+  const auto region = pool->CreateRegion({.gc = true}).value();
+  ASSERT_TRUE(region->Write(0, Bytes(Of('A', 16 * kPagesPerSpan))).ok());
+  servers.server(0).StopControlForTest();
+  EXPECT_TRUE(Eventually([&] { return !pool->link(0)->up(); }));
+  EXPECT_TRUE(Eventually([&] { return pool->link(0)->hopeless(); }));
+  const auto other = pool->CreateRegion({.gc = true}).value();
+  EXPECT_TRUE(other->Write(0, Bytes(Of('B', 16 * kPagesPerSpan))).ok()) << "new spans go elsewhere";
+}
+
 TEST_F(UnansweredTest, NoLaterWriteIsOvertakenOnTheOtherConnection) {
   Open(128 * kMiB);
   auto region = pool_->CreateRegion({.gc = true}).value();
