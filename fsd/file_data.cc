@@ -143,7 +143,7 @@ bool FileData::StartWrite(FileIo* io, uint64_t offset, size_t size) {
   if (!Ok(CheckRange(offset, size)) || !mu_.TryLockShared()) return false;
   absl::Status status;
   BlockFile* const file = File(&status);
-  if (tail_unsure_ || file == nullptr || !Ok(TakePages(offset, end))) {
+  if ((tail_unsure_ && end > size_.load()) || file == nullptr || !Ok(TakePages(offset, end))) {
     mu_.UnlockShared();
     return false;
   }
@@ -254,14 +254,14 @@ Errno FileData::Write(uint64_t offset, PaddedBytes bytes) {
   const bool aligned = offset % kChunkBytes == 0 && end % kChunkBytes == 0;
   if (aligned) {
     SharedGateLock lock(&mu_);
-    if (!tail_unsure_) {
+    if (!tail_unsure_ || end <= size_.load()) {
       NRAM_RETURN_IF_ERRNO(WriteAligned(offset, {bytes.data, bytes.size}));
       GrowTo(end);
       return Errno::kOk;
     }
   }
   GateLock lock(&mu_);
-  NRAM_RETURN_IF_ERRNO(CleanTail());
+  if (end > size_.load()) NRAM_RETURN_IF_ERRNO(CleanTail());
   if (!aligned) NRAM_RETURN_IF_ERRNO(RoundOut(&offset, &bytes));
   NRAM_RETURN_IF_ERRNO(WriteAligned(offset, {bytes.data, bytes.size}));
   GrowTo(end);

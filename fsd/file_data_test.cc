@@ -72,6 +72,7 @@ class FailingStore : public BlockStore {
   std::atomic<int> fail_writes{0};  // each writes half and fails
   absl::Status failure = absl::UnavailableError("told to");
   bool fail_reads = false;
+  bool fail_trims = false;
   bool room_after_destroy = false;
   std::atomic<int> destroyed{0};
   std::function<void()> on_reserve;  // runs in the middle of it
@@ -92,7 +93,9 @@ class FailingStore : public BlockStore {
       }
       return file_->Write(offset, from);
     }
-    absl::Status Trim(uint64_t offset, uint64_t length) override { return file_->Trim(offset, length); }
+    absl::Status Trim(uint64_t offset, uint64_t length) override {
+      return store_->fail_trims ? absl::UnavailableError("told to") : file_->Trim(offset, length);
+    }
     absl::Status Reserve(uint64_t offset, uint64_t length) override {
       if (store_->on_reserve) store_->on_reserve();
       store_->reserved_bytes += static_cast<int64_t>(length);
@@ -222,6 +225,30 @@ TEST_F(FileDataTest, ALostFileFailsUntilItIsTruncated) {
   EXPECT_EQ(Read(0, 10), "");
   EXPECT_EQ(file_->Truncate(5'000), Errno::kOk);
   EXPECT_EQ(Read(4'990, 20), std::string(10, '\0')) << "holes need no store";
+}
+
+// What the end of a failed append left behind the end is in nobody's way who writes before it.
+TEST_F(FileDataTest, WritesWithinTheFileDoNotWaitForItsTail) {
+  EXPECT_EQ(Write(0, std::string(100'000, 'a')), Errno::kOk);
+  blocks_.fail_writes = 1;
+  EXPECT_NE(Write(100'352, std::string(512, 'b')), Errno::kOk);
+  blocks_.fail_trims = true;
+  EXPECT_EQ(Write(4'096, std::string(4'096, 'c')), Errno::kOk);
+  EXPECT_EQ(Write(5, "d"), Errno::kOk);
+  EXPECT_NE(Write(100'352, std::string(512, 'e')), Errno::kOk) << "what is there is not known";
+  blocks_.fail_trims = false;
+  EXPECT_EQ(Write(100'352, std::string(512, 'e')), Errno::kOk);
+}
+
+TEST(MemoryStoreTest, AReservationIsWholeOrNothing) {
+  auto store = NewMemoryStore(kMiB);
+  auto file = store->Create().value();
+  ASSERT_TRUE(file->Write(0, std::vector<std::byte>(kMiB / 2)).ok());
+  EXPECT_EQ(file->Reserve(0, uint64_t{1} << 60).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(file->Reserve(kMiB / 2, kMiB / 2 + 1).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(store->Capacity().free_bytes, kMiB / 2);
+  EXPECT_TRUE(file->Reserve(0, kMiB).ok());
+  EXPECT_EQ(store->Capacity().free_bytes, 0u);
 }
 
 class SmallMountTest : public FileDataTest {

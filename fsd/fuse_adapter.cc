@@ -13,6 +13,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "base/clock.h"
 
 namespace nram {
@@ -111,7 +112,7 @@ void SetAttr(fuse_req_t req, fuse_ino_t inode, struct stat* in, int to_set, fuse
   AttrChange change;
   std::optional<uint64_t> size;
   timespec now;
-  clock_gettime(CLOCK_REALTIME, &now);
+  clock_gettime(CLOCK_REALTIME_COARSE, &now);  // the namespace's clock
   if ((to_set & FUSE_SET_ATTR_MODE) != 0) change.mode = in->st_mode;
   if ((to_set & FUSE_SET_ATTR_UID) != 0) change.uid = in->st_uid;
   if ((to_set & FUSE_SET_ATTR_GID) != 0) change.gid = in->st_gid;
@@ -282,9 +283,21 @@ void GetXattr(fuse_req_t req, fuse_ino_t inode, const char* name, size_t size) {
   ReplyXattr(req, error, value, size);
 }
 
+// `names` end in a null byte each.
+std::string WithoutTrusted(absl::string_view names) {
+  std::string kept;
+  for (; !names.empty(); names.remove_prefix(names.find('\0') + 1)) {
+    const absl::string_view name = names.substr(0, names.find('\0') + 1);
+    if (!absl::StartsWith(name, "trusted.")) kept.append(name.data(), name.size());
+  }
+  return kept;
+}
+
 void ListXattr(fuse_req_t req, fuse_ino_t inode, size_t size) {
   std::string names;
   const Errno error = NamesOf(req)->ListXattr(inode, &names);
+  // Of the administrator's others are not told.
+  if (fuse_req_ctx(req)->uid != 0) names = WithoutTrusted(names);
   ReplyXattr(req, error, names, size);
 }
 
@@ -372,9 +385,7 @@ const fuse_lowlevel_ops& FuseAdapter::Operations() {
     ops.fallocate = NRAM_GUARD(Allocate);
     ops.lseek = NRAM_GUARD(SeekInFile);
     ops.copy_file_range = NRAM_GUARD(CopyFileRange);
-    // No opendir: libfuse opens them for us. Not "not implemented" either, which would make the kernel cache listings:
-    // each change throws that cache away and has the next listing read from the start. Neither flush nor fsync: what
-    // the kernel has written back is stored, and it need not ask.
+    // Neither flush nor fsync: what the kernel has written back is stored, and it need not ask.
     return ops;
   }();
   return operations;

@@ -13,7 +13,7 @@ namespace nram {
 //   - are real-time tasks, to which the kernel gives memory from its reserve (vm.min_free_kbytes);
 //   - have small stacks, and one heap that is there from the start, so that malloc asks the kernel for nothing;
 //   - log into a pipe that another process writes to the log file, and drop what does not fit.
-// FAILED_PRECONDITION: this process may not do the first or the second, which needs CAP_SYS_RESOURCE; with
+// FAILED_PRECONDITION: this process may not do the first three, which needs CAP_SYS_RESOURCE and CAP_SYS_NICE; with
 // `unprotected` it goes on without them and says so in the log.
 absl::Status PrepareHangProof(bool unprotected);
 

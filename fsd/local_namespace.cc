@@ -4,14 +4,11 @@
 #include <glog/logging.h>
 #include <stdio.h>
 #include <sys/sysmacros.h>
-#include <sys/xattr.h>
 #include <time.h>
 
 #include <algorithm>
 #include <array>
 #include <utility>
-
-#include "absl/strings/match.h"
 
 namespace nram {
 namespace {
@@ -151,6 +148,11 @@ Errno LocalNamespace::NewInode(InodeNumber parent, mode_t mode, const Caller& ca
       if (xattrs->empty()) xattrs = nullptr;
     }
   }
+  size_t text_bytes = 0;
+  if (xattrs != nullptr) {
+    for (const auto& [name, value] : *xattrs) text_bytes += name.size() + value.size();
+  }
+  NRAM_RETURN_IF_ERRNO(TakeText(text_bytes));
   if (free_.empty()) {
     if (slots_used_ / kInodesPerBlock >= blocks_.size()) blocks_.push_back(std::make_unique<Block>());
     *number = slots_used_++;
@@ -189,6 +191,7 @@ void LocalNamespace::Enter(Inode* directory, absl::string_view name, InodeNumber
 void LocalNamespace::ReleaseIfUnused(InodeNumber number, Inode* inode) {
   if (inode->link_count > 0 || inode->lookups > 0) return;
   if (auto* body = std::get_if<std::unique_ptr<FileBody>>(&inode->content)) options_.bury(std::move(*body));
+  text_bytes_ -= TextBytes(*inode);
   inode->content = std::monostate();
   inode->xattrs = nullptr;
   inode->mode = 0;
@@ -198,6 +201,7 @@ void LocalNamespace::ReleaseIfUnused(InodeNumber number, Inode* inode) {
 
 void LocalNamespace::DropName(InodeNumber number, Inode* inode) {
   Touch(inode, {kChange});
+  if (!S_ISDIR(inode->mode) && inode->link_count > 1) --inodes_;
   inode->link_count -= S_ISDIR(inode->mode) ? 2 : 1;
   ReleaseIfUnused(number, inode);
 }
@@ -252,16 +256,19 @@ Errno LocalNamespace::SetAttr(InodeNumber number, const AttrChange& change, stru
   return Errno::kOk;
 }
 
+// As the kernel's relatime: later than all else, and of today.
+bool LocalNamespace::AccessIsRecent(const Inode& inode) const {
+  const timespec access = GetTime(inode, kAccess);
+  return IsLater(access, GetTime(inode, kModify)) && IsLater(access, GetTime(inode, kChange)) &&
+         options_.now().tv_sec - access.tv_sec < kRelatimeSeconds;
+}
+
 void LocalNamespace::TouchAccess(InodeNumber number) {
   {
     ReaderLock lock(&mu_);
     const Inode* const inode = Get(number);
     if (inode == nullptr) return;
-    const timespec access = GetTime(*inode, kAccess);
-    if (IsLater(access, GetTime(*inode, kModify)) && IsLater(access, GetTime(*inode, kChange)) &&
-        options_.now().tv_sec - access.tv_sec < kRelatimeSeconds) {
-      return;
-    }
+    if (AccessIsRecent(*inode)) return;
   }
   WriterLock lock(&mu_);
   if (Inode* const inode = Get(number)) Touch(inode, {kAccess});
@@ -310,7 +317,11 @@ Errno LocalNamespace::Symlink(InodeNumber parent, absl::string_view name, absl::
   Inode* directory = nullptr;
   NRAM_RETURN_IF_ERRNO(FindRoom(parent, name, &directory));
   InodeNumber number = 0;
-  NRAM_RETURN_IF_ERRNO(NewInode(parent, S_IFLNK | 0777, {caller.uid, caller.gid, 0}, &number));
+  NRAM_RETURN_IF_ERRNO(TakeText(target.size()));
+  if (const Errno error = NewInode(parent, S_IFLNK | 0777, {caller.uid, caller.gid, 0}, &number); !Ok(error)) {
+    text_bytes_ -= target.size();
+    return error;
+  }
   Get(number)->content = std::make_unique<std::string>(target);
   Enter(directory, name, number, attr);
   return Errno::kOk;
@@ -334,6 +345,10 @@ Errno LocalNamespace::Link(InodeNumber number, InodeNumber parent, absl::string_
   if (inode->link_count >= kLinksMax) return Err(EMLINK);
   Inode* directory = nullptr;
   NRAM_RETURN_IF_ERRNO(FindRoom(parent, name, &directory));
+  if (inode->link_count > 0) {
+    if (inodes_ >= options_.inodes_max) return Err(ENOSPC);
+    ++inodes_;
+  }
   Touch(inode, {kChange});
   Enter(directory, name, number, attr);
   return Errno::kOk;
@@ -455,83 +470,7 @@ Errno LocalNamespace::List(InodeNumber number, uint64_t cookie, bool look_up, Em
     if (!emit(entry.name, attr, entry.cookie)) break;
     if (look_up) ++found->lookups;
   }
-  Touch(inode, {kAccess});
-  return Errno::kOk;
-}
-
-const std::string* LocalNamespace::FindXattr(const Inode& inode, absl::string_view name) const {
-  if (inode.xattrs == nullptr) return nullptr;
-  const auto it = inode.xattrs->find(name);
-  return it == inode.xattrs->end() ? nullptr : &it->second;
-}
-
-Errno LocalNamespace::GetXattr(InodeNumber number, absl::string_view name, std::string* value) {
-  ReaderLock lock(&mu_);
-  const Inode* const inode = Get(number);
-  if (inode == nullptr) return Err(ESTALE);
-  const std::string* const stored = FindXattr(*inode, name);
-  if (stored == nullptr) return Err(ENODATA);
-  *value = *stored;
-  return Errno::kOk;
-}
-
-Errno LocalNamespace::SetXattr(InodeNumber number, absl::string_view name, absl::string_view value, int flags,
-                               bool drop_set_group_id) {
-  WriterLock lock(&mu_);
-  Inode* const inode = Get(number);
-  if (inode == nullptr) return Err(ESTALE);
-  if (name.empty() || name.size() > kNameBytesMax) return Err(ERANGE);
-  if ((flags & ~(XATTR_CREATE | XATTR_REPLACE)) != 0) return Err(EINVAL);
-  const std::string* const stored = FindXattr(*inode, name);
-  if (stored != nullptr && (flags & XATTR_CREATE) != 0) return Err(EEXIST);
-  if (stored == nullptr && (flags & XATTR_REPLACE) != 0) return Err(ENODATA);
-  const bool is_access_acl = name == kAccessAclName;
-  if (is_access_acl || name == kDefaultAclName) {
-    const std::optional<Acl> acl = Acl::Parse(value);
-    if (!acl) return Err(EINVAL);
-    if (!is_access_acl && !S_ISDIR(inode->mode)) return Err(EACCES);
-    if (is_access_acl) {
-      inode->mode = (inode->mode & ~0777) | acl->PermissionBits();
-      if (drop_set_group_id) inode->mode &= ~S_ISGID;
-      if (acl->minimal()) {
-        // The mode says it all.
-        if (stored != nullptr) inode->xattrs->erase(std::string(name));
-        Touch(inode, {kChange});
-        return Errno::kOk;
-      }
-    }
-  } else if (absl::StartsWith(name, "system.")) {
-    return Err(EOPNOTSUPP);
-  }
-  size_t bytes = name.size() + value.size();
-  if (inode->xattrs == nullptr) inode->xattrs = std::make_unique<Xattrs>();
-  for (const auto& [other, held] : *inode->xattrs) {
-    if (other != name) bytes += other.size() + held.size();
-  }
-  if (bytes > kXattrBytesMax) return Err(ENOSPC);
-  (*inode->xattrs)[std::string(name)] = std::string(value);
-  Touch(inode, {kChange});
-  return Errno::kOk;
-}
-
-Errno LocalNamespace::ListXattr(InodeNumber number, std::string* names) {
-  ReaderLock lock(&mu_);
-  const Inode* const inode = Get(number);
-  if (inode == nullptr) return Err(ESTALE);
-  names->clear();
-  if (inode->xattrs == nullptr) return Errno::kOk;
-  for (const auto& [name, value] : *inode->xattrs) names->append(name).push_back('\0');
-  return Errno::kOk;
-}
-
-Errno LocalNamespace::RemoveXattr(InodeNumber number, absl::string_view name) {
-  WriterLock lock(&mu_);
-  Inode* const inode = Get(number);
-  if (inode == nullptr) return Err(ESTALE);
-  if (FindXattr(*inode, name) == nullptr) return Err(ENODATA);
-  inode->xattrs->erase(std::string(name));
-  if (inode->xattrs->empty()) inode->xattrs = nullptr;
-  Touch(inode, {kChange});
+  if (!AccessIsRecent(*inode)) Touch(inode, {kAccess});
   return Errno::kOk;
 }
 

@@ -103,6 +103,10 @@ class LocalNamespace : public Namespace {
   static void SetTime(Inode* inode, Time which, const timespec& time);
   static timespec GetTime(const Inode& inode, Time which) { return {inode.seconds[which], inode.nanoseconds[which]}; }
   static void DropSetId(Inode* inode);
+  // Memory for what people may store in names' company: attributes, and where symbolic links point to. ENOSPC.
+  static size_t TextBytes(const Inode& inode);
+  Errno TakeText(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool AccessIsRecent(const Inode& inode) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   const std::string* FindXattr(const Inode& inode, absl::string_view name) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
 
   const LocalNamespaceOptions options_;
@@ -111,7 +115,8 @@ class LocalNamespace : public Namespace {
   std::vector<std::unique_ptr<Block>> blocks_ ABSL_GUARDED_BY(mu_);
   std::vector<uint32_t> free_ ABSL_GUARDED_BY(mu_);
   uint64_t slots_used_ ABSL_GUARDED_BY(mu_) = 1;  // number 0 is none
-  uint64_t inodes_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t inodes_ ABSL_GUARDED_BY(mu_) = 0;      // and names beyond the first of each, as tmpfs counts them
+  uint64_t text_bytes_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace nram

@@ -1,5 +1,6 @@
 // nram-fsd: a filesystem in the RAM of a pool. See FsdOptions::Help.
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <glog/logging.h>
 #include <malloc.h>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/fd.h"
 #include "base/host_memory.h"
@@ -64,6 +66,8 @@ absl::StatusOr<Daemon> StartDaemon(const FsdOptions& options) {
       NRAM_ASSIGN_OR_RETURN(pool.servers, ParsePoolSpec(spec));
       pool.owner = absl::StrCat(options.swap ? "swap " : "mount ", options.directory, ", pid ", getpid());
       pool.io_timeout_ms = options.io_timeout_ms;
+      // What waits must find its pages when a server is back in time.
+      if (options.swap) pool.lease_ttl_ms = options.io_timeout_ms * 3 / 2;
       pool.spin = options.swap ? SpinOptions{.limit_us = 0} : options.spin;
       NRAM_ASSIGN_OR_RETURN(daemon.pool, Pool::Open(std::move(pool)));
       daemon.store = NewPoolStore(daemon.pool.get(), options.gc, /*keep_room=*/options.swap);
@@ -81,6 +85,10 @@ absl::StatusOr<Daemon> StartDaemon(const FsdOptions& options) {
   FilesystemOptions filesystem;
   filesystem.free_at_end = options.backend == Backend::kPool && !options.gc;  // else it ends with the lease, or with us
   if (options.size_bytes > 0) filesystem.bytes_max = options.size_bytes;
+  // These never change: what is beyond need not be tried.
+  if (options.backend != Backend::kPool) {
+    filesystem.bytes_max = std::min(filesystem.bytes_max, daemon.store->Capacity().total_bytes);
+  }
   filesystem.names.inodes_max = options.inodes > 0 ? options.inodes : ram_bytes / kPageBytes / 2;
   filesystem.names.root_mode = options.mode != 0 ? options.mode : geteuid() == 0 ? 01777 : 0755;
   filesystem.names.root_uid = geteuid();
@@ -91,10 +99,8 @@ absl::StatusOr<Daemon> StartDaemon(const FsdOptions& options) {
   mount.directory = options.directory;
   mount.source = source;
   mount.options = options.mount_options;
-  if (geteuid() == 0) {
-    mount.options.insert(mount.options.begin(), {"suid", "dev"});
-    if (options.allow_other) mount.options.emplace_back("allow_other");
-  }
+  if (geteuid() == 0) mount.options.insert(mount.options.begin(), {"suid", "dev"});
+  if (options.allow_other) mount.options.emplace_back("allow_other");
   if (options.read_only) mount.options.emplace_back("ro");
   mount.nonempty = options.nonempty;
   mount.threads = static_cast<int>(options.threads);
@@ -108,6 +114,21 @@ absl::StatusOr<Daemon> StartDaemon(const FsdOptions& options) {
   return daemon;
 }
 
+// What the process was started with beyond standard input, output and error.
+std::vector<int> ListInherited() {
+  std::vector<int> inherited;
+  DIR* const own = opendir("/proc/self/fd");
+  if (own == nullptr) return inherited;
+  while (const dirent* entry = readdir(own)) {
+    int fd = -1;
+    // All that this program has opened itself is not for others.
+    if (!absl::SimpleAtoi(entry->d_name, &fd) || fd <= STDERR_FILENO) continue;
+    if (const int flags = fcntl(fd, F_GETFD); flags >= 0 && (flags & FD_CLOEXEC) == 0) inherited.push_back(fd);
+  }
+  closedir(own);
+  return inherited;
+}
+
 // Runs until the mount ends or a signal says so. Tells `ready_fd` what became of the start.
 int Serve(const FsdOptions& options, int ready_fd) {
   sigset_t ending;
@@ -116,6 +137,7 @@ int Serve(const FsdOptions& options, int ready_fd) {
   // Blocked before any thread starts, so that only the descriptor has them.
   pthread_sigmask(SIG_BLOCK, &ending, nullptr);
   signal(SIGPIPE, SIG_IGN);
+  const std::vector<int> inherited = ListInherited();
   UniqueFd signals(signalfd(-1, &ending, SFD_CLOEXEC));
   if (options.swap) {
     if (const absl::Status status = PrepareHangProof(options.unprotected); !status.ok()) return Fail(status, ready_fd);
@@ -131,9 +153,15 @@ int Serve(const FsdOptions& options, int ready_fd) {
     if (!written.ok()) return Fail(written, ready_fd);
   }
   if (ready_fd != STDERR_FILENO) {
+    // Now that no path is to be looked up from here, and no descriptor to be read that the pool may have been said by.
+    (void)!chdir("/");
+    for (const int fd : inherited) close(fd);
     (void)!write(ready_fd, "ok", 2);
     close(ready_fd);
   }
+  // A machine that goes down sends signals to all, and takes its swap off after that: what is swapped out here would be
+  // lost. `nram swapoff` unmounts.
+  if (options.swap) signals.reset();
   pollfd waiting[] = {{daemon->mount->ended_fd(), POLLIN, 0}, {signals.get(), POLLIN, 0}};
   while (poll(waiting, 2, -1) < 0) {
   }
@@ -167,14 +195,12 @@ int ServeInBackground(const FsdOptions& options) {
     return 1;
   }
   setsid();
-  mkdir(LocalStateDir().c_str(), 0755);
   UniqueFd log(open(options.log_file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   if (!log.valid()) _exit(Fail(ErrnoStatus(errno, absl::StrCat("log file ", options.log_file)), ends[1]));
   UniqueFd nothing(open("/dev/null", O_RDWR | O_CLOEXEC));
   dup2(nothing.get(), STDIN_FILENO);
   dup2(nothing.get(), STDOUT_FILENO);
   dup2(log.get(), STDERR_FILENO);
-  (void)!chdir("/");
   return Serve(options, ends[1]);
 }
 
@@ -206,7 +232,11 @@ int Main(int argc, char** argv) {
   // The daemon leaves the directory that it was started in.
   char resolved[PATH_MAX];
   if (realpath(options.directory.c_str(), resolved) != nullptr) options.directory = resolved;
-  if (options.log_file.empty()) options.log_file = absl::StrCat(LocalStateDir(), "/fsd-", getpid(), ".log");
+  if (options.log_file.empty()) {
+    options.log_file = absl::StrCat(LocalStateDir(), "/fsd-", getpid(), ".log");
+    const absl::Status made = options.foreground ? absl::OkStatus() : MakeStateDir();
+    if (!made.ok()) return Fail(made, STDERR_FILENO);
+  }
   // Few arenas: inodes are small and must not spread.
   if (!options.swap) mallopt(M_ARENA_MAX, 2);
   return options.foreground ? Serve(options, STDERR_FILENO) : ServeInBackground(options);
@@ -216,6 +246,7 @@ int Main(int argc, char** argv) {
 }  // namespace nram
 
 int main(int argc, char** argv) {
+  nram::OpenStandardFds();
   FLAGS_logtostderr = true;
   google::InitGoogleLogging(argv[0]);
   return nram::Main(argc, argv);

@@ -84,8 +84,16 @@ class MemoryStore : public BlockStore {
       return absl::OkStatus();
     }
 
+    // Whole or not at all; looked at before anything is allocated.
     absl::Status Reserve(uint64_t offset, uint64_t length) override {
       WriterLock lock(&mu_);
+      const uint64_t free = store_->pages_max_ - std::min(store_->pages_max_, store_->pages_.load());
+      uint64_t missing = (length + kPageBytes - 1) / kPageBytes;
+      if (missing > free + pages_.size()) return absl::ResourceExhaustedError("the memory store is full");
+      for (uint64_t page = offset / kPageBytes; page * kPageBytes < offset + length; ++page) {
+        missing -= pages_.contains(page);
+      }
+      if (missing > free) return absl::ResourceExhaustedError("the memory store is full");
       return AddPages(offset, length);
     }
 

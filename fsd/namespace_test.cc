@@ -288,6 +288,34 @@ TEST_F(NamespaceTest, Xattrs) {
   EXPECT_EQ(names_->RemoveXattr(file, "user.a"), Err(ENODATA));
 }
 
+// As on tmpfs, nobody takes all of the machine's memory by names alone.
+TEST_F(NamespaceTest, NamesAndTextAreLimited) {
+  const InodeNumber file = Make(kRootInode, "f");
+  struct stat attr {};
+  int links = 0;
+  while (Ok(names_->Link(file, kRootInode, absl::StrCat("link", links), &attr))) ++links;
+  EXPECT_EQ(links, 98) << "the root and the file are two of the hundred";
+  for (int i = 0; i < links; ++i) EXPECT_EQ(names_->Unlink(kRootInode, absl::StrCat("link", i)), Errno::kOk);
+  EXPECT_EQ(names_->Usage().inodes, 2u);
+  for (int round = 0; round < 3; ++round) {
+    int targets = 0;
+    while (Ok(names_->Symlink(kRootInode, absl::StrCat("s", targets), std::string(4'000, 't'), {}, &attr))) ++targets;
+    EXPECT_EQ(targets, 25) << "a KiB for each inode that there may be";
+    EXPECT_EQ(names_->SetXattr(file, "user.a", std::string(4'000, 'x'), 0, false), Err(ENOSPC));
+    EXPECT_EQ(names_->SetXattr(file, "user.a", "1", 0, false), Errno::kOk);
+    for (int i = 0; i < targets; ++i) {
+      InodeNumber number = 0;
+      EXPECT_EQ(Find(kRootInode, absl::StrCat("s", i), &number), Errno::kOk);
+      names_->Forget(number, 1);
+      EXPECT_EQ(names_->Unlink(kRootInode, absl::StrCat("s", i)), Errno::kOk);
+    }
+    for (int i = 0; i < 100; ++i) {
+      EXPECT_EQ(names_->SetXattr(file, "user.a", std::string(90'000 + i, 'x'), 0, false), Errno::kOk) << "not a sum";
+    }
+    EXPECT_EQ(names_->RemoveXattr(file, "user.a"), Errno::kOk);
+  }
+}
+
 std::string AclBytes(std::vector<std::pair<int, int>> entries) {
   const posix_acl_xattr_header header{POSIX_ACL_XATTR_VERSION};
   std::string bytes(reinterpret_cast<const char*>(&header), sizeof header);
@@ -316,6 +344,19 @@ TEST_F(NamespaceTest, AnAccessAclIsTheMode) {
   EXPECT_EQ(names_->GetXattr(file, kAccessAclName, &stored), Err(ENODATA)) << "the mode says as much";
   EXPECT_EQ(Get(file).st_mode & 0777, 0644u);
   EXPECT_EQ(names_->SetXattr(file, kDefaultAclName, minimal, 0, false), Err(EACCES)) << "not a directory";
+}
+
+TEST_F(NamespaceTest, AnAclThatIsRefusedChangesNothing) {
+  const InodeNumber file = Make(kRootInode, "f", S_IFREG | 0644);
+  ASSERT_EQ(names_->SetXattr(file, "user.full", std::string(100'000, 'x'), 0, false), Errno::kOk);
+  const InodeNumber other = Make(kRootInode, "g");
+  int i = 0;
+  while (Ok(names_->SetXattr(other, absl::StrCat("user.", i++), std::string(20, 'x'), 0, false))) {
+  }
+  const std::string acl =
+      AclBytes({{ACL_USER_OBJ, 7}, {ACL_USER, 6}, {ACL_GROUP_OBJ, 4}, {ACL_MASK, 6}, {ACL_OTHER, 0}});
+  EXPECT_EQ(names_->SetXattr(file, kAccessAclName, acl, 0, false), Err(ENOSPC));
+  EXPECT_EQ(Get(file).st_mode & 0777, 0644u);
 }
 
 TEST_F(NamespaceTest, ADefaultAclReplacesTheUmask) {

@@ -162,6 +162,7 @@ How
   --swap               the files will hold swap (`nram swapon` uses this): all memory locked and
                        there from the start, never in the way of the kernel when it frees
                        memory, room kept when holes are made; needs CAP_SYS_RESOURCE
+                       and CAP_SYS_NICE; SIGTERM does not end it, umount does
   --unprotected        swap without that privilege: its memory is locked, but the kernel may
                        have this daemon write pages out, or end it, when it needs memory
   --io-timeout-ms=N    100..600000, after how long a server that does not answer is an I/O

@@ -27,7 +27,7 @@ struct FsdOptions {
   bool writeback = true;
   bool nonempty = false;
   bool foreground = false;
-  bool allow_other = true;  // for root; others must ask for it, and /etc/fuse.conf must allow it
+  bool allow_other = geteuid() == 0;  // others must ask for it, and /etc/fuse.conf must allow it
   bool read_only = false;
   bool swap = false;         // the files hold swap: see hang_proof.h
   bool unprotected = false;  // likewise
