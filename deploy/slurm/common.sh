@@ -1,9 +1,12 @@
 # What the scripts for Slurm share: sourced, not run. Settings may be changed in /etc/nram/slurm.conf:
 #   NRAM_JOB_DONATE   what each node of a job lends to the job's pool (--donate; default auto: what it has, less a
 # reserve)
-#   NRAM_JOB_PORT     the first of the ports; each job takes two of the 2000 from there (default 7100)
+#   NRAM_JOB_PORT     the first of the ports; each job takes two of the 24000 from there (default 7100)
 #   NRAM_JOB_FLAGS    further flags of nram-memserver
 # The nodes of a job must reach each other on these ports, and nobody else should: nram does not authenticate yet.
+
+# Slurm gives its scripts no search path.
+PATH=${PATH:+$PATH:}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 
 NRAM_JOB_DONATE=auto
 NRAM_JOB_PORT=7100
@@ -12,4 +15,4 @@ NRAM_JOB_FLAGS=
 
 : "${SLURM_JOB_ID:?is not set: this is run by Slurm}"
 job_directory=${NRAM_RUN_DIR:-/run/nram}/job-$SLURM_JOB_ID
-job_port=$((NRAM_JOB_PORT + SLURM_JOB_ID % 1000 * 2))
+job_port=$((NRAM_JOB_PORT + SLURM_JOB_ID % 12000 * 2))

@@ -7,6 +7,11 @@ set -euo pipefail
 
 # A node whose server does not start leaves the job a smaller pool; a Prolog that fails would drain the node.
 skip() {
+  # Whoever answers on this node's port is not this job's.
+  if [ -r "$job_directory/pool" ]; then
+    grep -v "^${SLURMD_NODENAME:-$(hostname -s)}:" "$job_directory/pool" > "$job_directory/pool.new" || true
+    mv "$job_directory/pool.new" "$job_directory/pool"
+  fi
   logger -t nram-slurm "job $SLURM_JOB_ID: $*" 2> /dev/null || true
   echo "nram-slurm: job $SLURM_JOB_ID: $*" >&2
   exit 0
@@ -19,8 +24,11 @@ for node in $nodes; do echo "$node:$job_port"; done > "$job_directory/pool.new"
 mv "$job_directory/pool.new" "$job_directory/pool"
 
 # The address under which the other nodes know this one.
-address=$(getent ahostsv4 "${SLURMD_NODENAME:-$(hostname -s)}" | awk 'NR == 1 {print $1}')
-[ -n "$address" ] || skip "this node's name has no address"
+addresses=$(getent ahostsv4 "${SLURMD_NODENAME:-$(hostname -s)}" | awk '{print $1}')
+address=$(printf '%s\n' "$addresses" | awk '!/^127\./ {print; exit}')
+# To other nodes loopback is themselves.
+[ -n "$address" ] || [ "$(wc -w <<< "$nodes")" -gt 1 ] || address=${addresses%%$'\n'*}
+[ -n "$address" ] || skip "this node's name has no address but loopback's (see /etc/hosts)"
 # shellcheck disable=SC2086 # flags are words
 setsid nram-memserver --donate="$NRAM_JOB_DONATE" --listen="$address" --allow-unauthenticated --port="$job_port" \
   --ready-file="$job_directory/ready" $NRAM_JOB_FLAGS > "$job_directory/memserver.log" 2>&1 < /dev/null &

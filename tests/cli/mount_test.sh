@@ -7,7 +7,7 @@ directory=$(mktemp -d -p /tmp --suffix=-nram-cli)
 export NRAM_STATE_DIR=$directory/state
 unset NRAM_POOL
 cleanup() {
-  for point in "$directory"/m "$directory/with blank"; do
+  for point in "$directory"/m "$directory/with blank" "$directory"/a/b "$directory"/a-b "$directory"/caf*; do
     umount -l "$point" 2> /dev/null || true
   done
   "$nram" down > /dev/null 2>&1 || true
@@ -16,6 +16,8 @@ cleanup() {
 trap cleanup EXIT
 
 . "$(dirname "$0")/expect.sh"
+# Of the mount on m.
+state_file() { echo "$NRAM_STATE_DIR/mount$(echo "$directory/m" | tr / -)".*."$1"; }
 
 mkdir "$directory/m" "$directory/with blank" "$directory/full"
 touch "$directory/full/x"
@@ -54,7 +56,7 @@ size_of() { df --output=size -B1 "$1" | tail -1 | tr -d " "; }
 [ "$(size_of "$directory/with blank")" = $((16 << 20)) ] || fail "df does not show the limit"
 echo hello > "$directory/m/greeting"
 [ "$(cat "$directory/m/greeting")" = hello ] || fail "a file does not hold what was written"
-[ -s "$NRAM_STATE_DIR/mount$(echo "$directory/m" | tr / -).log" ] || fail "there is no log where it was said to be"
+[ -s "$(state_file log)" ] || fail "there is no log where it was said to be"
 
 # In use: who uses it is named.
 sleep 100 < "$directory/m/greeting" &
@@ -67,12 +69,46 @@ expect 0 "" "$nram" umount "$directory/m" "$directory/with blank"
 
 # A daemon that was killed.
 expect 0 "is mounted" "$nram" mount "$directory/m"
-kill -9 "$(cat "$NRAM_STATE_DIR/mount$(echo "$directory/m" | tr / -).pid")"
+kill -9 "$(cat "$(state_file pid)")"
 expect 0 "its daemon is gone" "$nram" mount
 expect 1 "nram umount" "$nram" mount "$directory/m"
 expect 0 "" "$nram" umount "$directory/m"
 expect 0 "is mounted" "$nram" mount "$directory/m"
 expect 0 "" umount "$directory/m"
+
+# Two that look alike, a word that begins with a dash would be a flag, and a name that is not UTF-8.
+strange=$directory/$(printf 'caf\351')
+mkdir -p "$directory/a/b" "$directory/a-b" "$strange"
+expect 0 "is mounted" "$nram" mount "$directory/a/b" --backend=memory
+expect 0 "is mounted" "$nram" mount --backend=memory -- "$directory/a-b"
+expect 0 "" "$nram" umount "$directory/a/b"
+[ "$(ls "$directory/a-b" 2>&1)" = "" ] || fail "another's umount took it away"
+expect 0 "" "$nram" umount "$directory/a-b"
+expect 0 "is mounted" "$nram" mount "$strange"
+"$nram" mount --json | jq -e length > /dev/null || fail "mount --json: $("$nram" mount --json)"
+"$nram" regions > /dev/null || fail "regions beside a name that is not UTF-8"
+expect 0 "" "$nram" umount "$strange"
+
+# What is relative is looked up from here, and nothing of whoever starts it is kept: no lock, no standard stream.
+cp "$NRAM_STATE_DIR/pool" "$directory/hosts"
+(
+  cd "$directory"
+  expect 0 "is mounted" "$nram" mount m --pool=./hosts
+  expect 0 "" "$nram" umount m
+  flock "$directory/lock" "$nram" mount m --backend=memory > /dev/null
+  timeout 10 flock "$directory/lock" true || fail "the daemon holds the lock of whoever started it"
+  "$nram" umount m
+  "$nram" mount m --backend=memory <&- >&- 2>&- || fail "without standard streams"
+  "$nram" umount m
+  "$(dirname "$nram")/../../fsd/nram-fsd" m --backend=memory <&- >&- 2>&- || fail "the daemon without standard streams"
+  "$nram" umount m
+) || exit 1
+
+# State that others could have made says nothing.
+chmod 777 "$NRAM_STATE_DIR"
+expect 1 "may be written to by others" "$nram" mount "$directory/m"
+expect 1 "may be written to by others" "$nram" down
+chmod 755 "$NRAM_STATE_DIR"
 
 # As mount(8) calls it.
 helper=$directory/mount.fuse.nram

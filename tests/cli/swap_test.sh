@@ -73,6 +73,35 @@ expect_nothing "swapoff"
 [ "$("$nram" df --json | jq '[.. | .promised_bytes? // empty] | add')" -lt 40000000 ] ||
   fail "room stays reserved: $("$nram" df --json)"
 
+# Where its pages are, it knows itself; and signals, which a machine that goes down sends to all, do not end it.
+cp "$NRAM_STATE_DIR/pool" "$directory/hosts"
+(cd "$directory" && "$nram" swapon 64M --pool=./hosts "${protection[@]}" > /dev/null 2>&1)
+daemon=$("$nram" swaps --json | jq '.[0].daemon_pid')
+NRAM_POOL=127.0.0.1:9 "$nram" swaps --json | jq -e '.[0].stored_bytes > 0' > /dev/null || fail "swaps asks another pool"
+if [ -e /sys/fs/cgroup/memory/cgroup.procs ]; then
+  grep -qx "$daemon" /sys/fs/cgroup/memory/cgroup.procs || fail "the daemon stays in the cgroup of who started it"
+fi
+readlink "/proc/$daemon"/fd/* | grep -q signalfd && fail "the daemon waits for signals"
+kill -TERM "$daemon" "$(pgrep -n -x nram-guard)"
+"$nram" swaps --json | jq -e '.[0] | .active and .daemon_alive' > /dev/null || fail "a signal ends the area's daemon"
+exec 9< "$NRAM_STATE_DIR/swap/swap"
+flock 9
+expect 1 "at work on this area" "$nram" swapoff
+exec 9<&-
+expect 0 "" "$nram" swapoff
+expect_nothing "an area that had signals"
+
+# Ctrl-C while it is set up.
+setsid "$nram" swapon 64M "${protection[@]}" > /dev/null 2>&1 &
+starting=$!
+for _ in $(seq 500); do
+  [ ! -e "$NRAM_STATE_DIR/swap/swap/mount" ] || break
+  sleep 0.01
+done
+kill -INT "$starting" 2> /dev/null || true
+if wait "$starting"; then "$nram" swapoff; fi # it was too late
+expect_nothing "an interrupted swapon"
+
 # Its daemon is killed: told, and taken away only by force.
 "$nram" swapon 64M "${protection[@]}" > /dev/null 2>&1
 kill -KILL "$("$nram" swaps --json | jq '.[0].daemon_pid')"

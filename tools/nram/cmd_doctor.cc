@@ -94,6 +94,75 @@ Finding CheckBackup(const std::vector<SwapArea>& areas) {
           "swapon --priority 0 DEVICE"};
 }
 
+// The lowest limit of the process's memory cgroup and those above it, of v1's controller or v2's, also the one above
+// which it is slowed down (memory.high); 0 if there is none.
+uint64_t CgroupLimit(const std::string& process) {
+  const auto groups = ReadFile(process + "/cgroup");
+  uint64_t lowest = 0;
+  for (const absl::string_view line : absl::StrSplit(groups.ok() ? *groups : "", '\n')) {
+    const std::vector<std::string> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));
+    if (parts.size() < 3 || (!parts[1].empty() && parts[1] != "memory")) continue;
+    const std::string mount = parts[1].empty() ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
+    for (std::string path = parts[2]; path.size() > 1; path.resize(path.rfind('/'))) {
+      for (const char* file : {"/memory.limit_in_bytes", "/memory.max", "/memory.high"}) {
+        const uint64_t limit = NumberIn(absl::StrCat(mount, path, file));
+        if (limit > 0 && (lowest == 0 || limit < lowest)) lowest = limit;
+      }
+    }
+  }
+  return lowest;
+}
+
+Finding CheckPool(const std::string& pool, const std::string& whose) {
+  const auto members = OpenMembers(pool);
+  if (!members.ok())
+    return {Verdict::kAdvice, whose + "no pool is known here", std::string(members.status().message())};
+  const auto answers = AskStatistics(*members);
+  size_t away = 0, own = 0;
+  for (const auto& answer : answers) {
+    if (!answer.ok()) {
+      ++away;
+    } else if (answer->host.boot_id == BootId()) {
+      ++own;
+    }
+  }
+  if (away > 0) {
+    return {Verdict::kBad, absl::StrCat(whose, away, " of ", answers.size(), " servers do not answer"),
+            "pages there are lost or late; `nram df` says which"};
+  }
+  if (own > 0) {
+    return {Verdict::kAdvice, absl::StrCat(whose, own, " of ", answers.size(), " servers run on this very machine"),
+            "swapping to them frees none of its RAM"};
+  }
+  return {Verdict::kGood, absl::StrCat(whose, "all ", answers.size(), " servers answer, from other machines"), ""};
+}
+
+// What is swapped out again after a server has died needs room on the others.
+void CheckSpareRoom(const SwapArea& area, std::vector<Finding>* findings) {
+  const auto members = OpenMembers(area.pool);
+  if (!members.ok()) return;
+  const auto answers = AskStatistics(*members);
+  uint64_t free_bytes = 0, largest_bytes = 0, servers = 0;
+  for (const auto& answer : answers) {
+    if (!answer.ok()) continue;
+    ++servers;
+    free_bytes += answer->capacity.free_bytes;
+    largest_bytes = std::max(largest_bytes, answer->capacity.free_bytes);
+  }
+  // The one with most room may be the one that dies; its share is about as large as the others'.
+  const uint64_t share_bytes = servers == 0 ? 0 : area.size_bytes / servers;
+  const bool good = servers > 1 && free_bytes - largest_bytes >= share_bytes;
+  findings->push_back(
+      {good ? Verdict::kGood : Verdict::kAdvice,
+       absl::StrCat(area.name, ": ",
+                    good ? "the other servers have room for a dead one's share"
+                         : "no room for a dead server's share on the others"),
+       good ? ""
+            : absl::StrCat("when a server dies, the slots that it had cannot be written again and fail, until nram "
+                           "swapoff; donate ",
+                           FormatByteSize(share_bytes), " more than the area on other machines")});
+}
+
 void CheckArea(const SwapArea& area, std::vector<Finding>* findings) {
   const auto add = [&](bool good, Verdict bad, const std::string& what, const std::string& why) {
     findings->push_back({good ? Verdict::kGood : bad, absl::StrCat(area.name, ": ", what), good ? "" : why});
@@ -115,23 +184,15 @@ void CheckArea(const SwapArea& area, std::vector<Finding>* findings) {
       NumberIn(absl::StrCat("/sys/block/", area.device.substr(std::min<size_t>(5, area.device.size())), "/loop/dio"));
   add(direct == 1, Verdict::kBad, "its loop device uses direct I/O",
       "the page cache between would need memory to free memory; nram swapoff and nram swapon again");
-  // Limits of the daemon's own cgroup: of v1's memory controller, or v2's.
-  const auto groups = ReadFile(process + "/cgroup");
-  uint64_t limit = 0;
-  std::string limit_file;
-  for (const absl::string_view line : absl::StrSplit(groups.ok() ? *groups : "", '\n')) {
-    const std::vector<std::string> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));
-    if (parts.size() < 3 || parts[2] == "/") continue;
-    if (parts[1] == "memory") limit_file = absl::StrCat("/sys/fs/cgroup/memory", parts[2], "/memory.limit_in_bytes");
-    if (parts[1].empty() && limit_file.empty()) limit_file = absl::StrCat("/sys/fs/cgroup", parts[2], "/memory.max");
-  }
-  if (!limit_file.empty()) limit = NumberIn(limit_file);
+  const uint64_t limit = CgroupLimit(process);
   const bool limited = limit > 0 && limit < uint64_t{1} << 60;
   add(!limited || limit > 4 * resident, Verdict::kBad,
       limited ? absl::StrCat("its memory cgroup allows ", FormatByteSize(limit)) : "no memory cgroup limits it",
       absl::StrCat("it shares the limit with what it is to help; put it into a cgroup of its own: start it by "
                    "deploy/nram-swap@.service, or echo ",
                    area.daemon_pid, " into the root's cgroup.procs"));
+  if (!area.pool.empty()) findings->push_back(CheckPool(area.pool, area.name + ": "));
+  if (!area.pool.empty()) CheckSpareRoom(area, findings);
 }
 
 Finding CheckKernel() {
@@ -145,29 +206,6 @@ Finding CheckKernel() {
           "6.15 and later end it after a minute. A daemon that dies is noticed by all; do not stop or debug it"};
 }
 
-Finding CheckPool() {
-  const auto members = OpenMembers("");
-  if (!members.ok()) return {Verdict::kAdvice, "no pool is known here", std::string(members.status().message())};
-  const auto answers = AskStatistics(*members);
-  size_t away = 0, own = 0;
-  for (const auto& answer : answers) {
-    if (!answer.ok()) {
-      ++away;
-    } else if (answer->host.boot_id == BootId()) {
-      ++own;
-    }
-  }
-  if (away > 0) {
-    return {Verdict::kBad, absl::StrCat(away, " of ", answers.size(), " servers do not answer"),
-            "pages there are lost or late; `nram df` says which"};
-  }
-  if (own > 0) {
-    return {Verdict::kAdvice, absl::StrCat(own, " of ", answers.size(), " servers run on this very machine"),
-            "swapping to them frees none of its RAM"};
-  }
-  return {Verdict::kGood, absl::StrCat("all ", answers.size(), " servers answer, from other machines"), ""};
-}
-
 int Run(const std::vector<std::string>& args) {
   bool json = false;
   ArgParser parser("nram doctor");
@@ -178,8 +216,10 @@ int Run(const std::vector<std::string>& args) {
   if (words.size() > 1 || (words.size() == 1 && words[0] != "swap")) {
     return ToExitCode(absl::InvalidArgumentError("expected nram doctor or nram doctor swap"), "nram doctor");
   }
-  std::vector<Finding> findings = {CheckPool()};
   const std::vector<SwapArea> areas = FindSwaps();
+  std::vector<Finding> findings;
+  // Of each area its own.
+  if (areas.empty()) findings.push_back(CheckPool("", ""));
   if (!areas.empty() || !words.empty()) {
     uint64_t ram_bytes = 0;
     if (const auto memory = ReadHostMemory(); memory.ok()) ram_bytes = memory->total_bytes;

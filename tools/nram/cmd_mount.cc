@@ -23,6 +23,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/clock.h"
+#include "base/crc32c.h"
 #include "base/host_memory.h"
 #include "base/status.h"
 #include "base/units.h"
@@ -36,6 +37,7 @@ namespace nram {
 namespace {
 
 constexpr int64_t kUmountTimeoutMs = 15'000;
+constexpr size_t kStateNameBytes = 100;
 
 // An absolute path, also of a mount point whose daemon is gone and which therefore cannot be looked at.
 std::string Resolve(const std::string& directory) {
@@ -51,9 +53,16 @@ std::string Resolve(const std::string& directory) {
 
 // Of a mount at `directory`: its log, its process id.
 std::string StateFile(const std::string& directory, absl::string_view suffix) {
-  std::string name = directory;
+  // To be read by people; the number tells those apart that look alike.
+  std::string name = directory.substr(0, kStateNameBytes);
   std::replace(name.begin(), name.end(), '/', '-');
-  return absl::StrCat(LocalStateDir(), "/mount", name, ".", suffix);
+  const uint32_t crc = Crc32c(0, reinterpret_cast<const std::byte*>(directory.data()), directory.size());
+  return absl::StrCat(LocalStateDir(), "/mount", name, ".", absl::Hex(crc, absl::kZeroPad8), ".", suffix);
+}
+
+// Paths may be any bytes.
+std::string Dump(const nlohmann::json& json) {
+  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 struct MountPoint {
@@ -105,7 +114,7 @@ int ListMounts(bool json) {
       printf("%s: its daemon is gone; `nram umount %s` removes it\n", mount.directory.c_str(), mount.directory.c_str());
     }
   }
-  if (json) std::cout << out.dump(2) << std::endl;
+  if (json) std::cout << Dump(out) << std::endl;
   return 0;
 }
 
@@ -125,18 +134,17 @@ int RunMount(const std::vector<std::string>& args) {
   const std::string directory = Resolve(words[0]);
   const auto program = FindProgram("nram-fsd", "fsd", "NRAM_FSD");
   if (!program.ok()) return ToExitCode(program.status(), "nram mount");
-  mkdir(LocalStateDir().c_str(), 0755);
-  // The daemon parses the flags again: those that it was given, but --json, which is this command's.
+  if (const absl::Status made = MakeStateDir(); !made.ok()) return ToExitCode(made, "nram mount");
+  // The daemon parses the words again: those that were given here, but --json, which is this command's.
   std::vector<std::string> command = {*program};
-  for (const std::string& arg : args) {
-    if (arg != "--json" && arg != words[0]) command.push_back(arg);
-  }
-  command.push_back(directory);
   if (!parser.given("log-file")) {
     options.log_file = StateFile(directory, "log");
     command.push_back("--log-file=" + options.log_file);
   }
   if (!parser.given("pid-file")) command.push_back("--pid-file=" + StateFile(directory, "pid"));
+  for (const std::string& arg : args) {
+    if (arg != "--json") command.push_back(arg);
+  }
   std::vector<char*> argv;
   for (std::string& word : command) argv.push_back(word.data());
   argv.push_back(nullptr);
@@ -156,8 +164,7 @@ int RunMount(const std::vector<std::string>& args) {
   if (statvfs(directory.c_str(), &stat) != 0) return ToExitCode(ErrnoStatus(errno, directory), "nram mount");
   const uint64_t free = stat.f_bavail * stat.f_frsize;
   if (json) {
-    std::cout << nlohmann::json{{"directory", directory}, {"free_bytes", free}, {"log", options.log_file}}.dump(2)
-              << std::endl;
+    std::cout << Dump({{"directory", directory}, {"free_bytes", free}, {"log", options.log_file}}) << std::endl;
     return 0;
   }
   printf("%s is mounted: %s of network RAM. Its log: %s\nEnd it with `nram umount %s`; its files are gone then.\n",

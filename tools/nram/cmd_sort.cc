@@ -290,7 +290,7 @@ Where and how
   --memory=SIZE       [S] of the whole process, at least 48 MiB (default 256MiB)
   --threads=N         1..256 that sort runs (default: one a processor)
   --scratch=pool|DIR  [T] the pool, directly (default), or a file in DIR, on a mount or a disk
-  --pool=SERVERS      host:port,... or a host file (default: $NRAM_POOL, else the local pool)
+  --pool=SERVERS      host:port,... or a host file (default: see nram --help)
   --progress          show it; --no-progress does not (default: on a terminal)
   --json              at the end, what it did in JSON on the standard error
   --help              this text

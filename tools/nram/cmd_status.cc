@@ -93,12 +93,18 @@ struct PlacedRegion {
   RegionInfo info;
 };
 
-absl::StatusOr<std::vector<PlacedRegion>> ListAll(absl::Span<const PoolMember> members, bool orphans_only) {
+// Of those servers that answer; `silent` says why others do not.
+std::vector<PlacedRegion> ListAll(absl::Span<const PoolMember> members, bool orphans_only, absl::Status* silent) {
   std::vector<PlacedRegion> all;
   for (const PoolMember& member : members) {
-    NRAM_ASSIGN_OR_RETURN(std::vector<RegionInfo> regions,
-                          member.control->ListRegions(orphans_only, false, DeadlineAfterMs(10 * kAskTimeoutMs)));
-    for (RegionInfo& region : regions)
+    absl::StatusOr<std::vector<RegionInfo>> regions =
+        member.control->ListRegions(orphans_only, false, DeadlineAfterMs(10 * kAskTimeoutMs));
+    if (!regions.ok()) {
+      std::cerr << "nram regions: " << regions.status().message() << std::endl;
+      *silent = regions.status();
+      continue;
+    }
+    for (RegionInfo& region : *regions)
       all.push_back({member.endpoint.ToString(), member.control.get(), std::move(region)});
   }
   return all;
@@ -108,23 +114,27 @@ absl::StatusOr<std::vector<PlacedRegion>> ListAll(absl::Span<const PoolMember> m
 absl::Status Destroy(absl::Span<const PlacedRegion> regions, const std::string& what, bool force) {
   size_t destroyed = 0;
   uint64_t bytes = 0;
+  absl::Status refused;
   const auto id = ParseId(what);
   for (const PlacedRegion& region : regions) {
     const bool meant = what == "orphans" ? region.info.orphan
                                          : (id.ok() && *id == Raw(region.info.id)) ||
                                                (!region.info.name.empty() && region.info.name == what);
     if (!meant) continue;
-    NRAM_ASSIGN_OR_RETURN(const bool existed, region.control->DestroyRegion(LeaseId{0}, region.info.id, force,
-                                                                            DeadlineAfterMs(kAskTimeoutMs)));
-    if (existed) {
+    const absl::StatusOr<bool> existed =
+        region.control->DestroyRegion(LeaseId{0}, region.info.id, force, DeadlineAfterMs(kAskTimeoutMs));
+    // One that has an owner again, say: the others are still to go.
+    if (!existed.ok() && refused.ok()) refused = existed.status();
+    if (existed.ok() && *existed) {
       ++destroyed;
       bytes += region.info.stored_bytes;
     }
   }
+  if (!refused.ok() && destroyed == 0) return refused;
   if (destroyed == 0 && what != "orphans") return absl::NotFoundError(absl::StrCat("no region ", what));
   printf("Destroyed %zu regions (counted on each server); %s are free again.\n", destroyed,
          FormatByteSize(bytes).c_str());
-  return absl::OkStatus();
+  return refused;
 }
 
 int RunRegions(const std::vector<std::string>& args) {
@@ -141,12 +151,15 @@ int RunRegions(const std::vector<std::string>& args) {
   }
   const auto members = OpenMembers(options.pool);
   if (!members.ok()) return ToExitCode(members.status(), "nram regions");
-  const auto regions = ListAll(*members, options.orphans);
-  if (!regions.ok()) return ToExitCode(regions.status(), "nram regions");
-  if (!options.destroy.empty()) return ToExitCode(Destroy(*regions, options.destroy, options.force), "nram regions");
+  absl::Status silent;
+  const std::vector<PlacedRegion> regions = ListAll(*members, options.orphans, &silent);
+  code = silent.ok() ? 0 : 1;
+  if (!options.destroy.empty()) {
+    return std::max(code, ToExitCode(Destroy(regions, options.destroy, options.force), "nram regions"));
+  }
   if (options.json) {
     nlohmann::json out = nlohmann::json::array();
-    for (const PlacedRegion& region : *regions) {
+    for (const PlacedRegion& region : regions) {
       out.push_back({{"region", FormatId(Raw(region.info.id))},
                      {"name", region.info.name},
                      {"server", region.server},
@@ -158,21 +171,21 @@ int RunRegions(const std::vector<std::string>& args) {
                      {"owner", region.info.owner}});
     }
     std::cout << out.dump(2) << std::endl;
-    return 0;
+    return code;
   }
-  if (regions->empty()) {
+  if (regions.empty()) {
     printf(options.orphans ? "No orphans.\n" : "No regions.\n");
-    return 0;
+    return code;
   }
   printf("%-18s %-24s %12s %6s  %-6s %-6s %s\n", "REGION", "SERVER", "STORED", "SPANS", "MODE", "STATE",
          "OWNER OR NAME");
-  for (const PlacedRegion& region : *regions) {
+  for (const PlacedRegion& region : regions) {
     printf("%-18s %-24s %12s %6lu  %-6s %-6s %s%s%s\n", FormatId(Raw(region.info.id)).c_str(), region.server.c_str(),
            FormatByteSize(region.info.stored_bytes).c_str(), region.info.spans, region.info.gc ? "gc" : "keep",
            region.info.orphan ? "orphan" : "owned", region.info.owner.c_str(),
            region.info.name.empty() ? "" : ", named ", region.info.name.c_str());
   }
-  return 0;
+  return code;
 }
 
 std::vector<std::string> RegionsFlags() {

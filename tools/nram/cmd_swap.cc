@@ -1,5 +1,7 @@
 // nram swapon, swapoff, swaps: swap areas on the pool.
 
+#include <unistd.h>
+
 #include <cstdio>
 #include <iostream>
 
@@ -10,6 +12,7 @@
 #include "base/host_memory.h"
 #include "base/status.h"
 #include "base/units.h"
+#include "client/pool/pool_spec.h"
 #include "nlohmann/json.hpp"
 #include "tools/nram/command.h"
 #include "tools/nram/swap_area.h"
@@ -56,6 +59,7 @@ std::string OwnServers(const std::string& pool) {
 nlohmann::json ToJson(const SwapArea& area) {
   return {{"name", area.name},
           {"device", area.device},
+          {"pool", area.pool},
           {"size_bytes", area.size_bytes},
           {"used_bytes", area.used_bytes},
           {"collected_bytes", area.discarded_bytes},
@@ -81,10 +85,14 @@ int RunOn(const std::vector<std::string>& args) {
   flags.swap.priority = static_cast<int>(flags.priority);
   flags.swap.fsd_flags = {"--backend=" + flags.backend, absl::StrCat("--io-timeout-ms=", flags.io_timeout_ms)};
   if (flags.unprotected) flags.swap.fsd_flags.push_back("--unprotected");
-  if (!flags.pool.empty()) flags.swap.fsd_flags.push_back("--pool=" + flags.pool);
+  if (flags.backend == "pool") {
+    const auto pool = ChoosePoolSpec(flags.pool);
+    if (!pool.ok()) return ToExitCode(pool.status(), "nram swapon");
+    flags.swap.pool = *pool;
+  }
   const auto area = AddSwap(flags.swap);
   if (!area.ok()) return ToExitCode(area.status(), "nram swapon");
-  const std::string warning = flags.backend == "pool" ? OwnServers(flags.pool) : "";
+  const std::string warning = flags.backend == "pool" ? OwnServers(flags.swap.pool) : "";
   if (!warning.empty()) std::cerr << "nram swapon: warning: " << warning << std::endl;
   if (flags.json) {
     std::cout << ToJson(*area).dump(2) << std::endl;
@@ -156,15 +164,18 @@ int RunSwaps(const std::vector<std::string>& args) {
   int code = 0;
   if (!ParseOrExit(&parser, SwapsCommand(), args, &words, &code)) return code;
   const std::vector<SwapArea> areas = FindSwaps();
-  std::vector<std::pair<std::string, uint64_t>> stored;
-  const bool asked = !areas.empty() && AskStored(pool, &stored);
   nlohmann::json out = nlohmann::json::array();
-  if (!json && areas.empty()) printf("No swap areas. `nram swapon SIZE` makes one.\n");
+  if (!json && areas.empty()) {
+    printf(geteuid() == 0 ? "No swap areas. `nram swapon SIZE` makes one.\n"
+                          : "No swap areas of this user's. Swap is root's: try sudo.\n");
+  }
   if (!json && !areas.empty()) {
     printf("%-16s %-12s %10s %10s %10s %10s %8s  %s\n", "NAME", "DEVICE", "SIZE", "USED", "IN POOL", "COLLECTED",
            "PRIORITY", "STATE");
   }
   for (const SwapArea& area : areas) {
+    std::vector<std::pair<std::string, uint64_t>> stored;
+    const bool asked = (!pool.empty() || !area.pool.empty()) && AskStored(pool.empty() ? area.pool : pool, &stored);
     uint64_t bytes = 0;
     const std::string owner = absl::StrCat("swap ", area.directory, "/mount, pid ", area.daemon_pid);
     for (const auto& [name, part] : stored) bytes += name == owner ? part : 0;
@@ -203,10 +214,11 @@ A process of its own serves the area, locked in memory. Run `nram doctor` afterw
                        all others). Above a disk's, so that the disk is the reserve
   --pool=POOL          host:port,... or a host file (default: see nram --help)
   --io-timeout-ms=N    100..30000, after how long a server that does not answer is an I/O
-                       error (default 10000)
-  --unprotected        without CAP_SYS_RESOURCE (in some containers): for programs in a limited
-                       memory cgroup only. Otherwise the machine may hang: the kernel may
-                       then wait for the area's daemon to write pages out to itself
+                       error (default 10000); leases live for 1.5 times that
+  --unprotected        without CAP_SYS_RESOURCE and CAP_SYS_NICE (some containers lack them):
+                       for programs in a limited memory cgroup only. Otherwise the machine may
+                       hang: the kernel may then wait for the area's daemon to write pages out
+                       to itself
   --backend=WHAT       pool; or memory: this machine's own RAM, to compare
   --json               say what was set up in JSON
   --help               this text
@@ -252,7 +264,7 @@ Lists the swap areas that `nram swapon` made: what the kernel has swapped out to
 what the pool holds of it now (IN POOL), and what the kernel has freed and the pool has
 collected so far (COLLECTED).
 
-  --pool=POOL         host:port,... or a host file (default: see nram --help)
+  --pool=POOL         host:port,... or a host file (default: each area's own)
   --json              the same in JSON
   --help              this text
 

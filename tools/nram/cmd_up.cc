@@ -116,7 +116,7 @@ nram-memserver on each node instead and list them in a host file.
   --help              this text
 
 The pool's files (host file, process ids, logs) are in $NRAM_STATE_DIR, /run/nram for root,
-or $XDG_RUNTIME_DIR/nram.
+or $XDG_RUNTIME_DIR/nram, else /tmp/nram-UID; in a directory of this user's own.
 
 example: nram up --servers=4 --donate=2GiB
 )",

@@ -8,7 +8,7 @@
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -24,6 +24,7 @@
 #include "base/fd.h"
 #include "base/host_memory.h"
 #include "base/status.h"
+#include "client/pool/pool_spec.h"
 #include "nlohmann/json.hpp"
 #include "tools/nram/programs.h"
 
@@ -53,21 +54,6 @@ std::string LogTail(const std::string& path) {
   const auto text = ReadFile(path);
   if (!text.ok()) return "";
   return text->size() > 1000 ? "..." + text->substr(text->size() - 1000) : *text;
-}
-
-absl::Status MakeDirectory(const std::string& directory) {
-  if (mkdir(directory.c_str(), 0755) == 0) return absl::OkStatus();
-  if (errno != EEXIST) return ErrnoStatus(errno, absl::StrCat("create ", directory));
-  struct stat info;
-  if (stat(directory.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) {
-    return absl::FailedPreconditionError(absl::StrCat(directory, " is not a directory; set NRAM_STATE_DIR to another"));
-  }
-  // Somebody else's directory in /tmp could make us run or end what is theirs.
-  if (info.st_uid != geteuid()) {
-    return absl::PermissionDeniedError(
-        absl::StrCat(directory, " belongs to another user; set NRAM_STATE_DIR to a place of yours"));
-  }
-  return absl::OkStatus();
 }
 
 absl::StatusOr<LocalServer> Spawn(const std::string& program, const LocalPoolOptions& options, int number) {
@@ -105,6 +91,7 @@ absl::StatusOr<LocalServer> Spawn(const std::string& program, const LocalPoolOpt
     dup2(null.get(), 0);
     dup2(log.get(), 1);
     dup2(log.get(), 2);
+    (void)syscall(SYS_close_range, 3, ~0u, 0);  // nobody waits for this process to let go of what he gave to another
     execv(argv[0], argv.data());
     _exit(127);
   }
@@ -183,7 +170,7 @@ std::vector<LocalServer> FindLocalPool(const std::string& directory) {
 
 absl::StatusOr<std::vector<LocalServer>> StartLocalPool(const LocalPoolOptions& options) {
   NRAM_ASSIGN_OR_RETURN(const std::string program, FindProgram("nram-memserver", "memserver", "NRAM_MEMSERVER"));
-  NRAM_RETURN_IF_ERROR(MakeDirectory(options.directory));
+  NRAM_RETURN_IF_ERROR(MakeStateDir(options.directory));
   // One `nram up` or `nram down` at a time.
   UniqueFd lock(open((options.directory + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   if (!lock.valid()) return ErrnoStatus(errno, absl::StrCat("create ", options.directory, "/lock"));
@@ -222,6 +209,7 @@ absl::StatusOr<std::vector<LocalServer>> StartLocalPool(const LocalPoolOptions& 
 }
 
 absl::StatusOr<int> StopLocalPool(const std::string& directory, int64_t timeout_ms) {
+  NRAM_RETURN_IF_ERROR(CheckStateDir(directory));
   UniqueFd lock(open((directory + "/lock").c_str(), O_RDWR | O_CLOEXEC));
   if (!lock.valid()) return 0;
   if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {

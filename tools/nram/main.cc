@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/fd.h"
 #include "tools/nram/command.h"
 
 namespace nram {
@@ -61,6 +62,7 @@ int Main(int argc, char** argv) {
 }  // namespace nram
 
 int main(int argc, char** argv) {
+  nram::OpenStandardFds();
   FLAGS_logtostderr = true;
   FLAGS_minloglevel = google::GLOG_ERROR;  // commands say themselves what went wrong
   google::InitGoogleLogging(argv[0]);

@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
@@ -48,7 +49,8 @@ namespace {
 
 constexpr uint64_t kSwapBytesMin = 16 * kMiB;
 constexpr int64_t kDaemonEndMs = 15'000;
-constexpr int64_t kGuardEndMs = 60'000;
+constexpr int64_t kSwapOffMs = 60'000;
+constexpr int kGuardFd = 3;     // its daemon
 constexpr int kLoopTries = 16;  // others may take the number that was free a moment ago
 
 std::string SwapsDirectory() { return LocalStateDir() + "/swap"; }
@@ -123,12 +125,44 @@ bool FindActive(SwapArea* area) {
   return false;
 }
 
-bool DaemonAlive(const std::string& directory, int* pid) {
+// The area's daemon; not valid if it has ended, also when its number belongs to another process by now.
+UniqueFd OpenDaemon(const std::string& directory, int* pid) {
   *pid = static_cast<int>(ReadNumber(directory + "/pid", 0));
-  if (*pid == 0) return false;
+  if (*pid == 0) return UniqueFd();
+  UniqueFd daemon(static_cast<int>(syscall(SYS_pidfd_open, *pid, 0)));
   const auto name = ReadFile(absl::StrCat("/proc/", *pid, "/comm"));
   const auto command = ReadFile(absl::StrCat("/proc/", *pid, "/cmdline"));
-  return name.ok() && absl::StartsWith(*name, "nram-fsd") && command.ok() && !command->empty();
+  const bool is_it = name.ok() && absl::StartsWith(*name, "nram-fsd") && command.ok() &&
+                     absl::StrContains(*command, MountOf(directory));
+  return is_it ? std::move(daemon) : UniqueFd();
+}
+
+// In the kernel's topmost groups: no limit of the group that this command runs in, and no end of its session, is the
+// area's. As far as it may.
+void LeaveCgroups() {
+  for (const char* group : {"", "unified/", "systemd/", "memory/"}) {
+    const UniqueFd processes(
+        open(absl::StrCat("/sys/fs/cgroup/", group, "cgroup.procs").c_str(), O_WRONLY | O_CLOEXEC));
+    if (processes.valid()) (void)!write(processes.get(), "0", 1);
+  }
+}
+
+// Whether one of the signals that AddSwap holds back has come.
+bool Interrupted() {
+  sigset_t pending;
+  sigpending(&pending);
+  return sigismember(&pending, SIGINT) == 1 || sigismember(&pending, SIGTERM) == 1 ||
+         sigismember(&pending, SIGHUP) == 1;
+}
+
+// Nobody else sets this area up or takes it down meanwhile.
+absl::StatusOr<UniqueFd> LockArea(const std::string& directory) {
+  UniqueFd lock(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!lock.valid()) return ErrnoStatus(errno, "open " + directory);
+  if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    return absl::FailedPreconditionError("another nram swapon or swapoff is at work on this area; try again");
+  }
+  return lock;
 }
 
 // The loop device whose file is this area's, also when no note of it was left.
@@ -156,13 +190,14 @@ SwapArea Describe(const std::string& name) {
       area.device = note.value("device", "");
       area.device_sequence = note.value("device_sequence", uint64_t{0});
       area.size_bytes = note.value("size_bytes", uint64_t{0});
+      area.pool = note.value("pool", "");
     }
   }
   if (area.device.empty() || DeviceSequence(area.device) != area.device_sequence) {
     area.device = FindLoop(area.directory);
     area.device_sequence = DeviceSequence(area.device);
   }
-  area.daemon_alive = DaemonAlive(area.directory, &area.daemon_pid);
+  area.daemon_alive = OpenDaemon(area.directory, &area.daemon_pid).valid();
   area.active = FindActive(&area);
   if (!area.device.empty()) {
     constexpr int kDiscardSectors = 13;  // Documentation/block/stat.rst
@@ -196,7 +231,8 @@ absl::StatusOr<std::string> AttachLoop(const std::string& path) {
   return absl::ResourceExhaustedError("no loop device is free");
 }
 
-absl::Status DetachLoop(const std::string& device) {
+absl::Status DetachLoop(const std::string& device, uint64_t sequence) {
+  if (DeviceSequence(device) != sequence) return absl::OkStatus();  // it is somebody else's by now
   const UniqueFd loop(open(device.c_str(), O_RDWR | O_CLOEXEC));
   if (!loop.valid()) return ErrnoStatus(errno, "open " + device);
   if (ioctl(loop.get(), LOOP_CLR_FD) != 0 && errno != ENXIO) return ErrnoStatus(errno, "detach " + device);
@@ -206,18 +242,16 @@ absl::Status DetachLoop(const std::string& device) {
 // Unmounts, and waits until the daemon has given the memory back and ended.
 absl::Status EndDaemon(const std::string& directory) {
   int pid = 0;
-  const bool alive = DaemonAlive(directory, &pid);
+  const UniqueFd daemon = OpenDaemon(directory, &pid);
   umount2(MountOf(directory).c_str(), MNT_DETACH);
-  if (!alive) return absl::OkStatus();
+  if (!daemon.valid()) return absl::OkStatus();
+  pollfd ended{daemon.get(), POLLIN, 0};
   const int64_t deadline_ns = DeadlineAfterMs(kDaemonEndMs);
-  while (DaemonAlive(directory, &pid)) {
-    if (MonotonicNs() >= deadline_ns) {
-      kill(pid, SIGKILL);
-      return absl::DeadlineExceededError(absl::StrCat("the area's daemon, pid ", pid, ", did not end and was killed"));
-    }
-    poll(nullptr, 0, 2);
+  while (MonotonicNs() < deadline_ns) {
+    if (poll(&ended, 1, 1'000) > 0) return absl::OkStatus();
   }
-  return absl::OkStatus();
+  (void)syscall(SYS_pidfd_send_signal, daemon.get(), SIGKILL, nullptr, 0);
+  return absl::DeadlineExceededError(absl::StrCat("the area's daemon, pid ", pid, ", did not end and was killed"));
 }
 
 void RemoveDirectory(const std::string& directory) {
@@ -242,7 +276,8 @@ int SwapOffWhole(SwapArea* area, bool insist, int64_t deadline_ns) {
 
 // Takes the area from the kernel if its daemon dies: a device that fails every write is one that the kernel would try
 // to write to for ever, and programs with it. Then they are told (SIGBUS, or the OOM killer). A process of its own,
-// since nobody else is sure to be there.
+// since nobody else is sure to be there; and each swapoff(2) in a child of that: whoever is in it is the kernel's first
+// choice when a machine is out of memory, whatever its score.
 absl::Status StartGuard(const SwapArea& area) {
   const UniqueFd daemon(static_cast<int>(syscall(SYS_pidfd_open, area.daemon_pid, 0)));
   if (!daemon.valid()) return ErrnoStatus(errno, "watch the area's daemon");
@@ -252,6 +287,10 @@ absl::Status StartGuard(const SwapArea& area) {
   setsid();
   const UniqueFd nothing(open("/dev/null", O_RDWR));
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(nothing.get(), fd);
+  // Nothing that it was started with is kept from its owners, this command's locks least of all.
+  dup3(daemon.get(), kGuardFd, O_CLOEXEC);
+  (void)syscall(SYS_close_range, kGuardFd + 1, ~0u, 0);
+  for (const int number : {SIGTERM, SIGINT, SIGHUP}) (void)signal(number, SIG_IGN);
   (void)!chdir("/");
   prctl(PR_SET_NAME, "nram-guard");
   // As far as it may: it must not need what it is to take away.
@@ -261,11 +300,19 @@ absl::Status StartGuard(const SwapArea& area) {
   (void)sched_setscheduler(0, SCHED_RR, &priority);
   SwapArea look = area;
   (void)FindActive(&look);  // once, so that its memory is there
-  pollfd waiting{daemon.get(), POLLIN, 0};
+  pollfd waiting{kGuardFd, POLLIN, 0};
   while (poll(&waiting, 1, -1) < 0 && errno == EINTR) {
   }
   // Ended by `nram swapoff`, it has no area any more.
-  if (FindActive(&look)) (void)SwapOffWhole(&look, /*insist=*/true, DeadlineAfterMs(kGuardEndMs));
+  while (FindActive(&look)) {
+    const pid_t trying = fork();
+    if (trying == 0) _exit(SwapOffWhole(&look, /*insist=*/true, DeadlineAfterMs(kSwapOffMs)) == 0 ? 0 : 1);
+    // Without a child, itself: better at risk than not at all.
+    if (trying < 0) (void)swapoff(look.device.c_str());
+    while (trying > 0 && waitpid(trying, nullptr, 0) < 0 && errno == EINTR) {
+    }
+    poll(nullptr, 0, 20);
+  }
   _exit(0);
 }
 
@@ -277,6 +324,7 @@ absl::Status MakeFile(const std::string& path, uint64_t bytes, const std::string
   int error = 0;
   for (uint64_t at = 0; at < bytes && error == 0; at += kGiB) {
     const uint64_t step = std::min(kGiB, bytes - at);
+    if (Interrupted()) return absl::CancelledError("interrupted; nothing is left of it");
     if (fallocate(file.get(), 0, static_cast<off_t>(at), static_cast<off_t>(step)) != 0) error = errno;
   }
   if (error == 0) return absl::OkStatus();
@@ -304,7 +352,7 @@ absl::StatusOr<SwapArea> AddSwap(const SwapOptions& options) {
   if (geteuid() != 0) return absl::PermissionDeniedError("swap needs root: try sudo");
   NRAM_ASSIGN_OR_RETURN(const std::string fsd, FindProgram("nram-fsd", "fsd", "NRAM_FSD"));
   const std::string directory = DirectoryOf(options.name);
-  mkdir(LocalStateDir().c_str(), 0755);
+  NRAM_RETURN_IF_ERROR(MakeStateDir());
   mkdir(SwapsDirectory().c_str(), 0755);
   // Making the directory is what takes the name.
   if (mkdir(directory.c_str(), 0700) != 0) {
@@ -317,12 +365,19 @@ absl::StatusOr<SwapArea> AddSwap(const SwapOptions& options) {
             ? ", which somebody else is just setting up or taking down"
             : ", or what a crash has left of one; `nram swapoff --force " + options.name + "` takes it away"));
   }
+  NRAM_ASSIGN_OR_RETURN(const UniqueFd lock, LockArea(directory));
   std::string device;
+  uint64_t sequence = 0;
   auto undo = absl::MakeCleanup([&] {
-    if (!device.empty()) (void)DetachLoop(device);
+    if (!device.empty()) (void)DetachLoop(device, sequence);
     (void)EndDaemon(directory);
     RemoveDirectory(directory);
   });
+  sigset_t held;
+  sigemptyset(&held);
+  for (const int number : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&held, number);
+  pthread_sigmask(SIG_BLOCK, &held, nullptr);
+  LeaveCgroups();
   if (mkdir(MountOf(directory).c_str(), 0700) != 0) return ErrnoStatus(errno, "create " + MountOf(directory));
   std::vector<std::string> command = {fsd,
                                       "--swap",
@@ -331,48 +386,52 @@ absl::StatusOr<SwapArea> AddSwap(const SwapOptions& options) {
                                       "--log-file=" + directory + "/log",
                                       "--pid-file=" + directory + "/pid"};
   command.insert(command.end(), options.fsd_flags.begin(), options.fsd_flags.end());
+  if (!options.pool.empty()) command.push_back("--pool=" + options.pool);
   command.push_back(MountOf(directory));
   NRAM_RETURN_IF_ERROR(RunProgram(command));
   NRAM_RETURN_IF_ERROR(MakeFile(FileOf(directory), options.size_bytes, MountOf(directory)));
   NRAM_ASSIGN_OR_RETURN(device, AttachLoop(FileOf(directory)));
+  sequence = DeviceSequence(device);
   NRAM_RETURN_IF_ERROR(RunProgram({"mkswap", "--label", "nram-" + options.name, device}));
   NRAM_RETURN_IF_ERROR(WriteFileAtomically(
       directory + "/area.json",
       nlohmann::json{
-          {"device", device}, {"device_sequence", DeviceSequence(device)}, {"size_bytes", options.size_bytes}}
-              .dump() +
+          {"device", device}, {"device_sequence", sequence}, {"size_bytes", options.size_bytes}, {"pool", options.pool}}
+              .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
           "\n"));
+  // Before the kernel has the area: there is no moment without it.
+  NRAM_RETURN_IF_ERROR(StartGuard(Describe(options.name)));
+  if (Interrupted()) return absl::CancelledError("interrupted; nothing is left of it");
   int flags = NRAM_SWAP_FLAG_DISCARD | NRAM_SWAP_FLAG_DISCARD_PAGES;
   if (options.priority >= 0) flags |= SWAP_FLAG_PREFER | (options.priority & SWAP_FLAG_PRIO_MASK);
   if (swapon(device.c_str(), flags) != 0) return ErrnoStatus(errno, "swapon " + device);
   std::move(undo).Cancel();
-  const SwapArea area = Describe(options.name);
-  if (const absl::Status guarded = StartGuard(area); !guarded.ok()) {
-    (void)RemoveSwap(options.name, /*force=*/true, nullptr);
-    return guarded;
-  }
-  return area;
+  return Describe(options.name);
 }
 
 absl::Status RemoveSwap(const std::string& name, bool force, void (*on_progress)(uint64_t left_bytes)) {
   NRAM_RETURN_IF_ERROR(CheckName(name));
   if (geteuid() != 0) return absl::PermissionDeniedError("swap needs root: try sudo");
-  const SwapArea area = Describe(name);
-  if (access(area.directory.c_str(), F_OK) != 0) {
+  if (access(DirectoryOf(name).c_str(), F_OK) != 0) {
     return absl::NotFoundError(absl::StrCat("there is no swap area named ", name, "; `nram swaps` lists them"));
   }
+  NRAM_ASSIGN_OR_RETURN(const UniqueFd lock, LockArea(DirectoryOf(name)));
+  const SwapArea area = Describe(name);
   if (!force && !area.daemon_alive) {
     return absl::FailedPreconditionError(
         absl::StrCat(name, ": its daemon is gone, and with it what was swapped out; programs that touch that get ",
                      "SIGBUS. --force takes away what is left of the area"));
   }
   if (area.active && !force) {
-    NRAM_ASSIGN_OR_RETURN(const HostMemory memory, ReadHostMemory());
-    if (memory.available_bytes < area.used_bytes + area.used_bytes / 16) {
+    // The machine's, since each page goes back to whoever owns it.
+    NRAM_ASSIGN_OR_RETURN(const MachineMemory memory, ReadMachineMemory());
+    const uint64_t own_free = area.size_bytes - std::min(area.size_bytes, area.used_bytes);
+    const uint64_t room = memory.available_bytes + memory.swap_free_bytes - std::min(memory.swap_free_bytes, own_free);
+    if (room < area.used_bytes + area.used_bytes / 16) {
       return absl::ResourceExhaustedError(
-          absl::StrCat(name, ": ", FormatByteSize(area.used_bytes), " must go back to RAM, and ",
-                       FormatByteSize(memory.available_bytes),
-                       " are available. End some programs, or add other swap first; --force tries all the same"));
+          absl::StrCat(name, ": ", FormatByteSize(area.used_bytes), " must go back to RAM, and ", FormatByteSize(room),
+                       " are available there and in other swap. End some programs, or add other swap first; --force ",
+                       "tries all the same"));
     }
   }
   if (area.active) {
@@ -387,7 +446,7 @@ absl::Status RemoveSwap(const std::string& name, bool force, void (*on_progress)
     });
     // The guard of a dead daemon may be at it too, or another swapoff.
     SwapArea mine = area;
-    const int error = SwapOffWhole(&mine, !area.daemon_alive, DeadlineAfterMs(kGuardEndMs));
+    const int error = SwapOffWhole(&mine, !area.daemon_alive, DeadlineAfterMs(kSwapOffMs));
     done = true;
     watcher.join();
     if (error == ENOMEM) {
@@ -396,7 +455,7 @@ absl::Status RemoveSwap(const std::string& name, bool force, void (*on_progress)
     }
     if (error != 0) return ErrnoStatus(error, absl::StrCat("swapoff ", area.device, "; the area is still in use"));
   }
-  absl::Status status = area.device.empty() ? absl::OkStatus() : DetachLoop(area.device);
+  absl::Status status = area.device.empty() ? absl::OkStatus() : DetachLoop(area.device, area.device_sequence);
   status.Update(EndDaemon(area.directory));
   RemoveDirectory(area.directory);
   return status;

@@ -19,12 +19,14 @@ struct SwapOptions {
   std::string name = "swap";
   uint64_t size_bytes = 0;
   int priority = -1;                   // 0..32767; -1: the kernel chooses, below all that others have
-  std::vector<std::string> fsd_flags;  // "--pool=...", "--backend=memory"
+  std::string pool;                    // as nram-fsd's --pool; "": none
+  std::vector<std::string> fsd_flags;  // "--backend=memory"
 };
 
 struct SwapArea {
   std::string name;
   std::string directory;  // in the state directory
+  std::string pool;       // where it is
   std::string device;     // "/dev/loop3"; "": not yet, or not its any more
   // The kernel's number of what `device` is at present: it has another when it is taken for something else. 0: not
   // known (before Linux 5.15).
@@ -38,9 +40,10 @@ struct SwapArea {
   uint64_t discarded_bytes = 0;  // given back so far
 };
 
-// All need root. Messages say what is wrong and what to do.
+// All need root. Messages say what is wrong and what to do. One at a time for each area: others are refused.
 
-// Sets one up, whole or not at all. ALREADY_EXISTS: the name is taken. RESOURCE_EXHAUSTED: the pool has not so much.
+// Sets one up, whole or not at all, also if it gets SIGINT, SIGTERM or SIGHUP meanwhile. ALREADY_EXISTS: the name is
+// taken. RESOURCE_EXHAUSTED: the pool has not so much.
 absl::StatusOr<SwapArea> AddSwap(const SwapOptions& options);
 
 // Takes it away: what is swapped out goes back to RAM first, which takes time; `on_progress` is told what is left, now
