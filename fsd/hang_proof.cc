@@ -31,6 +31,10 @@ constexpr size_t kStackBytes = 256 << 10;
 // once, and little beside.
 constexpr size_t kHeapBytes = 20 << 20;
 
+// systemd spares root's processes of such a name when it ends all others of a machine that goes down, which it does
+// before it takes swap off (https://systemd.io/ROOT_STORAGE_DAEMONS).
+void MarkAsStorage() { program_invocation_name[0] = '@'; }
+
 // Copies standard error to where it went so far, in a process of its own that swap does not wait for.
 absl::Status StartLogger() {
   int ends[2];
@@ -44,6 +48,7 @@ absl::Status StartLogger() {
     for (int fd = 3; fd < 1024; ++fd) {
       if (fd != ends[0]) close(fd);
     }
+    (void)!chdir("/");
     char buffer[4096];
     for (;;) {
       const ssize_t n = read(ends[0], buffer, sizeof buffer);
@@ -80,6 +85,7 @@ absl::Status PrepareHangProof(bool unprotected) {
     }
     LOG(WARNING) << "unprotected: " << text;
   }
+  MarkAsStorage();
   NRAM_RETURN_IF_ERROR(StartLogger());
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);

@@ -150,7 +150,7 @@ Errno LocalNamespace::NewInode(InodeNumber parent, mode_t mode, const Caller& ca
   }
   size_t text_bytes = 0;
   if (xattrs != nullptr) {
-    for (const auto& [name, value] : *xattrs) text_bytes += name.size() + value.size();
+    for (const auto& [name, value] : *xattrs) text_bytes += TextCost(name.size() + value.size());
   }
   NRAM_RETURN_IF_ERRNO(TakeText(text_bytes));
   if (free_.empty()) {
@@ -317,9 +317,9 @@ Errno LocalNamespace::Symlink(InodeNumber parent, absl::string_view name, absl::
   Inode* directory = nullptr;
   NRAM_RETURN_IF_ERRNO(FindRoom(parent, name, &directory));
   InodeNumber number = 0;
-  NRAM_RETURN_IF_ERRNO(TakeText(target.size()));
+  NRAM_RETURN_IF_ERRNO(TakeText(TextCost(target.size())));
   if (const Errno error = NewInode(parent, S_IFLNK | 0777, {caller.uid, caller.gid, 0}, &number); !Ok(error)) {
-    text_bytes_ -= target.size();
+    text_bytes_ -= TextCost(target.size());
     return error;
   }
   Get(number)->content = std::make_unique<std::string>(target);

@@ -104,6 +104,7 @@ class LocalNamespace : public Namespace {
   static timespec GetTime(const Inode& inode, Time which) { return {inode.seconds[which], inode.nanoseconds[which]}; }
   static void DropSetId(Inode* inode);
   // Memory for what people may store in names' company: attributes, and where symbolic links point to. ENOSPC.
+  static size_t TextCost(size_t bytes) { return bytes + 128; }  // with what holds it
   static size_t TextBytes(const Inode& inode);
   Errno TakeText(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool AccessIsRecent(const Inode& inode) const ABSL_SHARED_LOCKS_REQUIRED(mu_);

@@ -15,10 +15,10 @@ constexpr uint64_t kTextBytesPerInode = 1024;  // of all, on average
 size_t LocalNamespace::TextBytes(const Inode& inode) {
   size_t bytes = 0;
   if (inode.xattrs != nullptr) {
-    for (const auto& [name, value] : *inode.xattrs) bytes += name.size() + value.size();
+    for (const auto& [name, value] : *inode.xattrs) bytes += TextCost(name.size() + value.size());
   }
   const auto* const target = std::get_if<std::unique_ptr<std::string>>(&inode.content);
-  return target == nullptr ? bytes : bytes + (*target)->size();
+  return target == nullptr ? bytes : bytes + TextCost((*target)->size());
 }
 
 Errno LocalNamespace::TakeText(size_t bytes) {
@@ -62,13 +62,14 @@ Errno LocalNamespace::SetXattr(InodeNumber number, absl::string_view name, absl:
   } else if (absl::StartsWith(name, "system.")) {
     return Err(EOPNOTSUPP);
   }
-  const size_t freed = stored == nullptr ? 0 : name.size() + stored->size();
+  const size_t freed = stored == nullptr ? 0 : TextCost(name.size() + stored->size());
   // Of a minimal one the mode says it all.
   const bool keep = !is_access_acl || !acl->minimal();
   if (keep) {
-    if (TextBytes(*inode) - freed + name.size() + value.size() > kXattrBytesMax) return Err(ENOSPC);
+    const size_t added = TextCost(name.size() + value.size());
+    if (TextBytes(*inode) - freed + added > kXattrBytesMax) return Err(ENOSPC);
     text_bytes_ -= freed;
-    if (const Errno error = TakeText(name.size() + value.size()); !Ok(error)) {
+    if (const Errno error = TakeText(added); !Ok(error)) {
       text_bytes_ += freed;
       return error;
     }
@@ -102,7 +103,7 @@ Errno LocalNamespace::RemoveXattr(InodeNumber number, absl::string_view name) {
   if (inode == nullptr) return Err(ESTALE);
   const std::string* const stored = FindXattr(*inode, name);
   if (stored == nullptr) return Err(ENODATA);
-  text_bytes_ -= name.size() + stored->size();
+  text_bytes_ -= TextCost(name.size() + stored->size());
   inode->xattrs->erase(std::string(name));
   if (inode->xattrs->empty()) inode->xattrs = nullptr;
   Touch(inode, {kChange});

@@ -67,7 +67,7 @@ absl::StatusOr<Daemon> StartDaemon(const FsdOptions& options) {
       pool.owner = absl::StrCat(options.swap ? "swap " : "mount ", options.directory, ", pid ", getpid());
       pool.io_timeout_ms = options.io_timeout_ms;
       // What waits must find its pages when a server is back in time.
-      if (options.swap) pool.lease_ttl_ms = options.io_timeout_ms * 3 / 2;
+      if (options.swap) pool.lease_ttl_min_ms = options.io_timeout_ms * 3 / 2;
       pool.spin = options.swap ? SpinOptions{.limit_us = 0} : options.spin;
       NRAM_ASSIGN_OR_RETURN(daemon.pool, Pool::Open(std::move(pool)));
       daemon.store = NewPoolStore(daemon.pool.get(), options.gc, /*keep_room=*/options.swap);
@@ -159,8 +159,8 @@ int Serve(const FsdOptions& options, int ready_fd) {
     (void)!write(ready_fd, "ok", 2);
     close(ready_fd);
   }
-  // A machine that goes down sends signals to all, and takes its swap off after that: what is swapped out here would be
-  // lost. `nram swapoff` unmounts.
+  // A machine that goes down sends signals to all before it takes its swap off: what is swapped out here would be lost.
+  // `nram swapoff` unmounts.
   if (options.swap) signals.reset();
   pollfd waiting[] = {{daemon->mount->ended_fd(), POLLIN, 0}, {signals.get(), POLLIN, 0}};
   while (poll(waiting, 2, -1) < 0) {
@@ -232,6 +232,9 @@ int Main(int argc, char** argv) {
   // The daemon leaves the directory that it was started in.
   char resolved[PATH_MAX];
   if (realpath(options.directory.c_str(), resolved) != nullptr) options.directory = resolved;
+  if (!options.pid_file.empty() && options.pid_file[0] != '/' && getcwd(resolved, sizeof resolved) != nullptr) {
+    options.pid_file = absl::StrCat(resolved, "/", options.pid_file);
+  }
   if (options.log_file.empty()) {
     options.log_file = absl::StrCat(LocalStateDir(), "/fsd-", getpid(), ".log");
     const absl::Status made = options.foreground ? absl::OkStatus() : MakeStateDir();

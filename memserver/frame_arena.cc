@@ -196,8 +196,17 @@ FrameLoc FrameArena::Allocate(int chunks, ArenaPromise* promise, uint64_t* paid_
 
 void FrameArena::Free(FrameLoc frame, ArenaPromise* promise, uint64_t* promised_bytes) {
   MutexLock lock(&mu_);
+  const bool whole = slab(static_cast<uint32_t>(frame / kChunksPerSlab)).chunks == kClasses;
   const uint64_t bytes = FreeLocked(frame);
-  if (promise != nullptr && PromiseLocked(bytes, promise)) *promised_bytes += bytes;
+  if (promise == nullptr || promise->closed_) return;
+  // A whole frame was counted as what it is now promised as. A smaller one is room for whole pages only if its slab is.
+  if (whole) {
+    promise->left_bytes_ += bytes;
+    promised_bytes_ += bytes;
+  } else if (!PromiseLocked(bytes, promise)) {
+    return;
+  }
+  *promised_bytes += bytes;
 }
 
 uint64_t FrameArena::FreeLocked(FrameLoc frame) {

@@ -62,7 +62,7 @@ class FrameArena {
   // promised to others. `promise` (may be null) pays first; what it paid is added to *paid_bytes (may be null).
   FrameLoc Allocate(int chunks, ArenaPromise* promise, uint64_t* paid_bytes);
   // What it took is added to `promise` (may be null) in the same step, so that nobody else can take it, and to
-  // *promised_bytes. Not if it can only be used for less than whole pages.
+  // *promised_bytes. Not if that may be no room for whole pages.
   void Free(FrameLoc frame, ArenaPromise* promise = nullptr, uint64_t* promised_bytes = nullptr);
   // How many chunks a frame that is in use has room for: those that it was asked for, or more.
   int ChunksIn(FrameLoc frame) const { return slab(static_cast<uint32_t>(frame / kChunksPerSlab)).chunks; }

@@ -78,7 +78,7 @@ Reason PageStore::CheckOwner(const Region& region, const Lease& lease, uint32_t 
 
 Reason PageStore::Write(Lease* lease, ArenaPromise* promise, RegionId id, uint32_t epoch, const ChunkRange& range,
                         absl::Span<const ChunkMask> masks, absl::Span<const uint32_t> page_crcs, IfAbsent absent,
-                        FrameLoc* landed, uint64_t* paid_bytes, Frames frames, uint64_t limit_bytes) {
+                        FrameLoc* landed, uint64_t* paid_bytes, Frames frames, uint64_t limit_bytes, uint64_t term) {
   const uint64_t first_page = range.first_page();
   const uint64_t pages = range.pages();
   DCHECK_LE(pages, kPagesPerFrame);
@@ -102,6 +102,8 @@ Reason PageStore::Write(Lease* lease, ArenaPromise* promise, RegionId id, uint32
   }
   Shard& at = shard(id);
   WriterLock lock(&at.mu);
+  // Sent before the lease ended, it must not come after what was collected then.
+  if (term != 0 && lease->term() != term) return Reason::kLeaseEnded;
   auto it = at.regions.find(Raw(id));
   if (it == at.regions.end()) {
     if (absent == IfAbsent::kRefuse) return lease->live() ? Reason::kUnknownRegion : Reason::kLeaseEnded;
@@ -114,13 +116,15 @@ Reason PageStore::Write(Lease* lease, ArenaPromise* promise, RegionId id, uint32
   Reason reason = CheckOwner(*region, *lease, epoch);
   for (uint64_t i = 0; i < pages && reason == Reason::kOk; ++i) {
     const uint64_t page = first_page + i;
-    ArenaPromise* const payer = *paid_bytes + kPromiseBytesPerPage <= limit_bytes ? promise : nullptr;
+    const auto payer = [&](uint64_t bytes) { return *paid_bytes + bytes <= limit_bytes ? promise : nullptr; };
     // Room in the index for this page and those after it in its span, in one step.
     if (i == 0 || page % kPagesPerSpan == 0) {
       const uint64_t in_span = std::min(pages - i, kPagesPerSpan - page % kPagesPerSpan);
-      if (!region->index.Prepare(page, in_span, payer, paid_bytes)) reason = Reason::kFull;
+      if (!region->index.Prepare(page, in_span, payer(kIndexBytesPerPageMax), paid_bytes)) reason = Reason::kFull;
     }
-    if (reason == Reason::kOk) reason = WritePage(region, payer, page, writes[i], frames, &landed[i], paid_bytes);
+    if (reason == Reason::kOk) {
+      reason = WritePage(region, payer(kPageBytes), page, writes[i], frames, &landed[i], paid_bytes);
+    }
   }
   region->index.DropIfEmpty(first_page);
   region->index.DropIfEmpty(first_page + pages - 1);
@@ -415,8 +419,8 @@ Reason PageStore::Destroy(Lease* lease, RegionId id, uint32_t epoch) {
     if (const Reason reason = CheckOwner(*it->second, *lease, epoch); reason != Reason::kOk) return reason;
     region = std::move(it->second);
     at.regions.erase(it);
+    if (region->named) ForgetName(id);
   }
-  if (region->named) ForgetName(id);
   Drop(std::move(region));
   return Reason::kOk;
 }

@@ -73,13 +73,13 @@ class PageStore {
   // for PayloadCrc. `promise` (the lease's, or null) pays, `limit_bytes` at most; *paid_bytes says how much. After
   // kFull each chunk is old or new. A region that is not there is created first if `absent` says so. A page's frame has
   // room for the chunks that it has, or for all that it may get: then it stays there, and what is written over it needs
-  // no room.
+  // no room. `term`: the lease's when this was sent; 0: not looked at.
   enum class IfAbsent { kRefuse, kCreate, kCreateGc };
   enum class Frames { kFitted, kWhole };
   Reason Write(Lease* lease, ArenaPromise* promise, RegionId id, uint32_t epoch, const ChunkRange& range,
                absl::Span<const ChunkMask> masks, absl::Span<const uint32_t> page_crcs, IfAbsent absent,
                FrameLoc* landed, uint64_t* paid_bytes, Frames frames = Frames::kFitted,
-               uint64_t limit_bytes = ~uint64_t{0});
+               uint64_t limit_bytes = ~uint64_t{0}, uint64_t term = 0);
 
   // Appends the chunks of `range` that are stored, in order, to `out` (room for range.bytes()), and sets masks[i] to
   // which of the range's i-th page those are and page_crcs[i] to their checksum; chunks that are not there are zeros.
@@ -98,7 +98,7 @@ class PageStore {
                      absl::FunctionRef<void(const Stored& stored)> send);
 
   // Makes the range a hole. Long ranges are done in steps, others get their turn between them. What whole pages freed
-  // is added to `promise` (may be null), unless somebody was faster to take it; *returned_bytes says how much was.
+  // is added to `promise` (may be null), if it is room for whole pages; *returned_bytes says how much was.
   Reason Trim(Lease* lease, RegionId id, uint32_t epoch, const ChunkRange& range, ArenaPromise* promise = nullptr,
               uint64_t* returned_bytes = nullptr, Frames frames = Frames::kFitted);
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "memserver/page_store.h"
 
@@ -47,6 +48,8 @@ absl::Status PageStore::CreateNamed(Lease* lease, RegionId id, uint32_t epoch, b
       return absl::AlreadyExistsError(absl::StrCat("region ", FormatId(Raw(id)), " exists"));
     case Reason::kFull:
       return absl::ResourceExhaustedError("the server is full");
+    case Reason::kDraining:
+      return absl::FailedPreconditionError("the donor is draining and takes no new regions");
     default:
       return absl::FailedPreconditionError("the lease has ended");
   }
@@ -74,8 +77,8 @@ absl::StatusOr<bool> PageStore::DestroyByControl(LeaseId lease_id, RegionId id, 
     }
     region = std::move(it->second);
     at.regions.erase(it);
+    if (region->named) ForgetName(id);
   }
-  if (region->named) ForgetName(id);
   Drop(std::move(region));
   return true;
 }
@@ -87,6 +90,9 @@ absl::StatusOr<RegionDescription> PageStore::Attach(Lease* lease, RegionId id, u
   if (it == at.regions.end()) return absl::NotFoundError(absl::StrCat("no region ", FormatId(Raw(id))));
   Region* region = it->second.get();
   if (lease != nullptr) {
+    // Counted first, as in CreateLocked.
+    lease->regions.fetch_add(1);
+    auto uncount = absl::MakeCleanup([&] { lease->regions.fetch_sub(1); });
     const auto owner = leases_->Find(region->lease);
     if (!lease->live()) return absl::FailedPreconditionError("the lease has ended");
     if (!force && owner != nullptr && owner.get() != lease && owner->live()) {
@@ -96,7 +102,7 @@ absl::StatusOr<RegionDescription> PageStore::Attach(Lease* lease, RegionId id, u
       return absl::AbortedError(absl::StrCat("region ", FormatId(Raw(id)), " is already at epoch ", region->epoch));
     }
     if (owner != nullptr) owner->regions.fetch_sub(1);
-    lease->regions.fetch_add(1);
+    std::move(uncount).Cancel();
     region->lease = lease->id;
     region->epoch = epoch;
   }
@@ -171,21 +177,21 @@ absl::StatusOr<std::vector<uint64_t>> PageStore::ListSpans(RegionId id, uint64_t
 void PageStore::CollectLease(const Lease& lease) {
   if (lease.regions == 0) return;
   for (Shard& shard : shards_) {
-    std::vector<std::pair<uint64_t, std::unique_ptr<Region>>> collected;
+    std::vector<std::unique_ptr<Region>> collected;
     {
       WriterLock lock(&shard.mu);
       for (auto it = shard.regions.begin(); it != shard.regions.end();) {
         // Looked at again under the lock: the lease may have been granted anew in the meantime.
         if (it->second->gc && it->second->lease == lease.id && !lease.live()) {
-          collected.emplace_back(it->first, std::move(it->second));
+          if (it->second->named) ForgetName(RegionId{it->first});
+          collected.push_back(std::move(it->second));
           shard.regions.erase(it++);
         } else {
           ++it;
         }
       }
     }
-    for (auto& [id, region] : collected) {
-      if (region->named) ForgetName(RegionId{id});
+    for (auto& region : collected) {
       Drop(std::move(region));
       Count(&counters_.regions_collected);
     }

@@ -114,7 +114,7 @@ absl::Status Session::Execute(const FrameHeader& request, absl::Span<const uint3
           request.subject == 0
               ? Reason::kUnknownRegion
               : store->Write(lease_.get(), promise, region, request.epoch, request.range, {masks_.data(), mask_count_},
-                             page_crcs, AbsentPolicy(request), landed_.data(), &header.aux, frames, request.aux);
+                             page_crcs, AbsentPolicy(request), landed_.data(), &header.aux, frames, request.aux, term_);
       ReturnLanding();
       displaced_ = true;
       if (header.reason == Reason::kDamaged) {

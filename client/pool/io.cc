@@ -195,7 +195,6 @@ absl::StatusOr<bool> Io::TryLaunch(IoPart* part, bool may_block) {
   const bool writes = call.request.op == Op::kWrite;
   // What it may cost, the region's own bookkeeping on a server that has not seen it included.
   uint64_t wanted_room = writes ? range.pages() * ServerLink::kRoomBytesPerPage + ServerLink::kRoomBytesPerRegion : 0;
-  uint64_t room_limit = 0;  // of this client's room there that it may use
   part->room_bytes = 0;
   part->room_is_regions = false;
   part->link = nullptr;
@@ -238,15 +237,14 @@ absl::StatusOr<bool> Io::TryLaunch(IoPart* part, bool may_block) {
     }
     // Without room it may still overwrite what is there, and what is not may be reserved; the server knows.
     if (part->room_bytes == 0) {
-      room_limit = region_->ReservedOn(link->index(), &part->room_generation);
-      part->room_is_regions = room_limit > 0;
+      part->room_bytes = region_->TakeRestOfReserved(link->index(), wanted_room, &part->room_generation);
+      part->room_is_regions = part->room_bytes > 0;
     }
   }
-  if (part->room_bytes > 0) room_limit = part->room_bytes;
   call.request.flags = 0;
   if (writes && !target.created) call.request.flags = kFlagCreate | (region_->gc_ ? kFlagGc : 0);
-  if (room_limit > 0) call.request.flags |= kFlagPromised;
-  call.request.aux = room_limit;
+  if (part->room_bytes > 0) call.request.flags |= kFlagPromised;
+  call.request.aux = part->room_bytes;
   if (writes && region_->reserved_) call.request.flags |= kFlagReserved;
   if (writes && !link->MayChange()) {
     link->Suspect();
@@ -280,7 +278,11 @@ absl::Status Io::Judge(IoPart* part) {
   // One that was refused may have stored its first pages.
   if (creates && failed && call.sent) region_->NotePerhapsCreated(link->index(), part->incarnation);
   if (call.code == absl::StatusCode::kOk) {
+    const bool had_room = part->room_bytes > 0;
     if (call.request.op == Op::kWrite) ReleaseRoom(part, call.aux);
+    if (call.reason == Reason::kFull && !had_room && region_->reserved_ && region_->MayHaveReserved(link->index())) {
+      return absl::UnavailableError("the room that was reserved is with another write");
+    }
     if (call.reason == Reason::kUnknownRegion && part->unsure && call.request.op == Op::kRead) {
       memset(call.in, 0, call.request.range.bytes());
       return absl::OkStatus();

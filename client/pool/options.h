@@ -20,6 +20,7 @@ struct PoolOptions {
   int64_t open_timeout_ms = 2'000;
   int64_t io_timeout_ms = 10'000;          // of an operation that sets none
   int64_t lease_ttl_ms = 0;                // 0: the servers' usual
+  int64_t lease_ttl_min_ms = 0;            // where the usual is shorter, this is asked for
   int64_t fail_fast_after_ms = 5'000;      // a server that has been away for so long fails operations at once
   uint64_t reserve_step_bytes = 16 << 20;  // room that is reserved ahead of use on each server written to
   bool unix_sockets = true;                // for servers on this host that have one this process may use

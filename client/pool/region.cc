@@ -249,28 +249,37 @@ void Region::NotePerhapsCreated(uint16_t server, uint64_t incarnation) {
 
 bool Region::TakeReserved(uint16_t server, uint64_t bytes, uint32_t* generation) {
   GateLock lock(&mu_);
-  for (Presence& presence : presences_) {
-    if (presence.server != server) continue;
-    if (presence.reserved_bytes < static_cast<int64_t>(bytes)) return false;
-    if (!pool_->link(server)->TakeAside(bytes, presence.room_generation)) {
-      presence.reserved_bytes = 0;
-      return false;
-    }
-    presence.reserved_bytes -= static_cast<int64_t>(bytes);
-    *generation = presence.room_generation;
-    return true;
-  }
-  return false;
+  return TakeReservedLocked(server, bytes, bytes, generation) > 0;
 }
 
-uint64_t Region::ReservedOn(uint16_t server, uint32_t* generation) {
+uint64_t Region::TakeRestOfReserved(uint16_t server, uint64_t most_bytes, uint32_t* generation) {
   GateLock lock(&mu_);
-  for (const Presence& presence : presences_) {
-    if (presence.server != server || presence.reserved_bytes <= 0) continue;
+  return TakeReservedLocked(server, 1, most_bytes, generation);
+}
+
+uint64_t Region::TakeReservedLocked(uint16_t server, uint64_t least_bytes, uint64_t most_bytes, uint32_t* generation) {
+  for (Presence& presence : presences_) {
+    if (presence.server != server) continue;
+    const uint64_t bytes = std::min(static_cast<uint64_t>(std::max<int64_t>(presence.reserved_bytes, 0)), most_bytes);
+    if (bytes < least_bytes) return 0;
+    if (!pool_->link(server)->TakeAside(bytes, presence.room_generation)) {
+      presence.reserved_bytes = 0;
+      return 0;
+    }
+    presence.reserved_bytes -= static_cast<int64_t>(bytes);
+    ++presence.lent;
     *generation = presence.room_generation;
-    return static_cast<uint64_t>(presence.reserved_bytes);
+    return bytes;
   }
   return 0;
+}
+
+bool Region::MayHaveReserved(uint16_t server) {
+  GateLock lock(&mu_);
+  for (const Presence& presence : presences_) {
+    if (presence.server == server) return presence.reserved_bytes > 0 || presence.lent > 0;
+  }
+  return false;
 }
 
 void Region::AddReservedLocked(uint16_t server, int64_t bytes, uint32_t generation) {
@@ -282,21 +291,17 @@ void Region::AddReservedLocked(uint16_t server, int64_t bytes, uint32_t generati
 
 void Region::ReturnReserved(uint16_t server, uint64_t taken_bytes, uint64_t used_bytes, uint32_t generation) {
   GateLock lock(&mu_);
-  const int64_t held_bytes = PresenceLocked(server)->reserved_bytes + static_cast<int64_t>(taken_bytes);
-  const uint64_t own_bytes = std::min(used_bytes, static_cast<uint64_t>(std::max<int64_t>(held_bytes, 0)));
-  if (!pool_->link(server)->ReturnAside(taken_bytes, own_bytes, generation)) return;
-  AddReservedLocked(server, static_cast<int64_t>(taken_bytes) - static_cast<int64_t>(own_bytes), generation);
-  // The rest drew on what this client has in common.
-  if (used_bytes > own_bytes) pool_->link(server)->ReturnRoom(0, used_bytes - own_bytes);
+  --PresenceLocked(server)->lent;
+  if (!pool_->link(server)->ReturnAside(taken_bytes, used_bytes, generation)) return;
+  AddReservedLocked(server, static_cast<int64_t>(taken_bytes) - static_cast<int64_t>(used_bytes), generation);
 }
 
 absl::Status Region::Reserve(uint64_t offset, uint64_t length, const IoOptions& options) {
   NRAM_ASSIGN_OR_RETURN(const Io::Request request, MakeRequest(Op::kWrite, offset, length, options));
-  struct Taken {
-    uint64_t bytes = 0;
-    uint32_t generation = 0;
-  };
-  std::map<uint16_t, Taken> taken;
+  std::map<uint16_t, uint64_t> taken;
+  // As of now: where it has changed at the end, what was taken in between may be gone.
+  std::vector<uint32_t> generations;
+  for (size_t i = 0; i < pool_->server_count(); ++i) generations.push_back(pool_->link(i)->room_generation());
   absl::Status status;
   for (uint64_t chunk = request.first; chunk < request.end && status.ok();) {
     const uint64_t end = std::min((chunk / kChunksPerSpan + 1) * kChunksPerSpan, request.end);
@@ -314,25 +319,29 @@ absl::Status Region::Reserve(uint64_t offset, uint64_t length, const IoOptions& 
     status = target.status();
     if (status.ok() && placed_room == 0) status = target->link->TakeRoom(room, request.deadline_ns);
     if (status.ok()) {
-      Taken& of = taken[target->link->index()];
-      // As of the first step: if it has changed at the end, what was taken then is gone.
-      if (of.generation == 0) of.generation = target->link->room_generation();
-      of.bytes += room;
+      taken[target->link->index()] += room;
     }
     chunk = end;
   }
   if (status.ok()) reserved_ = true;
   GateLock lock(&mu_);
-  for (const auto& [server, of] : taken) {
+  std::vector<uint16_t> set_aside;
+  for (const auto& [server, bytes] : taken) {
     ServerLink* const link = pool_->link(server);
     if (!status.ok()) {
-      link->ReturnRoom(of.bytes, 0);
-    } else if (link->SetAside(of.bytes, of.generation)) {
-      AddReservedLocked(server, static_cast<int64_t>(of.bytes), of.generation);
+      link->ReturnRoom(bytes, 0);
+    } else if (link->SetAside(bytes, generations[server])) {
+      AddReservedLocked(server, static_cast<int64_t>(bytes), generations[server]);
+      set_aside.push_back(server);
     } else {
       status = absl::UnavailableError(
           absl::StrCat("memory server ", link->name(), " has restarted while room was reserved"));
     }
+  }
+  for (const uint16_t server : set_aside) {
+    if (status.ok()) break;
+    AddReservedLocked(server, -static_cast<int64_t>(taken[server]), generations[server]);
+    pool_->link(server)->ReleaseAside(taken[server], generations[server]);
   }
   return status;
 }

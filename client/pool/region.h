@@ -100,6 +100,7 @@ class Region {
     uint64_t incarnation = 0;    // in which it was created there; 0: not yet
     int64_t reserved_bytes = 0;  // room reserved for this region alone, if the generation is the link's
     uint32_t room_generation = 0;
+    uint32_t lent = 0;  // writes under way that took of it
   };
 
   using Presences = absl::InlinedVector<Presence, 1>;
@@ -132,10 +133,13 @@ class Region {
   bool NoteCreated(uint16_t server, uint64_t incarnation);
   void NotePerhapsCreated(uint16_t server, uint64_t incarnation);
   bool TakeReserved(uint16_t server, uint64_t bytes, uint32_t* generation);
-  // What there is, without taking it: for a write that may need less than its pages would.
-  uint64_t ReservedOn(uint16_t server, uint32_t* generation);
-  // `used_bytes` may be more than was taken, or nothing was.
+  // What there is, `most_bytes` at most: for a write that may need less than its pages would.
+  uint64_t TakeRestOfReserved(uint16_t server, uint64_t most_bytes, uint32_t* generation);
+  // Whether there is any, or a write under way may give some back.
+  bool MayHaveReserved(uint16_t server);
   void ReturnReserved(uint16_t server, uint64_t taken_bytes, uint64_t used_bytes, uint32_t generation);
+  uint64_t TakeReservedLocked(uint16_t server, uint64_t least_bytes, uint64_t most_bytes, uint32_t* generation)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Room of that generation is the region's.
   void AddReservedLocked(uint16_t server, int64_t bytes, uint32_t generation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   struct Errand;

@@ -164,14 +164,16 @@ absl::Status ServerLink::ConnectBoth(int64_t timeout_ms) {
   for (const auto& slot : transports_) {
     NRAM_RETURN_IF_ERROR(Annotate(slot.load()->Connect(deadline_ns), absl::StrCat("memory server ", name_)));
   }
+  alive_ns_ = MonotonicNs();  // hello asks for a lease that lives
   return absl::OkStatus();
 }
 
 absl::Status ServerLink::Greet() {
   const int64_t deadline_ns = DeadlineAfterMs(kControlTimeoutMs);
   NRAM_ASSIGN_OR_RETURN(const ServerHello hello, control_->Hello(deadline_ns));
-  NRAM_ASSIGN_OR_RETURN(const LeaseInfo lease,
-                        control_->GrantLease(lease_, options_.owner, options_.lease_ttl_ms, deadline_ns));
+  int64_t ttl_ms = options_.lease_ttl_ms;
+  if (ttl_ms == 0 && hello.lease_ttl_ms < options_.lease_ttl_min_ms) ttl_ms = options_.lease_ttl_min_ms;
+  NRAM_ASSIGN_OR_RETURN(const LeaseInfo lease, control_->GrantLease(lease_, options_.owner, ttl_ms, deadline_ns));
   {
     MutexLock lock(&mu_);
     lease_ttl_ms_ = options_.lease_ttl_ms > 0 ? std::min(options_.lease_ttl_ms, lease.ttl_ms) : lease.ttl_ms;
@@ -231,12 +233,18 @@ void ServerLink::Renew() {
     LOG(WARNING) << lease.status().message();
     for (const auto& slot : transports_) slot.load()->Disconnect();
   }
-  MutexLock lock(&mu_);
-  last_error_ = lease.status();
-  // It has ended there, or is about to: whoever needs this server must not take it for one that can be used.
-  if (MonotonicNs() - alive_ns_ > lease_ttl_ms_ * kNsPerMs) {
+  bool has_ended = false;
+  {
+    MutexLock lock(&mu_);
+    has_ended = MonotonicNs() - alive_ns_ > lease_ttl_ms_ * kNsPerMs;
+  }
+  // There, or is about to: whoever needs this server must not take it for one that can be used. Not under the lock: the
+  // calls that this ends come back here.
+  if (has_ended) {
     for (const auto& slot : transports_) slot.load()->Disconnect();
   }
+  MutexLock lock(&mu_);
+  last_error_ = lease.status();
   // The data connections tell whether the server is there; a control plane that is slow to answer is no reason to stop.
   if (!DataConnected()) {
     up_ = false;

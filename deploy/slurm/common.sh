@@ -6,7 +6,7 @@
 # The nodes of a job must reach each other on these ports, and nobody else should: nram does not authenticate yet.
 
 # Slurm gives its scripts no search path.
-PATH=${PATH:+$PATH:}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+export PATH=${PATH:+$PATH:}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 
 NRAM_JOB_DONATE=auto
 NRAM_JOB_PORT=7100

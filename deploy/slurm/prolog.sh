@@ -7,7 +7,8 @@ set -euo pipefail
 
 # A node whose server does not start leaves the job a smaller pool; a Prolog that fails would drain the node.
 skip() {
-  # Whoever answers on this node's port is not this job's.
+  # Who answers on this node's port is not this job's server. (The other nodes of the job cannot know that: choose
+  # NRAM_JOB_PORT so that nothing else listens there.)
   if [ -r "$job_directory/pool" ]; then
     grep -v "^${SLURMD_NODENAME:-$(hostname -s)}:" "$job_directory/pool" > "$job_directory/pool.new" || true
     mv "$job_directory/pool.new" "$job_directory/pool"
@@ -24,7 +25,7 @@ for node in $nodes; do echo "$node:$job_port"; done > "$job_directory/pool.new"
 mv "$job_directory/pool.new" "$job_directory/pool"
 
 # The address under which the other nodes know this one.
-addresses=$(getent ahostsv4 "${SLURMD_NODENAME:-$(hostname -s)}" | awk '{print $1}')
+addresses=$(getent ahostsv4 "${SLURMD_NODENAME:-$(hostname -s)}" | awk '{print $1}') || true
 address=$(printf '%s\n' "$addresses" | awk '!/^127\./ {print; exit}')
 # To other nodes loopback is themselves.
 [ -n "$address" ] || [ "$(wc -w <<< "$nodes")" -gt 1 ] || address=${addresses%%$'\n'*}

@@ -102,7 +102,7 @@ cp "$NRAM_STATE_DIR/pool" "$directory/hosts"
   "$nram" umount m
   "$(dirname "$nram")/../../fsd/nram-fsd" m --backend=memory <&- >&- 2>&- || fail "the daemon without standard streams"
   "$nram" umount m
-) || exit 1
+)
 
 # State that others could have made says nothing.
 chmod 777 "$NRAM_STATE_DIR"

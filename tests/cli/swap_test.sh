@@ -29,6 +29,14 @@ expect_nothing() {
   [ -z "$(ls "$NRAM_STATE_DIR/swap" 2> /dev/null)" ] || fail "$1: files are left"
 }
 
+# The process that watches the daemon $1.
+guard_of() {
+  local guard
+  for guard in $(pgrep -x nram-guard); do
+    ! grep -qsx "Pid:[[:space:]]*$1" "/proc/$guard/fdinfo/3" || echo "$guard"
+  done
+}
+
 expect 1 "start a local one with \`nram up\`" "$nram" swapon 64M --unprotected
 expect_nothing "without a pool"
 "$nram" up --servers=2 --donate=160M > /dev/null
@@ -81,24 +89,24 @@ NRAM_POOL=127.0.0.1:9 "$nram" swaps --json | jq -e '.[0].stored_bytes > 0' > /de
 if [ -e /sys/fs/cgroup/memory/cgroup.procs ]; then
   grep -qx "$daemon" /sys/fs/cgroup/memory/cgroup.procs || fail "the daemon stays in the cgroup of who started it"
 fi
-readlink "/proc/$daemon"/fd/* | grep -q signalfd && fail "the daemon waits for signals"
-kill -TERM "$daemon" "$(pgrep -n -x nram-guard)"
+descriptors=$(readlink "/proc/$daemon"/fd/* || true)
+[[ $descriptors != *signalfd* ]] || fail "the daemon waits for signals"
+guard=$(guard_of "$daemon")
+((0x$(awk '/^SigIgn/ {print $2}' "/proc/$guard/status") & 1 << 14)) || fail "the guard does not ignore SIGTERM"
+kill -TERM "$daemon" "$guard"
 "$nram" swaps --json | jq -e '.[0] | .active and .daemon_alive' > /dev/null || fail "a signal ends the area's daemon"
-exec 9< "$NRAM_STATE_DIR/swap/swap"
-flock 9
-expect 1 "at work on this area" "$nram" swapoff
-exec 9<&-
+expect 1 "at work on this area" flock "$NRAM_STATE_DIR/swap/swap" "$nram" swapoff
 expect 0 "" "$nram" swapoff
 expect_nothing "an area that had signals"
 
-# Ctrl-C while it is set up.
+# Ended while it is set up.
 setsid "$nram" swapon 64M "${protection[@]}" > /dev/null 2>&1 &
 starting=$!
 for _ in $(seq 500); do
   [ ! -e "$NRAM_STATE_DIR/swap/swap/mount" ] || break
   sleep 0.01
 done
-kill -INT "$starting" 2> /dev/null || true
+kill -TERM "$starting" 2> /dev/null || true
 if wait "$starting"; then "$nram" swapoff; fi # it was too late
 expect_nothing "an interrupted swapon"
 
@@ -115,7 +123,7 @@ expect_nothing "a killed daemon"
 if [ -e /sys/block/loop0/diskseq ]; then
   "$nram" swapon 64M "${protection[@]}" > /dev/null 2>&1
   device=$("$nram" swaps --json | jq -r '.[0].device')
-  guard=$(pgrep -n -x nram-guard)
+  guard=$(guard_of "$("$nram" swaps --json | jq '.[0].daemon_pid')")
   kill -STOP "$guard"
   "$nram" swapoff
   "$nram" swapon 64M "${protection[@]}" > /dev/null 2>&1

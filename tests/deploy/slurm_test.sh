@@ -33,7 +33,7 @@ echo "127.0.0.1 STREAM $2"
 T
 printf '#!/bin/sh\n' > "$directory/bin/logger"
 chmod +x "$directory"/bin/{scontrol,getent,logger}
-echo "NRAM_JOB_DONATE=128M NRAM_JOB_PORT=$((20000 + RANDOM % 10000))" > "$NRAM_SLURM_CONF"
+echo "NRAM_JOB_DONATE=128M NRAM_JOB_PORT=$((10000 + RANDOM % 10000))" > "$NRAM_SLURM_CONF"
 
 job=$NRAM_RUN_DIR/job-$SLURM_JOB_ID
 "$scripts/prolog.sh" || fail "the prolog"

@@ -315,7 +315,10 @@ TEST(FuzzSmokeTest, AllTargetsSurviveRandomInput) {
     std::string input(random() % 700, '\0');
     for (char& c : input) c = static_cast<char>(random());
     // Half of them begin like a frame.
-    if (i % 2 == 0 && input.size() > 8) memcpy(input.data(), "NRM1\2", 5);
+    if (i % 2 == 0 && input.size() > 8) {
+      memcpy(input.data(), "NRM1", 4);
+      input[4] = static_cast<char>(kFrameVersion);
+    }
     const auto* data = reinterpret_cast<const uint8_t*>(input.data());
     FuzzFrames(data, input.size());
     FuzzSession(data, input.size());

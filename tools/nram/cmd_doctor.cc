@@ -14,6 +14,7 @@
 #include "absl/strings/strip.h"
 #include "base/host_memory.h"
 #include "base/units.h"
+#include "client/pool/pool_spec.h"
 #include "nlohmann/json.hpp"
 #include "tools/nram/command.h"
 #include "tools/nram/swap_area.h"
@@ -103,11 +104,15 @@ uint64_t CgroupLimit(const std::string& process) {
     const std::vector<std::string> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));
     if (parts.size() < 3 || (!parts[1].empty() && parts[1] != "memory")) continue;
     const std::string mount = parts[1].empty() ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
-    for (std::string path = parts[2]; path.size() > 1; path.resize(path.rfind('/'))) {
+    // To the topmost, which may be a container's.
+    std::string path = parts[2] == "/" ? "" : parts[2];
+    while (true) {
       for (const char* file : {"/memory.limit_in_bytes", "/memory.max", "/memory.high"}) {
         const uint64_t limit = NumberIn(absl::StrCat(mount, path, file));
         if (limit > 0 && (lowest == 0 || limit < lowest)) lowest = limit;
       }
+      if (path.empty()) break;
+      path.resize(std::min(path.rfind('/'), path.size() - 1));
     }
   }
   return lowest;
@@ -188,9 +193,8 @@ void CheckArea(const SwapArea& area, std::vector<Finding>* findings) {
   const bool limited = limit > 0 && limit < uint64_t{1} << 60;
   add(!limited || limit > 4 * resident, Verdict::kBad,
       limited ? absl::StrCat("its memory cgroup allows ", FormatByteSize(limit)) : "no memory cgroup limits it",
-      absl::StrCat("it shares the limit with what it is to help; put it into a cgroup of its own: start it by "
-                   "deploy/nram-swap@.service, or echo ",
-                   area.daemon_pid, " into the root's cgroup.procs"));
+      absl::StrCat("it shares the limit with what it is to help: echo ", area.daemon_pid,
+                   " into the cgroup.procs of one without a limit"));
   if (!area.pool.empty()) findings->push_back(CheckPool(area.pool, area.name + ": "));
   if (!area.pool.empty()) CheckSpareRoom(area, findings);
 }
@@ -218,8 +222,8 @@ int Run(const std::vector<std::string>& args) {
   }
   const std::vector<SwapArea> areas = FindSwaps();
   std::vector<Finding> findings;
-  // Of each area its own.
-  if (areas.empty()) findings.push_back(CheckPool("", ""));
+  // Of each area its own, and the one that commands here find.
+  if (areas.empty() || ChoosePoolSpec("").ok()) findings.push_back(CheckPool("", ""));
   if (!areas.empty() || !words.empty()) {
     uint64_t ram_bytes = 0;
     if (const auto memory = ReadHostMemory(); memory.ok()) ram_bytes = memory->total_bytes;

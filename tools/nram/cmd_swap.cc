@@ -89,6 +89,8 @@ int RunOn(const std::vector<std::string>& args) {
     const auto pool = ChoosePoolSpec(flags.pool);
     if (!pool.ok()) return ToExitCode(pool.status(), "nram swapon");
     flags.swap.pool = *pool;
+  } else if (!flags.pool.empty()) {
+    flags.swap.fsd_flags.push_back("--pool=" + flags.pool);  // refused
   }
   const auto area = AddSwap(flags.swap);
   if (!area.ok()) return ToExitCode(area.status(), "nram swapon");
@@ -238,7 +240,7 @@ const Command& SwapoffCommand() {
   static constexpr Command kCommand = {"swapoff", "end swapping to the pool", R"(usage: nram swapoff [NAME...] [flags]
 
 Takes everything that was swapped out back to RAM (which takes its time, and must have room
-there), and removes the area whole. Without NAME: the only one that there is.
+there or in other swap), and removes the area whole. Without NAME: the only one that there is.
 
   --all               all areas
   --force             also if RAM seems too little, and also if the area's daemon has died. What

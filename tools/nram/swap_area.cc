@@ -31,6 +31,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/host_memory.h"
@@ -140,14 +141,31 @@ UniqueFd OpenDaemon(const std::string& directory, int* pid) {
 // In the kernel's topmost groups: no limit of the group that this command runs in, and no end of its session, is the
 // area's. As far as it may.
 void LeaveCgroups() {
-  for (const char* group : {"", "unified/", "systemd/", "memory/"}) {
+  const auto groups = ReadFile("/proc/self/cgroup");
+  std::vector<std::string> mounts = {"", "unified"};  // of v2; the others are v1's
+  for (const absl::string_view line : absl::StrSplit(groups.ok() ? *groups : "", '\n')) {
+    const std::vector<absl::string_view> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));
+    if (parts.size() == 3 && !parts[1].empty()) mounts.emplace_back(absl::StripPrefix(parts[1], "name="));
+  }
+  for (const std::string& mount : mounts) {
     const UniqueFd processes(
-        open(absl::StrCat("/sys/fs/cgroup/", group, "cgroup.procs").c_str(), O_WRONLY | O_CLOEXEC));
+        open(absl::StrCat("/sys/fs/cgroup/", mount, "/cgroup.procs").c_str(), O_WRONLY | O_CLOEXEC));
     if (processes.valid()) (void)!write(processes.get(), "0", 1);
   }
 }
 
-// Whether one of the signals that AddSwap holds back has come.
+// Holds back the signals that would end this process, but not those that whoever started it wants ignored.
+void HoldSignals() {
+  sigset_t held;
+  sigemptyset(&held);
+  for (const int number : {SIGTERM, SIGINT, SIGHUP}) {
+    struct sigaction now {};
+    if (sigaction(number, nullptr, &now) == 0 && now.sa_handler != SIG_IGN) sigaddset(&held, number);
+  }
+  pthread_sigmask(SIG_BLOCK, &held, nullptr);
+}
+
+// Whether one of them has come.
 bool Interrupted() {
   sigset_t pending;
   sigpending(&pending);
@@ -161,6 +179,11 @@ absl::StatusOr<UniqueFd> LockArea(const std::string& directory) {
   if (!lock.valid()) return ErrnoStatus(errno, "open " + directory);
   if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     return absl::FailedPreconditionError("another nram swapon or swapoff is at work on this area; try again");
+  }
+  struct stat locked {
+  }, there{};
+  if (fstat(lock.get(), &locked) != 0 || stat(directory.c_str(), &there) != 0 || locked.st_ino != there.st_ino) {
+    return absl::FailedPreconditionError("another nram swapoff has just taken this area away; try again");
   }
   return lock;
 }
@@ -289,7 +312,10 @@ absl::Status StartGuard(const SwapArea& area) {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(nothing.get(), fd);
   // Nothing that it was started with is kept from its owners, this command's locks least of all.
   dup3(daemon.get(), kGuardFd, O_CLOEXEC);
-  (void)syscall(SYS_close_range, kGuardFd + 1, ~0u, 0);
+  if (syscall(SYS_close_range, kGuardFd + 1, ~0u, 0) != 0) {  // before Linux 5.9
+    for (int fd = kGuardFd + 1; fd < 1024; ++fd) close(fd);
+  }
+  program_invocation_name[0] = '@';  // as the daemon's, fsd/hang_proof.cc
   for (const int number : {SIGTERM, SIGINT, SIGHUP}) (void)signal(number, SIG_IGN);
   (void)!chdir("/");
   prctl(PR_SET_NAME, "nram-guard");
@@ -365,7 +391,11 @@ absl::StatusOr<SwapArea> AddSwap(const SwapOptions& options) {
             ? ", which somebody else is just setting up or taking down"
             : ", or what a crash has left of one; `nram swapoff --force " + options.name + "` takes it away"));
   }
-  NRAM_ASSIGN_OR_RETURN(const UniqueFd lock, LockArea(directory));
+  const absl::StatusOr<UniqueFd> lock = LockArea(directory);
+  if (!lock.ok()) {
+    rmdir(directory.c_str());
+    return lock.status();
+  }
   std::string device;
   uint64_t sequence = 0;
   auto undo = absl::MakeCleanup([&] {
@@ -373,10 +403,7 @@ absl::StatusOr<SwapArea> AddSwap(const SwapOptions& options) {
     (void)EndDaemon(directory);
     RemoveDirectory(directory);
   });
-  sigset_t held;
-  sigemptyset(&held);
-  for (const int number : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&held, number);
-  pthread_sigmask(SIG_BLOCK, &held, nullptr);
+  HoldSignals();
   LeaveCgroups();
   if (mkdir(MountOf(directory).c_str(), 0700) != 0) return ErrnoStatus(errno, "create " + MountOf(directory));
   std::vector<std::string> command = {fsd,
@@ -405,8 +432,14 @@ absl::StatusOr<SwapArea> AddSwap(const SwapOptions& options) {
   int flags = NRAM_SWAP_FLAG_DISCARD | NRAM_SWAP_FLAG_DISCARD_PAGES;
   if (options.priority >= 0) flags |= SWAP_FLAG_PREFER | (options.priority & SWAP_FLAG_PRIO_MASK);
   if (swapon(device.c_str(), flags) != 0) return ErrnoStatus(errno, "swapon " + device);
+  SwapArea area = Describe(options.name);
+  if (!area.daemon_alive) {
+    // The guard may have looked when the kernel did not have the area yet.
+    (void)SwapOffWhole(&area, /*insist=*/true, DeadlineAfterMs(kSwapOffMs));
+    return absl::UnavailableError("the area's daemon died while it was set up");
+  }
   std::move(undo).Cancel();
-  return Describe(options.name);
+  return area;
 }
 
 absl::Status RemoveSwap(const std::string& name, bool force, void (*on_progress)(uint64_t left_bytes)) {

@@ -47,8 +47,8 @@ struct SwapArea {
 absl::StatusOr<SwapArea> AddSwap(const SwapOptions& options);
 
 // Takes it away: what is swapped out goes back to RAM first, which takes time; `on_progress` is told what is left, now
-// and then. FAILED_PRECONDITION: there is not RAM enough, or its daemon is gone (then what was swapped out is lost, and
-// whoever uses it gets SIGBUS); `force` goes on all the same.
+// and then. RESOURCE_EXHAUSTED: there is not RAM and other swap enough. FAILED_PRECONDITION: its daemon is gone (then
+// what was swapped out is lost, and whoever uses it gets SIGBUS). `force` goes on all the same.
 absl::Status RemoveSwap(const std::string& name, bool force, void (*on_progress)(uint64_t left_bytes));
 
 std::vector<SwapArea> FindSwaps();
