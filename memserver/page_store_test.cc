@@ -103,9 +103,10 @@ class PageStoreTest : public ::testing::Test {
                data.data() + (page_chunk + chunk - range.first) * kChunkBytes, kChunkBytes);
       }
     }
-    const Reason reason = store_.Write(
-        lease != nullptr ? lease : lease_.get(), lease != nullptr ? nullptr : &lease_->promise, region, epoch, range,
-        masks, Crcs(range, masks, landed), PageStore::IfAbsent::kCreate, landed.data(), &paid_, frames_);
+    const Reason reason =
+        store_.Write(lease != nullptr ? lease : lease_.get(), lease != nullptr ? nullptr : &lease_->promise, region,
+                     epoch, range, masks, Crcs(range, masks, landed), PageStore::IfAbsent::kCreate, landed.data(),
+                     &paid_, frames_, limit_bytes_, term_);
     landing_.Give(landed.data(), landed.size());
     return reason;
   }
@@ -156,6 +157,8 @@ class PageStoreTest : public ::testing::Test {
   std::shared_ptr<Lease> lease_;
   uint64_t paid_ = 0;
   PageStore::Frames frames_ = PageStore::Frames::kFitted;
+  uint64_t limit_bytes_ = ~uint64_t{0};
+  uint64_t term_ = 0;
 };
 
 std::string PageWith(ChunkMask chunks, char what) {
@@ -340,6 +343,36 @@ TEST_F(PageStoreTest, ReservedPagesMayHoldWhateverTheyLikeBesideSomebodyGreedy) 
     ASSERT_EQ(Read({page * 8, 8}), held) << i;
   }
   EXPECT_GT(taken, 8'000);
+}
+
+// What the client reserves for pages is enough for them, wherever they are.
+TEST_F(PageStoreTest, AWriteMayUseAllTheRoomThatItBrings) {
+  frames_ = PageStore::Frames::kWhole;
+  ASSERT_EQ(Write({0, 8}, PageWith(0xFF, 'a')), Reason::kOk);
+  ASSERT_TRUE(arena_->Promise(1000, &lease_->promise));
+  const auto other = leases_.Grant(LeaseId{2}, "other", 0).value();
+  for (uint64_t i = 0; Write({i * 8, 8}, PageWith(0xFF, 'g'), {}, 1, other.get(), RegionId{9}) == Reason::kOk; ++i) {
+  }
+  const auto write = [&](ChunkRange range, uint64_t limit_bytes) {
+    limit_bytes_ = paid_ + limit_bytes;
+    return Write(range, std::string(range.bytes(), 'b'));
+  };
+  EXPECT_EQ(write({kChunksPerSpan, 16}, 2 * kPromiseBytesPerPage), Reason::kOk) << "a second span";
+  for (uint64_t pages = 1; pages < kPagesPerSpan; ++pages) {
+    EXPECT_EQ(write({0, std::min<uint64_t>(pages, 63) * 8}, 0), Reason::kOk) << "there";
+    EXPECT_EQ(write({pages * 8, 8}, kPromiseBytesPerPage), Reason::kOk) << pages;
+  }
+  EXPECT_EQ(write({5 * kChunksPerSpan, 16}, kPromiseBytesPerPage), Reason::kFull) << "more than it brings";
+}
+
+TEST_F(PageStoreTest, WhatWasSentInAnEarlierTermIsRefused) {
+  ASSERT_EQ(Write({0, 8}, PageWith(0xFF, 'a')), Reason::kOk);
+  term_ = lease_->term();
+  EXPECT_EQ(Write({0, 8}, PageWith(0xFF, 'b')), Reason::kOk);
+  ASSERT_NE(leases_.End(LeaseId{1}), nullptr);
+  ASSERT_TRUE(leases_.Grant(LeaseId{1}, "test", 0).ok());
+  EXPECT_EQ(Write({0, 8}, PageWith(0xFF, 'c')), Reason::kLeaseEnded);
+  EXPECT_EQ(Read({0, 8}), PageWith(0xFF, 'b'));
 }
 
 TEST_F(PageStoreTest, ADrainingServerTakesNothingNewThatNoPromisePaysFor) {

@@ -268,6 +268,7 @@ void Io::ReleaseRoom(IoPart* part, uint64_t used_bytes) {
     part->link->ReturnRoom(part->room_bytes, used_bytes);
   }
   part->room_bytes = 0;
+  part->room_is_regions = false;
 }
 
 absl::Status Io::Judge(IoPart* part) {

@@ -119,11 +119,38 @@ TEST_F(UnansweredTest, AServerWithoutAControlPlaneIsNotWaitedForForEver) {
   const auto pool = TestPool::Open(options);
   const auto region = pool->CreateRegion({.gc = true}).value();
   ASSERT_TRUE(region->Write(0, Bytes(Of('A', 16 * kPagesPerSpan))).ok());
+  // Many under way that nobody waits for.
+  constexpr size_t kChains = 16;
+  struct Chain {
+    Region* region;
+    std::string data = Of('C');
+    Io io;
+    std::atomic<bool> stop{false};
+    std::atomic<bool> ended{false};
+    static void Next(Io* io, void* context) {
+      auto* const chain = static_cast<Chain*>(context);
+      if (io != nullptr && (chain->stop || !io->Wait().ok())) {
+        chain->ended = true;
+        return;
+      }
+      chain->region->StartWrite(&chain->io, 0, Bytes(chain->data), {}, &Next, chain);
+    }
+  };
+  std::vector<std::unique_ptr<Chain>> chains;
+  std::vector<std::unique_ptr<Region>> regions;
+  for (size_t i = 0; i < kChains; ++i) {
+    regions.push_back(pool->CreateRegion({.gc = true}).value());
+    chains.push_back(std::make_unique<Chain>());
+    chains.back()->region = regions.back().get();
+    Chain::Next(nullptr, chains.back().get());
+  }
   servers.server(0).StopControlForTest();
   EXPECT_TRUE(Eventually([&] { return !pool->link(0)->up(); }));
   EXPECT_TRUE(Eventually([&] { return pool->link(0)->hopeless(); }));
   const auto other = pool->CreateRegion({.gc = true}).value();
   EXPECT_TRUE(other->Write(0, Bytes(Of('B', 16 * kPagesPerSpan))).ok()) << "new spans go elsewhere";
+  for (const auto& chain : chains) chain->stop = true;
+  for (const auto& chain : chains) EXPECT_TRUE(Eventually([&] { return chain->ended.load(); }));
 }
 
 TEST_F(UnansweredTest, NoLaterWriteIsOvertakenOnTheOtherConnection) {
