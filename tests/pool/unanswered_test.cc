@@ -110,16 +110,20 @@ TEST_F(UnansweredTest, TheLeaseIsKeptWhileOnlyTheControlPlaneCanBeReached) {
   EXPECT_EQ(ReadPage(region.get(), 0), "A");
 }
 
-// The other way round: data flows, and the lease cannot be renewed. When it has ended the server is away.
+// The lease cannot be renewed: when it has ended the server is away, whatever the data connections say.
 TEST_F(UnansweredTest, AServerWithoutAControlPlaneIsNotWaitedForForEver) {
   TestPool servers(2);
   PoolOptions options = servers.Options();
   options.lease_ttl_ms = 1'500;
   options.fail_fast_after_ms = 1'000;
+  FaultyRelay data(Endpoint{"127.0.0.1", servers.server(0).data_port(), ""}, TestSeed());
+  options.reroute_data_for_test = [&](size_t index, const Endpoint& usual) {
+    return index == 0 ? data.endpoint() : usual;
+  };
   const auto pool = TestPool::Open(options);
   const auto region = pool->CreateRegion({.gc = true}).value();
   ASSERT_TRUE(region->Write(0, Bytes(Of('A', 16 * kPagesPerSpan))).ok());
-  // Many under way that nobody waits for.
+  // Many under way that nobody waits for, and in the end nobody answers.
   constexpr size_t kChains = 16;
   struct Chain {
     Region* region;
@@ -144,6 +148,7 @@ TEST_F(UnansweredTest, AServerWithoutAControlPlaneIsNotWaitedForForEver) {
     chains.back()->region = regions.back().get();
     Chain::Next(nullptr, chains.back().get());
   }
+  data.Hold(true);
   servers.server(0).StopControlForTest();
   EXPECT_TRUE(Eventually([&] { return !pool->link(0)->up(); }));
   EXPECT_TRUE(Eventually([&] { return pool->link(0)->hopeless(); }));
