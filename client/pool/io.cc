@@ -52,11 +52,13 @@ absl::Status Io::Run(Region* region, const Request& request) {
       MutexLock lock(&mu_);
       if (busy_ == 0) break;
     }
-    // Parts were started in turn, so the oldest is the next busy one.
+    // Parts were started in turn, so the oldest is the next busy one. One that was started again has its turn after
+    // the others, which may hold what it waits for.
     while (!parts_[oldest].busy) oldest = (oldest + 1) % part_count_;
     IoPart* part = &parts_[oldest];
     part->transport->Wait(&part->call);
     Settle(part, Judge(part), /*may_block=*/true);
+    oldest = (oldest + 1) % part_count_;
   }
   MutexLock lock(&mu_);
   state_.store(kIdle, std::memory_order_relaxed);
@@ -245,6 +247,7 @@ absl::StatusOr<bool> Io::TryLaunch(IoPart* part, bool may_block) {
   if (writes && !target.created) call.request.flags = kFlagCreate | (region_->gc_ ? kFlagGc : 0);
   if (part->room_bytes > 0) call.request.flags |= kFlagPromised;
   call.request.aux = part->room_bytes;
+  part->wanted_room_bytes = wanted_room;
   if (writes && region_->reserved_) call.request.flags |= kFlagReserved;
   if (writes && !link->MayChange()) {
     link->Suspect();
@@ -279,9 +282,11 @@ absl::Status Io::Judge(IoPart* part) {
   // One that was refused may have stored its first pages.
   if (creates && failed && call.sent) region_->NotePerhapsCreated(link->index(), part->incarnation);
   if (call.code == absl::StatusCode::kOk) {
-    const bool had_room = part->room_bytes > 0;
+    const uint64_t had_bytes = part->room_is_regions ? part->room_bytes : 0;
+    const bool had_enough = part->room_bytes >= part->wanted_room_bytes;
     if (call.request.op == Op::kWrite) ReleaseRoom(part, call.aux);
-    if (call.reason == Reason::kFull && !had_room && region_->reserved_ && region_->MayHaveReserved(link->index())) {
+    const bool refused = call.reason == Reason::kFull || call.reason == Reason::kDraining;
+    if (refused && !had_enough && region_->reserved_ && region_->MayHaveReserved(link->index(), had_bytes)) {
       return absl::UnavailableError("the room that was reserved is with another write");
     }
     if (call.reason == Reason::kUnknownRegion && part->unsure && call.request.op == Op::kRead) {
@@ -298,7 +303,7 @@ absl::Status Io::Judge(IoPart* part) {
     const absl::Status status = CallStatus(call, link->name());
     if (call.reason == Reason::kUnknownRegion) return absl::DataLossError(status.message());
     if (call.reason == Reason::kLeaseEnded) {
-      link->Suspect();
+      link->NoteLeaseEnded();
       return absl::UnavailableError(status.message());
     }
     return status;

@@ -30,6 +30,7 @@ struct IoPart {
   Transport* transport = nullptr;  // where it was started
   uint64_t incarnation = 0;        // of the server then
   uint64_t room_bytes = 0;         // taken for it
+  uint64_t wanted_room_bytes = 0;  // what would be enough whatever is there
   bool room_is_regions = false;    // from what the region has reserved for itself
   uint32_t room_generation = 0;    // of that
   bool busy = false;

@@ -274,10 +274,11 @@ uint64_t Region::TakeReservedLocked(uint16_t server, uint64_t least_bytes, uint6
   return 0;
 }
 
-bool Region::MayHaveReserved(uint16_t server) {
+bool Region::MayHaveReserved(uint16_t server, uint64_t had_bytes) {
   GateLock lock(&mu_);
   for (const Presence& presence : presences_) {
-    if (presence.server == server) return presence.reserved_bytes > 0 || presence.lent > 0;
+    if (presence.server == server)
+      return presence.lent > 0 || presence.reserved_bytes > static_cast<int64_t>(had_bytes);
   }
   return false;
 }
@@ -292,16 +293,18 @@ void Region::AddReservedLocked(uint16_t server, int64_t bytes, uint32_t generati
 void Region::ReturnReserved(uint16_t server, uint64_t taken_bytes, uint64_t used_bytes, uint32_t generation) {
   GateLock lock(&mu_);
   --PresenceLocked(server)->lent;
-  if (!pool_->link(server)->ReturnAside(taken_bytes, used_bytes, generation)) return;
-  AddReservedLocked(server, static_cast<int64_t>(taken_bytes) - static_cast<int64_t>(used_bytes), generation);
+  const uint64_t own_bytes = std::min(used_bytes, taken_bytes);
+  if (!pool_->link(server)->ReturnAside(taken_bytes, own_bytes, generation)) return;
+  AddReservedLocked(server, static_cast<int64_t>(taken_bytes - own_bytes), generation);
+  // A little index may have cost more than there was.
+  if (used_bytes > own_bytes) pool_->link(server)->ReturnRoom(0, used_bytes - own_bytes);
 }
 
 absl::Status Region::Reserve(uint64_t offset, uint64_t length, const IoOptions& options) {
   NRAM_ASSIGN_OR_RETURN(const Io::Request request, MakeRequest(Op::kWrite, offset, length, options));
   std::map<uint16_t, uint64_t> taken;
-  // As of now: where it has changed at the end, what was taken in between may be gone.
-  std::vector<uint32_t> generations;
-  for (size_t i = 0; i < pool_->server_count(); ++i) generations.push_back(pool_->link(i)->room_generation());
+  // As of before the first room was taken there: where it has changed at the end, that may be gone.
+  std::vector<uint32_t> generations(pool_->server_count());
   absl::Status status;
   for (uint64_t chunk = request.first; chunk < request.end && status.ok();) {
     const uint64_t end = std::min((chunk / kChunksPerSpan + 1) * kChunksPerSpan, request.end);
@@ -309,6 +312,9 @@ absl::Status Region::Reserve(uint64_t offset, uint64_t length, const IoOptions& 
     uint64_t room = range.pages() * ServerLink::kRoomBytesPerPage + ServerLink::kRoomBytesPerRegion;
     uint64_t placed_room = 0;
     ServerLink* waits_for = nullptr;
+    for (uint16_t i = 0; i < generations.size(); ++i) {
+      if (!taken.contains(i)) generations[i] = pool_->link(i)->room_generation();
+    }
     absl::StatusOr<Target> target = FindTarget(chunk / kChunksPerSpan);
     const bool paid_for =
         target.ok() && target->link != nullptr && (target->paid_for || taken.contains(target->link->index()));
@@ -382,7 +388,7 @@ struct Region::Errand {
 void Region::AddErrands(Op op, uint8_t flags, const ChunkRange& range, int64_t deadline_ns,
                         std::deque<Errand>* errands) {
   GateLock lock(&mu_);
-  for (const Presence& presence : presences_) {
+  for (Presence& presence : presences_) {
     if (presence.incarnation == 0) continue;
     Errand& errand = errands->emplace_back();
     errand.call.request.op = op;
@@ -395,7 +401,10 @@ void Region::AddErrands(Op op, uint8_t flags, const ChunkRange& range, int64_t d
     errand.link = pool_->link(presence.server);
     errand.incarnation = presence.incarnation;
     errand.unsure = presence.unsure;
-    if ((flags & kFlagPromised) != 0) errand.room_generation = errand.link->BeginKeepingTrim();
+    if ((flags & kFlagPromised) != 0) {
+      ++presence.lent;
+      errand.room_generation = errand.link->BeginKeepingTrim();
+    }
   }
 }
 
@@ -449,6 +458,7 @@ absl::Status Region::RunErrands(std::deque<Errand>* errands, IoClass io_class) {
 void Region::EndKeepingTrim(const Errand& errand, const absl::Status& status) {
   const uint64_t bytes = status.ok() && errand.call.is_done() ? errand.call.aux : 0;
   GateLock lock(&mu_);
+  --PresenceLocked(errand.link->index())->lent;
   if (errand.link->EndKeepingTrim(bytes, errand.room_generation) && bytes > 0) {
     AddReservedLocked(errand.link->index(), static_cast<int64_t>(bytes), errand.room_generation);
   }

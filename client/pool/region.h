@@ -100,7 +100,7 @@ class Region {
     uint64_t incarnation = 0;    // in which it was created there; 0: not yet
     int64_t reserved_bytes = 0;  // room reserved for this region alone, if the generation is the link's
     uint32_t room_generation = 0;
-    uint32_t lent = 0;  // writes under way that took of it
+    uint32_t lent = 0;  // writes under way that took of it, and trims that add to it
   };
 
   using Presences = absl::InlinedVector<Presence, 1>;
@@ -135,8 +135,8 @@ class Region {
   bool TakeReserved(uint16_t server, uint64_t bytes, uint32_t* generation);
   // What there is, `most_bytes` at most: for a write that may need less than its pages would.
   uint64_t TakeRestOfReserved(uint16_t server, uint64_t most_bytes, uint32_t* generation);
-  // Whether there is any, or a write under way may give some back.
-  bool MayHaveReserved(uint16_t server);
+  // Whether there is more than `had_bytes`, or what is under way may give some back.
+  bool MayHaveReserved(uint16_t server, uint64_t had_bytes);
   void ReturnReserved(uint16_t server, uint64_t taken_bytes, uint64_t used_bytes, uint32_t generation);
   uint64_t TakeReservedLocked(uint16_t server, uint64_t least_bytes, uint64_t most_bytes, uint32_t* generation)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -52,6 +52,11 @@ class ServerLink {
   uint64_t incarnation() const { return incarnation_.load(std::memory_order_acquire); }
   // Something failed: look at the connections and the lease now, not at the next turn.
   void Suspect();
+  // The server has said that the lease has ended.
+  void NoteLeaseEnded() {
+    alive_ns_ = 0;
+    Suspect();
+  }
 
   // The connection of the class; null before the first connect. It may be broken. Stays valid while the link lives.
   Transport* transport(IoClass io_class) const {

@@ -32,9 +32,13 @@ expect_nothing() {
 # The process that watches the daemon $1.
 guard_of() {
   local guard
-  for guard in $(pgrep -x nram-guard); do
-    ! grep -qsx "Pid:[[:space:]]*$1" "/proc/$guard/fdinfo/3" || echo "$guard"
+  for _ in $(seq 500); do # it names itself after swapon has returned
+    for guard in $(pgrep -x nram-guard); do
+      ! grep -qsx "Pid:[[:space:]]*$1" "/proc/$guard/fdinfo/3" || { echo "$guard" && return; }
+    done
+    sleep 0.01
   done
+  fail "nobody watches the daemon $1"
 }
 
 expect 1 "start a local one with \`nram up\`" "$nram" swapon 64M --unprotected
@@ -66,7 +70,8 @@ expect 1 "there is no swap area named swap" "$nram" swapoff swap
 expect 0 "run on this very machine" "$nram" swapon 64M --priority=5 "${protection[@]}"
 grep -q "$("$nram" swaps --json | jq -r '.[0].device')" /proc/swaps || fail "the kernel does not have it"
 "$nram" swaps --json |
-  jq -e '.[0] | .active and .daemon_alive and .priority == 5 and .size_bytes == 67108864' > /dev/null ||
+  jq -e '.[0] | .active and .daemon_alive and .priority == 5 and .size_bytes == 67108864 and .collected_bytes == 0' \
+    > /dev/null ||
   fail "swaps: $("$nram" swaps --json)"
 expect 1 "there is a swap area named swap" "$nram" swapon 32M "${protection[@]}"
 expect 0 "another" "$nram" swapon 16M --name=another --json "${protection[@]}"

@@ -110,6 +110,37 @@ TEST(RoomTest, WhatIsReservedIsThereForALargeWriteToo) {
   EXPECT_TRUE(status.ok()) << status;
 }
 
+// Each has less than its pages would need if they were all new; together they have enough.
+TEST(RoomTest, ManyWritesAtOnceShareWhatIsReserved) {
+  TestPool servers(1, 128 * kMiB);
+  auto pool = servers.Open();
+  auto mine = pool->CreateRegion({.gc = true}).value();
+  ASSERT_TRUE(mine->Reserve(0, kMiB).ok());
+  const std::string data = Pattern(kMiB, 2);
+  ASSERT_TRUE(mine->Write(0, Bytes(data)).ok());
+  auto other_pool = servers.Open();
+  for (Pool* greedy_pool : {pool.get(), other_pool.get()}) {
+    auto greedy = greedy_pool->CreateRegion({.gc = false}).value();
+    for (uint64_t at = 0; greedy->Write(at, Bytes(data)).ok(); at += kMiB) {
+    }
+  }
+  std::vector<std::thread> threads;
+  for (uint64_t thread = 0; thread < 4; ++thread) {
+    threads.emplace_back([&, thread] {
+      std::mt19937_64 random(TestSeed() + thread);
+      for (int i = 0; i < 100; ++i) {
+        const uint64_t page = random() % 256;
+        const absl::Status trimmed = mine->Trim(page * kPageBytes, kPageBytes, {}, Region::TrimRoom::kKeep);
+        ASSERT_TRUE(trimmed.ok()) << trimmed;
+        const absl::Status written = mine->Write(0, Bytes(data));
+        ASSERT_TRUE(written.ok()) << "thread " << thread << ", " << i << ": " << written;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_TRUE(Read(mine.get(), 0, kMiB).value() == data);
+}
+
 TEST(RoomTest, ReservingAndGivingBackForEverKeepsNothing) {
   TestPool servers(1, 128 * kMiB);
   auto pool = servers.Open();

@@ -202,8 +202,15 @@ std::string FindLoop(const std::string& directory) {
   return found;
 }
 
+// What the loop device has been told so far that nobody needs, for whomever it was.
+uint64_t DiscardedBytes(const std::string& device) {
+  constexpr int kDiscardSectors = 13;  // Documentation/block/stat.rst
+  return ReadNumber(absl::StrCat("/sys/block/", device.substr(5), "/stat"), kDiscardSectors) * kChunkBytes;
+}
+
 SwapArea Describe(const std::string& name) {
   SwapArea area;
+  uint64_t discarded_before = 0;
   area.name = name;
   area.directory = DirectoryOf(name);
   const auto text = ReadFile(area.directory + "/area.json");
@@ -214,6 +221,7 @@ SwapArea Describe(const std::string& name) {
       area.device_sequence = note.value("device_sequence", uint64_t{0});
       area.size_bytes = note.value("size_bytes", uint64_t{0});
       area.pool = note.value("pool", "");
+      discarded_before = note.value("discarded_before", uint64_t{0});
     }
   }
   if (area.device.empty() || DeviceSequence(area.device) != area.device_sequence) {
@@ -223,9 +231,8 @@ SwapArea Describe(const std::string& name) {
   area.daemon_alive = OpenDaemon(area.directory, &area.daemon_pid).valid();
   area.active = FindActive(&area);
   if (!area.device.empty()) {
-    constexpr int kDiscardSectors = 13;  // Documentation/block/stat.rst
-    area.discarded_bytes =
-        ReadNumber(absl::StrCat("/sys/block/", area.device.substr(5), "/stat"), kDiscardSectors) * kChunkBytes;
+    const uint64_t bytes = DiscardedBytes(area.device);
+    area.discarded_bytes = bytes - std::min(bytes, discarded_before);
   }
   return area;
 }
@@ -420,12 +427,14 @@ absl::StatusOr<SwapArea> AddSwap(const SwapOptions& options) {
   NRAM_ASSIGN_OR_RETURN(device, AttachLoop(FileOf(directory)));
   sequence = DeviceSequence(device);
   NRAM_RETURN_IF_ERROR(RunProgram({"mkswap", "--label", "nram-" + options.name, device}));
-  NRAM_RETURN_IF_ERROR(WriteFileAtomically(
-      directory + "/area.json",
-      nlohmann::json{
-          {"device", device}, {"device_sequence", sequence}, {"size_bytes", options.size_bytes}, {"pool", options.pool}}
-              .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
-          "\n"));
+  NRAM_RETURN_IF_ERROR(WriteFileAtomically(directory + "/area.json",
+                                           nlohmann::json{{"device", device},
+                                                          {"device_sequence", sequence},
+                                                          {"size_bytes", options.size_bytes},
+                                                          {"pool", options.pool},
+                                                          {"discarded_before", DiscardedBytes(device)}}
+                                                   .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
+                                               "\n"));
   // Before the kernel has the area: there is no moment without it.
   NRAM_RETURN_IF_ERROR(StartGuard(Describe(options.name)));
   if (Interrupted()) return absl::CancelledError("interrupted; nothing is left of it");
