@@ -223,7 +223,7 @@ TEST(RoomTest, AFullServerIsPassedOverAlsoWhileThisClientFreesThings) {
   });
   auto region = pool->CreateRegion({.gc = true}).value();
   // So many that some are for the full one.
-  for (uint64_t at = 0; at < 2'000 * kMiB; at += kMiB) {
+  for (uint64_t at = 0; at < 800 * kMiB; at += kMiB) {
     const absl::Status status = region->Write(at, Bytes(data.substr(0, kPageBytes)));
     EXPECT_TRUE(status.ok()) << at << ": " << status;
   }
