@@ -324,9 +324,7 @@ absl::Status Region::Reserve(uint64_t offset, uint64_t length, const IoOptions& 
     }
     status = target.status();
     if (status.ok() && placed_room == 0) status = target->link->TakeRoom(room, request.deadline_ns);
-    if (status.ok()) {
-      taken[target->link->index()] += room;
-    }
+    if (status.ok()) taken[target->link->index()] += room;
     chunk = end;
   }
   if (status.ok()) reserved_ = true;

@@ -15,34 +15,13 @@
 #include "base/test_seed.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/util/region_io.h"
 #include "tests/util/test_pool.h"
 
 namespace nram {
 namespace {
 
 using ::testing::HasSubstr;
-
-std::string Pattern(size_t bytes, uint64_t seed) {
-  std::string data(bytes, '\0');
-  std::mt19937_64 random(seed);
-  for (size_t i = 0; i + 8 <= bytes; i += 8) {
-    const uint64_t word = random() | 1;
-    memcpy(&data[i], &word, 8);
-  }
-  return data;
-}
-
-absl::Span<const std::byte> Bytes(const std::string& data) {
-  return {reinterpret_cast<const std::byte*>(data.data()), data.size()};
-}
-absl::Span<std::byte> Room(std::string* data) { return {reinterpret_cast<std::byte*>(data->data()), data->size()}; }
-
-absl::StatusOr<std::string> Read(Region* region, uint64_t offset, size_t bytes, const IoOptions& options = {}) {
-  std::string data(bytes, '?');
-  const absl::Status status = region->Read(offset, Room(&data), options);
-  if (!status.ok()) return status;
-  return data;
-}
 
 TEST(PoolTest, WritesAreStripedAndReadBack) {
   TestPool servers(3);
