@@ -239,6 +239,7 @@ class Service final : public v1::Control::Service {
     reply->set_ttl_ms(lease.ttl_ms());
     reply->set_incarnation(server_->incarnation());
     reply->set_promised_bytes(server_->arena().left_bytes(lease.promise));
+    reply->set_term(lease.term());
     FillCapacity(reply->mutable_capacity());
   }
 

@@ -200,12 +200,9 @@ void FrameArena::Free(FrameLoc frame, ArenaPromise* promise, uint64_t* promised_
   const uint64_t bytes = FreeLocked(frame);
   if (promise == nullptr || promise->closed_) return;
   // A whole frame was counted as what it is now promised as. A smaller one is room for whole pages only if its slab is.
-  if (whole) {
-    promise->left_bytes_ += bytes;
-    promised_bytes_ += bytes;
-  } else if (!PromiseLocked(bytes, promise)) {
-    return;
-  }
+  if (!whole && !MakeRoomLocked(bytes, 0)) return;
+  promise->left_bytes_ += bytes;
+  promised_bytes_ += bytes;
   *promised_bytes += bytes;
 }
 
@@ -264,10 +261,17 @@ bool FrameArena::ChargeIndex(uint64_t bytes, ArenaPromise* promise, uint64_t* pa
   return true;
 }
 
-void FrameArena::ReleaseIndex(uint64_t bytes) {
+uint64_t FrameArena::ReleaseIndex(uint64_t bytes, ArenaPromise* promise, uint64_t promised_bytes_max) {
   MutexLock lock(&mu_);
   CHECK_GE(index_bytes_, bytes);
   index_bytes_ -= bytes;
+  if (promise == nullptr || promise->closed_) return 0;
+  // It was taken, and is now promised: the sum is what it was. (As data for the most part, which comes in extents; the
+  // slack has room for that.)
+  const uint64_t promised_bytes = std::min(bytes, promised_bytes_max);
+  promise->left_bytes_ += promised_bytes;
+  promised_bytes_ += promised_bytes;
+  return promised_bytes;
 }
 
 bool FrameArena::ChargeFixed(uint64_t bytes) {
@@ -289,18 +293,6 @@ bool FrameArena::Promise(uint64_t pages, ArenaPromise* promise) {
   if (!MakeRoomLocked(pages * kPageBytes, pages * kIndexBytesPerPageMax)) return false;
   promise->left_bytes_ += pages * kPromiseBytesPerPage;
   promised_bytes_ += pages * kPromiseBytesPerPage;
-  return true;
-}
-
-bool FrameArena::PromiseFreed(uint64_t bytes, ArenaPromise* promise) {
-  MutexLock lock(&mu_);
-  return PromiseLocked(bytes, promise);
-}
-
-bool FrameArena::PromiseLocked(uint64_t bytes, ArenaPromise* promise) {
-  if (promise->closed_ || !MakeRoomLocked(bytes, 0)) return false;
-  promise->left_bytes_ += bytes;
-  promised_bytes_ += bytes;
   return true;
 }
 

@@ -70,15 +70,15 @@ class FrameArena {
 
   // Accounts for memory that the index takes from malloc. False (and nothing changes) if it does not fit.
   bool ChargeIndex(uint64_t bytes, ArenaPromise* promise, uint64_t* paid_bytes);
-  void ReleaseIndex(uint64_t bytes);
+  // What it took is added to `promise` (may be null) in the same step, `promised_bytes_max` at most. Returns how much
+  // was.
+  uint64_t ReleaseIndex(uint64_t bytes, ArenaPromise* promise = nullptr, uint64_t promised_bytes_max = ~uint64_t{0});
   // The same for buffers of connections.
   bool ChargeFixed(uint64_t bytes);
   void ReleaseFixed(uint64_t bytes);
 
   // Promises room for `pages` more pages; false (and nothing changes) if there is not that much, or it is closed.
   bool Promise(uint64_t pages, ArenaPromise* promise);
-  // The same by bytes that the index had and freed a moment ago.
-  bool PromiseFreed(uint64_t bytes, ArenaPromise* promise);
   // Takes all of it back and adds nothing more until it is opened again.
   void ClosePromise(ArenaPromise* promise);
   void OpenPromise(ArenaPromise* promise);
@@ -137,7 +137,6 @@ class FrameArena {
   bool PayLocked(uint64_t bytes, ArenaPromise* promise, uint64_t* paid_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Returns what it took.
   uint64_t FreeLocked(FrameLoc frame) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool PromiseLocked(uint64_t bytes, ArenaPromise* promise) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   uint32_t SlabForLocked(int chunks, bool promised) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool MapExtentLocked(bool promised) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Makes a spare extent's slabs free to take, or gives its memory back to the host; there is one.

@@ -36,6 +36,7 @@ absl::StatusOr<std::shared_ptr<Lease>> LeaseTable::Grant(LeaseId id, const std::
   lease->expires_ns_ = clock_->NowNs() + ttl_ms * kNsPerMs;
   if (begins) {
     ++live_count_;
+    lease->term_ = ++terms_;
     arena_->OpenPromise(&lease->promise);
     lease->live_ = true;
   }
@@ -60,7 +61,7 @@ std::shared_ptr<Lease> LeaseTable::Find(LeaseId id) const {
 
 void LeaseTable::EndLocked(Lease* lease) {
   lease->live_ = false;
-  ++lease->term_;
+  lease->term_ = ++terms_;
   --live_count_;
   arena_->ClosePromise(&lease->promise);
 }

@@ -41,7 +41,8 @@ class Lease {
 
   bool live() const { return live_.load(); }
   int64_t ttl_ms() const { return ttl_ms_; }
-  // Another one each time that the lease has ended: what was sent before that must not be executed after it.
+  // Another one each time that the lease begins or ends, never the same again for any lease: what was sent before that
+  // must not be executed after it, and what was promised then is not any more.
   uint64_t term() const { return term_.load(std::memory_order_acquire); }
 
   // Makes `connection` the only one of its class: fences the one before it. False if one with a higher or the same
@@ -110,6 +111,7 @@ class LeaseTable {
   // Ended ones are there as long as a region names them, which has been paid for.
   absl::flat_hash_map<uint64_t, std::shared_ptr<Lease>> leases_ ABSL_GUARDED_BY(mu_);
   size_t live_count_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t terms_ ABSL_GUARDED_BY(mu_) = 0;  // that there have been
 };
 
 }  // namespace nram

@@ -95,7 +95,7 @@ PageIndex::LeafPtr* PageIndex::SlotFor(uint64_t span, ArenaPromise* promise, uin
   return &it->second;
 }
 
-uint64_t PageIndex::DropLeaf(uint64_t span) {
+uint64_t PageIndex::DropLeaf(uint64_t span, ArenaPromise* promise, uint64_t promised_bytes_max) {
   uint64_t bytes = 0;
   if (tree_ == nullptr) {
     bytes = Leaf::Bytes(only_leaf_->capacity);
@@ -105,8 +105,7 @@ uint64_t PageIndex::DropLeaf(uint64_t span) {
     bytes = kTreeBytesPerSpan + (it->second != nullptr ? Leaf::Bytes(it->second->capacity) : 0);
     tree_->erase(it);
   }
-  arena_->ReleaseIndex(bytes);
-  return bytes;
+  return arena_->ReleaseIndex(bytes, promise, promised_bytes_max);
 }
 
 bool PageIndex::GrowLeaf(LeafPtr* slot, uint32_t capacity, ArenaPromise* promise, uint64_t* paid_bytes) {
@@ -137,7 +136,10 @@ bool PageIndex::Prepare(uint64_t page, uint64_t pages, ArenaPromise* promise, ui
   LeafPtr* slot = SlotFor(span, promise, paid_bytes);
   if (slot == nullptr) return false;
   if (GrowLeaf(slot, RoundCapacity(wanted), promise, paid_bytes)) return true;
-  if (*slot == nullptr && tree_ != nullptr) DropLeaf(span);
+  if (*slot == nullptr && tree_ != nullptr) {
+    const uint64_t promised_bytes = DropLeaf(span, promise, promise != nullptr ? *paid_bytes : 0);
+    if (promised_bytes > 0) *paid_bytes -= promised_bytes;
+  }
   return false;
 }
 
@@ -168,13 +170,16 @@ void PageIndex::Erase(uint64_t page) {
   --pages_;
 }
 
-void PageIndex::DropIfEmpty(uint64_t page) {
+void PageIndex::DropIfEmpty(uint64_t page, ArenaPromise* promise, uint64_t* paid_bytes) {
   const Leaf* leaf = FindLeaf(page / kPagesPerSpan);
-  if (leaf != nullptr && leaf->count == 0) DropLeaf(page / kPagesPerSpan);
+  if (leaf == nullptr || leaf->count > 0) return;
+  const uint64_t promised_bytes = DropLeaf(page / kPagesPerSpan, promise, promise != nullptr ? *paid_bytes : 0);
+  if (promised_bytes > 0) *paid_bytes -= promised_bytes;
 }
 
 uint64_t PageIndex::Visit(uint64_t begin, uint64_t end, uint64_t spans_max,
-                          absl::FunctionRef<void(uint64_t page, PageEntry* entry)> visit, uint64_t* released_bytes) {
+                          absl::FunctionRef<void(uint64_t page, PageEntry* entry)> visit, ArenaPromise* promise,
+                          uint64_t* promised_bytes) {
   uint64_t seen = 0;
   while (begin < end) {
     uint64_t span = begin / kPagesPerSpan;
@@ -211,8 +216,8 @@ uint64_t PageIndex::Visit(uint64_t begin, uint64_t end, uint64_t spans_max,
     leaf->count -= erased;
     pages_ -= erased;
     if (leaf->count == 0) {
-      const uint64_t bytes = DropLeaf(span);
-      if (released_bytes != nullptr) *released_bytes += bytes;
+      const uint64_t bytes = DropLeaf(span, promise);
+      if (promise != nullptr) *promised_bytes += bytes;
     }
     begin = span_begin + kPagesPerSpan;
   }

@@ -38,14 +38,15 @@ class PageIndex {
   void Set(uint64_t page, PageEntry entry);
   // Leaves an empty leaf behind; see DropIfEmpty.
   void Erase(uint64_t page);
-  // Gives back the leaf of the page if nothing is left in it.
-  void DropIfEmpty(uint64_t page);
+  // Gives back the leaf of the page if nothing is left in it: what of *paid_bytes it took to `promise` (may be null).
+  void DropIfEmpty(uint64_t page, ArenaPromise* promise, uint64_t* paid_bytes);
 
   // Calls `visit` for entries in [begin, end) in order, for at most `spans_max` spans; the entry may be changed (to
   // mask 0: it is erased afterwards). Returns the page to go on from, or `end`.
-  // The index's own bytes that this frees are added to *released_bytes (may be null).
+  // The index's own bytes that this frees are added to `promise` (may be null) and to *promised_bytes.
   uint64_t Visit(uint64_t begin, uint64_t end, uint64_t spans_max,
-                 absl::FunctionRef<void(uint64_t page, PageEntry* entry)> visit, uint64_t* released_bytes = nullptr);
+                 absl::FunctionRef<void(uint64_t page, PageEntry* entry)> visit, ArenaPromise* promise = nullptr,
+                 uint64_t* promised_bytes = nullptr);
   // Calls `visit` with each span that holds a page, from `from_span` on, until it returns false.
   void VisitSpans(uint64_t from_span, absl::FunctionRef<bool(uint64_t span)> visit) const;
 
@@ -64,8 +65,8 @@ class PageIndex {
   Leaf* FindLeaf(uint64_t span) const;
   bool GrowLeaf(LeafPtr* slot, uint32_t capacity, ArenaPromise* promise, uint64_t* paid_bytes);
   LeafPtr* SlotFor(uint64_t span, ArenaPromise* promise, uint64_t* paid_bytes);
-  // Returns the bytes that this frees.
-  uint64_t DropLeaf(uint64_t span);
+  // Returns what of the bytes that this frees was promised.
+  uint64_t DropLeaf(uint64_t span, ArenaPromise* promise = nullptr, uint64_t promised_bytes_max = ~uint64_t{0});
 
   FrameArena* const arena_;
   uint64_t pages_ = 0;

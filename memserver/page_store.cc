@@ -107,8 +107,8 @@ Reason PageStore::Write(Lease* lease, ArenaPromise* promise, RegionId id, uint32
   auto it = at.regions.find(Raw(id));
   if (it == at.regions.end()) {
     if (absent == IfAbsent::kRefuse) return lease->live() ? Reason::kUnknownRegion : Reason::kLeaseEnded;
-    const Reason created =
-        CreateLocked(&at, lease, promise, id, epoch, absent == IfAbsent::kCreateGc, /*named=*/false, paid_bytes);
+    const Reason created = CreateLocked(&at, lease, limit_bytes >= kRegionBytes ? promise : nullptr, id, epoch,
+                                        absent == IfAbsent::kCreateGc, /*named=*/false, paid_bytes);
     if (created != Reason::kOk) return created;
     it = at.regions.find(Raw(id));
   }
@@ -126,8 +126,8 @@ Reason PageStore::Write(Lease* lease, ArenaPromise* promise, RegionId id, uint32
       reason = WritePage(region, payer(kPageBytes), page, writes[i], frames, &landed[i], paid_bytes);
     }
   }
-  region->index.DropIfEmpty(first_page);
-  region->index.DropIfEmpty(first_page + pages - 1);
+  region->index.DropIfEmpty(first_page, promise, paid_bytes);
+  region->index.DropIfEmpty(first_page + pages - 1, promise, paid_bytes);
   if (reason == Reason::kFull) Count(&counters_.refused_full);
   if (reason == Reason::kOk) {
     Count(&counters_.writes);
@@ -319,19 +319,17 @@ uint64_t PageStore::DropPages(Region* region, uint64_t begin_page, uint64_t end_
   int64_t pages = 0;
   int64_t chunks = 0;
   uint64_t promised_bytes = 0;
-  uint64_t index_bytes = 0;
   const auto drop = [&](uint64_t, PageEntry* entry) {
     ++pages;
     chunks += std::popcount(entry->mask);
     arena_->Free(entry->frame, promise, &promised_bytes);
     entry->mask = 0;
   };
-  region->index.Visit(begin_page, end_page, kTrimSpansPerStep, drop, &index_bytes);
+  region->index.Visit(begin_page, end_page, kTrimSpansPerStep, drop, promise, &promised_bytes);
   region->chunks -= chunks;
   counters_.pages.fetch_sub(pages, std::memory_order_relaxed);
   counters_.chunks.fetch_sub(chunks, std::memory_order_relaxed);
-  const bool promised = promise != nullptr && index_bytes > 0 && arena_->PromiseFreed(index_bytes, promise);
-  return promised_bytes + (promised ? index_bytes : 0);
+  return promised_bytes;
 }
 
 void PageStore::TrimPart(Region* region, uint64_t page, ChunkMask trimmed, Frames frames) {
@@ -374,7 +372,7 @@ void PageStore::TrimPart(Region* region, uint64_t page, ChunkMask trimmed, Frame
 }
 
 Reason PageStore::Trim(Lease* lease, RegionId id, uint32_t epoch, const ChunkRange& range, ArenaPromise* promise,
-                       uint64_t* returned_bytes, Frames frames) {
+                       uint64_t* kept_bytes, Frames frames) {
   Count(&counters_.trims);
   Shard& at = shard(id);
   const uint64_t end_page = (range.end() + kChunksPerPage - 1) / kChunksPerPage;
@@ -385,6 +383,11 @@ Reason PageStore::Trim(Lease* lease, RegionId id, uint32_t epoch, const ChunkRan
     if (it == at.regions.end()) return lease->live() ? Reason::kUnknownRegion : Reason::kLeaseEnded;
     Region* region = it->second.get();
     if (const Reason reason = CheckOwner(*region, *lease, epoch); reason != Reason::kOk) return reason;
+    if (region->kept_term != lease->term()) {
+      region->kept_term = lease->term();
+      region->kept_bytes = 0;
+    }
+    if (promise != nullptr) *kept_bytes = region->kept_bytes;
     if (MaskOfPage(range, page) != kAllChunks) {
       TrimPart(region, page, MaskOfPage(range, page), frames);
       ++page;
@@ -394,8 +397,8 @@ Reason PageStore::Trim(Lease* lease, RegionId id, uint32_t epoch, const ChunkRan
     uint64_t next = page;
     next = region->index.Visit(page, whole_end, 0, [](uint64_t, PageEntry*) {});  // skips to the next span with pages
     const uint64_t step_end = std::min(whole_end, (next / kPagesPerSpan + kTrimSpansPerStep) * kPagesPerSpan);
-    const uint64_t promised_bytes = DropPages(region, page, step_end, promise);
-    if (promise != nullptr) *returned_bytes += promised_bytes;
+    region->kept_bytes += DropPages(region, page, step_end, promise);
+    if (promise != nullptr) *kept_bytes = region->kept_bytes;
     page = step_end;
   }
   return Reason::kOk;

@@ -98,9 +98,10 @@ class PageStore {
                      absl::FunctionRef<void(const Stored& stored)> send);
 
   // Makes the range a hole. Long ranges are done in steps, others get their turn between them. What whole pages freed
-  // is added to `promise` (may be null), if it is room for whole pages; *returned_bytes says how much was.
+  // is added to `promise` (may be null), if it is room for whole pages; *kept_bytes is set to how much was, by all such
+  // trims in this term of the lease: so that the answer to one tells what an earlier one without an answer did.
   Reason Trim(Lease* lease, RegionId id, uint32_t epoch, const ChunkRange& range, ArenaPromise* promise = nullptr,
-              uint64_t* returned_bytes = nullptr, Frames frames = Frames::kFitted);
+              uint64_t* kept_bytes = nullptr, Frames frames = Frames::kFitted);
 
   // The region and all it holds. kUnknownRegion if it is not there.
   Reason Destroy(Lease* lease, RegionId id, uint32_t epoch);
@@ -131,7 +132,7 @@ class PageStore {
  private:
   static constexpr size_t kShards = 256;
   // What a region costs beyond its pages: itself, its slot in the shard's table, the allocator's words.
-  static constexpr uint64_t kRegionBytes = 168;
+  static constexpr uint64_t kRegionBytes = 184;
   static constexpr uint64_t kTrimSpansPerStep = 64;
   static constexpr uint64_t kReadPagesPerLock = 16;
 
@@ -142,6 +143,8 @@ class PageStore {
     bool gc = false;
     bool named = false;
     uint64_t chunks = 0;
+    uint64_t kept_bytes = 0;  // freed by trims, promised to the owner again
+    uint64_t kept_term = 0;   // of its lease
     PageIndex index;
   };
   struct alignas(64) Shard {

@@ -105,6 +105,7 @@ absl::StatusOr<RegionDescription> PageStore::Attach(Lease* lease, RegionId id, u
     std::move(uncount).Cancel();
     region->lease = lease->id;
     region->epoch = epoch;
+    region->kept_bytes = 0;
   }
   return Describe(id, *region);
 }

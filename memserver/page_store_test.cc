@@ -46,7 +46,7 @@ TEST(PageIndexTest, AgreesWithAMap) {
         }
         case 1:
           index.Erase(page);
-          index.DropIfEmpty(page);
+          index.DropIfEmpty(page, nullptr, nullptr);
           model.erase(page);
           break;
         default: {
@@ -297,6 +297,25 @@ TEST_F(PageStoreTest, OverwritingAFullServerNeedsNoRoomWhateverItHolds) {
   }
 }
 
+TEST_F(PageStoreTest, ATrimTellsWhatAllBeforeItHaveKept) {
+  ASSERT_TRUE(arena_->Promise(3, &lease_->promise));
+  frames_ = PageStore::Frames::kWhole;
+  ASSERT_EQ(store_.Create(lease_.get(), kRegion, 1, /*gc=*/false, nullptr), Reason::kOk);
+  for (const uint64_t page : {0, 1, 2}) ASSERT_EQ(Write({page * 8, 8}, PageWith(0xFF, 'k')), Reason::kOk);
+  const auto kept_after = [&](uint64_t page, ArenaPromise* promise, uint32_t epoch = 1) {
+    uint64_t kept = 1;
+    EXPECT_EQ(store_.Trim(lease_.get(), kRegion, epoch, {page * 8, 8}, promise, &kept, frames_), Reason::kOk);
+    return kept;
+  };
+  const uint64_t one = kept_after(0, &lease_->promise);
+  EXPECT_GE(one, kPageBytes);
+  EXPECT_EQ(kept_after(0, &lease_->promise), one);
+  EXPECT_EQ(kept_after(1, nullptr), 1) << "one that keeps nothing says nothing";
+  EXPECT_GE(kept_after(2, &lease_->promise), 2 * one);
+  ASSERT_TRUE(store_.Attach(lease_.get(), kRegion, 2, /*force=*/true).ok());
+  EXPECT_EQ(kept_after(2, &lease_->promise, 2), 0) << "a new owner has kept nothing yet";
+}
+
 // What swap, mmap and fallocate rest on.
 TEST_F(PageStoreTest, ReservedPagesMayHoldWhateverTheyLikeBesideSomebodyGreedy) {
   constexpr uint64_t kPages = 2000;
@@ -316,16 +335,15 @@ TEST_F(PageStoreTest, ReservedPagesMayHoldWhateverTheyLikeBesideSomebodyGreedy) 
     std::string& held = model.try_emplace(page, std::string(kPageBytes, '\0')).first->second;
     switch (random() % 8) {
       case 0: {
-        uint64_t returned = 0;
-        ASSERT_EQ(store_.Trim(lease_.get(), kRegion, 1, {page * 8, 8}, &lease_->promise, &returned, frames_),
-                  Reason::kOk);
+        uint64_t kept = 0;
+        ASSERT_EQ(store_.Trim(lease_.get(), kRegion, 1, {page * 8, 8}, &lease_->promise, &kept, frames_), Reason::kOk);
         held.assign(kPageBytes, '\0');
         break;
       }
       case 1: {
         const uint64_t first = random() % 8, count = 1 + random() % (8 - first);
-        uint64_t returned = 0;
-        (void)store_.Trim(lease_.get(), kRegion, 1, {page * 8 + first, count}, &lease_->promise, &returned, frames_);
+        uint64_t kept = 0;
+        (void)store_.Trim(lease_.get(), kRegion, 1, {page * 8 + first, count}, &lease_->promise, &kept, frames_);
         held.replace(first * 512, count * 512, count * 512, '\0');
         break;
       }
@@ -346,6 +364,37 @@ TEST_F(PageStoreTest, ReservedPagesMayHoldWhateverTheyLikeBesideSomebodyGreedy) 
 }
 
 // What the client reserves for pages is enough for them, wherever they are.
+TEST_F(PageStoreTest, WhatStoresNothingTakesNothingOfWhatIsReserved) {
+  frames_ = PageStore::Frames::kWhole;
+  ASSERT_EQ(store_.Create(lease_.get(), kRegion, 1, /*gc=*/false, nullptr), Reason::kOk);
+  ASSERT_TRUE(arena_->Promise(64, &lease_->promise));
+  const uint64_t left_bytes = arena_->left_bytes(lease_->promise);
+  for (const uint64_t page : {0, 1000, 2000}) {
+    ASSERT_EQ(Write({page * 8, 64 * 8}, std::string(64 * kPageBytes, '\0')), Reason::kOk);
+    EXPECT_EQ(arena_->left_bytes(lease_->promise), left_bytes);
+    EXPECT_EQ(paid_, 0);
+  }
+}
+
+TEST_F(PageStoreTest, WholeReservedSpansComeAndGoForEverOnAFullServer) {
+  constexpr uint64_t kPages = 4096;
+  frames_ = PageStore::Frames::kWhole;
+  ASSERT_EQ(store_.Create(lease_.get(), kRegion, 1, /*gc=*/false, nullptr), Reason::kOk);
+  ASSERT_TRUE(arena_->Promise(kPages, &lease_->promise));
+  const uint64_t left_bytes = arena_->left_bytes(lease_->promise);
+  const auto other = leases_.Grant(LeaseId{2}, "other", 0).value();
+  uint64_t taken = 0;
+  for (int round = 0; round < 30; ++round) {
+    while (Write({taken * 8, 8}, PageWith(0xFF, 'g'), {}, 1, other.get(), RegionId{9}) == Reason::kOk) ++taken;
+    for (uint64_t page = 0; page < kPages; page += 64) {
+      ASSERT_EQ(Write({page * 8, 64 * 8}, std::string(64 * kPageBytes, 'r')), Reason::kOk) << round << ", " << page;
+    }
+    uint64_t kept = 0;
+    ASSERT_EQ(store_.Trim(lease_.get(), kRegion, 1, {0, kPages * 8}, &lease_->promise, &kept, frames_), Reason::kOk);
+    ASSERT_EQ(arena_->left_bytes(lease_->promise), left_bytes) << "round " << round;
+  }
+}
+
 TEST_F(PageStoreTest, AWriteMayUseAllTheRoomThatItBrings) {
   frames_ = PageStore::Frames::kWhole;
   ASSERT_EQ(Write({0, 8}, PageWith(0xFF, 'a')), Reason::kOk);
@@ -401,7 +450,8 @@ TEST_F(PageStoreTest, APromiseEndsWithItsLease) {
   ASSERT_NE(leases_.End(LeaseId{1}), nullptr);
   EXPECT_EQ(arena_->usage().promised_bytes, 0);
   EXPECT_FALSE(arena_->Promise(100, &lease_->promise)) << "a reservation that was under way";
-  EXPECT_FALSE(arena_->PromiseFreed(4096, &lease_->promise)) << "a trim that was under way";
+  ASSERT_TRUE(arena_->ChargeIndex(4096, nullptr, nullptr));
+  EXPECT_EQ(arena_->ReleaseIndex(4096, &lease_->promise), 0) << "a trim that was under way";
   ASSERT_TRUE(leases_.Grant(LeaseId{1}, "test", 0).ok());
   EXPECT_TRUE(arena_->Promise(100, &lease_->promise));
 }

@@ -199,6 +199,7 @@ absl::StatusOr<bool> Io::TryLaunch(IoPart* part, bool may_block) {
   uint64_t wanted_room = writes ? range.pages() * ServerLink::kRoomBytesPerPage + ServerLink::kRoomBytesPerRegion : 0;
   part->room_bytes = 0;
   part->room_is_regions = false;
+  part->waits_for_room = false;
   part->link = nullptr;
   {
     MutexLock lock(&mu_);
@@ -242,6 +243,10 @@ absl::StatusOr<bool> Io::TryLaunch(IoPart* part, bool may_block) {
       part->room_bytes = region_->TakeRestOfReserved(link->index(), wanted_room, &part->room_generation);
       part->room_is_regions = part->room_bytes > 0;
     }
+  }
+  if (writes && link->incarnation() != part->incarnation) {
+    if (part->room_bytes > 0) ReleaseRoom(part, 0);
+    return absl::UnavailableError(absl::StrCat("memory server ", link->name(), " has restarted"));
   }
   call.request.flags = 0;
   if (writes && !target.created) call.request.flags = kFlagCreate | (region_->gc_ ? kFlagGc : 0);
@@ -287,6 +292,7 @@ absl::Status Io::Judge(IoPart* part) {
     if (call.request.op == Op::kWrite) ReleaseRoom(part, call.aux);
     const bool refused = call.reason == Reason::kFull || call.reason == Reason::kDraining;
     if (refused && !had_enough && region_->reserved_ && region_->MayHaveReserved(link->index(), had_bytes)) {
+      part->waits_for_room = true;
       return absl::UnavailableError("the room that was reserved is with another write");
     }
     if (call.reason == Reason::kUnknownRegion && part->unsure && call.request.op == Op::kRead) {
@@ -343,6 +349,7 @@ void Io::Settle(IoPart* part, const absl::Status& status, bool may_block) {
     }
     // The link's thread may not have noticed yet.
     poll(nullptr, 0, 1);
+    if (MonotonicNs() >= deadline_ns) continue;  // a call that is late from the start would cost others the connection
     const absl::StatusOr<bool> started = TryLaunch(part, may_block);
     if (started.ok()) {
       if (!*started) EndPart(part, absl::OkStatus());

@@ -34,9 +34,10 @@ struct IoPart {
   bool room_is_regions = false;    // from what the region has reserved for itself
   uint32_t room_generation = 0;    // of that
   bool busy = false;
-  bool started = false;  // `call` was given to `transport`
-  bool unsure = false;   // whether the server knows the region
-  int garbled = 0;       // answers that it has had
+  bool started = false;         // `call` was given to `transport`
+  bool unsure = false;          // whether the server knows the region
+  bool waits_for_room = false;  // that is with other writes; the server is well
+  int garbled = 0;              // answers that it has had
   IoPart* next_retry = nullptr;
 };
 

@@ -31,9 +31,13 @@ Region::Region(Pool* pool, RegionId id, Epoch epoch, const RegionOptions& option
 Region::~Region() {
   GateLock lock(&mu_);
   for (const Presence& presence : presences_) {
+    ServerLink* const link = pool_->link(presence.server);
+    if (presence.in_doubt) {
+      link->EndKeepingTrim(static_cast<uint64_t>(std::max<int64_t>(-presence.reserved_bytes, 0)),
+                           presence.room_generation);
+    }
     if (presence.reserved_bytes > 0) {
-      pool_->link(presence.server)
-          ->ReleaseAside(static_cast<uint64_t>(presence.reserved_bytes), presence.room_generation);
+      link->ReleaseAside(static_cast<uint64_t>(presence.reserved_bytes), presence.room_generation);
     }
   }
 }
@@ -260,7 +264,8 @@ uint64_t Region::TakeRestOfReserved(uint16_t server, uint64_t most_bytes, uint32
 uint64_t Region::TakeReservedLocked(uint16_t server, uint64_t least_bytes, uint64_t most_bytes, uint32_t* generation) {
   for (Presence& presence : presences_) {
     if (presence.server != server) continue;
-    const uint64_t bytes = std::min(static_cast<uint64_t>(std::max<int64_t>(presence.reserved_bytes, 0)), most_bytes);
+    uint64_t bytes = std::min(static_cast<uint64_t>(std::max<int64_t>(presence.reserved_bytes, 0)), most_bytes);
+    if (presence.in_doubt) bytes = most_bytes;  // the server knows
     if (bytes < least_bytes) return 0;
     if (!pool_->link(server)->TakeAside(bytes, presence.room_generation)) {
       presence.reserved_bytes = 0;
@@ -283,10 +288,17 @@ bool Region::MayHaveReserved(uint16_t server, uint64_t had_bytes) {
   return false;
 }
 
+void Region::EnterGenerationLocked(Presence* presence, uint32_t generation) {
+  if (presence->room_generation == generation) return;
+  if (std::exchange(presence->in_doubt, false)) pool_->link(presence->server)->EndKeepingTrim(0, generation);
+  presence->room_generation = generation;
+  presence->reserved_bytes = 0;
+  presence->kept_chunks = 0;
+}
+
 void Region::AddReservedLocked(uint16_t server, int64_t bytes, uint32_t generation) {
   Presence* const presence = PresenceLocked(server);
-  if (presence->room_generation != generation) presence->reserved_bytes = 0;
-  presence->room_generation = generation;
+  EnterGenerationLocked(presence, generation);
   presence->reserved_bytes += bytes;
 }
 
@@ -333,7 +345,8 @@ absl::Status Region::Reserve(uint64_t offset, uint64_t length, const IoOptions& 
   for (const auto& [server, bytes] : taken) {
     ServerLink* const link = pool_->link(server);
     if (!status.ok()) {
-      link->ReturnRoom(bytes, 0);
+      // As below, and back at once: what was taken in a former life is not there any more.
+      if (link->SetAside(bytes, generations[server])) link->ReleaseAside(bytes, generations[server]);
     } else if (link->SetAside(bytes, generations[server])) {
       AddReservedLocked(server, static_cast<int64_t>(bytes), generations[server]);
       set_aside.push_back(server);
@@ -372,6 +385,7 @@ struct Region::Errand {
   uint64_t incarnation = 0;
   bool unsure = false;  // the server may never have heard of the region
   uint32_t room_generation = 0;
+  bool sent = false;  // by some attempt
 
   void Start(IoClass io_class) {
     transport = link->MayChange() ? link->transport(io_class) : nullptr;
@@ -425,6 +439,7 @@ absl::Status Region::RunErrands(std::deque<Errand>* errands, IoClass io_class) {
       }
       if (errand.transport == nullptr) errand.Start(io_class);
       if (errand.transport != nullptr) errand.transport->Wait(&errand.call);
+      errand.sent = errand.sent || errand.call.sent;
       status = CallStatus(errand.call, errand.link->name());
       if (errand.call.code == absl::StatusCode::kOk && errand.call.reason == Reason::kUnknownRegion) {
         status = op == Op::kDestroy || errand.unsure ? absl::OkStatus() : absl::DataLossError(status.message());
@@ -433,14 +448,18 @@ absl::Status Region::RunErrands(std::deque<Errand>* errands, IoClass io_class) {
                          errand.call.code == absl::StatusCode::kDataLoss ||
                          (errand.call.code == absl::StatusCode::kOk && errand.call.reason == Reason::kLeaseEnded);
       if (!again) break;
-      errand.link->Suspect();
+      if (errand.call.code == absl::StatusCode::kOk) {
+        errand.link->NoteLeaseEnded();
+      } else {
+        errand.link->Suspect();
+      }
       const absl::Status usable = errand.link->AwaitUsable(errand.call.deadline_ns);
       if (!usable.ok() || MonotonicNs() >= errand.call.deadline_ns) {
         status = absl::UnavailableError(usable.ok() ? status.message() : usable.message());
         break;
       }
       poll(nullptr, 0, 1);
-      errand.Start(io_class);
+      if (MonotonicNs() < errand.call.deadline_ns) errand.Start(io_class);
     }
     errand.link->NoteFreed();
     if (op == Op::kDestroy && (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status))) {
@@ -452,14 +471,32 @@ absl::Status Region::RunErrands(std::deque<Errand>* errands, IoClass io_class) {
   return first_error;
 }
 
-// What a trim has left promised to the lease is reserved for this region again.
+// What trims have left promised to the lease is reserved for this region again. The server says how much that is in
+// all: the difference to its last word may be another trim's, of which there was no answer or there is none yet.
 void Region::EndKeepingTrim(const Errand& errand, const absl::Status& status) {
-  const uint64_t bytes = status.ok() && errand.call.is_done() ? errand.call.aux : 0;
+  ServerLink* const link = errand.link;
+  const bool answered = status.ok() && errand.call.is_done() && errand.call.reason == Reason::kOk;
   GateLock lock(&mu_);
-  --PresenceLocked(errand.link->index())->lent;
-  if (errand.link->EndKeepingTrim(bytes, errand.room_generation) && bytes > 0) {
-    AddReservedLocked(errand.link->index(), static_cast<int64_t>(bytes), errand.room_generation);
+  Presence* const presence = PresenceLocked(link->index());
+  --presence->lent;
+  int64_t bytes = 0;
+  if (errand.room_generation == link->room_generation()) {
+    EnterGenerationLocked(presence, errand.room_generation);
+    if (answered) {
+      const auto kept_chunks = static_cast<uint32_t>(errand.call.aux / kChunkBytes);
+      const auto more = static_cast<int32_t>(kept_chunks - presence->kept_chunks);
+      if (more > 0) {
+        presence->kept_chunks = kept_chunks;
+        presence->reserved_bytes += bytes = more * static_cast<int64_t>(kChunkBytes);
+      }
+      if (std::exchange(presence->in_doubt, false)) link->EndKeepingTrim(0, errand.room_generation);
+    } else if (errand.sent && !presence->in_doubt) {
+      // The next answer tells. Until then what is promised may be this region's: the link goes on waiting.
+      presence->in_doubt = true;
+      return;
+    }
   }
+  link->EndKeepingTrim(static_cast<uint64_t>(bytes), errand.room_generation);
 }
 
 absl::Status Region::ForEachServer(Op op, uint8_t flags, const ChunkRange& range, const IoOptions& options) {

@@ -71,7 +71,8 @@ class Region {
                         const IoOptions& options = {}, void (*callback)(Io*, void*) = nullptr, void* context = nullptr);
 
   // Places the range's spans and reserves room for all of its pages, so that later writes there do not fail for lack of
-  // it (unless the lease ends). RESOURCE_EXHAUSTED: not that much is there; nothing stays reserved by this call.
+  // it (unless the lease ends, or writes elsewhere in this region have used it up). RESOURCE_EXHAUSTED: not that much
+  // is there; nothing stays reserved by this call.
   absl::Status Reserve(uint64_t offset, uint64_t length, const IoOptions& options = {});
 
   // Gives back what Reserve has reserved and writes have not used, room for up to `bytes` of it.
@@ -97,10 +98,12 @@ class Region {
   struct Presence {
     uint16_t server = kNoServer;
     bool unsure = false;         // whether it was: the write that would have created it has no answer
+    bool in_doubt = false;       // what a trim without an answer has added to it is not known yet: it may fall below 0
+    uint32_t lent = 0;           // writes under way that took of reserved_bytes, and trims that add to it
     uint64_t incarnation = 0;    // in which it was created there; 0: not yet
     int64_t reserved_bytes = 0;  // room reserved for this region alone, if the generation is the link's
     uint32_t room_generation = 0;
-    uint32_t lent = 0;  // writes under way that took of it, and trims that add to it
+    uint32_t kept_chunks = 0;  // what trims have added to it, by the last word of the server; wraps
   };
 
   using Presences = absl::InlinedVector<Presence, 1>;
@@ -140,6 +143,8 @@ class Region {
   void ReturnReserved(uint16_t server, uint64_t taken_bytes, uint64_t used_bytes, uint32_t generation);
   uint64_t TakeReservedLocked(uint16_t server, uint64_t least_bytes, uint64_t most_bytes, uint32_t* generation)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // What was reserved, and what is known of it, is of that generation from here on.
+  void EnterGenerationLocked(Presence* presence, uint32_t generation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Room of that generation is the region's.
   void AddReservedLocked(uint16_t server, int64_t bytes, uint32_t generation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   struct Errand;

@@ -130,7 +130,7 @@ void ServerLink::Run() {
       wake_ns = std::min(wake_ns, DeadlineAfterMs(kBackoffMinMs));
     while (!stopping_ && !suspect_ && !want_look_ && MonotonicNs() < wake_ns) {
       changed_.WaitUntil(&mu_, wake_ns);
-      if (retries_ != nullptr) break;
+      if (retries_ != nullptr) wake_ns = std::min(wake_ns, DeadlineAfterMs(kRetryPauseMs));
     }
     if (stopping_) break;
     if (suspect_ && up() && !DataConnected()) {
@@ -185,14 +185,7 @@ absl::Status ServerLink::Greet() {
     NRAM_RETURN_IF_ERROR(ConnectData(hello));
     incarnation_.store(hello.incarnation, std::memory_order_release);
   }
-  // A new lease: whatever was promised to the former one is not any more.
-  if (lease.promised_bytes == 0) {
-    room_events_ += 1;
-    MutexLock lock(&aside_mu_);
-    room_aside_bytes_ = 0;
-    ++room_generation_;
-    room_bytes_ = 0;
-  }
+  EnterTerm(lease);
   refused_ = false;
   NoteLease(lease, nullptr);
   return absl::OkStatus();
@@ -226,6 +219,7 @@ void ServerLink::Renew() {
   const RoomCount before = CountRoom();
   const absl::StatusOr<LeaseInfo> lease = control_->RenewLease(lease_, DeadlineAfterMs(kControlTimeoutMs));
   if (lease.ok()) {
+    EnterTerm(*lease);  // it may have been granted anew without our having had the answer
     NoteLease(*lease, &before);
     return;
   }
@@ -251,6 +245,22 @@ void ServerLink::Renew() {
     down_since_ns_ = MonotonicNs();
     changed_.SignalAll();
   }
+}
+
+void ServerLink::EnterTerm(const LeaseInfo& info) {
+  if (IsPresentTerm(info)) return;
+  room_events_ += 1;
+  MutexLock lock(&aside_mu_);
+  term_incarnation_ = info.incarnation;
+  term_ = info.term;
+  room_aside_bytes_ = 0;
+  ++room_generation_;
+  room_bytes_ = 0;
+}
+
+bool ServerLink::IsPresentTerm(const LeaseInfo& info) {
+  MutexLock lock(&aside_mu_);
+  return info.incarnation == term_incarnation_ && info.term == term_;
 }
 
 void ServerLink::NoteLease(const LeaseInfo& info, const RoomCount* before) {
@@ -417,6 +427,10 @@ absl::Status ServerLink::AskForRoom(uint64_t bytes, int64_t deadline_ns) {
   });
   for (const uint64_t ask : {bytes + options_.reserve_step_bytes, bytes}) {
     const absl::StatusOr<LeaseInfo> lease = control_->Reserve(lease_, pages(ask), deadline_ns);
+    if (lease.ok() && !IsPresentTerm(*lease)) {
+      Suspect();
+      return absl::UnavailableError(absl::StrCat("memory server ", name_, ": the lease has been granted anew"));
+    }
     if (lease.ok()) {
       room_bytes_ += pages(ask) * static_cast<int64_t>(kRoomBytesPerPage);
       NoteLease(*lease, nullptr);
@@ -445,20 +459,31 @@ void ServerLink::ReserveAhead() {
 void ServerLink::GiveBackRoom() {
   const auto step = static_cast<int64_t>(options_.reserve_step_bytes);
   int64_t room = room_bytes_;
-  if (!up() || room <= kStepsKept * step) return;
+  if (!up() || room <= kStepsKept * step || MonotonicNs() < give_back_after_ns_) return;
   {
     MutexLock lock(&reserve_mu_);
     if (reserving_) return;
     reserving_ = giving_back_ = true;
   }
   room_events_ += 1;
-  int64_t pages = 0;
-  do {
-    pages = std::max<int64_t>(room - step, 0) / static_cast<int64_t>(kRoomBytesPerPage);
-  } while (!room_bytes_.compare_exchange_weak(room, room - pages * static_cast<int64_t>(kRoomBytesPerPage)));
-  const absl::StatusOr<LeaseInfo> lease = control_->Reserve(lease_, -pages, DeadlineAfterMs(kControlTimeoutMs));
-  // Else a renewal will tell.
-  if (lease.ok()) NoteLease(*lease, nullptr);
+  // Whatever this client believes, what regions keep is not to be given away.
+  absl::StatusOr<LeaseInfo> lease = control_->RenewLease(lease_, DeadlineAfterMs(kControlTimeoutMs));
+  if (lease.ok() && IsPresentTerm(*lease)) {
+    const RoomCount count = CountRoom();
+    const int64_t most = static_cast<int64_t>(lease->promised_bytes) - count.aside - count.taken - step;
+    int64_t pages = 0;
+    room = room_bytes_;
+    do {
+      pages = std::max<int64_t>(std::min(room - step, most), 0) / static_cast<int64_t>(kRoomBytesPerPage);
+    } while (!room_bytes_.compare_exchange_weak(room, room - pages * static_cast<int64_t>(kRoomBytesPerPage)));
+    if (pages > 0) {
+      lease = control_->Reserve(lease_, -pages, DeadlineAfterMs(kControlTimeoutMs));
+    } else {
+      give_back_after_ns_ = DeadlineAfterMs(kBackoffMaxMs);
+    }
+    // Else a renewal will tell.
+    if (lease.ok()) NoteLease(*lease, nullptr);
+  }
   MutexLock lock(&reserve_mu_);
   reserving_ = giving_back_ = false;
   reserve_ended_.SignalAll();
@@ -478,7 +503,7 @@ void ServerLink::RetryLater(IoPart* part) {
   MutexLock lock(&mu_);
   part->next_retry = retries_;
   retries_ = part;
-  suspect_ = true;
+  if (!part->waits_for_room) suspect_ = true;
   changed_.SignalAll();
 }
 

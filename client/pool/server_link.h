@@ -83,8 +83,8 @@ class ServerLink {
   bool TakeAside(uint64_t bytes, uint32_t generation);       // false: it is gone
   bool ReturnAside(uint64_t taken_bytes, uint64_t used_bytes, uint32_t generation);
   void ReleaseAside(uint64_t bytes, uint32_t generation);
-  // A trim that leaves what it frees promised to the lease, for its region: from before it is started until after it is
-  // known what that was.
+  // A trim that leaves what it frees promised to the lease, for its region: from before it is started until it is known
+  // what that was. Meanwhile no word of the server on the room is taken for exact.
   uint32_t BeginKeepingTrim();  // returns the generation
   bool EndKeepingTrim(uint64_t returned_bytes, uint32_t generation);
   // This client freed something there: it is worth asking for room again.
@@ -101,7 +101,8 @@ class ServerLink {
   uint32_t host() const { return host_.load(); }
   ServerHost host_state() const;
 
-  // `part` failed and may succeed once the server is back: starts it again then, or ends it at its deadline.
+  // `part` failed and may succeed once the server is back, or others have returned room: starts it again then, or ends
+  // it at its deadline.
   void RetryLater(IoPart* part);
 
   // What a server that does not answer keeps of a destroyed region is freed when it is back, unless it has restarted.
@@ -119,6 +120,7 @@ class ServerLink {
   static constexpr int64_t kEndTimeoutMs = 1'000;
   static constexpr int64_t kBackoffMinMs = 10;
   static constexpr int64_t kRetryTurnMs = 50;
+  static constexpr int64_t kRetryPauseMs = 1;
   static constexpr int64_t kBackoffMaxMs = 1'000;
   // Room beyond so many steps is given back, down to one.
   static constexpr int64_t kStepsKept = 2;
@@ -135,6 +137,9 @@ class ServerLink {
   absl::Status ConnectBoth(int64_t timeout_ms);
   absl::Status ConnectData(const ServerHello& hello);
   void Renew();
+  // If the lease is not the one that it was: what was reserved for that is gone.
+  void EnterTerm(const LeaseInfo& info);
+  bool IsPresentTerm(const LeaseInfo& info);
   // What of the room's count a word from the server can be held against.
   struct RoomCount {
     int64_t room = 0;
@@ -178,8 +183,10 @@ class ServerLink {
   Mutex aside_mu_;
   int64_t room_aside_bytes_ ABSL_GUARDED_BY(aside_mu_) = 0;  // for regions
   uint32_t room_generation_ ABSL_GUARDED_BY(aside_mu_) = 1;
-  std::atomic<int64_t> room_events_{0};  // to see whether anything moved while the server was asked
-  std::atomic<bool> written_to_{false};  // reserving ahead is worth it
+  uint64_t term_incarnation_ ABSL_GUARDED_BY(aside_mu_) = 0;
+  uint64_t term_ ABSL_GUARDED_BY(aside_mu_) = 0;  // of the lease, in that life of the server
+  std::atomic<int64_t> room_events_{0};           // to see whether anything moved while the server was asked
+  std::atomic<bool> written_to_{false};           // reserving ahead is worth it
   std::atomic<uint64_t> freed_events_{0};
   std::atomic<bool> refused_{false};  // the last reservation was; until the server says that there is room again
   Mutex reserve_mu_;
@@ -211,6 +218,7 @@ class ServerLink {
   std::vector<std::unique_ptr<Transport>>
       owned_transports_;  // those of former addresses too: calls may still name them
   int64_t reserve_ahead_after_ns_ = 0;
+  int64_t give_back_after_ns_ = 0;
   std::thread thread_;
 };
 

@@ -26,7 +26,7 @@ ServerHost FromProto(const v1::HostState& host) {
 
 LeaseInfo FromProto(const v1::LeaseReply& lease) {
   return {static_cast<int64_t>(lease.ttl_ms()), lease.incarnation(), lease.promised_bytes(),
-          FromProto(lease.capacity())};
+          FromProto(lease.capacity()), lease.term()};
 }
 
 RegionInfo FromProto(const v1::RegionInfo& region) {

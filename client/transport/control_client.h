@@ -48,6 +48,7 @@ struct LeaseInfo {
   uint64_t incarnation = 0;
   uint64_t promised_bytes = 0;
   ServerCapacity capacity;
+  uint64_t term = 0;  // another one after the lease had ended
 };
 
 struct RegionInfo {

@@ -199,6 +199,49 @@ TEST_F(UnansweredTest, RoomTakenForThemComesBackBesideARegionThatKeepsSome) {
   ASSERT_TRUE(keeps->Write(0, Bytes(Of('C', 256))).ok());
 }
 
+// What a trim without an answer has kept is the region's, not this client's and then anybody's.
+TEST_F(UnansweredTest, RoomThatSuchTrimsKeepIsThereAgain) {
+  constexpr uint64_t kPages = 4096;
+  servers_ = std::make_unique<TestPool>(1, 128 * kMiB);
+  relay_ = std::make_unique<FaultyRelay>(Endpoint{"127.0.0.1", server().data_port(), ""}, TestSeed());
+  PoolOptions options = servers_->Options();
+  options.reserve_step_bytes = 64 * kKiB;  // what is more goes back soon
+  auto others = TestPool::Open(options);
+  options.reroute_data_for_test = [this](size_t, const Endpoint&) { return relay_->endpoint(); };
+  pool_ = TestPool::Open(options);
+  auto mine = pool_->CreateRegion({.gc = true}).value();
+  ASSERT_TRUE(mine->Reserve(0, kPages * kPageBytes).ok());
+  auto greedy = others->CreateRegion({.gc = true}).value();
+  uint64_t greedy_end = 0;
+  for (int round = 0; round < 8; ++round) {
+    for (uint64_t page = 0; page < kPages; page += 64) {
+      const absl::Status status = mine->Write(page * kPageBytes, Bytes(Of('A', 64)));
+      ASSERT_TRUE(status.ok()) << "round " << round << ", page " << page << ": " << status;
+    }
+    if (round % 2 == 0) {
+      relay_->SetPlan({.cut = 0.02});
+      for (uint64_t page = 0; page < kPages; page += 8) {
+        ASSERT_TRUE(mine->Trim(page * kPageBytes, 8 * kPageBytes, {}, Region::TrimRoom::kKeep).ok());
+      }
+      relay_->SetPlan({});
+      ASSERT_EQ(ReadPage(mine.get(), 0), "zeros");
+    } else {
+      // One that ends without an answer.
+      relay_->Hold(true);
+      ASSERT_FALSE(mine->Trim(0, kPages * kPageBytes, kBriefly, Region::TrimRoom::kKeep).ok());
+      relay_->Hold(false);
+      if (round == 3) ASSERT_TRUE(mine->Trim(0, kPageBytes, {}, Region::TrimRoom::kKeep).ok());
+    }
+    // As long as a renewal and a return of room may take.
+    const int64_t until_ns = DeadlineAfterMs(1'500);
+    while (MonotonicNs() < until_ns) {
+      const bool fits = greedy->Write(greedy_end, Bytes(Of('G', 64))).ok();
+      greedy_end += fits ? 64 * kPageBytes : kSpanBytes;
+    }
+  }
+  EXPECT_GT(relay_->faults(), 0);
+}
+
 // What a region had reserved is gone with the server's former life, or with the lease.
 TEST_F(UnansweredTest, RoomKeptInAFormerLifeIsNotAskedForAgain) {
   for (const bool restarts : {true, false}) {
