@@ -97,25 +97,30 @@ void ServerLink::Run() {
       const int64_t began_ns = MonotonicNs();
       const absl::Status status = BringUp();
       was_slow = was_slow || MonotonicNs() - began_ns > kSlowAttemptNs;
-      MutexLock lock(&mu_);
-      may_be_slow_ = was_slow;
-      if (status.ok()) {
-        if (!up())
-          LOG_IF(INFO, down_since_ns_ + kNsPerSecond < MonotonicNs()) << "memory server " << name_ << " is back";
-        up_ = true;
-        backoff_ms = kBackoffMinMs;
-        wake_ns = next_renew_ns = 0;  // for what the server has to say of lease, room and capacity
-      } else {
-        if (up()) {
-          LOG(WARNING) << status.message();
-          up_ = false;
-          down_since_ns_ = MonotonicNs();
+      const bool was_up = up();
+      bool was_long_down = false;
+      {
+        MutexLock lock(&mu_);
+        may_be_slow_ = was_slow;
+        was_long_down = !was_up && down_since_ns_ + kNsPerSecond < MonotonicNs();
+        up_ = status.ok();
+        if (status.ok()) {
+          backoff_ms = kBackoffMinMs;
+          wake_ns = next_renew_ns = 0;  // for what the server has to say of lease, room and capacity
+        } else {
+          if (was_up) down_since_ns_ = MonotonicNs();
+          last_error_ = Annotate(status, "cannot be used");
+          wake_ns = DeadlineAfterMs(backoff_ms);
+          backoff_ms = std::min(backoff_ms * 2, kBackoffMaxMs);
         }
-        last_error_ = Annotate(status, "cannot be used");
-        wake_ns = DeadlineAfterMs(backoff_ms);
-        backoff_ms = std::min(backoff_ms * 2, kBackoffMaxMs);
+        changed_.SignalAll();
       }
-      changed_.SignalAll();
+      // Without the lock: whoever has the log's other end may be waiting for one of our pages.
+      if (status.ok()) {
+        LOG_IF(INFO, was_long_down) << "memory server " << name_ << " is back";
+      } else if (was_up) {
+        LOG(WARNING) << status.message();
+      }
     } else if (MonotonicNs() >= next_renew_ns) {
       Renew();
       MutexLock lock(&mu_);
@@ -180,14 +185,16 @@ absl::Status ServerLink::Greet() {
     host_state_ = hello.host;
   }
   host_ = static_cast<uint32_t>(std::hash<std::string>()(hello.host.boot_id));
-  if (hello.incarnation != incarnation()) {
-    if (incarnation() != 0) LOG(WARNING) << "memory server " << name_ << " has restarted: what it stored is lost";
+  const uint64_t former_incarnation = incarnation();
+  if (hello.incarnation != former_incarnation) {
     NRAM_RETURN_IF_ERROR(ConnectData(hello));
     incarnation_.store(hello.incarnation, std::memory_order_release);
   }
   EnterTerm(lease);
   refused_ = false;
   NoteLease(lease, nullptr);
+  LOG_IF(WARNING, former_incarnation != 0 && hello.incarnation != former_incarnation)
+      << "memory server " << name_ << " has restarted: what it stored is lost";
   return absl::OkStatus();
 }
 

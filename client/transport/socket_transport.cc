@@ -320,11 +320,13 @@ void SocketTransport::ReceiveFor(Call* call) {
   for (int round = 0; connected() && (call == nullptr || IsUnderWay(*call, this)); ++round) {
     const absl::StatusOr<FrameReader::Progress> progress = reader_->ReadFrom(fd_.get(), this);
     if (!progress.ok() || *progress == FrameReader::Progress::kEnd) {
-      if (!progress.ok() && progress.status().code() != absl::StatusCode::kUnavailable) {
-        LOG(WARNING) << "breaking a connection: " << progress.status().message();
+      {
+        MutexLock lock(&mu_);
+        BreakLocked();
       }
-      MutexLock lock(&mu_);
-      BreakLocked();
+      if (!progress.ok() && progress.status().code() != absl::StatusCode::kUnavailable) {
+        LOG(WARNING) << "a connection was broken: " << progress.status().message();
+      }
       break;
     }
     if (call == nullptr) {
