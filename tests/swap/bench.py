@@ -3,162 +3,184 @@
 that slowed down to 550 and 150 MB/s.
 
 usage: tests/swap/bench.py --nram=PROGRAM --pressure=PROGRAM [--rounds=N] [--only=LABEL] [--mib=1536] [--limit-mib=512]
-                           [--warm-mib=0] [--server-spin=WHEN]
+                           [--seconds=8] [--warm-mib=0] [--server-spin=WHEN]
 
-Programs touch --mib under a memory cgroup of --limit-mib: written, read at random for eight seconds, verified in
-order; by one process, then by four. Rounds alternate between the devices; medians. Root.
+Programs touch --mib under a memory cgroup of --limit-mib: written, read at random for --seconds, verified in order; by
+one process, then by four. Rounds go through the devices in one direction and the other by turns; medians. A round in
+which hardly anything was swapped to its device counts as failed. What is missing here (zram, the cgroup v1 controller
+blkio for slow disks) is said and left out. Root, and the memory cgroup, v1 or v2; v2 knows no swappiness of a cgroup,
+so there it is the machine's vm.swappiness.
+
+"touched MiB/s" is all of --mib over the time that writing it took, though about --limit-mib of it stays in RAM.
 
 --warm-mib: so much memory is touched, and freed, before each device's turn: a virtual machine's host takes free memory
 back, and the first touch of it afterwards is slow for whoever comes first. --server-spin: as `nram up --spin`.
 """
 
 import argparse
+import contextlib
 import json
-import mmap
 import os
 import signal
 import statistics
 import subprocess
 import sys
-import tempfile
+import time
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from harness import MIB, Cgroup  # noqa: E402
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tools/bench"))
+import memory_places as places  # noqa: E402
+from bench_places import (  # noqa: E402
+    MIB,
+    Failure,
+    MemoryCgroup,
+    can_throttle,
+    catch_signals,
+    later,
+    own_pool,
+    run,
+    uninterrupted,
+)
 
-SECONDS = 8
-
-
-def run(*words, check=True):
-    return subprocess.run(words, check=check, capture_output=True, text=True).stdout.strip()
-
-
-class Ended(Exception):
-    """A program that was to touch memory did not live to report."""
-
-
-class NramSwap:
-    def __init__(self, options, backend):
-        self.options, self.backend = options, backend
-
-    def on(self):
-        words = [self.options.nram, "swapon", f"{self.options.mib + 256}M", f"--backend={self.backend}"]
-        if subprocess.run(words, capture_output=True).returncode != 0:
-            run(*words, "--unprotected")
-
-    def off(self):
-        run(self.options.nram, "swapoff")
+PROGRAMS_S = 600  # a measurement's deadline
+ZRAM = "/sys/class/zram-control"
 
 
-class ZramSwap:
-    def __init__(self, options):
-        self.mib = options.mib + 256
-
-    def on(self):
-        with open("/sys/block/zram0/disksize", "w") as file:
-            file.write(str(self.mib * MIB))
-        run("mkswap", "/dev/zram0")
-        run("swapon", "/dev/zram0")
-
-    def off(self):
-        run("swapoff", "/dev/zram0")
-        with open("/sys/block/zram0/reset", "w") as file:
-            file.write("1")
+def write(path, text):
+    with open(path, "w") as file:
+        file.write(str(text))
 
 
-class DiskSwap:
-    path = "/var/tmp/nram-swap-bench"
-
-    def __init__(self, options):
-        self.mib = options.mib + 256
-
-    def on(self):
-        run("dd", "if=/dev/zero", f"of={self.path}", "bs=1M", f"count={self.mib}")
-        os.chmod(self.path, 0o600)
-        run("mkswap", self.path)
-        run("swapon", self.path)
-
-    def off(self):
-        run("swapoff", self.path)
-        os.unlink(self.path)
+@contextlib.contextmanager
+def zram_swap(size):
+    """Swap on a zram device of its own."""
+    with contextlib.ExitStack() as stack:
+        with uninterrupted():
+            with open(f"{ZRAM}/hot_add") as file:
+                number = file.read().strip()
+            later(stack, write, f"{ZRAM}/hot_remove", number)
+        write(f"/sys/block/zram{number}/disksize", size)
+        yield stack.enter_context(places.swap_on(f"/dev/zram{number}"))
 
 
-class ThrottledSwap(DiskSwap):
-    """The same file by a loop device that the kernel slows down: an ordinary disk. A second one is on top, because the
-    kernel does not slow down what it writes to a swap area itself."""
-
-    limits = [f"/sys/fs/cgroup/blkio/blkio.throttle.{way}_bps_device" for way in ("read", "write")]
-
-    def __init__(self, options, megabytes):
-        super().__init__(options)
-        self.megabytes = megabytes
-
-    def limit(self, rate):
-        number = os.stat(self.devices[0]).st_rdev
-        for path in self.limits:
-            with open(path, "w") as file:
-                file.write(f"{os.major(number)}:{os.minor(number)} {rate}")
-
-    def on(self):
-        if not os.path.exists(self.limits[0]):
-            sys.exit("bench.py: a throttled disk needs the cgroup v1 controller blkio, which is not here")
-        run("fallocate", "-l", str(self.mib * MIB), self.path)
-        self.devices = []
-        try:
-            for below in (lambda: self.path, lambda: self.devices[0]):
-                self.devices.append(run("losetup", "--find", "--show", "--direct-io=on", below()))
-            run("mkswap", self.devices[1])
-            self.limit(self.megabytes * 1000000)
-            run("swapon", self.devices[1])
-        except (OSError, subprocess.CalledProcessError):
-            self.remove()
-            raise
-
-    def off(self):
-        run("swapoff", self.devices[1])
-        self.remove()
-
-    def remove(self):
-        if self.devices:
-            self.limit(0)
-        for device in reversed(self.devices):
-            run("losetup", "-d", device)
-        os.unlink(self.path)
+def has_zram():
+    if not os.path.isdir(ZRAM):
+        with contextlib.suppress(Failure):
+            run("modprobe", "zram")
+    return os.path.isdir(ZRAM)
 
 
-def warm(mib):
-    if mib == 0:
-        return
-    memory = mmap.mmap(-1, mib * MIB)
-    for at in range(0, mib * MIB, mmap.PAGESIZE):
-        memory[at] = 1
-    memory.close()
+def choose_devices(options):
+    """By label, what makes a device; each is a context manager that yields its path."""
+    size = (options.mib + 256) * MIB
+    devices = {
+        "pool": lambda: places.pool_swap(options.nram, size, "--backend=pool"),
+        "memory": lambda: places.pool_swap(options.nram, size, "--backend=memory"),
+        "zram": lambda: zram_swap(size),
+        "disk": lambda: places.disk_swap("/var/tmp", size),
+        "550 MB/s": lambda: places.disk_swap("/var/tmp", size, 550),
+        "150 MB/s": lambda: places.disk_swap("/var/tmp", size, 150),
+    }
+    devices = {label: make for label, make in devices.items() if options.only in label}
+    if not devices:
+        raise Failure(f'no device has "{options.only}" in its label')
+    missing = {}
+    if "zram" in devices and not has_zram():
+        missing["zram"] = "this kernel has no zram"
+    if not can_throttle():
+        missing.update((label, "needs the cgroup v1 controller blkio") for label in devices if "MB/s" in label)
+    for label, why in missing.items():
+        print(f"LEFT OUT: {label}: {why}", file=sys.stderr, flush=True)
+        del devices[label]
+    if not devices:
+        raise Failure("nothing is left to be measured")
+    return devices
 
 
-def measure(options, cgroup, processes):
-    programs = [
-        subprocess.Popen(
-            [options.pressure, "reread", str(options.mib // processes), str(SECONDS), str(number)],
-            stdout=subprocess.PIPE,
-            text=True,
-            preexec_fn=cgroup.join,
-        )
-        for number in range(processes)
-    ]
-    outputs = [program.communicate(timeout=600)[0] for program in programs]
+def end(programs):
+    with uninterrupted():
+        for program in programs:
+            program.kill()
+        for program in programs:
+            try:
+                program.wait(timeout=60)
+            except subprocess.TimeoutExpired:
+                print(f"process {program.pid} does not end", file=sys.stderr)
+
+
+def measure(options, cgroup, device, processes):
+    programs, peak = [], 0
+    try:
+        with uninterrupted():
+            for number in range(processes):
+                words = ["reread", options.mib // processes, options.seconds, number]
+                programs.append(
+                    subprocess.Popen(
+                        [options.pressure, *map(str, words)],
+                        stdout=subprocess.PIPE,
+                        text=True,
+                        start_new_session=True,
+                        preexec_fn=cgroup.join,
+                    )
+                )
+        until = time.monotonic() + PROGRAMS_S
+        while any(program.poll() is None for program in programs):
+            if time.monotonic() > until:
+                raise Failure(f"not done after {PROGRAMS_S} s")
+            peak = max(peak, places.swapped_bytes(device) or 0)
+            time.sleep(0.1)
+        outputs = [program.stdout.read() for program in programs]
+    finally:
+        end(programs)
     for program in programs:
         if program.returncode == -signal.SIGKILL:
-            raise Ended("the kernel ended a program (dmesg tells whether memory could not be freed in time)")
+            raise Failure("the kernel ended a program (dmesg tells whether memory could not be freed in time)")
         if program.returncode != 0:
-            raise Ended(f"a program ended with {program.returncode}")
+            raise Failure(f"a program ended with {program.returncode}")
+    beyond = (options.mib - options.limit_mib) * MIB
+    if peak < beyond / 2:
+        raise Failure(f"at most {peak // MIB} MiB were swapped to it, where {beyond // MIB} do not fit into RAM")
     reports = [json.loads(out) for out in outputs]
     return {
-        "write MiB/s": options.mib / max(report["write_s"] for report in reports),
+        "touched MiB/s": options.mib / max(report["write_s"] for report in reports),
         "random faults/s": sum(report["faults"] / report["random_s"] for report in reports),
         "verify MiB/s": options.mib / max(report["verify_s"] for report in reports),
     }
 
 
-def main():
+def rounds(options, cgroup, devices, values):
+    """Adds the figures of all rounds to `values`; False if a round failed."""
+    whole = True
+    for number in range(options.rounds):
+        # By turns, so that none always comes after the same other.
+        for label in list(devices) if number % 2 == 0 else reversed(devices):
+            outcome = ""
+            try:
+                if options.warm_mib:
+                    places.touch_memory(options.warm_mib * MIB)
+                with devices[label]() as device:
+                    measured = [(count, measure(options, cgroup, device, count)) for count in (1, 4)]
+                for count, figures in measured:
+                    for name, value in figures.items():
+                        values.setdefault((count, name), {}).setdefault(label, []).append(value)
+            except (Failure, OSError, ValueError) as failure:
+                outcome = f": FAILED: {failure}"
+                whole = False
+            print(f"round {number + 1} of {options.rounds}: {label}{outcome}", file=sys.stderr, flush=True)
+    return whole
+
+
+def report(values):
+    for (processes, name), row in values.items():
+        medians = {label: statistics.median(figures) for label, figures in row.items()}
+        ratio = f", pool {medians['pool'] / medians['memory']:.2f} of memory" if {"pool", "memory"} <= set(row) else ""
+        print(
+            f"{processes} process{'es' if processes > 1 else ''}, {name}: "
+            + ", ".join(f"{label} {value:,.0f}" for label, value in medians.items())
+            + ratio
+        )
+
+
+def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nram", required=True)
     parser.add_argument("--pressure", required=True)
@@ -166,56 +188,44 @@ def main():
     parser.add_argument("--only", default="")
     parser.add_argument("--mib", type=int, default=1536)
     parser.add_argument("--limit-mib", type=int, default=512)
+    parser.add_argument("--seconds", type=int, default=8)
     parser.add_argument("--warm-mib", type=int, default=0)
     parser.add_argument("--server-spin", default="auto")
     options = parser.parse_args()
-    directory = tempfile.mkdtemp(prefix="nram-swap-test-", dir="/tmp")
-    os.environ["NRAM_STATE_DIR"] = f"{directory}/state"
-    run(options.nram, "up", "--servers=2", f"--donate={options.mib + 256}M", f"--spin={options.server_spin}")
-    cgroup = Cgroup(options.limit_mib)
-    devices = {
-        "pool": NramSwap(options, "pool"),
-        "memory": NramSwap(options, "memory"),
-        "zram": ZramSwap(options),
-        "disk": DiskSwap(options),
-        "550 MB/s": ThrottledSwap(options, 550),
-        "150 MB/s": ThrottledSwap(options, 150),
-    }
+    options.nram, options.pressure = os.path.abspath(options.nram), os.path.abspath(options.pressure)
+    if options.mib <= options.limit_mib:
+        parser.error("--mib: expected more than --limit-mib, else nothing is swapped out")
+    return options
+
+
+def bench(options, values):
+    with contextlib.ExitStack() as stack:
+        devices = choose_devices(options)
+        cgroup = MemoryCgroup("nram-swap-bench")
+        later(stack, cgroup.close)
+        if cgroup.path is None:
+            raise Failure("no memory cgroup could be made; that needs root and its controller, v1 or v2")
+        cgroup.limit(options.limit_mib * MIB)
+        cgroup.swap_eagerly()
+        if not cgroup.v1:
+            with open("/proc/sys/vm/swappiness") as file:
+                print(f"cgroup v2: swaps by vm.swappiness, {file.read().strip()}", file=sys.stderr)
+        # Each server has room for most of it: how pages are spread is not the point.
+        stack.enter_context(own_pool(options.nram, 2 * (options.mib + 256) * MIB, f"--spin={options.server_spin}"))
+        return rounds(options, cgroup, devices, values)
+
+
+def main():
+    options = parse()
+    catch_signals()
     values = {}
-    failed = False
     try:
-        for number in range(options.rounds):
-            for label, device in devices.items():
-                if options.only not in label:
-                    continue
-                warm(options.warm_mib)
-                device.on()
-                outcome = ""
-                try:
-                    for processes in (1, 4):
-                        for name, value in measure(options, cgroup, processes).items():
-                            values.setdefault((processes, name), {}).setdefault(label, []).append(value)
-                except Ended as ended:
-                    outcome = f": {ended}"
-                    failed = True
-                finally:
-                    device.off()
-                print(f"round {number + 1} of {options.rounds}: {label}{outcome}", file=sys.stderr, flush=True)
+        whole = bench(options, values)
+    except Failure as failure:
+        sys.exit(f"bench.py: {failure}")
     finally:
-        cgroup.close()
-        run(options.nram, "down", check=False)
-        subprocess.run(["rm", "-rf", directory])
-    for (processes, name), row in values.items():
-        medians = {label: statistics.median(value) for label, value in row.items()}
-        ratio = (
-            f", pool {medians['pool'] / medians['memory']:.2f} of memory" if {"pool", "memory"} <= set(medians) else ""
-        )
-        print(
-            f"{processes} process{'es' if processes > 1 else ''}, {name}: "
-            + ", ".join(f"{label} {value:,.0f}" for label, value in medians.items())
-            + ratio
-        )
-    if failed:
+        report(values)  # what there is, also if the rest failed or was interrupted
+    if not whole:
         sys.exit("bench.py: some rows lack a round, see above")
 
 

@@ -6,9 +6,11 @@ import socket
 import subprocess
 import time
 
+from bench_places import Failure, run
+
 
 def ip(*words, check=True):
-    subprocess.run(["ip", *words], check=check, capture_output=True, text=True)
+    run("ip", *words, check=check, timeout=60)
 
 
 class FarServer:
@@ -33,12 +35,13 @@ class FarServer:
                     ["ip", "netns", "exec", self.name, program, f"--donate={donate_mib}M", f"--listen={self.far}"]
                     + ["--port=0", "--data-port=0", "--allow-unauthenticated", f"--ready-file={ready}"],
                     stderr=errors,
+                    start_new_session=True,
                 )
             until = time.monotonic() + 20
             while not os.path.exists(ready):
                 if self.process.poll() is not None or time.monotonic() > until:
                     with open(log) as said:
-                        raise RuntimeError(f"the far server does not start: {said.read()}")
+                        raise Failure(f"the far server does not start: {said.read()}")
                 time.sleep(0.02)
             with open(ready) as file:
                 port = json.load(file)["control_port"]

@@ -7,28 +7,44 @@ usage: tests/swap/harness.py --nram=PROGRAM --pressure=PROGRAM [--runs=N] [--onl
 Each run takes the next scenario: programs with verified contents far beyond a memory cgroup, on swap in a pool of two
 servers on this machine, which are killed, frozen or slowed down meanwhile, or have a third one in a network that is
 cut. A run that takes longer than its deadline is a stall: the kernel stacks of all processes that wait in it are
-printed, and the harness ends. Needs root, loop devices, network namespaces and the memory cgroup (v1).
+printed, and the harness ends. A run in which hardly anything was swapped out shows nothing, and fails too. Needs root,
+loop devices, network namespaces and the memory cgroup, v1 or v2; v2 knows no swappiness of a cgroup, so there it is the
+machine's vm.swappiness.
 """
 
 import argparse
 import collections
+import contextlib
 import glob
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+HERE = os.path.dirname(os.path.realpath(__file__))  # in the tree, also where Bazel runs a link to it
+sys.path[:0] = [HERE, f"{HERE}/../../tools/bench"]
+from bench_places import (  # noqa: E402
+    MIB,
+    Failure,
+    MemoryCgroup,
+    catch_signals,
+    later,
+    remove,
+    remove_state,
+    run,
+    uninterrupted,
+)
 from far_server import FarServer  # noqa: E402
+from memory_places import SWAP_PRIORITY, swapped_bytes  # noqa: E402
 
-MIB = 1 << 20
 STALL_S = 120  # a run's deadline; runs take five to fifteen seconds
 COLLECT_S = 5  # after which the pages of programs that have ended must be collected
+# Of what does not fit into the cgroup, the part that must be swapped out at some time, or a run has shown nothing.
+SWAPPED_SHARE = 0.1
 
 
 def stacks():
@@ -45,53 +61,54 @@ def stacks():
             pass
 
 
-class Failure(Exception):
-    pass
-
-
-class Cgroup:
-    def __init__(self, limit):
-        self.path = f"/sys/fs/cgroup/memory/nram-swap-test-{os.getpid()}"
-        os.mkdir(self.path)
-        self.limit(limit)
-        with open(f"{self.path}/memory.swappiness", "w") as file:
-            file.write("100")
-
-    def limit(self, mib):
-        with open(f"{self.path}/memory.limit_in_bytes", "w") as file:
-            file.write(str(mib * MIB))
-
-    def join(self):
-        with open(f"{self.path}/cgroup.procs", "w") as file:
-            file.write(str(os.getpid()))
-
-    def close(self):
-        for _ in range(100):
-            with open(f"{self.path}/cgroup.procs") as file:
-                pids = file.read().split()
-            for pid in pids:
-                os.kill(int(pid), signal.SIGKILL)
-            if not pids:
-                break
-            time.sleep(0.05)
-        os.rmdir(self.path)
-
-
 class Harness:
-    def __init__(self, options):
+    """What it sets up is taken down when `stack` is closed."""
+
+    def __init__(self, options, stack):
         self.options = options
-        self.directory = tempfile.mkdtemp(prefix="nram-swap-test-", dir="/tmp")
-        os.environ["NRAM_STATE_DIR"] = f"{self.directory}/state"
-        os.environ.pop("NRAM_POOL", None)
+        self.doing = "setting up"
         self.random = random.Random(options.seed)
-        self.cgroup = Cgroup(options.limit_mib)
         self.seen = collections.Counter()
         self.programs = []
         self.far = None
+        self.device = ""
         self.pause_ms = 0
+        self.start_run()
+        os.environ.pop("NRAM_POOL", None)
+        with uninterrupted():
+            self.directory = tempfile.mkdtemp(prefix="nram-swap-test-", dir="/tmp")
+            os.environ["NRAM_STATE_DIR"] = f"{self.directory}/state"
+            later(stack, remove_state, self.directory)
+            self.cgroup = MemoryCgroup("nram-swap-test")
+            later(stack, self.cgroup.close)
+        later(stack, self.close_far)
+        later(stack, run, options.nram, "down", timeout=STALL_S)
+        later(stack, run, options.nram, "swapoff", "--all", "--force", timeout=STALL_S)
+        later(stack, self.kill_programs)
+        if self.cgroup.path is None:
+            raise Failure("no memory cgroup could be made; that needs root and its controller, v1 or v2")
+        self.cgroup.limit(options.limit_mib * MIB)
+        self.cgroup.swap_eagerly()
+
+    def start_run(self):
+        self.deadline = time.monotonic() + STALL_S
+        self.peak = 0  # of what was swapped out
+        self.was_stored = False
+        self.oom_kills_before = 0
+
+    def kill_programs(self):
+        for program in self.programs:
+            program.kill()
+
+    def close_far(self):
+        if self.far is not None:
+            self.far.close()
+            self.far = None
 
     def nram(self, *words, check=True):
-        done = subprocess.run([self.options.nram, *words], capture_output=True, text=True, timeout=STALL_S)
+        done = subprocess.run(
+            [self.options.nram, *words], capture_output=True, text=True, start_new_session=True, timeout=STALL_S
+        )
         if check and done.returncode != 0:
             raise Failure(f"nram {' '.join(words)}: {done.stderr.strip()}")
         return done
@@ -109,7 +126,7 @@ class Harness:
         self.swap_on(size)
 
     def swap_on(self, size, *more):
-        words = ["swapon", f"{size}M", "--priority=100", "--io-timeout-ms=4000", *more]
+        words = ["swapon", f"{size}M", f"--priority={SWAP_PRIORITY}", "--io-timeout-ms=4000", *more]
         done = self.nram(*words, check=False)
         if "CAP_SYS_RESOURCE" in done.stderr:
             if not self.seen["without protection (no CAP_SYS_RESOURCE here)"]:
@@ -122,6 +139,13 @@ class Harness:
             self.nram(*words, "--unprotected")
         elif done.returncode != 0:
             raise Failure(f"nram swapon: {done.stderr.strip()}")
+        self.device = self.area()["device"]
+
+    def area(self):
+        areas = json.loads(self.nram("swaps", "--json").stdout)
+        if len(areas) != 1:
+            raise Failure(f"expected one swap area, and there are {len(areas)}")
+        return areas[0]
 
     def tear_down(self, force=False):
         self.nram("swapoff", *(["--force"] if force else []))
@@ -133,20 +157,35 @@ class Harness:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,
             preexec_fn=self.cgroup.join,
         )
         self.programs.append(program)
         return program
 
-    def finish(self, may_lose=False):
-        """Waits for all programs; what they printed."""
+    def all_ended(self):
+        self.peak = max(self.peak, swapped_bytes(self.device) or 0)
+        return all(program.poll() is not None for program in self.programs)
+
+    def finish(self, may_lose=False, swap_is_gone=False):
+        """Waits for all programs; what they printed. Those whose swap is gone may want more memory than there is."""
         reports = []
+        while not self.all_ended():
+            if time.monotonic() > self.deadline:
+                raise Failure("stall")
+            time.sleep(0.05)
+        out_of_memory = self.cgroup.oom_kills() > self.oom_kills_before
         for program in self.programs:
             try:
                 out, errors = program.communicate(timeout=max(1, self.deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 raise Failure("stall")
             code = program.returncode
+            if code == -signal.SIGKILL and out_of_memory:
+                if not swap_is_gone:
+                    raise Failure("the kernel ended a program because its cgroup was out of memory")
+                self.seen["programs ended for want of memory when swap was gone"] += 1
+                continue
             # Lost pages may also hit the program's own code, stack or allocator.
             lost = code == 3 or code in (-signal.SIGBUS, -signal.SIGSEGV, -signal.SIGKILL)
             if code == 0:
@@ -160,26 +199,34 @@ class Harness:
         return reports
 
     def await_filling(self, share=0.3):
-        """Until so much of what does not fit is swapped out."""
-        beyond = (self.options.mib - self.options.limit_mib) * MIB
-        while time.monotonic() < self.deadline:
-            used = json.loads(self.nram("swaps", "--json").stdout)[0]["used_bytes"]
-            if used > share * beyond or all(program.poll() is not None for program in self.programs):
+        """Until so much of what does not fit is swapped out, and stored."""
+        needed = share * (self.options.mib - self.options.limit_mib) * MIB
+        while True:
+            ended = self.all_ended()
+            area = self.area()
+            self.peak = max(self.peak, area["used_bytes"])
+            if area["used_bytes"] > needed and area.get("stored_bytes", 0) > needed:
+                self.was_stored = True
                 return
+            if ended:
+                self.finish()
+                raise Failure(f"the programs ended with {self.peak // MIB} MiB swapped out at most")
+            if time.monotonic() > self.deadline:
+                raise Failure("stall")
             time.sleep(0.05)
 
     def await_collected(self):
-        """The programs have ended: nearly all of their pages must leave the servers soon."""
+        """The programs have ended: nearly all of their pages, which were stored, must leave the servers soon."""
+        if not self.was_stored:
+            raise Failure("nothing was seen to be stored, so nothing can be seen to be collected")
         until = time.monotonic() + COLLECT_S
         while True:
-            area = json.loads(self.nram("swaps", "--json").stdout)[0]
-            if area["stored_bytes"] < 0.05 * (self.options.mib - self.options.limit_mib) * MIB:
+            stored = self.area().get("stored_bytes", sys.maxsize)  # not there if a server does not answer
+            if stored < 0.05 * (self.options.mib - self.options.limit_mib) * MIB:
                 self.seen["times that 95 % were collected within 5 s"] += 1
                 return
             if time.monotonic() > until:
-                raise Failure(
-                    f"{area['stored_bytes'] // MIB} MiB are not collected {COLLECT_S} s after the programs' end"
-                )
+                raise Failure(f"{stored // MIB} MiB are not collected {COLLECT_S} s after the programs' end")
             time.sleep(0.05)
 
     # Scenarios.
@@ -187,33 +234,40 @@ class Harness:
     def four_random(self):
         for _ in range(4):
             self.start("random", self.options.mib // 4, self.options.seconds)
+        self.await_filling()
         self.finish()
         self.await_collected()
 
     def one_sequential(self):
         self.start("fill", self.options.mib, 0)
+        self.await_filling()
         self.finish()
         self.await_collected()
 
     def fork_storm(self):
         self.start("fork", self.options.mib * 2 // 3, self.options.seconds)
+        self.await_filling(share=0.15)
         self.finish()
         self.await_collected()
 
     def with_page_cache(self):
-        path = "/var/tmp/nram-swap-test.data"
-        subprocess.run(["dd", "if=/dev/zero", f"of={path}", "bs=1M", "count=512"], capture_output=True, check=True)
-        reader = subprocess.Popen(
-            ["sh", "-c", f"while :; do cat {path} > /dev/null; done"], preexec_fn=self.cgroup.join
-        )
+        path = f"/var/tmp/nram-swap-test-{os.getpid()}.data"
+        reader = None
         try:
+            run("dd", "if=/dev/zero", f"of={path}", "bs=1M", "count=512", timeout=STALL_S)
+            reader = subprocess.Popen(
+                ["sh", "-c", f"while :; do cat {path} > /dev/null; done"],
+                start_new_session=True,
+                preexec_fn=self.cgroup.join,
+            )
             for _ in range(2):
                 self.start("random", self.options.mib // 2, self.options.seconds)
             self.finish()
         finally:
-            reader.kill()
-            reader.wait()
-            os.unlink(path)
+            if reader is not None:
+                reader.kill()
+                reader.wait(timeout=STALL_S)
+            remove(path)
 
     def builds(self):
         source = f"{self.directory}/unit.cc"
@@ -223,12 +277,14 @@ class Harness:
                 "int main() { std::map<std::string, std::regex> m; return m.size(); }\n"
             )
         self.start("random", self.options.mib - 64, self.options.seconds + 1)
+        self.await_filling()
         for number in range(2):
             done = subprocess.run(
                 ["g++", "-O2", "-o", f"{self.directory}/unit{number}", source],
                 capture_output=True,
                 text=True,
                 preexec_fn=self.cgroup.join,
+                start_new_session=True,
                 timeout=STALL_S,
             )
             if done.returncode != 0 or subprocess.run([f"{self.directory}/unit{number}"]).returncode != 0:
@@ -239,10 +295,10 @@ class Harness:
         self.start("random", self.options.mib, self.options.seconds + 1)
         self.await_filling()
         # Else the kernel would end the program for what it takes back.
-        self.cgroup.limit(2 * self.options.mib)
+        self.cgroup.limit(2 * self.options.mib * MIB)
         self.nram("swapoff")
         self.finish()
-        self.cgroup.limit(self.options.limit_mib)
+        self.cgroup.limit(self.options.limit_mib * MIB)
         self.swap_on(self.options.mib + 256)
 
     def frozen_server(self):
@@ -261,11 +317,14 @@ class Harness:
         for _ in range(2):
             self.start("random", self.options.mib // 2, self.options.seconds)
         pid = self.random.choice(self.server_pids())
-        for _ in range(40):
-            os.kill(pid, signal.SIGSTOP)
-            time.sleep(0.08)
+        try:
+            for _ in range(40):
+                os.kill(pid, signal.SIGSTOP)
+                time.sleep(0.08)
+                os.kill(pid, signal.SIGCONT)
+                time.sleep(0.02)
+        finally:
             os.kill(pid, signal.SIGCONT)
-            time.sleep(0.02)
         self.finish()
 
     def killed_server(self):
@@ -281,8 +340,8 @@ class Harness:
         for _ in range(2):
             self.start("random", self.options.mib // 2, self.options.seconds + 1)
         self.await_filling()
-        os.kill(json.loads(self.nram("swaps", "--json").stdout)[0]["daemon_pid"], signal.SIGKILL)
-        self.finish(may_lose=True)
+        os.kill(self.area()["daemon_pid"], signal.SIGKILL)
+        self.finish(may_lose=True, swap_is_gone=True)
         if self.nram("swapoff", check=False).returncode == 0:
             raise Failure("swapoff took away an area whose daemon is gone without --force")
         self.tear_down(force=True)
@@ -307,8 +366,7 @@ class Harness:
 
     def leave_network(self):
         self.tear_down(force=True)
-        self.far.close()
-        self.far = None
+        self.close_far()
         self.set_up()
 
     def network_interrupted(self):
@@ -354,26 +412,19 @@ class Harness:
         self.set_up()
         for number in range(self.options.runs):
             scenario = scenarios[number % len(scenarios)]
-            self.deadline = time.monotonic() + STALL_S
+            self.doing = f"run {number + 1}, {scenario.__name__}"
+            self.start_run()
+            self.oom_kills_before = self.cgroup.oom_kills()
             started = time.monotonic()
-            try:
-                scenario(self)
-            except (Failure, subprocess.TimeoutExpired) as failure:
-                print(
-                    f"run {number + 1}, {scenario.__name__}, seed {self.options.seed}: {failure}",
-                    file=sys.stderr,
-                    flush=True,
-                )
-                stacks()
-                for log in glob.glob(f"{self.directory}/state/*.log") + glob.glob(f"{self.directory}/state/swap/*/log"):
-                    with open(log) as file:
-                        print(f"--- {log}\n{file.read()[-2000:]}", file=sys.stderr)
-                raise
+            scenario(self)
+            if self.peak < SWAPPED_SHARE * (self.options.mib - self.options.limit_mib) * MIB:
+                raise Failure(f"at most {self.peak // MIB} MiB were swapped out: it has shown nothing")
             self.seen[scenario.__name__] += 1
             print(
                 f"run {number + 1} of {self.options.runs}: {scenario.__name__}, {time.monotonic() - started:.1f} s",
                 flush=True,
             )
+        self.doing = "taking down"
         self.tear_down()
         print(
             json.dumps(
@@ -389,17 +440,13 @@ class Harness:
             )
         )
 
-    def close(self):
-        for program in self.programs:
-            program.kill()
-        for words in (["swapoff", "--all", "--force"], ["down"]):
-            done = subprocess.run([self.options.nram, *words], capture_output=True, text=True)
-            if done.returncode != 0:
-                print(f"while cleaning up: {done.stderr.strip()}", file=sys.stderr)
-        if self.far is not None:
-            self.far.close()
-        self.cgroup.close()
-        shutil.rmtree(self.directory, ignore_errors=True)
+    def explain(self, failure):
+        print(f"{self.doing}, seed {self.options.seed}: {failure}", file=sys.stderr, flush=True)
+        stacks()
+        logs = [f"{self.directory}/far-server.log", *glob.glob(f"{self.directory}/state/*.log")]
+        for log in logs + glob.glob(f"{self.directory}/state/swap/*/log"):
+            with contextlib.suppress(OSError), open(log, errors="replace") as file:
+                print(f"--- {log}\n{file.read()[-2000:]}", file=sys.stderr)
 
 
 def main():
@@ -414,17 +461,21 @@ def main():
     parser.add_argument("--seconds", type=int, default=4, help="that a run goes on about")
     options = parser.parse_args()
     options.nram, options.pressure = os.path.abspath(options.nram), os.path.abspath(options.pressure)
+    if options.mib <= options.limit_mib:
+        parser.error("--mib: expected more than --limit-mib, else nothing is swapped out")
     # Whoever ends it early, also from the background, where a shell has Ctrl-C ignored, finds nothing left behind.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda got, _: sys.exit(128 + got))
+    catch_signals()
     print(f"seed {options.seed}", flush=True)
-    harness = Harness(options)
-    try:
-        harness.run()
-    except (Failure, subprocess.TimeoutExpired):
-        sys.exit(1)
-    finally:
-        harness.close()
+    with contextlib.ExitStack() as stack:
+        try:
+            harness = Harness(options, stack)
+        except (Failure, OSError) as failure:
+            sys.exit(f"harness.py: {failure}")
+        try:
+            harness.run()
+        except (Failure, OSError, subprocess.SubprocessError) as failure:
+            harness.explain(failure)
+            sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 """nram bench [DIR...]: the same workloads in several directories and through the pool's API. Called by `nram bench`."""
 
 import argparse
+import contextlib
+import hashlib
 import json
 import os
 import shutil
@@ -12,7 +14,9 @@ import sys
 import tempfile
 import time
 
-MIB = 1 << 20
+import bench_places as places
+from bench_places import MIB, Failure, later, run, say
+
 MEMORY_SLACK = 150 * MIB  # that a job's memory cgroup has beyond what the job was told to use
 
 HELP = """usage: nram bench [DIR...] [flags]
@@ -35,10 +39,12 @@ down to 550 and 150 MB/s. Rounds alternate between the directories.
   --html=FILE         a report with plots
   --help              this text
 
-Each job runs in a memory cgroup of the memory it is told to use and 150 MB, so that the page
-cache does not stand in for the storage; but for tmpfs, whose files are that memory. Beside each
-time is the processor time of the job itself and how busy the machine was: near 100 % the
-row says more of the processors than of the storage. As root, caches are dropped before each run.
+Each job runs in a memory cgroup of the memory it is told to use and 150 MB, so that no more
+than that is the page cache's doing; but for tmpfs, whose files are that memory, and for the
+rows of meta. Beside each time is the processor time of the job itself and how busy the machine
+was: near 100 % the row says more of the processors than of the storage. As root, caches are
+dropped before each run. Sorts need three times --size in each DIR; what is missing is said
+before anything runs.
 
 `nram bench pool` and `nram bench load` measure the pool beside a bare socket:
 see `nram bench pool --help`.
@@ -52,49 +58,11 @@ def fail(text, code=1):
     sys.exit(code)
 
 
-class MemoryCgroup:
-    """Limits the memory, page cache included, of the commands that run in it; v1 or v2. None where that cannot be."""
-
-    def __init__(self):
-        self.path = None
-        self.v1 = os.path.isdir("/sys/fs/cgroup/memory")
-        base = "/sys/fs/cgroup/memory" if self.v1 else "/sys/fs/cgroup"
-        path = f"{base}/nram-bench-{os.getpid()}"
-        try:
-            os.mkdir(path)
-            if os.path.exists(f"{path}/memory.limit_in_bytes") or os.path.exists(f"{path}/memory.max"):
-                self.path = path
-        except OSError:
-            pass
-
-    def limit(self, size):
-        with open(f"{self.path}/memory.limit_in_bytes" if self.v1 else f"{self.path}/memory.max", "w") as file:
-            file.write(str(size))
-
-    def join(self):
-        with open(f"{self.path}/cgroup.procs", "w") as file:
-            file.write(str(os.getpid()))
-
-    def empty(self):
-        """Gives up the page cache that is charged to it."""
-        if self.path and self.v1:
-            with open(f"{self.path}/memory.force_empty", "w") as file:
-                file.write("0")
-
-    def close(self):
-        if self.path:
-            try:
-                self.empty()
-                os.rmdir(self.path)
-            except OSError:
-                pass
-
-
 class Target:
     """Where a workload runs."""
 
-    def __init__(self, label, path, limited=True, pool=None):
-        self.label, self.path, self.limited, self.pool = label, path, limited, pool
+    def __init__(self, label, path, limited=True, pool=None, api=""):
+        self.label, self.path, self.limited, self.pool, self.api = label, path, limited, pool, api
         self.work = tempfile.mkdtemp(prefix="nram-bench-", dir=path)
 
     def clear(self):
@@ -104,105 +72,99 @@ class Target:
 
 
 class Bench:
-    def __init__(self, options, tools):
-        self.options, self.tools = options, tools
-        self.targets, self.cleanups, self.rows = [], [], []
-        self.cgroup = MemoryCgroup()
-        self.cleanups.append(self.cgroup.close)
-        self.scratch = tempfile.mkdtemp(prefix="nram-bench-", dir="/tmp")
-        self.cleanups.append(lambda: shutil.rmtree(self.scratch, ignore_errors=True))
+    def __init__(self, options, tools, stack):
+        self.options, self.tools, self.stack = options, tools, stack
+        self.targets, self.rows, self.digests = [], [], {}
+        self.own_pool = False
+        self.machine = places.machine(tools["nram"])
+        self.cgroup = places.MemoryCgroup()
+        self.limits_memory = self.cgroup.path is not None
+        later(stack, self.cgroup.close)
         self.scale = 10 if options.quick else 1
-        self.size = options.size // self.scale // 64 * 64
-        self.sort_memory = max(self.size // 16, 2 * MIB)
+        self.rounds = 1 if options.quick else options.rounds
         self.input = options.input
+        self.size = os.path.getsize(self.input) if self.input else options.size // self.scale // 64 * 64
+        self.sort_memory = max(self.size // 16, 2 * MIB)
 
     # Directories.
 
     def add_directory(self, path, label=None):
         if not os.path.isdir(path):
-            fail(f"{path} is no directory")
-        kinds = subprocess.run(
-            ["findmnt", "-n", "-o", "FSTYPE", "-T", path], capture_output=True, text=True
-        ).stdout.split()
-        kind = kinds[-1] if kinds else ""
+            raise Failure(f"{path} is no directory")
+        words = run("findmnt", "-n", "-o", "FSTYPE,SOURCE", "-T", path, check=False).splitlines()
+        kind, source = (words[-1].split(None, 1) + [""])[:2] if words else ("", "")
+        pool = None
+        if kind == "fuse.nram" and source != "nram":  # which has no pool behind it
+            pool = source.strip()
         name = label or {"fuse.nram": "network RAM", "tmpfs": "tmpfs"}.get(kind, path)
+        if kind == "fuse.nram" and pool is None:
+            name = f"{path}, without a pool"
         if any(target.label == name for target in self.targets):
             name = path
-        pool = self.pool if kind == "fuse.nram" else None
+        api = "pool API" if all(target.pool is None for target in self.targets) else f"pool API of {path}"
         try:
-            target = Target(name, path, limited=kind != "tmpfs", pool=pool)
+            target = Target(name, path, limited=kind != "tmpfs", pool=pool, api=api)
         except OSError as error:
-            fail(f"cannot write to {path}: {error.strerror}")
+            raise Failure(f"cannot write to {path}: {error.strerror}")
+        later(self.stack, shutil.rmtree, target.work, ignore_errors=True)
         self.targets.append(target)
-        self.cleanups.append(lambda: shutil.rmtree(target.work, ignore_errors=True))
 
-    def run_tool(self, *words):
-        done = subprocess.run([self.tools["nram"], *words], capture_output=True, text=True)
-        if done.returncode != 0:
-            fail(f"nram {' '.join(words)}: {done.stderr.strip() or done.stdout.strip()}")
-
-    def start_pool(self, donate):
+    def start_pool(self):
         """A pool and a mount of its own, beside whatever runs here."""
-        os.environ["NRAM_STATE_DIR"] = f"{self.scratch}/state"
-        os.environ.pop("NRAM_POOL", None)
-        self.cleanups.append(lambda: subprocess.run([self.tools["nram"], "down"], capture_output=True))
-        self.run_tool("up", "--servers=2", f"--donate={donate}")
-        self.pool = f"{self.scratch}/state/pool"
-        point = f"{self.scratch}/mount"
+        # Input, scratch and output, and the page store's own.
+        donate = max(4 * self.size, 1280 * MIB)
+        if places.available_bytes() < self.needed_bytes() + 512 * MIB:
+            raise Failure(
+                f"a pool of its own needs {size_text(self.needed_bytes() + 512 * MIB)} of free memory; this machine has "
+                f"{size_text(places.available_bytes())} (try --quick, a smaller --size, or a DIR)"
+            )
+        directory = self.stack.enter_context(places.own_pool(self.tools["nram"], donate))
+        self.own_pool = True
+        point = f"{directory}/mount"
         os.mkdir(point)
-        self.cleanups.append(
-            lambda: subprocess.run([self.tools["nram"], "umount", "--lazy", point], capture_output=True)
-        )
-        self.run_tool("mount", point)
+        later(self.stack, run, self.tools["nram"], "umount", "--lazy", point)
+        with places.uninterrupted():
+            run(self.tools["nram"], "mount", point)
         return point
 
     def throttled_disk(self, megabytes):
         """An ext4 on a loop device on this machine's disk that moves so many MB/s each way."""
         image = f"/var/tmp/nram-bench-{os.getpid()}-{megabytes}.img"
-        point = f"{self.scratch}/disk{megabytes}"
-        os.mkdir(point)
+        later(self.stack, places.remove, image)
         with open(image, "wb") as file:
-            file.truncate(4 * self.size + (1 << 30))
-        self.cleanups.append(lambda: os.path.exists(image) and os.unlink(image))
-        loop = subprocess.run(["losetup", "--find", "--show", "--direct-io=on", image], capture_output=True, text=True)
-        if loop.returncode != 0:
-            fail(f"losetup: {loop.stderr.strip()}")
-        device = loop.stdout.strip()
-        self.cleanups.append(lambda: subprocess.run(["losetup", "-d", device], capture_output=True))
-        subprocess.run(["mkfs.ext4", "-q", "-E", "lazy_itable_init=0,lazy_journal_init=0", device], check=True)
-        status = os.stat(device)
-        number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
-        limits = [f"/sys/fs/cgroup/blkio/blkio.throttle.{way}_bps_device" for way in ("read", "write")]
-        if not os.path.exists(limits[0]):
-            fail("--throttled needs the cgroup v1 controller blkio, which is not here")
-        for limit in limits:
-            with open(limit, "w") as file:
-                file.write(f"{number} {megabytes * 1000000}")
-
-        def unlimit():
-            for limit in limits:
-                with open(limit, "w") as file:
-                    file.write(f"{number} 0")
-
-        self.cleanups.append(unlimit)
-        subprocess.run(["mount", device, point], check=True)
-        self.cleanups.append(lambda: subprocess.run(["umount", "-l", point], capture_output=True))
+            file.truncate(self.needed_bytes() + (1 << 30))
+        device = self.stack.enter_context(places.loop_device(image, megabytes))
+        run("mkfs.ext4", "-q", "-E", "lazy_itable_init=0,lazy_journal_init=0", device)
+        point = tempfile.mkdtemp(prefix="nram-bench-", dir="/tmp")
+        later(self.stack, os.rmdir, point)
+        later(self.stack, run, "umount", "-l", point, check=False)
+        run("mount", device, point)
         self.add_directory(point, f"disk, {megabytes} MB/s")
 
-    # Jobs.
+    def needed_bytes(self):
+        """The most that a row keeps in a directory."""
+        rows, stxxl = set(self.options.rows), 2_000_000_000 if self.options.big else 300_000_000
+        needs = {"sort": 3 * self.size, "nramsort": 3 * self.size, "stxxl": 2 * stxxl // self.scale + 64 * MIB}
+        return max([needs.get(row, 512 * MIB // self.scale) for row in rows])
 
-    def drop_caches(self):
-        os.sync()
-        if os.geteuid() == 0:
-            with open("/proc/sys/vm/drop_caches", "w") as file:
-                file.write("3")
+    def check_room(self):
+        for target in self.targets:
+            status = os.statvfs(target.work)
+            free = status.f_bavail * status.f_frsize
+            if free < self.needed_bytes():
+                raise Failure(
+                    f"{target.path} has {size_text(free)} free; these rows need {size_text(self.needed_bytes())} "
+                    "there (try --quick, a smaller --size or other --rows)"
+                )
+
+    # Jobs.
 
     def job(self, target, words, memory, cwd=None):
         """Runs it, limited; its seconds, processor seconds, the machine's business, and its output."""
         limited = target.limited and self.cgroup.path is not None
         if limited:
             self.cgroup.limit(memory + MEMORY_SLACK)
-        self.drop_caches()
+        places.drop_caches()
         busy, cpu = machine_ticks(), children_seconds()
         began = time.monotonic()
         process = subprocess.Popen(
@@ -212,18 +174,19 @@ class Bench:
             text=True,
             cwd=cwd,
             env={**os.environ, "LC_ALL": "C"},
+            start_new_session=True,
             preexec_fn=self.cgroup.join if limited else None,
         )
         try:
             out, errors = process.communicate()
         finally:
             if process.poll() is None:
-                process.kill()
+                os.killpg(process.pid, signal.SIGKILL)  # its own session: workers of its too
                 process.wait()
         seconds = time.monotonic() - began
         busy = [after - before for after, before in zip(machine_ticks(), busy)]
         if process.returncode != 0:
-            fail(f"{target.label}: {' '.join(words[:2])} failed: {errors.strip()[-300:]}")
+            raise Failure(f"{target.label}: {' '.join(words[:2])} failed: {errors.strip()[-300:]}")
         result = {"seconds": seconds, "cpu_seconds": children_seconds() - cpu, "busy": busy[0] / max(sum(busy), 1)}
         if limited:
             self.cgroup.empty()
@@ -251,28 +214,35 @@ class Bench:
 
     # Workloads.
 
+    def record_pages(self, label, count, out):
+        times = json.loads(out.splitlines()[-1])
+        for phase, way in (("write", "written"), ("read", "read")):
+            result = {"cpu_seconds": times[f"{phase}_cpu_s"], "busy": times[f"{phase}_busy"]}
+            self.record(f"{count} pages {way} in order", "s", label, times[f"{phase}_s"], result)
+
     def row_pages(self, target):
         count = str(100_000 // self.scale)
-        result, out = self.job(target, [self.tools["work"], "pages", target.work, count], 16 * MIB)
-        times = json.loads(out.splitlines()[-1])
-        self.record(f"{count} pages written in order", "s", target.label, times["write_s"], result)
-        self.record(f"{count} pages read in order", "s", target.label, times["read_s"], result)
+        _, out = self.job(target, [self.tools["work"], "pages", target.work, count], 16 * MIB)
+        self.record_pages(target.label, count, out)
         if target.pool:
-            result, out = self.job(target, [self.tools["work"], "pages-pool", f"@{target.pool}", count], 16 * MIB)
-            times = json.loads(out.splitlines()[-1])
-            self.record(f"{count} pages written in order", "s", "pool API", times["write_s"], result)
-            self.record(f"{count} pages read in order", "s", "pool API", times["read_s"], result)
+            _, out = self.job(target, [self.tools["work"], "pages-pool", target.pool, count], 16 * MIB)
+            self.record_pages(target.api, count, out)
 
     def bring_input(self, target):
         shutil.copyfile(self.input, f"{target.work}/in")
 
     def check_sorted(self, target, out):
-        size = os.path.getsize(f"{target.work}/in")
-        if (
-            os.path.getsize(out) not in (size, size + 1)  # a last line without an end gets one
-            or subprocess.run(["sort", "-c", out], env={**os.environ, "LC_ALL": "C"}).returncode != 0
-        ):
-            fail(f"{target.label}: {out} is not the sorted input")
+        """All sorts have the same input, and so the same output."""
+        digest = digest_of(out)
+        if "sorted" not in self.digests:
+            say("sorting the input once more, to compare with")
+            sort = ["sort", "-S25%", "--parallel=2", "-T", "/var/tmp", self.input]
+            with subprocess.Popen(sort, stdout=subprocess.PIPE, env={**os.environ, "LC_ALL": "C"}) as process:
+                self.digests["sorted"] = digest_of(f"/dev/fd/{process.stdout.fileno()}")
+            if process.returncode != 0:
+                raise Failure(f"sort {self.input} failed")
+        if digest != self.digests["sorted"]:
+            raise Failure(f"{target.label}: {out} is not the sorted input")
 
     def row_sort(self, target):
         self.bring_input(target)
@@ -293,7 +263,7 @@ class Bench:
 
     def row_nramsort(self, target):
         memory = max(self.sort_memory, 48 * MIB)
-        places = [(target.label, target.work)] + ([("pool API", "pool")] if target.pool else [])
+        places = [(target.label, target.work)] + ([(target.api, "pool")] if target.pool else [])
         for label, scratch in places:
             self.bring_input(target)
             out = f"{target.work}/out"
@@ -307,7 +277,7 @@ class Bench:
                 f"{target.work}/in",
             ]
             if target.pool:
-                words.insert(2, f"--pool=@{target.pool}")
+                words.insert(2, f"--pool={target.pool}")
             result, _ = self.job(target, words, memory)
             self.check_sorted(target, out)
             self.record(
@@ -323,14 +293,12 @@ class Bench:
                 target, [self.tools["work"], "stxxl", target.work, str(size), str(memory)], memory, cwd=target.work
             )
             times = json.loads(out.splitlines()[-1])
-            result["cpu_seconds"] = times["cpu_s"]  # without filling and checking
+            result.update(cpu_seconds=times["cpu_s"], busy=times["busy"])  # without filling and checking
             self.record(
                 f"STXXL sort, {size_text(size)} in {size_text(memory)}", "s", target.label, times["sort_s"], result
             )
 
     def row_random(self, target):
-        if not shutil.which("fio"):
-            return
         size, seconds = 512 * MIB // self.scale, 5 if not self.options.quick else 1
         direct = int(self.options.direct and can_direct(target.work))
         common = [
@@ -344,9 +312,7 @@ class Bench:
             f"--direct={direct}",
             "--group_reporting",
         ]
-        subprocess.run(
-            common + ["--name=fill", "--rw=write", "--bs=1M", "--end_fsync=1"], capture_output=True, check=True
-        )
+        run(*common, "--name=fill", "--rw=write", "--bs=1M", "--end_fsync=1")
         for kind, way, jobs in (("randread", "read", 1), ("randread", "read", 4), ("randwrite", "write", 4)):
             words = common + [
                 f"--name={kind}",
@@ -360,7 +326,7 @@ class Bench:
             result, out = self.job(target, words, 16 * MIB)
             report = json.loads(out[out.index("{") :])
             self.record(
-                f"random 4 KiB {way}s, {jobs} job{'s' if jobs > 1 else ''}",
+                f"random 4 KiB {way}s, {jobs} job{'s' if jobs > 1 else ''}{', direct' if direct else ''}",
                 "IOPS",
                 target.label,
                 report["jobs"][0][way]["iops"],
@@ -388,13 +354,13 @@ class Bench:
                 os.close(fd)
 
         steps = (
-            ("create 4 KiB files", create),
+            ("create 4 KiB files, without fsync", create),
             ("stat files", lambda: [os.stat(path) for path in paths]),
             ("read 4 KiB files", read),
             ("unlink files", lambda: [os.unlink(path) for path in paths]),
         )
         for name, step in steps:
-            self.drop_caches()
+            places.drop_caches()
             began = time.monotonic()
             step()
             self.record(name, "/s", target.label, count / (time.monotonic() - began), None, lower=False)
@@ -402,17 +368,15 @@ class Bench:
     def run(self):
         if self.input is None and {"sort", "nramsort"} & set(self.options.rows):
             self.input = f"/var/tmp/nram-bench-{os.getpid()}.lines"
-            self.cleanups.append(lambda: os.path.exists(self.input) and os.unlink(self.input))
+            later(self.stack, places.remove, self.input)
             with open(self.input, "wb") as file:
-                subprocess.run([self.tools["work"], "lines", str(self.size), "7"], stdout=file, check=True)
-        elif self.input is not None:
-            self.size = os.path.getsize(self.input)
-            self.sort_memory = max(self.size // 16, 2 * MIB)
-        rounds = 1 if self.options.quick else self.options.rounds
-        for number in range(rounds):
+                done = subprocess.run([self.tools["work"], "lines", str(self.size), "7"], stdout=file)
+            if done.returncode != 0:
+                raise Failure(f"cannot make {self.input}")
+        for number in range(self.rounds):
             for row in self.options.rows:
-                for target in self.targets:
-                    say(f"round {number + 1} of {rounds}: {row} on {target.label}")
+                for target in self.targets if number % 2 == 0 else reversed(self.targets):
+                    say(f"round {number + 1} of {self.rounds}: {row} on {target.label}")
                     getattr(self, f"row_{row}")(target)
                     target.clear()
         say("")
@@ -421,27 +385,15 @@ class Bench:
         for entry in self.rows:
             entry["median"] = statistics.median(entry["values"])
         return {
-            "machine": machine(),
-            "rounds": 1 if self.options.quick else self.options.rounds,
-            "cgroup": self.cgroup.path is not None,
+            "machine": self.machine,
+            "rounds": self.rounds,
+            "own_pool": self.own_pool,
+            "cgroup": self.limits_memory,
             "caches_dropped": os.geteuid() == 0,
             "direct": self.options.direct,
             "rows": self.rows,
         }
 
-    def close(self):
-        for cleanup in reversed(self.cleanups):
-            try:
-                cleanup()
-            except OSError as error:
-                print(f"nram bench: while cleaning up: {error}", file=sys.stderr)
-
-
-def say(text):
-    if sys.stderr.isatty():
-        print(f"\r{text}\033[K", end="", file=sys.stderr, flush=True)
-    elif text:
-        print(text, file=sys.stderr, flush=True)
 
 
 def size_text(size):
@@ -473,26 +425,12 @@ def can_direct(directory):
             os.unlink(path)
 
 
-def machine():
-    with open("/proc/cpuinfo") as file:
-        model = next(
-            (line.split(":")[1].strip() for line in file if line.startswith("model name")), "unknown processor"
-        )
-    with open("/proc/meminfo") as file:
-        memory = int(file.readline().split()[1]) * 1024
-    commit = subprocess.run(
-        ["git", "-C", os.path.dirname(os.path.abspath(__file__)), "rev-parse", "--short", "HEAD"],
-        capture_output=True,
-        text=True,
-    ).stdout.strip()
-    return {
-        "processor": model,
-        "processors": os.cpu_count(),
-        "memory_gib": round(memory / (1 << 30)),
-        "kernel": os.uname().release,
-        "date": time.strftime("%Y-%m-%d"),
-        "commit": commit,
-    }
+def digest_of(path):
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(4 * MIB):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def print_table(results):
@@ -516,9 +454,9 @@ def print_table(results):
                 text += f"  {cpu:7.2f} s of its own on a processor, machine {busy * 100:3.0f} % busy"
             print(text)
     print(
-        f"\n{results['rounds']} rounds, alternating; medians [least most]. "
+        f"\nRounds: {results['rounds']}, alternating; medians [least most]. "
         + (
-            "Jobs on all but tmpfs in a memory cgroup of their memory and 150 MB; "
+            "Jobs on all but tmpfs, those of meta apart, in a memory cgroup of their memory and 150 MB; "
             if results["cgroup"]
             else "No memory cgroup could be made (root?), so the page cache may have served some of it; "
         )
@@ -552,38 +490,47 @@ def main():
         fail("--size: expected 64000000 or more", 2)
     if options.input and not os.path.isfile(options.input):
         fail(f"--input: {options.input} is no file", 2)
-    if options.throttled and os.geteuid() != 0:
-        fail("--throttled needs root")
-    here = os.path.dirname(os.path.abspath(__file__))
+    if options.throttled and not places.can_throttle():
+        fail("--throttled needs root and the cgroup v1 controller blkio")
+    if "random" in options.rows and not shutil.which("fio"):
+        options.rows.remove("random")
+        print("nram bench: no fio here: without the rows of random I/O", file=sys.stderr)
+        if not options.rows:
+            fail("nothing is left to run (apt-get install fio)")
+    here = os.path.dirname(os.path.abspath(sys.argv[0]))
     tools = {"nram": os.environ["NRAM_SELF"], "work": f"{here}/nram-bench-work", "report": f"{here}/nram-bench-report"}
-    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(name, lambda *_: fail("interrupted; everything is cleaned up", 130))
-    bench = Bench(options, tools)
+    places.catch_signals()
+    bench = None
     try:
-        bench.pool = os.environ.get("NRAM_POOL") or f"{os.environ.get('NRAM_STATE_DIR', '/run/nram')}/pool"
-        if not options.directories:
-            # Input, scratch and output, and the page store's own.
-            donate = f"{max(4 * bench.size // 2 // MIB, 640)}M"
-            bench.add_directory(bench.start_pool(donate))
-            bench.add_directory("/dev/shm")
-            bench.add_directory("/var/tmp", "this machine's disk")
-        for directory in options.directories:
-            bench.add_directory(directory)
-        if options.throttled:
-            bench.throttled_disk(550)
-            bench.throttled_disk(150)
-        bench.run()
-        results = bench.results()
-    finally:
-        bench.close()
+        with contextlib.ExitStack() as stack:
+            bench = Bench(options, tools, stack)
+            if not options.directories:
+                bench.add_directory(bench.start_pool())
+                bench.add_directory("/dev/shm")
+                bench.add_directory("/var/tmp", "this machine's disk")
+            for directory in options.directories:
+                bench.add_directory(directory)
+            if options.throttled:
+                bench.throttled_disk(550)
+                bench.throttled_disk(150)
+            bench.check_room()
+            bench.run()
+    except (Failure, OSError) as failure:
+        say("")
+        if bench is not None and bench.rows:
+            print_table(bench.results())
+            print("This is what was done before it failed.")
+        fail(failure)
+    results = bench.results()
     print_table(results)
     if options.json:
         with open(options.json, "w") as file:
             json.dump(results, file, indent=1)
     if options.html:
         done = subprocess.run([tools["report"]], input=json.dumps(results), capture_output=True, text=True)
+        print(done.stderr, end="", file=sys.stderr)
         if done.returncode != 0:
-            fail(f"no report: {done.stderr.strip()}")
+            fail("no report")
         with open(options.html, "w") as file:
             file.write(done.stdout)
         print(f"The report is {options.html}")

@@ -98,15 +98,20 @@ def main():
     )
     print(
         f"<p>{html.escape(about['processor'])}, {about['processors']} processors, {about['memory_gib']} GiB, Linux "
-        f"{html.escape(about['kernel'])}; nram {html.escape(about['commit'] or 'of unknown commit')}; {about['date']}. "
-        "Clients and memory servers share this one machine: a network between them would add its time, and take away "
-        "the processor time that the servers need here.</p>"
+        f"{html.escape(about['kernel'])}; {html.escape(about.get('version') or 'nram')}; {about['date']}. "
+        + (
+            "Clients and memory servers share this one machine: a network between them would add its time, and take "
+            "away the processor time that the servers need here."
+            if results.get("own_pool")
+            else ""
+        )
+        + "</p>"
     )
     print(
-        f"<p class='note'>{results['rounds']} rounds, alternating between the targets; medians, least and most. "
+        f"<p class='note'>Rounds: {results['rounds']}, alternating between the targets; medians, least and most. "
         + (
-            "Jobs ran in a memory cgroup of the memory they were told to use and 150 MB, so the page cache did not "
-            "serve them; but not on tmpfs, whose files are that memory. "
+            "Jobs ran in a memory cgroup of the memory they were told to use and 150 MB, so that the page cache could "
+            "serve no more than that; but for those on tmpfs, whose files are that memory, and for metadata. "
             if results["cgroup"]
             else "No memory cgroup could be made: the page cache may have served part of this. "
         )

@@ -1,120 +1,50 @@
-"""Where the jobs of memory_bench.py run: in a memory cgroup, with swap on the disk or in the pool, beside a file on the
-disk. Each place is a context manager that leaves nothing behind, however it is left."""
+"""Where the jobs of memory_bench.py and of tests/swap/bench.py run: with swap on the disk or in the pool, beside a file
+on the disk. Each place is a context manager that leaves nothing behind, however it is left."""
 
 import contextlib
+import json
 import mmap
 import os
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
-import time
 
-from bench_dirs import MIB, MemoryCgroup
+from bench_places import (
+    MIB,
+    Failure,
+    MemoryCgroup,
+    attach,
+    available_bytes,
+    later,
+    loop_device,
+    remove,
+    run,
+    uninterrupted,
+)
 
 SWAP_PRIORITY = 32000  # above whatever swap there is
 
 
-class Failure(Exception):
-    pass
-
-
-# Signals end the program by SystemExit, so that what is open is closed; but not in the middle of setting something up
-# or of cleaning up, and once only. Held back here, not in the kernel: the pool's daemons would inherit that.
-_held, _pending, _ended = 0, False, False
-
-
-def _end():
-    global _ended
-    _ended = True
-    sys.exit("\nmemory_bench.py: interrupted; everything is cleaned up")
-
-
-def _on_signal(*_):
-    global _pending
-    if _held:
-        _pending = True
-    elif not _ended:
-        _end()
-
-
-def catch_signals():
-    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(name, _on_signal)
-
-
 @contextlib.contextmanager
-def uninterrupted():
-    global _held
-    _held += 1
-    try:
-        yield
-    finally:
-        _held -= 1
-        if _pending and not _held and not _ended:
-            _end()
-
-
-def later(stack, act, *args, **named):
-    """Does it when the stack is closed, and does it whole."""
-
-    def whole():
+def limited(size):
+    """A new memory cgroup for one job that swaps; so its peak is that job's alone."""
+    with contextlib.ExitStack() as stack:
         with uninterrupted():
-            act(*args, **named)
-
-    stack.callback(whole)
-
-
-def run(*words, check=True):
-    """Its output. In a session of its own: Ctrl-C must not hit the commands that clean up."""
-    done = subprocess.run(words, capture_output=True, text=True, start_new_session=True)
-    if check and done.returncode != 0:
-        raise Failure(f"{' '.join(words)}: {done.stderr.strip() or done.stdout.strip() or done.returncode}")
-    return done.stdout.strip()
+            cgroup = MemoryCgroup("nram-memory-bench")
+            later(stack, cgroup.close)
+        if cgroup.path is None:
+            raise Failure("no memory cgroup could be made; that needs root and its controller, v1 or v2")
+        cgroup.limit(size)
+        cgroup.swap_eagerly()
+        yield cgroup
 
 
-class Cgroup(MemoryCgroup):
-    """That of `nram bench`, for jobs that swap, and the most that a job used of it."""
-
-    def limit(self, size):
-        self.empty()
-        super().limit(size)
-        if self.v1:
-            self.write("memory.swappiness", "100")
-            self.write("memory.max_usage_in_bytes", "0")
-        elif os.path.exists(f"{self.path}/memory.peak"):
-            with contextlib.suppress(OSError):  # since Linux 6.12
-                self.write("memory.peak", "0")
-
-    def peak(self):
-        name = "memory.max_usage_in_bytes" if self.v1 else "memory.peak"
-        with contextlib.suppress(OSError), open(f"{self.path}/{name}") as file:
-            return int(file.read())
-        return None
-
-    def write(self, name, text):
-        with open(f"{self.path}/{name}", "w") as file:
-            file.write(text)
-
-    def close(self):
-        if not self.path:
-            return
-        for _ in range(100):
-            with open(f"{self.path}/cgroup.procs") as file:
-                pids = [int(word) for word in file.read().split()]
-            if not pids:
-                break
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.05)
-        super().close()
-
-
-def remove(path):
-    if os.path.exists(path):
-        os.unlink(path)
+def peak_bytes(cgroup):
+    """The most that it has had; None where the kernel does not tell."""
+    name = "memory.max_usage_in_bytes" if cgroup.v1 else "memory.peak"
+    with contextlib.suppress(OSError), open(f"{cgroup.path}/{name}") as file:
+        return int(file.read())
+    return None
 
 
 def make_file(path, size):
@@ -127,43 +57,51 @@ def make_file(path, size):
         os.fsync(file.fileno())
 
 
+def swapped_bytes(device):
+    """What is swapped to it now; None if it is no swap area."""
+    with open("/proc/swaps") as file:
+        for line in file.readlines()[1:]:
+            words = line.split()
+            if words[0] == device:
+                return int(words[3]) * 1024
+    return None
+
+
 @contextlib.contextmanager
-def loop_device(image, megabytes):
-    """A loop device on the file that moves so many MB/s each way."""
-    limits = [f"/sys/fs/cgroup/blkio/blkio.throttle.{way}_bps_device" for way in ("read", "write")]
-    if not os.path.exists(limits[0]):
-        raise Failure("--disk-mbps needs the cgroup v1 controller blkio, which is not here")
+def swap_on(device):
+    """Swaps to it, before all others."""
 
-    def throttle(device, speed):
-        status = os.stat(device)
-        for limit in limits:
-            with open(limit, "w") as file:
-                file.write(f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)} {speed}")
-
-    def detach():
-        for line in run("losetup", "-j", image, check=False).splitlines():
-            run("losetup", "-d", line.split(":")[0], check=False)
+    def off():
+        if swapped_bytes(device) is None:
+            return
+        run("swapoff", device)
 
     with contextlib.ExitStack() as stack:
-        later(stack, detach)
-        device = run("losetup", "--find", "--show", "--direct-io=on", image)
-        later(stack, throttle, device, 0)
-        throttle(device, megabytes * 1000000)
+        run("mkswap", device)
+        later(stack, off)
+        run("swapon", f"--priority={SWAP_PRIORITY}", device)
         yield device
 
 
 @contextlib.contextmanager
-def disk_swap(directory, size, megabytes):
-    """Swap on the disk of `directory`; `megabytes` a second if not 0."""
-    path = f"{directory}/nram-memory-bench-{os.getpid()}.swap"
+def disk_swap(directory, size, megabytes=0):
+    """Swap on the disk of `directory`; `megabytes` a second if not 0. Yields the device that is swapped to."""
+    path = f"{os.path.realpath(directory)}/nram-bench-{os.getpid()}.swap"  # as /proc/swaps has it
+
+    def remove_unless_used():
+        if swapped_bytes(path) is not None:
+            raise Failure(f"swapoff failed: {path} is still swapped to. Do `swapoff {path}`, then remove it")
+        remove(path)
+
     with contextlib.ExitStack() as stack:
-        later(stack, remove, path)
+        later(stack, remove_unless_used)
         make_file(path, size)
-        device = stack.enter_context(loop_device(path, megabytes)) if megabytes else path
-        run("mkswap", device)
-        later(stack, run, "swapoff", device, check=False)
-        run("swapon", f"--priority={SWAP_PRIORITY}", device)
-        yield None
+        device = path
+        if megabytes:
+            # The kernel does not slow down what it writes to a swap area itself: the area is on a device above.
+            device = attach(stack, stack.enter_context(loop_device(path, megabytes)))
+        stack.enter_context(swap_on(device))
+        yield device
 
 
 @contextlib.contextmanager
@@ -185,15 +123,21 @@ def disk_directory(directory, size, megabytes):
 
 
 @contextlib.contextmanager
-def pool_swap(nram, size):
-    """Swap in the pool, without the daemon's protection where the privilege for it is missing."""
-    name = f"memory-bench-{os.getpid()}"
-    words = [nram, "swapon", f"{size // MIB}M", f"--name={name}", f"--priority={SWAP_PRIORITY}"]
+def pool_swap(nram, size, *flags):
+    """Swap in the pool, without the daemon's protection where the privilege for it is missing. Yields its device."""
+    name = f"bench-{os.getpid()}"
+    words = [nram, "swapon", f"{size // MIB}M", f"--name={name}", f"--priority={SWAP_PRIORITY}", *flags]
+
+    def area():
+        return next((area for area in json.loads(run(nram, "swaps", "--json")) if area["name"] == name), None)
 
     def off():
-        done = subprocess.run([nram, "swapoff", name], capture_output=True, start_new_session=True)
-        if done.returncode != 0:
-            run(nram, "swapoff", name, "--force", check=False)
+        if area() is None:
+            return
+        try:
+            run(nram, "swapoff", name)
+        except Failure:
+            run(nram, "swapoff", name, "--force")
 
     with contextlib.ExitStack() as stack:
         later(stack, off)
@@ -203,37 +147,15 @@ def pool_swap(nram, size):
             except Failure as failure:
                 if "CAP_SYS_RESOURCE" not in str(failure):
                     raise
+                print("no CAP_SYS_RESOURCE here: swap without the daemon's protection", file=sys.stderr)
                 run(*words, "--unprotected")
-        yield None
-
-
-@contextlib.contextmanager
-def own_pool(nram, size):
-    """A pool of two servers that lend `size` together, beside whatever runs here."""
-    with contextlib.ExitStack() as stack:
-        directory = tempfile.mkdtemp(prefix="nram-memory-bench-", dir="/tmp")
-        later(stack, shutil.rmtree, directory, ignore_errors=True)
-        os.environ["NRAM_STATE_DIR"] = f"{directory}/state"
-        os.environ.pop("NRAM_POOL", None)
-        later(stack, run, nram, "down", check=False)
-        with uninterrupted():
-            run(nram, "up", "--servers=2", f"--donate={max(size // 2 // MIB, 64)}M")
-        yield None
+        yield area()["device"]
 
 
 def touch_memory(size):
     """The first touch of a virtual machine's memory is slow; what was touched once, this machine has."""
-    with open("/proc/meminfo") as file:
-        available = next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable"))
-    size = min(size, available // 2) // MIB * MIB
+    size = min(size, available_bytes() // 2) // MIB * MIB
     block = b"\1" * MIB
     with mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
         for at in range(0, size, MIB):
             memory[at : at + MIB] = block
-
-
-def drop_caches():
-    os.sync()
-    if os.geteuid() == 0:
-        with open("/proc/sys/vm/drop_caches", "w") as file:
-            file.write("3")

@@ -22,8 +22,9 @@ constexpr uint64_t kRegionBytes = 256 * kMiB;
 
 template <typename T>
 T Median(std::vector<T> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
+  const size_t half = values.size() / 2;
+  std::sort(values.begin(), values.end());
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
 // One region that is full of random bytes, and the workloads on it.

@@ -1,12 +1,11 @@
 #include "tools/bench/stxxl_sort.h"
 
-#include <sys/resource.h>
-
 #include <cstdio>
 #include <limits>
 #include <random>
 
 #include "base/clock.h"
+#include "tools/bench/work_done.h"
 
 // Its headers use GCC's parallel mode.
 #if __has_include(<stxxl/vector>) && !defined(__clang__)
@@ -20,14 +19,6 @@ namespace nram {
 #ifdef NRAM_HAS_STXXL
 
 namespace {
-
-// Processor time of this process so far.
-double CpuSeconds() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
-         static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
-}
 
 struct Less {
   bool operator()(uint64_t a, uint64_t b) const { return a < b; }
@@ -59,10 +50,10 @@ absl::Status SortWithStxxl(const std::string& directory, uint64_t bytes, uint64_
     writer.finish();
   }
   const int64_t filled_ns = MonotonicNs();
-  const double cpu_before = CpuSeconds();
+  const Work before = WorkSoFar();
   stxxl::sort(keys.begin(), keys.end(), Less(), memory_bytes);
   const int64_t sorted_ns = MonotonicNs();
-  const double cpu_s = CpuSeconds() - cpu_before;
+  const Work work = WorkSince(before);
   uint64_t last = 0;
   bool rises = true;
   for (Vector::bufreader_type reader(keys); !reader.empty(); ++reader) {
@@ -73,8 +64,9 @@ absl::Status SortWithStxxl(const std::string& directory, uint64_t bytes, uint64_
   const int64_t checked_ns = MonotonicNs();
   if (!rises || sum != 0) return absl::DataLossError("STXXL's result is not the sorted input");
   const auto seconds = [](int64_t from, int64_t to) { return static_cast<double>(to - from) / kNsPerSecond; };
-  printf("{\"fill_s\":%.6f,\"sort_s\":%.6f,\"check_s\":%.6f,\"cpu_s\":%.6f}\n", seconds(began_ns, filled_ns),
-         seconds(filled_ns, sorted_ns), seconds(sorted_ns, checked_ns), cpu_s);
+  printf("{\"fill_s\":%.6f,\"sort_s\":%.6f,\"check_s\":%.6f,\"cpu_s\":%.6f,\"busy\":%.4f}\n",
+         seconds(began_ns, filled_ns), seconds(filled_ns, sorted_ns), seconds(sorted_ns, checked_ns), work.cpu_s,
+         work.busy);
   return absl::OkStatus();
 } catch (const std::exception& error) {
   return absl::InternalError(error.what());

@@ -24,6 +24,7 @@
 #include "client/pool/pool.h"
 #include "client/pool/pool_spec.h"
 #include "tools/bench/stxxl_sort.h"
+#include "tools/bench/work_done.h"
 
 namespace nram {
 namespace {
@@ -59,6 +60,7 @@ absl::Status RunPages(uint64_t count, const std::function<absl::Status(uint64_t,
                       const std::function<absl::Status()>& store,
                       const std::function<absl::Status(uint64_t, Page*)>& read) {
   Page page;
+  const Work before_writing = WorkSoFar();
   const int64_t began_ns = MonotonicNs();
   for (uint64_t i = 0; i < count; ++i) {
     FillPage(i, &page);
@@ -66,13 +68,20 @@ absl::Status RunPages(uint64_t count, const std::function<absl::Status(uint64_t,
   }
   NRAM_RETURN_IF_ERROR(store());
   const int64_t written_ns = MonotonicNs();
+  const Work writing = WorkSince(before_writing);
+  const Work before_reading = WorkSoFar();
   Page expected;
   for (uint64_t i = 0; i < count; ++i) {
     NRAM_RETURN_IF_ERROR(read(i, &page));
     FillPage(i, &expected);
     if (page != expected) return absl::DataLossError(absl::StrCat("page ", i, " is not as it was written"));
   }
-  printf("{\"write_s\":%.6f,\"read_s\":%.6f}\n", Seconds(began_ns, written_ns), Seconds(written_ns, MonotonicNs()));
+  const int64_t read_ns = MonotonicNs();
+  const Work reading = WorkSince(before_reading);
+  printf("{\"write_s\":%.6f,\"write_cpu_s\":%.6f,\"write_busy\":%.4f,", Seconds(began_ns, written_ns), writing.cpu_s,
+         writing.busy);
+  printf("\"read_s\":%.6f,\"read_cpu_s\":%.6f,\"read_busy\":%.4f}\n", Seconds(written_ns, read_ns), reading.cpu_s,
+         reading.busy);
   return absl::OkStatus();
 }
 

@@ -3,11 +3,13 @@
 #include <limits.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <iostream>
 
 #include "absl/cleanup/cleanup.h"
@@ -62,15 +64,12 @@ absl::StatusOr<std::unique_ptr<Pool>> OpenLocal(const std::string& directory, in
   return Pool::Open(options);
 }
 
-absl::Status RunPool(const BenchOptions& options) {
-  char directory[] = "/tmp/nram-bench-XXXXXX";
-  if (mkdtemp(directory) == nullptr) return ErrnoStatus(errno, "create a directory in /tmp");
+absl::Status RunPool(const BenchOptions& options, const std::string& directory) {
   const std::string sleeping_dir = absl::StrCat(directory, "/sleeping");
   const std::string spinning_dir = absl::StrCat(directory, "/spinning");
   const auto cleanup = absl::MakeCleanup([&] {
     (void)StopLocalPool(sleeping_dir, 2'000);
     (void)StopLocalPool(spinning_dir, 2'000);
-    rmdir(directory);
   });
   // The reference forks, so it comes before any thread.
   NRAM_ASSIGN_OR_RETURN(BareSocket bare, BareSocket::Start(BareSocket::Memory::kCached));
@@ -115,18 +114,13 @@ absl::Status RunPool(const BenchOptions& options) {
   return absl::OkStatus();
 }
 
-absl::Status RunLoad(const BenchOptions& options) {
-  char directory[] = "/tmp/nram-bench-XXXXXX";
-  if (mkdtemp(directory) == nullptr) return ErrnoStatus(errno, "create a directory in /tmp");
+absl::Status RunLoad(const BenchOptions& options, const std::string& directory) {
   LocalPoolOptions local;
   local.directory = absl::StrCat(directory, "/load");
   local.servers = 1;
   local.server_flags = {"--donate=1GiB"};
   local.die_with_parent = true;
-  const auto cleanup = absl::MakeCleanup([&] {
-    (void)StopLocalPool(local.directory, 2'000);
-    rmdir(directory);
-  });
+  const auto cleanup = absl::MakeCleanup([&] { (void)StopLocalPool(local.directory, 2'000); });
   NRAM_ASSIGN_OR_RETURN(const std::vector<LocalServer> servers, StartLocalPool(local));
   PoolOptions pool;
   NRAM_ASSIGN_OR_RETURN(pool.servers, ParsePoolSpec("@" + local.directory + "/pool"));
@@ -161,7 +155,39 @@ absl::Status RunLoad(const BenchOptions& options) {
   return absl::OkStatus();
 }
 
-// Directories, or nothing: the script's work.
+// Runs it in a process of its own with a directory that is removed afterwards, however that ends; its servers end with
+// it. Signals are passed on.
+int RunApart(const BenchOptions& options, absl::Status (*run)(const BenchOptions&, const std::string&)) {
+  char directory[] = "/tmp/nram-bench-XXXXXX";
+  if (mkdtemp(directory) == nullptr) {
+    return ToExitCode(ErrnoStatus(errno, "create a directory in /tmp"), "nram bench");
+  }
+  sigset_t awaited, before;
+  sigemptyset(&awaited);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&awaited, number);
+  pthread_sigmask(SIG_BLOCK, &awaited, &before);
+  const pid_t child = fork();
+  if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    const int code = ToExitCode(run(options, directory), "nram bench");
+    fflush(stdout);
+    std::cout << std::flush;
+    _exit(code);
+  }
+  int status = 0;
+  while (child > 0 && waitpid(child, &status, WNOHANG) == 0) {
+    const int number = sigwaitinfo(&awaited, nullptr);
+    if (number > 0 && number != SIGCHLD) kill(child, number);
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  std::error_code ignored;
+  std::filesystem::remove_all(directory, ignored);
+  if (child < 0) return ToExitCode(ErrnoStatus(errno, "fork"), "nram bench");
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+// Directories, or nothing: the script's work. Returns only if it cannot be run.
 int RunScript(const std::string& script, const std::vector<std::string>& args) {
   const auto program = FindProgram(script, "tools/bench", "NRAM_BENCH");
   if (!program.ok()) return ToExitCode(program.status(), "nram bench");
@@ -174,19 +200,9 @@ int RunScript(const std::string& script, const std::vector<std::string>& args) {
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
   std::cout << std::flush;
-  const pid_t child = fork();
-  if (child == 0) {
-    execv(argv[0], argv.data());
-    fprintf(stderr, "nram bench: cannot run %s: %s (it needs Debian's python3)\n", argv[0], strerror(errno));
-    _exit(1);
-  }
-  // A Ctrl-C is the script's, which cleans up.
-  signal(SIGINT, SIG_IGN);
-  int status = 0;
-  while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  signal(SIGINT, SIG_DFL);
-  return child > 0 && WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+  execv(argv[0], argv.data());
+  fprintf(stderr, "nram bench: cannot run %s: %s (it needs Debian's python3)\n", argv[0], strerror(errno));
+  return 1;
 }
 
 int Run(const std::vector<std::string>& args) {
@@ -198,8 +214,8 @@ int Run(const std::vector<std::string>& args) {
   std::vector<std::string> words;
   int code = 0;
   if (!ParseOrExit(&parser, BenchCommand(), args, &words, &code)) return code;
-  if (words.size() == 1 && words[0] == "pool") return ToExitCode(RunPool(options), "nram bench");
-  if (words.size() == 1 && words[0] == "load") return ToExitCode(RunLoad(options), "nram bench");
+  if (words.size() == 1 && words[0] == "pool") return RunApart(options, &RunPool);
+  if (words.size() == 1 && words[0] == "load") return RunApart(options, &RunLoad);
   return ToExitCode(absl::InvalidArgumentError("which? Expected nram bench pool or nram bench load"), "nram bench");
 }
 

@@ -33,11 +33,18 @@ work=$(mktemp -d -p /tmp --suffix=-nram-guest)
 export NRAM_STATE_DIR=$work/state
 unset NRAM_POOL
 nram=$top/bazel-bin/tools/nram/nram
+qemu=
 cleanup() {
+  trap '' INT TERM HUP
+  if [ -n "$qemu" ]; then
+    kill -KILL "$qemu" 2> /dev/null || true
+    wait "$qemu" 2> /dev/null || true
+  fi
   "$nram" down > /dev/null 2>&1 || true
   rm -rf "$work"
 }
 trap cleanup EXIT
+trap 'exit 1' INT TERM HUP
 
 # The kernel, and those of its modules that the guest needs.
 image=$(apt-cache depends linux-image-cloud-amd64 | awk '/Depends: linux-image-/ {print $2; exit}')
@@ -78,7 +85,6 @@ stall() {
   echo "run.sh: STALLED: no sign of life for a minute; what the guest's kernel says:" >&2
   "$here/ask.py" "$work" || true
   sed -n "$((lines + 1)),\$p" "$work/console" >&2
-  kill -KILL "$qemu" 2> /dev/null || true
   exit 2
 }
 settings="nram.pool=$pool nram.rounds=$rounds nram.mib=$touch_mib nram.swap=$((touch_mib + 64))M"
@@ -104,5 +110,6 @@ while kill -0 "$qemu" 2> /dev/null; do
     [ $silent -lt 60 ] || stall
   fi
 done
+qemu=  # it has ended
 sed -n "$((lines + 1)),\$p" "$work/console" | grep -v '^BEAT' || true
 grep -q '^GUEST: PASSED' "$work/console"
