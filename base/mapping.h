@@ -28,10 +28,10 @@ class Mapping {
   ~Mapping() { Unmap(); }
 
   // Reserves `bytes` of address space, zero-filled on first touch and charged to nobody before that.
-  // `align` is a power of two. Errors: as mmap's.
-  static absl::StatusOr<Mapping> Anonymous(size_t bytes, size_t align = 4096) {
+  // `align` is a power of two, `protection` as mmap's. Errors: as mmap's.
+  static absl::StatusOr<Mapping> Anonymous(size_t bytes, size_t align = 4096, int protection = PROT_READ | PROT_WRITE) {
     const size_t whole = bytes + (align > 4096 ? align : 0);
-    void* at = mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* at = mmap(nullptr, whole, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED) return ErrnoStatus(errno, "mmap of anonymous memory");
     Mapping mapping;
     auto* begin = static_cast<std::byte*>(at);

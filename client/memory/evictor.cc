@@ -14,8 +14,10 @@ namespace {
 
 // At a time: enough for long runs, and yet about in the queue's order.
 constexpr uint64_t kBatchPages = 512;
-// Runs on their way to servers.
-constexpr size_t kLanes = 16;
+// How often to see whether writes that take long have ended.
+constexpr int64_t kSlowLookMs = 10;
+// Runs on their way to servers. One that does not answer has half of them.
+constexpr size_t kLanes = 32;
 
 }  // namespace
 
@@ -35,10 +37,15 @@ void Evictor::Run() {
   pthread_setname_np(pthread_self(), "nram-evict");
   while (!stopping_) {
     const uint64_t wanted = residency_->Wanted();
-    if (wanted > out_.leaving_pages()) {
-      Evict(wanted - out_.leaving_pages());
+    const uint64_t leaving = out_.leaving_pages();
+    if (wanted > leaving) {
+      Evict(wanted - leaving);
+    } else if (leaving > 0) {
+      out_.WaitAny(DeadlineAfterMs(PageOut::kPatienceMs));
     } else if (!out_.idle()) {
-      out_.WaitAny();
+      // Servers that are slow or away: whoever needs room meanwhile is heard at once, they within moments.
+      residency_->AwaitWanted(DeadlineAfterMs(kSlowLookMs));
+      out_.WaitAny(MonotonicNs());
     } else {
       residency_->AwaitWanted(DeadlineAfterMs(1'000));
     }
@@ -56,6 +63,8 @@ void Evictor::Evict(uint64_t pages) {
   const size_t count = residency_->Take(keys.data(), std::min(pages, kBatchPages));
   std::sort(keys.begin(), keys.begin() + count);
   const uint64_t before = out_.leaving_pages() + (residency_->limit_pages() - residency_->resident_pages());
+  // For all of them together: of servers that are slow or away there may be a run behind each other one.
+  const int64_t deadline_ns = DeadlineAfterMs(PageOut::kPatienceMs);
   for (size_t i = 0; i < count;) {
     const SegmentRef segment = index_->Find(keys[i]);
     if (!segment) {
@@ -68,7 +77,7 @@ void Evictor::Evict(uint64_t pages) {
       segment->word(first + run).Clear(PageWord::kQueued);
       ++i, ++run;
     }
-    out_.Add(segment, first, run, PageOut::After::kDrop, /*may_stay=*/true);
+    out_.Add(segment, first, run, PageOut::After::kDrop, /*may_stay=*/true, deadline_ns);
   }
   const bool progress = out_.leaving_pages() + (residency_->limit_pages() - residency_->resident_pages()) > before;
   if (progress) return;

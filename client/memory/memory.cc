@@ -9,12 +9,12 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdio>
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/signals.h"
 #include "base/status.h"
+#include "client/memory/stderr_lines.h"
 
 namespace nram {
 namespace {
@@ -46,8 +46,9 @@ absl::StatusOr<std::unique_ptr<Memory>> Memory::Open(MemoryOptions options) {
                      " handlers, at most ", FormatByteSize(MemoryOptions::kBudgetBytesMax)));
   }
   if (options.on_loss == nullptr) {
-    options.on_loss = [](void* address, size_t length, const std::string& reason) {
-      fprintf(stderr, "nram: the page at %p cannot be had: %s; who touches it gets SIGBUS\n", address, reason.c_str());
+    options.on_loss = [lines = &StderrLines::Get()](void* address, size_t, const std::string& reason) {
+      lines->Write(absl::StrCat("nram: the page at 0x", absl::Hex(reinterpret_cast<uintptr_t>(address)),
+                                " cannot be had: ", reason, "; who touches it gets SIGBUS"));
     };
   }
   auto memory = std::unique_ptr<Memory>(new Memory(std::move(options)));
@@ -165,6 +166,26 @@ absl::StatusOr<std::byte*> Memory::Map(const MapRequest& request) {
   if (request.name.size() > 255 || (request.name.empty() && (attaches || request.keep))) {
     return absl::InvalidArgumentError("a region that is attached or kept needs a name, of 1 to 255 bytes");
   }
+  const bool writes_name = !request.name.empty() && request.kind != MapKind::kReadOnly;
+  if (writes_name) {
+    MutexLock lock(&names_mu_);
+    if (!written_names_.insert(request.name).second) {
+      const std::string text = absl::StrCat("this handle has mapped region \"", request.name, "\" already");
+      return attaches ? absl::FailedPreconditionError(text) : absl::AlreadyExistsError(text);
+    }
+  }
+  absl::StatusOr<std::byte*> base = MapRegion(request);
+  if (writes_name && !base.ok()) ForgetName(request.name);
+  return base;
+}
+
+void Memory::ForgetName(const std::string& name) {
+  MutexLock lock(&names_mu_);
+  written_names_.erase(name);
+}
+
+absl::StatusOr<std::byte*> Memory::MapRegion(const MapRequest& request) {
+  const bool attaches = request.kind != MapKind::kNew;
   uint64_t length = (request.length + options_.page_bytes - 1) / options_.page_bytes * options_.page_bytes;
   NRAM_ASSIGN_OR_RETURN(auto region, OpenRegion(request, &length));
   const auto abandon = [&](absl::Status status) {
@@ -173,7 +194,7 @@ absl::StatusOr<std::byte*> Memory::Map(const MapRequest& request) {
   };
   // Local things first: they cost nothing to give back.
   const uint64_t align = std::max(request.align, std::bit_ceil(options_.page_bytes));
-  auto space = Mapping::Anonymous(length, align);
+  auto space = Mapping::Anonymous(length, align, PROT_NONE);
   auto words = Mapping::Anonymous((length / options_.page_bytes + 4095) / 4096 * 4096);
   if (!space.ok() || !words.ok()) {
     return abandon(absl::ResourceExhaustedError(
@@ -193,7 +214,12 @@ absl::StatusOr<std::byte*> Memory::Map(const MapRequest& request) {
   if (absl::Status status = userfault_->Register(space->data(), length, !read_only); !status.ok()) {
     return abandon(status);
   }
-  if (read_only) PCHECK(mprotect(space->data(), length, PROT_READ) == 0);
+  // Opened only now that faults are told: mlockall(MCL_FUTURE) has the kernel fill what may be touched, with zeros. And
+  // mprotect(2) would try to fill what is locked.
+  if (munlock(space->data(), length) != 0 ||
+      mprotect(space->data(), length, read_only ? PROT_READ : PROT_READ | PROT_WRITE) != 0) {
+    return abandon(ErrnoStatus(errno, absl::StrCat("opening ", FormatByteSize(length), " to the program")));
+  }
   auto segment =
       std::make_unique<Segment>(*std::move(space), *std::move(words), options_.page_bytes, std::move(region));
   segment->read_only = read_only;
@@ -240,9 +266,10 @@ absl::Status Memory::UnmapSegment(const void* base) {
   mapped_bytes_ -= segment->length();
   segment->Unmap();
   residency_->ReturnRoom(resident);
-  if (segment->keep || segment->read_only) return absl::OkStatus();
+  if (segment->read_only) return absl::OkStatus();
   // What a server that does not answer still has is collected with the lease.
-  (void)segment->region->Destroy();
+  if (!segment->keep) (void)segment->region->Destroy();
+  ForgetName(segment->region->name());
   return absl::OkStatus();
 }
 

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -95,7 +96,9 @@ class Memory {
 
   explicit Memory(MemoryOptions options) : options_(std::move(options)) {}
   absl::Status Start();
+  absl::StatusOr<std::byte*> MapRegion(const MapRequest& request);
   absl::Status UnmapSegment(const void* base);
+  void ForgetName(const std::string& name);
   void HandleFaults();
   // Those that [address, address + length) touches, or, if `inner`, that lie in it.
   absl::StatusOr<Pages> FindPages(void* address, uint64_t length, bool inner = false) const;
@@ -113,6 +116,9 @@ class Memory {
   const MemoryOptions options_;
   Counters counters_;
   std::atomic<uint64_t> mapped_bytes_{0};
+  Mutex names_mu_;
+  // Of regions that are mapped for writing, or about to be: who attaches one for writing shuts out who had it so.
+  std::set<std::string> written_names_ ABSL_GUARDED_BY(names_mu_);
   Mutex pin_mu_;  // of the pages' kPinned
   std::atomic<uint64_t> pinned_pages_{0};
   std::unique_ptr<Pool> pool_;

@@ -133,10 +133,12 @@ absl::Status Memory::Pin(void* address, uint64_t length) {
   }
   // Some may be leaving still.
   const int64_t deadline_ns = LongDeadline();
-  absl::Status status = Settle(pages, deadline_ns);
+  absl::Status status;
+  const auto moves = [](PageState state) { return state == PageState::kBusy || state == PageState::kWriting; };
   for (uint64_t page = pages.first; page < pages.end() && status.ok(); ++page) {
-    while (segment->word(page).state() == PageState::kWriting && status.ok()) {
+    while (moves(segment->word(page).state()) && status.ok()) {
       if (MonotonicNs() > deadline_ns) status = absl::DeadlineExceededError("pinning: a page was leaving for too long");
+      page_in_->CancelAhead(*segment, page, pages.end() - page);
       SleepUs(50);
     }
   }
@@ -232,9 +234,7 @@ absl::Status Memory::DropPages(const Pages& pages) {
       i += run + 1;
     }
   };
-  for_each_run(
-      [&](uint64_t first, uint64_t count) { DropLocally(segment->address(first), count * segment->page_bytes); });
-  residency_->ReturnRoom(resident);
+  // Servers first: if they cannot be told, what is here must not be lost.
   if (remote) {
     for_each_run([&](uint64_t first, uint64_t count) {
       if (!status.ok()) return;
@@ -242,10 +242,23 @@ absl::Status Memory::DropPages(const Pages& pages) {
           segment->region->Trim(first * segment->page_bytes, count * segment->page_bytes, {}, Region::TrimRoom::kKeep);
     });
   }
-  // After an error servers may have some of it still.
-  const PageState becomes = status.ok() ? PageState::kEmpty : PageState::kRemote;
-  end_all([becomes](PageState) { return becomes; });
-  return status;
+  if (!status.ok()) {
+    // Servers may have dropped it or not: what is here goes there whole, whatever it was.
+    for (uint64_t i = 0; i < pages.count; ++i) {
+      if (IsResident(was[i])) userfault_->Unprotect(segment->address(pages.first + i), segment->page_bytes);
+    }
+    end_all([](PageState state) { return IsResident(state) ? PageState::kDirty : state; });
+    // While they were busy they may have lost their places.
+    for (uint64_t i = 0; i < pages.count; ++i) {
+      if (IsResident(was[i])) residency_->Enter(*segment, pages.first + i, 1);
+    }
+    return status;
+  }
+  for_each_run(
+      [&](uint64_t first, uint64_t count) { DropLocally(segment->address(first), count * segment->page_bytes); });
+  residency_->ReturnRoom(resident);
+  end_all([](PageState) { return PageState::kEmpty; });
+  return absl::OkStatus();
 }
 
 }  // namespace nram

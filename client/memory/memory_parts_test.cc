@@ -1,13 +1,20 @@
 // The parts of the memory engine that need no pool and no faults: page states, streams, queues, the ghost filter,
-// sums of chunks.
+// sums of chunks, lines for stderr.
+
+#include <fcntl.h>
+#include <unistd.h>
 
 #include <set>
+#include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "base/fd.h"
 #include "client/memory/chunk_sums.h"
 #include "client/memory/eviction_queue.h"
 #include "client/memory/ghost_filter.h"
 #include "client/memory/page_state.h"
+#include "client/memory/stderr_lines.h"
 #include "client/memory/streams.h"
 #include "gtest/gtest.h"
 
@@ -28,6 +35,30 @@ TEST(PageWordTest, StatesAndFlagsAreApart) {
   EXPECT_FALSE(word.Has(PageWord::kWaiter));
   EXPECT_TRUE(word.Has(PageWord::kQueued));
   EXPECT_FALSE(word.End(PageState::kClean));
+}
+
+TEST(StderrLinesTest, NobodyWaitsForStderrThatIsStuck) {
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+  const UniqueFd out(ends[0]), in(ends[1]), stderr_before(dup(STDERR_FILENO));
+  while (write(in.get(), "x", 1) == 1) {
+  }
+  ASSERT_EQ(fcntl(in.get(), F_SETFL, 0), 0);
+  ASSERT_EQ(fcntl(out.get(), F_SETFL, 0), 0);
+  ASSERT_EQ(dup2(in.get(), STDERR_FILENO), STDERR_FILENO);
+  for (int i = 0; i < 200; ++i) StderrLines::Get().Write(absl::StrCat("line ", i));
+  std::string text;
+  char some[4096];
+  while (text.find("line 63\n") == std::string::npos) {
+    text.append(some, static_cast<size_t>(read(out.get(), some, sizeof(some))));
+  }
+  StderrLines::Get().Write("one more");
+  while (text.find("one more\n") == std::string::npos) {
+    text.append(some, static_cast<size_t>(read(out.get(), some, sizeof(some))));
+  }
+  ASSERT_EQ(dup2(stderr_before.get(), STDERR_FILENO), STDERR_FILENO);
+  EXPECT_NE(text.find("line 0\n"), std::string::npos);
+  EXPECT_EQ(text.find("line 64\n"), std::string::npos) << "what is beyond the bound is dropped";
 }
 
 std::unique_ptr<Segment> NewSegment(uint64_t pages) {

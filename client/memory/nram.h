@@ -12,11 +12,15 @@
  * Pages come when they are touched and go when the budget is used up; only what was written travels back.
  * docs/memory.md tells what it costs and what may happen.
  *
- * All functions may be called from any thread and, unless said otherwise, block for at most the timeout of the options
- * (10 s) when a server is away. Those that return a pointer return NULL, those that return int -1, on error; errno and
- * nram_error() then tell why. None may be called from a signal handler. In a child after fork() all fail with ENOTSUP,
- * nram_open() too, and its copy of the parent's nram memory is not there: touching it is SIGSEGV, never zeros. exec and
- * posix_spawn are free to use.
+ * All functions may be called from any thread. When a server is away, touching a page blocks for about the timeout of
+ * the options (10 s), and functions for up to three times that: they wait for what others have under way with the same
+ * pages, and then for what they do themselves; nram_munmap() and nram_close() as long for each mapping. Allocating may
+ * have to map memory, and nram_free() and nram_realloc() to give pages back. Those that return a pointer return NULL,
+ * those that return int -1, on error; errno and nram_error() then tell why.
+ *
+ * No function may be called from a signal handler, nor may a handler touch nram memory if it can interrupt one: block
+ * its signal meanwhile. In a child after fork() all fail with ENOTSUP, nram_open() too, and its copy of the parent's
+ * nram memory is not there: touching it is SIGSEGV, never zeros. exec and posix_spawn are free to use.
  *
  * Errors of all: ENOMEM (the pool, or the address space, is full; nothing has changed), EINVAL (the message tells the
  * accepted range), ENOENT, EEXIST, EBUSY, ENOSPC (where it says so), EIO (servers do not answer or have lost data),
@@ -71,7 +75,9 @@ struct nram_options {
   uint64_t local_below;
   /*
    * Called on a thread of nram's, once, before the threads that wait for a lost page get SIGBUS (si_addr tells the
-   * address). It must neither touch nram memory nor call nram. NULL: a line on stderr.
+   * address), or EFAULT from the system call that they wait in. It must neither touch nram memory nor call nram, nor
+   * wait for who does: a write(2) that waits for the page holds the lock of its pipe, which may be stderr's. NULL: a
+   * line on stderr, written by a thread of its own.
    */
   void (*on_loss)(const struct nram_loss* loss, void* context);
   void* on_loss_context;
@@ -101,8 +107,9 @@ const char* nram_error(void);
 
 enum {
   NRAM_MAP_READ_ONLY = 1, /* attach a named region that exists; writing to it is SIGSEGV. Any number of processes */
-  NRAM_MAP_ATTACH = 2, /* attach a named region that exists, for reading and writing. One process at a time (EBUSY) */
-  NRAM_MAP_KEEP = 4,   /* the region outlives the mapping and the process; without, it goes with its mapping */
+  NRAM_MAP_ATTACH = 2,    /* attach a named region that exists, for reading and writing. One process at a time, and
+                             one mapping in it (EBUSY) */
+  NRAM_MAP_KEEP = 4,      /* the region outlives the mapping and the process; without, it goes with its mapping */
 };
 
 /*
@@ -115,7 +122,9 @@ enum {
  * (NRAM_MAP_ATTACH) without NRAM_MAP_KEEP and unmaps it.
  */
 void* nram_mmap(nram_t* n, size_t length, const char* name, int flags);
-/* Unmaps a whole mapping, given its first address. A kept region is flushed before; if that fails, nothing is unmapped.
+/*
+ * Unmaps a whole mapping, given its first address. A kept region is flushed before; if that fails, nothing is unmapped.
+ * It stays this handle's until nram_close(): to others, attaching it for writing is EBUSY until then.
  */
 int nram_munmap(nram_t* n, void* address);
 /* The length of the mapping that starts at `address`, in whole pages; 0 if none does. */
@@ -125,11 +134,13 @@ enum nram_advice {
   NRAM_NORMAL = 0,     /* streams are recognised and read ahead */
   NRAM_SEQUENTIAL = 1, /* read ahead as far as possible from the first fault on */
   NRAM_RANDOM = 2,     /* never read ahead */
-  NRAM_WILL_NEED = 3,  /* start fetching; waits while 16 windows are on their way. Lost pages are tried again */
+  NRAM_WILL_NEED = 3,  /* start fetching, as much as half of the budget; waits while 16 windows are on their way. Lost
+                          pages are tried again */
   NRAM_DONT_NEED = 4,  /* write back and let go of the local copy, now; the contents stay */
   NRAM_PIN = 5,        /* fetch, and never let go. At most half of the budget: ENOSPC */
   NRAM_UNPIN = 6,
-  NRAM_DROP = 7, /* contents are not needed any more: zeros from now on; frees them on the servers too, at once */
+  NRAM_DROP = 7, /* contents are not needed any more: zeros from now on; frees them on the servers too, at once. After
+                    an error each page is as it was, or zeros */
 };
 
 /*
@@ -139,7 +150,10 @@ enum nram_advice {
 int nram_advise(nram_t* n, void* address, size_t length, enum nram_advice advice);
 /* nram_advise(NRAM_WILL_NEED). */
 int nram_prefetch(nram_t* n, void* address, size_t length);
-/* Writes back what was written in the range; when it returns 0, the servers have it. Pages stay here. */
+/*
+ * Writes back what was written in the range; when it returns 0, the servers have it. Pages stay here. No device may
+ * write to pinned ones meanwhile.
+ */
 int nram_flush(nram_t* n, void* address, size_t length);
 
 /* ---- heap ---- */

@@ -16,8 +16,8 @@
 // Threads: different objects may be used at the same time. One object: its const members may, the others may not. The
 // memory itself, the allocators and the resources are as free as plain memory and malloc.
 //
-// Waiting: touching an element may wait for a server, as any page fault may wait for a disk. Functions wait for at most
-// the timeout of the options (10 s) when a server is away.
+// Waiting: touching an element may wait for a server, as any page fault may wait for a disk. When one is away,
+// functions wait for up to three times the timeout of the options (10 s), as nram.h tells.
 //
 // Errors: std::system_error with the errno of nram.h and the text of nram_error(); std::bad_alloc from allocators and
 // resources, as containers expect. Destructors do not throw; call Close() or Unmap() to hear of what fails there.
@@ -146,7 +146,8 @@ class Array {
 
   // The first `count` elements of the region of that name; 0: all that its pages hold, which can be a few more than it
   // was made with. Array<const T> attaches for reading, as many as want to; Array<T> for writing, one process at a
-  // time. `flags` may be NRAM_MAP_KEEP. Throws std::system_error: ENOENT, or EBUSY if somebody else writes.
+  // time. `flags` may be NRAM_MAP_KEEP. Throws std::system_error: ENOENT, or EBUSY if somebody else
+  // writes, or another Array of this Memory.
   static Array Attach(Memory& memory, const char* name, std::size_t count = 0, int flags = 0) {
     Array array;
     array.Map(memory, internal::Bytes(count, sizeof(T)), name,
@@ -196,14 +197,14 @@ class Array {
   iterator end() const { return data_ + size_; }
 
   // nram_advise() for the pages of `count` elements from `first` on. Throws std::system_error, and std::out_of_range if
-  // there are not so many elements. NRAM_WILL_NEED does not wait for servers, the others may. Does nothing for no
-  // elements.
+  // there are not so many elements. NRAM_WILL_NEED waits only while 16 windows are on their way, the others may wait
+  // for servers. Does nothing for no elements.
   void Advise(nram_advice advice, std::size_t first = 0, std::size_t count = kRest) const {
     count = Checked(first, count);
     if (count == 0) return;
     if (nram_advise(handle_, Address(first), count * sizeof(T), advice) != 0) internal::ThrowLastError();
   }
-  // Starts fetching; does not wait. Errors as above.
+  // Starts fetching the first of them, as much as half of the budget. Errors as above.
   void Prefetch(std::size_t first = 0, std::size_t count = kRest) const { Advise(NRAM_WILL_NEED, first, count); }
   // Waits until the servers have what was written. Errors as above, EIO if they do not get it.
   void Flush(std::size_t first = 0, std::size_t count = kRest) const {

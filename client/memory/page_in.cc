@@ -3,9 +3,9 @@
 #include <glog/logging.h>
 #include <signal.h>
 #include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
@@ -15,6 +15,18 @@ namespace nram {
 namespace {
 
 constexpr int64_t kWindowPatienceMs = 200;
+
+// Before Linux 6.6 there is no way to tell the one thread that touches a lost page: the program ends, as it does by
+// default with SIGBUS. A handler of its own would return to the same fault for ever.
+[[noreturn]] void EndBySigbus() {
+  signal(SIGBUS, SIG_DFL);
+  sigset_t bus;
+  sigemptyset(&bus);
+  sigaddset(&bus, SIGBUS);
+  pthread_sigmask(SIG_UNBLOCK, &bus, nullptr);
+  raise(SIGBUS);
+  abort();
+}
 
 }  // namespace
 
@@ -235,6 +247,8 @@ void PageIn::Install(const SegmentRef& segment, uint64_t lowest, uint64_t count,
       residency_->Enter(*segment.get(), lowest + i, 1);
       continue;
     }
+    // Of a large page part may be in place.
+    DropLocally(segment->address(lowest + i), page_bytes);
     residency_->ReturnRoom(1);
     Lose(segment, lowest + i, absl::StrCat("the kernel does not take it: ", copied.message()));
   }
@@ -243,10 +257,9 @@ void PageIn::Install(const SegmentRef& segment, uint64_t lowest, uint64_t count,
 void PageIn::Lose(const SegmentRef& segment, uint64_t page, const std::string& reason) {
   Counters::Add(&counters_->lost_pages, 1);
   std::byte* const at = segment->address(page);
-  options_.on_loss(at, options_.page_bytes, reason);
   const absl::Status poisoned = userfault_->Poison(at, options_.page_bytes);
-  // Before Linux 6.6 there is no way to tell the one thread: the program ends, as it does by default with SIGBUS.
-  if (!poisoned.ok()) kill(getpid(), SIGBUS);
+  options_.on_loss(at, options_.page_bytes, reason);
+  if (!poisoned.ok()) EndBySigbus();
   if (segment->word(page).End(PageState::kLost)) userfault_->Wake(at, options_.page_bytes);
   userfault_->Wake(at, options_.page_bytes);
 }

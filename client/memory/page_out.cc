@@ -11,9 +11,6 @@
 namespace nram {
 namespace {
 
-// How long the evictor waits for one of its writes to end before it looks for pages that need no writing.
-constexpr int64_t kPatienceMs = 100;
-
 // ThreadSanitizer does not see that the kernel stops who writes to a protected page: to it this reads what others
 // write.
 __attribute__((no_sanitize("thread"))) bool IsZero(const std::byte* data, size_t bytes) {
@@ -38,11 +35,15 @@ PageOut::PageOut(Userfault* userfault, Residency* residency, ChunkSums* sums, Co
 
 PageOut::~PageOut() { (void)Finish(); }
 
-void PageOut::Add(const SegmentRef& segment, uint64_t first, uint64_t count, After after, bool may_stay) {
+void PageOut::Add(const SegmentRef& segment, uint64_t first, uint64_t count, After after, bool may_stay,
+                  int64_t deadline_ns) {
   std::array<PageState, kRunPagesMax> states;
   const uint64_t end = first + count;
-  const uint64_t most = std::clamp<uint64_t>(kRunBytesMax / segment->page_bytes, 1, kRunPagesMax);
+  const uint64_t longest = std::clamp<uint64_t>(kRunBytesMax / segment->page_bytes, 1, kRunPagesMax);
   for (uint64_t page = first; page < end && (may_stay || status_.ok());) {
+    // Of one server.
+    const uint64_t span_end = (page * segment->page_bytes / kSpanBytes + 1) * kSpanBytes;
+    const uint64_t most = std::clamp<uint64_t>(span_end / segment->page_bytes - page, 1, longest);
     // A run of pages of one kind, taken.
     uint64_t taken = 0;
     uint64_t staying = 0;  // after them, a page that is passed over
@@ -77,7 +78,7 @@ void PageOut::Add(const SegmentRef& segment, uint64_t first, uint64_t count, Aft
       }
       staying = 1;
     } else if (dirty) {
-      Write(segment, page, taken, states.data(), after, may_stay);
+      Write(segment, page, taken, states.data(), after, may_stay, deadline_ns);
     } else if (taken > 0) {
       for (uint64_t i = 0; i < taken; ++i) {
         states[i] = states[i] == PageState::kCleanEmpty ? PageState::kEmpty : PageState::kRemote;
@@ -101,8 +102,14 @@ void PageOut::FindMasks(const Segment& segment, uint64_t page, PageState was, ab
 }
 
 void PageOut::Write(const SegmentRef& segment, uint64_t first, uint64_t count, const PageState* was, After after,
-                    bool may_stay) {
+                    bool may_stay, int64_t deadline_ns) {
   const size_t page_bytes = segment->page_bytes;
+  const uint16_t server = segment->region->ServerOf(first * page_bytes);
+  const auto hand_back = [&](uint64_t begin) {
+    for (uint64_t i = begin; i < count; ++i) EndWritable(segment.get(), first + i, was[i]);
+    residency_->Enter(*segment.get(), first + begin, count - begin);
+  };
+  if (may_stay && IsBehind(server)) return hand_back(0);
   const size_t page_masks = page_bytes / kPageBytes;
   userfault_->Protect(segment->address(first), count * page_bytes);
   Masks masks;
@@ -119,17 +126,15 @@ void PageOut::Write(const SegmentRef& segment, uint64_t first, uint64_t count, c
       EndWritten(segment.get(), first + i, run, was + i, after, /*sent=*/false);
       continue;
     }
-    Lane* const lane = FreeLane(may_stay ? DeadlineAfterMs(kPatienceMs) : INT64_MAX);
-    if (lane == nullptr) {
-      for (uint64_t k = i; k < count; ++k) EndWritable(segment.get(), first + k, was[k]);
-      residency_->Enter(*segment.get(), first + i, count - i);
-      return;
-    }
+    Lane* const lane = FreeLane(server, may_stay, deadline_ns);
+    if (lane == nullptr) return hand_back(i);
+    lane->server = server;
     lane->segment = segment.Share();
     lane->first = first + i;
     lane->count = run;
     lane->after = after;
     lane->busy = true;
+    lane->began_ns = MonotonicNs();
     lane->done = false;
     memcpy(lane->was.data(), was + i, run * sizeof(PageState));
     memcpy(lane->masks.data(), &masks[i * page_masks], run * page_masks);
@@ -140,7 +145,6 @@ void PageOut::Write(const SegmentRef& segment, uint64_t first, uint64_t count, c
 void PageOut::Send(Lane* lane) {
   Segment* const segment = lane->segment.get();
   ++busy_;
-  if (lane->after == After::kDrop) leaving_ += lane->count;
   const uint64_t offset = lane->first * segment->page_bytes;
   const absl::Span<const std::byte> data(segment->address(lane->first), lane->count * segment->page_bytes);
   const absl::Span<const ChunkMask> masks(lane->masks.data(), data.size() / kPageBytes);
@@ -161,11 +165,26 @@ void PageOut::Send(Lane* lane) {
   }
 }
 
-PageOut::Lane* PageOut::FreeLane(int64_t deadline_ns) {
+size_t PageOut::LanesOf(uint16_t server) const {
+  return std::count_if(lanes_.begin(), lanes_.end(),
+                       [server](const auto& lane) { return lane->busy && lane->server == server; });
+}
+
+bool PageOut::IsBehind(uint16_t server) const {
+  const int64_t since_ns = MonotonicNs() - kPatienceMs * kNsPerMs;
+  return LanesOf(server) >= lanes_.size() / 2 && std::any_of(lanes_.begin(), lanes_.end(), [&](const auto& lane) {
+           return lane->busy && lane->server == server && lane->began_ns <= since_ns;
+         });
+}
+
+PageOut::Lane* PageOut::FreeLane(uint16_t server, bool may_stay, int64_t deadline_ns) {
   while (true) {
-    for (const auto& lane : lanes_) {
-      if (!lane->busy) return lane.get();
+    if (!may_stay || LanesOf(server) < lanes_.size() / 2) {
+      for (const auto& lane : lanes_) {
+        if (!lane->busy) return lane.get();
+      }
     }
+    if (may_stay && IsBehind(server)) return nullptr;
     if (deadline_ns != INT64_MAX && MonotonicNs() > deadline_ns) return nullptr;
     WaitAny(deadline_ns);
   }
@@ -196,6 +215,15 @@ void PageOut::WaitAny(int64_t deadline_ns) {
   }
 }
 
+uint64_t PageOut::leaving_pages() const {
+  const int64_t since_ns = MonotonicNs() - kPatienceMs * kNsPerMs;
+  uint64_t pages = 0;
+  for (const auto& lane : lanes_) {
+    if (lane->busy && lane->after == After::kDrop && lane->began_ns > since_ns) pages += lane->count;
+  }
+  return pages;
+}
+
 absl::Status PageOut::Finish() {
   while (busy_ > 0) WaitAny();
   return TakeError();
@@ -204,7 +232,6 @@ absl::Status PageOut::Finish() {
 void PageOut::EndLane(Lane* lane) {
   const absl::Status status = lane->io.Wait();  // is done
   Segment* const segment = lane->segment.get();
-  if (lane->after == After::kDrop) leaving_ -= lane->count;
   const size_t masks = lane->count * segment->page_bytes / kPageBytes;
   const auto part = [](ChunkMask mask) { return mask != kAllChunks; };
   if (absl::IsDataLoss(status) && std::any_of(lane->masks.begin(), lane->masks.begin() + masks, part)) {

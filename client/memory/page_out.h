@@ -29,6 +29,8 @@ class PageOut {
   enum class After { kKeep, kDrop };
   static constexpr uint64_t kRunPagesMax = 256;
   static constexpr uint64_t kRunBytesMax = kMiB;
+  // A write that takes longer is not waited for by who has others to do.
+  static constexpr int64_t kPatienceMs = 100;
 
   PageOut(Userfault* userfault, Residency* residency, ChunkSums* sums, Counters* counters, size_t lanes);
   // Waits for what is under way.
@@ -37,8 +39,9 @@ class PageOut {
   // Clean pages among [first, first + count) are dropped at once (kDrop), dirty ones begin to be written, others are
   // left alone: pinned ones (kDrop), ones that are busy. Blocks while all lanes are in use; after an error that has not
   // been taken it does nothing. `may_stay` is the evictor's: pages may get their second chance, those that cannot leave
-  // queue up again, and it does not wait for long for servers that are slow or away.
-  void Add(const SegmentRef& segment, uint64_t first, uint64_t count, After after, bool may_stay = false);
+  // queue up again, it waits for lanes until `deadline_ns` only, and no server gets more than half of the lanes.
+  void Add(const SegmentRef& segment, uint64_t first, uint64_t count, After after, bool may_stay = false,
+           int64_t deadline_ns = INT64_MAX);
   // Waits until at least one run that is under way has ended, or `deadline_ns`; at once if none is.
   void WaitAny(int64_t deadline_ns = INT64_MAX);
   // Pages that Add(kKeep) has passed over because somebody else is writing them.
@@ -49,8 +52,8 @@ class PageOut {
   // The first error since it was last asked for; what failed is still here, and dirty.
   absl::Status TakeError() { return std::exchange(status_, absl::OkStatus()); }
 
-  // Pages under way that will be dropped.
-  uint64_t leaving_pages() const { return leaving_; }
+  // Pages under way that will be dropped soon: not those that their servers are slow to take.
+  uint64_t leaving_pages() const;
   bool idle() const { return busy_ == 0; }
 
  private:
@@ -64,16 +67,21 @@ class PageOut {
     uint64_t first = 0;
     uint64_t count = 0;
     After after = After::kKeep;
+    uint16_t server = kNoServer;
     bool busy = false;
+    int64_t began_ns = 0;
     bool done = false;  // under the owner's mu_
     std::array<PageState, kRunPagesMax> was;
     Masks masks;
   };
 
-  // Null after `deadline_ns`.
-  Lane* FreeLane(int64_t deadline_ns);
+  // Null after `deadline_ns`, or when the server is behind.
+  Lane* FreeLane(uint16_t server, bool may_stay, int64_t deadline_ns);
+  // It has half of the lanes, one of them for long: others' pages are not to wait for it.
+  bool IsBehind(uint16_t server) const;
+  size_t LanesOf(uint16_t server) const;
   void Write(const SegmentRef& segment, uint64_t first, uint64_t count, const PageState* was, After after,
-             bool may_stay);
+             bool may_stay, int64_t deadline_ns);
   void Send(Lane* lane);
   // Which chunks of a protected page its servers do not have.
   void FindMasks(const Segment& segment, uint64_t page, PageState was, absl::Span<ChunkMask> masks) const;
@@ -92,7 +100,6 @@ class PageOut {
   Counters* const counters_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   size_t busy_ = 0;
-  uint64_t leaving_ = 0;
   absl::Status status_;
   std::vector<uint64_t> passed_;
   Mutex mu_;

@@ -175,7 +175,10 @@ absl::Status Userfault::Poison(std::byte* begin, size_t length) {
 
 void DropLocally(std::byte* begin, size_t length) {
   if (madvise(begin, length, MADV_DONTNEED) == 0) return;
-  PCHECK(errno == EINVAL && madvise(begin, length, MADV_DONTNEED_LOCKED) == 0) << "dropping " << length << " bytes";
+  if (errno == EINVAL && madvise(begin, length, MADV_DONTNEED_LOCKED) == 0) return;
+  // Before Linux 5.18 what is locked cannot be dropped.
+  PCHECK(errno == EINVAL && munlock(begin, length) == 0 && madvise(begin, length, MADV_DONTNEED) == 0)
+      << "dropping " << length << " bytes";
 }
 
 }  // namespace nram

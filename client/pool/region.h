@@ -87,6 +87,11 @@ class Region {
   std::string name() const { return described_ == nullptr ? "" : described_->name; }
   bool read_only() const { return read_only_; }
   uint64_t size_bytes() const { return described_ == nullptr ? 0 : described_->size_bytes; }
+  // The server that holds the byte, by its number in the pool; kNoServer: none does yet.
+  uint16_t ServerOf(uint64_t offset) const {
+    GateLock lock(&mu_);
+    return spans_.Find(offset / kSpanBytes).servers[0];
+  }
   // Client memory that the region takes, this object included.
   size_t memory_bytes() const;
 

@@ -52,6 +52,7 @@ TEST_P(EngineTest, PagesThatAreOnlyReadAreNeverWrittenBack) {
   constexpr uint64_t kCount = 16 * kMiB / 8;
   uint64_t* const words = Words(memory.get(), kCount * 8);
   for (uint64_t i = 0; i < kCount; ++i) words[i] = ~i;
+  ASSERT_TRUE(memory->Flush(words, kCount * 8).ok());  // whole, where Evict leaves those alone that are leaving
   ASSERT_TRUE(memory->Evict(words, kCount * 8).ok());
   const uint64_t written = memory->counters().written_bytes;
   for (uint64_t i = 0; i < kCount; ++i) ASSERT_EQ(words[i], ~i);
@@ -281,6 +282,59 @@ TEST_P(EngineTest, KeptRegionsOutliveTheirWriter) {
   // Attached without keep: it goes.
   ASSERT_TRUE(later->Unmap(words).ok());
   EXPECT_EQ(later->Map({.name = "kept", .kind = MapKind::kAttach}).status().code(), absl::StatusCode::kNotFound);
+}
+
+// Whoever attaches a region for writing shuts out who wrote before, himself too.
+TEST_P(EngineTest, ANameIsMappedForWritingOnce) {
+  auto memory = Open();
+  auto base = memory->Map({.length = kMiB, .name = "once", .keep = true});
+  ASSERT_TRUE(base.ok()) << base.status();
+  const auto attach = [&] { return memory->Map({.name = "once", .kind = MapKind::kAttach, .keep = true}); };
+  for (const uint64_t word : {1, 2}) {
+    EXPECT_EQ(attach().status().code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(memory->Map({.length = kMiB, .name = "once"}).status().code(), absl::StatusCode::kAlreadyExists);
+    auto* const words = reinterpret_cast<uint64_t*>(*base);
+    EXPECT_EQ(words[0], word - 1);
+    words[0] = word;
+    const absl::Status flushed = memory->Flush(words, kMiB);
+    ASSERT_TRUE(flushed.ok()) << flushed;
+    auto seen = memory->Map({.name = "once", .kind = MapKind::kReadOnly});
+    ASSERT_TRUE(seen.ok()) << seen.status();
+    EXPECT_EQ(*reinterpret_cast<uint64_t*>(*seen), word);
+    ASSERT_TRUE(memory->Unmap(*seen).ok());
+    ASSERT_TRUE(memory->Unmap(*base).ok());
+    base = attach();
+    ASSERT_TRUE(base.ok()) << base.status();
+  }
+}
+
+// A page that is leaving when it is pinned has left, or stays, by the time that Pin returns.
+TEST_P(EngineTest, PinnedPagesDoNotLeave) {
+  auto memory = Open();
+  constexpr uint64_t kPages = 16;
+  uint64_t* const words = Words(memory.get(), kPages * kPageBytes);
+  std::atomic<bool> done{false};
+  std::thread evictor([&] {
+    while (!done) EXPECT_TRUE(memory->Evict(words, kPages * kPageBytes).ok());
+  });
+  std::thread writer([&] {
+    for (uint64_t i = 0; !done; ++i) words[i % kPages * kWordsPerPage] = i;
+  });
+  for (int i = 0; i < 500 && !HasFailure(); ++i) {
+    EXPECT_TRUE(memory->Pin(words, kPages * kPageBytes).ok());
+    for (int look = 0; look < 20; ++look) {
+      unsigned char here[kPages];
+      EXPECT_EQ(mincore(words, kPages * kPageBytes, here), 0);
+      for (const unsigned char page : here) EXPECT_EQ(page & 1, 1) << i;
+    }
+    EXPECT_TRUE(memory->Unpin(words, kPages * kPageBytes).ok());
+    const uint64_t evicted = memory->counters().evicted_pages;
+    while (memory->counters().evicted_pages == evicted) std::this_thread::yield();
+    for (int turn = i * 7919 % 400; turn > 0; --turn) std::this_thread::yield();  // at any moment of the next eviction
+  }
+  done = true;
+  evictor.join();
+  writer.join();
 }
 
 TEST_P(EngineTest, PinnedMemoryCountsAsDirty) {

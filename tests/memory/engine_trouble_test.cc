@@ -1,6 +1,8 @@
 // Memory's engine when things go wrong: servers that are lost, signals, forks, addresses that run out, and what
 // programs do to their mappings.
 
+#include <fcntl.h>
+#include <poll.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -18,7 +20,9 @@
 #include <thread>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "base/clock.h"
+#include "base/fd.h"
 #include "gmock/gmock.h"
 #include "tests/memory/engine_fixture.h"
 
@@ -190,6 +194,67 @@ TEST_P(EngineTest, PagesOfALostServerAreSigbusNeverZeros) {
   EXPECT_EQ(memory->counters().lost_pages, static_cast<uint64_t>(lost));
 }
 
+// Who writes lost pages to a pipe holds the pipe's lock until the page is had or lost. If that is stderr's pipe too,
+// the line about it has to wait for him, and he must not have to wait for the line.
+TEST_P(EngineTest, TheLineAboutALostPageHoldsNobodyUp) {
+  MemoryOptions options = Options();
+  options.pool.io_timeout_ms = 1'000;
+  options.pool.fail_fast_after_ms = 300;
+  auto memory = Open(options);
+  uint64_t* const words = Words(memory.get(), kMiB);
+  words[0] = 1;
+  ASSERT_TRUE(memory->Evict(words, kMiB).ok());
+  servers_.StopServer(0);
+  servers_.StopServer(1);
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  const UniqueFd out(ends[0]), in(ends[1]), stderr_before(dup(STDERR_FILENO));
+  ASSERT_EQ(dup2(in.get(), STDERR_FILENO), STDERR_FILENO);
+  EXPECT_EQ(write(in.get(), words, 100), -1);
+  const int error = errno;
+  std::string lines;
+  const int64_t deadline_ns = DeadlineAfterMs(20'000);
+  pollfd readable = {.fd = out.get(), .events = POLLIN, .revents = 0};
+  while (lines.find("cannot be had") == std::string::npos && MonotonicNs() < deadline_ns) {
+    char text[4096];
+    if (poll(&readable, 1, 100) > 0) lines.append(text, static_cast<size_t>(read(out.get(), text, sizeof(text))));
+  }
+  ASSERT_EQ(dup2(stderr_before.get(), STDERR_FILENO), STDERR_FILENO);
+  EXPECT_EQ(error, EFAULT);
+  EXPECT_THAT(lines, HasSubstr("cannot be had"));
+}
+
+// What can be done without the servers' word has not been done when it does not come.
+TEST_P(EngineTest, ADropThatFailsLosesNothingThatIsHere) {
+  MemoryOptions options = Options();
+  options.pool.io_timeout_ms = 1'000;
+  options.pool.fail_fast_after_ms = 300;
+  options.on_loss = [](void*, size_t, const std::string&) {};
+  auto memory = Open(options);
+  constexpr uint64_t kPages = 512;
+  uint64_t* const words = Words(memory.get(), kPages * kPageBytes);
+  ASSERT_TRUE(memory->SetReadAhead(words, ReadAhead::kNever).ok());  // pages that seem to be streams' are not noted
+  for (uint64_t i = 0; i < kPages / 2 * kWordsPerPage; ++i) words[i] = i + 1;
+  // A quarter away, one clean, one noted and dirty, and one new.
+  ASSERT_TRUE(memory->Evict(words, kPages * kPageBytes).ok());
+  for (uint64_t page = kPages / 4; page < kPages / 2; ++page) {
+    ASSERT_EQ(words[page * kWordsPerPage], page * kWordsPerPage + 1);
+    if (page % 2 == 0) words[page * kWordsPerPage] = 3;
+  }
+  for (uint64_t i = kPages / 2 * kWordsPerPage; i < kPages * kWordsPerPage; ++i) words[i] = i + 1;
+  servers_.StopServer(0);
+  servers_.StopServer(1);
+  EXPECT_FALSE(memory->Drop(words, kPages * kPageBytes).ok());
+  for (const uint64_t plus : {1, 2}) {
+    for (uint64_t i = kPages / 4 * kWordsPerPage; i < kPages * kWordsPerPage; ++i) {
+      const bool changed = i < kPages / 2 * kWordsPerPage && i % (2 * kWordsPerPage) == 0;
+      ASSERT_EQ(words[i], changed && plus == 1 ? 3 : i + plus) << i;
+      words[i] = i + 2;
+    }
+  }
+  EXPECT_EQ(memory->counters().lost_pages, 0u);
+}
+
 TEST_P(EngineTest, WhatCannotBeWrittenBackStaysHere) {
   MemoryOptions options = Options();
   options.pool.io_timeout_ms = 1'000;
@@ -273,6 +338,27 @@ TEST_P(EngineTest, TheProgramsOwnMadviseAndMlockDoNoHarm) {
     ASSERT_TRUE(memory->Drop(words, kMiB).ok());
     EXPECT_EQ(words[0], 0u);
   }
+}
+
+// With mlockall(MCL_FUTURE) the kernel fills new mappings with zeros: then no fault would ever tell of them.
+TEST_P(EngineTest, ProgramsMayLockAllTheirMemory) {
+  auto writer = Open();
+  auto named = writer->Map({.length = kMiB, .name = "locked"});
+  ASSERT_TRUE(named.ok()) << named.status();
+  for (uint64_t i = 0; i < kMiB / 8; ++i) reinterpret_cast<uint64_t*>(*named)[i] = i + 1;
+  ASSERT_TRUE(writer->Flush(*named, kMiB).ok());
+
+  auto memory = Open();
+  if (mlockall(MCL_FUTURE) != 0) GTEST_SKIP() << "this user may not lock memory";
+  const absl::Cleanup unlock = [] { munlockall(); };
+  const auto seen = memory->Map({.name = "locked", .kind = MapKind::kReadOnly});
+  ASSERT_TRUE(seen.ok()) << seen.status();
+  for (uint64_t i = 0; i < kMiB / 8; ++i) ASSERT_EQ(reinterpret_cast<uint64_t*>(*seen)[i], i + 1);
+  constexpr uint64_t kCount = 16 * kMiB / 8;  // four times the budget
+  uint64_t* const words = Words(memory.get(), kCount * 8);
+  for (uint64_t i = 0; i < kCount; ++i) words[i] = ~i;
+  for (uint64_t i = 0; i < kCount; ++i) ASSERT_EQ(words[i], ~i);
+  EXPECT_GE(memory->counters().written_bytes, 12 * kMiB);
 }
 
 // A program may wait for signals in one thread of its own; and a handler of its on one of these could wait for a page

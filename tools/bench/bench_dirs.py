@@ -115,7 +115,7 @@ class Bench:
         donate = max(4 * self.size, 1280 * MIB)
         if places.available_bytes() < self.needed_bytes() + 512 * MIB:
             raise Failure(
-                f"a pool of its own needs {size_text(self.needed_bytes() + 512 * MIB)} of free memory; this machine has "
+                f"a pool of its own needs {size_text(self.needed_bytes() + 512 * MIB)} of memory; this machine has "
                 f"{size_text(places.available_bytes())} (try --quick, a smaller --size, or a DIR)"
             )
         directory = self.stack.enter_context(places.own_pool(self.tools["nram"], donate))

@@ -1,4 +1,4 @@
-"""What benchmarks run in and must leave behind as they found it: signals, commands, memory cgroups, loop devices that are
+"""What benchmarks run in and must leave as they found it: signals, commands, memory cgroups, loop devices that are
 slowed down, pools. Everything that is set up goes onto an ExitStack by later(), and is undone however it is left."""
 
 import contextlib

@@ -13,6 +13,7 @@
 #include <iostream>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "base/units.h"
@@ -155,22 +156,19 @@ absl::Status RunLoad(const BenchOptions& options, const std::string& directory) 
   return absl::OkStatus();
 }
 
-// Runs it in a process of its own with a directory that is removed afterwards, however that ends; its servers end with
-// it. Signals are passed on.
-int RunApart(const BenchOptions& options, absl::Status (*run)(const BenchOptions&, const std::string&)) {
-  char directory[] = "/tmp/nram-bench-XXXXXX";
-  if (mkdtemp(directory) == nullptr) {
-    return ToExitCode(ErrnoStatus(errno, "create a directory in /tmp"), "nram bench");
-  }
+// Runs it in a process of its own and returns its exit code. Signals are passed on.
+int RunApart(absl::FunctionRef<int()> run) {
   sigset_t awaited, before;
   sigemptyset(&awaited);
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&awaited, number);
   pthread_sigmask(SIG_BLOCK, &awaited, &before);
+  std::cout << std::flush;
+  fflush(stdout);
   const pid_t child = fork();
   if (child == 0) {
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    const int code = ToExitCode(run(options, directory), "nram bench");
+    const int code = run();
     fflush(stdout);
     std::cout << std::flush;
     _exit(code);
@@ -181,13 +179,23 @@ int RunApart(const BenchOptions& options, absl::Status (*run)(const BenchOptions
     if (number > 0 && number != SIGCHLD) kill(child, number);
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  std::error_code ignored;
-  std::filesystem::remove_all(directory, ignored);
   if (child < 0) return ToExitCode(ErrnoStatus(errno, "fork"), "nram bench");
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-// Directories, or nothing: the script's work. Returns only if it cannot be run.
+// With a directory that is removed afterwards, however it ends; its servers end with it.
+int RunWithServers(const BenchOptions& options, absl::Status (*run)(const BenchOptions&, const std::string&)) {
+  char directory[] = "/tmp/nram-bench-XXXXXX";
+  if (mkdtemp(directory) == nullptr) {
+    return ToExitCode(ErrnoStatus(errno, "create a directory in /tmp"), "nram bench");
+  }
+  const int code = RunApart([&] { return ToExitCode(run(options, directory), "nram bench"); });
+  std::error_code ignored;
+  std::filesystem::remove_all(directory, ignored);
+  return code;
+}
+
+// Directories, or nothing: the script's work.
 int RunScript(const std::string& script, const std::vector<std::string>& args) {
   const auto program = FindProgram(script, "tools/bench", "NRAM_BENCH");
   if (!program.ok()) return ToExitCode(program.status(), "nram bench");
@@ -199,10 +207,11 @@ int RunScript(const std::string& script, const std::vector<std::string>& args) {
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
-  std::cout << std::flush;
-  execv(argv[0], argv.data());
-  fprintf(stderr, "nram bench: cannot run %s: %s (it needs Debian's python3)\n", argv[0], strerror(errno));
-  return 1;
+  return RunApart([&] {
+    execv(argv[0], argv.data());
+    fprintf(stderr, "nram bench: cannot run %s: %s (it needs Debian's python3)\n", argv[0], strerror(errno));
+    return 1;
+  });
 }
 
 int Run(const std::vector<std::string>& args) {
@@ -214,8 +223,8 @@ int Run(const std::vector<std::string>& args) {
   std::vector<std::string> words;
   int code = 0;
   if (!ParseOrExit(&parser, BenchCommand(), args, &words, &code)) return code;
-  if (words.size() == 1 && words[0] == "pool") return RunApart(options, &RunPool);
-  if (words.size() == 1 && words[0] == "load") return RunApart(options, &RunLoad);
+  if (words.size() == 1 && words[0] == "pool") return RunWithServers(options, &RunPool);
+  if (words.size() == 1 && words[0] == "load") return RunWithServers(options, &RunLoad);
   return ToExitCode(absl::InvalidArgumentError("which? Expected nram bench pool or nram bench load"), "nram bench");
 }
 

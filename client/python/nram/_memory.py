@@ -208,8 +208,9 @@ class Memory:
 
         name       under which others can attach it; EEXIST: it is taken
         read_only  attach the region of that name for reading; length 0 is all of it. ENOENT: there is none
-        attach     the same for reading and writing; EBUSY: another process has it so
-        keep       the region outlives the mapping and the process; else it goes with the mapping, attached ones too
+        attach     the same for reading and writing; EBUSY: another process has it so, or another mapping of this Memory
+        keep       the region outlives the mapping and the process; else it goes with the mapping, attached ones too. It
+                   stays this Memory's until that is closed: to others, attaching it is EBUSY until then
         """
         self._check_open()
         length = _size(length, "length")
@@ -328,7 +329,7 @@ class Mapping:
         "normal"      streams are recognised and read ahead; this and the next two hold for the whole mapping
         "sequential"  read ahead as far as possible
         "random"      never read ahead
-        "will_need"   start fetching; does not wait
+        "will_need"   start fetching, as much as half of the budget; waits only while 16 windows are on their way
         "dont_need"   write back and let go of the local copy; the contents stay
         "pin"         fetch, and never let go; ENOSPC: more than half of the budget
         "unpin"       the end of that
@@ -338,7 +339,7 @@ class Mapping:
         self._call(_c.nram_advise, offset, length, advice)
 
     def prefetch(self, offset=0, length=None):
-        """Starts fetching a range; does not wait."""
+        """Starts fetching a range, as much as half of the budget; waits only while 16 windows are on their way."""
         self._call(_c.nram_prefetch, offset, length)
 
     def flush(self, offset=0, length=None):

@@ -1,0 +1,119 @@
+// Memory's engine with a server that is there and answers nothing: a process of its own that is stopped.
+
+#include <glog/logging.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "client/memory/memory.h"
+#include "client/pool/pool.h"
+#include "gtest/gtest.h"
+#include "memserver/mem_server.h"
+#include "tests/util/freeze.h"
+
+namespace nram {
+namespace {
+
+constexpr uint64_t kWordsPerPage = kPageBytes / sizeof(uint64_t);
+
+class ServerProcess {
+ public:
+  // To be called while this process has no other threads.
+  ServerProcess() {
+    int ends[2];
+    PCHECK(pipe(ends) == 0);
+    pid_ = fork();
+    PCHECK(pid_ >= 0);
+    if (pid_ == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      MemServerOptions options;
+      options.donate_bytes = 256 * kMiB;
+      options.port = options.data_port = 0;
+      options.workers_per_class = 1;
+      options.lease_ttl_ms = 60'000;
+      auto server = MemServer::Start(options, Clock::Real());
+      const int port = server.ok() ? (*server)->control_port() : 0;
+      PCHECK(write(ends[1], &port, sizeof(port)) == sizeof(port));
+      while (true) pause();
+    }
+    close(ends[1]);
+    PCHECK(read(ends[0], &port_, sizeof(port_)) == sizeof(port_));
+    close(ends[0]);
+  }
+  ~ServerProcess() {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  void Freeze() { FreezeProcess(pid_); }
+  void Thaw() { kill(pid_, SIGCONT); }
+  int port() const { return port_; }
+
+ private:
+  pid_t pid_ = -1;
+  int port_ = 0;
+};
+
+TEST(EngineFrozenTest, PagesOfOtherServersComeAndGo) {
+  ServerProcess servers[2];
+  constexpr int64_t kTimeoutMs = 60'000;
+  MemoryOptions options;
+  for (const ServerProcess& server : servers) {
+    ASSERT_NE(server.port(), 0);
+    options.pool.servers.push_back({"127.0.0.1", server.port(), ""});
+  }
+  options.pool.open_timeout_ms = 15'000;
+  options.pool.io_timeout_ms = options.pool.fail_fast_after_ms = kTimeoutMs;
+  options.budget_bytes = 16 * kMiB;
+  options.on_loss = [](void*, size_t, const std::string& reason) { ADD_FAILURE() << reason; };
+  auto memory = Memory::Open(options).value();
+  constexpr uint64_t kSpans = 64;
+  auto* const words =
+      reinterpret_cast<uint64_t*>(memory->Map({.length = kSpans * kSpanBytes, .name = "spans"}).value());
+  ASSERT_TRUE(memory->SetReadAhead(words, ReadAhead::kNever).ok());
+  const auto word = [&](uint64_t span, uint64_t page) { return words + (span * kPagesPerSpan + page) * kWordsPerPage; };
+
+  // A page of each span, so that the servers know whose it is.
+  for (uint64_t span = 0; span < kSpans; ++span) *word(span, 0) = 1;
+  ASSERT_TRUE(memory->Flush(words, kSpans * kSpanBytes).ok());
+  std::vector<uint64_t> frozen, other;
+  {
+    auto pool = Pool::Open(options.pool).value();
+    const auto region = pool->AttachRegion("spans", AttachMode::kReadOnly).value();
+    for (uint64_t span = 0; span < kSpans; ++span) {
+      (region->ServerOf(span * kSpanBytes) == 0 ? frozen : other).push_back(span);
+    }
+  }
+  ASSERT_GE(frozen.size(), 16u);
+  ASSERT_GE(other.size(), 16u);
+
+  // A quarter of the budget that cannot leave, each page a run of its own, and older than what can.
+  servers[0].Freeze();
+  const int64_t deadline_ns = DeadlineAfterMs(kTimeoutMs);
+  constexpr uint64_t kFrozenPages = 64;
+  for (uint64_t span = 0; span < 16; ++span) {
+    for (uint64_t page = 0; page < kFrozenPages; ++page) *word(frozen[span], 2 * page + 1) = page + 1;
+  }
+  for (const uint64_t round : {1, 2}) {
+    for (uint64_t span = 0; span < 16; ++span) {
+      for (uint64_t page = 1; page < kPagesPerSpan; ++page) {
+        ASSERT_EQ(*word(other[span], page), round == 1 ? 0 : page);
+        *word(other[span], page) = page + round - 1;
+      }
+    }
+  }
+  EXPECT_LT(MonotonicNs(), deadline_ns) << "before any operation on the frozen server could end";
+  EXPECT_EQ(memory->counters().lost_pages, 0u);
+  servers[0].Thaw();
+  for (uint64_t span = 0; span < 16; ++span) {
+    for (uint64_t page = 0; page < kFrozenPages; ++page) ASSERT_EQ(*word(frozen[span], 2 * page + 1), page + 1);
+  }
+}
+
+}  // namespace
+}  // namespace nram
