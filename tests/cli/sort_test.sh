@@ -40,17 +40,40 @@ jq -e ".runs > 1 and .input_bytes == $bytes and
        .memory_peak_bytes < 1.1 * .memory_limit_bytes" <<< "$report" > /dev/null ||
   fail "the report: $report"
 expect_clean "a sort"
+# What the process was before it became the sort is not counted.
+peak=$(python3 -c 'import os, sys; x = bytearray(300 << 20); os.execv(sys.argv[1], sys.argv[1:])' \
+  "$nram" sort --memory=64M --json -o "$directory/out" "$input" 2>&1 | jq .memory_peak_bytes)
+[ "$peak" -lt 80000000 ] || fail "the peak before exec was counted: $peak"
 "$nram" sort --memory=64M --scratch="$directory" < "$input" | cmp - "$directory/expected" ||
   fail "through pipes and a file"
 "$nram" sort -nrS 64M -k1,1 -o "$directory/out" "$input"
 LC_ALL=C sort -nr -k1,1 "$input" | cmp - "$directory/out" || fail "sort's letters"
+# Its own output and no help: -h is another thing among letters.
+expect 2 "unknown flag -rh" "$nram" sort -rh "$input"
+expect 1 "the standard output is closed" bash -c "'$nram' sort '$input' >&-"
+rm "$directory/out"
+
+# Many short runs are merged twice; that goes where the scratch just fits.
+"$nram" down > /dev/null
+"$nram" up --servers=1 --donate=160M > /dev/null
+free=$("$nram" df --json | jq .total.free_bytes)
+"$nram" down > /dev/null
+"$nram" up --servers=1 --donate=$(((160 << 20) - free + bytes * 112 / 100)) > /dev/null
+report=$("$nram" sort --memory=48M --threads=256 --json -o "$directory/out" "$input" 2>&1) || fail "two passes: $report"
+jq -e .passes==2 <<< "$report" > /dev/null || fail "two passes: $report"
+cmp "$directory/out" "$directory/expected" || fail "two passes: not what sort makes of it"
 rm "$directory/out"
 
 # A pool that is too small is told before anything is read, with the numbers.
 "$nram" down > /dev/null
 "$nram" up --servers=1 --donate=64M > /dev/null
+free_mib=$("$nram" df --json | jq '.total.free_bytes / 1048576 | floor')
 expect 1 "the pool is too small: the scratch takes" \
   "$nram" sort --memory=50M -o "$directory/out" "$input" "$input" "$input"
+message=$("$nram" sort --memory=50M -o "$directory/out" "$input" "$input" "$input" 2>&1) || true
+told_mib=$(sed -n 's/.* and \([0-9]*\)[.0-9]* MiB are free$/\1/p' <<< "$message")
+[ -n "$told_mib" ] && [ "$told_mib" -ge $((free_mib * 9 / 10)) ] && [ "$told_mib" -le "$free_mib" ] ||
+  fail "$free_mib MiB were free, not: $message"
 expect_clean "a pool that is too small"
 # Of a pipe the size is not known: told when it is full.
 expect 1 "full" bash -c "cat '$input' '$input' '$input' | '$nram' sort --memory=50M -o '$directory/out'"
@@ -67,6 +90,44 @@ expect 1 "is an input too" as_user "$nram" sort -o "$directory/theirs/file" "$di
 cmp -n 100000 "$directory/theirs/file" "$input" || fail "an input was written over"
 as_user "$nram" sort -o "$directory/theirs/file" /etc/passwd
 LC_ALL=C sort /etc/passwd | cmp - "$directory/theirs/file" || fail "written over in place"
+# So it is where everybody may create files, but replace only his own.
+mkdir -m 1777 "$directory/everybodys"
+cp "$directory/theirs/file" "$directory/everybodys/file"
+chmod 666 "$directory/everybodys/file"
+as_user "$nram" sort -r -o "$directory/everybodys/file" /etc/passwd
+LC_ALL=C sort -r /etc/passwd | cmp - "$directory/everybodys/file" || fail "written over in a sticky directory"
+expect 1 "is an input too" as_user "$nram" sort -o "$directory/everybodys/file" "$directory/everybodys/file"
+# What may not be written to is not replaced; bits that were for another owner or group are not handed on.
+chmod 644 "$directory/everybodys/file"
+chmod 777 "$directory/everybodys"
+expect 1 "Permission denied" as_user "$nram" sort -o "$directory/everybodys/file" /etc/passwd
+chmod 4676 "$directory/everybodys/file"
+as_user "$nram" sort -o "$directory/everybodys/file" /etc/passwd
+[ "$(stat -c '%u %a' "$directory/everybodys/file")" = "1000 606" ] ||
+  fail "owner and mode: $(stat -c '%u %a' "$directory/everybodys/file")"
+# Where nothing may be put in its place after all, what was sorted stays.
+echo old > "$directory/fixed"
+mount --bind "$directory/fixed" "$directory/fixed"
+message=$("$nram" sort -o "$directory/fixed" /etc/passwd 2>&1) && fail "replaced what is mounted"
+umount "$directory/fixed"
+kept=$(sed -n 's/.*the sorted output is in \([^,]*\),.*/\1/p' <<< "$message")
+LC_ALL=C sort /etc/passwd | cmp - "$kept" || fail "a finished output is gone: $message"
+
+# More files than may be open, and fewer threads than asked for, or none.
+mkdir "$directory/many"
+split -n l/100 /etc/services "$directory/many/x"
+(ulimit -n 40 && exec "$nram" sort "$directory/many/"*) | cmp - <(LC_ALL=C sort /etc/services) || fail "many files"
+for threads in 1 2 3; do
+  code=0
+  prlimit --nproc="$threads" setpriv --reuid=47111 --regid=47111 --clear-groups "$nram" sort --threads=8 \
+    /etc/services > "$directory/out" 2> "$directory/messages" || code=$?
+  if [ "$threads" = 1 ]; then
+    [ "$code" -eq 1 ] && grep -q "no thread can be started" "$directory/messages" || fail "no threads: exit $code"
+  else
+    LC_ALL=C sort /etc/services | cmp - "$directory/out" || fail "$threads threads: $(cat "$directory/messages")"
+  fi
+done
+rm "$directory/out"
 
 # Bad input.
 expect 1 "open $directory/none" "$nram" sort "$directory/none"
@@ -84,23 +145,51 @@ expect 1 "No space left" "$nram" sort --scratch="$directory" --memory=64M -o "$d
 [ "$(cat "$directory/small/out")" = old ] || fail "the output was lost"
 [ "$(ls "$directory/small")" = out ] || fail "something was left beside the output"
 
-# Ctrl-C, while it waits for more input.
+# Ctrl-C, while it waits for more input. (What a script starts in the background has SIGINT and SIGQUIT ignored.)
 "$nram" down > /dev/null
 "$nram" up --servers=2 --donate=128M > /dev/null
 mkfifo "$directory/fifo"
-"$nram" sort --memory=50M -o "$directory/out" "$directory/fifo" 2> "$directory/messages" &
+await_interrupted() {
+  local code=0
+  wait "$sorter" || code=$?
+  sorter=
+  [ "$code" -eq 130 ] || fail "$1: exit $code: $(cat "$directory/messages")"
+  grep -q "interrupted" "$directory/messages" || fail "$1, and it said: $(cat "$directory/messages")"
+  [ ! -e "$directory/out" ] || fail "an output after $1"
+  expect_clean "$1"
+}
+for signal in INT QUIT; do
+  env --default-signal=INT,QUIT "$nram" sort --memory=50M -o "$directory/out" "$directory/fifo" \
+    2> "$directory/messages" &
+  sorter=$!
+  exec 7> "$directory/fifo"
+  cat "$input" >&7
+  kill -"$signal" "$sorter"
+  await_interrupted "SIG$signal"
+  exec 7>&-
+done
+# While it waits for somebody to write to the second.
+: > "$directory/empty"
+env --default-signal=INT "$nram" sort -o "$directory/out" "$directory/empty" "$directory/fifo" \
+  2> "$directory/messages" &
+sorter=$!
+until ls "$directory" | grep -q '^out\.' && ! ls -l "/proc/$sorter/fd" | grep -q 'empty$' &&
+  grep -q '^State:.*sleeping' "/proc/$sorter/status"; do
+  kill -0 "$sorter" || fail "it did not wait: $(cat "$directory/messages")"
+done
+kill -INT "$sorter"
+await_interrupted "SIGINT in open"
+# nohup: what is ignored stays so.
+(trap '' HUP && exec "$nram" sort -o "$directory/out" "$directory/fifo") &
 sorter=$!
 exec 7> "$directory/fifo"
 cat "$input" >&7
-kill -INT "$sorter"
-code=0
-wait "$sorter" || code=$?
+kill -HUP "$sorter"
+cat "$input" >&7
 exec 7>&-
+wait "$sorter" || fail "hung up although that was to be ignored"
 sorter=
-[ "$code" -eq 130 ] || fail "interrupted: exit $code: $(cat "$directory/messages")"
-grep -q "interrupted" "$directory/messages" || fail "interrupted, and it said: $(cat "$directory/messages")"
-[ ! -e "$directory/out" ] || fail "an output after an interruption"
-expect_clean "an interruption"
+rm "$directory/out"
 
 # A server dies in the middle: one message, no output.
 "$nram" sort --memory=50M -o "$directory/out" "$directory/fifo" 2> "$directory/messages" &

@@ -1,7 +1,7 @@
 // nram sort: an external merge sort in network RAM.
 
+#include <fcntl.h>
 #include <signal.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,7 +11,10 @@
 #include <thread>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "base/clock.h"
 #include "base/host_memory.h"
 #include "base/status.h"
@@ -32,10 +35,13 @@ constexpr uint64_t kPoolBytes = 8 * kMiB;
 
 std::atomic<bool> interrupted{false};
 
+// Before main, which opens /dev/null where a standard stream is missing: sorted lines must not go there unsaid.
+const bool no_standard_output = fcntl(STDOUT_FILENO, F_GETFD) < 0;
+
 struct SortFlags {
   SortOptions sort;
   uint64_t memory = 256 * kMiB;
-  int64_t threads = std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, 64);
+  int64_t threads = 0;  // 0: as many as are good
   int64_t record = 0;
   std::string pool;
   std::string scratch = "pool";
@@ -99,6 +105,11 @@ std::vector<std::string> SpellOut(const std::vector<std::string>& args) {
         words.push_back(with->second + (attached ? arg.substr(at + 1) : i + 1 < args.size() ? args[++i] : ""));
         break;
       }
+      // Alone it asks for help; among others it would be sort's --human-numeric-sort.
+      if (arg[at] == 'h' && arg.size() > 2) {
+        words.push_back(arg);
+        break;
+      }
       const auto plain = std::find_if(std::begin(kSwitches), std::end(kSwitches),
                                       [&](const auto& one) { return one.first == arg[at]; });
       words.push_back(plain != std::end(kSwitches) ? plain->second : absl::StrCat("-", arg.substr(at, 1)));
@@ -153,8 +164,7 @@ constexpr int kInterrupted = 130;
 
 // The first asks for an orderly end; what cannot end (a pipe that nobody reads) is ended three seconds later.
 void OnSignal(int) {
-  interrupted = true;
-  alarm(3);
+  if (!interrupted.exchange(true)) alarm(3);
 }
 
 void OnLate(int) {
@@ -165,7 +175,11 @@ void OnLate(int) {
 void CatchSignals() {
   struct sigaction action = {};
   action.sa_handler = &OnSignal;
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaction(signal, &action, nullptr);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
+    // What whoever started it has had ignored (nohup) stays so.
+    struct sigaction old;
+    if (sigaction(signal, nullptr, &old) != 0 || old.sa_handler != SIG_IGN) sigaction(signal, &action, nullptr);
+  }
   action.sa_handler = &OnLate;
   sigaction(SIGALRM, &action, nullptr);
 }
@@ -178,17 +192,23 @@ absl::StatusOr<std::unique_ptr<Scratch>> OpenScratch(const SortFlags& flags) {
   return OpenPoolScratch(std::move(options));
 }
 
+// Not getrusage's, which is that of whatever this process was before exec too. 0 if it cannot be read.
 uint64_t PeakResidentBytes() {
-  rusage usage;
-  getrusage(RUSAGE_SELF, &usage);
-  return static_cast<uint64_t>(usage.ru_maxrss) * kKiB;
+  const absl::StatusOr<std::string> text = ReadFile("/proc/self/status");
+  if (!text.ok()) return 0;
+  for (absl::string_view line : absl::StrSplit(*text, '\n')) {
+    uint64_t kilobytes = 0;
+    if (absl::ConsumePrefix(&line, "VmHWM:") && absl::SimpleAtoi(absl::StripSuffix(line, " kB"), &kilobytes)) {
+      return kilobytes * kKiB;
+    }
+  }
+  return 0;
 }
 
 absl::Status Sort(SortFlags flags) {
   SortOptions& sort = flags.sort;
   sort.format.record_bytes = sort.order.record_bytes = static_cast<uint32_t>(flags.record);
   if (flags.zero) sort.format.terminator = '\0';
-  sort.threads = static_cast<int>(flags.threads);
   sort.interrupted = &interrupted;
   const bool to_pool = flags.scratch == "pool";
   // --memory is the whole process, so what it takes already comes off.
@@ -198,6 +218,11 @@ absl::Status Sort(SortFlags flags) {
                                                    FormatByteSize(taken), " go to the program itself"));
   }
   sort.memory_bytes = flags.memory - taken;
+  const int processors = std::clamp<int>(static_cast<int>(std::thread::hardware_concurrency()), 1, 64);
+  sort.threads = flags.threads > 0 ? static_cast<int>(flags.threads) : ChooseSortThreads(sort.memory_bytes, processors);
+  if (sort.output.empty() && no_standard_output) {
+    return absl::FailedPreconditionError("the standard output is closed; open it, or give --output=FILE");
+  }
   sort.open_scratch = [&flags]() -> absl::StatusOr<std::unique_ptr<Scratch>> {
     auto scratch = OpenScratch(flags);
     if (scratch.ok()) return scratch;
@@ -285,10 +310,12 @@ What comes first
 
 Where and how
   --output=FILE       [o] written beside FILE and renamed at the end, so it may be an input;
-                      in a directory that may not be written to, it is written over at the end
-                      and may not (default: the standard output)
+                      in a directory that does not let it be replaced, it is written over at
+                      the end and may not (default: the standard output). A FILE that exists
+                      keeps its mode; symbolic links are followed, other hard links keep the
+                      old text
   --memory=SIZE       [S] of the whole process, at least 48 MiB (default 256MiB)
-  --threads=N         1..256 that sort runs (default: one a processor)
+  --threads=N         1..256 that sort runs (default: one a processor, fewer with little memory)
   --scratch=pool|DIR  [T] the pool, directly (default), or a file in DIR, on a mount or a disk
   --pool=SERVERS      host:port,... or a host file (default: see nram --help)
   --progress          show it; --no-progress does not (default: on a terminal)
@@ -296,9 +323,16 @@ Where and how
   --help              this text
 
 The scratch takes as much as the input. If the pool has not so much, that is said before
-anything is read (of pipes the size is not known: then, when it is full). A line may take
-about a tenth of --memory. Exit codes: 0 sorted, 1 failed, 2 bad command line, 130
-interrupted; after all but 0 an output that is not written over is as it was.
+anything is read (of pipes the size is not known: then, when it is full). What is so large for
+--memory that it is merged more than once (--json says passes) takes up to a sixteenth and
+--memory more. A sort that is stopped (Ctrl-Z) for longer than its lease in the pool, 10 s,
+fails: its scratch is freed.
+
+A line may take about a tenth of --memory, or 64 MiB if that is less; with --threads=N, a tenth,
+or what each of them has if that is less: --memory / (N + 1).
+
+Exit codes: 0 sorted, 1 failed, 2 bad command line, or records or lines that it cannot sort,
+130 interrupted; after all but 0 an output that is not written over is as it was.
 
 example: nram up && nram sort --memory=100MiB --key=2,2nr --output=sorted.txt big.txt
 )",

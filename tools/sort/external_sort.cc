@@ -102,10 +102,11 @@ absl::Status Merger::MergeGroup(Scratch* scratch, absl::Span<const Run> runs, ui
                                 absl::Span<char> memory, SortPhase phase, RecordWriter* writer, uint64_t* written) {
   std::vector<std::unique_ptr<Cursor>> cursors;
   uint64_t total = 0;
+  const Scratch::Room room = phase == SortPhase::kMerging ? Scratch::Room::kKeep : Scratch::Room::kFree;
   for (const Run& run : runs) {
     const uint64_t bytes = RunCursor::MemoryBytes(run, block_bytes);
-    cursors.push_back(
-        std::make_unique<RunCursor>(scratch, run, block_bytes, memory.subspan(0, bytes), &order_, options_.format));
+    cursors.push_back(std::make_unique<RunCursor>(scratch, run, block_bytes, memory.subspan(0, bytes), room, &order_,
+                                                  options_.format));
     memory.remove_prefix(bytes);
     total += run.bytes;
   }
@@ -148,6 +149,14 @@ absl::Status Merger::MergeRuns(Scratch* scratch, std::vector<Run> runs, RecordWr
 }
 
 }  // namespace
+
+int ChooseSortThreads(uint64_t memory_bytes, int processors) {
+  constexpr uint64_t kEnoughBytes = 64 << 20;
+  // A sixteenth is what threads write through; and one more workspace than threads is being filled.
+  const uint64_t workspace_bytes = std::min(memory_bytes / SortOptions::kLineShare, kEnoughBytes);
+  return static_cast<int>(
+      std::clamp<uint64_t>(memory_bytes / 16 * 15 / workspace_bytes - 1, 1, static_cast<uint64_t>(processors)));
+}
 
 absl::StatusOr<SortReport> ExternalSort(const SortOptions& options) {
   if (options.memory_bytes < SortOptions::kMemoryMin) {

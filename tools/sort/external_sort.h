@@ -29,6 +29,8 @@ struct SortProgress {
 
 struct SortOptions {
   static constexpr uint64_t kMemoryMin = 1 << 20;
+  // A line may take such a part of the memory; less where what a thread has is less.
+  static constexpr uint64_t kLineShare = 9;
 
   std::vector<std::string> inputs = {"-"};
   std::string output;                // "": the standard output
@@ -55,10 +57,15 @@ struct SortReport {
   int64_t merge_ns = 0;
 };
 
+// How many threads to sort with on a machine with so many processors: no more than leave each room for the longest
+// lines that the memory allows, or for 64 MiB.
+int ChooseSortThreads(uint64_t memory_bytes, int processors);
+
 // Blocks. After an error the output is as it was (unless it is no regular file) and the scratch is gone.
 // INVALID_ARGUMENT: bad keys, a record that is broken or too long for the memory; RESOURCE_EXHAUSTED: the scratch is
-// too small (told before anything is read if the input's size is known), or the disk is full; CANCELLED; others as the
-// scratch's and the files'.
+// too small (told before anything is read if the input's size is known), the disk is full, or no thread can be started;
+// CANCELLED; others as the scratch's and the files'. If it is just the last step that fails, putting the sorted output
+// in its place, the message says where it is.
 absl::StatusOr<SortReport> ExternalSort(const SortOptions& options);
 
 }  // namespace nram

@@ -4,16 +4,19 @@
 
 #include <fcntl.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <functional>
 #include <random>
+#include <set>
 
 #include "absl/base/config.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/host_memory.h"
+#include "base/sync.h"
 #include "base/test_seed.h"
 #include "gtest/gtest.h"
 
@@ -176,6 +179,77 @@ TEST_F(ExternalSortTest, ManyPassesMergeEverything) {
   EXPECT_EQ(Compare(options, "").runs, 0u);
 }
 
+// A scratch that counts what it holds.
+class CountedScratch : public Scratch {
+ public:
+  CountedScratch(std::unique_ptr<Scratch> real, uint64_t* peak_bytes)
+      : real_(std::move(real)), peak_bytes_(peak_bytes) {}
+  absl::Status Reserve(uint64_t bytes) override { return real_->Reserve(bytes); }
+  std::unique_ptr<Transfer> NewTransfer() override {
+    return std::make_unique<CountedTransfer>(real_->NewTransfer(), this);
+  }
+  absl::Status Discard(uint64_t offset, uint64_t bytes, Room room) override {
+    MutexLock lock(&mu_);
+    for (uint64_t at = offset; at < offset + bytes; at += kBlockBytes) EXPECT_EQ(blocks_.erase(at), 1u);
+    // Once the output is written nobody needs the room any more.
+    if (room == Room::kFree) freed_ = true;
+    return real_->Discard(offset, bytes, room);
+  }
+
+ private:
+  struct CountedTransfer : public Transfer {
+    CountedTransfer(std::unique_ptr<Transfer> real, CountedScratch* scratch)
+        : real(std::move(real)), scratch(scratch) {}
+    void StartRead(uint64_t offset, absl::Span<char> to) override { real->StartRead(offset, to); }
+    void StartWrite(uint64_t offset, absl::Span<const char> from) override {
+      MutexLock lock(&scratch->mu_);
+      EXPECT_FALSE(scratch->freed_);
+      for (uint64_t at = offset; at < offset + from.size(); at += kBlockBytes) scratch->blocks_.insert(at);
+      *scratch->peak_bytes_ = std::max(*scratch->peak_bytes_, scratch->blocks_.size() * kBlockBytes);
+      real->StartWrite(offset, from);
+    }
+    absl::Status Wait() override { return real->Wait(); }
+    const std::unique_ptr<Transfer> real;
+    CountedScratch* const scratch;
+  };
+
+  const std::unique_ptr<Scratch> real_;
+  Mutex mu_;
+  uint64_t* const peak_bytes_;
+  std::set<uint64_t> blocks_ ABSL_GUARDED_BY(mu_);
+  bool freed_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+TEST_F(ExternalSortTest, FurtherPassesTakeLittleMoreScratch) {
+  Put("in", RandomLines(12'000'000));
+  SortOptions options = Options();
+  uint64_t peak_bytes = 0;
+  options.open_scratch = [&]() -> absl::StatusOr<std::unique_ptr<Scratch>> {
+    return std::make_unique<CountedScratch>(*OpenFileScratch(directory_), &peak_bytes);
+  };
+  const SortReport report = Compare(options, "");
+  EXPECT_GT(report.passes, 1u);
+  EXPECT_GE(peak_bytes, report.input_bytes);
+  EXPECT_LE(peak_bytes, report.input_bytes + report.input_bytes / 16 + options.memory_bytes);
+}
+
+TEST_F(ExternalSortTest, ProgressIsOfWhatIsMerged) {
+  // Nearly none of it is written.
+  std::string text;
+  for (int i = 0; i < 600'000; ++i) absl::StrAppend(&text, 100'000 + random_() % 100'000, std::string(40, 'x'), "\n");
+  Put("in", text);
+  SortOptions options = Options();
+  options.memory_bytes *= 8;  // one pass
+  options.order.unique = true;
+  int calls = 0;
+  options.on_progress = [&](const SortProgress& progress) { calls += progress.phase == SortPhase::kWriting; };
+  const SortReport report = Compare(options, "-u");
+  EXPECT_EQ(report.passes, 1u);
+  EXPECT_GT(report.scratch_bytes, 16u << 20);
+  EXPECT_LT(report.output_bytes, 8u << 20);
+  EXPECT_GT(calls, 0);
+}
+
 TEST_F(ExternalSortTest, KeysAndFlagsMeanWhatSortMakesOfThem) {
   for (int round = 0; round < kRounds; ++round) {
     SortOptions options = Options();
@@ -230,6 +304,61 @@ TEST_F(ExternalSortTest, FilesAreJoinedAndMayBeTheOutput) {
   struct stat attributes;
   ASSERT_EQ(stat(Path("in").c_str(), &attributes), 0);
   EXPECT_EQ(attributes.st_mode & 07777, 0600u);
+}
+
+TEST_F(ExternalSortTest, MoreFilesThanMayBeOpen) {
+  rlimit old;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &old), 0);
+  SortOptions options = Options();
+  options.inputs.clear();
+  for (int i = 0; i < 100; ++i) {
+    options.inputs.push_back(Path(absl::StrCat("in", i)));
+    Put(absl::StrCat("in", i), absl::StrCat(i, "\n"));
+  }
+  const rlimit few{40, old.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  const auto report = ExternalSort(options);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &old), 0);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->records, 100u);
+  EXPECT_EQ(report->input_bytes, 290u);
+}
+
+TEST_F(ExternalSortTest, WhatCannotBeRenamedStays) {
+  Put("in", "b\na\n");
+  SortOptions options = Options();
+  // It comes to be in the way after the output was opened.
+  options.on_progress = [this](const SortProgress&) { (void)mkdir(Path("out").c_str(), 0700); };
+  const absl::Status status = ExternalSort(options).status();
+  EXPECT_FALSE(status.ok());
+  const std::string message(status.message());
+  const size_t at = message.find(Path("out."));
+  ASSERT_NE(at, std::string::npos) << status;
+  const auto kept = ReadFile(message.substr(at, Path("out.XXXXXX").size()));
+  ASSERT_TRUE(kept.ok()) << status;
+  EXPECT_EQ(*kept, "a\nb\n");
+}
+
+TEST_F(ExternalSortTest, ThreadsLeaveRoomForLines) {
+  EXPECT_EQ(ChooseSortThreads(256 << 20, 2), 2);
+  EXPECT_EQ(ChooseSortThreads(256 << 20, 64), 7);
+  EXPECT_EQ(ChooseSortThreads(uint64_t{8} << 30, 64), 64);
+  EXPECT_EQ(ChooseSortThreads(SortOptions::kMemoryMin, 1), 1);
+  SortOptions options = Options();
+  options.threads = ChooseSortThreads(options.memory_bytes, 64);
+  // Of these each may be the one that a workspace ends in.
+  std::string text;
+  for (int i = 0; i < 40; ++i) text += std::string(100'000, static_cast<char>('a' + i % 20)) + "\n";
+  Put("in", text);
+  Compare(options, "");
+  options.threads = 64;
+  absl::Status status = ExternalSort(options).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("fewer --threads"), absl::string_view::npos) << status;
+  options.format.record_bytes = options.order.record_bytes = 16'000;
+  status = ExternalSort(options).status();
+  EXPECT_NE(status.message().find("records of 16000 bytes do not fit"), absl::string_view::npos) << status;
+  EXPECT_NE(status.message().find("fewer --threads"), absl::string_view::npos) << status;
 }
 
 TEST_F(ExternalSortTest, FixedRecords) {
@@ -316,7 +445,9 @@ class FailingScratch : public Scratch {
   std::unique_ptr<Transfer> NewTransfer() override {
     return std::make_unique<FailingTransfer>(real_->NewTransfer(), left_);
   }
-  absl::Status Discard(uint64_t offset, uint64_t bytes) override { return real_->Discard(offset, bytes); }
+  absl::Status Discard(uint64_t offset, uint64_t bytes, Room room) override {
+    return real_->Discard(offset, bytes, room);
+  }
 
  private:
   struct FailingTransfer : public Transfer {

@@ -27,8 +27,8 @@ class FileScratch : public Scratch {
 
   std::unique_ptr<Transfer> NewTransfer() override { return std::make_unique<FileTransfer>(fd_.get(), directory_); }
 
-  absl::Status Discard(uint64_t offset, uint64_t bytes) override {
-    // Not every filesystem can; then the file is freed at the end.
+  absl::Status Discard(uint64_t offset, uint64_t bytes, Room) override {
+    // Not every filesystem can; then the file is freed at the end. None keeps room for one file.
     (void)fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
                     static_cast<off_t>(bytes));
     return absl::OkStatus();

@@ -19,25 +19,24 @@ class Input {
  public:
   static constexpr uint64_t kUnknown = UINT64_MAX;
 
-  // Opens all of them, so that a missing one is told before any work is done; "-" is the standard input.
+  // Looks at all of them, so that a missing one is told before any work is done, but opens only the first: there may be
+  // more than a process may have open. "-" is the standard input. Errors: as open's; CANCELLED as Next's.
   static absl::StatusOr<Input> Open(const std::vector<std::string>& paths);
 
   // Bytes of all files; kUnknown if one is none (a pipe, a device).
   uint64_t total_bytes() const { return total_bytes_; }
-  const std::string& path() const { return files_[at_].path; }  // of the file that is being read
+  const std::string& path() const { return paths_[at_]; }  // of the file that is being read
 
   // Blocks until there is something; 0 at the end of a file, then Next goes on. CANCELLED: a signal came.
   absl::StatusOr<size_t> Read(absl::Span<char> to);
-  // False: that was the last file.
-  bool Next();
+  // Opens the next file; false: that was the last one. CANCELLED: a signal came while a FIFO had no writer.
+  absl::StatusOr<bool> Next();
 
  private:
-  struct File {
-    std::string path;
-    UniqueFd fd;
-  };
+  absl::Status OpenFile();  // number at_
 
-  std::vector<File> files_;
+  std::vector<std::string> paths_;
+  UniqueFd fd_;
   size_t at_ = 0;
   uint64_t total_bytes_ = 0;
 };

@@ -15,7 +15,9 @@ uint64_t RoundUp(uint64_t bytes) {
 }
 
 // Each trim is a round trip; the scratch may be so much larger than what is left to merge, a run.
-constexpr uint64_t kDiscardBytes = 4 << 20;
+constexpr uint64_t kDiscardBytesMax = 4 << 20;
+// Where the scratch is written too, all of the runs together are larger by a sixteenth at most, and their blocks.
+constexpr uint64_t kDiscardParts = 16;
 constexpr uint64_t kProgressBytes = 8 << 20;
 
 // The loser of each match, and above all the winner. A leaf is a cursor; leaves beyond the cursors have lost already.
@@ -93,12 +95,16 @@ uint64_t RunCursor::MemoryBytes(const Run& run, uint64_t block_bytes) {
 }
 
 RunCursor::RunCursor(Scratch* scratch, const Run& run, uint64_t block_bytes, absl::Span<char> memory,
-                     const Order* order, const RecordFormat& format)
+                     Scratch::Room discard, const Order* order, const RecordFormat& format)
     : Cursor(order, format),
       scratch_(scratch),
       run_(run),
       block_bytes_(BlockBytes(run, block_bytes)),
-      carry_bytes_(RoundUp(run.longest)) {
+      carry_bytes_(RoundUp(run.longest)),
+      discard_(discard),
+      discard_bytes_(discard == Scratch::Room::kFree
+                         ? kDiscardBytesMax
+                         : std::min(kDiscardBytesMax, std::max(block_bytes_, run.bytes / kDiscardParts))) {
   for (int i = 0; i < 2; ++i) {
     blocks_[i] = memory.data() + static_cast<uint64_t>(i) * (block_bytes_ + carry_bytes_) + carry_bytes_;
     transfers_[i] = scratch->NewTransfer();
@@ -123,23 +129,23 @@ absl::Status RunCursor::AdvanceSlowly() {
     record = {};
     if (carried > 0)
       return absl::DataLossError("the scratch does not hold what was written: a run ends within a record");
-    return scratch_->Discard(run_.offset + discarded_, RoundUp(run_.bytes - discarded_));
+    const uint64_t rest = RoundUp(run_.bytes) - discarded_;
+    return rest == 0 ? absl::OkStatus() : scratch_->Discard(run_.offset + discarded_, rest, discard_);
   }
   if (carried > carry_bytes_) {
     return absl::DataLossError("the scratch does not hold what was written: a record is longer than any was");
   }
   NRAM_RETURN_IF_ERROR(transfers_[next_]->Wait());
+  const uint64_t here = RoundUp(asked_);  // in memory, so no more needed in the scratch
   char* const block = blocks_[next_];
   std::memcpy(block - carried, at_, carried);
   at_ = block - carried;
   end_ = block + sizes_[next_];
   next_ = 1 - next_;
   StartRead();  // into the block that was just left
-  used_ = asked_ - sizes_[next_] - (static_cast<uint64_t>(end_ - block));
-  if (used_ - discarded_ >= kDiscardBytes) {
-    const uint64_t bytes = used_ - discarded_;  // whole blocks
-    discarded_ = used_;
-    NRAM_RETURN_IF_ERROR(scratch_->Discard(run_.offset + discarded_ - bytes, bytes));
+  if (here - discarded_ >= discard_bytes_) {
+    NRAM_RETURN_IF_ERROR(scratch_->Discard(run_.offset + discarded_, here - discarded_, discard_));
+    discarded_ = here;
   }
   if (NextLine()) return absl::OkStatus();
   // A block is no smaller than the longest record, so with the carried part it holds the end of one.
@@ -163,6 +169,7 @@ absl::Status Merge(absl::Span<const std::unique_ptr<Cursor>> cursors, const Orde
   for (const auto& cursor : cursors) NRAM_RETURN_IF_ERROR(cursor->Advance());
   const size_t terminator_bytes = format.record_bytes > 0 ? 0 : 1;
   LoserTree tree(cursors, order, terminator_bytes);
+  uint64_t merged = 0;
   uint64_t sum = 0;
   uint64_t next_progress = kProgressBytes;
   std::string last;
@@ -178,9 +185,11 @@ absl::Status Merge(absl::Span<const std::unique_ptr<Cursor>> cursors, const Orde
         any = true;
       }
     }
-    if (sum >= next_progress) {
-      next_progress = sum + kProgressBytes;
-      if (options.on_progress) NRAM_RETURN_IF_ERROR(options.on_progress(sum));
+    // Of equal records few may be written.
+    merged += record.size();
+    if (merged >= next_progress) {
+      next_progress = merged + kProgressBytes;
+      if (options.on_progress) NRAM_RETURN_IF_ERROR(options.on_progress(merged));
     }
     NRAM_RETURN_IF_ERROR(cursor->Advance());
     tree.Replay();

@@ -75,9 +75,10 @@ class RunCursor : public Cursor {
   static uint64_t BlockBytes(const Run& run, uint64_t block_bytes);
   static uint64_t MemoryBytes(const Run& run, uint64_t block_bytes);
 
-  // `memory` has MemoryBytes. Stands before the first record.
-  RunCursor(Scratch* scratch, const Run& run, uint64_t block_bytes, absl::Span<char> memory, const Order* order,
-            const RecordFormat& format);
+  // `memory` has MemoryBytes. Stands before the first record. With `discard` kKeep, what is written meanwhile is to
+  // take the place of what was read: it is given back soon.
+  RunCursor(Scratch* scratch, const Run& run, uint64_t block_bytes, absl::Span<char> memory, Scratch::Room discard,
+            const Order* order, const RecordFormat& format);
 
  private:
   absl::Status AdvanceSlowly() override;
@@ -87,12 +88,13 @@ class RunCursor : public Cursor {
   const Run run_;
   const uint64_t block_bytes_;
   const uint64_t carry_bytes_;  // before each block, for a record that begins in the one before
+  const Scratch::Room discard_;
+  const uint64_t discard_bytes_;  // at a time
   char* blocks_[2];
   std::unique_ptr<Scratch::Transfer> transfers_[2];
   size_t sizes_[2] = {0, 0};  // of what is being read into each
   int next_ = 0;              // the block that comes next
   uint64_t asked_ = 0;        // bytes of the run that were asked for
-  uint64_t used_ = 0;         // that were used up, but for the carried
   uint64_t discarded_ = 0;
 };
 
@@ -111,7 +113,7 @@ class WorkspaceCursor : public Cursor {
 
 struct MergeOptions {
   bool unique = false;
-  // Called every so often with the bytes written so far; an error ends the merge.
+  // Called every so often with the bytes merged so far; an error ends the merge.
   std::function<absl::Status(uint64_t)> on_progress;
 };
 

@@ -28,6 +28,28 @@ bool SameFile(const std::string& path, const struct stat& other) {
   return found == 0 && attributes.st_dev == other.st_dev && attributes.st_ino == other.st_ino;
 }
 
+// Whether `old` may be replaced by a new file of its name: in a directory like /tmp only by its owner.
+bool MayReplace(const std::string& path, const struct stat& old) {
+  struct stat directory;
+  const size_t slash = path.rfind('/');
+  const std::string name = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  if (stat(name.c_str(), &directory) != 0 || (directory.st_mode & S_ISVTX) == 0) return true;
+  const uid_t self = geteuid();
+  return self == 0 || self == old.st_uid || self == directory.st_uid;
+}
+
+// Owner, group and mode of `old`, as far as may be. Bits that were given to another owner or group are not given to
+// whom they did not mean.
+absl::Status TakeAfter(const struct stat& old, int fd, const std::string& name) {
+  mode_t mode = old.st_mode & 07777;
+  if (fchown(fd, old.st_uid, old.st_gid) != 0) {
+    if (errno != EPERM) return ErrnoStatus(errno, "chown " + name);
+    mode &= ~static_cast<mode_t>(S_ISUID | S_ISGID);
+    if (fchown(fd, static_cast<uid_t>(-1), old.st_gid) != 0) mode &= ~static_cast<mode_t>(S_IRWXG);
+  }
+  return fchmod(fd, mode) == 0 ? absl::OkStatus() : ErrnoStatus(errno, "chmod " + name);
+}
+
 }  // namespace
 
 void Output::RemoveTemporaryInSignal() {
@@ -35,6 +57,25 @@ void Output::RemoveTemporaryInSignal() {
 }
 
 bool Output::WroteInPlace() { return wrote_in_place; }
+
+absl::StatusOr<int> Output::CreateTemporary(const struct stat* old) {
+  std::string temporary = target_ + ".XXXXXX";
+  fd_.reset(mkostemp(temporary.data(), O_CLOEXEC));
+  if (!fd_.valid()) return errno;
+  temporary_ = temporary;
+  if (temporary.size() < sizeof temporary_for_signal) {
+    strcpy(temporary_for_signal, temporary.c_str());
+    temporary_is_there = true;
+  }
+  if (old != nullptr) {
+    NRAM_RETURN_IF_ERROR(TakeAfter(*old, fd_.get(), temporary));
+    return 0;
+  }
+  const mode_t mask = umask(0);
+  umask(mask);
+  if (fchmod(fd_.get(), 0666 & ~mask) != 0) return ErrnoStatus(errno, "chmod " + temporary);
+  return 0;
+}
 
 absl::StatusOr<Output> Output::Open(const std::string& path, absl::Span<const std::string> inputs) {
   Output output;
@@ -49,35 +90,22 @@ absl::StatusOr<Output> Output::Open(const std::string& path, absl::Span<const st
   const bool exists = stat(path.c_str(), &attributes) == 0;
   if (!exists && errno != ENOENT) return ErrnoStatus(errno, "stat " + path);
   if (!exists || S_ISREG(attributes.st_mode)) {
+    // What may not be written to is not to be replaced either.
+    if (exists && faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) != 0) return ErrnoStatus(errno, "write " + path);
     char resolved[PATH_MAX];
     output.target_ = exists && realpath(path.c_str(), resolved) != nullptr ? resolved : path;
-    std::string temporary = output.target_ + ".XXXXXX";
-    output.fd_.reset(mkostemp(temporary.data(), O_CLOEXEC));
-    if (output.fd_.valid()) {
-      output.temporary_ = temporary;
-      if (temporary.size() < sizeof temporary_for_signal) {
-        strcpy(temporary_for_signal, temporary.c_str());
-        temporary_is_there = true;
-      }
-      mode_t mode = attributes.st_mode & 07777;
-      if (!exists) {
-        const mode_t mask = umask(0);
-        umask(mask);
-        mode = 0666 & ~mask;
-      } else if (fchown(output.fd_.get(), attributes.st_uid, attributes.st_gid) != 0 && errno != EPERM) {
-        return ErrnoStatus(errno, "chown " + temporary);
-      }
-      if (fchmod(output.fd_.get(), mode) != 0) return ErrnoStatus(errno, "chmod " + temporary);
-      return output;
+    for (const std::string& input : inputs) output.is_input_ |= exists && SameFile(input, attributes);
+    int error = EPERM;
+    if (!exists || MayReplace(output.target_, attributes)) {
+      NRAM_ASSIGN_OR_RETURN(error, output.CreateTemporary(exists ? &attributes : nullptr));
+      if (error == 0) return output;
     }
-    const int error = errno;
     if (!exists || (error != EACCES && error != EPERM && error != EROFS)) {
-      return ErrnoStatus(error, "create " + temporary);
+      return ErrnoStatus(error, "create " + output.target_ + ".XXXXXX");
     }
-    for (const std::string& input : inputs) {
-      if (!SameFile(input, attributes)) continue;
+    if (output.is_input_) {
       return absl::FailedPreconditionError(absl::StrCat(
-          path, " is an input too, and its directory cannot be written to (", strerror(error),
+          path, " is an input too, and its directory does not let it be replaced (", strerror(error),
           "): sorting in place could destroy it. Write the output elsewhere, or let the directory be written to"));
     }
   }
@@ -104,6 +132,8 @@ absl::Status Output::Begin() {
 }
 
 absl::Status Output::Commit() {
+  // The rename takes the input away, and a crash might take what was not on the disk yet.
+  if (is_input_ && !temporary_.empty() && fdatasync(fd_.get()) != 0) return ErrnoStatus(errno, "sync " + name_);
   // What a filesystem could not write it may say only now.
   if (close(fd_.get()) != 0) {
     const int error = errno;
@@ -113,13 +143,12 @@ absl::Status Output::Commit() {
   }
   fd_.release();
   if (temporary_.empty()) return absl::OkStatus();
-  if (rename(temporary_.c_str(), target_.c_str()) != 0) {
-    const int error = errno;
-    Unlink();
-    return ErrnoStatus(error, "rename " + temporary_ + " to " + target_);
-  }
+  const int error = rename(temporary_.c_str(), target_.c_str()) == 0 ? 0 : errno;
   temporary_is_there = false;
-  return absl::OkStatus();
+  if (error == 0) return absl::OkStatus();
+  // Hours of work may be in it.
+  return ErrnoStatus(error,
+                     absl::StrCat("the sorted output is in ", temporary_, ", move it yourself: rename to ", target_));
 }
 
 }  // namespace nram

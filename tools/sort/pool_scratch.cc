@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <atomic>
+
 #include "base/status.h"
 #include "base/units.h"
 #include "client/pool/pool.h"
@@ -14,48 +17,82 @@ class PoolScratch : public Scratch {
   ~PoolScratch() override { (void)region_->Destroy({.timeout_ms = kDestroyTimeoutMs}); }
 
   absl::Status Reserve(uint64_t bytes) override {
-    const absl::Status status = region_->Reserve(0, bytes);
+    const uint64_t free_bytes = FreeBytes();  // before: a reservation that fails has asked for all of it
+    const absl::Status status =
+        region_->Reserve(0, bytes, {.timeout_ms = kTimeoutMs + static_cast<int64_t>(bytes / kReservedBytesPerMs)});
     if (!absl::IsResourceExhausted(status)) return status;
-    uint64_t free_bytes = 0;
-    for (size_t i = 0; i < pool_->server_count(); ++i) {
-      if (pool_->link(i)->up()) free_bytes += pool_->link(i)->capacity().free_bytes;
-    }
     return absl::ResourceExhaustedError(absl::StrCat("the pool is too small: the scratch takes ", FormatByteSize(bytes),
                                                      " and ", FormatByteSize(free_bytes), " are free"));
   }
 
-  std::unique_ptr<Transfer> NewTransfer() override { return std::make_unique<PoolTransfer>(region_.get()); }
+  std::unique_ptr<Transfer> NewTransfer() override { return std::make_unique<PoolTransfer>(this); }
 
-  absl::Status Discard(uint64_t offset, uint64_t bytes) override { return region_->Trim(offset, bytes); }
+  absl::Status Discard(uint64_t offset, uint64_t bytes, Room room) override {
+    if (room == Room::kFree) return region_->Trim(offset, bytes, Timeout());
+    NRAM_RETURN_IF_ERROR(region_->Trim(offset, bytes, Timeout(), Region::TrimRoom::kKeep));
+    // The region's own room is for spans that it has. What comes next makes new ones, out of the client's.
+    region_->Unreserve(bytes);
+    return absl::OkStatus();
+  }
 
  private:
+  static constexpr int64_t kTimeoutMs = 10'000;
+  static constexpr uint64_t kReservedBytesPerMs = kMiB;
+  static constexpr uint64_t kSlowBytesPerMs = 10 * kMiB / 1'000;  // of a network that still is good enough
   static constexpr int64_t kDestroyTimeoutMs = 2'000;
 
   class PoolTransfer : public Transfer {
    public:
-    explicit PoolTransfer(Region* region) : region_(region) {}
+    explicit PoolTransfer(PoolScratch* scratch) : scratch_(scratch) {}
     ~PoolTransfer() override { (void)Wait(); }
     void StartRead(uint64_t offset, absl::Span<char> to) override {
-      started_ = true;
-      region_->StartRead(&io_, offset, {reinterpret_cast<std::byte*>(to.data()), to.size()});
+      Begin(to.size());
+      scratch_->region_->StartRead(&io_, offset, {reinterpret_cast<std::byte*>(to.data()), to.size()},
+                                   scratch_->Timeout());
     }
     void StartWrite(uint64_t offset, absl::Span<const char> from) override {
-      started_ = true;
-      region_->StartWrite(&io_, offset, {reinterpret_cast<const std::byte*>(from.data()), from.size()});
+      Begin(from.size());
+      scratch_->region_->StartWrite(&io_, offset, {reinterpret_cast<const std::byte*>(from.data()), from.size()},
+                                    scratch_->Timeout());
     }
     absl::Status Wait() override {
-      if (!started_) return absl::OkStatus();
-      started_ = false;
-      return io_.Wait();
+      if (bytes_ == 0) return absl::OkStatus();
+      const absl::Status status = io_.Wait();
+      scratch_->under_way_bytes_ -= std::exchange(bytes_, 0);
+      return status;
     }
 
    private:
     static constexpr size_t kParts = 8;
-    Region* const region_;
+
+    void Begin(uint64_t bytes) {
+      bytes_ = bytes;
+      scratch_->under_way_bytes_ += bytes;
+    }
+
+    PoolScratch* const scratch_;
     Io io_{kParts};
-    bool started_ = false;
+    uint64_t bytes_ = 0;  // under way
   };
 
+  // A merge asks for the first blocks of all runs at once: whatever is under way may have to go first.
+  IoOptions Timeout() const {
+    return {.timeout_ms = kTimeoutMs + static_cast<int64_t>(under_way_bytes_ / kSlowBytesPerMs)};
+  }
+  // For pages: what they cost beside their bytes comes off.
+  uint64_t FreeBytes() const {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < pool_->server_count(); ++i) {
+      const ServerLink* const link = pool_->link(i);
+      if (!link->up()) continue;
+      const ServerCapacity capacity = link->capacity();
+      if (!capacity.draining) bytes += capacity.free_bytes;
+      bytes += static_cast<uint64_t>(std::max<int64_t>(link->room_bytes(), 0));
+    }
+    return bytes / ServerLink::kRoomBytesPerPage * kPageBytes;
+  }
+
+  std::atomic<uint64_t> under_way_bytes_{0};  // or waited for by nobody yet
   const std::unique_ptr<Pool> pool_;
   const std::unique_ptr<Region> region_;
 };

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <system_error>
 
 #include "base/clock.h"
 #include "base/status.h"
@@ -52,7 +53,11 @@ absl::Status RunWriter::Finish() {
 OutputWriter::OutputWriter(int fd, std::string name, absl::Span<char> memory)
     : fd_(fd), name_(std::move(name)), memory_(memory) {
   room_ = memory_.subspan(0, memory_.size() / kBlocks);
-  thread_ = std::thread([this] { Run(); });
+  try {
+    thread_ = std::thread([this] { Run(); });
+  } catch (const std::system_error&) {
+    // Flush writes.
+  }
 }
 
 OutputWriter::~OutputWriter() {
@@ -61,10 +66,11 @@ OutputWriter::~OutputWriter() {
     stopping_ = true;
     changed_.SignalAll();
   }
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 absl::Status OutputWriter::Flush() {
+  if (!thread_.joinable()) return WriteAll(room_.subspan(0, std::exchange(filled_, 0)));
   MutexLock lock(&mu_);
   sizes_[given_ % kBlocks] = filled_;
   ++given_;

@@ -62,7 +62,8 @@ class RunWriter : public RecordWriter {
   std::unique_ptr<Scratch::Transfer> transfers_[2];
 };
 
-// A file descriptor, written by a thread of its own, through four blocks: the quarters of `memory`.
+// A file descriptor, written by a thread of its own (if there can be one more), through four blocks: the quarters of
+// `memory`.
 class OutputWriter : public RecordWriter {
  public:
   // `name` stands in messages. The descriptor must stay open until this is gone.

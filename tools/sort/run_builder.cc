@@ -1,6 +1,7 @@
 #include "tools/sort/run_builder.h"
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,8 +15,8 @@ namespace {
 constexpr uint64_t kReadBytesMax = 1 << 20;
 constexpr uint64_t kWorkspaceBytesMax = uint64_t{2} << 30;
 constexpr uint64_t kStagingBytesMax = 1 << 20;
-constexpr uint64_t kLineShare = 9;     // of the memory a line may take that much
-constexpr int64_t kLookAgainMs = 200;  // for interruption, while waiting for a worker
+constexpr uint64_t kRecordRoomBytes = 8 << 10;  // that a workspace has beside the longest record
+constexpr int64_t kLookAgainMs = 200;           // for interruption, while waiting for a worker
 
 uint64_t RoundDown(uint64_t bytes, uint64_t unit) { return bytes / unit * unit; }
 uint64_t RoundUp(uint64_t bytes, uint64_t unit) { return RoundDown(bytes + unit - 1, unit); }
@@ -33,7 +34,7 @@ RunBuilder::RunBuilder(const SortOptions& options, const Order& order, Input* in
   }
   // One that is being filled and one for each worker; more where one would be too large to address.
   const uint64_t count = std::max(threads + 1, memory.size() / kWorkspaceBytesMax + 1);
-  const uint64_t bytes = RoundDown(memory.size() / count, Scratch::kBlockBytes);
+  const uint64_t bytes = workspace_bytes_ = RoundDown(memory.size() / count, Scratch::kBlockBytes);
   // Little beside the workspace: what of it has no room for its entries is copied to the next one.
   read_bytes_ = std::min(kReadBytesMax, bytes / 16);
   MutexLock lock(&mu_);
@@ -51,25 +52,43 @@ std::vector<Run> RunBuilder::TakeRuns() {
   return std::move(runs_);
 }
 
-absl::Status RunBuilder::OpenScratch(uint64_t reserve_bytes) {
+absl::Status RunBuilder::OpenScratch() {
   NRAM_ASSIGN_OR_RETURN(scratch_, options_.open_scratch());
-  if (reserve_bytes == 0) return absl::OkStatus();
+  const uint64_t total = input_->total_bytes();
+  if (total == Input::kUnknown) return absl::OkStatus();
   // Each run ends with part of a block.
-  return scratch_->Reserve(RoundUp(reserve_bytes + reserve_bytes / 64, Scratch::kBlockBytes));
+  return scratch_->Reserve(RoundUp(total + total / 64, Scratch::kBlockBytes));
+}
+
+absl::Status RunBuilder::StartWorkers() {
+  try {
+    for (const absl::Span<char> staging : stagings_) workers_.emplace_back([this, staging] { Work(staging); });
+  } catch (const std::system_error& error) {
+    if (workers_.empty()) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("no thread can be started to sort with (", error.what(), "); see ulimit -u"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status RunBuilder::Build(SortReport* report) {
+  if (const uint64_t bytes = options_.format.record_bytes; bytes + kRecordRoomBytes > workspace_bytes_) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "records of ", bytes, " bytes do not fit into the ", FormatByteSize(workspace_bytes_),
+        " of memory that each of ", options_.threads, " threads has; give fewer --threads, or more --memory"));
+  }
   // If it surely does not fit, what is missing is told before anything is read.
   if (const uint64_t total = input_->total_bytes(); total != Input::kUnknown && total > memory_bytes_) {
-    NRAM_RETURN_IF_ERROR(OpenScratch(total));
+    NRAM_RETURN_IF_ERROR(OpenScratch());
   }
-  for (const absl::Span<char> staging : stagings_) workers_.emplace_back([this, staging] { Work(staging); });
+  NRAM_RETURN_IF_ERROR(StartWorkers());
   size_t rank = 0;
   std::vector<Workspace*> kept;  // sorted, not written: while it may all fit into memory
   for (bool at_end = false; !at_end;) {
     if (scratch_ == nullptr && kept.size() == workspaces_.size()) {
       NRAM_RETURN_IF_ERROR(AwaitWorkers());
-      NRAM_RETURN_IF_ERROR(OpenScratch(0));
+      NRAM_RETURN_IF_ERROR(OpenScratch());
       for (Workspace* workspace : kept) Give({workspace, false, true, rank++});
     }
     NRAM_ASSIGN_OR_RETURN(Workspace* const workspace, AwaitIdle());
@@ -83,6 +102,7 @@ absl::Status RunBuilder::Build(SortReport* report) {
   }
   NRAM_RETURN_IF_ERROR(AwaitWorkers());
   StopWorkers();
+  std::string().swap(carried_);  // beside the memory, all of which the merge uses
   MutexLock lock(&mu_);
   // A workspace that nothing was left of has made no run.
   runs_.erase(std::remove_if(runs_.begin(), runs_.end(), [](const Run& run) { return run.bytes == 0; }), runs_.end());
@@ -102,6 +122,16 @@ absl::Status RunBuilder::EndFile(Workspace* workspace) {
   }
   workspace->EndLine();
   return absl::OkStatus();
+}
+
+absl::Status RunBuilder::TooLong(uint64_t line_bytes) const {
+  const std::string what = absl::StrCat(input_->path(), ": a line is longer than ", FormatByteSize(line_bytes));
+  if (line_bytes > memory_bytes_ / SortOptions::kLineShare || options_.threads == 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        what, ", all that the memory has room for; give more --memory, about ten times what the longest line takes"));
+  }
+  return absl::InvalidArgumentError(absl::StrCat(what, ", all that each of ", options_.threads,
+                                                 " threads has room for; give fewer --threads, or more --memory"));
 }
 
 // Until the workspace is full or the input at its end. What does not fit goes to carried_.
@@ -127,7 +157,9 @@ absl::Status RunBuilder::Fill(Workspace* workspace, SortReport* report, bool* at
       continue;
     }
     NRAM_RETURN_IF_ERROR(EndFile(workspace));
-    if (!input_->Next()) {
+    if (interrupted()) return absl::CancelledError("interrupted");
+    NRAM_ASSIGN_OR_RETURN(const bool more, input_->Next());
+    if (!more) {
       *at_end = true;
       break;
     }
@@ -135,10 +167,8 @@ absl::Status RunBuilder::Fill(Workspace* workspace, SortReport* report, bool* at
   report->records += workspace->count();
   const absl::string_view rest = workspace->incomplete();
   // What is carried is beside the memory, and it must fit into a workspace with its entry.
-  if (rest.size() > memory_bytes_ / kLineShare || (workspace->count() == 0 && !rest.empty())) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        input_->path(), ": a line is longer than ", FormatByteSize(rest.size()),
-        ", all that the memory has room for; give more --memory, about ten times what the longest line takes"));
+  if (rest.size() > memory_bytes_ / SortOptions::kLineShare || (workspace->count() == 0 && !rest.empty())) {
+    return TooLong(rest.size());
   }
   carried_ = std::string(rest);
   return absl::OkStatus();

@@ -48,7 +48,10 @@ class RunBuilder {
   };
 
   bool interrupted() const { return options_.interrupted != nullptr && options_.interrupted->load(); }
-  absl::Status OpenScratch(uint64_t reserve_bytes);
+  absl::Status OpenScratch();
+  // As many as there can be. RESOURCE_EXHAUSTED: that is none.
+  absl::Status StartWorkers();
+  absl::Status TooLong(uint64_t line_bytes) const;
   absl::Status Fill(Workspace* workspace, SortReport* report, bool* at_end);
   absl::Status EndFile(Workspace* workspace);
   void Give(const Job& job);
@@ -62,7 +65,8 @@ class RunBuilder {
   const Order& order_;
   Input* const input_;
   const uint64_t memory_bytes_;
-  uint64_t read_bytes_ = 0;                 // at a time
+  uint64_t read_bytes_ = 0;  // at a time
+  uint64_t workspace_bytes_ = 0;
   std::vector<absl::Span<char>> stagings_;  // one a worker
   std::vector<std::unique_ptr<Workspace>> workspaces_;
   std::string carried_;  // the begin of a record that the last workspace had no room for

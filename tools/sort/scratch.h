@@ -36,8 +36,9 @@ class Scratch {
   // is.
   virtual absl::Status Reserve(uint64_t bytes) = 0;
   virtual std::unique_ptr<Transfer> NewTransfer() = 0;
-  // Frees the range.
-  virtual absl::Status Discard(uint64_t offset, uint64_t bytes) = 0;
+  // Frees the range. With kKeep its room stays this scratch's own, for what is written next, where that can be done.
+  enum class Room { kFree, kKeep };
+  virtual absl::Status Discard(uint64_t offset, uint64_t bytes, Room room) = 0;
 };
 
 // A region of the pool, straight through the client library: no filesystem, no page cache. The servers free it if this
