@@ -108,7 +108,7 @@ class Memory {
   // For what may have to wait for an operation of others and then for one of its own.
   int64_t LongDeadline() const { return DeadlineAfterMs(2 * options_.pool.io_timeout_ms); }
   absl::Status FlushPages(const Pages& pages);
-  absl::Status DropPages(const Pages& pages);
+  absl::Status DropPages(const Pages& pages, int64_t deadline_ns);
   void UnpinPage(Segment* segment, uint64_t page);
   // Makes a page kBusy whatever it is; false if it is empty, or was not to be had in time.
   absl::StatusOr<bool> Seize(Segment* segment, uint64_t page, PageState* was, int64_t deadline_ns);

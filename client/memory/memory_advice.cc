@@ -19,7 +19,8 @@ namespace nram {
 namespace {
 
 // Of pages whose contents are dropped in one go.
-constexpr uint64_t kDropPagesMax = 4096;
+constexpr uint64_t kDropPagesMax = 1024;
+constexpr uint64_t kDropShare = 8;  // of the budget, at most so much is busy while servers are told
 constexpr size_t kLanes = 8;
 
 void SleepUs(int64_t us) {
@@ -177,8 +178,10 @@ absl::Status Memory::Unpin(void* address, uint64_t length) {
 absl::Status Memory::Drop(void* address, uint64_t length) {
   NRAM_ASSIGN_OR_RETURN(const Pages pages, FindPages(address, length, /*inner=*/true));
   if (pages.segment->read_only) return absl::InvalidArgumentError("this mapping is read-only");
-  for (uint64_t page = pages.first; page < pages.end(); page += kDropPagesMax) {
-    NRAM_RETURN_IF_ERROR(DropPages({pages.segment.Share(), page, std::min(kDropPagesMax, pages.end() - page)}));
+  const int64_t deadline_ns = LongDeadline();
+  const uint64_t most = std::clamp<uint64_t>(residency_->limit_pages() / kDropShare, 1, kDropPagesMax);
+  for (uint64_t page = pages.first; page < pages.end(); page += most) {
+    NRAM_RETURN_IF_ERROR(DropPages({pages.segment.Share(), page, std::min(most, pages.end() - page)}, deadline_ns));
   }
   return absl::OkStatus();
 }
@@ -198,9 +201,8 @@ absl::StatusOr<bool> Memory::Seize(Segment* segment, uint64_t page, PageState* w
   }
 }
 
-absl::Status Memory::DropPages(const Pages& pages) {
+absl::Status Memory::DropPages(const Pages& pages, int64_t deadline_ns) {
   Segment* const segment = pages.segment.get();
-  const int64_t deadline_ns = LongDeadline();
   std::vector<PageState> was(pages.count, PageState::kEmpty);  // kEmpty: not ours to drop
   uint64_t resident = 0;
   bool remote = false;
@@ -222,8 +224,15 @@ absl::Status Memory::DropPages(const Pages& pages) {
       }
     }
   };
+  // While they were busy they may have lost their places in the queue.
+  const auto enter_all = [&] {
+    for (uint64_t i = 0; i < pages.count; ++i) {
+      if (IsResident(was[i])) residency_->Enter(*segment, pages.first + i, 1);
+    }
+  };
   if (!status.ok()) {
     end_all([](PageState state) { return state; });
+    enter_all();
     return status;
   }
   const auto for_each_run = [&](auto function) {
@@ -238,8 +247,9 @@ absl::Status Memory::DropPages(const Pages& pages) {
   if (remote) {
     for_each_run([&](uint64_t first, uint64_t count) {
       if (!status.ok()) return;
-      status =
-          segment->region->Trim(first * segment->page_bytes, count * segment->page_bytes, {}, Region::TrimRoom::kKeep);
+      const IoOptions options{.timeout_ms = std::max<int64_t>((deadline_ns - MonotonicNs()) / kNsPerMs, 1)};
+      status = segment->region->Trim(first * segment->page_bytes, count * segment->page_bytes, options,
+                                     Region::TrimRoom::kKeep);
     });
   }
   if (!status.ok()) {
@@ -248,10 +258,7 @@ absl::Status Memory::DropPages(const Pages& pages) {
       if (IsResident(was[i])) userfault_->Unprotect(segment->address(pages.first + i), segment->page_bytes);
     }
     end_all([](PageState state) { return IsResident(state) ? PageState::kDirty : state; });
-    // While they were busy they may have lost their places.
-    for (uint64_t i = 0; i < pages.count; ++i) {
-      if (IsResident(was[i])) residency_->Enter(*segment, pages.first + i, 1);
-    }
+    enter_all();
     return status;
   }
   for_each_run(

@@ -170,10 +170,15 @@ size_t PageOut::LanesOf(uint16_t server) const {
                        [server](const auto& lane) { return lane->busy && lane->server == server; });
 }
 
-bool PageOut::IsBehind(uint16_t server) const {
+bool PageOut::IsStuck(const Lane& lane) const {
   const int64_t since_ns = MonotonicNs() - kPatienceMs * kNsPerMs;
+  const auto last = last_ended_ns_.find(lane.server);
+  return lane.busy && lane.began_ns <= since_ns && (last == last_ended_ns_.end() || last->second <= since_ns);
+}
+
+bool PageOut::IsBehind(uint16_t server) const {
   return LanesOf(server) >= lanes_.size() / 2 && std::any_of(lanes_.begin(), lanes_.end(), [&](const auto& lane) {
-           return lane->busy && lane->server == server && lane->began_ns <= since_ns;
+           return lane->server == server && IsStuck(*lane);
          });
 }
 
@@ -216,10 +221,9 @@ void PageOut::WaitAny(int64_t deadline_ns) {
 }
 
 uint64_t PageOut::leaving_pages() const {
-  const int64_t since_ns = MonotonicNs() - kPatienceMs * kNsPerMs;
   uint64_t pages = 0;
   for (const auto& lane : lanes_) {
-    if (lane->busy && lane->after == After::kDrop && lane->began_ns > since_ns) pages += lane->count;
+    if (lane->busy && lane->after == After::kDrop && !IsStuck(*lane)) pages += lane->count;
   }
   return pages;
 }
@@ -231,6 +235,7 @@ absl::Status PageOut::Finish() {
 
 void PageOut::EndLane(Lane* lane) {
   const absl::Status status = lane->io.Wait();  // is done
+  last_ended_ns_[lane->server] = MonotonicNs();
   Segment* const segment = lane->segment.get();
   const size_t masks = lane->count * segment->page_bytes / kPageBytes;
   const auto part = [](ChunkMask mask) { return mask != kAllChunks; };

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "base/sync.h"
 #include "base/units.h"
@@ -77,7 +78,9 @@ class PageOut {
 
   // Null after `deadline_ns`, or when the server is behind.
   Lane* FreeLane(uint16_t server, bool may_stay, int64_t deadline_ns);
-  // It has half of the lanes, one of them for long: others' pages are not to wait for it.
+  // Its server has ended nothing for long, this least of all.
+  bool IsStuck(const Lane& lane) const;
+  // It has half of the lanes and ends nothing: others' pages are not to wait for it.
   bool IsBehind(uint16_t server) const;
   size_t LanesOf(uint16_t server) const;
   void Write(const SegmentRef& segment, uint64_t first, uint64_t count, const PageState* was, After after,
@@ -99,6 +102,7 @@ class PageOut {
   ChunkSums* const sums_;
   Counters* const counters_;
   std::vector<std::unique_ptr<Lane>> lanes_;
+  absl::flat_hash_map<uint16_t, int64_t> last_ended_ns_;  // a run of each server
   size_t busy_ = 0;
   absl::Status status_;
   std::vector<uint64_t> passed_;

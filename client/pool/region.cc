@@ -30,12 +30,10 @@ Region::Region(Pool* pool, RegionId id, Epoch epoch, const RegionOptions& option
 
 Region::~Region() {
   GateLock lock(&mu_);
-  for (const Presence& presence : presences_) {
+  for (Presence& presence : presences_) {
     ServerLink* const link = pool_->link(presence.server);
-    if (presence.in_doubt) {
-      link->EndKeepingTrim(static_cast<uint64_t>(std::max<int64_t>(-presence.reserved_bytes, 0)),
-                           presence.room_generation);
-    }
+    if (std::exchange(presence.in_doubt, false)) link->EndKeepingTrim(0, presence.room_generation);
+    SettleDebtLocked(&presence);
     if (presence.reserved_bytes > 0) {
       link->ReleaseAside(static_cast<uint64_t>(presence.reserved_bytes), presence.room_generation);
     }
@@ -265,10 +263,11 @@ uint64_t Region::TakeReservedLocked(uint16_t server, uint64_t least_bytes, uint6
   for (Presence& presence : presences_) {
     if (presence.server != server) continue;
     uint64_t bytes = std::min(static_cast<uint64_t>(std::max<int64_t>(presence.reserved_bytes, 0)), most_bytes);
-    if (presence.in_doubt) bytes = most_bytes;  // the server knows
+    // The last resort: the server knows.
+    if (presence.in_doubt && least_bytes < most_bytes) bytes = most_bytes;
     if (bytes < least_bytes) return 0;
     if (!pool_->link(server)->TakeAside(bytes, presence.room_generation)) {
-      presence.reserved_bytes = 0;
+      EnterGenerationLocked(&presence, pool_->link(server)->room_generation());
       return 0;
     }
     presence.reserved_bytes -= static_cast<int64_t>(bytes);
@@ -296,6 +295,13 @@ void Region::EnterGenerationLocked(Presence* presence, uint32_t generation) {
   presence->kept_chunks = 0;
 }
 
+void Region::SettleDebtLocked(Presence* presence) {
+  if (presence->reserved_bytes >= 0 || presence->in_doubt || presence->lent > 0) return;
+  pool_->link(presence->server)
+      ->ChargeAside(static_cast<uint64_t>(-presence->reserved_bytes), presence->room_generation);
+  presence->reserved_bytes = 0;
+}
+
 void Region::AddReservedLocked(uint16_t server, int64_t bytes, uint32_t generation) {
   Presence* const presence = PresenceLocked(server);
   EnterGenerationLocked(presence, generation);
@@ -308,6 +314,7 @@ void Region::ReturnReserved(uint16_t server, uint64_t taken_bytes, uint64_t used
   const uint64_t own_bytes = std::min(used_bytes, taken_bytes);
   if (!pool_->link(server)->ReturnAside(taken_bytes, own_bytes, generation)) return;
   AddReservedLocked(server, static_cast<int64_t>(taken_bytes - own_bytes), generation);
+  SettleDebtLocked(PresenceLocked(server));
   // A little index may have cost more than there was.
   if (used_bytes > own_bytes) pool_->link(server)->ReturnRoom(0, used_bytes - own_bytes);
 }
@@ -489,6 +496,8 @@ void Region::EndKeepingTrim(const Errand& errand, const absl::Status& status) {
         presence->kept_chunks = kept_chunks;
         presence->reserved_bytes += bytes = more * static_cast<int64_t>(kChunkBytes);
       }
+    }
+    if (errand.call.code == absl::StatusCode::kOk) {
       if (std::exchange(presence->in_doubt, false)) link->EndKeepingTrim(0, errand.room_generation);
     } else if (errand.sent && !presence->in_doubt) {
       // The next answer tells. Until then what is promised may be this region's: the link goes on waiting.
@@ -497,6 +506,7 @@ void Region::EndKeepingTrim(const Errand& errand, const absl::Status& status) {
     }
   }
   link->EndKeepingTrim(static_cast<uint64_t>(bytes), errand.room_generation);
+  SettleDebtLocked(presence);
 }
 
 absl::Status Region::ForEachServer(Op op, uint8_t flags, const ChunkRange& range, const IoOptions& options) {

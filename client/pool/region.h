@@ -150,6 +150,8 @@ class Region {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // What was reserved, and what is known of it, is of that generation from here on.
   void EnterGenerationLocked(Presence* presence, uint32_t generation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // If it has used more than was its own, and nothing is to come back: that was this client's.
+  void SettleDebtLocked(Presence* presence) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Room of that generation is the region's.
   void AddReservedLocked(uint16_t server, int64_t bytes, uint32_t generation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   struct Errand;

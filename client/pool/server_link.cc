@@ -95,6 +95,10 @@ void ServerLink::Run() {
     if (!up()) RunRetries();  // those that are late by now; reaching the server may take seconds
     if (!up() || !DataConnected()) {
       const int64_t began_ns = MonotonicNs();
+      std::string broken;
+      for (const auto& slot : transports_) {
+        if (Transport* const transport = slot.load()) absl::StrAppend(&broken, transport->TakeBreakReason());
+      }
       const absl::Status status = BringUp();
       was_slow = was_slow || MonotonicNs() - began_ns > kSlowAttemptNs;
       const bool was_up = up();
@@ -116,6 +120,7 @@ void ServerLink::Run() {
         changed_.SignalAll();
       }
       // Without the lock: whoever has the log's other end may be waiting for one of our pages.
+      LOG_IF(WARNING, !broken.empty()) << "memory server " << name_ << ": a connection was broken: " << broken;
       if (status.ok()) {
         LOG_IF(INFO, was_long_down) << "memory server " << name_ << " is back";
       } else if (was_up) {
@@ -371,6 +376,14 @@ void ServerLink::ReleaseAside(uint64_t bytes, uint32_t generation) {
   if (TakeAside(bytes, generation)) ReturnRoom(bytes, 0);
 }
 
+void ServerLink::ChargeAside(uint64_t bytes, uint32_t generation) {
+  room_events_ += 1;
+  MutexLock lock(&aside_mu_);
+  if (generation != room_generation_) return;
+  room_aside_bytes_ += static_cast<int64_t>(bytes);
+  room_bytes_ -= static_cast<int64_t>(bytes);
+}
+
 // As a write under way: until its end nobody knows what of the promise is the region's.
 uint32_t ServerLink::BeginKeepingTrim() {
   room_events_ += 1;
@@ -473,6 +486,7 @@ void ServerLink::GiveBackRoom() {
     reserving_ = giving_back_ = true;
   }
   room_events_ += 1;
+  bool given_back = false;
   // Whatever this client believes, what regions keep is not to be given away.
   absl::StatusOr<LeaseInfo> lease = control_->RenewLease(lease_, DeadlineAfterMs(kControlTimeoutMs));
   if (lease.ok() && IsPresentTerm(*lease)) {
@@ -483,14 +497,12 @@ void ServerLink::GiveBackRoom() {
     do {
       pages = std::max<int64_t>(std::min(room - step, most), 0) / static_cast<int64_t>(kRoomBytesPerPage);
     } while (!room_bytes_.compare_exchange_weak(room, room - pages * static_cast<int64_t>(kRoomBytesPerPage)));
-    if (pages > 0) {
-      lease = control_->Reserve(lease_, -pages, DeadlineAfterMs(kControlTimeoutMs));
-    } else {
-      give_back_after_ns_ = DeadlineAfterMs(kBackoffMaxMs);
-    }
+    if (pages > 0) lease = control_->Reserve(lease_, -pages, DeadlineAfterMs(kControlTimeoutMs));
+    given_back = pages > 0 && lease.ok();
     // Else a renewal will tell.
     if (lease.ok()) NoteLease(*lease, nullptr);
   }
+  if (!given_back) give_back_after_ns_ = DeadlineAfterMs(kBackoffMaxMs);
   MutexLock lock(&reserve_mu_);
   reserving_ = giving_back_ = false;
   reserve_ended_.SignalAll();

@@ -83,6 +83,8 @@ class ServerLink {
   bool TakeAside(uint64_t bytes, uint32_t generation);       // false: it is gone
   bool ReturnAside(uint64_t taken_bytes, uint64_t used_bytes, uint32_t generation);
   void ReleaseAside(uint64_t bytes, uint32_t generation);
+  // A region has used so much more than was set aside for it: of this client's.
+  void ChargeAside(uint64_t bytes, uint32_t generation);
   // A trim that leaves what it frees promised to the lease, for its region: from before it is started until it is known
   // what that was. Meanwhile no word of the server on the room is taken for exact.
   uint32_t BeginKeepingTrim();  // returns the generation

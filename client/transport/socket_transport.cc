@@ -320,13 +320,11 @@ void SocketTransport::ReceiveFor(Call* call) {
   for (int round = 0; connected() && (call == nullptr || IsUnderWay(*call, this)); ++round) {
     const absl::StatusOr<FrameReader::Progress> progress = reader_->ReadFrom(fd_.get(), this);
     if (!progress.ok() || *progress == FrameReader::Progress::kEnd) {
-      {
-        MutexLock lock(&mu_);
-        BreakLocked();
-      }
+      MutexLock lock(&mu_);
       if (!progress.ok() && progress.status().code() != absl::StatusCode::kUnavailable) {
-        LOG(WARNING) << "a connection was broken: " << progress.status().message();
+        break_reason_ = std::string(progress.status().message());
       }
+      BreakLocked();
       break;
     }
     if (call == nullptr) {
@@ -459,6 +457,11 @@ void SocketTransport::FailAll() {
                                                                 : absl::StatusCode::kUnavailable;
     CompleteCall(call, code, Reason::kOk, 0);
   }
+}
+
+std::string SocketTransport::TakeBreakReason() {
+  MutexLock lock(&mu_);
+  return std::exchange(break_reason_, "");
 }
 
 void SocketTransport::Disconnect() {

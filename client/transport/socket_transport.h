@@ -48,6 +48,7 @@ class SocketTransport : public Transport, private FrameReader::Handler, private 
   void Start(Call* call) override ABSL_LOCKS_EXCLUDED(mu_);
   void Wait(Call* call) override ABSL_LOCKS_EXCLUDED(mu_);
   void Disconnect() override ABSL_LOCKS_EXCLUDED(mu_);
+  std::string TakeBreakReason() override ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   static constexpr uint32_t kSlots = 256;
@@ -138,6 +139,7 @@ class SocketTransport : public Transport, private FrameReader::Handler, private 
   bool sending_ ABSL_GUARDED_BY(mu_) = false;
   bool send_blocked_ ABSL_GUARDED_BY(mu_) = false;
   bool receiving_ ABSL_GUARDED_BY(mu_) = false;
+  std::string break_reason_ ABSL_GUARDED_BY(mu_);
   bool reply_waits_ ABSL_GUARDED_BY(mu_) = false;  // for the sender's notice that its request was sent
   bool armed_ ABSL_GUARDED_BY(mu_) = false;
   bool armed_for_output_ ABSL_GUARDED_BY(mu_) = false;

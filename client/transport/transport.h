@@ -5,6 +5,7 @@
 // Unix), in-process. Each passes tests/conformance.
 
 #include <cstdint>
+#include <string>
 
 #include "absl/status/status.h"
 #include "client/transport/call.h"
@@ -35,6 +36,10 @@ class Transport {
 
   // Breaks the connection: calls under way end with kUnavailable.
   virtual void Disconnect() = 0;
+
+  // Why the connection was broken, if it was for what the other end sent, once; else empty. The transport does not log
+  // it: its threads are its callers', and whoever has the log's other end may be waiting for them.
+  virtual std::string TakeBreakReason() { return ""; }
 };
 
 }  // namespace nram

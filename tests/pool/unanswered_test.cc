@@ -230,7 +230,9 @@ TEST_F(UnansweredTest, RoomThatSuchTrimsKeepIsThereAgain) {
       relay_->Hold(true);
       ASSERT_FALSE(mine->Trim(0, kPages * kPageBytes, kBriefly, Region::TrimRoom::kKeep).ok());
       relay_->Hold(false);
-      if (round == 3) ASSERT_TRUE(mine->Trim(0, kPageBytes, {}, Region::TrimRoom::kKeep).ok());
+      if (round == 3) {
+        ASSERT_TRUE(mine->Trim(0, kPageBytes, {}, Region::TrimRoom::kKeep).ok());
+      }
     }
     // As long as a renewal and a return of room may take.
     const int64_t until_ns = DeadlineAfterMs(1'500);

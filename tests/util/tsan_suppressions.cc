@@ -8,6 +8,7 @@ extern "C" const char* __tsan_default_suppressions() {
   return "race:libgrpc\n"
          "race:libgpr.so\n"
          "race:libprotobuf\n"
+         "race:libupb\n"
          "race:libabsl\n"
          "race:absl::debian3::Status::Unref\n"
          "deadlock:libgrpc\n";
