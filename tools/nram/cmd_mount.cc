@@ -167,8 +167,10 @@ int RunMount(const std::vector<std::string>& args) {
     std::cout << Dump({{"directory", directory}, {"free_bytes", free}, {"log", options.log_file}}) << std::endl;
     return 0;
   }
-  printf("%s is mounted: %s of network RAM. Its log: %s\nEnd it with `nram umount %s`; its files are gone then.\n",
-         directory.c_str(), FormatByteSize(free).c_str(), options.log_file.c_str(), directory.c_str());
+  printf("%s is mounted: %s of %s. Its log: %s\nEnd it with `nram umount %s`; its files are gone then.\n",
+         directory.c_str(), FormatByteSize(free).c_str(),
+         options.backend == Backend::kPool ? "network RAM" : "this machine's memory", options.log_file.c_str(),
+         directory.c_str());
   return 0;
 }
 
