@@ -18,6 +18,7 @@
 #include "gtest/gtest.h"
 #include "memserver/session.h"
 #include "tests/util/faulty_relay.h"
+#include "tests/util/pattern.h"
 #include "tests/util/test_server.h"
 
 namespace nram {
@@ -115,16 +116,6 @@ class TransportTest : public ::testing::TestWithParam<Kind> {
     call.in = reinterpret_cast<std::byte*>(data.data());
     const absl::Status status = Run(transport, &call);
     if (!status.ok()) return status;
-    return data;
-  }
-
-  static std::string Pattern(size_t bytes, uint64_t seed) {
-    std::string data(bytes, '\0');
-    std::mt19937_64 random(seed);
-    for (size_t i = 0; i + 8 <= bytes; i += 8) {
-      const uint64_t word = random() | 1;
-      memcpy(&data[i], &word, 8);
-    }
     return data;
   }
 

@@ -1,11 +1,5 @@
 // Memory's engine with a server that is there and answers nothing: a process of its own that is stopped.
 
-#include <glog/logging.h>
-#include <signal.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,50 +8,12 @@
 #include "client/memory/memory.h"
 #include "client/pool/pool.h"
 #include "gtest/gtest.h"
-#include "memserver/mem_server.h"
-#include "tests/util/freeze.h"
+#include "tests/util/server_process.h"
 
 namespace nram {
 namespace {
 
 constexpr uint64_t kWordsPerPage = kPageBytes / sizeof(uint64_t);
-
-class ServerProcess {
- public:
-  // To be called while this process has no other threads.
-  ServerProcess() {
-    int ends[2];
-    PCHECK(pipe(ends) == 0);
-    pid_ = fork();
-    PCHECK(pid_ >= 0);
-    if (pid_ == 0) {
-      prctl(PR_SET_PDEATHSIG, SIGKILL);
-      MemServerOptions options;
-      options.donate_bytes = 256 * kMiB;
-      options.port = options.data_port = 0;
-      options.workers_per_class = 1;
-      options.lease_ttl_ms = 60'000;
-      auto server = MemServer::Start(options, Clock::Real());
-      const int port = server.ok() ? (*server)->control_port() : 0;
-      PCHECK(write(ends[1], &port, sizeof(port)) == sizeof(port));
-      while (true) pause();
-    }
-    close(ends[1]);
-    PCHECK(read(ends[0], &port_, sizeof(port_)) == sizeof(port_));
-    close(ends[0]);
-  }
-  ~ServerProcess() {
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-  }
-  void Freeze() { FreezeProcess(pid_); }
-  void Thaw() { kill(pid_, SIGCONT); }
-  int port() const { return port_; }
-
- private:
-  pid_t pid_ = -1;
-  int port_ = 0;
-};
 
 TEST(EngineFrozenTest, PagesOfOtherServersComeAndGo) {
   ServerProcess servers[2];

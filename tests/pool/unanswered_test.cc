@@ -12,14 +12,11 @@
 #include "base/clock.h"
 #include "base/test_seed.h"
 #include "gtest/gtest.h"
+#include "tests/util/region_io.h"
 #include "tests/util/test_pool.h"
 
 namespace nram {
 namespace {
-
-absl::Span<const std::byte> Bytes(const std::string& data) {
-  return {reinterpret_cast<const std::byte*>(data.data()), data.size()};
-}
 
 class UnansweredTest : public ::testing::Test {
  protected:

@@ -1,0 +1,60 @@
+#ifndef NRAM_TESTS_UTIL_SERVER_PROCESS_H_
+#define NRAM_TESTS_UTIL_SERVER_PROCESS_H_
+
+// A memory server as a process of its own, which can be stopped: then it is there and answers nothing, on neither
+// plane.
+
+#include <glog/logging.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/units.h"
+#include "memserver/mem_server.h"
+#include "tests/util/freeze.h"
+
+namespace nram {
+
+// Ends with its owner. Its lease is a minute, so that it survives being stopped for a test's length.
+class ServerProcess {
+ public:
+  // To be called while this process has no other threads.
+  ServerProcess() {
+    int ends[2];
+    PCHECK(pipe(ends) == 0);
+    pid_ = fork();
+    PCHECK(pid_ >= 0);
+    if (pid_ == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      MemServerOptions options;
+      options.donate_bytes = 256 * kMiB;
+      options.port = options.data_port = 0;
+      options.workers_per_class = 1;
+      options.lease_ttl_ms = 60'000;
+      auto server = MemServer::Start(options, Clock::Real());
+      const int port = server.ok() ? (*server)->control_port() : 0;
+      PCHECK(write(ends[1], &port, sizeof(port)) == sizeof(port));
+      while (true) pause();
+    }
+    close(ends[1]);
+    PCHECK(read(ends[0], &port_, sizeof(port_)) == sizeof(port_));
+    close(ends[0]);
+  }
+  ~ServerProcess() {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  void Freeze() { FreezeProcess(pid_); }
+  void Thaw() { kill(pid_, SIGCONT); }
+  int port() const { return port_; }
+
+ private:
+  pid_t pid_ = -1;
+  int port_ = 0;
+};
+
+}  // namespace nram
+
+#endif  // NRAM_TESTS_UTIL_SERVER_PROCESS_H_
