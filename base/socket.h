@@ -5,6 +5,8 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
+#include <cstdint>
+
 namespace nram {
 
 // What every TCP connection of the data plane is set to. No Nagle: requests are small and awaited. And CUBIC where it
@@ -16,6 +18,19 @@ inline void TuneTcp(int fd) {
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   constexpr char kCubic[] = "cubic";
   setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, kCubic, sizeof kCubic - 1);
+}
+
+// The kernel gives a TCP connection up when nothing has come from the other machine for so long, although it was asked:
+// else what was sent into a network that was cut is sent again ever more rarely, and may not come through until as long
+// after the cut as that has lasted.
+inline void LimitTcpSilence(int fd, int64_t timeout_ms) {
+  const int on = 1;
+  const int probe_s = 1;
+  const auto timeout = static_cast<unsigned>(timeout_ms);
+  setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &probe_s, sizeof probe_s);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &probe_s, sizeof probe_s);
+  setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout, sizeof timeout);
 }
 
 }  // namespace nram

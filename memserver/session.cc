@@ -146,7 +146,8 @@ absl::Status Session::Hello(const FrameHeader& request, FrameHeader* reply) {
   reply->subject = context_.incarnation;
   std::shared_ptr<Lease> lease = context_.leases->Find(LeaseId{request.subject});
   const uint64_t term = lease == nullptr ? 0 : lease->term();
-  if (lease == nullptr || !lease->live()) {
+  // A sign of life as good as a renewal.
+  if (lease == nullptr || !context_.leases->Renew(LeaseId{request.subject}).ok()) {
     reply->reason = Reason::kLeaseEnded;
     return absl::OkStatus();
   }

@@ -62,16 +62,6 @@ absl::Status ServerLink::AwaitUsable(int64_t deadline_ns) {
   return AwaitUp(give_up_ns);
 }
 
-bool ServerLink::hopeless() const {
-  MutexLock lock(&mu_);
-  return !up() && MonotonicNs() - down_since_ns_ > options_.fail_fast_after_ms * kNsPerMs;
-}
-
-bool ServerLink::may_be_slow() const {
-  MutexLock lock(&mu_);
-  return may_be_slow_;
-}
-
 void ServerLink::Suspect() {
   MutexLock lock(&mu_);
   suspect_ = true;
@@ -127,9 +117,10 @@ void ServerLink::Run() {
         LOG(WARNING) << status.message();
       }
     } else if (MonotonicNs() >= next_renew_ns) {
-      Renew();
+      const bool renewed = Renew();
       MutexLock lock(&mu_);
-      wake_ns = next_renew_ns = DeadlineAfterMs(lease_ttl_ms_ / 3);
+      const int64_t pause_ms = lease_ttl_ms_ / 3;
+      wake_ns = next_renew_ns = DeadlineAfterMs(renewed ? pause_ms : std::min(pause_ms, kRenewAgainMs));
     }
     RunRetries();
     ReserveAhead();
@@ -184,6 +175,11 @@ absl::Status ServerLink::Greet() {
   int64_t ttl_ms = options_.lease_ttl_ms;
   if (ttl_ms == 0 && hello.lease_ttl_ms < options_.lease_ttl_min_ms) ttl_ms = options_.lease_ttl_min_ms;
   NRAM_ASSIGN_OR_RETURN(const LeaseInfo lease, control_->GrantLease(lease_, options_.owner, ttl_ms, deadline_ns));
+  if (lease.ttl_ms < options_.lease_ttl_min_ms) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("memory server ", name_, " grants leases of ", lease.ttl_ms, " ms at most, and this client needs ",
+                     options_.lease_ttl_min_ms, ": give it a longer --lease-ttl-ms, or this one shorter deadlines"));
+  }
   {
     MutexLock lock(&mu_);
     lease_ttl_ms_ = options_.lease_ttl_ms > 0 ? std::min(options_.lease_ttl_ms, lease.ttl_ms) : lease.ttl_ms;
@@ -220,20 +216,22 @@ absl::Status ServerLink::ConnectData(const ServerHello& hello) {
   if (options_.reroute_data_for_test) data = options_.reroute_data_for_test(index_, data);
   NRAM_ASSIGN_OR_RETURN(const SocketAddress address, ResolveEndpoint(data, DeadlineAfterMs(kControlTimeoutMs)));
   for (int i = 0; i < 2; ++i) {
-    SocketTransportOptions options{lease_, /*urgent=*/i == 1, hello.incarnation, options_.spin};
+    // Early enough that an operation has the time to be sent again.
+    const int64_t silence_timeout_ms = std::max(options_.io_timeout_ms / 3, kSilenceMinMs);
+    SocketTransportOptions options{lease_, /*urgent=*/i == 1, hello.incarnation, options_.spin, silence_timeout_ms};
     owned_transports_.push_back(std::make_unique<SocketTransport>(address, options, poller_));
     if (Transport* former = transports_[i].exchange(owned_transports_.back().get())) former->Disconnect();
   }
   return absl::OkStatus();
 }
 
-void ServerLink::Renew() {
+bool ServerLink::Renew() {
   const RoomCount before = CountRoom();
   const absl::StatusOr<LeaseInfo> lease = control_->RenewLease(lease_, DeadlineAfterMs(kControlTimeoutMs));
   if (lease.ok()) {
     EnterTerm(*lease);  // it may have been granted anew without our having had the answer
     NoteLease(*lease, &before);
-    return;
+    return true;
   }
   if (lease.status().code() == absl::StatusCode::kNotFound) {
     LOG(WARNING) << lease.status().message();
@@ -257,6 +255,7 @@ void ServerLink::Renew() {
     down_since_ns_ = MonotonicNs();
     changed_.SignalAll();
   }
+  return false;
 }
 
 void ServerLink::EnterTerm(const LeaseInfo& info) {

@@ -44,9 +44,15 @@ class ServerLink {
   // Like AwaitUp, but fails at once if the server has been away longer than fail_fast_after_ms.
   absl::Status AwaitUsable(int64_t deadline_ns);
   // Away for longer than fail_fast_after_ms.
-  bool hopeless() const;
+  bool hopeless() const {
+    MutexLock lock(&mu_);
+    return !up() && MonotonicNs() - down_since_ns_ > options_.fail_fast_after_ms * kNsPerMs;
+  }
   // It has not come up, but not because somebody said no: an attempt took long, or the first is still under way.
-  bool may_be_slow() const;
+  bool may_be_slow() const {
+    MutexLock lock(&mu_);
+    return may_be_slow_;
+  }
   bool up() const { return up_.load(std::memory_order_acquire); }
   // The server's life that this link is connected to; 0 before the first. Changes when the server has restarted.
   uint64_t incarnation() const { return incarnation_.load(std::memory_order_acquire); }
@@ -98,6 +104,11 @@ class ServerLink {
   bool refused() const { return refused_.load(std::memory_order_relaxed); }
   int64_t room_bytes() const { return room_bytes_.load(std::memory_order_relaxed); }
 
+  // An operation there was not answered in time; and whether that was a moment ago. What is new then better goes
+  // elsewhere, although the server says that it is there.
+  void NoteSilence() { silent_ns_ = MonotonicNs(); }
+  bool was_silent() const { return MonotonicNs() < silent_ns_ + kSilentNs; }
+
   // As of the last word from the server.
   ServerCapacity capacity() const;
   uint32_t host() const { return host_.load(); }
@@ -124,6 +135,9 @@ class ServerLink {
   static constexpr int64_t kRetryTurnMs = 50;
   static constexpr int64_t kRetryPauseMs = 1;
   static constexpr int64_t kBackoffMaxMs = 1'000;
+  static constexpr int64_t kRenewAgainMs = 500;
+  static constexpr int64_t kSilenceMinMs = 1'000;
+  static constexpr int64_t kSilentNs = 10 * kNsPerSecond;
   // Room beyond so many steps is given back, down to one.
   static constexpr int64_t kStepsKept = 2;
   static constexpr size_t kDestroysMax = 1 << 18;
@@ -138,7 +152,8 @@ class ServerLink {
   // A lease's third at most.
   absl::Status ConnectBoth(int64_t timeout_ms);
   absl::Status ConnectData(const ServerHello& hello);
-  void Renew();
+  // False: it must be tried again soon.
+  bool Renew();
   // If the lease is not the one that it was: what was reserved for that is gone.
   void EnterTerm(const LeaseInfo& info);
   bool IsPresentTerm(const LeaseInfo& info);
@@ -191,6 +206,7 @@ class ServerLink {
   std::atomic<bool> written_to_{false};           // reserving ahead is worth it
   std::atomic<uint64_t> freed_events_{0};
   std::atomic<bool> refused_{false};  // the last reservation was; until the server says that there is room again
+  std::atomic<int64_t> silent_ns_{-kSilentNs};
   Mutex reserve_mu_;
   CondVar reserve_ended_;
   bool reserving_ ABSL_GUARDED_BY(reserve_mu_) = false;         // one reservation at a time, or return of one

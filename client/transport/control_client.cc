@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "base/sync.h"
 #include "proto/control.grpc.pb.h"
 #include "proto/frame.h"
 
@@ -45,19 +46,7 @@ RegionInfo FromProto(const v1::RegionInfo& region) {
 
 class GrpcControlClient final : public ControlClient {
  public:
-  explicit GrpcControlClient(const Endpoint& endpoint) : name_(endpoint.ToString()) {
-    grpc::ChannelArguments args;
-    // Also how long one attempt to connect may take.
-    args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
-    args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-    args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-    args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-    // Each client its own connection, so that one that hangs does not hang another.
-    args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    args.SetMaxReceiveMessageSize(64 << 20);
-    channel_ = grpc::CreateCustomChannel(name_, grpc::InsecureChannelCredentials(), args);
-    stub_ = v1::Control::NewStub(channel_);
-  }
+  explicit GrpcControlClient(const Endpoint& endpoint) : name_(endpoint.ToString()), stub_(NewStub()) {}
 
   absl::StatusOr<ServerHello> Hello(int64_t deadline_ns) override {
     v1::HelloRequest request;
@@ -187,14 +176,37 @@ class GrpcControlClient final : public ControlClient {
   }
 
  private:
+  std::shared_ptr<v1::Control::Stub> NewStub() const {
+    grpc::ChannelArguments args;
+    // Also how long one attempt to connect may take.
+    args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
+    args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+    args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+    args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+    // Each client its own connection, so that one that hangs does not hang another.
+    args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    args.SetMaxReceiveMessageSize(64 << 20);
+    return v1::Control::NewStub(grpc::CreateCustomChannel(name_, grpc::InsecureChannelCredentials(), args));
+  }
+
   template <typename Method, typename Request, typename Reply>
   absl::Status Run(Method method, const Request& request, Reply* reply, int64_t deadline_ns) {
     grpc::ClientContext context;
     const int64_t left_ns = std::max<int64_t>(deadline_ns - MonotonicNs(), 0);
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::nanoseconds(left_ns));
     // Tries to connect until the deadline only if a connection is being made; a refused one fails at once.
-    const grpc::Status status = (stub_.get()->*method)(&context, request, reply);
+    std::shared_ptr<v1::Control::Stub> stub;
+    {
+      MutexLock lock(&mu_);
+      stub = stub_;
+    }
+    const grpc::Status status = (stub.get()->*method)(&context, request, reply);
     if (status.ok()) return absl::OkStatus();
+    if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+      // Its connection may wait for a network that was cut, long after that is there again. The next call has another.
+      MutexLock lock(&mu_);
+      if (stub_ == stub) stub_ = NewStub();
+    }
     auto code = static_cast<absl::StatusCode>(status.error_code());
     // gRPC says RESOURCE_EXHAUSTED itself when it is short of threads; a server without room says OUT_OF_RANGE.
     if (code == absl::StatusCode::kResourceExhausted) code = absl::StatusCode::kUnavailable;
@@ -210,8 +222,8 @@ class GrpcControlClient final : public ControlClient {
   }
 
   const std::string name_;
-  std::shared_ptr<grpc::Channel> channel_;
-  std::unique_ptr<v1::Control::Stub> stub_;
+  Mutex mu_;
+  std::shared_ptr<v1::Control::Stub> stub_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/socket.h"
 #include "base/status.h"
 
 namespace nram {
@@ -62,6 +63,9 @@ absl::Status SocketTransport::Connect(int64_t deadline_ns) {
   MutexLock connect_lock(&connect_mu_);
   if (connected()) return absl::OkStatus();
   NRAM_ASSIGN_OR_RETURN(UniqueFd fd, ConnectSocket(address_, deadline_ns));
+  if (options_.silence_timeout_ms > 0 && address_.storage.ss_family != AF_UNIX) {
+    LimitTcpSilence(fd.get(), options_.silence_timeout_ms);
+  }
   NRAM_ASSIGN_OR_RETURN(const CreditWindow window, SayHello(fd.get(), deadline_ns));
   // The last users of the old connection leave at once, it is shut down; what they left behind ends here.
   FailIfIdleAndBroken();

@@ -34,6 +34,8 @@ struct SocketTransportOptions {
   // If not zero, hello fails with FAILED_PRECONDITION unless the server is this one.
   uint64_t incarnation = 0;
   SpinOptions spin;
+  // If not zero, a machine that cannot be reached for so long breaks the connection.
+  int64_t silence_timeout_ms = 0;
 };
 
 class SocketTransport : public Transport, private FrameReader::Handler, private Poller::Client {

@@ -1,14 +1,19 @@
 // Servers as processes: killed, frozen, ended.
 
+#include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
 
 #include <string>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "base/clock.h"
+#include "base/poller.h"
 #include "client/pool/pool.h"
 #include "client/pool/pool_spec.h"
+#include "client/transport/control_client.h"
+#include "client/transport/socket_transport.h"
 #include "gtest/gtest.h"
 #include "tests/util/freeze.h"
 #include "tools/nram/local_pool.h"
@@ -65,6 +70,42 @@ class KillTest : public ::testing::Test {
   std::unique_ptr<Region> region_;
   absl::Status last_error_;
 };
+
+// Whose control plane cannot be reached for a while, his lease lives as long as he can say hello.
+TEST_F(KillTest, HelloRenewsTheLease) {
+  const Endpoint control_at{"127.0.0.1", servers_[0].control_port, ""};
+  const auto control = ControlClient::Create(control_at);
+  constexpr LeaseId kLease{4711};
+  const auto lease = control->GrantLease(kLease, "hello", 0, DeadlineAfterMs(10'000));
+  ASSERT_TRUE(lease.ok()) << lease.status();
+  const auto hello = control->Hello(DeadlineAfterMs(10'000)).value();
+  const SocketAddress address = ResolveEndpoint({"127.0.0.1", hello.data_port, ""}, DeadlineAfterMs(10'000)).value();
+  Poller poller;
+  SocketTransport transport(address, {.lease = kLease}, &poller);
+  const int64_t until_ns = DeadlineAfterMs(2 * lease->ttl_ms);
+  while (MonotonicNs() < until_ns) {
+    ASSERT_TRUE(transport.Connect(DeadlineAfterMs(10'000)).ok());
+    transport.Disconnect();
+    poll(nullptr, 0, 50);
+  }
+  const auto renewed = control->RenewLease(kLease, DeadlineAfterMs(10'000));
+  ASSERT_TRUE(renewed.ok()) << renewed.status();
+  EXPECT_EQ(renewed->term, lease->term);
+}
+
+TEST_F(KillTest, ATrimWaitsForNoServerThatHasNothingOfIt) {
+  FreezeProcess(servers_[1].pid);
+  std::vector<bool> readable;
+  for (uint64_t at = 0; at < 12; ++at) {
+    std::vector<std::byte> back(4096);
+    readable.push_back(region_->Read(at * kMiB, absl::MakeSpan(back), {.timeout_ms = 300}).ok());
+  }
+  for (uint64_t at = 0; at < 12; ++at) {
+    EXPECT_EQ(region_->Trim(at * kMiB, kMiB, {.timeout_ms = 300}).ok(), readable[at]) << at;
+  }
+  EXPECT_TRUE(absl::c_linear_search(readable, true));
+  EXPECT_TRUE(absl::c_linear_search(readable, false));
+}
 
 TEST_F(KillTest, AKilledServerTakesItsSpansAndNothingElse) {
   EXPECT_EQ(ReadAll(2'000), 12);

@@ -51,11 +51,16 @@ class FarServer:
             self.close()
             raise
 
-    def cut(self):
-        ip("-n", self.name, "link", "set", "far0", "down")
+    def cut(self, silently=False):
+        """At the cable, which this side's kernel sees; or `silently`: what is sent to the other side gets lost."""
+        if silently:
+            ip("neighbour", "replace", self.far, "lladdr", "02:00:00:00:00:01", "dev", self.link, "nud", "permanent")
+        else:
+            ip("-n", self.name, "link", "set", "far0", "down")
 
     def restore(self):
         ip("-n", self.name, "link", "set", "far0", "up")
+        ip("neighbour", "delete", self.far, "dev", self.link, check=False)
 
     def close(self):
         if self.process is not None:

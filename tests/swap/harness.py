@@ -45,6 +45,10 @@ STALL_S = 120  # a run's deadline; runs take five to fifteen seconds
 COLLECT_S = 5  # after which the pages of programs that have ended must be collected
 # Of what does not fit into the cgroup, the part that must be swapped out at some time, or a run has shown nothing.
 SWAPPED_SHARE = 0.1
+DEADLINE_S = 4  # of an operation of the area's
+FAR_DEADLINE_S = 10  # where a network is between
+# Longer than TCP waits in the middle, if it is let, to send again; and short enough for the pool to get going again.
+INTERRUPTION_S = (0.64 * FAR_DEADLINE_S, 0.8 * FAR_DEADLINE_S)
 
 
 def stacks():
@@ -125,8 +129,8 @@ class Harness:
         self.nram("up", "--servers=2", f"--donate={size * 3 // 4 + 128}M")
         self.swap_on(size)
 
-    def swap_on(self, size, *more):
-        words = ["swapon", f"{size}M", f"--priority={SWAP_PRIORITY}", "--io-timeout-ms=4000", *more]
+    def swap_on(self, size, *more, deadline_s=DEADLINE_S):
+        words = ["swapon", f"{size}M", f"--priority={SWAP_PRIORITY}", f"--io-timeout-ms={deadline_s * 1000}", *more]
         done = self.nram(*words, check=False)
         if "CAP_SYS_RESOURCE" in done.stderr:
             if not self.seen["without protection (no CAP_SYS_RESOURCE here)"]:
@@ -347,7 +351,7 @@ class Harness:
         self.tear_down(force=True)
         self.set_up()
 
-    def swap_over_a_network(self):
+    def swap_over_a_network(self, deadline_s=DEADLINE_S):
         """Swaps to a server on this side and one on the other side of a network."""
         self.nram("swapoff")
         size = self.options.mib + 256
@@ -356,7 +360,7 @@ class Harness:
         pool = f"{self.directory}/pool-with-far"
         with open(f"{self.directory}/state/pool") as near, open(pool, "w") as file:
             file.write(near.read().rstrip("\n") + f"\n{self.far.address}\n")
-        self.swap_on(size, f"--pool={pool}")
+        self.swap_on(size, f"--pool={pool}", deadline_s=deadline_s)
         for _ in range(2):
             self.start("random", self.options.mib // 2, self.options.seconds + 1)
         self.await_filling()
@@ -370,18 +374,18 @@ class Harness:
         self.set_up()
 
     def network_interrupted(self):
-        self.swap_over_a_network()
-        for _ in range(2):
-            self.far.cut()
-            time.sleep(1)  # TCP then waits up to as long again; both are shorter than the deadline of an operation
+        self.swap_over_a_network(FAR_DEADLINE_S)
+        for silently in (False, True):
+            self.far.cut(silently)
+            time.sleep(self.random.uniform(0.5, 1) if not silently else self.random.uniform(*INTERRUPTION_S))
             self.far.restore()
-            time.sleep(0.5)
+            time.sleep(2)  # what waited is done, or it would wait through both
         self.finish()
         self.leave_network()
 
     def network_cut(self):
         self.swap_over_a_network()
-        self.far.cut()
+        self.far.cut(silently=self.random.random() < 0.5)
         lost = "programs ended for lost pages"
         before = self.seen[lost]
         self.finish(may_lose=True)
