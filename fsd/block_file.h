@@ -41,8 +41,11 @@ class BlockFile {
     io->done(io, Write(offset, from));
     return true;
   }
-  // A write that was started and failed so may succeed as a Write, which blocks.
-  virtual bool WriteMayHelp(const absl::Status& status) const { return false; }
+  // Whether a write that was started and failed so may succeed as a Rewrite, which is told how it failed, and blocks.
+  virtual bool RewriteMayHelp(const absl::Status& failed) const { return false; }
+  virtual absl::Status Rewrite(uint64_t offset, absl::Span<const std::byte> from, const absl::Status& failed) {
+    return Write(offset, from);
+  }
   // Makes a hole and frees its memory.
   virtual absl::Status Trim(uint64_t offset, uint64_t length) = 0;
   // Later writes to the range do not fail for lack of room.

@@ -159,7 +159,8 @@ bool FileData::StartWrite(FileIo* io, uint64_t offset, size_t size) {
 void FileData::OnWriteDone(BlockIo* block, const absl::Status& status) {
   auto* const io = static_cast<FileIo*>(block->context);
   const Errno error = ErrnoOf(status);
-  if (error == Err(ENOSPC) || (!status.ok() && io->file_->file_->WriteMayHelp(status))) {
+  if (error == Err(ENOSPC) || (!status.ok() && io->file_->file_->RewriteMayHelp(status))) {
+    io->failed_ = status;
     return io->file_->store_->RetryWrite(io);
   }
   if (!Ok(error)) {
@@ -476,7 +477,7 @@ void FileStore::RunFreeing() {
       for (FileIo* io : now) {
         absl::Status status;
         BlockFile* const file = io->file_->File(&status);
-        if (status.ok()) status = file->Write(io->offset_, io->bytes_);
+        if (status.ok()) status = file->Rewrite(io->offset_, io->bytes_, io->failed_);
         io->file_->EndWrite(io, ErrnoOf(status));
       }
       mu_.Lock();

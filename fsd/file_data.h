@@ -53,6 +53,7 @@ class FileIo {
   uint64_t offset_ = 0;
   uint64_t retry_when_freed_ = 0;
   int64_t retry_at_ns_ = 0;
+  absl::Status failed_;                 // the write that was started
   absl::Span<std::byte> bytes_;         // whole chunks
   absl::Span<const std::byte> wanted_;  // of them
 };

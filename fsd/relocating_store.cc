@@ -7,6 +7,7 @@
 #include <atomic>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "base/sync.h"
 #include "base/units.h"
@@ -15,6 +16,11 @@ namespace nram {
 namespace {
 
 constexpr uint8_t kLayersMax = 64;  // servers' deaths that a file outlives
+// No further layer is tried when one write has taken so long: others wait behind it, and the kernel.
+constexpr int64_t kElsewhereMs = 10'000;
+// After so many layers that nothing could be stored in, the next one is made so much later.
+constexpr int kBarrenMax = 3;
+constexpr int64_t kBarrenNs = 10 * kNsPerSecond;
 
 // Whether a write may do better elsewhere: its server is gone, not slow or full.
 bool IsLost(const absl::Status& status) {
@@ -34,16 +40,13 @@ class RelocatingFile : public BlockFile {
   absl::Status Write(uint64_t offset, absl::Span<const std::byte> from) override {
     return ForEachRun(offset, from.size(), [&](BlockFile* file, uint8_t layer, uint64_t at, uint64_t bytes) {
       const absl::Span<const std::byte> part = from.subspan(at - offset, bytes);
-      absl::Status status = file->Write(at, part);
-      // Part of a page cannot go elsewhere without the rest, and where pages behind what was reserved are is not noted.
-      const bool whole =
-          at % kPageBytes == 0 && bytes % kPageBytes == 0 && (at + bytes) / kPageBytes <= layer_of_.size();
-      while (IsLost(status) && whole && layer + 1 < kLayersMax) {
-        NRAM_ASSIGN_OR_RETURN(layer, NextLayer(layer));
-        status = layers_[layer]->Write(at, part);
-        if (status.ok()) SetLayer(at, bytes, layer);
-      }
-      return status;
+      return WriteElsewhere(layer, at, part, file->Write(at, part));
+    });
+  }
+  // Not where it failed: that would take an operation's time once more.
+  absl::Status Rewrite(uint64_t offset, absl::Span<const std::byte> from, const absl::Status& failed) override {
+    return ForEachRun(offset, from.size(), [&](BlockFile* file, uint8_t layer, uint64_t at, uint64_t bytes) {
+      return WriteElsewhere(layer, at, from.subspan(at - offset, bytes), failed);
     });
   }
 
@@ -57,7 +60,7 @@ class RelocatingFile : public BlockFile {
     if (RunEnd(offset, offset + from.size(), layer) < offset + from.size()) return false;
     return layers_[layer]->StartWrite(io, offset, from);
   }
-  bool WriteMayHelp(const absl::Status& status) const override { return IsLost(status); }
+  bool RewriteMayHelp(const absl::Status& failed) const override { return IsLost(failed); }
 
   absl::Status Trim(uint64_t offset, uint64_t length) override {
     absl::Status status;
@@ -115,10 +118,31 @@ class RelocatingFile : public BlockFile {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<uint8_t> NextLayer(uint8_t after) {
+  // `status`: of the write in `layer`, which is gone to the next ones if that may help.
+  absl::Status WriteElsewhere(uint8_t layer, uint64_t at, absl::Span<const std::byte> part, absl::Status status) {
+    // Part of a page cannot go elsewhere without the rest, and where pages behind what was reserved are is not noted.
+    const uint64_t end = at + part.size();
+    if (at % kPageBytes != 0 || end % kPageBytes != 0 || end / kPageBytes > layer_of_.size()) return status;
+    const int64_t give_up_ns = DeadlineAfterMs(kElsewhereMs);
+    while (IsLost(status) && layer + 1 < kLayersMax && MonotonicNs() < give_up_ns) {
+      NRAM_ASSIGN_OR_RETURN(layer, NextLayer(layer, status));
+      status = layers_[layer]->Write(at, part);
+      if (!status.ok()) continue;
+      SetLayer(at, part.size(), layer);
+      barren_ = 0;
+    }
+    return status;
+  }
+
+  // Or `status`, if there is none and another would be of no use now.
+  absl::StatusOr<uint8_t> NextLayer(uint8_t after, const absl::Status& status) {
     MutexLock lock(&mu_);
     const auto next = static_cast<uint8_t>(after + 1);
     if (next == count_) {
+      // Where nothing could be stored in the last ones yet, no server may be there at all.
+      if (barren_ >= kBarrenMax && MonotonicNs() < last_made_ns_ + kBarrenNs) return status;
+      ++barren_;
+      last_made_ns_ = MonotonicNs();
       NRAM_ASSIGN_OR_RETURN(layers_[next], store_->Create());
       count_.store(static_cast<uint8_t>(next + 1), std::memory_order_release);
       LOG(WARNING) << "a server is lost: what is written anew goes elsewhere, layer " << static_cast<int>(next);
@@ -131,6 +155,8 @@ class RelocatingFile : public BlockFile {
   // Set before count_ rises, and never changed.
   std::array<std::unique_ptr<BlockFile>, kLayersMax> layers_;
   std::atomic<uint8_t> count_{1};
+  std::atomic<int> barren_{0};  // layers made since one was written to
+  int64_t last_made_ns_ ABSL_GUARDED_BY(mu_) = 0;
   std::vector<std::atomic<uint8_t>> layer_of_;  // of each page; sized by Reserve
 };
 

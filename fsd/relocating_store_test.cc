@@ -17,7 +17,10 @@ namespace {
 // spans on those that live.
 struct Servers {
   std::set<int> dead;
-  int next = 0;
+  int next = 0;  // where what is new goes
+  bool all_away = false;
+  int writes = 0;  // attempts, of all files
+  int files = 0;
 };
 
 class MortalFile : public BlockFile {
@@ -33,6 +36,8 @@ class MortalFile : public BlockFile {
     return absl::OkStatus();
   }
   absl::Status Write(uint64_t offset, absl::Span<const std::byte> from) override {
+    ++servers_->writes;
+    if (servers_->all_away) return absl::UnavailableError("all are away");
     for (uint64_t at = 0; at < from.size(); at += kChunkBytes) {
       const auto [place, placed] = places_.try_emplace((offset + at) / kSpanBytes, servers_->next);
       if (servers_->dead.count(place->second) > 0) return absl::UnavailableError("dead");
@@ -59,7 +64,10 @@ class MortalFile : public BlockFile {
 class MortalStore : public BlockStore {
  public:
   explicit MortalStore(Servers* servers) : servers_(servers) {}
-  absl::StatusOr<std::unique_ptr<BlockFile>> Create() override { return std::make_unique<MortalFile>(servers_); }
+  absl::StatusOr<std::unique_ptr<BlockFile>> Create() override {
+    ++servers_->files;
+    return std::make_unique<MortalFile>(servers_);
+  }
   void Destroy(std::vector<std::unique_ptr<BlockFile>>) override {}
   StoreCapacity Capacity() const override { return {}; }
 
@@ -138,6 +146,39 @@ TEST(RelocatingStoreTest, PartOfAPageStaysWhereItsPageIs) {
   ASSERT_TRUE(file->Write(0, page).ok());
   ASSERT_TRUE(file->Read(0, absl::MakeSpan(got)).ok());
   EXPECT_EQ(got, page);
+}
+
+// It failed there after an operation's whole time.
+TEST(RelocatingStoreTest, ARewriteIsNotTriedWhereItFailed) {
+  Servers servers;
+  const auto store = NewRelocatingStore(std::make_unique<MortalStore>(&servers));
+  const std::unique_ptr<BlockFile> file = store->Create().value();
+  ASSERT_TRUE(file->Reserve(0, kSpanBytes).ok());
+  const std::vector<std::byte> page(kPageBytes, std::byte{7});
+  const absl::Status late = absl::DeadlineExceededError("late");
+  ASSERT_TRUE(file->RewriteMayHelp(late));
+  ASSERT_TRUE(file->Rewrite(0, page, late).ok());
+  EXPECT_EQ(servers.writes, 1);
+  EXPECT_EQ(servers.files, 2);
+  servers.dead.insert(servers.next);
+  std::vector<std::byte> got(kPageBytes);
+  EXPECT_FALSE(file->Read(0, absl::MakeSpan(got)).ok()) << "where was it written to?";
+  ++servers.next;
+  EXPECT_TRUE(file->Rewrite(kPageBytes, page, late).ok());
+}
+
+// Each death of a server takes one; there are not many.
+TEST(RelocatingStoreTest, LayersAreNotUsedUpWhileNoServerIsThere) {
+  Servers servers;
+  const auto store = NewRelocatingStore(std::make_unique<MortalStore>(&servers));
+  const std::unique_ptr<BlockFile> file = store->Create().value();
+  ASSERT_TRUE(file->Reserve(0, kSpanBytes).ok());
+  const std::vector<std::byte> page(kPageBytes, std::byte{7});
+  servers.all_away = true;
+  for (uint64_t i = 0; i < kPagesPerSpan; ++i) EXPECT_FALSE(file->Write(i * kPageBytes, page).ok());
+  EXPECT_LE(servers.files, 5);
+  servers.all_away = false;
+  for (uint64_t i = 0; i < kPagesPerSpan; ++i) EXPECT_TRUE(file->Write(i * kPageBytes, page).ok());
 }
 
 // Nobody would find them again.
