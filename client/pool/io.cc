@@ -317,6 +317,7 @@ absl::Status Io::Judge(IoPart* part) {
   // What was used is unknown. A renewal tells what all of it was, but not whose: what is a region's stays so.
   if (call.request.op == Op::kWrite) ReleaseRoom(part, call.sent && !part->room_is_regions ? part->room_bytes : 0);
   link->Suspect();
+  if (call.code == absl::StatusCode::kDeadlineExceeded) link->NoteSilence();
   const absl::Status status = CallStatus(call, link->name());
   if (status.code() != absl::StatusCode::kDataLoss) return status;
   // The reply to a write carries nothing that a donor's memory could have spoiled.

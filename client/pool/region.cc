@@ -17,6 +17,12 @@
 #include "client/transport/transport.h"
 
 namespace nram {
+namespace {
+
+// Of a trim: more than these may be anywhere.
+constexpr uint64_t kSpansLookedAt = 64;
+
+}  // namespace
 
 Region::Region(Pool* pool, RegionId id, Epoch epoch, const RegionOptions& options, bool read_only)
     : pool_(pool),
@@ -407,8 +413,19 @@ struct Region::Errand {
 void Region::AddErrands(Op op, uint8_t flags, const ChunkRange& range, int64_t deadline_ns,
                         std::deque<Errand>* errands) {
   GateLock lock(&mu_);
+  const uint64_t first_span = range.first / kChunksPerSpan;
+  const uint64_t end_span = (range.first + range.count + kChunksPerSpan - 1) / kChunksPerSpan;
+  // A server that does not answer is not to keep up a trim of what is not there.
+  const auto may_have_it = [&](const Presence& presence) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (op != Op::kTrim || presence.unsure || end_span - first_span > kSpansLookedAt) return true;
+    for (uint64_t span = first_span; span < end_span; ++span) {
+      const SpanPlacement placement = spans_.Find(span);
+      if (placement.placed() && placement.servers[0] == presence.server) return true;
+    }
+    return false;
+  };
   for (Presence& presence : presences_) {
-    if (presence.incarnation == 0) continue;
+    if (presence.incarnation == 0 || !may_have_it(presence)) continue;
     Errand& errand = errands->emplace_back();
     errand.call.request.op = op;
     errand.call.request.flags = flags;
