@@ -67,6 +67,18 @@ wait "$user" 2> /dev/null || true
 expect 0 "" "$nram" umount "$directory/m" "$directory/with blank"
 [ "$("$nram" df --json | jq '.total.used_bytes < 100000')" = true ] || fail "memory is still in use after umount"
 
+# Mounted in a mount namespace that was made meanwhile (a container), too: who has it is named.
+expect 0 "is mounted" "$nram" mount "$directory/m"
+daemon=$(cat "$(state_file pid)")
+unshare --mount --propagation=private sh -c 'echo; exec sleep 100' > "$directory/namespace" &
+user=$!
+while [ ! -s "$directory/namespace" ]; do sleep 0.01; done
+expect 1 "still mounted for $user (sleep)" "$nram" umount "$directory/m"
+kill "$daemon"
+timeout 60 tail --pid="$daemon" -f /dev/null || fail "the daemon goes on after SIGTERM"
+kill "$user"
+wait "$user" 2> /dev/null || true
+
 # A daemon that was killed.
 expect 0 "is mounted" "$nram" mount "$directory/m"
 kill -9 "$(cat "$(state_file pid)")"

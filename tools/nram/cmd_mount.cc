@@ -37,6 +37,7 @@ namespace nram {
 namespace {
 
 constexpr int64_t kUmountTimeoutMs = 15'000;
+constexpr int64_t kLookForOthersMs = 1'000;
 constexpr size_t kStateNameBytes = 100;
 
 // An absolute path, also of a mount point whose daemon is gone and which therefore cannot be looked at.
@@ -68,6 +69,7 @@ std::string Dump(const nlohmann::json& json) {
 struct MountPoint {
   std::string directory;
   std::string source;
+  std::string device;  // major:minor
 };
 
 // Octal escapes, as /proc has them for blanks.
@@ -84,19 +86,23 @@ std::string Unescape(absl::string_view text) {
   return out;
 }
 
-std::vector<MountPoint> FindMounts() {
+// What the process `who`, or "self", sees mounted.
+std::vector<MountPoint> FindMounts(absl::string_view who) {
   std::vector<MountPoint> mounts;
-  const auto table = ReadFile("/proc/self/mounts");
+  const auto table = ReadFile(absl::StrCat("/proc/", who, "/mountinfo"));
   if (!table.ok()) return mounts;
   for (const absl::string_view line : absl::StrSplit(*table, '\n')) {
-    const std::vector<absl::string_view> words = absl::StrSplit(line, ' ');
-    if (words.size() > 2 && words[2] == "fuse.nram") mounts.push_back({Unescape(words[1]), Unescape(words[0])});
+    const std::pair<absl::string_view, absl::string_view> halves = absl::StrSplit(line, absl::MaxSplits(" - ", 1));
+    const std::vector<absl::string_view> mount = absl::StrSplit(halves.first, ' ');
+    const std::vector<absl::string_view> system = absl::StrSplit(halves.second, ' ');
+    if (mount.size() < 5 || system.size() < 2 || system[0] != "fuse.nram") continue;
+    mounts.push_back({Unescape(mount[4]), Unescape(system[1]), std::string(mount[2])});
   }
   return mounts;
 }
 
 int ListMounts(bool json) {
-  const std::vector<MountPoint> mounts = FindMounts();
+  const std::vector<MountPoint> mounts = FindMounts("self");
   nlohmann::json out = nlohmann::json::array();
   if (!json && mounts.empty()) printf("Nothing is mounted. `nram mount DIRECTORY` mounts.\n");
   for (const MountPoint& mount : mounts) {
@@ -183,6 +189,12 @@ std::vector<std::string> MountFlags() {
   return parser.names();
 }
 
+// As messages name a process.
+std::string Describe(int pid) {
+  const auto name = ReadFile(absl::StrCat("/proc/", pid, "/comm"));
+  return absl::StrCat(pid, name.ok() ? " (" + name->substr(0, name->find('\n')) + ")" : "");
+}
+
 // Who has something open there, for the message that says so.
 std::string UsersOf(const std::string& directory) {
   std::vector<std::string> users;
@@ -203,8 +215,7 @@ std::string UsersOf(const std::string& directory) {
       if (n <= 0) continue;
       const absl::string_view at(target, static_cast<size_t>(n));
       if (at != directory && !absl::StartsWith(at, directory + "/")) continue;
-      const auto name = ReadFile(base + "/comm");
-      users.push_back(absl::StrCat(pid, name.ok() ? " (" + name->substr(0, name->find('\n')) + ")" : ""));
+      users.push_back(Describe(pid));
       break;
     }
   }
@@ -234,19 +245,42 @@ absl::Status Detach(const std::string& directory, bool lazy) {
   return absl::FailedPreconditionError(absl::StrCat("fusermount3 could not unmount ", directory));
 }
 
+// Who still sees the device mounted, in a mount namespace of their own (containers), for the message that says so.
+std::string NamespacesWith(const std::string& device) {
+  std::vector<std::string> seers;
+  DIR* const processes = opendir("/proc");
+  if (processes == nullptr) return "";
+  while (const dirent* process = readdir(processes)) {
+    int pid = 0;
+    if (!absl::SimpleAtoi(process->d_name, &pid) || seers.size() >= 5) continue;
+    const std::vector<MountPoint> mounts = FindMounts(process->d_name);
+    if (std::any_of(mounts.begin(), mounts.end(), [&](const MountPoint& mount) { return mount.device == device; })) {
+      seers.push_back(Describe(pid));
+    }
+  }
+  closedir(processes);
+  if (seers.empty()) return "";
+  return absl::StrCat(", because it is still mounted for ", absl::StrJoin(seers, ", "),
+                      ", in a mount namespace of their own");
+}
+
 absl::Status Umount(const std::string& directory, bool lazy) {
-  const std::vector<MountPoint> mounts = FindMounts();
-  const bool mounted =
-      std::any_of(mounts.begin(), mounts.end(), [&](const MountPoint& mount) { return mount.directory == directory; });
-  if (!mounted) return absl::FailedPreconditionError(absl::StrCat(directory, ": nram is not mounted there"));
+  const std::vector<MountPoint> mounts = FindMounts("self");
+  // The last one, where there are several on top of each other.
+  const auto mount = std::find_if(mounts.rbegin(), mounts.rend(),
+                                  [&](const MountPoint& candidate) { return candidate.directory == directory; });
+  if (mount == mounts.rend()) {
+    return absl::FailedPreconditionError(absl::StrCat(directory, ": nram is not mounted there"));
+  }
   int pid = 0;
   const std::string pid_file = StateFile(directory, "pid");
   if (const auto text = ReadFile(pid_file); text.ok()) (void)absl::SimpleAtoi(*text, &pid);
   NRAM_RETURN_IF_ERROR(Detach(directory, lazy));
   if (pid == 0 || lazy) return absl::OkStatus();
-  // Until it has given the memory back.
+  // Until it has given the memory back, which is soon, unless others keep it.
   const int64_t deadline_ns = DeadlineAfterMs(kUmountTimeoutMs);
-  while (MonotonicNs() < deadline_ns) {
+  std::string others;
+  for (int64_t look_ns = DeadlineAfterMs(kLookForOthersMs); others.empty() && MonotonicNs() < deadline_ns;) {
     const auto name = ReadFile(absl::StrCat("/proc/", pid, "/comm"));
     const auto command = ReadFile(absl::StrCat("/proc/", pid, "/cmdline"));
     if (!name.ok() || !absl::StartsWith(*name, "nram-fsd") || !command.ok() || command->empty()) {
@@ -254,9 +288,13 @@ absl::Status Umount(const std::string& directory, bool lazy) {
       return absl::OkStatus();
     }
     poll(nullptr, 0, 2);
+    if (MonotonicNs() < look_ns) continue;
+    others = NamespacesWith(mount->device);
+    look_ns = DeadlineAfterMs(kLookForOthersMs);
   }
-  return absl::DeadlineExceededError(
-      absl::StrCat(directory, " is unmounted, but its daemon (pid ", pid, ") has not ended yet"));
+  return absl::DeadlineExceededError(absl::StrCat(directory, " is unmounted, but its daemon (pid ", pid,
+                                                  ") has not ended yet", others, "; `kill ", pid,
+                                                  "` ends it, and what is open there"));
 }
 
 int RunUmount(const std::vector<std::string>& args) {
