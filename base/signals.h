@@ -23,6 +23,17 @@ class SignalsBlocked {
   sigset_t before_;
 };
 
+// Those that ask a program to end, but not what whoever started it has had ignored (nohup, say).
+inline sigset_t EndingSignals() {
+  sigset_t ending;
+  sigemptyset(&ending);
+  for (const int number : {SIGTERM, SIGINT, SIGHUP}) {
+    struct sigaction now {};
+    if (sigaction(number, nullptr, &now) == 0 && now.sa_handler != SIG_IGN) sigaddset(&ending, number);
+  }
+  return ending;
+}
+
 }  // namespace nram
 
 #endif  // NRAM_BASE_SIGNALS_H_

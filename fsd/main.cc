@@ -22,6 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/fd.h"
 #include "base/host_memory.h"
+#include "base/signals.h"
 #include "base/status.h"
 #include "client/pool/pool.h"
 #include "client/pool/pool_spec.h"
@@ -36,9 +37,10 @@ namespace nram {
 namespace {
 
 constexpr int64_t kUnmountTimeoutMs = 10'000;
-// After which the kernel gives up a daemon that answers nothing (frozen, say): far longer than any operation's
-// deadline.
-constexpr int kSwapRequestTimeoutS = 60;
+// After how many deadlines of an operation, but a minute at least, the kernel gives up a daemon that answers nothing
+// (frozen, say): longer than anything takes that is done within deadlines.
+constexpr int64_t kSwapRequestDeadlines = 6;
+constexpr int64_t kSwapRequestMinS = 60;
 
 int Fail(const absl::Status& status, int fd) {
   const std::string text = absl::StrCat("nram-fsd: ", status.message(), "\n");
@@ -64,10 +66,13 @@ absl::StatusOr<Daemon> StartDaemon(const FsdOptions& options) {
       NRAM_ASSIGN_OR_RETURN(const std::string spec, ChoosePoolSpec(options.pool));
       PoolOptions pool;
       NRAM_ASSIGN_OR_RETURN(pool.servers, ParsePoolSpec(spec));
-      pool.owner = absl::StrCat(options.swap ? "swap " : "mount ", options.directory, ", pid ", getpid());
+      pool.owner = OwnerName(options.swap ? "swap" : "mount", options.directory, getpid());
       pool.io_timeout_ms = options.io_timeout_ms;
-      // What waits must find its pages when a server is back in time.
-      if (options.swap) pool.lease_ttl_min_ms = options.io_timeout_ms * 3 / 2;
+      if (options.swap) {
+        // What waits must find its pages when a server is back in time, wherever between two renewals it went away.
+        pool.lease_ttl_min_ms = options.io_timeout_ms * 2;
+        pool.fail_fast_after_ms = options.io_timeout_ms;
+      }
       pool.spin = options.swap ? SpinOptions{.limit_us = 0} : options.spin;
       NRAM_ASSIGN_OR_RETURN(daemon.pool, Pool::Open(std::move(pool)));
       daemon.store = NewPoolStore(daemon.pool.get(), options.gc, /*keep_room=*/options.swap);
@@ -109,7 +114,10 @@ absl::StatusOr<Daemon> StartDaemon(const FsdOptions& options) {
   if (daemon.pool != nullptr) mount.poller = daemon.pool->poller();
   mount.adapter.background_max = static_cast<unsigned>(std::max<int64_t>(options.threads - 4, 1));
   mount.adapter.writeback = options.writeback && !options.swap;
-  if (options.swap) mount.adapter.request_timeout_s = kSwapRequestTimeoutS;
+  if (options.swap) {
+    mount.adapter.request_timeout_s =
+        static_cast<int>(std::max(options.io_timeout_ms * kSwapRequestDeadlines / 1000, kSwapRequestMinS));
+  }
   NRAM_ASSIGN_OR_RETURN(daemon.mount, FuseMount::Start(daemon.filesystem.get(), mount));
   return daemon;
 }
@@ -131,14 +139,19 @@ std::vector<int> ListInherited() {
 
 // Runs until the mount ends or a signal says so. Tells `ready_fd` what became of the start.
 int Serve(const FsdOptions& options, int ready_fd) {
-  sigset_t ending;
-  sigemptyset(&ending);
-  for (const int number : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&ending, number);
+  sigset_t ending = EndingSignals();
   // Blocked before any thread starts, so that only the descriptor has them.
   pthread_sigmask(SIG_BLOCK, &ending, nullptr);
+  if (options.swap) {
+    // A machine that goes down sends signals to all before it takes its swap off: what is swapped out here would be
+    // lost.
+    sigemptyset(&ending);
+    sigaddset(&ending, kSwapEndSignal);
+    pthread_sigmask(SIG_BLOCK, &ending, nullptr);
+  }
   signal(SIGPIPE, SIG_IGN);
   const std::vector<int> inherited = ListInherited();
-  UniqueFd signals(signalfd(-1, &ending, SFD_CLOEXEC));
+  const UniqueFd signals(signalfd(-1, &ending, SFD_CLOEXEC));
   if (options.swap) {
     if (const absl::Status status = PrepareHangProof(options.unprotected); !status.ok()) return Fail(status, ready_fd);
   }
@@ -159,9 +172,6 @@ int Serve(const FsdOptions& options, int ready_fd) {
     (void)!write(ready_fd, "ok", 2);
     close(ready_fd);
   }
-  // A machine that goes down sends signals to all before it takes its swap off: what is swapped out here would be lost.
-  // `nram swapoff` unmounts.
-  if (options.swap) signals.reset();
   pollfd waiting[] = {{daemon->mount->ended_fd(), POLLIN, 0}, {signals.get(), POLLIN, 0}};
   while (poll(waiting, 2, -1) < 0) {
   }
@@ -169,7 +179,7 @@ int Serve(const FsdOptions& options, int ready_fd) {
     signalfd_siginfo info{};
     (void)!read(signals.get(), &info, sizeof info);
     LOG(INFO) << "unmounting on signal " << info.ssi_signo;
-    daemon->mount->Unmount(kUnmountTimeoutMs);
+    if (!options.swap) daemon->mount->Unmount(kUnmountTimeoutMs);  // else nobody has anything to be written back
   }
   daemon->mount.reset();
   LOG(INFO) << options.directory << " is unmounted; its files are gone";

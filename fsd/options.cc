@@ -179,4 +179,10 @@ example: nram-fsd /mnt/nram --size=4GiB --foreground
 )";
 }
 
+std::string OwnerName(const std::string& what, const std::string& directory, int pid) {
+  char host[256] = {};
+  gethostname(host, sizeof host - 1);
+  return absl::StrCat(what, " ", directory, " on ", host, ", pid ", pid);
+}
+
 }  // namespace nram

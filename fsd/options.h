@@ -1,6 +1,7 @@
 #ifndef NRAM_FSD_OPTIONS_H_
 #define NRAM_FSD_OPTIONS_H_
 
+#include <signal.h>
 #include <sys/types.h>
 
 #include <cstdint>
@@ -51,6 +52,13 @@ struct FsdOptions {
   static absl::StatusOr<FsdOptions> ParseMountHelper(const std::vector<std::string>& args);
   static const char* Help();
 };
+
+// How a daemon names itself to the servers, for people and for `nram swaps`: pids alone are the same on many machines.
+std::string OwnerName(const std::string& what, const std::string& directory, int pid);
+
+// What ends a daemon of `--swap`, which no other signal does: `nram swapoff` sends it when the kernel does not have the
+// area any more.
+inline constexpr int kSwapEndSignal = SIGUSR1;
 
 }  // namespace nram
 

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/fd.h"
 #include "base/host_memory.h"
+#include "base/signals.h"
 #include "memserver/mem_server.h"
 #include "memserver/options.h"
 
@@ -43,11 +44,7 @@ int Main(int argc, char** argv) {
   mallopt(M_ARENA_MAX, 2);
   signal(SIGPIPE, SIG_IGN);
   // Blocked before any thread starts, so that only sigwait below sees them.
-  sigset_t ending;
-  sigemptyset(&ending);
-  sigaddset(&ending, SIGTERM);
-  sigaddset(&ending, SIGINT);
-  sigaddset(&ending, SIGHUP);
+  const sigset_t ending = EndingSignals();
   pthread_sigmask(SIG_BLOCK, &ending, nullptr);
   (void)WriteOomScore(options.oom_score_adj);
 

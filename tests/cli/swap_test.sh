@@ -8,11 +8,18 @@ chmod 755 "$directory"
 export NRAM_STATE_DIR=$directory/state
 unset NRAM_POOL
 by_hand=
+group=
+user=
 cleanup() {
   "$nram" swapoff --all --force > /dev/null 2>&1 || true
   if [ -n "$by_hand" ]; then
     swapoff "$by_hand" 2> /dev/null || true
     losetup -d "$by_hand" 2> /dev/null || true
+  fi
+  if [ -n "$group" ]; then
+    kill "$user" 2> /dev/null || true
+    wait "$user" 2> /dev/null || true
+    rmdir "$group" || true
   fi
   umount -l "$directory/m" 2> /dev/null || true
   "$nram" down > /dev/null 2>&1 || true
@@ -94,8 +101,8 @@ NRAM_POOL=127.0.0.1:9 "$nram" swaps --json | jq -e '.[0].stored_bytes > 0' > /de
 if [ -e /sys/fs/cgroup/memory/cgroup.procs ]; then
   grep -qx "$daemon" /sys/fs/cgroup/memory/cgroup.procs || fail "the daemon stays in the cgroup of who started it"
 fi
-descriptors=$(readlink "/proc/$daemon"/fd/* || true)
-[[ $descriptors != *signalfd* ]] || fail "the daemon waits for signals"
+awaited=$(cat "/proc/$daemon"/fdinfo/* 2> /dev/null | awk '/^sigmask/ {print $2}')
+[ "$awaited" = 0000000000000200 ] || fail "the daemon waits for other signals than swapoff's: $awaited"
 guard=$(guard_of "$daemon")
 ((0x$(awk '/^SigIgn/ {print $2}' "/proc/$guard/status") & 1 << 14)) || fail "the guard does not ignore SIGTERM"
 kill -TERM "$daemon" "$guard"
@@ -103,6 +110,17 @@ kill -TERM "$daemon" "$guard"
 expect 1 "at work on this area" flock "$NRAM_STATE_DIR/swap/swap" "$nram" swapoff
 expect 0 "" "$nram" swapoff
 expect_nothing "an area that had signals"
+
+# A mount namespace that was made meanwhile (a container) has a copy of the mount, which swapoff here does not end.
+"$nram" swapon 64M "${protection[@]}" > /dev/null 2>&1
+unshare --mount --propagation=private sh -c 'echo; exec sleep 1000' > "$directory/namespace" &
+namespace=$!
+while [ ! -s "$directory/namespace" ]; do sleep 0.01; done
+grep -q "$directory" "/proc/$namespace/mounts" || fail "the mount is nowhere else: nothing was tested"
+expect 0 "" "$nram" swapoff
+kill "$namespace"
+wait "$namespace" 2> /dev/null || true
+expect_nothing "an area whose mount others have too"
 
 # Ended while it is set up.
 setsid "$nram" swapon 64M "${protection[@]}" > /dev/null 2>&1 &
@@ -123,6 +141,17 @@ expect 1 "its daemon is gone" "$nram" doctor
 expect 1 "its daemon is gone" "$nram" swapoff
 expect 0 "" "$nram" swapoff --force
 expect_nothing "a killed daemon"
+# Its daemon is frozen: its guard ends it, which the kernel would not before Linux 6.15.
+"$nram" swapon 64M --io-timeout-ms=1000 "${protection[@]}" > /dev/null 2>&1
+daemon=$("$nram" swaps --json | jq '.[0].daemon_pid')
+guard=$(guard_of "$daemon")
+kill -STOP "$daemon"
+timeout 60 tail --pid="$guard" -f /dev/null || fail "the guard waits for a frozen daemon"
+! kill -0 "$daemon" 2> /dev/null || fail "a frozen daemon is left"
+[ "$(wc -l < /proc/swaps)" -eq 1 ] || fail "the kernel still has the area of a frozen daemon: $(cat /proc/swaps)"
+expect 0 "" "$nram" swapoff --force
+expect_nothing "a frozen daemon"
+
 # The guard of an area that has ended, late to notice, leaves alone the next one on the same device; and so does swapoff
 # of an area that somebody took away by hand.
 if [ -e /sys/block/loop0/diskseq ]; then
@@ -155,9 +184,54 @@ fi
 
 # What a crash in the middle of setting up leaves.
 mkdir -p "$NRAM_STATE_DIR/swap/swap/mount"
+touch "$NRAM_STATE_DIR/swap/swap/area.json.new.4711"
 expect 1 "nram swapoff --force swap" "$nram" swapon 64M
+expect 1 "somebody else is just setting up" flock "$NRAM_STATE_DIR/swap/swap" "$nram" swapon 64M
 expect 0 "" "$nram" swapoff --force swap
 expect_nothing "a crash in the middle"
+
+# Killed at moments all over its way: what is left is told as such, and taken away.
+for moment in 5 10 20 40 60 80 100 130 160 200 300; do
+  "$nram" swapon 64M "${protection[@]}" > /dev/null 2>&1 &
+  starting=$!
+  sleep "0.$(printf %03d "$moment")"
+  kill -KILL "$starting" 2> /dev/null || true
+  wait "$starting" 2> /dev/null || true
+  [ "$("$nram" swaps --json)" = "[]" ] || expect 0 "" "$nram" swapoff --force
+  expect_nothing "swapon killed after $moment ms"
+done
+
+# A program in a memory cgroup has no room there for what it has swapped out: told, nothing taken back.
+group=
+[ ! -e /sys/fs/cgroup/memory/memory.stat ] || group=/sys/fs/cgroup/memory/nram-swap-test-$$
+[ ! -e /sys/fs/cgroup/cgroup.controllers ] || group=/sys/fs/cgroup/nram-swap-test-$$
+mkdir "$group"
+limit=$group/memory.limit_in_bytes
+[ -e "$limit" ] || limit=$group/memory.max
+"$nram" swapon 64M "${protection[@]}" > /dev/null 2>&1
+echo 24M > "$limit"
+(
+  echo "$BASHPID" > "$group/cgroup.procs"
+  exec python3 -c '
+import time
+memory = bytearray(b"x") * (40 << 20)
+open("'"$directory"'/filled", "w").close()
+time.sleep(1000)'
+) &
+user=$!
+while [ ! -e "$directory/filled" ]; do sleep 0.01; kill -0 "$user" || fail "the program has ended"; done
+expect 1 "must go back to the memory cgroup" "$nram" swapoff
+server=$(jq .pid "$NRAM_STATE_DIR/0.pid")
+kill -STOP "$server"
+expect 1 "would be lost for good" "$nram" swapoff
+kill -CONT "$server"
+echo 200M > "$limit"
+expect 0 "" "$nram" swapoff
+kill "$user" 2> /dev/null || fail "swapoff ended the program"
+wait "$user" 2> /dev/null || true
+rmdir "$group"
+group=
+expect_nothing "an area of a cgroup"
 
 # A pool that has lost a server, while the command looks for room.
 kill -KILL "$(jq .pid "$NRAM_STATE_DIR/0.pid")"

@@ -1,6 +1,6 @@
 // nram doctor: is this machine set up for what it does with the pool?
 
-#include <sys/utsname.h>
+#include <dirent.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -18,6 +18,7 @@
 #include "nlohmann/json.hpp"
 #include "tools/nram/command.h"
 #include "tools/nram/swap_area.h"
+#include "tools/nram/swap_guard.h"
 
 namespace nram {
 namespace {
@@ -84,9 +85,9 @@ Finding CheckBackup(const std::vector<SwapArea>& areas) {
         std::any_of(areas.begin(), areas.end(), [&](const SwapArea& area) { return words[0] == area.device; });
     if (ours) continue;
     any = true;
-    if (priority > lowest) {
-      return {Verdict::kAdvice, absl::StrCat(words[0], " has a higher priority than the pool's area"),
-              "the kernel fills it first, and network RAM only then: nram swapon --priority=N with a larger N"};
+    if (priority >= lowest) {
+      return {Verdict::kAdvice, absl::StrCat(words[0], " has no lower priority than the pool's area"),
+              "the kernel fills it before network RAM, or in turn: nram swapon --priority=N with a larger N"};
     }
   }
   if (any) return {Verdict::kGood, "there is other swap of lower priority behind the pool's", ""};
@@ -168,6 +169,20 @@ void CheckSpareRoom(const SwapArea& area, std::vector<Finding>* findings) {
                            FormatByteSize(share_bytes), " more than the area on other machines")});
 }
 
+bool HasGuard(int daemon_pid) {
+  DIR* const processes = opendir("/proc");
+  bool found = false;
+  while (const dirent* process = processes == nullptr || found ? nullptr : readdir(processes)) {
+    int pid = 0;
+    if (!absl::SimpleAtoi(process->d_name, &pid)) continue;
+    const auto name = ReadFile(absl::StrCat("/proc/", pid, "/comm"));
+    found = name.ok() && absl::StripAsciiWhitespace(*name) == kGuardName &&
+            FieldOf(absl::StrCat("/proc/", pid, "/fdinfo/", kGuardFd), "Pid") == static_cast<uint64_t>(daemon_pid);
+  }
+  if (processes != nullptr) closedir(processes);
+  return found;
+}
+
 void CheckArea(const SwapArea& area, std::vector<Finding>* findings) {
   const auto add = [&](bool good, Verdict bad, const std::string& what, const std::string& why) {
     findings->push_back({good ? Verdict::kGood : bad, absl::StrCat(area.name, ": ", what), good ? "" : why});
@@ -176,6 +191,8 @@ void CheckArea(const SwapArea& area, std::vector<Finding>* findings) {
       area.daemon_alive ? absl::StrCat("its daemon lives, pid ", area.daemon_pid) : "its daemon is gone",
       "what was swapped out is lost; nram swapoff --force takes the area away");
   if (!area.daemon_alive) return;
+  add(HasGuard(area.daemon_pid), Verdict::kBad, "a guard watches its daemon",
+      "nobody would take the area from the kernel if its daemon died: nram swapoff and nram swapon again");
   const std::string process = absl::StrCat("/proc/", area.daemon_pid);
   const uint64_t locked = FieldOf(process + "/status", "VmLck") * kKiB;
   const uint64_t resident = FieldOf(process + "/status", "VmRSS") * kKiB;
@@ -199,17 +216,6 @@ void CheckArea(const SwapArea& area, std::vector<Finding>* findings) {
   if (!area.pool.empty()) CheckSpareRoom(area, findings);
 }
 
-Finding CheckKernel() {
-  utsname name{};
-  uname(&name);
-  int major = 0, minor = 0;
-  const int read = sscanf(name.release, "%d.%d", &major, &minor);
-  const bool bounded = read == 2 && (major > 6 || (major == 6 && minor >= 15));
-  if (bounded) return {Verdict::kGood, absl::StrCat("Linux ", name.release, " gives up a daemon that is frozen"), ""};
-  return {Verdict::kAdvice, absl::StrCat("Linux ", name.release, " waits for ever for a daemon that is frozen"),
-          "6.15 and later end it after a minute. A daemon that dies is noticed by all; do not stop or debug it"};
-}
-
 int Run(const std::vector<std::string>& args) {
   bool json = false;
   ArgParser parser("nram doctor");
@@ -225,12 +231,9 @@ int Run(const std::vector<std::string>& args) {
   // Of each area its own, and the one that commands here find.
   if (areas.empty() || ChoosePoolSpec("").ok()) findings.push_back(CheckPool("", ""));
   if (!areas.empty() || !words.empty()) {
-    uint64_t ram_bytes = 0;
-    if (const auto memory = ReadHostMemory(); memory.ok()) ram_bytes = memory->total_bytes;
-    findings.push_back(CheckReserve(ram_bytes));
+    findings.push_back(CheckReserve(FieldOf("/proc/meminfo", "MemTotal") * kKiB));
     findings.push_back(CheckBoost());
     findings.push_back(CheckBackup(areas));
-    findings.push_back(CheckKernel());
     for (const SwapArea& area : areas) CheckArea(area, &findings);
   }
   nlohmann::json out = nlohmann::json::array();

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <iostream>
 
@@ -13,6 +14,7 @@
 #include "base/status.h"
 #include "base/units.h"
 #include "client/pool/pool_spec.h"
+#include "fsd/options.h"
 #include "nlohmann/json.hpp"
 #include "tools/nram/command.h"
 #include "tools/nram/swap_area.h"
@@ -83,7 +85,8 @@ int RunOn(const std::vector<std::string>& args) {
   if (!bytes.ok()) return ToExitCode(bytes.status(), "nram swapon");
   flags.swap.size_bytes = *bytes / kPageBytes * kPageBytes;
   flags.swap.priority = static_cast<int>(flags.priority);
-  flags.swap.fsd_flags = {"--backend=" + flags.backend, absl::StrCat("--io-timeout-ms=", flags.io_timeout_ms)};
+  flags.swap.io_timeout_ms = flags.io_timeout_ms;
+  flags.swap.fsd_flags = {"--backend=" + flags.backend};
   if (flags.unprotected) flags.swap.fsd_flags.push_back("--unprotected");
   if (flags.backend == "pool") {
     const auto pool = ChoosePoolSpec(flags.pool);
@@ -117,6 +120,25 @@ void RegisterOff(OffFlags* flags, ArgParser* parser) {
   parser->Switch("force", &flags->force);
 }
 
+// Pages that cannot be had while the kernel takes them back are lost for good, and it does not say so.
+absl::Status CheckServersOf(const std::string& name) {
+  const std::vector<SwapArea> areas = FindSwaps();
+  const auto area =
+      std::find_if(areas.begin(), areas.end(), [&](const SwapArea& candidate) { return candidate.name == name; });
+  if (area == areas.end() || !area->active || area->used_bytes == 0 || area->pool.empty()) return absl::OkStatus();
+  NRAM_ASSIGN_OR_RETURN(const std::vector<PoolMember> members, OpenMembers(area->pool));
+  const auto answers = AskStatistics(members);
+  std::vector<std::string> away;
+  for (size_t i = 0; i < answers.size(); ++i) {
+    if (!answers[i].ok()) away.push_back(members[i].endpoint.ToString());
+  }
+  if (away.empty()) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat(name, ": ", absl::StrJoin(away, ", "), away.size() == 1 ? " does" : " do",
+                   " not answer: what is swapped out there would be lost for good, and programs that touch it get ",
+                   "SIGBUS. Wait until it is back; if it will not be, --force"));
+}
+
 int RunOff(const std::vector<std::string>& args) {
   OffFlags flags;
   ArgParser parser("nram swapoff");
@@ -128,18 +150,21 @@ int RunOff(const std::vector<std::string>& args) {
     for (const SwapArea& area : FindSwaps()) words.push_back(area.name);
   } else if (words.empty()) {
     const std::vector<SwapArea> areas = FindSwaps();
+    if (areas.empty()) {
+      return ToExitCode(absl::NotFoundError("there is no swap area"), "nram swapoff");
+    }
     if (areas.size() != 1) {
       return ToExitCode(absl::InvalidArgumentError("which? `nram swaps` lists them; or --all"), "nram swapoff");
     }
     words.push_back(areas[0].name);
   }
+  const auto on_progress = [](uint64_t left) {
+    fprintf(stderr, "nram swapoff: %s still to be taken back\n", FormatByteSize(left).c_str());
+  };
   for (const std::string& name : words) {
-    code = std::max(code, ToExitCode(RemoveSwap(name, flags.force,
-                                                [](uint64_t left) {
-                                                  fprintf(stderr, "nram swapoff: %s still to be taken back\n",
-                                                          FormatByteSize(left).c_str());
-                                                }),
-                                     "nram swapoff"));
+    absl::Status status = flags.force ? absl::OkStatus() : CheckServersOf(name);
+    if (status.ok()) status = RemoveSwap(name, flags.force, on_progress);
+    code = std::max(code, ToExitCode(status, "nram swapoff"));
   }
   return code;
 }
@@ -179,7 +204,7 @@ int RunSwaps(const std::vector<std::string>& args) {
     std::vector<std::pair<std::string, uint64_t>> stored;
     const bool asked = (!pool.empty() || !area.pool.empty()) && AskStored(pool.empty() ? area.pool : pool, &stored);
     uint64_t bytes = 0;
-    const std::string owner = absl::StrCat("swap ", area.directory, "/mount, pid ", area.daemon_pid);
+    const std::string owner = OwnerName("swap", area.directory + "/mount", area.daemon_pid);
     for (const auto& [name, part] : stored) bytes += name == owner ? part : 0;
     if (json) {
       out.push_back(ToJson(area));
@@ -190,8 +215,9 @@ int RunSwaps(const std::vector<std::string>& args) {
            FormatByteSize(area.size_bytes).c_str(), FormatByteSize(area.used_bytes).c_str(),
            asked ? FormatByteSize(bytes).c_str() : "?", FormatByteSize(area.discarded_bytes).c_str(), area.priority,
            area.active && area.daemon_alive ? "on"
+           : area.busy                      ? "being set up or taken down"
            : !area.daemon_alive             ? "its daemon is gone: nram swapoff --force"
-                                            : "being set up or taken down");
+                                            : "left by a crash, or swapped off by hand: nram swapoff");
   }
   if (json) std::cout << out.dump(2) << std::endl;
   return 0;
@@ -203,11 +229,11 @@ const Command& SwaponCommand() {
   static constexpr Command kCommand = {"swapon", "swap to the pool", R"(usage: nram swapon SIZE [flags]
 
 Gives this machine a swap area of SIZE in the pool's RAM. All of SIZE is reserved there now,
-so that a page that is swapped out can never be refused; but it is free for others to read
-about: `nram df` shows it as reserved. Slots that the kernel frees are discarded, and their
-memory is free on the servers within moments; if this machine dies, the servers collect
-everything when its lease ends, seconds later. A server that dies takes what it holds with it:
-programs that touch such a page get SIGBUS, the machine goes on.
+so that a page that is swapped out can never be refused; `nram df` shows it as reserved. Slots
+that the kernel frees are discarded, and their memory is free on the servers within moments; if
+this machine dies, is suspended or cut off for longer than its leases live, the servers collect
+everything. A server that dies takes what it holds with it: programs that touch such a page get
+SIGBUS, the machine goes on. Pages cross the network as they are, not encrypted.
 
 A process of its own serves the area, locked in memory. Run `nram doctor` afterwards. Root.
 
@@ -216,7 +242,7 @@ A process of its own serves the area, locked in memory. Run `nram doctor` afterw
                        all others). Above a disk's, so that the disk is the reserve
   --pool=POOL          host:port,... or a host file (default: see nram --help)
   --io-timeout-ms=N    100..30000, after how long a server that does not answer is an I/O
-                       error (default 10000); leases live for 1.5 times that
+                       error (default 10000); leases live for twice that
   --unprotected        without CAP_SYS_RESOURCE and CAP_SYS_NICE (some containers lack them):
                        for programs in a limited memory cgroup only. Otherwise the machine may
                        hang: the kernel may then wait for the area's daemon to write pages out
@@ -240,12 +266,14 @@ const Command& SwapoffCommand() {
   static constexpr Command kCommand = {"swapoff", "end swapping to the pool", R"(usage: nram swapoff [NAME...] [flags]
 
 Takes everything that was swapped out back to RAM (which takes its time, and must have room
-there or in other swap), and removes the area whole. Without NAME: the only one that there is.
+there or in other swap, and in the memory cgroups of those whose it is), and removes the area
+whole. Without NAME: the only one that there is.
 
   --all               all areas
-  --force             also if RAM seems too little, and also if the area's daemon has died. What
-                      was swapped out is then lost: programs that touch those pages get
-                      SIGBUS. Also takes away what a crash has left of an area
+  --force             also if RAM seems too little (the kernel may then end programs); and also
+                      if a server does not answer or the area's daemon has died. What cannot be
+                      had is then lost: programs that touch those pages get SIGBUS. Also takes
+                      away what a crash has left of an area
   --help              this text
 
 example: nram swapoff swap

@@ -3,15 +3,10 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/loop.h>
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/file.h>
-#include <sys/ioctl.h>
-#include <sys/mman.h>
 #include <sys/mount.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/swap.h>
@@ -22,8 +17,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cctype>
+#include <climits>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <thread>
 
 #include "absl/cleanup/cleanup.h"
@@ -35,11 +32,16 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/host_memory.h"
+#include "base/signals.h"
 #include "base/status.h"
 #include "base/units.h"
 #include "client/pool/pool_spec.h"
+#include "fsd/options.h"
 #include "nlohmann/json.hpp"
 #include "tools/nram/programs.h"
+#include "tools/nram/swap_device.h"
+#include "tools/nram/swap_guard.h"
+#include "tools/nram/swap_room.h"
 
 // Of <linux/swap.h>, which is the kernel's own.
 #define NRAM_SWAP_FLAG_DISCARD 0x10000
@@ -51,10 +53,17 @@ namespace {
 constexpr uint64_t kSwapBytesMin = 16 * kMiB;
 constexpr int64_t kDaemonEndMs = 15'000;
 constexpr int64_t kSwapOffMs = 60'000;
-constexpr int kGuardFd = 3;     // its daemon
-constexpr int kLoopTries = 16;  // others may take the number that was free a moment ago
+constexpr int64_t kLockMs = 200;  // longer than anybody looks whether it is locked
+// A daemon that is silent for so many times the deadline of an operation, and so long, is no use any more.
+constexpr int64_t kSilenceFactor = 6;
+constexpr int64_t kSilenceMinMs = 10'000;
 
-std::string SwapsDirectory() { return LocalStateDir() + "/swap"; }
+// As the daemon and the kernel name it.
+std::string SwapsDirectory() {
+  char resolved[PATH_MAX];
+  const std::string state = LocalStateDir();
+  return absl::StrCat(realpath(state.c_str(), resolved) != nullptr ? resolved : state, "/swap");
+}
 std::string DirectoryOf(const std::string& name) { return absl::StrCat(SwapsDirectory(), "/", name); }
 std::string MountOf(const std::string& directory) { return directory + "/mount"; }
 std::string FileOf(const std::string& directory) { return MountOf(directory) + "/swap"; }
@@ -97,39 +106,10 @@ absl::Status RunProgram(const std::vector<std::string>& words) {
   return absl::FailedPreconditionError(said.empty() ? absl::StrCat(words[0], " failed") : said);
 }
 
-uint64_t ReadNumber(const std::string& path, int word) {
-  const auto text = ReadFile(path);
-  if (!text.ok()) return 0;
-  const std::vector<absl::string_view> words = absl::StrSplit(*text, absl::ByAnyChar(" \n\t"), absl::SkipEmpty());
-  uint64_t value = 0;
-  if (static_cast<size_t>(word) < words.size()) (void)absl::SimpleAtoi(words[static_cast<size_t>(word)], &value);
-  return value;
-}
-
-uint64_t DeviceSequence(const std::string& device) {
-  return device.empty() ? 0 : ReadNumber(absl::StrCat("/sys/block/", device.substr(5), "/diskseq"), 0);
-}
-
-// The kernel's line about the area: size, used and priority. Another that has got the same device is not it.
-bool FindActive(SwapArea* area) {
-  const auto table = ReadFile("/proc/swaps");
-  if (!table.ok() || area->device.empty() || DeviceSequence(area->device) != area->device_sequence) return false;
-  for (const absl::string_view line : absl::StrSplit(*table, '\n')) {
-    const std::vector<absl::string_view> words = absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipEmpty());
-    uint64_t used_kib = 0;
-    if (words.size() < 5 || words[0] != area->device) continue;
-    (void)absl::SimpleAtoi(words[3], &used_kib);
-    (void)absl::SimpleAtoi(words[4], &area->priority);
-    area->used_bytes = used_kib * kKiB;
-    return true;
-  }
-  return false;
-}
-
 // The area's daemon; not valid if it has ended, also when its number belongs to another process by now.
 UniqueFd OpenDaemon(const std::string& directory, int* pid) {
-  *pid = static_cast<int>(ReadNumber(directory + "/pid", 0));
-  if (*pid == 0) return UniqueFd();
+  const auto text = ReadFile(directory + "/pid");
+  if (!text.ok() || !absl::SimpleAtoi(*text, pid)) return UniqueFd();
   UniqueFd daemon(static_cast<int>(syscall(SYS_pidfd_open, *pid, 0)));
   const auto name = ReadFile(absl::StrCat("/proc/", *pid, "/comm"));
   const auto command = ReadFile(absl::StrCat("/proc/", *pid, "/cmdline"));
@@ -154,14 +134,9 @@ void LeaveCgroups() {
   }
 }
 
-// Holds back the signals that would end this process, but not those that whoever started it wants ignored.
+// Holds back the signals that would end this process.
 void HoldSignals() {
-  sigset_t held;
-  sigemptyset(&held);
-  for (const int number : {SIGTERM, SIGINT, SIGHUP}) {
-    struct sigaction now {};
-    if (sigaction(number, nullptr, &now) == 0 && now.sa_handler != SIG_IGN) sigaddset(&held, number);
-  }
+  const sigset_t held = EndingSignals();
   pthread_sigmask(SIG_BLOCK, &held, nullptr);
 }
 
@@ -177,8 +152,12 @@ bool Interrupted() {
 absl::StatusOr<UniqueFd> LockArea(const std::string& directory) {
   UniqueFd lock(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!lock.valid()) return ErrnoStatus(errno, "open " + directory);
-  if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
-    return absl::FailedPreconditionError("another nram swapon or swapoff is at work on this area; try again");
+  const int64_t deadline_ns = DeadlineAfterMs(kLockMs);
+  while (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (MonotonicNs() >= deadline_ns) {
+      return absl::FailedPreconditionError("another nram swapon or swapoff is at work on this area; try again");
+    }
+    poll(nullptr, 0, 10);
   }
   struct stat locked {
   }, there{};
@@ -188,25 +167,12 @@ absl::StatusOr<UniqueFd> LockArea(const std::string& directory) {
   return lock;
 }
 
-// The loop device whose file is this area's, also when no note of it was left.
-std::string FindLoop(const std::string& directory) {
-  DIR* const devices = opendir("/sys/block");
-  if (devices == nullptr) return "";
-  std::string found;
-  while (const dirent* device = readdir(devices)) {
-    const auto file = ReadFile(absl::StrCat("/sys/block/", device->d_name, "/loop/backing_file"));
-    // A file whose mount is gone is shown without the path before it, or as deleted.
-    if (file.ok() && absl::StartsWith(*file, FileOf(directory))) found = absl::StrCat("/dev/", device->d_name);
-  }
-  closedir(devices);
-  return found;
+bool IsLocked(const std::string& directory) {
+  const UniqueFd lock(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  return lock.valid() && flock(lock.get(), LOCK_SH | LOCK_NB) != 0;
 }
 
-// What the loop device has been told so far that nobody needs, for whomever it was.
-uint64_t DiscardedBytes(const std::string& device) {
-  constexpr int kDiscardSectors = 13;  // Documentation/block/stat.rst
-  return ReadNumber(absl::StrCat("/sys/block/", device.substr(5), "/stat"), kDiscardSectors) * kChunkBytes;
-}
+SwapDevice DeviceOf(const SwapArea& area) { return {area.device, area.device_sequence}; }
 
 SwapArea Describe(const std::string& name) {
   SwapArea area;
@@ -224,12 +190,17 @@ SwapArea Describe(const std::string& name) {
       discarded_before = note.value("discarded_before", uint64_t{0});
     }
   }
-  if (area.device.empty() || DeviceSequence(area.device) != area.device_sequence) {
-    area.device = FindLoop(area.directory);
-    area.device_sequence = DeviceSequence(area.device);
+  if (!IsPresent(DeviceOf(area))) {
+    area.device = FindLoop(FileOf(area.directory));
+    area.device_sequence = PresentDevice(area.device).sequence;
   }
   area.daemon_alive = OpenDaemon(area.directory, &area.daemon_pid).valid();
-  area.active = FindActive(&area);
+  area.busy = IsLocked(area.directory);
+  if (const std::optional<SwapUse> use = FindUse(DeviceOf(area))) {
+    area.active = true;
+    area.used_bytes = use->used_bytes;
+    area.priority = use->priority;
+  }
   if (!area.device.empty()) {
     const uint64_t bytes = DiscardedBytes(area.device);
     area.discarded_bytes = bytes - std::min(bytes, discarded_before);
@@ -237,44 +208,14 @@ SwapArea Describe(const std::string& name) {
   return area;
 }
 
-absl::StatusOr<std::string> AttachLoop(const std::string& path) {
-  const UniqueFd file(open(path.c_str(), O_RDWR | O_DIRECT | O_CLOEXEC));
-  if (!file.valid()) return ErrnoStatus(errno, "open " + path);
-  const UniqueFd control(open("/dev/loop-control", O_RDWR | O_CLOEXEC));
-  if (!control.valid()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("/dev/loop-control: ", strerror(errno), "; load the kernel's module with `modprobe loop`"));
-  }
-  for (int i = 0; i < kLoopTries; ++i) {
-    const int number = ioctl(control.get(), LOOP_CTL_GET_FREE);
-    if (number < 0) return ErrnoStatus(errno, "find a free loop device");
-    const std::string device = absl::StrCat("/dev/loop", number);
-    const UniqueFd loop(open(device.c_str(), O_RDWR | O_CLOEXEC));
-    if (!loop.valid()) return ErrnoStatus(errno, "open " + device);
-    loop_config config{};
-    config.fd = static_cast<uint32_t>(file.get());
-    config.block_size = kPageBytes;
-    config.info.lo_flags = LO_FLAGS_DIRECT_IO;
-    if (ioctl(loop.get(), LOOP_CONFIGURE, &config) == 0) return device;
-    if (errno != EBUSY) return ErrnoStatus(errno, "attach " + path + " to " + device);
-  }
-  return absl::ResourceExhaustedError("no loop device is free");
-}
-
-absl::Status DetachLoop(const std::string& device, uint64_t sequence) {
-  if (DeviceSequence(device) != sequence) return absl::OkStatus();  // it is somebody else's by now
-  const UniqueFd loop(open(device.c_str(), O_RDWR | O_CLOEXEC));
-  if (!loop.valid()) return ErrnoStatus(errno, "open " + device);
-  if (ioctl(loop.get(), LOOP_CLR_FD) != 0 && errno != ENXIO) return ErrnoStatus(errno, "detach " + device);
-  return absl::OkStatus();
-}
-
-// Unmounts, and waits until the daemon has given the memory back and ended.
+// Unmounts, and waits until the daemon has given the memory back and ended. Nobody may need the area any more.
 absl::Status EndDaemon(const std::string& directory) {
   int pid = 0;
   const UniqueFd daemon = OpenDaemon(directory, &pid);
   umount2(MountOf(directory).c_str(), MNT_DETACH);
   if (!daemon.valid()) return absl::OkStatus();
+  // The mount may go on elsewhere: whoever has made a mount namespace meanwhile (a container) has a copy.
+  (void)syscall(SYS_pidfd_send_signal, daemon.get(), kSwapEndSignal, nullptr, 0);
   pollfd ended{daemon.get(), POLLIN, 0};
   const int64_t deadline_ns = DeadlineAfterMs(kDaemonEndMs);
   while (MonotonicNs() < deadline_ns) {
@@ -284,69 +225,17 @@ absl::Status EndDaemon(const std::string& directory) {
   return absl::DeadlineExceededError(absl::StrCat("the area's daemon, pid ", pid, ", did not end and was killed"));
 }
 
-void RemoveDirectory(const std::string& directory) {
+// With all files, whatever a crash has left.
+absl::Status RemoveDirectory(const std::string& directory) {
   rmdir(MountOf(directory).c_str());
-  for (const char* name : {"area.json", "pid", "log"}) unlink(absl::StrCat(directory, "/", name).c_str());
-  rmdir(directory.c_str());
-}
-
-// swapoff(2) until the area is gone: the kernel gives up half way when a page cannot be had or the process gets a
-// signal, and says EINVAL to all but one of those who try at the same time. Other errors are tried again only if
-// `insist`: where the daemon is alive they may mean that there is too little RAM. Blocks until `deadline_ns` or longer,
-// as the kernel does. 0 or errno; after an error the area is as it was.
-int SwapOffWhole(SwapArea* area, bool insist, int64_t deadline_ns) {
-  int error = 0;
-  while (true) {
-    error = swapoff(area->device.c_str()) == 0 ? 0 : errno;
-    if (error == 0 || !FindActive(area)) return 0;
-    if (MonotonicNs() >= deadline_ns || (error != EINVAL && !insist)) return error;
-    poll(nullptr, 0, 20);
-  }
-}
-
-// Takes the area from the kernel if its daemon dies: a device that fails every write is one that the kernel would try
-// to write to for ever, and programs with it. Then they are told (SIGBUS, or the OOM killer). A process of its own,
-// since nobody else is sure to be there; and each swapoff(2) in a child of that: whoever is in it is the kernel's first
-// choice when a machine is out of memory, whatever its score.
-absl::Status StartGuard(const SwapArea& area) {
-  const UniqueFd daemon(static_cast<int>(syscall(SYS_pidfd_open, area.daemon_pid, 0)));
-  if (!daemon.valid()) return ErrnoStatus(errno, "watch the area's daemon");
-  const pid_t child = fork();
-  if (child < 0) return ErrnoStatus(errno, "fork");
-  if (child > 0) return absl::OkStatus();
-  setsid();
-  const UniqueFd nothing(open("/dev/null", O_RDWR));
-  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(nothing.get(), fd);
-  // Nothing that it was started with is kept from its owners, this command's locks least of all.
-  dup3(daemon.get(), kGuardFd, O_CLOEXEC);
-  if (syscall(SYS_close_range, kGuardFd + 1, ~0u, 0) != 0) {  // before Linux 5.9
-    for (int fd = kGuardFd + 1; fd < 1024; ++fd) close(fd);
-  }
-  program_invocation_name[0] = '@';  // as the daemon's, fsd/hang_proof.cc
-  for (const int number : {SIGTERM, SIGINT, SIGHUP}) (void)signal(number, SIG_IGN);
-  (void)!chdir("/");
-  prctl(PR_SET_NAME, "nram-guard");
-  // As far as it may: it must not need what it is to take away.
-  (void)WriteOomScore(-1000);
-  (void)mlockall(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT);
-  const sched_param priority{.sched_priority = 1};
-  (void)sched_setscheduler(0, SCHED_RR, &priority);
-  SwapArea look = area;
-  (void)FindActive(&look);  // once, so that its memory is there
-  pollfd waiting{kGuardFd, POLLIN, 0};
-  while (poll(&waiting, 1, -1) < 0 && errno == EINTR) {
-  }
-  // Ended by `nram swapoff`, it has no area any more.
-  while (FindActive(&look)) {
-    const pid_t trying = fork();
-    if (trying == 0) _exit(SwapOffWhole(&look, /*insist=*/true, DeadlineAfterMs(kSwapOffMs)) == 0 ? 0 : 1);
-    // Without a child, itself: better at risk than not at all.
-    if (trying < 0) (void)swapoff(look.device.c_str());
-    while (trying > 0 && waitpid(trying, nullptr, 0) < 0 && errno == EINTR) {
+  if (DIR* const files = opendir(directory.c_str())) {
+    while (const dirent* file = readdir(files)) {
+      if (file->d_name[0] != '.') unlink(absl::StrCat(directory, "/", file->d_name).c_str());
     }
-    poll(nullptr, 0, 20);
+    closedir(files);
   }
-  _exit(0);
+  if (rmdir(directory.c_str()) != 0 && errno != ENOENT) return ErrnoStatus(errno, "remove " + directory);
+  return absl::OkStatus();
 }
 
 // The file, with room for all of it: what is swapped out later can never be refused for lack of it.
@@ -355,10 +244,15 @@ absl::Status MakeFile(const std::string& path, uint64_t bytes, const std::string
   if (!file.valid()) return ErrnoStatus(errno, "create " + path);
   // In steps, each of which has an operation's time.
   int error = 0;
-  for (uint64_t at = 0; at < bytes && error == 0; at += kGiB) {
-    const uint64_t step = std::min(kGiB, bytes - at);
+  uint64_t reserved = 0;
+  while (reserved < bytes && error == 0) {
+    const uint64_t step = std::min(kGiB, bytes - reserved);
     if (Interrupted()) return absl::CancelledError("interrupted; nothing is left of it");
-    if (fallocate(file.get(), 0, static_cast<off_t>(at), static_cast<off_t>(step)) != 0) error = errno;
+    if (fallocate(file.get(), 0, static_cast<off_t>(reserved), static_cast<off_t>(step)) != 0) {
+      error = errno;
+    } else {
+      reserved += step;
+    }
   }
   if (error == 0) return absl::OkStatus();
   if (error == EIO) {
@@ -369,9 +263,9 @@ absl::Status MakeFile(const std::string& path, uint64_t bytes, const std::string
   if (error != ENOSPC) return ErrnoStatus(error, absl::StrCat("reserve ", FormatByteSize(bytes)));
   struct statvfs room {};
   (void)statvfs(mount.c_str(), &room);
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "the pool has not ", FormatByteSize(bytes),
-      " to spare: ", FormatByteSize(uint64_t{room.f_bavail} * room.f_frsize), " are free (`nram df` says where)"));
+  return absl::ResourceExhaustedError(absl::StrCat("the pool has not ", FormatByteSize(bytes), " to spare: ",
+                                                   FormatByteSize(reserved + uint64_t{room.f_bavail} * room.f_frsize),
+                                                   " are free (`nram df` says where)"));
 }
 
 }  // namespace
@@ -394,21 +288,19 @@ absl::StatusOr<SwapArea> AddSwap(const SwapOptions& options) {
     return absl::AlreadyExistsError(absl::StrCat(
         "there is a swap area named ", options.name,
         there.active ? "; choose another --name, or end it with `nram swapoff " + options.name + "`"
-        : there.daemon_alive
-            ? ", which somebody else is just setting up or taking down"
-            : ", or what a crash has left of one; `nram swapoff --force " + options.name + "` takes it away"));
+        : there.busy ? ", which somebody else is just setting up or taking down"
+                     : ", or what a crash has left of one; `nram swapoff --force " + options.name + "` takes it away"));
   }
   const absl::StatusOr<UniqueFd> lock = LockArea(directory);
   if (!lock.ok()) {
     rmdir(directory.c_str());
     return lock.status();
   }
-  std::string device;
-  uint64_t sequence = 0;
+  SwapDevice device;
   auto undo = absl::MakeCleanup([&] {
-    if (!device.empty()) (void)DetachLoop(device, sequence);
+    if (!device.path.empty()) (void)DetachLoop(device);
     (void)EndDaemon(directory);
-    RemoveDirectory(directory);
+    (void)RemoveDirectory(directory);
   });
   HoldSignals();
   LeaveCgroups();
@@ -417,6 +309,7 @@ absl::StatusOr<SwapArea> AddSwap(const SwapOptions& options) {
                                       "--swap",
                                       "--inodes=8",
                                       "--no-allow-other",
+                                      absl::StrCat("--io-timeout-ms=", options.io_timeout_ms),
                                       "--log-file=" + directory + "/log",
                                       "--pid-file=" + directory + "/pid"};
   command.insert(command.end(), options.fsd_flags.begin(), options.fsd_flags.end());
@@ -424,27 +317,30 @@ absl::StatusOr<SwapArea> AddSwap(const SwapOptions& options) {
   command.push_back(MountOf(directory));
   NRAM_RETURN_IF_ERROR(RunProgram(command));
   NRAM_RETURN_IF_ERROR(MakeFile(FileOf(directory), options.size_bytes, MountOf(directory)));
-  NRAM_ASSIGN_OR_RETURN(device, AttachLoop(FileOf(directory)));
-  sequence = DeviceSequence(device);
-  NRAM_RETURN_IF_ERROR(RunProgram({"mkswap", "--label", "nram-" + options.name, device}));
+  NRAM_ASSIGN_OR_RETURN(const std::string path, AttachLoop(FileOf(directory)));
+  device = PresentDevice(path);
+  NRAM_RETURN_IF_ERROR(RunProgram({"mkswap", "--label", "nram-" + options.name, path}));
   NRAM_RETURN_IF_ERROR(WriteFileAtomically(directory + "/area.json",
-                                           nlohmann::json{{"device", device},
-                                                          {"device_sequence", sequence},
+                                           nlohmann::json{{"device", path},
+                                                          {"device_sequence", device.sequence},
                                                           {"size_bytes", options.size_bytes},
                                                           {"pool", options.pool},
-                                                          {"discarded_before", DiscardedBytes(device)}}
+                                                          {"discarded_before", DiscardedBytes(path)}}
                                                    .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
                                                "\n"));
   // Before the kernel has the area: there is no moment without it.
-  NRAM_RETURN_IF_ERROR(StartGuard(Describe(options.name)));
+  NRAM_RETURN_IF_ERROR(StartGuard({.device = device,
+                                   .daemon_pid = Describe(options.name).daemon_pid,
+                                   .mount = MountOf(directory),
+                                   .silence_ms = std::max(options.io_timeout_ms * kSilenceFactor, kSilenceMinMs)}));
   if (Interrupted()) return absl::CancelledError("interrupted; nothing is left of it");
   int flags = NRAM_SWAP_FLAG_DISCARD | NRAM_SWAP_FLAG_DISCARD_PAGES;
   if (options.priority >= 0) flags |= SWAP_FLAG_PREFER | (options.priority & SWAP_FLAG_PRIO_MASK);
-  if (swapon(device.c_str(), flags) != 0) return ErrnoStatus(errno, "swapon " + device);
+  if (swapon(path.c_str(), flags) != 0) return ErrnoStatus(errno, "swapon " + path);
   SwapArea area = Describe(options.name);
   if (!area.daemon_alive) {
     // The guard may have looked when the kernel did not have the area yet.
-    (void)SwapOffWhole(&area, /*insist=*/true, DeadlineAfterMs(kSwapOffMs));
+    (void)SwapOffWhole(device, /*insist=*/true, DeadlineAfterMs(kSwapOffMs));
     return absl::UnavailableError("the area's daemon died while it was set up");
   }
   std::move(undo).Cancel();
@@ -457,38 +353,32 @@ absl::Status RemoveSwap(const std::string& name, bool force, void (*on_progress)
   if (access(DirectoryOf(name).c_str(), F_OK) != 0) {
     return absl::NotFoundError(absl::StrCat("there is no swap area named ", name, "; `nram swaps` lists them"));
   }
+  // Else what the kernel has cannot be told from what it has not.
+  if (access("/proc/swaps", R_OK) != 0 || access("/sys/block", R_OK) != 0) {
+    return absl::FailedPreconditionError("/proc and /sys must be mounted here, to see what the kernel has");
+  }
   NRAM_ASSIGN_OR_RETURN(const UniqueFd lock, LockArea(DirectoryOf(name)));
   const SwapArea area = Describe(name);
-  if (!force && !area.daemon_alive) {
+  // Where neither kernel nor device have anything of it any more, nothing is lost: an nram swapoff was interrupted.
+  if (!force && !area.daemon_alive && (area.active || !area.device.empty())) {
     return absl::FailedPreconditionError(
         absl::StrCat(name, ": its daemon is gone, and with it what was swapped out; programs that touch that get ",
                      "SIGBUS. --force takes away what is left of the area"));
   }
   if (area.active && !force) {
-    // The machine's, since each page goes back to whoever owns it.
-    NRAM_ASSIGN_OR_RETURN(const MachineMemory memory, ReadMachineMemory());
-    const uint64_t own_free = area.size_bytes - std::min(area.size_bytes, area.used_bytes);
-    const uint64_t room = memory.available_bytes + memory.swap_free_bytes - std::min(memory.swap_free_bytes, own_free);
-    if (room < area.used_bytes + area.used_bytes / 16) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat(name, ": ", FormatByteSize(area.used_bytes), " must go back to RAM, and ", FormatByteSize(room),
-                       " are available there and in other swap. End some programs, or add other swap first; --force ",
-                       "tries all the same"));
-    }
+    NRAM_RETURN_IF_ERROR(Annotate(CheckRoomForSwap(area.size_bytes, area.used_bytes), name));
   }
   if (area.active) {
     std::atomic<bool> done{false};
-    SwapArea look = area;
-    std::thread watcher([&, look]() mutable {
+    std::thread watcher([&] {
       for (int64_t next_ns = MonotonicNs() + kNsPerSecond / 2; !done; poll(nullptr, 0, 20)) {
-        if (on_progress == nullptr || MonotonicNs() < next_ns || !FindActive(&look)) continue;
-        on_progress(look.used_bytes);
+        if (on_progress == nullptr || MonotonicNs() < next_ns) continue;
+        if (const std::optional<SwapUse> use = FindUse(DeviceOf(area))) on_progress(use->used_bytes);
         next_ns = MonotonicNs() + kNsPerSecond / 2;
       }
     });
     // The guard of a dead daemon may be at it too, or another swapoff.
-    SwapArea mine = area;
-    const int error = SwapOffWhole(&mine, !area.daemon_alive, DeadlineAfterMs(kSwapOffMs));
+    const int error = SwapOffWhole(DeviceOf(area), !area.daemon_alive, DeadlineAfterMs(kSwapOffMs));
     done = true;
     watcher.join();
     if (error == ENOMEM) {
@@ -497,9 +387,9 @@ absl::Status RemoveSwap(const std::string& name, bool force, void (*on_progress)
     }
     if (error != 0) return ErrnoStatus(error, absl::StrCat("swapoff ", area.device, "; the area is still in use"));
   }
-  absl::Status status = area.device.empty() ? absl::OkStatus() : DetachLoop(area.device, area.device_sequence);
+  absl::Status status = area.device.empty() ? absl::OkStatus() : DetachLoop(DeviceOf(area));
   status.Update(EndDaemon(area.directory));
-  RemoveDirectory(area.directory);
+  status.Update(RemoveDirectory(area.directory));
   return status;
 }
 

@@ -20,6 +20,7 @@ struct SwapOptions {
   uint64_t size_bytes = 0;
   int priority = -1;                   // 0..32767; -1: the kernel chooses, below all that others have
   std::string pool;                    // as nram-fsd's --pool; "": none
+  int64_t io_timeout_ms = 10'000;      // as nram-fsd's
   std::vector<std::string> fsd_flags;  // "--backend=memory"
 };
 
@@ -36,6 +37,7 @@ struct SwapArea {
   int daemon_pid = 0;
   bool daemon_alive = false;
   bool active = false;           // the kernel swaps to it
+  bool busy = false;             // somebody is setting it up or taking it down
   uint64_t used_bytes = 0;       // as the kernel has it
   uint64_t discarded_bytes = 0;  // given back so far
 };
@@ -47,8 +49,8 @@ struct SwapArea {
 absl::StatusOr<SwapArea> AddSwap(const SwapOptions& options);
 
 // Takes it away: what is swapped out goes back to RAM first, which takes time; `on_progress` is told what is left, now
-// and then. RESOURCE_EXHAUSTED: there is not RAM and other swap enough. FAILED_PRECONDITION: its daemon is gone (then
-// what was swapped out is lost, and whoever uses it gets SIGBUS). `force` goes on all the same.
+// and then. RESOURCE_EXHAUSTED: there is not RAM and other swap enough (swap_room.h). FAILED_PRECONDITION: its daemon
+// is gone (then what was swapped out is lost, and whoever uses it gets SIGBUS). `force` goes on all the same.
 absl::Status RemoveSwap(const std::string& name, bool force, void (*on_progress)(uint64_t left_bytes));
 
 std::vector<SwapArea> FindSwaps();

@@ -1,0 +1,98 @@
+#include "tools/nram/swap_room.h"
+
+#include <dirent.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "base/host_memory.h"
+#include "base/status.h"
+#include "base/units.h"
+
+namespace nram {
+namespace {
+
+constexpr int kDepthMax = 16;
+
+// 0 if the file is not there or says "max".
+uint64_t NumberIn(const std::string& path) {
+  const auto text = ReadFile(path);
+  uint64_t value = 0;
+  if (text.ok()) (void)absl::SimpleAtoi(absl::StripAsciiWhitespace(*text), &value);
+  return value;
+}
+
+// The sum of these fields of a memory.stat.
+uint64_t StatFields(const std::string& group, std::initializer_list<absl::string_view> fields) {
+  const auto text = ReadFile(group + "/memory.stat");
+  uint64_t sum = 0;
+  for (const absl::string_view line : absl::StrSplit(text.ok() ? *text : "", '\n')) {
+    const std::vector<absl::string_view> words = absl::StrSplit(line, ' ');
+    uint64_t value = 0;
+    if (words.size() != 2 || std::find(fields.begin(), fields.end(), words[0]) == fields.end()) continue;
+    if (absl::SimpleAtoi(words[1], &value)) sum += value;
+  }
+  return sum;
+}
+
+// Of the group and all below it.
+struct GroupMemory {
+  uint64_t limit_bytes = 0;    // 0: none
+  uint64_t used_bytes = 0;     // without page cache that can be dropped
+  uint64_t swapped_bytes = 0;  // wherever to
+};
+
+GroupMemory ReadGroup(const std::string& group, bool v2) {
+  const uint64_t used = NumberIn(group + (v2 ? "/memory.current" : "/memory.usage_in_bytes"));
+  const uint64_t cache = v2 ? StatFields(group, {"inactive_file", "active_file"})
+                            : StatFields(group, {"total_inactive_file", "total_active_file"});
+  return {NumberIn(group + (v2 ? "/memory.max" : "/memory.limit_in_bytes")), used - std::min(used, cache),
+          v2 ? NumberIn(group + "/memory.swap.current") : StatFields(group, {"total_swap"})};
+}
+
+absl::Status CheckGroups(const std::string& top, const std::string& path, bool v2, uint64_t used_bytes, int depth) {
+  const GroupMemory group = ReadGroup(top + path, v2);
+  const uint64_t back = std::min(group.swapped_bytes, used_bytes);
+  if (!path.empty() && group.swapped_bytes == 0) return absl::OkStatus();  // nor has anything below it
+  if (group.limit_bytes > 0 && group.used_bytes + back > group.limit_bytes) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        FormatByteSize(back), " must go back to the memory cgroup ", path.empty() ? "/" : path, ", which uses ",
+        FormatByteSize(group.used_bytes), " of its limit of ", FormatByteSize(group.limit_bytes),
+        ": the kernel would end programs there. Raise the limit, end some of them, or add other swap first; --force ",
+        "tries all the same"));
+  }
+  DIR* const directory = depth < kDepthMax ? opendir((top + path).c_str()) : nullptr;
+  if (directory == nullptr) return absl::OkStatus();
+  absl::Status status;
+  while (const dirent* entry = readdir(directory)) {
+    if (entry->d_type != DT_DIR || entry->d_name[0] == '.') continue;
+    status = CheckGroups(top, absl::StrCat(path, "/", entry->d_name), v2, used_bytes, depth + 1);
+    if (!status.ok()) break;
+  }
+  closedir(directory);
+  return status;
+}
+
+}  // namespace
+
+absl::Status CheckRoomForSwap(uint64_t size_bytes, uint64_t used_bytes, const std::string& root) {
+  NRAM_ASSIGN_OR_RETURN(const MachineMemory memory, ReadMachineMemory(root));
+  const uint64_t own_free = size_bytes - std::min(size_bytes, used_bytes);
+  const uint64_t other_swap = memory.swap_free_bytes - std::min(memory.swap_free_bytes, own_free);
+  const uint64_t room = memory.available_bytes + other_swap;
+  if (room < used_bytes + used_bytes / 16) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(FormatByteSize(used_bytes), " must go back to RAM, and ", FormatByteSize(room),
+                     " are available there and in other swap. End some programs, or add other swap first; --force ",
+                     "tries all the same"));
+  }
+  if (other_swap >= used_bytes) return absl::OkStatus();  // a group that is full swaps there
+  const bool v2 = ReadFile(root + "/sys/fs/cgroup/cgroup.controllers").ok();
+  return CheckGroups(root + (v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory"), "", v2, used_bytes, 0);
+}
+
+}  // namespace nram

@@ -1,0 +1,19 @@
+#ifndef NRAM_TOOLS_NRAM_SWAP_ROOM_H_
+#define NRAM_TOOLS_NRAM_SWAP_ROOM_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace nram {
+
+// Whether `used_bytes` that are swapped out to an area of `size_bytes` have room to go back to: in RAM and other swap,
+// and in the memory cgroups of those whose they are (v1 or v2), since each page is charged to its owner's again, and
+// the kernel ends programs of a group that has no room. RESOURCE_EXHAUSTED says what is short, and what to do. `root`
+// is put before every path, for tests.
+absl::Status CheckRoomForSwap(uint64_t size_bytes, uint64_t used_bytes, const std::string& root = "");
+
+}  // namespace nram
+
+#endif  // NRAM_TOOLS_NRAM_SWAP_ROOM_H_
