@@ -14,7 +14,8 @@ unset NRAM_POOL NRAM_STATE_DIR
 export PATH=$directory/bin:$PATH
 cleanup() {
   "$scripts/epilog.sh" || true
-  rm -rf "$directory"
+  umount -l "$directory/a mount" 2> /dev/null || true
+  rm -rf --one-file-system "$directory"
 }
 trap cleanup EXIT
 fail() {
@@ -45,7 +46,11 @@ NRAM_POOL=$job/pool "$nram" df > "$directory/df" ||
 grep -q 128 "$directory/df" || fail "df says: $(cat "$directory/df")"
 
 pid=$(cat "$job/memserver.pid")
+mkdir "$directory/a mount"
+NRAM_POOL=$job/pool NRAM_STATE_DIR=$directory/state "$nram" mount "$directory/a mount" > /dev/null ||
+  fail "the pool cannot be mounted"
 "$scripts/epilog.sh" || fail "the epilog"
+! grep -q "$directory" /proc/mounts || fail "a mount is left"
 [ "$(cat "/proc/$pid/comm" 2> /dev/null)" != nram-memserver ] ||
   [ "$(awk '/^State/ {print $2}' "/proc/$pid/status")" = Z ] ||
   fail "the memory server still runs"

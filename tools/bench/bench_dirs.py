@@ -31,7 +31,7 @@ down to 550 and 150 MB/s. Rounds alternate between the directories.
   --rounds=N          1..100 (default 3)
   --size=BYTES        of what is sorted (default 1600000000, as is sort's memory of 100 MB to that)
   --input=FILE        sort these lines, not random ones
-  --throttled         with slowed-down disks too (root; a loop device and a blkio limit)
+  --throttled         with slowed-down disks too (root and cgroup v1; a loop device and a blkio limit)
   --direct            random I/O with O_DIRECT where the directory can
   --big               with STXXL's sort of 2 GB in 200 MB too
   --quick             a tenth of everything, one round: to see that it works
