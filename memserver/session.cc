@@ -134,6 +134,9 @@ absl::Status Session::Execute(const FrameHeader& request, absl::Span<const uint3
       header.reason = store->Destroy(lease_.get(), region, request.epoch);
       break;
     case Op::kPing:
+      // A sign of life as good as a renewal.
+      if (!context_.leases->Renew(lease_->id).ok()) header.reason = Reason::kLeaseEnded;
+      break;
     case Op::kHello:
       break;
   }

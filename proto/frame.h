@@ -16,8 +16,8 @@ namespace nram {
 
 inline constexpr size_t kFrameHeaderBytes = 64;
 inline constexpr uint32_t kFrameMagic = 0x314d524e;  // "NRM1" in memory order
-inline constexpr uint8_t kFrameVersion = 5;
-inline constexpr uint32_t kControlVersion = 5;  // both ends speak the same of both, and find out in control's hello
+inline constexpr uint8_t kFrameVersion = 6;
+inline constexpr uint32_t kControlVersion = 6;  // both ends speak the same of both, and find out in control's hello
 // A frame touches at most this many pages, so that each end holds 256 KiB of it at most and other frames get their
 // turn.
 inline constexpr uint64_t kPagesPerFrame = 64;
@@ -26,7 +26,7 @@ inline constexpr size_t kPayloadBytesMax = kPagesPerFrame + kChunksPerFrame * kC
 
 enum class Op : uint8_t {
   kHello = 1,    // binds the connection to a lease; must be the first frame and only that
-  kPing = 2,     // answered at once
+  kPing = 2,     // answered at once; renews the lease
   kCreate = 3,   // an unnamed region
   kRead = 4,     // chunks of a region
   kWrite = 5,    // chunks of a region

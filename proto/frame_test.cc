@@ -42,7 +42,7 @@ TEST(FrameTest, TheWireDoesNotChange) {
   std::byte encoded[kFrameHeaderBytes];
   EncodeHeader(WriteHeader({0x0102, 8}), 0, encoded);
   const unsigned char expected[60] = {
-      'N',  'R',  'M',  '1',  5, 5, 0, 0, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 0x00, 0xFF, 0xEE, 0xDD,
+      'N',  'R',  'M',  '1',  6, 5, 0, 0, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 0x00, 0xFF, 0xEE, 0xDD,
       0xCC, 0xBB, 0xAA, 0x99, 2, 1, 0, 0, 0,    0,    0,    0,    8,    0,    0,    0,    0,    0,    0,    0,
       0,    0x10, 0,    0,    7, 0, 0, 0, 42,   0,    0,    0,    0,    0,    0,    0,    0,    0,    0,    0};
   EXPECT_EQ(memcmp(encoded, expected, 60), 0);

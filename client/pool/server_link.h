@@ -152,6 +152,8 @@ class ServerLink {
   // A lease's third at most.
   absl::Status ConnectBoth(int64_t timeout_ms);
   absl::Status ConnectData(const ServerHello& hello);
+  // Renews the lease over the data plane if half of its time has passed.
+  void Ping();
   // False: it must be tried again soon.
   bool Renew();
   // If the lease is not the one that it was: what was reserved for that is gone.

@@ -15,6 +15,7 @@
 #include "client/transport/control_client.h"
 #include "client/transport/socket_transport.h"
 #include "gtest/gtest.h"
+#include "tests/util/byte_relay.h"
 #include "tests/util/freeze.h"
 #include "tools/nram/local_pool.h"
 
@@ -93,15 +94,37 @@ TEST_F(KillTest, HelloRenewsTheLease) {
   EXPECT_EQ(renewed->term, lease->term);
 }
 
+// The control plane may be away for as long as it likes: as long as data flows, the lease lives.
+TEST_F(KillTest, PingsRenewTheLease) {
+  ByteRelay relay(servers_[0].control_port);
+  PoolOptions options;
+  options.servers.push_back({"127.0.0.1", relay.port(), ""});
+  options.unix_sockets = false;
+  auto pool = Pool::Open(options).value();
+  auto region = pool->CreateRegion({.gc = true}).value();
+  ASSERT_TRUE(region->Write(0, page_).ok());
+  relay.Hold(true);
+  const int64_t until_ns = DeadlineAfterMs(10'000);  // five times the lease's
+  while (MonotonicNs() < until_ns) {
+    std::vector<std::byte> back(4096);
+    const absl::Status status = region->Read(0, absl::MakeSpan(back));
+    ASSERT_TRUE(status.ok()) << status;
+    ASSERT_EQ(back, page_);
+    poll(nullptr, 0, 50);
+  }
+  relay.Hold(false);
+  EXPECT_TRUE(region->Write(0, page_).ok());
+}
+
 TEST_F(KillTest, ATrimWaitsForNoServerThatHasNothingOfIt) {
   FreezeProcess(servers_[1].pid);
   std::vector<bool> readable;
   for (uint64_t at = 0; at < 12; ++at) {
     std::vector<std::byte> back(4096);
-    readable.push_back(region_->Read(at * kMiB, absl::MakeSpan(back), {.timeout_ms = 300}).ok());
+    readable.push_back(region_->Read(at * kMiB, absl::MakeSpan(back), {.timeout_ms = 1'000}).ok());
   }
   for (uint64_t at = 0; at < 12; ++at) {
-    EXPECT_EQ(region_->Trim(at * kMiB, kMiB, {.timeout_ms = 300}).ok(), readable[at]) << at;
+    EXPECT_EQ(region_->Trim(at * kMiB, kMiB, {.timeout_ms = 1'000}).ok(), readable[at]) << at;
   }
   EXPECT_TRUE(absl::c_linear_search(readable, true));
   EXPECT_TRUE(absl::c_linear_search(readable, false));

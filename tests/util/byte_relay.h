@@ -1,0 +1,92 @@
+#ifndef NRAM_TESTS_UTIL_BYTE_RELAY_H_
+#define NRAM_TESTS_UTIL_BYTE_RELAY_H_
+
+#include <arpa/inet.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "gtest/gtest.h"
+
+namespace nram {
+
+// Passes bytes on between those who connect to port() and a port of this host, whatever they say to each other, unless
+// it is held: then what comes stays where it is.
+class ByteRelay {
+ public:
+  explicit ByteRelay(int target_port) : target_(Loopback(target_port)), listener_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address = Loopback(0);
+    socklen_t length = sizeof address;
+    EXPECT_EQ(bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    EXPECT_EQ(listen(listener_.get(), 16), 0);
+    EXPECT_EQ(getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&address), &length), 0);
+    port_ = ntohs(address.sin_port);
+    thread_ = std::thread([this] { Run(); });
+  }
+  ~ByteRelay() {
+    stopping_ = true;
+    thread_.join();
+  }
+  int port() const { return port_; }
+  void Hold(bool hold) { held_ = hold; }
+
+ private:
+  static sockaddr_in Loopback(int port) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    return address;
+  }
+
+  // False: one of the two is closed.
+  static bool Pass(int from, int to) {
+    char buffer[16384];
+    const ssize_t n = recv(from, buffer, sizeof buffer, MSG_DONTWAIT);
+    if (n < 0) return errno == EAGAIN || errno == EINTR;
+    return n > 0 && send(to, buffer, static_cast<size_t>(n), MSG_NOSIGNAL) == n;
+  }
+
+  void Run() {
+    while (!stopping_) {
+      std::vector<pollfd> waiting;
+      if (!held_) {
+        waiting.push_back({listener_.get(), POLLIN, 0});
+        for (const auto& [near, far] : pairs_) {
+          waiting.push_back({near.get(), POLLIN, 0});
+          waiting.push_back({far.get(), POLLIN, 0});
+        }
+      }
+      poll(waiting.data(), waiting.size(), 10);
+      if (held_ || waiting.empty()) continue;
+      std::erase_if(pairs_, [](const auto& pair) {
+        return !Pass(pair.first.get(), pair.second.get()) || !Pass(pair.second.get(), pair.first.get());
+      });
+      if ((waiting[0].revents & POLLIN) == 0) continue;
+      UniqueFd near(accept(listener_.get(), nullptr, nullptr));
+      UniqueFd far(socket(AF_INET, SOCK_STREAM, 0));
+      if (connect(far.get(), reinterpret_cast<const sockaddr*>(&target_), sizeof target_) != 0) continue;
+      pairs_.emplace_back(std::move(near), std::move(far));
+    }
+  }
+
+  const sockaddr_in target_;
+  const UniqueFd listener_;
+  int port_ = 0;
+  std::atomic<bool> held_{false};
+  std::atomic<bool> stopping_{false};
+  std::vector<std::pair<UniqueFd, UniqueFd>> pairs_;  // the thread's
+  std::thread thread_;
+};
+
+}  // namespace nram
+
+#endif  // NRAM_TESTS_UTIL_BYTE_RELAY_H_
