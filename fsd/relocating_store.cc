@@ -45,6 +45,7 @@ class RelocatingFile : public BlockFile {
   }
   // Not where it failed: that would take an operation's time once more.
   absl::Status Rewrite(uint64_t offset, absl::Span<const std::byte> from, const absl::Status& failed) override {
+    if (!IsLost(failed)) return Write(offset, from);  // there may be room by now
     return ForEachRun(offset, from.size(), [&](BlockFile* file, uint8_t layer, uint64_t at, uint64_t bytes) {
       return WriteElsewhere(layer, at, from.subspan(at - offset, bytes), failed);
     });

@@ -165,6 +165,10 @@ TEST(RelocatingStoreTest, ARewriteIsNotTriedWhereItFailed) {
   EXPECT_FALSE(file->Read(0, absl::MakeSpan(got)).ok()) << "where was it written to?";
   ++servers.next;
   EXPECT_TRUE(file->Rewrite(kPageBytes, page, late).ok());
+  // Where it was full there may be room by now.
+  servers.writes = 0;
+  EXPECT_TRUE(file->Rewrite(2 * kPageBytes, page, absl::ResourceExhaustedError("full")).ok());
+  EXPECT_EQ(servers.writes, 1);
 }
 
 // Each death of a server takes one; there are not many.

@@ -21,8 +21,11 @@ SpanPlacement PlaceSpan(PlacementPolicy policy, RegionId region, uint64_t span, 
   const uint64_t point = Mix(Raw(region)) + step * 0x9E3779B97F4A7C15u;
   std::array<uint32_t, kReplicasMax> hosts{};
   int chosen = 0;
+  const bool all_silent = std::all_of(candidates.begin(), candidates.end(), [](const PlacementCandidate& candidate) {
+    return candidate.silent || candidate.weight == 0;
+  });
   const auto excluded = [&](const PlacementCandidate& candidate) {
-    return candidate.weight == 0 ||
+    return candidate.weight == 0 || (candidate.silent && !all_silent) ||
            std::find(hosts.begin(), hosts.begin() + chosen, candidate.host) != hosts.begin() + chosen;
   };
   while (chosen < std::min(replicas, kReplicasMax)) {

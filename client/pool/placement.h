@@ -33,12 +33,14 @@ struct PlacementCandidate {
   uint16_t server = kNoServer;
   uint32_t host = 0;    // equal for servers that share a machine
   uint64_t weight = 0;  // free bytes; 0 leaves it out
+  bool silent = false;  // was a moment ago: the last choice
 };
 
 // Chooses `replicas` (1..kReplicasMax) servers on different hosts, each with a probability in proportion to its weight,
 // the same for the same arguments. Neighbouring spans (or blocks) are spread evenly rather than at random: a span's
 // point in [0, 1) is the region's hash plus its number times the golden ratio, and the candidates divide [0, 1) by
-// weight. Fewer servers than asked for if there are not so many hosts; not placed() if no candidate has weight.
+// weight. Silent ones are chosen if there are no others. Fewer servers than asked for if there are not so many hosts;
+// not placed() if no candidate has weight.
 SpanPlacement PlaceSpan(PlacementPolicy policy, RegionId region, uint64_t span, int replicas,
                         absl::Span<const PlacementCandidate> candidates);
 

@@ -101,7 +101,7 @@ absl::StatusOr<std::unique_ptr<Pool>> Pool::Open(PoolOptions options) {
 RegionId Pool::NewRegionId() { return RegionId{RandomId()}; }
 
 std::vector<PlacementCandidate> Pool::Candidates() const {
-  std::vector<PlacementCandidate> candidates, silent;
+  std::vector<PlacementCandidate> candidates;
   candidates.reserve(links_.size());
   for (const auto& link : links_) {
     if (!link->up()) continue;
@@ -111,10 +111,8 @@ std::vector<PlacementCandidate> Pool::Candidates() const {
     // What the server said last may be old: as long as it has not refused, it is worth asking.
     if (!link->refused() && !capacity.draining) weight += std::max(capacity.free_bytes, kSpanBytes);
     if (capacity.draining || (link->refused() && room < kPagesPerFrame * ServerLink::kRoomBytesPerPage)) weight = 0;
-    if (weight == 0) continue;
-    (link->was_silent() ? silent : candidates).push_back({link->index(), link->host(), weight});
+    if (weight > 0) candidates.push_back({link->index(), link->host(), weight, link->was_silent()});
   }
-  if (candidates.empty()) candidates = std::move(silent);
   // Servers that share a host are different hosts to a client that asks for one replica; the placement minds it when it
   // is not.
   return candidates;

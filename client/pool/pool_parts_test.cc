@@ -76,6 +76,14 @@ TEST(PlacementTest, ReplicasAreOnDifferentHosts) {
   }
 }
 
+TEST(PlacementTest, SilentOnesAreTheLastChoice) {
+  std::vector<PlacementCandidate> candidates = Candidates({100, 1, 0});
+  candidates[0].silent = true;
+  EXPECT_EQ(PlaceSpan(PlacementPolicy::kStriped, RegionId{3}, 0, 1, candidates).servers[0], candidates[1].server);
+  candidates[1].weight = 0;
+  EXPECT_EQ(PlaceSpan(PlacementPolicy::kStriped, RegionId{3}, 0, 1, candidates).servers[0], candidates[0].server);
+}
+
 TEST(PlacementTest, NowhereToGo) {
   EXPECT_FALSE(PlaceSpan(PlacementPolicy::kStriped, RegionId{3}, 0, 1, {}).placed());
   EXPECT_FALSE(PlaceSpan(PlacementPolicy::kStriped, RegionId{3}, 0, 1, Candidates({0, 0})).placed());
