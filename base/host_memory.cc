@@ -137,7 +137,9 @@ absl::StatusOr<MachineMemory> ReadMachineMemory(const std::string& root) {
   NRAM_ASSIGN_OR_RETURN(const std::string meminfo, ReadFile(root + "/proc/meminfo"));
   const auto available = KilobyteField(meminfo, "MemAvailable:");
   if (!available) return absl::InternalError(absl::StrCat(root, "/proc/meminfo: fields missing"));
-  return MachineMemory{*available, KilobyteField(meminfo, "SwapFree:").value_or(0)};
+  const uint64_t swap_free = KilobyteField(meminfo, "SwapFree:").value_or(0);
+  const uint64_t swap_total = KilobyteField(meminfo, "SwapTotal:").value_or(0);
+  return MachineMemory{*available, swap_free, swap_total - std::min(swap_total, swap_free)};
 }
 
 std::string BootId() {

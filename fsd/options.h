@@ -58,7 +58,7 @@ std::string OwnerName(const std::string& what, const std::string& directory, int
 
 // What ends a daemon of `--swap`, which no other signal does: `nram swapoff` sends it when the kernel does not have the
 // area any more.
-inline constexpr int kSwapEndSignal = SIGUSR1;
+inline constexpr int kSwapEndSignal = SIGUSR2;
 
 }  // namespace nram
 

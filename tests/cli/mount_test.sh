@@ -67,12 +67,21 @@ wait "$user" 2> /dev/null || true
 expect 0 "" "$nram" umount "$directory/m" "$directory/with blank"
 [ "$("$nram" df --json | jq '.total.used_bytes < 100000')" = true ] || fail "memory is still in use after umount"
 
+# Bind-mounted elsewhere: it is told where.
+expect 0 "is mounted" "$nram" mount "$directory/m"
+daemon=$(cat "$(state_file pid)")
+mkdir "$directory/bound"
+mount --bind "$directory/m" "$directory/bound"
+expect 1 "mounted on $directory/bound too" "$nram" umount "$directory/m"
+umount "$directory/bound"
+timeout 60 tail --pid="$daemon" -f /dev/null || fail "the daemon goes on after the last umount"
+
 # Mounted in a mount namespace that was made meanwhile (a container), too: who has it is named.
 expect 0 "is mounted" "$nram" mount "$directory/m"
 daemon=$(cat "$(state_file pid)")
 unshare --mount --propagation=private sh -c 'echo; exec sleep 100' > "$directory/namespace" &
 user=$!
-while [ ! -s "$directory/namespace" ]; do sleep 0.01; done
+while [ ! -s "$directory/namespace" ]; do sleep 0.01; kill -0 "$user" || fail "no mount namespace"; done
 expect 1 "still mounted for $user (sleep)" "$nram" umount "$directory/m"
 kill "$daemon"
 timeout 60 tail --pid="$daemon" -f /dev/null || fail "the daemon goes on after SIGTERM"

@@ -10,7 +10,9 @@ unset NRAM_POOL
 by_hand=
 group=
 user=
+stopped=
 cleanup() {
+  [ -z "$stopped" ] || kill -CONT "$stopped" 2> /dev/null || true
   "$nram" swapoff --all --force > /dev/null 2>&1 || true
   if [ -n "$by_hand" ]; then
     swapoff "$by_hand" 2> /dev/null || true
@@ -50,7 +52,7 @@ guard_of() {
 
 expect 1 "start a local one with \`nram up\`" "$nram" swapon 64M --unprotected
 expect_nothing "without a pool"
-"$nram" up --servers=2 --donate=160M > /dev/null
+"$nram" up --servers=2 --donate=256M > /dev/null
 
 # Containers often lack the privilege that protection needs.
 protection=()
@@ -102,7 +104,7 @@ if [ -e /sys/fs/cgroup/memory/cgroup.procs ]; then
   grep -qx "$daemon" /sys/fs/cgroup/memory/cgroup.procs || fail "the daemon stays in the cgroup of who started it"
 fi
 awaited=$(cat "/proc/$daemon"/fdinfo/* 2> /dev/null | awk '/^sigmask/ {print $2}')
-[ "$awaited" = 0000000000000200 ] || fail "the daemon waits for other signals than swapoff's: $awaited"
+[ "$awaited" = 0000000000000800 ] || fail "the daemon waits for other signals than swapoff's: $awaited"
 guard=$(guard_of "$daemon")
 ((0x$(awk '/^SigIgn/ {print $2}' "/proc/$guard/status") & 1 << 14)) || fail "the guard does not ignore SIGTERM"
 kill -TERM "$daemon" "$guard"
@@ -115,7 +117,7 @@ expect_nothing "an area that had signals"
 "$nram" swapon 64M "${protection[@]}" > /dev/null 2>&1
 unshare --mount --propagation=private sh -c 'echo; exec sleep 1000' > "$directory/namespace" &
 namespace=$!
-while [ ! -s "$directory/namespace" ]; do sleep 0.01; done
+while [ ! -s "$directory/namespace" ]; do sleep 0.01; kill -0 "$namespace" || fail "no mount namespace"; done
 grep -q "$directory" "/proc/$namespace/mounts" || fail "the mount is nowhere else: nothing was tested"
 expect 0 "" "$nram" swapoff
 kill "$namespace"
@@ -142,13 +144,14 @@ expect 1 "its daemon is gone" "$nram" swapoff
 expect 0 "" "$nram" swapoff --force
 expect_nothing "a killed daemon"
 # Its daemon is frozen: its guard ends it, which the kernel would not before Linux 6.15.
-"$nram" swapon 64M --io-timeout-ms=1000 "${protection[@]}" > /dev/null 2>&1
+NRAM_SWAP_SILENCE_MS_FOR_TEST=5000 "$nram" swapon 64M --io-timeout-ms=800 "${protection[@]}" > /dev/null 2>&1
 daemon=$("$nram" swaps --json | jq '.[0].daemon_pid')
+device=$("$nram" swaps --json | jq -r '.[0].device')
 guard=$(guard_of "$daemon")
 kill -STOP "$daemon"
 timeout 60 tail --pid="$guard" -f /dev/null || fail "the guard waits for a frozen daemon"
 ! kill -0 "$daemon" 2> /dev/null || fail "a frozen daemon is left"
-[ "$(wc -l < /proc/swaps)" -eq 1 ] || fail "the kernel still has the area of a frozen daemon: $(cat /proc/swaps)"
+! grep -q "$device " /proc/swaps || fail "the kernel still has the area of a frozen daemon: $(cat /proc/swaps)"
 expect 0 "" "$nram" swapoff --force
 expect_nothing "a frozen daemon"
 
@@ -205,37 +208,44 @@ done
 group=
 [ ! -e /sys/fs/cgroup/memory/memory.stat ] || group=/sys/fs/cgroup/memory/nram-swap-test-$$
 [ ! -e /sys/fs/cgroup/cgroup.controllers ] || group=/sys/fs/cgroup/nram-swap-test-$$
-mkdir "$group"
+[ -z "$group" ] || mkdir "$group"
 limit=$group/memory.limit_in_bytes
 [ -e "$limit" ] || limit=$group/memory.max
-"$nram" swapon 64M "${protection[@]}" > /dev/null 2>&1
-echo 24M > "$limit"
-(
-  echo "$BASHPID" > "$group/cgroup.procs"
-  exec python3 -c '
+if [ -z "$group" ] || [ ! -e "$limit" ] || [ "$(wc -l < /proc/swaps)" -gt 1 ]; then
+  echo "SKIPPED: no memory cgroups here, or other swap: swapoff and a group without room is not tried" >&2
+  [ -z "$group" ] || rmdir "$group"
+  group=
+else
+  "$nram" swapon 64M "${protection[@]}" > /dev/null 2>&1
+  echo 24M > "$limit"
+  (
+    echo "$BASHPID" > "$group/cgroup.procs"
+    exec python3 -c '
 import time
 memory = bytearray(b"x") * (40 << 20)
 open("'"$directory"'/filled", "w").close()
 time.sleep(1000)'
-) &
-user=$!
-while [ ! -e "$directory/filled" ]; do sleep 0.01; kill -0 "$user" || fail "the program has ended"; done
-expect 1 "must go back to the memory cgroup" "$nram" swapoff
-server=$(jq .pid "$NRAM_STATE_DIR/0.pid")
-kill -STOP "$server"
-expect 1 "would be lost for good" "$nram" swapoff
-kill -CONT "$server"
-echo 200M > "$limit"
-expect 0 "" "$nram" swapoff
-kill "$user" 2> /dev/null || fail "swapoff ended the program"
-wait "$user" 2> /dev/null || true
-rmdir "$group"
-group=
-expect_nothing "an area of a cgroup"
+  ) &
+  user=$!
+  while [ ! -e "$directory/filled" ]; do sleep 0.01; kill -0 "$user" || fail "the program has ended"; done
+  expect 1 "must go back to the memory cgroup" "$nram" swapoff
+  stopped=$(jq .pid "$NRAM_STATE_DIR/0.pid")
+  kill -STOP "$stopped"
+  expect 1 "would be lost for good" "$nram" swapoff
+  kill -CONT "$stopped"
+  stopped=
+  echo 200M > "$limit"
+  expect 0 "" "$nram" swapoff
+  kill "$user" 2> /dev/null || fail "swapoff ended the program"
+  wait "$user" 2> /dev/null || true
+  rmdir "$group"
+  group=
+  expect_nothing "an area of a cgroup"
+fi
 
 # A pool that has lost a server, while the command looks for room.
 kill -KILL "$(jq .pid "$NRAM_STATE_DIR/0.pid")"
-expect 1 "nram df" "$nram" swapon 128M "${protection[@]}"
+expect 1 "nram df" "$nram" swapon 300M "${protection[@]}"
 expect_nothing "a pool that has lost a server"
 "$nram" down > /dev/null
 "$nram" up --servers=2 --donate=160M > /dev/null

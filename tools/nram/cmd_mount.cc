@@ -247,6 +247,9 @@ absl::Status Detach(const std::string& directory, bool lazy) {
 
 // Who still sees the device mounted, in a mount namespace of their own (containers), for the message that says so.
 std::string NamespacesWith(const std::string& device) {
+  for (const MountPoint& mount : FindMounts("self")) {
+    if (mount.device == device) return absl::StrCat(", because it is mounted on ", mount.directory, " too");
+  }
   std::vector<std::string> seers;
   DIR* const processes = opendir("/proc");
   if (processes == nullptr) return "";

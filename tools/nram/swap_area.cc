@@ -51,12 +51,11 @@ namespace nram {
 namespace {
 
 constexpr uint64_t kSwapBytesMin = 16 * kMiB;
-constexpr int64_t kDaemonEndMs = 15'000;
+constexpr int64_t kDaemonEndMs = 45'000;  // longer than the longest deadline of an operation, for which it may wait
 constexpr int64_t kSwapOffMs = 60'000;
 constexpr int64_t kLockMs = 200;  // longer than anybody looks whether it is locked
-// A daemon that is silent for so many times the deadline of an operation, and so long, is no use any more.
+// A daemon that is silent for so many times the deadline of an operation is no use any more.
 constexpr int64_t kSilenceFactor = 6;
-constexpr int64_t kSilenceMinMs = 10'000;
 
 // As the daemon and the kernel name it.
 std::string SwapsDirectory() {
@@ -106,16 +105,19 @@ absl::Status RunProgram(const std::vector<std::string>& words) {
   return absl::FailedPreconditionError(said.empty() ? absl::StrCat(words[0], " failed") : said);
 }
 
+bool IsDaemon(int pid, const std::string& directory) {
+  const auto name = ReadFile(absl::StrCat("/proc/", pid, "/comm"));
+  const auto command = ReadFile(absl::StrCat("/proc/", pid, "/cmdline"));
+  return name.ok() && absl::StartsWith(*name, "nram-fsd") && command.ok() &&
+         absl::StrContains(*command, MountOf(directory));
+}
+
 // The area's daemon; not valid if it has ended, also when its number belongs to another process by now.
 UniqueFd OpenDaemon(const std::string& directory, int* pid) {
   const auto text = ReadFile(directory + "/pid");
   if (!text.ok() || !absl::SimpleAtoi(*text, pid)) return UniqueFd();
   UniqueFd daemon(static_cast<int>(syscall(SYS_pidfd_open, *pid, 0)));
-  const auto name = ReadFile(absl::StrCat("/proc/", *pid, "/comm"));
-  const auto command = ReadFile(absl::StrCat("/proc/", *pid, "/cmdline"));
-  const bool is_it = name.ok() && absl::StartsWith(*name, "nram-fsd") && command.ok() &&
-                     absl::StrContains(*command, MountOf(directory));
-  return is_it ? std::move(daemon) : UniqueFd();
+  return IsDaemon(*pid, directory) ? std::move(daemon) : UniqueFd();
 }
 
 // In the kernel's topmost groups: no limit of the group that this command runs in, and no end of its session, is the
@@ -225,6 +227,28 @@ absl::Status EndDaemon(const std::string& directory) {
   return absl::DeadlineExceededError(absl::StrCat("the area's daemon, pid ", pid, ", did not end and was killed"));
 }
 
+// Ends what a killed `nram swapon` has left that is still starting a daemon, and has not written down its number.
+absl::Status EndStarting(const std::string& directory) {
+  const int64_t deadline_ns = DeadlineAfterMs(kDaemonEndMs);
+  while (true) {
+    bool any = false;
+    DIR* const processes = opendir("/proc");
+    while (const dirent* process = processes == nullptr ? nullptr : readdir(processes)) {
+      int pid = 0;
+      if (!absl::SimpleAtoi(process->d_name, &pid) || !IsDaemon(pid, directory)) continue;
+      any = true;
+      kill(pid, MonotonicNs() < deadline_ns ? kSwapEndSignal : SIGKILL);
+    }
+    if (processes != nullptr) closedir(processes);
+    if (!any) return absl::OkStatus();
+    if (MonotonicNs() >= deadline_ns) {
+      return absl::DeadlineExceededError("a daemon that was just starting did not end and was killed");
+    }
+    umount2(MountOf(directory).c_str(), MNT_DETACH);
+    poll(nullptr, 0, 20);
+  }
+}
+
 // With all files, whatever a crash has left.
 absl::Status RemoveDirectory(const std::string& directory) {
   rmdir(MountOf(directory).c_str());
@@ -329,10 +353,11 @@ absl::StatusOr<SwapArea> AddSwap(const SwapOptions& options) {
                                                    .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
                                                "\n"));
   // Before the kernel has the area: there is no moment without it.
-  NRAM_RETURN_IF_ERROR(StartGuard({.device = device,
-                                   .daemon_pid = Describe(options.name).daemon_pid,
-                                   .mount = MountOf(directory),
-                                   .silence_ms = std::max(options.io_timeout_ms * kSilenceFactor, kSilenceMinMs)}));
+  NRAM_RETURN_IF_ERROR(
+      StartGuard({.device = device,
+                  .daemon_pid = Describe(options.name).daemon_pid,
+                  .mount = MountOf(directory),
+                  .silence_ms = std::max(options.io_timeout_ms * kSilenceFactor, options.silence_min_ms)}));
   if (Interrupted()) return absl::CancelledError("interrupted; nothing is left of it");
   int flags = NRAM_SWAP_FLAG_DISCARD | NRAM_SWAP_FLAG_DISCARD_PAGES;
   if (options.priority >= 0) flags |= SWAP_FLAG_PREFER | (options.priority & SWAP_FLAG_PRIO_MASK);
@@ -389,6 +414,7 @@ absl::Status RemoveSwap(const std::string& name, bool force, void (*on_progress)
   }
   absl::Status status = area.device.empty() ? absl::OkStatus() : DetachLoop(DeviceOf(area));
   status.Update(EndDaemon(area.directory));
+  status.Update(EndStarting(area.directory));
   status.Update(RemoveDirectory(area.directory));
   return status;
 }

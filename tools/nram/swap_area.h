@@ -21,6 +21,7 @@ struct SwapOptions {
   int priority = -1;                   // 0..32767; -1: the kernel chooses, below all that others have
   std::string pool;                    // as nram-fsd's --pool; "": none
   int64_t io_timeout_ms = 10'000;      // as nram-fsd's
+  int64_t silence_min_ms = 60'000;     // before so much of it no daemon counts as frozen
   std::vector<std::string> fsd_flags;  // "--backend=memory"
 };
 

@@ -62,6 +62,8 @@ void AwaitDaemon(int daemon, const std::string& mount, int64_t silence_ms) {
 
 [[noreturn]] void Guard(const GuardOptions& options) {
   prctl(PR_SET_NAME, kGuardName);
+  // What it asks of the kernel must not wait for pages to be written out, which may wait for what it watches.
+  prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0);
   // As far as it may: it must not need what it is to take away.
   (void)WriteOomScore(-1000);
   (void)mlockall(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT);

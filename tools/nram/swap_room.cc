@@ -44,6 +44,7 @@ struct GroupMemory {
   uint64_t limit_bytes = 0;    // 0: none
   uint64_t used_bytes = 0;     // without page cache that can be dropped
   uint64_t swapped_bytes = 0;  // wherever to
+  uint64_t back_bytes = 0;     // of these that are in memory too, and counted there
 };
 
 GroupMemory ReadGroup(const std::string& group, bool v2) {
@@ -51,12 +52,15 @@ GroupMemory ReadGroup(const std::string& group, bool v2) {
   const uint64_t cache = v2 ? StatFields(group, {"inactive_file", "active_file"})
                             : StatFields(group, {"total_inactive_file", "total_active_file"});
   return {NumberIn(group + (v2 ? "/memory.max" : "/memory.limit_in_bytes")), used - std::min(used, cache),
-          v2 ? NumberIn(group + "/memory.swap.current") : StatFields(group, {"total_swap"})};
+          v2 ? NumberIn(group + "/memory.swap.current") : StatFields(group, {"total_swap"}),
+          v2 ? StatFields(group, {"swapcached"}) : 0};
 }
 
-absl::Status CheckGroups(const std::string& top, const std::string& path, bool v2, uint64_t used_bytes, int depth) {
+// `share`: of what is swapped out anywhere, the area's.
+absl::Status CheckGroups(const std::string& top, const std::string& path, bool v2, double share, int depth) {
   const GroupMemory group = ReadGroup(top + path, v2);
-  const uint64_t back = std::min(group.swapped_bytes, used_bytes);
+  const uint64_t out = group.swapped_bytes - std::min(group.swapped_bytes, group.back_bytes);
+  const auto back = static_cast<uint64_t>(static_cast<double>(out) * share);
   if (!path.empty() && group.swapped_bytes == 0) return absl::OkStatus();  // nor has anything below it
   if (group.limit_bytes > 0 && group.used_bytes + back > group.limit_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat(
@@ -70,7 +74,7 @@ absl::Status CheckGroups(const std::string& top, const std::string& path, bool v
   absl::Status status;
   while (const dirent* entry = readdir(directory)) {
     if (entry->d_type != DT_DIR || entry->d_name[0] == '.') continue;
-    status = CheckGroups(top, absl::StrCat(path, "/", entry->d_name), v2, used_bytes, depth + 1);
+    status = CheckGroups(top, absl::StrCat(path, "/", entry->d_name), v2, share, depth + 1);
     if (!status.ok()) break;
   }
   closedir(directory);
@@ -92,7 +96,10 @@ absl::Status CheckRoomForSwap(uint64_t size_bytes, uint64_t used_bytes, const st
   }
   if (other_swap >= used_bytes) return absl::OkStatus();  // a group that is full swaps there
   const bool v2 = ReadFile(root + "/sys/fs/cgroup/cgroup.controllers").ok();
-  return CheckGroups(root + (v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory"), "", v2, used_bytes, 0);
+  // Nobody tells which area a group's pages are in.
+  const double share = static_cast<double>(used_bytes) /
+                       static_cast<double>(std::max({memory.swap_used_bytes, used_bytes, uint64_t{1}}));
+  return CheckGroups(root + (v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory"), "", v2, share, 0);
 }
 
 }  // namespace nram
