@@ -137,9 +137,7 @@ absl::StatusOr<MachineMemory> ReadMachineMemory(const std::string& root) {
   NRAM_ASSIGN_OR_RETURN(const std::string meminfo, ReadFile(root + "/proc/meminfo"));
   const auto available = KilobyteField(meminfo, "MemAvailable:");
   if (!available) return absl::InternalError(absl::StrCat(root, "/proc/meminfo: fields missing"));
-  const uint64_t swap_free = KilobyteField(meminfo, "SwapFree:").value_or(0);
-  const uint64_t swap_total = KilobyteField(meminfo, "SwapTotal:").value_or(0);
-  return MachineMemory{*available, swap_free, swap_total - std::min(swap_total, swap_free)};
+  return MachineMemory{*available, KilobyteField(meminfo, "SwapFree:").value_or(0)};
 }
 
 std::string BootId() {

@@ -26,7 +26,6 @@ absl::StatusOr<HostMemory> ReadHostMemory(const std::string& root = "");
 struct MachineMemory {
   uint64_t available_bytes = 0;
   uint64_t swap_free_bytes = 0;
-  uint64_t swap_used_bytes = 0;
 };
 absl::StatusOr<MachineMemory> ReadMachineMemory(const std::string& root = "");
 

@@ -21,17 +21,19 @@ SpanPlacement PlaceSpan(PlacementPolicy policy, RegionId region, uint64_t span, 
   const uint64_t point = Mix(Raw(region)) + step * 0x9E3779B97F4A7C15u;
   std::array<uint32_t, kReplicasMax> hosts{};
   int chosen = 0;
-  const bool all_silent = std::all_of(candidates.begin(), candidates.end(), [](const PlacementCandidate& candidate) {
-    return candidate.silent || candidate.weight == 0;
-  });
+  bool admit_silent = false;
   const auto excluded = [&](const PlacementCandidate& candidate) {
-    return candidate.weight == 0 || (candidate.silent && !all_silent) ||
+    return candidate.weight == 0 || (candidate.silent && !admit_silent) ||
            std::find(hosts.begin(), hosts.begin() + chosen, candidate.host) != hosts.begin() + chosen;
   };
   while (chosen < std::min(replicas, kReplicasMax)) {
     unsigned __int128 total = 0;
     for (const PlacementCandidate& candidate : candidates) {
       if (!excluded(candidate)) total += candidate.weight;
+    }
+    if (total == 0 && !admit_silent) {
+      admit_silent = true;
+      continue;
     }
     if (total == 0) break;
     unsigned __int128 at = (static_cast<unsigned __int128>(point) * static_cast<uint64_t>(total)) >> 64;

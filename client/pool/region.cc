@@ -417,9 +417,7 @@ void Region::AddErrands(Op op, uint8_t flags, const ChunkRange& range, int64_t d
   const uint64_t end_span = (range.first + range.count + kChunksPerSpan - 1) / kChunksPerSpan;
   // A server that does not answer is not to keep up a trim of what is not there.
   const auto may_have_it = [&](const Presence& presence) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    // Its answer also ends a doubt.
-    const bool asks = presence.in_doubt && pool_->link(presence.server)->up();
-    if (op != Op::kTrim || presence.unsure || asks || end_span - first_span > kSpansLookedAt) return true;
+    if (op != Op::kTrim || presence.unsure || end_span - first_span > kSpansLookedAt) return true;
     for (uint64_t span = first_span; span < end_span; ++span) {
       const SpanPlacement placement = spans_.Find(span);
       if (placement.placed() && placement.servers[0] == presence.server) return true;

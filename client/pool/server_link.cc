@@ -122,8 +122,11 @@ void ServerLink::Run() {
       wake_ns = next_renew_ns = DeadlineAfterMs(renewed ? pause_ms : std::min(pause_ms, kRenewAgainMs));
     }
     RunRetries();
+    Ping();
     ReserveAhead();
+    Ping();
     GiveBackRoom();
+    Ping();
     RunDestroys();
     MutexLock lock(&mu_);
     if (retries_ != nullptr || (up() && !destroys_.empty()))
@@ -226,12 +229,7 @@ absl::Status ServerLink::ConnectData(const ServerHello& hello) {
 
 bool ServerLink::Renew() {
   const RoomCount before = CountRoom();
-  int64_t timeout_ms = kControlTimeoutMs;
-  {
-    MutexLock lock(&mu_);
-    timeout_ms = std::min(timeout_ms, lease_ttl_ms_ / 4);
-  }
-  const absl::StatusOr<LeaseInfo> lease = control_->RenewLease(lease_, DeadlineAfterMs(timeout_ms));
+  const absl::StatusOr<LeaseInfo> lease = control_->RenewLease(lease_, ControlDeadline());
   if (lease.ok()) {
     EnterTerm(*lease);  // it may have been granted anew without our having had the answer
     NoteLease(*lease, &before);
@@ -264,22 +262,25 @@ bool ServerLink::Renew() {
   return false;
 }
 
+int64_t ServerLink::ControlDeadline() {
+  MutexLock lock(&mu_);
+  return DeadlineAfterMs(std::min(kControlTimeoutMs, lease_ttl_ms_ / 4));
+}
+
 void ServerLink::Ping() {
-  int64_t timeout_ms = 0;
   {
     MutexLock lock(&mu_);
-    // Half of its time has passed, and as much is left: a ping that comes too late breaks the connection.
-    if (MonotonicNs() - alive_ns_ < lease_ttl_ms_ * kNsPerMs / 2) return;
-    timeout_ms = std::min(lease_ttl_ms_ / 3, options_.io_timeout_ms);
+    if (stopping_ || !up() || MonotonicNs() - alive_ns_ < lease_ttl_ms_ * kNsPerMs * 2 / 5) return;
   }
   Transport* const urgent = transports_[1].load();
   Call ping;
   ping.request.op = Op::kPing;
-  ping.deadline_ns = DeadlineAfterMs(timeout_ms);
+  ping.deadline_ns = ControlDeadline();  // too late, it breaks the connection; the next one's hello renews too
   const int64_t asked_ns = MonotonicNs();
   urgent->Start(&ping);
   urgent->Wait(&ping);
-  if (ping.code == absl::StatusCode::kOk && ping.reason == Reason::kOk) alive_ns_ = asked_ns;
+  if (ping.code != absl::StatusCode::kOk) return;
+  alive_ns_ = ping.reason == Reason::kOk ? asked_ns : 0;
 }
 
 void ServerLink::EnterTerm(const LeaseInfo& info) {
@@ -359,7 +360,7 @@ void ServerLink::RunDestroys() {
       calls[i].request.op = Op::kDestroy;
       calls[i].request.subject = Raw(some[i].region);
       calls[i].request.epoch = Raw(some[i].epoch);
-      calls[i].deadline_ns = DeadlineAfterMs(kControlTimeoutMs);
+      calls[i].deadline_ns = ControlDeadline();
       data->Start(&calls[i]);
     }
     for (size_t i = 0; i < some.size(); ++i) {

@@ -152,8 +152,10 @@ class ServerLink {
   // A lease's third at most.
   absl::Status ConnectBoth(int64_t timeout_ms);
   absl::Status ConnectData(const ServerHello& hello);
-  // Renews the lease over the data plane if half of its time has passed.
+  // Renews the lease over the data plane if the control plane is late in doing so.
   void Ping();
+  // Of a call that must not keep the thread from renewing the lease in time.
+  int64_t ControlDeadline();
   // False: it must be tried again soon.
   bool Renew();
   // If the lease is not the one that it was: what was reserved for that is gone.

@@ -147,7 +147,7 @@ absl::Status ServerLink::Reserve(uint64_t bytes, int64_t deadline_ns) {
 
 absl::Status ServerLink::AskForRoom(uint64_t bytes, int64_t deadline_ns) {
   const auto pages = [](uint64_t of) { return static_cast<int64_t>((of + kRoomBytesPerPage - 1) / kRoomBytesPerPage); };
-  deadline_ns = std::min(deadline_ns, DeadlineAfterMs(kControlTimeoutMs));
+  deadline_ns = std::min(deadline_ns, ControlDeadline());
   // A whole step, or failing that just what is needed now.
   const uint64_t freed_before = freed_events_;
   // As a write under way: whether the server's next word on the room counts this in, nobody knows.
@@ -183,7 +183,7 @@ absl::Status ServerLink::AskForRoom(uint64_t bytes, int64_t deadline_ns) {
 void ServerLink::ReserveAhead() {
   const auto half = static_cast<int64_t>(options_.reserve_step_bytes / 2);
   if (!up() || !written_to_ || refused_ || room_bytes_ >= half || MonotonicNs() < reserve_ahead_after_ns_) return;
-  const absl::Status status = Reserve(static_cast<uint64_t>(half), DeadlineAfterMs(kControlTimeoutMs));
+  const absl::Status status = Reserve(static_cast<uint64_t>(half), ControlDeadline());
   if (!status.ok()) reserve_ahead_after_ns_ = DeadlineAfterMs(kBackoffMaxMs);
 }
 
@@ -200,7 +200,7 @@ void ServerLink::GiveBackRoom() {
   room_events_ += 1;
   bool given_back = false;
   // Whatever this client believes, what regions keep is not to be given away.
-  absl::StatusOr<LeaseInfo> lease = control_->RenewLease(lease_, DeadlineAfterMs(kControlTimeoutMs));
+  absl::StatusOr<LeaseInfo> lease = control_->RenewLease(lease_, ControlDeadline());
   if (lease.ok() && IsPresentTerm(*lease)) {
     const RoomCount count = CountRoom();
     const int64_t most = static_cast<int64_t>(lease->promised_bytes) - count.aside - count.taken - step;
@@ -209,7 +209,7 @@ void ServerLink::GiveBackRoom() {
     do {
       pages = std::max<int64_t>(std::min(room - step, most), 0) / static_cast<int64_t>(kRoomBytesPerPage);
     } while (!room_bytes_.compare_exchange_weak(room, room - pages * static_cast<int64_t>(kRoomBytesPerPage)));
-    if (pages > 0) lease = control_->Reserve(lease_, -pages, DeadlineAfterMs(kControlTimeoutMs));
+    if (pages > 0) lease = control_->Reserve(lease_, -pages, ControlDeadline());
     given_back = pages > 0 && lease.ok();
     // Else a renewal will tell.
     if (lease.ok()) NoteLease(*lease, nullptr);

@@ -7,7 +7,8 @@ directory=$(mktemp -d -p /tmp --suffix=-nram-cli)
 export NRAM_STATE_DIR=$directory/state
 unset NRAM_POOL
 cleanup() {
-  for point in "$directory"/m "$directory/with blank" "$directory"/a/b "$directory"/a-b "$directory"/caf*; do
+  for point in "$directory"/m "$directory/with blank" "$directory"/a/b "$directory"/a-b "$directory"/caf* \
+    "$directory/bound"; do
     umount -l "$point" 2> /dev/null || true
   done
   "$nram" down > /dev/null 2>&1 || true

@@ -114,17 +114,20 @@ kept=$(sed -n 's/.*the sorted output is in \([^,]*\),.*/\1/p' <<< "$message")
 LC_ALL=C sort /etc/passwd | cmp - "$kept" || fail "a finished output is gone: $message"
 
 # More files than may be open, and fewer threads than asked for, or none.
+chmod 755 "$directory" # another user's turn is to come
+seq 1 3000 | sha256sum > "$directory/words"
+for i in $(seq 400); do echo "$((i * 7919 % 1009))-udp  port $i"; done >> "$directory/words"
 mkdir "$directory/many"
-split -n l/100 /etc/services "$directory/many/x"
-(ulimit -n 40 && exec "$nram" sort "$directory/many/"*) | cmp - <(LC_ALL=C sort /etc/services) || fail "many files"
+split -n l/100 "$directory/words" "$directory/many/x"
+(ulimit -n 40 && exec "$nram" sort "$directory/many/"*) | cmp - <(LC_ALL=C sort "$directory/words") || fail "many files"
 for threads in 1 2 3; do
   code=0
   prlimit --nproc="$threads" setpriv --reuid=47111 --regid=47111 --clear-groups "$nram" sort --threads=8 \
-    /etc/services > "$directory/out" 2> "$directory/messages" || code=$?
+    "$directory/words" > "$directory/out" 2> "$directory/messages" || code=$?
   if [ "$threads" = 1 ]; then
     [ "$code" -eq 1 ] && grep -q "no thread can be started" "$directory/messages" || fail "no threads: exit $code"
   else
-    LC_ALL=C sort /etc/services | cmp - "$directory/out" || fail "$threads threads: $(cat "$directory/messages")"
+    LC_ALL=C sort "$directory/words" | cmp - "$directory/out" || fail "$threads threads: $(cat "$directory/messages")"
   fi
 done
 rm "$directory/out"

@@ -104,6 +104,9 @@ TEST_F(KillTest, PingsRenewTheLease) {
   auto region = pool->CreateRegion({.gc = true}).value();
   ASSERT_TRUE(region->Write(0, page_).ok());
   relay.Hold(true);
+  // So much that more room is to be reserved, which nobody answers.
+  const std::vector<std::byte> much(9 * kMiB, std::byte{7});
+  ASSERT_TRUE(region->Write(kMiB, much).ok());
   const int64_t until_ns = DeadlineAfterMs(10'000);  // five times the lease's
   while (MonotonicNs() < until_ns) {
     std::vector<std::byte> back(4096);

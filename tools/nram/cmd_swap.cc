@@ -94,7 +94,11 @@ int RunOn(const std::vector<std::string>& args) {
   if (flags.backend == "pool") {
     const auto pool = ChoosePoolSpec(flags.pool);
     if (!pool.ok()) return ToExitCode(pool.status(), "nram swapon");
-    flags.swap.pool = *pool;
+    // The servers themselves: who takes the area down later must ask these, whatever a host file says by then.
+    const auto servers = ParsePoolSpec(*pool);
+    if (!servers.ok()) return ToExitCode(servers.status(), "nram swapon");
+    flags.swap.pool =
+        absl::StrJoin(*servers, ",", [](std::string* out, const Endpoint& server) { out->append(server.ToString()); });
   } else if (!flags.pool.empty()) {
     flags.swap.fsd_flags.push_back("--pool=" + flags.pool);  // refused
   }
@@ -129,9 +133,7 @@ absl::Status CheckServersOf(const std::string& name) {
   const auto area =
       std::find_if(areas.begin(), areas.end(), [&](const SwapArea& candidate) { return candidate.name == name; });
   if (area == areas.end() || !area->active || area->used_bytes == 0 || area->pool.empty()) return absl::OkStatus();
-  const auto opened = OpenMembers(area->pool);
-  if (!opened.ok()) return absl::OkStatus();  // its file is gone; the daemon has long read it
-  const std::vector<PoolMember>& members = *opened;
+  NRAM_ASSIGN_OR_RETURN(const std::vector<PoolMember> members, OpenMembers(area->pool));
   const auto answers = AskStatistics(members);
   std::vector<std::string> away;
   for (size_t i = 0; i < answers.size(); ++i) {

@@ -108,8 +108,10 @@ absl::Status RunProgram(const std::vector<std::string>& words) {
 bool IsDaemon(int pid, const std::string& directory) {
   const auto name = ReadFile(absl::StrCat("/proc/", pid, "/comm"));
   const auto command = ReadFile(absl::StrCat("/proc/", pid, "/cmdline"));
+  // Its last word, that is.
   return name.ok() && absl::StartsWith(*name, "nram-fsd") && command.ok() &&
-         absl::StrContains(*command, MountOf(directory));
+         absl::EndsWith(*command,
+                        absl::StrCat(absl::string_view("\0", 1), MountOf(directory), absl::string_view("\0", 1)));
 }
 
 // The area's daemon; not valid if it has ended, also when its number belongs to another process by now.
@@ -227,6 +229,12 @@ absl::Status EndDaemon(const std::string& directory) {
   return absl::DeadlineExceededError(absl::StrCat("the area's daemon, pid ", pid, ", did not end and was killed"));
 }
 
+std::string MountNamespaceOf(const char* process) {
+  char target[64];
+  const ssize_t n = readlink(absl::StrCat("/proc/", process, "/ns/mnt").c_str(), target, sizeof target);
+  return std::string(target, static_cast<size_t>(std::max<ssize_t>(n, 0)));
+}
+
 // Ends what a killed `nram swapon` has left that is still starting a daemon, and has not written down its number.
 absl::Status EndStarting(const std::string& directory) {
   const int64_t deadline_ns = DeadlineAfterMs(kDaemonEndMs);
@@ -236,6 +244,7 @@ absl::Status EndStarting(const std::string& directory) {
     while (const dirent* process = processes == nullptr ? nullptr : readdir(processes)) {
       int pid = 0;
       if (!absl::SimpleAtoi(process->d_name, &pid) || !IsDaemon(pid, directory)) continue;
+      if (MountNamespaceOf(process->d_name) != MountNamespaceOf("self")) continue;  // a container's, of the same name
       any = true;
       kill(pid, MonotonicNs() < deadline_ns ? kSwapEndSignal : SIGKILL);
     }
@@ -414,7 +423,7 @@ absl::Status RemoveSwap(const std::string& name, bool force, void (*on_progress)
   }
   absl::Status status = area.device.empty() ? absl::OkStatus() : DetachLoop(DeviceOf(area));
   status.Update(EndDaemon(area.directory));
-  status.Update(EndStarting(area.directory));
+  if (!area.active && !area.daemon_alive) status.Update(EndStarting(area.directory));
   status.Update(RemoveDirectory(area.directory));
   return status;
 }

@@ -56,13 +56,13 @@ GroupMemory ReadGroup(const std::string& group, bool v2) {
           v2 ? StatFields(group, {"swapcached"}) : 0};
 }
 
-// `share`: of what is swapped out anywhere, the area's.
-absl::Status CheckGroups(const std::string& top, const std::string& path, bool v2, double share, int depth) {
+absl::Status CheckGroups(const std::string& top, const std::string& path, bool v2, uint64_t used_bytes,
+                         uint64_t other_swap, int depth) {
   const GroupMemory group = ReadGroup(top + path, v2);
   const uint64_t out = group.swapped_bytes - std::min(group.swapped_bytes, group.back_bytes);
-  const auto back = static_cast<uint64_t>(static_cast<double>(out) * share);
+  const uint64_t back = std::min(out, used_bytes);  // at most: nobody tells which area they are in
   if (!path.empty() && group.swapped_bytes == 0) return absl::OkStatus();  // nor has anything below it
-  if (group.limit_bytes > 0 && group.used_bytes + back > group.limit_bytes) {
+  if (group.limit_bytes > 0 && group.used_bytes + back > group.limit_bytes + other_swap) {
     return absl::ResourceExhaustedError(absl::StrCat(
         FormatByteSize(back), " must go back to the memory cgroup ", path.empty() ? "/" : path, ", which uses ",
         FormatByteSize(group.used_bytes), " of its limit of ", FormatByteSize(group.limit_bytes),
@@ -74,7 +74,7 @@ absl::Status CheckGroups(const std::string& top, const std::string& path, bool v
   absl::Status status;
   while (const dirent* entry = readdir(directory)) {
     if (entry->d_type != DT_DIR || entry->d_name[0] == '.') continue;
-    status = CheckGroups(top, absl::StrCat(path, "/", entry->d_name), v2, share, depth + 1);
+    status = CheckGroups(top, absl::StrCat(path, "/", entry->d_name), v2, used_bytes, other_swap, depth + 1);
     if (!status.ok()) break;
   }
   closedir(directory);
@@ -94,12 +94,8 @@ absl::Status CheckRoomForSwap(uint64_t size_bytes, uint64_t used_bytes, const st
                      " are available there and in other swap. End some programs, or add other swap first; --force ",
                      "tries all the same"));
   }
-  if (other_swap >= used_bytes) return absl::OkStatus();  // a group that is full swaps there
   const bool v2 = ReadFile(root + "/sys/fs/cgroup/cgroup.controllers").ok();
-  // Nobody tells which area a group's pages are in.
-  const double share = static_cast<double>(used_bytes) /
-                       static_cast<double>(std::max({memory.swap_used_bytes, used_bytes, uint64_t{1}}));
-  return CheckGroups(root + (v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory"), "", v2, share, 0);
+  return CheckGroups(root + (v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory"), "", v2, used_bytes, other_swap, 0);
 }
 
 }  // namespace nram
