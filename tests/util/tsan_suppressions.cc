@@ -1,7 +1,8 @@
 // gRPC comes from Debian without ThreadSanitizer's instrumentation: it sees gRPC's system calls and memory, but not the
 // atomics that order them. Races with a frame of gRPC (or of its absl::Mutex) in them are therefore not told; all
-// others are. docs/adr/0003. Where the way back from libstdc++ to gRPC is not found, the copying of a string is all that is
-// seen of it: the last line leaves out that, and with it races of our own in such a copy (not in other uses of a string).
+// others are. docs/adr/0003. Where the way back from libstdc++ to gRPC is not found, the copying of a string is all
+// that is seen of it: the last but one line leaves out that, and with it races of our own in such a copy (not in other
+// uses of a string).
 
 extern "C" const char* __tsan_default_suppressions();
 
