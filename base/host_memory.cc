@@ -29,17 +29,10 @@ std::optional<uint64_t> KilobyteField(absl::string_view text, absl::string_view 
   return std::nullopt;
 }
 
-std::optional<uint64_t> NumberFile(const std::string& path) {
-  auto text = ReadFile(path);
-  uint64_t value = 0;
-  if (!text.ok() || !absl::SimpleAtoi(absl::StripAsciiWhitespace(*text), &value)) return std::nullopt;
-  return value;
-}
-
 // Narrows `memory` to one cgroup's limit; what its page cache holds cold counts as available.
 void ApplyLimit(const std::string& cgroup, const char* limit_file, const char* usage_file, HostMemory* memory) {
-  const auto limit = NumberFile(absl::StrCat(cgroup, "/", limit_file));
-  const auto usage = NumberFile(absl::StrCat(cgroup, "/", usage_file));
+  const auto limit = ReadNumber(absl::StrCat(cgroup, "/", limit_file));
+  const auto usage = ReadNumber(absl::StrCat(cgroup, "/", usage_file));
   if (!limit || !usage) return;
   uint64_t cold = 0;
   if (auto stat = ReadFile(cgroup + "/memory.stat"); stat.ok()) {
@@ -138,6 +131,13 @@ absl::StatusOr<MachineMemory> ReadMachineMemory(const std::string& root) {
   const auto available = KilobyteField(meminfo, "MemAvailable:");
   if (!available) return absl::InternalError(absl::StrCat(root, "/proc/meminfo: fields missing"));
   return MachineMemory{*available, KilobyteField(meminfo, "SwapFree:").value_or(0)};
+}
+
+std::optional<uint64_t> ReadNumber(const std::string& path) {
+  auto text = ReadFile(path);
+  uint64_t value = 0;
+  if (!text.ok() || !absl::SimpleAtoi(absl::StripAsciiWhitespace(*text), &value)) return std::nullopt;
+  return value;
 }
 
 std::string BootId() {

@@ -4,6 +4,7 @@
 // What this host's memory looks like, for `--donate=auto`, `nram df` and the refusal to lend what is not there.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -43,6 +44,8 @@ ProcessMemory ReadProcessMemory(int pid = 0);
 // privileges.
 absl::Status WriteOomScore(int score);
 
+// The number that a file of the kernel's says; nothing if it is not there or says something else ("max").
+std::optional<uint64_t> ReadNumber(const std::string& path);
 // A whole small file; NOT_FOUND and others as open's and read's errors.
 absl::StatusOr<std::string> ReadFile(const std::string& path);
 // Creates or replaces the file in one step (written beside it, then renamed), so that readers see the old or the new

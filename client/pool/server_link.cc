@@ -121,6 +121,7 @@ void ServerLink::Run() {
       const int64_t pause_ms = lease_ttl_ms_ / 3;
       wake_ns = next_renew_ns = DeadlineAfterMs(renewed ? pause_ms : std::min(pause_ms, kRenewAgainMs));
     }
+    // Each of these may wait for a control plane that does not answer.
     RunRetries();
     Ping();
     ReserveAhead();

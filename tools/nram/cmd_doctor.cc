@@ -1,7 +1,5 @@
 // nram doctor: is this machine set up for what it does with the pool?
 
-#include <dirent.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
@@ -17,6 +15,7 @@
 #include "client/pool/pool_spec.h"
 #include "nlohmann/json.hpp"
 #include "tools/nram/command.h"
+#include "tools/nram/programs.h"
 #include "tools/nram/swap_area.h"
 #include "tools/nram/swap_guard.h"
 
@@ -43,16 +42,9 @@ uint64_t FieldOf(const std::string& path, absl::string_view field) {
   return 0;
 }
 
-uint64_t NumberIn(const std::string& path) {
-  const auto text = ReadFile(path);
-  uint64_t value = 0;
-  if (text.ok()) (void)absl::SimpleAtoi(absl::StripAsciiWhitespace(*text), &value);
-  return value;
-}
-
 // The kernel's emergency reserve: what sockets and the daemon's kernel side get when everybody else waits.
 Finding CheckReserve(uint64_t ram_bytes) {
-  const uint64_t have = NumberIn("/proc/sys/vm/min_free_kbytes") * kKiB;
+  const uint64_t have = ReadNumber("/proc/sys/vm/min_free_kbytes").value_or(0) * kKiB;
   const uint64_t want = std::clamp<uint64_t>(ram_bytes / 100, 64 * kMiB, kGiB);
   const std::string what = absl::StrCat("vm.min_free_kbytes keeps ", FormatByteSize(have), " free");
   if (have >= want * 9 / 10) return {Verdict::kGood, what, ""};
@@ -64,7 +56,7 @@ Finding CheckReserve(uint64_t ram_bytes) {
 // The kernel raises its minimum of free memory for a while when it has had to break up large blocks; whoever may not
 // use the reserve then waits although there is some, the loop device's own thread among them, for ever if need be.
 Finding CheckBoost() {
-  const uint64_t factor = NumberIn("/proc/sys/vm/watermark_boost_factor");
+  const uint64_t factor = ReadNumber("/proc/sys/vm/watermark_boost_factor").value_or(0);
   const std::string what = absl::StrCat("vm.watermark_boost_factor is ", factor);
   if (factor == 0) return {Verdict::kGood, what, ""};
   return {Verdict::kAdvice, what,
@@ -109,7 +101,7 @@ uint64_t CgroupLimit(const std::string& process) {
     std::string path = parts[2] == "/" ? "" : parts[2];
     while (true) {
       for (const char* file : {"/memory.limit_in_bytes", "/memory.max", "/memory.high"}) {
-        const uint64_t limit = NumberIn(absl::StrCat(mount, path, file));
+        const uint64_t limit = ReadNumber(absl::StrCat(mount, path, file)).value_or(0);
         if (limit > 0 && (lowest == 0 || limit < lowest)) lowest = limit;
       }
       if (path.empty()) break;
@@ -170,17 +162,11 @@ void CheckSpareRoom(const SwapArea& area, std::vector<Finding>* findings) {
 }
 
 bool HasGuard(int daemon_pid) {
-  DIR* const processes = opendir("/proc");
-  bool found = false;
-  while (const dirent* process = processes == nullptr || found ? nullptr : readdir(processes)) {
-    int pid = 0;
-    if (!absl::SimpleAtoi(process->d_name, &pid)) continue;
-    const auto name = ReadFile(absl::StrCat("/proc/", pid, "/comm"));
-    found = name.ok() && absl::StripAsciiWhitespace(*name) == kGuardName &&
-            FieldOf(absl::StrCat("/proc/", pid, "/fdinfo/", kGuardFd), "Pid") == static_cast<uint64_t>(daemon_pid);
-  }
-  if (processes != nullptr) closedir(processes);
-  return found;
+  const std::vector<int> pids = ListProcesses();
+  return std::any_of(pids.begin(), pids.end(), [&](int pid) {
+    return ProcessName(pid) == kGuardName &&
+           FieldOf(absl::StrCat("/proc/", pid, "/fdinfo/", kGuardFd), "Pid") == static_cast<uint64_t>(daemon_pid);
+  });
 }
 
 void CheckArea(const SwapArea& area, std::vector<Finding>* findings) {
@@ -203,7 +189,8 @@ void CheckArea(const SwapArea& area, std::vector<Finding>* findings) {
   add(score.ok() && absl::StripAsciiWhitespace(*score) == "-1000", Verdict::kBad, "the OOM killer does not take it",
       absl::StrCat("echo -1000 > ", process, "/oom_score_adj"));
   const uint64_t direct =
-      NumberIn(absl::StrCat("/sys/block/", area.device.substr(std::min<size_t>(5, area.device.size())), "/loop/dio"));
+      ReadNumber(absl::StrCat("/sys/block/", area.device.substr(std::min<size_t>(5, area.device.size())), "/loop/dio"))
+          .value_or(0);
   add(direct == 1, Verdict::kBad, "its loop device uses direct I/O",
       "the page cache between would need memory to free memory; nram swapoff and nram swapon again");
   const uint64_t limit = CgroupLimit(process);

@@ -38,6 +38,7 @@ namespace {
 
 constexpr int64_t kUmountTimeoutMs = 15'000;
 constexpr int64_t kLookForOthersMs = 1'000;
+constexpr size_t kNamedMax = 5;  // of many that a message could name
 constexpr size_t kStateNameBytes = 100;
 
 // An absolute path, also of a mount point whose daemon is gone and which therefore cannot be looked at.
@@ -191,18 +192,15 @@ std::vector<std::string> MountFlags() {
 
 // As messages name a process.
 std::string Describe(int pid) {
-  const auto name = ReadFile(absl::StrCat("/proc/", pid, "/comm"));
-  return absl::StrCat(pid, name.ok() ? " (" + name->substr(0, name->find('\n')) + ")" : "");
+  const std::string name = ProcessName(pid);
+  return absl::StrCat(pid, name.empty() ? "" : " (" + name + ")");
 }
 
 // Who has something open there, for the message that says so.
 std::string UsersOf(const std::string& directory) {
   std::vector<std::string> users;
-  DIR* const processes = opendir("/proc");
-  if (processes == nullptr) return "";
-  while (const dirent* process = readdir(processes)) {
-    int pid = 0;
-    if (!absl::SimpleAtoi(process->d_name, &pid) || users.size() >= 5) continue;
+  for (const int pid : ListProcesses()) {
+    if (users.size() >= kNamedMax) break;
     const std::string base = absl::StrCat("/proc/", pid);
     std::vector<std::string> links = {base + "/cwd", base + "/root", base + "/exe"};
     if (DIR* const fds = opendir((base + "/fd").c_str())) {
@@ -219,7 +217,6 @@ std::string UsersOf(const std::string& directory) {
       break;
     }
   }
-  closedir(processes);
   return users.empty() ? "" : " by " + absl::StrJoin(users, ", ");
 }
 
@@ -251,17 +248,13 @@ std::string NamespacesWith(const std::string& device) {
     if (mount.device == device) return absl::StrCat(", because it is mounted on ", mount.directory, " too");
   }
   std::vector<std::string> seers;
-  DIR* const processes = opendir("/proc");
-  if (processes == nullptr) return "";
-  while (const dirent* process = readdir(processes)) {
-    int pid = 0;
-    if (!absl::SimpleAtoi(process->d_name, &pid) || seers.size() >= 5) continue;
-    const std::vector<MountPoint> mounts = FindMounts(process->d_name);
+  for (const int pid : ListProcesses()) {
+    if (seers.size() >= kNamedMax) break;
+    const std::vector<MountPoint> mounts = FindMounts(absl::StrCat(pid));
     if (std::any_of(mounts.begin(), mounts.end(), [&](const MountPoint& mount) { return mount.device == device; })) {
       seers.push_back(Describe(pid));
     }
   }
-  closedir(processes);
   if (seers.empty()) return "";
   return absl::StrCat(", because it is still mounted for ", absl::StrJoin(seers, ", "),
                       ", in a mount namespace of their own");

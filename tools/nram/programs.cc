@@ -1,5 +1,6 @@
 #include "tools/nram/programs.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <limits.h>
 #include <unistd.h>
@@ -7,7 +8,9 @@
 #include <cstdlib>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/host_memory.h"
 #include "base/status.h"
 
 namespace nram {
@@ -26,6 +29,23 @@ absl::StatusOr<std::string> FindProgram(const std::string& name, const std::stri
   }
   return absl::NotFoundError(
       absl::StrCat(name, " is not beside ", std::string(self, n), "; say where it is in $", variable));
+}
+
+std::vector<int> ListProcesses() {
+  std::vector<int> pids;
+  DIR* const processes = opendir("/proc");
+  if (processes == nullptr) return pids;
+  while (const dirent* process = readdir(processes)) {
+    int pid = 0;
+    if (absl::SimpleAtoi(process->d_name, &pid)) pids.push_back(pid);
+  }
+  closedir(processes);
+  return pids;
+}
+
+std::string ProcessName(int pid) {
+  const auto name = ReadFile(absl::StrCat("/proc/", pid, "/comm"));
+  return name.ok() ? name->substr(0, name->find('\n')) : "";
 }
 
 }  // namespace nram

@@ -52,8 +52,7 @@ namespace {
 
 constexpr uint64_t kSwapBytesMin = 16 * kMiB;
 constexpr int64_t kDaemonEndMs = 45'000;  // longer than the longest deadline of an operation, for which it may wait
-constexpr int64_t kSwapOffMs = 60'000;
-constexpr int64_t kLockMs = 200;  // longer than anybody looks whether it is locked
+constexpr int64_t kLockMs = 200;          // longer than anybody looks whether it is locked
 // A daemon that is silent for so many times the deadline of an operation is no use any more.
 constexpr int64_t kSilenceFactor = 6;
 
@@ -106,10 +105,9 @@ absl::Status RunProgram(const std::vector<std::string>& words) {
 }
 
 bool IsDaemon(int pid, const std::string& directory) {
-  const auto name = ReadFile(absl::StrCat("/proc/", pid, "/comm"));
   const auto command = ReadFile(absl::StrCat("/proc/", pid, "/cmdline"));
   // Its last word, that is.
-  return name.ok() && absl::StartsWith(*name, "nram-fsd") && command.ok() &&
+  return absl::StartsWith(ProcessName(pid), "nram-fsd") && command.ok() &&
          absl::EndsWith(*command,
                         absl::StrCat(absl::string_view("\0", 1), MountOf(directory), absl::string_view("\0", 1)));
 }
@@ -229,7 +227,7 @@ absl::Status EndDaemon(const std::string& directory) {
   return absl::DeadlineExceededError(absl::StrCat("the area's daemon, pid ", pid, ", did not end and was killed"));
 }
 
-std::string MountNamespaceOf(const char* process) {
+std::string MountNamespaceOf(const std::string& process) {
   char target[64];
   const ssize_t n = readlink(absl::StrCat("/proc/", process, "/ns/mnt").c_str(), target, sizeof target);
   return std::string(target, static_cast<size_t>(std::max<ssize_t>(n, 0)));
@@ -240,15 +238,12 @@ absl::Status EndStarting(const std::string& directory) {
   const int64_t deadline_ns = DeadlineAfterMs(kDaemonEndMs);
   while (true) {
     bool any = false;
-    DIR* const processes = opendir("/proc");
-    while (const dirent* process = processes == nullptr ? nullptr : readdir(processes)) {
-      int pid = 0;
-      if (!absl::SimpleAtoi(process->d_name, &pid) || !IsDaemon(pid, directory)) continue;
-      if (MountNamespaceOf(process->d_name) != MountNamespaceOf("self")) continue;  // a container's, of the same name
+    for (const int pid : ListProcesses()) {
+      if (!IsDaemon(pid, directory)) continue;
+      if (MountNamespaceOf(absl::StrCat(pid)) != MountNamespaceOf("self")) continue;  // a container's, of the same name
       any = true;
       kill(pid, MonotonicNs() < deadline_ns ? kSwapEndSignal : SIGKILL);
     }
-    if (processes != nullptr) closedir(processes);
     if (!any) return absl::OkStatus();
     if (MonotonicNs() >= deadline_ns) {
       return absl::DeadlineExceededError("a daemon that was just starting did not end and was killed");
@@ -374,7 +369,7 @@ absl::StatusOr<SwapArea> AddSwap(const SwapOptions& options) {
   SwapArea area = Describe(options.name);
   if (!area.daemon_alive) {
     // The guard may have looked when the kernel did not have the area yet.
-    (void)SwapOffWhole(device, /*insist=*/true, DeadlineAfterMs(kSwapOffMs));
+    (void)SwapOffWhole(device, /*insist=*/true);
     return absl::UnavailableError("the area's daemon died while it was set up");
   }
   std::move(undo).Cancel();
@@ -412,7 +407,7 @@ absl::Status RemoveSwap(const std::string& name, bool force, void (*on_progress)
       }
     });
     // The guard of a dead daemon may be at it too, or another swapoff.
-    const int error = SwapOffWhole(DeviceOf(area), !area.daemon_alive, DeadlineAfterMs(kSwapOffMs));
+    const int error = SwapOffWhole(DeviceOf(area), /*insist=*/!area.daemon_alive);
     done = true;
     watcher.join();
     if (error == ENOMEM) {

@@ -24,6 +24,7 @@
 namespace nram {
 namespace {
 
+constexpr int64_t kSwapOffMs = 60'000;
 constexpr int kLoopTries = 16;  // others may take the number that was free a moment ago
 
 // A word of a line of the device's directory in /sys; 0 if it is not there.
@@ -111,11 +112,18 @@ std::optional<SwapUse> FindUse(const SwapDevice& device) {
   return std::nullopt;
 }
 
-int SwapOffWhole(const SwapDevice& device, bool insist, int64_t deadline_ns) {
+int SwapOffWhole(const SwapDevice& device, bool insist) {
+  uint64_t left_bytes = UINT64_MAX;
+  int64_t give_up_ns = 0;
   while (true) {
     const int error = swapoff(device.path.c_str()) == 0 ? 0 : errno;
-    if (error == 0 || !FindUse(device).has_value()) return 0;
-    if (insist ? MonotonicNs() >= deadline_ns : error != EINVAL) return error;
+    const std::optional<SwapUse> use = FindUse(device);
+    if (error == 0 || !use.has_value()) return 0;
+    if (use->used_bytes < left_bytes) {
+      left_bytes = use->used_bytes;
+      give_up_ns = DeadlineAfterMs(kSwapOffMs);
+    }
+    if ((error != EINVAL && !insist) || MonotonicNs() >= give_up_ns) return error;
     poll(nullptr, 0, 20);
   }
 }

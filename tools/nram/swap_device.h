@@ -41,9 +41,10 @@ std::optional<SwapUse> FindUse(const SwapDevice& device);
 
 // Takes the device from the kernel: swapoff(2) until it is gone. The kernel gives up half way when it gets a signal,
 // and says EINVAL to all but one of those who try at the same time; they wait for that one. Other errors are tried
-// again, until `deadline_ns`, if `insist`: where the device fails they mean nothing; else they may mean that there is
-// too little RAM. Blocks as long as the kernel does. 0 or errno; after an error the kernel has the device as before.
-int SwapOffWhole(const SwapDevice& device, bool insist, int64_t deadline_ns);
+// again if `insist`: where the device fails they mean nothing; else they may mean that there is too little RAM. Gives
+// up when nothing has been taken back for a minute; one call of the kernel's takes as long as it takes. 0 or errno;
+// after an error the kernel has the device as before, perhaps with less on it.
+int SwapOffWhole(const SwapDevice& device, bool insist);
 
 }  // namespace nram
 

@@ -24,7 +24,6 @@
 namespace nram {
 namespace {
 
-constexpr int64_t kSwapOffMs = 60'000;
 constexpr int kTickMs = 1'000;
 
 // What the mount has said, or not said.
@@ -75,7 +74,7 @@ void AwaitDaemon(int daemon, const std::string& mount, int64_t silence_ms) {
   // first choice when a machine is out of memory, whatever its score.
   while (FindUse(options.device).has_value()) {
     const pid_t trying = fork();
-    if (trying == 0) _exit(SwapOffWhole(options.device, /*insist=*/true, DeadlineAfterMs(kSwapOffMs)) == 0 ? 0 : 1);
+    if (trying == 0) _exit(SwapOffWhole(options.device, /*insist=*/true) == 0 ? 0 : 1);
     // Without a child, itself: better at risk than not at all.
     if (trying < 0) (void)swapoff(options.device.path.c_str());
     while (trying > 0 && waitpid(trying, nullptr, 0) < 0 && errno == EINTR) {

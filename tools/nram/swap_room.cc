@@ -18,14 +18,6 @@ namespace {
 
 constexpr int kDepthMax = 16;
 
-// 0 if the file is not there or says "max".
-uint64_t NumberIn(const std::string& path) {
-  const auto text = ReadFile(path);
-  uint64_t value = 0;
-  if (text.ok()) (void)absl::SimpleAtoi(absl::StripAsciiWhitespace(*text), &value);
-  return value;
-}
-
 // The sum of these fields of a memory.stat.
 uint64_t StatFields(const std::string& group, std::initializer_list<absl::string_view> fields) {
   const auto text = ReadFile(group + "/memory.stat");
@@ -48,11 +40,11 @@ struct GroupMemory {
 };
 
 GroupMemory ReadGroup(const std::string& group, bool v2) {
-  const uint64_t used = NumberIn(group + (v2 ? "/memory.current" : "/memory.usage_in_bytes"));
+  const uint64_t used = ReadNumber(group + (v2 ? "/memory.current" : "/memory.usage_in_bytes")).value_or(0);
   const uint64_t cache = v2 ? StatFields(group, {"inactive_file", "active_file"})
                             : StatFields(group, {"total_inactive_file", "total_active_file"});
-  return {NumberIn(group + (v2 ? "/memory.max" : "/memory.limit_in_bytes")), used - std::min(used, cache),
-          v2 ? NumberIn(group + "/memory.swap.current") : StatFields(group, {"total_swap"}),
+  return {ReadNumber(group + (v2 ? "/memory.max" : "/memory.limit_in_bytes")).value_or(0), used - std::min(used, cache),
+          v2 ? ReadNumber(group + "/memory.swap.current").value_or(0) : StatFields(group, {"total_swap"}),
           v2 ? StatFields(group, {"swapcached"}) : 0};
 }
 
