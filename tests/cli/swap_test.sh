@@ -66,6 +66,7 @@ expect_nothing "a try"
 expect 2 "how large?" "$nram" swapon
 expect 2 "is not a size" "$nram" swapon plenty
 expect 2 "expected at least 16.0 MiB" "$nram" swapon 1M
+expect 2 "a swap area of 50 bytes" "$nram" swapon 50
 expect 1 "forgets what it is given" "$nram" swapon 64M --backend=null
 expect_nothing "a backend that forgets"
 expect 2 "is no name" "$nram" swapon 64M --name=../x

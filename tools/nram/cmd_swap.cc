@@ -83,7 +83,8 @@ int RunOn(const std::vector<std::string>& args) {
   }
   const auto bytes = ParseByteSize(words[0]);
   if (!bytes.ok()) return ToExitCode(bytes.status(), "nram swapon");
-  flags.swap.size_bytes = *bytes / kPageBytes * kPageBytes;
+  // What is less than a page is refused as it was said.
+  flags.swap.size_bytes = *bytes < kPageBytes ? *bytes : *bytes / kPageBytes * kPageBytes;
   flags.swap.priority = static_cast<int>(flags.priority);
   flags.swap.io_timeout_ms = flags.io_timeout_ms;
   if (const char* silence = getenv("NRAM_SWAP_SILENCE_MS_FOR_TEST")) {

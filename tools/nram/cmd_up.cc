@@ -90,7 +90,7 @@ int RunDown(const std::vector<std::string>& args) {
   if (*ended == 0) {
     printf("No local pool was running.\n");
   } else {
-    printf("Ended %d memory servers; what they stored is gone.\n", *ended);
+    printf("Ended %d memory server%s; what was stored there is gone.\n", *ended, *ended == 1 ? "" : "s");
   }
   return 0;
 }
