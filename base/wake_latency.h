@@ -3,11 +3,11 @@
 
 #include <atomic>
 #include <cstdint>
+#include <string>
 #include <thread>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "base/fd.h"
 #include "base/sync.h"
 
 namespace nram {
@@ -17,19 +17,23 @@ enum class FastWake { kAuto, kOn, kOff };
 // "auto", "on" or "off".
 absl::Status ParseFastWake(absl::string_view text, FastWake* fast_wake);
 
-// Keeps idle processors from sleeping while there is much to do, through the kernel's PM QoS (/dev/cpu_dma_latency,
-// which root may open). Whoever waits for a reply has to be woken, twice a round trip; a processor that sleeps takes
-// 40 us to wake on a virtual machine whose host does not poll for it, one that polls takes 2. It costs power, or the
-// host's time, so it is held only while Count is called a thousand times a second or more, and given up a tenth of a
-// second later. kAuto is kOn up to 16 processors.
+// Keeps idle processors from sleeping while there is much to do, through the kernel's PM QoS: the device
+// /dev/cpu_dma_latency, which root may open, and whoever else a udev rule lets. Whoever waits for a reply has to be
+// woken, twice a round trip; a processor that sleeps takes 40 us to wake on a virtual machine whose host does not poll
+// for it, one that polls takes 2. It costs power, or the host's time, so it is held only while Count is called a
+// thousand times a second or more, and given up a tenth of a second later. kAuto is kOn up to 16 processors. A child
+// made by fork does not hold it.
 //
 // Thread-safe.
 class WakeLatency {
  public:
-  explicit WakeLatency(FastWake fast_wake);
+  static constexpr char kDevice[] = "/dev/cpu_dma_latency";
+
+  // `device`: for tests, a file that takes the place of the kernel's.
+  explicit WakeLatency(FastWake fast_wake, std::string device = kDevice);
   ~WakeLatency();
 
-  // One piece of work. Costs a few nanoseconds.
+  // One thread is about to wait, or one piece of work has come. Costs a few nanoseconds.
   void Count() {
     if (enabled_ && (count_.fetch_add(1, std::memory_order_relaxed) + 1) % kLookEvery == 0) Look();
   }
@@ -43,6 +47,7 @@ class WakeLatency {
   void Look();
   void Run();
 
+  const std::string device_;
   const bool enabled_;
   std::atomic<uint64_t> count_{0};
   std::atomic<int64_t> looked_ns_{0};

@@ -73,6 +73,7 @@ absl::StatusOr<Daemon> StartDaemon(const FsdOptions& options) {
         pool.lease_ttl_min_ms = options.io_timeout_ms * 2;
         pool.fail_fast_after_ms = options.io_timeout_ms;
       }
+      pool.fast_wake = FastWake::kOff;  // the mount counts its requests, which are what this pool's threads wait for
       pool.spin = options.swap ? SpinOptions{.limit_us = 0} : options.spin;
       NRAM_ASSIGN_OR_RETURN(daemon.pool, Pool::Open(std::move(pool)));
       daemon.store = NewPoolStore(daemon.pool.get(), options.gc, /*keep_room=*/options.swap);

@@ -168,8 +168,8 @@ How
   --io-timeout-ms=N    100..600000, after how long a server that does not answer is an I/O
                        error (default 10000)
   --fast-wake=WHEN     auto, on or off: keep this machine's idle processors from sleeping
-                       while there are many requests; needs root (default auto: yes, up to
-                       16 processors)
+                       while there are many requests (default auto: yes, up to 16
+                       processors, where it may: root may, and others by a udev rule)
   --spin=WHEN          auto, off, on or microseconds (0..10000) that the leading thread polls
                        for answers and requests before it sleeps, if they usually come by
                        then (default 20; with --swap: never)

@@ -106,6 +106,7 @@ void Memory::HandleFaults() {
     for (int i = 0; i < count; ++i) {
       const int fd = events[i].data.fd;
       if (fd == stop_fd_.get()) return;
+      pool_->wake_latency()->Count();
       if (fd == page_in_->arrived_fd()) page_in_->HandleArrived();
       if (Userfault::Fault fault; fd == userfault_->fd() && userfault_->Read(&fault, 1) == 1) {
         page_in_->Handle(fault, buffer->data());

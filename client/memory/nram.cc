@@ -101,6 +101,9 @@ absl::StatusOr<nram::MemoryOptions> ToOptions(const char* pool, const nram_optio
   if (given.page_bytes != 0) options.page_bytes = given.page_bytes;
   if (given.handlers != 0) options.handlers = given.handlers;
   if (given.timeout_ms != 0) options.pool.io_timeout_ms = given.timeout_ms;
+  if (const char* text = std::getenv("NRAM_FAST_WAKE"); text != nullptr && *text != '\0') {
+    NRAM_RETURN_IF_ERROR(nram::Annotate(nram::ParseFastWake(text, &options.pool.fast_wake), "$NRAM_FAST_WAKE"));
+  }
   // A server is lost when the timeout says so, not before.
   options.pool.fail_fast_after_ms = options.pool.io_timeout_ms;
   switch (given.policy) {

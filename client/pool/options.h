@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/spin.h"
+#include "base/wake_latency.h"
 #include "client/pool/placement.h"
 #include "client/transport/endpoint.h"
 
@@ -25,6 +26,7 @@ struct PoolOptions {
   uint64_t reserve_step_bytes = 16 << 20;  // room that is reserved ahead of use on each server written to
   bool unix_sockets = true;                // for servers on this host that have one this process may use
   SpinOptions spin;
+  FastWake fast_wake = FastWake::kAuto;  // while this pool's threads wait for many replies; see WakeLatency
   // For tests alone: the data plane to use instead of the one that server number `server` names.
   std::function<Endpoint(size_t server, const Endpoint& data)> reroute_data_for_test;
 };

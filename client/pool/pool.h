@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "base/poller.h"
 #include "base/units.h"
+#include "base/wake_latency.h"
 #include "client/pool/options.h"
 #include "client/pool/region.h"
 #include "client/pool/server_link.h"
@@ -52,6 +53,8 @@ class Pool {
   // Which a program's threads may drive beside their own work.
   Poller* poller() { return &poller_; }
   LeaseId lease() const { return lease_; }
+  // For doors whose threads sleep for more than replies.
+  WakeLatency* wake_latency() { return &wake_latency_; }
 
  private:
   friend class Region;
@@ -66,6 +69,7 @@ class Pool {
 
   const PoolOptions options_;
   const LeaseId lease_;
+  WakeLatency wake_latency_;
   Poller poller_;
   std::vector<std::unique_ptr<ServerLink>> links_;
 };

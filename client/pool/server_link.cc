@@ -16,13 +16,14 @@
 namespace nram {
 
 ServerLink::ServerLink(uint16_t index, const Endpoint& endpoint, LeaseId lease, const PoolOptions& options,
-                       Poller* poller)
+                       Poller* poller, WakeLatency* wake_latency)
     : index_(index),
       endpoint_(endpoint),
       name_(endpoint.ToString()),
       lease_(lease),
       options_(options),
       poller_(poller),
+      wake_latency_(wake_latency),
       control_(ControlClient::Create(endpoint)),
       down_since_ns_(MonotonicNs()),
       last_error_(absl::UnavailableError(absl::StrCat("memory server ", name_, ": not connected yet"))) {}
@@ -221,7 +222,7 @@ absl::Status ServerLink::ConnectData(const ServerHello& hello) {
   for (int i = 0; i < 2; ++i) {
     // Early enough that an operation has the time to be sent again.
     const int64_t silence_timeout_ms = std::max(options_.io_timeout_ms / 2, kSilenceMinMs);
-    SocketTransportOptions options{lease_, /*urgent=*/i == 1, hello.incarnation, options_.spin, silence_timeout_ms};
+    SocketTransportOptions options{lease_, /*urgent=*/i == 1, hello.incarnation, options_.spin, silence_timeout_ms, wake_latency_};
     owned_transports_.push_back(std::make_unique<SocketTransport>(address, options, poller_));
     if (Transport* former = transports_[i].exchange(owned_transports_.back().get())) former->Disconnect();
   }

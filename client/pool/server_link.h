@@ -31,7 +31,8 @@ class ServerLink {
   // And a region that it creates.
   static constexpr uint64_t kRoomBytesPerRegion = 512;
 
-  ServerLink(uint16_t index, const Endpoint& endpoint, LeaseId lease, const PoolOptions& options, Poller* poller);
+  ServerLink(uint16_t index, const Endpoint& endpoint, LeaseId lease, const PoolOptions& options, Poller* poller,
+             WakeLatency* wake_latency);
   ~ServerLink();
 
   // Starts the thread, which connects; AwaitUp tells when.
@@ -190,6 +191,7 @@ class ServerLink {
   const LeaseId lease_;
   const PoolOptions& options_;  // the pool's
   Poller* const poller_;
+  WakeLatency* const wake_latency_;
   const std::unique_ptr<ControlClient> control_;
 
   std::atomic<bool> up_{false};

@@ -342,6 +342,8 @@ void SocketTransport::ReceiveFor(Call* call) {
       SpinPause();
       continue;
     }
+    // Once for what it waits for, not for each look at a server that says nothing.
+    if (round == 0 || *progress != FrameReader::Progress::kWouldBlock) CountSleep();
     if (!WaitReadable(call->deadline_ns)) {
       MutexLock lock(&mu_);
       BreakLocked();
@@ -400,6 +402,7 @@ void SocketTransport::SleepAsFollower(Call* call) {
     }
     followers_.push_back(call);
   }
+  CountSleep();
   while (call->state.load(std::memory_order_acquire) == Call::kSleeping && MonotonicNs() < call->deadline_ns) {
     FutexWaitUntil(&call->state, Call::kSleeping, call->deadline_ns);
   }
@@ -477,6 +480,7 @@ void SocketTransport::Disconnect() {
 }
 
 void SocketTransport::OnReady() {
+  CountSleep();
   {
     MutexLock lock(&mu_);
     if (!connected() || receiving_) return DisarmLocked();  // whoever receives arms it again if need be

@@ -22,6 +22,7 @@
 #include "base/spin.h"
 #include "base/sync.h"
 #include "base/units.h"
+#include "base/wake_latency.h"
 #include "client/transport/endpoint.h"
 #include "client/transport/transport.h"
 #include "proto/frame_reader.h"
@@ -36,6 +37,7 @@ struct SocketTransportOptions {
   SpinOptions spin;
   // If not zero, a machine that cannot be reached for so long breaks the connection.
   int64_t silence_timeout_ms = 0;
+  WakeLatency* wake_latency = nullptr;  // counts threads that sleep for replies; may be null, else outlives the transport
 };
 
 class SocketTransport : public Transport, private FrameReader::Handler, private Poller::Client {
@@ -106,6 +108,10 @@ class SocketTransport : public Transport, private FrameReader::Handler, private 
   void DisarmLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Receives, holding the role, until `call` is done (null: until the socket is empty) or its deadline passes.
   void ReceiveFor(Call* call) ABSL_LOCKS_EXCLUDED(mu_);
+  // A thread is about to sleep for a reply, or has been woken by one.
+  void CountSleep() {
+    if (options_.wake_latency != nullptr) options_.wake_latency->Count();
+  }
   // Waits for the socket; false if `deadline_ns` passed.
   bool WaitReadable(int64_t deadline_ns) ABSL_LOCKS_EXCLUDED(mu_);
   void ReleaseReceivingLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

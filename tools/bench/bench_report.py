@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """nram bench report: the JSON of `nram bench --json` on standard input, a page with plots on standard output."""
 
+import argparse
 import html
 import io
 import json
@@ -16,15 +17,43 @@ td:first-child, th:first-child { text-align: left }
 COLOURS = ["#1b6ca8", "#4aa3df", "#7f8c8d", "#c0392b", "#e67e22", "#16a085", "#8e44ad"]
 
 
-def plot(row, entries):
-    """A bar a target, with a line from the least to the most of its values; SVG."""
+HELP = """usage: nram bench report < RESULTS > PAGE
+       nram bench report --picture [--rows=TEXT,...] < RESULTS > PICTURE
+
+Makes a page with plots and tables of what `nram bench --json=RESULTS` wrote; or with --picture
+one SVG of its plots. Needs Debian's python3-matplotlib for plots.
+
+  --picture           only the plots, two beside each other, as one SVG
+  --rows=TEXT,...     of those rows whose name contains one of the texts (default: all)
+  --help              this text
+
+example: nram bench --json=results.json && nram bench report < results.json > report.html
+"""
+
+
+def load_pyplot():
     import matplotlib
 
     matplotlib.use("svg")
     import matplotlib.pyplot as pyplot
 
-    pyplot.rcParams.update({"font.family": "sans-serif", "font.size": 9, "svg.fonttype": "none"})
-    figure, axes = pyplot.subplots(figsize=(7, 0.45 * len(entries) + 0.8))
+    # The same figures make the same file.
+    pyplot.rcParams.update(
+        {"font.family": "sans-serif", "font.size": 9, "svg.fonttype": "none", "svg.hashsalt": "nram"}
+    )
+    return pyplot
+
+
+def to_svg(pyplot, figure):
+    out = io.StringIO()
+    figure.savefig(out, format="svg", bbox_inches="tight", metadata={"Date": None})
+    pyplot.close(figure)
+    text = out.getvalue()
+    return text[text.index("<svg") :]
+
+
+def draw(axes, entries):
+    """A bar a target, with a line from the least to the most of its values."""
     medians = [entry["median"] for entry in entries]
     errors = [
         [entry["median"] - min(entry["values"]) for entry in entries],
@@ -44,11 +73,32 @@ def plot(row, entries):
     axes.set_xlabel(entries[0]["unit"] + ("" if entries[0]["lower_is_better"] else " (more is better)"))
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    out = io.StringIO()
-    figure.savefig(out, format="svg", bbox_inches="tight")
-    pyplot.close(figure)
-    text = out.getvalue()
-    return text[text.index("<svg") :]
+
+
+def plot(entries):
+    pyplot = load_pyplot()
+    figure, axes = pyplot.subplots(figsize=(7, 0.45 * len(entries) + 0.8))
+    draw(axes, entries)
+    return to_svg(pyplot, figure)
+
+
+def picture(rows, about):
+    """All rows in one SVG; `rows`: a name and entries each."""
+    pyplot = load_pyplot()
+    lines = (len(rows) + 1) // 2
+    most = max(len(entries) for _, entries in rows)
+    figure, places = pyplot.subplots(lines, 2, figsize=(11, lines * (0.3 * most + 1)), squeeze=False)
+    for axes in places.flat[len(rows) :]:
+        axes.set_visible(False)
+    for axes, (row, entries) in zip(places.flat, rows):
+        draw(axes, entries)
+        axes.set_title(row, loc="left", fontsize=10)
+    figure.text(
+        0.99, 0, f"{about['processor']}, {about['processors']} processors, clients and servers on one machine", ha="right",
+        fontsize=7, color="#666"
+    )
+    figure.tight_layout(h_pad=2, w_pad=2)
+    return to_svg(pyplot, figure)
 
 
 def number(value):
@@ -75,7 +125,27 @@ def table(entries):
     return "\n".join(lines) + "</table>"
 
 
+def choose(rows, texts):
+    names = [name for name in dict.fromkeys(entry["row"] for entry in rows) if not texts or any(t in name for t in texts)]
+    if not names:
+        sys.exit(f"nram bench report: no row's name contains {' or '.join(texts)}")
+    return [(name, [entry for entry in rows if entry["row"] == name]) for name in names]
+
+
+def parse():
+    parser = argparse.ArgumentParser(prog="nram bench report", add_help=False, allow_abbrev=False)
+    parser.add_argument("--picture", action="store_true")
+    parser.add_argument("--rows", default="")
+    parser.add_argument("--help", "-h", action="store_true")
+    options = parser.parse_args()
+    if options.help:
+        print(HELP, end="")
+        sys.exit(0)
+    return options
+
+
 def main():
+    options = parse()
     try:
         results = json.load(sys.stdin)
         rows = results["rows"]
@@ -92,6 +162,12 @@ def main():
     targets = list(dict.fromkeys(entry["target"] for entry in rows))
     for entry in rows:
         entry["colour"] = COLOURS[targets.index(entry["target"]) % len(COLOURS)]
+    chosen = choose(rows, [text for text in options.rows.split(",") if text])
+    if options.picture:
+        if not plots:
+            sys.exit(1)
+        print(picture(chosen, about), end="")
+        return
     print(
         "<!DOCTYPE html><html lang='en'><meta charset='utf-8'><title>nram bench</title>"
         f"<style>{STYLE}</style><h1>Network RAM beside disk and tmpfs</h1>"
@@ -119,11 +195,10 @@ def main():
         + "Where the machine was nearly 100 % busy, a row tells more of its processors than of the storage. A disk "
         "that is a file of a virtual machine's host may itself be served from the host's memory.</p>"
     )
-    for row in dict.fromkeys(entry["row"] for entry in rows):
-        entries = [entry for entry in rows if entry["row"] == row]
+    for row, entries in chosen:
         print(f"<h2>{html.escape(row)}</h2>")
         if plots:
-            print(plot(row, entries))
+            print(plot(entries))
         print(table(entries))
     print("</html>")
 

@@ -240,7 +240,8 @@ std::vector<std::string> Flags() {
 const Command& BenchCommand() {
   static constexpr Command kCommand = {"bench", "measure it beside disk, tmpfs and a bare socket",
                                        R"(usage: nram bench [DIR...] [flags]            see `nram bench --help`
-       nram bench report < RESULTS > PAGE    the results of its --json as a page with plots
+       nram bench report < RESULTS > PAGE    the results of its --json as a page with plots,
+                                             or with --picture as one; see its --help
        nram bench pool|load [flags]
 
 pool: starts memory servers of its own on this machine and measures the pool's reads and writes

@@ -1,5 +1,7 @@
 // nram doctor: is this machine set up for what it does with the pool?
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
@@ -12,6 +14,7 @@
 #include "absl/strings/strip.h"
 #include "base/host_memory.h"
 #include "base/units.h"
+#include "base/wake_latency.h"
 #include "client/pool/pool_spec.h"
 #include "nlohmann/json.hpp"
 #include "tools/nram/command.h"
@@ -135,6 +138,17 @@ Finding CheckPool(const std::string& pool, const std::string& whose) {
   return {Verdict::kGood, absl::StrCat(whose, "all ", answers.size(), " servers answer, from other machines"), ""};
 }
 
+// What programs of this user may ask of the kernel to be fast.
+Finding CheckFastWake() {
+  if (access(WakeLatency::kDevice, W_OK) == 0) {
+    return {Verdict::kGood, "this user may keep processors awake while programs wait for the pool", ""};
+  }
+  return {Verdict::kAdvice, absl::StrCat("this user may not write to ", WakeLatency::kDevice),
+          "whoever waits for the pool is woken late where idle processors sleep deeply, and a page may take twice as "
+          "long: join the group nram of the package's udev rule, or as root `setfacl -m u:USER:rw "
+          "/dev/cpu_dma_latency` after each boot"};
+}
+
 // What is swapped out again after a server has died needs room on the others.
 void CheckSpareRoom(const SwapArea& area, std::vector<Finding>* findings) {
   const auto members = OpenMembers(area.pool);
@@ -217,6 +231,7 @@ int Run(const std::vector<std::string>& args) {
   std::vector<Finding> findings;
   // Of each area its own, and the one that commands here find.
   if (areas.empty() || ChoosePoolSpec("").ok()) findings.push_back(CheckPool("", ""));
+  findings.push_back(CheckFastWake());
   if (!areas.empty() || !words.empty()) {
     findings.push_back(CheckReserve(FieldOf("/proc/meminfo", "MemTotal") * kKiB));
     findings.push_back(CheckBoost());
@@ -245,9 +260,10 @@ const Command& DoctorCommand() {
   static constexpr Command kCommand = {"doctor", "look whether this machine is set up well",
                                        R"(usage: nram doctor [swap] [flags]
 
-Looks at the pool as seen from here and, if there are swap areas or with the word swap, at
-what keeps a machine that swaps to them safe: the kernel's reserve of free memory, other swap
-behind, the areas' daemons. Says what to change, and why. Changes nothing.
+Looks at the pool as seen from here, at what this user may do to be fast and, if there are swap
+areas or with the word swap, at what keeps a machine that swaps to them safe: the kernel's
+reserve of free memory, other swap behind, the areas' daemons. Says what to change, and why.
+Changes nothing.
 
   --json              the findings in JSON
   --help              this text

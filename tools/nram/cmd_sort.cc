@@ -45,6 +45,7 @@ struct SortFlags {
   int64_t record = 0;
   std::string pool;
   std::string scratch = "pool";
+  FastWake fast_wake = FastWake::kAuto;
   bool zero = false;
   bool progress = isatty(STDERR_FILENO) != 0;
   bool json = false;
@@ -75,6 +76,7 @@ void Register(SortFlags* flags, ArgParser* parser) {
   parser->Integer("threads", 1, 256, &flags->threads);
   parser->String("scratch", &flags->scratch);
   parser->String("pool", &flags->pool);
+  parser->Custom("fast-wake", [flags](absl::string_view text) { return ParseFastWake(text, &flags->fast_wake); });
   parser->Switch("progress", &flags->progress);
   parser->Switch("json", &flags->json);
 }
@@ -189,6 +191,7 @@ absl::StatusOr<std::unique_ptr<Scratch>> OpenScratch(const SortFlags& flags) {
   PoolOptions options;
   NRAM_ASSIGN_OR_RETURN(const std::string spec, ChoosePoolSpec(flags.pool));
   NRAM_ASSIGN_OR_RETURN(options.servers, ParsePoolSpec(spec));
+  options.fast_wake = flags.fast_wake;
   return OpenPoolScratch(std::move(options));
 }
 
@@ -318,6 +321,9 @@ Where and how
   --threads=N         1..256 that sort runs (default: one a processor, fewer with little memory)
   --scratch=pool|DIR  [T] the pool, directly (default), or a file in DIR, on a mount or a disk
   --pool=SERVERS      host:port,... or a host file (default: see nram --help)
+  --fast-wake=WHEN    auto, on or off: keep this machine's idle processors from sleeping while
+                      it waits for the pool a lot (default auto: yes, up to 16 processors,
+                      where it may; see docs/tuning.md)
   --progress          show it; --no-progress does not (default: on a terminal)
   --json              at the end, what it did in JSON on the standard error
   --help              this text

@@ -1,0 +1,117 @@
+#include "base/wake_latency.h"
+
+#include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "gtest/gtest.h"
+
+namespace nram {
+namespace {
+
+constexpr int64_t kPatienceMs = 30'000;
+constexpr int32_t kNothingAsked = -1;
+
+// A file in the device's place: what was asked for last stands in it.
+class WakeLatencyTest : public testing::Test {
+ protected:
+  WakeLatencyTest() : fd_(mkstemp(path_.data())) {
+    EXPECT_TRUE(fd_.valid());
+    Ask(kNothingAsked);
+  }
+  ~WakeLatencyTest() override { unlink(path_.c_str()); }
+
+  void Ask(int32_t latency_us) { ASSERT_EQ(pwrite(fd_.get(), &latency_us, sizeof latency_us, 0), 4); }
+  int32_t asked() const {
+    int32_t latency_us = 0;
+    EXPECT_EQ(pread(fd_.get(), &latency_us, sizeof latency_us, 0), 4);
+    return latency_us;
+  }
+  // Descriptors of this process that are open on the file, but for the test's own.
+  int HeldDescriptors() const {
+    int count = -1;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+      std::error_code error;
+      if (std::filesystem::read_symlink(entry.path(), error) == path_) ++count;
+    }
+    return count;
+  }
+  // Works as fast as it can until it is held. False: not within the patience.
+  static bool WorkUntilHeld(WakeLatency* latency) {
+    for (const int64_t deadline_ns = DeadlineAfterMs(kPatienceMs); !latency->held(); latency->Count()) {
+      if (MonotonicNs() >= deadline_ns) return false;
+    }
+    return true;
+  }
+  static bool IdleUntilReleased(const WakeLatency& latency) {
+    for (const int64_t deadline_ns = DeadlineAfterMs(kPatienceMs); latency.held(); sched_yield()) {
+      if (MonotonicNs() >= deadline_ns) return false;
+    }
+    return true;
+  }
+
+  std::string path_ = testing::TempDir() + "/latency.XXXXXX";
+  const UniqueFd fd_;
+};
+
+TEST_F(WakeLatencyTest, IsHeldWhileThereIsMuchToDoAndGivenBackAfter) {
+  WakeLatency latency(FastWake::kOn, path_);
+  EXPECT_EQ(asked(), kNothingAsked);
+  for (int turn = 0; turn < 3; ++turn) {
+    ASSERT_TRUE(WorkUntilHeld(&latency));
+    EXPECT_EQ(asked(), 0);
+    EXPECT_EQ(HeldDescriptors(), 1);
+    ASSERT_TRUE(IdleUntilReleased(latency));
+    EXPECT_GT(asked(), 1'000'000'000);
+    EXPECT_EQ(HeldDescriptors(), 0);
+  }
+}
+
+TEST_F(WakeLatencyTest, AFewPiecesOfWorkHoldNothing) {
+  WakeLatency latency(FastWake::kOn, path_);
+  for (int i = 0; i < 63; ++i) latency.Count();
+  EXPECT_FALSE(latency.held());
+  EXPECT_EQ(asked(), kNothingAsked);
+}
+
+TEST_F(WakeLatencyTest, GoesWithItsObject) {
+  {
+    WakeLatency latency(FastWake::kOn, path_);
+    ASSERT_TRUE(WorkUntilHeld(&latency));
+  }
+  EXPECT_GT(asked(), 1'000'000'000);
+  EXPECT_EQ(HeldDescriptors(), 0);
+}
+
+TEST_F(WakeLatencyTest, AChildHoldsNothing) {
+  WakeLatency latency(FastWake::kOn, path_);
+  ASSERT_TRUE(WorkUntilHeld(&latency));
+  // It may be given up between the look and the fork, which makes the test weaker once, not wrong.
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) _exit(HeldDescriptors() == 0 ? 0 : 1);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+TEST_F(WakeLatencyTest, OffOrWithoutTheDeviceNothingIsHeld) {
+  WakeLatency off(FastWake::kOff, path_);
+  WakeLatency without(FastWake::kOn, path_ + "/not-there");
+  for (int i = 0; i < 100'000; ++i) {
+    off.Count();
+    without.Count();
+  }
+  EXPECT_FALSE(off.held());
+  EXPECT_FALSE(without.held());
+  EXPECT_EQ(asked(), kNothingAsked);
+}
+
+}  // namespace
+}  // namespace nram
