@@ -222,7 +222,8 @@ absl::Status ServerLink::ConnectData(const ServerHello& hello) {
   for (int i = 0; i < 2; ++i) {
     // Early enough that an operation has the time to be sent again.
     const int64_t silence_timeout_ms = std::max(options_.io_timeout_ms / 2, kSilenceMinMs);
-    SocketTransportOptions options{lease_, /*urgent=*/i == 1, hello.incarnation, options_.spin, silence_timeout_ms, wake_latency_};
+    SocketTransportOptions options{lease_,        /*urgent=*/i == 1,  hello.incarnation,
+                                   options_.spin, silence_timeout_ms, wake_latency_};
     owned_transports_.push_back(std::make_unique<SocketTransport>(address, options, poller_));
     if (Transport* former = transports_[i].exchange(owned_transports_.back().get())) former->Disconnect();
   }

@@ -37,7 +37,8 @@ struct SocketTransportOptions {
   SpinOptions spin;
   // If not zero, a machine that cannot be reached for so long breaks the connection.
   int64_t silence_timeout_ms = 0;
-  WakeLatency* wake_latency = nullptr;  // counts threads that sleep for replies; may be null, else outlives the transport
+  WakeLatency* wake_latency =
+      nullptr;  // counts threads that sleep for replies; may be null, else outlives the transport
 };
 
 class SocketTransport : public Transport, private FrameReader::Handler, private Poller::Client {

@@ -93,10 +93,8 @@ def picture(rows, about):
     for axes, (row, entries) in zip(places.flat, rows):
         draw(axes, entries)
         axes.set_title(row, loc="left", fontsize=10)
-    figure.text(
-        0.99, 0, f"{about['processor']}, {about['processors']} processors, clients and servers on one machine", ha="right",
-        fontsize=7, color="#666"
-    )
+    note = f"{about['processor']}, {about['processors']} processors, clients and servers on one machine"
+    figure.text(0.99, 0, note, ha="right", fontsize=7, color="#666")
     figure.tight_layout(h_pad=2, w_pad=2)
     return to_svg(pyplot, figure)
 
@@ -126,7 +124,8 @@ def table(entries):
 
 
 def choose(rows, texts):
-    names = [name for name in dict.fromkeys(entry["row"] for entry in rows) if not texts or any(t in name for t in texts)]
+    names = list(dict.fromkeys(entry["row"] for entry in rows))
+    names = [name for name in names if not texts or any(text in name for text in texts)]
     if not names:
         sys.exit(f"nram bench report: no row's name contains {' or '.join(texts)}")
     return [(name, [entry for entry in rows if entry["row"] == name]) for name in names]
