@@ -82,6 +82,7 @@ class Memory {
 
   const Counters& counters() const { return counters_; }
   const MemoryOptions& options() const { return options_; }
+  WakeLatency* wake_latency() { return pool_->wake_latency(); }
   uint64_t mapped_bytes() const { return mapped_bytes_; }
   uint64_t resident_bytes() const;
   uint64_t metadata_bytes() const;

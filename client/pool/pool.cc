@@ -70,7 +70,7 @@ void AwaitOne(const std::vector<std::unique_ptr<ServerLink>>& links, int64_t usu
 Pool::Pool(PoolOptions options)
     : options_(WithDefaults(std::move(options))),
       lease_(LeaseId{RandomId()}),
-      wake_latency_(options_.fast_wake),
+      wake_latency_(options_.fast_wake, options_.wake_device),
       poller_(options_.spin) {
   for (const Endpoint& server : options_.servers) {
     links_.push_back(std::make_unique<ServerLink>(static_cast<uint16_t>(links_.size()), server, lease_, options_,
