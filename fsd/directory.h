@@ -13,9 +13,10 @@ namespace nram {
 
 using InodeNumber = uint64_t;
 
-// The entries of one directory, found by name and listed by cookie. An entry's cookie is larger than those of all that
-// were there before it and never changes, so that a listing that goes on after a cookie sees every entry that stays
-// exactly once, whatever comes and goes meanwhile. About 60 bytes an entry with a name of ten.
+// The entries of one directory, found by name and listed by cookie. A new entry's cookie is larger than all before it;
+// an entry keeps its cookie while it lives, also when its name changes. A listing goes from the largest cookie down, so
+// what comes while it is under way is behind it: every listing ends, and sees each entry that stays, renamed or not,
+// exactly once. About 60 bytes an entry with a name of ten.
 //
 // Not thread-safe.
 class Directory {
@@ -41,11 +42,14 @@ class Directory {
   InodeNumber Find(absl::string_view name) const;
   // There must be none of that name; 1 to 255 bytes.
   void Insert(absl::string_view name, InodeNumber inode);
-  // These must find it. Replace keeps the cookie.
+  // These must find `name`. All but Erase keep the cookie.
   void Replace(absl::string_view name, InodeNumber inode);
+  // There must be no `new_name`; 1 to 255 bytes.
+  void Rename(absl::string_view name, absl::string_view new_name);
   void Erase(absl::string_view name);
 
-  // The first entry whose cookie is larger than `cookie`; false if there is none. A walk over all is linear.
+  // The entry that a listing sees after the one with `cookie`: the next smaller. 0: the listing's first. False if there
+  // is none. A walk over all is linear.
   bool Next(uint64_t cookie, Entry* entry) const;
 
  private:
@@ -76,13 +80,14 @@ class Directory {
   using Slot = uintptr_t;
   static uint64_t CookieOf(Slot slot) { return (slot & 1) != 0 ? slot >> 1 : reinterpret_cast<Node*>(slot)->cookie; }
 
+  static Node* NewNode(absl::string_view name, InodeNumber inode, uint64_t cookie);
   Node* Get(absl::string_view name) const;
-  // Of the first slot whose cookie is larger.
-  size_t IndexAfter(uint64_t cookie) const;
+  // The first slot whose cookie is not smaller.
+  std::vector<Slot>::const_iterator AtLeast(uint64_t cookie) const;
+  Slot* SlotOf(const Node* node);
 
   absl::flat_hash_set<Node*, Hash, Equal> by_name_;
-  std::vector<Slot> by_cookie_;
-  size_t first_ = 0;  // no entry is in a slot before this one
+  std::vector<Slot> by_cookie_;  // the last is an entry's
   uint64_t next_cookie_ = kFirstCookie;
 };
 

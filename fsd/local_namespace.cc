@@ -426,6 +426,10 @@ Errno LocalNamespace::Rename(InodeNumber parent, absl::string_view name, InodeNu
     ++to->link_count;
     moved->directory()->parent = new_parent;
   }
+  if (present == nullptr && from == to) {
+    from->directory()->entries.Rename(name, new_name);
+    return Errno::kOk;
+  }
   if (present == nullptr) {
     to->directory()->entries.Insert(new_name, moved_number);
     from->directory()->entries.Erase(name);
@@ -463,7 +467,7 @@ Errno LocalNamespace::List(InodeNumber number, uint64_t cookie, bool look_up, Em
     Fill(above == inode ? number : directory.parent, *above, &attr);
     if (!emit("..", attr, 2)) return Errno::kOk;
   }
-  Directory::Entry entry{std::max<uint64_t>(cookie, 2), 0, {}};
+  Directory::Entry entry{cookie < Directory::kFirstCookie ? 0 : cookie, 0, {}};
   while (directory.entries.Next(entry.cookie, &entry)) {
     Inode* const found = Get(entry.inode);
     Fill(entry.inode, *found, &attr);

@@ -34,6 +34,12 @@ TEST(DirectoryTest, RandomChangesAgainstAModel) {
     } else if (random() % 3 == 0) {
       directory.Replace(name, inode);
       model[name] = inode;
+    } else if (random() % 3 == 0) {
+      const std::string new_name = absl::StrCat("n", random() % 500);
+      if (model.count(new_name) > 0) continue;
+      directory.Rename(name, new_name);
+      model[new_name] = model[name];
+      model.erase(name);
     } else {
       directory.Erase(name);
       model.erase(name);
@@ -44,8 +50,8 @@ TEST(DirectoryTest, RandomChangesAgainstAModel) {
   }
   std::map<std::string, InodeNumber> listed;
   Directory::Entry entry{0, 0, {}};
-  for (uint64_t before = 0; directory.Next(entry.cookie, &entry); before = entry.cookie) {
-    EXPECT_GT(entry.cookie, before);
+  for (uint64_t before = UINT64_MAX; directory.Next(entry.cookie, &entry); before = entry.cookie) {
+    EXPECT_LT(entry.cookie, before);
     EXPECT_GE(entry.cookie, Directory::kFirstCookie);
     listed[std::string(entry.name)] = entry.inode;
   }
@@ -71,16 +77,37 @@ TEST(DirectoryTest, AListingSeesWhatStaysExactlyOnce) {
   EXPECT_EQ(std::set<std::string>(seen.begin(), seen.end()).size(), 1'000u);
 }
 
-TEST(DirectoryTest, EmptyingFromTheFrontIsNotQuadratic) {
+TEST(DirectoryTest, AListingOfFilesThatAreRenamedEnds) {
   Directory directory;
-  for (int i = 0; i < 200'000; ++i) directory.Insert(absl::StrCat("f", i), 1);
-  Directory::Entry entry;
-  int count = 0;
-  while (directory.Next(0, &entry)) {
-    directory.Erase(std::string(entry.name));
-    ++count;
+  for (InodeNumber i = 1; i <= 5'000; ++i) directory.Insert(absl::StrCat("f", i), i);
+  std::multiset<InodeNumber> seen;
+  Directory::Entry entry{0, 0, {}};
+  for (int step = 0; directory.Next(entry.cookie, &entry); ++step) {
+    ASSERT_LT(step, 20'000) << "a listing without end";
+    seen.insert(entry.inode);
+    directory.Rename(std::string(entry.name), absl::StrCat("g", step));
+    // And as those do who know no rename: a new name for the same file.
+    const std::string other = absl::StrCat("f", entry.inode % 5'000 + 1);
+    if (const InodeNumber inode = directory.Find(other); inode != 0 && step % 10 == 0) {
+      directory.Erase(other);
+      directory.Insert(other, inode + 10'000);
+    }
   }
-  EXPECT_EQ(count, 200'000);
+  for (InodeNumber i = 1; i <= 5'000; ++i) EXPECT_LE(seen.count(i), 1u);
+  EXPECT_GE(seen.size(), 4'000u);
+}
+
+TEST(DirectoryTest, EmptyingIsNotQuadratic) {
+  for (const bool newest_first : {true, false}) {
+    Directory directory;
+    for (int i = 0; i < 200'000; ++i) directory.Insert(absl::StrCat("f", i), 1);
+    Directory::Entry entry;
+    for (int i = 0; i < 200'000; ++i) {
+      ASSERT_TRUE(directory.Next(0, &entry));
+      directory.Erase(newest_first ? std::string(entry.name) : absl::StrCat("f", i));
+    }
+    EXPECT_FALSE(directory.Next(0, &entry));
+  }
 }
 
 class CountedBody : public FileBody {
