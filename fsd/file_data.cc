@@ -170,6 +170,25 @@ void FileData::OnWriteDone(BlockIo* block, const absl::Status& status) {
 }
 
 void FileData::EndWrite(FileIo* io, Errno error) {
+void FileData::OnRetryDone(BlockIo* block, const absl::Status& status) {
+  auto* const io = static_cast<FileIo*>(block->context);
+  if (!status.ok() && io->file_->file_->RewriteMayHelp(status)) {
+    io->failed_ = status;
+    return io->file_->store_->RetryWrite(io);  // as a Rewrite then
+  }
+  io->file_->EndWrite(io, ErrnoOf(status));
+}
+
+FileData::Stale FileData::NoteDirectWrite(uint32_t* token) {
+  *token = direct_writes_;
+  if (*token == 0) return Stale::kNothing;
+  if (*token >= kDirectWritesMax) return Stale::kWholeFile;
+  // If that fails, there was another write or a read.
+  uint32_t expected = *token;
+  direct_writes_.compare_exchange_strong(expected, *token + 1);
+  return Stale::kItsRange;
+}
+
   const uint64_t end = io->offset_ + io->bytes_.size();
   if (Ok(error)) {
     GrowTo(end);
@@ -403,9 +422,11 @@ FileStore::FileStore(BlockStore* blocks, uint64_t bytes_max)
     : blocks_(blocks),
       pages_max_(std::min<uint64_t>(bytes_max / kPageBytes, INT64_MAX)),
       pages_left_(static_cast<int64_t>(pages_max_)),
-      thread_([this] { RunFreeing(); }) {
+      thread_([this] { RunFreeing(); }),
+      retry_thread_([this] { RunRetries(); }) {
   pthread_setname_np(thread_.native_handle(), "nram-free");
 }
+  pthread_setname_np(retry_thread_.native_handle(), "nram-retry");
 
 FileStore::~FileStore() {
   {
@@ -413,8 +434,10 @@ FileStore::~FileStore() {
     stopping_ = true;
     work_.SignalAll();
   }
+    retry_.SignalAll();
   thread_.join();
 }
+  retry_thread_.join();
 
 bool FileStore::TryTakePages(uint64_t pages) {
   int64_t left = pages_left_.load();
@@ -444,6 +467,40 @@ void FileStore::RetryWrite(FileIo* io) {
   retries_.push_back(io);
   work_.Signal();
 }
+  retry_.Signal();
+}
+
+void FileStore::Retry(FileIo* io) {
+  absl::Status status;
+  BlockFile* const file = io->file_->File(&status);
+  if (status.ok() && !file->RewriteMayHelp(io->failed_)) {
+    // Without waiting: the next may be due too.
+    io->block_->done = &FileData::OnRetryDone;
+    if (file->StartWrite(io->block_.get(), io->offset_, io->bytes_)) return;
+  }
+  if (status.ok()) status = file->Rewrite(io->offset_, io->bytes_, io->failed_);
+  io->file_->EndWrite(io, ErrnoOf(status));
+}
+
+void FileStore::RunRetries() {
+  MutexLock lock(&mu_);
+  while (!stopping_ || !retries_.empty()) {
+    int64_t next_ns = DeadlineAfterMs(60'000);
+    for (const FileIo* io : retries_) next_ns = std::min(next_ns, io->retry_at_ns_);
+    const auto is_due = [this](const FileIo* io) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+      return done_ >= io->retry_when_freed_ || MonotonicNs() >= io->retry_at_ns_;
+    };
+    const auto due = std::partition(retries_.begin(), retries_.end(), [&](const FileIo* io) { return !is_due(io); });
+    if (due == retries_.end()) {
+      retry_.WaitUntil(&mu_, next_ns);
+      continue;
+    }
+    const std::vector<FileIo*> now(due, retries_.end());
+    retries_.erase(due, retries_.end());
+    mu_.Unlock();
+    for (FileIo* io : now) Retry(io);
+    mu_.Lock();
+  }
 
 uint64_t FileStore::Freed() {
   MutexLock lock(&mu_);
@@ -466,23 +523,6 @@ bool FileStore::AwaitFreed(uint64_t freed_before) {
 void FileStore::RunFreeing() {
   MutexLock lock(&mu_);
   while (true) {
-    const auto is_due = [this](const FileIo* io) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-      return done_ >= io->retry_when_freed_ || MonotonicNs() >= io->retry_at_ns_;
-    };
-    const auto due = std::partition(retries_.begin(), retries_.end(), [&](const FileIo* io) { return !is_due(io); });
-    if (due != retries_.end()) {
-      const std::vector<FileIo*> now(due, retries_.end());
-      retries_.erase(due, retries_.end());
-      mu_.Unlock();
-      for (FileIo* io : now) {
-        absl::Status status;
-        BlockFile* const file = io->file_->File(&status);
-        if (status.ok()) status = file->Rewrite(io->offset_, io->bytes_, io->failed_);
-        io->file_->EndWrite(io, ErrnoOf(status));
-      }
-      mu_.Lock();
-      continue;
-    }
     if (to_free_.empty()) {
       if (stopping_) return;
       const bool much = done_ - trimmed_at_ >= kTrimAfter;
@@ -512,6 +552,7 @@ void FileStore::RunFreeing() {
     done_ += count;
     freed_.SignalAll();
   }
+    retry_.Signal();
 }
 
 StoreCapacity FileStore::Capacity() const {

@@ -124,6 +124,7 @@ class FileData : public FileBody {
 
 // All files' data: the store that it is in, the mount's limit, and the freeing of what was deleted. Thread-safe.
 class FileStore {
+  static void OnRetryDone(BlockIo* block, const absl::Status& status);
  public:
   // At most `bytes_max` of data. `blocks` must outlive it.
   FileStore(BlockStore* blocks, uint64_t bytes_max);
@@ -168,6 +169,7 @@ class FileStore {
   std::atomic<bool> frees_{true};
   mutable std::array<Mutex, 64> pages_locks_;
 
+  void Retry(FileIo* io);
   Mutex mu_;
   CondVar work_;
   CondVar freed_;
@@ -184,3 +186,5 @@ class FileStore {
 }  // namespace nram
 
 #endif  // NRAM_FSD_FILE_DATA_H_
+  CondVar retry_;
+  std::thread retry_thread_;

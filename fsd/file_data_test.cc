@@ -4,9 +4,12 @@
 
 #include <fcntl.h>
 
+#include <chrono>
 #include <functional>
+#include <future>
 #include <map>
 #include <random>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/test_seed.h"
@@ -64,6 +67,7 @@ class FailingStore : public BlockStore {
   }
   void Destroy(std::vector<std::unique_ptr<BlockFile>> files) override {
     destroyed += static_cast<int>(files.size());
+    if (on_destroy) on_destroy();
     if (room_after_destroy) fail_writes = 0;
     files.clear();
   }
@@ -71,11 +75,14 @@ class FailingStore : public BlockStore {
 
   std::atomic<int> fail_writes{0};  // each writes half and fails
   absl::Status failure = absl::UnavailableError("told to");
+  absl::Status later_failure = failure;
+  bool relocates = false;  // a rewrite of what is unavailable succeeds
   bool fail_reads = false;
   bool fail_trims = false;
   bool room_after_destroy = false;
   std::atomic<int> destroyed{0};
   std::function<void()> on_reserve;  // runs in the middle of it
+  std::function<void()> on_destroy;  // likewise
   std::atomic<int64_t> reserved_bytes{0};
 
  private:
@@ -89,9 +96,15 @@ class FailingStore : public BlockStore {
       if (store_->fail_writes > 0) {
         --store_->fail_writes;
         EXPECT_TRUE(file_->Write(offset, from.subspan(0, from.size() / 2 / kChunkBytes * kChunkBytes)).ok());
-        return store_->failure;
+        return std::exchange(store_->failure, store_->later_failure);
       }
       return file_->Write(offset, from);
+    }
+    bool RewriteMayHelp(const absl::Status& failed) const override {
+      return store_->relocates && absl::IsUnavailable(failed);
+    }
+    absl::Status Rewrite(uint64_t offset, absl::Span<const std::byte> from, const absl::Status& failed) override {
+      return RewriteMayHelp(failed) ? file_->Write(offset, from) : Write(offset, from);
     }
     absl::Status Trim(uint64_t offset, uint64_t length) override {
       return store_->fail_trims ? absl::UnavailableError("told to") : file_->Trim(offset, length);
@@ -287,7 +300,7 @@ TEST_F(FileDataTest, WhatWasDeletedIsRoomForTheWriteThatFindsNone) {
   EXPECT_EQ(Write(0, std::string(5'000, 'x')), Errno::kOk);
   std::swap(body_, other);
   file_ = static_cast<FileData*>(body_.get());
-  blocks_.failure = absl::ResourceExhaustedError("full");
+  blocks_.failure = blocks_.later_failure = absl::ResourceExhaustedError("full");
   blocks_.fail_writes = 1'000;
   blocks_.room_after_destroy = true;
   store_.Bury(std::move(other));
@@ -342,6 +355,76 @@ TEST_F(FileDataTest, SmallReadsAndWritesThatNobodyWaitsFor) {
   };
   ASSERT_TRUE(file_->StartWrite(&io, 0, 512));
   while (!ended) std::this_thread::yield();
+}
+
+TEST_F(FileDataTest, WhatThePageCacheIsToDrop) {
+  using Stale = FileData::Stale;
+  uint32_t token = 0;
+  EXPECT_EQ(file_->NoteDirectWrite(&token), Stale::kNothing) << "nobody has read it";
+  const auto write_many = [&] {
+    int ranges = 0;
+    while (file_->NoteDirectWrite(&token) == Stale::kItsRange && ranges < 100'000) ++ranges;
+    return ranges;
+  };
+  for (int round = 0; round < 2; ++round) {
+    file_->NoteCachedRead();
+    EXPECT_EQ(write_many(), 999);
+    EXPECT_EQ(file_->NoteDirectWrite(&token), Stale::kWholeFile) << "until it is said that it was";
+    file_->NoteCachedRead();
+    file_->NoteDropped(token);
+    EXPECT_EQ(write_many(), 999) << "somebody has read it meanwhile";
+    file_->NoteDropped(token);
+    EXPECT_EQ(file_->NoteDirectWrite(&token), Stale::kNothing);
+  }
+}
+
+TEST_F(FileDataTest, AWriteThatFindsNoRoomAndThenNoServerGoesElsewhere) {
+  blocks_.relocates = true;
+  blocks_.failure = absl::ResourceExhaustedError("full");
+  blocks_.fail_writes = 2;
+  std::promise<Errno> ended;
+  FileIo io(&store_);
+  io.context = &ended;
+  io.done = [](FileIo* over, Errno error, absl::Span<const std::byte>) {
+    static_cast<std::promise<Errno>*>(over->context)->set_value(error);
+  };
+  memset(io.buffer().data, 'y', 4'096);
+  ASSERT_TRUE(file_->StartWrite(&io, 0, 4'096));
+  EXPECT_EQ(ended.get_future().get(), Errno::kOk);
+  EXPECT_EQ(blocks_.fail_writes, 0);
+  EXPECT_EQ(Read(0, 4'096), std::string(4'096, 'y'));
+}
+
+// A server that is frozen keeps a destroy for as long as an operation's deadline; a write that finds the pool full is
+// tried again after two seconds all the same.
+TEST_F(FileDataTest, AWriteIsTriedAgainWhileADestroyWaits) {
+  std::promise<void> destroys, released;
+  blocks_.on_destroy = [&] {
+    destroys.set_value();
+    released.get_future().wait_for(std::chrono::minutes(2));
+  };
+  ASSERT_EQ(Write(0, std::string(5'000, 'x')), Errno::kOk);
+  std::unique_ptr<FileBody> other = store_.NewFile();
+  std::swap(body_, other);
+  file_ = static_cast<FileData*>(body_.get());
+  store_.Bury(std::move(other));
+  destroys.get_future().wait();
+
+  std::promise<Errno> ended;
+  FileIo io(&store_);
+  io.context = &ended;
+  io.done = [](FileIo* over, Errno error, absl::Span<const std::byte>) {
+    static_cast<std::promise<Errno>*>(over->context)->set_value(error);
+  };
+  blocks_.failure = blocks_.later_failure = absl::ResourceExhaustedError("full");
+  blocks_.fail_writes = 2;
+  memset(io.buffer().data, 'y', 4'096);
+  ASSERT_TRUE(file_->StartWrite(&io, 0, 4'096));
+  std::future<Errno> error = ended.get_future();
+  EXPECT_EQ(error.wait_for(std::chrono::seconds(60)), std::future_status::ready) << "it waits for the destroy";
+  EXPECT_EQ(blocks_.fail_writes, 0) << "it was tried twice";
+  released.set_value();
+  EXPECT_EQ(error.get(), Err(ENOSPC));
 }
 
 TEST(FilesystemTest, AllocateKnowsItsModes) {
