@@ -21,6 +21,7 @@ constexpr int64_t kAwaitFreedMs = 2'000;
 constexpr int64_t kBatchMs = 2;
 constexpr uint64_t kTrimAfter = 10'000;  // files
 constexpr int64_t kTrimIdleMs = 1'000;
+constexpr uint32_t kDirectWritesMax = 1'000;  // for which the page cache is asked to drop their range
 
 }  // namespace
 
@@ -169,7 +170,6 @@ void FileData::OnWriteDone(BlockIo* block, const absl::Status& status) {
   io->file_->EndWrite(io, error);
 }
 
-void FileData::EndWrite(FileIo* io, Errno error) {
 void FileData::OnRetryDone(BlockIo* block, const absl::Status& status) {
   auto* const io = static_cast<FileIo*>(block->context);
   if (!status.ok() && io->file_->file_->RewriteMayHelp(status)) {
@@ -189,6 +189,7 @@ FileData::Stale FileData::NoteDirectWrite(uint32_t* token) {
   return Stale::kItsRange;
 }
 
+void FileData::EndWrite(FileIo* io, Errno error) {
   const uint64_t end = io->offset_ + io->bytes_.size();
   if (Ok(error)) {
     GrowTo(end);
@@ -425,19 +426,19 @@ FileStore::FileStore(BlockStore* blocks, uint64_t bytes_max)
       thread_([this] { RunFreeing(); }),
       retry_thread_([this] { RunRetries(); }) {
   pthread_setname_np(thread_.native_handle(), "nram-free");
-}
   pthread_setname_np(retry_thread_.native_handle(), "nram-retry");
+}
 
 FileStore::~FileStore() {
   {
     MutexLock lock(&mu_);
     stopping_ = true;
     work_.SignalAll();
-  }
     retry_.SignalAll();
+  }
   thread_.join();
-}
   retry_thread_.join();
+}
 
 bool FileStore::TryTakePages(uint64_t pages) {
   int64_t left = pages_left_.load();
@@ -466,7 +467,6 @@ void FileStore::RetryWrite(FileIo* io) {
   io->retry_at_ns_ = DeadlineAfterMs(kAwaitFreedMs);
   retries_.push_back(io);
   work_.Signal();
-}
   retry_.Signal();
 }
 
@@ -501,6 +501,7 @@ void FileStore::RunRetries() {
     for (FileIo* io : now) Retry(io);
     mu_.Lock();
   }
+}
 
 uint64_t FileStore::Freed() {
   MutexLock lock(&mu_);
@@ -551,8 +552,8 @@ void FileStore::RunFreeing() {
     mu_.Lock();
     done_ += count;
     freed_.SignalAll();
-  }
     retry_.Signal();
+  }
 }
 
 StoreCapacity FileStore::Capacity() const {

@@ -42,6 +42,8 @@ class FileIo {
   // Called when it is over, on any thread, as the last thing; must not block. `got`: what was read.
   void (*done)(FileIo* io, Errno error, absl::Span<const std::byte> got) = nullptr;
   void* context = nullptr;
+  // Of the file of a write that has just ended: false if FileData::NoteDirectWrite would say kNothing.
+  bool MayBeCached() const;
 
  private:
   friend class FileData;
@@ -80,6 +82,16 @@ class FileData : public FileBody {
   // Read or Write. At most FileIo::kBytesMax; a write may still wait for room to be reserved.
   bool StartRead(FileIo* io, uint64_t offset, size_t size) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   bool StartWrite(FileIo* io, uint64_t offset, size_t size) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  // The kernel is about to read something for its page cache, and keeps it: after a write past the cache it may have
+  // there what was before.
+  void NoteCachedRead() {
+    if (direct_writes_ != 1) direct_writes_ = 1;
+  }
+  // Of a write past the page cache that has ended: what must leave the cache before its writer is told.
+  enum class Stale { kNothing, kItsRange, kWholeFile };
+  Stale NoteDirectWrite(uint32_t* token);
+  // The whole file has left the page cache since NoteDirectWrite said `token`.
+  void NoteDropped(uint32_t token) { direct_writes_.compare_exchange_strong(token, 0); }
   Errno Truncate(uint64_t size);
   // Later writes there do not fail for lack of room.
   Errno Allocate(uint64_t offset, uint64_t length, bool keep_size);
@@ -89,6 +101,7 @@ class FileData : public FileBody {
   Errno SeekHole(uint64_t offset, uint64_t* found) const;
 
  private:
+  friend class FileIo;
   friend class FileStore;
 
   Errno CheckRange(uint64_t offset, uint64_t length) const;
@@ -111,20 +124,25 @@ class FileData : public FileBody {
   // These hold the gate on behalf of an operation.
   static void OnReadDone(BlockIo* block, const absl::Status& status) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   static void OnWriteDone(BlockIo* block, const absl::Status& status);
+  static void OnRetryDone(BlockIo* block, const absl::Status& status);
   void EndWrite(FileIo* io, Errno error) ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
   FileStore* const store_;
   // Shared: whole chunks are read and written. Exclusive: all else.
   mutable SharedGate mu_;
   std::atomic<bool> tail_unsure_{false};  // a write behind the end failed; zeros are not certain there
+  // 0: the page cache has nothing that was read before now. Else one more than the direct writes since the last cached
+  // read: after many, dropping all of the file once is cheaper than asking for each.
+  std::atomic<uint32_t> direct_writes_{0};
   std::atomic<uint64_t> size_{0};
   PageSet pages_;                    // under the store's lock for it; a superset of what is stored
   std::unique_ptr<BlockFile> file_;  // likewise; made with the first write
 };
 
+inline bool FileIo::MayBeCached() const { return file_->direct_writes_ != 0; }
+
 // All files' data: the store that it is in, the mount's limit, and the freeing of what was deleted. Thread-safe.
 class FileStore {
-  static void OnRetryDone(BlockIo* block, const absl::Status& status);
  public:
   // At most `bytes_max` of data. `blocks` must outlive it.
   FileStore(BlockStore* blocks, uint64_t bytes_max);
@@ -149,13 +167,15 @@ class FileStore {
   bool TryTakePages(uint64_t pages);
   void ReturnPages(uint64_t pages) { pages_left_ += static_cast<int64_t>(pages); }
   void Free(std::unique_ptr<BlockFile> file);
-  // Writes again, once what has been deleted so far is freed, or after two seconds.
+  // Writes again, once what has been deleted so far is freed, or after two seconds, however long that is freed for.
   void RetryWrite(FileIo* io);
+  void Retry(FileIo* io);
   // How many files have been freed, ever.
   uint64_t Freed();
   // Waits until what has been deleted so far is freed; true if anything was since Freed() was `freed_before`.
   bool AwaitFreed(uint64_t freed_before);
   void RunFreeing();
+  void RunRetries();
   // Held for moments only, so that files may share one.
   Mutex* PagesLock(const FileData* file) const {
     return &pages_locks_[reinterpret_cast<uintptr_t>(file) / sizeof(FileData) % pages_locks_.size()];
@@ -169,10 +189,10 @@ class FileStore {
   std::atomic<bool> frees_{true};
   mutable std::array<Mutex, 64> pages_locks_;
 
-  void Retry(FileIo* io);
   Mutex mu_;
   CondVar work_;
   CondVar freed_;
+  CondVar retry_;
   std::deque<std::unique_ptr<BlockFile>> to_free_ ABSL_GUARDED_BY(mu_);
   std::vector<FileIo*> retries_ ABSL_GUARDED_BY(mu_);
   uint64_t given_ ABSL_GUARDED_BY(mu_) = 0;       // to be freed, ever
@@ -181,10 +201,9 @@ class FileStore {
   bool hurry_ ABSL_GUARDED_BY(mu_) = false;       // somebody waits for the room
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;
+  std::thread retry_thread_;
 };
 
 }  // namespace nram
 
 #endif  // NRAM_FSD_FILE_DATA_H_
-  CondVar retry_;
-  std::thread retry_thread_;

@@ -430,14 +430,15 @@ TEST_F(FileDataTest, AWriteIsTriedAgainWhileADestroyWaits) {
 TEST(FilesystemTest, AllocateKnowsItsModes) {
   auto store = NewMemoryStore(16 * kMiB);
   Filesystem filesystem(store.get(), {});
-  struct stat attr {};
+  InodeAttr attr;
   ASSERT_EQ(filesystem.names()->Create(kRootInode, "f", S_IFREG | 0644, 0, {}, &attr), Errno::kOk);
   const InodeNumber file = attr.st_ino;
-  EXPECT_EQ(filesystem.Allocate(file, 0, 0, 10'000, false), Errno::kOk);
-  EXPECT_EQ(filesystem.Allocate(file, FALLOC_FL_ZERO_RANGE, 5'000, 10'000, false), Errno::kOk);
-  EXPECT_EQ(filesystem.Allocate(file, FALLOC_FL_COLLAPSE_RANGE, 0, 4'096, false), Err(EOPNOTSUPP));
-  EXPECT_EQ(filesystem.Allocate(file, FALLOC_FL_PUNCH_HOLE, 0, 4'096, false), Err(EOPNOTSUPP)) << "without KEEP_SIZE";
-  EXPECT_EQ(filesystem.Allocate(kRootInode, 0, 0, 1, false), Err(EISDIR));
+  EXPECT_EQ(filesystem.Allocate(file, 0, 0, 10'000, SetIdBits::kKeep), Errno::kOk);
+  EXPECT_EQ(filesystem.Allocate(file, FALLOC_FL_ZERO_RANGE, 5'000, 10'000, SetIdBits::kKeep), Errno::kOk);
+  EXPECT_EQ(filesystem.Allocate(file, FALLOC_FL_COLLAPSE_RANGE, 0, 4'096, SetIdBits::kKeep), Err(EOPNOTSUPP));
+  EXPECT_EQ(filesystem.Allocate(file, FALLOC_FL_PUNCH_HOLE, 0, 4'096, SetIdBits::kKeep), Err(EOPNOTSUPP))
+      << "without KEEP_SIZE";
+  EXPECT_EQ(filesystem.Allocate(kRootInode, 0, 0, 1, SetIdBits::kKeep), Err(EISDIR));
   ASSERT_EQ(filesystem.names()->GetAttr(file, &attr), Errno::kOk);
   EXPECT_EQ(attr.st_size, 15'000);
   struct statvfs stat {};

@@ -26,30 +26,43 @@ Errno Filesystem::Data(InodeNumber inode, FileData** data) {
   return Errno::kOk;
 }
 
-void Filesystem::NoteChange(InodeNumber inode, bool drop_set_id) {
-  if (names_->TouchData(inode, drop_set_id) && on_set_id_dropped_) on_set_id_dropped_(inode);
+void Filesystem::NoteChange(InodeNumber inode, SetIdBits set_id) {
+  if (names_->TouchData(inode, set_id) && on_set_id_dropped_) on_set_id_dropped_(inode);
 }
 
-Errno Filesystem::Read(InodeNumber inode, uint64_t offset, size_t size, PaddedBytes buffer,
+Errno Filesystem::Read(InodeNumber inode, uint64_t offset, size_t size, ReadNotes notes, PaddedBytes buffer,
                        absl::Span<const std::byte>* got) {
   FileData* data = nullptr;
   NRAM_RETURN_IF_ERRNO(Data(inode, &data));
+  if (notes.for_page_cache) data->NoteCachedRead();
   NRAM_RETURN_IF_ERRNO(data->Read(offset, size, buffer, got));
-  names_->TouchAccess(inode);
+  if (notes.touch) names_->TouchAccess(inode);
   return Errno::kOk;
 }
 
-Errno Filesystem::Write(InodeNumber inode, uint64_t offset, PaddedBytes bytes, bool cached, bool drop_set_id) {
+Errno Filesystem::Write(InodeNumber inode, uint64_t offset, PaddedBytes bytes, bool cached, SetIdBits set_id) {
   FileData* data = nullptr;
   NRAM_RETURN_IF_ERRNO(Data(inode, &data));
   NRAM_RETURN_IF_ERRNO(data->Write(offset, bytes));
-  if (!cached || drop_set_id) NoteChange(inode, drop_set_id);
+  if (!cached || set_id != SetIdBits::kKeep) NoteChange(inode, set_id);
   return Errno::kOk;
 }
 
-bool Filesystem::StartRead(InodeNumber inode, uint64_t offset, size_t size, FileIo* io) {
+bool Filesystem::StartRead(InodeNumber inode, uint64_t offset, size_t size, ReadNotes notes, FileIo* io) {
   FileData* data = nullptr;
-  return Ok(Data(inode, &data)) && data->StartRead(io, offset, size);
+  if (!Ok(Data(inode, &data))) return false;
+  if (notes.for_page_cache) data->NoteCachedRead();
+  return data->StartRead(io, offset, size);
+}
+
+FileData::Stale Filesystem::NoteDirectWrite(InodeNumber inode, uint32_t* token) {
+  FileData* data = nullptr;
+  return Ok(Data(inode, &data)) ? data->NoteDirectWrite(token) : FileData::Stale::kNothing;
+}
+
+void Filesystem::NoteDropped(InodeNumber inode, uint32_t token) {
+  FileData* data = nullptr;
+  if (Ok(Data(inode, &data))) data->NoteDropped(token);
 }
 
 bool Filesystem::StartWrite(InodeNumber inode, uint64_t offset, size_t size, FileIo* io) {
@@ -58,16 +71,16 @@ bool Filesystem::StartWrite(InodeNumber inode, uint64_t offset, size_t size, Fil
 }
 
 Errno Filesystem::SetAttr(InodeNumber inode, const AttrChange& change, std::optional<uint64_t> size,
-                          struct stat* attr) {
+                          InodeAttr* attr) {
   if (!size) return names_->SetAttr(inode, change, attr);
   FileData* data = nullptr;
   NRAM_RETURN_IF_ERRNO(Data(inode, &data));
   NRAM_RETURN_IF_ERRNO(data->Truncate(*size));
-  if (!change.mtime) names_->TouchData(inode, false);
+  if (!change.mtime) names_->TouchData(inode, SetIdBits::kKeep);
   return names_->SetAttr(inode, change, attr);
 }
 
-Errno Filesystem::Allocate(InodeNumber inode, int mode, uint64_t offset, uint64_t length, bool drop_set_id) {
+Errno Filesystem::Allocate(InodeNumber inode, int mode, uint64_t offset, uint64_t length, SetIdBits set_id) {
   FileData* data = nullptr;
   NRAM_RETURN_IF_ERRNO(Data(inode, &data));
   const bool keep_size = (mode & FALLOC_FL_KEEP_SIZE) != 0;
@@ -82,7 +95,7 @@ Errno Filesystem::Allocate(InodeNumber inode, int mode, uint64_t offset, uint64_
   } else {
     return Err(EOPNOTSUPP);
   }
-  NoteChange(inode, drop_set_id);
+  NoteChange(inode, set_id);
   return Errno::kOk;
 }
 
@@ -95,7 +108,7 @@ Errno Filesystem::Seek(InodeNumber inode, uint64_t offset, int whence, uint64_t*
 }
 
 Errno Filesystem::Copy(InodeNumber from, uint64_t from_offset, InodeNumber to, uint64_t to_offset, uint64_t length,
-                       PaddedBytes buffer, bool drop_set_id, uint64_t* copied) {
+                       PaddedBytes buffer, SetIdBits set_id, uint64_t* copied) {
   *copied = 0;
   FileData* source = nullptr;
   FileData* target = nullptr;
@@ -115,7 +128,7 @@ Errno Filesystem::Copy(InodeNumber from, uint64_t from_offset, InodeNumber to, u
     if (got.empty()) break;
     *copied += got.size();
   }
-  if (*copied > 0) NoteChange(to, drop_set_id);
+  if (*copied > 0) NoteChange(to, set_id);
   return Errno::kOk;
 }
 

@@ -17,6 +17,12 @@
 
 namespace nram {
 
+// What is to be remembered of a read.
+struct ReadNotes {
+  bool for_page_cache = false;  // the kernel keeps what it is given
+  bool touch = true;            // the file's access time
+};
+
 struct FilesystemOptions {
   uint64_t bytes_max = UINT64_MAX;
   bool free_at_end = true;  // what is still there when it ends; not needed where the store does so by itself
@@ -33,25 +39,29 @@ class Filesystem {
 
   Namespace* names() { return names_.get(); }
 
-  Errno Read(InodeNumber inode, uint64_t offset, size_t size, PaddedBytes buffer, absl::Span<const std::byte>* got);
+  Errno Read(InodeNumber inode, uint64_t offset, size_t size, ReadNotes notes, PaddedBytes buffer,
+             absl::Span<const std::byte>* got);
   // `cached`: written back from the kernel's page cache, which keeps the times itself.
-  Errno Write(InodeNumber inode, uint64_t offset, PaddedBytes bytes, bool cached, bool drop_set_id);
+  Errno Write(InodeNumber inode, uint64_t offset, PaddedBytes bytes, bool cached, SetIdBits set_id);
   // The same for small ones without waiting (FileData::StartRead); what ended well is then to be noted.
   std::unique_ptr<FileIo> NewIo() { return std::make_unique<FileIo>(&store_); }
-  bool StartRead(InodeNumber inode, uint64_t offset, size_t size, FileIo* io);
+  bool StartRead(InodeNumber inode, uint64_t offset, size_t size, ReadNotes notes, FileIo* io);
   bool StartWrite(InodeNumber inode, uint64_t offset, size_t size, FileIo* io);
   void ReadEnded(InodeNumber inode) { names_->TouchAccess(inode); }
-  void WriteEnded(InodeNumber inode) { names_->TouchData(inode, false); }
+  void WriteEnded(InodeNumber inode) { names_->TouchData(inode, SetIdBits::kKeep); }
+  // For a write past the page cache that has ended (FileData::NoteDirectWrite).
+  FileData::Stale NoteDirectWrite(InodeNumber inode, uint32_t* token);
+  void NoteDropped(InodeNumber inode, uint32_t token);
   // With `size`, truncates or extends first.
-  Errno SetAttr(InodeNumber inode, const AttrChange& change, std::optional<uint64_t> size, struct stat* attr);
+  Errno SetAttr(InodeNumber inode, const AttrChange& change, std::optional<uint64_t> size, InodeAttr* attr);
   // fallocate(2): 0, FALLOC_FL_KEEP_SIZE, PUNCH_HOLE | KEEP_SIZE, ZERO_RANGE with and without KEEP_SIZE; else
   // EOPNOTSUPP.
-  Errno Allocate(InodeNumber inode, int mode, uint64_t offset, uint64_t length, bool drop_set_id);
+  Errno Allocate(InodeNumber inode, int mode, uint64_t offset, uint64_t length, SetIdBits set_id);
   // SEEK_DATA or SEEK_HOLE.
   Errno Seek(InodeNumber inode, uint64_t offset, int whence, uint64_t* found);
   // Copies through `buffer`; *copied may be short.
   Errno Copy(InodeNumber from, uint64_t from_offset, InodeNumber to, uint64_t to_offset, uint64_t length,
-             PaddedBytes buffer, bool drop_set_id, uint64_t* copied);
+             PaddedBytes buffer, SetIdBits set_id, uint64_t* copied);
   void StatFs(struct statvfs* stat) const;
   // Called when a change of data has cleared a file's set-id bits, before Write, Allocate or Copy returns. Set it
   // before any of them is called.
@@ -59,7 +69,7 @@ class Filesystem {
 
  private:
   Errno Data(InodeNumber inode, FileData** data);
-  void NoteChange(InodeNumber inode, bool drop_set_id);
+  void NoteChange(InodeNumber inode, SetIdBits set_id);
 
   const bool free_at_end_;
   FileStore store_;

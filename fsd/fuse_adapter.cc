@@ -15,6 +15,7 @@
 
 #include "absl/strings/match.h"
 #include "base/clock.h"
+#include "fsd/set_id_bits.h"
 
 namespace nram {
 namespace {
@@ -36,20 +37,21 @@ Caller CallerOf(fuse_req_t req) {
 void ReplyError(fuse_req_t req, Errno error) { fuse_reply_err(req, Raw(error)); }
 
 // What a file takes changes when the kernel writes it back, and the kernel does not ask again of itself.
-double AttrSeconds(const FuseAdapterOptions& options, const struct stat& attr) {
+double AttrSeconds(const FuseAdapterOptions& options, const InodeAttr& attr) {
   return options.writeback && S_ISREG(attr.st_mode) ? 1 : kForeverSeconds;
 }
 
-fuse_entry_param EntryOf(fuse_req_t req, const struct stat& attr) {
+fuse_entry_param EntryOf(fuse_req_t req, const InodeAttr& attr) {
   fuse_entry_param entry{};
   entry.ino = attr.st_ino;
+  entry.generation = attr.generation;
   entry.attr = attr;
   entry.attr_timeout = AttrSeconds(AdapterOf(req)->options(), attr);
   entry.entry_timeout = kForeverSeconds;
   return entry;
 }
 
-void ReplyEntry(fuse_req_t req, Errno error, const struct stat& attr) {
+void ReplyEntry(fuse_req_t req, Errno error, const InodeAttr& attr) {
   if (!Ok(error)) return ReplyError(req, error);
   Namespace* const names = NamesOf(req);  // the reply ends the request
   const fuse_entry_param entry = EntryOf(req, attr);
@@ -57,7 +59,7 @@ void ReplyEntry(fuse_req_t req, Errno error, const struct stat& attr) {
   if (fuse_reply_entry(req, &entry) == -ENOENT) names->Forget(attr.st_ino, 1);
 }
 
-void ReplyAttr(fuse_req_t req, Errno error, const struct stat& attr) {
+void ReplyAttr(fuse_req_t req, Errno error, const InodeAttr& attr) {
   if (!Ok(error)) return ReplyError(req, error);
   fuse_reply_attr(req, &attr, AttrSeconds(AdapterOf(req)->options(), attr));
 }
@@ -70,7 +72,7 @@ void Init(void* user_data, fuse_conn_info* conn) {
                   FUSE_CAP_FLOCK_LOCKS | FUSE_CAP_ATOMIC_O_TRUNC | FUSE_CAP_AUTO_INVAL_DATA | FUSE_CAP_HANDLE_KILLPRIV);
   want(FUSE_CAP_ASYNC_READ | FUSE_CAP_ASYNC_DIO | FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_READDIRPLUS |
        FUSE_CAP_READDIRPLUS_AUTO | FUSE_CAP_DONT_MASK | FUSE_CAP_POSIX_ACL | FUSE_CAP_CACHE_SYMLINKS |
-       FUSE_CAP_NO_OPEN_SUPPORT | FUSE_CAP_NO_OPENDIR_SUPPORT | FUSE_CAP_EXPLICIT_INVAL_DATA);
+       FUSE_CAP_NO_OPEN_SUPPORT | FUSE_CAP_NO_OPENDIR_SUPPORT | FUSE_CAP_EXPLICIT_INVAL_DATA | FUSE_CAP_EXPORT_SUPPORT);
   if (options.writeback) want(FUSE_CAP_WRITEBACK_CACHE);
   conn->max_write = kFuseIoBytesMax;
   conn->max_readahead = 8 * kFuseIoBytesMax;
@@ -80,7 +82,7 @@ void Init(void* user_data, fuse_conn_info* conn) {
 }
 
 void Lookup(fuse_req_t req, fuse_ino_t parent, const char* name) {
-  struct stat attr;
+  InodeAttr attr;
   const Errno error = NamesOf(req)->Lookup(parent, name, &attr);
   if (error == Err(ENOENT)) {
     // The kernel may remember that there is none.
@@ -103,7 +105,7 @@ void ForgetMulti(fuse_req_t req, size_t count, fuse_forget_data* forgets) {
 }
 
 void GetAttr(fuse_req_t req, fuse_ino_t inode, fuse_file_info*) {
-  struct stat attr;
+  InodeAttr attr;
   const Errno error = NamesOf(req)->GetAttr(inode, &attr);
   ReplyAttr(req, error, attr);
 }
@@ -124,9 +126,11 @@ void SetAttr(fuse_req_t req, fuse_ino_t inode, struct stat* in, int to_set, fuse
   if ((to_set & FUSE_SET_ATTR_MTIME_NOW) != 0) change.mtime = now;
   // The kernel says when set-id bits are to go (FATTR_KILL_SUIDGID): with a change of owner, and of the size by those
   // who may not keep them.
-  change.drop_set_id = (FuseWorker::Current()->body<fuse_setattr_in>().valid & (1u << 11)) != 0;
+  if ((FuseWorker::Current()->body<fuse_setattr_in>().valid & FATTR_KILL_SUIDGID) != 0) {
+    change.set_id = DropSetIdBits(req, NamesOf(req), inode);
+  }
   if (size.has_value()) FuseWorker::Current()->BeforeWaiting();
-  struct stat attr;
+  InodeAttr attr;
   const Errno error = FilesystemOf(req)->SetAttr(inode, change, size, &attr);
   ReplyAttr(req, error, attr);
 }
@@ -139,7 +143,7 @@ void ReadLink(fuse_req_t req, fuse_ino_t inode) {
 }
 
 void MakeNode(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t mode, dev_t rdev) {
-  struct stat attr;
+  InodeAttr attr;
   const Errno error = NamesOf(req)->Create(parent, name, mode, rdev, CallerOf(req), &attr);
   ReplyEntry(req, error, attr);
 }
@@ -157,7 +161,7 @@ void RemoveDirectory(fuse_req_t req, fuse_ino_t parent, const char* name) {
 }
 
 void Symlink(fuse_req_t req, const char* target, fuse_ino_t parent, const char* name) {
-  struct stat attr;
+  InodeAttr attr;
   const Errno error = NamesOf(req)->Symlink(parent, name, target, CallerOf(req), &attr);
   ReplyEntry(req, error, attr);
 }
@@ -168,7 +172,7 @@ void Rename(fuse_req_t req, fuse_ino_t parent, const char* name, fuse_ino_t new_
 }
 
 void Link(fuse_req_t req, fuse_ino_t inode, fuse_ino_t new_parent, const char* new_name) {
-  struct stat attr;
+  InodeAttr attr;
   const Errno error = NamesOf(req)->Link(inode, new_parent, new_name, &attr);
   ReplyEntry(req, error, attr);
 }
@@ -180,7 +184,7 @@ void Open(fuse_req_t req, fuse_ino_t, fuse_file_info*) {
 }
 
 void Create(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t mode, fuse_file_info* info) {
-  struct stat attr;
+  InodeAttr attr;
   const Errno error = NamesOf(req)->Create(parent, name, S_IFREG | (mode & 07777), 0, CallerOf(req), &attr);
   if (!Ok(error)) return ReplyError(req, error);
   info->keep_cache = 1;
@@ -191,11 +195,15 @@ void Create(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t mode, fu
 
 void Read(fuse_req_t req, fuse_ino_t inode, size_t size, off_t offset, fuse_file_info*) {
   FuseWorker* const worker = FuseWorker::Current();
-  if (AdapterOf(req)->StartRead(req, inode, static_cast<uint64_t>(offset), size)) return;
+  const auto& in = worker->body<fuse_read_in>();
+  // Only those reads have an owner that go past the page cache.
+  const ReadNotes notes{.for_page_cache = (in.read_flags & FUSE_READ_LOCKOWNER) == 0,
+                        .touch = (in.flags & O_NOATIME) == 0};
+  if (AdapterOf(req)->StartRead(req, inode, static_cast<uint64_t>(offset), size, notes)) return;
   worker->BeforeWaiting();
   absl::Span<const std::byte> got;
   const Errno error = FilesystemOf(req)->Read(inode, static_cast<uint64_t>(offset), std::min(size, kFuseIoBytesMax),
-                                              worker->reply(), &got);
+                                              notes, worker->reply(), &got);
   if (!Ok(error)) return ReplyError(req, error);
   fuse_reply_buf(req, reinterpret_cast<const char*>(got.data()), got.size());
 }
@@ -205,14 +213,17 @@ void Write(fuse_req_t req, fuse_ino_t inode, const char* data, size_t size, off_
   const PaddedBytes bytes{reinterpret_cast<std::byte*>(const_cast<char*>(data)), size};
   const uint32_t flags = FuseWorker::Current()->body<fuse_write_in>().write_flags;
   const bool cached = (flags & FUSE_WRITE_CACHE) != 0 && AdapterOf(req)->options().writeback;
-  const bool drop_set_id = (flags & (1u << 2)) != 0;  // FUSE_WRITE_KILL_SUIDGID
-  if (!drop_set_id &&
-      AdapterOf(req)->StartWrite(req, inode, static_cast<uint64_t>(offset), {bytes.data, size}, cached)) {
+  const bool kill = (flags & FUSE_WRITE_KILL_SUIDGID) != 0;
+  const SetIdBits set_id = kill ? DropSetIdBits(req, NamesOf(req), inode) : SetIdBits::kKeep;
+  const bool direct = (flags & FUSE_WRITE_LOCKOWNER) != 0;  // as with reads
+  if (set_id == SetIdBits::kKeep &&
+      AdapterOf(req)->StartWrite(req, inode, static_cast<uint64_t>(offset), {bytes.data, size}, cached, direct)) {
     return;
   }
   FuseWorker::Current()->BeforeWaiting();
-  const Errno error = FilesystemOf(req)->Write(inode, static_cast<uint64_t>(offset), bytes, cached, drop_set_id);
+  const Errno error = FilesystemOf(req)->Write(inode, static_cast<uint64_t>(offset), bytes, cached, set_id);
   if (!Ok(error)) return ReplyError(req, error);
+  if (direct) return AdapterOf(req)->ReplyDirectWrite(req, inode, static_cast<uint64_t>(offset), size);
   fuse_reply_write(req, size);
 }
 
@@ -225,7 +236,7 @@ void List(fuse_req_t req, fuse_ino_t inode, size_t size, off_t offset, bool plus
   char* const buffer = reinterpret_cast<char*>(FuseWorker::Current()->reply().data);
   size = std::min(size, kFuseIoBytesMax);
   size_t used = 0;
-  const auto emit = [&](absl::string_view name, const struct stat& attr, uint64_t cookie) {
+  const auto emit = [&](absl::string_view name, const InodeAttr& attr, uint64_t cookie) {
     const std::string terminated(name);
     size_t entry_bytes = 0;
     if (plus) {
@@ -262,7 +273,8 @@ void StatFs(fuse_req_t req, fuse_ino_t) {
 }
 
 void SetXattr(fuse_req_t req, fuse_ino_t inode, const char* name, const char* value, size_t size, int flags) {
-  ReplyError(req, NamesOf(req)->SetXattr(inode, name, {value, size}, flags, false));
+  const bool drop_set_group_id = DropsSetGroupId(req, NamesOf(req), inode, name);
+  ReplyError(req, NamesOf(req)->SetXattr(inode, name, {value, size}, flags, drop_set_group_id));
 }
 
 // Replies with `value`, or with its size if that is all that was asked for.
@@ -302,17 +314,18 @@ void ListXattr(fuse_req_t req, fuse_ino_t inode, size_t size) {
 }
 
 void RemoveXattr(fuse_req_t req, fuse_ino_t inode, const char* name) {
-  ReplyError(req, NamesOf(req)->RemoveXattr(inode, name));
+  ReplyError(req, NamesOf(req)->RemoveXattr(inode, name, DropsSetGroupId(req, NamesOf(req), inode, name)));
 }
 
 void Allocate(fuse_req_t req, fuse_ino_t inode, int mode, off_t offset, off_t length, fuse_file_info*) {
   FuseWorker::Current()->BeforeWaiting();
+  const SetIdBits set_id = DropSetIdBitsUnlessRoot(req, NamesOf(req), inode);
   ReplyError(req, FilesystemOf(req)->Allocate(inode, mode, static_cast<uint64_t>(offset), static_cast<uint64_t>(length),
-                                              fuse_req_ctx(req)->uid != 0));
+                                              set_id));
 }
 
 void SeekInFile(fuse_req_t req, fuse_ino_t inode, off_t offset, int whence, fuse_file_info*) {
-  AdapterOf(req)->Seek({req, inode, static_cast<uint64_t>(offset), whence});
+  AdapterOf(req)->Seek(req, inode, static_cast<uint64_t>(offset), whence);
 }
 
 void CopyFileRange(fuse_req_t req, fuse_ino_t from, off_t from_offset, fuse_file_info*, fuse_ino_t to, off_t to_offset,
@@ -321,10 +334,11 @@ void CopyFileRange(fuse_req_t req, fuse_ino_t from, off_t from_offset, fuse_file
   // In pieces, so that a large copy can be interrupted between them; the kernel asks for the rest.
   constexpr size_t kPieceBytes = 64 << 20;
   FuseWorker::Current()->BeforeWaiting();
+  const SetIdBits set_id = DropSetIdBitsUnlessRoot(req, NamesOf(req), to);
   uint64_t copied = 0;
   const Errno error = FilesystemOf(req)->Copy(from, static_cast<uint64_t>(from_offset), to,
                                               static_cast<uint64_t>(to_offset), std::min(length, kPieceBytes),
-                                              FuseWorker::Current()->reply(), fuse_req_ctx(req)->uid != 0, &copied);
+                                              FuseWorker::Current()->reply(), set_id, &copied);
   if (!Ok(error)) return ReplyError(req, error);
   fuse_reply_write(req, copied);
 }
@@ -391,47 +405,39 @@ const fuse_lowlevel_ops& FuseAdapter::Operations() {
   return operations;
 }
 
-void FuseAdapter::StopSeeks() {
-  std::thread seeker;
-  {
-    MutexLock lock(&mu_);
-    stopping_ = true;
-    sought_.SignalAll();
-    seeker = std::move(seeker_);
-  }
-  if (seeker.joinable()) seeker.join();
+void FuseAdapter::StopAside() {
+  seeks_.Stop();
+  drops_.Stop();
 }
 
-void FuseAdapter::Seek(const SeekRequest& request) {
-  MutexLock lock(&mu_);
-  if (stopping_) return ReplyError(request.req, Err(ENOTCONN));
-  if (!seeker_.joinable()) seeker_ = std::thread([this] { RunSeeks(); });
-  seeks_.push_back(request);
-  sought_.Signal();
-}
-
-void FuseAdapter::RunSeeks() {
-  MutexLock lock(&mu_);
-  while (!stopping_) {
-    if (seeks_.empty()) {
-      sought_.WaitUntil(&mu_, DeadlineAfterMs(60'000));
-      continue;
-    }
-    const SeekRequest request = seeks_.front();
-    seeks_.pop_front();
-    mu_.Unlock();
+void FuseAdapter::Seek(fuse_req_t req, InodeNumber inode, uint64_t offset, int whence) {
+  seeks_.Add([this, req, inode, offset, whence](bool stopping) {
+    if (stopping) return ReplyError(req, Err(ENOTCONN));
     // Pages that only the kernel has are data too: it writes them back first. Linux does not do so by itself.
-    if (options_.writeback) (void)fuse_lowlevel_notify_inval_inode(session_, request.inode, 0, 0);
+    if (options_.writeback) (void)fuse_lowlevel_notify_inval_inode(session_, inode, 0, 0);
     uint64_t found = 0;
-    const Errno error = filesystem_->Seek(request.inode, request.offset, request.whence, &found);
-    if (Ok(error)) {
-      fuse_reply_lseek(request.req, static_cast<off_t>(found));
-    } else {
-      ReplyError(request.req, error);
-    }
-    mu_.Lock();
+    const Errno error = filesystem_->Seek(inode, offset, whence, &found);
+    if (!Ok(error)) return ReplyError(req, error);
+    fuse_reply_lseek(req, static_cast<off_t>(found));
+  });
+}
+
+void FuseAdapter::ReplyDirectWrite(fuse_req_t req, InodeNumber inode, uint64_t offset, size_t bytes) {
+  uint32_t token = 0;
+  const FileData::Stale stale = filesystem_->NoteDirectWrite(inode, &token);
+  if (stale == FileData::Stale::kNothing) {
+    fuse_reply_write(req, bytes);
+    return;
   }
-  for (const SeekRequest& request : seeks_) ReplyError(request.req, Err(ENOTCONN));
+  const bool all = stale == FileData::Stale::kWholeFile;
+  drops_.Add([this, req, inode, offset, bytes, all, token](bool stopping) {
+    if (!stopping) {
+      (void)fuse_lowlevel_notify_inval_inode(session_, inode, all ? 0 : static_cast<off_t>(offset),
+                                             all ? 0 : static_cast<off_t>(bytes));
+      if (all) filesystem_->NoteDropped(inode, token);
+    }
+    fuse_reply_write(req, bytes);
+  });
 }
 
 SmallRequest* FuseAdapter::TakeSmall() {
@@ -464,26 +470,29 @@ void FuseAdapter::AwaitSmall() {
   }
 }
 
-bool FuseAdapter::StartRead(fuse_req_t req, InodeNumber inode, uint64_t offset, size_t size) {
+bool FuseAdapter::StartRead(fuse_req_t req, InodeNumber inode, uint64_t offset, size_t size, ReadNotes notes) {
   SmallRequest* const small = size < FileIo::kBytesMax ? TakeSmall() : nullptr;
   if (small == nullptr) return false;
   small->req = req;
   small->inode = inode;
-  small->reads = small->touch = true;
+  small->reads = true;
+  small->touch = notes.touch;
   // Once it is begun, all of it may be over at any moment.
-  if (filesystem_->StartRead(inode, offset, size, small->io.get())) return true;
+  if (filesystem_->StartRead(inode, offset, size, notes, small->io.get())) return true;
   GiveSmall(small);
   return false;
 }
 
 bool FuseAdapter::StartWrite(fuse_req_t req, InodeNumber inode, uint64_t offset, absl::Span<const std::byte> bytes,
-                             bool cached) {
+                             bool cached, bool direct) {
   SmallRequest* const small = bytes.size() <= FileIo::kBytesMax ? TakeSmall() : nullptr;
   if (small == nullptr) return false;
   small->req = req;
   small->inode = inode;
   small->reads = false;
   small->touch = !cached;
+  small->direct = direct;
+  small->offset = offset;
   small->bytes = bytes.size();
   memcpy(small->io->buffer().data, bytes.data(), bytes.size());
   if (filesystem_->StartWrite(inode, offset, bytes.size(), small->io.get())) return true;
@@ -503,18 +512,20 @@ void FuseAdapter::OnSmallDone(FileIo* io, Errno error, absl::Span<const std::byt
     ReplyError(req, error);
   } else if (reads) {
     fuse_reply_buf(req, reinterpret_cast<const char*>(got.data()), got.size());
+  } else if (small->direct && io->MayBeCached()) {
+    adapter->ReplyDirectWrite(req, small->inode, small->offset, small->bytes);
   } else {
     fuse_reply_write(req, small->bytes);
   }
   adapter->GiveSmall(small);
 }
 
-bool FuseAdapter::HandleUnknown(int fd, const FuseWorker& worker) {
+bool FuseAdapter::HandleUnknown(int fd, const FuseWorker& worker, size_t bytes) {
   constexpr uint32_t kTmpfile = 51;
   const fuse_in_header& header = worker.header();
-  if (header.opcode != kTmpfile || header.len < sizeof header + sizeof(fuse_create_in)) return false;
+  if (header.opcode != kTmpfile || bytes < sizeof header + sizeof(fuse_create_in)) return false;
   const auto& in = worker.body<fuse_create_in>();
-  struct stat attr;
+  InodeAttr attr;
   const Errno error =
       filesystem_->names()->CreateUnnamed(header.nodeid, in.mode, {header.uid, header.gid, in.umask}, &attr);
   struct {
@@ -527,6 +538,7 @@ bool FuseAdapter::HandleUnknown(int fd, const FuseWorker& worker) {
   reply.header.len = Ok(error) ? sizeof reply : sizeof reply.header;
   if (Ok(error)) {
     reply.entry.nodeid = attr.st_ino;
+    reply.entry.generation = attr.generation;
     reply.entry.entry_valid = static_cast<uint64_t>(kForeverSeconds);
     reply.entry.attr_valid = static_cast<uint64_t>(AttrSeconds(options_, attr));
     fuse_attr& out = reply.entry.attr;

@@ -9,13 +9,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include "base/mapping.h"
 #include "base/sync.h"
+#include "fsd/aside_thread.h"
 #include "fsd/filesystem.h"
 
 namespace nram {
@@ -64,7 +63,9 @@ struct SmallRequest {
   const std::unique_ptr<FileIo> io;
   FuseAdapter* adapter = nullptr;
   InodeNumber inode = 0;
-  size_t bytes = 0;  // of a write
+  uint64_t offset = 0;  // of a write
+  size_t bytes = 0;     // likewise
+  bool direct = false;  // likewise: past the page cache
   bool reads = false;
   bool touch = false;  // the inode's times
   fuse_req_t req = nullptr;
@@ -85,25 +86,25 @@ class FuseAdapter {
   FuseAdapter(Filesystem* filesystem, FuseAdapterOptions options) : filesystem_(filesystem), options_(options) {}
 
   static const fuse_lowlevel_ops& Operations();
-  // Requests that libfuse 3.14 does not know. False: give it to libfuse.
-  bool HandleUnknown(int fd, const FuseWorker& worker);
+  // Requests that libfuse 3.14 does not know: the worker's, of `bytes` (a header at least); it replies to `fd`. False:
+  // give it to libfuse. Whatever the bytes are, it reads none beyond them.
+  bool HandleUnknown(int fd, const FuseWorker& worker, size_t bytes);
 
   Filesystem* filesystem() { return filesystem_; }
   const FuseAdapterOptions& options() const { return options_; }
   // Begin a small read or write; the reply follows when it is done. False: nothing was begun.
-  bool StartRead(fuse_req_t req, InodeNumber inode, uint64_t offset, size_t size);
-  bool StartWrite(fuse_req_t req, InodeNumber inode, uint64_t offset, absl::Span<const std::byte> bytes, bool cached);
-  // An lseek for data or a hole, answered by a thread of its own: it waits until the kernel has written the file back,
-  // for which it needs the others.
-  struct SeekRequest {
-    fuse_req_t req;
-    InodeNumber inode;
-    uint64_t offset;
-    int whence;
-  };
-  void Seek(const SeekRequest& request);
-  // Ends that thread; must be called before requests are no longer served, and before this goes away.
-  void StopSeeks();
+  bool StartRead(fuse_req_t req, InodeNumber inode, uint64_t offset, size_t size, ReadNotes notes);
+  bool StartWrite(fuse_req_t req, InodeNumber inode, uint64_t offset, absl::Span<const std::byte> bytes, bool cached,
+                  bool direct);
+  // Replies to a write past the page cache, once the cache has nothing older of its range. Linux drops that before such
+  // a write; again after it, in case somebody has read it meanwhile, only where the writer waits (not for libaio and
+  // io_uring).
+  void ReplyDirectWrite(fuse_req_t req, InodeNumber inode, uint64_t offset, size_t bytes);
+  // Answers an lseek for data or a hole.
+  void Seek(fuse_req_t req, InodeNumber inode, uint64_t offset, int whence);
+  // Ends the threads that these two use; must be called before requests are no longer served, and before this goes
+  // away.
+  void StopAside();
   // Waits until no small request is under way; none must be begun meanwhile.
   void AwaitSmall();
   // To tell the kernel something; set before the first request.
@@ -121,17 +122,15 @@ class FuseAdapter {
   SmallRequest* TakeSmall();
   void GiveSmall(SmallRequest* small);
   static void OnSmallDone(FileIo* io, Errno error, absl::Span<const std::byte> got);
-  void RunSeeks();
 
   Filesystem* const filesystem_;
   const FuseAdapterOptions options_;
   Mutex mu_;
   std::vector<std::unique_ptr<SmallRequest>> smalls_ ABSL_GUARDED_BY(mu_);
   std::vector<SmallRequest*> free_smalls_ ABSL_GUARDED_BY(mu_);
-  CondVar sought_;
-  std::deque<SeekRequest> seeks_ ABSL_GUARDED_BY(mu_);
-  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::thread seeker_ ABSL_GUARDED_BY(mu_);
+  // Apart, because a seek waits until a file is written back.
+  AsideThread seeks_{"nram-seek"};
+  AsideThread drops_{"nram-drop"};
   fuse_session* session_ = nullptr;
   std::atomic<bool> replied_{false};
 };

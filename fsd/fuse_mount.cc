@@ -224,6 +224,7 @@ void FuseMount::Unmount(int64_t timeout_ms) {
     }).detach();
     if (!wait_for(synced->get())) LOG(WARNING) << "what the kernel had not written back in time is lost";
     Detach();
+    LOG(INFO) << options_.directory << " is detached, for all but those who have files open there";
   }
   if (!wait_for(ended_fd())) {
     LOG(WARNING) << "cutting off those who still have files open on " << options_.directory;
@@ -232,7 +233,7 @@ void FuseMount::Unmount(int64_t timeout_ms) {
 
 FuseMount::~FuseMount() {
   if (workers_ != nullptr && !ended()) Detach();
-  adapter_.StopSeeks();
+  adapter_.StopAside();
   workers_ = nullptr;
   if (session_ == nullptr) return;
   // Small requests that are still under way reply through the session; each ends by its deadline.

@@ -116,7 +116,7 @@ FuseWorkers::Got FuseWorkers::Read(Thread* self, size_t* bytes) {
 void FuseWorkers::Handle(Thread* self, size_t bytes) {
   wake_latency_.Count();
   requests_[std::min<uint32_t>(self->header().opcode, kOpcodesMax - 1)].fetch_add(1, std::memory_order_relaxed);
-  if (adapter_->HandleUnknown(fd_, *self)) return;
+  if (adapter_->HandleUnknown(fd_, *self, bytes)) return;
   fuse_buf buffer{};
   buffer.mem = self->request();
   buffer.size = bytes;

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <random>
 #include <utility>
 
 namespace nram {
@@ -40,7 +41,8 @@ LocalNamespace::LocalNamespace(LocalNamespaceOptions options)
         if (!options.bury) options.bury = [](std::unique_ptr<FileBody>) {};
         options.inodes_max = std::clamp<uint64_t>(options.inodes_max, 1, UINT32_MAX - 1);
         return std::move(options);
-      }()) {
+      }()),
+      first_generation_(std::random_device{}()) {
   WriterLock lock(&mu_);
   InodeNumber root = 0;
   CHECK(Ok(NewInode(0, S_IFDIR | (options_.root_mode & 07777), {options_.root_uid, options_.root_gid, 0}, &root)));
@@ -98,15 +100,16 @@ void LocalNamespace::Touch(Inode* inode, std::initializer_list<Time> times) {
   for (const Time which : times) SetTime(inode, which, now);
 }
 
-void LocalNamespace::DropSetId(Inode* inode) {
-  if (S_ISDIR(inode->mode)) return;
+void LocalNamespace::DropSetId(Inode* inode, SetIdBits set_id) {
+  if (S_ISDIR(inode->mode) || set_id == SetIdBits::kKeep) return;
   inode->mode &= ~S_ISUID;
-  if ((inode->mode & S_IXGRP) != 0) inode->mode &= ~S_ISGID;
+  if ((inode->mode & S_IXGRP) != 0 || set_id == SetIdBits::kDropByStranger) inode->mode &= ~S_ISGID;
 }
 
-void LocalNamespace::Fill(InodeNumber number, const Inode& inode, struct stat* attr) const {
+void LocalNamespace::Fill(InodeNumber number, const Inode& inode, InodeAttr* attr) const {
   *attr = {};
   attr->st_ino = number;
+  attr->generation = number == kRootInode ? 0 : first_generation_ + inode.generation;
   attr->st_mode = inode.mode;
   attr->st_nlink = inode.link_count;
   attr->st_uid = inode.uid;
@@ -143,16 +146,12 @@ Errno LocalNamespace::NewInode(InodeNumber parent, mode_t mode, const Caller& ca
       Acl acl = *Acl::Parse(*inherited);
       mode = acl.Inherit(mode);
       xattrs = std::make_unique<Xattrs>();
-      if (!acl.minimal()) (*xattrs)[kAccessAclName] = acl.Encode();
-      if (S_ISDIR(mode)) (*xattrs)[kDefaultAclName] = *inherited;
-      if (xattrs->empty()) xattrs = nullptr;
+      if (!acl.minimal()) xattrs->Set(kAccessAclName, acl.Encode());
+      if (S_ISDIR(mode)) xattrs->Set(kDefaultAclName, *inherited);
+      if (xattrs->values.empty()) xattrs = nullptr;
     }
   }
-  size_t text_bytes = 0;
-  if (xattrs != nullptr) {
-    for (const auto& [name, value] : *xattrs) text_bytes += TextCost(name.size() + value.size());
-  }
-  NRAM_RETURN_IF_ERRNO(TakeText(text_bytes));
+  NRAM_RETURN_IF_ERRNO(TakeText(xattrs == nullptr ? 0 : xattrs->text_bytes));
   if (free_.empty()) {
     if (slots_used_ / kInodesPerBlock >= blocks_.size()) blocks_.push_back(std::make_unique<Block>());
     *number = slots_used_++;
@@ -168,6 +167,7 @@ Errno LocalNamespace::NewInode(InodeNumber parent, mode_t mode, const Caller& ca
   inode.link_count = 0;
   inode.rdev = 0;
   inode.lookups = 0;
+  ++inode.generation;
   inode.xattrs = std::move(xattrs);
   inode.content = std::monostate();
   if (S_ISDIR(mode)) inode.content = std::make_unique<DirectoryNode>(parent);
@@ -175,12 +175,12 @@ Errno LocalNamespace::NewInode(InodeNumber parent, mode_t mode, const Caller& ca
   return Errno::kOk;
 }
 
-void LocalNamespace::Enter(Inode* directory, absl::string_view name, InodeNumber number, struct stat* attr) {
+void LocalNamespace::Enter(Inode* directory, absl::string_view name, InodeNumber number, InodeAttr* attr) {
   directory->directory()->entries.Insert(name, number);
   Touch(directory, {kModify, kChange});
   Inode* const inode = Get(number);
   ++inode->link_count;
-  ++inode->lookups;
+  AddLookup(inode);
   if (S_ISDIR(inode->mode)) {
     ++inode->link_count;  // its own "."
     ++directory->link_count;
@@ -206,13 +206,23 @@ void LocalNamespace::DropName(InodeNumber number, Inode* inode) {
   ReleaseIfUnused(number, inode);
 }
 
-Errno LocalNamespace::Lookup(InodeNumber parent, absl::string_view name, struct stat* attr) {
+Errno LocalNamespace::Lookup(InodeNumber parent, absl::string_view name, InodeAttr* attr) {
   WriterLock lock(&mu_);
   Inode* directory = nullptr;
   InodeNumber number = 0;
-  NRAM_RETURN_IF_ERRNO(FindEntry(parent, name, &directory, &number));
+  if (IsDotName(name)) {
+    // The kernel asks so for what it does not know any more; nobody has it open.
+    if (Get(parent) == nullptr || Get(parent)->link_count == 0) return Err(ESTALE);
+    number = parent;
+    if (name == "..") {
+      NRAM_RETURN_IF_ERRNO(GetDirectory(parent, &directory));
+      number = directory->directory()->parent;
+    }
+  } else {
+    NRAM_RETURN_IF_ERRNO(FindEntry(parent, name, &directory, &number));
+  }
   Inode* const inode = Get(number);
-  ++inode->lookups;
+  AddLookup(inode);
   Fill(number, *inode, attr);
   return Errno::kOk;
 }
@@ -221,11 +231,12 @@ void LocalNamespace::Forget(InodeNumber number, uint64_t count) {
   WriterLock lock(&mu_);
   Inode* const inode = Get(number);
   if (inode == nullptr || number == kRootInode) return;
-  inode->lookups -= std::min(count, inode->lookups);
+  if (inode->lookups == UINT32_MAX) return;
+  inode->lookups -= static_cast<uint32_t>(std::min<uint64_t>(count, inode->lookups));
   ReleaseIfUnused(number, inode);
 }
 
-Errno LocalNamespace::GetAttr(InodeNumber number, struct stat* attr) {
+Errno LocalNamespace::GetAttr(InodeNumber number, InodeAttr* attr) {
   ReaderLock lock(&mu_);
   const Inode* const inode = Get(number);
   if (inode == nullptr) return Err(ESTALE);
@@ -233,22 +244,21 @@ Errno LocalNamespace::GetAttr(InodeNumber number, struct stat* attr) {
   return Errno::kOk;
 }
 
-Errno LocalNamespace::SetAttr(InodeNumber number, const AttrChange& change, struct stat* attr) {
+Errno LocalNamespace::SetAttr(InodeNumber number, const AttrChange& change, InodeAttr* attr) {
   WriterLock lock(&mu_);
   Inode* const inode = Get(number);
   if (inode == nullptr) return Err(ESTALE);
   if (change.mode) {
     inode->mode = (inode->mode & S_IFMT) | (*change.mode & 07777);
     if (FindXattr(*inode, kAccessAclName) != nullptr) {
-      std::string& stored = (*inode->xattrs)[kAccessAclName];
-      Acl acl = *Acl::Parse(stored);
+      Acl acl = *Acl::Parse(*FindXattr(*inode, kAccessAclName));
       acl.SetPermissionBits(inode->mode);
-      stored = acl.Encode();
+      inode->xattrs->Set(kAccessAclName, acl.Encode());
     }
   }
   if (change.uid) inode->uid = *change.uid;
   if (change.gid) inode->gid = *change.gid;
-  if (change.drop_set_id) DropSetId(inode);
+  DropSetId(inode, change.set_id);
   if (change.atime) SetTime(inode, kAccess, *change.atime);
   if (change.mtime) SetTime(inode, kModify, *change.mtime);
   SetTime(inode, kChange, change.ctime ? *change.ctime : options_.now());
@@ -264,6 +274,7 @@ bool LocalNamespace::AccessIsRecent(const Inode& inode) const {
 }
 
 void LocalNamespace::TouchAccess(InodeNumber number) {
+  if (!options_.touch_files) return;
   {
     ReaderLock lock(&mu_);
     const Inode* const inode = Get(number);
@@ -274,18 +285,18 @@ void LocalNamespace::TouchAccess(InodeNumber number) {
   if (Inode* const inode = Get(number)) Touch(inode, {kAccess});
 }
 
-bool LocalNamespace::TouchData(InodeNumber number, bool drop_set_id) {
+bool LocalNamespace::TouchData(InodeNumber number, SetIdBits set_id) {
   WriterLock lock(&mu_);
   Inode* const inode = Get(number);
   if (inode == nullptr) return false;
   const mode_t before = inode->mode;
-  if (drop_set_id) DropSetId(inode);
+  DropSetId(inode, set_id);
   Touch(inode, {kModify, kChange});
   return inode->mode != before;
 }
 
 Errno LocalNamespace::Create(InodeNumber parent, absl::string_view name, mode_t mode, dev_t rdev, const Caller& caller,
-                             struct stat* attr) {
+                             InodeAttr* attr) {
   WriterLock lock(&mu_);
   Inode* directory = nullptr;
   NRAM_RETURN_IF_ERRNO(FindRoom(parent, name, &directory));
@@ -299,20 +310,20 @@ Errno LocalNamespace::Create(InodeNumber parent, absl::string_view name, mode_t 
   return Errno::kOk;
 }
 
-Errno LocalNamespace::CreateUnnamed(InodeNumber parent, mode_t mode, const Caller& caller, struct stat* attr) {
+Errno LocalNamespace::CreateUnnamed(InodeNumber parent, mode_t mode, const Caller& caller, InodeAttr* attr) {
   WriterLock lock(&mu_);
   Inode* directory = nullptr;
   NRAM_RETURN_IF_ERRNO(GetDirectory(parent, &directory));
   InodeNumber number = 0;
   NRAM_RETURN_IF_ERRNO(NewInode(parent, S_IFREG | (mode & 07777), caller, &number));
   Inode* const inode = Get(number);
-  ++inode->lookups;
+  AddLookup(inode);
   Fill(number, *inode, attr);
   return Errno::kOk;
 }
 
 Errno LocalNamespace::Symlink(InodeNumber parent, absl::string_view name, absl::string_view target,
-                              const Caller& caller, struct stat* attr) {
+                              const Caller& caller, InodeAttr* attr) {
   WriterLock lock(&mu_);
   Inode* directory = nullptr;
   NRAM_RETURN_IF_ERRNO(FindRoom(parent, name, &directory));
@@ -337,7 +348,7 @@ Errno LocalNamespace::ReadLink(InodeNumber number, std::string* target) {
   return Errno::kOk;
 }
 
-Errno LocalNamespace::Link(InodeNumber number, InodeNumber parent, absl::string_view name, struct stat* attr) {
+Errno LocalNamespace::Link(InodeNumber number, InodeNumber parent, absl::string_view name, InodeAttr* attr) {
   WriterLock lock(&mu_);
   Inode* const inode = Get(number);
   if (inode == nullptr) return Err(ESTALE);
@@ -456,7 +467,7 @@ Errno LocalNamespace::List(InodeNumber number, uint64_t cookie, bool look_up, Em
   Inode* inode = nullptr;
   NRAM_RETURN_IF_ERRNO(GetDirectory(number, &inode));
   const DirectoryNode& directory = *inode->directory();
-  struct stat attr {};
+  InodeAttr attr;
   if (cookie < 1) {
     Fill(number, *inode, &attr);
     if (!emit(".", attr, 1)) return Errno::kOk;
@@ -472,9 +483,9 @@ Errno LocalNamespace::List(InodeNumber number, uint64_t cookie, bool look_up, Em
     Inode* const found = Get(entry.inode);
     Fill(entry.inode, *found, &attr);
     if (!emit(entry.name, attr, entry.cookie)) break;
-    if (look_up) ++found->lookups;
+    if (look_up) AddLookup(found);
   }
-  if (!AccessIsRecent(*inode)) Touch(inode, {kAccess});
+  if (options_.touch_directories && !AccessIsRecent(*inode)) Touch(inode, {kAccess});
   return Errno::kOk;
 }
 

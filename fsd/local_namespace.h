@@ -22,19 +22,19 @@ class LocalNamespace : public Namespace {
   // Buries the bodies of all inodes that there are.
   ~LocalNamespace() override;
 
-  Errno Lookup(InodeNumber parent, absl::string_view name, struct stat* attr) override;
+  Errno Lookup(InodeNumber parent, absl::string_view name, InodeAttr* attr) override;
   void Forget(InodeNumber inode, uint64_t count) override;
-  Errno GetAttr(InodeNumber inode, struct stat* attr) override;
-  Errno SetAttr(InodeNumber inode, const AttrChange& change, struct stat* attr) override;
+  Errno GetAttr(InodeNumber inode, InodeAttr* attr) override;
+  Errno SetAttr(InodeNumber inode, const AttrChange& change, InodeAttr* attr) override;
   void TouchAccess(InodeNumber inode) override;
-  bool TouchData(InodeNumber inode, bool drop_set_id) override;
+  bool TouchData(InodeNumber inode, SetIdBits set_id) override;
   Errno Create(InodeNumber parent, absl::string_view name, mode_t mode, dev_t rdev, const Caller& caller,
-               struct stat* attr) override;
-  Errno CreateUnnamed(InodeNumber parent, mode_t mode, const Caller& caller, struct stat* attr) override;
+               InodeAttr* attr) override;
+  Errno CreateUnnamed(InodeNumber parent, mode_t mode, const Caller& caller, InodeAttr* attr) override;
   Errno Symlink(InodeNumber parent, absl::string_view name, absl::string_view target, const Caller& caller,
-                struct stat* attr) override;
+                InodeAttr* attr) override;
   Errno ReadLink(InodeNumber inode, std::string* target) override;
-  Errno Link(InodeNumber inode, InodeNumber parent, absl::string_view name, struct stat* attr) override;
+  Errno Link(InodeNumber inode, InodeNumber parent, absl::string_view name, InodeAttr* attr) override;
   Errno Unlink(InodeNumber parent, absl::string_view name) override;
   Errno RemoveDirectory(InodeNumber parent, absl::string_view name) override;
   Errno Rename(InodeNumber parent, absl::string_view name, InodeNumber new_parent, absl::string_view new_name,
@@ -44,13 +44,18 @@ class LocalNamespace : public Namespace {
   Errno SetXattr(InodeNumber inode, absl::string_view name, absl::string_view value, int flags,
                  bool drop_set_group_id) override;
   Errno ListXattr(InodeNumber inode, std::string* names) override;
-  Errno RemoveXattr(InodeNumber inode, absl::string_view name) override;
+  Errno RemoveXattr(InodeNumber inode, absl::string_view name, bool drop_set_group_id) override;
   Errno Body(InodeNumber inode, FileBody** body) override;
   NamespaceUsage Usage() const override;
 
  private:
   enum Time { kAccess, kModify, kChange, kTimes };
-  using Xattrs = std::map<std::string, std::string, std::less<>>;
+  struct Xattrs {
+    void Set(absl::string_view name, std::string value);
+    void Erase(absl::string_view name);
+    std::map<std::string, std::string, std::less<>> values;
+    size_t text_bytes = 0;  // TextCost of each
+  };
 
   struct DirectoryNode {
     explicit DirectoryNode(InodeNumber above) : parent(above) {}
@@ -68,7 +73,8 @@ class LocalNamespace : public Namespace {
     gid_t gid;
     uint32_t link_count;
     uint32_t rdev;
-    uint64_t lookups;
+    uint32_t lookups;
+    uint32_t generation;  // of whoever has the slot, or had it last
     std::unique_ptr<Xattrs> xattrs;
     Content content;
 
@@ -77,6 +83,7 @@ class LocalNamespace : public Namespace {
       return node == nullptr ? nullptr : node->get();
     }
   };
+  static_assert(sizeof(Inode) == 88, "docs/semantics.md says how much memory an inode takes");
   static constexpr size_t kInodesPerBlock = 1024;
   using Block = std::array<Inode, kInodesPerBlock>;
 
@@ -88,11 +95,13 @@ class LocalNamespace : public Namespace {
       ABSL_SHARED_LOCKS_REQUIRED(mu_);
   // A directory that lives and has no such entry; EEXIST.
   Errno FindRoom(InodeNumber parent, absl::string_view name, Inode** directory) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
-  void Fill(InodeNumber number, const Inode& inode, struct stat* attr) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
+  void Fill(InodeNumber number, const Inode& inode, InodeAttr* attr) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   Errno NewInode(InodeNumber parent, mode_t mode, const Caller& caller, InodeNumber* number)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Enter(Inode* directory, absl::string_view name, InodeNumber number, struct stat* attr)
+  void Enter(Inode* directory, absl::string_view name, InodeNumber number, InodeAttr* attr)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // One more; beyond what the counter holds, the inode stays for good.
+  static void AddLookup(Inode* inode) { inode->lookups += inode->lookups != UINT32_MAX; }
   // Frees the inode if it has neither name nor lookup.
   void ReleaseIfUnused(InodeNumber number, Inode* inode) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Takes a name away that pointed to it.
@@ -102,7 +111,7 @@ class LocalNamespace : public Namespace {
   void Touch(Inode* inode, std::initializer_list<Time> times) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   static void SetTime(Inode* inode, Time which, const timespec& time);
   static timespec GetTime(const Inode& inode, Time which) { return {inode.seconds[which], inode.nanoseconds[which]}; }
-  static void DropSetId(Inode* inode);
+  static void DropSetId(Inode* inode, SetIdBits set_id);
   // Memory for what people may store in names' company: attributes, and where symbolic links point to. ENOSPC.
   static size_t TextCost(size_t bytes) { return bytes + 128; }  // with what holds it
   static size_t TextBytes(const Inode& inode);
@@ -111,6 +120,7 @@ class LocalNamespace : public Namespace {
   const std::string* FindXattr(const Inode& inode, absl::string_view name) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
 
   const LocalNamespaceOptions options_;
+  const uint32_t first_generation_;  // by chance, so that nobody's handles are good for the next daemon's files
 
   mutable SharedMutex mu_;
   std::vector<std::unique_ptr<Block>> blocks_ ABSL_GUARDED_BY(mu_);

@@ -2,6 +2,8 @@
 
 #include <sys/xattr.h>
 
+#include <utility>
+
 #include "absl/strings/match.h"
 #include "fsd/local_namespace.h"
 
@@ -12,11 +14,21 @@ constexpr uint64_t kTextBytesPerInode = 1024;  // of all, on average
 
 }  // namespace
 
+void LocalNamespace::Xattrs::Set(absl::string_view name, std::string value) {
+  const auto [it, added] = values.try_emplace(std::string(name));
+  text_bytes += value.size() + (added ? TextCost(name.size()) : 0) - it->second.size();
+  it->second = std::move(value);
+}
+
+void LocalNamespace::Xattrs::Erase(absl::string_view name) {
+  const auto it = values.find(name);
+  if (it == values.end()) return;
+  text_bytes -= TextCost(name.size() + it->second.size());
+  values.erase(it);
+}
+
 size_t LocalNamespace::TextBytes(const Inode& inode) {
-  size_t bytes = 0;
-  if (inode.xattrs != nullptr) {
-    for (const auto& [name, value] : *inode.xattrs) bytes += TextCost(name.size() + value.size());
-  }
+  const size_t bytes = inode.xattrs == nullptr ? 0 : inode.xattrs->text_bytes;
   const auto* const target = std::get_if<std::unique_ptr<std::string>>(&inode.content);
   return target == nullptr ? bytes : bytes + TextCost((*target)->size());
 }
@@ -29,8 +41,8 @@ Errno LocalNamespace::TakeText(size_t bytes) {
 
 const std::string* LocalNamespace::FindXattr(const Inode& inode, absl::string_view name) const {
   if (inode.xattrs == nullptr) return nullptr;
-  const auto it = inode.xattrs->find(name);
-  return it == inode.xattrs->end() ? nullptr : &it->second;
+  const auto it = inode.xattrs->values.find(name);
+  return it == inode.xattrs->values.end() ? nullptr : &it->second;
 }
 
 Errno LocalNamespace::GetXattr(InodeNumber number, absl::string_view name, std::string* value) {
@@ -74,9 +86,9 @@ Errno LocalNamespace::SetXattr(InodeNumber number, absl::string_view name, absl:
       return error;
     }
     if (inode->xattrs == nullptr) inode->xattrs = std::make_unique<Xattrs>();
-    (*inode->xattrs)[std::string(name)] = std::string(value);
+    inode->xattrs->Set(name, std::string(value));
   } else if (stored != nullptr) {
-    inode->xattrs->erase(std::string(name));
+    inode->xattrs->Erase(name);
     text_bytes_ -= freed;
   }
   if (is_access_acl) {
@@ -93,19 +105,21 @@ Errno LocalNamespace::ListXattr(InodeNumber number, std::string* names) {
   if (inode == nullptr) return Err(ESTALE);
   names->clear();
   if (inode->xattrs == nullptr) return Errno::kOk;
-  for (const auto& [name, value] : *inode->xattrs) names->append(name).push_back('\0');
+  for (const auto& [name, value] : inode->xattrs->values) names->append(name).push_back('\0');
   return Errno::kOk;
 }
 
-Errno LocalNamespace::RemoveXattr(InodeNumber number, absl::string_view name) {
+Errno LocalNamespace::RemoveXattr(InodeNumber number, absl::string_view name, bool drop_set_group_id) {
   WriterLock lock(&mu_);
   Inode* const inode = Get(number);
   if (inode == nullptr) return Err(ESTALE);
+  if (name == kAccessAclName && drop_set_group_id) inode->mode &= ~S_ISGID;
   const std::string* const stored = FindXattr(*inode, name);
-  if (stored == nullptr) return Err(ENODATA);
+  // The mode is an ACL too.
+  if (stored == nullptr) return name == kAccessAclName || name == kDefaultAclName ? Errno::kOk : Err(ENODATA);
   text_bytes_ -= TextCost(name.size() + stored->size());
-  inode->xattrs->erase(std::string(name));
-  if (inode->xattrs->empty()) inode->xattrs = nullptr;
+  inode->xattrs->Erase(name);
+  if (inode->xattrs->values.empty()) inode->xattrs = nullptr;
   Touch(inode, {kChange});
   return Errno::kOk;
 }

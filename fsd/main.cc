@@ -99,6 +99,9 @@ absl::StatusOr<Daemon> StartDaemon(const FsdOptions& options) {
   filesystem.names.root_mode = options.mode != 0 ? options.mode : geteuid() == 0 ? 01777 : 0755;
   filesystem.names.root_uid = geteuid();
   filesystem.names.root_gid = getegid();
+  const std::vector<std::string>& kernel = options.mount_options;
+  filesystem.names.touch_files = std::find(kernel.begin(), kernel.end(), "noatime") == kernel.end();
+  filesystem.names.touch_directories = filesystem.names.touch_files && options.directory_access_times;
   daemon.filesystem = std::make_unique<Filesystem>(daemon.store.get(), filesystem);
 
   FuseMountOptions mount;

@@ -38,13 +38,23 @@ struct Caller {
   mode_t umask = 0;
 };
 
+// What stat(2) says of an inode, and which of all that ever had its number it is. The root's generation is 0.
+struct InodeAttr : stat {
+  InodeAttr() : stat{} {}
+  uint32_t generation = 0;
+};
+
+// What becomes of an inode's set-id bits when its data or owner changes. Who neither belongs to the file's group nor
+// may do so regardless (CAP_FSETID) takes the set-group-id bit with him even where the group may not execute.
+enum class SetIdBits { kKeep, kDropByMember, kDropByStranger };
+
 // What to change of an inode; the size is the data's, not here.
 struct AttrChange {
   std::optional<mode_t> mode;
   std::optional<uid_t> uid;
   std::optional<gid_t> gid;
   std::optional<timespec> atime, mtime, ctime;  // ctime: now unless given
-  bool drop_set_id = false;                     // clear set-user-id, and set-group-id if the group may execute
+  SetIdBits set_id = SetIdBits::kKeep;
 };
 
 struct NamespaceUsage {
@@ -62,28 +72,29 @@ class Namespace {
  public:
   virtual ~Namespace() = default;
 
-  // ENOENT.
-  virtual Errno Lookup(InodeNumber parent, absl::string_view name, struct stat* attr) = 0;
+  // ENOENT. "." is the inode itself, of whatever kind, ".." the directory above it; ESTALE if the inode has no name any
+  // more.
+  virtual Errno Lookup(InodeNumber parent, absl::string_view name, InodeAttr* attr) = 0;
   // Takes back `count` lookups.
   virtual void Forget(InodeNumber inode, uint64_t count) = 0;
 
-  virtual Errno GetAttr(InodeNumber inode, struct stat* attr) = 0;
-  virtual Errno SetAttr(InodeNumber inode, const AttrChange& change, struct stat* attr) = 0;
-  // Notes the time of an access, as seldom as mounts with "relatime" do.
+  virtual Errno GetAttr(InodeNumber inode, InodeAttr* attr) = 0;
+  virtual Errno SetAttr(InodeNumber inode, const AttrChange& change, InodeAttr* attr) = 0;
+  // Notes the time of a file's access, as seldom as mounts with "relatime" do.
   virtual void TouchAccess(InodeNumber inode) = 0;
   // Notes the time of a change of the data. True if it has cleared set-id bits that were set.
-  virtual bool TouchData(InodeNumber inode, bool drop_set_id) = 0;
+  virtual bool TouchData(InodeNumber inode, SetIdBits set_id) = 0;
 
   // Makes a regular file, directory, FIFO, socket or device node, as `mode` says, under the parent's set-group-id and
   // default ACL. EEXIST, ENOSPC (too many inodes). ENOENT: the parent was removed.
   virtual Errno Create(InodeNumber parent, absl::string_view name, mode_t mode, dev_t rdev, const Caller& caller,
-                       struct stat* attr) = 0;
+                       InodeAttr* attr) = 0;
   // A regular file without a name, which Link may give it.
-  virtual Errno CreateUnnamed(InodeNumber parent, mode_t mode, const Caller& caller, struct stat* attr) = 0;
+  virtual Errno CreateUnnamed(InodeNumber parent, mode_t mode, const Caller& caller, InodeAttr* attr) = 0;
   virtual Errno Symlink(InodeNumber parent, absl::string_view name, absl::string_view target, const Caller& caller,
-                        struct stat* attr) = 0;
+                        InodeAttr* attr) = 0;
   virtual Errno ReadLink(InodeNumber inode, std::string* target) = 0;
-  virtual Errno Link(InodeNumber inode, InodeNumber parent, absl::string_view name, struct stat* attr) = 0;
+  virtual Errno Link(InodeNumber inode, InodeNumber parent, absl::string_view name, InodeAttr* attr) = 0;
   // EISDIR. / ENOTDIR, ENOTEMPTY.
   virtual Errno Unlink(InodeNumber parent, absl::string_view name) = 0;
   virtual Errno RemoveDirectory(InodeNumber parent, absl::string_view name) = 0;
@@ -93,18 +104,21 @@ class Namespace {
 
   // Calls `emit` for the entries after `cookie` ("." is 1, ".." 2) until it returns false. With `look_up`, attributes
   // are filled in, and each entry for which it returned true but "." and ".." was looked up once.
-  using Emit = absl::FunctionRef<bool(absl::string_view name, const struct stat& attr, uint64_t cookie)>;
+  using Emit = absl::FunctionRef<bool(absl::string_view name, const InodeAttr& attr, uint64_t cookie)>;
   virtual Errno List(InodeNumber directory, uint64_t cookie, bool look_up, Emit emit) = 0;
 
   // `flags`: 0, XATTR_CREATE or XATTR_REPLACE. ENODATA, EEXIST, ENOSPC (more than kXattrBytesMax on one inode).
-  // Setting system.posix_acl_access sets the mode it implies; with `drop_set_group_id` it clears that bit.
-  static constexpr size_t kXattrBytesMax = 128 * 1024;
+  // Setting system.posix_acl_access sets the mode it implies; with `drop_set_group_id` it clears that bit, and so does
+  // removing it, which succeeds where there is none.
+  // The limit counts 128 bytes for each beside its name and value. It holds more names than listxattr(2) can tell of
+  // (64 KiB), and few enough for an inode to be freed in a moment.
+  static constexpr size_t kXattrBytesMax = 1 << 20;
   virtual Errno GetXattr(InodeNumber inode, absl::string_view name, std::string* value) = 0;
   virtual Errno SetXattr(InodeNumber inode, absl::string_view name, absl::string_view value, int flags,
                          bool drop_set_group_id) = 0;
   // The names, each with a NUL behind it.
   virtual Errno ListXattr(InodeNumber inode, std::string* names) = 0;
-  virtual Errno RemoveXattr(InodeNumber inode, absl::string_view name) = 0;
+  virtual Errno RemoveXattr(InodeNumber inode, absl::string_view name, bool drop_set_group_id) = 0;
 
   // The data of a regular file, made when first asked for; stays while the inode lives. EISDIR, EINVAL (neither).
   virtual Errno Body(InodeNumber inode, FileBody** body) = 0;
@@ -117,6 +131,9 @@ struct LocalNamespaceOptions {
   mode_t root_mode = 0755;
   uid_t root_uid = 0;
   gid_t root_gid = 0;
+  // Whether reading notes the time.
+  bool touch_files = true;
+  bool touch_directories = true;
   // The time; the system's if null.
   std::function<timespec()> now;
   // Makes a file's body; must be set if Body is called.

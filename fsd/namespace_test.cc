@@ -134,17 +134,17 @@ class NamespaceTest : public ::testing::Test {
   }
   InodeNumber Make(InodeNumber parent, const std::string& name, mode_t mode = S_IFREG | 0644,
                    const Caller& caller = {1000, 1000, 022}) {
-    struct stat attr {};
+    InodeAttr attr;
     EXPECT_EQ(names_->Create(parent, name, mode, 0, caller, &attr), Errno::kOk) << name;
     return attr.st_ino;
   }
-  struct stat Get(InodeNumber inode) {
-    struct stat attr {};
+  InodeAttr Get(InodeNumber inode) {
+    InodeAttr attr;
     EXPECT_EQ(names_->GetAttr(inode, &attr), Errno::kOk);
     return attr;
   }
   Errno Find(InodeNumber parent, const std::string& name, InodeNumber* inode = nullptr) {
-    struct stat attr {};
+    InodeAttr attr;
     const Errno error = names_->Lookup(parent, name, &attr);
     if (Ok(error)) names_->Forget(attr.st_ino, 1);
     if (inode != nullptr) *inode = attr.st_ino;
@@ -167,14 +167,14 @@ TEST_F(NamespaceTest, AnUnlinkedFileLivesWhileItIsKnown) {
   EXPECT_EQ(bodies_, 1);
   names_->Forget(file, 1);
   EXPECT_EQ(bodies_, 0);
-  struct stat attr {};
+  InodeAttr attr;
   EXPECT_EQ(names_->GetAttr(file, &attr), Err(ESTALE));
   EXPECT_EQ(names_->Usage().inodes, 1u);
 }
 
 TEST_F(NamespaceTest, LookupsAreCounted) {
   const InodeNumber file = Make(kRootInode, "f");
-  struct stat attr {};
+  InodeAttr attr;
   ASSERT_EQ(names_->Lookup(kRootInode, "f", &attr), Errno::kOk);
   EXPECT_EQ(names_->Unlink(kRootInode, "f"), Errno::kOk);
   names_->Forget(file, 1);
@@ -184,7 +184,7 @@ TEST_F(NamespaceTest, LookupsAreCounted) {
 }
 
 TEST_F(NamespaceTest, AnUnnamedFileCanBeGivenAName) {
-  struct stat attr {};
+  InodeAttr attr;
   ASSERT_EQ(names_->CreateUnnamed(kRootInode, 0600, {5, 6, 0}, &attr), Errno::kOk);
   EXPECT_EQ(attr.st_nlink, 0u);
   const InodeNumber file = attr.st_ino;
@@ -207,7 +207,7 @@ TEST_F(NamespaceTest, DirectoriesCountTheirLinks) {
   EXPECT_EQ(names_->Rename(kRootInode, "a", b, "in", 0), Errno::kOk);
   EXPECT_EQ(names_->Rename(kRootInode, "b", a, "loop", 0), Err(EINVAL)) << "into itself";
   EXPECT_EQ(names_->RemoveDirectory(b, "in"), Errno::kOk);
-  struct stat attr {};
+  InodeAttr attr;
   EXPECT_EQ(names_->Create(a, "x", S_IFREG, 0, {}, &attr), Err(ENOENT)) << "in a directory that was removed";
 }
 
@@ -218,7 +218,7 @@ TEST_F(NamespaceTest, ListingARemovedDirectoryWhoseParentIsGoneToo) {
   EXPECT_EQ(names_->RemoveDirectory(kRootInode, "a"), Errno::kOk);
   names_->Forget(a, 1);
   int entries = 0;
-  EXPECT_EQ(names_->List(b, 0, false, [&](absl::string_view, const struct stat&, uint64_t) { return ++entries < 10; }),
+  EXPECT_EQ(names_->List(b, 0, false, [&](absl::string_view, const InodeAttr&, uint64_t) { return ++entries < 10; }),
             Errno::kOk);
   EXPECT_EQ(entries, 2);
 }
@@ -244,7 +244,7 @@ TEST_F(NamespaceTest, RenameReplacesExchangesAndRefuses) {
 }
 
 TEST_F(NamespaceTest, NamesAndLimits) {
-  struct stat attr {};
+  InodeAttr attr;
   EXPECT_EQ(names_->Create(kRootInode, std::string(256, 'x'), S_IFREG, 0, {}, &attr), Err(ENAMETOOLONG));
   Make(kRootInode, std::string(255, 'x'));
   EXPECT_EQ(names_->Lookup(kRootInode, std::string(256, 'x'), &attr), Err(ENAMETOOLONG));
@@ -265,17 +265,19 @@ TEST_F(NamespaceTest, TheSetGroupIdOfADirectoryIsInherited) {
 
 TEST_F(NamespaceTest, SetIdBitsGo) {
   const InodeNumber file = Make(kRootInode, "f", S_IFREG | 06755, {0, 0, 0});
-  EXPECT_TRUE(names_->TouchData(file, true));
-  EXPECT_FALSE(names_->TouchData(file, true)) << "there are none any more";
+  EXPECT_TRUE(names_->TouchData(file, SetIdBits::kDropByMember));
+  EXPECT_FALSE(names_->TouchData(file, SetIdBits::kDropByMember)) << "there are none any more";
   EXPECT_EQ(Get(file).st_mode & 07777, 0755u);
   AttrChange change;
   change.mode = 06744;  // without the group's x the bit means mandatory locking, and stays
-  struct stat attr {};
+  InodeAttr attr;
   EXPECT_EQ(names_->SetAttr(file, change, &attr), Errno::kOk);
   change = {};
-  change.drop_set_id = true;
+  change.set_id = SetIdBits::kDropByMember;
   EXPECT_EQ(names_->SetAttr(file, change, &attr), Errno::kOk);
   EXPECT_EQ(attr.st_mode & 07777, 02744u);
+  EXPECT_TRUE(names_->TouchData(file, SetIdBits::kDropByStranger));
+  EXPECT_EQ(Get(file).st_mode & 07777, 0744u) << "but not for who is not in the group";
 }
 
 TEST_F(NamespaceTest, TimesFollowWhatHappens) {
@@ -284,7 +286,7 @@ TEST_F(NamespaceTest, TimesFollowWhatHappens) {
   names_->TouchAccess(file);  // relatime: the access is not older than the change
   const struct stat read = Get(file);
   EXPECT_GE(read.st_atim.tv_sec, made.st_atim.tv_sec);
-  EXPECT_FALSE(names_->TouchData(file, false));
+  EXPECT_FALSE(names_->TouchData(file, SetIdBits::kKeep));
   EXPECT_GT(Get(file).st_mtim.tv_sec, read.st_mtim.tv_sec);
   names_->TouchAccess(file);
   const time_t access = Get(file).st_atim.tv_sec;
@@ -293,10 +295,36 @@ TEST_F(NamespaceTest, TimesFollowWhatHappens) {
   EXPECT_EQ(Get(file).st_atim.tv_sec, access) << "once is enough";
   AttrChange change;
   change.mtime = timespec{-1, 999'999'999};
-  struct stat attr {};
+  InodeAttr attr;
   EXPECT_EQ(names_->SetAttr(file, change, &attr), Errno::kOk);
   EXPECT_EQ(attr.st_mtim.tv_sec, -1);
   EXPECT_EQ(attr.st_mtim.tv_nsec, 999'999'999);
+}
+
+TEST_F(NamespaceTest, AccessTimesCanBeLeftAlone) {
+  LocalNamespaceOptions options = Options();
+  options.touch_files = options.touch_directories = false;
+  names_ = NewLocalNamespace(std::move(options));
+  const InodeNumber file = Make(kRootInode, "f");
+  const auto list = [&] {
+    EXPECT_EQ(names_->List(kRootInode, 0, false, [](auto, const auto&, auto) { return true; }), Errno::kOk);
+  };
+  const time_t made = Get(file).st_atim.tv_sec;
+  const time_t root = Get(kRootInode).st_atim.tv_sec;
+  names_->TouchAccess(file);
+  list();
+  EXPECT_EQ(Get(file).st_atim.tv_sec, made);
+  EXPECT_EQ(Get(kRootInode).st_atim.tv_sec, root);
+  options = Options();
+  options.touch_directories = false;
+  names_ = NewLocalNamespace(std::move(options));
+  const InodeNumber other = Make(kRootInode, "f");
+  const time_t before = Get(other).st_atim.tv_sec;
+  names_->TouchAccess(other);
+  EXPECT_GT(Get(other).st_atim.tv_sec, before);
+  const time_t root_before = Get(kRootInode).st_atim.tv_sec;
+  list();
+  EXPECT_EQ(Get(kRootInode).st_atim.tv_sec, root_before);
 }
 
 TEST_F(NamespaceTest, Xattrs) {
@@ -311,14 +339,75 @@ TEST_F(NamespaceTest, Xattrs) {
   EXPECT_EQ(names_->SetXattr(file, "system.other", "1", 0, false), Err(EOPNOTSUPP));
   EXPECT_EQ(names_->ListXattr(file, &value), Errno::kOk);
   EXPECT_EQ(value, std::string("user.a\0user.b\0", 14));
-  EXPECT_EQ(names_->RemoveXattr(file, "user.a"), Errno::kOk);
-  EXPECT_EQ(names_->RemoveXattr(file, "user.a"), Err(ENODATA));
+  EXPECT_EQ(names_->RemoveXattr(file, "user.a", false), Errno::kOk);
+  EXPECT_EQ(names_->RemoveXattr(file, "user.a", false), Err(ENODATA));
+}
+
+TEST_F(NamespaceTest, AnInodeHoldsMoreXattrsThanCanBeListed) {
+  LocalNamespaceOptions options = Options();
+  options.inodes_max = 10'000;
+  names_ = NewLocalNamespace(std::move(options));
+  const InodeNumber file = Make(kRootInode, "f");
+  const auto name = [](int i) { return absl::StrCat("user.attribute", i); };
+  constexpr int kMany = 4'000;  // 75 KiB of names
+  for (int i = 0; i < kMany; ++i) ASSERT_EQ(names_->SetXattr(file, name(i), "value", 0, false), Errno::kOk) << i;
+  std::string names;
+  EXPECT_EQ(names_->ListXattr(file, &names), Errno::kOk);
+  EXPECT_GT(names.size(), 64u << 10);
+  // What is taken away is room again, and what is replaced is counted once.
+  for (int round = 0; round < 3; ++round) {
+    for (int i = 0; i < kMany; ++i) ASSERT_EQ(names_->SetXattr(file, name(i), "other", 0, false), Errno::kOk);
+    for (int i = 0; i < kMany; i += 2) ASSERT_EQ(names_->RemoveXattr(file, name(i), false), Errno::kOk);
+  }
+  int held = 0;
+  while (Ok(names_->SetXattr(file, absl::StrCat("user.more", held), std::string(1'000, 'x'), 0, false))) ++held;
+  EXPECT_GT(held, 500);
+  EXPECT_LT(held, 1'000) << "a MiB";
+}
+
+TEST_F(NamespaceTest, TheKernelFindsAgainWhatItHasForgotten) {
+  const InodeNumber directory = Make(kRootInode, "d", S_IFDIR | 0755);
+  const InodeNumber file = Make(directory, "f");
+  InodeAttr attr;
+  const uint32_t generation = [&] {
+    EXPECT_EQ(names_->GetAttr(file, &attr), Errno::kOk);
+    return attr.generation;
+  }();
+  names_->Forget(file, 1);
+  EXPECT_EQ(names_->Lookup(file, ".", &attr), Errno::kOk);
+  EXPECT_EQ(attr.st_ino, file);
+  EXPECT_EQ(attr.generation, generation);
+  EXPECT_EQ(names_->Lookup(file, "..", &attr), Err(ENOTDIR));
+  EXPECT_EQ(names_->Lookup(directory, "..", &attr), Errno::kOk);
+  EXPECT_EQ(attr.st_ino, kRootInode);
+  EXPECT_EQ(attr.generation, 0u) << "the kernel wants it so of the root";
+  EXPECT_EQ(names_->Unlink(directory, "f"), Errno::kOk);
+  EXPECT_EQ(names_->GetAttr(file, &attr), Errno::kOk) << "that lookup counted";
+  EXPECT_EQ(names_->Lookup(file, ".", &attr), Err(ESTALE)) << "deleted";
+  names_->Forget(file, 1);
+  EXPECT_EQ(names_->Lookup(file, ".", &attr), Err(ESTALE));
+  EXPECT_EQ(names_->Lookup(12'345, ".", &attr), Err(ESTALE));
+  ASSERT_EQ(Make(directory, "g"), file) << "the number has come to a new file";
+  EXPECT_EQ(names_->Lookup(file, ".", &attr), Errno::kOk);
+  EXPECT_NE(attr.generation, generation);
+  const InodeNumber below = Make(directory, "e", S_IFDIR | 0755);
+  EXPECT_EQ(names_->RemoveDirectory(directory, "e"), Errno::kOk);
+  EXPECT_EQ(names_->Lookup(below, "..", &attr), Err(ESTALE));
+}
+
+TEST_F(NamespaceTest, GenerationsAreNotTheSameInTheNextDaemon) {
+  std::set<uint32_t> seen;
+  for (int i = 0; i < 4; ++i) {
+    names_ = NewLocalNamespace(Options());
+    seen.insert(Get(Make(kRootInode, "f")).generation);
+  }
+  EXPECT_GT(seen.size(), 1u);
 }
 
 // As on tmpfs, nobody takes all of the machine's memory by names alone.
 TEST_F(NamespaceTest, NamesAndTextAreLimited) {
   const InodeNumber file = Make(kRootInode, "f");
-  struct stat attr {};
+  InodeAttr attr;
   int links = 0;
   while (Ok(names_->Link(file, kRootInode, absl::StrCat("link", links), &attr))) ++links;
   EXPECT_EQ(links, 98) << "the root and the file are two of the hundred";
@@ -339,7 +428,7 @@ TEST_F(NamespaceTest, NamesAndTextAreLimited) {
     for (int i = 0; i < 100; ++i) {
       EXPECT_EQ(names_->SetXattr(file, "user.a", std::string(90'000 + i, 'x'), 0, false), Errno::kOk) << "not a sum";
     }
-    EXPECT_EQ(names_->RemoveXattr(file, "user.a"), Errno::kOk);
+    EXPECT_EQ(names_->RemoveXattr(file, "user.a", false), Errno::kOk);
   }
 }
 
@@ -361,7 +450,7 @@ TEST_F(NamespaceTest, AnAccessAclIsTheMode) {
   EXPECT_EQ(Get(file).st_mode & 0777, 0760u);
   AttrChange change;
   change.mode = 0640;
-  struct stat attr {};
+  InodeAttr attr;
   EXPECT_EQ(names_->SetAttr(file, change, &attr), Errno::kOk);
   std::string stored;
   EXPECT_EQ(names_->GetXattr(file, kAccessAclName, &stored), Errno::kOk);

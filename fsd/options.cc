@@ -63,7 +63,7 @@ void FsdOptions::Register(FsdOptions* options, ArgParser* parser) {
   parser->String("pid-file", &options->pid_file);
   parser->Custom("mount-options", [options](absl::string_view value) {
     for (const absl::string_view word : absl::StrSplit(value, ',', absl::SkipEmpty())) {
-      options->mount_options.emplace_back(word);
+      options->AddMountOption(word);
     }
     return absl::OkStatus();
   });
@@ -71,10 +71,27 @@ void FsdOptions::Register(FsdOptions* options, ArgParser* parser) {
   parser->Custom("fast-wake", [options](absl::string_view value) { return ParseFastWake(value, &options->fast_wake); });
 }
 
+void FsdOptions::AddMountOption(absl::string_view option) {
+  if (option == "relatime") return;  // it is so anyway
+  if (option == "nodiratime") {
+    directory_access_times = false;
+  } else {
+    mount_options.emplace_back(option);
+  }
+}
+
 absl::Status FsdOptions::Validate() const {
   if (directory.empty()) return absl::InvalidArgumentError("which directory? For example: nram-fsd /mnt/nram");
   if (backend != Backend::kPool && !pool.empty()) {
     return absl::InvalidArgumentError("--pool needs --backend=pool");
+  }
+  for (const std::string& option : mount_options) {
+    // The kernel answers most reads itself, and does not tell.
+    if (option == "strictatime" || option == "norelatime") {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the mount option ", option, " cannot be kept: what is read from the kernel's cache leaves no ",
+                       "access time; without it, access times are as with relatime"));
+    }
   }
   if (swap && backend == Backend::kNull) {
     return absl::InvalidArgumentError(
@@ -115,7 +132,7 @@ absl::StatusOr<FsdOptions> FsdOptions::ParseMountHelper(const std::vector<std::s
   NRAM_RETURN_IF_ERROR(parser.Parse(flags, &positional));
   options.directory = words[1];
   if (words[0] != "nram" && words[0] != "none") options.pool = words[0];
-  options.mount_options.insert(options.mount_options.end(), kernel.begin(), kernel.end());
+  for (const std::string& option : kernel) options.AddMountOption(option);
   return options;
 }
 
@@ -145,7 +162,8 @@ Where and for whom
   --read-only          mount read-only
   --allow-other        other users may use it (default for root; others need
                        user_allow_other in /etc/fuse.conf); --no-allow-other: they may not
-  --mount-options=LIST more options for the kernel, as in noexec,nosuid
+  --mount-options=LIST more options for the kernel, as in noexec,nosuid,noatime (strictatime
+                       cannot be had)
 
 How
   --foreground         stay in front and log to standard error

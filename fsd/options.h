@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "base/args.h"
 #include "base/spin.h"
 #include "base/wake_latency.h"
@@ -39,6 +40,7 @@ struct FsdOptions {
   std::string log_file;
   std::string pid_file;                    // written when it is mounted, removed at the end
   std::vector<std::string> mount_options;  // handed on to the kernel
+  bool directory_access_times = true;      // false: nodiratime, which libfuse does not know
   // The mount's leading thread: a server on this machine or a fast network answers by then. Not with swap: its threads
   // are real-time ones and would keep those from working whom they serve.
   SpinOptions spin{.limit_us = 20};
@@ -51,6 +53,10 @@ struct FsdOptions {
   // find it); OPTIONS are the flags without dashes, and the kernel's own.
   static absl::StatusOr<FsdOptions> ParseMountHelper(const std::vector<std::string>& args);
   static const char* Help();
+
+ private:
+  // One of those that come after -o and are no flags.
+  void AddMountOption(absl::string_view option);
 };
 
 // How a daemon names itself to the servers, for people and for `nram swaps`: pids alone are the same on many machines.
