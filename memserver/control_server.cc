@@ -315,4 +315,6 @@ absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(MemServer* s
   return control;
 }
 
+std::unique_ptr<grpc::Service> NewControlService(MemServer* server) { return std::make_unique<Service>(server); }
+
 }  // namespace nram

@@ -7,6 +7,10 @@
 
 #include "absl/status/statusor.h"
 
+namespace grpc {
+class Service;
+}  // namespace grpc
+
 namespace nram {
 
 class MemServer;
@@ -19,6 +23,10 @@ class ControlServer {
   virtual ~ControlServer() = default;
   virtual int port() const = 0;
 };
+
+// The service's handlers (a v1::Control::Service) without gRPC's server, for who calls them himself. `server` must
+// outlive it.
+std::unique_ptr<grpc::Service> NewControlService(MemServer* server);
 
 }  // namespace nram
 
