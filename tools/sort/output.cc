@@ -9,9 +9,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <random>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "tools/sort/file_rights.h"
 
 namespace nram {
 
@@ -38,16 +40,19 @@ bool MayReplace(const std::string& path, const struct stat& old) {
   return self == 0 || self == old.st_uid || self == directory.st_uid;
 }
 
-// Owner, group and mode of `old`, as far as may be. Bits that were given to another owner or group are not given to
-// whom they did not mean.
-absl::Status TakeAfter(const struct stat& old, int fd, const std::string& name) {
-  mode_t mode = old.st_mode & 07777;
-  if (fchown(fd, old.st_uid, old.st_gid) != 0) {
-    if (errno != EPERM) return ErrnoStatus(errno, "chown " + name);
-    mode &= ~static_cast<mode_t>(S_ISUID | S_ISGID);
-    if (fchown(fd, static_cast<uid_t>(-1), old.st_gid) != 0) mode &= ~static_cast<mode_t>(S_IRWXG);
+// A file of a name of its own beside `target`, which is set to *name; an errno in *error if there can be none.
+UniqueFd CreateBeside(const std::string& target, mode_t mode, std::string* name, int* error) {
+  static constexpr char kLetters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
+  std::random_device random;
+  UniqueFd fd;
+  for (int tries = 0; tries < 100; ++tries) {
+    *name = target + '.';
+    for (int i = 0; i < 6; ++i) name->push_back(kLetters[random() % (sizeof kLetters - 1)]);
+    fd.reset(open(name->c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode));
+    *error = fd.valid() ? 0 : errno;
+    if (*error != EEXIST) break;
   }
-  return fchmod(fd, mode) == 0 ? absl::OkStatus() : ErrnoStatus(errno, "chmod " + name);
+  return fd;
 }
 
 }  // namespace
@@ -58,22 +63,18 @@ void Output::RemoveTemporaryInSignal() {
 
 bool Output::WroteInPlace() { return wrote_in_place; }
 
-absl::StatusOr<int> Output::CreateTemporary(const struct stat* old) {
-  std::string temporary = target_ + ".XXXXXX";
-  fd_.reset(mkostemp(temporary.data(), O_CLOEXEC));
-  if (!fd_.valid()) return errno;
+absl::StatusOr<int> Output::CreateTemporary(const UniqueFd& old) {
+  std::string temporary;
+  int error = 0;
+  // A new file has the mode that any program's has: by the umask, or by the directory's default ACL.
+  fd_ = CreateBeside(target_, old.valid() ? 0600 : 0666, &temporary, &error);
+  if (!fd_.valid()) return error;
   temporary_ = temporary;
   if (temporary.size() < sizeof temporary_for_signal) {
     strcpy(temporary_for_signal, temporary.c_str());
     temporary_is_there = true;
   }
-  if (old != nullptr) {
-    NRAM_RETURN_IF_ERROR(TakeAfter(*old, fd_.get(), temporary));
-    return 0;
-  }
-  const mode_t mask = umask(0);
-  umask(mask);
-  if (fchmod(fd_.get(), 0666 & ~mask) != 0) return ErrnoStatus(errno, "chmod " + temporary);
+  if (old.valid()) NRAM_RETURN_IF_ERROR(GiveRightsOf(old.get(), fd_.get(), temporary));
   return 0;
 }
 
@@ -87,8 +88,9 @@ absl::StatusOr<Output> Output::Open(const std::string& path, absl::Span<const st
   }
   output.name_ = path;
   struct stat attributes;
-  const bool exists = stat(path.c_str(), &attributes) == 0;
-  if (!exists && errno != ENOENT) return ErrnoStatus(errno, "stat " + path);
+  const UniqueFd old(open(path.c_str(), O_PATH | O_CLOEXEC));
+  const bool exists = old.valid();
+  if (exists ? fstat(old.get(), &attributes) != 0 : errno != ENOENT) return ErrnoStatus(errno, "stat " + path);
   if (!exists || S_ISREG(attributes.st_mode)) {
     // What may not be written to is not to be replaced either.
     if (exists && faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) != 0) return ErrnoStatus(errno, "write " + path);
@@ -97,7 +99,7 @@ absl::StatusOr<Output> Output::Open(const std::string& path, absl::Span<const st
     for (const std::string& input : inputs) output.is_input_ |= exists && SameFile(input, attributes);
     int error = EPERM;
     if (!exists || MayReplace(output.target_, attributes)) {
-      NRAM_ASSIGN_OR_RETURN(error, output.CreateTemporary(exists ? &attributes : nullptr));
+      NRAM_ASSIGN_OR_RETURN(error, output.CreateTemporary(old));
       if (error == 0) return output;
     }
     if (!exists || (error != EACCES && error != EPERM && error != EROFS)) {

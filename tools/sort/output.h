@@ -18,10 +18,10 @@ namespace nram {
 // its owner may replace it, is written directly.
 class Output {
  public:
-  // "" is the standard output. What replaces a file has its mode, and its owner and group as far as may be; who is of
-  // another group gains nothing. Errors: as open's, also for a file that may not be written to, although it could be
-  // replaced. FAILED_PRECONDITION: it is one of `inputs` too, and there is no room beside it, so that what fails half
-  // way would have destroyed it.
+  // "" is the standard output. What replaces a file has its rights and extended attributes as far as may be, and gives
+  // nobody more (tools/sort/file_rights.h). Errors: as open's, also for a file that may not be written to, although it
+  // could be replaced. FAILED_PRECONDITION: it is one of `inputs` too, and there is no room beside it, so that what
+  // fails half way would have destroyed it.
   static absl::StatusOr<Output> Open(const std::string& path, absl::Span<const std::string> inputs);
   Output(Output&&) = default;
   Output& operator=(Output&&) = delete;
@@ -41,8 +41,8 @@ class Output {
 
  private:
   Output() = default;
-  // Creates the file beside target_; `old`: what it is to replace, or null. An errno if it cannot be created.
-  absl::StatusOr<int> CreateTemporary(const struct stat* old);
+  // Creates the file beside target_; `old`: what it is to replace, if valid. An errno if it cannot be created.
+  absl::StatusOr<int> CreateTemporary(const UniqueFd& old);
   void Unlink();
 
   UniqueFd fd_;

@@ -1,0 +1,22 @@
+#ifndef NRAM_TOOLS_SORT_FILE_RIGHTS_H_
+#define NRAM_TOOLS_SORT_FILE_RIGHTS_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace nram {
+
+// Gives the file `fd`, which this process has just made with mode 0600, what the file `old` (any descriptor, O_PATH
+// too) has: owner, group, mode, access ACL and extended attributes, as far as the process may give them. `name` stands
+// in messages. Nobody but the process's own user gains rights that he has not had to `old`:
+//   - If the owner is another one, set-id bits are not given.
+//   - If the group is another one, it gets no rights, nobody else more than the old group had, and there is no ACL.
+//   - If there was an ACL that cannot be given, group and others get what all whom it named had.
+// Attributes that are no rights and cannot be read or given are left out. So are what belongs to the old contents
+// alone: file capabilities, and signatures (security.ima, security.evm).
+absl::Status GiveRightsOf(int old, int fd, const std::string& name);
+
+}  // namespace nram
+
+#endif  // NRAM_TOOLS_SORT_FILE_RIGHTS_H_
