@@ -26,18 +26,14 @@ code=0
 "$python" "$package/test_nram.py" > "$directory/messages" 2>&1 || code=$?
 cat "$directory/messages"
 [ "$code" -eq 0 ] || fail "test_nram.py: exit $code"
+# Root may handle faults, and tools/setup installs NumPy: with either missing, little is left of these tests.
+! grep -q "NOT TESTED" "$directory/messages" || fail "not all of test_nram.py has run, for the reason above"
 
 example=$package/examples/numpy_array.py
 "$python" "$example" --help | grep -q -- --budget || fail "the example's --help"
-if grep -q "NOT TESTED: \[Errno 1\]" "$directory/messages"; then
-  echo "SKIPPED: the example, for the reason above"
-elif "$python" -c "import numpy" 2> /dev/null; then
-  "$python" "$example" --size=32M --budget=8M > "$directory/messages" || fail "the example: exit $?"
-  cat "$directory/messages"
-  grep -q "All numbers are right" "$directory/messages" || fail "the example"
-else
-  echo "SKIPPED: the example, NumPy is not installed (python3-numpy)"
-fi
+"$python" "$example" --size=32M --budget=8M > "$directory/messages" || fail "the example: exit $?"
+cat "$directory/messages"
+grep -q "All numbers are right" "$directory/messages" || fail "the example"
 
 "$nram" down > /dev/null
 echo PASSED
