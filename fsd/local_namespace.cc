@@ -422,7 +422,8 @@ Errno LocalNamespace::Rename(InodeNumber parent, absl::string_view name, InodeNu
   const bool exchange = flags == RENAME_EXCHANGE;
   if (present != nullptr && flags == RENAME_NOREPLACE) return Err(EEXIST);
   if (present == nullptr && exchange) return Err(ENOENT);
-  if (to->link_count == 0 || IsDotName(new_name)) return Err(to->link_count == 0 ? ENOENT : EBUSY);
+  if (to->link_count == 0 || new_name.empty()) return Err(ENOENT);
+  if (IsDotName(new_name)) return Err(EBUSY);
   if (moved == present) return Errno::kOk;
   const bool moves_directory = S_ISDIR(moved->mode);
   if (moves_directory && IsAncestor(moved_number, new_parent)) return Err(EINVAL);

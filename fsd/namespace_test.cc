@@ -232,6 +232,7 @@ TEST_F(NamespaceTest, RenameReplacesExchangesAndRefuses) {
   EXPECT_EQ(names_->Rename(kRootInode, "f", kRootInode, "d", 0), Err(EISDIR));
   EXPECT_EQ(names_->Rename(kRootInode, "d", kRootInode, "f", 0), Err(ENOTDIR));
   EXPECT_EQ(names_->Rename(kRootInode, "f", kRootInode, "g", 1u << 2), Err(EINVAL)) << "whiteouts";
+  EXPECT_EQ(names_->Rename(kRootInode, "f", kRootInode, "", 0), Err(ENOENT)) << "no name; no kernel asks for that";
   InodeNumber found = 0;
   EXPECT_EQ(names_->Rename(kRootInode, "f", d, "f", 0), Errno::kOk);
   EXPECT_EQ(names_->Rename(d, "f", kRootInode, "g", RENAME_EXCHANGE), Errno::kOk);
