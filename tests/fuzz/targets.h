@@ -4,13 +4,37 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "absl/types/span.h"
+
 namespace nram {
 
-// Everything that parses bytes from outside. Each must survive any input.
-void FuzzFrames(const uint8_t* data, size_t size);  // the frame reader and codec; what decodes must encode to itself
-void FuzzSession(const uint8_t* data,
-                 size_t size);  // a server's session after hello, frames with right checksums and wrong contents
-void FuzzText(const uint8_t* data, size_t size);  // sizes, identifiers, pool specifications, host files, flags
+// What parses bytes from outside. Each target survives any input, leaves nothing behind for the next one, and crashes
+// if what it drives does something wrong. Not thread-safe.
+
+// The frame reader and codec. It must read the same frames as a simple decoder does, however the bytes are cut up, and
+// a header that decodes must encode to itself.
+void FuzzFrames(const uint8_t* data, size_t size);
+// A server's session after hello: requests that are well-formed frames with any contents. What is read must be what a
+// model has, and nothing must be left when the regions are destroyed.
+void FuzzSession(const uint8_t* data, size_t size);
+// A client's connection with calls under way: what a server may answer, well-formed and not. Each call ends, and one
+// that succeeds has the bytes of its answer.
+void FuzzReplies(const uint8_t* data, size_t size);
+// The handlers of the control service with any messages. No room is lost or handed out twice.
+void FuzzControl(const uint8_t* data, size_t size);
+// Requests as the kernel sends them, through libfuse into a filesystem in memory. Each has one well-formed answer.
+void FuzzFuse(const uint8_t* data, size_t size);
+// Sort keys and records: the order is one, and agrees with its prefixes; records are cut and sorted as a simple
+// program does it.
+void FuzzSort(const uint8_t* data, size_t size);
+// Sizes, identifiers, pool specifications, host files, flags.
+void FuzzText(const uint8_t* data, size_t size);
+
+struct FuzzTarget {
+  const char* name;  // its corpus is in corpus/<name>
+  void (*run)(const uint8_t* data, size_t size);
+};
+absl::Span<const FuzzTarget> FuzzTargets();
 
 }  // namespace nram
 

@@ -17,7 +17,6 @@
 #include "gtest/gtest.h"
 #include "memserver/connection.h"
 #include "proto/encode_frame.h"
-#include "tests/fuzz/targets.h"
 #include "tests/util/test_server.h"
 
 namespace nram {
@@ -305,25 +304,6 @@ TEST_F(MalformedTest, TooManyConnectionsAreRefusedAndOthersServed) {
   while (server_.counters().refused == 0 && MonotonicNs() < deadline_ns) poll(nullptr, 0, 5);
   EXPECT_GT(server_.counters().refused, 0);
   WriteGood();
-}
-
-// The fuzz targets on random input, so that they run wherever tests do; tests/fuzz/README.md tells how to run them for
-// long.
-TEST(FuzzSmokeTest, AllTargetsSurviveRandomInput) {
-  std::mt19937_64 random(TestSeed());
-  for (int i = 0; i < 3000; ++i) {
-    std::string input(random() % 700, '\0');
-    for (char& c : input) c = static_cast<char>(random());
-    // Half of them begin like a frame.
-    if (i % 2 == 0 && input.size() > 8) {
-      memcpy(input.data(), "NRM1", 4);
-      input[4] = static_cast<char>(kFrameVersion);
-    }
-    const auto* data = reinterpret_cast<const uint8_t*>(input.data());
-    FuzzFrames(data, input.size());
-    FuzzSession(data, input.size());
-    FuzzText(data, input.size());
-  }
 }
 
 }  // namespace

@@ -1,0 +1,223 @@
+#include <glog/logging.h>
+
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/crc32c.h"
+#include "proto/frame_reader.h"
+#include "tests/fuzz/any_frame.h"
+#include "tests/fuzz/input.h"
+#include "tests/fuzz/targets.h"
+
+namespace nram {
+namespace {
+
+// Of the frames that an input describes. More would make it slow, and tell nothing new.
+constexpr size_t kPayloadBytesPerInput = 12 * 1024;
+
+const std::byte* Bytes(const std::string& text) { return reinterpret_cast<const std::byte*>(text.data()); }
+
+// What came of a stream: its frames, and how it ended.
+struct Frame {
+  FrameHeader header;
+  std::string chunks;  // empty if they were dropped
+  std::vector<uint32_t> page_crcs;
+  friend bool operator==(const Frame&, const Frame&) = default;
+};
+struct Outcome {
+  std::vector<Frame> frames;
+  bool corrupt = false;
+  absl::StatusCode code = absl::StatusCode::kOk;
+  friend bool operator==(const Outcome&, const Outcome&) = default;
+};
+
+// Every third frame is one that nobody wants.
+bool IsDropped(const FrameHeader& header) { return header.request_id % 3 == 2; }
+
+// The same as the reader, from a stream that is whole.
+Outcome DecodeSimply(const std::string& stream) {
+  Outcome outcome;
+  size_t at = 0;
+  while (stream.size() - at >= kFrameHeaderBytes) {
+    Frame frame;
+    const std::byte* const encoded = Bytes(stream) + at;
+    outcome.code = DecodeHeader(encoded, &frame.header).code();
+    if (outcome.code != absl::StatusCode::kOk) break;
+    std::byte again[kFrameHeaderBytes];
+    EncodeHeader(frame.header, 0, again);
+    CHECK_EQ(memcmp(again, encoded, kFrameHeaderBytes - 4), 0) << "a header that does not encode to itself";
+    const size_t masks = frame.header.mask_bytes();
+    at += kFrameHeaderBytes;
+    if (stream.size() - at < masks) break;
+    const std::byte* const payload = Bytes(stream) + at;
+    if (frame.header.sparse()) {
+      outcome.code = CheckMasks(frame.header, {reinterpret_cast<const ChunkMask*>(payload), masks}).code();
+      if (outcome.code != absl::StatusCode::kOk) break;
+    }
+    if (stream.size() - at < frame.header.payload_bytes) break;
+    if (!MatchesChecksum(encoded, PayloadCrcOf(frame.header, payload))) {
+      outcome.corrupt = true;
+      outcome.code = absl::StatusCode::kDataLoss;
+      break;
+    }
+    if (!IsDropped(frame.header)) frame.chunks = stream.substr(at + masks, frame.header.payload_bytes - masks);
+    if (frame.header.payload_bytes > 0) {
+      const std::byte* chunks = payload + masks;
+      for (uint64_t i = 0; i < frame.header.range.pages(); ++i) {
+        const ChunkMask mask = masks > 0 ? std::to_integer<ChunkMask>(payload[i])
+                                         : MaskOfPage(frame.header.range, frame.header.range.first_page() + i);
+        const size_t bytes = std::popcount(mask) * kChunkBytes;
+        frame.page_crcs.push_back(Crc32c(0, chunks, bytes));
+        chunks += bytes;
+      }
+    }
+    at += frame.header.payload_bytes;
+    outcome.frames.push_back(std::move(frame));
+  }
+  return outcome;
+}
+
+class Recorder : public FrameReader::Handler {
+ public:
+  // Says "not now" to each `pause_every`th header once; 0: to none.
+  explicit Recorder(int pause_every) : pause_every_(pause_every) {}
+
+  absl::StatusOr<bool> OnHeader(const FrameHeader& header, absl::Span<const ChunkMask> masks,
+                                Landing* landing) override {
+    if (!paused_ && pause_every_ > 0 && ++headers_ % pause_every_ == 0) {
+      paused_ = true;
+      return false;
+    }
+    paused_ = false;
+    const size_t bytes = header.payload_bytes - masks.size();
+    room_.assign(bytes + bytes / kChunkBytes, '\0');
+    // Pieces that do not adjoin: a byte is left out behind each of up to 200; the last takes the rest.
+    pieces_.clear();
+    if (IsDropped(header) || bytes == 0) return true;
+    const size_t step = std::max<size_t>(kChunkBytes, bytes / 200 / kChunkBytes * kChunkBytes);
+    for (size_t at = 0, left = bytes; left > 0;) {
+      const size_t piece = std::min(step, left);
+      pieces_.emplace_back(at, piece);
+      landing->Add(reinterpret_cast<std::byte*>(room_.data()) + at, piece);
+      at += piece + 1;
+      left -= piece;
+    }
+    return true;
+  }
+
+  absl::Status OnFrame(const FrameHeader& header, absl::Span<const uint32_t> page_crcs) override {
+    Frame frame{header, "", {page_crcs.begin(), page_crcs.end()}};
+    for (const auto& [at, bytes] : pieces_) {
+      frame.chunks.append(room_, at, bytes);
+      if (at + bytes < room_.size()) CHECK_EQ(room_[at + bytes], '\0') << "landed beside its place";
+    }
+    outcome.frames.push_back(std::move(frame));
+    return absl::OkStatus();
+  }
+
+  void OnCorrupt(const FrameHeader&) override { outcome.corrupt = true; }
+
+  Outcome outcome;
+
+ private:
+  const int pause_every_;
+  int headers_ = 0;
+  bool paused_ = false;
+  std::string room_;
+  std::vector<std::pair<size_t, size_t>> pieces_;
+};
+
+// Feeds the stream in pieces of `piece_bytes`.
+Outcome ReadInPieces(const std::string& stream, size_t buffer_bytes, size_t piece_bytes, int pause_every) {
+  FrameReader reader(buffer_bytes);
+  Recorder recorder(pause_every);
+  for (size_t at = 0; at < stream.size();) {
+    size_t taken = 0;
+    const auto all = reader.Feed({Bytes(stream) + at, std::min(piece_bytes, stream.size() - at)}, &taken, &recorder);
+    at += taken;
+    recorder.outcome.code = all.status().code();
+    if (!all.ok()) return std::move(recorder.outcome);
+  }
+  // What a pause kept.
+  size_t taken = 0;
+  for (bool again = true; again;) {
+    const auto all = reader.Feed({}, &taken, &recorder);
+    recorder.outcome.code = all.status().code();
+    again = all.ok() && !*all;
+  }
+  return std::move(recorder.outcome);
+}
+
+FrameHeader TakeHeader(FuzzInput* input, uint8_t how) {
+  FrameHeader header;
+  header.op = static_cast<Op>(1 + input->Byte() % 8);
+  header.flags = input->Byte();
+  header.reason = (how & 4) != 0 ? static_cast<Reason>(input->Byte() % 11) : Reason::kOk;
+  header.request_id = input->SmallOrAny(16);
+  header.subject = input->AnyNumber();
+  header.range.first = (how & 8) != 0 ? input->AnyNumber() : input->Byte();
+  header.range.count = (how & 16) != 0 ? input->AnyNumber() : input->Byte() % 70;
+  header.epoch = static_cast<uint32_t>(input->AnyNumber());
+  header.aux = input->AnyNumber();
+  return header;
+}
+
+// A frame that is whole: lengths and checksum are right, but for what `how` says is to be spoiled.
+std::string TakeFrame(FuzzInput* input, uint8_t how, size_t* payload_left) {
+  FrameHeader header = TakeHeader(input, how);
+  std::string payload;
+  const uint8_t seed = input->Byte();
+  const bool may_carry = header.range.count > 0 && header.range.first < kRegionChunksMax &&
+                         header.range.count <= kChunksPerFrame && header.range.pages() <= kPagesPerFrame;
+  if (header.op == (header.is_reply() ? Op::kRead : Op::kWrite) && header.reason == Reason::kOk && may_carry) {
+    size_t chunks = header.range.count;
+    if (header.sparse()) {
+      chunks = 0;
+      for (uint64_t i = 0; i < header.range.pages(); ++i) {
+        auto mask = static_cast<ChunkMask>(seed * (i + 1));
+        if ((how & 32) == 0) mask &= MaskOfPage(header.range, header.range.first_page() + i);
+        if ((chunks + kChunksPerPage) * kChunkBytes > *payload_left) mask = 0;
+        payload.push_back(static_cast<char>(mask));
+        chunks += std::popcount(mask);
+      }
+    }
+    chunks = std::min(chunks, *payload_left / kChunkBytes);
+    for (size_t i = 0; i < chunks; ++i) payload.append(kChunkBytes, static_cast<char>(seed + i));
+    *payload_left -= chunks * kChunkBytes;
+  }
+  header.payload_bytes = static_cast<uint32_t>(payload.size());
+  if ((how & 64) != 0) header.payload_bytes = static_cast<uint32_t>(input->AnyNumber());
+  std::string frame = EncodeAnyFrame(header, payload);
+  if ((how & 128) != 0) {
+    const size_t at = input->Number(2) % frame.size();
+    frame[at] = static_cast<char>(frame[at] ^ input->Byte());
+  }
+  return frame;
+}
+
+}  // namespace
+
+void FuzzFrames(const uint8_t* data, size_t size) {
+  FuzzInput input(data, size);
+  const uint8_t pieces = input.Byte();
+  size_t payload_left = kPayloadBytesPerInput;
+  std::string stream;
+  while (!input.empty()) {
+    const uint8_t how = input.Byte();
+    if (how % 4 == 0) {
+      stream += std::string(input.Take(input.Byte()));
+    } else {
+      stream += TakeFrame(&input, how, &payload_left);
+    }
+  }
+  const Outcome expected = DecodeSimply(stream);
+  const size_t buffer_bytes = pieces % 2 == 0 ? kFrameHeaderBytes + kPagesPerFrame : 4096;
+  static constexpr size_t kPieces[] = {1u << 20, 7, 64, 600};
+  const Outcome got = ReadInPieces(stream, buffer_bytes, kPieces[pieces / 2 % 4], pieces / 8 % 4);
+  CHECK(got == expected) << got.frames.size() << " frames, " << expected.frames.size() << " expected; ended with "
+                         << static_cast<int>(got.code) << ", not " << static_cast<int>(expected.code);
+}
+
+}  // namespace nram

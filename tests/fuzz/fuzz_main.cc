@@ -1,0 +1,16 @@
+// A libFuzzer program of one target, which NRAM_FUZZ_TARGET names.
+
+#include <glog/logging.h>
+
+#include "tests/fuzz/targets.h"
+
+extern "C" int LLVMFuzzerInitialize(int*, char***) {
+  // Refusals are what these runs are made of; only what ends the process is worth a line.
+  FLAGS_minloglevel = google::FATAL;
+  return 0;
+}
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  nram::NRAM_FUZZ_TARGET(data, size);
+  return 0;
+}

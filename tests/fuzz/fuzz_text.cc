@@ -1,6 +1,0 @@
-#include "tests/fuzz/targets.h"
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  nram::FuzzText(data, size);
-  return 0;
-}

@@ -1,0 +1,241 @@
+#include <errno.h>
+#include <glog/logging.h>
+#include <sched.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <bit>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/poller.h"
+#include "base/sync.h"
+#include "client/transport/socket_transport.h"
+#include "tests/fuzz/any_frame.h"
+#include "tests/fuzz/input.h"
+#include "tests/fuzz/targets.h"
+
+namespace nram {
+namespace {
+
+constexpr int kCallsMax = 12;
+constexpr size_t kPayloadBytesPerInput = 16 * 1024;
+// A call that ends by its deadline was forgotten.
+constexpr int64_t kDeadlineMs = 100'000;
+constexpr uint8_t kNotWritten = 0xA5;
+
+// Says to a connection what it was told to last, and then nothing more. It does not read: what the client sends has
+// room in the socket.
+class Talker {
+ public:
+  Talker() : listener_(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    // An address of the kernel's choice, without a file.
+    auto* const name = reinterpret_cast<sockaddr_un*>(&address_.storage);
+    name->sun_family = AF_UNIX;
+    PCHECK(bind(listener_.get(), reinterpret_cast<sockaddr*>(name), sizeof name->sun_family) == 0);
+    address_.length = sizeof address_.storage;
+    PCHECK(getsockname(listener_.get(), reinterpret_cast<sockaddr*>(name), &address_.length) == 0);
+    PCHECK(listen(listener_.get(), 4) == 0);
+    std::thread([this] { Run(); }).detach();
+  }
+  const SocketAddress& address() const { return address_; }
+  void SayNext(std::string bytes) {
+    MutexLock lock(&mu_);
+    next_ = std::move(bytes);
+  }
+
+ private:
+  void Run() {
+    UniqueFd connection;
+    while (true) {
+      // Not before there is another: the client may still be sending.
+      UniqueFd accepted(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      PCHECK(accepted.valid() || errno == EINTR);
+      if (!accepted.valid()) continue;
+      connection = std::move(accepted);
+      std::string bytes;
+      {
+        MutexLock lock(&mu_);
+        bytes = std::move(next_);
+      }
+      for (size_t at = 0; at < bytes.size();) {
+        const ssize_t n = send(connection.get(), bytes.data() + at, bytes.size() - at, MSG_NOSIGNAL);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) break;  // the client has had enough
+        at += n;
+      }
+      shutdown(connection.get(), SHUT_WR);
+    }
+  }
+
+  UniqueFd listener_;
+  SocketAddress address_{};
+  Mutex mu_;
+  std::string next_ ABSL_GUARDED_BY(mu_);
+};
+
+// The client, once.
+struct Client {
+  Talker* talker = new Talker;
+  Poller* poller = new Poller;
+  SocketTransport* transport = new SocketTransport(talker->address(), {LeaseId{1}, false, 0, SpinOptions{0}}, poller);
+};
+
+struct Asked {
+  Call call;
+  std::vector<ChunkMask> masks;
+  std::unique_ptr<std::byte[]> in;
+  std::atomic<int> done{0};
+};
+
+void CountDone(Call* call) { ++static_cast<Asked*>(call->context)->done; }
+
+FrameHeader TakeHelloReply(FuzzInput* input, uint8_t how) {
+  FrameHeader reply;
+  reply.op = Op::kHello;
+  reply.flags = kFlagReply;
+  reply.request_id = 1;
+  reply.subject = 7;
+  reply.aux = PackWindow({256, 4096});
+  if (how % 4 != 3) return reply;
+  reply.op = static_cast<Op>(1 + input->Byte() % 8);
+  reply.flags = input->Byte();
+  reply.reason = static_cast<Reason>(input->Byte() % 11);
+  reply.request_id = input->SmallOrAny(3);
+  reply.aux = PackWindow({static_cast<uint32_t>(input->SmallOrAny(8)), static_cast<uint32_t>(input->SmallOrAny(64))});
+  return reply;
+}
+
+void TakeCall(FuzzInput* input, Asked* asked, const std::byte* out) {
+  static constexpr Op kOps[] = {Op::kRead, Op::kRead, Op::kRead,   Op::kWrite,
+                                Op::kTrim, Op::kPing, Op::kCreate, Op::kDestroy};
+  Call& call = asked->call;
+  const uint8_t kind = input->Byte();
+  call.request.op = kOps[kind % 8];
+  call.request.subject = kind / 8 % 2;
+  call.request.epoch = 1;
+  call.deadline_ns = DeadlineAfterMs(kDeadlineMs);
+  call.context = asked;
+  if ((kind & 16) != 0) {
+    call.done = &CountDone;
+    call.wait_expected = true;
+  }
+  const bool has_range = call.request.op == Op::kRead || call.request.op == Op::kWrite || call.request.op == Op::kTrim;
+  if (has_range) call.request.range = {input->Byte() % 16u, 1 + input->Byte() % 24u};
+  const ChunkRange& range = call.request.range;
+  if (call.request.op == Op::kRead) {
+    asked->in.reset(new std::byte[range.bytes()]);  // so large that what goes beyond it is noticed
+    memset(asked->in.get(), kNotWritten, range.bytes());
+    call.in = asked->in.get();
+  }
+  if (call.request.op != Op::kWrite) return;
+  call.out = out;
+  if ((kind & 32) == 0) return;
+  const uint8_t mask = input->Byte();
+  for (uint64_t i = 0; i < range.pages(); ++i) {
+    asked->masks.push_back(MaskOfPage(range, range.first_page() + i) & (mask + i));
+  }
+  call.masks = asked->masks.data();
+}
+
+// An answer to one of the calls, which `how` may change here and there. Each chunk of it has one byte.
+std::string TakeReply(FuzzInput* input, uint8_t how, const std::deque<Asked>& calls, size_t* payload_left) {
+  const size_t which = input->Byte() % calls.size();
+  const FrameHeader& request = calls[which].call.request;
+  FrameHeader reply;
+  reply.op = request.op;
+  reply.flags = kFlagReply;
+  reply.request_id = which + 2;
+  reply.subject = request.subject;
+  reply.range = request.range;
+  if ((how & 4) != 0) reply.reason = static_cast<Reason>(input->Byte() % 11);
+  if ((how & 8) != 0) reply.aux = input->AnyNumber();
+  if ((how & 16) != 0) {
+    reply.op = static_cast<Op>(1 + input->Byte() % 8);
+    reply.flags = input->Byte();
+    reply.request_id = input->SmallOrAny(kCallsMax + 2);
+    reply.subject = input->SmallOrAny(2);
+    reply.range = {input->SmallOrAny(16), input->SmallOrAny(24)};
+  }
+  std::string payload;
+  if (reply.op == Op::kRead && reply.reason == Reason::kOk && reply.range.count < kChunksPerFrame &&
+      reply.range.first < kRegionChunksMax && reply.range.bytes() <= *payload_left) {
+    const uint8_t seed = input->Byte();
+    uint64_t chunks = reply.range.count;
+    if ((how & 32) != 0) {
+      reply.flags |= kFlagSparse;
+      chunks = 0;
+      for (uint64_t i = 0; i < reply.range.pages(); ++i) {
+        const ChunkMask all = MaskOfPage(reply.range, reply.range.first_page() + i);
+        const auto mask = static_cast<ChunkMask>((seed * (i + 1)) & (seed == 255 ? 255 : all));
+        payload.push_back(static_cast<char>(mask));
+        chunks += std::popcount(mask);
+      }
+    }
+    for (uint64_t i = 0; i < chunks; ++i) payload.append(kChunkBytes, static_cast<char>(1 + (seed + i) % 100));
+    *payload_left -= std::min(*payload_left, payload.size());
+  }
+  reply.payload_bytes = static_cast<uint32_t>(payload.size());
+  std::string frame = EncodeAnyFrame(reply, payload);
+  if ((how & 64) != 0) {
+    const size_t at = input->Number(2) % frame.size();
+    frame[at] = static_cast<char>(frame[at] ^ input->Byte());
+  }
+  return frame;
+}
+
+void CheckEnded(const Asked& asked) {
+  const Call& call = asked.call;
+  CHECK(call.is_done());
+  CHECK(call.code != absl::StatusCode::kDeadlineExceeded) << "a call was forgotten";
+  // The poller may have completed it, and be on its way there.
+  while (call.done != nullptr && asked.done == 0) sched_yield();
+  CHECK_EQ(asked.done, call.done == nullptr ? 0 : 1);
+  (void)CallStatus(call, "fuzz");
+  if (call.code != absl::StatusCode::kOk || call.reason != Reason::kOk || call.in == nullptr) return;
+  for (uint64_t i = 0; i < call.request.range.count; ++i) {
+    const std::byte* const chunk = call.in + i * kChunkBytes;
+    CHECK_NE(std::to_integer<int>(*chunk), kNotWritten) << "chunk " << i << " was not answered";
+    CHECK_EQ(memcmp(chunk, chunk + 1, kChunkBytes - 1), 0) << "chunk " << i;
+  }
+}
+
+}  // namespace
+
+void FuzzReplies(const uint8_t* data, size_t size) {
+  static Client* const client = new Client;
+  static std::byte* const out = new std::byte[64 * kChunkBytes]();
+  FuzzInput input(data, size);
+  const uint8_t how_many = input.Byte();
+  std::string said = EncodeAnyFrame(TakeHelloReply(&input, how_many), "");
+  std::deque<Asked> calls(1 + how_many / 4 % kCallsMax);
+  for (Asked& asked : calls) TakeCall(&input, &asked, out);
+  size_t payload_left = kPayloadBytesPerInput;
+  while (!input.empty()) {
+    const uint8_t how = input.Byte();
+    if (how % 4 == 0) {
+      said += std::string(input.Take(input.Byte()));
+    } else {
+      said += TakeReply(&input, how, calls, &payload_left);
+    }
+  }
+  client->talker->SayNext(std::move(said));
+  // Refused by hello: then all calls end at once.
+  (void)client->transport->Connect(DeadlineAfterMs(kDeadlineMs));
+  for (Asked& asked : calls) client->transport->Start(&asked.call);
+  for (Asked& asked : calls) client->transport->Wait(&asked.call);
+  client->transport->Disconnect();
+  for (const Asked& asked : calls) CheckEnded(asked);
+  (void)client->transport->TakeBreakReason();
+}
+
+}  // namespace nram

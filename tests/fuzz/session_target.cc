@@ -1,0 +1,292 @@
+#include <glog/logging.h>
+
+#include <array>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/crc32c.h"
+#include "memserver/landing_frames.h"
+#include "memserver/session.h"
+#include "tests/fuzz/input.h"
+#include "tests/fuzz/targets.h"
+
+namespace nram {
+namespace {
+
+constexpr uint64_t kRegions = 4;
+constexpr uint64_t kPromisedPages = 16;  // of the lease
+constexpr uint64_t kFreePages = 40;      // these included
+// Beyond these, requests of an input touch few chunks.
+constexpr uint64_t kChunksPerInput = 400;
+constexpr int kRequestsPerInput = 64;
+
+// A server's insides, once: one that is nearly full, so that refusals come too.
+struct Insides {
+  Insides() {
+    uint64_t pages = arena->usage().free_bytes / kPageBytes;
+    while (!arena->Promise(pages, &others)) --pages;
+    arena->Unpromise(kFreePages, &others);
+  }
+
+  FakeClock clock;
+  std::unique_ptr<FrameArena> arena = FrameArena::Create(64 * kMiB, kMiB).value();
+  LeaseTable leases{arena.get(), &clock, 10'000};
+  PageStore store{arena.get(), &leases};
+  LandingFrames landing{arena.get(), 256};
+  std::shared_ptr<Lease> lease = leases.Grant(LeaseId{1}, "fuzz", 0).value();
+  std::vector<std::byte> reply = std::vector<std::byte>(kFrameBytesMax);
+  ArenaPromise others;
+  uint64_t generation = 0;
+};
+
+// What the store must have: a byte for each chunk that is not zero. A page may be beyond telling: a write to it was
+// refused half way, or came with a wrong sum.
+struct Model {
+  std::map<std::pair<uint64_t, uint64_t>, uint8_t> chunks;  // by region and chunk
+  std::set<std::pair<uint64_t, uint64_t>> unsure;           // by region and page
+};
+
+void ForgetRange(Model* model, uint64_t region, const ChunkRange& range) {
+  model->chunks.erase(model->chunks.lower_bound({region, range.first}),
+                      model->chunks.lower_bound({region, range.end()}));
+  // A page that is trimmed whole is known again.
+  const uint64_t first = (range.first + kChunksPerPage - 1) / kChunksPerPage;
+  const uint64_t end = range.end() / kChunksPerPage;
+  if (first < end)
+    model->unsure.erase(model->unsure.lower_bound({region, first}), model->unsure.lower_bound({region, end}));
+}
+
+// One connection with its requests.
+class Driver {
+ public:
+  explicit Driver(Insides* in)
+      : in_(in), session_(SessionContext{&in->store, &in->leases, &in->landing, 1, CreditWindow{256, 4096}}) {}
+
+  void Hello() {
+    FrameHeader hello;
+    hello.op = Op::kHello;
+    hello.subject = 1;
+    hello.aux = ++in_->generation;
+    FrameHeader reply;
+    CHECK(Begin(&hello, {}));
+    CHECK(Execute(hello, {}, &reply));
+    CHECK(reply.reason == Reason::kOk);
+  }
+
+  // False: the connection is to be closed.
+  bool Run(FrameHeader request, const std::vector<ChunkMask>& masks, uint8_t fill, uint8_t step, bool wrong_sum) {
+    if (!Begin(&request, masks)) return false;
+    std::array<uint32_t, kPagesPerFrame> page_crcs;
+    size_t pages = 0;
+    if (request.op == Op::kWrite) {
+      pages = request.range.pages();
+      Fill(request.range, masks, fill, step, page_crcs.data());
+      if (wrong_sum) page_crcs[fill % pages] ^= 1;
+    }
+    FrameHeader reply;
+    if (!Execute(request, {page_crcs.data(), pages}, &reply)) return false;
+    switch (request.op) {
+      case Op::kWrite:
+        NoteWrite(request, masks, fill, step, wrong_sum, reply.reason);
+        break;
+      case Op::kRead:
+        if (reply.reason == Reason::kOk) CheckRead(request, reply);
+        break;
+      case Op::kTrim:
+        if (reply.reason == Reason::kOk) ForgetRange(&model_, request.subject, request.range);
+        break;
+      case Op::kDestroy:
+        if (reply.reason == Reason::kOk) ForgetRange(&model_, request.subject, {0, kRegionChunksMax});
+        break;
+      default:
+        break;
+    }
+    return true;
+  }
+
+ private:
+  bool Begin(FrameHeader* request, const std::vector<ChunkMask>& masks) {
+    request->request_id = next_id_++;
+    landing_.clear();
+    const auto accepted = session_.Begin(*request, masks, kFrameBytesMax, &landing_);
+    if (!accepted.ok()) return false;
+    CHECK(*accepted);
+    return true;
+  }
+
+  bool Execute(const FrameHeader& request, absl::Span<const uint32_t> page_crcs, FrameHeader* reply) {
+    ReplyBuffer buffer{in_->reply.data(), in_->reply.size(), 0};
+    if (!session_.Execute(request, page_crcs, &buffer).ok()) return false;
+    CHECK(DecodeHeader(buffer.data, reply).ok());
+    CHECK_EQ(buffer.used, kFrameHeaderBytes + reply->payload_bytes);
+    CHECK(reply->is_reply() && reply->op == request.op && reply->request_id == request.request_id);
+    return true;
+  }
+
+  // Each chunk has one byte, again and again; some have zeros.
+  static uint8_t ByteOf(uint64_t chunk, uint8_t fill, uint8_t step) {
+    return static_cast<uint8_t>((fill + chunk * step) % 4);
+  }
+
+  void Fill(const ChunkRange& range, const std::vector<ChunkMask>& masks, uint8_t fill, uint8_t step,
+            uint32_t* page_crcs) {
+    // The pieces are the runs of the masks, in order, and may have been merged: so by chunks.
+    std::vector<std::byte*> places;
+    for (const iovec& piece : landing_.pieces()) {
+      CHECK_EQ(piece.iov_len % kChunkBytes, size_t{0});
+      for (size_t at = 0; at < piece.iov_len; at += kChunkBytes) {
+        places.push_back(static_cast<std::byte*>(piece.iov_base) + at);
+      }
+    }
+    size_t place = 0;
+    for (uint64_t i = 0; i < range.pages(); ++i) {
+      page_crcs[i] = 0;
+      const uint64_t page = range.first_page() + i;
+      const ChunkMask mask = masks.empty() ? MaskOfPage(range, page) : masks[i];
+      for (uint64_t chunk = 0; chunk < kChunksPerPage; ++chunk) {
+        if ((mask >> chunk & 1) == 0) continue;
+        CHECK_LT(place, places.size());
+        std::byte* const at = places[place++];
+        memset(at, ByteOf(page * kChunksPerPage + chunk, fill, step), kChunkBytes);
+        page_crcs[i] = Crc32c(page_crcs[i], at, kChunkBytes);
+      }
+    }
+    CHECK_EQ(place, places.size());
+  }
+
+  void NoteWrite(const FrameHeader& request, const std::vector<ChunkMask>& masks, uint8_t fill, uint8_t step,
+                 bool wrong_sum, Reason reason) {
+    const bool done = reason == Reason::kOk;
+    // These may come half way; the others before anything is done.
+    if (!done && reason != Reason::kFull && reason != Reason::kDamaged && reason != Reason::kDraining) return;
+    for (uint64_t i = 0; i < request.range.pages(); ++i) {
+      const uint64_t page = request.range.first_page() + i;
+      const ChunkMask mask = masks.empty() ? MaskOfPage(request.range, page) : masks[i];
+      const std::pair<uint64_t, uint64_t> place{request.subject, page};
+      if (mask == 0) continue;
+      if (mask == kAllChunks && done) model_.unsure.erase(place);
+      if (!done || (wrong_sum && i == fill % request.range.pages())) model_.unsure.insert(place);
+      for (uint64_t chunk = page * kChunksPerPage; chunk < (page + 1) * kChunksPerPage; ++chunk) {
+        if ((mask >> chunk % kChunksPerPage & 1) == 0) continue;
+        const uint8_t byte = ByteOf(chunk, fill, step);
+        if (byte == 0) {
+          model_.chunks.erase({request.subject, chunk});
+        } else {
+          model_.chunks[{request.subject, chunk}] = byte;
+        }
+      }
+    }
+  }
+
+  void CheckRead(const FrameHeader& request, const FrameHeader& reply) const {
+    CHECK(reply.range == request.range);
+    const std::byte* const payload = in_->reply.data() + kFrameHeaderBytes;
+    const auto* const masks = reinterpret_cast<const ChunkMask*>(payload);
+    if (reply.sparse()) CHECK(CheckMasks(reply, {masks, reply.mask_bytes()}).ok());
+    const uint64_t first_page = request.range.first_page();
+    const uint64_t end_page = first_page + request.range.pages();
+    const auto unsure = model_.unsure.lower_bound({request.subject, first_page});
+    const bool sure = unsure == model_.unsure.end() || *unsure >= std::pair{request.subject, end_page};
+    if (sure) CHECK(MatchesChecksum(in_->reply.data(), PayloadCrcOf(reply, payload)));
+    const std::byte* at = payload + reply.mask_bytes();
+    for (uint64_t chunk = request.range.first; chunk < request.range.end(); ++chunk) {
+      const uint64_t page = chunk / kChunksPerPage;
+      const bool present = !reply.sparse() || (masks[page - first_page] >> chunk % kChunksPerPage & 1) != 0;
+      const auto it = model_.chunks.find({request.subject, chunk});
+      if (sure) {
+        const uint8_t expected = it == model_.chunks.end() ? 0 : it->second;
+        CHECK(present || expected == 0) << "chunk " << chunk << " is lost";
+        if (present) {
+          CHECK_EQ(std::to_integer<int>(at[0]), expected) << "chunk " << chunk;
+          CHECK_EQ(memcmp(at, at + 1, kChunkBytes - 1), 0);
+        }
+      }
+      if (present) at += kChunkBytes;
+    }
+    CHECK_EQ(at, payload + reply.payload_bytes);
+  }
+
+  Insides* const in_;
+  Session session_;
+  Landing landing_;
+  uint64_t next_id_ = 1;
+  Model model_;
+};
+
+// 16 bytes make one request: small numbers of region, epoch and place, so that they meet.
+void RunOne(const uint8_t* data, Driver* driver, uint64_t* chunks_left, bool* open) {
+  FuzzInput input(data, 16);
+  FrameHeader request;
+  static constexpr Op kOps[] = {Op::kWrite, Op::kRead,   Op::kWrite, Op::kTrim,
+                                Op::kRead,  Op::kCreate, Op::kWrite, Op::kDestroy};
+  const uint8_t op = input.Byte();
+  request.op = op == 255 ? Op::kPing : kOps[op % 8];
+  const uint8_t place = input.Byte();
+  request.subject = place % kRegions;
+  const uint8_t epoch = input.Byte() % 16;
+  request.epoch = epoch == 15 ? 2 : epoch == 14 ? 0 : 1;
+  const uint8_t flags = input.Byte();
+  const uint64_t first = input.Byte() % 8 != 7 ? input.Byte() : input.AnyNumber() % kRegionChunksMax;
+  const uint8_t count = input.Byte();
+  const uint64_t most = request.op == Op::kTrim ? 4096 : *chunks_left > 0 ? 100 : 4;
+  uint64_t chunks = 1 + (count < 240 ? count % 24 : count * uint64_t{17} % 500) % most;
+  chunks = std::min(chunks, kRegionChunksMax - first);
+  if (request.op == Op::kRead || request.op == Op::kWrite || request.op == Op::kTrim) {
+    request.range = {first, chunks};
+    if (request.op != Op::kTrim) *chunks_left -= std::min(*chunks_left, chunks);
+  }
+  const uint8_t fill = input.Byte();
+  const uint8_t step = input.Byte() % 4;
+  std::vector<ChunkMask> masks;
+  bool wrong_sum = false;
+  if (request.op == Op::kTrim) request.flags = flags & (kFlagPromised | kFlagReserved);
+  if (request.op == Op::kCreate) request.flags = flags & kFlagGc;
+  if (request.op == Op::kWrite) {
+    request.flags = flags & (kFlagCreate | kFlagGc | kFlagPromised | kFlagReserved);
+    request.aux = uint64_t{input.Byte()} * kPageBytes;
+    const uint8_t mask = input.Byte();
+    const uint8_t mask_step = input.Byte();
+    if (mask != 0) {
+      request.flags |= kFlagSparse;
+      for (uint64_t i = 0; i < request.range.pages(); ++i) {
+        masks.push_back(MaskOfPage(request.range, request.range.first_page() + i) & (mask + i * mask_step));
+      }
+    }
+    wrong_sum = input.Byte() % 32 == 31;
+  }
+  *open = driver->Run(request, masks, fill, step, wrong_sum);
+}
+
+}  // namespace
+
+void FuzzSession(const uint8_t* data, size_t size) {
+  static Insides* const in = new Insides;
+  const ArenaUsage empty = in->arena->usage();
+  CHECK(in->arena->Promise(kPromisedPages, &in->lease->promise));
+  {
+    Driver driver(in);
+    driver.Hello();
+    uint64_t chunks_left = kChunksPerInput;
+    bool open = true;
+    for (int i = 0; i < kRequestsPerInput && size >= 16 && open; ++i, data += 16, size -= 16) {
+      RunOne(data, &driver, &chunks_left, &open);
+    }
+  }
+  for (uint64_t id = 0; id < kRegions; ++id) CHECK(in->store.DestroyByControl(LeaseId{1}, RegionId{id}, true).ok());
+  in->arena->Unpromise(~uint64_t{0}, &in->lease->promise);
+  const StoreCounters& counters = in->store.counters();
+  CHECK_EQ(counters.regions, 0);
+  CHECK_EQ(counters.pages, 0);
+  CHECK_EQ(counters.chunks, 0);
+  const ArenaUsage now = in->arena->usage();
+  CHECK_EQ(now.frame_bytes, empty.frame_bytes);
+  CHECK_EQ(now.index_bytes, empty.index_bytes);
+  CHECK_EQ(now.promised_bytes, empty.promised_bytes);
+}
+
+}  // namespace nram
