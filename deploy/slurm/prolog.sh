@@ -21,8 +21,11 @@ skip() {
 mkdir -p "$job_directory"
 nodes=$(scontrol show hostnames "${SLURM_JOB_NODELIST:-${SLURM_NODELIST:-$(hostname -s)}}") ||
   skip "scontrol does not say which nodes it has"
-for node in $nodes; do echo "$node:$job_port"; done > "$job_directory/pool.new"
-mv "$job_directory/pool.new" "$job_directory/pool"
+name_servers() { # port
+  for node in $nodes; do echo "$node:$1"; done > "$job_directory/pool.new"
+  mv "$job_directory/pool.new" "$job_directory/pool"
+}
+name_servers "$job_port"
 
 # The address under which the other nodes know this one.
 addresses=$(getent ahostsv4 "${SLURMD_NODENAME:-$(hostname -s)}" | awk '{print $1}') || true
@@ -30,14 +33,37 @@ address=$(printf '%s\n' "$addresses" | awk '!/^127\./ {print; exit}')
 # To other nodes loopback is themselves.
 [ -n "$address" ] || [ "$(wc -w <<< "$nodes")" -gt 1 ] || address=${addresses%%$'\n'*}
 [ -n "$address" ] || skip "this node's name has no address but loopback's (see /etc/hosts)"
-# shellcheck disable=SC2086 # flags are words
-setsid nram-memserver --donate="$NRAM_JOB_DONATE" --listen="$address" --allow-unauthenticated --port="$job_port" \
-  --ready-file="$job_directory/ready" $NRAM_JOB_FLAGS > "$job_directory/memserver.log" 2>&1 < /dev/null &
-pid=$!
-echo "$pid" > "$job_directory/memserver.pid"
-for _ in $(seq 100); do
-  [ ! -e "$job_directory/ready" ] || exit 0
-  kill -0 "$pid" 2> /dev/null || skip "the memory server ended: $(tail -1 "$job_directory/memserver.log")"
-  read -rt 0.1 <> <(:) || true
+
+# Starts the server on two ports, which it has for as long as it lives: 0 if it serves, 1 if they are taken.
+start_on() { # port
+  rm -f "$job_directory/ready"
+  # shellcheck disable=SC2086 # flags are words
+  setsid nram-memserver --donate="$NRAM_JOB_DONATE" --listen="$address" --allow-unauthenticated --port="$1" \
+    --ready-file="$job_directory/ready" $NRAM_JOB_FLAGS > "$job_directory/memserver.log" 2>&1 < /dev/null &
+  local pid=$!
+  echo "$pid" > "$job_directory/memserver.pid"
+  for _ in $(seq 100); do
+    [ ! -e "$job_directory/ready" ] || return 0
+    if ! kill -0 "$pid" 2> /dev/null; then
+      ! grep -q "Address already in use" "$job_directory/memserver.log" || return 1
+      skip "the memory server ended: $(tail -1 "$job_directory/memserver.log")"
+    fi
+    read -rt 0.1 <> <(:) || true
+  done
+  skip "the memory server is not ready after 10 s; see $job_directory/memserver.log"
+}
+
+for tries in $(seq 0 63); do
+  port=$((NRAM_JOB_PORT + (job_port - NRAM_JOB_PORT + 2 * tries) % 24000))
+  if start_on "$port"; then
+    [ "$port" = "$job_port" ] || name_servers "$port"
+    exit 0
+  fi
+  # The others would ask the wrong one.
+  if [ "$(wc -w <<< "$nodes")" -gt 1 ]; then
+    taken="ports $port and $((port + 1)) of $(hostname -s) are taken, by another job or program: the pool is without it"
+    echo "$taken" > "$job_directory/taken"
+    skip "$taken; what the other nodes find there is not this job's"
+  fi
 done
-skip "the memory server is not ready after 10 s; see $job_directory/memserver.log"
+skip "no two ports are free: the last tried were $port and $((port + 1))"

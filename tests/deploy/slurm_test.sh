@@ -1,20 +1,26 @@
 #!/usr/bin/env bash
 # deploy/slurm in an environment that looks like a job's: scontrol and the node's name are stubs, the memory server is
-# real.
+# real. In namespaces of its own: a network whose ports are all free, and a /dev/fuse that a user may open.
 set -euo pipefail
+if [ -z "${NRAM_IN_NAMESPACES:-}" ]; then
+  NRAM_IN_NAMESPACES=1 exec unshare --mount --net --propagation=private "$0" "$@"
+fi
 
 nram=$(readlink -f "$1")
 memserver=$(readlink -f "$2")
 scripts=$(readlink -f "$(dirname "$3")")
+fsd=$(readlink -f "$4")
 directory=$(mktemp -d -p /tmp --suffix=-nram-slurm)
 mkdir "$directory/bin"
-export SLURM_JOB_ID=4$((RANDOM % 1000)) SLURM_JOB_NODELIST='node[1-1]' SLURMD_NODENAME=node1
+export SLURM_JOB_ID=4321 SLURM_JOB_NODELIST='node[1-1]' SLURMD_NODENAME=10.1.1.1 SLURM_JOB_UID=1000 SLURM_JOB_GID=1000
 export NRAM_RUN_DIR=$directory/run NRAM_SLURM_CONF=$directory/slurm.conf
 unset NRAM_POOL NRAM_STATE_DIR
 export PATH=$directory/bin:$PATH
 cleanup() {
-  "$scripts/epilog.sh" || true
-  umount -l "$directory/a mount" 2> /dev/null || true
+  for id in 4321 16321 28321; do SLURM_JOB_ID=$id "$scripts/epilog.sh" || true; done
+  # Dead ones among them; they are of this namespace alone.
+  awk -v under="$directory/" 'index($2, under) == 1 {print $2}' /proc/self/mounts |
+    while read -r point; do umount -l "$(printf %b. "$point" | sed '$ s/\.$//')" 2> /dev/null || true; done
   rm -rf --one-file-system "$directory"
 }
 trap cleanup EXIT
@@ -23,39 +29,110 @@ fail() {
   exit 1
 }
 
+chmod 755 "$directory"
+ip link set lo up
+ip address add 10.1.1.1/32 dev lo
+mknod -m 666 "$directory/fuse" c 10 229
+mount --bind "$directory/fuse" /dev/fuse
+install -m 755 "$nram" "$directory/bin/nram"
+install -m 755 "$fsd" "$directory/bin/nram-fsd"
 ln -s "$memserver" "$directory/bin/nram-memserver"
 cat > "$directory/bin/scontrol" <<'T'
 #!/bin/sh
-[ "$*" = "show hostnames node[1-1]" ] && echo localhost
+case "$*" in
+  "show hostnames node[1-1]") echo 10.1.1.1 ;;
+  "show hostnames node[1-2]") printf '10.1.1.1\nnode2\n' ;;
+  *) exit 1 ;;
+esac
 T
-cat > "$directory/bin/getent" <<'T'
-#!/bin/sh
-echo "127.0.0.1 STREAM $2"
-T
+printf '#!/bin/sh\necho "10.1.1.1 STREAM $2"\n' > "$directory/bin/getent"
 printf '#!/bin/sh\n' > "$directory/bin/logger"
 chmod +x "$directory"/bin/{scontrol,getent,logger}
-echo "NRAM_JOB_DONATE=128M NRAM_JOB_PORT=$((10000 + RANDOM % 10000))" > "$NRAM_SLURM_CONF"
+echo "NRAM_JOB_DONATE=128M" > "$NRAM_SLURM_CONF"
 
 job=$NRAM_RUN_DIR/job-$SLURM_JOB_ID
 "$scripts/prolog.sh" || fail "the prolog"
-[ -s "$job/pool" ] || fail "no host file"
+[ "$(cat "$job/pool")" = 10.1.1.1:15742 ] || fail "the host file says: $(cat "$job/pool")"
 said=$("$scripts/task_prolog.sh")
 [ "$said" = "export NRAM_POOL=$job/pool" ] || fail "the task prolog says: $said"
-NRAM_POOL=$job/pool "$nram" df > "$directory/df" ||
-  fail "the pool does not answer: $(cat "$directory/df" "$job/memserver.log")"
-grep -q 128 "$directory/df" || fail "df says: $(cat "$directory/df")"
+answers() { # host file
+  NRAM_POOL=$1 "$nram" df > "$directory/df" || fail "the pool $1 does not answer: $(cat "$directory/df")"
+  grep -q 128 "$directory/df" || fail "df says: $(cat "$directory/df")"
+}
+answers "$job/pool"
 
+# Another job's, whose ports would be the same: it has the next ones.
+other=$NRAM_RUN_DIR/job-16321
+SLURM_JOB_ID=16321 "$scripts/prolog.sh" || fail "the prolog of a job with the same ports"
+[ "$(cat "$other/pool")" = 10.1.1.1:15744 ] || fail "the other job's host file says: $(cat "$other/pool")"
+answers "$other/pool"
+[ "$(NRAM_POOL=$other/pool "$nram" status --json | jq '.[0].pid')" = "$(cat "$other/memserver.pid")" ] ||
+  fail "the other job was sent to the first one's server"
+answers "$job/pool"
+SLURM_JOB_ID=16321 "$scripts/epilog.sh" || fail "the other job's epilog"
+answers "$job/pool"
+# A job on several nodes, which must all have the same: this node is not in its pool, and its tasks are told.
+third=$NRAM_RUN_DIR/job-28321
+export SLURM_JOB_ID=28321 SLURM_JOB_NODELIST='node[1-2]'
+"$scripts/prolog.sh" 2> "$directory/said" || fail "a prolog that fails drains the node"
+grep -q "are taken" "$directory/said" || fail "it said: $(cat "$directory/said")"
+[ "$(cat "$third/pool")" = node2:15742 ] || fail "the third job's host file says: $(cat "$third/pool")"
+said=$("$scripts/task_prolog.sh")
+[[ $said == *"print nram: ports 15742 and 15743 of "*" are taken"* ]] || fail "its tasks are told: $said"
+"$scripts/epilog.sh" || fail "the third job's epilog"
+export SLURM_JOB_ID=4321 SLURM_JOB_NODELIST='node[1-1]'
+answers "$job/pool"
+
+# What the job's user has mounted is taken away, wherever it is, and with its daemon dead, as Slurm leaves it.
+as_user() { setpriv --reuid=1000 --regid=1000 --clear-groups "$@"; }
+home=$directory/home
+mkdir "$home"
+chown 1000:1000 "$home"
+points=("$home/a mount"$'\n' "$home/dead" "$home/way/m")
+for point in "${points[@]}"; do
+  as_user mkdir -p "$point"
+  as_user env NRAM_POOL="$job/pool" NRAM_STATE_DIR="$home/state" "$directory/bin/nram" mount "$point" > /dev/null ||
+    fail "the pool cannot be mounted by its user"
+done
+daemon_of() { # directory
+  local process
+  for process in /proc/[0-9]*; do
+    [ "$(cat "$process/comm" 2> /dev/null)" = nram-fsd ] || continue
+    tr '\0' '\n' < "$process/cmdline" | grep -Fqx "$1" && echo "${process#/proc/}" && return
+  done
+  return 1
+}
+daemon=$(daemon_of "$home/dead")
+kill -KILL "$daemon"
+timeout 60 tail --pid="$daemon" -f /dev/null || fail "a killed daemon is left"
+# Between the look at the mounts and the first unmount the user puts a link to the system's own mount in its way.
+mkdir -p "$directory/system/m"
+mount -t tmpfs system "$directory/system/m"
+for program in fusermount3 umount; do
+  cat > "$directory/bin/$program" <<T
+#!/bin/sh
+if [ -d "$home/way" ] && ! [ -L "$home/way" ]; then
+  as_user=
+  [ "\$(id -u)" = 1000 ] || as_user="setpriv --reuid=1000 --regid=1000 --clear-groups"
+  \$as_user sh -c 'mv "$home/way" "$home/away" && ln -s "$directory/system" "$home/way"'
+fi
+exec /usr/bin/$program "\$@"
+T
+  chmod +x "$directory/bin/$program"
+done
 pid=$(cat "$job/memserver.pid")
-mkdir "$directory/a mount"
-NRAM_POOL=$job/pool NRAM_STATE_DIR=$directory/state "$nram" mount "$directory/a mount" > /dev/null ||
-  fail "the pool cannot be mounted"
 "$scripts/epilog.sh" || fail "the epilog"
-! grep -q "$directory" /proc/mounts || fail "a mount is left"
+[ -L "$home/way" ] || fail "nothing was redirected: nothing was tested"
+mountpoint -q "$directory/system/m" || fail "the epilog unmounted what is the system's"
+left=$(grep -F "$home" /proc/self/mounts || true)
+[ "$(wc -l <<< "$left")" = 1 ] && grep -q "/away/m " <<< "$left" || fail "mounts are left, or too few: $left"
+rm "$directory"/bin/{fusermount3,umount}
 [ "$(cat "/proc/$pid/comm" 2> /dev/null)" != nram-memserver ] ||
   [ "$(awk '/^State/ {print $2}' "/proc/$pid/status")" = Z ] ||
   fail "the memory server still runs"
 [ ! -e "$job" ] || fail "something of the job is left"
 "$scripts/epilog.sh" || fail "the epilog, a second time"
+! grep -Fq "$home" /proc/self/mounts || fail "what was not redirected any more is left"
 
 # A server that cannot start costs the job its share, not the node.
 echo "NRAM_JOB_DONATE=nonsense" > "$NRAM_SLURM_CONF"
