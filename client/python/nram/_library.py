@@ -73,11 +73,19 @@ FUNCTIONS = {
 }
 
 
+def installed():
+    """The library that tools/install put into the same PREFIX/lib as this package, if it did."""
+    packages = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    path = os.path.join(os.path.dirname(os.path.dirname(packages)), SONAME)
+    return path if os.path.exists(path) else None
+
+
 def load():
-    """The library that $NRAM_LIBRARY names, else the one that the loader finds. ImportError tells what to do."""
+    """The library that $NRAM_LIBRARY names, else the one installed with this, else the one that the loader finds.
+    ImportError tells what to do."""
     named = os.environ.get("NRAM_LIBRARY")
     try:
-        library = ctypes.CDLL(named or SONAME, use_errno=True)
+        library = ctypes.CDLL(named or installed() or SONAME, use_errno=True)
     except OSError as error:
         if named:
             advice = f"set NRAM_LIBRARY to the path of {SONAME}, or unset it to have the loader search"

@@ -1,0 +1,116 @@
+#!/usr/bin/env bash
+# What tools/install, tools/deb and tools/demo make is there, works, and goes away again. They build, which a test that
+# Bazel runs cannot: `tools/test install` calls this, after which the build has little to do. As root.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+directory=$(mktemp -d -p /tmp --suffix=-nram-install)
+chmod 755 "$directory"
+export NRAM_STATE_DIR=$directory/state PYTHONDONTWRITEBYTECODE=
+unset NRAM_POOL NRAM_LIBRARY PYTHONPATH LD_LIBRARY_PATH DESTDIR
+nram=
+cleanup() {
+  [ -z "$nram" ] || "$nram" down > /dev/null 2>&1 || true
+  rm -rf --one-file-system "$directory"
+}
+trap cleanup EXIT
+. tests/cli/expect.sh
+
+# --- tools/install
+prefix=$directory/prefix
+expect 2 "expected an absolute PREFIX" tools/install relative
+expect 2 "usage" tools/install
+expect 1 "nothing of nram is in" tools/install "$prefix" --uninstall
+mkdir -p "$prefix/share" # somebody else's
+expect 0 "nram is in $prefix" tools/install "$prefix"
+expect 0 "nram is in $prefix" tools/install "$prefix"
+nram=$prefix/bin/nram
+for program in nram-bench-report nram-bench-work; do [ -x "$prefix/bin/$program" ] || fail "no $program"; done
+for program in nram nram-fsd nram-memserver nram-bench-dirs; do
+  said=$("$prefix/bin/$program" --help) || fail "$program --help"
+  [[ ${said,,} == *usage* ]] || fail "$program --help says: $said"
+done
+expect 0 "nram " "$nram" --version
+commands=$("$nram" --help | sed -n 's/^  \([a-z]*\)  .*/\1/p')
+[ "$(wc -w <<< "$commands")" -gt 10 ] || fail "commands: $commands"
+for command in $commands; do
+  grep -q '^\.TH' "$prefix/share/man/man1/nram-$command.1" || fail "no page of nram $command"
+done
+for page in man1/nram.1 man3/nram.h.3 man8/nram-fsd.8 man8/nram-memserver.8; do
+  grep -q '^\.TH' "$prefix/share/man/$page" || fail "no page $page"
+done
+bash -c '. "$1" && complete -p nram' _ "$prefix/share/bash-completion/completions/nram" > /dev/null || fail "completion"
+grep -q "^ExecStart=$prefix/bin/nram-memserver" "$prefix/lib/systemd/system/nram-memserver.service" || fail "the unit"
+
+"$nram" up --servers=2 --donate=128M > /dev/null || fail "nram up"
+cat > "$directory/program.c" <<'T'
+#include <nram.h>
+#include <stdio.h>
+int main(void) {
+  nram_t *memory = nram_open(NULL, NULL);
+  if (memory == NULL) return fprintf(stderr, "%s\n", nram_error()), 1;
+  int *a = nram_mmap(memory, 1 << 20, NULL, 0);
+  if (a == NULL) return fprintf(stderr, "%s\n", nram_error()), 1;
+  a[1000] = 42;
+  if (nram_flush(memory, a, 1 << 20) != 0) return fprintf(stderr, "%s\n", nram_error()), 1;
+  printf("%d\n", a[1000]);
+  return nram_munmap(memory, a) != 0 || nram_close(memory) != 0;
+}
+T
+# shellcheck disable=SC2046
+cc -Wall -Werror -o "$directory/program" "$directory/program.c" \
+  $(PKG_CONFIG_PATH=$prefix/lib/pkgconfig pkg-config --cflags --libs nram) || fail "a program cannot be built"
+[ "$("$directory/program")" = 42 ] || fail "the program"
+# The package finds the library beside it.
+cat > "$directory/program.py" <<'T'
+import nram
+with nram.Memory(budget="4M") as memory:
+    mapping = memory.map("1M")
+    mapping.buffer[:5] = b"hello"
+    print(bytes(mapping.buffer[:5]).decode(), nram.__file__)
+T
+packages=$prefix/lib/python3/dist-packages
+said=$(PYTHONPATH=$packages /usr/bin/python3 "$directory/program.py") || fail "import nram"
+[ "$said" = "hello $packages/nram/__init__.py" ] || fail "Python: $said"
+[ -d "$packages/nram/__pycache__" ] || fail "nothing was compiled: nothing is tested of its going away"
+"$nram" down > /dev/null
+nram=
+expect 0 "nram is gone from $prefix" tools/install "$prefix" --uninstall
+[ "$(find "$prefix" -mindepth 1)" = "$prefix/share" ] || fail "left, or gone: $(find "$prefix")"
+
+# --- tools/deb
+expect 2 "expected a directory" tools/deb --surprise
+expect 0 ".deb" tools/deb "$directory"
+package=$(ls "$directory"/nram_*.deb)
+root=$directory/root
+dpkg-deb -x "$package" "$root"
+dpkg-deb -e "$package" "$directory/control"
+version=$("$root/usr/bin/nram" --version)
+[ "$(dpkg-deb -f "$package" Version)" = "${version#nram }" ] || fail "the package's version"
+[[ $(dpkg-deb -f "$package" Depends) == *libgrpc*libjemalloc* ]] || fail "depends: $(dpkg-deb -f "$package" Depends)"
+[ -z "$(find "$root" ! -user root -o -perm -002 ! -type l)" ] || fail "owners and modes"
+for file in usr/bin/{nram,nram-fsd,nram-memserver} usr/lib/{libnram,libnram-core}.so.0 usr/include/nram.h{,pp} \
+  usr/lib/pkgconfig/nram.pc usr/lib/systemd/system/nram-memserver.service usr/share/man/man1/nram.1.gz \
+  usr/share/bash-completion/completions/nram usr/share/doc/nram/copyright \
+  usr/lib/python3/dist-packages/nram/__init__.py; do
+  [ -s "$root/$file" ] || fail "the package lacks $file"
+done
+[ "$(readlink "$root/usr/sbin/mount.fuse.nram")" = ../bin/nram-fsd ] || fail "the mount helper"
+[ ! -e "$root/usr/share/nram" ] || fail "the package has tools/install's list"
+grep -q "^prefix=/usr$" "$root/usr/lib/pkgconfig/nram.pc" || fail "the package's nram.pc"
+grep -q "^ExecStart=/usr/bin/nram-memserver" "$root/usr/lib/systemd/system/nram-memserver.service" || fail "its unit"
+for program in nram nram-fsd nram-memserver; do
+  "$root/usr/bin/$program" --help > /dev/null || fail "its $program"
+done
+PYTHONPATH=$root/usr/lib/python3/dist-packages /usr/bin/python3 -c "import nram" || fail "its Python package"
+sh -n "$directory/control/prerm"
+
+# --- tools/demo
+expect 2 'there is no "--surprise"' tools/demo --surprise
+expect 2 "expected 64 to 100000 MB" tools/demo --size=1
+before=$(ls -d /tmp/nram-demo-* /var/tmp/nram-demo-* 2> /dev/null || true)
+tools/demo --quick > "$directory/demo" 2>&1 || fail "the demo: $(cat "$directory/demo")"
+grep -q "nramsort" "$directory/demo" || fail "the demo shows no table: $(cat "$directory/demo")"
+[ "$(ls -d /tmp/nram-demo-* /var/tmp/nram-demo-* 2> /dev/null || true)" = "$before" ] || fail "the demo leaves something"
+! grep -q "/tmp/nram-demo-" /proc/self/mounts || fail "the demo leaves a mount"
+echo PASSED
