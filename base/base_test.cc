@@ -171,5 +171,47 @@ TEST(Utf8Test, WhatIsNoCharacterIsAQuestionMark) {
   EXPECT_EQ(ToUtf8("\xD0\xB6\xD0", 255), "\xD0\xB6?");
 }
 
+TEST(PrintableTest, KeepsWhatPeopleCanRead) {
+  for (const char* good : {"", "job 7/a\\b", "caf\xC3\xA9", "\xD0\xB6\xE6\xBC\xA2\xF0\x9F\x90\x8F", "\xC2\xA0", "~"}) {
+    EXPECT_EQ(Printable(good, 255), good);
+    EXPECT_TRUE(IsPrintable(good)) << good;
+  }
+}
+
+TEST(PrintableTest, EscapesWhatATerminalWouldObey) {
+  const std::vector<std::pair<absl::string_view, absl::string_view>> cases = {
+      {"\x1B]0;owned\x07", "\\x1B]0;owned\\x07"},
+      {"a\nI0101 forged", "a\\x0AI0101 forged"},
+      {absl::string_view("a\0b", 3), "a\\x00b"},
+      {"\x7F", "\\x7F"},
+      {"\xC2\x9B" "2J", "\\xC2\\x9B2J"},                // a control sequence's begin in C1
+      {"\xC2\x80\xC2\x9F", "\\xC2\\x80\\xC2\\x9F"},
+      {"x\xE2\x80\xAEy", "x\\xE2\\x80\\xAEy"},          // text from the right to the left
+      {"\xE2\x80\xAA", "\\xE2\\x80\\xAA"},
+      {"\xE2\x81\xA6\xE2\x81\xA9", "\\xE2\\x81\\xA6\\xE2\\x81\\xA9"},
+      {"\xE2\x80\xA8\xE2\x80\xA9", "\\xE2\\x80\\xA8\\xE2\\x80\\xA9"},
+      {"caf\xE9", "caf\\xE9"},
+      {"\xC0\x8A", "\\xC0\\x8A"},                       // a newline, too long
+      {"\xED\xA0\x80\xF4\x90\x80\x80", "\\xED\\xA0\\x80\\xF4\\x90\\x80\\x80"},
+      {"\xD0", "\\xD0"},
+  };
+  for (const auto& [bytes, text] : cases) {
+    EXPECT_EQ(Printable(bytes, 255), text);
+    EXPECT_FALSE(IsPrintable(bytes)) << text;
+  }
+}
+
+TEST(PrintableTest, CutsBetweenCharactersAndNeverGrowsBeyondItsBound) {
+  EXPECT_EQ(Printable("\xD0\xB6\xD0\xB6", 3), "\xD0\xB6");
+  EXPECT_EQ(Printable("ab\x1B", 5), "ab");
+  EXPECT_EQ(Printable("ab\x1B", 6), "ab\\x1B");
+  EXPECT_EQ(Printable("a", 0), "");
+  for (int byte = 0; byte < 256; ++byte) {
+    const std::string printed = Printable(std::string(1, static_cast<char>(byte)), 255);
+    EXPECT_TRUE(IsPrintable(printed)) << byte;
+    EXPECT_EQ(printed.size(), byte >= 0x20 && byte < 0x7F ? 1 : 4) << byte;
+  }
+}
+
 }  // namespace
 }  // namespace nram
