@@ -142,6 +142,7 @@ IoPart* Io::ClaimLocked() {
       request_.masks != nullptr ? request_.masks + (range.first_page() - request_.first / kChunksPerPage) : nullptr;
   call.done = waited_for_ ? nullptr : &OnCallDone;
   call.wait_expected = callback_ == nullptr;
+  call.may_wait_late = waited_for_ && part_count_ > 1;
   call.context = part;
   request_.chunk = range.end();
   ++busy_;

@@ -433,6 +433,7 @@ void Region::AddErrands(Op op, uint8_t flags, const ChunkRange& range, int64_t d
     errand.call.request.epoch = Raw(epoch_);
     errand.call.request.range = range;
     errand.call.deadline_ns = deadline_ns;
+    errand.call.may_wait_late = true;
     errand.region = this;
     errand.link = pool_->link(presence.server);
     errand.incarnation = presence.incarnation;

@@ -34,6 +34,9 @@ struct Call {
   // With `done`: whether somebody is expected to Wait all the same, soon. The poller then leaves the receiving to him,
   // but for a look every 20 ms. The call must stay, its deadline too, until both `done` has run and Wait has returned.
   bool wait_expected = false;
+  // Without `done`: the thread that is going to Wait may be kept from it, by another server. Until then the poller
+  // looks every 20 ms, so that neither end takes the other for dead.
+  bool may_wait_late = false;
   void* context = nullptr;
 
   // --- Set by the transport. ---

@@ -61,6 +61,8 @@ class SocketTransport : public Transport, private FrameReader::Handler, private 
   static constexpr int kBatchCallsMax = 16;
   static constexpr uint32_t kHoldFrom = 8;
   static constexpr size_t kBatchPiecesMax = 512;
+  // A thread that comes to Wait when the deadline is over, or nearly, reads what is there before it judges.
+  static constexpr int64_t kCatchUpNs = 20 * kNsPerMs;
 
   // FIFO of calls, linked through them.
   struct CallQueue {
@@ -107,7 +109,8 @@ class SocketTransport : public Transport, private FrameReader::Handler, private 
   // somebody else is to receive: a stream of such calls costs nothing here.
   void ArmIfNeededLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void DisarmLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Receives, holding the role, until `call` is done (null: until the socket is empty) or its deadline passes.
+  // Receives, holding the role, until `call` is done (null: until the socket is empty) or its deadline passes; then
+  // what has arrived by then is read, for kCatchUpNs at most, before the connection counts as silent.
   void ReceiveFor(Call* call) ABSL_LOCKS_EXCLUDED(mu_);
   // A thread is about to sleep for a reply, or has been woken by one.
   void CountSleep() {
@@ -144,7 +147,7 @@ class SocketTransport : public Transport, private FrameReader::Handler, private 
   uint32_t requests_out_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t credit_out_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   int unwaited_ ABSL_GUARDED_BY(mu_) = 0;  // calls with `done`, queued or sent, that the poller receives
-  int lazy_ ABSL_GUARDED_BY(mu_) = 0;      // those with wait_expected
+  int lazy_ ABSL_GUARDED_BY(mu_) = 0;      // those with wait_expected or may_wait_late
   bool sending_ ABSL_GUARDED_BY(mu_) = false;
   bool send_blocked_ ABSL_GUARDED_BY(mu_) = false;
   bool receiving_ ABSL_GUARDED_BY(mu_) = false;

@@ -28,10 +28,10 @@ class Transport {
   virtual void Start(Call* call) = 0;
 
   // Returns when `call`, started here without `done` or with wait_expected, is done, or was and its `done` has started
-  // it elsewhere; that is at its deadline at the latest. One thread at a time waits for a call; it moves this
-  // connection's traffic meanwhile if no other thread does. A deadline that passes breaks the connection, so that a
-  // request nobody waits for any more is not executed after the next Connect; other calls under way then end with
-  // kUnavailable.
+  // it elsewhere; that is at its deadline at the latest, or some 20 ms later for a thread that comes when the deadline
+  // has passed: it reads first what is there. One thread at a time waits for a call; it moves this connection's traffic
+  // meanwhile if no other thread does. A deadline that passes breaks the connection, so that a request nobody waits for
+  // any more is not executed after the next Connect; other calls under way then end with kUnavailable.
   virtual void Wait(Call* call) = 0;
 
   // Breaks the connection: calls under way end with kUnavailable.
