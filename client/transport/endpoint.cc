@@ -6,7 +6,10 @@
 #include <sys/un.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <memory>
+#include <thread>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -15,11 +18,58 @@
 #include "base/clock.h"
 #include "base/socket.h"
 #include "base/status.h"
+#include "base/sync.h"
 
 namespace nram {
 namespace {
 
 constexpr int64_t kProbeMs = 500;
+constexpr int64_t kLookupMs = 10'000;  // for who sets no deadline
+constexpr int kLookupsMax = 16;
+
+std::atomic<int> lookups{0};  // under way
+
+// One lookup, shared by its thread and whoever waits for it.
+struct Lookup {
+  ~Lookup() {
+    if (found != nullptr) freeaddrinfo(found);
+  }
+  std::string host;
+  std::string port;
+  addrinfo* found = nullptr;
+  int error = 0;
+  Mutex mu;
+  CondVar ended;
+  bool has_ended ABSL_GUARDED_BY(mu) = false;
+};
+
+addrinfo StreamHints(int flags) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags;
+  return hints;
+}
+
+absl::Status LookUpOnAThread(const HostLookup& resolver, const std::shared_ptr<Lookup>& lookup, int64_t deadline_ns) {
+  if (lookups.fetch_add(1) >= kLookupsMax) {
+    --lookups;
+    return absl::UnavailableError(
+        absl::StrCat("cannot look up host ", lookup->host, ": ", kLookupsMax, " lookups hang already"));
+  }
+  std::thread([resolver, lookup] {
+    const addrinfo hints = StreamHints(0);
+    lookup->error = resolver(lookup->host.c_str(), lookup->port.c_str(), &hints, &lookup->found);
+    MutexLock lock(&lookup->mu);
+    lookup->has_ended = true;
+    --lookups;
+    lookup->ended.SignalAll();
+  }).detach();
+  MutexLock lock(&lookup->mu);
+  while (!lookup->has_ended && MonotonicNs() < deadline_ns) lookup->ended.WaitUntil(&lookup->mu, deadline_ns);
+  if (lookup->has_ended) return absl::OkStatus();
+  return absl::DeadlineExceededError(
+      absl::StrCat("cannot look up host ", lookup->host, ": the resolver does not answer"));
+}
 
 }  // namespace
 
@@ -71,30 +121,39 @@ absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view text, int default_port)
   return endpoint;
 }
 
-absl::StatusOr<SocketAddress> ResolveEndpoint(const Endpoint& endpoint, int64_t deadline_ns) {
+absl::StatusOr<SocketAddress> ResolveEndpoint(const Endpoint& endpoint, int64_t deadline_ns,
+                                              const HostLookup& lookup) {
   SocketAddress address;
   memset(&address.storage, 0, sizeof address.storage);
   if (endpoint.is_unix()) {
+    if (endpoint.path.size() >= sizeof(sockaddr_un::sun_path) || absl::StrContains(endpoint.path, '\0')) {
+      return absl::UnavailableError("the path of a socket is too long, or has a zero in it");
+    }
     auto* un = reinterpret_cast<sockaddr_un*>(&address.storage);
     un->sun_family = AF_UNIX;
-    memcpy(un->sun_path, endpoint.path.data(), std::min(endpoint.path.size(), sizeof un->sun_path - 1));
+    memcpy(un->sun_path, endpoint.path.data(), endpoint.path.size());
     address.length = sizeof *un;
     return address;
   }
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const int error = getaddrinfo(endpoint.host.c_str(), absl::StrCat(endpoint.port).c_str(), &hints, &found);
-  if (error != 0) {
-    return absl::UnavailableError(absl::StrCat("cannot look up host ", endpoint.host, ": ", gai_strerror(error)));
+  const auto shared = std::make_shared<Lookup>();
+  shared->host = endpoint.host;
+  shared->port = absl::StrCat(endpoint.port);
+  const addrinfo digits = StreamHints(AI_NUMERICHOST | AI_NUMERICSERV);
+  shared->error = getaddrinfo(shared->host.c_str(), shared->port.c_str(), &digits, &shared->found);
+  if (shared->error != 0) {
+    NRAM_RETURN_IF_ERROR(
+        LookUpOnAThread(lookup, shared, deadline_ns == 0 ? DeadlineAfterMs(kLookupMs) : deadline_ns));
   }
-  for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
+  if (shared->error != 0 || shared->found == nullptr) {
+    const char* const why = shared->error == 0 ? "no address" : gai_strerror(shared->error);
+    return absl::UnavailableError(absl::StrCat("cannot look up host ", endpoint.host, ": ", why));
+  }
+  for (const addrinfo* one = shared->found; one != nullptr; one = one->ai_next) {
     memcpy(&address.storage, one->ai_addr, one->ai_addrlen);
     address.length = one->ai_addrlen;
-    if (deadline_ns == 0 || found->ai_next == nullptr) break;
+    if (deadline_ns == 0 || shared->found->ai_next == nullptr) break;
     if (ConnectSocket(address, std::min(deadline_ns, DeadlineAfterMs(kProbeMs))).ok()) break;
   }
-  freeaddrinfo(found);
   return address;
 }
 
