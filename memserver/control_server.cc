@@ -84,6 +84,13 @@ class Service final : public v1::Control::Service {
   grpc::Status Reserve(grpc::ServerContext*, const v1::ReserveRequest* request, v1::LeaseReply* reply) override {
     const auto lease = server_->leases().Renew(LeaseId{request->lease_id()});
     if (!lease.ok()) return ToGrpc(lease.status());
+    MutexLock lock(&(*lease)->reserve_mu);
+    if (request->order() != 0) {
+      if (request->term() != (*lease)->term() || request->order() <= (*lease)->last_order) {
+        return {grpc::StatusCode::ABORTED, "the request comes too late"};
+      }
+      (*lease)->last_order = request->order();
+    }
     FrameArena& arena = server_->arena();
     if (request->pages() < 0) {
       arena.Unpromise(0 - static_cast<uint64_t>(request->pages()), &(*lease)->promise);

@@ -54,6 +54,9 @@ class Lease {
   const LeaseId id;
   const std::string owner;
   ArenaPromise promise;
+  // Held while a reservation is executed, so that one that comes late cannot change the promise after a later one.
+  Mutex reserve_mu;
+  uint64_t last_order ABSL_GUARDED_BY(reserve_mu) = 0;
   std::atomic<int64_t> regions{0};  // that name this lease
 
  private:

@@ -125,12 +125,16 @@ void ServerLink::Run() {
     // Each of these may wait for a control plane that does not answer.
     RunRetries();
     Ping();
+    SettleReserve();
     ReserveAhead();
     Ping();
     GiveBackRoom();
     Ping();
     RunDestroys();
     MutexLock lock(&mu_);
+    const int64_t soon_ns = DeadlineAfterMs(kBackoffMinMs);
+    if (up() && !undos_.empty()) wake_ns = std::min(wake_ns, std::max(undo_after_ns_, soon_ns));
+    if (up() && unsettled_term_ != 0) wake_ns = std::min(wake_ns, std::max(settle_after_ns_, soon_ns));
     if (retries_ != nullptr || (up() && !destroys_.empty()))
       wake_ns = std::min(wake_ns, DeadlineAfterMs(kBackoffMinMs));
     while (!stopping_ && !suspect_ && !want_look_ && MonotonicNs() < wake_ns) {
@@ -293,6 +297,7 @@ void ServerLink::EnterTerm(const LeaseInfo& info) {
   term_incarnation_ = info.incarnation;
   term_ = info.term;
   room_aside_bytes_ = 0;
+  unsettled_term_ = 0;  // what was sent in a former term is not executed in this one
   ++room_generation_;
   room_bytes_ = 0;
 }
@@ -307,7 +312,8 @@ void ServerLink::NoteLease(const LeaseInfo& info, const RoomCount* before) {
   if (before != nullptr) {
     const RoomCount now = CountRoom();
     // No write was under way while the server answered, so its count of our room is exact.
-    if (now.events == before->events && now.taken == 0) {
+    // Unless a reservation that has no answer is still to come.
+    if (now.events == before->events && now.taken == 0 && unsettled_term_ == 0) {
       const int64_t room = static_cast<int64_t>(info.promised_bytes) - now.aside;
       room_bytes_ += std::max<int64_t>(room, 0) - now.room;
     }

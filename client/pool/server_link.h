@@ -180,6 +180,14 @@ class ServerLink {
   // Blocks until `deadline_ns` at most. UNAVAILABLE: the server does not answer. RESOURCE_EXHAUSTED: it has no more.
   absl::Status Reserve(uint64_t bytes, int64_t deadline_ns);
   absl::Status AskForRoom(uint64_t bytes, int64_t deadline_ns);
+  // Sends one reservation (or the return of one, or nothing to see the former through); the caller has reserving_.
+  // Without an answer nothing that the server says of the room counts until another one is answered: only then is it
+  // known that the first is not executed any more.
+  absl::StatusOr<LeaseInfo> SendReserve(int64_t pages, int64_t deadline_ns);
+  // Has the server answer one, if the last has none.
+  void SettleReserve();
+  bool BeginReserving();
+  void EndReserving();
   bool DataConnected() const;
   void RunRetries();
   // Blocks for some 50 ms, or until the connection breaks.
@@ -217,6 +225,8 @@ class ServerLink {
   CondVar reserve_ended_;
   bool reserving_ ABSL_GUARDED_BY(reserve_mu_) = false;         // one reservation at a time, or return of one
   std::atomic<bool> giving_back_{false};                        // written under reserve_mu_
+  uint64_t reserve_order_ = 0;                                  // of the last request; of whoever has reserving_
+  std::atomic<uint64_t> unsettled_term_{0};                     // of the lease, if the last request has no answer
   int64_t reserve_failed_ns_ ABSL_GUARDED_BY(reserve_mu_) = 0;  // the last time that it did not answer
 
   mutable Mutex mu_;
@@ -243,6 +253,10 @@ class ServerLink {
       owned_transports_;  // those of former addresses too: calls may still name them
   int64_t reserve_ahead_after_ns_ = 0;
   int64_t give_back_after_ns_ = 0;
+  int64_t undo_after_ns_ = 0;
+  int64_t settle_after_ns_ = 0;
+  int64_t log_broken_after_ns_ = 0;
+  int lives_ = 0;  // of the server, as it says
   std::thread thread_;
 };
 

@@ -1,6 +1,7 @@
 // The room of a ServerLink: what is reserved on the server ahead of use, and whose it is.
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
@@ -158,7 +159,7 @@ absl::Status ServerLink::AskForRoom(uint64_t bytes, int64_t deadline_ns) {
     room_taken_bytes_ -= 1;
   });
   for (const uint64_t ask : {bytes + options_.reserve_step_bytes, bytes}) {
-    const absl::StatusOr<LeaseInfo> lease = control_->Reserve(lease_, pages(ask), deadline_ns);
+    const absl::StatusOr<LeaseInfo> lease = SendReserve(pages(ask), deadline_ns);
     if (lease.ok() && !IsPresentTerm(*lease)) {
       Suspect();
       return absl::UnavailableError(absl::StrCat("memory server ", name_, ": the lease has been granted anew"));
@@ -167,6 +168,10 @@ absl::Status ServerLink::AskForRoom(uint64_t bytes, int64_t deadline_ns) {
       room_bytes_ += pages(ask) * static_cast<int64_t>(kRoomBytesPerPage);
       NoteLease(*lease, nullptr);
       return absl::OkStatus();
+    }
+    if (lease.status().code() == absl::StatusCode::kAborted) {
+      Suspect();
+      return absl::UnavailableError(lease.status().message());
     }
     const bool full = lease.status().code() == absl::StatusCode::kResourceExhausted ||
                       lease.status().code() == absl::StatusCode::kFailedPrecondition;
@@ -178,6 +183,41 @@ absl::Status ServerLink::AskForRoom(uint64_t bytes, int64_t deadline_ns) {
     }
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<LeaseInfo> ServerLink::SendReserve(int64_t pages, int64_t deadline_ns) {
+  ReserveOrder order;
+  {
+    MutexLock lock(&aside_mu_);
+    order.term = term_;
+  }
+  order.number = ++reserve_order_;
+  unsettled_term_ = order.term;
+  absl::StatusOr<LeaseInfo> lease = control_->Reserve(lease_, pages, order, deadline_ns);
+  // These were decided after what came before was over.
+  const absl::StatusCode code = lease.status().code();
+  if (code == absl::StatusCode::kOk || code == absl::StatusCode::kResourceExhausted ||
+      code == absl::StatusCode::kFailedPrecondition) {
+    unsettled_term_ = 0;
+  }
+  return lease;
+}
+
+bool ServerLink::BeginReserving() {
+  MutexLock lock(&reserve_mu_);
+  return !std::exchange(reserving_, true);
+}
+
+void ServerLink::EndReserving() {
+  MutexLock lock(&reserve_mu_);
+  reserving_ = giving_back_ = false;
+  reserve_ended_.SignalAll();
+}
+
+void ServerLink::SettleReserve() {
+  if (!up() || unsettled_term_ == 0 || MonotonicNs() < settle_after_ns_ || !BeginReserving()) return;
+  if (!SendReserve(0, ControlDeadline()).ok()) settle_after_ns_ = DeadlineAfterMs(kRenewAgainMs);
+  EndReserving();
 }
 
 void ServerLink::ReserveAhead() {
@@ -209,15 +249,13 @@ void ServerLink::GiveBackRoom() {
     do {
       pages = std::max<int64_t>(std::min(room - step, most), 0) / static_cast<int64_t>(kRoomBytesPerPage);
     } while (!room_bytes_.compare_exchange_weak(room, room - pages * static_cast<int64_t>(kRoomBytesPerPage)));
-    if (pages > 0) lease = control_->Reserve(lease_, -pages, ControlDeadline());
+    if (pages > 0) lease = SendReserve(-pages, ControlDeadline());
     given_back = pages > 0 && lease.ok();
     // Else a renewal will tell.
     if (lease.ok()) NoteLease(*lease, nullptr);
   }
   if (!given_back) give_back_after_ns_ = DeadlineAfterMs(kBackoffMaxMs);
-  MutexLock lock(&reserve_mu_);
-  reserving_ = giving_back_ = false;
-  reserve_ended_.SignalAll();
+  EndReserving();
 }
 
 ServerCapacity ServerLink::capacity() const {

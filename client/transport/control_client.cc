@@ -81,10 +81,12 @@ class GrpcControlClient final : public ControlClient {
     return Run(&v1::Control::Stub::EndLease, request, &reply, deadline_ns);
   }
 
-  absl::StatusOr<LeaseInfo> Reserve(LeaseId lease, int64_t pages, int64_t deadline_ns) override {
+  absl::StatusOr<LeaseInfo> Reserve(LeaseId lease, int64_t pages, ReserveOrder order, int64_t deadline_ns) override {
     v1::ReserveRequest request;
     request.set_lease_id(Raw(lease));
     request.set_pages(pages);
+    request.set_term(order.term);
+    request.set_order(order.number);
     return RunLease(&v1::Control::Stub::Reserve, request, deadline_ns);
   }
 
@@ -133,8 +135,20 @@ class GrpcControlClient final : public ControlClient {
     while (true) {
       v1::ListRegionsReply reply;
       NRAM_RETURN_IF_ERROR(Run(&v1::Control::Stub::ListRegions, request, &reply, deadline_ns));
-      for (const v1::RegionInfo& region : reply.regions()) regions.push_back(FromProto(region));
-      if (reply.next_id() <= request.from_id()) return regions;
+      bytes += reply.ByteSizeLong();
+      if (bytes > kListBytesMax) {
+        return absl::ResourceExhaustedError(
+            absl::StrCat("memory server ", name_, " has more regions than fit into a list: ask for orphans only"));
+      }
+      uint64_t next = request.from_id();
+      for (const v1::RegionInfo& region : reply.regions()) {
+        if (region.region_id() < next || region.region_id() == UINT64_MAX) return Nonsense("a list without order");
+        next = region.region_id() + 1;
+        regions.push_back(FromProto(region));
+        regions.back().incarnations = {};
+      }
+      if (reply.next_id() == 0) return regions;
+      if (reply.next_id() < next || reply.regions().empty()) return Nonsense("a list without end");
       request.set_from_id(reply.next_id());
     }
   }
@@ -146,8 +160,15 @@ class GrpcControlClient final : public ControlClient {
     while (true) {
       v1::ListSpansReply reply;
       NRAM_RETURN_IF_ERROR(Run(&v1::Control::Stub::ListSpans, request, &reply, deadline_ns));
-      spans.insert(spans.end(), reply.spans().begin(), reply.spans().end());
-      if (reply.next_span() <= request.from_span()) return spans;
+      uint64_t next = request.from_span();
+      for (const uint64_t span : reply.spans()) {
+        if (span < next) return Nonsense("a list without order");
+        if (span >= kRegionBytesMax / kSpanBytes) return Nonsense("a span beyond 2^62 bytes");
+        next = span + 1;
+        NRAM_RETURN_IF_ERROR(visit(span));
+      }
+      if (reply.next_span() == 0) return absl::OkStatus();
+      if (reply.next_span() < next || reply.spans().empty()) return Nonsense("a list without end");
       request.set_from_span(reply.next_span());
     }
   }

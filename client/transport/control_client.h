@@ -51,6 +51,11 @@ struct LeaseInfo {
   uint64_t term = 0;  // another one after the lease had ended
 };
 
+struct ReserveOrder {
+  uint64_t term = 0;    // of the lease, by its LeaseInfo
+  uint64_t number = 0;  // rises with each request
+};
+
 struct RegionInfo {
   RegionId id{};
   std::string name;
@@ -107,7 +112,9 @@ class ControlClient {
                                                int64_t deadline_ns) = 0;
   virtual absl::StatusOr<LeaseInfo> RenewLease(LeaseId lease, int64_t deadline_ns) = 0;
   virtual absl::Status EndLease(LeaseId lease, int64_t deadline_ns) = 0;
-  virtual absl::StatusOr<LeaseInfo> Reserve(LeaseId lease, int64_t pages, int64_t deadline_ns) = 0;
+  // In order: once a later one was answered, or the lease has another term, an earlier one without an answer is not
+  // executed any more. ABORTED: it comes too late. A zero `order` has none.
+  virtual absl::StatusOr<LeaseInfo> Reserve(LeaseId lease, int64_t pages, ReserveOrder order, int64_t deadline_ns) = 0;
   virtual absl::Status CreateRegion(const CreateRegionArgs& args, int64_t deadline_ns) = 0;
   virtual absl::StatusOr<RegionInfo> AttachRegion(const AttachRegionArgs& args, int64_t deadline_ns) = 0;
   // True if it was there.

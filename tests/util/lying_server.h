@@ -1,0 +1,80 @@
+#ifndef NRAM_TESTS_UTIL_LYING_SERVER_H_
+#define NRAM_TESTS_UTIL_LYING_SERVER_H_
+
+// A memory server that answers whatever the test says, on both planes, and stores nothing. What is not said is answered
+// as a good server would.
+
+#include <atomic>
+#include <functional>
+#include <list>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "base/fd.h"
+#include "base/sync.h"
+#include "client/transport/endpoint.h"
+#include "proto/control.grpc.pb.h"
+#include "proto/frame.h"
+
+namespace nram {
+
+// The hooks run on the server's threads, one at a time; set them through Set.
+struct Lies {
+  template <typename Request, typename Reply>
+  using Hook = std::function<grpc::Status(const Request&, Reply*)>;  // changes what would be said, or refuses
+
+  Hook<v1::HelloRequest, v1::HelloReply> hello;
+  Hook<google::protobuf::Message, v1::LeaseReply> lease;  // GrantLease, RenewLease, Reserve
+  Hook<v1::CreateRegionRequest, v1::CreateRegionReply> create;
+  Hook<v1::AttachRegionRequest, v1::AttachRegionReply> attach;
+  Hook<v1::ListRegionsRequest, v1::ListRegionsReply> list_regions;
+  Hook<v1::ListSpansRequest, v1::ListSpansReply> list_spans;
+  // The bytes to send for a frame on the data plane, of which the good answer is given; empty sends nothing.
+  std::function<std::string(const FrameHeader& request, const FrameHeader& good)> frame;
+};
+
+// Thread-safe.
+class LyingServer {
+ public:
+  static constexpr uint64_t kIncarnation = 0x77;
+
+  LyingServer();
+  ~LyingServer();
+
+  // Waits for what runs.
+  void Set(Lies lies);
+  Endpoint endpoint() const { return {"127.0.0.1", port_, ""}; }
+  int data_port() const { return data_port_; }
+  uint64_t hellos() const { return hellos_; }  // on the control plane
+
+  // A frame as it is sent; its payload is zeros.
+  static std::string Encode(FrameHeader header);
+
+ private:
+  class Service;
+
+  void AcceptLoop();
+  void Serve(int fd);
+  std::string Answer(const FrameHeader& request);
+
+  std::atomic<bool> stopping_{false};
+  std::atomic<uint64_t> hellos_{0};
+  int port_ = 0;
+  int data_port_ = 0;
+  Mutex mu_;  // held while a hook runs
+  Lies lies_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<Service> service_;
+  std::unique_ptr<grpc::Server> grpc_;
+  UniqueFd listener_;
+  std::thread acceptor_;
+  struct Connection {
+    std::atomic<bool> ended{false};
+    std::thread thread;
+  };
+  std::list<Connection> connections_;  // the acceptor's, until it has ended
+};
+
+}  // namespace nram
+
+#endif  // NRAM_TESTS_UTIL_LYING_SERVER_H_
