@@ -2,7 +2,6 @@
 
 #include <glog/logging.h>
 #include <pthread.h>
-#include <unistd.h>
 
 #include <algorithm>
 
@@ -11,6 +10,7 @@
 #include "base/host_memory.h"
 #include "base/status.h"
 #include "client/pool/io.h"
+#include "client/transport/data_socket.h"
 #include "client/transport/socket_transport.h"
 
 namespace nram {
@@ -211,26 +211,34 @@ absl::Status ServerLink::Greet() {
 absl::Status ServerLink::ConnectData(const ServerHello& hello) {
   Endpoint data = endpoint_;
   const bool same_host = hello.host.boot_id == BootId() && hello.host.boot_id != "unknown";
-  // The same kernel is not yet the same files and rights: a container, or another user.
-  const bool usable = options_.unix_sockets && same_host && access(hello.data_socket.c_str(), R_OK | W_OK) == 0;
-  if (!hello.data_socket.empty() && (endpoint_.is_unix() || usable)) {
-    data = {"", 0, hello.data_socket};
-  } else if (endpoint_.is_unix() || hello.data_port == 0) {
-    return absl::UnavailableError(
-        absl::StrCat("memory server ", name_, " has no data plane that this client can reach"));
-  } else {
-    data.port = hello.data_port;
+  absl::StatusOr<uid_t> owner = absl::NotFoundError("it names none");
+  if (!hello.data_socket.empty() && (endpoint_.is_unix() || (options_.unix_sockets && same_host))) {
+    // Where the control plane is a socket, the data plane is beside it, whatever the server's own files are.
+    const std::string path = endpoint_.is_unix() ? DataSocketBeside(endpoint_.path) : hello.data_socket;
+    owner = CheckDataSocket(path);
+    if (owner.ok()) data = {"", 0, path};
+    LOG_IF(WARNING, absl::IsPermissionDenied(owner.status()))
+        << "memory server " << name_ << ": " << owner.status().message();
   }
+  if (!owner.ok() && (endpoint_.is_unix() || hello.data_port == 0)) {
+    return absl::UnavailableError(absl::StrCat(
+        "memory server ", name_, " has no data plane that this client can reach: ", owner.status().message()));
+  }
+  if (!owner.ok()) data.port = hello.data_port;
   if (options_.reroute_data_for_test) data = options_.reroute_data_for_test(index_, data);
   NRAM_ASSIGN_OR_RETURN(const SocketAddress address, ResolveEndpoint(data, DeadlineAfterMs(kControlTimeoutMs)));
   for (int i = 0; i < 2; ++i) {
     // Early enough that an operation has the time to be sent again.
     const int64_t silence_timeout_ms = std::max(options_.io_timeout_ms / 2, kSilenceMinMs);
-    SocketTransportOptions options{lease_,        /*urgent=*/i == 1,  hello.incarnation,
-                                   options_.spin, silence_timeout_ms, wake_latency_};
+    SocketTransportOptions options{lease_, /*urgent=*/i == 1, hello.incarnation, options_.spin, silence_timeout_ms};
+    options.wake_latency = wake_latency_;
+    if (owner.ok() && !options_.reroute_data_for_test) options.peer = *owner;
     owned_transports_.push_back(std::make_unique<SocketTransport>(address, options, poller_));
     if (Transport* former = transports_[i].exchange(owned_transports_.back().get())) former->Disconnect();
   }
+  ++lives_;
+  MutexLock lock(&mu_);
+  data_plane_ = data.ToString();
   return absl::OkStatus();
 }
 

@@ -110,6 +110,11 @@ class ServerLink {
   void NoteSilence() { silent_ns_ = MonotonicNs(); }
   bool was_silent() const { return MonotonicNs() < silent_ns_ + kSilentNs; }
 
+  // Where the data connections go: "10.0.0.7:7071" or "unix:/path"; empty before the first.
+  std::string data_plane() const {
+    MutexLock lock(&mu_);
+    return data_plane_;
+  }
   // As of the last word from the server.
   ServerCapacity capacity() const;
   uint32_t host() const { return host_.load(); }
@@ -240,6 +245,7 @@ class ServerLink {
   bool may_be_slow_ ABSL_GUARDED_BY(mu_) = true;
   ServerCapacity capacity_ ABSL_GUARDED_BY(mu_);
   ServerHost host_state_ ABSL_GUARDED_BY(mu_);
+  std::string data_plane_ ABSL_GUARDED_BY(mu_);
   IoPart* retries_ ABSL_GUARDED_BY(mu_) = nullptr;
   struct Destroyed {
     RegionId region;

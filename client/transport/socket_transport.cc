@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/socket.h"
 #include "base/status.h"
+#include "client/transport/data_socket.h"
 
 namespace nram {
 
@@ -66,6 +67,7 @@ absl::Status SocketTransport::Connect(int64_t deadline_ns) {
   if (options_.silence_timeout_ms > 0 && address_.storage.ss_family != AF_UNIX) {
     LimitTcpSilence(fd.get(), options_.silence_timeout_ms);
   }
+  if (options_.peer.has_value()) NRAM_RETURN_IF_ERROR(CheckPeer(fd.get(), *options_.peer));
   NRAM_ASSIGN_OR_RETURN(const CreditWindow window, SayHello(fd.get(), deadline_ns));
   // The last users of the old connection leave at once, it is shut down; what they left behind ends here.
   FailIfIdleAndBroken();
@@ -539,6 +541,7 @@ void SocketTransport::OnTick(int64_t now_ns) {
     MutexLock lock(&mu_);
     if (connected() && HasExpiredLocked(now_ns)) BreakLocked();
   }
+  if (!connected()) FailIfIdleAndBroken();
 }
 
 }  // namespace nram

@@ -37,8 +37,10 @@ struct SocketTransportOptions {
   SpinOptions spin;
   // If not zero, a machine that cannot be reached for so long breaks the connection.
   int64_t silence_timeout_ms = 0;
-  WakeLatency* wake_latency =
-      nullptr;  // counts threads that sleep for replies; may be null, else outlives the transport
+  // Who must listen at the other end of a Unix socket; PERMISSION_DENIED else. Not set: anybody.
+  std::optional<uid_t> peer = std::nullopt;
+  // Counts threads that sleep for replies. May be null; else it outlives the transport.
+  WakeLatency* wake_latency = nullptr;
 };
 
 class SocketTransport : public Transport, private FrameReader::Handler, private Poller::Client {

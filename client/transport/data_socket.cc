@@ -1,0 +1,57 @@
+#include "client/transport/data_socket.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "base/utf8.h"
+
+namespace nram {
+namespace {
+
+constexpr absl::string_view kSuffix = ".data";
+
+}  // namespace
+
+absl::StatusOr<uid_t> CheckDataSocket(const std::string& path) {
+  const auto denied = [&](absl::string_view why) {
+    return absl::PermissionDeniedError(absl::StrCat("the data socket ", Printable(path, 1000), " is not used: ", why));
+  };
+  if (!absl::StartsWith(path, "/") || !absl::EndsWith(path, kSuffix) || absl::StrContains(path, '\0')) {
+    return denied("it is not named like a memory server's (/PATH.data)");
+  }
+  struct stat data, control;
+  if (lstat(path.c_str(), &data) != 0) return absl::NotFoundError(absl::StrCat(path, ": ", strerror(errno)));
+  if (!S_ISSOCK(data.st_mode)) return denied("it is no socket");
+  const std::string beside(absl::StripSuffix(path, kSuffix));
+  if (lstat(beside.c_str(), &control) != 0 || !S_ISSOCK(control.st_mode)) {
+    return denied("there is no control socket beside it");
+  }
+  if (control.st_uid != data.st_uid) return denied("the control socket beside it is another user's");
+  if (access(path.c_str(), R_OK | W_OK) != 0) return absl::NotFoundError(absl::StrCat(path, ": ", strerror(errno)));
+  return data.st_uid;
+}
+
+std::string DataSocketBeside(const std::string& path) {
+  char resolved[PATH_MAX];
+  return absl::StrCat(realpath(path.c_str(), resolved) != nullptr ? resolved : path.c_str(), kSuffix);
+}
+
+absl::Status CheckPeer(int fd, uid_t owner) {
+  ucred peer{};
+  socklen_t length = sizeof peer;
+  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && peer.uid == owner) return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      absl::StrCat("who listens at the data socket is user ", peer.uid, ", and it belongs to user ", owner));
+}
+
+}  // namespace nram
