@@ -118,10 +118,10 @@ enum {
  * Maps `length` bytes of zeros (rounded up to pages). Room for all of them is reserved on the servers at once, so that
  * no page, once written, ever fails to find room: ENOMEM says now that there is none.
  *
- * With a `name` (at most 255 bytes, unique in the pool) others can attach it. EEXIST: the name is taken. Readers see
- * what the writer had flushed when they attached; of what he flushes later they see the old or the new. An attacher
- * passes the length he wants to see, 0 for all; ENOENT: no such name. A kept region ends when somebody attaches it
- * (NRAM_MAP_ATTACH) without NRAM_MAP_KEEP and unmaps it.
+ * With a `name` (at most 255 bytes of UTF-8 without control characters, else EINVAL; unique in the pool) others can
+ * attach it. EEXIST: the name is taken. Readers see what the writer had flushed when they attached; of what he flushes
+ * later they see the old or the new. An attacher passes the length he wants to see, 0 for all; ENOENT: no such name. A
+ * kept region ends when somebody attaches it (NRAM_MAP_ATTACH) without NRAM_MAP_KEEP and unmaps it.
  */
 void* nram_mmap(nram_t* n, size_t length, const char* name, int flags);
 /*

@@ -15,6 +15,12 @@
 #include "client/transport/transport.h"
 
 namespace nram {
+namespace {
+
+// Of a promise, by one write: its pages, a region and an index.
+constexpr uint64_t kUsedBytesMax = 2 * kPagesPerFrame * ServerLink::kRoomBytesPerPage;
+
+}  // namespace
 
 Io::~Io() { CHECK_NE(state_.load(), kRunning) << "an Io went away while its operation was under way"; }
 
@@ -290,7 +296,8 @@ absl::Status Io::Judge(IoPart* part) {
   if (call.code == absl::StatusCode::kOk) {
     const uint64_t had_bytes = part->room_is_regions ? part->room_bytes : 0;
     const bool had_enough = part->room_bytes >= part->wanted_room_bytes;
-    if (call.request.op == Op::kWrite) ReleaseRoom(part, call.aux);
+    // No server uses more; one that says so is not to spoil the count.
+    if (call.request.op == Op::kWrite) ReleaseRoom(part, std::min(call.aux, kUsedBytesMax));
     const bool refused = call.reason == Reason::kFull || call.reason == Reason::kDraining;
     if (refused && !had_enough && region_->reserved_ && region_->MayHaveReserved(link->index(), had_bytes)) {
       part->waits_for_room = true;

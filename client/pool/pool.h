@@ -37,10 +37,18 @@ class Pool {
   // Ends its leases: GC regions are collected, others are orphans.
   ~Pool();
 
-  // An unnamed region takes no round trip: servers learn of it with its first pages. ALREADY_EXISTS: the name is taken.
+  // An unnamed region takes no round trip: servers learn of it with its first pages. A named one is created on all
+  // servers, or on none: what a failed create has left is undone before it returns, and where a server does not answer,
+  // as soon as it does, while this pool lives. INVALID_ARGUMENT: the name is too long, or no printable UTF-8.
+  // ALREADY_EXISTS: the name is taken. UNAVAILABLE: a server does not answer, or has still to undo a former create of
+  // that name (the message says which). Blocks for io_timeout_ms and a few seconds at most.
   absl::StatusOr<std::unique_ptr<Region>> CreateRegion(const RegionOptions& options);
-  // NOT_FOUND: no such name. DATA_LOSS: a server that held part of it has restarted since. UNAVAILABLE: one does not
-  // answer. FAILED_PRECONDITION: somebody owns it (kOwner).
+  // Looks at all servers before it changes anything, so most errors leave everything as it was. NOT_FOUND: no such
+  // name. DATA_LOSS: a server that held part of it has restarted since, or has freed its part. UNAVAILABLE: one does
+  // not answer, or the region is just being created or undone. FAILED_PRECONDITION: somebody owns it (kOwner).
+  // If a server stops answering after the look, it is asked again until the timeout, and the others are taken over all
+  // the same: then the former owner is shut out of those, and only another AttachRegion makes the region whole.
+  // Blocks for three times io_timeout_ms at most.
   absl::StatusOr<std::unique_ptr<Region>> AttachRegion(const std::string& name, AttachMode mode);
 
   // Region::Destroy of many, whose requests are under way together: far faster than one after the other. Null pointers
@@ -60,9 +68,18 @@ class Pool {
   friend class Region;
 
   explicit Pool(PoolOptions options);
-  RegionId NewRegionId();
-  absl::Status CreateNamed(RegionId id, const RegionOptions& options, Region* region);
+  static uint64_t RandomId();
+  // Named regions: named_regions.cc.
+  absl::StatusOr<std::unique_ptr<Region>> CreateNamed(const RegionOptions& options);
+  struct Making;
+  absl::Status MakeEverywhere(const Making& making, int64_t deadline_ns);
+  std::string UndoEverywhere(const Making& making);
+  absl::Status AwaitUndone(const std::string& name, int64_t deadline_ns);
   absl::StatusOr<std::vector<RegionInfo>> FindNamed(const std::string& name, int64_t deadline_ns);
+  absl::Status CheckWhole(const std::string& name, const std::vector<RegionInfo>& infos, const RegionInfo& newest,
+                          const std::string& silent) const;
+  absl::Status RaiseEverywhere(const std::vector<RegionInfo>& infos, Epoch epoch, AttachMode mode);
+  absl::Status RaiseAt(ServerLink* link, const AttachRegionArgs& args, int64_t deadline_ns);
   absl::Status LoadSpans(Region* region, int64_t deadline_ns);
   // Servers that new spans may go to, by free room.
   std::vector<PlacementCandidate> Candidates() const;

@@ -109,8 +109,12 @@ void ServerLink::Run() {
         }
         changed_.SignalAll();
       }
-      // Without the lock: whoever has the log's other end may be waiting for one of our pages.
-      LOG_IF(WARNING, !broken.empty()) << "memory server " << name_ << ": a connection was broken: " << broken;
+      // Without the lock: whoever has the log's other end may be waiting for one of our pages. Now and then: a server
+      // that is broken breaks each connection.
+      if (!broken.empty() && MonotonicNs() >= log_broken_after_ns_) {
+        log_broken_after_ns_ = DeadlineAfterMs(kLogBrokenMs);
+        LOG(WARNING) << "memory server " << name_ << ": a connection was broken: " << broken;
+      }
       if (status.ok()) {
         LOG_IF(INFO, was_long_down) << "memory server " << name_ << " is back";
       } else if (was_up) {
@@ -131,6 +135,9 @@ void ServerLink::Run() {
     GiveBackRoom();
     Ping();
     RunDestroys();
+    Ping();
+    RunUndos();
+    Ping();
     MutexLock lock(&mu_);
     const int64_t soon_ns = DeadlineAfterMs(kBackoffMinMs);
     if (up() && !undos_.empty()) wake_ns = std::min(wake_ns, std::max(undo_after_ns_, soon_ns));
@@ -209,6 +216,10 @@ absl::Status ServerLink::Greet() {
 
 // Makes transports for the server's present life. Those of a former one stay, broken, for calls that still name them.
 absl::Status ServerLink::ConnectData(const ServerHello& hello) {
+  if (lives_ >= kLivesMax) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("memory server ", name_, " has restarted ", lives_, " times: it is broken"));
+  }
   Endpoint data = endpoint_;
   const bool same_host = hello.host.boot_id == BootId() && hello.host.boot_id != "unknown";
   absl::StatusOr<uid_t> owner = absl::NotFoundError("it names none");
@@ -385,6 +396,52 @@ void ServerLink::RunDestroys() {
       if (calls[i].code != absl::StatusCode::kOk) DestroyLater(some[i].region, some[i].epoch, some[i].incarnation);
     }
     NoteFreed();
+  }
+}
+
+void ServerLink::UndoCreate(Undo undo) {
+  MutexLock lock(&mu_);
+  undos_.push_back(std::move(undo));  // MayUndo was asked; calls at the same time go beyond by their number
+  want_look_ = true;
+  changed_.SignalAll();
+}
+
+bool ServerLink::MayUndo() const {
+  MutexLock lock(&mu_);
+  return undos_.size() < kUndosMax;
+}
+
+bool ServerLink::AwaitUndone(const std::string& name, int64_t deadline_ns) {
+  MutexLock lock(&mu_);
+  while (true) {
+    const bool done = std::none_of(undos_.begin(), undos_.end(), [&](const Undo& undo) { return undo.name == name; });
+    if (done || !up() || MonotonicNs() >= deadline_ns) return done;
+    changed_.WaitUntil(&mu_, deadline_ns);
+  }
+}
+
+void ServerLink::RunUndos() {
+  while (up() && MonotonicNs() >= undo_after_ns_) {
+    Undo undo;
+    {
+      MutexLock lock(&mu_);
+      if (undos_.empty()) return;
+      undo = undos_.front();
+    }
+    absl::Status status;
+    if (undo.incarnation == incarnation()) {
+      status = control_->EndLease(undo.lease, ControlDeadline());
+      if (status.ok()) status = control_->DestroyRegion(lease_, undo.region, false, ControlDeadline()).status();
+    }
+    if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) {
+      undo_after_ns_ = DeadlineAfterMs(kRenewAgainMs);
+      return;
+    }
+    // Somebody else has taken it over meanwhile, say.
+    LOG_IF(WARNING, !status.ok()) << "a named region that could not be created is left: " << status.message();
+    MutexLock lock(&mu_);
+    undos_.erase(undos_.begin());
+    changed_.SignalAll();
   }
 }
 

@@ -128,6 +128,21 @@ class ServerLink {
   // A bounded number waits; what is beyond goes with the lease.
   void DestroyLater(RegionId region, Epoch epoch, uint64_t incarnation);
 
+  // A named region that was being created here under `lease`, which is its own, and is not to be. The link's thread
+  // ends that lease, after which the server executes no create under it, and destroys the region: as soon as it can,
+  // unless the server has restarted.
+  struct Undo {
+    std::string name;
+    RegionId region;
+    LeaseId lease;
+    uint64_t incarnation;
+  };
+  void UndoCreate(Undo undo);
+  // Whether one more is remembered.
+  bool MayUndo() const;
+  // Blocks until nothing of that name is to be undone here. False if `deadline_ns` passed, or the server is away.
+  bool AwaitUndone(const std::string& name, int64_t deadline_ns);
+
   uint16_t index() const { return index_; }
   const std::string& name() const { return name_; }
   ControlClient* control() { return control_.get(); }
@@ -148,6 +163,10 @@ class ServerLink {
   static constexpr int64_t kStepsKept = 2;
   static constexpr size_t kDestroysMax = 1 << 18;
   static constexpr size_t kDestroysAtOnce = 64;
+  static constexpr size_t kUndosMax = 1024;
+  static constexpr int64_t kLogBrokenMs = 1'000;
+  // Each costs two transports, which stay: a server that says that it restarts all the time must not have them all.
+  static constexpr int kLivesMax = 4096;
   // A server that refuses no more than this is full.
   static constexpr uint64_t kRefusedBytes = 2 * kSpanBytes;
 
@@ -197,6 +216,8 @@ class ServerLink {
   void RunRetries();
   // Blocks for some 50 ms, or until the connection breaks.
   void RunDestroys();
+  // Until one is not answered.
+  void RunUndos();
 
   const uint16_t index_;
   const Endpoint endpoint_;
@@ -253,6 +274,7 @@ class ServerLink {
     uint64_t incarnation;
   };
   std::vector<Destroyed> destroys_ ABSL_GUARDED_BY(mu_);
+  std::vector<Undo> undos_ ABSL_GUARDED_BY(mu_);
 
   // The thread's own.
   std::vector<std::unique_ptr<Transport>>

@@ -9,25 +9,39 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/sync.h"
+#include "base/utf8.h"
 #include "proto/control.grpc.pb.h"
 #include "proto/frame.h"
 
 namespace nram {
 namespace {
 
+// What a reply may be: a server that says more is broken, or lies.
+constexpr int kReplyBytesMax = 4 << 20;
+constexpr size_t kListBytesMax = 256 << 20;  // of a whole list, on the wire
+constexpr uint64_t kBytesMax = uint64_t{1} << 60;
+constexpr int kIncarnationsMax = 65'535;
+constexpr int64_t kLeaseTtlMinMs = 10;
+constexpr int64_t kLeaseTtlMaxMs = 6 * 3'600'000;
+constexpr size_t kMessageBytesMax = 2000;
+constexpr size_t kNameBytesMax = 255;
+
+// Sums of a few of these do not overflow.
+uint64_t Bounded(uint64_t bytes) { return std::min(bytes, kBytesMax); }
+
 ServerCapacity FromProto(const v1::Capacity& capacity) {
-  return {capacity.donated_bytes(), capacity.used_bytes(),     capacity.promised_bytes(),
-          capacity.free_bytes(),    capacity.overhead_bytes(), capacity.draining()};
+  return {Bounded(capacity.donated_bytes()), Bounded(capacity.used_bytes()),     Bounded(capacity.promised_bytes()),
+          Bounded(capacity.free_bytes()),    Bounded(capacity.overhead_bytes()), capacity.draining()};
 }
 
 ServerHost FromProto(const v1::HostState& host) {
-  return {host.boot_id(),    host.hostname(),       host.total_bytes(),  host.available_bytes(),
-          host.idle_bytes(), host.lendable_bytes(), host.reserve_bytes()};
-}
-
-LeaseInfo FromProto(const v1::LeaseReply& lease) {
-  return {static_cast<int64_t>(lease.ttl_ms()), lease.incarnation(), lease.promised_bytes(),
-          FromProto(lease.capacity()), lease.term()};
+  return {Printable(host.boot_id(), kNameBytesMax),
+          Printable(host.hostname(), kNameBytesMax),
+          Bounded(host.total_bytes()),
+          Bounded(host.available_bytes()),
+          Bounded(host.idle_bytes()),
+          Bounded(host.lendable_bytes()),
+          Bounded(host.reserve_bytes())};
 }
 
 RegionInfo FromProto(const v1::RegionInfo& region) {
@@ -35,9 +49,9 @@ RegionInfo FromProto(const v1::RegionInfo& region) {
           region.name(),
           Epoch{region.epoch()},
           region.gc(),
-          region.owner(),
+          Printable(region.owner(), kMessageBytesMax),
           region.orphan(),
-          region.stored_bytes(),
+          Bounded(region.stored_bytes()),
           region.spans(),
           {region.incarnations().begin(), region.incarnations().end()},
           region.size_bytes(),
@@ -54,6 +68,13 @@ class GrpcControlClient final : public ControlClient {
     request.set_version_max(kControlVersion);
     v1::HelloReply reply;
     NRAM_RETURN_IF_ERROR(Run(&v1::Control::Stub::Hello, request, &reply, deadline_ns));
+    if (reply.version() != kControlVersion) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("memory server ", name_, " speaks version ", reply.version(), " and this client version ",
+                       kControlVersion, ": install the same release of nram on both machines"));
+    }
+    if (reply.incarnation() == 0) return Nonsense("incarnation 0");
+    if (reply.data_port() > 65'535) return Nonsense(absl::StrCat("data port ", reply.data_port()));
     return ServerHello{reply.incarnation(),     static_cast<int>(reply.data_port()),
                        reply.data_socket(),     FromProto(reply.capacity()),
                        FromProto(reply.host()), static_cast<int64_t>(reply.lease_ttl_ms())};
@@ -113,7 +134,12 @@ class GrpcControlClient final : public ControlClient {
     request.set_force(args.force);
     v1::AttachRegionReply reply;
     NRAM_RETURN_IF_ERROR(Run(&v1::Control::Stub::AttachRegion, request, &reply, deadline_ns));
-    return FromProto(reply.region());
+    const v1::RegionInfo& region = reply.region();
+    const bool is_other = Raw(args.region) != 0 ? region.region_id() != Raw(args.region) : region.name() != args.name;
+    if (region.region_id() == 0 || is_other) return Nonsense("a region that was not asked for");
+    if (region.size_bytes() > kRegionBytesMax) return Nonsense(absl::StrCat("a size of ", region.size_bytes()));
+    if (region.incarnations_size() > kIncarnationsMax) return Nonsense("a region on more than 65535 servers");
+    return FromProto(region);
   }
 
   absl::StatusOr<bool> DestroyRegion(LeaseId lease, RegionId region, bool force, int64_t deadline_ns) override {
@@ -129,6 +155,7 @@ class GrpcControlClient final : public ControlClient {
   absl::StatusOr<std::vector<RegionInfo>> ListRegions(bool orphans_only, bool named_only,
                                                       int64_t deadline_ns) override {
     std::vector<RegionInfo> regions;
+    size_t bytes = 0;
     v1::ListRegionsRequest request;
     request.set_orphans_only(orphans_only);
     request.set_named_only(named_only);
@@ -153,8 +180,8 @@ class GrpcControlClient final : public ControlClient {
     }
   }
 
-  absl::StatusOr<std::vector<uint64_t>> ListSpans(RegionId region, int64_t deadline_ns) override {
-    std::vector<uint64_t> spans;
+  absl::Status ListSpans(RegionId region, int64_t deadline_ns,
+                         absl::FunctionRef<absl::Status(uint64_t)> visit) override {
     v1::ListSpansRequest request;
     request.set_region_id(Raw(region));
     while (true) {
@@ -176,8 +203,8 @@ class GrpcControlClient final : public ControlClient {
   absl::StatusOr<ServerStatistics> GetStatistics(int64_t deadline_ns) override {
     v1::Statistics reply;
     NRAM_RETURN_IF_ERROR(Run(&v1::Control::Stub::GetStatistics, v1::GetStatisticsRequest(), &reply, deadline_ns));
-    ServerStatistics statistics{
-        reply.incarnation(), reply.address(), FromProto(reply.capacity()), FromProto(reply.host()), {}};
+    ServerStatistics statistics{reply.incarnation(), Printable(reply.address(), kNameBytesMax),
+                                FromProto(reply.capacity()), FromProto(reply.host()), {}};
     // Every plain number of the message under its own name, so that none is forgotten here.
     const auto* descriptor = reply.GetDescriptor();
     for (int i = 0; i < descriptor->field_count(); ++i) {
@@ -206,7 +233,7 @@ class GrpcControlClient final : public ControlClient {
     args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
     // Each client its own connection, so that one that hangs does not hang another.
     args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    args.SetMaxReceiveMessageSize(64 << 20);
+    args.SetMaxReceiveMessageSize(kReplyBytesMax);
     return v1::Control::NewStub(grpc::CreateCustomChannel(name_, grpc::InsecureChannelCredentials(), args));
   }
 
@@ -232,14 +259,27 @@ class GrpcControlClient final : public ControlClient {
     // gRPC says RESOURCE_EXHAUSTED itself when it is short of threads; a server without room says OUT_OF_RANGE.
     if (code == absl::StatusCode::kResourceExhausted) code = absl::StatusCode::kUnavailable;
     if (code == absl::StatusCode::kOutOfRange) code = absl::StatusCode::kResourceExhausted;
-    return absl::Status(code, absl::StrCat("memory server ", name_, ": ", status.error_message()));
+    // It may quote names that others chose.
+    return absl::Status(
+        code, absl::StrCat("memory server ", name_, ": ", Printable(status.error_message(), kMessageBytesMax)));
+  }
+
+  absl::Status Nonsense(absl::string_view what) const {
+    return absl::FailedPreconditionError(
+        absl::StrCat("memory server ", name_, " answers nonsense (", what,
+                     "): it is broken, or no memory server; restart it, or take it out of the pool"));
   }
 
   template <typename Method, typename Request>
   absl::StatusOr<LeaseInfo> RunLease(Method method, const Request& request, int64_t deadline_ns) {
     v1::LeaseReply reply;
     NRAM_RETURN_IF_ERROR(Run(method, request, &reply, deadline_ns));
-    return FromProto(reply);
+    const auto ttl_ms = static_cast<int64_t>(reply.ttl_ms());
+    if (ttl_ms < kLeaseTtlMinMs || ttl_ms > kLeaseTtlMaxMs) {
+      return Nonsense(absl::StrCat("a lease of ", reply.ttl_ms(), " ms"));
+    }
+    return LeaseInfo{ttl_ms, reply.incarnation(), Bounded(reply.promised_bytes()), FromProto(reply.capacity()),
+                     reply.term()};
   }
 
   const std::string name_;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "base/units.h"
 #include "client/transport/endpoint.h"
@@ -100,7 +101,9 @@ struct AttachRegionArgs {
 
 // One server's control plane. Thread-safe. Every call blocks until `deadline_ns` (absolute, monotonic) at most. Codes
 // are those of proto/control.proto, and UNAVAILABLE or DEADLINE_EXCEEDED when the server does not answer; messages name
-// the server.
+// the server. FAILED_PRECONDITION also if the answer is of another version, or cannot be true. What servers say about
+// themselves (messages, hosts, owners) is Printable; names of regions are as their creators chose them. No answer takes
+// more than 4 MiB.
 class ControlClient {
  public:
   // Connects in the background.
@@ -119,10 +122,12 @@ class ControlClient {
   virtual absl::StatusOr<RegionInfo> AttachRegion(const AttachRegionArgs& args, int64_t deadline_ns) = 0;
   // True if it was there.
   virtual absl::StatusOr<bool> DestroyRegion(LeaseId lease, RegionId region, bool force, int64_t deadline_ns) = 0;
-  // All of them, page by page.
+  // All of them, page by page, without their incarnations. RESOURCE_EXHAUSTED: more than 256 MiB of them.
   virtual absl::StatusOr<std::vector<RegionInfo>> ListRegions(bool orphans_only, bool named_only,
                                                               int64_t deadline_ns) = 0;
-  virtual absl::StatusOr<std::vector<uint64_t>> ListSpans(RegionId region, int64_t deadline_ns) = 0;
+  // Calls `visit` for each span that holds data, in order; ends with its first error.
+  virtual absl::Status ListSpans(RegionId region, int64_t deadline_ns,
+                                 absl::FunctionRef<absl::Status(uint64_t)> visit) = 0;
   virtual absl::StatusOr<ServerStatistics> GetStatistics(int64_t deadline_ns) = 0;
   virtual absl::Status Drain(bool draining, int64_t deadline_ns) = 0;
 };

@@ -37,6 +37,8 @@ class ByteRelay {
   }
   int port() const { return port_; }
   void Hold(bool hold) { held_ = hold; }
+  // The same for what comes back from the port alone: requests are heard, and answers are not.
+  void HoldAnswers(bool hold) { answers_held_ = hold; }
 
  private:
   static sockaddr_in Loopback(int port) {
@@ -67,8 +69,10 @@ class ByteRelay {
       }
       poll(waiting.data(), waiting.size(), 10);
       if (held_ || waiting.empty()) continue;
-      std::erase_if(pairs_, [](const auto& pair) {
-        return !Pass(pair.first.get(), pair.second.get()) || !Pass(pair.second.get(), pair.first.get());
+      if (answers_held_) poll(nullptr, 0, 1);  // what is held stays readable
+      std::erase_if(pairs_, [this](const auto& pair) {
+        return !Pass(pair.first.get(), pair.second.get()) ||
+               (!answers_held_ && !Pass(pair.second.get(), pair.first.get()));
       });
       if ((waiting[0].revents & POLLIN) == 0) continue;
       UniqueFd near(accept(listener_.get(), nullptr, nullptr));
@@ -82,6 +86,7 @@ class ByteRelay {
   const UniqueFd listener_;
   int port_ = 0;
   std::atomic<bool> held_{false};
+  std::atomic<bool> answers_held_{false};
   std::atomic<bool> stopping_{false};
   std::vector<std::pair<UniqueFd, UniqueFd>> pairs_;  // the thread's
   std::thread thread_;

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/units.h"
+#include "base/utf8.h"
 #include "client/pool/pool_spec.h"
 #include "nlohmann/json.hpp"
 #include "tools/nram/command.h"
@@ -183,7 +184,7 @@ int RunRegions(const std::vector<std::string>& args) {
     printf("%-18s %-24s %12s %6lu  %-6s %-6s %s%s%s\n", FormatId(Raw(region.info.id)).c_str(), region.server.c_str(),
            FormatByteSize(region.info.stored_bytes).c_str(), region.info.spans, region.info.gc ? "gc" : "keep",
            region.info.orphan ? "orphan" : "owned", region.info.owner.c_str(),
-           region.info.name.empty() ? "" : ", named ", region.info.name.c_str());
+           region.info.name.empty() ? "" : ", named ", Printable(region.info.name, 1000).c_str());
   }
   return code;
 }

@@ -1,0 +1,338 @@
+// The client against a memory server that answers what cannot be: an error that says so, never a crash, a hang or a
+// full memory.
+
+#include <glog/logging.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/host_memory.h"
+#include "client/pool/pool.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/util/lying_server.h"
+#include "tests/util/region_io.h"
+
+namespace nram {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+struct LogCounter : google::LogSink {
+  LogCounter() { google::AddLogSink(this); }
+  ~LogCounter() override { google::RemoveLogSink(this); }
+  void send(google::LogSeverity, const char*, const char*, int, const struct ::tm*, const char*, size_t) override {
+    ++lines;
+  }
+  std::atomic<int> lines{0};
+};
+
+class LyingServerTest : public ::testing::Test {
+ protected:
+  absl::StatusOr<std::unique_ptr<Pool>> Open() {
+    PoolOptions options;
+    options.servers = {server_.endpoint()};
+    options.open_timeout_ms = 300;
+    options.io_timeout_ms = 1'000;
+    options.spin.limit_us = 0;
+    return Pool::Open(options);
+  }
+  // What is said when it cannot be used at all.
+  std::string Refusal(Lies lies) {
+    server_.Set(std::move(lies));
+    const uint64_t before = server_.hellos();
+    const auto pool = Open();
+    EXPECT_FALSE(pool.ok());
+    EXPECT_GT(server_.hellos(), before);
+    return std::string(pool.status().message());
+  }
+  std::string Hello(std::function<void(v1::HelloReply*)> lie) {
+    return Refusal({.hello = [lie](const auto&, v1::HelloReply* reply) {
+      lie(reply);
+      return grpc::Status::OK;
+    }});
+  }
+  std::unique_ptr<Pool> OpenWith(Lies lies) {
+    server_.Set(std::move(lies));
+    auto pool = Open();
+    EXPECT_TRUE(pool.ok()) << pool.status();
+    return pool.ok() ? *std::move(pool) : nullptr;
+  }
+  static Lies Frames(std::function<std::string(const FrameHeader&, FrameHeader)> answer) {
+    return {.frame = [answer](const FrameHeader& request, const FrameHeader& good) {
+      return request.op == Op::kHello ? LyingServer::Encode(good) : answer(request, good);
+    }};
+  }
+
+  LyingServer server_;
+};
+
+TEST_F(LyingServerTest, AGoodOneIsUsed) {
+  const auto pool = OpenWith({});
+  const auto region = pool->AttachRegion("any", AttachMode::kOwner);
+  ASSERT_TRUE(region.ok()) << region.status();
+  EXPECT_TRUE((*region)->Write(0, Bytes(Pattern(4096, 1))).ok());
+}
+
+TEST_F(LyingServerTest, AHelloThatCannotBe) {
+  EXPECT_THAT(Hello([](auto* reply) { reply->set_incarnation(0); }),
+              AllOf(HasSubstr(server_.endpoint().ToString()), HasSubstr("incarnation 0")));
+  EXPECT_THAT(Hello([](auto* reply) { reply->set_version(kControlVersion + 1); }),
+              AllOf(HasSubstr(server_.endpoint().ToString()), HasSubstr("install the same release")));
+  EXPECT_THAT(Hello([](auto* reply) { reply->set_version(0); }), HasSubstr("speaks version 0"));
+  EXPECT_THAT(Hello([](auto* reply) { reply->set_data_port(0); }), HasSubstr("no data plane"));
+  EXPECT_THAT(Hello([](auto* reply) { reply->set_data_port(65'536 + 80); }), HasSubstr("data port 65616"));
+  EXPECT_THAT(Hello([](auto* reply) { reply->set_data_port(1); }), HasSubstr("connect"));
+  EXPECT_THAT(Hello([&](auto* reply) { reply->set_incarnation(LyingServer::kIncarnation + 1); }),
+              HasSubstr("has restarted"))
+      << "the data plane says otherwise";
+}
+
+TEST_F(LyingServerTest, ALeaseThatCannotBe) {
+  for (const uint64_t ttl_ms : {uint64_t{0}, static_cast<uint64_t>(-1), uint64_t{1} << 62, uint64_t{1}}) {
+    const std::string message = Refusal({.lease = [=](const auto&, v1::LeaseReply* reply) {
+      reply->set_ttl_ms(ttl_ms);
+      return grpc::Status::OK;
+    }});
+    EXPECT_THAT(message, HasSubstr("a lease of")) << ttl_ms;
+  }
+}
+
+TEST_F(LyingServerTest, CapacitiesBeyondAllBounds) {
+  for (const uint64_t bytes : {~uint64_t{0}, uint64_t{1} << 63, uint64_t{0}}) {
+    const auto fill = [=](v1::Capacity* capacity) {
+      for (const auto set : {&v1::Capacity::set_donated_bytes, &v1::Capacity::set_used_bytes,
+                             &v1::Capacity::set_promised_bytes, &v1::Capacity::set_free_bytes}) {
+        (capacity->*set)(bytes);
+      }
+    };
+    const auto pool = OpenWith({.hello =
+                                    [=](const auto&, v1::HelloReply* reply) {
+                                      fill(reply->mutable_capacity());
+                                      return grpc::Status::OK;
+                                    },
+                                .lease =
+                                    [=](const auto&, v1::LeaseReply* reply) {
+                                      fill(reply->mutable_capacity());
+                                      reply->set_promised_bytes(bytes);
+                                      return grpc::Status::OK;
+                                    }});
+    const auto region = pool->CreateRegion({.gc = true}).value();
+    EXPECT_TRUE(region->Write(0, Bytes(Pattern(4 * kMiB, 1))).ok());
+    EXPECT_TRUE(region->Reserve(8 * kMiB, kMiB).ok());
+    EXPECT_TRUE(region->Destroy().ok());
+  }
+}
+
+TEST_F(LyingServerTest, RegionsThatWereNotAskedFor) {
+  const auto attach = [&](std::function<void(v1::RegionInfo*)> lie) {
+    const auto pool = OpenWith({.attach = [lie](const auto&, v1::AttachRegionReply* reply) {
+      lie(reply->mutable_region());
+      return grpc::Status::OK;
+    }});
+    return pool->AttachRegion("any", AttachMode::kOwner).status();
+  };
+  EXPECT_THAT(attach([](auto* region) { region->set_region_id(0); }).message(), HasSubstr("was not asked for"));
+  EXPECT_THAT(attach([](auto* region) { region->set_name("other"); }).message(), HasSubstr("was not asked for"));
+  EXPECT_THAT(attach([](auto* region) { region->set_size_bytes(~uint64_t{0}); }).message(), HasSubstr("a size of"));
+  EXPECT_THAT(attach([](auto* region) { region->set_epoch(~uint32_t{0}); }).message(), HasSubstr("epoch"));
+  EXPECT_THAT(attach([](auto* region) {
+                for (int i = 0; i < 70'000; ++i) region->add_incarnations(LyingServer::kIncarnation);
+              }).message(),
+              HasSubstr("65535 servers"));
+  EXPECT_FALSE(attach([](auto* region) { region->set_owner(std::string(8 << 20, 'x')); }).ok());
+  EXPECT_THAT(attach([](auto* region) { region->clear_incarnations(); }).code(), absl::StatusCode::kDataLoss);
+}
+
+TEST_F(LyingServerTest, MessagesAndOwnersAreMadeSafeForATerminal) {
+  auto pool = OpenWith({.create = [](const auto&, auto*) {
+    return grpc::Status(grpc::StatusCode::ALREADY_EXISTS, "\x1B]0;mine\x07\nI0000 forged");
+  }});
+  const std::string refused(pool->CreateRegion({.name = "x"}).status().message());
+  EXPECT_THAT(refused, AllOf(HasSubstr("\\x1B]0;mine\\x07\\x0AI0000 forged"), Not(HasSubstr("\x1B"))));
+  pool = OpenWith({.attach = [](const auto&, v1::AttachRegionReply* reply) {
+    reply->mutable_region()->set_owner("\x1B[2Jroot");
+    reply->mutable_region()->set_orphan(false);
+    return grpc::Status::OK;
+  }});
+  EXPECT_THAT(std::string(pool->AttachRegion("x", AttachMode::kOwner).status().message()),
+              AllOf(HasSubstr("in use by \\x1B[2Jroot"), Not(HasSubstr("\x1B"))));
+}
+
+TEST_F(LyingServerTest, ListsWithoutEndOrOrder) {
+  const auto regions = [&](std::function<void(const v1::ListRegionsRequest&, v1::ListRegionsReply*)> lie) {
+    server_.Set({.list_regions = [lie](const v1::ListRegionsRequest& request, v1::ListRegionsReply* reply) {
+      lie(request, reply);
+      return grpc::Status::OK;
+    }});
+    return ControlClient::Create(server_.endpoint())->ListRegions(false, false, DeadlineAfterMs(60'000)).status();
+  };
+  EXPECT_TRUE(regions([](const auto& request, auto* reply) {
+                reply->add_regions()->set_region_id(request.from_id() + 1);
+                if (request.from_id() < 5) reply->set_next_id(request.from_id() + 2);
+              }).ok());
+  EXPECT_THAT(regions([](const auto&, auto* reply) { reply->set_next_id(5); }).message(), HasSubstr("without end"));
+  EXPECT_THAT(regions([](const auto&, auto* reply) {
+                reply->add_regions()->set_region_id(5);
+                reply->set_next_id(5);
+              }).message(),
+              HasSubstr("without end"));
+  EXPECT_THAT(regions([](const auto&, auto* reply) {
+                reply->add_regions()->set_region_id(5);
+                reply->add_regions()->set_region_id(5);
+              }).message(),
+              HasSubstr("without order"));
+  EXPECT_THAT(regions([](const auto& request, auto* reply) {
+                auto* const region = reply->add_regions();
+                region->set_region_id(request.from_id() + 1);
+                region->set_owner(std::string(3 << 20, 'x'));
+                reply->set_next_id(request.from_id() + 2);
+              }).code(),
+              absl::StatusCode::kResourceExhausted);
+  EXPECT_FALSE(regions([](const auto&, auto* reply) {
+                 auto* const region = reply->add_regions();
+                 region->set_region_id(1);
+                 region->set_name(std::string(8 << 20, 'x'));
+               }).ok());
+}
+
+TEST_F(LyingServerTest, SpansWithoutEndOrderOrBounds) {
+  const auto spans = [&](std::function<void(const v1::ListSpansRequest&, v1::ListSpansReply*)> lie) {
+    PoolOptions options;
+    server_.Set({.list_spans = [lie](const v1::ListSpansRequest& request, v1::ListSpansReply* reply) {
+      lie(request, reply);
+      return grpc::Status::OK;
+    }});
+    options.servers = {server_.endpoint()};
+    options.io_timeout_ms = 60'000;
+    const auto pool = Pool::Open(options);
+    EXPECT_TRUE(pool.ok());
+    return (*pool)->AttachRegion("any", AttachMode::kReadOnly).status();
+  };
+  EXPECT_TRUE(spans([](const auto& request, auto* reply) {
+                for (uint64_t i = 0; i < 1000; ++i) reply->add_spans(request.from_span() + i);
+                if (request.from_span() < 5000) reply->set_next_span(request.from_span() + 1000);
+              }).ok());
+  EXPECT_THAT(spans([](const auto&, auto* reply) { reply->add_spans(uint64_t{1} << 42); }).message(),
+              HasSubstr("beyond 2^62"));
+  EXPECT_THAT(spans([](const auto&, auto* reply) { reply->set_next_span(1); }).message(), HasSubstr("without end"));
+  EXPECT_THAT(spans([](const auto&, auto* reply) {
+                reply->add_spans(2);
+                reply->add_spans(1);
+              }).message(),
+              HasSubstr("without order"));
+  const uint64_t before = ReadProcessMemory().resident_bytes;
+  const absl::Status far = spans([](const auto& request, auto* reply) {
+    for (uint64_t i = 0; i < 10'000; ++i) reply->add_spans(request.from_span() + i * 64);
+    reply->set_next_span(request.from_span() + 10'000 * 64);
+  });
+  EXPECT_THAT(std::string(far.message()), HasSubstr("more spans than this client can keep"));
+  EXPECT_LT(ReadProcessMemory().resident_bytes, before + kGiB);
+}
+
+TEST_F(LyingServerTest, AHelloOnTheDataPlaneThatCannotBe) {
+  const auto refusal = [&](std::function<void(FrameHeader*)> lie) {
+    return Refusal({.frame = [lie](const FrameHeader&, FrameHeader good) {
+      lie(&good);
+      return LyingServer::Encode(good);
+    }});
+  };
+  EXPECT_THAT(refusal([](FrameHeader* reply) { reply->aux = 0; }), HasSubstr("gives no credit"));
+  EXPECT_THAT(refusal([](FrameHeader* reply) { reply->aux = PackWindow({0, 4096}); }), HasSubstr("gives no credit"));
+  EXPECT_THAT(refusal([](FrameHeader* reply) { reply->op = Op::kPing; }), HasSubstr("not a memory server"));
+  EXPECT_THAT(refusal([](FrameHeader* reply) { reply->request_id = 9; }), HasSubstr("not a memory server"));
+  EXPECT_THAT(Refusal({.frame = [](const auto&, const auto&) { return std::string(64, 'x'); }}),
+              HasSubstr("malformed"));
+  EXPECT_THAT(Refusal({.frame = [](const auto&, const auto&) { return std::string(); }}),
+              HasSubstr(server_.endpoint().ToString()));
+}
+
+TEST_F(LyingServerTest, AbsurdCreditIsNotBelieved) {
+  const auto pool = OpenWith({.frame = [](const FrameHeader& request, FrameHeader good) {
+    if (request.op == Op::kHello) good.aux = ~uint64_t{0};
+    return LyingServer::Encode(good);
+  }});
+  const auto region = pool->AttachRegion("any", AttachMode::kOwner).value();
+  std::vector<Io> ios(64);
+  const std::string data = Pattern(4 * kMiB, 1);
+  for (size_t i = 0; i < ios.size(); ++i) {
+    region->StartWrite(&ios[i], i * 4 * kMiB, Bytes(data), {.timeout_ms = 30'000});
+  }
+  for (Io& io : ios) EXPECT_TRUE(io.Wait().ok()) << io.Wait();
+}
+
+TEST_F(LyingServerTest, RepliesThatAreNone) {
+  const std::vector<std::function<std::string(const FrameHeader&, FrameHeader)>> lies = {
+      [](const auto&, FrameHeader) { return std::string(1000, 'x'); },
+      [](const auto&, FrameHeader good) {
+        good.request_id += 7;
+        return LyingServer::Encode(good);
+      },
+      [](const auto&, FrameHeader good) {
+        good.subject += 1;
+        return LyingServer::Encode(good);
+      },
+      [](const auto&, FrameHeader good) {
+        good.range.first += 8;
+        return LyingServer::Encode(good);
+      },
+      [](const auto&, FrameHeader good) {
+        good.flags = 0;
+        return LyingServer::Encode(good);
+      },
+      [](const auto&, FrameHeader good) { return LyingServer::Encode(good) + LyingServer::Encode(good); },
+      [](const auto&, FrameHeader good) { return LyingServer::Encode(good).substr(0, 40); },
+      [](const auto&, FrameHeader good) {
+        good.payload_bytes += 512;
+        return LyingServer::Encode(good);
+      },
+      [](const auto&, FrameHeader) { return std::string(); },
+  };
+  LogCounter log;
+  for (size_t i = 0; i < lies.size(); ++i) {
+    SCOPED_TRACE(i);
+    const auto pool = OpenWith(Frames(lies[i]));
+    const auto region = pool->AttachRegion("any", AttachMode::kOwner).value();
+    const int64_t patience_ns = DeadlineAfterMs(20'000);
+    const absl::Status status = region->Write(0, Bytes(Pattern(4096, 1)));
+    EXPECT_TRUE(i == 5 || i == 7 || !status.ok()) << status;
+    EXPECT_LT(MonotonicNs(), patience_ns);
+  }
+  EXPECT_LT(log.lines, 200);
+}
+
+TEST_F(LyingServerTest, AWriteThatUsedMoreThanThereIs) {
+  const auto pool = OpenWith(Frames([](const auto&, FrameHeader good) {
+    if (good.op == Op::kWrite) good.aux = uint64_t{1} << 63;
+    return LyingServer::Encode(good);
+  }));
+  const auto region = pool->CreateRegion({.gc = true}).value();
+  for (int i = 0; i < 20; ++i) {
+    const absl::Status status = region->Write(i * kMiB, Bytes(Pattern(4096, 1)));
+    EXPECT_TRUE(status.ok()) << i << ": " << status;
+  }
+}
+
+TEST_F(LyingServerTest, ReasonsThatMakeNoSense) {
+  for (int reason = 1; reason <= 255; ++reason) {
+    const auto pool = reason % 16 == 1 || reason < 16 ? OpenWith(Frames([=](const auto&, FrameHeader good) {
+      good.reason = static_cast<Reason>(reason);
+      good.payload_bytes = 0;
+      return LyingServer::Encode(good);
+    }))
+                                                      : nullptr;
+    if (pool == nullptr) continue;
+    const auto region = pool->AttachRegion("any", AttachMode::kOwner).value();
+    const int64_t patience_ns = DeadlineAfterMs(20'000);
+    EXPECT_FALSE(region->Write(0, Bytes(Pattern(4096, 1)), {.timeout_ms = 200}).ok()) << reason;
+    EXPECT_LT(MonotonicNs(), patience_ns);
+  }
+}
+
+}  // namespace
+}  // namespace nram
