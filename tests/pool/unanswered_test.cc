@@ -95,6 +95,31 @@ TEST_F(UnansweredTest, WhatIsDestroyedWhileTheServerIsAwayIsFreedWhenItIsBack) {
   EXPECT_TRUE(Eventually([&] { return server().store().counters().pages == 0; })) << server().store().counters().pages;
 }
 
+TEST_F(UnansweredTest, OnlySoManyDestroysAreRemembered) {
+  constexpr uint64_t kRemembered = 1 << 18;
+  Open(128 * kMiB, 10'000);
+  const auto region = [&] {
+    auto made = pool_->CreateRegion({.gc = false}).value();
+    EXPECT_TRUE(made->Write(0, Bytes(Of('A'))).ok());
+    return made;
+  };
+  const auto first = region(), last = region();
+  ServerLink* const link = pool_->link(0);
+  relay_->SetDown(true);
+  EXPECT_FALSE(first->Destroy({.timeout_ms = 10}).ok());
+  ASSERT_TRUE(Eventually([&] { return !link->up(); }));
+  for (uint64_t i = 1; i < kRemembered; ++i) {
+    link->DestroyLater(RegionId{i}, Epoch{1}, link->incarnation());
+  }
+  EXPECT_FALSE(last->Destroy({.timeout_ms = 10}).ok());
+  relay_->SetDown(false);
+  EXPECT_TRUE(Eventually([&] { return server().store().counters().pages == 1; })) << server().store().counters().pages;
+  // The list is empty again, and takes more.
+  EXPECT_EQ(ReadPage(region().get(), 0), "A");
+  link->DestroyLater(last->id(), Epoch{1}, link->incarnation());
+  EXPECT_TRUE(Eventually([&] { return server().store().counters().pages == 1; })) << "all but the newest";
+}
+
 TEST_F(UnansweredTest, TheLeaseIsKeptWhileOnlyTheControlPlaneCanBeReached) {
   Open(128 * kMiB, 4'000);
   auto region = pool_->CreateRegion({.gc = true}).value();
