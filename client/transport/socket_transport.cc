@@ -494,6 +494,10 @@ void SocketTransport::Disconnect() {
 
 void SocketTransport::OnReady() {
   CountSleep();
+  Look();
+}
+
+void SocketTransport::Look() {
   {
     MutexLock lock(&mu_);
     if (!connected() || receiving_) return DisarmLocked();  // whoever receives arms it again if need be
@@ -536,7 +540,7 @@ void SocketTransport::OnTick(int64_t now_ns) {
     }
     look = connected() && (lazy_ > 0 || late) && !receiving_;
   }
-  if (look) OnReady();
+  if (look) Look();
   if (late) {  // the answer may have been there
     MutexLock lock(&mu_);
     if (connected() && HasExpiredLocked(now_ns)) BreakLocked();

@@ -114,6 +114,8 @@ class SocketTransport : public Transport, private FrameReader::Handler, private 
   // Receives, holding the role, until `call` is done (null: until the socket is empty) or its deadline passes; then
   // what has arrived by then is read, for kCatchUpNs at most, before the connection counts as silent.
   void ReceiveFor(Call* call) ABSL_LOCKS_EXCLUDED(mu_);
+  // On the poller's thread: receives what is there.
+  void Look() ABSL_LOCKS_EXCLUDED(mu_);
   // A thread is about to sleep for a reply, or has been woken by one.
   void CountSleep() {
     if (options_.wake_latency != nullptr) options_.wake_latency->Count();
