@@ -111,6 +111,7 @@ expect 2 "expected 64 to 100000 MB" tools/demo --size=1
 before=$(ls -d /tmp/nram-demo-* /var/tmp/nram-demo-* 2> /dev/null || true)
 tools/demo --quick > "$directory/demo" 2>&1 || fail "the demo: $(cat "$directory/demo")"
 grep -q "nramsort" "$directory/demo" || fail "the demo shows no table: $(cat "$directory/demo")"
-[ "$(ls -d /tmp/nram-demo-* /var/tmp/nram-demo-* 2> /dev/null || true)" = "$before" ] || fail "the demo leaves something"
+after=$(ls -d /tmp/nram-demo-* /var/tmp/nram-demo-* 2> /dev/null || true)
+[ "$after" = "$before" ] || fail "the demo leaves something"
 ! grep -q "/tmp/nram-demo-" /proc/self/mounts || fail "the demo leaves a mount"
 echo PASSED
