@@ -1,4 +1,4 @@
-// Directories that change while they are read, on a tmpfs and on a mount: a listing ends, and has what stayed.
+// Directories that change while they are read, on a tmpfs and on a mount: a listing ends; on a mount it has what stayed.
 
 #include <errno.h>
 #include <fcntl.h>
@@ -102,8 +102,9 @@ TEST_P(ListingTest, EndsWhenWhatItFindsIsMadeAnew) {
   EXPECT_TRUE(names.has_value()) << "it does not end";
 }
 
-// By random: names come, go, change, move out and in, and replace each other. An entry that nobody touches is seen once
-// everywhere; on a mount also one whose name changes, and a name that gets another file.
+// By random: names come, go, change, move out and in, and replace each other. It ends everywhere; on a mount, an entry
+// that nobody touches is seen once (tmpfs of Linux 6.18 gives some twice), and so is one whose name changes, and a name
+// that gets another file.
 TEST_P(ListingTest, SeesWhatStaysOnce) {
   std::mt19937_64 random(TestSeed());
   const auto pick = [&](uint64_t below) { return static_cast<int>(random() % below); };
@@ -166,9 +167,8 @@ TEST_P(ListingTest, SeesWhatStaysOnce) {
     ASSERT_TRUE(names.has_value()) << "it does not end";
     std::map<std::string, int> seen;
     for (const std::string& name : *names) ++seen[name.substr(0, name.find('-'))];
-    for (int i = 0; i < kOfAKind; ++i) {
+    for (int i = 0; ours() && i < kOfAKind; ++i) {
       EXPECT_EQ(seen[absl::StrCat("stays", i)], 1) << i;
-      if (!ours()) continue;
       EXPECT_EQ(seen[absl::StrCat("target", i)], 1) << i;
       EXPECT_EQ(seen[absl::StrCat("w", i)], 1) << i;
     }
