@@ -1,5 +1,7 @@
+#include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -136,6 +138,28 @@ TEST(HostMemoryTest, ReadsThisHost) {
   EXPECT_GT(memory.total_bytes, memory.available_bytes);
   EXPECT_GT(memory.available_bytes, 0);
   EXPECT_GT(ReadProcessMemory().resident_bytes, 0);
+}
+
+TEST(WriteFileTest, FollowsNoLinkOfAnother) {
+  const std::string directory = ::testing::TempDir() + "/write-file";
+  ASSERT_TRUE(mkdir(directory.c_str(), 0755) == 0 || errno == EEXIST);
+  const std::string victim = directory + "/victim";
+  ASSERT_TRUE(WriteFileAtomically(victim, "dear").ok());
+  // Whatever it may name the file beside it, as far as one can guess, and the file itself.
+  const std::string path = directory + "/pid";
+  std::vector<std::string> links = {path};
+  for (const char* suffix : {"", ".0", ".1"}) {
+    links.push_back(path + ".new." + std::to_string(getpid()) + suffix);
+  }
+  for (const std::string& link : links) ASSERT_EQ(symlink(victim.c_str(), link.c_str()), 0) << link;
+  ASSERT_TRUE(WriteFileAtomically(path, "1234").ok());
+  EXPECT_EQ(*ReadFile(victim), "dear");
+  EXPECT_EQ(*ReadFile(path), "1234");
+  struct stat info;
+  ASSERT_EQ(lstat(path.c_str(), &info), 0);
+  EXPECT_TRUE(S_ISREG(info.st_mode));
+  for (const std::string& link : links) unlink(link.c_str());
+  unlink(victim.c_str());
 }
 
 TEST(HostMemoryTest, ACgroupLimitNarrowsIt) {

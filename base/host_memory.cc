@@ -68,8 +68,14 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
 }
 
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view text) {
-  const std::string beside = absl::StrCat(path, ".new.", getpid());
-  UniqueFd fd(open(beside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  // A file of our own: in a directory that others may write to, one of theirs, or a link, may have the name.
+  std::string beside;
+  UniqueFd fd;
+  for (int i = 0; i < 100 && !fd.valid(); ++i) {
+    beside = absl::StrCat(path, ".new.", getpid(), ".", i);
+    fd.reset(open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
+    if (!fd.valid() && errno != EEXIST) break;
+  }
   if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("create ", beside));
   while (!text.empty()) {
     const ssize_t n = write(fd.get(), text.data(), text.size());

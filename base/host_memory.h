@@ -49,7 +49,7 @@ std::optional<uint64_t> ReadNumber(const std::string& path);
 // A whole small file; NOT_FOUND and others as open's and read's errors.
 absl::StatusOr<std::string> ReadFile(const std::string& path);
 // Creates or replaces the file in one step (written beside it, then renamed), so that readers see the old or the new
-// text.
+// text. Follows no link, neither at `path` nor beside it.
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view text);
 
 }  // namespace nram
