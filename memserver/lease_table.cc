@@ -2,6 +2,9 @@
 
 #include <glog/logging.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 
 namespace nram {
@@ -9,7 +12,8 @@ namespace nram {
 bool Lease::Bind(int connection_class, uint64_t generation, LeaseConnection* connection) {
   MutexLock lock(&mu_);
   Bound& bound = bound_[connection_class];
-  if (generation <= bound.generation) return false;
+  const uint64_t ahead_max = bound.generation == 0 ? kFirstGenerationMax : kGenerationJumpMax;
+  if (generation <= bound.generation || generation - bound.generation > ahead_max) return false;
   if (bound.connection != nullptr) bound.connection->Fence();
   bound = {generation, connection};
   return true;
@@ -21,21 +25,53 @@ void Lease::Unbind(int connection_class, const LeaseConnection* connection) {
   if (bound.connection == connection) bound.connection = nullptr;
 }
 
+LeaseTable::~LeaseTable() {
+  MutexLock lock(&mu_);
+  while (!leases_.empty()) ForgetLocked(leases_.begin());
+}
+
+bool LeaseTable::ChargeLocked(Lease* lease) {
+  if (lease->charged_) return true;
+  if (!arena_->ChargeIndex(CostBytes(*lease), nullptr, nullptr)) return false;
+  lease->charged_ = true;
+  --uncharged_count_;
+  return true;
+}
+
+bool LeaseTable::Charge(Lease* lease) {
+  if (lease->charged_.load(std::memory_order_acquire)) return true;
+  MutexLock lock(&mu_);
+  return ChargeLocked(lease);
+}
+
+void LeaseTable::ListLocked(Lease* lease) {
+  if (lease->listed_ns_ != 0 && lease->listed_ns_ <= lease->expires_ns_) return;
+  if (lease->listed_ns_ != 0) by_end_.erase({lease->listed_ns_, Raw(lease->id)});
+  lease->listed_ns_ = lease->expires_ns_;
+  by_end_.emplace(lease->listed_ns_, Raw(lease->id));
+}
+
 absl::StatusOr<std::shared_ptr<Lease>> LeaseTable::Grant(LeaseId id, const std::string& owner, int64_t ttl_ms) {
   if (Raw(id) == 0) return absl::InvalidArgumentError("lease id 0");
   ttl_ms = ttl_ms <= 0 ? ttl_ms_ : std::min(ttl_ms, ttl_ms_ * kTtlFactorMax);
   MutexLock lock(&mu_);
   auto it = leases_.find(Raw(id));
   const bool begins = it == leases_.end() || !it->second->live();
-  if (begins && live_count_ >= kLeasesMax) {
+  if (begins && by_end_.size() >= kLeasesMax) {
     return absl::ResourceExhaustedError(absl::StrCat("this server already serves ", kLeasesMax, " clients"));
   }
-  if (it == leases_.end()) it = leases_.emplace(Raw(id), std::make_shared<Lease>(id, owner)).first;
+  if (it == leases_.end()) {
+    it = leases_.emplace(Raw(id), std::make_shared<Lease>(id, owner.substr(0, kOwnerBytesMax))).first;
+    if (++uncharged_count_; !ChargeLocked(it->second.get()) && uncharged_count_ > kUnchargedMax) {
+      ForgetLocked(it);
+      return absl::ResourceExhaustedError("the server is full: it has no room for one more client");
+    }
+  }
   Lease* const lease = it->second.get();
   lease->ttl_ms_ = ttl_ms;
-  lease->expires_ns_ = clock_->NowNs() + ttl_ms * kNsPerMs;
+  lease->expires_ns_ = NowLocked() + ttl_ms * kNsPerMs;
+  ListLocked(lease);
   if (begins) {
-    ++live_count_;
     lease->term_ = ++terms_;
     arena_->OpenPromise(&lease->promise);
     lease->live_ = true;
@@ -47,9 +83,9 @@ absl::StatusOr<std::shared_ptr<Lease>> LeaseTable::Renew(LeaseId id) {
   MutexLock lock(&mu_);
   const auto it = leases_.find(Raw(id));
   if (it == leases_.end() || !it->second->live()) {
-    return absl::NotFoundError(absl::StrCat("no live lease ", FormatId(Raw(id)), ": it ended or the server restarted"));
+    return absl::NotFoundError("no such live lease: it ended or the server restarted");
   }
-  it->second->expires_ns_ = clock_->NowNs() + it->second->ttl_ms_ * kNsPerMs;
+  it->second->expires_ns_ = NowLocked() + it->second->ttl_ms_ * kNsPerMs;
   return it->second;
 }
 
@@ -60,10 +96,11 @@ std::shared_ptr<Lease> LeaseTable::Find(LeaseId id) const {
 }
 
 void LeaseTable::EndLocked(Lease* lease) {
+  by_end_.erase({std::exchange(lease->listed_ns_, 0), Raw(lease->id)});
   lease->live_ = false;
   lease->term_ = ++terms_;
-  --live_count_;
   arena_->ClosePromise(&lease->promise);
+  NoteEndingLocked(lease);
 }
 
 std::shared_ptr<Lease> LeaseTable::End(LeaseId id) {
@@ -74,41 +111,86 @@ std::shared_ptr<Lease> LeaseTable::End(LeaseId id) {
   return it->second;
 }
 
-std::vector<std::shared_ptr<Lease>> LeaseTable::EndExpired() {
+std::vector<std::shared_ptr<Lease>> LeaseTable::EndExpired(int64_t now_ns) {
   std::vector<std::shared_ptr<Lease>> ended;
   MutexLock lock(&mu_);
-  const int64_t now_ns = clock_->NowNs();
-  for (auto it = leases_.begin(); it != leases_.end();) {
-    const std::shared_ptr<Lease>& lease = it->second;
-    if (lease->live() && lease->expires_ns_ <= now_ns) {
+  now_ns -= extended_ns_;
+  while (!by_end_.empty() && by_end_.begin()->first <= now_ns) {
+    ++looked_at_;
+    const std::shared_ptr<Lease>& lease = leases_.at(by_end_.begin()->second);
+    if (lease->expires_ns_ <= now_ns) {
       EndLocked(lease.get());
       ended.push_back(lease);
-      ++it;
-    } else if (!lease->live() && lease->regions == 0 && lease.use_count() == 1) {
-      leases_.erase(it++);
     } else {
-      ++it;
+      // It was renewed since.
+      by_end_.erase(by_end_.begin());
+      lease->listed_ns_ = 0;
+      ListLocked(lease.get());
     }
   }
+  ForgetEndedLocked();
   return ended;
+}
+
+void LeaseTable::NoteEndingLocked(Lease* lease) {
+  if (!std::exchange(lease->ending_, true)) ending_.push_back(Raw(lease->id));
+}
+
+void LeaseTable::ForgetEndedLocked() {
+  // Those that a connection holds are looked at again: there are no more of these than connections.
+  std::erase_if(ending_, [this](uint64_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    ++looked_at_;
+    const auto it = leases_.find(id);
+    const std::shared_ptr<Lease>& lease = it->second;
+    const bool wanted = lease->live() || lease->regions > 0;
+    if (!wanted && lease.use_count() > 1) return false;
+    lease->ending_ = false;
+    if (!wanted) ForgetLocked(it);
+    return true;
+  });
+}
+
+void LeaseTable::ForgetLocked(Table::iterator it) {
+  const Lease& lease = *it->second;
+  if (lease.charged_) {
+    arena_->ReleaseIndex(CostBytes(lease));
+  } else {
+    --uncharged_count_;
+  }
+  leases_.erase(it);
+}
+
+void LeaseTable::Unname(Lease* lease) {
+  // Whoever ends the lease after this finds that no region names it.
+  if (lease->regions.fetch_sub(1) > 1 || lease->live()) return;
+  MutexLock lock(&mu_);
+  NoteEndingLocked(lease);
 }
 
 void LeaseTable::Extend(int64_t ns) {
   MutexLock lock(&mu_);
-  for (const auto& [id, lease] : leases_) lease->expires_ns_ += ns;
+  extended_ns_ += ns;
 }
 
 size_t LeaseTable::live_count() const {
   MutexLock lock(&mu_);
-  return live_count_;
+  return by_end_.size();
+}
+
+size_t LeaseTable::count() const {
+  MutexLock lock(&mu_);
+  return leases_.size();
+}
+
+uint64_t LeaseTable::looked_at() const {
+  MutexLock lock(&mu_);
+  return looked_at_;
 }
 
 LeaseTable::IdSet LeaseTable::LiveIds() const {
   MutexLock lock(&mu_);
   IdSet ids;
-  for (const auto& [id, lease] : leases_) {
-    if (lease->live()) ids.insert(id);
-  }
+  for (const auto& [end_ns, id] : by_end_) ids.insert(id);
   return ids;
 }
 

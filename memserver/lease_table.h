@@ -8,8 +8,10 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
@@ -27,7 +29,8 @@ class Lease;
 class LeaseConnection {
  public:
   virtual ~LeaseConnection() = default;
-  // Returns when no frame of this connection will be executed any more. Called with the lease's lock held.
+  // Returns when nothing of this connection's requests will be executed any more. Waits for one step of one request at
+  // most, some milliseconds. Called with the lease's lock held.
   virtual void Fence() = 0;
 };
 
@@ -36,6 +39,10 @@ class LeaseConnection {
 class Lease {
  public:
   static constexpr int kConnectionClasses = 2;  // bulk, urgent
+  // How far a connection's generation may be ahead of its predecessor's, and the first one's of zero. Clients take them
+  // from a clock that counts nanoseconds: 104 days, and 146 years.
+  static constexpr uint64_t kGenerationJumpMax = uint64_t{1} << 53;
+  static constexpr uint64_t kFirstGenerationMax = uint64_t{1} << 62;
 
   Lease(LeaseId id, std::string owner) : id(id), owner(std::move(owner)) {}
 
@@ -46,7 +53,8 @@ class Lease {
   uint64_t term() const { return term_.load(std::memory_order_acquire); }
 
   // Makes `connection` the only one of its class: fences the one before it. False if one with a higher or the same
-  // generation has been here already; a connection that comes late must not displace its successor.
+  // generation has been here already (a connection that comes late must not displace its successor), or if the
+  // generation is so far ahead that hardly another one could come after it.
   bool Bind(int connection_class, uint64_t generation, LeaseConnection* connection);
   // Must be called before a bound connection goes away.
   void Unbind(int connection_class, const LeaseConnection* connection);
@@ -57,7 +65,8 @@ class Lease {
   // Held while a reservation is executed, so that one that comes late cannot change the promise after a later one.
   Mutex reserve_mu;
   uint64_t last_order ABSL_GUARDED_BY(reserve_mu) = 0;
-  std::atomic<int64_t> regions{0};  // that name this lease
+  std::atomic<bool> used{false};  // its client has asked for more than pings
+  std::atomic<int64_t> regions{0};  // that name this lease; less by LeaseTable::Unname alone
 
  private:
   friend class LeaseTable;
@@ -70,23 +79,40 @@ class Lease {
   std::atomic<bool> live_{false};
   std::atomic<uint64_t> term_{1};
   std::atomic<int64_t> ttl_ms_{0};
-  std::atomic<int64_t> expires_ns_{0};
+  std::atomic<bool> charged_{false};  // to the arena
+  // The next three are guarded by the table's lock.
+  int64_t expires_ns_ = 0;  // in the table's time
+  int64_t listed_ns_ = 0;   // where it stands in the table's order of ends, not later than expires_ns_; 0: nowhere
+  bool ending_ = false;     // in the table's list of those that it may forget
   Mutex mu_;
   std::array<Bound, kConnectionClasses> bound_ ABSL_GUARDED_BY(mu_);
 };
 
-// Thread-safe.
+// Thread-safe. Its lock is held for little: what expires costs, not what is there.
+//
+// All memory of leases is accounted for. A lease is charged to the arena when it is granted; while the arena is full,
+// kUnchargedMax may be there that are not charged (they are in the server's fixed part), so that clients of a full
+// server can still connect. Those own nothing: a lease is charged before it gets a region or a promise.
 class LeaseTable {
  public:
   static constexpr size_t kLeasesMax = 4096;
+  static constexpr size_t kUnchargedMax = 256;
+  static constexpr size_t kOwnerBytesMax = 255;
+  // What a lease costs beside its owner's name: itself, its slot in the table (also while that grows), its place in the
+  // order of ends, the allocator's words.
+  static constexpr uint64_t kLeaseBytes = 448;
+  // What those take at most that are not charged.
+  static constexpr uint64_t kFixedBytes = kUnchargedMax * (kLeaseBytes + kOwnerBytesMax);
 
   // Who needs it may ask for so many times the usual.
   static constexpr int64_t kTtlFactorMax = 6;
 
   // `ttl_ms`: the usual time of a lease. Neither pointer is owned.
   LeaseTable(FrameArena* arena, const Clock* clock, int64_t ttl_ms) : arena_(arena), clock_(clock), ttl_ms_(ttl_ms) {}
+  ~LeaseTable();
 
-  // Creates the lease or takes it up again. `ttl_ms` 0 asks for the usual. RESOURCE_EXHAUSTED: kLeasesMax are live.
+  // Creates the lease or takes it up again. `ttl_ms` 0 asks for the usual. Of `owner` kOwnerBytesMax are kept.
+  // RESOURCE_EXHAUSTED: kLeasesMax are live, or the arena is full and so is what there is for that.
   absl::StatusOr<std::shared_ptr<Lease>> Grant(LeaseId id, const std::string& owner, int64_t ttl_ms);
   // NOT_FOUND: there is no such live lease.
   absl::StatusOr<std::shared_ptr<Lease>> Renew(LeaseId id);
@@ -94,10 +120,20 @@ class LeaseTable {
   std::shared_ptr<Lease> Find(LeaseId id) const;
   // Ends the lease now: takes its promise back. Null if there was no such live lease.
   std::shared_ptr<Lease> End(LeaseId id);
-  // Ends all whose time is up and returns them. Forgets ended ones that own nothing.
-  std::vector<std::shared_ptr<Lease>> EndExpired();
+  // Ends all whose time is up and returns them. Forgets ended ones that own nothing. `now_ns`: by the clock.
+  std::vector<std::shared_ptr<Lease>> EndExpired(int64_t now_ns);
+  std::vector<std::shared_ptr<Lease>> EndExpired() { return EndExpired(clock_->NowNs()); }
+
+  // To be called before the lease gets a region or a promise. False: the arena has no room for the lease itself.
+  bool Charge(Lease* lease);
+  // A region names the lease no more. The caller holds the lease.
+  void Unname(Lease* lease);
 
   size_t live_count() const;
+  // Live ones, and ended ones that regions name.
+  size_t count() const;
+  // How many leases EndExpired has looked at since the beginning.
+  uint64_t looked_at() const;
   using IdSet = absl::flat_hash_set<uint64_t>;
   IdSet LiveIds() const;
   // All live leases end so much later: the server itself has not been there to hear of them.
@@ -105,16 +141,32 @@ class LeaseTable {
   int64_t ttl_ms() const { return ttl_ms_; }
 
  private:
+  using Table = absl::flat_hash_map<uint64_t, std::shared_ptr<Lease>>;
+
+  // The clock's time, less what Extend has been told of.
+  int64_t NowLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return clock_->NowNs() - extended_ns_; }
+  static uint64_t CostBytes(const Lease& lease) { return kLeaseBytes + lease.owner.size(); }
+  bool ChargeLocked(Lease* lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The lease has a new time to end at.
+  void ListLocked(Lease* lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndLocked(Lease* lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void NoteEndingLocked(Lease* lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ForgetEndedLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ForgetLocked(Table::iterator it) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   FrameArena* const arena_;
   const Clock* const clock_;
   const int64_t ttl_ms_;
   mutable Mutex mu_;
-  // Ended ones are there as long as a region names them, which has been paid for.
-  absl::flat_hash_map<uint64_t, std::shared_ptr<Lease>> leases_ ABSL_GUARDED_BY(mu_);
-  size_t live_count_ ABSL_GUARDED_BY(mu_) = 0;
+  Table leases_ ABSL_GUARDED_BY(mu_);
+  // The live ones by when they end, or by an earlier time: a renewal does not move its lease, EndExpired does.
+  absl::btree_set<std::pair<int64_t, uint64_t>> by_end_ ABSL_GUARDED_BY(mu_);
+  // Ended ones that no region names, but perhaps a connection still.
+  std::vector<uint64_t> ending_ ABSL_GUARDED_BY(mu_);
+  size_t uncharged_count_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t extended_ns_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t terms_ ABSL_GUARDED_BY(mu_) = 0;  // that there have been
+  uint64_t looked_at_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace nram

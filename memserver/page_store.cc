@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <limits>
 #include <tuple>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/crc32c.h"
 #include "memserver/packed_chunks.h"
 
@@ -25,9 +27,10 @@ void Prefetch(const std::byte* frame) {
 PageStore::~PageStore() {
   for (Shard& shard : shards_) {
     WriterLock lock(&shard.mu);
-    for (auto& [id, region] : shard.regions) Drop(std::move(region));
+    for (auto& [id, region] : shard.regions) Free(std::move(region));
     shard.regions.clear();
   }
+  FreeSome(std::numeric_limits<int64_t>::max());
 }
 
 Reason PageStore::Create(Lease* lease, RegionId id, uint32_t epoch, bool gc, uint64_t* paid_bytes) {
@@ -49,13 +52,13 @@ Reason PageStore::CreateLocked(Shard* at, Lease* lease, ArenaPromise* promise, R
     std::tie(it, inserted) = at->regions.try_emplace(Raw(id), nullptr);
     if (!inserted) reason = Reason::kRegionExists;
   }
-  if (reason == Reason::kOk && !arena_->ChargeIndex(kRegionBytes, promise, paid_bytes)) {
+  if (reason == Reason::kOk && !(leases_->Charge(lease) && arena_->ChargeIndex(kRegionBytes, promise, paid_bytes))) {
     at->regions.erase(it);
     Count(&counters_.refused_full);
     reason = Reason::kFull;
   }
   if (reason != Reason::kOk) {
-    lease->regions.fetch_sub(1);
+    leases_->Unname(lease);
     return reason;
   }
   it->second = std::make_unique<Region>(arena_);
@@ -371,61 +374,100 @@ void PageStore::TrimPart(Region* region, uint64_t page, ChunkMask trimmed, Frame
   counters_.chunks.fetch_sub(gone, std::memory_order_relaxed);
 }
 
-Reason PageStore::Trim(Lease* lease, RegionId id, uint32_t epoch, const ChunkRange& range, ArenaPromise* promise,
-                       uint64_t* kept_bytes, Frames frames) {
-  Count(&counters_.trims);
-  Shard& at = shard(id);
+Reason PageStore::TrimStep(Lease* lease, RegionId id, uint32_t epoch, const ChunkRange& range, ArenaPromise* promise,
+                           uint64_t* kept_bytes, Frames frames, uint64_t* page) {
   const uint64_t end_page = (range.end() + kChunksPerPage - 1) / kChunksPerPage;
-  uint64_t page = range.first_page();
-  while (page < end_page) {
-    WriterLock lock(&at.mu);
-    const auto it = at.regions.find(Raw(id));
-    if (it == at.regions.end()) return lease->live() ? Reason::kUnknownRegion : Reason::kLeaseEnded;
-    Region* region = it->second.get();
-    if (const Reason reason = CheckOwner(*region, *lease, epoch); reason != Reason::kOk) return reason;
-    if (region->kept_term != lease->term()) {
-      region->kept_term = lease->term();
-      region->kept_bytes = 0;
-    }
-    if (promise != nullptr) *kept_bytes = region->kept_bytes;
-    if (MaskOfPage(range, page) != kAllChunks) {
-      TrimPart(region, page, MaskOfPage(range, page), frames);
-      ++page;
-      continue;
-    }
-    const uint64_t whole_end = range.end() / kChunksPerPage;
-    uint64_t next = page;
-    next = region->index.Visit(page, whole_end, 0, [](uint64_t, PageEntry*) {});  // skips to the next span with pages
-    const uint64_t step_end = std::min(whole_end, (next / kPagesPerSpan + kTrimSpansPerStep) * kPagesPerSpan);
-    region->kept_bytes += DropPages(region, page, step_end, promise);
-    if (promise != nullptr) *kept_bytes = region->kept_bytes;
-    page = step_end;
+  Shard& at = shard(id);
+  WriterLock lock(&at.mu);
+  const auto it = at.regions.find(Raw(id));
+  if (it == at.regions.end()) return lease->live() ? Reason::kUnknownRegion : Reason::kLeaseEnded;
+  Region* region = it->second.get();
+  if (const Reason reason = CheckOwner(*region, *lease, epoch); reason != Reason::kOk) return reason;
+  if (region->kept_term != lease->term()) {
+    region->kept_term = lease->term();
+    region->kept_bytes = 0;
   }
+  if (MaskOfPage(range, *page) != kAllChunks) {
+    TrimPart(region, *page, MaskOfPage(range, *page), frames);
+    ++*page;
+  } else {
+    const uint64_t whole_end = range.end() / kChunksPerPage;
+    // Skips to the next span with pages.
+    const uint64_t next = region->index.Visit(*page, whole_end, 0, [](uint64_t, PageEntry*) {});
+    const uint64_t step_end = std::min(whole_end, (next / kPagesPerSpan + kTrimSpansPerStep) * kPagesPerSpan);
+    region->kept_bytes += DropPages(region, *page, step_end, promise);
+    *page = step_end;
+  }
+  if (promise != nullptr) *kept_bytes = region->kept_bytes;
+  if (*page >= end_page) Count(&counters_.trims);
   return Reason::kOk;
 }
 
-void PageStore::Drop(std::unique_ptr<Region> region) {
-  while (region->index.pages() > 0) DropPages(region.get(), 0, kRegionChunksMax / kChunksPerPage, nullptr);
-  if (const auto lease = leases_->Find(region->lease)) lease->regions.fetch_sub(1);
-  region.reset();
+Reason PageStore::Trim(Lease* lease, RegionId id, uint32_t epoch, const ChunkRange& range, ArenaPromise* promise,
+                       uint64_t* kept_bytes, Frames frames) {
+  Reason reason = Reason::kOk;
+  for (uint64_t page = range.first_page(); reason == Reason::kOk && page * kChunksPerPage < range.end();) {
+    reason = TrimStep(lease, id, epoch, range, promise, kept_bytes, frames, &page);
+  }
+  return reason;
+}
+
+bool PageStore::FreeStep(Doomed* doomed) {
+  Region* const region = doomed->get();
+  if (region == nullptr) return true;
+  if (region->index.pages() > 0) DropPages(region, 0, kRegionChunksMax / kChunksPerPage, nullptr);
+  if (region->index.pages() > 0) return false;
+  if (const auto lease = leases_->Find(region->lease)) leases_->Unname(lease.get());
+  doomed->reset();
   arena_->ReleaseIndex(kRegionBytes);
   counters_.regions.fetch_sub(1);
+  return true;
+}
+
+void PageStore::Free(Doomed doomed) {
+  while (!FreeStep(&doomed)) {
+  }
+}
+
+void PageStore::FreeLater(Doomed doomed) {
+  if (doomed == nullptr) return;
+  MutexLock lock(&doomed_mu_);
+  doomed_.push_back(std::move(doomed));
+}
+
+bool PageStore::FreeSome(int64_t until_ns) {
+  MutexLock turn(&free_some_mu_);
+  Doomed doomed;
+  while (true) {
+    if (FreeStep(&doomed)) {
+      MutexLock lock(&doomed_mu_);
+      if (doomed_.empty()) return true;
+      doomed = std::move(doomed_.back());
+      doomed_.pop_back();
+    } else if (MonotonicNs() >= until_ns) {
+      FreeLater(std::move(doomed));
+      return false;
+    }
+  }
+}
+
+Reason PageStore::Unlink(Lease* lease, RegionId id, uint32_t epoch, Doomed* doomed) {
+  Shard& at = shard(id);
+  WriterLock lock(&at.mu);
+  const auto it = at.regions.find(Raw(id));
+  if (it == at.regions.end()) return Reason::kUnknownRegion;
+  if (const Reason reason = CheckOwner(*it->second, *lease, epoch); reason != Reason::kOk) return reason;
+  *doomed = std::move(it->second);
+  at.regions.erase(it);
+  if ((*doomed)->named) ForgetName(id);
+  return Reason::kOk;
 }
 
 Reason PageStore::Destroy(Lease* lease, RegionId id, uint32_t epoch) {
-  std::unique_ptr<Region> region;
-  {
-    Shard& at = shard(id);
-    WriterLock lock(&at.mu);
-    const auto it = at.regions.find(Raw(id));
-    if (it == at.regions.end()) return Reason::kUnknownRegion;
-    if (const Reason reason = CheckOwner(*it->second, *lease, epoch); reason != Reason::kOk) return reason;
-    region = std::move(it->second);
-    at.regions.erase(it);
-    if (region->named) ForgetName(id);
-  }
-  Drop(std::move(region));
-  return Reason::kOk;
+  Doomed doomed;
+  const Reason reason = Unlink(lease, id, epoch, &doomed);
+  Free(std::move(doomed));
+  return reason;
 }
 
 }  // namespace nram

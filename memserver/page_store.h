@@ -99,12 +99,27 @@ class PageStore {
 
   // Makes the range a hole. Long ranges are done in steps, others get their turn between them. What whole pages freed
   // is added to `promise` (may be null), if it is room for whole pages; *kept_bytes is set to how much was, by all such
-  // trims in this term of the lease: so that the answer to one tells what an earlier one without an answer did.
+  // trims in this term of the lease: so that the answer to one tells what an earlier one did that has no answer, or
+  // was cut off between two steps.
   Reason Trim(Lease* lease, RegionId id, uint32_t epoch, const ChunkRange& range, ArenaPromise* promise = nullptr,
               uint64_t* kept_bytes = nullptr, Frames frames = Frames::kFitted);
 
+  // One of those steps: of 64 spans with pages at most. *page is the first one to trim (the range's at the beginning),
+  // and then where to go on; the trim is complete when that is at the range's end, or when it fails.
+  Reason TrimStep(Lease* lease, RegionId id, uint32_t epoch, const ChunkRange& range, ArenaPromise* promise,
+                  uint64_t* kept_bytes, Frames frames, uint64_t* page);
+
   // The region and all it holds. kUnknownRegion if it is not there.
   Reason Destroy(Lease* lease, RegionId id, uint32_t epoch);
+  // The same in two: the region is there no more, but its memory is still taken, until FreeStep has said that it is
+  // free (true), or whoever has no time for that gives it to FreeLater. A step is 64 spans at most.
+  struct Region;
+  using Doomed = std::unique_ptr<Region>;
+  Reason Unlink(Lease* lease, RegionId id, uint32_t epoch, Doomed* doomed);
+  bool FreeStep(Doomed* doomed);
+  void FreeLater(Doomed doomed);
+  // Frees what FreeLater was given. True if nothing is left; false if it came to `until_ns`. One thread at a time.
+  bool FreeSome(int64_t until_ns);
   // The same for the control plane; `force` asks neither owner nor lease. True if it was there.
   absl::StatusOr<bool> DestroyByControl(LeaseId lease, RegionId id, bool force);
 
@@ -112,7 +127,7 @@ class PageStore {
   absl::StatusOr<RegionDescription> Attach(Lease* lease, RegionId id, uint32_t epoch, bool force);
   // Zero if no region has this name.
   RegionId FindByName(const std::string& name) const;
-  // The first `limit` regions with an id of at least `from`, in order.
+  // The first `limit` regions with an id of at least `from`, in order. Without their incarnations, which are long.
   std::vector<RegionDescription> List(uint64_t from, size_t limit, bool orphans_only, bool named_only) const;
   absl::StatusOr<std::vector<uint64_t>> ListSpans(RegionId id, uint64_t from_span, size_t limit) const;
 
@@ -136,17 +151,6 @@ class PageStore {
   static constexpr uint64_t kTrimSpansPerStep = 64;
   static constexpr uint64_t kReadPagesPerLock = 16;
 
-  struct Region {
-    explicit Region(FrameArena* arena) : index(arena) {}
-    LeaseId lease{};
-    uint32_t epoch = 0;
-    bool gc = false;
-    bool named = false;
-    uint64_t chunks = 0;
-    uint64_t kept_bytes = 0;  // freed by trims, promised to the owner again
-    uint64_t kept_term = 0;   // of its lease
-    PageIndex index;
-  };
   struct alignas(64) Shard {
     mutable SharedMutex mu;
     absl::flat_hash_map<uint64_t, std::unique_ptr<Region>> regions ABSL_GUARDED_BY(mu);
@@ -172,10 +176,10 @@ class PageStore {
   // What this frees is added to `promise` (may be null); returns how much was.
   uint64_t DropPages(Region* region, uint64_t begin_page, uint64_t end_page, ArenaPromise* promise);
   void TrimPart(Region* region, uint64_t page, ChunkMask trimmed, Frames frames);
-  // Unlinks it from the table and frees what it holds, a step at a time without the lock.
-  void Drop(std::unique_ptr<Region> region);
+  // Frees what the region holds, a step at a time; it is in no table any more.
+  void Free(Doomed doomed);
   void ForgetName(RegionId id);
-  RegionDescription Describe(RegionId id, const Region& region) const;
+  RegionDescription Describe(RegionId id, const Region& region, bool with_incarnations) const;
 
   FrameArena* const arena_;
   LeaseTable* const leases_;
@@ -186,6 +190,22 @@ class PageStore {
   mutable Mutex names_mu_;  // taken after a shard's, never before
   absl::flat_hash_map<std::string, uint64_t> names_ ABSL_GUARDED_BY(names_mu_);
   absl::flat_hash_map<uint64_t, RegionManifest> manifests_ ABSL_GUARDED_BY(names_mu_);
+
+  Mutex free_some_mu_;  // taken before doomed_mu_
+  Mutex doomed_mu_;
+  std::vector<Doomed> doomed_ ABSL_GUARDED_BY(doomed_mu_);
+};
+
+struct PageStore::Region {
+  explicit Region(FrameArena* arena) : index(arena) {}
+  LeaseId lease{};
+  uint32_t epoch = 0;
+  bool gc = false;
+  bool named = false;
+  uint64_t chunks = 0;
+  uint64_t kept_bytes = 0;  // freed by trims, promised to the owner again
+  uint64_t kept_term = 0;   // of its lease
+  PageIndex index;
 };
 
 }  // namespace nram

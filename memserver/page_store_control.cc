@@ -13,9 +13,9 @@ namespace {
 
 void Count(std::atomic<uint64_t>* counter) { counter->fetch_add(1, std::memory_order_relaxed); }
 
-// What it takes beyond its region: two entries in tables, and what they point to.
+// What it takes beyond its region: two entries in tables (also while these grow), and what they point to.
 uint64_t ManifestBytes(const RegionManifest& manifest) {
-  return 256 + 2 * manifest.name.size() + manifest.incarnations.size() * sizeof(uint64_t);
+  return 480 + 2 * manifest.name.size() + manifest.incarnations.size() * sizeof(uint64_t);
 }
 
 }  // namespace
@@ -65,7 +65,7 @@ void PageStore::ForgetName(RegionId id) {
 }
 
 absl::StatusOr<bool> PageStore::DestroyByControl(LeaseId lease_id, RegionId id, bool force) {
-  std::unique_ptr<Region> region;
+  Doomed region;
   {
     Shard& at = shard(id);
     WriterLock lock(&at.mu);
@@ -79,7 +79,7 @@ absl::StatusOr<bool> PageStore::DestroyByControl(LeaseId lease_id, RegionId id, 
     at.regions.erase(it);
     if (region->named) ForgetName(id);
   }
-  Drop(std::move(region));
+  Free(std::move(region));
   return true;
 }
 
@@ -92,7 +92,7 @@ absl::StatusOr<RegionDescription> PageStore::Attach(Lease* lease, RegionId id, u
   if (lease != nullptr) {
     // Counted first, as in CreateLocked.
     lease->regions.fetch_add(1);
-    auto uncount = absl::MakeCleanup([&] { lease->regions.fetch_sub(1); });
+    auto uncount = absl::MakeCleanup([&] { leases_->Unname(lease); });
     const auto owner = leases_->Find(region->lease);
     if (!lease->live()) return absl::FailedPreconditionError("the lease has ended");
     if (!force && owner != nullptr && owner.get() != lease && owner->live()) {
@@ -101,13 +101,14 @@ absl::StatusOr<RegionDescription> PageStore::Attach(Lease* lease, RegionId id, u
     if (epoch <= region->epoch) {
       return absl::AbortedError(absl::StrCat("region ", FormatId(Raw(id)), " is already at epoch ", region->epoch));
     }
-    if (owner != nullptr) owner->regions.fetch_sub(1);
+    if (!leases_->Charge(lease)) return absl::ResourceExhaustedError("the server is full");
+    if (owner != nullptr) leases_->Unname(owner.get());
     std::move(uncount).Cancel();
     region->lease = lease->id;
     region->epoch = epoch;
     region->kept_bytes = 0;
   }
-  return Describe(id, *region);
+  return Describe(id, *region, /*with_incarnations=*/true);
 }
 
 RegionId PageStore::FindByName(const std::string& name) const {
@@ -116,7 +117,7 @@ RegionId PageStore::FindByName(const std::string& name) const {
   return it == names_.end() ? RegionId{0} : RegionId{it->second};
 }
 
-RegionDescription PageStore::Describe(RegionId id, const Region& region) const {
+RegionDescription PageStore::Describe(RegionId id, const Region& region, bool with_incarnations) const {
   RegionDescription description;
   description.id = id;
   description.lease = region.lease;
@@ -129,7 +130,12 @@ RegionDescription PageStore::Describe(RegionId id, const Region& region) const {
   description.spans = region.index.spans();
   if (region.named) {
     MutexLock lock(&names_mu_);
-    if (const auto it = manifests_.find(Raw(id)); it != manifests_.end()) description.manifest = it->second;
+    if (const auto it = manifests_.find(Raw(id)); it != manifests_.end()) {
+      const RegionManifest& manifest = it->second;
+      description.manifest.name = manifest.name;
+      description.manifest.size_bytes = manifest.size_bytes;
+      if (with_incarnations) description.manifest.incarnations = manifest.incarnations;
+    }
   }
   return description;
 }
@@ -157,7 +163,7 @@ std::vector<RegionDescription> PageStore::List(uint64_t from, size_t limit, bool
     const Shard& at = shard(RegionId{id});
     ReaderLock lock(&at.mu);
     if (const auto it = at.regions.find(id); it != at.regions.end())
-      result.push_back(Describe(RegionId{id}, *it->second));
+      result.push_back(Describe(RegionId{id}, *it->second, /*with_incarnations=*/false));
   }
   return result;
 }
@@ -178,7 +184,7 @@ absl::StatusOr<std::vector<uint64_t>> PageStore::ListSpans(RegionId id, uint64_t
 void PageStore::CollectLease(const Lease& lease) {
   if (lease.regions == 0) return;
   for (Shard& shard : shards_) {
-    std::vector<std::unique_ptr<Region>> collected;
+    std::vector<Doomed> collected;
     {
       WriterLock lock(&shard.mu);
       for (auto it = shard.regions.begin(); it != shard.regions.end();) {
@@ -193,7 +199,7 @@ void PageStore::CollectLease(const Lease& lease) {
       }
     }
     for (auto& region : collected) {
-      Drop(std::move(region));
+      Free(std::move(region));
       Count(&counters_.regions_collected);
     }
   }

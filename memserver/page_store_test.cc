@@ -492,7 +492,8 @@ TEST_F(PageStoreTest, NamesAreUniqueAndForgottenWithTheirRegion) {
   EXPECT_EQ(store_.CreateNamed(lease_.get(), RegionId{1}, 1, false, {"other", {3}, 8192}).code(),
             absl::StatusCode::kAlreadyExists);
   EXPECT_EQ(store_.FindByName("other"), RegionId{0});
-  EXPECT_EQ(store_.List(0, 1, false, true)[0].manifest.incarnations.size(), 2) << "another's";
+  EXPECT_EQ(store_.Attach(nullptr, RegionId{1}, 0, false)->manifest.incarnations.size(), 2) << "another's";
+  EXPECT_EQ(store_.List(0, 1, false, true)[0].manifest.name, "heap");
   EXPECT_EQ(arena_->usage().index_bytes, index_bytes);
   EXPECT_EQ(store_.Destroy(lease_.get(), RegionId{1}, 1), Reason::kOk);
   EXPECT_EQ(store_.FindByName("heap"), RegionId{0});

@@ -1,0 +1,196 @@
+#include "memserver/lease_table.h"
+
+#include <malloc.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "memserver/page_store.h"
+
+namespace nram {
+namespace {
+
+// Bytes that malloc has given out.
+uint64_t Allocated() {
+  const auto info = mallinfo2();
+  return info.uordblks + info.hblkhd;
+}
+
+class LeaseTableTest : public ::testing::Test {
+ protected:
+  explicit LeaseTableTest(uint64_t ceiling_bytes = 512 * kMiB)
+      : arena_(FrameArena::Create(ceiling_bytes, kMiB).value()) {}
+
+  std::shared_ptr<Lease> Grant(uint64_t id, int64_t ttl_ms = 0) {
+    auto lease = leases_.Grant(LeaseId{id}, std::string(255, 'o'), ttl_ms);
+    return lease.ok() ? *std::move(lease) : nullptr;
+  }
+  absl::Status CreateRegion(Lease* lease, uint64_t id, const RegionManifest& manifest = {}) {
+    return store_.CreateNamed(lease, RegionId{id}, 1, /*gc=*/false, manifest);
+  }
+  uint64_t Charged() const { return arena_->usage().index_bytes; }
+
+  FakeClock clock_;
+  std::unique_ptr<FrameArena> arena_;
+  LeaseTable leases_{arena_.get(), &clock_, 10'000};
+  PageStore store_{arena_.get(), &leases_};
+};
+
+// Each client that goes leaves a lease behind, which its region names.
+TEST_F(LeaseTableTest, AllMemoryThatClientsMakeItHoldIsCharged) {
+  const uint64_t charged_before = Charged();
+  const uint64_t allocated_before = Allocated();
+  for (uint64_t id = 1; id <= 120'000; ++id) {
+    const auto lease = Grant(id);
+    ASSERT_NE(lease, nullptr);
+    RegionManifest manifest;
+    if (id % 4 == 0) manifest = {absl::StrCat(id), std::vector<uint64_t>(id % 32), 0};
+    ASSERT_TRUE(CreateRegion(lease.get(), id, manifest).ok());
+    leases_.End(LeaseId{id});
+    // The most that it takes is while a table grows; looked at as often as can be borne.
+    if (id % 512 == 0) {
+      ASSERT_LE(Allocated() - allocated_before, Charged() - charged_before) << id;
+    }
+  }
+  leases_.EndExpired();
+  EXPECT_EQ(leases_.count(), 120'000) << "regions name them";
+  for (uint64_t id = 1; id <= 120'000; ++id) ASSERT_TRUE(*store_.DestroyByControl(LeaseId{0}, RegionId{id}, true));
+  leases_.EndExpired();
+  EXPECT_EQ(leases_.count(), 0);
+  EXPECT_EQ(Charged(), charged_before);
+}
+
+TEST_F(LeaseTableTest, TheWalkLooksAtWhatHasExpiredAlone) {
+  for (uint64_t id = 1; id <= 1'000; ++id) {
+    const auto lease = Grant(id);
+    ASSERT_TRUE(CreateRegion(lease.get(), id).ok());
+    leases_.End(LeaseId{id});
+  }
+  for (uint64_t id = 2'001; id <= 2'100; ++id) Grant(id);
+  leases_.EndExpired();  // finds that the ended ones are wanted
+  const uint64_t before = leases_.looked_at();
+  for (int i = 0; i < 100; ++i) {
+    clock_.AdvanceMs(1);
+    EXPECT_TRUE(leases_.EndExpired().empty());
+  }
+  EXPECT_EQ(leases_.looked_at(), before);
+  // Renewed ones are looked at once in their time, not with each renewal.
+  for (int i = 0; i < 100; ++i) {
+    clock_.AdvanceMs(1'000);
+    for (uint64_t id = 2'001; id <= 2'100; ++id) ASSERT_TRUE(leases_.Renew(LeaseId{id}).ok());
+    EXPECT_TRUE(leases_.EndExpired().empty());
+  }
+  EXPECT_LE(leases_.looked_at() - before, 100 * 12);
+  clock_.AdvanceMs(10'001);
+  EXPECT_EQ(leases_.EndExpired().size(), 100);
+  EXPECT_EQ(leases_.live_count(), 0);
+  leases_.EndExpired();  // the last round's result held them
+  EXPECT_EQ(leases_.count(), 1'000);
+}
+
+TEST_F(LeaseTableTest, EndsWhenItsTimeIsUpWhateverItsTimeWas) {
+  Grant(1, 60'000);
+  clock_.AdvanceMs(1'000);
+  Grant(1, 5'000);  // a shorter one takes the longer one's place
+  clock_.AdvanceMs(5'001);
+  EXPECT_EQ(leases_.EndExpired().size(), 1);
+  Grant(2, 5'000);
+  Grant(2, 60'000);
+  clock_.AdvanceMs(59'000);
+  EXPECT_TRUE(leases_.EndExpired().empty());
+  clock_.AdvanceMs(1'001);
+  EXPECT_EQ(leases_.EndExpired().size(), 1);
+  // Ended and granted anew.
+  Grant(3, 60'000);
+  leases_.End(LeaseId{3});
+  const auto again = Grant(3, 1'000);
+  clock_.AdvanceMs(1'001);
+  const auto ended = leases_.EndExpired();
+  ASSERT_EQ(ended.size(), 1);
+  EXPECT_EQ(ended[0], again);
+}
+
+TEST_F(LeaseTableTest, TheServersOwnStopsDoNotCount) {
+  Grant(1);
+  clock_.AdvanceMs(9'000);
+  Grant(2);
+  clock_.AdvanceMs(60'000);
+  leases_.Extend(60'000 * kNsPerMs);
+  EXPECT_TRUE(leases_.EndExpired().empty());
+  clock_.AdvanceMs(1'001);
+  EXPECT_EQ(leases_.EndExpired().size(), 1);
+  clock_.AdvanceMs(9'000);
+  EXPECT_EQ(leases_.EndExpired().size(), 1);
+}
+
+TEST_F(LeaseTableTest, AnEndedLeaseIsForgottenWhenNobodyHoldsIt) {
+  auto lease = Grant(1);
+  ASSERT_TRUE(CreateRegion(lease.get(), 1).ok());
+  leases_.End(LeaseId{1});
+  leases_.EndExpired();
+  EXPECT_EQ(leases_.count(), 1);
+  ASSERT_TRUE(*store_.DestroyByControl(LeaseId{0}, RegionId{1}, true));
+  leases_.EndExpired();
+  EXPECT_EQ(leases_.count(), 1) << "this test holds it";
+  lease.reset();
+  leases_.EndExpired();
+  EXPECT_EQ(leases_.count(), 0);
+}
+
+TEST_F(LeaseTableTest, WhoTakesARegionOverLeavesNothingBehind) {
+  ASSERT_TRUE(CreateRegion(Grant(1).get(), 1).ok());
+  leases_.End(LeaseId{1});
+  leases_.EndExpired();
+  ASSERT_TRUE(store_.Attach(Grant(2).get(), RegionId{1}, 2, false).ok());
+  leases_.EndExpired();
+  EXPECT_EQ(leases_.count(), 1);
+}
+
+TEST_F(LeaseTableTest, NoConnectionComesSoFarAheadThatNoOtherCanFollow) {
+  class Peer : public LeaseConnection {
+    void Fence() override {}
+  } first, second;
+  const auto lease = Grant(1);
+  EXPECT_FALSE(lease->Bind(0, ~uint64_t{0}, &first));
+  const uint64_t uptime_ns = 3600 * uint64_t{kNsPerSecond};
+  EXPECT_TRUE(lease->Bind(0, uptime_ns, &first));
+  EXPECT_FALSE(lease->Bind(0, ~uint64_t{0}, &second));
+  EXPECT_FALSE(lease->Bind(0, uint64_t{1} << 62, &second));
+  EXPECT_TRUE(lease->Bind(0, uptime_ns + 24 * 3600 * uint64_t{kNsPerSecond}, &second));
+  lease->Unbind(0, &second);
+}
+
+class FullServerTest : public LeaseTableTest {
+ protected:
+  FullServerTest() : LeaseTableTest(64 * kMiB) {
+    owner_ = Grant(1);
+    uint64_t id = 1;
+    while (CreateRegion(owner_.get(), id).ok()) ++id;
+  }
+  std::shared_ptr<Lease> owner_;
+};
+
+TEST_F(FullServerTest, SomeMoreClientsCanConnectAndOwnNothing) {
+  uint64_t id = 2;
+  while (Grant(id) != nullptr) ASSERT_LT(++id, 10'000);
+  EXPECT_GE(id - 2, LeaseTable::kUnchargedMax);
+  EXPECT_LE(id - 2, LeaseTable::kUnchargedMax + 8) << "a few that the last bytes paid for";
+  const auto last = leases_.Find(LeaseId{id - 1});
+  EXPECT_EQ(CreateRegion(last.get(), 1'000'000).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_FALSE(leases_.Charge(last.get()));
+  // Who goes makes room for the next one.
+  leases_.End(LeaseId{id - 2});
+  leases_.EndExpired();
+  EXPECT_NE(Grant(1'000'000), nullptr);
+  // And when the server has room again, they can own something.
+  for (uint64_t region = 1; region <= 100; ++region) {
+    ASSERT_TRUE(*store_.DestroyByControl(LeaseId{0}, RegionId{region}, true));
+  }
+  EXPECT_TRUE(CreateRegion(last.get(), 1'000'000).ok());
+}
+
+}  // namespace
+}  // namespace nram
