@@ -29,7 +29,7 @@ Connection::Connection(UniqueFd fd, std::string peer, const SessionContext& cont
     : fd_(std::move(fd)),
       peer_(std::move(peer)),
       buffers_(buffers),
-      session_(context),
+      session_(context, /*takes_turns=*/true),
       now_ns_(now_ns),
       progress_ns_(now_ns),
       rest_ns_(now_ns) {}
@@ -45,7 +45,9 @@ absl::StatusOr<bool> Connection::OnHeader(const FrameHeader& header, absl::Span<
 
 absl::Status Connection::OnFrame(const FrameHeader& header, absl::Span<const uint32_t> page_crcs) {
   rest_ns_ = now_ns_;
-  return session_.Execute(header, page_crcs, &reply_);
+  NRAM_RETURN_IF_ERROR(session_.Execute(header, page_crcs, &reply_));
+  if (header.op == Op::kHello && place_.has_value()) place_->NoteBound(session_.lease());
+  return absl::OkStatus();
 }
 
 void Connection::NoteProgress() {
@@ -91,6 +93,12 @@ absl::StatusOr<Connection::State> Connection::Pump(int64_t now_ns) {
       if (!flushed) return State::kWantsOut;
       paused = false;
     }
+    if (session_.busy()) {
+      NRAM_RETURN_IF_ERROR(session_.Continue(&reply_));
+      NoteRest();
+      if (session_.busy()) break;  // others have their turn
+      continue;
+    }
     NRAM_ASSIGN_OR_RETURN(const FrameReader::Progress progress, reader_.ReadFrom(fd_.get(), this));
     switch (progress) {
       case FrameReader::Progress::kRead:
@@ -104,8 +112,9 @@ absl::StatusOr<Connection::State> Connection::Pump(int64_t now_ns) {
         state = round == 0 ? State::kNothing : State::kIdle;
         break;
       case FrameReader::Progress::kPaused:
-        // With replies to send it paused for room in the reply buffer, which the next Flush makes.
-        if (reply_.used == 0) state = State::kStarved;
+        // With replies to send it paused for room in the reply buffer, which the next Flush makes; or for a request
+        // that is in the middle of its steps.
+        if (reply_.used == 0 && !session_.busy()) state = State::kStarved;
         paused = true;
         NoteRest();
         break;
@@ -114,6 +123,7 @@ absl::StatusOr<Connection::State> Connection::Pump(int64_t now_ns) {
         break;
     }
   }
+  if (session_.busy()) state = State::kMore;
   NRAM_ASSIGN_OR_RETURN(const bool flushed, Flush());
   if (!flushed) return state == State::kEnded ? state : State::kWantsOut;
   buffers_->Give(std::exchange(reply_.data, nullptr));
@@ -126,6 +136,7 @@ absl::Status Connection::CheckStall(int64_t now_ns, int64_t limit_ns) const {
   const char* doing = has_output()          ? "taking replies"
                       : reader_.mid_frame() ? "sending a frame"
                       : !session_.bound()   ? "saying hello"
+                      : session_.fenced()   ? "going away since a newer connection took its place"
                       : !session_.live()    ? "doing anything since its lease ended"
                                             : nullptr;
   if (doing == nullptr) return absl::OkStatus();

@@ -7,12 +7,15 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "base/fd.h"
 #include "base/mapping.h"
+#include "memserver/connection_table.h"
 #include "memserver/session.h"
 #include "proto/frame_reader.h"
 
@@ -76,6 +79,11 @@ class Connection : private FrameReader::Handler {
   const std::string& peer() const { return peer_; }
   const Session& session() const { return session_; }
 
+  // Takes its place in the table, until it is destroyed. `source`: where it comes from, without the port.
+  void TakePlace(ConnectionTable* table, std::string source, int64_t now_ns) {
+    place_.emplace(table, &session_, fd_.get(), std::move(source), now_ns);
+  }
+
   uint32_t epoll_events = 0;  // as registered; the worker's
   bool charged = false;       // to the arena, as one beyond the prepaid
   bool queued = false;        // in the worker's list of those to pump again
@@ -106,6 +114,8 @@ class Connection : private FrameReader::Handler {
   int64_t now_ns_;       // the Pump's
   int64_t progress_ns_;  // when it last moved bytes, or waited for this server; before hello, when it began
   int64_t rest_ns_;      // of NoteRest: one thing may take kPaceFactor times the limit from then
+  // Last, so that it leaves the table before anything else is gone. Nothing in a test that has no table.
+  std::optional<ConnectionPlace> place_;
 };
 
 }  // namespace nram

@@ -25,31 +25,6 @@
 namespace nram {
 namespace {
 
-std::string PeerName(int fd, bool is_tcp) {
-  if (!is_tcp) {
-    ucred peer{};
-    socklen_t length = sizeof peer;
-    getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length);
-    return absl::StrCat("unix:pid=", peer.pid);
-  }
-  sockaddr_storage storage;
-  socklen_t length = sizeof storage;
-  char text[INET6_ADDRSTRLEN] = "?";
-  int port = 0;
-  if (getpeername(fd, reinterpret_cast<sockaddr*>(&storage), &length) == 0) {
-    if (storage.ss_family == AF_INET) {
-      const auto* v4 = reinterpret_cast<sockaddr_in*>(&storage);
-      inet_ntop(AF_INET, &v4->sin_addr, text, sizeof text);
-      port = ntohs(v4->sin_port);
-    } else {
-      const auto* v6 = reinterpret_cast<sockaddr_in6*>(&storage);
-      inet_ntop(AF_INET6, &v6->sin6_addr, text, sizeof text);
-      port = ntohs(v6->sin6_port);
-    }
-  }
-  return absl::StrCat(text, ":", port);
-}
-
 void Signal(int event_fd) {
   const uint64_t one = 1;
   // Fails only when the counter is full, and then the reader is woken anyway.
@@ -124,8 +99,7 @@ class DataServer::Worker {
       }
       if (then_ns >= next_sweep_ns_) Sweep(then_ns);
     }
-    server_->counters_.open -= connections_.size();
-    connections_.clear();
+    while (!connections_.empty()) Close(connections_.begin()->first, absl::OkStatus());
   }
 
   // Polls the connection that had the last request, and now and then all others, until nothing has come for
@@ -263,15 +237,19 @@ class DataServer::Worker {
 
   void Close(Connection* connection, const absl::Status& why) {
     if (!why.ok()) {
-      LOG(WARNING) << "closing " << connection->peer() << ": " << why.message();
+      server_->log_.Post(absl::StrCat("closing ", connection->peer(), ": ", why.message()));
       ++server_->counters_.closed_for_error;
     }
     std::erase(again_, connection);
     if (connection == unwatched_) unwatched_ = nullptr;
-    if (connection->charged) server_->context_.store->arena()->ReleaseFixed(Connection::kFixedBytes);
-    connections_.erase(connection);
+    if (connection->charged) {
+      server_->context_.store->arena()->ReleaseFixed(Connection::kFixedBytes);
+    } else {
+      --server_->prepaid_open_;
+    }
     --count_;
     --server_->counters_.open;
+    connections_.erase(connection);  // last: the acceptor may wait for its place
   }
 
   void Sweep(int64_t now_ns) {
@@ -316,7 +294,10 @@ uint64_t DataServer::FixedBytes(const DataServerOptions& options) {
 }
 
 DataServer::DataServer(const DataServerOptions& options, const SessionContext& context)
-    : options_(options), context_(context), stop_event_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+    : options_(options),
+      context_(context),
+      table_(static_cast<size_t>(options.connections_max)),
+      stop_event_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
 
 absl::StatusOr<std::unique_ptr<DataServer>> DataServer::Start(const DataServerOptions& options,
                                                               const SessionContext& context) {
@@ -356,37 +337,50 @@ void DataServer::AcceptLoop() {
   }
 }
 
+bool DataServer::Admit(bool* prepaid) {
+  // Only this thread raises the counts, so that they are not too low.
+  if (counters_.open >= options_.connections_max) return false;
+  *prepaid = prepaid_open_ < kPrepaidConnections;
+  if (*prepaid) {
+    ++prepaid_open_;
+    return true;
+  }
+  return context_.store->arena()->ChargeFixed(Connection::kFixedBytes);
+}
+
 void DataServer::Accept(int listener, bool is_tcp) {
   UniqueFd fd(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (!fd.valid()) {
     if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
       PLOG_EVERY_N(ERROR, 100) << "accept";
-      poll(nullptr, 0, 10);  // the connection stays pending; do not spin on it
+      // The connection stays pending; do not spin on it.
+      pollfd stop{stop_event_.get(), POLLIN, 0};
+      poll(&stop, 1, 100);
     }
     return;
   }
-  const std::string peer = PeerName(fd.get(), is_tcp);
-  // Only this thread raises the count, so that it is not too low.
-  const bool prepaid = counters_.open < kPrepaidConnections;
-  if (counters_.open >= options_.connections_max ||
-      (!prepaid && !context_.store->arena()->ChargeFixed(Connection::kFixedBytes))) {
-    LOG_EVERY_N(WARNING, 100) << "refusing " << peer << ": " << counters_.open << " connections are open";
+  Peer peer = PeerOf(fd.get(), is_tcp);
+  bool prepaid = false;
+  bool admitted = Admit(&prepaid);
+  if (!admitted && table_.MakeRoomFor(peer.source, DeadlineAfterMs(kGiveWayMs))) {
+    ++counters_.displaced;
+    admitted = Admit(&prepaid);
+  }
+  if (!admitted) {
+    log_.Post(absl::StrCat("refusing ", peer.name, ": ", counters_.open.load(), " connections are open"));
     ++counters_.refused;
     return;
   }
   if (is_tcp) {
     TuneTcp(fd.get());
-    // A dead host's connection ends after a minute; the system would keep it for two hours.
-    const int on = 1, idle_s = 30, interval_s = 10, probes = 3;
-    setsockopt(fd.get(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
-    setsockopt(fd.get(), IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
-    setsockopt(fd.get(), IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof interval_s);
-    setsockopt(fd.get(), IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+    KeepAlive(fd.get());
   }
   ++counters_.open;
   ++counters_.accepted;
-  auto connection = std::make_unique<Connection>(std::move(fd), peer, context_, nullptr, MonotonicNs());
+  const int64_t now_ns = MonotonicNs();
+  auto connection = std::make_unique<Connection>(std::move(fd), std::move(peer.name), context_, nullptr, now_ns);
   connection->charged = !prepaid;
+  connection->TakePlace(&table_, std::move(peer.source), now_ns);
   LeastBusy(bulk_)->Adopt(std::move(connection));
 }
 

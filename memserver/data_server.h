@@ -18,6 +18,8 @@
 #include "base/spin.h"
 #include "base/sync.h"
 #include "memserver/connection.h"
+#include "memserver/connection_table.h"
+#include "memserver/late_log.h"
 #include "memserver/session.h"
 
 namespace nram {
@@ -27,7 +29,7 @@ struct DataServerOptions {
   int port = 0;                       // 0: the kernel chooses
   std::string socket_path;            // empty: no Unix socket; a dead one at that path is replaced
   int workers_per_class = 1;          // 1..64
-  int connections_max = 512;
+  int connections_max = 512;  // see ConnectionTable for who gives way to the next one
   // A peer that moves nothing in the middle of a frame or of its replies for so long is cut off, and one that is not
   // through it in six times as long.
   int64_t stall_limit_ms = 10'000;
@@ -35,7 +37,7 @@ struct DataServerOptions {
 };
 
 struct DataServerCounters {
-  std::atomic<uint64_t> closed_for_error{0}, accepted{0}, refused{0};
+  std::atomic<uint64_t> closed_for_error{0}, accepted{0}, refused{0}, displaced{0};
   std::atomic<int64_t> open{0};
 };
 
@@ -59,10 +61,14 @@ class DataServer {
   // Paid for from the start, so that clients can connect again to a server that is full; those beyond are charged as
   // they come.
   static constexpr int kPrepaidConnections = 64;
+  // For how long the acceptor waits for a connection to give way; its worker has it closed in a few milliseconds.
+  static constexpr int64_t kGiveWayMs = 100;
 
   DataServer(const DataServerOptions& options, const SessionContext& context);
   void AcceptLoop();
   void Accept(int listener, bool is_tcp);
+  // False: one more connection is too many, or the arena has no room for it. *prepaid: it needs none.
+  bool Admit(bool* prepaid);
   static Worker* LeastBusy(const std::vector<std::unique_ptr<Worker>>& workers);
   // Gives a connection that said it is urgent to an urgent worker.
   void MoveToUrgent(std::unique_ptr<Connection> connection);
@@ -70,6 +76,9 @@ class DataServer {
   const DataServerOptions options_;
   const SessionContext context_;
   DataServerCounters counters_;
+  ConnectionTable table_;
+  LateLog log_;
+  std::atomic<int> prepaid_open_{0};
   UniqueFd tcp_listener_;
   UniqueFd unix_listener_;
   UniqueFd stop_event_;

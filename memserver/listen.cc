@@ -2,11 +2,14 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
@@ -45,6 +48,47 @@ absl::StatusOr<sockaddr_un> MakeUnixAddress(const std::string& path) {
 }
 
 }  // namespace
+
+Peer PeerOf(int fd, bool is_tcp) {
+  if (!is_tcp) {
+    ucred peer{};
+    socklen_t length = sizeof peer;
+    getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length);
+    return {absl::StrCat("unix:pid=", peer.pid), absl::StrCat("unix:uid=", peer.uid)};
+  }
+  sockaddr_storage storage;
+  socklen_t length = sizeof storage;
+  char text[INET6_ADDRSTRLEN] = "?";
+  int port = 0;
+  if (getpeername(fd, reinterpret_cast<sockaddr*>(&storage), &length) == 0) {
+    if (storage.ss_family == AF_INET) {
+      const auto* v4 = reinterpret_cast<sockaddr_in*>(&storage);
+      inet_ntop(AF_INET, &v4->sin_addr, text, sizeof text);
+      port = ntohs(v4->sin_port);
+    } else {
+      const auto* v6 = reinterpret_cast<sockaddr_in6*>(&storage);
+      inet_ntop(AF_INET6, &v6->sin6_addr, text, sizeof text);
+      port = ntohs(v6->sin6_port);
+    }
+  }
+  return {absl::StrCat(text, ":", port), text};
+}
+
+void KeepAlive(int fd) {
+  const int on = 1, idle_s = 30, interval_s = 10, probes = 3;
+  setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof interval_s);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+}
+
+uint64_t RaiseDescriptorLimit(uint64_t wanted) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
+  if (limit.rlim_cur >= wanted) return limit.rlim_cur;
+  const rlimit raised{std::min<rlim_t>(wanted, limit.rlim_max), limit.rlim_max};
+  return setrlimit(RLIMIT_NOFILE, &raised) == 0 ? raised.rlim_cur : limit.rlim_cur;
+}
 
 absl::StatusOr<bool> IsLoopback(const std::string& address) {
   sockaddr_storage storage;

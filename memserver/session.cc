@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/status.h"
 
 namespace nram {
@@ -24,6 +25,7 @@ PageStore::IfAbsent AbsentPolicy(const FrameHeader& request) {
 
 Session::~Session() {
   ReturnLanding();
+  context_.store->FreeLater(std::move(doomed_));
   if (lease_ != nullptr) lease_->Unbind(connection_class_, this);
 }
 
@@ -37,12 +39,56 @@ void Session::Replied() {
 }
 
 void Session::Fence() {
-  MutexLock lock(&busy_mu_);
+  // Said before it waits, so that the next step does not begin.
   fenced_ = true;
+  MutexLock lock(&busy_mu_);
+}
+
+absl::Status Session::CheckMayExecute() {
+  if (fenced_) return absl::AbortedError("a newer connection of the same client took this one's place");
+  // Its requests may be from before the lease ended, when the region that they create had been there.
+  if (lease_->live() && lease_->term() != term_) {
+    return absl::AbortedError("its lease ended and was granted anew; it must say hello again");
+  }
+  return absl::OkStatus();
+}
+
+bool Session::StepLocked() {
+  PageStore* const store = context_.store;
+  FrameHeader& reply = pending_reply_;
+  if (pending_.op == Op::kDestroy) {
+    if (doomed_ == nullptr) {
+      reply.reason = store->Unlink(lease_.get(), RegionId{pending_.subject}, pending_.epoch, &doomed_);
+    }
+    return store->FreeStep(&doomed_);
+  }
+  const bool promised = (pending_.flags & kFlagPromised) != 0;
+  const auto frames = (pending_.flags & kFlagReserved) != 0 ? PageStore::Frames::kWhole : PageStore::Frames::kFitted;
+  reply.reason = store->TrimStep(lease_.get(), RegionId{pending_.subject}, pending_.epoch, pending_.range,
+                                 promised ? &lease_->promise : nullptr, &reply.aux, frames, &next_page_);
+  return reply.reason != Reason::kOk || next_page_ * kChunksPerPage >= pending_.range.end();
+}
+
+absl::Status Session::Continue(ReplyBuffer* reply) {
+  const int64_t until_ns = takes_turns_ ? MonotonicNs() + kTurnNs : 0;
+  while (true) {
+    {
+      MutexLock lock(&busy_mu_);
+      NRAM_RETURN_IF_ERROR(CheckMayExecute());
+      if (StepLocked()) break;
+    }
+    if (context_.between_steps_for_test != nullptr) context_.between_steps_for_test();
+    if (takes_turns_ && MonotonicNs() >= until_ns) return absl::OkStatus();
+  }
+  busy_ = false;
+  EncodeHeader(pending_reply_, 0, reply->data + reply->used);
+  reply->used += kFrameHeaderBytes;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<bool> Session::Begin(const FrameHeader& request, absl::Span<const ChunkMask> masks, size_t reply_room,
                                     Landing* landing) {
+  if (busy_) return false;
   if (request.is_reply()) return absl::InvalidArgumentError("a reply where a request belongs");
   // Bytes that were lost, repeated or reordered on the way would execute out of order; nothing does.
   if (request.request_id != last_request_id_ + 1) {
@@ -88,15 +134,18 @@ absl::Status Session::Execute(const FrameHeader& request, absl::Span<const uint3
     reply->used += kFrameHeaderBytes;
     return absl::OkStatus();
   }
-  MutexLock lock(&busy_mu_);
-  if (fenced_) {
-    ReturnLanding();
-    return absl::AbortedError("a newer connection of the same client took this one's place");
+  if (request.op != Op::kPing && !lease_->used.load(std::memory_order_relaxed)) lease_->used = true;
+  if (request.op == Op::kTrim || request.op == Op::kDestroy) {
+    busy_ = true;
+    pending_ = request;
+    pending_reply_ = header;
+    next_page_ = request.range.first_page();
+    return Continue(reply);
   }
-  // Its requests may be from before the lease ended, when the region that they create had been there.
-  if (lease_->live() && lease_->term() != term_) {
+  MutexLock lock(&busy_mu_);
+  if (absl::Status status = CheckMayExecute(); !status.ok()) {
     ReturnLanding();
-    return absl::AbortedError("its lease ended and was granted anew; it must say hello again");
+    return status;
   }
   const RegionId region{request.subject};
   PageStore* const store = context_.store;
@@ -122,23 +171,19 @@ absl::Status Session::Execute(const FrameHeader& request, absl::Span<const uint3
                                 << " has changed since it was written: is this machine's RAM sound?";
       }
       break;
-    case Op::kTrim:
-      header.reason = store->Trim(lease_.get(), region, request.epoch, request.range, promise, &header.aux, frames);
-      break;
     case Op::kCreate:
       header.reason = request.subject == 0 ? Reason::kUnknownRegion
                                            : store->Create(lease_.get(), region, request.epoch,
                                                            (request.flags & kFlagGc) != 0, &header.aux);
-      break;
-    case Op::kDestroy:
-      header.reason = store->Destroy(lease_.get(), region, request.epoch);
       break;
     case Op::kPing:
       // A sign of life as good as a renewal.
       if (!context_.leases->Renew(lease_->id).ok()) header.reason = Reason::kLeaseEnded;
       break;
     case Op::kHello:
-      break;
+    case Op::kTrim:
+    case Op::kDestroy:
+      break;  // see above
   }
   EncodeHeader(header, 0, reply->data + reply->used);
   reply->used += kFrameHeaderBytes;

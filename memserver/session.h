@@ -5,6 +5,7 @@
 // requests, the frame that lands now. The socket connection and the in-process transport both drive one.
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -28,31 +29,54 @@ struct SessionContext {
   LandingFrames* landing = nullptr;
   uint64_t incarnation = 0;
   CreditWindow window{256, 4096};
+  // Called between two steps of a trim or destroy, with no lock held. Null, but in tests.
+  void (*between_steps_for_test)() = nullptr;
 };
 
 // Used by one thread at a time, but for Fence.
+//
+// Trims and destroys proceed in steps (of 64 spans at most, some milliseconds). Fence waits for one step at most, and
+// nothing of the request is executed after it.
 class Session : public FrameService, public LeaseConnection {
  public:
-  explicit Session(const SessionContext& context) : context_(context) {}
+  // `takes_turns`: Execute returns after kTurnNs and a step at the latest; the caller looks at busy() and calls
+  // Continue, so that others of its thread are served in between. Otherwise Execute returns when it is done.
+  explicit Session(const SessionContext& context, bool takes_turns = false)
+      : context_(context), takes_turns_(takes_turns) {}
+  // What a destroyed region still holds is freed later, by whoever calls the store's FreeSome.
   ~Session() override;
+
+  static constexpr int64_t kTurnNs = 1'000'000;
 
   absl::StatusOr<bool> Begin(const FrameHeader& request, absl::Span<const ChunkMask> masks, size_t reply_room,
                              Landing* landing) override;
   absl::Status Execute(const FrameHeader& request, absl::Span<const uint32_t> page_crcs, ReplyBuffer* reply) override;
+  // A request is in the middle of its steps: its reply is still to come, and Begin accepts nothing.
+  bool busy() const { return busy_; }
+  // Goes on with it for another turn. `reply` needs room for a header. An error means: close the connection.
+  absl::Status Continue(ReplyBuffer* reply);
 
   // All replies are on their way: the time to prepare for the next request.
   void Replied();
 
-  // Waits for the request that executes now, if any; later ones are refused.
+  // Waits for the request that executes now, if any, or for a step of it; later ones are refused.
   void Fence() override;
 
   bool bound() const { return lease_ != nullptr; }
+  // A newer connection took its place: it executes nothing any more.
+  bool fenced() const { return fenced_.load(std::memory_order_relaxed); }
+  // Stays while the session does. Null before hello.
+  const Lease* lease() const { return lease_.get(); }
   // Whether its client still counts as alive. Only if bound.
   bool live() const { return lease_->live(); }
   bool urgent() const { return connection_class_ == 1; }
 
  private:
   absl::Status Hello(const FrameHeader& request, FrameHeader* reply);
+  // ABORTED if nothing of this connection may be executed any more.
+  absl::Status CheckMayExecute() ABSL_EXCLUSIVE_LOCKS_REQUIRED(busy_mu_);
+  // One step of `pending_`. True when it is complete, its reason and aux set.
+  bool StepLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(busy_mu_);
   // A reply from here on is worth sending from where it lies.
   static constexpr uint64_t kDirectBytes = 32 * 1024;
 
@@ -61,6 +85,7 @@ class Session : public FrameService, public LeaseConnection {
   void ReturnLanding();
 
   const SessionContext context_;
+  const bool takes_turns_;
   std::shared_ptr<Lease> lease_;
   int connection_class_ = 0;
   uint64_t term_ = 0;  // the lease's at hello
@@ -73,8 +98,15 @@ class Session : public FrameService, public LeaseConnection {
   std::array<ChunkMask, kPagesPerFrame> masks_;
   size_t mask_count_ = 0;
 
-  Mutex busy_mu_;
-  bool fenced_ ABSL_GUARDED_BY(busy_mu_) = false;
+  // The trim or destroy whose steps are under way.
+  bool busy_ = false;
+  FrameHeader pending_;
+  FrameHeader pending_reply_;
+  uint64_t next_page_ = 0;     // of a trim
+  PageStore::Doomed doomed_;   // of a destroy: unlinked, and not free yet
+
+  Mutex busy_mu_;  // held while a request executes, or a step of it
+  std::atomic<bool> fenced_{false};
 };
 
 }  // namespace nram

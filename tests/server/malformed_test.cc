@@ -297,14 +297,5 @@ TEST_F(StallTest, WhoDoesNotReadHisRepliesIsCutOff) {
   WriteGood();
 }
 
-TEST_F(MalformedTest, TooManyConnectionsAreRefusedAndOthersServed) {
-  std::vector<UniqueFd> fds;
-  for (int i = 0; i < 600; ++i) fds.push_back(Connect());
-  const int64_t deadline_ns = DeadlineAfterMs(10'000);
-  while (server_.counters().refused == 0 && MonotonicNs() < deadline_ns) poll(nullptr, 0, 5);
-  EXPECT_GT(server_.counters().refused, 0);
-  WriteGood();
-}
-
 }  // namespace
 }  // namespace nram

@@ -26,6 +26,7 @@ class TestDataServer {
     uint64_t donate_bytes = 256 * kMiB;
     DataServerOptions data;
     bool unix_socket = true;
+    void (*between_steps)() = nullptr;  // of trims and destroys
   };
 
   TestDataServer() : TestDataServer(Options()) {}
@@ -35,6 +36,7 @@ class TestDataServer {
     store_ = std::make_unique<PageStore>(arena_.get(), leases_.get());
     landing_ = std::make_unique<LandingFrames>(arena_.get(), 1024);
     context_ = {store_.get(), leases_.get(), landing_.get(), 0x1234, CreditWindow{256, 4096}};
+    context_.between_steps_for_test = options.between_steps;
     if (options.unix_socket) {
       char name[] = "/tmp/nram-test-XXXXXX";
       directory_ = mkdtemp(name);

@@ -1,0 +1,69 @@
+#include "memserver/connection_table.h"
+
+#include <sys/socket.h>
+
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "base/clock.h"
+
+namespace nram {
+
+ConnectionPlace::ConnectionPlace(ConnectionTable* table, const Session* session, int fd, std::string source,
+                                 int64_t accepted_ns)
+    : table_(table), session_(session), fd_(fd), source_(std::move(source)), accepted_ns_(accepted_ns) {
+  MutexLock lock(&table_->mu_);
+  table_->places_.insert(this);
+}
+
+ConnectionPlace::~ConnectionPlace() {
+  MutexLock lock(&table_->mu_);
+  table_->places_.erase(this);
+  if (displaced_) table_->gone_.SignalAll();
+}
+
+ConnectionPlace* ConnectionTable::ChooseLocked(absl::string_view source) const {
+  constexpr int kNone = 3;
+  ConnectionPlace* chosen = nullptr;
+  int chosen_rank = kNone;
+  absl::flat_hash_map<absl::string_view, size_t> by_source;
+  for (ConnectionPlace* place : places_) {
+    if (place->displaced_) continue;
+    ++by_source[place->source_];
+    const Lease* const lease = place->lease_.load(std::memory_order_acquire);
+    const int rank = place->session_->fenced() ? 0 : lease == nullptr ? 1 : !lease->used ? 2 : kNone;
+    if (rank == kNone || rank > chosen_rank) continue;
+    if (rank < chosen_rank || place->accepted_ns_ < chosen->accepted_ns_) chosen = place;
+    chosen_rank = rank;
+  }
+  if (chosen != nullptr) return chosen;
+  absl::string_view largest;
+  size_t most = 0;
+  for (const auto& [from, count] : by_source) {
+    if (count > most) {
+      largest = from;
+      most = count;
+    }
+  }
+  if (most <= connections_max_ / 4 || by_source[source] >= most / 2) return nullptr;
+  for (ConnectionPlace* place : places_) {
+    if (place->displaced_ || place->source_ != largest) continue;
+    if (chosen == nullptr || place->accepted_ns_ > chosen->accepted_ns_) chosen = place;
+  }
+  return chosen;
+}
+
+bool ConnectionTable::MakeRoomFor(absl::string_view source, int64_t deadline_ns) {
+  MutexLock lock(&mu_);
+  ConnectionPlace* const chosen = ChooseLocked(source);
+  if (chosen == nullptr) return false;
+  chosen->displaced_ = true;
+  // Its worker finds the end of the stream. The descriptor is its own: it leaves the table before it is closed.
+  shutdown(chosen->fd_, SHUT_RDWR);
+  while (places_.contains(chosen)) {
+    if (!gone_.WaitUntil(&mu_, deadline_ns)) return !places_.contains(chosen);
+  }
+  return true;
+}
+
+}  // namespace nram

@@ -1,0 +1,47 @@
+#ifndef NRAM_MEMSERVER_LATE_LOG_H_
+#define NRAM_MEMSERVER_LATE_LOG_H_
+
+// A log for what peers cause: a few lines a second, however many there are, written by a thread of its own, so that no
+// worker waits for whoever reads the log.
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <string>
+#include <thread>
+
+#include "base/sync.h"
+
+namespace nram {
+
+// Thread-safe.
+class LateLog {
+ public:
+  static constexpr int kLinesPerPeriod = 5;
+  static constexpr int64_t kPeriodMs = 1'000;
+
+  // `write` is called on the log's thread; nothing else than a line of glog's, but in tests.
+  explicit LateLog(std::function<void(const std::string& line)> write = nullptr);
+  // Writes what waits.
+  ~LateLog();
+
+  // Never blocks for long. The first kLinesPerPeriod of a period are written; of the others the number, at its end.
+  void Post(std::string line);
+
+ private:
+  void Run();
+
+  const std::function<void(const std::string& line)> write_;
+  Mutex mu_;
+  CondVar changed_;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::deque<std::string> lines_ ABSL_GUARDED_BY(mu_);
+  int in_period_ ABSL_GUARDED_BY(mu_) = 0;  // lines taken since period_began_ns_
+  int64_t period_began_ns_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t skipped_ ABSL_GUARDED_BY(mu_) = 0;
+  std::thread thread_;
+};
+
+}  // namespace nram
+
+#endif  // NRAM_MEMSERVER_LATE_LOG_H_

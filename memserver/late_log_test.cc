@@ -1,0 +1,45 @@
+#include "memserver/late_log.h"
+
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "gtest/gtest.h"
+
+namespace nram {
+namespace {
+
+TEST(LateLogTest, AFloodIsAFewLinesAndANumber) {
+  std::vector<std::string> lines;
+  {
+    LateLog log([&](const std::string& line) { lines.push_back(line); });
+    for (int i = 0; i < 10'000; ++i) log.Post(absl::StrCat("line ", i));
+  }
+  ASSERT_GE(lines.size(), 2);
+  EXPECT_EQ(lines[0], "line 0");
+  // Five in each second that the loop took, and a last one for those that were not written.
+  int told = 0;
+  for (const std::string& line : lines) told += absl::StartsWith(line, "line ") ? 1 : 0;
+  EXPECT_LT(told, 1'000);
+  EXPECT_TRUE(absl::StartsWith(lines.back(), "and ")) << lines.back();
+  EXPECT_TRUE(absl::StrContains(lines.back(), " more such lines in the last ")) << lines.back();
+}
+
+TEST(LateLogTest, NobodyWaitsForWhoeverReadsTheLog) {
+  std::atomic<bool> stuck{true};
+  std::atomic<int> written{0};
+  LateLog log([&](const std::string&) {
+    while (stuck) stuck.wait(true);
+    ++written;
+  });
+  for (int i = 0; i < 1'000; ++i) log.Post("a line");  // for ever, if it waited
+  EXPECT_EQ(written, 0);
+  stuck = false;
+  stuck.notify_all();
+}
+
+}  // namespace
+}  // namespace nram
