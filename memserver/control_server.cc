@@ -1,327 +1,182 @@
 #include "memserver/control_server.h"
 
 #include <grpcpp/grpcpp.h>
+#include <grpcpp/server_posix.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <limits>
+#include <memory>
 #include <string>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/host_memory.h"
 #include "base/status.h"
-#include "base/utf8.h"
-#include "memserver/listen.h"
+#include "memserver/call_threads.h"
+#include "memserver/control_connections.h"
+#include "memserver/control_service.h"
 #include "memserver/mem_server.h"
 #include "proto/control.grpc.pb.h"
-#include "proto/frame.h"
 
 namespace nram {
 namespace {
 
-constexpr size_t kRegionsPerReply = 1000;
-constexpr size_t kSpansPerReply = 100'000;
-constexpr size_t kNameBytesMax = 255;
-constexpr int kIncarnationsMax = 65'535;
+// Answers that are on their way, in bytes: what is beyond a small one is refused when there are so many.
+constexpr size_t kAnswerBytesMax = 2 << 20;
+constexpr size_t kSmallAnswerBytes = 2 << 10;
+constexpr int kCallsPerConnection = 16;
 
-grpc::Status ToGrpc(const absl::Status& status) {
-  // Both number their codes alike, on purpose. But gRPC has a use of its own for RESOURCE_EXHAUSTED.
-  const absl::StatusCode code = absl::IsResourceExhausted(status) ? absl::StatusCode::kOutOfRange : status.code();
-  return {static_cast<grpc::StatusCode>(code), std::string(status.message())};
-}
-
-class Service final : public v1::Control::Service {
+// The calls come from gRPC's threads, which must not block; they run on threads of our own. While an answer is being
+// sent it holds no thread, so that clients that do not take theirs keep nobody away. (With gRPC's synchronous interface
+// each of them would hold one.)
+class GrpcControlServer final : public ControlServer, private v1::Control::CallbackService {
  public:
-  explicit Service(MemServer* server) : server_(server), boot_id_(BootId()) {
-    char name[256] = "unknown";
-    gethostname(name, sizeof name - 1);
-    hostname_ = name;
-  }
-
-  // Calls may come before the server knows its own port: BuildAndStart serves before it returns.
-  void SetPort(int port) { port_ = port; }
-
-  grpc::Status Hello(grpc::ServerContext*, const v1::HelloRequest* request, v1::HelloReply* reply) override {
-    if (request->version_min() > kControlVersion || request->version_max() < kControlVersion) {
-      return {grpc::StatusCode::FAILED_PRECONDITION,
-              absl::StrCat("this server speaks control version ", kControlVersion, ", the client ",
-                           request->version_min(), " to ", request->version_max())};
-    }
-    reply->set_version(kControlVersion);
-    reply->set_incarnation(server_->incarnation());
-    reply->set_data_port(server_->data_port());
-    reply->set_data_socket(server_->data_socket());
-    reply->set_lease_ttl_ms(server_->leases().ttl_ms());
-    FillCapacity(reply->mutable_capacity());
-    FillHost(reply->mutable_host());
-    return grpc::Status::OK;
-  }
-
-  grpc::Status GrantLease(grpc::ServerContext*, const v1::GrantLeaseRequest* request, v1::LeaseReply* reply) override {
-    const auto lease = server_->leases().Grant(LeaseId{request->lease_id()}, ToUtf8(request->owner(), kNameBytesMax),
-                                               static_cast<int64_t>(request->ttl_ms()));
-    if (!lease.ok()) return ToGrpc(lease.status());
-    FillLease(**lease, reply);
-    return grpc::Status::OK;
-  }
-
-  grpc::Status RenewLease(grpc::ServerContext*, const v1::RenewLeaseRequest* request, v1::LeaseReply* reply) override {
-    const auto lease = server_->leases().Renew(LeaseId{request->lease_id()});
-    if (!lease.ok()) return ToGrpc(lease.status());
-    FillLease(**lease, reply);
-    return grpc::Status::OK;
-  }
-
-  grpc::Status EndLease(grpc::ServerContext*, const v1::EndLeaseRequest* request, v1::EndLeaseReply*) override {
-    if (const auto lease = server_->leases().End(LeaseId{request->lease_id()})) server_->store().CollectLease(*lease);
-    return grpc::Status::OK;
-  }
-
-  grpc::Status Reserve(grpc::ServerContext*, const v1::ReserveRequest* request, v1::LeaseReply* reply) override {
-    const auto lease = server_->leases().Renew(LeaseId{request->lease_id()});
-    if (!lease.ok()) return ToGrpc(lease.status());
-    MutexLock lock(&(*lease)->reserve_mu);
-    if (request->order() != 0) {
-      if (request->term() != (*lease)->term() || request->order() <= (*lease)->last_order) {
-        return {grpc::StatusCode::ABORTED, "the request comes too late"};
-      }
-      (*lease)->last_order = request->order();
-    }
-    FrameArena& arena = server_->arena();
-    if (request->pages() < 0) {
-      arena.Unpromise(0 - static_cast<uint64_t>(request->pages()), &(*lease)->promise);
-    } else if (server_->draining()) {
-      return {grpc::StatusCode::FAILED_PRECONDITION, "the donor is draining and takes no new pages"};
-    } else if (!arena.Promise(static_cast<uint64_t>(request->pages()), &(*lease)->promise)) {
-      return {grpc::StatusCode::OUT_OF_RANGE,
-              absl::StrCat("asked for ", FormatByteSize(request->pages() * kPageBytes), ", ",
-                           FormatByteSize(arena.usage().free_bytes), " are free")};
-    }
-    FillLease(**lease, reply);
-    return grpc::Status::OK;
-  }
-
-  grpc::Status CreateRegion(grpc::ServerContext*, const v1::CreateRegionRequest* request,
-                            v1::CreateRegionReply*) override {
-    if (request->region_id() == 0) return {grpc::StatusCode::INVALID_ARGUMENT, "region id 0"};
-    if (request->name().size() > kNameBytesMax) {
-      return {grpc::StatusCode::INVALID_ARGUMENT, absl::StrCat("a name is at most ", kNameBytesMax, " bytes")};
-    }
-    if (request->incarnations_size() > kIncarnationsMax) {
-      return {grpc::StatusCode::INVALID_ARGUMENT, absl::StrCat("more than ", kIncarnationsMax, " servers")};
-    }
-    const auto lease = server_->leases().Renew(LeaseId{request->lease_id()});
-    if (!lease.ok()) return ToGrpc(lease.status());
-    RegionManifest manifest{
-        request->name(), {request->incarnations().begin(), request->incarnations().end()}, request->size_bytes()};
-    return ToGrpc(server_->store().CreateNamed(lease->get(), RegionId{request->region_id()}, request->epoch(),
-                                               request->gc(), std::move(manifest)));
-  }
-
-  grpc::Status AttachRegion(grpc::ServerContext*, const v1::AttachRegionRequest* request,
-                            v1::AttachRegionReply* reply) override {
-    RegionId id{request->region_id()};
-    if (Raw(id) == 0) id = server_->store().FindByName(request->name());
-    if (Raw(id) == 0) return {grpc::StatusCode::NOT_FOUND, absl::StrCat("no region named \"", request->name(), "\"")};
-    std::shared_ptr<Lease> lease;
-    if (!request->read_only()) {
-      auto renewed = server_->leases().Renew(LeaseId{request->lease_id()});
-      if (!renewed.ok()) return ToGrpc(renewed.status());
-      lease = *std::move(renewed);
-    }
-    const auto region = server_->store().Attach(lease.get(), id, request->epoch(), request->force());
-    if (!region.ok()) return ToGrpc(region.status());
-    FillRegion(*region, reply->mutable_region());
-    return grpc::Status::OK;
-  }
-
-  grpc::Status DestroyRegion(grpc::ServerContext*, const v1::DestroyRegionRequest* request,
-                             v1::DestroyRegionReply* reply) override {
-    const auto existed = server_->store().DestroyByControl(LeaseId{request->lease_id()}, RegionId{request->region_id()},
-                                                           request->force());
-    if (!existed.ok()) return ToGrpc(existed.status());
-    reply->set_existed(*existed);
-    return grpc::Status::OK;
-  }
-
-  grpc::Status ListRegions(grpc::ServerContext*, const v1::ListRegionsRequest* request,
-                           v1::ListRegionsReply* reply) override {
-    // One more than fits tells whether there are more.
-    auto regions =
-        server_->store().List(request->from_id(), kRegionsPerReply + 1, request->orphans_only(), request->named_only());
-    if (regions.size() > kRegionsPerReply) {
-      reply->set_next_id(Raw(regions.back().id));
-      regions.pop_back();
-    }
-    for (RegionDescription& region : regions) {
-      region.manifest.incarnations.clear();  // for who attaches it, and long
-      FillRegion(region, reply->add_regions());
-    }
-    return grpc::Status::OK;
-  }
-
-  grpc::Status ListSpans(grpc::ServerContext*, const v1::ListSpansRequest* request,
-                         v1::ListSpansReply* reply) override {
-    auto spans = server_->store().ListSpans(RegionId{request->region_id()}, request->from_span(), kSpansPerReply + 1);
-    if (!spans.ok()) return ToGrpc(spans.status());
-    if (spans->size() > kSpansPerReply) {
-      reply->set_next_span(spans->back());
-      spans->pop_back();
-    }
-    reply->mutable_spans()->Assign(spans->begin(), spans->end());
-    return grpc::Status::OK;
-  }
-
-  grpc::Status GetStatistics(grpc::ServerContext*, const v1::GetStatisticsRequest*, v1::Statistics* reply) override {
-    const StoreCounters& counters = server_->store().counters();
-    reply->set_incarnation(server_->incarnation());
-    reply->set_address(absl::StrCat(server_->options().listen, ":", port_.load()));
-    reply->set_pid(getpid());
-    reply->set_uptime_ms(server_->uptime_ms());
-    FillCapacity(reply->mutable_capacity());
-    FillHost(reply->mutable_host());
-    reply->set_resident_bytes(ReadProcessMemory().resident_bytes);
-    reply->set_regions(counters.regions);
-    reply->set_orphans(server_->store().CountOrphans());
-    reply->set_leases(server_->leases().live_count());
-    reply->set_connections(server_->connections().open);
-    reply->set_pages(counters.pages);
-    reply->set_stored_chunks(counters.chunks);
-    reply->set_index_bytes(server_->arena().usage().index_bytes);
-    reply->set_reads(counters.reads);
-    reply->set_writes(counters.writes);
-    reply->set_trims(counters.trims);
-    reply->set_bytes_read(counters.bytes_read);
-    reply->set_bytes_written(counters.bytes_written);
-    reply->set_zero_chunks_elided(counters.zero_chunks_elided);
-    reply->set_refused_full(counters.refused_full);
-    reply->set_refused_stale(counters.refused_stale);
-    reply->set_connections_closed_for_error(server_->connections().closed_for_error);
-    reply->set_regions_collected(counters.regions_collected);
-    return grpc::Status::OK;
-  }
-
-  grpc::Status Drain(grpc::ServerContext*, const v1::DrainRequest* request, v1::DrainReply*) override {
-    server_->SetDraining(request->draining());
-    return grpc::Status::OK;
-  }
-
- private:
-  void FillCapacity(v1::Capacity* capacity) const {
-    const ArenaUsage usage = server_->arena().usage();
-    // The landing frames are the server's own.
-    const uint64_t landing = server_->session_context().landing->size() * kPageBytes;
-    const uint64_t used = usage.frame_bytes + usage.index_bytes - std::min(usage.frame_bytes, landing);
-    capacity->set_donated_bytes(usage.ceiling_bytes);
-    capacity->set_used_bytes(used);
-    capacity->set_promised_bytes(usage.promised_bytes);
-    capacity->set_free_bytes(usage.free_bytes);
-    const uint64_t told = used + usage.promised_bytes + usage.free_bytes;
-    capacity->set_overhead_bytes(usage.ceiling_bytes > told ? usage.ceiling_bytes - told : 0);
-    capacity->set_draining(server_->draining());
-  }
-
-  void FillHost(v1::HostState* host) const {
-    host->set_boot_id(boot_id_);
-    host->set_hostname(hostname_);
-    host->set_reserve_bytes(server_->reserve_bytes());
-    const auto memory = ReadHostMemory();
-    if (!memory.ok()) return;
-    host->set_total_bytes(memory->total_bytes);
-    host->set_available_bytes(memory->available_bytes);
-    host->set_idle_bytes(memory->idle_bytes);
-    // Donated memory that no page has touched yet is still counted as available by the kernel, but it is spoken for.
-    const ArenaUsage usage = server_->arena().usage();
-    const uint64_t backed = usage.extent_bytes + usage.index_bytes;
-    const uint64_t unbacked = usage.ceiling_bytes > backed ? usage.ceiling_bytes - backed : 0;
-    const uint64_t spoken_for = server_->reserve_bytes() + unbacked;
-    host->set_lendable_bytes(memory->available_bytes > spoken_for ? memory->available_bytes - spoken_for : 0);
-  }
-
-  void FillLease(const Lease& lease, v1::LeaseReply* reply) const {
-    reply->set_ttl_ms(lease.ttl_ms());
-    reply->set_incarnation(server_->incarnation());
-    reply->set_promised_bytes(server_->arena().left_bytes(lease.promise));
-    reply->set_term(lease.term());
-    FillCapacity(reply->mutable_capacity());
-  }
-
-  static void FillRegion(const RegionDescription& region, v1::RegionInfo* info) {
-    info->set_region_id(Raw(region.id));
-    info->set_name(region.manifest.name);
-    info->set_epoch(region.epoch);
-    info->set_gc(region.gc);
-    info->set_owner(region.owner);
-    info->set_orphan(region.orphan);
-    info->set_stored_bytes(region.stored_bytes);
-    info->set_spans(region.spans);
-    info->set_size_bytes(region.manifest.size_bytes);
-    info->set_lease_id(Raw(region.lease));
-    info->mutable_incarnations()->Assign(region.manifest.incarnations.begin(), region.manifest.incarnations.end());
-  }
-
-  MemServer* const server_;
-  const std::string boot_id_;
-  std::string hostname_;
-  std::atomic<int> port_{0};
-};
-
-class GrpcControlServer final : public ControlServer {
- public:
-  explicit GrpcControlServer(MemServer* server) : service_(server) {}
+  GrpcControlServer(MemServer* server, const ControlConnectionsOptions& options)
+      : service_(server), connections_(options, &server->arena()) {}
   ~GrpcControlServer() override {
+    connections_.Stop();
+    // Waits for all calls, which our threads still run.
     if (grpc_ != nullptr) grpc_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
+    grpc_.reset();
   }
 
-  absl::Status Init(const MemServerOptions& options) {
-    // gRPC reports no reason when it cannot bind: try the port ourselves first.
-    NRAM_RETURN_IF_ERROR(ListenTcp(options.listen, options.port).status());
+  absl::Status Init() {
+    NRAM_RETURN_IF_ERROR(connections_.Listen());
+    service_.SetPort(connections_.port());
     grpc::ServerBuilder builder;
     grpc::ResourceQuota quota("nram-control");
-    // Handlers that free much, or whose clients read slowly, must not keep renewals away.
-    quota.SetMaxThreads(32);
     quota.Resize(8 << 20);
     builder.SetResourceQuota(quota);
-    builder.SetMaxReceiveMessageSize(1 << 20);
-    builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
-    builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 2);
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-    const bool v6 = absl::StrContains(options.listen, ':');
-    const std::string host = v6 ? absl::StrCat("[", options.listen, "]") : options.listen;
-    builder.AddListeningPort(absl::StrCat(host, ":", options.port), grpc::InsecureServerCredentials(), &port_);
-    if (!options.socket_path.empty()) {
-      NRAM_RETURN_IF_ERROR(ListenUnix(options.socket_path).status());
-      unlink(options.socket_path.c_str());
-      builder.AddListeningPort(absl::StrCat("unix:", options.socket_path), grpc::InsecureServerCredentials());
-    }
-    builder.RegisterService(&service_);
+    builder.SetMaxReceiveMessageSize(ControlService::kRequestBytesMax);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kCallsPerConnection);
+    builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 4 << 10);
+    // Windows stay small: nobody sends much here.
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 600'000);
+    builder.RegisterService(this);
     grpc_ = builder.BuildAndStart();
-    if (grpc_ == nullptr || port_ == 0) {
-      return absl::UnavailableError(absl::StrCat("cannot serve control on ", host, ":", options.port));
-    }
-    service_.SetPort(port_);
+    if (grpc_ == nullptr) return absl::UnavailableError("gRPC cannot serve control");
+    connections_.Start([this](int fd) { grpc::AddInsecureChannelFromFd(grpc_.get(), fd); });
     return absl::OkStatus();
   }
-  int port() const override { return port_; }
+  int port() const override { return connections_.port(); }
 
  private:
-  Service service_;
-  int port_ = 0;
+  // One call, from its coming until its answer is sent or given up.
+  class Call final : public grpc::ServerUnaryReactor {
+   public:
+    Call(GrpcControlServer* server, const std::string& peer)
+        : server_(server), connection_(server->connections_.BeginCall(peer)) {}
+
+    template <typename Reply>
+    void Answer(grpc::Status status, Reply* reply) {
+      const size_t bytes = status.ok() ? reply->ByteSizeLong() : 0;
+      if (bytes > kSmallAnswerBytes) {
+        answer_bytes_ = bytes;
+        if (server_->answer_bytes_.fetch_add(bytes) + bytes > kAnswerBytesMax) {
+          reply->Clear();
+          status = TooMuch();
+        }
+      }
+      server_->connections_.NoteAnswered(connection_);
+      Finish(status);
+    }
+    void Refuse() {
+      server_->connections_.NoteAnswered(connection_);
+      Finish(TooMuch());
+    }
+    void OnDone() override {
+      server_->answer_bytes_ -= answer_bytes_;
+      server_->connections_.EndCall(connection_);
+      delete this;
+    }
+
+   private:
+    static grpc::Status TooMuch() { return {grpc::StatusCode::RESOURCE_EXHAUSTED, "too many calls at once"}; }
+
+    GrpcControlServer* const server_;
+    const ControlConnections::ConnectionPtr connection_;
+    size_t answer_bytes_ = 0;
+  };
+
+  template <typename Request, typename Reply>
+  grpc::ServerUnaryReactor* Run(grpc::CallbackServerContext* context, const Request* request, Reply* reply,
+                                grpc::Status (ControlService::*method)(const Request&, Reply*),
+                                CallThreads::Pace pace = CallThreads::Pace::kQuick) {
+    auto* const call = new Call(this, context->peer());
+    const bool posted =
+        threads_.Post(pace, [=, this] { call->Answer((service_.*method)(*request, reply), reply); });
+    if (!posted) call->Refuse();
+    return call;
+  }
+
+  grpc::ServerUnaryReactor* Hello(grpc::CallbackServerContext* context, const v1::HelloRequest* request,
+                                  v1::HelloReply* reply) override {
+    return Run(context, request, reply, &ControlService::Hello);
+  }
+  grpc::ServerUnaryReactor* GrantLease(grpc::CallbackServerContext* context, const v1::GrantLeaseRequest* request,
+                                       v1::LeaseReply* reply) override {
+    return Run(context, request, reply, &ControlService::GrantLease);
+  }
+  grpc::ServerUnaryReactor* RenewLease(grpc::CallbackServerContext* context, const v1::RenewLeaseRequest* request,
+                                       v1::LeaseReply* reply) override {
+    return Run(context, request, reply, &ControlService::RenewLease);
+  }
+  grpc::ServerUnaryReactor* EndLease(grpc::CallbackServerContext* context, const v1::EndLeaseRequest* request,
+                                     v1::EndLeaseReply* reply) override {
+    return Run(context, request, reply, &ControlService::EndLease, CallThreads::Pace::kSlow);
+  }
+  grpc::ServerUnaryReactor* Reserve(grpc::CallbackServerContext* context, const v1::ReserveRequest* request,
+                                    v1::LeaseReply* reply) override {
+    return Run(context, request, reply, &ControlService::Reserve);
+  }
+  grpc::ServerUnaryReactor* CreateRegion(grpc::CallbackServerContext* context, const v1::CreateRegionRequest* request,
+                                         v1::CreateRegionReply* reply) override {
+    return Run(context, request, reply, &ControlService::CreateRegion);
+  }
+  grpc::ServerUnaryReactor* AttachRegion(grpc::CallbackServerContext* context, const v1::AttachRegionRequest* request,
+                                         v1::AttachRegionReply* reply) override {
+    return Run(context, request, reply, &ControlService::AttachRegion);
+  }
+  grpc::ServerUnaryReactor* DestroyRegion(grpc::CallbackServerContext* context, const v1::DestroyRegionRequest* request,
+                                          v1::DestroyRegionReply* reply) override {
+    return Run(context, request, reply, &ControlService::DestroyRegion, CallThreads::Pace::kSlow);
+  }
+  grpc::ServerUnaryReactor* ListRegions(grpc::CallbackServerContext* context, const v1::ListRegionsRequest* request,
+                                        v1::ListRegionsReply* reply) override {
+    return Run(context, request, reply, &ControlService::ListRegions, CallThreads::Pace::kSlow);
+  }
+  grpc::ServerUnaryReactor* ListSpans(grpc::CallbackServerContext* context, const v1::ListSpansRequest* request,
+                                      v1::ListSpansReply* reply) override {
+    return Run(context, request, reply, &ControlService::ListSpans, CallThreads::Pace::kSlow);
+  }
+  grpc::ServerUnaryReactor* GetStatistics(grpc::CallbackServerContext* context, const v1::GetStatisticsRequest* request,
+                                          v1::Statistics* reply) override {
+    return Run(context, request, reply, &ControlService::GetStatistics, CallThreads::Pace::kSlow);
+  }
+  grpc::ServerUnaryReactor* Drain(grpc::CallbackServerContext* context, const v1::DrainRequest* request,
+                                  v1::DrainReply* reply) override {
+    return Run(context, request, reply, &ControlService::Drain);
+  }
+
+  ControlService service_;
+  ControlConnections connections_;
+  std::atomic<size_t> answer_bytes_{0};
+  CallThreads threads_;  // after what it uses, and before the server whose calls it runs
   std::unique_ptr<grpc::Server> grpc_;
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(MemServer* server) {
-  auto control = std::make_unique<GrpcControlServer>(server);
-  NRAM_RETURN_IF_ERROR(control->Init(server->options()));
+absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(MemServer* server, size_t connections_max) {
+  ControlConnectionsOptions options;
+  options.address = server->options().listen;
+  options.port = server->options().port;
+  options.socket_path = server->options().socket_path;
+  options.connections_max = connections_max;
+  auto control = std::make_unique<GrpcControlServer>(server, options);
+  NRAM_RETURN_IF_ERROR(control->Init());
   return control;
 }
-
-std::unique_ptr<grpc::Service> NewControlService(MemServer* server) { return std::make_unique<Service>(server); }
 
 }  // namespace nram

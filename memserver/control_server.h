@@ -3,13 +3,10 @@
 
 // The control plane: the only part of the server that includes gRPC.
 
+#include <cstddef>
 #include <memory>
 
 #include "absl/status/statusor.h"
-
-namespace grpc {
-class Service;
-}  // namespace grpc
 
 namespace nram {
 
@@ -18,15 +15,11 @@ class MemServer;
 class ControlServer {
  public:
   // Listens where `server`'s options say. `server` must outlive it.
-  static absl::StatusOr<std::unique_ptr<ControlServer>> Start(MemServer* server);
-  // Waits for calls that are under way, for a second at most.
+  static absl::StatusOr<std::unique_ptr<ControlServer>> Start(MemServer* server, size_t connections_max);
+  // Waits for calls that are under way; for their answers to be taken a second at most.
   virtual ~ControlServer() = default;
   virtual int port() const = 0;
 };
-
-// The service's handlers (a v1::Control::Service) without gRPC's server, for who calls them himself. `server` must
-// outlive it.
-std::unique_ptr<grpc::Service> NewControlService(MemServer* server);
 
 }  // namespace nram
 

@@ -8,7 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "memserver/control_connections.h"
 #include "memserver/control_server.h"
+#include "memserver/listen.h"
 
 namespace nram {
 namespace {
@@ -18,8 +20,12 @@ uint64_t RandomIncarnation() {
   return (uint64_t{device()} << 32 | device()) | 1;
 }
 
-// gRPC's threads and buffers grow a little after the start; measured at 6 MiB under load, so this and some.
-constexpr uint64_t kGrowthBytes = 12 * kMiB;
+// gRPC's threads and buffers grow after the start: measured at 6 MiB under load; answers that clients do not take add
+// to it. Connections are counted by themselves.
+constexpr uint64_t kGrowthBytes = 16 * kMiB;
+
+// Descriptors that are no connections: listeners, event descriptors, files; and a few that are being closed.
+constexpr int kOtherDescriptors = 192;
 
 }  // namespace
 
@@ -76,12 +82,24 @@ absl::Status MemServer::Init() {
                                ? options_.workers_per_class
                                : std::clamp<int>(static_cast<int>(std::thread::hardware_concurrency()), 1, 8);
   data.connections_max = options_.connections_max;
+  // Who has more clients than this has them connect anew for their next call.
+  int control_max = std::clamp(options_.connections_max / 2 + 32, 64, 1024);
+  const auto wanted = static_cast<uint64_t>(data.connections_max + 2 * control_max + kOtherDescriptors);
+  if (const uint64_t open_max = RaiseDescriptorLimit(wanted); open_max < wanted) {
+    const int left = std::max(static_cast<int>(open_max) - kOtherDescriptors, 16);
+    control_max = std::min(control_max, left / 6);
+    data.connections_max = std::min(data.connections_max, left - 2 * control_max);
+    LOG(WARNING) << "the limit of open files, " << open_max << ", lets this server have " << data.connections_max
+                 << " data connections and " << control_max << " control connections; " << wanted
+                 << " are needed for --connections=" << options_.connections_max;
+  }
   data.spin = options_.spin;
 
   const uint64_t baseline = options_.baseline_bytes_for_test >= 0
                                 ? static_cast<uint64_t>(options_.baseline_bytes_for_test)
                                 : ReadProcessMemory().anonymous_bytes;
-  const uint64_t fixed = baseline + DataServer::FixedBytes(data) + kGrowthBytes;
+  const uint64_t fixed = baseline + DataServer::FixedBytes(data) + LeaseTable::kFixedBytes +
+                         ControlConnections::kFixedBytes + kGrowthBytes;
   NRAM_ASSIGN_OR_RETURN(arena_, FrameArena::Create(ceiling, fixed));
   leases_ = std::make_unique<LeaseTable>(arena_.get(), clock_, options_.lease_ttl_ms);
   store_ = std::make_unique<PageStore>(arena_.get(), leases_.get());
@@ -93,7 +111,7 @@ absl::Status MemServer::Init() {
   }
   context_ = {store_.get(), leases_.get(), landing_.get(), incarnation_, CreditWindow{256, 4096}};
   NRAM_ASSIGN_OR_RETURN(data_, DataServer::Start(data, context_));
-  NRAM_ASSIGN_OR_RETURN(control_, ControlServer::Start(this));
+  NRAM_ASSIGN_OR_RETURN(control_, ControlServer::Start(this, static_cast<size_t>(control_max)));
   collector_ = std::thread([this] { CollectorLoop(); });
   LOG(INFO) << "lending " << FormatByteSize(ceiling) << "; control port " << control_port() << ", data port "
             << data_port();
@@ -124,9 +142,11 @@ std::string MemServer::data_socket() const {
   return options_.socket_path.empty() ? "" : absl::StrCat(options_.socket_path, ".data");
 }
 
-void MemServer::CollectOnce() {
-  for (const std::shared_ptr<Lease>& lease : leases_->EndExpired()) {
-    LOG(INFO) << "lease " << FormatId(Raw(lease->id)) << " (" << lease->owner << ") ended: not renewed";
+void MemServer::CollectOnce() { Collect(clock_->NowNs()); }
+
+void MemServer::Collect(int64_t now_ns) {
+  for (const std::shared_ptr<Lease>& lease : leases_->EndExpired(now_ns)) {
+    log_.Post(absl::StrCat("a lease of ", lease->owner, " ended: not renewed"));
     store_->CollectLease(*lease);
   }
 }
@@ -148,11 +168,14 @@ void MemServer::CollectorLoop() {
     wake_collector_.WaitUntil(&mu_, DeadlineAfterMs(kCollectIntervalMs));
     if (stopping_) return;
     mu_.Unlock();
-    // Renewals that came while it was stopped are still to be read.
+    // Renewals that came while it was stopped are still to be read. The leases' time is looked at first, so that they
+    // do not end by a stop that comes from here on; the next round adds that.
+    const int64_t lease_now_ns = clock_->NowNs();
     const int64_t now_ns = MonotonicNs();
     if (now_ns - looked_ns > kStoppedMs * kNsPerMs) leases_->Extend(now_ns - looked_ns);
-    CollectOnce();
-    looked_ns = MonotonicNs();
+    looked_ns = now_ns;
+    Collect(lease_now_ns);
+    store_->FreeSome(DeadlineAfterMs(kFreeMs));
     ++rounds;
     ReleaseIndexMemory();
     arena_->ReleaseIdle(/*period_ends=*/rounds % (kReleaseIdleMs / kCollectIntervalMs) == 0);

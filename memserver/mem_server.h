@@ -3,6 +3,8 @@
 
 // A whole memory server: arena, store, leases, both planes, and the thread that collects what nobody owns any more.
 
+#include <glog/logging.h>
+
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -17,6 +19,7 @@
 #include "memserver/data_server.h"
 #include "memserver/frame_arena.h"
 #include "memserver/landing_frames.h"
+#include "memserver/late_log.h"
 #include "memserver/lease_table.h"
 #include "memserver/options.h"
 #include "memserver/page_store.h"
@@ -62,6 +65,8 @@ class MemServer {
 
  private:
   static constexpr int64_t kCollectIntervalMs = 100;
+  // For how long a round frees what destroyed regions have left behind.
+  static constexpr int64_t kFreeMs = 50;
   // Without a round for so long, the server itself has been stopped.
   static constexpr int64_t kStoppedMs = 1'000;
   // Memory that is free for so long, or up to twice, goes back to the host.
@@ -72,6 +77,8 @@ class MemServer {
   absl::Status Init();
   // What `--donate` comes to on this host now, in bytes.
   absl::StatusOr<uint64_t> CeilingNow() const;
+  // `now_ns`: by the leases' clock.
+  void Collect(int64_t now_ns);
   void CollectorLoop();
   // What the index gave back to malloc is room for data already: it must not stay with malloc.
   void ReleaseIndexMemory();
@@ -82,6 +89,7 @@ class MemServer {
   uint64_t incarnation_ = 0;
   uint64_t reserve_bytes_ = 0;
   std::atomic<bool> draining_{false};
+  LateLog log_{[](const std::string& line) { LOG(INFO) << line; }};
   std::unique_ptr<FrameArena> arena_;
   std::unique_ptr<LeaseTable> leases_;
   std::unique_ptr<PageStore> store_;

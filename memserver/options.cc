@@ -103,7 +103,9 @@ How
                            counts as gone (default 10000)
   --workers=N              1..64 threads for each of bulk and urgent traffic (default: one
                            per processor, at most 8)
-  --connections=N          2..65536 data connections at most (default 512)
+  --connections=N          2..65536 data connections at most (default 512); two for each
+                           client. Half as many control connections and 32, at most 1024.
+                           The limit of open files is raised to what that needs
   --spin=auto|off|on|US    poll up to US microseconds (0..10000) for the next request before
                            sleeping; auto: 50 where there are 4 processors or more, else off
   --help                   this text

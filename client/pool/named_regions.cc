@@ -124,6 +124,7 @@ absl::StatusOr<std::vector<RegionInfo>> Pool::FindNamed(const std::string& name,
       continue;
     }
     AttachRegionArgs args;
+    args.lease = lease_;  // a server tells the owner's lease to its owner alone
     args.name = name;
     args.read_only = true;
     absl::StatusOr<RegionInfo> info = links_[i]->control()->AttachRegion(args, deadline_ns);
@@ -272,6 +273,7 @@ absl::Status Pool::RaiseAt(ServerLink* link, const AttachRegionArgs& args, int64
   if (!absl::IsAborted(status)) return status;
   // An attempt without an answer may have done it.
   AttachRegionArgs look;
+  look.lease = lease_;
   look.region = args.region;
   look.read_only = true;
   NRAM_ASSIGN_OR_RETURN(const RegionInfo info, link->control()->AttachRegion(look, try_ns));

@@ -68,7 +68,7 @@ struct RegionInfo {
   uint64_t spans = 0;
   std::vector<uint64_t> incarnations;
   uint64_t size_bytes = 0;
-  LeaseId lease{};  // the owner's
+  LeaseId lease{};  // the owner's, if that is the caller's of AttachRegion; else zero
 };
 
 // A name and a value of every counter that docs/stats.md explains, in its order.

@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "memserver/control_server.h"
+#include "memserver/control_service.h"
 #include "memserver/mem_server.h"
-#include "proto/control.grpc.pb.h"
+#include "proto/control.pb.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/targets.h"
 
@@ -27,11 +27,11 @@ struct Server {
     options.port = 0;
     options.baseline_bytes_for_test = 0;
     server = MemServer::Start(options, &clock).value();
-    service.reset(static_cast<v1::Control::Service*>(NewControlService(server.get()).release()));
+    service = std::make_unique<ControlService>(server.get());
   }
   FakeClock clock;
   std::unique_ptr<MemServer> server;
-  std::unique_ptr<v1::Control::Service> service;
+  std::unique_ptr<ControlService> service;
 };
 
 // Makes an input's calls, and takes everything away again.
@@ -44,7 +44,7 @@ class Driver {
     const uint8_t method = input->Byte();
     raw_ = (method & 128) != 0;
     bytes_ = raw_ ? std::string(input->Take(input->Byte())) : "";
-    using Service = v1::Control::Service;
+    using Service = ControlService;
     switch (method % 16) {
       case 0:
         if (std::exchange(told_, true)) return;  // they read the host's files, which takes its time
@@ -94,8 +94,7 @@ class Driver {
 
  private:
   template <typename Request, typename Reply>
-  void Call(grpc::Status (v1::Control::Service::*handler)(grpc::ServerContext*, const Request*, Reply*),
-            FuzzInput* input) {
+  void Call(grpc::Status (ControlService::*handler)(const Request&, Reply*), FuzzInput* input) {
     Request request;
     if (raw_) {
       if (!request.ParseFromString(bytes_)) return;
@@ -104,7 +103,7 @@ class Driver {
     }
     Note(request);
     Reply reply;
-    (void)(server_->service.get()->*handler)(nullptr, &request, &reply);
+    (void)(server_->service.get()->*handler)(request, &reply);
     // gRPC gives up on a reply that cannot be encoded, and clients take no more than this.
     std::string encoded;
     CHECK(reply.SerializeToString(&encoded));
@@ -132,6 +131,10 @@ class Driver {
     if constexpr (requires { request->set_pages(0); }) {
       const auto pages = static_cast<int64_t>(input->SmallOrAny(1 << 12));
       request->set_pages(input->Byte() % 2 == 0 ? pages : static_cast<int64_t>(0 - static_cast<uint64_t>(pages)));
+    }
+    if constexpr (requires { request->set_order(0); }) {
+      request->set_order(input->Byte() % 8);
+      request->set_term(input->SmallOrAny(8));
     }
     if constexpr (requires { request->set_size_bytes(0); }) request->set_size_bytes(input->AnyNumber());
     if constexpr (requires { request->add_incarnations(0); }) {

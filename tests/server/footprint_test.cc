@@ -4,14 +4,19 @@
 #include <cstdlib>
 #include <cstring>
 #include <random>
+#include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/host_memory.h"
 #include "client/pool/pool.h"
 #include "client/pool/pool_spec.h"
+#include "client/transport/control_client.h"
 #include "gtest/gtest.h"
+#include "tests/util/http2_peer.h"
 #include "tools/nram/local_pool.h"
 
 namespace nram {
@@ -26,6 +31,7 @@ class FootprintTest : public ::testing::Test {
     options_.die_with_parent = true;
     auto servers = StartLocalPool(options_);
     ASSERT_TRUE(servers.ok()) << servers.status();
+    servers_ = *servers;
     pid_ = servers->front().pid;
     PoolOptions pool;
     pool.servers = ParsePoolSpec("@" + options_.directory + "/pool").value();
@@ -36,8 +42,15 @@ class FootprintTest : public ::testing::Test {
     (void)StopLocalPool(options_.directory, 5'000);
   }
   uint64_t Resident() const { return ReadProcessMemory(pid_).resident_bytes; }
+  // The most that it ever was.
+  uint64_t Peak() const {
+    const std::string status = ReadFile(absl::StrCat("/proc/", pid_, "/status")).value_or("");
+    const size_t at = status.find("VmHWM:");
+    return at == std::string::npos ? ~uint64_t{0} : std::strtoull(&status[at + 6], nullptr, 10) * kKiB;
+  }
 
   LocalPoolOptions options_;
+  std::vector<LocalServer> servers_;
   int pid_ = 0;
   std::unique_ptr<Pool> pool_;
 };
@@ -65,8 +78,61 @@ TEST_F(FootprintTest, TheCeilingHoldsForTheWholeProcess) {
   for (uint64_t i = 0; scattered->Write(i * kSpanBytes, {data.data(), 512}).ok(); ++i) {
     ASSERT_LT(i, 10'000'000);
   }
-  EXPECT_LE(Resident(), kDonate);
+  EXPECT_LE(Peak(), kDonate);
   std::cerr << "resident " << FormatByteSize(Resident()) << " of " << FormatByteSize(kDonate) << "\n";
+}
+
+// All that clients can make a server hold, at once: pages, regions, leases that end, names, connections, calls.
+TEST_F(FootprintTest, TheCeilingHoldsAtThePeakOfAllAbuse) {
+  constexpr uint64_t kDonate = 256 * kMiB;
+  StartServer(kDonate);
+  const uint64_t at_first = Peak();
+  const int port = pool_->link(0)->control()->Hello(DeadlineAfterMs(20'000)).ok() ? servers_.front().control_port : 0;
+  std::vector<std::unique_ptr<Http2Peer>> crowd;
+  std::vector<std::thread> abusers;
+  for (int i = 0; i < 3; ++i) {
+    abusers.emplace_back([this] {
+      PoolOptions options;
+      options.servers = ParsePoolSpec("@" + options_.directory + "/pool").value();
+      auto pool = Pool::Open(options).value();
+      const auto data = RandomBytes(kMiB);
+      auto region = pool->CreateRegion({.gc = true}).value();
+      uint64_t at = 0;
+      while (region->Write(at, data).ok()) at += data.size();
+      (void)region->Trim(0, at / 2);
+      auto scattered = pool->CreateRegion({.gc = true}).value();
+      for (uint64_t k = 0; k < 20'000 && scattered->Write(k * kSpanBytes, {data.data(), 512}).ok(); ++k) {
+      }
+    });
+    abusers.emplace_back([i, port] {
+      const auto control = ControlClient::Create({"127.0.0.1", port, ""});
+      for (uint64_t k = 1; k <= 5'000; ++k) {
+        const LeaseId lease{(i + uint64_t{1}) << 32 | k};
+        (void)control->GrantLease(lease, std::string(255, 'o'), 0, DeadlineAfterMs(20'000));
+        CreateRegionArgs args;
+        args.lease = lease;
+        args.region = RegionId{Raw(lease)};
+        args.epoch = Epoch{1};
+        args.name = k % 4 == 0 ? absl::StrCat(std::string(200, 'n'), Raw(lease)) : "";
+        args.incarnations.assign(k % 64 == 0 ? 4'000 : 0, 1);
+        (void)control->CreateRegion(args, DeadlineAfterMs(20'000));
+        (void)control->EndLease(lease, DeadlineAfterMs(20'000));
+        if (k % 500 == 0) (void)control->ListRegions(false, false, DeadlineAfterMs(20'000));
+      }
+    });
+  }
+  const std::string large(60'000, 'x');
+  for (int i = 0; i < 900; ++i) {
+    crowd.push_back(std::make_unique<Http2Peer>(port));
+    crowd.back()->Greet(i % 2 == 0 ? 0 : 65535);
+    for (int call = 0; i % 3 == 0 && call < 16; ++call) crowd.back()->Call("ListRegions", "");
+    for (int call = 0; i % 3 == 1 && call < 16; ++call) crowd.back()->Call("CreateRegion", large, 50'000);
+    if (crowd.size() > 400) crowd.erase(crowd.begin());
+  }
+  for (std::thread& abuser : abusers) abuser.join();
+  std::cerr << "peak " << FormatByteSize(Peak()) << " of " << FormatByteSize(kDonate) << ", at first "
+            << FormatByteSize(at_first) << "\n";
+  EXPECT_LE(Peak(), kDonate);
 }
 
 TEST_F(FootprintTest, FullPagesCostLittleBesideThemselves) {

@@ -1,0 +1,287 @@
+#include "memserver/control_connections.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <glog/logging.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/strip.h"
+#include "base/clock.h"
+#include "base/socket.h"
+#include "base/status.h"
+#include "memserver/listen.h"
+
+namespace nram {
+
+// All but the constants is guarded by the table's lock.
+struct ControlConnections::Connection {
+  const int fd;          // gRPC's
+  UniqueFd watched;      // the duplicate; invalid once it was closed
+  const std::string source;
+  const int64_t accepted_ns;
+  const bool charged;    // to the arena
+  bool called = false;
+  bool told_to_go = false;
+  int under_way = 0;     // calls, those whose answers are being sent too
+  int sending = 0;       // those
+  int64_t used_ns = 0;   // when a call last began or ended
+  int64_t sending_since_ns = 0;  // or since the last one was taken
+};
+
+namespace {
+
+constexpr int kSweepMs = 1'000;
+constexpr int64_t kTakesNothingNs = kNsPerSecond;
+// gRPC closes what was shut down a moment later: so many in so long may be there twice.
+constexpr int kDisplacedPerTurn = 32;
+constexpr int64_t kTurnNs = 50 * kNsPerMs;
+
+}  // namespace
+
+ControlConnections::ControlConnections(const ControlConnectionsOptions& options, FrameArena* arena)
+    : options_(options),
+      arena_(arena),
+      epoll_(epoll_create1(EPOLL_CLOEXEC)),
+      stop_event_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  PCHECK(epoll_.valid() && stop_event_.valid());
+}
+
+ControlConnections::~ControlConnections() {
+  Stop();
+  MutexLock lock(&mu_);
+  while (!connections_.empty()) {
+    const ConnectionPtr connection = connections_.begin()->second;
+    ShutDownLocked(connection.get());
+    connections_.erase(connections_.begin());
+    if (connection->charged) arena_->ReleaseFixed(kConnectionBytes);
+  }
+}
+
+absl::Status ControlConnections::Listen() {
+  NRAM_ASSIGN_OR_RETURN(tcp_listener_, ListenTcp(options_.address, options_.port));
+  NRAM_ASSIGN_OR_RETURN(port_, BoundPort(tcp_listener_.get()));
+  if (!options_.socket_path.empty()) {
+    NRAM_ASSIGN_OR_RETURN(unix_listener_, ListenUnix(options_.socket_path));
+  }
+  return absl::OkStatus();
+}
+
+void ControlConnections::Start(std::function<void(int fd)> serve) {
+  serve_ = std::move(serve);
+  for (UniqueFd* const fd : {&stop_event_, &tcp_listener_, &unix_listener_}) {
+    if (!fd->valid()) continue;
+    epoll_event event{.events = EPOLLIN, .data = {.ptr = fd}};
+    PCHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd->get(), &event) == 0);
+  }
+  thread_ = std::thread([this] { Run(); });
+  pthread_setname_np(thread_.native_handle(), "nram-control");
+}
+
+void ControlConnections::Stop() {
+  if (!thread_.joinable()) return;
+  stopping_ = true;
+  const uint64_t one = 1;
+  (void)!write(stop_event_.get(), &one, sizeof one);
+  thread_.join();
+  tcp_listener_.reset();
+  if (unix_listener_.valid()) unlink(options_.socket_path.c_str());
+  unix_listener_.reset();
+}
+
+void ControlConnections::Run() {
+  constexpr int kEventsMax = 64;
+  int64_t next_sweep_ns = DeadlineAfterMs(kSweepMs);
+  while (!stopping_) {
+    epoll_event events[kEventsMax];
+    const int count = epoll_wait(epoll_.get(), events, kEventsMax, kSweepMs);
+    if (count < 0) PCHECK(errno == EINTR) << "epoll_wait";
+    bool tcp = false;
+    bool unix_socket = false;
+    for (int i = 0; i < count; ++i) {
+      void* const of = events[i].data.ptr;
+      if (of == &tcp_listener_) {
+        tcp = true;
+      } else if (of == &unix_listener_) {
+        unix_socket = true;
+      } else if (of != &stop_event_) {
+        MutexLock lock(&mu_);
+        NoteClosedLocked(static_cast<Connection*>(of));
+      }
+    }
+    // After the others, which may name what these displace.
+    if (tcp) Accept(tcp_listener_.get(), true);
+    if (unix_socket) Accept(unix_listener_.get(), false);
+    if (MonotonicNs() >= next_sweep_ns) {
+      Sweep();
+      next_sweep_ns = DeadlineAfterMs(kSweepMs);
+    }
+  }
+}
+
+bool ControlConnections::AdmitLocked(bool* charged) {
+  if (connections_.size() + ending_.size() >= options_.connections_max) return false;
+  *charged = prepaid_used_ >= kPrepaid;
+  if (*charged) return arena_->ChargeFixed(kConnectionBytes);
+  ++prepaid_used_;
+  return true;
+}
+
+void ControlConnections::Accept(int listener, bool is_tcp) {
+  UniqueFd fd(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  UniqueFd watched;
+  if (fd.valid()) watched.reset(fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
+  if (!watched.valid()) {
+    if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
+      PLOG_EVERY_N(ERROR, 100) << "accept";
+      // The connection stays pending, or was closed; do not spin on it.
+      pollfd stop{stop_event_.get(), POLLIN, 0};
+      poll(&stop, 1, 100);
+    }
+    return;
+  }
+  if (is_tcp) {
+    TuneTcp(fd.get());
+    KeepAlive(fd.get());
+  }
+  const int64_t now_ns = MonotonicNs();
+  {
+    MutexLock lock(&mu_);
+    // Its descriptor is free again, so gRPC has closed it.
+    if (const auto it = connections_.find(fd.get()); it != connections_.end()) NoteClosedLocked(it->second.get());
+    bool charged = false;
+    if (!AdmitLocked(&charged) && !(MakeRoomLocked(now_ns) && AdmitLocked(&charged))) return;
+    auto connection = std::make_shared<Connection>(
+        Connection{fd.get(), std::move(watched), PeerOf(fd.get(), is_tcp).source, now_ns, charged});
+    connection->used_ns = now_ns;
+    // EPOLLHUP, which is always told: both directions are closed.
+    epoll_event event{.events = 0, .data = {.ptr = connection.get()}};
+    PCHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, connection->watched.get(), &event) == 0);
+    connections_.emplace(fd.get(), std::move(connection));
+  }
+  serve_(fd.release());
+}
+
+bool ControlConnections::MakeRoomLocked(int64_t now_ns) {
+  if (now_ns - turn_began_ns_ > kTurnNs) {
+    turn_began_ns_ = now_ns;
+    displaced_in_turn_ = 0;
+  }
+  if (displaced_in_turn_ == kDisplacedPerTurn) return false;
+  absl::flat_hash_map<absl::string_view, int> by_source;
+  for (const auto& [fd, connection] : connections_) ++by_source[connection->source];
+  // The lowest goes: its rank, how many its source has, since when it has not been used.
+  using Claim = std::tuple<int, int, int64_t>;
+  Claim lowest;
+  Connection* chosen = nullptr;
+  for (const auto& [fd, connection] : connections_) {
+    if (connection->told_to_go) continue;
+    Claim claim;
+    if (!connection->called) {
+      claim = {0, 0, connection->accepted_ns};
+    } else if (connection->under_way == 0) {
+      claim = {1, -by_source[connection->source], connection->used_ns};
+    } else if (connection->sending > 0 && now_ns - connection->sending_since_ns > kTakesNothingNs) {
+      claim = {2, 0, connection->sending_since_ns};
+    } else {
+      continue;
+    }
+    if (chosen == nullptr || claim < lowest) {
+      lowest = claim;
+      chosen = connection.get();
+    }
+  }
+  if (chosen == nullptr) return false;
+  ++displaced_;
+  ++displaced_in_turn_;
+  ShutDownLocked(chosen);
+  NoteClosedLocked(chosen);
+  return true;
+}
+
+void ControlConnections::ShutDownLocked(Connection* connection) {
+  connection->told_to_go = true;
+  if (connection->watched.valid()) shutdown(connection->watched.get(), SHUT_RDWR);
+}
+
+void ControlConnections::NoteClosedLocked(Connection* connection) {
+  // A second word of it: it may be gone already.
+  const auto it = std::find_if(connections_.begin(), connections_.end(),
+                               [&](const auto& entry) { return entry.second.get() == connection; });
+  if (it == connections_.end()) return;
+  const ConnectionPtr held = it->second;
+  connections_.erase(it);
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, held->watched.get(), nullptr);
+  held->watched.reset();
+  if (held->under_way > 0) {
+    ending_.emplace(connection, held);
+  } else {
+    ForgetLocked(connection);
+  }
+}
+
+void ControlConnections::ForgetLocked(Connection* connection) {
+  if (connection->charged) {
+    arena_->ReleaseFixed(kConnectionBytes);
+  } else {
+    --prepaid_used_;
+  }
+}
+
+void ControlConnections::Sweep() {
+  const int64_t now_ns = MonotonicNs();
+  const int64_t limit_ns = options_.limit_ms * kNsPerMs;
+  MutexLock lock(&mu_);
+  for (const auto& [fd, connection] : connections_) {
+    const bool silent = !connection->called && now_ns - connection->accepted_ns > limit_ns;
+    const bool stuck = connection->sending > 0 && now_ns - connection->sending_since_ns > limit_ns;
+    if (silent || stuck) ShutDownLocked(connection.get());
+  }
+}
+
+ControlConnections::ConnectionPtr ControlConnections::BeginCall(absl::string_view peer) {
+  int fd = -1;
+  if (!absl::ConsumePrefix(&peer, "fd:") || !absl::SimpleAtoi(peer, &fd)) return nullptr;
+  MutexLock lock(&mu_);
+  const auto it = connections_.find(fd);
+  if (it == connections_.end()) return nullptr;
+  it->second->called = true;
+  it->second->used_ns = MonotonicNs();
+  ++it->second->under_way;
+  return it->second;
+}
+
+void ControlConnections::NoteAnswered(const ConnectionPtr& connection) {
+  if (connection == nullptr) return;
+  MutexLock lock(&mu_);
+  if (connection->sending++ == 0) connection->sending_since_ns = MonotonicNs();
+}
+
+void ControlConnections::EndCall(const ConnectionPtr& connection) {
+  if (connection == nullptr) return;
+  MutexLock lock(&mu_);
+  --connection->sending;
+  connection->used_ns = connection->sending_since_ns = MonotonicNs();
+  if (--connection->under_way > 0) return;
+  if (const auto it = ending_.find(connection.get()); it != ending_.end()) {
+    ForgetLocked(it->first);
+    ending_.erase(it);
+  }
+}
+
+size_t ControlConnections::open() const {
+  MutexLock lock(&mu_);
+  return connections_.size() + ending_.size();
+}
+
+}  // namespace nram

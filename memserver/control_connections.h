@@ -1,0 +1,107 @@
+#ifndef NRAM_MEMSERVER_CONTROL_CONNECTIONS_H_
+#define NRAM_MEMSERVER_CONTROL_CONNECTIONS_H_
+
+// The control plane's sockets. gRPC serves connections but does not bound them: this accepts them, hands each to gRPC,
+// knows which are in use, and shuts down those that give way. Each costs two descriptors: gRPC's, and a duplicate that
+// tells when gRPC has closed it.
+//
+// When the table is full, one of these gives way to a newcomer: one that has never made a call (the oldest), one
+// without a call under way (of the address that has most, the one not used for longest; its client connects again with
+// its next call), one that has not taken an answer for a second.
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "base/fd.h"
+#include "base/sync.h"
+#include "memserver/frame_arena.h"
+
+namespace nram {
+
+struct ControlConnectionsOptions {
+  std::string address = "127.0.0.1";  // numeric
+  int port = 0;                       // 0: the kernel chooses
+  std::string socket_path;            // empty: no Unix socket
+  size_t connections_max = 256;
+  // Who has made no call, or has not taken an answer, for so long is cut off.
+  int64_t limit_ms = 10'000;
+};
+
+// Thread-safe.
+class ControlConnections {
+ public:
+  // What one takes in gRPC, measured; and how many are paid for from the start. Those beyond are charged to the arena.
+  static constexpr uint64_t kConnectionBytes = 64 * kKiB;
+  static constexpr size_t kPrepaid = 32;
+  static constexpr uint64_t kFixedBytes = kPrepaid * kConnectionBytes;
+
+  // One that gRPC serves. Whoever has a call of it holds it.
+  struct Connection;
+  using ConnectionPtr = std::shared_ptr<Connection>;
+
+  ControlConnections(const ControlConnectionsOptions& options, FrameArena* arena);
+  // Shuts all connections down and joins the thread.
+  ~ControlConnections();
+
+  // Errors name the address. Then port() is known.
+  absl::Status Listen();
+  // Accepts from now on. `serve` owns the descriptor that it is given.
+  void Start(std::function<void(int fd)> serve);
+  // Accepts no more.
+  void Stop();
+  int port() const { return port_; }
+
+  // A call began on a connection: `peer` is what gRPC calls it. Null if it is gone.
+  ConnectionPtr BeginCall(absl::string_view peer);
+  // The call's answer is there and is being sent.
+  void NoteAnswered(const ConnectionPtr& connection);
+  // The answer was sent, or given up.
+  void EndCall(const ConnectionPtr& connection);
+
+  size_t open() const;
+  uint64_t displaced() const { return displaced_; }
+
+ private:
+  void Run();
+  void Accept(int listener, bool is_tcp);
+  // Whether one more may come; charges for it.
+  bool AdmitLocked(bool* charged) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool MakeRoomLocked(int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ShutDownLocked(Connection* connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // gRPC has closed it. It counts until its last call has ended: so long does gRPC keep what it has of it.
+  void NoteClosedLocked(Connection* connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ForgetLocked(Connection* connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Sweep();
+
+  const ControlConnectionsOptions options_;
+  FrameArena* const arena_;
+  std::function<void(int fd)> serve_;
+  int port_ = 0;
+  UniqueFd tcp_listener_;
+  UniqueFd unix_listener_;
+  UniqueFd epoll_;
+  UniqueFd stop_event_;
+  std::atomic<bool> stopping_{false};
+  std::atomic<uint64_t> displaced_{0};
+
+  mutable Mutex mu_;
+  // By gRPC's descriptor; a new one takes an old one's place if that has been closed.
+  absl::flat_hash_map<int, ConnectionPtr> connections_ ABSL_GUARDED_BY(mu_);
+  // Closed, with calls that have not ended.
+  absl::flat_hash_map<Connection*, ConnectionPtr> ending_ ABSL_GUARDED_BY(mu_);
+  int displaced_in_turn_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t turn_began_ns_ ABSL_GUARDED_BY(mu_) = 0;
+  size_t prepaid_used_ ABSL_GUARDED_BY(mu_) = 0;
+  std::thread thread_;
+};
+
+}  // namespace nram
+
+#endif  // NRAM_MEMSERVER_CONTROL_CONNECTIONS_H_

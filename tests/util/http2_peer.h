@@ -1,0 +1,77 @@
+#ifndef NRAM_TESTS_UTIL_HTTP2_PEER_H_
+#define NRAM_TESTS_UTIL_HTTP2_PEER_H_
+
+// A gRPC client that misbehaves: as much of HTTP/2 as it takes to make calls and not to take their answers.
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cstdint>
+#include <string>
+
+#include "base/fd.h"
+#include "gtest/gtest.h"
+
+namespace nram {
+
+class Http2Peer {
+ public:
+  // Connects and sends nothing.
+  explicit Http2Peer(int port) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    connected_ = connect(fd_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+  }
+  bool connected() const { return connected_; }
+  int fd() const { return fd_.get(); }
+
+  // Begins to speak. The server may send `window` bytes of answers a call.
+  void Greet(uint32_t window) {
+    std::string settings;
+    settings += std::string("\x00\x04", 2);  // SETTINGS_INITIAL_WINDOW_SIZE
+    for (int shift = 24; shift >= 0; shift -= 8) settings += static_cast<char>(window >> shift);
+    Send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + Frame(4, 0, 0, settings));
+  }
+
+  // Calls a method of nram.v1.Control with a request's bytes; of a request only `sent` of its bytes, and no end.
+  void Call(const std::string& method, const std::string& request, size_t sent = std::string::npos) {
+    const uint32_t stream = next_stream_;
+    next_stream_ += 2;
+    std::string headers;
+    headers += Literal(":method", "POST") + Literal(":scheme", "http") + Literal(":authority", "test");
+    headers += Literal(":path", "/nram.v1.Control/" + method);
+    headers += Literal("te", "trailers") + Literal("content-type", "application/grpc");
+    std::string message(1, '\0');
+    for (int shift = 24; shift >= 0; shift -= 8) message += static_cast<char>(request.size() >> shift);
+    message += request;
+    const bool whole = sent >= message.size();
+    Send(Frame(1, /*END_HEADERS*/ 4, stream, headers) + Frame(0, whole ? 1 : 0, stream, message.substr(0, sent)));
+  }
+
+ private:
+  static std::string Frame(uint8_t type, uint8_t flags, uint32_t stream, const std::string& payload) {
+    std::string frame;
+    for (int shift = 16; shift >= 0; shift -= 8) frame += static_cast<char>(payload.size() >> shift);
+    frame += static_cast<char>(type);
+    frame += static_cast<char>(flags);
+    for (int shift = 24; shift >= 0; shift -= 8) frame += static_cast<char>(stream >> shift);
+    return frame + payload;
+  }
+  // A header without compression, not to be kept.
+  static std::string Literal(const std::string& name, const std::string& value) {
+    return std::string(1, '\0') + static_cast<char>(name.size()) + name + static_cast<char>(value.size()) + value;
+  }
+  // What the server has closed takes nothing more.
+  void Send(const std::string& bytes) { (void)!send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL); }
+
+  UniqueFd fd_;
+  bool connected_ = false;
+  uint32_t next_stream_ = 1;
+};
+
+}  // namespace nram
+
+#endif  // NRAM_TESTS_UTIL_HTTP2_PEER_H_
