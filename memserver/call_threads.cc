@@ -27,7 +27,7 @@ CallThreads::~CallThreads() {
 bool CallThreads::Post(Pace pace, std::function<void()> call) {
   MutexLock lock(&mu_);
   auto& queue = pace == Pace::kSlow ? slow_ : quick_;
-  if (queue.size() >= kWaitingMax) return false;
+  if (queue.size() >= (pace == Pace::kSlow ? kSlowWaitingMax : kQuickWaitingMax)) return false;
   queue.push_back(std::move(call));
   changed_.Signal();
   return true;

@@ -16,8 +16,9 @@ class CallThreads {
  public:
   static constexpr int kThreads = 8;
   static constexpr int kSlowMax = 4;
-  // How many of each pace may wait.
-  static constexpr size_t kWaitingMax = 512;
+  // How many of each pace may wait; each holds some 10 KiB of gRPC's.
+  static constexpr size_t kQuickWaitingMax = 256;
+  static constexpr size_t kSlowWaitingMax = 64;
 
   enum class Pace { kQuick, kSlow };
 

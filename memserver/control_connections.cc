@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <set>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -26,17 +27,20 @@ namespace nram {
 
 // All but the constants is guarded by the table's lock.
 struct ControlConnections::Connection {
-  const int fd;          // gRPC's
-  UniqueFd watched;      // the duplicate; invalid once it was closed
+  const int fd;      // gRPC's
+  UniqueFd watched;  // the duplicate; invalid once it was closed
   const std::string source;
   const int64_t accepted_ns;
-  const bool charged;    // to the arena
+  const bool charged;  // to the arena
   bool called = false;
   bool told_to_go = false;
-  int under_way = 0;     // calls, those whose answers are being sent too
-  int sending = 0;       // those
-  int64_t used_ns = 0;   // when a call last began or ended
-  int64_t sending_since_ns = 0;  // or since the last one was taken
+  int under_way = 0;    // calls, those whose answers are being sent too
+  int64_t used_ns = 0;  // when a call last began or ended
+  std::multiset<int64_t> sending;  // since when, of each of those answers
+
+  bool TakesNothing(int64_t now_ns, int64_t limit_ns) const {
+    return !sending.empty() && now_ns - *sending.begin() > limit_ns;
+  }
 };
 
 namespace {
@@ -191,8 +195,8 @@ bool ControlConnections::MakeRoomLocked(int64_t now_ns) {
       claim = {0, 0, connection->accepted_ns};
     } else if (connection->under_way == 0) {
       claim = {1, -by_source[connection->source], connection->used_ns};
-    } else if (connection->sending > 0 && now_ns - connection->sending_since_ns > kTakesNothingNs) {
-      claim = {2, 0, connection->sending_since_ns};
+    } else if (connection->TakesNothing(now_ns, kTakesNothingNs)) {
+      claim = {2, 0, *connection->sending.begin()};
     } else {
       continue;
     }
@@ -244,9 +248,19 @@ void ControlConnections::Sweep() {
   MutexLock lock(&mu_);
   for (const auto& [fd, connection] : connections_) {
     const bool silent = !connection->called && now_ns - connection->accepted_ns > limit_ns;
-    const bool stuck = connection->sending > 0 && now_ns - connection->sending_since_ns > limit_ns;
-    if (silent || stuck) ShutDownLocked(connection.get());
+    if (silent || connection->TakesNothing(now_ns, limit_ns)) ShutDownLocked(connection.get());
   }
+}
+
+void ControlConnections::CutOffSlowest() {
+  const int64_t now_ns = MonotonicNs();
+  MutexLock lock(&mu_);
+  Connection* slowest = nullptr;
+  for (const auto& [fd, connection] : connections_) {
+    if (connection->told_to_go || !connection->TakesNothing(now_ns, kTakesNothingNs)) continue;
+    if (slowest == nullptr || *connection->sending.begin() < *slowest->sending.begin()) slowest = connection.get();
+  }
+  if (slowest != nullptr) ShutDownLocked(slowest);
 }
 
 ControlConnections::ConnectionPtr ControlConnections::BeginCall(absl::string_view peer) {
@@ -261,17 +275,19 @@ ControlConnections::ConnectionPtr ControlConnections::BeginCall(absl::string_vie
   return it->second;
 }
 
-void ControlConnections::NoteAnswered(const ConnectionPtr& connection) {
-  if (connection == nullptr) return;
+int64_t ControlConnections::NoteAnswered(const ConnectionPtr& connection) {
+  const int64_t now_ns = MonotonicNs();
+  if (connection == nullptr) return now_ns;
   MutexLock lock(&mu_);
-  if (connection->sending++ == 0) connection->sending_since_ns = MonotonicNs();
+  connection->sending.insert(now_ns);
+  return now_ns;
 }
 
-void ControlConnections::EndCall(const ConnectionPtr& connection) {
+void ControlConnections::EndCall(const ConnectionPtr& connection, int64_t answered_ns) {
   if (connection == nullptr) return;
   MutexLock lock(&mu_);
-  --connection->sending;
-  connection->used_ns = connection->sending_since_ns = MonotonicNs();
+  connection->sending.erase(connection->sending.find(answered_ns));
+  connection->used_ns = MonotonicNs();
   if (--connection->under_way > 0) return;
   if (const auto it = ending_.find(connection.get()); it != ending_.end()) {
     ForgetLocked(it->first);

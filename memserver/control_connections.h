@@ -60,10 +60,13 @@ class ControlConnections {
 
   // A call began on a connection: `peer` is what gRPC calls it. Null if it is gone.
   ConnectionPtr BeginCall(absl::string_view peer);
-  // The call's answer is there and is being sent.
-  void NoteAnswered(const ConnectionPtr& connection);
+  // The call's answer is there and is being sent. Returns when that began.
+  int64_t NoteAnswered(const ConnectionPtr& connection);
   // The answer was sent, or given up.
-  void EndCall(const ConnectionPtr& connection);
+  void EndCall(const ConnectionPtr& connection, int64_t answered_ns);
+  // There are too many answers on their way: shuts down the connection whose client has not taken one for longest, if
+  // that is a second or more.
+  void CutOffSlowest();
 
   size_t open() const;
   uint64_t displaced() const { return displaced_; }

@@ -74,20 +74,21 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
       if (bytes > kSmallAnswerBytes) {
         answer_bytes_ = bytes;
         if (server_->answer_bytes_.fetch_add(bytes) + bytes > kAnswerBytesMax) {
+          server_->connections_.CutOffSlowest();
           reply->Clear();
           status = TooMuch();
         }
       }
-      server_->connections_.NoteAnswered(connection_);
+      answered_ns_ = server_->connections_.NoteAnswered(connection_);
       Finish(status);
     }
     void Refuse() {
-      server_->connections_.NoteAnswered(connection_);
+      answered_ns_ = server_->connections_.NoteAnswered(connection_);
       Finish(TooMuch());
     }
     void OnDone() override {
       server_->answer_bytes_ -= answer_bytes_;
-      server_->connections_.EndCall(connection_);
+      server_->connections_.EndCall(connection_, answered_ns_);
       delete this;
     }
 
@@ -97,6 +98,7 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
     GrpcControlServer* const server_;
     const ControlConnections::ConnectionPtr connection_;
     size_t answer_bytes_ = 0;
+    int64_t answered_ns_ = 0;
   };
 
   template <typename Request, typename Reply>

@@ -24,8 +24,10 @@ uint64_t RandomIncarnation() {
 // to it. Connections are counted by themselves.
 constexpr uint64_t kGrowthBytes = 16 * kMiB;
 
-// Descriptors that are no connections: listeners, event descriptors, files; and a few that are being closed.
-constexpr int kOtherDescriptors = 192;
+// Descriptors that are no connections: listeners, gRPC's own, files; some that are being closed; and four for a bulk
+// and an urgent worker.
+constexpr int kOtherDescriptors = 128;
+constexpr int kDescriptorsPerWorkers = 4;
 
 }  // namespace
 
@@ -84,9 +86,10 @@ absl::Status MemServer::Init() {
   data.connections_max = options_.connections_max;
   // Who has more clients than this has them connect anew for their next call.
   int control_max = std::clamp(options_.connections_max / 2 + 32, 64, 1024);
-  const auto wanted = static_cast<uint64_t>(data.connections_max + 2 * control_max + kOtherDescriptors);
+  const int others = kOtherDescriptors + kDescriptorsPerWorkers * data.workers_per_class;
+  const auto wanted = static_cast<uint64_t>(data.connections_max + 2 * control_max + others);
   if (const uint64_t open_max = RaiseDescriptorLimit(wanted); open_max < wanted) {
-    const int left = std::max(static_cast<int>(open_max) - kOtherDescriptors, 16);
+    const int left = std::max(static_cast<int>(open_max) - others, 16);
     control_max = std::min(control_max, left / 6);
     data.connections_max = std::min(data.connections_max, left - 2 * control_max);
     LOG(WARNING) << "the limit of open files, " << open_max << ", lets this server have " << data.connections_max

@@ -1,5 +1,6 @@
 // Clients of the control plane that hold what they can: another one still connects, gets a lease, writes and reads.
 
+#include <poll.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -75,6 +76,30 @@ TEST_F(ControlCrowdTest, CallsWhoseAnswersAreNotTakenHoldNobodyUp) {
     for (int call = 0; call < 8; ++call) crowd_.back()->Call("GetStatistics", "");
   }
   ExpectServed(servers.Options());
+}
+
+// Long lists that nobody takes: as many as the server keeps. Whoever wants one himself has it when it cuts these off.
+TEST_F(ControlCrowdTest, ListsThatAreNotTakenGiveWay) {
+  TestPool servers(1);
+  const auto lease = servers.server(0).leases().Grant(LeaseId{1}, std::string(255, 'o'), 0).value();
+  for (uint64_t id = 1; id <= 1'500; ++id) {
+    const RegionManifest manifest{absl::StrCat(std::string(200, 'n'), id), {}, 0};
+    ASSERT_TRUE(servers.server(0).store().CreateNamed(lease.get(), RegionId{id}, 1, false, manifest).ok());
+  }
+  for (int i = 0; i < 20; ++i) {
+    crowd_.push_back(std::make_unique<Http2Peer>(servers.server(0).control_port()));
+    crowd_.back()->Greet(0);
+    for (int call = 0; call < 4; ++call) crowd_.back()->Call("ListRegions", "");
+  }
+  const auto control = ControlClient::Create({"127.0.0.1", servers.server(0).control_port(), ""});
+  const int64_t deadline_ns = DeadlineAfterMs(40'000);
+  auto regions = control->ListRegions(false, false, deadline_ns);
+  while (regions.status().code() == absl::StatusCode::kUnavailable && MonotonicNs() < deadline_ns) {
+    poll(nullptr, 0, 50);
+    regions = control->ListRegions(false, false, deadline_ns);
+  }
+  ASSERT_TRUE(regions.ok()) << regions.status();
+  EXPECT_EQ(regions->size(), 1'500);
 }
 
 TEST_F(ControlCrowdTest, WhatARequestMayHaveIsBounded) {
