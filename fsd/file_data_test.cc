@@ -421,7 +421,7 @@ TEST_F(FileDataTest, AWriteIsTriedAgainWhileADestroyWaits) {
   memset(io.buffer().data, 'y', 4'096);
   ASSERT_TRUE(file_->StartWrite(&io, 0, 4'096));
   std::future<Errno> error = ended.get_future();
-  EXPECT_EQ(error.wait_for(std::chrono::seconds(60)), std::future_status::ready) << "it waits for the destroy";
+  EXPECT_EQ(error.wait_for(std::chrono::seconds(30)), std::future_status::ready) << "it waits for the destroy";
   EXPECT_EQ(blocks_.fail_writes, 0) << "it was tried twice";
   released.set_value();
   EXPECT_EQ(error.get(), Err(ENOSPC));

@@ -1,4 +1,5 @@
-// Directories that change while they are read, on a tmpfs and on a mount: a listing ends; on a mount it has what stayed.
+// Directories that change while they are read, on a tmpfs and on a mount: a listing ends, and on a mount it has all
+// that stays.
 
 #include <errno.h>
 #include <fcntl.h>
