@@ -19,8 +19,13 @@ export PATH=$directory/bin:$PATH
 cleanup() {
   for id in 4321 16321 28321; do SLURM_JOB_ID=$id "$scripts/epilog.sh" || true; done
   # Dead ones among them; they are of this namespace alone.
-  awk -v under="$directory/" 'index($2, under) == 1 {print $2}' /proc/self/mounts |
-    while read -r point; do umount -l "$(printf %b. "$point" | sed '$ s/\.$//')" 2> /dev/null || true; done
+  local mounts mount point
+  mapfile -t mounts < /proc/self/mounts
+  for mount in "${mounts[@]}"; do
+    read -r _ point _ <<< "$mount"
+    printf -v point %b "$point"
+    [[ $point != "$directory/"* ]] || /usr/bin/umount -l "$point" || true
+  done
   rm -rf --one-file-system "$directory"
 }
 trap cleanup EXIT
