@@ -80,7 +80,7 @@ class Daemon {
     CHECK_EQ(fuse_session_custom_io(session_, &io, fd_), 0);
   }
   ~Daemon() {
-    adapter_.StopSeeks();
+    adapter_.StopAside();
     adapter_.AwaitSmall();
     fuse_session_destroy(session_);  // closes fd_
   }
@@ -94,7 +94,7 @@ class Daemon {
       answers.unique = header.unique;
       answers.count = 0;
     }
-    const bool unknown = adapter_.HandleUnknown(fd_, *worker);
+    const bool unknown = adapter_.HandleUnknown(fd_, *worker, bytes);
     if (!unknown) {
       fuse_buf buffer{};
       buffer.mem = worker->request();
