@@ -25,8 +25,11 @@ using ::testing::Not;
 
 bool Eventually(const std::function<bool()>& what) {
   const int64_t deadline_ns = DeadlineAfterMs(60'000);
-  while (!what() && MonotonicNs() < deadline_ns) poll(nullptr, 0, 10);
-  return what();
+  while (MonotonicNs() < deadline_ns) {
+    if (what()) return true;
+    poll(nullptr, 0, 10);
+  }
+  return false;
 }
 
 // Two servers; the control plane of the second is behind a relay.
@@ -59,7 +62,7 @@ TEST_P(HalfCreatedTest, ACreateWhoseAnswerIsLostLeavesNothing) {
   EXPECT_TRUE(absl::IsUnavailable(attached)) << attached;
   relay_.HoldAnswers(false);
   absl::StatusOr<std::unique_ptr<Region>> region = absl::UnknownError("not tried");
-  EXPECT_TRUE(Eventually([&] { return (region = pool_->CreateRegion(Named())).ok(); })) << region.status();
+  ASSERT_TRUE(Eventually([&] { return (region = pool_->CreateRegion(Named())).ok(); })) << region.status();
   const std::string data = Pattern(4 * kMiB, 1);
   ASSERT_TRUE((*region)->Write(0, Bytes(data)).ok());
   EXPECT_TRUE(Read(region->get(), 0, data.size()).value() == data);
