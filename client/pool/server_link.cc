@@ -138,29 +138,33 @@ void ServerLink::Run() {
     Ping();
     RunUndos();
     Ping();
-    MutexLock lock(&mu_);
-    const int64_t soon_ns = DeadlineAfterMs(kBackoffMinMs);
-    if (up() && !undos_.empty()) wake_ns = std::min(wake_ns, std::max(undo_after_ns_, soon_ns));
-    if (up() && unsettled_term_ != 0) wake_ns = std::min(wake_ns, std::max(settle_after_ns_, soon_ns));
-    if (retries_ != nullptr || (up() && !destroys_.empty()))
-      wake_ns = std::min(wake_ns, DeadlineAfterMs(kBackoffMinMs));
-    while (!stopping_ && !suspect_ && !want_look_ && MonotonicNs() < wake_ns) {
-      changed_.WaitUntil(&mu_, wake_ns);
-      if (retries_ != nullptr) wake_ns = std::min(wake_ns, DeadlineAfterMs(kRetryPauseMs));
-    }
-    if (stopping_) break;
-    if (suspect_ && up() && !DataConnected()) {
-      // Down from now on, so that those who wait do wait; usually for a millisecond.
-      up_ = false;
-      down_since_ns_ = MonotonicNs();
-    } else if (suspect_) {
-      next_renew_ns = 0;
-    }
-    suspect_ = want_look_ = false;
+    if (!AwaitWork(wake_ns, &next_renew_ns)) break;
   }
   RunRetries();
   for (auto& transport : owned_transports_) transport->Disconnect();
   if (up()) (void)control_->EndLease(lease_, DeadlineAfterMs(kEndTimeoutMs));
+}
+
+bool ServerLink::AwaitWork(int64_t wake_ns, int64_t* next_renew_ns) {
+  MutexLock lock(&mu_);
+  const int64_t soon_ns = DeadlineAfterMs(kBackoffMinMs);
+  if (up() && !undos_.empty()) wake_ns = std::min(wake_ns, std::max(undo_after_ns_, soon_ns));
+  if (up() && unsettled_term_ != 0) wake_ns = std::min(wake_ns, std::max(settle_after_ns_, soon_ns));
+  if (retries_ != nullptr || (up() && !destroys_.empty())) wake_ns = std::min(wake_ns, soon_ns);
+  while (!stopping_ && !suspect_ && !want_look_ && MonotonicNs() < wake_ns) {
+    changed_.WaitUntil(&mu_, wake_ns);
+    if (retries_ != nullptr) wake_ns = std::min(wake_ns, DeadlineAfterMs(kRetryPauseMs));
+  }
+  if (stopping_) return false;
+  if (suspect_ && up() && !DataConnected()) {
+    // Down from now on, so that those who wait do wait; usually for a millisecond.
+    up_ = false;
+    down_since_ns_ = MonotonicNs();
+  } else if (suspect_) {
+    *next_renew_ns = 0;
+  }
+  suspect_ = want_look_ = false;
+  return true;
 }
 
 absl::Status ServerLink::BringUp() {

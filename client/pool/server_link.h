@@ -171,6 +171,8 @@ class ServerLink {
   static constexpr uint64_t kRefusedBytes = 2 * kSpanBytes;
 
   void Run();
+  // Waits for the thread's next work, until `wake_ns` at most. False: it is to end.
+  bool AwaitWork(int64_t wake_ns, int64_t* next_renew_ns);
   // One attempt to have lease and connections.
   absl::Status BringUp();
   absl::Status Greet();
