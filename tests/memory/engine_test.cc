@@ -227,7 +227,7 @@ TEST_P(EngineTest, BadInputIsRefused) {
   int local = 0;
   EXPECT_EQ(memory->Unmap(&local).code(), absl::StatusCode::kInvalidArgument);
   // What was refused has taken nothing: nearly everything can be mapped still.
-  EXPECT_TRUE(memory->Map({.length = 400 * kMiB}).ok());
+  EXPECT_TRUE(memory->Map({.length = 380 * kMiB}).ok());
 }
 
 TEST_P(EngineTest, UnmapGivesEverythingBack) {

@@ -142,7 +142,8 @@ TEST_F(DonateAutoTest, TakesWhatTheHostCanSpareAndStopsWhenItCannot) {
   for (uint64_t at = 0; at < 64 * kMiB; at += kMiB) ASSERT_TRUE(region->Write(at, data).ok());
   {
     Hog hog(720 * kMiB);
-    EXPECT_TRUE(AwaitFree([](uint64_t free_bytes) { return free_bytes == 0; }));
+    // Nothing is left but free frames of the extents that it has already.
+    EXPECT_TRUE(AwaitFree([](uint64_t free_bytes) { return free_bytes < 16 * kMiB; }));
     // It takes nothing more but what it had promised, and has all that it took.
     const IoOptions soon{.timeout_ms = 5'000};
     uint64_t at = 64 * kMiB;
