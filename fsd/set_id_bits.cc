@@ -1,24 +1,29 @@
 #include "fsd/set_id_bits.h"
 
-#include <algorithm>
-#include <vector>
-
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "base/host_memory.h"
 #include "fsd/acl.h"
 
 namespace nram {
 namespace {
 
+// Read here: libfuse 3.14's fuse_req_getgroups searches a buffer that it has not terminated.
 bool IsRootOrInGroup(fuse_req_t req, gid_t group) {
   const fuse_ctx* const context = fuse_req_ctx(req);
   if (context->uid == 0 || context->gid == group) return true;
-  std::vector<gid_t> groups(64);
-  int count = fuse_req_getgroups(req, static_cast<int>(groups.size()), groups.data());
-  if (count > static_cast<int>(groups.size())) {
-    groups.resize(static_cast<size_t>(count));
-    count = std::min(count, fuse_req_getgroups(req, count, groups.data()));
+  const auto status = ReadFile(absl::StrCat("/proc/", context->pid, "/status"));
+  if (!status.ok()) return false;  // it has ended, or is in another PID namespace
+  for (absl::string_view line : absl::StrSplit(*status, '\n')) {
+    if (!absl::ConsumePrefix(&line, "Groups:")) continue;
+    for (const absl::string_view word : absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipEmpty())) {
+      gid_t one = 0;
+      if (absl::SimpleAtoi(word, &one) && one == group) return true;
+    }
   }
-  groups.resize(static_cast<size_t>(std::max(count, 0)));
-  return std::find(groups.begin(), groups.end(), group) != groups.end();
+  return false;
 }
 
 }  // namespace
