@@ -64,7 +64,8 @@ TEST_P(HalfCreatedTest, ACreateWhoseAnswerIsLostLeavesNothing) {
   absl::StatusOr<std::unique_ptr<Region>> region = absl::UnknownError("not tried");
   ASSERT_TRUE(Eventually([&] { return (region = pool_->CreateRegion(Named())).ok(); })) << region.status();
   const std::string data = Pattern(4 * kMiB, 1);
-  ASSERT_TRUE((*region)->Write(0, Bytes(data)).ok());
+  const absl::Status written = (*region)->Write(0, Bytes(data), {.timeout_ms = 60'000});
+  ASSERT_TRUE(written.ok()) << written;
   EXPECT_TRUE(Read(region->get(), 0, data.size()).value() == data);
   auto other = servers_.Open();
   EXPECT_TRUE(other->AttachRegion("x", AttachMode::kReadOnly).ok());

@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <chrono>
 #include <iterator>
 #include <utility>
@@ -111,9 +112,11 @@ void LyingServer::Set(Lies lies) {
 }
 
 std::string LyingServer::Encode(FrameHeader header) {
-  std::string bytes(kFrameHeaderBytes + header.payload_bytes, '\0');
+  // What is said of a payload's length need not be true: the checksum is of the range's pages.
+  std::string bytes(kFrameHeaderBytes + std::max<uint64_t>(header.payload_bytes, header.range.bytes()), '\0');
   const auto* payload = reinterpret_cast<const std::byte*>(bytes.data()) + kFrameHeaderBytes;
   EncodeHeader(header, PayloadCrcOf(header, payload), reinterpret_cast<std::byte*>(bytes.data()));
+  bytes.resize(kFrameHeaderBytes + header.payload_bytes);
   return bytes;
 }
 
