@@ -6,6 +6,7 @@
 #include <deque>
 #include <functional>
 #include <thread>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/sync.h"
@@ -13,25 +14,23 @@
 namespace nram {
 
 // Runs what may wait for the kernel to write pages back or to unlock them, which it may do only when other requests
-// have been served: such work must keep no worker. One thing after the other, on a thread that starts with the first.
-// Thread-safe. The queue has what callers leave in it: the kernel's requests, each of which is there once.
+// have been served: such work must keep no worker. One thing after the other, on a thread of its own, which is there from
+// the beginning: later the process may not have one more. Thread-safe. The queue has what callers leave in it.
 class AsideThread {
  public:
   // `stopping`: it need not do anything but reply.
   using Work = std::function<void(bool stopping)>;
 
   // `name`, of the thread: at most 15 bytes.
-  explicit AsideThread(const char* name) : name_(name) {}
+  explicit AsideThread(const char* name) : thread_([this] { Run(); }) {
+    pthread_setname_np(thread_.native_handle(), name);
+  }
   ~AsideThread() { Stop(); }
 
   void Add(Work work) {
     {
       MutexLock lock(&mu_);
       if (!stopping_) {
-        if (!thread_.joinable()) {
-          thread_ = std::thread([this] { Run(); });
-          pthread_setname_np(thread_.native_handle(), name_);
-        }
         queue_.push_back(std::move(work));
         added_.Signal();
         return;
@@ -41,14 +40,12 @@ class AsideThread {
   }
   // Waits for what is being done; the rest, and what is added from now on, is told that it stops.
   void Stop() {
-    std::thread thread;
     {
       MutexLock lock(&mu_);
-      stopping_ = true;
+      if (std::exchange(stopping_, true)) return;
       added_.SignalAll();
-      thread = std::move(thread_);
     }
-    if (thread.joinable()) thread.join();
+    thread_.join();
   }
 
  private:
@@ -68,12 +65,11 @@ class AsideThread {
     }
   }
 
-  const char* const name_;
   Mutex mu_;
   CondVar added_;
   std::deque<Work> queue_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::thread thread_ ABSL_GUARDED_BY(mu_);
+  std::thread thread_;  // last: it uses all of the above
 };
 
 }  // namespace nram

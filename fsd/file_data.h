@@ -82,9 +82,9 @@ class FileData : public FileBody {
   // Read or Write. At most FileIo::kBytesMax; a write may still wait for room to be reserved.
   bool StartRead(FileIo* io, uint64_t offset, size_t size) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   bool StartWrite(FileIo* io, uint64_t offset, size_t size) ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  // The kernel is about to read something for its page cache, and keeps it: after a write past the cache it may have
-  // there what was before.
-  void NoteCachedRead() {
+  // The kernel is about to read something for its page cache, or has written something from there, and keeps it: after
+  // a write past the cache it may have there what was before.
+  void NoteCached() {
     if (direct_writes_ != 1) direct_writes_ = 1;
   }
   // Of a write past the page cache that has ended: what must leave the cache before its writer is told.
@@ -131,8 +131,8 @@ class FileData : public FileBody {
   // Shared: whole chunks are read and written. Exclusive: all else.
   mutable SharedGate mu_;
   std::atomic<bool> tail_unsure_{false};  // a write behind the end failed; zeros are not certain there
-  // 0: the page cache has nothing that was read before now. Else one more than the direct writes since the last cached
-  // read: after many, dropping all of the file once is cheaper than asking for each.
+  // 0: the page cache has nothing of what there was before now. Else one more than the direct writes since it was given
+  // something: after many, dropping all of the file once is cheaper than asking for each.
   std::atomic<uint32_t> direct_writes_{0};
   std::atomic<uint64_t> size_{0};
   PageSet pages_;                    // under the store's lock for it; a superset of what is stored

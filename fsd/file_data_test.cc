@@ -367,10 +367,10 @@ TEST_F(FileDataTest, WhatThePageCacheIsToDrop) {
     return ranges;
   };
   for (int round = 0; round < 2; ++round) {
-    file_->NoteCachedRead();
+    file_->NoteCached();
     EXPECT_EQ(write_many(), 999);
     EXPECT_EQ(file_->NoteDirectWrite(&token), Stale::kWholeFile) << "until it is said that it was";
-    file_->NoteCachedRead();
+    file_->NoteCached();
     file_->NoteDropped(token);
     EXPECT_EQ(write_many(), 999) << "somebody has read it meanwhile";
     file_->NoteDropped(token);

@@ -34,7 +34,7 @@ Errno Filesystem::Read(InodeNumber inode, uint64_t offset, size_t size, ReadNote
                        absl::Span<const std::byte>* got) {
   FileData* data = nullptr;
   NRAM_RETURN_IF_ERRNO(Data(inode, &data));
-  if (notes.for_page_cache) data->NoteCachedRead();
+  if (notes.for_page_cache) data->NoteCached();
   NRAM_RETURN_IF_ERRNO(data->Read(offset, size, buffer, got));
   if (notes.touch) names_->TouchAccess(inode);
   return Errno::kOk;
@@ -51,8 +51,13 @@ Errno Filesystem::Write(InodeNumber inode, uint64_t offset, PaddedBytes bytes, b
 bool Filesystem::StartRead(InodeNumber inode, uint64_t offset, size_t size, ReadNotes notes, FileIo* io) {
   FileData* data = nullptr;
   if (!Ok(Data(inode, &data))) return false;
-  if (notes.for_page_cache) data->NoteCachedRead();
+  if (notes.for_page_cache) data->NoteCached();
   return data->StartRead(io, offset, size);
+}
+
+void Filesystem::NoteCached(InodeNumber inode) {
+  FileData* data = nullptr;
+  if (Ok(Data(inode, &data))) data->NoteCached();
 }
 
 FileData::Stale Filesystem::NoteDirectWrite(InodeNumber inode, uint32_t* token) {

@@ -49,6 +49,8 @@ class Filesystem {
   bool StartWrite(InodeNumber inode, uint64_t offset, size_t size, FileIo* io);
   void ReadEnded(InodeNumber inode) { names_->TouchAccess(inode); }
   void WriteEnded(InodeNumber inode) { names_->TouchData(inode, SetIdBits::kKeep); }
+  // The page cache has what a write brings (FileData::NoteCached).
+  void NoteCached(InodeNumber inode);
   // For a write past the page cache that has ended (FileData::NoteDirectWrite).
   FileData::Stale NoteDirectWrite(InodeNumber inode, uint32_t* token);
   void NoteDropped(InodeNumber inode, uint32_t token);

@@ -216,6 +216,7 @@ void Write(fuse_req_t req, fuse_ino_t inode, const char* data, size_t size, off_
   const bool kill = (flags & FUSE_WRITE_KILL_SUIDGID) != 0;
   const SetIdBits set_id = kill ? DropSetIdBits(req, NamesOf(req), inode) : SetIdBits::kKeep;
   const bool direct = (flags & FUSE_WRITE_LOCKOWNER) != 0;  // as with reads
+  if (!direct) FilesystemOf(req)->NoteCached(inode);
   if (set_id == SetIdBits::kKeep &&
       AdapterOf(req)->StartWrite(req, inode, static_cast<uint64_t>(offset), {bytes.data, size}, cached, direct)) {
     return;
@@ -429,6 +430,11 @@ void FuseAdapter::ReplyDirectWrite(fuse_req_t req, InodeNumber inode, uint64_t o
     fuse_reply_write(req, bytes);
     return;
   }
+  if (++waiting_drops_ > options_.background_max / 2) {
+    --waiting_drops_;
+    fuse_reply_write(req, bytes);
+    return DropLater(inode);
+  }
   const bool all = stale == FileData::Stale::kWholeFile;
   drops_.Add([this, req, inode, offset, bytes, all, token](bool stopping) {
     if (!stopping) {
@@ -436,7 +442,23 @@ void FuseAdapter::ReplyDirectWrite(fuse_req_t req, InodeNumber inode, uint64_t o
                                              all ? 0 : static_cast<off_t>(bytes));
       if (all) filesystem_->NoteDropped(inode, token);
     }
+    --waiting_drops_;
     fuse_reply_write(req, bytes);
+  });
+}
+
+void FuseAdapter::DropLater(InodeNumber inode) {
+  {
+    MutexLock lock(&mu_);
+    if (!drop_later_.insert(inode).second) return;
+  }
+  drops_.Add([this, inode](bool stopping) {
+    {
+      // What is written from now on needs another one.
+      MutexLock lock(&mu_);
+      drop_later_.erase(inode);
+    }
+    if (!stopping) (void)fuse_lowlevel_notify_inval_inode(session_, inode, 0, 0);
   });
 }
 

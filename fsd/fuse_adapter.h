@@ -7,11 +7,13 @@
 #include <fuse3/fuse_lowlevel.h>
 #include <linux/fuse.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "base/mapping.h"
 #include "base/sync.h"
 #include "fsd/aside_thread.h"
@@ -128,6 +130,13 @@ class FuseAdapter {
   Mutex mu_;
   std::vector<std::unique_ptr<SmallRequest>> smalls_ ABSL_GUARDED_BY(mu_);
   std::vector<SmallRequest*> free_smalls_ ABSL_GUARDED_BY(mu_);
+  // Has the whole file dropped from the page cache, soon; nobody waits for that.
+  void DropLater(InodeNumber inode);
+
+  // Of the kernel's places for asynchronous requests, so many may be taken by direct writes that wait for a drop. Those
+  // may wait for reads that hold pages and have no place yet.
+  std::atomic<unsigned> waiting_drops_{0};
+  absl::flat_hash_set<InodeNumber> drop_later_ ABSL_GUARDED_BY(mu_);  // those in drops_
   // Apart, because a seek waits until a file is written back.
   AsideThread seeks_{"nram-seek"};
   AsideThread drops_{"nram-drop"};
