@@ -12,8 +12,7 @@ namespace nram {
 bool Lease::Bind(int connection_class, uint64_t generation, LeaseConnection* connection) {
   MutexLock lock(&mu_);
   Bound& bound = bound_[connection_class];
-  const uint64_t ahead_max = bound.generation == 0 ? kFirstGenerationMax : kGenerationJumpMax;
-  if (generation <= bound.generation || generation - bound.generation > ahead_max) return false;
+  if (generation <= bound.generation || generation > kGenerationMax) return false;
   if (bound.connection != nullptr) bound.connection->Fence();
   bound = {generation, connection};
   return true;
@@ -170,6 +169,12 @@ void LeaseTable::Unname(Lease* lease) {
 void LeaseTable::Extend(int64_t ns) {
   MutexLock lock(&mu_);
   extended_ns_ += ns;
+  // One that was renewed after the stop, and before this, ends no later for it.
+  for (const auto& [id, lease] : leases_) {
+    if (!lease->live()) continue;
+    lease->expires_ns_ = std::min(lease->expires_ns_, NowLocked() + lease->ttl_ms_ * kNsPerMs);
+    ListLocked(lease.get());
+  }
 }
 
 size_t LeaseTable::live_count() const {

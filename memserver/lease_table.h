@@ -39,10 +39,8 @@ class LeaseConnection {
 class Lease {
  public:
   static constexpr int kConnectionClasses = 2;  // bulk, urgent
-  // How far a connection's generation may be ahead of its predecessor's, and the first one's of zero. Clients take them
-  // from a clock that counts nanoseconds: 104 days, and 146 years.
-  static constexpr uint64_t kGenerationJumpMax = uint64_t{1} << 53;
-  static constexpr uint64_t kFirstGenerationMax = uint64_t{1} << 62;
+  // Clients take a connection's generation from a clock that counts nanoseconds: it reaches this after 146 years.
+  static constexpr uint64_t kGenerationMax = uint64_t{1} << 62;
 
   Lease(LeaseId id, std::string owner) : id(id), owner(std::move(owner)) {}
 
@@ -54,7 +52,7 @@ class Lease {
 
   // Makes `connection` the only one of its class: fences the one before it. False if one with a higher or the same
   // generation has been here already (a connection that comes late must not displace its successor), or if the
-  // generation is so far ahead that hardly another one could come after it.
+  // generation is above kGenerationMax.
   bool Bind(int connection_class, uint64_t generation, LeaseConnection* connection);
   // Must be called before a bound connection goes away.
   void Unbind(int connection_class, const LeaseConnection* connection);

@@ -126,6 +126,18 @@ TEST_F(LeaseTableTest, TheServersOwnStopsDoNotCount) {
   EXPECT_EQ(leases_.EndExpired().size(), 1);
 }
 
+TEST_F(LeaseTableTest, WhoIsRenewedBetweenAStopAndItsNoticeGetsNoMoreThanATerm) {
+  Grant(1);
+  clock_.AdvanceMs(60'000);
+  ASSERT_TRUE(leases_.Renew(LeaseId{1}).ok());
+  Grant(2);
+  leases_.Extend(60'000 * kNsPerMs);
+  clock_.AdvanceMs(9'999);
+  EXPECT_TRUE(leases_.EndExpired().empty());
+  clock_.AdvanceMs(2);
+  EXPECT_EQ(leases_.EndExpired().size(), 2);
+}
+
 TEST_F(LeaseTableTest, AnEndedLeaseIsForgottenWhenNobodyHoldsIt) {
   auto lease = Grant(1);
   ASSERT_TRUE(CreateRegion(lease.get(), 1).ok());
@@ -149,7 +161,7 @@ TEST_F(LeaseTableTest, WhoTakesARegionOverLeavesNothingBehind) {
   EXPECT_EQ(leases_.count(), 1);
 }
 
-TEST_F(LeaseTableTest, NoConnectionComesSoFarAheadThatNoOtherCanFollow) {
+TEST_F(LeaseTableTest, AConnectionMayFollowAfterYearsAndNoneComesAfterAllTime) {
   class Peer : public LeaseConnection {
     void Fence() override {}
   } first, second;
@@ -158,8 +170,9 @@ TEST_F(LeaseTableTest, NoConnectionComesSoFarAheadThatNoOtherCanFollow) {
   const uint64_t uptime_ns = 3600 * uint64_t{kNsPerSecond};
   EXPECT_TRUE(lease->Bind(0, uptime_ns, &first));
   EXPECT_FALSE(lease->Bind(0, ~uint64_t{0}, &second));
-  EXPECT_FALSE(lease->Bind(0, uint64_t{1} << 62, &second));
-  EXPECT_TRUE(lease->Bind(0, uptime_ns + 24 * 3600 * uint64_t{kNsPerSecond}, &second));
+  EXPECT_FALSE(lease->Bind(0, Lease::kGenerationMax + 1, &second));
+  // Its predecessor was there all the time.
+  EXPECT_TRUE(lease->Bind(0, uptime_ns + 3 * 365 * 24 * 3600 * uint64_t{kNsPerSecond}, &second));
   lease->Unbind(0, &second);
 }
 
