@@ -30,8 +30,10 @@ inline constexpr uint64_t kGiB = 1024 * kMiB;
 using ChunkMask = uint8_t;
 inline constexpr ChunkMask kAllChunks = 0xFF;
 
-// Chosen at random by their creator, unique in a pool. Zero is never valid.
+// Chosen at random by their creator, unique in a pool. Zero is never valid; nor is a region's that is all ones, behind
+// which no list could go on.
 enum class RegionId : uint64_t {};
+constexpr bool IsRegionId(uint64_t id) { return id != 0 && id != ~uint64_t{0}; }
 enum class LeaseId : uint64_t {};
 // Rises each time a region changes hands; a request that carries an older one is refused.
 enum class Epoch : uint32_t {};

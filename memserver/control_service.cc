@@ -122,7 +122,9 @@ grpc::Status ControlService::Reserve(const v1::ReserveRequest& request, v1::Leas
 }
 
 grpc::Status ControlService::CreateRegion(const v1::CreateRegionRequest& request, v1::CreateRegionReply*) {
-  if (request.region_id() == 0) return {grpc::StatusCode::INVALID_ARGUMENT, "region id 0"};
+  if (!IsRegionId(request.region_id())) {
+    return {grpc::StatusCode::INVALID_ARGUMENT, absl::StrCat("no region may have the id ", request.region_id())};
+  }
   if (const grpc::Status status = CheckName(request.name()); !status.ok()) return status;
   if (request.incarnations_size() > kIncarnationsMax) {
     return {grpc::StatusCode::INVALID_ARGUMENT,
@@ -166,13 +168,10 @@ grpc::Status ControlService::DestroyRegion(const v1::DestroyRegionRequest& reque
 }
 
 grpc::Status ControlService::ListRegions(const v1::ListRegionsRequest& request, v1::ListRegionsReply* reply) {
-  // One more than fits tells whether there are more.
+  uint64_t next = 0;
   auto regions =
-      server_->store().List(request.from_id(), kRegionsPerReply + 1, request.orphans_only(), request.named_only());
-  if (regions.size() > kRegionsPerReply) {
-    reply->set_next_id(Raw(regions.back().id));
-    regions.pop_back();
-  }
+      server_->store().List(request.from_id(), kRegionsPerReply, request.orphans_only(), request.named_only(), &next);
+  reply->set_next_id(next);
   size_t bytes = 0;
   for (RegionDescription& region : regions) {
     if (bytes > kListBytes) {

@@ -127,8 +127,10 @@ class PageStore {
   absl::StatusOr<RegionDescription> Attach(Lease* lease, RegionId id, uint32_t epoch, bool force);
   // Zero if no region has this name.
   RegionId FindByName(const std::string& name) const;
-  // The first `limit` regions with an id of at least `from`, in order. Without their incarnations, which are long.
-  std::vector<RegionDescription> List(uint64_t from, size_t limit, bool orphans_only, bool named_only) const;
+  // The first `limit` regions with an id of at least `from`, in order; fewer if some go away meanwhile. Without their
+  // incarnations, which are long. *next: from where there are more; 0: there are none.
+  std::vector<RegionDescription> List(uint64_t from, size_t limit, bool orphans_only, bool named_only,
+                                      uint64_t* next = nullptr) const;
   absl::StatusOr<std::vector<uint64_t>> ListSpans(RegionId id, uint64_t from_span, size_t limit) const;
 
   // While draining, nothing new is taken that no promise pays for: kDraining.
@@ -156,6 +158,7 @@ class PageStore {
     absl::flat_hash_map<uint64_t, std::unique_ptr<Region>> regions ABSL_GUARDED_BY(mu);
   };
 
+  std::vector<uint64_t> FirstIds(uint64_t from, size_t limit, bool orphans_only, bool named_only) const;
   Shard& shard(RegionId id) const { return shards_[Raw(id) * 0x9E3779B97F4A7C15u >> 56]; }
   Reason CreateLocked(Shard* at, Lease* lease, ArenaPromise* promise, RegionId id, uint32_t epoch, bool gc, bool named,
                       uint64_t* paid_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(at->mu);

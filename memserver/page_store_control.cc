@@ -140,8 +140,7 @@ RegionDescription PageStore::Describe(RegionId id, const Region& region, bool wi
   return description;
 }
 
-std::vector<RegionDescription> PageStore::List(uint64_t from, size_t limit, bool orphans_only, bool named_only) const {
-  if (limit == 0) return {};
+std::vector<uint64_t> PageStore::FirstIds(uint64_t from, size_t limit, bool orphans_only, bool named_only) const {
   const LeaseTable::IdSet live = leases_->LiveIds();
   std::vector<uint64_t> ids;  // a heap of the smallest ones, the largest of them first
   for (const Shard& shard : shards_) {
@@ -158,13 +157,28 @@ std::vector<RegionDescription> PageStore::List(uint64_t from, size_t limit, bool
     }
   }
   std::sort_heap(ids.begin(), ids.end());
+  return ids;
+}
+
+std::vector<RegionDescription> PageStore::List(uint64_t from, size_t limit, bool orphans_only, bool named_only,
+                                               uint64_t* next) const {
   std::vector<RegionDescription> result;
-  for (uint64_t id : ids) {
-    const Shard& at = shard(RegionId{id});
-    ReaderLock lock(&at.mu);
-    if (const auto it = at.regions.find(id); it != at.regions.end())
-      result.push_back(Describe(RegionId{id}, *it->second, /*with_incarnations=*/false));
+  uint64_t go_on = from;
+  // Again only if all of them went away between the two looks.
+  while (result.empty() && limit > 0) {
+    // One more than is wanted tells whether there are more.
+    std::vector<uint64_t> ids = FirstIds(go_on, limit + 1, orphans_only, named_only);
+    go_on = ids.size() > limit ? ids.back() : 0;
+    if (go_on != 0) ids.pop_back();
+    for (const uint64_t id : ids) {
+      const Shard& at = shard(RegionId{id});
+      ReaderLock lock(&at.mu);
+      if (const auto it = at.regions.find(id); it != at.regions.end())
+        result.push_back(Describe(RegionId{id}, *it->second, /*with_incarnations=*/false));
+    }
+    if (go_on == 0) break;
   }
+  if (next != nullptr) *next = go_on;
   return result;
 }
 

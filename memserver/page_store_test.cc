@@ -500,6 +500,35 @@ TEST_F(PageStoreTest, NamesAreUniqueAndForgottenWithTheirRegion) {
   EXPECT_TRUE(store_.CreateNamed(lease_.get(), RegionId{2}, 1, false, {"heap", {}, 0}).ok());
 }
 
+TEST_F(PageStoreTest, AListGoesOnAlthoughRegionsGoAwayMeanwhile) {
+  constexpr uint64_t kStays = 1'000'000;
+  for (uint64_t id = kStays; id < kStays + 50; ++id)
+    ASSERT_EQ(store_.Create(lease_.get(), RegionId{id}, 1, false, nullptr), Reason::kOk);
+  std::atomic<bool> stop{false};
+  std::thread comes_and_goes([&] {
+    for (uint64_t i = 0; !stop; ++i) {
+      const RegionId id{500'000 + i % 40};
+      (void)store_.Create(lease_.get(), id, 1, false, nullptr);
+      (void)store_.Destroy(lease_.get(), id, 1);
+    }
+  });
+  for (int round = 0; round < 3'000; ++round) {
+    uint64_t from = 0;
+    uint64_t stay = 0;
+    do {
+      uint64_t next = 0;
+      const auto part = store_.List(from, 10, false, false, &next);
+      ASSERT_TRUE(!part.empty() || next == 0);
+      ASSERT_TRUE(next == 0 || next > Raw(part.back().id));
+      for (const RegionDescription& region : part) stay += Raw(region.id) >= kStays ? 1 : 0;
+      from = next;
+    } while (from != 0);
+    ASSERT_EQ(stay, 50) << round;
+  }
+  stop = true;
+  comes_and_goes.join();
+}
+
 TEST_F(PageStoreTest, ListsSpansAndRegionsInPages) {
   for (uint64_t i = 1; i <= 30; ++i)
     ASSERT_EQ(store_.Create(lease_.get(), RegionId{i * 1000}, 1, false, nullptr), Reason::kOk);

@@ -160,7 +160,7 @@ absl::Status Session::Execute(const FrameHeader& request, absl::Span<const uint3
       return absl::OkStatus();
     case Op::kWrite:
       header.reason =
-          request.subject == 0
+          !IsRegionId(request.subject)
               ? Reason::kUnknownRegion
               : store->Write(lease_.get(), promise, region, request.epoch, request.range, {masks_.data(), mask_count_},
                              page_crcs, AbsentPolicy(request), landed_.data(), &header.aux, frames, request.aux, term_);
@@ -172,7 +172,7 @@ absl::Status Session::Execute(const FrameHeader& request, absl::Span<const uint3
       }
       break;
     case Op::kCreate:
-      header.reason = request.subject == 0 ? Reason::kUnknownRegion
+      header.reason = !IsRegionId(request.subject) ? Reason::kUnknownRegion
                                            : store->Create(lease_.get(), region, request.epoch,
                                                            (request.flags & kFlagGc) != 0, &header.aux);
       break;
