@@ -170,7 +170,12 @@ void ControlConnections::Accept(int listener, bool is_tcp) {
     connection->used_ns = now_ns;
     // EPOLLHUP, which is always told: both directions are closed.
     epoll_event event{.events = 0, .data = {.ptr = connection.get()}};
-    PCHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, connection->watched.get(), &event) == 0);
+    if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, connection->watched.get(), &event) != 0) {
+      // The kernel has no memory or no watch left for it.
+      PLOG_EVERY_N(ERROR, 100) << "epoll_ctl";
+      ForgetLocked(connection.get());
+      return;
+    }
     connections_.emplace(fd.get(), std::move(connection));
   }
   serve_(fd.release());
@@ -280,13 +285,29 @@ int64_t ControlConnections::NoteAnswered(const ConnectionPtr& connection) {
   if (connection == nullptr) return now_ns;
   MutexLock lock(&mu_);
   connection->sending.insert(now_ns);
+  ++untaken_;
+  BoundUntakenLocked();
   return now_ns;
+}
+
+void ControlConnections::BoundUntakenLocked() {
+  const size_t most = kUntakenPerConnection * connections_.size() + kUntakenSpare;
+  if (untaken_ <= most) return;
+  size_t untaken = 0;  // but for those that are on their way out
+  Connection* worst = nullptr;
+  for (const auto& [fd, connection] : connections_) {
+    if (connection->told_to_go) continue;
+    untaken += connection->sending.size();
+    if (worst == nullptr || connection->sending.size() > worst->sending.size()) worst = connection.get();
+  }
+  if (untaken > most) ShutDownLocked(worst);
 }
 
 void ControlConnections::EndCall(const ConnectionPtr& connection, int64_t answered_ns) {
   if (connection == nullptr) return;
   MutexLock lock(&mu_);
   connection->sending.erase(connection->sending.find(answered_ns));
+  --untaken_;
   connection->used_ns = MonotonicNs();
   if (--connection->under_way > 0) return;
   if (const auto it = ending_.find(connection.get()); it != ending_.end()) {

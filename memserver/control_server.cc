@@ -1,5 +1,6 @@
 #include "memserver/control_server.h"
 
+#include <google/protobuf/stubs/logging.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/server_posix.h>
 #include <unistd.h>
@@ -41,6 +42,8 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
   }
 
   absl::Status Init() {
+    // Protobuf would write a line for each request with a text that is not UTF-8.
+    google::protobuf::SetLogHandler(nullptr);
     NRAM_RETURN_IF_ERROR(connections_.Listen());
     service_.SetPort(connections_.port());
     grpc::ServerBuilder builder;
@@ -75,7 +78,7 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
         answer_bytes_ = bytes;
         if (server_->answer_bytes_.fetch_add(bytes) + bytes > kAnswerBytesMax) {
           server_->connections_.CutOffSlowest();
-          reply->Clear();
+          Free(reply);
           status = TooMuch();
         }
       }
@@ -101,14 +104,27 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
     int64_t answered_ns_ = 0;
   };
 
+  // Of all memory that a message has; Clear() would keep it. gRPC keeps the message itself until its answer is taken.
+  template <typename Message>
+  static void Free(Message* message) {
+    Message().Swap(message);
+  }
+
   template <typename Request, typename Reply>
   grpc::ServerUnaryReactor* Run(grpc::CallbackServerContext* context, const Request* request, Reply* reply,
                                 grpc::Status (ControlService::*method)(const Request&, Reply*),
                                 CallThreads::Pace pace = CallThreads::Pace::kQuick) {
     auto* const call = new Call(this, context->peer());
-    const bool posted =
-        threads_.Post(pace, [=, this] { call->Answer((service_.*method)(*request, reply), reply); });
-    if (!posted) call->Refuse();
+    auto* const own = const_cast<Request*>(request);  // as gRPC has it: nobody else looks at it
+    const bool posted = threads_.Post(pace, [=, this] {
+      const grpc::Status status = (service_.*method)(*own, reply);
+      Free(own);
+      call->Answer(status, reply);
+    });
+    if (!posted) {
+      Free(own);
+      call->Refuse();
+    }
     return call;
   }
 

@@ -137,6 +137,34 @@ TEST_F(FootprintTest, TheCeilingHoldsAtThePeakOfAllAbuse) {
   EXPECT_LE(Peak(), kDonate);
 }
 
+// A request is large, its answer small and never taken: gRPC keeps the call, and the server must not keep the request.
+TEST_F(FootprintTest, RequestsWhoseAnswersAreNotTakenAreNotKept) {
+  StartServer(512 * kMiB);
+  const uint64_t before = Peak();
+  constexpr int kPeers = 240;
+  constexpr int kCalls = 12;
+  // A field that nobody knows, of 50,000 bytes.
+  const std::string drain = absl::StrCat("\x7A\xD0\x86\x03", std::string(50'000, 'x'));
+  std::vector<std::unique_ptr<Http2Peer>> crowd;
+  for (int i = 0; i < kPeers; ++i) {
+    crowd.push_back(std::make_unique<Http2Peer>(servers_.front().control_port));
+    crowd.back()->Greet(0);
+  }
+  // In turns, so that the server has taken a peer's last one before its next one comes.
+  int sent = 0;
+  for (int call = 0; call < kCalls; ++call) {
+    for (const auto& peer : crowd) {
+      peer->Call("Drain", drain);
+      if (++sent % 16 == 0) ASSERT_TRUE(pool_->link(0)->control()->GetStatistics(DeadlineAfterMs(20'000)).ok());
+    }
+  }
+  const uint64_t more = Peak() - before;
+  std::cerr << "peak grew by " << FormatByteSize(more) << "\n";
+  EXPECT_GT(more, 4 * kMiB) << "the calls did not come";
+  // What connections are charged, and what gRPC may take for all.
+  EXPECT_LT(more, kPeers * 64 * kKiB + 8 * kMiB);
+}
+
 TEST_F(FootprintTest, FullPagesCostLittleBesideThemselves) {
   const char* given = std::getenv("NRAM_FOOTPRINT_MIB");
   const uint64_t mib = given != nullptr ? std::strtoull(given, nullptr, 10) : 256;

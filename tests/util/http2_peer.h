@@ -7,6 +7,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -48,10 +49,18 @@ class Http2Peer {
     for (int shift = 24; shift >= 0; shift -= 8) message += static_cast<char>(request.size() >> shift);
     message += request;
     const bool whole = sent >= message.size();
-    Send(Frame(1, /*END_HEADERS*/ 4, stream, headers) + Frame(0, whole ? 1 : 0, stream, message.substr(0, sent)));
+    std::string frames = Frame(1, /*END_HEADERS*/ 4, stream, headers);
+    message.resize(std::min(message.size(), sent));
+    for (size_t at = 0; at == 0 || at < message.size(); at += kFrameBytesMax) {
+      const bool last = at + kFrameBytesMax >= message.size();
+      frames += Frame(0, whole && last ? 1 : 0, stream, message.substr(at, kFrameBytesMax));
+    }
+    Send(frames);
   }
 
  private:
+  static constexpr size_t kFrameBytesMax = 16'384;  // that peers take unless they say otherwise
+
   static std::string Frame(uint8_t type, uint8_t flags, uint32_t stream, const std::string& payload) {
     std::string frame;
     for (int shift = 16; shift >= 0; shift -= 8) frame += static_cast<char>(payload.size() >> shift);
