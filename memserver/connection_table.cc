@@ -45,7 +45,7 @@ ConnectionPlace* ConnectionTable::ChooseLocked(absl::string_view source) const {
       most = count;
     }
   }
-  if (most <= connections_max_ / 4 || by_source[source] >= most / 2) return nullptr;
+  if (most <= places_.size() / 4 || by_source[source] >= most / 2) return nullptr;
   for (ConnectionPlace* place : places_) {
     if (place->displaced_ || place->source_ != largest) continue;
     if (chosen == nullptr || place->accepted_ns_ > chosen->accepted_ns_) chosen = place;

@@ -1,12 +1,12 @@
 #ifndef NRAM_MEMSERVER_CONNECTION_TABLE_H_
 #define NRAM_MEMSERVER_CONNECTION_TABLE_H_
 
-// Who holds the data connections of a server, and who gives way when the table is full, so that no client keeps the
-// others out. A client has two connections that do something; these stay. In this order, the oldest first:
+// Who holds the data connections of a server, and who gives way when there can be no more (for their number, or because
+// the arena has no room for one), so that no client keeps the others out. A client has two connections that do something; these stay. In this order, the oldest first:
 //   1. one whose place a newer connection of the same lease has taken,
 //   2. one that has not said hello,
 //   3. one whose client has asked for nothing but pings (it connects again when it needs the connection),
-//   4. if the newcomer's address has few and another one more than a quarter of the table: the newest of that one's.
+//   4. if the newcomer's address has few and another one more than a quarter of all: the newest of that one's.
 
 #include <atomic>
 #include <cstdint>
@@ -48,7 +48,9 @@ class ConnectionPlace {
 // Thread-safe.
 class ConnectionTable {
  public:
-  explicit ConnectionTable(size_t connections_max) : connections_max_(connections_max) {}
+  ConnectionTable() = default;
+  ConnectionTable(const ConnectionTable&) = delete;
+  ConnectionTable& operator=(const ConnectionTable&) = delete;
 
   // Shuts down a connection that is to give way to one from `source`, and waits until it is gone, `deadline_ns` at
   // most. False: there is none, or it did not go in time.
@@ -64,7 +66,6 @@ class ConnectionTable {
 
   ConnectionPlace* ChooseLocked(absl::string_view source) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  const size_t connections_max_;
   mutable Mutex mu_;
   CondVar gone_;
   absl::flat_hash_set<ConnectionPlace*> places_ ABSL_GUARDED_BY(mu_);

@@ -243,7 +243,8 @@ class DataServer::Worker {
     std::erase(again_, connection);
     if (connection == unwatched_) unwatched_ = nullptr;
     if (connection->charged) {
-      server_->context_.store->arena()->ReleaseFixed(Connection::kFixedBytes);
+      server_->spared_ns_ = MonotonicNs();
+      ++server_->spares_;
     } else {
       --server_->prepaid_open_;
     }
@@ -254,6 +255,7 @@ class DataServer::Worker {
 
   void Sweep(int64_t now_ns) {
     next_sweep_ns_ = now_ns + kSweepNs;
+    server_->ReleaseOldSpares(now_ns);
     std::vector<std::pair<Connection*, absl::Status>> stalled;
     const bool starved = now_ns - server_->starved_ns_ < 2 * kSweepNs;
     for (const auto& [raw, connection] : connections_) {
@@ -296,7 +298,6 @@ uint64_t DataServer::FixedBytes(const DataServerOptions& options) {
 DataServer::DataServer(const DataServerOptions& options, const SessionContext& context)
     : options_(options),
       context_(context),
-      table_(static_cast<size_t>(options.connections_max)),
       stop_event_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
 
 absl::StatusOr<std::unique_ptr<DataServer>> DataServer::Start(const DataServerOptions& options,
@@ -345,7 +346,21 @@ bool DataServer::Admit(bool* prepaid) {
     ++prepaid_open_;
     return true;
   }
-  return context_.store->arena()->ChargeFixed(Connection::kFixedBytes);
+  return TakeSpare() || context_.store->arena()->ChargeFixed(Connection::kFixedBytes);
+}
+
+bool DataServer::TakeSpare() {
+  int spares = spares_;
+  while (spares > 0 && !spares_.compare_exchange_weak(spares, spares - 1)) {
+  }
+  return spares > 0;
+}
+
+void DataServer::ReleaseOldSpares(int64_t now_ns) {
+  if (now_ns < spared_ns_ + kSpareNs) return;
+  for (int left = spares_.exchange(0); left > 0; --left) {
+    context_.store->arena()->ReleaseFixed(Connection::kFixedBytes);
+  }
 }
 
 void DataServer::Accept(int listener, bool is_tcp) {

@@ -61,6 +61,8 @@ class DataServer {
   // Paid for from the start, so that clients can connect again to a server that is full; those beyond are charged as
   // they come.
   static constexpr int kPrepaidConnections = 64;
+  // So long what a closed connection was charged stays for the next one.
+  static constexpr int64_t kSpareNs = 15 * kNsPerSecond;
   // For how long the acceptor waits for a connection to give way; its worker has it closed in a few milliseconds.
   static constexpr int64_t kGiveWayMs = 100;
 
@@ -69,6 +71,8 @@ class DataServer {
   void Accept(int listener, bool is_tcp);
   // False: one more connection is too many, or the arena has no room for it. *prepaid: it needs none.
   bool Admit(bool* prepaid);
+  bool TakeSpare();
+  void ReleaseOldSpares(int64_t now_ns);
   static Worker* LeastBusy(const std::vector<std::unique_ptr<Worker>>& workers);
   // Gives a connection that said it is urgent to an urgent worker.
   void MoveToUrgent(std::unique_ptr<Connection> connection);
@@ -79,6 +83,9 @@ class DataServer {
   ConnectionTable table_;
   LateLog log_;
   std::atomic<int> prepaid_open_{0};
+  // Of connections that have closed, still paid for: those who come back to a full server find them.
+  std::atomic<int> spares_{0};
+  std::atomic<int64_t> spared_ns_{0};  // when the last one came
   UniqueFd tcp_listener_;
   UniqueFd unix_listener_;
   UniqueFd stop_event_;

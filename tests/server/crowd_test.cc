@@ -238,5 +238,58 @@ TEST_F(LongRequestTest, NobodyWaitsForADestroyOrTrim) {
   }
 }
 
+// Beyond some that are paid for, connections need room too.
+class FullServerCrowdTest : public CrowdTest {
+ protected:
+  static constexpr int kPrepaid = 64;
+
+  FullServerCrowdTest() : CrowdTest(TestDataServer::Options()) {}
+  void FillArena() {
+    const auto lease = server_.Grant(1'000);
+    for (uint64_t pages = 1 << 20; pages > 0; pages /= 2) {
+      while (server_.arena().Promise(pages, &lease->promise)) {
+      }
+    }
+    while (server_.arena().ChargeFixed(512)) {
+    }
+  }
+  // One that does something.
+  UniqueFd ConnectUsed(const char* from, uint64_t lease) {
+    server_.Grant(lease);
+    UniqueFd fd = ConnectFrom(from);
+    if (!Hello(fd.get(), lease) || !Ask(fd.get(), Request(Op::kRead), 2)) fd.reset();
+    return fd;
+  }
+  bool EventuallyOpen(int count) {
+    const int64_t deadline_ns = DeadlineAfterMs(20'000);
+    while (server_.counters().open != count && MonotonicNs() < deadline_ns) poll(nullptr, 0, 1);
+    return server_.counters().open == count;
+  }
+};
+
+TEST_F(FullServerCrowdTest, WhoHasManyGivesWayThereToo) {
+  FillArena();
+  std::vector<UniqueFd> crowd;
+  for (uint64_t lease = 1; lease <= kPrepaid; ++lease) crowd.push_back(ConnectUsed("127.0.0.2", lease));
+  EXPECT_FALSE(ConnectUsed("127.0.0.2", 100).valid()) << "no room for one more";
+  EXPECT_TRUE(ConnectUsed("127.0.0.3", 101).valid());
+  EXPECT_LE(server_.counters().open, kPrepaid);
+}
+
+TEST_F(FullServerCrowdTest, WhoHadOneFindsRoomForItAgain) {
+  std::vector<UniqueFd> crowd;
+  for (uint64_t lease = 1; lease <= kPrepaid + 8; ++lease) crowd.push_back(ConnectUsed("127.0.0.2", lease));
+  ASSERT_TRUE(crowd.back().valid());
+  FillArena();
+  // A cut of the network: all come again, and others have taken what room there was.
+  crowd.clear();
+  ASSERT_TRUE(EventuallyOpen(0));
+  FillArena();
+  for (uint64_t lease = 1; lease <= kPrepaid + 8; ++lease) {
+    crowd.push_back(ConnectUsed("127.0.0.2", lease));
+    ASSERT_TRUE(crowd.back().valid()) << lease;
+  }
+}
+
 }  // namespace
 }  // namespace nram
