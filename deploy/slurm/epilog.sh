@@ -23,12 +23,16 @@ unmount() { # directory
   done
   wait "$unmounter" || logger -t nram-slurm "job $SLURM_JOB_ID: fusermount3 refuses to unmount $1" 2> /dev/null || true
 }
+decode() { # name text: the kernel writes a blank as \040; %b wants \0040, or it would take a digit behind it too
+  printf -v "$1" %b "${2//\\0/\\00}" # not by $(...), which would cut off a path's last newlines
+}
 mapfile -t mounts < /proc/self/mounts
 for mount in "${mounts[@]}"; do
   read -r source point type options _ <<< "$mount"
-  [ "$type" = fuse.nram ] && [ "$(printf %b "$source")" = "$job_directory/pool" ] || continue
-  [[ ,$options, == *,user_id=$uid,* ]] || continue
-  printf -v directory %b "$point" # not by $(...), which would cut off a path's last newlines
+  [ "$type" = fuse.nram ] || continue
+  decode from "$source"
+  [ "$from" = "$job_directory/pool" ] && [[ ,$options, == *,user_id=$uid,* ]] || continue
+  decode directory "$point"
   unmount "$directory"
 done
 

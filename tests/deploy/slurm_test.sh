@@ -23,7 +23,7 @@ cleanup() {
   mapfile -t mounts < /proc/self/mounts
   for mount in "${mounts[@]}"; do
     read -r _ point _ <<< "$mount"
-    printf -v point %b "$point"
+    printf -v point %b "${point//\\0/\\00}"
     [[ $point != "$directory/"* ]] || /usr/bin/umount -l "$point" || true
   done
   rm -rf --one-file-system "$directory"
@@ -93,7 +93,7 @@ as_user() { setpriv --reuid=1000 --regid=1000 --clear-groups "$@"; }
 home=$directory/home
 mkdir "$home"
 chown 1000:1000 "$home"
-points=("$home/a mount"$'\n' "$home/dead" "$home/way/m")
+points=("$home/a mount"$'\n' "$home/run 1" "$home/dead" "$home/way/m")
 for point in "${points[@]}"; do
   as_user mkdir -p "$point"
   as_user env NRAM_POOL="$job/pool" NRAM_STATE_DIR="$home/state" "$directory/bin/nram" mount "$point" > /dev/null ||
