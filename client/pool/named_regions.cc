@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
@@ -117,6 +118,7 @@ absl::Status Pool::AwaitUndone(const std::string& name, int64_t deadline_ns) {
 // What each server that answers knows of the region of that name, by server; empty infos where it is not.
 absl::StatusOr<std::vector<RegionInfo>> Pool::FindNamed(const std::string& name, int64_t deadline_ns) {
   std::vector<RegionInfo> infos(links_.size());
+  std::vector<uint64_t> alive(links_.size());  // the lives that were asked; one that comes up meanwhile was not
   std::string silent;
   for (size_t i = 0; i < links_.size(); ++i) {
     if (!links_[i]->up()) {
@@ -127,6 +129,7 @@ absl::StatusOr<std::vector<RegionInfo>> Pool::FindNamed(const std::string& name,
     args.lease = lease_;  // a server tells the owner's lease to its owner alone
     args.name = name;
     args.read_only = true;
+    alive[i] = links_[i]->incarnation();
     absl::StatusOr<RegionInfo> info = links_[i]->control()->AttachRegion(args, deadline_ns);
     if (info.ok()) {
       infos[i] = *std::move(info);
@@ -150,7 +153,7 @@ absl::StatusOr<std::vector<RegionInfo>> Pool::FindNamed(const std::string& name,
                    [](const RegionInfo* a, const RegionInfo* b) { return Raw(a->epoch) > Raw(b->epoch); });
   absl::Status first_error;
   for (const RegionInfo* const newest : newest_first) {
-    const absl::Status status = CheckWhole(name, infos, *newest, silent);
+    const absl::Status status = CheckWhole(name, infos, alive, *newest, silent);
     if (first_error.ok()) first_error = status;
     if (!status.ok()) continue;
     const RegionId id = newest->id;
@@ -163,12 +166,11 @@ absl::StatusOr<std::vector<RegionInfo>> Pool::FindNamed(const std::string& name,
 }
 
 // Whether every life of a server that holds part of `newest` is there and has it.
-absl::Status Pool::CheckWhole(const std::string& name, const std::vector<RegionInfo>& infos, const RegionInfo& newest,
-                              const std::string& silent) const {
-  absl::flat_hash_set<uint64_t> alive, has_it;
+absl::Status Pool::CheckWhole(const std::string& name, const std::vector<RegionInfo>& infos,
+                              const std::vector<uint64_t>& alive, const RegionInfo& newest, const std::string& silent) {
+  absl::flat_hash_set<uint64_t> has_it;
   for (size_t i = 0; i < infos.size(); ++i) {
-    if (links_[i]->up()) alive.insert(links_[i]->incarnation());
-    if (infos[i].id == newest.id) has_it.insert(links_[i]->incarnation());
+    if (infos[i].id == newest.id) has_it.insert(alive[i]);
   }
   if (newest.incarnations.empty()) {
     return absl::DataLossError(absl::StrCat("nobody knows which servers region ", Quoted(name), " is on"));
@@ -177,7 +179,7 @@ absl::Status Pool::CheckWhole(const std::string& name, const std::vector<RegionI
   bool whole = true;
   for (const uint64_t incarnation : newest.incarnations) {
     whole = whole && has_it.contains(incarnation);
-    all_alive = all_alive && alive.contains(incarnation);
+    all_alive = all_alive && absl::c_linear_search(alive, incarnation);
   }
   if (whole) return absl::OkStatus();
   if (!all_alive && !silent.empty()) {

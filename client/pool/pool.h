@@ -76,8 +76,9 @@ class Pool {
   std::string UndoEverywhere(const Making& making);
   absl::Status AwaitUndone(const std::string& name, int64_t deadline_ns);
   absl::StatusOr<std::vector<RegionInfo>> FindNamed(const std::string& name, int64_t deadline_ns);
-  absl::Status CheckWhole(const std::string& name, const std::vector<RegionInfo>& infos, const RegionInfo& newest,
-                          const std::string& silent) const;
+  static absl::Status CheckWhole(const std::string& name, const std::vector<RegionInfo>& infos,
+                                 const std::vector<uint64_t>& alive, const RegionInfo& newest,
+                                 const std::string& silent);
   absl::Status RaiseEverywhere(const std::vector<RegionInfo>& infos, Epoch epoch, AttachMode mode);
   absl::Status RaiseAt(ServerLink* link, const AttachRegionArgs& args, int64_t deadline_ns);
   absl::Status LoadSpans(Region* region, int64_t deadline_ns);

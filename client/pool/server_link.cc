@@ -136,7 +136,7 @@ void ServerLink::Run() {
     Ping();
     RunDestroys();
     Ping();
-    RunUndos();
+    RunUndo();
     Ping();
     if (!AwaitWork(wake_ns, &next_renew_ns)) break;
   }
@@ -220,9 +220,9 @@ absl::Status ServerLink::Greet() {
 
 // Makes transports for the server's present life. Those of a former one stay, broken, for calls that still name them.
 absl::Status ServerLink::ConnectData(const ServerHello& hello) {
-  if (lives_ >= kLivesMax) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("memory server ", name_, " has restarted ", lives_, " times: it is broken"));
+  if (lives_ >= kLivesMax && MonotonicNs() < next_life_ns_) {
+    return absl::UnavailableError(absl::StrCat("memory server ", name_, " has restarted ", lives_,
+                                               " times: its present life is taken in within a minute"));
   }
   Endpoint data = endpoint_;
   const bool same_host = hello.host.boot_id == BootId() && hello.host.boot_id != "unknown";
@@ -232,8 +232,10 @@ absl::Status ServerLink::ConnectData(const ServerHello& hello) {
     const std::string path = endpoint_.is_unix() ? DataSocketBeside(endpoint_.path) : hello.data_socket;
     owner = CheckDataSocket(path);
     if (owner.ok()) data = {"", 0, path};
-    LOG_IF(WARNING, absl::IsPermissionDenied(owner.status()))
-        << "memory server " << name_ << ": " << owner.status().message();
+    if (absl::IsPermissionDenied(owner.status()) && said_of_socket_ != owner.status().message()) {
+      said_of_socket_ = std::string(owner.status().message());
+      LOG(WARNING) << "memory server " << name_ << ": " << said_of_socket_;
+    }
   }
   if (!owner.ok() && (endpoint_.is_unix() || hello.data_port == 0)) {
     return absl::UnavailableError(absl::StrCat(
@@ -252,6 +254,7 @@ absl::Status ServerLink::ConnectData(const ServerHello& hello) {
     if (Transport* former = transports_[i].exchange(owned_transports_.back().get())) former->Disconnect();
   }
   ++lives_;
+  next_life_ns_ = DeadlineAfterMs(kLifePauseMs);
   MutexLock lock(&mu_);
   data_plane_ = data.ToString();
   return absl::OkStatus();
@@ -424,29 +427,29 @@ bool ServerLink::AwaitUndone(const std::string& name, int64_t deadline_ns) {
   }
 }
 
-void ServerLink::RunUndos() {
-  while (up() && MonotonicNs() >= undo_after_ns_) {
-    Undo undo;
-    {
-      MutexLock lock(&mu_);
-      if (undos_.empty()) return;
-      undo = undos_.front();
-    }
-    absl::Status status;
-    if (undo.incarnation == incarnation()) {
-      status = control_->EndLease(undo.lease, ControlDeadline());
-      if (status.ok()) status = control_->DestroyRegion(lease_, undo.region, false, ControlDeadline()).status();
-    }
-    if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) {
-      undo_after_ns_ = DeadlineAfterMs(kRenewAgainMs);
-      return;
-    }
-    // Somebody else has taken it over meanwhile, say.
-    LOG_IF(WARNING, !status.ok()) << "a named region that could not be created is left: " << status.message();
+void ServerLink::RunUndo() {
+  if (!up() || MonotonicNs() < undo_after_ns_) return;
+  Undo undo;
+  {
     MutexLock lock(&mu_);
-    undos_.erase(undos_.begin());
-    changed_.SignalAll();
+    if (undos_.empty()) return;
+    undo = undos_.front();
   }
+  absl::Status status;
+  if (undo.incarnation == incarnation()) {
+    status = control_->EndLease(undo.lease, ControlDeadline());
+    if (status.ok()) status = control_->DestroyRegion(lease_, undo.region, false, ControlDeadline()).status();
+  }
+  if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) {
+    undo_after_ns_ = DeadlineAfterMs(kRenewAgainMs);
+    return;
+  }
+  // Somebody else has taken it over meanwhile, say.
+  LOG_IF(WARNING, !status.ok()) << "a named region that could not be created is left: " << status.message();
+  MutexLock lock(&mu_);
+  undos_.erase(undos_.begin());
+  want_look_ = want_look_ || !undos_.empty();  // the next one: after a ping, or a renewal, if one is due
+  changed_.SignalAll();
 }
 
 void ServerLink::RunRetries() {

@@ -165,8 +165,9 @@ class ServerLink {
   static constexpr size_t kDestroysAtOnce = 64;
   static constexpr size_t kUndosMax = 1024;
   static constexpr int64_t kLogBrokenMs = 1'000;
-  // Each costs two transports, which stay: a server that says that it restarts all the time must not have them all.
+  // Each costs two transports, which stay: after so many restarts a server's next life is taken in once a minute.
   static constexpr int kLivesMax = 4096;
+  static constexpr int64_t kLifePauseMs = 60'000;
   // A server that refuses no more than this is full.
   static constexpr uint64_t kRefusedBytes = 2 * kSpanBytes;
 
@@ -218,8 +219,8 @@ class ServerLink {
   void RunRetries();
   // Blocks for some 50 ms, or until the connection breaks.
   void RunDestroys();
-  // Until one is not answered.
-  void RunUndos();
+  // One, which may take two control calls; this client's own lease must not end meanwhile.
+  void RunUndo();
 
   const uint16_t index_;
   const Endpoint endpoint_;
@@ -287,6 +288,8 @@ class ServerLink {
   int64_t settle_after_ns_ = 0;
   int64_t log_broken_after_ns_ = 0;
   int lives_ = 0;  // of the server, as it says
+  int64_t next_life_ns_ = 0;
+  std::string said_of_socket_;  // the last that was logged
   std::thread thread_;
 };
 

@@ -162,7 +162,7 @@ class GrpcControlClient final : public ControlClient {
     while (true) {
       v1::ListRegionsReply reply;
       NRAM_RETURN_IF_ERROR(Run(&v1::Control::Stub::ListRegions, request, &reply, deadline_ns));
-      bytes += reply.ByteSizeLong();
+      bytes += reply.ByteSizeLong() + reply.regions_size() * sizeof(RegionInfo);
       if (bytes > kListBytesMax) {
         return absl::ResourceExhaustedError(
             absl::StrCat("memory server ", name_, " has more regions than fit into a list: ask for orphans only"));

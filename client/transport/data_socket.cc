@@ -30,14 +30,17 @@ absl::StatusOr<uid_t> CheckDataSocket(const std::string& path) {
     return denied("it is not named like a memory server's (/PATH.data)");
   }
   struct stat data, control;
-  if (lstat(path.c_str(), &data) != 0) return absl::NotFoundError(absl::StrCat(path, ": ", strerror(errno)));
+  const auto not_found = [&] {
+    return absl::NotFoundError(absl::StrCat(Printable(path, 1000), ": ", strerror(errno)));
+  };
+  if (lstat(path.c_str(), &data) != 0) return not_found();
   if (!S_ISSOCK(data.st_mode)) return denied("it is no socket");
   const std::string beside(absl::StripSuffix(path, kSuffix));
   if (lstat(beside.c_str(), &control) != 0 || !S_ISSOCK(control.st_mode)) {
     return denied("there is no control socket beside it");
   }
   if (control.st_uid != data.st_uid) return denied("the control socket beside it is another user's");
-  if (access(path.c_str(), R_OK | W_OK) != 0) return absl::NotFoundError(absl::StrCat(path, ": ", strerror(errno)));
+  if (access(path.c_str(), R_OK | W_OK) != 0) return not_found();
   return data.st_uid;
 }
 

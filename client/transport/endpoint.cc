@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <system_error>
 #include <thread>
 
 #include "absl/strings/match.h"
@@ -56,14 +57,20 @@ absl::Status LookUpOnAThread(const HostLookup& resolver, const std::shared_ptr<L
     return absl::UnavailableError(
         absl::StrCat("cannot look up host ", lookup->host, ": ", kLookupsMax, " lookups hang already"));
   }
-  std::thread([resolver, lookup] {
-    const addrinfo hints = StreamHints(0);
-    lookup->error = resolver(lookup->host.c_str(), lookup->port.c_str(), &hints, &lookup->found);
-    MutexLock lock(&lookup->mu);
-    lookup->has_ended = true;
+  try {
+    std::thread([resolver, lookup] {
+      const addrinfo hints = StreamHints(0);
+      lookup->error = resolver(lookup->host.c_str(), lookup->port.c_str(), &hints, &lookup->found);
+      MutexLock lock(&lookup->mu);
+      lookup->has_ended = true;
+      --lookups;
+      lookup->ended.SignalAll();
+    }).detach();
+  } catch (const std::system_error& error) {
     --lookups;
-    lookup->ended.SignalAll();
-  }).detach();
+    return absl::UnavailableError(
+        absl::StrCat("cannot look up host ", lookup->host, ": no thread for it (", error.what(), ")"));
+  }
   MutexLock lock(&lookup->mu);
   while (!lookup->has_ended && MonotonicNs() < deadline_ns) lookup->ended.WaitUntil(&lookup->mu, deadline_ns);
   if (lookup->has_ended) return absl::OkStatus();

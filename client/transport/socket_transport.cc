@@ -327,7 +327,8 @@ void SocketTransport::ReceiveFor(Call* call) {
   const int64_t began_ns = spin_.enabled() ? MonotonicNs() : 0;
   int64_t spin_until_ns = spin_.enabled() ? began_ns + spin_.NextBudgetNs() : 0;
   int64_t judge_ns = call == nullptr ? 0 : call->deadline_ns;
-  bool waited = false;  // in time: then what came was read
+  bool waited = false;   // in time: then what came was read
+  bool counted = false;  // as a sleep
   for (int round = 0; connected() && (call == nullptr || IsUnderWay(*call, this)); ++round) {
     const absl::StatusOr<FrameReader::Progress> progress = reader_->ReadFrom(fd_.get(), this);
     if (!progress.ok() || *progress == FrameReader::Progress::kEnd) {
@@ -350,7 +351,7 @@ void SocketTransport::ReceiveFor(Call* call) {
       continue;
     }
     // Once for what it waits for, not for each look at a server that says nothing.
-    if (round == 0 || *progress != FrameReader::Progress::kWouldBlock) CountSleep();
+    if (!std::exchange(counted, true) || *progress != FrameReader::Progress::kWouldBlock) CountSleep();
     if (WaitReadable(judge_ns)) {
       waited = true;
     } else if (!std::exchange(waited, true)) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/sync.h"
 #include "client/pool/pool.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -33,11 +34,11 @@ struct LogCounter : google::LogSink {
 
 class LyingServerTest : public ::testing::Test {
  protected:
-  absl::StatusOr<std::unique_ptr<Pool>> Open() {
+  absl::StatusOr<std::unique_ptr<Pool>> Open(int64_t io_timeout_ms = 1'000) {
     PoolOptions options;
     options.servers = {server_.endpoint()};
     options.open_timeout_ms = 300;
-    options.io_timeout_ms = 1'000;
+    options.io_timeout_ms = io_timeout_ms;
     options.spin.limit_us = 0;
     return Pool::Open(options);
   }
@@ -45,7 +46,8 @@ class LyingServerTest : public ::testing::Test {
   std::string Refusal(Lies lies) {
     server_.Set(std::move(lies));
     const uint64_t before = server_.hellos();
-    const auto pool = Open();
+    // Patient: the first attempt to connect may take long, and a refusal ends the wait.
+    const auto pool = Open(10'000);
     EXPECT_FALSE(pool.ok());
     EXPECT_GT(server_.hellos(), before);
     return std::string(pool.status().message());
@@ -177,7 +179,7 @@ TEST_F(LyingServerTest, AHelloOnTheDataPlaneThatCannotBe) {
   EXPECT_THAT(Refusal({.frame = [](const auto&, const auto&) { return std::string(64, 'x'); }}),
               HasSubstr("malformed"));
   EXPECT_THAT(Refusal({.frame = [](const auto&, const auto&) { return std::string(); }}),
-              HasSubstr(server_.endpoint().ToString()));
+              AllOf(HasSubstr(server_.endpoint().ToString()), HasSubstr("in time")));
 }
 
 TEST_F(LyingServerTest, AbsurdCreditIsNotBelieved) {
@@ -243,6 +245,45 @@ TEST_F(LyingServerTest, AWriteThatUsedMoreThanThereIs) {
   for (int i = 0; i < 20; ++i) {
     const absl::Status status = region->Write(i * kMiB, Bytes(Pattern(4096, 1)));
     EXPECT_TRUE(status.ok()) << i << ": " << status;
+  }
+}
+
+// A create, or the step after it, is executed and its answer lost: the server is told to undo it, and in an order in
+// which it cannot be executed any more after that.
+TEST_F(LyingServerTest, WhatWasExecutedWithoutAnAnswerIsUndone) {
+  for (const bool attach : {false, true}) {
+    const auto lost = [](const auto&, auto*) { return grpc::Status(grpc::StatusCode::UNAVAILABLE, "lost"); };
+    Mutex mu;
+    std::vector<std::string> told;
+    uint64_t lease = 0, region = 0;
+    Lies lies;
+    lies.create = [&, attach](const v1::CreateRegionRequest& request, v1::CreateRegionReply* reply) {
+      MutexLock lock(&mu);
+      lease = request.lease_id();
+      region = request.region_id();
+      return attach ? grpc::Status::OK : lost(request, reply);
+    };
+    if (attach) lies.attach = lost;
+    lies.end_lease = [&](const v1::EndLeaseRequest& request, v1::EndLeaseReply*) {
+      MutexLock lock(&mu);
+      if (request.lease_id() == lease) told.emplace_back("end");
+      return grpc::Status::OK;
+    };
+    lies.destroy = [&](const v1::DestroyRegionRequest& request, v1::DestroyRegionReply*) {
+      MutexLock lock(&mu);
+      if (request.region_id() == region) told.emplace_back("destroy");
+      return grpc::Status::OK;
+    };
+    auto pool = OpenWith(std::move(lies));
+    const absl::Status status = pool->CreateRegion({.name = "x"}).status();
+    EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+    EXPECT_TRUE(pool->link(0)->AwaitUndone("x", DeadlineAfterMs(20'000)));
+    {
+      MutexLock lock(&mu);
+      EXPECT_EQ(told, (std::vector<std::string>{"end", "destroy"})) << attach;
+    }
+    pool.reset();
+    server_.Set({});
   }
 }
 

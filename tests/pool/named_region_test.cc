@@ -75,7 +75,7 @@ TEST_P(HalfCreatedTest, ACreateWhoseAnswerIsLostLeavesNothing) {
 TEST_P(HalfCreatedTest, ACreateThatComesLateIsNotExecuted) {
   CreateRegionArgs seen;
   {
-    // The server executes it while its answer is held, so what it was is to be seen.
+    // It stops at the grant of its lease, which the server executes while the answer is held.
     relay_.HoldAnswers(true);
     ASSERT_FALSE(pool_->CreateRegion(Named()).ok());
     relay_.HoldAnswers(false);

@@ -37,8 +37,13 @@ class LyingServer::Service final : public v1::Control::Service {
   grpc::Status Reserve(grpc::ServerContext*, const v1::ReserveRequest* request, v1::LeaseReply* reply) override {
     return FillLease(*request, reply);
   }
-  grpc::Status EndLease(grpc::ServerContext*, const v1::EndLeaseRequest*, v1::EndLeaseReply*) override {
-    return grpc::Status::OK;
+  grpc::Status EndLease(grpc::ServerContext*, const v1::EndLeaseRequest* request, v1::EndLeaseReply* reply) override {
+    return Lie(&Lies::end_lease, *request, reply);
+  }
+  grpc::Status DestroyRegion(grpc::ServerContext*, const v1::DestroyRegionRequest* request,
+                             v1::DestroyRegionReply* reply) override {
+    reply->set_existed(true);
+    return Lie(&Lies::destroy, *request, reply);
   }
   grpc::Status CreateRegion(grpc::ServerContext*, const v1::CreateRegionRequest* request,
                             v1::CreateRegionReply* reply) override {

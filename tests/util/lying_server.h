@@ -28,6 +28,8 @@ struct Lies {
   Hook<google::protobuf::Message, v1::LeaseReply> lease;  // GrantLease, RenewLease, Reserve
   Hook<v1::CreateRegionRequest, v1::CreateRegionReply> create;
   Hook<v1::AttachRegionRequest, v1::AttachRegionReply> attach;
+  Hook<v1::EndLeaseRequest, v1::EndLeaseReply> end_lease;
+  Hook<v1::DestroyRegionRequest, v1::DestroyRegionReply> destroy;
   Hook<v1::ListRegionsRequest, v1::ListRegionsReply> list_regions;
   Hook<v1::ListSpansRequest, v1::ListSpansReply> list_spans;
   // The bytes to send for a frame on the data plane, of which the good answer is given; empty sends nothing.
