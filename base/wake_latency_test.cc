@@ -4,9 +4,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <thread>
 
 #include "base/clock.h"
 #include "base/fd.h"
@@ -64,9 +66,16 @@ TEST_F(WakeLatencyTest, IsHeldWhileThereIsMuchToDoAndGivenBackAfter) {
   WakeLatency latency(FastWake::kOn, path_);
   EXPECT_EQ(asked(), kNothingAsked);
   for (int turn = 0; turn < 3; ++turn) {
+    // Goes on while it is looked at.
+    std::atomic<bool> enough{false};
+    std::thread worker([&] {
+      while (!enough) latency.Count();
+    });
     ASSERT_TRUE(WorkUntilHeld(&latency));
     EXPECT_EQ(asked(), 0);
     EXPECT_EQ(HeldDescriptors(), 1);
+    enough = true;
+    worker.join();
     ASSERT_TRUE(IdleUntilReleased(latency));
     EXPECT_GT(asked(), 1'000'000'000);
     EXPECT_EQ(HeldDescriptors(), 0);

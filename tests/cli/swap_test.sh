@@ -213,8 +213,11 @@ for step in true is_begun has_daemon is_mounted has_file has_device is_written i
   swaps_before=$(wc -l < /proc/swaps)
   "$nram" swapon 64M "${protection[@]}" > /dev/null 2>&1 &
   starting=$!
-  while ! $step && kill -0 "$starting" 2> /dev/null; do :; done
+  seen=
+  while [ -z "$seen" ] && kill -0 "$starting" 2> /dev/null; do ! $step || seen=1; done
   kill -KILL "$starting" 2> /dev/null || true
+  # All but the last can be seen sooner or later, also by one that has come to its end.
+  [ "$step" = false ] || [ -n "$seen" ] || $step || fail "swapon has ended and nothing was seen of: $step"
   wait "$starting" 2> /dev/null || true
   [ "$("$nram" swaps --json)" = "[]" ] || expect 0 "" "$nram" swapoff --force
   expect_nothing "swapon killed when $step"

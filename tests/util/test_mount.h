@@ -69,11 +69,12 @@ class TmpfsMount {
 // A local pool for a test, ended with it.
 class PoolForTest {
  public:
-  explicit PoolForTest(int servers = 2, const std::string& donate = "512M") {
+  // A lease lasts as long as a busy machine may keep a sanitized daemon from renewing it.
+  explicit PoolForTest(int servers = 2, const std::string& donate = "512M", int lease_ttl_ms = 6'000) {
     SuppressForChildren();
     options_.directory = dir_.path() + "/pool";
     options_.servers = servers;
-    options_.server_flags = {absl::StrCat("--donate=", donate), "--lease-ttl-ms=2000"};
+    options_.server_flags = {absl::StrCat("--donate=", donate), absl::StrCat("--lease-ttl-ms=", lease_ttl_ms)};
     options_.die_with_parent = true;
     auto servers_started = StartLocalPool(options_);
     EXPECT_TRUE(servers_started.ok()) << servers_started.status();
