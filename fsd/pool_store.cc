@@ -80,7 +80,7 @@ class PoolStore : public BlockStore {
       const ServerCapacity capacity = link->capacity();
       // Without what the server takes for itself: an empty mount shows as empty.
       sum.total_bytes += capacity.donated_bytes - std::min(capacity.donated_bytes, capacity.overhead_bytes);
-      sum.free_bytes += capacity.free_bytes + static_cast<uint64_t>(std::max<int64_t>(link->room_bytes(), 0));
+      sum.free_bytes += capacity.free_bytes + static_cast<uint64_t>(std::max<int64_t>(link->room()->free_bytes(), 0));
     }
     return sum;
   }

@@ -15,13 +15,6 @@
 #include "client/transport/transport.h"
 
 namespace nram {
-namespace {
-
-// Of a promise, by one write: its pages, a region and an index.
-constexpr uint64_t kUsedBytesMax = 2 * kPagesPerFrame * ServerLink::kRoomBytesPerPage;
-
-}  // namespace
-
 Io::~Io() { CHECK_NE(state_.load(), kRunning) << "an Io went away while its operation was under way"; }
 
 void Io::Reset(Region* region, const Request& request, bool waited_for) {
@@ -203,9 +196,7 @@ absl::StatusOr<bool> Io::TryLaunch(IoPart* part, bool may_block) {
   const ChunkRange range = call.request.range;
   const bool writes = call.request.op == Op::kWrite;
   // What it may cost, the region's own bookkeeping on a server that has not seen it included.
-  uint64_t wanted_room = writes ? range.pages() * ServerLink::kRoomBytesPerPage + ServerLink::kRoomBytesPerRegion : 0;
-  part->room_bytes = 0;
-  part->room_is_regions = false;
+  uint64_t wanted_room = writes ? range.pages() * Room::kBytesPerPage + Room::kBytesPerRegion : 0;
   part->waits_for_room = false;
   part->link = nullptr;
   {
@@ -215,7 +206,7 @@ absl::StatusOr<bool> Io::TryLaunch(IoPart* part, bool may_block) {
   NRAM_ASSIGN_OR_RETURN(Region::Target target, region_->FindTarget(range.first / kChunksPerSpan));
   if (target.link == nullptr && writes) {
     NRAM_ASSIGN_OR_RETURN(target, region_->Place(range.first / kChunksPerSpan, wanted_room, call.deadline_ns, may_block,
-                                                 &part->room_bytes, &part->link));
+                                                 &part->room, &part->link));
   }
   part->unsure = target.unsure;
   if (!writes && (target.link == nullptr || !(target.created || target.unsure))) {
@@ -225,45 +216,39 @@ absl::StatusOr<bool> Io::TryLaunch(IoPart* part, bool may_block) {
   ServerLink* const link = part->link = target.link;
   part->incarnation = link->incarnation();
   if (target.created && target.created_incarnation != part->incarnation) {
-    if (part->room_bytes > 0) ReleaseRoom(part, 0);
+    EndRoom(part, 0);
     return absl::DataLossError(absl::StrCat("memory server ", link->name(), " has restarted and lost what region ",
                                             FormatId(Raw(region_->id())), " stored there"));
   }
-  if (writes && part->room_bytes == 0) {
-    if (target.created) wanted_room -= ServerLink::kRoomBytesPerRegion;
-    if (region_->TakeReserved(link->index(), wanted_room, &part->room_generation)) {
-      part->room_is_regions = true;
-      part->room_bytes = wanted_room;
-    } else if (link->TryTakeRoom(wanted_room)) {
-      part->room_bytes = wanted_room;
-    } else if (!link->refused()) {
+  if (writes && !part->room) {
+    if (target.created) wanted_room -= Room::kBytesPerRegion;
+    part->room = region_->TakeReserved(link->index(), wanted_room, wanted_room);
+    if (!part->room) part->room = link->TryTakeRoom(wanted_room);
+    if (!part->room && !link->refused()) {
       if (!may_block) return absl::UnavailableError("room must be reserved first");
-      const absl::Status room = link->TakeRoom(wanted_room, call.deadline_ns);
+      absl::StatusOr<Room::Grant> room = link->TakeRoom(wanted_room, call.deadline_ns);
       if (room.ok()) {
-        part->room_bytes = wanted_room;
-      } else if (room.code() != absl::StatusCode::kResourceExhausted) {
-        return absl::UnavailableError(room.message());
+        part->room = *std::move(room);
+      } else if (!absl::IsResourceExhausted(room.status())) {
+        return absl::UnavailableError(room.status().message());
       }
     }
     // Without room it may still overwrite what is there, and what is not may be reserved; the server knows.
-    if (part->room_bytes == 0) {
-      part->room_bytes = region_->TakeRestOfReserved(link->index(), wanted_room, &part->room_generation);
-      part->room_is_regions = part->room_bytes > 0;
-    }
+    if (!part->room) part->room = region_->TakeReserved(link->index(), 1, wanted_room);
   }
   if (writes && link->incarnation() != part->incarnation) {
-    if (part->room_bytes > 0) ReleaseRoom(part, 0);
+    EndRoom(part, 0);
     return absl::UnavailableError(absl::StrCat("memory server ", link->name(), " has restarted"));
   }
   call.request.flags = 0;
   if (writes && !target.created) call.request.flags = kFlagCreate | (region_->gc_ ? kFlagGc : 0);
-  if (part->room_bytes > 0) call.request.flags |= kFlagPromised;
-  call.request.aux = part->room_bytes;
+  if (part->room) call.request.flags |= kFlagPromised;
+  call.request.aux = part->room.bytes();
   part->wanted_room_bytes = wanted_room;
   if (writes && region_->reserved_) call.request.flags |= kFlagReserved;
   if (writes && !link->MayChange()) {
     link->Suspect();
-    if (part->room_bytes > 0) ReleaseRoom(part, 0);
+    EndRoom(part, 0);
     return absl::UnavailableError(absl::StrCat("memory server ", link->name(), ": a connection is down"));
   }
   Transport* const transport = link->transport(io_class_);
@@ -276,14 +261,16 @@ absl::StatusOr<bool> Io::TryLaunch(IoPart* part, bool may_block) {
   return true;
 }
 
-void Io::ReleaseRoom(IoPart* part, uint64_t used_bytes) {
-  if (part->room_is_regions) {
-    region_->ReturnReserved(part->link->index(), part->room_bytes, used_bytes, part->room_generation);
+void Io::EndRoom(IoPart* part, uint64_t used_bytes) {
+  if (!part->room) {
+    // Without room the server knows what paid; it says what that was.
+    if (used_bytes > 0) part->link->room()->Charge(used_bytes);
+  } else if (part->room.is_regions()) {
+    region_->EndReserved(part->link->index(), std::move(part->room), used_bytes);
   } else {
-    part->link->ReturnRoom(part->room_bytes, used_bytes);
+    part->link->room()->Used(std::move(part->room), used_bytes);
+    part->link->NoteRoom();
   }
-  part->room_bytes = 0;
-  part->room_is_regions = false;
 }
 
 absl::Status Io::Judge(IoPart* part) {
@@ -294,10 +281,9 @@ absl::Status Io::Judge(IoPart* part) {
   // One that was refused may have stored its first pages.
   if (creates && failed && call.sent) region_->NotePerhapsCreated(link->index(), part->incarnation);
   if (call.code == absl::StatusCode::kOk) {
-    const uint64_t had_bytes = part->room_is_regions ? part->room_bytes : 0;
-    const bool had_enough = part->room_bytes >= part->wanted_room_bytes;
-    // No server uses more; one that says so is not to spoil the count.
-    if (call.request.op == Op::kWrite) ReleaseRoom(part, std::min(call.aux, kUsedBytesMax));
+    const uint64_t had_bytes = part->room.is_regions() ? part->room.bytes() : 0;
+    const bool had_enough = part->room.bytes() >= part->wanted_room_bytes;
+    if (call.request.op == Op::kWrite) EndRoom(part, call.aux);
     const bool refused = call.reason == Reason::kFull || call.reason == Reason::kDraining;
     if (refused && !had_enough && region_->reserved_ && region_->MayHaveReserved(link->index(), had_bytes)) {
       part->waits_for_room = true;
@@ -323,7 +309,7 @@ absl::Status Io::Judge(IoPart* part) {
     return status;
   }
   // What was used is unknown. A renewal tells what all of it was, but not whose: what is a region's stays so.
-  if (call.request.op == Op::kWrite) ReleaseRoom(part, call.sent && !part->room_is_regions ? part->room_bytes : 0);
+  if (call.request.op == Op::kWrite) EndRoom(part, call.sent && !part->room.is_regions() ? part->room.bytes() : 0);
   link->Suspect();
   if (call.code == absl::StatusCode::kDeadlineExceeded) link->NoteSilence();
   const absl::Status status = CallStatus(call, link->name());

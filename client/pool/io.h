@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "base/sync.h"
 #include "client/pool/options.h"
+#include "client/pool/room.h"
 #include "client/transport/call.h"
 
 namespace nram {
@@ -29,10 +30,8 @@ struct IoPart {
   ServerLink* link = nullptr;
   Transport* transport = nullptr;  // where it was started
   uint64_t incarnation = 0;        // of the server then
-  uint64_t room_bytes = 0;         // taken for it
+  Room::Grant room;
   uint64_t wanted_room_bytes = 0;  // what would be enough whatever is there
-  bool room_is_regions = false;    // from what the region has reserved for itself
-  uint32_t room_generation = 0;    // of that
   bool busy = false;
   bool started = false;         // `call` was given to `transport`
   bool unsure = false;          // whether the server knows the region
@@ -104,7 +103,7 @@ class Io {
   // True if the call was started; false if the piece is a hole, filled here. UNAVAILABLE: try again later.
   absl::StatusOr<bool> TryLaunch(IoPart* part, bool may_block);
   // Ends what TryLaunch took.
-  void ReleaseRoom(IoPart* part, uint64_t used_bytes);
+  void EndRoom(IoPart* part, uint64_t used_bytes);
   // Judges a call that is done. UNAVAILABLE: it may be tried again.
   absl::Status Judge(IoPart* part);
   // Handles a part whose call is done or could not be started.

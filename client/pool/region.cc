@@ -38,11 +38,8 @@ Region::~Region() {
   GateLock lock(&mu_);
   for (Presence& presence : presences_) {
     ServerLink* const link = pool_->link(presence.server);
-    if (std::exchange(presence.in_doubt, false)) link->EndKeepingTrim(0, presence.room_generation);
-    SettleDebtLocked(&presence);
-    if (presence.reserved_bytes > 0) {
-      link->ReleaseAside(static_cast<uint64_t>(presence.reserved_bytes), presence.room_generation);
-    }
+    presence.room.Close(link->room());
+    link->NoteRoom();
   }
 }
 
@@ -147,7 +144,7 @@ Region::Target Region::TargetLocked(const SpanPlacement& placement) const {
     // Once the server has restarted, the write has not happened.
     target.unsure = presence.unsure && presence.incarnation == target.link->incarnation();
     target.created_incarnation = presence.incarnation;
-    target.paid_for = presence.incarnation != 0 || presence.reserved_bytes > 0;
+    target.paid_for = presence.incarnation != 0 || presence.room.bytes() > 0;
   }
   return target;
 }
@@ -159,7 +156,7 @@ absl::StatusOr<Region::Target> Region::FindTarget(uint64_t span) const {
 }
 
 absl::StatusOr<Region::Target> Region::Place(uint64_t span, uint64_t room_bytes, int64_t deadline_ns, bool may_block,
-                                             uint64_t* part_room, ServerLink** waits_for) {
+                                             Room::Grant* room, ServerLink** waits_for) {
   std::string why = "no memory server can be used";
   std::vector<uint16_t> passed_over;  // full, or they do not answer
   ServerLink* silent = nullptr;
@@ -185,29 +182,31 @@ absl::StatusOr<Region::Target> Region::Place(uint64_t span, uint64_t room_bytes,
     const SpanPlacement placement = PlaceSpan(policy_, id_, span, 1, candidates);
     if (!placement.placed()) break;
     ServerLink* const link = pool_->link(placement.servers[0]);
-    if (!link->TryTakeRoom(room_bytes)) {
+    Room::Grant grant = link->TryTakeRoom(room_bytes);
+    if (!grant) {
       if (!may_block) {
         *waits_for = link;
         return absl::UnavailableError("room must be reserved first");
       }
-      const absl::Status room = link->TakeRoom(room_bytes, deadline_ns);
-      if (!room.ok()) {
+      absl::StatusOr<Room::Grant> taken = link->TakeRoom(room_bytes, deadline_ns);
+      if (!taken.ok()) {
         passed_over.push_back(link->index());
-        why = std::string(room.message());
-        if (!absl::IsResourceExhausted(room)) {
+        why = std::string(taken.status().message());
+        if (!absl::IsResourceExhausted(taken.status())) {
           silent = link;
           silence = absl::UnavailableError(why);
         }
         continue;
       }
+      grant = *std::move(taken);
     }
     GateLock lock(&mu_);
     const SpanPlacement present = spans_.Find(span);
     if (present.placed()) {
-      link->ReturnRoom(room_bytes, 0);
+      link->room()->Unused(std::move(grant));
       return TargetLocked(present);
     }
-    *part_room = room_bytes;
+    *room = std::move(grant);
     spans_.Set(span, placement);
     return TargetLocked(placement);
   }
@@ -255,137 +254,83 @@ void Region::NotePerhapsCreated(uint16_t server, uint64_t incarnation) {
   presence->unsure = true;
 }
 
-bool Region::TakeReserved(uint16_t server, uint64_t bytes, uint32_t* generation) {
+Room::Grant Region::TakeReserved(uint16_t server, uint64_t least_bytes, uint64_t most_bytes) {
   GateLock lock(&mu_);
-  return TakeReservedLocked(server, bytes, bytes, generation) > 0;
-}
-
-uint64_t Region::TakeRestOfReserved(uint16_t server, uint64_t most_bytes, uint32_t* generation) {
-  GateLock lock(&mu_);
-  return TakeReservedLocked(server, 1, most_bytes, generation);
-}
-
-uint64_t Region::TakeReservedLocked(uint16_t server, uint64_t least_bytes, uint64_t most_bytes, uint32_t* generation) {
   for (Presence& presence : presences_) {
-    if (presence.server != server) continue;
-    uint64_t bytes = std::min(static_cast<uint64_t>(std::max<int64_t>(presence.reserved_bytes, 0)), most_bytes);
-    // The last resort: the server knows.
-    if (presence.in_doubt && least_bytes < most_bytes) bytes = most_bytes;
-    if (bytes < least_bytes) return 0;
-    if (!pool_->link(server)->TakeAside(bytes, presence.room_generation)) {
-      EnterGenerationLocked(&presence, pool_->link(server)->room_generation());
-      return 0;
-    }
-    presence.reserved_bytes -= static_cast<int64_t>(bytes);
-    ++presence.lent;
-    *generation = presence.room_generation;
-    return bytes;
+    if (presence.server == server) return presence.room.TryTake(pool_->link(server)->room(), least_bytes, most_bytes);
   }
-  return 0;
+  return {};
+}
+
+void Region::EndReserved(uint16_t server, Room::Grant grant, uint64_t used_bytes) {
+  GateLock lock(&mu_);
+  PresenceLocked(server)->room.Used(pool_->link(server)->room(), std::move(grant), used_bytes);
 }
 
 bool Region::MayHaveReserved(uint16_t server, uint64_t had_bytes) {
   GateLock lock(&mu_);
   for (const Presence& presence : presences_) {
-    if (presence.server == server)
-      return presence.lent > 0 || presence.reserved_bytes > static_cast<int64_t>(had_bytes);
+    if (presence.server == server) return presence.room.MayHaveMore(had_bytes);
   }
   return false;
 }
 
-void Region::EnterGenerationLocked(Presence* presence, uint32_t generation) {
-  if (presence->room_generation == generation) return;
-  if (std::exchange(presence->in_doubt, false)) pool_->link(presence->server)->EndKeepingTrim(0, generation);
-  presence->room_generation = generation;
-  presence->reserved_bytes = 0;
-  presence->kept_chunks = 0;
-}
-
-void Region::SettleDebtLocked(Presence* presence) {
-  if (presence->reserved_bytes >= 0 || presence->in_doubt || presence->lent > 0) return;
-  pool_->link(presence->server)
-      ->ChargeAside(static_cast<uint64_t>(-presence->reserved_bytes), presence->room_generation);
-  presence->reserved_bytes = 0;
-}
-
-void Region::AddReservedLocked(uint16_t server, int64_t bytes, uint32_t generation) {
-  Presence* const presence = PresenceLocked(server);
-  EnterGenerationLocked(presence, generation);
-  presence->reserved_bytes += bytes;
-}
-
-void Region::ReturnReserved(uint16_t server, uint64_t taken_bytes, uint64_t used_bytes, uint32_t generation) {
-  GateLock lock(&mu_);
-  --PresenceLocked(server)->lent;
-  const uint64_t own_bytes = std::min(used_bytes, taken_bytes);
-  if (!pool_->link(server)->ReturnAside(taken_bytes, own_bytes, generation)) return;
-  AddReservedLocked(server, static_cast<int64_t>(taken_bytes - own_bytes), generation);
-  SettleDebtLocked(PresenceLocked(server));
-  // A little index may have cost more than there was.
-  if (used_bytes > own_bytes) pool_->link(server)->ReturnRoom(0, used_bytes - own_bytes);
-}
-
 absl::Status Region::Reserve(uint64_t offset, uint64_t length, const IoOptions& options) {
   NRAM_ASSIGN_OR_RETURN(const Io::Request request, MakeRequest(Op::kWrite, offset, length, options));
-  std::map<uint16_t, uint64_t> taken;
-  // As of before the first room was taken there: where it has changed at the end, that may be gone.
-  std::vector<uint32_t> generations(pool_->server_count());
+  std::map<uint16_t, Room::Grant> taken;
   absl::Status status;
   for (uint64_t chunk = request.first; chunk < request.end && status.ok();) {
     const uint64_t end = std::min((chunk / kChunksPerSpan + 1) * kChunksPerSpan, request.end);
     const ChunkRange range{chunk, end - chunk};
-    uint64_t room = range.pages() * ServerLink::kRoomBytesPerPage + ServerLink::kRoomBytesPerRegion;
-    uint64_t placed_room = 0;
+    uint64_t room_bytes = range.pages() * Room::kBytesPerPage + Room::kBytesPerRegion;
+    absl::StatusOr<Room::Grant> room = Room::Grant();
     ServerLink* waits_for = nullptr;
-    for (uint16_t i = 0; i < generations.size(); ++i) {
-      if (!taken.contains(i)) generations[i] = pool_->link(i)->room_generation();
-    }
     absl::StatusOr<Target> target = FindTarget(chunk / kChunksPerSpan);
     const bool paid_for =
         target.ok() && target->link != nullptr && (target->paid_for || taken.contains(target->link->index()));
-    if (paid_for) room -= ServerLink::kRoomBytesPerRegion;
+    if (paid_for) room_bytes -= Room::kBytesPerRegion;
     if (target.ok() && target->link == nullptr) {
-      target = Place(chunk / kChunksPerSpan, room, request.deadline_ns, /*may_block=*/true, &placed_room, &waits_for);
+      target = Place(chunk / kChunksPerSpan, room_bytes, request.deadline_ns, /*may_block=*/true, &*room, &waits_for);
     }
     status = target.status();
-    if (status.ok() && placed_room == 0) status = target->link->TakeRoom(room, request.deadline_ns);
-    if (status.ok()) taken[target->link->index()] += room;
+    if (status.ok() && !*room) {
+      room = target->link->TakeRoom(room_bytes, request.deadline_ns);
+      status = room.status();
+    }
+    if (status.ok()) taken[target->link->index()].Absorb(*std::move(room));
     chunk = end;
   }
   if (status.ok()) reserved_ = true;
   GateLock lock(&mu_);
-  std::vector<uint16_t> set_aside;
-  for (const auto& [server, bytes] : taken) {
+  std::map<uint16_t, uint64_t> added;
+  for (auto& [server, grant] : taken) {
     ServerLink* const link = pool_->link(server);
+    const uint64_t bytes = grant.bytes();
     if (!status.ok()) {
-      // As below, and back at once: what was taken in a former life is not there any more.
-      if (link->SetAside(bytes, generations[server])) link->ReleaseAside(bytes, generations[server]);
-    } else if (link->SetAside(bytes, generations[server])) {
-      AddReservedLocked(server, static_cast<int64_t>(bytes), generations[server]);
-      set_aside.push_back(server);
+      link->room()->Unused(std::move(grant));
+      link->NoteRoom();
+    } else if (PresenceLocked(server)->room.Add(link->room(), std::move(grant))) {
+      added[server] = bytes;
     } else {
       status = absl::UnavailableError(
           absl::StrCat("memory server ", link->name(), " has restarted while room was reserved"));
     }
   }
-  for (const uint16_t server : set_aside) {
+  for (const auto& [server, bytes] : added) {
     if (status.ok()) break;
-    AddReservedLocked(server, -static_cast<int64_t>(taken[server]), generations[server]);
-    pool_->link(server)->ReleaseAside(taken[server], generations[server]);
+    PresenceLocked(server)->room.Release(pool_->link(server)->room(), bytes);
+    pool_->link(server)->NoteRoom();
   }
   return status;
 }
 
 void Region::Unreserve(uint64_t bytes) {
-  int64_t left =
-      static_cast<int64_t>(std::min<uint64_t>(bytes, kRegionBytesMax) / kPageBytes * ServerLink::kRoomBytesPerPage);
+  uint64_t left = std::min<uint64_t>(bytes, kRegionBytesMax) / kPageBytes * Room::kBytesPerPage;
   GateLock lock(&mu_);
   for (Presence& presence : presences_) {
-    const int64_t part = std::min(left, presence.reserved_bytes);
-    if (part <= 0) continue;
-    presence.reserved_bytes -= part;
-    left -= part;
-    pool_->link(presence.server)->ReleaseAside(static_cast<uint64_t>(part), presence.room_generation);
+    ServerLink* const link = pool_->link(presence.server);
+    left -= presence.room.Release(link->room(), left);
+    link->NoteRoom();
   }
 }
 
@@ -397,7 +342,7 @@ struct Region::Errand {
   Transport* transport = nullptr;
   uint64_t incarnation = 0;
   bool unsure = false;  // the server may never have heard of the region
-  uint32_t room_generation = 0;
+  RegionRoom::Trim trim;  // if it keeps room
   bool sent = false;  // by some attempt
 
   void Start(IoClass io_class) {
@@ -439,8 +384,7 @@ void Region::AddErrands(Op op, uint8_t flags, const ChunkRange& range, int64_t d
     errand.incarnation = presence.incarnation;
     errand.unsure = presence.unsure;
     if ((flags & kFlagPromised) != 0) {
-      ++presence.lent;
-      errand.room_generation = errand.link->BeginKeepingTrim();
+      errand.trim = presence.room.BeginTrim(errand.link->room());
     }
   }
 }
@@ -496,35 +440,13 @@ absl::Status Region::RunErrands(std::deque<Errand>* errands, IoClass io_class) {
   return first_error;
 }
 
-// What trims have left promised to the lease is reserved for this region again. The server says how much that is in
-// all: the difference to its last word may be another trim's, of which there was no answer or there is none yet.
 void Region::EndKeepingTrim(const Errand& errand, const absl::Status& status) {
-  ServerLink* const link = errand.link;
-  const bool answered = status.ok() && errand.call.is_done() && errand.call.reason == Reason::kOk;
-  GateLock lock(&mu_);
-  Presence* const presence = PresenceLocked(link->index());
-  --presence->lent;
-  int64_t bytes = 0;
-  if (errand.room_generation == link->room_generation()) {
-    EnterGenerationLocked(presence, errand.room_generation);
-    if (answered) {
-      const auto kept_chunks = static_cast<uint32_t>(errand.call.aux / kChunkBytes);
-      const auto more = static_cast<int32_t>(kept_chunks - presence->kept_chunks);
-      if (more > 0) {
-        presence->kept_chunks = kept_chunks;
-        presence->reserved_bytes += bytes = more * static_cast<int64_t>(kChunkBytes);
-      }
-    }
-    if (errand.call.code == absl::StatusCode::kOk) {
-      if (std::exchange(presence->in_doubt, false)) link->EndKeepingTrim(0, errand.room_generation);
-    } else if (errand.sent && !presence->in_doubt) {
-      // The next answer tells. Until then what is promised may be this region's: the link goes on waiting.
-      presence->in_doubt = true;
-      return;
-    }
+  RegionRoom::TrimEnd end{errand.sent, errand.call.code == absl::StatusCode::kOk, std::nullopt};
+  if (status.ok() && errand.call.is_done() && errand.call.reason == Reason::kOk) {
+    end.kept_chunks = static_cast<uint32_t>(errand.call.aux / kChunkBytes);
   }
-  link->EndKeepingTrim(static_cast<uint64_t>(bytes), errand.room_generation);
-  SettleDebtLocked(presence);
+  GateLock lock(&mu_);
+  PresenceLocked(errand.link->index())->room.EndTrim(errand.link->room(), errand.trim, end);
 }
 
 absl::Status Region::ForEachServer(Op op, uint8_t flags, const ChunkRange& range, const IoOptions& options) {

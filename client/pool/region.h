@@ -19,6 +19,7 @@
 #include "client/pool/io.h"
 #include "client/pool/options.h"
 #include "client/pool/placement.h"
+#include "client/pool/region_room.h"
 #include "client/pool/span_table.h"
 
 namespace nram {
@@ -102,13 +103,9 @@ class Region {
   // What the region knows of one server.
   struct Presence {
     uint16_t server = kNoServer;
-    bool unsure = false;         // whether it was: the write that would have created it has no answer
-    bool in_doubt = false;       // what a trim without an answer has added to it is not known yet: it may fall below 0
-    uint32_t lent = 0;           // writes under way that took of reserved_bytes, and trims that add to it
-    uint64_t incarnation = 0;    // in which it was created there; 0: not yet
-    int64_t reserved_bytes = 0;  // room reserved for this region alone, if the generation is the link's
-    uint32_t room_generation = 0;
-    uint32_t kept_chunks = 0;  // what trims have added to it, by the last word of the server; wraps
+    bool unsure = false;       // whether it was: the write that would have created it has no answer
+    uint64_t incarnation = 0;  // in which it was created there; 0: not yet
+    RegionRoom room;           // reserved for this region alone
   };
 
   using Presences = absl::InlinedVector<Presence, 1>;
@@ -130,30 +127,19 @@ class Region {
                                                 absl::Span<const ChunkMask> masks, const IoOptions& options) const;
   // Where a span is; link null if it is nowhere.
   absl::StatusOr<Target> FindTarget(uint64_t span) const;
-  // Places a span that is nowhere yet, on a server that gives `room_bytes` for its first write; *part_room is set to
-  // what was taken. Another thread may place it first, then that stands and nothing is taken. UNAVAILABLE: try again
-  // when *waits_for can be used.
+  // Places a span that is nowhere yet, on a server that grants `room_bytes` for its first write: *room. Another thread
+  // may place it first, then that stands and nothing is granted. UNAVAILABLE: try again when *waits_for can be used.
   absl::StatusOr<Target> Place(uint64_t span, uint64_t room_bytes, int64_t deadline_ns, bool may_block,
-                               uint64_t* part_room, ServerLink** waits_for);
+                               Room::Grant* room, ServerLink** waits_for);
   Target TargetLocked(const SpanPlacement& placement) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Presence* PresenceLocked(uint16_t server) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // False: it was created, and lost, in an earlier life of the server.
   bool NoteCreated(uint16_t server, uint64_t incarnation);
   void NotePerhapsCreated(uint16_t server, uint64_t incarnation);
-  bool TakeReserved(uint16_t server, uint64_t bytes, uint32_t* generation);
-  // What there is, `most_bytes` at most: for a write that may need less than its pages would.
-  uint64_t TakeRestOfReserved(uint16_t server, uint64_t most_bytes, uint32_t* generation);
-  // Whether there is more than `had_bytes`, or what is under way may give some back.
+  // Of what is reserved for this region there; see RegionRoom.
+  Room::Grant TakeReserved(uint16_t server, uint64_t least_bytes, uint64_t most_bytes);
+  void EndReserved(uint16_t server, Room::Grant grant, uint64_t used_bytes);
   bool MayHaveReserved(uint16_t server, uint64_t had_bytes);
-  void ReturnReserved(uint16_t server, uint64_t taken_bytes, uint64_t used_bytes, uint32_t generation);
-  uint64_t TakeReservedLocked(uint16_t server, uint64_t least_bytes, uint64_t most_bytes, uint32_t* generation)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // What was reserved, and what is known of it, is of that generation from here on.
-  void EnterGenerationLocked(Presence* presence, uint32_t generation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // If it has used more than was its own, and nothing is to come back: that was this client's.
-  void SettleDebtLocked(Presence* presence) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Room of that generation is the region's.
-  void AddReservedLocked(uint16_t server, int64_t bytes, uint32_t generation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   struct Errand;
   void EndKeepingTrim(const Errand& errand, const absl::Status& status);
   // One for every server that holds part of the region; started by RunErrands, which returns the first error.

@@ -149,7 +149,7 @@ bool ServerLink::AwaitWork(int64_t wake_ns, int64_t* next_renew_ns) {
   MutexLock lock(&mu_);
   const int64_t soon_ns = DeadlineAfterMs(kBackoffMinMs);
   if (up() && !undos_.empty()) wake_ns = std::min(wake_ns, std::max(undo_after_ns_, soon_ns));
-  if (up() && unsettled_term_ != 0) wake_ns = std::min(wake_ns, std::max(settle_after_ns_, soon_ns));
+  if (up() && room_.unsettled()) wake_ns = std::min(wake_ns, std::max(settle_after_ns_, soon_ns));
   if (retries_ != nullptr || (up() && !destroys_.empty())) wake_ns = std::min(wake_ns, soon_ns);
   while (!stopping_ && !suspect_ && !want_look_ && MonotonicNs() < wake_ns) {
     changed_.WaitUntil(&mu_, wake_ns);
@@ -210,9 +210,9 @@ absl::Status ServerLink::Greet() {
     NRAM_RETURN_IF_ERROR(ConnectData(hello));
     incarnation_.store(hello.incarnation, std::memory_order_release);
   }
-  EnterTerm(lease);
+  room_.Enter(lease.incarnation, lease.term);
   refused_ = false;
-  NoteLease(lease, nullptr);
+  NoteLease(lease, std::nullopt);
   LOG_IF(WARNING, former_incarnation != 0 && hello.incarnation != former_incarnation)
       << "memory server " << name_ << " has restarted: what it stored is lost";
   return absl::OkStatus();
@@ -261,11 +261,12 @@ absl::Status ServerLink::ConnectData(const ServerHello& hello) {
 }
 
 bool ServerLink::Renew() {
-  const RoomCount before = CountRoom();
+  const uint64_t look = room_.Look();
   const absl::StatusOr<LeaseInfo> lease = control_->RenewLease(lease_, ControlDeadline());
   if (lease.ok()) {
-    EnterTerm(*lease);  // it may have been granted anew without our having had the answer
-    NoteLease(*lease, &before);
+    // It may have been granted anew without our having had the answer.
+    room_.Enter(lease->incarnation, lease->term);
+    NoteLease(*lease, look);
     return true;
   }
   if (lease.status().code() == absl::StatusCode::kNotFound) {
@@ -316,34 +317,9 @@ void ServerLink::Ping() {
   alive_ns_ = ping.reason == Reason::kOk ? asked_ns : 0;
 }
 
-void ServerLink::EnterTerm(const LeaseInfo& info) {
-  if (IsPresentTerm(info)) return;
-  room_events_ += 1;
-  MutexLock lock(&aside_mu_);
-  term_incarnation_ = info.incarnation;
-  term_ = info.term;
-  room_aside_bytes_ = 0;
-  unsettled_term_ = 0;  // what was sent in a former term is not executed in this one
-  ++room_generation_;
-  room_bytes_ = 0;
-}
-
-bool ServerLink::IsPresentTerm(const LeaseInfo& info) {
-  MutexLock lock(&aside_mu_);
-  return info.incarnation == term_incarnation_ && info.term == term_;
-}
-
-void ServerLink::NoteLease(const LeaseInfo& info, const RoomCount* before) {
+void ServerLink::NoteLease(const LeaseInfo& info, std::optional<uint64_t> look) {
   alive_ns_ = MonotonicNs();
-  if (before != nullptr) {
-    const RoomCount now = CountRoom();
-    // No write was under way while the server answered, so its count of our room is exact.
-    // Unless a reservation that has no answer is still to come.
-    if (now.events == before->events && now.taken == 0 && unsettled_term_ == 0) {
-      const int64_t room = static_cast<int64_t>(info.promised_bytes) - now.aside;
-      room_bytes_ += std::max<int64_t>(room, 0) - now.room;
-    }
-  }
+  if (look) room_.Hear(info.promised_bytes, *look);
   if (info.capacity.free_bytes > kSpanBytes) refused_ = false;
   MutexLock lock(&mu_);
   capacity_ = info.capacity;

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -16,6 +17,7 @@
 #include "base/sync.h"
 #include "base/units.h"
 #include "client/pool/options.h"
+#include "client/pool/room.h"
 #include "client/transport/control_client.h"
 #include "client/transport/transport.h"
 
@@ -26,11 +28,6 @@ struct IoPart;
 // Thread-safe.
 class ServerLink {
  public:
-  // What a page that a write may add can cost its server.
-  static constexpr uint64_t kRoomBytesPerPage = kPageBytes + 128;
-  // And a region that it creates.
-  static constexpr uint64_t kRoomBytesPerRegion = 512;
-
   ServerLink(uint16_t index, const Endpoint& endpoint, LeaseId lease, const PoolOptions& options, Poller* poller,
              WakeLatency* wake_latency);
   ~ServerLink();
@@ -74,28 +71,18 @@ class ServerLink {
   // executed until its successor says hello; nothing must overtake it on the other one.
   bool MayChange() const { return DataConnected(); }
 
-  // Takes room for `bytes` from what is reserved; if that is not enough, reserves more, which blocks until
-  // `deadline_ns` at most. RESOURCE_EXHAUSTED: the server has not that much.
-  absl::Status TakeRoom(uint64_t bytes, int64_t deadline_ns);
-  // Without blocking: false if not that much is reserved now.
-  bool TryTakeRoom(uint64_t bytes);
-  // Ends a write for which `taken_bytes` were taken and which used `used_bytes` of this client's room. What is more
-  // than a few steps too much goes back to the server soon.
-  void ReturnRoom(uint64_t taken_bytes, uint64_t used_bytes);
-  // The same for what regions keep for themselves: taken room is set aside for one; a write takes of it, and returns
-  // what it has not used; the region releases the rest. When the server has restarted, or the lease has ended, all that
-  // was set aside is gone: the generation tells, and what is said of an older one changes nothing.
-  uint32_t room_generation();                                // before the room is taken
-  bool SetAside(uint64_t taken_bytes, uint32_t generation);  // false: it is gone
-  bool TakeAside(uint64_t bytes, uint32_t generation);       // false: it is gone
-  bool ReturnAside(uint64_t taken_bytes, uint64_t used_bytes, uint32_t generation);
-  void ReleaseAside(uint64_t bytes, uint32_t generation);
-  // A region has used so much more than was set aside for it: of this client's.
-  void ChargeAside(uint64_t bytes, uint32_t generation);
-  // A trim that leaves what it frees promised to the lease, for its region: from before it is started until it is known
-  // what that was. Meanwhile no word of the server on the room is taken for exact.
-  uint32_t BeginKeepingTrim();  // returns the generation
-  bool EndKeepingTrim(uint64_t returned_bytes, uint32_t generation);
+  // Room for `bytes`; if not that much is free, asks the server for more, which blocks until `deadline_ns` at most.
+  // RESOURCE_EXHAUSTED: the server has not that much.
+  absl::StatusOr<Room::Grant> TakeRoom(uint64_t bytes, int64_t deadline_ns);
+  // Without blocking: nothing if not that much is free now.
+  Room::Grant TryTakeRoom(uint64_t bytes);
+  // What was granted here, or to a region, ends with Room's or RegionRoom's own calls. After those that may have left
+  // more free than is kept: the server has it back soon.
+  Room* room() { return &room_; }
+  const Room* room() const { return &room_; }
+  void NoteRoom() {
+    if (room_.free_bytes() > kStepsKept * static_cast<int64_t>(options_.reserve_step_bytes)) WantLook();
+  }
   // This client freed something there: it is worth asking for room again.
   void NoteFreed() {
     freed_events_.fetch_add(1, std::memory_order_relaxed);
@@ -103,7 +90,6 @@ class ServerLink {
   }
   // The server has no room beyond what is reserved.
   bool refused() const { return refused_.load(std::memory_order_relaxed); }
-  int64_t room_bytes() const { return room_bytes_.load(std::memory_order_relaxed); }
 
   // An operation there was not answered in time; and whether that was a moment ago. What is new then better goes
   // elsewhere, although the server says that it is there.
@@ -186,19 +172,8 @@ class ServerLink {
   int64_t ControlDeadline();
   // False: it must be tried again soon.
   bool Renew();
-  // If the lease is not the one that it was: what was reserved for that is gone.
-  void EnterTerm(const LeaseInfo& info);
-  bool IsPresentTerm(const LeaseInfo& info);
-  // What of the room's count a word from the server can be held against.
-  struct RoomCount {
-    int64_t room = 0;
-    int64_t taken = 0;
-    int64_t aside = 0;
-    int64_t events = 0;
-  };
-  RoomCount CountRoom();
-  // `before`: a count from before the server was asked; null: what it says of the room may be old already.
-  void NoteLease(const LeaseInfo& info, const RoomCount* before);
+  // `look`: from before the server was asked; none: what it says of the room may be old already.
+  void NoteLease(const LeaseInfo& info, std::optional<uint64_t> look);
   void ReserveAhead();
   // Blocks for a control call, if there is more than enough.
   void GiveBackRoom();
@@ -237,15 +212,7 @@ class ServerLink {
   std::atomic<uint32_t> host_{0};
   std::atomic<Transport*> transports_[2] = {nullptr, nullptr};
 
-  // Room: reserved there, not taken here. May be negative for a moment.
-  std::atomic<int64_t> room_bytes_{0};
-  std::atomic<int64_t> room_taken_bytes_{0};  // by writes under way
-  Mutex aside_mu_;
-  int64_t room_aside_bytes_ ABSL_GUARDED_BY(aside_mu_) = 0;  // for regions
-  uint32_t room_generation_ ABSL_GUARDED_BY(aside_mu_) = 1;
-  uint64_t term_incarnation_ ABSL_GUARDED_BY(aside_mu_) = 0;
-  uint64_t term_ ABSL_GUARDED_BY(aside_mu_) = 0;  // of the lease, in that life of the server
-  std::atomic<int64_t> room_events_{0};           // to see whether anything moved while the server was asked
+  Room room_;
   std::atomic<bool> written_to_{false};           // reserving ahead is worth it
   std::atomic<uint64_t> freed_events_{0};
   std::atomic<bool> refused_{false};  // the last reservation was; until the server says that there is room again
@@ -255,7 +222,6 @@ class ServerLink {
   bool reserving_ ABSL_GUARDED_BY(reserve_mu_) = false;         // one reservation at a time, or return of one
   std::atomic<bool> giving_back_{false};                        // written under reserve_mu_
   uint64_t reserve_order_ = 0;                                  // of the last request; of whoever has reserving_
-  std::atomic<uint64_t> unsettled_term_{0};                     // of the lease, if the last request has no answer
   int64_t reserve_failed_ns_ ABSL_GUARDED_BY(reserve_mu_) = 0;  // the last time that it did not answer
 
   mutable Mutex mu_;

@@ -60,7 +60,7 @@ TEST_F(FastWakeTest, WhileThePollerReceives) {
   ExpectHeldDuring(pool->wake_latency(), [&] {
     done = false;
     region->StartRead(
-        &io, 0, Room(&data), {}, [](Io*, void* context) { *static_cast<std::atomic<bool>*>(context) = true; }, &done);
+        &io, 0, Into(&data), {}, [](Io*, void* context) { *static_cast<std::atomic<bool>*>(context) = true; }, &done);
     while (!done) sched_yield();
   });
 }

@@ -87,7 +87,7 @@ TEST_F(FrozenBesideTest, AsynchronousReads) {
   Freeze();
   std::vector<std::string> buffers(8, std::string(4 * kMiB, '?'));
   std::vector<Io> ios(buffers.size());
-  for (size_t i = 0; i < ios.size(); ++i) region_->StartRead(&ios[i], i % 4 * 4 * kMiB, Room(&buffers[i]));
+  for (size_t i = 0; i < ios.size(); ++i) region_->StartRead(&ios[i], i % 4 * 4 * kMiB, Into(&buffers[i]));
   for (Io& io : ios) EXPECT_FALSE(io.Wait().ok());
   ExpectTheHealthyOneIsUsedAsBefore();
 }

@@ -43,10 +43,10 @@ TEST(PoolTest, RefusesBadRanges) {
   EXPECT_EQ(region->Write(0, Bytes(data)).code(), absl::StatusCode::kInvalidArgument);
   data.resize(512);
   EXPECT_EQ(region->Write(1, Bytes(data)).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(region->Read(kRegionBytesMax, Room(&data)).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(region->Read(kRegionBytesMax, Into(&data)).code(), absl::StatusCode::kInvalidArgument);
   const ChunkMask outside[] = {0x02};
   EXPECT_EQ(region->WriteChunks(0, Bytes(data), outside).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_TRUE(region->Read(kRegionBytesMax - 512, Room(&data)).ok());
+  EXPECT_TRUE(region->Read(kRegionBytesMax - 512, Into(&data)).ok());
   EXPECT_TRUE(region->Write(0, {}).ok());
   EXPECT_EQ(pool->CreateRegion({.replicas = 2}).status().code(), absl::StatusCode::kUnimplemented);
 }
@@ -76,11 +76,11 @@ TEST(PoolTest, AsynchronousOperationsComplete) {
   region->StartWrite(&io, 0, Bytes(data));
   ASSERT_TRUE(io.Wait().ok());
   std::string back(data.size(), '?');
-  region->StartRead(&io, 0, Room(&back));
+  region->StartRead(&io, 0, Into(&back));
   ASSERT_TRUE(io.Wait().ok());
   EXPECT_TRUE(back == data);
   // A bad range is an error of the operation too.
-  region->StartRead(&io, 1, Room(&back));
+  region->StartRead(&io, 1, Into(&back));
   EXPECT_EQ(io.Wait().code(), absl::StatusCode::kInvalidArgument);
 }
 
@@ -94,7 +94,7 @@ struct Chain {
     if (--chain->left == 0) {
       chain->finished = true;
     } else {
-      chain->region->StartRead(io, kMiB, Room(&chain->buffer), {}, &Chain::Next, chain);
+      chain->region->StartRead(io, kMiB, Into(&chain->buffer), {}, &Chain::Next, chain);
     }
   }
 };
@@ -107,7 +107,7 @@ TEST(PoolTest, CallbacksMayStartTheNext) {
   ASSERT_TRUE(region->Write(0, Bytes(data)).ok());
   Chain chain{region.get(), std::string(3 * kMiB, '?'), 30};
   Io io;
-  region->StartRead(&io, kMiB, Room(&chain.buffer), {}, &Chain::Next, &chain);
+  region->StartRead(&io, kMiB, Into(&chain.buffer), {}, &Chain::Next, &chain);
   const int64_t deadline_ns = DeadlineAfterMs(20'000);
   while (!chain.finished && MonotonicNs() < deadline_ns) std::this_thread::yield();
   ASSERT_TRUE(chain.finished);
@@ -230,8 +230,8 @@ TEST(PoolTest, ADonorWhoseMemoryHasChangedMeansDataLossNeverAWrongByte) {
   std::string others(kMiB / 2, '?');
   std::string damaged(kMiB / 2, '?');
   Io io[2];
-  region->StartRead(&io[0], 0, Room(&damaged));
-  region->StartRead(&io[1], kMiB / 2, Room(&others));
+  region->StartRead(&io[0], 0, Into(&damaged));
+  region->StartRead(&io[1], kMiB / 2, Into(&others));
   EXPECT_EQ(io[0].Wait().code(), absl::StatusCode::kDataLoss);
   EXPECT_TRUE(io[1].Wait().ok());
   EXPECT_TRUE(others == data.substr(kMiB / 2));
@@ -444,10 +444,10 @@ TEST(PoolModelTest, AgreesWithAMapOverAFaultyNetwork) {
           default: {
             std::string back(count * kChunkBytes, '?');
             if (random() % 2 == 0) {
-              region->StartRead(&io, offset, Room(&back), how);
+              region->StartRead(&io, offset, Into(&back), how);
               status = io.Wait();
             } else {
-              status = region->Read(offset, Room(&back), how);
+              status = region->Read(offset, Into(&back), how);
             }
             if (status.ok()) {
               ASSERT_TRUE(back == model.substr(first * kChunkBytes, back.size())) << "thread " << t << " step " << i;

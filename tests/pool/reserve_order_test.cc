@@ -55,7 +55,7 @@ TEST(ReserveOrderTest, RoomWhoseReturnHasNoAnswerIsNotCountedUntilItIsKnown) {
       }
       if (lost_order != 0 && !answers) return grpc::Status(grpc::StatusCode::UNAVAILABLE, "lost too");
       last_order = reserve->order();
-      promised += reserve->pages() * static_cast<int64_t>(ServerLink::kRoomBytesPerPage);
+      promised += reserve->pages() * static_cast<int64_t>(Room::kBytesPerPage);
     } else if (lost_order != 0) {
       ++renewals_after_loss;
     }
@@ -80,7 +80,7 @@ TEST(ReserveOrderTest, RoomWhoseReturnHasNoAnswerIsNotCountedUntilItIsKnown) {
   ASSERT_TRUE(until([&] { return lost_order != 0; }));
   int64_t most = 0;
   ASSERT_TRUE(until([&] {
-    most = std::max(most, pool->link(0)->room_bytes());
+    most = std::max(most, pool->link(0)->room()->free_bytes());
     return renewals_after_loss >= 12;
   }));
   EXPECT_LT(most, 4 * int64_t{kMiB}) << "the return may still be executed";

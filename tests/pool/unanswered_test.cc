@@ -215,8 +215,8 @@ TEST_F(UnansweredTest, RoomTakenForThemComesBackBesideARegionThatKeepsSome) {
   }
   EXPECT_TRUE(Eventually([&] { return server().arena().usage().promised_bytes <= 3 * step; }))
       << server().arena().usage().promised_bytes;
-  EXPECT_TRUE(Eventually([&] { return pool_->link(0)->room_bytes() >= static_cast<int64_t>(step / 2); }))
-      << pool_->link(0)->room_bytes();
+  EXPECT_TRUE(Eventually([&] { return pool_->link(0)->room()->free_bytes() >= static_cast<int64_t>(step / 2); }))
+      << pool_->link(0)->room()->free_bytes();
   // What is kept is there, and can be used without asking.
   EXPECT_GE(server().arena().usage().promised_bytes, kMiB);
   ASSERT_TRUE(keeps->Write(0, Bytes(Of('C', 256))).ok());
@@ -295,14 +295,14 @@ TEST_F(UnansweredTest, RoomKeptInAFormerLifeIsNotAskedForAgain) {
     const int64_t until_ns = DeadlineAfterMs(2'500);  // some renewals
     while (MonotonicNs() < until_ns) {
       ASSERT_TRUE(other->Write(0, Bytes(Of('B', 256))).ok()) << restarts;
-      ASSERT_GE(pool->link(0)->room_bytes(), 0) << restarts;
+      ASSERT_GE(pool->link(0)->room()->free_bytes(), 0) << restarts;
       ASSERT_LE(servers.server(0).arena().usage().promised_bytes, 3 * step) << restarts;
       poll(nullptr, 0, 20);
     }
     // Nor is what is not there any more given back to the region later.
     keeps.reset();
     ASSERT_TRUE(other->Write(kMiB, Bytes(Of('B', 256))).ok()) << restarts;
-    EXPECT_LE(pool->link(0)->room_bytes(), static_cast<int64_t>(3 * step)) << restarts;
+    EXPECT_LE(pool->link(0)->room()->free_bytes(), static_cast<int64_t>(3 * step)) << restarts;
   }
 }
 

@@ -15,13 +15,13 @@ namespace nram {
 inline absl::Span<const std::byte> Bytes(const std::string& data) {
   return {reinterpret_cast<const std::byte*>(data.data()), data.size()};
 }
-inline absl::Span<std::byte> Room(std::string* data) {
+inline absl::Span<std::byte> Into(std::string* data) {
   return {reinterpret_cast<std::byte*>(data->data()), data->size()};
 }
 
 inline absl::StatusOr<std::string> Read(Region* region, uint64_t offset, size_t bytes, const IoOptions& options = {}) {
   std::string data(bytes, '?');
-  const absl::Status status = region->Read(offset, Room(&data), options);
+  const absl::Status status = region->Read(offset, Into(&data), options);
   if (!status.ok()) return status;
   return data;
 }

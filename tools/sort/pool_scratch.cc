@@ -87,9 +87,9 @@ class PoolScratch : public Scratch {
       if (!link->up()) continue;
       const ServerCapacity capacity = link->capacity();
       if (!capacity.draining) bytes += capacity.free_bytes;
-      bytes += static_cast<uint64_t>(std::max<int64_t>(link->room_bytes(), 0));
+      bytes += static_cast<uint64_t>(std::max<int64_t>(link->room()->free_bytes(), 0));
     }
-    return bytes / ServerLink::kRoomBytesPerPage * kPageBytes;
+    return bytes / nram::Room::kBytesPerPage * kPageBytes;
   }
 
   std::atomic<uint64_t> under_way_bytes_{0};  // or waited for by nobody yet

@@ -1,0 +1,67 @@
+#ifndef NRAM_CLIENT_POOL_REGION_ROOM_H_
+#define NRAM_CLIENT_POOL_REGION_ROOM_H_
+
+// What one region has reserved of the room at one server: its own purse. Pure, like the purse of all (room.h), which is
+// told of each change.
+//
+// What a write without an answer has used is not taken off: a word of the server says how much there is in all, but not
+// whose. So the purse may say too much, and a write is refused that it would pay for; the server knows.
+
+#include <cstdint>
+#include <optional>
+
+#include "client/pool/room.h"
+
+namespace nram {
+
+// Not thread-safe: it belongs to whatever guards its region. `room` is the same in all calls. Before it goes away,
+// Close must be called, and all grants have ended.
+class RegionRoom {
+ public:
+  // Room for a write: `least_bytes` to `most_bytes`, or nothing.
+  Room::Grant TryTake(Room* room, uint64_t least_bytes, uint64_t most_bytes);
+  // The write has used so much; what is beyond the grant is the client's.
+  void Used(Room* room, Room::Grant grant, uint64_t used_bytes);
+  // Of the client's room, for this region. False: its term is over.
+  bool Add(Room* room, Room::Grant grant);
+  // Gives back up to `most_bytes`; returns how many.
+  uint64_t Release(Room* room, uint64_t most_bytes);
+  void Close(Room* room);
+
+  // A trim that leaves what it frees promised, for this region: from before it is sent until its end is known. The
+  // server's answer counts what all such trims have kept since the term began, in chunks, so that the next answer tells
+  // of one that had none.
+  struct Trim {
+    uint32_t term = 0;
+    uint32_t number = 0;
+  };
+  Trim BeginTrim(Room* room);
+  struct TrimEnd {
+    bool sent = false;  // by some attempt
+    bool answered = false;                 // by the server, whatever it said
+    std::optional<uint32_t> kept_chunks;   // if it said that it was done
+  };
+  void EndTrim(Room* room, const Trim& trim, const TrimEnd& end);
+
+  // Whether there is more than `had_bytes`, or what is under way may give some back.
+  bool MayHaveMore(uint64_t had_bytes) const { return lent_ > 0 || bytes_ > static_cast<int64_t>(had_bytes); }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  // What there is, and what is known of it, is of that term from here on.
+  void Enter(Room* room, uint32_t term);
+  // If it has used more than was its own, and nothing is to come back: that was the client's.
+  void Settle(Room* room);
+
+  int64_t bytes_ = 0;
+  uint32_t term_ = 0;
+  uint32_t kept_chunks_ = 0;   // by the last word of the server; wraps
+  uint32_t lent_ = 0;          // grants, and trims under way
+  uint32_t trims_ = 0;         // that have begun; wraps
+  uint32_t doubted_at_ = 0;    // those of them that had begun when the last one was in doubt
+  bool in_doubt_ = false;      // what a trim without an answer has added is not known: bytes_ may fall below 0
+};
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_POOL_REGION_ROOM_H_

@@ -1,0 +1,157 @@
+#ifndef NRAM_CLIENT_POOL_ROOM_H_
+#define NRAM_CLIENT_POOL_ROOM_H_
+
+// A client's room at one server: what the server has promised to the lease and the client has not used. Pure: it asks
+// nobody, waits for nobody and reads no clock.
+//
+//   the server's promise = free + granted + reserved + unknown
+//
+//   free      can be granted
+//   granted   writes under way may use it; it came out of what is free, or of what is reserved
+//   reserved  is in the purses of regions (region_room.h)
+//   unknown   was granted to writes that had no answer; counts as used until an exact word of the server says otherwise
+//
+// All of it is of one term: of one granting of the lease in one life of the server. In another term nothing of it is
+// there any more.
+
+#include <atomic>
+#include <cstdint>
+#include <utility>
+
+#include "base/sync.h"
+#include "base/units.h"
+#include "proto/frame.h"
+
+namespace nram {
+
+// Thread-safe.
+class Room {
+ public:
+  // What a page that a write may add can cost its server.
+  static constexpr uint64_t kBytesPerPage = kPageBytes + 128;
+  // And a region that it creates.
+  static constexpr uint64_t kBytesPerRegion = 512;
+  // Bytes of the dearest write, its region and index included. No server uses more; one that says so is not believed.
+  static constexpr uint64_t kUsedBytesMax = 2 * kPagesPerFrame * kBytesPerPage;
+
+  // Room for one write, which exactly one of Used, Unused and Unknown ends. Nothing, or moved from: false.
+  class Grant {
+   public:
+    Grant() = default;
+    Grant(Grant&& other) noexcept { *this = std::move(other); }
+    Grant& operator=(Grant&& other) noexcept;
+    ~Grant();  // CHECKs that it has ended
+
+    explicit operator bool() const { return bytes_ > 0; }
+    uint64_t bytes() const { return bytes_; }
+    // Out of what a region has reserved: that region's purse ends it.
+    bool is_regions() const { return is_regions_; }
+    uint32_t term() const { return term_; }
+    // Makes one grant of two of the same room. Of two terms, it is of the older: then nothing of it counts.
+    void Absorb(Grant other);
+
+   private:
+    friend class Room;
+    Grant(uint64_t bytes, uint32_t term, bool is_regions) : bytes_(bytes), term_(term), is_regions_(is_regions) {}
+    void End() { bytes_ = 0; }
+
+    uint64_t bytes_ = 0;
+    uint32_t term_ = 0;
+    bool is_regions_ = false;
+  };
+
+  Room() = default;
+  Room(const Room&) = delete;
+  Room& operator=(const Room&) = delete;
+
+  // --- A write's way.
+  // Nothing if not that much is free.
+  Grant TryTake(uint64_t bytes);
+  // The write has used so much: perhaps more than was granted, where an index cost more.
+  void Used(Grant grant, uint64_t used_bytes);
+  void Unused(Grant grant) { Used(std::move(grant), 0); }
+  // It was sent and has no answer: counts as used.
+  void Unknown(Grant grant) {
+    const uint64_t bytes = grant.bytes();
+    Used(std::move(grant), bytes);
+  }
+  // Below 0 if more was used than there was, or regions count on more than there is.
+  int64_t free_bytes() const { return FreeOf(purse_.load(std::memory_order_relaxed)); }
+  // In all regions' purses.
+  int64_t reserved_bytes() const {
+    MutexLock lock(&mu_);
+    return reserved_bytes_;
+  }
+
+  // --- Regions' purses. What is said of another term than the present changes nothing; then the answer is false, or
+  // nothing.
+  uint32_t Reserve(Grant grant);                         // granted to reserved; the term, or 0
+  Grant TakeReserved(uint64_t bytes, uint32_t term);     // reserved to granted
+  bool EndReserved(Grant grant, uint64_t used_bytes);    // what was not used back to reserved
+  bool ReleaseReserved(uint64_t bytes, uint32_t term);   // reserved to free
+  bool ChargeReserved(uint64_t bytes, uint32_t term);    // free to reserved: a region has used so much more than it had
+  void Charge(uint64_t bytes);                           // something has used so much more than it was granted
+  // Something that changes what is promised is under way, such as a trim whose room stays promised: no word of the
+  // server is exact before the same term's Unhold, which adds to what is reserved what that has brought.
+  uint32_t Hold();
+  bool Unhold(uint64_t reserved_bytes, uint32_t term);
+
+  // --- The server's words.
+  // The lease as it was granted: a life of the server, and the term in it. False: it is the present one already.
+  bool Enter(uint64_t incarnation, uint64_t lease_term);
+  bool IsPresent(uint64_t incarnation, uint64_t lease_term) const;
+  uint32_t term() const;
+  uint64_t lease_term() const;
+  // It has promised so much more, at this client's asking. False: in another term than the present one.
+  bool Promised(uint64_t bytes, uint64_t incarnation, uint64_t lease_term);
+  // A request for room, or a return of some, has no answer and may still be executed: no word is exact until another
+  // one was answered, or the term ends.
+  void SetUnsettled(bool unsettled) { unsettled_ = unsettled; }
+  bool unsettled() const { return unsettled_; }
+  // Hear(what it says is promised to the lease, Look() from before it was asked). True: the word was exact, since nothing
+  // was granted, held or unsettled, and nothing has happened meanwhile.
+  uint64_t Look() const { return events_; }
+  bool Hear(uint64_t promised_bytes, uint64_t look);
+  // Takes out of what is free, to be given back to the server, what is beyond `keep_bytes`, in whole pages; not more
+  // than leaves the server's promise whole for what is granted and reserved. Returns pages.
+  uint64_t TakeSurplus(uint64_t promised_bytes, uint64_t keep_bytes);
+
+ private:
+  // Free bytes and the low bits of the term change together: what an old term's write returns must not be counted in
+  // the present one.
+  static constexpr int kFreeBits = 48;
+  static constexpr uint64_t kPromisedBytesMax = uint64_t{1} << 46;  // what is beyond is not believed
+  static int64_t FreeOf(uint64_t purse) {
+    return static_cast<int64_t>(purse << (64 - kFreeBits)) >> (64 - kFreeBits);
+  }
+  static uint64_t Purse(uint32_t term, int64_t free_bytes) {
+    return uint64_t{term} << kFreeBits | (static_cast<uint64_t>(free_bytes) & ((uint64_t{1} << kFreeBits) - 1));
+  }
+  static bool IsOf(uint64_t purse, uint32_t term) { return (purse >> kFreeBits) == (term & 0xFFFF); }
+  static uint32_t TermOf(uint64_t purse) { return static_cast<uint32_t>(purse >> kFreeBits); }
+  // False, and nothing, if the purse is of another term.
+  bool AddFree(int64_t bytes, uint32_t term);
+  void AddFreeNow(int64_t bytes);
+  // Each change counts an event first. What is granted rises before its source falls, and falls after its target has
+  // risen: so with nothing granted, and no event since a look, what is free and reserved is whole.
+  void Begin(uint64_t granted_bytes) {
+    events_ += 1;
+    granted_bytes_ += granted_bytes;
+  }
+  void End(uint64_t granted_bytes) { granted_bytes_ -= granted_bytes; }
+
+  std::atomic<uint64_t> purse_{Purse(1, 0)};
+  std::atomic<uint64_t> granted_bytes_{0};
+  std::atomic<uint64_t> events_{0};
+  std::atomic<bool> unsettled_{false};
+
+  mutable Mutex mu_;
+  uint32_t term_ ABSL_GUARDED_BY(mu_) = 1;
+  uint64_t incarnation_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t lease_term_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t reserved_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_POOL_ROOM_H_
