@@ -14,8 +14,8 @@
 namespace nram {
 
 // Runs what may wait for the kernel to write pages back or to unlock them, which it may do only when other requests
-// have been served: such work must keep no worker. One thing after the other, on a thread of its own, which is there from
-// the beginning: later the process may not have one more. Thread-safe. The queue has what callers leave in it.
+// have been served: such work must keep no worker. One thing after the other, on a thread of its own, which is there
+// from the beginning: later the process may not have one more. Thread-safe. The queue has what callers leave in it.
 class AsideThread {
  public:
   // `stopping`: it need not do anything but reply.

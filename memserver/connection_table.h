@@ -2,7 +2,8 @@
 #define NRAM_MEMSERVER_CONNECTION_TABLE_H_
 
 // Who holds the data connections of a server, and who gives way when there can be no more (for their number, or because
-// the arena has no room for one), so that no client keeps the others out. A client has two connections that do something; these stay. In this order, the oldest first:
+// the arena has no room for one), so that no client keeps the others out. A client has two connections that do
+// something; these stay. In this order, the oldest first:
 //   1. one whose place a newer connection of the same lease has taken,
 //   2. one that has not said hello,
 //   3. one whose client has asked for nothing but pings (it connects again when it needs the connection),

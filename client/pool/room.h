@@ -108,8 +108,8 @@ class Room {
   // one was answered, or the term ends.
   void SetUnsettled(bool unsettled) { unsettled_ = unsettled; }
   bool unsettled() const { return unsettled_; }
-  // Hear(what it says is promised to the lease, Look() from before it was asked). True: the word was exact, since nothing
-  // was granted, held or unsettled, and nothing has happened meanwhile.
+  // Hear(what it says is promised to the lease, Look() from before it was asked). True: the word was exact, since
+  // nothing was granted, held or unsettled, and nothing has happened meanwhile.
   uint64_t Look() const { return events_; }
   bool Hear(uint64_t promised_bytes, uint64_t look);
   // Takes out of what is free, to be given back to the server, what is beyond `keep_bytes`, in whole pages; not more

@@ -59,7 +59,9 @@ absl::Status ServerLink::Reserve(uint64_t bytes, int64_t deadline_ns) {
 }
 
 absl::Status ServerLink::AskForRoom(uint64_t bytes, int64_t deadline_ns) {
-  const auto pages = [](uint64_t of) { return static_cast<int64_t>((of + Room::kBytesPerPage - 1) / Room::kBytesPerPage); };
+  const auto pages = [](uint64_t bytes) {
+    return static_cast<int64_t>((bytes + Room::kBytesPerPage - 1) / Room::kBytesPerPage);
+  };
   deadline_ns = std::min(deadline_ns, ControlDeadline());
   // A whole step, or failing that just what is needed now.
   const uint64_t freed_before = freed_events_;
@@ -124,7 +126,8 @@ void ServerLink::SettleReserve() {
 
 void ServerLink::ReserveAhead() {
   const auto half = static_cast<int64_t>(options_.reserve_step_bytes / 2);
-  if (!up() || !written_to_ || refused_ || room_.free_bytes() >= half || MonotonicNs() < reserve_ahead_after_ns_) return;
+  if (!up() || !written_to_ || refused_ || room_.free_bytes() >= half) return;
+  if (MonotonicNs() < reserve_ahead_after_ns_) return;
   const absl::Status status = Reserve(static_cast<uint64_t>(half), ControlDeadline());
   if (!status.ok()) reserve_ahead_after_ns_ = DeadlineAfterMs(kBackoffMaxMs);
 }
