@@ -7,7 +7,7 @@ namespace nram {
 
 void RegionRoom::Enter(Room* room, uint32_t term) {
   if (term_ == term) return;
-  if (std::exchange(in_doubt_, false)) room->Unhold(0, term_);
+  if (std::exchange(in_doubt_, false)) room->EndDoubt(term_);
   term_ = term;
   bytes_ = 0;
   kept_chunks_ = 0;
@@ -68,7 +68,7 @@ uint64_t RegionRoom::Release(Room* room, uint64_t most_bytes) {
 }
 
 void RegionRoom::Close(Room* room) {
-  if (std::exchange(in_doubt_, false)) room->Unhold(0, term_);
+  if (std::exchange(in_doubt_, false)) room->EndDoubt(term_);
   Settle(room);
   Release(room, ~uint64_t{0});
 }
@@ -94,11 +94,11 @@ void RegionRoom::EndTrim(Room* room, const Trim& trim, const TrimEnd& end) {
     if (end.answered) {
       // One that began before the doubt may have been answered before that was executed.
       const bool began_after = static_cast<int32_t>(trim.number - doubted_at_) > 0;
-      if (began_after && std::exchange(in_doubt_, false)) room->Unhold(0, trim.term);
+      if (began_after && std::exchange(in_doubt_, false)) room->EndDoubt(trim.term);
     } else if (end.sent) {
       // The next answer tells. Until then what is promised may be this region's: one hold stays.
       doubted_at_ = trims_;
-      if (!std::exchange(in_doubt_, true)) return;
+      if (!std::exchange(in_doubt_, true)) return room->BeginDoubt();
     }
   }
   room->Unhold(static_cast<uint64_t>(bytes), trim.term);

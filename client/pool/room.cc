@@ -130,6 +130,11 @@ bool Room::Unhold(uint64_t reserved_bytes, uint32_t term) {
   return is_present;
 }
 
+void Room::EndDoubt(uint32_t term) {
+  Unhold(0, term);
+  doubts_ -= 1;
+}
+
 bool Room::Enter(uint64_t incarnation, uint64_t lease_term) {
   MutexLock lock(&mu_);
   if (incarnation == incarnation_ && lease_term == lease_term_) return false;
@@ -182,6 +187,7 @@ uint64_t Room::TakeSurplus(uint64_t promised_bytes, uint64_t keep_bytes) {
   uint64_t purse = purse_;
   int64_t pages = 0;
   do {
+    if (doubts_ != 0) return 0;
     const auto granted = static_cast<int64_t>(granted_bytes_.load());
     const int64_t most = static_cast<int64_t>(promised_bytes) - reserved_bytes_ - granted;
     pages = std::max<int64_t>(std::min(FreeOf(purse), most) - keep, 0) / static_cast<int64_t>(kBytesPerPage);

@@ -95,6 +95,10 @@ class Room {
   // server is exact before the same term's Unhold, which adds to what is reserved what that has brought.
   uint32_t Hold();
   bool Unhold(uint64_t reserved_bytes, uint32_t term);
+  // A hold goes on because a region does not know what it has there, and may use what is others': nothing is given back
+  // to the server before EndDoubt, which ends the hold too.
+  void BeginDoubt() { doubts_ += 1; }
+  void EndDoubt(uint32_t term);
 
   // --- The server's words.
   // The lease as it was granted: a life of the server, and the term in it. False: it is the present one already.
@@ -113,7 +117,8 @@ class Room {
   uint64_t Look() const { return events_; }
   bool Hear(uint64_t promised_bytes, uint64_t look);
   // Takes out of what is free, to be given back to the server, what is beyond `keep_bytes`, in whole pages; not more
-  // than leaves the server's promise whole for what is granted and reserved. Returns pages.
+  // than leaves the server's promise whole for what is granted and reserved; nothing while there is doubt. Returns
+  // pages.
   uint64_t TakeSurplus(uint64_t promised_bytes, uint64_t keep_bytes);
 
  private:
@@ -143,6 +148,7 @@ class Room {
   std::atomic<uint64_t> purse_{Purse(1, 0)};
   std::atomic<uint64_t> granted_bytes_{0};
   std::atomic<uint64_t> events_{0};
+  std::atomic<uint32_t> doubts_{0};
   std::atomic<bool> unsettled_{false};
 
   mutable Mutex mu_;
