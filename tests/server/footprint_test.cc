@@ -155,7 +155,9 @@ TEST_F(FootprintTest, RequestsWhoseAnswersAreNotTakenAreNotKept) {
   for (int call = 0; call < kCalls; ++call) {
     for (const auto& peer : crowd) {
       peer->Call("Drain", drain);
-      if (++sent % 16 == 0) ASSERT_TRUE(pool_->link(0)->control()->GetStatistics(DeadlineAfterMs(20'000)).ok());
+      if (++sent % 16 == 0) {
+        ASSERT_TRUE(pool_->link(0)->control()->GetStatistics(DeadlineAfterMs(20'000)).ok());
+      }
     }
   }
   const uint64_t more = Peak() - before;
