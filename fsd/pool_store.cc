@@ -10,7 +10,7 @@
 namespace nram {
 namespace {
 
-constexpr IoOptions kStartOptions{.io_class = IoClass::kUrgent, .start_may_block = false};
+constexpr IoOptions kStartOptions{.io_class = IoClass::kUrgent};
 
 // At most 64 KiB lie in two frames.
 struct PoolIo : BlockIo {
@@ -66,23 +66,15 @@ class PoolStore : public BlockStore {
     std::vector<std::unique_ptr<Region>> regions;
     regions.reserve(files.size());
     for (auto& file : files) regions.push_back(std::move(static_cast<PoolFile*>(file.get())->region_));
-    const absl::Status status = pool_->DestroyRegions(regions);
+    const absl::Status status = Region::DestroyAll(regions);
     if (!status.ok()) {
       LOG_EVERY_N(WARNING, 100) << "freeing what was deleted: " << status;
     }
   }
 
   StoreCapacity Capacity() const override {
-    StoreCapacity sum;
-    for (size_t i = 0; i < pool_->server_count(); ++i) {
-      const ServerLink* const link = pool_->link(i);
-      if (!link->up()) continue;
-      const ServerCapacity capacity = link->capacity();
-      // Without what the server takes for itself: an empty mount shows as empty.
-      sum.total_bytes += capacity.donated_bytes - std::min(capacity.donated_bytes, capacity.overhead_bytes);
-      sum.free_bytes += capacity.free_bytes + static_cast<uint64_t>(std::max<int64_t>(link->room()->free_bytes(), 0));
-    }
-    return sum;
+    const PoolCapacity capacity = pool_->Capacity();
+    return {capacity.total_bytes, capacity.free_bytes};
   }
 
  private:

@@ -1,387 +1,476 @@
 #include "client/pool/io.h"
 
 #include <glog/logging.h>
-#include <poll.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
-#include "base/status.h"
-#include "client/pool/pool.h"
-#include "client/pool/region.h"
-#include "client/pool/server_link.h"
-#include "client/transport/transport.h"
+#include "base/spin.h"
+#include "base/sync.h"
 
 namespace nram {
-Io::~Io() { CHECK_NE(state_.load(), kRunning) << "an Io went away while its operation was under way"; }
 
-void Io::Reset(Region* region, const Request& request, bool waited_for) {
-  CHECK(state_.load() != kRunning && state_.load() != kSleeping) << "an Io was used twice at a time";
-  MutexLock lock(&mu_);
-  region_ = region;
+Io::~Io() { CHECK(state_ != kRunning && state_ != kSleeping) << "an Io went away while its operation was under way"; }
+
+void Io::Reset(const IoPlace& place, const IoRequest& request, bool blocking) {
+  CHECK(state_ != kRunning && state_ != kSleeping) << "an Io was used twice at a time";
+  place_ = place;
   request_ = request;
-  waited_for_ = waited_for;
-  io_class_ = request.io_class;
-  callback_ = nullptr;
-  busy_ = next_part_ = 0;
-  pumping_ = false;
+  next_chunk_ = request.range.first;
+  busy_ = next_part_ = oldest_part_ = 0;
+  blocking_ = blocking;
   status_ = absl::OkStatus();
+  callback_ = nullptr;
   // Here and not where a part is claimed: a thread that waits for a call may look at it while another claims the part.
-  for (size_t i = 0; i < part_count_; ++i) parts_[i].call.deadline_ns = request.deadline_ns;
-  state_.store(kRunning, std::memory_order_relaxed);
+  for (size_t i = 0; i < part_count_; ++i) {
+    parts_[i].io = this;
+    parts_[i].index = static_cast<uint32_t>(i);
+    parts_[i].call.deadline_ns = request.deadline_ns;
+  }
+  events_.store(kOwned, std::memory_order_relaxed);
+  state_.store(kRunning, std::memory_order_release);
 }
 
-absl::Status Io::RunOnStack(Region* region, const Request& request) {
-  if (request.chunk / kChunksPerFrame == (request.end - 1) / kChunksPerFrame) {
+// --- Blocking.
+
+absl::Status Io::Run(const IoPlace& place, const IoRequest& request) {
+  const ChunkRange& range = request.range;
+  if (range.first / kChunksPerFrame == (range.end() - 1) / kChunksPerFrame) {
     IoPart part;
-    return Io(&part, 1).Run(region, request);
+    Io io(&part, 1);
+    io.Reset(place, request, /*blocking=*/true);
+    return io.RunToEnd();
   }
   IoPart parts[kPartsMax];
-  return Io(parts, kPartsMax).Run(region, request);
+  Io io(parts, kPartsMax);
+  io.Reset(place, request, /*blocking=*/true);
+  return io.RunToEnd();
 }
 
-absl::Status Io::Run(Region* region, const Request& request) {
-  Reset(region, request, /*waited_for=*/true);
-  size_t oldest = 0;
+absl::Status Io::RunToEnd() {
   while (true) {
-    Pump(/*may_block=*/true);
-    {
-      MutexLock lock(&mu_);
-      if (busy_ == 0) break;
-    }
-    // Parts were started in turn, so the oldest is the next busy one. One that was started again has its turn after
-    // the others, which may hold what it waits for.
-    while (!parts_[oldest].busy) oldest = (oldest + 1) % part_count_;
-    IoPart* part = &parts_[oldest];
-    part->transport->Wait(&part->call);
-    Settle(part, Judge(part), /*may_block=*/true);
-    oldest = (oldest + 1) % part_count_;
+    HandleEvents();
+    LaunchAll();
+    if (busy_ == 0) break;
+    Await();
   }
-  MutexLock lock(&mu_);
   state_.store(kIdle, std::memory_order_relaxed);
-  return status_;
+  return std::move(status_);
 }
 
-void Io::Begin(Region* region, const Request& request, void (*callback)(Io*, void*), void* context) {
-  Reset(region, request, /*waited_for=*/false);
-  callback_ = callback;
-  callback_context_ = context;
-  Pump(request.start_may_block);
-}
-
-void Io::BeginOrFail(Region* region, const absl::StatusOr<Request>& request, void (*callback)(Io*, void*),
-                     void* context) {
-  if (request.ok()) {
-    Begin(region, *request, callback, context);
+void Io::Await() {
+  if ((events_.load(std::memory_order_relaxed) & kEventMask) != 0) return;
+  // Parts were called in turn, so the oldest is the next one. One that was called again has its turn after the others,
+  // which may hold what it waits for.
+  for (size_t i = 0; i < part_count_; ++i) {
+    IoPart* const part = &parts_[(oldest_part_ + i) % part_count_];
+    if (part->phase != IoPart::Phase::kCalled) continue;
+    oldest_part_ = (part->index + 1) % part_count_;
+    part->transport.load(std::memory_order_relaxed)->Wait(&part->call);
+    Judge(part);
     return;
   }
-  Reset(region, Request(), /*waited_for=*/false);
+  SleepForEvent();
+}
+
+void Io::SleepForEvent() {
+  uint32_t seen = kOwned;
+  if (events_.compare_exchange_strong(seen, kOwned | kAsleep)) {
+    // A little longer than the waiters may take: those are told of it, if somebody is there to tell.
+    FutexWaitUntil(&events_, kOwned | kAsleep, request_.deadline_ns + kNsPerMs);
+    events_.fetch_and(~kAsleep);
+  }
+  if ((events_ & kEventMask) != 0 || place_.environment->NowNs() < request_.deadline_ns) return;
+  for (size_t i = 0; i < part_count_; ++i) {
+    IoPart* const part = &parts_[i];
+    if (part->phase != IoPart::Phase::kWaiting) continue;
+    if (part->session->Cancel(&part->waiter)) {
+      part->waiter.outcome = Waiter::Outcome::kLate;
+      Resume(part);
+    } else {
+      // It is just being resumed.
+      while ((events_ & 1u << part->index) == 0) SpinPause();
+    }
+  }
+}
+
+// --- Completing by itself.
+
+void Io::Start(const IoPlace& place, const absl::StatusOr<IoRequest>& request, Callback callback, void* context) {
+  Reset(place, request.ok() ? *request : IoRequest(), /*blocking=*/false);
+  status_ = request.status();
   callback_ = callback;
   callback_context_ = context;
-  {
-    MutexLock lock(&mu_);
-    status_ = request.status();
-  }
-  Pump(/*may_block=*/false);
+  Pump();
 }
 
 absl::Status Io::Wait() {
-  CHECK_NE(state_.load(), kIdle) << "nothing was started on this Io";
-  size_t looked_at = 0;
+  CHECK(state_ != kIdle) << "nothing was started on this Io";
+  size_t next = 0;
   while (!done()) {
-    // Receive for a part that is under way; that ends it, and starts what comes next, on this thread.
+    // Receive for a part whose call is under way; that ends it, and starts what comes next, on this thread.
     Transport* transport = nullptr;
-    Call* call = nullptr;
-    {
-      MutexLock lock(&mu_);
-      for (size_t i = 0; i < part_count_ && transport == nullptr; ++i) {
-        IoPart& part = parts_[(looked_at + i) % part_count_];
-        if (!part.busy || !part.started || part.call.is_done()) continue;
-        transport = part.transport;
-        call = &part.call;
-        looked_at = (looked_at + i) % part_count_;
-      }
+    for (size_t i = 0; i < part_count_ && transport == nullptr; ++i, ++next) {
+      IoPart* const part = &parts_[next % part_count_];
+      transport = part->transport.load(std::memory_order_acquire);
+      if (transport != nullptr && part->call.is_done()) transport = nullptr;
+      if (transport != nullptr) transport->Wait(&part->call);
     }
-    if (transport != nullptr) {
-      transport->Wait(call);
-    } else {
-      // Another thread is ending one, or a link is going to try one again. Each ends by its deadline.
-      uint32_t expected = kRunning;
-      if (state_.compare_exchange_strong(expected, kSleeping)) FutexWaitUntil(&state_, kSleeping, DeadlineAfterMs(1));
-      expected = kSleeping;
-      state_.compare_exchange_strong(expected, kRunning);
+    if (transport != nullptr) continue;
+    // Another thread is judging one, or it waits for its server. Each ends by its deadline.
+    uint32_t expected = kRunning;
+    if (state_.compare_exchange_strong(expected, kSleeping)) {
+      FutexWaitUntil(&state_, kSleeping, MonotonicNs() + kNsPerMs);
     }
+    expected = kSleeping;
+    state_.compare_exchange_strong(expected, kRunning);
   }
-  MutexLock lock(&mu_);
   return status_;
 }
 
-IoPart* Io::ClaimLocked() {
-  if (!status_.ok() || request_.chunk >= request_.end || parts_[next_part_].busy) return nullptr;
-  IoPart* part = &parts_[next_part_];
-  next_part_ = (next_part_ + 1) % part_count_;
-  // Up to the next multiple of 64 pages: within one frame and one span.
-  const uint64_t boundary = (request_.chunk / kChunksPerFrame + 1) * kChunksPerFrame;
-  const ChunkRange range{request_.chunk, std::min(boundary, request_.end) - request_.chunk};
-  const uint64_t offset = (range.first - request_.first) * kChunkBytes;
-  part->io = this;
-  part->busy = true;
+void Io::OnEvent(IoPart* part) {
+  Io* const io = part->io;
+  std::atomic<uint32_t>* const events = &io->events_;
+  const uint32_t event = 1u << part->index;
+  // Whoever has the operation takes the event along. From here on it may be over, and gone.
+  const uint32_t seen = events->fetch_or(event | kOwned, std::memory_order_acq_rel);
+  if ((seen & kOwned) == 0) return io->Pump();
+  if ((seen & kAsleep) != 0) FutexWakeAll(events);
+}
+
+void Io::Pump() {
+  while (true) {
+    HandleEvents();
+    LaunchAll();
+    if (busy_ == 0) return Finish();
+    uint32_t seen = kOwned;
+    if (events_.compare_exchange_strong(seen, 0, std::memory_order_acq_rel)) return;
+  }
+}
+
+void Io::Finish() {
+  const Callback callback = callback_;
+  void* const context = callback_context_;
+  if (state_.exchange(kDone, std::memory_order_acq_rel) == kSleeping) FutexWakeAll(&state_);
+  if (callback != nullptr) callback(this, context);
+}
+
+void Io::HandleEvents() {
+  if ((events_.load(std::memory_order_relaxed) & kEventMask) == 0) return;
+  uint32_t events = events_.exchange(kOwned, std::memory_order_acq_rel) & kEventMask;
+  while (events != 0) {
+    IoPart* const part = &parts_[std::countr_zero(events)];
+    events &= events - 1;
+    if (part->phase == IoPart::Phase::kCalled) {
+      Judge(part);
+    } else {
+      Resume(part);
+    }
+  }
+}
+
+// --- A part's way.
+
+void Io::LaunchAll() {
+  while (status_.ok() && next_chunk_ < request_.range.end() && parts_[next_part_].phase == IoPart::Phase::kFree) {
+    IoPart* const part = &parts_[next_part_];
+    next_part_ = (next_part_ + 1) % part_count_;
+    Claim(part);
+    Launch(part);
+  }
+}
+
+// Takes the next piece: up to the next multiple of 64 pages, so within one message and one span.
+void Io::Claim(IoPart* part) {
+  const uint64_t boundary = (next_chunk_ / kChunksPerFrame + 1) * kChunksPerFrame;
+  const ChunkRange range{next_chunk_, std::min(boundary, request_.range.end()) - next_chunk_};
+  const uint64_t offset = (range.first - request_.range.first) * kChunkBytes;
+  next_chunk_ = range.end();
+  ++busy_;
   part->garbled = 0;
+  part->without_room = part->placing = false;
+  part->session = nullptr;
   Call& call = part->call;
   call.request = {};
   call.request.op = request_.op;
-  call.request.subject = Raw(region_->id_);
-  call.request.epoch = Raw(region_->epoch_);
+  call.request.subject = Raw(place_.map->key().id);
+  call.request.epoch = Raw(place_.map->key().epoch);
   call.request.range = range;
   call.in = request_.in != nullptr ? request_.in + offset : nullptr;
   call.out = request_.out != nullptr ? request_.out + offset : nullptr;
-  call.masks =
-      request_.masks != nullptr ? request_.masks + (range.first_page() - request_.first / kChunksPerPage) : nullptr;
-  call.done = waited_for_ ? nullptr : &OnCallDone;
-  call.wait_expected = callback_ == nullptr;
-  call.may_wait_late = waited_for_ && part_count_ > 1;
+  call.masks = request_.masks != nullptr
+                   ? request_.masks + (range.first_page() - request_.range.first / kChunksPerPage)
+                   : nullptr;
+  call.done = blocking_ ? nullptr : &OnCallDone;
+  call.wait_expected = !blocking_ && callback_ == nullptr;
+  call.may_wait_late = blocking_ && part_count_ > 1;
   call.context = part;
-  request_.chunk = range.end();
-  ++busy_;
-  return part;
 }
 
-void Io::Pump(bool may_block) {
-  {
-    MutexLock lock(&mu_);
-    pumping_ = true;
-  }
-  PumpLoop(may_block);
+void Io::Launch(IoPart* part) {
+  const uint64_t span = part->call.request.range.first / kChunksPerSpan;
+  RegionMap::Target target;
+  const absl::Status status = place_.map->Find(span, &target);
+  if (!status.ok()) return End(part, status);
+  if (target.placed()) return Aim(part, target);
+  if (request_.op == Op::kWrite) return Place(part, span);
+  memset(part->call.in, 0, part->call.request.range.bytes());
+  End(part, absl::OkStatus());
 }
 
-void Io::PumpLoop(bool may_block) {
-  while (true) {
-    IoPart* part = nullptr;
-    void (*callback)(Io*, void*) = nullptr;
-    void* context = nullptr;
-    {
-      MutexLock lock(&mu_);
-      part = ClaimLocked();
-      if (part == nullptr) {
-        // Whether to leave and whether all is done is decided in one go: once pumping_ is false and the lock is free,
-        // another thread may finish the operation, and the Io may be gone.
-        pumping_ = false;
-        if (waited_for_ || busy_ > 0) return;
-        callback = callback_;
-        context = callback_context_;
-        if (state_.exchange(kDone, std::memory_order_acq_rel) == kSleeping) FutexWakeAll(&state_);
-      }
+void Io::Place(IoPart* part, uint64_t span) {
+  const uint64_t bytes = part->call.request.range.pages() * Room::kBytesPerPage + Room::kBytesPerRegion;
+  // It was waiting for room, and has it.
+  ServerSession* session = part->room ? part->session : part->search.Choose(*place_.sessions, *place_.map, span);
+  while (session != nullptr && !part->room) {
+    part->room = session->TryTakeRoom(bytes);
+    if (part->room) break;
+    if (!session->refused()) {
+      part->placing = true;
+      return WaitForRoom(part, session, bytes);
     }
-    if (part == nullptr) {
-      if (callback != nullptr) callback(this, context);
-      return;
-    }
-    Launch(part, may_block);
+    part->search.NoteFull(*session);
+    session = part->search.Choose(*place_.sessions, *place_.map, span);
   }
+  if (session != nullptr) {
+    part->session = session;
+    part->placing = false;
+    part->search.Reset();
+    SpanPlacement placement;
+    placement.servers[0] = session->index();
+    return Aim(part, place_.map->Place(span, placement));
+  }
+  absl::Status why;
+  part->session = part->search.Survey(*place_.sessions, bytes, &why);
+  part->search.Reset();
+  if (part->session == nullptr) return End(part, why);
+  Retry(part, absl::UnavailableError(absl::StrCat("memory server ", part->session->name(), " does not answer")));
 }
 
-void Io::Launch(IoPart* part, bool may_block) {
-  const absl::StatusOr<bool> started = TryLaunch(part, may_block);
-  if (!started.ok()) {
-    Settle(part, started.status(), may_block);
-  } else if (!*started) {
-    EndPart(part, absl::OkStatus());
+void Io::Aim(IoPart* part, const RegionMap::Target& target) {
+  const bool writes = request_.op == Op::kWrite;
+  ServerSession* const session = place_.sessions->at(target.server);
+  // Another thread has placed the span elsewhere meanwhile.
+  if (part->room && part->session != session) EndRoom(part, 0);
+  part->session = session;
+  part->placing = false;
+  part->life = session->life();  // there is one since the region was placed there
+  const bool created = target.known == RegionMap::Known::kCreated;
+  // Once the server has restarted, a write without an answer has not happened.
+  part->unsure = target.known == RegionMap::Known::kPerhaps && target.incarnation == part->life->incarnation;
+  if (created && target.incarnation != part->life->incarnation) {
+    return End(part, absl::DataLossError(absl::StrCat("memory server ", session->name(),
+                                                      " has restarted and lost what region ",
+                                                      FormatId(Raw(place_.map->key().id)), " stored there")));
   }
+  if (!writes && !created && !part->unsure) {
+    memset(part->call.in, 0, part->call.request.range.bytes());
+    return End(part, absl::OkStatus());
+  }
+  if (writes && !TakeRoom(part, target)) return;
+  Send(part, target);
 }
 
-absl::StatusOr<bool> Io::TryLaunch(IoPart* part, bool may_block) {
-  Call& call = part->call;
-  const ChunkRange range = call.request.range;
-  const bool writes = call.request.op == Op::kWrite;
+bool Io::TakeRoom(IoPart* part, const RegionMap::Target& target) {
+  ServerSession* const session = part->session;
+  RegionMap* const map = place_.map;
   // What it may cost, the region's own bookkeeping on a server that has not seen it included.
-  uint64_t wanted_room = writes ? range.pages() * Room::kBytesPerPage + Room::kBytesPerRegion : 0;
-  part->waits_for_room = false;
-  part->link = nullptr;
-  {
-    MutexLock lock(&mu_);
-    part->started = false;
+  const bool created = target.known == RegionMap::Known::kCreated;
+  const uint64_t bytes =
+      part->call.request.range.pages() * Room::kBytesPerPage + (created ? 0 : Room::kBytesPerRegion);
+  part->wanted_room_bytes = bytes;
+  if (!part->room && map->has_reserved()) {
+    part->room = map->TakeReserved(target.server, session->room(), bytes, bytes);
   }
-  NRAM_ASSIGN_OR_RETURN(Region::Target target, region_->FindTarget(range.first / kChunksPerSpan));
-  if (target.link == nullptr && writes) {
-    NRAM_ASSIGN_OR_RETURN(target, region_->Place(range.first / kChunksPerSpan, wanted_room, call.deadline_ns, may_block,
-                                                 &part->room, &part->link));
-  }
-  part->unsure = target.unsure;
-  if (!writes && (target.link == nullptr || !(target.created || target.unsure))) {
-    memset(call.in, 0, range.bytes());
+  if (!part->room) part->room = session->TryTakeRoom(bytes);
+  if (!part->room && !part->without_room && !session->refused()) {
+    WaitForRoom(part, session, bytes);
     return false;
   }
-  ServerLink* const link = part->link = target.link;
-  part->incarnation = link->incarnation();
-  if (target.created && target.created_incarnation != part->incarnation) {
-    EndRoom(part, 0);
-    return absl::DataLossError(absl::StrCat("memory server ", link->name(), " has restarted and lost what region ",
-                                            FormatId(Raw(region_->id())), " stored there"));
-  }
-  if (writes && !part->room) {
-    if (target.created) wanted_room -= Room::kBytesPerRegion;
-    part->room = region_->TakeReserved(link->index(), wanted_room, wanted_room);
-    if (!part->room) part->room = link->TryTakeRoom(wanted_room);
-    if (!part->room && !link->refused()) {
-      if (!may_block) return absl::UnavailableError("room must be reserved first");
-      absl::StatusOr<Room::Grant> room = link->TakeRoom(wanted_room, call.deadline_ns);
-      if (room.ok()) {
-        part->room = *std::move(room);
-      } else if (!absl::IsResourceExhausted(room.status())) {
-        return absl::UnavailableError(room.status().message());
-      }
-    }
-    // Without room it may still overwrite what is there, and what is not may be reserved; the server knows.
-    if (!part->room) part->room = region_->TakeReserved(link->index(), 1, wanted_room);
-  }
-  if (writes && link->incarnation() != part->incarnation) {
-    EndRoom(part, 0);
-    return absl::UnavailableError(absl::StrCat("memory server ", link->name(), " has restarted"));
-  }
-  call.request.flags = 0;
-  if (writes && !target.created) call.request.flags = kFlagCreate | (region_->gc_ ? kFlagGc : 0);
-  if (part->room) call.request.flags |= kFlagPromised;
-  call.request.aux = part->room.bytes();
-  part->wanted_room_bytes = wanted_room;
-  if (writes && region_->reserved_) call.request.flags |= kFlagReserved;
-  if (writes && !link->MayChange()) {
-    link->Suspect();
-    EndRoom(part, 0);
-    return absl::UnavailableError(absl::StrCat("memory server ", link->name(), ": a connection is down"));
-  }
-  Transport* const transport = link->transport(io_class_);
-  {
-    MutexLock lock(&mu_);
-    part->transport = transport;
-    part->started = true;
-  }
-  transport->Start(&call);  // there is one: the link had an incarnation when the span was placed
+  // Without room it may still overwrite what is there, and room for what is not may be reserved; the server knows.
+  if (!part->room && map->has_reserved()) part->room = map->TakeReserved(target.server, session->room(), 1, bytes);
   return true;
 }
 
-void Io::EndRoom(IoPart* part, uint64_t used_bytes) {
-  if (!part->room) {
-    // Without room the server knows what paid; it says what that was.
-    if (used_bytes > 0) part->link->room()->Charge(used_bytes);
-  } else if (part->room.is_regions()) {
-    region_->EndReserved(part->link->index(), std::move(part->room), used_bytes);
-  } else {
-    part->link->room()->Used(std::move(part->room), used_bytes);
-    part->link->NoteRoom();
+void Io::Send(IoPart* part, const RegionMap::Target& target) {
+  Call& call = part->call;
+  call.request.flags = 0;
+  if (request_.op == Op::kWrite) {
+    if (target.known != RegionMap::Known::kCreated) {
+      call.request.flags |= kFlagCreate | (place_.map->key().gc ? kFlagGc : 0);
+    }
+    if (part->room) call.request.flags |= kFlagPromised;
+    if (place_.map->has_reserved()) call.request.flags |= kFlagReserved;
+    call.request.aux = part->room.bytes();
+    if (!part->life->connected()) {
+      EndRoom(part, 0);
+      return Retry(part, absl::UnavailableError(
+                             absl::StrCat("memory server ", part->session->name(), ": a connection is down")));
+    }
   }
+  Transport* const transport = part->life->transport(request_.io_class);
+  part->phase = IoPart::Phase::kCalled;
+  part->transport.store(transport, std::memory_order_release);
+  transport->Start(&call);
 }
 
-absl::Status Io::Judge(IoPart* part) {
+void Io::Judge(IoPart* part) {
   const Call& call = part->call;
-  ServerLink* const link = part->link;
+  ServerSession* const session = part->session;
+  RegionMap* const map = place_.map;
+  part->transport.store(nullptr, std::memory_order_relaxed);
+  const bool answered = call.code == absl::StatusCode::kOk;
   const bool creates = (call.request.flags & kFlagCreate) != 0;
-  const bool failed = call.code != absl::StatusCode::kOk || call.reason != Reason::kOk;
   // One that was refused may have stored its first pages.
-  if (creates && failed && call.sent) region_->NotePerhapsCreated(link->index(), part->incarnation);
-  if (call.code == absl::StatusCode::kOk) {
-    const uint64_t had_bytes = part->room.is_regions() ? part->room.bytes() : 0;
-    const bool had_enough = part->room.bytes() >= part->wanted_room_bytes;
-    if (call.request.op == Op::kWrite) EndRoom(part, call.aux);
-    const bool refused = call.reason == Reason::kFull || call.reason == Reason::kDraining;
-    if (refused && !had_enough && region_->reserved_ && region_->MayHaveReserved(link->index(), had_bytes)) {
-      part->waits_for_room = true;
-      return absl::UnavailableError("the room that was reserved is with another write");
+  if (creates && call.sent && !(answered && call.reason == Reason::kOk)) {
+    map->NotePerhapsCreated(session->index(), part->life->incarnation);
+  }
+  if (!answered) return JudgeUnanswered(part);
+  const uint64_t reserved_bytes = part->room.is_regions() ? part->room.bytes() : 0;
+  const bool had_enough = part->room.bytes() >= part->wanted_room_bytes;
+  const bool in_term = !part->room || part->room.term() == session->room()->term();
+  if (call.request.op == Op::kWrite) EndRoom(part, call.aux);
+  if (call.reason == Reason::kOk) {
+    if (creates && !map->NoteCreated(session->index(), part->life->incarnation)) {
+      // It went to a former life of the server, and that was not noticed in time to be remembered.
+      return Retry(part, absl::UnavailableError(absl::StrCat("memory server ", session->name(), " has restarted")));
     }
-    if (call.reason == Reason::kUnknownRegion && part->unsure && call.request.op == Op::kRead) {
+    return End(part, absl::OkStatus());
+  }
+  const absl::Status status = CallStatus(call, session->name());
+  switch (call.reason) {
+    case Reason::kUnknownRegion:
+      if (!part->unsure || call.request.op != Op::kRead) return End(part, absl::DataLossError(status.message()));
       memset(call.in, 0, call.request.range.bytes());
-      return absl::OkStatus();
-    }
-    if (call.reason == Reason::kOk) {
-      if (creates && !region_->NoteCreated(link->index(), part->incarnation)) {
-        // It went to a former life of the server, and that was not noticed in time to be remembered.
-        return absl::UnavailableError(absl::StrCat("memory server ", link->name(), " has restarted"));
-      }
-      return absl::OkStatus();
-    }
-    const absl::Status status = CallStatus(call, link->name());
-    if (call.reason == Reason::kUnknownRegion) return absl::DataLossError(status.message());
-    if (call.reason == Reason::kLeaseEnded) {
-      link->NoteLeaseEnded();
-      return absl::UnavailableError(status.message());
-    }
-    return status;
+      return End(part, absl::OkStatus());
+    case Reason::kLeaseEnded:
+      session->NoteLeaseEnded();
+      return Retry(part, status);
+    case Reason::kFenced:
+      session->Suspect();
+      return Retry(part, status);
+    case Reason::kFull:
+    case Reason::kDraining:
+      if (!in_term) return Retry(part, status);  // it had room of a former term, which paid for nothing
+      if (had_enough || !map->has_reserved()) return End(part, status);
+      return JudgeShortOfReserved(part, status, reserved_bytes);
+    default:
+      return End(part, status);
   }
-  // What was used is unknown. A renewal tells what all of it was, but not whose: what is a region's stays so.
+}
+
+// The server was full, and the write had `had_bytes` of what its region has reserved. More may be with other writes.
+void Io::JudgeShortOfReserved(IoPart* part, const absl::Status& status, uint64_t had_bytes) {
+  part->waiter.ticket = part->session->returns();  // from before the purse is looked at
+  switch (place_.map->LookForReserved(part->session->index(), had_bytes)) {
+    case RegionMap::Reserved::kMore:
+      return Retry(part, status);
+    case RegionMap::Reserved::kLent:
+      return Retry(part, status, Waiter::For::kReservedRoom);
+    case RegionMap::Reserved::kNoMore:
+      return End(part, status);
+  }
+}
+
+void Io::JudgeUnanswered(IoPart* part) {
+  const Call& call = part->call;
+  // What was used is unknown. A renewal tells how much all calls have used, but not which: a region's room stays so.
   if (call.request.op == Op::kWrite) EndRoom(part, call.sent && !part->room.is_regions() ? part->room.bytes() : 0);
-  link->Suspect();
-  if (call.code == absl::StatusCode::kDeadlineExceeded) link->NoteSilence();
-  const absl::Status status = CallStatus(call, link->name());
-  if (status.code() != absl::StatusCode::kDataLoss) return status;
-  // The reply to a write carries nothing that a donor's memory could have spoiled.
-  if (call.request.op != Op::kRead || ++part->garbled < kGarbledMax) return absl::UnavailableError(status.message());
-  return absl::DataLossError(
-      absl::StrCat(status.message(), ", ", kGarbledMax, " times (is that machine's memory sound?)"));
-}
-
-void Io::Settle(IoPart* part, const absl::Status& status, bool may_block) {
-  absl::Status last = status;
-  while (true) {
-    if (last.code() != absl::StatusCode::kUnavailable || part->link == nullptr) {
-      EndPart(part, last);
-      return;
-    }
-    if (!waited_for_) {
-      if (part->link->hopeless()) {
-        EndPart(part, last);
-      } else {
-        part->link->RetryLater(part);
-      }
-      return;
-    }
-    const int64_t deadline_ns = part->call.deadline_ns;
-    const absl::Status usable = part->link->AwaitUsable(deadline_ns);
-    if (!usable.ok() || MonotonicNs() >= deadline_ns) {
-      if (!usable.ok()) last = absl::UnavailableError(usable.message());
-      EndPart(part, MonotonicNs() >= deadline_ns ? absl::DeadlineExceededError(last.message()) : last);
-      return;
-    }
-    // The link's thread may not have noticed yet.
-    poll(nullptr, 0, 1);
-    if (MonotonicNs() >= deadline_ns) continue;  // a call that is late from the start would cost others the connection
-    const absl::StatusOr<bool> started = TryLaunch(part, may_block);
-    if (started.ok()) {
-      if (!*started) EndPart(part, absl::OkStatus());
-      return;
-    }
-    last = started.status();
+  part->session->Suspect();
+  const absl::Status status = CallStatus(call, part->session->name());
+  switch (call.code) {
+    case absl::StatusCode::kUnavailable:
+      return Retry(part, status);
+    case absl::StatusCode::kDeadlineExceeded:
+      part->session->NoteSilence();
+      return End(part, status);
+    case absl::StatusCode::kDataLoss:
+      // The reply to a write carries nothing that a donor's memory could have spoiled.
+      if (call.request.op != Op::kRead || ++part->garbled < kGarbledMax) return Retry(part, status);
+      return End(part, absl::DataLossError(absl::StrCat(status.message(), ", ", kGarbledMax,
+                                                        " times (is that machine's memory sound?)")));
+    default:
+      return End(part, status);
   }
 }
 
-void Io::OnCallDone(Call* call) {
-  auto* part = static_cast<IoPart*>(call->context);
-  part->io->Settle(part, part->io->Judge(part), /*may_block=*/false);
-}
-
-void Io::Restart(IoPart* part, bool give_up) {
-  if (MonotonicNs() >= part->call.deadline_ns) {
-    EndPart(part,
-            absl::DeadlineExceededError(absl::StrCat("memory server ", part->link->name(), ": no answer in time")));
-  } else if (give_up) {
-    EndPart(part, absl::UnavailableError(absl::StrCat("memory server ", part->link->name(), " cannot be used")));
+void Io::EndRoom(IoPart* part, uint64_t used_bytes) {
+  if (part->room && part->room.is_regions()) {
+    place_.map->EndReserved(part->session->index(), part->session->room(), std::move(part->room), used_bytes);
+    part->session->NoteReturned();
   } else {
-    Launch(part, /*may_block=*/true);
+    part->session->EndRoom(std::move(part->room), used_bytes);
   }
 }
 
-void Io::EndPart(IoPart* part, const absl::Status& status) {
-  {
-    MutexLock lock(&mu_);
-    part->busy = false;
-    --busy_;
-    if (status_.ok() && !status.ok()) status_ = status;
-    if (waited_for_) return;
-    // Whoever pumps looks again before he leaves.
-    if (pumping_) return;
-    pumping_ = true;
+void Io::Retry(IoPart* part, const absl::Status& why, Waiter::For what) {
+  part->last = why;
+  part->without_room = false;
+  WaitFor(part, what);
+}
+
+void Io::WaitForRoom(IoPart* part, ServerSession* session, uint64_t bytes) {
+  part->session = session;
+  part->waiter.room_bytes = bytes;
+  WaitFor(part, Waiter::For::kRoom);
+}
+
+void Io::WaitFor(IoPart* part, Waiter::For what) {
+  part->phase = IoPart::Phase::kWaiting;
+  Waiter& waiter = part->waiter;
+  waiter.what = what;
+  waiter.urgent = request_.io_class == IoClass::kUrgent;
+  waiter.deadline_ns = request_.deadline_ns;
+  waiter.resume = &OnResume;
+  waiter.context = part;
+  if (!part->session->WaitFor(&waiter)) events_.fetch_or(1u << part->index, std::memory_order_relaxed);
+}
+
+void Io::Resume(IoPart* part) {
+  using Outcome = Waiter::Outcome;
+  ServerSession* const session = part->session;
+  if (part->waiter.outcome == Outcome::kGranted) part->room = std::move(part->waiter.grant);
+  const absl::string_view why = part->last.message();
+  // A call that is late from the start would cost others the connection.
+  if (part->waiter.outcome == Outcome::kLate || place_.environment->NowNs() >= request_.deadline_ns) {
+    return End(part, absl::DeadlineExceededError(
+                         why.empty() ? absl::StrCat("memory server ", session->name(), ": no answer in time") : why));
   }
-  PumpLoop(/*may_block=*/false);
+  switch (part->waiter.outcome) {
+    case Outcome::kUsable:
+    case Outcome::kGranted:
+      return Launch(part);
+    case Outcome::kRefused:
+      part->without_room = !part->placing;
+      if (part->placing) part->search.NoteFull(*session);
+      return Launch(part);
+    case Outcome::kNoAnswer:
+      if (!part->placing) {
+        return Retry(part, absl::UnavailableError(absl::StrCat("memory server ", session->name(),
+                                                               " does not answer: no room can be reserved")));
+      }
+      part->search.NoteSilent(*session);
+      return Launch(part);
+    case Outcome::kHopeless:
+      return End(part, absl::UnavailableError(session->last_error().message()));
+    case Outcome::kClosing:
+      return End(part, absl::UnavailableError("the pool is being closed"));
+    case Outcome::kLate:
+      break;
+  }
+  LOG(FATAL) << "a waiter was resumed with no outcome";
+}
+
+void Io::End(IoPart* part, const absl::Status& status) {
+  if (part->room) EndRoom(part, 0);
+  if (status_.ok() && !status.ok()) status_ = status;
+  part->last = absl::OkStatus();
+  part->phase = IoPart::Phase::kFree;
+  --busy_;
 }
 
 }  // namespace nram

@@ -1,8 +1,7 @@
 #ifndef NRAM_CLIENT_POOL_IO_H_
 #define NRAM_CLIENT_POOL_IO_H_
 
-// One operation on a region that is under way: its parts, one a frame, several in flight. The engine behind Region's
-// calls.
+// A read or a write of a region: its parts, one message each, several under way.
 
 #include <atomic>
 #include <cstddef>
@@ -11,43 +10,70 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/sync.h"
 #include "client/pool/options.h"
+#include "client/pool/placing.h"
+#include "client/pool/region_map.h"
+#include "client/pool/retry_queue.h"
 #include "client/pool/room.h"
+#include "client/pool/sessions.h"
 #include "client/transport/call.h"
 
 namespace nram {
 
-class Io;
-class Region;
-class ServerLink;
-class Transport;
-
-// A piece of an operation that goes to one server in one frame.
-struct IoPart {
-  Call call;
-  Io* io = nullptr;
-  ServerLink* link = nullptr;
-  Transport* transport = nullptr;  // where it was started
-  uint64_t incarnation = 0;        // of the server then
-  Room::Grant room;
-  uint64_t wanted_room_bytes = 0;  // what would be enough whatever is there
-  bool busy = false;
-  bool started = false;         // `call` was given to `transport`
-  bool unsure = false;          // whether the server knows the region
-  bool waits_for_room = false;  // that is with other writes; the server is well
-  int garbled = 0;              // answers that it has had
-  IoPart* next_retry = nullptr;
+// Where an operation takes place. All outlive it.
+struct IoPlace {
+  Sessions* sessions = nullptr;
+  RegionMap* map = nullptr;
+  Environment* environment = nullptr;
 };
 
-// An asynchronous operation's handle: give it to Region::StartRead or StartWrite, keep it and the buffer until it is
-// done, then use it again if you like. Not copyable. One operation at a time.
+struct IoRequest {
+  Op op = Op::kRead;  // kRead or kWrite
+  ChunkRange range;
+  std::byte* in = nullptr;           // read: where to
+  const std::byte* out = nullptr;    // write: where from
+  const ChunkMask* masks = nullptr;  // write: as Call's
+  int64_t deadline_ns = 0;
+  IoClass io_class = IoClass::kBulk;
+};
+
+class Io;
+
+// A piece of an operation, which goes to one server in one message. Io's own.
+struct IoPart {
+  enum class Phase : uint8_t { kFree, kCalled, kWaiting };
+
+  Call call;
+  Waiter waiter;
+  Io* io = nullptr;
+  uint32_t index = 0;
+  Phase phase = Phase::kFree;
+  bool placing = false;       // it waits for room to place its span with
+  bool unsure = false;        // whether the server knows the region
+  bool without_room = false;  // the server has refused room: it may overwrite all the same
+  int garbled = 0;            // answers that were
+  ServerSession* session = nullptr;
+  ServerLife* life = nullptr;
+  std::atomic<Transport*> transport{nullptr};  // where its call is under way
+  Room::Grant room;
+  uint64_t wanted_room_bytes = 0;  // what would be enough whatever is there
+  Placing search;
+  absl::Status last;  // why it was tried again
+};
+
+// An operation's handle: give it to Region::StartRead or StartWrite, keep it and the buffer until it is done, then use
+// it again if you like. One operation at a time.
+//
+// One thread at a time has the operation, and nobody else touches what is in it. In a blocking call that is the caller,
+// who receives, judges and launches. Else it is whoever brings an event (a call is done, a waiter is resumed) while
+// nobody has it; who brings one meanwhile leaves it to that thread. So nothing of this takes a lock.
 class Io {
  public:
-  // The most parts in flight: 4 MiB.
+  // The most parts under way: 4 MiB.
   static constexpr size_t kPartsMax = 16;
+  using Callback = void (*)(Io* io, void* context);
 
-  // Allocates its parts, once. With fewer, less is in flight.
+  // Allocates its parts, once. With fewer, less is under way.
   explicit Io(size_t part_count = kPartsMax)
       : owned_(new IoPart[part_count]), parts_(owned_.get()), part_count_(part_count) {}
   ~Io();
@@ -58,75 +84,77 @@ class Io {
   absl::Status Wait();
   bool done() const { return state_.load(std::memory_order_acquire) == kDone; }
 
- private:
-  friend class Region;
-  friend class ServerLink;
+  // --- For Region.
+  // Runs a whole operation on the calling thread.
+  static absl::Status Run(const IoPlace& place, const IoRequest& request);
+  // Begins one that completes by itself; or ends at once with the request's error. Does not block. The callback is the
+  // last thing that touches the operation.
+  void Start(const IoPlace& place, const absl::StatusOr<IoRequest>& request, Callback callback, void* context);
 
+ private:
   static constexpr uint32_t kIdle = 0, kRunning = 1, kSleeping = 2, kDone = 3;
+  // Of events_: a bit for each part that has one, and these.
+  static constexpr uint32_t kOwned = 1u << 31;   // a thread has the operation
+  static constexpr uint32_t kAsleep = 1u << 30;  // and sleeps until there is an event
+  static constexpr uint32_t kEventMask = (1u << kPartsMax) - 1;
   // Answers to the same part, each over a new connection, whose checksums are wrong: it is not the network then.
   static constexpr int kGarbledMax = 3;
 
-  struct Request {
-    Op op = Op::kRead;
-    uint64_t chunk = 0;  // next to be started
-    uint64_t end = 0;
-    uint64_t first = 0;
-    std::byte* in = nullptr;
-    const std::byte* out = nullptr;
-    const ChunkMask* masks = nullptr;
-    int64_t deadline_ns = 0;
-    IoClass io_class = IoClass::kBulk;
-    bool start_may_block = true;
-  };
-
   // On parts of somebody else's, who keeps them as long: a blocking call's stack.
   Io(IoPart* parts, size_t part_count) : parts_(parts), part_count_(part_count) {}
-  // Runs a whole operation on the calling thread.
-  static absl::Status RunOnStack(Region* region, const Request& request);
-  absl::Status Run(Region* region, const Request& request);
-  // Begins one that completes by itself.
-  void Begin(Region* region, const Request& request, void (*callback)(Io*, void*), void* context);
+  void Reset(const IoPlace& place, const IoRequest& request, bool blocking);
+  absl::Status RunToEnd();
+  // Waits for the oldest call that is under way, or for an event.
+  void Await();
+  void SleepForEvent();
 
-  // The same, or ends at once with the request's error.
-  void BeginOrFail(Region* region, const absl::StatusOr<Request>& request, void (*callback)(Io*, void*), void* context);
+  // A part has an event. From any thread; the Io may be gone when this returns.
+  static void OnEvent(IoPart* part);
+  static void OnCallDone(Call* call) { OnEvent(static_cast<IoPart*>(call->context)); }
+  static void OnResume(Waiter* waiter) { OnEvent(static_cast<IoPart*>(waiter->context)); }
+  // Handles events until there are none, or the operation is done.
+  void Pump();
+  void HandleEvents();
+  void Finish();
 
-  void Reset(Region* region, const Request& request, bool waited_for);
-  // Starts parts until none is free or nothing is left to start, and finishes the operation when nothing is under way
-  // either. One thread at a time pumps; whoever ends a part meanwhile leaves the work to it. The Io may be gone when
-  // this returns.
-  void Pump(bool may_block);
-  void PumpLoop(bool may_block);
-  // Takes the next piece for a free part; null if there is none.
-  IoPart* ClaimLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Finds the part's server and starts its call; or ends it, if it failed or needed none.
-  void Launch(IoPart* part, bool may_block);
-  // True if the call was started; false if the piece is a hole, filled here. UNAVAILABLE: try again later.
-  absl::StatusOr<bool> TryLaunch(IoPart* part, bool may_block);
-  // Ends what TryLaunch took.
+  // The rest is for the thread that has the operation.
+  // Starts pieces until no part is free or none is left.
+  void LaunchAll();
+  void Claim(IoPart* part);
+  // Each of these leaves the part free, called or waiting.
+  void Launch(IoPart* part);
+  void Place(IoPart* part, uint64_t span);
+  void Aim(IoPart* part, const RegionMap::Target& target);
+  void Send(IoPart* part, const RegionMap::Target& target);
+  void Judge(IoPart* part);
+  void JudgeShortOfReserved(IoPart* part, const absl::Status& status, uint64_t had_bytes);
+  void JudgeUnanswered(IoPart* part);
+  void Resume(IoPart* part);
+  void WaitForRoom(IoPart* part, ServerSession* session, uint64_t bytes);
+  void WaitFor(IoPart* part, Waiter::For what);
+  void Retry(IoPart* part, const absl::Status& why, Waiter::For what = Waiter::For::kConnection);
+  void End(IoPart* part, const absl::Status& status);
+  // False: the part goes on to wait for room.
+  bool TakeRoom(IoPart* part, const RegionMap::Target& target);
+  // Ends the grant that the part has, if any.
   void EndRoom(IoPart* part, uint64_t used_bytes);
-  // Judges a call that is done. UNAVAILABLE: it may be tried again.
-  absl::Status Judge(IoPart* part);
-  // Handles a part whose call is done or could not be started.
-  void Settle(IoPart* part, const absl::Status& status, bool may_block);
-  static void OnCallDone(Call* call);
-  // Takes a part up again that RetryLater was given; on the link's thread.
-  void Restart(IoPart* part, bool give_up);
-  void EndPart(IoPart* part, const absl::Status& status);
-  Mutex mu_;
-  Region* region_ = nullptr;
-  Request request_ ABSL_GUARDED_BY(mu_);
+
   const std::unique_ptr<IoPart[]> owned_;
   IoPart* const parts_;
   const size_t part_count_;
-  size_t busy_ ABSL_GUARDED_BY(mu_) = 0;
-  size_t next_part_ ABSL_GUARDED_BY(mu_) = 0;
-  bool pumping_ ABSL_GUARDED_BY(mu_) = false;
-  absl::Status status_ ABSL_GUARDED_BY(mu_);
-  bool waited_for_ = true;
-  IoClass io_class_ = IoClass::kBulk;
-  void (*callback_)(Io*, void*) = nullptr;
-  void* callback_context_ = nullptr;
+  std::atomic<uint32_t> events_{0};
   std::atomic<uint32_t> state_{kIdle};
+
+  IoPlace place_;
+  IoRequest request_;
+  uint64_t next_chunk_ = 0;  // to be started
+  size_t busy_ = 0;
+  size_t next_part_ = 0;
+  size_t oldest_part_ = 0;
+  bool blocking_ = false;
+  absl::Status status_;
+  Callback callback_ = nullptr;
+  void* callback_context_ = nullptr;
 };
 
 }  // namespace nram

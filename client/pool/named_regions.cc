@@ -1,4 +1,4 @@
-// Named regions: created on all servers or on none, found and taken over by name.
+#include "client/pool/named_regions.h"
 
 #include <poll.h>
 
@@ -7,13 +7,11 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_set.h"
-#include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/utf8.h"
-#include "client/pool/pool.h"
 
 namespace nram {
 namespace {
@@ -41,96 +39,96 @@ std::string Quoted(const std::string& name) { return absl::StrCat("\"", Printabl
 // A named region that is being created. Every server keeps the list of those lives of servers that it is on, so that
 // whoever attaches it later can tell a hole from a loss. Until it is on all of them it belongs to a lease of its own.
 // Whoever undoes it ends that lease first: from then on no server executes a create that is still on its way.
-struct Pool::Making {
+struct NamedRegions::Making {
   CreateRegionArgs args;
-  std::vector<ServerLink*> links;  // in the order of args.incarnations
+  std::vector<ServerSession*> sessions;  // in the order of args.incarnations
 };
 
-absl::StatusOr<std::unique_ptr<Region>> Pool::CreateNamed(const RegionOptions& options) {
-  const int64_t deadline_ns = DeadlineAfterMs(options_.io_timeout_ms);
+absl::StatusOr<std::unique_ptr<Region>> NamedRegions::Create(const RegionOptions& options) {
+  const int64_t deadline_ns = DeadlineIn(options_->io_timeout_ms);
   NRAM_RETURN_IF_ERROR(AwaitUndone(options.name, deadline_ns));
   Making making;
-  making.args = {LeaseId{RandomId()}, RegionId{RandomId()}, kMaking, options.gc, options.name, {}, options.size_bytes};
-  for (const auto& link : links_) {
-    if (!link->up()) continue;
-    if (!link->MayUndo()) {
+  making.args = {LeaseId{environment_->RandomId()}, RegionId{environment_->RandomId()}, kMaking, options.gc, options.name, {}, options.size_bytes};
+  for (const auto& session : *sessions_) {
+    if (!session->up()) continue;
+    if (!session->MayUndo()) {
       return absl::UnavailableError(
-          absl::StrCat("memory server ", link->name(), " has too many failed creates of named regions to undo"));
+          absl::StrCat("memory server ", session->name(), " has too many failed creates of named regions to undo"));
     }
-    making.links.push_back(link.get());
-    making.args.incarnations.push_back(link->incarnation());
+    making.sessions.push_back(session.get());
+    making.args.incarnations.push_back(session->incarnation());
   }
-  if (making.links.empty()) return absl::UnavailableError("no memory server of the pool answers");
+  if (making.sessions.empty()) return absl::UnavailableError("no memory server of the pool answers");
   const absl::Status status = MakeEverywhere(making, deadline_ns);
   if (!status.ok()) return absl::Status(status.code(), absl::StrCat(status.message(), UndoEverywhere(making)));
-  auto region = absl::WrapUnique(new Region(this, making.args.region, kMade, options, /*read_only=*/false));
-  for (size_t i = 0; i < making.links.size(); ++i) {
-    region->NoteCreated(making.links[i]->index(), making.args.incarnations[i]);
+  std::unique_ptr<Region> region = MakeRegion(making.args.region, kMade, options, /*read_only=*/false);
+  for (size_t i = 0; i < making.sessions.size(); ++i) {
+    region->map()->NoteCreated(making.sessions[i]->index(), making.args.incarnations[i]);
   }
   return region;
 }
 
-absl::Status Pool::MakeEverywhere(const Making& making, int64_t deadline_ns) {
+absl::Status NamedRegions::MakeEverywhere(const Making& making, int64_t deadline_ns) {
   // As long as it may take, and longer where the servers' usual is.
-  const int64_t ttl_ms = std::max<int64_t>(2 * options_.io_timeout_ms, 10'000);
-  for (size_t i = 0; i < making.links.size(); ++i) {
-    ControlClient* const control = making.links[i]->control();
+  const int64_t ttl_ms = std::max<int64_t>(2 * options_->io_timeout_ms, 10'000);
+  for (size_t i = 0; i < making.sessions.size(); ++i) {
+    ControlClient* const control = making.sessions[i]->control();
     NRAM_ASSIGN_OR_RETURN(const LeaseInfo lease,
-                          control->GrantLease(making.args.lease, options_.owner, ttl_ms, deadline_ns));
+                          control->GrantLease(making.args.lease, options_->owner, ttl_ms, deadline_ns));
     if (lease.incarnation != making.args.incarnations[i]) {
-      return absl::UnavailableError(absl::StrCat("memory server ", making.links[i]->name(), " has just restarted"));
+      return absl::UnavailableError(absl::StrCat("memory server ", making.sessions[i]->name(), " has just restarted"));
     }
     NRAM_RETURN_IF_ERROR(control->CreateRegion(making.args, deadline_ns));
   }
-  for (ServerLink* const link : making.links) {
+  for (ServerSession* const session : making.sessions) {
     const AttachRegionArgs args{lease_, making.args.region, "", false, kMade, /*force=*/true};
-    NRAM_RETURN_IF_ERROR(link->control()->AttachRegion(args, deadline_ns).status());
+    NRAM_RETURN_IF_ERROR(session->control()->AttachRegion(args, deadline_ns).status());
   }
   // It owns nothing any more. One that cannot be ended now ends by itself.
-  for (ServerLink* const link : making.links) (void)link->control()->EndLease(making.args.lease, deadline_ns);
+  for (ServerSession* const session : making.sessions) (void)session->control()->EndLease(making.args.lease, deadline_ns);
   return absl::OkStatus();
 }
 
 // Has every server undo it, and waits for those that answer. Returns what to add to the error.
-std::string Pool::UndoEverywhere(const Making& making) {
-  for (size_t i = 0; i < making.links.size(); ++i) {
-    making.links[i]->UndoCreate({making.args.name, making.args.region, making.args.lease, making.args.incarnations[i]});
+std::string NamedRegions::UndoEverywhere(const Making& making) {
+  for (size_t i = 0; i < making.sessions.size(); ++i) {
+    making.sessions[i]->UndoCreate({making.args.name, making.args.region, making.args.lease, making.args.incarnations[i]});
   }
-  const int64_t deadline_ns = DeadlineAfterMs(kUndoTimeoutMs);
+  const int64_t deadline_ns = DeadlineIn(kUndoTimeoutMs);
   std::vector<std::string> left;
-  for (ServerLink* const link : making.links) {
-    if (!link->AwaitUndone(making.args.name, deadline_ns)) left.push_back(link->name());
+  for (ServerSession* const session : making.sessions) {
+    if (!session->AwaitUndone(making.args.name, deadline_ns)) left.push_back(session->name());
   }
   if (left.empty()) return "";
   return absl::StrCat(" (what was created is undone when it answers: ", absl::StrJoin(left, ", "), ")");
 }
 
-absl::Status Pool::AwaitUndone(const std::string& name, int64_t deadline_ns) {
-  for (const auto& link : links_) {
-    if (link->AwaitUndone(name, deadline_ns)) continue;
+absl::Status NamedRegions::AwaitUndone(const std::string& name, int64_t deadline_ns) {
+  for (const auto& session : *sessions_) {
+    if (session->AwaitUndone(name, deadline_ns)) continue;
     return absl::UnavailableError(absl::StrCat("a former create of region ", Quoted(name),
-                                               " is still being undone at memory server ", link->name(),
+                                               " is still being undone at memory server ", session->name(),
                                                ", which does not answer"));
   }
   return absl::OkStatus();
 }
 
 // What each server that answers knows of the region of that name, by server; empty infos where it is not.
-absl::StatusOr<std::vector<RegionInfo>> Pool::FindNamed(const std::string& name, int64_t deadline_ns) {
-  std::vector<RegionInfo> infos(links_.size());
-  std::vector<uint64_t> alive(links_.size());  // the lives that were asked; one that comes up meanwhile was not
+absl::StatusOr<std::vector<RegionInfo>> NamedRegions::FindNamed(const std::string& name, int64_t deadline_ns) {
+  std::vector<RegionInfo> infos(sessions_->size());
+  std::vector<uint64_t> alive(sessions_->size());  // the lives that were asked; one that comes up meanwhile was not
   std::string silent;
-  for (size_t i = 0; i < links_.size(); ++i) {
-    if (!links_[i]->up()) {
-      silent = links_[i]->name();
+  for (size_t i = 0; i < sessions_->size(); ++i) {
+    if (!sessions_->at(i)->up()) {
+      silent = sessions_->at(i)->name();
       continue;
     }
     AttachRegionArgs args;
     args.lease = lease_;  // a server tells the owner's lease to its owner alone
     args.name = name;
     args.read_only = true;
-    alive[i] = links_[i]->incarnation();
-    absl::StatusOr<RegionInfo> info = links_[i]->control()->AttachRegion(args, deadline_ns);
+    alive[i] = sessions_->at(i)->incarnation();
+    absl::StatusOr<RegionInfo> info = sessions_->at(i)->control()->AttachRegion(args, deadline_ns);
     if (info.ok()) {
       infos[i] = *std::move(info);
     } else if (info.status().code() != absl::StatusCode::kNotFound) {
@@ -166,7 +164,7 @@ absl::StatusOr<std::vector<RegionInfo>> Pool::FindNamed(const std::string& name,
 }
 
 // Whether every life of a server that holds part of `newest` is there and has it.
-absl::Status Pool::CheckWhole(const std::string& name, const std::vector<RegionInfo>& infos,
+absl::Status NamedRegions::CheckWhole(const std::string& name, const std::vector<RegionInfo>& infos,
                               const std::vector<uint64_t>& alive, const RegionInfo& newest, const std::string& silent) {
   absl::flat_hash_set<uint64_t> has_it;
   for (size_t i = 0; i < infos.size(); ++i) {
@@ -197,8 +195,8 @@ absl::Status Pool::CheckWhole(const std::string& name, const std::vector<RegionI
   return absl::DataLossError(absl::StrCat("region ", Quoted(name), " was partly on a server that has freed its part"));
 }
 
-absl::StatusOr<std::unique_ptr<Region>> Pool::AttachRegion(const std::string& name, AttachMode mode) {
-  int64_t deadline_ns = DeadlineAfterMs(options_.io_timeout_ms);
+absl::StatusOr<std::unique_ptr<Region>> NamedRegions::Attach(const std::string& name, AttachMode mode) {
+  int64_t deadline_ns = DeadlineIn(options_->io_timeout_ms);
   NRAM_RETURN_IF_ERROR(AwaitUndone(name, deadline_ns));
   NRAM_ASSIGN_OR_RETURN(const std::vector<RegionInfo> infos, FindNamed(name, deadline_ns));
   const RegionInfo& newest = *std::max_element(
@@ -221,20 +219,20 @@ absl::StatusOr<std::unique_ptr<Region>> Pool::AttachRegion(const std::string& na
   // that are.
   const Epoch epoch{read_only ? 0 : std::max(Raw(newest.epoch) + 1, Raw(kMade))};
   if (!read_only) NRAM_RETURN_IF_ERROR(RaiseEverywhere(infos, epoch, mode));
-  auto region = absl::WrapUnique(new Region(this, newest.id, epoch, options, read_only));
+  std::unique_ptr<Region> region = MakeRegion(newest.id, epoch, options, read_only);
   for (size_t i = 0; i < infos.size(); ++i) {
-    if (Raw(infos[i].id) != 0) region->NoteCreated(static_cast<uint16_t>(i), links_[i]->incarnation());
+    if (Raw(infos[i].id) != 0) region->map()->NoteCreated(static_cast<uint16_t>(i), sessions_->at(i)->incarnation());
   }
   // After the former owner is shut out, so that no span is missed.
-  NRAM_RETURN_IF_ERROR(LoadSpans(region.get(), DeadlineAfterMs(options_.io_timeout_ms)));
+  NRAM_RETURN_IF_ERROR(LoadSpans(region.get(), DeadlineIn(options_->io_timeout_ms)));
   return region;
 }
 
 // Takes the region over on every server that has it. From the first success on there is no way back: the former owner's
 // requests are refused there. So a server that does not answer now is asked again, and does not keep the others from
 // being taken over; only a refusal for its owner's sake ends it at once.
-absl::Status Pool::RaiseEverywhere(const std::vector<RegionInfo>& infos, Epoch epoch, AttachMode mode) {
-  const int64_t deadline_ns = DeadlineAfterMs(options_.io_timeout_ms);
+absl::Status NamedRegions::RaiseEverywhere(const std::vector<RegionInfo>& infos, Epoch epoch, AttachMode mode) {
+  const int64_t deadline_ns = DeadlineIn(options_->io_timeout_ms);
   absl::Status refused;
   absl::Status unanswered;
   std::vector<size_t> left;
@@ -247,7 +245,7 @@ absl::Status Pool::RaiseEverywhere(const std::vector<RegionInfo>& infos, Epoch e
     std::vector<size_t> again;
     for (const size_t i : left) {
       const AttachRegionArgs args{lease_, infos[i].id, "", false, epoch, mode == AttachMode::kTakeOver};
-      const absl::Status status = RaiseAt(links_[i].get(), args, deadline_ns);
+      const absl::Status status = RaiseAt(sessions_->at(i), args, deadline_ns);
       if (status.ok()) {
         ++taken;
       } else if (IsUnanswered(status)) {
@@ -259,7 +257,7 @@ absl::Status Pool::RaiseEverywhere(const std::vector<RegionInfo>& infos, Epoch e
       }
     }
     left = std::move(again);
-    if (left.empty() || MonotonicNs() >= deadline_ns) break;
+    if (left.empty() || environment_->NowNs() >= deadline_ns) break;
     poll(nullptr, 0, kRaisePauseMs);
   }
   const absl::Status& error = refused.ok() ? unanswered : refused;
@@ -269,37 +267,35 @@ absl::Status Pool::RaiseEverywhere(const std::vector<RegionInfo>& infos, Epoch e
                                                  " other servers: attach it again when this one answers)"));
 }
 
-absl::Status Pool::RaiseAt(ServerLink* link, const AttachRegionArgs& args, int64_t deadline_ns) {
-  const int64_t try_ns = std::min(deadline_ns, DeadlineAfterMs(kRaiseTryMs));
-  const absl::Status status = link->control()->AttachRegion(args, try_ns).status();
+absl::Status NamedRegions::RaiseAt(ServerSession* session, const AttachRegionArgs& args, int64_t deadline_ns) {
+  const int64_t try_ns = std::min(deadline_ns, DeadlineIn(kRaiseTryMs));
+  const absl::Status status = session->control()->AttachRegion(args, try_ns).status();
   if (!absl::IsAborted(status)) return status;
   // An attempt without an answer may have done it.
   AttachRegionArgs look;
   look.lease = lease_;
   look.region = args.region;
   look.read_only = true;
-  NRAM_ASSIGN_OR_RETURN(const RegionInfo info, link->control()->AttachRegion(look, try_ns));
+  NRAM_ASSIGN_OR_RETURN(const RegionInfo info, session->control()->AttachRegion(look, try_ns));
   return info.lease == lease_ && info.epoch == args.epoch ? absl::OkStatus() : status;
 }
 
-absl::Status Pool::LoadSpans(Region* region, int64_t deadline_ns) {
-  for (const auto& link : links_) {
-    {
-      GateLock lock(&region->mu_);
-      if (region->PresenceLocked(link->index())->incarnation == 0) continue;
-    }
-    NRAM_RETURN_IF_ERROR(link->control()->ListSpans(region->id(), deadline_ns, [&](uint64_t span) {
-      SpanPlacement placement;
-      placement.servers[0] = link->index();
-      GateLock lock(&region->mu_);
-      region->spans_.Set(span, placement);
-      if (region->spans_.memory_bytes() <= kTableBytesMax) return absl::OkStatus();
+absl::Status NamedRegions::LoadSpans(Region* region, int64_t deadline_ns) {
+  for (const RegionMap::Target& target : region->map()->Whereabouts()) {
+    NRAM_RETURN_IF_ERROR(sessions_->at(target.server)->control()->ListSpans(region->id(), deadline_ns, [&](uint64_t span) {
+      if (region->map()->Load(span, target.server, kTableBytesMax)) return absl::OkStatus();
       return absl::ResourceExhaustedError(absl::StrCat("region ", Quoted(region->name()),
                                                        " has more spans than this client can keep (",
                                                        FormatByteSize(kTableBytesMax), " of table)"));
     }));
   }
   return absl::OkStatus();
+}
+
+std::unique_ptr<Region> NamedRegions::MakeRegion(RegionId id, Epoch epoch, const RegionOptions& options,
+                                                 bool read_only) const {
+  const RegionKey key{id, epoch, options.gc, /*named=*/true, options.placement};
+  return std::make_unique<Region>(sessions_, environment_, options_, key, options, read_only);
 }
 
 }  // namespace nram

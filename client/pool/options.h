@@ -45,8 +45,6 @@ struct RegionOptions {
 struct IoOptions {
   int64_t timeout_ms = 0;  // 0: the pool's
   IoClass io_class = IoClass::kBulk;
-  // For Start...: whether it may block when room must be reserved first. If not, the pool's own threads begin it then.
-  bool start_may_block = true;
 };
 
 }  // namespace nram

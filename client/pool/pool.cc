@@ -1,8 +1,6 @@
 #include "client/pool/pool.h"
 
-#include <errno.h>
 #include <glog/logging.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +13,7 @@
 #include "base/host_memory.h"
 #include "base/status.h"
 #include "base/utf8.h"
+#include "client/pool/thread_driver.h"
 
 namespace nram {
 namespace {
@@ -48,85 +47,82 @@ absl::Status CheckOptions(const RegionOptions& options) {
   return absl::OkStatus();
 }
 
-// Until one is up, or until the first deadline and nobody may still answer, or until the second.
-void AwaitOne(const std::vector<std::unique_ptr<ServerLink>>& links, int64_t usual_ns, int64_t latest_ns) {
-  constexpr int64_t kTurnMs = 20;
-  while (MonotonicNs() < std::max(usual_ns, latest_ns)) {
-    bool slow = false;
-    for (const auto& link : links) {
-      if (link->up()) return;
-      slow = slow || link->may_be_slow();
-    }
-    if (MonotonicNs() >= usual_ns && !slow) return;
-    (void)links.front()->AwaitUp(DeadlineAfterMs(kTurnMs));
-  }
-}
-
 }  // namespace
 
-Pool::Pool(PoolOptions options)
+Pool::Pool(PoolOptions options, std::unique_ptr<PoolEdge> edge)
     : options_(WithDefaults(std::move(options))),
-      lease_(LeaseId{RandomId()}),
-      wake_latency_(options_.fast_wake, options_.wake_device),
-      poller_(options_.spin) {
+      edge_(std::move(edge)),
+      lease_(LeaseId{edge_->environment()->RandomId()}),
+      named_regions_(&sessions_, edge_->environment(), &options_, lease_) {
   for (const Endpoint& server : options_.servers) {
-    links_.push_back(std::make_unique<ServerLink>(static_cast<uint16_t>(links_.size()), server, lease_, options_,
-                                                  &poller_, &wake_latency_));
+    sessions_.Add(std::make_unique<ServerSession>(static_cast<uint16_t>(sessions_.size()), server, lease_, options_,
+                                            edge_->environment()));
   }
+  for (const auto& session : sessions_) drivers_.push_back(edge_->Drive(session.get()));
 }
 
 Pool::~Pool() {
-  for (const auto& link : links_) link->BeginStop();  // all at once, then one after the other
+  for (const auto& session : sessions_) session->BeginStop();  // all at once, then one after the other
+  for (const auto& driver : drivers_) driver->Join();
+  drivers_.clear();
+}
+
+absl::StatusOr<std::unique_ptr<Pool>> Pool::Make(PoolOptions options, std::unique_ptr<PoolEdge> edge) {
+  if (options.servers.empty()) return absl::InvalidArgumentError("a pool needs at least one server");
+  if (options.servers.size() >= kNoServer) return absl::InvalidArgumentError("too many servers");
+  return absl::WrapUnique(new Pool(std::move(options), std::move(edge)));
 }
 
 absl::StatusOr<std::unique_ptr<Pool>> Pool::Open(PoolOptions options) {
-  if (options.servers.empty()) return absl::InvalidArgumentError("a pool needs at least one server");
-  if (options.servers.size() >= kNoServer) return absl::InvalidArgumentError("too many servers");
-  std::unique_ptr<Pool> pool(new Pool(std::move(options)));
-  for (const auto& link : pool->links_) link->Start();
-  const int64_t deadline_ns = DeadlineAfterMs(pool->options_.open_timeout_ms);
-  AwaitOne(pool->links_, deadline_ns, DeadlineAfterMs(pool->options_.io_timeout_ms));
+  std::unique_ptr<PoolEdge> edge = NewThreadEdge(options);
+  NRAM_ASSIGN_OR_RETURN(std::unique_ptr<Pool> pool, Make(std::move(options), std::move(edge)));
+  const int64_t now_ns = pool->edge_->environment()->NowNs();
+  const int64_t deadline_ns = now_ns + pool->options_.open_timeout_ms * kNsPerMs;
+  pool->AwaitOne(deadline_ns, now_ns + pool->options_.io_timeout_ms * kNsPerMs);
   std::vector<std::string> missing;
-  for (const auto& link : pool->links_) {
-    const absl::Status status = link->AwaitUp(deadline_ns);
+  for (const auto& session : pool->sessions_) {
+    const absl::Status status = session->AwaitUp(deadline_ns);
     if (!status.ok()) missing.push_back(std::string(status.message()));
   }
-  if (missing.size() == pool->links_.size()) {
+  if (missing.size() == pool->sessions_.size()) {
     return absl::UnavailableError(absl::StrCat("no memory server of the pool answers: ", absl::StrJoin(missing, "; ")));
   }
   for (const std::string& why : missing) LOG(WARNING) << "left out for now: " << why;
   return pool;
 }
 
-uint64_t Pool::RandomId() {
-  // Of the kernel's each time: a generator of ours would go on alike in both after a fork.
-  uint64_t id = 0;
-  while (id == 0) PCHECK(getrandom(&id, sizeof id, 0) == sizeof id || errno == EINTR);
-  return id;
+void Pool::AwaitOne(int64_t usual_ns, int64_t latest_ns) {
+  constexpr int64_t kTurnNs = 20 * kNsPerMs;
+  Environment* const environment = edge_->environment();
+  while (environment->NowNs() < std::max(usual_ns, latest_ns)) {
+    bool slow = false;
+    for (const auto& session : sessions_) {
+      if (session->up()) return;
+      slow = slow || session->may_be_slow();
+    }
+    if (environment->NowNs() >= usual_ns && !slow) return;
+    (void)sessions_.at(0)->AwaitUp(environment->NowNs() + kTurnNs);
+  }
 }
 
-std::vector<PlacementCandidate> Pool::Candidates() const {
-  std::vector<PlacementCandidate> candidates;
-  candidates.reserve(links_.size());
-  for (const auto& link : links_) {
-    if (!link->up()) continue;
-    const ServerCapacity capacity = link->capacity();
-    const uint64_t room = static_cast<uint64_t>(std::max<int64_t>(link->room()->free_bytes(), 0));
-    uint64_t weight = room;
-    // What the server said last may be old: as long as it has not refused, it is worth asking.
-    if (!link->refused() && !capacity.draining) weight += std::max(capacity.free_bytes, kSpanBytes);
-    if (capacity.draining || (link->refused() && room < kPagesPerFrame * Room::kBytesPerPage)) weight = 0;
-    if (weight > 0) candidates.push_back({link->index(), link->host(), weight, link->was_silent()});
+PoolCapacity Pool::Capacity() const {
+  PoolCapacity sum;
+  for (const auto& session : sessions_) {
+    if (!session->up()) continue;
+    const ServerCapacity capacity = session->capacity();
+    sum.total_bytes += capacity.donated_bytes - std::min(capacity.donated_bytes, capacity.overhead_bytes);
+    if (!capacity.draining) sum.free_bytes += capacity.free_bytes;
+    sum.free_bytes += static_cast<uint64_t>(std::max<int64_t>(session->room()->free_bytes(), 0));
   }
-  // Servers that share a host are different hosts to a client that asks for one replica; the placement minds it when it
-  // is not.
-  return candidates;
+  return sum;
 }
 
 absl::StatusOr<std::unique_ptr<Region>> Pool::CreateRegion(const RegionOptions& options) {
   NRAM_RETURN_IF_ERROR(CheckOptions(options));
-  if (!options.name.empty()) return CreateNamed(options);
-  return absl::WrapUnique(new Region(this, RegionId{RandomId()}, Epoch{1}, options, /*read_only=*/false));
+  if (!options.name.empty()) return named_regions_.Create(options);
+  const RegionKey key{RegionId{edge_->environment()->RandomId()}, Epoch{1}, options.gc, /*named=*/false,
+                      options.placement};
+  return std::make_unique<Region>(&sessions_, edge_->environment(), &options_, key, options, /*read_only=*/false);
 }
 
 }  // namespace nram

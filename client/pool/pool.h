@@ -8,19 +8,22 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "base/poller.h"
 #include "base/units.h"
 #include "base/wake_latency.h"
+#include "client/pool/named_regions.h"
 #include "client/pool/options.h"
 #include "client/pool/region.h"
-#include "client/pool/server_link.h"
+#include "client/pool/server_session.h"
+#include "client/pool/sessions.h"
 
 namespace nram {
 
-enum class AttachMode {
-  kReadOnly,
-  kOwner,     // refused while another client's lease lives
-  kTakeOver,  // shuts the present owner out
+// As of the last word from the servers that answer.
+struct PoolCapacity {
+  uint64_t total_bytes = 0;  // without what servers take for themselves
+  uint64_t free_bytes = 0;   // what may still be stored, this client's room included
 };
 
 // A client's view of a set of memory servers. Thread-safe. Regions must be gone before their pool.
@@ -49,47 +52,34 @@ class Pool {
   // If a server stops answering after the look, it is asked again until the timeout, and the others are taken over all
   // the same: then the former owner is shut out of those, and only another AttachRegion makes the region whole.
   // Blocks for three times io_timeout_ms at most.
-  absl::StatusOr<std::unique_ptr<Region>> AttachRegion(const std::string& name, AttachMode mode);
+  absl::StatusOr<std::unique_ptr<Region>> AttachRegion(const std::string& name, AttachMode mode) {
+    return named_regions_.Attach(name, mode);
+  }
 
-  // Region::Destroy of many, whose requests are under way together: far faster than one after the other. Null pointers
-  // are not allowed.
-  absl::Status DestroyRegions(absl::Span<const std::unique_ptr<Region>> regions) { return Region::DestroyAll(regions); }
+  // Without waiting for any server, on `edge`: servers are taken in when they answer. For simulations.
+  static absl::StatusOr<std::unique_ptr<Pool>> Make(PoolOptions options, std::unique_ptr<PoolEdge> edge);
 
-  size_t server_count() const { return links_.size(); }
-  ServerLink* link(size_t index) const { return links_[index].get(); }
+  PoolCapacity Capacity() const;
+  size_t server_count() const { return sessions_.size(); }
+  ServerSession* session(size_t index) const { return sessions_.at(index); }
   const PoolOptions& options() const { return options_; }
   // Which a program's threads may drive beside their own work.
-  Poller* poller() { return &poller_; }
+  Poller* poller() { return edge_->poller(); }
   LeaseId lease() const { return lease_; }
   // For doors whose threads sleep for more than replies.
-  WakeLatency* wake_latency() { return &wake_latency_; }
+  WakeLatency* wake_latency() { return edge_->wake_latency(); }
 
  private:
-  friend class Region;
-
-  explicit Pool(PoolOptions options);
-  static uint64_t RandomId();
-  // Named regions: named_regions.cc.
-  absl::StatusOr<std::unique_ptr<Region>> CreateNamed(const RegionOptions& options);
-  struct Making;
-  absl::Status MakeEverywhere(const Making& making, int64_t deadline_ns);
-  std::string UndoEverywhere(const Making& making);
-  absl::Status AwaitUndone(const std::string& name, int64_t deadline_ns);
-  absl::StatusOr<std::vector<RegionInfo>> FindNamed(const std::string& name, int64_t deadline_ns);
-  static absl::Status CheckWhole(const std::string& name, const std::vector<RegionInfo>& infos,
-                                 const std::vector<uint64_t>& alive, const RegionInfo& newest,
-                                 const std::string& silent);
-  absl::Status RaiseEverywhere(const std::vector<RegionInfo>& infos, Epoch epoch, AttachMode mode);
-  absl::Status RaiseAt(ServerLink* link, const AttachRegionArgs& args, int64_t deadline_ns);
-  absl::Status LoadSpans(Region* region, int64_t deadline_ns);
-  // Servers that new spans may go to, by free room.
-  std::vector<PlacementCandidate> Candidates() const;
+  Pool(PoolOptions options, std::unique_ptr<PoolEdge> edge);
+  // Until one server is up, or until the first deadline and none may still answer, or until the second.
+  void AwaitOne(int64_t usual_ns, int64_t latest_ns);
 
   const PoolOptions options_;
+  const std::unique_ptr<PoolEdge> edge_;
   const LeaseId lease_;
-  WakeLatency wake_latency_;
-  Poller poller_;
-  std::vector<std::unique_ptr<ServerLink>> links_;
+  Sessions sessions_;
+  std::vector<std::unique_ptr<SessionDriver>> drivers_;  // of the sessions, in the same order
+  NamedRegions named_regions_;
 };
 
 }  // namespace nram

@@ -1,31 +1,24 @@
 #ifndef NRAM_CLIENT_POOL_REGION_H_
 #define NRAM_CLIENT_POOL_REGION_H_
 
-#include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <string>
-#include <vector>
 
-#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/sync.h"
 #include "base/units.h"
+#include "client/pool/environment.h"
 #include "client/pool/io.h"
 #include "client/pool/options.h"
-#include "client/pool/placement.h"
-#include "client/pool/region_room.h"
-#include "client/pool/span_table.h"
+#include "client/pool/region_map.h"
+#include "client/pool/reservation.h"
+#include "client/pool/sessions.h"
+#include "client/pool/sweep.h"
 
 namespace nram {
-
-class Pool;
-class ServerLink;
 
 // A sparse array of bytes in the pool, up to 2^62. What was never written reads as zeros. Offsets and lengths are
 // multiples of 512 (a chunk); pages and spans need not be minded.
@@ -42,8 +35,7 @@ class ServerLink;
 //   DEADLINE_EXCEEDED    likewise, and the operation's time ran out waiting for it
 //   FAILED_PRECONDITION  another client has taken the region over; or it was attached read-only
 // After an error of a read the buffer is unspecified. No operation takes longer than its timeout, but for a few
-// milliseconds; and an asynchronous one whose server has stopped answering, for the seconds that the link takes to find
-// out whether it still does not.
+// milliseconds.
 class Region {
  public:
   // Gives up the handle; the region stays (for ever, or until the lease ends if it is a GC region).
@@ -59,8 +51,7 @@ class Region {
   enum class TrimRoom { kFree, kKeep };
   absl::Status Trim(uint64_t offset, uint64_t length, const IoOptions& options = {}, TrimRoom room = TrimRoom::kFree);
 
-  // Asynchronous: return at once (a write to a new place may first wait to reserve room, within its timeout). `io` and
-  // the buffer must stay until `callback` has run (on any of the pool's or its users' threads; it must not block; it
+  // Asynchronous: return at once. `io` and the buffer must stay until `callback` has run (on any of the pool's or its users' threads; it must not block; it
   // may start operations with this or another Io) or, with a null callback, until io->Wait() has returned. The result
   // is io->Wait()'s.
   void StartRead(Io* io, uint64_t offset, absl::Span<std::byte> to, const IoOptions& options = {},
@@ -84,88 +75,51 @@ class Region {
   // and is an orphan to be seen in `nram regions` if not. The error names one.
   absl::Status Destroy(const IoOptions& options = {});
 
-  RegionId id() const { return id_; }
+  // The same without blocking, as StartRead. `sweep` and `reservation` are used once.
+  void StartTrim(Sweep* sweep, uint64_t offset, uint64_t length, const IoOptions& options = {},
+                 TrimRoom room = TrimRoom::kFree, Sweep::Callback callback = nullptr, void* context = nullptr);
+  void StartDestroy(Sweep* sweep, const IoOptions& options = {}, Sweep::Callback callback = nullptr,
+                    void* context = nullptr);
+  void StartReserve(Reservation* reservation, uint64_t offset, uint64_t length, const IoOptions& options = {},
+                    Reservation::Callback callback = nullptr, void* context = nullptr);
+
+  // Destroy of many, whose requests are under way together: far faster than one after the other. Null pointers are not
+  // allowed. The first error.
+  static absl::Status DestroyAll(absl::Span<const std::unique_ptr<Region>> regions);
+
+  RegionId id() const { return map_.key().id; }
   std::string name() const { return described_ == nullptr ? "" : described_->name; }
   bool read_only() const { return read_only_; }
   uint64_t size_bytes() const { return described_ == nullptr ? 0 : described_->size_bytes; }
   // The server that holds the byte, by its number in the pool; kNoServer: none does yet.
-  uint16_t ServerOf(uint64_t offset) const {
-    GateLock lock(&mu_);
-    return spans_.Find(offset / kSpanBytes).servers[0];
-  }
+  uint16_t ServerOf(uint64_t offset) const;
   // Client memory that the region takes, this object included.
-  size_t memory_bytes() const;
+  size_t memory_bytes() const { return sizeof *this + map_.memory_bytes(); }
+
+  // --- For Pool, which makes regions. All pointers outlive the region.
+  Region(Sessions* sessions, Environment* environment, const PoolOptions* pool_options, const RegionKey& key,
+         const RegionOptions& options, bool read_only);
+  RegionMap* map() { return &map_; }
 
  private:
-  friend class Io;
-  friend class Pool;
-
-  // What the region knows of one server.
-  struct Presence {
-    uint16_t server = kNoServer;
-    bool unsure = false;       // whether it was: the write that would have created it has no answer
-    uint64_t incarnation = 0;  // in which it was created there; 0: not yet
-    RegionRoom room;           // reserved for this region alone
-  };
-
-  using Presences = absl::InlinedVector<Presence, 1>;
-
-  // Where a piece goes and under which conditions.
-  struct Target {
-    ServerLink* link = nullptr;  // null: a hole to be read
-    bool created = false;
-    bool unsure = false;  // a write that has no answer may have created it
-    uint64_t created_incarnation = 0;
-    bool paid_for = false;  // room for the region itself was reserved there, or used
-  };
-
-  Region(Pool* pool, RegionId id, Epoch epoch, const RegionOptions& options, bool read_only);
-
   absl::Status CheckRange(uint64_t offset, uint64_t length) const;
-  absl::StatusOr<Io::Request> MakeRequest(Op op, uint64_t offset, uint64_t length, const IoOptions& options) const;
-  absl::StatusOr<Io::Request> MakeChunksRequest(uint64_t offset, absl::Span<const std::byte> from,
-                                                absl::Span<const ChunkMask> masks, const IoOptions& options) const;
-  // Where a span is; link null if it is nowhere.
-  absl::StatusOr<Target> FindTarget(uint64_t span) const;
-  // Places a span that is nowhere yet, on a server that grants `room_bytes` for its first write: *room. Another thread
-  // may place it first, then that stands and nothing is granted. UNAVAILABLE: try again when *waits_for can be used.
-  absl::StatusOr<Target> Place(uint64_t span, uint64_t room_bytes, int64_t deadline_ns, bool may_block,
-                               Room::Grant* room, ServerLink** waits_for);
-  Target TargetLocked(const SpanPlacement& placement) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  Presence* PresenceLocked(uint16_t server) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // False: it was created, and lost, in an earlier life of the server.
-  bool NoteCreated(uint16_t server, uint64_t incarnation);
-  void NotePerhapsCreated(uint16_t server, uint64_t incarnation);
-  // Of what is reserved for this region there; see RegionRoom.
-  Room::Grant TakeReserved(uint16_t server, uint64_t least_bytes, uint64_t most_bytes);
-  void EndReserved(uint16_t server, Room::Grant grant, uint64_t used_bytes);
-  bool MayHaveReserved(uint16_t server, uint64_t had_bytes);
-  struct Errand;
-  void EndKeepingTrim(const Errand& errand, const absl::Status& status);
-  // One for every server that holds part of the region; started by RunErrands, which returns the first error.
-  void AddErrands(Op op, uint8_t flags, const ChunkRange& range, int64_t deadline_ns, std::deque<Errand>* errands);
-  static absl::Status RunErrands(std::deque<Errand>* errands, IoClass io_class);
-  static absl::Status DestroyAll(absl::Span<const std::unique_ptr<Region>> regions);
-  absl::Status ForEachServer(Op op, uint8_t flags, const ChunkRange& range, const IoOptions& options);
+  absl::StatusOr<IoRequest> MakeRequest(Op op, uint64_t offset, uint64_t length, const IoOptions& options) const;
+  absl::StatusOr<IoRequest> MakeChunksRequest(uint64_t offset, absl::Span<const std::byte> from,
+                                              absl::Span<const ChunkMask> masks, const IoOptions& options) const;
+  int64_t DeadlineOf(const IoOptions& options) const;
+  IoPlace place() const { return {sessions_, &map_, environment_}; }
 
-  Pool* const pool_;
-  const RegionId id_;
-  const Epoch epoch_;
-  const bool gc_;
+  Sessions* const sessions_;
+  Environment* const environment_;
+  const PoolOptions* const pool_options_;
   const bool read_only_;
-  const PlacementPolicy policy_;
   // Of regions that have a name or a size to tell; the many others need no room for them.
   struct Described {
     std::string name;
     uint64_t size_bytes;
   };
   const std::unique_ptr<const Described> described_;
-
-  mutable SharedGate mu_;  // taken exclusively: a mutex in four bytes
-  SpanTable spans_ ABSL_GUARDED_BY(mu_);
-  Presences presences_ ABSL_GUARDED_BY(mu_);
-  bool destroyed_ ABSL_GUARDED_BY(mu_) = false;
-  std::atomic<bool> reserved_{false};  // something was, once: its pages keep the room that they have
+  mutable RegionMap map_;
 };
 
 }  // namespace nram

@@ -43,8 +43,8 @@ class RegionRoom {
   };
   void EndTrim(Room* room, const Trim& trim, const TrimEnd& end);
 
-  // Whether there is more than `had_bytes`, or what is under way may give some back.
-  bool MayHaveMore(uint64_t had_bytes) const { return lent_ > 0 || bytes_ > static_cast<int64_t>(had_bytes); }
+  // Writes and trims under way may give some back.
+  bool is_lent() const { return lent_ > 0; }
   int64_t bytes() const { return bytes_; }
 
  private:

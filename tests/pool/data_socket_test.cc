@@ -102,7 +102,7 @@ TEST_F(DataSocketTest, BothWaysToNameAServerLeadToItsSocket) {
     pool_options.open_timeout_ms = 15'000;
     const auto pool = TestPool::Open(pool_options);
     ASSERT_NE(pool, nullptr);
-    EXPECT_EQ(pool->link(0)->data_plane(), "unix:" + Path("server.data"));
+    EXPECT_EQ(pool->session(0)->data_plane(), "unix:" + Path("server.data"));
     const auto region = pool->CreateRegion({.gc = true}).value();
     ASSERT_TRUE(region->Write(0, Bytes(data)).ok());
     EXPECT_TRUE(Read(region.get(), 0, data.size()).value() == data);
@@ -133,7 +133,7 @@ TEST_F(DataSocketTest, AForeignSocketIsNotSpokenToAndTcpIsUsedInstead) {
   options.open_timeout_ms = 15'000;
   const auto pool = TestPool::Open(options);
   ASSERT_NE(pool, nullptr);
-  EXPECT_THAT(pool->link(0)->data_plane(), HasSubstr("127.0.0.1:"));
+  EXPECT_THAT(pool->session(0)->data_plane(), HasSubstr("127.0.0.1:"));
   EXPECT_EQ(accept(foreign.get(), nullptr, nullptr), -1);
   EXPECT_EQ(errno, EAGAIN);
   EXPECT_EQ(warnings.count, 1);

@@ -47,10 +47,10 @@ class FrozenBesideTest : public ::testing::Test {
       EXPECT_TRUE(region_->Write(at, Bytes(data_).subspan(at, 4096)).ok());
     }
     EXPECT_EQ(healthy().connections().accepted, connections_) << "a connection of the healthy server was broken";
-    EXPECT_FALSE(pool_->link(0)->was_silent()) << "the healthy server is avoided";
-    EXPECT_TRUE(pool_->link(0)->up());
+    EXPECT_FALSE(pool_->session(0)->was_silent()) << "the healthy server is avoided";
+    EXPECT_TRUE(pool_->session(0)->up());
     // And it is the frozen one that was met.
-    EXPECT_TRUE(pool_->link(1)->was_silent() || !pool_->link(1)->up());
+    EXPECT_TRUE(pool_->session(1)->was_silent() || !pool_->session(1)->up());
   }
 
   static inline std::unique_ptr<ServerProcess> frozen_;
@@ -102,7 +102,7 @@ TEST_F(FrozenBesideTest, TrimsAndDestroys) {
   Freeze();
   EXPECT_FALSE(region_->Trim(0, data_.size()).ok());
   EXPECT_EQ(healthy().store().counters().pages, healthy().store().counters().regions - 1);
-  EXPECT_FALSE(pool_->DestroyRegions(regions).ok());
+  EXPECT_FALSE(Region::DestroyAll(regions).ok());
   EXPECT_EQ(healthy().store().counters().regions, 1) << "what could be destroyed was not";
   ExpectTheHealthyOneIsUsedAsBefore();
 }
@@ -117,7 +117,7 @@ TEST_F(FrozenBesideTest, ANamedRegionCanBeCreatedAgainAfterAFailure) {
     EXPECT_EQ(Raw(healthy().store().FindByName(name)), 0) << failed;
     frozen_->Thaw();
     const int64_t patience_ns = DeadlineAfterMs(60'000);
-    ASSERT_TRUE(pool_->link(1)->AwaitUp(patience_ns).ok());
+    ASSERT_TRUE(pool_->session(1)->AwaitUp(patience_ns).ok());
     absl::StatusOr<std::unique_ptr<Region>> region = absl::UnknownError("");
     while (!(region = pool_->CreateRegion({.gc = gc, .name = name})).ok() && MonotonicNs() < patience_ns) {
       EXPECT_TRUE(absl::IsUnavailable(region.status()) || absl::IsDeadlineExceeded(region.status())) << region.status();

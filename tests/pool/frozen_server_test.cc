@@ -50,7 +50,7 @@ TEST_F(FrozenServerTest, WritesThatNeedRoomFailAtOnceWhenItHasBeenAwayForLong) {
     std::vector<Io> ios(20);
     const int64_t deadline_ns = DeadlineAfterMs(20'000);  // each would wait for 2 s
     for (uint64_t i = 0; i < ios.size(); ++i) {
-      region->StartWrite(&ios[i], (100 + i) * kMiB, bytes, {.timeout_ms = 30'000, .start_may_block = false});
+      region->StartWrite(&ios[i], (100 + i) * kMiB, bytes, {.timeout_ms = 30'000});
     }
     EXPECT_LT(MonotonicNs(), deadline_ns);
     server.Thaw();
@@ -60,10 +60,10 @@ TEST_F(FrozenServerTest, WritesThatNeedRoomFailAtOnceWhenItHasBeenAwayForLong) {
   server.Freeze();
   const int64_t patience_ns = DeadlineAfterMs(60'000);
   std::string back(kPageBytes, ' ');
-  while (!(*pool)->link(0)->hopeless() && MonotonicNs() < patience_ns) {
+  while (!(*pool)->session(0)->hopeless() && MonotonicNs() < patience_ns) {
     (void)region->Read(0, {reinterpret_cast<std::byte*>(back.data()), back.size()}, {.timeout_ms = 100});
   }
-  ASSERT_TRUE((*pool)->link(0)->hopeless());
+  ASSERT_TRUE((*pool)->session(0)->hopeless());
 
   // More than the room that was reserved ahead, each blocking and not: in a fraction of what one may take.
   const int64_t deadline_ns = DeadlineAfterMs(kTimeoutMs);

@@ -44,8 +44,8 @@ TEST(Ipv6Test, BothPlanesByAHostFile) {
   pool_options.open_timeout_ms = 15'000;
   const auto pool = TestPool::Open(pool_options);
   ASSERT_NE(pool, nullptr);
-  EXPECT_EQ(pool->link(0)->name(), absl::StrCat("[::1]:", (*server)->control_port()));
-  EXPECT_EQ(pool->link(0)->data_plane(), absl::StrCat("[::1]:", (*server)->data_port()));
+  EXPECT_EQ(pool->session(0)->name(), absl::StrCat("[::1]:", (*server)->control_port()));
+  EXPECT_EQ(pool->session(0)->data_plane(), absl::StrCat("[::1]:", (*server)->data_port()));
   const auto region = pool->CreateRegion({.name = "six"}).value();
   const std::string data = Pattern(3 * kMiB, 1);
   ASSERT_TRUE(region->Write(512, Bytes(data)).ok());

@@ -277,7 +277,7 @@ TEST_F(LyingServerTest, WhatWasExecutedWithoutAnAnswerIsUndone) {
     auto pool = OpenWith(std::move(lies));
     const absl::Status status = pool->CreateRegion({.name = "x"}).status();
     EXPECT_TRUE(absl::IsUnavailable(status)) << status;
-    EXPECT_TRUE(pool->link(0)->AwaitUndone("x", DeadlineAfterMs(20'000)));
+    EXPECT_TRUE(pool->session(0)->AwaitUndone("x", DeadlineAfterMs(20'000)));
     {
       MutexLock lock(&mu);
       EXPECT_EQ(told, (std::vector<std::string>{"end", "destroy"})) << attach;

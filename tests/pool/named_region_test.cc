@@ -79,7 +79,7 @@ TEST_P(HalfCreatedTest, ACreateThatComesLateIsNotExecuted) {
     relay_.HoldAnswers(true);
     ASSERT_FALSE(pool_->CreateRegion(Named()).ok());
     relay_.HoldAnswers(false);
-    ASSERT_TRUE(Eventually([&] { return !Has(1) && pool_->link(1)->AwaitUndone("x", 0); }));
+    ASSERT_TRUE(Eventually([&] { return !Has(1) && pool_->session(1)->AwaitUndone("x", 0); }));
     // As one whose grant was answered and whose create was not.
     seen.lease = LeaseId{77};
     auto control = ControlClient::Create(servers_.Options().servers[1]);
@@ -88,8 +88,8 @@ TEST_P(HalfCreatedTest, ACreateThatComesLateIsNotExecuted) {
     seen.epoch = Epoch{1};
     seen.name = "x";
     seen.gc = GetParam();
-    pool_->link(1)->UndoCreate({"x", seen.region, seen.lease, pool_->link(1)->incarnation()});
-    ASSERT_TRUE(Eventually([&] { return pool_->link(1)->AwaitUndone("x", DeadlineAfterMs(1'000)); }));
+    pool_->session(1)->UndoCreate({"x", seen.region, seen.lease, pool_->session(1)->incarnation()});
+    ASSERT_TRUE(Eventually([&] { return pool_->session(1)->AwaitUndone("x", DeadlineAfterMs(1'000)); }));
     EXPECT_FALSE(control->CreateRegion(seen, DeadlineAfterMs(10'000)).ok());
   }
   EXPECT_FALSE(Has(1));
@@ -101,7 +101,7 @@ TEST_P(HalfCreatedTest, WhatIsNotWholeIsNotSaidToBeLost) {
   auto control = ControlClient::Create(servers_.Options().servers[0]);
   ASSERT_TRUE(control->GrantLease(LeaseId{77}, "making", 0, DeadlineAfterMs(10'000)).ok());
   CreateRegionArgs half{LeaseId{77}, RegionId{78}, Epoch{1}, GetParam(), "x", {}, 0};
-  for (int i = 0; i < 2; ++i) half.incarnations.push_back(pool_->link(i)->incarnation());
+  for (int i = 0; i < 2; ++i) half.incarnations.push_back(pool_->session(i)->incarnation());
   ASSERT_TRUE(control->CreateRegion(half, DeadlineAfterMs(10'000)).ok());
   const absl::Status attached = pool_->AttachRegion("x", AttachMode::kReadOnly).status();
   EXPECT_TRUE(absl::IsUnavailable(attached)) << attached;

@@ -160,12 +160,12 @@ TEST(PoolTest, OpenLeavesOutWhoDoesNotAnswerAndTakesHimInLater) {
   PoolOptions options = servers.Options();
   options.open_timeout_ms = 3000;
   auto pool = TestPool::Open(options);
-  EXPECT_TRUE(pool->link(0)->up());
-  EXPECT_FALSE(pool->link(1)->up());
+  EXPECT_TRUE(pool->session(0)->up());
+  EXPECT_FALSE(pool->session(1)->up());
   auto region = pool->CreateRegion({.gc = true}).value();
   ASSERT_TRUE(region->Write(0, Bytes(Pattern(4 * kMiB, 1))).ok());
   servers.StartServer(1);
-  ASSERT_TRUE(pool->link(1)->AwaitUp(DeadlineAfterMs(10'000)).ok());
+  ASSERT_TRUE(pool->session(1)->AwaitUp(DeadlineAfterMs(10'000)).ok());
   ASSERT_TRUE(region->Write(4 * kMiB, Bytes(Pattern(8 * kMiB, 2))).ok());
   EXPECT_GT(servers.server(1).store().counters().pages, 0);
 }

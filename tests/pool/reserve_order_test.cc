@@ -80,7 +80,7 @@ TEST(ReserveOrderTest, RoomWhoseReturnHasNoAnswerIsNotCountedUntilItIsKnown) {
   ASSERT_TRUE(until([&] { return lost_order != 0; }));
   int64_t most = 0;
   ASSERT_TRUE(until([&] {
-    most = std::max(most, pool->link(0)->room()->free_bytes());
+    most = std::max(most, pool->session(0)->room()->free_bytes());
     return renewals_after_loss >= 12;
   }));
   EXPECT_LT(most, 4 * int64_t{kMiB}) << "the return may still be executed";

@@ -197,7 +197,7 @@ TEST(RoomTest, AFullServerIsPassedOverAlsoWhileThisClientFreesThings) {
   auto pool = servers.Open();
   std::atomic<bool> done{false};
   std::thread frees([&] {
-    while (!done) pool->link(0)->NoteFreed();
+    while (!done) pool->session(0)->NoteFreed();
   });
   auto region = pool->CreateRegion({.gc = true}).value();
   // So many that some are for the full one.

@@ -105,19 +105,19 @@ TEST_F(UnansweredTest, OnlySoManyDestroysAreRemembered) {
     return made;
   };
   const auto first = region(), last = region();
-  ServerLink* const link = pool_->link(0);
+  ServerSession* const session = pool_->session(0);
   relay_->SetDown(true);
   EXPECT_FALSE(first->Destroy({.timeout_ms = 10}).ok());
-  ASSERT_TRUE(Eventually([&] { return !link->up(); }));
+  ASSERT_TRUE(Eventually([&] { return !session->up(); }));
   for (uint64_t i = 1; i < kRemembered; ++i) {
-    link->DestroyLater(RegionId{i}, Epoch{1}, link->incarnation());
+    session->DestroyLater({RegionId{i}, Epoch{1}, session->incarnation()});
   }
   EXPECT_FALSE(last->Destroy({.timeout_ms = 10}).ok());
   relay_->SetDown(false);
   EXPECT_TRUE(Eventually([&] { return server().store().counters().pages == 1; })) << server().store().counters().pages;
   // The list is empty again, and takes more.
   EXPECT_EQ(ReadPage(region().get(), 0), "A");
-  link->DestroyLater(last->id(), Epoch{1}, link->incarnation());
+  session->DestroyLater({last->id(), Epoch{1}, session->incarnation()});
   EXPECT_TRUE(Eventually([&] { return server().store().counters().pages == 1; })) << "all but the newest";
 }
 
@@ -129,7 +129,7 @@ TEST_F(UnansweredTest, TheLeaseIsKeptWhileOnlyTheControlPlaneCanBeReached) {
   const int64_t until_ns = DeadlineAfterMs(9'000);
   while (MonotonicNs() < until_ns) (void)region->Write(kPageBytes, Bytes(Of('B')), {.timeout_ms = 100});
   relay_->Hold(false);
-  ASSERT_TRUE(Eventually([&] { return pool_->link(0)->up(); }));
+  ASSERT_TRUE(Eventually([&] { return pool_->session(0)->up(); }));
   EXPECT_EQ(ReadPage(region.get(), 0), "A");
 }
 
@@ -173,8 +173,8 @@ TEST_F(UnansweredTest, AServerWithoutAControlPlaneIsNotWaitedForForEver) {
   }
   data.Hold(true);
   servers.server(0).StopControlForTest();
-  EXPECT_TRUE(Eventually([&] { return !pool->link(0)->up(); }));
-  EXPECT_TRUE(Eventually([&] { return pool->link(0)->hopeless(); }));
+  EXPECT_TRUE(Eventually([&] { return !pool->session(0)->up(); }));
+  EXPECT_TRUE(Eventually([&] { return pool->session(0)->hopeless(); }));
   const auto other = pool->CreateRegion({.gc = true}).value();
   EXPECT_TRUE(other->Write(0, Bytes(Of('B', 16 * kPagesPerSpan))).ok()) << "new spans go elsewhere";
   for (const auto& chain : chains) chain->stop = true;
@@ -215,8 +215,8 @@ TEST_F(UnansweredTest, RoomTakenForThemComesBackBesideARegionThatKeepsSome) {
   }
   EXPECT_TRUE(Eventually([&] { return server().arena().usage().promised_bytes <= 3 * step; }))
       << server().arena().usage().promised_bytes;
-  EXPECT_TRUE(Eventually([&] { return pool_->link(0)->room()->free_bytes() >= static_cast<int64_t>(step / 2); }))
-      << pool_->link(0)->room()->free_bytes();
+  EXPECT_TRUE(Eventually([&] { return pool_->session(0)->room()->free_bytes() >= static_cast<int64_t>(step / 2); }))
+      << pool_->session(0)->room()->free_bytes();
   // What is kept is there, and can be used without asking.
   EXPECT_GE(server().arena().usage().promised_bytes, kMiB);
   ASSERT_TRUE(keeps->Write(0, Bytes(Of('C', 256))).ok());
@@ -279,13 +279,13 @@ TEST_F(UnansweredTest, RoomKeptInAFormerLifeIsNotAskedForAgain) {
     absl::Status reserved;
     ASSERT_TRUE(Eventually([&] { return (reserved = keeps->Reserve(0, 64 * kMiB)).ok(); })) << reserved;
     ASSERT_TRUE(keeps->Write(0, Bytes(Of('A'))).ok());
-    const uint64_t life = pool->link(0)->incarnation();
+    const uint64_t life = pool->session(0)->incarnation();
     if (restarts) {
       servers.StopServer(0);
       servers.StartServer(0);
-      ASSERT_TRUE(Eventually([&] { return pool->link(0)->up() && pool->link(0)->incarnation() != life; }));
+      ASSERT_TRUE(Eventually([&] { return pool->session(0)->up() && pool->session(0)->incarnation() != life; }));
     } else {
-      const auto lease = servers.server(0).leases().End(pool->link(0)->lease());
+      const auto lease = servers.server(0).leases().End(pool->session(0)->lease());
       ASSERT_NE(lease, nullptr);
       servers.server(0).store().CollectLease(*lease);
       (void)keeps->Write(0, Bytes(Of('A')));  // learns of it, one way or another
@@ -295,14 +295,14 @@ TEST_F(UnansweredTest, RoomKeptInAFormerLifeIsNotAskedForAgain) {
     const int64_t until_ns = DeadlineAfterMs(2'500);  // some renewals
     while (MonotonicNs() < until_ns) {
       ASSERT_TRUE(other->Write(0, Bytes(Of('B', 256))).ok()) << restarts;
-      ASSERT_GE(pool->link(0)->room()->free_bytes(), 0) << restarts;
+      ASSERT_GE(pool->session(0)->room()->free_bytes(), 0) << restarts;
       ASSERT_LE(servers.server(0).arena().usage().promised_bytes, 3 * step) << restarts;
       poll(nullptr, 0, 20);
     }
     // Nor is what is not there any more given back to the region later.
     keeps.reset();
     ASSERT_TRUE(other->Write(kMiB, Bytes(Of('B', 256))).ok()) << restarts;
-    EXPECT_LE(pool->link(0)->room()->free_bytes(), static_cast<int64_t>(3 * step)) << restarts;
+    EXPECT_LE(pool->session(0)->room()->free_bytes(), static_cast<int64_t>(3 * step)) << restarts;
   }
 }
 

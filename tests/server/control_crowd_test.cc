@@ -32,7 +32,7 @@ void ExpectServed(const PoolOptions& options) {
   const auto back = Read(region->get(), 0, data.size());
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_TRUE(*back == data);
-  const auto listed = pool->link(0)->control()->ListRegions(false, false, DeadlineAfterMs(20'000));
+  const auto listed = pool->session(0)->control()->ListRegions(false, false, DeadlineAfterMs(20'000));
   EXPECT_TRUE(listed.ok()) << listed.status();
 }
 
@@ -63,7 +63,7 @@ TEST_F(ControlCrowdTest, IdleConnectionsGiveWay) {
     }
   }
   ExpectServed(servers.Options());
-  EXPECT_TRUE(before->link(0)->control()->RenewLease(before->lease(), DeadlineAfterMs(20'000)).ok());
+  EXPECT_TRUE(before->session(0)->control()->RenewLease(before->lease(), DeadlineAfterMs(20'000)).ok());
 }
 
 // More than there are threads, of calls whose answers may not be sent.

@@ -104,7 +104,7 @@ class DonateAutoTest : public ::testing::Test {
     if (!local_.directory.empty()) (void)StopLocalPool(local_.directory, 5'000);
   }
   uint64_t FreeBytes() {
-    const auto statistics = pool_->link(0)->control()->GetStatistics(DeadlineAfterMs(20'000));
+    const auto statistics = pool_->session(0)->control()->GetStatistics(DeadlineAfterMs(20'000));
     EXPECT_TRUE(statistics.ok()) << statistics.status();
     return statistics.ok() ? statistics->capacity.free_bytes : 0;
   }

@@ -87,7 +87,7 @@ TEST_F(FootprintTest, TheCeilingHoldsAtThePeakOfAllAbuse) {
   constexpr uint64_t kDonate = 256 * kMiB;
   StartServer(kDonate);
   const uint64_t at_first = Peak();
-  const int port = pool_->link(0)->control()->Hello(DeadlineAfterMs(20'000)).ok() ? servers_.front().control_port : 0;
+  const int port = pool_->session(0)->control()->Hello(DeadlineAfterMs(20'000)).ok() ? servers_.front().control_port : 0;
   std::vector<std::unique_ptr<Http2Peer>> crowd;
   std::vector<std::thread> abusers;
   for (int i = 0; i < 3; ++i) {
@@ -156,7 +156,7 @@ TEST_F(FootprintTest, RequestsWhoseAnswersAreNotTakenAreNotKept) {
     for (const auto& peer : crowd) {
       peer->Call("Drain", drain);
       if (++sent % 16 == 0) {
-        ASSERT_TRUE(pool_->link(0)->control()->GetStatistics(DeadlineAfterMs(20'000)).ok());
+        ASSERT_TRUE(pool_->session(0)->control()->GetStatistics(DeadlineAfterMs(20'000)).ok());
       }
     }
   }
@@ -175,7 +175,7 @@ TEST_F(FootprintTest, FullPagesCostLittleBesideThemselves) {
   const auto data = RandomBytes(kMiB);
   auto region = pool_->CreateRegion({.gc = true}).value();
   for (uint64_t at = 0; at < mib * kMiB; at += kMiB) ASSERT_TRUE(region->Write(at, data).ok());
-  const auto statistics = pool_->link(0)->control()->GetStatistics(DeadlineAfterMs(5'000)).value();
+  const auto statistics = pool_->session(0)->control()->GetStatistics(DeadlineAfterMs(5'000)).value();
   uint64_t index = 0, pages = 0;
   for (const auto& [name, value] : statistics.counters) {
     if (name == "index_bytes") index = value;

@@ -160,7 +160,7 @@ TEST_F(KillTest, AFrozenServerIsAnErrorInTimeAndRecovers) {
   // For longer than a lease lasts, which it adds to all leases when it goes on.
   while (MonotonicNs() < began_ns + 3 * kLeaseMs * kNsPerMs) poll(nullptr, 0, 50);
   kill(servers_[2].pid, SIGCONT);
-  ASSERT_TRUE(pool_->link(2)->AwaitUp(DeadlineAfterMs(20'000)).ok());
+  ASSERT_TRUE(pool_->session(2)->AwaitUp(DeadlineAfterMs(20'000)).ok());
   const int64_t deadline_ns = DeadlineAfterMs(20'000);
   int after = 0;
   while ((after = ReadAll(2'000)) < 12 && MonotonicNs() < deadline_ns) {

@@ -81,15 +81,7 @@ class PoolScratch : public Scratch {
   }
   // For pages: what they cost beside their bytes comes off.
   uint64_t FreeBytes() const {
-    uint64_t bytes = 0;
-    for (size_t i = 0; i < pool_->server_count(); ++i) {
-      const ServerLink* const link = pool_->link(i);
-      if (!link->up()) continue;
-      const ServerCapacity capacity = link->capacity();
-      if (!capacity.draining) bytes += capacity.free_bytes;
-      bytes += static_cast<uint64_t>(std::max<int64_t>(link->room()->free_bytes(), 0));
-    }
-    return bytes / nram::Room::kBytesPerPage * kPageBytes;
+    return pool_->Capacity().free_bytes / nram::Room::kBytesPerPage * kPageBytes;
   }
 
   std::atomic<uint64_t> under_way_bytes_{0};  // or waited for by nobody yet

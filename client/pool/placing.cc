@@ -1,0 +1,59 @@
+#include "client/pool/placing.h"
+
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+
+namespace nram {
+
+ServerSession* Placing::Choose(const Sessions& sessions, const RegionMap& map, uint64_t span) const {
+  std::vector<PlacementCandidate> candidates = sessions.Candidates();
+  const std::vector<RegionMap::Target> whereabouts = map.Whereabouts();
+  std::erase_if(candidates, [&](const PlacementCandidate& candidate) {
+    if (absl::c_linear_search(passed_over_, candidate.server)) return true;
+    for (const RegionMap::Target& target : whereabouts) {
+      if (target.server != candidate.server) continue;
+      // Never again where a part of the region was lost.
+      return target.known == RegionMap::Known::kCreated &&
+             target.incarnation != sessions.at(candidate.server)->incarnation();
+    }
+    return map.key().named;
+  });
+  const SpanPlacement placement = PlaceSpan(map.key().placement, map.key().id, span, 1, candidates);
+  return placement.placed() ? sessions.at(placement.servers[0]) : nullptr;
+}
+
+void Placing::NoteFull(const ServerSession& session) {
+  passed_over_.push_back(session.index());
+  full_ = session.index();
+}
+
+void Placing::NoteSilent(const ServerSession& session) {
+  passed_over_.push_back(session.index());
+  silent_ = session.index();
+}
+
+ServerSession* Placing::Survey(const Sessions& sessions, uint64_t bytes, absl::Status* why) const {
+  // Full is said by servers that answer. One that is just away may have room.
+  if (silent_ != kNoServer) return sessions.at(silent_);
+  size_t hopeless = 0;
+  for (const auto& session : sessions) {
+    if (session->hopeless()) {
+      ++hopeless;
+    } else if (!session->up()) {
+      return session.get();
+    }
+  }
+  if (hopeless == sessions.size()) {
+    *why = absl::UnavailableError("no memory server of the pool answers");
+  } else if (full_ == kNoServer) {
+    *why = absl::ResourceExhaustedError("the pool is full: no memory server takes new pages");
+  } else {
+    *why = absl::ResourceExhaustedError(absl::StrCat("the pool is full: memory server ", sessions.at(full_)->name(),
+                                                     " has no room for ", FormatByteSize(bytes)));
+  }
+  return nullptr;
+}
+
+}  // namespace nram

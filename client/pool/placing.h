@@ -1,0 +1,35 @@
+#ifndef NRAM_CLIENT_POOL_PLACING_H_
+#define NRAM_CLIENT_POOL_PLACING_H_
+
+#include <cstdint>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "client/pool/region_map.h"
+#include "client/pool/sessions.h"
+
+namespace nram {
+
+// One search for a server that takes a new span: servers are asked for room one after the other, and those that have
+// none are passed over. Not thread-safe.
+class Placing {
+ public:
+  // A new search.
+  void Reset() { *this = Placing(); }
+  // The server to be asked for room now; null: none is left.
+  ServerSession* Choose(const Sessions& sessions, const RegionMap& map, uint64_t span) const;
+  void NoteFull(const ServerSession& session);
+  void NoteSilent(const ServerSession& session);
+  // When none is left: the server that may have room when it answers again, or null and why there is no use in waiting.
+  // `bytes`: what was asked for.
+  ServerSession* Survey(const Sessions& sessions, uint64_t bytes, absl::Status* why) const;
+
+ private:
+  absl::InlinedVector<uint16_t, 4> passed_over_;
+  uint16_t full_ = kNoServer;    // the last that was
+  uint16_t silent_ = kNoServer;  // likewise
+};
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_POOL_PLACING_H_

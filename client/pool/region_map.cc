@@ -1,0 +1,176 @@
+#include "client/pool/region_map.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace nram {
+
+absl::Status RegionMap::CheckUsable() const {
+  GateLock lock(&mu_);
+  if (!destroyed_) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("region ", FormatId(Raw(key_.id)), " was destroyed"));
+}
+
+const RegionMap::Presence* RegionMap::FindPresenceLocked(uint16_t server) const {
+  for (const Presence& presence : presences_) {
+    if (presence.server == server) return &presence;
+  }
+  return nullptr;
+}
+
+RegionMap::Presence* RegionMap::PresenceLocked(uint16_t server) {
+  if (const Presence* present = FindPresenceLocked(server)) return const_cast<Presence*>(present);
+  presences_.push_back({server});
+  return &presences_.back();
+}
+
+RegionMap::Target RegionMap::TargetOf(const Presence& presence) {
+  Target target;
+  target.server = presence.server;
+  target.incarnation = presence.incarnation;
+  if (presence.incarnation != 0) target.known = presence.unsure ? Known::kPerhaps : Known::kCreated;
+  target.paid_for = presence.incarnation != 0 || presence.room.bytes() > 0;
+  return target;
+}
+
+RegionMap::Target RegionMap::TargetLocked(const SpanPlacement& placement) const {
+  if (!placement.placed()) return {};
+  if (const Presence* presence = FindPresenceLocked(placement.servers[0])) return TargetOf(*presence);
+  Target target;
+  target.server = placement.servers[0];
+  return target;
+}
+
+absl::Status RegionMap::Find(uint64_t span, Target* target) const {
+  {
+    GateLock lock(&mu_);
+    if (!destroyed_) {
+      *target = TargetLocked(spans_.Find(span));
+      return absl::OkStatus();
+    }
+  }
+  return CheckUsable();
+}
+
+RegionMap::Target RegionMap::Place(uint64_t span, const SpanPlacement& placement) {
+  GateLock lock(&mu_);
+  const SpanPlacement present = spans_.Find(span);
+  if (present.placed()) return TargetLocked(present);
+  spans_.Set(span, placement);
+  return TargetLocked(placement);
+}
+
+std::vector<RegionMap::Target> RegionMap::Whereabouts() const {
+  GateLock lock(&mu_);
+  std::vector<Target> targets;
+  for (const Presence& presence : presences_) {
+    if (presence.incarnation != 0) targets.push_back(TargetOf(presence));
+  }
+  return targets;
+}
+
+std::vector<RegionMap::Target> RegionMap::Whereabouts(uint64_t first_span, uint64_t end_span) const {
+  std::vector<Target> targets = Whereabouts();
+  if (end_span - first_span > kSpansLookedAt) return targets;
+  GateLock lock(&mu_);
+  std::erase_if(targets, [&](const Target& target) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (target.known == Known::kPerhaps) return false;
+    for (uint64_t span = first_span; span < end_span; ++span) {
+      if (spans_.Find(span).servers[0] == target.server) return false;
+    }
+    return true;
+  });
+  return targets;
+}
+
+bool RegionMap::NoteCreated(uint16_t server, uint64_t incarnation) {
+  GateLock lock(&mu_);
+  Presence* const presence = PresenceLocked(server);
+  // The first one stands: if it is not the server's present life, what was stored then is lost, and stays so.
+  if (presence->incarnation == 0 || presence->unsure) presence->incarnation = incarnation;
+  presence->unsure = false;
+  return presence->incarnation == incarnation;
+}
+
+void RegionMap::NotePerhapsCreated(uint16_t server, uint64_t incarnation) {
+  GateLock lock(&mu_);
+  Presence* const presence = PresenceLocked(server);
+  if (presence->incarnation != 0 && !presence->unsure) return;
+  presence->incarnation = incarnation;
+  presence->unsure = true;
+}
+
+bool RegionMap::NoteDestroyed() {
+  GateLock lock(&mu_);
+  return !std::exchange(destroyed_, true);
+}
+
+Room::Grant RegionMap::TakeReserved(uint16_t server, Room* room, uint64_t least_bytes, uint64_t most_bytes) {
+  GateLock lock(&mu_);
+  for (Presence& presence : presences_) {
+    if (presence.server == server) return presence.room.TryTake(room, least_bytes, most_bytes);
+  }
+  return {};
+}
+
+void RegionMap::EndReserved(uint16_t server, Room* room, Room::Grant grant, uint64_t used_bytes) {
+  GateLock lock(&mu_);
+  PresenceLocked(server)->room.Used(room, std::move(grant), used_bytes);
+}
+
+RegionMap::Reserved RegionMap::LookForReserved(uint16_t server, uint64_t had_bytes) const {
+  GateLock lock(&mu_);
+  const Presence* const presence = FindPresenceLocked(server);
+  if (presence == nullptr) return Reserved::kNoMore;
+  if (presence->room.bytes() > static_cast<int64_t>(had_bytes)) return Reserved::kMore;
+  return presence->room.is_lent() ? Reserved::kLent : Reserved::kNoMore;
+}
+
+bool RegionMap::AddReserved(uint16_t server, Room* room, Room::Grant grant) {
+  GateLock lock(&mu_);
+  return PresenceLocked(server)->room.Add(room, std::move(grant));
+}
+
+uint64_t RegionMap::ReleaseReserved(uint16_t server, Room* room, uint64_t most_bytes) {
+  GateLock lock(&mu_);
+  return PresenceLocked(server)->room.Release(room, most_bytes);
+}
+
+RegionRoom::Trim RegionMap::BeginTrim(uint16_t server, Room* room) {
+  GateLock lock(&mu_);
+  return PresenceLocked(server)->room.BeginTrim(room);
+}
+
+void RegionMap::EndTrim(uint16_t server, Room* room, const RegionRoom::Trim& trim, const RegionRoom::TrimEnd& end) {
+  GateLock lock(&mu_);
+  PresenceLocked(server)->room.EndTrim(room, trim, end);
+}
+
+void RegionMap::CloseRooms(absl::FunctionRef<Room*(uint16_t)> room_of) {
+  GateLock lock(&mu_);
+  for (Presence& presence : presences_) presence.room.Close(room_of(presence.server));
+}
+
+std::vector<uint16_t> RegionMap::servers() const {
+  GateLock lock(&mu_);
+  std::vector<uint16_t> servers;
+  for (const Presence& presence : presences_) servers.push_back(presence.server);
+  return servers;
+}
+
+bool RegionMap::Load(uint64_t span, uint16_t server, size_t bytes_max) {
+  SpanPlacement placement;
+  placement.servers[0] = server;
+  GateLock lock(&mu_);
+  spans_.Set(span, placement);
+  return spans_.memory_bytes() <= bytes_max;
+}
+
+size_t RegionMap::memory_bytes() const {
+  GateLock lock(&mu_);
+  return spans_.memory_bytes() + (presences_.capacity() > 1 ? presences_.capacity() * sizeof(Presence) : 0);
+}
+
+}  // namespace nram

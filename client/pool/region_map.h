@@ -1,0 +1,122 @@
+#ifndef NRAM_CLIENT_POOL_REGION_MAP_H_
+#define NRAM_CLIENT_POOL_REGION_MAP_H_
+
+// Where one region is: the server of each span, in which life of which server the region is known, and what it has
+// reserved there. It asks nobody; operations look here, and note here what they have seen.
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "base/sync.h"
+#include "base/units.h"
+#include "client/pool/placement.h"
+#include "client/pool/region_room.h"
+#include "client/pool/room.h"
+#include "client/pool/span_table.h"
+
+namespace nram {
+
+// A region as servers know it. Does not change.
+struct RegionKey {
+  RegionId id{};
+  Epoch epoch{};
+  bool gc = false;
+  bool named = false;  // it is only on the servers that it was created on
+  PlacementPolicy placement = PlacementPolicy::kStriped;
+};
+
+// Thread-safe. Nothing blocks. `room` is everywhere the client's room at the server.
+class RegionMap {
+ public:
+  explicit RegionMap(const RegionKey& key) : key_(key) {}
+
+  // What is known of the region on one server.
+  enum class Known : uint8_t {
+    kNothing,   // nothing of it was ever sent there
+    kPerhaps,   // a write that may have created it has no answer
+    kCreated,
+  };
+  struct Target {
+    uint16_t server = kNoServer;  // kNoServer: the span is nowhere
+    Known known = Known::kNothing;
+    uint64_t incarnation = 0;  // in which life of the server, unless kNothing
+    bool paid_for = false;     // room for the region itself was used there, or is reserved
+
+    bool placed() const { return server != kNoServer; }
+  };
+
+  const RegionKey& key() const { return key_; }
+
+  // FAILED_PRECONDITION: the region was destroyed.
+  absl::Status CheckUsable() const;
+  absl::Status Find(uint64_t span, Target* target) const;
+  // Places a span that is nowhere, and returns where it is: another thread may have placed it first.
+  Target Place(uint64_t span, const SpanPlacement& placement);
+  // Servers where the region was created, and in which life.
+  std::vector<Target> Whereabouts() const;
+  // Those of them that a trim of these spans concerns: one that does not answer must not keep up a trim of what is not
+  // there. Of long ranges all.
+  std::vector<Target> Whereabouts(uint64_t first_span, uint64_t end_span) const;
+
+  // False: it was created, and lost, in an earlier life of the server.
+  bool NoteCreated(uint16_t server, uint64_t incarnation);
+  void NotePerhapsCreated(uint16_t server, uint64_t incarnation);
+  // From now on the region is unusable. False: it was already.
+  bool NoteDestroyed();
+
+  // Something of it was reserved, once: its pages keep the room that they have.
+  bool has_reserved() const { return has_reserved_.load(std::memory_order_relaxed); }
+  void NoteReserved() { has_reserved_ = true; }
+  // See RegionRoom.
+  Room::Grant TakeReserved(uint16_t server, Room* room, uint64_t least_bytes, uint64_t most_bytes);
+  void EndReserved(uint16_t server, Room* room, Room::Grant grant, uint64_t used_bytes);
+  // Whether more than `had_bytes` is reserved there now, or may be when what is lent to writes and trims comes back.
+  enum class Reserved : uint8_t { kNoMore, kMore, kLent };
+  Reserved LookForReserved(uint16_t server, uint64_t had_bytes) const;
+  bool AddReserved(uint16_t server, Room* room, Room::Grant grant);
+  // Up to so many bytes; returns how many.
+  uint64_t ReleaseReserved(uint16_t server, Room* room, uint64_t most_bytes);
+  RegionRoom::Trim BeginTrim(uint16_t server, Room* room);
+  void EndTrim(uint16_t server, Room* room, const RegionRoom::Trim& trim, const RegionRoom::TrimEnd& end);
+  // Gives everything back; then nothing of the room may be used any more. `room_of(server)`.
+  void CloseRooms(absl::FunctionRef<Room*(uint16_t)> room_of);
+  // Of servers that it has to do with.
+  std::vector<uint16_t> servers() const;
+
+  // Notes where a span of an attached region is. False: the table has become larger than `bytes_max`.
+  bool Load(uint64_t span, uint16_t server, size_t bytes_max);
+  // Client memory beyond sizeof.
+  size_t memory_bytes() const;
+
+ private:
+  // Of a trim: more than these may be anywhere.
+  static constexpr uint64_t kSpansLookedAt = 64;
+
+  struct Presence {
+    uint16_t server = kNoServer;
+    bool unsure = false;       // whether it was: the write that would have created it has no answer
+    uint64_t incarnation = 0;  // in which it was created there; 0: not yet
+    RegionRoom room;           // reserved for this region alone
+  };
+
+  const Presence* FindPresenceLocked(uint16_t server) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Presence* PresenceLocked(uint16_t server) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  static Target TargetOf(const Presence& presence);
+  Target TargetLocked(const SpanPlacement& placement) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const RegionKey key_;
+  mutable SharedGate mu_;  // taken exclusively: a mutex in four bytes
+  bool destroyed_ ABSL_GUARDED_BY(mu_) = false;
+  std::atomic<bool> has_reserved_{false};
+  SpanTable spans_ ABSL_GUARDED_BY(mu_);
+  absl::InlinedVector<Presence, 1> presences_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_POOL_REGION_MAP_H_

@@ -1,0 +1,161 @@
+#include "client/pool/reservation.h"
+
+#include <glog/logging.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/sync.h"
+
+namespace nram {
+
+Reservation::~Reservation() { CHECK(taken_.empty()) << "a reservation went away under way"; }
+
+void Reservation::Start(const IoPlace& place, const absl::StatusOr<IoRequest>& request, Callback callback,
+                        void* context) {
+  place_ = place;
+  callback_ = callback;
+  callback_context_ = context;
+  if (request.ok()) {
+    chunk_ = request->range.first;
+    end_ = request->range.end();
+    waiter_.what = Waiter::For::kRoom;
+    waiter_.deadline_ns = request->deadline_ns;
+    waiter_.resume = &OnResume;
+    waiter_.context = this;
+  } else {
+    status_ = request.status();
+  }
+  Go();
+}
+
+absl::Status Reservation::Wait() {
+  while (state_ != kDone) {
+    uint32_t expected = kRunning;
+    if (state_.compare_exchange_strong(expected, kSleeping) || expected == kSleeping) {
+      FutexWaitUntil(&state_, kSleeping, MonotonicNs() + kNsPerSecond);
+    }
+  }
+  return status_;
+}
+
+void Reservation::Go() {
+  while (chunk_ < end_ && status_.ok()) {
+    if (!TakeSpan()) return;
+  }
+  Settle();
+  Finish();
+}
+
+bool Reservation::TakeSpan() {
+  const uint64_t span = chunk_ / kChunksPerSpan;
+  const uint64_t end = std::min((span + 1) * kChunksPerSpan, end_);
+  const ChunkRange range{chunk_, end - chunk_};
+  RegionMap::Target target;
+  if (absl::Status status = place_.map->Find(span, &target); !status.ok()) {
+    Fail(status);
+    return true;
+  }
+  uint64_t bytes = range.pages() * Room::kBytesPerPage;
+  if (!target.placed() || !(target.paid_for || taken_.contains(target.server))) bytes += Room::kBytesPerRegion;
+  ServerSession* session = nullptr;
+  if (target.placed()) {
+    session = place_.sessions->at(target.server);
+  } else if (waited_) {
+    session = session_;
+  } else {
+    session = search_.Choose(*place_.sessions, *place_.map, span);
+    if (session == nullptr) return FailToPlace(bytes);
+  }
+  if (!TakeRoom(session, bytes)) return false;
+  if (!grant_) {
+    NoteNoRoom(target.placed(), bytes);
+    return true;
+  }
+  if (!target.placed()) {
+    search_.Reset();
+    SpanPlacement placement;
+    placement.servers[0] = session->index();
+    target = place_.map->Place(span, placement);
+  }
+  if (target.server != session_->index()) {  // another thread has placed it elsewhere meanwhile: the span once more
+    session_->EndRoom(std::move(grant_), 0);
+    return true;
+  }
+  taken_[target.server].Absorb(std::move(grant_));
+  chunk_ = end;
+  return true;
+}
+
+bool Reservation::FailToPlace(uint64_t bytes) {
+  absl::Status why;
+  if (ServerSession* const silent = search_.Survey(*place_.sessions, bytes, &why)) {
+    why = absl::UnavailableError(absl::StrCat("memory server ", silent->name(), " does not answer"));
+  }
+  Fail(why);
+  return true;
+}
+
+bool Reservation::TakeRoom(ServerSession* session, uint64_t bytes) {
+  if (!waited_) {
+    session_ = session;
+    waiter_.outcome = Waiter::Outcome::kRefused;
+    grant_ = session->TryTakeRoom(bytes);
+    if (grant_ || session->refused()) return true;
+    waiter_.room_bytes = bytes;
+    waited_ = true;
+    if (session->WaitFor(&waiter_)) return false;
+  }
+  waited_ = false;
+  grant_ = std::move(waiter_.grant);
+  return true;
+}
+
+void Reservation::NoteNoRoom(bool placed, uint64_t bytes) {
+  const std::string server = absl::StrCat("memory server ", session_->name());
+  if (waiter_.outcome == Waiter::Outcome::kLate) {
+    Fail(absl::DeadlineExceededError(absl::StrCat(server, ": no answer in time")));
+  } else if (waiter_.outcome == Waiter::Outcome::kRefused) {
+    if (placed) Fail(absl::ResourceExhaustedError(absl::StrCat(server, " has no room for ", FormatByteSize(bytes))));
+    search_.NoteFull(*session_);
+  } else {
+    if (placed) Fail(absl::UnavailableError(absl::StrCat(server, " does not answer: no room can be reserved")));
+    search_.NoteSilent(*session_);
+  }
+}
+
+void Reservation::Settle() {
+  if (status_.ok() && !taken_.empty()) place_.map->NoteReserved();
+  std::map<uint16_t, uint64_t> added;
+  for (auto& [server, grant] : taken_) {
+    ServerSession* const session = place_.sessions->at(server);
+    const uint64_t bytes = grant.bytes();
+    if (!status_.ok()) {
+      session->EndRoom(std::move(grant), 0);
+    } else if (place_.map->AddReserved(server, session->room(), std::move(grant))) {
+      added[server] = bytes;
+      session->NoteReturned();
+    } else {
+      status_ = absl::UnavailableError(
+          absl::StrCat("memory server ", session->name(), " has restarted while room was reserved"));
+    }
+  }
+  taken_.clear();
+  if (status_.ok()) return;
+  for (const auto& [server, bytes] : added) {
+    ServerSession* const session = place_.sessions->at(server);
+    place_.map->ReleaseReserved(server, session->room(), bytes);
+    session->NoteRoom();
+  }
+}
+
+void Reservation::Finish() {
+  const Callback callback = callback_;
+  void* const context = callback_context_;
+  if (state_.exchange(kDone) == kSleeping) FutexWakeAll(&state_);
+  if (callback != nullptr) callback(this, context);
+}
+
+}  // namespace nram

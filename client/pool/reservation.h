@@ -1,0 +1,71 @@
+#ifndef NRAM_CLIENT_POOL_RESERVATION_H_
+#define NRAM_CLIENT_POOL_RESERVATION_H_
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/pool/io.h"
+#include "client/pool/placing.h"
+
+namespace nram {
+
+// Places the spans of a range and takes room for all of its pages, one span after the other; then the region has it, or
+// nothing of it. An operation's handle, as Io is. Used once.
+class Reservation {
+ public:
+  using Callback = void (*)(Reservation* reservation, void* context);
+
+  Reservation() = default;
+  ~Reservation();
+  Reservation(const Reservation&) = delete;
+  Reservation& operator=(const Reservation&) = delete;
+
+  // Blocks until the operation that was started is done and returns its result. With a callback: only when that runs.
+  absl::Status Wait();
+
+  // --- For Region.
+  // Does not block. The callback, if any, is the last thing that touches the operation.
+  void Start(const IoPlace& place, const absl::StatusOr<IoRequest>& request, Callback callback = nullptr,
+             void* context = nullptr);
+
+ private:
+  static constexpr uint32_t kRunning = 0, kSleeping = 1, kDone = 2;
+
+  // Goes on until it has to wait, or is done.
+  void Go();
+  // Room for one span. False: it has to wait.
+  bool TakeSpan();
+  // False: it has to wait for room there. Else there is a grant, or the waiter's outcome says why not.
+  bool TakeRoom(ServerSession* session, uint64_t bytes);
+  void NoteNoRoom(bool placed, uint64_t bytes);
+  bool FailToPlace(uint64_t bytes);
+  void Fail(const absl::Status& status) {
+    if (status_.ok()) status_ = status;
+  }
+  // What the region gets, or gives back.
+  void Settle();
+  void Finish();
+  static void OnResume(Waiter* waiter) { static_cast<Reservation*>(waiter->context)->Go(); }
+
+  IoPlace place_;
+  uint64_t chunk_ = 0;
+  uint64_t end_ = 0;
+  Placing search_;
+  Waiter waiter_;
+  bool waited_ = false;          // the waiter has an outcome to be looked at
+  ServerSession* session_ = nullptr;   // where it waits, or what it was granted is of
+  Room::Grant grant_;            // of the span that it is at
+  std::map<uint16_t, Room::Grant> taken_;  // by server
+  absl::Status status_;
+  std::atomic<uint32_t> state_{kRunning};
+  Callback callback_ = nullptr;
+  void* callback_context_ = nullptr;
+};
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_POOL_RESERVATION_H_

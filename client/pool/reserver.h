@@ -1,0 +1,113 @@
+#ifndef NRAM_CLIENT_POOL_RESERVER_H_
+#define NRAM_CLIENT_POOL_RESERVER_H_
+
+// What a client asks of one server for the sake of its room there: reservations ahead of use and for those who wait,
+// and the return of what nobody needs. Pure: it decides, and its session has the server asked.
+
+#include <atomic>
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "client/pool/room.h"
+#include "client/transport/control_client.h"
+
+namespace nram {
+
+// Not thread-safe: its session's lock guards it. The functions that say otherwise are thread-safe.
+class Reserver {
+ public:
+  // `room` outlives it. `step_bytes`: how much is reserved ahead at a time.
+  Reserver(Room* room, uint64_t step_bytes) : room_(room), step_bytes_(step_bytes) {}
+
+  // One request to the server.
+  struct Ask {
+    enum class Kind {
+      kNothing,
+      kSettle,    // Reserve of nothing, to see an earlier request through that has no answer
+      kReserve,   // Reserve of `pages`
+      kMeasure,   // RenewLease: only the server knows how much may be given back
+      kGiveBack,  // Reserve of minus `pages`
+    };
+    Kind kind = Kind::kNothing;
+    int64_t pages = 0;  // as the server is to be asked: below 0 for a return
+    ReserveOrder order;
+    uint64_t for_bytes = 0;     // of `pages`, how much is needed now
+    bool exactly = false;       // it asks for no more than that
+    uint64_t freed_before = 0;  // NoteFreed's count
+  };
+  enum class Answer {
+    kDone,
+    kRefused,   // the server has not so much: whoever waited for it is to be told
+    kNoAnswer,  // nobody knows, or the lease's term is over
+  };
+
+  // What is to be asked now. `wish_bytes`: of who has waited longest; 0: nobody waits.
+  Ask Next(int64_t now_ns, uint64_t wish_bytes);
+  // When Next is to be called again for the sake of time alone.
+  int64_t DueNs(uint64_t wish_bytes) const;
+  // The answer to what Next has said. kMeasure's is a renewal's.
+  Answer End(const Ask& ask, const absl::StatusOr<LeaseInfo>& answer, int64_t now_ns);
+  // Nothing is under way any more: the server is away.
+  void Reset();
+
+  // --- Thread-safe.
+  // Room is just being given back, which may end a refusal.
+  bool giving_back() const { return giving_back_; }
+  // The server has no room beyond what is reserved: the last reservation was refused, and the server has not said since
+  // that there is room again, nor is this client giving it some.
+  bool refused() const {
+    return !giving_back_ && refused_;  // in this order: giving room back ends a refusal before it is over
+  }
+  void NoteCapacity(const ServerCapacity& capacity) {
+    if (capacity.free_bytes > kSpanBytes) refused_ = false;
+  }
+  // Another term of the lease.
+  void NoteTerm() { refused_ = false; }
+  // The client freed something at the server: it is worth asking again.
+  void NoteFreed() {
+    freed_events_.fetch_add(1, std::memory_order_relaxed);
+    refused_.store(false, std::memory_order_relaxed);
+  }
+  // The client writes there: it is worth reserving ahead. True if it is time to.
+  bool NoteTaken() {
+    if (!written_to_.load(std::memory_order_relaxed)) written_to_ = true;
+    return !refused() && room_->free_bytes() < half();
+  }
+  // More is free than the client keeps.
+  bool has_surplus() const { return room_->free_bytes() > kStepsKept * static_cast<int64_t>(step_bytes_); }
+
+ private:
+  // Room beyond so many steps is given back, down to one.
+  static constexpr int64_t kStepsKept = 2;
+  // A server that refuses no more than this is full.
+  static constexpr uint64_t kRefusedBytes = 2 * kSpanBytes;
+  static constexpr int64_t kSettleAgainMs = 500;
+  static constexpr int64_t kReserveAgainMs = 50;
+  static constexpr int64_t kAheadAgainMs = 1'000;
+  static constexpr int64_t kGiveBackAgainMs = 1'000;
+
+  int64_t half() const { return static_cast<int64_t>(step_bytes_ / 2); }
+  bool IsAheadDue() const { return written_to_ && !refused() && room_->free_bytes() < half(); }
+  Ask Reserve(Ask::Kind kind, int64_t pages);
+  Answer EndReserve(const Ask& ask, const absl::StatusOr<LeaseInfo>& answer, int64_t now_ns);
+  void EndGivingBack(bool done, int64_t now_ns);
+
+  Room* const room_;
+  const uint64_t step_bytes_;
+  std::atomic<bool> written_to_{false};
+  std::atomic<bool> refused_{false};
+  std::atomic<uint64_t> freed_events_{0};
+  uint64_t last_order_ = 0;
+  bool ask_exactly_ = false;  // the server has refused a whole step
+  std::atomic<bool> giving_back_{false};
+  uint64_t surplus_pages_ = 0;  // taken out of what is free, to be given back next
+  // Not before.
+  int64_t settle_ns_ = 0;
+  int64_t reserve_ns_ = 0;
+  int64_t ahead_ns_ = 0;
+  int64_t give_back_ns_ = 0;
+};
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_POOL_RESERVER_H_

@@ -1,0 +1,651 @@
+#include "client/pool/server_session.h"
+
+#include <glog/logging.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace nram {
+
+ServerSession::ServerSession(uint16_t index, const Endpoint& endpoint, LeaseId lease, const PoolOptions& options,
+                 Environment* environment)
+    : index_(index),
+      endpoint_(endpoint),
+      name_(endpoint.ToString()),
+      lease_(lease),
+      options_(options),
+      environment_(environment),
+      reserver_(&room_, options.reserve_step_bytes),
+      down_since_ns_(environment->NowNs()),
+      last_error_(absl::UnavailableError(absl::StrCat("memory server ", name_, ": not connected yet"))),
+      attempt_began_ns_(down_since_ns_) {}
+
+ServerSession::~ServerSession() = default;
+
+void ServerSession::Remarks::Log() const {
+  for (const std::string& text : warnings) LOG(WARNING) << text;
+  for (const std::string& text : infos) LOG(INFO) << text;
+}
+
+// --- The server as it stands.
+
+bool ServerSession::IsUsableLocked() const { return stage_ == Stage::kUp && !lease_ended_ && life()->connected(); }
+
+bool ServerSession::IsHopelessLocked(int64_t now_ns) const {
+  return stage_ != Stage::kUp && now_ns - down_since_ns_ > options_.fail_fast_after_ms * kNsPerMs;
+}
+
+bool ServerSession::HasLeaseRunOutLocked(int64_t now_ns) const { return now_ns - alive_ns_ > lease_ttl_ms_ * kNsPerMs; }
+
+bool ServerSession::hopeless() const {
+  MutexLock lock(&mu_);
+  return IsHopelessLocked(environment_->NowNs());
+}
+
+bool ServerSession::may_be_slow() const {
+  MutexLock lock(&mu_);
+  return may_be_slow_;
+}
+
+ServerCapacity ServerSession::capacity() const {
+  MutexLock lock(&mu_);
+  return capacity_;
+}
+
+ServerHost ServerSession::host_state() const {
+  MutexLock lock(&mu_);
+  return host_state_;
+}
+
+std::string ServerSession::data_plane() const {
+  MutexLock lock(&mu_);
+  return data_plane_;
+}
+
+absl::Status ServerSession::last_error() const {
+  MutexLock lock(&mu_);
+  return last_error_;
+}
+
+absl::Status ServerSession::AwaitUp(int64_t deadline_ns) {
+  MutexLock lock(&mu_);
+  while (!up()) {
+    if (!changed_.WaitUntil(&mu_, deadline_ns)) return up() ? absl::OkStatus() : last_error_;
+  }
+  return absl::OkStatus();
+}
+
+void ServerSession::BeginStop() {
+  MutexLock lock(&mu_);
+  stopping_ = true;
+  changed_.SignalAll();
+  driver_->Wake();
+}
+
+void ServerSession::Suspect() {
+  MutexLock lock(&mu_);
+  if (stage_ == Stage::kUp && life()->connected()) next_renew_ns_ = 0;
+  driver_->Wake();
+}
+
+void ServerSession::NoteLeaseEnded() {
+  MutexLock lock(&mu_);
+  lease_ended_ = true;
+  driver_->Wake();
+}
+
+void ServerSession::WantLook() {
+  if (!look_wanted_.exchange(true)) driver_->Wake();
+}
+
+ServerLife* ServerSession::LookLocked(int64_t now_ns) {
+  if (stopping_) return nullptr;  // that the connections are down is its own doing
+  if (stage_ != Stage::kUp) {
+    lease_ended_ = false;  // it is looked at on the way up
+    return nullptr;
+  }
+  if (std::exchange(lease_ended_, false) || HasLeaseRunOutLocked(now_ns)) {
+    // Ended, or about to be: whoever needs this server must not take it for one that can be used.
+    last_error_ = absl::UnavailableError(absl::StrCat("memory server ", name_, ": this client's lease has ended there"));
+    GoDownLocked(now_ns, Stage::kHello);
+    return life();
+  }
+  if (!life()->connected()) {
+    last_error_ = absl::UnavailableError(absl::StrCat("memory server ", name_, ": a connection is down"));
+    GoDownLocked(now_ns, Stage::kReconnect);
+  }
+  return nullptr;
+}
+
+void ServerSession::GoDownLocked(int64_t now_ns, Stage stage) {
+  stage_ = stage;
+  up_ = false;
+  was_up_ = true;
+  down_since_ns_ = now_ns;
+  // At once, unless the server has just come up, and goes down each time that it does.
+  if (now_ns - up_since_ns_ > kBackoffMaxMs * kNsPerMs) backoff_ms_ = kBackoffMinMs;
+  next_attempt_ns_ = attempt_began_ns_ = backoff_ms_ == kBackoffMinMs ? now_ns : now_ns + backoff_ms_ * kNsPerMs;
+  backoff_ms_ = std::min(backoff_ms_ * 2, kBackoffMaxMs);
+  reserver_.Reset();
+  changed_.SignalAll();
+}
+
+void ServerSession::Cut(ServerLife* life) {
+  if (life == nullptr) return;
+  life->bulk->Disconnect();
+  life->urgent->Disconnect();
+}
+
+// --- Waiting.
+
+std::optional<Waiter::Outcome> ServerSession::JudgeLocked(Waiter* waiter, int64_t now_ns, bool may_take) {
+  if (stopping_) return Outcome::kClosing;
+  if (now_ns >= waiter->deadline_ns) return Outcome::kLate;
+  switch (waiter->what) {
+    case Waiter::For::kConnection:
+      if (IsUsableLocked()) return Outcome::kUsable;
+      if (IsHopelessLocked(now_ns)) return Outcome::kHopeless;
+      return std::nullopt;
+    case Waiter::For::kReservedRoom:
+      if (returns_ != waiter->ticket) return Outcome::kUsable;
+      return std::nullopt;
+    case Waiter::For::kRoom:
+      break;
+  }
+  if (!IsUsableLocked()) return Outcome::kNoAnswer;
+  if (may_take) {
+    waiter->grant = room_.TryTake(waiter->room_bytes);
+    if (waiter->grant) return Outcome::kGranted;
+  }
+  const uint64_t number = RetryQueue::NumberOf(*waiter);
+  if (number != 0 && number < room_failed_before_) return Outcome::kNoAnswer;
+  if (reserver_.giving_back()) return std::nullopt;  // which ends a refusal
+  if (refused() || (number != 0 && number == room_refused_number_)) return Outcome::kRefused;
+  return std::nullopt;
+}
+
+void ServerSession::CountWaitersLocked() {
+  room_waiters_ = static_cast<uint32_t>(queue_.count(Waiter::For::kRoom));
+  return_waiters_ = static_cast<uint32_t>(queue_.count(Waiter::For::kReservedRoom));
+}
+
+bool ServerSession::WaitFor(Waiter* waiter) {
+  MutexLock lock(&mu_);
+  if (waiter->what == Waiter::For::kReservedRoom) return_waiters_ += 1;  // before the ticket is looked at
+  if (waiter->what == Waiter::For::kRoom) reserver_.NoteTaken();
+  const std::optional<Outcome> outcome =
+      JudgeLocked(waiter, environment_->NowNs(), /*may_take=*/queue_.count(Waiter::For::kRoom) == 0);
+  if (outcome) {
+    waiter->outcome = *outcome;
+  } else {
+    queue_.Add(waiter);
+    driver_->Wake();
+  }
+  CountWaitersLocked();
+  return !outcome;
+}
+
+bool ServerSession::Cancel(Waiter* waiter) {
+  MutexLock lock(&mu_);
+  if (!queue_.Has(*waiter)) return false;
+  queue_.Remove(waiter);
+  CountWaitersLocked();
+  return true;
+}
+
+void ServerSession::ResumeDue() {
+  const int64_t turn_ends_ns = environment_->NowNs() + kResumeTurnMs * kNsPerMs;
+  uint64_t before = 0;
+  {
+    MutexLock lock(&mu_);
+    if (queue_.empty()) return;
+    before = queue_.next_number();
+  }
+  while (true) {
+    Waiter* waiter = nullptr;
+    {
+      MutexLock lock(&mu_);
+      const int64_t now_ns = environment_->NowNs();
+      bool may_take = true;
+      waiter = queue_.Take(before, [&](Waiter* one) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+        const std::optional<Outcome> outcome = JudgeLocked(one, now_ns, may_take);
+        if (outcome) {
+          one->outcome = *outcome;
+        } else if (one->what == Waiter::For::kRoom) {
+          may_take = false;
+        }
+        return outcome.has_value();
+      });
+      CountWaitersLocked();
+    }
+    if (waiter == nullptr) return;
+    waiter->resume(waiter);
+    if (environment_->NowNs() >= turn_ends_ns) return driver_->Wake();
+  }
+}
+
+void ServerSession::Tick() {
+  ServerLife* cut = nullptr;
+  {
+    MutexLock lock(&mu_);
+    const bool was_up = stage_ == Stage::kUp;
+    cut = LookLocked(environment_->NowNs());
+    if (was_up && stage_ != Stage::kUp) driver_->Wake();
+  }
+  Cut(cut);
+  ResumeDue();
+}
+
+// --- Room.
+
+Room::Grant ServerSession::TryTakeRoom(uint64_t bytes) {
+  if (room_waiters_.load(std::memory_order_relaxed) != 0) return {};
+  Room::Grant grant = room_.TryTake(bytes);
+  // Half a step left: have the next one asked for before anybody must wait for it.
+  if (grant && reserver_.NoteTaken()) WantLook();
+  return grant;
+}
+
+void ServerSession::EndRoom(Room::Grant grant, uint64_t used_bytes) {
+  if (grant) {
+    room_.Used(std::move(grant), used_bytes);
+    NoteRoom();
+  } else if (used_bytes > 0) {
+    // Without room the server knows what paid; it says how much that was.
+    room_.Charge(used_bytes);
+  }
+}
+
+void ServerSession::NoteRoom() {
+  if (room_waiters_.load(std::memory_order_relaxed) != 0 || reserver_.has_surplus()) WantLook();
+}
+
+void ServerSession::NoteReturned() {
+  returns_ += 1;
+  if (return_waiters_ != 0) WantLook();
+}
+
+// --- Errands.
+
+void ServerSession::RememberLocked(const Errands::Destroy& destroy, Remarks* remarks) {
+  if (errands_.Add(destroy) || environment_->NowNs() < log_again_ns_) return;
+  log_again_ns_ = environment_->NowNs() + kLogAgainMs * kNsPerMs;
+  remarks->warnings.push_back(
+      absl::StrCat("memory server ", name_, ": more was deleted while it was away than is remembered"));
+}
+
+void ServerSession::DestroyLater(const Errands::Destroy& destroy) {
+  Remarks remarks;
+  {
+    MutexLock lock(&mu_);
+    RememberLocked(destroy, &remarks);
+    driver_->Wake();
+  }
+  remarks.Log();
+}
+
+void ServerSession::UndoCreate(Errands::Undo undo) {
+  MutexLock lock(&mu_);
+  errands_.Add(std::move(undo));  // MayUndo was asked; calls at the same time go beyond by their number
+  driver_->Wake();
+}
+
+bool ServerSession::MayUndo() const {
+  MutexLock lock(&mu_);
+  return errands_.MayUndo();
+}
+
+bool ServerSession::AwaitUndone(const std::string& name, int64_t deadline_ns) {
+  MutexLock lock(&mu_);
+  while (true) {
+    const bool done = !errands_.IsUndoing(name);
+    if (done || !up() || environment_->NowNs() >= deadline_ns) return done;
+    changed_.WaitUntil(&mu_, deadline_ns);
+  }
+}
+
+// --- What is to be done next.
+
+SessionAction ServerSession::Next() {
+  ServerLife* cut = nullptr;
+  look_wanted_ = false;
+  {
+    MutexLock lock(&mu_);
+    CHECK(!in_action_) << "a session was asked for two things at a time";
+    cut = LookLocked(environment_->NowNs());
+    if (stopping_) cut = life();
+  }
+  Cut(cut);
+  ResumeDue();
+  MutexLock lock(&mu_);
+  SessionAction action = ChooseLocked(environment_->NowNs());
+  in_action_ = action.kind != Kind::kNone && action.kind != Kind::kFinished;
+  return action;
+}
+
+SessionAction ServerSession::StartActionLocked(Kind kind, int64_t now_ns, int64_t timeout_ms) const {
+  SessionAction action;
+  action.kind = kind;
+  action.asked_ns = now_ns;
+  action.deadline_ns = now_ns + timeout_ms * kNsPerMs;
+  action.life = life();
+  return action;
+}
+
+SessionAction ServerSession::ChooseLocked(int64_t now_ns) {
+  if (stopping_) {
+    const bool has_lease = stage_ == Stage::kUp;
+    stage_ = Stage::kEnded;
+    up_ = false;
+    return StartActionLocked(has_lease ? Kind::kEndLease : Kind::kFinished, now_ns, kEndTimeoutMs);
+  }
+  if (stage_ != Stage::kUp) return ChooseBringUpLocked(now_ns);
+  // An action that keeps the control plane waiting must not keep the lease from being renewed in time.
+  const int64_t timeout_ms = std::min(kControlTimeoutMs, lease_ttl_ms_ / 4);
+  if (now_ns >= PingTimeLocked()) return StartActionLocked(Kind::kPing, now_ns, timeout_ms);
+  if (now_ns >= next_renew_ns_) {
+    SessionAction action = StartActionLocked(Kind::kRenew, now_ns, timeout_ms);
+    action.room_look = room_.Look();
+    return action;
+  }
+  errands_first_ = !errands_first_;
+  SessionAction action = errands_first_ ? ChooseErrandLocked(now_ns, timeout_ms) : ChooseAskLocked(now_ns, timeout_ms);
+  if (action.kind == Kind::kNone) {
+    action = errands_first_ ? ChooseAskLocked(now_ns, timeout_ms) : ChooseErrandLocked(now_ns, timeout_ms);
+  }
+  if (action.kind == Kind::kNone) action.deadline_ns = WakeTimeLocked(now_ns);
+  return action;
+}
+
+SessionAction ServerSession::ChooseBringUpLocked(int64_t now_ns) {
+  if (now_ns < next_attempt_ns_) {
+    SessionAction nothing;
+    nothing.deadline_ns = WakeTimeLocked(now_ns);
+    return nothing;
+  }
+  switch (stage_) {
+    case Stage::kReconnect:
+      // The control plane may be slow to answer, and it is the connections that are needed now: their hello tells
+      // whether lease and server are those from before. But the lease must not end while they cannot be had.
+      return StartActionLocked(Kind::kConnect, now_ns, std::min(kSlowAttemptMs, lease_ttl_ms_ / 3));
+    case Stage::kHello:
+      return StartActionLocked(Kind::kHello, now_ns, kControlTimeoutMs);
+    case Stage::kGrant: {
+      SessionAction action = StartActionLocked(Kind::kGrant, now_ns, kControlTimeoutMs);
+      action.ttl_ms = options_.lease_ttl_ms;
+      if (action.ttl_ms == 0 && hello_.lease_ttl_ms < options_.lease_ttl_min_ms) {
+        action.ttl_ms = options_.lease_ttl_min_ms;
+      }
+      return action;
+    }
+    case Stage::kDial: {
+      SessionAction action = StartActionLocked(Kind::kDial, now_ns, kControlTimeoutMs);
+      action.hello = hello_;
+      return action;
+    }
+    case Stage::kConnect:
+      return StartActionLocked(Kind::kConnect, now_ns, std::min(kControlTimeoutMs, lease_ttl_ms_ / 3));
+    case Stage::kUp:
+    case Stage::kEnded:
+      break;
+  }
+  LOG(FATAL) << "a session that is up, or has ended, does not come up";
+}
+
+SessionAction ServerSession::ChooseAskLocked(int64_t now_ns, int64_t timeout_ms) {
+  const Waiter* const first = queue_.First(Waiter::For::kRoom);
+  const Reserver::Ask ask = reserver_.Next(now_ns, first == nullptr ? 0 : first->room_bytes);
+  if (ask.kind == Reserver::Ask::Kind::kNothing) return {};
+  const bool measures = ask.kind == Reserver::Ask::Kind::kMeasure;
+  SessionAction action = StartActionLocked(measures ? Kind::kRenew : Kind::kReserve, now_ns, timeout_ms);
+  action.ask = ask;
+  action.pages = ask.pages;
+  action.order = ask.order;
+  room_asked_number_ = first == nullptr ? 0 : RetryQueue::NumberOf(*first);
+  return action;
+}
+
+SessionAction ServerSession::ChooseErrandLocked(int64_t now_ns, int64_t timeout_ms) {
+  if (errands_.DropOldUndos(incarnation())) changed_.SignalAll();
+  std::vector<Errands::Destroy> destroys = errands_.TakeDestroys(incarnation());
+  if (!destroys.empty()) {
+    SessionAction action = StartActionLocked(Kind::kDestroy, now_ns, timeout_ms);
+    action.destroys = std::move(destroys);
+    return action;
+  }
+  const Errands::Undo* const undo = errands_.NextUndo(now_ns);
+  if (undo == nullptr) return {};
+  SessionAction action = StartActionLocked(Kind::kUndo, now_ns, timeout_ms);
+  action.undo = *undo;
+  return action;
+}
+
+int64_t ServerSession::PingTimeLocked() const { return alive_ns_ + lease_ttl_ms_ * kNsPerMs * 2 / 5; }
+
+int64_t ServerSession::WakeTimeLocked(int64_t now_ns) const {
+  int64_t wake_ns = std::min(now_ns + kIdleNs, queue_.EarliestDeadlineNs());
+  if (stage_ != Stage::kUp) {
+    wake_ns = std::min(wake_ns, next_attempt_ns_);
+    const int64_t hopeless_ns = down_since_ns_ + options_.fail_fast_after_ms * kNsPerMs + 1;
+    if (!queue_.empty() && hopeless_ns > now_ns) wake_ns = std::min(wake_ns, hopeless_ns);
+    return wake_ns;
+  }
+  const Waiter* const first = queue_.First(Waiter::For::kRoom);
+  return std::min({wake_ns, next_renew_ns_, PingTimeLocked(), errands_.DueNs(),
+                   reserver_.DueNs(first == nullptr ? 0 : first->room_bytes)});
+}
+
+// --- How it ended.
+
+void ServerSession::Done(SessionAction action, SessionOutcome outcome) {
+  Remarks remarks;
+  ServerLife* cut = nullptr;
+  const int64_t now_ns = environment_->NowNs();
+  {
+    MutexLock lock(&mu_);
+    CHECK(std::exchange(in_action_, false)) << "something has ended that had not begun";
+    switch (action.kind) {
+      case Kind::kHello:
+      case Kind::kGrant:
+      case Kind::kDial:
+      case Kind::kConnect:
+        cut = EndBringUpLocked(action, &outcome, now_ns, &remarks);
+        break;
+      case Kind::kPing:
+        // Too late, it has broken the connection. The next one's hello renews the lease too.
+        if (!outcome.status.ok()) break;
+        if (outcome.reason == Reason::kOk) {
+          alive_ns_ = action.asked_ns;
+        } else {
+          lease_ended_ = true;
+        }
+        break;
+      case Kind::kRenew:
+        EndRenewLocked(action, outcome, now_ns, &remarks);
+        break;
+      case Kind::kReserve:
+        EndAskLocked(action, outcome, now_ns);
+        break;
+      case Kind::kDestroy:
+      case Kind::kUndo:
+        EndErrandLocked(action, outcome, now_ns, &remarks);
+        break;
+      case Kind::kEndLease:
+      case Kind::kNone:
+      case Kind::kFinished:
+        break;
+    }
+  }
+  Cut(cut);
+  remarks.Log();
+  ResumeDue();
+}
+
+ServerLife* ServerSession::EndBringUpLocked(const SessionAction& action, SessionOutcome* outcome, int64_t now_ns,
+                                      Remarks* remarks) {
+  if (stage_ == Stage::kEnded) return nullptr;
+  ServerLife* const former = life();
+  // Now and then: a server that is broken breaks each connection.
+  if (!outcome->broken.empty() && now_ns >= log_again_ns_) {
+    log_again_ns_ = now_ns + kLogAgainMs * kNsPerMs;
+    remarks->warnings.push_back(
+        absl::StrCat("memory server ", name_, ": a connection was broken: ", outcome->broken));
+  }
+  const absl::StatusOr<Stage> next = AdvanceLocked(action, outcome, now_ns, remarks);
+  if (!next.ok() && stage_ == Stage::kReconnect) {
+    stage_ = Stage::kHello;  // the same attempt goes on
+  } else if (!next.ok()) {
+    FailAttemptLocked(next.status(), now_ns, remarks);
+  } else {
+    stage_ = *next;
+    if (stage_ == Stage::kUp) ComeUpLocked(action, now_ns, remarks);
+  }
+  return life() == former ? nullptr : former;
+}
+
+absl::StatusOr<ServerSession::Stage> ServerSession::AdvanceLocked(const SessionAction& action, SessionOutcome* outcome,
+                                                      int64_t now_ns, Remarks* remarks) {
+  NRAM_RETURN_IF_ERROR(outcome->status);
+  switch (action.kind) {
+    case Kind::kHello:
+      hello_ = std::move(outcome->hello);
+      return Stage::kGrant;
+    case Kind::kGrant: {
+      const LeaseInfo& lease = outcome->lease;
+      if (lease.ttl_ms < options_.lease_ttl_min_ms) {
+        return absl::FailedPreconditionError(
+            absl::StrCat("memory server ", name_, " grants leases of ", lease.ttl_ms,
+                         " ms at most, and this client needs ", options_.lease_ttl_min_ms,
+                         ": give it a longer --lease-ttl-ms, or this one shorter deadlines"));
+      }
+      lease_ttl_ms_ = options_.lease_ttl_ms > 0 ? std::min(options_.lease_ttl_ms, lease.ttl_ms) : lease.ttl_ms;
+      host_state_ = hello_.host;
+      host_ = static_cast<uint32_t>(std::hash<std::string>()(hello_.host.boot_id));
+      granted_ = lease;
+      if (hello_.incarnation == incarnation()) {
+        TakeInLocked(action);
+        return Stage::kConnect;
+      }
+      if (lives_.size() >= kLivesMax && now_ns < next_life_ns_) {
+        return absl::UnavailableError(absl::StrCat("memory server ", name_, " has restarted ", lives_.size(),
+                                                   " times: its present life is taken in within a minute"));
+      }
+      return Stage::kDial;
+    }
+    case Kind::kDial:
+      if (incarnation() != 0) {
+        remarks->warnings.push_back(
+            absl::StrCat("memory server ", name_, " has restarted: what it stored is lost"));
+      }
+      data_plane_ = std::move(outcome->data_plane);
+      next_life_ns_ = now_ns + kLifePauseMs * kNsPerMs;
+      lives_.push_back(std::move(outcome->life));
+      life_.store(lives_.back().get(), std::memory_order_release);
+      TakeInLocked(action);
+      return Stage::kConnect;
+    default:
+      return Stage::kUp;
+  }
+}
+
+void ServerSession::TakeInLocked(const SessionAction& action) {
+  room_.Enter(granted_.incarnation, granted_.term);
+  reserver_.NoteTerm();
+  NoteLeaseLocked(granted_, std::nullopt, action.asked_ns);
+}
+
+void ServerSession::ComeUpLocked(const SessionAction& action, int64_t now_ns, Remarks* remarks) {
+  if (down_since_ns_ + kNsPerSecond < now_ns) {
+    remarks->infos.push_back(absl::StrCat("memory server ", name_, " is back"));
+  }
+  was_slow_ = was_slow_ || now_ns - attempt_began_ns_ > kSlowAttemptMs * kNsPerMs;
+  may_be_slow_ = was_slow_;
+  up_since_ns_ = now_ns;
+  alive_ns_ = action.asked_ns;  // hello asks for a lease that lives
+  next_renew_ns_ = 0;           // for what the server has to say of lease, room and capacity
+  up_ = true;
+  changed_.SignalAll();
+}
+
+void ServerSession::FailAttemptLocked(const absl::Status& status, int64_t now_ns, Remarks* remarks) {
+  last_error_ = Annotate(status, "cannot be used");
+  if (std::exchange(was_up_, false)) remarks->warnings.push_back(std::string(last_error_.message()));
+  was_slow_ = was_slow_ || now_ns - attempt_began_ns_ > kSlowAttemptMs * kNsPerMs;
+  may_be_slow_ = was_slow_;
+  next_attempt_ns_ = attempt_began_ns_ = now_ns + backoff_ms_ * kNsPerMs;
+  backoff_ms_ = std::min(backoff_ms_ * 2, kBackoffMaxMs);
+  stage_ = life() == nullptr ? Stage::kHello : Stage::kReconnect;
+  changed_.SignalAll();
+}
+
+void ServerSession::NoteLeaseLocked(const LeaseInfo& info, std::optional<uint64_t> look, int64_t asked_ns) {
+  alive_ns_ = std::max(alive_ns_, asked_ns);
+  if (look) room_.Hear(info.promised_bytes, *look);
+  reserver_.NoteCapacity(info.capacity);
+  capacity_ = info.capacity;
+}
+
+void ServerSession::EndRenewLocked(const SessionAction& action, const SessionOutcome& outcome, int64_t now_ns,
+                             Remarks* remarks) {
+  if (outcome.status.ok()) {
+    backoff_ms_ = kBackoffMinMs;
+    // It may have been granted anew, and the answer to that was lost.
+    room_.Enter(outcome.lease.incarnation, outcome.lease.term);
+    NoteLeaseLocked(outcome.lease, action.room_look == 0 ? std::nullopt : std::optional(action.room_look),
+                    action.asked_ns);
+  }
+  if (action.ask.kind != Reserver::Ask::Kind::kNothing) return EndAskLocked(action, outcome, now_ns);
+  if (outcome.status.ok()) {
+    next_renew_ns_ = now_ns + lease_ttl_ms_ * kNsPerMs / 3;
+    return;
+  }
+  last_error_ = outcome.status;
+  next_renew_ns_ = now_ns + std::min(lease_ttl_ms_ / 3, kRenewAgainMs) * kNsPerMs;
+  if (absl::IsNotFound(outcome.status)) {
+    lease_ended_ = true;
+    if (now_ns >= log_again_ns_) {
+      log_again_ns_ = now_ns + kLogAgainMs * kNsPerMs;
+      remarks->warnings.push_back(std::string(outcome.status.message()));
+    }
+  }
+}
+
+void ServerSession::EndAskLocked(const SessionAction& action, const SessionOutcome& outcome, int64_t now_ns) {
+  const absl::StatusOr<LeaseInfo> answer =
+      outcome.status.ok() ? absl::StatusOr<LeaseInfo>(outcome.lease) : absl::StatusOr<LeaseInfo>(outcome.status);
+  // First: room that was given back ends a refusal before it is over.
+  if (outcome.status.ok()) NoteLeaseLocked(outcome.lease, std::nullopt, action.asked_ns);
+  switch (reserver_.End(action.ask, answer, now_ns)) {
+    case Reserver::Answer::kDone:
+      break;
+    case Reserver::Answer::kRefused:
+      room_refused_number_ = room_asked_number_;
+      break;
+    case Reserver::Answer::kNoAnswer:
+      room_failed_before_ = queue_.next_number();
+      if (outcome.status.ok() || absl::IsAborted(outcome.status)) next_renew_ns_ = 0;  // another term, it seems
+      break;
+  }
+}
+
+void ServerSession::EndErrandLocked(const SessionAction& action, const SessionOutcome& outcome, int64_t now_ns,
+                              Remarks* remarks) {
+  if (action.kind == Kind::kDestroy) {
+    for (const Errands::Destroy& destroy : action.destroys) {
+      if (!destroy.answered) RememberLocked(destroy, remarks);
+    }
+    NoteFreed();
+    return;
+  }
+  if (!errands_.EndUndo(outcome.status, now_ns)) return;
+  if (!outcome.status.ok()) {  // somebody else has taken it over meanwhile, say
+    remarks->warnings.push_back(
+        absl::StrCat("a named region that could not be created is left: ", outcome.status.message()));
+  }
+  changed_.SignalAll();
+}
+
+}  // namespace nram

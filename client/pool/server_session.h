@@ -1,0 +1,342 @@
+#ifndef NRAM_CLIENT_POOL_SERVER_SESSION_H_
+#define NRAM_CLIENT_POOL_SERVER_SESSION_H_
+
+// A pool client's standing with one server: its lease there, the two data connections, the room that the server has
+// promised, and those who wait for any of these. A state machine: it has no thread, reads no clock but its
+// environment's, and touches no network. Whoever drives it asks Next() what is to be done, does it, and says in Done()
+// how it ended. A thread does that in production (thread_driver.h), and the event loop in a simulation.
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "base/poller.h"
+#include "base/sync.h"
+#include "base/units.h"
+#include "base/wake_latency.h"
+#include "client/pool/environment.h"
+#include "client/pool/errands.h"
+#include "client/pool/options.h"
+#include "client/pool/reserver.h"
+#include "client/pool/retry_queue.h"
+#include "client/pool/room.h"
+#include "client/transport/control_client.h"
+#include "client/transport/transport.h"
+
+namespace nram {
+
+// One life of a server, from a start to its end, and the two connections to it. A call that is started on them is
+// executed in this life or never. Stays while the session does; the connections break and come back meanwhile.
+struct ServerLife {
+  uint64_t incarnation = 0;
+  std::unique_ptr<Transport> bulk;
+  std::unique_ptr<Transport> urgent;
+
+  Transport* transport(IoClass io_class) const { return io_class == IoClass::kUrgent ? urgent.get() : bulk.get(); }
+  // Both are. A connection that broke may have left a request at the server, to be executed until its successor says
+  // hello. Nothing that changes pages may overtake it on the other connection.
+  bool connected() const { return bulk->connected() && urgent->connected(); }
+};
+
+// What whoever drives a session is to do: one exchange with the server, or few. It ends by `deadline_ns`.
+struct SessionAction {
+  enum class Kind {
+    kNone,       // nothing until `deadline_ns`, or until SessionDriver::Wake
+    kHello,      // control: Hello
+    kGrant,      // control: GrantLease(lease, owner, ttl_ms)
+    kDial,       // make the connections of the life that `hello` tells of; they are not connected yet
+    kConnect,    // connect both of `life`
+    kPing,       // over the urgent connection of `life`
+    kRenew,      // control: RenewLease
+    kReserve,    // control: Reserve(pages, order)
+    kDestroy,    // over the bulk connection of `life`, all of `destroys` at once
+    kUndo,       // control: EndLease(undo.lease), then DestroyRegion(undo.region)
+    kEndLease,   // control: EndLease
+    kFinished,   // nothing any more: the session has stopped
+  };
+  Kind kind = Kind::kNone;
+  int64_t deadline_ns = 0;
+  int64_t asked_ns = 0;
+  int64_t ttl_ms = 0;
+  int64_t pages = 0;
+  ReserveOrder order;
+  Reserver::Ask ask;       // the session's own
+  uint64_t room_look = 0;  // the session's own
+  ServerHello hello;
+  ServerLife* life = nullptr;
+  std::vector<Errands::Destroy> destroys;
+  Errands::Undo undo;
+};
+
+// How an action ended. `status` OK: the server answered, and did it.
+struct SessionOutcome {
+  absl::Status status;
+  ServerHello hello;                 // kHello
+  LeaseInfo lease;                   // kGrant, kRenew, kReserve
+  std::unique_ptr<ServerLife> life;  // kDial
+  std::string data_plane;            // kDial: where the connections go, for people
+  std::string broken;                // kConnect: why the connections of before were broken, if the server is to blame
+  Reason reason = Reason::kOk;       // kPing
+};
+
+class ServerSession;
+
+// Who drives one session. Thread-safe.
+class SessionDriver {
+ public:
+  virtual ~SessionDriver() = default;
+  // Next() has something to say. Does not block; the caller may hold the session's lock.
+  virtual void Wake() = 0;
+  // Returns when Next() has said kFinished.
+  virtual void Join() = 0;
+  // The server's control plane, for calls that concern regions. Stays while the driver does.
+  virtual ControlClient* control() = 0;
+};
+
+// What a pool stands on: this machine's clock, threads and sockets (thread_driver.h), or a simulation's. Thread-safe.
+class PoolEdge {
+ public:
+  virtual ~PoolEdge() = default;
+  virtual Environment* environment() = 0;
+  // Drives `session` from now until it has stopped. The driver goes before the session does.
+  virtual std::unique_ptr<SessionDriver> Drive(ServerSession* session) = 0;
+  // Null where there are no threads.
+  virtual Poller* poller() = 0;
+  virtual WakeLatency* wake_latency() = 0;
+};
+
+// Thread-safe. Nothing blocks but AwaitUp and AwaitUndone.
+class ServerSession {
+ public:
+  // `environment` and `options` outlive the session.
+  ServerSession(uint16_t index, const Endpoint& endpoint, LeaseId lease, const PoolOptions& options,
+          Environment* environment);
+  ~ServerSession();
+  ServerSession(const ServerSession&) = delete;
+  ServerSession& operator=(const ServerSession&) = delete;
+
+  // --- For whoever drives it: one thread at a time.
+  // Before the first Next. `driver` outlives the session's use.
+  void SetDriver(SessionDriver* driver) { driver_ = driver; }
+  // Resumes who may go on, and says what is to be done now.
+  SessionAction Next();
+  // Ends what Next has said, which it says one at a time. Resumes who may go on.
+  void Done(SessionAction action, SessionOutcome outcome);
+  // Resumes who may go on, and those whose deadline has passed. To be called every 20 ms or so, also while an action is
+  // under way; from any thread.
+  void Tick();
+  // The session is to stop: it resumes all who wait, cuts its connections and ends the lease.
+  void BeginStop();
+
+  // --- The server as it stands.
+  uint16_t index() const { return index_; }
+  const Endpoint& endpoint() const { return endpoint_; }
+  const std::string& name() const { return name_; }
+  LeaseId lease() const { return lease_; }
+  const PoolOptions& options() const { return options_; }
+  ControlClient* control() const { return driver_->control(); }
+  bool up() const { return up_.load(std::memory_order_acquire); }
+  // The present life; null before the first. It may be over, and not noticed yet.
+  ServerLife* life() const { return life_.load(std::memory_order_acquire); }
+  uint64_t incarnation() const {
+    const ServerLife* const present = life();
+    return present == nullptr ? 0 : present->incarnation;
+  }
+  // Away for longer than fail_fast_after_ms.
+  bool hopeless() const;
+  // It has not come up, but not because somebody said no: an attempt took long, or the first is still under way.
+  bool may_be_slow() const;
+  // As of the last word from the server.
+  ServerCapacity capacity() const;
+  uint32_t host() const { return host_.load(); }
+  ServerHost host_state() const;
+  // Where the data connections go: "10.0.0.7:7071" or "unix:/path"; empty before the first.
+  std::string data_plane() const;
+  // Blocks until the server can be used or `deadline_ns`. The error is that of the last attempt.
+  absl::Status AwaitUp(int64_t deadline_ns);
+  // The error of the last attempt, or of what made it down.
+  absl::Status last_error() const;
+
+  // --- What calls have seen.
+  // A call failed: look at the connections now.
+  void Suspect();
+  // The server has said that the lease has ended.
+  void NoteLeaseEnded();
+  // A call was not answered in time; and whether that was a moment ago. New spans then better go elsewhere, although
+  // the server says that it is there.
+  void NoteSilence() { silent_ns_ = environment_->NowNs(); }
+  bool was_silent() const { return environment_->NowNs() < silent_ns_ + kSilentNs; }
+
+  // --- Waiting.
+  // True: `waiter` will be resumed, once. False: it need not wait; its outcome is set, and resume does not run.
+  bool WaitFor(Waiter* waiter);
+  // True: it will not be resumed. False: it was, or is just being resumed.
+  bool Cancel(Waiter* waiter);
+
+  // --- Room. A grant of the client's room ends by EndRoom; a grant of what a region has reserved, by its RegionRoom.
+  // Nothing if not that much is free now, or others wait for it.
+  Room::Grant TryTakeRoom(uint64_t bytes);
+  void EndRoom(Room::Grant grant, uint64_t used_bytes);
+  Room* room() { return &room_; }
+  const Room* room() const { return &room_; }
+  // More may be free than this client needs, or enough for those who wait.
+  void NoteRoom();
+  // A region's reserved room was returned, or there is more of it. `returns` is what a waiter's ticket is taken from.
+  void NoteReturned();
+  uint64_t returns() const { return returns_.load(); }
+  // This client freed something there: it is worth asking for room again.
+  void NoteFreed() { reserver_.NoteFreed(); }
+  // The server has no room beyond what is reserved.
+  bool refused() const { return reserver_.refused(); }
+
+  // --- Errands for when the server is back.
+  // What the server keeps of a destroyed region is freed. A bounded number waits.
+  void DestroyLater(const Errands::Destroy& destroy);
+  // A failed create of a named region is undone.
+  void UndoCreate(Errands::Undo undo);
+  // Whether one more is remembered.
+  bool MayUndo() const;
+  // Blocks until nothing of that name is to be undone here. False if `deadline_ns` passed, or the server is away.
+  bool AwaitUndone(const std::string& name, int64_t deadline_ns);
+
+ private:
+  static constexpr int64_t kControlTimeoutMs = 2'000;
+  static constexpr int64_t kSlowAttemptMs = 500;  // longer than any refusal takes
+  static constexpr int64_t kEndTimeoutMs = 1'000;
+  static constexpr int64_t kBackoffMinMs = 10;
+  static constexpr int64_t kBackoffMaxMs = 1'000;
+  static constexpr int64_t kResumeTurnMs = 50;
+  static constexpr int64_t kRenewAgainMs = 500;
+  static constexpr int64_t kSilentNs = 10 * kNsPerSecond;
+  static constexpr int64_t kIdleNs = 3'600 * kNsPerSecond;
+  static constexpr int64_t kLogAgainMs = 1'000;
+  // Each costs two transports, which stay: after so many restarts a server's next life is taken in once a minute.
+  static constexpr size_t kLivesMax = 4096;
+  static constexpr int64_t kLifePauseMs = 60'000;
+
+  // What the session is about. From the first to the last a server comes up.
+  enum class Stage { kReconnect, kHello, kGrant, kDial, kConnect, kUp, kEnded };
+
+  using Kind = SessionAction::Kind;
+  using Outcome = Waiter::Outcome;
+
+  // What is to be said in the log; without the lock, since whoever reads the log may be waiting for one of our pages.
+  struct Remarks {
+    std::vector<std::string> warnings;
+    std::vector<std::string> infos;
+    void Log() const;
+  };
+
+  bool IsUsableLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool IsHopelessLocked(int64_t now_ns) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool HasLeaseRunOutLocked(int64_t now_ns) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Notices what has happened since. The connections of what it returns are to be cut, without the lock.
+  ServerLife* LookLocked(int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void GoDownLocked(int64_t now_ns, Stage stage) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  static void Cut(ServerLife* life);
+  // Resumes those that came before this call, for kResumeTurnMs at most.
+  void ResumeDue();
+  // Nothing if the waiter has to wait on. `may_take`: no other waits for room before it, so it may be granted some.
+  std::optional<Outcome> JudgeLocked(Waiter* waiter, int64_t now_ns, bool may_take)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void CountWaitersLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void WantLook();
+
+  SessionAction StartActionLocked(Kind kind, int64_t now_ns, int64_t timeout_ms) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  SessionAction ChooseLocked(int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  SessionAction ChooseBringUpLocked(int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // kNone if nothing is to be asked of the server for room, or freed there.
+  SessionAction ChooseAskLocked(int64_t now_ns, int64_t timeout_ms) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  SessionAction ChooseErrandLocked(int64_t now_ns, int64_t timeout_ms) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  int64_t PingTimeLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  int64_t WakeTimeLocked(int64_t now_ns) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  // Each ends one kind of action.
+  // The connections of what it returns are to be cut, without the lock.
+  ServerLife* EndBringUpLocked(const SessionAction& action, SessionOutcome* outcome, int64_t now_ns, Remarks* remarks)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The next stage, or why the attempt has failed.
+  absl::StatusOr<Stage> AdvanceLocked(const SessionAction& action, SessionOutcome* outcome, int64_t now_ns,
+                                      Remarks* remarks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The lease as it was granted is the present one.
+  void TakeInLocked(const SessionAction& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ComeUpLocked(const SessionAction& action, int64_t now_ns, Remarks* remarks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void FailAttemptLocked(const absl::Status& status, int64_t now_ns, Remarks* remarks)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void EndRenewLocked(const SessionAction& action, const SessionOutcome& outcome, int64_t now_ns, Remarks* remarks)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void EndAskLocked(const SessionAction& action, const SessionOutcome& outcome, int64_t now_ns)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void EndErrandLocked(const SessionAction& action, const SessionOutcome& outcome, int64_t now_ns, Remarks* remarks)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // `look`: from before the server was asked; none: what it says of the room may be old already.
+  void NoteLeaseLocked(const LeaseInfo& info, std::optional<uint64_t> look, int64_t asked_ns)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void RememberLocked(const Errands::Destroy& destroy, Remarks* remarks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const uint16_t index_;
+  const Endpoint endpoint_;
+  const std::string name_;
+  const LeaseId lease_;
+  const PoolOptions& options_;
+  Environment* const environment_;
+  SessionDriver* driver_ = nullptr;
+
+  std::atomic<bool> up_{false};  // written under mu_
+  std::atomic<ServerLife*> life_{nullptr};
+  std::atomic<uint32_t> host_{0};
+  std::atomic<int64_t> silent_ns_{-kSilentNs};
+
+  Room room_;
+  Reserver reserver_;  // guarded by mu_, but for what it says is thread-safe
+  std::atomic<bool> look_wanted_{false};
+  std::atomic<uint32_t> room_waiters_{0};  // those in the queue; written under mu_
+  std::atomic<uint32_t> return_waiters_{0};
+  std::atomic<uint64_t> returns_{0};
+
+  mutable Mutex mu_;
+  CondVar changed_;  // up or down, or an undo is done
+  Stage stage_ ABSL_GUARDED_BY(mu_) = Stage::kHello;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  bool in_action_ ABSL_GUARDED_BY(mu_) = false;
+  bool lease_ended_ ABSL_GUARDED_BY(mu_) = false;
+  int64_t up_since_ns_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t down_since_ns_ ABSL_GUARDED_BY(mu_);
+  int64_t alive_ns_ ABSL_GUARDED_BY(mu_) = 0;  // when the lease last was known to live
+  int64_t lease_ttl_ms_ ABSL_GUARDED_BY(mu_) = 1'000;
+  absl::Status last_error_ ABSL_GUARDED_BY(mu_);
+  ServerHello hello_ ABSL_GUARDED_BY(mu_);   // of the attempt under way
+  LeaseInfo granted_ ABSL_GUARDED_BY(mu_);  // likewise
+  ServerCapacity capacity_ ABSL_GUARDED_BY(mu_);
+  ServerHost host_state_ ABSL_GUARDED_BY(mu_);
+  std::string data_plane_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::unique_ptr<ServerLife>> lives_ ABSL_GUARDED_BY(mu_);  // former ones too: calls may still name them
+  RetryQueue queue_ ABSL_GUARDED_BY(mu_);
+  uint64_t room_failed_before_ ABSL_GUARDED_BY(mu_) = 0;  // room waiters before this number: no answer
+  uint64_t room_asked_number_ ABSL_GUARDED_BY(mu_) = 0;    // the room waiter for whom the server is asked
+  uint64_t room_refused_number_ ABSL_GUARDED_BY(mu_) = 0;  // the room waiter whose wish alone was refused
+  Errands errands_ ABSL_GUARDED_BY(mu_);
+  bool errands_first_ ABSL_GUARDED_BY(mu_) = false;  // room and errands take turns
+  int64_t next_renew_ns_ ABSL_GUARDED_BY(mu_) = 0;
+
+  // The attempt to come up.
+  bool may_be_slow_ ABSL_GUARDED_BY(mu_) = true;
+  bool was_up_ ABSL_GUARDED_BY(mu_) = false;  // before it
+  bool was_slow_ ABSL_GUARDED_BY(mu_) = false;
+  int64_t attempt_began_ns_ ABSL_GUARDED_BY(mu_);
+  int64_t next_attempt_ns_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t backoff_ms_ ABSL_GUARDED_BY(mu_) = kBackoffMinMs;
+  int64_t next_life_ns_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t log_again_ns_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_POOL_SERVER_SESSION_H_

@@ -1,0 +1,26 @@
+#include "client/pool/sessions.h"
+
+#include <algorithm>
+
+namespace nram {
+
+std::vector<PlacementCandidate> Sessions::Candidates() const {
+  std::vector<PlacementCandidate> candidates;
+  candidates.reserve(sessions_.size());
+  for (const auto& session : sessions_) {
+    if (!session->up()) continue;
+    const ServerCapacity capacity = session->capacity();
+    const bool refused = session->refused();
+    const auto room = static_cast<uint64_t>(std::max<int64_t>(session->room()->free_bytes(), 0));
+    uint64_t weight = room;
+    // The server's last word may be old: until it refuses, it is worth asking.
+    if (!refused && !capacity.draining) weight += std::max(capacity.free_bytes, kSpanBytes);
+    if (capacity.draining || (refused && room < kPagesPerFrame * Room::kBytesPerPage)) weight = 0;
+    if (weight > 0) candidates.push_back({session->index(), session->host(), weight, session->was_silent()});
+  }
+  // Servers that share a host are different hosts to a client that asks for one replica; the placement minds it when
+  // it is not.
+  return candidates;
+}
+
+}  // namespace nram
