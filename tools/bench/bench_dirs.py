@@ -110,7 +110,7 @@ class Bench:
         self.targets.append(target)
 
     def start_pool(self):
-        """A pool and a mount of its own, beside whatever runs here."""
+        """A pool and a mount of its own, beside other programs on this machine."""
         # Input, scratch and output, and the page store's own.
         donate = max(4 * self.size, 1280 * MIB)
         if places.available_bytes() < self.needed_bytes() + 512 * MIB:
@@ -142,7 +142,7 @@ class Bench:
         self.add_directory(point, f"disk, {megabytes} MB/s")
 
     def needed_bytes(self):
-        """The most that a row keeps in a directory."""
+        """The most bytes that a row keeps in a directory."""
         rows, stxxl = set(self.options.rows), 2_000_000_000 if self.options.big else 300_000_000
         needs = {"sort": 3 * self.size, "nramsort": 3 * self.size, "stxxl": 2 * stxxl // self.scale + 64 * MIB}
         return max([needs.get(row, 512 * MIB // self.scale) for row in rows])
@@ -160,7 +160,7 @@ class Bench:
     # Jobs.
 
     def job(self, target, words, memory, cwd=None):
-        """Runs it, limited; its seconds, processor seconds, the machine's business, and its output."""
+        """Runs a job, limited; returns its seconds, processor seconds, the machine's load, and its output."""
         limited = target.limited and self.cgroup.path is not None
         if limited:
             self.cgroup.limit(memory + MEMORY_SLACK)

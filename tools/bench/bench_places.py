@@ -1,5 +1,5 @@
-"""What benchmarks run in and must leave as they found it: signals, commands, memory cgroups, loop devices that are
-slowed down, pools. Everything that is set up goes onto an ExitStack by later(), and is undone however it is left."""
+"""The surroundings of benchmarks, which must leave them as they found them: signals, commands, memory cgroups,
+slowed-down loop devices, pools. later() puts each thing that is set up onto an ExitStack, which always undoes it."""
 
 import contextlib
 import glob
@@ -56,7 +56,7 @@ def uninterrupted():
 
 
 def later(stack, act, *args, **named):
-    """Does it when the stack is closed, and does it whole; what fails then is told and does not stop the rest."""
+    """Runs it whole when the stack is closed; prints a failure, which does not stop the rest."""
 
     def whole():
         with uninterrupted():
@@ -69,7 +69,7 @@ def later(stack, act, *args, **named):
 
 
 def run(*words, check=True, timeout=600):
-    """Its output. In a session of its own: Ctrl-C must not hit the commands that clean up."""
+    """Returns its output. It has a session of its own: Ctrl-C must not hit the commands that clean up."""
     try:
         done = subprocess.run(words, capture_output=True, text=True, start_new_session=True, timeout=timeout)
     except OSError as error:
@@ -87,8 +87,8 @@ def remove(path):
 
 
 class MemoryCgroup:
-    """Limits the memory, page cache included, of the programs that run in it; v1 or v2. `path` is None where that
-    cannot be."""
+    """Limits the memory, page cache included, of the programs that run in it; v1 or v2. `path` is None where there
+    can be no such cgroup."""
 
     def __init__(self, name="nram-bench"):
         self.path = None
@@ -116,7 +116,7 @@ class MemoryCgroup:
         self.write(self.file, str(size))
 
     def swap_eagerly(self):
-        """Where that can be told a cgroup; with v2 it is the whole machine's vm.swappiness."""
+        """Sets the cgroup's swappiness where possible; with v2 the whole machine's vm.swappiness."""
         if self.v1:
             self.write("memory.swappiness", "100")
 
@@ -128,12 +128,12 @@ class MemoryCgroup:
             return sum(int(line.split()[1]) for line in file if line.startswith("oom_kill "))
 
     def empty(self):
-        """Gives up the page cache that is charged to it."""
+        """Drops the page cache that is charged to the cgroup."""
         if self.path and self.v1:
             self.write("memory.force_empty", "0")
 
     def close(self):
-        """Ends what still runs in it."""
+        """Ends all programs that still run in it."""
         if not self.path:
             return
         for _ in range(200):
@@ -197,7 +197,7 @@ def remove_state(directory):
 
 @contextlib.contextmanager
 def own_pool(nram, size, *flags):
-    """A pool of two servers that lend `size` together, beside whatever runs here; yields its directory."""
+    """A pool of two servers that lend `size` together, beside other programs here; yields its directory."""
     with contextlib.ExitStack() as stack:
         directory = tempfile.mkdtemp(prefix="nram-bench-", dir="/tmp")
         later(stack, remove_state, directory)
@@ -238,7 +238,7 @@ def machine(nram):
 
 
 def say(text):
-    """Progress: over the last one on a terminal."""
+    """Shows progress: on a terminal, over the last line."""
     if sys.stderr.isatty():
         print(f"\r{text}\033[K", end="", file=sys.stderr, flush=True)
     elif text:

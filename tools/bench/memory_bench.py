@@ -46,7 +46,7 @@ class Bench:
             self.rows.setdefault(name, Row(name, unit, mark, at_most)).add(reference, value, judged, notes)
 
     def job(self, *words, limit=None):
-        """What the work printed; `limit` is that of its memory cgroup."""
+        """Runs the work and returns its output; `limit` is its memory cgroup's."""
         words = [self.options.work, *map(str, words), f"--seed={self.options.seed}"]
         if "--backing=nram" in words:
             words += shlex.split(self.options.nram_flags)
