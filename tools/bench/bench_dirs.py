@@ -17,7 +17,7 @@ import time
 import bench_places as places
 from bench_places import MIB, Failure, later, run, say
 
-MEMORY_SLACK = 150 * MIB  # that a job's memory cgroup has beyond what the job was told to use
+MEMORY_SLACK = 150 * MIB  # of a job's memory cgroup, beyond the memory that the job was told to use
 
 HELP = """usage: nram bench [DIR...] [flags]
        nram bench pool|load [flags]
@@ -94,7 +94,7 @@ class Bench:
         words = run("findmnt", "-n", "-o", "FSTYPE,SOURCE", "-T", path, check=False).splitlines()
         kind, source = (words[-1].split(None, 1) + [""])[:2] if words else ("", "")
         pool = None
-        if kind == "fuse.nram" and source != "nram":  # which has no pool behind it
+        if kind == "fuse.nram" and source != "nram":  # those have no pool behind them
             pool = source.strip()
         name = label or {"fuse.nram": "network RAM", "tmpfs": "tmpfs"}.get(kind, path)
         if kind == "fuse.nram" and pool is None:
@@ -111,7 +111,7 @@ class Bench:
 
     def start_pool(self):
         """A pool and a mount of its own, beside other programs on this machine."""
-        # Input, scratch and output, and the page store's own.
+        # Input, scratch and output, and the page store's own memory.
         donate = max(4 * self.size, 1280 * MIB)
         if places.available_bytes() < self.needed_bytes() + 512 * MIB:
             raise Failure(
@@ -181,7 +181,7 @@ class Bench:
             out, errors = process.communicate()
         finally:
             if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)  # its own session: workers of its too
+                os.killpg(process.pid, signal.SIGKILL)  # its own session, so its workers end too
                 process.wait()
         seconds = time.monotonic() - began
         busy = [after - before for after, before in zip(machine_ticks(), busy)]

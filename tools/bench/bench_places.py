@@ -18,8 +18,9 @@ class Failure(Exception):
     """Something cannot be measured; the text is for people."""
 
 
-# Signals end the program by SystemExit, so that what is open is closed; but not in the middle of setting something up
-# or of cleaning up, and once only. Held back here, not in the kernel: the pool's daemons would inherit that.
+# Signals end the program by SystemExit, which closes everything that is open. But they do not end it while it sets
+# something up or cleans up, and they end it only once. Python holds them back, not the kernel: the pool's daemons would
+# inherit a kernel mask.
 _held, _pending, _ended = 0, 0, False
 
 
@@ -98,7 +99,7 @@ class MemoryCgroup:
         self.file = "memory.limit_in_bytes" if self.v1 else "memory.max"
         with contextlib.suppress(OSError):
             if not self.v1:
-                # Children have a controller only if it is handed on.
+                # Children have a controller only if their parent hands it on.
                 with open(f"{base}/cgroup.subtree_control", "w") as file:
                     file.write("+memory")
         with contextlib.suppress(OSError):
@@ -189,7 +190,7 @@ def attach(stack, image):
 
 
 def remove_state(directory):
-    # Below it are the files of swap areas, also of one that the kernel would not let go.
+    # Below it are the files of swap areas, also of an area that the kernel would not let go.
     if glob.glob(f"{directory}/state/swap/*/mount"):
         raise Failure(f"a swap area is left; see {directory}/state/swap and `nram swapoff --help`")
     shutil.rmtree(directory, ignore_errors=True)

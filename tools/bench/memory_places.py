@@ -98,7 +98,7 @@ def disk_swap(directory, size, megabytes=0):
         make_file(path, size)
         device = path
         if megabytes:
-            # The kernel does not slow down what it writes to a swap area itself: the area is on a device above.
+            # The kernel does not slow down its own writes to a swap area: the area is on a device above.
             device = attach(stack, stack.enter_context(loop_device(path, megabytes)))
         stack.enter_context(swap_on(device))
         yield device
