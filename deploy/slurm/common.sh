@@ -1,10 +1,10 @@
-# What the scripts for Slurm share: sourced, not run. Settings may be changed in /etc/nram/slurm.conf:
-#   NRAM_JOB_DONATE   what each node of a job lends to the job's pool (--donate; default auto: what it has, less a
-# reserve)
+# The common part of the scripts for Slurm: sourced, not run. /etc/nram/slurm.conf may change these settings:
+#   NRAM_JOB_DONATE   how much each node of a job lends to the job's pool (--donate; default auto: its available memory
+#                     less a reserve)
 #   NRAM_JOB_PORT     the first of the ports; each job takes two of the 24000 from there (default 7100). Jobs whose ids
-# differ by a multiple of 12000 begin with the same two: on one node, the later one takes the next that are free. All
-# nodes of a larger job must have the same two; where these are taken, the node lends it nothing, and its log and its
-# tasks' output say so.
+#                     differ by a multiple of 12000 begin with the same two: on one node, the later job takes the next
+#                     two that are free. All nodes of a larger job must have the same two. Where these are taken, the
+#                     node lends the job nothing, and its log and its tasks' output say so.
 #   NRAM_JOB_FLAGS    further flags of nram-memserver
 # The nodes of a job must reach each other on these ports, and nobody else should: nram does not authenticate yet.
 

@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
-# Slurm Epilog, on each node of a job, as root: ends the memory server that the Prolog started; what it stored is gone,
-# and so are the job's mounts of it.
+# Slurm Epilog, on each node of a job, as root: ends the memory server that the Prolog started, and takes away the job's
+# mounts of the pool. All that the server stored is lost.
 # Install: Epilog=/etc/nram/slurm/epilog.sh in slurm.conf.
 set -euo pipefail
 . "$(dirname "$(readlink -f "$0")")/common.sh"
 
-# What the job's user has mounted of its pool, or dead mounts would stay. He may redirect any path that is looked at
-# here before it is used: so it is he who unmounts, with his own rights; fusermount3 lets him unmount what is his alone.
+# Takes away the mounts that the job's user made of its pool; otherwise dead mounts would stay. The user may redirect
+# any path between the look here and its use. So fusermount3 unmounts with the user's own rights, which reach the user's
+# mounts alone.
 uid=${SLURM_JOB_UID:-0}
 gid=${SLURM_JOB_GID:-$(id -g "$uid" 2> /dev/null || echo 65534)}
 unmount() { # directory
   local unmounter
   setpriv --reuid="$uid" --regid="$gid" --clear-groups fusermount3 -u -z -- "$1" < /dev/null > /dev/null 2>&1 &
   unmounter=$!
-  # Not for ever: below a filesystem of the user's own it may get no answer, and cannot be ended either.
+  # The wait has an end: below a filesystem of the user's own fusermount3 may get no answer, and cannot be ended either.
   while kill -0 "$unmounter" 2> /dev/null; do
     if [ "$SECONDS" -ge 20 ]; then
       logger -t nram-slurm "job $SLURM_JOB_ID: no answer in unmounting $1" 2> /dev/null || true
@@ -23,7 +24,7 @@ unmount() { # directory
   done
   wait "$unmounter" || logger -t nram-slurm "job $SLURM_JOB_ID: fusermount3 refuses to unmount $1" 2> /dev/null || true
 }
-decode() { # name text: the kernel writes a blank as \040; %b wants \0040, or it would take a digit behind it too
+decode() { # name text: the kernel writes a blank as \040; %b wants \0040, or it would take the next digit too
   printf -v "$1" %b "${2//\\0/\\00}" # not by $(...), which would cut off a path's last newlines
 }
 mapfile -t mounts < /proc/self/mounts

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Slurm Prolog, on each node of a job, as root: starts a memory server that lives as long as the job, and writes the
-# host file that names those of all its nodes. Install: Prolog=/etc/nram/slurm/prolog.sh and PrologFlags=Alloc in
+# host file that names the servers of all its nodes. Install: Prolog=/etc/nram/slurm/prolog.sh and PrologFlags=Alloc in
 # slurm.conf.
 set -euo pipefail
 . "$(dirname "$(readlink -f "$0")")/common.sh"
 
-# A node whose server does not start leaves the job a smaller pool; a Prolog that fails would drain the node.
+# If a node's server does not start, the job has a smaller pool. (If the Prolog failed, Slurm would drain the node.)
 skip() {
-  # Who answers on this node's port is not this job's server. (The other nodes of the job cannot know that: choose
-  # NRAM_JOB_PORT so that nothing else listens there.)
+  # The program that answers on this node's port is not this job's server. (The other nodes of the job cannot know that:
+  # choose NRAM_JOB_PORT so that nothing else listens there.)
   if [ -r "$job_directory/pool" ]; then
     grep -v "^${SLURMD_NODENAME:-$(hostname -s)}:" "$job_directory/pool" > "$job_directory/pool.new" || true
     mv "$job_directory/pool.new" "$job_directory/pool"
@@ -30,11 +30,11 @@ name_servers "$job_port"
 # The address under which the other nodes know this one.
 addresses=$(getent ahostsv4 "${SLURMD_NODENAME:-$(hostname -s)}" | awk '{print $1}') || true
 address=$(printf '%s\n' "$addresses" | awk '!/^127\./ {print; exit}')
-# To other nodes loopback is themselves.
+# For other nodes, loopback would be themselves.
 [ -n "$address" ] || [ "$(wc -w <<< "$nodes")" -gt 1 ] || address=${addresses%%$'\n'*}
 [ -n "$address" ] || skip "this node's name has no address but loopback's (see /etc/hosts)"
 
-# Starts the server on two ports, which it has for as long as it lives: 0 if it serves, 1 if they are taken.
+# Starts the server on two ports, which it keeps while it lives. Returns 0 if it serves, 1 if the ports are taken.
 start_on() { # port
   rm -f "$job_directory/ready"
   # shellcheck disable=SC2086 # flags are words
@@ -59,7 +59,7 @@ for tries in $(seq 0 63); do
     [ "$port" = "$job_port" ] || name_servers "$port"
     exit 0
   fi
-  # The others would ask the wrong one.
+  # The job's other nodes would ask the wrong port.
   if [ "$(wc -w <<< "$nodes")" -gt 1 ]; then
     taken="ports $port and $((port + 1)) of $(hostname -s) are taken, by another job or program: the pool is without it"
     echo "$taken" > "$job_directory/taken"

@@ -1,10 +1,10 @@
-# What the tests of the command share; to be sourced.
+# Functions that the command's tests share; to be sourced.
 
 fail() {
   echo "FAILED: $*" >&2
   exit 1
 }
-# expect STATUS TEXT COMMAND...: the exit status, and a text that the output has.
+# expect STATUS TEXT COMMAND...: COMMAND ends with STATUS and its output contains TEXT.
 expect() {
   local status=$1 text=$2 out code=0
   shift 2
@@ -12,5 +12,5 @@ expect() {
   [ "$code" -eq "$status" ] || fail "$*: exit $code, expected $status: $out"
   [[ $out == *"$text"* ]] || fail "$*: expected \"$text\" in: $out"
 }
-# What this machine does not let be tested; tools/test ends with a list of all of it.
+# Reports what this machine does not permit to test; tools/test ends with a list of all such lines.
 not_tested() { echo "NOT TESTED: $*" >&2; }

@@ -17,7 +17,7 @@ cleanup() {
 trap cleanup EXIT
 
 . "$(dirname "$0")/expect.sh"
-# Of the mount on m.
+# The state file of the mount on m.
 state_file() { echo "$NRAM_STATE_DIR/mount$(echo "$directory/m" | tr / -)".*."$1"; }
 
 mkdir "$directory/m" "$directory/with blank" "$directory/full"
@@ -36,11 +36,11 @@ expect 1 "No such file" "$nram" mount "$directory/m" --pool=/does/not/exist
 expect 1 "no memory server of the pool answers" "$nram" mount "$directory/m" --pool=127.0.0.1:9
 expect 1 "nram is not mounted there" "$nram" umount "$directory/m"
 expect 2 "which directory" "$nram" umount
-# Users may not where udev, or whoever set the machine up, did not let them.
+# Users may not mount where udev, or the machine's administrator, does not let them.
 if ! setpriv --reuid=65534 --regid=65534 --clear-groups test -w /dev/fuse; then
   chmod 755 "$directory"
   install -d -o 65534 -g 65534 "$directory/theirs" "$directory/theirs/m"
-  # Where they can reach the programs.
+  # The programs must be where these users can reach them.
   cp "$nram" "$(dirname "$nram")/../../fsd/nram-fsd" "$directory"
   expect 1 "this user may not open /dev/fuse: mount as root" env NRAM_STATE_DIR="$directory/theirs" \
     setpriv --reuid=65534 --regid=65534 --clear-groups "$directory/nram" mount "$directory/theirs/m" --backend=memory
@@ -61,7 +61,7 @@ echo hello > "$directory/m/greeting"
 [ "$(cat "$directory/m/greeting")" = hello ] || fail "a file does not hold what was written"
 [ -s "$(state_file log)" ] || fail "there is no log where it was said to be"
 
-# In use: who uses it is named.
+# The mount is in use: umount names the user.
 sleep 100 < "$directory/m/greeting" &
 user=$!
 expect 1 "is in use by $user (sleep)" "$nram" umount "$directory/m"
@@ -70,7 +70,7 @@ wait "$user" 2> /dev/null || true
 expect 0 "" "$nram" umount "$directory/m" "$directory/with blank"
 [ "$("$nram" df --json | jq '.total.used_bytes < 100000')" = true ] || fail "memory is still in use after umount"
 
-# Bind-mounted elsewhere: it is told where.
+# The mount is bind-mounted elsewhere: umount says where.
 expect 0 "is mounted" "$nram" mount "$directory/m"
 daemon=$(cat "$(state_file pid)")
 mkdir "$directory/bound"
@@ -79,7 +79,7 @@ expect 1 "mounted on $directory/bound too" "$nram" umount "$directory/m"
 umount "$directory/bound"
 timeout 60 tail --pid="$daemon" -f /dev/null || fail "the daemon goes on after the last umount"
 
-# Mounted in a mount namespace that was made meanwhile (a container), too: who has it is named.
+# A mount namespace that was made meanwhile (a container) has a copy of the mount: umount names who has it.
 expect 0 "is mounted" "$nram" mount "$directory/m"
 daemon=$(cat "$(state_file pid)")
 unshare --mount --propagation=private sh -c 'echo; exec sleep 100' > "$directory/namespace" &
@@ -91,7 +91,7 @@ timeout 60 tail --pid="$daemon" -f /dev/null || fail "the daemon goes on after S
 kill "$user"
 wait "$user" 2> /dev/null || true
 
-# A daemon that was killed.
+# A daemon is killed.
 expect 0 "is mounted" "$nram" mount "$directory/m"
 kill -9 "$(cat "$(state_file pid)")"
 expect 0 "its daemon is gone" "$nram" mount
@@ -100,7 +100,7 @@ expect 0 "" "$nram" umount "$directory/m"
 expect 0 "is mounted" "$nram" mount "$directory/m"
 expect 0 "" umount "$directory/m"
 
-# Two that look alike, a word that begins with a dash would be a flag, and a name that is not UTF-8.
+# Two names that look alike, a name that begins with a dash (a word would be a flag), and a name that is not UTF-8.
 strange=$directory/$(printf 'caf\351')
 mkdir -p "$directory/a/b" "$directory/a-b" "$strange"
 expect 0 "is mounted" "$nram" mount "$directory/a/b" --backend=memory
@@ -113,7 +113,7 @@ expect 0 "is mounted" "$nram" mount "$strange"
 "$nram" regions > /dev/null || fail "regions beside a name that is not UTF-8"
 expect 0 "" "$nram" umount "$strange"
 
-# What is relative is looked up from here, and nothing of whoever starts it is kept: no lock, no standard stream.
+# Relative paths start here, and the daemon keeps nothing of its starter: no lock, no standard stream.
 cp "$NRAM_STATE_DIR/pool" "$directory/hosts"
 (
   cd "$directory"
@@ -128,13 +128,13 @@ cp "$NRAM_STATE_DIR/pool" "$directory/hosts"
   "$nram" umount m
 )
 
-# State that others could have made says nothing.
+# Commands refuse a state directory that others may write to.
 chmod 777 "$NRAM_STATE_DIR"
 expect 1 "may be written to by others" "$nram" mount "$directory/m"
 expect 1 "may be written to by others" "$nram" down
 chmod 755 "$NRAM_STATE_DIR"
 
-# As mount(8) calls it.
+# The mount helper, as mount(8) calls it.
 helper=$directory/mount.fuse.nram
 ln -s "$(dirname "$nram")/../../fsd/nram-fsd" "$helper"
 expect 2 "POOL DIRECTORY" "$helper" nram

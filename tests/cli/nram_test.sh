@@ -47,14 +47,14 @@ expect 1 "does not answer" "$nram" df --pool="$directory/hosts"
 NRAM_POOL=$(sed 1d "$NRAM_STATE_DIR/pool" | paste -sd,) expect 0 "total" "$nram" df
 expect 1 "No such file" "$nram" df --pool=/does/not/exist
 
-# One of the servers is killed: the rest is told apart, and down cleans up all the same.
+# One server is killed: commands tell it from the rest, and down cleans up all the same.
 kill -KILL "$(jq -r .pid "$NRAM_STATE_DIR/1.pid")"
 expect 1 "does not answer" "$nram" df
 expect 0 "Ended 2 memory servers" "$nram" down
 expect 0 "No local pool" "$nram" down
 [ ! -e "$NRAM_STATE_DIR" ] || fail "nram down leaves $(ls "$NRAM_STATE_DIR")"
 
-# Interrupted while its servers come up: what there is is found.
+# up is interrupted while its servers start: down finds those that are there.
 mkfifo "$directory/go"
 printf '#!/bin/sh\nread go < "%s"\n' "$directory/go" > "$directory/slow-memserver"
 chmod 755 "$directory/slow-memserver"

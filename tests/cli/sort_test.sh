@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# nram sort with its scratch in a real pool, and what goes wrong.
+# nram sort with its scratch in a real pool, and its failures.
 set -euo pipefail
 
 nram=$(readlink -f "$1")
@@ -16,7 +16,7 @@ cleanup() {
 trap cleanup EXIT
 
 . "$(dirname "$0")/expect.sh"
-# Nothing may be left in the pool, nor beside the output.
+# Fails if anything is left in the pool or beside the output.
 expect_clean() {
   local regions
   regions=$("$nram" regions --json | jq '[.. | objects | select(has("pages"))] | length')
@@ -33,14 +33,14 @@ bytes=$(stat -c %s "$input")
 expect 1 "start a local one with \`nram up\`" "$nram" sort --memory=64M -o "$directory/out" "$input"
 "$nram" up --servers=2 --donate=128M > /dev/null
 
-# The same bytes, within the memory that was stated.
+# The output is the same as sort's, within the stated memory.
 report=$("$nram" sort --memory=64M --json -o "$directory/out" "$input" 2>&1)
 cmp "$directory/out" "$directory/expected" || fail "not what sort makes of it"
 jq -e ".runs > 1 and .input_bytes == $bytes and
        .memory_peak_bytes < 1.1 * .memory_limit_bytes" <<< "$report" > /dev/null ||
   fail "the report: $report"
 expect_clean "a sort"
-# What the process was before it became the sort is not counted.
+# The memory of the process before it became the sort does not count.
 peak=$(python3 -c 'import os, sys; x = bytearray(300 << 20); os.execv(sys.argv[1], sys.argv[1:])' \
   "$nram" sort --memory=64M --json -o "$directory/out" "$input" 2>&1 | jq .memory_peak_bytes)
 [ "$peak" -lt 80000000 ] || fail "the peak before exec was counted: $peak"
@@ -48,12 +48,12 @@ peak=$(python3 -c 'import os, sys; x = bytearray(300 << 20); os.execv(sys.argv[1
   fail "through pipes and a file"
 "$nram" sort -nrS 64M -k1,1 -o "$directory/out" "$input"
 LC_ALL=C sort -nr -k1,1 "$input" | cmp - "$directory/out" || fail "sort's letters"
-# Its own output and no help: -h is another thing among letters.
+# -h among other letters is not help; sort needs an open output.
 expect 2 "unknown flag -rh" "$nram" sort -rh "$input"
 expect 1 "the standard output is closed" bash -c "'$nram' sort '$input' >&-"
 rm "$directory/out"
 
-# Many short runs are merged twice; that goes where the scratch just fits.
+# Many short runs are merged twice. That works where the scratch just fits.
 "$nram" down > /dev/null
 "$nram" up --servers=1 --donate=160M > /dev/null
 free=$("$nram" df --json | jq .total.free_bytes)
@@ -64,7 +64,7 @@ jq -e .passes==2 <<< "$report" > /dev/null || fail "two passes: $report"
 cmp "$directory/out" "$directory/expected" || fail "two passes: not what sort makes of it"
 rm "$directory/out"
 
-# A pool that is too small is told before anything is read, with the numbers.
+# If the pool is too small, sort says so before it reads anything, with the numbers.
 "$nram" down > /dev/null
 "$nram" up --servers=1 --donate=64M > /dev/null
 free_mib=$("$nram" df --json | jq '.total.free_bytes / 1048576 | floor')
@@ -75,12 +75,12 @@ told_mib=$(sed -n 's/.* and \([0-9]*\)[.0-9]* MiB are free$/\1/p' <<< "$message"
 [ -n "$told_mib" ] && [ "$told_mib" -ge $((free_mib * 9 / 10)) ] && [ "$told_mib" -le "$free_mib" ] ||
   fail "$free_mib MiB were free, not: $message"
 expect_clean "a pool that is too small"
-# Of a pipe the size is not known: told when it is full.
+# The size of a pipe is not known: sort reports a full pool when it is full.
 expect 1 "full" bash -c "cat '$input' '$input' '$input' | '$nram' sort --memory=50M -o '$directory/out'"
 expect_clean "a full pool"
 [ ! -e "$directory/out" ] || fail "an output after a failure"
 
-# A directory that may not be written to: written over at the end, but then it may be no input.
+# If the directory may not be written to, sort writes over the file at the end; then the file may be no input.
 mkdir -m 755 "$directory/theirs"
 head -c 100000 "$input" > "$directory/theirs/file"
 chmod 666 "$directory/theirs/file"
@@ -90,14 +90,14 @@ expect 1 "is an input too" as_user "$nram" sort -o "$directory/theirs/file" "$di
 cmp -n 100000 "$directory/theirs/file" "$input" || fail "an input was written over"
 as_user "$nram" sort -o "$directory/theirs/file" /etc/passwd
 LC_ALL=C sort /etc/passwd | cmp - "$directory/theirs/file" || fail "written over in place"
-# So it is where everybody may create files, but replace only his own.
+# The same holds where everybody may create files, but replace only their own.
 mkdir -m 1777 "$directory/everybodys"
 cp "$directory/theirs/file" "$directory/everybodys/file"
 chmod 666 "$directory/everybodys/file"
 as_user "$nram" sort -r -o "$directory/everybodys/file" /etc/passwd
 LC_ALL=C sort -r /etc/passwd | cmp - "$directory/everybodys/file" || fail "written over in a sticky directory"
 expect 1 "is an input too" as_user "$nram" sort -o "$directory/everybodys/file" "$directory/everybodys/file"
-# What may not be written to is not replaced; bits that were for another owner or group are not handed on.
+# A file that may not be written to is not replaced. Bits that were for another owner or group are not handed on.
 chmod 644 "$directory/everybodys/file"
 chmod 777 "$directory/everybodys"
 expect 1 "Permission denied" as_user "$nram" sort -o "$directory/everybodys/file" /etc/passwd
@@ -105,7 +105,7 @@ chmod 4676 "$directory/everybodys/file"
 as_user "$nram" sort -o "$directory/everybodys/file" /etc/passwd
 [ "$(stat -c '%u %a' "$directory/everybodys/file")" = "1000 606" ] ||
   fail "owner and mode: $(stat -c '%u %a' "$directory/everybodys/file")"
-# Where nothing may be put in its place after all, what was sorted stays.
+# If the output cannot be put in its place after all, the sorted output stays.
 echo old > "$directory/fixed"
 mount --bind "$directory/fixed" "$directory/fixed"
 message=$("$nram" sort -o "$directory/fixed" /etc/passwd 2>&1) && fail "replaced what is mounted"
@@ -113,8 +113,8 @@ umount "$directory/fixed"
 kept=$(sed -n 's/.*the sorted output is in \([^,]*\),.*/\1/p' <<< "$message")
 LC_ALL=C sort /etc/passwd | cmp - "$kept" || fail "a finished output is gone: $message"
 
-# More files than may be open, and fewer threads than asked for, or none.
-chmod 755 "$directory" # another user's turn is to come
+# More files than may be open; fewer threads than asked for, or none.
+chmod 755 "$directory" # another user comes next
 seq 1 3000 | sha256sum > "$directory/words"
 for i in $(seq 400); do echo "$((i * 7919 % 1009))-udp  port $i"; done >> "$directory/words"
 mkdir "$directory/many"
@@ -140,7 +140,7 @@ expect 2 "bytes that make no record of 7" "$nram" sort --record=7 -o "$directory
 expect 2 "48.0 MiB" "$nram" sort --memory=1M "$input"
 expect 1 "No space left" bash -c "'$nram' sort --scratch='$directory' --memory=64M '$input' > /dev/full"
 
-# An output's disk that is full: the old file stays.
+# The output's disk is full: the old file stays.
 mkdir "$directory/small"
 mount -t tmpfs -o size=20m nram-test "$directory/small"
 echo old > "$directory/small/out"
@@ -148,7 +148,7 @@ expect 1 "No space left" "$nram" sort --scratch="$directory" --memory=64M -o "$d
 [ "$(cat "$directory/small/out")" = old ] || fail "the output was lost"
 [ "$(ls "$directory/small")" = out ] || fail "something was left beside the output"
 
-# Ctrl-C, while it waits for more input. (What a script starts in the background has SIGINT and SIGQUIT ignored.)
+# Ctrl-C while sort waits for more input. (A script's background processes have SIGINT and SIGQUIT ignored.)
 "$nram" down > /dev/null
 "$nram" up --servers=2 --donate=128M > /dev/null
 mkfifo "$directory/fifo"
@@ -171,7 +171,7 @@ for signal in INT QUIT; do
   await_interrupted "SIG$signal"
   exec 7>&-
 done
-# While it waits for somebody to write to the second.
+# Ctrl-C while sort waits for a writer of the second file.
 : > "$directory/empty"
 env --default-signal=INT "$nram" sort -o "$directory/out" "$directory/empty" "$directory/fifo" \
   2> "$directory/messages" &
@@ -182,7 +182,7 @@ until ls "$directory" | grep -q '^out\.' && ! ls -l "/proc/$sorter/fd" | grep -q
 done
 kill -INT "$sorter"
 await_interrupted "SIGINT in open"
-# nohup: what is ignored stays so.
+# nohup: ignored signals stay ignored.
 (trap '' HUP && exec "$nram" sort -o "$directory/out" "$directory/fifo") &
 sorter=$!
 exec 7> "$directory/fifo"

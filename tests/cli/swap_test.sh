@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# nram swapon, swapoff, swaps and doctor as a person types them, and what goes wrong.
+# nram swapon, swapoff, swaps and doctor as a person types them, and their failures.
 set -euo pipefail
 
 nram=$(readlink -f "$1")
@@ -30,7 +30,7 @@ cleanup() {
 trap cleanup EXIT
 
 . "$(dirname "$0")/expect.sh"
-# Nothing half set up: no area, no daemon, no loop device, no mount, no region.
+# Fails if anything is half set up: an area, a daemon, a loop device, a mount, a region.
 expect_nothing() {
   [ "$("$nram" swaps --json)" = "[]" ] || fail "$1: $("$nram" swaps)"
   ! grep -q "$directory" /proc/mounts || fail "$1: a mount is left"
@@ -76,7 +76,7 @@ expect 1 "needs root" setpriv --reuid=65534 --regid=65534 --clear-groups "$nram"
 expect_nothing "without root"
 expect 1 "there is no swap area named swap" "$nram" swapoff swap
 
-# A pool of this host's own RAM is warned of.
+# swapon warns of a pool of this host's own RAM.
 expect 0 "run on this very machine" "$nram" swapon 64M --priority=5 "${protection[@]}"
 grep -q "$("$nram" swaps --json | jq -r '.[0].device')" /proc/swaps || fail "the kernel does not have it"
 "$nram" swaps --json |
@@ -92,11 +92,11 @@ expect 0 "" "$nram" swapoff another
 expect 0 "" "$nram" swapoff
 expect_nothing "swapoff"
 
-# What it reserved is free again.
+# The area's reservation is free again.
 [ "$("$nram" df --json | jq '[.. | .promised_bytes? // empty] | add')" -lt 40000000 ] ||
   fail "room stays reserved: $("$nram" df --json)"
 
-# Where its pages are, it knows itself; and signals, which a machine that goes down sends to all, do not end it.
+# The daemon knows by itself where its pages are. Signals, which a machine that goes down sends to all, do not end it.
 cp "$NRAM_STATE_DIR/pool" "$directory/hosts"
 (cd "$directory" && "$nram" swapon 64M --pool=./hosts "${protection[@]}" > /dev/null 2>&1)
 daemon=$("$nram" swaps --json | jq '.[0].daemon_pid')
@@ -118,7 +118,7 @@ expect 1 "at work on this area" flock "$NRAM_STATE_DIR/swap/swap" "$nram" swapof
 expect 0 "" "$nram" swapoff
 expect_nothing "an area that had signals"
 
-# A mount namespace that was made meanwhile (a container) has a copy of the mount, which swapoff here does not end.
+# A mount namespace that was made meanwhile (a container) has a copy of the mount. swapoff here does not end that copy.
 "$nram" swapon 64M "${protection[@]}" > /dev/null 2>&1
 unshare --mount --propagation=private sh -c 'echo; exec sleep 1000' > "$directory/namespace" &
 namespace=$!
@@ -129,7 +129,7 @@ kill "$namespace"
 wait "$namespace" 2> /dev/null || true
 expect_nothing "an area whose mount others have too"
 
-# Ended while it is set up.
+# swapon is ended while it sets the area up.
 setsid "$nram" swapon 64M "${protection[@]}" > /dev/null 2>&1 &
 starting=$!
 for _ in $(seq 500); do
@@ -140,7 +140,7 @@ kill -TERM "$starting" 2> /dev/null || true
 if wait "$starting"; then "$nram" swapoff; fi # it was too late
 expect_nothing "an interrupted swapon"
 
-# Its daemon is killed: told, and taken away only by force.
+# The daemon is killed: commands say so, and only force takes the area away.
 "$nram" swapon 64M "${protection[@]}" > /dev/null 2>&1
 kill -KILL "$("$nram" swaps --json | jq '.[0].daemon_pid')"
 expect 0 "its daemon is gone" "$nram" swaps
@@ -148,7 +148,7 @@ expect 1 "its daemon is gone" "$nram" doctor
 expect 1 "its daemon is gone" "$nram" swapoff
 expect 0 "" "$nram" swapoff --force
 expect_nothing "a killed daemon"
-# Its daemon is frozen: its guard ends it, which the kernel would not before Linux 6.15.
+# The daemon is frozen: its guard ends it, which the kernel would not before Linux 6.15.
 NRAM_SWAP_SILENCE_MS_FOR_TEST=5000 "$nram" swapon 64M --io-timeout-ms=800 "${protection[@]}" > /dev/null 2>&1
 daemon=$("$nram" swaps --json | jq '.[0].daemon_pid')
 device=$("$nram" swaps --json | jq -r '.[0].device')
@@ -160,8 +160,8 @@ timeout 60 tail --pid="$guard" -f /dev/null || fail "the guard waits for a froze
 expect 0 "" "$nram" swapoff --force
 expect_nothing "a frozen daemon"
 
-# The guard of an area that has ended, late to notice, leaves alone the next one on the same device; and so does swapoff
-# of an area that somebody took away by hand.
+# A guard that is late to notice its area's end leaves alone the next area on the same device. So does swapoff of an
+# area that somebody took away by hand.
 if [ -e /sys/block/loop0/diskseq ]; then
   "$nram" swapon 64M "${protection[@]}" > /dev/null 2>&1
   device=$("$nram" swaps --json | jq -r '.[0].device')
@@ -192,7 +192,7 @@ else
   not_tested "a guard that meets the next area on its device: loop devices have no diskseq here (Linux 5.15)"
 fi
 
-# What a crash in the middle of setting up leaves.
+# A crash in the middle of setting up leaves files.
 mkdir -p "$NRAM_STATE_DIR/swap/swap/mount"
 touch "$NRAM_STATE_DIR/swap/swap/area.json.new.4711"
 expect 1 "nram swapoff --force swap" "$nram" swapon 64M
@@ -200,7 +200,8 @@ expect 1 "somebody else is just setting up" flock "$NRAM_STATE_DIR/swap/swap" "$
 expect 0 "" "$nram" swapoff --force swap
 expect_nothing "a crash in the middle"
 
-# Killed wherever it is on its way, as soon as its next step can be seen: what is left is told as such, and taken away.
+# swapon is killed at each step, as soon as the next step can be seen: commands report what is left, and force takes it
+# away.
 area=$NRAM_STATE_DIR/swap/swap
 is_begun() { [ -d "$area" ]; }
 is_mounted() { grep -q "$area/mount" /proc/mounts; }
@@ -216,14 +217,14 @@ for step in true is_begun has_daemon is_mounted has_file has_device is_written i
   seen=
   while [ -z "$seen" ] && kill -0 "$starting" 2> /dev/null; do ! $step || seen=1; done
   kill -KILL "$starting" 2> /dev/null || true
-  # All but the last can be seen sooner or later, also by one that has come to its end.
+  # All steps but the last can be seen sooner or later, even if swapon has ended.
   [ "$step" = false ] || [ -n "$seen" ] || $step || fail "swapon has ended and nothing was seen of: $step"
   wait "$starting" 2> /dev/null || true
   [ "$("$nram" swaps --json)" = "[]" ] || expect 0 "" "$nram" swapoff --force
   expect_nothing "swapon killed when $step"
 done
 
-# A program in a memory cgroup has no room there for what it has swapped out: told, nothing taken back.
+# A program's memory cgroup has no room for its swapped-out pages: swapoff says so and takes nothing back.
 group=
 [ ! -e /sys/fs/cgroup/memory/memory.stat ] || group=/sys/fs/cgroup/memory/nram-swap-test-$$
 [ ! -e /sys/fs/cgroup/cgroup.controllers ] || group=/sys/fs/cgroup/nram-swap-test-$$
@@ -262,14 +263,14 @@ time.sleep(1000)'
   expect_nothing "an area of a cgroup"
 fi
 
-# A pool that has lost a server, while the command looks for room.
+# The pool loses a server while the command looks for room.
 kill -KILL "$(jq .pid "$NRAM_STATE_DIR/0.pid")"
 expect 1 "nram df" "$nram" swapon 300M "${protection[@]}"
 expect_nothing "a pool that has lost a server"
 "$nram" down > /dev/null
 "$nram" up --servers=2 --donate=160M > /dev/null
 
-# By hand, as docs/swap.md has it.
+# By hand, as docs/swap.md describes.
 mkdir "$directory/m"
 "$nram" mount "$directory/m" --no-writeback > /dev/null
 fallocate -l 32M "$directory/m/swapfile" && chmod 600 "$directory/m/swapfile"

@@ -1,4 +1,4 @@
-// A poller that the program's own threads drive, beside a descriptor of theirs.
+// The program's own threads drive a poller, which also watches a descriptor of theirs.
 
 #include "base/poller.h"
 
@@ -38,7 +38,7 @@ class PollerTest : public ::testing::Test {
     EXPECT_TRUE(status.ok()) << status;
   }
 
-  // One that nobody waits for.
+  // A call that no thread waits for.
   void Start(Ping* ping) {
     ping->done = false;
     ping->call.request = {};
@@ -52,7 +52,7 @@ class PollerTest : public ::testing::Test {
     };
     transport_->Start(&ping->call);
   }
-  // One that this thread waits for.
+  // A call that this thread waits for.
   absl::StatusCode Run() {
     Call call;
     call.request.op = Op::kPing;
@@ -61,7 +61,7 @@ class PollerTest : public ::testing::Test {
     transport_->Wait(&call);
     return call.code;
   }
-  // A wait for nothing that lasts as long as it was asked to.
+  // Whether nothing comes for the whole time of a wait.
   bool IsQuiet() {
     constexpr int kMs = 30;
     const int64_t until_ns = DeadlineAfterMs(kMs - 1);
@@ -85,7 +85,7 @@ TEST_F(PollerTest, WhoDrivesHasTheRepliesAndItsOwnDescriptor) {
     by_this_thread += ping.by == std::this_thread::get_id();
     EXPECT_EQ(ping.call.code, absl::StatusCode::kOk);
   }
-  // The poller's own thread has a look every 20 ms, and may be the faster one then.
+  // The poller's own thread looks every 20 ms, and may be the faster one then.
   EXPECT_GT(by_this_thread, 0);
   EXPECT_TRUE(IsQuiet());
   const uint64_t one = 1;
@@ -130,7 +130,7 @@ TEST_F(PollerTest, WhatADrivingThreadDefersIsDoneBeforeItSleepsOrCeasesToDrive) 
   poller_.Remove(&client);
 }
 
-// A thread that drove and went away without a word.
+// A thread drives the poller and goes away without a word.
 TEST_F(PollerTest, WhatIsDeferredIsSentAllTheSameWhenNobodyDrivesOn) {
   poller_.Watch(own_.get());
   poller_.Drive(0);
@@ -147,7 +147,7 @@ TEST_F(PollerTest, WhatIsDeferredIsSentAllTheSameWhenNobodyDrivesOn) {
 TEST_F(PollerTest, NothingHangsWhenNobodyDrives) {
   poller_.Watch(own_.get());
   Ping ping;
-  // More than one: its own thread may be in a wait that it began before.
+  // More than one ping: the poller's own thread may be in a wait that it began before.
   for (int i = 0; i < 3; ++i) {
     Start(&ping);
     while (!ping.done && MonotonicNs() < ping.call.deadline_ns) std::this_thread::yield();
@@ -167,7 +167,7 @@ TEST_F(PollerTest, WhoWaitsHasTheSocketToHimself) {
   for (int i = 0; i < 100; ++i) {
     Start(&ping);
     if (i % 2 == 0) {
-      // The one that is waited for brings the other's reply too.
+      // The call that this thread waits for brings the other's reply too.
       EXPECT_EQ(Run(), absl::StatusCode::kOk);
     }
     while (!ping.done) poller_.Drive(5'000);
@@ -185,7 +185,7 @@ TEST_F(PollerTest, ABrokenConnectionIsQuiet) {
   Start(&ping);
   while (!ping.done) poller_.Drive(5'000);
   transport_->Disconnect();
-  // The news of it is taken once.
+  // The poller reports the disconnection once.
   for (int i = 0; i < 3 && !IsQuiet(); ++i) {
   }
   EXPECT_TRUE(IsQuiet());

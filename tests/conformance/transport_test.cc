@@ -1,5 +1,5 @@
-// What every Transport must do, run on each of them: TCP, Unix socket, in-process, and a socket behind a network that
-// delays.
+// The contract of every Transport, tested on each of them: TCP, Unix socket, in-process, and a socket behind a network
+// that delays.
 
 #include <atomic>
 #include <cstring>
@@ -271,7 +271,7 @@ TEST_P(TransportTest, ManyThreadsPipelineOnOneConnection) {
       for (int round = 0; round < rounds; ++round) {
         for (const Op op : {Op::kWrite, Op::kRead}) {
           for (int d = 0; d < kDepth; ++d) {
-            // Sizes from a chunk to a whole frame.
+            // Sizes from a chunk to a whole message.
             const ChunkRange range{uint64_t(t * kDepth + d) * 1024, uint64_t(1 + (d * 97 + round * 31) % 512)};
             const std::string expected = Pattern(range.bytes(), t * 1000 + d + round * 17);
             Prepare(&calls[d], op, range);
@@ -346,7 +346,7 @@ TEST_P(TransportTest, DisconnectEndsWhatIsUnderWay) {
   EXPECT_EQ(Read(transport.get(), {0, 512}).value(), Pattern(512 * 512, 3));
 }
 
-// --- What only a network can do. ---
+// --- Faults that only a network has. ---
 
 class FaultTest : public TransportTest {};
 INSTANTIATE_TEST_SUITE_P(Network, FaultTest, ::testing::Values(Kind::kSlowNetwork), KindName);
@@ -361,7 +361,7 @@ TEST_P(FaultTest, AFrozenPeerEndsInTheDeadline) {
   call.in = reinterpret_cast<std::byte*>(data.data());
   call.deadline_ns = DeadlineAfterMs(50);
   EXPECT_EQ(Run(transport.get(), &call).code(), absl::StatusCode::kDeadlineExceeded);
-  // One that nobody waits for, likewise.
+  // A call that no thread waits for, likewise.
   relay_->Hold(false);
   ASSERT_TRUE(transport->Connect(DeadlineAfterMs(5000)).ok());
   relay_->Hold(true);
@@ -404,7 +404,8 @@ TEST_P(FaultTest, ALateFollowerBreaksTheConnectionForAll) {
   EXPECT_EQ(broken, 5);
 }
 
-// A part of an operation is used again for another server as soon as its call is done, while a thread waits for it.
+// While a thread waits for a part of an operation, that part is used again for another server as soon as its call is
+// done.
 TEST_P(FaultTest, WhoWaitsIsNotKeptByWhatGoesOnElsewhere) {
   SocketTransport here(ResolveEndpoint(server_.unix_socket()).value(), {LeaseId{kLease}, false, 0, SpinOptions{0}},
                        &poller_);
@@ -457,14 +458,15 @@ struct NamedPlan {
   FaultPlan plan;
 };
 
-// A write that was answered stays; one that was not is old or new; nothing else, ever; and no call outlives its
-// deadline.
+// A write that was answered stays. A write without an answer leaves old or new bytes, and nothing else, ever. No call
+// outlives its deadline.
 TEST_P(FaultTest, EveryFaultIsAnErrorAndNeverAWrongByte) {
   const NamedPlan plans[] = {{"drop", {.drop = 0.05}},       {"repeat", {.repeat = 0.05}},
                              {"corrupt", {.corrupt = 0.05}}, {"cut", {.cut = 0.05}},
                              {"reorder", {.reorder = 0.05}}, {"delay", {.delay = 0.5, .delay_us_max = 300}}};
   constexpr int kPlaces = 16;
-  // What each place may hold: the seed of the last answered write, and those of unanswered ones since. 0: zeros.
+  // The bytes that each place may hold: the seed of the last answered write, and the seeds of unanswered writes since.
+  // 0: zeros.
   std::vector<std::vector<uint64_t>> possible(kPlaces, {0});
   uint64_t next_seed = 1;
   bool created = false;
@@ -495,7 +497,7 @@ TEST_P(FaultTest, EveryFaultIsAnErrorAndNeverAWrongByte) {
         created = created || status.ok();
         possible[place].push_back(next_seed++);
       } else if (status.ok()) {
-        // Each chunk on its own: an unanswered write may have been overwritten by none or all of a later one.
+        // Each chunk is checked on its own: a later unanswered write may have overwritten none or all of it.
         for (int chunk = 0; chunk < 24; ++chunk) {
           bool known = false;
           for (const uint64_t seed : possible[place]) {
@@ -509,7 +511,7 @@ TEST_P(FaultTest, EveryFaultIsAnErrorAndNeverAWrongByte) {
       }
     }
     EXPECT_GT(relay_->faults(), faults_before);
-    // With one call at a time nothing is there to be overtaken, and delay is no failure.
+    // With one call at a time a reordered message overtakes nothing, and delay is no failure.
     if (std::string(name) != "delay" && std::string(name) != "reorder") {
       EXPECT_GT(failures, 0);
     }

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # deploy/slurm in an environment that looks like a job's: scontrol and the node's name are stubs, the memory server is
-# real. In namespaces of its own: a network whose ports are all free, and a /dev/fuse that a user may open.
+# real. The test runs in namespaces of its own: a network whose ports are all free, and a /dev/fuse that a user may
+# open.
 set -euo pipefail
 if [ -z "${NRAM_IN_NAMESPACES:-}" ]; then
   NRAM_IN_NAMESPACES=1 exec unshare --mount --net --propagation=private "$0" "$@"
@@ -18,7 +19,7 @@ unset NRAM_POOL NRAM_STATE_DIR
 export PATH=$directory/bin:$PATH
 cleanup() {
   for id in 4321 16321 28321; do SLURM_JOB_ID=$id "$scripts/epilog.sh" || true; done
-  # Dead ones among them; they are of this namespace alone.
+  # Dead mounts too; they are this namespace's alone.
   local mounts mount point
   mapfile -t mounts < /proc/self/mounts
   for mount in "${mounts[@]}"; do
@@ -66,7 +67,7 @@ answers() { # host file
 }
 answers "$job/pool"
 
-# Another job's, whose ports would be the same: it has the next ones.
+# Another job's ports would be the same: it gets the next ones.
 other=$NRAM_RUN_DIR/job-16321
 SLURM_JOB_ID=16321 "$scripts/prolog.sh" || fail "the prolog of a job with the same ports"
 [ "$(cat "$other/pool")" = 10.1.1.1:15744 ] || fail "the other job's host file says: $(cat "$other/pool")"
@@ -76,7 +77,8 @@ answers "$other/pool"
 answers "$job/pool"
 SLURM_JOB_ID=16321 "$scripts/epilog.sh" || fail "the other job's epilog"
 answers "$job/pool"
-# A job on several nodes, which must all have the same: this node is not in its pool, and its tasks are told.
+# A job on several nodes, which must all have the same ports: this node is not in its pool, and its tasks' output says
+# so.
 third=$NRAM_RUN_DIR/job-28321
 export SLURM_JOB_ID=28321 SLURM_JOB_NODELIST='node[1-2]'
 "$scripts/prolog.sh" 2> "$directory/said" || fail "a prolog that fails drains the node"
@@ -88,7 +90,7 @@ said=$("$scripts/task_prolog.sh")
 export SLURM_JOB_ID=4321 SLURM_JOB_NODELIST='node[1-1]'
 answers "$job/pool"
 
-# What the job's user has mounted is taken away, wherever it is, and with its daemon dead, as Slurm leaves it.
+# The epilog takes away the mounts of the job's user, wherever they are. Their daemons are dead, as Slurm leaves them.
 as_user() { setpriv --reuid=1000 --regid=1000 --clear-groups "$@"; }
 home=$directory/home
 mkdir "$home"
@@ -110,7 +112,8 @@ daemon_of() { # directory
 daemon=$(daemon_of "$home/dead")
 kill -KILL "$daemon"
 timeout 60 tail --pid="$daemon" -f /dev/null || fail "a killed daemon is left"
-# Between the look at the mounts and the first unmount the user puts a link to the system's own mount in its way.
+# Between the script's look at the mounts and the first unmount, the user puts a link to the system's own mount in its
+# way.
 mkdir -p "$directory/system/m"
 mount -t tmpfs system "$directory/system/m"
 for program in fusermount3 umount; do
@@ -139,7 +142,7 @@ rm "$directory"/bin/{fusermount3,umount}
 "$scripts/epilog.sh" || fail "the epilog, a second time"
 ! grep -Fq "$home" /proc/self/mounts || fail "what was not redirected any more is left"
 
-# A server that cannot start costs the job its share, not the node.
+# If a server cannot start, the job loses its share, and Slurm does not drain the node.
 echo "NRAM_JOB_DONATE=nonsense" > "$NRAM_SLURM_CONF"
 "$scripts/prolog.sh" 2> "$directory/said" || fail "a prolog that fails drains the node"
 grep -q "the memory server ended" "$directory/said" || fail "it said: $(cat "$directory/said")"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The systemd units as systemd sees them, and the manifest as far as it can be read here.
+# The systemd units as systemd sees them; the manifest as far as it can be read here.
 set -euo pipefail
 deploy=$(dirname "$(readlink -f "$1")")
 directory=$(mktemp -d -p /tmp --suffix=-nram-units)
@@ -10,17 +10,17 @@ if ! command -v systemd-analyze > /dev/null; then
   exit 1
 fi
 for unit in "$deploy"/*.service; do
-  # The programs are not installed on a machine that only builds.
+  # A machine that only builds does not have the programs installed.
   name=$(basename "$unit")
   sed -E 's|/usr/bin/nram[a-z-]*|/bin/true|' "$unit" > "$directory/${name/@/@test}"
 done
 said=$(systemd-analyze verify --man=no "$directory"/*.service 2>&1 || true)
-# Of other units of the machine nothing is said here.
+# Messages about other units of the machine are left out.
 if grep -F "$directory" <<< "$said" || grep -E '^nram' <<< "$said"; then
   echo "FAILED: $said" >&2
   exit 1
 fi
-# What ends swap: refusals stand, unless the machine goes down.
+# The end of swap: a refusal stands, unless the machine goes down.
 mkdir "$directory/bin"
 stop=$(sed -n "s/^ExecStop=.bin.sh -c '\(.*\)'$/\1/p" "$deploy/nram-swap@.service" |
   sed 's|/usr/bin/||g; s/%i/8G/g; s/\$\$/$/g')

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What tools/install, tools/deb and tools/demo make is there, works, and goes away again. They build, which a test that
-# Bazel runs cannot: `tools/test install` calls this, after which the build has little to do. As root.
+# The products of tools/install, tools/deb and tools/demo are there, work, and go away again. These tools build, which a
+# test that Bazel runs cannot. So `tools/test install` calls this, after which the build has little to do. As root.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

@@ -30,7 +30,8 @@ using ::nram::memory::Memory;
 using ::nram::memory::MemoryResource;
 using ::testing::HasSubstr;
 
-// The errno of the std::system_error that `call` throws, 0 if it throws none; its text must be that of nram_error().
+// Returns the errno of the std::system_error that `call` throws, 0 if it throws none; its text must be that of
+// nram_error().
 template <typename Call>
 int ErrorOf(Call call) {
   try {
@@ -46,7 +47,7 @@ int ErrorOf(Call call) {
 static_assert(!std::is_copy_constructible_v<Memory> && std::is_nothrow_move_constructible_v<Memory>);
 static_assert(!std::is_copy_constructible_v<Array<int>> && std::is_nothrow_move_constructible_v<Array<int>>);
 static_assert(!std::is_copy_assignable_v<Array<int>> && std::is_nothrow_move_assignable_v<Array<int>>);
-// What is made from a Memory must not be made from one that is gone at the end of the line.
+// Objects on a Memory must not be made from a temporary Memory.
 static_assert(!std::is_constructible_v<MemoryResource, Memory>);
 static_assert(!std::is_constructible_v<Allocator<int>, Memory>);
 static_assert(!std::is_constructible_v<Array<int>, Memory, size_t>);

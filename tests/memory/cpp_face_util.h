@@ -11,7 +11,7 @@
 
 namespace nram {
 
-// The least that is allowed.
+// The smallest budget allowed.
 inline constexpr uint64_t kBudget = 4 * kMiB;
 
 inline std::string PoolText(const TestPool& servers) {

@@ -1,4 +1,4 @@
-// Memory's engine with a server that is there and answers nothing: a process of its own that is stopped.
+// Memory's engine with a server that is there and answers nothing: a stopped process of its own.
 
 #include <memory>
 #include <string>
@@ -34,7 +34,7 @@ TEST(EngineFrozenTest, PagesOfOtherServersComeAndGo) {
   ASSERT_TRUE(memory->SetReadAhead(words, ReadAhead::kNever).ok());
   const auto word = [&](uint64_t span, uint64_t page) { return words + (span * kPagesPerSpan + page) * kWordsPerPage; };
 
-  // A page of each span, so that the servers know whose it is.
+  // Write a page of each span, so that each span is placed.
   for (uint64_t span = 0; span < kSpans; ++span) *word(span, 0) = 1;
   ASSERT_TRUE(memory->Flush(words, kSpans * kSpanBytes).ok());
   std::vector<uint64_t> frozen, other;
@@ -48,7 +48,7 @@ TEST(EngineFrozenTest, PagesOfOtherServersComeAndGo) {
   ASSERT_GE(frozen.size(), 16u);
   ASSERT_GE(other.size(), 16u);
 
-  // A quarter of the budget that cannot leave, each page a run of its own, and older than what can.
+  // A quarter of the budget cannot leave. Each of its pages is a run of its own, and older than the pages that can.
   servers[0].Freeze();
   const int64_t deadline_ns = DeadlineAfterMs(kTimeoutMs);
   constexpr uint64_t kFrozenPages = 64;

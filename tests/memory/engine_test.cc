@@ -1,5 +1,5 @@
 // Memory's engine on real servers: contents, residency, eviction, advice, and random operations from many threads
-// against a model. What goes wrong is in engine_trouble_test.cc.
+// against a model. engine_trouble_test.cc has the failures.
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -41,7 +41,7 @@ TEST_P(EngineTest, HoldsMoreThanTheBudget) {
   for (int round = 0; round < 2; ++round) {
     for (uint64_t i = 0; i < kCount; ++i) ASSERT_EQ(words[i], i * 3) << i;
   }
-  // And downwards.
+  // The same downwards.
   for (uint64_t i = kCount; i-- > 0;) ASSERT_EQ(words[i], i * 3) << i;
   EXPECT_LE(memory->resident_bytes(), kBudget);
   EXPECT_GE(memory->counters().fetched_bytes, 2 * 28 * kMiB);
@@ -52,7 +52,7 @@ TEST_P(EngineTest, PagesThatAreOnlyReadAreNeverWrittenBack) {
   constexpr uint64_t kCount = 16 * kMiB / 8;
   uint64_t* const words = Words(memory.get(), kCount * 8);
   for (uint64_t i = 0; i < kCount; ++i) words[i] = ~i;
-  ASSERT_TRUE(memory->Flush(words, kCount * 8).ok());  // whole, where Evict leaves those alone that are leaving
+  ASSERT_TRUE(memory->Flush(words, kCount * 8).ok());  // all pages; Evict leaves alone pages that are leaving
   ASSERT_TRUE(memory->Evict(words, kCount * 8).ok());
   const uint64_t written = memory->counters().written_bytes;
   for (uint64_t i = 0; i < kCount; ++i) ASSERT_EQ(words[i], ~i);
@@ -70,12 +70,12 @@ TEST_P(EngineTest, OnlyChunksThatChangeAreWrittenBack) {
   constexpr uint64_t kPages = 800;
   auto* const words = Words(memory.get(), kPages * kPageBytes);
   for (uint64_t i = 0; i < kPages * kWordsPerPage; ++i) words[i] = i;
-  ASSERT_TRUE(memory->SetReadAhead(words, ReadAhead::kNever).ok());  // pages that seem to be streams' go whole
+  ASSERT_TRUE(memory->SetReadAhead(words, ReadAhead::kNever).ok());  // pages of streams go whole
   std::mt19937_64 random(7);
   std::vector<uint64_t> order(kPages);
   std::iota(order.begin(), order.end(), 0);
   std::shuffle(order.begin(), order.end(), random);
-  // Written to when they come, and only after they were read; a word in one chunk; then what they hold already.
+  // Each page is written to when it comes, or only after a read. The write changes a word in one chunk, or nothing.
   for (const bool read_first : {false, true}) {
     for (const uint64_t plus : {1, 0}) {
       ASSERT_TRUE(memory->Evict(words, kPages * kPageBytes).ok());
@@ -87,7 +87,7 @@ TEST_P(EngineTest, OnlyChunksThatChangeAreWrittenBack) {
         *word = now + plus;
       }
       ASSERT_TRUE(memory->Evict(words, kPages * kPageBytes).ok());
-      // A few of them are forgotten.
+      // The sums of a few pages are forgotten.
       EXPECT_LE(memory->counters().written_bytes - before, kPages * (plus * kChunkBytes + kPageBytes / 20));
     }
   }
@@ -97,7 +97,7 @@ TEST_P(EngineTest, OnlyChunksThatChangeAreWrittenBack) {
   }
 }
 
-// What servers have is not what was noted of a page once it has been sent: a word that is again what it was must go.
+// Once a page is sent, its noted sums are not the servers' data any more: a word that changes back must be sent.
 TEST_P(EngineTest, WordsThatAreAgainWhatTheyWereAreWritten) {
   auto memory = Open();
   constexpr uint64_t kPages = 2048;
@@ -132,7 +132,7 @@ TEST_P(EngineTest, ReadThenWriteInOrder) {
   for (uint64_t i = 0; i < kCount; ++i) words[i] = i;
   for (uint64_t i = 0; i < kCount; ++i) words[i] += 7;
   for (uint64_t i = 0; i < kCount; ++i) ASSERT_EQ(words[i], i + 7) << i;
-  // Not a fault for each page that is read and then written.
+  // Not every page that is read and then written costs a write fault.
   EXPECT_LT(memory->counters().write_faults, kCount / kWordsPerPage / 2);
 }
 
@@ -144,7 +144,7 @@ TEST_P(EngineTest, SystemCallsReachPagesThatAreElsewhere) {
   for (uint64_t at = 4000; at < 8 * kMiB; at += 300'000) {
     snprintf(bytes + at, 100, "text at %lu", at);
     ASSERT_TRUE(memory->Evict(bytes, 8 * kMiB).ok());
-    // Out of a page that is away, and into one.
+    // Out of a page that is not here, and into one.
     ASSERT_EQ(write(ends[0], bytes + at, 100), 100);
     ASSERT_EQ(read(ends[1], bytes + at + 5000, 100), 100);
     ASSERT_STREQ(bytes + at, bytes + at + 5000);
@@ -163,11 +163,11 @@ TEST_P(EngineTest, Advice) {
   ASSERT_TRUE(memory->Flush(words, kCount * 8).ok());
   ASSERT_TRUE(memory->Evict(words, kCount * 8).ok());
 
-  // A prefetched page is no demand fault any more.
+  // A prefetched page costs no demand fault.
   ASSERT_TRUE(memory->Prefetch(words, kMiB).ok());
   for (uint64_t i = 0; i < kMiB / 8; ++i) ASSERT_EQ(words[i], i);
 
-  // Dropped pages are zeros, also those on servers; the rest of a page that is dropped in part stays.
+  // Dropped pages are zeros, also on servers; the rest of a page that is dropped in part stays.
   ASSERT_TRUE(memory->Drop(words + 100, kMiB).ok());
   EXPECT_EQ(words[100], 100u);
   EXPECT_EQ(words[kWordsPerPage], 0u);
@@ -175,7 +175,7 @@ TEST_P(EngineTest, Advice) {
   ASSERT_TRUE(memory->Drop(words, kCount * 8).ok());
   for (uint64_t i = 0; i < kCount; ++i) ASSERT_EQ(words[i], 0u);
 
-  // A pinned page stays where it is whatever comes.
+  // A pinned page stays here, whatever comes.
   words[0] = 42;
   ASSERT_TRUE(memory->Pin(words, 64 * kKiB).ok());
   for (uint64_t i = kMiB / 8; i < kCount; ++i) words[i] = i;
@@ -226,7 +226,7 @@ TEST_P(EngineTest, BadInputIsRefused) {
   EXPECT_EQ(memory->Map({.name = "none", .kind = MapKind::kAttach}).status().code(), absl::StatusCode::kNotFound);
   int local = 0;
   EXPECT_EQ(memory->Unmap(&local).code(), absl::StatusCode::kInvalidArgument);
-  // What was refused has taken nothing: nearly everything can be mapped still.
+  // The refused mapping has taken nothing: nearly everything can still be mapped.
   EXPECT_TRUE(memory->Map({.length = 380 * kMiB}).ok());
 }
 
@@ -279,12 +279,12 @@ TEST_P(EngineTest, KeptRegionsOutliveTheirWriter) {
   for (uint64_t i = 0; i < 8 * kMiB / 8; ++i) ASSERT_EQ(words[i], i + 1);
   for (uint64_t i = 0; i < 8 * kMiB / 8; i += 512) words[i] = 5;
   for (uint64_t i = 0; i < 8 * kMiB / 8; ++i) ASSERT_EQ(words[i], i % 512 == 0 ? 5 : i + 1);
-  // Attached without keep: it goes.
+  // Attached without keep, the region goes.
   ASSERT_TRUE(later->Unmap(words).ok());
   EXPECT_EQ(later->Map({.name = "kept", .kind = MapKind::kAttach}).status().code(), absl::StatusCode::kNotFound);
 }
 
-// Whoever attaches a region for writing shuts out who wrote before, himself too.
+// A process that attaches a region for writing shuts out the former writer, itself included.
 TEST_P(EngineTest, ANameIsMappedForWritingOnce) {
   auto memory = Open();
   auto base = memory->Map({.length = kMiB, .name = "once", .keep = true});
@@ -308,7 +308,7 @@ TEST_P(EngineTest, ANameIsMappedForWritingOnce) {
   }
 }
 
-// A page that is leaving when it is pinned has left, or stays, by the time that Pin returns.
+// A page that is leaving when it is pinned has left, or stays, when Pin returns.
 TEST_P(EngineTest, PinnedPagesDoNotLeave) {
   auto memory = Open();
   constexpr uint64_t kPages = 16;
@@ -342,7 +342,7 @@ TEST_P(EngineTest, PinnedMemoryCountsAsDirty) {
   uint64_t* const words = Words(memory.get(), kMiB);
   words[0] = 1;
   ASSERT_TRUE(memory->Pin(words, kPageBytes).ok());
-  // A device writes to it where no page table tells: each flush must send it.
+  // A device writes to the page without the page tables' knowledge: each flush must send it.
   for (int i = 0; i < 3; ++i) {
     const uint64_t written = memory->counters().written_bytes;
     ASSERT_TRUE(memory->Flush(words, kMiB).ok());
@@ -353,7 +353,7 @@ TEST_P(EngineTest, PinnedMemoryCountsAsDirty) {
   EXPECT_EQ(words[0], 1u);
 }
 
-// Each thread owns every n-th page; now and then all of it is advised about by somebody.
+// Each thread owns every n-th page; now and then a thread gives advice about all pages.
 TEST_P(EngineTest, RandomOperationsFromManyThreads) {
   const uint64_t seed = TestSeed();
   MemoryOptions options = Options();
@@ -391,7 +391,7 @@ TEST_P(EngineTest, RandomOperationsFromManyThreads) {
             if (!memory->Drop(words + page * kWordsPerPage, kPageBytes).ok()) ++failures;
             model[page] = 0;
           } else if (kind < 96) {
-            // Of everybody's pages.
+            // Evict pages of all threads.
             if (!memory->Evict(words + page * kWordsPerPage, std::min(kPages - page, random() % 64 + 1) * kPageBytes)
                      .ok()) {
               ++failures;

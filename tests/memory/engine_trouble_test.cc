@@ -1,5 +1,4 @@
-// Memory's engine when things go wrong: servers that are lost, signals, forks, addresses that run out, and what
-// programs do to their mappings.
+// Memory's engine in trouble: lost servers, signals, forks, no addresses left, and what programs do to their mappings.
 
 #include <fcntl.h>
 #include <poll.h>
@@ -35,14 +34,14 @@ std::atomic<uint64_t*> signal_words{nullptr};
 std::atomic<uint64_t> signals_taken{0};
 std::atomic<uint64_t> signals_wrong{0};
 
-// Touches pages that are away, from within a fault's wait or a system call.
+// Touches pages that are not here, while the thread waits for a fault or in a system call.
 void OnTimer(int) {
   uint64_t* const words = signal_words;
   const uint64_t at = signals_taken.fetch_add(1) * 7919 % 1024 * kWordsPerPage;
   if (words[at] != at) ++signals_wrong;
 }
 
-// Flips a bit in what a server holds of the page that has this first word.
+// Flips a bit in the page that starts with this word, in the server's memory.
 bool Damage(TestPool* servers, uint64_t first_word) {
   bool done = false;
   for (size_t i = 0; i < servers->size(); ++i) {
@@ -60,14 +59,14 @@ bool Damage(TestPool* servers, uint64_t first_word) {
   return done;
 }
 
-// A donor whose memory flips a bit has lost a page, unless it is still here: then it is sent whole, though only a word
+// If a donor's memory flips a bit, the page is lost, unless it is still here: then it is sent whole, though only a word
 // of it has changed.
 TEST_P(EngineTest, PagesThatServersHaveDamagedAreSentWholeWhileTheyAreHere) {
   auto memory = Open();
   constexpr uint64_t kPages = 64;
   uint64_t* const words = Words(memory.get(), kPages * kPageBytes);
   for (uint64_t i = 0; i < kPages * kWordsPerPage; ++i) words[i] = i + 1;
-  ASSERT_TRUE(memory->SetReadAhead(words, ReadAhead::kNever).ok());  // pages that seem to be streams' go whole
+  ASSERT_TRUE(memory->SetReadAhead(words, ReadAhead::kNever).ok());  // pages of streams go whole
   ASSERT_TRUE(memory->Evict(words, kPages * kPageBytes).ok());
   for (const uint64_t page : {9, 30}) ASSERT_EQ(words[page * kWordsPerPage + 200], page * kWordsPerPage + 201);
   for (const uint64_t page : {9, 30}) words[page * kWordsPerPage + 200] = 0;
@@ -109,7 +108,7 @@ TEST_P(EngineTest, SignalsComeWhileAPageIsWaitedFor) {
   const int64_t deadline_ns = DeadlineAfterMs(60'000);
   for (int i = 0; i < 3'000 && MonotonicNs() < deadline_ns; ++i) {
     pthread_kill(workers[i % 3].native_handle(), SIGUSR1);
-    // One at a time, or signals of one thread merge.
+    // One signal at a time, because pending signals of one thread merge.
     while (signals_taken <= static_cast<uint64_t>(i) && MonotonicNs() < deadline_ns) std::this_thread::yield();
   }
   done = true;
@@ -138,7 +137,7 @@ TEST_P(EngineTest, NoAddressesLeftIsAnErrorAndCostsNothing) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("no addresses are left in this process for 128 MiB"));
   EXPECT_EQ(memory->mapped_bytes(), kMiB);
   EXPECT_EQ(words[0], 7u);
-  // No room stayed reserved on the servers either.
+  // The servers have not kept room reserved either.
   ASSERT_NE(Words(memory.get(), 384 * kMiB), nullptr);
 }
 
@@ -176,11 +175,11 @@ TEST_P(EngineTest, PagesOfALostServerAreSigbusNeverZeros) {
   ASSERT_TRUE(memory->Evict(words, kCount * 8).ok());
   servers_.StopServer(0);
   int lost = 0, kept = 0;
-  // A page of every MiB: about half of them were on the server.
+  // One page of every MiB: about half of them were on the server.
   for (uint64_t i = 0; i < kCount; i += kMiB / 8) {
     if (void* const at = AddressOfSigbus(&words[i]); at != nullptr) {
       EXPECT_EQ(reinterpret_cast<uintptr_t>(at) / 4096, reinterpret_cast<uintptr_t>(&words[i]) / 4096);
-      // Again, and at once.
+      // The second access fails too, and at once.
       EXPECT_NE(AddressOfSigbus(&words[i]), nullptr);
       ++lost;
     } else {
@@ -194,8 +193,8 @@ TEST_P(EngineTest, PagesOfALostServerAreSigbusNeverZeros) {
   EXPECT_EQ(memory->counters().lost_pages, static_cast<uint64_t>(lost));
 }
 
-// Who writes lost pages to a pipe holds the pipe's lock until the page is had or lost. If that is stderr's pipe too,
-// the line about it has to wait for him, and he must not have to wait for the line.
+// A thread that writes lost pages to a pipe holds the pipe's lock until the page is here or lost. If that is stderr's
+// pipe too, the line about the loss has to wait for that thread. The thread must not have to wait for the line.
 TEST_P(EngineTest, TheLineAboutALostPageHoldsNobodyUp) {
   MemoryOptions options = Options();
   options.pool.io_timeout_ms = 1'000;
@@ -224,7 +223,7 @@ TEST_P(EngineTest, TheLineAboutALostPageHoldsNobodyUp) {
   EXPECT_THAT(lines, HasSubstr("cannot be had"));
 }
 
-// What can be done without the servers' word has not been done when it does not come.
+// If the servers do not answer, the drop has not done even the part that needs no server.
 TEST_P(EngineTest, ADropThatFailsLosesNothingThatIsHere) {
   MemoryOptions options = Options();
   options.pool.io_timeout_ms = 1'000;
@@ -233,9 +232,9 @@ TEST_P(EngineTest, ADropThatFailsLosesNothingThatIsHere) {
   auto memory = Open(options);
   constexpr uint64_t kPages = 512;
   uint64_t* const words = Words(memory.get(), kPages * kPageBytes);
-  ASSERT_TRUE(memory->SetReadAhead(words, ReadAhead::kNever).ok());  // pages that seem to be streams' are not noted
+  ASSERT_TRUE(memory->SetReadAhead(words, ReadAhead::kNever).ok());  // pages of streams have no sums
   for (uint64_t i = 0; i < kPages / 2 * kWordsPerPage; ++i) words[i] = i + 1;
-  // A quarter away, one clean, one noted and dirty, and one new.
+  // The first quarter of the pages is away, the second clean or dirty with sums, and the rest is new.
   ASSERT_TRUE(memory->Evict(words, kPages * kPageBytes).ok());
   for (uint64_t page = kPages / 4; page < kPages / 2; ++page) {
     ASSERT_EQ(words[page * kWordsPerPage], page * kWordsPerPage + 1);
@@ -282,7 +281,7 @@ TEST_P(EngineTest, FlushDoesNotTrustTheEvictor) {
   ASSERT_TRUE(memory->SetReadAhead(words, ReadAhead::kNever).ok());
   servers_.StopServer(0);
   servers_.StopServer(1);
-  // More than the evictor leaves alone, less than the budget.
+  // More pages than the evictor leaves alone, fewer than the budget.
   constexpr uint64_t kPages = 860;
   for (uint64_t page = 0; page < kPages; ++page) words[page * kWordsPerPage] = page + 1;
   for (int i = 0; i < 5; ++i) {
@@ -293,7 +292,7 @@ TEST_P(EngineTest, FlushDoesNotTrustTheEvictor) {
   for (uint64_t page = 0; page < kPages; ++page) ASSERT_EQ(words[page * kWordsPerPage], page + 1);
 }
 
-// A window that lies on a dead server in part must not cost the pages of the others.
+// A window that lies in part on a dead server must not lose the pages on other servers.
 TEST_P(EngineTest, OnlyPagesOfTheDeadServerAreLost) {
   MemoryOptions options = Options();
   options.pool.io_timeout_ms = 1'000;
@@ -310,7 +309,7 @@ TEST_P(EngineTest, OnlyPagesOfTheDeadServerAreLost) {
   for (uint64_t page = 0; page < kPages; ++page) {
     if (AddressOfSigbus(words + page * kWordsPerPage) != nullptr) {
       ++lost;
-      // The span is lost; on to the next.
+      // The span is lost; go on to the next.
       while (page % kPagesPerSpan != kPagesPerSpan - 1) ++page;
     } else {
       ASSERT_EQ(words[page * kWordsPerPage], page + 1);
@@ -361,7 +360,7 @@ TEST_P(EngineTest, ProgramsMayLockAllTheirMemory) {
   EXPECT_GE(memory->counters().written_bytes, 12 * kMiB);
 }
 
-// A program may wait for signals in one thread of its own; and a handler of its on one of these could wait for a page
+// A program may wait for signals in one of its threads. A signal handler on a thread of nram's could wait for a page
 // that just this thread is to bring.
 TEST_P(EngineTest, ItsThreadsTakeNoSignals) {
   const auto tasks = [] {
@@ -381,7 +380,7 @@ TEST_P(EngineTest, ItsThreadsTakeNoSignals) {
       if (line.rfind("Name:\t", 0) == 0) name = line.substr(6);
       if (line.rfind("SigBlk:\t", 0) == 0) blocked = std::stoull(line.substr(8), nullptr, 16);
     }
-    if (name.rfind("nram-", 0) != 0) continue;  // gRPC's are anybody's
+    if (name.rfind("nram-", 0) != 0) continue;  // gRPC's threads may take signals
     ++own;
     EXPECT_NE(blocked & (uint64_t{1} << (SIGTERM - 1)), 0u) << name;
   }

@@ -95,7 +95,7 @@ TEST_F(HeapTest, LargerThanTheBudgetAndBack) {
     for (int k = 0; k < 1250; ++k) ASSERT_EQ(blocks[i][k], i * k);
   }
   for (uint64_t* block : blocks) nram_free(n_, block);
-  // The memory returns to the pool by itself.
+  // The memory returns to the pool without a call.
   uint64_t pages = 0;
   for (const int64_t until_ns = DeadlineAfterMs(20'000); MonotonicNs() < until_ns; usleep(20'000)) {
     pages = servers_.server(0).store().counters().pages + servers_.server(1).store().counters().pages;
@@ -118,7 +118,7 @@ TEST_F(HeapTest, CallocIsZeroAlsoWhereOthersHaveBeen) {
   }
 }
 
-// jemalloc's pages are smaller than these: what it takes for zeros must be.
+// jemalloc's pages are smaller than these pages: memory that jemalloc takes for zeros must be zeros.
 TEST_F(HeapTest, CallocIsZeroWithLargePages) {
   ASSERT_EQ(nram_close(n_), 0);
   nram_options options;
@@ -137,7 +137,7 @@ TEST_F(HeapTest, CallocIsZeroWithLargePages) {
       blocks.push_back(block);
     }
     for (unsigned char* block : blocks) nram_free(n_, block);
-    // Until unused memory has been given back.
+    // Wait until unused memory has been given back.
     const uint64_t before = servers_.server(0).store().counters().pages;
     for (const int64_t until_ns = DeadlineAfterMs(4'000); MonotonicNs() < until_ns; usleep(20'000)) {
       if (before == 0 || servers_.server(0).store().counters().pages < before / 2) break;
@@ -152,7 +152,7 @@ TEST_F(HeapTest, ThreadsThatEndLeaveTheirCachesToOthers) {
     if (i == 100) before = ReadProcessMemory().resident_bytes;
   }
 #if !defined(ABSL_HAVE_ADDRESS_SANITIZER) && \
-    !defined(ABSL_HAVE_THREAD_SANITIZER)  // which keep memory of ended threads themselves
+    !defined(ABSL_HAVE_THREAD_SANITIZER)  // they keep memory of ended threads
   EXPECT_LT(ReadProcessMemory().resident_bytes, before + (16 << 20));
 #endif
   EXPECT_GT(before, 0u);
@@ -254,7 +254,7 @@ TEST_F(HeapTest, WrongArgumentsAreRefused) {
   EXPECT_EQ(errno, ENOENT);
 }
 
-// Its own process, because it ends: run by the test below.
+// Runs in its own process, because it ends: the test below runs it.
 TEST_F(HeapTest, DISABLED_FreesTwice) {
   void* const block = nram_malloc(n_, 100);
   nram_free(n_, block);
@@ -306,7 +306,7 @@ TEST_F(HeapTest, AChildMayNotUseTheHandleButMayExec) {
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(WEXITSTATUS(status), 7);
-  // From a page that may be away, by a shell.
+  // A shell gets the command from a page that may be away.
   EXPECT_EQ(nram_advise(n_, block, 100, NRAM_DONT_NEED), 0) << nram_error();
   EXPECT_EQ(system(absl::StrCat("test ", block, " = text").c_str()), 0);
   EXPECT_STREQ(block, "text");

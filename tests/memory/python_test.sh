@@ -26,7 +26,7 @@ code=0
 "$python" "$package/test_nram.py" > "$directory/messages" 2>&1 || code=$?
 cat "$directory/messages"
 [ "$code" -eq 0 ] || fail "test_nram.py: exit $code"
-# Root may handle faults, and tools/setup installs NumPy: with either missing, little is left of these tests.
+# Root may handle faults, and tools/setup installs NumPy: without either, these tests show little.
 ! grep -q "NOT TESTED" "$directory/messages" || fail "not all of test_nram.py has run, for the reason above"
 
 example=$package/examples/numpy_array.py

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A C program on the shared library, as its users build it. Arguments: the program nram, libnram.so.0, the folder of the
-# headers, the example.
+# A C program on the shared library, built as its users build it. Arguments: the program nram, libnram.so.0, the folder
+# of the headers, the example.
 set -euo pipefail
 
 nram=$(readlink -f "$1")

@@ -1,5 +1,4 @@
-// A real program on the heap: SQLite, all of whose memory, a database of several times the budget included, is
-// nram_malloc's.
+// A real program on the heap: all memory of SQLite is nram_malloc's, with a database of several times the budget.
 
 #include <sqlite3.h>
 

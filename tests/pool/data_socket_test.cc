@@ -1,4 +1,4 @@
-// Which Unix sockets a server can have a client speak to.
+// The Unix sockets to which a server can make a client speak.
 
 #include <fcntl.h>
 #include <glog/logging.h>
@@ -38,7 +38,7 @@ class DataSocketTest : public ::testing::Test {
   }
   ~DataSocketTest() override { (void)!system(("rm -rf --one-file-system " + directory_).c_str()); }
   std::string Path(const std::string& name) const { return directory_ + "/" + name; }
-  // Somebody who listens there.
+  // A socket that listens there.
   UniqueFd Listen(const std::string& name) {
     UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     sockaddr_un address{};

@@ -28,7 +28,7 @@ class FastWakeTest : public testing::Test {
     options.wake_device = path_;
     return options;
   }
-  // Whether `work`, again and again, has the pool hold the request, and its end give it back.
+  // Expects that the pool holds the request while `work` repeats, and gives it back after that.
   static void ExpectHeldDuring(WakeLatency* latency, const std::function<void()>& work) {
     EXPECT_FALSE(latency->held());
     const int64_t deadline_ns = DeadlineAfterMs(60'000);

@@ -15,7 +15,7 @@
 namespace nram {
 namespace {
 
-constexpr int64_t kTimeoutMs = 3'500;  // longer than a server waits for a client that does not take its replies
+constexpr int64_t kTimeoutMs = 3'500;  // longer than a server waits for a client that takes no replies
 
 class FrozenBesideTest : public ::testing::Test {
  protected:
@@ -38,9 +38,9 @@ class FrozenBesideTest : public ::testing::Test {
 
   MemServer& healthy() { return servers_->server(0); }
   void Freeze() { frozen_->Freeze(); }
-  // What must hold after each way to meet the frozen server.
+  // Holds after each way to meet the frozen server.
   void ExpectTheHealthyOneIsUsedAsBefore() {
-    // A connection that was broken is made again for this at the latest.
+    // This traffic reconnects any broken connection at the latest.
     for (uint64_t at = 0; at < data_.size(); at += kMiB) {
       if (region_->ServerOf(at) != 0) continue;
       EXPECT_TRUE(Read(region_.get(), at, 4096).ok());
@@ -49,7 +49,7 @@ class FrozenBesideTest : public ::testing::Test {
     EXPECT_EQ(healthy().connections().accepted, connections_) << "a connection of the healthy server was broken";
     EXPECT_FALSE(pool_->session(0)->was_silent()) << "the healthy server is avoided";
     EXPECT_TRUE(pool_->session(0)->up());
-    // And it is the frozen one that was met.
+    // The test did meet the frozen server.
     EXPECT_TRUE(pool_->session(1)->was_silent() || !pool_->session(1)->up());
   }
 
@@ -107,7 +107,7 @@ TEST_F(FrozenBesideTest, TrimsAndDestroys) {
   ExpectTheHealthyOneIsUsedAsBefore();
 }
 
-// A create that a frozen server gets when it is thawed.
+// A frozen server receives the create when it is thawed.
 TEST_F(FrozenBesideTest, ANamedRegionCanBeCreatedAgainAfterAFailure) {
   for (const bool gc : {true, false}) {
     const std::string name = gc ? "gc" : "kept";

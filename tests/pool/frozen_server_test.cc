@@ -1,4 +1,4 @@
-// A memory server that is there and answers nothing at all, on neither plane: a process of its own that is stopped.
+// A memory server that is there and answers nothing, on neither plane: a stopped process of its own.
 
 #include <poll.h>
 
@@ -44,7 +44,8 @@ TEST_F(FrozenServerTest, WritesThatNeedRoomFailAtOnceWhenItHasBeenAwayForLong) {
   const absl::Span<const std::byte> bytes(reinterpret_cast<const std::byte*>(data.data()), data.size());
   ASSERT_TRUE(region->Write(0, bytes).ok());
 
-  // What must not block in starting does not, though there is no room and nobody answers; later it is done.
+  // Operations that may not block at their start do not, though there is no room and no server answers. They complete
+  // later.
   server.Freeze();
   {
     std::vector<Io> ios(20);
@@ -65,7 +66,8 @@ TEST_F(FrozenServerTest, WritesThatNeedRoomFailAtOnceWhenItHasBeenAwayForLong) {
   }
   ASSERT_TRUE((*pool)->session(0)->hopeless());
 
-  // More than the room that was reserved ahead, each blocking and not: in a fraction of what one may take.
+  // The writes need more than the room reserved ahead, each blocking and not. All together take a fraction of the time
+  // that one may take.
   const int64_t deadline_ns = DeadlineAfterMs(kTimeoutMs);
   for (uint64_t i = 1; i <= 20; ++i) {
     EXPECT_EQ(region->Write(i * kMiB, bytes).code(), absl::StatusCode::kUnavailable);

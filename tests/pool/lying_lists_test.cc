@@ -1,5 +1,5 @@
-// The client against a memory server whose lists do not end, are out of order or too long: an error that says so, and
-// no more memory than a list may have.
+// The client against a memory server whose lists do not end, are out of order or too long: the client returns an error
+// that says so, and takes no more memory than a list may have.
 
 #include <functional>
 #include <string>

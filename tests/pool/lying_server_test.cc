@@ -1,5 +1,5 @@
-// The client against a memory server that answers what cannot be: an error that says so, never a crash, a hang or a
-// full memory.
+// The client against a memory server that gives impossible answers: the client returns an error that says so, never
+// crashes, hangs or fills its memory.
 
 #include <glog/logging.h>
 
@@ -42,11 +42,11 @@ class LyingServerTest : public ::testing::Test {
     options.spin.limit_us = 0;
     return Pool::Open(options);
   }
-  // What is said when it cannot be used at all.
+  // The error of a pool whose only server cannot be used.
   std::string Refusal(Lies lies) {
     server_.Set(std::move(lies));
     const uint64_t before = server_.hellos();
-    // Patient: the first attempt to connect may take long, and a refusal ends the wait.
+    // The timeout is long: the first attempt to connect may take long, and a refusal ends the wait.
     const auto pool = Open(10'000);
     EXPECT_FALSE(pool.ok());
     EXPECT_GT(server_.hellos(), before);
@@ -248,8 +248,8 @@ TEST_F(LyingServerTest, AWriteThatUsedMoreThanThereIs) {
   }
 }
 
-// A create, or the step after it, is executed and its answer lost: the server is told to undo it, and in an order in
-// which it cannot be executed any more after that.
+// The server executes a create, or the step after it, and its answer is lost. The client has the server undo it, in an
+// order after which the server can no longer execute it.
 TEST_F(LyingServerTest, WhatWasExecutedWithoutAnAnswerIsUndone) {
   for (const bool attach : {false, true}) {
     const auto lost = [](const auto&, auto*) { return grpc::Status(grpc::StatusCode::UNAVAILABLE, "lost"); };

@@ -1,5 +1,5 @@
-// Named regions when a server does not answer in the middle: created everywhere or nowhere, and never half a region
-// that nobody can use, create or explain.
+// Named regions when a server stops answering in the middle: they are created everywhere or nowhere. There is never
+// half a region that nobody can use, create or explain.
 
 #include <poll.h>
 
@@ -32,7 +32,7 @@ bool Eventually(const std::function<bool()>& what) {
   return false;
 }
 
-// Two servers; the control plane of the second is behind a relay.
+// Two servers; the second's control plane is behind a relay.
 class HalfCreatedTest : public ::testing::TestWithParam<bool> {
  protected:
   HalfCreatedTest() : servers_(2), relay_(servers_.Options().servers[1].port) {
@@ -71,16 +71,16 @@ TEST_P(HalfCreatedTest, ACreateWhoseAnswerIsLostLeavesNothing) {
   EXPECT_TRUE(other->AttachRegion("x", AttachMode::kReadOnly).ok());
 }
 
-// The create reaches the server after all else: when the client has undone what it does not know to be there.
+// The create reaches the server last: after the client has undone the region that it does not know to be there.
 TEST_P(HalfCreatedTest, ACreateThatComesLateIsNotExecuted) {
   CreateRegionArgs seen;
   {
-    // It stops at the grant of its lease, which the server executes while the answer is held.
+    // The create stops at the grant of its lease: the server executes the grant while the relay holds the answer.
     relay_.HoldAnswers(true);
     ASSERT_FALSE(pool_->CreateRegion(Named()).ok());
     relay_.HoldAnswers(false);
     ASSERT_TRUE(Eventually([&] { return !Has(1) && pool_->session(1)->AwaitUndone("x", 0); }));
-    // As one whose grant was answered and whose create was not.
+    // Acts as a client whose grant was answered and whose create was not.
     seen.lease = LeaseId{77};
     auto control = ControlClient::Create(servers_.Options().servers[1]);
     ASSERT_TRUE(control->GrantLease(seen.lease, "making", 0, DeadlineAfterMs(10'000)).ok());
@@ -97,7 +97,7 @@ TEST_P(HalfCreatedTest, ACreateThatComesLateIsNotExecuted) {
 }
 
 TEST_P(HalfCreatedTest, WhatIsNotWholeIsNotSaidToBeLost) {
-  // Half of one as another client leaves it: on the first server, and not on the second.
+  // Half a region as another client leaves it: on the first server, and not on the second.
   auto control = ControlClient::Create(servers_.Options().servers[0]);
   ASSERT_TRUE(control->GrantLease(LeaseId{77}, "making", 0, DeadlineAfterMs(10'000)).ok());
   CreateRegionArgs half{LeaseId{77}, RegionId{78}, Epoch{1}, GetParam(), "x", {}, 0};
@@ -125,7 +125,7 @@ TEST(NamedRegionTest, ANameThatIsNoTextIsRefused) {
   EXPECT_TRUE(pool->CreateRegion({.name = "caf\xC3\xA9 7/\xE6\xBC\xA2"}).ok());
 }
 
-// Three servers that have the region, and say what the test wants when it is taken over.
+// Three servers have the region and give the test's answers to a takeover.
 class HalfTakenTest : public ::testing::Test {
  protected:
   using Answer = std::function<grpc::Status(int server, const v1::AttachRegionRequest&, v1::AttachRegionReply*)>;
@@ -180,7 +180,7 @@ TEST_F(HalfTakenTest, AnAttemptWhoseAnswerWasLostCounts) {
   EXPECT_TRUE(status.ok()) << status;
 }
 
-// Which of the two depends on whether the last attempt's time was up first.
+// The code depends on whether the last attempt's time was up first.
 bool IsUnanswered(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
 }

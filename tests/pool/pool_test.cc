@@ -1,4 +1,4 @@
-// The pool client on real servers: what it promises, and what it does when servers fail.
+// The pool client on real servers: its promises, and its behaviour when servers fail.
 
 #include "client/pool/pool.h"
 
@@ -71,7 +71,7 @@ TEST(PoolTest, AsynchronousOperationsComplete) {
   TestPool servers(2);
   auto pool = servers.Open();
   auto region = pool->CreateRegion({.gc = true}).value();
-  const std::string data = Pattern(6 * kMiB, 1);  // more than one Io has parts
+  const std::string data = Pattern(6 * kMiB, 1);  // needs more parts than one Io has
   Io io;
   region->StartWrite(&io, 0, Bytes(data));
   ASSERT_TRUE(io.Wait().ok());
@@ -114,8 +114,8 @@ TEST(PoolTest, CallbacksMayStartTheNext) {
   EXPECT_TRUE(chain.buffer == data.substr(kMiB, 3 * kMiB));
 }
 
-// A socket that becomes full while the replies to all that went before it are taken in by the poller: nobody but the
-// poller is there to send the rest.
+// A socket becomes full while the poller receives the replies to all earlier calls: only the poller is there to send
+// the rest.
 TEST(PoolTest, WritesThatNobodyWaitsForAreSentWhole) {
   TestPool servers(1);
   FaultyRelay relay({"127.0.0.1", servers.server(0).data_port(), ""}, TestSeed());
@@ -133,7 +133,7 @@ TEST(PoolTest, WritesThatNobodyWaitsForAreSentWhole) {
   };
   Lane small, large;
   IoOptions how;
-  how.timeout_ms = 5'000;  // then the connection would be broken, and the operation an error
+  how.timeout_ms = 5'000;  // past that the connection breaks, and the operation is an error
   const auto start = [&](Lane* lane, size_t bytes) {
     lane->done = false;
     region->StartWrite(
@@ -199,7 +199,7 @@ TEST(PoolTest, ARestartedServerMeansDataLossNeverZeros) {
     } else {
       ++lost;
       ASSERT_EQ(back.status().code(), absl::StatusCode::kDataLoss) << back.status();
-      // Nor does writing there make it whole.
+      // Writing to a lost span is DATA_LOSS too.
       ASSERT_EQ(region->Write(at, Bytes(data).subspan(0, 512)).code(), absl::StatusCode::kDataLoss);
     }
   }
@@ -226,7 +226,7 @@ TEST(PoolTest, ADonorWhoseMemoryHasChangedMeansDataLossNeverAWrongByte) {
   EXPECT_EQ(one.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(one.message(), HasSubstr("is that machine's memory sound?"));
   EXPECT_EQ(Read(region.get(), 0, kMiB).status().code(), absl::StatusCode::kDataLoss);
-  // What else is under way on that connection, which breaks each time, is done all the same.
+  // Other calls on that connection, which breaks each time, succeed all the same.
   std::string others(kMiB / 2, '?');
   std::string damaged(kMiB / 2, '?');
   Io io[2];
@@ -293,12 +293,12 @@ TEST(PoolTest, ALeaseThatIsNotRenewedEnds) {
   auto kept = pool->CreateRegion({.gc = false}).value();
   ASSERT_TRUE(region->Write(0, Bytes(Pattern(4096, 1))).ok());
   ASSERT_TRUE(kept->Write(0, Bytes(Pattern(4096, 2))).ok());
-  // As if this client had slept.
+  // The lease ends as if this client had slept.
   clock.AdvanceMs(60'000);
   servers.server(0).CollectOnce();
   const absl::Status lost = Read(region.get(), 0, 4096).status();
   EXPECT_EQ(lost.code(), absl::StatusCode::kDataLoss) << lost;
-  // What is not collected is taken up again, without anybody's doing.
+  // The client takes up the region that was not collected again by itself.
   ASSERT_TRUE(kept->Write(4096, Bytes(Pattern(4096, 3))).ok());
   EXPECT_EQ(Read(kept.get(), 0, 4096).value(), Pattern(4096, 2));
 }
@@ -319,7 +319,7 @@ TEST(PoolTest, NamedRegionsAreAttachedByOthers) {
   EXPECT_EQ(reader->Write(0, Bytes(data)).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(second->AttachRegion("heap", AttachMode::kOwner).status().code(), absl::StatusCode::kFailedPrecondition);
 
-  // Two owners: the older is shut out.
+  // With two owners the older is shut out.
   auto taken = second->AttachRegion("heap", AttachMode::kTakeOver).value();
   EXPECT_EQ(region->Write(kMiB, Bytes(data)).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(Read(region.get(), kMiB, 4096).status().code(), absl::StatusCode::kFailedPrecondition);
@@ -347,7 +347,7 @@ TEST(PoolTest, APartThatWasCollectedIsALossToWhoAttachesTheRest) {
   ASSERT_GT(servers.server(0).store().counters().pages, 0);
   auto second = servers.Open();
   ASSERT_TRUE(second->AttachRegion("array", AttachMode::kReadOnly).ok());
-  // As when one server does not hear of the owner for a while.
+  // One server has not heard of the owner for a while.
   const auto lease = servers.server(0).leases().End(owner->lease());
   ASSERT_NE(lease, nullptr);
   servers.server(0).store().CollectLease(*lease);
@@ -365,7 +365,7 @@ TEST(PoolTest, WhoIsRefusedHasTakenTheRegionFromNobody) {
   auto second = servers.Open();
   ASSERT_NE(servers.server(0).leases().End(owner->lease()), nullptr);
   EXPECT_EQ(second->AttachRegion("array", AttachMode::kOwner).status().code(), absl::StatusCode::kFailedPrecondition);
-  // Its owner comes back to the one server and never was away from the other.
+  // The owner comes back to the one server and was never away from the other.
   const absl::Status status = region->Write(0, Bytes(data));
   EXPECT_TRUE(status.ok()) << status;
 }
@@ -454,7 +454,7 @@ TEST(PoolModelTest, AgreesWithAMapOverAFaultyNetwork) {
             }
           }
         }
-        // Retries make all of it good; only the model's own operations may change it.
+        // Retries repair every failure; only the model's own operations may change the region.
         ASSERT_TRUE(status.ok()) << "thread " << t << " step " << i << ": " << status;
       }
     });
@@ -463,8 +463,9 @@ TEST(PoolModelTest, AgreesWithAMapOverAFaultyNetwork) {
   EXPECT_GT(relays[0]->faults() + relays[1]->faults(), 20);
 }
 
-// The same where operations fail: frames vanish, servers refuse connections for a while, leases end, and nobody waits
-// long. What an operation that failed has left is old or new, chunk by chunk, and two threads work on the same pages.
+// The same test with operations that fail: messages vanish, servers refuse connections for a while, leases end, and
+// timeouts are short. An operation that failed leaves old or new data, chunk by chunk, and two threads work on the same
+// pages.
 TEST(PoolModelTest, AFailedOperationLeavesOldOrNewAndNothingElse) {
   TestPool servers(2, 256 * kMiB);
   std::vector<std::unique_ptr<FaultyRelay>> relays;
@@ -476,23 +477,23 @@ TEST(PoolModelTest, AFailedOperationLeavesOldOrNewAndNothingElse) {
   PoolOptions options = servers.Options();
   options.reroute_data_for_test = [&](size_t server, const Endpoint&) { return relays[server]->endpoint(); };
   auto pool = TestPool::Open(options);
-  auto region = pool->CreateRegion({.gc = false}).value();  // which outlives a lease
+  auto region = pool->CreateRegion({.gc = false}).value();  // outlives a lease
   constexpr int kThreads = 4;
   constexpr uint64_t kChunks = 4 * kChunksPerSpan;
   constexpr uint64_t kFaultsMin = 20;
   const auto faults = [&] { return relays[0]->faults() + relays[1]->faults(); };
   std::atomic<int> failed{0}, succeeded{0};
   std::atomic<bool> done{false};
-  // Of each pair of threads one has the even chunks and the other the odd ones of the same pages.
+  // One thread of each pair has the even chunks and the other the odd chunks of the same pages.
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
       std::mt19937_64 random(TestSeed() + 100 + t);
       const uint64_t base = t / 2 * kChunks;
       const ChunkMask mine = t % 2 == 0 ? 0x55 : 0xAA;
-      // What each chunk may hold, by the first word of it; 0 is a hole.
+      // The values that each chunk may hold, by its first word; 0 is a hole.
       std::vector<std::vector<uint64_t>> possible(kChunks, {0});
-      // Longer where so few operations go through the relays that these have hardly had a chance to fail.
+      // The loop runs longer if so few operations went through the relays that these had hardly a chance to fail.
       for (int i = 0; i < 300 || (i < 6000 && faults() <= kFaultsMin); ++i) {
         const uint64_t pages = 1 + random() % (random() % 8 == 0 ? 200 : 8);
         const uint64_t first_page = random() % (kChunks / kChunksPerPage - pages);

@@ -1,4 +1,4 @@
-// What `nram regions` prints of names that others chose.
+// The output of `nram regions` for names that other people chose.
 
 #include <string>
 

@@ -1,5 +1,4 @@
-// A reservation, or the return of one, that a server executes late must not change the promise behind the client's
-// back.
+// A server that executes a reservation, or its return, late must not change the promise behind the client's back.
 
 #include <poll.h>
 
@@ -30,7 +29,7 @@ TEST(ReserveOrderTest, TheServerExecutesNoneThatComesLate) {
   EXPECT_TRUE(absl::IsAborted(control->Reserve(lease, -50, {term, 3}, soon()).status()));
   EXPECT_TRUE(absl::IsAborted(control->Reserve(lease, -50, {term + 1, 4}, soon()).status()));
   EXPECT_EQ(control->RenewLease(lease, soon())->promised_bytes, first->promised_bytes);
-  // Nor is one from before the lease ended executed after it.
+  // The server does not execute a reservation from before the lease ended either.
   ASSERT_TRUE(control->EndLease(lease, soon()).ok());
   const uint64_t next_term = control->GrantLease(lease, "test", 0, soon())->term;
   ASSERT_TRUE(control->Reserve(lease, 100, {next_term, 5}, soon()).ok());
@@ -38,8 +37,8 @@ TEST(ReserveOrderTest, TheServerExecutesNoneThatComesLate) {
   EXPECT_EQ(control->RenewLease(lease, soon())->promised_bytes, first->promised_bytes);
 }
 
-// The server says that the room is still promised, and the return of it is still to come. What the client believes to
-// have then, it sets aside for a region, and a reserved write fails for lack of it.
+// The server says that the room is still promised, and the return of it is still to come. The client would set that
+// room aside for a region, and a reserved write would fail for lack of it.
 TEST(ReserveOrderTest, RoomWhoseReturnHasNoAnswerIsNotCountedUntilItIsKnown) {
   LyingServer server;
   std::atomic<int64_t> promised{0};
@@ -84,7 +83,8 @@ TEST(ReserveOrderTest, RoomWhoseReturnHasNoAnswerIsNotCountedUntilItIsKnown) {
     return renewals_after_loss >= 12;
   }));
   EXPECT_LT(most, 4 * int64_t{kMiB}) << "the return may still be executed";
-  // When a later one has been answered, the first is not executed any more, and what is promised is the client's.
+  // Once the server has answered a later reservation, it no longer executes the first, and the client owns what is
+  // promised.
   answers = true;
   EXPECT_TRUE(until([&] { return last_order > lost_order; }));
 }

@@ -1,4 +1,4 @@
-// Looking hosts up with a resolver that may never answer.
+// Lookups of hosts with a resolver that may never answer.
 
 #include <atomic>
 #include <memory>
@@ -17,7 +17,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Answers when it is let go.
+// Answers when the test lets it go.
 class HangingResolver {
  public:
   ~HangingResolver() {
@@ -77,9 +77,9 @@ TEST(ResolveTest, OnlySoManyHangAtOnce) {
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("hang already"));
   EXPECT_LT(MonotonicNs(), patience_ns);
   EXPECT_LE(resolver.inside(), 16);
-  // Addresses need nobody.
+  // Numeric addresses need no resolver.
   EXPECT_TRUE(ResolveEndpoint({"127.0.0.1", 7070, ""}, DeadlineAfterMs(1'000), resolver.lookup()).ok());
-  // And when it answers again, names are looked up again.
+  // When the resolver answers again, names are looked up again.
   resolver.LetGo();
   absl::StatusOr<SocketAddress> address = absl::UnknownError("");
   while (!(address = ResolveEndpoint(kNamed, DeadlineAfterMs(5'000), resolver.lookup())).ok() &&

@@ -1,4 +1,4 @@
-// Room on real servers: what is full, what is reserved, and what of that others cannot take.
+// Room on real servers: full servers, reserved room, and room that other clients cannot take.
 
 #include <poll.h>
 
@@ -32,7 +32,7 @@ TEST(RoomTest, FullIsAnErrorAndNothingIsLost) {
   // Overwriting needs no room.
   const std::string other = Pattern(kMiB, 2);
   for (uint64_t at = 0; at < written; at += kMiB) ASSERT_TRUE(region->Write(at, Bytes(other)).ok()) << at;
-  // And when some is freed, there is room again.
+  // When some memory is freed, there is room again.
   ASSERT_TRUE(region->Trim(0, written / 2).ok());
   status = region->Write(written, Bytes(data));
   EXPECT_TRUE(status.ok()) << status;
@@ -52,7 +52,7 @@ TEST(RoomTest, WhatIsReservedIsThere) {
     }
     if (greedy_pool == other_pool.get()) {
       const std::string page = Pattern(4096, 3);
-      // In any order.
+      // The pages come in any order.
       for (uint64_t i = 0; i < 32 * kMiB / kPageBytes; ++i) {
         const uint64_t at = i * 4099 % (32 * kMiB / kPageBytes) * kPageBytes;
         const absl::Status status = mine->Write(at, Bytes(page));
@@ -65,7 +65,7 @@ TEST(RoomTest, WhatIsReservedIsThere) {
   }
 }
 
-// A write of many pages of which few are new, when nothing is left but what those have.
+// A write of many pages, few of them new, when only the new pages' reserved room is left.
 TEST(RoomTest, WhatIsReservedIsThereForALargeWriteToo) {
   TestPool servers(1, 128 * kMiB);
   auto pool = servers.Open();
@@ -88,7 +88,7 @@ TEST(RoomTest, WhatIsReservedIsThereForALargeWriteToo) {
   EXPECT_TRUE(status.ok()) << status;
 }
 
-// Each has less than its pages would need if they were all new; together they have enough.
+// Each write has less than its pages would need if they were all new; together they have enough.
 TEST(RoomTest, ManyWritesAtOnceShareWhatIsReserved) {
   TestPool servers(1, 128 * kMiB);
   auto pool = servers.Open();
@@ -123,12 +123,12 @@ TEST(RoomTest, ReservingAndGivingBackForEverKeepsNothing) {
   TestPool servers(1, 128 * kMiB);
   auto pool = servers.Open();
   auto region = pool->CreateRegion({.gc = true}).value();
-  ASSERT_TRUE(region->Reserve(0, kPageBytes).ok());  // always there, so that the rest is not all that there is
+  ASSERT_TRUE(region->Reserve(0, kPageBytes).ok());  // stays, so that the region always has some reserved room
   for (int i = 0; i < 20'000; ++i) {
     ASSERT_TRUE(region->Reserve(kMiB - kPageBytes, kPageBytes).ok()) << i;
     region->Unreserve(kPageBytes);
   }
-  // 512 bytes a turn would be 10 MB more.
+  // A leak of 512 bytes a turn would be 10 MB more.
   const uint64_t promised_bytes = servers.server(0).arena().usage().promised_bytes;
   auto other = pool->CreateRegion({.gc = true}).value();
   const uint64_t free_bytes = servers.server(0).arena().usage().free_bytes + promised_bytes;
@@ -137,7 +137,7 @@ TEST(RoomTest, ReservingAndGivingBackForEverKeepsNothing) {
   EXPECT_TRUE(status.ok()) << status;
 }
 
-// What swap rests on: pages come and go for ever, and others who take all that is free never get their room.
+// Swap rests on this: pages come and go for ever, and clients who take all free memory never get the region's room.
 TEST(RoomTest, RoomThatATrimKeepsIsThereAgain) {
   constexpr uint64_t kBytes = 24 * kMiB;
   TestPool servers(2, 128 * kMiB);
@@ -151,19 +151,19 @@ TEST(RoomTest, RoomThatATrimKeepsIsThereAgain) {
   const auto take_all = [&] {
     for (; greedy->Write(greedy_end, Bytes(data)).ok(); greedy_end += kMiB) {
     }
-    greedy_end += kMiB;  // the spans that failed stay where they were placed
+    greedy_end += kMiB;  // spans that failed stay on their server
   };
   std::mt19937_64 random(TestSeed());
   for (int round = 0; round < 20; ++round) {
     take_all();
     for (uint64_t at = 0; at < kBytes; at += kMiB) {
-      // Some of it zeros, of which nothing is stored.
+      // Some chunks are zeros, which are not stored.
       std::string part = Pattern(kMiB, round);
       if (random() % 3 == 0) part.replace(0, kMiB / 2, kMiB / 2, '\0');
       const absl::Status status = mine->Write(at, Bytes(part));
       ASSERT_TRUE(status.ok()) << "round " << round << ", " << at << ": " << status;
     }
-    // Single pages, whole spans, everything.
+    // The trims are single pages, whole spans, everything.
     if (round % 3 == 0) {
       ASSERT_TRUE(mine->Trim(0, kBytes, {}, Region::TrimRoom::kKeep).ok());
       continue;
@@ -174,7 +174,7 @@ TEST(RoomTest, RoomThatATrimKeepsIsThereAgain) {
       ASSERT_TRUE(mine->Trim(first * kPageBytes, pages * kPageBytes, {}, Region::TrimRoom::kKeep).ok());
     }
   }
-  // And without it, the room is anybody's, as soon as he hears of it.
+  // A trim that does not keep the room leaves it to any client, as soon as that client hears of it.
   for (uint64_t at = 0; at < kBytes; at += kMiB) ASSERT_TRUE(mine->Write(at, Bytes(data)).ok());
   ASSERT_TRUE(mine->Trim(0, kBytes).ok());
   const int64_t deadline_ns = DeadlineAfterMs(20'000);
@@ -200,7 +200,7 @@ TEST(RoomTest, AFullServerIsPassedOverAlsoWhileThisClientFreesThings) {
     while (!done) pool->session(0)->NoteFreed();
   });
   auto region = pool->CreateRegion({.gc = true}).value();
-  // So many that some are for the full one.
+  // So many spans that some are placed on the full server.
   for (uint64_t at = 0; at < 800 * kMiB; at += kMiB) {
     const absl::Status status = region->Write(at, Bytes(data.substr(0, kPageBytes)));
     EXPECT_TRUE(status.ok()) << at << ": " << status;

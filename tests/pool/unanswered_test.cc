@@ -1,5 +1,5 @@
-// Requests whose fate the client never learns, behind a network that stops: what came of them must not show later, and
-// the room that was taken for them must not be lost.
+// Requests whose fate the client never learns, behind a network that stops. Their effects must not show later, and the
+// room that was taken for them must not be lost.
 
 #include <poll.h>
 
@@ -22,10 +22,10 @@ class UnansweredTest : public ::testing::Test {
  protected:
   static constexpr IoOptions kBriefly{.timeout_ms = 30};
 
-  // Pages of `c`.
+  // `pages` pages full of `c`.
   static std::string Of(char c, uint64_t pages = 1) { return std::string(pages * kPageBytes, c); }
 
-  // "A": the whole page is of it.
+  // Returns "A" for a page full of A.
   std::string ReadPage(Region* region, uint64_t page, const IoOptions& options = {}) {
     std::string data = Of('?');
     const absl::Status status =
@@ -115,7 +115,7 @@ TEST_F(UnansweredTest, OnlySoManyDestroysAreRemembered) {
   EXPECT_FALSE(last->Destroy({.timeout_ms = 10}).ok());
   relay_->SetDown(false);
   EXPECT_TRUE(Eventually([&] { return server().store().counters().pages == 1; })) << server().store().counters().pages;
-  // The list is empty again, and takes more.
+  // The list of destroys is empty again, and takes more.
   EXPECT_EQ(ReadPage(region().get(), 0), "A");
   session->DestroyLater({last->id(), Epoch{1}, session->incarnation()});
   EXPECT_TRUE(Eventually([&] { return server().store().counters().pages == 1; })) << "all but the newest";
@@ -133,7 +133,7 @@ TEST_F(UnansweredTest, TheLeaseIsKeptWhileOnlyTheControlPlaneCanBeReached) {
   EXPECT_EQ(ReadPage(region.get(), 0), "A");
 }
 
-// The lease cannot be renewed: when it has ended the server is away, whatever the data connections say.
+// The lease cannot be renewed. When it has ended, the server is away, whatever the data connections say.
 TEST_F(UnansweredTest, AServerWithoutAControlPlaneIsNotWaitedForForEver) {
   TestPool servers(2);
   PoolOptions options = servers.Options();
@@ -146,7 +146,7 @@ TEST_F(UnansweredTest, AServerWithoutAControlPlaneIsNotWaitedForForEver) {
   const auto pool = TestPool::Open(options);
   const auto region = pool->CreateRegion({.gc = true}).value();
   ASSERT_TRUE(region->Write(0, Bytes(Of('A', 16 * kPagesPerSpan))).ok());
-  // Many under way that nobody waits for, and in the end nobody answers.
+  // Many operations are under way that no thread waits for, and in the end no server answers.
   constexpr size_t kChains = 16;
   struct Chain {
     Region* region;
@@ -194,7 +194,7 @@ TEST_F(UnansweredTest, NoLaterWriteIsOvertakenOnTheOtherConnection) {
     });
     EXPECT_TRUE(region->Write(0, Bytes(Of('B')), {.io_class = IoClass::kUrgent}).ok());
     later.join();
-    // By its answer the bulk connection is a new one, and what was left of the old one is over.
+    // Once the write is answered, the bulk connection is a new one, and the old one's requests are over.
     EXPECT_EQ(ReadPage(region.get(), 0, {.io_class = IoClass::kBulk}), "B") << "round " << round;
     EXPECT_EQ(ReadPage(region.get(), 0, {.io_class = IoClass::kUrgent}), "B") << "round " << round;
   }
@@ -217,18 +217,18 @@ TEST_F(UnansweredTest, RoomTakenForThemComesBackBesideARegionThatKeepsSome) {
       << server().arena().usage().promised_bytes;
   EXPECT_TRUE(Eventually([&] { return pool_->session(0)->room()->free_bytes() >= static_cast<int64_t>(step / 2); }))
       << pool_->session(0)->room()->free_bytes();
-  // What is kept is there, and can be used without asking.
+  // The kept room is there, and can be used without asking.
   EXPECT_GE(server().arena().usage().promised_bytes, kMiB);
   ASSERT_TRUE(keeps->Write(0, Bytes(Of('C', 256))).ok());
 }
 
-// What a trim without an answer has kept is the region's, not this client's and then anybody's.
+// Room that a trim without an answer has kept is the region's, not the client's and then any other client's.
 TEST_F(UnansweredTest, RoomThatSuchTrimsKeepIsThereAgain) {
   constexpr uint64_t kPages = 4096;
   servers_ = std::make_unique<TestPool>(1, 128 * kMiB);
   relay_ = std::make_unique<FaultyRelay>(Endpoint{"127.0.0.1", server().data_port(), ""}, TestSeed());
   PoolOptions options = servers_->Options();
-  options.reserve_step_bytes = 64 * kKiB;  // what is more goes back soon
+  options.reserve_step_bytes = 64 * kKiB;  // room beyond that goes back soon
   auto others = TestPool::Open(options);
   options.reroute_data_for_test = [this](size_t, const Endpoint&) { return relay_->endpoint(); };
   pool_ = TestPool::Open(options);
@@ -249,7 +249,7 @@ TEST_F(UnansweredTest, RoomThatSuchTrimsKeepIsThereAgain) {
       relay_->SetPlan({});
       ASSERT_EQ(ReadPage(mine.get(), 0), "zeros");
     } else {
-      // One that ends without an answer.
+      // A trim that ends without an answer.
       relay_->Hold(true);
       ASSERT_FALSE(mine->Trim(0, kPages * kPageBytes, kBriefly, Region::TrimRoom::kKeep).ok());
       relay_->Hold(false);
@@ -257,7 +257,7 @@ TEST_F(UnansweredTest, RoomThatSuchTrimsKeepIsThereAgain) {
         ASSERT_TRUE(mine->Trim(0, kPageBytes, {}, Region::TrimRoom::kKeep).ok());
       }
     }
-    // As long as a renewal and a return of room may take.
+    // A renewal and a return of room may take so long.
     const int64_t until_ns = DeadlineAfterMs(1'500);
     while (MonotonicNs() < until_ns) {
       const bool fits = greedy->Write(greedy_end, Bytes(Of('G', 64))).ok();
@@ -267,7 +267,7 @@ TEST_F(UnansweredTest, RoomThatSuchTrimsKeepIsThereAgain) {
   EXPECT_GT(relay_->faults(), 0);
 }
 
-// What a region had reserved is gone with the server's former life, or with the lease.
+// A region's reserved room is gone with the server's former incarnation, or with the lease.
 TEST_F(UnansweredTest, RoomKeptInAFormerLifeIsNotAskedForAgain) {
   for (const bool restarts : {true, false}) {
     TestPool servers(1, 128 * kMiB);
@@ -275,7 +275,7 @@ TEST_F(UnansweredTest, RoomKeptInAFormerLifeIsNotAskedForAgain) {
     options.lease_ttl_ms = 1'500;
     auto pool = TestPool::Open(options);
     auto keeps = pool->CreateRegion({.gc = true}).value();
-    // With so short a lease a control call has 0.4 s, which a busy machine may take.
+    // With so short a lease a control call has 0.4 s, which may not suffice on a busy machine.
     absl::Status reserved;
     ASSERT_TRUE(Eventually([&] { return (reserved = keeps->Reserve(0, 64 * kMiB)).ok(); })) << reserved;
     ASSERT_TRUE(keeps->Write(0, Bytes(Of('A'))).ok());
@@ -288,7 +288,7 @@ TEST_F(UnansweredTest, RoomKeptInAFormerLifeIsNotAskedForAgain) {
       const auto lease = servers.server(0).leases().End(pool->session(0)->lease());
       ASSERT_NE(lease, nullptr);
       servers.server(0).store().CollectLease(*lease);
-      (void)keeps->Write(0, Bytes(Of('A')));  // learns of it, one way or another
+      (void)keeps->Write(0, Bytes(Of('A')));  // the client learns of it, one way or another
     }
     const uint64_t step = options.reserve_step_bytes;
     auto other = pool->CreateRegion({.gc = true}).value();
@@ -299,7 +299,7 @@ TEST_F(UnansweredTest, RoomKeptInAFormerLifeIsNotAskedForAgain) {
       ASSERT_LE(servers.server(0).arena().usage().promised_bytes, 3 * step) << restarts;
       poll(nullptr, 0, 20);
     }
-    // Nor is what is not there any more given back to the region later.
+    // Room that is gone is not given back to the region later either.
     keeps.reset();
     ASSERT_TRUE(other->Write(kMiB, Bytes(Of('B', 256))).ok()) << restarts;
     EXPECT_LE(pool->session(0)->room()->free_bytes(), static_cast<int64_t>(3 * step)) << restarts;

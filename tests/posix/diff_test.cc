@@ -1,5 +1,5 @@
-// The same random operations, by several processes, on a tmpfs and on a mount; what they return, what they read and
-// what is there afterwards must be the same. NRAM_OPS sets how many operations (default 40000), NRAM_SEED replays.
+// Several processes run the same random operations on a tmpfs and on a mount. Results, data read and the files
+// afterwards must be the same. NRAM_OPS sets how many operations (default 40000), NRAM_SEED replays.
 
 #include <errno.h>
 #include <sys/file.h>
@@ -32,7 +32,7 @@ constexpr int kOperations = 8'000;
 constexpr int kOperations = 40'000;
 #endif
 
-// What an operation came to: its result or -errno, and what it read.
+// An operation's outcome: its result or -errno, and the data that it read.
 struct Outcome {
   int64_t result = 0;
   std::string data;
@@ -58,7 +58,7 @@ class Exerciser {
     }
   }
 
-  // The first difference; empty if there is none.
+  // Returns the first difference; empty if there is none.
   std::string Run(int operations) {
     for (int i = 0; i < operations && failure_.empty(); ++i) {
       Step();
@@ -80,13 +80,13 @@ class Exerciser {
     return *(from.begin() + Random(from.size()));
   }
 
-  // Does it on both sides and compares.
+  // Runs `act` on both sides and compares.
   void Both(const std::string& what, const std::function<Outcome(int side)>& act) {
     Outcome outcomes[2];
     for (int side = 0; side < 2; ++side) {
       const int64_t began_ns = MonotonicNs();
       outcomes[side] = act(side);
-      // No figure to hold anything against: a hint where a wait that ends by its deadline may hide.
+      // The time is not checked: the line is a hint where a wait that ends by its deadline may hide.
       if (const int64_t took_ms = (MonotonicNs() - began_ns) / kNsPerMs; took_ms > 1'000) {
         std::cerr << what << " took " << took_ms << " ms on " << root_[side] << std::endl;
       }
@@ -110,7 +110,7 @@ class Exerciser {
   }
   std::string At(int side, const std::string& path) { return absl::StrCat(root_[side], "/", path); }
 
-  // Offsets and lengths that like edges.
+  // Offsets and lengths, often at or near edges.
   uint64_t RandomOffset() {
     const uint64_t base =
         Pick<uint64_t>({0, 1, 511, 512, 513, 4095, 4096, 4097, 65536, 262144, kSpanBytes, 2 * kSpanBytes});
@@ -150,7 +150,7 @@ class Exerciser {
     if (Random(10) == 0) flags |= O_NOFOLLOW;
     if (Random(12) == 0) flags |= O_DIRECTORY;
     if ((flags & O_DIRECTORY) != 0) flags &= ~(O_CREAT | O_EXCL);
-    flags |= O_NONBLOCK;  // FIFOs have nobody at the other end
+    flags |= O_NONBLOCK;  // FIFOs have no process at the other end
     const bool unnamed = Random(25) == 0;
     if (unnamed) flags = O_TMPFILE | O_RDWR | O_CLOEXEC;
     const mode_t mode = Pick<mode_t>({0644, 0600, 0755, 04755, 02711});
@@ -273,7 +273,7 @@ class Exerciser {
     });
   }
 
-  // Where holes are is the filesystem's choice; that what it calls a hole reads as zeros, and that it ends, is not.
+  // The filesystem chooses where holes are. But what it calls a hole must read as zeros, and the seeks must end.
   void Seek(const OpenFile& file) {
     if ((file.flags & O_ACCMODE) == O_WRONLY || (file.flags & O_DIRECTORY) != 0) return;
     struct stat attr;
@@ -293,7 +293,7 @@ class Exerciser {
       if (at <= data) failure_ = absl::StrCat("SEEK_HOLE at ", data, " says ", at);
       if (!failure_.empty()) break;
     }
-    // The position was moved; put both where they are the same.
+    // The seeks moved the position; put both where they are the same.
     for (const int fd : file.fd) lseek(fd, 0, SEEK_SET);
   }
 
@@ -364,7 +364,7 @@ class Exerciser {
       const mode_t type = Pick<mode_t>({S_IFIFO, S_IFSOCK, S_IFCHR, S_IFREG, S_IFBLK});
       on_path("mknod", [&](const char* at) { return mknod(at, type | 0640, makedev(1, 3)); });
     } else if (choice < 97) {
-      // Whatever is not cached must be the same too.
+      // Data that is not cached must be the same too.
       for (const auto& file : open_) (void)!posix_fadvise(file.fd[1], 0, 0, POSIX_FADV_DONTNEED);
     } else {
       CompareDirectory(RandomDirectory());

@@ -1,6 +1,6 @@
 // Many asynchronous writes past the page cache, beside readers and a writer through it: nothing hangs, and in the end
-// everybody reads what was written last. A mount whose daemon has few threads lets the kernel have few asynchronous
-// requests at once: there these are most likely to wait for each other.
+// everybody reads the last write. A mount whose daemon has few threads lets the kernel have few asynchronous requests
+// at once: there these are most likely to wait for each other.
 
 #include <errno.h>
 #include <fcntl.h>
@@ -35,7 +35,7 @@ constexpr int kDepth = 16;
 constexpr int kWrites = 3'000;
 constexpr int kPatienceS = 120;
 
-// The connection of a mount that hangs, so that the test ends and what it started with it.
+// Aborts the connection of a mount that hangs, so that the test and its processes end.
 void Abort(const std::string& path) {
   struct stat attr {};
   if (stat(path.c_str(), &attr) != 0) return;
@@ -73,7 +73,7 @@ TEST_P(DirectWriteTest, NothingHangsAndTheLastOneIsRead) {
       }
     });
   }
-  // The first block is this one's own.
+  // Only this thread writes the first block.
   others.emplace_back([&] {
     const UniqueFd fd = Open(O_RDWR);
     const std::vector<char> block(kBlockBytes, 'b');
@@ -88,7 +88,7 @@ TEST_P(DirectWriteTest, NothingHangsAndTheLastOneIsRead) {
   const uint64_t blocks = kFileBytes / kBlockBytes;
   std::vector<char> memory((kDepth + 1) * kBlockBytes);
   char* const aligned = memory.data() + (kPageBytes - reinterpret_cast<uintptr_t>(memory.data()) % kPageBytes);
-  // Of two at a time of one block, either may be the last: so there is one.
+  // If two writes of one block run at the same time, either may be the last: so there is one at a time.
   std::map<uint64_t, int> under_way;
   std::vector<iocb> slots(kDepth);
   std::vector<int> free_slots;
@@ -129,7 +129,7 @@ TEST_P(DirectWriteTest, NothingHangsAndTheLastOneIsRead) {
   for (std::thread& other : others) other.join();
   syscall(SYS_io_destroy, context);
   ASSERT_FALSE(hangs) << "no write has ended for " << kPatienceS << " s";
-  // What is dropped without anybody waiting for it is so by now, or in a moment.
+  // Ranges that are dropped without a waiter are gone by now, or in a moment.
   const std::string first(kBlockBytes, 'b');
   expected.replace(0, kBlockBytes, first);
   std::string got(kFileBytes, '?');

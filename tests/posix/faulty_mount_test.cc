@@ -1,5 +1,5 @@
-// Random operations on a mount whose network drops, delays, repeats, corrupts, cuts and stops, against a model: a read
-// gives what was written or EIO, never anything else, and after an fsync that succeeded what was written is there.
+// Random operations on a mount whose network drops, delays, repeats, corrupts, cuts and stops, against a model. A read
+// gives the written data or EIO, never anything else. After an fsync that succeeded the written data is there.
 
 #include <errno.h>
 #include <fcntl.h>
@@ -37,8 +37,8 @@ constexpr int64_t kRunMs = 8'000;
 constexpr uint64_t kFileBytes = 3 * kSpanBytes;
 constexpr uint64_t kChunks = kFileBytes / kChunkBytes;
 
-// A file and what each of its chunks may hold: versions that somebody wrote, 0 for zeros. A chunk of version v has v in
-// all of its words.
+// A file and the versions that each of its chunks may hold: written ones, and 0 for zeros. A chunk of version v has v
+// in all of its words.
 class FileUnderTest {
  public:
   FileUnderTest(const std::string& path, uint64_t seed) : path_(path), random_(seed), chunks_(kChunks) {
@@ -58,11 +58,11 @@ class FileUnderTest {
     if (what < 17) return Sync();
     if (what < 18) return Punch();
     if (what < 19) return Truncate();
-    // What is not cached must be the same.
+    // Data that is not cached must be the same.
     (void)posix_fadvise(cached_.get(), 0, 0, POSIX_FADV_DONTNEED);
   }
 
-  // When nothing fails any more: what is there may be there, and what is written now is.
+  // Called when nothing fails any more: each chunk holds a version that it may hold, and new writes succeed.
   void CheckAtTheEnd() {
     Retry([&] { return fsync(cached_.get()) == 0; });
     ReadAll();
@@ -83,7 +83,7 @@ class FileUnderTest {
   struct Chunk {
     std::set<uint64_t> may_be = {0};
     uint64_t last = 0;
-    bool in_cache = false;  // `last` was written to the page cache, and nothing has failed since
+    bool in_cache = false;  // `last` is in the page cache, and nothing has failed since
   };
 
   template <typename Done>
@@ -96,10 +96,10 @@ class FileUnderTest {
       }
     }
   }
-  // Whole pages where that is asked for.
+  // Picks whole pages if `pages`.
   void PickRange(bool pages, uint64_t* first, uint64_t* count) {
     const uint64_t unit = pages ? kChunksPerPage : 1;
-    // Mostly in few places, so that operations meet.
+    // Most ranges are in few places, so that operations meet.
     const uint64_t around = random_() % 4 * (kChunks / 4 - 7) / kChunksPerPage * kChunksPerPage;
     *first = std::min(around + random_() % 64 * unit, kChunks - unit);
     const uint64_t most = random_() % 6 == 0 ? kBufferBytes / kChunkBytes / unit : 24;
@@ -141,7 +141,7 @@ class FileUnderTest {
       return false;
     }
     ++good_reads;
-    // A read that meets an error on its way is short.
+    // A read that meets an error after its beginning is short.
     EXPECT_GT(n, 0);
     for (uint64_t i = 0; i < static_cast<uint64_t>(n) / kChunkBytes; ++i) {
       const uint64_t* const words = Words(i);
@@ -237,7 +237,7 @@ void RunAgainstAModel(bool writeback) {
         while (!stop) under_test->Step();
       });
     }
-    // Now and then a server cannot be reached at all; the frames' faults never stop.
+    // Now and then a server cannot be reached at all; the messages' faults never stop.
     std::mt19937_64 random(TestSeed() + 99);
     for (const int64_t end_ns = DeadlineAfterMs(kRunMs); MonotonicNs() < end_ns;) {
       FaultyRelay& relay = *relays[random() % 2];

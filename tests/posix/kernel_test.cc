@@ -1,5 +1,5 @@
-// What passes between the daemon and the kernel beside the data: replies, what the kernel has cached, whose mount is
-// where.
+// The traffic between daemon and kernel beside the data: replies, the kernel's cached attributes, and mounts of other
+// users.
 
 #include <errno.h>
 #include <fcntl.h>
@@ -22,7 +22,7 @@
 namespace nram {
 namespace {
 
-// File data in a worker's buffer once passed for the header of a first message, whose reply is amended.
+// File data in a worker's buffer once passed for the header of a first message, whose reply the daemon amends.
 TEST(KernelTest, SmallReadsBesideUnalignedWritesAreRight) {
   PoolForTest pool;
   NramMount mount({"--pool=" + pool.spec(), "--no-writeback"});
@@ -57,7 +57,7 @@ TEST(KernelTest, SmallReadsBesideUnalignedWritesAreRight) {
   EXPECT_EQ(wrong, 0);
 }
 
-// Runs `what` as another user, who may run what he finds under /tmp; its exit status.
+// Runs `what` as another user, who may run programs under /tmp; returns its exit status.
 template <typename What>
 int AsSomebodyElse(const What& what) {
   const pid_t child = fork();
@@ -84,7 +84,7 @@ TEST_P(SetIdTest, AProgramThatSomebodyElseHasWrittenToRunsAsWhoRunsIt) {
   const std::string program = mount.path() + "/test";
   ASSERT_EQ(system(absl::StrCat("cp /usr/bin/test ", program).c_str()), 0);
   ASSERT_EQ(chmod(program.c_str(), 04777), 0);
-  // "Is what root owns and nobody else may write to writable to me?"
+  // The program asks: may I write to a file of root's that nobody else may write to?
   const std::string secret = mount.path() + "/roots";
   ASSERT_TRUE(UniqueFd(open(secret.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600)).valid());
   const auto run = [&] { execl(program.c_str(), program.c_str(), "-w", secret.c_str(), nullptr); };

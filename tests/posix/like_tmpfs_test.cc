@@ -1,4 +1,4 @@
-// What random operations (diff_test) seldom meet, done to a tmpfs and to a mount: set-id bits, many extended
+// Operations that random ones (diff_test) seldom meet, done to a tmpfs and to a mount: set-id bits, many extended
 // attributes, file handles, writes past the page cache.
 
 #include <errno.h>
@@ -80,7 +80,7 @@ std::string AclBytes(std::vector<std::pair<int, int>> entries) {
   return bytes;
 }
 
-// Runs `what` on `path` as a user of no privilege, perhaps a member of kGroup; its errno.
+// Runs `what` on `path` as an unprivileged user, a member of kGroup if `member`; returns its errno.
 int AsUser(bool member, const std::function<int(const char*)>& what, const std::string& path) {
   const pid_t child = fork();
   if (child == 0) {
@@ -125,11 +125,11 @@ TEST_P(LikeTmpfsTest, SetIdBitsGoWithWhatOthersChange) {
       {"zero",
        opened([](int fd) { return fallocate(fd, FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE, 0, 4'096); })},
   };
-  // What tmpfs of Linux 6.18 does is what is compared with: it is run beside this.
+  // The reference is a tmpfs that runs beside the mount (written on Linux 6.18).
   const TmpfsMount reference;
   const std::string data(16'384, 'a');
   for (const auto& [name, operation] : operations) {
-    if (!ours() && name == "zero") continue;  // tmpfs knows none; to be like a hole
+    if (!ours() && name == "zero") continue;  // tmpfs does not have it; it should act like a hole
     for (const mode_t mode : {02666u, 02676u, 04666u, 06666u, 06777u, 0666u}) {
       for (const bool member : {true, false}) {
         for (const uid_t owner : {uid_t{0}, kUser}) {
@@ -175,7 +175,7 @@ TEST_P(LikeTmpfsTest, ThousandsOfXattrs) {
   EXPECT_EQ(getxattr(path.c_str(), "user.number2999", value, sizeof value), 5);
   EXPECT_EQ(listxattr(path.c_str(), names.data(), 100), -1);
   EXPECT_EQ(errno, ERANGE);
-  // Beyond what the kernel has listxattr tell.
+  // More names than the kernel lets listxattr return.
   for (int i = 3'000; i < 5'000; ++i) ASSERT_EQ(set(i), 0) << i << ": " << strerror(errno);
   names.resize(256 * kKiB);
   EXPECT_EQ(listxattr(path.c_str(), names.data(), names.size()), -1);
@@ -255,7 +255,7 @@ TEST_P(LikeTmpfsTest, HandlesOfDeletedFilesAreStale) {
     for (Handle& handle : handles) EXPECT_EQ(open_handle(&handle), ESTALE);
     DropInodes();
     for (Handle& handle : handles) EXPECT_EQ(open_handle(&handle), ESTALE);
-    // New files in their place, known to the kernel or not.
+    // New files take their places, known to the kernel or not.
     std::vector<Handle> others;
     for (int i = 0; i < 100; ++i) {
       ASSERT_TRUE(Open(At(NameOf(i))).valid());
@@ -270,8 +270,8 @@ TEST_P(LikeTmpfsTest, HandlesOfDeletedFilesAreStale) {
   }
 }
 
-// While a write past the page cache is under way, others read the same pages; when it has ended, what it wrote is what
-// is read. Linux drops what the cache has of the range before such a write, and behind one that somebody waits for.
+// While a write past the page cache is under way, others read the same pages. When it has ended, reads return what it
+// wrote. Linux drops the cached pages of the range before such a write, and behind a write that a thread waits for.
 TEST_P(LikeTmpfsTest, AsynchronousDirectWritesAreSeen) {
   constexpr int kPages = 8;
   const std::string path = At("f");
@@ -326,7 +326,7 @@ TEST_P(LikeTmpfsTest, AsynchronousDirectWritesAreSeen) {
   EXPECT_EQ(stale, 0);
 }
 
-// The access time after a read that the kernel's cache has no answer to, of a file whose access time is old.
+// The access time after a read that the kernel's cache cannot answer, of a file whose access time is old.
 time_t AccessTimeAfterRead(const std::string& path, int flags) {
   {
     const UniqueFd fd = Open(path);
@@ -341,7 +341,7 @@ time_t AccessTimeAfterRead(const std::string& path, int flags) {
   char text[10];
   EXPECT_EQ(read(fd.get(), text, sizeof text), 4);
   struct stat attr {};
-  // Past what the kernel remembers of it.
+  // Makes the kernel forget the inode, so that stat asks the daemon.
   DropInodes();
   EXPECT_EQ(stat(path.c_str(), &attr), 0);
   return attr.st_atim.tv_sec;

@@ -1,5 +1,5 @@
 // Directories that change while they are read, on a tmpfs and on a mount: a listing ends, and on a mount it has all
-// that stays.
+// entries that stay.
 
 #include <errno.h>
 #include <fcntl.h>
@@ -33,8 +33,8 @@ struct Dirent64 {
   char name[1];
 };
 
-// Reads `directory` through a small buffer and calls `between` after each; the names in the order in which they came.
-// Nothing if it does not end after `entries_max`.
+// Reads `directory` through a small buffer and calls `between` after each read. Returns the names in the order in which
+// they came, or nothing if the listing does not end after `entries_max`.
 std::optional<std::vector<std::string>> ListBetween(const std::string& directory, size_t entries_max,
                                                     const std::function<void(const std::string& last)>& between) {
   const UniqueFd fd(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -103,8 +103,8 @@ TEST_P(ListingTest, EndsWhenWhatItFindsIsMadeAnew) {
   EXPECT_TRUE(names.has_value()) << "it does not end";
 }
 
-// By random: names come, go, change, move out and in, and replace each other. It ends everywhere; on a mount, an entry
-// that nobody touches is seen once (tmpfs of Linux 6.18 gives some twice), and so is one whose name changes, and a name
+// At random, names come, go, change, move out and in, and replace each other. The listing ends everywhere. On a mount,
+// it has an untouched entry once (tmpfs of Linux 6.18 gives some twice), and so an entry whose name changes, and a name
 // that gets another file.
 TEST_P(ListingTest, SeesWhatStaysOnce) {
   std::mt19937_64 random(TestSeed());
@@ -114,7 +114,7 @@ TEST_P(ListingTest, SeesWhatStaysOnce) {
   constexpr int kOfAKind = 150;
   int next = 0;
   for (int round = 0; round < 20; ++round) {
-    std::map<int, std::string> wanders;  // by what its names begin with
+    std::map<int, std::string> wanders;  // by the prefix of its names
     std::set<std::string> goes;
     for (int i = 0; i < kOfAKind; ++i) {
       Make(At(absl::StrCat("stays", i)));

@@ -1,4 +1,4 @@
-// A mount's life: full pools, servers and daemons that die, signals, other users, and memory that is given back.
+// A mount's life: full pools, servers and daemons that die, signals, other users, and freed memory.
 
 #include <errno.h>
 #include <fcntl.h>
@@ -28,7 +28,8 @@ UniqueFd Open(const std::string& path, int flags = O_RDWR | O_CREAT | O_CLOEXEC,
   return UniqueFd(open(path.c_str(), flags, mode));
 }
 
-// Writes `bytes` of a pattern and closes; 0 or the errno of whichever of write, fsync and close failed first.
+// Writes `bytes` of a pattern and closes the file. Returns 0, or the errno of whichever of write, fsync and close
+// failed first.
 int WriteFile(const std::string& path, uint64_t bytes, char pattern, bool sync = true) {
   const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
   if (fd < 0) return errno;
@@ -47,7 +48,7 @@ void DropCaches() {
   EXPECT_EQ(write(fd.get(), "3", 1), 1);
 }
 
-// Reads all; 0, an errno, or -1 if a byte is wrong.
+// Reads the whole file. Returns 0, an errno, or -1 if a byte is wrong.
 int CheckFile(const std::string& path, uint64_t bytes, char pattern) {
   const UniqueFd fd = Open(path, O_RDONLY | O_CLOEXEC);
   if (!fd.valid()) return errno;
@@ -72,7 +73,7 @@ uint64_t Counter(const ServerStatistics& statistics, const std::string& name) {
   return 0;
 }
 
-// What the pool's servers hold.
+// The pages and regions that the pool's servers hold.
 struct Held {
   uint64_t pages = 0;
   uint64_t regions = 0;
@@ -88,7 +89,7 @@ Held AskHeld(const PoolForTest& pool) {
   }
   return held;
 }
-// Waits until they hold at most that.
+// Waits until they hold at most so many.
 bool AwaitHeld(const PoolForTest& pool, uint64_t pages, uint64_t regions) {
   const int64_t deadline_ns = DeadlineAfterMs(20'000);
   while (MonotonicNs() < deadline_ns) {
@@ -180,7 +181,7 @@ TEST(MountTest, ADeadServersFilesFailAndNothingElseDoes) {
   }
   EXPECT_GT(good, 5);
   EXPECT_LT(good, 30);
-  // Names, new files and deleting go on.
+  // Names, new files and deletions go on.
   EXPECT_EQ(WriteFile(mount.path() + "/new", 3 * kMiB, 'c'), 0);
   EXPECT_EQ(CheckFile(mount.path() + "/new", 3 * kMiB, 'c'), 0);
   EXPECT_EQ(unlink((mount.path() + "/large").c_str()), 0);
@@ -204,7 +205,7 @@ TEST(MountTest, CtrlCEndsAReadThatIsStuck) {
     char buffer[4096];
     _exit(pread(fd, buffer, sizeof buffer, 8 * 4096) == sizeof buffer ? 0 : 1);
   }
-  // Once it is in the kernel, asleep.
+  // Wait until the child sleeps in the kernel.
   for (int asleep = 0; asleep < 20; usleep(5'000)) {
     const auto stat = ReadFile(absl::StrCat("/proc/", child, "/stat"));
     const char state = stat.ok() ? stat->substr(stat->rfind(')') + 2)[0] : '?';
@@ -238,7 +239,7 @@ TEST(MountTest, ADaemonThatIsKilledLeavesNothingThatHangs) {
     if (gc) {
       EXPECT_TRUE(AwaitHeld(pool, 0, 0)) << "its lease has ended";
     } else {
-      // It stays, as an orphan that somebody may look at and destroy.
+      // The region stays, as an orphan that a client may look at and destroy.
       const auto control = ControlClient::Create(ParsePoolSpec("@" + pool.spec()).value()[0]);
       const int64_t deadline_ns = DeadlineAfterMs(20'000);
       size_t orphans = 0;
@@ -262,7 +263,7 @@ TEST(MountTest, SigtermUnderLoadUnmounts) {
   std::vector<std::thread> writers;
   for (int i = 0; i < 3; ++i) {
     writers.emplace_back([&, i] {
-      // Until the mount is gone.
+      // Write until the mount is gone.
       while (!stop && WriteFile(absl::StrCat(mount.path(), "/", i), 4 * kMiB, 'a') == 0) {
       }
     });
@@ -383,7 +384,7 @@ TEST(MountTest, SeekFindsWhatOnlyTheKernelHas) {
 }
 
 TEST(MountTest, ManySeekAtOnce) {
-  // More than there are threads, each waiting for pages that only the kernel has to be written back.
+  // More seeks than there are threads; each waits for pages of which only the kernel knows.
   PoolForTest pool;
   NramMount mount({"--pool=" + pool.spec(), "--threads=4"});
   std::vector<std::thread> seekers;
@@ -408,7 +409,7 @@ TEST(MountTest, WhatIsReservedIsGivenBack) {
     ASSERT_EQ(fallocate(fd.get(), 0, 0, 60 * kMiB), 0) << strerror(errno);
     ASSERT_EQ(fallocate(fd.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 60 * kMiB), 0);
   }
-  // In steps, each of which has all before it already.
+  // In steps, each of which includes all before it.
   for (uint64_t size = kMiB; size <= 60 * kMiB; size += kMiB) {
     ASSERT_EQ(fallocate(fd.get(), 0, 0, static_cast<off_t>(size)), 0) << size;
   }

@@ -1,5 +1,5 @@
-// The steady read and write path allocates nothing, at either end: swap rests on it. Client and server are in this
-// process, over TCP; every malloc of it is counted.
+// The steady read and write path allocates nothing, at either end: swap rests on that. Client and server are in this
+// process, over TCP; the test counts every malloc of the process.
 
 #include <atomic>
 #include <cstdlib>
@@ -54,7 +54,7 @@ TEST(AllocTest, CountsAtAll) {
 TEST(AllocTest, TheSteadyPathAllocatesNothing) {
   TestPool servers(2);
   PoolOptions options = servers.Options();
-  // The lease's renewal goes through gRPC, which allocates; it is no part of this path.
+  // The lease's renewal goes through gRPC, which allocates; it is not part of this path.
   auto pool = TestPool::Open(options);
   auto region = pool->CreateRegion({.gc = true}).value();
   std::vector<std::byte> buffer(2 * kMiB, std::byte{7});
@@ -75,14 +75,14 @@ TEST(AllocTest, TheSteadyPathAllocatesNothing) {
     for (size_t k = 0; k < ios.size(); ++k) region->StartRead(&ios[k], k * 65536, {buffer.data() + k * 65536, 65536});
     for (Io& io : ios) ASSERT_TRUE(io.Wait().ok());
   };
-  // Places the spans, fills the caches of the allocators, reserves the room.
+  // Places the spans, fills the allocators' caches, reserves the room.
   ASSERT_TRUE(region->Write(0, {buffer.data(), buffer.size()}).ok());
   for (uint64_t i = 0; i < 200; ++i) {
     ASSERT_TRUE(region->Write(2 * kMiB + i % 3 * kMiB, {buffer.data(), kMiB}).ok());
     round(i);
   }
-  // Reservations ahead, leases and collectors run beside it and allocate now and then: of several windows the quietest
-  // tells.
+  // Reservations ahead, leases and collectors run beside the path and allocate now and then: the quietest of several
+  // windows counts.
   uint64_t fewest = ~uint64_t{0};
   for (int window = 0; window < 20; ++window) {
     allocations = 0;

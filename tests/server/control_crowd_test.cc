@@ -1,4 +1,5 @@
-// Clients of the control plane that hold what they can: another one still connects, gets a lease, writes and reads.
+// Clients of the control plane hold all connections and calls that they can get. Another client still connects, gets a
+// lease, writes and reads.
 
 #include <poll.h>
 #include <sys/resource.h>
@@ -36,7 +37,7 @@ void ExpectServed(const PoolOptions& options) {
   EXPECT_TRUE(listed.ok()) << listed.status();
 }
 
-// The test's own descriptors do not run out before the server's would.
+// Ensures that the test's own descriptors do not run out before the server's.
 void AllowManyDescriptors() {
   rlimit limit{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
@@ -66,7 +67,7 @@ TEST_F(ControlCrowdTest, IdleConnectionsGiveWay) {
   EXPECT_TRUE(before->session(0)->control()->RenewLease(before->lease(), DeadlineAfterMs(20'000)).ok());
 }
 
-// More than there are threads, of calls whose answers may not be sent.
+// More calls than there are threads, whose answers the server cannot send.
 TEST_F(ControlCrowdTest, CallsWhoseAnswersAreNotTakenHoldNobodyUp) {
   TestPool servers(1);
   for (int i = 0; i < 20; ++i) {
@@ -78,7 +79,8 @@ TEST_F(ControlCrowdTest, CallsWhoseAnswersAreNotTakenHoldNobodyUp) {
   ExpectServed(servers.Options());
 }
 
-// Long lists that nobody takes: as many as the server keeps. Whoever wants one himself has it when it cuts these off.
+// Long lists that no client takes, as many as the server keeps. A client that asks for a list gets it when the server
+// cuts these off.
 TEST_F(ControlCrowdTest, ListsThatAreNotTakenGiveWay) {
   TestPool servers(1);
   const auto lease = servers.server(0).leases().Grant(LeaseId{1}, std::string(255, 'o'), 0).value();
@@ -137,7 +139,7 @@ TEST_F(ControlCrowdTest, OwnersAreCleaned) {
   EXPECT_EQ(servers.server(0).leases().Find(LeaseId{1})->owner, "me\\x1B[31m\\x0AE0000 forged");
 }
 
-// Who knows a lease's id acts as its client.
+// A client that knows a lease's id can act as the lease's client.
 TEST_F(ControlCrowdTest, ALeasesIdIsToldToItsClientAlone) {
   TestPool servers(1);
   constexpr LeaseId kSecret{0x5ec2e75ec2e75ec2};
@@ -162,7 +164,7 @@ TEST_F(ControlCrowdTest, ALeasesIdIsToldToItsClientAlone) {
   EXPECT_EQ(Raw(control->AttachRegion(attach, deadline_ns)->lease), 0);
   attach.lease = kSecret;
   EXPECT_EQ(control->AttachRegion(attach, deadline_ns)->lease, kSecret);
-  // Nor in what is refused.
+  // Refusals do not tell the id either.
   std::string messages(control->RenewLease(LeaseId{7}, deadline_ns).status().message());
   ASSERT_TRUE(control->GrantLease(LeaseId{1}, "other", 0, deadline_ns).ok());
   attach = {LeaseId{1}, RegionId{1}, "", false, Epoch{2}, false};
@@ -172,7 +174,7 @@ TEST_F(ControlCrowdTest, ALeasesIdIsToldToItsClientAlone) {
   EXPECT_FALSE(absl::StrContains(messages, FormatId(Raw(kSecret)))) << messages;
 }
 
-// Lists come in parts; all of them together are the whole.
+// Lists come in parts; all parts together are the whole list.
 TEST_F(ControlCrowdTest, ALongListIsWhole) {
   TestPool servers(1);
   const auto lease = servers.server(0).leases().Grant(LeaseId{1}, std::string(255, 'o'), 0).value();

@@ -90,7 +90,7 @@ class CrowdTest : public ::testing::Test {
     return header;
   }
 
-  // A client as they are: lease, connection, a write, and a read of it.
+  // An ordinary client: lease, connection, a write, and a read of it.
   std::unique_ptr<SocketTransport> ConnectGood(uint64_t lease) {
     server_.Grant(lease);
     SocketTransportOptions options{LeaseId{lease}, false, 0, SpinOptions{0}};
@@ -140,7 +140,7 @@ TEST_F(CrowdTest, WhoSaysNothingGivesWay) {
 TEST_F(CrowdTest, WhoOnlyPingsGivesWay) {
   const auto before = ConnectGood(1);
   ASSERT_TRUE(WriteAndRead(before.get(), 1).ok());
-  // As many clients as it takes, each with the two connections that are its due.
+  // As many clients as fill the table, each with its due of two connections.
   std::vector<UniqueFd> crowd;
   for (uint64_t i = 0; i < kConnectionsMax; ++i) {
     const uint64_t lease = 100 + i / 2;
@@ -178,7 +178,8 @@ TEST_F(CrowdTest, AHostThatHasMostOfTheTableGivesWayToAnother) {
   }
   const auto after = ConnectGood(2);
   EXPECT_TRUE(WriteAndRead(after.get(), 2).ok());
-  // But not to itself: nobody is cut off in the middle of his work for one more of the same.
+  // The crowd's address cannot take its own connections: the server cuts off no working client for one more of the same
+  // address.
   UniqueFd more = ConnectFrom("127.0.0.2");
   server_.Grant(99);
   EXPECT_FALSE(Hello(more.get(), 99));
@@ -196,7 +197,7 @@ class LongRequestTest : public CrowdTest {
   LongRequestTest() : CrowdTest(SlowSteps()) {}
 };
 
-// The only worker has a destroy of two hundred steps; all others are served in the meantime.
+// The only worker has a destroy of two hundred steps; it serves all other connections in the meantime.
 TEST_F(LongRequestTest, NobodyWaitsForADestroyOrTrim) {
   const auto lease = server_.Grant(1);
   for (const Op op : {Op::kTrim, Op::kDestroy}) {
@@ -221,7 +222,7 @@ TEST_F(LongRequestTest, NobodyWaitsForADestroyOrTrim) {
     char byte;
     EXPECT_EQ(recv(busy.get(), &byte, 1, MSG_DONTWAIT), -1) << "the long one was done first: nothing is shown";
     if (op == Op::kTrim) {
-      // And a newer connection of the same client neither: it stops the long one.
+      // A newer connection of the same client does not wait either: it stops the long request.
       UniqueFd newer = ConnectFrom("127.0.0.1");
       EXPECT_TRUE(Hello(newer.get(), 1));
       const int64_t pages = server_.store().counters().pages;
@@ -238,7 +239,7 @@ TEST_F(LongRequestTest, NobodyWaitsForADestroyOrTrim) {
   }
 }
 
-// Beyond some that are paid for, connections need room too.
+// Beyond a prepaid number, connections need room too.
 class FullServerCrowdTest : public CrowdTest {
  protected:
   static constexpr int kPrepaid = 64;
@@ -253,7 +254,7 @@ class FullServerCrowdTest : public CrowdTest {
     while (server_.arena().ChargeFixed(512)) {
     }
   }
-  // One that does something.
+  // A connection that has sent a request.
   UniqueFd ConnectUsed(const char* from, uint64_t lease) {
     server_.Grant(lease);
     UniqueFd fd = ConnectFrom(from);
@@ -281,7 +282,7 @@ TEST_F(FullServerCrowdTest, WhoHadOneFindsRoomForItAgain) {
   for (uint64_t lease = 1; lease <= kPrepaid + 8; ++lease) crowd.push_back(ConnectUsed("127.0.0.2", lease));
   ASSERT_TRUE(crowd.back().valid());
   FillArena();
-  // A cut of the network: all come again, and others have taken what room there was.
+  // After a cut of the network all clients come again, and others have taken all the room.
   crowd.clear();
   ASSERT_TRUE(EventuallyOpen(0));
   FillArena();

@@ -1,5 +1,5 @@
-// A server that may not have as many descriptors as its flags ask for, and clients that want them all: what one plane
-// takes is not the other's, and another client still connects, gets a lease, writes and reads.
+// A server may not have as many descriptors as its flags ask for, and clients want them all. One plane does not take
+// the other's descriptors, and another client still connects, gets a lease, writes and reads.
 
 #include <signal.h>
 #include <sys/prctl.h>
@@ -18,7 +18,7 @@
 namespace nram {
 namespace {
 
-// A server in a process of its own, which ends with its owner. To be started while this process has no other threads.
+// A server in a process of its own, which ends with its owner. Start it while this process has no other threads.
 class LimitedServer {
  public:
   explicit LimitedServer(rlim_t descriptors) {

@@ -1,5 +1,5 @@
-// --donate=auto, end to end: a server whose host (a memory cgroup) fills takes nothing more, keeps what it has, and
-// takes again when the host has room.
+// --donate=auto, end to end: when its host (a memory cgroup) fills, a server takes nothing more and keeps its data.
+// When the host has room, it takes again.
 
 #include <errno.h>
 #include <poll.h>
@@ -33,7 +33,7 @@ bool WriteTo(const std::string& path, const std::string& text) {
   return fclose(file) == 0 && written;
 }
 
-// This process, and those that it starts, in a memory cgroup of their own.
+// This process and its children, in a memory cgroup of their own.
 class MemoryGroup {
  public:
   explicit MemoryGroup(uint64_t limit_bytes) {
@@ -51,7 +51,7 @@ class MemoryGroup {
     if (entered_) {
       EXPECT_TRUE(WriteTo(former_, absl::StrCat(getpid())));
     }
-    // What has just ended may still be counted as a member.
+    // A process that has just ended may still count as a member.
     for (const int64_t deadline_ns = DeadlineAfterMs(10'000); rmdir(path_.c_str()) != 0 && errno == EBUSY;) {
       if (MonotonicNs() > deadline_ns) break;
       poll(nullptr, 0, 10);
@@ -66,7 +66,7 @@ class MemoryGroup {
   bool entered_ = false;
 };
 
-// A process that has so much memory until it is destroyed.
+// A process that holds `bytes` of memory until it is destroyed.
 class Hog {
  public:
   explicit Hog(uint64_t bytes) {
@@ -142,9 +142,9 @@ TEST_F(DonateAutoTest, TakesWhatTheHostCanSpareAndStopsWhenItCannot) {
   for (uint64_t at = 0; at < 64 * kMiB; at += kMiB) ASSERT_TRUE(region->Write(at, data).ok());
   {
     Hog hog(720 * kMiB);
-    // Nothing is left but free frames of the extents that it has already.
+    // Only free frames of its existing extents are left.
     EXPECT_TRUE(AwaitFree([](uint64_t free_bytes) { return free_bytes < 16 * kMiB; }));
-    // It takes nothing more but what it had promised, and has all that it took.
+    // The server takes nothing beyond its promises, and keeps all that it took.
     const IoOptions soon{.timeout_ms = 5'000};
     uint64_t at = 64 * kMiB;
     while (at < 256 * kMiB && region->Write(at, data, soon).ok()) at += kMiB;
@@ -157,7 +157,7 @@ TEST_F(DonateAutoTest, TakesWhatTheHostCanSpareAndStopsWhenItCannot) {
     }
   }
   EXPECT_TRUE(AwaitFree([](uint64_t free_bytes) { return free_bytes > 300 * kMiB; }));
-  // The client hears of that with its next renewal.
+  // The client hears of the room with its next renewal.
   const int64_t deadline_ns = DeadlineAfterMs(60'000);
   for (uint64_t at = 128 * kMiB; at < 256 * kMiB; at += kMiB) {
     absl::Status written = region->Write(at, data);

@@ -1,5 +1,5 @@
-// The ceiling holds for the process, and bookkeeping stays small. Real servers as processes of their own; small sizes
-// here, the figures of docs/performance.md come from the same program with NRAM_FOOTPRINT_MIB=4096.
+// The ceiling holds for the process, and bookkeeping stays small. Real servers run as processes of their own. Sizes are
+// small here; the figures of docs/performance.md come from the same program with NRAM_FOOTPRINT_MIB=4096.
 
 #include <cstdlib>
 #include <cstring>
@@ -42,7 +42,7 @@ class FootprintTest : public ::testing::Test {
     (void)StopLocalPool(options_.directory, 5'000);
   }
   uint64_t Resident() const { return ReadProcessMemory(pid_).resident_bytes; }
-  // The most that it ever was.
+  // The largest resident memory so far.
   uint64_t Peak() const {
     const std::string status = ReadFile(absl::StrCat("/proc/", pid_, "/status")).value_or("");
     const size_t at = status.find("VmHWM:");
@@ -122,7 +122,7 @@ TEST_F(FootprintTest, TheCeilingHoldsAtThePeakOfAllAbuse) {
     });
   }
   const std::string large(60'000, 'x');
-  // All that the server has room for, and then as many again.
+  // As many calls as the server has room for, and then as many again.
   for (int i = 0; i < 560; ++i) {
     crowd.push_back(std::make_unique<Http2Peer>(port));
     crowd.back()->Greet(i % 2 == 0 ? 0 : 65535);
@@ -137,20 +137,21 @@ TEST_F(FootprintTest, TheCeilingHoldsAtThePeakOfAllAbuse) {
   EXPECT_LE(Peak(), kDonate);
 }
 
-// A request is large, its answer small and never taken: gRPC keeps the call, and the server must not keep the request.
+// A request is large; its answer is small and never taken. gRPC keeps the call, but the server must not keep the
+// request.
 TEST_F(FootprintTest, RequestsWhoseAnswersAreNotTakenAreNotKept) {
   StartServer(512 * kMiB);
   const uint64_t before = Peak();
   constexpr int kPeers = 240;
   constexpr int kCalls = 12;
-  // A field that nobody knows, of 50,000 bytes.
+  // An unknown field of 50,000 bytes.
   const std::string drain = absl::StrCat("\x7A\xD0\x86\x03", std::string(50'000, 'x'));
   std::vector<std::unique_ptr<Http2Peer>> crowd;
   for (int i = 0; i < kPeers; ++i) {
     crowd.push_back(std::make_unique<Http2Peer>(servers_.front().control_port));
     crowd.back()->Greet(0);
   }
-  // In turns, so that the server has taken a peer's last one before its next one comes.
+  // The peers take turns, so that the server has taken a peer's last call before its next one comes.
   int sent = 0;
   for (int call = 0; call < kCalls; ++call) {
     for (const auto& peer : crowd) {
@@ -163,7 +164,7 @@ TEST_F(FootprintTest, RequestsWhoseAnswersAreNotTakenAreNotKept) {
   const uint64_t more = Peak() - before;
   std::cerr << "peak grew by " << FormatByteSize(more) << "\n";
   EXPECT_GT(more, 4 * kMiB) << "the calls did not come";
-  // What connections are charged, and what gRPC may take for all.
+  // The price of the connections, and what gRPC may take for all of them.
   EXPECT_LT(more, kPeers * 64 * kKiB + 8 * kMiB);
 }
 
@@ -188,7 +189,7 @@ TEST_F(FootprintTest, FullPagesCostLittleBesideThemselves) {
   EXPECT_EQ(pages, mib * kMiB / kPageBytes);
   EXPECT_LE(index, 16 * pages);
   EXPECT_LE(region->memory_bytes(), 16 * mib + 1024);
-  // 1 % all in is for 4 GiB; the process itself does not shrink with the data.
+  // The limit of 1 % all in is for 4 GiB; the process itself does not shrink with the data.
   EXPECT_LE(beyond, 0.01 * std::max<uint64_t>(mib, 4096) * kMiB);
 }
 

@@ -49,7 +49,7 @@ class KillTest : public ::testing::Test {
     EXPECT_TRUE(StopLocalPool(local_.directory, 5'000).ok());
   }
 
-  // Reads every span once; counts what could be read. Nothing may take longer than its timeout and a bit, or be wrong.
+  // Reads every span once; returns how many reads succeed. No read may take much longer than its timeout, or be wrong.
   int ReadAll(int64_t timeout_ms) {
     int good = 0;
     for (uint64_t at = 0; at < 12; ++at) {
@@ -75,7 +75,7 @@ class KillTest : public ::testing::Test {
   absl::Status last_error_;
 };
 
-// Whose control plane cannot be reached for a while, his lease lives as long as he can say hello.
+// If a client cannot reach the control plane for a while, its lease lives as long as it can say hello.
 TEST_F(KillTest, HelloRenewsTheLease) {
   const Endpoint control_at{"127.0.0.1", servers_[0].control_port, ""};
   const auto control = ControlClient::Create(control_at);
@@ -97,7 +97,7 @@ TEST_F(KillTest, HelloRenewsTheLease) {
   EXPECT_EQ(renewed->term, lease->term);
 }
 
-// The control plane may be away for as long as it likes: as long as data flows, the lease lives.
+// While data flows, the lease lives, however long the control plane is away.
 TEST_F(KillTest, PingsRenewTheLease) {
   ByteRelay relay(servers_[0].control_port);
   PoolOptions options;
@@ -107,10 +107,10 @@ TEST_F(KillTest, PingsRenewTheLease) {
   auto region = pool->CreateRegion({.gc = true}).value();
   ASSERT_TRUE(region->Write(0, page_).ok());
   relay.Hold(true);
-  // So much that more room is to be reserved, which nobody answers.
+  // The write is so large that the client asks for more room, and no server answers that.
   const std::vector<std::byte> much(9 * kMiB, std::byte{7});
   ASSERT_TRUE(region->Write(kMiB, much).ok());
-  const int64_t until_ns = DeadlineAfterMs(10'000);  // five times the lease's
+  const int64_t until_ns = DeadlineAfterMs(10'000);  // five times the lease's duration
   while (MonotonicNs() < until_ns) {
     std::vector<std::byte> back(4096);
     const absl::Status status = region->Read(0, absl::MakeSpan(back));
@@ -143,7 +143,7 @@ TEST_F(KillTest, AKilledServerTakesItsSpansAndNothingElse) {
   EXPECT_GT(good, 0);
   EXPECT_LT(good, 12);
   EXPECT_EQ(last_error_.code(), absl::StatusCode::kUnavailable) << last_error_;
-  // New data goes to the others.
+  // New data goes to the other servers.
   auto fresh = pool_->CreateRegion({.gc = true}).value();
   for (uint64_t at = 0; at < 12; ++at) ASSERT_TRUE(fresh->Write(at * kMiB, page_).ok());
 }
@@ -157,7 +157,7 @@ TEST_F(KillTest, AFrozenServerIsAnErrorInTimeAndRecovers) {
   EXPECT_TRUE(last_error_.code() == absl::StatusCode::kUnavailable ||
               last_error_.code() == absl::StatusCode::kDeadlineExceeded)
       << last_error_;
-  // For longer than a lease lasts, which it adds to all leases when it goes on.
+  // The server stands still for longer than a lease lasts, and adds that time to all leases when it goes on.
   while (MonotonicNs() < began_ns + 3 * kLeaseMs * kNsPerMs) poll(nullptr, 0, 50);
   kill(servers_[2].pid, SIGCONT);
   ASSERT_TRUE(pool_->session(2)->AwaitUp(DeadlineAfterMs(20'000)).ok());

@@ -1,4 +1,5 @@
-// Peers are not trusted: whatever they send closes their connection, with a logged reason, and disturbs nobody else.
+// Peers are not trusted: whatever they send, it closes only their connection, with a logged reason, and disturbs no
+// other client.
 
 #include <glog/logging.h>
 #include <poll.h>
@@ -50,7 +51,7 @@ class MalformedTest : public ::testing::Test {
 
   UniqueFd Connect() { return ConnectSocket(ResolveEndpoint(server_.tcp()).value(), DeadlineAfterMs(5000)).value(); }
 
-  // Another lease's hello, so that the good connection is not fenced.
+  // The hello is another lease's, so that the good connection is not fenced.
   std::string Hello() {
     server_.Grant(2);
     FrameHeader header;
@@ -98,7 +99,7 @@ class MalformedTest : public ::testing::Test {
 };
 
 TEST_F(MalformedTest, EachKindClosesItsConnectionAlone) {
-  ExpectClosed(std::string(64, 'x'));                          // no frame at all
+  ExpectClosed(std::string(64, 'x'));                          // no message at all
   ExpectClosed(EncodeFrame(Request(Op::kPing, 1)));            // before hello
   ExpectClosed(Hello() + Hello());                             // twice
   ExpectClosed(Hello() + EncodeFrame(Request(Op::kPing, 3)));  // a request is missing
@@ -150,7 +151,7 @@ TEST_F(StallTest, HalfAFrameAndSilenceIsCutOff) {
   ExpectClosed(nothing);
 }
 
-// A server that polls looks at the client that is busy; the others' deadlines pass all the same.
+// A server that polls looks at the busy client; the other clients' deadlines still pass.
 class PollingStallTest : public MalformedTest {
  protected:
   static TestDataServer::Options Polling() {
@@ -172,7 +173,7 @@ TEST_F(PollingStallTest, SilenceIsCutOffBesideABusyClient) {
   busy.join();
 }
 
-// Alone with a connection, so that its time is the test's.
+// The test is alone with a connection, so it controls the time.
 class LoneConnectionTest : public MalformedTest {
  protected:
   LoneConnectionTest() {
@@ -232,7 +233,7 @@ TEST_F(LoneConnectionTest, AFrameThatTricklesIsCutOffAndManyThatFlowAreNot) {
   int64_t now_ns = kNsPerSecond;
   const auto pump = [&](const std::string& bytes) { Pump(bytes, now_ns += kNsPerSecond); };
   pump(Hello());
-  // Never at rest, because each piece ends in the middle of the next frame.
+  // The connection is never at rest, because each piece ends in the middle of the next message.
   std::string flow;
   for (uint64_t id = 2; id < 30; ++id) flow += WriteOf8Chunks(id);
   size_t at = 0;
@@ -254,7 +255,7 @@ TEST_F(LoneConnectionTest, AFrameThatTricklesIsCutOffAndManyThatFlowAreNot) {
 TEST_F(StallTest, BytesInsteadOfAHelloAreCutOff) {
   UniqueFd fd = Connect();
   const int64_t deadline_ns = DeadlineAfterMs(10'000);
-  // A byte now and then, of a hello that never ends.
+  // A byte now and then of a hello that never ends.
   while (server_.counters().closed_for_error == 0 && MonotonicNs() < deadline_ns) {
     (void)!send(fd.get(), "N", 1, MSG_NOSIGNAL);
     poll(nullptr, 0, 190);

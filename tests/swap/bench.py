@@ -70,7 +70,7 @@ def has_zram():
 
 
 def choose_devices(options):
-    """By label, what makes a device; each is a context manager that yields its path."""
+    """Makers of devices by label; each is a context manager that yields the device's path."""
     size = (options.mib + 256) * MIB
     devices = {
         "pool": lambda: places.pool_swap(options.nram, size, "--backend=pool"),
@@ -151,7 +151,7 @@ def rounds(options, cgroup, devices, values):
     """Adds the figures of all rounds to `values`; False if a round failed."""
     whole = True
     for number in range(options.rounds):
-        # By turns, so that none always comes after the same other.
+        # Targets take turns, so that none always follows the same other.
         for label in list(devices) if number % 2 == 0 else reversed(devices):
             outcome = ""
             try:
@@ -210,7 +210,7 @@ def bench(options, values):
         if not cgroup.v1:
             with open("/proc/sys/vm/swappiness") as file:
                 print(f"cgroup v2: swaps by vm.swappiness, {file.read().strip()}", file=sys.stderr)
-        # Each server has room for most of it: how pages are spread is not the point.
+        # Each server has room for most of the area: the spread of pages is not the point.
         stack.enter_context(own_pool(options.nram, 2 * (options.mib + 256) * MIB, f"--spin={options.server_spin}"))
         return rounds(options, cgroup, devices, values)
 
@@ -224,7 +224,7 @@ def main():
     except Failure as failure:
         sys.exit(f"bench.py: {failure}")
     finally:
-        report(values)  # what there is, also if the rest failed or was interrupted
+        report(values)  # the results so far, also if the rest failed or was interrupted
     if not whole:
         sys.exit("bench.py: some rows lack a round, see above")
 

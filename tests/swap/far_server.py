@@ -14,7 +14,7 @@ def ip(*words, check=True):
 
 
 class FarServer:
-    # Of 198.18.0.0/15, which is for tests of networks (RFC 2544).
+    # An address of 198.18.0.0/15, which is for tests of networks (RFC 2544).
     near, far = "198.18.77.1", "198.18.77.2"
 
     def __init__(self, program, directory, donate_mib):
@@ -52,7 +52,7 @@ class FarServer:
             raise
 
     def cut(self, silently=False):
-        """At the cable, which this side's kernel sees; or `silently`: what is sent to the other side gets lost."""
+        """Cuts at the cable, which this side's kernel sees; or `silently`: packets to the other side get lost."""
         if silently:
             ip("neighbour", "replace", self.far, "lladdr", "02:00:00:00:00:01", "dev", self.link, "nud", "permanent")
         else:
@@ -70,6 +70,6 @@ class FarServer:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
-        # A namespace may live on for a while for its sockets' sake, and would keep its end of the link.
+        # A namespace may live on for a while for its sockets, and would keep its end of the link.
         ip("link", "delete", self.link, check=False)
         ip("netns", "delete", self.name, check=False)

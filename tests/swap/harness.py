@@ -42,17 +42,18 @@ from far_server import FarServer  # noqa: E402
 from memory_places import SWAP_PRIORITY, swapped_bytes  # noqa: E402
 
 STALL_S = 120  # a run's deadline; runs take five to fifteen seconds
-COLLECT_S = 5  # after which the pages of programs that have ended must be collected
-# Of what does not fit into the cgroup, the part that must be swapped out at some time, or a run has shown nothing.
+COLLECT_S = 5  # until then the pages of programs that have ended must be collected
+# Of the memory that does not fit into the cgroup, this part must be swapped out at some time, or a run has shown
+# nothing.
 SWAPPED_SHARE = 0.1
 DEADLINE_S = 4  # of an operation of the area's
-FAR_DEADLINE_S = 10  # where a network is between
-# Longer than TCP waits in the middle, if it is let, to send again; and short enough for the pool to get going again.
+FAR_DEADLINE_S = 10  # with a network between
+# Longer than TCP, left alone, waits in the middle to send again; and short enough for the pool to get going again.
 INTERRUPTION_S = (0.64 * FAR_DEADLINE_S, 0.8 * FAR_DEADLINE_S)
 
 
 def stacks():
-    """What every process that the kernel makes wait is waiting for."""
+    """The kernel stacks of all tasks that the kernel makes wait."""
     for task in glob.glob("/proc/[0-9]*/task/[0-9]*"):
         try:
             with open(f"{task}/stat") as file:
@@ -66,7 +67,7 @@ def stacks():
 
 
 class Harness:
-    """What it sets up is taken down when `stack` is closed."""
+    """Everything it sets up is taken down when `stack` is closed."""
 
     def __init__(self, options, stack):
         self.options = options
@@ -96,7 +97,7 @@ class Harness:
 
     def start_run(self):
         self.deadline = time.monotonic() + STALL_S
-        self.peak = 0  # of what was swapped out
+        self.peak = 0  # of swapped-out bytes
         self.was_stored = False
         self.oom_kills_before = 0
 
@@ -172,7 +173,7 @@ class Harness:
         return all(program.poll() is not None for program in self.programs)
 
     def finish(self, may_lose=False, swap_is_gone=False):
-        """Waits for all programs; what they printed. Those whose swap is gone may want more memory than there is."""
+        """Waits for all programs; returns their reports. Without swap, programs may want more memory than there is."""
         reports = []
         while not self.all_ended():
             if time.monotonic() > self.deadline:
@@ -203,7 +204,7 @@ class Harness:
         return reports
 
     def await_filling(self, share=0.3):
-        """Until so much of what does not fit is swapped out, and stored."""
+        """Waits until `share` of the memory that does not fit is swapped out, and stored."""
         needed = share * (self.options.mib - self.options.limit_mib) * MIB
         while True:
             ended = self.all_ended()
@@ -220,7 +221,7 @@ class Harness:
             time.sleep(0.05)
 
     def await_collected(self):
-        """The programs have ended: nearly all of their pages, which were stored, must leave the servers soon."""
+        """The programs have ended: nearly all of their stored pages must leave the servers soon."""
         if not self.was_stored:
             raise Failure("nothing was seen to be stored, so nothing can be seen to be collected")
         until = time.monotonic() + COLLECT_S
@@ -298,7 +299,7 @@ class Harness:
     def swapoff_under_load(self):
         self.start("random", self.options.mib, self.options.seconds + 1)
         self.await_filling()
-        # Else the kernel would end the program for what it takes back.
+        # Otherwise the kernel would end the program because of the pages that swapoff takes back.
         self.cgroup.limit(2 * self.options.mib * MIB)
         self.nram("swapoff")
         self.finish()
@@ -379,7 +380,7 @@ class Harness:
             self.far.cut(silently)
             time.sleep(self.random.uniform(0.5, 1) if not silently else self.random.uniform(*INTERRUPTION_S))
             self.far.restore()
-            time.sleep(2)  # what waited is done, or it would wait through both
+            time.sleep(2)  # let waiting operations end, or they would wait through both
         self.finish()
         self.leave_network()
 
@@ -467,7 +468,8 @@ def main():
     options.nram, options.pressure = os.path.abspath(options.nram), os.path.abspath(options.pressure)
     if options.mib <= options.limit_mib:
         parser.error("--mib: expected more than --limit-mib, else nothing is swapped out")
-    # Whoever ends it early, also from the background, where a shell has Ctrl-C ignored, finds nothing left behind.
+    # A person who ends it early, also from the background (where a shell has Ctrl-C ignored), finds nothing left
+    # behind.
     catch_signals()
     print(f"seed {options.seed}", flush=True)
     with contextlib.ExitStack() as stack:

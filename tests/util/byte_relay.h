@@ -18,8 +18,8 @@
 
 namespace nram {
 
-// Passes bytes on between those who connect to port() and a port of this host, whatever they say to each other, unless
-// it is held: then what comes stays where it is.
+// Passes bytes on, whatever they are, between those who connect to port() and a port of this host. While it is held,
+// received bytes stay where they are.
 class ByteRelay {
  public:
   explicit ByteRelay(int target_port) : target_(Loopback(target_port)), listener_(socket(AF_INET, SOCK_STREAM, 0)) {
@@ -37,7 +37,7 @@ class ByteRelay {
   }
   int port() const { return port_; }
   void Hold(bool hold) { held_ = hold; }
-  // The same for what comes back from the port alone: requests are heard, and answers are not.
+  // Holds only the bytes that come back from the port: requests arrive, and answers do not.
   void HoldAnswers(bool hold) { answers_held_ = hold; }
 
  private:
@@ -69,7 +69,7 @@ class ByteRelay {
       }
       poll(waiting.data(), waiting.size(), 10);
       if (held_ || waiting.empty()) continue;
-      if (answers_held_) poll(nullptr, 0, 1);  // what is held stays readable
+      if (answers_held_) poll(nullptr, 0, 1);  // held bytes stay readable
       std::erase_if(pairs_, [this](const auto& pair) {
         return !Pass(pair.first.get(), pair.second.get()) ||
                (!answers_held_ && !Pass(pair.second.get(), pair.first.get()));

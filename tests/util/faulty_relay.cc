@@ -18,7 +18,7 @@
 namespace nram {
 
 struct FaultyRelay::Link {
-  // One direction: bytes read, a frame that waits to be overtaken, bytes to be sent.
+  // One direction: bytes read, a message that waits to be overtaken, bytes to be sent.
   struct Direction {
     UniqueFd* from;
     UniqueFd* to;
@@ -154,7 +154,7 @@ void FaultyRelay::RelayLoop(Link* link) {
     };
     pollfd fds[] = {{link->client.get(), events(link->directions[1]), 0},
                     {link->server.get(), events(link->directions[0]), 0}};
-    // A frame that waits to be overtaken by one that never comes is let go after a while.
+    // A message that waits to be overtaken, when no other comes, is let go after a while.
     const int ready = poll(fds, 2, 5);
     if (held_) {
       poll(nullptr, 0, 5);
@@ -181,7 +181,7 @@ void FaultyRelay::RelayLoop(Link* link) {
       while (alive && direction.bytes.size() - taken >= kFrameHeaderBytes) {
         FrameHeader header;
         const auto* at = reinterpret_cast<const std::byte*>(direction.bytes.data() + taken);
-        CHECK(DecodeHeader(at, &header).ok());  // what the ends send is well formed
+        CHECK(DecodeHeader(at, &header).ok());  // the ends send well-formed messages
         const size_t whole = kFrameHeaderBytes + header.payload_bytes;
         if (direction.bytes.size() - taken < whole) break;
         std::string frame = direction.bytes.substr(taken, whole);

@@ -14,8 +14,8 @@
 
 namespace nram {
 
-// Stops a process (SIGCONT goes on) and returns when all its threads stand still: the signal is only sent when kill
-// returns, and on a busy machine a thread of it may answer one more request.
+// Stops a process (SIGCONT goes on) and returns when all its threads stand still. When kill returns, the signal is only
+// sent, and on a busy machine a thread may still answer one more request.
 inline void FreezeProcess(pid_t pid) {
   ASSERT_EQ(kill(pid, SIGSTOP), 0);
   const std::string tasks = "/proc/" + std::to_string(pid) + "/task";

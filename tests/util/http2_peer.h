@@ -1,7 +1,7 @@
 #ifndef NRAM_TESTS_UTIL_HTTP2_PEER_H_
 #define NRAM_TESTS_UTIL_HTTP2_PEER_H_
 
-// A gRPC client that misbehaves: as much of HTTP/2 as it takes to make calls and not to take their answers.
+// A gRPC client that misbehaves: only as much of HTTP/2 as it needs to make calls and not to take their answers.
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -29,7 +29,7 @@ class Http2Peer {
   bool connected() const { return connected_; }
   int fd() const { return fd_.get(); }
 
-  // Begins to speak. The server may send `window` bytes of answers a call.
+  // Begins to speak. The server may send `window` bytes of each call's answer.
   void Greet(uint32_t window) {
     std::string settings;
     settings += std::string("\x00\x04", 2);  // SETTINGS_INITIAL_WINDOW_SIZE
@@ -37,7 +37,8 @@ class Http2Peer {
     Send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + Frame(4, 0, 0, settings));
   }
 
-  // Calls a method of nram.v1.Control with a request's bytes; of a request only `sent` of its bytes, and no end.
+  // Calls a method of nram.v1.Control with a request's bytes. If `sent` is smaller, sends only that many bytes of the
+  // request, and no end.
   void Call(const std::string& method, const std::string& request, size_t sent = std::string::npos) {
     const uint32_t stream = next_stream_;
     next_stream_ += 2;
@@ -59,7 +60,7 @@ class Http2Peer {
   }
 
  private:
-  static constexpr size_t kFrameBytesMax = 16'384;  // that peers take unless they say otherwise
+  static constexpr size_t kFrameBytesMax = 16'384;  // peers take so much unless they say otherwise
 
   static std::string Frame(uint8_t type, uint8_t flags, uint32_t stream, const std::string& payload) {
     std::string frame;
@@ -69,11 +70,11 @@ class Http2Peer {
     for (int shift = 24; shift >= 0; shift -= 8) frame += static_cast<char>(stream >> shift);
     return frame + payload;
   }
-  // A header without compression, not to be kept.
+  // A header without compression, which the peer is not to keep.
   static std::string Literal(const std::string& name, const std::string& value) {
     return std::string(1, '\0') + static_cast<char>(name.size()) + name + static_cast<char>(value.size()) + value;
   }
-  // What the server has closed takes nothing more.
+  // A connection that the server has closed takes nothing more.
   void Send(const std::string& bytes) { (void)!send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL); }
 
   UniqueFd fd_;

@@ -1,8 +1,8 @@
 #ifndef NRAM_TESTS_UTIL_LYING_SERVER_H_
 #define NRAM_TESTS_UTIL_LYING_SERVER_H_
 
-// A memory server that answers whatever the test says, on both planes, and stores nothing. What is not said is answered
-// as a good server would.
+// A memory server that gives the test's answers, on both planes, and stores nothing. Where the test gives none, it
+// answers as a good server would.
 
 #include <atomic>
 #include <functional>
@@ -22,7 +22,7 @@ namespace nram {
 // The hooks run on the server's threads, one at a time; set them through Set.
 struct Lies {
   template <typename Request, typename Reply>
-  using Hook = std::function<grpc::Status(const Request&, Reply*)>;  // changes what would be said, or refuses
+  using Hook = std::function<grpc::Status(const Request&, Reply*)>;  // changes the good answer, or refuses
 
   Hook<v1::HelloRequest, v1::HelloReply> hello;
   Hook<google::protobuf::Message, v1::LeaseReply> lease;  // GrantLease, RenewLease, Reserve
@@ -32,7 +32,7 @@ struct Lies {
   Hook<v1::DestroyRegionRequest, v1::DestroyRegionReply> destroy;
   Hook<v1::ListRegionsRequest, v1::ListRegionsReply> list_regions;
   Hook<v1::ListSpansRequest, v1::ListSpansReply> list_spans;
-  // The bytes to send for a frame on the data plane, of which the good answer is given; empty sends nothing.
+  // Given the good answer to a message on the data plane, returns the bytes to send; an empty string sends nothing.
   std::function<std::string(const FrameHeader& request, const FrameHeader& good)> frame;
 };
 
@@ -44,13 +44,13 @@ class LyingServer {
   LyingServer();
   ~LyingServer();
 
-  // Waits for what runs.
+  // Waits for the hooks that run.
   void Set(Lies lies);
   Endpoint endpoint() const { return {"127.0.0.1", port_, ""}; }
   int data_port() const { return data_port_; }
   uint64_t hellos() const { return hellos_; }  // on the control plane
 
-  // A frame as it is sent; its payload is zeros.
+  // A message as it is sent; its payload is zeros.
   static std::string Encode(FrameHeader header);
 
  private:
@@ -74,7 +74,7 @@ class LyingServer {
     std::atomic<bool> ended{false};
     std::thread thread;
   };
-  std::list<Connection> connections_;  // the acceptor's, until it has ended
+  std::list<Connection> connections_;  // the acceptor's until that has ended
 };
 
 }  // namespace nram

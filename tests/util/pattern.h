@@ -8,7 +8,7 @@
 
 namespace nram {
 
-// Words none of which is zero, the same for the same seed.
+// Words, none of them zero, the same for the same seed.
 inline std::string Pattern(size_t bytes, uint64_t seed) {
   std::string data(bytes, '\0');
   std::mt19937_64 random(seed);

@@ -1,7 +1,7 @@
 #ifndef NRAM_TESTS_UTIL_REGION_IO_H_
 #define NRAM_TESTS_UTIL_REGION_IO_H_
 
-// Strings as what regions hold.
+// Strings as the contents of regions.
 
 #include <string>
 

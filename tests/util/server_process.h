@@ -1,7 +1,7 @@
 #ifndef NRAM_TESTS_UTIL_SERVER_PROCESS_H_
 #define NRAM_TESTS_UTIL_SERVER_PROCESS_H_
 
-// A memory server as a process of its own, which can be stopped: then it is there and answers nothing, on neither
+// A memory server as a process of its own that the test can stop: then it is there and answers nothing, on neither
 // plane.
 
 #include <glog/logging.h>
@@ -17,10 +17,10 @@
 
 namespace nram {
 
-// Ends with its owner. Its lease is a minute, so that it survives being stopped for a test's length.
+// Ends with its owner. Leases last a minute, so that they outlive a stop of a test's length.
 class ServerProcess {
  public:
-  // To be called while this process has no other threads.
+  // Call it while this process has no other threads.
   ServerProcess() {
     int ends[2];
     PCHECK(pipe(ends) == 0);

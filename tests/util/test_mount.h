@@ -1,7 +1,7 @@
 #ifndef NRAM_TESTS_UTIL_TEST_MOUNT_H_
 #define NRAM_TESTS_UTIL_TEST_MOUNT_H_
 
-// Real mounts for tests: nram-fsd as a process on a pool of its own, and a tmpfs to hold it against.
+// Real mounts for tests: nram-fsd as a process on a pool of its own, and a tmpfs to compare it with.
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -39,8 +39,8 @@ class TempDir {
   std::string path_;
 };
 
-// Daemons under the thread sanitizer: the same suppressions as tests have (tests/util/tsan_suppressions.cc), which
-// reach them through the environment.
+// The thread sanitizer's suppressions (tests/util/tsan_suppressions.cc) for daemons, which get them through the
+// environment.
 inline void SuppressForChildren() {
   static const TempDir* const directory = [] {
     static const TempDir kept;
@@ -69,7 +69,7 @@ class TmpfsMount {
 // A local pool for a test, ended with it.
 class PoolForTest {
  public:
-  // A lease lasts as long as a busy machine may keep a sanitized daemon from renewing it.
+  // A busy machine may keep a sanitized daemon from renewing its lease for so long.
   explicit PoolForTest(int servers = 2, const std::string& donate = "512M", int lease_ttl_ms = 6'000) {
     SuppressForChildren();
     options_.directory = dir_.path() + "/pool";
@@ -136,7 +136,7 @@ class NramMount {
   }
   const std::string& path() const { return dir_.path(); }
   pid_t daemon() const { return daemon_; }
-  // The daemon's exit status; -1 if it had to be killed or was. Afterwards the mount is left alone.
+  // The daemon's exit status; -1 if a signal ended it. Afterwards this object leaves the mount alone.
   int AwaitEnd() {
     int status = 0;
     for (const int64_t deadline_ns = DeadlineAfterMs(30'000); MonotonicNs() < deadline_ns; usleep(2'000)) {

@@ -26,7 +26,7 @@ class TestPool {
     }
   }
 
-  // Starts, or starts again on the same ports: as after a crash, empty.
+  // Starts the server, or starts it again on the same ports: as after a crash, empty.
   void StartServer(int i) {
     MemServerOptions options;
     options.donate_bytes = donate_bytes_;

@@ -19,7 +19,7 @@
 
 namespace nram {
 
-// The data plane of a memory server in this process, without the control plane: leases are granted by hand.
+// The data plane of a memory server in this process, without the control plane: the test grants leases by hand.
 class TestDataServer {
  public:
   struct Options {

@@ -1,9 +1,9 @@
-// gRPC comes from Debian without ThreadSanitizer's instrumentation: it sees gRPC's system calls and memory, but not the
-// atomics that order them. Races with a frame of gRPC (or of its absl::Mutex) in them are therefore not told; all
-// others are. docs/adr/0003. Where the way back from libstdc++ to gRPC is not found, the copying of a string is all
-// that is seen of it: the last but one line leaves out that, and with it races of our own in such a copy (not in other
-// uses of a string). What gRPC's headers compile into us (grpc::internal::) reads and frees objects that its library
-// orders; so does the last owner of a channel, which a stub of ours may be.
+// Debian builds gRPC without ThreadSanitizer's instrumentation: the sanitizer sees gRPC's system calls and memory, but
+// not the atomics that order them. It therefore leaves out races that have a stack frame of gRPC (or of its
+// absl::Mutex) in them, and reports all others (docs/adr/0003). Where the stack does not lead from libstdc++ back to
+// gRPC, the sanitizer sees only the copying of a string. The last but one line leaves that out, and with it races of
+// our own in such a copy (not in other uses of a string). Code that gRPC's headers compile into us (grpc::internal::)
+// reads and frees objects that its library orders; so does the last owner of a channel, which may be a stub of ours.
 
 extern "C" const char* __tsan_default_suppressions();
 

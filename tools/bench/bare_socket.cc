@@ -24,7 +24,7 @@ namespace {
 
 constexpr size_t kBufferBytes = 4 << 20;
 constexpr size_t kStoreBytes = 256 << 20;
-constexpr size_t kHeadBytes = 64;  // of a request and of a reply, as a frame's
+constexpr size_t kHeadBytes = 64;  // of a request and of a reply, like a message's header
 
 struct Head {
   uint32_t request_bytes;
@@ -98,7 +98,7 @@ void AnswerFromStore(int fd) {
     size_t wanted = head.request_bytes - kHeadBytes;
     size_t owed = head.reply_bytes - kHeadBytes;
     if (at + wanted + owed > kStoreBytes) at = 0;
-    // The payload to its place, and the next request's head with it.
+    // Receives the payload into its place, and the next request's head with it.
     for (have = 0; wanted > 0;) {
       iovec to[] = {{store + at, wanted}, {bytes, sizeof bytes}};
       const ssize_t n = readv(fd, to, 2);
@@ -172,7 +172,7 @@ std::vector<int64_t> BareSocket::PingPong(const Shape& shape, int count) {
   took_ns.reserve(count);
   Head head{shape.request_bytes, shape.reply_bytes, shape.spin, 0};
   for (int i = 0; i < count; ++i) {
-    // The other end is not to poll beyond this: somebody else's turn is next, on the same processor.
+    // The other end stops polling here: another user of the same processor is next.
     if (i == count - 1) head.spin = 0;
     memcpy(buffer_.data(), &head, sizeof head);
     const int64_t began_ns = MonotonicNs();

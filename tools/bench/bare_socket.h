@@ -2,8 +2,8 @@
 #define NRAM_TOOLS_BENCH_BARE_SOCKET_H_
 
 // The reference: the same bytes over a bare socket, without headers to parse, checksums, index, locks or credit. A
-// process of its own answers every request of so many bytes with so many bytes; it reads whatever has come and answers
-// all whole requests with one send.
+// process of its own answers every request of a fixed size with a reply of a fixed size. It reads all bytes that have
+// come and answers all whole requests with one send.
 
 #include <sys/types.h>
 
@@ -16,16 +16,16 @@
 
 namespace nram {
 
-// Keeps the calling thread, and those it starts, on one processor; negative counts from the last. On one machine a
-// client and a server that share a processor wake each other in 6 us and otherwise in 90, as the scheduler pleases; two
-// machines never do.
+// Keeps the calling thread, and those it starts, on one processor; negative numbers count from the last. On one
+// machine, a client and a server wake each other in 6 us if the scheduler puts them on one processor, otherwise in 90.
+// Two machines never share a processor.
 void PinToProcessor(int number);
 
-// Starts the answering process, on the last processor, and connects to it over TCP loopback. Fork it before there are
-// threads.
+// Starts the answering process, on the last processor, and connects to it over TCP loopback. Call it before there are
+// threads: it forks.
 class BareSocket {
  public:
-  // Where the other end's bytes come from and go to.
+  // The memory that the other end reads and writes.
   enum class Memory {
     kCached,  // one buffer, which stays in its processor's cache
     kStore,   // 256 MiB in turn, as for any server that holds more than a cache; one message at a time
@@ -40,9 +40,9 @@ class BareSocket {
     bool spin = false;            // both ends poll instead of sleeping
   };
 
-  // Nanoseconds of each of `count` round trips, one at a time.
+  // Returns the nanoseconds of each of `count` round trips, one at a time.
   std::vector<int64_t> PingPong(const Shape& shape, int count);
-  // Nanoseconds for `count` round trips with up to `depth` of them under way.
+  // Returns the nanoseconds for `count` round trips with up to `depth` of them under way.
   int64_t Stream(const Shape& shape, int count, int depth);
 
  private:

@@ -17,7 +17,7 @@ import time
 import bench_places as places
 from bench_places import MIB, Failure, later, run, say
 
-MEMORY_SLACK = 150 * MIB  # that a job's memory cgroup has beyond what the job was told to use
+MEMORY_SLACK = 150 * MIB  # of a job's memory cgroup, beyond the memory that the job was told to use
 
 HELP = """usage: nram bench [DIR...] [flags]
        nram bench pool|load [flags]
@@ -94,7 +94,7 @@ class Bench:
         words = run("findmnt", "-n", "-o", "FSTYPE,SOURCE", "-T", path, check=False).splitlines()
         kind, source = (words[-1].split(None, 1) + [""])[:2] if words else ("", "")
         pool = None
-        if kind == "fuse.nram" and source != "nram":  # which has no pool behind it
+        if kind == "fuse.nram" and source != "nram":  # those have no pool behind them
             pool = source.strip()
         name = label or {"fuse.nram": "network RAM", "tmpfs": "tmpfs"}.get(kind, path)
         if kind == "fuse.nram" and pool is None:
@@ -110,8 +110,8 @@ class Bench:
         self.targets.append(target)
 
     def start_pool(self):
-        """A pool and a mount of its own, beside whatever runs here."""
-        # Input, scratch and output, and the page store's own.
+        """A pool and a mount of its own, beside other programs on this machine."""
+        # Input, scratch and output, and the page store's own memory.
         donate = max(4 * self.size, 1280 * MIB)
         if places.available_bytes() < self.needed_bytes() + 512 * MIB:
             raise Failure(
@@ -142,7 +142,7 @@ class Bench:
         self.add_directory(point, f"disk, {megabytes} MB/s")
 
     def needed_bytes(self):
-        """The most that a row keeps in a directory."""
+        """The most bytes that a row keeps in a directory."""
         rows, stxxl = set(self.options.rows), 2_000_000_000 if self.options.big else 300_000_000
         needs = {"sort": 3 * self.size, "nramsort": 3 * self.size, "stxxl": 2 * stxxl // self.scale + 64 * MIB}
         return max([needs.get(row, 512 * MIB // self.scale) for row in rows])
@@ -160,7 +160,7 @@ class Bench:
     # Jobs.
 
     def job(self, target, words, memory, cwd=None):
-        """Runs it, limited; its seconds, processor seconds, the machine's business, and its output."""
+        """Runs a job, limited; returns its seconds, processor seconds, the machine's load, and its output."""
         limited = target.limited and self.cgroup.path is not None
         if limited:
             self.cgroup.limit(memory + MEMORY_SLACK)
@@ -181,7 +181,7 @@ class Bench:
             out, errors = process.communicate()
         finally:
             if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)  # its own session: workers of its too
+                os.killpg(process.pid, signal.SIGKILL)  # its own session, so its workers end too
                 process.wait()
         seconds = time.monotonic() - began
         busy = [after - before for after, before in zip(machine_ticks(), busy)]

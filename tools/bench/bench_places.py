@@ -1,5 +1,5 @@
-"""What benchmarks run in and must leave as they found it: signals, commands, memory cgroups, loop devices that are
-slowed down, pools. Everything that is set up goes onto an ExitStack by later(), and is undone however it is left."""
+"""The surroundings of benchmarks, which must leave them as they found them: signals, commands, memory cgroups,
+slowed-down loop devices, pools. later() puts each thing that is set up onto an ExitStack, which always undoes it."""
 
 import contextlib
 import glob
@@ -18,8 +18,9 @@ class Failure(Exception):
     """Something cannot be measured; the text is for people."""
 
 
-# Signals end the program by SystemExit, so that what is open is closed; but not in the middle of setting something up
-# or of cleaning up, and once only. Held back here, not in the kernel: the pool's daemons would inherit that.
+# Signals end the program by SystemExit, which closes everything that is open. But they do not end it while it sets
+# something up or cleans up, and they end it only once. Python holds them back, not the kernel: the pool's daemons would
+# inherit a kernel mask.
 _held, _pending, _ended = 0, 0, False
 
 
@@ -56,7 +57,7 @@ def uninterrupted():
 
 
 def later(stack, act, *args, **named):
-    """Does it when the stack is closed, and does it whole; what fails then is told and does not stop the rest."""
+    """Runs it whole when the stack is closed; prints a failure, which does not stop the rest."""
 
     def whole():
         with uninterrupted():
@@ -69,7 +70,7 @@ def later(stack, act, *args, **named):
 
 
 def run(*words, check=True, timeout=600):
-    """Its output. In a session of its own: Ctrl-C must not hit the commands that clean up."""
+    """Returns its output. It has a session of its own: Ctrl-C must not hit the commands that clean up."""
     try:
         done = subprocess.run(words, capture_output=True, text=True, start_new_session=True, timeout=timeout)
     except OSError as error:
@@ -87,8 +88,8 @@ def remove(path):
 
 
 class MemoryCgroup:
-    """Limits the memory, page cache included, of the programs that run in it; v1 or v2. `path` is None where that
-    cannot be."""
+    """Limits the memory, page cache included, of the programs that run in it; v1 or v2. `path` is None where there
+    can be no such cgroup."""
 
     def __init__(self, name="nram-bench"):
         self.path = None
@@ -98,7 +99,7 @@ class MemoryCgroup:
         self.file = "memory.limit_in_bytes" if self.v1 else "memory.max"
         with contextlib.suppress(OSError):
             if not self.v1:
-                # Children have a controller only if it is handed on.
+                # Children have a controller only if their parent hands it on.
                 with open(f"{base}/cgroup.subtree_control", "w") as file:
                     file.write("+memory")
         with contextlib.suppress(OSError):
@@ -116,7 +117,7 @@ class MemoryCgroup:
         self.write(self.file, str(size))
 
     def swap_eagerly(self):
-        """Where that can be told a cgroup; with v2 it is the whole machine's vm.swappiness."""
+        """Sets the cgroup's swappiness where possible; with v2 the whole machine's vm.swappiness."""
         if self.v1:
             self.write("memory.swappiness", "100")
 
@@ -128,12 +129,12 @@ class MemoryCgroup:
             return sum(int(line.split()[1]) for line in file if line.startswith("oom_kill "))
 
     def empty(self):
-        """Gives up the page cache that is charged to it."""
+        """Drops the page cache that is charged to the cgroup."""
         if self.path and self.v1:
             self.write("memory.force_empty", "0")
 
     def close(self):
-        """Ends what still runs in it."""
+        """Ends all programs that still run in it."""
         if not self.path:
             return
         for _ in range(200):
@@ -189,7 +190,7 @@ def attach(stack, image):
 
 
 def remove_state(directory):
-    # Below it are the files of swap areas, also of one that the kernel would not let go.
+    # Below it are the files of swap areas, also of an area that the kernel would not let go.
     if glob.glob(f"{directory}/state/swap/*/mount"):
         raise Failure(f"a swap area is left; see {directory}/state/swap and `nram swapoff --help`")
     shutil.rmtree(directory, ignore_errors=True)
@@ -197,7 +198,7 @@ def remove_state(directory):
 
 @contextlib.contextmanager
 def own_pool(nram, size, *flags):
-    """A pool of two servers that lend `size` together, beside whatever runs here; yields its directory."""
+    """A pool of two servers that lend `size` together, beside other programs here; yields its directory."""
     with contextlib.ExitStack() as stack:
         directory = tempfile.mkdtemp(prefix="nram-bench-", dir="/tmp")
         later(stack, remove_state, directory)
@@ -238,7 +239,7 @@ def machine(nram):
 
 
 def say(text):
-    """Progress: over the last one on a terminal."""
+    """Shows progress: on a terminal, over the last line."""
     if sys.stderr.isatty():
         print(f"\r{text}\033[K", end="", file=sys.stderr, flush=True)
     elif text:

@@ -46,7 +46,7 @@ class Bench:
             self.rows.setdefault(name, Row(name, unit, mark, at_most)).add(reference, value, judged, notes)
 
     def job(self, *words, limit=None):
-        """What the work printed; `limit` is that of its memory cgroup."""
+        """Runs the work and returns its output; `limit` is its memory cgroup's."""
         words = [self.options.work, *map(str, words), f"--seed={self.options.seed}"]
         if "--backing=nram" in words:
             words += shlex.split(self.options.nram_flags)
@@ -149,7 +149,7 @@ class Bench:
         budget = (mib + mib // 4 + 16) * MIB
         result = self.job("resident", "--backing=nram", f"--mib={mib}", f"--budget={budget}", f"--count={count}")
         for key, name, reads in (("in_order", "in order", mib * MIB // 8), ("at_random", "at random", count)):
-            # The same pages as ordinary memory, seen beside the same other array.
+            # The same pages as ordinary memory, beside the same other array.
             ordinary = result[f"{key}_s"] * result[f"{key}_moved_to_plain"] / result[f"{key}_to_plain"]
             self.record(
                 f"reads {name} of {mib} MiB, all resident",

@@ -1,5 +1,5 @@
-"""Where the jobs of memory_bench.py and of tests/swap/bench.py run: with swap on the disk or in the pool, beside a file
-on the disk. Each place is a context manager that leaves nothing behind, however it is left."""
+"""Places for the jobs of memory_bench.py and of tests/swap/bench.py: with swap on the disk or in the pool, beside a
+file on the disk. Each place is a context manager that always cleans up behind itself."""
 
 import contextlib
 import json
@@ -40,7 +40,7 @@ def limited(size):
 
 
 def peak_bytes(cgroup):
-    """The most that it has had; None where the kernel does not tell."""
+    """The cgroup's peak memory; None where the kernel does not tell."""
     name = "memory.max_usage_in_bytes" if cgroup.v1 else "memory.peak"
     with contextlib.suppress(OSError), open(f"{cgroup.path}/{name}") as file:
         return int(file.read())
@@ -58,7 +58,7 @@ def make_file(path, size):
 
 
 def swapped_bytes(device):
-    """What is swapped to it now; None if it is no swap area."""
+    """Bytes swapped to it now; None if it is no swap area."""
     with open("/proc/swaps") as file:
         for line in file.readlines()[1:]:
             words = line.split()
@@ -98,7 +98,7 @@ def disk_swap(directory, size, megabytes=0):
         make_file(path, size)
         device = path
         if megabytes:
-            # The kernel does not slow down what it writes to a swap area itself: the area is on a device above.
+            # The kernel does not slow down its own writes to a swap area: the area is on a device above.
             device = attach(stack, stack.enter_context(loop_device(path, megabytes)))
         stack.enter_context(swap_on(device))
         yield device
@@ -153,7 +153,7 @@ def pool_swap(nram, size, *flags):
 
 
 def touch_memory(size):
-    """The first touch of a virtual machine's memory is slow; what was touched once, this machine has."""
+    """Touches memory once: the first touch of a virtual machine's memory is slow, later ones are not."""
     size = min(size, available_bytes() // 2) // MIB * MIB
     block = b"\1" * MIB
     with mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:

@@ -40,7 +40,7 @@ def number(value):
 
 
 def table(rows, failures):
-    """As text that is also Markdown; below it what else was seen, medians."""
+    """The table as text that is also Markdown; below it the other figures, medians."""
     lines = ["| row | reference | nram, or as the row says | ratio [min max] | mark |", "|---|---|---|---|---|"]
     lines += [row.line() for row in rows]
     lines += [""]

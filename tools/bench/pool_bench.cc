@@ -48,7 +48,7 @@ class Workload {
     if (region_ != nullptr) (void)region_->Destroy();
   }
 
-  // Each at a random place, one at a time.
+  // Each operation at a random place, one at a time.
   absl::StatusOr<std::vector<int64_t>> OneAtATime(bool write, uint64_t bytes, int count) {
     std::vector<int64_t> took_ns;
     took_ns.reserve(count);
@@ -63,7 +63,7 @@ class Workload {
     return took_ns;
   }
 
-  // In order, `depth` under way.
+  // Operations in order, `depth` under way.
   absl::StatusOr<int64_t> Stream(bool write, uint64_t bytes, int count, int depth) {
     const int64_t began_ns = MonotonicNs();
     std::vector<Io> ios(depth);

@@ -20,10 +20,11 @@ struct BenchRow {
   double ratio = 0;  // median of the rounds' nram / bare
   double ratio_min = 0;
   double ratio_max = 0;
-  // Large ones: the median of the reference whose other end reads and writes as much memory, and of the ratios to it.
+  // Rows of large operations: the median of the reference whose other end reads and writes as much memory, and the
+  // median of the ratios to it.
   double stored = 0;
   double ratio_to_stored = 0;
-  double mark = 0;  // what is asked for; 0 if nothing is
+  double mark = 0;  // the ratio that is required; 0 if none is
   bool lower_is_better = false;
   bool ok() const { return mark == 0 || (lower_is_better ? ratio <= mark : ratio >= mark); }
 };
@@ -34,9 +35,9 @@ struct PoolBenchOptions {
   std::string only;    // rows whose name contains this
 };
 
-// Runs each workload alternately on the bare sockets (kCached and kStore) and on the pool, and reports every row as it
-// is done. `pool` and `spinning_pool` name the same servers, the second with polling at both ends (null: those rows are
-// left out).
+// Runs each workload alternately on the bare sockets (kCached and kStore) and on the pool, and reports every row when
+// it is done. `pool` and `spinning_pool` name the same servers, the second with polling at both ends (null: those rows
+// are left out).
 absl::Status RunPoolBench(BareSocket* bare, BareSocket* stored, Pool* pool, Pool* spinning_pool,
                           const PoolBenchOptions& options, absl::FunctionRef<void(const BenchRow&)> report);
 

@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "tools/bench/work_done.h"
 
-// Its headers use GCC's parallel mode.
+// STXXL's headers use GCC's parallel mode.
 #if __has_include(<stxxl/vector>) && !defined(__clang__)
 #include <stxxl/sort>
 #include <stxxl/vector>
@@ -29,7 +29,7 @@ struct Less {
 }  // namespace
 
 absl::Status SortWithStxxl(const std::string& directory, uint64_t bytes, uint64_t memory_bytes) try {
-  // Room for the data and for the runs; the file has no name once it is open.
+  // The file has room for the data and for the runs. It has no name once it is open.
   stxxl::disk_config disk(directory + "/stxxl", 2 * bytes + (uint64_t{64} << 20), "syscall unlink");
   disk.direct = stxxl::disk_config::DIRECT_TRY;
   disk.autogrow = true;

@@ -8,9 +8,9 @@
 
 namespace nram {
 
-// Fills a vector of STXXL, an external-memory library, with `bytes` of seeded 8-byte keys, in a file in `directory`;
-// sorts it with `memory_bytes` and verifies it; prints the times of the three in JSON. UNIMPLEMENTED where nram was
-// built without STXXL.
+// Fills a vector of STXXL, an external-memory library, with `bytes` of seeded 8-byte keys, in a file in `directory`.
+// Sorts it with `memory_bytes` and verifies it; prints the times of the three in JSON. UNIMPLEMENTED if nram was built
+// without STXXL.
 absl::Status SortWithStxxl(const std::string& directory, uint64_t bytes, uint64_t memory_bytes);
 
 }  // namespace nram

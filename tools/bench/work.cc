@@ -95,7 +95,7 @@ absl::Status PagesInDirectory(const std::string& directory, uint64_t count) {
         const ssize_t n = pwrite(fd.get(), page.data(), sizeof page, static_cast<off_t>(i * sizeof page));
         return n == sizeof page ? absl::OkStatus() : ErrnoStatus(n < 0 ? errno : ENOSPC, "write " + path);
       },
-      // Written back and, for a filesystem with a backing store, out of the page cache.
+      // Write the file back and, if the filesystem has a backing store, drop it from the page cache.
       [&] {
         if (fsync(fd.get()) != 0) return ErrnoStatus(errno, "fsync " + path);
         (void)posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED);

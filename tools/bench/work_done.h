@@ -1,7 +1,7 @@
 #ifndef NRAM_TOOLS_BENCH_WORK_DONE_H_
 #define NRAM_TOOLS_BENCH_WORK_DONE_H_
 
-// What a phase of a workload cost in processor time, and how busy the whole machine was meanwhile.
+// The processor time of a workload's phase, and how busy the whole machine was meanwhile.
 
 #include <cstdint>
 
@@ -14,7 +14,7 @@ struct Work {
   uint64_t idle_ticks = 0;
 };
 
-// Since the process began and the machine booted. Reads /proc/stat; all zeros if that cannot be.
+// Counts since the process began and the machine booted. Reads /proc/stat; all zeros if it cannot.
 Work WorkSoFar();
 Work WorkSince(const Work& before);
 

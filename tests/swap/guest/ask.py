@@ -16,7 +16,7 @@ for key in "9mwt":
     console = socket.socket(socket.AF_UNIX)
     console.connect(sys.argv[1] + "/serial")
     console.sendall(key.encode())
-    # What nobody reads is lost, also to the log.
+    # Output that nobody reads is lost, also to the log.
     console.settimeout(0.5)
     until = time.monotonic() + 10
     while time.monotonic() < until:

@@ -1,6 +1,6 @@
 #!/bin/sh
-# The first process of the guest that run.sh starts: swaps to memory servers on the host, and needs it.
-# Set by the kernel's command line: nram.pool, nram.rounds, nram.mib (that programs touch), nram.swap.
+# The first process of the guest that run.sh starts. It swaps to memory servers on the host, and needs that swap. The
+# kernel's command line sets nram.pool, nram.rounds, nram.mib (that programs touch), nram.swap.
 export PATH=/bin:/sbin:/usr/bin:/usr/sbin
 mount -t proc proc /proc
 mount -t sysfs sys /sys
@@ -15,7 +15,7 @@ for word in $(cat /proc/cmdline); do
     nram.swap=*) swap=${word#*=} ;;
   esac
 done
-# In the order of their needs, which repeating finds.
+# Modules need each other; repeating finds the order.
 for _ in 1 2 3 4; do
   for module in /modules/*; do insmod "$module" 2> /dev/null; done
 done
@@ -29,7 +29,7 @@ finish() {
   sync
   poweroff -f
 }
-# The host watches for these: without them for too long the machine hangs.
+# The host watches for these lines: if they stop for too long, the machine hangs.
 (while :; do
   echo "BEAT $(cut -d' ' -f1 /proc/uptime)" \
     "$(awk '/^MemFree/ {f = $2} /^SwapFree/ {s = $2} END {print f, s}' /proc/meminfo)"

@@ -46,7 +46,7 @@ cleanup() {
 trap cleanup EXIT
 trap 'exit 1' INT TERM HUP
 
-# The kernel, and those of its modules that the guest needs.
+# The kernel, and the modules that the guest needs.
 image=$(apt-cache depends linux-image-cloud-amd64 | awk '/Depends: linux-image-/ {print $2; exit}')
 (cd "$work" && apt-get -o APT::Sandbox::User=root download -qq "$image" && dpkg-deb -x "$image"*.deb kernel)
 root=$work/root
@@ -57,7 +57,7 @@ for module in virtio virtio_ring virtio_pci_legacy_dev virtio_pci_modern_dev vir
   [ -n "$file" ] || continue  # built in
   cp "$file" "$root/modules/"
 done
-# Programs and the libraries that they ask for.
+# Programs and their libraries.
 busybox=$(command -v busybox)
 cp "$busybox" "$root/bin/busybox"
 for applet in sh mount insmod ip cat cut awk sleep sync poweroff dd grep tr rm mkdir echo head; do
@@ -66,7 +66,7 @@ done
 programs=("$nram" "$top/bazel-bin/fsd/nram-fsd" "$top/bazel-bin/tests/swap/pressure" "$(command -v mkswap)")
 for program in "${programs[@]}"; do
   cp -L "$program" "$root/bin/"
-  # Libraries of the build stand beside it.
+  # Libraries of the build stand beside the program.
   ldd "$program" | awk '/=> \// {print $3} /^\t\/lib64/ {print $1}' | while read -r library; do
     mkdir -p "$root/$(dirname "$library")"
     cp -Ln "$library" "$root/$library"
@@ -77,7 +77,7 @@ chmod +x "$root/init"
 (cd "$root" && find . | cpio -o -H newc --quiet) | gzip -1 > "$work/initrd"
 
 "$nram" up --servers=2 --donate=$((touch_mib + 256))M > /dev/null
-# The host is 10.0.2.2 to the guest, and what listens on its loopback can be reached there.
+# To the guest the host is 10.0.2.2; the guest reaches servers on the host's loopback there.
 pool=$(sed -n 's/^.*:\([0-9]*\)$/10.0.2.2:\1/p' "$NRAM_STATE_DIR/pool" | paste -sd,)
 echo "run.sh: a guest with $memory MiB of RAM touches $touch_mib MiB, $rounds rounds, accelerator $accelerator"
 

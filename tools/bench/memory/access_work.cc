@@ -13,11 +13,12 @@
 namespace nram {
 namespace {
 
-// Another word in each page, so that no two pages share a cache set or a fast path.
+// Each page uses another word, so that no two pages share a cache set or a fast path.
 uint64_t WordOf(uint64_t page) { return page * 0x9E3779B97F4A7C15u >> 55; }
 static_assert(kWordsPerPage == 512, "WordOf takes nine bits");
 
-// Reads a word of each page in order; with `write`, writes its next generation. Whether all were of `generation`.
+// Reads a word of each page in order; with `write`, writes its next generation. Returns whether all were of
+// `generation`.
 bool ScanOnce(uint64_t* words, uint64_t pages, const WorkOptions& options, uint64_t generation, bool write) {
   std::atomic<bool> right{true};
   const uint64_t seed = options.seed;
@@ -35,7 +36,7 @@ bool ScanOnce(uint64_t* words, uint64_t pages, const WorkOptions& options, uint6
   return right;
 }
 
-// The words beside those that ScanOnce writes.
+// Checks the words beside those that ScanOnce writes.
 bool OthersAreAsFilled(const uint64_t* words, uint64_t pages, uint64_t seed) {
   bool right = true;
   for (uint64_t page = 0; page < pages; ++page) {
@@ -45,15 +46,16 @@ bool OthersAreAsFilled(const uint64_t* words, uint64_t pages, uint64_t seed) {
   return right;
 }
 
-// A page at random: with a skew of 1 any as likely as another; of n, half of the draws fall on one page of 2^n.
+// Draws a page at random: with a skew of 1 all are equally likely; with n, half of the draws fall on one page of 2^n.
 uint64_t Draw(uint64_t drawn, uint64_t pages, int64_t skew) {
   if (skew == 1) return (drawn >> 9) % pages;
   const double u = static_cast<double>(drawn >> 11) / static_cast<double>(uint64_t{1} << 53);
   const auto rank = static_cast<uint64_t>(std::pow(u, static_cast<double>(skew)) * static_cast<double>(pages));
-  return rank * 0x9E3779B1 % pages;  // likely ones are no neighbours
+  return rank * 0x9E3779B1 % pages;  // likely pages are no neighbours
 }
 
-// Reads a word at a time; with --write, adds one to it. Whether all were as filled but for such additions.
+// Reads a word at a time; with --write, adds one to it. Returns whether all words were as filled, but for such
+// additions.
 bool AccessAtRandom(uint64_t* words, uint64_t pages, const WorkOptions& options, uint64_t count, uint64_t salt) {
   constexpr uint64_t kAdditionsMax = uint64_t{1} << 32;
   std::atomic<bool> right{true};
@@ -78,7 +80,7 @@ bool AccessAtRandom(uint64_t* words, uint64_t pages, const WorkOptions& options,
   return right;
 }
 
-// How much has been added to all words since they were filled.
+// Returns the sum of all additions since the words were filled.
 uint64_t Additions(const uint64_t* words, uint64_t pages, uint64_t seed) {
   uint64_t additions = 0;
   for (uint64_t page = 0; page < pages; ++page) {
@@ -102,7 +104,7 @@ absl::StatusOr<WorkResult> RunScan(const WorkOptions& options, Backing* backing)
   FillPages(memory.fill, pages, options.seed);
   NRAM_RETURN_IF_ERROR(backing->Settle(memory, result.bytes));
 
-  // A pass before leaves things as the timed one will: as much to be written back at its beginning as at its end.
+  // A pass before leaves the memory as the timed pass will: with as much to write back at its beginning as at its end.
   const uint64_t step = options.write && backing->keeps_writes() ? 1 : 0;
   result.verified = ScanOnce(memory.words, pages, options, 0, options.write);
   const Timing timing(backing);
@@ -124,7 +126,7 @@ absl::StatusOr<WorkResult> RunRandom(const WorkOptions& options, Backing* backin
   FillPages(memory.fill, pages, options.seed);
   NRAM_RETURN_IF_ERROR(backing->Settle(memory, result.bytes));
 
-  // Until the budget is used up, by pages that came at random.
+  // Reads until the budget is full of pages that came at random.
   const uint64_t warm = 2 * std::min<uint64_t>(options.budget_bytes / kPageBytes, pages);
   result.verified = AccessAtRandom(memory.words, pages, options, warm, 1);
   const Timing timing(backing);

@@ -20,7 +20,7 @@ namespace {
 
 Backing::Memory Plain(void* at) { return {static_cast<uint64_t*>(at), static_cast<uint64_t*>(at)}; }
 
-// nram_error() speaks of the calling thread's last failure.
+// nram_error() is about the calling thread's last failure.
 absl::Status NramStatus() { return absl::UnknownError(nram_error()); }
 
 class NramBacking : public Backing {
@@ -87,7 +87,7 @@ class FileBacking : public Backing {
     UniqueFd fd(mkostemp(path.data(), O_CLOEXEC));
     if (!fd.valid()) return ErrnoStatus(errno, "create " + path);
     unlink(path.c_str());
-    // The room now, rather than SIGBUS later.
+    // Takes the room now, rather than SIGBUS later.
     if (const int error = posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes)); error != 0) {
       return ErrnoStatus(error, "make room in " + directory_);
     }

@@ -1,7 +1,7 @@
 #ifndef NRAM_TOOLS_BENCH_MEMORY_BACKING_H_
 #define NRAM_TOOLS_BENCH_MEMORY_BACKING_H_
 
-// Where a workload's memory comes from, so that one workload runs on all: nram, ordinary anonymous memory (without huge
+// The source of a workload's memory, so that one workload runs on all: nram, ordinary anonymous memory (without huge
 // pages, as nram has none), a shared mapping of a file, or the bare loop.
 
 #include <cstdint>
@@ -17,18 +17,18 @@ namespace nram {
 class Backing {
  public:
   struct Memory {
-    uint64_t* words = nullptr;  // what the workload reads and writes
-    uint64_t* fill = nullptr;   // where its contents are written at first: the same, but in the bare loop
+    uint64_t* words = nullptr;  // the workload reads and writes here
+    uint64_t* fill = nullptr;   // its first contents are written here: the same, but in the bare loop
   };
 
   static absl::StatusOr<std::unique_ptr<Backing>> Open(const WorkOptions& options);
   virtual ~Backing() = default;
 
-  // Memory of zeros that lives as long as this does. The bare loop has one only.
+  // Returns memory of zeros that lives as long as this object. The bare loop has only one such memory.
   virtual absl::StatusOr<Memory> Map(uint64_t bytes) = 0;
-  // Ends the filling of `memory`: what was written to it is where it is kept, so that no timed part has to.
+  // Ends the filling of `memory`: writes its contents to where they are kept, so that no timed part has to.
   virtual absl::Status Settle(const Memory& memory, uint64_t bytes) { return absl::OkStatus(); }
-  // Whether what is written may be read again.
+  // Whether written data can be read again.
   virtual bool keeps_writes() const { return true; }
   virtual nram_stats Stats() const { return {}; }
 };

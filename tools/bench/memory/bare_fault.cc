@@ -20,10 +20,10 @@
 namespace nram {
 namespace {
 
-constexpr uint64_t kDropBytes = kMiB;  // given back by one call, where batches that came one after the other adjoin
+constexpr uint64_t kDropBytes = kMiB;  // one call gives back so much, where consecutive batches adjoin
 
 absl::StatusOr<UniqueFd> OpenUserfaultfd() {
-  // Faults of system calls are not needed, and without them no privilege is.
+  // Faults of system calls are not needed, and without them no privilege is needed.
   UniqueFd fd(static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY)));
   if (!fd.valid()) return ErrnoStatus(errno, "userfaultfd");
   uffdio_api api{};
@@ -113,7 +113,7 @@ class BareFault::Part {
         done += copy.copy > 0 ? copy.copy : 0;
         continue;
       }
-      // Two threads waited for the same batch, and it came with the first one's fault.
+      // Two threads waited for the same batch, and it came with the first thread's fault.
       PCHECK(errno == EEXIST);
       uffdio_range range{to, place_.batch_bytes};
       PCHECK(ioctl(fd_.get(), UFFDIO_WAKE, &range) == 0);
@@ -121,7 +121,7 @@ class BareFault::Part {
     }
     faults_.fetch_add(1, std::memory_order_relaxed);
     placed_[(first_ + count_++) % placed_.size()] = batch;
-    // Now, while the program goes on, rather than before the next copy, while it waits.
+    // Drops now, while the program runs, rather than before the next copy, while it waits.
     if (count_ == placed_.size()) Drop();
   }
 

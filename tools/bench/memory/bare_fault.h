@@ -1,9 +1,9 @@
 #ifndef NRAM_TOOLS_BENCH_MEMORY_BARE_FAULT_H_
 #define NRAM_TOOLS_BENCH_MEMORY_BARE_FAULT_H_
 
-// The reference for faults: userfaultfd with nothing behind it. A handler thread reads a fault, copies a batch of pages
-// from a local buffer that holds the data, and, when the budget is used up, drops the oldest batches. No network, no
-// index, no locks; what was written is dropped too, for nothing is written back.
+// The reference for faults: userfaultfd with nothing behind it. A handler thread reads a fault and copies a batch of
+// pages from a local buffer that holds the data. When the budget is used up, it drops the oldest batches. There is no
+// network, no index and no lock. Written pages are dropped too: nothing is written back.
 
 #include <cstddef>
 #include <cstdint>
@@ -27,14 +27,14 @@ class BareFault {
   // INVALID_ARGUMENT: the memory cannot be divided into so many parts of whole batches, or a part's budget is less than
   // two batches. Others: as userfaultfd's.
   static absl::StatusOr<std::unique_ptr<BareFault>> Start(const BareFaultOptions& options);
-  // No thread may be touching data() any more.
+  // No thread may touch data() any more.
   ~BareFault();
 
-  // Ordinary memory. Write the data here before data() is touched at all.
+  // Ordinary memory. Write the data here before any access to data().
   std::byte* source() const { return source_.data(); }
-  // The same contents, by faults.
+  // The same contents, through faults.
   std::byte* data() const { return data_.data(); }
-  // Answered so far; not those that came for a batch on its way.
+  // Faults answered so far, without those for a batch that was on its way.
   uint64_t faults() const;
 
  private:

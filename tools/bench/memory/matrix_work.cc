@@ -1,5 +1,5 @@
-// A matrix multiplication as one would write it for a slow and large memory: tiles that lie together, and a panel of
-// rows of A and of C that stays while all of B goes by in order.
+// A matrix multiplication for a slow and large memory: the tiles of a matrix lie together, and a panel of rows of A and
+// of C stays while all of B goes by in order.
 
 #include <algorithm>
 
@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint64_t kTile = 64;  // rows and columns; 32 KiB
 constexpr uint64_t kTileDoubles = kTile * kTile;
-// Of a panel: of the memory of all three matrices, A's and C's panels are then a twelfth together.
+// Of a panel: A's and C's panels together are then a twelfth of the memory of all three matrices.
 constexpr uint64_t kPanels = 8;
 
 struct Matrix {
@@ -50,7 +50,7 @@ void MultiplyColumns(const Matrix& a, const Matrix& b, const Matrix& c, uint64_t
   }
 }
 
-// Whole numbers from -3 to 3: every sum is then exact, in whatever order it is made.
+// Whole numbers from -3 to 3: every sum is then exact, in any order of additions.
 void Fill(const Matrix& matrix, uint64_t seed) {
   const uint64_t count = matrix.tiles * matrix.tiles * kTileDoubles;
   for (uint64_t i = 0; i < count; ++i) {
@@ -99,7 +99,7 @@ absl::StatusOr<WorkResult> RunMatrix(const WorkOptions& options, Backing* backin
   timing.Stop(&result);
   result.ops = 2 * n * n * n;
 
-  // Freivalds: if C is wrong anywhere, C x differs from A (B x) for nearly every x. All numbers stay below 2^53.
+  // Freivalds' check: if C is wrong anywhere, C x differs from A (B x) for nearly every x. All numbers stay below 2^53.
   std::vector<double> x(n);
   for (uint64_t i = 0; i < n; ++i) x[i] = static_cast<double>(Mix(options.seed ^ ~i) % 1000);
   result.verified = Times(c, x) == Times(a, Times(b, x));

@@ -1,4 +1,4 @@
-// nram-memory-work: the workloads of tools/bench/memory_bench.py. One a run; prints one line of JSON.
+// nram-memory-work: the workloads of tools/bench/memory_bench.py. Runs one workload and prints one line of JSON.
 
 #include <cstdio>
 #include <iostream>

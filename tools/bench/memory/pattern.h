@@ -1,7 +1,7 @@
 #ifndef NRAM_TOOLS_BENCH_MEMORY_PATTERN_H_
 #define NRAM_TOOLS_BENCH_MEMORY_PATTERN_H_
 
-// What pages hold, so that every word that is read can be checked without a copy of it.
+// The contents of pages, such that every word can be checked without a copy of it.
 
 #include <cstdint>
 
@@ -17,7 +17,8 @@ inline uint64_t Mix(uint64_t x) {
   return x ^ x >> 31;
 }
 
-// What word `word` of page `page` is after `generation` writes. Not zero, but by chance: a page of zeros is noticed.
+// The value of word `word` of page `page` after `generation` writes. It is not zero, but by chance: a page of zeros is
+// noticed.
 inline uint64_t PageWord(uint64_t seed, uint64_t page, uint64_t word, uint64_t generation) {
   return Mix(Mix(seed) ^ page << 12 ^ generation) + (word + 1) * 0x9E3779B97F4A7C15u;
 }

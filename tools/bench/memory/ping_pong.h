@@ -1,8 +1,8 @@
 #ifndef NRAM_TOOLS_BENCH_MEMORY_PING_PONG_H_
 #define NRAM_TOOLS_BENCH_MEMORY_PING_PONG_H_
 
-// The reference for fetching a page: a request of 64 bytes and a reply of 64 and a page, over TCP loopback to a process
-// of its own. Both ends block in read() and write() and never poll.
+// The reference for fetching a page: a request of 64 bytes, and a reply of 64 bytes and a page, over TCP loopback to a
+// process of its own. Both ends block in read() and write() and never poll.
 
 #include <cstdint>
 
@@ -10,9 +10,9 @@
 
 namespace nram {
 
-// Nanoseconds for `count` round trips, one after the other; a tenth as many go before. Forks, so call it before there
-// are threads. `apart`: the ends are kept on the first and the last processor, as two machines never share one;
-// otherwise the scheduler places them.
+// Returns the nanoseconds for `count` round trips, one after the other; a tenth as many go before, untimed. Call it
+// before there are threads: it forks. With `apart` the ends stay on the first and the last processor, since two
+// machines never share one; otherwise the scheduler places them.
 absl::StatusOr<int64_t> PingPongNs(int64_t count, bool apart);
 
 }  // namespace nram

@@ -1,5 +1,5 @@
-// Reads of memory that is all here. What is asked for is a ratio near one, so both kinds of memory are read in turns by
-// one process: the noise of a shared machine then meets both.
+// Reads of memory that is all here. The result is a ratio near one, so one process reads both kinds of memory in turns:
+// the noise of a shared machine then meets both.
 
 #include <sys/mman.h>
 
@@ -36,7 +36,7 @@ __attribute__((noinline)) uint64_t SumAtRandom(const uint64_t* words, uint64_t c
 struct Comparison {
   double seconds = 0;        // medians
   double plain_seconds = 0;  // of the plain array's turns between
-  double ratio = 0;          // of a turn's to its neighbour's, which the machine's moods touch less
+  double ratio = 0;          // of a turn to its neighbour; the machine's noise affects it less
 };
 
 double Median(std::vector<double> values) {
@@ -107,9 +107,8 @@ absl::StatusOr<WorkResult> RunResident(const WorkOptions& options, Backing* back
   result.ops = kTurnsInOrder * count + kTurnsAtRandom * options.count;
   if (options.backing != BackingKind::kNram) return result;
 
-  // Which physical pages an array has makes more of a difference than what kind of memory it is. So the very same pages
-  // are read once more as ordinary memory, again beside the plain array. Nobody may touch the addresses that they
-  // leave.
+  // An array's physical pages make more of a difference than its kind of memory. So the test reads the very same pages
+  // once more as ordinary memory, again beside the plain array. No thread may touch the addresses that they leave.
   void* const moved = mremap(memory.words, result.bytes, result.bytes, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, nullptr);
   if (moved == MAP_FAILED) return ErrnoStatus(errno, "mremap with MREMAP_DONTUNMAP");
   CompareBoth(static_cast<uint64_t*>(moved), plain_words, count, options, "_moved", &result);

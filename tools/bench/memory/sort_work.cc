@@ -1,4 +1,4 @@
-// Sorting numbers in place by the library's own sort, which knows nothing of where they lie.
+// Sorts numbers in place with the library's own sort, which knows nothing of where they lie.
 
 #include <stdlib.h>
 
@@ -12,7 +12,7 @@
 namespace nram {
 namespace {
 
-// The same for all orders of the same numbers.
+// A sum that is the same for all orders of the same numbers.
 struct Digest {
   uint64_t sum = 0;
   uint64_t mixed = 0;

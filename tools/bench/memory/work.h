@@ -1,7 +1,7 @@
 #ifndef NRAM_TOOLS_BENCH_MEMORY_WORK_H_
 #define NRAM_TOOLS_BENCH_MEMORY_WORK_H_
 
-// What a workload of the memory bench is told, what it tells, and the workloads there are.
+// A workload of the memory bench: its options, its results, and the list of workloads.
 
 #include <cstdint>
 #include <functional>
@@ -25,7 +25,7 @@ struct WorkOptions {
   int64_t threads = 1;                 // scan, random, matrix
   int64_t seed = 1;
   int64_t count = 100'000;             // random: accesses of all threads together; resident, ping-pong: one repeat's
-  int64_t skew = 1;                    // random: of n, half of the accesses go to one page of 2^n
+  int64_t skew = 1;                    // random: with n, half of the accesses go to one page of 2^n
   bool write = false;                  // scan: writes to each page too
   int64_t n = 4096;                    // matrix: of n x n
   bool libc_qsort = false;             // sort: qsort() instead of std::sort
@@ -39,12 +39,12 @@ struct WorkOptions {
 };
 
 struct WorkResult {
-  // Of the timed part alone: without filling, warming up and the checks that follow.
+  // The timed part alone: without filling, warming up and the checks that follow.
   double seconds = 0;
   double cpu_seconds = 0;  // of this process, all threads
   uint64_t ops = 0;
   uint64_t bytes = 0;     // of the memory that was worked on
-  bool verified = false;  // everything that was read, or came out, was right
+  bool verified = false;  // every word read, and every result, was right
   nram_stats stats{};     // counters: of the timed part; the others: at its end. Zeros for what a backing does not know
   std::vector<std::pair<std::string, double>> more;
 };
@@ -68,11 +68,11 @@ class Timing {
 // Runs `run(0)` to `run(count - 1)` at the same time, the last on the calling thread; returns when all have ended.
 void RunThreads(int64_t count, const std::function<void(int64_t)>& run);
 
-// Every page in order, one word of each; with `write`, that word is written too. Each thread takes a part of its own.
+// Reads one word of every page in order; with `write`, writes that word too. Each thread takes a part of its own.
 absl::StatusOr<WorkResult> RunScan(const WorkOptions& options, Backing* backing);
-// Reads of one word of a page at random, all pages having been written before.
+// Reads one word of a page at random; all pages were written before.
 absl::StatusOr<WorkResult> RunRandom(const WorkOptions& options, Backing* backing);
-// Random and sequential reads of an array that is all here, in turns with the same of ordinary memory in this process.
+// Reads an array that is all here, in order and at random, in turns with ordinary memory in this process.
 // FAILED_PRECONDITION: the budget is no larger than the array.
 absl::StatusOr<WorkResult> RunResident(const WorkOptions& options, Backing* backing);
 // Sorts random 64-bit numbers.
