@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <glog/logging.h>
-#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/eventfd.h>
@@ -21,6 +20,7 @@ namespace {
 
 constexpr int kDriveMs = 1'000;
 constexpr int kRequestsAtATime = 16;
+constexpr int64_t kSignalAgainMs = 2;
 
 }  // namespace
 
@@ -39,7 +39,7 @@ FuseWorkers::FuseWorkers(FuseAdapter* adapter, fuse_session* session, int thread
   // A request may be taken back between the news of it and the read.
   PCHECK(fcntl(fd_, F_SETFL, fcntl(fd_, F_GETFL) | O_NONBLOCK) == 0);
   poller_->Watch(fd_);
-  serving_ = threads;
+  serving_ = static_cast<uint32_t>(threads);
   parked_.reserve(static_cast<size_t>(threads));
   for (int i = 0; i < threads; ++i) {
     Thread* const self = threads_.emplace_back(std::make_unique<Thread>()).get();
@@ -51,14 +51,14 @@ FuseWorkers::FuseWorkers(FuseAdapter* adapter, fuse_session* session, int thread
 
 FuseWorkers::~FuseWorkers() {
   stopping_ = true;
-  // A signal may come just before the wait that it is meant for, so it is repeated.
-  while (serving_ > 0) {
+  // A signal may come just before the wait that it is meant for, so it is repeated until all threads are out.
+  for (uint32_t serving = serving_; serving > 0; serving = serving_) {
     for (const auto& thread : threads_) {
       pthread_kill(thread->thread.native_handle(), SIGUSR1);
       thread->parked = 0;
       FutexWakeAll(&thread->parked);
     }
-    poll(nullptr, 0, 2);
+    FutexWaitUntil(&serving_, serving, DeadlineAfterMs(kSignalAgainMs));
   }
   for (const auto& thread : threads_) thread->thread.join();
   poller_->Unwatch();
@@ -76,6 +76,7 @@ void FuseWorkers::Run(Thread* self) {
   } while (!stopping_ && Lead(self));
   PassLead(self);
   --serving_;
+  FutexWakeAll(&serving_);  // the destructor joins this thread before serving_ goes away
 }
 
 bool FuseWorkers::Lead(Thread* self) {

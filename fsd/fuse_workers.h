@@ -59,7 +59,7 @@ class FuseWorkers {
   Poller* const poller_;
   UniqueFd ended_;  // eventfd
   std::atomic<bool> stopping_{false};
-  std::atomic<int> serving_{0};
+  std::atomic<uint32_t> serving_{0};  // threads in Run; a futex
   std::array<std::atomic<uint64_t>, kOpcodesMax> requests_{};
 
   Mutex park_mu_;
