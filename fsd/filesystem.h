@@ -17,20 +17,27 @@
 
 namespace nram {
 
-// What is to be remembered of a read.
+// What a read leaves behind.
 struct ReadNotes {
-  bool for_page_cache = false;  // the kernel keeps what it is given
-  bool touch = true;            // the file's access time
+  bool for_page_cache = false;  // the kernel keeps the bytes in its page cache
+  bool touch = true;            // the file's access time is now
+};
+
+// What a write leaves behind beside the bytes.
+struct WriteNotes {
+  bool for_page_cache = false;  // the kernel keeps the bytes in its page cache
+  // The file's times are now. Not if the kernel writes its page cache back: it keeps the times itself then.
+  bool touch = true;
 };
 
 struct FilesystemOptions {
   uint64_t bytes_max = UINT64_MAX;
-  bool free_at_end = true;  // what is still there when it ends; not needed where the store does so by itself
+  bool free_at_end = true;  // the files that are left when it ends; not needed if the store does so by itself
   LocalNamespaceOptions names;
 };
 
-// Names and data together: what a mount does, without FUSE. Thread-safe. Operations on names are the namespace's own;
-// here is what touches data.
+// Names and data together: all that a mount does, without FUSE. Thread-safe. Operations on names are the namespace's
+// own; the operations here touch data.
 class Filesystem {
  public:
   // `blocks` must outlive it.
@@ -41,16 +48,14 @@ class Filesystem {
 
   Errno Read(InodeNumber inode, uint64_t offset, size_t size, ReadNotes notes, PaddedBytes buffer,
              absl::Span<const std::byte>* got);
-  // `cached`: written back from the kernel's page cache, which keeps the times itself.
-  Errno Write(InodeNumber inode, uint64_t offset, PaddedBytes bytes, bool cached, SetIdBits set_id);
-  // The same for small ones without waiting (FileData::StartRead); what ended well is then to be noted.
-  std::unique_ptr<FileIo> NewIo() { return std::make_unique<FileIo>(&store_); }
+  Errno Write(InodeNumber inode, uint64_t offset, PaddedBytes bytes, WriteNotes notes, SetIdBits set_id);
+  // These start the same operations without waiting (FileData::StartRead), for a handle over store(). If `notes.touch`,
+  // the caller calls ReadEnded or WriteEnded once the operation has ended well.
   bool StartRead(InodeNumber inode, uint64_t offset, size_t size, ReadNotes notes, FileIo* io);
-  bool StartWrite(InodeNumber inode, uint64_t offset, size_t size, FileIo* io);
+  bool StartWrite(InodeNumber inode, uint64_t offset, size_t size, WriteNotes notes, FileIo* io);
   void ReadEnded(InodeNumber inode) { names_->TouchAccess(inode); }
   void WriteEnded(InodeNumber inode) { names_->TouchData(inode, SetIdBits::kKeep); }
-  // The page cache has what a write brings (FileData::NoteCached).
-  void NoteCached(InodeNumber inode);
+  FileStore* store() { return &store_; }
   // For a write past the page cache that has ended (FileData::NoteDirectWrite).
   FileData::Stale NoteDirectWrite(InodeNumber inode, uint32_t* token);
   void NoteDropped(InodeNumber inode, uint32_t token);

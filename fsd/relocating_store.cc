@@ -31,35 +31,15 @@ class RelocatingFile : public BlockFile {
  public:
   RelocatingFile(BlockStore* store, std::unique_ptr<BlockFile> first) : store_(store) { layers_[0] = std::move(first); }
 
-  absl::Status Read(uint64_t offset, absl::Span<std::byte> to) override {
-    return ForEachRun(offset, to.size(), [&](BlockFile* file, uint8_t, uint64_t at, uint64_t bytes) {
-      return file->Read(at, to.subspan(at - offset, bytes));
-    });
-  }
-
-  absl::Status Write(uint64_t offset, absl::Span<const std::byte> from) override {
-    return ForEachRun(offset, from.size(), [&](BlockFile* file, uint8_t layer, uint64_t at, uint64_t bytes) {
-      const absl::Span<const std::byte> part = from.subspan(at - offset, bytes);
-      return WriteElsewhere(layer, at, part, file->Write(at, part));
-    });
-  }
-  // Not where it failed: that would take an operation's time once more.
-  absl::Status Rewrite(uint64_t offset, absl::Span<const std::byte> from, const absl::Status& failed) override {
-    if (!IsLost(failed)) return Write(offset, from);  // there may be room by now
-    return ForEachRun(offset, from.size(), [&](BlockFile* file, uint8_t layer, uint64_t at, uint64_t bytes) {
-      return WriteElsewhere(layer, at, from.subspan(at - offset, bytes), failed);
-    });
-  }
-
-  bool StartRead(BlockIo* io, uint64_t offset, absl::Span<std::byte> to) override {
-    const uint8_t layer = LayerOf(offset / kPageBytes);
-    if (RunEnd(offset, offset + to.size(), layer) < offset + to.size()) return false;
-    return layers_[layer]->StartRead(io, offset, to);
-  }
-  bool StartWrite(BlockIo* io, uint64_t offset, absl::Span<const std::byte> from) override {
-    const uint8_t layer = LayerOf(offset / kPageBytes);
-    if (RunEnd(offset, offset + from.size(), layer) < offset + from.size()) return false;
-    return layers_[layer]->StartWrite(io, offset, from);
+  bool Start(BlockIo* io) override {
+    if (io->waited_for()) {
+      io->End(io->op() == BlockIo::Op::kRead ? ReadRuns(io->offset(), io->to())
+                                             : WriteRuns(io->offset(), io->from(), io->earlier_failure()));
+      return true;
+    }
+    // Without waiting, one run can be had: it is the layer's own operation.
+    const uint8_t layer = LayerOf(io->offset() / kPageBytes);
+    return RunEnd(io->offset(), io->end(), layer) == io->end() && layers_[layer]->Start(io);
   }
   bool RewriteMayHelp(const absl::Status& failed) const override { return IsLost(failed); }
 
@@ -93,7 +73,21 @@ class RelocatingFile : public BlockFile {
   }
 
  private:
-  // Pages behind what was reserved stay where they were first.
+  absl::Status ReadRuns(uint64_t offset, absl::Span<std::byte> to) {
+    return ForEachRun(offset, to.size(), [&](BlockFile* file, uint8_t, uint64_t at, uint64_t bytes) {
+      return file->Read(at, to.subspan(at - offset, bytes));
+    });
+  }
+  absl::Status WriteRuns(uint64_t offset, absl::Span<const std::byte> from, const absl::Status& earlier_failure) {
+    return ForEachRun(offset, from.size(), [&](BlockFile* file, uint8_t layer, uint64_t at, uint64_t bytes) {
+      const absl::Span<const std::byte> part = from.subspan(at - offset, bytes);
+      // Not once more where the server is lost: that would take an operation's time again. A full one may have room
+      // by now.
+      const absl::Status status = IsLost(earlier_failure) ? earlier_failure : file->Write(at, part);
+      return WriteElsewhere(layer, at, part, status);
+    });
+  }
+  // Pages beyond the reserved range stay in the first layer.
   uint8_t LayerOf(uint64_t page) const {
     return page < layer_of_.size() ? layer_of_[page].load(std::memory_order_acquire) : 0;
   }
@@ -169,7 +163,7 @@ class RelocatingStore : public BlockStore {
     NRAM_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> first, inner_->Create());
     return std::make_unique<RelocatingFile>(inner_.get(), std::move(first));
   }
-  std::unique_ptr<BlockIo> NewIo() override { return inner_->NewIo(); }
+  std::unique_ptr<StoreIo> NewIo() override { return inner_->NewIo(); }
   void Destroy(std::vector<std::unique_ptr<BlockFile>> files) override {
     std::vector<std::unique_ptr<BlockFile>> layers;
     for (auto& file : files) static_cast<RelocatingFile*>(file.get())->TakeLayers(&layers);
