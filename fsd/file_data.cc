@@ -177,7 +177,7 @@ FileData::Stale FileData::NoteDirectWrite(uint32_t* token) {
   *token = direct_writes_;
   if (*token == 0) return Stale::kNothing;
   if (*token >= kDirectWritesMax) return Stale::kWholeFile;
-  // If that fails, there was another write or a read.
+  // If the exchange fails, there was another write or a read.
   uint32_t expected = *token;
   direct_writes_.compare_exchange_strong(expected, *token + 1);
   return Stale::kItsRange;

@@ -77,10 +77,10 @@ class FailingStore : public BlockStore {
   }
   StoreCapacity Capacity() const override { return memory_->Capacity(); }
 
-  std::atomic<int> fail_writes{0};  // each writes half and fails
+  std::atomic<int> fail_writes{0};  // each of so many writes half and fails
   absl::Status failure = absl::UnavailableError("told to");
   absl::Status later_failure = failure;
-  bool relocates = false;  // a rewrite of what is unavailable succeeds
+  bool relocates = false;  // a write succeeds that is tried again after UNAVAILABLE
   bool fail_reads = false;
   bool fail_trims = false;
   bool room_after_destroy = false;
@@ -88,8 +88,8 @@ class FailingStore : public BlockStore {
   std::function<void()> on_reserve;  // runs in the middle of it
   std::function<void()> on_destroy;  // likewise
   std::atomic<int64_t> reserved_bytes{0};
-  std::atomic<bool> hold_next{false};  // the next operation does not end by itself,
-  std::promise<BlockIo*> held;         // but is this, for the test to end
+  std::atomic<bool> hold_next{false};  // the next operation does not end by itself; the test ends it
+  std::promise<BlockIo*> held;         // that operation
 
  private:
   class File : public BlockFile {
@@ -292,7 +292,7 @@ TEST_F(FileDataTest, ALostFileFailsUntilItIsTruncated) {
   EXPECT_EQ(Read(4'990, 20), std::string(10, '\0')) << "holes need no store";
 }
 
-// What the end of a failed append left behind the end is in nobody's way who writes before it.
+// A failed append may leave bytes behind the end. They are in the way of writes behind the end only.
 TEST_F(FileDataTest, WritesWithinTheFileDoNotWaitForItsTail) {
   EXPECT_EQ(Write(0, std::string(100'000, 'a')), Errno::kOk);
   blocks_.fail_writes = 1;
@@ -386,14 +386,14 @@ TEST_F(FileDataTest, SmallReadsAndWritesThatNobodyWaitsFor) {
   EXPECT_FALSE(file_->StartWrite(&io, 8'192, 512)) << "first the end must be cleaned up";
   EXPECT_EQ(file_->Truncate(20'000), Errno::kOk);
   EXPECT_EQ(Read(8'192, 20'000), std::string(20'000 - 8'192, '\0'));
-  // Full, until something is freed: written again, and only then answered.
+  // The store is full once. The write is tried again, and only then answered.
   blocks_.failure = absl::ResourceExhaustedError("full");
   blocks_.fail_writes = 1;
   ASSERT_TRUE(file_->StartWrite(&io, 0, 512));
   EXPECT_EQ(io.Await().error, Errno::kOk);
 }
 
-// While it is under way, it keeps those out who change the file as a whole; the thread that ends it lets them in.
+// A small operation under way keeps out a change of the whole file. The thread that ends the operation lets it in.
 TEST_F(FileDataTest, ASmallOperationEndsOnAnotherThread) {
   ASSERT_EQ(Write(0, std::string(8'192, 'a')), Errno::kOk);
   TestIo io(&store_);
@@ -423,7 +423,7 @@ TEST_F(FileDataTest, ASmallOperationEndsOnAnotherThread) {
     }
   }
   EXPECT_EQ(file_->size(), 8'192u);
-  // The handle serves again after a failure, and what is not begun leaves no trace in it.
+  // The handle serves again after a failure, and after a start that is refused.
   EXPECT_FALSE(file_->StartRead(&io, 0, FileIo::kBytesMax));
   ASSERT_TRUE(file_->StartRead(&io, 0, 4'096));
   EXPECT_EQ(io.Await().got, std::string(4'096, 'a'));

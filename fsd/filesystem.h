@@ -46,6 +46,7 @@ class Filesystem {
 
   Namespace* names() { return names_.get(); }
 
+  // These wait for servers (FileData::Read, FileData::Write).
   Errno Read(InodeNumber inode, uint64_t offset, size_t size, ReadNotes notes, PaddedBytes buffer,
              absl::Span<const std::byte>* got);
   Errno Write(InodeNumber inode, uint64_t offset, PaddedBytes bytes, WriteNotes notes, SetIdBits set_id);
@@ -56,22 +57,22 @@ class Filesystem {
   void ReadEnded(InodeNumber inode) { names_->TouchAccess(inode); }
   void WriteEnded(InodeNumber inode) { names_->TouchData(inode, SetIdBits::kKeep); }
   FileStore* store() { return &store_; }
-  // For a write past the page cache that has ended (FileData::NoteDirectWrite).
+  // For a write past the page cache that has ended (FileData::NoteDirectWrite, FileData::NoteDropped).
   FileData::Stale NoteDirectWrite(InodeNumber inode, uint32_t* token);
   void NoteDropped(InodeNumber inode, uint32_t token);
-  // With `size`, truncates or extends first.
+  // If `size` is given, truncates or extends the file first.
   Errno SetAttr(InodeNumber inode, const AttrChange& change, std::optional<uint64_t> size, InodeAttr* attr);
   // fallocate(2): 0, FALLOC_FL_KEEP_SIZE, PUNCH_HOLE | KEEP_SIZE, ZERO_RANGE with and without KEEP_SIZE; else
   // EOPNOTSUPP.
   Errno Allocate(InodeNumber inode, int mode, uint64_t offset, uint64_t length, SetIdBits set_id);
   // SEEK_DATA or SEEK_HOLE.
   Errno Seek(InodeNumber inode, uint64_t offset, int whence, uint64_t* found);
-  // Copies through `buffer`; *copied may be short.
+  // Copies through `buffer`. *copied may be less than `length`.
   Errno Copy(InodeNumber from, uint64_t from_offset, InodeNumber to, uint64_t to_offset, uint64_t length,
              PaddedBytes buffer, SetIdBits set_id, uint64_t* copied);
   void StatFs(struct statvfs* stat) const;
-  // Called when a change of data has cleared a file's set-id bits, before Write, Allocate or Copy returns. Set it
-  // before any of them is called.
+  // `callback` runs when a change of data has cleared a file's set-id bits, before Write, Allocate or Copy returns. Set
+  // it before any of them is called.
   void set_on_set_id_dropped(std::function<void(InodeNumber)> callback) { on_set_id_dropped_ = std::move(callback); }
 
  private:
@@ -81,7 +82,7 @@ class Filesystem {
   const bool free_at_end_;
   FileStore store_;
   std::function<void(InodeNumber)> on_set_id_dropped_;
-  const std::unique_ptr<Namespace> names_;  // gone before the store that takes its files
+  const std::unique_ptr<Namespace> names_;  // after store_: it buries its files there when it goes away
 };
 
 }  // namespace nram

@@ -1,4 +1,4 @@
-// What is read from the kernel's requests without libfuse.
+// Requests that the adapter reads without libfuse.
 
 #include "fsd/fuse_adapter.h"
 

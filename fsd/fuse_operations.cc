@@ -42,7 +42,7 @@ void ReplyEntry(fuse_req_t req, Errno error, const InodeAttr& attr) {
   if (!Ok(error)) return ReplyError(req, error);
   Namespace* const names = NamesOf(req);  // the reply ends the request
   const fuse_entry_param entry = EntryOf(req, attr);
-  // If the kernel did not take it, it does not know of the lookup.
+  // If the kernel does not take the reply, it does not know of the lookup.
   if (fuse_reply_entry(req, &entry) == -ENOENT) names->Forget(attr.st_ino, 1);
 }
 
@@ -54,7 +54,7 @@ void ReplyAttr(fuse_req_t req, Errno error, const InodeAttr& attr) {
 void Init(void* user_data, fuse_conn_info* conn) {
   const auto& options = static_cast<FuseAdapter*>(user_data)->options();
   const auto want = [&](unsigned capability) { conn->want |= conn->capable & capability; };
-  // Not wanted: splice (one more pipe, no fewer copies), locks (the kernel keeps those of one mount itself).
+  // Splice is not wanted: one more pipe, no fewer copies. Nor are locks: the kernel keeps those of one mount itself.
   conn->want &= ~(FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE | FUSE_CAP_POSIX_LOCKS |
                   FUSE_CAP_FLOCK_LOCKS | FUSE_CAP_ATOMIC_O_TRUNC | FUSE_CAP_AUTO_INVAL_DATA | FUSE_CAP_HANDLE_KILLPRIV);
   want(FUSE_CAP_ASYNC_READ | FUSE_CAP_ASYNC_DIO | FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_READDIRPLUS |
@@ -72,7 +72,7 @@ void Lookup(fuse_req_t req, fuse_ino_t parent, const char* name) {
   InodeAttr attr;
   const Errno error = NamesOf(req)->Lookup(parent, name, &attr);
   if (error == Err(ENOENT)) {
-    // The kernel may remember that there is none.
+    // The kernel may remember that there is no such name.
     fuse_entry_param none{};
     none.entry_timeout = FuseAdapter::kForeverSeconds;
     fuse_reply_entry(req, &none);
@@ -111,8 +111,8 @@ void SetAttr(fuse_req_t req, fuse_ino_t inode, struct stat* in, int to_set, fuse
   if ((to_set & FUSE_SET_ATTR_CTIME) != 0) change.ctime = in->st_ctim;
   if ((to_set & FUSE_SET_ATTR_ATIME_NOW) != 0) change.atime = now;
   if ((to_set & FUSE_SET_ATTR_MTIME_NOW) != 0) change.mtime = now;
-  // The kernel says when set-id bits are to go (FATTR_KILL_SUIDGID): with a change of owner, and of the size by those
-  // who may not keep them.
+  // The kernel says when set-id bits must go (FATTR_KILL_SUIDGID): with a change of owner, and with a change of size by
+  // a user who may not keep them.
   if ((FuseWorker::Current()->body<fuse_setattr_in>().valid & FATTR_KILL_SUIDGID) != 0) {
     change.set_id = DropSetIdBits(req, NamesOf(req), inode);
   }
@@ -165,8 +165,8 @@ void Link(fuse_req_t req, fuse_ino_t inode, fuse_ino_t new_parent, const char* n
 }
 
 void Open(fuse_req_t req, fuse_ino_t, fuse_file_info*) {
-  // "Not implemented" tells the kernel that files need neither opening nor closing, and that what it has cached of one
-  // stays good: two requests fewer for each use of a file. It truncates with SetAttr then.
+  // "Not implemented" tells the kernel that files need neither opening nor closing, and that its cache of a file stays
+  // good: two requests fewer for each use of a file. It truncates with SetAttr then.
   fuse_reply_err(req, ENOSYS);
 }
 
@@ -183,7 +183,7 @@ void Create(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t mode, fu
 void Read(fuse_req_t req, fuse_ino_t inode, size_t size, off_t offset, fuse_file_info*) {
   FuseWorker* const worker = FuseWorker::Current();
   const auto& in = worker->body<fuse_read_in>();
-  // Only those reads have an owner that go past the page cache.
+  // Only reads past the page cache have a lock owner.
   const ReadNotes notes{.for_page_cache = (in.read_flags & FUSE_READ_LOCKOWNER) == 0,
                         .touch = (in.flags & O_NOATIME) == 0};
   if (AdapterOf(req)->small()->StartRead(req, inode, static_cast<uint64_t>(offset), size, notes)) return;
@@ -200,7 +200,7 @@ void Write(fuse_req_t req, fuse_ino_t inode, const char* data, size_t size, off_
   const PaddedBytes bytes{reinterpret_cast<std::byte*>(const_cast<char*>(data)), size};
   const uint32_t flags = FuseWorker::Current()->body<fuse_write_in>().write_flags;
   const bool written_back = (flags & FUSE_WRITE_CACHE) != 0 && AdapterOf(req)->options().writeback;
-  const bool direct = (flags & FUSE_WRITE_LOCKOWNER) != 0;  // as with reads
+  const bool direct = (flags & FUSE_WRITE_LOCKOWNER) != 0;  // only writes past the page cache have an owner
   const WriteNotes notes{.for_page_cache = !direct, .touch = !written_back};
   const bool kill = (flags & FUSE_WRITE_KILL_SUIDGID) != 0;
   const SetIdBits set_id = kill ? DropSetIdBits(req, NamesOf(req), inode) : SetIdBits::kKeep;
@@ -217,7 +217,7 @@ void Write(fuse_req_t req, fuse_ino_t inode, const char* data, size_t size, off_
 }
 
 void OpenDirectory(fuse_req_t req, fuse_ino_t, fuse_file_info*) {
-  // "Not implemented" tells the kernel that directories need no opening, and that it may cache what it reads of them.
+  // "Not implemented" tells the kernel that directories need no opening, and that it may cache their listings.
   fuse_reply_err(req, ENOSYS);
 }
 
@@ -230,7 +230,7 @@ void List(fuse_req_t req, fuse_ino_t inode, size_t size, off_t offset, bool plus
     size_t entry_bytes = 0;
     if (plus) {
       fuse_entry_param entry = EntryOf(req, attr);
-      // Not looked up: the kernel knows both.
+      // These were not looked up: the kernel knows both.
       if (name == "." || name == "..") entry.ino = 0;
       entry_bytes = fuse_add_direntry_plus(req, buffer + used, size - used, terminated.c_str(), &entry,
                                            static_cast<off_t>(cookie));
@@ -266,7 +266,7 @@ void SetXattr(fuse_req_t req, fuse_ino_t inode, const char* name, const char* va
   ReplyError(req, NamesOf(req)->SetXattr(inode, name, {value, size}, flags, drop_set_group_id));
 }
 
-// Replies with `value`, or with its size if that is all that was asked for.
+// Replies with `value`; if `room` is 0, with its size alone.
 void ReplyXattr(fuse_req_t req, Errno error, const std::string& value, size_t room) {
   if (!Ok(error)) return ReplyError(req, error);
   if (room == 0) {
@@ -284,7 +284,7 @@ void GetXattr(fuse_req_t req, fuse_ino_t inode, const char* name, size_t size) {
   ReplyXattr(req, error, value, size);
 }
 
-// `names` end in a null byte each.
+// Each name ends in a null byte.
 std::string WithoutTrusted(absl::string_view names) {
   std::string kept;
   for (; !names.empty(); names.remove_prefix(names.find('\0') + 1)) {
@@ -297,7 +297,7 @@ std::string WithoutTrusted(absl::string_view names) {
 void ListXattr(fuse_req_t req, fuse_ino_t inode, size_t size) {
   std::string names;
   const Errno error = NamesOf(req)->ListXattr(inode, &names);
-  // Trusted attributes are hidden from all but the administrator.
+  // Trusted attributes are hidden from all users but the administrator.
   if (fuse_req_ctx(req)->uid != 0) names = WithoutTrusted(names);
   ReplyXattr(req, error, names, size);
 }
@@ -320,7 +320,7 @@ void SeekInFile(fuse_req_t req, fuse_ino_t inode, off_t offset, int whence, fuse
 void CopyFileRange(fuse_req_t req, fuse_ino_t from, off_t from_offset, fuse_file_info*, fuse_ino_t to, off_t to_offset,
                    fuse_file_info*, size_t length, int flags) {
   if (flags != 0) return ReplyError(req, Err(EINVAL));
-  // In pieces, so that a large copy can be interrupted between them; the kernel asks for the rest.
+  // A large copy is done in pieces, so that it can be interrupted between them. The kernel asks for the rest.
   constexpr size_t kPieceBytes = 64 << 20;
   FuseWorker::Current()->BeforeWaiting();
   const SetIdBits set_id = DropSetIdBitsUnlessRoot(req, NamesOf(req), to);
@@ -332,7 +332,7 @@ void CopyFileRange(fuse_req_t req, fuse_ino_t from, off_t from_offset, fuse_file
   fuse_reply_write(req, copied);
 }
 
-// One catch at the edge of C: for memory that is not there.
+// The one catch at the edge of C: no memory.
 template <auto kOperation, typename... Args>
 void Guarded(fuse_req_t req, Args... args) {
   try {
@@ -383,7 +383,7 @@ const fuse_lowlevel_ops& FuseAdapter::Operations() {
     ops.fallocate = NRAM_GUARD(Allocate);
     ops.lseek = NRAM_GUARD(SeekInFile);
     ops.copy_file_range = NRAM_GUARD(CopyFileRange);
-    // Neither flush nor fsync: what the kernel has written back is stored, and it need not ask.
+    // Neither flush nor fsync: all that the kernel has written back is stored, and it need not ask.
     return ops;
   }();
   return operations;

@@ -32,11 +32,11 @@ FuseWorkers::FuseWorkers(FuseAdapter* adapter, fuse_session* session, int thread
       owned_poller_(poller == nullptr ? new Poller() : nullptr),
       poller_(poller == nullptr ? owned_poller_.get() : poller),
       ended_(eventfd(0, EFD_CLOEXEC)) {
-  // Does nothing but end the wait that it comes into (no SA_RESTART).
+  // This signal only ends the wait that it comes into (no SA_RESTART).
   struct sigaction wake {};
   wake.sa_handler = [](int) {};
   sigaction(SIGUSR1, &wake, nullptr);
-  // A request may be taken back between the news of it and the read.
+  // The kernel may take a request back between the news of it and the read.
   PCHECK(fcntl(fd_, F_SETFL, fcntl(fd_, F_GETFL) | O_NONBLOCK) == 0);
   poller_->Watch(fd_);
   serving_ = static_cast<uint32_t>(threads);
@@ -84,13 +84,13 @@ bool FuseWorkers::Lead(Thread* self) {
     if (!poller_->Drive(kDriveMs)) continue;
     size_t bytes = 0;
     Got got = Got::kNothing;
-    // What these ask of servers goes out together, and their answers get their turn.
+    // The requests that these send to servers go out together. Then the answers get their turn.
     for (int i = 0; i < kRequestsAtATime && (got = Read(self, &bytes)) == Got::kRequest; ++i) {
       Handle(self, bytes);
       if (!self->leads) return true;
     }
     if (got != Got::kEnd) continue;
-    // The others need not try.
+    // The other threads need not try.
     stopping_ = true;
     const uint64_t one = 1;
     (void)!write(ended_.get(), &one, sizeof one);
@@ -106,7 +106,7 @@ FuseWorkers::Got FuseWorkers::Read(Thread* self, size_t* bytes) {
       return Got::kRequest;
     }
     if (n < 0 && errno == EAGAIN) return Got::kNothing;
-    // ENOENT: the request was taken back while it was being read. ENODEV: unmounted.
+    // ENOENT: the kernel took the request back meanwhile. ENODEV: it is unmounted.
     if (n < 0 && (errno == ENOENT || errno == EINTR)) continue;
     if (n >= 0 || errno != ENODEV) LOG(ERROR) << "/dev/fuse: " << n << ", " << strerror(errno);
     return Got::kEnd;
@@ -146,7 +146,7 @@ void FuseWorkers::PassLead(Thread* self) {
   {
     MutexLock lock(&park_mu_);
     if (parked_.empty()) {
-      led_ = false;  // whoever is done first takes it
+      led_ = false;  // the thread that is done first takes it
       return;
     }
     next = parked_.back();

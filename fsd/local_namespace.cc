@@ -165,7 +165,7 @@ Errno LocalNamespace::Lookup(InodeNumber parent, absl::string_view name, InodeAt
   Inode* directory = nullptr;
   InodeNumber number = 0;
   if (IsDotName(name)) {
-    // The kernel asks so for what it does not know any more; nobody has it open.
+    // The kernel asks so when it has forgotten the inode; nobody has it open.
     if (table_.Get(parent) == nullptr || table_.Get(parent)->link_count == 0) return Err(ESTALE);
     number = parent;
     if (name == "..") {
@@ -220,7 +220,7 @@ Errno LocalNamespace::SetAttr(InodeNumber number, const AttrChange& change, Inod
   return Errno::kOk;
 }
 
-// As the kernel's relatime: later than all else, and of today.
+// As the kernel's relatime has it: later than the last change, and less than a day old.
 bool LocalNamespace::AccessIsRecent(const Inode& inode) const {
   const timespec access = inode.GetTime(Inode::kAccess);
   return IsLater(access, inode.GetTime(Inode::kModify)) && IsLater(access, inode.GetTime(Inode::kChange)) &&
@@ -428,7 +428,7 @@ Errno LocalNamespace::List(InodeNumber number, uint64_t cookie, bool look_up, Em
     if (!emit(".", attr, 1)) return Errno::kOk;
   }
   if (cookie < 2) {
-    // Of a directory that was removed, the parent may be gone.
+    // The parent of a removed directory may be gone.
     const Inode* const above = inode->link_count == 0 ? inode : table_.Get(directory.parent);
     above->Fill(above == inode ? number : directory.parent, first_generation_, &attr);
     if (!emit("..", attr, 2)) return Errno::kOk;

@@ -12,7 +12,7 @@
 namespace nram {
 namespace {
 
-// Spans of whole pages, so that the ceiling is not charged with bookkeeping that the pool does not have.
+// Whole pages and a hash table: the ceiling must not pay for bookkeeping that the pool does not have.
 class MemoryStore : public BlockStore {
  public:
   explicit MemoryStore(uint64_t bytes_max) : pages_max_(bytes_max / kPageBytes) {}
@@ -61,7 +61,7 @@ class MemoryStore : public BlockStore {
       return absl::OkStatus();
     }
 
-    // Whole or not at all; looked at before anything is allocated.
+    // All of the range or nothing; that is decided before anything is allocated.
     absl::Status Reserve(uint64_t offset, uint64_t length) override {
       WriterLock lock(&mu_);
       const uint64_t free = store_->pages_max_ - std::min(store_->pages_max_, store_->pages_.load());

@@ -14,11 +14,11 @@
 namespace nram {
 namespace {
 
-// Spans on servers that can die; what a dead one held is lost, and nothing can be written there. New files place their
-// spans on those that live.
+// Servers that can die. The spans that a dead one held are lost, and writes there fail. New files place their spans on
+// living servers.
 struct Servers {
   std::set<int> dead;
-  int next = 0;  // where what is new goes
+  int next = 0;  // new spans go there
   bool all_away = false;
   int writes = 0;  // attempts, of all files
   int files = 0;
@@ -155,7 +155,7 @@ TEST(RelocatingStoreTest, PartOfAPageStaysWhereItsPageIs) {
   EXPECT_EQ(got, page);
 }
 
-// It failed there after an operation's whole time.
+// The first try has taken an operation's whole time.
 TEST(RelocatingStoreTest, ARewriteIsNotTriedWhereItFailed) {
   Servers servers;
   const auto store = NewRelocatingStore(std::make_unique<MortalStore>(&servers));
@@ -178,13 +178,13 @@ TEST(RelocatingStoreTest, ARewriteIsNotTriedWhereItFailed) {
   EXPECT_FALSE(file->Read(0, absl::MakeSpan(got)).ok()) << "where was it written to?";
   ++servers.next;
   EXPECT_TRUE(rewrite(kPageBytes, late).ok());
-  // Where it was full there may be room by now.
+  // A server that was full may have room by now.
   servers.writes = 0;
   EXPECT_TRUE(rewrite(2 * kPageBytes, absl::ResourceExhaustedError("full")).ok());
   EXPECT_EQ(servers.writes, 1);
 }
 
-// The handle that nobody waits on is the layer's own: it ends as the layer says, and what lies in two layers waits.
+// A handle that nobody waits on goes through to the layer and ends as the layer says. An operation in two layers waits.
 TEST(RelocatingStoreTest, AHandleGoesThroughToTheLayer) {
   struct CalledIo : BlockIo {
     CalledIo() : BlockIo(nullptr, [](BlockIo* io) { ++static_cast<CalledIo*>(io)->calls; }) {}
@@ -213,7 +213,7 @@ TEST(RelocatingStoreTest, AHandleGoesThroughToTheLayer) {
   EXPECT_EQ(got, pages);
 }
 
-// Each death of a server takes one; there are not many.
+// Each death of a server uses a layer up; there are not many.
 TEST(RelocatingStoreTest, LayersAreNotUsedUpWhileNoServerIsThere) {
   Servers servers;
   const auto store = NewRelocatingStore(std::make_unique<MortalStore>(&servers));
@@ -227,7 +227,7 @@ TEST(RelocatingStoreTest, LayersAreNotUsedUpWhileNoServerIsThere) {
   for (uint64_t i = 0; i < kPagesPerSpan; ++i) EXPECT_TRUE(file->Write(i * kPageBytes, page).ok());
 }
 
-// Nobody would find them again.
+// Nothing would lead back to them.
 TEST(RelocatingStoreTest, PagesBehindWhatWasReservedDoNotGoElsewhere) {
   Servers servers;
   const auto store = NewRelocatingStore(std::make_unique<MortalStore>(&servers));
