@@ -1,33 +1,46 @@
 #include "fsd/small_requests.h"
 
+#include <bit>
 #include <cstring>
+#include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "base/clock.h"
+#include "base/sync.h"
 
 namespace nram {
 
 SmallRequests::Handle* SmallRequests::Take() {
-  MutexLock lock(&mu_);
-  if (free_.empty()) {
-    if (handles_.size() == kHandlesMax) return nullptr;
-    free_.reserve(kHandlesMax);  // so that Give allocates nothing
-    return handles_.emplace_back(std::make_unique<Handle>(this)).get();
+  for (size_t word = 0; word < taken_.size(); ++word) {
+    uint64_t seen = taken_[word].load(std::memory_order_relaxed);
+    while (seen != ~uint64_t{0}) {
+      const int bit = std::countr_one(seen);
+      if (!taken_[word].compare_exchange_weak(seen, seen | uint64_t{1} << bit, std::memory_order_acquire)) continue;
+      under_way_.fetch_add(1, std::memory_order_relaxed);
+      const size_t place = word * 64 + static_cast<size_t>(bit);
+      absl::Cleanup no_memory = [&] { GivePlace(place); };
+      if (handles_[place] == nullptr) handles_[place] = std::make_unique<Handle>(this, place);
+      std::move(no_memory).Cancel();
+      return handles_[place].get();
+    }
   }
-  Handle* const handle = free_.back();
-  free_.pop_back();
-  return handle;
+  return nullptr;
 }
 
-void SmallRequests::Give(Handle* handle) {
-  MutexLock lock(&mu_);
-  free_.push_back(handle);
-  if (free_.size() == handles_.size()) all_free_.SignalAll();
+void SmallRequests::GivePlace(size_t place) {
+  taken_[place / 64].fetch_and(~(uint64_t{1} << place % 64), std::memory_order_release);
+  // The last access: AwaitAll may return now.
+  if ((under_way_.fetch_sub(1, std::memory_order_acq_rel) & kAwaited) != 0) FutexWakeAll(&under_way_);
 }
 
 void SmallRequests::AwaitAll() {
   constexpr int64_t kLookAgainMs = 1'000;
-  MutexLock lock(&mu_);
-  while (free_.size() < handles_.size()) all_free_.WaitUntil(&mu_, DeadlineAfterMs(kLookAgainMs));
+  uint32_t seen = under_way_.fetch_or(kAwaited, std::memory_order_acq_rel) | kAwaited;
+  while (seen != kAwaited) {
+    FutexWaitUntil(&under_way_, seen, DeadlineAfterMs(kLookAgainMs));
+    seen = under_way_.load(std::memory_order_acquire);
+  }
+  under_way_.fetch_and(~kAwaited, std::memory_order_relaxed);
 }
 
 bool SmallRequests::StartRead(fuse_req_t req, InodeNumber inode, uint64_t offset, size_t size, ReadNotes notes) {

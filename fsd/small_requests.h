@@ -4,13 +4,13 @@
 #define FUSE_USE_VERSION 314
 #include <fuse3/fuse_lowlevel.h>
 
+#include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "absl/types/span.h"
-#include "base/sync.h"
 #include "fsd/file_io.h"
 #include "fsd/filesystem.h"
 #include "fsd/kernel_cache.h"
@@ -18,7 +18,7 @@
 namespace nram {
 
 // The small reads and writes of a mount, for which no thread waits: each has a handle from its start to its reply.
-// Thread-safe. Its memory is bounded: 65 KiB for each of 128 handles, made when first needed.
+// Thread-safe, without a lock. Its memory is bounded: 65 KiB for each of 128 handles, made when first needed.
 class SmallRequests {
  public:
   // Both must outlive it.
@@ -36,12 +36,14 @@ class SmallRequests {
 
  private:
   static constexpr size_t kHandlesMax = 128;
+  static constexpr uint32_t kAwaited = 1u << 31;
 
   // The one handle of a request: what FUSE, the file and the store know of it.
   class Handle : public FileIo {
    public:
-    explicit Handle(SmallRequests* owner) : FileIo(owner->filesystem_->store()), owner_(owner) {}
+    Handle(SmallRequests* owner, size_t place) : FileIo(owner->filesystem_->store()), place(place), owner_(owner) {}
 
+    const size_t place;  // in handles_
     fuse_req_t req = nullptr;
     InodeNumber inode = 0;
     uint64_t offset = 0;
@@ -55,20 +57,21 @@ class SmallRequests {
     SmallRequests* const owner_;
   };
 
-  // Null if none is free.
-  Handle* Take() ABSL_LOCKS_EXCLUDED(mu_);
-  void Give(Handle* handle) ABSL_LOCKS_EXCLUDED(mu_);
+  // A handle that is free; null if there is none.
+  Handle* Take();
+  void Give(Handle* handle) { GivePlace(handle->place); }
+  // This may be gone when GivePlace returns, if AwaitAll waits for it.
+  void GivePlace(size_t place);
   // Replies and gives the handle back.
   void Reply(Handle* handle, Errno error, absl::Span<const std::byte> got);
 
   Filesystem* const filesystem_;
   KernelCache* const cache_;
 
-  // No other lock is taken while this one is held.
-  Mutex mu_;
-  CondVar all_free_;
-  std::vector<std::unique_ptr<Handle>> handles_ ABSL_GUARDED_BY(mu_);
-  std::vector<Handle*> free_ ABSL_GUARDED_BY(mu_);
+  // A bit for each place in handles_. Whoever has set a bit owns the place; the next owner sees what he has left there.
+  std::array<std::atomic<uint64_t>, kHandlesMax / 64> taken_{};
+  std::array<std::unique_ptr<Handle>, kHandlesMax> handles_;
+  std::atomic<uint32_t> under_way_{0};  // places taken; and kAwaited once AwaitAll sleeps on it
 };
 
 }  // namespace nram
