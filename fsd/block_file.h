@@ -49,7 +49,7 @@ class BlockIo {
   // The operation, as it was started last.
   Op op() const { return op_; }
   uint64_t offset() const { return offset_; }
-  absl::Span<std::byte> to() const { return to_; }           // of a read
+  absl::Span<std::byte> to() const { return to_; }            // of a read
   absl::Span<const std::byte> from() const { return from_; }  // of a write
   uint64_t end() const { return offset_ + (op_ == Op::kRead ? to_.size() : from_.size()); }
   const absl::Status& status() const { return status_; }

@@ -68,7 +68,7 @@ class FileData : public FileBody {
 
   // A read in chunks.
   struct ReadPlan {
-    uint64_t from = 0;                  // a chunk's first byte
+    uint64_t from = 0;                   // a chunk's first byte
     absl::Span<std::byte> chunks;        // the part of the buffer for them; empty behind the end of the file
     absl::Span<const std::byte> wanted;  // the bytes of them that were asked for
   };

@@ -83,7 +83,8 @@ class LocalNamespace : public Namespace {
   const LocalNamespaceOptions options_;
   const uint32_t first_generation_;  // random: nobody's handles are good for the next daemon's files
 
-  mutable SharedMutex mu_;  // taken before the lock of a file's pages: FileBody's methods and `bury` run under it
+  // Taken before the lock of a file's pages: FileBody's methods and `bury` run under it.
+  mutable SharedMutex mu_;
   InodeTable table_ ABSL_GUARDED_BY(mu_);     // and all that its inodes hold
   uint64_t inodes_ ABSL_GUARDED_BY(mu_) = 0;  // and names beyond the first of each, as tmpfs counts them
   uint64_t text_bytes_ ABSL_GUARDED_BY(mu_) = 0;
