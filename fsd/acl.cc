@@ -21,7 +21,7 @@ std::optional<Acl> Acl::Parse(absl::string_view bytes) {
     const int tag = le16toh(entry.e_tag);
     const bool named = tag == ACL_USER || tag == ACL_GROUP;
     const bool known = named || tag == ACL_USER_OBJ || tag == ACL_GROUP_OBJ || tag == ACL_MASK || tag == ACL_OTHER;
-    // In order, and only names come more than once.
+    // Tags are in order, and only named users and groups come more than once.
     if (!known || tag < before || (tag == before && !named) || le16toh(entry.e_perm) > 7) return std::nullopt;
     before = tag;
     acl.entries_.push_back({static_cast<uint16_t>(tag), le16toh(entry.e_perm), le32toh(entry.e_id)});

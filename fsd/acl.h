@@ -1,8 +1,8 @@
 #ifndef NRAM_FSD_ACL_H_
 #define NRAM_FSD_ACL_H_
 
-// POSIX ACLs in the form in which the kernel hands them down (linux/posix_acl_xattr.h): what they do to a file's mode
-// and to new files. The kernel decides access with them; the rules here are those of POSIX 1003.1e draft 17,
+// POSIX ACLs in the form in which the kernel hands them down (linux/posix_acl_xattr.h), and their effect on the mode of
+// a file and on new files. The kernel decides access by them. The rules here are those of POSIX 1003.1e draft 17,
 // section 23.
 
 #include <sys/types.h>
@@ -20,18 +20,18 @@ inline constexpr char kDefaultAclName[] = "system.posix_acl_default";
 
 class Acl {
  public:
-  // Nothing if the bytes are no valid ACL.
+  // nullopt: the bytes are no valid ACL.
   static std::optional<Acl> Parse(absl::string_view bytes);
   std::string Encode() const;
 
-  // Owner, group and others alone: a mode says as much.
+  // Only owner, group and others have entries: a mode says as much.
   bool minimal() const { return entries_.size() == 3; }
-  // The nine permission bits that it shows as.
+  // The nine permission bits of a file that has this ACL.
   mode_t PermissionBits() const;
-  // After a chmod: the same ACL with these nine bits.
+  // Sets the entries that a chmod to `mode` changes.
   void SetPermissionBits(mode_t mode);
-  // Made from a default ACL for a new file that was asked for with `mode`: takes away what the mode does not have, from
-  // itself and from the mode it returns.
+  // Makes the ACL of a new file out of a default ACL. Permissions that `mode` lacks leave the ACL; permissions that the
+  // ACL lacks leave the returned mode.
   mode_t Inherit(mode_t mode);
 
  private:
@@ -42,7 +42,7 @@ class Acl {
   };
   Entry* Find(uint16_t tag);
   const Entry* Find(uint16_t tag) const { return const_cast<Acl*>(this)->Find(tag); }
-  // The entry that the mode's group bits stand for.
+  // The entry behind the group bits of the mode: the mask if there is one.
   Entry* GroupClass();
 
   std::vector<Entry> entries_;

@@ -13,20 +13,22 @@
 
 namespace nram {
 
-// Runs what may wait for the kernel to write pages back or to unlock them, which it may do only when other requests
-// have been served: such work must keep no worker. One thing after the other, on a thread of its own, which is there
-// from the beginning: later the process may not have one more. Thread-safe. The queue has what callers leave in it.
+// Runs work that may wait for the kernel to write pages back or to unlock them. The kernel may do so only when other
+// requests have been served, so such work must not hold a worker. The works run one after the other, on a thread that
+// is there from the beginning: later the process may not get one more. Thread-safe. Callers bound the queue: each work
+// is for a request that the kernel waits for, or for one of its inodes.
 class AsideThread {
  public:
-  // `stopping`: it need not do anything but reply.
+  // `stopping`: the work need only reply.
   using Work = std::function<void(bool stopping)>;
 
-  // `name`, of the thread: at most 15 bytes.
+  // The thread's `name` has at most 15 bytes.
   explicit AsideThread(const char* name) : thread_([this] { Run(); }) {
     pthread_setname_np(thread_.native_handle(), name);
   }
   ~AsideThread() { Stop(); }
 
+  // Runs `work` later; once Stop was called, here and now.
   void Add(Work work) {
     {
       MutexLock lock(&mu_);
@@ -38,7 +40,7 @@ class AsideThread {
     }
     work(true);
   }
-  // Waits for what is being done; the rest, and what is added from now on, is told that it stops.
+  // Waits for the work in hand, and has the rest run with `stopping`.
   void Stop() {
     {
       MutexLock lock(&mu_);

@@ -1,11 +1,13 @@
 #ifndef NRAM_FSD_BLOCK_FILE_H_
 #define NRAM_FSD_BLOCK_FILE_H_
 
-// The seam between files and where their bytes are: the pool, this process's memory, or nowhere.
+// The seam between files and the place of their bytes: the pool, this process's memory, or nowhere.
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -14,43 +16,101 @@
 
 namespace nram {
 
-// One operation that is under way without a thread that waits for it. Used again and again; one operation at a time.
+// The memory that a store needs for an operation that nobody waits for. Each store derives its own.
+class StoreIo {
+ public:
+  virtual ~StoreIo() = default;
+};
+
+// The handle of one read or write. It is the same object from the caller down to the store. One operation at a time;
+// when that has ended, the handle can be used again. The owner keeps the handle and the buffer until then.
+//
+// There are two kinds. The caller waits on the first: Wait() returns the result. Nobody waits on the second: it calls
+// `done`, and status() has the result.
 class BlockIo {
  public:
-  virtual ~BlockIo() = default;
-  // Called when it is over, on any thread, as the last thing; it must not block.
-  void (*done)(BlockIo* io, const absl::Status& status) = nullptr;
-  void* context = nullptr;
+  enum class Op : uint8_t { kRead, kWrite };
+  // Runs once for each operation, on any thread, perhaps before the operation's start has returned. It must not block.
+  // The store does not touch the handle afterwards, so `done` may start the next operation or give the handle away.
+  using Done = void (*)(BlockIo* io);
+
+  // A handle to wait on. It needs nothing from the store and allocates nothing: it may live on the stack.
+  BlockIo() = default;
+  // A handle that calls `done`. `part` is from NewIo() of the store that the handle is used with; it may be null if the
+  // store needs none.
+  BlockIo(std::unique_ptr<StoreIo> part, Done done) : part_(std::move(part)), done_(done) {}
+  ~BlockIo();
+  BlockIo(const BlockIo&) = delete;
+  BlockIo& operator=(const BlockIo&) = delete;
+
+  // Blocks until the operation has ended and returns its result. The store bounds the time.
+  absl::Status Wait();
+
+  // The operation, as it was started last.
+  Op op() const { return op_; }
+  uint64_t offset() const { return offset_; }
+  absl::Span<std::byte> to() const { return to_; }            // of a read
+  absl::Span<const std::byte> from() const { return from_; }  // of a write
+  uint64_t end() const { return offset_ + (op_ == Op::kRead ? to_.size() : from_.size()); }
+  const absl::Status& status() const { return status_; }
+
+  // A write that is tried again says how it failed before: the store then need not try the same way.
+  void set_earlier_failure(absl::Status failure) { earlier_failure_ = std::move(failure); }
+  const absl::Status& earlier_failure() const { return earlier_failure_; }
+
+  // For stores.
+  bool waited_for() const { return done_ == nullptr; }
+  StoreIo* part() { return part_.get(); }
+  // Ends the operation. The handle may be gone when this returns.
+  void End(absl::Status status);
+
+ private:
+  friend class BlockFile;
+
+  static constexpr uint32_t kIdle = 0, kRunning = 1, kSleeping = 2, kEnded = 3;
+
+  void Begin(Op op, uint64_t offset, absl::Span<std::byte> to, absl::Span<const std::byte> from);
+  // Nothing was begun after all.
+  void Cancel();
+
+  const std::unique_ptr<StoreIo> part_;
+  const Done done_ = nullptr;
+  std::atomic<uint32_t> state_{kIdle};  // kSleeping: running, and the waiter must be woken
+  Op op_ = Op::kRead;
+  uint64_t offset_ = 0;
+  absl::Span<std::byte> to_;
+  absl::Span<const std::byte> from_;
+  absl::Status status_;
+  absl::Status earlier_failure_;
 };
 
 // The stored bytes of one file: sparse, up to 2^62, zeros where nothing was written. Offsets and lengths are multiples
-// of 512. Thread-safe like Region, whose errors these are too (client/pool/region.h). Each operation blocks, for a
-// bounded time.
+// of 512. Thread-safe like Region, whose errors these are too (client/pool/region.h). Each operation ends in a bounded
+// time.
 class BlockFile {
  public:
   virtual ~BlockFile() = default;
-  virtual absl::Status Read(uint64_t offset, absl::Span<std::byte> to) = 0;
-  virtual absl::Status Write(uint64_t offset, absl::Span<const std::byte> from) = 0;
-  // The same without waiting; io->done, which may have run already on return, has the result. At most 64 KiB. `io` is
-  // of this file's store. False: it cannot be had without waiting, and nothing was begun.
-  virtual bool StartRead(BlockIo* io, uint64_t offset, absl::Span<std::byte> to) {
-    io->done(io, Read(offset, to));
-    return true;
-  }
-  virtual bool StartWrite(BlockIo* io, uint64_t offset, absl::Span<const std::byte> from) {
-    io->done(io, Write(offset, from));
-    return true;
-  }
-  // Whether a write that was started and failed so may succeed as a Rewrite, which is told how it failed, and blocks.
+
+  // These start an operation. If nobody waits on `io`, it has at most 64 KiB, and false says that the operation cannot
+  // be had without waiting; nothing was begun then. If the caller waits on `io`, the answer is always true, and the
+  // store may do the work on the caller's thread before the answer.
+  bool StartRead(BlockIo* io, uint64_t offset, absl::Span<std::byte> to);
+  bool StartWrite(BlockIo* io, uint64_t offset, absl::Span<const std::byte> from);
+  // These start an operation and wait for it.
+  absl::Status Read(uint64_t offset, absl::Span<std::byte> to);
+  absl::Status Write(uint64_t offset, absl::Span<const std::byte> from);
+
+  // What all of the above come to: begins `io`'s operation, and calls io->End exactly once unless it returns false. A
+  // store that stands on another one hands the handle on to that one's Start.
+  virtual bool Start(BlockIo* io) = 0;
+
+  // Whether a write that failed so may succeed if it is tried again and says so (BlockIo::set_earlier_failure).
   virtual bool RewriteMayHelp(const absl::Status& failed) const { return false; }
-  virtual absl::Status Rewrite(uint64_t offset, absl::Span<const std::byte> from, const absl::Status& failed) {
-    return Write(offset, from);
-  }
-  // Makes a hole and frees its memory.
+  // Makes a hole and frees its memory. Blocks.
   virtual absl::Status Trim(uint64_t offset, uint64_t length) = 0;
-  // Later writes to the range do not fail for lack of room.
+  // Reserves room: later writes to the range do not fail for lack of it. Blocks.
   virtual absl::Status Reserve(uint64_t offset, uint64_t length) = 0;
-  // Gives back what is reserved in this file, up to so much, wherever it is.
+  // Gives back up to `bytes` of the file's reserved room, wherever it is.
   virtual void Unreserve(uint64_t bytes) {}
 };
 
@@ -65,16 +125,17 @@ class BlockStore {
   virtual ~BlockStore() = default;
   // Takes no round trip.
   virtual absl::StatusOr<std::unique_ptr<BlockFile>> Create() = 0;
-  virtual std::unique_ptr<BlockIo> NewIo() { return std::make_unique<BlockIo>(); }
-  // Frees all that these files, which nobody uses, have stored. Blocks until it is done or given up.
+  // The store's part of a handle that nobody waits on; null if the store needs none.
+  virtual std::unique_ptr<StoreIo> NewIo() { return nullptr; }
+  // Frees all that these files have stored. Nobody may use them any more. Blocks until it is done or given up.
   virtual void Destroy(std::vector<std::unique_ptr<BlockFile>> files) = 0;
-  // As of the last time that the servers were heard of.
+  // As of the last news from the servers.
   virtual StoreCapacity Capacity() const = 0;
 };
 
 // Pages in this process's memory, at most `bytes_max` of them: the ceiling that the pool is measured against.
 std::unique_ptr<BlockStore> NewMemoryStore(uint64_t bytes_max);
-// Forgets what is written and reads zeros: what FUSE itself costs.
+// Forgets all writes and reads zeros: it shows FUSE's own cost.
 std::unique_ptr<BlockStore> NewNullStore();
 
 }  // namespace nram

@@ -65,7 +65,7 @@ void Directory::Erase(absl::string_view name) {
   *SlotOf(node) = node->cookie << 1 | 1;
   free(node);
   while (!by_cookie_.empty() && (by_cookie_.back() & 1) != 0) by_cookie_.pop_back();
-  // Most slots are empty: close up. Each entry that is moved pays for one that was erased.
+  // If most slots are empty, close them up. The erased entries have paid for the moves.
   if (by_cookie_.size() > 2 * by_name_.size() + 16 || by_cookie_.capacity() > 4 * by_name_.size() + 64) {
     std::erase_if(by_cookie_, [](Slot at) { return (at & 1) != 0; });
     by_cookie_.shrink_to_fit();

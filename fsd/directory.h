@@ -13,15 +13,15 @@ namespace nram {
 
 using InodeNumber = uint64_t;
 
-// The entries of one directory, found by name and listed by cookie. A new entry's cookie is larger than all before it;
-// an entry keeps its cookie while it lives, also when its name changes. A listing goes from the largest cookie down, so
-// what comes while it is under way is behind it: every listing ends, and sees each entry that stays, renamed or not,
-// exactly once. About 60 bytes an entry with a name of ten.
+// The entries of one directory, found by name and listed by cookie. A new entry has a larger cookie than all before it.
+// An entry keeps its cookie while it lives, also when its name changes. A listing goes from the largest cookie down, so
+// entries that come meanwhile are behind it: every listing ends, and sees each entry that stays, renamed or not,
+// exactly once. An entry with a name of ten bytes takes about 60.
 //
 // Not thread-safe.
 class Directory {
  public:
-  // Cookies below are for the caller's own entries, "." and "..".
+  // Smaller cookies are for the caller's own entries, "." and "..".
   static constexpr uint64_t kFirstCookie = 3;
 
   struct Entry {
@@ -38,22 +38,22 @@ class Directory {
   size_t size() const { return by_name_.size(); }
   bool empty() const { return by_name_.empty(); }
 
-  // 0 if there is none.
+  // 0: there is none.
   InodeNumber Find(absl::string_view name) const;
-  // There must be none of that name; 1 to 255 bytes.
+  // The directory must have no entry of that name, which has 1 to 255 bytes.
   void Insert(absl::string_view name, InodeNumber inode);
-  // These must find `name`. All but Erase keep the cookie.
+  // The directory must have an entry `name`. All but Erase keep the cookie.
   void Replace(absl::string_view name, InodeNumber inode);
-  // There must be no `new_name`; 1 to 255 bytes.
+  // The directory must have no entry `new_name`, which has 1 to 255 bytes.
   void Rename(absl::string_view name, absl::string_view new_name);
   void Erase(absl::string_view name);
 
-  // The entry that a listing sees after the one with `cookie`: the next smaller. 0: the listing's first. False if there
-  // is none. A walk over all is linear.
+  // The entry that a listing sees after the one with `cookie`: the next smaller; after 0, its first. False: there is
+  // none. A walk over all entries takes linear time.
   bool Next(uint64_t cookie, Entry* entry) const;
 
  private:
-  // In one allocation with the name behind it.
+  // The name lies behind the node, in one allocation.
   struct Node {
     uint64_t cookie;
     uint32_t inode;
@@ -75,19 +75,19 @@ class Directory {
       return Name(a) == Name(b);
     }
   };
-  // A pointer to a node; or, where one was erased, its cookie with the lowest bit set, until enough of these have come
-  // together to close them up.
+  // A pointer to a node. If the node was erased: its cookie, shifted, with the lowest bit set. When there are many of
+  // those, the slots are closed up.
   using Slot = uintptr_t;
   static uint64_t CookieOf(Slot slot) { return (slot & 1) != 0 ? slot >> 1 : reinterpret_cast<Node*>(slot)->cookie; }
 
   static Node* NewNode(absl::string_view name, InodeNumber inode, uint64_t cookie);
   Node* Get(absl::string_view name) const;
-  // The first slot whose cookie is not smaller.
+  // The first slot whose cookie is at least `cookie`.
   std::vector<Slot>::const_iterator AtLeast(uint64_t cookie) const;
   Slot* SlotOf(const Node* node);
 
   absl::flat_hash_set<Node*, Hash, Equal> by_name_;
-  std::vector<Slot> by_cookie_;  // the last is an entry's
+  std::vector<Slot> by_cookie_;  // by rising cookie; the last slot has a node
   uint64_t next_cookie_ = kFirstCookie;
 };
 

@@ -1,8 +1,8 @@
 #ifndef NRAM_FSD_ERRNO_H_
 #define NRAM_FSD_ERRNO_H_
 
-// What a filesystem operation comes to: 0 or an errno, which is what its caller, the kernel, understands. The pool
-// speaks absl::Status; ErrnoOf is the one table between the two.
+// The result of a filesystem operation: 0 or an errno, as the kernel understands it. The pool speaks absl::Status;
+// ErrnoOf is the one table between the two.
 
 #include <cerrno>
 
@@ -16,7 +16,7 @@ constexpr Errno Err(int number) { return static_cast<Errno>(number); }
 constexpr int Raw(Errno error) { return static_cast<int>(error); }
 constexpr bool Ok(Errno error) { return error == Errno::kOk; }
 
-// RESOURCE_EXHAUSTED is ENOSPC, INVALID_ARGUMENT EINVAL; all that says that data or a server is gone is EIO.
+// RESOURCE_EXHAUSTED is ENOSPC, INVALID_ARGUMENT is EINVAL. The other errors say that data or a server is gone: EIO.
 inline Errno ErrnoOf(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kOk:

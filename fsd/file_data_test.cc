@@ -8,10 +8,14 @@
 #include <functional>
 #include <future>
 #include <map>
+#include <optional>
 #include <random>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/sync.h"
 #include "base/test_seed.h"
 #include "fsd/filesystem.h"
 #include "fsd/page_set.h"
@@ -73,10 +77,10 @@ class FailingStore : public BlockStore {
   }
   StoreCapacity Capacity() const override { return memory_->Capacity(); }
 
-  std::atomic<int> fail_writes{0};  // each writes half and fails
+  std::atomic<int> fail_writes{0};  // each of so many writes half and fails
   absl::Status failure = absl::UnavailableError("told to");
   absl::Status later_failure = failure;
-  bool relocates = false;  // a rewrite of what is unavailable succeeds
+  bool relocates = false;  // a write succeeds that is tried again after UNAVAILABLE
   bool fail_reads = false;
   bool fail_trims = false;
   bool room_after_destroy = false;
@@ -84,15 +88,30 @@ class FailingStore : public BlockStore {
   std::function<void()> on_reserve;  // runs in the middle of it
   std::function<void()> on_destroy;  // likewise
   std::atomic<int64_t> reserved_bytes{0};
+  std::atomic<bool> hold_next{false};  // the next operation does not end by itself; the test ends it
+  std::promise<BlockIo*> held;         // that operation
 
  private:
   class File : public BlockFile {
    public:
     File(FailingStore* store, std::unique_ptr<BlockFile> file) : store_(store), file_(std::move(file)) {}
-    absl::Status Read(uint64_t offset, absl::Span<std::byte> to) override {
-      return store_->fail_reads ? absl::DataLossError("told to") : file_->Read(offset, to);
+    bool Start(BlockIo* io) override {
+      if (store_->hold_next.exchange(false)) {
+        store_->held.set_value(io);
+        return true;
+      }
+      io->End(Run(*io));
+      return true;
     }
-    absl::Status Write(uint64_t offset, absl::Span<const std::byte> from) override {
+    absl::Status Run(const BlockIo& io) {
+      if (io.op() == BlockIo::Op::kRead) {
+        return store_->fail_reads ? absl::DataLossError("told to") : file_->Read(io.offset(), io.to());
+      }
+      const absl::Status& failed = io.earlier_failure();
+      if (!failed.ok() && RewriteMayHelp(failed)) return file_->Write(io.offset(), io.from());
+      return Store(io.offset(), io.from());
+    }
+    absl::Status Store(uint64_t offset, absl::Span<const std::byte> from) {
       if (store_->fail_writes > 0) {
         --store_->fail_writes;
         EXPECT_TRUE(file_->Write(offset, from.subspan(0, from.size() / 2 / kChunkBytes * kChunkBytes)).ok());
@@ -102,9 +121,6 @@ class FailingStore : public BlockStore {
     }
     bool RewriteMayHelp(const absl::Status& failed) const override {
       return store_->relocates && absl::IsUnavailable(failed);
-    }
-    absl::Status Rewrite(uint64_t offset, absl::Span<const std::byte> from, const absl::Status& failed) override {
-      return RewriteMayHelp(failed) ? file_->Write(offset, from) : Write(offset, from);
     }
     absl::Status Trim(uint64_t offset, uint64_t length) override {
       return store_->fail_trims ? absl::UnavailableError("told to") : file_->Trim(offset, length);
@@ -122,6 +138,42 @@ class FailingStore : public BlockStore {
   };
 
   std::unique_ptr<BlockStore> memory_ = NewMemoryStore(256 * kMiB);
+};
+
+// A small operation that the test waits for.
+class TestIo : public FileIo {
+ public:
+  struct Result {
+    Errno error = Errno::kOk;
+    std::string got;
+  };
+  using FileIo::FileIo;
+
+  bool ended() {
+    MutexLock lock(&mu_);
+    return result_.has_value();
+  }
+  // Waits for the operation, a minute at most, and forgets it.
+  Result Await() {
+    const int64_t deadline_ns = DeadlineAfterMs(60'000);
+    MutexLock lock(&mu_);
+    while (!result_ && ended_.WaitUntil(&mu_, deadline_ns)) {
+    }
+    EXPECT_TRUE(result_.has_value()) << "it has not ended";
+    return std::exchange(result_, std::nullopt).value_or(Result{Err(ETIMEDOUT), ""});
+  }
+
+ private:
+  void OnEnd(Errno error, absl::Span<const std::byte> got) override {
+    MutexLock lock(&mu_);
+    EXPECT_FALSE(result_.has_value()) << "it has ended twice";
+    result_ = Result{error, std::string(reinterpret_cast<const char*>(got.data()), got.size())};
+    ended_.SignalAll();
+  }
+
+  Mutex mu_;
+  CondVar ended_;
+  std::optional<Result> result_ ABSL_GUARDED_BY(mu_);
 };
 
 class FileDataTest : public ::testing::Test {
@@ -240,7 +292,7 @@ TEST_F(FileDataTest, ALostFileFailsUntilItIsTruncated) {
   EXPECT_EQ(Read(4'990, 20), std::string(10, '\0')) << "holes need no store";
 }
 
-// What the end of a failed append left behind the end is in nobody's way who writes before it.
+// A failed append may leave bytes behind the end. They are in the way of writes behind the end only.
 TEST_F(FileDataTest, WritesWithinTheFileDoNotWaitForItsTail) {
   EXPECT_EQ(Write(0, std::string(100'000, 'a')), Errno::kOk);
   blocks_.fail_writes = 1;
@@ -309,52 +361,72 @@ TEST_F(FileDataTest, WhatWasDeletedIsRoomForTheWriteThatFindsNone) {
 }
 
 TEST_F(FileDataTest, SmallReadsAndWritesThatNobodyWaitsFor) {
-  FileIo io(&store_);
-  struct Result {
-    bool done = false;
-    Errno error = Errno::kOk;
-    std::string got;
-  } result;
-  io.context = &result;
-  io.done = [](FileIo* ended, Errno error, absl::Span<const std::byte> got) {
-    auto* const out = static_cast<Result*>(ended->context);
-    *out = {true, error, std::string(reinterpret_cast<const char*>(got.data()), got.size())};
-  };
+  TestIo io(&store_);
   ASSERT_TRUE(file_->StartRead(&io, 0, 100));
-  EXPECT_TRUE(result.done && Ok(result.error) && result.got.empty()) << "behind the end";
-  result = {};
+  ASSERT_TRUE(io.ended());
+  TestIo::Result result = io.Await();
+  EXPECT_TRUE(Ok(result.error) && result.got.empty()) << "behind the end";
   memset(io.buffer().data, 'a', 4'096);
   ASSERT_TRUE(file_->StartWrite(&io, 4'096, 4'096));
-  EXPECT_TRUE(result.done && Ok(result.error));
+  ASSERT_TRUE(io.ended());
+  EXPECT_TRUE(Ok(io.Await().error));
   EXPECT_EQ(file_->size(), 8'192u);
   EXPECT_FALSE(file_->StartWrite(&io, 100, 512)) << "not whole chunks";
-  result = {};
+  EXPECT_FALSE(io.ended());
   ASSERT_TRUE(file_->StartRead(&io, 4'090, 50));
-  EXPECT_EQ(result.got, std::string(6, '\0') + std::string(44, 'a'));
-  result = {};
+  EXPECT_EQ(io.Await().got, std::string(6, '\0') + std::string(44, 'a'));
   memset(io.buffer().data, 'x', 4'096);
   ASSERT_TRUE(file_->StartRead(&io, 10, 3'000));
-  EXPECT_EQ(result.got, std::string(3'000, '\0')) << "a hole";
+  EXPECT_EQ(io.Await().got, std::string(3'000, '\0')) << "a hole";
   // A failure behind the end of the file is cleaned up before the file grows over it.
   blocks_.fail_writes = 1;
   memset(io.buffer().data, 'b', 8'192);
   ASSERT_TRUE(file_->StartWrite(&io, 8'192, 8'192));
-  EXPECT_EQ(result.error, Err(EIO));
+  EXPECT_EQ(io.Await().error, Err(EIO));
   EXPECT_FALSE(file_->StartWrite(&io, 8'192, 512)) << "first the end must be cleaned up";
   EXPECT_EQ(file_->Truncate(20'000), Errno::kOk);
   EXPECT_EQ(Read(8'192, 20'000), std::string(20'000 - 8'192, '\0'));
-  // Full, until something is freed: written again, and only then answered.
+  // The store is full once. The write is tried again, and only then answered.
   blocks_.failure = absl::ResourceExhaustedError("full");
   blocks_.fail_writes = 1;
-  result = {};
-  std::atomic<bool> ended{false};
-  io.context = &ended;
-  io.done = [](FileIo* over, Errno error, absl::Span<const std::byte>) {
-    EXPECT_EQ(error, Errno::kOk);
-    static_cast<std::atomic<bool>*>(over->context)->store(true);
-  };
   ASSERT_TRUE(file_->StartWrite(&io, 0, 512));
-  while (!ended) std::this_thread::yield();
+  EXPECT_EQ(io.Await().error, Errno::kOk);
+}
+
+// A small operation under way keeps out a change of the whole file. The thread that ends the operation lets it in.
+TEST_F(FileDataTest, ASmallOperationEndsOnAnotherThread) {
+  ASSERT_EQ(Write(0, std::string(8'192, 'a')), Errno::kOk);
+  TestIo io(&store_);
+  for (const bool fails : {false, true}) {
+    for (const bool reads : {false, true}) {
+      blocks_.held = {};
+      blocks_.hold_next = true;
+      if (!reads) memset(io.buffer().data, 'b', 4'096);
+      ASSERT_TRUE(reads ? file_->StartRead(&io, 0, 4'096) : file_->StartWrite(&io, 4'096, 4'096));
+      EXPECT_FALSE(io.ended());
+      BlockIo* const block = blocks_.held.get_future().get();
+      EXPECT_EQ(block, &io) << "one handle, from the caller down to the store";
+      std::promise<Errno> truncated;
+      std::future<Errno> after = truncated.get_future();
+      std::thread truncates([&] { truncated.set_value(file_->Truncate(8'192)); });
+      EXPECT_EQ(after.wait_for(std::chrono::milliseconds(10)), std::future_status::timeout);
+      std::thread ends([&] {
+        if (reads) std::fill(block->to().begin(), block->to().end(), std::byte{'c'});
+        block->End(fails ? absl::UnavailableError("told to") : absl::OkStatus());
+      });
+      const TestIo::Result result = io.Await();
+      EXPECT_EQ(result.error, fails ? Err(EIO) : Errno::kOk);
+      EXPECT_EQ(result.got, reads && !fails ? std::string(4'096, 'c') : "");
+      ends.join();
+      EXPECT_EQ(after.get(), Errno::kOk);
+      truncates.join();
+    }
+  }
+  EXPECT_EQ(file_->size(), 8'192u);
+  // The handle serves again after a failure, and after a start that is refused.
+  EXPECT_FALSE(file_->StartRead(&io, 0, FileIo::kBytesMax));
+  ASSERT_TRUE(file_->StartRead(&io, 0, 4'096));
+  EXPECT_EQ(io.Await().got, std::string(4'096, 'a'));
 }
 
 TEST_F(FileDataTest, WhatThePageCacheIsToDrop) {
@@ -382,15 +454,10 @@ TEST_F(FileDataTest, AWriteThatFindsNoRoomAndThenNoServerGoesElsewhere) {
   blocks_.relocates = true;
   blocks_.failure = absl::ResourceExhaustedError("full");
   blocks_.fail_writes = 2;
-  std::promise<Errno> ended;
-  FileIo io(&store_);
-  io.context = &ended;
-  io.done = [](FileIo* over, Errno error, absl::Span<const std::byte>) {
-    static_cast<std::promise<Errno>*>(over->context)->set_value(error);
-  };
+  TestIo io(&store_);
   memset(io.buffer().data, 'y', 4'096);
   ASSERT_TRUE(file_->StartWrite(&io, 0, 4'096));
-  EXPECT_EQ(ended.get_future().get(), Errno::kOk);
+  EXPECT_EQ(io.Await().error, Errno::kOk);
   EXPECT_EQ(blocks_.fail_writes, 0);
   EXPECT_EQ(Read(0, 4'096), std::string(4'096, 'y'));
 }
@@ -410,21 +477,14 @@ TEST_F(FileDataTest, AWriteIsTriedAgainWhileADestroyWaits) {
   store_.Bury(std::move(other));
   destroys.get_future().wait();
 
-  std::promise<Errno> ended;
-  FileIo io(&store_);
-  io.context = &ended;
-  io.done = [](FileIo* over, Errno error, absl::Span<const std::byte>) {
-    static_cast<std::promise<Errno>*>(over->context)->set_value(error);
-  };
+  TestIo io(&store_);
   blocks_.failure = blocks_.later_failure = absl::ResourceExhaustedError("full");
   blocks_.fail_writes = 2;
   memset(io.buffer().data, 'y', 4'096);
   ASSERT_TRUE(file_->StartWrite(&io, 0, 4'096));
-  std::future<Errno> error = ended.get_future();
-  EXPECT_EQ(error.wait_for(std::chrono::seconds(30)), std::future_status::ready) << "it waits for the destroy";
+  EXPECT_EQ(io.Await().error, Err(ENOSPC)) << "it waits for the destroy";
   EXPECT_EQ(blocks_.fail_writes, 0) << "it was tried twice";
   released.set_value();
-  EXPECT_EQ(error.get(), Err(ENOSPC));
 }
 
 TEST(FilesystemTest, AllocateKnowsItsModes) {

@@ -40,11 +40,13 @@ Errno Filesystem::Read(InodeNumber inode, uint64_t offset, size_t size, ReadNote
   return Errno::kOk;
 }
 
-Errno Filesystem::Write(InodeNumber inode, uint64_t offset, PaddedBytes bytes, bool cached, SetIdBits set_id) {
+Errno Filesystem::Write(InodeNumber inode, uint64_t offset, PaddedBytes bytes, WriteNotes notes,
+                        SetIdBits set_id) {
   FileData* data = nullptr;
   NRAM_RETURN_IF_ERRNO(Data(inode, &data));
+  if (notes.for_page_cache) data->NoteCached();
   NRAM_RETURN_IF_ERRNO(data->Write(offset, bytes));
-  if (!cached || set_id != SetIdBits::kKeep) NoteChange(inode, set_id);
+  if (notes.touch || set_id != SetIdBits::kKeep) NoteChange(inode, set_id);
   return Errno::kOk;
 }
 
@@ -55,9 +57,11 @@ bool Filesystem::StartRead(InodeNumber inode, uint64_t offset, size_t size, Read
   return data->StartRead(io, offset, size);
 }
 
-void Filesystem::NoteCached(InodeNumber inode) {
+bool Filesystem::StartWrite(InodeNumber inode, uint64_t offset, size_t size, WriteNotes notes, FileIo* io) {
   FileData* data = nullptr;
-  if (Ok(Data(inode, &data))) data->NoteCached();
+  if (!Ok(Data(inode, &data))) return false;
+  if (notes.for_page_cache) data->NoteCached();
+  return data->StartWrite(io, offset, size);
 }
 
 FileData::Stale Filesystem::NoteDirectWrite(InodeNumber inode, uint32_t* token) {
@@ -68,11 +72,6 @@ FileData::Stale Filesystem::NoteDirectWrite(InodeNumber inode, uint32_t* token) 
 void Filesystem::NoteDropped(InodeNumber inode, uint32_t token) {
   FileData* data = nullptr;
   if (Ok(Data(inode, &data))) data->NoteDropped(token);
-}
-
-bool Filesystem::StartWrite(InodeNumber inode, uint64_t offset, size_t size, FileIo* io) {
-  FileData* data = nullptr;
-  return Ok(Data(inode, &data)) && data->StartWrite(io, offset, size);
 }
 
 Errno Filesystem::SetAttr(InodeNumber inode, const AttrChange& change, std::optional<uint64_t> size,

@@ -1,14 +1,23 @@
-// What is read from the kernel's requests without libfuse.
+// Requests that the adapter reads without libfuse, and small requests that nobody waits for.
 
 #include "fsd/fuse_adapter.h"
 
 #include <fcntl.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstring>
+#include <future>
+#include <memory>
 #include <random>
+#include <thread>
+#include <utility>
+#include <vector>
 
 #include "base/fd.h"
+#include "base/sync.h"
 #include "base/test_seed.h"
 #include "gtest/gtest.h"
 
@@ -51,6 +60,153 @@ TEST(FuseAdapterTest, ArbitraryRequestsGetOneReplyOrNone) {
     made += out.error == 0;
   }
   EXPECT_EQ(made, 99) << "as many as there may be inodes beside the root";
+}
+
+// A store that keeps the operations that nobody waits for until the test ends them.
+class HoldingStore : public BlockStore {
+ public:
+  absl::StatusOr<std::unique_ptr<BlockFile>> Create() override { return std::make_unique<File>(this); }
+  void Destroy(std::vector<std::unique_ptr<BlockFile>> files) override { files.clear(); }
+  StoreCapacity Capacity() const override { return {kMiB, kMiB}; }
+  std::vector<BlockIo*> TakeHeld() {
+    MutexLock lock(&mu_);
+    return std::exchange(held_, {});
+  }
+
+ private:
+  class File : public BlockFile {
+   public:
+    explicit File(HoldingStore* store) : store_(store) {}
+    bool Start(BlockIo* io) override {
+      if (io->waited_for()) {
+        io->End(absl::OkStatus());
+      } else {
+        MutexLock lock(&store_->mu_);
+        store_->held_.push_back(io);
+      }
+      return true;
+    }
+    absl::Status Trim(uint64_t, uint64_t) override { return absl::OkStatus(); }
+    absl::Status Reserve(uint64_t, uint64_t) override { return absl::OkStatus(); }
+
+   private:
+    HoldingStore* const store_;
+  };
+
+  Mutex mu_;
+  std::vector<BlockIo*> held_ ABSL_GUARDED_BY(mu_);
+};
+
+std::atomic<int> replies{0};
+std::atomic<int> errors{0};
+
+ssize_t CountReply(int, iovec* pieces, int count, void*) {
+  size_t bytes = 0;
+  for (int i = 0; i < count; ++i) bytes += pieces[i].iov_len;
+  fuse_out_header header;
+  memcpy(&header, pieces[0].iov_base, sizeof header);
+  if (header.error != 0) ++errors;
+  ++replies;
+  return static_cast<ssize_t>(bytes);
+}
+
+class SmallRequestsTest : public ::testing::Test {
+ protected:
+  SmallRequestsTest() : filesystem_(&store_, {}), adapter_(&filesystem_, {}) {
+    replies = errors = 0;
+    char name[] = "test";
+    char* argv[] = {name, nullptr};
+    fuse_args args = FUSE_ARGS_INIT(1, argv);
+    session_ = fuse_session_new(&args, &FuseAdapter::Operations(), sizeof(fuse_lowlevel_ops), &adapter_);
+    fuse_opt_free_args(&args);
+    adapter_.set_session(session_);
+    const fuse_custom_io io{.writev = &CountReply,
+                            .read = [](int, void*, size_t, void*) -> ssize_t { return -1; },
+                            .splice_receive = nullptr,
+                            .splice_send = nullptr};
+    EXPECT_EQ(fuse_session_custom_io(session_, &io, open("/dev/null", O_RDWR | O_CLOEXEC)), 0);
+    worker_.MakeCurrent();
+    fuse_init_in init{};
+    init.major = FUSE_KERNEL_VERSION;
+    init.minor = FUSE_KERNEL_MINOR_VERSION;
+    Handle(FUSE_INIT, init);
+    InodeAttr attr;
+    EXPECT_EQ(filesystem_.names()->Create(kRootInode, "f", S_IFREG | 0644, 0, {}, &attr), Errno::kOk);
+    file_ = attr.st_ino;
+    std::vector<std::byte> bytes(3 * kPageBytes);
+    EXPECT_EQ(filesystem_.Write(file_, 0, {bytes.data() + kPageBytes, kPageBytes}, {}, SetIdBits::kKeep), Errno::kOk);
+    replies = errors = 0;
+  }
+  ~SmallRequestsTest() override {
+    adapter_.StopAside();
+    adapter_.AwaitSmall();
+    fuse_session_destroy(session_);  // closes its descriptor
+  }
+
+  template <typename Body>
+  void Handle(uint32_t opcode, const Body& body) {
+    fuse_in_header header{};
+    header.len = sizeof header + sizeof body;
+    header.opcode = opcode;
+    header.unique = ++unique_ * 2;
+    header.nodeid = file_;
+    memcpy(worker_.request(), &header, sizeof header);
+    memcpy(worker_.request() + sizeof header, &body, sizeof body);
+    fuse_buf buffer{};
+    buffer.mem = worker_.request();
+    buffer.size = header.len;
+    fuse_session_process_buf(session_, &buffer);
+  }
+  void Read() {
+    fuse_read_in in{};
+    in.size = kPageBytes;
+    in.flags = O_NOATIME;
+    Handle(FUSE_READ, in);
+  }
+
+  HoldingStore store_;
+  Filesystem filesystem_;
+  FuseAdapter adapter_;
+  FuseWorker worker_;
+  fuse_session* session_ = nullptr;
+  InodeNumber file_ = kRootInode;
+  uint64_t unique_ = 0;
+};
+
+TEST_F(SmallRequestsTest, HandlesAreBoundedAndServeAgain) {
+  constexpr int kHandles = 128;
+  for (int round = 0; round < 3; ++round) {
+    replies = errors = 0;
+    for (int i = 0; i < kHandles; ++i) Read();
+    EXPECT_EQ(replies, 0);
+    Read();
+    EXPECT_EQ(replies, 1) << "without a handle, the worker waits itself";
+    const std::vector<BlockIo*> held = store_.TakeHeld();
+    ASSERT_EQ(held.size(), static_cast<size_t>(kHandles));
+    std::promise<void> all;
+    std::future<void> awaited = all.get_future();
+    std::thread waiter([&] {
+      adapter_.AwaitSmall();
+      all.set_value();
+    });
+    // Threads end them beside each other, all but one; and one in two fails.
+    std::vector<std::thread> enders;
+    for (size_t first = 0; first < 4; ++first) {
+      enders.emplace_back([&, first] {
+        for (size_t i = first; i + 1 < held.size(); i += 4) {
+          held[i]->End(i % 2 == 0 ? absl::OkStatus() : absl::UnavailableError("told to"));
+        }
+      });
+    }
+    for (std::thread& ender : enders) ender.join();
+    EXPECT_EQ(replies, kHandles);
+    EXPECT_EQ(awaited.wait_for(std::chrono::milliseconds(10)), std::future_status::timeout) << "one is under way";
+    held.back()->End(absl::OkStatus());
+    EXPECT_EQ(awaited.wait_for(std::chrono::minutes(1)), std::future_status::ready);
+    waiter.join();
+    EXPECT_EQ(replies, kHandles + 1);
+    EXPECT_EQ(errors, kHandles / 2 - 1);
+  }
 }
 
 }  // namespace

@@ -25,8 +25,8 @@
 namespace nram {
 namespace {
 
-// What the kernel offered in its first message; libfuse 3.14 answers with what it knows, and here what it does not know
-// is added. Later a worker's buffer may hold anything when it replies for somebody else.
+// Adds to the reply to the kernel's first message the features that the kernel offers and libfuse 3.14 does not know.
+// Only to that reply: later, a worker's buffer may hold another request than the one that is answered.
 ssize_t WriteReply(int fd, iovec* pieces, int count, void* adapter) {
   const FuseWorker* const worker = FuseWorker::Current();
   if (static_cast<FuseAdapter*>(adapter)->TakeFirstReply() && worker != nullptr &&
@@ -51,7 +51,7 @@ ssize_t WriteReply(int fd, iovec* pieces, int count, void* adapter) {
 
 ssize_t ReadRequest(int fd, void* buffer, size_t size, void*) { return read(fd, buffer, size); }
 
-// libfuse prints what goes wrong in mounting; it belongs into the log, and the last line into the error.
+// libfuse prints the reason when a mount fails. All of it goes to the log, and the last line into the error.
 thread_local std::string last_fuse_message;
 void LogFuse(fuse_log_level level, const char* format, va_list args) {
   char text[1024];
@@ -61,7 +61,7 @@ void LogFuse(fuse_log_level level, const char* format, va_list args) {
   LOG(WARNING) << last_fuse_message;
 }
 
-// What is mounted at `directory`, without asking whoever serves it; 0: nobody can tell.
+// The device that is mounted at `directory`; 0: unknown. Does not ask the daemon behind it.
 dev_t DeviceAt(const std::string& directory) {
   struct statx attr;
   if (statx(AT_FDCWD, directory.c_str(), AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT, 0, &attr) != 0) return 0;
@@ -129,7 +129,7 @@ absl::Status FuseMount::Mount() {
   }
   std::vector<std::string> words = {"nram-fsd", "-o"};
   std::vector<std::string> options = options_.options;
-  // A comma would end the option; libfuse takes a backslash before it.
+  // A comma would end the option. libfuse accepts one behind a backslash.
   std::string source;
   for (const char c : options_.source)
     source += c == ',' || c == '\\' ? absl::StrCat("\\", std::string(1, c)) : std::string(1, c);
@@ -158,7 +158,7 @@ absl::Status FuseMount::Mount() {
   device_ = DeviceAt(options_.directory);
   adapter_.set_session(session_);
   filesystem_->set_on_set_id_dropped([session = session_](InodeNumber inode) {
-    // Attributes only. Whoever wrote has the file open and waits, so the inode is not on its way out.
+    // Drops the attributes only. The writer has the file open and waits, so the inode lives.
     fuse_lowlevel_notify_inval_inode(session, inode, -1, 0);
   });
   const fuse_custom_io io{
@@ -170,15 +170,15 @@ absl::Status FuseMount::Mount() {
 }
 
 void FuseMount::TuneDevice() {
-  // The kernel learns that files need no opening from the answer to the first time that it asks.
+  // The kernel asks once whether files need opening. This file makes it ask now.
   const UniqueFd unnamed(open(options_.directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
   if (unnamed.valid()) UniqueFd(open(absl::StrCat("/proc/self/fd/", unnamed.get()).c_str(), O_RDONLY | O_CLOEXEC));
   struct stat attr;
-  // The first request; the kernel answers it when the session has been set up.
+  // The kernel answers this when the session has been set up.
   if (geteuid() != 0 || stat(options_.directory.c_str(), &attr) != 0) return;
   const std::string device = absl::StrCat("/sys/class/bdi/", major(attr.st_dev), ":", minor(attr.st_dev), "/");
   WriteSetting(device + "read_ahead_kb", options_.readahead_bytes / 1024);
-  // FUSE starts with a hundredth of the kernel's dirty memory, lest a daemon that does not write holds it up.
+  // The kernel gives FUSE a hundredth of its dirty memory, in fear of a daemon that does not write.
   WriteSetting(device + "max_ratio", 20);
 }
 
@@ -188,7 +188,7 @@ bool FuseMount::ended() const {
 }
 
 void FuseMount::Detach() {
-  // Somebody may have detached it, and mounted something else there since.
+  // Another process may have detached the mount, and mounted something else there since.
   if (std::exchange(detached_, true) || DeviceAt(options_.directory) != device_) return;
   if (geteuid() == 0) {
     umount2(options_.directory.c_str(), MNT_DETACH);
@@ -212,7 +212,8 @@ void FuseMount::Unmount(int64_t timeout_ms) {
     return false;
   };
   if (!ended()) {
-    // On a thread of its own, which is left behind if servers do not answer: the process is about to end.
+    // A thread of its own waits for the kernel. If servers do not answer, it is left behind: the process is about to
+    // end.
     const auto synced = std::make_shared<UniqueFd>(eventfd(0, EFD_CLOEXEC));
     std::thread([directory = options_.directory, device = device_, synced] {
       if (DeviceAt(directory) == device) {
@@ -236,11 +237,11 @@ FuseMount::~FuseMount() {
   adapter_.StopAside();
   workers_ = nullptr;
   if (session_ == nullptr) return;
-  // Small requests that are still under way reply through the session; each ends by its deadline.
+  // Small requests under way reply through the session. Each ends by its deadline.
   adapter_.AwaitSmall();
   if (mounted_) {
-    // The kernel ends the connection with the last use of its descriptor. libfuse is given a dead pipe in its place: it
-    // takes that for a mount that is gone already, and does not unmount whatever is at that path by now.
+    // The kernel ends the connection with the last use of its descriptor. libfuse gets a dead pipe instead: it then
+    // takes the mount for gone, and does not unmount whatever is at the path by now.
     int ends[2];
     PCHECK(pipe2(ends, O_CLOEXEC) == 0);
     PCHECK(dup2(ends[1], fuse_session_fd(session_)) >= 0);

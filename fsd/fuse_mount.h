@@ -14,39 +14,42 @@ namespace nram {
 
 struct FuseMountOptions {
   std::string directory;
-  std::string source = "nram";       // what mount and df show
+  std::string source = "nram";       // as mount and df show it
   std::vector<std::string> options;  // as after -o: "ro", "noexec", "allow_other", ...
   bool nonempty = false;             // hide what the directory holds
   int threads = 16;
   FastWake fast_wake = FastWake::kAuto;
-  uint64_t readahead_bytes = 4 << 20;  // needs root; without, the kernel's 128 KiB
+  uint64_t readahead_bytes = 4 << 20;  // needs root; for others it is the kernel's 128 KiB
   FuseAdapterOptions adapter;
-  Poller* poller = nullptr;  // of the pool that the files are in, to be driven by the mount's threads; must outlive it
+  // The pool's; the mount's threads drive it. It must outlive the mount. Null: the files are in no pool.
+  Poller* poller = nullptr;
 };
 
-// A filesystem that is mounted. The number of threads bounds its memory (FuseWorker::kMemoryBytes each) and what can be
-// under way at once.
+// A filesystem that is mounted. The number of threads bounds its memory (FuseWorker::kMemoryBytes each) and the
+// requests that it has in hand at once, beside the small ones. Not thread-safe.
 class FuseMount {
  public:
-  // Mounts; requests are served from now on. `filesystem` must outlive it. FAILED_PRECONDITION says what is wrong with
-  // the directory, or why FUSE cannot be had here, and what would mend it.
+  // Mounts; requests are served from now on. `filesystem` must outlive the mount. FAILED_PRECONDITION: the error says
+  // what is wrong with the directory, or why FUSE cannot be had here, and how to mend it.
   static absl::StatusOr<std::unique_ptr<FuseMount>> Start(Filesystem* filesystem, const FuseMountOptions& options);
-  // Unmounts if that has not happened yet.
+  // Unmounts if nobody has yet, and waits for the requests under way; each ends by its deadline.
   ~FuseMount();
 
   // Readable once somebody has unmounted it.
   int ended_fd() const { return workers_->ended_fd(); }
   bool ended() const;
-  // Writes back what the kernel still has, then detaches the mount and waits until those who still have files open are
-  // done; after `timeout_ms` they are cut off (ENOTCONN).
+  // Has the kernel write back its dirty pages, and detaches the mount. Then waits for the programs that still have
+  // files open. `timeout_ms` is for all of that; the programs are cut off afterwards (ENOTCONN).
   void Unmount(int64_t timeout_ms);
 
  private:
   FuseMount(Filesystem* filesystem, const FuseMountOptions& options);
   absl::Status Mount();
   absl::Status CheckDirectory() const;
-  // Read-ahead and share of the kernel's dirty memory, which only root may set.
+  // Tells the kernel that files need no opening. As root, also sets read-ahead and the mount's share of the kernel's
+  // dirty memory.
   void TuneDevice();
+  // Takes the mount out of the file tree, once.
   void Detach();
 
   const FuseMountOptions options_;
@@ -55,7 +58,7 @@ class FuseMount {
   fuse_session* session_ = nullptr;
   bool mounted_ = false;
   bool detached_ = false;
-  dev_t device_ = 0;  // of the mount; nothing else has the number while anybody uses it
+  dev_t device_ = 0;  // the mount's; nothing else has the number while the mount is in use
   std::unique_ptr<FuseWorkers> workers_;
 };
 

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <glog/logging.h>
-#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/eventfd.h>
@@ -21,6 +20,7 @@ namespace {
 
 constexpr int kDriveMs = 1'000;
 constexpr int kRequestsAtATime = 16;
+constexpr int64_t kSignalAgainMs = 2;
 
 }  // namespace
 
@@ -32,14 +32,14 @@ FuseWorkers::FuseWorkers(FuseAdapter* adapter, fuse_session* session, int thread
       owned_poller_(poller == nullptr ? new Poller() : nullptr),
       poller_(poller == nullptr ? owned_poller_.get() : poller),
       ended_(eventfd(0, EFD_CLOEXEC)) {
-  // Does nothing but end the wait that it comes into (no SA_RESTART).
+  // This signal only ends the wait that it comes into (no SA_RESTART).
   struct sigaction wake {};
   wake.sa_handler = [](int) {};
   sigaction(SIGUSR1, &wake, nullptr);
-  // A request may be taken back between the news of it and the read.
+  // The kernel may take a request back between the news of it and the read.
   PCHECK(fcntl(fd_, F_SETFL, fcntl(fd_, F_GETFL) | O_NONBLOCK) == 0);
   poller_->Watch(fd_);
-  serving_ = threads;
+  serving_ = static_cast<uint32_t>(threads);
   parked_.reserve(static_cast<size_t>(threads));
   for (int i = 0; i < threads; ++i) {
     Thread* const self = threads_.emplace_back(std::make_unique<Thread>()).get();
@@ -51,14 +51,14 @@ FuseWorkers::FuseWorkers(FuseAdapter* adapter, fuse_session* session, int thread
 
 FuseWorkers::~FuseWorkers() {
   stopping_ = true;
-  // A signal may come just before the wait that it is meant for, so it is repeated.
-  while (serving_ > 0) {
+  // A signal may come just before the wait that it is meant for, so it is repeated until all threads are out.
+  for (uint32_t serving = serving_; serving > 0; serving = serving_) {
     for (const auto& thread : threads_) {
       pthread_kill(thread->thread.native_handle(), SIGUSR1);
       thread->parked = 0;
       FutexWakeAll(&thread->parked);
     }
-    poll(nullptr, 0, 2);
+    FutexWaitUntil(&serving_, serving, DeadlineAfterMs(kSignalAgainMs));
   }
   for (const auto& thread : threads_) thread->thread.join();
   poller_->Unwatch();
@@ -76,6 +76,7 @@ void FuseWorkers::Run(Thread* self) {
   } while (!stopping_ && Lead(self));
   PassLead(self);
   --serving_;
+  FutexWakeAll(&serving_);  // the destructor joins this thread before serving_ goes away
 }
 
 bool FuseWorkers::Lead(Thread* self) {
@@ -83,13 +84,13 @@ bool FuseWorkers::Lead(Thread* self) {
     if (!poller_->Drive(kDriveMs)) continue;
     size_t bytes = 0;
     Got got = Got::kNothing;
-    // What these ask of servers goes out together, and their answers get their turn.
+    // The requests that these send to servers go out together. Then the answers get their turn.
     for (int i = 0; i < kRequestsAtATime && (got = Read(self, &bytes)) == Got::kRequest; ++i) {
       Handle(self, bytes);
       if (!self->leads) return true;
     }
     if (got != Got::kEnd) continue;
-    // The others need not try.
+    // The other threads need not try.
     stopping_ = true;
     const uint64_t one = 1;
     (void)!write(ended_.get(), &one, sizeof one);
@@ -105,7 +106,7 @@ FuseWorkers::Got FuseWorkers::Read(Thread* self, size_t* bytes) {
       return Got::kRequest;
     }
     if (n < 0 && errno == EAGAIN) return Got::kNothing;
-    // ENOENT: the request was taken back while it was being read. ENODEV: unmounted.
+    // ENOENT: the kernel took the request back meanwhile. ENODEV: it is unmounted.
     if (n < 0 && (errno == ENOENT || errno == EINTR)) continue;
     if (n >= 0 || errno != ENODEV) LOG(ERROR) << "/dev/fuse: " << n << ", " << strerror(errno);
     return Got::kEnd;
@@ -145,7 +146,7 @@ void FuseWorkers::PassLead(Thread* self) {
   {
     MutexLock lock(&park_mu_);
     if (parked_.empty()) {
-      led_ = false;  // whoever is done first takes it
+      led_ = false;  // the thread that is done first takes it
       return;
     }
     next = parked_.back();

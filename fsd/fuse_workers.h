@@ -16,17 +16,17 @@
 namespace nram {
 
 // The threads that serve a mount. One of them leads: it waits for requests and for the memory servers' answers at once,
-// and handles both as they come, so that a small read or write wakes no other thread. A request that may make its
-// thread wait costs it the lead: another one takes it, and that thread comes back when it is done. The others are
-// parked.
+// and handles both as they come, so a small read or write wakes no other thread. A request that may make its thread
+// wait costs it the lead: another thread takes over, and the first comes back when the request is done. The other
+// threads are parked.
 class FuseWorkers {
  public:
-  // `adapter`, `session` and `poller` must outlive it. `poller` may be null: there are no servers.
+  // All three must outlive it. `poller` may be null: there are no servers.
   FuseWorkers(FuseAdapter* adapter, fuse_session* session, int threads, FastWake fast_wake, Poller* poller);
-  // Ends the wait for requests, and waits until those that are being handled are done.
+  // Ends the wait for requests, and waits for those in hand.
   ~FuseWorkers();
 
-  // Readable once the kernel has ended the connection: unmounted.
+  // Readable once the kernel has ended the connection: the mount is unmounted.
   int ended_fd() const { return ended_.get(); }
 
  private:
@@ -42,11 +42,11 @@ class FuseWorkers {
   static constexpr uint32_t kOpcodesMax = 64;
 
   void Run(Thread* self);
-  // Until the lead is passed. False when it is over.
+  // Serves requests until the lead is passed. False: the mount has ended.
   bool Lead(Thread* self);
   Got Read(Thread* self, size_t* bytes);
   void Handle(Thread* self, size_t bytes);
-  // Returns when `self` leads, or when it is over.
+  // Returns when `self` leads, or when the mount has ended.
   void AwaitLead(Thread* self) ABSL_LOCKS_EXCLUDED(park_mu_);
   // Does nothing if `self` does not lead.
   void PassLead(Thread* self) ABSL_LOCKS_EXCLUDED(park_mu_);
@@ -59,7 +59,7 @@ class FuseWorkers {
   Poller* const poller_;
   UniqueFd ended_;  // eventfd
   std::atomic<bool> stopping_{false};
-  std::atomic<int> serving_{0};
+  std::atomic<uint32_t> serving_{0};  // threads in Run; a futex
   std::array<std::atomic<uint64_t>, kOpcodesMax> requests_{};
 
   Mutex park_mu_;

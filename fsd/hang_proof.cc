@@ -25,17 +25,18 @@
 namespace nram {
 namespace {
 
-// Of each thread; gRPC's need less, a request's handler takes some kilobytes.
+// For each thread. gRPC's threads need less; a request's handler takes some kilobytes.
 constexpr size_t kStackBytes = 256 << 10;
-// What the daemon allocates in its whole life, twice over: 8 MiB of small requests' buffers, if all are under way at
-// once, and little beside.
+// Twice the memory that the daemon allocates in its whole life: 8 MiB of small requests' buffers, if all are under way
+// at once, and little beside.
 constexpr size_t kHeapBytes = 20 << 20;
 
-// systemd spares root's processes of such a name when it ends all others of a machine that goes down, which it does
-// before it takes swap off (https://systemd.io/ROOT_STORAGE_DAEMONS).
+// When a machine goes down, systemd ends all processes before it takes swap off. It spares root's processes of such a
+// name (https://systemd.io/ROOT_STORAGE_DAEMONS).
 void MarkAsStorage() { program_invocation_name[0] = '@'; }
 
-// Copies standard error to where it went so far, in a process of its own that swap does not wait for.
+// From now on, standard error is a pipe, and another process copies it to the former place. Nobody waits for that
+// process.
 absl::Status StartLogger() {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
@@ -43,7 +44,7 @@ absl::Status StartLogger() {
   if (child < 0) return ErrnoStatus(errno, "fork");
   if (child == 0) {
     close(ends[1]);
-    // It ends with the daemon, whose end of the pipe is then closed.
+    // The logger ends when the daemon does, which closes the other end of the pipe.
     for (const int signal_number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) signal(signal_number, SIG_IGN);
     for (int fd = 3; fd < 1024; ++fd) {
       if (fd != ends[0]) close(fd);
@@ -71,9 +72,9 @@ absl::Status PrepareHangProof(bool unprotected) {
   absl::Status status;
   if (prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) != 0) status = ErrnoStatus(errno, "PR_SET_IO_FLUSHER");
   status.Update(Annotate(WriteOomScore(-1000), "keep the OOM killer away"));
-  // Real-time tasks may allocate from what min_free_kbytes keeps from everybody else (ALLOC_HARDER in mm/page_alloc.c):
-  // without that, sending a page to a server waits for memory as its owner does, and for it. They also run before those
-  // who spin in search of memory. Of equal priority, so that none of them starves another.
+  // Real-time tasks may allocate from the reserve below min_free_kbytes (ALLOC_HARDER in mm/page_alloc.c). Without
+  // that, the daemon that is to free memory waits for memory. Real-time tasks also run before those that spin in search
+  // of memory. All threads have the same priority, so none starves another.
   const sched_param priority{.sched_priority = 1};
   if (sched_setscheduler(0, SCHED_RR, &priority) != 0) status.Update(ErrnoStatus(errno, "SCHED_RR"));
   if (!status.ok()) {
@@ -93,7 +94,7 @@ absl::Status PrepareHangProof(bool unprotected) {
   const int error = pthread_setattr_default_np(&attributes);
   pthread_attr_destroy(&attributes);
   if (error != 0) return ErrnoStatus(error, "threads' stack size");
-  // One heap, never given back, nothing beside it.
+  // One heap; none of it is given back, and nothing is beside it.
   mallopt(M_ARENA_MAX, 1);
   mallopt(M_MMAP_MAX, 0);
   mallopt(M_TRIM_THRESHOLD, -1);

@@ -1,7 +1,7 @@
 #ifndef NRAM_FSD_HANG_PROOF_H_
 #define NRAM_FSD_HANG_PROOF_H_
 
-// What keeps a daemon going that the kernel needs in order to free memory: it may not wait for memory itself.
+// The kernel needs a swap daemon in order to free memory, so the daemon may not wait for memory itself.
 
 #include "absl/status/status.h"
 
@@ -17,7 +17,7 @@ namespace nram {
 // `unprotected` it goes on without them and says so in the log.
 absl::Status PrepareHangProof(bool unprotected);
 
-// To be called when all threads run and all buffers are there: whatever the process has, and gets, stays in memory.
+// Locks all memory that the process has or gets. To be called when all threads run and all buffers are there.
 absl::Status LockMemory();
 
 }  // namespace nram

@@ -7,14 +7,14 @@
 #include <time.h>
 
 #include <algorithm>
-#include <array>
+#include <optional>
 #include <random>
 #include <utility>
 
 namespace nram {
 namespace {
 
-constexpr uint64_t kDirectoryEntryBytes = 20;  // what a directory's size counts an entry as, as tmpfs does
+constexpr uint64_t kTextBytesPerInode = 1024;  // of all texts, on average
 constexpr int64_t kRelatimeSeconds = 24 * 60 * 60;
 
 timespec SystemTime() {
@@ -47,29 +47,18 @@ LocalNamespace::LocalNamespace(LocalNamespaceOptions options)
   InodeNumber root = 0;
   CHECK(Ok(NewInode(0, S_IFDIR | (options_.root_mode & 07777), {options_.root_uid, options_.root_gid, 0}, &root)));
   CHECK_EQ(root, kRootInode);
-  Inode* const inode = Get(root);
+  Inode* const inode = table_.Get(root);
   inode->directory()->parent = root;
   inode->link_count = 2;
   inode->lookups = 1;  // never forgotten
 }
 
 LocalNamespace::~LocalNamespace() {
-  for (const auto& block : blocks_) {
-    for (Inode& inode : *block) {
-      auto* const body = std::get_if<std::unique_ptr<FileBody>>(&inode.content);
-      if (body != nullptr) options_.bury(std::move(*body));
-    }
-  }
-}
-
-LocalNamespace::Inode* LocalNamespace::Get(InodeNumber number) const {
-  if (number == 0 || number >= slots_used_) return nullptr;
-  Inode* const inode = &(*blocks_[number / kInodesPerBlock])[number % kInodesPerBlock];
-  return inode->mode == 0 ? nullptr : inode;
+  table_.ForEach([this](Inode* inode) { BuryBody(inode); });
 }
 
 Errno LocalNamespace::GetDirectory(InodeNumber number, Inode** inode) const {
-  *inode = Get(number);
+  *inode = table_.Get(number);
   if (*inode == nullptr) return Err(ESTALE);
   return S_ISDIR((*inode)->mode) ? Errno::kOk : Err(ENOTDIR);
 }
@@ -90,43 +79,19 @@ Errno LocalNamespace::FindRoom(InodeNumber parent, absl::string_view name, Inode
   return (*directory)->link_count == 0 ? Err(ENOENT) : Errno::kOk;
 }
 
-void LocalNamespace::SetTime(Inode* inode, Time which, const timespec& time) {
-  inode->seconds[which] = time.tv_sec;
-  inode->nanoseconds[which] = static_cast<uint32_t>(time.tv_nsec);
-}
-
-void LocalNamespace::Touch(Inode* inode, std::initializer_list<Time> times) {
+void LocalNamespace::Touch(Inode* inode, std::initializer_list<Inode::Time> times) {
   const timespec now = options_.now();
-  for (const Time which : times) SetTime(inode, which, now);
+  for (const Inode::Time which : times) inode->SetTime(which, now);
 }
 
-void LocalNamespace::DropSetId(Inode* inode, SetIdBits set_id) {
-  if (S_ISDIR(inode->mode) || set_id == SetIdBits::kKeep) return;
-  inode->mode &= ~S_ISUID;
-  if ((inode->mode & S_IXGRP) != 0 || set_id == SetIdBits::kDropByStranger) inode->mode &= ~S_ISGID;
+void LocalNamespace::BuryBody(Inode* inode) {
+  if (auto* body = std::get_if<std::unique_ptr<FileBody>>(&inode->content)) options_.bury(std::move(*body));
 }
 
-void LocalNamespace::Fill(InodeNumber number, const Inode& inode, InodeAttr* attr) const {
-  *attr = {};
-  attr->st_ino = number;
-  attr->generation = number == kRootInode ? 0 : first_generation_ + inode.generation;
-  attr->st_mode = inode.mode;
-  attr->st_nlink = inode.link_count;
-  attr->st_uid = inode.uid;
-  attr->st_gid = inode.gid;
-  attr->st_rdev = inode.rdev;
-  attr->st_blksize = 4096;
-  attr->st_atim = GetTime(inode, kAccess);
-  attr->st_mtim = GetTime(inode, kModify);
-  attr->st_ctim = GetTime(inode, kChange);
-  if (const DirectoryNode* directory = inode.directory()) {
-    attr->st_size = static_cast<off_t>(directory->entries.size() * kDirectoryEntryBytes);
-  } else if (const auto* target = std::get_if<std::unique_ptr<std::string>>(&inode.content)) {
-    attr->st_size = static_cast<off_t>((*target)->size());
-  } else if (const auto* body = std::get_if<std::unique_ptr<FileBody>>(&inode.content)) {
-    attr->st_size = static_cast<off_t>((*body)->size());
-    attr->st_blocks = static_cast<blkcnt_t>((*body)->blocks());
-  }
+Errno LocalNamespace::TakeText(size_t bytes) {
+  if (text_bytes_ + bytes > options_.inodes_max * kTextBytesPerInode) return Err(ENOSPC);
+  text_bytes_ += bytes;
+  return Errno::kOk;
 }
 
 Errno LocalNamespace::NewInode(InodeNumber parent, mode_t mode, const Caller& caller, InodeNumber* number) {
@@ -134,12 +99,12 @@ Errno LocalNamespace::NewInode(InodeNumber parent, mode_t mode, const Caller& ca
   gid_t gid = caller.gid;
   std::unique_ptr<Xattrs> xattrs;
   if (parent != 0) {
-    const Inode& above = *Get(parent);
+    const Inode& above = *table_.Get(parent);
     if ((above.mode & S_ISGID) != 0) {
       gid = above.gid;
       if (S_ISDIR(mode)) mode |= S_ISGID;
     }
-    const std::string* const inherited = S_ISLNK(mode) ? nullptr : FindXattr(above, kDefaultAclName);
+    const std::string* const inherited = S_ISLNK(mode) ? nullptr : above.FindXattr(kDefaultAclName);
     if (inherited == nullptr) {
       mode &= ~(caller.umask & 0777);
     } else {
@@ -148,59 +113,48 @@ Errno LocalNamespace::NewInode(InodeNumber parent, mode_t mode, const Caller& ca
       xattrs = std::make_unique<Xattrs>();
       if (!acl.minimal()) xattrs->Set(kAccessAclName, acl.Encode());
       if (S_ISDIR(mode)) xattrs->Set(kDefaultAclName, *inherited);
-      if (xattrs->values.empty()) xattrs = nullptr;
+      if (xattrs->empty()) xattrs = nullptr;
     }
   }
-  NRAM_RETURN_IF_ERRNO(TakeText(xattrs == nullptr ? 0 : xattrs->text_bytes));
-  if (free_.empty()) {
-    if (slots_used_ / kInodesPerBlock >= blocks_.size()) blocks_.push_back(std::make_unique<Block>());
-    *number = slots_used_++;
-  } else {
-    *number = free_.back();
-    free_.pop_back();
-  }
+  NRAM_RETURN_IF_ERRNO(TakeText(xattrs == nullptr ? 0 : xattrs->text_bytes()));
+  Inode* const inode = table_.Add(number);
   ++inodes_;
-  Inode& inode = (*blocks_[*number / kInodesPerBlock])[*number % kInodesPerBlock];
-  inode.mode = mode;
-  inode.uid = caller.uid;
-  inode.gid = gid;
-  inode.link_count = 0;
-  inode.rdev = 0;
-  inode.lookups = 0;
-  ++inode.generation;
-  inode.xattrs = std::move(xattrs);
-  inode.content = std::monostate();
-  if (S_ISDIR(mode)) inode.content = std::make_unique<DirectoryNode>(parent);
-  Touch(&inode, {kAccess, kModify, kChange});
+  inode->mode = mode;
+  inode->uid = caller.uid;
+  inode->gid = gid;
+  inode->link_count = 0;
+  inode->rdev = 0;
+  inode->lookups = 0;
+  inode->xattrs = std::move(xattrs);
+  inode->content = std::monostate();
+  if (S_ISDIR(mode)) inode->content = std::make_unique<Inode::DirectoryNode>(parent);
+  Touch(inode, {Inode::kAccess, Inode::kModify, Inode::kChange});
   return Errno::kOk;
 }
 
 void LocalNamespace::Enter(Inode* directory, absl::string_view name, InodeNumber number, InodeAttr* attr) {
   directory->directory()->entries.Insert(name, number);
-  Touch(directory, {kModify, kChange});
-  Inode* const inode = Get(number);
+  Touch(directory, {Inode::kModify, Inode::kChange});
+  Inode* const inode = table_.Get(number);
   ++inode->link_count;
-  AddLookup(inode);
+  inode->AddLookup();
   if (S_ISDIR(inode->mode)) {
     ++inode->link_count;  // its own "."
     ++directory->link_count;
   }
-  Fill(number, *inode, attr);
+  inode->Fill(number, first_generation_, attr);
 }
 
 void LocalNamespace::ReleaseIfUnused(InodeNumber number, Inode* inode) {
   if (inode->link_count > 0 || inode->lookups > 0) return;
-  if (auto* body = std::get_if<std::unique_ptr<FileBody>>(&inode->content)) options_.bury(std::move(*body));
-  text_bytes_ -= TextBytes(*inode);
-  inode->content = std::monostate();
-  inode->xattrs = nullptr;
-  inode->mode = 0;
-  free_.push_back(static_cast<uint32_t>(number));
+  BuryBody(inode);
+  text_bytes_ -= inode->TextBytes();
+  table_.Remove(number);
   --inodes_;
 }
 
 void LocalNamespace::DropName(InodeNumber number, Inode* inode) {
-  Touch(inode, {kChange});
+  Touch(inode, {Inode::kChange});
   if (!S_ISDIR(inode->mode) && inode->link_count > 1) --inodes_;
   inode->link_count -= S_ISDIR(inode->mode) ? 2 : 1;
   ReleaseIfUnused(number, inode);
@@ -211,8 +165,8 @@ Errno LocalNamespace::Lookup(InodeNumber parent, absl::string_view name, InodeAt
   Inode* directory = nullptr;
   InodeNumber number = 0;
   if (IsDotName(name)) {
-    // The kernel asks so for what it does not know any more; nobody has it open.
-    if (Get(parent) == nullptr || Get(parent)->link_count == 0) return Err(ESTALE);
+    // The kernel asks so when it has forgotten the inode; nobody has it open.
+    if (table_.Get(parent) == nullptr || table_.Get(parent)->link_count == 0) return Err(ESTALE);
     number = parent;
     if (name == "..") {
       NRAM_RETURN_IF_ERRNO(GetDirectory(parent, &directory));
@@ -221,15 +175,15 @@ Errno LocalNamespace::Lookup(InodeNumber parent, absl::string_view name, InodeAt
   } else {
     NRAM_RETURN_IF_ERRNO(FindEntry(parent, name, &directory, &number));
   }
-  Inode* const inode = Get(number);
-  AddLookup(inode);
-  Fill(number, *inode, attr);
+  Inode* const inode = table_.Get(number);
+  inode->AddLookup();
+  inode->Fill(number, first_generation_, attr);
   return Errno::kOk;
 }
 
 void LocalNamespace::Forget(InodeNumber number, uint64_t count) {
   WriterLock lock(&mu_);
-  Inode* const inode = Get(number);
+  Inode* const inode = table_.Get(number);
   if (inode == nullptr || number == kRootInode) return;
   if (inode->lookups == UINT32_MAX) return;
   inode->lookups -= static_cast<uint32_t>(std::min<uint64_t>(count, inode->lookups));
@@ -238,38 +192,38 @@ void LocalNamespace::Forget(InodeNumber number, uint64_t count) {
 
 Errno LocalNamespace::GetAttr(InodeNumber number, InodeAttr* attr) {
   ReaderLock lock(&mu_);
-  const Inode* const inode = Get(number);
+  const Inode* const inode = table_.Get(number);
   if (inode == nullptr) return Err(ESTALE);
-  Fill(number, *inode, attr);
+  inode->Fill(number, first_generation_, attr);
   return Errno::kOk;
 }
 
 Errno LocalNamespace::SetAttr(InodeNumber number, const AttrChange& change, InodeAttr* attr) {
   WriterLock lock(&mu_);
-  Inode* const inode = Get(number);
+  Inode* const inode = table_.Get(number);
   if (inode == nullptr) return Err(ESTALE);
   if (change.mode) {
     inode->mode = (inode->mode & S_IFMT) | (*change.mode & 07777);
-    if (FindXattr(*inode, kAccessAclName) != nullptr) {
-      Acl acl = *Acl::Parse(*FindXattr(*inode, kAccessAclName));
+    if (const std::string* const stored = inode->FindXattr(kAccessAclName)) {
+      Acl acl = *Acl::Parse(*stored);
       acl.SetPermissionBits(inode->mode);
       inode->xattrs->Set(kAccessAclName, acl.Encode());
     }
   }
   if (change.uid) inode->uid = *change.uid;
   if (change.gid) inode->gid = *change.gid;
-  DropSetId(inode, change.set_id);
-  if (change.atime) SetTime(inode, kAccess, *change.atime);
-  if (change.mtime) SetTime(inode, kModify, *change.mtime);
-  SetTime(inode, kChange, change.ctime ? *change.ctime : options_.now());
-  Fill(number, *inode, attr);
+  inode->DropSetId(change.set_id);
+  if (change.atime) inode->SetTime(Inode::kAccess, *change.atime);
+  if (change.mtime) inode->SetTime(Inode::kModify, *change.mtime);
+  inode->SetTime(Inode::kChange, change.ctime ? *change.ctime : options_.now());
+  inode->Fill(number, first_generation_, attr);
   return Errno::kOk;
 }
 
-// As the kernel's relatime: later than all else, and of today.
+// As the kernel's relatime has it: later than the last change, and less than a day old.
 bool LocalNamespace::AccessIsRecent(const Inode& inode) const {
-  const timespec access = GetTime(inode, kAccess);
-  return IsLater(access, GetTime(inode, kModify)) && IsLater(access, GetTime(inode, kChange)) &&
+  const timespec access = inode.GetTime(Inode::kAccess);
+  return IsLater(access, inode.GetTime(Inode::kModify)) && IsLater(access, inode.GetTime(Inode::kChange)) &&
          options_.now().tv_sec - access.tv_sec < kRelatimeSeconds;
 }
 
@@ -277,21 +231,21 @@ void LocalNamespace::TouchAccess(InodeNumber number) {
   if (!options_.touch_files) return;
   {
     ReaderLock lock(&mu_);
-    const Inode* const inode = Get(number);
+    const Inode* const inode = table_.Get(number);
     if (inode == nullptr) return;
     if (AccessIsRecent(*inode)) return;
   }
   WriterLock lock(&mu_);
-  if (Inode* const inode = Get(number)) Touch(inode, {kAccess});
+  if (Inode* const inode = table_.Get(number)) Touch(inode, {Inode::kAccess});
 }
 
 bool LocalNamespace::TouchData(InodeNumber number, SetIdBits set_id) {
   WriterLock lock(&mu_);
-  Inode* const inode = Get(number);
+  Inode* const inode = table_.Get(number);
   if (inode == nullptr) return false;
   const mode_t before = inode->mode;
-  DropSetId(inode, set_id);
-  Touch(inode, {kModify, kChange});
+  inode->DropSetId(set_id);
+  Touch(inode, {Inode::kModify, Inode::kChange});
   return inode->mode != before;
 }
 
@@ -305,7 +259,7 @@ Errno LocalNamespace::Create(InodeNumber parent, absl::string_view name, mode_t 
   if ((mode & S_IFMT) == 0) mode |= S_IFREG;
   InodeNumber number = 0;
   NRAM_RETURN_IF_ERRNO(NewInode(parent, mode, caller, &number));
-  if (S_ISCHR(mode) || S_ISBLK(mode)) Get(number)->rdev = static_cast<uint32_t>(rdev);
+  if (S_ISCHR(mode) || S_ISBLK(mode)) table_.Get(number)->rdev = static_cast<uint32_t>(rdev);
   Enter(directory, name, number, attr);
   return Errno::kOk;
 }
@@ -316,9 +270,9 @@ Errno LocalNamespace::CreateUnnamed(InodeNumber parent, mode_t mode, const Calle
   NRAM_RETURN_IF_ERRNO(GetDirectory(parent, &directory));
   InodeNumber number = 0;
   NRAM_RETURN_IF_ERRNO(NewInode(parent, S_IFREG | (mode & 07777), caller, &number));
-  Inode* const inode = Get(number);
-  AddLookup(inode);
-  Fill(number, *inode, attr);
+  Inode* const inode = table_.Get(number);
+  inode->AddLookup();
+  inode->Fill(number, first_generation_, attr);
   return Errno::kOk;
 }
 
@@ -333,24 +287,24 @@ Errno LocalNamespace::Symlink(InodeNumber parent, absl::string_view name, absl::
     text_bytes_ -= TextCost(target.size());
     return error;
   }
-  Get(number)->content = std::make_unique<std::string>(target);
+  table_.Get(number)->content = std::make_unique<std::string>(target);
   Enter(directory, name, number, attr);
   return Errno::kOk;
 }
 
 Errno LocalNamespace::ReadLink(InodeNumber number, std::string* target) {
   ReaderLock lock(&mu_);
-  const Inode* const inode = Get(number);
+  const Inode* const inode = table_.Get(number);
   if (inode == nullptr) return Err(ESTALE);
-  const auto* stored = std::get_if<std::unique_ptr<std::string>>(&inode->content);
+  const std::string* const stored = inode->target();
   if (stored == nullptr) return Err(EINVAL);
-  *target = **stored;
+  *target = *stored;
   return Errno::kOk;
 }
 
 Errno LocalNamespace::Link(InodeNumber number, InodeNumber parent, absl::string_view name, InodeAttr* attr) {
   WriterLock lock(&mu_);
-  Inode* const inode = Get(number);
+  Inode* const inode = table_.Get(number);
   if (inode == nullptr) return Err(ESTALE);
   if (S_ISDIR(inode->mode)) return Err(EPERM);
   if (inode->link_count >= kLinksMax) return Err(EMLINK);
@@ -360,7 +314,7 @@ Errno LocalNamespace::Link(InodeNumber number, InodeNumber parent, absl::string_
     if (inodes_ >= options_.inodes_max) return Err(ENOSPC);
     ++inodes_;
   }
-  Touch(inode, {kChange});
+  Touch(inode, {Inode::kChange});
   Enter(directory, name, number, attr);
   return Errno::kOk;
 }
@@ -370,10 +324,10 @@ Errno LocalNamespace::Unlink(InodeNumber parent, absl::string_view name) {
   Inode* directory = nullptr;
   InodeNumber number = 0;
   NRAM_RETURN_IF_ERRNO(FindEntry(parent, name, &directory, &number));
-  Inode* const inode = Get(number);
+  Inode* const inode = table_.Get(number);
   if (S_ISDIR(inode->mode)) return Err(EISDIR);
   directory->directory()->entries.Erase(name);
-  Touch(directory, {kModify, kChange});
+  Touch(directory, {Inode::kModify, Inode::kChange});
   DropName(number, inode);
   return Errno::kOk;
 }
@@ -383,18 +337,18 @@ Errno LocalNamespace::RemoveDirectory(InodeNumber parent, absl::string_view name
   Inode* directory = nullptr;
   InodeNumber number = 0;
   NRAM_RETURN_IF_ERRNO(FindEntry(parent, name, &directory, &number));
-  Inode* const inode = Get(number);
+  Inode* const inode = table_.Get(number);
   if (!S_ISDIR(inode->mode)) return Err(ENOTDIR);
   if (!inode->directory()->entries.empty()) return Err(ENOTEMPTY);
   directory->directory()->entries.Erase(name);
   --directory->link_count;
-  Touch(directory, {kModify, kChange});
+  Touch(directory, {Inode::kModify, Inode::kChange});
   DropName(number, inode);
   return Errno::kOk;
 }
 
 bool LocalNamespace::IsAncestor(InodeNumber above, InodeNumber below) const {
-  while (below != above && below != kRootInode) below = Get(below)->directory()->parent;
+  while (below != above && below != kRootInode) below = table_.Get(below)->directory()->parent;
   return below == above;
 }
 
@@ -417,8 +371,8 @@ Errno LocalNamespace::Rename(InodeNumber parent, absl::string_view name, InodeNu
   if (const Errno error = FindEntry(new_parent, new_name, &to, &present_number); error != Err(ENOENT)) {
     NRAM_RETURN_IF_ERRNO(error);
   }
-  Inode* const moved = Get(moved_number);
-  Inode* const present = Get(present_number);
+  Inode* const moved = table_.Get(moved_number);
+  Inode* const present = table_.Get(present_number);
   const bool exchange = flags == RENAME_EXCHANGE;
   if (present != nullptr && flags == RENAME_NOREPLACE) return Err(EEXIST);
   if (present == nullptr && exchange) return Err(ENOENT);
@@ -430,9 +384,9 @@ Errno LocalNamespace::Rename(InodeNumber parent, absl::string_view name, InodeNu
   if (exchange && S_ISDIR(present->mode) && IsAncestor(present_number, parent)) return Err(EINVAL);
   if (present != nullptr && !exchange) NRAM_RETURN_IF_ERRNO(CheckReplaceable(*moved, *present));
 
-  Touch(from, {kModify, kChange});
-  Touch(to, {kModify, kChange});
-  Touch(moved, {kChange});
+  Touch(from, {Inode::kModify, Inode::kChange});
+  Touch(to, {Inode::kModify, Inode::kChange});
+  Touch(moved, {Inode::kChange});
   if (moves_directory) {
     --from->link_count;
     ++to->link_count;
@@ -451,7 +405,7 @@ Errno LocalNamespace::Rename(InodeNumber parent, absl::string_view name, InodeNu
   if (S_ISDIR(present->mode)) --to->link_count;
   if (exchange) {
     from->directory()->entries.Replace(name, present_number);
-    Touch(present, {kChange});
+    Touch(present, {Inode::kChange});
     if (S_ISDIR(present->mode)) {
       ++from->link_count;
       present->directory()->parent = parent;
@@ -467,46 +421,121 @@ Errno LocalNamespace::List(InodeNumber number, uint64_t cookie, bool look_up, Em
   WriterLock lock(&mu_);
   Inode* inode = nullptr;
   NRAM_RETURN_IF_ERRNO(GetDirectory(number, &inode));
-  const DirectoryNode& directory = *inode->directory();
+  const Inode::DirectoryNode& directory = *inode->directory();
   InodeAttr attr;
   if (cookie < 1) {
-    Fill(number, *inode, &attr);
+    inode->Fill(number, first_generation_, &attr);
     if (!emit(".", attr, 1)) return Errno::kOk;
   }
   if (cookie < 2) {
-    // Of a directory that was removed, the parent may be gone.
-    const Inode* const above = inode->link_count == 0 ? inode : Get(directory.parent);
-    Fill(above == inode ? number : directory.parent, *above, &attr);
+    // The parent of a removed directory may be gone.
+    const Inode* const above = inode->link_count == 0 ? inode : table_.Get(directory.parent);
+    above->Fill(above == inode ? number : directory.parent, first_generation_, &attr);
     if (!emit("..", attr, 2)) return Errno::kOk;
   }
   Directory::Entry entry{cookie < Directory::kFirstCookie ? 0 : cookie, 0, {}};
   while (directory.entries.Next(entry.cookie, &entry)) {
-    Inode* const found = Get(entry.inode);
-    Fill(entry.inode, *found, &attr);
+    Inode* const found = table_.Get(entry.inode);
+    found->Fill(entry.inode, first_generation_, &attr);
     if (!emit(entry.name, attr, entry.cookie)) break;
-    if (look_up) AddLookup(found);
+    if (look_up) found->AddLookup();
   }
-  if (options_.touch_directories && !AccessIsRecent(*inode)) Touch(inode, {kAccess});
+  if (options_.touch_directories && !AccessIsRecent(*inode)) Touch(inode, {Inode::kAccess});
+  return Errno::kOk;
+}
+
+Errno LocalNamespace::GetXattr(InodeNumber number, absl::string_view name, std::string* value) {
+  ReaderLock lock(&mu_);
+  const Inode* const inode = table_.Get(number);
+  if (inode == nullptr) return Err(ESTALE);
+  const std::string* const stored = inode->FindXattr(name);
+  if (stored == nullptr) return Err(ENODATA);
+  *value = *stored;
+  return Errno::kOk;
+}
+
+Errno LocalNamespace::StoreXattr(Inode* inode, absl::string_view name, absl::string_view value) {
+  const std::string* const stored = inode->FindXattr(name);
+  const size_t freed = stored == nullptr ? 0 : TextCost(name.size() + stored->size());
+  const size_t added = TextCost(name.size() + value.size());
+  if (inode->TextBytes() - freed + added > kXattrBytesMax) return Err(ENOSPC);
+  text_bytes_ -= freed;
+  if (const Errno error = TakeText(added); !Ok(error)) {
+    text_bytes_ += freed;
+    return error;
+  }
+  if (inode->xattrs == nullptr) inode->xattrs = std::make_unique<Xattrs>();
+  inode->xattrs->Set(name, std::string(value));
+  return Errno::kOk;
+}
+
+bool LocalNamespace::EraseXattr(Inode* inode, absl::string_view name) {
+  const std::string* const stored = inode->FindXattr(name);
+  if (stored == nullptr) return false;
+  text_bytes_ -= TextCost(name.size() + stored->size());
+  inode->xattrs->Erase(name);
+  if (inode->xattrs->empty()) inode->xattrs = nullptr;
+  return true;
+}
+
+Errno LocalNamespace::SetXattr(InodeNumber number, absl::string_view name, absl::string_view value, int flags,
+                               bool drop_set_group_id) {
+  WriterLock lock(&mu_);
+  Inode* const inode = table_.Get(number);
+  if (inode == nullptr) return Err(ESTALE);
+  std::optional<Acl> acl;
+  NRAM_RETURN_IF_ERRNO(Xattrs::Check(name, value, flags, inode->mode, inode->FindXattr(name) != nullptr, &acl));
+  const bool is_access_acl = name == kAccessAclName;
+  if (is_access_acl && acl->minimal()) {
+    EraseXattr(inode, name);  // the mode says it all
+  } else {
+    NRAM_RETURN_IF_ERRNO(StoreXattr(inode, name, value));
+  }
+  if (is_access_acl) {
+    inode->mode = (inode->mode & ~0777) | acl->PermissionBits();
+    if (drop_set_group_id) inode->mode &= ~S_ISGID;
+  }
+  Touch(inode, {Inode::kChange});
+  return Errno::kOk;
+}
+
+Errno LocalNamespace::ListXattr(InodeNumber number, std::string* names) {
+  ReaderLock lock(&mu_);
+  const Inode* const inode = table_.Get(number);
+  if (inode == nullptr) return Err(ESTALE);
+  names->clear();
+  if (inode->xattrs != nullptr) inode->xattrs->AppendNames(names);
+  return Errno::kOk;
+}
+
+Errno LocalNamespace::RemoveXattr(InodeNumber number, absl::string_view name, bool drop_set_group_id) {
+  WriterLock lock(&mu_);
+  Inode* const inode = table_.Get(number);
+  if (inode == nullptr) return Err(ESTALE);
+  if (name == kAccessAclName && drop_set_group_id) inode->mode &= ~S_ISGID;
+  if (!EraseXattr(inode, name)) {
+    // The mode is an ACL too.
+    return name == kAccessAclName || name == kDefaultAclName ? Errno::kOk : Err(ENODATA);
+  }
+  Touch(inode, {Inode::kChange});
   return Errno::kOk;
 }
 
 Errno LocalNamespace::Body(InodeNumber number, FileBody** body) {
   {
     ReaderLock lock(&mu_);
-    const Inode* const inode = Get(number);
+    const Inode* const inode = table_.Get(number);
     if (inode == nullptr) return Err(ESTALE);
-    if (const auto* present = std::get_if<std::unique_ptr<FileBody>>(&inode->content)) {
-      *body = present->get();
-      return Errno::kOk;
-    }
+    *body = inode->body();
+    if (*body != nullptr) return Errno::kOk;
     if (S_ISDIR(inode->mode)) return Err(EISDIR);
     if (!S_ISREG(inode->mode)) return Err(EINVAL);
   }
   WriterLock lock(&mu_);
-  Inode* const inode = Get(number);
+  Inode* const inode = table_.Get(number);
   if (inode == nullptr) return Err(ESTALE);
-  if (!std::holds_alternative<std::unique_ptr<FileBody>>(inode->content)) inode->content = options_.make_body();
-  *body = std::get<std::unique_ptr<FileBody>>(inode->content).get();
+  if (inode->body() == nullptr) inode->content = options_.make_body();
+  *body = inode->body();
   return Errno::kOk;
 }
 

@@ -1,17 +1,16 @@
 #ifndef NRAM_FSD_LOCAL_NAMESPACE_H_
 #define NRAM_FSD_LOCAL_NAMESPACE_H_
 
-// A namespace in this process's memory, under one lock: an operation takes about a microsecond, a FUSE round trip ten
-// or more, so that the lock is not what limits.
+// A namespace in this process's memory, under one lock. The lock is no limit: an operation takes about a microsecond, a
+// FUSE round trip ten or more.
 
-#include <map>
+#include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <string>
-#include <variant>
-#include <vector>
 
 #include "base/sync.h"
-#include "fsd/acl.h"
+#include "fsd/inode_table.h"
 #include "fsd/namespace.h"
 
 namespace nram {
@@ -19,7 +18,7 @@ namespace nram {
 class LocalNamespace : public Namespace {
  public:
   explicit LocalNamespace(LocalNamespaceOptions options);
-  // Buries the bodies of all inodes that there are.
+  // Buries the bodies of all inodes.
   ~LocalNamespace() override;
 
   Errno Lookup(InodeNumber parent, absl::string_view name, InodeAttr* attr) override;
@@ -49,84 +48,45 @@ class LocalNamespace : public Namespace {
   NamespaceUsage Usage() const override;
 
  private:
-  enum Time { kAccess, kModify, kChange, kTimes };
-  struct Xattrs {
-    void Set(absl::string_view name, std::string value);
-    void Erase(absl::string_view name);
-    std::map<std::string, std::string, std::less<>> values;
-    size_t text_bytes = 0;  // TextCost of each
-  };
-
-  struct DirectoryNode {
-    explicit DirectoryNode(InodeNumber above) : parent(above) {}
-    InodeNumber parent;
-    Directory entries;
-  };
-  using Content = std::variant<std::monostate, std::unique_ptr<DirectoryNode>, std::unique_ptr<FileBody>,
-                               std::unique_ptr<std::string>>;  // of a symbolic link: its target
-
-  struct Inode {
-    int64_t seconds[kTimes];
-    uint32_t nanoseconds[kTimes];
-    mode_t mode = 0;  // 0: the slot is free
-    uid_t uid;
-    gid_t gid;
-    uint32_t link_count;
-    uint32_t rdev;
-    uint32_t lookups;
-    uint32_t generation;  // of whoever has the slot, or had it last
-    std::unique_ptr<Xattrs> xattrs;
-    Content content;
-
-    DirectoryNode* directory() const {
-      const auto* node = std::get_if<std::unique_ptr<DirectoryNode>>(&content);
-      return node == nullptr ? nullptr : node->get();
-    }
-  };
-  static_assert(sizeof(Inode) == 88, "docs/semantics.md says how much memory an inode takes");
-  static constexpr size_t kInodesPerBlock = 1024;
-  using Block = std::array<Inode, kInodesPerBlock>;
-
-  // All need the lock.
-  Inode* Get(InodeNumber number) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
+  // ESTALE, ENOTDIR.
   Errno GetDirectory(InodeNumber number, Inode** inode) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   // A directory, and an entry in it; ENOENT.
   Errno FindEntry(InodeNumber parent, absl::string_view name, Inode** directory, InodeNumber* number) const
       ABSL_SHARED_LOCKS_REQUIRED(mu_);
   // A directory that lives and has no such entry; EEXIST.
   Errno FindRoom(InodeNumber parent, absl::string_view name, Inode** directory) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
-  void Fill(InodeNumber number, const Inode& inode, InodeAttr* attr) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
+  // An inode without a name or a lookup, under the parent's set-group-id and default ACL; 0 is no parent. ENOSPC.
   Errno NewInode(InodeNumber parent, mode_t mode, const Caller& caller, InodeNumber* number)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Gives the inode a name there, and counts a lookup.
   void Enter(Inode* directory, absl::string_view name, InodeNumber number, InodeAttr* attr)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // One more; beyond what the counter holds, the inode stays for good.
-  static void AddLookup(Inode* inode) { inode->lookups += inode->lookups != UINT32_MAX; }
   // Frees the inode if it has neither name nor lookup.
   void ReleaseIfUnused(InodeNumber number, Inode* inode) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Takes a name away that pointed to it.
+  // The inode has lost a name.
   void DropName(InodeNumber number, Inode* inode) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Whether a rename of `moved` may replace `present`. ENOTDIR, EISDIR, ENOTEMPTY.
   Errno CheckReplaceable(const Inode& moved, const Inode& present) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   bool IsAncestor(InodeNumber above, InodeNumber below) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
-  void Touch(Inode* inode, std::initializer_list<Time> times) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  static void SetTime(Inode* inode, Time which, const timespec& time);
-  static timespec GetTime(const Inode& inode, Time which) { return {inode.seconds[which], inode.nanoseconds[which]}; }
-  static void DropSetId(Inode* inode, SetIdBits set_id);
-  // Memory for what people may store in names' company: attributes, and where symbolic links point to. ENOSPC.
-  static size_t TextCost(size_t bytes) { return bytes + 128; }  // with what holds it
-  static size_t TextBytes(const Inode& inode);
+  void Touch(Inode* inode, std::initializer_list<Inode::Time> times) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Gives the body of a regular file away, if there is one.
+  void BuryBody(Inode* inode);
+  // Counts memory for texts that users store beside names: attributes and the targets of symbolic links. ENOSPC.
   Errno TakeText(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Sets an attribute and counts its memory. ENOSPC: nothing has changed.
+  Errno StoreXattr(Inode* inode, absl::string_view name, absl::string_view value) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // False if there is no such attribute.
+  bool EraseXattr(Inode* inode, absl::string_view name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // True if mounts with "relatime" would not note another access.
   bool AccessIsRecent(const Inode& inode) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
-  const std::string* FindXattr(const Inode& inode, absl::string_view name) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
 
   const LocalNamespaceOptions options_;
-  const uint32_t first_generation_;  // by chance, so that nobody's handles are good for the next daemon's files
+  const uint32_t first_generation_;  // random: nobody's handles are good for the next daemon's files
 
+  // Taken before the lock of a file's pages: FileBody's methods and `bury` run under it.
   mutable SharedMutex mu_;
-  std::vector<std::unique_ptr<Block>> blocks_ ABSL_GUARDED_BY(mu_);
-  std::vector<uint32_t> free_ ABSL_GUARDED_BY(mu_);
-  uint64_t slots_used_ ABSL_GUARDED_BY(mu_) = 1;  // number 0 is none
-  uint64_t inodes_ ABSL_GUARDED_BY(mu_) = 0;      // and names beyond the first of each, as tmpfs counts them
+  InodeTable table_ ABSL_GUARDED_BY(mu_);     // and all that its inodes hold
+  uint64_t inodes_ ABSL_GUARDED_BY(mu_) = 0;  // and names beyond the first of each, as tmpfs counts them
   uint64_t text_bytes_ ABSL_GUARDED_BY(mu_) = 0;
 };
 

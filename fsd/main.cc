@@ -37,8 +37,8 @@ namespace nram {
 namespace {
 
 constexpr int64_t kUnmountTimeoutMs = 10'000;
-// After how many deadlines of an operation, but a minute at least, the kernel gives up a daemon that answers nothing
-// (frozen, say): longer than anything takes that is done within deadlines.
+// The kernel gives up a daemon that answers nothing (a frozen one, say) after so many deadlines of an operation, but a
+// minute at least. Nothing that keeps its deadlines takes so long.
 constexpr int64_t kSwapRequestDeadlines = 6;
 constexpr int64_t kSwapRequestMinS = 60;
 
@@ -48,7 +48,7 @@ int Fail(const absl::Status& status, int fd) {
   return status.code() == absl::StatusCode::kInvalidArgument ? 2 : 1;
 }
 
-// What is to be kept while the mount is up.
+// The parts of a running daemon; each stands on those before it.
 struct Daemon {
   std::unique_ptr<Pool> pool;
   std::unique_ptr<BlockStore> store;
@@ -69,11 +69,11 @@ absl::StatusOr<Daemon> StartDaemon(const FsdOptions& options) {
       pool.owner = OwnerName(options.swap ? "swap" : "mount", options.directory, getpid());
       pool.io_timeout_ms = options.io_timeout_ms;
       if (options.swap) {
-        // What waits must find its pages when a server is back in time, wherever between two renewals it went away.
+        // The area must find its pages if a server is back in time, wherever between two renewals it went away.
         pool.lease_ttl_min_ms = options.io_timeout_ms * 2;
         pool.fail_fast_after_ms = options.io_timeout_ms;
       }
-      pool.fast_wake = FastWake::kOff;  // the mount counts its requests, which are what this pool's threads wait for
+      pool.fast_wake = FastWake::kOff;  // the mount counts its requests instead
       pool.spin = options.swap ? SpinOptions{.limit_us = 0} : options.spin;
       NRAM_ASSIGN_OR_RETURN(daemon.pool, Pool::Open(std::move(pool)));
       daemon.store = NewPoolStore(daemon.pool.get(), options.gc, /*keep_room=*/options.swap);
@@ -89,9 +89,9 @@ absl::StatusOr<Daemon> StartDaemon(const FsdOptions& options) {
       break;
   }
   FilesystemOptions filesystem;
-  filesystem.free_at_end = options.backend == Backend::kPool && !options.gc;  // else it ends with the lease, or with us
+  filesystem.free_at_end = options.backend == Backend::kPool && !options.gc;  // else the lease or we end them
   if (options.size_bytes > 0) filesystem.bytes_max = options.size_bytes;
-  // These never change: what is beyond need not be tried.
+  // The capacity of these never changes, so nothing beyond it need be tried.
   if (options.backend != Backend::kPool) {
     filesystem.bytes_max = std::min(filesystem.bytes_max, daemon.store->Capacity().total_bytes);
   }
@@ -126,14 +126,14 @@ absl::StatusOr<Daemon> StartDaemon(const FsdOptions& options) {
   return daemon;
 }
 
-// What the process was started with beyond standard input, output and error.
+// The descriptors that the process was started with, beyond standard input, output and error.
 std::vector<int> ListInherited() {
   std::vector<int> inherited;
   DIR* const own = opendir("/proc/self/fd");
   if (own == nullptr) return inherited;
   while (const dirent* entry = readdir(own)) {
     int fd = -1;
-    // All that this program has opened itself is not for others.
+    // This program's own descriptors are closed on exec.
     if (!absl::SimpleAtoi(entry->d_name, &fd) || fd <= STDERR_FILENO) continue;
     if (const int flags = fcntl(fd, F_GETFD); flags >= 0 && (flags & FD_CLOEXEC) == 0) inherited.push_back(fd);
   }
@@ -141,14 +141,14 @@ std::vector<int> ListInherited() {
   return inherited;
 }
 
-// Runs until the mount ends or a signal says so. Tells `ready_fd` what became of the start.
+// Runs until the mount ends or a signal says so. Tells `ready_fd` "ok" or why the start failed.
 int Serve(const FsdOptions& options, int ready_fd) {
   sigset_t ending = EndingSignals();
-  // Blocked before any thread starts, so that only the descriptor has them.
+  // No thread is there yet, so all will block them, and only the descriptor gets the signals.
   pthread_sigmask(SIG_BLOCK, &ending, nullptr);
   if (options.swap) {
-    // A machine that goes down sends signals to all before it takes its swap off: what is swapped out here would be
-    // lost.
+    // A machine that goes down sends signals to all processes before it takes its swap off. The pages that are swapped
+    // out here would be lost.
     sigemptyset(&ending);
     sigaddset(&ending, kSwapEndSignal);
     pthread_sigmask(SIG_BLOCK, &ending, nullptr);
@@ -170,7 +170,7 @@ int Serve(const FsdOptions& options, int ready_fd) {
     if (!written.ok()) return Fail(written, ready_fd);
   }
   if (ready_fd != STDERR_FILENO) {
-    // Now that no path is to be looked up from here, and no descriptor to be read that the pool may have been said by.
+    // From here on no path is looked up, and no inherited descriptor is read (--pool may have named one).
     (void)!chdir("/");
     for (const int fd : inherited) close(fd);
     (void)!write(ready_fd, "ok", 2);
@@ -183,11 +183,11 @@ int Serve(const FsdOptions& options, int ready_fd) {
     signalfd_siginfo info{};
     (void)!read(signals.get(), &info, sizeof info);
     LOG(INFO) << "unmounting on signal " << info.ssi_signo;
-    if (!options.swap) daemon->mount->Unmount(kUnmountTimeoutMs);  // else nobody has anything to be written back
+    if (!options.swap) daemon->mount->Unmount(kUnmountTimeoutMs);  // with swap, the kernel has nothing to write back
   }
   daemon->mount.reset();
   LOG(INFO) << options.directory << " is unmounted; its files are gone";
-  // Another may serve there by now, with a file of its own.
+  // Another daemon may serve there by now, and have its own pid in the file.
   const absl::StatusOr<std::string> pid = ReadFile(options.pid_file);
   if (pid.ok() && *pid == absl::StrCat(getpid(), "\n")) unlink(options.pid_file.c_str());
   return 0;
@@ -243,7 +243,7 @@ int Main(int argc, char** argv) {
     if (!positional.empty()) options.directory = positional[0];
   }
   if (const absl::Status status = options.Validate(); !status.ok()) return Fail(status, STDERR_FILENO);
-  // The daemon leaves the directory that it was started in.
+  // The daemon leaves its working directory later.
   char resolved[PATH_MAX];
   if (realpath(options.directory.c_str(), resolved) != nullptr) options.directory = resolved;
   if (!options.pid_file.empty() && options.pid_file[0] != '/' && getcwd(resolved, sizeof resolved) != nullptr) {
@@ -254,7 +254,7 @@ int Main(int argc, char** argv) {
     const absl::Status made = options.foreground ? absl::OkStatus() : MakeStateDir();
     if (!made.ok()) return Fail(made, STDERR_FILENO);
   }
-  // Few arenas: inodes are small and must not spread.
+  // Inodes are small: with few arenas they lie close together.
   if (!options.swap) mallopt(M_ARENA_MAX, 2);
   return options.foreground ? Serve(options, STDERR_FILENO) : ServeInBackground(options);
 }

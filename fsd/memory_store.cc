@@ -12,7 +12,7 @@
 namespace nram {
 namespace {
 
-// Spans of whole pages, so that the ceiling is not charged with bookkeeping that the pool does not have.
+// Whole pages and a hash table: the ceiling must not pay for bookkeeping that the pool does not have.
 class MemoryStore : public BlockStore {
  public:
   explicit MemoryStore(uint64_t bytes_max) : pages_max_(bytes_max / kPageBytes) {}
@@ -29,37 +29,14 @@ class MemoryStore : public BlockStore {
     explicit File(MemoryStore* store) : store_(store) {}
     ~File() override { store_->pages_ -= pages_.size(); }
 
-    absl::Status Read(uint64_t offset, absl::Span<std::byte> to) override {
-      ReaderLock lock(&mu_);
-      const Pages* const pages = &pages_;
-      ForEachPage(offset, to.size(), [&](uint64_t page, uint64_t within, uint64_t at, uint64_t bytes) {
-        const auto it = pages->find(page);
-        if (it == pages->end()) {
-          memset(to.data() + at, 0, bytes);
-        } else {
-          memcpy(to.data() + at, it->second.get() + within, bytes);
-        }
-      });
-      return absl::OkStatus();
-    }
-
-    absl::Status Write(uint64_t offset, absl::Span<const std::byte> from) override {
-      {
-        // Most writes find their pages, and may then run beside each other.
-        ReaderLock lock(&mu_);
-        const Pages* const pages = &pages_;
-        bool all = true;
-        ForEachPage(offset, from.size(),
-                    [&](uint64_t page, uint64_t, uint64_t, uint64_t) { all = all && pages->contains(page); });
-        if (all) {
-          Copy(offset, from);
-          return absl::OkStatus();
-        }
+    bool Start(BlockIo* io) override {
+      if (io->op() == BlockIo::Op::kRead) {
+        Load(io->offset(), io->to());
+        io->End(absl::OkStatus());
+      } else {
+        io->End(Store(io->offset(), io->from()));
       }
-      WriterLock lock(&mu_);
-      NRAM_RETURN_IF_ERROR(AddPages(offset, from.size()));
-      Copy(offset, from);
-      return absl::OkStatus();
+      return true;
     }
 
     absl::Status Trim(uint64_t offset, uint64_t length) override {
@@ -84,7 +61,7 @@ class MemoryStore : public BlockStore {
       return absl::OkStatus();
     }
 
-    // Whole or not at all; looked at before anything is allocated.
+    // All of the range or nothing; that is decided before anything is allocated.
     absl::Status Reserve(uint64_t offset, uint64_t length) override {
       WriterLock lock(&mu_);
       const uint64_t free = store_->pages_max_ - std::min(store_->pages_max_, store_->pages_.load());
@@ -99,6 +76,37 @@ class MemoryStore : public BlockStore {
 
    private:
     using Pages = absl::flat_hash_map<uint64_t, std::unique_ptr<std::byte[]>>;
+
+    void Load(uint64_t offset, absl::Span<std::byte> to) {
+      ReaderLock lock(&mu_);
+      const Pages* const pages = &pages_;
+      ForEachPage(offset, to.size(), [&](uint64_t page, uint64_t within, uint64_t at, uint64_t bytes) {
+        const auto it = pages->find(page);
+        if (it == pages->end()) {
+          memset(to.data() + at, 0, bytes);
+        } else {
+          memcpy(to.data() + at, it->second.get() + within, bytes);
+        }
+      });
+    }
+    absl::Status Store(uint64_t offset, absl::Span<const std::byte> from) {
+      {
+        // Most writes find their pages and may then run beside each other.
+        ReaderLock lock(&mu_);
+        const Pages* const pages = &pages_;
+        bool all = true;
+        ForEachPage(offset, from.size(),
+                    [&](uint64_t page, uint64_t, uint64_t, uint64_t) { all = all && pages->contains(page); });
+        if (all) {
+          Copy(offset, from);
+          return absl::OkStatus();
+        }
+      }
+      WriterLock lock(&mu_);
+      NRAM_RETURN_IF_ERROR(AddPages(offset, from.size()));
+      Copy(offset, from);
+      return absl::OkStatus();
+    }
 
     template <typename Visit>
     static void ForEachPage(uint64_t offset, uint64_t length, Visit visit) {
@@ -145,11 +153,11 @@ class NullStore : public BlockStore {
  private:
   class File : public BlockFile {
    public:
-    absl::Status Read(uint64_t, absl::Span<std::byte> to) override {
-      memset(to.data(), 0, to.size());
-      return absl::OkStatus();
+    bool Start(BlockIo* io) override {
+      if (io->op() == BlockIo::Op::kRead) memset(io->to().data(), 0, io->to().size());
+      io->End(absl::OkStatus());
+      return true;
     }
-    absl::Status Write(uint64_t, absl::Span<const std::byte>) override { return absl::OkStatus(); }
     absl::Status Trim(uint64_t, uint64_t) override { return absl::OkStatus(); }
     absl::Status Reserve(uint64_t, uint64_t) override { return absl::OkStatus(); }
   };

@@ -1,4 +1,4 @@
-// Names and attributes: directories that change while they are listed, links, renames, ACLs, and what is freed when.
+// Names and attributes: directories that change while they are listed, links, renames, ACLs, and when things are freed.
 
 #include "fsd/namespace.h"
 

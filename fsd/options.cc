@@ -72,7 +72,7 @@ void FsdOptions::Register(FsdOptions* options, ArgParser* parser) {
 }
 
 void FsdOptions::AddMountOption(absl::string_view option) {
-  if (option == "relatime") return;  // it is so anyway
+  if (option == "relatime") return;  // the only kind there is
   if (option == "nodiratime") {
     directory_access_times = false;
   } else {
@@ -86,7 +86,7 @@ absl::Status FsdOptions::Validate() const {
     return absl::InvalidArgumentError("--pool needs --backend=pool");
   }
   for (const std::string& option : mount_options) {
-    // The kernel answers most reads itself, and does not tell.
+    // The kernel answers most reads out of its cache and does not tell.
     if (option == "strictatime" || option == "norelatime") {
       return absl::InvalidArgumentError(
           absl::StrCat("the mount option ", option, " cannot be kept: what is read from the kernel's cache leaves no ",
@@ -106,7 +106,7 @@ absl::StatusOr<FsdOptions> FsdOptions::ParseMountHelper(const std::vector<std::s
   Register(&options, &parser);
   const std::vector<std::string> names = parser.names();
   const std::set<std::string> ours(names.begin(), names.end());
-  // For mount(8) and fstab alone.
+  // Words for mount(8) and fstab alone.
   static const auto* const kIgnored = new std::set<std::string>{
       "auto", "noauto", "user", "nouser", "users", "owner", "group", "_netdev", "nofail", "defaults", "rw"};
   std::vector<std::string> words, flags, kernel;

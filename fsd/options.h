@@ -21,7 +21,7 @@ enum class Backend { kPool, kMemory, kNull };
 
 struct FsdOptions {
   std::string directory;
-  std::string pool;  // "": as commands find it
+  std::string pool;  // "": the one that commands find
   Backend backend = Backend::kPool;
   uint64_t size_bytes = 0;  // 0: as much as the store has
   uint64_t inodes = 0;      // 0: one for every two pages of this machine's RAM, as tmpfs has it
@@ -39,31 +39,32 @@ struct FsdOptions {
   mode_t mode = 0;  // of the root directory; 0: 1777 for root as /tmp, else 0755
   std::string log_file;
   std::string pid_file;                    // written when it is mounted, removed at the end
-  std::vector<std::string> mount_options;  // handed on to the kernel
-  bool directory_access_times = true;      // false: nodiratime, which libfuse does not know
-  // The mount's leading thread: a server on this machine or a fast network answers by then. Not with swap: its threads
-  // are real-time ones and would keep those from working whom they serve.
+  std::vector<std::string> mount_options;  // for the kernel
+  bool directory_access_times = true;      // false: nodiratime; libfuse does not know that
+  // How long the mount's leading thread polls: a server on this machine or a fast network answers by then. With swap it
+  // never does: its threads are real-time ones and would keep the programs from working that they serve.
   SpinOptions spin{.limit_us = 20};
   FastWake fast_wake = FastWake::kAuto;
 
   absl::Status Validate() const;
   // A flag for each field. `options` must outlive the parser.
   static void Register(FsdOptions* options, ArgParser* parser);
-  // As mount(8) calls its helpers: SOURCE DIR [-sfnv] [-o OPTIONS]. SOURCE is the pool ("nram" and "none": as commands
-  // find it); OPTIONS are the flags without dashes, and the kernel's own.
+  // Parses what mount(8) hands to its helpers: SOURCE DIR [-sfnv] [-o OPTIONS]. SOURCE is the pool ("nram" and "none":
+  // the one that commands find). OPTIONS are the flags without dashes, and the kernel's own.
   static absl::StatusOr<FsdOptions> ParseMountHelper(const std::vector<std::string>& args);
   static const char* Help();
 
  private:
-  // One of those that come after -o and are no flags.
+  // Takes a word after -o that is no flag.
   void AddMountOption(absl::string_view option);
 };
 
-// How a daemon names itself to the servers, for people and for `nram swaps`: pids alone are the same on many machines.
+// The name that a daemon gives itself at the servers, for people and for `nram swaps`. A pid alone is not unique among
+// machines.
 std::string OwnerName(const std::string& what, const std::string& directory, int pid);
 
-// What ends a daemon of `--swap`, which no other signal does: `nram swapoff` sends it when the kernel does not have the
-// area any more.
+// The one signal that ends a daemon of `--swap`: `nram swapoff` sends it when the kernel does not have the area any
+// more.
 inline constexpr int kSwapEndSignal = SIGUSR2;
 
 }  // namespace nram

@@ -1,4 +1,4 @@
-// What the daemon and mount(8)'s helper make of their options.
+// The options of the daemon and of mount(8)'s helper.
 
 #include "fsd/options.h"
 

@@ -26,7 +26,7 @@ void PageSet::ForEachWord(uint64_t first, uint64_t end, bool all, Visit visit) c
     const uint64_t count = stop - first;
     const uint64_t bits = (count == kWordPages ? ~uint64_t{0} : (uint64_t{1} << count) - 1) << first % kWordPages;
     if (!all && word != 0 && Word(word) == nullptr) {
-      // To the next block that there is.
+      // Go on at the next block that there is.
       if (blocks_ == nullptr) return;
       const auto it = blocks_->lower_bound(first / kBlockPages);
       if (it == blocks_->end()) return;
@@ -75,7 +75,7 @@ uint64_t PageSet::Remove(uint64_t first, uint64_t end) {
 
 uint64_t PageSet::NextIn(uint64_t page) const {
   uint64_t found = kNone;
-  // Nothing stops a walk over words early, so look at one word, then at one block, then at the blocks behind.
+  // ForEachWord cannot stop early, so look at one word, then at one block, then at the blocks behind it.
   if (page < kWordPages) {
     const uint64_t rest = low_ >> page;
     if (rest != 0) return page + std::countr_zero(rest);

@@ -10,9 +10,9 @@
 
 namespace nram {
 
-// Which pages of a file have data: a bit each, 32 bytes a span that has any, nothing for spans that have none, and
-// nothing beyond the object for files of up to 64 pages. With it, holes are read, found and counted without asking a
-// server. Not thread-safe.
+// The pages of a file that have data: a bit each. A span with any takes 32 bytes, other spans nothing; a file of up to
+// 64 pages takes nothing beyond the object. With it, holes are read, found and counted without a server. Not
+// thread-safe.
 class PageSet {
  public:
   static constexpr uint64_t kNone = UINT64_MAX;
@@ -20,13 +20,13 @@ class PageSet {
   uint64_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
 
-  // Pages of [first, end) that are in the set.
+  // How many pages of [first, end) are in the set.
   uint64_t Count(uint64_t first, uint64_t end) const;
-  // Returns how many were not in the set, or were.
+  // Return the number of pages that were not in the set, or were.
   uint64_t Add(uint64_t first, uint64_t end);
   uint64_t Remove(uint64_t first, uint64_t end);
 
-  // The first page at or after `page` that is in the set, kNone if there is none; or that is not.
+  // The first page at or after `page` that is in the set, kNone if there is none; the first that is not.
   uint64_t NextIn(uint64_t page) const;
   uint64_t NextOut(uint64_t page) const;
 
@@ -36,11 +36,10 @@ class PageSet {
   using Block = std::array<uint64_t, kBlockPages / kWordPages>;
   using Blocks = absl::btree_map<uint64_t, Block>;  // by first page / kBlockPages
 
-  // The word of the pages from `word * 64` on; null if none of them is in the set and `make` is false.
+  // The word of the pages from `word * 64` on. Null: no page of its block is in the set. MakeWord makes it.
   const uint64_t* Word(uint64_t word) const;
   uint64_t* MakeWord(uint64_t word);
-  // Calls `visit(word number, bits of [first, end) in it)` for each word; where there is no block, skips it unless
-  // `all`.
+  // Calls `visit(word number, bits of [first, end) in it)` for each word. Skips words that have no block, unless `all`.
   template <typename Visit>
   void ForEachWord(uint64_t first, uint64_t end, bool all, Visit visit) const;
 

@@ -13,31 +13,29 @@ namespace {
 constexpr IoOptions kStartOptions{.io_class = IoClass::kUrgent};
 
 // At most 64 KiB lie in two frames.
-struct PoolIo : BlockIo {
+struct PoolIo : StoreIo {
   Io io{2};
 };
 
-void OnDone(Io* io, void* context) {
-  auto* const pool_io = static_cast<PoolIo*>(context);
-  pool_io->done(pool_io, io->Wait());
-}
+void OnDone(Io* io, void* block_io) { static_cast<BlockIo*>(block_io)->End(io->Wait()); }
 
 class PoolFile : public BlockFile {
  public:
   PoolFile(std::unique_ptr<Region> region, Region::TrimRoom room) : region_(std::move(region)), room_(room) {}
 
-  absl::Status Read(uint64_t offset, absl::Span<std::byte> to) override { return region_->Read(offset, to); }
-  absl::Status Write(uint64_t offset, absl::Span<const std::byte> from) override {
-    return region_->Write(offset, from);
-  }
-  bool StartRead(BlockIo* io, uint64_t offset, absl::Span<std::byte> to) override {
-    auto* const pool_io = static_cast<PoolIo*>(io);
-    region_->StartRead(&pool_io->io, offset, to, kStartOptions, &OnDone, pool_io);
-    return true;
-  }
-  bool StartWrite(BlockIo* io, uint64_t offset, absl::Span<const std::byte> from) override {
-    auto* const pool_io = static_cast<PoolIo*>(io);
-    region_->StartWrite(&pool_io->io, offset, from, kStartOptions, &OnDone, pool_io);
+  bool Start(BlockIo* io) override {
+    const bool reads = io->op() == BlockIo::Op::kRead;
+    if (io->waited_for()) {
+      // The pool's own wait: the calling thread receives the answers itself, in as many frames as the pool allows.
+      io->End(reads ? region_->Read(io->offset(), io->to()) : region_->Write(io->offset(), io->from()));
+      return true;
+    }
+    Io* const pool_io = &static_cast<PoolIo*>(io->part())->io;
+    if (reads) {
+      region_->StartRead(pool_io, io->offset(), io->to(), kStartOptions, &OnDone, io);
+    } else {
+      region_->StartWrite(pool_io, io->offset(), io->from(), kStartOptions, &OnDone, io);
+    }
     return true;
   }
   absl::Status Trim(uint64_t offset, uint64_t length) override { return region_->Trim(offset, length, {}, room_); }
@@ -60,7 +58,7 @@ class PoolStore : public BlockStore {
     return std::make_unique<PoolFile>(std::move(region), trim_room_);
   }
 
-  std::unique_ptr<BlockIo> NewIo() override { return std::make_unique<PoolIo>(); }
+  std::unique_ptr<StoreIo> NewIo() override { return std::make_unique<PoolIo>(); }
 
   void Destroy(std::vector<std::unique_ptr<BlockFile>> files) override {
     std::vector<std::unique_ptr<Region>> regions;

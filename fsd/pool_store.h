@@ -8,9 +8,9 @@
 
 namespace nram {
 
-// A region of the pool for each file. With `gc` the servers collect them when this process's lease ends; without, they
-// stay until they are destroyed. With `keep_room`, room that a file has reserved or used stays its own when holes are
-// made. `pool` must outlive the store.
+// A store with a region of the pool for each file. With `gc`, the servers collect the regions when this process's lease
+// ends; without, regions stay until they are destroyed. With `keep_room`, a file keeps the room that it has reserved or
+// used when holes are made in it. `pool` must outlive the store.
 std::unique_ptr<BlockStore> NewPoolStore(Pool* pool, bool gc, bool keep_room = false);
 
 }  // namespace nram

@@ -16,13 +16,13 @@ namespace nram {
 namespace {
 
 constexpr uint8_t kLayersMax = 64;  // servers' deaths that a file outlives
-// No further layer is tried when one write has taken so long: others wait behind it, and the kernel.
+// After so long, a write tries no further layer: other writes wait behind it, and the kernel.
 constexpr int64_t kElsewhereMs = 10'000;
-// After so many layers that nothing could be stored in, the next one is made so much later.
+// After so many layers in which nothing could be stored, the next one is made so much later.
 constexpr int kBarrenMax = 3;
 constexpr int64_t kBarrenNs = 10 * kNsPerSecond;
 
-// Whether a write may do better elsewhere: its server is gone, not slow or full.
+// Whether a write may succeed elsewhere: its server is gone, not slow or full.
 bool IsLost(const absl::Status& status) {
   return absl::IsDataLoss(status) || absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
 }
@@ -31,35 +31,15 @@ class RelocatingFile : public BlockFile {
  public:
   RelocatingFile(BlockStore* store, std::unique_ptr<BlockFile> first) : store_(store) { layers_[0] = std::move(first); }
 
-  absl::Status Read(uint64_t offset, absl::Span<std::byte> to) override {
-    return ForEachRun(offset, to.size(), [&](BlockFile* file, uint8_t, uint64_t at, uint64_t bytes) {
-      return file->Read(at, to.subspan(at - offset, bytes));
-    });
-  }
-
-  absl::Status Write(uint64_t offset, absl::Span<const std::byte> from) override {
-    return ForEachRun(offset, from.size(), [&](BlockFile* file, uint8_t layer, uint64_t at, uint64_t bytes) {
-      const absl::Span<const std::byte> part = from.subspan(at - offset, bytes);
-      return WriteElsewhere(layer, at, part, file->Write(at, part));
-    });
-  }
-  // Not where it failed: that would take an operation's time once more.
-  absl::Status Rewrite(uint64_t offset, absl::Span<const std::byte> from, const absl::Status& failed) override {
-    if (!IsLost(failed)) return Write(offset, from);  // there may be room by now
-    return ForEachRun(offset, from.size(), [&](BlockFile* file, uint8_t layer, uint64_t at, uint64_t bytes) {
-      return WriteElsewhere(layer, at, from.subspan(at - offset, bytes), failed);
-    });
-  }
-
-  bool StartRead(BlockIo* io, uint64_t offset, absl::Span<std::byte> to) override {
-    const uint8_t layer = LayerOf(offset / kPageBytes);
-    if (RunEnd(offset, offset + to.size(), layer) < offset + to.size()) return false;
-    return layers_[layer]->StartRead(io, offset, to);
-  }
-  bool StartWrite(BlockIo* io, uint64_t offset, absl::Span<const std::byte> from) override {
-    const uint8_t layer = LayerOf(offset / kPageBytes);
-    if (RunEnd(offset, offset + from.size(), layer) < offset + from.size()) return false;
-    return layers_[layer]->StartWrite(io, offset, from);
+  bool Start(BlockIo* io) override {
+    if (io->waited_for()) {
+      io->End(io->op() == BlockIo::Op::kRead ? ReadRuns(io->offset(), io->to())
+                                             : WriteRuns(io->offset(), io->from(), io->earlier_failure()));
+      return true;
+    }
+    // Without waiting, one run can be had: it is the layer's own operation.
+    const uint8_t layer = LayerOf(io->offset() / kPageBytes);
+    return RunEnd(io->offset(), io->end(), layer) == io->end() && layers_[layer]->Start(io);
   }
   bool RewriteMayHelp(const absl::Status& failed) const override { return IsLost(failed); }
 
@@ -68,7 +48,7 @@ class RelocatingFile : public BlockFile {
     const uint8_t count = count_.load(std::memory_order_acquire);
     for (uint8_t layer = 0; layer < count; ++layer) {
       const absl::Status trimmed = layers_[layer]->Trim(offset, length);
-      // What is lost need not be freed.
+      // Lost pages need not be freed.
       if (!IsLost(trimmed)) status.Update(trimmed);
     }
     return status;
@@ -78,7 +58,7 @@ class RelocatingFile : public BlockFile {
     NRAM_RETURN_IF_ERROR(layers_[0]->Reserve(offset, length));
     MutexLock lock(&mu_);
     const uint64_t pages = (offset + length + kPageBytes - 1) / kPageBytes;
-    // Before the range is used, so that nobody looks at it meanwhile.
+    // The range is not in use yet, so nobody looks at layer_of_ meanwhile.
     if (pages > layer_of_.size()) {
       std::vector<std::atomic<uint8_t>> larger(pages);
       for (size_t i = 0; i < layer_of_.size(); ++i) larger[i] = layer_of_[i].load();
@@ -93,7 +73,21 @@ class RelocatingFile : public BlockFile {
   }
 
  private:
-  // Pages behind what was reserved stay where they were first.
+  absl::Status ReadRuns(uint64_t offset, absl::Span<std::byte> to) {
+    return ForEachRun(offset, to.size(), [&](BlockFile* file, uint8_t, uint64_t at, uint64_t bytes) {
+      return file->Read(at, to.subspan(at - offset, bytes));
+    });
+  }
+  absl::Status WriteRuns(uint64_t offset, absl::Span<const std::byte> from, const absl::Status& earlier_failure) {
+    return ForEachRun(offset, from.size(), [&](BlockFile* file, uint8_t layer, uint64_t at, uint64_t bytes) {
+      const absl::Span<const std::byte> part = from.subspan(at - offset, bytes);
+      // A lost server is not tried again: that would take an operation's time once more. A full one may have room by
+      // now.
+      const absl::Status status = IsLost(earlier_failure) ? earlier_failure : file->Write(at, part);
+      return WriteElsewhere(layer, at, part, status);
+    });
+  }
+  // Pages beyond the reserved range stay in the first layer.
   uint8_t LayerOf(uint64_t page) const {
     return page < layer_of_.size() ? layer_of_[page].load(std::memory_order_acquire) : 0;
   }
@@ -102,7 +96,7 @@ class RelocatingFile : public BlockFile {
       layer_of_[page].store(layer, std::memory_order_release);
     }
   }
-  // Where the pages from `offset` on, before `end`, stop being in `layer`.
+  // The pages from `offset` on are in `layer` up to here, or up to `end`.
   uint64_t RunEnd(uint64_t offset, uint64_t end, uint8_t layer) const {
     uint64_t page = offset / kPageBytes;
     while (page * kPageBytes < end && LayerOf(page) == layer) ++page;
@@ -119,9 +113,11 @@ class RelocatingFile : public BlockFile {
     return absl::OkStatus();
   }
 
-  // `status`: of the write in `layer`, which is gone to the next ones if that may help.
+  // `status` is the result of the write in `layer`. If the server is lost, the next layers are tried. Returns the
+  // result of the last try.
   absl::Status WriteElsewhere(uint8_t layer, uint64_t at, absl::Span<const std::byte> part, absl::Status status) {
-    // Part of a page cannot go elsewhere without the rest, and where pages behind what was reserved are is not noted.
+    // Part of a page cannot go elsewhere without the rest. The layer of pages beyond the reserved range has no place in
+    // layer_of_.
     const uint64_t end = at + part.size();
     if (at % kPageBytes != 0 || end % kPageBytes != 0 || end / kPageBytes > layer_of_.size()) return status;
     const int64_t give_up_ns = DeadlineAfterMs(kElsewhereMs);
@@ -135,12 +131,13 @@ class RelocatingFile : public BlockFile {
     return status;
   }
 
-  // Or `status`, if there is none and another would be of no use now.
+  // The number of the layer after `after`, which is made if there is none. `status`, if another layer would be of no
+  // use now.
   absl::StatusOr<uint8_t> NextLayer(uint8_t after, const absl::Status& status) {
     MutexLock lock(&mu_);
     const auto next = static_cast<uint8_t>(after + 1);
     if (next == count_) {
-      // Where nothing could be stored in the last ones yet, no server may be there at all.
+      // Nothing could be stored in the last layers: perhaps no server is there at all.
       if (barren_ >= kBarrenMax && MonotonicNs() < last_made_ns_ + kBarrenNs) return status;
       ++barren_;
       last_made_ns_ = MonotonicNs();
@@ -153,12 +150,12 @@ class RelocatingFile : public BlockFile {
 
   BlockStore* const store_;
   Mutex mu_;
-  // Set before count_ rises, and never changed.
+  // A layer is set before count_ rises to it, and never changes.
   std::array<std::unique_ptr<BlockFile>, kLayersMax> layers_;
   std::atomic<uint8_t> count_{1};
-  std::atomic<int> barren_{0};  // layers made since one was written to
+  std::atomic<int> barren_{0};  // layers made since the last write that succeeded in a new one
   int64_t last_made_ns_ ABSL_GUARDED_BY(mu_) = 0;
-  std::vector<std::atomic<uint8_t>> layer_of_;  // of each page; sized by Reserve
+  std::vector<std::atomic<uint8_t>> layer_of_;  // for each page; Reserve sizes it before the pages are used
 };
 
 class RelocatingStore : public BlockStore {
@@ -169,7 +166,7 @@ class RelocatingStore : public BlockStore {
     NRAM_ASSIGN_OR_RETURN(std::unique_ptr<BlockFile> first, inner_->Create());
     return std::make_unique<RelocatingFile>(inner_.get(), std::move(first));
   }
-  std::unique_ptr<BlockIo> NewIo() override { return inner_->NewIo(); }
+  std::unique_ptr<StoreIo> NewIo() override { return inner_->NewIo(); }
   void Destroy(std::vector<std::unique_ptr<BlockFile>> files) override {
     std::vector<std::unique_ptr<BlockFile>> layers;
     for (auto& file : files) static_cast<RelocatingFile*>(file.get())->TakeLayers(&layers);

@@ -7,11 +7,12 @@
 
 namespace nram {
 
-// Over a store of the pool: files that outlive the loss of a server, for swap. What the server held is lost, and reads
-// of it say so; but a page that is written anew goes to another place, in the next layer, where it stays. Without that,
-// the kernel would try to write out the same pages to a dead server for ever.
+// A store over another one, the pool's, for swap: its files outlive the loss of a server. Pages that the server held
+// are lost, and reads of them say so. A page that is written anew goes to another place, in the file's next layer, and
+// stays there. Without that, the kernel would try for ever to write the same pages out to a dead server.
 //
-// Whole pages only: offsets and lengths are multiples of 4096. Takes a byte a page of the largest file.
+// Whole pages only: offsets and lengths are multiples of 4096. Only pages of a range that was reserved before its first
+// use can go elsewhere. Takes a byte a page of the largest file.
 std::unique_ptr<BlockStore> NewRelocatingStore(std::unique_ptr<BlockStore> inner);
 
 }  // namespace nram

@@ -5,6 +5,7 @@
 #include <map>
 #include <random>
 #include <set>
+#include <utility>
 
 #include "base/test_seed.h"
 #include "base/units.h"
@@ -13,20 +14,25 @@
 namespace nram {
 namespace {
 
-// Spans on servers that can die; what a dead one held is lost, and nothing can be written there. New files place their
-// spans on those that live.
+// Servers that can die. The spans that a dead one held are lost, and writes there fail. New files place their spans on
+// living servers.
 struct Servers {
   std::set<int> dead;
-  int next = 0;  // where what is new goes
+  int next = 0;  // new spans go there
   bool all_away = false;
   int writes = 0;  // attempts, of all files
   int files = 0;
+  absl::Status next_write;  // the next attempt fails so
 };
 
 class MortalFile : public BlockFile {
  public:
   explicit MortalFile(Servers* servers) : servers_(servers) {}
-  absl::Status Read(uint64_t offset, absl::Span<std::byte> to) override {
+  bool Start(BlockIo* io) override {
+    io->End(io->op() == BlockIo::Op::kRead ? Load(io->offset(), io->to()) : Store(io->offset(), io->from()));
+    return true;
+  }
+  absl::Status Load(uint64_t offset, absl::Span<std::byte> to) {
     for (uint64_t at = 0; at < to.size(); at += kChunkBytes) {
       const auto place = places_.find((offset + at) / kSpanBytes);
       if (place != places_.end() && servers_->dead.count(place->second) > 0) return absl::DataLossError("lost");
@@ -35,8 +41,9 @@ class MortalFile : public BlockFile {
     }
     return absl::OkStatus();
   }
-  absl::Status Write(uint64_t offset, absl::Span<const std::byte> from) override {
+  absl::Status Store(uint64_t offset, absl::Span<const std::byte> from) {
     ++servers_->writes;
+    if (!servers_->next_write.ok()) return std::exchange(servers_->next_write, absl::OkStatus());
     if (servers_->all_away) return absl::UnavailableError("all are away");
     for (uint64_t at = 0; at < from.size(); at += kChunkBytes) {
       const auto [place, placed] = places_.try_emplace((offset + at) / kSpanBytes, servers_->next);
@@ -148,7 +155,7 @@ TEST(RelocatingStoreTest, PartOfAPageStaysWhereItsPageIs) {
   EXPECT_EQ(got, page);
 }
 
-// It failed there after an operation's whole time.
+// The first try has taken an operation's whole time.
 TEST(RelocatingStoreTest, ARewriteIsNotTriedWhereItFailed) {
   Servers servers;
   const auto store = NewRelocatingStore(std::make_unique<MortalStore>(&servers));
@@ -156,22 +163,57 @@ TEST(RelocatingStoreTest, ARewriteIsNotTriedWhereItFailed) {
   ASSERT_TRUE(file->Reserve(0, kSpanBytes).ok());
   const std::vector<std::byte> page(kPageBytes, std::byte{7});
   const absl::Status late = absl::DeadlineExceededError("late");
+  const auto rewrite = [&](uint64_t offset, const absl::Status& failed) {
+    BlockIo io;
+    io.set_earlier_failure(failed);
+    EXPECT_TRUE(file->StartWrite(&io, offset, page));
+    return io.Wait();
+  };
   ASSERT_TRUE(file->RewriteMayHelp(late));
-  ASSERT_TRUE(file->Rewrite(0, page, late).ok());
+  ASSERT_TRUE(rewrite(0, late).ok());
   EXPECT_EQ(servers.writes, 1);
   EXPECT_EQ(servers.files, 2);
   servers.dead.insert(servers.next);
   std::vector<std::byte> got(kPageBytes);
   EXPECT_FALSE(file->Read(0, absl::MakeSpan(got)).ok()) << "where was it written to?";
   ++servers.next;
-  EXPECT_TRUE(file->Rewrite(kPageBytes, page, late).ok());
-  // Where it was full there may be room by now.
+  EXPECT_TRUE(rewrite(kPageBytes, late).ok());
+  // A server that was full may have room by now.
   servers.writes = 0;
-  EXPECT_TRUE(file->Rewrite(2 * kPageBytes, page, absl::ResourceExhaustedError("full")).ok());
+  EXPECT_TRUE(rewrite(2 * kPageBytes, absl::ResourceExhaustedError("full")).ok());
   EXPECT_EQ(servers.writes, 1);
 }
 
-// Each death of a server takes one; there are not many.
+// A handle that nobody waits on goes through to the layer and ends as the layer says. An operation in two layers waits.
+TEST(RelocatingStoreTest, AHandleGoesThroughToTheLayer) {
+  struct CalledIo : BlockIo {
+    CalledIo() : BlockIo(nullptr, [](BlockIo* io) { ++static_cast<CalledIo*>(io)->calls; }) {}
+    int calls = 0;
+  } io;
+  Servers servers;
+  const auto store = NewRelocatingStore(std::make_unique<MortalStore>(&servers));
+  const std::unique_ptr<BlockFile> file = store->Create().value();
+  ASSERT_TRUE(file->Reserve(0, kSpanBytes).ok());
+  const std::vector<std::byte> pages(2 * kPageBytes, std::byte{7});
+  const absl::Span<const std::byte> page = absl::MakeSpan(pages).subspan(0, kPageBytes);
+  ASSERT_TRUE(file->StartWrite(&io, 0, pages));
+  EXPECT_TRUE(io.calls == 1 && io.status().ok());
+  servers.next_write = absl::UnavailableError("gone");
+  ASSERT_TRUE(file->StartWrite(&io, 0, page));
+  EXPECT_TRUE(io.calls == 2 && absl::IsUnavailable(io.status()));
+  servers.next_write = absl::UnavailableError("gone");
+  ASSERT_TRUE(file->Write(0, page).ok()) << "elsewhere";
+  std::vector<std::byte> got(2 * kPageBytes);
+  EXPECT_FALSE(file->StartRead(&io, 0, absl::MakeSpan(got))) << "its pages are in two layers";
+  EXPECT_FALSE(file->StartWrite(&io, 0, pages));
+  EXPECT_EQ(io.calls, 2);
+  ASSERT_TRUE(file->StartRead(&io, kPageBytes, absl::MakeSpan(got).subspan(kPageBytes)));
+  EXPECT_EQ(io.calls, 3);
+  ASSERT_TRUE(file->Read(0, absl::MakeSpan(got)).ok());
+  EXPECT_EQ(got, pages);
+}
+
+// Each death of a server uses a layer up; there are not many.
 TEST(RelocatingStoreTest, LayersAreNotUsedUpWhileNoServerIsThere) {
   Servers servers;
   const auto store = NewRelocatingStore(std::make_unique<MortalStore>(&servers));
@@ -185,7 +227,7 @@ TEST(RelocatingStoreTest, LayersAreNotUsedUpWhileNoServerIsThere) {
   for (uint64_t i = 0; i < kPagesPerSpan; ++i) EXPECT_TRUE(file->Write(i * kPageBytes, page).ok());
 }
 
-// Nobody would find them again.
+// Nothing would lead back to them.
 TEST(RelocatingStoreTest, PagesBehindWhatWasReservedDoNotGoElsewhere) {
   Servers servers;
   const auto store = NewRelocatingStore(std::make_unique<MortalStore>(&servers));

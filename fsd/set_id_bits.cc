@@ -10,12 +10,12 @@
 namespace nram {
 namespace {
 
-// Read here: libfuse 3.14's fuse_req_getgroups searches a buffer that it has not terminated.
+// libfuse 3.14 has fuse_req_getgroups, but that searches a buffer that it has not terminated.
 bool IsRootOrInGroup(fuse_req_t req, gid_t group) {
   const fuse_ctx* const context = fuse_req_ctx(req);
   if (context->uid == 0 || context->gid == group) return true;
   const auto status = ReadFile(absl::StrCat("/proc/", context->pid, "/status"));
-  if (!status.ok()) return false;  // it has ended, or is in another PID namespace
+  if (!status.ok()) return false;  // the process has ended, or is in another PID namespace
   for (absl::string_view line : absl::StrSplit(*status, '\n')) {
     if (!absl::ConsumePrefix(&line, "Groups:")) continue;
     for (const absl::string_view word : absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipEmpty())) {

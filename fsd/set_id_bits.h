@@ -1,9 +1,10 @@
 #ifndef NRAM_FSD_SET_ID_BITS_H_
 #define NRAM_FSD_SET_ID_BITS_H_
 
-// What Linux's setattr_should_drop_sgid() and posix_acl_update_mode() do, for those requests that leave it to the
-// daemon (FUSE_HANDLE_KILLPRIV_V2). Who asks belongs to a group if it is his own or /proc says so; of processes that
-// cannot be seen from here, as in another PID namespace, only their own group is known. Root may keep all bits.
+// Who may keep set-id bits: Linux's setattr_should_drop_sgid() and posix_acl_update_mode(), for the requests that leave
+// this to the daemon (FUSE_HANDLE_KILLPRIV_V2). A caller belongs to his own group and to those that /proc lists for
+// him. If /proc does not show the process here (another PID namespace), only its own group is known. Root may keep all
+// bits.
 
 #define FUSE_USE_VERSION 314
 #include <fuse3/fuse_lowlevel.h>
@@ -13,11 +14,12 @@
 
 namespace nram {
 
-// Of a request that takes the bits away.
+// For a request that clears the bits.
 SetIdBits DropSetIdBits(fuse_req_t req, Namespace* names, InodeNumber inode);
-// Of one that takes them away from all but root.
+// For a request that clears the bits unless root sends it.
 SetIdBits DropSetIdBitsUnlessRoot(fuse_req_t req, Namespace* names, InodeNumber inode);
-// Of one that changes the attribute `xattr_name`: true if that is the access ACL and comes from outside of the group.
+// For a request that changes the attribute `xattr_name`. True: it changes the access ACL, and its caller is not in the
+// group.
 bool DropsSetGroupId(fuse_req_t req, Namespace* names, InodeNumber inode, absl::string_view xattr_name);
 
 }  // namespace nram

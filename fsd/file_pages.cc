@@ -1,0 +1,95 @@
+#include "fsd/file_pages.h"
+
+#include <glog/logging.h>
+
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "base/units.h"
+
+namespace nram {
+namespace {
+
+constexpr uint64_t FirstPage(uint64_t offset) { return offset / kPageBytes; }
+constexpr uint64_t EndPage(uint64_t end) { return (end + kPageBytes - 1) / kPageBytes; }
+
+}  // namespace
+
+FilePages::~FilePages() { store_->quota()->Return(pages_.size()); }
+
+uint64_t FilePages::Count() const {
+  GateLock lock(&mu_);
+  return pages_.size();
+}
+
+uint64_t FilePages::Count(uint64_t offset, uint64_t end) const {
+  GateLock lock(&mu_);
+  return pages_.Count(FirstPage(offset), EndPage(end));
+}
+
+BlockFile* FilePages::FindStored(uint64_t offset, uint64_t end) const {
+  GateLock lock(&mu_);
+  if (pages_.Count(FirstPage(offset), EndPage(end)) == 0) return nullptr;
+  CHECK(stored_ != nullptr);
+  return stored_.get();
+}
+
+Errno FilePages::MakeStoredLocked() {
+  if (stored_ != nullptr) return Errno::kOk;
+  absl::StatusOr<std::unique_ptr<BlockFile>> made = store_->blocks()->Create();
+  if (!made.ok()) {
+    LOG_EVERY_N(WARNING, 100) << "a file's first page: " << made.status();
+    return ErrnoOf(made.status());
+  }
+  stored_ = *std::move(made);
+  return Errno::kOk;
+}
+
+Errno FilePages::MakeStored(BlockFile** stored) {
+  GateLock lock(&mu_);
+  NRAM_RETURN_IF_ERRNO(MakeStoredLocked());
+  *stored = stored_.get();
+  return Errno::kOk;
+}
+
+Errno FilePages::Take(uint64_t offset, uint64_t end, BlockFile** stored) {
+  const uint64_t first_page = FirstPage(offset);
+  const uint64_t end_page = EndPage(end);
+  GateLock lock(&mu_);
+  NRAM_RETURN_IF_ERRNO(MakeStoredLocked());
+  const uint64_t missing = end_page - first_page - pages_.Count(first_page, end_page);
+  if (missing > 0) {
+    if (!store_->quota()->TryTake(missing)) return Err(ENOSPC);
+    pages_.Add(first_page, end_page);
+  }
+  *stored = stored_.get();
+  return Errno::kOk;
+}
+
+uint64_t FilePages::Return(uint64_t offset, uint64_t end) {
+  const uint64_t first_page = EndPage(offset);
+  const uint64_t end_page = FirstPage(end);
+  if (first_page >= end_page) return 0;
+  GateLock lock(&mu_);
+  const uint64_t returned = pages_.Remove(first_page, end_page);
+  store_->quota()->Return(returned);
+  return returned;
+}
+
+std::unique_ptr<BlockFile> FilePages::TakeStored() {
+  GateLock lock(&mu_);
+  store_->quota()->Return(pages_.Remove(0, PageSet::kNone));
+  return std::move(stored_);
+}
+
+uint64_t FilePages::NextIn(uint64_t page) const {
+  GateLock lock(&mu_);
+  return pages_.NextIn(page);
+}
+
+uint64_t FilePages::NextOut(uint64_t page) const {
+  GateLock lock(&mu_);
+  return pages_.NextOut(page);
+}
+
+}  // namespace nram

@@ -1,0 +1,43 @@
+#ifndef NRAM_FSD_FILE_STORE_H_
+#define NRAM_FSD_FILE_STORE_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "fsd/block_file.h"
+#include "fsd/namespace.h"
+#include "fsd/page_quota.h"
+#include "fsd/reclaimer.h"
+
+namespace nram {
+
+// What the data of all files stands on: the store of their bytes, the mount's limit, and the freeing of deleted files.
+// Thread-safe.
+class FileStore {
+ public:
+  // At most `bytes_max` of data. `blocks` must outlive it.
+  FileStore(BlockStore* blocks, uint64_t bytes_max);
+
+  // A FileData without bytes. The FileStore must outlive it.
+  std::unique_ptr<FileBody> NewFile();
+  // Takes a file of NewFile that nobody uses any more, and frees its bytes in the background, soon. Does not block.
+  void Bury(std::unique_ptr<FileBody> file);
+  // From now on, the bytes of files that are buried stay in the store.
+  void StopFreeing() { reclaimer_.StopFreeing(); }
+
+  // What statfs says: at most the limit, and at most what the store has.
+  StoreCapacity Capacity() const;
+
+  BlockStore* blocks() { return blocks_; }
+  PageQuota* quota() { return &quota_; }
+  Reclaimer* reclaimer() { return &reclaimer_; }
+
+ private:
+  BlockStore* const blocks_;
+  PageQuota quota_;
+  Reclaimer reclaimer_;
+};
+
+}  // namespace nram
+
+#endif  // NRAM_FSD_FILE_STORE_H_
