@@ -26,6 +26,10 @@ inline constexpr uint64_t kKiB = 1024;
 inline constexpr uint64_t kMiB = 1024 * kKiB;
 inline constexpr uint64_t kGiB = 1024 * kMiB;
 
+// The multiple of `unit` at or below, at or above a number. `unit` must not be 0, nor the result exceed 64 bits.
+constexpr uint64_t RoundDown(uint64_t number, uint64_t unit) { return number / unit * unit; }
+constexpr uint64_t RoundUp(uint64_t number, uint64_t unit) { return RoundDown(number + unit - 1, unit); }
+
 // One bit a chunk; bit 0 is the page's first 512 bytes.
 using ChunkMask = uint8_t;
 inline constexpr ChunkMask kAllChunks = 0xFF;

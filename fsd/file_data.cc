@@ -14,9 +14,6 @@
 namespace nram {
 namespace {
 
-constexpr uint64_t RoundDown(uint64_t offset, uint64_t unit) { return offset / unit * unit; }
-constexpr uint64_t RoundUp(uint64_t offset, uint64_t unit) { return (offset + unit - 1) / unit * unit; }
-
 constexpr int64_t kAwaitFreedMs = 2'000;
 constexpr int64_t kBatchMs = 2;
 constexpr uint64_t kTrimAfter = 10'000;  // files

@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/signals.h"
 #include "base/status.h"
+#include "base/units.h"
 
 namespace nram {
 namespace {
@@ -256,7 +257,7 @@ absl::StatusOr<void*> Heap::Allocate(size_t size, size_t align, bool zeroed) {
   // As aligned as the C library's, which jemalloc's smallest blocks are not.
   size = std::max(size, alignof(std::max_align_t));
   if (std::max(size, align) < local_below_) {
-    void* const block = align > alignof(std::max_align_t) ? aligned_alloc(align, (size + align - 1) / align * align)
+    void* const block = align > alignof(std::max_align_t) ? aligned_alloc(align, RoundUp(size, align))
                                                           : (zeroed ? calloc(1, size) : malloc(size));
     if (block == nullptr) return absl::ResourceExhaustedError("out of local memory");
     if (zeroed && align > alignof(std::max_align_t)) memset(block, 0, size);

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/signals.h"
 #include "base/status.h"
+#include "base/units.h"
 #include "client/memory/stderr_lines.h"
 
 namespace nram {
@@ -150,7 +151,7 @@ absl::StatusOr<std::unique_ptr<Region>> Memory::OpenRegion(const MapRequest& req
   NRAM_ASSIGN_OR_RETURN(
       auto region, pool_->AttachRegion(
                        request.name, request.kind == MapKind::kReadOnly ? AttachMode::kReadOnly : AttachMode::kOwner));
-  const uint64_t size = (region->size_bytes() + options_.page_bytes - 1) / options_.page_bytes * options_.page_bytes;
+  const uint64_t size = RoundUp(region->size_bytes(), options_.page_bytes);
   if (request.length == 0) *length = size;
   if (*length == 0 || *length > size) {
     return absl::InvalidArgumentError(absl::StrCat("length ", request.length, ": region \"", request.name, "\" has ",
@@ -187,7 +188,7 @@ void Memory::ForgetName(const std::string& name) {
 
 absl::StatusOr<std::byte*> Memory::MapRegion(const MapRequest& request) {
   const bool attaches = request.kind != MapKind::kNew;
-  uint64_t length = (request.length + options_.page_bytes - 1) / options_.page_bytes * options_.page_bytes;
+  uint64_t length = RoundUp(request.length, options_.page_bytes);
   NRAM_ASSIGN_OR_RETURN(auto region, OpenRegion(request, &length));
   const auto abandon = [&](absl::Status status) {
     if (request.kind == MapKind::kNew) (void)region->Destroy();
@@ -196,7 +197,7 @@ absl::StatusOr<std::byte*> Memory::MapRegion(const MapRequest& request) {
   // Local things first: they cost nothing to give back.
   const uint64_t align = std::max(request.align, std::bit_ceil(options_.page_bytes));
   auto space = Mapping::Anonymous(length, align, PROT_NONE);
-  auto words = Mapping::Anonymous((length / options_.page_bytes + 4095) / 4096 * 4096);
+  auto words = Mapping::Anonymous(RoundUp(length / options_.page_bytes, 4096));
   if (!space.ok() || !words.ok()) {
     return abandon(absl::ResourceExhaustedError(
         absl::StrCat("no addresses are left in this process for ", FormatByteSize(length), " (",
