@@ -4,11 +4,10 @@
 // What this host's memory looks like, for `--donate=auto`, `nram df` and the refusal to lend what is not there.
 
 #include <cstdint>
-#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
+#include "base/file.h"
 
 namespace nram {
 
@@ -43,14 +42,6 @@ ProcessMemory ReadProcessMemory(int pid = 0);
 // Sets this process's oom_score_adj, -1000 (never ended by the OOM killer) to 1000 (first). Lowering it needs
 // privileges.
 absl::Status WriteOomScore(int score);
-
-// The number that a file of the kernel's says; nothing if it is not there or says something else ("max").
-std::optional<uint64_t> ReadNumber(const std::string& path);
-// A whole small file; NOT_FOUND and others as open's and read's errors.
-absl::StatusOr<std::string> ReadFile(const std::string& path);
-// Creates or replaces the file in one step (written beside it, then renamed), so that readers see the old or the new
-// text. Follows no link, neither at `path` nor beside it.
-absl::Status WriteFileAtomically(const std::string& path, absl::string_view text);
 
 }  // namespace nram
 

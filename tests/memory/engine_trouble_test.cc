@@ -10,9 +10,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <memory>
 #include <random>
 #include <set>
@@ -21,8 +20,10 @@
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_split.h"
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/file.h"
 #include "gmock/gmock.h"
 #include "tests/memory/engine_fixture.h"
 
@@ -40,6 +41,10 @@ void OnTimer(int) {
   uint64_t* const words = signal_words;
   const uint64_t at = signals_taken.fetch_add(1) * 7919 % 1024 * kWordsPerPage;
   if (words[at] != at) ++signals_wrong;
+}
+
+std::vector<std::string> Lines(const std::string& path) {
+  return absl::StrSplit(ReadFile(path).value_or(""), '\n');
 }
 
 // Flips a bit in what a server holds of the page that has this first word.
@@ -123,9 +128,8 @@ TEST_P(EngineTest, NoAddressesLeftIsAnErrorAndCostsNothing) {
   auto memory = Open();
   uint64_t* const words = Words(memory.get(), kMiB);
   words[0] = 7;
-  std::ifstream statm("/proc/self/statm");
-  uint64_t pages = 0;
-  ASSERT_TRUE(statm >> pages);
+  const uint64_t pages = std::strtoull(ReadLine("/proc/self/statm").c_str(), nullptr, 10);
+  ASSERT_GT(pages, 0u);
   rlimit limit, small;
   ASSERT_EQ(getrlimit(RLIMIT_AS, &limit), 0);
   small = limit;
@@ -366,7 +370,7 @@ TEST_P(EngineTest, ProgramsMayLockAllTheirMemory) {
 TEST_P(EngineTest, ItsThreadsTakeNoSignals) {
   const auto tasks = [] {
     std::set<std::string> paths;
-    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) paths.insert(entry.path());
+    for (const std::string& name : ListDirectory("/proc/self/task")) paths.insert("/proc/self/task/" + name);
     return paths;
   };
   const std::set<std::string> before = tasks();
@@ -374,10 +378,9 @@ TEST_P(EngineTest, ItsThreadsTakeNoSignals) {
   int own = 0;
   for (const std::string& path : tasks()) {
     if (before.count(path) > 0) continue;
-    std::ifstream status(path + "/status");
-    std::string name, line;
+    std::string name;
     uint64_t blocked = 0;
-    while (std::getline(status, line)) {
+    for (const std::string& line : Lines(path + "/status")) {
       if (line.rfind("Name:\t", 0) == 0) name = line.substr(6);
       if (line.rfind("SigBlk:\t", 0) == 0) blocked = std::stoull(line.substr(8), nullptr, 16);
     }

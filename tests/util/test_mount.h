@@ -18,7 +18,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
-#include "base/host_memory.h"
+#include "base/file.h"
 #include "gtest/gtest.h"
 #include "tools/nram/local_pool.h"
 #include "tools/nram/programs.h"

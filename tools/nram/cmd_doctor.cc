@@ -4,14 +4,12 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <iostream>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
+#include "base/file.h"
 #include "base/host_memory.h"
 #include "base/units.h"
 #include "base/wake_latency.h"
@@ -33,16 +31,9 @@ struct Finding {
   std::string why;  // and what to change; "" if it is good
 };
 
+// 0 if the file or the field is not there.
 uint64_t FieldOf(const std::string& path, absl::string_view field) {
-  const auto text = ReadFile(path);
-  if (!text.ok()) return 0;
-  for (absl::string_view line : absl::StrSplit(*text, '\n')) {
-    uint64_t value = 0;
-    if (!absl::ConsumePrefix(&line, field)) continue;
-    const std::vector<absl::string_view> words = absl::StrSplit(line, absl::ByAnyChar(": \t"), absl::SkipEmpty());
-    if (!words.empty() && absl::SimpleAtoi(words[0], &value)) return value;
-  }
-  return 0;
+  return NumberField(ReadFile(path).value_or(""), field).value_or(0);
 }
 
 // The kernel's emergency reserve: what sockets and the daemon's kernel side get when everybody else waits.
@@ -199,8 +190,7 @@ void CheckArea(const SwapArea& area, std::vector<Finding>* findings) {
   add(locked + 4 * kMiB >= resident && locked > 0, Verdict::kBad,
       absl::StrCat("its memory is locked (", FormatByteSize(locked), ")"),
       "it may be swapped to itself: end it and use nram swapon");
-  const auto score = ReadFile(process + "/oom_score_adj");
-  add(score.ok() && absl::StripAsciiWhitespace(*score) == "-1000", Verdict::kBad, "the OOM killer does not take it",
+  add(ReadLine(process + "/oom_score_adj") == "-1000", Verdict::kBad, "the OOM killer does not take it",
       absl::StrCat("echo -1000 > ", process, "/oom_score_adj"));
   const uint64_t direct =
       ReadNumber(absl::StrCat("/sys/block/", area.device.substr(std::min<size_t>(5, area.device.size())), "/loop/dio"))

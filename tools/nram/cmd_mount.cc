@@ -1,6 +1,5 @@
 // nram mount, nram umount: the filesystem.
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -24,10 +23,10 @@
 #include "absl/strings/str_split.h"
 #include "base/clock.h"
 #include "base/crc32c.h"
-#include "base/host_memory.h"
+#include "base/file.h"
+#include "base/state_dir.h"
 #include "base/status.h"
 #include "base/units.h"
-#include "client/pool/pool_spec.h"
 #include "fsd/options.h"
 #include "nlohmann/json.hpp"
 #include "tools/nram/command.h"
@@ -203,10 +202,7 @@ std::string UsersOf(const std::string& directory) {
     if (users.size() >= kNamedMax) break;
     const std::string base = absl::StrCat("/proc/", pid);
     std::vector<std::string> links = {base + "/cwd", base + "/root", base + "/exe"};
-    if (DIR* const fds = opendir((base + "/fd").c_str())) {
-      while (const dirent* fd = readdir(fds)) links.push_back(absl::StrCat(base, "/fd/", fd->d_name));
-      closedir(fds);
-    }
+    for (const std::string& fd : ListDirectory(base + "/fd")) links.push_back(absl::StrCat(base, "/fd/", fd));
     for (const std::string& link : links) {
       char target[PATH_MAX];
       const ssize_t n = readlink(link.c_str(), target, sizeof target - 1);
@@ -277,9 +273,8 @@ absl::Status Umount(const std::string& directory, bool lazy) {
   const int64_t deadline_ns = DeadlineAfterMs(kUmountTimeoutMs);
   std::string others;
   for (int64_t look_ns = DeadlineAfterMs(kLookForOthersMs); others.empty() && MonotonicNs() < deadline_ns;) {
-    const auto name = ReadFile(absl::StrCat("/proc/", pid, "/comm"));
-    const auto command = ReadFile(absl::StrCat("/proc/", pid, "/cmdline"));
-    if (!name.ok() || !absl::StartsWith(*name, "nram-fsd") || !command.ok() || command->empty()) {
+    const std::string command = ReadFile(absl::StrCat("/proc/", pid, "/cmdline")).value_or("");
+    if (!absl::StartsWith(ProcessName(pid), "nram-fsd") || command.empty()) {
       unlink(pid_file.c_str());
       return absl::OkStatus();
     }

@@ -10,12 +10,9 @@
 #include <iostream>
 #include <thread>
 
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/host_memory.h"
 #include "base/status.h"
 #include "base/units.h"
@@ -197,15 +194,7 @@ absl::StatusOr<std::unique_ptr<Scratch>> OpenScratch(const SortFlags& flags) {
 
 // Not getrusage's, which is that of whatever this process was before exec too. 0 if it cannot be read.
 uint64_t PeakResidentBytes() {
-  const absl::StatusOr<std::string> text = ReadFile("/proc/self/status");
-  if (!text.ok()) return 0;
-  for (absl::string_view line : absl::StrSplit(*text, '\n')) {
-    uint64_t kilobytes = 0;
-    if (absl::ConsumePrefix(&line, "VmHWM:") && absl::SimpleAtoi(absl::StripSuffix(line, " kB"), &kilobytes)) {
-      return kilobytes * kKiB;
-    }
-  }
-  return 0;
+  return NumberField(ReadFile("/proc/self/status").value_or(""), "VmHWM").value_or(0) * kKiB;
 }
 
 absl::Status Sort(SortFlags flags) {

@@ -4,8 +4,8 @@
 #include <iostream>
 
 #include "absl/strings/str_cat.h"
+#include "base/state_dir.h"
 #include "base/units.h"
-#include "client/pool/pool_spec.h"
 #include "nlohmann/json.hpp"
 #include "tools/nram/command.h"
 #include "tools/nram/local_pool.h"

@@ -1,6 +1,5 @@
 #include "tools/nram/local_pool.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -22,9 +21,9 @@
 #include "absl/strings/str_split.h"
 #include "base/clock.h"
 #include "base/fd.h"
-#include "base/host_memory.h"
+#include "base/file.h"
+#include "base/state_dir.h"
 #include "base/status.h"
-#include "client/pool/pool_spec.h"
 #include "nlohmann/json.hpp"
 #include "tools/nram/programs.h"
 
@@ -149,10 +148,7 @@ void End(const std::vector<LocalServer>& servers, int64_t timeout_ms) {
 
 std::vector<LocalServer> FindLocalPool(const std::string& directory) {
   std::vector<LocalServer> servers;
-  DIR* listing = opendir(directory.c_str());
-  if (listing == nullptr) return servers;
-  while (const dirent* entry = readdir(listing)) {
-    const std::string name = entry->d_name;
+  for (const std::string& name : ListDirectory(directory)) {
     if (!absl::EndsWith(name, ".pid")) continue;
     const auto text = ReadFile(directory + "/" + name);
     LocalServer server;
@@ -164,7 +160,6 @@ std::vector<LocalServer> FindLocalPool(const std::string& directory) {
     server.control_port = json.value("control_port", 0);
     if (Alive(server)) servers.push_back(server);
   }
-  closedir(listing);
   return servers;
 }
 
@@ -218,17 +213,13 @@ absl::StatusOr<int> StopLocalPool(const std::string& directory, int64_t timeout_
   const std::vector<LocalServer> servers = FindLocalPool(directory);
   End(servers, timeout_ms);
   // Everything that StartLocalPool and its servers leave, and nothing else.
-  if (DIR* listing = opendir(directory.c_str())) {
-    while (const dirent* entry = readdir(listing)) {
-      const std::string name = entry->d_name;
-      for (const char* suffix : {".pid", ".log", ".ready", ".socket", ".socket.data"}) {
-        int number = 0;
-        if (absl::EndsWith(name, suffix) && absl::SimpleAtoi(name.substr(0, name.size() - strlen(suffix)), &number)) {
-          unlink((directory + "/" + name).c_str());
-        }
+  for (const std::string& name : ListDirectory(directory)) {
+    for (const char* suffix : {".pid", ".log", ".ready", ".socket", ".socket.data"}) {
+      int number = 0;
+      if (absl::EndsWith(name, suffix) && absl::SimpleAtoi(name.substr(0, name.size() - strlen(suffix)), &number)) {
+        unlink((directory + "/" + name).c_str());
       }
     }
-    closedir(listing);
   }
   unlink((directory + "/pool").c_str());
   unlink((directory + "/lock").c_str());

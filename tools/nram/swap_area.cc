@@ -1,6 +1,5 @@
 #include "tools/nram/swap_area.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -31,11 +30,11 @@
 #include "absl/strings/strip.h"
 #include "base/clock.h"
 #include "base/fd.h"
-#include "base/host_memory.h"
+#include "base/file.h"
 #include "base/signals.h"
+#include "base/state_dir.h"
 #include "base/status.h"
 #include "base/units.h"
-#include "client/pool/pool_spec.h"
 #include "fsd/options.h"
 #include "nlohmann/json.hpp"
 #include "tools/nram/programs.h"
@@ -256,12 +255,7 @@ absl::Status EndStarting(const std::string& directory) {
 // With all files, whatever a crash has left.
 absl::Status RemoveDirectory(const std::string& directory) {
   rmdir(MountOf(directory).c_str());
-  if (DIR* const files = opendir(directory.c_str())) {
-    while (const dirent* file = readdir(files)) {
-      if (file->d_name[0] != '.') unlink(absl::StrCat(directory, "/", file->d_name).c_str());
-    }
-    closedir(files);
-  }
+  for (const std::string& file : ListDirectory(directory)) unlink(absl::StrCat(directory, "/", file).c_str());
   if (rmdir(directory.c_str()) != 0 && errno != ENOENT) return ErrnoStatus(errno, "remove " + directory);
   return absl::OkStatus();
 }
@@ -425,12 +419,9 @@ absl::Status RemoveSwap(const std::string& name, bool force, void (*on_progress)
 
 std::vector<SwapArea> FindSwaps() {
   std::vector<SwapArea> areas;
-  DIR* const directory = opendir(SwapsDirectory().c_str());
-  if (directory == nullptr) return areas;
-  while (const dirent* entry = readdir(directory)) {
-    if (entry->d_name[0] != '.') areas.push_back(Describe(entry->d_name));
+  for (const std::string& name : ListDirectory(SwapsDirectory())) {
+    if (name[0] != '.') areas.push_back(Describe(name));
   }
-  closedir(directory);
   std::sort(areas.begin(), areas.end(), [](const SwapArea& a, const SwapArea& b) { return a.name < b.name; });
   return areas;
 }

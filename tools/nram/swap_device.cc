@@ -1,6 +1,5 @@
 #include "tools/nram/swap_device.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/loop.h>
@@ -17,7 +16,7 @@
 #include "absl/strings/str_split.h"
 #include "base/clock.h"
 #include "base/fd.h"
-#include "base/host_memory.h"
+#include "base/file.h"
 #include "base/status.h"
 #include "base/units.h"
 
@@ -79,16 +78,13 @@ absl::Status DetachLoop(const SwapDevice& device) {
 }
 
 std::string FindLoop(const std::string& path) {
-  DIR* const devices = opendir("/sys/block");
-  if (devices == nullptr) return "";
-  std::string found;
-  while (const dirent* device = readdir(devices)) {
-    const auto file = ReadFile(absl::StrCat("/sys/block/", device->d_name, "/loop/backing_file"));
-    // A file whose mount is gone is shown without the path before it, or as deleted.
-    if (file.ok() && absl::StartsWith(*file, path)) found = absl::StrCat("/dev/", device->d_name);
+  for (const std::string& device : ListDirectory("/sys/block")) {
+    // The kernel shows a file whose mount is gone without the path before it, or as deleted.
+    if (absl::StartsWith(ReadLine(absl::StrCat("/sys/block/", device, "/loop/backing_file")), path)) {
+      return absl::StrCat("/dev/", device);
+    }
   }
-  closedir(devices);
-  return found;
+  return "";
 }
 
 uint64_t DiscardedBytes(const std::string& path) {
