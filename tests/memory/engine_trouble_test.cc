@@ -395,7 +395,7 @@ TEST_P(EngineTest, AChildDoesNotSeeZeros) {
   auto memory = Open();
   uint64_t* const words = Words(memory.get(), kMiB);
   words[0] = 1;
-  const pid_t child = fork();
+  const pid_t child = fork();  // bare: the test is about fork
   if (child == 0) {
     signal(SIGSEGV, SIG_DFL);
     _exit(static_cast<int>(*static_cast<volatile uint64_t*>(words)));

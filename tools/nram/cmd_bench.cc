@@ -3,19 +3,19 @@
 #include <limits.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <iostream>
+#include <optional>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "base/subprocess.h"
 #include "base/units.h"
 #include "client/pool/pool.h"
 #include "client/pool/pool_spec.h"
@@ -164,23 +164,25 @@ int RunApart(absl::FunctionRef<int()> run) {
   pthread_sigmask(SIG_BLOCK, &awaited, &before);
   std::cout << std::flush;
   fflush(stdout);
-  const pid_t child = fork();
-  if (child == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    const int code = run();
-    fflush(stdout);
-    std::cout << std::flush;
-    _exit(code);
-  }
-  int status = 0;
-  while (child > 0 && waitpid(child, &status, WNOHANG) == 0) {
+  SubprocessOptions options;
+  options.death_signal = SIGTERM;
+  absl::StatusOr<Subprocess> child = Subprocess::StartFunction(
+      [&] {
+        pthread_sigmask(SIG_SETMASK, &before, nullptr);
+        const int code = run();
+        fflush(stdout);
+        std::cout << std::flush;
+        return code;
+      },
+      options);
+  std::optional<Subprocess::Ended> ended;
+  while (child.ok() && !(ended = child->WaitUntil(0)).has_value()) {
     const int number = sigwaitinfo(&awaited, nullptr);
-    if (number > 0 && number != SIGCHLD) kill(child, number);
+    if (number > 0 && number != SIGCHLD) child->Signal(number);
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (child < 0) return ToExitCode(ErrnoStatus(errno, "fork"), "nram bench");
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  if (!child.ok()) return ToExitCode(child.status(), "nram bench");
+  return ended->signal == 0 ? ended->code : 128 + ended->signal;
 }
 
 // With a directory that is removed afterwards, however it ends; its servers end with it.
@@ -204,12 +206,10 @@ int RunScript(const std::string& script, const std::vector<std::string>& args) {
   setenv("NRAM_SELF", self, 1);
   std::vector<std::string> words = {*program};
   words.insert(words.end(), args.begin(), args.end());
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
+  const Argv argv(words);
   return RunApart([&] {
-    execv(argv[0], argv.data());
-    fprintf(stderr, "nram bench: cannot run %s: %s (it needs Debian's python3)\n", argv[0], strerror(errno));
+    execv(program->c_str(), argv.get());
+    fprintf(stderr, "nram bench: cannot run %s: %s (it needs Debian's python3)\n", program->c_str(), strerror(errno));
     return 1;
   });
 }

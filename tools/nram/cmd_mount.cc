@@ -7,7 +7,6 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -26,6 +25,7 @@
 #include "base/file.h"
 #include "base/state_dir.h"
 #include "base/status.h"
+#include "base/subprocess.h"
 #include "base/units.h"
 #include "fsd/options.h"
 #include "nlohmann/json.hpp"
@@ -151,20 +151,11 @@ int RunMount(const std::vector<std::string>& args) {
   for (const std::string& arg : args) {
     if (arg != "--json") command.push_back(arg);
   }
-  std::vector<char*> argv;
-  for (std::string& word : command) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  fflush(stdout);
-  const pid_t child = fork();
-  if (child < 0) return ToExitCode(ErrnoStatus(errno, "fork"), "nram mount");
-  if (child == 0) {
-    execv(argv[0], argv.data());
-    _exit(127);
-  }
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+  absl::StatusOr<Subprocess> daemon = Subprocess::Start(command);
+  if (!daemon.ok()) return ToExitCode(daemon.status(), "nram mount");
+  // With --foreground it runs until somebody unmounts; else it bounds its own start.
+  const auto ended = daemon->WaitUntil(Subprocess::kNoDeadline);
+  if (!ended->ok()) return ended->signal == 0 ? ended->code : 1;
   if (options.foreground) return 0;
   struct statvfs stat {};
   if (statvfs(directory.c_str(), &stat) != 0) return ToExitCode(ErrnoStatus(errno, directory), "nram mount");
@@ -226,15 +217,12 @@ absl::Status Detach(const std::string& directory, bool lazy) {
     }
     return ErrnoStatus(errno, absl::StrCat("unmount ", directory));
   }
-  const pid_t child = fork();
-  if (child == 0) {
-    execlp("fusermount3", "fusermount3", "-u", lazy ? "-z" : "--", lazy ? "--" : directory.c_str(),
-           lazy ? directory.c_str() : nullptr, nullptr);
-    _exit(127);
-  }
-  int status = 0;
-  if (child < 0 || waitpid(child, &status, 0) < 0) return ErrnoStatus(errno, "fusermount3");
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return absl::OkStatus();
+  std::vector<std::string> command = {"fusermount3", "-u", "--", directory};
+  if (lazy) command.insert(command.begin() + 2, "-z");
+  absl::StatusOr<Subprocess> program = Subprocess::Start(command);
+  if (!program.ok()) return Annotate(program.status(), "fusermount3");
+  const auto ended = program->WaitUntil(DeadlineAfterMs(kUmountTimeoutMs));
+  if (ended.has_value() && ended->ok()) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat("fusermount3 could not unmount ", directory));
 }
 

@@ -3,11 +3,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/file.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -24,6 +21,7 @@
 #include "base/file.h"
 #include "base/state_dir.h"
 #include "base/status.h"
+#include "base/subprocess.h"
 #include "nlohmann/json.hpp"
 #include "tools/nram/programs.h"
 
@@ -63,37 +61,20 @@ absl::StatusOr<LocalServer> Spawn(const std::string& program, const LocalPoolOpt
   const std::string socket = PathOf(options.directory, number, "socket");
   if (socket.size() + strlen(".data") < kSocketPathMax) words.push_back("--socket=" + socket);
   words.insert(words.end(), options.server_flags.begin(), options.server_flags.end());
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
   const std::string log_path = PathOf(options.directory, number, "log");
   UniqueFd log(open(log_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
   if (!log.valid()) return ErrnoStatus(errno, absl::StrCat("create ", log_path));
-  UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
-  const pid_t parent = getpid();
-  const pid_t pid = fork();
-  if (pid < 0) return ErrnoStatus(errno, "fork");
-  if (pid == 0) {
-    // Its own session: Ctrl-C at the terminal is not meant for it.
-    if (options.die_with_parent) {
-      prctl(PR_SET_PDEATHSIG, SIGKILL);
-      if (getppid() != parent) _exit(127);
-    } else {
-      setsid();
-    }
-    if (options.processor >= 0) {
-      cpu_set_t set;
-      CPU_ZERO(&set);
-      CPU_SET(options.processor, &set);
-      sched_setaffinity(0, sizeof set, &set);
-    }
-    dup2(null.get(), 0);
-    dup2(log.get(), 1);
-    dup2(log.get(), 2);
-    (void)syscall(SYS_close_range, 3, ~0u, 0);  // nobody waits for this process to let go of what he gave to another
-    execv(argv[0], argv.data());
-    _exit(127);
-  }
+  const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
+  SubprocessOptions how;
+  how.in = null.get();
+  how.out = how.err = log.get();
+  how.close_others = true;  // nobody waits for the server to let go of a descriptor that was meant for this command
+  how.new_session = !options.die_with_parent;
+  how.death_signal = options.die_with_parent ? SIGKILL : 0;
+  how.processor = options.processor;
+  NRAM_ASSIGN_OR_RETURN(Subprocess server, Subprocess::Start(words, how));
+  // The server outlives this command, and StopLocalPool finds it by its number.
+  const pid_t pid = server.Release();
   return LocalServer{number, pid, StartTime(pid), 0};
 }
 

@@ -10,7 +10,6 @@
 #include <sys/statvfs.h>
 #include <sys/swap.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -34,6 +33,7 @@
 #include "base/signals.h"
 #include "base/state_dir.h"
 #include "base/status.h"
+#include "base/subprocess.h"
 #include "base/units.h"
 #include "fsd/options.h"
 #include "nlohmann/json.hpp"
@@ -51,6 +51,7 @@ namespace {
 
 constexpr uint64_t kSwapBytesMin = 16 * kMiB;
 constexpr int64_t kDaemonEndMs = 45'000;  // longer than the longest deadline of an operation, for which it may wait
+constexpr int64_t kProgramMs = 120'000;   // for a program that this one runs, the daemon's start among them
 constexpr int64_t kLockMs = 200;          // longer than anybody looks whether it is locked
 // A daemon that is silent for so many times the deadline of an operation is no use any more.
 constexpr int64_t kSilenceFactor = 6;
@@ -72,35 +73,6 @@ absl::Status CheckName(const std::string& name) {
   if (good) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("\"", name, "\" is no name: expected 1 to 32 letters, digits, - and _"));
-}
-
-// Runs a program and waits; what it said on standard error is the error's.
-absl::Status RunProgram(const std::vector<std::string>& words) {
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
-  const pid_t child = fork();
-  if (child < 0) return ErrnoStatus(errno, "fork");
-  if (child == 0) {
-    std::vector<char*> argv;
-    for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
-    argv.push_back(nullptr);
-    dup2(ends[1], STDERR_FILENO);
-    const UniqueFd nothing(open("/dev/null", O_WRONLY));
-    dup2(nothing.get(), STDOUT_FILENO);
-    execvp(argv[0], argv.data());
-    _exit(127);
-  }
-  close(ends[1]);
-  std::string said;
-  char buffer[512];
-  for (ssize_t n; (n = read(ends[0], buffer, sizeof buffer)) > 0;) said.append(buffer, static_cast<size_t>(n));
-  close(ends[0]);
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  while (!said.empty() && said.back() == '\n') said.pop_back();
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return absl::OkStatus();
-  return absl::FailedPreconditionError(said.empty() ? absl::StrCat(words[0], " failed") : said);
 }
 
 bool IsDaemon(int pid, const std::string& directory) {
@@ -337,11 +309,11 @@ absl::StatusOr<SwapArea> AddSwap(const SwapOptions& options) {
   command.insert(command.end(), options.fsd_flags.begin(), options.fsd_flags.end());
   if (!options.pool.empty()) command.push_back("--pool=" + options.pool);
   command.push_back(MountOf(directory));
-  NRAM_RETURN_IF_ERROR(RunProgram(command));
+  NRAM_RETURN_IF_ERROR(RunProgram(command, DeadlineAfterMs(kProgramMs)));
   NRAM_RETURN_IF_ERROR(MakeFile(FileOf(directory), options.size_bytes, MountOf(directory)));
   NRAM_ASSIGN_OR_RETURN(const std::string path, AttachLoop(FileOf(directory)));
   device = PresentDevice(path);
-  NRAM_RETURN_IF_ERROR(RunProgram({"mkswap", "--label", "nram-" + options.name, path}));
+  NRAM_RETURN_IF_ERROR(RunProgram({"mkswap", "--label", "nram-" + options.name, path}, DeadlineAfterMs(kProgramMs)));
   NRAM_RETURN_IF_ERROR(WriteFileAtomically(directory + "/area.json",
                                            nlohmann::json{{"device", path},
                                                           {"device_sequence", device.sequence},
