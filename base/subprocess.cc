@@ -50,7 +50,17 @@ int PollMs(int64_t deadline_ns) {
 
 }  // namespace
 
-Subprocess::Subprocess(pid_t pid) : pid_(pid), pidfd_(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))) {}
+UniqueFd OpenProcess(pid_t pid) { return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))); }
+
+bool AwaitEnd(int process, int64_t deadline_ns) {
+  pollfd end{process, POLLIN, 0};
+  while (poll(&end, 1, PollMs(deadline_ns)) <= 0) {
+    if (MonotonicNs() >= deadline_ns) return false;
+  }
+  return true;
+}
+
+Subprocess::Subprocess(pid_t pid) : pid_(pid), pidfd_(OpenProcess(pid)) {}
 
 Subprocess& Subprocess::operator=(Subprocess&& other) noexcept {
   if (this == &other) return *this;
@@ -96,8 +106,7 @@ std::optional<Subprocess::Ended> Subprocess::WaitUntil(int64_t deadline_ns) {
   } else if (!pidfd_.valid()) {
     PollUntil(deadline_ns, kLookMs, [&] { return look(WNOHANG); });
   } else {
-    pollfd end{pidfd_.get(), POLLIN, 0};
-    while (!look(WNOHANG) && MonotonicNs() < deadline_ns) (void)poll(&end, 1, PollMs(deadline_ns));
+    if (!look(WNOHANG) && AwaitEnd(pidfd_.get(), deadline_ns)) look(WNOHANG);
   }
   if (waited == 0) return std::nullopt;
   // Somebody else has waited for it against the contract: all that is known is that it has ended.

@@ -96,6 +96,13 @@ class Subprocess {
   std::optional<Ended> ended_;
 };
 
+// Any process, for poll(2): readable once it has ended, and its number then cannot mean another one. Not valid if there
+// is no such process, or before Linux 5.3.
+UniqueFd OpenProcess(pid_t pid);
+
+// Waits until the process of this descriptor has ended; false if it has not at `deadline_ns`.
+bool AwaitEnd(int process, int64_t deadline_ns);
+
 // Runs a program to its end, with nothing on its standard output. FAILED_PRECONDITION: it failed, and the message is
 // what it said on its standard error (at most 64 KiB of it). DEADLINE_EXCEEDED: it was killed. Children that it leaves
 // behind are not waited for.

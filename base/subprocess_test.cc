@@ -84,6 +84,18 @@ TEST(SubprocessTest, TheOwnerTakesTheChildAlong) {
   EXPECT_EQ(errno, ESRCH);
 }
 
+TEST(SubprocessTest, TheEndOfAnyProcessCanBeAwaited) {
+  auto child = Subprocess::Start({"sleep", "1000"});
+  ASSERT_TRUE(child.ok()) << child.status();
+  const UniqueFd process = OpenProcess(child->pid());
+  ASSERT_TRUE(process.valid());
+  EXPECT_FALSE(AwaitEnd(process.get(), DeadlineAfterMs(10)));
+  child->Signal(SIGTERM);
+  EXPECT_TRUE(AwaitEnd(process.get(), DeadlineAfterMs(kLongMs)));
+  child->Kill();
+  EXPECT_FALSE(OpenProcess(child->pid()).valid());
+}
+
 TEST(SubprocessTest, AReleasedChildGoesOn) {
   pid_t pid = -1;
   {

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <poll.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -22,6 +21,7 @@
 #include "absl/strings/str_split.h"
 #include "base/clock.h"
 #include "base/crc32c.h"
+#include "base/fd.h"
 #include "base/file.h"
 #include "base/state_dir.h"
 #include "base/status.h"
@@ -255,21 +255,19 @@ absl::Status Umount(const std::string& directory, bool lazy) {
   int pid = 0;
   const std::string pid_file = StateFile(directory, "pid");
   if (const auto text = ReadFile(pid_file); text.ok()) (void)absl::SimpleAtoi(*text, &pid);
+  const UniqueFd daemon = OpenProcess(pid);
+  const bool is_daemon = daemon.valid() && absl::StartsWith(ProcessName(pid), "nram-fsd");
   NRAM_RETURN_IF_ERROR(Detach(directory, lazy));
   if (pid == 0 || lazy) return absl::OkStatus();
   // Until it has given the memory back, which is soon, unless others keep it.
   const int64_t deadline_ns = DeadlineAfterMs(kUmountTimeoutMs);
   std::string others;
-  for (int64_t look_ns = DeadlineAfterMs(kLookForOthersMs); others.empty() && MonotonicNs() < deadline_ns;) {
-    const std::string command = ReadFile(absl::StrCat("/proc/", pid, "/cmdline")).value_or("");
-    if (!absl::StartsWith(ProcessName(pid), "nram-fsd") || command.empty()) {
+  while (others.empty() && MonotonicNs() < deadline_ns) {
+    if (!is_daemon || AwaitEnd(daemon.get(), std::min(deadline_ns, DeadlineAfterMs(kLookForOthersMs)))) {
       unlink(pid_file.c_str());
       return absl::OkStatus();
     }
-    poll(nullptr, 0, 2);
-    if (MonotonicNs() < look_ns) continue;
     others = NamespacesWith(mount->device);
-    look_ns = DeadlineAfterMs(kLookForOthersMs);
   }
   return absl::DeadlineExceededError(absl::StrCat(directory, " is unmounted, but its daemon (pid ", pid,
                                                   ") has not ended yet", others, "; `kill ", pid,

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/un.h>
@@ -19,6 +18,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/file.h"
+#include "base/poll_until.h"
 #include "base/state_dir.h"
 #include "base/status.h"
 #include "base/subprocess.h"
@@ -29,6 +29,8 @@ namespace nram {
 namespace {
 
 constexpr size_t kSocketPathMax = sizeof(sockaddr_un::sun_path);
+constexpr int64_t kLookMs = 5;          // whether a server has written that it is ready
+constexpr int64_t kKilledMs = 60'000;  // the kernel frees all of a killed server's memory first
 
 // Field 22 of /proc/PID/stat; 0 if there is no such process, or only its zombie.
 uint64_t StartTime(pid_t pid) {
@@ -86,24 +88,25 @@ absl::Status WritePidFile(const LocalPoolOptions& options, const LocalServer& se
 
 absl::Status AwaitReady(const LocalPoolOptions& options, int64_t deadline_ns, LocalServer* server) {
   const std::string ready = PathOf(options.directory, server->number, "ready");
-  while (true) {
-    if (const auto text = ReadFile(ready); text.ok()) {
-      const auto json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
-      server->control_port = json.value("control_port", 0);
-      unlink(ready.c_str());
-      return absl::OkStatus();
-    }
-    int how = 0;
-    if (waitpid(server->pid, &how, WNOHANG) == server->pid) {
-      return absl::UnavailableError(absl::StrCat("memory server ", server->number, " did not start:\n",
-                                                 LogTail(PathOf(options.directory, server->number, "log"))));
-    }
-    if (MonotonicNs() >= deadline_ns) {
-      return absl::DeadlineExceededError(absl::StrCat("memory server ", server->number, " does not come up; see ",
-                                                      PathOf(options.directory, server->number, "log")));
-    }
-    poll(nullptr, 0, 5);
+  const std::string log = PathOf(options.directory, server->number, "log");
+  absl::StatusOr<std::string> text;
+  bool ended = false;
+  const bool in_time = PollUntil(deadline_ns, kLookMs, [&] {
+    text = ReadFile(ready);
+    ended = !text.ok() && waitpid(server->pid, nullptr, WNOHANG) == server->pid;
+    return text.ok() || ended;
+  });
+  if (ended) {
+    return absl::UnavailableError(absl::StrCat("memory server ", server->number, " did not start:\n", LogTail(log)));
   }
+  if (!in_time) {
+    return absl::DeadlineExceededError(
+        absl::StrCat("memory server ", server->number, " does not come up; see ", log));
+  }
+  const auto json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  server->control_port = json.value("control_port", 0);
+  unlink(ready.c_str());
+  return absl::OkStatus();
 }
 
 void End(const std::vector<LocalServer>& servers, int64_t timeout_ms) {
@@ -112,16 +115,12 @@ void End(const std::vector<LocalServer>& servers, int64_t timeout_ms) {
   }
   const int64_t deadline_ns = DeadlineAfterMs(timeout_ms);
   for (const LocalServer& server : servers) {
-    bool killed = false;
-    while (Alive(server)) {
-      waitpid(server.pid, nullptr, WNOHANG);  // if it is our child
-      if (!killed && MonotonicNs() >= deadline_ns) {
-        kill(server.pid, SIGKILL);
-        killed = true;
-      }
-      poll(nullptr, 0, 5);
+    const UniqueFd process = OpenProcess(server.pid);
+    if (process.valid() && Alive(server) && !AwaitEnd(process.get(), deadline_ns)) {
+      kill(server.pid, SIGKILL);
+      AwaitEnd(process.get(), DeadlineAfterMs(kKilledMs));
     }
-    waitpid(server.pid, nullptr, WNOHANG);
+    waitpid(server.pid, nullptr, WNOHANG);  // if it is this process's child
   }
 }
 

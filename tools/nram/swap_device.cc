@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/loop.h>
-#include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/swap.h>
 
@@ -17,6 +16,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/file.h"
+#include "base/poll_until.h"
 #include "base/status.h"
 #include "base/units.h"
 
@@ -24,6 +24,7 @@ namespace nram {
 namespace {
 
 constexpr int64_t kSwapOffMs = 60'000;
+constexpr int64_t kAgainMs = 20;
 constexpr int kLoopTries = 16;  // others may take the number that was free a moment ago
 
 // A word of a line of the device's directory in /sys; 0 if it is not there.
@@ -120,7 +121,7 @@ int SwapOffWhole(const SwapDevice& device, bool insist) {
       give_up_ns = DeadlineAfterMs(kSwapOffMs);
     }
     if ((error != EINVAL && !insist) || MonotonicNs() >= give_up_ns) return error;
-    poll(nullptr, 0, 20);
+    SleepMs(kAgainMs);  // whoever else is at it tells nobody when he ends
   }
 }
 

@@ -19,7 +19,9 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/host_memory.h"
+#include "base/poll_until.h"
 #include "base/status.h"
+#include "base/subprocess.h"
 
 namespace nram {
 namespace {
@@ -42,7 +44,7 @@ void KeepLooking(const std::string& mount, Look* look) {
       } else {
         look->silent_ticks = 0;
       }
-      poll(nullptr, 0, kTickMs);
+      SleepMs(kTickMs);
     }
   }).detach();
 }
@@ -80,7 +82,7 @@ void AwaitDaemon(int daemon, const std::string& mount, int64_t silence_ms) {
     if (trying < 0) (void)swapoff(options.device.path.c_str());
     while (trying > 0 && waitpid(trying, nullptr, 0) < 0 && errno == EINTR) {
     }
-    poll(nullptr, 0, 20);
+    SleepMs(20);  // not all the time, if the kernel refuses at once
   }
   _exit(0);
 }
@@ -88,7 +90,7 @@ void AwaitDaemon(int daemon, const std::string& mount, int64_t silence_ms) {
 }  // namespace
 
 absl::Status StartGuard(const GuardOptions& options) {
-  const UniqueFd daemon(static_cast<int>(syscall(SYS_pidfd_open, options.daemon_pid, 0)));
+  const UniqueFd daemon = OpenProcess(options.daemon_pid);
   if (!daemon.valid()) return ErrnoStatus(errno, "watch the area's daemon");
   // A bare fork, not a Subprocess: the child is nobody's and outlives this command.
   const pid_t child = fork();
