@@ -1,6 +1,5 @@
 #include "client/memory/evictor.h"
 
-#include <poll.h>
 #include <pthread.h>
 
 #include <algorithm>
@@ -18,6 +17,8 @@ constexpr uint64_t kBatchPages = 512;
 constexpr int64_t kSlowLookMs = 10;
 // Runs on their way to servers. One that does not answer has half of them.
 constexpr size_t kLanes = 32;
+constexpr int64_t kFailedPauseMs = 10;    // before what failed is tried again
+constexpr int64_t kFruitlessPauseMs = 1;  // before the queue is gone through again
 
 }  // namespace
 
@@ -28,14 +29,30 @@ Evictor::Evictor(Userfault* userfault, Residency* residency, ChunkSums* sums, Se
 }
 
 Evictor::~Evictor() {
-  stopping_ = true;
+  {
+    MutexLock lock(&mu_);
+    stopping_ = true;
+    stop_.Signal();
+  }
   residency_->Interrupt();
   thread_.join();
 }
 
+bool Evictor::IsStopping() {
+  MutexLock lock(&mu_);
+  return stopping_;
+}
+
+void Evictor::Pause(int64_t ms) {
+  const int64_t deadline_ns = DeadlineAfterMs(ms);
+  MutexLock lock(&mu_);
+  while (!stopping_ && stop_.WaitUntil(&mu_, deadline_ns)) {
+  }
+}
+
 void Evictor::Run() {
   pthread_setname_np(pthread_self(), "nram-evict");
-  while (!stopping_) {
+  while (!IsStopping()) {
     const uint64_t wanted = residency_->Wanted();
     const uint64_t leaving = out_.leaving_pages();
     if (wanted > leaving) {
@@ -52,7 +69,7 @@ void Evictor::Run() {
     if (const absl::Status failed = out_.TakeError(); !failed.ok()) {
       // It stays here and is tried again; a server that is away may come back.
       residency_->Report(failed);
-      poll(nullptr, 0, 10);
+      Pause(kFailedPauseMs);
     }
   }
   (void)out_.Finish();
@@ -83,7 +100,7 @@ void Evictor::Evict(uint64_t pages) {
   if (progress) return;
   // All were busy, pinned, or stay for another round.
   if (out_.idle()) {
-    poll(nullptr, 0, 1);
+    Pause(kFruitlessPauseMs);
   } else {
     out_.WaitAny(DeadlineAfterMs(10));
   }

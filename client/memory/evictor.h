@@ -1,9 +1,10 @@
 #ifndef NRAM_CLIENT_MEMORY_EVICTOR_H_
 #define NRAM_CLIENT_MEMORY_EVICTOR_H_
 
-#include <atomic>
+#include <cstdint>
 #include <thread>
 
+#include "base/sync.h"
 #include "client/memory/page_out.h"
 #include "client/memory/residency.h"
 #include "client/memory/segment.h"
@@ -20,13 +21,18 @@ class Evictor {
 
  private:
   void Run();
+  bool IsStopping();
+  // For when nothing can be done at the moment and nobody will say when it can: for `ms`, or until the end.
+  void Pause(int64_t ms);
   // Takes about `pages` pages out of the queue and sends them on their way.
   void Evict(uint64_t pages);
 
   Residency* const residency_;
   SegmentIndex* const index_;
   PageOut out_;
-  std::atomic<bool> stopping_{false};
+  Mutex mu_;
+  CondVar stop_;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;
 };
 

@@ -1,7 +1,6 @@
 #include "client/memory/memory.h"
 
 #include <glog/logging.h>
-#include <poll.h>
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -81,6 +80,8 @@ absl::Status Memory::Start() {
   in.on_loss = options_.on_loss;
   NRAM_ASSIGN_OR_RETURN(page_in_,
                         PageIn::New(in, userfault_.get(), &index_, residency_.get(), sums_.get(), &counters_));
+  advice_ = std::make_unique<Advice>(options_.pool.io_timeout_ms, userfault_.get(), residency_.get(), sums_.get(),
+                                     page_in_.get(), &counters_);
   evictor_ = std::make_unique<Evictor>(userfault_.get(), residency_.get(), sums_.get(), &index_, &counters_);
   stop_fd_ = UniqueFd(eventfd(0, EFD_CLOEXEC));
   if (!stop_fd_.valid()) return ErrnoStatus(errno, "eventfd");
@@ -95,7 +96,7 @@ void Memory::HandleFaults() {
   // One handler is woken for one fault, and always the same one if it is free: its caches are warm.
   const UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
   PCHECK(epoll.valid());
-  for (const int fd : {userfault_->fd(), page_in_->arrived_fd(), stop_fd_.get()}) {
+  for (const int fd : {userfault_->fd(), page_in_->ahead()->arrived_fd(), stop_fd_.get()}) {
     epoll_event event = {.events = EPOLLIN, .data = {.fd = fd}};
     if (fd != stop_fd_.get()) event.events |= EPOLLEXCLUSIVE;
     PCHECK(epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd, &event) == 0);
@@ -108,7 +109,7 @@ void Memory::HandleFaults() {
       const int fd = events[i].data.fd;
       if (fd == stop_fd_.get()) return;
       pool_->wake_latency()->Count();
-      if (fd == page_in_->arrived_fd()) page_in_->HandleArrived();
+      if (fd == page_in_->ahead()->arrived_fd()) page_in_->ahead()->HandleArrived();
       if (Userfault::Fault fault; fd == userfault_->fd() && userfault_->Read(&fault, 1) == 1) {
         page_in_->Handle(fault, buffer->data());
       }
@@ -250,21 +251,18 @@ absl::Status Memory::UnmapSegment(const void* base) {
   }
   if (found->keep && !found->read_only && !found->abandoned) {
     const uint64_t pages = found->pages();
-    NRAM_RETURN_IF_ERROR(FlushPages({found.Share(), 0, pages}));
+    NRAM_RETURN_IF_ERROR(advice_->Flush({found.Share(), 0, pages}));
   }
   std::unique_ptr<Segment> segment = index_.Remove(base);
   found.Reset();
   if (segment == nullptr) return absl::InvalidArgumentError("no nram mapping begins at this address any more");
-  // Operations under way end by their deadlines; one of them may still begin to read ahead.
-  page_in_->Forget(*segment);
-  while (segment->users.load() > 0) {
-    poll(nullptr, 0, 1);
-    page_in_->Forget(*segment);
-  }
+  page_in_->Forget(segment.get());
+  segment->AwaitUnused();
+  page_in_->Forget(segment.get());  // streams that operations under way have still noted
   residency_->Remove(*segment);
   uint64_t resident = 0;
   for (uint64_t page = 0; page < segment->pages(); ++page) resident += IsResident(segment->word(page).state());
-  pinned_pages_ -= segment->pinned_pages;
+  advice_->Forget(*segment);
   mapped_bytes_ -= segment->length();
   segment->Unmap();
   residency_->ReturnRoom(resident);
@@ -273,6 +271,61 @@ absl::Status Memory::UnmapSegment(const void* base) {
   if (!segment->keep) (void)segment->region->Destroy();
   ForgetName(segment->region->name());
   return absl::OkStatus();
+}
+
+absl::StatusOr<Pages> Memory::FindPages(void* address, uint64_t length, bool inner) const {
+  Pages pages;
+  const auto begin = reinterpret_cast<uintptr_t>(address);
+  pages.segment = index_.Find(begin);
+  if (!pages.segment || length > pages.segment->length() ||
+      (length > 0 && !pages.segment->Contains(begin + length - 1))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("[", absl::Hex(begin), ", +", length, ") does not lie in one nram mapping"));
+  }
+  const uint64_t offset = begin - reinterpret_cast<uintptr_t>(pages.segment->base());
+  const uint64_t unit = pages.segment->page_bytes;
+  pages.first = (offset + (inner ? unit - 1 : 0)) / unit;
+  const uint64_t end = (offset + length + (inner ? 0 : unit - 1)) / unit;
+  pages.count = end > pages.first ? end - pages.first : 0;
+  return pages;
+}
+
+absl::Status Memory::SetReadAhead(void* address, ReadAhead mode) {
+  NRAM_ASSIGN_OR_RETURN(const Pages pages, FindPages(address, 0));
+  pages.segment->read_ahead = mode;
+  return absl::OkStatus();
+}
+
+absl::Status Memory::Prefetch(void* address, uint64_t length) {
+  NRAM_ASSIGN_OR_RETURN(const Pages pages, FindPages(address, length));
+  return advice_->Prefetch(pages);
+}
+
+absl::Status Memory::Evict(void* address, uint64_t length) {
+  NRAM_ASSIGN_OR_RETURN(const Pages pages, FindPages(address, length));
+  return advice_->Evict(pages);
+}
+
+absl::Status Memory::Flush(void* address, uint64_t length) {
+  NRAM_ASSIGN_OR_RETURN(const Pages pages, FindPages(address, length));
+  return advice_->Flush(pages);
+}
+
+absl::Status Memory::Pin(void* address, uint64_t length) {
+  NRAM_ASSIGN_OR_RETURN(const Pages pages, FindPages(address, length));
+  return advice_->Pin(pages, length);
+}
+
+absl::Status Memory::Unpin(void* address, uint64_t length) {
+  NRAM_ASSIGN_OR_RETURN(const Pages pages, FindPages(address, length));
+  advice_->Unpin(pages);
+  return absl::OkStatus();
+}
+
+absl::Status Memory::Drop(void* address, uint64_t length) {
+  NRAM_ASSIGN_OR_RETURN(const Pages pages, FindPages(address, length, /*inner=*/true));
+  if (pages.segment->read_only) return absl::InvalidArgumentError("this mapping is read-only");
+  return advice_->Drop(pages);
 }
 
 uint64_t Memory::LengthOf(const void* base) const {

@@ -71,7 +71,7 @@ class PageOut {
     uint16_t server = kNoServer;
     bool busy = false;
     int64_t began_ns = 0;
-    bool done = false;  // under the owner's mu_
+    size_t index = 0;  // of it in lanes_ and done_
     std::array<PageState, kRunPagesMax> was;
     Masks masks;
   };
@@ -86,6 +86,7 @@ class PageOut {
   void Write(const SegmentRef& segment, uint64_t first, uint64_t count, const PageState* was, After after,
              bool may_stay, int64_t deadline_ns);
   void Send(Lane* lane);
+  void SetDone(size_t lane, bool done);
   // Which chunks of a protected page its servers do not have.
   void FindMasks(const Segment& segment, uint64_t page, PageState was, absl::Span<ChunkMask> masks) const;
   void EndLane(Lane* lane);
@@ -106,8 +107,10 @@ class PageOut {
   size_t busy_ = 0;
   absl::Status status_;
   std::vector<uint64_t> passed_;
+  // The pool's threads say here which writes have ended; all other fields are the one thread's that uses this object.
   Mutex mu_;
   CondVar ended_;
+  std::vector<bool> done_ ABSL_GUARDED_BY(mu_);  // a lane each
 };
 
 }  // namespace nram

@@ -40,7 +40,8 @@ class PageWord {
   static constexpr uint8_t kQueued = 0x40;      // has an entry in the eviction queue
   static constexpr uint8_t kPinned = 0x80;
 
-  PageState state() const { return StateOf(word_.load(std::memory_order_acquire)); }
+  // In one order with End, so that whoever waits by Segment::ended misses none.
+  PageState state() const { return StateOf(word_.load()); }
   bool Has(uint8_t flag) const { return (word_.load(std::memory_order_acquire) & flag) != 0; }
   // True if it was set before.
   bool Set(uint8_t flag) { return (word_.fetch_or(flag, std::memory_order_acq_rel) & flag) != 0; }
@@ -73,8 +74,7 @@ class PageWord {
   // Of the one who holds it busy or writing: ends that. True if somebody is to be woken.
   bool End(PageState to) {
     uint8_t seen = word_.load(std::memory_order_relaxed);
-    while (!word_.compare_exchange_weak(seen, (seen & ~(kStateMask | kWaiter)) | static_cast<uint8_t>(to),
-                                        std::memory_order_acq_rel)) {
+    while (!word_.compare_exchange_weak(seen, (seen & ~(kStateMask | kWaiter)) | static_cast<uint8_t>(to))) {
     }
     return (seen & kWaiter) != 0;
   }

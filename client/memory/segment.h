@@ -11,9 +11,12 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "base/clock.h"
+#include "base/event_count.h"
 #include "base/mapping.h"
 #include "base/sync.h"
 #include "client/memory/page_state.h"
+#include "client/memory/userfault.h"
 #include "client/pool/region.h"
 
 namespace nram {
@@ -48,10 +51,29 @@ struct Segment {
   bool keep = false;  // the region outlives the segment
   std::atomic<ReadAhead> read_ahead{ReadAhead::kNormal};
   bool abandoned = false;  // what it has not written back may go
+  std::atomic<bool> leaving{false};  // it is being unmapped: nothing of it is read ahead any more
   std::atomic<uint64_t> pinned_pages{0};
-  std::atomic<uint32_t> users{0};  // operations under way; see SegmentRef
+  EventCount ended;  // pages have ended being kBusy or kWriting, or a window of them could be given up
+
+  // Operations under way, each of which holds a SegmentRef.
+  void Use() { users_.fetch_add(1, std::memory_order_acq_rel); }
+  void Unuse() {
+    // From here on the segment may be gone; the kernel looks at the address alone.
+    if (users_.fetch_sub(1, std::memory_order_acq_rel) == (kAwaited | 1)) FutexWakeAll(&users_);
+  }
+  // Blocks until there are none, for as long as their deadlines. Nobody may find the segment in the index any more.
+  void AwaitUnused() {
+    users_.fetch_or(kAwaited, std::memory_order_acq_rel);
+    uint32_t seen;
+    while ((seen = users_.load(std::memory_order_acquire)) != kAwaited) {
+      FutexWaitUntil(&users_, seen, DeadlineAfterMs(1'000));
+    }
+  }
 
  private:
+  static constexpr uint32_t kAwaited = 1u << 31;
+
+  std::atomic<uint32_t> users_{0};
   Mapping space_;
   const Mapping words_;  // a PageWord a page
 };
@@ -61,7 +83,7 @@ class SegmentRef {
  public:
   SegmentRef() = default;
   explicit SegmentRef(Segment* segment) : segment_(segment) {
-    if (segment_ != nullptr) segment_->users.fetch_add(1, std::memory_order_acq_rel);
+    if (segment_ != nullptr) segment_->Use();
   }
   SegmentRef(SegmentRef&& other) noexcept : segment_(std::exchange(other.segment_, nullptr)) {}
   SegmentRef& operator=(SegmentRef&& other) noexcept {
@@ -74,7 +96,7 @@ class SegmentRef {
   ~SegmentRef() { Reset(); }
 
   void Reset() {
-    if (segment_ != nullptr) segment_->users.fetch_sub(1, std::memory_order_acq_rel);
+    if (segment_ != nullptr) segment_->Unuse();
     segment_ = nullptr;
   }
   SegmentRef Share() const { return SegmentRef(segment_); }
@@ -85,6 +107,13 @@ class SegmentRef {
  private:
   Segment* segment_ = nullptr;
 };
+
+// Ends what made a page kBusy or kWriting, of whoever made it so: it becomes `to`, and everybody who waits for that looks
+// again: threads of the program, which sleep in the kernel, and calls, which wait for Segment::ended.
+inline void EndPage(Segment* segment, uint64_t page, PageState to, Userfault* userfault) {
+  if (segment->word(page).End(to)) userfault->Wake(segment->address(page), segment->page_bytes);
+  segment->ended.Notify();
+}
 
 // The segments by address. Thread-safe.
 class SegmentIndex {
