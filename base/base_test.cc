@@ -134,6 +134,24 @@ TEST_F(ArgsTest, RefusesRepeatsAndMissingValues) {
 
 TEST_F(ArgsTest, MissingValue) { EXPECT_THAT(Error({"--pool"}), HasSubstr("needs a value")); }
 
+TEST(ArgTableTest, ShowsWhatHasAText) {
+  std::string pool, hidden;
+  bool json = false;
+  ArgParser args("nram test");
+  args.String("pool", &pool, {"POOL", "which one;\nthe second line"});
+  args.String("hidden", &hidden);
+  args.Heading("\nHow");
+  args.Switch("ignore-leading-blanks", &json, {"", "longer than the column"});
+  EXPECT_EQ(args.Table(16),
+            "  --pool=POOL   which one;\n"
+            "                the second line\n"
+            "\n"
+            "How\n"
+            "  --ignore-leading-blanks  longer than the column\n"
+            "  --help        this text\n");
+  EXPECT_THAT(args.names(), ::testing::ElementsAre("pool", "hidden", "ignore-leading-blanks"));
+}
+
 TEST(HostMemoryTest, ReadsThisHost) {
   const HostMemory memory = *ReadHostMemory();
   EXPECT_GT(memory.total_bytes, memory.available_bytes);

@@ -34,8 +34,8 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-// Closes all descriptors of this process from `first` on. Owners elsewhere must not close theirs again, so this is for a
-// child that has just been forked. Allocates nothing.
+// Closes all descriptors of this process from `first` on. Owners elsewhere must not close theirs again, so this is for
+// a child that has just been forked. Allocates nothing.
 inline void CloseFrom(int first) {
   if (syscall(SYS_close_range, first, ~0u, 0) == 0) return;
   for (int fd = first; fd < 1024; ++fd) close(fd);  // before Linux 5.9

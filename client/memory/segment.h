@@ -108,8 +108,8 @@ class SegmentRef {
   Segment* segment_ = nullptr;
 };
 
-// Ends what made a page kBusy or kWriting, of whoever made it so: it becomes `to`, and everybody who waits for that looks
-// again: threads of the program, which sleep in the kernel, and calls, which wait for Segment::ended.
+// Ends kBusy or kWriting; only whoever made the page so may call this. The page becomes `to`, and everybody who waits
+// for that looks again: threads of the program, which sleep in the kernel, and calls, which wait for Segment::ended.
 inline void EndPage(Segment* segment, uint64_t page, PageState to, Userfault* userfault) {
   if (segment->word(page).End(to)) userfault->Wake(segment->address(page), segment->page_bytes);
   segment->ended.Notify();

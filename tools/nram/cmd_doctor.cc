@@ -207,13 +207,15 @@ void CheckArea(const SwapArea& area, std::vector<Finding>* findings) {
   if (!area.pool.empty()) CheckSpareRoom(area, findings);
 }
 
-int Run(const std::vector<std::string>& args) {
+struct DoctorFlags {
   bool json = false;
-  ArgParser parser("nram doctor");
-  parser.Switch("json", &json);
-  std::vector<std::string> words;
+
+  void Register(ArgParser* parser) { parser->Switch("json", &json, {"", "the findings in JSON"}); }
+};
+
+int Run(DoctorFlags& flags, const Invocation& given) {
+  const std::vector<std::string>& words = given.words;
   int code = 0;
-  if (!ParseOrExit(&parser, DoctorCommand(), args, &words, &code)) return code;
   if (words.size() > 1 || (words.size() == 1 && words[0] != "swap")) {
     return ToExitCode(absl::InvalidArgumentError("expected nram doctor or nram doctor swap"), "nram doctor");
   }
@@ -233,37 +235,34 @@ int Run(const std::vector<std::string>& args) {
     static constexpr const char* kWords[] = {"good", "advice", "bad"};
     const char* const verdict = kWords[static_cast<int>(finding.verdict)];
     if (finding.verdict == Verdict::kBad) code = 1;
-    if (json) {
+    if (flags.json) {
       out.push_back({{"verdict", verdict}, {"what", finding.what}, {"why", finding.why}});
     } else {
       printf("%-7s %s\n%s%s%s", verdict, finding.what.c_str(), finding.why.empty() ? "" : "        ",
              finding.why.c_str(), finding.why.empty() ? "" : "\n");
     }
   }
-  if (json) std::cout << out.dump(2) << std::endl;
+  if (flags.json) std::cout << out.dump(2) << std::endl;
   return code;
 }
 
 }  // namespace
 
-const Command& DoctorCommand() {
-  static constexpr Command kCommand = {"doctor", "look whether this machine is set up well",
-                                       R"(usage: nram doctor [swap] [flags]
+Command DoctorCommand() {
+  return DefineCommand<DoctorFlags>(
+      {"doctor", "look whether this machine is set up well", R"(usage: nram doctor [swap] [flags]
 
 Looks at the pool as seen from here, at what this user may do to be fast and, if there are swap
 areas or with the word swap, at what keeps a machine that swaps to them safe: the kernel's
 reserve of free memory, other swap behind, the areas' daemons. Says what to change, and why.
 Changes nothing.
 
-  --json              the findings in JSON
-  --help              this text
-
+)", R"(
 Exit code 1 if something is bad; advice is none.
 
 example: nram doctor swap
-)",
-                                       &Run, [] { return std::vector<std::string>{"json"}; }};
-  return kCommand;
+)"},
+      Words::kAny, &Run);
 }
 
 }  // namespace nram

@@ -124,15 +124,19 @@ int ListMounts(bool json) {
   return 0;
 }
 
-int RunMount(const std::vector<std::string>& args) {
+struct MountFlags {
   FsdOptions options;
   bool json = false;
-  ArgParser parser("nram mount");
-  FsdOptions::Register(&options, &parser);
-  parser.Switch("json", &json);
-  std::vector<std::string> words;
-  int code = 0;
-  if (!ParseOrExit(&parser, MountCommand(), args, &words, &code)) return code;
+
+  void Register(ArgParser* parser) {
+    FsdOptions::Register(&options, parser);
+    parser->Switch("json", &json, {"", "say what was mounted, or what is, in JSON"});
+  }
+};
+
+int RunMount(MountFlags& flags, const Invocation& given) {
+  auto& [options, json] = flags;
+  const std::vector<std::string>& words = given.words;
   if (words.empty()) return ListMounts(json);
   if (words.size() > 1) {
     return ToExitCode(absl::InvalidArgumentError(absl::StrCat("unexpected word \"", words[1], "\"")), "nram mount");
@@ -143,12 +147,12 @@ int RunMount(const std::vector<std::string>& args) {
   if (const absl::Status made = MakeStateDir(); !made.ok()) return ToExitCode(made, "nram mount");
   // The daemon parses the words again: those that were given here, but --json, which is this command's.
   std::vector<std::string> command = {*program};
-  if (!parser.given("log-file")) {
+  if (!given.parser.given("log-file")) {
     options.log_file = StateFile(directory, "log");
     command.push_back("--log-file=" + options.log_file);
   }
-  if (!parser.given("pid-file")) command.push_back("--pid-file=" + StateFile(directory, "pid"));
-  for (const std::string& arg : args) {
+  if (!given.parser.given("pid-file")) command.push_back("--pid-file=" + StateFile(directory, "pid"));
+  for (const std::string& arg : given.args) {
     if (arg != "--json") command.push_back(arg);
   }
   absl::StatusOr<Subprocess> daemon = Subprocess::Start(command);
@@ -169,15 +173,6 @@ int RunMount(const std::vector<std::string>& args) {
          options.backend == Backend::kPool ? "network RAM" : "this machine's memory", options.log_file.c_str(),
          directory.c_str());
   return 0;
-}
-
-std::vector<std::string> MountFlags() {
-  FsdOptions options;
-  bool json = false;
-  ArgParser parser("nram mount");
-  FsdOptions::Register(&options, &parser);
-  parser.Switch("json", &json);
-  return parser.names();
 }
 
 // As messages name a process.
@@ -274,62 +269,59 @@ absl::Status Umount(const std::string& directory, bool lazy) {
                                                   "` ends it, and what is open there"));
 }
 
-int RunUmount(const std::vector<std::string>& args) {
+struct UmountFlags {
   bool lazy = false;
-  ArgParser parser("nram umount");
-  parser.Switch("lazy", &lazy);
-  std::vector<std::string> words;
-  int code = 0;
-  if (!ParseOrExit(&parser, UmountCommand(), args, &words, &code)) return code;
-  if (words.empty()) {
+
+  void Register(ArgParser* parser) {
+    parser->Switch("lazy", &lazy, {"", "take it away although it is in use; those who have files open keep\n"
+                                       "them until they close them"});
+  }
+};
+
+int RunUmount(UmountFlags& flags, const Invocation& given) {
+  if (given.words.empty()) {
     return ToExitCode(absl::InvalidArgumentError("which directory? `nram mount` lists those that there are"),
                       "nram umount");
   }
-  for (const std::string& word : words) {
-    code = std::max(code, ToExitCode(Umount(Resolve(word), lazy), "nram umount"));
+  int code = 0;
+  for (const std::string& word : given.words) {
+    code = std::max(code, ToExitCode(Umount(Resolve(word), flags.lazy), "nram umount"));
   }
   return code;
 }
 
 }  // namespace
 
-const Command& MountCommand() {
-  static const std::string* const help = new std::string([] {
-    // The flags are the daemon's: its help, under this command's name.
-    const std::string daemon = FsdOptions::Help();
-    const size_t flags = daemon.find("\nWhat\n");
-    const size_t end = daemon.find("  --help ");
-    return absl::StrCat(R"(usage: nram mount [DIRECTORY] [flags]
+Command MountCommand() {
+  // The flags are the daemon's: its help, under this command's name.
+  const std::string daemon = FsdOptions::Help();
+  const size_t flags = daemon.find("\nWhat\n");
+  const size_t end = daemon.find("  --help ");
+  const std::string before = absl::StrCat(R"(usage: nram mount [DIRECTORY] [flags]
 
 Mounts a temporary filesystem on DIRECTORY whose files are in the RAM of the pool: any
 program can use it, as it would /tmp. Returns when it is mounted; a daemon, nram-fsd, stays
 in the background. Without DIRECTORY, lists what is mounted.
 )",
-                        daemon.substr(flags, end - flags),
-                        R"(  --json               say what was mounted, or what is, in JSON
-  --help               this text
-
+                                          daemon.substr(flags, end - flags));
+  return DefineCommand<MountFlags>({"mount", "mount a filesystem on the pool", before.c_str(), R"(
 example: nram up && nram mount /mnt/nram && df -h /mnt/nram
-)");
-  }());
-  static const Command command = {"mount", "mount a filesystem on the pool", help->c_str(), &RunMount, &MountFlags};
-  return command;
+)",
+                                    23},
+                                   Words::kAny, &RunMount);
 }
 
-const Command& UmountCommand() {
-  static constexpr Command kCommand = {"umount", "unmount it", R"(usage: nram umount DIRECTORY... [flags]
+Command UmountCommand() {
+  return DefineCommand<UmountFlags>(
+      {"umount", "unmount it", R"(usage: nram umount DIRECTORY... [flags]
 
 Unmounts what `nram mount` mounted, also when its daemon has died, and waits until the
 memory is given back. The files are gone then.
 
-  --lazy              take it away although it is in use; those who have files open keep
-                      them until they close them
-  --help              this text
-
+)", R"(
 example: nram umount /mnt/nram
-)",
-                                       &RunUmount, [] { return std::vector<std::string>{"lazy"}; }};
-  return kCommand;
+)"},
+      Words::kAny, &RunUmount);
 }
 
 }  // namespace nram
