@@ -1,9 +1,9 @@
 #ifndef NRAM_BASE_ARGS_H_
 #define NRAM_BASE_ARGS_H_
 
-// Command lines: long flags only, "--name=value" or "--name value", "--name" and "--no-name" for switches. An unknown,
-// repeated or ill-formed flag is refused with its name and what would be accepted. Libraries never read flags: main
-// parses them into a plain Options.
+// Command lines with long flags only: "--name=value" or "--name value", and "--name" and "--no-name" for switches. An
+// unknown, repeated or ill-formed flag is refused; the message names the flag and says what would be accepted.
+// Libraries never read flags: main parses them into a plain Options.
 
 #include <cstddef>
 #include <cstdint>
@@ -27,7 +27,7 @@ struct FlagHelp {
 // completion know it (names). Not thread-safe. Targets must outlive Parse; names and texts are copied.
 class ArgParser {
  public:
-  // `program` stands in messages ("nram df"); they point the user to `program --help`.
+  // `program` ("nram df") stands in messages, which point the user to `program --help`.
   explicit ArgParser(std::string program) : program_(std::move(program)) {}
 
   void String(absl::string_view name, std::string* target, const FlagHelp& help = {});
@@ -35,16 +35,16 @@ class ArgParser {
   // Accepts lo..hi; the message names both.
   void Integer(absl::string_view name, int64_t lo, int64_t hi, int64_t* target, const FlagHelp& help = {});
   void ByteSize(absl::string_view name, uint64_t lo, uint64_t hi, uint64_t* target, const FlagHelp& help = {});
-  // Any other form; `parse` returns INVALID_ARGUMENT saying what is accepted.
+  // A value of any other form. `parse` returns INVALID_ARGUMENT and says what is accepted.
   void Custom(absl::string_view name, std::function<absl::Status(absl::string_view)> parse, const FlagHelp& help = {});
-  // May be given several times; `parse` is called each time.
+  // A flag that may be given several times; `parse` is called each time.
   void Repeated(absl::string_view name, std::function<absl::Status(absl::string_view)> parse,
                 const FlagHelp& help = {});
   // Stands in Table() above the flags that are registered after it.
   void Heading(absl::string_view text);
 
-  // Parses all that follows argv[0] (or `args`). Words that are not flags go to `positional`; "--" ends the flags.
-  // INVALID_ARGUMENT on the first thing wrong. `--help` is noticed (see help()) and ends parsing with OK.
+  // Parses the words after argv[0]. Words that are not flags go to `positional`; "--" ends the flags. INVALID_ARGUMENT
+  // on the first thing that is wrong. `--help` ends parsing with OK, and help() is true then.
   absl::Status Parse(const std::vector<std::string>& args, std::vector<std::string>* positional);
 
   const std::string& program() const { return program_; }

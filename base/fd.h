@@ -41,8 +41,8 @@ inline void CloseFrom(int first) {
   for (int fd = first; fd < 1024; ++fd) close(fd);  // before Linux 5.9
 }
 
-// For the start of main: what this process opens later must not get the number of a standard stream that it was started
-// without, and text with it.
+// For the start of main. If this process was started without a standard stream, a file that it opens later would get
+// the stream's number, and the text that is written to the stream; /dev/null takes the number instead.
 inline void OpenStandardFds() {
   int fd = -1;
   do {

@@ -66,7 +66,7 @@ std::vector<std::string> ListDirectory(const std::string& path) {
 }
 
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view text) {
-  // A file of our own: in a directory that others may write to, one of theirs, or a link, may have the name.
+  // A new file: in a directory that others may write to, a file of theirs or a link may have the name.
   std::string beside;
   UniqueFd fd;
   for (int i = 0; i < 100 && !fd.valid(); ++i) {

@@ -22,14 +22,14 @@ std::optional<uint64_t> KilobyteField(absl::string_view text, absl::string_view 
   return *kilobytes * 1024;
 }
 
-// Narrows `memory` to one cgroup's limit; what its page cache holds cold counts as available.
+// Narrows `memory` to one cgroup's limit. The cold part of its page cache counts as available.
 void ApplyLimit(const std::string& cgroup, const char* limit_file, const char* usage_file, HostMemory* memory) {
   const auto limit = ReadNumber(absl::StrCat(cgroup, "/", limit_file));
   const auto usage = ReadNumber(absl::StrCat(cgroup, "/", usage_file));
   if (!limit || !usage) return;
   uint64_t cold = 0;
   if (auto stat = ReadFile(cgroup + "/memory.stat"); stat.ok()) {
-    // v1 has both, and the first is the group's without those below it.
+    // v1 has both fields; the first leaves out the groups below this one.
     cold = std::max(NumberField(*stat, "inactive_file").value_or(0),
                     NumberField(*stat, "total_inactive_file").value_or(0));
   }
@@ -60,7 +60,7 @@ absl::StatusOr<HostMemory> ReadHostMemory(const std::string& root) {
   for (absl::string_view line : absl::StrSplit(*cgroups, '\n')) {
     const std::vector<absl::string_view> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));
     if (parts.size() != 3) continue;
-    // Those above limit it too; in a container its own may be out of sight, and the topmost is the container's.
+    // The groups above limit it too. In a container its own group may be out of sight; the topmost is the container's.
     absl::string_view path = parts[2] == "/" ? "" : parts[2];
     while (true) {
       if (parts[1].empty()) {  // v2, perhaps mounted beside v1

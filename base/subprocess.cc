@@ -143,7 +143,7 @@ absl::Status RunProgram(const std::vector<std::string>& words, int64_t deadline_
   NRAM_ASSIGN_OR_RETURN(Subprocess program, Subprocess::Start(words, options));
   to.reset();
   std::string said;
-  // Its end counts, not the stream's, which a daemon that it leaves may keep open.
+  // The end of the program counts, not of its stream: a daemon that it leaves behind may keep the stream open.
   for (bool open = true, ended = false; !ended;) {
     pollfd either[] = {{open ? from.get() : -1, POLLIN, 0}, {program.end_fd(), POLLIN, 0}};
     const int longest_ms = program.end_fd() >= 0 ? PollMs(deadline_ns) : kLookMs;
