@@ -89,7 +89,7 @@ class RandomQueue final : public EvictionQueue {
 absl::StatusOr<std::unique_ptr<EvictionQueue>> EvictionQueue::New(Policy policy, size_t entries) {
   NRAM_ASSIGN_OR_RETURN(Mapping memory, Mapping::Anonymous(RoundUp(entries * sizeof(uintptr_t), 4096)));
   if (policy == Policy::kRandom) return std::make_unique<RandomQueue>(std::move(memory), entries);
-  // The second chance is the evictor's to give; the order is the same.
+  // The evictor gives second chances; the order is the same.
   return std::make_unique<FifoQueue>(std::move(memory), entries);
 }
 

@@ -11,18 +11,18 @@
 
 namespace nram {
 
-// A thread that keeps room for faults to come: writes back and drops pages before the budget is used up, so that faults
-// need not wait for it.
+// A thread that keeps room for faults to come: it writes back and drops pages before the budget is used up, so that
+// faults need not wait for room.
 class Evictor {
  public:
   Evictor(Userfault* userfault, Residency* residency, ChunkSums* sums, SegmentIndex* index, Counters* counters);
-  // Ends the thread, after what it has under way.
+  // Ends the thread, after the writes that it has under way.
   ~Evictor();
 
  private:
   void Run();
   bool IsStopping();
-  // For when nothing can be done at the moment and nobody will say when it can: for `ms`, or until the end.
+  // Sleeps for `ms`, or until the end: for when nothing can be done now and nobody will say when it can.
   void Pause(int64_t ms);
   // Takes about `pages` pages out of the queue and sends them on their way.
   void Evict(uint64_t pages);

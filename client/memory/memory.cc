@@ -57,7 +57,7 @@ absl::StatusOr<std::unique_ptr<Memory>> Memory::Open(MemoryOptions options) {
 }
 
 absl::Status Memory::Start() {
-  // The pool's threads too: what a handler of the program's touches may be for just them to bring.
+  // The pool's threads take no signals either: a page that the program's handler touches may be theirs to bring.
   const SignalsBlocked quiet;
   NRAM_ASSIGN_OR_RETURN(userfault_, Userfault::Open());
   NRAM_ASSIGN_OR_RETURN(pool_, Pool::Open(options_.pool));
@@ -65,8 +65,8 @@ absl::Status Memory::Start() {
       options_.page_bytes, std::clamp(std::bit_floor(options_.budget_bytes / 128), kWindowBytesMin, kWindowBytesMax) /
                                options_.page_bytes * options_.page_bytes);
   const uint64_t window_pages = window_bytes / options_.page_bytes;
-  // The budget is for pages wherever they are, in place, in a buffer on their way, in a handler's hands, and for what
-  // is remembered of their contents.
+  // The budget is for pages wherever they are (in place, in a buffer on their way, in a handler's hands), and for the
+  // sums of their contents.
   const uint64_t limit_pages =
       (options_.budget_bytes - kBuffers * window_bytes - options_.handlers * options_.page_bytes) /
       (options_.page_bytes + ChunkSums::BytesPerPage(options_.page_bytes));
@@ -124,7 +124,7 @@ absl::Status Memory::Close() {
   while (std::byte* const base = index_.First()) {
     absl::Status status = UnmapSegment(base);
     if (!status.ok() && index_.Find(reinterpret_cast<uintptr_t>(base))) {
-      // It is kept, but cannot be written: the handle goes all the same.
+      // The region is kept, but cannot be written: the handle goes all the same.
       if (first_error.ok()) first_error = status;
       index_.Find(reinterpret_cast<uintptr_t>(base))->abandoned = true;
       status = UnmapSegment(base);
@@ -206,19 +206,19 @@ absl::StatusOr<std::byte*> Memory::MapRegion(const MapRequest& request) {
   }
   if (request.kind != MapKind::kReadOnly) {
     absl::Status status = region->Reserve(0, length);
-    // What is stored already needs no room to be written again, and the servers do not tell how much that is.
+    // Stored pages need no room to be written again, and servers do not tell how many they are.
     if (attaches && status.code() == absl::StatusCode::kResourceExhausted) status = absl::OkStatus();
     if (!status.ok()) return abandon(Annotate(status, absl::StrCat("mapping ", FormatByteSize(length))));
   }
-  // All that a child would see are zeros: it is to see nothing.
+  // A child of fork(2) would see zeros only; it is to see nothing.
   PCHECK(madvise(space->data(), length, MADV_DONTFORK) == 0);
   (void)madvise(space->data(), length, MADV_NOHUGEPAGE);  // EINVAL: the kernel has none
   const bool read_only = request.kind == MapKind::kReadOnly;
   if (absl::Status status = userfault_->Register(space->data(), length, !read_only); !status.ok()) {
     return abandon(status);
   }
-  // Opened only now that faults are told: mlockall(MCL_FUTURE) has the kernel fill what may be touched, with zeros. And
-  // mprotect(2) would try to fill what is locked.
+  // The range is opened only now, when its faults are told: under mlockall(MCL_FUTURE) the kernel fills memory that may
+  // be touched with zeros. And mprotect(2) would try to fill locked memory.
   if (munlock(space->data(), length) != 0 ||
       mprotect(space->data(), length, read_only ? PROT_READ : PROT_READ | PROT_WRITE) != 0) {
     return abandon(ErrnoStatus(errno, absl::StrCat("opening ", FormatByteSize(length), " to the program")));
@@ -267,7 +267,7 @@ absl::Status Memory::UnmapSegment(const void* base) {
   segment->Unmap();
   residency_->ReturnRoom(resident);
   if (segment->read_only) return absl::OkStatus();
-  // What a server that does not answer still has is collected with the lease.
+  // If a server does not answer, it collects its part with the lease.
   if (!segment->keep) (void)segment->region->Destroy();
   ForgetName(segment->region->name());
   return absl::OkStatus();

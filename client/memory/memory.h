@@ -52,8 +52,8 @@ struct MapRequest {
   SegmentOwner owner = SegmentOwner::kProgram;
 };
 
-// Address ranges of this process whose pages live in a pool, and the threads that bring and take them; the engine
-// behind nram.h, whose contracts are the ones that hold. Thread-safe.
+// Address ranges of this process whose pages live in a pool, and the threads that bring and take the pages. It is the
+// engine behind nram.h, whose contracts hold here too. Thread-safe.
 //
 // Three parties share the pages' states (page_state.h): PageIn answers faults, PageOut writes back and drops, both on
 // behalf of the handler threads, the evictor or a caller; Residency counts what is here.
@@ -64,7 +64,7 @@ struct MapRequest {
 class Memory {
  public:
   static absl::StatusOr<std::unique_ptr<Memory>> Open(MemoryOptions options);
-  // Unmaps everything; what kept regions had not flushed is lost if it cannot be written (Close tells).
+  // Unmaps everything. If pages of kept regions cannot be written, they are lost; call Close first to learn of it.
   ~Memory();
   absl::Status Close();
 
@@ -98,7 +98,7 @@ class Memory {
   absl::Status UnmapSegment(const void* base);
   void ForgetName(const std::string& name);
   void HandleFaults();
-  // Those that [address, address + length) touches, or, if `inner`, that lie in it.
+  // The pages that [address, address + length) touches; only those that lie in it whole, if `inner`.
   absl::StatusOr<Pages> FindPages(void* address, uint64_t length, bool inner = false) const;
   absl::StatusOr<std::unique_ptr<Region>> OpenRegion(const MapRequest& request, uint64_t* length);
 
@@ -106,7 +106,8 @@ class Memory {
   Counters counters_;
   std::atomic<uint64_t> mapped_bytes_{0};
   Mutex names_mu_;
-  // Of regions that are mapped for writing, or about to be: who attaches one for writing shuts out who had it so.
+  // Regions that are mapped for writing, or about to be. Attaching one for writing shuts out an earlier writer, so each
+  // may be here once only.
   std::set<std::string> written_names_ ABSL_GUARDED_BY(names_mu_);
   std::unique_ptr<Pool> pool_;
   std::unique_ptr<Userfault> userfault_;

@@ -26,7 +26,7 @@ enum class SegmentOwner : uint8_t { kProgram, kHeap };
 enum class ReadAhead : uint8_t { kNormal, kSequential, kNever };
 
 // A range of addresses whose pages live in a region of the pool: page i of the segment is page i of the region. A page
-// here is the unit of faults, page_bytes long, a multiple of 4096.
+// here is the unit of faults; it is page_bytes long, a multiple of 4096.
 struct Segment {
   Segment(Mapping space, Mapping words, size_t page_bytes, std::unique_ptr<Region> region)
       : page_bytes(page_bytes), region(std::move(region)), space_(std::move(space)), words_(std::move(words)) {}
@@ -50,7 +50,7 @@ struct Segment {
   bool read_only = false;
   bool keep = false;  // the region outlives the segment
   std::atomic<ReadAhead> read_ahead{ReadAhead::kNormal};
-  bool abandoned = false;  // what it has not written back may go
+  bool abandoned = false;  // pages that are not written back may be lost
   std::atomic<bool> leaving{false};  // it is being unmapped: nothing of it is read ahead any more
   std::atomic<uint64_t> pinned_pages{0};
   EventCount ended;  // pages have ended being kBusy or kWriting, or a window of them could be given up
@@ -129,7 +129,7 @@ class SegmentIndex {
     const size_t count = CountUpTo(reinterpret_cast<uintptr_t>(segment->base()));
     segments_.insert(segments_.begin() + static_cast<ptrdiff_t>(count), std::move(segment));
   }
-  // From now on nobody finds it; those who have it may still use it. Null if there is none that begins there.
+  // From now on nobody finds the segment; operations that have it may still use it. Null if none begins there.
   std::unique_ptr<Segment> Remove(const void* base) {
     WriterLock lock(&mu_);
     const size_t count = CountUpTo(reinterpret_cast<uintptr_t>(base));
