@@ -1,36 +1,48 @@
 #include "base/args.h"
 
+#include <algorithm>
+
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "base/status.h"
 #include "base/units.h"
 
 namespace nram {
 
-void ArgParser::Custom(absl::string_view name, std::function<absl::Status(absl::string_view)> parse) {
-  flags_.push_back({std::string(name), false, nullptr, std::move(parse)});
+void ArgParser::Custom(absl::string_view name, std::function<absl::Status(absl::string_view)> parse,
+                       const FlagHelp& help) {
+  flags_.push_back({.name = std::string(name),
+                    .parse = std::move(parse),
+                    .value = std::string(help.value),
+                    .text = std::string(help.text)});
 }
 
-void ArgParser::Repeated(absl::string_view name, std::function<absl::Status(absl::string_view)> parse) {
-  flags_.push_back({std::string(name), false, nullptr, std::move(parse), true});
+void ArgParser::Repeated(absl::string_view name, std::function<absl::Status(absl::string_view)> parse,
+                         const FlagHelp& help) {
+  Custom(name, std::move(parse), help);
+  flags_.back().repeated = true;
 }
 
-void ArgParser::String(absl::string_view name, std::string* target) {
-  Custom(name, [target](absl::string_view value) {
+void ArgParser::String(absl::string_view name, std::string* target, const FlagHelp& help) {
+  const auto parse = [target](absl::string_view value) {
     if (value.empty()) return absl::InvalidArgumentError("it must not be empty");
     *target = std::string(value);
     return absl::OkStatus();
-  });
+  };
+  Custom(name, parse, help);
 }
 
-void ArgParser::Switch(absl::string_view name, bool* target) {
-  flags_.push_back({std::string(name), true, target, nullptr});
+void ArgParser::Switch(absl::string_view name, bool* target, const FlagHelp& help) {
+  Custom(name, nullptr, help);
+  flags_.back().is_switch = true;
+  flags_.back().switch_target = target;
 }
 
-void ArgParser::Integer(absl::string_view name, int64_t lo, int64_t hi, int64_t* target) {
-  Custom(name, [=](absl::string_view value) {
+void ArgParser::Integer(absl::string_view name, int64_t lo, int64_t hi, int64_t* target, const FlagHelp& help) {
+  const auto parse = [=](absl::string_view value) {
     int64_t parsed = 0;
     if (!absl::SimpleAtoi(value, &parsed) || parsed < lo || parsed > hi) {
       return absl::InvalidArgumentError(
@@ -38,11 +50,12 @@ void ArgParser::Integer(absl::string_view name, int64_t lo, int64_t hi, int64_t*
     }
     *target = parsed;
     return absl::OkStatus();
-  });
+  };
+  Custom(name, parse, help);
 }
 
-void ArgParser::ByteSize(absl::string_view name, uint64_t lo, uint64_t hi, uint64_t* target) {
-  Custom(name, [=](absl::string_view value) -> absl::Status {
+void ArgParser::ByteSize(absl::string_view name, uint64_t lo, uint64_t hi, uint64_t* target, const FlagHelp& help) {
+  const auto parse = [=](absl::string_view value) -> absl::Status {
     NRAM_ASSIGN_OR_RETURN(const uint64_t parsed, ParseByteSize(value));
     if (parsed < lo || parsed > hi) {
       return absl::InvalidArgumentError(absl::StrCat("\"", value, "\" is not accepted: expected a size from ",
@@ -50,8 +63,11 @@ void ArgParser::ByteSize(absl::string_view name, uint64_t lo, uint64_t hi, uint6
     }
     *target = parsed;
     return absl::OkStatus();
-  });
+  };
+  Custom(name, parse, help);
 }
+
+void ArgParser::Heading(absl::string_view text) { titles_.push_back({flags_.size(), std::string(text)}); }
 
 const ArgParser::Flag* ArgParser::Find(absl::string_view name) const {
   for (const Flag& flag : flags_) {
@@ -68,6 +84,23 @@ std::vector<std::string> ArgParser::names() const {
   std::vector<std::string> all;
   for (const Flag& flag : flags_) all.push_back(flag.name);
   return all;
+}
+
+std::string ArgParser::Table(size_t width) const {
+  std::string table;
+  const auto add = [&](const std::string& name, const std::string& value, const std::string& text) {
+    std::string line = absl::StrCat("  --", name, value.empty() ? "" : "=", value);
+    line.resize(std::max(width, line.size() + 2), ' ');
+    absl::StrAppend(&table, line, absl::StrReplaceAll(text, {{"\n", "\n" + std::string(width, ' ')}}), "\n");
+  };
+  for (size_t i = 0; i < flags_.size(); ++i) {
+    for (const Title& title : titles_) {
+      if (title.before == i) absl::StrAppend(&table, title.text, "\n");
+    }
+    if (!flags_[i].text.empty()) add(flags_[i].name, flags_[i].value, flags_[i].text);
+  }
+  add("help", "", "this text");
+  return table;
 }
 
 absl::Status ArgParser::Parse(const std::vector<std::string>& args, std::vector<std::string>* positional) {

@@ -1,10 +1,11 @@
 #ifndef NRAM_BASE_ARGS_H_
 #define NRAM_BASE_ARGS_H_
 
-// Command lines: long flags only, "--name=value" or "--name value", "--name" and "--no-name" for switches. An unknown,
-// repeated or ill-formed flag is refused with its name and what would be accepted. Libraries never read flags: main
-// parses them into a plain Options.
+// Command lines with long flags only: "--name=value" or "--name value", and "--name" and "--no-name" for switches. An
+// unknown, repeated or ill-formed flag is refused; the message names the flag and says what would be accepted.
+// Libraries never read flags: main parses them into a plain Options.
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <set>
@@ -16,39 +17,58 @@
 
 namespace nram {
 
-// Not thread-safe. Targets must outlive Parse.
+// What Table() says of a flag; a flag without a text does not stand there.
+struct FlagHelp {
+  absl::string_view value;  // a word for it, as in "--pool=POOL"; "" for switches
+  absl::string_view text;   // lines after the first follow a '\n'
+};
+
+// The flags of a program: one registration of each makes the program accept it, --help explain it (Table) and
+// completion know it (names). Not thread-safe. Targets must outlive Parse; names and texts are copied.
 class ArgParser {
  public:
-  // `program` stands in messages ("nram df"); they point the user to `program --help`.
+  // `program` ("nram df") stands in messages, which point the user to `program --help`.
   explicit ArgParser(std::string program) : program_(std::move(program)) {}
 
-  void String(absl::string_view name, std::string* target);
-  void Switch(absl::string_view name, bool* target);
+  void String(absl::string_view name, std::string* target, const FlagHelp& help = {});
+  void Switch(absl::string_view name, bool* target, const FlagHelp& help = {});
   // Accepts lo..hi; the message names both.
-  void Integer(absl::string_view name, int64_t lo, int64_t hi, int64_t* target);
-  void ByteSize(absl::string_view name, uint64_t lo, uint64_t hi, uint64_t* target);
-  // Any other form; `parse` returns INVALID_ARGUMENT saying what is accepted.
-  void Custom(absl::string_view name, std::function<absl::Status(absl::string_view)> parse);
-  // May be given several times; `parse` is called each time.
-  void Repeated(absl::string_view name, std::function<absl::Status(absl::string_view)> parse);
+  void Integer(absl::string_view name, int64_t lo, int64_t hi, int64_t* target, const FlagHelp& help = {});
+  void ByteSize(absl::string_view name, uint64_t lo, uint64_t hi, uint64_t* target, const FlagHelp& help = {});
+  // A value of any other form. `parse` returns INVALID_ARGUMENT and says what is accepted.
+  void Custom(absl::string_view name, std::function<absl::Status(absl::string_view)> parse, const FlagHelp& help = {});
+  // A flag that may be given several times; `parse` is called each time.
+  void Repeated(absl::string_view name, std::function<absl::Status(absl::string_view)> parse,
+                const FlagHelp& help = {});
+  // Stands in Table() above the flags that are registered after it.
+  void Heading(absl::string_view text);
 
-  // Parses all that follows argv[0] (or `args`). Words that are not flags go to `positional`; "--" ends the flags.
-  // INVALID_ARGUMENT on the first thing wrong. `--help` is noticed (see help()) and ends parsing with OK.
+  // Parses the words after argv[0]. Words that are not flags go to `positional`; "--" ends the flags. INVALID_ARGUMENT
+  // on the first thing that is wrong. `--help` ends parsing with OK, and help() is true then.
   absl::Status Parse(const std::vector<std::string>& args, std::vector<std::string>* positional);
 
+  const std::string& program() const { return program_; }
   bool help() const { return help_; }
   // True if the flag stood on the command line.
   bool given(absl::string_view name) const { return given_.count(std::string(name)) > 0; }
-  // For the tests that hold --help against the flags there are.
+  // Of all flags but --help, for completion, and for tests that hold a handwritten --help against them.
   std::vector<std::string> names() const;
+  // The flags that have a text, as they were registered, and --help: a line or more each, the text in column `width`.
+  std::string Table(size_t width) const;
 
  private:
   struct Flag {
     std::string name;
-    bool is_switch;
-    bool* switch_target;
+    bool is_switch = false;
+    bool* switch_target = nullptr;
     std::function<absl::Status(absl::string_view)> parse;
     bool repeated = false;
+    std::string value;  // as FlagHelp
+    std::string text;
+  };
+  struct Title {
+    size_t before;  // the flag of this number
+    std::string text;
   };
 
   const Flag* Find(absl::string_view name) const;
@@ -57,6 +77,7 @@ class ArgParser {
 
   std::string program_;
   std::vector<Flag> flags_;
+  std::vector<Title> titles_;
   std::set<std::string> given_;
   bool help_ = false;
 };

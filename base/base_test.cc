@@ -11,6 +11,7 @@
 #include "base/args.h"
 #include "base/crc32c.h"
 #include "base/fd.h"
+#include "base/file.h"
 #include "base/host_memory.h"
 #include "base/mapping.h"
 #include "base/units.h"
@@ -133,11 +134,61 @@ TEST_F(ArgsTest, RefusesRepeatsAndMissingValues) {
 
 TEST_F(ArgsTest, MissingValue) { EXPECT_THAT(Error({"--pool"}), HasSubstr("needs a value")); }
 
+TEST(ArgTableTest, ShowsWhatHasAText) {
+  std::string pool, hidden;
+  bool json = false;
+  ArgParser args("nram test");
+  args.String("pool", &pool, {"POOL", "which one;\nthe second line"});
+  args.String("hidden", &hidden);
+  args.Heading("\nHow");
+  args.Switch("ignore-leading-blanks", &json, {"", "longer than the column"});
+  EXPECT_EQ(args.Table(16),
+            "  --pool=POOL   which one;\n"
+            "                the second line\n"
+            "\n"
+            "How\n"
+            "  --ignore-leading-blanks  longer than the column\n"
+            "  --help        this text\n");
+  EXPECT_THAT(args.names(), ::testing::ElementsAre("pool", "hidden", "ignore-leading-blanks"));
+}
+
 TEST(HostMemoryTest, ReadsThisHost) {
   const HostMemory memory = *ReadHostMemory();
   EXPECT_GT(memory.total_bytes, memory.available_bytes);
   EXPECT_GT(memory.available_bytes, 0);
   EXPECT_GT(ReadProcessMemory().resident_bytes, 0);
+}
+
+TEST(RoundTest, GoesToWholeUnits) {
+  static_assert(RoundUp(0, 512) == 0 && RoundUp(1, 512) == 512 && RoundUp(512, 512) == 512);
+  static_assert(RoundDown(511, 512) == 0 && RoundDown(513, 512) == 512);
+}
+
+TEST(NumberFieldTest, FindsTheWholeName) {
+  const char* const text = "Swap: 1 kB\nSwapFree:       77 kB\ninactive_file 5\nNoNumber: max\n";
+  EXPECT_EQ(NumberField(text, "SwapFree"), 77);
+  EXPECT_EQ(NumberField(text, "Swap"), 1);
+  EXPECT_EQ(NumberField(text, "inactive_file"), 5);
+  EXPECT_EQ(NumberField(text, "inactive"), std::nullopt);
+  EXPECT_EQ(NumberField(text, "NoNumber"), std::nullopt);
+  EXPECT_EQ(NumberField("", "Swap"), std::nullopt);
+}
+
+TEST(FileTest, LinesNumbersAndDirectories) {
+  const std::string directory = ::testing::TempDir() + "/read-file";
+  ASSERT_TRUE(mkdir(directory.c_str(), 0755) == 0 || errno == EEXIST);
+  const std::string path = directory + "/file";
+  ASSERT_TRUE(WriteFileAtomically(path, "12\n").ok());
+  EXPECT_EQ(ReadNumber(path), 12);
+  EXPECT_EQ(ReadLine(path), "12");
+  EXPECT_THAT(ListDirectory(directory), ::testing::ElementsAre("file"));
+  ASSERT_TRUE(WriteFileAtomically(path, "max\nmin").ok());
+  EXPECT_EQ(ReadNumber(path), std::nullopt);
+  EXPECT_EQ(ReadLine(path), "max");
+  unlink(path.c_str());
+  EXPECT_EQ(ReadLine(path), "");
+  EXPECT_EQ(ReadFile(path).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(ListDirectory(path), ::testing::IsEmpty());
 }
 
 TEST(WriteFileTest, FollowsNoLinkOfAnother) {

@@ -20,12 +20,12 @@ inline int64_t MonotonicNs() {
 
 inline int64_t DeadlineAfterMs(int64_t ms) { return MonotonicNs() + ms * kNsPerMs; }
 
-// What leases and timers read, so that tests can move time by hand. Thread-safe.
+// The clock of leases and timers; tests have one that they move by hand. Thread-safe.
 class Clock {
  public:
   virtual ~Clock() = default;
   virtual int64_t NowNs() const = 0;
-  // The real clock; lives for ever.
+  // The machine's clock. It is never destroyed.
   static Clock* Real();
 };
 

@@ -2,6 +2,7 @@
 #define NRAM_BASE_FD_H_
 
 #include <fcntl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <utility>
@@ -33,8 +34,15 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-// For the start of main: what this process opens later must not get the number of a standard stream that it was started
-// without, and text with it.
+// Closes all descriptors of this process from `first` on. Owners elsewhere must not close theirs again, so this is for
+// a child that has just been forked. Allocates nothing.
+inline void CloseFrom(int first) {
+  if (syscall(SYS_close_range, first, ~0u, 0) == 0) return;
+  for (int fd = first; fd < 1024; ++fd) close(fd);  // before Linux 5.9
+}
+
+// For the start of main. If this process was started without a standard stream, a file that it opens later would get
+// the stream's number, and the text that is written to the stream; /dev/null takes the number instead.
 inline void OpenStandardFds() {
   int fd = -1;
   do {

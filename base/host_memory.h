@@ -1,39 +1,40 @@
 #ifndef NRAM_BASE_HOST_MEMORY_H_
 #define NRAM_BASE_HOST_MEMORY_H_
 
-// What this host's memory looks like, for `--donate=auto`, `nram df` and the refusal to lend what is not there.
+// The state of this host's memory. `--donate=auto` and `nram df` show it, and a server refuses to lend what is not
+// there.
 
 #include <cstdint>
-#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
+#include "base/file.h"
 
 namespace nram {
 
 struct HostMemory {
   uint64_t total_bytes = 0;
-  // What could be had without swapping: the kernel's MemAvailable, or less where a cgroup limits this process.
+  // As much as programs could get without swapping: the kernel's MemAvailable, or less if a cgroup limits this process.
   uint64_t available_bytes = 0;
-  // Memory that holds nothing at all now (the kernel's MemFree).
+  // Memory that holds nothing at all at present (the kernel's MemFree).
   uint64_t idle_bytes = 0;
 };
 
 // Reads /proc/meminfo and this process's memory cgroup (v1 or v2). `root` is put before every path, for tests.
 absl::StatusOr<HostMemory> ReadHostMemory(const std::string& root = "");
 
-// The whole machine's, whatever limits this process.
+// The memory of the whole machine, whatever limits this process.
 struct MachineMemory {
   uint64_t available_bytes = 0;
   uint64_t swap_free_bytes = 0;
 };
 absl::StatusOr<MachineMemory> ReadMachineMemory(const std::string& root = "");
 
-// This boot's identity: two processes that read the same one share a kernel, so also its RAM. "unknown" if unreadable.
+// Identifies this boot: two processes that read the same text share a kernel, and so its RAM. "unknown" if it cannot be
+// read.
 std::string BootId();
 
-// This process's resident set in bytes, and the part of it that is anonymous; zeros if unreadable.
+// The resident set of a process (0: this one), and the part of it that is anonymous; zeros if it cannot be read.
 struct ProcessMemory {
   uint64_t resident_bytes = 0;
   uint64_t anonymous_bytes = 0;
@@ -43,14 +44,6 @@ ProcessMemory ReadProcessMemory(int pid = 0);
 // Sets this process's oom_score_adj, -1000 (never ended by the OOM killer) to 1000 (first). Lowering it needs
 // privileges.
 absl::Status WriteOomScore(int score);
-
-// The number that a file of the kernel's says; nothing if it is not there or says something else ("max").
-std::optional<uint64_t> ReadNumber(const std::string& path);
-// A whole small file; NOT_FOUND and others as open's and read's errors.
-absl::StatusOr<std::string> ReadFile(const std::string& path);
-// Creates or replaces the file in one step (written beside it, then renamed), so that readers see the old or the new
-// text. Follows no link, neither at `path` nor beside it.
-absl::Status WriteFileAtomically(const std::string& path, absl::string_view text);
 
 }  // namespace nram
 

@@ -21,7 +21,7 @@ thread_local const Poller* driven_here = nullptr;
 Poller::Poller(SpinOptions spin)
     : spin_(spin), epoll_(epoll_create1(EPOLL_CLOEXEC)), stop_event_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   PCHECK(epoll_.valid() && stop_event_.valid());
-  running_.reserve(kEventsMax);  // it allocates nothing while it works
+  running_.reserve(kEventsMax);  // the poller allocates nothing while it works
   epoll_event event{.events = EPOLLIN, .data = {.ptr = nullptr}};
   PCHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, stop_event_.get(), &event) == 0);
   thread_ = std::thread([this] { Run(); });

@@ -15,20 +15,20 @@
 
 namespace nram {
 
-// Waits for its clients' descriptors and calls them when these are ready: a pool's connections, while calls are under
-// way that nobody waits for. It has a thread for that; or a program's own threads do it beside what they wait for
-// themselves (Watch, Drive), which saves it waking another one for each reply.
+// Waits for its clients' descriptors and calls the clients when these are ready. The clients are a pool's connections,
+// while calls are under way that nobody waits for. The poller has a thread of its own; or a program's threads do its
+// work beside what they wait for themselves (Watch, Drive), which saves waking another thread for each reply.
 class Poller {
  public:
-  // What it serves. Called on the poller's thread, or on one that drives it.
+  // Its methods are called on the poller's thread, or on a thread that drives the poller.
   class Client {
    public:
     virtual ~Client() = default;
-    // The descriptor given to Arm is ready; again and again while it is.
+    // The descriptor of Arm is ready. Called again and again while it is.
     virtual void OnReady() = 0;
     // Now and then, so that deadlines pass.
     virtual void OnTick(int64_t now_ns) = 0;
-    // What Defer was for; on the thread that drives. Must not block.
+    // Sends what was put off by Defer; on the thread that drives. Must not block.
     virtual void OnFlush() {}
   };
 
@@ -36,29 +36,29 @@ class Poller {
   ~Poller();  // all clients must be removed before
 
   void Add(Client* client);
-  // Returns when no callback of `client` runs or will run. Not from a callback.
+  // Returns when no callback of `client` runs or will run. Must not be called from a callback.
   void Remove(Client* client);
-  // Watches `fd`, which stays its client's, for reading (and writing, if `for_output`) until it is disarmed. `armed`:
-  // it is watched already, for something else. From any thread, callbacks too.
+  // Watches `fd` for input (and for output, if `for_output`) until Disarm. The client keeps the descriptor. `armed`:
+  // the descriptor is watched already, for something else. May be called from any thread, and from callbacks.
   void Arm(Client* client, int fd, bool armed, bool for_output);
-  // Before `fd` is closed. One more OnReady may come of what was seen before.
+  // Must be called before `fd` is closed. One more OnReady may still follow.
   void Disarm(int fd);
 
-  // From now on the caller's threads do the work: one at a time, but for short gaps, is to be in Drive, which waits for
-  // `fd` too (the caller's; open until Unwatch). Nothing hangs if none is: the poller's own thread looks after its
-  // clients every 20 ms.
+  // From now on the caller's threads do the work: except for short gaps, one of them is in Drive, which waits for `fd`
+  // too. The caller keeps `fd` open until Unwatch. Nothing hangs if no thread is in Drive: the poller's own thread
+  // looks after its clients every 20 ms.
   void Watch(int fd);
-  // Drives until something was ready or `timeout_ms` are over, or a signal came. True if the watched descriptor is
-  // readable, or broken.
+  // Drives until something is ready, `timeout_ms` have passed, or a signal comes. True if the watched descriptor is
+  // readable or broken.
   bool Drive(int timeout_ms);
-  // For what a thread has to send between one Drive and the next, so that it goes out in groups: if true,
-  // client->OnFlush() is called before this thread waits, or ceases to drive. False if the calling thread does not
-  // drive, or if 16 other clients wait for it already: send at once then. Takes no lock, so the caller may hold its
-  // own.
+  // Lets a thread send in groups what it has to send between two calls of Drive. True: client->OnFlush() is called
+  // before this thread waits or stops driving. False: the calling thread does not drive, or 16 other clients wait for
+  // it already; the client must send at once. Takes no lock, so the caller may hold its own.
   bool Defer(Client* client);
-  // The calling thread drives no more; another one may. Flushes first; does nothing on a thread that does not drive.
+  // Ends the calling thread's driving, after a flush, so that another thread may drive. Does nothing on a thread that
+  // does not drive.
   void StopDriving();
-  // The poller's own thread does the work again. Nobody may be in Drive.
+  // The poller's own thread does the work again. No thread may be in Drive.
   void Unwatch();
 
  private:
@@ -66,10 +66,10 @@ class Poller {
   static constexpr int kEventsMax = 16;
 
   void Run();
-  // epoll_wait, after polling for as long as seems worth it.
+  // epoll_wait(2), after polling for as long as that seems worth it.
   int SpinAndWait(epoll_event* events, int timeout_ms);
   void Flush();
-  // One wait and the callbacks of what was ready. Sets *stopped or *watched if so.
+  // Waits once and calls the clients that are ready. Sets *stopped or *watched if those descriptors were.
   void Poll(int timeout_ms, bool spins, bool* stopped, bool* watched);
   template <typename Callback>
   void Call(Client* client, const Callback& callback);

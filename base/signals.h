@@ -6,8 +6,8 @@
 
 namespace nram {
 
-// While it lives, the calling thread blocks all signals; threads that it starts meanwhile do so for good: signals are
-// for the program's own threads.
+// Blocks all signals for the calling thread while it lives. Threads that the caller starts meanwhile block them for
+// good: signals are for the program's own threads.
 class SignalsBlocked {
  public:
   SignalsBlocked() {
@@ -23,7 +23,7 @@ class SignalsBlocked {
   sigset_t before_;
 };
 
-// Those that ask a program to end, but not what whoever started it has had ignored (nohup, say).
+// The signals that ask a program to end, without those that its starter has told it to ignore (nohup, for example).
 inline sigset_t EndingSignals() {
   sigset_t ending;
   sigemptyset(&ending);

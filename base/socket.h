@@ -9,10 +9,10 @@
 
 namespace nram {
 
-// What every TCP connection of the data plane is set to. No Nagle: requests are small and awaited. And CUBIC where it
-// can be had: a cluster's network is short and fat, and BBR, some systems' default, paces senders with timers there
-// (measured over loopback: 5.6 GB/s instead of 9; docs/performance.md). Failures are ignored: the system's own choice
-// then stands.
+// Sets up a TCP connection of the data plane. Nagle's algorithm is off, because requests are small and awaited. CUBIC
+// is on where the system has it: a cluster's network is short and fat, and BBR, some systems' default, paces senders
+// with timers there (measured over loopback: 5.6 GB/s instead of 9; docs/performance.md). Failures are ignored: the
+// system's own choice stands then.
 inline void TuneTcp(int fd) {
   const int on = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -20,9 +20,9 @@ inline void TuneTcp(int fd) {
   setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, kCubic, sizeof kCubic - 1);
 }
 
-// The kernel gives a TCP connection up when nothing has come from the other machine for so long, although it was asked:
-// else what was sent into a network that was cut is sent again ever more rarely, and may not come through until as long
-// after the cut as that has lasted.
+// Makes the kernel give up a TCP connection when the other machine has answered nothing for `timeout_ms`, although it
+// was asked. Without this the kernel repeats bytes that it sent into a cut network ever more rarely: after the cut they
+// may take as long again as the cut lasted.
 inline void LimitTcpSilence(int fd, int64_t timeout_ms) {
   const int on = 1;
   const int probe_s = 1;

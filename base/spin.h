@@ -13,8 +13,8 @@
 
 namespace nram {
 
-// How long waiters may poll before they sleep. Polling saves two thread wake-ups a round trip and costs a core while it
-// lasts.
+// How long waiters may poll before they sleep. Polling saves two wake-ups of threads for each round trip, and costs a
+// core while it lasts.
 struct SpinOptions {
   static constexpr int64_t kDefaultUs = 50;
   int64_t limit_us = AutoLimitUs();
@@ -41,11 +41,12 @@ struct SpinOptions {
   }
 };
 
-// Between two looks at a socket. Looking takes the socket's lock, which whoever delivers to it needs.
+// To be called between two looks at a socket: a look takes the socket's lock, which the thread that delivers to the
+// socket needs.
 inline void SpinPause() { __builtin_ia32_pause(); }
 
-// Decides for one waiter how long its next wait may poll: as long as the limit while waits usually end about that soon,
-// and not at all while they usually do not, but for a try now and then. Not thread-safe.
+// Decides for one waiter how long its next wait may poll: up to the limit while waits usually end about that soon, else
+// not at all, except for a try now and then. Not thread-safe.
 class SpinPolicy {
  public:
   explicit SpinPolicy(SpinOptions options) : limit_ns_(options.limit_us * kNsPerUs) {}

@@ -1,7 +1,7 @@
 #ifndef NRAM_BASE_STATUS_H_
 #define NRAM_BASE_STATUS_H_
 
-// Macros that pass an error on, and the one place where an errno becomes a Status.
+// Macros that pass an error on, and the one place that makes a Status of an errno.
 
 #include <cerrno>
 #include <string>

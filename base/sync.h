@@ -1,9 +1,9 @@
 #ifndef NRAM_BASE_SYNC_H_
 #define NRAM_BASE_SYNC_H_
 
-// Annotated locks over the standard ones. Not absl::Mutex: Debian's Abseil is a shared library built without
-// ThreadSanitizer, which then cannot see what absl::Mutex orders and reports races that are none (docs/adr/0003).
-// And a futex with a deadline, for waits that must not allocate.
+// Annotated locks over the standard ones, and a futex with a deadline for waits that must not allocate. The locks are
+// not absl::Mutex: Debian builds Abseil as a shared library without ThreadSanitizer, which then does not see what
+// absl::Mutex orders and reports races that do not exist (docs/adr/0003).
 
 #include <linux/futex.h>
 #include <pthread.h>
@@ -32,8 +32,8 @@ class ABSL_LOCKABLE Mutex {
   std::mutex mu_;
 };
 
-// Readers that come while a writer waits let him go first; with std::shared_mutex, whose glibc default is the other way
-// round, a few busy readers could keep a writer out for ever. So a reader must not lock it twice.
+// A reader that comes while a writer waits lets the writer go first; so one thread must not lock it twice for reading.
+// In glibc's std::shared_mutex readers go first: a few busy ones could keep a writer out for ever.
 class ABSL_LOCKABLE SharedMutex {
  public:
   SharedMutex() {
@@ -112,13 +112,13 @@ inline void FutexWaitUntil(std::atomic<uint32_t>* word, uint32_t expected, int64
   syscall(SYS_futex, word, FUTEX_WAIT_BITSET_PRIVATE, expected, &until, nullptr, FUTEX_BITSET_MATCH_ANY);
 }
 
-// `word` may already be gone: the kernel looks at the address alone.
+// `word` may be freed already: the kernel uses the address alone.
 inline void FutexWakeAll(std::atomic<uint32_t>* word) {
   syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0);
 }
 
-// A lock like SharedMutex in four bytes, whose holders are operations, not threads: one thread may take it and another
-// give it back when the operation ends. An exclusive taker that waits keeps new shared ones out.
+// A lock like SharedMutex, in four bytes. Operations hold it, not threads: one thread may take it and another release
+// it when the operation ends. While somebody waits to lock it exclusively, nobody new gets it shared.
 class ABSL_LOCKABLE SharedGate {
  public:
   bool TryLockShared() ABSL_SHARED_TRYLOCK_FUNCTION(true) {
@@ -132,7 +132,7 @@ class ABSL_LOCKABLE SharedGate {
     while (!TryLockShared()) {
       uint32_t seen = state_.load(std::memory_order_relaxed);
       if ((seen & (kExclusive | kWanted)) == 0) continue;
-      // Whoever holds it wakes others only if it is wanted.
+      // Its holder wakes others only if the bit "wanted" is set.
       if ((seen & kWanted) != 0 || state_.compare_exchange_weak(seen, seen | kWanted)) Sleep(seen | kWanted);
     }
   }
@@ -143,7 +143,7 @@ class ABSL_LOCKABLE SharedGate {
     while (true) {
       uint32_t seen = state_.load(std::memory_order_relaxed);
       if ((seen & ~kWanted) == 0) {
-        // Others may sleep because it was wanted: they are to be woken.
+        // The bit "wanted" stays: others may sleep because of it, and Unlock wakes them.
         if (state_.compare_exchange_weak(seen, seen | kExclusive, std::memory_order_acquire)) return;
       } else if ((seen & kWanted) != 0 || state_.compare_exchange_weak(seen, seen | kWanted)) {
         Sleep(seen | kWanted);

@@ -1,7 +1,7 @@
 #ifndef NRAM_BASE_UNITS_H_
 #define NRAM_BASE_UNITS_H_
 
-// Sizes that every component agrees on, the identifiers that must not be mixed up, and sizes as people write them.
+// Sizes that every component agrees on, identifiers that must not be mixed up, and sizes as people write them.
 
 #include <cstddef>
 #include <cstdint>
@@ -26,16 +26,20 @@ inline constexpr uint64_t kKiB = 1024;
 inline constexpr uint64_t kMiB = 1024 * kKiB;
 inline constexpr uint64_t kGiB = 1024 * kMiB;
 
+// The multiple of `unit` at or below, at or above a number. `unit` must not be 0, nor the result exceed 64 bits.
+constexpr uint64_t RoundDown(uint64_t number, uint64_t unit) { return number / unit * unit; }
+constexpr uint64_t RoundUp(uint64_t number, uint64_t unit) { return RoundDown(number + unit - 1, unit); }
+
 // One bit a chunk; bit 0 is the page's first 512 bytes.
 using ChunkMask = uint8_t;
 inline constexpr ChunkMask kAllChunks = 0xFF;
 
-// Chosen at random by their creator, unique in a pool. Zero is never valid; nor is a region's that is all ones, behind
-// which no list could go on.
+// Its creator chooses an identifier at random; it is unique in a pool. Zero is never valid. All ones is no region's: a
+// list of regions could not go on behind it.
 enum class RegionId : uint64_t {};
 constexpr bool IsRegionId(uint64_t id) { return id != 0 && id != ~uint64_t{0}; }
 enum class LeaseId : uint64_t {};
-// Rises each time a region changes hands; a request that carries an older one is refused.
+// Rises each time a region changes hands. A request with an older one is refused.
 enum class Epoch : uint32_t {};
 
 template <typename Id>
@@ -51,7 +55,7 @@ struct ChunkRange {
   constexpr uint64_t end() const { return first + count; }
   constexpr uint64_t bytes() const { return count * kChunkBytes; }
   constexpr uint64_t first_page() const { return first / kChunksPerPage; }
-  // Number of pages that the run touches.
+  // How many pages the run touches.
   constexpr uint64_t pages() const { return count == 0 ? 0 : (end() - 1) / kChunksPerPage - first_page() + 1; }
   friend bool operator==(const ChunkRange&, const ChunkRange&) = default;
 };
@@ -65,14 +69,14 @@ constexpr ChunkMask MaskOfPage(const ChunkRange& range, uint64_t page) {
   return lo >= hi ? 0 : static_cast<ChunkMask>(((1u << hi) - 1) & ~((1u << lo) - 1));
 }
 
-// Reads "4096", "64K", "64KiB", "1.5G", "2TiB"; K, M, G, T, P are powers of 1024 and a trailing "B" or "iB" is allowed;
-// "kB", "MB" and so on (powers of 1000) are not, because people mean both. INVALID_ARGUMENT names what was wrong.
+// Reads "4096", "64K", "64KiB", "1.5G", "2TiB". K, M, G, T and P are powers of 1024, and "B" or "iB" may follow. "kB",
+// "MB" and so on are refused, because some people mean powers of 1000. INVALID_ARGUMENT says why a text is refused.
 absl::StatusOr<uint64_t> ParseByteSize(absl::string_view text);
 
-// "1.50 GiB", "512 B"; three significant digits, meant for people.
+// "1.50 GiB", "512 B": three significant digits, for people.
 std::string FormatByteSize(uint64_t bytes);
 
-// "0x" and 16 hex digits, as `nram regions` prints identifiers; ParseId reads it back (the "0x" may be left out).
+// "0x" and 16 hex digits, as `nram regions` prints identifiers. ParseId reads it back, also without the "0x".
 std::string FormatId(uint64_t id);
 absl::StatusOr<uint64_t> ParseId(absl::string_view text);
 

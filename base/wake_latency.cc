@@ -18,8 +18,8 @@ constexpr unsigned kAutoProcessorsMax = 16;
 constexpr size_t kHoldersMax = 64;
 constexpr int32_t kAnyLatencyUs = 2'000'000'000;  // the kernel's word for "as long as you like"
 
-// The descriptors by which this process holds the request, plus one; 0: none. Here and not in an object of each, so
-// that the child of a fork can close them without a lock.
+// The descriptors by which this process holds the request, plus one; 0: none. They are global, so that the child of a
+// fork can close them without a lock.
 std::array<std::atomic<int>, kHoldersMax> held_fds;
 
 void CloseInChild() {
@@ -39,7 +39,8 @@ class Request {
     if (slot_ != nullptr) Ask(0);
   }
   ~Request() {
-    // Said and not only closed: a child that is forked off while CloseInChild does not know the descriptor keeps it.
+    // The request is ended by a word, not only by closing: a child that is forked while CloseInChild does not know the
+    // descriptor keeps it open.
     if (slot_ != nullptr) {
       Ask(kAnyLatencyUs);
       slot_->store(0);

@@ -17,23 +17,22 @@ enum class FastWake { kAuto, kOn, kOff };
 // "auto", "on" or "off".
 absl::Status ParseFastWake(absl::string_view text, FastWake* fast_wake);
 
-// Keeps idle processors from sleeping while there is much to do, through the kernel's PM QoS: the device
-// /dev/cpu_dma_latency, which root may open, and whoever else a udev rule lets. Whoever waits for a reply has to be
-// woken, twice a round trip; a processor that sleeps takes 40 us to wake on a virtual machine whose host does not poll
-// for it, one that polls takes 2. It costs power, or the host's time, so it is held only while Count is called a
-// thousand times a second or more, and given up a tenth of a second later. kAuto is kOn up to 16 processors. A child
-// made by fork does not hold it.
+// Keeps idle processors from sleeping while there is much to do. It asks the kernel's PM QoS, through the device
+// /dev/cpu_dma_latency, which root may open, and other users if a udev rule allows it.
 //
-// Thread-safe.
+// Each round trip wakes two threads. To wake a processor that sleeps takes 40 us on a virtual machine whose host does
+// not poll for it; one that polls is there in 2. Not sleeping costs power, or the host's time, so the request is held
+// only while Count is called a thousand times a second or more, and given up a tenth of a second later. kAuto is kOn
+// on machines of up to 16 processors. A child of fork(2) does not hold the request. Thread-safe.
 class WakeLatency {
  public:
   static constexpr char kDevice[] = "/dev/cpu_dma_latency";
 
-  // `device`: for tests, a file that takes the place of the kernel's.
+  // `device`: a file in place of the kernel's device, for tests.
   explicit WakeLatency(FastWake fast_wake, std::string device = kDevice);
   ~WakeLatency();
 
-  // One thread is about to wait, or one piece of work has come. Costs a few nanoseconds.
+  // Says that a thread is about to wait, or that a piece of work has come. Costs a few nanoseconds.
   void Count() {
     if (enabled_ && (count_.fetch_add(1, std::memory_order_relaxed) + 1) % kLookEvery == 0) Look();
   }

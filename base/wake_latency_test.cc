@@ -1,7 +1,6 @@
 #include "base/wake_latency.h"
 
 #include <sched.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -12,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/subprocess.h"
 #include "gtest/gtest.h"
 
 namespace nram {
@@ -102,12 +102,9 @@ TEST_F(WakeLatencyTest, AChildHoldsNothing) {
   WakeLatency latency(FastWake::kOn, path_);
   ASSERT_TRUE(WorkUntilHeld(&latency));
   // It may be given up between the look and the fork, which makes the test weaker once, not wrong.
-  const pid_t child = fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) _exit(HeldDescriptors() == 0 ? 0 : 1);
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  auto child = Subprocess::StartFunction([this] { return HeldDescriptors() == 0 ? 0 : 1; });
+  ASSERT_TRUE(child.ok()) << child.status();
+  EXPECT_TRUE(child->WaitUntil(Subprocess::kNoDeadline)->ok());
 }
 
 TEST_F(WakeLatencyTest, OffOrWithoutTheDeviceNothingIsHeld) {

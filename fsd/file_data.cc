@@ -11,9 +11,6 @@
 namespace nram {
 namespace {
 
-constexpr uint64_t RoundDown(uint64_t offset, uint64_t unit) { return offset / unit * unit; }
-constexpr uint64_t RoundUp(uint64_t offset, uint64_t unit) { return (offset + unit - 1) / unit * unit; }
-
 bool IsWholeChunks(uint64_t offset, uint64_t end) { return offset % kChunkBytes == 0 && end % kChunkBytes == 0; }
 
 constexpr uint32_t kDirectWritesMax = 1'000;  // for which the page cache is asked to drop their range

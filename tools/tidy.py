@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Style that a program can check; run by tools/test. Each rule says how to mend what it finds."""
 
+import glob
 import os
 import re
 import subprocess
 import sys
 
-LINES_MAX = 600
-COLUMNS_MAX = 120  # as .clang-format says
+LINES_MAX = 600  # of a file; tests are exempt
+FUNCTION_LINES_MAX = 70  # from the signature to the last brace
+COLUMNS_MAX = 120  # as .clang-format says, and of documents too: tables and code are exempt
 # Who may see whom (docs/design.md). A folder sees itself, base, and these.
 MAY_SEE = {
     "base": set(),
@@ -21,6 +23,67 @@ MAY_SEE = {
 }
 GRPC_ONLY_IN = {"memserver", "client/transport"}
 NOTES = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+
+# What is older than its rule. These lists only shrink: whoever touches such a file mends it and takes its entry out.
+LONG_FUNCTIONS = {
+    "client/pool/region.cc Region::Place",
+    "client/pool/room_test.cc Step",
+    "tests/pool/pool_test.cc TEST(PoolModelTest, AFailedOperationLeavesOldOrNewAndNothingElse)",
+    "tests/pool/pool_test.cc TEST(PoolModelTest, AgreesWithAMapOverAFaultyNetwork)",
+    "tests/posix/direct_write_test.cc TEST_P(DirectWriteTest, NothingHangsAndTheLastOneIsRead)",
+}
+WIDE_DOCUMENTS = {
+    "CONTRIBUTING.md",
+    "README.md",
+    "client/examples/README.md",
+    "client/python/README.md",
+    "deploy/README.md",
+    "docs/adr/0001-frames-not-grpc.md",
+    "docs/adr/0002-landing-frames.md",
+    "docs/adr/0003-standard-locks.md",
+    "docs/adr/0004-deadlines-break-connections.md",
+    "docs/adr/0005-one-allocator-three-promises.md",
+    "docs/adr/0006-a-bit-for-each-page-of-a-file.md",
+    "docs/adr/0007-keep-processors-awake.md",
+    "docs/adr/0008-one-leading-thread.md",
+    "docs/adr/0009-checksums-stay-with-pages.md",
+    "docs/adr/0010-not-fuse-over-io-uring.md",
+    "docs/adr/0011-requests-go-out-in-groups.md",
+    "docs/adr/0012-reserved-pages-keep-whole-frames.md",
+    "docs/adr/0013-the-pool-client-in-floors.md",
+    "docs/design.md",
+    "docs/faq.md",
+    "docs/memory.md",
+    "docs/performance.md",
+    "docs/quickstart.md",
+    "docs/semantics.md",
+    "docs/swap.md",
+    "docs/tuning.md",
+    "docs/wire.md",
+    "tests/README.md",
+    "tests/fuzz/README.md",
+}
+
+CXX = (".cc", ".h", ".c", ".hpp")
+SOURCES = CXX + (".py", ".sh", ".proto")
+# Of a source: comments, and the literals in which something may look like one. Longest first.
+TOKENS = {
+    "cxx": re.compile(
+        r"""(?P<comment>//[^\n]*|/\*.*?\*/)|R"(?P<mark>[^\s()\\]{0,16})\(.*?\)(?P=mark)"|"""
+        r""""(?:\\.|[^"\\\n])*"|(?<![0-9A-Fa-f])'(?:\\.|[^'\\\n])+'""",
+        re.S,
+    ),
+    "script": re.compile(r"""(?P<comment>(?<!\S)#[^\n]*)|"(?:\\.|[^"\\\n])*"|'[^'\n]*'"""),
+}
+# A path from the top of the tree, or a decision record by its number.
+PATH = re.compile(
+    r"(?<![\w./$-])((?:base|client|deploy|docs|fsd|memserver|proto|third_party|tests|tools)/[\w./-]*\w|adr/\d{4})"
+)
+CONTAINER = re.compile(
+    r"(?:template\s*<.*?>\s*)?(?:(?:typedef|inline|static|constexpr)\s+)*(namespace|class|struct|union|enum|extern)\b",
+    re.S,
+)
+LABELS = re.compile(r"(?:\s|(?:public|private|protected)\s*:)*")
 
 problems = []
 
@@ -63,6 +126,94 @@ def check_source(path, lines):
             problem(path, 1, f"the header guard should be {guard}")
 
 
+def split_comments(path, text):
+    """The text with comments and literals blanked, and the comments as (line, text)."""
+    tokens = TOKENS["cxx" if path.endswith(CXX + (".proto",)) else "script"]
+    comments = []
+
+    def blank(match):
+        token = match.group(0)
+        if match.group("comment"):
+            comments.append((text.count("\n", 0, match.start()) + 1, token))
+            return re.sub(r"[^\n]", " ", token)
+        return token[0] + re.sub(r"[^\n]", " ", token[1:-1]) + token[-1]
+
+    return tokens.sub(blank, text), comments
+
+
+def find_functions(code):
+    """(first line, lines, name) of each C++ function, its lambdas included. Comments and literals must be blanked."""
+    code = re.sub(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", lambda match: "\n" * match.group(0).count("\n"), code, flags=re.M)
+    functions = []
+    stack = []  # what each open brace belongs to
+    begin = 0  # of the head before the next brace
+    for match in re.finditer(r"[{};]", code):
+        at = match.start()
+        if match.group(0) == "{":
+            head = code[begin:at]
+            kind = "inner" if stack and stack[-1][0] not in ("container", "initialiser") else kind_of(head)
+            stack.append((kind, begin + LABELS.match(head).end()))
+            if kind == "initialiser":
+                continue  # the head goes on behind it
+        elif match.group(0) == "}" and stack:
+            kind, first = stack.pop()
+            if kind == "initialiser":
+                continue
+            if kind == "function":
+                head = " ".join(code[first:at].split("{")[0].split())
+                name = head if head.startswith("TEST") else re.split(r"[\s*&]", head.split("(")[0].strip())[-1]
+                functions.append((code.count("\n", 0, first) + 1, code.count("\n", first, at) + 1, name))
+        elif stack and stack[-1][0] != "container":
+            continue
+        begin = at + 1
+    return functions
+
+
+def kind_of(head):
+    """What the brace behind `head`, which stands outside of functions, begins."""
+    head = head[LABELS.match(head).end():].strip()
+    if head.count("(") > head.count(")"):
+        return "initialiser"  # of a default argument
+    if re.search(r"\)\s*(noexcept\s*)?:[^:].*[\w>]$", head, re.S) and not re.search(r"\b(const|override|try)$", head):
+        return "initialiser"  # of a member
+    if CONTAINER.match(head) and not re.search(r"\)\s*(const)?$", head):
+        return "container"
+    return "inner" if "(" not in head or head.endswith("=") else "function"
+
+
+def check_functions(path, code, used):
+    for line, length, name in find_functions(code):
+        if length <= FUNCTION_LINES_MAX:
+            continue
+        if f"{path} {name}" in LONG_FUNCTIONS:
+            used.add(f"{path} {name}")
+            continue
+        problem(path, line, f"{name} has {length} lines; at most {FUNCTION_LINES_MAX}: take steps of it out")
+
+
+def check_comments(path, comments):
+    for first, text in comments:
+        for offset, line in enumerate(text.split("\n")):
+            for target in PATH.findall(line):
+                found = glob.glob(f"docs/{target}-*.md") if target.startswith("adr/") else glob.glob(target + "*")
+                if not found:
+                    problem(path, first + offset, f"{target} does not exist")
+
+
+def check_width(path, lines, used):
+    fenced = False
+    for number, line in enumerate(lines, 1):
+        if line.startswith("```"):
+            fenced = not fenced
+        exempt = fenced or line.startswith(("|", "    ", "\t"))
+        if len(line) <= COLUMNS_MAX or exempt:
+            continue
+        if path in WIDE_DOCUMENTS:
+            used.add(path)
+            return
+        problem(path, number, f"{len(line)} columns; at most {COLUMNS_MAX}: break the line")
+
+
 def check_document(path, lines):
     for number, line in enumerate(lines, 1):
         for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", line):
@@ -80,13 +231,23 @@ def main():
     os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
     command = ["git", "ls-files", "-co", "--exclude-standard"]
     listed = subprocess.run(command, capture_output=True, text=True, check=True)
+    used = set()
     for path in listed.stdout.splitlines():
         if path.startswith("third_party/") or not os.path.isfile(path):
             continue
-        if path.endswith((".cc", ".h", ".c", ".py", ".sh", ".proto")):
-            check_source(path, open(path, encoding="utf-8").read().split("\n"))
+        if path.endswith(SOURCES):
+            text = open(path, encoding="utf-8").read()
+            check_source(path, text.split("\n"))
+            code, comments = split_comments(path, text)
+            check_comments(path, comments)
+            if path.endswith(CXX):
+                check_functions(path, code, used)
         elif path.endswith(".md"):
-            check_document(path, open(path, encoding="utf-8").read().split("\n"))
+            lines = open(path, encoding="utf-8").read().split("\n")
+            check_document(path, lines)
+            check_width(path, lines, used)
+    for entry in sorted((LONG_FUNCTIONS | WIDE_DOCUMENTS) - used):
+        print(f'tidy: "{entry}" can be taken out of its list')
     seen = subprocess.run(["bazel", "query", "--noshow_progress", "somepath(//memserver/..., //client/...)"],
                           capture_output=True, text=True, check=False)
     if seen.returncode != 0:

@@ -14,23 +14,23 @@
 
 namespace nram {
 
-// What pages were when servers last had them, as 64 bits a chunk, so that only chunks that differ are written back. The
-// sums (XXH3) are keyed by a secret of this object's that nobody else has: a chunk that has changed passes for
-// unchanged once in 2^64 times.
+// Remembers each page as servers have it, in 64 bits a chunk, so that only chunks that differ are written back. The
+// sums (XXH3) are keyed by a secret that only this object has: a changed chunk passes for unchanged once in 2^64 times.
 //
-// A cache in sets of sixteen places: of as many pages as it was made for it knows three in four or more. Thread-safe.
+// It is a cache in sets of sixteen places: if it was made for n pages, it knows three in four of the last n, or more.
+// Thread-safe.
 class ChunkSums {
  public:
-  // `page_bytes`: a multiple of 4096. Its memory is touched as it is used.
+  // `page_bytes`: a multiple of 4096. Memory is touched only as it is used.
   static absl::StatusOr<std::unique_ptr<ChunkSums>> New(size_t page_bytes, uint64_t pages);
   static constexpr uint64_t BytesPerPage(size_t page_bytes) {
     return sizeof(uintptr_t) + page_bytes / kChunkBytes * sizeof(uint64_t);
   }
 
-  // `data` is what servers have of the page. Replaces what was noted of it.
+  // Servers have `data` as the page. Replaces an earlier note of it.
   void Note(uintptr_t page, const std::byte* data);
-  // Sets a mask for each 4 KiB of the page: the chunks of `data` that differ from what was noted, or all of them if it
-  // is not known any more. Forgets it.
+  // Sets a mask for each 4 KiB of the page: the chunks of `data` that differ from the note, or all chunks if the page
+  // is not known any more. Forgets the page.
   void Take(uintptr_t page, const std::byte* data, absl::Span<ChunkMask> masks);
 
   uint64_t memory_bytes() const { return keys_.size() + sums_.size(); }

@@ -6,7 +6,7 @@
 
 namespace nram {
 
-// What nram_stats tells; see nram.h.
+// The counters of nram_stats; nram.h explains them.
 struct Counters {
   using Count = std::atomic<uint64_t>;
   Count faults{0};

@@ -7,6 +7,7 @@
 
 #include "base/mapping.h"
 #include "base/status.h"
+#include "base/units.h"
 
 namespace nram {
 namespace {
@@ -86,9 +87,9 @@ class RandomQueue final : public EvictionQueue {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<EvictionQueue>> EvictionQueue::New(Policy policy, size_t entries) {
-  NRAM_ASSIGN_OR_RETURN(Mapping memory, Mapping::Anonymous((entries * sizeof(uintptr_t) + 4095) / 4096 * 4096));
+  NRAM_ASSIGN_OR_RETURN(Mapping memory, Mapping::Anonymous(RoundUp(entries * sizeof(uintptr_t), 4096)));
   if (policy == Policy::kRandom) return std::make_unique<RandomQueue>(std::move(memory), entries);
-  // The second chance is the evictor's to give; the order is the same.
+  // The evictor gives second chances; the order is the same.
   return std::make_unique<FifoQueue>(std::move(memory), entries);
 }
 

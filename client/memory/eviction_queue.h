@@ -12,8 +12,8 @@ namespace nram {
 
 enum class Policy { kSecondChance, kFifo, kRandom };
 
-// In which order resident pages leave. Pages are known by their addresses; 8 bytes an entry. A page is in it at most
-// once (PageWord::kQueued), but may have left memory by another way meanwhile. Not thread-safe.
+// The order in which resident pages leave. An entry is the page's address, 8 bytes. A page has at most one entry
+// (PageWord::kQueued); it may have left memory by another way meanwhile. Not thread-safe.
 class EvictionQueue {
  public:
   virtual ~EvictionQueue() = default;

@@ -1,6 +1,5 @@
 #include "client/memory/evictor.h"
 
-#include <poll.h>
 #include <pthread.h>
 
 #include <algorithm>
@@ -12,12 +11,14 @@
 namespace nram {
 namespace {
 
-// At a time: enough for long runs, and yet about in the queue's order.
+// How many pages leave the queue at a time: enough for long runs, and yet about in the queue's order.
 constexpr uint64_t kBatchPages = 512;
 // How often to see whether writes that take long have ended.
 constexpr int64_t kSlowLookMs = 10;
 // Runs on their way to servers. One that does not answer has half of them.
 constexpr size_t kLanes = 32;
+constexpr int64_t kFailedPauseMs = 10;    // before what failed is tried again
+constexpr int64_t kFruitlessPauseMs = 1;  // before the queue is gone through again
 
 }  // namespace
 
@@ -28,14 +29,30 @@ Evictor::Evictor(Userfault* userfault, Residency* residency, ChunkSums* sums, Se
 }
 
 Evictor::~Evictor() {
-  stopping_ = true;
+  {
+    MutexLock lock(&mu_);
+    stopping_ = true;
+    stop_.Signal();
+  }
   residency_->Interrupt();
   thread_.join();
 }
 
+bool Evictor::IsStopping() {
+  MutexLock lock(&mu_);
+  return stopping_;
+}
+
+void Evictor::Pause(int64_t ms) {
+  const int64_t deadline_ns = DeadlineAfterMs(ms);
+  MutexLock lock(&mu_);
+  while (!stopping_ && stop_.WaitUntil(&mu_, deadline_ns)) {
+  }
+}
+
 void Evictor::Run() {
   pthread_setname_np(pthread_self(), "nram-evict");
-  while (!stopping_) {
+  while (!IsStopping()) {
     const uint64_t wanted = residency_->Wanted();
     const uint64_t leaving = out_.leaving_pages();
     if (wanted > leaving) {
@@ -43,16 +60,16 @@ void Evictor::Run() {
     } else if (leaving > 0) {
       out_.WaitAny(DeadlineAfterMs(PageOut::kPatienceMs));
     } else if (!out_.idle()) {
-      // Servers that are slow or away: whoever needs room meanwhile is heard at once, they within moments.
+      // Servers are slow or away. A thread that needs room is heard at once, the servers within moments.
       residency_->AwaitWanted(DeadlineAfterMs(kSlowLookMs));
       out_.WaitAny(MonotonicNs());
     } else {
       residency_->AwaitWanted(DeadlineAfterMs(1'000));
     }
     if (const absl::Status failed = out_.TakeError(); !failed.ok()) {
-      // It stays here and is tried again; a server that is away may come back.
+      // The pages stay here and are tried again; a server that is away may come back.
       residency_->Report(failed);
-      poll(nullptr, 0, 10);
+      Pause(kFailedPauseMs);
     }
   }
   (void)out_.Finish();
@@ -63,7 +80,7 @@ void Evictor::Evict(uint64_t pages) {
   const size_t count = residency_->Take(keys.data(), std::min(pages, kBatchPages));
   std::sort(keys.begin(), keys.begin() + count);
   const uint64_t before = out_.leaving_pages() + (residency_->limit_pages() - residency_->resident_pages());
-  // For all of them together: of servers that are slow or away there may be a run behind each other one.
+  // One deadline for all runs together: each of them may be one of a server that is slow or away.
   const int64_t deadline_ns = DeadlineAfterMs(PageOut::kPatienceMs);
   for (size_t i = 0; i < count;) {
     const SegmentRef segment = index_->Find(keys[i]);
@@ -81,9 +98,9 @@ void Evictor::Evict(uint64_t pages) {
   }
   const bool progress = out_.leaving_pages() + (residency_->limit_pages() - residency_->resident_pages()) > before;
   if (progress) return;
-  // All were busy, pinned, or stay for another round.
+  // All pages were busy or pinned, or stay for another round.
   if (out_.idle()) {
-    poll(nullptr, 0, 1);
+    Pause(kFruitlessPauseMs);
   } else {
     out_.WaitAny(DeadlineAfterMs(10));
   }

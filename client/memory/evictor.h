@@ -1,32 +1,38 @@
 #ifndef NRAM_CLIENT_MEMORY_EVICTOR_H_
 #define NRAM_CLIENT_MEMORY_EVICTOR_H_
 
-#include <atomic>
+#include <cstdint>
 #include <thread>
 
+#include "base/sync.h"
 #include "client/memory/page_out.h"
 #include "client/memory/residency.h"
 #include "client/memory/segment.h"
 
 namespace nram {
 
-// A thread that keeps room for faults to come: writes back and drops pages before the budget is used up, so that faults
-// need not wait for it.
+// A thread that keeps room for faults to come: it writes back and drops pages before the budget is used up, so that
+// faults need not wait for room.
 class Evictor {
  public:
   Evictor(Userfault* userfault, Residency* residency, ChunkSums* sums, SegmentIndex* index, Counters* counters);
-  // Ends the thread, after what it has under way.
+  // Ends the thread, after the writes that it has under way.
   ~Evictor();
 
  private:
   void Run();
+  bool IsStopping();
+  // Sleeps for `ms`, or until the end: for when nothing can be done now and nobody will say when it can.
+  void Pause(int64_t ms);
   // Takes about `pages` pages out of the queue and sends them on their way.
   void Evict(uint64_t pages);
 
   Residency* const residency_;
   SegmentIndex* const index_;
   PageOut out_;
-  std::atomic<bool> stopping_{false};
+  Mutex mu_;
+  CondVar stop_;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;
 };
 

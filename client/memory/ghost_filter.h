@@ -10,10 +10,10 @@
 
 namespace nram {
 
-// Remembers, roughly, the last pages that were noted: two bit tables, each of which takes `generation` notes in turn,
-// so that it knows the last `generation` to 2 x `generation`. Says yes of a page that was not noted in about one case
-// of eight; never no of one that was. The idea of ghost entries is 2Q's (Johnson and Shasha, VLDB 1994). A byte for
-// each page of a generation, both tables together. Thread-safe, without locks.
+// Remembers, roughly, the last pages that were noted. Two bit tables take `generation` notes in turn, so that it knows
+// the last `generation` to 2 x `generation` pages. For a page that was not noted it says yes in about one case of
+// eight; for a page that was noted it never says no. The idea of ghost entries is 2Q's (Johnson and Shasha, VLDB 1994).
+// Both tables together take a byte for each page of a generation. Thread-safe, without locks.
 class GhostFilter {
  public:
   explicit GhostFilter(uint64_t generation)

@@ -1,7 +1,7 @@
 #ifndef NRAM_CLIENT_MEMORY_HANDLE_H_
 #define NRAM_CLIENT_MEMORY_HANDLE_H_
 
-// What stands behind an nram_t, and how nram.h's functions tell errors.
+// The object behind an nram_t, and how nram.h's functions tell errors.
 
 #include <atomic>
 #include <cstdint>
@@ -19,14 +19,14 @@ struct nram_handle {
   uint64_t local_below = 0;
   uint32_t forks = 0;  // when it was opened; see ApiUsable
   nram::Mutex heap_mu;
-  // A Heap, known as such only where there is one (nram_heap.cc); it goes before the memory does.
+  // A Heap. Only nram_heap.cc knows its type, because a program may have no heap. It is destroyed before the memory.
   std::shared_ptr<void> heap ABSL_GUARDED_BY(heap_mu);
   std::atomic<void*> heap_made{nullptr};
 };
 
 namespace nram {
 
-// Sets errno and nram_error(); -1.
+// Sets errno and nram_error(); returns -1.
 int ApiFail(int error, const std::string& text);
 // 0, or ApiFail with the status' errno and message.
 int ApiResult(const absl::Status& status);
@@ -36,7 +36,7 @@ T* ApiResult(const absl::StatusOr<T*>& pointer) {
   ApiResult(pointer.status());
   return nullptr;
 }
-// Is it a handle of this process? If not, the error is set.
+// True if it is a handle of this process; else the error is set.
 bool ApiUsable(const nram_t* n);
 
 }  // namespace nram

@@ -17,12 +17,13 @@
 #include "base/clock.h"
 #include "base/signals.h"
 #include "base/status.h"
+#include "base/units.h"
 
 namespace nram {
 namespace {
 
 constexpr size_t kBlockBytesMax = size_t{1} << 61;
-// How long memory that is not used any more is kept for the next allocation.
+// How long unused memory is kept for the next allocation.
 constexpr ssize_t kDecayMs = 1'000;
 constexpr int64_t kGiveBackEveryMs = 500;
 
@@ -92,7 +93,8 @@ void ThreadCaches::AtThreadEnd(void* caches) {
   delete mine;
 }
 
-// What jemalloc calls to get and give back address ranges; `hooks` comes first, so that a pointer to it is one to this.
+// The functions by which jemalloc gets and returns address ranges. `hooks` comes first, so that a pointer to it is a
+// pointer to this struct.
 struct Heap::Hooks {
   extent_hooks_t hooks;
   Heap* heap;
@@ -110,11 +112,11 @@ struct Heap::Hooks {
     *zero = *commit = true;
     return *extent;
   }
-  // Address ranges are kept for the next time; their contents go (PurgeForced).
+  // Address ranges are kept for the next time; their contents are dropped (PurgeForced).
   static bool Dalloc(extent_hooks_t*, void*, size_t, bool, unsigned) { return true; }
   static bool PurgeForced(extent_hooks_t* hooks, void* address, size_t, size_t offset, size_t length, unsigned) {
     Heap* const heap = Of(hooks);
-    if (heap->closing_) return true;  // all of it goes at once
+    if (heap->closing_) return true;  // all memory goes at once
     std::byte* const begin = static_cast<std::byte*>(address) + offset;
     // jemalloc's pages are smaller than ours may be: "no" says that its edges are not zeros.
     const uint64_t page_bytes = heap->memory_->options().page_bytes;
@@ -253,10 +255,10 @@ absl::StatusOr<void*> Heap::Allocate(size_t size, size_t align, bool zeroed) {
   if (size > kBlockBytesMax || align > kBlockBytesMax) {
     return absl::ResourceExhaustedError(absl::StrCat("a block of ", size, " bytes: at most 2^61"));
   }
-  // As aligned as the C library's, which jemalloc's smallest blocks are not.
+  // Blocks are aligned as the C library's; jemalloc's smallest ones would not be.
   size = std::max(size, alignof(std::max_align_t));
   if (std::max(size, align) < local_below_) {
-    void* const block = align > alignof(std::max_align_t) ? aligned_alloc(align, (size + align - 1) / align * align)
+    void* const block = align > alignof(std::max_align_t) ? aligned_alloc(align, RoundUp(size, align))
                                                           : (zeroed ? calloc(1, size) : malloc(size));
     if (block == nullptr) return absl::ResourceExhaustedError("out of local memory");
     if (zeroed && align > alignof(std::max_align_t)) memset(block, 0, size);
@@ -280,7 +282,7 @@ absl::StatusOr<void*> Heap::Reallocate(void* block, size_t size) {
     return moved;
   }
   CheckLive("nram_realloc", block);
-  // Noted before another thread can get the old block, taken back if it stays.
+  // The free is noted before another thread can get the old block, and taken back if the block stays.
   std::atomic<const void*>& freed = FreedLately(block);
   freed.store(block, std::memory_order_relaxed);
   void* const moved = rallocx(block, std::max(size, alignof(std::max_align_t)), MALLOCX_ARENA(arena_) | CacheFlag());

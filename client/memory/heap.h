@@ -18,21 +18,21 @@ namespace nram {
 
 struct ThreadCaches;
 
-// malloc on nram memory: an arena of jemalloc's whose extents are mappings of `memory`. jemalloc keeps its bookkeeping
-// apart, in local memory, so that allocating and freeing touch no page of the heap. Thread-safe; each thread has a
-// cache of its own.
+// malloc on nram memory: an arena of jemalloc whose extents are mappings of `memory`. jemalloc keeps its bookkeeping in
+// local memory, so that allocating and freeing touch no page of the heap. Thread-safe; each thread has a cache of its
+// own.
 class Heap {
  public:
   // Blocks of fewer than `local_below` bytes come from the C library's malloc instead. `memory` must outlive the heap.
   static absl::StatusOr<std::unique_ptr<Heap>> New(Memory* memory, uint64_t local_below);
-  // All blocks are gone with it; their memory with `memory`.
+  // All blocks become invalid; their memory goes with `memory`.
   ~Heap();
 
   // RESOURCE_EXHAUSTED: the pool is full. `align`: a power of two.
   absl::StatusOr<void*> Allocate(size_t size, size_t align = 1, bool zeroed = false);
   // `block` may be null. On an error the block is as it was.
   absl::StatusOr<void*> Reallocate(void* block, size_t size);
-  // Ends the program with a message if it is no block of this heap, or (as far as can be told) was freed before.
+  // Ends the program with a message if `block` is not of this heap, or was freed before (as far as can be told).
   void Free(void* block);
   size_t UsableSize(const void* block) const;
 
@@ -41,14 +41,14 @@ class Heap {
 
   explicit Heap(Memory* memory, uint64_t local_below);
   absl::Status Start();
-  // This thread's cache, as a flag for mallocx and its like: one that an ended thread has left, or a new one.
+  // This thread's cache, as a flag for mallocx: one that an ended thread has left, or a new one.
   int CacheFlag();
-  // Of a thread that ends, for the next one.
+  // Takes back the cache of a thread that ends, for the next thread.
   void ReturnCache(unsigned cache);
   friend struct ThreadCaches;
   void* Hand(void* block);
   bool IsLocal(const void* block) const;
-  // Ends the program with a message of `function` if it is no live block of this heap.
+  // Ends the program with a message of `function` if `block` is no live block of this heap.
   void CheckLive(const char* function, const void* block);
   absl::Status NoMemory(size_t size);
   void GiveBackUnused();
@@ -61,7 +61,7 @@ class Heap {
   std::atomic<bool> closing_{false};
   std::atomic<bool> freed_{false};  // since unused memory was last given back
 
-  // The blocks that were freed last, by a hash of their address: a second free of one of them is noticed.
+  // The blocks that were freed last, by a hash of their addresses: a second free of one is noticed.
   static constexpr size_t kFreedLately = 8192;
   std::array<std::atomic<const void*>, kFreedLately> freed_lately_ = {};
   std::atomic<const void*>& FreedLately(const void* block);

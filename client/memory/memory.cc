@@ -1,7 +1,6 @@
 #include "client/memory/memory.h"
 
 #include <glog/logging.h>
-#include <poll.h>
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -14,6 +13,7 @@
 #include "base/clock.h"
 #include "base/signals.h"
 #include "base/status.h"
+#include "base/units.h"
 #include "client/memory/stderr_lines.h"
 
 namespace nram {
@@ -57,7 +57,7 @@ absl::StatusOr<std::unique_ptr<Memory>> Memory::Open(MemoryOptions options) {
 }
 
 absl::Status Memory::Start() {
-  // The pool's threads too: what a handler of the program's touches may be for just them to bring.
+  // The pool's threads take no signals either: a page that the program's handler touches may be theirs to bring.
   const SignalsBlocked quiet;
   NRAM_ASSIGN_OR_RETURN(userfault_, Userfault::Open());
   NRAM_ASSIGN_OR_RETURN(pool_, Pool::Open(options_.pool));
@@ -65,8 +65,8 @@ absl::Status Memory::Start() {
       options_.page_bytes, std::clamp(std::bit_floor(options_.budget_bytes / 128), kWindowBytesMin, kWindowBytesMax) /
                                options_.page_bytes * options_.page_bytes);
   const uint64_t window_pages = window_bytes / options_.page_bytes;
-  // The budget is for pages wherever they are, in place, in a buffer on their way, in a handler's hands, and for what
-  // is remembered of their contents.
+  // The budget is for pages wherever they are (in place, in a buffer on their way, in a handler's hands), and for the
+  // sums of their contents.
   const uint64_t limit_pages =
       (options_.budget_bytes - kBuffers * window_bytes - options_.handlers * options_.page_bytes) /
       (options_.page_bytes + ChunkSums::BytesPerPage(options_.page_bytes));
@@ -80,6 +80,8 @@ absl::Status Memory::Start() {
   in.on_loss = options_.on_loss;
   NRAM_ASSIGN_OR_RETURN(page_in_,
                         PageIn::New(in, userfault_.get(), &index_, residency_.get(), sums_.get(), &counters_));
+  advice_ = std::make_unique<Advice>(options_.pool.io_timeout_ms, userfault_.get(), residency_.get(), sums_.get(),
+                                     page_in_.get(), &counters_);
   evictor_ = std::make_unique<Evictor>(userfault_.get(), residency_.get(), sums_.get(), &index_, &counters_);
   stop_fd_ = UniqueFd(eventfd(0, EFD_CLOEXEC));
   if (!stop_fd_.valid()) return ErrnoStatus(errno, "eventfd");
@@ -94,7 +96,7 @@ void Memory::HandleFaults() {
   // One handler is woken for one fault, and always the same one if it is free: its caches are warm.
   const UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
   PCHECK(epoll.valid());
-  for (const int fd : {userfault_->fd(), page_in_->arrived_fd(), stop_fd_.get()}) {
+  for (const int fd : {userfault_->fd(), page_in_->ahead()->arrived_fd(), stop_fd_.get()}) {
     epoll_event event = {.events = EPOLLIN, .data = {.fd = fd}};
     if (fd != stop_fd_.get()) event.events |= EPOLLEXCLUSIVE;
     PCHECK(epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd, &event) == 0);
@@ -107,7 +109,7 @@ void Memory::HandleFaults() {
       const int fd = events[i].data.fd;
       if (fd == stop_fd_.get()) return;
       pool_->wake_latency()->Count();
-      if (fd == page_in_->arrived_fd()) page_in_->HandleArrived();
+      if (fd == page_in_->ahead()->arrived_fd()) page_in_->ahead()->HandleArrived();
       if (Userfault::Fault fault; fd == userfault_->fd() && userfault_->Read(&fault, 1) == 1) {
         page_in_->Handle(fault, buffer->data());
       }
@@ -122,7 +124,7 @@ absl::Status Memory::Close() {
   while (std::byte* const base = index_.First()) {
     absl::Status status = UnmapSegment(base);
     if (!status.ok() && index_.Find(reinterpret_cast<uintptr_t>(base))) {
-      // It is kept, but cannot be written: the handle goes all the same.
+      // The region is kept, but cannot be written: the handle goes all the same.
       if (first_error.ok()) first_error = status;
       index_.Find(reinterpret_cast<uintptr_t>(base))->abandoned = true;
       status = UnmapSegment(base);
@@ -150,7 +152,7 @@ absl::StatusOr<std::unique_ptr<Region>> Memory::OpenRegion(const MapRequest& req
   NRAM_ASSIGN_OR_RETURN(
       auto region, pool_->AttachRegion(
                        request.name, request.kind == MapKind::kReadOnly ? AttachMode::kReadOnly : AttachMode::kOwner));
-  const uint64_t size = (region->size_bytes() + options_.page_bytes - 1) / options_.page_bytes * options_.page_bytes;
+  const uint64_t size = RoundUp(region->size_bytes(), options_.page_bytes);
   if (request.length == 0) *length = size;
   if (*length == 0 || *length > size) {
     return absl::InvalidArgumentError(absl::StrCat("length ", request.length, ": region \"", request.name, "\" has ",
@@ -187,7 +189,7 @@ void Memory::ForgetName(const std::string& name) {
 
 absl::StatusOr<std::byte*> Memory::MapRegion(const MapRequest& request) {
   const bool attaches = request.kind != MapKind::kNew;
-  uint64_t length = (request.length + options_.page_bytes - 1) / options_.page_bytes * options_.page_bytes;
+  uint64_t length = RoundUp(request.length, options_.page_bytes);
   NRAM_ASSIGN_OR_RETURN(auto region, OpenRegion(request, &length));
   const auto abandon = [&](absl::Status status) {
     if (request.kind == MapKind::kNew) (void)region->Destroy();
@@ -196,7 +198,7 @@ absl::StatusOr<std::byte*> Memory::MapRegion(const MapRequest& request) {
   // Local things first: they cost nothing to give back.
   const uint64_t align = std::max(request.align, std::bit_ceil(options_.page_bytes));
   auto space = Mapping::Anonymous(length, align, PROT_NONE);
-  auto words = Mapping::Anonymous((length / options_.page_bytes + 4095) / 4096 * 4096);
+  auto words = Mapping::Anonymous(RoundUp(length / options_.page_bytes, 4096));
   if (!space.ok() || !words.ok()) {
     return abandon(absl::ResourceExhaustedError(
         absl::StrCat("no addresses are left in this process for ", FormatByteSize(length), " (",
@@ -204,19 +206,19 @@ absl::StatusOr<std::byte*> Memory::MapRegion(const MapRequest& request) {
   }
   if (request.kind != MapKind::kReadOnly) {
     absl::Status status = region->Reserve(0, length);
-    // What is stored already needs no room to be written again, and the servers do not tell how much that is.
+    // Stored pages need no room to be written again, and servers do not tell how many they are.
     if (attaches && status.code() == absl::StatusCode::kResourceExhausted) status = absl::OkStatus();
     if (!status.ok()) return abandon(Annotate(status, absl::StrCat("mapping ", FormatByteSize(length))));
   }
-  // All that a child would see are zeros: it is to see nothing.
+  // A child of fork(2) would see zeros only; it is to see nothing.
   PCHECK(madvise(space->data(), length, MADV_DONTFORK) == 0);
   (void)madvise(space->data(), length, MADV_NOHUGEPAGE);  // EINVAL: the kernel has none
   const bool read_only = request.kind == MapKind::kReadOnly;
   if (absl::Status status = userfault_->Register(space->data(), length, !read_only); !status.ok()) {
     return abandon(status);
   }
-  // Opened only now that faults are told: mlockall(MCL_FUTURE) has the kernel fill what may be touched, with zeros. And
-  // mprotect(2) would try to fill what is locked.
+  // The range is opened only now, when its faults are told: under mlockall(MCL_FUTURE) the kernel fills memory that may
+  // be touched with zeros. And mprotect(2) would try to fill locked memory.
   if (munlock(space->data(), length) != 0 ||
       mprotect(space->data(), length, read_only ? PROT_READ : PROT_READ | PROT_WRITE) != 0) {
     return abandon(ErrnoStatus(errno, absl::StrCat("opening ", FormatByteSize(length), " to the program")));
@@ -249,29 +251,81 @@ absl::Status Memory::UnmapSegment(const void* base) {
   }
   if (found->keep && !found->read_only && !found->abandoned) {
     const uint64_t pages = found->pages();
-    NRAM_RETURN_IF_ERROR(FlushPages({found.Share(), 0, pages}));
+    NRAM_RETURN_IF_ERROR(advice_->Flush({found.Share(), 0, pages}));
   }
   std::unique_ptr<Segment> segment = index_.Remove(base);
   found.Reset();
   if (segment == nullptr) return absl::InvalidArgumentError("no nram mapping begins at this address any more");
-  // Operations under way end by their deadlines; one of them may still begin to read ahead.
-  page_in_->Forget(*segment);
-  while (segment->users.load() > 0) {
-    poll(nullptr, 0, 1);
-    page_in_->Forget(*segment);
-  }
+  page_in_->Forget(segment.get());
+  segment->AwaitUnused();
+  page_in_->Forget(segment.get());  // streams that operations under way have still noted
   residency_->Remove(*segment);
   uint64_t resident = 0;
   for (uint64_t page = 0; page < segment->pages(); ++page) resident += IsResident(segment->word(page).state());
-  pinned_pages_ -= segment->pinned_pages;
+  advice_->Forget(*segment);
   mapped_bytes_ -= segment->length();
   segment->Unmap();
   residency_->ReturnRoom(resident);
   if (segment->read_only) return absl::OkStatus();
-  // What a server that does not answer still has is collected with the lease.
+  // If a server does not answer, it collects its part with the lease.
   if (!segment->keep) (void)segment->region->Destroy();
   ForgetName(segment->region->name());
   return absl::OkStatus();
+}
+
+absl::StatusOr<Pages> Memory::FindPages(void* address, uint64_t length, bool inner) const {
+  Pages pages;
+  const auto begin = reinterpret_cast<uintptr_t>(address);
+  pages.segment = index_.Find(begin);
+  if (!pages.segment || length > pages.segment->length() ||
+      (length > 0 && !pages.segment->Contains(begin + length - 1))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("[", absl::Hex(begin), ", +", length, ") does not lie in one nram mapping"));
+  }
+  const uint64_t offset = begin - reinterpret_cast<uintptr_t>(pages.segment->base());
+  const uint64_t unit = pages.segment->page_bytes;
+  pages.first = (offset + (inner ? unit - 1 : 0)) / unit;
+  const uint64_t end = (offset + length + (inner ? 0 : unit - 1)) / unit;
+  pages.count = end > pages.first ? end - pages.first : 0;
+  return pages;
+}
+
+absl::Status Memory::SetReadAhead(void* address, ReadAhead mode) {
+  NRAM_ASSIGN_OR_RETURN(const Pages pages, FindPages(address, 0));
+  pages.segment->read_ahead = mode;
+  return absl::OkStatus();
+}
+
+absl::Status Memory::Prefetch(void* address, uint64_t length) {
+  NRAM_ASSIGN_OR_RETURN(const Pages pages, FindPages(address, length));
+  return advice_->Prefetch(pages);
+}
+
+absl::Status Memory::Evict(void* address, uint64_t length) {
+  NRAM_ASSIGN_OR_RETURN(const Pages pages, FindPages(address, length));
+  return advice_->Evict(pages);
+}
+
+absl::Status Memory::Flush(void* address, uint64_t length) {
+  NRAM_ASSIGN_OR_RETURN(const Pages pages, FindPages(address, length));
+  return advice_->Flush(pages);
+}
+
+absl::Status Memory::Pin(void* address, uint64_t length) {
+  NRAM_ASSIGN_OR_RETURN(const Pages pages, FindPages(address, length));
+  return advice_->Pin(pages, length);
+}
+
+absl::Status Memory::Unpin(void* address, uint64_t length) {
+  NRAM_ASSIGN_OR_RETURN(const Pages pages, FindPages(address, length));
+  advice_->Unpin(pages);
+  return absl::OkStatus();
+}
+
+absl::Status Memory::Drop(void* address, uint64_t length) {
+  NRAM_ASSIGN_OR_RETURN(const Pages pages, FindPages(address, length, /*inner=*/true));
+  if (pages.segment->read_only) return absl::InvalidArgumentError("this mapping is read-only");
+  return advice_->Drop(pages);
 }
 
 uint64_t Memory::LengthOf(const void* base) const {

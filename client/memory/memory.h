@@ -11,9 +11,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/clock.h"
 #include "base/fd.h"
 #include "base/sync.h"
+#include "client/memory/advice.h"
 #include "client/memory/chunk_sums.h"
 #include "client/memory/counters.h"
 #include "client/memory/eviction_queue.h"
@@ -37,8 +37,8 @@ struct MemoryOptions {
   uint64_t page_bytes = kPageBytes;
   uint32_t handlers = 4;
   Policy policy = Policy::kSecondChance;
-  // See PageInOptions. Null: a line on stderr.
-  std::function<void(void* address, size_t length, const std::string& reason)> on_loss;
+  // Null: a line on stderr.
+  OnLoss on_loss;
 };
 
 enum class MapKind { kNew, kReadOnly, kAttach };
@@ -52,15 +52,19 @@ struct MapRequest {
   SegmentOwner owner = SegmentOwner::kProgram;
 };
 
-// Address ranges of this process whose pages live in a pool, and the threads that bring and take them; the engine
-// behind nram.h, whose contracts are the ones that hold. Thread-safe.
+// Address ranges of this process whose pages live in a pool, and the threads that bring and take the pages. It is the
+// engine behind nram.h, whose contracts hold here too. Thread-safe.
 //
 // Three parties share the pages' states (page_state.h): PageIn answers faults, PageOut writes back and drops, both on
 // behalf of the handler threads, the evictor or a caller; Residency counts what is here.
+//
+// Lock order: none of the engine's locks is held while another one is taken, but for Residency's queue before
+// SegmentIndex. Under AheadWindows' lock a read of the pool's is asked whether it has ended, which may take the pool's
+// locks; the pool calls back without any of its own.
 class Memory {
  public:
   static absl::StatusOr<std::unique_ptr<Memory>> Open(MemoryOptions options);
-  // Unmaps everything; what kept regions had not flushed is lost if it cannot be written (Close tells).
+  // Unmaps everything. If pages of kept regions cannot be written, they are lost; call Close first to learn of it.
   ~Memory();
   absl::Status Close();
 
@@ -88,46 +92,30 @@ class Memory {
   uint64_t metadata_bytes() const;
 
  private:
-  struct Pages {
-    SegmentRef segment;
-    uint64_t first = 0;
-    uint64_t count = 0;
-    uint64_t end() const { return first + count; }
-  };
-
   explicit Memory(MemoryOptions options) : options_(std::move(options)) {}
   absl::Status Start();
   absl::StatusOr<std::byte*> MapRegion(const MapRequest& request);
   absl::Status UnmapSegment(const void* base);
   void ForgetName(const std::string& name);
   void HandleFaults();
-  // Those that [address, address + length) touches, or, if `inner`, that lie in it.
+  // The pages that [address, address + length) touches; only those that lie in it whole, if `inner`.
   absl::StatusOr<Pages> FindPages(void* address, uint64_t length, bool inner = false) const;
   absl::StatusOr<std::unique_ptr<Region>> OpenRegion(const MapRequest& request, uint64_t* length);
-  // Waits until none of them is kBusy from before.
-  absl::Status Settle(const Pages& pages, int64_t deadline_ns);
-  // For what may have to wait for an operation of others and then for one of its own.
-  int64_t LongDeadline() const { return DeadlineAfterMs(2 * options_.pool.io_timeout_ms); }
-  absl::Status FlushPages(const Pages& pages);
-  absl::Status DropPages(const Pages& pages, int64_t deadline_ns);
-  void UnpinPage(Segment* segment, uint64_t page);
-  // Makes a page kBusy whatever it is; false if it is empty, or was not to be had in time.
-  absl::StatusOr<bool> Seize(Segment* segment, uint64_t page, PageState* was, int64_t deadline_ns);
 
   const MemoryOptions options_;
   Counters counters_;
   std::atomic<uint64_t> mapped_bytes_{0};
   Mutex names_mu_;
-  // Of regions that are mapped for writing, or about to be: who attaches one for writing shuts out who had it so.
+  // Regions that are mapped for writing, or about to be. Attaching one for writing shuts out an earlier writer, so each
+  // may be here once only.
   std::set<std::string> written_names_ ABSL_GUARDED_BY(names_mu_);
-  Mutex pin_mu_;  // of the pages' kPinned
-  std::atomic<uint64_t> pinned_pages_{0};
   std::unique_ptr<Pool> pool_;
   std::unique_ptr<Userfault> userfault_;
   SegmentIndex index_;
   std::unique_ptr<Residency> residency_;
   std::unique_ptr<ChunkSums> sums_;
   std::unique_ptr<PageIn> page_in_;
+  std::unique_ptr<Advice> advice_;
   std::unique_ptr<Evictor> evictor_;
   UniqueFd stop_fd_;
   std::vector<std::thread> handlers_;

@@ -4,12 +4,15 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/fd.h"
+#include "base/units.h"
 #include "client/memory/chunk_sums.h"
 #include "client/memory/eviction_queue.h"
 #include "client/memory/ghost_filter.h"
@@ -62,8 +65,24 @@ TEST(StderrLinesTest, NobodyWaitsForStderrThatIsStuck) {
 }
 
 std::unique_ptr<Segment> NewSegment(uint64_t pages) {
-  return std::make_unique<Segment>(*Mapping::Anonymous(pages * 4096), *Mapping::Anonymous((pages + 4095) / 4096 * 4096),
-                                   4096, nullptr);
+  return std::make_unique<Segment>(*Mapping::Anonymous(pages * 4096), *Mapping::Anonymous(RoundUp(pages, 4096)), 4096,
+                                   nullptr);
+}
+
+TEST(SegmentTest, UnmappingWaitsForTheLastUser) {
+  const auto segment = NewSegment(1);
+  SegmentRef first(segment.get());
+  SegmentRef second = first.Share();
+  std::atomic<bool> unused{false};
+  std::thread unmapper([&] {
+    segment->AwaitUnused();
+    unused = true;
+  });
+  first.Reset();
+  EXPECT_FALSE(unused);
+  second.Reset();
+  unmapper.join();
+  EXPECT_TRUE(unused);
 }
 
 TEST(StreamsTest, GoesUpInGrowingWindows) {

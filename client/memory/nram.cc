@@ -1,4 +1,4 @@
-// nram.h over Memory and Heap: errors become errno and a text; nothing more happens here.
+// nram.h over Memory and Heap: turns errors into errno and a text, and does nothing else.
 
 #include "client/memory/nram.h"
 
@@ -23,10 +23,10 @@
 
 namespace {
 
-// How often this process was forked off since a pool was first opened: handles of another count are a parent's.
+// How many forks lead to this process since a pool was first opened: a handle with another count is a parent's.
 std::atomic<uint32_t> forks{0};
 
-// Of plain bytes: it is there to the very end of a thread.
+// Plain bytes, which exist to the very end of a thread.
 thread_local char last_error[1024];
 
 int ErrnoOf(const absl::Status& status) {
@@ -138,7 +138,7 @@ absl::StatusOr<nram_t*> Open(const char* pool, const nram_options* options) {
   nram_options given;
   nram_options_init(&given);
   if (options != nullptr) {
-    // An older program's are shorter, and end with the last field that it knows; a newer one's are longer.
+    // An older program has shorter options, which end with the last field that it knows; a newer one has longer ones.
     if (options->size < offsetof(nram_options, on_loss)) {
       return absl::InvalidArgumentError(
           absl::StrCat("nram_options.size is ", options->size, ": call nram_options_init()"));
@@ -259,7 +259,7 @@ int nram_get_stats(nram_t* n, struct nram_stats* stats) {
                           .lost_pages = counters.lost_pages,
                           .wait_ns = counters.wait_ns,
                           .metadata_bytes = memory.metadata_bytes()};
-  // What an older library does not know is 0.
+  // Fields that an older library does not know are 0.
   if (stats->size > sizeof(all)) memset(stats, 0, stats->size);
   memcpy(stats, &all, std::min<size_t>(all.size, sizeof(all)));
   return 0;

@@ -1,4 +1,4 @@
-// The heap's part of nram.h, which needs jemalloc: apart, so that a program may have the rest without it.
+// The heap's part of nram.h. It needs jemalloc, and stands apart so that a program may have the rest without it.
 
 #include <cerrno>
 
@@ -12,7 +12,7 @@ namespace {
 using nram::ApiFail;
 using nram::ApiResult;
 
-// The handle's heap, made when it is first asked for; null with the error set if it cannot be.
+// The handle's heap, made when it is first asked for. Null if it cannot be made; the error is set then.
 nram::Heap* HeapOf(nram_t* n) {
   if (!nram::ApiUsable(n)) return nullptr;
   if (void* const made = n->heap_made.load(std::memory_order_acquire)) return static_cast<nram::Heap*>(made);

@@ -30,7 +30,10 @@ PageOut::PageOut(Userfault* userfault, Residency* residency, ChunkSums* sums, Co
   for (size_t i = 0; i < lanes; ++i) {
     lanes_.push_back(std::make_unique<Lane>());
     lanes_.back()->owner = this;
+    lanes_.back()->index = i;
   }
+  MutexLock lock(&mu_);
+  done_.resize(lanes);
 }
 
 PageOut::~PageOut() { (void)Finish(); }
@@ -62,7 +65,7 @@ void PageOut::Add(const SegmentRef& segment, uint64_t first, uint64_t count, Aft
       if (!word.Change(&state, IsDirty(state) ? PageState::kWriting : PageState::kBusy)) break;
       if (IsClean(state) && word.Has(PageWord::kPinned)) {
         // Just now; a dirty one is looked at when it has been written.
-        if (word.End(state)) userfault_->Wake(segment->address(page + taken), segment->page_bytes);
+        EndPage(segment.get(), page + taken, state, userfault_);
         break;
       }
       dirty = IsDirty(state);
@@ -135,7 +138,7 @@ void PageOut::Write(const SegmentRef& segment, uint64_t first, uint64_t count, c
     lane->after = after;
     lane->busy = true;
     lane->began_ns = MonotonicNs();
-    lane->done = false;
+    SetDone(lane->index, false);
     memcpy(lane->was.data(), was + i, run * sizeof(PageState));
     memcpy(lane->masks.data(), &masks[i * page_masks], run * page_masks);
     Send(lane);
@@ -153,16 +156,20 @@ void PageOut::Send(Lane* lane) {
   Counters::Add(&counters_->written_bytes, chunks * kChunkBytes);
   const auto on_done = [](Io*, void* context) {
     auto* const ended = static_cast<Lane*>(context);
-    PageOut* const owner = ended->owner;
-    MutexLock lock(&owner->mu_);
-    ended->done = true;
-    owner->ended_.Signal();
+    ended->owner->SetDone(ended->index, true);
   };
   if (chunks * kChunkBytes == data.size()) {
     segment->region->StartWrite(&lane->io, offset, data, {}, on_done, lane);
   } else {
     segment->region->StartWriteChunks(&lane->io, offset, data, masks, {}, on_done, lane);
   }
+}
+
+void PageOut::SetDone(size_t lane, bool done) {
+  MutexLock lock(&mu_);
+  done_[lane] = done;
+  // Under the lock: whoever sees that all is done may end this object.
+  if (done) ended_.Signal();
 }
 
 size_t PageOut::LanesOf(uint16_t server) const {
@@ -203,7 +210,7 @@ void PageOut::WaitAny(int64_t deadline_ns) {
       if (!lane->busy) continue;
       {
         MutexLock lock(&mu_);
-        if (!lane->done) continue;
+        if (!done_[lane->index]) continue;
       }
       EndLane(lane.get());
       ended = true;
@@ -211,7 +218,7 @@ void PageOut::WaitAny(int64_t deadline_ns) {
     if (ended) return;
     MutexLock lock(&mu_);
     bool done = false;
-    for (const auto& lane : lanes_) done |= lane->busy && lane->done;
+    for (const auto& lane : lanes_) done |= lane->busy && done_[lane->index];
     // Each operation ends by its deadline.
     if (!done && !ended_.WaitUntil(&mu_, std::min(deadline_ns, DeadlineAfterMs(1'000))) &&
         MonotonicNs() > deadline_ns) {
@@ -243,7 +250,7 @@ void PageOut::EndLane(Lane* lane) {
     // The server's memory of a page has changed: it refuses parts of that page, but all of it is here.
     std::fill_n(lane->masks.begin(), masks, kAllChunks);
     --busy_;
-    lane->done = false;
+    SetDone(lane->index, false);
     Send(lane);
     return;
   }
@@ -277,9 +284,7 @@ void PageOut::EndWritten(Segment* segment, uint64_t first, uint64_t count, const
       continue;
     }
     if (after == After::kKeep) {
-      if (word.End(empty ? PageState::kCleanEmpty : PageState::kClean)) {
-        userfault_->Wake(segment->address(first + i), segment->page_bytes);
-      }
+      EndPage(segment, first + i, empty ? PageState::kCleanEmpty : PageState::kClean, userfault_);
       continue;
     }
     CHECK(word.Change(PageState::kWriting, PageState::kBusy));
@@ -297,7 +302,7 @@ void PageOut::EndWritten(Segment* segment, uint64_t first, uint64_t count, const
 
 void PageOut::EndWritable(Segment* segment, uint64_t page, PageState to) {
   userfault_->Unprotect(segment->address(page), segment->page_bytes);
-  if (segment->word(page).End(to)) userfault_->Wake(segment->address(page), segment->page_bytes);
+  EndPage(segment, page, to, userfault_);
 }
 
 void PageOut::EndFailed(Segment* segment, uint64_t first, uint64_t count) {
@@ -310,9 +315,7 @@ void PageOut::Drop(Segment* segment, uint64_t first, uint64_t count, const PageS
   DropLocally(segment->address(first), count * segment->page_bytes);
   for (uint64_t i = 0; i < count; ++i) {
     residency_->NoteLeft(segment->key(first + i));
-    if (segment->word(first + i).End(becomes[i])) {
-      userfault_->Wake(segment->address(first + i), segment->page_bytes);
-    }
+    EndPage(segment, first + i, becomes[i], userfault_);
   }
   Counters::Add(&counters_->evicted_pages, count);
   residency_->ReturnRoom(count);

@@ -20,45 +20,47 @@
 
 namespace nram {
 
-// Writes pages back to their servers, several runs at a time, and drops them from local memory if asked. For one
-// thread; others' PageOuts may work on the same pages at the same time.
+// Writes pages back to their servers, several runs at a time, and drops them from local memory if asked. For one thread
+// at a time; the PageOuts of other threads may work on the same pages.
 //
-// A page is protected, the chunks of it that servers do not have are sent from where they lie, and it is dropped when
-// the servers have them; a thread that writes to it meanwhile sleeps until then, and the page stays.
+// Each page is protected first. Then the chunks that servers do not have are sent from where they lie. When servers
+// have them, the page is dropped. A thread that writes to the page meanwhile sleeps until then, and the page stays.
 class PageOut {
  public:
   enum class After { kKeep, kDrop };
   static constexpr uint64_t kRunPagesMax = 256;
   static constexpr uint64_t kRunBytesMax = kMiB;
-  // A write that takes longer is not waited for by who has others to do.
+  // Nobody who has other writes to do waits longer for one write.
   static constexpr int64_t kPatienceMs = 100;
 
   PageOut(Userfault* userfault, Residency* residency, ChunkSums* sums, Counters* counters, size_t lanes);
-  // Waits for what is under way.
+  // Waits for the writes that are under way.
   ~PageOut();
 
-  // Clean pages among [first, first + count) are dropped at once (kDrop), dirty ones begin to be written, others are
-  // left alone: pinned ones (kDrop), ones that are busy. Blocks while all lanes are in use; after an error that has not
-  // been taken it does nothing. `may_stay` is the evictor's: pages may get their second chance, those that cannot leave
-  // queue up again, it waits for lanes until `deadline_ns` only, and no server gets more than half of the lanes.
+  // Of the pages [first, first + count), starts to write the dirty ones, and drops the clean ones at once (kDrop). Busy
+  // pages are left alone, and pinned ones with kDrop. Blocks while all lanes are in use. Does nothing after an error
+  // that has not been taken.
+  //
+  // `may_stay` is for the evictor: pages may get their second chance; pages that cannot leave queue up again; lanes are
+  // waited for until `deadline_ns` only; and no server gets more than half of the lanes.
   void Add(const SegmentRef& segment, uint64_t first, uint64_t count, After after, bool may_stay = false,
            int64_t deadline_ns = INT64_MAX);
-  // Waits until at least one run that is under way has ended, or `deadline_ns`; at once if none is.
+  // Waits until a run that is under way has ended, or until `deadline_ns`. Returns at once if none is under way.
   void WaitAny(int64_t deadline_ns = INT64_MAX);
-  // Pages that Add(kKeep) has passed over because somebody else is writing them.
+  // The pages that Add(kKeep) has passed over because somebody else is writing them; forgets them.
   std::vector<uint64_t> TakePassed() { return std::exchange(passed_, {}); }
-  // Waits for all of them, then TakeError().
+  // Waits for all runs, then TakeError().
   absl::Status Finish();
 
-  // The first error since it was last asked for; what failed is still here, and dirty.
+  // The first error since the last call. The pages whose write failed are still here, and dirty.
   absl::Status TakeError() { return std::exchange(status_, absl::OkStatus()); }
 
-  // Pages under way that will be dropped soon: not those that their servers are slow to take.
+  // How many pages will be dropped soon. Pages whose servers are slow do not count.
   uint64_t leaving_pages() const;
   bool idle() const { return busy_ == 0; }
 
  private:
-  // Of a run, one for 4 KiB.
+  // The masks of a run, one for each 4 KiB.
   using Masks = std::array<ChunkMask, kRunBytesMax / kPageBytes>;
   struct Lane {
     Lane() : io(4) {}
@@ -71,25 +73,26 @@ class PageOut {
     uint16_t server = kNoServer;
     bool busy = false;
     int64_t began_ns = 0;
-    bool done = false;  // under the owner's mu_
+    size_t index = 0;  // in lanes_ and done_
     std::array<PageState, kRunPagesMax> was;
     Masks masks;
   };
 
   // Null after `deadline_ns`, or when the server is behind.
   Lane* FreeLane(uint16_t server, bool may_stay, int64_t deadline_ns);
-  // Its server has ended nothing for long, this least of all.
+  // Whether neither the lane nor any other of its server has ended for long.
   bool IsStuck(const Lane& lane) const;
-  // It has half of the lanes and ends nothing: others' pages are not to wait for it.
+  // Whether the server has half of the lanes and ends nothing: pages of other servers must not wait for it.
   bool IsBehind(uint16_t server) const;
   size_t LanesOf(uint16_t server) const;
   void Write(const SegmentRef& segment, uint64_t first, uint64_t count, const PageState* was, After after,
              bool may_stay, int64_t deadline_ns);
   void Send(Lane* lane);
-  // Which chunks of a protected page its servers do not have.
+  void SetDone(size_t lane, bool done);
+  // Finds the chunks of a protected page that its servers do not have.
   void FindMasks(const Segment& segment, uint64_t page, PageState was, absl::Span<ChunkMask> masks) const;
   void EndLane(Lane* lane);
-  // Of pages that are kWriting, and which servers now have, because they were sent or as they were.
+  // For pages that are kWriting: servers have them now, because they were sent or because nothing had changed.
   void EndWritten(Segment* segment, uint64_t first, uint64_t count, const PageState* was, After after, bool sent);
   void EndFailed(Segment* segment, uint64_t first, uint64_t count);
   // Makes a page writable again that is kWriting or kBusy.
@@ -106,8 +109,10 @@ class PageOut {
   size_t busy_ = 0;
   absl::Status status_;
   std::vector<uint64_t> passed_;
+  // The pool's threads say here which writes have ended; all other fields are the one thread's that uses this object.
   Mutex mu_;
   CondVar ended_;
+  std::vector<bool> done_ ABSL_GUARDED_BY(mu_);  // a lane each
 };
 
 }  // namespace nram

@@ -6,7 +6,7 @@
 
 namespace nram {
 
-// What a page of nram memory is at the moment; a byte a page, in which threads settle who may do what:
+// The state of a page of nram memory: a byte a page, by which threads agree who may do what:
 //
 //            fault             fault, read-ahead
 //   kEmpty --------> kBusy <--------------------- kRemote      kBusy belongs to the one thread (or buffer) that
@@ -17,8 +17,8 @@ namespace nram {
 //      |              v
 //      +---- kDirtyEmpty, kDirty, kDirtyNoted ---> kWriting ---> kClean, or dropped
 //
-// A thread of the program that needs a page which is kBusy, or writes to one that is kWriting, sleeps in the kernel.
-// kWaiter says that there may be such a thread: whoever ends the state wakes it, and it looks again.
+// A thread of the program that needs a kBusy page, or writes to a kWriting one, sleeps in the kernel. kWaiter says that
+// there may be such a thread: whoever ends the state wakes it, and it looks again (EndPage in segment.h).
 enum class PageState : uint8_t {
   kEmpty = 0,       // zeros; nowhere
   kRemote = 1,      // on servers
@@ -40,14 +40,15 @@ class PageWord {
   static constexpr uint8_t kQueued = 0x40;      // has an entry in the eviction queue
   static constexpr uint8_t kPinned = 0x80;
 
-  PageState state() const { return StateOf(word_.load(std::memory_order_acquire)); }
+  // In one order with End, so that whoever waits by Segment::ended misses none.
+  PageState state() const { return StateOf(word_.load()); }
   bool Has(uint8_t flag) const { return (word_.load(std::memory_order_acquire) & flag) != 0; }
   // True if it was set before.
   bool Set(uint8_t flag) { return (word_.fetch_or(flag, std::memory_order_acq_rel) & flag) != 0; }
   // True if it was set.
   bool Clear(uint8_t flag) { return (word_.fetch_and(~flag, std::memory_order_acq_rel) & flag) != 0; }
 
-  // From `from` to `to`, flags kept; false if it is something else, which is then in *from.
+  // Changes the state from *from to `to` and keeps the flags. False: the state is another one, which is now in *from.
   bool Change(PageState* from, PageState to) {
     uint8_t seen = word_.load(std::memory_order_acquire);
     while (StateOf(seen) == *from) {
@@ -61,7 +62,7 @@ class PageWord {
   }
   bool Change(PageState from, PageState to) { return Change(&from, to); }
 
-  // Notes that somebody waits for the end of `state`; false if it is over.
+  // Notes that somebody waits for the end of `state`. False: it is over.
   bool WaitFor(PageState state) {
     uint8_t seen = word_.load(std::memory_order_acquire);
     while (StateOf(seen) == state) {
@@ -70,11 +71,10 @@ class PageWord {
     return false;
   }
 
-  // Of the one who holds it busy or writing: ends that. True if somebody is to be woken.
+  // Ends kBusy or kWriting; only whoever made the page so calls it. True: somebody is to be woken.
   bool End(PageState to) {
     uint8_t seen = word_.load(std::memory_order_relaxed);
-    while (!word_.compare_exchange_weak(seen, (seen & ~(kStateMask | kWaiter)) | static_cast<uint8_t>(to),
-                                        std::memory_order_acq_rel)) {
+    while (!word_.compare_exchange_weak(seen, (seen & ~(kStateMask | kWaiter)) | static_cast<uint8_t>(to))) {
     }
     return (seen & kWaiter) != 0;
   }

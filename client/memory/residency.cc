@@ -13,7 +13,7 @@ namespace nram {
 absl::StatusOr<std::unique_ptr<Residency>> Residency::New(Policy policy, uint64_t limit_pages, uint64_t window_pages,
                                                           const SegmentIndex* index) {
   auto residency = std::unique_ptr<Residency>(new Residency(policy, limit_pages, window_pages, index));
-  // Half as many again: pages that left by another way than the evictor's may still have their entries.
+  // Half as many again: pages that the evictor did not drop may still have their entries.
   NRAM_ASSIGN_OR_RETURN(auto queue, EvictionQueue::New(policy, limit_pages + limit_pages / 2));
   MutexLock lock(&residency->queue_mu_);
   residency->queue_ = std::move(queue);
@@ -78,7 +78,7 @@ void Residency::Enter(const Segment& segment, uint64_t first, uint64_t count) {
         if (!found) return true;
         PageWord& word = found->word(found->PageOf(key));
         const PageState state = word.state();
-        // One that is on its way comes in again, and enters again.
+        // A page that is on its way enters again when it has come in.
         if (IsResident(state)) return false;
         word.Clear(PageWord::kQueued);
         return true;

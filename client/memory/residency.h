@@ -18,13 +18,13 @@ namespace nram {
 // The resident set: how many pages may be here, which are, and in which order they leave. Thread-safe.
 class Residency {
  public:
-  // At most `limit_pages` at a time. `index` is asked whether pages are still here when the queue is full of ones that
-  // are not.
+  // At most `limit_pages` are here at a time. When the queue is full, `index` tells which of its pages are not here any
+  // more.
   static absl::StatusOr<std::unique_ptr<Residency>> New(Policy policy, uint64_t limit_pages, uint64_t window_pages,
                                                         const SegmentIndex* index);
 
-  // Room for pages that are about to be made resident. Blocks while the evictor makes room; RESOURCE_EXHAUSTED if it
-  // could not before `deadline_ns`, with what it reported as the reason.
+  // Takes room for pages that are about to become resident. Blocks while the evictor makes room. RESOURCE_EXHAUSTED: it
+  // could not before `deadline_ns`; the message has the reason that it reported.
   absl::Status TakeRoom(uint64_t pages, int64_t deadline_ns);
   void ReturnRoom(uint64_t pages);
   // Pages [first, first + count) of the segment have become resident: they queue up to leave.
@@ -37,12 +37,11 @@ class Residency {
   void Interrupt();
   // The next pages to leave, out of the queue.
   size_t Take(uintptr_t* pages, size_t max);
-  // Should the page stay for another round (kSecondChance)? Asked for a page that has been taken out of the queue.
+  // Whether a page that has been taken out of the queue should stay for another round (kSecondChance).
   bool SecondChance(PageWord* word) const {
     return policy_ == Policy::kSecondChance && word->Clear(PageWord::kReferenced);
   }
-  // A page has left. If it is fetched again before as many others have left as fit in memory, it had better stay
-  // longer.
+  // A page has left. If it is fetched again before as many others have left as fit in memory, it should stay longer.
   void NoteLeft(uintptr_t page);
   bool LeftLately(uintptr_t page) const;
   // Why there is no room, for messages; OK when eviction works.

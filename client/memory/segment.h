@@ -11,9 +11,12 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "base/clock.h"
+#include "base/event_count.h"
 #include "base/mapping.h"
 #include "base/sync.h"
 #include "client/memory/page_state.h"
+#include "client/memory/userfault.h"
 #include "client/pool/region.h"
 
 namespace nram {
@@ -23,7 +26,7 @@ enum class SegmentOwner : uint8_t { kProgram, kHeap };
 enum class ReadAhead : uint8_t { kNormal, kSequential, kNever };
 
 // A range of addresses whose pages live in a region of the pool: page i of the segment is page i of the region. A page
-// here is the unit of faults, page_bytes long, a multiple of 4096.
+// here is the unit of faults; it is page_bytes long, a multiple of 4096.
 struct Segment {
   Segment(Mapping space, Mapping words, size_t page_bytes, std::unique_ptr<Region> region)
       : page_bytes(page_bytes), region(std::move(region)), space_(std::move(space)), words_(std::move(words)) {}
@@ -47,11 +50,30 @@ struct Segment {
   bool read_only = false;
   bool keep = false;  // the region outlives the segment
   std::atomic<ReadAhead> read_ahead{ReadAhead::kNormal};
-  bool abandoned = false;  // what it has not written back may go
+  bool abandoned = false;  // pages that are not written back may be lost
+  std::atomic<bool> leaving{false};  // it is being unmapped: nothing of it is read ahead any more
   std::atomic<uint64_t> pinned_pages{0};
-  std::atomic<uint32_t> users{0};  // operations under way; see SegmentRef
+  EventCount ended;  // pages have ended being kBusy or kWriting, or a window of them could be given up
+
+  // Operations under way, each of which holds a SegmentRef.
+  void Use() { users_.fetch_add(1, std::memory_order_acq_rel); }
+  void Unuse() {
+    // From here on the segment may be gone; the kernel looks at the address alone.
+    if (users_.fetch_sub(1, std::memory_order_acq_rel) == (kAwaited | 1)) FutexWakeAll(&users_);
+  }
+  // Blocks until there are none, for as long as their deadlines. Nobody may find the segment in the index any more.
+  void AwaitUnused() {
+    users_.fetch_or(kAwaited, std::memory_order_acq_rel);
+    uint32_t seen;
+    while ((seen = users_.load(std::memory_order_acquire)) != kAwaited) {
+      FutexWaitUntil(&users_, seen, DeadlineAfterMs(1'000));
+    }
+  }
 
  private:
+  static constexpr uint32_t kAwaited = 1u << 31;
+
+  std::atomic<uint32_t> users_{0};
   Mapping space_;
   const Mapping words_;  // a PageWord a page
 };
@@ -61,7 +83,7 @@ class SegmentRef {
  public:
   SegmentRef() = default;
   explicit SegmentRef(Segment* segment) : segment_(segment) {
-    if (segment_ != nullptr) segment_->users.fetch_add(1, std::memory_order_acq_rel);
+    if (segment_ != nullptr) segment_->Use();
   }
   SegmentRef(SegmentRef&& other) noexcept : segment_(std::exchange(other.segment_, nullptr)) {}
   SegmentRef& operator=(SegmentRef&& other) noexcept {
@@ -74,7 +96,7 @@ class SegmentRef {
   ~SegmentRef() { Reset(); }
 
   void Reset() {
-    if (segment_ != nullptr) segment_->users.fetch_sub(1, std::memory_order_acq_rel);
+    if (segment_ != nullptr) segment_->Unuse();
     segment_ = nullptr;
   }
   SegmentRef Share() const { return SegmentRef(segment_); }
@@ -85,6 +107,13 @@ class SegmentRef {
  private:
   Segment* segment_ = nullptr;
 };
+
+// Ends kBusy or kWriting; only whoever made the page so may call this. The page becomes `to`, and everybody who waits
+// for that looks again: threads of the program, which sleep in the kernel, and calls, which wait for Segment::ended.
+inline void EndPage(Segment* segment, uint64_t page, PageState to, Userfault* userfault) {
+  if (segment->word(page).End(to)) userfault->Wake(segment->address(page), segment->page_bytes);
+  segment->ended.Notify();
+}
 
 // The segments by address. Thread-safe.
 class SegmentIndex {
@@ -100,7 +129,7 @@ class SegmentIndex {
     const size_t count = CountUpTo(reinterpret_cast<uintptr_t>(segment->base()));
     segments_.insert(segments_.begin() + static_cast<ptrdiff_t>(count), std::move(segment));
   }
-  // From now on nobody finds it; those who have it may still use it. Null if there is none that begins there.
+  // From now on nobody finds the segment; operations that have it may still use it. Null if none begins there.
   std::unique_ptr<Segment> Remove(const void* base) {
     WriterLock lock(&mu_);
     const size_t count = CountUpTo(reinterpret_cast<uintptr_t>(base));

@@ -8,17 +8,17 @@
 
 namespace nram {
 
-// Lines for stderr, written by a thread of their own. A thread that faults wait for must not write them itself: who
-// waits for a page within write(2) holds the lock of the pipe that he writes to, which may be stderr's.
+// Lines for stderr, which a thread of their own writes. A thread that answers faults must not write them itself: a
+// program that waits for a page within write(2) holds the lock of its pipe, which may be stderr's.
 //
-// Thread-safe. There is one, which begins when it is first asked for and never ends: its thread may be in write(2) for
-// ever.
+// There is one object, made when it is first asked for. It never ends: its thread may be in write(2) for ever.
+// Thread-safe.
 class StderrLines {
  public:
   static StderrLines& Get();
 
-  // Returns when the line is written, or after a tenth of a second; if others wait before it, at once. The line may
-  // come later then, or not at all where many wait.
+  // Returns when the line is written, or after a tenth of a second; at once if other lines wait before it. The line may
+  // then come later, or not at all if many wait.
   void Write(std::string line);
 
  private:

@@ -5,10 +5,10 @@
 namespace nram {
 namespace {
 
-// From this many pages at a fault on, the stream is sure enough to fetch the next window too.
+// A stream whose fault brings this many pages is sure enough: the next window is fetched too.
 constexpr uint64_t kAheadFrom = 16;
 constexpr uint32_t kWindowsOnTrust = 16;
-// Faults of others after which a stream may be another's.
+// After so many faults of other streams, a stream's place may be given to another one.
 constexpr uint64_t kStale = 32;
 
 // How far `page` lies beyond `from` in the direction of `step`.
@@ -18,8 +18,8 @@ int64_t Beyond(uint64_t from, uint64_t page, int step) { return static_cast<int6
 
 bool Streams::Writable(Stream* stream) {
   if (!stream->writes) return false;
-  // Pages that come writable tell nothing any more: now and then one window comes protected, to see whether it is
-  // written still.
+  // Nothing tells of writes to pages that come writable: now and then one window comes protected, to see whether the
+  // stream still writes.
   if (++stream->windows % kWindowsOnTrust == 0) stream->writes = false;
   return stream->writes;
 }
@@ -38,13 +38,13 @@ StreamPlan Streams::OnFault(const Segment& segment, uint64_t page, bool write) {
   Stream* oldest = &streams_[0];
   for (Stream& stream : streams_) {
     if (stream.stamp < oldest->stamp) oldest = &stream;
-    // Of several that it may belong to, the one that was there last.
+    // If the page may belong to several streams, the one that was there last.
     if (stream.segment != &segment || (found != nullptr && stream.stamp < found->stamp)) continue;
     if (stream.step == 0) {
       // One fault so far, at next - 1: the second shows the direction.
       if (page == stream.next || page + 2 == stream.next) found = &stream;
     } else {
-      // Pages that were here already are no faults, so it may have jumped a little.
+      // Pages that were here already make no faults, so the stream may have jumped a little.
       const int64_t jump = Beyond(stream.next, page, stream.step);
       if (jump >= 0 && jump < static_cast<int64_t>(std::min(window_, 2 * stream.degree))) found = &stream;
     }
@@ -55,7 +55,7 @@ StreamPlan Streams::OnFault(const Segment& segment, uint64_t page, bool write) {
     found = oldest;
   } else {
     if (found->step == 0) found->step = page == found->next ? 1 : -1;
-    // Somebody else may come by here, long after the one who wrote.
+    // Another thread may come by here, long after the one that wrote.
     if (clock_ - found->stamp > kStale) found->writes = false;
     found->degree = std::min(window_, found->degree * 4);
     found->writes |= write;

@@ -21,16 +21,16 @@ struct Run {
   uint64_t at(uint64_t i) const { return step > 0 ? first + i : first - i; }
 };
 
-// What to do about a fault.
+// What is done about a fault.
 struct StreamPlan {
   Run demand;             // starts with the page that is missing
   Run ahead;              // to be fetched besides, count 0 for nothing
   bool writable = false;  // the pages of `demand` are going to be written
 };
 
-// Recognises threads that go through memory in order, up or down, by their faults, and tells how far to read ahead:
+// Recognises, by their faults, threads that go through memory in order, up or down, and tells how far to read ahead:
 // four times as many pages at each fault that continues a stream, up to a window; then the next window while this one
-// is used. (The growing window is that of Linux's readahead.) Thread-safe.
+// is used. The growing window is that of Linux's readahead. Thread-safe.
 class Streams {
  public:
   explicit Streams(uint64_t window_pages) : window_(window_pages) {}
@@ -39,8 +39,8 @@ class Streams {
   StreamPlan OnFault(const Segment& segment, uint64_t page, bool write);
   // Somebody waits for a window that was read ahead: what to read next.
   StreamPlan OnAheadUsed(const Segment& segment, const Run& window);
-  // A page that is here is written for the first time. How many from it on (count, step) are likely to be next: 1 if it
-  // belongs to no stream.
+  // A page that is here is written for the first time. Returns the run of pages, from this one on, that are likely to
+  // be written next: the page alone if it belongs to no stream.
   Run OnFirstWrite(const Segment& segment, uint64_t page);
   void Forget(const Segment& segment);
 
@@ -55,7 +55,7 @@ class Streams {
     uint64_t stamp = 0;
   };
 
-  // Are the pages that are about to be brought going to be written?
+  // Whether the pages that are about to be brought are going to be written.
   static bool Writable(Stream* stream);
   Run Clip(const Segment& segment, uint64_t first, uint64_t count, int step) const;
 

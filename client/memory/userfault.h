@@ -13,8 +13,8 @@
 
 namespace nram {
 
-// Linux's userfaultfd: missing pages and first writes of address ranges are told to this process, which fills them.
-// Thread-safe. Addresses and lengths are multiples of 4096. Nothing here allocates.
+// Linux's userfaultfd: the kernel tells this process of missing pages and first writes in its address ranges, and the
+// process fills them. Addresses and lengths are multiples of 4096. Nothing here allocates. Thread-safe.
 class Userfault {
  public:
   struct Fault {
@@ -28,23 +28,23 @@ class Userfault {
 
   // Readable when there are faults; non-blocking.
   int fd() const { return fd_.get(); }
-  // Faults that wait, up to `max`; 0 if there are none.
+  // Takes up to `max` faults that wait; 0 if there are none. Does not block.
   size_t Read(Fault* faults, size_t max);
 
-  // `writable`: first writes are told as well. Errors as the kernel's.
+  // `writable`: first writes are told as well. The errors are the kernel's.
   absl::Status Register(std::byte* begin, size_t length, bool writable);
   void Unregister(std::byte* begin, size_t length);
 
-  // Fills missing pages with a copy of `from` and wakes who waits for them. `protect`: the next write is a fault.
-  // ALREADY_EXISTS: one of them is not missing. NOT_FOUND: the range is not registered any more.
+  // Fills missing pages with a copy of `from` and wakes the threads that wait for them. `protect`: the next write is a
+  // fault. ALREADY_EXISTS: one of the pages is not missing. NOT_FOUND: the range is not registered any more.
   absl::Status Copy(std::byte* to, const std::byte* from, size_t length, bool protect);
   void Protect(std::byte* begin, size_t length);
-  // Also wakes.
+  // Also wakes the threads that wait for the pages.
   void Unprotect(std::byte* begin, size_t length);
-  // Those who wait look again.
+  // The threads that wait for the pages look again.
   void Wake(std::byte* begin, size_t length);
-  // From now on who touches the missing pages gets SIGBUS, until they are dropped; who waits already when he is woken.
-  // An error before Linux 6.6.
+  // From now on a thread that touches the missing pages gets SIGBUS, until they are dropped; a thread that waits
+  // already gets it when it is woken. An error before Linux 6.6.
   absl::Status Poison(std::byte* begin, size_t length);
 
  private:
@@ -54,7 +54,7 @@ class Userfault {
   const UniqueFd fd_;
 };
 
-// Drops the pages: they are missing again, poisoned ones as well. Also where the program has locked its memory.
+// Drops the pages: they are missing again. Also drops poisoned pages, and pages that the program has locked.
 void DropLocally(std::byte* begin, size_t length);
 
 }  // namespace nram

@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/state_dir.h"
 #include "client/transport/endpoint.h"
 
 namespace nram {
@@ -14,9 +15,8 @@ inline constexpr int kDefaultServerPort = 7070;
 inline constexpr size_t kPoolServersMax = 4096;
 
 // Which servers make up a pool: "host:port,host2,unix:/path", or the path of a host file (anything with a slash, or
-// after an
-// "@"): one server a line, '#' begins a comment. INVALID_ARGUMENT names the word or the line that is wrong; a server
-// that is named twice counts as wrong. NOT_FOUND: no such file.
+// after an "@"): one server a line, '#' begins a comment. INVALID_ARGUMENT names the word or the line that is wrong; a
+// server that is named twice counts as wrong. NOT_FOUND: no such file.
 absl::StatusOr<std::vector<Endpoint>> ParsePoolSpec(absl::string_view spec);
 // The text of a host file; `path` stands in messages.
 absl::StatusOr<std::vector<Endpoint>> ParseHostFile(absl::string_view text, absl::string_view path);
@@ -25,14 +25,6 @@ absl::StatusOr<std::vector<Endpoint>> ParseHostFile(absl::string_view text, absl
 // /etc/nram/pool. The path of a file is made absolute. FAILED_PRECONDITION with advice if there is none of them;
 // PERMISSION_DENIED as CheckStateDir.
 absl::StatusOr<std::string> ChoosePoolSpec(const std::string& flag);
-
-// Where `nram up` keeps its pool: $NRAM_STATE_DIR, /run/nram for root, $XDG_RUNTIME_DIR/nram, else /tmp/nram-<uid>.
-std::string LocalStateDir();
-// Makes `directory` (LocalStateDir() if empty) if it is not there. PERMISSION_DENIED if it may be somebody else's
-// doing: what is found there says which servers to trust and which processes to end.
-absl::Status MakeStateDir(const std::string& directory = "");
-// The same without making it; one that is not there is good.
-absl::Status CheckStateDir(const std::string& directory = "");
 
 }  // namespace nram
 

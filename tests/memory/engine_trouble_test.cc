@@ -9,9 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <memory>
 #include <random>
 #include <set>
@@ -20,8 +19,10 @@
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_split.h"
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/file.h"
 #include "gmock/gmock.h"
 #include "tests/memory/engine_fixture.h"
 
@@ -41,7 +42,11 @@ void OnTimer(int) {
   if (words[at] != at) ++signals_wrong;
 }
 
-// Flips a bit in the page that starts with this word, in the server's memory.
+std::vector<std::string> Lines(const std::string& path) {
+  return absl::StrSplit(ReadFile(path).value_or(""), '\n');
+}
+
+// Flips a bit in what a server holds of the page that has this first word.
 bool Damage(TestPool* servers, uint64_t first_word) {
   bool done = false;
   for (size_t i = 0; i < servers->size(); ++i) {
@@ -122,9 +127,8 @@ TEST_P(EngineTest, NoAddressesLeftIsAnErrorAndCostsNothing) {
   auto memory = Open();
   uint64_t* const words = Words(memory.get(), kMiB);
   words[0] = 7;
-  std::ifstream statm("/proc/self/statm");
-  uint64_t pages = 0;
-  ASSERT_TRUE(statm >> pages);
+  const uint64_t pages = std::strtoull(ReadLine("/proc/self/statm").c_str(), nullptr, 10);
+  ASSERT_GT(pages, 0u);
   rlimit limit, small;
   ASSERT_EQ(getrlimit(RLIMIT_AS, &limit), 0);
   small = limit;
@@ -365,7 +369,7 @@ TEST_P(EngineTest, ProgramsMayLockAllTheirMemory) {
 TEST_P(EngineTest, ItsThreadsTakeNoSignals) {
   const auto tasks = [] {
     std::set<std::string> paths;
-    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) paths.insert(entry.path());
+    for (const std::string& name : ListDirectory("/proc/self/task")) paths.insert("/proc/self/task/" + name);
     return paths;
   };
   const std::set<std::string> before = tasks();
@@ -373,10 +377,9 @@ TEST_P(EngineTest, ItsThreadsTakeNoSignals) {
   int own = 0;
   for (const std::string& path : tasks()) {
     if (before.count(path) > 0) continue;
-    std::ifstream status(path + "/status");
-    std::string name, line;
+    std::string name;
     uint64_t blocked = 0;
-    while (std::getline(status, line)) {
+    for (const std::string& line : Lines(path + "/status")) {
       if (line.rfind("Name:\t", 0) == 0) name = line.substr(6);
       if (line.rfind("SigBlk:\t", 0) == 0) blocked = std::stoull(line.substr(8), nullptr, 16);
     }
@@ -391,7 +394,7 @@ TEST_P(EngineTest, AChildDoesNotSeeZeros) {
   auto memory = Open();
   uint64_t* const words = Words(memory.get(), kMiB);
   words[0] = 1;
-  const pid_t child = fork();
+  const pid_t child = fork();  // bare: the test is about fork
   if (child == 0) {
     signal(SIGSEGV, SIG_DFL);
     _exit(static_cast<int>(*static_cast<volatile uint64_t*>(words)));

@@ -298,7 +298,7 @@ TEST_F(HeapTest, AChildMayNotUseTheHandleButMayExec) {
 #endif
   auto* block = static_cast<char*>(nram_malloc(n_, 100));
   strcpy(block, "text");
-  const pid_t child = fork();
+  const pid_t child = fork();  // bare: the test is about fork
   if (child == 0) {
     const bool refused = nram_malloc(n_, 10) == nullptr && errno == ENOTSUP && nram_close(n_) == -1;
     _exit(refused ? 7 : 1);

@@ -13,22 +13,29 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/poll_until.h"
 #include "proto/frame.h"
 
 namespace nram {
 
-struct FaultyRelay::Link {
-  // One direction: bytes read, a message that waits to be overtaken, bytes to be sent.
-  struct Direction {
-    UniqueFd* from;
-    UniqueFd* to;
-    std::string bytes;
-    std::string overtaken;
-    std::string out;
-    bool cut = false;  // ends when `out` is sent
-    uint64_t frames = 0;
-  };
+// One direction: bytes read, a frame that waits to be overtaken, bytes to be sent. These are queued: an end that does
+// not read must not keep the relay from reading. Credit bounds them.
+struct FaultyRelay::Direction {
+  UniqueFd* from;
+  UniqueFd* to;
+  std::string bytes;
+  std::string overtaken;
+  std::string out;
+  bool cut = false;  // ends when `out` is sent
+  uint64_t frames = 0;
 
+  void LetGo() {
+    out += overtaken;
+    overtaken.clear();
+  }
+};
+
+struct FaultyRelay::Link {
   UniqueFd client;
   UniqueFd server;
   std::mt19937_64 random;
@@ -97,98 +104,79 @@ void FaultyRelay::AcceptLoop() {
   }
 }
 
+void FaultyRelay::RelayFrame(Link* link, Direction* direction, std::string frame) {
+  if (direction->frames++ == 0) {
+    direction->out += frame;
+    return;
+  }
+  const FaultPlan plan = this->plan();
+  const auto happens = [&](double probability) {
+    const bool yes = probability > 0 && std::uniform_real_distribution<>()(link->random) < probability;
+    if (yes) ++faults_;
+    return yes;
+  };
+  if (happens(plan.delay)) usleep(link->random() % (plan.delay_us_max + 1));
+  if (happens(plan.drop)) return;
+  if (happens(plan.corrupt)) frame[link->random() % frame.size()] ^= static_cast<char>(1 << link->random() % 8);
+  if (happens(plan.cut)) {
+    direction->out.append(frame, 0, link->random() % frame.size());
+    direction->cut = true;
+    return;
+  }
+  if (direction->overtaken.empty() && happens(plan.reorder)) {
+    direction->overtaken = std::move(frame);
+    return;
+  }
+  direction->out += frame;
+  if (happens(plan.repeat)) direction->out += frame;
+  direction->LetGo();
+}
+
+bool FaultyRelay::SendAndReceive(Link* link, Direction* direction, bool readable, std::string* chunk) {
+  if (!direction->out.empty()) {
+    const ssize_t n =
+        send(direction->to->get(), direction->out.data(), direction->out.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n > 0) direction->out.erase(0, n);
+    if (n < 0 && errno != EAGAIN) return false;
+  }
+  if (direction->cut) return !direction->out.empty();
+  if (!readable) return true;
+  const ssize_t n = recv(direction->from->get(), chunk->data(), chunk->size(), MSG_DONTWAIT);
+  if (n == 0 || (n < 0 && errno != EAGAIN)) return false;
+  if (n > 0) direction->bytes.append(chunk->data(), n);
+  size_t taken = 0;
+  while (direction->bytes.size() - taken >= kFrameHeaderBytes) {
+    FrameHeader header;
+    const auto* at = reinterpret_cast<const std::byte*>(direction->bytes.data() + taken);
+    CHECK(DecodeHeader(at, &header).ok());  // what the ends send is well formed
+    const size_t whole = kFrameHeaderBytes + header.payload_bytes;
+    if (direction->bytes.size() - taken < whole) break;
+    RelayFrame(link, direction, direction->bytes.substr(taken, whole));
+    taken += whole;
+  }
+  direction->bytes.erase(0, taken);
+  return true;
+}
+
 void FaultyRelay::RelayLoop(Link* link) {
-  // Queued, not sent: an end that does not read must not keep the relay from reading. Credit bounds what can be queued.
-  const auto send_all = [&](Link::Direction* direction, absl::string_view bytes) {
-    direction->out.append(bytes.data(), bytes.size());
-    return true;
-  };
-  const auto chance = [&](double probability) {
-    return probability > 0 && std::uniform_real_distribution<>()(link->random) < probability;
-  };
-  const auto relay = [&](Link::Direction* direction, std::string frame) {
-    if (direction->frames++ == 0) return send_all(direction, frame);
-    const FaultPlan plan = this->plan();
-    if (chance(plan.delay)) {
-      poll(nullptr, 0, 0);
-      usleep(link->random() % (plan.delay_us_max + 1));
-      ++faults_;
-    }
-    if (chance(plan.drop)) {
-      ++faults_;
-      return true;
-    }
-    if (chance(plan.corrupt)) {
-      frame[link->random() % frame.size()] ^= static_cast<char>(1 << link->random() % 8);
-      ++faults_;
-    }
-    if (chance(plan.cut)) {
-      ++faults_;
-      send_all(direction, absl::string_view(frame).substr(0, link->random() % frame.size()));
-      direction->cut = true;
-      return true;
-    }
-    if (direction->overtaken.empty() && chance(plan.reorder)) {
-      ++faults_;
-      direction->overtaken = std::move(frame);
-      return true;
-    }
-    if (!send_all(direction, frame)) return false;
-    if (chance(plan.repeat)) {
-      ++faults_;
-      if (!send_all(direction, frame)) return false;
-    }
-    if (!direction->overtaken.empty()) {
-      const std::string late = std::move(direction->overtaken);
-      direction->overtaken.clear();
-      return send_all(direction, late);
-    }
-    return true;
-  };
   std::string chunk(256 * 1024, '\0');
   bool alive = true;
-  while (alive && !stopping_) {
-    if (down_) break;
-    const auto events = [](const Link::Direction& out) {
-      return static_cast<int16_t>(out.out.empty() ? POLLIN : POLLIN | POLLOUT);
+  while (alive && !stopping_ && !down_) {
+    const auto events = [](const Direction& direction) {
+      return static_cast<int16_t>(direction.out.empty() ? POLLIN : POLLIN | POLLOUT);
     };
     pollfd fds[] = {{link->client.get(), events(link->directions[1]), 0},
                     {link->server.get(), events(link->directions[0]), 0}};
     // A message that waits to be overtaken, when no other comes, is let go after a while.
     const int ready = poll(fds, 2, 5);
     if (held_) {
-      poll(nullptr, 0, 5);
+      SleepMs(5);  // what is held stays readable
       continue;
     }
     for (int i = 0; i < 2 && alive; ++i) {
-      Link::Direction& direction = link->directions[i];
-      if (ready == 0 && !direction.overtaken.empty()) {
-        alive = send_all(&direction, direction.overtaken);
-        direction.overtaken.clear();
-      }
-      if (!direction.out.empty()) {
-        const ssize_t n =
-            send(direction.to->get(), direction.out.data(), direction.out.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (n > 0) direction.out.erase(0, n);
-        if (n < 0 && errno != EAGAIN) alive = false;
-      }
-      if (direction.cut && direction.out.empty()) alive = false;
-      if ((fds[i].revents & ~POLLOUT) == 0 || direction.cut) continue;
-      const ssize_t n = recv(direction.from->get(), chunk.data(), chunk.size(), MSG_DONTWAIT);
-      if (n == 0 || (n < 0 && errno != EAGAIN)) alive = false;
-      if (n > 0) direction.bytes.append(chunk.data(), n);
-      size_t taken = 0;
-      while (alive && direction.bytes.size() - taken >= kFrameHeaderBytes) {
-        FrameHeader header;
-        const auto* at = reinterpret_cast<const std::byte*>(direction.bytes.data() + taken);
-        CHECK(DecodeHeader(at, &header).ok());  // the ends send well-formed messages
-        const size_t whole = kFrameHeaderBytes + header.payload_bytes;
-        if (direction.bytes.size() - taken < whole) break;
-        std::string frame = direction.bytes.substr(taken, whole);
-        taken += whole;
-        alive = relay(&direction, std::move(frame));
-      }
-      direction.bytes.erase(0, taken);
+      if (ready == 0) link->directions[i].LetGo();
+      const bool readable = (fds[i].revents & ~POLLOUT) != 0;
+      alive = SendAndReceive(link, &link->directions[i], readable, &chunk);
     }
   }
   shutdown(link->client.get(), SHUT_RDWR);

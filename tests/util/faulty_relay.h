@@ -48,10 +48,15 @@ class FaultyRelay {
   uint64_t faults() const { return faults_; }
 
  private:
+  struct Direction;
   struct Link;
 
   void AcceptLoop();
   void RelayLoop(Link* link);
+  // Sends what is queued and receives what there is; false when the connection is at its end.
+  bool SendAndReceive(Link* link, Direction* direction, bool readable, std::string* chunk);
+  // Does to a frame what the plan and chance say, and queues what is left of it.
+  void RelayFrame(Link* link, Direction* direction, std::string frame);
   FaultPlan plan() const;
 
   const Endpoint target_;

@@ -1,15 +1,15 @@
 #ifndef NRAM_TESTS_UTIL_FREEZE_H_
 #define NRAM_TESTS_UTIL_FREEZE_H_
 
-#include <dirent.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/types.h>
 
-#include <cstdio>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "gtest/gtest.h"
 
 namespace nram {
@@ -23,20 +23,13 @@ inline void FreezeProcess(pid_t pid) {
   for (bool stopped = false; !stopped; poll(nullptr, 0, 1)) {
     ASSERT_LT(MonotonicNs(), deadline_ns) << "process " << pid << " does not stop";
     stopped = true;
-    DIR* const directory = opendir(tasks.c_str());
-    ASSERT_NE(directory, nullptr);
-    while (const dirent* entry = readdir(directory)) {
-      if (entry->d_name[0] == '.') continue;
-      char line[512] = "";
-      if (FILE* const file = fopen((tasks + "/" + entry->d_name + "/stat").c_str(), "r")) {
-        if (fgets(line, sizeof line, file) == nullptr) line[0] = 0;
-        fclose(file);
-      }
-      const std::string text = line;
-      const size_t end = text.rfind(')');
-      if (end != std::string::npos && text[end + 2] != 'T') stopped = false;
+    const std::vector<std::string> threads = ListDirectory(tasks);
+    ASSERT_FALSE(threads.empty());
+    for (const std::string& thread : threads) {
+      const std::string stat = ReadLine(tasks + "/" + thread + "/stat");
+      const size_t end = stat.rfind(')');
+      if (end != std::string::npos && stat[end + 2] != 'T') stopped = false;
     }
-    closedir(directory);
   }
 }
 

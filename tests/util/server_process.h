@@ -6,11 +6,10 @@
 
 #include <glog/logging.h>
 #include <signal.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/subprocess.h"
 #include "base/units.h"
 #include "memserver/mem_server.h"
 #include "tests/util/freeze.h"
@@ -24,34 +23,34 @@ class ServerProcess {
   ServerProcess() {
     int ends[2];
     PCHECK(pipe(ends) == 0);
-    pid_ = fork();
-    PCHECK(pid_ >= 0);
-    if (pid_ == 0) {
-      prctl(PR_SET_PDEATHSIG, SIGKILL);
-      MemServerOptions options;
-      options.donate_bytes = 256 * kMiB;
-      options.port = options.data_port = 0;
-      options.workers_per_class = 1;
-      options.lease_ttl_ms = 60'000;
-      auto server = MemServer::Start(options, Clock::Real());
-      const int port = server.ok() ? (*server)->control_port() : 0;
-      PCHECK(write(ends[1], &port, sizeof(port)) == sizeof(port));
-      while (true) pause();
-    }
+    SubprocessOptions how;
+    how.death_signal = SIGKILL;
+    auto child = Subprocess::StartFunction([&] { return Serve(ends[1]); }, how);
+    CHECK(child.ok()) << child.status();
+    process_ = *std::move(child);
     close(ends[1]);
     PCHECK(read(ends[0], &port_, sizeof(port_)) == sizeof(port_));
     close(ends[0]);
   }
-  ~ServerProcess() {
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-  }
-  void Freeze() { FreezeProcess(pid_); }
-  void Thaw() { kill(pid_, SIGCONT); }
+  void Freeze() { FreezeProcess(process_.pid()); }
+  void Thaw() { process_.Signal(SIGCONT); }
   int port() const { return port_; }
 
  private:
-  pid_t pid_ = -1;
+  // Says its port through `said`; does not return.
+  static int Serve(int said) {
+    MemServerOptions options;
+    options.donate_bytes = 256 * kMiB;
+    options.port = options.data_port = 0;
+    options.workers_per_class = 1;
+    options.lease_ttl_ms = 60'000;
+    auto server = MemServer::Start(options, Clock::Real());
+    const int port = server.ok() ? (*server)->control_port() : 0;
+    PCHECK(write(said, &port, sizeof(port)) == sizeof(port));
+    while (true) pause();
+  }
+
+  Subprocess process_;
   int port_ = 0;
 };
 

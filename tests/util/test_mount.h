@@ -7,9 +7,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mount.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -18,7 +16,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
-#include "base/host_memory.h"
+#include "base/fd.h"
+#include "base/file.h"
+#include "base/poll_until.h"
+#include "base/subprocess.h"
 #include "gtest/gtest.h"
 #include "tools/nram/local_pool.h"
 #include "tools/nram/programs.h"
@@ -103,31 +104,20 @@ class NramMount {
     const std::string ready = log_.path() + "/pid";
     std::vector<std::string> words = {*program, dir_.path(), "--foreground", "--pid-file=" + ready};
     words.insert(words.end(), flags.begin(), flags.end());
-    std::vector<char*> argv;
-    for (std::string& word : words) argv.push_back(word.data());
-    argv.push_back(nullptr);
-    const pid_t parent = getpid();
-    daemon_ = fork();
-    if (daemon_ == 0) {
-      prctl(PR_SET_PDEATHSIG, SIGKILL);
-      if (getppid() != parent) _exit(1);
-      const int log = open((log_.path() + "/log").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
-      dup2(log, STDERR_FILENO);
-      execv(argv[0], argv.data());
-      _exit(127);
-    }
-    const int64_t deadline_ns = DeadlineAfterMs(20'000);
-    while (access(ready.c_str(), F_OK) != 0 && MonotonicNs() < deadline_ns) {
-      usleep(2'000);
-      if (waitpid(daemon_, nullptr, WNOHANG) == daemon_) {
-        daemon_ = -1;
-        break;
-      }
-    }
+    const UniqueFd log(open((log_.path() + "/log").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+    SubprocessOptions how;
+    how.err = log.get();
+    how.death_signal = SIGKILL;
+    auto daemon = Subprocess::Start(words, how);
+    EXPECT_TRUE(daemon.ok()) << daemon.status();
+    if (daemon.ok()) daemon_ = *std::move(daemon);
+    PollUntil(DeadlineAfterMs(20'000), 2,
+              [&] { return access(ready.c_str(), F_OK) == 0 || daemon_.WaitUntil(0).has_value(); });
+    running_ = daemon_.pid() > 0 && !daemon_.WaitUntil(0).has_value();
     EXPECT_EQ(access(ready.c_str(), F_OK), 0) << Log();
   }
   ~NramMount() {
-    if (daemon_ > 0) {
+    if (running_) {
       EXPECT_EQ(umount2(dir_.path().c_str(), 0), 0) << strerror(errno);
       EXPECT_EQ(AwaitEnd(), 0) << Log();
     }
@@ -135,27 +125,22 @@ class NramMount {
     if (::testing::Test::HasFailure()) std::cerr << Log();
   }
   const std::string& path() const { return dir_.path(); }
-  pid_t daemon() const { return daemon_; }
-  // The daemon's exit status; -1 if a signal ended it. Afterwards this object leaves the mount alone.
+  pid_t daemon() const { return daemon_.pid(); }
+  // The daemon's exit status; -1 if it had to be killed or was. Afterwards the mount is left alone.
   int AwaitEnd() {
-    int status = 0;
-    for (const int64_t deadline_ns = DeadlineAfterMs(30'000); MonotonicNs() < deadline_ns; usleep(2'000)) {
-      if (waitpid(daemon_, &status, WNOHANG) != daemon_) continue;
-      daemon_ = -1;
-      return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-    }
-    ADD_FAILURE() << "the daemon does not end";
-    kill(daemon_, SIGKILL);
-    waitpid(daemon_, &status, 0);
-    daemon_ = -1;
-    return -1;
+    const auto ended = daemon_.WaitUntil(DeadlineAfterMs(30'000));
+    if (!ended.has_value()) ADD_FAILURE() << "the daemon does not end";
+    daemon_.Kill();
+    running_ = false;
+    return ended.has_value() && ended->signal == 0 ? ended->code : -1;
   }
   std::string Log() const { return ReadFile(log_.path() + "/log").value_or("no log"); }
 
  private:
   TempDir dir_;
   TempDir log_;
-  pid_t daemon_ = -1;
+  Subprocess daemon_;
+  bool running_ = false;  // as far as AwaitEnd has not seen its end
 };
 
 }  // namespace nram

@@ -6,10 +6,8 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,7 +22,8 @@ namespace {
 
 constexpr size_t kBufferBytes = 4 << 20;
 constexpr size_t kStoreBytes = 256 << 20;
-constexpr size_t kHeadBytes = 64;  // of a request and of a reply, like a message's header
+constexpr int64_t kEndMs = 5'000;
+constexpr size_t kHeadBytes = 64;  // of a request and of a reply, as a frame's
 
 struct Head {
   uint32_t request_bytes;
@@ -142,18 +141,17 @@ absl::StatusOr<BareSocket> BareSocket::Start(Memory memory) {
     return ErrnoStatus(errno, "the reference's socket");
   }
   BareSocket bare;
-  const pid_t parent = getpid();
-  bare.child_ = fork();
-  if (bare.child_ < 0) return ErrnoStatus(errno, "fork");
-  if (bare.child_ == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) _exit(1);
-    PinToProcessor(-1);
-    const int fd = accept(listener.get(), nullptr, nullptr);
-    TuneTcp(fd);
-    memory == Memory::kStore ? AnswerFromStore(fd) : Answer(fd);
-    _exit(0);
-  }
+  SubprocessOptions options;
+  options.death_signal = SIGKILL;
+  NRAM_ASSIGN_OR_RETURN(bare.child_, Subprocess::StartFunction(
+                                         [&] {
+                                           PinToProcessor(-1);
+                                           const int fd = accept(listener.get(), nullptr, nullptr);
+                                           TuneTcp(fd);
+                                           memory == Memory::kStore ? AnswerFromStore(fd) : Answer(fd);
+                                           return 0;
+                                         },
+                                         options));
   bare.fd_.reset(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (connect(bare.fd_.get(), generic, length) != 0) return ErrnoStatus(errno, "connect to the reference");
   TuneTcp(bare.fd_.get());
@@ -164,7 +162,7 @@ absl::StatusOr<BareSocket> BareSocket::Start(Memory memory) {
 BareSocket::~BareSocket() {
   if (!fd_.valid()) return;  // moved from
   fd_.reset();
-  waitpid(child_, nullptr, 0);
+  (void)child_.WaitUntil(DeadlineAfterMs(kEndMs));  // it ends with the connection
 }
 
 std::vector<int64_t> BareSocket::PingPong(const Shape& shape, int count) {

@@ -5,14 +5,13 @@
 // process of its own answers every request of a fixed size with a reply of a fixed size. It reads all bytes that have
 // come and answers all whole requests with one send.
 
-#include <sys/types.h>
-
 #include <cstdint>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/fd.h"
+#include "base/subprocess.h"
 
 namespace nram {
 
@@ -49,7 +48,7 @@ class BareSocket {
   BareSocket() = default;
 
   UniqueFd fd_;
-  pid_t child_ = -1;
+  Subprocess child_;
   std::vector<char> buffer_;
 };
 

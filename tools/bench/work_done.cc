@@ -4,6 +4,8 @@
 
 #include <cstdio>
 
+#include "base/file.h"
+
 namespace nram {
 
 Work WorkSoFar() {
@@ -12,15 +14,12 @@ Work WorkSoFar() {
   getrusage(RUSAGE_SELF, &usage);
   work.cpu_s = static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
                static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
-  if (FILE* file = fopen("/proc/stat", "r")) {
-    // user nice system idle iowait irq softirq steal
-    unsigned long long ticks[8] = {};
-    if (fscanf(file, "cpu %llu %llu %llu %llu %llu %llu %llu %llu", &ticks[0], &ticks[1], &ticks[2], &ticks[3],
-               &ticks[4], &ticks[5], &ticks[6], &ticks[7]) == 8) {
-      work.idle_ticks = ticks[3] + ticks[4];
-      work.busy_ticks = ticks[0] + ticks[1] + ticks[2] + ticks[5] + ticks[6] + ticks[7];
-    }
-    fclose(file);
+  // user nice system idle iowait irq softirq steal
+  unsigned long long ticks[8] = {};
+  if (sscanf(ReadLine("/proc/stat").c_str(), "cpu %llu %llu %llu %llu %llu %llu %llu %llu", &ticks[0], &ticks[1],
+             &ticks[2], &ticks[3], &ticks[4], &ticks[5], &ticks[6], &ticks[7]) == 8) {
+    work.idle_ticks = ticks[3] + ticks[4];
+    work.busy_ticks = ticks[0] + ticks[1] + ticks[2] + ticks[5] + ticks[6] + ticks[7];
   }
   return work;
 }

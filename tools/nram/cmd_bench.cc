@@ -3,19 +3,19 @@
 #include <limits.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <iostream>
+#include <optional>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "base/subprocess.h"
 #include "base/units.h"
 #include "client/pool/pool.h"
 #include "client/pool/pool_spec.h"
@@ -30,7 +30,7 @@
 namespace nram {
 namespace {
 
-struct BenchOptions {
+struct BenchFlags {
   int64_t rounds = 7;
   bool quick = false;
   bool json = false;
@@ -38,17 +38,18 @@ struct BenchOptions {
   int64_t spin_us = 50;
   int64_t seconds = 60;
   int64_t clients = 31;
-};
 
-void Register(BenchOptions* options, ArgParser* parser) {
-  parser->Integer("rounds", 1, 1000, &options->rounds);
-  parser->Switch("quick", &options->quick);
-  parser->Switch("json", &options->json);
-  parser->String("only", &options->only);
-  parser->Integer("spin-us", 1, 10'000, &options->spin_us);
-  parser->Integer("seconds", 1, 86'400, &options->seconds);
-  parser->Integer("clients", 1, 200, &options->clients);
-}
+  void Register(ArgParser* parser) {
+    parser->Integer("rounds", 1, 1000, &rounds, {"N", "1..1000 rounds, whose medians are shown (default 7)"});
+    parser->String("only", &only, {"TEXT", "only rows whose name contains it"});
+    parser->Integer("spin-us", 1, 10'000, &spin_us, {"N", "1..10000, how long the rows that poll do so (default 50)"});
+    parser->Integer("seconds", 1, 86'400, &seconds, {"N", "1..86400, how long the load lasts (default 60)"});
+    parser->Integer("clients", 1, 200, &clients,
+                    {"N", "1..200 clients that make it, two connections each (default 31)"});
+    parser->Switch("quick", &quick, {"", "one short round: to see that it works; the numbers mean nothing"});
+    parser->Switch("json", &json, {"", "the rows in JSON"});
+  }
+};
 
 absl::StatusOr<std::unique_ptr<Pool>> OpenLocal(const std::string& directory, int64_t spin_us) {
   LocalPoolOptions local;
@@ -65,7 +66,7 @@ absl::StatusOr<std::unique_ptr<Pool>> OpenLocal(const std::string& directory, in
   return Pool::Open(options);
 }
 
-absl::Status RunPool(const BenchOptions& options, const std::string& directory) {
+absl::Status RunPool(const BenchFlags& options, const std::string& directory) {
   const std::string sleeping_dir = absl::StrCat(directory, "/sleeping");
   const std::string spinning_dir = absl::StrCat(directory, "/spinning");
   const auto cleanup = absl::MakeCleanup([&] {
@@ -115,7 +116,7 @@ absl::Status RunPool(const BenchOptions& options, const std::string& directory) 
   return absl::OkStatus();
 }
 
-absl::Status RunLoad(const BenchOptions& options, const std::string& directory) {
+absl::Status RunLoad(const BenchFlags& options, const std::string& directory) {
   LocalPoolOptions local;
   local.directory = absl::StrCat(directory, "/load");
   local.servers = 1;
@@ -164,27 +165,29 @@ int RunApart(absl::FunctionRef<int()> run) {
   pthread_sigmask(SIG_BLOCK, &awaited, &before);
   std::cout << std::flush;
   fflush(stdout);
-  const pid_t child = fork();
-  if (child == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    const int code = run();
-    fflush(stdout);
-    std::cout << std::flush;
-    _exit(code);
-  }
-  int status = 0;
-  while (child > 0 && waitpid(child, &status, WNOHANG) == 0) {
+  SubprocessOptions options;
+  options.death_signal = SIGTERM;
+  absl::StatusOr<Subprocess> child = Subprocess::StartFunction(
+      [&] {
+        pthread_sigmask(SIG_SETMASK, &before, nullptr);
+        const int code = run();
+        fflush(stdout);
+        std::cout << std::flush;
+        return code;
+      },
+      options);
+  std::optional<Subprocess::Ended> ended;
+  while (child.ok() && !(ended = child->WaitUntil(0)).has_value()) {
     const int number = sigwaitinfo(&awaited, nullptr);
-    if (number > 0 && number != SIGCHLD) kill(child, number);
+    if (number > 0 && number != SIGCHLD) child->Signal(number);
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (child < 0) return ToExitCode(ErrnoStatus(errno, "fork"), "nram bench");
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  if (!child.ok()) return ToExitCode(child.status(), "nram bench");
+  return ended->signal == 0 ? ended->code : 128 + ended->signal;
 }
 
 // With a directory that is removed afterwards, however it ends; its servers end with it.
-int RunWithServers(const BenchOptions& options, absl::Status (*run)(const BenchOptions&, const std::string&)) {
+int RunWithServers(const BenchFlags& options, absl::Status (*run)(const BenchFlags&, const std::string&)) {
   char directory[] = "/tmp/nram-bench-XXXXXX";
   if (mkdtemp(directory) == nullptr) {
     return ToExitCode(ErrnoStatus(errno, "create a directory in /tmp"), "nram bench");
@@ -204,42 +207,26 @@ int RunScript(const std::string& script, const std::vector<std::string>& args) {
   setenv("NRAM_SELF", self, 1);
   std::vector<std::string> words = {*program};
   words.insert(words.end(), args.begin(), args.end());
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
+  const Argv argv(words);
   return RunApart([&] {
-    execv(argv[0], argv.data());
-    fprintf(stderr, "nram bench: cannot run %s: %s (it needs Debian's python3)\n", argv[0], strerror(errno));
+    execv(program->c_str(), argv.get());
+    fprintf(stderr, "nram bench: cannot run %s: %s (it needs Debian's python3)\n", program->c_str(), strerror(errno));
     return 1;
   });
 }
 
-int Run(const std::vector<std::string>& args) {
-  if (!args.empty() && args[0] == "report") return RunScript("nram-bench-report", {args.begin() + 1, args.end()});
-  if (args.empty() || (args[0] != "pool" && args[0] != "load")) return RunScript("nram-bench-dirs", args);
-  BenchOptions options;
-  ArgParser parser("nram bench");
-  Register(&options, &parser);
-  std::vector<std::string> words;
-  int code = 0;
-  if (!ParseOrExit(&parser, BenchCommand(), args, &words, &code)) return code;
-  if (words.size() == 1 && words[0] == "pool") return RunWithServers(options, &RunPool);
-  if (words.size() == 1 && words[0] == "load") return RunWithServers(options, &RunLoad);
+int Run(BenchFlags& flags, const Invocation& given) {
+  if (given.words.size() == 1 && given.words[0] == "pool") return RunWithServers(flags, &RunPool);
+  if (given.words.size() == 1 && given.words[0] == "load") return RunWithServers(flags, &RunLoad);
   return ToExitCode(absl::InvalidArgumentError("which? Expected nram bench pool or nram bench load"), "nram bench");
-}
-
-std::vector<std::string> Flags() {
-  BenchOptions options;
-  ArgParser parser("nram bench");
-  Register(&options, &parser);
-  return parser.names();
 }
 
 }  // namespace
 
-const Command& BenchCommand() {
-  static constexpr Command kCommand = {"bench", "measure it beside disk, tmpfs and a bare socket",
-                                       R"(usage: nram bench [DIR...] [flags]            see `nram bench --help`
+Command BenchCommand() {
+  Command command = DefineCommand<BenchFlags>(
+      {"bench", "measure it beside disk, tmpfs and a bare socket",
+       R"(usage: nram bench [DIR...] [flags]            see `nram bench --help`
        nram bench report < RESULTS > PAGE    the results of its --json as a page with plots,
                                              or with --picture as one; see its --help
        nram bench pool|load [flags]
@@ -252,19 +239,17 @@ minutes and 1.3 GiB of memory; nothing else should run meanwhile.
 load: many clients write, read and verify at once, while one measures urgent reads with and
 without them, and the server's memory is watched.
 
-  --rounds=N          1..1000 rounds, whose medians are shown (default 7)
-  --only=TEXT         only rows whose name contains it
-  --spin-us=N         1..10000, how long the rows that poll do so (default 50)
-  --seconds=N         1..86400, how long the load lasts (default 60)
-  --clients=N         1..200 clients that make it, two connections each (default 31)
-  --quick             one short round: to see that it works; the numbers mean nothing
-  --json              the rows in JSON
-  --help              this text
-
+)", R"(
 example: nram bench pool --only='4 KiB'
-)",
-                                       &Run, &Flags};
-  return kCommand;
+)"},
+      Words::kAny, &Run);
+  // Other words are the scripts', and their flags.
+  command.run = [run = command.run](const std::vector<std::string>& args) {
+    if (!args.empty() && args[0] == "report") return RunScript("nram-bench-report", {args.begin() + 1, args.end()});
+    if (args.empty() || (args[0] != "pool" && args[0] != "load")) return RunScript("nram-bench-dirs", args);
+    return run(args);
+  };
+  return command;
 }
 
 }  // namespace nram

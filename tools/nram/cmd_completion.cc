@@ -14,9 +14,8 @@ std::string Bash() {
   std::string cases;
   for (const Command& command : Commands()) {
     names.push_back(command.name);
-    const std::vector<std::string> flags = command.flags();
-    const std::string words =
-        absl::StrJoin(flags, " ", [](std::string* out, const std::string& flag) { absl::StrAppend(out, "--", flag); });
+    const auto dashed = [](std::string* out, const std::string& flag) { absl::StrAppend(out, "--", flag); };
+    const std::string words = absl::StrJoin(command.flags, " ", dashed);
     absl::StrAppend(&cases, "    ", command.name, ") words=\"", words, words.empty() ? "" : " ", "--help\" ;;\n");
   }
   return absl::StrCat(R"(_nram() {
@@ -36,11 +35,8 @@ complete -o default -F _nram nram
 )");
 }
 
-int Run(const std::vector<std::string>& args) {
-  ArgParser parser("nram completion");
-  std::vector<std::string> words;
-  int code = 0;
-  if (!ParseOrExit(&parser, CompletionCommand(), args, &words, &code)) return code;
+int Run(NoFlags&, const Invocation& given) {
+  const std::vector<std::string>& words = given.words;
   if (words.size() != 1 || (words[0] != "bash" && words[0] != "zsh")) {
     return ToExitCode(absl::InvalidArgumentError("which shell? Expected bash or zsh"), "nram completion");
   }
@@ -49,22 +45,18 @@ int Run(const std::vector<std::string>& args) {
   return 0;
 }
 
-std::vector<std::string> Flags() { return {}; }
-
 }  // namespace
 
-const Command& CompletionCommand() {
-  static constexpr Command kCommand = {"completion", "print a completion script for a shell",
-                                       R"(usage: nram completion bash|zsh
+Command CompletionCommand() {
+  return DefineCommand<NoFlags>(
+      {"completion", "print a completion script for a shell", R"(usage: nram completion bash|zsh
 
 Prints a script that makes the shell complete nram's commands and flags.
 
-  --help              this text
-
+)", R"(
 example: source <(nram completion bash)
-)",
-                                       &Run, &Flags};
-  return kCommand;
+)"},
+      Words::kAny, &Run);
 }
 
 }  // namespace nram

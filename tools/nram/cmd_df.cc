@@ -14,17 +14,17 @@
 namespace nram {
 namespace {
 
-struct DfOptions {
+struct DfFlags {
   std::string pool;
   bool json = false;
   bool bytes = false;
-};
 
-void Register(DfOptions* options, ArgParser* parser) {
-  parser->String("pool", &options->pool);
-  parser->Switch("json", &options->json);
-  parser->Switch("bytes", &options->bytes);
-}
+  void Register(ArgParser* parser) {
+    parser->String("pool", &pool, kPoolFlag);
+    parser->Switch("bytes", &bytes, {"", "whole numbers of bytes"});
+    parser->Switch("json", &json, {"", "the same in JSON, in bytes"});
+  }
+};
 
 struct Total {
   ServerCapacity capacity;
@@ -100,15 +100,7 @@ int PrintJson(absl::Span<const PoolMember> members, absl::Span<const absl::Statu
   return total.silent == 0 ? 0 : 1;
 }
 
-int Run(const std::vector<std::string>& args) {
-  DfOptions options;
-  ArgParser parser("nram df");
-  Register(&options, &parser);
-  std::vector<std::string> words;
-  int code = 0;
-  if (!ParseOrExit(&parser, DfCommand(), args, &words, &code)) return code;
-  if (!words.empty())
-    return ToExitCode(absl::InvalidArgumentError(absl::StrCat("unexpected word \"", words[0], "\"")), "nram df");
+int Run(DfFlags& options, const Invocation&) {
   const auto members = OpenMembers(options.pool);
   if (!members.ok()) return ToExitCode(members.status(), "nram df");
   const auto answers = AskStatistics(*members);
@@ -142,17 +134,11 @@ int Run(const std::vector<std::string>& args) {
   return total.silent == 0 ? 0 : 1;
 }
 
-std::vector<std::string> Flags() {
-  DfOptions options;
-  ArgParser parser("nram df");
-  Register(&options, &parser);
-  return parser.names();
-}
-
 }  // namespace
 
-const Command& DfCommand() {
-  static constexpr Command kCommand = {"df", "show how much network RAM there is", R"(usage: nram df [flags]
+Command DfCommand() {
+  return DefineCommand<DfFlags>(
+      {"df", "show how much network RAM there is", R"(usage: nram df [flags]
 
 Shows, for each donor and in total:
 
@@ -167,17 +153,12 @@ Shows, for each donor and in total:
               less what is donated and not used yet. In the total, hosts with several
               servers are counted once.
 
-  --pool=POOL         host:port,... or a host file (default: see nram --help)
-  --bytes             whole numbers of bytes
-  --json              the same in JSON, in bytes
-  --help              this text
-
+)", R"(
 Exit code 1 if a server does not answer.
 
 example: nram df --pool=node1:7070,node2:7070
-)",
-                                       &Run, &Flags};
-  return kCommand;
+)"},
+      Words::kNone, &Run);
 }
 
 }  // namespace nram

@@ -4,14 +4,12 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <iostream>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
+#include "base/file.h"
 #include "base/host_memory.h"
 #include "base/units.h"
 #include "base/wake_latency.h"
@@ -33,16 +31,9 @@ struct Finding {
   std::string why;  // and what to change; "" if it is good
 };
 
+// 0 if the file or the field is not there.
 uint64_t FieldOf(const std::string& path, absl::string_view field) {
-  const auto text = ReadFile(path);
-  if (!text.ok()) return 0;
-  for (absl::string_view line : absl::StrSplit(*text, '\n')) {
-    uint64_t value = 0;
-    if (!absl::ConsumePrefix(&line, field)) continue;
-    const std::vector<absl::string_view> words = absl::StrSplit(line, absl::ByAnyChar(": \t"), absl::SkipEmpty());
-    if (!words.empty() && absl::SimpleAtoi(words[0], &value)) return value;
-  }
-  return 0;
+  return NumberField(ReadFile(path).value_or(""), field).value_or(0);
 }
 
 // The kernel's emergency reserve: what sockets and the daemon's kernel side get when everybody else waits.
@@ -199,8 +190,7 @@ void CheckArea(const SwapArea& area, std::vector<Finding>* findings) {
   add(locked + 4 * kMiB >= resident && locked > 0, Verdict::kBad,
       absl::StrCat("its memory is locked (", FormatByteSize(locked), ")"),
       "it may be swapped to itself: end it and use nram swapon");
-  const auto score = ReadFile(process + "/oom_score_adj");
-  add(score.ok() && absl::StripAsciiWhitespace(*score) == "-1000", Verdict::kBad, "the OOM killer does not take it",
+  add(ReadLine(process + "/oom_score_adj") == "-1000", Verdict::kBad, "the OOM killer does not take it",
       absl::StrCat("echo -1000 > ", process, "/oom_score_adj"));
   const uint64_t direct =
       ReadNumber(absl::StrCat("/sys/block/", area.device.substr(std::min<size_t>(5, area.device.size())), "/loop/dio"))
@@ -217,13 +207,15 @@ void CheckArea(const SwapArea& area, std::vector<Finding>* findings) {
   if (!area.pool.empty()) CheckSpareRoom(area, findings);
 }
 
-int Run(const std::vector<std::string>& args) {
+struct DoctorFlags {
   bool json = false;
-  ArgParser parser("nram doctor");
-  parser.Switch("json", &json);
-  std::vector<std::string> words;
+
+  void Register(ArgParser* parser) { parser->Switch("json", &json, {"", "the findings in JSON"}); }
+};
+
+int Run(DoctorFlags& flags, const Invocation& given) {
+  const std::vector<std::string>& words = given.words;
   int code = 0;
-  if (!ParseOrExit(&parser, DoctorCommand(), args, &words, &code)) return code;
   if (words.size() > 1 || (words.size() == 1 && words[0] != "swap")) {
     return ToExitCode(absl::InvalidArgumentError("expected nram doctor or nram doctor swap"), "nram doctor");
   }
@@ -243,37 +235,34 @@ int Run(const std::vector<std::string>& args) {
     static constexpr const char* kWords[] = {"good", "advice", "bad"};
     const char* const verdict = kWords[static_cast<int>(finding.verdict)];
     if (finding.verdict == Verdict::kBad) code = 1;
-    if (json) {
+    if (flags.json) {
       out.push_back({{"verdict", verdict}, {"what", finding.what}, {"why", finding.why}});
     } else {
       printf("%-7s %s\n%s%s%s", verdict, finding.what.c_str(), finding.why.empty() ? "" : "        ",
              finding.why.c_str(), finding.why.empty() ? "" : "\n");
     }
   }
-  if (json) std::cout << out.dump(2) << std::endl;
+  if (flags.json) std::cout << out.dump(2) << std::endl;
   return code;
 }
 
 }  // namespace
 
-const Command& DoctorCommand() {
-  static constexpr Command kCommand = {"doctor", "look whether this machine is set up well",
-                                       R"(usage: nram doctor [swap] [flags]
+Command DoctorCommand() {
+  return DefineCommand<DoctorFlags>(
+      {"doctor", "look whether this machine is set up well", R"(usage: nram doctor [swap] [flags]
 
 Looks at the pool as seen from here, at what this user may do to be fast and, if there are swap
 areas or with the word swap, at what keeps a machine that swaps to them safe: the kernel's
 reserve of free memory, other swap behind, the areas' daemons. Says what to change, and why.
 Changes nothing.
 
-  --json              the findings in JSON
-  --help              this text
-
+)", R"(
 Exit code 1 if something is bad; advice is none.
 
 example: nram doctor swap
-)",
-                                       &Run, [] { return std::vector<std::string>{"json"}; }};
-  return kCommand;
+)"},
+      Words::kAny, &Run);
 }
 
 }  // namespace nram

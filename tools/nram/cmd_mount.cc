@@ -1,14 +1,11 @@
 // nram mount, nram umount: the filesystem.
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <poll.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,10 +21,12 @@
 #include "absl/strings/str_split.h"
 #include "base/clock.h"
 #include "base/crc32c.h"
-#include "base/host_memory.h"
+#include "base/fd.h"
+#include "base/file.h"
+#include "base/state_dir.h"
 #include "base/status.h"
+#include "base/subprocess.h"
 #include "base/units.h"
-#include "client/pool/pool_spec.h"
 #include "fsd/options.h"
 #include "nlohmann/json.hpp"
 #include "tools/nram/command.h"
@@ -125,15 +124,19 @@ int ListMounts(bool json) {
   return 0;
 }
 
-int RunMount(const std::vector<std::string>& args) {
+struct MountFlags {
   FsdOptions options;
   bool json = false;
-  ArgParser parser("nram mount");
-  FsdOptions::Register(&options, &parser);
-  parser.Switch("json", &json);
-  std::vector<std::string> words;
-  int code = 0;
-  if (!ParseOrExit(&parser, MountCommand(), args, &words, &code)) return code;
+
+  void Register(ArgParser* parser) {
+    FsdOptions::Register(&options, parser);
+    parser->Switch("json", &json, {"", "say what was mounted, or what is, in JSON"});
+  }
+};
+
+int RunMount(MountFlags& flags, const Invocation& given) {
+  auto& [options, json] = flags;
+  const std::vector<std::string>& words = given.words;
   if (words.empty()) return ListMounts(json);
   if (words.size() > 1) {
     return ToExitCode(absl::InvalidArgumentError(absl::StrCat("unexpected word \"", words[1], "\"")), "nram mount");
@@ -144,28 +147,19 @@ int RunMount(const std::vector<std::string>& args) {
   if (const absl::Status made = MakeStateDir(); !made.ok()) return ToExitCode(made, "nram mount");
   // The daemon parses the words again: those that were given here, but --json, which is this command's.
   std::vector<std::string> command = {*program};
-  if (!parser.given("log-file")) {
+  if (!given.parser.given("log-file")) {
     options.log_file = StateFile(directory, "log");
     command.push_back("--log-file=" + options.log_file);
   }
-  if (!parser.given("pid-file")) command.push_back("--pid-file=" + StateFile(directory, "pid"));
-  for (const std::string& arg : args) {
+  if (!given.parser.given("pid-file")) command.push_back("--pid-file=" + StateFile(directory, "pid"));
+  for (const std::string& arg : given.args) {
     if (arg != "--json") command.push_back(arg);
   }
-  std::vector<char*> argv;
-  for (std::string& word : command) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  fflush(stdout);
-  const pid_t child = fork();
-  if (child < 0) return ToExitCode(ErrnoStatus(errno, "fork"), "nram mount");
-  if (child == 0) {
-    execv(argv[0], argv.data());
-    _exit(127);
-  }
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+  absl::StatusOr<Subprocess> daemon = Subprocess::Start(command);
+  if (!daemon.ok()) return ToExitCode(daemon.status(), "nram mount");
+  // With --foreground it runs until somebody unmounts; else it bounds its own start.
+  const auto ended = daemon->WaitUntil(Subprocess::kNoDeadline);
+  if (!ended->ok()) return ended->signal == 0 ? ended->code : 1;
   if (options.foreground) return 0;
   struct statvfs stat {};
   if (statvfs(directory.c_str(), &stat) != 0) return ToExitCode(ErrnoStatus(errno, directory), "nram mount");
@@ -181,15 +175,6 @@ int RunMount(const std::vector<std::string>& args) {
   return 0;
 }
 
-std::vector<std::string> MountFlags() {
-  FsdOptions options;
-  bool json = false;
-  ArgParser parser("nram mount");
-  FsdOptions::Register(&options, &parser);
-  parser.Switch("json", &json);
-  return parser.names();
-}
-
 // As messages name a process.
 std::string Describe(int pid) {
   const std::string name = ProcessName(pid);
@@ -203,10 +188,7 @@ std::string UsersOf(const std::string& directory) {
     if (users.size() >= kNamedMax) break;
     const std::string base = absl::StrCat("/proc/", pid);
     std::vector<std::string> links = {base + "/cwd", base + "/root", base + "/exe"};
-    if (DIR* const fds = opendir((base + "/fd").c_str())) {
-      while (const dirent* fd = readdir(fds)) links.push_back(absl::StrCat(base, "/fd/", fd->d_name));
-      closedir(fds);
-    }
+    for (const std::string& fd : ListDirectory(base + "/fd")) links.push_back(absl::StrCat(base, "/fd/", fd));
     for (const std::string& link : links) {
       char target[PATH_MAX];
       const ssize_t n = readlink(link.c_str(), target, sizeof target - 1);
@@ -230,15 +212,12 @@ absl::Status Detach(const std::string& directory, bool lazy) {
     }
     return ErrnoStatus(errno, absl::StrCat("unmount ", directory));
   }
-  const pid_t child = fork();
-  if (child == 0) {
-    execlp("fusermount3", "fusermount3", "-u", lazy ? "-z" : "--", lazy ? "--" : directory.c_str(),
-           lazy ? directory.c_str() : nullptr, nullptr);
-    _exit(127);
-  }
-  int status = 0;
-  if (child < 0 || waitpid(child, &status, 0) < 0) return ErrnoStatus(errno, "fusermount3");
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return absl::OkStatus();
+  std::vector<std::string> command = {"fusermount3", "-u", "--", directory};
+  if (lazy) command.insert(command.begin() + 2, "-z");
+  absl::StatusOr<Subprocess> program = Subprocess::Start(command);
+  if (!program.ok()) return Annotate(program.status(), "fusermount3");
+  const auto ended = program->WaitUntil(DeadlineAfterMs(kUmountTimeoutMs));
+  if (ended.has_value() && ended->ok()) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat("fusermount3 could not unmount ", directory));
 }
 
@@ -271,84 +250,78 @@ absl::Status Umount(const std::string& directory, bool lazy) {
   int pid = 0;
   const std::string pid_file = StateFile(directory, "pid");
   if (const auto text = ReadFile(pid_file); text.ok()) (void)absl::SimpleAtoi(*text, &pid);
+  const UniqueFd daemon = OpenProcess(pid);
+  const bool is_daemon = daemon.valid() && absl::StartsWith(ProcessName(pid), "nram-fsd");
   NRAM_RETURN_IF_ERROR(Detach(directory, lazy));
   if (pid == 0 || lazy) return absl::OkStatus();
   // Until it has given the memory back, which is soon, unless others keep it.
   const int64_t deadline_ns = DeadlineAfterMs(kUmountTimeoutMs);
   std::string others;
-  for (int64_t look_ns = DeadlineAfterMs(kLookForOthersMs); others.empty() && MonotonicNs() < deadline_ns;) {
-    const auto name = ReadFile(absl::StrCat("/proc/", pid, "/comm"));
-    const auto command = ReadFile(absl::StrCat("/proc/", pid, "/cmdline"));
-    if (!name.ok() || !absl::StartsWith(*name, "nram-fsd") || !command.ok() || command->empty()) {
+  while (others.empty() && MonotonicNs() < deadline_ns) {
+    if (!is_daemon || AwaitEnd(daemon.get(), std::min(deadline_ns, DeadlineAfterMs(kLookForOthersMs)))) {
       unlink(pid_file.c_str());
       return absl::OkStatus();
     }
-    poll(nullptr, 0, 2);
-    if (MonotonicNs() < look_ns) continue;
     others = NamespacesWith(mount->device);
-    look_ns = DeadlineAfterMs(kLookForOthersMs);
   }
   return absl::DeadlineExceededError(absl::StrCat(directory, " is unmounted, but its daemon (pid ", pid,
                                                   ") has not ended yet", others, "; `kill ", pid,
                                                   "` ends it, and what is open there"));
 }
 
-int RunUmount(const std::vector<std::string>& args) {
+struct UmountFlags {
   bool lazy = false;
-  ArgParser parser("nram umount");
-  parser.Switch("lazy", &lazy);
-  std::vector<std::string> words;
-  int code = 0;
-  if (!ParseOrExit(&parser, UmountCommand(), args, &words, &code)) return code;
-  if (words.empty()) {
+
+  void Register(ArgParser* parser) {
+    parser->Switch("lazy", &lazy, {"", "take it away although it is in use; those who have files open keep\n"
+                                       "them until they close them"});
+  }
+};
+
+int RunUmount(UmountFlags& flags, const Invocation& given) {
+  if (given.words.empty()) {
     return ToExitCode(absl::InvalidArgumentError("which directory? `nram mount` lists those that there are"),
                       "nram umount");
   }
-  for (const std::string& word : words) {
-    code = std::max(code, ToExitCode(Umount(Resolve(word), lazy), "nram umount"));
+  int code = 0;
+  for (const std::string& word : given.words) {
+    code = std::max(code, ToExitCode(Umount(Resolve(word), flags.lazy), "nram umount"));
   }
   return code;
 }
 
 }  // namespace
 
-const Command& MountCommand() {
-  static const std::string* const help = new std::string([] {
-    // The flags are the daemon's: its help, under this command's name.
-    const std::string daemon = FsdOptions::Help();
-    const size_t flags = daemon.find("\nWhat\n");
-    const size_t end = daemon.find("  --help ");
-    return absl::StrCat(R"(usage: nram mount [DIRECTORY] [flags]
+Command MountCommand() {
+  // The flags are the daemon's: its help, under this command's name.
+  const std::string daemon = FsdOptions::Help();
+  const size_t flags = daemon.find("\nWhat\n");
+  const size_t end = daemon.find("  --help ");
+  const std::string before = absl::StrCat(R"(usage: nram mount [DIRECTORY] [flags]
 
 Mounts a temporary filesystem on DIRECTORY whose files are in the RAM of the pool: any
 program can use it, as it would /tmp. Returns when it is mounted; a daemon, nram-fsd, stays
 in the background. Without DIRECTORY, lists what is mounted.
 )",
-                        daemon.substr(flags, end - flags),
-                        R"(  --json               say what was mounted, or what is, in JSON
-  --help               this text
-
+                                          daemon.substr(flags, end - flags));
+  return DefineCommand<MountFlags>({"mount", "mount a filesystem on the pool", before.c_str(), R"(
 example: nram up && nram mount /mnt/nram && df -h /mnt/nram
-)");
-  }());
-  static const Command command = {"mount", "mount a filesystem on the pool", help->c_str(), &RunMount, &MountFlags};
-  return command;
+)",
+                                    23},
+                                   Words::kAny, &RunMount);
 }
 
-const Command& UmountCommand() {
-  static constexpr Command kCommand = {"umount", "unmount it", R"(usage: nram umount DIRECTORY... [flags]
+Command UmountCommand() {
+  return DefineCommand<UmountFlags>(
+      {"umount", "unmount it", R"(usage: nram umount DIRECTORY... [flags]
 
 Unmounts what `nram mount` mounted, also when its daemon has died, and waits until the
 memory is given back. The files are gone then.
 
-  --lazy              take it away although it is in use; those who have files open keep
-                      them until they close them
-  --help              this text
-
+)", R"(
 example: nram umount /mnt/nram
-)",
-                                       &RunUmount, [] { return std::vector<std::string>{"lazy"}; }};
-  return kCommand;
+)"},
+      Words::kAny, &RunUmount);
 }
 
 }  // namespace nram

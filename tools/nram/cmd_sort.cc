@@ -10,12 +10,9 @@
 #include <iostream>
 #include <thread>
 
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/host_memory.h"
 #include "base/status.h"
 #include "base/units.h"
@@ -49,37 +46,66 @@ struct SortFlags {
   bool zero = false;
   bool progress = isatty(STDERR_FILENO) != 0;
   bool json = false;
-};
 
-void Register(SortFlags* flags, ArgParser* parser) {
-  OrderOptions& order = flags->sort.order;
-  parser->Repeated("key", [&order](absl::string_view text) {
-    order.keys.emplace_back(text);
-    return absl::OkStatus();
-  });
-  parser->Custom("separator", [&order](absl::string_view text) {
-    if (text == "\\t") text = "\t";
-    if (text.size() != 1 || text[0] == '\0') return absl::InvalidArgumentError("expected one character, or \\t");
-    order.separator = text[0];
-    return absl::OkStatus();
-  });
-  parser->Switch("numeric", &order.numeric);
-  parser->Switch("reverse", &order.reverse);
-  parser->Switch("ignore-case", &order.fold);
-  parser->Switch("ignore-leading-blanks", &order.blanks);
-  parser->Switch("stable", &order.stable);
-  parser->Switch("unique", &order.unique);
-  parser->Switch("zero-terminated", &flags->zero);
-  parser->Integer("record", 1, int64_t{1} << 20, &flags->record);
-  parser->String("output", &flags->sort.output);
-  parser->ByteSize("memory", kMemoryMin, uint64_t{1} << 50, &flags->memory);
-  parser->Integer("threads", 1, 256, &flags->threads);
-  parser->String("scratch", &flags->scratch);
-  parser->String("pool", &flags->pool);
-  parser->Custom("fast-wake", [flags](absl::string_view text) { return ParseFastWake(text, &flags->fast_wake); });
-  parser->Switch("progress", &flags->progress);
-  parser->Switch("json", &flags->json);
-}
+  void Register(ArgParser* parser) {
+    parser->Heading("What comes first");
+    RegisterOrder(parser, &sort.order);
+    parser->Switch("zero-terminated", &zero, {"", "[z] lines end with a zero byte"});
+    parser->Integer("record", 1, int64_t{1} << 20, &record,
+                    {"BYTES", "1..1048576: records of so many bytes instead of lines; equal ones stay in order"});
+    parser->Heading("\nWhere and how");
+    RegisterPlaces(parser);
+    parser->Switch("progress", &progress, {"", "show it; --no-progress does not (default: on a terminal)"});
+    parser->Switch("json", &json, {"", "at the end, what it did in JSON on the standard error"});
+  }
+
+ private:
+  static void RegisterOrder(ArgParser* parser, OrderOptions* order) {
+    const auto add_key = [order](absl::string_view text) {
+      order->keys.emplace_back(text);
+      return absl::OkStatus();
+    };
+    parser->Repeated("key", add_key,
+                     {"KEY", "[k] by this part of the line, FIELD[.CHARACTER][bfnr][,FIELD[.CHARACTER]\n"
+                             "[bfnr]] counted from 1; may be given several times. With --record:\n"
+                             "OFFSET:LENGTH[r], bytes counted from 0"});
+    const auto set_separator = [order](absl::string_view text) {
+      if (text == "\\t") text = "\t";
+      if (text.size() != 1 || text[0] == '\0') return absl::InvalidArgumentError("expected one character, or \\t");
+      order->separator = text[0];
+      return absl::OkStatus();
+    };
+    parser->Custom("separator", set_separator,
+                   {"C", "[t] fields are separated by C (\\t: a tab) instead of beginning with blanks"});
+    parser->Switch("numeric", &order->numeric, {"", "[n] compare as numbers"});
+    parser->Switch("reverse", &order->reverse, {"", "[r] last first"});
+    parser->Switch("ignore-case", &order->fold, {"", "[f] lower case counts as upper case"});
+    parser->Switch("ignore-leading-blanks", &order->blanks, {"", "[b] leave out blanks before a key"});
+    parser->Switch("stable", &order->stable, {"", "[s] leave lines with equal keys in their order"});
+    parser->Switch("unique", &order->unique, {"", "[u] of lines with equal keys keep the first"});
+  }
+
+  void RegisterPlaces(ArgParser* parser) {
+    parser->String("output", &sort.output,
+                   {"FILE", "[o] written beside FILE and renamed at the end, so it may be an input;\n"
+                            "in a directory that does not let it be replaced, it is written over at\n"
+                            "the end and may not (default: the standard output). A FILE that exists\n"
+                            "keeps its mode; symbolic links are followed, other hard links keep the\n"
+                            "old text"});
+    parser->ByteSize("memory", kMemoryMin, uint64_t{1} << 50, &memory,
+                     {"SIZE", "[S] of the whole process, at least 48 MiB (default 256MiB)"});
+    parser->Integer("threads", 1, 256, &threads,
+                    {"N", "1..256 that sort runs (default: one a processor, fewer with little memory)"});
+    parser->String("scratch", &scratch,
+                   {"pool|DIR", "[T] the pool, directly (default), or a file in DIR, on a mount or a disk"});
+    parser->String("pool", &pool, {"SERVERS", kPoolFlag.text});
+    const auto set_fast_wake = [this](absl::string_view text) { return ParseFastWake(text, &fast_wake); };
+    parser->Custom("fast-wake", set_fast_wake,
+                   {"WHEN", "auto, on or off: keep this machine's idle processors from sleeping while\n"
+                            "it waits for the pool a lot (default auto: yes, up to 16 processors,\n"
+                            "where it may; see docs/tuning.md)"});
+  }
+};
 
 // sort's letters, as people's fingers know them: "-k2,2nr", "-t ,", "-nru", "-S 1G".
 std::vector<std::string> SpellOut(const std::vector<std::string>& args) {
@@ -197,15 +223,7 @@ absl::StatusOr<std::unique_ptr<Scratch>> OpenScratch(const SortFlags& flags) {
 
 // Not getrusage's, which is that of whatever this process was before exec too. 0 if it cannot be read.
 uint64_t PeakResidentBytes() {
-  const absl::StatusOr<std::string> text = ReadFile("/proc/self/status");
-  if (!text.ok()) return 0;
-  for (absl::string_view line : absl::StrSplit(*text, '\n')) {
-    uint64_t kilobytes = 0;
-    if (absl::ConsumePrefix(&line, "VmHWM:") && absl::SimpleAtoi(absl::StripSuffix(line, " kB"), &kilobytes)) {
-      return kilobytes * kKiB;
-    }
-  }
-  return 0;
+  return NumberField(ReadFile("/proc/self/status").value_or(""), "VmHWM").value_or(0) * kKiB;
 }
 
 absl::Status Sort(SortFlags flags) {
@@ -263,14 +281,8 @@ absl::Status Sort(SortFlags flags) {
   return absl::OkStatus();
 }
 
-int Run(const std::vector<std::string>& args) {
-  SortFlags flags;
-  ArgParser parser("nram sort");
-  Register(&flags, &parser);
-  std::vector<std::string> words;
-  int code = 0;
-  if (!ParseOrExit(&parser, SortCommand(), SpellOut(args), &words, &code)) return code;
-  if (!words.empty()) flags.sort.inputs = words;
+int Run(SortFlags& flags, const Invocation& given) {
+  if (!given.words.empty()) flags.sort.inputs = given.words;
   const absl::Status status = Sort(flags);
   if (absl::IsCancelled(status)) {
     std::cerr << (Output::WroteInPlace() ? "nram sort: interrupted; the output is not whole, the scratch is freed\n"
@@ -280,54 +292,17 @@ int Run(const std::vector<std::string>& args) {
   return ToExitCode(status, "nram sort");
 }
 
-std::vector<std::string> Flags() {
-  SortFlags flags;
-  ArgParser parser("nram sort");
-  Register(&flags, &parser);
-  return parser.names();
-}
-
 }  // namespace
 
-const Command& SortCommand() {
-  static constexpr Command kCommand = {"sort", "sort files larger than memory, with network RAM as scratch",
-                                       R"(usage: nram sort [flags] [FILE...]
+Command SortCommand() {
+  Command command = DefineCommand<SortFlags>(
+      {"sort", "sort files larger than memory, with network RAM as scratch", R"(usage: nram sort [flags] [FILE...]
 
 Sorts lines, or records of a fixed size, as `LC_ALL=C sort` does: an external merge sort whose
 runs wait in the pool's RAM. Without FILE, or for -, reads the standard input. The letters of
 sort(1) in brackets work as well.
 
-What comes first
-  --key=KEY           [k] by this part of the line, FIELD[.CHARACTER][bfnr][,FIELD[.CHARACTER]
-                      [bfnr]] counted from 1; may be given several times. With --record:
-                      OFFSET:LENGTH[r], bytes counted from 0
-  --separator=C       [t] fields are separated by C (\t: a tab) instead of beginning with blanks
-  --numeric           [n] compare as numbers
-  --reverse           [r] last first
-  --ignore-case       [f] lower case counts as upper case
-  --ignore-leading-blanks  [b] leave out blanks before a key
-  --stable            [s] leave lines with equal keys in their order
-  --unique            [u] of lines with equal keys keep the first
-  --zero-terminated   [z] lines end with a zero byte
-  --record=BYTES      1..1048576: records of so many bytes instead of lines; equal ones stay in order
-
-Where and how
-  --output=FILE       [o] written beside FILE and renamed at the end, so it may be an input;
-                      in a directory that does not let it be replaced, it is written over at
-                      the end and may not (default: the standard output). A FILE that exists
-                      keeps its mode; symbolic links are followed, other hard links keep the
-                      old text
-  --memory=SIZE       [S] of the whole process, at least 48 MiB (default 256MiB)
-  --threads=N         1..256 that sort runs (default: one a processor, fewer with little memory)
-  --scratch=pool|DIR  [T] the pool, directly (default), or a file in DIR, on a mount or a disk
-  --pool=SERVERS      host:port,... or a host file (default: see nram --help)
-  --fast-wake=WHEN    auto, on or off: keep this machine's idle processors from sleeping while
-                      it waits for the pool a lot (default auto: yes, up to 16 processors,
-                      where it may; see docs/tuning.md)
-  --progress          show it; --no-progress does not (default: on a terminal)
-  --json              at the end, what it did in JSON on the standard error
-  --help              this text
-
+)", R"(
 The scratch takes as much as the input. If the pool has not so much, that is said before
 anything is read (of pipes the size is not known: then, when it is full). What is so large for
 --memory that it is merged more than once (--json says passes) takes up to a sixteenth and
@@ -341,9 +316,10 @@ Exit codes: 0 sorted, 1 failed, 2 bad command line, or records or lines that it 
 130 interrupted; after all but 0 an output that is not written over is as it was.
 
 example: nram up && nram sort --memory=100MiB --key=2,2nr --output=sorted.txt big.txt
-)",
-                                       &Run, &Flags};
-  return kCommand;
+)"},
+      Words::kAny, &Run);
+  command.run = [run = command.run](const std::vector<std::string>& args) { return run(SpellOut(args)); };
+  return command;
 }
 
 }  // namespace nram

@@ -15,25 +15,17 @@
 namespace nram {
 namespace {
 
-struct StatusOptions {
+struct StatusFlags {
   std::string pool;
   bool json = false;
+
+  void Register(ArgParser* parser) {
+    parser->String("pool", &pool, kPoolFlag);
+    parser->Switch("json", &json, {"", "the same in JSON"});
+  }
 };
 
-void RegisterStatus(StatusOptions* options, ArgParser* parser) {
-  parser->String("pool", &options->pool);
-  parser->Switch("json", &options->json);
-}
-
-int RunStatus(const std::vector<std::string>& args) {
-  StatusOptions options;
-  ArgParser parser("nram status");
-  RegisterStatus(&options, &parser);
-  std::vector<std::string> words;
-  int code = 0;
-  if (!ParseOrExit(&parser, StatusCommand(), args, &words, &code)) return code;
-  if (!words.empty())
-    return ToExitCode(absl::InvalidArgumentError(absl::StrCat("unexpected word \"", words[0], "\"")), "nram status");
+int RunStatus(StatusFlags& options, const Invocation&) {
   const auto members = OpenMembers(options.pool);
   if (!members.ok()) return ToExitCode(members.status(), "nram status");
   const auto answers = AskStatistics(*members);
@@ -65,28 +57,23 @@ int RunStatus(const std::vector<std::string>& args) {
   return silent == 0 ? 0 : 1;
 }
 
-std::vector<std::string> StatusFlags() {
-  StatusOptions options;
-  ArgParser parser("nram status");
-  RegisterStatus(&options, &parser);
-  return parser.names();
-}
-
-struct RegionsOptions {
+struct RegionsFlags {
   std::string pool;
   bool json = false;
   bool orphans = false;
   bool force = false;
   std::string destroy;
-};
 
-void RegisterRegions(RegionsOptions* options, ArgParser* parser) {
-  parser->String("pool", &options->pool);
-  parser->Switch("json", &options->json);
-  parser->Switch("orphans", &options->orphans);
-  parser->String("destroy", &options->destroy);
-  parser->Switch("force", &options->force);
-}
+  void Register(ArgParser* parser) {
+    parser->String("pool", &pool, kPoolFlag);
+    parser->Switch("orphans", &orphans, {"", "only orphans"});
+    parser->String("destroy", &destroy,
+                   {"WHICH", "destroy on all servers: a region by id or by name, or \"orphans\" for\n"
+                             "all of them. Refused for a region that a living client owns"});
+    parser->Switch("force", &force, {"", "destroy it all the same; its owner gets errors"});
+    parser->Switch("json", &json, {"", "the list in JSON"});
+  }
+};
 
 struct PlacedRegion {
   std::string server;
@@ -138,15 +125,7 @@ absl::Status Destroy(absl::Span<const PlacedRegion> regions, const std::string& 
   return refused;
 }
 
-int RunRegions(const std::vector<std::string>& args) {
-  RegionsOptions options;
-  ArgParser parser("nram regions");
-  RegisterRegions(&options, &parser);
-  std::vector<std::string> words;
-  int code = 0;
-  if (!ParseOrExit(&parser, RegionsCommand(), args, &words, &code)) return code;
-  if (!words.empty())
-    return ToExitCode(absl::InvalidArgumentError(absl::StrCat("unexpected word \"", words[0], "\"")), "nram regions");
+int RunRegions(RegionsFlags& options, const Invocation&) {
   if (options.force && options.destroy.empty()) {
     return ToExitCode(absl::InvalidArgumentError("--force goes with --destroy"), "nram regions");
   }
@@ -154,7 +133,7 @@ int RunRegions(const std::vector<std::string>& args) {
   if (!members.ok()) return ToExitCode(members.status(), "nram regions");
   absl::Status silent;
   const std::vector<PlacedRegion> regions = ListAll(*members, options.orphans, &silent);
-  code = silent.ok() ? 0 : 1;
+  const int code = silent.ok() ? 0 : 1;
   if (!options.destroy.empty()) {
     return std::max(code, ToExitCode(Destroy(regions, options.destroy, options.force), "nram regions"));
   }
@@ -189,36 +168,23 @@ int RunRegions(const std::vector<std::string>& args) {
   return code;
 }
 
-std::vector<std::string> RegionsFlags() {
-  RegionsOptions options;
-  ArgParser parser("nram regions");
-  RegisterRegions(&options, &parser);
-  return parser.names();
-}
-
-struct DrainOptions {
+struct DrainFlags {
   bool undo = false;
   bool json = false;
+
+  void Register(ArgParser* parser) {
+    parser->Switch("undo", &undo, {"", "take new pages again"});
+    parser->Switch("json", &json, {"", "say what was done in JSON"});
+  }
 };
 
-void RegisterDrain(DrainOptions* options, ArgParser* parser) {
-  parser->Switch("undo", &options->undo);
-  parser->Switch("json", &options->json);
-}
-
-int RunDrain(const std::vector<std::string>& args) {
-  DrainOptions options;
-  ArgParser parser("nram drain");
-  RegisterDrain(&options, &parser);
-  std::vector<std::string> words;
-  int code = 0;
-  if (!ParseOrExit(&parser, DrainCommand(), args, &words, &code)) return code;
-  if (words.empty()) {
+int RunDrain(DrainFlags& options, const Invocation& given) {
+  if (given.words.empty()) {
     return ToExitCode(absl::InvalidArgumentError("which server? Give one as host:port, as nram df shows it"),
                       "nram drain");
   }
   nlohmann::json out = nlohmann::json::array();
-  for (const std::string& word : words) {
+  for (const std::string& word : given.words) {
     const auto endpoint = ParseEndpoint(word, kDefaultServerPort);
     if (!endpoint.ok()) return ToExitCode(endpoint.status(), "nram drain");
     const auto control = ControlClient::Create(*endpoint);
@@ -239,68 +205,48 @@ int RunDrain(const std::vector<std::string>& args) {
   return 0;
 }
 
-std::vector<std::string> DrainFlags() {
-  DrainOptions options;
-  ArgParser parser("nram drain");
-  RegisterDrain(&options, &parser);
-  return parser.names();
-}
-
 }  // namespace
 
-const Command& StatusCommand() {
-  static constexpr Command kCommand = {"status", "show what each server does and holds", R"(usage: nram status [flags]
+Command StatusCommand() {
+  return DefineCommand<StatusFlags>(
+      {"status", "show what each server does and holds", R"(usage: nram status [flags]
 
 Shows every counter of every server of the pool. docs/stats.md explains them.
 
-  --pool=POOL         host:port,... or a host file (default: see nram --help)
-  --json              the same in JSON
-  --help              this text
-
+)", R"(
 Exit code 1 if a server does not answer.
 
 example: nram status --json | jq '.[].regions'
-)",
-                                       &RunStatus, &StatusFlags};
-  return kCommand;
+)"},
+      Words::kNone, &RunStatus);
 }
 
-const Command& RegionsCommand() {
-  static constexpr Command kCommand = {"regions", "list or destroy what is stored", R"(usage: nram regions [flags]
+Command RegionsCommand() {
+  return DefineCommand<RegionsFlags>(
+      {"regions", "list or destroy what is stored", R"(usage: nram regions [flags]
 
 Lists the regions of the pool, one line for each server that holds a part. An orphan is a
 region whose owner has gone without destroying it; it keeps its memory until somebody does.
 (Regions in GC mode are collected by themselves instead.)
 
-  --pool=POOL         host:port,... or a host file (default: see nram --help)
-  --orphans           only orphans
-  --destroy=WHICH     destroy on all servers: a region by id or by name, or "orphans" for
-                      all of them. Refused for a region that a living client owns
-  --force             destroy it all the same; its owner gets errors
-  --json              the list in JSON
-  --help              this text
-
+)", R"(
 example: nram regions --orphans && nram regions --destroy=orphans
-)",
-                                       &RunRegions, &RegionsFlags};
-  return kCommand;
+)"},
+      Words::kNone, &RunRegions);
 }
 
-const Command& DrainCommand() {
-  static constexpr Command kCommand = {"drain", "stop placing on a server", R"(usage: nram drain SERVER... [flags]
+Command DrainCommand() {
+  return DefineCommand<DrainFlags>(
+      {"drain", "stop placing on a server", R"(usage: nram drain SERVER... [flags]
 
 Tells servers to take no new spans and to reserve no more room. What is stored there stays
 and can be read, written and destroyed; when it is gone, the server can be ended without
 loss. Clients learn of it with their next lease renewal, within seconds.
 
-  --undo              take new pages again
-  --json              say what was done in JSON
-  --help              this text
-
+)", R"(
 example: nram drain node3:7070
-)",
-                                       &RunDrain, &DrainFlags};
-  return kCommand;
+)"},
+      Words::kAny, &RunDrain);
 }
 
 }  // namespace nram

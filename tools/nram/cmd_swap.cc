@@ -30,17 +30,25 @@ struct OnFlags {
   int64_t io_timeout_ms = 10'000;
   bool unprotected = false;
   bool json = false;
-};
 
-void RegisterOn(OnFlags* flags, ArgParser* parser) {
-  parser->String("name", &flags->swap.name);
-  parser->Integer("priority", 0, 32767, &flags->priority);
-  parser->String("pool", &flags->pool);
-  parser->String("backend", &flags->backend);
-  parser->Integer("io-timeout-ms", 100, 30'000, &flags->io_timeout_ms);
-  parser->Switch("unprotected", &flags->unprotected);
-  parser->Switch("json", &flags->json);
-}
+  void Register(ArgParser* parser) {
+    parser->String("name", &swap.name, {"NAME", "letters, digits, - and _ (default swap)"});
+    parser->Integer("priority", 0, 32767, &priority,
+                    {"N", "0..32767; the kernel fills areas of higher priority first (default: below\n"
+                          "all others). Above a disk's, so that the disk is the reserve"});
+    parser->String("pool", &pool, kPoolFlag);
+    parser->Integer("io-timeout-ms", 100, 30'000, &io_timeout_ms,
+                    {"N", "100..30000, after how long a server that does not answer is an I/O\n"
+                          "error (default 10000); leases live for twice that"});
+    parser->Switch("unprotected", &unprotected,
+                   {"", "without CAP_SYS_RESOURCE and CAP_SYS_NICE (some containers lack them):\n"
+                        "for programs in a limited memory cgroup only. Otherwise the machine may\n"
+                        "hang: the kernel may then wait for the area's daemon to write pages out\n"
+                        "to itself"});
+    parser->String("backend", &backend, {"WHAT", "pool; or memory: this machine's own RAM, to compare"});
+    parser->Switch("json", &json, {"", "say what was set up in JSON"});
+  }
+};
 
 // Swapping to one's own memory frees none. What to say of the pool's servers on this host; "" if there are none.
 std::string OwnServers(const std::string& pool) {
@@ -71,17 +79,11 @@ nlohmann::json ToJson(const SwapArea& area) {
           {"daemon_alive", area.daemon_alive}};
 }
 
-int RunOn(const std::vector<std::string>& args) {
-  OnFlags flags;
-  ArgParser parser("nram swapon");
-  RegisterOn(&flags, &parser);
-  std::vector<std::string> words;
-  int code = 0;
-  if (!ParseOrExit(&parser, SwaponCommand(), args, &words, &code)) return code;
-  if (words.size() != 1) {
+int RunOn(OnFlags& flags, const Invocation& given) {
+  if (given.words.size() != 1) {
     return ToExitCode(absl::InvalidArgumentError("how large? For example: nram swapon 8G"), "nram swapon");
   }
-  const auto bytes = ParseByteSize(words[0]);
+  const auto bytes = ParseByteSize(given.words[0]);
   if (!bytes.ok()) return ToExitCode(bytes.status(), "nram swapon");
   // What is less than a page is refused as it was said.
   flags.swap.size_bytes = *bytes < kPageBytes ? *bytes : *bytes / kPageBytes * kPageBytes;
@@ -121,12 +123,16 @@ int RunOn(const std::vector<std::string>& args) {
 struct OffFlags {
   bool all = false;
   bool force = false;
-};
 
-void RegisterOff(OffFlags* flags, ArgParser* parser) {
-  parser->Switch("all", &flags->all);
-  parser->Switch("force", &flags->force);
-}
+  void Register(ArgParser* parser) {
+    parser->Switch("all", &all, {"", "all areas"});
+    parser->Switch("force", &force,
+                   {"", "also if RAM seems too little (the kernel may then end programs); and also\n"
+                        "if a server does not answer or the area's daemon has died. What cannot be\n"
+                        "had is then lost: programs that touch those pages get SIGBUS. Also takes\n"
+                        "away what a crash has left of an area"});
+  }
+};
 
 // Pages that cannot be had while the kernel takes them back are lost for good, and it does not say so.
 absl::Status CheckServersOf(const std::string& name) {
@@ -147,13 +153,9 @@ absl::Status CheckServersOf(const std::string& name) {
                    "SIGBUS. Wait until it is back; if it will not be, --force"));
 }
 
-int RunOff(const std::vector<std::string>& args) {
-  OffFlags flags;
-  ArgParser parser("nram swapoff");
-  RegisterOff(&flags, &parser);
-  std::vector<std::string> words;
+int RunOff(OffFlags& flags, const Invocation& given) {
+  std::vector<std::string> words = given.words;
   int code = 0;
-  if (!ParseOrExit(&parser, SwapoffCommand(), args, &words, &code)) return code;
   if (flags.all) {
     for (const SwapArea& area : FindSwaps()) words.push_back(area.name);
   } else if (words.empty()) {
@@ -189,15 +191,18 @@ bool AskStored(const std::string& pool, std::vector<std::pair<std::string, uint6
   return true;
 }
 
-int RunSwaps(const std::vector<std::string>& args) {
+struct ListFlags {
   std::string pool;
   bool json = false;
-  ArgParser parser("nram swaps");
-  parser.String("pool", &pool);
-  parser.Switch("json", &json);
-  std::vector<std::string> words;
-  int code = 0;
-  if (!ParseOrExit(&parser, SwapsCommand(), args, &words, &code)) return code;
+
+  void Register(ArgParser* parser) {
+    parser->String("pool", &pool, {"POOL", "host:port,... or a host file (default: each area's own)"});
+    parser->Switch("json", &json, {"", "the same in JSON"});
+  }
+};
+
+int RunSwaps(ListFlags& flags, const Invocation&) {
+  const auto& [pool, json] = flags;
   const std::vector<SwapArea> areas = FindSwaps();
   nlohmann::json out = nlohmann::json::array();
   if (!json && areas.empty()) {
@@ -233,8 +238,9 @@ int RunSwaps(const std::vector<std::string>& args) {
 
 }  // namespace
 
-const Command& SwaponCommand() {
-  static constexpr Command kCommand = {"swapon", "swap to the pool", R"(usage: nram swapon SIZE [flags]
+Command SwaponCommand() {
+  return DefineCommand<OnFlags>(
+      {"swapon", "swap to the pool", R"(usage: nram swapon SIZE [flags]
 
 Gives this machine a swap area of SIZE in the pool's RAM. All of SIZE is reserved there now,
 so that a page that is swapped out can never be refused; `nram df` shows it as reserved. Slots
@@ -245,73 +251,39 @@ SIGBUS, the machine goes on. Pages cross the network as they are, not encrypted.
 
 A process of its own serves the area, locked in memory. Run `nram doctor` afterwards. Root.
 
-  --name=NAME          letters, digits, - and _ (default swap)
-  --priority=N         0..32767; the kernel fills areas of higher priority first (default: below
-                       all others). Above a disk's, so that the disk is the reserve
-  --pool=POOL          host:port,... or a host file (default: see nram --help)
-  --io-timeout-ms=N    100..30000, after how long a server that does not answer is an I/O
-                       error (default 10000); leases live for twice that
-  --unprotected        without CAP_SYS_RESOURCE and CAP_SYS_NICE (some containers lack them):
-                       for programs in a limited memory cgroup only. Otherwise the machine may
-                       hang: the kernel may then wait for the area's daemon to write pages out
-                       to itself
-  --backend=WHAT       pool; or memory: this machine's own RAM, to compare
-  --json               say what was set up in JSON
-  --help               this text
-
+)", R"(
 example: nram swapon 8G --priority=10 && nram doctor
 )",
-                                       &RunOn, [] {
-                                         OnFlags flags;
-                                         ArgParser parser("nram swapon");
-                                         RegisterOn(&flags, &parser);
-                                         return parser.names();
-                                       }};
-  return kCommand;
+       23},
+      Words::kAny, &RunOn);
 }
 
-const Command& SwapoffCommand() {
-  static constexpr Command kCommand = {"swapoff", "end swapping to the pool", R"(usage: nram swapoff [NAME...] [flags]
+Command SwapoffCommand() {
+  return DefineCommand<OffFlags>(
+      {"swapoff", "end swapping to the pool", R"(usage: nram swapoff [NAME...] [flags]
 
 Takes everything that was swapped out back to RAM (which takes its time, and must have room
 there or in other swap, and in the memory cgroups of those whose it is), and removes the area
 whole. Without NAME: the only one that there is.
 
-  --all               all areas
-  --force             also if RAM seems too little (the kernel may then end programs); and also
-                      if a server does not answer or the area's daemon has died. What cannot be
-                      had is then lost: programs that touch those pages get SIGBUS. Also takes
-                      away what a crash has left of an area
-  --help              this text
-
+)", R"(
 example: nram swapoff swap
-)",
-                                       &RunOff, [] {
-                                         OffFlags flags;
-                                         ArgParser parser("nram swapoff");
-                                         RegisterOff(&flags, &parser);
-                                         return parser.names();
-                                       }};
-  return kCommand;
+)"},
+      Words::kAny, &RunOff);
 }
 
-const Command& SwapsCommand() {
-  static constexpr Command kCommand = {"swaps", "list swap areas", R"(usage: nram swaps [flags]
+Command SwapsCommand() {
+  return DefineCommand<ListFlags>(
+      {"swaps", "list swap areas", R"(usage: nram swaps [flags]
 
 Lists the swap areas that `nram swapon` made: what the kernel has swapped out to each (USED),
 what the pool holds of it now (IN POOL), and what the kernel has freed and the pool has
 collected so far (COLLECTED).
 
-  --pool=POOL         host:port,... or a host file (default: each area's own)
-  --json              the same in JSON
-  --help              this text
-
+)", R"(
 example: nram swaps
-)",
-                                       &RunSwaps, [] {
-                                         return std::vector<std::string>{"pool", "json"};
-                                       }};
-  return kCommand;
+)"},
+      Words::kNone, &RunSwaps);
 }
 
 }  // namespace nram

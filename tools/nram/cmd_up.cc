@@ -4,8 +4,8 @@
 #include <iostream>
 
 #include "absl/strings/str_cat.h"
+#include "base/state_dir.h"
 #include "base/units.h"
-#include "client/pool/pool_spec.h"
 #include "nlohmann/json.hpp"
 #include "tools/nram/command.h"
 #include "tools/nram/local_pool.h"
@@ -13,37 +13,35 @@
 namespace nram {
 namespace {
 
-struct UpOptions {
+absl::Status ParseDonate(absl::string_view value, std::string* donate) {
+  *donate = std::string(value);
+  if (value == "auto") return absl::OkStatus();
+  const auto bytes = ParseByteSize(value);
+  if (!bytes.ok()) return bytes.status();
+  if (*bytes < 64 * kMiB) {
+    return absl::InvalidArgumentError(absl::StrCat("\"", value, "\": expected 64M or more, or auto"));
+  }
+  return absl::OkStatus();
+}
+
+struct UpFlags {
   int64_t servers = 2;
   std::string donate = "1GiB";
   std::string spin;
   bool json = false;
+
+  void Register(ArgParser* parser) {
+    parser->Integer("servers", 1, 64, &servers, {"N", "1..64, how many (default 2)"});
+    parser->Custom("donate", [this](absl::string_view value) { return ParseDonate(value, &donate); },
+                   {"SIZE|auto", "what each of them may take at most, 64M or more (default 1GiB); auto:\n"
+                                 "see nram-memserver --help"});
+    parser->String("spin", &spin, {"WHEN", "auto, off, on or microseconds: how long servers poll before they sleep\n"
+                                           "(default auto)"});
+    parser->Switch("json", &json, {"", "say what was started in JSON"});
+  }
 };
 
-void RegisterUp(UpOptions* options, ArgParser* parser) {
-  parser->Integer("servers", 1, 64, &options->servers);
-  parser->Custom("donate", [options](absl::string_view value) {
-    options->donate = std::string(value);
-    if (value == "auto") return absl::OkStatus();
-    const auto bytes = ParseByteSize(value);
-    if (!bytes.ok()) return bytes.status();
-    if (*bytes < 64 * kMiB)
-      return absl::InvalidArgumentError(absl::StrCat("\"", value, "\": expected 64M or more, or auto"));
-    return absl::OkStatus();
-  });
-  parser->String("spin", &options->spin);
-  parser->Switch("json", &options->json);
-}
-
-int RunUp(const std::vector<std::string>& args) {
-  UpOptions options;
-  ArgParser parser("nram up");
-  RegisterUp(&options, &parser);
-  std::vector<std::string> words;
-  int code = 0;
-  if (!ParseOrExit(&parser, UpCommand(), args, &words, &code)) return code;
-  if (!words.empty())
-    return ToExitCode(absl::InvalidArgumentError(absl::StrCat("unexpected word \"", words[0], "\"")), "nram up");
+int RunUp(UpFlags& options, const Invocation&) {
   LocalPoolOptions pool;
   pool.directory = LocalStateDir();
   pool.servers = static_cast<int>(options.servers);
@@ -71,20 +69,7 @@ int RunUp(const std::vector<std::string>& args) {
   return 0;
 }
 
-std::vector<std::string> UpFlags() {
-  UpOptions options;
-  ArgParser parser("nram up");
-  RegisterUp(&options, &parser);
-  return parser.names();
-}
-
-int RunDown(const std::vector<std::string>& args) {
-  ArgParser parser("nram down");
-  std::vector<std::string> words;
-  int code = 0;
-  if (!ParseOrExit(&parser, DownCommand(), args, &words, &code)) return code;
-  if (!words.empty())
-    return ToExitCode(absl::InvalidArgumentError(absl::StrCat("unexpected word \"", words[0], "\"")), "nram down");
+int RunDown(NoFlags&, const Invocation&) {
   const auto ended = StopLocalPool(LocalStateDir(), 5'000);
   if (!ended.ok()) return ToExitCode(ended.status(), "nram down");
   if (*ended == 0) {
@@ -95,48 +80,38 @@ int RunDown(const std::vector<std::string>& args) {
   return 0;
 }
 
-std::vector<std::string> NoFlags() { return {}; }
-
 }  // namespace
 
-const Command& UpCommand() {
-  static constexpr Command kCommand = {"up", "start memory servers on this machine", R"(usage: nram up [flags]
+Command UpCommand() {
+  return DefineCommand<UpFlags>(
+      {"up", "start memory servers on this machine", R"(usage: nram up [flags]
 
 Starts memory servers on this machine and makes them the local pool, which all other
 commands then use. For trying nram out, and for lending this machine's own idle memory to
 its own programs. They listen on loopback and on Unix sockets only. On a cluster, run
 nram-memserver on each node instead and list them in a host file.
 
-  --servers=N         1..64, how many (default 2)
-  --donate=SIZE|auto  what each of them may take at most, 64M or more (default 1GiB); auto:
-                      see nram-memserver --help
-  --spin=WHEN         auto, off, on or microseconds: how long servers poll before they sleep
-                      (default auto)
-  --json              say what was started in JSON
-  --help              this text
-
+)", R"(
 The pool's files (host file, process ids, logs) are in $NRAM_STATE_DIR, /run/nram for root,
 or $XDG_RUNTIME_DIR/nram, else /tmp/nram-UID; in a directory of this user's own.
 
 example: nram up --servers=4 --donate=2GiB
-)",
-                                       &RunUp, &UpFlags};
-  return kCommand;
+)"},
+      Words::kNone, &RunUp);
 }
 
-const Command& DownCommand() {
-  static constexpr Command kCommand = {"down", "end the servers that `nram up` started", R"(usage: nram down
+Command DownCommand() {
+  return DefineCommand<NoFlags>(
+      {"down", "end the servers that `nram up` started", R"(usage: nram down
 
 Ends the local pool: every server that `nram up` started, and its files. What was stored in
 it is gone. Does nothing if there is none. Servers that do not end within 5 seconds are
 killed.
 
-  --help              this text
-
+)", R"(
 example: nram down
-)",
-                                       &RunDown, &NoFlags};
-  return kCommand;
+)"},
+      Words::kNone, &RunDown);
 }
 
 }  // namespace nram

@@ -1,9 +1,8 @@
 #include "tools/nram/command.h"
 
-#include <glog/logging.h>
-
+#include <algorithm>
+#include <atomic>
 #include <iostream>
-#include <optional>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -19,7 +18,7 @@ int ToExitCode(const absl::Status& status, absl::string_view program) {
   return status.code() == absl::StatusCode::kInvalidArgument ? 2 : 1;
 }
 
-absl::Span<const Command> Commands() {
+const std::vector<Command>& Commands() {
   static const std::vector<Command>* const commands = new std::vector<Command>{
       UpCommand(),     DownCommand(),    MountCommand(),  UmountCommand(), DfCommand(),
       StatusCommand(), RegionsCommand(), DrainCommand(),  SwaponCommand(), SwapoffCommand(),
@@ -27,27 +26,21 @@ absl::Span<const Command> Commands() {
   return *commands;
 }
 
-const Command& FindCommand(absl::string_view name) {
-  for (const Command& command : Commands()) {
-    if (name == command.name) return command;
-  }
-  LOG(FATAL) << "no command " << name;
-}
-
-bool ParseOrExit(ArgParser* parser, const Command& command, const std::vector<std::string>& args,
-                 std::vector<std::string>* positional, int* code) {
-  const absl::Status status = parser->Parse(args, positional);
+std::optional<int> ParseOrExit(ArgParser* parser, const std::string& help, Words words, Invocation* given) {
+  const absl::Status status = parser->Parse(given->args, &given->words);
   if (!status.ok()) {
     std::cerr << status.message() << std::endl;
-    *code = 2;
-    return false;
+    return 2;
   }
   if (parser->help()) {
-    std::cout << command.help;
-    *code = 0;
-    return false;
+    std::cout << help;
+    return 0;
   }
-  return true;
+  if (words == Words::kNone && !given->words.empty()) {
+    return ToExitCode(absl::InvalidArgumentError(absl::StrCat("unexpected word \"", given->words[0], "\"")),
+                      parser->program());
+  }
+  return std::nullopt;
 }
 
 absl::StatusOr<std::vector<PoolMember>> OpenMembers(const std::string& flag) {

@@ -1,9 +1,11 @@
 #ifndef NRAM_TOOLS_NRAM_COMMAND_H_
 #define NRAM_TOOLS_NRAM_COMMAND_H_
 
-// What the subcommands of `nram` share: a table of them, exit codes, finding the pool.
+// What the subcommands of `nram` share: how one is defined, exit codes, finding the pool.
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,22 +21,70 @@ namespace nram {
 // Exit codes: 0 done; 1 it failed; 2 the command line is wrong. ToExitCode prints the message and chooses.
 int ToExitCode(const absl::Status& status, absl::string_view program);
 
+// A subcommand. DefineCommand makes one of a single registration of its flags.
 struct Command {
-  const char* name;
-  const char* summary;  // one line
-  const char* help;     // the whole text of --help
-  // Registers the flags, so that --help and completion can be held against them; `run` is called with the words after
-  // the name.
-  int (*run)(const std::vector<std::string>& args);
-  std::vector<std::string> (*flags)();
+  std::string name;
+  std::string summary;             // one line
+  std::string help;                // the whole text of --help
+  std::vector<std::string> flags;  // their names, for completion
+  // Takes the words after the name; returns the exit code.
+  std::function<int(const std::vector<std::string>& args)> run;
 };
 
-absl::Span<const Command> Commands();
+const std::vector<Command>& Commands();
 
-// Parses; prints help or the error. True: go on. False: exit with *code.
-bool ParseOrExit(ArgParser* parser, const Command& command, const std::vector<std::string>& args,
-                 std::vector<std::string>* positional, int* code);
-const Command& FindCommand(absl::string_view name);
+// What --help says around the table of flags.
+struct CommandText {
+  const char* name;
+  const char* summary;
+  const char* before;
+  const char* after;        // from the blank line after the table on
+  size_t table_width = 22;  // see ArgParser::Table
+};
+
+// Of one run, for what flags alone do not tell.
+struct Invocation {
+  std::vector<std::string> words;        // those that are not flags
+  const std::vector<std::string>& args;  // all
+  const ArgParser& parser;
+};
+
+enum class Words { kNone, kAny };
+
+// Parses into `given`; prints help or the error. Nothing: go on. Else exit with that code.
+std::optional<int> ParseOrExit(ArgParser* parser, const std::string& help, Words words, Invocation* given);
+
+// `Flags` is a struct with the flags' defaults and a method Register(ArgParser*), which registers each with its text;
+// `run` gets what was given on the command line.
+template <typename Flags>
+Command DefineCommand(const CommandText& text, Words words, int (*run)(Flags& flags, const Invocation& given)) {
+  const std::string program = std::string("nram ") + text.name;
+  Flags defaults;
+  ArgParser registered(program);
+  defaults.Register(&registered);
+  Command command;
+  command.name = text.name;
+  command.summary = text.summary;
+  command.help = text.before + registered.Table(text.table_width) + text.after;
+  command.flags = registered.names();
+  command.run = [program, help = command.help, words, run](const std::vector<std::string>& args) {
+    Flags flags;
+    ArgParser parser(program);
+    flags.Register(&parser);
+    Invocation given{{}, args, parser};
+    const std::optional<int> code = ParseOrExit(&parser, help, words, &given);
+    return code.has_value() ? *code : run(flags, given);
+  };
+  return command;
+}
+
+// The flag --pool of most commands; OpenMembers reads it.
+inline constexpr FlagHelp kPoolFlag = {"POOL", "host:port,... or a host file (default: see nram --help)"};
+
+// For commands without flags of their own.
+struct NoFlags {
+  void Register(ArgParser*) {}
+};
 
 // One server of the pool that a command asks, and what it said.
 struct PoolMember {
@@ -51,21 +101,21 @@ absl::StatusOr<std::vector<PoolMember>> OpenMembers(const std::string& spec);
 std::vector<absl::StatusOr<ServerStatistics>> AskStatistics(absl::Span<const PoolMember> members);
 
 // The subcommands, each in its own file.
-const Command& UpCommand();
-const Command& DownCommand();
-const Command& DfCommand();
-const Command& MountCommand();
-const Command& UmountCommand();
-const Command& StatusCommand();
-const Command& RegionsCommand();
-const Command& DrainCommand();
-const Command& SortCommand();
-const Command& SwaponCommand();
-const Command& SwapoffCommand();
-const Command& SwapsCommand();
-const Command& DoctorCommand();
-const Command& BenchCommand();
-const Command& CompletionCommand();
+Command UpCommand();
+Command DownCommand();
+Command DfCommand();
+Command MountCommand();
+Command UmountCommand();
+Command StatusCommand();
+Command RegionsCommand();
+Command DrainCommand();
+Command SortCommand();
+Command SwaponCommand();
+Command SwapoffCommand();
+Command SwapsCommand();
+Command DoctorCommand();
+Command BenchCommand();
+Command CompletionCommand();
 
 }  // namespace nram
 

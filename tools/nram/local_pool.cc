@@ -1,14 +1,9 @@
 #include "tools/nram/local_pool.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/file.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,9 +17,11 @@
 #include "absl/strings/str_split.h"
 #include "base/clock.h"
 #include "base/fd.h"
-#include "base/host_memory.h"
+#include "base/file.h"
+#include "base/poll_until.h"
+#include "base/state_dir.h"
 #include "base/status.h"
-#include "client/pool/pool_spec.h"
+#include "base/subprocess.h"
 #include "nlohmann/json.hpp"
 #include "tools/nram/programs.h"
 
@@ -32,6 +29,8 @@ namespace nram {
 namespace {
 
 constexpr size_t kSocketPathMax = sizeof(sockaddr_un::sun_path);
+constexpr int64_t kLookMs = 5;          // whether a server has written that it is ready
+constexpr int64_t kKilledMs = 60'000;  // the kernel frees all of a killed server's memory first
 
 // Field 22 of /proc/PID/stat; 0 if there is no such process, or only its zombie.
 uint64_t StartTime(pid_t pid) {
@@ -64,37 +63,20 @@ absl::StatusOr<LocalServer> Spawn(const std::string& program, const LocalPoolOpt
   const std::string socket = PathOf(options.directory, number, "socket");
   if (socket.size() + strlen(".data") < kSocketPathMax) words.push_back("--socket=" + socket);
   words.insert(words.end(), options.server_flags.begin(), options.server_flags.end());
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
   const std::string log_path = PathOf(options.directory, number, "log");
   UniqueFd log(open(log_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
   if (!log.valid()) return ErrnoStatus(errno, absl::StrCat("create ", log_path));
-  UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
-  const pid_t parent = getpid();
-  const pid_t pid = fork();
-  if (pid < 0) return ErrnoStatus(errno, "fork");
-  if (pid == 0) {
-    // Its own session: Ctrl-C at the terminal is not meant for it.
-    if (options.die_with_parent) {
-      prctl(PR_SET_PDEATHSIG, SIGKILL);
-      if (getppid() != parent) _exit(127);
-    } else {
-      setsid();
-    }
-    if (options.processor >= 0) {
-      cpu_set_t set;
-      CPU_ZERO(&set);
-      CPU_SET(options.processor, &set);
-      sched_setaffinity(0, sizeof set, &set);
-    }
-    dup2(null.get(), 0);
-    dup2(log.get(), 1);
-    dup2(log.get(), 2);
-    (void)syscall(SYS_close_range, 3, ~0u, 0);  // nobody waits for this process to let go of what he gave to another
-    execv(argv[0], argv.data());
-    _exit(127);
-  }
+  const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
+  SubprocessOptions how;
+  how.in = null.get();
+  how.out = how.err = log.get();
+  how.close_others = true;  // nobody waits for the server to let go of a descriptor that was meant for this command
+  how.new_session = !options.die_with_parent;
+  how.death_signal = options.die_with_parent ? SIGKILL : 0;
+  how.processor = options.processor;
+  NRAM_ASSIGN_OR_RETURN(Subprocess server, Subprocess::Start(words, how));
+  // The server outlives this command, and StopLocalPool finds it by its number.
+  const pid_t pid = server.Release();
   return LocalServer{number, pid, StartTime(pid), 0};
 }
 
@@ -106,24 +88,25 @@ absl::Status WritePidFile(const LocalPoolOptions& options, const LocalServer& se
 
 absl::Status AwaitReady(const LocalPoolOptions& options, int64_t deadline_ns, LocalServer* server) {
   const std::string ready = PathOf(options.directory, server->number, "ready");
-  while (true) {
-    if (const auto text = ReadFile(ready); text.ok()) {
-      const auto json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
-      server->control_port = json.value("control_port", 0);
-      unlink(ready.c_str());
-      return absl::OkStatus();
-    }
-    int how = 0;
-    if (waitpid(server->pid, &how, WNOHANG) == server->pid) {
-      return absl::UnavailableError(absl::StrCat("memory server ", server->number, " did not start:\n",
-                                                 LogTail(PathOf(options.directory, server->number, "log"))));
-    }
-    if (MonotonicNs() >= deadline_ns) {
-      return absl::DeadlineExceededError(absl::StrCat("memory server ", server->number, " does not come up; see ",
-                                                      PathOf(options.directory, server->number, "log")));
-    }
-    poll(nullptr, 0, 5);
+  const std::string log = PathOf(options.directory, server->number, "log");
+  absl::StatusOr<std::string> text;
+  bool ended = false;
+  const bool in_time = PollUntil(deadline_ns, kLookMs, [&] {
+    text = ReadFile(ready);
+    ended = !text.ok() && waitpid(server->pid, nullptr, WNOHANG) == server->pid;
+    return text.ok() || ended;
+  });
+  if (ended) {
+    return absl::UnavailableError(absl::StrCat("memory server ", server->number, " did not start:\n", LogTail(log)));
   }
+  if (!in_time) {
+    return absl::DeadlineExceededError(
+        absl::StrCat("memory server ", server->number, " does not come up; see ", log));
+  }
+  const auto json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  server->control_port = json.value("control_port", 0);
+  unlink(ready.c_str());
+  return absl::OkStatus();
 }
 
 void End(const std::vector<LocalServer>& servers, int64_t timeout_ms) {
@@ -132,16 +115,12 @@ void End(const std::vector<LocalServer>& servers, int64_t timeout_ms) {
   }
   const int64_t deadline_ns = DeadlineAfterMs(timeout_ms);
   for (const LocalServer& server : servers) {
-    bool killed = false;
-    while (Alive(server)) {
-      waitpid(server.pid, nullptr, WNOHANG);  // if it is our child
-      if (!killed && MonotonicNs() >= deadline_ns) {
-        kill(server.pid, SIGKILL);
-        killed = true;
-      }
-      poll(nullptr, 0, 5);
+    const UniqueFd process = OpenProcess(server.pid);
+    if (process.valid() && Alive(server) && !AwaitEnd(process.get(), deadline_ns)) {
+      kill(server.pid, SIGKILL);
+      AwaitEnd(process.get(), DeadlineAfterMs(kKilledMs));
     }
-    waitpid(server.pid, nullptr, WNOHANG);
+    waitpid(server.pid, nullptr, WNOHANG);  // if it is this process's child
   }
 }
 
@@ -149,10 +128,7 @@ void End(const std::vector<LocalServer>& servers, int64_t timeout_ms) {
 
 std::vector<LocalServer> FindLocalPool(const std::string& directory) {
   std::vector<LocalServer> servers;
-  DIR* listing = opendir(directory.c_str());
-  if (listing == nullptr) return servers;
-  while (const dirent* entry = readdir(listing)) {
-    const std::string name = entry->d_name;
+  for (const std::string& name : ListDirectory(directory)) {
     if (!absl::EndsWith(name, ".pid")) continue;
     const auto text = ReadFile(directory + "/" + name);
     LocalServer server;
@@ -164,7 +140,6 @@ std::vector<LocalServer> FindLocalPool(const std::string& directory) {
     server.control_port = json.value("control_port", 0);
     if (Alive(server)) servers.push_back(server);
   }
-  closedir(listing);
   return servers;
 }
 
@@ -218,17 +193,13 @@ absl::StatusOr<int> StopLocalPool(const std::string& directory, int64_t timeout_
   const std::vector<LocalServer> servers = FindLocalPool(directory);
   End(servers, timeout_ms);
   // Everything that StartLocalPool and its servers leave, and nothing else.
-  if (DIR* listing = opendir(directory.c_str())) {
-    while (const dirent* entry = readdir(listing)) {
-      const std::string name = entry->d_name;
-      for (const char* suffix : {".pid", ".log", ".ready", ".socket", ".socket.data"}) {
-        int number = 0;
-        if (absl::EndsWith(name, suffix) && absl::SimpleAtoi(name.substr(0, name.size() - strlen(suffix)), &number)) {
-          unlink((directory + "/" + name).c_str());
-        }
+  for (const std::string& name : ListDirectory(directory)) {
+    for (const char* suffix : {".pid", ".log", ".ready", ".socket", ".socket.data"}) {
+      int number = 0;
+      if (absl::EndsWith(name, suffix) && absl::SimpleAtoi(name.substr(0, name.size() - strlen(suffix)), &number)) {
+        unlink((directory + "/" + name).c_str());
       }
     }
-    closedir(listing);
   }
   unlink((directory + "/pool").c_str());
   unlink((directory + "/lock").c_str());

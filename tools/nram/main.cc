@@ -18,7 +18,7 @@ void PrintHelp() {
   std::cout << "usage: nram COMMAND [flags]\n\n"
                "Network RAM: pools the idle memory of machines and gives it back.\n\n";
   for (const Command& command : Commands()) {
-    printf("  %-12s %s\n", command.name, command.summary);
+    printf("  %-12s %s\n", command.name.c_str(), command.summary.c_str());
   }
   std::cout << std::flush;
   printf(
@@ -37,7 +37,7 @@ int Main(int argc, char** argv) {
   const std::string name = argv[1];
   if (name == "help" && argc == 3) {
     for (const Command& command : Commands()) {
-      if (command.name == std::string(argv[2])) {
+      if (command.name == argv[2]) {
         std::cout << command.help;
         return 0;
       }

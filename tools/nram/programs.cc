@@ -1,6 +1,5 @@
 #include "tools/nram/programs.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <limits.h>
 #include <unistd.h>
@@ -10,7 +9,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "base/host_memory.h"
+#include "base/file.h"
 #include "base/status.h"
 
 namespace nram {
@@ -33,19 +32,13 @@ absl::StatusOr<std::string> FindProgram(const std::string& name, const std::stri
 
 std::vector<int> ListProcesses() {
   std::vector<int> pids;
-  DIR* const processes = opendir("/proc");
-  if (processes == nullptr) return pids;
-  while (const dirent* process = readdir(processes)) {
+  for (const std::string& name : ListDirectory("/proc")) {
     int pid = 0;
-    if (absl::SimpleAtoi(process->d_name, &pid)) pids.push_back(pid);
+    if (absl::SimpleAtoi(name, &pid)) pids.push_back(pid);
   }
-  closedir(processes);
   return pids;
 }
 
-std::string ProcessName(int pid) {
-  const auto name = ReadFile(absl::StrCat("/proc/", pid, "/comm"));
-  return name.ok() ? name->substr(0, name->find('\n')) : "";
-}
+std::string ProcessName(int pid) { return ReadLine(absl::StrCat("/proc/", pid, "/comm")); }
 
 }  // namespace nram

@@ -1,9 +1,7 @@
 #include "tools/nram/swap_area.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/mount.h>
@@ -11,11 +9,9 @@
 #include <sys/statvfs.h>
 #include <sys/swap.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cctype>
 #include <climits>
 #include <cstdlib>
@@ -31,11 +27,14 @@
 #include "absl/strings/strip.h"
 #include "base/clock.h"
 #include "base/fd.h"
-#include "base/host_memory.h"
+#include "base/file.h"
+#include "base/poll_until.h"
 #include "base/signals.h"
+#include "base/state_dir.h"
 #include "base/status.h"
+#include "base/subprocess.h"
+#include "base/sync.h"
 #include "base/units.h"
-#include "client/pool/pool_spec.h"
 #include "fsd/options.h"
 #include "nlohmann/json.hpp"
 #include "tools/nram/programs.h"
@@ -52,6 +51,7 @@ namespace {
 
 constexpr uint64_t kSwapBytesMin = 16 * kMiB;
 constexpr int64_t kDaemonEndMs = 45'000;  // longer than the longest deadline of an operation, for which it may wait
+constexpr int64_t kProgramMs = 120'000;   // for a program that this one runs, the daemon's start among them
 constexpr int64_t kLockMs = 200;          // longer than anybody looks whether it is locked
 // A daemon that is silent for so many times the deadline of an operation is no use any more.
 constexpr int64_t kSilenceFactor = 6;
@@ -75,35 +75,6 @@ absl::Status CheckName(const std::string& name) {
       absl::StrCat("\"", name, "\" is no name: expected 1 to 32 letters, digits, - and _"));
 }
 
-// Runs a program and waits; what it said on standard error is the error's.
-absl::Status RunProgram(const std::vector<std::string>& words) {
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
-  const pid_t child = fork();
-  if (child < 0) return ErrnoStatus(errno, "fork");
-  if (child == 0) {
-    std::vector<char*> argv;
-    for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
-    argv.push_back(nullptr);
-    dup2(ends[1], STDERR_FILENO);
-    const UniqueFd nothing(open("/dev/null", O_WRONLY));
-    dup2(nothing.get(), STDOUT_FILENO);
-    execvp(argv[0], argv.data());
-    _exit(127);
-  }
-  close(ends[1]);
-  std::string said;
-  char buffer[512];
-  for (ssize_t n; (n = read(ends[0], buffer, sizeof buffer)) > 0;) said.append(buffer, static_cast<size_t>(n));
-  close(ends[0]);
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  while (!said.empty() && said.back() == '\n') said.pop_back();
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return absl::OkStatus();
-  return absl::FailedPreconditionError(said.empty() ? absl::StrCat(words[0], " failed") : said);
-}
-
 bool IsDaemon(int pid, const std::string& directory) {
   const auto command = ReadFile(absl::StrCat("/proc/", pid, "/cmdline"));
   // Its last word, that is.
@@ -116,7 +87,7 @@ bool IsDaemon(int pid, const std::string& directory) {
 UniqueFd OpenDaemon(const std::string& directory, int* pid) {
   const auto text = ReadFile(directory + "/pid");
   if (!text.ok() || !absl::SimpleAtoi(*text, pid)) return UniqueFd();
-  UniqueFd daemon(static_cast<int>(syscall(SYS_pidfd_open, *pid, 0)));
+  UniqueFd daemon = OpenProcess(*pid);
   return IsDaemon(*pid, directory) ? std::move(daemon) : UniqueFd();
 }
 
@@ -154,12 +125,9 @@ bool Interrupted() {
 absl::StatusOr<UniqueFd> LockArea(const std::string& directory) {
   UniqueFd lock(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!lock.valid()) return ErrnoStatus(errno, "open " + directory);
-  const int64_t deadline_ns = DeadlineAfterMs(kLockMs);
-  while (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (MonotonicNs() >= deadline_ns) {
-      return absl::FailedPreconditionError("another nram swapon or swapoff is at work on this area; try again");
-    }
-    poll(nullptr, 0, 10);
+  // flock(2) knows no deadline.
+  if (!PollUntil(DeadlineAfterMs(kLockMs), 10, [&] { return flock(lock.get(), LOCK_EX | LOCK_NB) == 0; })) {
+    return absl::FailedPreconditionError("another nram swapon or swapoff is at work on this area; try again");
   }
   struct stat locked {
   }, there{};
@@ -218,11 +186,7 @@ absl::Status EndDaemon(const std::string& directory) {
   if (!daemon.valid()) return absl::OkStatus();
   // The mount may go on elsewhere: whoever has made a mount namespace meanwhile (a container) has a copy.
   (void)syscall(SYS_pidfd_send_signal, daemon.get(), kSwapEndSignal, nullptr, 0);
-  pollfd ended{daemon.get(), POLLIN, 0};
-  const int64_t deadline_ns = DeadlineAfterMs(kDaemonEndMs);
-  while (MonotonicNs() < deadline_ns) {
-    if (poll(&ended, 1, 1'000) > 0) return absl::OkStatus();
-  }
+  if (AwaitEnd(daemon.get(), DeadlineAfterMs(kDaemonEndMs))) return absl::OkStatus();
   (void)syscall(SYS_pidfd_send_signal, daemon.get(), SIGKILL, nullptr, 0);
   return absl::DeadlineExceededError(absl::StrCat("the area's daemon, pid ", pid, ", did not end and was killed"));
 }
@@ -235,33 +199,70 @@ std::string MountNamespaceOf(const std::string& process) {
 
 // Ends what a killed `nram swapon` has left that is still starting a daemon, and has not written down its number.
 absl::Status EndStarting(const std::string& directory) {
-  const int64_t deadline_ns = DeadlineAfterMs(kDaemonEndMs);
-  while (true) {
+  // Whether any is left, all of which get the signal. Each may start another one, so one look is not enough.
+  const auto signal_all = [&directory](int number) {
     bool any = false;
     for (const int pid : ListProcesses()) {
       if (!IsDaemon(pid, directory)) continue;
       if (MountNamespaceOf(absl::StrCat(pid)) != MountNamespaceOf("self")) continue;  // a container's, of the same name
       any = true;
-      kill(pid, MonotonicNs() < deadline_ns ? kSwapEndSignal : SIGKILL);
+      kill(pid, number);
     }
-    if (!any) return absl::OkStatus();
-    if (MonotonicNs() >= deadline_ns) {
-      return absl::DeadlineExceededError("a daemon that was just starting did not end and was killed");
-    }
+    return any;
+  };
+  const bool ended = PollUntil(DeadlineAfterMs(kDaemonEndMs), 20, [&] {
+    if (!signal_all(kSwapEndSignal)) return true;
     umount2(MountOf(directory).c_str(), MNT_DETACH);
-    poll(nullptr, 0, 20);
-  }
+    return false;
+  });
+  if (ended || !signal_all(SIGKILL)) return absl::OkStatus();
+  return absl::DeadlineExceededError("a daemon that was just starting did not end and was killed");
 }
+
+// While it lives, a thread of its own says twice a second how much the kernel still has on the device.
+class ProgressReports {
+ public:
+  ProgressReports(const SwapDevice& device, void (*report)(uint64_t left_bytes)) : device_(device), report_(report) {
+    if (report_ != nullptr) thread_ = std::thread([this] { Run(); });
+  }
+  ~ProgressReports() {
+    if (report_ == nullptr) return;
+    {
+      MutexLock lock(&mu_);
+      done_ = true;
+      changed_.Signal();
+    }
+    thread_.join();
+  }
+  ProgressReports(const ProgressReports&) = delete;
+  ProgressReports& operator=(const ProgressReports&) = delete;
+
+ private:
+  static constexpr int64_t kEveryMs = 500;
+
+  void Run() {
+    MutexLock lock(&mu_);
+    while (true) {
+      const int64_t next_ns = DeadlineAfterMs(kEveryMs);
+      while (!done_ && changed_.WaitUntil(&mu_, next_ns)) {
+      }
+      if (done_) return;
+      if (const std::optional<SwapUse> use = FindUse(device_)) report_(use->used_bytes);
+    }
+  }
+
+  const SwapDevice device_;
+  void (*const report_)(uint64_t left_bytes);
+  Mutex mu_;
+  CondVar changed_;
+  bool done_ ABSL_GUARDED_BY(mu_) = false;
+  std::thread thread_;
+};
 
 // With all files, whatever a crash has left.
 absl::Status RemoveDirectory(const std::string& directory) {
   rmdir(MountOf(directory).c_str());
-  if (DIR* const files = opendir(directory.c_str())) {
-    while (const dirent* file = readdir(files)) {
-      if (file->d_name[0] != '.') unlink(absl::StrCat(directory, "/", file->d_name).c_str());
-    }
-    closedir(files);
-  }
+  for (const std::string& file : ListDirectory(directory)) unlink(absl::StrCat(directory, "/", file).c_str());
   if (rmdir(directory.c_str()) != 0 && errno != ENOENT) return ErrnoStatus(errno, "remove " + directory);
   return absl::OkStatus();
 }
@@ -296,42 +297,37 @@ absl::Status MakeFile(const std::string& path, uint64_t bytes, const std::string
                                                    " are free (`nram df` says where)"));
 }
 
-}  // namespace
-
-absl::StatusOr<SwapArea> AddSwap(const SwapOptions& options) {
+absl::Status CheckOptions(const SwapOptions& options) {
   NRAM_RETURN_IF_ERROR(CheckName(options.name));
   if (options.size_bytes < kSwapBytesMin || options.size_bytes % kPageBytes != 0) {
     return absl::InvalidArgumentError(absl::StrCat("a swap area of ", options.size_bytes, " bytes: expected at least ",
                                                    FormatByteSize(kSwapBytesMin), " and whole pages of 4096"));
   }
   if (geteuid() != 0) return absl::PermissionDeniedError("swap needs root: try sudo");
-  NRAM_ASSIGN_OR_RETURN(const std::string fsd, FindProgram("nram-fsd", "fsd", "NRAM_FSD"));
-  const std::string directory = DirectoryOf(options.name);
+  return absl::OkStatus();
+}
+
+// Makes the area's directory, which takes the name, and locks it. After an error the directory is as it was.
+absl::StatusOr<UniqueFd> TakeName(const std::string& name) {
+  const std::string directory = DirectoryOf(name);
   NRAM_RETURN_IF_ERROR(MakeStateDir());
   mkdir(SwapsDirectory().c_str(), 0755);
-  // Making the directory is what takes the name.
   if (mkdir(directory.c_str(), 0700) != 0) {
     if (errno != EEXIST) return ErrnoStatus(errno, "create " + directory);
-    const SwapArea there = Describe(options.name);
+    const SwapArea there = Describe(name);
     return absl::AlreadyExistsError(absl::StrCat(
-        "there is a swap area named ", options.name,
-        there.active ? "; choose another --name, or end it with `nram swapoff " + options.name + "`"
+        "there is a swap area named ", name,
+        there.active ? "; choose another --name, or end it with `nram swapoff " + name + "`"
         : there.busy ? ", which somebody else is just setting up or taking down"
-                     : ", or what a crash has left of one; `nram swapoff --force " + options.name + "` takes it away"));
+                     : ", or what a crash has left of one; `nram swapoff --force " + name + "` takes it away"));
   }
-  const absl::StatusOr<UniqueFd> lock = LockArea(directory);
-  if (!lock.ok()) {
-    rmdir(directory.c_str());
-    return lock.status();
-  }
-  SwapDevice device;
-  auto undo = absl::MakeCleanup([&] {
-    if (!device.path.empty()) (void)DetachLoop(device);
-    (void)EndDaemon(directory);
-    (void)RemoveDirectory(directory);
-  });
-  HoldSignals();
-  LeaveCgroups();
+  absl::StatusOr<UniqueFd> lock = LockArea(directory);
+  if (!lock.ok()) rmdir(directory.c_str());
+  return lock;
+}
+
+// Returns when the daemon has mounted its filesystem.
+absl::Status StartDaemon(const std::string& fsd, const std::string& directory, const SwapOptions& options) {
   if (mkdir(MountOf(directory).c_str(), 0700) != 0) return ErrnoStatus(errno, "create " + MountOf(directory));
   std::vector<std::string> command = {fsd,
                                       "--swap",
@@ -343,19 +339,42 @@ absl::StatusOr<SwapArea> AddSwap(const SwapOptions& options) {
   command.insert(command.end(), options.fsd_flags.begin(), options.fsd_flags.end());
   if (!options.pool.empty()) command.push_back("--pool=" + options.pool);
   command.push_back(MountOf(directory));
-  NRAM_RETURN_IF_ERROR(RunProgram(command));
+  return RunProgram(command, DeadlineAfterMs(kProgramMs));
+}
+
+// What Describe reads.
+absl::Status WriteNote(const std::string& directory, const SwapOptions& options, const SwapDevice& device) {
+  const nlohmann::json note = {{"device", device.path},
+                               {"device_sequence", device.sequence},
+                               {"size_bytes", options.size_bytes},
+                               {"pool", options.pool},
+                               {"discarded_before", DiscardedBytes(device.path)}};
+  return WriteFileAtomically(directory + "/area.json",
+                             note.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+}
+
+}  // namespace
+
+absl::StatusOr<SwapArea> AddSwap(const SwapOptions& options) {
+  NRAM_RETURN_IF_ERROR(CheckOptions(options));
+  NRAM_ASSIGN_OR_RETURN(const std::string fsd, FindProgram("nram-fsd", "fsd", "NRAM_FSD"));
+  const std::string directory = DirectoryOf(options.name);
+  NRAM_ASSIGN_OR_RETURN(const UniqueFd lock, TakeName(options.name));
+  SwapDevice device;
+  auto undo = absl::MakeCleanup([&] {
+    if (!device.path.empty()) (void)DetachLoop(device);
+    (void)EndDaemon(directory);
+    (void)RemoveDirectory(directory);
+  });
+  HoldSignals();
+  LeaveCgroups();
+  NRAM_RETURN_IF_ERROR(StartDaemon(fsd, directory, options));
   NRAM_RETURN_IF_ERROR(MakeFile(FileOf(directory), options.size_bytes, MountOf(directory)));
   NRAM_ASSIGN_OR_RETURN(const std::string path, AttachLoop(FileOf(directory)));
   device = PresentDevice(path);
-  NRAM_RETURN_IF_ERROR(RunProgram({"mkswap", "--label", "nram-" + options.name, path}));
-  NRAM_RETURN_IF_ERROR(WriteFileAtomically(directory + "/area.json",
-                                           nlohmann::json{{"device", path},
-                                                          {"device_sequence", device.sequence},
-                                                          {"size_bytes", options.size_bytes},
-                                                          {"pool", options.pool},
-                                                          {"discarded_before", DiscardedBytes(path)}}
-                                                   .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
-                                               "\n"));
+  NRAM_RETURN_IF_ERROR(
+      RunProgram({"mkswap", "--label", "nram-" + options.name, path}, DeadlineAfterMs(kProgramMs)));
+  NRAM_RETURN_IF_ERROR(WriteNote(directory, options, device));
   // Before the kernel has the area: there is no moment without it.
   NRAM_RETURN_IF_ERROR(
       StartGuard({.device = device,
@@ -398,18 +417,12 @@ absl::Status RemoveSwap(const std::string& name, bool force, void (*on_progress)
     NRAM_RETURN_IF_ERROR(Annotate(CheckRoomForSwap(area.size_bytes, area.used_bytes), name));
   }
   if (area.active) {
-    std::atomic<bool> done{false};
-    std::thread watcher([&] {
-      for (int64_t next_ns = MonotonicNs() + kNsPerSecond / 2; !done; poll(nullptr, 0, 20)) {
-        if (on_progress == nullptr || MonotonicNs() < next_ns) continue;
-        if (const std::optional<SwapUse> use = FindUse(DeviceOf(area))) on_progress(use->used_bytes);
-        next_ns = MonotonicNs() + kNsPerSecond / 2;
-      }
-    });
     // The guard of a dead daemon may be at it too, or another swapoff.
-    const int error = SwapOffWhole(DeviceOf(area), /*insist=*/!area.daemon_alive);
-    done = true;
-    watcher.join();
+    int error = 0;
+    {
+      const ProgressReports reports(DeviceOf(area), on_progress);
+      error = SwapOffWhole(DeviceOf(area), /*insist=*/!area.daemon_alive);
+    }
     if (error == ENOMEM) {
       return absl::ResourceExhaustedError(absl::StrCat(
           name, ": not enough memory to take ", FormatByteSize(area.used_bytes), " back; the area is still in use"));
@@ -425,12 +438,9 @@ absl::Status RemoveSwap(const std::string& name, bool force, void (*on_progress)
 
 std::vector<SwapArea> FindSwaps() {
   std::vector<SwapArea> areas;
-  DIR* const directory = opendir(SwapsDirectory().c_str());
-  if (directory == nullptr) return areas;
-  while (const dirent* entry = readdir(directory)) {
-    if (entry->d_name[0] != '.') areas.push_back(Describe(entry->d_name));
+  for (const std::string& name : ListDirectory(SwapsDirectory())) {
+    if (name[0] != '.') areas.push_back(Describe(name));
   }
-  closedir(directory);
   std::sort(areas.begin(), areas.end(), [](const SwapArea& a, const SwapArea& b) { return a.name < b.name; });
   return areas;
 }

@@ -1,10 +1,8 @@
 #include "tools/nram/swap_device.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/loop.h>
-#include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/swap.h>
 
@@ -17,7 +15,8 @@
 #include "absl/strings/str_split.h"
 #include "base/clock.h"
 #include "base/fd.h"
-#include "base/host_memory.h"
+#include "base/file.h"
+#include "base/poll_until.h"
 #include "base/status.h"
 #include "base/units.h"
 
@@ -25,6 +24,7 @@ namespace nram {
 namespace {
 
 constexpr int64_t kSwapOffMs = 60'000;
+constexpr int64_t kAgainMs = 20;
 constexpr int kLoopTries = 16;  // others may take the number that was free a moment ago
 
 // A word of a line of the device's directory in /sys; 0 if it is not there.
@@ -79,16 +79,13 @@ absl::Status DetachLoop(const SwapDevice& device) {
 }
 
 std::string FindLoop(const std::string& path) {
-  DIR* const devices = opendir("/sys/block");
-  if (devices == nullptr) return "";
-  std::string found;
-  while (const dirent* device = readdir(devices)) {
-    const auto file = ReadFile(absl::StrCat("/sys/block/", device->d_name, "/loop/backing_file"));
-    // A file whose mount is gone is shown without the path before it, or as deleted.
-    if (file.ok() && absl::StartsWith(*file, path)) found = absl::StrCat("/dev/", device->d_name);
+  for (const std::string& device : ListDirectory("/sys/block")) {
+    // The kernel shows a file whose mount is gone without the path before it, or as deleted.
+    if (absl::StartsWith(ReadLine(absl::StrCat("/sys/block/", device, "/loop/backing_file")), path)) {
+      return absl::StrCat("/dev/", device);
+    }
   }
-  closedir(devices);
-  return found;
+  return "";
 }
 
 uint64_t DiscardedBytes(const std::string& path) {
@@ -124,7 +121,7 @@ int SwapOffWhole(const SwapDevice& device, bool insist) {
       give_up_ns = DeadlineAfterMs(kSwapOffMs);
     }
     if ((error != EINVAL && !insist) || MonotonicNs() >= give_up_ns) return error;
-    poll(nullptr, 0, 20);
+    SleepMs(kAgainMs);  // whoever else is at it tells nobody when he ends
   }
 }
 

@@ -19,7 +19,9 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/host_memory.h"
+#include "base/poll_until.h"
 #include "base/status.h"
+#include "base/subprocess.h"
 
 namespace nram {
 namespace {
@@ -42,7 +44,7 @@ void KeepLooking(const std::string& mount, Look* look) {
       } else {
         look->silent_ticks = 0;
       }
-      poll(nullptr, 0, kTickMs);
+      SleepMs(kTickMs);
     }
   }).detach();
 }
@@ -71,7 +73,8 @@ void AwaitDaemon(int daemon, const std::string& mount, int64_t silence_ms) {
   (void)FindUse(options.device);  // once, so that its memory is there
   AwaitDaemon(kGuardFd, options.mount, options.silence_ms);
   // Ended by `nram swapoff`, it has no area any more. Each swapoff(2) in a child: whoever is in it is the kernel's
-  // first choice when a machine is out of memory, whatever its score.
+  // first choice when a machine is out of memory, whatever its score. A bare fork, not a Subprocess: nothing may be
+  // allocated now, and a child that cannot be had must not be an error.
   while (FindUse(options.device).has_value()) {
     const pid_t trying = fork();
     if (trying == 0) _exit(SwapOffWhole(options.device, /*insist=*/true) == 0 ? 0 : 1);
@@ -79,7 +82,7 @@ void AwaitDaemon(int daemon, const std::string& mount, int64_t silence_ms) {
     if (trying < 0) (void)swapoff(options.device.path.c_str());
     while (trying > 0 && waitpid(trying, nullptr, 0) < 0 && errno == EINTR) {
     }
-    poll(nullptr, 0, 20);
+    SleepMs(20);  // not all the time, if the kernel refuses at once
   }
   _exit(0);
 }
@@ -87,8 +90,9 @@ void AwaitDaemon(int daemon, const std::string& mount, int64_t silence_ms) {
 }  // namespace
 
 absl::Status StartGuard(const GuardOptions& options) {
-  const UniqueFd daemon(static_cast<int>(syscall(SYS_pidfd_open, options.daemon_pid, 0)));
+  const UniqueFd daemon = OpenProcess(options.daemon_pid);
   if (!daemon.valid()) return ErrnoStatus(errno, "watch the area's daemon");
+  // A bare fork, not a Subprocess: the child is nobody's and outlives this command.
   const pid_t child = fork();
   if (child < 0) return ErrnoStatus(errno, "fork");
   if (child > 0) return absl::OkStatus();
@@ -97,9 +101,7 @@ absl::Status StartGuard(const GuardOptions& options) {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(nothing.get(), fd);
   // Nothing that it was started with is kept from its owners, its starter's locks least of all.
   dup3(daemon.get(), kGuardFd, O_CLOEXEC);
-  if (syscall(SYS_close_range, kGuardFd + 1, ~0u, 0) != 0) {  // before Linux 5.9
-    for (int fd = kGuardFd + 1; fd < 1024; ++fd) close(fd);
-  }
+  CloseFrom(kGuardFd + 1);
   program_invocation_name[0] = '@';  // as the daemon's, fsd/hang_proof.cc
   for (const int number : {SIGTERM, SIGINT, SIGHUP}) (void)signal(number, SIG_IGN);
   (void)!chdir("/");

@@ -5,10 +5,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
+#include "base/file.h"
 #include "base/host_memory.h"
 #include "base/status.h"
 #include "base/units.h"
@@ -20,14 +18,9 @@ constexpr int kDepthMax = 16;
 
 // The sum of these fields of a memory.stat.
 uint64_t StatFields(const std::string& group, std::initializer_list<absl::string_view> fields) {
-  const auto text = ReadFile(group + "/memory.stat");
+  const std::string text = ReadFile(group + "/memory.stat").value_or("");
   uint64_t sum = 0;
-  for (const absl::string_view line : absl::StrSplit(text.ok() ? *text : "", '\n')) {
-    const std::vector<absl::string_view> words = absl::StrSplit(line, ' ');
-    uint64_t value = 0;
-    if (words.size() != 2 || std::find(fields.begin(), fields.end(), words[0]) == fields.end()) continue;
-    if (absl::SimpleAtoi(words[1], &value)) sum += value;
-  }
+  for (const absl::string_view field : fields) sum += NumberField(text, field).value_or(0);
   return sum;
 }
 

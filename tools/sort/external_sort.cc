@@ -19,9 +19,6 @@ namespace {
 constexpr uint64_t kMergeBlockBytesMax = 4 << 20;
 constexpr uint64_t kOutputBytesMax = 4 << 20;
 
-uint64_t RoundDown(uint64_t bytes, uint64_t unit) { return bytes / unit * unit; }
-uint64_t RoundUp(uint64_t bytes, uint64_t unit) { return RoundDown(bytes + unit - 1, unit); }
-
 // Of the buffers through which a merge writes: four blocks or more.
 uint64_t OutputBytes(uint64_t memory_bytes) {
   constexpr uint64_t kUnit = 4 * Scratch::kBlockBytes;

@@ -6,13 +6,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "base/units.h"
 
 namespace nram {
 namespace {
 
-uint64_t RoundUp(uint64_t bytes) {
-  return (bytes + Scratch::kBlockBytes - 1) / Scratch::kBlockBytes * Scratch::kBlockBytes;
-}
+uint64_t WholeBlocks(uint64_t bytes) { return RoundUp(bytes, Scratch::kBlockBytes); }
 
 // Each trim is a round trip; the scratch may be so much larger than what is left to merge, a run.
 constexpr uint64_t kDiscardBytesMax = 4 << 20;
@@ -87,11 +86,11 @@ class LoserTree {
 }  // namespace
 
 uint64_t RunCursor::BlockBytes(const Run& run, uint64_t block_bytes) {
-  return std::max(std::min(RoundUp(block_bytes), RoundUp(run.bytes)), RoundUp(run.longest));
+  return std::max(std::min(WholeBlocks(block_bytes), WholeBlocks(run.bytes)), WholeBlocks(run.longest));
 }
 
 uint64_t RunCursor::MemoryBytes(const Run& run, uint64_t block_bytes) {
-  return 2 * (BlockBytes(run, block_bytes) + RoundUp(run.longest));
+  return 2 * (BlockBytes(run, block_bytes) + WholeBlocks(run.longest));
 }
 
 RunCursor::RunCursor(Scratch* scratch, const Run& run, uint64_t block_bytes, absl::Span<char> memory,
@@ -100,7 +99,7 @@ RunCursor::RunCursor(Scratch* scratch, const Run& run, uint64_t block_bytes, abs
       scratch_(scratch),
       run_(run),
       block_bytes_(BlockBytes(run, block_bytes)),
-      carry_bytes_(RoundUp(run.longest)),
+      carry_bytes_(WholeBlocks(run.longest)),
       discard_(discard),
       discard_bytes_(discard == Scratch::Room::kFree
                          ? kDiscardBytesMax
@@ -118,7 +117,7 @@ void RunCursor::StartRead() {
   const uint64_t bytes = std::min(block_bytes_, run_.bytes - asked_);
   sizes_[next_] = bytes;
   if (bytes == 0) return;
-  transfers_[next_]->StartRead(run_.offset + asked_, {blocks_[next_], RoundUp(bytes)});
+  transfers_[next_]->StartRead(run_.offset + asked_, {blocks_[next_], WholeBlocks(bytes)});
   asked_ += bytes;
 }
 
@@ -129,14 +128,14 @@ absl::Status RunCursor::AdvanceSlowly() {
     record = {};
     if (carried > 0)
       return absl::DataLossError("the scratch does not hold what was written: a run ends within a record");
-    const uint64_t rest = RoundUp(run_.bytes) - discarded_;
+    const uint64_t rest = WholeBlocks(run_.bytes) - discarded_;
     return rest == 0 ? absl::OkStatus() : scratch_->Discard(run_.offset + discarded_, rest, discard_);
   }
   if (carried > carry_bytes_) {
     return absl::DataLossError("the scratch does not hold what was written: a record is longer than any was");
   }
   NRAM_RETURN_IF_ERROR(transfers_[next_]->Wait());
-  const uint64_t here = RoundUp(asked_);  // in memory, so no more needed in the scratch
+  const uint64_t here = WholeBlocks(asked_);  // in memory, so no more needed in the scratch
   char* const block = blocks_[next_];
   std::memcpy(block - carried, at_, carried);
   at_ = block - carried;

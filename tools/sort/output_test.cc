@@ -8,7 +8,6 @@
 #include <linux/posix_acl.h>
 #include <linux/posix_acl_xattr.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
@@ -17,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "base/subprocess.h"
 #include "gtest/gtest.h"
 
 namespace nram {
@@ -49,16 +49,15 @@ std::string Xattr(const std::string& path, const char* name) {
 
 // Runs `what` as a user of one group; its result, at most 255.
 int RunAs(uid_t uid, gid_t gid, const std::function<int()>& what) {
-  const pid_t child = fork();
-  if (child == 0) {
+  auto child = Subprocess::StartFunction([&] {
     const gid_t groups[] = {gid};
-    if (setgroups(1, groups) != 0 || setresgid(gid, gid, gid) != 0 || setresuid(uid, uid, uid) != 0) _exit(255);
-    _exit(what());
-  }
-  int status = 0;
-  EXPECT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFEXITED(status));
-  return WEXITSTATUS(status);
+    if (setgroups(1, groups) != 0 || setresgid(gid, gid, gid) != 0 || setresuid(uid, uid, uid) != 0) return 255;
+    return what();
+  });
+  EXPECT_TRUE(child.ok()) << child.status();
+  const auto ended = child->WaitUntil(Subprocess::kNoDeadline);
+  EXPECT_EQ(ended->signal, 0);
+  return ended->code;
 }
 
 int Replace(const std::string& path) {

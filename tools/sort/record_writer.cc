@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "base/units.h"
 
 namespace nram {
 namespace {
@@ -33,7 +34,7 @@ RunWriter::RunWriter(Scratch* scratch, uint64_t offset, absl::Span<char> memory)
 }
 
 absl::Status RunWriter::Flush() {
-  const size_t bytes = (filled_ + Scratch::kBlockBytes - 1) / Scratch::kBlockBytes * Scratch::kBlockBytes;
+  const size_t bytes = RoundUp(filled_, Scratch::kBlockBytes);
   std::memset(room_.data() + filled_, 0, bytes - filled_);
   transfers_[half_]->StartWrite(offset_, room_.subspan(0, bytes));
   offset_ += bytes;

@@ -18,9 +18,6 @@ constexpr uint64_t kStagingBytesMax = 1 << 20;
 constexpr uint64_t kRecordRoomBytes = 8 << 10;  // that a workspace has beside the longest record
 constexpr int64_t kLookAgainMs = 200;           // for interruption, while waiting for a worker
 
-uint64_t RoundDown(uint64_t bytes, uint64_t unit) { return bytes / unit * unit; }
-uint64_t RoundUp(uint64_t bytes, uint64_t unit) { return RoundDown(bytes + unit - 1, unit); }
-
 }  // namespace
 
 RunBuilder::RunBuilder(const SortOptions& options, const Order& order, Input* input, absl::Span<char> memory)

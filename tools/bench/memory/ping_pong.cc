@@ -3,15 +3,14 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/socket.h"
 #include "base/status.h"
+#include "base/subprocess.h"
 #include "base/units.h"
 #include "tools/bench/bare_socket.h"
 
@@ -20,6 +19,7 @@ namespace {
 
 constexpr size_t kRequestBytes = 64;
 constexpr size_t kReplyBytes = 64 + kPageBytes;
+constexpr int64_t kEndMs = 5'000;
 
 bool ReadAll(int fd, char* to, size_t bytes) {
   while (bytes > 0) {
@@ -70,19 +70,18 @@ absl::StatusOr<int64_t> PingPongNs(int64_t count, bool apart) {
       getsockname(listener.get(), generic, &length) != 0) {
     return ErrnoStatus(errno, "the reference's socket");
   }
-  const pid_t parent = getpid();
-  const pid_t child = fork();
-  if (child < 0) return ErrnoStatus(errno, "fork");
-  if (child == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) _exit(1);
-    if (apart) PinToProcessor(-1);
-    const int fd = accept(listener.get(), nullptr, nullptr);
-    if (fd < 0) _exit(1);
-    TuneTcp(fd);
-    Answer(fd);
-    _exit(0);
-  }
+  SubprocessOptions options;
+  options.death_signal = SIGKILL;
+  NRAM_ASSIGN_OR_RETURN(Subprocess child, Subprocess::StartFunction(
+                                              [&] {
+                                                if (apart) PinToProcessor(-1);
+                                                const int fd = accept(listener.get(), nullptr, nullptr);
+                                                if (fd < 0) return 1;
+                                                TuneTcp(fd);
+                                                Answer(fd);
+                                                return 0;
+                                              },
+                                              options));
   if (apart) PinToProcessor(0);
   UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   bool right = connect(fd.get(), generic, length) == 0;
@@ -94,9 +93,8 @@ absl::StatusOr<int64_t> PingPongNs(int64_t count, bool apart) {
     right = right && Ask(fd.get(), count);
     took_ns = MonotonicNs() - began_ns;
   }
-  if (!right) kill(child, SIGKILL);  // else it ends with the connection
   fd.reset();
-  waitpid(child, nullptr, 0);
+  if (right) (void)child.WaitUntil(DeadlineAfterMs(kEndMs));  // it ends with the connection
   if (!right) return absl::UnavailableError("the reference's connection broke");
   return took_ns;
 }

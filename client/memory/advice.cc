@@ -1,15 +1,15 @@
-// What callers tell of their memory: Memory's advice, flush and drop.
+#include "client/memory/advice.h"
 
-#include <glog/logging.h>
+#include <errno.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #include <algorithm>
+#include <cstring>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/clock.h"
 #include "base/status.h"
-#include "client/memory/memory.h"
+#include "client/memory/page_out.h"
 
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22
@@ -22,75 +22,55 @@ namespace {
 constexpr uint64_t kDropPagesMax = 1024;
 constexpr uint64_t kDropShare = 8;  // of the budget, at most so much is busy while servers are told
 constexpr size_t kLanes = 8;
+constexpr int64_t kLookAgainMs = 100;
 
-void SleepUs(int64_t us) {
-  const timespec time = {0, us * 1000};
-  nanosleep(&time, nullptr);
-}
+bool IsBusy(PageState state) { return state == PageState::kBusy; }
+bool IsWriting(PageState state) { return state == PageState::kWriting; }
+bool IsMoving(PageState state) { return IsBusy(state) || IsWriting(state); }
 
 }  // namespace
 
-absl::StatusOr<Memory::Pages> Memory::FindPages(void* address, uint64_t length, bool inner) const {
-  Pages pages;
-  const auto begin = reinterpret_cast<uintptr_t>(address);
-  pages.segment = index_.Find(begin);
-  if (!pages.segment || length > pages.segment->length() ||
-      (length > 0 && !pages.segment->Contains(begin + length - 1))) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("[", absl::Hex(begin), ", +", length, ") does not lie in one nram mapping"));
+absl::Status Advice::Await(const Pages& pages, uint64_t page, bool (*moves)(PageState), int64_t deadline_ns,
+                           const char* late) {
+  Segment* const segment = pages.segment.get();
+  while (moves(segment->word(page).state())) {
+    const uint32_t seen = segment->ended.Prepare();
+    page_in_->ahead()->Cancel(*segment, page, pages.end() - page);
+    if (!moves(segment->word(page).state())) {
+      segment->ended.Cancel();
+      return absl::OkStatus();
+    }
+    segment->ended.WaitUntil(seen, std::min(deadline_ns, DeadlineAfterMs(kLookAgainMs)));
+    if (MonotonicNs() > deadline_ns && moves(segment->word(page).state())) return absl::DeadlineExceededError(late);
   }
-  const uint64_t offset = begin - reinterpret_cast<uintptr_t>(pages.segment->base());
-  const uint64_t unit = pages.segment->page_bytes;
-  pages.first = (offset + (inner ? unit - 1 : 0)) / unit;
-  const uint64_t end = (offset + length + (inner ? 0 : unit - 1)) / unit;
-  pages.count = end > pages.first ? end - pages.first : 0;
-  return pages;
-}
-
-absl::Status Memory::SetReadAhead(void* address, ReadAhead mode) {
-  NRAM_ASSIGN_OR_RETURN(const Pages pages, FindPages(address, 0));
-  pages.segment->read_ahead = mode;
   return absl::OkStatus();
 }
 
-absl::Status Memory::Prefetch(void* address, uint64_t length) {
-  NRAM_ASSIGN_OR_RETURN(const Pages pages, FindPages(address, length));
+absl::Status Advice::Settle(const Pages& pages, int64_t deadline_ns) {
+  for (uint64_t page = pages.first; page < pages.end(); ++page) {
+    NRAM_RETURN_IF_ERROR(Await(pages, page, &IsBusy, deadline_ns, "a page was on its way for too long"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Advice::Prefetch(const Pages& pages) {
   page_in_->Retry(pages.segment, pages.first, pages.count);
   // More than fits would only push out what it has brought.
-  page_in_->Prefetch(pages.segment, pages.first, std::min(pages.count, residency_->limit_pages() / 2));
+  page_in_->ahead()->Prefetch(pages.segment, pages.first, std::min(pages.count, residency_->limit_pages() / 2));
   return absl::OkStatus();
 }
 
-// A page whose state is about to change may have been written to already: its thread runs on before the handler has
-// noted what it did.
-absl::Status Memory::Settle(const Pages& pages, int64_t deadline_ns) {
-  for (uint64_t page = pages.first; page < pages.end(); ++page) {
-    while (pages.segment->word(page).state() == PageState::kBusy) {
-      if (MonotonicNs() > deadline_ns) return absl::DeadlineExceededError("a page was on its way for too long");
-      page_in_->CancelAhead(*pages.segment.get(), page, pages.end() - page);
-      SleepUs(20);
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Memory::Evict(void* address, uint64_t length) {
-  NRAM_ASSIGN_OR_RETURN(const Pages pages, FindPages(address, length));
-  NRAM_RETURN_IF_ERROR(Settle(pages, LongDeadline()));
-  PageOut out(userfault_.get(), residency_.get(), sums_.get(), &counters_, kLanes);
+absl::Status Advice::Evict(const Pages& pages) {
+  NRAM_RETURN_IF_ERROR(Settle(pages, Deadline()));
+  PageOut out(userfault_, residency_, sums_, counters_, kLanes);
   out.Add(pages.segment, pages.first, pages.count, PageOut::After::kDrop);
   return out.Finish();
 }
 
-absl::Status Memory::Flush(void* address, uint64_t length) {
-  NRAM_ASSIGN_OR_RETURN(const Pages pages, FindPages(address, length));
-  return FlushPages(pages);
-}
-
-absl::Status Memory::FlushPages(const Pages& pages) {
-  const int64_t deadline_ns = LongDeadline();
+absl::Status Advice::Flush(const Pages& pages) {
+  const int64_t deadline_ns = Deadline();
   NRAM_RETURN_IF_ERROR(Settle(pages, deadline_ns));
-  PageOut out(userfault_.get(), residency_.get(), sums_.get(), &counters_, kLanes);
+  PageOut out(userfault_, residency_, sums_, counters_, kLanes);
   out.Add(pages.segment, pages.first, pages.count, PageOut::After::kKeep);
   // Others are writing some of them out; if that fails they are dirty again.
   std::vector<uint64_t> others = out.TakePassed();
@@ -98,11 +78,9 @@ absl::Status Memory::FlushPages(const Pages& pages) {
   while (!others.empty()) {
     if (MonotonicNs() > deadline_ns) return absl::DeadlineExceededError("pages were being written for too long");
     for (const uint64_t page : others) {
-      while (pages.segment->word(page).state() == PageState::kWriting) {
-        if (MonotonicNs() > deadline_ns) return absl::DeadlineExceededError("a page was being written for too long");
-        SleepUs(50);
-      }
-      NRAM_RETURN_IF_ERROR(Settle({pages.segment.Share(), page, 1}, deadline_ns));
+      const Pages one{pages.segment.Share(), page, 1};
+      NRAM_RETURN_IF_ERROR(Await(one, page, &IsWriting, deadline_ns, "a page was being written for too long"));
+      NRAM_RETURN_IF_ERROR(Settle(one, deadline_ns));
       out.Add(pages.segment, page, 1, PageOut::After::kKeep);
     }
     others = out.TakePassed();
@@ -111,8 +89,7 @@ absl::Status Memory::FlushPages(const Pages& pages) {
   return absl::OkStatus();
 }
 
-absl::Status Memory::Pin(void* address, uint64_t length) {
-  NRAM_ASSIGN_OR_RETURN(const Pages pages, FindPages(address, length));
+absl::Status Advice::Pin(const Pages& pages, uint64_t asked_bytes) {
   Segment* const segment = pages.segment.get();
   std::vector<bool> is_fresh(pages.count);
   {
@@ -125,7 +102,7 @@ absl::Status Memory::Pin(void* address, uint64_t length) {
     const uint64_t most = residency_->limit_pages() / 2;
     if (pinned_pages_ + fresh > most) {
       return absl::OutOfRangeError(absl::StrCat(
-          "pinning ", FormatByteSize(length), " more: at most ", FormatByteSize(most * segment->page_bytes),
+          "pinning ", FormatByteSize(asked_bytes), " more: at most ", FormatByteSize(most * segment->page_bytes),
           ", half of the budget, can be pinned, and ", FormatByteSize(pinned_pages_ * segment->page_bytes), " are"));
     }
     for (uint64_t page = pages.first; page < pages.end(); ++page) segment->word(page).Set(PageWord::kPinned);
@@ -133,17 +110,12 @@ absl::Status Memory::Pin(void* address, uint64_t length) {
     segment->pinned_pages += fresh;
   }
   // Some may be leaving still.
-  const int64_t deadline_ns = LongDeadline();
+  const int64_t deadline_ns = Deadline();
   absl::Status status;
-  const auto moves = [](PageState state) { return state == PageState::kBusy || state == PageState::kWriting; };
   for (uint64_t page = pages.first; page < pages.end() && status.ok(); ++page) {
-    while (moves(segment->word(page).state()) && status.ok()) {
-      if (MonotonicNs() > deadline_ns) status = absl::DeadlineExceededError("pinning: a page was leaving for too long");
-      page_in_->CancelAhead(*segment, page, pages.end() - page);
-      SleepUs(50);
-    }
+    status = Await(pages, page, &IsMoving, deadline_ns, "pinning: a page was leaving for too long");
   }
-  if (status.ok()) page_in_->Prefetch(pages.segment, pages.first, pages.count);
+  if (status.ok()) page_in_->ahead()->Prefetch(pages.segment, pages.first, pages.count);
   // As if it were touched, but a page that is lost is an error here, not a signal.
   const size_t bytes = pages.count * segment->page_bytes;
   if (status.ok() && bytes > 0 && madvise(segment->address(pages.first), bytes, MADV_POPULATE_READ) != 0) {
@@ -157,7 +129,7 @@ absl::Status Memory::Pin(void* address, uint64_t length) {
   return status;
 }
 
-void Memory::UnpinPage(Segment* segment, uint64_t page) {
+void Advice::UnpinPage(Segment* segment, uint64_t page) {
   PageWord& word = segment->word(page);
   {
     MutexLock lock(&pin_mu_);
@@ -169,39 +141,36 @@ void Memory::UnpinPage(Segment* segment, uint64_t page) {
   if (IsResident(state) || state == PageState::kBusy) residency_->Enter(*segment, page, 1);
 }
 
-absl::Status Memory::Unpin(void* address, uint64_t length) {
-  NRAM_ASSIGN_OR_RETURN(const Pages pages, FindPages(address, length));
+void Advice::Unpin(const Pages& pages) {
   for (uint64_t page = pages.first; page < pages.end(); ++page) UnpinPage(pages.segment.get(), page);
-  return absl::OkStatus();
 }
 
-absl::Status Memory::Drop(void* address, uint64_t length) {
-  NRAM_ASSIGN_OR_RETURN(const Pages pages, FindPages(address, length, /*inner=*/true));
-  if (pages.segment->read_only) return absl::InvalidArgumentError("this mapping is read-only");
-  const int64_t deadline_ns = LongDeadline();
+void Advice::Forget(const Segment& segment) {
+  MutexLock lock(&pin_mu_);
+  pinned_pages_ -= segment.pinned_pages;
+}
+
+absl::Status Advice::Drop(const Pages& pages) {
+  const int64_t deadline_ns = Deadline();
   const uint64_t most = std::clamp<uint64_t>(residency_->limit_pages() / kDropShare, 1, kDropPagesMax);
   for (uint64_t page = pages.first; page < pages.end(); page += most) {
-    NRAM_RETURN_IF_ERROR(DropPages({pages.segment.Share(), page, std::min(most, pages.end() - page)}, deadline_ns));
+    NRAM_RETURN_IF_ERROR(DropSome({pages.segment.Share(), page, std::min(most, pages.end() - page)}, deadline_ns));
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> Memory::Seize(Segment* segment, uint64_t page, PageState* was, int64_t deadline_ns) {
-  PageWord& word = segment->word(page);
+absl::StatusOr<bool> Advice::Seize(const Pages& pages, uint64_t page, PageState* was, int64_t deadline_ns) {
+  PageWord& word = pages.segment->word(page);
   while (true) {
     *was = word.state();
     if (*was == PageState::kEmpty) return false;
-    if (*was != PageState::kBusy && *was != PageState::kWriting) {
-      if (word.Change(*was, PageState::kBusy)) return true;
-      continue;
-    }
-    if (MonotonicNs() > deadline_ns) return absl::DeadlineExceededError("a page was on its way for too long");
-    page_in_->CancelAhead(*segment, page, 1);
-    SleepUs(50);
+    if (!IsMoving(*was) && word.Change(*was, PageState::kBusy)) return true;
+    NRAM_RETURN_IF_ERROR(Await({pages.segment.Share(), page, 1}, page, &IsMoving, deadline_ns,
+                               "a page was on its way for too long"));
   }
 }
 
-absl::Status Memory::DropPages(const Pages& pages, int64_t deadline_ns) {
+absl::Status Advice::DropSome(const Pages& pages, int64_t deadline_ns) {
   Segment* const segment = pages.segment.get();
   std::vector<PageState> was(pages.count, PageState::kEmpty);  // kEmpty: not ours to drop
   uint64_t resident = 0;
@@ -209,7 +178,7 @@ absl::Status Memory::DropPages(const Pages& pages, int64_t deadline_ns) {
   absl::Status status;
   for (uint64_t i = 0; i < pages.count && status.ok(); ++i) {
     PageState state;
-    const absl::StatusOr<bool> got = Seize(segment, pages.first + i, &state, deadline_ns);
+    const absl::StatusOr<bool> got = Seize(pages, pages.first + i, &state, deadline_ns);
     status = got.status();
     if (!status.ok() || !*got) continue;
     was[i] = state;
@@ -219,9 +188,7 @@ absl::Status Memory::DropPages(const Pages& pages, int64_t deadline_ns) {
   const auto end_all = [&](auto becomes) {
     for (uint64_t i = 0; i < pages.count; ++i) {
       if (was[i] == PageState::kEmpty) continue;
-      if (segment->word(pages.first + i).End(becomes(was[i]))) {
-        userfault_->Wake(segment->address(pages.first + i), segment->page_bytes);
-      }
+      EndPage(segment, pages.first + i, becomes(was[i]), userfault_);
     }
   };
   // While they were busy they may have lost their places in the queue.

@@ -1,0 +1,86 @@
+#include "client/memory/page_placer.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+
+namespace nram {
+namespace {
+
+constexpr int64_t kWindowPatienceMs = 200;
+
+// Before Linux 6.6 the one thread that touches a lost page cannot be told: the program ends, as it does by default
+// with SIGBUS. A handler of the program's own would return to the same fault for ever.
+[[noreturn]] void EndBySigbus() {
+  signal(SIGBUS, SIG_DFL);
+  sigset_t bus;
+  sigemptyset(&bus);
+  sigaddset(&bus, SIGBUS);
+  pthread_sigmask(SIG_UNBLOCK, &bus, nullptr);
+  raise(SIGBUS);
+  abort();
+}
+
+}  // namespace
+
+uint64_t PagePlacer::Claim(const Segment& segment, const Run& run, PageState from) {
+  uint64_t claimed = 0;
+  while (claimed < run.count && segment.word(run.at(claimed)).Change(from, PageState::kBusy)) ++claimed;
+  return claimed;
+}
+
+void PagePlacer::Unclaim(const SegmentRef& segment, const Run& run, PageState to) {
+  for (uint64_t i = 0; i < run.count; ++i) EndPage(segment.get(), run.at(i), to, userfault_);
+}
+
+absl::Status PagePlacer::TakeRoom(uint64_t pages, int64_t deadline_ns) {
+  return residency_->TakeRoom(pages,
+                              pages > 1 ? std::min(deadline_ns, DeadlineAfterMs(kWindowPatienceMs)) : deadline_ns);
+}
+
+void PagePlacer::Place(const SegmentRef& segment, uint64_t lowest, uint64_t count, const std::byte* data,
+                       bool writable, bool empty) {
+  const bool dirty = writable && !segment->read_only;
+  const bool protect = !dirty && !segment->read_only;
+  const bool note = count == 1 && dirty && !empty;
+  if (note) sums_->Note(segment->key(lowest), data);
+  const PageState state = empty  ? (dirty ? PageState::kDirtyEmpty : PageState::kCleanEmpty)
+                          : note ? PageState::kDirtyNoted
+                                 : (dirty ? PageState::kDirty : PageState::kClean);
+  if (userfault_->Copy(segment->address(lowest), data, count * page_bytes_, protect).ok()) {
+    Unclaim(segment, {lowest, count, 1}, state);
+    residency_->Enter(*segment.get(), lowest, count);
+    return;
+  }
+  // One at a time: the program may have split the range by an madvise(2) or mlock(2) of its own, or its memory cgroup
+  // is full.
+  for (uint64_t i = 0; i < count; ++i) {
+    const absl::Status copied =
+        userfault_->Copy(segment->address(lowest + i), data + i * page_bytes_, page_bytes_, protect);
+    if (copied.ok() || copied.code() == absl::StatusCode::kAlreadyExists) {
+      Unclaim(segment, {lowest + i, 1, 1}, state);
+      residency_->Enter(*segment.get(), lowest + i, 1);
+      continue;
+    }
+    // Of a large page part may be in place.
+    DropLocally(segment->address(lowest + i), page_bytes_);
+    residency_->ReturnRoom(1);
+    Lose(segment, lowest + i, absl::StrCat("the kernel does not take it: ", copied.message()));
+  }
+}
+
+void PagePlacer::Lose(const SegmentRef& segment, uint64_t page, const std::string& reason) {
+  Counters::Add(&counters_->lost_pages, 1);
+  std::byte* const at = segment->address(page);
+  const absl::Status poisoned = userfault_->Poison(at, page_bytes_);
+  on_loss_(at, page_bytes_, reason);
+  if (!poisoned.ok()) EndBySigbus();
+  EndPage(segment.get(), page, PageState::kLost, userfault_);
+  userfault_->Wake(at, page_bytes_);  // the thread whose fault this is has not said that it waits
+}
+
+}  // namespace nram

@@ -1,0 +1,67 @@
+#ifndef NRAM_CLIENT_MEMORY_PAGE_PLACER_H_
+#define NRAM_CLIENT_MEMORY_PAGE_PLACER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "client/memory/chunk_sums.h"
+#include "client/memory/counters.h"
+#include "client/memory/residency.h"
+#include "client/memory/segment.h"
+#include "client/memory/streams.h"
+#include "client/memory/userfault.h"
+
+namespace nram {
+
+// Is told of a page that cannot be had, before the threads that wait for it get SIGBUS.
+using OnLoss = std::function<void(void* address, size_t length, const std::string& reason)>;
+
+// Takes pages from a state to kBusy, makes room for them, and puts them in place: what single pages and whole windows
+// have in common on their way in. Has no state of its own; any number of threads may use it at the same time, each for
+// the pages that it has claimed.
+class PagePlacer {
+ public:
+  PagePlacer(size_t page_bytes, OnLoss on_loss, Userfault* userfault, Residency* residency, ChunkSums* sums,
+             Counters* counters)
+      : page_bytes_(page_bytes),
+        on_loss_(std::move(on_loss)),
+        userfault_(userfault),
+        residency_(residency),
+        sums_(sums),
+        counters_(counters) {}
+
+  // Claims pages of the run that are `from`, from its first on, up to the first that is something else. Returns how
+  // many; they are kBusy, and the caller's to end.
+  uint64_t Claim(const Segment& segment, const Run& run, PageState from);
+  // Ends kBusy for all pages of the run; whoever waits for them looks again.
+  void Unclaim(const SegmentRef& segment, const Run& run, PageState to);
+
+  // Blocks until there is room for so many pages. RESOURCE_EXHAUSTED after `deadline_ns`, for several pages sooner:
+  // room for many is hard to come by while others take each page that becomes free.
+  absl::Status TakeRoom(uint64_t pages, int64_t deadline_ns);
+
+  // Puts claimed pages, which have room, in place from `data`, and ends kBusy. A page that the kernel refuses is lost,
+  // and its room returned. `writable`: the pages are about to be written, so their first writes are not told. `empty`:
+  // `data` is zeros that no server has. A writable page that comes alone is noted in ChunkSums: little of it may
+  // change, while streams write all of theirs.
+  void Place(const SegmentRef& segment, uint64_t lowest, uint64_t count, const std::byte* data, bool writable,
+             bool empty);
+
+  // Ends a claimed page as lost: OnLoss is told, and touching the page is SIGBUS. Before Linux 6.6 it ends the program.
+  void Lose(const SegmentRef& segment, uint64_t page, const std::string& reason);
+
+ private:
+  const size_t page_bytes_;
+  const OnLoss on_loss_;
+  Userfault* const userfault_;
+  Residency* const residency_;
+  ChunkSums* const sums_;
+  Counters* const counters_;
+};
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_MEMORY_PAGE_PLACER_H_
