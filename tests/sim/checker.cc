@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <iostream>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -32,7 +33,7 @@ Found ReadStamp(const std::byte* chunk, Stamp* stamp) {
   // All stamps are the first one: the chunk is itself, moved by one stamp.
   if (memcmp(chunk, chunk + sizeof *stamp, kChunkBytes - sizeof *stamp) != 0) return Found::kGarbage;
   return stamp->number == 0 && stamp->region == 0 && stamp->chunk == 0 && stamp->check == 0 ? Found::kZeros
-                                                                                             : Found::kStamp;
+                                                                                            : Found::kStamp;
 }
 
 std::string TextOf(ChunkRange range) { return absl::StrCat("[", range.first, ", ", range.end(), ")"); }
@@ -154,10 +155,11 @@ void Checker::EndChange(Region* region, const Operation& operation, bool known) 
   }
   if (!known) return;
   // A write or trim of a whole page mends it.
-  const auto begin = region->damaged_pages.lower_bound((range.first + kChunksPerPage - 1) / kChunksPerPage);
-  const auto end = region->damaged_pages.lower_bound(range.end() / kChunksPerPage);
-  if (range.end() / kChunksPerPage > (range.first + kChunksPerPage - 1) / kChunksPerPage) {
-    region->damaged_pages.erase(begin, end);
+  const uint64_t whole_end = range.end() / kChunksPerPage;
+  const uint64_t whole_begin = (range.first + kChunksPerPage - 1) / kChunksPerPage;
+  auto& damaged = region->damaged_pages;
+  for (auto it = damaged.lower_bound(whole_begin); it != damaged.end() && it->first < whole_end; ++it) {
+    if (it->second.began < operation.began) it->second.mended = std::min(it->second.mended, now_);
   }
 }
 
@@ -189,7 +191,7 @@ void Checker::EndRead(Region* region, const Operation& operation, const std::byt
 void Checker::JudgeError(const Region&, const Operation& operation, const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kDataLoss:
-      if (!MayBeLost(operation.region, operation.range)) {
+      if (!MayBeLost(operation)) {
         FailAt(operation, operation.range.first, absl::StrCat("nothing there can be lost: ", status.message()));
       }
       return;
@@ -238,20 +240,38 @@ void Checker::NoteLeaseEnded(int server, LeaseId lease) {
 void Checker::NoteDamaged(RegionId id, uint64_t page) {
   Trace(absl::StrCat("a bit of page ", page, " changes"), id, {page * kChunksPerPage, kChunksPerPage});
   const auto it = regions_.find(Raw(id));
-  if (it != regions_.end()) it->second.damaged_pages.insert(page);
+  if (it != regions_.end()) it->second.damaged_pages[page] = {++now_, kNever};
 }
 
-bool Checker::MayBeLost(RegionId id, ChunkRange range) const {
-  const auto it = regions_.find(Raw(id));
+bool Checker::HasDamage() const {
+  for (const auto& [id, region] : regions_) {
+    for (const auto& [page, damage] : region.damaged_pages) {
+      if (damage.mended == kNever) return true;
+    }
+  }
+  return false;
+}
+
+bool Checker::MayBeLost(const Operation& operation) const {
+  const ChunkRange& range = operation.range;
+  const auto it = regions_.find(Raw(operation.region));
   if (it == regions_.end() || range.count == 0) return it != regions_.end();
   const Region& region = it->second;
   const auto span = region.lost_spans.lower_bound(range.first / kChunksPerSpan);
   if (span != region.lost_spans.end() && *span <= (range.end() - 1) / kChunksPerSpan) return true;
-  const auto page = region.damaged_pages.lower_bound(range.first_page());
-  return page != region.damaged_pages.end() && *page < range.first_page() + range.pages();
+  const uint64_t end_page = range.first_page() + range.pages();
+  for (auto page = region.damaged_pages.lower_bound(range.first_page());
+       page != region.damaged_pages.end() && page->first < end_page; ++page) {
+    if (page->second.mended > operation.began) return true;
+  }
+  return false;
 }
 
 void Checker::Trace(std::string event, RegionId region, ChunkRange range) {
+  if (verbose_) {
+    std::cerr << absl::StreamFormat("%12.6f s  %s %s\n", static_cast<double>(world_->NowNs()) / kNsPerSecond, event,
+                                    Raw(region) == 0 ? "" : FormatId(Raw(region)));
+  }
   if (trace_.size() >= kTraceMax) trace_.pop_front();
   trace_.push_back({world_->NowNs(), region, range, std::move(event)});
 }
@@ -260,9 +280,9 @@ std::string Checker::Report() const {
   std::vector<const Traced*> chosen;
   for (auto it = trace_.rbegin(); it != trace_.rend() && chosen.size() < kReportMax; ++it) {
     const bool of_all = Raw(it->region) == 0;
-    const bool of_chunk = it->region == failed_region_ &&
-                          (it->range.count == 0 ||
-                           (it->range.first <= failed_chunk_ && failed_chunk_ < it->range.end()));
+    const bool of_chunk =
+        it->region == failed_region_ &&
+        (it->range.count == 0 || (it->range.first <= failed_chunk_ && failed_chunk_ < it->range.end()));
     if (of_all || of_chunk) chosen.push_back(&*it);
   }
   std::string report;

@@ -32,8 +32,8 @@ class Checker {
     Moment began = 0;
     int64_t deadline_ns = 0;
     HostId host = World::kNobody;
-    int64_t host_frozen_ns = 0;   // in all, when it began
-    std::vector<bool> zeros;      // of a write: which chunks are zeros
+    int64_t host_frozen_ns = 0;  // in all, when it began
+    std::vector<bool> zeros;     // of a write: which chunks are zeros
   };
 
   // An operation ends so long after its deadline at the latest, apart from the time that its client was frozen.
@@ -62,7 +62,9 @@ class Checker {
   void NoteLeaseEnded(int server, LeaseId lease);
   // A bit of a stored page has changed.
   void NoteDamaged(RegionId region, uint64_t page);
-  bool MayBeLost(RegionId region, ChunkRange range) const;
+  bool MayBeLost(const Operation& operation) const;
+  // Some page of some region is damaged.
+  bool HasDamage() const;
 
   // In a quiet phase every operation must succeed.
   void SetQuiet(bool quiet) { quiet_ = quiet; }
@@ -74,6 +76,8 @@ class Checker {
   }
 
   // --- The last events, of which a failure's report shows those that concern it.
+  // All of them go to stderr too.
+  void SetVerbose(bool verbose) { verbose_ = verbose; }
   void Trace(std::string event, RegionId region = RegionId{0}, ChunkRange range = {});
   // Those of the failure's region and chunk, and of no region.
   std::string Report() const;
@@ -82,13 +86,17 @@ class Checker {
   static constexpr size_t kTraceMax = 20'000;
   static constexpr size_t kReportMax = 80;
 
+  struct Damage {
+    Moment began = 0;
+    Moment mended = kNever;
+  };
   struct Region {
     LeaseId lease{};
     bool gc = false;
     std::vector<std::unique_ptr<RegisterHistory>> chunks;  // null: never touched
     std::map<uint64_t, std::set<int>> placed;              // by span: the servers
     std::set<uint64_t> lost_spans;
-    std::set<uint64_t> damaged_pages;
+    std::map<uint64_t, Damage> damaged_pages;
   };
   struct Traced {
     int64_t time_ns;
@@ -114,6 +122,7 @@ class Checker {
   Moment now_ = 0;
   uint64_t next_number_ = 1;
   bool quiet_ = false;
+  bool verbose_ = false;
   std::string failure_;
   RegionId failed_region_{};
   uint64_t failed_chunk_ = 0;

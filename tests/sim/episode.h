@@ -12,6 +12,7 @@ struct EpisodeOptions {
   uint64_t seed = 1;
   uint64_t operations = 4000;
   FaultWeights faults = kAllFaults;
+  bool verbose = false;  // all events go to stderr
 };
 
 struct EpisodeResult {
@@ -19,7 +20,7 @@ struct EpisodeResult {
   std::string report;   // what happened before the failure
   uint64_t operations = 0;
   uint64_t events = 0;
-  uint64_t digest = 0;    // the same for the same seed
+  uint64_t digest = 0;  // the same for the same seed
   int64_t virtual_ns = 0;
 };
 

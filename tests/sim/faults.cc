@@ -51,7 +51,9 @@ void Faults::EndAll() {
 
 void Faults::ScheduleNext() {
   if (std::accumulate(weights_.begin(), weights_.end(), uint64_t{0}) == 0) return;
-  next_ = world_->After(world_->rng().Between(0, 2 * pause_ns_), World::kNobody, [this] {
+  // Some come together.
+  const int64_t pause_ns = world_->rng().OneIn(3) ? 5 * kNsPerMs : 2 * pause_ns_;
+  next_ = world_->After(world_->rng().Between(0, pause_ns), World::kNobody, [this] {
     if (!running_) return;
     Inject();
     ScheduleNext();
@@ -106,8 +108,8 @@ void Faults::Apply(Fault fault) {
       return CutSome(client, server->host());
     case Fault::kSlow: {
       const int64_t slow_ns = rng.Between(kNsPerMs, 20 * kNsPerSecond >> rng.Below(14));
-      trace(absl::StrCat(world_->NameOf(client), " and ", server->name(), ": messages take up to ",
-                         slow_ns / kNsPerMs, " ms"));
+      trace(absl::StrCat(world_->NameOf(client), " and ", server->name(), ": messages take up to ", slow_ns / kNsPerMs,
+                         " ms"));
       cluster_->network.SetSlow(client, server->host(), slow_ns);
       if (rng.OneIn(2)) cluster_->network.SetSlow(server->host(), client, slow_ns);
       EndAfter(10 * kNsPerSecond, [this, client, host = server->host()] {
@@ -154,8 +156,8 @@ void Faults::KillServer(SimServer* server, bool power_fails) {
   EndAfter(20 * kNsPerSecond, [this, server] {
     if (server->alive()) return;
     server->Start();
-    cluster_->checker.Trace(absl::StrCat(server->name(), " starts, incarnation ",
-                                         FormatId(server->core()->incarnation())));
+    cluster_->checker.Trace(
+        absl::StrCat(server->name(), " starts, incarnation ", FormatId(server->core()->incarnation())));
   });
 }
 

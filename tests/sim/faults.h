@@ -16,18 +16,18 @@
 namespace nram::sim {
 
 enum class Fault {
-  kKill,        // a server's process ends, and starts again
-  kPower,       // a server's machine loses its power, so that nobody is told, and starts again
-  kFreeze,      // a server stops and goes on
-  kStop,        // a client stops and goes on
-  kCut,         // the network between a client and a server is cut, in both directions or in one
-  kSlow,        // messages between a client and a server take longer, perhaps longer than deadlines
-  kBreak,       // a connection breaks
-  kWireBit,     // a bit of a message changes on its way
-  kMemoryBit,   // a bit of a stored page changes
-  kFill,        // others take a server's room
-  kDrain,       // a server is drained
-  kEndLease,    // a client's lease ends at one server, or at all
+  kKill,       // a server's process ends, and starts again
+  kPower,      // a server's machine loses its power, so that nobody is told, and starts again
+  kFreeze,     // a server stops and goes on
+  kStop,       // a client stops and goes on
+  kCut,        // the network between a client and a server is cut, in both directions or in one
+  kSlow,       // messages between a client and a server take longer, perhaps longer than deadlines
+  kBreak,      // a connection breaks
+  kWireBit,    // a bit of a message changes on its way
+  kMemoryBit,  // a bit of a stored page changes
+  kFill,       // others take a server's room
+  kDrain,      // a server is drained
+  kEndLease,   // a client's lease ends at one server, or at all
 };
 inline constexpr size_t kFaultCount = 12;
 

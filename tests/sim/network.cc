@@ -259,10 +259,9 @@ void Network::Heal(HostId from, HostId to) {
   for (const auto& [id, side] : std::exchange(on.stalled, {})) {
     const Connection* const connection = Find(id);
     if (connection == nullptr) continue;
-    const bool is_syn = !connection->ends[side].queue.empty() &&
-                        connection->ends[side].queue.front().kind == Item::Kind::kSyn;
-    ScheduleArrival(id, side, is_syn ? World::kNobody : to,
-                    world_->NowNs() + world_->rng().Between(0, kRetransmitNs));
+    const bool is_syn =
+        !connection->ends[side].queue.empty() && connection->ends[side].queue.front().kind == Item::Kind::kSyn;
+    ScheduleArrival(id, side, is_syn ? World::kNobody : to, world_->NowNs() + world_->rng().Between(0, kRetransmitNs));
   }
   for (World::Event& event : std::exchange(on.posts, {})) {
     world_->After(world_->rng().Between(0, kRetransmitNs), to, std::move(event));

@@ -1,8 +1,8 @@
 #ifndef NRAM_TESTS_SIM_NETWORK_H_
 #define NRAM_TESTS_SIM_NETWORK_H_
 
-// The network between the hosts of a World: connections like TCP's, and single posts. It delays, is cut in one direction
-// or both, and breaks connections with what is on its way, also in the middle of a message.
+// The network between the hosts of a World: connections like TCP's, and single posts. It delays, is cut in one
+// direction or both, and breaks connections with what is on its way, also in the middle of a message.
 
 #include <array>
 #include <cstddef>
@@ -90,10 +90,10 @@ class Network {
   struct End {
     HostId host = World::kNobody;
     Receiver* receiver = nullptr;
-    bool gone = false;         // closed
-    bool ended = false;        // the other one has closed
-    std::deque<Item> queue;    // on its way to here
-    int64_t last_ns = 0;       // when the last of these arrives
+    bool gone = false;       // closed
+    bool ended = false;      // the other one has closed
+    std::deque<Item> queue;  // on its way to here
+    int64_t last_ns = 0;     // when the last of these arrives
   };
   struct Connection {
     std::array<End, 2> ends;

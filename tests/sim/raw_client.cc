@@ -95,12 +95,19 @@ void RawClient::Grant(Standing* at) {
 
 void RawClient::TakeIn(Standing* at, const LeaseInfo& lease) {
   const bool is_new_life = lease.incarnation != at->incarnation;
-  const bool lost = is_new_life || (at->gc && lease.term != at->term);
+  const bool is_new_term = is_new_life || lease.term != at->term;
+  const bool lost = is_new_life || (at->gc && is_new_term);
   at->incarnation = lease.incarnation;
   at->term = lease.term;
   at->ttl_ms = lease.ttl_ms;
   if (lost) NewRegion(at);
-  if (is_new_life) Dial(at);
+  if (is_new_life) {
+    Dial(at);
+  } else if (is_new_term) {
+    // The server executes nothing more of these.
+    at->bulk->Disconnect();
+    at->urgent->Disconnect();
+  }
   Connect(at);
 }
 
@@ -250,14 +257,12 @@ absl::Status RawClient::StatusOf(Operation* operation) {
   const absl::Status status = CallStatus(call, operation->at->server->name());
   if (call.code == absl::StatusCode::kDataLoss) {
     // Garbled on its way, or there: the reader cannot tell.
-    return cluster_->checker.MayBeLost(operation->checked.region, operation->checked.range)
-               ? status
-               : absl::UnavailableError(status.message());
+    return cluster_->checker.MayBeLost(operation->checked) ? status : absl::UnavailableError(status.message());
   }
   if (call.code != absl::StatusCode::kOk) return status;
   switch (call.reason) {
     case Reason::kUnknownRegion:
-      if (operation->gc && cluster_->checker.MayBeLost(operation->checked.region, operation->checked.range)) {
+      if (operation->gc && cluster_->checker.MayBeLost(operation->checked)) {
         return absl::DataLossError(status.message());
       }
       // Nothing was ever written there, or the checker finds that zeros are wrong.

@@ -13,12 +13,17 @@ namespace {
 
 constexpr int kUnderWayMax = 12;
 constexpr int64_t kQuietNs = 120 * kNsPerSecond;
-constexpr int64_t kPauseNs = 200 * kNsPerMs;
+constexpr int64_t kSettleNs = 30 * kNsPerSecond;
+constexpr int64_t kFaultPauseNs = 500 * kNsPerMs;
+constexpr uint64_t kBurst = 40;
+constexpr int64_t kBurstPauseNs = 2 * kNsPerSecond;
 
 class RawEpisode {
  public:
   explicit RawEpisode(const EpisodeOptions& options)
-      : options_(options), cluster_(options.seed, Clients(options.seed)), faults_(&cluster_, options.faults, kPauseNs) {
+      : options_(options),
+        cluster_(options.seed, Clients(options.seed)),
+        faults_(&cluster_, options.faults, kFaultPauseNs) {
     for (size_t i = 0; i < cluster_.clients.size(); ++i) {
       clients_.push_back(std::make_unique<RawClient>(&cluster_, i));
     }
@@ -26,6 +31,7 @@ class RawEpisode {
   }
 
   EpisodeResult Run() {
+    cluster_.checker.SetVerbose(options_.verbose);
     for (const auto& client : clients_) client->Begin();
     AwaitUp();
     faults_.Begin();
@@ -34,6 +40,8 @@ class RawEpisode {
     faults_.EndAll();
     stopping_ = true;
     AwaitIdle("after the faults");
+    // So that each client has noticed what has become of its leases.
+    RunUntil([] { return false; }, cluster_.world.NowNs() + kSettleNs);
     AwaitUp();
     ReadAll();
     DestroyAll();
@@ -80,6 +88,8 @@ class RawEpisode {
         return SchedulePump(client, 20 * kNsPerMs);
       }
       ++started_;
+      // In bursts, so that operations meet each other and yet time goes by.
+      if (cluster_.world.rng().OneIn(kBurst)) return SchedulePump(client, kBurstPauseNs);
     }
   }
   void SchedulePump(size_t client, int64_t max_ns) {
@@ -106,13 +116,16 @@ class RawEpisode {
   }
 
   void ReadAll() {
-    cluster_.checker.SetQuiet(true);
     for (int round = 0; round < 4 && !failed(); ++round) {
+      // The first round finds out what is still of a former term. A damaged page breaks its reader's connection.
+      cluster_.checker.SetQuiet(round > 0 && !cluster_.checker.HasDamage());
       for (const auto& client : clients_) {
-        if (!client->StartReads(256, [] {})) cluster_.checker.Fail("a server went away without a fault");
+        AwaitUp();
+        if (!failed() && !client->StartReads(256, [] {})) cluster_.checker.Fail("a server is away without a fault");
+        AwaitIdle("in the quiet phase");
       }
-      AwaitIdle("in the quiet phase");
     }
+    AwaitUp();
   }
 
   void DestroyAll() {
@@ -127,10 +140,9 @@ class RawEpisode {
           usage.promised_bytes != 0) {
         // Regions of former leases or of clients that were replaced are orphans there.
         if (server->core()->store().CountOrphans() > 0) continue;
-        cluster_.checker.Fail(absl::StrCat(server->name(), " is not empty at the end: ",
-                                           server->core()->store().counters().regions.load(), " regions, ",
-                                           usage.frame_bytes - landing_bytes, " bytes of frames, ",
-                                           usage.promised_bytes, " promised"));
+        cluster_.checker.Fail(absl::StrCat(
+            server->name(), " is not empty at the end: ", server->core()->store().counters().regions.load(),
+            " regions, ", usage.frame_bytes - landing_bytes, " bytes of frames, ", usage.promised_bytes, " promised"));
       }
     }
   }

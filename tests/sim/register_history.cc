@@ -106,9 +106,9 @@ std::string RegisterHistory::Describe() const {
   const auto text = [](Moment moment) { return moment == kNever ? "-" : absl::StrCat(moment); };
   std::string all = "writes that may be there:";
   for (const Value& value : values_) {
-    absl::StrAppend(&all, " ", value.number, value.zeros ? "z" : "", "[began ", text(value.write_began), ", last begin ",
-                    text(value.last_begin), ", first end ", text(value.first_end), ", failed ", text(value.failed),
-                    ", dead ", text(value.dead), "]");
+    absl::StrAppend(&all, " ", value.number, value.zeros ? "z" : "", "[began ", text(value.write_began),
+                    ", last begin ", text(value.last_begin), ", first end ", text(value.first_end), ", failed ",
+                    text(value.failed), ", dead ", text(value.dead), "]");
   }
   return all;
 }

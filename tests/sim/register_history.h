@@ -19,8 +19,8 @@ inline constexpr Moment kNever = ~Moment{0};
 // A register is atomic if its operations can be ordered so that each read finds what the last write before it has left,
 // and what ended before another began stands before that. (Gibbons and Korach, "Testing Shared Memories", 1997: write
 // each value together with the reads of it; with f the first end among these and s the last begin, two values cannot
-// both be ordered exactly if f of each is before s of the other.) Beyond that, a failed write must not take effect after
-// a later write, begun when the failure was known, is known to have taken effect.
+// both be ordered exactly if f of each is before s of the other.) Beyond that, a failed write must not take effect
+// after a later write, begun when the failure was known, is known to have taken effect.
 class RegisterHistory {
  public:
   RegisterHistory() { values_.push_back({0, true, 0, 0, kNever, kNever, 0}); }
@@ -45,12 +45,12 @@ class RegisterHistory {
   struct Value {
     uint64_t number;
     bool zeros;
-    Moment last_begin;   // among the write and the reads of it
-    Moment first_end;    // likewise; kNever if the write has no end, or failed, and nobody has read it
-    Moment failed;       // when its failure was known
-    Moment dead;         // reads that begin after that must not find it
+    Moment last_begin;  // among the write and the reads of it
+    Moment first_end;   // likewise; kNever if the write has no end, or failed, and nobody has read it
+    Moment failed;      // when its failure was known
+    Moment dead;        // reads that begin after that must not find it
     Moment write_began;
-    bool over = false;   // about to be forgotten
+    bool over = false;  // about to be forgotten
   };
 
   // The index of a value that stands in the way if `at` is found by such a read; -1: none does.

@@ -20,12 +20,13 @@ namespace nram::sim {
 namespace {
 
 constexpr char kHelp[] =
-    "usage: sim [--seed=N] [--episodes=K] [--operations=N] [--faults=LIST]\n"
+    "usage: sim [--seed=N] [--episodes=K] [--operations=N] [--faults=LIST] [--trace]\n"
     "\n"
     "  --seed=N         of the first episode; the others count up from it (1)\n"
     "  --episodes=K     how many worlds, one after the other (10)\n"
     "  --operations=N   of each (4000)\n"
     "  --faults=LIST    all, none, or names with weights: kill:4,cut (all)\n"
+    "  --trace          writes all that happens to stderr\n"
     "\n"
     "One episode is the same each time: --seed=N --episodes=1.\n";
 
@@ -43,6 +44,10 @@ absl::Status Parse(int argc, char** argv, Options* options) {
     absl::string_view flag = argv[i];
     if (ParseNumber(flag, "--seed=", &options->episode.seed) || ParseNumber(flag, "--episodes=", &options->episodes) ||
         ParseNumber(flag, "--operations=", &options->episode.operations)) {
+      continue;
+    }
+    if (flag == "--trace") {
+      options->episode.verbose = true;
       continue;
     }
     if (!absl::ConsumePrefix(&flag, "--faults=")) return absl::InvalidArgumentError(absl::StrCat(flag, "?\n", kHelp));
