@@ -3,7 +3,6 @@
 #include <google/protobuf/stubs/logging.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/server_posix.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -16,7 +15,6 @@
 #include "memserver/call_threads.h"
 #include "memserver/control_connections.h"
 #include "memserver/control_service.h"
-#include "memserver/mem_server.h"
 #include "proto/control.grpc.pb.h"
 
 namespace nram {
@@ -27,13 +25,22 @@ constexpr size_t kAnswerBytesMax = 2 << 20;
 constexpr size_t kSmallAnswerBytes = 2 << 10;
 constexpr int kCallsPerConnection = 16;
 
+grpc::Status ToGrpc(const absl::Status& status) {
+  // Both number their codes alike, on purpose. But gRPC has a use of its own for RESOURCE_EXHAUSTED.
+  const absl::StatusCode code = absl::IsResourceExhausted(status) ? absl::StatusCode::kOutOfRange : status.code();
+  return {static_cast<grpc::StatusCode>(code), std::string(status.message())};
+}
+
 // The calls come from gRPC's threads, which must not block; they run on threads of our own. While an answer is being
 // sent it holds no thread, so that clients that do not take theirs keep nobody away. (With gRPC's synchronous interface
 // each of them would hold one.)
 class GrpcControlServer final : public ControlServer, private v1::Control::CallbackService {
  public:
-  GrpcControlServer(MemServer* server, const ControlConnectionsOptions& options)
-      : service_(server), connections_(options, &server->arena()) {}
+  GrpcControlServer(const ControlConnectionsOptions& options, ServerCore* core, LookAround look_around)
+      : look_around_(std::move(look_around)),
+        service_(core, [this] { return Look(); }),
+        connections_(options, &core->arena()),
+        address_(options.address) {}
   ~GrpcControlServer() override {
     connections_.Stop();
     // Waits for all calls, which our threads still run.
@@ -45,7 +52,6 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
     // Protobuf would write a line for each request with a text that is not UTF-8.
     google::protobuf::SetLogHandler(nullptr);
     NRAM_RETURN_IF_ERROR(connections_.Listen());
-    service_.SetPort(connections_.port());
     grpc::ServerBuilder builder;
     grpc::ResourceQuota quota("nram-control");
     quota.Resize(8 << 20);
@@ -112,12 +118,12 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
 
   template <typename Request, typename Reply>
   grpc::ServerUnaryReactor* Run(grpc::CallbackServerContext* context, const Request* request, Reply* reply,
-                                grpc::Status (ControlService::*method)(const Request&, Reply*),
+                                absl::Status (ControlService::*method)(const Request&, Reply*),
                                 CallThreads::Pace pace = CallThreads::Pace::kQuick) {
     auto* const call = new Call(this, context->peer());
     auto* const own = const_cast<Request*>(request);  // as gRPC has it: nobody else looks at it
     const bool posted = threads_.Post(pace, [=, this] {
-      const grpc::Status status = (service_.*method)(*own, reply);
+      const grpc::Status status = ToGrpc((service_.*method)(*own, reply));
       Free(own);
       call->Answer(status, reply);
     });
@@ -126,6 +132,13 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
       call->Refuse();
     }
     return call;
+  }
+
+  // Calls come only after it listens.
+  Surroundings Look() const {
+    Surroundings around = look_around_();
+    around.address = absl::StrCat(address_, ":", connections_.port());
+    return around;
   }
 
   grpc::ServerUnaryReactor* Hello(grpc::CallbackServerContext* context, const v1::HelloRequest* request,
@@ -177,8 +190,10 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
     return Run(context, request, reply, &ControlService::Drain);
   }
 
+  const LookAround look_around_;
   ControlService service_;
   ControlConnections connections_;
+  const std::string address_;
   std::atomic<size_t> answer_bytes_{0};
   CallThreads threads_;  // after what it uses, and before the server whose calls it runs
   std::unique_ptr<grpc::Server> grpc_;
@@ -186,13 +201,14 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(MemServer* server, size_t connections_max) {
-  ControlConnectionsOptions options;
-  options.address = server->options().listen;
-  options.port = server->options().port;
-  options.socket_path = server->options().socket_path;
-  options.connections_max = connections_max;
-  auto control = std::make_unique<GrpcControlServer>(server, options);
+absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(const ControlServerOptions& options,
+                                                                    ServerCore* core, LookAround look_around) {
+  ControlConnectionsOptions connections;
+  connections.address = options.address;
+  connections.port = options.port;
+  connections.socket_path = options.socket_path;
+  connections.connections_max = options.connections_max;
+  auto control = std::make_unique<GrpcControlServer>(connections, core, std::move(look_around));
   NRAM_RETURN_IF_ERROR(control->Init());
   return control;
 }

@@ -5,17 +5,28 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
+#include "memserver/surroundings.h"
 
 namespace nram {
 
-class MemServer;
+class ServerCore;
+
+struct ControlServerOptions {
+  std::string address = "127.0.0.1";  // numeric IPv4 or IPv6
+  int port = 0;                       // 0: the kernel chooses
+  std::string socket_path;            // a Unix socket too; empty: none
+  size_t connections_max = 64;
+};
 
 class ControlServer {
  public:
-  // Listens where `server`'s options say. `server` must outlive it.
-  static absl::StatusOr<std::unique_ptr<ControlServer>> Start(MemServer* server, size_t connections_max);
+  // Listens and serves. `core` must outlive it, and so must whatever `look_around` uses; the control plane's own
+  // address is put into what that returns.
+  static absl::StatusOr<std::unique_ptr<ControlServer>> Start(const ControlServerOptions& options, ServerCore* core,
+                                                              LookAround look_around);
   // Waits for calls that are under way; for their answers to be taken a second at most.
   virtual ~ControlServer() = default;
   virtual int port() const = 0;

@@ -1,15 +1,11 @@
 #include "memserver/control_service.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/host_memory.h"
 #include "base/status.h"
 #include "base/utf8.h"
-#include "memserver/mem_server.h"
 #include "proto/frame.h"
 
 namespace nram {
@@ -20,21 +16,13 @@ constexpr size_t kSpansPerReply = 32'768;
 constexpr size_t kNameBytesMax = 255;
 constexpr int kIncarnationsMax = 4'096;
 
-grpc::Status ToGrpc(const absl::Status& status) {
-  // Both number their codes alike, on purpose. But gRPC has a use of its own for RESOURCE_EXHAUSTED.
-  const absl::StatusCode code = absl::IsResourceExhausted(status) ? absl::StatusCode::kOutOfRange : status.code();
-  return {static_cast<grpc::StatusCode>(code), std::string(status.message())};
-}
-
 // Names reach logs and terminals.
-grpc::Status CheckName(const std::string& name) {
+absl::Status CheckName(const std::string& name) {
   if (name.size() > kNameBytesMax) {
-    return {grpc::StatusCode::INVALID_ARGUMENT, absl::StrCat("a name is at most ", kNameBytesMax, " bytes")};
+    return absl::InvalidArgumentError(absl::StrCat("a name is at most ", kNameBytesMax, " bytes"));
   }
-  if (!IsPrintable(name)) {
-    return {grpc::StatusCode::INVALID_ARGUMENT, "a name is UTF-8 without control characters"};
-  }
-  return grpc::Status::OK;
+  if (!IsPrintable(name)) return absl::InvalidArgumentError("a name is UTF-8 without control characters");
+  return absl::OkStatus();
 }
 
 void FillRegion(const RegionDescription& region, v1::RegionInfo* info) {
@@ -53,124 +41,116 @@ void FillRegion(const RegionDescription& region, v1::RegionInfo* info) {
 
 }  // namespace
 
-ControlService::ControlService(MemServer* server) : server_(server), boot_id_(BootId()) {
-  char name[256] = "unknown";
-  gethostname(name, sizeof name - 1);
-  hostname_ = name;
-}
-
-grpc::Status ControlService::Hello(const v1::HelloRequest& request, v1::HelloReply* reply) {
+absl::Status ControlService::Hello(const v1::HelloRequest& request, v1::HelloReply* reply) {
   if (request.version_min() > kControlVersion || request.version_max() < kControlVersion) {
-    return {grpc::StatusCode::FAILED_PRECONDITION,
-            absl::StrCat("this server speaks control version ", kControlVersion, ", the client ",
-                         request.version_min(), " to ", request.version_max())};
+    return absl::FailedPreconditionError(absl::StrCat("this server speaks control version ", kControlVersion,
+                                                      ", the client ", request.version_min(), " to ",
+                                                      request.version_max()));
   }
   reply->set_version(kControlVersion);
-  reply->set_incarnation(server_->incarnation());
-  reply->set_data_port(server_->data_port());
-  reply->set_data_socket(server_->data_socket());
-  reply->set_lease_ttl_ms(server_->leases().ttl_ms());
+  reply->set_incarnation(core_->incarnation());
+  const Surroundings around = look_around_();
+  reply->set_data_port(around.data_port);
+  reply->set_data_socket(around.data_socket);
+  reply->set_lease_ttl_ms(core_->leases().ttl_ms());
   FillCapacity(reply->mutable_capacity());
-  FillHost(reply->mutable_host());
-  return grpc::Status::OK;
+  FillHost(around, reply->mutable_host());
+  return absl::OkStatus();
 }
 
-grpc::Status ControlService::GrantLease(const v1::GrantLeaseRequest& request, v1::LeaseReply* reply) {
+absl::Status ControlService::GrantLease(const v1::GrantLeaseRequest& request, v1::LeaseReply* reply) {
   const std::string owner = Printable(request.owner(), LeaseTable::kOwnerBytesMax);
   const auto ttl_ms = static_cast<int64_t>(request.ttl_ms());
-  const auto lease = server_->leases().Grant(LeaseId{request.lease_id()}, owner, ttl_ms);
-  if (!lease.ok()) return ToGrpc(lease.status());
+  const auto lease = core_->leases().Grant(LeaseId{request.lease_id()}, owner, ttl_ms);
+  if (!lease.ok()) return lease.status();
   FillLease(**lease, reply);
-  return grpc::Status::OK;
+  return absl::OkStatus();
 }
 
-grpc::Status ControlService::RenewLease(const v1::RenewLeaseRequest& request, v1::LeaseReply* reply) {
-  const auto lease = server_->leases().Renew(LeaseId{request.lease_id()});
-  if (!lease.ok()) return ToGrpc(lease.status());
+absl::Status ControlService::RenewLease(const v1::RenewLeaseRequest& request, v1::LeaseReply* reply) {
+  const auto lease = core_->leases().Renew(LeaseId{request.lease_id()});
+  if (!lease.ok()) return lease.status();
   FillLease(**lease, reply);
-  return grpc::Status::OK;
+  return absl::OkStatus();
 }
 
-grpc::Status ControlService::EndLease(const v1::EndLeaseRequest& request, v1::EndLeaseReply*) {
-  if (const auto lease = server_->leases().End(LeaseId{request.lease_id()})) server_->store().CollectLease(*lease);
-  return grpc::Status::OK;
+absl::Status ControlService::EndLease(const v1::EndLeaseRequest& request, v1::EndLeaseReply*) {
+  if (const auto lease = core_->leases().End(LeaseId{request.lease_id()})) core_->store().CollectLease(*lease);
+  return absl::OkStatus();
 }
 
-grpc::Status ControlService::Reserve(const v1::ReserveRequest& request, v1::LeaseReply* reply) {
-  const auto lease = server_->leases().Renew(LeaseId{request.lease_id()});
-  if (!lease.ok()) return ToGrpc(lease.status());
+absl::Status ControlService::Reserve(const v1::ReserveRequest& request, v1::LeaseReply* reply) {
+  const auto lease = core_->leases().Renew(LeaseId{request.lease_id()});
+  if (!lease.ok()) return lease.status();
   MutexLock lock(&(*lease)->reserve_mu);
   if (request.order() != 0) {
     if (request.term() != (*lease)->term() || request.order() <= (*lease)->last_order) {
-      return {grpc::StatusCode::ABORTED, "the request comes too late"};
+      return absl::AbortedError("the request comes too late");
     }
     (*lease)->last_order = request.order();
   }
-  FrameArena& arena = server_->arena();
+  FrameArena& arena = core_->arena();
   if (request.pages() < 0) {
     arena.Unpromise(0 - static_cast<uint64_t>(request.pages()), &(*lease)->promise);
-  } else if (server_->draining()) {
-    return {grpc::StatusCode::FAILED_PRECONDITION, "the donor is draining and takes no new pages"};
-  } else if (!server_->leases().Charge(lease->get()) ||
+  } else if (core_->draining()) {
+    return absl::FailedPreconditionError("the donor is draining and takes no new pages");
+  } else if (!core_->leases().Charge(lease->get()) ||
              !arena.Promise(static_cast<uint64_t>(request.pages()), &(*lease)->promise)) {
-    return {grpc::StatusCode::OUT_OF_RANGE,
-            absl::StrCat("asked for ", FormatByteSize(request.pages() * kPageBytes), ", ",
-                         FormatByteSize(arena.usage().free_bytes), " are free")};
+    return absl::ResourceExhaustedError(absl::StrCat("asked for ", FormatByteSize(request.pages() * kPageBytes), ", ",
+                                                     FormatByteSize(arena.usage().free_bytes), " are free"));
   }
   FillLease(**lease, reply);
-  return grpc::Status::OK;
+  return absl::OkStatus();
 }
 
-grpc::Status ControlService::CreateRegion(const v1::CreateRegionRequest& request, v1::CreateRegionReply*) {
+absl::Status ControlService::CreateRegion(const v1::CreateRegionRequest& request, v1::CreateRegionReply*) {
   if (!IsRegionId(request.region_id())) {
-    return {grpc::StatusCode::INVALID_ARGUMENT, absl::StrCat("no region may have the id ", request.region_id())};
+    return absl::InvalidArgumentError(absl::StrCat("no region may have the id ", request.region_id()));
   }
-  if (const grpc::Status status = CheckName(request.name()); !status.ok()) return status;
+  NRAM_RETURN_IF_ERROR(CheckName(request.name()));
   if (request.incarnations_size() > kIncarnationsMax) {
-    return {grpc::StatusCode::INVALID_ARGUMENT,
-            absl::StrCat("a region is on at most ", kIncarnationsMax, " servers")};
+    return absl::InvalidArgumentError(absl::StrCat("a region is on at most ", kIncarnationsMax, " servers"));
   }
-  const auto lease = server_->leases().Renew(LeaseId{request.lease_id()});
-  if (!lease.ok()) return ToGrpc(lease.status());
+  const auto lease = core_->leases().Renew(LeaseId{request.lease_id()});
+  if (!lease.ok()) return lease.status();
   RegionManifest manifest{
       request.name(), {request.incarnations().begin(), request.incarnations().end()}, request.size_bytes()};
-  return ToGrpc(server_->store().CreateNamed(lease->get(), RegionId{request.region_id()}, request.epoch(),
-                                             request.gc(), std::move(manifest)));
+  return core_->store().CreateNamed(lease->get(), RegionId{request.region_id()}, request.epoch(), request.gc(),
+                                    std::move(manifest));
 }
 
-grpc::Status ControlService::AttachRegion(const v1::AttachRegionRequest& request, v1::AttachRegionReply* reply) {
+absl::Status ControlService::AttachRegion(const v1::AttachRegionRequest& request, v1::AttachRegionReply* reply) {
   RegionId id{request.region_id()};
-  if (Raw(id) == 0) id = server_->store().FindByName(request.name());
+  if (Raw(id) == 0) id = core_->store().FindByName(request.name());
   if (Raw(id) == 0) {
-    return {grpc::StatusCode::NOT_FOUND,
-            absl::StrCat("no region named \"", Printable(request.name(), kNameBytesMax), "\"")};
+    return absl::NotFoundError(absl::StrCat("no region named \"", Printable(request.name(), kNameBytesMax), "\""));
   }
   std::shared_ptr<Lease> lease;
   if (!request.read_only()) {
-    auto renewed = server_->leases().Renew(LeaseId{request.lease_id()});
-    if (!renewed.ok()) return ToGrpc(renewed.status());
+    auto renewed = core_->leases().Renew(LeaseId{request.lease_id()});
+    if (!renewed.ok()) return renewed.status();
     lease = *std::move(renewed);
   }
-  auto region = server_->store().Attach(lease.get(), id, request.epoch(), request.force());
-  if (!region.ok()) return ToGrpc(region.status());
+  auto region = core_->store().Attach(lease.get(), id, request.epoch(), request.force());
+  if (!region.ok()) return region.status();
   // A lease's id is a secret between its client and this server: whoever knows it acts as that client.
   if (Raw(region->lease) != request.lease_id()) region->lease = LeaseId{0};
   FillRegion(*region, reply->mutable_region());
-  return grpc::Status::OK;
+  return absl::OkStatus();
 }
 
-grpc::Status ControlService::DestroyRegion(const v1::DestroyRegionRequest& request, v1::DestroyRegionReply* reply) {
-  const auto existed = server_->store().DestroyByControl(LeaseId{request.lease_id()}, RegionId{request.region_id()},
-                                                         request.force());
-  if (!existed.ok()) return ToGrpc(existed.status());
+absl::Status ControlService::DestroyRegion(const v1::DestroyRegionRequest& request, v1::DestroyRegionReply* reply) {
+  const auto existed =
+      core_->store().DestroyByControl(LeaseId{request.lease_id()}, RegionId{request.region_id()}, request.force());
+  if (!existed.ok()) return existed.status();
   reply->set_existed(*existed);
-  return grpc::Status::OK;
+  return absl::OkStatus();
 }
 
-grpc::Status ControlService::ListRegions(const v1::ListRegionsRequest& request, v1::ListRegionsReply* reply) {
+absl::Status ControlService::ListRegions(const v1::ListRegionsRequest& request, v1::ListRegionsReply* reply) {
   uint64_t next = 0;
   auto regions =
-      server_->store().List(request.from_id(), kRegionsPerReply, request.orphans_only(), request.named_only(), &next);
+      core_->store().List(request.from_id(), kRegionsPerReply, request.orphans_only(), request.named_only(), &next);
   reply->set_next_id(next);
   size_t bytes = 0;
   for (RegionDescription& region : regions) {
@@ -182,36 +162,37 @@ grpc::Status ControlService::ListRegions(const v1::ListRegionsRequest& request, 
     FillRegion(region, reply->add_regions());
     bytes += reply->regions(reply->regions_size() - 1).ByteSizeLong();
   }
-  return grpc::Status::OK;
+  return absl::OkStatus();
 }
 
-grpc::Status ControlService::ListSpans(const v1::ListSpansRequest& request, v1::ListSpansReply* reply) {
-  auto spans = server_->store().ListSpans(RegionId{request.region_id()}, request.from_span(), kSpansPerReply + 1);
-  if (!spans.ok()) return ToGrpc(spans.status());
+absl::Status ControlService::ListSpans(const v1::ListSpansRequest& request, v1::ListSpansReply* reply) {
+  auto spans = core_->store().ListSpans(RegionId{request.region_id()}, request.from_span(), kSpansPerReply + 1);
+  if (!spans.ok()) return spans.status();
   if (spans->size() > kSpansPerReply) {
     reply->set_next_span(spans->back());
     spans->pop_back();
   }
   reply->mutable_spans()->Assign(spans->begin(), spans->end());
-  return grpc::Status::OK;
+  return absl::OkStatus();
 }
 
-grpc::Status ControlService::GetStatistics(const v1::GetStatisticsRequest&, v1::Statistics* reply) {
-  const StoreCounters& counters = server_->store().counters();
-  reply->set_incarnation(server_->incarnation());
-  reply->set_address(absl::StrCat(server_->options().listen, ":", port_.load()));
-  reply->set_pid(getpid());
-  reply->set_uptime_ms(server_->uptime_ms());
+absl::Status ControlService::GetStatistics(const v1::GetStatisticsRequest&, v1::Statistics* reply) {
+  const StoreCounters& counters = core_->store().counters();
+  const Surroundings around = look_around_();
+  reply->set_incarnation(core_->incarnation());
+  reply->set_address(around.address);
+  reply->set_pid(around.pid);
+  reply->set_uptime_ms(around.uptime_ms);
   FillCapacity(reply->mutable_capacity());
-  FillHost(reply->mutable_host());
-  reply->set_resident_bytes(ReadProcessMemory().resident_bytes);
+  FillHost(around, reply->mutable_host());
+  reply->set_resident_bytes(around.resident_bytes);
   reply->set_regions(counters.regions);
-  reply->set_orphans(server_->store().CountOrphans());
-  reply->set_leases(server_->leases().live_count());
-  reply->set_connections(server_->connections().open);
+  reply->set_orphans(core_->store().CountOrphans());
+  reply->set_leases(core_->leases().live_count());
+  reply->set_connections(around.connections);
   reply->set_pages(counters.pages);
   reply->set_stored_chunks(counters.chunks);
-  reply->set_index_bytes(server_->arena().usage().index_bytes);
+  reply->set_index_bytes(core_->arena().usage().index_bytes);
   reply->set_reads(counters.reads);
   reply->set_writes(counters.writes);
   reply->set_trims(counters.trims);
@@ -220,20 +201,20 @@ grpc::Status ControlService::GetStatistics(const v1::GetStatisticsRequest&, v1::
   reply->set_zero_chunks_elided(counters.zero_chunks_elided);
   reply->set_refused_full(counters.refused_full);
   reply->set_refused_stale(counters.refused_stale);
-  reply->set_connections_closed_for_error(server_->connections().closed_for_error);
+  reply->set_connections_closed_for_error(around.connections_closed_for_error);
   reply->set_regions_collected(counters.regions_collected);
-  return grpc::Status::OK;
+  return absl::OkStatus();
 }
 
-grpc::Status ControlService::Drain(const v1::DrainRequest& request, v1::DrainReply*) {
-  server_->SetDraining(request.draining());
-  return grpc::Status::OK;
+absl::Status ControlService::Drain(const v1::DrainRequest& request, v1::DrainReply*) {
+  core_->SetDraining(request.draining());
+  return absl::OkStatus();
 }
 
 void ControlService::FillCapacity(v1::Capacity* capacity) const {
-  const ArenaUsage usage = server_->arena().usage();
+  const ArenaUsage usage = core_->arena().usage();
   // The landing frames are the server's own.
-  const uint64_t landing = server_->session_context().landing->size() * kPageBytes;
+  const uint64_t landing = core_->landing().size() * kPageBytes;
   const uint64_t used = usage.frame_bytes + usage.index_bytes - std::min(usage.frame_bytes, landing);
   capacity->set_donated_bytes(usage.ceiling_bytes);
   capacity->set_used_bytes(used);
@@ -241,30 +222,29 @@ void ControlService::FillCapacity(v1::Capacity* capacity) const {
   capacity->set_free_bytes(usage.free_bytes);
   const uint64_t told = used + usage.promised_bytes + usage.free_bytes;
   capacity->set_overhead_bytes(usage.ceiling_bytes > told ? usage.ceiling_bytes - told : 0);
-  capacity->set_draining(server_->draining());
+  capacity->set_draining(core_->draining());
 }
 
-void ControlService::FillHost(v1::HostState* host) const {
-  host->set_boot_id(boot_id_);
-  host->set_hostname(hostname_);
-  host->set_reserve_bytes(server_->reserve_bytes());
-  const auto memory = ReadHostMemory();
-  if (!memory.ok()) return;
-  host->set_total_bytes(memory->total_bytes);
-  host->set_available_bytes(memory->available_bytes);
-  host->set_idle_bytes(memory->idle_bytes);
+void ControlService::FillHost(const Surroundings& around, v1::HostState* host) const {
+  host->set_boot_id(around.boot_id);
+  host->set_hostname(around.hostname);
+  host->set_reserve_bytes(around.reserve_bytes);
+  host->set_total_bytes(around.memory.total_bytes);
+  host->set_available_bytes(around.memory.available_bytes);
+  host->set_idle_bytes(around.memory.idle_bytes);
   // Donated memory that no page has touched yet is still counted as available by the kernel, but it is spoken for.
-  const ArenaUsage usage = server_->arena().usage();
+  const ArenaUsage usage = core_->arena().usage();
   const uint64_t backed = usage.extent_bytes + usage.index_bytes;
   const uint64_t unbacked = usage.ceiling_bytes > backed ? usage.ceiling_bytes - backed : 0;
-  const uint64_t spoken_for = server_->reserve_bytes() + unbacked;
-  host->set_lendable_bytes(memory->available_bytes > spoken_for ? memory->available_bytes - spoken_for : 0);
+  const uint64_t spoken_for = around.reserve_bytes + unbacked;
+  const uint64_t available = around.memory.available_bytes;
+  host->set_lendable_bytes(available > spoken_for ? available - spoken_for : 0);
 }
 
 void ControlService::FillLease(const Lease& lease, v1::LeaseReply* reply) const {
   reply->set_ttl_ms(lease.ttl_ms());
-  reply->set_incarnation(server_->incarnation());
-  reply->set_promised_bytes(server_->arena().left_bytes(lease.promise));
+  reply->set_incarnation(core_->incarnation());
+  reply->set_promised_bytes(core_->arena().left_bytes(lease.promise));
   reply->set_term(lease.term());
   FillCapacity(reply->mutable_capacity());
 }

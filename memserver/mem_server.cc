@@ -2,6 +2,7 @@
 
 #include <glog/logging.h>
 #include <malloc.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <random>
@@ -20,6 +21,12 @@ uint64_t RandomIncarnation() {
   return (uint64_t{device()} << 32 | device()) | 1;
 }
 
+std::string Hostname() {
+  char name[256] = "unknown";
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
 // gRPC's threads and buffers grow after the start: measured at 6 MiB under load; answers that clients do not take add
 // to it. Connections are counted by themselves.
 constexpr uint64_t kGrowthBytes = 16 * kMiB;
@@ -31,7 +38,8 @@ constexpr int kDescriptorsPerWorkers = 4;
 
 }  // namespace
 
-MemServer::MemServer(const MemServerOptions& options, const Clock* clock) : options_(options), clock_(clock) {}
+MemServer::MemServer(const MemServerOptions& options, const Clock* clock)
+    : options_(options), clock_(clock), hostname_(Hostname()) {}
 
 absl::StatusOr<std::unique_ptr<MemServer>> MemServer::Start(const MemServerOptions& options, const Clock* clock) {
   NRAM_RETURN_IF_ERROR(options.Validate());
@@ -52,8 +60,8 @@ absl::StatusOr<uint64_t> MemServer::CeilingNow() const {
   }
   // What the server already holds counts as available: it is its own to give.
   uint64_t available = host.available_bytes;
-  if (arena_ != nullptr) {
-    const ArenaUsage usage = arena_->usage();
+  if (core_ != nullptr) {
+    const ArenaUsage usage = core_->arena().usage();
     available += usage.extent_bytes + usage.index_bytes;
   }
   return available > reserve_bytes_ ? available - reserve_bytes_ : 0;
@@ -73,7 +81,6 @@ absl::Status MemServer::Init() {
     LOG(WARNING) << "--donate=" << FormatByteSize(ceiling) << " is more than this host has available now ("
                  << FormatByteSize(host.available_bytes) << "); it may have to swap";
   }
-  incarnation_ = RandomIncarnation();
 
   DataServerOptions data;
   data.address = options_.listen;
@@ -83,42 +90,46 @@ absl::Status MemServer::Init() {
   data.workers_per_class = options_.workers_per_class != 0
                                ? options_.workers_per_class
                                : std::clamp<int>(static_cast<int>(std::thread::hardware_concurrency()), 1, 8);
-  data.connections_max = options_.connections_max;
-  // Who has more clients than this has them connect anew for their next call.
-  int control_max = std::clamp(options_.connections_max / 2 + 32, 64, 1024);
-  const int others = kOtherDescriptors + kDescriptorsPerWorkers * data.workers_per_class;
-  const auto wanted = static_cast<uint64_t>(data.connections_max + 2 * control_max + others);
-  if (const uint64_t open_max = RaiseDescriptorLimit(wanted); open_max < wanted) {
-    const int left = std::max(static_cast<int>(open_max) - others, 16);
-    control_max = std::min(control_max, left / 6);
-    data.connections_max = std::min(data.connections_max, left - 2 * control_max);
-    LOG(WARNING) << "the limit of open files, " << open_max << ", lets this server have " << data.connections_max
-                 << " data connections and " << control_max << " control connections; " << wanted
-                 << " are needed for --connections=" << options_.connections_max;
-  }
   data.spin = options_.spin;
+  ControlServerOptions control;
+  control.address = options_.listen;
+  control.port = options_.port;
+  control.socket_path = options_.socket_path;
+  LimitConnections(&data, &control);
 
   const uint64_t baseline = options_.baseline_bytes_for_test >= 0
                                 ? static_cast<uint64_t>(options_.baseline_bytes_for_test)
                                 : ReadProcessMemory().anonymous_bytes;
-  const uint64_t fixed = baseline + DataServer::FixedBytes(data) + LeaseTable::kFixedBytes +
-                         ControlConnections::kFixedBytes + kGrowthBytes;
-  NRAM_ASSIGN_OR_RETURN(arena_, FrameArena::Create(ceiling, fixed));
-  leases_ = std::make_unique<LeaseTable>(arena_.get(), clock_, options_.lease_ttl_ms);
-  store_ = std::make_unique<PageStore>(arena_.get(), leases_.get());
-  SetDraining(options_.drain);
-  landing_ = std::make_unique<LandingFrames>(arena_.get(), std::clamp<size_t>(ceiling / 64 / kPageBytes, 128, 2048));
-  if (landing_->size() < 2 * kPagesPerFrame) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a ceiling of ", FormatByteSize(ceiling), " leaves nothing to lend"));
-  }
-  context_ = {store_.get(), leases_.get(), landing_.get(), incarnation_, CreditWindow{256, 4096}};
-  NRAM_ASSIGN_OR_RETURN(data_, DataServer::Start(data, context_));
-  NRAM_ASSIGN_OR_RETURN(control_, ControlServer::Start(this, static_cast<size_t>(control_max)));
+  ServerCoreOptions core;
+  core.incarnation = RandomIncarnation();
+  core.ceiling_bytes = ceiling;
+  core.fixed_bytes = baseline + DataServer::FixedBytes(data) + ControlConnections::kFixedBytes + kGrowthBytes;
+  core.lease_ttl_ms = options_.lease_ttl_ms;
+  core.drain = options_.drain;
+  NRAM_ASSIGN_OR_RETURN(core_, ServerCore::Create(core, clock_));
+  NRAM_ASSIGN_OR_RETURN(data_, DataServer::Start(data, core_->session_context()));
+  NRAM_ASSIGN_OR_RETURN(control_, ControlServer::Start(control, core_.get(), [this] { return Look(); }));
   collector_ = std::thread([this] { CollectorLoop(); });
   LOG(INFO) << "lending " << FormatByteSize(ceiling) << "; control port " << control_port() << ", data port "
             << data_port();
   return absl::OkStatus();
+}
+
+void MemServer::LimitConnections(DataServerOptions* data, ControlServerOptions* control) const {
+  data->connections_max = options_.connections_max;
+  // Who has more clients than this has them connect anew for their next call.
+  int control_max = std::clamp(options_.connections_max / 2 + 32, 64, 1024);
+  const int others = kOtherDescriptors + kDescriptorsPerWorkers * data->workers_per_class;
+  const auto wanted = static_cast<uint64_t>(data->connections_max + 2 * control_max + others);
+  if (const uint64_t open_max = RaiseDescriptorLimit(wanted); open_max < wanted) {
+    const int left = std::max(static_cast<int>(open_max) - others, 16);
+    control_max = std::min(control_max, left / 6);
+    data->connections_max = std::min(data->connections_max, left - 2 * control_max);
+    LOG(WARNING) << "the limit of open files, " << open_max << ", lets this server have " << data->connections_max
+                 << " data connections and " << control_max << " control connections; " << wanted
+                 << " are needed for --connections=" << options_.connections_max;
+  }
+  control->connections_max = static_cast<size_t>(control_max);
 }
 
 MemServer::~MemServer() {
@@ -132,60 +143,59 @@ MemServer::~MemServer() {
   data_.reset();
 }
 
-void MemServer::SetDraining(bool draining) {
-  draining_ = draining;
-  store_->SetDraining(draining);
-}
+int MemServer::control_port() const { return control_->port(); }
 
 void MemServer::StopControlForTest() { control_.reset(); }
-
-int MemServer::control_port() const { return control_->port(); }
 
 std::string MemServer::data_socket() const {
   return options_.socket_path.empty() ? "" : absl::StrCat(options_.socket_path, ".data");
 }
 
-void MemServer::CollectOnce() { Collect(clock_->NowNs()); }
+Surroundings MemServer::Look() const {
+  Surroundings around;
+  around.data_port = data_port();
+  around.data_socket = data_socket();
+  around.pid = static_cast<uint64_t>(getpid());
+  around.uptime_ms = static_cast<uint64_t>((MonotonicNs() - started_ns_) / kNsPerMs);
+  around.resident_bytes = ReadProcessMemory().resident_bytes;
+  around.connections = static_cast<uint64_t>(data_->counters().open);
+  around.connections_closed_for_error = data_->counters().closed_for_error;
+  around.boot_id = boot_id_;
+  around.hostname = hostname_;
+  around.reserve_bytes = reserve_bytes_;
+  if (const auto memory = ReadHostMemory(); memory.ok()) around.memory = *memory;
+  return around;
+}
 
-void MemServer::Collect(int64_t now_ns) {
-  for (const std::shared_ptr<Lease>& lease : leases_->EndExpired(now_ns)) {
-    log_.Post(absl::StrCat("a lease of ", lease->owner, " ended: not renewed"));
-    store_->CollectLease(*lease);
-  }
+void MemServer::LogEnded(const ServerCore::Leases& ended) {
+  for (const auto& lease : ended) log_.Post(absl::StrCat("a lease of ", lease->owner, " ended: not renewed"));
 }
 
 void MemServer::ReleaseIndexMemory() {
-  const uint64_t now_bytes = arena_->usage().index_bytes;
+  const uint64_t now_bytes = core_->arena().usage().index_bytes;
   index_peak_bytes_ = std::max(index_peak_bytes_, now_bytes);
   if (index_peak_bytes_ - now_bytes < kIndexTrimBytes) return;
-  store_->ShrinkTables();
+  core_->store().ShrinkTables();
   malloc_trim(0);
   index_peak_bytes_ = now_bytes;
 }
 
 void MemServer::CollectorLoop() {
   int64_t rounds = 0;
-  int64_t looked_ns = MonotonicNs();
   MutexLock lock(&mu_);
   while (!stopping_) {
-    wake_collector_.WaitUntil(&mu_, DeadlineAfterMs(kCollectIntervalMs));
-    if (stopping_) return;
     mu_.Unlock();
-    // Renewals that came while it was stopped are still to be read. The leases' time is looked at first, so that they
-    // do not end by a stop that comes from here on; the next round adds that.
     const int64_t lease_now_ns = clock_->NowNs();
-    const int64_t now_ns = MonotonicNs();
-    if (now_ns - looked_ns > kStoppedMs * kNsPerMs) leases_->Extend(now_ns - looked_ns);
-    looked_ns = now_ns;
-    Collect(lease_now_ns);
-    store_->FreeSome(DeadlineAfterMs(kFreeMs));
+    LogEnded(core_->Tick(lease_now_ns, MonotonicNs()));
+    core_->store().FreeSome(DeadlineAfterMs(kFreeMs));
     ++rounds;
     ReleaseIndexMemory();
-    arena_->ReleaseIdle(/*period_ends=*/rounds % (kReleaseIdleMs / kCollectIntervalMs) == 0);
+    core_->arena().ReleaseIdle(/*period_ends=*/rounds % (kReleaseIdleMs / ServerCore::kTickMs) == 0);
     if (options_.donate_auto && rounds % 10 == 0) {
-      if (const auto ceiling = CeilingNow(); ceiling.ok()) arena_->SetCeiling(*ceiling);
+      if (const auto ceiling = CeilingNow(); ceiling.ok()) core_->arena().SetCeiling(*ceiling);
     }
     mu_.Lock();
+    if (!stopping_) wake_collector_.WaitUntil(&mu_, DeadlineAfterMs(ServerCore::kTickMs));
   }
 }
 

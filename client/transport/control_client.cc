@@ -4,223 +4,98 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/sync.h"
-#include "base/utf8.h"
+#include "client/transport/control_codec.h"
 #include "proto/control.grpc.pb.h"
-#include "proto/frame.h"
 
 namespace nram {
 namespace {
 
-// What a reply may be: a server that says more is broken, or lies.
+// A server that says more is broken, or lies.
 constexpr int kReplyBytesMax = 4 << 20;
-constexpr size_t kListBytesMax = 256 << 20;  // of a whole list, on the wire
-constexpr uint64_t kBytesMax = uint64_t{1} << 60;
-constexpr int kIncarnationsMax = 65'535;
-constexpr int64_t kLeaseTtlMinMs = 10;
-constexpr int64_t kLeaseTtlMaxMs = 6 * 3'600'000;
-constexpr size_t kMessageBytesMax = 2000;
-constexpr size_t kNameBytesMax = 255;
-
-// Sums of a few of these do not overflow.
-uint64_t Bounded(uint64_t bytes) { return std::min(bytes, kBytesMax); }
-
-ServerCapacity FromProto(const v1::Capacity& capacity) {
-  return {Bounded(capacity.donated_bytes()), Bounded(capacity.used_bytes()),     Bounded(capacity.promised_bytes()),
-          Bounded(capacity.free_bytes()),    Bounded(capacity.overhead_bytes()), capacity.draining()};
-}
-
-ServerHost FromProto(const v1::HostState& host) {
-  return {Printable(host.boot_id(), kNameBytesMax),
-          Printable(host.hostname(), kNameBytesMax),
-          Bounded(host.total_bytes()),
-          Bounded(host.available_bytes()),
-          Bounded(host.idle_bytes()),
-          Bounded(host.lendable_bytes()),
-          Bounded(host.reserve_bytes())};
-}
-
-RegionInfo FromProto(const v1::RegionInfo& region) {
-  return {RegionId{region.region_id()},
-          region.name(),
-          Epoch{region.epoch()},
-          region.gc(),
-          Printable(region.owner(), kMessageBytesMax),
-          region.orphan(),
-          Bounded(region.stored_bytes()),
-          region.spans(),
-          {region.incarnations().begin(), region.incarnations().end()},
-          region.size_bytes(),
-          LeaseId{region.lease_id()}};
-}
 
 class GrpcControlClient final : public ControlClient {
  public:
-  explicit GrpcControlClient(const Endpoint& endpoint) : name_(endpoint.ToString()), stub_(NewStub()) {}
+  explicit GrpcControlClient(const Endpoint& endpoint) : codec_(endpoint.ToString()), stub_(NewStub()) {}
 
   absl::StatusOr<ServerHello> Hello(int64_t deadline_ns) override {
-    v1::HelloRequest request;
-    request.set_version_min(kControlVersion);
-    request.set_version_max(kControlVersion);
     v1::HelloReply reply;
-    NRAM_RETURN_IF_ERROR(Run(&v1::Control::Stub::Hello, request, &reply, deadline_ns));
-    if (reply.version() != kControlVersion) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("memory server ", name_, " speaks version ", reply.version(), " and this client version ",
-                       kControlVersion, ": install the same release of nram on both machines"));
-    }
-    if (reply.incarnation() == 0) return Nonsense("incarnation 0");
-    if (reply.data_port() > 65'535) return Nonsense(absl::StrCat("data port ", reply.data_port()));
-    return ServerHello{reply.incarnation(),     static_cast<int>(reply.data_port()),
-                       reply.data_socket(),     FromProto(reply.capacity()),
-                       FromProto(reply.host()), static_cast<int64_t>(reply.lease_ttl_ms())};
+    NRAM_RETURN_IF_ERROR(Run(&v1::Control::Stub::Hello, codec_.Hello(), &reply, deadline_ns));
+    return codec_.Parse(reply);
   }
 
   absl::StatusOr<LeaseInfo> GrantLease(LeaseId lease, const std::string& owner, int64_t ttl_ms,
                                        int64_t deadline_ns) override {
-    v1::GrantLeaseRequest request;
-    request.set_lease_id(Raw(lease));
-    request.set_owner(owner);
-    request.set_ttl_ms(ttl_ms);
-    return RunLease(&v1::Control::Stub::GrantLease, request, deadline_ns);
+    return RunLease(&v1::Control::Stub::GrantLease, codec_.GrantLease(lease, owner, ttl_ms), deadline_ns);
   }
 
   absl::StatusOr<LeaseInfo> RenewLease(LeaseId lease, int64_t deadline_ns) override {
-    v1::RenewLeaseRequest request;
-    request.set_lease_id(Raw(lease));
-    return RunLease(&v1::Control::Stub::RenewLease, request, deadline_ns);
+    return RunLease(&v1::Control::Stub::RenewLease, codec_.RenewLease(lease), deadline_ns);
   }
 
   absl::Status EndLease(LeaseId lease, int64_t deadline_ns) override {
-    v1::EndLeaseRequest request;
-    request.set_lease_id(Raw(lease));
     v1::EndLeaseReply reply;
-    return Run(&v1::Control::Stub::EndLease, request, &reply, deadline_ns);
+    return Run(&v1::Control::Stub::EndLease, codec_.EndLease(lease), &reply, deadline_ns);
   }
 
   absl::StatusOr<LeaseInfo> Reserve(LeaseId lease, int64_t pages, ReserveOrder order, int64_t deadline_ns) override {
-    v1::ReserveRequest request;
-    request.set_lease_id(Raw(lease));
-    request.set_pages(pages);
-    request.set_term(order.term);
-    request.set_order(order.number);
-    return RunLease(&v1::Control::Stub::Reserve, request, deadline_ns);
+    return RunLease(&v1::Control::Stub::Reserve, codec_.Reserve(lease, pages, order), deadline_ns);
   }
 
   absl::Status CreateRegion(const CreateRegionArgs& args, int64_t deadline_ns) override {
-    v1::CreateRegionRequest request;
-    request.set_lease_id(Raw(args.lease));
-    request.set_region_id(Raw(args.region));
-    request.set_epoch(Raw(args.epoch));
-    request.set_gc(args.gc);
-    request.set_name(args.name);
-    request.mutable_incarnations()->Assign(args.incarnations.begin(), args.incarnations.end());
-    request.set_size_bytes(args.size_bytes);
     v1::CreateRegionReply reply;
-    return Run(&v1::Control::Stub::CreateRegion, request, &reply, deadline_ns);
+    return Run(&v1::Control::Stub::CreateRegion, codec_.CreateRegion(args), &reply, deadline_ns);
   }
 
   absl::StatusOr<RegionInfo> AttachRegion(const AttachRegionArgs& args, int64_t deadline_ns) override {
-    v1::AttachRegionRequest request;
-    request.set_lease_id(Raw(args.lease));
-    request.set_region_id(Raw(args.region));
-    request.set_name(args.name);
-    request.set_read_only(args.read_only);
-    request.set_epoch(Raw(args.epoch));
-    request.set_force(args.force);
     v1::AttachRegionReply reply;
-    NRAM_RETURN_IF_ERROR(Run(&v1::Control::Stub::AttachRegion, request, &reply, deadline_ns));
-    const v1::RegionInfo& region = reply.region();
-    const bool is_other = Raw(args.region) != 0 ? region.region_id() != Raw(args.region) : region.name() != args.name;
-    if (region.region_id() == 0 || is_other) return Nonsense("a region that was not asked for");
-    if (region.size_bytes() > kRegionBytesMax) return Nonsense(absl::StrCat("a size of ", region.size_bytes()));
-    if (region.incarnations_size() > kIncarnationsMax) return Nonsense("a region on more than 65535 servers");
-    return FromProto(region);
+    NRAM_RETURN_IF_ERROR(Run(&v1::Control::Stub::AttachRegion, codec_.AttachRegion(args), &reply, deadline_ns));
+    return codec_.Parse(reply, args);
   }
 
   absl::StatusOr<bool> DestroyRegion(LeaseId lease, RegionId region, bool force, int64_t deadline_ns) override {
-    v1::DestroyRegionRequest request;
-    request.set_lease_id(Raw(lease));
-    request.set_region_id(Raw(region));
-    request.set_force(force);
     v1::DestroyRegionReply reply;
-    NRAM_RETURN_IF_ERROR(Run(&v1::Control::Stub::DestroyRegion, request, &reply, deadline_ns));
+    NRAM_RETURN_IF_ERROR(
+        Run(&v1::Control::Stub::DestroyRegion, codec_.DestroyRegion(lease, region, force), &reply, deadline_ns));
     return reply.existed();
   }
 
   absl::StatusOr<std::vector<RegionInfo>> ListRegions(bool orphans_only, bool named_only,
                                                       int64_t deadline_ns) override {
-    std::vector<RegionInfo> regions;
-    size_t bytes = 0;
-    v1::ListRegionsRequest request;
-    request.set_orphans_only(orphans_only);
-    request.set_named_only(named_only);
-    while (true) {
+    ControlCodec::RegionList list;
+    v1::ListRegionsRequest request = codec_.ListRegions(orphans_only, named_only);
+    for (bool more = true; more;) {
       v1::ListRegionsReply reply;
       NRAM_RETURN_IF_ERROR(Run(&v1::Control::Stub::ListRegions, request, &reply, deadline_ns));
-      bytes += reply.ByteSizeLong() + reply.regions_size() * sizeof(RegionInfo);
-      if (bytes > kListBytesMax) {
-        return absl::ResourceExhaustedError(
-            absl::StrCat("memory server ", name_, " has more regions than fit into a list: ask for orphans only"));
-      }
-      uint64_t next = request.from_id();
-      for (const v1::RegionInfo& region : reply.regions()) {
-        if (region.region_id() < next || region.region_id() == UINT64_MAX) return Nonsense("a list without order");
-        next = region.region_id() + 1;
-        regions.push_back(FromProto(region));
-        regions.back().incarnations = {};
-      }
-      if (reply.next_id() == 0) return regions;
-      if (reply.next_id() < next || reply.regions().empty()) return Nonsense("a list without end");
-      request.set_from_id(reply.next_id());
+      NRAM_ASSIGN_OR_RETURN(more, codec_.AddPage(reply, &request, &list));
     }
+    return std::move(list.regions);
   }
 
   absl::Status ListSpans(RegionId region, int64_t deadline_ns,
                          absl::FunctionRef<absl::Status(uint64_t)> visit) override {
-    v1::ListSpansRequest request;
-    request.set_region_id(Raw(region));
-    while (true) {
+    v1::ListSpansRequest request = codec_.ListSpans(region);
+    for (bool more = true; more;) {
       v1::ListSpansReply reply;
       NRAM_RETURN_IF_ERROR(Run(&v1::Control::Stub::ListSpans, request, &reply, deadline_ns));
-      uint64_t next = request.from_span();
-      for (const uint64_t span : reply.spans()) {
-        if (span < next) return Nonsense("a list without order");
-        if (span >= kRegionBytesMax / kSpanBytes) return Nonsense("a span beyond 2^62 bytes");
-        next = span + 1;
-        NRAM_RETURN_IF_ERROR(visit(span));
-      }
-      if (reply.next_span() == 0) return absl::OkStatus();
-      if (reply.next_span() < next || reply.spans().empty()) return Nonsense("a list without end");
-      request.set_from_span(reply.next_span());
+      NRAM_ASSIGN_OR_RETURN(more, codec_.VisitPage(reply, &request, visit));
     }
+    return absl::OkStatus();
   }
 
   absl::StatusOr<ServerStatistics> GetStatistics(int64_t deadline_ns) override {
     v1::Statistics reply;
     NRAM_RETURN_IF_ERROR(Run(&v1::Control::Stub::GetStatistics, v1::GetStatisticsRequest(), &reply, deadline_ns));
-    ServerStatistics statistics{reply.incarnation(), Printable(reply.address(), kNameBytesMax),
-                                FromProto(reply.capacity()), FromProto(reply.host()), {}};
-    // Every plain number of the message under its own name, so that none is forgotten here.
-    const auto* descriptor = reply.GetDescriptor();
-    for (int i = 0; i < descriptor->field_count(); ++i) {
-      const auto* field = descriptor->field(i);
-      if (field->cpp_type() != google::protobuf::FieldDescriptor::CPPTYPE_UINT64 || field->name() == "incarnation")
-        continue;
-      statistics.counters.emplace_back(field->name(), reply.GetReflection()->GetUInt64(reply, field));
-    }
-    return statistics;
+    return codec_.Parse(reply);
   }
 
   absl::Status Drain(bool draining, int64_t deadline_ns) override {
-    v1::DrainRequest request;
-    request.set_draining(draining);
     v1::DrainReply reply;
-    return Run(&v1::Control::Stub::Drain, request, &reply, deadline_ns);
+    return Run(&v1::Control::Stub::Drain, codec_.Drain(draining), &reply, deadline_ns);
   }
 
  private:
@@ -234,7 +109,7 @@ class GrpcControlClient final : public ControlClient {
     // Each client its own connection, so that one that hangs does not hang another.
     args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     args.SetMaxReceiveMessageSize(kReplyBytesMax);
-    return v1::Control::NewStub(grpc::CreateCustomChannel(name_, grpc::InsecureChannelCredentials(), args));
+    return v1::Control::NewStub(grpc::CreateCustomChannel(codec_.server(), grpc::InsecureChannelCredentials(), args));
   }
 
   template <typename Method, typename Request, typename Reply>
@@ -259,30 +134,17 @@ class GrpcControlClient final : public ControlClient {
     // gRPC says RESOURCE_EXHAUSTED itself when it is short of threads; a server without room says OUT_OF_RANGE.
     if (code == absl::StatusCode::kResourceExhausted) code = absl::StatusCode::kUnavailable;
     if (code == absl::StatusCode::kOutOfRange) code = absl::StatusCode::kResourceExhausted;
-    // It may quote names that others chose.
-    return absl::Status(
-        code, absl::StrCat("memory server ", name_, ": ", Printable(status.error_message(), kMessageBytesMax)));
-  }
-
-  absl::Status Nonsense(absl::string_view what) const {
-    return absl::FailedPreconditionError(
-        absl::StrCat("memory server ", name_, " answers nonsense (", what,
-                     "): it is broken, or no memory server; restart it, or take it out of the pool"));
+    return codec_.Refusal(code, status.error_message());
   }
 
   template <typename Method, typename Request>
   absl::StatusOr<LeaseInfo> RunLease(Method method, const Request& request, int64_t deadline_ns) {
     v1::LeaseReply reply;
     NRAM_RETURN_IF_ERROR(Run(method, request, &reply, deadline_ns));
-    const auto ttl_ms = static_cast<int64_t>(reply.ttl_ms());
-    if (ttl_ms < kLeaseTtlMinMs || ttl_ms > kLeaseTtlMaxMs) {
-      return Nonsense(absl::StrCat("a lease of ", reply.ttl_ms(), " ms"));
-    }
-    return LeaseInfo{ttl_ms, reply.incarnation(), Bounded(reply.promised_bytes()), FromProto(reply.capacity()),
-                     reply.term()};
+    return codec_.Parse(reply);
   }
 
-  const std::string name_;
+  const ControlCodec codec_;
   Mutex mu_;
   std::shared_ptr<v1::Control::Stub> stub_ ABSL_GUARDED_BY(mu_);
 };

@@ -27,7 +27,7 @@ struct Server {
     options.port = 0;
     options.baseline_bytes_for_test = 0;
     server = MemServer::Start(options, &clock).value();
-    service = std::make_unique<ControlService>(server.get());
+    service = std::make_unique<ControlService>(&server->core(), [] { return Surroundings(); });
   }
   FakeClock clock;
   std::unique_ptr<MemServer> server;
@@ -94,7 +94,7 @@ class Driver {
 
  private:
   template <typename Request, typename Reply>
-  void Call(grpc::Status (ControlService::*handler)(const Request&, Reply*), FuzzInput* input) {
+  void Call(absl::Status (ControlService::*handler)(const Request&, Reply*), FuzzInput* input) {
     Request request;
     if (raw_) {
       if (!request.ParseFromString(bytes_)) return;

@@ -1,0 +1,235 @@
+#include "client/transport/control_codec.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "base/utf8.h"
+#include "proto/frame.h"
+
+namespace nram {
+namespace {
+
+// What replies may say: a server that says more is broken, or lies.
+constexpr size_t kListBytesMax = 256 << 20;  // of a whole list, on the wire
+constexpr uint64_t kBytesMax = uint64_t{1} << 60;
+constexpr int kIncarnationsMax = 65'535;
+constexpr int64_t kLeaseTtlMinMs = 10;
+constexpr int64_t kLeaseTtlMaxMs = 6 * 3'600'000;
+constexpr size_t kMessageBytesMax = 2000;
+constexpr size_t kNameBytesMax = 255;
+
+// Sums of a few of these do not overflow.
+uint64_t Bounded(uint64_t bytes) { return std::min(bytes, kBytesMax); }
+
+ServerCapacity FromProto(const v1::Capacity& capacity) {
+  return {Bounded(capacity.donated_bytes()), Bounded(capacity.used_bytes()),     Bounded(capacity.promised_bytes()),
+          Bounded(capacity.free_bytes()),    Bounded(capacity.overhead_bytes()), capacity.draining()};
+}
+
+ServerHost FromProto(const v1::HostState& host) {
+  return {Printable(host.boot_id(), kNameBytesMax),
+          Printable(host.hostname(), kNameBytesMax),
+          Bounded(host.total_bytes()),
+          Bounded(host.available_bytes()),
+          Bounded(host.idle_bytes()),
+          Bounded(host.lendable_bytes()),
+          Bounded(host.reserve_bytes())};
+}
+
+RegionInfo FromProto(const v1::RegionInfo& region) {
+  return {RegionId{region.region_id()},
+          region.name(),
+          Epoch{region.epoch()},
+          region.gc(),
+          Printable(region.owner(), kMessageBytesMax),
+          region.orphan(),
+          Bounded(region.stored_bytes()),
+          region.spans(),
+          {region.incarnations().begin(), region.incarnations().end()},
+          region.size_bytes(),
+          LeaseId{region.lease_id()}};
+}
+
+}  // namespace
+
+v1::HelloRequest ControlCodec::Hello() {
+  v1::HelloRequest request;
+  request.set_version_min(kControlVersion);
+  request.set_version_max(kControlVersion);
+  return request;
+}
+
+v1::GrantLeaseRequest ControlCodec::GrantLease(LeaseId lease, const std::string& owner, int64_t ttl_ms) {
+  v1::GrantLeaseRequest request;
+  request.set_lease_id(Raw(lease));
+  request.set_owner(owner);
+  request.set_ttl_ms(ttl_ms);
+  return request;
+}
+
+v1::RenewLeaseRequest ControlCodec::RenewLease(LeaseId lease) {
+  v1::RenewLeaseRequest request;
+  request.set_lease_id(Raw(lease));
+  return request;
+}
+
+v1::EndLeaseRequest ControlCodec::EndLease(LeaseId lease) {
+  v1::EndLeaseRequest request;
+  request.set_lease_id(Raw(lease));
+  return request;
+}
+
+v1::ReserveRequest ControlCodec::Reserve(LeaseId lease, int64_t pages, ReserveOrder order) {
+  v1::ReserveRequest request;
+  request.set_lease_id(Raw(lease));
+  request.set_pages(pages);
+  request.set_term(order.term);
+  request.set_order(order.number);
+  return request;
+}
+
+v1::CreateRegionRequest ControlCodec::CreateRegion(const CreateRegionArgs& args) {
+  v1::CreateRegionRequest request;
+  request.set_lease_id(Raw(args.lease));
+  request.set_region_id(Raw(args.region));
+  request.set_epoch(Raw(args.epoch));
+  request.set_gc(args.gc);
+  request.set_name(args.name);
+  request.mutable_incarnations()->Assign(args.incarnations.begin(), args.incarnations.end());
+  request.set_size_bytes(args.size_bytes);
+  return request;
+}
+
+v1::AttachRegionRequest ControlCodec::AttachRegion(const AttachRegionArgs& args) {
+  v1::AttachRegionRequest request;
+  request.set_lease_id(Raw(args.lease));
+  request.set_region_id(Raw(args.region));
+  request.set_name(args.name);
+  request.set_read_only(args.read_only);
+  request.set_epoch(Raw(args.epoch));
+  request.set_force(args.force);
+  return request;
+}
+
+v1::DestroyRegionRequest ControlCodec::DestroyRegion(LeaseId lease, RegionId region, bool force) {
+  v1::DestroyRegionRequest request;
+  request.set_lease_id(Raw(lease));
+  request.set_region_id(Raw(region));
+  request.set_force(force);
+  return request;
+}
+
+v1::ListRegionsRequest ControlCodec::ListRegions(bool orphans_only, bool named_only) {
+  v1::ListRegionsRequest request;
+  request.set_orphans_only(orphans_only);
+  request.set_named_only(named_only);
+  return request;
+}
+
+v1::ListSpansRequest ControlCodec::ListSpans(RegionId region) {
+  v1::ListSpansRequest request;
+  request.set_region_id(Raw(region));
+  return request;
+}
+
+v1::DrainRequest ControlCodec::Drain(bool draining) {
+  v1::DrainRequest request;
+  request.set_draining(draining);
+  return request;
+}
+
+absl::StatusOr<ServerHello> ControlCodec::Parse(const v1::HelloReply& reply) const {
+  if (reply.version() != kControlVersion) {
+    return absl::FailedPreconditionError(absl::StrCat("memory server ", server_, " speaks version ", reply.version(),
+                                                      " and this client version ", kControlVersion,
+                                                      ": install the same release of nram on both machines"));
+  }
+  if (reply.incarnation() == 0) return Nonsense("incarnation 0");
+  if (reply.data_port() > 65'535) return Nonsense(absl::StrCat("data port ", reply.data_port()));
+  return ServerHello{reply.incarnation(),     static_cast<int>(reply.data_port()),
+                     reply.data_socket(),     FromProto(reply.capacity()),
+                     FromProto(reply.host()), static_cast<int64_t>(reply.lease_ttl_ms())};
+}
+
+absl::StatusOr<LeaseInfo> ControlCodec::Parse(const v1::LeaseReply& reply) const {
+  const auto ttl_ms = static_cast<int64_t>(reply.ttl_ms());
+  if (ttl_ms < kLeaseTtlMinMs || ttl_ms > kLeaseTtlMaxMs) {
+    return Nonsense(absl::StrCat("a lease of ", reply.ttl_ms(), " ms"));
+  }
+  return LeaseInfo{ttl_ms, reply.incarnation(), Bounded(reply.promised_bytes()), FromProto(reply.capacity()),
+                   reply.term()};
+}
+
+absl::StatusOr<RegionInfo> ControlCodec::Parse(const v1::AttachRegionReply& reply, const AttachRegionArgs& args) const {
+  const v1::RegionInfo& region = reply.region();
+  const bool is_other = Raw(args.region) != 0 ? region.region_id() != Raw(args.region) : region.name() != args.name;
+  if (region.region_id() == 0 || is_other) return Nonsense("a region that was not asked for");
+  if (region.size_bytes() > kRegionBytesMax) return Nonsense(absl::StrCat("a size of ", region.size_bytes()));
+  if (region.incarnations_size() > kIncarnationsMax) return Nonsense("a region on more than 65535 servers");
+  return FromProto(region);
+}
+
+ServerStatistics ControlCodec::Parse(const v1::Statistics& reply) {
+  ServerStatistics statistics{reply.incarnation(),
+                              Printable(reply.address(), kNameBytesMax),
+                              FromProto(reply.capacity()),
+                              FromProto(reply.host()),
+                              {}};
+  // Every plain number of the message under its own name, so that none is forgotten here.
+  const auto* descriptor = reply.GetDescriptor();
+  for (int i = 0; i < descriptor->field_count(); ++i) {
+    const auto* field = descriptor->field(i);
+    if (field->cpp_type() != google::protobuf::FieldDescriptor::CPPTYPE_UINT64 || field->name() == "incarnation")
+      continue;
+    statistics.counters.emplace_back(field->name(), reply.GetReflection()->GetUInt64(reply, field));
+  }
+  return statistics;
+}
+
+absl::StatusOr<bool> ControlCodec::AddPage(const v1::ListRegionsReply& reply, v1::ListRegionsRequest* request,
+                                           RegionList* list) const {
+  list->bytes += reply.ByteSizeLong() + reply.regions_size() * sizeof(RegionInfo);
+  if (list->bytes > kListBytesMax) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("memory server ", server_, " has more regions than fit into a list: ask for orphans only"));
+  }
+  uint64_t next = request->from_id();
+  for (const v1::RegionInfo& region : reply.regions()) {
+    if (region.region_id() < next || region.region_id() == UINT64_MAX) return Nonsense("a list without order");
+    next = region.region_id() + 1;
+    list->regions.push_back(FromProto(region));
+    list->regions.back().incarnations = {};
+  }
+  if (reply.next_id() == 0) return false;
+  if (reply.next_id() < next || reply.regions().empty()) return Nonsense("a list without end");
+  request->set_from_id(reply.next_id());
+  return true;
+}
+
+absl::StatusOr<bool> ControlCodec::VisitPage(const v1::ListSpansReply& reply, v1::ListSpansRequest* request,
+                                             absl::FunctionRef<absl::Status(uint64_t)> visit) const {
+  uint64_t next = request->from_span();
+  for (const uint64_t span : reply.spans()) {
+    if (span < next) return Nonsense("a list without order");
+    if (span >= kRegionBytesMax / kSpanBytes) return Nonsense("a span beyond 2^62 bytes");
+    next = span + 1;
+    NRAM_RETURN_IF_ERROR(visit(span));
+  }
+  if (reply.next_span() == 0) return false;
+  if (reply.next_span() < next || reply.spans().empty()) return Nonsense("a list without end");
+  request->set_from_span(reply.next_span());
+  return true;
+}
+
+absl::Status ControlCodec::Refusal(absl::StatusCode code, absl::string_view message) const {
+  return absl::Status(code, absl::StrCat("memory server ", server_, ": ", Printable(message, kMessageBytesMax)));
+}
+
+absl::Status ControlCodec::Nonsense(absl::string_view what) const {
+  return absl::FailedPreconditionError(
+      absl::StrCat("memory server ", server_, " answers nonsense (", what,
+                   "): it is broken, or no memory server; restart it, or take it out of the pool"));
+}
+
+}  // namespace nram

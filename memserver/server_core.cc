@@ -1,0 +1,61 @@
+#include "memserver/server_core.h"
+
+#include <glog/logging.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "base/units.h"
+
+namespace nram {
+namespace {
+
+constexpr CreditWindow kWindow{256, 4096};
+
+// Of every 64 bytes one is for payloads that land, within bounds.
+size_t LandingPages(uint64_t ceiling_bytes) { return std::clamp<size_t>(ceiling_bytes / 64 / kPageBytes, 128, 2048); }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ServerCore>> ServerCore::Create(const ServerCoreOptions& options, const Clock* clock) {
+  CHECK_NE(options.incarnation, 0u);
+  NRAM_ASSIGN_OR_RETURN(auto arena,
+                        FrameArena::Create(options.ceiling_bytes, options.fixed_bytes + LeaseTable::kFixedBytes));
+  std::unique_ptr<ServerCore> core(new ServerCore(options, std::move(arena), clock));
+  if (core->landing_.size() < 2 * kPagesPerFrame) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a ceiling of ", FormatByteSize(options.ceiling_bytes), " leaves nothing to lend"));
+  }
+  return core;
+}
+
+ServerCore::ServerCore(const ServerCoreOptions& options, std::unique_ptr<FrameArena> arena, const Clock* clock)
+    : arena_(std::move(arena)),
+      leases_(arena_.get(), clock, options.lease_ttl_ms),
+      store_(arena_.get(), &leases_),
+      landing_(arena_.get(), LandingPages(options.ceiling_bytes)),
+      context_{&store_, &leases_, &landing_, options.incarnation, kWindow} {
+  SetDraining(options.drain);
+}
+
+void ServerCore::SetDraining(bool draining) {
+  draining_ = draining;
+  store_.SetDraining(draining);
+}
+
+ServerCore::Leases ServerCore::Tick(int64_t lease_now_ns, int64_t now_ns) {
+  // Renewals that came while the server was stopped are still to be read.
+  if (ticked_ns_ != 0 && now_ns - ticked_ns_ > kStoppedMs * kNsPerMs) leases_.Extend(now_ns - ticked_ns_);
+  ticked_ns_ = now_ns;
+  return Collect(lease_now_ns);
+}
+
+ServerCore::Leases ServerCore::Collect(int64_t lease_now_ns) {
+  Leases ended = leases_.EndExpired(lease_now_ns);
+  for (const std::shared_ptr<Lease>& lease : ended) store_.CollectLease(*lease);
+  return ended;
+}
+
+}  // namespace nram

@@ -1,0 +1,36 @@
+#ifndef NRAM_TESTS_SIM_CLUSTER_H_
+#define NRAM_TESTS_SIM_CLUSTER_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "tests/sim/checker.h"
+#include "tests/sim/network.h"
+#include "tests/sim/sim_server.h"
+#include "tests/sim/world.h"
+
+namespace nram::sim {
+
+struct ClusterOptions {
+  int servers = 3;
+  int clients = 2;
+  SimServerOptions server;
+};
+
+// The machines of a simulation, and who judges what its clients are told.
+struct Cluster {
+  Cluster(uint64_t seed, const ClusterOptions& options);
+  ~Cluster();
+
+  World world;
+  Network network{&world};
+  Checker checker{&world};
+  std::vector<std::unique_ptr<SimServer>> servers;
+  std::vector<HostId> clients;
+  std::vector<RegionId> regions;  // those whose pages may be damaged
+};
+
+}  // namespace nram::sim
+
+#endif  // NRAM_TESTS_SIM_CLUSTER_H_

@@ -1,0 +1,196 @@
+#include "tests/sim/sim_server.h"
+
+#include <glog/logging.h>
+
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "memserver/session.h"
+#include "proto/frame_reader.h"
+#include "proto/frame_service.h"
+
+namespace nram::sim {
+namespace {
+
+constexpr uint64_t kFixedBytes = kMiB;
+constexpr size_t kReadAheadBytes = 4096;
+constexpr int64_t kTryAgainNs = kNsPerMs;
+constexpr int64_t kStallNs = 10 * kNsPerSecond;
+constexpr int64_t kStarvedStallNs = 2 * kNsPerSecond;
+
+}  // namespace
+
+// What memserver/connection.h is for a socket.
+class SimServer::ServerConnection : public Network::Receiver, private FrameReader::Handler {
+ public:
+  ServerConnection(SimServer* server, Network::ConnectionId id)
+      : server_(server), id_(id), session_(server->core_->session_context()) {}
+
+  void OnBytes(absl::Span<const std::byte> bytes) override {
+    if (closed_) return;
+    progress_ns_ = server_->world_->NowNs();
+    if (!waiting_.empty()) {
+      waiting_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+      return;
+    }
+    Feed(bytes);
+  }
+
+  void OnEnd() override { CloseLater(); }
+
+  // As Connection::CheckStall: a peer that stops in the middle of a message holds what others need.
+  void CheckStall(bool starved) {
+    const bool stalls = reader_.mid_frame() || !session_.bound() || session_.fenced() || !session_.live();
+    const int64_t limit_ns = starved && reader_.mid_frame() ? kStarvedStallNs : kStallNs;
+    if (stalls && waiting_.empty() && server_->world_->NowNs() - progress_ns_ > limit_ns) CloseLater();
+  }
+  bool starved() const { return !waiting_.empty(); }
+
+ private:
+  void Feed(absl::Span<const std::byte> bytes) {
+    size_t taken = 0;
+    const absl::StatusOr<bool> all = reader_.Feed(bytes, &taken, this);
+    if (!all.ok()) return CloseLater();
+    if (*all) return;
+    // It is short of frames to land in, which others hold.
+    waiting_.assign(reinterpret_cast<const char*>(bytes.data()) + taken, bytes.size() - taken);
+    waiting_.push_back(0);  // so that it is never empty while there is something to do
+    server_->world_->After(kTryAgainNs, server_->host_, [this, server = server_, id = id_] {
+      if (!server->connections_.contains(id)) return;
+      std::string bytes = std::exchange(waiting_, "");
+      bytes.pop_back();
+      if (!closed_) Feed({reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()});
+    });
+  }
+
+  void CloseLater() {
+    if (std::exchange(closed_, true)) return;
+    server_->Remove(id_);
+  }
+
+  absl::StatusOr<bool> OnHeader(const FrameHeader& header, absl::Span<const ChunkMask> masks,
+                                Landing* landing) override {
+    return session_.Begin(header, masks, kFrameBytesMax, landing);
+  }
+
+  absl::Status OnFrame(const FrameHeader& header, absl::Span<const uint32_t> page_crcs) override {
+    ReplyBuffer reply{server_->reply_bytes_.get(), kFrameBytesMax, 0};
+    NRAM_RETURN_IF_ERROR(session_.Execute(header, page_crcs, &reply));
+    CHECK(!session_.busy());
+    session_.Replied();
+    server_->network_->Send(id_, Network::kServer, std::string(reinterpret_cast<const char*>(reply.data), reply.used));
+    return absl::OkStatus();
+  }
+
+  void OnCorrupt(const FrameHeader&) override {}
+
+  SimServer* const server_;
+  const Network::ConnectionId id_;
+  FrameReader reader_{kReadAheadBytes};
+  Session session_;
+  std::string waiting_;  // bytes that the reader has not taken yet
+  int64_t progress_ns_ = server_->world_->NowNs();
+  bool closed_ = false;
+};
+
+SimServer::SimServer(World* world, Network* network, int index, const SimServerOptions& options)
+    : world_(world),
+      network_(network),
+      index_(index),
+      options_(options),
+      host_(world->AddHost(absl::StrCat("server", index))),
+      reply_bytes_(new std::byte[kFrameBytesMax]) {}
+
+SimServer::~SimServer() {
+  if (alive()) Kill(/*power_fails=*/true);
+}
+
+void SimServer::Start() {
+  CHECK(!alive());
+  ServerCoreOptions options;
+  options.incarnation = world_->rng().Next() | 1;
+  options.ceiling_bytes = options_.ceiling_bytes;
+  options.fixed_bytes = kFixedBytes;
+  options.lease_ttl_ms = options_.lease_ttl_ms;
+  core_ = ServerCore::Create(options, world_).value();
+  control_ = std::make_unique<ControlService>(core_.get(), [this] {
+    Surroundings around;
+    around.boot_id = around.hostname = around.address = name();
+    around.data_port = 1;
+    return around;
+  });
+  network_->SetPower(host_, true);
+  network_->Listen(host_, this);
+  Tick();
+}
+
+void SimServer::Kill(bool power_fails) {
+  CHECK(alive());
+  if (on_death != nullptr) on_death();
+  network_->Listen(host_, nullptr);
+  network_->SetPower(host_, !power_fails);
+  network_->CloseAll(host_, /*silently=*/power_fails);
+  world_->EndLife(host_);
+  connections_.clear();
+  control_.reset();
+  core_.reset();
+  filling_ = ArenaPromise();
+  filled_pages_ = 0;
+}
+
+void SimServer::ScheduleTick() {
+  world_->After(ServerCore::kTickMs * kNsPerMs, host_, [this] { Tick(); });
+}
+
+void SimServer::Tick() {
+  const int64_t now_ns = world_->NowNs();
+  const ServerCore::Leases ended = core_->Tick(now_ns, now_ns);
+  if (on_lease_ended != nullptr) {
+    for (const auto& lease : ended) on_lease_ended(*lease);
+  }
+  core_->store().FreeSome(std::numeric_limits<int64_t>::max());
+  bool starved = false;
+  for (const auto& [id, connection] : connections_) starved |= connection->starved();
+  for (const auto& [id, connection] : connections_) connection->CheckStall(starved);
+  ScheduleTick();
+}
+
+void SimServer::Fill(uint64_t leave_pages) {
+  CHECK(alive());
+  const uint64_t free_pages = core_->arena().usage().free_bytes / kPromiseBytesPerPage;
+  if (free_pages <= leave_pages) return;
+  if (core_->arena().Promise(free_pages - leave_pages, &filling_)) filled_pages_ += free_pages - leave_pages;
+}
+
+void SimServer::Unfill() {
+  if (filled_pages_ > 0) core_->arena().Unpromise(filled_pages_, &filling_);
+  filled_pages_ = 0;
+}
+
+bool SimServer::FlipBit(RegionId region, uint64_t page) {
+  bool flipped = false;
+  const ChunkRange range{page * kChunksPerPage, kChunksPerPage};
+  core_->store().ReadInPlace(region, 0, range, [&](const PageStore::Stored& stored) {
+    if (stored.chunks.empty()) return;
+    const iovec& piece = stored.chunks[world_->rng().Below(stored.chunks.size())];
+    auto* const bytes = static_cast<uint8_t*>(piece.iov_base);
+    bytes[world_->rng().Below(piece.iov_len)] ^= static_cast<uint8_t>(1 << world_->rng().Below(8));
+    flipped = true;
+  });
+  return flipped;
+}
+
+Network::Receiver* SimServer::Accept(Network::ConnectionId id) {
+  auto& connection = connections_[id];
+  connection = std::make_unique<ServerConnection>(this, id);
+  return connection.get();
+}
+
+void SimServer::Remove(Network::ConnectionId id) {
+  network_->Close(id, Network::kServer);
+  world_->After(0, host_, [this, id] { connections_.erase(id); });
+}
+
+}  // namespace nram::sim

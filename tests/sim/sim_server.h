@@ -1,0 +1,84 @@
+#ifndef NRAM_TESTS_SIM_SIM_SERVER_H_
+#define NRAM_TESTS_SIM_SIM_SERVER_H_
+
+// A memory server in virtual time: the product's core, sessions and control handlers, and in place of its sockets and
+// threads the Network and the World. It has many lives.
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "memserver/control_service.h"
+#include "memserver/server_core.h"
+#include "proto/frame.h"
+#include "tests/sim/network.h"
+#include "tests/sim/world.h"
+
+namespace nram::sim {
+
+struct SimServerOptions {
+  uint64_t ceiling_bytes = 24 * kMiB;
+  int64_t lease_ttl_ms = 10'000;
+};
+
+class SimServer : public Network::Listener {
+ public:
+  SimServer(World* world, Network* network, int index, const SimServerOptions& options);
+  ~SimServer() override;
+
+  int index() const { return index_; }
+  HostId host() const { return host_; }
+  const std::string& name() const { return world_->NameOf(host_); }
+
+  // --- Its lives.
+  // A new life, empty. Only while there is none.
+  void Start();
+  // The process ends. `power_fails`: so silently that nobody is told.
+  void Kill(bool power_fails);
+  bool alive() const { return core_ != nullptr; }
+  // Null while there is no life.
+  ServerCore* core() { return core_.get(); }
+  ControlService* control() { return control_.get(); }
+
+  // --- What can be done to it.
+  // Takes what is free but for `leave_pages`, as other clients would, until Unfill.
+  void Fill(uint64_t leave_pages);
+  void Unfill();
+  bool filled() const { return filled_pages_ > 0; }
+  // Changes one bit of what a page holds. False: the page holds nothing.
+  bool FlipBit(RegionId region, uint64_t page);
+
+  // Called when a life is about to end, and when a lease has ended in one. May be null.
+  std::function<void()> on_death;
+  std::function<void(const Lease& lease)> on_lease_ended;
+
+  // Network::Listener
+  Network::Receiver* Accept(Network::ConnectionId id) override;
+
+ private:
+  class ServerConnection;
+  friend class ServerConnection;
+
+  void ScheduleTick();
+  void Tick();
+  // Later, when nothing of the connection runs any more.
+  void Remove(Network::ConnectionId id);
+
+  World* const world_;
+  Network* const network_;
+  const int index_;
+  const SimServerOptions options_;
+  const HostId host_;
+  std::unique_ptr<ServerCore> core_;
+  std::unique_ptr<ControlService> control_;
+  std::map<Network::ConnectionId, std::unique_ptr<ServerConnection>> connections_;
+  ArenaPromise filling_;
+  uint64_t filled_pages_ = 0;
+  const std::unique_ptr<std::byte[]> reply_bytes_;  // of the request that executes
+};
+
+}  // namespace nram::sim
+
+#endif  // NRAM_TESTS_SIM_SIM_SERVER_H_
