@@ -86,7 +86,7 @@ struct NoFlags {
   void Register(ArgParser*) {}
 };
 
-// One server of the pool that a command asks, and what it said.
+// One server of the pool that a command asks.
 struct PoolMember {
   Endpoint endpoint;
   std::unique_ptr<ControlClient> control;
@@ -94,10 +94,11 @@ struct PoolMember {
 
 inline constexpr int64_t kAskTimeoutMs = 3'000;
 
-// The pool that `spec` (a --pool flag, may be empty) means. Nothing is asked yet.
+// The servers of the pool that `spec` (a --pool flag, may be empty) names. Nothing is asked yet.
 absl::StatusOr<std::vector<PoolMember>> OpenMembers(const std::string& spec);
 
-// Statistics of all members, asked at once; an error for those that do not answer within kAskTimeoutMs.
+// The statistics of all members, which are asked at once; an error for a member that does not answer within
+// kAskTimeoutMs.
 std::vector<absl::StatusOr<ServerStatistics>> AskStatistics(absl::Span<const PoolMember> members);
 
 // The subcommands, each in its own file.

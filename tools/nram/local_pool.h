@@ -1,8 +1,8 @@
 #ifndef NRAM_TOOLS_NRAM_LOCAL_POOL_H_
 #define NRAM_TOOLS_NRAM_LOCAL_POOL_H_
 
-// A pool on this machine, as `nram up` starts it: memory servers as processes of their own, and a directory with what
-// is needed to find and end them: pool (the host file), N.pid, N.log, N.socket.
+// A pool on this machine, as `nram up` starts it: memory servers as processes of their own, and a directory with the
+// files that are needed to find and end them: pool (the host file), N.pid, N.log, N.socket.
 
 #include <sys/types.h>
 
@@ -31,15 +31,15 @@ struct LocalPoolOptions {
   int64_t timeout_ms = 10'000;
 };
 
-// Starts the servers and waits until all serve; ends what it started if one does not (the message has the end of its
-// log). ALREADY_EXISTS: a pool is running there.
+// Starts the servers and waits until all serve. If one does not, ends all of them; the message has the end of its log.
+// ALREADY_EXISTS: a pool is running there.
 absl::StatusOr<std::vector<LocalServer>> StartLocalPool(const LocalPoolOptions& options);
 
 // The servers that run there now.
 std::vector<LocalServer> FindLocalPool(const std::string& directory);
 
-// Ends them: SIGTERM, and SIGKILL for those that are still there after `timeout_ms`. Removes the files. Returns how
-// many ran.
+// Ends the servers by SIGTERM, and by SIGKILL those that still run after `timeout_ms`. Removes the files. Returns how
+// many servers ran.
 absl::StatusOr<int> StopLocalPool(const std::string& directory, int64_t timeout_ms);
 
 }  // namespace nram

@@ -8,13 +8,13 @@
 
 namespace nram {
 
-// The daemon `name` that goes with this command: what the environment's `variable` names, else beside this program,
-// else in the build's `folder`. NOT_FOUND says where it was looked for.
+// Finds the daemon `name` that goes with this command: the environment's `variable` names it, or it is beside this
+// program, or in the build's `folder`. NOT_FOUND says where it was looked for.
 absl::StatusOr<std::string> FindProgram(const std::string& name, const std::string& folder, const char* variable);
 
-// The processes that there are; some may have ended by now.
+// The processes of the machine. Some may have ended when this returns.
 std::vector<int> ListProcesses();
-// What the kernel calls a process, of 15 bytes at most; "" if it has ended.
+// The kernel's name for a process, of 15 bytes at most; "" if it has ended.
 std::string ProcessName(int pid);
 
 }  // namespace nram

@@ -1,10 +1,10 @@
 #ifndef NRAM_TOOLS_NRAM_SWAP_AREA_H_
 #define NRAM_TOOLS_NRAM_SWAP_AREA_H_
 
-// Swap areas on the pool: for each a daemon of its own (nram-fsd --swap) with one file, a loop device with direct I/O
-// on that, and swapon with discards of single pages, which come back as holes that the servers free. What an area
-// consists of is written to a directory in the state directory first, so that all of it can be found and removed after
-// a crash.
+// Swap areas on the pool. An area has a daemon of its own (nram-fsd --swap) with one file, and a loop device with
+// direct I/O on that file. The kernel swaps to the device with discards of single pages, which arrive as holes that the
+// servers free. A directory in the state directory records the parts of the area before they are made, so that all of
+// them can be found and removed after a crash.
 
 #include <cstdint>
 #include <string>
@@ -21,7 +21,7 @@ struct SwapOptions {
   int priority = -1;                   // 0..32767; -1: the kernel chooses, below all that others have
   std::string pool;                    // as nram-fsd's --pool; "": none
   int64_t io_timeout_ms = 10'000;      // as nram-fsd's
-  int64_t silence_min_ms = 60'000;     // before so much of it no daemon counts as frozen
+  int64_t silence_min_ms = 60'000;     // no daemon counts as frozen that has been silent for less
   std::vector<std::string> fsd_flags;  // "--backend=memory"
 };
 
@@ -29,9 +29,8 @@ struct SwapArea {
   std::string name;
   std::string directory;  // in the state directory
   std::string pool;       // where it is
-  std::string device;     // "/dev/loop3"; "": not yet, or not its any more
-  // The kernel's number of what `device` is at present: it has another when it is taken for something else. 0: not
-  // known (before Linux 5.15).
+  std::string device;     // "/dev/loop3"; "": the area has none yet, or no longer
+  // The kernel's sequence number of the device, another one for each use of it. 0: not known (before Linux 5.15).
   uint64_t device_sequence = 0;
   uint64_t size_bytes = 0;
   int priority = 0;
@@ -43,15 +42,17 @@ struct SwapArea {
   uint64_t discarded_bytes = 0;  // given back so far
 };
 
-// All need root. Messages say what is wrong and what to do. One at a time for each area: others are refused.
+// AddSwap and RemoveSwap need root. Messages say what is wrong and what to do. One call at a time works on an area:
+// others are refused.
 
-// Sets one up, whole or not at all, also if it gets SIGINT, SIGTERM or SIGHUP meanwhile. ALREADY_EXISTS: the name is
-// taken. RESOURCE_EXHAUSTED: the pool has not so much.
+// Sets up an area, whole or not at all, also if SIGINT, SIGTERM or SIGHUP comes meanwhile. ALREADY_EXISTS: the name is
+// taken. RESOURCE_EXHAUSTED: the pool has less room.
 absl::StatusOr<SwapArea> AddSwap(const SwapOptions& options);
 
-// Takes it away: what is swapped out goes back to RAM first, which takes time; `on_progress` is told what is left, now
-// and then. RESOURCE_EXHAUSTED: there is not RAM and other swap enough (swap_room.h). FAILED_PRECONDITION: its daemon
-// is gone (then what was swapped out is lost, and whoever uses it gets SIGBUS). `force` goes on all the same.
+// Takes an area away. The pages that are swapped out go back to RAM first, which takes time; `on_progress` is told now
+// and then how many bytes are left. RESOURCE_EXHAUSTED: RAM and other swap have too little room (swap_room.h).
+// FAILED_PRECONDITION: the area's daemon is gone; the pages that were swapped out are lost then, and programs that
+// touch them get SIGBUS. `force` goes on all the same.
 absl::Status RemoveSwap(const std::string& name, bool force, void (*on_progress)(uint64_t left_bytes));
 
 std::vector<SwapArea> FindSwaps();

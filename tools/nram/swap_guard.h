@@ -16,13 +16,13 @@ struct GuardOptions {
   SwapDevice device;
   int daemon_pid = 0;
   std::string mount;            // where the daemon's file is
-  int64_t silence_ms = 60'000;  // a daemon that answers nothing for so long is ended
+  int64_t silence_ms = 60'000;  // a daemon that answers nothing for this long is ended
 };
 
-// Starts a process that takes the device from the kernel if its daemon dies, or answers nothing: a device that fails
-// every write is one that the kernel would try to write to for ever, and programs with it. Then they are told (SIGBUS,
-// or the OOM killer). A process of its own, since nobody else is sure to be there. It ends with the daemon, when the
-// kernel does not have the device any more.
+// Starts a process that takes the device from the kernel if the area's daemon dies or answers nothing. Without it, the
+// kernel would try for ever to write to a device that fails every write, and programs would wait with it; now they are
+// told (by SIGBUS, or by the OOM killer). It is a process of its own, because nobody else is sure to be there. It ends
+// after the daemon, when the kernel does not have the device any more.
 absl::Status StartGuard(const GuardOptions& options);
 
 }  // namespace nram

@@ -8,9 +8,9 @@
 
 namespace nram {
 
-// Whether `used_bytes` that are swapped out to an area of `size_bytes` have room to go back to: in RAM and other swap,
-// and in the memory cgroups of those whose they are (v1 or v2), since each page is charged to its owner's again, and
-// the kernel ends programs of a group that has no room. RESOURCE_EXHAUSTED says what is short, and what to do. `root`
+// Checks whether `used_bytes`, swapped out to an area of `size_bytes`, have room to go back to: in RAM and other swap,
+// and in the memory cgroups of their owners (v1 or v2). Each page is charged to its owner's group again, and the kernel
+// ends programs of a group that has no room. RESOURCE_EXHAUSTED: the message says what is short and what to do. `root`
 // is put before every path, for tests.
 absl::Status CheckRoomForSwap(uint64_t size_bytes, uint64_t used_bytes, const std::string& root = "");
 

@@ -1,8 +1,8 @@
 #ifndef NRAM_TOOLS_SORT_EXTERNAL_SORT_H_
 #define NRAM_TOOLS_SORT_EXTERNAL_SORT_H_
 
-// An external merge sort: runs are gathered, sorted and written by several threads, then merged with read-ahead, in as
-// many passes as the memory asks for (mostly one).
+// An external merge sort: several threads gather, sort and write runs, which are then merged with read-ahead, in as
+// many passes as the memory makes necessary (mostly one).
 
 #include <atomic>
 #include <cstdint>
@@ -29,7 +29,7 @@ struct SortProgress {
 
 struct SortOptions {
   static constexpr uint64_t kMemoryMin = 1 << 20;
-  // A line may take such a part of the memory; less where what a thread has is less.
+  // A line may take this part of the memory, or less if a thread has less.
   static constexpr uint64_t kLineShare = 9;
 
   std::vector<std::string> inputs = {"-"};
@@ -40,7 +40,7 @@ struct SortOptions {
       64 << 10;  // read from a run at a time, at least; fewer runs are merged at once if need be
   RecordFormat format;
   OrderOptions order;
-  // Called when the input turns out not to fit into memory.
+  // Called when it turns out that the input does not fit into memory.
   std::function<absl::StatusOr<std::unique_ptr<Scratch>>()> open_scratch;
   std::function<void(const SortProgress&)> on_progress;  // by the calling thread
   const std::atomic<bool>* interrupted = nullptr;        // set: end soon, with CANCELLED
@@ -57,15 +57,15 @@ struct SortReport {
   int64_t merge_ns = 0;
 };
 
-// How many threads to sort with on a machine with so many processors: no more than leave each room for the longest
+// How many threads should sort on a machine with so many processors: as many as leave each one room for the longest
 // lines that the memory allows, or for 64 MiB.
 int ChooseSortThreads(uint64_t memory_bytes, int processors);
 
 // Blocks. After an error the output is as it was (unless it is no regular file) and the scratch is gone.
 // INVALID_ARGUMENT: bad keys, a record that is broken or too long for the memory; RESOURCE_EXHAUSTED: the scratch is
 // too small (told before anything is read if the input's size is known), the disk is full, or no thread can be started;
-// CANCELLED; others as the scratch's and the files'. If it is just the last step that fails, putting the sorted output
-// in its place, the message says where it is.
+// CANCELLED; others are the scratch's and the files'. If only the last step fails, which puts the sorted output in its
+// place, the message says where the sorted output is.
 absl::StatusOr<SortReport> ExternalSort(const SortOptions& options);
 
 }  // namespace nram

@@ -19,17 +19,17 @@ class Input {
  public:
   static constexpr uint64_t kUnknown = UINT64_MAX;
 
-  // Looks at all of them, so that a missing one is told before any work is done, but opens only the first: there may be
-  // more than a process may have open. "-" is the standard input. Errors: as open's; CANCELLED as Next's.
+  // Looks at all files, so that a missing one is told before any work is done, but opens only the first: there may be
+  // more than a process may have open. "-" is the standard input. Errors: open's; CANCELLED as Next.
   static absl::StatusOr<Input> Open(const std::vector<std::string>& paths);
 
-  // Bytes of all files; kUnknown if one is none (a pipe, a device).
+  // The bytes of all files; kUnknown if one is no regular file (a pipe, a device).
   uint64_t total_bytes() const { return total_bytes_; }
   const std::string& path() const { return paths_[at_]; }  // of the file that is being read
 
-  // Blocks until there is something; 0 at the end of a file, then Next goes on. CANCELLED: a signal came.
+  // Blocks until there is something to read. 0: the end of a file; Next opens the next one. CANCELLED: a signal came.
   absl::StatusOr<size_t> Read(absl::Span<char> to);
-  // Opens the next file; false: that was the last one. CANCELLED: a signal came while a FIFO had no writer.
+  // Opens the next file. False: there is none. CANCELLED: a signal came while a FIFO had no writer.
   absl::StatusOr<bool> Next();
 
  private:

@@ -67,16 +67,16 @@ class Cursor {
   const char* end_ = nullptr;
 };
 
-// Of a run in the scratch, through two blocks, one of which is being read while the other is used. Gives the scratch
-// back behind itself.
+// The cursor of a run in the scratch. It has two blocks, one of which is being read while the other is used, and gives
+// the scratch back behind itself.
 class RunCursor : public Cursor {
  public:
   // How much memory a run needs with blocks of at least `block_bytes`, and how large the blocks are then.
   static uint64_t BlockBytes(const Run& run, uint64_t block_bytes);
   static uint64_t MemoryBytes(const Run& run, uint64_t block_bytes);
 
-  // `memory` has MemoryBytes. Stands before the first record. With `discard` kKeep, what is written meanwhile is to
-  // take the place of what was read: it is given back soon.
+  // `memory` has MemoryBytes. Stands before the first record. With `discard` kKeep, the merge writes to the places that
+  // it has read: they are given back soon.
   RunCursor(Scratch* scratch, const Run& run, uint64_t block_bytes, absl::Span<char> memory, Scratch::Room discard,
             const Order* order, const RecordFormat& format);
 
@@ -98,7 +98,7 @@ class RunCursor : public Cursor {
   uint64_t discarded_ = 0;
 };
 
-// Of a sorted workspace.
+// The cursor of a sorted workspace.
 class WorkspaceCursor : public Cursor {
  public:
   WorkspaceCursor(const Workspace* workspace, const Order* order, const RecordFormat& format)
@@ -113,7 +113,7 @@ class WorkspaceCursor : public Cursor {
 
 struct MergeOptions {
   bool unique = false;
-  // Called every so often with the bytes merged so far; an error ends the merge.
+  // Called now and then with the bytes merged so far; an error ends the merge.
   std::function<absl::Status(uint64_t)> on_progress;
 };
 

@@ -1,7 +1,7 @@
 #ifndef NRAM_TOOLS_SORT_ORDER_H_
 #define NRAM_TOOLS_SORT_ORDER_H_
 
-// Which record comes first: sort(1)'s keys in the C locale, and byte ranges of fixed-size records.
+// The order of records: by sort(1)'s keys in the C locale, or by byte ranges of fixed-size records.
 
 #include <cstdint>
 #include <cstring>
@@ -41,7 +41,7 @@ class Order {
     return KeyPrefix(record);
   }
 
-  // Below, equal to or above zero as `a` comes before, with or after `b`.
+  // Below zero if `a` comes before `b`, zero if they are equal, else above zero.
   int Compare(absl::string_view a, absl::string_view b) const {
     if (!plain_) return CompareKeys(a, b);
     const int order = CompareBytes(a, b);

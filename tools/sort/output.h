@@ -12,16 +12,17 @@
 
 namespace nram {
 
-// Where the sorted records go. A regular file appears, or is replaced, whole, when Commit is called: until then the
-// records are in a file beside it, which goes if this goes first. So the output may be one of the inputs. What is no
-// regular file (a pipe, a terminal, a device), or has a directory that nothing may be created in, or where nobody but
-// its owner may replace it, is written directly.
+// The target of the sorted records. A regular file appears, or is replaced, as a whole by Commit. Until then the
+// records are in a file beside it, which is removed if this object ends first. So the output may be one of the inputs.
+//
+// An output is written directly if it is no regular file (a pipe, a terminal, a device), if nothing may be created in
+// its directory, or if only its owner may replace it there.
 class Output {
  public:
-  // "" is the standard output. What replaces a file has its rights and extended attributes as far as may be, and gives
-  // nobody more (tools/sort/file_rights.h). Errors: as open's, also for a file that may not be written to, although it
-  // could be replaced. FAILED_PRECONDITION: it is one of `inputs` too, and there is no room beside it, so that what
-  // fails half way would have destroyed it.
+  // "" is the standard output. A new file gets the rights and extended attributes of the one that it replaces, as far
+  // as possible, and gives nobody more (tools/sort/file_rights.h). Errors: open's, also for a file that may be replaced
+  // but not written to. FAILED_PRECONDITION: the output is one of `inputs` too, and nothing can be created beside it,
+  // so that a failure half way would destroy the input.
   static absl::StatusOr<Output> Open(const std::string& path, absl::Span<const std::string> inputs);
   Output(Output&&) = default;
   Output& operator=(Output&&) = delete;
@@ -29,19 +30,19 @@ class Output {
 
   int fd() const { return fd_.get(); }
   const std::string& name() const { return name_; }
-  // Before the first write, when the inputs are not needed any more.
+  // Called before the first write, when the inputs are not needed any more.
   absl::Status Begin();
-  // When all is written. If just the last step fails, the records stay where the message says.
+  // Called when all is written. If only the last step fails, the records stay where the message says.
   absl::Status Commit();
 
-  // For a signal's handler that ends the process: unlinks what stands beside an output that is not committed.
+  // For a signal handler that ends the process: unlinks the file beside an output that is not committed.
   static void RemoveTemporaryInSignal();
-  // Whether a Begin has let any output be written to in place: what ends early leaves it in part.
+  // Whether an output was begun that is written directly: after an early end it has only a part of the records.
   static bool WroteInPlace();
 
  private:
   Output() = default;
-  // Creates the file beside target_; `old`: what it is to replace, if valid. An errno if it cannot be created.
+  // Creates the file beside target_. `old`: the file that it will replace, if valid. An errno if it cannot be created.
   absl::StatusOr<int> CreateTemporary(const UniqueFd& old);
   void Unlink();
 

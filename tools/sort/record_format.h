@@ -5,7 +5,7 @@
 
 namespace nram {
 
-// How records are told apart.
+// The boundaries of records.
 struct RecordFormat {
   uint32_t record_bytes = 0;  // fixed-size records; 0: lines
   char terminator = '\n';     // of lines

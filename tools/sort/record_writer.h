@@ -1,7 +1,7 @@
 #ifndef NRAM_TOOLS_SORT_RECORD_WRITER_H_
 #define NRAM_TOOLS_SORT_RECORD_WRITER_H_
 
-// Where sorted records go: to a run in the scratch, or to the output. Full blocks are written while the next one fills.
+// Writes sorted records to a run in the scratch, or to the output. Full blocks are written while the next one fills.
 
 #include <cstring>
 #include <memory>
@@ -36,7 +36,7 @@ class RecordWriter {
 
  protected:
   RecordWriter() = default;
-  // Gives away the first filled_ bytes of room_ and sets room_ to an empty block.
+  // Hands the first filled_ bytes of room_ over to be written, and sets room_ to an empty block.
   virtual absl::Status Flush() = 0;
 
   absl::Span<char> room_;
@@ -66,7 +66,7 @@ class RunWriter : public RecordWriter {
 // `memory`.
 class OutputWriter : public RecordWriter {
  public:
-  // `name` stands in messages. The descriptor must stay open until this is gone.
+  // `name` stands in messages. The descriptor must stay open for as long as this object exists.
   OutputWriter(int fd, std::string name, absl::Span<char> memory);
   ~OutputWriter() override;
   absl::Status Finish() override;

@@ -2,7 +2,7 @@
 #define NRAM_TOOLS_SORT_RUN_BUILDER_H_
 
 // The first half of an external sort: reads the input into workspaces, which threads sort and write to the scratch as
-// runs; or which stay, sorted, if all of the input fits into them.
+// runs. If all of the input fits into workspaces, they stay, sorted.
 
 #include <cstdint>
 #include <deque>
@@ -23,15 +23,15 @@
 
 namespace nram {
 
-// One use, by one thread.
+// For one use, by one thread.
 class RunBuilder {
  public:
-  // All must outlive it. `memory` is cut into workspaces and, for each thread, a buffer to write through.
+  // All arguments must outlive it. `memory` is cut into workspaces and, for each thread, a buffer to write through.
   RunBuilder(const SortOptions& options, const Order& order, Input* input, absl::Span<char> memory);
   ~RunBuilder();
 
   // Blocks until the input is read, sorted and, if it did not fit into memory, written. Then either scratch() and
-  // runs() are there, or the records are in workspaces(). Fills in what `report` has to say of the input.
+  // runs() are there, or the records are in workspaces(). Fills in the fields of `report` that tell of the input.
   absl::Status Build(SortReport* report);
 
   std::unique_ptr<Scratch> TakeScratch() { return std::move(scratch_); }
@@ -49,7 +49,7 @@ class RunBuilder {
 
   bool interrupted() const { return options_.interrupted != nullptr && options_.interrupted->load(); }
   absl::Status OpenScratch();
-  // As many as there can be. RESOURCE_EXHAUSTED: that is none.
+  // Starts as many threads as possible. RESOURCE_EXHAUSTED: none.
   absl::Status StartWorkers();
   absl::Status TooLong(uint64_t line_bytes) const;
   absl::Status Fill(Workspace* workspace, SortReport* report, bool* at_end);

@@ -1,8 +1,7 @@
 #ifndef NRAM_TOOLS_SORT_SCRATCH_H_
 #define NRAM_TOOLS_SORT_SCRATCH_H_
 
-// Where sorted runs wait until they are merged: an array of bytes that is written, read ahead and given back piece by
-// piece.
+// Holds sorted runs until they are merged: an array of bytes that is written, read ahead and given back piece by piece.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,33 +15,32 @@
 
 namespace nram {
 
-// Thread-safe, but for one Transfer's own use. Offsets and lengths are multiples of kBlockBytes.
+// Thread-safe, except that one thread at a time uses a Transfer. Offsets and lengths are multiples of kBlockBytes.
 class Scratch {
  public:
   static constexpr uint64_t kBlockBytes = 4096;
 
-  // One read or write at a time that is under way. It must be waited for before its buffer goes.
+  // A read or write that is under way, one at a time. It must be waited for before its buffer is freed.
   class Transfer {
    public:
     virtual ~Transfer() = default;
     virtual void StartRead(uint64_t offset, absl::Span<char> to) = 0;
     virtual void StartWrite(uint64_t offset, absl::Span<const char> from) = 0;
-    // Blocks until what was started is done; OK at once if nothing was.
+    // Blocks until the transfer is done; OK at once if none was started.
     virtual absl::Status Wait() = 0;
   };
 
   virtual ~Scratch() = default;
-  // Sets aside room for the first `bytes`. RESOURCE_EXHAUSTED: there is not so much; the message says how much there
-  // is.
+  // Sets room aside for the first `bytes`. RESOURCE_EXHAUSTED: there is less room; the message says how much.
   virtual absl::Status Reserve(uint64_t bytes) = 0;
   virtual std::unique_ptr<Transfer> NewTransfer() = 0;
-  // Frees the range. With kKeep its room stays this scratch's own, for what is written next, where that can be done.
+  // Frees the range. With kKeep its room stays this scratch's own, for later writes, where that can be done.
   enum class Room { kFree, kKeep };
   virtual absl::Status Discard(uint64_t offset, uint64_t bytes, Room room) = 0;
 };
 
-// A region of the pool, straight through the client library: no filesystem, no page cache. The servers free it if this
-// process dies. Errors: as Pool::Open's.
+// A region of the pool, used through the client library: no filesystem, no page cache. The servers free it if this
+// process dies. Errors: Pool::Open's.
 absl::StatusOr<std::unique_ptr<Scratch>> OpenPoolScratch(PoolOptions options);
 
 // A file without a name in `directory`, on the mount or anywhere else.

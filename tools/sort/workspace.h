@@ -1,7 +1,7 @@
 #ifndef NRAM_TOOLS_SORT_WORKSPACE_H_
 #define NRAM_TOOLS_SORT_WORKSPACE_H_
 
-// Memory in which one run is gathered and sorted: text from the front, an entry a record from the back.
+// Memory in which one run is gathered and sorted: text from the front, an entry for each record from the back.
 
 #include <cstdint>
 
@@ -21,26 +21,26 @@ class Workspace {
   Workspace(absl::Span<char> memory, const RecordFormat& format) : memory_(memory), format_(format) { Clear(); }
 
   void Clear();
-  // Room for text that may be written at text_end(), so that there is room for its entries too; 0: it is full.
+  // How much text may be written at text_end() so that its entries have room too. 0: the workspace is full.
   size_t room() const;
   char* text_end() { return memory_.data() + text_bytes_; }
-  // `bytes` were written at text_end(): enters the records that they complete. False if there was no room for all
-  // entries: then the rest of the text is as incomplete() says.
+  // The caller has written `bytes` at text_end(): enters the records that they complete. False: there was no room for
+  // all entries; incomplete() is the rest of the text.
   bool Take(size_t bytes);
-  // Text that no entry stands for: the begin of a record, or what Take had no room for.
+  // The text without entries: the begin of a record, or records for which Take had no room.
   absl::string_view incomplete() const { return {memory_.data() + entered_, text_bytes_ - entered_}; }
   // At the end of the input: ends the last line if it has no terminator. There is room for it.
   void EndLine();
 
-  // Orders the entries; `unique`: leaves out those that are equal to an earlier one.
+  // Orders the entries. `unique`: leaves out entries that are equal to an earlier one.
   void Sort(const Order& order, bool unique);
   absl::Status Write(RecordWriter* writer) const;
 
   size_t count() const { return static_cast<size_t>(end() - begin()); }
-  // Of all records, terminators included; of what is left if Sort left some out.
+  // The bytes of all records that Sort has not left out, terminators included.
   uint64_t record_bytes() const;
   uint32_t longest() const { return longest_; }
-  // Records with their terminators, and their prefixes; by rank once sorted.
+  // The records with their terminators, and their prefixes; by rank once sorted.
   absl::string_view record(size_t index) const {
     return {memory_.data() + begin()[index].offset, begin()[index].bytes};
   }

@@ -13,7 +13,7 @@
 
 namespace nram {
 
-// Not thread-safe; the memory is.
+// Not thread-safe; its memory may be used by any number of threads.
 class Backing {
  public:
   struct Memory {
