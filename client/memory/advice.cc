@@ -18,9 +18,9 @@
 namespace nram {
 namespace {
 
-// Of pages whose contents are dropped in one go.
+// The most pages that are dropped in one go.
 constexpr uint64_t kDropPagesMax = 1024;
-constexpr uint64_t kDropShare = 8;  // of the budget, at most so much is busy while servers are told
+constexpr uint64_t kDropShare = 8;  // at most this part of the budget is busy while servers are told
 constexpr size_t kLanes = 8;
 constexpr int64_t kLookAgainMs = 100;
 
@@ -55,7 +55,7 @@ absl::Status Advice::Settle(const Pages& pages, int64_t deadline_ns) {
 
 absl::Status Advice::Prefetch(const Pages& pages) {
   page_in_->Retry(pages.segment, pages.first, pages.count);
-  // More than fits would only push out what it has brought.
+  // More than fits would only push out pages that it has brought.
   page_in_->ahead()->Prefetch(pages.segment, pages.first, std::min(pages.count, residency_->limit_pages() / 2));
   return absl::OkStatus();
 }
@@ -116,13 +116,13 @@ absl::Status Advice::Pin(const Pages& pages, uint64_t asked_bytes) {
     status = Await(pages, page, &IsMoving, deadline_ns, "pinning: a page was leaving for too long");
   }
   if (status.ok()) page_in_->ahead()->Prefetch(pages.segment, pages.first, pages.count);
-  // As if it were touched, but a page that is lost is an error here, not a signal.
+  // The kernel touches the pages, but a lost page is an error here, not a signal.
   const size_t bytes = pages.count * segment->page_bytes;
   if (status.ok() && bytes > 0 && madvise(segment->address(pages.first), bytes, MADV_POPULATE_READ) != 0) {
     status = errno == EINVAL ? absl::UnimplementedError("pinning needs Linux 5.14 or newer")
                              : absl::DataLossError(absl::StrCat("pinning: a page cannot be had: ", strerror(errno)));
   }
-  // What others had pinned before stays so.
+  // Pages that others had pinned before stay pinned.
   for (uint64_t i = 0; i < pages.count && !status.ok(); ++i) {
     if (is_fresh[i]) UnpinPage(segment, pages.first + i);
   }
@@ -210,7 +210,7 @@ absl::Status Advice::DropSome(const Pages& pages, int64_t deadline_ns) {
       i += run + 1;
     }
   };
-  // Servers first: if they cannot be told, what is here must not be lost.
+  // Servers are told first: if that fails, the pages here must not be lost.
   if (remote) {
     for_each_run([&](uint64_t first, uint64_t count) {
       if (!status.ok()) return;
@@ -220,7 +220,7 @@ absl::Status Advice::DropSome(const Pages& pages, int64_t deadline_ns) {
     });
   }
   if (!status.ok()) {
-    // Servers may have dropped it or not: what is here goes there whole, whatever it was.
+    // Servers may have dropped the pages or not: pages that are here count as dirty, whatever they were.
     for (uint64_t i = 0; i < pages.count; ++i) {
       if (IsResident(was[i])) userfault_->Unprotect(segment->address(pages.first + i), segment->page_bytes);
     }

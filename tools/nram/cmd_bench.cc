@@ -157,7 +157,7 @@ absl::Status RunLoad(const BenchFlags& options, const std::string& directory) {
   return absl::OkStatus();
 }
 
-// Runs it in a process of its own and returns its exit code. Signals are passed on.
+// Calls `run` in a process of its own and returns the exit code. Signals are passed on.
 int RunApart(absl::FunctionRef<int()> run) {
   sigset_t awaited, before;
   sigemptyset(&awaited);
@@ -186,7 +186,7 @@ int RunApart(absl::FunctionRef<int()> run) {
   return ended->signal == 0 ? ended->code : 128 + ended->signal;
 }
 
-// With a directory that is removed afterwards, however it ends; its servers end with it.
+// Calls `run` with a directory that is removed afterwards, however the run ends; its servers end with it.
 int RunWithServers(const BenchFlags& options, absl::Status (*run)(const BenchFlags&, const std::string&)) {
   char directory[] = "/tmp/nram-bench-XXXXXX";
   if (mkdtemp(directory) == nullptr) {
@@ -198,7 +198,7 @@ int RunWithServers(const BenchFlags& options, absl::Status (*run)(const BenchFla
   return code;
 }
 
-// Directories, or nothing: the script's work.
+// Runs a script, which does the other kinds of bench.
 int RunScript(const std::string& script, const std::vector<std::string>& args) {
   const auto program = FindProgram(script, "tools/bench", "NRAM_BENCH");
   if (!program.ok()) return ToExitCode(program.status(), "nram bench");
@@ -243,7 +243,7 @@ without them, and the server's memory is watched.
 example: nram bench pool --only='4 KiB'
 )"},
       Words::kAny, &Run);
-  // Other words are the scripts', and their flags.
+  // Other words, and their flags, are for the scripts.
   command.run = [run = command.run](const std::vector<std::string>& args) {
     if (!args.empty() && args[0] == "report") return RunScript("nram-bench-report", {args.begin() + 1, args.end()});
     if (args.empty() || (args[0] != "pool" && args[0] != "load")) return RunScript("nram-bench-dirs", args);

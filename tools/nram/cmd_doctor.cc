@@ -1,4 +1,4 @@
-// nram doctor: is this machine set up for what it does with the pool?
+// nram doctor: whether this machine is set up well for its use of the pool.
 
 #include <unistd.h>
 
@@ -36,7 +36,7 @@ uint64_t FieldOf(const std::string& path, absl::string_view field) {
   return NumberField(ReadFile(path).value_or(""), field).value_or(0);
 }
 
-// The kernel's emergency reserve: what sockets and the daemon's kernel side get when everybody else waits.
+// The kernel's emergency reserve: sockets and the kernel's side of the daemon get it when everybody else waits.
 Finding CheckReserve(uint64_t ram_bytes) {
   const uint64_t have = ReadNumber("/proc/sys/vm/min_free_kbytes").value_or(0) * kKiB;
   const uint64_t want = std::clamp<uint64_t>(ram_bytes / 100, 64 * kMiB, kGiB);
@@ -47,8 +47,8 @@ Finding CheckReserve(uint64_t ram_bytes) {
                        " in reserve that can get slow under pressure. sysctl -w vm.min_free_kbytes=", want / kKiB)};
 }
 
-// The kernel raises its minimum of free memory for a while when it has had to break up large blocks; whoever may not
-// use the reserve then waits although there is some, the loop device's own thread among them, for ever if need be.
+// When the kernel has had to break up large blocks, it raises its minimum of free memory for a while. Threads that may
+// not use the reserve then wait although memory is free, perhaps for ever; the loop device's thread is one of them.
 Finding CheckBoost() {
   const uint64_t factor = ReadNumber("/proc/sys/vm/watermark_boost_factor").value_or(0);
   const std::string what = absl::StrCat("vm.watermark_boost_factor is ", factor);
@@ -82,8 +82,8 @@ Finding CheckBackup(const std::vector<SwapArea>& areas) {
           "swapon --priority 0 DEVICE"};
 }
 
-// The lowest limit of the process's memory cgroup and those above it, of v1's controller or v2's, also the one above
-// which it is slowed down (memory.high); 0 if there is none.
+// The lowest limit of the process's memory cgroup and the groups above it (v1 or v2), including the limit above which
+// the group is slowed down (memory.high). 0: there is none.
 uint64_t CgroupLimit(const std::string& process) {
   const auto groups = ReadFile(process + "/cgroup");
   uint64_t lowest = 0;
@@ -91,7 +91,7 @@ uint64_t CgroupLimit(const std::string& process) {
     const std::vector<std::string> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));
     if (parts.size() < 3 || (!parts[1].empty() && parts[1] != "memory")) continue;
     const std::string mount = parts[1].empty() ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
-    // To the topmost, which may be a container's.
+    // Up to the topmost group, which may be a container's.
     std::string path = parts[2] == "/" ? "" : parts[2];
     while (true) {
       for (const char* file : {"/memory.limit_in_bytes", "/memory.max", "/memory.high"}) {
@@ -129,7 +129,7 @@ Finding CheckPool(const std::string& pool, const std::string& whose) {
   return {Verdict::kGood, absl::StrCat(whose, "all ", answers.size(), " servers answer, from other machines"), ""};
 }
 
-// What programs of this user may ask of the kernel to be fast.
+// Whether programs of this user may ask the kernel to keep processors awake.
 Finding CheckFastWake() {
   if (access(WakeLatency::kDevice, W_OK) == 0) {
     return {Verdict::kGood, "this user may keep processors awake while programs wait for the pool", ""};
@@ -140,7 +140,7 @@ Finding CheckFastWake() {
           "/dev/cpu_dma_latency` after each boot"};
 }
 
-// What is swapped out again after a server has died needs room on the others.
+// If a server dies, its slots are swapped out again, and need room on the others.
 void CheckSpareRoom(const SwapArea& area, std::vector<Finding>* findings) {
   const auto members = OpenMembers(area.pool);
   if (!members.ok()) return;
@@ -152,7 +152,7 @@ void CheckSpareRoom(const SwapArea& area, std::vector<Finding>* findings) {
     free_bytes += answer->capacity.free_bytes;
     largest_bytes = std::max(largest_bytes, answer->capacity.free_bytes);
   }
-  // The one with most room may be the one that dies; its share is about as large as the others'.
+  // The server with most room may be the one that dies; its share is about as large as the others'.
   const uint64_t share_bytes = servers == 0 ? 0 : area.size_bytes / servers;
   const bool good = servers > 1 && free_bytes - largest_bytes >= share_bytes;
   findings->push_back(
@@ -221,7 +221,7 @@ int Run(DoctorFlags& flags, const Invocation& given) {
   }
   const std::vector<SwapArea> areas = FindSwaps();
   std::vector<Finding> findings;
-  // Of each area its own, and the one that commands here find.
+  // The pool of each area is checked with it; here, the pool that commands find.
   if (areas.empty() || ChoosePoolSpec("").ok()) findings.push_back(CheckPool("", ""));
   findings.push_back(CheckFastWake());
   if (!areas.empty() || !words.empty()) {

@@ -40,7 +40,7 @@ constexpr int64_t kLookForOthersMs = 1'000;
 constexpr size_t kNamedMax = 5;  // of many that a message could name
 constexpr size_t kStateNameBytes = 100;
 
-// An absolute path, also of a mount point whose daemon is gone and which therefore cannot be looked at.
+// The absolute path, also of a mount point that cannot be looked at because its daemon is gone.
 std::string Resolve(const std::string& directory) {
   char resolved[PATH_MAX];
   if (realpath(directory.c_str(), resolved) != nullptr) return resolved;
@@ -52,9 +52,9 @@ std::string Resolve(const std::string& directory) {
   return absl::StrCat(resolved, resolved == std::string("/") ? "" : "/", path.substr(slash + 1));
 }
 
-// Of a mount at `directory`: its log, its process id.
+// The log, or the file with the process id, of a mount at `directory`.
 std::string StateFile(const std::string& directory, absl::string_view suffix) {
-  // To be read by people; the number tells those apart that look alike.
+  // The name is for people; the number distinguishes names that look alike.
   std::string name = directory.substr(0, kStateNameBytes);
   std::replace(name.begin(), name.end(), '/', '-');
   const uint32_t crc = Crc32c(0, reinterpret_cast<const std::byte*>(directory.data()), directory.size());
@@ -86,7 +86,7 @@ std::string Unescape(absl::string_view text) {
   return out;
 }
 
-// What the process `who`, or "self", sees mounted.
+// The mounts that the process `who`, or "self", sees.
 std::vector<MountPoint> FindMounts(absl::string_view who) {
   std::vector<MountPoint> mounts;
   const auto table = ReadFile(absl::StrCat("/proc/", who, "/mountinfo"));
@@ -145,7 +145,7 @@ int RunMount(MountFlags& flags, const Invocation& given) {
   const auto program = FindProgram("nram-fsd", "fsd", "NRAM_FSD");
   if (!program.ok()) return ToExitCode(program.status(), "nram mount");
   if (const absl::Status made = MakeStateDir(); !made.ok()) return ToExitCode(made, "nram mount");
-  // The daemon parses the words again: those that were given here, but --json, which is this command's.
+  // The daemon parses the same words again, without --json, which is this command's.
   std::vector<std::string> command = {*program};
   if (!given.parser.given("log-file")) {
     options.log_file = StateFile(directory, "log");
@@ -175,13 +175,13 @@ int RunMount(MountFlags& flags, const Invocation& given) {
   return 0;
 }
 
-// As messages name a process.
+// A process's name in messages.
 std::string Describe(int pid) {
   const std::string name = ProcessName(pid);
   return absl::StrCat(pid, name.empty() ? "" : " (" + name + ")");
 }
 
-// Who has something open there, for the message that says so.
+// The processes that have something open there, for a message.
 std::string UsersOf(const std::string& directory) {
   std::vector<std::string> users;
   for (const int pid : ListProcesses()) {
@@ -221,7 +221,7 @@ absl::Status Detach(const std::string& directory, bool lazy) {
   return absl::FailedPreconditionError(absl::StrCat("fusermount3 could not unmount ", directory));
 }
 
-// Who still sees the device mounted, in a mount namespace of their own (containers), for the message that says so.
+// The processes that still see the device mounted, in mount namespaces of their own (containers), for a message.
 std::string NamespacesWith(const std::string& device) {
   for (const MountPoint& mount : FindMounts("self")) {
     if (mount.device == device) return absl::StrCat(", because it is mounted on ", mount.directory, " too");
@@ -241,7 +241,7 @@ std::string NamespacesWith(const std::string& device) {
 
 absl::Status Umount(const std::string& directory, bool lazy) {
   const std::vector<MountPoint> mounts = FindMounts("self");
-  // The last one, where there are several on top of each other.
+  // The last one, if several lie on top of each other.
   const auto mount = std::find_if(mounts.rbegin(), mounts.rend(),
                                   [&](const MountPoint& candidate) { return candidate.directory == directory; });
   if (mount == mounts.rend()) {
@@ -254,7 +254,7 @@ absl::Status Umount(const std::string& directory, bool lazy) {
   const bool is_daemon = daemon.valid() && absl::StartsWith(ProcessName(pid), "nram-fsd");
   NRAM_RETURN_IF_ERROR(Detach(directory, lazy));
   if (pid == 0 || lazy) return absl::OkStatus();
-  // Until it has given the memory back, which is soon, unless others keep it.
+  // Waits until the daemon has given the memory back, which is soon, unless others keep the mount.
   const int64_t deadline_ns = DeadlineAfterMs(kUmountTimeoutMs);
   std::string others;
   while (others.empty() && MonotonicNs() < deadline_ns) {
@@ -293,7 +293,7 @@ int RunUmount(UmountFlags& flags, const Invocation& given) {
 }  // namespace
 
 Command MountCommand() {
-  // The flags are the daemon's: its help, under this command's name.
+  // The flags are the daemon's, so its help stands here under this command's name.
   const std::string daemon = FsdOptions::Help();
   const size_t flags = daemon.find("\nWhat\n");
   const size_t end = daemon.find("  --help ");

@@ -27,12 +27,12 @@ namespace nram {
 namespace {
 
 constexpr uint64_t kMemoryMin = 48 * kMiB;
-// What the pool's client takes of the memory once it is open: gRPC, connections, threads' stacks.
+// The share of the pool's client in the memory once it is open: gRPC, connections, stacks of threads.
 constexpr uint64_t kPoolBytes = 8 * kMiB;
 
 std::atomic<bool> interrupted{false};
 
-// Before main, which opens /dev/null where a standard stream is missing: sorted lines must not go there unsaid.
+// Looked at before main opens /dev/null in place of a missing stream: sorted lines must not go there silently.
 const bool no_standard_output = fcntl(STDOUT_FILENO, F_GETFD) < 0;
 
 struct SortFlags {
@@ -107,7 +107,7 @@ struct SortFlags {
   }
 };
 
-// sort's letters, as people's fingers know them: "-k2,2nr", "-t ,", "-nru", "-S 1G".
+// Spells out sort(1)'s letters: "-k2,2nr", "-t ,", "-nru", "-S 1G".
 std::vector<std::string> SpellOut(const std::vector<std::string>& args) {
   static constexpr std::pair<char, const char*> kSwitches[] = {
       {'n', "--numeric"}, {'r', "--reverse"}, {'f', "--ignore-case"},    {'b', "--ignore-leading-blanks"},
@@ -133,7 +133,7 @@ std::vector<std::string> SpellOut(const std::vector<std::string>& args) {
         words.push_back(with->second + (attached ? arg.substr(at + 1) : i + 1 < args.size() ? args[++i] : ""));
         break;
       }
-      // Alone it asks for help; among others it would be sort's --human-numeric-sort.
+      // "-h" alone asks for help; among other letters it would be sort's --human-numeric-sort.
       if (arg[at] == 'h' && arg.size() > 2) {
         words.push_back(arg);
         break;
@@ -190,7 +190,8 @@ class ProgressLine {
 
 constexpr int kInterrupted = 130;
 
-// The first asks for an orderly end; what cannot end (a pipe that nobody reads) is ended three seconds later.
+// The first signal asks for an orderly end. If the sort cannot end (a pipe that nobody reads), it is ended three
+// seconds later.
 void OnSignal(int) {
   if (!interrupted.exchange(true)) alarm(3);
 }
@@ -204,7 +205,7 @@ void CatchSignals() {
   struct sigaction action = {};
   action.sa_handler = &OnSignal;
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
-    // What whoever started it has had ignored (nohup) stays so.
+    // A signal that the starter has told it to ignore (nohup) stays ignored.
     struct sigaction old;
     if (sigaction(signal, nullptr, &old) != 0 || old.sa_handler != SIG_IGN) sigaction(signal, &action, nullptr);
   }
@@ -221,7 +222,7 @@ absl::StatusOr<std::unique_ptr<Scratch>> OpenScratch(const SortFlags& flags) {
   return OpenPoolScratch(std::move(options));
 }
 
-// Not getrusage's, which is that of whatever this process was before exec too. 0 if it cannot be read.
+// 0 if it cannot be read. getrusage(2) would count the program that this process was before exec, too.
 uint64_t PeakResidentBytes() {
   return NumberField(ReadFile("/proc/self/status").value_or(""), "VmHWM").value_or(0) * kKiB;
 }
@@ -232,7 +233,7 @@ absl::Status Sort(SortFlags flags) {
   if (flags.zero) sort.format.terminator = '\0';
   sort.interrupted = &interrupted;
   const bool to_pool = flags.scratch == "pool";
-  // --memory is the whole process, so what it takes already comes off.
+  // --memory is for the whole process, so the memory that it has already comes off.
   const uint64_t taken = ReadProcessMemory().resident_bytes + (to_pool ? kPoolBytes : kMiB);
   if (flags.memory < taken + SortOptions::kMemoryMin * 8) {
     return absl::InvalidArgumentError(absl::StrCat("--memory=", FormatByteSize(flags.memory), " is too little here: ",

@@ -1,4 +1,4 @@
-// nram status, nram regions, nram drain: what servers do, hold, and shall take.
+// nram status, nram regions, nram drain: counters of servers, their regions, and whether they take new pages.
 
 #include <cstdio>
 #include <iostream>
@@ -81,7 +81,7 @@ struct PlacedRegion {
   RegionInfo info;
 };
 
-// Of those servers that answer; `silent` says why others do not.
+// The regions of all servers that answer. *silent: why another one does not.
 std::vector<PlacedRegion> ListAll(absl::Span<const PoolMember> members, bool orphans_only, absl::Status* silent) {
   std::vector<PlacedRegion> all;
   for (const PoolMember& member : members) {
@@ -111,7 +111,7 @@ absl::Status Destroy(absl::Span<const PlacedRegion> regions, const std::string& 
     if (!meant) continue;
     const absl::StatusOr<bool> existed =
         region.control->DestroyRegion(LeaseId{0}, region.info.id, force, DeadlineAfterMs(kAskTimeoutMs));
-    // One that has an owner again, say: the others are still to go.
+    // A region may have an owner again, for example: the others are still to be destroyed.
     if (!existed.ok() && refused.ok()) refused = existed.status();
     if (existed.ok() && *existed) {
       ++destroyed;

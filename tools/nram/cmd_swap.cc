@@ -50,7 +50,8 @@ struct OnFlags {
   }
 };
 
-// Swapping to one's own memory frees none. What to say of the pool's servers on this host; "" if there are none.
+// A warning about the pool's servers on this host, because swapping to one's own memory frees none; "" if there are
+// none.
 std::string OwnServers(const std::string& pool) {
   const auto members = OpenMembers(pool);
   if (!members.ok()) return "";
@@ -85,7 +86,7 @@ int RunOn(OnFlags& flags, const Invocation& given) {
   }
   const auto bytes = ParseByteSize(given.words[0]);
   if (!bytes.ok()) return ToExitCode(bytes.status(), "nram swapon");
-  // What is less than a page is refused as it was said.
+  // A size below a page is refused as it was given.
   flags.swap.size_bytes = *bytes < kPageBytes ? *bytes : *bytes / kPageBytes * kPageBytes;
   flags.swap.priority = static_cast<int>(flags.priority);
   flags.swap.io_timeout_ms = flags.io_timeout_ms;
@@ -97,7 +98,7 @@ int RunOn(OnFlags& flags, const Invocation& given) {
   if (flags.backend == "pool") {
     const auto pool = ChoosePoolSpec(flags.pool);
     if (!pool.ok()) return ToExitCode(pool.status(), "nram swapon");
-    // The servers themselves: who takes the area down later must ask these, whatever a host file says by then.
+    // The servers by name: `nram swapoff` must ask these, whatever a host file says by then.
     const auto servers = ParsePoolSpec(*pool);
     if (!servers.ok()) return ToExitCode(servers.status(), "nram swapon");
     flags.swap.pool =
@@ -134,7 +135,7 @@ struct OffFlags {
   }
 };
 
-// Pages that cannot be had while the kernel takes them back are lost for good, and it does not say so.
+// If a page cannot be had while the kernel takes it back, it is lost for good, and the kernel does not say so.
 absl::Status CheckServersOf(const std::string& name) {
   const std::vector<SwapArea> areas = FindSwaps();
   const auto area =
@@ -179,7 +180,7 @@ int RunOff(OffFlags& flags, const Invocation& given) {
   return code;
 }
 
-// What the pool holds of each area now, by its daemon's name for itself; false if the pool does not answer.
+// The bytes that the pool holds now, by the name that each owner has for itself; false if the pool does not answer.
 bool AskStored(const std::string& pool, std::vector<std::pair<std::string, uint64_t>>* stored) {
   const auto members = OpenMembers(pool);
   if (!members.ok()) return false;

@@ -54,7 +54,7 @@ absl::StatusOr<std::vector<PoolMember>> OpenMembers(const std::string& flag) {
 std::vector<absl::StatusOr<ServerStatistics>> AskStatistics(absl::Span<const PoolMember> members) {
   std::vector<absl::StatusOr<ServerStatistics>> answers(members.size(), absl::UnknownError("not asked"));
   const int64_t deadline_ns = DeadlineAfterMs(kAskTimeoutMs);
-  // A thread for each would be thousands; a few take turns.
+  // A thread for each member could be thousands; a few threads take turns.
   std::atomic<size_t> next{0};
   std::vector<std::thread> threads;
   for (size_t t = 0; t < std::min<size_t>(members.size(), 32); ++t) {

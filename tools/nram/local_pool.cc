@@ -59,7 +59,7 @@ absl::StatusOr<LocalServer> Spawn(const std::string& program, const LocalPoolOpt
   const std::string ready = PathOf(options.directory, number, "ready");
   unlink(ready.c_str());
   std::vector<std::string> words = {program, "--port=0", absl::StrCat("--ready-file=", ready)};
-  // A socket's path is short; without one there is TCP.
+  // A socket's path must be short; without a socket there is TCP.
   const std::string socket = PathOf(options.directory, number, "socket");
   if (socket.size() + strlen(".data") < kSocketPathMax) words.push_back("--socket=" + socket);
   words.insert(words.end(), options.server_flags.begin(), options.server_flags.end());
@@ -164,7 +164,7 @@ absl::StatusOr<std::vector<LocalServer>> StartLocalPool(const LocalPoolOptions& 
     status = server.status();
     if (!server.ok()) break;
     servers.push_back(*server);
-    // Before it is ready: whoever is interrupted here leaves nothing that `nram down` does not find.
+    // Written before the server is ready: after an interruption `nram down` finds all servers.
     status = WritePidFile(options, *server);
   }
   std::string hosts = "# Written by nram up.\n";

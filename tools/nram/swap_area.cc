@@ -56,7 +56,7 @@ constexpr int64_t kLockMs = 200;          // longer than anybody looks whether i
 // A daemon that is silent for so many times the deadline of an operation is no use any more.
 constexpr int64_t kSilenceFactor = 6;
 
-// As the daemon and the kernel name it.
+// The path by which the daemon and the kernel know it.
 std::string SwapsDirectory() {
   char resolved[PATH_MAX];
   const std::string state = LocalStateDir();
@@ -77,13 +77,13 @@ absl::Status CheckName(const std::string& name) {
 
 bool IsDaemon(int pid, const std::string& directory) {
   const auto command = ReadFile(absl::StrCat("/proc/", pid, "/cmdline"));
-  // Its last word, that is.
+  // The last word of the command line is the mount point.
   return absl::StartsWith(ProcessName(pid), "nram-fsd") && command.ok() &&
          absl::EndsWith(*command,
                         absl::StrCat(absl::string_view("\0", 1), MountOf(directory), absl::string_view("\0", 1)));
 }
 
-// The area's daemon; not valid if it has ended, also when its number belongs to another process by now.
+// The area's daemon. Not valid if it has ended, also if another process has its number by now.
 UniqueFd OpenDaemon(const std::string& directory, int* pid) {
   const auto text = ReadFile(directory + "/pid");
   if (!text.ok() || !absl::SimpleAtoi(*text, pid)) return UniqueFd();
@@ -91,8 +91,8 @@ UniqueFd OpenDaemon(const std::string& directory, int* pid) {
   return IsDaemon(*pid, directory) ? std::move(daemon) : UniqueFd();
 }
 
-// In the kernel's topmost groups: no limit of the group that this command runs in, and no end of its session, is the
-// area's. As far as it may.
+// Moves this process to the kernel's topmost groups, as far as it may: limits of the group that it was started in, and
+// the end of its session, must not reach the area.
 void LeaveCgroups() {
   const auto groups = ReadFile("/proc/self/cgroup");
   std::vector<std::string> mounts = {"", "unified"};  // of v2; the others are v1's
@@ -113,7 +113,7 @@ void HoldSignals() {
   pthread_sigmask(SIG_BLOCK, &held, nullptr);
 }
 
-// Whether one of them has come.
+// Whether one of these signals has come.
 bool Interrupted() {
   sigset_t pending;
   sigpending(&pending);
@@ -121,7 +121,7 @@ bool Interrupted() {
          sigismember(&pending, SIGHUP) == 1;
 }
 
-// Nobody else sets this area up or takes it down meanwhile.
+// While the lock is held, nobody else sets this area up or takes it down.
 absl::StatusOr<UniqueFd> LockArea(const std::string& directory) {
   UniqueFd lock(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!lock.valid()) return ErrnoStatus(errno, "open " + directory);
@@ -184,7 +184,7 @@ absl::Status EndDaemon(const std::string& directory) {
   const UniqueFd daemon = OpenDaemon(directory, &pid);
   umount2(MountOf(directory).c_str(), MNT_DETACH);
   if (!daemon.valid()) return absl::OkStatus();
-  // The mount may go on elsewhere: whoever has made a mount namespace meanwhile (a container) has a copy.
+  // The mount may go on elsewhere: a mount namespace that was made meanwhile (a container's) has a copy.
   (void)syscall(SYS_pidfd_send_signal, daemon.get(), kSwapEndSignal, nullptr, 0);
   if (AwaitEnd(daemon.get(), DeadlineAfterMs(kDaemonEndMs))) return absl::OkStatus();
   (void)syscall(SYS_pidfd_send_signal, daemon.get(), SIGKILL, nullptr, 0);
@@ -197,9 +197,9 @@ std::string MountNamespaceOf(const std::string& process) {
   return std::string(target, static_cast<size_t>(std::max<ssize_t>(n, 0)));
 }
 
-// Ends what a killed `nram swapon` has left that is still starting a daemon, and has not written down its number.
+// Ends a daemon that a killed `nram swapon` was still starting, so that its number is not written down.
 absl::Status EndStarting(const std::string& directory) {
-  // Whether any is left, all of which get the signal. Each may start another one, so one look is not enough.
+  // Sends the signal to all that are left; false if none is. Each may start another one, so one look is not enough.
   const auto signal_all = [&directory](int number) {
     bool any = false;
     for (const int pid : ListProcesses()) {
@@ -259,7 +259,7 @@ class ProgressReports {
   std::thread thread_;
 };
 
-// With all files, whatever a crash has left.
+// Removes the directory with all files that a crash may have left.
 absl::Status RemoveDirectory(const std::string& directory) {
   rmdir(MountOf(directory).c_str());
   for (const std::string& file : ListDirectory(directory)) unlink(absl::StrCat(directory, "/", file).c_str());
@@ -267,11 +267,11 @@ absl::Status RemoveDirectory(const std::string& directory) {
   return absl::OkStatus();
 }
 
-// The file, with room for all of it: what is swapped out later can never be refused for lack of it.
+// Makes the file and reserves room for all of it, so that a page that is swapped out later is never refused.
 absl::Status MakeFile(const std::string& path, uint64_t bytes, const std::string& mount) {
   const UniqueFd file(open(path.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600));
   if (!file.valid()) return ErrnoStatus(errno, "create " + path);
-  // In steps, each of which has an operation's time.
+  // In steps: each of them has the time of one operation.
   int error = 0;
   uint64_t reserved = 0;
   while (reserved < bytes && error == 0) {
@@ -342,7 +342,7 @@ absl::Status StartDaemon(const std::string& fsd, const std::string& directory, c
   return RunProgram(command, DeadlineAfterMs(kProgramMs));
 }
 
-// What Describe reads.
+// Writes the note that Describe reads.
 absl::Status WriteNote(const std::string& directory, const SwapOptions& options, const SwapDevice& device) {
   const nlohmann::json note = {{"device", device.path},
                                {"device_sequence", device.sequence},
@@ -375,7 +375,7 @@ absl::StatusOr<SwapArea> AddSwap(const SwapOptions& options) {
   NRAM_RETURN_IF_ERROR(
       RunProgram({"mkswap", "--label", "nram-" + options.name, path}, DeadlineAfterMs(kProgramMs)));
   NRAM_RETURN_IF_ERROR(WriteNote(directory, options, device));
-  // Before the kernel has the area: there is no moment without it.
+  // The guard starts before the kernel has the area: there is no moment without one.
   NRAM_RETURN_IF_ERROR(
       StartGuard({.device = device,
                   .daemon_pid = Describe(options.name).daemon_pid,
@@ -401,13 +401,13 @@ absl::Status RemoveSwap(const std::string& name, bool force, void (*on_progress)
   if (access(DirectoryOf(name).c_str(), F_OK) != 0) {
     return absl::NotFoundError(absl::StrCat("there is no swap area named ", name, "; `nram swaps` lists them"));
   }
-  // Else what the kernel has cannot be told from what it has not.
+  // Without these, nobody can tell which devices the kernel has.
   if (access("/proc/swaps", R_OK) != 0 || access("/sys/block", R_OK) != 0) {
     return absl::FailedPreconditionError("/proc and /sys must be mounted here, to see what the kernel has");
   }
   NRAM_ASSIGN_OR_RETURN(const UniqueFd lock, LockArea(DirectoryOf(name)));
   const SwapArea area = Describe(name);
-  // Where neither kernel nor device have anything of it any more, nothing is lost: an nram swapoff was interrupted.
+  // If neither the kernel nor a device has the area any more, nothing is lost: an nram swapoff was interrupted.
   if (!force && !area.daemon_alive && (area.active || !area.device.empty())) {
     return absl::FailedPreconditionError(
         absl::StrCat(name, ": its daemon is gone, and with it what was swapped out; programs that touch that get ",

@@ -27,7 +27,7 @@ constexpr int64_t kSwapOffMs = 60'000;
 constexpr int64_t kAgainMs = 20;
 constexpr int kLoopTries = 16;  // others may take the number that was free a moment ago
 
-// A word of a line of the device's directory in /sys; 0 if it is not there.
+// Word number `word` of a file in the device's directory in /sys; 0 if it is not there.
 uint64_t SysNumber(const std::string& device, const char* file, size_t word) {
   if (device.size() < 5) return 0;
   const auto text = ReadFile(absl::StrCat("/sys/block/", device.substr(5), "/", file));
@@ -121,7 +121,7 @@ int SwapOffWhole(const SwapDevice& device, bool insist) {
       give_up_ns = DeadlineAfterMs(kSwapOffMs);
     }
     if ((error != EINVAL && !insist) || MonotonicNs() >= give_up_ns) return error;
-    SleepMs(kAgainMs);  // whoever else is at it tells nobody when he ends
+    SleepMs(kAgainMs);  // nobody says when another process's swapoff(2) ends
   }
 }
 

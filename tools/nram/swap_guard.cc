@@ -28,7 +28,7 @@ namespace {
 
 constexpr int kTickMs = 1'000;
 
-// What the mount has said, or not said.
+// The answers of the mount, or its silence.
 struct Look {
   std::atomic<int> silent_ticks{0};
   std::atomic<bool> cut_off{false};  // by the kernel, which had waited too long
@@ -49,8 +49,8 @@ void KeepLooking(const std::string& mount, Look* look) {
   }).detach();
 }
 
-// Until the daemon has ended, or is ended here. By ticks of this process, so that a machine that stood still does not
-// count as a daemon that did.
+// Returns when the daemon has ended, and ends it if it is silent for too long. Silence is counted in ticks of this
+// process, so that a machine that stood still does not look like a daemon that did.
 void AwaitDaemon(int daemon, const std::string& mount, int64_t silence_ms) {
   static Look look;
   KeepLooking(mount, &look);
@@ -63,22 +63,22 @@ void AwaitDaemon(int daemon, const std::string& mount, int64_t silence_ms) {
 
 [[noreturn]] void Guard(const GuardOptions& options) {
   prctl(PR_SET_NAME, kGuardName);
-  // What it asks of the kernel must not wait for pages to be written out, which may wait for what it watches.
+  // Its requests to the kernel must not wait for pages to be written out: that may wait for the daemon that it watches.
   prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0);
-  // As far as it may: it must not need what it is to take away.
+  // As far as it may: it must not need the area that it is to take away.
   (void)WriteOomScore(-1000);
   (void)mlockall(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT);
   const sched_param priority{.sched_priority = 1};
   (void)sched_setscheduler(0, SCHED_RR, &priority);
   (void)FindUse(options.device);  // once, so that its memory is there
   AwaitDaemon(kGuardFd, options.mount, options.silence_ms);
-  // Ended by `nram swapoff`, it has no area any more. Each swapoff(2) in a child: whoever is in it is the kernel's
-  // first choice when a machine is out of memory, whatever its score. A bare fork, not a Subprocess: nothing may be
-  // allocated now, and a child that cannot be had must not be an error.
+  // If `nram swapoff` has ended the daemon, the kernel does not have the area any more. Each swapoff(2) runs in a
+  // child: a process in swapoff(2) is the kernel's first choice when a machine is out of memory, whatever its score. It
+  // is a bare fork, not a Subprocess: nothing may be allocated now, and a failing fork must not be an error.
   while (FindUse(options.device).has_value()) {
     const pid_t trying = fork();
     if (trying == 0) _exit(SwapOffWhole(options.device, /*insist=*/true) == 0 ? 0 : 1);
-    // Without a child, itself: better at risk than not at all.
+    // Without a child the guard does it itself: at risk, but better than not at all.
     if (trying < 0) (void)swapoff(options.device.path.c_str());
     while (trying > 0 && waitpid(trying, nullptr, 0) < 0 && errno == EINTR) {
     }

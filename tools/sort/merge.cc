@@ -13,9 +13,9 @@ namespace {
 
 uint64_t WholeBlocks(uint64_t bytes) { return RoundUp(bytes, Scratch::kBlockBytes); }
 
-// Each trim is a round trip; the scratch may be so much larger than what is left to merge, a run.
+// Each trim is a round trip. For each run, the scratch may be this much larger than the rest that is to be merged.
 constexpr uint64_t kDiscardBytesMax = 4 << 20;
-// Where the scratch is written too, all of the runs together are larger by a sixteenth at most, and their blocks.
+// If the merge writes to the scratch too, all runs together are larger by a sixteenth at most, and by their blocks.
 constexpr uint64_t kDiscardParts = 16;
 constexpr uint64_t kProgressBytes = 8 << 20;
 
@@ -135,7 +135,7 @@ absl::Status RunCursor::AdvanceSlowly() {
     return absl::DataLossError("the scratch does not hold what was written: a record is longer than any was");
   }
   NRAM_RETURN_IF_ERROR(transfers_[next_]->Wait());
-  const uint64_t here = WholeBlocks(asked_);  // in memory, so no more needed in the scratch
+  const uint64_t here = WholeBlocks(asked_);  // these bytes are in memory, so the scratch need not keep them
   char* const block = blocks_[next_];
   std::memcpy(block - carried, at_, carried);
   at_ = block - carried;
@@ -184,7 +184,7 @@ absl::Status Merge(absl::Span<const std::unique_ptr<Cursor>> cursors, const Orde
         any = true;
       }
     }
-    // Of equal records few may be written.
+    // Few of many equal records may be written.
     merged += record.size();
     if (merged >= next_progress) {
       next_progress = merged + kProgressBytes;

@@ -19,7 +19,7 @@ namespace nram {
 
 namespace {
 
-// Of the one output that a process writes at a time.
+// The one output that a process writes at a time.
 char temporary_for_signal[PATH_MAX];
 std::atomic<bool> temporary_is_there{false};
 std::atomic<bool> wrote_in_place{false};
@@ -92,7 +92,7 @@ absl::StatusOr<Output> Output::Open(const std::string& path, absl::Span<const st
   const bool exists = old.valid();
   if (exists ? fstat(old.get(), &attributes) != 0 : errno != ENOENT) return ErrnoStatus(errno, "stat " + path);
   if (!exists || S_ISREG(attributes.st_mode)) {
-    // What may not be written to is not to be replaced either.
+    // A file that may not be written to is not replaced either.
     if (exists && faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) != 0) return ErrnoStatus(errno, "write " + path);
     char resolved[PATH_MAX];
     output.target_ = exists && realpath(path.c_str(), resolved) != nullptr ? resolved : path;
@@ -134,9 +134,9 @@ absl::Status Output::Begin() {
 }
 
 absl::Status Output::Commit() {
-  // The rename takes the input away, and a crash might take what was not on the disk yet.
+  // The rename removes the input, and a crash could lose records that are not on the disk yet.
   if (is_input_ && !temporary_.empty() && fdatasync(fd_.get()) != 0) return ErrnoStatus(errno, "sync " + name_);
-  // What a filesystem could not write it may say only now.
+  // A filesystem may say only now that it could not write.
   if (close(fd_.get()) != 0) {
     const int error = errno;
     if (!temporary_.empty()) Unlink();
@@ -148,7 +148,7 @@ absl::Status Output::Commit() {
   const int error = rename(temporary_.c_str(), target_.c_str()) == 0 ? 0 : errno;
   temporary_is_there = false;
   if (error == 0) return absl::OkStatus();
-  // Hours of work may be in it.
+  // The file may hold hours of work.
   return ErrnoStatus(error,
                      absl::StrCat("the sorted output is in ", temporary_, ", move it yourself: rename to ", target_));
 }

@@ -30,7 +30,7 @@ class PoolScratch : public Scratch {
   absl::Status Discard(uint64_t offset, uint64_t bytes, Room room) override {
     if (room == Room::kFree) return region_->Trim(offset, bytes, Timeout());
     NRAM_RETURN_IF_ERROR(region_->Trim(offset, bytes, Timeout(), Region::TrimRoom::kKeep));
-    // The region's own room is for spans that it has. What comes next makes new ones, out of the client's.
+    // The region's own room is for spans that it has. Later writes make new spans, out of the client's room.
     region_->Unreserve(bytes);
     return absl::OkStatus();
   }
@@ -75,11 +75,11 @@ class PoolScratch : public Scratch {
     uint64_t bytes_ = 0;  // under way
   };
 
-  // A merge asks for the first blocks of all runs at once: whatever is under way may have to go first.
+  // A merge asks for the first blocks of all runs at once: all transfers under way may have to go first.
   IoOptions Timeout() const {
     return {.timeout_ms = kTimeoutMs + static_cast<int64_t>(under_way_bytes_ / kSlowBytesPerMs)};
   }
-  // For pages: what they cost beside their bytes comes off.
+  // For pages: the cost of a page beside its bytes comes off.
   uint64_t FreeBytes() const {
     return pool_->Capacity().free_bytes / nram::Room::kBytesPerPage * kPageBytes;
   }

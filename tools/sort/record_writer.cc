@@ -12,7 +12,7 @@
 namespace nram {
 namespace {
 
-// Nothing here ends by itself: a pipe's reader may pause for as long as he likes.
+// No wait here ends by itself: the reader of a pipe may pause for as long as it likes.
 constexpr int64_t kLookAgainMs = 1'000;
 
 }  // namespace
@@ -93,7 +93,7 @@ void OutputWriter::Run() {
   MutexLock lock(&mu_);
   for (;;) {
     while (Count() == 0 && !stopping_) changed_.WaitUntil(&mu_, DeadlineAfterMs(kLookAgainMs));
-    // What is left when it is told to stop belongs to a sort that has failed.
+    // Blocks that are left when it is told to stop belong to a sort that has failed.
     if (stopping_ || !status_.ok()) return;
     const size_t block = written_ % kBlocks;
     const auto bytes = memory_.subspan(block * (memory_.size() / kBlocks), sizes_[block]);

@@ -29,10 +29,10 @@ RunBuilder::RunBuilder(const SortOptions& options, const Order& order, Input* in
     stagings_.push_back(memory.subspan(0, staging));
     memory.remove_prefix(staging);
   }
-  // One that is being filled and one for each worker; more where one would be too large to address.
+  // One workspace is being filled, and each worker has one; there are more if one would be too large to address.
   const uint64_t count = std::max(threads + 1, memory.size() / kWorkspaceBytesMax + 1);
   const uint64_t bytes = workspace_bytes_ = RoundDown(memory.size() / count, Scratch::kBlockBytes);
-  // Little beside the workspace: what of it has no room for its entries is copied to the next one.
+  // Small beside the workspace: text without room for its entries is copied to the next one.
   read_bytes_ = std::min(kReadBytesMax, bytes / 16);
   MutexLock lock(&mu_);
   for (uint64_t i = 0; i < count; ++i) {
@@ -75,7 +75,7 @@ absl::Status RunBuilder::Build(SortReport* report) {
         "records of ", bytes, " bytes do not fit into the ", FormatByteSize(workspace_bytes_),
         " of memory that each of ", options_.threads, " threads has; give fewer --threads, or more --memory"));
   }
-  // If it surely does not fit, what is missing is told before anything is read.
+  // If the input surely does not fit, that is told before anything is read.
   if (const uint64_t total = input_->total_bytes(); total != Input::kUnknown && total > memory_bytes_) {
     NRAM_RETURN_IF_ERROR(OpenScratch());
   }
@@ -101,7 +101,7 @@ absl::Status RunBuilder::Build(SortReport* report) {
   StopWorkers();
   std::string().swap(carried_);  // beside the memory, all of which the merge uses
   MutexLock lock(&mu_);
-  // A workspace that nothing was left of has made no run.
+  // A workspace that was left empty has made no run.
   runs_.erase(std::remove_if(runs_.begin(), runs_.end(), [](const Run& run) { return run.bytes == 0; }), runs_.end());
   report->runs = runs_.size();
   report->scratch_bytes = scratch_end_;
@@ -131,7 +131,7 @@ absl::Status RunBuilder::TooLong(uint64_t line_bytes) const {
                                                  " threads has room for; give fewer --threads, or more --memory"));
 }
 
-// Until the workspace is full or the input at its end. What does not fit goes to carried_.
+// Reads until the workspace is full or the input ends. The rest of the text goes to carried_.
 absl::Status RunBuilder::Fill(Workspace* workspace, SortReport* report, bool* at_end) {
   bool fits = true;
   if (!carried_.empty()) {
@@ -163,7 +163,7 @@ absl::Status RunBuilder::Fill(Workspace* workspace, SortReport* report, bool* at
   }
   report->records += workspace->count();
   const absl::string_view rest = workspace->incomplete();
-  // What is carried is beside the memory, and it must fit into a workspace with its entry.
+  // The carried text is beside the memory, and must fit into a workspace with its entry.
   if (rest.size() > memory_bytes_ / SortOptions::kLineShare || (workspace->count() == 0 && !rest.empty())) {
     return TooLong(rest.size());
   }

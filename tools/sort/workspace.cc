@@ -8,7 +8,7 @@
 namespace nram {
 namespace {
 
-// Below this, reading more is not worth a call.
+// Less room than this is not worth a read.
 constexpr size_t kRoomMin = 4096;
 
 }  // namespace
@@ -69,7 +69,7 @@ void Workspace::Sort(const Order& order, bool unique) {
   const size_t terminator = terminator_bytes();
   const auto key = [&](const Entry& entry) { return absl::string_view(text + entry.offset, entry.bytes - terminator); };
   for (Entry* entry = first_; entry != end(); ++entry) entry->prefix = order.Prefix(key(*entry));
-  // Places in the text are input order, which settles what the order leaves equal.
+  // Places in the text are in input order, which decides between equal records.
   std::sort(first_, end(), [&](const Entry& a, const Entry& b) {
     if (a.prefix != b.prefix) return a.prefix < b.prefix;
     const int by_key = order.Compare(key(a), key(b));
