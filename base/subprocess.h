@@ -2,7 +2,7 @@
 #define NRAM_BASE_SUBPROCESS_H_
 
 // Child processes: a program, or a function of this one. Some forks of this tree are not for this class, and each says
-// why beside it: they may not allocate, must leave their parent, or are what a test is about.
+// why beside it: they must need little memory, must leave their parent, or are what a test is about.
 
 #include <sys/types.h>
 

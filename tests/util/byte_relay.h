@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/poll_until.h"
 #include "gtest/gtest.h"
 
 namespace nram {

@@ -1,15 +1,16 @@
 #ifndef NRAM_TESTS_UTIL_FREEZE_H_
 #define NRAM_TESTS_UTIL_FREEZE_H_
 
-#include <poll.h>
 #include <signal.h>
 #include <sys/types.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/poll_until.h"
 #include "gtest/gtest.h"
 
 namespace nram {
@@ -19,18 +20,16 @@ namespace nram {
 inline void FreezeProcess(pid_t pid) {
   ASSERT_EQ(kill(pid, SIGSTOP), 0);
   const std::string tasks = "/proc/" + std::to_string(pid) + "/task";
-  const int64_t deadline_ns = DeadlineAfterMs(20'000);
-  for (bool stopped = false; !stopped; poll(nullptr, 0, 1)) {
-    ASSERT_LT(MonotonicNs(), deadline_ns) << "process " << pid << " does not stop";
-    stopped = true;
+  const bool stopped = PollUntil(DeadlineAfterMs(20'000), 1, [&] {
     const std::vector<std::string> threads = ListDirectory(tasks);
-    ASSERT_FALSE(threads.empty());
-    for (const std::string& thread : threads) {
+    return !threads.empty() && std::all_of(threads.begin(), threads.end(), [&](const std::string& thread) {
+      // "": the thread has ended.
       const std::string stat = ReadLine(tasks + "/" + thread + "/stat");
-      const size_t end = stat.rfind(')');
-      if (end != std::string::npos && stat[end + 2] != 'T') stopped = false;
-    }
-  }
+      const size_t name_end = stat.rfind(')');
+      return name_end == std::string::npos || stat[name_end + 2] == 'T';
+    });
+  });
+  ASSERT_TRUE(stopped) << "process " << pid << " does not stop";
 }
 
 }  // namespace nram

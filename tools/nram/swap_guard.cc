@@ -74,7 +74,7 @@ void AwaitDaemon(int daemon, const std::string& mount, int64_t silence_ms) {
   AwaitDaemon(kGuardFd, options.mount, options.silence_ms);
   // If `nram swapoff` has ended the daemon, the kernel does not have the area any more. Each swapoff(2) runs in a
   // child: a process in swapoff(2) is the kernel's first choice when a machine is out of memory, whatever its score. It
-  // is a bare fork, not a Subprocess: nothing may be allocated now, and a failing fork must not be an error.
+  // is a bare fork, not a Subprocess: the guard must need as little memory as possible, and goes on if fork fails.
   while (FindUse(options.device).has_value()) {
     const pid_t trying = fork();
     if (trying == 0) _exit(SwapOffWhole(options.device, /*insist=*/true) == 0 ? 0 : 1);
