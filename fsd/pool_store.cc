@@ -12,7 +12,7 @@ namespace {
 
 constexpr IoOptions kStartOptions{.io_class = IoClass::kUrgent, .start_may_block = false};
 
-// At most 64 KiB lie in two frames.
+// At most 64 KiB lie in two messages.
 struct PoolIo : BlockIo {
   Io io{2};
 };

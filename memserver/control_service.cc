@@ -10,7 +10,7 @@
 #include "base/status.h"
 #include "base/utf8.h"
 #include "memserver/mem_server.h"
-#include "proto/frame.h"
+#include "proto/message.h"
 
 namespace nram {
 namespace {
@@ -62,8 +62,8 @@ ControlService::ControlService(MemServer* server) : server_(server), boot_id_(Bo
 grpc::Status ControlService::Hello(const v1::HelloRequest& request, v1::HelloReply* reply) {
   if (request.version_min() > kControlVersion || request.version_max() < kControlVersion) {
     return {grpc::StatusCode::FAILED_PRECONDITION,
-            absl::StrCat("this server speaks control version ", kControlVersion, ", the client ",
-                         request.version_min(), " to ", request.version_max())};
+            absl::StrCat("this server speaks control version ", kControlVersion, ", the client ", request.version_min(),
+                         " to ", request.version_max())};
   }
   reply->set_version(kControlVersion);
   reply->set_incarnation(server_->incarnation());
@@ -113,9 +113,8 @@ grpc::Status ControlService::Reserve(const v1::ReserveRequest& request, v1::Leas
     return {grpc::StatusCode::FAILED_PRECONDITION, "the donor is draining and takes no new pages"};
   } else if (!server_->leases().Charge(lease->get()) ||
              !arena.Promise(static_cast<uint64_t>(request.pages()), &(*lease)->promise)) {
-    return {grpc::StatusCode::OUT_OF_RANGE,
-            absl::StrCat("asked for ", FormatByteSize(request.pages() * kPageBytes), ", ",
-                         FormatByteSize(arena.usage().free_bytes), " are free")};
+    return {grpc::StatusCode::OUT_OF_RANGE, absl::StrCat("asked for ", FormatByteSize(request.pages() * kPageBytes),
+                                                         ", ", FormatByteSize(arena.usage().free_bytes), " are free")};
   }
   FillLease(**lease, reply);
   return grpc::Status::OK;
@@ -127,15 +126,14 @@ grpc::Status ControlService::CreateRegion(const v1::CreateRegionRequest& request
   }
   if (const grpc::Status status = CheckName(request.name()); !status.ok()) return status;
   if (request.incarnations_size() > kIncarnationsMax) {
-    return {grpc::StatusCode::INVALID_ARGUMENT,
-            absl::StrCat("a region is on at most ", kIncarnationsMax, " servers")};
+    return {grpc::StatusCode::INVALID_ARGUMENT, absl::StrCat("a region is on at most ", kIncarnationsMax, " servers")};
   }
   const auto lease = server_->leases().Renew(LeaseId{request.lease_id()});
   if (!lease.ok()) return ToGrpc(lease.status());
   RegionManifest manifest{
       request.name(), {request.incarnations().begin(), request.incarnations().end()}, request.size_bytes()};
-  return ToGrpc(server_->store().CreateNamed(lease->get(), RegionId{request.region_id()}, request.epoch(),
-                                             request.gc(), std::move(manifest)));
+  return ToGrpc(server_->store().CreateNamed(lease->get(), RegionId{request.region_id()}, request.epoch(), request.gc(),
+                                             std::move(manifest)));
 }
 
 grpc::Status ControlService::AttachRegion(const v1::AttachRegionRequest& request, v1::AttachRegionReply* reply) {
@@ -160,8 +158,8 @@ grpc::Status ControlService::AttachRegion(const v1::AttachRegionRequest& request
 }
 
 grpc::Status ControlService::DestroyRegion(const v1::DestroyRegionRequest& request, v1::DestroyRegionReply* reply) {
-  const auto existed = server_->store().DestroyByControl(LeaseId{request.lease_id()}, RegionId{request.region_id()},
-                                                         request.force());
+  const auto existed =
+      server_->store().DestroyByControl(LeaseId{request.lease_id()}, RegionId{request.region_id()}, request.force());
   if (!existed.ok()) return ToGrpc(existed.status());
   reply->set_existed(*existed);
   return grpc::Status::OK;

@@ -108,7 +108,7 @@ absl::Status MemServer::Init() {
   store_ = std::make_unique<PageStore>(arena_.get(), leases_.get());
   SetDraining(options_.drain);
   landing_ = std::make_unique<LandingFrames>(arena_.get(), std::clamp<size_t>(ceiling / 64 / kPageBytes, 128, 2048));
-  if (landing_->size() < 2 * kPagesPerFrame) {
+  if (landing_->size() < 2 * kPagesPerMessage) {
     return absl::InvalidArgumentError(
         absl::StrCat("a ceiling of ", FormatByteSize(ceiling), " leaves nothing to lend"));
   }

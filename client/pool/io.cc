@@ -34,7 +34,7 @@ void Io::Reset(Region* region, const Request& request, bool waited_for) {
 }
 
 absl::Status Io::RunOnStack(Region* region, const Request& request) {
-  if (request.chunk / kChunksPerFrame == (request.end - 1) / kChunksPerFrame) {
+  if (request.chunk / kChunksPerMessage == (request.end - 1) / kChunksPerMessage) {
     IoPart part;
     return Io(&part, 1).Run(region, request);
   }
@@ -122,8 +122,8 @@ IoPart* Io::ClaimLocked() {
   if (!status_.ok() || request_.chunk >= request_.end || parts_[next_part_].busy) return nullptr;
   IoPart* part = &parts_[next_part_];
   next_part_ = (next_part_ + 1) % part_count_;
-  // Up to the next multiple of 64 pages: within one frame and one span.
-  const uint64_t boundary = (request_.chunk / kChunksPerFrame + 1) * kChunksPerFrame;
+  // Up to the next multiple of 64 pages: within one message and one span.
+  const uint64_t boundary = (request_.chunk / kChunksPerMessage + 1) * kChunksPerMessage;
   const ChunkRange range{request_.chunk, std::min(boundary, request_.end) - request_.chunk};
   const uint64_t offset = (range.first - request_.first) * kChunkBytes;
   part->io = this;

@@ -1,7 +1,7 @@
 #ifndef NRAM_CLIENT_POOL_IO_H_
 #define NRAM_CLIENT_POOL_IO_H_
 
-// One operation on a region that is under way: its parts, one a frame, several in flight. The engine behind Region's
+// One operation on a region that is under way: its parts, one a message, several in flight. The engine behind Region's
 // calls.
 
 #include <atomic>
@@ -23,7 +23,7 @@ class Region;
 class ServerLink;
 class Transport;
 
-// A piece of an operation that goes to one server in one frame.
+// A piece of an operation that goes to one server in one message.
 struct IoPart {
   Call call;
   Io* io = nullptr;

@@ -115,7 +115,7 @@ std::vector<PlacementCandidate> Pool::Candidates() const {
     uint64_t weight = room;
     // What the server said last may be old: as long as it has not refused, it is worth asking.
     if (!link->refused() && !capacity.draining) weight += std::max(capacity.free_bytes, kSpanBytes);
-    if (capacity.draining || (link->refused() && room < kPagesPerFrame * Room::kBytesPerPage)) weight = 0;
+    if (capacity.draining || (link->refused() && room < kPagesPerMessage * Room::kBytesPerPage)) weight = 0;
     if (weight > 0) candidates.push_back({link->index(), link->host(), weight, link->was_silent()});
   }
   // Servers that share a host are different hosts to a client that asks for one replica; the placement minds it when it

@@ -11,7 +11,7 @@
 #include "base/sync.h"
 #include "base/utf8.h"
 #include "proto/control.grpc.pb.h"
-#include "proto/frame.h"
+#include "proto/message.h"
 
 namespace nram {
 namespace {
@@ -69,9 +69,9 @@ class GrpcControlClient final : public ControlClient {
     v1::HelloReply reply;
     NRAM_RETURN_IF_ERROR(Run(&v1::Control::Stub::Hello, request, &reply, deadline_ns));
     if (reply.version() != kControlVersion) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("memory server ", name_, " speaks version ", reply.version(), " and this client version ",
-                       kControlVersion, ": install the same release of nram on both machines"));
+      return absl::FailedPreconditionError(absl::StrCat("memory server ", name_, " speaks version ", reply.version(),
+                                                        " and this client version ", kControlVersion,
+                                                        ": install the same release of nram on both machines"));
     }
     if (reply.incarnation() == 0) return Nonsense("incarnation 0");
     if (reply.data_port() > 65'535) return Nonsense(absl::StrCat("data port ", reply.data_port()));
@@ -203,8 +203,11 @@ class GrpcControlClient final : public ControlClient {
   absl::StatusOr<ServerStatistics> GetStatistics(int64_t deadline_ns) override {
     v1::Statistics reply;
     NRAM_RETURN_IF_ERROR(Run(&v1::Control::Stub::GetStatistics, v1::GetStatisticsRequest(), &reply, deadline_ns));
-    ServerStatistics statistics{reply.incarnation(), Printable(reply.address(), kNameBytesMax),
-                                FromProto(reply.capacity()), FromProto(reply.host()), {}};
+    ServerStatistics statistics{reply.incarnation(),
+                                Printable(reply.address(), kNameBytesMax),
+                                FromProto(reply.capacity()),
+                                FromProto(reply.host()),
+                                {}};
     // Every plain number of the message under its own name, so that none is forgotten here.
     const auto* descriptor = reply.GetDescriptor();
     for (int i = 0; i < descriptor->field_count(); ++i) {

@@ -271,7 +271,7 @@ TEST_P(TransportTest, ManyThreadsPipelineOnOneConnection) {
       for (int round = 0; round < rounds; ++round) {
         for (const Op op : {Op::kWrite, Op::kRead}) {
           for (int d = 0; d < kDepth; ++d) {
-            // Sizes from a chunk to a whole frame.
+            // Sizes from a chunk to a whole message.
             const ChunkRange range{uint64_t(t * kDepth + d) * 1024, uint64_t(1 + (d * 97 + round * 31) % 512)};
             const std::string expected = Pattern(range.bytes(), t * 1000 + d + round * 17);
             Prepare(&calls[d], op, range);

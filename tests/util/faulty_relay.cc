@@ -13,12 +13,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
-#include "proto/frame.h"
+#include "proto/message.h"
 
 namespace nram {
 
 struct FaultyRelay::Link {
-  // One direction: bytes read, a frame that waits to be overtaken, bytes to be sent.
+  // One direction: bytes read, a message that waits to be overtaken, bytes to be sent.
   struct Direction {
     UniqueFd* from;
     UniqueFd* to;
@@ -26,7 +26,7 @@ struct FaultyRelay::Link {
     std::string overtaken;
     std::string out;
     bool cut = false;  // ends when `out` is sent
-    uint64_t frames = 0;
+    uint64_t messages = 0;
   };
 
   UniqueFd client;
@@ -106,8 +106,8 @@ void FaultyRelay::RelayLoop(Link* link) {
   const auto chance = [&](double probability) {
     return probability > 0 && std::uniform_real_distribution<>()(link->random) < probability;
   };
-  const auto relay = [&](Link::Direction* direction, std::string frame) {
-    if (direction->frames++ == 0) return send_all(direction, frame);
+  const auto relay = [&](Link::Direction* direction, std::string message) {
+    if (direction->messages++ == 0) return send_all(direction, message);
     const FaultPlan plan = this->plan();
     if (chance(plan.delay)) {
       poll(nullptr, 0, 0);
@@ -119,24 +119,24 @@ void FaultyRelay::RelayLoop(Link* link) {
       return true;
     }
     if (chance(plan.corrupt)) {
-      frame[link->random() % frame.size()] ^= static_cast<char>(1 << link->random() % 8);
+      message[link->random() % message.size()] ^= static_cast<char>(1 << link->random() % 8);
       ++faults_;
     }
     if (chance(plan.cut)) {
       ++faults_;
-      send_all(direction, absl::string_view(frame).substr(0, link->random() % frame.size()));
+      send_all(direction, absl::string_view(message).substr(0, link->random() % message.size()));
       direction->cut = true;
       return true;
     }
     if (direction->overtaken.empty() && chance(plan.reorder)) {
       ++faults_;
-      direction->overtaken = std::move(frame);
+      direction->overtaken = std::move(message);
       return true;
     }
-    if (!send_all(direction, frame)) return false;
+    if (!send_all(direction, message)) return false;
     if (chance(plan.repeat)) {
       ++faults_;
-      if (!send_all(direction, frame)) return false;
+      if (!send_all(direction, message)) return false;
     }
     if (!direction->overtaken.empty()) {
       const std::string late = std::move(direction->overtaken);
@@ -154,7 +154,7 @@ void FaultyRelay::RelayLoop(Link* link) {
     };
     pollfd fds[] = {{link->client.get(), events(link->directions[1]), 0},
                     {link->server.get(), events(link->directions[0]), 0}};
-    // A frame that waits to be overtaken by one that never comes is let go after a while.
+    // A message that waits to be overtaken by one that never comes is let go after a while.
     const int ready = poll(fds, 2, 5);
     if (held_) {
       poll(nullptr, 0, 5);
@@ -178,15 +178,15 @@ void FaultyRelay::RelayLoop(Link* link) {
       if (n == 0 || (n < 0 && errno != EAGAIN)) alive = false;
       if (n > 0) direction.bytes.append(chunk.data(), n);
       size_t taken = 0;
-      while (alive && direction.bytes.size() - taken >= kFrameHeaderBytes) {
-        FrameHeader header;
+      while (alive && direction.bytes.size() - taken >= kMessageHeaderBytes) {
+        MessageHeader header;
         const auto* at = reinterpret_cast<const std::byte*>(direction.bytes.data() + taken);
         CHECK(DecodeHeader(at, &header).ok());  // what the ends send is well formed
-        const size_t whole = kFrameHeaderBytes + header.payload_bytes;
+        const size_t whole = kMessageHeaderBytes + header.payload_bytes;
         if (direction.bytes.size() - taken < whole) break;
-        std::string frame = direction.bytes.substr(taken, whole);
+        std::string message = direction.bytes.substr(taken, whole);
         taken += whole;
-        alive = relay(&direction, std::move(frame));
+        alive = relay(&direction, std::move(message));
       }
       direction.bytes.erase(0, taken);
     }

@@ -1,8 +1,8 @@
 #ifndef NRAM_TESTS_UTIL_FAULTY_RELAY_H_
 #define NRAM_TESTS_UTIL_FAULTY_RELAY_H_
 
-// A network that misbehaves: stands between a client and a memory server, passes frames on in both directions and, by
-// chance, drops, delays, reorders, repeats, corrupts or cuts. Everything it does follows from its seed and the frames
+// A network that misbehaves: stands between a client and a memory server, passes messages on in both directions and, by
+// chance, drops, delays, reorders, repeats, corrupts or cuts. Everything it does follows from its seed and the messages
 // it sees.
 
 #include <atomic>
@@ -18,16 +18,16 @@
 
 namespace nram {
 
-// Chances are for each frame, 0 to 1.
+// Chances are for each message, 0 to 1.
 struct FaultPlan {
   double drop = 0;
   double repeat = 0;
   double corrupt = 0;  // one bit
-  double cut = 0;      // both directions, in the middle of the frame
-  double reorder = 0;  // this frame after the next one
+  double cut = 0;      // both directions, in the middle of the message
+  double reorder = 0;  // this message after the next one
   double delay = 0;
   int64_t delay_us_max = 2'000;
-  // The first frame of each direction (hello and its answer) passes untouched.
+  // The first message of each direction (hello and its answer) passes untouched.
 };
 
 // Thread-safe.
@@ -38,7 +38,7 @@ class FaultyRelay {
   ~FaultyRelay();
 
   Endpoint endpoint() const { return {"", 0, socket_path_}; }
-  // For frames from now on.
+  // For messages from now on.
   void SetPlan(const FaultPlan& plan);
   // Stops passing anything on (and keeps what comes) until it is let go again: a frozen server or a cut cable.
   void Hold(bool hold) { held_ = hold; }

@@ -15,7 +15,7 @@
 #include "base/sync.h"
 #include "client/transport/endpoint.h"
 #include "proto/control.grpc.pb.h"
-#include "proto/frame.h"
+#include "proto/message.h"
 
 namespace nram {
 
@@ -32,8 +32,8 @@ struct Lies {
   Hook<v1::DestroyRegionRequest, v1::DestroyRegionReply> destroy;
   Hook<v1::ListRegionsRequest, v1::ListRegionsReply> list_regions;
   Hook<v1::ListSpansRequest, v1::ListSpansReply> list_spans;
-  // The bytes to send for a frame on the data plane, of which the good answer is given; empty sends nothing.
-  std::function<std::string(const FrameHeader& request, const FrameHeader& good)> frame;
+  // The bytes to send for a message on the data plane, of which the good answer is given; empty sends nothing.
+  std::function<std::string(const MessageHeader& request, const MessageHeader& good)> message;
 };
 
 // Thread-safe.
@@ -50,15 +50,15 @@ class LyingServer {
   int data_port() const { return data_port_; }
   uint64_t hellos() const { return hellos_; }  // on the control plane
 
-  // A frame as it is sent; its payload is zeros.
-  static std::string Encode(FrameHeader header);
+  // A message as it is sent; its payload is zeros.
+  static std::string Encode(MessageHeader header);
 
  private:
   class Service;
 
   void AcceptLoop();
   void Serve(int fd);
-  std::string Answer(const FrameHeader& request);
+  std::string Answer(const MessageHeader& request);
 
   std::atomic<bool> stopping_{false};
   std::atomic<uint64_t> hellos_{0};

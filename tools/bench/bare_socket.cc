@@ -24,7 +24,7 @@ namespace {
 
 constexpr size_t kBufferBytes = 4 << 20;
 constexpr size_t kStoreBytes = 256 << 20;
-constexpr size_t kHeadBytes = 64;  // of a request and of a reply, as a frame's
+constexpr size_t kHeadBytes = 64;  // of a request and of a reply, as a message's
 
 struct Head {
   uint32_t request_bytes;
