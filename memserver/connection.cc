@@ -38,12 +38,12 @@ Connection::~Connection() {
   if (reply_.data != nullptr) buffers_->Give(reply_.data);
 }
 
-absl::StatusOr<bool> Connection::OnHeader(const FrameHeader& header, absl::Span<const ChunkMask> masks,
+absl::StatusOr<bool> Connection::OnHeader(const MessageHeader& header, absl::Span<const ChunkMask> masks,
                                           Landing* landing) {
   return session_.Begin(header, masks, reply_.room(), landing);
 }
 
-absl::Status Connection::OnFrame(const FrameHeader& header, absl::Span<const uint32_t> page_crcs) {
+absl::Status Connection::OnMessage(const MessageHeader& header, absl::Span<const uint32_t> page_crcs) {
   rest_ns_ = now_ns_;
   NRAM_RETURN_IF_ERROR(session_.Execute(header, page_crcs, &reply_));
   if (header.op == Op::kHello && place_.has_value()) place_->NoteBound(session_.lease());
@@ -76,7 +76,7 @@ absl::StatusOr<bool> Connection::Flush() {
 
 absl::StatusOr<Connection::State> Connection::Pump(int64_t now_ns) {
   now_ns_ = now_ns;
-  if (!has_output() && !reader_.mid_frame()) rest_ns_ = now_ns;
+  if (!has_output() && !reader_.mid_message()) rest_ns_ = now_ns;
   if (reply_.data == nullptr) {
     reply_ = {buffers_->Take(), ReplyBuffers::kBufferBytes, 0, fd_.get()};
     if (reply_.data == nullptr) {
@@ -99,26 +99,26 @@ absl::StatusOr<Connection::State> Connection::Pump(int64_t now_ns) {
       if (session_.busy()) break;  // others have their turn
       continue;
     }
-    NRAM_ASSIGN_OR_RETURN(const FrameReader::Progress progress, reader_.ReadFrom(fd_.get(), this));
+    NRAM_ASSIGN_OR_RETURN(const MessageReader::Progress progress, reader_.ReadFrom(fd_.get(), this));
     switch (progress) {
-      case FrameReader::Progress::kRead:
+      case MessageReader::Progress::kRead:
         NoteProgress();
         break;
-      case FrameReader::Progress::kDrained:
+      case MessageReader::Progress::kDrained:
         NoteProgress();
         state = State::kIdle;
         break;
-      case FrameReader::Progress::kWouldBlock:
+      case MessageReader::Progress::kWouldBlock:
         state = round == 0 ? State::kNothing : State::kIdle;
         break;
-      case FrameReader::Progress::kPaused:
+      case MessageReader::Progress::kPaused:
         // With replies to send it paused for room in the reply buffer, which the next Flush makes; or for a request
         // that is in the middle of its steps.
         if (reply_.used == 0 && !session_.busy()) state = State::kStarved;
         paused = true;
         NoteRest();
         break;
-      case FrameReader::Progress::kEnd:
+      case MessageReader::Progress::kEnd:
         state = State::kEnded;
         break;
     }
@@ -133,17 +133,17 @@ absl::StatusOr<Connection::State> Connection::Pump(int64_t now_ns) {
 }
 
 absl::Status Connection::CheckStall(int64_t now_ns, int64_t limit_ns) const {
-  const char* doing = has_output()          ? "taking replies"
-                      : reader_.mid_frame() ? "sending a frame"
-                      : !session_.bound()   ? "saying hello"
-                      : session_.fenced()   ? "going away since a newer connection took its place"
-                      : !session_.live()    ? "doing anything since its lease ended"
-                                            : nullptr;
+  const char* doing = has_output()            ? "taking replies"
+                      : reader_.mid_message() ? "sending a message"
+                      : !session_.bound()     ? "saying hello"
+                      : session_.fenced()     ? "going away since a newer connection took its place"
+                      : !session_.live()      ? "doing anything since its lease ended"
+                                              : nullptr;
   if (doing == nullptr) return absl::OkStatus();
   if (now_ns - progress_ns_ > limit_ns) {
     return absl::DeadlineExceededError(absl::StrCat("no progress in ", doing, " for ", limit_ns / kNsPerMs, " ms"));
   }
-  const bool holds = has_output() || reader_.mid_frame();
+  const bool holds = has_output() || reader_.mid_message();
   if (holds && now_ns - rest_ns_ > kPaceFactor * limit_ns) {
     return absl::DeadlineExceededError(
         absl::StrCat("too slow in ", doing, ": not done in ", kPaceFactor * limit_ns / kNsPerMs, " ms"));

@@ -1,7 +1,7 @@
 #ifndef NRAM_MEMSERVER_CONNECTION_H_
 #define NRAM_MEMSERVER_CONNECTION_H_
 
-// One data connection: a socket, the reader of its frames, its session, and the replies that wait to be sent. Belongs
+// One data connection: a socket, the reader of its messages, its session, and the replies that wait to be sent. Belongs
 // to one worker thread at a time.
 
 #include <atomic>
@@ -17,7 +17,7 @@
 #include "base/mapping.h"
 #include "memserver/connection_table.h"
 #include "memserver/session.h"
-#include "proto/frame_reader.h"
+#include "proto/message_reader.h"
 
 namespace nram {
 
@@ -25,7 +25,7 @@ namespace nram {
 // number of connections, bounds the memory. Not thread-safe.
 class ReplyBuffers {
  public:
-  static constexpr size_t kBufferBytes = kFrameBytesMax + 64 * 1024;
+  static constexpr size_t kBufferBytes = kMessageBytesMax + 64 * 1024;
 
   explicit ReplyBuffers(size_t count);
   // Null if all are held.
@@ -37,7 +37,7 @@ class ReplyBuffers {
   std::vector<std::byte*> free_;
 };
 
-class Connection : private FrameReader::Handler {
+class Connection : private MessageReader::Handler {
  public:
   static constexpr size_t kReadAheadBytes = 64 * 1024;
   // What a connection costs whether it moves anything or not.
@@ -68,7 +68,7 @@ class Connection : private FrameReader::Handler {
 
   // In the middle of something, so that it holds this server's buffers, and has moved nothing for so long.
   bool HoldsIdly(int64_t now_ns, int64_t limit_ns) const {
-    return (has_output() || reader_.mid_frame()) && now_ns - progress_ns_ > limit_ns;
+    return (has_output() || reader_.mid_message()) && now_ns - progress_ns_ > limit_ns;
   }
 
   // Only between two Pumps, with nothing left to send.
@@ -93,10 +93,10 @@ class Connection : private FrameReader::Handler {
   static constexpr int kPaceFactor = 6;
   static constexpr size_t kFlushBytes = 16 * 1024;
 
-  absl::StatusOr<bool> OnHeader(const FrameHeader& header, absl::Span<const ChunkMask> masks,
+  absl::StatusOr<bool> OnHeader(const MessageHeader& header, absl::Span<const ChunkMask> masks,
                                 Landing* landing) override;
-  absl::Status OnFrame(const FrameHeader& header, absl::Span<const uint32_t> page_crcs) override;
-  void OnCorrupt(const FrameHeader& header) override {}
+  absl::Status OnMessage(const MessageHeader& header, absl::Span<const uint32_t> page_crcs) override;
+  void OnCorrupt(const MessageHeader& header) override {}
 
   // Sends what waits. False if the peer does not take all of it now.
   absl::StatusOr<bool> Flush();
@@ -107,7 +107,7 @@ class Connection : private FrameReader::Handler {
   const UniqueFd fd_;
   const std::string peer_;
   ReplyBuffers* buffers_;
-  FrameReader reader_{kReadAheadBytes};
+  MessageReader reader_{kReadAheadBytes};
   Session session_;
   ReplyBuffer reply_;
   size_t sent_ = 0;

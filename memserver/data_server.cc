@@ -262,7 +262,7 @@ class DataServer::Worker {
       absl::Status status = raw->CheckStall(now_ns, server_->options_.stall_limit_ms * kNsPerMs);
       if (status.ok() && starved && raw->HoldsIdly(now_ns, kHoldNs)) {
         status = absl::DeadlineExceededError(
-            absl::StrCat("no progress for ", kHoldNs / kNsPerMs, " ms in a frame, for whose buffers others wait"));
+            absl::StrCat("no progress for ", kHoldNs / kNsPerMs, " ms in a message, for whose buffers others wait"));
       }
       if (!status.ok()) stalled.emplace_back(raw, std::move(status));
     }
@@ -296,9 +296,7 @@ uint64_t DataServer::FixedBytes(const DataServerOptions& options) {
 }
 
 DataServer::DataServer(const DataServerOptions& options, const SessionContext& context)
-    : options_(options),
-      context_(context),
-      stop_event_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+    : options_(options), context_(context), stop_event_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
 
 absl::StatusOr<std::unique_ptr<DataServer>> DataServer::Start(const DataServerOptions& options,
                                                               const SessionContext& context) {

@@ -29,8 +29,8 @@ struct DataServerOptions {
   int port = 0;                       // 0: the kernel chooses
   std::string socket_path;            // empty: no Unix socket; a dead one at that path is replaced
   int workers_per_class = 1;          // 1..64
-  int connections_max = 512;  // see ConnectionTable for who gives way to the next one
-  // A peer that moves nothing in the middle of a frame or of its replies for so long is cut off, and one that is not
+  int connections_max = 512;          // see ConnectionTable for who gives way to the next one
+  // A peer that moves nothing in the middle of a message or of its replies for so long is cut off, and one that is not
   // through it in six times as long.
   int64_t stall_limit_ms = 10'000;
   SpinOptions spin;

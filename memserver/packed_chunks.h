@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "base/units.h"
-#include "proto/frame.h"
+#include "proto/message.h"
 
 namespace nram {
 

@@ -84,10 +84,10 @@ Reason PageStore::Write(Lease* lease, ArenaPromise* promise, RegionId id, uint32
                         FrameLoc* landed, uint64_t* paid_bytes, Frames frames, uint64_t limit_bytes, uint64_t term) {
   const uint64_t first_page = range.first_page();
   const uint64_t pages = range.pages();
-  DCHECK_LE(pages, kPagesPerFrame);
+  DCHECK_LE(pages, kPagesPerMessage);
   DCHECK_EQ(page_crcs.size(), pages);
   // What reads the data is done before the lock is taken; the landing frames are this call's alone.
-  std::array<PageWrite, kPagesPerFrame> writes;
+  std::array<PageWrite, kPagesPerMessage> writes;
   uint64_t chunks = 0;
   uint64_t zeros = 0;
   for (uint64_t i = 0; i < pages; ++i) {
@@ -277,9 +277,9 @@ Reason PageStore::ReadInPlace(RegionId id, uint32_t epoch, const ChunkRange& ran
   Count(&counters_.reads);
   const uint64_t first_page = range.first_page();
   const uint64_t pages = range.pages();
-  std::array<ChunkMask, kPagesPerFrame> masks;
-  std::array<uint32_t, kPagesPerFrame> page_crcs;
-  std::array<iovec, kPagesPerFrame + 2 * kChunksPerPage> pieces;
+  std::array<ChunkMask, kPagesPerMessage> masks;
+  std::array<uint32_t, kPagesPerMessage> page_crcs;
+  std::array<iovec, kPagesPerMessage + 2 * kChunksPerPage> pieces;
   size_t count = 0;
   uint64_t bytes = 0;
   const Shard& at = shard(id);

@@ -4,8 +4,8 @@
 // The regions that this server holds and their pages. Knows nothing of sockets or gRPC.
 //
 // A page is stored as the chunks that are not zero. A write receives into landing frames first (Landing in
-// proto/frame_reader.h); once its checksum is right, whole pages are swapped in and parts are merged, under the lock of
-// the region's shard, so that a chunk is seen whole or not at all. Reads copy out under the same lock.
+// proto/message_reader.h); once its checksum is right, whole pages are swapped in and parts are merged, under the lock
+// of the region's shard, so that a chunk is seen whole or not at all. Reads copy out under the same lock.
 //
 // A page's checksum is kept as its sender made it and sent with it: memory that has changed since fails at the reader.
 // Only writing the whole page mends it: parts are refused, and a trim of a part leaves it so.
@@ -28,7 +28,7 @@
 #include "memserver/frame_arena.h"
 #include "memserver/lease_table.h"
 #include "memserver/page_index.h"
-#include "proto/frame.h"
+#include "proto/message.h"
 
 namespace nram {
 

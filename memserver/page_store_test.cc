@@ -154,7 +154,7 @@ TEST_F(PageStoreTest, AgreesWithAMap) {
       }
     }
   }
-  EXPECT_TRUE(Read({0, kChunksPerFrame}) == model.substr(0, kChunksPerFrame * kChunkBytes));
+  EXPECT_TRUE(Read({0, kChunksPerMessage}) == model.substr(0, kChunksPerMessage * kChunkBytes));
   ASSERT_EQ(store_.Destroy(lease_.get(), kRegion, 1), Reason::kOk);
   EXPECT_EQ(arena_->usage().frame_bytes, frames_before);
   EXPECT_EQ(store_.counters().chunks, 0);

@@ -24,7 +24,7 @@ absl::StatusOr<std::unique_ptr<ServerCore>> ServerCore::Create(const ServerCoreO
   NRAM_ASSIGN_OR_RETURN(auto arena,
                         FrameArena::Create(options.ceiling_bytes, options.fixed_bytes + LeaseTable::kFixedBytes));
   std::unique_ptr<ServerCore> core(new ServerCore(options, std::move(arena), clock));
-  if (core->landing_.size() < 2 * kPagesPerFrame) {
+  if (core->landing_.size() < 2 * kPagesPerMessage) {
     return absl::InvalidArgumentError(
         absl::StrCat("a ceiling of ", FormatByteSize(options.ceiling_bytes), " leaves nothing to lend"));
   }

@@ -16,7 +16,7 @@ namespace nram {
 
 namespace {
 
-PageStore::IfAbsent AbsentPolicy(const FrameHeader& request) {
+PageStore::IfAbsent AbsentPolicy(const MessageHeader& request) {
   if ((request.flags & kFlagCreate) == 0) return PageStore::IfAbsent::kRefuse;
   return (request.flags & kFlagGc) != 0 ? PageStore::IfAbsent::kCreateGc : PageStore::IfAbsent::kCreate;
 }
@@ -55,7 +55,7 @@ absl::Status Session::CheckMayExecute() {
 
 bool Session::StepLocked() {
   PageStore* const store = context_.store;
-  FrameHeader& reply = pending_reply_;
+  MessageHeader& reply = pending_reply_;
   if (pending_.op == Op::kDestroy) {
     if (doomed_ == nullptr) {
       reply.reason = store->Unlink(lease_.get(), RegionId{pending_.subject}, pending_.epoch, &doomed_);
@@ -82,11 +82,11 @@ absl::Status Session::Continue(ReplyBuffer* reply) {
   }
   busy_ = false;
   EncodeHeader(pending_reply_, 0, reply->data + reply->used);
-  reply->used += kFrameHeaderBytes;
+  reply->used += kMessageHeaderBytes;
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> Session::Begin(const FrameHeader& request, absl::Span<const ChunkMask> masks, size_t reply_room,
+absl::StatusOr<bool> Session::Begin(const MessageHeader& request, absl::Span<const ChunkMask> masks, size_t reply_room,
                                     Landing* landing) {
   if (busy_) return false;
   if (request.is_reply()) return absl::InvalidArgumentError("a reply where a request belongs");
@@ -100,12 +100,12 @@ absl::StatusOr<bool> Session::Begin(const FrameHeader& request, absl::Span<const
                                                         : std::string("a second hello"));
   }
   const size_t reply_bytes =
-      kFrameHeaderBytes + (request.op == Op::kRead ? request.range.pages() + request.range.bytes() : 0);
+      kMessageHeaderBytes + (request.op == Op::kRead ? request.range.pages() + request.range.bytes() : 0);
   if (reply_room < reply_bytes) return false;
   if (request.op == Op::kWrite) {
     const uint64_t pages = request.range.pages();
     // Bulk writes leave room for an urgent one, which must not wait for them.
-    const size_t leave = urgent() ? 0 : kPagesPerFrame;
+    const size_t leave = urgent() ? 0 : kPagesPerMessage;
     if (!context_.landing->Take(pages, landed_.data(), leave)) return false;
     landed_count_ = pages;
     mask_count_ = masks.size();
@@ -120,8 +120,8 @@ absl::StatusOr<bool> Session::Begin(const FrameHeader& request, absl::Span<const
   return true;
 }
 
-absl::Status Session::Execute(const FrameHeader& request, absl::Span<const uint32_t> page_crcs, ReplyBuffer* reply) {
-  FrameHeader header;
+absl::Status Session::Execute(const MessageHeader& request, absl::Span<const uint32_t> page_crcs, ReplyBuffer* reply) {
+  MessageHeader header;
   header.op = request.op;
   header.flags = kFlagReply;
   header.request_id = request.request_id;
@@ -131,7 +131,7 @@ absl::Status Session::Execute(const FrameHeader& request, absl::Span<const uint3
     // Not under busy_mu_: binding fences the predecessor under the lease's lock, and nothing else runs here before it.
     NRAM_RETURN_IF_ERROR(Hello(request, &header));
     EncodeHeader(header, 0, reply->data + reply->used);
-    reply->used += kFrameHeaderBytes;
+    reply->used += kMessageHeaderBytes;
     return absl::OkStatus();
   }
   if (request.op != Op::kPing && !lease_->used.load(std::memory_order_relaxed)) lease_->used = true;
@@ -173,8 +173,8 @@ absl::Status Session::Execute(const FrameHeader& request, absl::Span<const uint3
       break;
     case Op::kCreate:
       header.reason = !IsRegionId(request.subject) ? Reason::kUnknownRegion
-                                           : store->Create(lease_.get(), region, request.epoch,
-                                                           (request.flags & kFlagGc) != 0, &header.aux);
+                                                   : store->Create(lease_.get(), region, request.epoch,
+                                                                   (request.flags & kFlagGc) != 0, &header.aux);
       break;
     case Op::kPing:
       // A sign of life as good as a renewal.
@@ -186,11 +186,11 @@ absl::Status Session::Execute(const FrameHeader& request, absl::Span<const uint3
       break;  // see above
   }
   EncodeHeader(header, 0, reply->data + reply->used);
-  reply->used += kFrameHeaderBytes;
+  reply->used += kMessageHeaderBytes;
   return absl::OkStatus();
 }
 
-absl::Status Session::Hello(const FrameHeader& request, FrameHeader* reply) {
+absl::Status Session::Hello(const MessageHeader& request, MessageHeader* reply) {
   reply->subject = context_.incarnation;
   std::shared_ptr<Lease> lease = context_.leases->Find(LeaseId{request.subject});
   const uint64_t term = lease == nullptr ? 0 : lease->term();
@@ -211,12 +211,12 @@ absl::Status Session::Hello(const FrameHeader& request, FrameHeader* reply) {
   return absl::OkStatus();
 }
 
-void Session::ReadInto(const FrameHeader& request, FrameHeader* header, ReplyBuffer* reply) {
+void Session::ReadInto(const MessageHeader& request, MessageHeader* header, ReplyBuffer* reply) {
   std::byte* const at = reply->data + reply->used;
-  std::byte* const payload = at + kFrameHeaderBytes;
+  std::byte* const payload = at + kMessageHeaderBytes;
   const uint64_t pages = request.range.pages();
-  std::array<ChunkMask, kPagesPerFrame> masks;
-  std::array<uint32_t, kPagesPerFrame> page_crcs;
+  std::array<ChunkMask, kPagesPerMessage> masks;
+  std::array<uint32_t, kPagesPerMessage> page_crcs;
   size_t chunk_bytes = 0;
   header->reason = context_.store->Read(RegionId{request.subject}, request.epoch, request.range, masks.data(),
                                         page_crcs.data(), payload, &chunk_bytes);
@@ -232,15 +232,15 @@ void Session::ReadInto(const FrameHeader& request, FrameHeader* header, ReplyBuf
     crc = PayloadCrc({masks.data(), header->mask_bytes()}, {page_crcs.data(), pages});
   }
   EncodeHeader(*header, crc, at);
-  reply->used += kFrameHeaderBytes + header->payload_bytes;
+  reply->used += kMessageHeaderBytes + header->payload_bytes;
 }
 
 // Sends the chunks from their frames; what the socket does not take is copied behind, because frames may change when
 // the store's lock is given up.
-absl::Status Session::ReadDirect(const FrameHeader& request, FrameHeader* header, ReplyBuffer* reply) {
+absl::Status Session::ReadDirect(const MessageHeader& request, MessageHeader* header, ReplyBuffer* reply) {
   int error = 0;
   const auto send = [&](const PageStore::Stored& stored) {
-    std::array<iovec, 2 + kPagesPerFrame + 2 * kChunksPerPage> pieces;
+    std::array<iovec, 2 + kPagesPerMessage + 2 * kChunksPerPage> pieces;
     size_t chunk_bytes = 0;
     for (const iovec& piece : stored.chunks) chunk_bytes += piece.iov_len;
     size_t count = 1;
@@ -251,7 +251,7 @@ absl::Status Session::ReadDirect(const FrameHeader& request, FrameHeader* header
     std::copy(stored.chunks.begin(), stored.chunks.end(), pieces.begin() + count);
     count += stored.chunks.size();
     header->payload_bytes = static_cast<uint32_t>(chunk_bytes) + header->mask_bytes();
-    std::byte encoded[kFrameHeaderBytes];
+    std::byte encoded[kMessageHeaderBytes];
     EncodeHeader(*header, PayloadCrc(stored.masks.subspan(0, header->mask_bytes()), stored.page_crcs), encoded);
     pieces[0] = {encoded, sizeof encoded};
     msghdr message{};
@@ -272,7 +272,7 @@ absl::Status Session::ReadDirect(const FrameHeader& request, FrameHeader* header
   if (error != 0) return absl::UnavailableError(absl::StrCat("send: ", strerror(error)));
   if (header->reason != Reason::kOk) {
     EncodeHeader(*header, 0, reply->data + reply->used);
-    reply->used += kFrameHeaderBytes;
+    reply->used += kMessageHeaderBytes;
   }
   return absl::OkStatus();
 }

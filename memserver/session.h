@@ -2,7 +2,7 @@
 #define NRAM_MEMSERVER_SESSION_H_
 
 // What one data connection is to the server, apart from its socket: the lease it is bound to, the order of its
-// requests, the frame that lands now. The socket connection and the in-process transport both drive one.
+// requests, the frames that a payload lands in now. The socket connection and the in-process transport both drive one.
 
 #include <array>
 #include <atomic>
@@ -17,8 +17,8 @@
 #include "memserver/landing_frames.h"
 #include "memserver/lease_table.h"
 #include "memserver/page_store.h"
-#include "proto/frame.h"
-#include "proto/frame_service.h"
+#include "proto/message.h"
+#include "proto/message_service.h"
 
 namespace nram {
 
@@ -37,7 +37,7 @@ struct SessionContext {
 //
 // Trims and destroys proceed in steps (of 64 spans at most, some milliseconds). Fence waits for one step at most, and
 // nothing of the request is executed after it.
-class Session : public FrameService, public LeaseConnection {
+class Session : public MessageService, public LeaseConnection {
  public:
   // `takes_turns`: Execute returns after kTurnNs and a step at the latest; the caller looks at busy() and calls
   // Continue, so that others of its thread are served in between. Otherwise Execute returns when it is done.
@@ -48,9 +48,9 @@ class Session : public FrameService, public LeaseConnection {
 
   static constexpr int64_t kTurnNs = 1'000'000;
 
-  absl::StatusOr<bool> Begin(const FrameHeader& request, absl::Span<const ChunkMask> masks, size_t reply_room,
+  absl::StatusOr<bool> Begin(const MessageHeader& request, absl::Span<const ChunkMask> masks, size_t reply_room,
                              Landing* landing) override;
-  absl::Status Execute(const FrameHeader& request, absl::Span<const uint32_t> page_crcs, ReplyBuffer* reply) override;
+  absl::Status Execute(const MessageHeader& request, absl::Span<const uint32_t> page_crcs, ReplyBuffer* reply) override;
   // A request is in the middle of its steps: its reply is still to come, and Begin accepts nothing.
   bool busy() const { return busy_; }
   // Goes on with it for another turn. `reply` needs room for a header. An error means: close the connection.
@@ -72,7 +72,7 @@ class Session : public FrameService, public LeaseConnection {
   bool urgent() const { return connection_class_ == 1; }
 
  private:
-  absl::Status Hello(const FrameHeader& request, FrameHeader* reply);
+  absl::Status Hello(const MessageHeader& request, MessageHeader* reply);
   // ABORTED if nothing of this connection may be executed any more.
   absl::Status CheckMayExecute() ABSL_EXCLUSIVE_LOCKS_REQUIRED(busy_mu_);
   // One step of `pending_`. True when it is complete, its reason and aux set.
@@ -80,8 +80,8 @@ class Session : public FrameService, public LeaseConnection {
   // A reply from here on is worth sending from where it lies.
   static constexpr uint64_t kDirectBytes = 32 * 1024;
 
-  void ReadInto(const FrameHeader& request, FrameHeader* header, ReplyBuffer* reply);
-  absl::Status ReadDirect(const FrameHeader& request, FrameHeader* header, ReplyBuffer* reply);
+  void ReadInto(const MessageHeader& request, MessageHeader* header, ReplyBuffer* reply);
+  absl::Status ReadDirect(const MessageHeader& request, MessageHeader* header, ReplyBuffer* reply);
   void ReturnLanding();
 
   const SessionContext context_;
@@ -92,18 +92,18 @@ class Session : public FrameService, public LeaseConnection {
   uint64_t last_request_id_ = 0;
 
   // The write that lands now.
-  std::array<FrameLoc, kPagesPerFrame> landed_;
+  std::array<FrameLoc, kPagesPerMessage> landed_;
   size_t landed_count_ = 0;
   bool displaced_ = false;  // a frame that is likely to be cold is the next one to land in
-  std::array<ChunkMask, kPagesPerFrame> masks_;
+  std::array<ChunkMask, kPagesPerMessage> masks_;
   size_t mask_count_ = 0;
 
   // The trim or destroy whose steps are under way.
   bool busy_ = false;
-  FrameHeader pending_;
-  FrameHeader pending_reply_;
-  uint64_t next_page_ = 0;     // of a trim
-  PageStore::Doomed doomed_;   // of a destroy: unlinked, and not free yet
+  MessageHeader pending_;
+  MessageHeader pending_reply_;
+  uint64_t next_page_ = 0;    // of a trim
+  PageStore::Doomed doomed_;  // of a destroy: unlinked, and not free yet
 
   Mutex busy_mu_;  // held while a request executes, or a step of it
   std::atomic<bool> fenced_{false};

@@ -47,7 +47,7 @@ class SessionTest : public ::testing::Test {
 
   struct Answer {
     absl::Status status;
-    FrameHeader header;
+    MessageHeader header;
   };
   Answer Finish(absl::Status status) {
     Answer answer{std::move(status), {}};
@@ -56,7 +56,7 @@ class SessionTest : public ::testing::Test {
     }
     return answer;
   }
-  Answer Run(Session* session, FrameHeader request, uint64_t id) {
+  Answer Run(Session* session, MessageHeader request, uint64_t id) {
     request.request_id = id;
     Landing landing;
     const auto accepted = session->Begin(request, {}, sizeof bytes_, &landing);
@@ -65,9 +65,9 @@ class SessionTest : public ::testing::Test {
     return Finish(session->Execute(request, {}, &reply_));
   }
   Answer Hello(Session* session, uint64_t generation, uint64_t lease = 1) {
-    std::array<std::byte, kFrameHeaderBytes> bytes;
+    std::array<std::byte, kMessageHeaderBytes> bytes;
     ReplyBuffer reply{bytes.data(), bytes.size(), 0};
-    FrameHeader hello;
+    MessageHeader hello;
     hello.op = Op::kHello;
     hello.request_id = 1;
     hello.subject = lease;
@@ -79,16 +79,16 @@ class SessionTest : public ::testing::Test {
     EXPECT_TRUE(DecodeHeader(reply.data, &answer.header).ok());
     return answer;
   }
-  static FrameHeader Request(Op op) {
-    FrameHeader request;
+  static MessageHeader Request(Op op) {
+    MessageHeader request;
     request.op = op;
     request.subject = 1;
     request.epoch = 1;
     if (op == Op::kTrim) request.range = {0, kSpans * kPagesPerSpan * kChunksPerPage};
     return request;
   }
-  static FrameHeader KeepingTrim() {
-    FrameHeader trim = Request(Op::kTrim);
+  static MessageHeader KeepingTrim() {
+    MessageHeader trim = Request(Op::kTrim);
     trim.flags = kFlagPromised;
     return trim;
   }
@@ -102,13 +102,13 @@ class SessionTest : public ::testing::Test {
   LandingFrames landing_{arena_.get(), 128};
   SessionContext context_;
   std::shared_ptr<Lease> lease_;
-  std::array<std::byte, kFrameHeaderBytes> bytes_;
+  std::array<std::byte, kMessageHeaderBytes> bytes_;
   ReplyBuffer reply_{bytes_.data(), bytes_.size(), 0};
 };
 std::function<void()> SessionTest::between_steps;
 
 TEST_F(SessionTest, ANewerConnectionWaitsForOneStepAndNothingIsExecutedAfterItsHello) {
-  for (const FrameHeader& request : {KeepingTrim(), Request(Op::kDestroy)}) {
+  for (const MessageHeader& request : {KeepingTrim(), Request(Op::kDestroy)}) {
     Session older(context_);
     Session newer(context_);
     const uint64_t generation = request.op == Op::kTrim ? 1 : 3;
@@ -169,14 +169,14 @@ TEST_F(SessionTest, AConnectionThatTakesTurnsLetsOthersIn) {
       ASSERT_TRUE(answer.status.ok());
       EXPECT_EQ(reply_.used, 0) << "it is not answered before it is done";
       Landing landing;
-      FrameHeader next = Request(Op::kPing);
+      MessageHeader next = Request(Op::kPing);
       next.request_id = 4;
       EXPECT_FALSE(*session.Begin(next, {}, sizeof bytes_, &landing));
       ASSERT_LT(++turns, 100);
       answer = Finish(session.Continue(&reply_));
     }
     EXPECT_GE(turns, 4);
-    EXPECT_EQ(reply_.used, kFrameHeaderBytes);
+    EXPECT_EQ(reply_.used, kMessageHeaderBytes);
     EXPECT_EQ(answer.header.reason, Reason::kOk);
     EXPECT_EQ(store_.counters().pages, 0);
   }

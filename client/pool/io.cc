@@ -39,7 +39,7 @@ void Io::Reset(const IoPlace& place, const IoRequest& request, bool blocking) {
 
 absl::Status Io::Run(const IoPlace& place, const IoRequest& request) {
   const ChunkRange& range = request.range;
-  if (range.first / kChunksPerFrame == (range.end() - 1) / kChunksPerFrame) {
+  if (range.first / kChunksPerMessage == (range.end() - 1) / kChunksPerMessage) {
     IoPart part;
     Io io(&part, 1);
     io.Reset(place, request, /*blocking=*/true);
@@ -186,7 +186,7 @@ void Io::LaunchAll() {
 
 // Takes the next piece: up to the next multiple of 64 pages, so within one message and one span.
 void Io::Claim(IoPart* part) {
-  const uint64_t boundary = (next_chunk_ / kChunksPerFrame + 1) * kChunksPerFrame;
+  const uint64_t boundary = (next_chunk_ / kChunksPerMessage + 1) * kChunksPerMessage;
   const ChunkRange range{next_chunk_, std::min(boundary, request_.range.end()) - next_chunk_};
   const uint64_t offset = (range.first - request_.range.first) * kChunkBytes;
   next_chunk_ = range.end();

@@ -20,7 +20,7 @@
 
 #include "base/sync.h"
 #include "base/units.h"
-#include "proto/frame.h"
+#include "proto/message.h"
 
 namespace nram {
 
@@ -32,7 +32,7 @@ class Room {
   // And a region that it creates.
   static constexpr uint64_t kBytesPerRegion = 512;
   // Bytes of the dearest write, its region and index included. No server uses more; one that says so is not believed.
-  static constexpr uint64_t kUsedBytesMax = 2 * kPagesPerFrame * kBytesPerPage;
+  static constexpr uint64_t kUsedBytesMax = 2 * kPagesPerMessage * kBytesPerPage;
 
   // Room for one write, which exactly one of Used, Unused and Unknown ends. Nothing, or moved from: false.
   class Grant {
@@ -85,12 +85,12 @@ class Room {
 
   // --- Regions' purses. What is said of another term than the present changes nothing; then the answer is false, or
   // nothing.
-  uint32_t Reserve(Grant grant);                         // granted to reserved; the term, or 0
-  Grant TakeReserved(uint64_t bytes, uint32_t term);     // reserved to granted
-  bool EndReserved(Grant grant, uint64_t used_bytes);    // what was not used back to reserved
-  bool ReleaseReserved(uint64_t bytes, uint32_t term);   // reserved to free
-  bool ChargeReserved(uint64_t bytes, uint32_t term);    // free to reserved: a region has used so much more than it had
-  void Charge(uint64_t bytes);                           // something has used so much more than it was granted
+  uint32_t Reserve(Grant grant);                        // granted to reserved; the term, or 0
+  Grant TakeReserved(uint64_t bytes, uint32_t term);    // reserved to granted
+  bool EndReserved(Grant grant, uint64_t used_bytes);   // what was not used back to reserved
+  bool ReleaseReserved(uint64_t bytes, uint32_t term);  // reserved to free
+  bool ChargeReserved(uint64_t bytes, uint32_t term);   // free to reserved: a region has used so much more than it had
+  void Charge(uint64_t bytes);                          // something has used so much more than it was granted
   // Something that changes what is promised is under way, such as a trim whose room stays promised: no word of the
   // server is exact before the same term's Unhold, which adds to what is reserved what that has brought.
   uint32_t Hold();
@@ -126,9 +126,7 @@ class Room {
   // the present one.
   static constexpr int kFreeBits = 48;
   static constexpr uint64_t kPromisedBytesMax = uint64_t{1} << 46;  // what is beyond is not believed
-  static int64_t FreeOf(uint64_t purse) {
-    return static_cast<int64_t>(purse << (64 - kFreeBits)) >> (64 - kFreeBits);
-  }
+  static int64_t FreeOf(uint64_t purse) { return static_cast<int64_t>(purse << (64 - kFreeBits)) >> (64 - kFreeBits); }
   static uint64_t Purse(uint32_t term, int64_t free_bytes) {
     return uint64_t{term} << kFreeBits | (static_cast<uint64_t>(free_bytes) & ((uint64_t{1} << kFreeBits) - 1));
   }

@@ -22,16 +22,16 @@ uint32_t RequestPayloadBytes(const Call& call) {
 }
 
 void ChecksumPages(const Call& call, PageCrcs* page_crcs) {
-  CHECK_LE(call.request.range.pages(), kPagesPerFrame);
+  CHECK_LE(call.request.range.pages(), kPagesPerMessage);
   std::fill_n(page_crcs->begin(), call.request.range.pages(), 0);
   ForEachSentRun(call, [page_crcs](uint64_t page, const std::byte* data, size_t bytes) {
     (*page_crcs)[page] = Crc32c((*page_crcs)[page], data, bytes);
   });
 }
 
-absl::Status LandReply(const Call& call, const FrameHeader& reply, absl::Span<const ChunkMask> masks,
+absl::Status LandReply(const Call& call, const MessageHeader& reply, absl::Span<const ChunkMask> masks,
                        Landing* landing) {
-  const FrameHeader& request = call.request;
+  const MessageHeader& request = call.request;
   if (reply.op != request.op || reply.subject != request.subject || !(reply.range == request.range)) {
     return absl::InvalidArgumentError(
         absl::StrCat("the reply to ", OpName(request.op), " ", reply.request_id, " is of something else"));

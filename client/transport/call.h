@@ -9,8 +9,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "proto/frame.h"
-#include "proto/frame_reader.h"
+#include "proto/message.h"
+#include "proto/message_reader.h"
 
 namespace nram {
 
@@ -20,7 +20,7 @@ struct Call {
   // --- Set by the caller. ---
 
   // op, flags (sparse, gc), subject, range, epoch. The transport sets the rest.
-  FrameHeader request;
+  MessageHeader request;
   // write: range.bytes() bytes; of them, the chunks that `masks` selects are sent (all if null; one mask a page of the
   // range).
   const std::byte* out = nullptr;
@@ -78,7 +78,7 @@ void ForEachSentRun(const Call& call, Visit visit) {
 }
 
 // A write's, as for PayloadCrc.
-using PageCrcs = std::array<uint32_t, kPagesPerFrame>;
+using PageCrcs = std::array<uint32_t, kPagesPerMessage>;
 void ChecksumPages(const Call& call, PageCrcs* page_crcs);
 
 // Payload bytes that the call sends, its masks included.
@@ -86,7 +86,8 @@ uint32_t RequestPayloadBytes(const Call& call);
 
 // Checks a reply's header against its call and says where the payload lands; holes are zeroed. INVALID_ARGUMENT: the
 // reply is not one to this call.
-absl::Status LandReply(const Call& call, const FrameHeader& reply, absl::Span<const ChunkMask> masks, Landing* landing);
+absl::Status LandReply(const Call& call, const MessageHeader& reply, absl::Span<const ChunkMask> masks,
+                       Landing* landing);
 
 // Makes it the call of `transport`, pending.
 void BeginCall(Call* call, const void* transport);

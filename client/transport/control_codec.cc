@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "base/utf8.h"
-#include "proto/frame.h"
+#include "proto/message.h"
 
 namespace nram {
 namespace {
@@ -55,8 +55,8 @@ RegionInfo FromProto(const v1::RegionInfo& region) {
 
 v1::HelloRequest ControlCodec::Hello() {
   v1::HelloRequest request;
-  request.set_version_min(kControlVersion);
-  request.set_version_max(kControlVersion);
+  request.set_version_min(kWireVersion);
+  request.set_version_max(kWireVersion);
   return request;
 }
 
@@ -140,9 +140,9 @@ v1::DrainRequest ControlCodec::Drain(bool draining) {
 }
 
 absl::StatusOr<ServerHello> ControlCodec::Parse(const v1::HelloReply& reply) const {
-  if (reply.version() != kControlVersion) {
+  if (reply.version() != kWireVersion) {
     return absl::FailedPreconditionError(absl::StrCat("memory server ", server_, " speaks version ", reply.version(),
-                                                      " and this client version ", kControlVersion,
+                                                      " and this client version ", kWireVersion,
                                                       ": install the same release of nram on both machines"));
   }
   if (reply.incarnation() == 0) return Nonsense("incarnation 0");

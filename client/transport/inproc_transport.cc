@@ -35,7 +35,7 @@ void CopyOut(const Call& call, const Landing& landing) {
 absl::Status InprocTransport::Connect(int64_t deadline_ns) {
   MutexLock lock(&mu_);
   if (service_ != nullptr) return absl::OkStatus();
-  if (reply_ == nullptr) reply_ = std::make_unique<std::byte[]>(kFrameBytesMax);
+  if (reply_ == nullptr) reply_ = std::make_unique<std::byte[]>(kMessageBytesMax);
   service_ = connect_();
   Call hello;
   hello.request.op = Op::kHello;
@@ -62,7 +62,7 @@ bool InprocTransport::connected() const {
 }
 
 absl::StatusCode InprocTransport::ExecuteLocked(Call* call) {
-  FrameHeader& request = call->request;
+  MessageHeader& request = call->request;
   request.request_id = next_request_id_++;
   call->sent = true;
   request.payload_bytes = RequestPayloadBytes(*call);
@@ -73,7 +73,7 @@ absl::StatusCode InprocTransport::ExecuteLocked(Call* call) {
   }
   landing_.clear();
   while (true) {
-    const auto accepted = service_->Begin(request, masks, kFrameBytesMax, &landing_);
+    const auto accepted = service_->Begin(request, masks, kMessageBytesMax, &landing_);
     if (!accepted.ok()) return absl::StatusCode::kUnavailable;
     if (*accepted) break;
     if (MonotonicNs() >= call->deadline_ns) return absl::StatusCode::kDeadlineExceeded;
@@ -84,12 +84,12 @@ absl::StatusCode InprocTransport::ExecuteLocked(Call* call) {
     CopyOut(*call, landing_);
     ChecksumPages(*call, &page_crcs);
   }
-  ReplyBuffer reply{reply_.get(), kFrameBytesMax, 0};
+  ReplyBuffer reply{reply_.get(), kMessageBytesMax, 0};
   const size_t pages = request.op == Op::kWrite ? request.range.pages() : 0;
   if (!service_->Execute(request, {page_crcs.data(), pages}, &reply).ok()) return absl::StatusCode::kUnavailable;
-  FrameHeader header;
+  MessageHeader header;
   if (!DecodeHeader(reply.data, &header).ok()) return absl::StatusCode::kDataLoss;
-  const auto* payload = reply.data + kFrameHeaderBytes;
+  const auto* payload = reply.data + kMessageHeaderBytes;
   if (!MatchesChecksum(reply.data, PayloadCrcOf(header, payload))) return absl::StatusCode::kDataLoss;
   landing_.clear();
   if (header.op != Op::kHello &&

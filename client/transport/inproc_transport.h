@@ -7,15 +7,15 @@
 #include "base/sync.h"
 #include "base/units.h"
 #include "client/transport/transport.h"
-#include "proto/frame_service.h"
+#include "proto/message_service.h"
 
 namespace nram {
 
 // Transport to a server in the same process: each call is executed by the thread that starts it, through the same
-// frames. For tests that want neither sockets nor threads, and to see what those cost.
+// messages. For tests that want neither sockets nor threads, and to see what those cost.
 class InprocTransport : public Transport {
  public:
-  using ServiceFactory = std::function<std::unique_ptr<FrameService>()>;
+  using ServiceFactory = std::function<std::unique_ptr<MessageService>()>;
 
   // `connect` makes the serving end of a new connection.
   InprocTransport(LeaseId lease, bool urgent, ServiceFactory connect)
@@ -35,7 +35,7 @@ class InprocTransport : public Transport {
   const bool urgent_;
   const ServiceFactory connect_;
   mutable Mutex mu_;
-  std::unique_ptr<FrameService> service_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<MessageService> service_ ABSL_GUARDED_BY(mu_);
   uint64_t next_request_id_ ABSL_GUARDED_BY(mu_) = 1;
   std::unique_ptr<std::byte[]> reply_ ABSL_GUARDED_BY(mu_);
   Landing landing_ ABSL_GUARDED_BY(mu_);

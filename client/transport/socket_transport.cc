@@ -93,14 +93,14 @@ absl::Status SocketTransport::Connect(int64_t deadline_ns) {
 }
 
 absl::StatusOr<CreditWindow> SocketTransport::SayHello(int fd, int64_t deadline_ns) {
-  FrameHeader hello;
+  MessageHeader hello;
   hello.op = Op::kHello;
   hello.flags = options_.urgent ? kFlagUrgent : 0;
   hello.request_id = 1;
   hello.subject = Raw(options_.lease);
   // Only this process speaks for the lease, so its clock orders the connections.
   hello.aux = static_cast<uint64_t>(MonotonicNs());
-  std::byte encoded[kFrameHeaderBytes];
+  std::byte encoded[kMessageHeaderBytes];
   EncodeHeader(hello, 0, encoded);
   if (send(fd, encoded, sizeof encoded, MSG_NOSIGNAL) != sizeof encoded) {
     return absl::UnavailableError(absl::StrCat("hello: ", strerror(errno)));
@@ -117,7 +117,7 @@ absl::StatusOr<CreditWindow> SocketTransport::SayHello(int fd, int64_t deadline_
       return absl::UnavailableError(absl::StrCat("hello: ", strerror(errno)));
     if (n > 0) have += n;
   }
-  FrameHeader reply;
+  MessageHeader reply;
   NRAM_RETURN_IF_ERROR(DecodeHeader(encoded, &reply));
   if (!MatchesChecksum(encoded, 0)) return absl::UnavailableError("hello: garbled answer");
   if (reply.op != Op::kHello || !reply.is_reply() || reply.request_id != 1) {
@@ -268,7 +268,7 @@ void SocketTransport::DisarmLocked() {
   armed_ = armed_for_output_ = false;
 }
 
-absl::StatusOr<bool> SocketTransport::OnHeader(const FrameHeader& reply, absl::Span<const ChunkMask> masks,
+absl::StatusOr<bool> SocketTransport::OnHeader(const MessageHeader& reply, absl::Span<const ChunkMask> masks,
                                                Landing* landing) {
   MutexLock lock(&mu_);
   if (!connected()) return absl::UnavailableError("disconnected");
@@ -287,7 +287,7 @@ absl::StatusOr<bool> SocketTransport::OnHeader(const FrameHeader& reply, absl::S
   return true;
 }
 
-absl::Status SocketTransport::OnFrame(const FrameHeader& reply, absl::Span<const uint32_t>) {
+absl::Status SocketTransport::OnMessage(const MessageHeader& reply, absl::Span<const uint32_t>) {
   Call* call = landing_call_;
   landing_call_ = nullptr;
   {
@@ -302,7 +302,7 @@ absl::Status SocketTransport::OnFrame(const FrameHeader& reply, absl::Span<const
   return absl::OkStatus();
 }
 
-void SocketTransport::OnCorrupt(const FrameHeader& reply) { garbled_call_ = landing_call_; }
+void SocketTransport::OnCorrupt(const MessageHeader& reply) { garbled_call_ = landing_call_; }
 
 void SocketTransport::Wait(Call* call) {
   while (IsUnderWay(*call, this)) {
@@ -330,8 +330,8 @@ void SocketTransport::ReceiveFor(Call* call) {
   bool waited = false;   // in time: then what came was read
   bool counted = false;  // as a sleep
   for (int round = 0; connected() && (call == nullptr || IsUnderWay(*call, this)); ++round) {
-    const absl::StatusOr<FrameReader::Progress> progress = reader_->ReadFrom(fd_.get(), this);
-    if (!progress.ok() || *progress == FrameReader::Progress::kEnd) {
+    const absl::StatusOr<MessageReader::Progress> progress = reader_->ReadFrom(fd_.get(), this);
+    if (!progress.ok() || *progress == MessageReader::Progress::kEnd) {
       MutexLock lock(&mu_);
       if (!progress.ok() && progress.status().code() != absl::StatusCode::kUnavailable) {
         break_reason_ = std::string(progress.status().message());
@@ -341,17 +341,17 @@ void SocketTransport::ReceiveFor(Call* call) {
     }
     if (call == nullptr) {
       // The poller has other connections too.
-      if (*progress != FrameReader::Progress::kRead || round >= kPollerRoundsMax) break;
+      if (*progress != MessageReader::Progress::kRead || round >= kPollerRoundsMax) break;
       continue;
     }
     if (!IsUnderWay(*call, this)) break;
-    if (*progress == FrameReader::Progress::kRead && MonotonicNs() < call->deadline_ns + kCatchUpNs) continue;
+    if (*progress == MessageReader::Progress::kRead && MonotonicNs() < call->deadline_ns + kCatchUpNs) continue;
     if (spin_until_ns != 0 && MonotonicNs() < spin_until_ns) {
       SpinPause();
       continue;
     }
     // Once for what it waits for, not for each look at a server that says nothing.
-    if (!std::exchange(counted, true) || *progress != FrameReader::Progress::kWouldBlock) CountSleep();
+    if (!std::exchange(counted, true) || *progress != MessageReader::Progress::kWouldBlock) CountSleep();
     if (WaitReadable(judge_ns)) {
       waited = true;
     } else if (!std::exchange(waited, true)) {

@@ -25,7 +25,7 @@
 #include "base/wake_latency.h"
 #include "client/transport/endpoint.h"
 #include "client/transport/transport.h"
-#include "proto/frame_reader.h"
+#include "proto/message_reader.h"
 
 namespace nram {
 
@@ -43,7 +43,7 @@ struct SocketTransportOptions {
   WakeLatency* wake_latency = nullptr;
 };
 
-class SocketTransport : public Transport, private FrameReader::Handler, private Poller::Client {
+class SocketTransport : public Transport, private MessageReader::Handler, private Poller::Client {
  public:
   // `poller` must outlive the transport.
   SocketTransport(const SocketAddress& address, const SocketTransportOptions& options, Poller* poller);
@@ -77,7 +77,7 @@ class SocketTransport : public Transport, private FrameReader::Handler, private 
   // What is being sent: encoded headers, masks and chunks of a few calls. Only the holder of the sending role touches
   // it.
   struct Batch {
-    std::array<std::array<std::byte, kFrameHeaderBytes>, kBatchCallsMax> headers;
+    std::array<std::array<std::byte, kMessageHeaderBytes>, kBatchCallsMax> headers;
     std::array<iovec, kBatchPiecesMax> pieces;
     std::array<size_t, kBatchCallsMax> end_piece;  // where each call's pieces end
     size_t calls = 0;
@@ -90,10 +90,11 @@ class SocketTransport : public Transport, private FrameReader::Handler, private 
     void Advance(size_t bytes);
   };
 
-  // FrameReader::Handler, on the thread that holds the receiving role.
-  absl::StatusOr<bool> OnHeader(const FrameHeader& reply, absl::Span<const ChunkMask> masks, Landing* landing) override;
-  absl::Status OnFrame(const FrameHeader& reply, absl::Span<const uint32_t> page_crcs) override;
-  void OnCorrupt(const FrameHeader& reply) override;
+  // MessageReader::Handler, on the thread that holds the receiving role.
+  absl::StatusOr<bool> OnHeader(const MessageHeader& reply, absl::Span<const ChunkMask> masks,
+                                Landing* landing) override;
+  absl::Status OnMessage(const MessageHeader& reply, absl::Span<const uint32_t> page_crcs) override;
+  void OnCorrupt(const MessageHeader& reply) override;
   // Poller::Client.
   void OnReady() override;
   void OnTick(int64_t now_ns) override;
@@ -164,7 +165,7 @@ class SocketTransport : public Transport, private FrameReader::Handler, private 
   // Of the sending role.
   Batch batch_;
   // Of the receiving role.
-  std::optional<FrameReader> reader_;
+  std::optional<MessageReader> reader_;
   Call* landing_call_ = nullptr;
   Call* garbled_call_ = nullptr;  // whose reply broke the connection
   SpinPolicy spin_;

@@ -20,7 +20,7 @@
 #include "base/poller.h"
 #include "base/sync.h"
 #include "client/transport/socket_transport.h"
-#include "tests/fuzz/any_frame.h"
+#include "tests/fuzz/any_message.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/targets.h"
 
@@ -99,8 +99,8 @@ struct Asked {
 
 void CountDone(Call* call) { ++static_cast<Asked*>(call->context)->done; }
 
-FrameHeader TakeHelloReply(FuzzInput* input, uint8_t how) {
-  FrameHeader reply;
+MessageHeader TakeHelloReply(FuzzInput* input, uint8_t how) {
+  MessageHeader reply;
   reply.op = Op::kHello;
   reply.flags = kFlagReply;
   reply.request_id = 1;
@@ -150,8 +150,8 @@ void TakeCall(FuzzInput* input, Asked* asked, const std::byte* out) {
 // An answer to one of the calls, which `how` may change here and there. Each chunk of it has one byte.
 std::string TakeReply(FuzzInput* input, uint8_t how, const std::deque<Asked>& calls, size_t* payload_left) {
   const size_t which = input->Byte() % calls.size();
-  const FrameHeader& request = calls[which].call.request;
-  FrameHeader reply;
+  const MessageHeader& request = calls[which].call.request;
+  MessageHeader reply;
   reply.op = request.op;
   reply.flags = kFlagReply;
   reply.request_id = which + 2;
@@ -167,7 +167,7 @@ std::string TakeReply(FuzzInput* input, uint8_t how, const std::deque<Asked>& ca
     reply.range = {input->SmallOrAny(16), input->SmallOrAny(24)};
   }
   std::string payload;
-  if (reply.op == Op::kRead && reply.reason == Reason::kOk && reply.range.count < kChunksPerFrame &&
+  if (reply.op == Op::kRead && reply.reason == Reason::kOk && reply.range.count < kChunksPerMessage &&
       reply.range.first < kRegionChunksMax && reply.range.bytes() <= *payload_left) {
     const uint8_t seed = input->Byte();
     uint64_t chunks = reply.range.count;
@@ -185,12 +185,12 @@ std::string TakeReply(FuzzInput* input, uint8_t how, const std::deque<Asked>& ca
     *payload_left -= std::min(*payload_left, payload.size());
   }
   reply.payload_bytes = static_cast<uint32_t>(payload.size());
-  std::string frame = EncodeAnyFrame(reply, payload);
+  std::string message = EncodeAnyMessage(reply, payload);
   if ((how & 64) != 0) {
-    const size_t at = input->Number(2) % frame.size();
-    frame[at] = static_cast<char>(frame[at] ^ input->Byte());
+    const size_t at = input->Number(2) % message.size();
+    message[at] = static_cast<char>(message[at] ^ input->Byte());
   }
-  return frame;
+  return message;
 }
 
 void CheckEnded(const Asked& asked) {
@@ -216,7 +216,7 @@ void FuzzReplies(const uint8_t* data, size_t size) {
   static std::byte* const out = new std::byte[64 * kChunkBytes]();
   FuzzInput input(data, size);
   const uint8_t how_many = input.Byte();
-  std::string said = EncodeAnyFrame(TakeHelloReply(&input, how_many), "");
+  std::string said = EncodeAnyMessage(TakeHelloReply(&input, how_many), "");
   std::deque<Asked> calls(1 + how_many / 4 % kCallsMax);
   for (Asked& asked : calls) TakeCall(&input, &asked, out);
   size_t payload_left = kPayloadBytesPerInput;

@@ -39,7 +39,7 @@ struct Insides {
   PageStore store{arena.get(), &leases};
   LandingFrames landing{arena.get(), 256};
   std::shared_ptr<Lease> lease = leases.Grant(LeaseId{1}, "fuzz", 0).value();
-  std::vector<std::byte> reply = std::vector<std::byte>(kFrameBytesMax);
+  std::vector<std::byte> reply = std::vector<std::byte>(kMessageBytesMax);
   ArenaPromise others;
   uint64_t generation = 0;
 };
@@ -68,27 +68,27 @@ class Driver {
       : in_(in), session_(SessionContext{&in->store, &in->leases, &in->landing, 1, CreditWindow{256, 4096}}) {}
 
   void Hello() {
-    FrameHeader hello;
+    MessageHeader hello;
     hello.op = Op::kHello;
     hello.subject = 1;
     hello.aux = ++in_->generation;
-    FrameHeader reply;
+    MessageHeader reply;
     CHECK(Begin(&hello, {}));
     CHECK(Execute(hello, {}, &reply));
     CHECK(reply.reason == Reason::kOk);
   }
 
   // False: the connection is to be closed.
-  bool Run(FrameHeader request, const std::vector<ChunkMask>& masks, uint8_t fill, uint8_t step, bool wrong_sum) {
+  bool Run(MessageHeader request, const std::vector<ChunkMask>& masks, uint8_t fill, uint8_t step, bool wrong_sum) {
     if (!Begin(&request, masks)) return false;
-    std::array<uint32_t, kPagesPerFrame> page_crcs;
+    std::array<uint32_t, kPagesPerMessage> page_crcs;
     size_t pages = 0;
     if (request.op == Op::kWrite) {
       pages = request.range.pages();
       Fill(request.range, masks, fill, step, page_crcs.data());
       if (wrong_sum) page_crcs[fill % pages] ^= 1;
     }
-    FrameHeader reply;
+    MessageHeader reply;
     if (!Execute(request, {page_crcs.data(), pages}, &reply)) return false;
     switch (request.op) {
       case Op::kWrite:
@@ -110,20 +110,20 @@ class Driver {
   }
 
  private:
-  bool Begin(FrameHeader* request, const std::vector<ChunkMask>& masks) {
+  bool Begin(MessageHeader* request, const std::vector<ChunkMask>& masks) {
     request->request_id = next_id_++;
     landing_.clear();
-    const auto accepted = session_.Begin(*request, masks, kFrameBytesMax, &landing_);
+    const auto accepted = session_.Begin(*request, masks, kMessageBytesMax, &landing_);
     if (!accepted.ok()) return false;
     CHECK(*accepted);
     return true;
   }
 
-  bool Execute(const FrameHeader& request, absl::Span<const uint32_t> page_crcs, FrameHeader* reply) {
+  bool Execute(const MessageHeader& request, absl::Span<const uint32_t> page_crcs, MessageHeader* reply) {
     ReplyBuffer buffer{in_->reply.data(), in_->reply.size(), 0};
     if (!session_.Execute(request, page_crcs, &buffer).ok()) return false;
     CHECK(DecodeHeader(buffer.data, reply).ok());
-    CHECK_EQ(buffer.used, kFrameHeaderBytes + reply->payload_bytes);
+    CHECK_EQ(buffer.used, kMessageHeaderBytes + reply->payload_bytes);
     CHECK(reply->is_reply() && reply->op == request.op && reply->request_id == request.request_id);
     return true;
   }
@@ -159,7 +159,7 @@ class Driver {
     CHECK_EQ(place, places.size());
   }
 
-  void NoteWrite(const FrameHeader& request, const std::vector<ChunkMask>& masks, uint8_t fill, uint8_t step,
+  void NoteWrite(const MessageHeader& request, const std::vector<ChunkMask>& masks, uint8_t fill, uint8_t step,
                  bool wrong_sum, Reason reason) {
     const bool done = reason == Reason::kOk;
     // These may come half way; the others before anything is done.
@@ -183,9 +183,9 @@ class Driver {
     }
   }
 
-  void CheckRead(const FrameHeader& request, const FrameHeader& reply) const {
+  void CheckRead(const MessageHeader& request, const MessageHeader& reply) const {
     CHECK(reply.range == request.range);
-    const std::byte* const payload = in_->reply.data() + kFrameHeaderBytes;
+    const std::byte* const payload = in_->reply.data() + kMessageHeaderBytes;
     const auto* const masks = reinterpret_cast<const ChunkMask*>(payload);
     if (reply.sparse()) CHECK(CheckMasks(reply, {masks, reply.mask_bytes()}).ok());
     const uint64_t first_page = request.range.first_page();
@@ -221,7 +221,7 @@ class Driver {
 // 16 bytes make one request: small numbers of region, epoch and place, so that they meet.
 void RunOne(const uint8_t* data, Driver* driver, uint64_t* chunks_left, bool* open) {
   FuzzInput input(data, 16);
-  FrameHeader request;
+  MessageHeader request;
   static constexpr Op kOps[] = {Op::kWrite, Op::kRead,   Op::kWrite, Op::kTrim,
                                 Op::kRead,  Op::kCreate, Op::kWrite, Op::kDestroy};
   const uint8_t op = input.Byte();

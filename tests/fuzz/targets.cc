@@ -4,8 +4,8 @@ namespace nram {
 
 absl::Span<const FuzzTarget> FuzzTargets() {
   static constexpr FuzzTarget kTargets[] = {
-      {"frames", &FuzzFrames}, {"session", &FuzzSession}, {"replies", &FuzzReplies}, {"control", &FuzzControl},
-      {"fuse", &FuzzFuse},     {"sort", &FuzzSort},       {"text", &FuzzText},
+      {"messages", &FuzzMessages}, {"session", &FuzzSession}, {"replies", &FuzzReplies}, {"control", &FuzzControl},
+      {"fuse", &FuzzFuse},         {"sort", &FuzzSort},       {"text", &FuzzText},
   };
   return kTargets;
 }

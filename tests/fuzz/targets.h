@@ -11,10 +11,10 @@ namespace nram {
 // What parses bytes from outside. Each target survives any input, leaves nothing behind for the next one, and crashes
 // if what it drives does something wrong. Not thread-safe.
 
-// The frame reader and codec. It must read the same frames as a simple decoder does, however the bytes are cut up, and
-// a header that decodes must encode to itself.
-void FuzzFrames(const uint8_t* data, size_t size);
-// A server's session after hello: requests that are well-formed frames with any contents. What is read must be what a
+// The message reader and codec. It must read the same messages as a simple decoder does, however the bytes are cut up,
+// and a header that decodes must encode to itself.
+void FuzzMessages(const uint8_t* data, size_t size);
+// A server's session after hello: requests that are well-formed messages with any contents. What is read must be what a
 // model has, and nothing must be left when the regions are destroyed.
 void FuzzSession(const uint8_t* data, size_t size);
 // A client's connection with calls under way: what a server may answer, well-formed and not. Each call ends, and one

@@ -1,6 +1,8 @@
 // The client against a memory server that gives impossible answers: the client returns an error that says so, never
 // crashes, hangs or fills its memory.
 
+#include "tests/util/lying_server.h"
+
 #include <glog/logging.h>
 
 #include <atomic>
@@ -13,7 +15,6 @@
 #include "client/pool/pool.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/util/lying_server.h"
 #include "tests/util/region_io.h"
 
 namespace nram {
@@ -64,8 +65,8 @@ class LyingServerTest : public ::testing::Test {
     EXPECT_TRUE(pool.ok()) << pool.status();
     return pool.ok() ? *std::move(pool) : nullptr;
   }
-  static Lies Frames(std::function<std::string(const FrameHeader&, FrameHeader)> answer) {
-    return {.frame = [answer](const FrameHeader& request, const FrameHeader& good) {
+  static Lies Messages(std::function<std::string(const MessageHeader&, MessageHeader)> answer) {
+    return {.message = [answer](const MessageHeader& request, const MessageHeader& good) {
       return request.op == Op::kHello ? LyingServer::Encode(good) : answer(request, good);
     }};
   }
@@ -83,7 +84,7 @@ TEST_F(LyingServerTest, AGoodOneIsUsed) {
 TEST_F(LyingServerTest, AHelloThatCannotBe) {
   EXPECT_THAT(Hello([](auto* reply) { reply->set_incarnation(0); }),
               AllOf(HasSubstr(server_.endpoint().ToString()), HasSubstr("incarnation 0")));
-  EXPECT_THAT(Hello([](auto* reply) { reply->set_version(kControlVersion + 1); }),
+  EXPECT_THAT(Hello([](auto* reply) { reply->set_version(kWireVersion + 1); }),
               AllOf(HasSubstr(server_.endpoint().ToString()), HasSubstr("install the same release")));
   EXPECT_THAT(Hello([](auto* reply) { reply->set_version(0); }), HasSubstr("speaks version 0"));
   EXPECT_THAT(Hello([](auto* reply) { reply->set_data_port(0); }), HasSubstr("no data plane"));
@@ -166,24 +167,24 @@ TEST_F(LyingServerTest, MessagesAndOwnersAreMadeSafeForATerminal) {
 }
 
 TEST_F(LyingServerTest, AHelloOnTheDataPlaneThatCannotBe) {
-  const auto refusal = [&](std::function<void(FrameHeader*)> lie) {
-    return Refusal({.frame = [lie](const FrameHeader&, FrameHeader good) {
+  const auto refusal = [&](std::function<void(MessageHeader*)> lie) {
+    return Refusal({.message = [lie](const MessageHeader&, MessageHeader good) {
       lie(&good);
       return LyingServer::Encode(good);
     }});
   };
-  EXPECT_THAT(refusal([](FrameHeader* reply) { reply->aux = 0; }), HasSubstr("gives no credit"));
-  EXPECT_THAT(refusal([](FrameHeader* reply) { reply->aux = PackWindow({0, 4096}); }), HasSubstr("gives no credit"));
-  EXPECT_THAT(refusal([](FrameHeader* reply) { reply->op = Op::kPing; }), HasSubstr("not a memory server"));
-  EXPECT_THAT(refusal([](FrameHeader* reply) { reply->request_id = 9; }), HasSubstr("not a memory server"));
-  EXPECT_THAT(Refusal({.frame = [](const auto&, const auto&) { return std::string(64, 'x'); }}),
+  EXPECT_THAT(refusal([](MessageHeader* reply) { reply->aux = 0; }), HasSubstr("gives no credit"));
+  EXPECT_THAT(refusal([](MessageHeader* reply) { reply->aux = PackWindow({0, 4096}); }), HasSubstr("gives no credit"));
+  EXPECT_THAT(refusal([](MessageHeader* reply) { reply->op = Op::kPing; }), HasSubstr("not a memory server"));
+  EXPECT_THAT(refusal([](MessageHeader* reply) { reply->request_id = 9; }), HasSubstr("not a memory server"));
+  EXPECT_THAT(Refusal({.message = [](const auto&, const auto&) { return std::string(64, 'x'); }}),
               HasSubstr("malformed"));
-  EXPECT_THAT(Refusal({.frame = [](const auto&, const auto&) { return std::string(); }}),
+  EXPECT_THAT(Refusal({.message = [](const auto&, const auto&) { return std::string(); }}),
               AllOf(HasSubstr(server_.endpoint().ToString()), HasSubstr("in time")));
 }
 
 TEST_F(LyingServerTest, AbsurdCreditIsNotBelieved) {
-  const auto pool = OpenWith({.frame = [](const FrameHeader& request, FrameHeader good) {
+  const auto pool = OpenWith({.message = [](const MessageHeader& request, MessageHeader good) {
     if (request.op == Op::kHello) good.aux = ~uint64_t{0};
     return LyingServer::Encode(good);
   }});
@@ -197,36 +198,36 @@ TEST_F(LyingServerTest, AbsurdCreditIsNotBelieved) {
 }
 
 TEST_F(LyingServerTest, RepliesThatAreNone) {
-  const std::vector<std::function<std::string(const FrameHeader&, FrameHeader)>> lies = {
-      [](const auto&, FrameHeader) { return std::string(1000, 'x'); },
-      [](const auto&, FrameHeader good) {
+  const std::vector<std::function<std::string(const MessageHeader&, MessageHeader)>> lies = {
+      [](const auto&, MessageHeader) { return std::string(1000, 'x'); },
+      [](const auto&, MessageHeader good) {
         good.request_id += 7;
         return LyingServer::Encode(good);
       },
-      [](const auto&, FrameHeader good) {
+      [](const auto&, MessageHeader good) {
         good.subject += 1;
         return LyingServer::Encode(good);
       },
-      [](const auto&, FrameHeader good) {
+      [](const auto&, MessageHeader good) {
         good.range.first += 8;
         return LyingServer::Encode(good);
       },
-      [](const auto&, FrameHeader good) {
+      [](const auto&, MessageHeader good) {
         good.flags = 0;
         return LyingServer::Encode(good);
       },
-      [](const auto&, FrameHeader good) { return LyingServer::Encode(good) + LyingServer::Encode(good); },
-      [](const auto&, FrameHeader good) { return LyingServer::Encode(good).substr(0, 40); },
-      [](const auto&, FrameHeader good) {
+      [](const auto&, MessageHeader good) { return LyingServer::Encode(good) + LyingServer::Encode(good); },
+      [](const auto&, MessageHeader good) { return LyingServer::Encode(good).substr(0, 40); },
+      [](const auto&, MessageHeader good) {
         good.payload_bytes += 512;
         return LyingServer::Encode(good);
       },
-      [](const auto&, FrameHeader) { return std::string(); },
+      [](const auto&, MessageHeader) { return std::string(); },
   };
   LogCounter log;
   for (size_t i = 0; i < lies.size(); ++i) {
     SCOPED_TRACE(i);
-    const auto pool = OpenWith(Frames(lies[i]));
+    const auto pool = OpenWith(Messages(lies[i]));
     const auto region = pool->AttachRegion("any", AttachMode::kOwner).value();
     const int64_t patience_ns = DeadlineAfterMs(20'000);
     const absl::Status status = region->Write(0, Bytes(Pattern(4096, 1)));
@@ -237,7 +238,7 @@ TEST_F(LyingServerTest, RepliesThatAreNone) {
 }
 
 TEST_F(LyingServerTest, AWriteThatUsedMoreThanThereIs) {
-  const auto pool = OpenWith(Frames([](const auto&, FrameHeader good) {
+  const auto pool = OpenWith(Messages([](const auto&, MessageHeader good) {
     if (good.op == Op::kWrite) good.aux = uint64_t{1} << 63;
     return LyingServer::Encode(good);
   }));
@@ -289,7 +290,7 @@ TEST_F(LyingServerTest, WhatWasExecutedWithoutAnAnswerIsUndone) {
 
 TEST_F(LyingServerTest, ReasonsThatMakeNoSense) {
   for (int reason = 1; reason <= 255; ++reason) {
-    const auto pool = reason % 16 == 1 || reason < 16 ? OpenWith(Frames([=](const auto&, FrameHeader good) {
+    const auto pool = reason % 16 == 1 || reason < 16 ? OpenWith(Messages([=](const auto&, MessageHeader good) {
       good.reason = static_cast<Reason>(reason);
       good.payload_bytes = 0;
       return LyingServer::Encode(good);

@@ -14,7 +14,7 @@
 #include "base/clock.h"
 #include "client/transport/control_client.h"
 #include "gtest/gtest.h"
-#include "proto/frame.h"
+#include "proto/message.h"
 #include "tests/util/http2_peer.h"
 #include "tests/util/region_io.h"
 #include "tests/util/test_pool.h"

@@ -14,7 +14,7 @@
 #include "base/clock.h"
 #include "client/transport/socket_transport.h"
 #include "gtest/gtest.h"
-#include "proto/encode_frame.h"
+#include "proto/encode_message.h"
 #include "tests/util/test_server.h"
 
 namespace nram {
@@ -47,13 +47,13 @@ class CrowdTest : public ::testing::Test {
   }
 
   // False: the connection has ended.
-  static bool Send(int fd, FrameHeader header, uint64_t id) {
+  static bool Send(int fd, MessageHeader header, uint64_t id) {
     header.request_id = id;
-    const std::string bytes = EncodeFrame(header);
+    const std::string bytes = EncodeMessage(header);
     return send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
   }
-  static bool Receive(int fd, FrameHeader* reply) {
-    std::byte bytes[kFrameHeaderBytes];
+  static bool Receive(int fd, MessageHeader* reply) {
+    std::byte bytes[kMessageHeaderBytes];
     size_t have = 0;
     for (const int64_t deadline_ns = DeadlineAfterMs(20'000); have < sizeof bytes;) {
       if (MonotonicNs() >= deadline_ns) {
@@ -68,21 +68,21 @@ class CrowdTest : public ::testing::Test {
     }
     return DecodeHeader(bytes, reply).ok();
   }
-  static bool Ask(int fd, const FrameHeader& header, uint64_t id) {
-    FrameHeader reply;
+  static bool Ask(int fd, const MessageHeader& header, uint64_t id) {
+    MessageHeader reply;
     return Send(fd, header, id) && Receive(fd, &reply);
   }
   bool Hello(int fd, uint64_t lease, bool urgent = false) {
-    FrameHeader hello;
+    MessageHeader hello;
     hello.op = Op::kHello;
     hello.subject = lease;
     hello.aux = ++generation_;
     if (urgent) hello.flags = kFlagUrgent;
-    FrameHeader reply;
+    MessageHeader reply;
     return Send(fd, hello, 1) && Receive(fd, &reply) && reply.reason == Reason::kOk;
   }
-  static FrameHeader Request(Op op) {
-    FrameHeader header;
+  static MessageHeader Request(Op op) {
+    MessageHeader header;
     header.op = op;
     header.subject = 6;
     header.epoch = 1;
@@ -214,7 +214,7 @@ TEST_F(LongRequestTest, NobodyWaitsForADestroyOrTrim) {
     }
     UniqueFd busy = ConnectFrom("127.0.0.1");
     ASSERT_TRUE(Hello(busy.get(), 1));
-    FrameHeader request = Request(op);
+    MessageHeader request = Request(op);
     if (op == Op::kTrim) request.range = {0, 64 * 200 * kPagesPerSpan * kChunksPerPage};
     ASSERT_TRUE(Send(busy.get(), request, 2));
     const auto good = ConnectGood(2);
@@ -227,11 +227,11 @@ TEST_F(LongRequestTest, NobodyWaitsForADestroyOrTrim) {
       EXPECT_TRUE(Hello(newer.get(), 1));
       const int64_t pages = server_.store().counters().pages;
       EXPECT_GT(pages, 1);
-      FrameHeader reply;
+      MessageHeader reply;
       EXPECT_FALSE(Receive(busy.get(), &reply)) << "it was cut off";
       EXPECT_EQ(server_.store().counters().pages, pages);
     } else {
-      FrameHeader reply;
+      MessageHeader reply;
       ASSERT_TRUE(Receive(busy.get(), &reply));
       EXPECT_EQ(reply.reason, Reason::kOk);
       EXPECT_EQ(server_.store().counters().regions, 1) << "the good client's";

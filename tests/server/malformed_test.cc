@@ -17,7 +17,7 @@
 #include "client/transport/socket_transport.h"
 #include "gtest/gtest.h"
 #include "memserver/connection.h"
-#include "proto/encode_frame.h"
+#include "proto/encode_message.h"
 #include "tests/util/test_server.h"
 
 namespace nram {
@@ -54,16 +54,16 @@ class MalformedTest : public ::testing::Test {
   // The hello is another lease's, so that the good connection is not fenced.
   std::string Hello() {
     server_.Grant(2);
-    FrameHeader header;
+    MessageHeader header;
     header.op = Op::kHello;
     header.request_id = 1;
     header.subject = 2;
     header.aux = ++generation_;
-    return EncodeFrame(header);
+    return EncodeMessage(header);
   }
 
-  static FrameHeader Request(Op op, uint64_t id, ChunkRange range = {}) {
-    FrameHeader header;
+  static MessageHeader Request(Op op, uint64_t id, ChunkRange range = {}) {
+    MessageHeader header;
     header.op = op;
     header.request_id = id;
     header.subject = 6;
@@ -100,25 +100,25 @@ class MalformedTest : public ::testing::Test {
 
 TEST_F(MalformedTest, EachKindClosesItsConnectionAlone) {
   ExpectClosed(std::string(64, 'x'));                          // no message at all
-  ExpectClosed(EncodeFrame(Request(Op::kPing, 1)));            // before hello
+  ExpectClosed(EncodeMessage(Request(Op::kPing, 1)));            // before hello
   ExpectClosed(Hello() + Hello());                             // twice
-  ExpectClosed(Hello() + EncodeFrame(Request(Op::kPing, 3)));  // a request is missing
-  ExpectClosed(Hello() + EncodeFrame(Request(Op::kPing, 2)) + EncodeFrame(Request(Op::kPing, 2)));  // repeated
-  FrameHeader reply = Request(Op::kPing, 2);
+  ExpectClosed(Hello() + EncodeMessage(Request(Op::kPing, 3)));  // a request is missing
+  ExpectClosed(Hello() + EncodeMessage(Request(Op::kPing, 2)) + EncodeMessage(Request(Op::kPing, 2)));  // repeated
+  MessageHeader reply = Request(Op::kPing, 2);
   reply.flags = kFlagReply;
-  ExpectClosed(Hello() + EncodeFrame(reply));
-  std::string corrupt = EncodeFrame(Request(Op::kWrite, 2, {0, 8}), std::string(4096, 'x'));
+  ExpectClosed(Hello() + EncodeMessage(reply));
+  std::string corrupt = EncodeMessage(Request(Op::kWrite, 2, {0, 8}), std::string(4096, 'x'));
   corrupt[2000] ^= 1;
   ExpectClosed(Hello() + corrupt);
-  std::string oversized = EncodeFrame(Request(Op::kRead, 2, {0, kChunksPerFrame}));
+  std::string oversized = EncodeMessage(Request(Op::kRead, 2, {0, kChunksPerMessage}));
   oversized[32] ^= 1;  // 513 chunks
   ExpectClosed(Hello() + oversized);
-  std::string version = EncodeFrame(Request(Op::kPing, 2));
+  std::string version = EncodeMessage(Request(Op::kPing, 2));
   version[4] = 9;
   ExpectClosed(Hello() + version);
 }
 
-TEST_F(MalformedTest, RandomBytesAndRandomlySpoiledFrames) {
+TEST_F(MalformedTest, RandomBytesAndRandomlySpoiledMessages) {
   std::mt19937_64 random(TestSeed());
   for (int i = 0; i < 60; ++i) {
     std::string bytes;
@@ -126,7 +126,7 @@ TEST_F(MalformedTest, RandomBytesAndRandomlySpoiledFrames) {
       bytes.resize(64 + random() % 2000);
       for (char& c : bytes) c = static_cast<char>(random());
     } else {
-      bytes = Hello() + EncodeFrame(Request(Op::kWrite, 2, {random() % 100, 1 + random() % 64}), "");
+      bytes = Hello() + EncodeMessage(Request(Op::kWrite, 2, {random() % 100, 1 + random() % 64}), "");
       bytes.resize(bytes.size() + 64 * 512 + 64, 'p');
       bytes[64 + random() % 60] ^= static_cast<char>(1 << random() % 8);
     }
@@ -144,8 +144,8 @@ class StallTest : public MalformedTest {
   StallTest() : MalformedTest(Fast()) {}
 };
 
-TEST_F(StallTest, HalfAFrameAndSilenceIsCutOff) {
-  ExpectClosed(Hello() + EncodeFrame(Request(Op::kWrite, 2, {0, 64})) + std::string(1000, 'x'));
+TEST_F(StallTest, HalfAMessageAndSilenceIsCutOff) {
+  ExpectClosed(Hello() + EncodeMessage(Request(Op::kWrite, 2, {0, 64})) + std::string(1000, 'x'));
   ExpectClosed("N");
   const std::string nothing;
   ExpectClosed(nothing);
@@ -168,7 +168,7 @@ TEST_F(PollingStallTest, SilenceIsCutOffBesideABusyClient) {
   std::thread busy([&] {
     while (!stop) WriteGood();
   });
-  ExpectClosed(Hello() + EncodeFrame(Request(Op::kWrite, 2, {0, 64})) + std::string(1000, 'x'));
+  ExpectClosed(Hello() + EncodeMessage(Request(Op::kWrite, 2, {0, 64})) + std::string(1000, 'x'));
   stop = true;
   busy.join();
 }
@@ -187,7 +187,7 @@ class LoneConnectionTest : public MalformedTest {
     return *connection_->Pump(now_ns);
   }
   static std::string WriteOf8Chunks(uint64_t id) {
-    return EncodeFrame(Request(Op::kWrite, id, {0, 8}), std::string(4096, 'x'));
+    return EncodeMessage(Request(Op::kWrite, id, {0, 8}), std::string(4096, 'x'));
   }
   bool IsStalled(int64_t now_ns) const { return !connection_->CheckStall(now_ns, /*limit_ns=*/kNsPerSecond).ok(); }
 
@@ -206,16 +206,16 @@ TEST_F(LoneConnectionTest, WhoWaitsForTheServerIsNotStalledHoweverLongHeWasIdle)
   server_.landing().Give(taken.data(), taken.size());
   EXPECT_EQ(Pump(WriteOf8Chunks(3).substr(0, 100), 61 * kNsPerSecond), Connection::State::kIdle);
   EXPECT_FALSE(IsStalled(62 * kNsPerSecond));
-  EXPECT_TRUE(IsStalled(63 * kNsPerSecond)) << "in the middle of a frame";
+  EXPECT_TRUE(IsStalled(63 * kNsPerSecond)) << "in the middle of a message";
 }
 
 TEST_F(LoneConnectionTest, WhatWasSentBeforeTheLeaseEndedIsNotExecutedAfterIt) {
   ASSERT_EQ(Pump(Hello(), kNsPerSecond), Connection::State::kIdle);
   ASSERT_NE(server_.leases().End(LeaseId{2}), nullptr);
   server_.Grant(2);
-  FrameHeader write = Request(Op::kWrite, 2, {0, 8});
+  MessageHeader write = Request(Op::kWrite, 2, {0, 8});
   write.flags = kFlagCreate;
-  const std::string bytes = EncodeFrame(write, std::string(4096, 'x'));
+  const std::string bytes = EncodeMessage(write, std::string(4096, 'x'));
   ASSERT_EQ(send(peer_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
   EXPECT_FALSE(connection_->Pump(kNsPerSecond).ok());
   EXPECT_EQ(server_.store().counters().regions, 1) << "the good client's";
@@ -229,7 +229,7 @@ TEST_F(LoneConnectionTest, WhoHoldsBuffersThatOthersWaitForIsFound) {
   EXPECT_TRUE(connection_->HoldsIdly(63 * kNsPerSecond, 2 * kNsPerSecond));
 }
 
-TEST_F(LoneConnectionTest, AFrameThatTricklesIsCutOffAndManyThatFlowAreNot) {
+TEST_F(LoneConnectionTest, AMessageThatTricklesIsCutOffAndManyThatFlowAreNot) {
   int64_t now_ns = kNsPerSecond;
   const auto pump = [&](const std::string& bytes) { Pump(bytes, now_ns += kNsPerSecond); };
   pump(Hello());
@@ -274,15 +274,15 @@ TEST_F(StallTest, WhoseLeaseHasEndedIsCutOff) {
 
 TEST_F(StallTest, WhoDoesNotReadHisRepliesIsCutOff) {
   std::string bytes = Hello();
-  std::string page = EncodeFrame(
+  std::string page = EncodeMessage(
       [] {
-        FrameHeader header = Request(Op::kWrite, 2, {0, kChunksPerFrame});
+        MessageHeader header = Request(Op::kWrite, 2, {0, kChunksPerMessage});
         header.flags = kFlagCreate;
         return header;
       }(),
-      std::string(kChunksPerFrame * 512, 'x'));
+      std::string(kChunksPerMessage * 512, 'x'));
   bytes += page;
-  for (uint64_t id = 3; id < 200; ++id) bytes += EncodeFrame(Request(Op::kRead, id, {0, kChunksPerFrame}));
+  for (uint64_t id = 3; id < 200; ++id) bytes += EncodeMessage(Request(Op::kRead, id, {0, kChunksPerMessage}));
   const uint64_t before = server_.counters().closed_for_error;
   UniqueFd fd = Connect();
   size_t sent = 0;

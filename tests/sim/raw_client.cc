@@ -126,7 +126,7 @@ void RawClient::Dial(Standing* at) {
   options.server = at->server->host();
   options.lease = lease_;
   options.incarnation = at->incarnation;
-  options.on_request = [this, server = at->server->index()](const FrameHeader& request) {
+  options.on_request = [this, server = at->server->index()](const MessageHeader& request) {
     if (request.op == Op::kWrite) {
       cluster_->checker.NotePlaced(server, RegionId{request.subject}, request.range);
     }
@@ -187,7 +187,7 @@ bool RawClient::StartSome(std::function<void()> done) {
   const Checker::Kind kind = dice < 45   ? Checker::Kind::kRead
                              : dice < 92 ? Checker::Kind::kWrite
                                          : Checker::Kind::kTrim;
-  const uint64_t longest = rng.OneIn(16) ? kChunksPerFrame - kChunksPerPage : rng.OneIn(2) ? 1 : 24;
+  const uint64_t longest = rng.OneIn(16) ? kChunksPerMessage - kChunksPerPage : rng.OneIn(2) ? 1 : 24;
   // Few places, so that operations meet each other.
   const uint64_t hot = rng.OneIn(3) ? kRegionChunks : 64;
   ChunkRange range{rng.Below(hot), 1 + rng.Below(longest)};

@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "memserver/session.h"
-#include "proto/frame_reader.h"
-#include "proto/frame_service.h"
+#include "proto/message_reader.h"
+#include "proto/message_service.h"
 
 namespace nram::sim {
 namespace {
@@ -23,7 +23,7 @@ constexpr int64_t kStarvedStallNs = 2 * kNsPerSecond;
 }  // namespace
 
 // What memserver/connection.h is for a socket.
-class SimServer::ServerConnection : public Network::Receiver, private FrameReader::Handler {
+class SimServer::ServerConnection : public Network::Receiver, private MessageReader::Handler {
  public:
   ServerConnection(SimServer* server, Network::ConnectionId id)
       : server_(server), id_(id), session_(server->core_->session_context()) {}
@@ -42,8 +42,8 @@ class SimServer::ServerConnection : public Network::Receiver, private FrameReade
 
   // As Connection::CheckStall: a peer that stops in the middle of a message holds what others need.
   void CheckStall(bool starved) {
-    const bool stalls = reader_.mid_frame() || !session_.bound() || session_.fenced() || !session_.live();
-    const int64_t limit_ns = starved && reader_.mid_frame() ? kStarvedStallNs : kStallNs;
+    const bool stalls = reader_.mid_message() || !session_.bound() || session_.fenced() || !session_.live();
+    const int64_t limit_ns = starved && reader_.mid_message() ? kStarvedStallNs : kStallNs;
     if (stalls && waiting_.empty() && server_->world_->NowNs() - progress_ns_ > limit_ns) CloseLater();
   }
   bool starved() const { return !waiting_.empty(); }
@@ -70,13 +70,13 @@ class SimServer::ServerConnection : public Network::Receiver, private FrameReade
     server_->Remove(id_);
   }
 
-  absl::StatusOr<bool> OnHeader(const FrameHeader& header, absl::Span<const ChunkMask> masks,
+  absl::StatusOr<bool> OnHeader(const MessageHeader& header, absl::Span<const ChunkMask> masks,
                                 Landing* landing) override {
-    return session_.Begin(header, masks, kFrameBytesMax, landing);
+    return session_.Begin(header, masks, kMessageBytesMax, landing);
   }
 
-  absl::Status OnFrame(const FrameHeader& header, absl::Span<const uint32_t> page_crcs) override {
-    ReplyBuffer reply{server_->reply_bytes_.get(), kFrameBytesMax, 0};
+  absl::Status OnMessage(const MessageHeader& header, absl::Span<const uint32_t> page_crcs) override {
+    ReplyBuffer reply{server_->reply_bytes_.get(), kMessageBytesMax, 0};
     NRAM_RETURN_IF_ERROR(session_.Execute(header, page_crcs, &reply));
     CHECK(!session_.busy());
     session_.Replied();
@@ -84,11 +84,11 @@ class SimServer::ServerConnection : public Network::Receiver, private FrameReade
     return absl::OkStatus();
   }
 
-  void OnCorrupt(const FrameHeader&) override {}
+  void OnCorrupt(const MessageHeader&) override {}
 
   SimServer* const server_;
   const Network::ConnectionId id_;
-  FrameReader reader_{kReadAheadBytes};
+  MessageReader reader_{kReadAheadBytes};
   Session session_;
   std::string waiting_;  // bytes that the reader has not taken yet
   int64_t progress_ns_ = server_->world_->NowNs();
@@ -101,7 +101,7 @@ SimServer::SimServer(World* world, Network* network, int index, const SimServerO
       index_(index),
       options_(options),
       host_(world->AddHost(absl::StrCat("server", index))),
-      reply_bytes_(new std::byte[kFrameBytesMax]) {}
+      reply_bytes_(new std::byte[kMessageBytesMax]) {}
 
 SimServer::~SimServer() {
   if (alive()) Kill(/*power_fails=*/true);

@@ -12,7 +12,7 @@
 
 #include "memserver/control_service.h"
 #include "memserver/server_core.h"
-#include "proto/frame.h"
+#include "proto/message.h"
 #include "tests/sim/network.h"
 #include "tests/sim/world.h"
 

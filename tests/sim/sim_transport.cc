@@ -15,8 +15,8 @@ constexpr size_t kReadAheadBytes = 4096;
 
 // The whole message of a call.
 std::string Encode(const Call& call, uint32_t payload_crc) {
-  std::string message(kFrameHeaderBytes, '\0');
-  message.reserve(kFrameHeaderBytes + call.request.payload_bytes);
+  std::string message(kMessageHeaderBytes, '\0');
+  message.reserve(kMessageHeaderBytes + call.request.payload_bytes);
   EncodeHeader(call.request, payload_crc, reinterpret_cast<std::byte*>(message.data()));
   if (call.request.op != Op::kWrite) return message;
   if (call.masks != nullptr) {
@@ -62,18 +62,18 @@ void SimTransport::StartConnect(int64_t deadline_ns, std::function<void(absl::St
 void SimTransport::OnConnected() {
   reader_.emplace(kReadAheadBytes);
   next_request_id_ = 2;
-  FrameHeader hello;
+  MessageHeader hello;
   hello.op = Op::kHello;
   hello.flags = options_.urgent ? kFlagUrgent : 0;
   hello.request_id = 1;
   hello.subject = Raw(options_.lease);
   hello.aux = static_cast<uint64_t>(world_->NowNs());
-  std::string message(kFrameHeaderBytes, '\0');
+  std::string message(kMessageHeaderBytes, '\0');
   EncodeHeader(hello, 0, reinterpret_cast<std::byte*>(message.data()));
   network_->Send(connection_, Network::kClient, std::move(message));
 }
 
-absl::Status SimTransport::JudgeHello(const FrameHeader& reply) const {
+absl::Status SimTransport::JudgeHello(const MessageHeader& reply) const {
   if (reply.op != Op::kHello || !reply.is_reply() || reply.request_id != 1) {
     return absl::UnavailableError("hello: the peer is not a memory server");
   }
@@ -102,7 +102,7 @@ void SimTransport::EndConnect(absl::Status status) {
 void SimTransport::Start(Call* call) {
   BeginCall(call, this);
   if (!connected_) return CompleteCall(call, absl::StatusCode::kUnavailable, Reason::kOk, 0);
-  FrameHeader& request = call->request;
+  MessageHeader& request = call->request;
   request.payload_bytes = RequestPayloadBytes(*call);
   request.flags |= call->masks != nullptr && request.op == Op::kWrite ? kFlagSparse : 0;
   call->payload_crc = 0;
@@ -130,7 +130,7 @@ void SimTransport::OnBytes(absl::Span<const std::byte> bytes) {
   Break();
 }
 
-absl::StatusOr<bool> SimTransport::OnHeader(const FrameHeader& reply, absl::Span<const ChunkMask> masks,
+absl::StatusOr<bool> SimTransport::OnHeader(const MessageHeader& reply, absl::Span<const ChunkMask> masks,
                                             Landing* landing) {
   if (connect_done_ != nullptr) return true;  // hello's
   if (!connected_) return absl::UnavailableError("disconnected");
@@ -142,7 +142,7 @@ absl::StatusOr<bool> SimTransport::OnHeader(const FrameHeader& reply, absl::Span
   return true;
 }
 
-absl::Status SimTransport::OnFrame(const FrameHeader& reply, absl::Span<const uint32_t>) {
+absl::Status SimTransport::OnMessage(const MessageHeader& reply, absl::Span<const uint32_t>) {
   if (connect_done_ != nullptr) {
     EndConnect(JudgeHello(reply));
     return absl::OkStatus();
@@ -155,7 +155,7 @@ absl::Status SimTransport::OnFrame(const FrameHeader& reply, absl::Span<const ui
   return absl::OkStatus();
 }
 
-void SimTransport::OnCorrupt(const FrameHeader&) { garbled_call_ = landing_call_; }
+void SimTransport::OnCorrupt(const MessageHeader&) { garbled_call_ = landing_call_; }
 
 void SimTransport::OnEnd() {
   EndConnect(absl::UnavailableError("hello: the server closed the connection"));

@@ -11,7 +11,7 @@
 
 #include "client/transport/call.h"
 #include "client/transport/transport.h"
-#include "proto/frame_reader.h"
+#include "proto/message_reader.h"
 #include "tests/sim/network.h"
 #include "tests/sim/world.h"
 
@@ -24,11 +24,11 @@ struct SimTransportOptions {
   bool urgent = false;
   uint64_t incarnation = 0;  // if not zero, hello fails unless the server is this one
   // Called with each request that is sent; may be null.
-  std::function<void(const FrameHeader& request)> on_request;
+  std::function<void(const MessageHeader& request)> on_request;
 };
 
 // One thread. Connect and Wait, which would block, must not be called.
-class SimTransport : public Transport, private Network::Receiver, private FrameReader::Handler {
+class SimTransport : public Transport, private Network::Receiver, private MessageReader::Handler {
  public:
   SimTransport(World* world, Network* network, const SimTransportOptions& options);
   ~SimTransport() override;
@@ -52,12 +52,12 @@ class SimTransport : public Transport, private Network::Receiver, private FrameR
   void OnRefused() override { EndConnect(absl::UnavailableError("connect: refused")); }
   void OnBytes(absl::Span<const std::byte> bytes) override;
   void OnEnd() override;
-  // FrameReader::Handler
-  absl::StatusOr<bool> OnHeader(const FrameHeader& reply, absl::Span<const ChunkMask> masks, Landing* landing) override;
-  absl::Status OnFrame(const FrameHeader& reply, absl::Span<const uint32_t> page_crcs) override;
-  void OnCorrupt(const FrameHeader& reply) override;
+  // MessageReader::Handler
+  absl::StatusOr<bool> OnHeader(const MessageHeader& reply, absl::Span<const ChunkMask> masks, Landing* landing) override;
+  absl::Status OnMessage(const MessageHeader& reply, absl::Span<const uint32_t> page_crcs) override;
+  void OnCorrupt(const MessageHeader& reply) override;
 
-  absl::Status JudgeHello(const FrameHeader& reply) const;
+  absl::Status JudgeHello(const MessageHeader& reply) const;
   void EndConnect(absl::Status status);
   void Break();
   // Looks at the deadlines when the earliest of them may have passed.
@@ -70,7 +70,7 @@ class SimTransport : public Transport, private Network::Receiver, private FrameR
 
   Network::ConnectionId connection_ = 0;
   bool connected_ = false;
-  std::optional<FrameReader> reader_;
+  std::optional<MessageReader> reader_;
   uint64_t next_request_id_ = 2;
   std::deque<Call*> calls_;  // under way, in order of their ids
   Call* landing_call_ = nullptr;

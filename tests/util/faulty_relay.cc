@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/poll_until.h"
-#include "proto/frame.h"
+#include "proto/message.h"
 
 namespace nram {
 
@@ -145,11 +145,11 @@ bool FaultyRelay::SendAndReceive(Link* link, Direction* direction, bool readable
   if (n == 0 || (n < 0 && errno != EAGAIN)) return false;
   if (n > 0) direction->bytes.append(chunk->data(), n);
   size_t taken = 0;
-  while (direction->bytes.size() - taken >= kFrameHeaderBytes) {
-    FrameHeader header;
+  while (direction->bytes.size() - taken >= kMessageHeaderBytes) {
+    MessageHeader header;
     const auto* at = reinterpret_cast<const std::byte*>(direction->bytes.data() + taken);
     CHECK(DecodeHeader(at, &header).ok());  // what the ends send is well formed
-    const size_t whole = kFrameHeaderBytes + header.payload_bytes;
+    const size_t whole = kMessageHeaderBytes + header.payload_bytes;
     if (direction->bytes.size() - taken < whole) break;
     RelayFrame(link, direction, direction->bytes.substr(taken, whole));
     taken += whole;

@@ -21,7 +21,7 @@ class LyingServer::Service final : public v1::Control::Service {
 
   grpc::Status Hello(grpc::ServerContext*, const v1::HelloRequest* request, v1::HelloReply* reply) override {
     ++server_->hellos_;
-    reply->set_version(kControlVersion);
+    reply->set_version(kWireVersion);
     reply->set_incarnation(kIncarnation);
     reply->set_data_port(server_->data_port_);
     reply->set_lease_ttl_ms(10'000);
@@ -69,7 +69,7 @@ class LyingServer::Service final : public v1::Control::Service {
 
  private:
   template <typename Request, typename Reply, typename Hook>
-  grpc::Status Lie(Hook Lies::* which, const Request& request, Reply* reply) {
+  grpc::Status Lie(Hook Lies::*which, const Request& request, Reply* reply) {
     MutexLock lock(&server_->mu_);
     const Hook& hook = server_->lies_.*which;
     return hook ? hook(request, reply) : grpc::Status::OK;
@@ -116,17 +116,17 @@ void LyingServer::Set(Lies lies) {
   lies_ = std::move(lies);
 }
 
-std::string LyingServer::Encode(FrameHeader header) {
+std::string LyingServer::Encode(MessageHeader header) {
   // The stated length of a payload need not be true: the checksum covers the range's pages.
-  std::string bytes(kFrameHeaderBytes + std::max<uint64_t>(header.payload_bytes, header.range.bytes()), '\0');
-  const auto* payload = reinterpret_cast<const std::byte*>(bytes.data()) + kFrameHeaderBytes;
+  std::string bytes(kMessageHeaderBytes + std::max<uint64_t>(header.payload_bytes, header.range.bytes()), '\0');
+  const auto* payload = reinterpret_cast<const std::byte*>(bytes.data()) + kMessageHeaderBytes;
   EncodeHeader(header, PayloadCrcOf(header, payload), reinterpret_cast<std::byte*>(bytes.data()));
-  bytes.resize(kFrameHeaderBytes + header.payload_bytes);
+  bytes.resize(kMessageHeaderBytes + header.payload_bytes);
   return bytes;
 }
 
-std::string LyingServer::Answer(const FrameHeader& request) {
-  FrameHeader good;
+std::string LyingServer::Answer(const MessageHeader& request) {
+  MessageHeader good;
   good.op = request.op;
   good.flags = kFlagReply | (request.op == Op::kHello ? request.flags & kFlagUrgent : 0);
   good.request_id = request.request_id;
@@ -135,7 +135,7 @@ std::string LyingServer::Answer(const FrameHeader& request) {
   if (request.op == Op::kHello) good.aux = PackWindow({256, 4096});
   if (request.op == Op::kRead) good.payload_bytes = static_cast<uint32_t>(request.range.bytes());
   MutexLock lock(&mu_);
-  return lies_.frame ? lies_.frame(request, good) : Encode(good);
+  return lies_.message ? lies_.message(request, good) : Encode(good);
 }
 
 void LyingServer::AcceptLoop() {
@@ -166,11 +166,11 @@ void LyingServer::Serve(int descriptor) {
     const ssize_t n = recv(fd.get(), buffer, sizeof buffer, MSG_DONTWAIT);
     if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return;
     if (n > 0) bytes.append(buffer, static_cast<size_t>(n));
-    while (bytes.size() >= kFrameHeaderBytes) {
-      FrameHeader request;
+    while (bytes.size() >= kMessageHeaderBytes) {
+      MessageHeader request;
       CHECK(DecodeHeader(reinterpret_cast<const std::byte*>(bytes.data()), &request).ok());
-      if (bytes.size() < kFrameHeaderBytes + request.payload_bytes) break;
-      bytes.erase(0, kFrameHeaderBytes + request.payload_bytes);
+      if (bytes.size() < kMessageHeaderBytes + request.payload_bytes) break;
+      bytes.erase(0, kMessageHeaderBytes + request.payload_bytes);
       const std::string answer = Answer(request);
       for (size_t sent = 0; sent < answer.size() && !stopping_;) {
         const ssize_t m = send(fd.get(), answer.data() + sent, answer.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);

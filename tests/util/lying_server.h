@@ -15,7 +15,7 @@
 #include "base/sync.h"
 #include "client/transport/endpoint.h"
 #include "proto/control.grpc.pb.h"
-#include "proto/frame.h"
+#include "proto/message.h"
 
 namespace nram {
 
@@ -33,7 +33,7 @@ struct Lies {
   Hook<v1::ListRegionsRequest, v1::ListRegionsReply> list_regions;
   Hook<v1::ListSpansRequest, v1::ListSpansReply> list_spans;
   // Given the good answer to a message on the data plane, returns the bytes to send; an empty string sends nothing.
-  std::function<std::string(const FrameHeader& request, const FrameHeader& good)> frame;
+  std::function<std::string(const MessageHeader& request, const MessageHeader& good)> frame;
 };
 
 // Thread-safe.
@@ -51,14 +51,14 @@ class LyingServer {
   uint64_t hellos() const { return hellos_; }  // on the control plane
 
   // A message as it is sent; its payload is zeros.
-  static std::string Encode(FrameHeader header);
+  static std::string Encode(MessageHeader header);
 
  private:
   class Service;
 
   void AcceptLoop();
   void Serve(int fd);
-  std::string Answer(const FrameHeader& request);
+  std::string Answer(const MessageHeader& request);
 
   std::atomic<bool> stopping_{false};
   std::atomic<uint64_t> hellos_{0};

@@ -13,7 +13,7 @@
 #include "base/mapping.h"
 #include "base/status.h"
 #include "base/units.h"
-#include "proto/frame.h"
+#include "proto/message.h"
 
 namespace nram {
 namespace {
@@ -122,7 +122,7 @@ absl::Status RunPoolBench(BareSocket* bare, BareSocket* stored, Pool* pool, Pool
   }
   const auto wanted = [&](const std::string& name) { return absl::StrContains(name, options.only); };
   const auto shape = [](bool write, uint32_t bytes, bool spin) {
-    constexpr uint32_t kHead = kFrameHeaderBytes;
+    constexpr uint32_t kHead = kMessageHeaderBytes;
     return BareSocket::Shape{write ? kHead + bytes : kHead, write ? kHead : kHead + bytes, spin};
   };
 

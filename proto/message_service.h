@@ -1,20 +1,21 @@
-#ifndef NRAM_PROTO_FRAME_SERVICE_H_
-#define NRAM_PROTO_FRAME_SERVICE_H_
+#ifndef NRAM_PROTO_MESSAGE_SERVICE_H_
+#define NRAM_PROTO_MESSAGE_SERVICE_H_
 
-// The serving end of one data connection as a seam, so that frames can be served over a socket or in the same process.
+// The serving end of one data connection as a seam, so that messages can be served over a socket or in the same
+// process.
 
 #include <cstddef>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "proto/frame.h"
-#include "proto/frame_reader.h"
+#include "proto/message.h"
+#include "proto/message_reader.h"
 
 namespace nram {
 
-// The largest encoded frame.
-inline constexpr size_t kFrameBytesMax = kFrameHeaderBytes + kPayloadBytesMax;
+// The largest encoded message.
+inline constexpr size_t kMessageBytesMax = kMessageHeaderBytes + kPayloadBytesMax;
 
 // Room that replies are appended to.
 struct ReplyBuffer {
@@ -29,21 +30,21 @@ struct ReplyBuffer {
 };
 
 // Used by one thread at a time.
-class FrameService {
+class MessageService {
  public:
-  virtual ~FrameService() = default;
+  virtual ~MessageService() = default;
 
   // A request's header has arrived: checks that it may come now and says where its payload lands, as
-  // FrameReader::Handler::OnHeader. False: not now; there is no landing room, or `reply_room` is too small for the
+  // MessageReader::Handler::OnHeader. False: not now; there is no landing room, or `reply_room` is too small for the
   // reply.
-  virtual absl::StatusOr<bool> Begin(const FrameHeader& request, absl::Span<const ChunkMask> masks, size_t reply_room,
+  virtual absl::StatusOr<bool> Begin(const MessageHeader& request, absl::Span<const ChunkMask> masks, size_t reply_room,
                                      Landing* landing) = 0;
   // Executes the request that Begin accepted, its payload landed and checked, and appends its reply. `page_crcs` are
   // its payload's, as for PayloadCrc. An error means: close the connection.
-  virtual absl::Status Execute(const FrameHeader& request, absl::Span<const uint32_t> page_crcs,
+  virtual absl::Status Execute(const MessageHeader& request, absl::Span<const uint32_t> page_crcs,
                                ReplyBuffer* reply) = 0;
 };
 
 }  // namespace nram
 
-#endif  // NRAM_PROTO_FRAME_SERVICE_H_
+#endif  // NRAM_PROTO_MESSAGE_SERVICE_H_

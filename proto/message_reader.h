@@ -1,8 +1,8 @@
-#ifndef NRAM_PROTO_FRAME_READER_H_
-#define NRAM_PROTO_FRAME_READER_H_
+#ifndef NRAM_PROTO_MESSAGE_READER_H_
+#define NRAM_PROTO_MESSAGE_READER_H_
 
-// Turns the bytes of a stream into frames, at both ends of a connection. Payloads land where the handler says, straight
-// from the socket when they are larger than what was read ahead; nothing is allocated after construction.
+// Turns the bytes of a stream into messages, at both ends of a connection. Payloads land where the handler says,
+// straight from the socket when they are larger than what was read ahead; nothing is allocated after construction.
 
 #include <sys/uio.h>
 
@@ -14,14 +14,14 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "proto/frame.h"
+#include "proto/message.h"
 
 namespace nram {
 
 // Where a payload's chunks go, in order. Up to four runs a page.
 class Landing {
  public:
-  static constexpr size_t kPiecesMax = kPagesPerFrame * 4;
+  static constexpr size_t kPiecesMax = kPagesPerMessage * 4;
 
   void clear() { count_ = 0; }
   bool empty() const { return count_ == 0; }
@@ -36,7 +36,7 @@ class Landing {
 };
 
 // Not thread-safe.
-class FrameReader {
+class MessageReader {
  public:
   class Handler {
    public:
@@ -44,13 +44,13 @@ class FrameReader {
     // A header that DecodeHeader accepted has arrived, with its mask table (empty unless sparse; valid during the
     // call). True: take the payload's chunks to *landing, which has exactly room for them, or is left empty to drop
     // them. False: not now; the reader pauses and asks again at the next call. An error ends the stream.
-    virtual absl::StatusOr<bool> OnHeader(const FrameHeader& header, absl::Span<const ChunkMask> masks,
+    virtual absl::StatusOr<bool> OnHeader(const MessageHeader& header, absl::Span<const ChunkMask> masks,
                                           Landing* landing) = 0;
     // The payload is complete and its checksum right. `page_crcs` are those of PayloadCrc; empty without a payload. An
     // error ends the stream.
-    virtual absl::Status OnFrame(const FrameHeader& header, absl::Span<const uint32_t> page_crcs) = 0;
-    // The frame's checksum is wrong: whatever landed is garbage. The stream ends.
-    virtual void OnCorrupt(const FrameHeader& header) = 0;
+    virtual absl::Status OnMessage(const MessageHeader& header, absl::Span<const uint32_t> page_crcs) = 0;
+    // The message's checksum is wrong: whatever landed is garbage. The stream ends.
+    virtual void OnCorrupt(const MessageHeader& header) = 0;
   };
 
   enum class Progress {
@@ -58,24 +58,24 @@ class FrameReader {
     kDrained,     // something was read, and that was all there was
     kWouldBlock,  // nothing to read now
     kPaused,      // the handler said "not now"
-    kEnd,         // the peer closed, between two frames
+    kEnd,         // the peer closed, between two messages
   };
 
-  explicit FrameReader(size_t buffer_bytes = 64 * 1024);
+  explicit MessageReader(size_t buffer_bytes = 64 * 1024);
 
-  // Reads once from `fd` (non-blocking) and handles every frame that is then whole. UNAVAILABLE: the peer closed within
-  // a frame or the socket failed. INVALID_ARGUMENT: malformed bytes. DATA_LOSS: wrong checksum. Or the handler's error.
-  // After an error the stream is dead.
+  // Reads once from `fd` (non-blocking) and handles every message that is then whole. UNAVAILABLE: the peer closed
+  // within a message or the socket failed. INVALID_ARGUMENT: malformed bytes. DATA_LOSS: wrong checksum. Or the
+  // handler's error. After an error the stream is dead.
   absl::StatusOr<Progress> ReadFrom(int fd, Handler* handler);
 
   // The same for bytes from memory. True if all were taken; false if the handler paused (the rest was not taken:
   // *taken says how many were).
   absl::StatusOr<bool> Feed(absl::Span<const std::byte> bytes, size_t* taken, Handler* handler);
 
-  // True between a frame's first byte and its last.
-  bool mid_frame() const { return in_payload_ || end_ > begin_; }
-  // The frame whose payload is arriving; null outside a payload.
-  const FrameHeader* current() const { return in_payload_ ? &header_ : nullptr; }
+  // True between a message's first byte and its last.
+  bool mid_message() const { return in_payload_ || end_ > begin_; }
+  // The message whose payload is arriving; null outside a payload.
+  const MessageHeader* current() const { return in_payload_ ? &header_ : nullptr; }
   // From here on, drop what is left of the current payload instead of landing it.
   void DropPayload() {
     dropping_ = true;
@@ -83,20 +83,20 @@ class FrameReader {
   }
 
  private:
-  // Handles whole frames in the buffer. False if paused.
+  // Handles whole messages in the buffer. False if paused.
   absl::StatusOr<bool> Dispatch(Handler* handler);
   // Moves payload bytes from the buffer to where they land.
   void TakeFromBuffer();
   void AccountLanded(size_t bytes);
   // Takes the next bytes of the payload into account.
   void Checksum(const std::byte* data, size_t bytes);
-  absl::Status FinishFrame(Handler* handler);
+  absl::Status FinishMessage(Handler* handler);
   void MakeRoom();
 
   // A payload from here on is worth a read of its own: what is read ahead of it is copied once more.
   static constexpr size_t kLargePayloadBytes = 16 * 1024;
   // Room for a header and its masks.
-  static constexpr size_t kSmallReadAheadBytes = kFrameHeaderBytes + kPagesPerFrame;
+  static constexpr size_t kSmallReadAheadBytes = kMessageHeaderBytes + kPagesPerMessage;
 
   const size_t buffer_bytes_;
   const std::unique_ptr<std::byte[]> buffer_;
@@ -105,10 +105,10 @@ class FrameReader {
 
   bool in_payload_ = false;
   bool dropping_ = false;
-  FrameHeader header_;
-  std::array<std::byte, kFrameHeaderBytes> encoded_;
-  std::array<ChunkMask, kPagesPerFrame> masks_;  // which chunks of each page the payload has
-  std::array<uint32_t, kPagesPerFrame> page_crcs_;
+  MessageHeader header_;
+  std::array<std::byte, kMessageHeaderBytes> encoded_;
+  std::array<ChunkMask, kPagesPerMessage> masks_;  // which chunks of each page the payload has
+  std::array<uint32_t, kPagesPerMessage> page_crcs_;
   size_t page_ = 0;       // whose bytes come next
   size_t page_left_ = 0;  // of its bytes
   size_t payload_left_ = 0;
@@ -119,4 +119,4 @@ class FrameReader {
 
 }  // namespace nram
 
-#endif  // NRAM_PROTO_FRAME_READER_H_
+#endif  // NRAM_PROTO_MESSAGE_READER_H_

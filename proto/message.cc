@@ -1,4 +1,4 @@
-#include "proto/frame.h"
+#include "proto/message.h"
 
 #include <array>
 #include <bit>
@@ -27,7 +27,7 @@ enum Offset : size_t {
   kAtReserved = 56,
   kAtChecksum = 60,
 };
-static_assert(kAtChecksum + 4 == kFrameHeaderBytes);
+static_assert(kAtChecksum + 4 == kMessageHeaderBytes);
 static_assert(kPayloadBytesMax < (1u << 31));
 
 // As they lie in memory. (A loop over bytes says the same on any machine, and takes four times as long.)
@@ -45,7 +45,9 @@ uint64_t Get64(const std::byte* at) {
   return value;
 }
 
-absl::Status Bad(absl::string_view what) { return absl::InvalidArgumentError(absl::StrCat("malformed frame: ", what)); }
+absl::Status Bad(absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat("malformed message: ", what));
+}
 
 uint8_t AllowedFlags(Op op, bool reply) {
   switch (op) {
@@ -64,18 +66,18 @@ uint8_t AllowedFlags(Op op, bool reply) {
   }
 }
 
-bool CarriesChunks(const FrameHeader& header) {
+bool CarriesChunks(const MessageHeader& header) {
   return header.op == (header.is_reply() ? Op::kRead : Op::kWrite) && header.reason == Reason::kOk;
 }
 
-absl::Status CheckLengths(const FrameHeader& h) {
+absl::Status CheckLengths(const MessageHeader& h) {
   const bool has_range = h.op == Op::kRead || h.op == Op::kWrite || h.op == Op::kTrim;
   if (has_range) {
     if (h.range.count == 0) return Bad("no chunks");
     if (h.range.first >= kRegionChunksMax || h.range.count > kRegionChunksMax - h.range.first) {
       return Bad("range beyond 2^62 bytes");
     }
-    if (h.op != Op::kTrim && h.range.pages() > kPagesPerFrame) return Bad("more than 64 pages");
+    if (h.op != Op::kTrim && h.range.pages() > kPagesPerMessage) return Bad("more than 64 pages");
   } else if (h.range.first != 0 || h.range.count != 0) {
     return Bad("unexpected range");
   }
@@ -90,9 +92,9 @@ absl::Status CheckLengths(const FrameHeader& h) {
 
 }  // namespace
 
-void EncodeHeader(const FrameHeader& h, uint32_t payload_crc, std::byte* out) {
-  Put32(out + kAtMagic, kFrameMagic);
-  out[kAtVersion] = std::byte{kFrameVersion};
+void EncodeHeader(const MessageHeader& h, uint32_t payload_crc, std::byte* out) {
+  Put32(out + kAtMagic, kMessageMagic);
+  out[kAtVersion] = std::byte{kWireVersion};
   out[kAtOp] = static_cast<std::byte>(h.op);
   out[kAtFlags] = static_cast<std::byte>(h.flags);
   out[kAtReason] = static_cast<std::byte>(h.reason);
@@ -107,10 +109,10 @@ void EncodeHeader(const FrameHeader& h, uint32_t payload_crc, std::byte* out) {
   Put32(out + kAtChecksum, Crc32c(payload_crc, out, kAtChecksum));
 }
 
-absl::Status DecodeHeader(const std::byte* in, FrameHeader* h) {
-  if (Get32(in + kAtMagic) != kFrameMagic) return Bad("wrong magic");
-  if (in[kAtVersion] != std::byte{kFrameVersion}) {
-    return Bad(absl::StrCat("version ", static_cast<int>(in[kAtVersion]), ", this end speaks ", kFrameVersion));
+absl::Status DecodeHeader(const std::byte* in, MessageHeader* h) {
+  if (Get32(in + kAtMagic) != kMessageMagic) return Bad("wrong magic");
+  if (in[kAtVersion] != std::byte{kWireVersion}) {
+    return Bad(absl::StrCat("version ", static_cast<int>(in[kAtVersion]), ", this end speaks ", kWireVersion));
   }
   const auto op = static_cast<uint8_t>(in[kAtOp]);
   if (op < static_cast<uint8_t>(Op::kHello) || op > static_cast<uint8_t>(Op::kDestroy)) return Bad("unknown operation");
@@ -131,14 +133,14 @@ absl::Status DecodeHeader(const std::byte* in, FrameHeader* h) {
 }
 
 uint32_t PayloadCrc(absl::Span<const ChunkMask> masks, absl::Span<const uint32_t> page_crcs) {
-  std::array<std::byte, 4 * kPagesPerFrame> encoded;
+  std::array<std::byte, 4 * kPagesPerMessage> encoded;
   for (size_t i = 0; i < page_crcs.size(); ++i) Put32(&encoded[4 * i], page_crcs[i]);
   return Crc32c(Crc32c(0, masks.data(), masks.size()), encoded.data(), 4 * page_crcs.size());
 }
 
-uint32_t PayloadCrcOf(const FrameHeader& header, const std::byte* payload) {
+uint32_t PayloadCrcOf(const MessageHeader& header, const std::byte* payload) {
   if (header.payload_bytes == 0) return 0;
-  std::array<uint32_t, kPagesPerFrame> page_crcs;
+  std::array<uint32_t, kPagesPerMessage> page_crcs;
   const uint64_t pages = header.range.pages();
   const auto* const masks = reinterpret_cast<const ChunkMask*>(payload);
   const std::byte* at = payload + header.mask_bytes();
@@ -154,7 +156,7 @@ bool MatchesChecksum(const std::byte* in, uint32_t payload_crc) {
   return Get32(in + kAtChecksum) == Crc32c(payload_crc, in, kAtChecksum);
 }
 
-absl::Status CheckMasks(const FrameHeader& header, absl::Span<const ChunkMask> masks) {
+absl::Status CheckMasks(const MessageHeader& header, absl::Span<const ChunkMask> masks) {
   uint64_t chunks = 0;
   for (size_t i = 0; i < masks.size(); ++i) {
     if ((masks[i] & ~MaskOfPage(header.range, header.range.first_page() + i)) != 0)

@@ -1,4 +1,4 @@
-#include "proto/frame.h"
+#include "proto/message.h"
 
 #include <algorithm>
 #include <cstring>
@@ -8,14 +8,14 @@
 
 #include "base/test_seed.h"
 #include "gtest/gtest.h"
-#include "proto/encode_frame.h"
-#include "proto/frame_reader.h"
+#include "proto/encode_message.h"
+#include "proto/message_reader.h"
 
 namespace nram {
 namespace {
 
-FrameHeader WriteHeader(ChunkRange range) {
-  FrameHeader header;
+MessageHeader WriteHeader(ChunkRange range) {
+  MessageHeader header;
   header.op = Op::kWrite;
   header.request_id = 0x1122334455667788;
   header.subject = 0x99AABBCCDDEEFF00;
@@ -26,20 +26,20 @@ FrameHeader WriteHeader(ChunkRange range) {
   return header;
 }
 
-TEST(FrameTest, RoundTrips) {
-  const FrameHeader header = WriteHeader({5, 8});
-  std::byte encoded[kFrameHeaderBytes];
+TEST(MessageTest, RoundTrips) {
+  const MessageHeader header = WriteHeader({5, 8});
+  std::byte encoded[kMessageHeaderBytes];
   EncodeHeader(header, 123, encoded);
-  FrameHeader decoded;
+  MessageHeader decoded;
   ASSERT_TRUE(DecodeHeader(encoded, &decoded).ok());
   EXPECT_TRUE(decoded == header);
   EXPECT_TRUE(MatchesChecksum(encoded, 123));
   EXPECT_FALSE(MatchesChecksum(encoded, 124));
 }
 
-TEST(FrameTest, TheWireDoesNotChange) {
+TEST(MessageTest, TheWireDoesNotChange) {
   // docs/wire.md, byte by byte: who changes this changes the version.
-  std::byte encoded[kFrameHeaderBytes];
+  std::byte encoded[kMessageHeaderBytes];
   EncodeHeader(WriteHeader({0x0102, 8}), 0, encoded);
   const unsigned char expected[60] = {
       'N',  'R',  'M',  '1',  6, 5, 0, 0, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 0x00, 0xFF, 0xEE, 0xDD,
@@ -48,33 +48,33 @@ TEST(FrameTest, TheWireDoesNotChange) {
   EXPECT_EQ(memcmp(encoded, expected, 60), 0);
 }
 
-TEST(FrameTest, EveryFlippedBitIsNoticed) {
-  const FrameHeader header = WriteHeader({5, 8});
-  for (size_t bit = 0; bit < kFrameHeaderBytes * 8; ++bit) {
-    std::byte encoded[kFrameHeaderBytes];
+TEST(MessageTest, EveryFlippedBitIsNoticed) {
+  const MessageHeader header = WriteHeader({5, 8});
+  for (size_t bit = 0; bit < kMessageHeaderBytes * 8; ++bit) {
+    std::byte encoded[kMessageHeaderBytes];
     EncodeHeader(header, 99, encoded);
     encoded[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
-    FrameHeader decoded;
+    MessageHeader decoded;
     EXPECT_FALSE(DecodeHeader(encoded, &decoded).ok() && MatchesChecksum(encoded, 99)) << bit;
   }
 }
 
-TEST(FrameTest, RefusesWhatDoesNotFit) {
-  const auto refused = [](FrameHeader header) {
-    std::byte encoded[kFrameHeaderBytes];
+TEST(MessageTest, RefusesWhatDoesNotFit) {
+  const auto refused = [](MessageHeader header) {
+    std::byte encoded[kMessageHeaderBytes];
     EncodeHeader(header, 0, encoded);
-    FrameHeader decoded;
+    MessageHeader decoded;
     return !DecodeHeader(encoded, &decoded).ok();
   };
-  FrameHeader header = WriteHeader({0, 8});
+  MessageHeader header = WriteHeader({0, 8});
   EXPECT_FALSE(refused(header));
   header.payload_bytes += 1;
   EXPECT_TRUE(refused(header));
   header = WriteHeader({0, 0});
   EXPECT_TRUE(refused(header));
-  header = WriteHeader({0, kChunksPerFrame});
+  header = WriteHeader({0, kChunksPerMessage});
   EXPECT_FALSE(refused(header));
-  header = WriteHeader({1, kChunksPerFrame});  // 65 pages
+  header = WriteHeader({1, kChunksPerMessage});  // 65 pages
   EXPECT_TRUE(refused(header));
   header = WriteHeader({kRegionChunksMax - 7, 8});
   EXPECT_TRUE(refused(header));
@@ -93,8 +93,8 @@ TEST(FrameTest, RefusesWhatDoesNotFit) {
   EXPECT_TRUE(refused(header));
 }
 
-TEST(FrameTest, MasksMustFit) {
-  FrameHeader header = WriteHeader({6, 4});
+TEST(MessageTest, MasksMustFit) {
+  MessageHeader header = WriteHeader({6, 4});
   header.flags = kFlagSparse;
   header.payload_bytes = 2 + 2 * 512;
   const ChunkMask good[] = {0x80, 0x01};
@@ -105,16 +105,16 @@ TEST(FrameTest, MasksMustFit) {
   EXPECT_FALSE(CheckMasks(header, too_many).ok());
 }
 
-TEST(FrameTest, RunsOfAMask) {
+TEST(MessageTest, RunsOfAMask) {
   std::vector<std::pair<size_t, size_t>> runs;
   ForEachRun(0b10110001, [&](size_t offset, size_t bytes) { runs.emplace_back(offset, bytes); });
   EXPECT_EQ(runs, (std::vector<std::pair<size_t, size_t>>{{0, 512}, {2048, 1024}, {3584, 512}}));
 }
 
 // Lands every payload in memory of its own and keeps what came.
-class Recorder : public FrameReader::Handler {
+class Recorder : public MessageReader::Handler {
  public:
-  absl::StatusOr<bool> OnHeader(const FrameHeader& header, absl::Span<const ChunkMask> masks,
+  absl::StatusOr<bool> OnHeader(const MessageHeader& header, absl::Span<const ChunkMask> masks,
                                 Landing* landing) override {
     if (pauses > 0) {
       --pauses;
@@ -129,36 +129,36 @@ class Recorder : public FrameReader::Handler {
     }
     return true;
   }
-  absl::Status OnFrame(const FrameHeader& header, absl::Span<const uint32_t>) override {
+  absl::Status OnMessage(const MessageHeader& header, absl::Span<const uint32_t>) override {
     headers.push_back(header);
     payloads.push_back(payload);
     return absl::OkStatus();
   }
-  void OnCorrupt(const FrameHeader&) override { ++corrupt; }
+  void OnCorrupt(const MessageHeader&) override { ++corrupt; }
 
   int pauses = 0;
   int corrupt = 0;
   std::string payload;
-  std::vector<FrameHeader> headers;
+  std::vector<MessageHeader> headers;
   std::vector<std::string> payloads;
 };
 
-TEST(FrameReaderTest, ReadsAnySlicing) {
+TEST(MessageReaderTest, ReadsAnySlicing) {
   std::mt19937_64 random(TestSeed());
   for (int round = 0; round < 50; ++round) {
     std::string stream;
     std::vector<std::string> payloads;
     for (int i = 0; i < 20; ++i) {
-      const ChunkRange range{random() % 1000 * 8, 1 + random() % (random() % 4 == 0 ? kChunksPerFrame : 16)};
+      const ChunkRange range{random() % 1000 * 8, 1 + random() % (random() % 4 == 0 ? kChunksPerMessage : 16)};
       std::string payload(range.bytes(), '\0');
       for (char& c : payload) c = static_cast<char>(random());
-      FrameHeader header = WriteHeader(range);
+      MessageHeader header = WriteHeader(range);
       header.request_id = i;
-      stream += EncodeFrame(header, payload);
+      stream += EncodeMessage(header, payload);
       payloads.push_back(payload);
     }
     Recorder recorder;
-    FrameReader reader(4096);
+    MessageReader reader(4096);
     for (size_t at = 0; at < stream.size();) {
       const size_t step = std::min<size_t>(stream.size() - at, 1 + random() % 9000);
       recorder.pauses = random() % 8 == 0 ? 2 : 0;
@@ -172,17 +172,18 @@ TEST(FrameReaderTest, ReadsAnySlicing) {
       ASSERT_TRUE(reader.Feed({}, &taken, &recorder).ok());
     }
     EXPECT_TRUE(recorder.payloads == payloads);
-    EXPECT_FALSE(reader.mid_frame());
+    EXPECT_FALSE(reader.mid_message());
   }
 }
 
-TEST(FrameReaderTest, ACorruptPayloadEndsTheStream) {
-  std::string frame = EncodeFrame(WriteHeader({0, 8}), std::string(4096, 'x'));
-  frame[kFrameHeaderBytes + 1000] ^= 1;
+TEST(MessageReaderTest, ACorruptPayloadEndsTheStream) {
+  std::string message = EncodeMessage(WriteHeader({0, 8}), std::string(4096, 'x'));
+  message[kMessageHeaderBytes + 1000] ^= 1;
   Recorder recorder;
-  FrameReader reader;
+  MessageReader reader;
   size_t taken = 0;
-  const auto result = reader.Feed({reinterpret_cast<const std::byte*>(frame.data()), frame.size()}, &taken, &recorder);
+  const auto result =
+      reader.Feed({reinterpret_cast<const std::byte*>(message.data()), message.size()}, &taken, &recorder);
   EXPECT_EQ(result.status().code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(recorder.corrupt, 1);
   EXPECT_TRUE(recorder.headers.empty());

@@ -1,7 +1,8 @@
-#ifndef NRAM_PROTO_FRAME_H_
-#define NRAM_PROTO_FRAME_H_
+#ifndef NRAM_PROTO_MESSAGE_H_
+#define NRAM_PROTO_MESSAGE_H_
 
-// The data frame: one fixed header and a payload of chunks. docs/wire.md is its page in prose; this is its only codec.
+// The data message: one fixed header and a payload of chunks. docs/wire.md is its page in prose; this is its only
+// codec.
 
 #include <bit>
 #include <cstddef>
@@ -14,18 +15,18 @@
 
 namespace nram {
 
-inline constexpr size_t kFrameHeaderBytes = 64;
-inline constexpr uint32_t kFrameMagic = 0x314d524e;  // "NRM1" in memory order
-inline constexpr uint8_t kFrameVersion = 6;
-inline constexpr uint32_t kControlVersion = 6;  // both ends speak the same of both, and find out in control's hello
-// A frame touches at most this many pages, so that each end holds 256 KiB of it at most and other frames get their
+inline constexpr size_t kMessageHeaderBytes = 64;
+inline constexpr uint32_t kMessageMagic = 0x314d524e;  // "NRM1" in memory order
+inline constexpr uint8_t kWireVersion = 6;
+inline constexpr uint32_t kWireVersion = 6;  // both ends speak the same of both, and find out in control's hello
+// A message touches at most this many pages, so that each end holds 256 KiB of it at most and other messages get their
 // turn.
-inline constexpr uint64_t kPagesPerFrame = 64;
-inline constexpr uint64_t kChunksPerFrame = kPagesPerFrame * kChunksPerPage;
-inline constexpr size_t kPayloadBytesMax = kPagesPerFrame + kChunksPerFrame * kChunkBytes;
+inline constexpr uint64_t kPagesPerMessage = 64;
+inline constexpr uint64_t kChunksPerMessage = kPagesPerMessage * kChunksPerPage;
+inline constexpr size_t kPayloadBytesMax = kPagesPerMessage + kChunksPerMessage * kChunkBytes;
 
 enum class Op : uint8_t {
-  kHello = 1,    // binds the connection to a lease; must be the first frame and only that
+  kHello = 1,    // binds the connection to a lease; must be the first message and only that
   kPing = 2,     // answered at once; renews the lease
   kCreate = 3,   // an unnamed region
   kRead = 4,     // chunks of a region
@@ -49,7 +50,7 @@ enum class Reason : uint8_t {
 };
 inline constexpr uint8_t kReasonMax = 9;
 
-enum FrameFlag : uint8_t {
+enum MessageFlag : uint8_t {
   kFlagReply = 1,
   kFlagSparse = 2,   // the payload begins with one chunk mask for each page of the range; only those chunks follow
   kFlagGc = 4,       // create, or a write that creates: a GC region
@@ -63,7 +64,7 @@ enum FrameFlag : uint8_t {
   kFlagReserved = 64,
 };
 
-struct FrameHeader {
+struct MessageHeader {
   Op op = Op::kPing;
   uint8_t flags = 0;
   Reason reason = Reason::kOk;  // replies only
@@ -81,7 +82,7 @@ struct FrameHeader {
   // Bytes of the mask table at the front of the payload.
   uint32_t mask_bytes() const { return sparse() ? static_cast<uint32_t>(range.pages()) : 0; }
 
-  friend bool operator==(const FrameHeader&, const FrameHeader&) = default;
+  friend bool operator==(const MessageHeader&, const MessageHeader&) = default;
 };
 
 // How much one connection may have in flight: the credit that hello's reply announces.
@@ -99,23 +100,23 @@ constexpr CreditWindow UnpackWindow(uint64_t aux) {
 // the page can send the page without looking at it, and whoever receives it notices what has changed since.
 uint32_t PayloadCrc(absl::Span<const ChunkMask> masks, absl::Span<const uint32_t> page_crcs);
 // The same of a whole payload, masks and chunks, as header.payload_bytes says.
-uint32_t PayloadCrcOf(const FrameHeader& header, const std::byte* payload);
+uint32_t PayloadCrcOf(const MessageHeader& header, const std::byte* payload);
 
-// Writes `header` in wire order to `out` (kFrameHeaderBytes). `payload_crc` is PayloadCrc, or 0 without a payload: the
-// checksum covers the payload first and then the header, so that a sender can checksum the payload before it knows the
-// request id.
-void EncodeHeader(const FrameHeader& header, uint32_t payload_crc, std::byte* out);
+// Writes `header` in wire order to `out` (kMessageHeaderBytes). `payload_crc` is PayloadCrc, or 0 without a payload:
+// the checksum covers the payload first and then the header, so that a sender can checksum the payload before it knows
+// the request id.
+void EncodeHeader(const MessageHeader& header, uint32_t payload_crc, std::byte* out);
 
-// Reads a header from kFrameHeaderBytes at `in` and checks everything that can be checked without the payload: magic,
+// Reads a header from kMessageHeaderBytes at `in` and checks everything that can be checked without the payload: magic,
 // version, known operation and flags, reserved bits zero, lengths within bounds and consistent with the operation.
 // INVALID_ARGUMENT says what was wrong; *header is then unspecified. The checksum is checked by MatchesChecksum.
-absl::Status DecodeHeader(const std::byte* in, FrameHeader* header);
+absl::Status DecodeHeader(const std::byte* in, MessageHeader* header);
 
 // True if the checksum in the encoded header at `in` is that of the header and a payload with `payload_crc`.
 bool MatchesChecksum(const std::byte* in, uint32_t payload_crc);
 
 // Checks a mask table against its header: only bits within the range, and as many chunks as the length says.
-absl::Status CheckMasks(const FrameHeader& header, absl::Span<const ChunkMask> masks);
+absl::Status CheckMasks(const MessageHeader& header, absl::Span<const ChunkMask> masks);
 
 absl::string_view OpName(Op op);
 
@@ -134,4 +135,4 @@ void ForEachRun(ChunkMask mask, Visit visit) {
 
 }  // namespace nram
 
-#endif  // NRAM_PROTO_FRAME_H_
+#endif  // NRAM_PROTO_MESSAGE_H_

@@ -6,85 +6,85 @@
 #include <vector>
 
 #include "base/crc32c.h"
-#include "proto/frame_reader.h"
-#include "tests/fuzz/any_frame.h"
+#include "proto/message_reader.h"
+#include "tests/fuzz/any_message.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/targets.h"
 
 namespace nram {
 namespace {
 
-// Of the frames that an input describes. More would make it slow, and tell nothing new.
+// Of the messages that an input describes. More would make it slow, and tell nothing new.
 constexpr size_t kPayloadBytesPerInput = 12 * 1024;
 
 const std::byte* Bytes(const std::string& text) { return reinterpret_cast<const std::byte*>(text.data()); }
 
-// What came of a stream: its frames, and how it ended.
-struct Frame {
-  FrameHeader header;
+// What came of a stream: its messages, and how it ended.
+struct Message {
+  MessageHeader header;
   std::string chunks;  // empty if they were dropped
   std::vector<uint32_t> page_crcs;
-  friend bool operator==(const Frame&, const Frame&) = default;
+  friend bool operator==(const Message&, const Message&) = default;
 };
 struct Outcome {
-  std::vector<Frame> frames;
+  std::vector<Message> messages;
   bool corrupt = false;
   absl::StatusCode code = absl::StatusCode::kOk;
   friend bool operator==(const Outcome&, const Outcome&) = default;
 };
 
-// Every third frame is one that nobody wants.
-bool IsDropped(const FrameHeader& header) { return header.request_id % 3 == 2; }
+// Every third message is one that nobody wants.
+bool IsDropped(const MessageHeader& header) { return header.request_id % 3 == 2; }
 
 // The same as the reader, from a stream that is whole.
 Outcome DecodeSimply(const std::string& stream) {
   Outcome outcome;
   size_t at = 0;
-  while (stream.size() - at >= kFrameHeaderBytes) {
-    Frame frame;
+  while (stream.size() - at >= kMessageHeaderBytes) {
+    Message message;
     const std::byte* const encoded = Bytes(stream) + at;
-    outcome.code = DecodeHeader(encoded, &frame.header).code();
+    outcome.code = DecodeHeader(encoded, &message.header).code();
     if (outcome.code != absl::StatusCode::kOk) break;
-    std::byte again[kFrameHeaderBytes];
-    EncodeHeader(frame.header, 0, again);
-    CHECK_EQ(memcmp(again, encoded, kFrameHeaderBytes - 4), 0) << "a header that does not encode to itself";
-    const size_t masks = frame.header.mask_bytes();
-    at += kFrameHeaderBytes;
+    std::byte again[kMessageHeaderBytes];
+    EncodeHeader(message.header, 0, again);
+    CHECK_EQ(memcmp(again, encoded, kMessageHeaderBytes - 4), 0) << "a header that does not encode to itself";
+    const size_t masks = message.header.mask_bytes();
+    at += kMessageHeaderBytes;
     if (stream.size() - at < masks) break;
     const std::byte* const payload = Bytes(stream) + at;
-    if (frame.header.sparse()) {
-      outcome.code = CheckMasks(frame.header, {reinterpret_cast<const ChunkMask*>(payload), masks}).code();
+    if (message.header.sparse()) {
+      outcome.code = CheckMasks(message.header, {reinterpret_cast<const ChunkMask*>(payload), masks}).code();
       if (outcome.code != absl::StatusCode::kOk) break;
     }
-    if (stream.size() - at < frame.header.payload_bytes) break;
-    if (!MatchesChecksum(encoded, PayloadCrcOf(frame.header, payload))) {
+    if (stream.size() - at < message.header.payload_bytes) break;
+    if (!MatchesChecksum(encoded, PayloadCrcOf(message.header, payload))) {
       outcome.corrupt = true;
       outcome.code = absl::StatusCode::kDataLoss;
       break;
     }
-    if (!IsDropped(frame.header)) frame.chunks = stream.substr(at + masks, frame.header.payload_bytes - masks);
-    if (frame.header.payload_bytes > 0) {
+    if (!IsDropped(message.header)) message.chunks = stream.substr(at + masks, message.header.payload_bytes - masks);
+    if (message.header.payload_bytes > 0) {
       const std::byte* chunks = payload + masks;
-      for (uint64_t i = 0; i < frame.header.range.pages(); ++i) {
+      for (uint64_t i = 0; i < message.header.range.pages(); ++i) {
         const ChunkMask mask = masks > 0 ? std::to_integer<ChunkMask>(payload[i])
-                                         : MaskOfPage(frame.header.range, frame.header.range.first_page() + i);
+                                         : MaskOfPage(message.header.range, message.header.range.first_page() + i);
         const size_t bytes = std::popcount(mask) * kChunkBytes;
-        frame.page_crcs.push_back(Crc32c(0, chunks, bytes));
+        message.page_crcs.push_back(Crc32c(0, chunks, bytes));
         chunks += bytes;
       }
     }
-    at += frame.header.payload_bytes;
-    outcome.frames.push_back(std::move(frame));
+    at += message.header.payload_bytes;
+    outcome.messages.push_back(std::move(message));
   }
   return outcome;
 }
 
-class Recorder : public FrameReader::Handler {
+class Recorder : public MessageReader::Handler {
  public:
   // Says "not now" to each `pause_every`th header once; 0: to none.
   explicit Recorder(int pause_every) : pause_every_(pause_every) {}
 
-  absl::StatusOr<bool> OnHeader(const FrameHeader& header, absl::Span<const ChunkMask> masks,
+  absl::StatusOr<bool> OnHeader(const MessageHeader& header, absl::Span<const ChunkMask> masks,
                                 Landing* landing) override {
     if (!paused_ && pause_every_ > 0 && ++headers_ % pause_every_ == 0) {
       paused_ = true;
@@ -107,17 +107,17 @@ class Recorder : public FrameReader::Handler {
     return true;
   }
 
-  absl::Status OnFrame(const FrameHeader& header, absl::Span<const uint32_t> page_crcs) override {
-    Frame frame{header, "", {page_crcs.begin(), page_crcs.end()}};
+  absl::Status OnMessage(const MessageHeader& header, absl::Span<const uint32_t> page_crcs) override {
+    Message message{header, "", {page_crcs.begin(), page_crcs.end()}};
     for (const auto& [at, bytes] : pieces_) {
-      frame.chunks.append(room_, at, bytes);
+      message.chunks.append(room_, at, bytes);
       if (at + bytes < room_.size()) CHECK_EQ(room_[at + bytes], '\0') << "landed beside its place";
     }
-    outcome.frames.push_back(std::move(frame));
+    outcome.messages.push_back(std::move(message));
     return absl::OkStatus();
   }
 
-  void OnCorrupt(const FrameHeader&) override { outcome.corrupt = true; }
+  void OnCorrupt(const MessageHeader&) override { outcome.corrupt = true; }
 
   Outcome outcome;
 
@@ -131,7 +131,7 @@ class Recorder : public FrameReader::Handler {
 
 // Feeds the stream in pieces of `piece_bytes`.
 Outcome ReadInPieces(const std::string& stream, size_t buffer_bytes, size_t piece_bytes, int pause_every) {
-  FrameReader reader(buffer_bytes);
+  MessageReader reader(buffer_bytes);
   Recorder recorder(pause_every);
   for (size_t at = 0; at < stream.size();) {
     size_t taken = 0;
@@ -150,8 +150,8 @@ Outcome ReadInPieces(const std::string& stream, size_t buffer_bytes, size_t piec
   return std::move(recorder.outcome);
 }
 
-FrameHeader TakeHeader(FuzzInput* input, uint8_t how) {
-  FrameHeader header;
+MessageHeader TakeHeader(FuzzInput* input, uint8_t how) {
+  MessageHeader header;
   header.op = static_cast<Op>(1 + input->Byte() % 8);
   header.flags = input->Byte();
   header.reason = (how & 4) != 0 ? static_cast<Reason>(input->Byte() % 11) : Reason::kOk;
@@ -164,13 +164,13 @@ FrameHeader TakeHeader(FuzzInput* input, uint8_t how) {
   return header;
 }
 
-// A frame that is whole: lengths and checksum are right, but for what `how` says is to be spoiled.
-std::string TakeFrame(FuzzInput* input, uint8_t how, size_t* payload_left) {
-  FrameHeader header = TakeHeader(input, how);
+// A message that is whole: lengths and checksum are right, but for what `how` says is to be spoiled.
+std::string TakeMessage(FuzzInput* input, uint8_t how, size_t* payload_left) {
+  MessageHeader header = TakeHeader(input, how);
   std::string payload;
   const uint8_t seed = input->Byte();
   const bool may_carry = header.range.count > 0 && header.range.first < kRegionChunksMax &&
-                         header.range.count <= kChunksPerFrame && header.range.pages() <= kPagesPerFrame;
+                         header.range.count <= kChunksPerMessage && header.range.pages() <= kPagesPerMessage;
   if (header.op == (header.is_reply() ? Op::kRead : Op::kWrite) && header.reason == Reason::kOk && may_carry) {
     size_t chunks = header.range.count;
     if (header.sparse()) {
@@ -189,17 +189,17 @@ std::string TakeFrame(FuzzInput* input, uint8_t how, size_t* payload_left) {
   }
   header.payload_bytes = static_cast<uint32_t>(payload.size());
   if ((how & 64) != 0) header.payload_bytes = static_cast<uint32_t>(input->AnyNumber());
-  std::string frame = EncodeAnyFrame(header, payload);
+  std::string message = EncodeAnyMessage(header, payload);
   if ((how & 128) != 0) {
-    const size_t at = input->Number(2) % frame.size();
-    frame[at] = static_cast<char>(frame[at] ^ input->Byte());
+    const size_t at = input->Number(2) % message.size();
+    message[at] = static_cast<char>(message[at] ^ input->Byte());
   }
-  return frame;
+  return message;
 }
 
 }  // namespace
 
-void FuzzFrames(const uint8_t* data, size_t size) {
+void FuzzMessages(const uint8_t* data, size_t size) {
   FuzzInput input(data, size);
   const uint8_t pieces = input.Byte();
   size_t payload_left = kPayloadBytesPerInput;
@@ -209,14 +209,14 @@ void FuzzFrames(const uint8_t* data, size_t size) {
     if (how % 4 == 0) {
       stream += std::string(input.Take(input.Byte()));
     } else {
-      stream += TakeFrame(&input, how, &payload_left);
+      stream += TakeMessage(&input, how, &payload_left);
     }
   }
   const Outcome expected = DecodeSimply(stream);
-  const size_t buffer_bytes = pieces % 2 == 0 ? kFrameHeaderBytes + kPagesPerFrame : 4096;
+  const size_t buffer_bytes = pieces % 2 == 0 ? kMessageHeaderBytes + kPagesPerMessage : 4096;
   static constexpr size_t kPieces[] = {1u << 20, 7, 64, 600};
   const Outcome got = ReadInPieces(stream, buffer_bytes, kPieces[pieces / 2 % 4], pieces / 8 % 4);
-  CHECK(got == expected) << got.frames.size() << " frames, " << expected.frames.size() << " expected; ended with "
+  CHECK(got == expected) << got.messages.size() << " messages, " << expected.messages.size() << " expected; ended with "
                          << static_cast<int>(got.code) << ", not " << static_cast<int>(expected.code);
 }
 

@@ -1,4 +1,4 @@
-#include "proto/frame_reader.h"
+#include "proto/message_reader.h"
 
 #include <errno.h>
 #include <glog/logging.h>
@@ -31,11 +31,11 @@ void Landing::Add(std::byte* data, size_t bytes) {
   pieces_[count_++] = {data, bytes};
 }
 
-FrameReader::FrameReader(size_t buffer_bytes) : buffer_bytes_(buffer_bytes), buffer_(new std::byte[buffer_bytes]) {
-  CHECK_GE(buffer_bytes, kFrameHeaderBytes + kPagesPerFrame);
+MessageReader::MessageReader(size_t buffer_bytes) : buffer_bytes_(buffer_bytes), buffer_(new std::byte[buffer_bytes]) {
+  CHECK_GE(buffer_bytes, kMessageHeaderBytes + kPagesPerMessage);
 }
 
-absl::StatusOr<FrameReader::Progress> FrameReader::ReadFrom(int fd, Handler* handler) {
+absl::StatusOr<MessageReader::Progress> MessageReader::ReadFrom(int fd, Handler* handler) {
   NRAM_ASSIGN_OR_RETURN(const bool ready, Dispatch(handler));
   if (!ready) return Progress::kPaused;
   MakeRoom();
@@ -51,7 +51,7 @@ absl::StatusOr<FrameReader::Progress> FrameReader::ReadFrom(int fd, Handler* han
       direct += landing[i].iov_len - skip;
     }
   }
-  // Large frames come in rows: after one, only the next header is read ahead, so that its payload can land where it
+  // Large messages come in rows: after one, only the next header is read ahead, so that its payload can land where it
   // belongs.
   size_t ahead = buffer_bytes_ - end_;
   if (header_.payload_bytes >= kLargePayloadBytes && !dropping_) ahead = std::min(ahead, kSmallReadAheadBytes);
@@ -71,7 +71,7 @@ absl::StatusOr<FrameReader::Progress> FrameReader::ReadFrom(int fd, Handler* han
     return absl::UnavailableError(absl::StrCat("receive: ", strerror(errno)));
   }
   if (n == 0) {
-    if (mid_frame()) return absl::UnavailableError("the peer closed the connection within a frame");
+    if (mid_message()) return absl::UnavailableError("the peer closed the connection within a message");
     return Progress::kEnd;
   }
   const size_t landed = std::min<size_t>(n, direct);
@@ -82,7 +82,7 @@ absl::StatusOr<FrameReader::Progress> FrameReader::ReadFrom(int fd, Handler* han
   return static_cast<size_t>(n) < room ? Progress::kDrained : Progress::kRead;
 }
 
-absl::StatusOr<bool> FrameReader::Feed(absl::Span<const std::byte> bytes, size_t* taken, Handler* handler) {
+absl::StatusOr<bool> MessageReader::Feed(absl::Span<const std::byte> bytes, size_t* taken, Handler* handler) {
   *taken = 0;
   while (*taken < bytes.size()) {
     NRAM_ASSIGN_OR_RETURN(const bool ready, Dispatch(handler));
@@ -96,7 +96,7 @@ absl::StatusOr<bool> FrameReader::Feed(absl::Span<const std::byte> bytes, size_t
   return Dispatch(handler);
 }
 
-void FrameReader::MakeRoom() {
+void MessageReader::MakeRoom() {
   if (begin_ == end_) {
     begin_ = end_ = 0;
   } else if (begin_ > 0) {
@@ -107,20 +107,20 @@ void FrameReader::MakeRoom() {
   }
 }
 
-absl::StatusOr<bool> FrameReader::Dispatch(Handler* handler) {
+absl::StatusOr<bool> MessageReader::Dispatch(Handler* handler) {
   while (true) {
     if (in_payload_) {
       TakeFromBuffer();
       if (payload_left_ > 0) return true;
-      NRAM_RETURN_IF_ERROR(FinishFrame(handler));
+      NRAM_RETURN_IF_ERROR(FinishMessage(handler));
       continue;
     }
-    if (end_ - begin_ < kFrameHeaderBytes) return true;
+    if (end_ - begin_ < kMessageHeaderBytes) return true;
     const std::byte* at = buffer_.get() + begin_;
     NRAM_RETURN_IF_ERROR(DecodeHeader(at, &header_));
     const size_t mask_bytes = header_.mask_bytes();
-    if (end_ - begin_ < kFrameHeaderBytes + mask_bytes) return true;
-    const absl::Span<const ChunkMask> masks(reinterpret_cast<const ChunkMask*>(at + kFrameHeaderBytes), mask_bytes);
+    if (end_ - begin_ < kMessageHeaderBytes + mask_bytes) return true;
+    const absl::Span<const ChunkMask> masks(reinterpret_cast<const ChunkMask*>(at + kMessageHeaderBytes), mask_bytes);
     if (header_.sparse()) NRAM_RETURN_IF_ERROR(CheckMasks(header_, masks));
     landing_.clear();
     NRAM_ASSIGN_OR_RETURN(const bool accepted, handler->OnHeader(header_, masks, &landing_));
@@ -129,7 +129,7 @@ absl::StatusOr<bool> FrameReader::Dispatch(Handler* handler) {
     dropping_ = landing_.empty();
     CHECK(dropping_ || landing_.bytes() == payload_left_);
     landing_piece_ = landing_offset_ = 0;
-    memcpy(encoded_.data(), at, kFrameHeaderBytes);
+    memcpy(encoded_.data(), at, kMessageHeaderBytes);
     if (header_.payload_bytes > 0) {
       const uint64_t first_page = header_.range.first_page();
       for (size_t i = 0; i < header_.range.pages(); ++i) {
@@ -139,12 +139,12 @@ absl::StatusOr<bool> FrameReader::Dispatch(Handler* handler) {
       page_ = 0;
       page_left_ = std::popcount(masks_[0]) * kChunkBytes;
     }
-    begin_ += kFrameHeaderBytes + mask_bytes;
+    begin_ += kMessageHeaderBytes + mask_bytes;
     in_payload_ = true;
   }
 }
 
-void FrameReader::TakeFromBuffer() {
+void MessageReader::TakeFromBuffer() {
   while (payload_left_ > 0 && begin_ < end_) {
     size_t step = std::min(payload_left_, end_ - begin_);
     const std::byte* from = buffer_.get() + begin_;
@@ -163,7 +163,7 @@ void FrameReader::TakeFromBuffer() {
   }
 }
 
-void FrameReader::AccountLanded(size_t bytes) {
+void MessageReader::AccountLanded(size_t bytes) {
   while (bytes > 0) {
     const iovec& piece = landing_.pieces()[landing_piece_];
     const size_t step = std::min(bytes, piece.iov_len - landing_offset_);
@@ -177,7 +177,7 @@ void FrameReader::AccountLanded(size_t bytes) {
   }
 }
 
-void FrameReader::Checksum(const std::byte* data, size_t bytes) {
+void MessageReader::Checksum(const std::byte* data, size_t bytes) {
   payload_left_ -= bytes;
   while (bytes > 0) {
     while (page_left_ == 0) page_left_ = std::popcount(masks_[++page_]) * kChunkBytes;
@@ -189,7 +189,7 @@ void FrameReader::Checksum(const std::byte* data, size_t bytes) {
   }
 }
 
-absl::Status FrameReader::FinishFrame(Handler* handler) {
+absl::Status MessageReader::FinishMessage(Handler* handler) {
   in_payload_ = false;
   const bool has_payload = header_.payload_bytes > 0;
   const absl::Span<const uint32_t> page_crcs(page_crcs_.data(), has_payload ? header_.range.pages() : 0);
@@ -198,7 +198,7 @@ absl::Status FrameReader::FinishFrame(Handler* handler) {
     handler->OnCorrupt(header_);
     return absl::DataLossError("wrong checksum");
   }
-  return handler->OnFrame(header_, page_crcs);
+  return handler->OnMessage(header_, page_crcs);
 }
 
 }  // namespace nram

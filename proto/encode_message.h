@@ -1,0 +1,20 @@
+#ifndef NRAM_PROTO_ENCODE_MESSAGE_H_
+#define NRAM_PROTO_ENCODE_MESSAGE_H_
+
+#include <string>
+
+#include "proto/message.h"
+
+namespace nram {
+
+// A whole message in one piece, for tests. `payload` is empty, if none is to follow, or has header.payload_bytes bytes.
+inline std::string EncodeMessage(const MessageHeader& header, const std::string& payload = "") {
+  const uint32_t crc = payload.empty() ? 0 : PayloadCrcOf(header, reinterpret_cast<const std::byte*>(payload.data()));
+  std::string message(kMessageHeaderBytes, '\0');
+  EncodeHeader(header, crc, reinterpret_cast<std::byte*>(message.data()));
+  return message + payload;
+}
+
+}  // namespace nram
+
+#endif  // NRAM_PROTO_ENCODE_MESSAGE_H_
