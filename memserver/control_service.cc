@@ -10,7 +10,7 @@
 #include "base/status.h"
 #include "base/utf8.h"
 #include "memserver/mem_server.h"
-#include "proto/message.h"
+#include "proto/version.h"
 
 namespace nram {
 namespace {
@@ -60,12 +60,11 @@ ControlService::ControlService(MemServer* server) : server_(server), boot_id_(Bo
 }
 
 grpc::Status ControlService::Hello(const v1::HelloRequest& request, v1::HelloReply* reply) {
-  if (request.version_min() > kControlVersion || request.version_max() < kControlVersion) {
-    return {grpc::StatusCode::FAILED_PRECONDITION,
-            absl::StrCat("this server speaks control version ", kControlVersion, ", the client ", request.version_min(),
-                         " to ", request.version_max())};
-  }
-  reply->set_version(kControlVersion);
+  const WireVersions ours;
+  const WireVersions theirs{request.version_min(), request.version_max()};
+  const uint32_t version = ChooseVersion(ours, theirs);
+  if (version == 0) return {grpc::StatusCode::FAILED_PRECONDITION, NoCommonVersion("this server", ours, theirs)};
+  reply->set_version(version);
   reply->set_incarnation(server_->incarnation());
   reply->set_data_port(server_->data_port());
   reply->set_data_socket(server_->data_socket());

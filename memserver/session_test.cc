@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "gtest/gtest.h"
+#include "proto/any_request.h"
 
 namespace nram {
 namespace {
@@ -67,11 +68,8 @@ class SessionTest : public ::testing::Test {
   Answer Hello(Session* session, uint64_t generation, uint64_t lease = 1) {
     std::array<std::byte, kMessageHeaderBytes> bytes;
     ReplyBuffer reply{bytes.data(), bytes.size(), 0};
-    MessageHeader hello;
-    hello.op = Op::kHello;
+    MessageHeader hello(HelloRequest{.lease = LeaseId{lease}, .generation = generation});
     hello.request_id = 1;
-    hello.subject = lease;
-    hello.aux = generation;
     Landing landing;
     EXPECT_TRUE(session->Begin(hello, {}, bytes.size(), &landing).ok());
     Answer answer{session->Execute(hello, {}, &reply), {}};
@@ -79,14 +77,7 @@ class SessionTest : public ::testing::Test {
     EXPECT_TRUE(DecodeHeader(reply.data, &answer.header).ok());
     return answer;
   }
-  static MessageHeader Request(Op op) {
-    MessageHeader request;
-    request.op = op;
-    request.subject = 1;
-    request.epoch = 1;
-    if (op == Op::kTrim) request.range = {0, kSpans * kPagesPerSpan * kChunksPerPage};
-    return request;
-  }
+  static MessageHeader Request(Op op) { return AnyRequest(op, 1, 1, {0, kSpans * kPagesPerSpan * kChunksPerPage}); }
   static MessageHeader KeepingTrim() {
     MessageHeader trim = Request(Op::kTrim);
     trim.flags = kFlagPromised;
@@ -137,8 +128,9 @@ TEST_F(SessionTest, ANewerConnectionWaitsForOneStepAndNothingIsExecutedAfterItsH
     if (request.op == Op::kTrim) {
       // What both have kept, so that the lost answer is made up for.
       EXPECT_EQ(again.header.reason, Reason::kOk);
-      EXPECT_GE(again.header.aux, kSpans * kPageBytes);
-      EXPECT_EQ(again.header.aux, arena_->left_bytes(lease_->promise));
+      const uint64_t kept_bytes = again.header.as<TrimReply>().kept_bytes;
+      EXPECT_GE(kept_bytes, kSpans * kPageBytes);
+      EXPECT_EQ(kept_bytes, arena_->left_bytes(lease_->promise));
       EXPECT_EQ(store_.counters().pages, 0);
       Fill(1);
     } else {

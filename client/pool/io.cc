@@ -130,11 +130,11 @@ IoPart* Io::ClaimLocked() {
   part->busy = true;
   part->garbled = 0;
   Call& call = part->call;
-  call.request = {};
-  call.request.op = request_.op;
-  call.request.subject = Raw(region_->id_);
-  call.request.epoch = Raw(region_->epoch_);
-  call.request.range = range;
+  if (request_.op == Op::kWrite) {
+    call.request = MessageHeader(WriteRequest{.region = region_->id_, .range = range, .epoch = region_->epoch_});
+  } else {
+    call.request = MessageHeader(ReadRequest{.region = region_->id_, .range = range, .epoch = region_->epoch_});
+  }
   call.in = request_.in != nullptr ? request_.in + offset : nullptr;
   call.out = request_.out != nullptr ? request_.out + offset : nullptr;
   call.masks =
@@ -193,7 +193,7 @@ void Io::Launch(IoPart* part, bool may_block) {
 
 absl::StatusOr<bool> Io::TryLaunch(IoPart* part, bool may_block) {
   Call& call = part->call;
-  const ChunkRange range = call.request.range;
+  const ChunkRange range = call.request.range();
   const bool writes = call.request.op == Op::kWrite;
   // What it may cost, the region's own bookkeeping on a server that has not seen it included.
   uint64_t wanted_room = writes ? range.pages() * Room::kBytesPerPage + Room::kBytesPerRegion : 0;
@@ -243,7 +243,11 @@ absl::StatusOr<bool> Io::TryLaunch(IoPart* part, bool may_block) {
   call.request.flags = 0;
   if (writes && !target.created) call.request.flags = kFlagCreate | (region_->gc_ ? kFlagGc : 0);
   if (part->room) call.request.flags |= kFlagPromised;
-  call.request.aux = part->room.bytes();
+  if (writes) {
+    auto write = call.request.as<WriteRequest>();
+    write.promise_bytes = part->room.bytes();
+    call.request.set(write);
+  }
   part->wanted_room_bytes = wanted_room;
   if (writes && region_->reserved_) call.request.flags |= kFlagReserved;
   if (writes && !link->MayChange()) {
@@ -283,14 +287,14 @@ absl::Status Io::Judge(IoPart* part) {
   if (call.code == absl::StatusCode::kOk) {
     const uint64_t had_bytes = part->room.is_regions() ? part->room.bytes() : 0;
     const bool had_enough = part->room.bytes() >= part->wanted_room_bytes;
-    if (call.request.op == Op::kWrite) EndRoom(part, call.aux);
+    if (call.request.op == Op::kWrite) EndRoom(part, call.used_bytes);
     const bool refused = call.reason == Reason::kFull || call.reason == Reason::kDraining;
     if (refused && !had_enough && region_->reserved_ && region_->MayHaveReserved(link->index(), had_bytes)) {
       part->waits_for_room = true;
       return absl::UnavailableError("the room that was reserved is with another write");
     }
     if (call.reason == Reason::kUnknownRegion && part->unsure && call.request.op == Op::kRead) {
-      memset(call.in, 0, call.request.range.bytes());
+      memset(call.in, 0, call.request.range().bytes());
       return absl::OkStatus();
     }
     if (call.reason == Reason::kOk) {

@@ -341,14 +341,14 @@ struct Region::Errand {
   ServerLink* link = nullptr;
   Transport* transport = nullptr;
   uint64_t incarnation = 0;
-  bool unsure = false;  // the server may never have heard of the region
+  bool unsure = false;    // the server may never have heard of the region
   RegionRoom::Trim trim;  // if it keeps room
-  bool sent = false;  // by some attempt
+  bool sent = false;      // by some attempt
 
   void Start(IoClass io_class) {
     transport = link->MayChange() ? link->transport(io_class) : nullptr;
     if (transport == nullptr) {
-      CompleteCall(&call, absl::StatusCode::kUnavailable, Reason::kOk, 0);
+      FailCall(&call, absl::StatusCode::kUnavailable);
     } else {
       transport->Start(&call);
     }
@@ -372,11 +372,11 @@ void Region::AddErrands(Op op, uint8_t flags, const ChunkRange& range, int64_t d
   for (Presence& presence : presences_) {
     if (presence.incarnation == 0 || !may_have_it(presence)) continue;
     Errand& errand = errands->emplace_back();
-    errand.call.request.op = op;
-    errand.call.request.flags = flags;
-    errand.call.request.subject = Raw(id_);
-    errand.call.request.epoch = Raw(epoch_);
-    errand.call.request.range = range;
+    if (op == Op::kTrim) {
+      errand.call.request = MessageHeader(TrimRequest{.region = id_, .range = range, .epoch = epoch_}, flags);
+    } else {
+      errand.call.request = MessageHeader(DestroyRequest{.region = id_, .epoch = epoch_}, flags);
+    }
     errand.call.deadline_ns = deadline_ns;
     errand.call.may_wait_late = true;
     errand.region = this;
@@ -443,7 +443,7 @@ absl::Status Region::RunErrands(std::deque<Errand>* errands, IoClass io_class) {
 void Region::EndKeepingTrim(const Errand& errand, const absl::Status& status) {
   RegionRoom::TrimEnd end{errand.sent, errand.call.code == absl::StatusCode::kOk, std::nullopt};
   if (status.ok() && errand.call.is_done() && errand.call.reason == Reason::kOk) {
-    end.kept_chunks = static_cast<uint32_t>(errand.call.aux / kChunkBytes);
+    end.kept_chunks = static_cast<uint32_t>(errand.call.kept_bytes / kChunkBytes);
   }
   GateLock lock(&mu_);
   PresenceLocked(errand.link->index())->room.EndTrim(errand.link->room(), errand.trim, end);

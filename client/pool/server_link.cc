@@ -249,6 +249,7 @@ absl::Status ServerLink::ConnectData(const ServerHello& hello) {
     const int64_t silence_timeout_ms = std::max(options_.io_timeout_ms / 2, kSilenceMinMs);
     SocketTransportOptions options{lease_, /*urgent=*/i == 1, hello.incarnation, options_.spin, silence_timeout_ms};
     options.wake_latency = wake_latency_;
+    options.version = hello.version;
     if (owner.ok() && !options_.reroute_data_for_test) options.peer = *owner;
     owned_transports_.push_back(std::make_unique<SocketTransport>(address, options, poller_));
     if (Transport* former = transports_[i].exchange(owned_transports_.back().get())) former->Disconnect();
@@ -308,7 +309,7 @@ void ServerLink::Ping() {
   }
   Transport* const urgent = transports_[1].load();
   Call ping;
-  ping.request.op = Op::kPing;
+  ping.request = MessageHeader(PingRequest{});
   ping.deadline_ns = ControlDeadline();  // too late, it breaks the connection; the next one's hello renews too
   const int64_t asked_ns = MonotonicNs();
   urgent->Start(&ping);
@@ -368,9 +369,7 @@ void ServerLink::RunDestroys() {
     std::vector<Call> calls(some.size());
     Transport* const data = transport(IoClass::kBulk);
     for (size_t i = 0; i < some.size(); ++i) {
-      calls[i].request.op = Op::kDestroy;
-      calls[i].request.subject = Raw(some[i].region);
-      calls[i].request.epoch = Raw(some[i].epoch);
+      calls[i].request = MessageHeader(DestroyRequest{.region = some[i].region, .epoch = some[i].epoch});
       calls[i].deadline_ns = ControlDeadline();
       data->Start(&calls[i]);
     }

@@ -11,7 +11,7 @@
 #include "base/sync.h"
 #include "base/utf8.h"
 #include "proto/control.grpc.pb.h"
-#include "proto/message.h"
+#include "proto/version.h"
 
 namespace nram {
 namespace {
@@ -23,7 +23,7 @@ constexpr uint64_t kBytesMax = uint64_t{1} << 60;
 constexpr int kIncarnationsMax = 65'535;
 constexpr int64_t kLeaseTtlMinMs = 10;
 constexpr int64_t kLeaseTtlMaxMs = 6 * 3'600'000;
-constexpr size_t kMessageBytesMax = 2000;
+constexpr size_t kTextBytesMax = 2000;
 constexpr size_t kNameBytesMax = 255;
 
 // Sums of a few of these do not overflow.
@@ -49,7 +49,7 @@ RegionInfo FromProto(const v1::RegionInfo& region) {
           region.name(),
           Epoch{region.epoch()},
           region.gc(),
-          Printable(region.owner(), kMessageBytesMax),
+          Printable(region.owner(), kTextBytesMax),
           region.orphan(),
           Bounded(region.stored_bytes()),
           region.spans(),
@@ -64,20 +64,21 @@ class GrpcControlClient final : public ControlClient {
 
   absl::StatusOr<ServerHello> Hello(int64_t deadline_ns) override {
     v1::HelloRequest request;
-    request.set_version_min(kControlVersion);
-    request.set_version_max(kControlVersion);
+    const WireVersions ours;
+    request.set_version_min(ours.lowest);
+    request.set_version_max(ours.highest);
     v1::HelloReply reply;
     NRAM_RETURN_IF_ERROR(Run(&v1::Control::Stub::Hello, request, &reply, deadline_ns));
-    if (reply.version() != kControlVersion) {
-      return absl::FailedPreconditionError(absl::StrCat("memory server ", name_, " speaks version ", reply.version(),
-                                                        " and this client version ", kControlVersion,
-                                                        ": install the same release of nram on both machines"));
+    if (!ours.Has(reply.version())) {
+      return absl::FailedPreconditionError(
+          NoCommonVersion(absl::StrCat("memory server ", name_), {reply.version(), reply.version()}, ours));
     }
     if (reply.incarnation() == 0) return Nonsense("incarnation 0");
     if (reply.data_port() > 65'535) return Nonsense(absl::StrCat("data port ", reply.data_port()));
     return ServerHello{reply.incarnation(),     static_cast<int>(reply.data_port()),
                        reply.data_socket(),     FromProto(reply.capacity()),
-                       FromProto(reply.host()), static_cast<int64_t>(reply.lease_ttl_ms())};
+                       FromProto(reply.host()), static_cast<int64_t>(reply.lease_ttl_ms()),
+                       reply.version()};
   }
 
   absl::StatusOr<LeaseInfo> GrantLease(LeaseId lease, const std::string& owner, int64_t ttl_ms,
@@ -263,8 +264,8 @@ class GrpcControlClient final : public ControlClient {
     if (code == absl::StatusCode::kResourceExhausted) code = absl::StatusCode::kUnavailable;
     if (code == absl::StatusCode::kOutOfRange) code = absl::StatusCode::kResourceExhausted;
     // It may quote names that others chose.
-    return absl::Status(
-        code, absl::StrCat("memory server ", name_, ": ", Printable(status.error_message(), kMessageBytesMax)));
+    return absl::Status(code,
+                        absl::StrCat("memory server ", name_, ": ", Printable(status.error_message(), kTextBytesMax)));
   }
 
   absl::Status Nonsense(absl::string_view what) const {

@@ -21,7 +21,7 @@ class LyingServer::Service final : public v1::Control::Service {
 
   grpc::Status Hello(grpc::ServerContext*, const v1::HelloRequest* request, v1::HelloReply* reply) override {
     ++server_->hellos_;
-    reply->set_version(kControlVersion);
+    reply->set_version(kWireVersion);
     reply->set_incarnation(kIncarnation);
     reply->set_data_port(server_->data_port_);
     reply->set_lease_ttl_ms(10'000);
@@ -118,22 +118,45 @@ void LyingServer::Set(Lies lies) {
 
 std::string LyingServer::Encode(MessageHeader header) {
   // What is said of a payload's length need not be true: the checksum is of the range's pages.
-  std::string bytes(kMessageHeaderBytes + std::max<uint64_t>(header.payload_bytes, header.range.bytes()), '\0');
+  std::string bytes(kMessageHeaderBytes + std::max<uint64_t>(header.payload_bytes, header.range().bytes()), '\0');
   const auto* payload = reinterpret_cast<const std::byte*>(bytes.data()) + kMessageHeaderBytes;
   EncodeHeader(header, PayloadCrcOf(header, payload), reinterpret_cast<std::byte*>(bytes.data()));
   bytes.resize(kMessageHeaderBytes + header.payload_bytes);
   return bytes;
 }
 
+namespace {
+
+MessageHeader GoodReply(const MessageHeader& request) {
+  const RegionId region = request.region();
+  const ChunkRange range = request.range();
+  switch (request.op) {
+    case Op::kHello:
+      return MessageHeader(
+          HelloReply{.incarnation = LyingServer::kIncarnation, .window_requests = 256, .window_kib = 4096},
+          request.flags & kFlagUrgent);
+    case Op::kPing:
+      return MessageHeader(PingReply{});
+    case Op::kCreate:
+      return MessageHeader(CreateReply{.region = region});
+    case Op::kRead:
+      return MessageHeader(ReadReply{.region = region, .range = range});
+    case Op::kWrite:
+      return MessageHeader(WriteReply{.region = region, .range = range});
+    case Op::kTrim:
+      return MessageHeader(TrimReply{.region = region, .range = range});
+    case Op::kDestroy:
+      return MessageHeader(DestroyReply{.region = region});
+  }
+  LOG(FATAL) << "no request";
+}
+
+}  // namespace
+
 std::string LyingServer::Answer(const MessageHeader& request) {
-  MessageHeader good;
-  good.op = request.op;
-  good.flags = kFlagReply | (request.op == Op::kHello ? request.flags & kFlagUrgent : 0);
+  MessageHeader good = GoodReply(request);
   good.request_id = request.request_id;
-  good.subject = request.op == Op::kHello ? kIncarnation : request.subject;
-  good.range = request.range;
-  if (request.op == Op::kHello) good.aux = PackWindow({256, 4096});
-  if (request.op == Op::kRead) good.payload_bytes = static_cast<uint32_t>(request.range.bytes());
+  if (request.op == Op::kRead) good.payload_bytes = static_cast<uint32_t>(request.range().bytes());
   MutexLock lock(&mu_);
   return lies_.message ? lies_.message(request, good) : Encode(good);
 }
