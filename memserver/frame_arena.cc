@@ -26,6 +26,11 @@ absl::StatusOr<std::unique_ptr<FrameArena>> FrameArena::Create(uint64_t ceiling_
     return absl::ResourceExhaustedError(absl::StrCat("no address space for ", FormatByteSize(ceiling_bytes)));
   }
   static_assert(sizeof(Slab) == 32);
+  // What proto/price.h says of a page's frame. (A frame of fewer chunks costs its share of the slab's odd end too.)
+  static_assert(FrameCost(kClasses) == kPageBytes);
+  static_assert(FrameCost(kClasses - 1) <= kPageBytes && FrameCost(1) <= kPageBytes);
+  // A promise is counted as data and index in these parts.
+  static_assert(kPromiseBytesPerPage % kIndexBytesPerPageMax == 0);
   madvise(data->data(), data->size(), MADV_HUGEPAGE);  // an optimisation; kernels without it refuse
   madvise(data->data(), data->size(), MADV_DONTDUMP);
   return std::unique_ptr<FrameArena>(new FrameArena(ceiling_bytes, fixed_bytes, *std::move(data), *std::move(slabs)));

@@ -22,16 +22,13 @@
 #include "base/mapping.h"
 #include "base/sync.h"
 #include "base/units.h"
+#include "proto/price.h"
 
 namespace nram {
 
 // A frame's place, in units of 512 bytes from the start of the arena. 40 bits address 512 TiB.
 using FrameLoc = uint64_t;
 inline constexpr FrameLoc kNoFrame = ~FrameLoc{0};
-
-// One page's worth of promise: its bytes and the most that indexing one page can cost.
-inline constexpr uint64_t kIndexBytesPerPageMax = 128;
-inline constexpr uint64_t kPromiseBytesPerPage = kPageBytes + kIndexBytesPerPageMax;
 
 struct ArenaUsage {
   uint64_t ceiling_bytes = 0;
@@ -121,9 +118,9 @@ class FrameArena {
 
   FrameArena(uint64_t ceiling_bytes, uint64_t fixed_bytes, Mapping data, Mapping slabs);
 
-  static int FramesPerSlab(int chunks) { return static_cast<int>(kChunksPerSlab) / chunks; }
+  static constexpr int FramesPerSlab(int chunks) { return static_cast<int>(kChunksPerSlab) / chunks; }
   // What a frame of a class really costs, its share of the slab's odd end included.
-  static uint64_t FrameCost(int chunks) { return kSlabBytes / FramesPerSlab(chunks); }
+  static constexpr uint64_t FrameCost(int chunks) { return kSlabBytes / FramesPerSlab(chunks); }
   Slab& slab(uint32_t index) const { return reinterpret_cast<Slab*>(slabs_.data())[index]; }
 
   // What would be taken if all promises were used and so much more; the most there is if it cannot be had at all.

@@ -24,7 +24,7 @@ struct PageIndex::Leaf {
   Packed entries[];
 
   // What malloc takes for a leaf: the bytes, its own word, rounded to 16.
-  static uint64_t Bytes(uint32_t capacity) {
+  static constexpr uint64_t Bytes(uint32_t capacity) {
     return (sizeof(Leaf) + capacity * sizeof(Packed) + sizeof(size_t) + 15) / 16 * 16;
   }
   bool Has(uint32_t page) const { return (exists[page / 64] >> (page % 64) & 1) != 0; }
@@ -46,16 +46,27 @@ struct PageIndex::Leaf {
 namespace {
 
 // Small leaves double, larger ones grow by eight, so that one page never adds more index than its promise has room for.
-uint32_t RoundCapacity(uint32_t wanted) {
-  uint32_t capacity = wanted <= 8 ? std::bit_ceil(wanted) : (wanted + 7) / 8 * 8;
+constexpr uint32_t RoundCapacity(uint32_t wanted) {
+  const uint32_t capacity = wanted <= 8 ? std::bit_ceil(wanted) : (wanted + 7) / 8 * 8;
   return std::min<uint32_t>(capacity, kPagesPerSpan);
 }
 
 }  // namespace
 
+// The most that one page can add to the index: the leaf that it makes, which may be the second one and so bring the
+// tree with two entries, or the growth of the leaf that it comes to.
+constexpr uint64_t PageIndex::BytesPerPageMax() {
+  uint64_t most = Leaf::Bytes(RoundCapacity(1)) + 2 * kTreeBytesPerSpan;
+  for (uint32_t pages = 2; pages <= kPagesPerSpan; ++pages) {
+    most = std::max(most, Leaf::Bytes(RoundCapacity(pages)) - Leaf::Bytes(RoundCapacity(pages - 1)));
+  }
+  return most;
+}
+
 void PageIndex::LeafFree::operator()(Leaf* leaf) const { std::free(leaf); }
 
 PageIndex::~PageIndex() {
+  static_assert(BytesPerPageMax() <= kIndexBytesPerPageMax);
   uint64_t charged = only_leaf_ != nullptr ? Leaf::Bytes(only_leaf_->capacity) : 0;
   if (tree_ != nullptr) {
     for (const auto& [span, leaf] : *tree_) charged += Leaf::Bytes(leaf->capacity) + kTreeBytesPerSpan;

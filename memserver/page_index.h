@@ -61,6 +61,7 @@ class PageIndex {
   using LeafPtr = std::unique_ptr<Leaf, LeafFree>;
   using Tree = absl::btree_map<uint64_t, LeafPtr>;
   static constexpr uint64_t kTreeBytesPerSpan = 32;
+  static constexpr uint64_t BytesPerPageMax();
 
   Leaf* FindLeaf(uint64_t span) const;
   bool GrowLeaf(LeafPtr* slot, uint32_t capacity, ArenaPromise* promise, uint64_t* paid_bytes);

@@ -150,6 +150,7 @@ class PageStore {
   static constexpr size_t kShards = 256;
   // What a region costs beyond its pages: itself, its slot in the shard's table, the allocator's words.
   static constexpr uint64_t kRegionBytes = 184;
+  static_assert(kRegionBytes <= kPromiseBytesPerRegion);
   static constexpr uint64_t kTrimSpansPerStep = 64;
   static constexpr uint64_t kReadPagesPerLock = 16;
 
