@@ -22,6 +22,10 @@ PageStore::IfAbsent AbsentPolicy(const MessageHeader& request) {
   return (request.flags & kFlagGc) != 0 ? PageStore::IfAbsent::kCreateGc : PageStore::IfAbsent::kCreate;
 }
 
+PageStore::Frames FramesOf(const MessageHeader& request) {
+  return (request.flags & kFlagReserved) != 0 ? PageStore::Frames::kWhole : PageStore::Frames::kFitted;
+}
+
 }  // namespace
 
 Session::~Session() {
@@ -103,11 +107,11 @@ bool Session::DestroyStepLocked(MessageHeader* reply) {
 bool Session::TrimStepLocked(MessageHeader* reply) {
   const auto trim = pending_.as<TrimRequest>();
   const bool promised = (pending_.flags & kFlagPromised) != 0;
-  const auto frames = (pending_.flags & kFlagReserved) != 0 ? PageStore::Frames::kWhole : PageStore::Frames::kFitted;
   Reason reason = CheckSupported(pending_);
   if (reason == Reason::kOk) {
-    reason = context_.store->TrimStep(lease_.get(), trim.region, Raw(trim.epoch), trim.range,
-                                      promised ? &lease_->promise : nullptr, &kept_bytes_, frames, &next_page_);
+    const PageStore::TrimArgs args{trim.region, Raw(trim.epoch), trim.range, FramesOf(pending_),
+                                   promised ? &lease_->promise : nullptr};
+    reason = context_.store->TrimStep(lease_.get(), args, &next_page_, &kept_bytes_);
   }
   if (reason == Reason::kOk && next_page_ * kChunksPerPage < trim.range.end()) return false;
   *reply = ReplyTo(pending_, TrimReply{.region = trim.region, .range = trim.range, .kept_bytes = kept_bytes_}, reason);
@@ -218,15 +222,21 @@ absl::Status Session::Execute(const MessageHeader& request, absl::Span<const uin
 
 MessageHeader Session::WriteLocked(const MessageHeader& request, absl::Span<const uint32_t> page_crcs) {
   const auto write = request.as<WriteRequest>();
-  const auto frames = (request.flags & kFlagReserved) != 0 ? PageStore::Frames::kWhole : PageStore::Frames::kFitted;
-  ArenaPromise* const promise = (request.flags & kFlagPromised) != 0 ? &lease_->promise : nullptr;
-  uint64_t used_bytes = 0;
+  Payment payment;
+  if ((request.flags & kFlagPromised) != 0) payment = Payment(&lease_->promise, write.promise_bytes);
   Reason reason = CheckSupported(request);
   if (reason == Reason::kOk && !IsRegionId(Raw(write.region))) reason = Reason::kUnknownRegion;
   if (reason == Reason::kOk) {
-    reason = context_.store->Write(lease_.get(), promise, write.region, Raw(write.epoch), write.range,
-                                   {masks_.data(), mask_count_}, page_crcs, AbsentPolicy(request), landed_.data(),
-                                   &used_bytes, frames, write.promise_bytes, term_);
+    const PageStore::WriteArgs args{.region = write.region,
+                                    .epoch = Raw(write.epoch),
+                                    .range = write.range,
+                                    .masks = {masks_.data(), mask_count_},
+                                    .page_crcs = page_crcs,
+                                    .landed = landed_.data(),
+                                    .absent = AbsentPolicy(request),
+                                    .frames = FramesOf(request),
+                                    .term = term_};
+    reason = context_.store->Write(lease_.get(), args, &payment);
   }
   ReturnLanding();
   displaced_ = true;
@@ -234,18 +244,17 @@ MessageHeader Session::WriteLocked(const MessageHeader& request, absl::Span<cons
     LOG_EVERY_N(ERROR, 100) << "memory of region " << FormatId(Raw(write.region))
                             << " has changed since it was written: is this machine's RAM sound?";
   }
-  return ReplyTo(request, WriteReply{.region = write.region, .range = write.range, .used_bytes = used_bytes}, reason);
+  return ReplyTo(request, WriteReply{.region = write.region, .range = write.range, .used_bytes = payment.paid_bytes()},
+                 reason);
 }
 
 MessageHeader Session::CreateLocked(const MessageHeader& request) {
   const auto create = request.as<CreateRequest>();
-  CreateReply reply{.region = create.region};
   Reason reason = Reason::kUnknownRegion;
   if (IsRegionId(Raw(create.region))) {
-    reason = context_.store->Create(lease_.get(), create.region, Raw(create.epoch), (request.flags & kFlagGc) != 0,
-                                    &reply.used_bytes);
+    reason = context_.store->Create(lease_.get(), create.region, Raw(create.epoch), (request.flags & kFlagGc) != 0);
   }
-  return ReplyTo(request, reply, reason);
+  return ReplyTo(request, CreateReply{.region = create.region}, reason);
 }
 
 MessageHeader Session::Hello(const MessageHeader& request) {

@@ -38,10 +38,14 @@ class SessionTest : public ::testing::Test {
       ASSERT_TRUE(landing_.Take(1, &landed));
       memset(arena_->Data(landed), 7, kPageBytes);
       const uint32_t crc = 0;
-      uint64_t paid = 0;
-      ASSERT_EQ(store_.Write(lease_.get(), nullptr, RegionId{region}, 1, {span * kPagesPerSpan * kChunksPerPage, 8}, {},
-                             {&crc, 1}, PageStore::IfAbsent::kCreate, &landed, &paid),
-                Reason::kOk);
+      Payment payment;
+      const PageStore::WriteArgs args{.region = RegionId{region},
+                                      .epoch = 1,
+                                      .range = {span * kPagesPerSpan * kChunksPerPage, 8},
+                                      .page_crcs = {&crc, 1},
+                                      .landed = &landed,
+                                      .absent = PageStore::IfAbsent::kCreate};
+      ASSERT_EQ(store_.Write(lease_.get(), args, &payment), Reason::kOk);
       landing_.Give(&landed, 1);
     }
   }

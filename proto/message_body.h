@@ -71,8 +71,7 @@ struct CreateReply {
   static constexpr bool kIsReply = true;
 
   RegionId region{};
-  uint64_t used_bytes = 0;  // of the lease's promise
-  std::array<uint8_t, 24> reserved{};
+  std::array<uint8_t, 32> reserved{};
 };
 
 struct ReadRequest {

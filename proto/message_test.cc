@@ -61,7 +61,7 @@ void ForEachMessage(Visit visit) {
   visit(message(PingRequest{}, 0));
   visit(message(PingReply{}, 0));
   visit(message(CreateRequest{region, Epoch{0x21222324}}, kFlagGc));
-  visit(message(CreateReply{region, 0x3132333435363738}, 0));
+  visit(message(CreateReply{region}, 0));
   visit(message(ReadRequest{region, range, Epoch{5}, SpanGeneration{6}, SnapshotVersion{0x41424344454647}}, 0));
   visit(message(ReadReply{region, range}, 0, 0x20 * kChunkBytes));
   visit(message(WriteRequest{region, range, Epoch{5}, SpanGeneration{6}, 0x5152535455565758},
@@ -181,7 +181,7 @@ TEST(MessageTest, EachReservedByteIsRefused) {
                                                                {"ping request", 40},
                                                                {"ping reply", 40},
                                                                {"create request", 28},
-                                                               {"create reply", 24},
+                                                               {"create reply", 32},
                                                                {"read request", 0},
                                                                {"read reply", 16},
                                                                {"write request", 0},

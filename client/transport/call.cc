@@ -87,9 +87,7 @@ bool IsUnderWay(const Call& call, const void* transport) {
 void AnswerCall(Call* call, const MessageHeader& reply) {
   call->code = absl::StatusCode::kOk;
   call->reason = reply.reason;
-  call->used_bytes = reply.is<WriteReply>()    ? reply.as<WriteReply>().used_bytes
-                     : reply.is<CreateReply>() ? reply.as<CreateReply>().used_bytes
-                                               : 0;
+  call->used_bytes = reply.is<WriteReply>() ? reply.as<WriteReply>().used_bytes : 0;
   call->kept_bytes = reply.is<TrimReply>() ? reply.as<TrimReply>().kept_bytes : 0;
   CompleteCall(call);
 }

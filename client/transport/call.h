@@ -48,7 +48,7 @@ struct Call {
   // was garbled, likewise.
   absl::StatusCode code = absl::StatusCode::kOk;
   Reason reason = Reason::kOk;
-  uint64_t used_bytes = 0;  // create, write: what it used of the lease's promise
+  uint64_t used_bytes = 0;  // write: WriteReply::used_bytes
   uint64_t kept_bytes = 0;  // trim: TrimReply::kept_bytes
   bool sent = false;        // some of it may have been; else the server knows nothing of it
 

@@ -28,7 +28,7 @@ inline MessageHeader AnyReply(Op op, uint8_t flags, const AnyFields& fields) {
     case Op::kPing:
       return MessageHeader(PingReply{}, flags);
     case Op::kCreate:
-      return MessageHeader(CreateReply{.region = region, .used_bytes = fields.last}, flags);
+      return MessageHeader(CreateReply{.region = region}, flags);
     case Op::kRead:
       return MessageHeader(ReadReply{.region = region, .range = fields.range}, flags);
     case Op::kWrite:

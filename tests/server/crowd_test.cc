@@ -192,10 +192,14 @@ TEST_F(LongRequestTest, NobodyWaitsForADestroyOrTrim) {
       ASSERT_TRUE(server_.landing().Take(1, &landed));
       memset(server_.arena().Data(landed), 7, kChunkBytes);
       const uint32_t crc = 0;
-      uint64_t paid = 0;
-      ASSERT_EQ(server_.store().Write(lease.get(), nullptr, RegionId{6}, 1, {span * kPagesPerSpan * kChunksPerPage, 1},
-                                      {}, {&crc, 1}, PageStore::IfAbsent::kCreate, &landed, &paid),
-                Reason::kOk);
+      Payment payment;
+      const PageStore::WriteArgs args{.region = RegionId{6},
+                                      .epoch = 1,
+                                      .range = {span * kPagesPerSpan * kChunksPerPage, 1},
+                                      .page_crcs = {&crc, 1},
+                                      .landed = &landed,
+                                      .absent = PageStore::IfAbsent::kCreate};
+      ASSERT_EQ(server_.store().Write(lease.get(), args, &payment), Reason::kOk);
       server_.landing().Give(&landed, 1);
     }
     UniqueFd busy = ConnectFrom("127.0.0.1");
