@@ -223,6 +223,15 @@ TEST_P(TransportTest, ACallOnNoConnectionFailsAtOnce) {
   EXPECT_EQ(Read(transport.get(), {0, 8}).status().code(), absl::StatusCode::kUnavailable);
 }
 
+TEST_P(TransportTest, AVersionThatTheServerDoesNotSpeakIsRefusedWithWhatItSpeaks) {
+  SocketTransportOptions options{LeaseId{kLease}, false, 0, SpinOptions{0}};
+  options.version = kWireVersion + 1;
+  SocketTransport transport(ResolveEndpoint(server_.tcp()).value(), options, &poller_);
+  const absl::Status status = transport.Connect(DeadlineAfterMs(5000));
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(status.message().find("the server is too old"), absl::string_view::npos) << status;
+}
+
 TEST_P(TransportTest, AnUnknownLeaseIsRefused) {
   server_.leases().End(LeaseId{kLease});
   auto transport = Make();
