@@ -17,7 +17,7 @@ class ArenaPromise {
   bool closed_ = false;
 };
 
-// Pays for one request: out of a promise, up to a limit; what the promise does not pay for is taken from what is
+// Pays for the room that one request takes. A promise pays first, up to a limit; the rest comes out of room that is
 // promised to nobody. Used by one thread at a time; does not own the promise.
 class Payment {
  public:
@@ -26,12 +26,12 @@ class Payment {
   explicit Payment(ArenaPromise* promise, uint64_t limit_bytes = ~uint64_t{0})
       : promise_(promise), limit_bytes_(limit_bytes), pays_(promise != nullptr) {}
 
-  // What is taken from here on costs so much at most. The promise pays for it if the limit leaves room for all of that.
-  // Then it pays whatever it costs: the limit is not looked at before the next step.
+  // Begins a step that takes at most `bytes_max`. If the limit leaves room for all of that, the promise pays in this
+  // step, whatever it really takes; the next step looks at the limit again.
   void BeginStep(uint64_t bytes_max) { pays_ = promise_ != nullptr && paid_bytes_ + bytes_max <= limit_bytes_; }
-  // Whether the promise pays in this step, as far as it has something left.
+  // Whether the promise pays in this step, as long as it has enough left.
   bool pays() const { return pays_; }
-  // By the promise, in all steps.
+  // What the promise has paid in all steps.
   uint64_t paid_bytes() const { return paid_bytes_; }
 
  private:
@@ -43,11 +43,11 @@ class Payment {
   bool pays_ = false;
 };
 
-// Keeps what one request gives up promised to its lease, so that nobody else can take it. Used by one thread at a time;
-// does not own the promise.
+// Keeps the room that one request gives up promised to its lease, so that nobody else can take it. Used by one thread
+// at a time; does not own the promise.
 class Refund {
  public:
-  // `promise` null: what is given up is free for all.
+  // If `promise` is null, the room is free for all.
   explicit Refund(ArenaPromise* promise) : promise_(promise) {}
 
   uint64_t kept_bytes() const { return kept_bytes_; }

@@ -73,7 +73,7 @@ class Session : public MessageService, public LeaseConnection {
 
  private:
   MessageHeader Hello(const MessageHeader& request);
-  // Why nothing of it can be executed here, whatever the region is; kOk if something can.
+  // Refuses what no server has yet: seals, other generations, snapshots. kOk: the request has none of them.
   static Reason CheckSupported(const MessageHeader& request);
   MessageHeader WriteLocked(const MessageHeader& request, absl::Span<const uint32_t> page_crcs)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(busy_mu_);

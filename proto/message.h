@@ -17,7 +17,7 @@
 
 namespace nram {
 
-// What all messages have, and the body of one operation in one direction.
+// The part that all messages have, and the body of one operation in one direction.
 //
 //   MessageHeader request(WriteRequest{.region = id, .range = range, .epoch = epoch}, kFlagCreate);
 //   ... request.as<WriteRequest>().promise_bytes ...
@@ -53,7 +53,7 @@ struct MessageHeader {
     body = ToWords(other);
   }
 
-  // What many bodies have. 0 and empty if this one has none.
+  // Fields that many bodies have; 0 and empty if this one has none.
   RegionId region() const { return HasRegion(op) ? RegionId{body[0]} : RegionId{}; }
   ChunkRange range() const { return HasRange(op) ? ChunkRange{body[1], body[2]} : ChunkRange{}; }
 

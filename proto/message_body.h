@@ -2,8 +2,8 @@
 #define NRAM_PROTO_MESSAGE_BODY_H_
 
 // The body of a message's header: a struct for each operation and direction. In memory it is laid out as on the wire
-// (little-endian, naturally aligned, no padding), so that encoding is one copy. What is called `reserved` is zero;
-// whoever decodes checks that.
+// (little-endian, naturally aligned, no padding), so that encoding is one copy. Members named `reserved` are
+// zero; the decoder checks that.
 
 #include <array>
 #include <bit>

@@ -40,7 +40,8 @@ struct CreditWindow {
   uint32_t kib = 0;  // payload bytes of requests and of the replies they ask for, in KiB
 };
 
-// What an end that encrypts stores with a page, as it stands on the wire. The server keeps it and does not look at it.
+// The seal of an encrypted page, as it stands on the wire. The ends that encrypt make and check seals; a server would
+// keep them without looking at them.
 struct PageSeal {
   uint8_t nonce[12];
   uint8_t tag[16];

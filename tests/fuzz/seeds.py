@@ -59,7 +59,7 @@ def request(op, place=1, epoch=0, upper=0, flags=0, first=0, count=7, fill=1, st
 def session():
     write = request(0, flags=CREATE)
     for flags in (0, PROMISED, RESERVED, PROMISED | RESERVED):
-        yield (write + request(0, upper=13, flags=CREATE | flags) + request(1) + request(3, upper=13, flags=flags & ~CREATE)
+        yield (write + request(0, upper=13, flags=CREATE | flags) + request(1) + request(3, upper=13, flags=flags)
                + request(1, upper=13) + request(1, upper=12) + request(1) + request(7))
     yield write + request(0, upper=13, mask=0x33, mask_step=1) + request(1) + request(0, mask=0x33) + request(1)
 
