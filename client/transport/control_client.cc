@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status.h"
@@ -68,7 +69,13 @@ class GrpcControlClient final : public ControlClient {
     request.set_version_min(ours.lowest);
     request.set_version_max(ours.highest);
     v1::HelloReply reply;
-    NRAM_RETURN_IF_ERROR(Run(&v1::Control::Stub::Hello, request, &reply, deadline_ns));
+    const absl::Status status = Run(&v1::Control::Stub::Hello, request, &reply, deadline_ns);
+    // A server of wire 6 says which versions do not fit, and not what to do.
+    if (absl::IsFailedPrecondition(status) && !absl::StrContains(status.message(), "install the same release")) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(status.message(), ": install the same release of nram on both machines"));
+    }
+    NRAM_RETURN_IF_ERROR(status);
     if (!ours.Has(reply.version())) {
       return absl::FailedPreconditionError(
           NoCommonVersion(absl::StrCat("memory server ", name_), {reply.version(), reply.version()}, ours));
