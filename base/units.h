@@ -41,6 +41,10 @@ constexpr bool IsRegionId(uint64_t id) { return id != 0 && id != ~uint64_t{0}; }
 enum class LeaseId : uint64_t {};
 // Rises each time a region changes hands. A request with an older one is refused.
 enum class Epoch : uint32_t {};
+// Rises each time a copy of a span misses a write, so that this copy can tell that it is old. Every span has 0 so far.
+enum class SpanGeneration : uint32_t {};
+// A state of a region that was kept. 0, the only one so far, is the present one.
+enum class SnapshotVersion : uint64_t {};
 
 template <typename Id>
 constexpr auto Raw(Id id) {

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "base/utf8.h"
-#include "proto/message.h"
+#include "proto/version.h"
 
 namespace nram {
 namespace {
@@ -42,12 +42,11 @@ void FillRegion(const RegionDescription& region, v1::RegionInfo* info) {
 }  // namespace
 
 absl::Status ControlService::Hello(const v1::HelloRequest& request, v1::HelloReply* reply) {
-  if (request.version_min() > kWireVersion || request.version_max() < kWireVersion) {
-    return absl::FailedPreconditionError(absl::StrCat("this server speaks control version ", kWireVersion,
-                                                      ", the client ", request.version_min(), " to ",
-                                                      request.version_max()));
-  }
-  reply->set_version(kWireVersion);
+  const WireVersions ours;
+  const WireVersions theirs{request.version_min(), request.version_max()};
+  const uint32_t version = ChooseVersion(ours, theirs);
+  if (version == 0) return absl::FailedPreconditionError(NoCommonVersion("this server", ours, theirs));
+  reply->set_version(version);
   reply->set_incarnation(core_->incarnation());
   const Surroundings around = look_around_();
   reply->set_data_port(around.data_port);

@@ -26,6 +26,11 @@ absl::StatusOr<std::unique_ptr<FrameArena>> FrameArena::Create(uint64_t ceiling_
     return absl::ResourceExhaustedError(absl::StrCat("no address space for ", FormatByteSize(ceiling_bytes)));
   }
   static_assert(sizeof(Slab) == 32);
+  // What proto/price.h says of a page's frame. (A frame of fewer chunks costs its share of the slab's odd end too.)
+  static_assert(FrameCost(kClasses) == kPageBytes);
+  static_assert(FrameCost(kClasses - 1) <= kPageBytes && FrameCost(1) <= kPageBytes);
+  // A promise is counted as data and index in these parts.
+  static_assert(kPromiseBytesPerPage % kIndexBytesPerPageMax == 0);
   madvise(data->data(), data->size(), MADV_HUGEPAGE);  // an optimisation; kernels without it refuse
   madvise(data->data(), data->size(), MADV_DONTDUMP);
   return std::unique_ptr<FrameArena>(new FrameArena(ceiling_bytes, fixed_bytes, *std::move(data), *std::move(slabs)));
@@ -85,11 +90,20 @@ uint64_t FrameArena::FreeBytesLocked() const {
   return reachable > promised_bytes_ ? reachable - promised_bytes_ : 0;
 }
 
-bool FrameArena::PayLocked(uint64_t bytes, ArenaPromise* promise, uint64_t* paid_bytes) {
-  if (promise == nullptr || promise->left_bytes_ < bytes) return false;
-  promise->left_bytes_ -= bytes;
+bool FrameArena::CanPay(const Payment* payment, uint64_t bytes) {
+  return payment != nullptr && payment->pays_ && payment->promise_->left_bytes_ >= bytes;
+}
+
+void FrameArena::PayLocked(uint64_t bytes, Payment* payment) {
+  payment->promise_->left_bytes_ -= bytes;
   promised_bytes_ -= bytes;
-  if (paid_bytes != nullptr) *paid_bytes += bytes;
+  payment->paid_bytes_ += bytes;
+}
+
+bool FrameArena::PromiseReleasedLocked(uint64_t bytes, ArenaPromise* promise) {
+  if (promise == nullptr || promise->closed_) return false;
+  promise->left_bytes_ += bytes;
+  promised_bytes_ += bytes;
   return true;
 }
 
@@ -166,10 +180,10 @@ uint32_t FrameArena::SlabForLocked(int chunks, bool promised) {
   return kNone;
 }
 
-FrameLoc FrameArena::Allocate(int chunks, ArenaPromise* promise, uint64_t* paid_bytes) {
+FrameLoc FrameArena::Allocate(int chunks, Payment* payment) {
   DCHECK(chunks >= 1 && chunks <= kClasses);
   MutexLock lock(&mu_);
-  const bool promised = promise != nullptr && promise->left_bytes_ >= kPageBytes;
+  const bool promised = CanPay(payment, kPageBytes);
   // Without a promise, only what no promise may need: a whole slab if one has to be opened.
   if (!promised) {
     const bool opens_slab = partial_[chunks] == kNone;
@@ -190,20 +204,18 @@ FrameLoc FrameArena::Allocate(int chunks, ArenaPromise* promise, uint64_t* paid_
   if (from.chunks == kClasses) --whole_frames_free_;
   const uint64_t cost = FrameCost(from.chunks);
   frame_bytes_ += cost;
-  if (promised) PayLocked(std::min(cost, promise->left_bytes_), promise, paid_bytes);
+  if (promised) PayLocked(cost, payment);
   return index * kChunksPerSlab + (word * 64 + bit) * uint64_t{from.chunks};
 }
 
-void FrameArena::Free(FrameLoc frame, ArenaPromise* promise, uint64_t* promised_bytes) {
+void FrameArena::Free(FrameLoc frame, Refund* refund) {
   MutexLock lock(&mu_);
   const bool whole = slab(static_cast<uint32_t>(frame / kChunksPerSlab)).chunks == kClasses;
   const uint64_t bytes = FreeLocked(frame);
-  if (promise == nullptr || promise->closed_) return;
+  if (refund == nullptr || refund->promise_ == nullptr || refund->promise_->closed_) return;
   // A whole frame was counted as what it is now promised as. A smaller one is room for whole pages only if its slab is.
   if (!whole && !MakeRoomLocked(bytes, 0)) return;
-  promise->left_bytes_ += bytes;
-  promised_bytes_ += bytes;
-  *promised_bytes += bytes;
+  if (PromiseReleasedLocked(bytes, refund->promise_)) refund->kept_bytes_ += bytes;
 }
 
 uint64_t FrameArena::FreeLocked(FrameLoc frame) {
@@ -248,12 +260,11 @@ void FrameArena::ReleaseIdle(bool period_ends) {
   }
 }
 
-bool FrameArena::ChargeIndex(uint64_t bytes, ArenaPromise* promise, uint64_t* paid_bytes) {
+bool FrameArena::ChargeIndex(uint64_t bytes, Payment* payment) {
   MutexLock lock(&mu_);
   // A promise expects less index than small regions have: spare memory makes up for it, and then the slack.
-  if (promise != nullptr && promise->left_bytes_ >= bytes &&
-      (MakeRoomLocked(0, 0) || TakenLocked() + bytes <= ceiling_bytes_)) {
-    PayLocked(bytes, promise, paid_bytes);
+  if (CanPay(payment, bytes) && (MakeRoomLocked(0, 0) || TakenLocked() + bytes <= ceiling_bytes_)) {
+    PayLocked(bytes, payment);
   } else if (!MakeRoomLocked(0, bytes)) {
     return false;
   }
@@ -261,17 +272,22 @@ bool FrameArena::ChargeIndex(uint64_t bytes, ArenaPromise* promise, uint64_t* pa
   return true;
 }
 
-uint64_t FrameArena::ReleaseIndex(uint64_t bytes, ArenaPromise* promise, uint64_t promised_bytes_max) {
+// It was taken, and is then promised: the sum is what it was. (As data for the most part, which comes in extents; the
+// slack has room for that.)
+void FrameArena::ReleaseIndex(uint64_t bytes, Refund* refund) {
   MutexLock lock(&mu_);
   CHECK_GE(index_bytes_, bytes);
   index_bytes_ -= bytes;
-  if (promise == nullptr || promise->closed_) return 0;
-  // It was taken, and is now promised: the sum is what it was. (As data for the most part, which comes in extents; the
-  // slack has room for that.)
-  const uint64_t promised_bytes = std::min(bytes, promised_bytes_max);
-  promise->left_bytes_ += promised_bytes;
-  promised_bytes_ += promised_bytes;
-  return promised_bytes;
+  if (refund != nullptr && PromiseReleasedLocked(bytes, refund->promise_)) refund->kept_bytes_ += bytes;
+}
+
+void FrameArena::ReturnIndex(uint64_t bytes, Payment* payment) {
+  MutexLock lock(&mu_);
+  CHECK_GE(index_bytes_, bytes);
+  index_bytes_ -= bytes;
+  if (payment == nullptr) return;
+  const uint64_t paid_bytes = std::min(bytes, payment->paid_bytes_);
+  if (PromiseReleasedLocked(paid_bytes, payment->promise_)) payment->paid_bytes_ -= paid_bytes;
 }
 
 bool FrameArena::ChargeFixed(uint64_t bytes) {

@@ -22,16 +22,14 @@
 #include "base/mapping.h"
 #include "base/sync.h"
 #include "base/units.h"
+#include "memserver/payment.h"
+#include "proto/price.h"
 
 namespace nram {
 
 // A frame's place, in units of 512 bytes from the start of the arena. 40 bits address 512 TiB.
 using FrameLoc = uint64_t;
 inline constexpr FrameLoc kNoFrame = ~FrameLoc{0};
-
-// One page's worth of promise: its bytes and the most that indexing one page can cost.
-inline constexpr uint64_t kIndexBytesPerPageMax = 128;
-inline constexpr uint64_t kPromiseBytesPerPage = kPageBytes + kIndexBytesPerPageMax;
 
 struct ArenaUsage {
   uint64_t ceiling_bytes = 0;
@@ -43,14 +41,6 @@ struct ArenaUsage {
   uint64_t extent_bytes = 0;    // backed by memory, whether in use or not
 };
 
-// Room that was reserved and not used yet. Fields belong to the arena.
-class ArenaPromise {
- private:
-  friend class FrameArena;
-  uint64_t left_bytes_ = 0;
-  bool closed_ = false;
-};
-
 // Thread-safe.
 class FrameArena {
  public:
@@ -59,20 +49,21 @@ class FrameArena {
   static absl::StatusOr<std::unique_ptr<FrameArena>> Create(uint64_t ceiling_bytes, uint64_t fixed_bytes);
 
   // A frame for `chunks` (1..8) chunks, uninitialised; kNoFrame if that would go over the ceiling or into what is
-  // promised to others. `promise` (may be null) pays first; what it paid is added to *paid_bytes (may be null).
-  FrameLoc Allocate(int chunks, ArenaPromise* promise, uint64_t* paid_bytes);
-  // What it took is added to `promise` (may be null) in the same step, so that nobody else can take it, and to
-  // *promised_bytes. Not if that may be no room for whole pages.
-  void Free(FrameLoc frame, ArenaPromise* promise = nullptr, uint64_t* promised_bytes = nullptr);
+  // promised to others. `payment` (may be null) pays first.
+  FrameLoc Allocate(int chunks, Payment* payment = nullptr);
+  // `refund` (may be null) keeps what it took, in the same step; not if that may be no room for whole pages.
+  void Free(FrameLoc frame, Refund* refund = nullptr);
   // How many chunks a frame that is in use has room for: those that it was asked for, or more.
   int ChunksIn(FrameLoc frame) const { return slab(static_cast<uint32_t>(frame / kChunksPerSlab)).chunks; }
   std::byte* Data(FrameLoc frame) const { return data_.data() + frame * kChunkBytes; }
 
   // Accounts for memory that the index takes from malloc. False (and nothing changes) if it does not fit.
-  bool ChargeIndex(uint64_t bytes, ArenaPromise* promise, uint64_t* paid_bytes);
-  // What it took is added to `promise` (may be null) in the same step, `promised_bytes_max` at most. Returns how much
-  // was.
-  uint64_t ReleaseIndex(uint64_t bytes, ArenaPromise* promise = nullptr, uint64_t promised_bytes_max = ~uint64_t{0});
+  bool ChargeIndex(uint64_t bytes, Payment* payment = nullptr);
+  // `refund` (may be null) keeps what it took, in the same step.
+  void ReleaseIndex(uint64_t bytes, Refund* refund = nullptr);
+  // Releases what the request of `payment` (may be null) has charged and does not need: of that, what the promise has
+  // paid is promised again, and counts as not paid.
+  void ReturnIndex(uint64_t bytes, Payment* payment);
   // The same for buffers of connections.
   bool ChargeFixed(uint64_t bytes);
   void ReleaseFixed(uint64_t bytes);
@@ -121,9 +112,9 @@ class FrameArena {
 
   FrameArena(uint64_t ceiling_bytes, uint64_t fixed_bytes, Mapping data, Mapping slabs);
 
-  static int FramesPerSlab(int chunks) { return static_cast<int>(kChunksPerSlab) / chunks; }
+  static constexpr int FramesPerSlab(int chunks) { return static_cast<int>(kChunksPerSlab) / chunks; }
   // What a frame of a class really costs, its share of the slab's odd end included.
-  static uint64_t FrameCost(int chunks) { return kSlabBytes / FramesPerSlab(chunks); }
+  static constexpr uint64_t FrameCost(int chunks) { return kSlabBytes / FramesPerSlab(chunks); }
   Slab& slab(uint32_t index) const { return reinterpret_cast<Slab*>(slabs_.data())[index]; }
 
   // What would be taken if all promises were used and so much more; the most there is if it cannot be had at all.
@@ -134,7 +125,11 @@ class FrameArena {
   bool MakeRoomLocked(uint64_t extra_data_bytes, uint64_t extra_index_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   uint64_t FreeBytesLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   uint64_t TakenLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool PayLocked(uint64_t bytes, ArenaPromise* promise, uint64_t* paid_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Whether the promise pays in this step and has so much left.
+  static bool CanPay(const Payment* payment, uint64_t bytes);
+  void PayLocked(uint64_t bytes, Payment* payment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // What was taken, and is released, is promised to `promise`. False, and nothing: it is null or closed.
+  bool PromiseReleasedLocked(uint64_t bytes, ArenaPromise* promise) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Returns what it took.
   uint64_t FreeLocked(FrameLoc frame) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   uint32_t SlabForLocked(int chunks, bool promised) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -25,7 +25,7 @@ TEST(FrameArenaTest, FramesDoNotOverlap) {
   std::mt19937_64 random(TestSeed());
   while (true) {
     const int chunks = 1 + random() % 8;
-    const FrameLoc frame = arena->Allocate(chunks, nullptr, nullptr);
+    const FrameLoc frame = arena->Allocate(chunks);
     if (frame == kNoFrame) break;
     const auto [it, inserted] = frames.emplace(frame, chunks);
     ASSERT_TRUE(inserted);
@@ -50,7 +50,7 @@ TEST(FrameArenaTest, FreedMemoryGoesBackToTheHostAndIsFreeForAnySize) {
   const uint64_t free_before = arena->usage().free_bytes;
   for (const int chunks : {1, 8, 3, 8, 1}) {
     std::vector<FrameLoc> frames;
-    for (FrameLoc frame; (frame = arena->Allocate(chunks, nullptr, nullptr)) != kNoFrame;) frames.push_back(frame);
+    for (FrameLoc frame; (frame = arena->Allocate(chunks)) != kNoFrame;) frames.push_back(frame);
     EXPECT_GT(frames.size() * chunks * kChunkBytes, free_before * 9 / 10) << chunks;
     for (const FrameLoc frame : frames) arena->Free(frame);
     // Spare until it has not been needed for a whole period.
@@ -58,7 +58,7 @@ TEST(FrameArenaTest, FreedMemoryGoesBackToTheHostAndIsFreeForAnySize) {
     EXPECT_GT(spare, free_before * 9 / 10);
     arena->ReleaseIdle(true);
     EXPECT_EQ(arena->usage().extent_bytes, spare);
-    arena->Free(arena->Allocate(8, nullptr, nullptr));
+    arena->Free(arena->Allocate(8));
     arena->ReleaseIdle(true);
     EXPECT_EQ(arena->usage().extent_bytes, 2 * kMiB) << "one was used meanwhile";
     arena->ReleaseIdle(true);
@@ -70,10 +70,10 @@ TEST(FrameArenaTest, FreedMemoryGoesBackToTheHostAndIsFreeForAnySize) {
 TEST(FrameArenaTest, ALittleNewDataDoesNotPinWhatWasFreed) {
   auto arena = Make(256 * kMiB);
   std::vector<FrameLoc> frames;
-  for (FrameLoc frame; (frame = arena->Allocate(8, nullptr, nullptr)) != kNoFrame;) frames.push_back(frame);
+  for (FrameLoc frame; (frame = arena->Allocate(8)) != kNoFrame;) frames.push_back(frame);
   std::shuffle(frames.begin(), frames.end(), std::mt19937_64(TestSeed()));
   for (const FrameLoc frame : frames) arena->Free(frame);
-  for (uint64_t i = 0; i < 2 * kMiB / kPageBytes + 1; ++i) ASSERT_NE(arena->Allocate(8, nullptr, nullptr), kNoFrame);
+  for (uint64_t i = 0; i < 2 * kMiB / kPageBytes + 1; ++i) ASSERT_NE(arena->Allocate(8), kNoFrame);
   arena->ReleaseIdle(true);
   arena->ReleaseIdle(true);
   EXPECT_EQ(arena->usage().extent_bytes, 4 * kMiB);
@@ -83,7 +83,7 @@ TEST(FrameArenaTest, MuchGoesBackInManyCalls) {
   constexpr uint64_t kCallBytes = kGiB;
   auto arena = Make(kCallBytes + 200 * kMiB);
   std::vector<FrameLoc> frames;
-  for (FrameLoc frame; (frame = arena->Allocate(8, nullptr, nullptr)) != kNoFrame;) frames.push_back(frame);
+  for (FrameLoc frame; (frame = arena->Allocate(8)) != kNoFrame;) frames.push_back(frame);
   const uint64_t all = arena->usage().extent_bytes;
   ASSERT_GT(all, kCallBytes);
   for (const FrameLoc frame : frames) arena->Free(frame);
@@ -98,17 +98,17 @@ TEST(FrameArenaTest, MuchGoesBackInManyCalls) {
 TEST(FrameArenaTest, SpareMemoryStandsInNobodysWay) {
   auto arena = Make();
   std::vector<FrameLoc> frames;
-  for (FrameLoc frame; (frame = arena->Allocate(8, nullptr, nullptr)) != kNoFrame;) frames.push_back(frame);
+  for (FrameLoc frame; (frame = arena->Allocate(8)) != kNoFrame;) frames.push_back(frame);
   const uint64_t full = arena->usage().extent_bytes;
   for (const FrameLoc frame : frames) arena->Free(frame);
   // The index gets what frames had.
   uint64_t charged = 0;
-  while (arena->ChargeIndex(kMiB, nullptr, nullptr)) charged += kMiB;
+  while (arena->ChargeIndex(kMiB)) charged += kMiB;
   EXPECT_GT(charged, full * 8 / 10);
   EXPECT_EQ(arena->usage().extent_bytes, 0);
   arena->ReleaseIndex(charged);
   // And so does the host, when the ceiling is to go down.
-  for (FrameLoc& frame : frames) ASSERT_NE(frame = arena->Allocate(8, nullptr, nullptr), kNoFrame);
+  for (FrameLoc& frame : frames) ASSERT_NE(frame = arena->Allocate(8), kNoFrame);
   arena->SetCeiling(16 * kMiB);
   EXPECT_EQ(arena->usage().extent_bytes, full) << "it is in use";
   for (const FrameLoc frame : frames) arena->Free(frame);
@@ -121,20 +121,48 @@ TEST(FrameArenaTest, NothingTakesWhatIsPromised) {
   auto arena = Make();
   ArenaPromise promise;
   ASSERT_TRUE(arena->Promise(3000, &promise));
-  while (arena->Allocate(8, nullptr, nullptr) != kNoFrame) {
+  while (arena->Allocate(8) != kNoFrame) {
   }
-  while (arena->Allocate(1, nullptr, nullptr) != kNoFrame) {
+  while (arena->Allocate(1) != kNoFrame) {
   }
-  while (arena->ChargeIndex(1000, nullptr, nullptr)) {
+  while (arena->ChargeIndex(1000)) {
   }
-  uint64_t paid = 0;
+  Payment payment(&promise);
   for (int i = 0; i < 3000; ++i) {
-    ASSERT_NE(arena->Allocate(8, &promise, &paid), kNoFrame) << i;
-    ASSERT_TRUE(arena->ChargeIndex(kIndexBytesPerPageMax, &promise, &paid));
+    ASSERT_NE(arena->Allocate(8, &payment), kNoFrame) << i;
+    ASSERT_TRUE(arena->ChargeIndex(kIndexBytesPerPageMax, &payment));
   }
-  EXPECT_EQ(paid, 3000 * kPromiseBytesPerPage);
+  EXPECT_EQ(payment.paid_bytes(), 3000 * kPromiseBytesPerPage);
   EXPECT_EQ(arena->left_bytes(promise), 0);
-  EXPECT_EQ(arena->Allocate(8, &promise, nullptr), kNoFrame);
+  EXPECT_EQ(arena->Allocate(8, &payment), kNoFrame);
+}
+
+TEST(FrameArenaTest, APaymentStaysWithinItsLimitAtEachStep) {
+  auto arena = Make();
+  ArenaPromise promise;
+  ASSERT_TRUE(arena->Promise(100, &promise));
+  const uint64_t left_bytes = arena->left_bytes(promise);
+  Payment payment(&promise, kPromiseBytesPerPage);
+  payment.BeginStep(kPageBytes);
+  ASSERT_NE(arena->Allocate(8, &payment), kNoFrame);
+  EXPECT_EQ(payment.paid_bytes(), kPageBytes);
+  payment.BeginStep(kPageBytes);
+  EXPECT_FALSE(payment.pays()) << "there is not so much left of the limit";
+  ASSERT_NE(arena->Allocate(8, &payment), kNoFrame) << "what is free pays";
+  EXPECT_EQ(payment.paid_bytes(), kPageBytes);
+  payment.BeginStep(kIndexBytesPerPageMax);
+  EXPECT_TRUE(payment.pays());
+  ASSERT_TRUE(arena->ChargeIndex(kIndexBytesPerPageMax, &payment));
+  EXPECT_EQ(arena->left_bytes(promise), left_bytes - kPromiseBytesPerPage);
+  // What it does not need after all is promised again, and no more than it has paid.
+  arena->ReturnIndex(kIndexBytesPerPageMax, &payment);
+  EXPECT_EQ(payment.paid_bytes(), kPageBytes);
+  Payment nobody;
+  nobody.BeginStep(0);
+  EXPECT_FALSE(nobody.pays());
+  ASSERT_TRUE(arena->ChargeIndex(1000, &nobody));
+  arena->ReturnIndex(1000, &nobody);
+  EXPECT_EQ(arena->left_bytes(promise), left_bytes - kPageBytes);
 }
 
 TEST(FrameArenaTest, UnpromisingFreesIt) {
@@ -173,7 +201,8 @@ TEST(FrameArenaTest, PromisesHoldUnderRandomLoad) {
         case 4: {
           const bool pays = random() % 2 == 0;
           const bool must = pays && arena->left_bytes(*promise) >= kPromiseBytesPerPage;
-          const FrameLoc frame = arena->Allocate(1 + random() % 8, pays ? promise : nullptr, nullptr);
+          Payment payment(pays ? promise : nullptr);
+          const FrameLoc frame = arena->Allocate(1 + random() % 8, &payment);
           ASSERT_TRUE(frame != kNoFrame || !must);
           if (frame != kNoFrame) frames.push_back(frame);
           break;
@@ -186,13 +215,15 @@ TEST(FrameArenaTest, PromisesHoldUnderRandomLoad) {
             case 1:
               arena->SetCeiling((16 + random() % 16) * kMiB);
               break;
-            default:
-              if (const uint64_t bytes = random() % kIndexBytesPerPageMax;
-                  arena->ChargeIndex(bytes, random() % 2 == 0 ? promise : nullptr, nullptr)) {
+            default: {
+              const uint64_t bytes = random() % kIndexBytesPerPageMax;
+              Payment payment(random() % 2 == 0 ? promise : nullptr);
+              if (arena->ChargeIndex(bytes, &payment)) {
                 index += bytes;
               } else {
                 arena->ReleaseIndex(std::exchange(index, 0));
               }
+            }
           }
           break;
         default:
@@ -210,8 +241,8 @@ TEST(FrameArenaTest, PromisesHoldUnderRandomLoad) {
 
 TEST(FrameArenaDeathTest, FreeingTwiceIsCaught) {
   auto arena = Make();
-  const FrameLoc frame = arena->Allocate(8, nullptr, nullptr);
-  const FrameLoc other = arena->Allocate(8, nullptr, nullptr);
+  const FrameLoc frame = arena->Allocate(8);
+  const FrameLoc other = arena->Allocate(8);
   (void)other;
   arena->Free(frame);
   EXPECT_DEATH(arena->Free(frame), "freed twice");

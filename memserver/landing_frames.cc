@@ -10,7 +10,7 @@ LandingFrames::LandingFrames(FrameArena* arena, size_t frames) : arena_(arena) {
   MutexLock lock(&mu_);
   stock_.reserve(frames);
   while (stock_.size() < frames) {
-    const FrameLoc frame = arena->Allocate(kChunksPerPage, nullptr, nullptr);
+    const FrameLoc frame = arena->Allocate(kChunksPerPage);
     if (frame == kNoFrame) break;
     stock_.push_back(frame);
   }

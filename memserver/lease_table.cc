@@ -31,7 +31,7 @@ LeaseTable::~LeaseTable() {
 
 bool LeaseTable::ChargeLocked(Lease* lease) {
   if (lease->charged_) return true;
-  if (!arena_->ChargeIndex(CostBytes(*lease), nullptr, nullptr)) return false;
+  if (!arena_->ChargeIndex(CostBytes(*lease))) return false;
   lease->charged_ = true;
   --uncharged_count_;
   return true;

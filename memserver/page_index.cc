@@ -24,7 +24,7 @@ struct PageIndex::Leaf {
   Packed entries[];
 
   // What malloc takes for a leaf: the bytes, its own word, rounded to 16.
-  static uint64_t Bytes(uint32_t capacity) {
+  static constexpr uint64_t Bytes(uint32_t capacity) {
     return (sizeof(Leaf) + capacity * sizeof(Packed) + sizeof(size_t) + 15) / 16 * 16;
   }
   bool Has(uint32_t page) const { return (exists[page / 64] >> (page % 64) & 1) != 0; }
@@ -46,16 +46,27 @@ struct PageIndex::Leaf {
 namespace {
 
 // Small leaves double, larger ones grow by eight, so that one page never adds more index than its promise has room for.
-uint32_t RoundCapacity(uint32_t wanted) {
-  uint32_t capacity = wanted <= 8 ? std::bit_ceil(wanted) : (wanted + 7) / 8 * 8;
+constexpr uint32_t RoundCapacity(uint32_t wanted) {
+  const uint32_t capacity = wanted <= 8 ? std::bit_ceil(wanted) : (wanted + 7) / 8 * 8;
   return std::min<uint32_t>(capacity, kPagesPerSpan);
 }
 
 }  // namespace
 
+// The most that one page can add to the index: the leaf that it makes, which may be the second one and so bring the
+// tree with two entries, or the growth of the leaf that it comes to.
+constexpr uint64_t PageIndex::BytesPerPageMax() {
+  uint64_t most = Leaf::Bytes(RoundCapacity(1)) + 2 * kTreeBytesPerSpan;
+  for (uint32_t pages = 2; pages <= kPagesPerSpan; ++pages) {
+    most = std::max(most, Leaf::Bytes(RoundCapacity(pages)) - Leaf::Bytes(RoundCapacity(pages - 1)));
+  }
+  return most;
+}
+
 void PageIndex::LeafFree::operator()(Leaf* leaf) const { std::free(leaf); }
 
 PageIndex::~PageIndex() {
+  static_assert(BytesPerPageMax() <= kIndexBytesPerPageMax);
   uint64_t charged = only_leaf_ != nullptr ? Leaf::Bytes(only_leaf_->capacity) : 0;
   if (tree_ != nullptr) {
     for (const auto& [span, leaf] : *tree_) charged += Leaf::Bytes(leaf->capacity) + kTreeBytesPerSpan;
@@ -78,24 +89,24 @@ PageEntry PageIndex::Find(uint64_t page) const {
   return Leaf::Unpack(leaf->entries[leaf->Rank(in_span)]);
 }
 
-PageIndex::LeafPtr* PageIndex::SlotFor(uint64_t span, ArenaPromise* promise, uint64_t* paid_bytes) {
+PageIndex::LeafPtr* PageIndex::SlotFor(uint64_t span, Payment* payment) {
   if (tree_ == nullptr) {
     if (only_leaf_ == nullptr) only_span_ = span;
     if (only_span_ == span) return &only_leaf_;
     // The second span: from here on a tree.
-    if (!arena_->ChargeIndex(kTreeBytesPerSpan, promise, paid_bytes)) return nullptr;
+    if (!arena_->ChargeIndex(kTreeBytesPerSpan, payment)) return nullptr;
     tree_ = std::make_unique<Tree>();
     (*tree_)[only_span_] = std::move(only_leaf_);
   }
   auto it = tree_->find(span);
   if (it == tree_->end()) {
-    if (!arena_->ChargeIndex(kTreeBytesPerSpan, promise, paid_bytes)) return nullptr;
+    if (!arena_->ChargeIndex(kTreeBytesPerSpan, payment)) return nullptr;
     it = tree_->emplace(span, nullptr).first;
   }
   return &it->second;
 }
 
-uint64_t PageIndex::DropLeaf(uint64_t span, ArenaPromise* promise, uint64_t promised_bytes_max) {
+uint64_t PageIndex::DropLeaf(uint64_t span) {
   uint64_t bytes = 0;
   if (tree_ == nullptr) {
     bytes = Leaf::Bytes(only_leaf_->capacity);
@@ -105,13 +116,13 @@ uint64_t PageIndex::DropLeaf(uint64_t span, ArenaPromise* promise, uint64_t prom
     bytes = kTreeBytesPerSpan + (it->second != nullptr ? Leaf::Bytes(it->second->capacity) : 0);
     tree_->erase(it);
   }
-  return arena_->ReleaseIndex(bytes, promise, promised_bytes_max);
+  return bytes;
 }
 
-bool PageIndex::GrowLeaf(LeafPtr* slot, uint32_t capacity, ArenaPromise* promise, uint64_t* paid_bytes) {
+bool PageIndex::GrowLeaf(LeafPtr* slot, uint32_t capacity, Payment* payment) {
   Leaf* leaf = slot->get();
   const uint64_t old_bytes = leaf != nullptr ? Leaf::Bytes(leaf->capacity) : 0;
-  if (!arena_->ChargeIndex(Leaf::Bytes(capacity) - old_bytes, promise, paid_bytes)) return false;
+  if (!arena_->ChargeIndex(Leaf::Bytes(capacity) - old_bytes, payment)) return false;
   auto* grown = static_cast<Leaf*>(std::realloc(slot->release(), sizeof(Leaf) + capacity * sizeof(Leaf::Packed)));
   CHECK(grown != nullptr);
   if (leaf == nullptr) {
@@ -123,7 +134,7 @@ bool PageIndex::GrowLeaf(LeafPtr* slot, uint32_t capacity, ArenaPromise* promise
   return true;
 }
 
-bool PageIndex::Prepare(uint64_t page, uint64_t pages, ArenaPromise* promise, uint64_t* paid_bytes) {
+bool PageIndex::Prepare(uint64_t page, uint64_t pages, Payment* payment) {
   const uint64_t span = page / kPagesPerSpan;
   DCHECK_EQ((page + pages - 1) / kPagesPerSpan, span);
   Leaf* leaf = FindLeaf(span);
@@ -133,12 +144,11 @@ bool PageIndex::Prepare(uint64_t page, uint64_t pages, ArenaPromise* promise, ui
   }
   const uint32_t wanted = (leaf != nullptr ? leaf->count : 0) + missing;
   if (leaf != nullptr && wanted <= leaf->capacity) return true;
-  LeafPtr* slot = SlotFor(span, promise, paid_bytes);
+  LeafPtr* slot = SlotFor(span, payment);
   if (slot == nullptr) return false;
-  if (GrowLeaf(slot, RoundCapacity(wanted), promise, paid_bytes)) return true;
+  if (GrowLeaf(slot, RoundCapacity(wanted), payment)) return true;
   if (*slot == nullptr && tree_ != nullptr) {
-    const uint64_t promised_bytes = DropLeaf(span, promise, promise != nullptr ? *paid_bytes : 0);
-    if (promised_bytes > 0) *paid_bytes -= promised_bytes;
+    arena_->ReturnIndex(DropLeaf(span), payment != nullptr && payment->pays() ? payment : nullptr);
   }
   return false;
 }
@@ -170,16 +180,14 @@ void PageIndex::Erase(uint64_t page) {
   --pages_;
 }
 
-void PageIndex::DropIfEmpty(uint64_t page, ArenaPromise* promise, uint64_t* paid_bytes) {
+void PageIndex::DropIfEmpty(uint64_t page, Payment* payment) {
   const Leaf* leaf = FindLeaf(page / kPagesPerSpan);
   if (leaf == nullptr || leaf->count > 0) return;
-  const uint64_t promised_bytes = DropLeaf(page / kPagesPerSpan, promise, promise != nullptr ? *paid_bytes : 0);
-  if (promised_bytes > 0) *paid_bytes -= promised_bytes;
+  arena_->ReturnIndex(DropLeaf(page / kPagesPerSpan), payment);
 }
 
 uint64_t PageIndex::Visit(uint64_t begin, uint64_t end, uint64_t spans_max,
-                          absl::FunctionRef<void(uint64_t page, PageEntry* entry)> visit, ArenaPromise* promise,
-                          uint64_t* promised_bytes) {
+                          absl::FunctionRef<void(uint64_t page, PageEntry* entry)> visit, Refund* refund) {
   uint64_t seen = 0;
   while (begin < end) {
     uint64_t span = begin / kPagesPerSpan;
@@ -215,10 +223,7 @@ uint64_t PageIndex::Visit(uint64_t begin, uint64_t end, uint64_t spans_max,
     const uint32_t erased = at - kept;
     leaf->count -= erased;
     pages_ -= erased;
-    if (leaf->count == 0) {
-      const uint64_t bytes = DropLeaf(span, promise);
-      if (promise != nullptr) *promised_bytes += bytes;
-    }
+    if (leaf->count == 0) arena_->ReleaseIndex(DropLeaf(span), refund);
     begin = span_begin + kPagesPerSpan;
   }
   return end;

@@ -33,20 +33,20 @@ class PageIndex {
   // Mask 0 if the page is a hole.
   PageEntry Find(uint64_t page) const;
   // Makes sure that Set of `pages` pages from `page` on cannot fail, all within one span. False if the arena is full.
-  bool Prepare(uint64_t page, uint64_t pages, ArenaPromise* promise, uint64_t* paid_bytes);
+  // `payment` may be null.
+  bool Prepare(uint64_t page, uint64_t pages, Payment* payment = nullptr);
   // Stores an entry with a non-zero mask, replacing what is there. Prepare must have covered the page.
   void Set(uint64_t page, PageEntry entry);
   // Leaves an empty leaf behind; see DropIfEmpty.
   void Erase(uint64_t page);
-  // Gives back the leaf of the page if nothing is left in it: what of *paid_bytes it took to `promise` (may be null).
-  void DropIfEmpty(uint64_t page, ArenaPromise* promise, uint64_t* paid_bytes);
+  // Gives back the leaf of the page if nothing is left in it, and what `payment` (may be null) has paid for it.
+  void DropIfEmpty(uint64_t page, Payment* payment = nullptr);
 
   // Calls `visit` for entries in [begin, end) in order, for at most `spans_max` spans; the entry may be changed (to
   // mask 0: it is erased afterwards). Returns the page to go on from, or `end`.
-  // The index's own bytes that this frees are added to `promise` (may be null) and to *promised_bytes.
+  // `refund` (may be null) keeps the index's own bytes that this frees.
   uint64_t Visit(uint64_t begin, uint64_t end, uint64_t spans_max,
-                 absl::FunctionRef<void(uint64_t page, PageEntry* entry)> visit, ArenaPromise* promise = nullptr,
-                 uint64_t* promised_bytes = nullptr);
+                 absl::FunctionRef<void(uint64_t page, PageEntry* entry)> visit, Refund* refund = nullptr);
   // Calls `visit` with each span that holds a page, from `from_span` on, until it returns false.
   void VisitSpans(uint64_t from_span, absl::FunctionRef<bool(uint64_t span)> visit) const;
 
@@ -61,12 +61,13 @@ class PageIndex {
   using LeafPtr = std::unique_ptr<Leaf, LeafFree>;
   using Tree = absl::btree_map<uint64_t, LeafPtr>;
   static constexpr uint64_t kTreeBytesPerSpan = 32;
+  static constexpr uint64_t BytesPerPageMax();
 
   Leaf* FindLeaf(uint64_t span) const;
-  bool GrowLeaf(LeafPtr* slot, uint32_t capacity, ArenaPromise* promise, uint64_t* paid_bytes);
-  LeafPtr* SlotFor(uint64_t span, ArenaPromise* promise, uint64_t* paid_bytes);
-  // Returns what of the bytes that this frees was promised.
-  uint64_t DropLeaf(uint64_t span, ArenaPromise* promise = nullptr, uint64_t promised_bytes_max = ~uint64_t{0});
+  bool GrowLeaf(LeafPtr* slot, uint32_t capacity, Payment* payment);
+  LeafPtr* SlotFor(uint64_t span, Payment* payment);
+  // Returns its bytes, which are still charged.
+  uint64_t DropLeaf(uint64_t span);
 
   FrameArena* const arena_;
   uint64_t pages_ = 0;

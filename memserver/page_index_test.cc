@@ -37,14 +37,14 @@ TEST(PageIndexTest, AgreesWithAMap) {
         }
         case 1:
           index.Erase(page);
-          index.DropIfEmpty(page, nullptr, nullptr);
+          index.DropIfEmpty(page);
           model.erase(page);
           break;
         default: {
           const PageEntry entry{random() % (uint64_t{1} << 40), static_cast<ChunkMask>(1 + random() % 255),
                                 static_cast<uint32_t>(random())};
           const uint64_t ahead = 1 + random() % (kPagesPerSpan - page % kPagesPerSpan);
-          ASSERT_TRUE(index.Prepare(page, ahead, nullptr, nullptr));
+          ASSERT_TRUE(index.Prepare(page, ahead));
           index.Set(page, entry);
           model[page] = entry;
         }
@@ -67,7 +67,7 @@ TEST(PageIndexTest, AFullRegionCostsLessThanThirteenBytesAPage) {
   PageIndex index(arena.get());
   constexpr uint64_t kPages = 100 * kPagesPerSpan;
   for (uint64_t page = 0; page < kPages; ++page) {
-    ASSERT_TRUE(index.Prepare(page, 1, nullptr, nullptr));
+    ASSERT_TRUE(index.Prepare(page, 1));
     index.Set(page, {page * 8, kAllChunks});
   }
   EXPECT_LT(arena->usage().index_bytes - before, 13 * kPages);

@@ -5,18 +5,13 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <limits>
-#include <tuple>
-#include <utility>
 
-#include "base/clock.h"
 #include "base/crc32c.h"
 #include "memserver/packed_chunks.h"
+#include "proto/message.h"
 
 namespace nram {
 namespace {
-
-void Count(std::atomic<uint64_t>* counter, uint64_t by = 1) { counter->fetch_add(by, std::memory_order_relaxed); }
 
 void Prefetch(const std::byte* frame) {
   for (int line = 0; line < 16; ++line) __builtin_prefetch(frame + line * 64);
@@ -24,126 +19,81 @@ void Prefetch(const std::byte* frame) {
 
 }  // namespace
 
-PageStore::~PageStore() {
-  for (Shard& shard : shards_) {
-    WriterLock lock(&shard.mu);
-    for (auto& [id, region] : shard.regions) Free(std::move(region));
-    shard.regions.clear();
-  }
-  FreeSome(std::numeric_limits<int64_t>::max());
-}
-
-Reason PageStore::Create(Lease* lease, RegionId id, uint32_t epoch, bool gc, uint64_t* paid_bytes) {
-  Shard& at = shard(id);
-  WriterLock lock(&at.mu);
-  return CreateLocked(&at, lease, nullptr, id, epoch, gc, /*named=*/false, paid_bytes);
-}
-
-Reason PageStore::CreateLocked(Shard* at, Lease* lease, ArenaPromise* promise, RegionId id, uint32_t epoch, bool gc,
-                               bool named, uint64_t* paid_bytes) {
-  // Counted before, and under the lock: CollectLease, which looks at the count after the lease has ended and then takes
-  // the lock, either sees this region or is seen.
-  lease->regions.fetch_add(1);
-  Reason reason = lease->live() ? Reason::kOk : Reason::kLeaseEnded;
-  if (reason == Reason::kOk && draining_ && promise == nullptr && !named) reason = Reason::kDraining;
-  auto it = at->regions.end();
-  if (reason == Reason::kOk) {
-    bool inserted = false;
-    std::tie(it, inserted) = at->regions.try_emplace(Raw(id), nullptr);
-    if (!inserted) reason = Reason::kRegionExists;
-  }
-  if (reason == Reason::kOk && !(leases_->Charge(lease) && arena_->ChargeIndex(kRegionBytes, promise, paid_bytes))) {
-    at->regions.erase(it);
-    Count(&counters_.refused_full);
-    reason = Reason::kFull;
-  }
-  if (reason != Reason::kOk) {
-    leases_->Unname(lease);
-    return reason;
-  }
-  it->second = std::make_unique<Region>(arena_);
-  it->second->lease = lease->id;
-  it->second->epoch = epoch;
-  it->second->gc = gc;
-  it->second->named = named;
-  counters_.regions.fetch_add(1);
-  return Reason::kOk;
-}
-
-Reason PageStore::CheckOwner(const Region& region, const Lease& lease, uint32_t epoch) {
-  if (region.epoch != epoch) {
-    Count(&counters_.refused_stale);
-    return Reason::kStaleEpoch;
-  }
-  if (region.lease != lease.id) return Reason::kNotOwner;
-  return lease.live() ? Reason::kOk : Reason::kLeaseEnded;
-}
-
-Reason PageStore::Write(Lease* lease, ArenaPromise* promise, RegionId id, uint32_t epoch, const ChunkRange& range,
-                        absl::Span<const ChunkMask> masks, absl::Span<const uint32_t> page_crcs, IfAbsent absent,
-                        FrameLoc* landed, uint64_t* paid_bytes, Frames frames, uint64_t limit_bytes, uint64_t term) {
-  const uint64_t first_page = range.first_page();
-  const uint64_t pages = range.pages();
-  DCHECK_LE(pages, kPagesPerMessage);
-  DCHECK_EQ(page_crcs.size(), pages);
-  // What reads the data is done before the lock is taken; the landing frames are this call's alone.
-  std::array<PageWrite, kPagesPerMessage> writes;
-  uint64_t chunks = 0;
-  uint64_t zeros = 0;
+PageStore::ChunkCounts PageStore::LookAt(const WriteArgs& args, PageWrites* writes) const {
+  const uint64_t first_page = args.range.first_page();
+  const uint64_t pages = args.range.pages();
+  ChunkCounts counts;
   for (uint64_t i = 0; i < pages; ++i) {
-    const ChunkMask written = masks.empty() ? MaskOfPage(range, first_page + i) : masks[i];
-    const ChunkMask nonzero = NonZero(arena_->Data(landed[i]), written);
-    writes[i] = {written, nonzero, page_crcs[i]};
+    const std::byte* const landed = arena()->Data(args.landed[i]);
+    const ChunkMask written = args.masks.empty() ? MaskOfPage(args.range, first_page + i) : args.masks[i];
+    const ChunkMask nonzero = NonZero(landed, written);
+    uint32_t crc = args.page_crcs[i];
     if (nonzero != written) {
-      writes[i].crc = 0;
-      ForEachRun(nonzero, [&](size_t offset, size_t bytes) {
-        writes[i].crc = Crc32c(writes[i].crc, arena_->Data(landed[i]) + offset, bytes);
-      });
+      crc = 0;
+      ForEachRun(nonzero, [&](size_t offset, size_t bytes) { crc = Crc32c(crc, landed + offset, bytes); });
     }
-    chunks += std::popcount(written);
-    zeros += std::popcount(static_cast<unsigned>(written & ~nonzero));
+    (*writes)[i] = {first_page + i, written, nonzero, crc, &args.landed[i]};
+    counts.written += std::popcount(written);
+    counts.zeros += std::popcount(static_cast<unsigned>(written & ~nonzero));
   }
-  Shard& at = shard(id);
+  return counts;
+}
+
+Reason PageStore::Write(Lease* lease, const WriteArgs& args, Payment* payment) {
+  const uint64_t pages = args.range.pages();
+  DCHECK_LE(pages, kPagesPerMessage);
+  DCHECK_EQ(args.page_crcs.size(), pages);
+  // What reads the data is done before the lock is taken; the landing frames are this call's alone.
+  PageWrites writes;
+  const ChunkCounts chunks = LookAt(args, &writes);
+  Shard& at = shard(args.region);
   WriterLock lock(&at.mu);
   // Sent before the lease ended, it must not come after what was collected then.
-  if (term != 0 && lease->term() != term) return Reason::kLeaseEnded;
-  auto it = at.regions.find(Raw(id));
+  if (args.term != 0 && lease->term() != args.term) return Reason::kLeaseEnded;
+  auto it = at.regions.find(Raw(args.region));
   if (it == at.regions.end()) {
-    if (absent == IfAbsent::kRefuse) return lease->live() ? Reason::kUnknownRegion : Reason::kLeaseEnded;
-    const Reason created = CreateLocked(&at, lease, limit_bytes >= kRegionBytes ? promise : nullptr, id, epoch,
-                                        absent == IfAbsent::kCreateGc, /*named=*/false, paid_bytes);
+    if (args.absent == IfAbsent::kRefuse) return lease->live() ? Reason::kUnknownRegion : Reason::kLeaseEnded;
+    payment->BeginStep(kRegionBytes);
+    const Reason created =
+        CreateLocked(&at, lease, payment, args.region, args.epoch, args.absent == IfAbsent::kCreateGc, /*named=*/false);
     if (created != Reason::kOk) return created;
-    it = at.regions.find(Raw(id));
+    it = at.regions.find(Raw(args.region));
   }
-  Region* region = it->second.get();
-  Reason reason = CheckOwner(*region, *lease, epoch);
-  for (uint64_t i = 0; i < pages && reason == Reason::kOk; ++i) {
-    const uint64_t page = first_page + i;
-    const auto payer = [&](uint64_t bytes) { return *paid_bytes + bytes <= limit_bytes ? promise : nullptr; };
-    // Room in the index for this page and those after it in its span, in one step.
-    if (i == 0 || page % kPagesPerSpan == 0) {
-      const uint64_t in_span = std::min(pages - i, kPagesPerSpan - page % kPagesPerSpan);
-      if (!region->index.Prepare(page, in_span, payer(kIndexBytesPerPageMax), paid_bytes)) reason = Reason::kFull;
-    }
-    if (reason == Reason::kOk) {
-      reason = WritePage(region, payer(kPageBytes), page, writes[i], frames, &landed[i], paid_bytes);
-    }
-  }
-  region->index.DropIfEmpty(first_page, promise, paid_bytes);
-  region->index.DropIfEmpty(first_page + pages - 1, promise, paid_bytes);
-  if (reason == Reason::kFull) Count(&counters_.refused_full);
+  StoredRegion* const region = it->second.get();
+  Reason reason = CheckOwner(*region, *lease, args.epoch);
+  if (reason == Reason::kOk) reason = WritePages(region, {writes.data(), pages}, args.frames, payment);
+  region->index.DropIfEmpty(args.range.first_page(), payment);
+  region->index.DropIfEmpty(args.range.first_page() + pages - 1, payment);
+  StoreCounters* const counters = mutable_counters();
+  if (reason == Reason::kFull) Count(&counters->refused_full);
   if (reason == Reason::kOk) {
-    Count(&counters_.writes);
-    Count(&counters_.bytes_written, chunks * kChunkBytes);
-    if (zeros > 0) Count(&counters_.zero_chunks_elided, zeros);
+    Count(&counters->writes);
+    Count(&counters->bytes_written, chunks.written * kChunkBytes);
+    if (chunks.zeros > 0) Count(&counters->zero_chunks_elided, chunks.zeros);
   }
   return reason;
+}
+
+Reason PageStore::WritePages(StoredRegion* region, absl::Span<const PageWrite> writes, Frames frames,
+                             Payment* payment) {
+  for (size_t i = 0; i < writes.size(); ++i) {
+    const uint64_t page = writes[i].page;
+    // Room in the index for this page and those after it in its span, in one step.
+    if (i == 0 || page % kPagesPerSpan == 0) {
+      const uint64_t in_span = std::min(writes.size() - i, kPagesPerSpan - page % kPagesPerSpan);
+      payment->BeginStep(kIndexBytesPerPageMax);
+      if (!region->index.Prepare(page, in_span, payment)) return Reason::kFull;
+    }
+    payment->BeginStep(kPageBytes);
+    if (const Reason reason = WritePage(region, writes[i], frames, payment); reason != Reason::kOk) return reason;
+  }
+  return Reason::kOk;
 }
 
 bool PageStore::IsDamaged(const PageEntry& entry) const { return StoredCrc(entry.frame, entry.mask) != entry.crc; }
 
 uint32_t PageStore::StoredCrc(FrameLoc frame, ChunkMask stored) const {
-  return Crc32c(0, arena_->Data(frame), std::popcount(stored) * kChunkBytes);
+  return Crc32c(0, arena()->Data(frame), std::popcount(stored) * kChunkBytes);
 }
 
 uint32_t PageStore::CrcOf(const PageEntry& entry, ChunkMask wanted) const {
@@ -152,15 +102,16 @@ uint32_t PageStore::CrcOf(const PageEntry& entry, ChunkMask wanted) const {
   uint32_t crc = 0;
   for (uint32_t rest = wanted; rest != 0; rest &= rest - 1) {
     const size_t offset = PackedOffset(entry.mask, std::countr_zero(rest));
-    crc = Crc32c(crc, arena_->Data(entry.frame) + offset, kChunkBytes);
+    crc = Crc32c(crc, arena()->Data(entry.frame) + offset, kChunkBytes);
   }
   return IsDamaged(entry) ? ~crc : crc;
 }
 
-Reason PageStore::WritePage(Region* region, ArenaPromise* promise, uint64_t page, const PageWrite& write, Frames frames,
-                            FrameLoc* landed, uint64_t* paid_bytes) {
+Reason PageStore::WritePage(StoredRegion* region, const PageWrite& write, Frames frames, Payment* payment) {
   if (write.written == 0) return Reason::kOk;
-  std::byte* const fresh = arena_->Data(*landed);
+  const uint64_t page = write.page;
+  FrameLoc* const landed = write.landed;
+  std::byte* const fresh = arena()->Data(*landed);
   ChunkMask nonzero = write.nonzero;
   uint32_t crc = write.crc;
   const PageEntry old = region->index.Find(page);
@@ -179,31 +130,31 @@ Reason PageStore::WritePage(Region* region, ArenaPromise* promise, uint64_t page
   };
   if (stored == 0) {
     if (old.mask != 0) {
-      arena_->Free(old.frame);
+      arena()->Free(old.frame);
       region->index.Erase(page);
-      counters_.pages.fetch_sub(1, std::memory_order_relaxed);
+      mutable_counters()->pages.fetch_sub(1, std::memory_order_relaxed);
     }
   } else if (nonzero == kAllChunks &&
-             (old.mask == kAllChunks || (old.mask != 0 && arena_->ChunksIn(old.frame) == int{kChunksPerPage}))) {
+             (old.mask == kAllChunks || (old.mask != 0 && arena()->ChunksIn(old.frame) == int{kChunksPerPage}))) {
     // The common case: the landed frame takes the old one's place and the old one lands the next write.
     set(*landed);
     *landed = old.frame;
   } else if (stored == old.mask) {
-    Pack(fresh, nonzero, stored, arena_->Data(old.frame));
+    Pack(fresh, nonzero, stored, arena()->Data(old.frame));
     set(old.frame);
   } else {
-    const bool fits = old.mask != 0 && arena_->ChunksIn(old.frame) >= std::popcount(stored);
-    if (old.mask == 0 && draining_ && promise == nullptr) return Reason::kDraining;
+    const bool fits = old.mask != 0 && arena()->ChunksIn(old.frame) >= std::popcount(stored);
+    if (old.mask == 0 && draining() && !payment->pays()) return Reason::kDraining;
     FrameLoc added = kNoFrame;
     if (!fits || frames == Frames::kFitted) {
       const int chunks = frames == Frames::kWhole ? int{kChunksPerPage} : std::popcount(stored);
-      added = arena_->Allocate(chunks, fits ? nullptr : promise, paid_bytes);
+      added = arena()->Allocate(chunks, fits ? nullptr : payment);
       // What is there can be written over without room.
       if (added == kNoFrame && !fits) return Reason::kFull;
     }
     for (uint32_t rest = kept; rest != 0; rest &= rest - 1) {
       const int chunk = std::countr_zero(rest);
-      memcpy(fresh + chunk * kChunkBytes, arena_->Data(old.frame) + PackedOffset(old.mask, chunk), kChunkBytes);
+      memcpy(fresh + chunk * kChunkBytes, arena()->Data(old.frame) + PackedOffset(old.mask, chunk), kChunkBytes);
     }
     if (stored == kAllChunks && added != kNoFrame) {
       // The landed frame becomes the page and the new one lands the next write.
@@ -211,25 +162,25 @@ Reason PageStore::WritePage(Region* region, ArenaPromise* promise, uint64_t page
       *landed = added;
     } else {
       const FrameLoc frame = added != kNoFrame ? added : old.frame;
-      Pack(fresh, stored, stored, arena_->Data(frame));
+      Pack(fresh, stored, stored, arena()->Data(frame));
       set(frame);
     }
     if (old.mask == 0) {
-      counters_.pages.fetch_add(1, std::memory_order_relaxed);
+      mutable_counters()->pages.fetch_add(1, std::memory_order_relaxed);
     } else if (added != kNoFrame) {
-      arena_->Free(old.frame);
+      arena()->Free(old.frame);
     }
   }
   if (chunks_change != 0) {
     region->chunks += chunks_change;
-    counters_.chunks.fetch_add(chunks_change, std::memory_order_relaxed);
+    mutable_counters()->chunks.fetch_add(chunks_change, std::memory_order_relaxed);
   }
   return Reason::kOk;
 }
 
 Reason PageStore::Read(RegionId id, uint32_t epoch, const ChunkRange& range, ChunkMask* masks, uint32_t* page_crcs,
                        std::byte* out, size_t* out_bytes) {
-  Count(&counters_.reads);
+  Count(&mutable_counters()->reads);
   *out_bytes = 0;
   const uint64_t first_page = range.first_page();
   const uint64_t pages = range.pages();
@@ -238,9 +189,9 @@ Reason PageStore::Read(RegionId id, uint32_t epoch, const ChunkRange& range, Chu
     ReaderLock lock(&at.mu);
     const auto it = at.regions.find(Raw(id));
     if (it == at.regions.end()) return Reason::kUnknownRegion;
-    const Region& region = *it->second;
+    const StoredRegion& region = *it->second;
     if (epoch != 0 && region.epoch != epoch) {
-      Count(&counters_.refused_stale);
+      Count(&mutable_counters()->refused_stale);
       return Reason::kStaleEpoch;
     }
     const uint64_t step = std::min(pages - done, kReadPagesPerLock);
@@ -248,13 +199,13 @@ Reason PageStore::Read(RegionId id, uint32_t epoch, const ChunkRange& range, Chu
     for (uint64_t i = 0; i < step; ++i) entries[i] = region.index.Find(first_page + done + i);
     for (uint64_t i = 0; i < step; ++i) {
       // Frames lie anywhere, and the processor's own prefetching ends where a page does.
-      if (i + 1 < step && entries[i + 1].mask != 0) Prefetch(arena_->Data(entries[i + 1].frame));
+      if (i + 1 < step && entries[i + 1].mask != 0) Prefetch(arena()->Data(entries[i + 1].frame));
       const PageEntry& entry = entries[i];
       const auto wanted = static_cast<ChunkMask>(entry.mask & MaskOfPage(range, first_page + done + i));
       masks[done + i] = wanted;
       page_crcs[done + i] = CrcOf(entry, wanted);
       if (wanted == 0) continue;
-      const std::byte* frame = arena_->Data(entry.frame);
+      const std::byte* frame = arena()->Data(entry.frame);
       if (wanted == entry.mask) {
         const size_t bytes = std::popcount(wanted) * kChunkBytes;
         memcpy(out + *out_bytes, frame, bytes);
@@ -268,13 +219,13 @@ Reason PageStore::Read(RegionId id, uint32_t epoch, const ChunkRange& range, Chu
     }
     done += step;
   }
-  Count(&counters_.bytes_read, *out_bytes);
+  Count(&mutable_counters()->bytes_read, *out_bytes);
   return Reason::kOk;
 }
 
 Reason PageStore::ReadInPlace(RegionId id, uint32_t epoch, const ChunkRange& range,
                               absl::FunctionRef<void(const Stored& stored)> send) {
-  Count(&counters_.reads);
+  Count(&mutable_counters()->reads);
   const uint64_t first_page = range.first_page();
   const uint64_t pages = range.pages();
   std::array<ChunkMask, kPagesPerMessage> masks;
@@ -286,9 +237,9 @@ Reason PageStore::ReadInPlace(RegionId id, uint32_t epoch, const ChunkRange& ran
   ReaderLock lock(&at.mu);
   const auto it = at.regions.find(Raw(id));
   if (it == at.regions.end()) return Reason::kUnknownRegion;
-  const Region& region = *it->second;
+  const StoredRegion& region = *it->second;
   if (epoch != 0 && region.epoch != epoch) {
-    Count(&counters_.refused_stale);
+    Count(&mutable_counters()->refused_stale);
     return Reason::kStaleEpoch;
   }
   for (uint64_t i = 0; i < pages; ++i) {
@@ -296,7 +247,7 @@ Reason PageStore::ReadInPlace(RegionId id, uint32_t epoch, const ChunkRange& ran
     masks[i] = static_cast<ChunkMask>(entry.mask & MaskOfPage(range, first_page + i));
     page_crcs[i] = CrcOf(entry, masks[i]);
     if (masks[i] == 0) continue;
-    std::byte* const frame = arena_->Data(entry.frame);
+    std::byte* const frame = arena()->Data(entry.frame);
     if (masks[i] == entry.mask) {
       const size_t page_bytes = std::popcount(masks[i]) * kChunkBytes;
       const iovec* const last = count > 0 ? &pieces[count - 1] : nullptr;
@@ -313,29 +264,12 @@ Reason PageStore::ReadInPlace(RegionId id, uint32_t epoch, const ChunkRange& ran
     }
     bytes += std::popcount(masks[i]) * kChunkBytes;
   }
-  Count(&counters_.bytes_read, bytes);
+  Count(&mutable_counters()->bytes_read, bytes);
   send({{masks.data(), pages}, {page_crcs.data(), pages}, {pieces.data(), count}});
   return Reason::kOk;
 }
 
-uint64_t PageStore::DropPages(Region* region, uint64_t begin_page, uint64_t end_page, ArenaPromise* promise) {
-  int64_t pages = 0;
-  int64_t chunks = 0;
-  uint64_t promised_bytes = 0;
-  const auto drop = [&](uint64_t, PageEntry* entry) {
-    ++pages;
-    chunks += std::popcount(entry->mask);
-    arena_->Free(entry->frame, promise, &promised_bytes);
-    entry->mask = 0;
-  };
-  region->index.Visit(begin_page, end_page, kTrimSpansPerStep, drop, promise, &promised_bytes);
-  region->chunks -= chunks;
-  counters_.pages.fetch_sub(pages, std::memory_order_relaxed);
-  counters_.chunks.fetch_sub(chunks, std::memory_order_relaxed);
-  return promised_bytes;
-}
-
-void PageStore::TrimPart(Region* region, uint64_t page, ChunkMask trimmed, Frames frames) {
+void PageStore::TrimPart(StoredRegion* region, uint64_t page, ChunkMask trimmed, Frames frames) {
   const PageEntry old = region->index.Find(page);
   auto stored = static_cast<ChunkMask>(old.mask & ~trimmed);
   if (stored == old.mask) return;
@@ -347,22 +281,21 @@ void PageStore::TrimPart(Region* region, uint64_t page, ChunkMask trimmed, Frame
   if (stored == 0) {
     // To keep its frame it keeps a chunk, of zeros.
     stored = static_cast<ChunkMask>(old.mask & -old.mask);
-    memset(arena_->Data(old.frame), 0, kChunkBytes);
+    memset(arena()->Data(old.frame), 0, kChunkBytes);
   }
   const auto set = [&](FrameLoc frame) {
     const uint32_t crc = StoredCrc(frame, stored);
     region->index.Set(page, {frame, stored, damaged ? ~crc : crc});
   };
-  const FrameLoc smaller =
-      frames == Frames::kWhole ? kNoFrame : arena_->Allocate(std::popcount(stored), nullptr, nullptr);
+  const FrameLoc smaller = frames == Frames::kWhole ? kNoFrame : arena()->Allocate(std::popcount(stored));
   if (smaller != kNoFrame) {
-    Repack(arena_->Data(old.frame), old.mask, stored, arena_->Data(smaller), stored);
+    Repack(arena()->Data(old.frame), old.mask, stored, arena()->Data(smaller), stored);
     set(smaller);
-    arena_->Free(old.frame);
+    arena()->Free(old.frame);
   } else {
     // It is to keep its frame, or there is no room to shrink it: pack what stays to the frame's front, in order, so
     // that nothing is overwritten before it moves.
-    std::byte* frame = arena_->Data(old.frame);
+    std::byte* frame = arena()->Data(old.frame);
     for (uint32_t rest = stored; rest != 0; rest &= rest - 1) {
       const int chunk = std::countr_zero(rest);
       memmove(frame + PackedOffset(stored, chunk), frame + PackedOffset(old.mask, chunk), kChunkBytes);
@@ -371,102 +304,45 @@ void PageStore::TrimPart(Region* region, uint64_t page, ChunkMask trimmed, Frame
   }
   const int64_t gone = std::popcount(old.mask) - std::popcount(stored);
   region->chunks -= gone;
-  counters_.chunks.fetch_sub(gone, std::memory_order_relaxed);
+  mutable_counters()->chunks.fetch_sub(gone, std::memory_order_relaxed);
 }
 
-Reason PageStore::TrimStep(Lease* lease, RegionId id, uint32_t epoch, const ChunkRange& range, ArenaPromise* promise,
-                           uint64_t* kept_bytes, Frames frames, uint64_t* page) {
+Reason PageStore::TrimStep(Lease* lease, const TrimArgs& args, uint64_t* page, uint64_t* kept_bytes) {
+  const ChunkRange& range = args.range;
   const uint64_t end_page = (range.end() + kChunksPerPage - 1) / kChunksPerPage;
-  Shard& at = shard(id);
+  Shard& at = shard(args.region);
   WriterLock lock(&at.mu);
-  const auto it = at.regions.find(Raw(id));
+  const auto it = at.regions.find(Raw(args.region));
   if (it == at.regions.end()) return lease->live() ? Reason::kUnknownRegion : Reason::kLeaseEnded;
-  Region* region = it->second.get();
-  if (const Reason reason = CheckOwner(*region, *lease, epoch); reason != Reason::kOk) return reason;
+  StoredRegion* const region = it->second.get();
+  if (const Reason reason = CheckOwner(*region, *lease, args.epoch); reason != Reason::kOk) return reason;
   if (region->kept_term != lease->term()) {
     region->kept_term = lease->term();
     region->kept_bytes = 0;
   }
   if (MaskOfPage(range, *page) != kAllChunks) {
-    TrimPart(region, *page, MaskOfPage(range, *page), frames);
+    TrimPart(region, *page, MaskOfPage(range, *page), args.frames);
     ++*page;
   } else {
     const uint64_t whole_end = range.end() / kChunksPerPage;
     // Skips to the next span with pages.
     const uint64_t next = region->index.Visit(*page, whole_end, 0, [](uint64_t, PageEntry*) {});
-    const uint64_t step_end = std::min(whole_end, (next / kPagesPerSpan + kTrimSpansPerStep) * kPagesPerSpan);
-    region->kept_bytes += DropPages(region, *page, step_end, promise);
+    const uint64_t step_end = std::min(whole_end, (next / kPagesPerSpan + StoredRegion::kSpansPerStep) * kPagesPerSpan);
+    Refund refund(args.promise);
+    DropPages(region, *page, step_end, &refund);
+    region->kept_bytes += refund.kept_bytes();
     *page = step_end;
   }
-  if (promise != nullptr) *kept_bytes = region->kept_bytes;
-  if (*page >= end_page) Count(&counters_.trims);
+  if (args.promise != nullptr) *kept_bytes = region->kept_bytes;
+  if (*page >= end_page) Count(&mutable_counters()->trims);
   return Reason::kOk;
 }
 
-Reason PageStore::Trim(Lease* lease, RegionId id, uint32_t epoch, const ChunkRange& range, ArenaPromise* promise,
-                       uint64_t* kept_bytes, Frames frames) {
+Reason PageStore::Trim(Lease* lease, const TrimArgs& args, uint64_t* kept_bytes) {
   Reason reason = Reason::kOk;
-  for (uint64_t page = range.first_page(); reason == Reason::kOk && page * kChunksPerPage < range.end();) {
-    reason = TrimStep(lease, id, epoch, range, promise, kept_bytes, frames, &page);
+  for (uint64_t page = args.range.first_page(); reason == Reason::kOk && page * kChunksPerPage < args.range.end();) {
+    reason = TrimStep(lease, args, &page, kept_bytes);
   }
-  return reason;
-}
-
-bool PageStore::FreeStep(Doomed* doomed) {
-  Region* const region = doomed->get();
-  if (region == nullptr) return true;
-  if (region->index.pages() > 0) DropPages(region, 0, kRegionChunksMax / kChunksPerPage, nullptr);
-  if (region->index.pages() > 0) return false;
-  if (const auto lease = leases_->Find(region->lease)) leases_->Unname(lease.get());
-  doomed->reset();
-  arena_->ReleaseIndex(kRegionBytes);
-  counters_.regions.fetch_sub(1);
-  return true;
-}
-
-void PageStore::Free(Doomed doomed) {
-  while (!FreeStep(&doomed)) {
-  }
-}
-
-void PageStore::FreeLater(Doomed doomed) {
-  if (doomed == nullptr) return;
-  MutexLock lock(&doomed_mu_);
-  doomed_.push_back(std::move(doomed));
-}
-
-bool PageStore::FreeSome(int64_t until_ns) {
-  MutexLock turn(&free_some_mu_);
-  Doomed doomed;
-  while (true) {
-    if (FreeStep(&doomed)) {
-      MutexLock lock(&doomed_mu_);
-      if (doomed_.empty()) return true;
-      doomed = std::move(doomed_.back());
-      doomed_.pop_back();
-    } else if (MonotonicNs() >= until_ns) {
-      FreeLater(std::move(doomed));
-      return false;
-    }
-  }
-}
-
-Reason PageStore::Unlink(Lease* lease, RegionId id, uint32_t epoch, Doomed* doomed) {
-  Shard& at = shard(id);
-  WriterLock lock(&at.mu);
-  const auto it = at.regions.find(Raw(id));
-  if (it == at.regions.end()) return Reason::kUnknownRegion;
-  if (const Reason reason = CheckOwner(*it->second, *lease, epoch); reason != Reason::kOk) return reason;
-  *doomed = std::move(it->second);
-  at.regions.erase(it);
-  if ((*doomed)->named) ForgetName(id);
-  return Reason::kOk;
-}
-
-Reason PageStore::Destroy(Lease* lease, RegionId id, uint32_t epoch) {
-  Doomed doomed;
-  const Reason reason = Unlink(lease, id, epoch, &doomed);
-  Free(std::move(doomed));
   return reason;
 }
 

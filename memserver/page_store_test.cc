@@ -14,6 +14,7 @@
 #include "base/test_seed.h"
 #include "gtest/gtest.h"
 #include "memserver/landing_frames.h"
+#include "proto/message.h"
 
 namespace nram {
 namespace {
@@ -39,10 +40,12 @@ class PageStoreTest : public ::testing::Test {
                data.data() + (page_chunk + chunk - range.first) * kChunkBytes, kChunkBytes);
       }
     }
-    const Reason reason =
-        store_.Write(lease != nullptr ? lease : lease_.get(), lease != nullptr ? nullptr : &lease_->promise, region,
-                     epoch, range, masks, Crcs(range, masks, landed), PageStore::IfAbsent::kCreate, landed.data(),
-                     &paid_, frames_, limit_bytes_, term_);
+    Payment payment = lease != nullptr ? Payment() : Payment(&lease_->promise, limit_bytes_);
+    const Reason reason = store_.Write(lease != nullptr ? lease : lease_.get(),
+                                       {region, epoch, range, masks, Crcs(range, masks, landed), landed.data(),
+                                        PageStore::IfAbsent::kCreate, frames_, term_},
+                                       &payment);
+    paid_ += payment.paid_bytes();
     landing_.Give(landed.data(), landed.size());
     return reason;
   }
@@ -121,14 +124,14 @@ TEST_F(PageStoreTest, AgreesWithAMap) {
   constexpr uint64_t kChunks = 3000;
   std::string model(kChunks * kChunkBytes, '\0');
   const uint64_t frames_before = arena_->usage().frame_bytes;
-  EXPECT_EQ(store_.Trim(lease_.get(), kRegion, 1, {0, 8}), Reason::kUnknownRegion);
+  EXPECT_EQ(store_.Trim(lease_.get(), {kRegion, 1, {0, 8}}), Reason::kUnknownRegion);
   ASSERT_EQ(Write({0, 1}, std::string(512, '\0')), Reason::kOk);
   for (int i = 0; i < 20'000; ++i) {
     const uint64_t first = random() % kChunks;
     const ChunkRange range{first, std::min<uint64_t>(1 + random() % (random() % 8 == 0 ? 400 : 20), kChunks - first)};
     switch (random() % 4) {
       case 0:
-        ASSERT_EQ(store_.Trim(lease_.get(), kRegion, 1, range), Reason::kOk);
+        ASSERT_EQ(store_.Trim(lease_.get(), {kRegion, 1, range}), Reason::kOk);
         memset(&model[first * kChunkBytes], 0, range.bytes());
         break;
       case 1:
@@ -183,7 +186,7 @@ TEST_F(PageStoreTest, MemoryThatChangesIsNoticedUntilThePageIsWrittenWhole) {
   EXPECT_EQ(Read({0, 8}), "damaged");
   EXPECT_EQ(Write({4, 1}, std::string(kChunkBytes, '\0')), Reason::kDamaged);
   EXPECT_EQ(Read({0, 8}), "damaged");
-  ASSERT_EQ(store_.Trim(lease_.get(), kRegion, 1, {0, 2}), Reason::kOk);
+  ASSERT_EQ(store_.Trim(lease_.get(), {kRegion, 1, {0, 2}}), Reason::kOk);
   EXPECT_EQ(Read({0, 8}), "damaged");
   ASSERT_EQ(Write({0, 8}, page), Reason::kOk);
   EXPECT_EQ(Read({0, 8}), page);
@@ -211,7 +214,7 @@ TEST_F(PageStoreTest, FullIsSaidAndLosesNothingAndOverwritingGoesOn) {
   for (uint64_t i = 0; i < pages; i += 97) ASSERT_EQ(Read({i * 8, 8}), page);
   const std::string other(4096, 'b');
   for (uint64_t i = 0; i < pages; ++i) ASSERT_EQ(Write({i * 8, 8}, other), Reason::kOk) << i;
-  ASSERT_EQ(store_.Trim(lease_.get(), kRegion, 1, {0, 8 * 1024}), Reason::kOk);
+  ASSERT_EQ(store_.Trim(lease_.get(), {kRegion, 1, {0, 8 * 1024}}), Reason::kOk);
   EXPECT_EQ(Write({pages * 8, 8}, page), Reason::kOk);
 }
 
@@ -236,11 +239,11 @@ TEST_F(PageStoreTest, OverwritingAFullServerNeedsNoRoomWhateverItHolds) {
 TEST_F(PageStoreTest, ATrimTellsWhatAllBeforeItHaveKept) {
   ASSERT_TRUE(arena_->Promise(3, &lease_->promise));
   frames_ = PageStore::Frames::kWhole;
-  ASSERT_EQ(store_.Create(lease_.get(), kRegion, 1, /*gc=*/false, nullptr), Reason::kOk);
+  ASSERT_EQ(store_.Create(lease_.get(), kRegion, 1, /*gc=*/false), Reason::kOk);
   for (const uint64_t page : {0, 1, 2}) ASSERT_EQ(Write({page * 8, 8}, PageWith(0xFF, 'k')), Reason::kOk);
   const auto kept_after = [&](uint64_t page, ArenaPromise* promise, uint32_t epoch = 1) {
     uint64_t kept = 1;
-    EXPECT_EQ(store_.Trim(lease_.get(), kRegion, epoch, {page * 8, 8}, promise, &kept, frames_), Reason::kOk);
+    EXPECT_EQ(store_.Trim(lease_.get(), {kRegion, epoch, {page * 8, 8}, frames_, promise}, &kept), Reason::kOk);
     return kept;
   };
   const uint64_t one = kept_after(0, &lease_->promise);
@@ -257,7 +260,7 @@ TEST_F(PageStoreTest, ReservedPagesMayHoldWhateverTheyLikeBesideSomebodyGreedy) 
   constexpr uint64_t kPages = 2000;
   ASSERT_TRUE(arena_->Promise(kPages, &lease_->promise));
   const auto other = leases_.Grant(LeaseId{2}, "other", 0).value();
-  ASSERT_EQ(store_.Create(lease_.get(), kRegion, 1, /*gc=*/false, nullptr), Reason::kOk);
+  ASSERT_EQ(store_.Create(lease_.get(), kRegion, 1, /*gc=*/false), Reason::kOk);
   uint64_t taken = 0;
   std::mt19937_64 random(TestSeed());
   std::map<uint64_t, std::string> model;
@@ -272,14 +275,15 @@ TEST_F(PageStoreTest, ReservedPagesMayHoldWhateverTheyLikeBesideSomebodyGreedy) 
     switch (random() % 8) {
       case 0: {
         uint64_t kept = 0;
-        ASSERT_EQ(store_.Trim(lease_.get(), kRegion, 1, {page * 8, 8}, &lease_->promise, &kept, frames_), Reason::kOk);
+        ASSERT_EQ(store_.Trim(lease_.get(), {kRegion, 1, {page * 8, 8}, frames_, &lease_->promise}, &kept),
+                  Reason::kOk);
         held.assign(kPageBytes, '\0');
         break;
       }
       case 1: {
         const uint64_t first = random() % 8, count = 1 + random() % (8 - first);
         uint64_t kept = 0;
-        (void)store_.Trim(lease_.get(), kRegion, 1, {page * 8 + first, count}, &lease_->promise, &kept, frames_);
+        (void)store_.Trim(lease_.get(), {kRegion, 1, {page * 8 + first, count}, frames_, &lease_->promise}, &kept);
         held.replace(first * 512, count * 512, count * 512, '\0');
         break;
       }
@@ -301,7 +305,7 @@ TEST_F(PageStoreTest, ReservedPagesMayHoldWhateverTheyLikeBesideSomebodyGreedy) 
 
 TEST_F(PageStoreTest, WhatStoresNothingTakesNothingOfWhatIsReserved) {
   frames_ = PageStore::Frames::kWhole;
-  ASSERT_EQ(store_.Create(lease_.get(), kRegion, 1, /*gc=*/false, nullptr), Reason::kOk);
+  ASSERT_EQ(store_.Create(lease_.get(), kRegion, 1, /*gc=*/false), Reason::kOk);
   ASSERT_TRUE(arena_->Promise(64, &lease_->promise));
   const uint64_t left_bytes = arena_->left_bytes(lease_->promise);
   for (const uint64_t page : {0, 1000, 2000}) {
@@ -314,7 +318,7 @@ TEST_F(PageStoreTest, WhatStoresNothingTakesNothingOfWhatIsReserved) {
 TEST_F(PageStoreTest, WholeReservedSpansComeAndGoForEverOnAFullServer) {
   constexpr uint64_t kPages = 4096;
   frames_ = PageStore::Frames::kWhole;
-  ASSERT_EQ(store_.Create(lease_.get(), kRegion, 1, /*gc=*/false, nullptr), Reason::kOk);
+  ASSERT_EQ(store_.Create(lease_.get(), kRegion, 1, /*gc=*/false), Reason::kOk);
   ASSERT_TRUE(arena_->Promise(kPages, &lease_->promise));
   const uint64_t left_bytes = arena_->left_bytes(lease_->promise);
   const auto other = leases_.Grant(LeaseId{2}, "other", 0).value();
@@ -325,7 +329,7 @@ TEST_F(PageStoreTest, WholeReservedSpansComeAndGoForEverOnAFullServer) {
       ASSERT_EQ(Write({page * 8, 64 * 8}, std::string(64 * kPageBytes, 'r')), Reason::kOk) << round << ", " << page;
     }
     uint64_t kept = 0;
-    ASSERT_EQ(store_.Trim(lease_.get(), kRegion, 1, {0, kPages * 8}, &lease_->promise, &kept, frames_), Reason::kOk);
+    ASSERT_EQ(store_.Trim(lease_.get(), {kRegion, 1, {0, kPages * 8}, frames_, &lease_->promise}, &kept), Reason::kOk);
     ASSERT_EQ(arena_->left_bytes(lease_->promise), left_bytes) << "round " << round;
   }
 }
@@ -339,7 +343,7 @@ TEST_F(PageStoreTest, AWriteMayUseAllTheRoomThatItBrings) {
   for (uint64_t i = 0; Write({i * 8, 8}, PageWith(0xFF, 'g'), {}, 1, other.get(), RegionId{9}) == Reason::kOk; ++i) {
   }
   const auto write = [&](ChunkRange range, uint64_t limit_bytes) {
-    limit_bytes_ = paid_ + limit_bytes;
+    limit_bytes_ = limit_bytes;
     return Write(range, std::string(range.bytes(), 'b'));
   };
   EXPECT_EQ(write({kChunksPerSpan, 16}, 2 * kPromiseBytesPerPage), Reason::kOk) << "a second span";
@@ -370,7 +374,7 @@ TEST_F(PageStoreTest, ADrainingServerTakesNothingNewThatNoPromisePaysFor) {
   EXPECT_EQ(Write({0, 8}, PageWith(0xFF, 'b'), {}, 1, other.get(), RegionId{9}), Reason::kOk) << "there";
   EXPECT_EQ(Write({8, 8}, PageWith(0xFF, 'b'), {}, 1, other.get(), RegionId{9}), Reason::kDraining);
   EXPECT_EQ(Write({0, 8}, PageWith(0xFF, 'b'), {}, 1, other.get(), RegionId{10}), Reason::kDraining);
-  EXPECT_EQ(store_.Create(other.get(), RegionId{11}, 1, false, nullptr), Reason::kDraining);
+  EXPECT_EQ(store_.Create(other.get(), RegionId{11}, 1, false), Reason::kDraining);
 }
 
 TEST_F(PageStoreTest, RefusedRequestsMovedNothing) {
@@ -386,8 +390,10 @@ TEST_F(PageStoreTest, APromiseEndsWithItsLease) {
   ASSERT_NE(leases_.End(LeaseId{1}), nullptr);
   EXPECT_EQ(arena_->usage().promised_bytes, 0);
   EXPECT_FALSE(arena_->Promise(100, &lease_->promise)) << "a reservation that was under way";
-  ASSERT_TRUE(arena_->ChargeIndex(4096, nullptr, nullptr));
-  EXPECT_EQ(arena_->ReleaseIndex(4096, &lease_->promise), 0) << "a trim that was under way";
+  ASSERT_TRUE(arena_->ChargeIndex(4096));
+  Refund refund(&lease_->promise);
+  arena_->ReleaseIndex(4096, &refund);
+  EXPECT_EQ(refund.kept_bytes(), 0) << "a trim that was under way";
   ASSERT_TRUE(leases_.Grant(LeaseId{1}, "test", 0).ok());
   EXPECT_TRUE(arena_->Promise(100, &lease_->promise));
 }
@@ -411,7 +417,7 @@ TEST_F(PageStoreTest, EndedLeasesTakeNobodysPlace) {
   for (uint64_t id = 10; id < 10 + 2 * LeaseTable::kLeasesMax; ++id) {
     const auto lease = leases_.Grant(LeaseId{id}, "short", 0);
     ASSERT_TRUE(lease.ok()) << id << ": " << lease.status();
-    ASSERT_EQ(store_.Create(lease->get(), RegionId{id}, 1, /*gc=*/false, nullptr), Reason::kOk);
+    ASSERT_EQ(store_.Create(lease->get(), RegionId{id}, 1, /*gc=*/false), Reason::kOk);
     ASSERT_NE(leases_.End(LeaseId{id}), nullptr);
   }
   EXPECT_EQ(store_.CountOrphans(), 2 * LeaseTable::kLeasesMax);
@@ -426,18 +432,19 @@ TEST_F(PageStoreTest, APromiseIsKeptToTheLastPage) {
   const auto other = leases_.Grant(LeaseId{2}, "other", 0).value();
   constexpr uint64_t kPages = 5000;
   ASSERT_TRUE(arena_->Promise(kPages, &lease_->promise));
-  ASSERT_EQ(store_.Create(other.get(), RegionId{9}, 1, false, nullptr), Reason::kOk);
+  ASSERT_EQ(store_.Create(other.get(), RegionId{9}, 1, false), Reason::kOk);
   // Another client takes all that it can.
   FrameLoc frame;
   ASSERT_TRUE(landing_.Take(1, &frame));
   memset(arena_->Data(frame), 1, kPageBytes);
   for (uint64_t page = 0;; ++page) {
     memset(arena_->Data(frame), 1, kPageBytes);
-    uint64_t paid = 0;
+    Payment payment;
     const ChunkRange range{page * 8, 8};
-    if (store_.Write(other.get(), nullptr, RegionId{9}, 1, range, {}, Crcs(range, {}, {&frame, 1}),
-                     PageStore::IfAbsent::kRefuse, &frame, &paid) != Reason::kOk)
+    if (store_.Write(other.get(), {RegionId{9}, 1, range, {}, Crcs(range, {}, {&frame, 1}), &frame}, &payment) !=
+        Reason::kOk) {
       break;
+    }
   }
   landing_.Give(&frame, 1);
   // Scattered, so that the index costs the most.
@@ -459,8 +466,7 @@ TEST_F(PageStoreTest, EpochsAndOwnersAreMinded) {
 }
 
 TEST_F(PageStoreTest, AnEndedLeaseLeavesOrphansAndCollectsGcRegions) {
-  uint64_t paid = 0;
-  ASSERT_EQ(store_.Create(lease_.get(), RegionId{7}, 1, /*gc=*/true, &paid), Reason::kOk);
+  ASSERT_EQ(store_.Create(lease_.get(), RegionId{7}, 1, /*gc=*/true), Reason::kOk);
   ASSERT_EQ(Write({0, 8}, std::string(4096, 'a')), Reason::kOk);
   ASSERT_TRUE(arena_->Promise(100, &lease_->promise));
   clock_.AdvanceMs(9'000);
@@ -503,12 +509,12 @@ TEST_F(PageStoreTest, NamesAreUniqueAndForgottenWithTheirRegion) {
 TEST_F(PageStoreTest, AListGoesOnAlthoughRegionsGoAwayMeanwhile) {
   constexpr uint64_t kStays = 1'000'000;
   for (uint64_t id = kStays; id < kStays + 50; ++id)
-    ASSERT_EQ(store_.Create(lease_.get(), RegionId{id}, 1, false, nullptr), Reason::kOk);
+    ASSERT_EQ(store_.Create(lease_.get(), RegionId{id}, 1, false), Reason::kOk);
   std::atomic<bool> stop{false};
   std::thread comes_and_goes([&] {
     for (uint64_t i = 0; !stop; ++i) {
       const RegionId id{500'000 + i % 40};
-      (void)store_.Create(lease_.get(), id, 1, false, nullptr);
+      (void)store_.Create(lease_.get(), id, 1, false);
       (void)store_.Destroy(lease_.get(), id, 1);
     }
   });
@@ -530,8 +536,7 @@ TEST_F(PageStoreTest, AListGoesOnAlthoughRegionsGoAwayMeanwhile) {
 }
 
 TEST_F(PageStoreTest, ListsSpansAndRegionsInPages) {
-  for (uint64_t i = 1; i <= 30; ++i)
-    ASSERT_EQ(store_.Create(lease_.get(), RegionId{i * 1000}, 1, false, nullptr), Reason::kOk);
+  for (uint64_t i = 1; i <= 30; ++i) ASSERT_EQ(store_.Create(lease_.get(), RegionId{i * 1000}, 1, false), Reason::kOk);
   EXPECT_EQ(store_.List(0, 7, false, false).size(), 7);
   EXPECT_EQ(store_.List(7'001, 100, false, false).front().id, RegionId{8'000});
   for (uint64_t span : {3, 1, 70'000}) ASSERT_EQ(Write({span * kChunksPerSpan, 1}, std::string(512, 'x')), Reason::kOk);
@@ -560,10 +565,11 @@ TEST_F(SmallRegionsTest, AOnePageRegionCostsLessThan256BytesBesideItsPage) {
   std::mt19937_64 random(TestSeed());
   for (uint64_t i = 0; i < regions; ++i) {
     memset(arena_->Data(frame), 1, kChunkBytes);
-    uint64_t paid = 0;
-    ASSERT_EQ(store_.Write(lease_.get(), nullptr, RegionId{random() | 1}, 1, {0, 1}, {}, {0u},
-                           PageStore::IfAbsent::kCreate, &frame, &paid),
-              Reason::kOk);
+    Payment payment;
+    ASSERT_EQ(
+        store_.Write(lease_.get(), {RegionId{random() | 1}, 1, {0, 1}, {}, {0u}, &frame, PageStore::IfAbsent::kCreate},
+                     &payment),
+        Reason::kOk);
   }
   landing_.Give(&frame, 1);
   const double resident = static_cast<double>(ReadProcessMemory().anonymous_bytes - resident_before) -
@@ -585,9 +591,8 @@ TEST_F(PageStoreTest, ManyThreadsOnOneRegion) {
         FrameLoc frame;
         ASSERT_TRUE(landing_.Take(1, &frame));
         memset(arena_->Data(frame), 'a' + random() % 26, kPageBytes);
-        uint64_t paid = 0;
-        ASSERT_EQ(store_.Write(lease_.get(), nullptr, kRegion, 1, {random() % 64 * 8, 8}, {}, {0u},
-                               PageStore::IfAbsent::kRefuse, &frame, &paid),
+        Payment payment;
+        ASSERT_EQ(store_.Write(lease_.get(), {kRegion, 1, {random() % 64 * 8, 8}, {}, {0u}, &frame}, &payment),
                   Reason::kOk);
         landing_.Give(&frame, 1);
       }

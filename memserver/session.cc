@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "proto/version.h"
 
 namespace nram {
 
@@ -19,6 +20,10 @@ namespace {
 PageStore::IfAbsent AbsentPolicy(const MessageHeader& request) {
   if ((request.flags & kFlagCreate) == 0) return PageStore::IfAbsent::kRefuse;
   return (request.flags & kFlagGc) != 0 ? PageStore::IfAbsent::kCreateGc : PageStore::IfAbsent::kCreate;
+}
+
+PageStore::Frames FramesOf(const MessageHeader& request) {
+  return (request.flags & kFlagReserved) != 0 ? PageStore::Frames::kWhole : PageStore::Frames::kFitted;
 }
 
 }  // namespace
@@ -53,36 +58,84 @@ absl::Status Session::CheckMayExecute() {
   return absl::OkStatus();
 }
 
-bool Session::StepLocked() {
-  PageStore* const store = context_.store;
-  MessageHeader& reply = pending_reply_;
-  if (pending_.op == Op::kDestroy) {
-    if (doomed_ == nullptr) {
-      reply.reason = store->Unlink(lease_.get(), RegionId{pending_.subject}, pending_.epoch, &doomed_);
+template <MessageBody Reply>
+MessageHeader Session::ReplyTo(const MessageHeader& request, const Reply& body, Reason reason) {
+  MessageHeader reply(body);
+  reply.request_id = request.request_id;
+  reply.reason = reason;
+  return reply;
+}
+
+void Session::AppendReply(const MessageHeader& header, ReplyBuffer* reply) {
+  EncodeHeader(header, 0, reply->data + reply->used);
+  reply->used += kMessageHeaderBytes;
+}
+
+Reason Session::CheckSupported(const MessageHeader& request) {
+  if (request.sealed()) return Reason::kNoSeals;
+  SpanGeneration generation{};
+  switch (request.op) {
+    case Op::kRead: {
+      const auto read = request.as<ReadRequest>();
+      if (read.snapshot != SnapshotVersion{}) return Reason::kUnknownSnapshot;
+      generation = read.span_generation;
+      break;
     }
-    return store->FreeStep(&doomed_);
+    case Op::kWrite:
+      generation = request.as<WriteRequest>().span_generation;
+      break;
+    case Op::kTrim:
+      generation = request.as<TrimRequest>().span_generation;
+      break;
+    default:
+      break;
   }
+  // No copy of a span has missed a write so far.
+  return generation == SpanGeneration{} ? Reason::kOk : Reason::kOtherGeneration;
+}
+
+bool Session::DestroyStepLocked(MessageHeader* reply) {
+  const auto destroy = pending_.as<DestroyRequest>();
+  if (doomed_ == nullptr) {
+    unlink_reason_ = context_.store->Unlink(lease_.get(), destroy.region, Raw(destroy.epoch), &doomed_);
+  }
+  if (!context_.store->FreeStep(&doomed_)) return false;
+  *reply = ReplyTo(pending_, DestroyReply{.region = destroy.region}, unlink_reason_);
+  return true;
+}
+
+bool Session::TrimStepLocked(MessageHeader* reply) {
+  const auto trim = pending_.as<TrimRequest>();
   const bool promised = (pending_.flags & kFlagPromised) != 0;
-  const auto frames = (pending_.flags & kFlagReserved) != 0 ? PageStore::Frames::kWhole : PageStore::Frames::kFitted;
-  reply.reason = store->TrimStep(lease_.get(), RegionId{pending_.subject}, pending_.epoch, pending_.range,
-                                 promised ? &lease_->promise : nullptr, &reply.aux, frames, &next_page_);
-  return reply.reason != Reason::kOk || next_page_ * kChunksPerPage >= pending_.range.end();
+  Reason reason = CheckSupported(pending_);
+  if (reason == Reason::kOk) {
+    const PageStore::TrimArgs args{trim.region, Raw(trim.epoch), trim.range, FramesOf(pending_),
+                                   promised ? &lease_->promise : nullptr};
+    reason = context_.store->TrimStep(lease_.get(), args, &next_page_, &kept_bytes_);
+  }
+  if (reason == Reason::kOk && next_page_ * kChunksPerPage < trim.range.end()) return false;
+  *reply = ReplyTo(pending_, TrimReply{.region = trim.region, .range = trim.range, .kept_bytes = kept_bytes_}, reason);
+  return true;
+}
+
+bool Session::StepLocked(MessageHeader* reply) {
+  return pending_.op == Op::kDestroy ? DestroyStepLocked(reply) : TrimStepLocked(reply);
 }
 
 absl::Status Session::Continue(ReplyBuffer* reply) {
   const int64_t until_ns = takes_turns_ ? MonotonicNs() + kTurnNs : 0;
+  MessageHeader header;
   while (true) {
     {
       MutexLock lock(&busy_mu_);
       NRAM_RETURN_IF_ERROR(CheckMayExecute());
-      if (StepLocked()) break;
+      if (StepLocked(&header)) break;
     }
     if (context_.between_steps_for_test != nullptr) context_.between_steps_for_test();
     if (takes_turns_ && MonotonicNs() >= until_ns) return absl::OkStatus();
   }
   busy_ = false;
-  EncodeHeader(pending_reply_, 0, reply->data + reply->used);
-  reply->used += kMessageHeaderBytes;
+  AppendReply(header, reply);
   return absl::OkStatus();
 }
 
@@ -99,11 +152,12 @@ absl::StatusOr<bool> Session::Begin(const MessageHeader& request, absl::Span<con
     return absl::InvalidArgumentError(lease_ == nullptr ? absl::StrCat(OpName(request.op), " before hello")
                                                         : std::string("a second hello"));
   }
-  const size_t reply_bytes =
-      kMessageHeaderBytes + (request.op == Op::kRead ? request.range.pages() + request.range.bytes() : 0);
+  const ChunkRange range = request.range();
+  const size_t reply_bytes = kMessageHeaderBytes + (request.op == Op::kRead ? range.pages() + range.bytes() : 0);
   if (reply_room < reply_bytes) return false;
-  if (request.op == Op::kWrite) {
-    const uint64_t pages = request.range.pages();
+  // What is refused whatever it holds lands nowhere.
+  if (request.op == Op::kWrite && CheckSupported(request) == Reason::kOk) {
+    const uint64_t pages = range.pages();
     // Bulk writes leave room for an urgent one, which must not wait for them.
     const size_t leave = urgent() ? 0 : kPagesPerMessage;
     if (!context_.landing->Take(pages, landed_.data(), leave)) return false;
@@ -111,7 +165,7 @@ absl::StatusOr<bool> Session::Begin(const MessageHeader& request, absl::Span<con
     mask_count_ = masks.size();
     std::copy(masks.begin(), masks.end(), masks_.begin());
     for (uint64_t i = 0; i < pages; ++i) {
-      const ChunkMask mask = masks.empty() ? MaskOfPage(request.range, request.range.first_page() + i) : masks[i];
+      const ChunkMask mask = masks.empty() ? MaskOfPage(range, range.first_page() + i) : masks[i];
       std::byte* page = context_.store->arena()->Data(landed_[i]);
       ForEachRun(mask, [&](size_t offset, size_t bytes) { landing->Add(page + offset, bytes); });
     }
@@ -121,25 +175,17 @@ absl::StatusOr<bool> Session::Begin(const MessageHeader& request, absl::Span<con
 }
 
 absl::Status Session::Execute(const MessageHeader& request, absl::Span<const uint32_t> page_crcs, ReplyBuffer* reply) {
-  MessageHeader header;
-  header.op = request.op;
-  header.flags = kFlagReply;
-  header.request_id = request.request_id;
-  header.subject = request.subject;
-  header.range = request.range;
   if (request.op == Op::kHello) {
     // Not under busy_mu_: binding fences the predecessor under the lease's lock, and nothing else runs here before it.
-    NRAM_RETURN_IF_ERROR(Hello(request, &header));
-    EncodeHeader(header, 0, reply->data + reply->used);
-    reply->used += kMessageHeaderBytes;
+    AppendReply(Hello(request), reply);
     return absl::OkStatus();
   }
   if (request.op != Op::kPing && !lease_->used.load(std::memory_order_relaxed)) lease_->used = true;
   if (request.op == Op::kTrim || request.op == Op::kDestroy) {
     busy_ = true;
     pending_ = request;
-    pending_reply_ = header;
-    next_page_ = request.range.first_page();
+    next_page_ = request.range().first_page();
+    kept_bytes_ = 0;
     return Continue(reply);
   }
   MutexLock lock(&busy_mu_);
@@ -147,112 +193,142 @@ absl::Status Session::Execute(const MessageHeader& request, absl::Span<const uin
     ReturnLanding();
     return status;
   }
-  const RegionId region{request.subject};
-  PageStore* const store = context_.store;
-  ArenaPromise* const promise = (request.flags & kFlagPromised) != 0 ? &lease_->promise : nullptr;
-  const auto frames = (request.flags & kFlagReserved) != 0 ? PageStore::Frames::kWhole : PageStore::Frames::kFitted;
   switch (request.op) {
     case Op::kRead:
-      if (reply->direct_fd >= 0 && reply->used == 0 && request.range.bytes() >= kDirectBytes) {
-        return ReadDirect(request, &header, reply);
+      if (reply->direct_fd >= 0 && reply->used == 0 && request.range().bytes() >= kDirectBytes) {
+        return ReadDirect(request, reply);
       }
-      ReadInto(request, &header, reply);
-      return absl::OkStatus();
+      ReadInto(request, reply);
+      break;
     case Op::kWrite:
-      header.reason =
-          !IsRegionId(request.subject)
-              ? Reason::kUnknownRegion
-              : store->Write(lease_.get(), promise, region, request.epoch, request.range, {masks_.data(), mask_count_},
-                             page_crcs, AbsentPolicy(request), landed_.data(), &header.aux, frames, request.aux, term_);
-      ReturnLanding();
-      displaced_ = true;
-      if (header.reason == Reason::kDamaged) {
-        LOG_EVERY_N(ERROR, 100) << "memory of region " << FormatId(request.subject)
-                                << " has changed since it was written: is this machine's RAM sound?";
-      }
+      AppendReply(WriteLocked(request, page_crcs), reply);
       break;
     case Op::kCreate:
-      header.reason = !IsRegionId(request.subject) ? Reason::kUnknownRegion
-                                                   : store->Create(lease_.get(), region, request.epoch,
-                                                                   (request.flags & kFlagGc) != 0, &header.aux);
+      AppendReply(CreateLocked(request), reply);
       break;
     case Op::kPing:
       // A sign of life as good as a renewal.
-      if (!context_.leases->Renew(lease_->id).ok()) header.reason = Reason::kLeaseEnded;
+      AppendReply(
+          ReplyTo(request, PingReply{}, context_.leases->Renew(lease_->id).ok() ? Reason::kOk : Reason::kLeaseEnded),
+          reply);
       break;
     case Op::kHello:
     case Op::kTrim:
     case Op::kDestroy:
       break;  // see above
   }
-  EncodeHeader(header, 0, reply->data + reply->used);
-  reply->used += kMessageHeaderBytes;
   return absl::OkStatus();
 }
 
-absl::Status Session::Hello(const MessageHeader& request, MessageHeader* reply) {
-  reply->subject = context_.incarnation;
-  std::shared_ptr<Lease> lease = context_.leases->Find(LeaseId{request.subject});
+MessageHeader Session::WriteLocked(const MessageHeader& request, absl::Span<const uint32_t> page_crcs) {
+  const auto write = request.as<WriteRequest>();
+  Payment payment;
+  if ((request.flags & kFlagPromised) != 0) payment = Payment(&lease_->promise, write.promise_bytes);
+  Reason reason = CheckSupported(request);
+  if (reason == Reason::kOk && !IsRegionId(Raw(write.region))) reason = Reason::kUnknownRegion;
+  if (reason == Reason::kOk) {
+    const PageStore::WriteArgs args{.region = write.region,
+                                    .epoch = Raw(write.epoch),
+                                    .range = write.range,
+                                    .masks = {masks_.data(), mask_count_},
+                                    .page_crcs = page_crcs,
+                                    .landed = landed_.data(),
+                                    .absent = AbsentPolicy(request),
+                                    .frames = FramesOf(request),
+                                    .term = term_};
+    reason = context_.store->Write(lease_.get(), args, &payment);
+  }
+  ReturnLanding();
+  displaced_ = true;
+  if (reason == Reason::kDamaged) {
+    LOG_EVERY_N(ERROR, 100) << "memory of region " << FormatId(Raw(write.region))
+                            << " has changed since it was written: is this machine's RAM sound?";
+  }
+  return ReplyTo(request, WriteReply{.region = write.region, .range = write.range, .used_bytes = payment.paid_bytes()},
+                 reason);
+}
+
+MessageHeader Session::CreateLocked(const MessageHeader& request) {
+  const auto create = request.as<CreateRequest>();
+  Reason reason = Reason::kUnknownRegion;
+  if (IsRegionId(Raw(create.region))) {
+    reason = context_.store->Create(lease_.get(), create.region, Raw(create.epoch), (request.flags & kFlagGc) != 0);
+  }
+  return ReplyTo(request, CreateReply{.region = create.region}, reason);
+}
+
+MessageHeader Session::Hello(const MessageHeader& request) {
+  const auto hello = request.as<HelloRequest>();
+  HelloReply said{.incarnation = context_.incarnation};
+  const auto answer = [&](Reason reason) {
+    MessageHeader reply = ReplyTo(request, said, reason);
+    reply.flags |= request.flags & kFlagUrgent;
+    return reply;
+  };
+  if (!WireVersions().Has(hello.version)) return answer(Reason::kOtherVersion);
+  std::shared_ptr<Lease> lease = context_.leases->Find(hello.lease);
   const uint64_t term = lease == nullptr ? 0 : lease->term();
   // A sign of life as good as a renewal.
-  if (lease == nullptr || !context_.leases->Renew(LeaseId{request.subject}).ok()) {
-    reply->reason = Reason::kLeaseEnded;
-    return absl::OkStatus();
-  }
+  if (lease == nullptr || !context_.leases->Renew(hello.lease).ok()) return answer(Reason::kLeaseEnded);
   connection_class_ = (request.flags & kFlagUrgent) != 0 ? 1 : 0;
-  reply->flags |= request.flags & kFlagUrgent;
-  if (!lease->Bind(connection_class_, request.aux, this)) {
-    reply->reason = Reason::kFenced;
-    return absl::OkStatus();
-  }
+  if (!lease->Bind(connection_class_, hello.generation, this)) return answer(Reason::kFenced);
   lease_ = std::move(lease);
   term_ = term;
-  reply->aux = PackWindow(context_.window);
-  return absl::OkStatus();
+  said.window_requests = context_.window.requests;
+  said.window_kib = context_.window.kib;
+  return answer(Reason::kOk);
 }
 
-void Session::ReadInto(const MessageHeader& request, MessageHeader* header, ReplyBuffer* reply) {
+void Session::ReadInto(const MessageHeader& request, ReplyBuffer* reply) {
+  const auto read = request.as<ReadRequest>();
+  MessageHeader header =
+      ReplyTo(request, ReadReply{.region = read.region, .range = read.range}, CheckSupported(request));
   std::byte* const at = reply->data + reply->used;
   std::byte* const payload = at + kMessageHeaderBytes;
-  const uint64_t pages = request.range.pages();
+  const uint64_t pages = read.range.pages();
   std::array<ChunkMask, kPagesPerMessage> masks;
   std::array<uint32_t, kPagesPerMessage> page_crcs;
   size_t chunk_bytes = 0;
-  header->reason = context_.store->Read(RegionId{request.subject}, request.epoch, request.range, masks.data(),
-                                        page_crcs.data(), payload, &chunk_bytes);
+  if (header.reason == Reason::kOk) {
+    header.reason = context_.store->Read(read.region, Raw(read.epoch), read.range, masks.data(), page_crcs.data(),
+                                         payload, &chunk_bytes);
+  }
   uint32_t crc = 0;
-  if (header->reason == Reason::kOk) {
-    header->payload_bytes = static_cast<uint32_t>(chunk_bytes);
-    if (chunk_bytes < request.range.bytes()) {
+  if (header.reason == Reason::kOk) {
+    header.payload_bytes = static_cast<uint32_t>(chunk_bytes);
+    if (chunk_bytes < read.range.bytes()) {
       memmove(payload + pages, payload, chunk_bytes);
       memcpy(payload, masks.data(), pages);
-      header->flags |= kFlagSparse;
-      header->payload_bytes += static_cast<uint32_t>(pages);
+      header.flags |= kFlagSparse;
+      header.payload_bytes += static_cast<uint32_t>(pages);
     }
-    crc = PayloadCrc({masks.data(), header->mask_bytes()}, {page_crcs.data(), pages});
+    crc = PayloadCrc({masks.data(), header.mask_bytes()}, {page_crcs.data(), pages});
   }
-  EncodeHeader(*header, crc, at);
-  reply->used += kMessageHeaderBytes + header->payload_bytes;
+  EncodeHeader(header, crc, at);
+  reply->used += kMessageHeaderBytes + header.payload_bytes;
 }
 
 // Sends the chunks from their frames; what the socket does not take is copied behind, because frames may change when
 // the store's lock is given up.
-absl::Status Session::ReadDirect(const MessageHeader& request, MessageHeader* header, ReplyBuffer* reply) {
+absl::Status Session::ReadDirect(const MessageHeader& request, ReplyBuffer* reply) {
+  const auto read = request.as<ReadRequest>();
+  MessageHeader header =
+      ReplyTo(request, ReadReply{.region = read.region, .range = read.range}, CheckSupported(request));
   int error = 0;
   const auto send = [&](const PageStore::Stored& stored) {
     std::array<iovec, 2 + kPagesPerMessage + 2 * kChunksPerPage> pieces;
     size_t chunk_bytes = 0;
     for (const iovec& piece : stored.chunks) chunk_bytes += piece.iov_len;
     size_t count = 1;
-    if (chunk_bytes < request.range.bytes()) {
-      header->flags |= kFlagSparse;
+    if (chunk_bytes < read.range.bytes()) {
+      header.flags |= kFlagSparse;
       pieces[count++] = {const_cast<ChunkMask*>(stored.masks.data()), stored.masks.size()};
     }
     std::copy(stored.chunks.begin(), stored.chunks.end(), pieces.begin() + count);
     count += stored.chunks.size();
-    header->payload_bytes = static_cast<uint32_t>(chunk_bytes) + header->mask_bytes();
+    header.payload_bytes = static_cast<uint32_t>(chunk_bytes) + header.mask_bytes();
     std::byte encoded[kMessageHeaderBytes];
-    EncodeHeader(*header, PayloadCrc(stored.masks.subspan(0, header->mask_bytes()), stored.page_crcs), encoded);
+    EncodeHeader(header, PayloadCrc(stored.masks.subspan(0, header.mask_bytes()), stored.page_crcs), encoded);
     pieces[0] = {encoded, sizeof encoded};
     msghdr message{};
     message.msg_iov = pieces.data();
@@ -268,12 +344,11 @@ absl::Status Session::ReadDirect(const MessageHeader& request, MessageHeader* he
       reply->used += left;
     }
   };
-  header->reason = context_.store->ReadInPlace(RegionId{request.subject}, request.epoch, request.range, send);
-  if (error != 0) return absl::UnavailableError(absl::StrCat("send: ", strerror(error)));
-  if (header->reason != Reason::kOk) {
-    EncodeHeader(*header, 0, reply->data + reply->used);
-    reply->used += kMessageHeaderBytes;
+  if (header.reason == Reason::kOk) {
+    header.reason = context_.store->ReadInPlace(read.region, Raw(read.epoch), read.range, send);
   }
+  if (error != 0) return absl::UnavailableError(absl::StrCat("send: ", strerror(error)));
+  if (header.reason != Reason::kOk) AppendReply(header, reply);
   return absl::OkStatus();
 }
 

@@ -72,16 +72,27 @@ class Session : public MessageService, public LeaseConnection {
   bool urgent() const { return connection_class_ == 1; }
 
  private:
-  absl::Status Hello(const MessageHeader& request, MessageHeader* reply);
+  MessageHeader Hello(const MessageHeader& request);
+  // Refuses what no server has yet: seals, other generations, snapshots. kOk: the request has none of them.
+  static Reason CheckSupported(const MessageHeader& request);
+  MessageHeader WriteLocked(const MessageHeader& request, absl::Span<const uint32_t> page_crcs)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(busy_mu_);
+  MessageHeader CreateLocked(const MessageHeader& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(busy_mu_);
+  // The reply to `request`, without a payload.
+  template <MessageBody Reply>
+  static MessageHeader ReplyTo(const MessageHeader& request, const Reply& body, Reason reason = Reason::kOk);
+  static void AppendReply(const MessageHeader& header, ReplyBuffer* reply);
   // ABORTED if nothing of this connection may be executed any more.
   absl::Status CheckMayExecute() ABSL_EXCLUSIVE_LOCKS_REQUIRED(busy_mu_);
-  // One step of `pending_`. True when it is complete, its reason and aux set.
-  bool StepLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(busy_mu_);
+  // One step of `pending_`. True when it is complete, *reply being its reply.
+  bool StepLocked(MessageHeader* reply) ABSL_EXCLUSIVE_LOCKS_REQUIRED(busy_mu_);
+  bool TrimStepLocked(MessageHeader* reply) ABSL_EXCLUSIVE_LOCKS_REQUIRED(busy_mu_);
+  bool DestroyStepLocked(MessageHeader* reply) ABSL_EXCLUSIVE_LOCKS_REQUIRED(busy_mu_);
   // A reply from here on is worth sending from where it lies.
   static constexpr uint64_t kDirectBytes = 32 * 1024;
 
-  void ReadInto(const MessageHeader& request, MessageHeader* header, ReplyBuffer* reply);
-  absl::Status ReadDirect(const MessageHeader& request, MessageHeader* header, ReplyBuffer* reply);
+  void ReadInto(const MessageHeader& request, ReplyBuffer* reply);
+  absl::Status ReadDirect(const MessageHeader& request, ReplyBuffer* reply);
   void ReturnLanding();
 
   const SessionContext context_;
@@ -101,9 +112,10 @@ class Session : public MessageService, public LeaseConnection {
   // The trim or destroy whose steps are under way.
   bool busy_ = false;
   MessageHeader pending_;
-  MessageHeader pending_reply_;
-  uint64_t next_page_ = 0;    // of a trim
-  PageStore::Doomed doomed_;  // of a destroy: unlinked, and not free yet
+  uint64_t next_page_ = 0;              // of a trim
+  uint64_t kept_bytes_ = 0;             // of a trim
+  PageStore::Doomed doomed_;            // of a destroy: unlinked, and not free yet
+  Reason unlink_reason_ = Reason::kOk;  // of a destroy
 
   Mutex busy_mu_;  // held while a request executes, or a step of it
   std::atomic<bool> fenced_{false};

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "gtest/gtest.h"
+#include "proto/any_request.h"
 
 namespace nram {
 namespace {
@@ -37,10 +38,14 @@ class SessionTest : public ::testing::Test {
       ASSERT_TRUE(landing_.Take(1, &landed));
       memset(arena_->Data(landed), 7, kPageBytes);
       const uint32_t crc = 0;
-      uint64_t paid = 0;
-      ASSERT_EQ(store_.Write(lease_.get(), nullptr, RegionId{region}, 1, {span * kPagesPerSpan * kChunksPerPage, 8}, {},
-                             {&crc, 1}, PageStore::IfAbsent::kCreate, &landed, &paid),
-                Reason::kOk);
+      Payment payment;
+      const PageStore::WriteArgs args{.region = RegionId{region},
+                                      .epoch = 1,
+                                      .range = {span * kPagesPerSpan * kChunksPerPage, 8},
+                                      .page_crcs = {&crc, 1},
+                                      .landed = &landed,
+                                      .absent = PageStore::IfAbsent::kCreate};
+      ASSERT_EQ(store_.Write(lease_.get(), args, &payment), Reason::kOk);
       landing_.Give(&landed, 1);
     }
   }
@@ -67,11 +72,8 @@ class SessionTest : public ::testing::Test {
   Answer Hello(Session* session, uint64_t generation, uint64_t lease = 1) {
     std::array<std::byte, kMessageHeaderBytes> bytes;
     ReplyBuffer reply{bytes.data(), bytes.size(), 0};
-    MessageHeader hello;
-    hello.op = Op::kHello;
+    MessageHeader hello(HelloRequest{.lease = LeaseId{lease}, .generation = generation});
     hello.request_id = 1;
-    hello.subject = lease;
-    hello.aux = generation;
     Landing landing;
     EXPECT_TRUE(session->Begin(hello, {}, bytes.size(), &landing).ok());
     Answer answer{session->Execute(hello, {}, &reply), {}};
@@ -79,14 +81,7 @@ class SessionTest : public ::testing::Test {
     EXPECT_TRUE(DecodeHeader(reply.data, &answer.header).ok());
     return answer;
   }
-  static MessageHeader Request(Op op) {
-    MessageHeader request;
-    request.op = op;
-    request.subject = 1;
-    request.epoch = 1;
-    if (op == Op::kTrim) request.range = {0, kSpans * kPagesPerSpan * kChunksPerPage};
-    return request;
-  }
+  static MessageHeader Request(Op op) { return AnyRequest(op, 1, 1, {0, kSpans * kPagesPerSpan * kChunksPerPage}); }
   static MessageHeader KeepingTrim() {
     MessageHeader trim = Request(Op::kTrim);
     trim.flags = kFlagPromised;
@@ -137,8 +132,9 @@ TEST_F(SessionTest, ANewerConnectionWaitsForOneStepAndNothingIsExecutedAfterItsH
     if (request.op == Op::kTrim) {
       // What both have kept, so that the lost answer is made up for.
       EXPECT_EQ(again.header.reason, Reason::kOk);
-      EXPECT_GE(again.header.aux, kSpans * kPageBytes);
-      EXPECT_EQ(again.header.aux, arena_->left_bytes(lease_->promise));
+      const uint64_t kept_bytes = again.header.as<TrimReply>().kept_bytes;
+      EXPECT_GE(kept_bytes, kSpans * kPageBytes);
+      EXPECT_EQ(kept_bytes, arena_->left_bytes(lease_->promise));
       EXPECT_EQ(store_.counters().pages, 0);
       Fill(1);
     } else {

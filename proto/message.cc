@@ -1,5 +1,8 @@
 #include "proto/message.h"
 
+#include <glog/logging.h>
+
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
@@ -18,17 +21,12 @@ enum Offset : size_t {
   kAtFlags = 6,
   kAtReason = 7,
   kAtRequestId = 8,
-  kAtSubject = 16,
-  kAtFirstChunk = 24,
-  kAtChunkCount = 32,
-  kAtPayloadBytes = 40,
-  kAtEpoch = 44,
-  kAtAux = 48,
-  kAtReserved = 56,
-  kAtChecksum = 60,
+  kAtPayloadBytes = 16,
+  kAtChecksum = 20,
+  kAtBody = 24,
 };
-static_assert(kAtChecksum + 4 == kMessageHeaderBytes);
-static_assert(kPayloadBytesMax < (1u << 31));
+static_assert(kAtBody + kMessageBodyBytes == kMessageHeaderBytes);
+static_assert(kWireVersion < 256 && kWireVersionLowest <= kWireVersion);
 
 // As they lie in memory. (A loop over bytes says the same on any machine, and takes four times as long.)
 static_assert(std::endian::native == std::endian::little);
@@ -49,48 +47,97 @@ absl::Status Bad(absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("malformed message: ", what));
 }
 
-uint8_t AllowedFlags(Op op, bool reply) {
-  switch (op) {
-    case Op::kHello:
-      return kFlagReply | kFlagUrgent;
-    case Op::kCreate:
-      return kFlagReply | kFlagGc;
-    case Op::kRead:
-      return reply ? kFlagReply | kFlagSparse : 0;
-    case Op::kWrite:
-      return reply ? kFlagReply : kFlagSparse | kFlagCreate | kFlagGc | kFlagPromised | kFlagReserved;
-    case Op::kTrim:
-      return reply ? kFlagReply : kFlagPromised | kFlagReserved;
-    default:
-      return kFlagReply;
-  }
+// What a decoder wants to know of a body: the bits that are reserved.
+template <MessageBody Body>
+constexpr BodyWords ReservedBits() {
+  Body bits = FromWords<Body>({});
+  if constexpr (requires { bits.reserved; }) bits.reserved.fill(0xFF);
+  return ToWords(bits);
 }
+
+// Of the messages of one operation in one direction.
+struct Form {
+  uint8_t flags = 0;  // that they may have
+  BodyWords reserved{};
+};
+using Forms = std::array<std::array<Form, 2>, kOps>;  // by operation, and by whether it is a reply
+
+template <MessageBody Body>
+constexpr void AddForm(Forms* forms, unsigned flags) {
+  (*forms)[static_cast<size_t>(Body::kOp)][Body::kIsReply ? 1 : 0] = {
+      static_cast<uint8_t>(flags | (Body::kIsReply ? kFlagReply : 0)), ReservedBits<Body>()};
+}
+
+constexpr Forms AllForms() {
+  Forms forms{};
+  AddForm<HelloRequest>(&forms, kFlagUrgent);
+  AddForm<HelloReply>(&forms, kFlagUrgent);
+  AddForm<PingRequest>(&forms, 0);
+  AddForm<PingReply>(&forms, 0);
+  AddForm<CreateRequest>(&forms, kFlagGc);
+  AddForm<CreateReply>(&forms, 0);
+  AddForm<ReadRequest>(&forms, 0);
+  AddForm<ReadReply>(&forms, kFlagSparse | kFlagSealed);
+  AddForm<WriteRequest>(&forms, kFlagSparse | kFlagCreate | kFlagGc | kFlagPromised | kFlagReserved | kFlagSealed);
+  AddForm<WriteReply>(&forms, 0);
+  AddForm<TrimRequest>(&forms, kFlagPromised | kFlagReserved);
+  AddForm<TrimReply>(&forms, 0);
+  AddForm<DestroyRequest>(&forms, 0);
+  AddForm<DestroyReply>(&forms, 0);
+  return forms;
+}
+constexpr Forms kForms = AllForms();
 
 bool CarriesChunks(const MessageHeader& header) {
   return header.op == (header.is_reply() ? Op::kRead : Op::kWrite) && header.reason == Reason::kOk;
 }
 
-absl::Status CheckLengths(const MessageHeader& h) {
-  const bool has_range = h.op == Op::kRead || h.op == Op::kWrite || h.op == Op::kTrim;
-  if (has_range) {
-    if (h.range.count == 0) return Bad("no chunks");
-    if (h.range.first >= kRegionChunksMax || h.range.count > kRegionChunksMax - h.range.first) {
-      return Bad("range beyond 2^62 bytes");
-    }
-    if (h.op != Op::kTrim && h.range.pages() > kPagesPerMessage) return Bad("more than 64 pages");
-  } else if (h.range.first != 0 || h.range.count != 0) {
-    return Bad("unexpected range");
+absl::Status CheckRange(Op op, const ChunkRange& range) {
+  if (range.count == 0) return Bad("no chunks");
+  if (range.first >= kRegionChunksMax || range.count > kRegionChunksMax - range.first) {
+    return Bad("range beyond 2^62 bytes");
   }
-  if (!CarriesChunks(h)) return h.payload_bytes == 0 ? absl::OkStatus() : Bad("unexpected payload");
-  if (!h.sparse()) return h.payload_bytes == h.range.bytes() ? absl::OkStatus() : Bad("length does not fit the range");
-  if (h.payload_bytes < h.mask_bytes() || (h.payload_bytes - h.mask_bytes()) % kChunkBytes != 0 ||
-      h.payload_bytes - h.mask_bytes() > h.range.bytes()) {
+  if (op != Op::kTrim && range.pages() > kPagesPerMessage) return Bad("more than 64 pages");
+  return absl::OkStatus();
+}
+
+absl::Status CheckLengths(const MessageHeader& h) {
+  const ChunkRange range = h.range();
+  if (HasRange(h.op)) {
+    if (absl::Status status = CheckRange(h.op, range); !status.ok()) return status;
+  }
+  if (!CarriesChunks(h)) {
+    if (h.payload_bytes != 0) return Bad("unexpected payload");
+    return (h.flags & (kFlagSparse | kFlagSealed)) == 0 ? absl::OkStatus() : Bad("unexpected tables");
+  }
+  if (h.sealed() && (range.first % kChunksPerPage != 0 || range.count % kChunksPerPage != 0)) {
+    return Bad("a part of a sealed page");
+  }
+  const uint64_t tables = h.table_bytes();
+  if (!h.sparse()) {
+    return h.payload_bytes == tables + range.bytes() ? absl::OkStatus() : Bad("length does not fit the range");
+  }
+  if (h.payload_bytes < tables || (h.payload_bytes - tables) % kChunkBytes != 0 ||
+      h.payload_bytes - tables > range.bytes()) {
     return Bad("length does not fit the masks");
   }
   return absl::OkStatus();
 }
 
+// What one field of a request says about another.
+absl::Status CheckFields(const MessageHeader& h) {
+  if (!h.is<WriteRequest>()) return absl::OkStatus();
+  if ((h.flags & kFlagPromised) == 0 && h.as<WriteRequest>().promise_bytes != 0) {
+    return Bad("promised bytes without the promised flag");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
+
+void MessageHeader::DieOfOtherBody() const {
+  LOG(FATAL) << "the message is a " << OpName(op) << (is_reply() ? " reply" : " request") << " and has no other body";
+}
 
 void EncodeHeader(const MessageHeader& h, uint32_t payload_crc, std::byte* out) {
   Put32(out + kAtMagic, kMessageMagic);
@@ -99,71 +146,86 @@ void EncodeHeader(const MessageHeader& h, uint32_t payload_crc, std::byte* out) 
   out[kAtFlags] = static_cast<std::byte>(h.flags);
   out[kAtReason] = static_cast<std::byte>(h.reason);
   Put64(out + kAtRequestId, h.request_id);
-  Put64(out + kAtSubject, h.subject);
-  Put64(out + kAtFirstChunk, h.range.first);
-  Put64(out + kAtChunkCount, h.range.count);
   Put32(out + kAtPayloadBytes, h.payload_bytes);
-  Put32(out + kAtEpoch, h.epoch);
-  Put64(out + kAtAux, h.aux);
-  Put32(out + kAtReserved, 0);
-  Put32(out + kAtChecksum, Crc32c(payload_crc, out, kAtChecksum));
+  Put32(out + kAtChecksum, 0);
+  memcpy(out + kAtBody, h.body.data(), kMessageBodyBytes);
+  Put32(out + kAtChecksum, Crc32c(payload_crc, out, kMessageHeaderBytes));
 }
 
 absl::Status DecodeHeader(const std::byte* in, MessageHeader* h) {
   if (Get32(in + kAtMagic) != kMessageMagic) return Bad("wrong magic");
   if (in[kAtVersion] != std::byte{kWireVersion}) {
-    return Bad(absl::StrCat("version ", static_cast<int>(in[kAtVersion]), ", this end speaks ", kWireVersion));
+    return Bad(absl::StrCat("version ", static_cast<int>(in[kAtVersion]), ", this end speaks ", kWireVersion,
+                            ": install the same release of nram at both ends"));
   }
   const auto op = static_cast<uint8_t>(in[kAtOp]);
-  if (op < static_cast<uint8_t>(Op::kHello) || op > static_cast<uint8_t>(Op::kDestroy)) return Bad("unknown operation");
+  if (op < static_cast<uint8_t>(Op::kHello) || op >= kOps) return Bad("unknown operation");
   h->op = static_cast<Op>(op);
   h->flags = static_cast<uint8_t>(in[kAtFlags]);
-  if ((h->flags & ~AllowedFlags(h->op, h->is_reply())) != 0) return Bad("flags that the operation does not have");
+  const Form& form = kForms[op][h->is_reply() ? 1 : 0];
+  if ((h->flags & ~form.flags) != 0) return Bad("flags that the operation does not have");
   const auto reason = static_cast<uint8_t>(in[kAtReason]);
   if (reason > kReasonMax || (reason != 0 && !h->is_reply())) return Bad("unknown reason");
   h->reason = static_cast<Reason>(reason);
-  if (Get32(in + kAtReserved) != 0) return Bad("reserved bits are set");
   h->request_id = Get64(in + kAtRequestId);
-  h->subject = Get64(in + kAtSubject);
-  h->range = {Get64(in + kAtFirstChunk), Get64(in + kAtChunkCount)};
   h->payload_bytes = Get32(in + kAtPayloadBytes);
-  h->epoch = Get32(in + kAtEpoch);
-  h->aux = Get64(in + kAtAux);
+  memcpy(h->body.data(), in + kAtBody, kMessageBodyBytes);
+  uint64_t reserved = 0;
+  for (size_t i = 0; i < h->body.size(); ++i) reserved |= h->body[i] & form.reserved[i];
+  if (reserved != 0) return Bad("reserved bytes are set");
+  if (absl::Status status = CheckFields(*h); !status.ok()) return status;
   return CheckLengths(*h);
 }
 
-uint32_t PayloadCrc(absl::Span<const ChunkMask> masks, absl::Span<const uint32_t> page_crcs) {
-  std::array<std::byte, 4 * kPagesPerMessage> encoded;
-  for (size_t i = 0; i < page_crcs.size(); ++i) Put32(&encoded[4 * i], page_crcs[i]);
-  return Crc32c(Crc32c(0, masks.data(), masks.size()), encoded.data(), 4 * page_crcs.size());
+uint32_t PayloadCrcAfterTables(uint32_t tables_crc, absl::Span<const uint32_t> page_crcs) {
+  // As they lie in memory.
+  return Crc32c(tables_crc, page_crcs.data(), page_crcs.size() * sizeof(uint32_t));
+}
+
+uint32_t PayloadCrc(absl::Span<const uint8_t> tables, absl::Span<const uint32_t> page_crcs) {
+  return PayloadCrcAfterTables(tables.empty() ? 0 : Crc32c(0, tables.data(), tables.size()), page_crcs);
 }
 
 uint32_t PayloadCrcOf(const MessageHeader& header, const std::byte* payload) {
   if (header.payload_bytes == 0) return 0;
   std::array<uint32_t, kPagesPerMessage> page_crcs;
-  const uint64_t pages = header.range.pages();
-  const auto* const masks = reinterpret_cast<const ChunkMask*>(payload);
-  const std::byte* at = payload + header.mask_bytes();
+  const ChunkRange range = header.range();
+  const uint64_t pages = range.pages();
+  const auto* const tables = reinterpret_cast<const uint8_t*>(payload);
+  const std::byte* at = payload + header.table_bytes();
   for (uint64_t i = 0; i < pages; ++i) {
-    const ChunkMask mask = header.sparse() ? masks[i] : MaskOfPage(header.range, header.range.first_page() + i);
+    const ChunkMask mask = header.sparse() ? tables[i] : MaskOfPage(range, range.first_page() + i);
     page_crcs[i] = Crc32c(0, at, std::popcount(mask) * kChunkBytes);
     at += std::popcount(mask) * kChunkBytes;
   }
-  return PayloadCrc({masks, header.mask_bytes()}, {page_crcs.data(), pages});
+  return PayloadCrc({tables, header.table_bytes()}, {page_crcs.data(), pages});
 }
 
 bool MatchesChecksum(const std::byte* in, uint32_t payload_crc) {
-  return Get32(in + kAtChecksum) == Crc32c(payload_crc, in, kAtChecksum);
+  std::array<std::byte, kMessageHeaderBytes> header;
+  memcpy(header.data(), in, header.size());
+  Put32(&header[kAtChecksum], 0);
+  return Get32(in + kAtChecksum) == Crc32c(payload_crc, header.data(), header.size());
 }
 
-absl::Status CheckMasks(const MessageHeader& header, absl::Span<const ChunkMask> masks) {
+absl::Status CheckTables(const MessageHeader& header, absl::Span<const uint8_t> tables) {
+  const ChunkRange range = header.range();
+  const absl::Span<const uint8_t> masks = tables.subspan(0, header.mask_bytes());
+  const absl::Span<const uint8_t> seals = tables.subspan(masks.size());
   uint64_t chunks = 0;
   for (size_t i = 0; i < masks.size(); ++i) {
-    if ((masks[i] & ~MaskOfPage(header.range, header.range.first_page() + i)) != 0)
-      return Bad("mask outside the range");
+    if ((masks[i] & ~MaskOfPage(range, range.first_page() + i)) != 0) return Bad("mask outside the range");
     chunks += std::popcount(masks[i]);
+    if (seals.empty()) continue;
+    const absl::Span<const uint8_t> seal = seals.subspan(i * sizeof(PageSeal), sizeof(PageSeal));
+    if (masks[i] != 0 && masks[i] != kAllChunks) return Bad("a part of a sealed page");
+    if (masks[i] == 0 && std::any_of(seal.begin(), seal.end(), [](uint8_t byte) { return byte != 0; })) {
+      return Bad("a seal without a page");
+    }
   }
-  if (masks.size() + chunks * kChunkBytes != header.payload_bytes) return Bad("masks do not fit the length");
+  if (header.sparse() && tables.size() + chunks * kChunkBytes != header.payload_bytes) {
+    return Bad("masks do not fit the length");
+  }
   return absl::OkStatus();
 }
 

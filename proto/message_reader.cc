@@ -32,7 +32,7 @@ void Landing::Add(std::byte* data, size_t bytes) {
 }
 
 MessageReader::MessageReader(size_t buffer_bytes) : buffer_bytes_(buffer_bytes), buffer_(new std::byte[buffer_bytes]) {
-  CHECK_GE(buffer_bytes, kMessageHeaderBytes + kPagesPerMessage);
+  CHECK_GE(buffer_bytes, kBufferBytesMin);
 }
 
 absl::StatusOr<MessageReader::Progress> MessageReader::ReadFrom(int fd, Handler* handler) {
@@ -100,7 +100,7 @@ void MessageReader::MakeRoom() {
   if (begin_ == end_) {
     begin_ = end_ = 0;
   } else if (begin_ > 0) {
-    // Less than a header and its masks is left here whenever the handler is not pausing.
+    // Less than a header and its tables is left here whenever the handler is not pausing.
     memmove(buffer_.get(), buffer_.get() + begin_, end_ - begin_);
     end_ -= begin_;
     begin_ = 0;
@@ -118,28 +118,31 @@ absl::StatusOr<bool> MessageReader::Dispatch(Handler* handler) {
     if (end_ - begin_ < kMessageHeaderBytes) return true;
     const std::byte* at = buffer_.get() + begin_;
     NRAM_RETURN_IF_ERROR(DecodeHeader(at, &header_));
-    const size_t mask_bytes = header_.mask_bytes();
-    if (end_ - begin_ < kMessageHeaderBytes + mask_bytes) return true;
-    const absl::Span<const ChunkMask> masks(reinterpret_cast<const ChunkMask*>(at + kMessageHeaderBytes), mask_bytes);
-    if (header_.sparse()) NRAM_RETURN_IF_ERROR(CheckMasks(header_, masks));
+    const size_t table_bytes = header_.table_bytes();
+    if (end_ - begin_ < kMessageHeaderBytes + table_bytes) return true;
+    const absl::Span<const uint8_t> tables(reinterpret_cast<const uint8_t*>(at + kMessageHeaderBytes), table_bytes);
+    if (table_bytes > 0) NRAM_RETURN_IF_ERROR(CheckTables(header_, tables));
+    const absl::Span<const ChunkMask> masks = tables.subspan(0, header_.mask_bytes());
     landing_.clear();
     NRAM_ASSIGN_OR_RETURN(const bool accepted, handler->OnHeader(header_, masks, &landing_));
     if (!accepted) return false;
-    payload_left_ = header_.payload_bytes - mask_bytes;
+    payload_left_ = header_.payload_bytes - table_bytes;
     dropping_ = landing_.empty();
     CHECK(dropping_ || landing_.bytes() == payload_left_);
     landing_piece_ = landing_offset_ = 0;
     memcpy(encoded_.data(), at, kMessageHeaderBytes);
     if (header_.payload_bytes > 0) {
-      const uint64_t first_page = header_.range.first_page();
-      for (size_t i = 0; i < header_.range.pages(); ++i) {
-        masks_[i] = header_.sparse() ? masks[i] : MaskOfPage(header_.range, first_page + i);
+      const ChunkRange range = header_.range();
+      const uint64_t first_page = range.first_page();
+      for (size_t i = 0; i < range.pages(); ++i) {
+        masks_[i] = masks.empty() ? MaskOfPage(range, first_page + i) : masks[i];
         page_crcs_[i] = 0;
       }
+      tables_crc_ = table_bytes > 0 ? Crc32c(0, tables.data(), table_bytes) : 0;
       page_ = 0;
       page_left_ = std::popcount(masks_[0]) * kChunkBytes;
     }
-    begin_ += kMessageHeaderBytes + mask_bytes;
+    begin_ += kMessageHeaderBytes + table_bytes;
     in_payload_ = true;
   }
 }
@@ -192,8 +195,8 @@ void MessageReader::Checksum(const std::byte* data, size_t bytes) {
 absl::Status MessageReader::FinishMessage(Handler* handler) {
   in_payload_ = false;
   const bool has_payload = header_.payload_bytes > 0;
-  const absl::Span<const uint32_t> page_crcs(page_crcs_.data(), has_payload ? header_.range.pages() : 0);
-  const uint32_t crc = has_payload ? PayloadCrc({masks_.data(), header_.mask_bytes()}, page_crcs) : 0;
+  const absl::Span<const uint32_t> page_crcs(page_crcs_.data(), has_payload ? header_.range().pages() : 0);
+  const uint32_t crc = has_payload ? PayloadCrcAfterTables(tables_crc_, page_crcs) : 0;
   if (!MatchesChecksum(encoded_.data(), crc)) {
     handler->OnCorrupt(header_);
     return absl::DataLossError("wrong checksum");

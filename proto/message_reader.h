@@ -41,9 +41,10 @@ class MessageReader {
   class Handler {
    public:
     virtual ~Handler() = default;
-    // A header that DecodeHeader accepted has arrived, with its mask table (empty unless sparse; valid during the
-    // call). True: take the payload's chunks to *landing, which has exactly room for them, or is left empty to drop
-    // them. False: not now; the reader pauses and asks again at the next call. An error ends the stream.
+    // A header that DecodeHeader accepted has arrived, with the tables of its payload, which CheckTables accepted: of
+    // these the masks (empty unless sparse; valid during the call). True: take the payload's chunks to *landing, which
+    // has exactly room for them, or is left empty to drop them. False: not now; the reader pauses and asks again at the
+    // next call. An error ends the stream.
     virtual absl::StatusOr<bool> OnHeader(const MessageHeader& header, absl::Span<const ChunkMask> masks,
                                           Landing* landing) = 0;
     // The payload is complete and its checksum right. `page_crcs` are those of PayloadCrc; empty without a payload. An
@@ -61,6 +62,8 @@ class MessageReader {
     kEnd,         // the peer closed, between two messages
   };
 
+  // The least that `buffer_bytes` can be: a header and its tables must be there together.
+  static constexpr size_t kBufferBytesMin = kMessageHeaderBytes + kPayloadTableBytesMax;
   explicit MessageReader(size_t buffer_bytes = 64 * 1024);
 
   // Reads once from `fd` (non-blocking) and handles every message that is then whole. UNAVAILABLE: the peer closed
@@ -95,7 +98,7 @@ class MessageReader {
 
   // A payload from here on is worth a read of its own: what is read ahead of it is copied once more.
   static constexpr size_t kLargePayloadBytes = 16 * 1024;
-  // Room for a header and its masks.
+  // Room for a header and its masks. (Seals are read in a few more steps.)
   static constexpr size_t kSmallReadAheadBytes = kMessageHeaderBytes + kPagesPerMessage;
 
   const size_t buffer_bytes_;
@@ -109,6 +112,7 @@ class MessageReader {
   std::array<std::byte, kMessageHeaderBytes> encoded_;
   std::array<ChunkMask, kPagesPerMessage> masks_;  // which chunks of each page the payload has
   std::array<uint32_t, kPagesPerMessage> page_crcs_;
+  uint32_t tables_crc_ = 0;
   size_t page_ = 0;       // whose bytes come next
   size_t page_left_ = 0;  // of its bytes
   size_t payload_left_ = 0;

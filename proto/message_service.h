@@ -14,9 +14,6 @@
 
 namespace nram {
 
-// The largest encoded message.
-inline constexpr size_t kMessageBytesMax = kMessageHeaderBytes + kPayloadBytesMax;
-
 // Room that replies are appended to.
 struct ReplyBuffer {
   std::byte* data = nullptr;

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/spin.h"
 #include "base/sync.h"
+#include "proto/price.h"
 
 namespace nram {
 
@@ -195,11 +196,10 @@ void Io::Claim(IoPart* part) {
   part->without_room = part->placing = false;
   part->session = nullptr;
   Call& call = part->call;
-  call.request = {};
-  call.request.op = request_.op;
-  call.request.subject = Raw(place_.map->key().id);
-  call.request.epoch = Raw(place_.map->key().epoch);
-  call.request.range = range;
+  const RegionKey& key = place_.map->key();
+  call.request = request_.op == Op::kRead
+                     ? MessageHeader(ReadRequest{.region = key.id, .range = range, .epoch = key.epoch})
+                     : MessageHeader(WriteRequest{.region = key.id, .range = range, .epoch = key.epoch});
   call.in = request_.in != nullptr ? request_.in + offset : nullptr;
   call.out = request_.out != nullptr ? request_.out + offset : nullptr;
   call.masks = request_.masks != nullptr
@@ -212,18 +212,18 @@ void Io::Claim(IoPart* part) {
 }
 
 void Io::Launch(IoPart* part) {
-  const uint64_t span = part->call.request.range.first / kChunksPerSpan;
+  const uint64_t span = part->call.request.range().first / kChunksPerSpan;
   RegionMap::Target target;
   const absl::Status status = place_.map->Find(span, &target);
   if (!status.ok()) return End(part, status);
   if (target.placed()) return Aim(part, target);
   if (request_.op == Op::kWrite) return Place(part, span);
-  memset(part->call.in, 0, part->call.request.range.bytes());
+  memset(part->call.in, 0, part->call.request.range().bytes());
   End(part, absl::OkStatus());
 }
 
 void Io::Place(IoPart* part, uint64_t span) {
-  const uint64_t bytes = part->call.request.range.pages() * Room::kBytesPerPage + Room::kBytesPerRegion;
+  const uint64_t bytes = PriceOfWrite(part->call.request.range().pages(), /*creates_region=*/true);
   // It was waiting for room, and has it.
   ServerSession* session = part->room ? part->session : part->search.Choose(*place_.sessions, *place_.map, span);
   while (session != nullptr && !part->room) {
@@ -268,7 +268,7 @@ void Io::Aim(IoPart* part, const RegionMap::Target& target) {
                                                       FormatId(Raw(place_.map->key().id)), " stored there")));
   }
   if (!writes && !created && !part->unsure) {
-    memset(part->call.in, 0, part->call.request.range.bytes());
+    memset(part->call.in, 0, part->call.request.range().bytes());
     return End(part, absl::OkStatus());
   }
   if (writes && !TakeRoom(part, target)) return;
@@ -279,9 +279,8 @@ bool Io::TakeRoom(IoPart* part, const RegionMap::Target& target) {
   ServerSession* const session = part->session;
   RegionMap* const map = place_.map;
   // What it may cost, the region's own bookkeeping on a server that has not seen it included.
-  const bool created = target.known == RegionMap::Known::kCreated;
-  const uint64_t bytes =
-      part->call.request.range.pages() * Room::kBytesPerPage + (created ? 0 : Room::kBytesPerRegion);
+  const bool creates = target.known != RegionMap::Known::kCreated;
+  const uint64_t bytes = PriceOfWrite(part->call.request.range().pages(), creates);
   part->wanted_room_bytes = bytes;
   if (!part->room && map->has_reserved()) {
     part->room = map->TakeReserved(target.server, session->room(), bytes, bytes);
@@ -305,7 +304,9 @@ void Io::Send(IoPart* part, const RegionMap::Target& target) {
     }
     if (part->room) call.request.flags |= kFlagPromised;
     if (place_.map->has_reserved()) call.request.flags |= kFlagReserved;
-    call.request.aux = part->room.bytes();
+    auto body = call.request.as<WriteRequest>();
+    body.promise_bytes = part->room.bytes();
+    call.request.set(body);
     if (!part->life->connected()) {
       EndRoom(part, 0);
       return Retry(part, absl::UnavailableError(
@@ -333,7 +334,7 @@ void Io::Judge(IoPart* part) {
   const uint64_t reserved_bytes = part->room.is_regions() ? part->room.bytes() : 0;
   const bool had_enough = part->room.bytes() >= part->wanted_room_bytes;
   const bool in_term = !part->room || part->room.term() == session->room()->term();
-  if (call.request.op == Op::kWrite) EndRoom(part, call.aux);
+  if (call.request.op == Op::kWrite) EndRoom(part, call.used_bytes);
   if (call.reason == Reason::kOk) {
     if (creates && !map->NoteCreated(session->index(), part->life->incarnation)) {
       // It went to a former life of the server, and that was not noticed in time to be remembered.
@@ -345,7 +346,7 @@ void Io::Judge(IoPart* part) {
   switch (call.reason) {
     case Reason::kUnknownRegion:
       if (!part->unsure || call.request.op != Op::kRead) return End(part, absl::DataLossError(status.message()));
-      memset(call.in, 0, call.request.range.bytes());
+      memset(call.in, 0, call.request.range().bytes());
       return End(part, absl::OkStatus());
     case Reason::kLeaseEnded:
       session->NoteLeaseEnded();

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/sync.h"
+#include "proto/price.h"
 
 namespace nram {
 
@@ -58,8 +59,8 @@ bool Reservation::TakeSpan() {
     Fail(status);
     return true;
   }
-  uint64_t bytes = range.pages() * Room::kBytesPerPage;
-  if (!target.placed() || !(target.paid_for || taken_.contains(target.server))) bytes += Room::kBytesPerRegion;
+  const bool paid_for = target.placed() && (target.paid_for || taken_.contains(target.server));
+  const uint64_t bytes = PriceOfWrite(range.pages(), !paid_for);
   ServerSession* session = nullptr;
   if (target.placed()) {
     session = place_.sessions->at(target.server);

@@ -20,19 +20,17 @@
 
 #include "base/sync.h"
 #include "base/units.h"
-#include "proto/message.h"
+#include "proto/price.h"
 
 namespace nram {
 
 // Thread-safe.
 class Room {
  public:
-  // What a page that a write may add can cost its server.
-  static constexpr uint64_t kBytesPerPage = kPageBytes + 128;
-  // And a region that it creates.
-  static constexpr uint64_t kBytesPerRegion = 512;
-  // Bytes of the dearest write, its region and index included. No server uses more; one that says so is not believed.
-  static constexpr uint64_t kUsedBytesMax = 2 * kPagesPerMessage * kBytesPerPage;
+  // The price list (proto/price.h), as this class needs it.
+  static constexpr uint64_t kBytesPerPage = kPromiseBytesPerPage;
+  static constexpr uint64_t kBytesPerRegion = kPromiseBytesPerRegion;
+  static constexpr uint64_t kUsedBytesMax = kWriteUsesBytesMax;
 
   // Room for one write, which exactly one of Used, Unused and Unknown ends. Nothing, or moved from: false.
   class Grant {

@@ -24,16 +24,15 @@ Sweep::~Sweep() {
   for (const Errand& errand : errands_) CHECK_EQ(errand.state, Errand::kOver) << "a sweep went away under way";
 }
 
-Sweep::Errand* Sweep::Add(const IoPlace& place, const RegionMap::Target& target, Op op, int64_t deadline_ns) {
+Sweep::Errand* Sweep::Add(const IoPlace& place, const RegionMap::Target& target, const MessageHeader& request,
+                          int64_t deadline_ns) {
   Errand& errand = errands_.emplace_back();
   errand.sweep = this;
   errand.place = place;
   errand.session = place.sessions->at(target.server);
   errand.incarnation = target.incarnation;
   errand.unsure = target.known == RegionMap::Known::kPerhaps;
-  errand.call.request.op = op;
-  errand.call.request.subject = Raw(place.map->key().id);
-  errand.call.request.epoch = Raw(place.map->key().epoch);
+  errand.call.request = request;
   errand.call.deadline_ns = deadline_ns;
   errand.call.done = &OnCallDone;
   errand.call.context = &errand;
@@ -47,9 +46,8 @@ Sweep::Errand* Sweep::Add(const IoPlace& place, const RegionMap::Target& target,
 void Sweep::AddTrim(const IoPlace& place, uint8_t flags, const ChunkRange& range, int64_t deadline_ns) {
   const uint64_t end_span = (range.end() + kChunksPerSpan - 1) / kChunksPerSpan;
   for (const RegionMap::Target& target : place.map->Whereabouts(range.first / kChunksPerSpan, end_span)) {
-    Errand* const errand = Add(place, target, Op::kTrim, deadline_ns);
-    errand->call.request.flags = flags;
-    errand->call.request.range = range;
+    const TrimRequest trim{.region = place.map->key().id, .range = range, .epoch = place.map->key().epoch};
+    Errand* const errand = Add(place, target, MessageHeader(trim, flags), deadline_ns);
     if ((flags & kFlagPromised) != 0) {
       errand->trim = place.map->BeginTrim(target.server, errand->session->room());
     }
@@ -57,7 +55,10 @@ void Sweep::AddTrim(const IoPlace& place, uint8_t flags, const ChunkRange& range
 }
 
 void Sweep::AddDestroy(const IoPlace& place, int64_t deadline_ns) {
-  for (const RegionMap::Target& target : place.map->Whereabouts()) Add(place, target, Op::kDestroy, deadline_ns);
+  const DestroyRequest destroy{.region = place.map->key().id, .epoch = place.map->key().epoch};
+  for (const RegionMap::Target& target : place.map->Whereabouts()) {
+    Add(place, target, MessageHeader(destroy), deadline_ns);
+  }
 }
 
 void Sweep::Start(IoClass io_class, Callback callback, void* context) {
@@ -173,7 +174,7 @@ void Sweep::EndKeepingTrim(Errand* errand) {
   const Call& call = errand->call;
   RegionRoom::TrimEnd end{errand->sent, call.is_done() && call.code == absl::StatusCode::kOk, std::nullopt};
   if (errand->status.ok() && end.answered && call.reason == Reason::kOk) {
-    end.kept_chunks = static_cast<uint32_t>(call.aux / kChunkBytes);
+    end.kept_chunks = static_cast<uint32_t>(call.kept_bytes / kChunkBytes);
   }
   errand->place.map->EndTrim(errand->session->index(), errand->session->room(), errand->trim, end);
   errand->session->NoteReturned();

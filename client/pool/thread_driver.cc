@@ -193,6 +193,7 @@ void ThreadDriver::Dial(const SessionAction& action, SessionOutcome* outcome) {
     SocketTransportOptions of{session_->lease(), urgent, action.hello.incarnation, options.spin, silence_timeout_ms};
     of.wake_latency = wake_latency_;
     of.peer = owner;
+    of.version = action.hello.version;
     return std::make_unique<SocketTransport>(*address, of, poller_);
   };
   outcome->life = std::make_unique<ServerLife>();
@@ -215,7 +216,7 @@ void ThreadDriver::Connect(const SessionAction& action, SessionOutcome* outcome)
 
 void ThreadDriver::Ping(const SessionAction& action, SessionOutcome* outcome) {
   Call ping;
-  ping.request.op = Op::kPing;
+  ping.request = MessageHeader(PingRequest());
   ping.deadline_ns = action.deadline_ns;
   action.life->urgent->Start(&ping);
   action.life->urgent->Wait(&ping);
@@ -228,9 +229,8 @@ void ThreadDriver::DestroyAll(SessionAction* action) {
   std::vector<Call> calls(action->destroys.size());
   Transport* const bulk = action->life->bulk.get();
   for (size_t i = 0; i < calls.size(); ++i) {
-    calls[i].request.op = Op::kDestroy;
-    calls[i].request.subject = Raw(action->destroys[i].region);
-    calls[i].request.epoch = Raw(action->destroys[i].epoch);
+    calls[i].request = MessageHeader(
+        DestroyRequest{.region = action->destroys[i].region, .epoch = action->destroys[i].epoch});
     calls[i].deadline_ns = action->deadline_ns;
     bulk->Start(&calls[i]);
   }

@@ -9,21 +9,36 @@
 #include "absl/strings/str_cat.h"
 #include "base/crc32c.h"
 #include "base/sync.h"
+#include "proto/version.h"
 
 namespace nram {
+namespace {
+
+// The result is set.
+void CompleteCall(Call* call) {
+  // A waiter may return as soon as the state says so, and the call be gone unless it has a `done`.
+  void (*const done)(Call*) = call->done;
+  if (call->state.exchange(Call::kDone, std::memory_order_acq_rel) == Call::kSleeping) FutexWakeAll(&call->state);
+  if (done != nullptr) done(call);
+}
+
+}  // namespace
 
 uint32_t RequestPayloadBytes(const Call& call) {
   if (call.request.op != Op::kWrite) return 0;
-  if (call.masks == nullptr) return static_cast<uint32_t>(call.request.range.bytes());
-  const uint64_t pages = call.request.range.pages();
+  CHECK(!call.request.sealed());
+  const ChunkRange range = call.request.range();
+  if (call.masks == nullptr) return static_cast<uint32_t>(range.bytes());
+  const uint64_t pages = range.pages();
   uint64_t chunks = 0;
   for (uint64_t i = 0; i < pages; ++i) chunks += std::popcount(call.masks[i]);
   return static_cast<uint32_t>(pages + chunks * kChunkBytes);
 }
 
 void ChecksumPages(const Call& call, PageCrcs* page_crcs) {
-  CHECK_LE(call.request.range.pages(), kPagesPerMessage);
-  std::fill_n(page_crcs->begin(), call.request.range.pages(), 0);
+  const uint64_t pages = call.request.range().pages();
+  CHECK_LE(pages, kPagesPerMessage);
+  std::fill_n(page_crcs->begin(), pages, 0);
   ForEachSentRun(call, [page_crcs](uint64_t page, const std::byte* data, size_t bytes) {
     (*page_crcs)[page] = Crc32c((*page_crcs)[page], data, bytes);
   });
@@ -32,19 +47,21 @@ void ChecksumPages(const Call& call, PageCrcs* page_crcs) {
 absl::Status LandReply(const Call& call, const MessageHeader& reply, absl::Span<const ChunkMask> masks,
                        Landing* landing) {
   const MessageHeader& request = call.request;
-  if (reply.op != request.op || reply.subject != request.subject || !(reply.range == request.range)) {
+  const ChunkRange range = request.range();
+  if (reply.op != request.op || reply.region() != request.region() || !(reply.range() == range)) {
     return absl::InvalidArgumentError(
         absl::StrCat("the reply to ", OpName(request.op), " ", reply.request_id, " is of something else"));
   }
   if (reply.op != Op::kRead || reply.reason != Reason::kOk) return absl::OkStatus();
+  if (reply.sealed()) return absl::InvalidArgumentError("the reply is sealed, and nobody has asked for that");
   if (!reply.sparse()) {
-    landing->Add(call.in, reply.range.bytes());
+    landing->Add(call.in, range.bytes());
     return absl::OkStatus();
   }
-  const uint64_t first_chunk = reply.range.first;
+  const uint64_t first_chunk = range.first;
   for (size_t i = 0; i < masks.size(); ++i) {
-    const uint64_t page_chunk = (reply.range.first_page() + i) * kChunksPerPage;
-    const ChunkMask wanted = MaskOfPage(reply.range, reply.range.first_page() + i);
+    const uint64_t page_chunk = (range.first_page() + i) * kChunksPerPage;
+    const ChunkMask wanted = MaskOfPage(range, range.first_page() + i);
     // Offsets are from the page's start, which may lie before the buffer's.
     const int64_t page_offset =
         (static_cast<int64_t>(page_chunk) - static_cast<int64_t>(first_chunk)) * static_cast<int64_t>(kChunkBytes);
@@ -67,19 +84,46 @@ bool IsUnderWay(const Call& call, const void* transport) {
   return !call.is_done() && call.started_at.load(std::memory_order_relaxed) == transport;
 }
 
-void CompleteCall(Call* call, absl::StatusCode code, Reason reason, uint64_t aux) {
+void AnswerCall(Call* call, const MessageHeader& reply) {
+  call->code = absl::StatusCode::kOk;
+  call->reason = reply.reason;
+  call->used_bytes = reply.is<WriteReply>() ? reply.as<WriteReply>().used_bytes : 0;
+  call->kept_bytes = reply.is<TrimReply>() ? reply.as<TrimReply>().kept_bytes : 0;
+  CompleteCall(call);
+}
+
+void FailCall(Call* call, absl::StatusCode code) {
   call->code = code;
-  call->reason = reason;
-  call->aux = aux;
-  // A waiter may return as soon as the state says so, and the call be gone unless it has a `done`.
-  void (*const done)(Call*) = call->done;
-  if (call->state.exchange(Call::kDone, std::memory_order_acq_rel) == Call::kSleeping) FutexWakeAll(&call->state);
-  if (done != nullptr) done(call);
+  call->reason = Reason::kOk;
+  call->used_bytes = call->kept_bytes = 0;
+  CompleteCall(call);
+}
+
+absl::StatusOr<HelloReply> CheckHello(const MessageHeader& hello, const MessageHeader& reply) {
+  if (!reply.is<HelloReply>() || reply.request_id != hello.request_id) {
+    return absl::UnavailableError("hello: the peer is not a memory server");
+  }
+  const auto said = reply.as<HelloReply>();
+  switch (reply.reason) {
+    case Reason::kOk:
+      return said;
+    case Reason::kLeaseEnded:
+      return absl::FailedPreconditionError("hello: the server does not know the lease");
+    case Reason::kFenced:
+      return absl::AbortedError("hello: a newer connection has been there");
+    case Reason::kOtherVersion: {
+      const uint32_t version = hello.as<HelloRequest>().version;
+      return absl::FailedPreconditionError(absl::StrCat(
+          "hello: ", NoCommonVersion("the server", {said.version_lowest, said.version_highest}, {version, version})));
+    }
+    default:
+      return absl::UnavailableError("hello: refused");
+  }
 }
 
 absl::Status CallStatus(const Call& call, absl::string_view who) {
   const auto text = [&](absl::string_view what) {
-    return absl::StrCat(OpName(call.request.op), " of region ", FormatId(call.request.subject), " at ", who, ": ",
+    return absl::StrCat(OpName(call.request.op), " of region ", FormatId(Raw(call.request.region())), " at ", who, ": ",
                         what);
   };
   if (call.code != absl::StatusCode::kOk) {
@@ -109,6 +153,14 @@ absl::Status CallStatus(const Call& call, absl::string_view who) {
       return absl::ResourceExhaustedError(text("the donor takes no new pages"));
     case Reason::kDamaged:
       return absl::DataLossError(text("its memory of a page has changed; only writing that page whole mends it"));
+    case Reason::kOtherGeneration:
+      return absl::FailedPreconditionError(text("the server has another generation of the span"));
+    case Reason::kNoSeals:
+      return absl::UnimplementedError(text("the server does not store encrypted pages"));
+    case Reason::kUnknownSnapshot:
+      return absl::NotFoundError(text("the server has no such version of the region"));
+    case Reason::kOtherVersion:
+      return absl::FailedPreconditionError(text("the server does not speak this version of the wire"));
   }
   return absl::InternalError(text("unknown reason"));
 }

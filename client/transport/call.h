@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "proto/message.h"
@@ -19,13 +20,14 @@ namespace nram {
 struct Call {
   // --- Set by the caller. ---
 
-  // op, flags (sparse, gc), subject, range, epoch. The transport sets the rest.
+  // Made of the operation's body, as MessageHeader(ReadRequest{...}), with its flags but for kFlagSparse. The transport
+  // sets the rest. Not sealed: the transport has no seals to send.
   MessageHeader request;
-  // write: range.bytes() bytes; of them, the chunks that `masks` selects are sent (all if null; one mask a page of the
-  // range).
+  // write: range().bytes() bytes; of them, the chunks that `masks` selects are sent (all if null; one mask a page of
+  // the range).
   const std::byte* out = nullptr;
   const ChunkMask* masks = nullptr;
-  // read: range.bytes() bytes. Holes are filled with zeros. Unspecified unless the call succeeds.
+  // read: range().bytes() bytes. Holes are filled with zeros. Unspecified unless the call succeeds.
   std::byte* in = nullptr;
   int64_t deadline_ns = 0;  // absolute, monotonic
   // Null: a thread will Wait for the call. Else this runs exactly once when the call is done, on any thread that moves
@@ -46,8 +48,9 @@ struct Call {
   // was garbled, likewise.
   absl::StatusCode code = absl::StatusCode::kOk;
   Reason reason = Reason::kOk;
-  uint64_t aux = 0;   // of the reply
-  bool sent = false;  // some of it may have been; else the server knows nothing of it
+  uint64_t used_bytes = 0;  // write: WriteReply::used_bytes
+  uint64_t kept_bytes = 0;  // trim: TrimReply::kept_bytes
+  bool sent = false;        // some of it may have been; else the server knows nothing of it
 
   bool is_done() const { return state.load(std::memory_order_acquire) == kDone; }
 
@@ -65,7 +68,7 @@ struct Call {
 // first.
 template <typename Visit>
 void ForEachSentRun(const Call& call, Visit visit) {
-  const ChunkRange& range = call.request.range;
+  const ChunkRange range = call.request.range();
   for (uint64_t i = 0; i < range.pages(); ++i) {
     const ChunkMask mask = call.masks != nullptr ? call.masks[i] : MaskOfPage(range, range.first_page() + i);
     // From where `out` begins, which may lie behind the first page's beginning.
@@ -95,8 +98,14 @@ void BeginCall(Call* call, const void* transport);
 // Whether a thread in Wait of `transport` has still to wait: a `done` may have started the call again elsewhere.
 bool IsUnderWay(const Call& call, const void* transport);
 
-// Sets the result, marks it done, wakes its waiter or runs `done`.
-void CompleteCall(Call* call, absl::StatusCode code, Reason reason, uint64_t aux);
+// Each sets the result, marks the call done, wakes its waiter or runs `done`: with the server's reply, which LandReply
+// accepted; without one (`code` is not kOk).
+void AnswerCall(Call* call, const MessageHeader& reply);
+void FailCall(Call* call, absl::StatusCode code);
+
+// What the server has answered to a connection's hello. FAILED_PRECONDITION: it does not know the lease, or does not
+// speak the version. ABORTED: a newer connection has been there. UNAVAILABLE: it refuses, or is no memory server.
+absl::StatusOr<HelloReply> CheckHello(const MessageHeader& hello, const MessageHeader& reply);
 
 // The Status that a finished call comes to: `who` names the server ("10.0.0.7:7070").
 absl::Status CallStatus(const Call& call, absl::string_view who);

@@ -6,6 +6,8 @@
 #include <chrono>
 #include <utility>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/sync.h"
@@ -24,7 +26,13 @@ class GrpcControlClient final : public ControlClient {
 
   absl::StatusOr<ServerHello> Hello(int64_t deadline_ns) override {
     v1::HelloReply reply;
-    NRAM_RETURN_IF_ERROR(Run(&v1::Control::Stub::Hello, codec_.Hello(), &reply, deadline_ns));
+    const absl::Status status = Run(&v1::Control::Stub::Hello, codec_.Hello(), &reply, deadline_ns);
+    // A server of wire 6 says which versions do not fit, and not what to do.
+    if (absl::IsFailedPrecondition(status) && !absl::StrContains(status.message(), "install the same release")) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(status.message(), ": install the same release of nram on both machines"));
+    }
+    NRAM_RETURN_IF_ERROR(status);
     return codec_.Parse(reply);
   }
 

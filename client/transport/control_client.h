@@ -42,6 +42,7 @@ struct ServerHello {
   ServerCapacity capacity;
   ServerHost host;
   int64_t lease_ttl_ms = 0;
+  uint32_t version = 0;  // of the wire: the highest that both ends speak
 };
 
 struct LeaseInfo {

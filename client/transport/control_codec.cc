@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "base/utf8.h"
-#include "proto/message.h"
+#include "proto/version.h"
 
 namespace nram {
 namespace {
@@ -16,7 +16,7 @@ constexpr uint64_t kBytesMax = uint64_t{1} << 60;
 constexpr int kIncarnationsMax = 65'535;
 constexpr int64_t kLeaseTtlMinMs = 10;
 constexpr int64_t kLeaseTtlMaxMs = 6 * 3'600'000;
-constexpr size_t kMessageBytesMax = 2000;
+constexpr size_t kTextBytesMax = 2000;
 constexpr size_t kNameBytesMax = 255;
 
 // Sums of a few of these do not overflow.
@@ -42,7 +42,7 @@ RegionInfo FromProto(const v1::RegionInfo& region) {
           region.name(),
           Epoch{region.epoch()},
           region.gc(),
-          Printable(region.owner(), kMessageBytesMax),
+          Printable(region.owner(), kTextBytesMax),
           region.orphan(),
           Bounded(region.stored_bytes()),
           region.spans(),
@@ -55,8 +55,9 @@ RegionInfo FromProto(const v1::RegionInfo& region) {
 
 v1::HelloRequest ControlCodec::Hello() {
   v1::HelloRequest request;
-  request.set_version_min(kWireVersion);
-  request.set_version_max(kWireVersion);
+  const WireVersions ours;
+  request.set_version_min(ours.lowest);
+  request.set_version_max(ours.highest);
   return request;
 }
 
@@ -140,16 +141,17 @@ v1::DrainRequest ControlCodec::Drain(bool draining) {
 }
 
 absl::StatusOr<ServerHello> ControlCodec::Parse(const v1::HelloReply& reply) const {
-  if (reply.version() != kWireVersion) {
-    return absl::FailedPreconditionError(absl::StrCat("memory server ", server_, " speaks version ", reply.version(),
-                                                      " and this client version ", kWireVersion,
-                                                      ": install the same release of nram on both machines"));
+  const WireVersions ours;
+  if (!ours.Has(reply.version())) {
+    return absl::FailedPreconditionError(
+        NoCommonVersion(absl::StrCat("memory server ", server_), {reply.version(), reply.version()}, ours));
   }
   if (reply.incarnation() == 0) return Nonsense("incarnation 0");
   if (reply.data_port() > 65'535) return Nonsense(absl::StrCat("data port ", reply.data_port()));
   return ServerHello{reply.incarnation(),     static_cast<int>(reply.data_port()),
                      reply.data_socket(),     FromProto(reply.capacity()),
-                     FromProto(reply.host()), static_cast<int64_t>(reply.lease_ttl_ms())};
+                     FromProto(reply.host()), static_cast<int64_t>(reply.lease_ttl_ms()),
+                     reply.version()};
 }
 
 absl::StatusOr<LeaseInfo> ControlCodec::Parse(const v1::LeaseReply& reply) const {
@@ -223,7 +225,7 @@ absl::StatusOr<bool> ControlCodec::VisitPage(const v1::ListSpansReply& reply, v1
 }
 
 absl::Status ControlCodec::Refusal(absl::StatusCode code, absl::string_view message) const {
-  return absl::Status(code, absl::StrCat("memory server ", server_, ": ", Printable(message, kMessageBytesMax)));
+  return absl::Status(code, absl::StrCat("memory server ", server_, ": ", Printable(message, kTextBytesMax)));
 }
 
 absl::Status ControlCodec::Nonsense(absl::string_view what) const {

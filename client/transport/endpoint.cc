@@ -128,8 +128,7 @@ absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view text, int default_port)
   return endpoint;
 }
 
-absl::StatusOr<SocketAddress> ResolveEndpoint(const Endpoint& endpoint, int64_t deadline_ns,
-                                              const HostLookup& lookup) {
+absl::StatusOr<SocketAddress> ResolveEndpoint(const Endpoint& endpoint, int64_t deadline_ns, const HostLookup& lookup) {
   SocketAddress address;
   memset(&address.storage, 0, sizeof address.storage);
   if (endpoint.is_unix()) {
@@ -148,8 +147,7 @@ absl::StatusOr<SocketAddress> ResolveEndpoint(const Endpoint& endpoint, int64_t 
   const addrinfo digits = StreamHints(AI_NUMERICHOST | AI_NUMERICSERV);
   shared->error = getaddrinfo(shared->host.c_str(), shared->port.c_str(), &digits, &shared->found);
   if (shared->error != 0) {
-    NRAM_RETURN_IF_ERROR(
-        LookUpOnAThread(lookup, shared, deadline_ns == 0 ? DeadlineAfterMs(kLookupMs) : deadline_ns));
+    NRAM_RETURN_IF_ERROR(LookUpOnAThread(lookup, shared, deadline_ns == 0 ? DeadlineAfterMs(kLookupMs) : deadline_ns));
   }
   if (shared->error != 0 || shared->found == nullptr) {
     const char* const why = shared->error == 0 ? "no address" : gai_strerror(shared->error);

@@ -38,19 +38,16 @@ absl::Status InprocTransport::Connect(int64_t deadline_ns) {
   if (reply_ == nullptr) reply_ = std::make_unique<std::byte[]>(kMessageBytesMax);
   service_ = connect_();
   Call hello;
-  hello.request.op = Op::kHello;
-  hello.request.flags = urgent_ ? kFlagUrgent : 0;
-  hello.request.subject = Raw(lease_);
-  hello.request.aux = static_cast<uint64_t>(MonotonicNs());
+  hello.request = MessageHeader(HelloRequest{.lease = lease_, .generation = static_cast<uint64_t>(MonotonicNs())},
+                                urgent_ ? kFlagUrgent : 0);
   hello.deadline_ns = deadline_ns;
   next_request_id_ = 1;
+  MessageHeader reply;
   absl::Status status;
-  if (ExecuteLocked(&hello) != absl::StatusCode::kOk) {
+  if (ExecuteLocked(&hello, &reply) != absl::StatusCode::kOk) {
     status = absl::UnavailableError("hello: refused");
-  } else if (hello.reason == Reason::kLeaseEnded) {
-    status = absl::FailedPreconditionError("hello: the server does not know the lease");
-  } else if (hello.reason != Reason::kOk) {
-    status = absl::AbortedError("hello: a newer connection has been there");
+  } else {
+    status = CheckHello(hello.request, reply).status();
   }
   if (!status.ok()) service_.reset();
   return status;
@@ -61,7 +58,7 @@ bool InprocTransport::connected() const {
   return service_ != nullptr;
 }
 
-absl::StatusCode InprocTransport::ExecuteLocked(Call* call) {
+absl::StatusCode InprocTransport::ExecuteLocked(Call* call, MessageHeader* reply_header) {
   MessageHeader& request = call->request;
   request.request_id = next_request_id_++;
   call->sent = true;
@@ -69,7 +66,7 @@ absl::StatusCode InprocTransport::ExecuteLocked(Call* call) {
   absl::Span<const ChunkMask> masks;
   if (call->masks != nullptr) {
     request.flags |= kFlagSparse;
-    masks = {call->masks, request.range.pages()};
+    masks = {call->masks, request.range().pages()};
   }
   landing_.clear();
   while (true) {
@@ -81,13 +78,13 @@ absl::StatusCode InprocTransport::ExecuteLocked(Call* call) {
   }
   PageCrcs page_crcs;
   if (request.op == Op::kWrite) {
-    CopyOut(*call, landing_);
+    if (!landing_.empty()) CopyOut(*call, landing_);
     ChecksumPages(*call, &page_crcs);
   }
   ReplyBuffer reply{reply_.get(), kMessageBytesMax, 0};
-  const size_t pages = request.op == Op::kWrite ? request.range.pages() : 0;
+  const size_t pages = request.op == Op::kWrite ? request.range().pages() : 0;
   if (!service_->Execute(request, {page_crcs.data(), pages}, &reply).ok()) return absl::StatusCode::kUnavailable;
-  MessageHeader header;
+  MessageHeader& header = *reply_header;
   if (!DecodeHeader(reply.data, &header).ok()) return absl::StatusCode::kDataLoss;
   const auto* payload = reply.data + kMessageHeaderBytes;
   if (!MatchesChecksum(reply.data, PayloadCrcOf(header, payload))) return absl::StatusCode::kDataLoss;
@@ -96,27 +93,30 @@ absl::StatusCode InprocTransport::ExecuteLocked(Call* call) {
       !LandReply(*call, header, {reinterpret_cast<const ChunkMask*>(payload), header.mask_bytes()}, &landing_).ok()) {
     return absl::StatusCode::kDataLoss;
   }
-  payload += header.mask_bytes();
+  payload += header.table_bytes();
   for (const iovec& piece : landing_.pieces()) {
     memcpy(piece.iov_base, payload, piece.iov_len);
     payload += piece.iov_len;
   }
-  call->reason = header.reason;
-  call->aux = header.aux;
   return absl::StatusCode::kOk;
 }
 
 void InprocTransport::Start(Call* call) {
   BeginCall(call, this);
+  MessageHeader reply;
   absl::StatusCode code = absl::StatusCode::kUnavailable;
   {
     MutexLock lock(&mu_);
     if (service_ != nullptr) {
-      code = ExecuteLocked(call);
+      code = ExecuteLocked(call, &reply);
       if (code != absl::StatusCode::kOk) service_.reset();
     }
   }
-  CompleteCall(call, code, call->reason, call->aux);
+  if (code == absl::StatusCode::kOk) {
+    AnswerCall(call, reply);
+  } else {
+    FailCall(call, code);
+  }
 }
 
 void InprocTransport::Wait(Call* call) {

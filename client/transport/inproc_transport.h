@@ -29,7 +29,8 @@ class InprocTransport : public Transport {
   void Disconnect() override;
 
  private:
-  absl::StatusCode ExecuteLocked(Call* call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // kOk: *reply is the server's, its payload landed.
+  absl::StatusCode ExecuteLocked(Call* call, MessageHeader* reply) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const LeaseId lease_;
   const bool urgent_;

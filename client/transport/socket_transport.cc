@@ -93,13 +93,12 @@ absl::Status SocketTransport::Connect(int64_t deadline_ns) {
 }
 
 absl::StatusOr<CreditWindow> SocketTransport::SayHello(int fd, int64_t deadline_ns) {
-  MessageHeader hello;
-  hello.op = Op::kHello;
-  hello.flags = options_.urgent ? kFlagUrgent : 0;
-  hello.request_id = 1;
-  hello.subject = Raw(options_.lease);
   // Only this process speaks for the lease, so its clock orders the connections.
-  hello.aux = static_cast<uint64_t>(MonotonicNs());
+  MessageHeader hello(
+      HelloRequest{
+          .lease = options_.lease, .generation = static_cast<uint64_t>(MonotonicNs()), .version = options_.version},
+      options_.urgent ? kFlagUrgent : 0);
+  hello.request_id = 1;
   std::byte encoded[kMessageHeaderBytes];
   EncodeHeader(hello, 0, encoded);
   if (send(fd, encoded, sizeof encoded, MSG_NOSIGNAL) != sizeof encoded) {
@@ -120,20 +119,14 @@ absl::StatusOr<CreditWindow> SocketTransport::SayHello(int fd, int64_t deadline_
   MessageHeader reply;
   NRAM_RETURN_IF_ERROR(DecodeHeader(encoded, &reply));
   if (!MatchesChecksum(encoded, 0)) return absl::UnavailableError("hello: garbled answer");
-  if (reply.op != Op::kHello || !reply.is_reply() || reply.request_id != 1) {
-    return absl::UnavailableError("hello: the peer is not a memory server");
-  }
-  if (reply.reason == Reason::kLeaseEnded)
-    return absl::FailedPreconditionError("hello: the server does not know the lease");
-  if (reply.reason == Reason::kFenced) return absl::AbortedError("hello: a newer connection has been there");
-  if (reply.reason != Reason::kOk) return absl::UnavailableError("hello: refused");
-  if (options_.incarnation != 0 && reply.subject != options_.incarnation) {
+  NRAM_ASSIGN_OR_RETURN(const HelloReply said, CheckHello(hello, reply));
+  if (options_.incarnation != 0 && said.incarnation != options_.incarnation) {
     return absl::FailedPreconditionError("hello: the server has restarted");
   }
-  CreditWindow window = UnpackWindow(reply.aux);
-  if (window.requests == 0 || window.kib == 0) return absl::UnavailableError("hello: the server gives no credit");
-  window.requests = std::min(window.requests, kSlots);
-  return window;
+  if (said.window_requests == 0 || said.window_kib == 0) {
+    return absl::UnavailableError("hello: the server gives no credit");
+  }
+  return CreditWindow{std::min(said.window_requests, kSlots), said.window_kib};
 }
 
 void SocketTransport::Start(Call* call) {
@@ -142,11 +135,11 @@ void SocketTransport::Start(Call* call) {
   call->request.payload_bytes = payload;
   call->request.flags |= call->masks != nullptr && call->request.op == Op::kWrite ? kFlagSparse : 0;
   call->credit_bytes =
-      payload + (call->request.op == Op::kRead ? static_cast<uint32_t>(call->request.range.bytes()) : 0);
+      payload + (call->request.op == Op::kRead ? static_cast<uint32_t>(call->request.range().bytes()) : 0);
   // The payload's checksum is the expensive part; it needs no lock.
   call->payload_crc = 0;
   if (call->request.op == Op::kWrite) {
-    const uint64_t pages = call->request.range.pages();
+    const uint64_t pages = call->request.range().pages();
     PageCrcs page_crcs;
     ChecksumPages(*call, &page_crcs);
     call->payload_crc = PayloadCrc({call->masks, call->masks != nullptr ? pages : 0}, {page_crcs.data(), pages});
@@ -170,7 +163,7 @@ void SocketTransport::Start(Call* call) {
     }
   }
   if (broken) {
-    CompleteCall(call, absl::StatusCode::kUnavailable, Reason::kOk, 0);
+    FailCall(call, absl::StatusCode::kUnavailable);
   } else if (!connected()) {
     FailIfIdleAndBroken();
   }
@@ -185,7 +178,7 @@ bool SocketTransport::FillBatchLocked() {
                                                credit_out_bytes_ + call->credit_bytes <= window_.kib * kKiB);
     if (!credit || slots_[next_request_id_ % kSlots] != nullptr) break;
     // A header, a mask table and at most four runs a page.
-    const size_t pieces = call->masks != nullptr ? 2 + 4 * call->request.range.pages() : 2;
+    const size_t pieces = call->masks != nullptr ? 2 + 4 * call->request.range().pages() : 2;
     if (batch_.piece_count + pieces > kBatchPiecesMax) break;
     queue_.Pop();
     --queued_;
@@ -209,7 +202,7 @@ void SocketTransport::AppendToBatchLocked(Call* call) {
     batch_.Add(call->out, call->request.payload_bytes);
     return;
   }
-  batch_.Add(call->masks, call->request.range.pages());
+  batch_.Add(call->masks, call->request.range().pages());
   ForEachSentRun(*call, [this](uint64_t, const std::byte* data, size_t bytes) { batch_.Add(data, bytes); });
 }
 
@@ -298,7 +291,7 @@ absl::Status SocketTransport::OnMessage(const MessageHeader& reply, absl::Span<c
     CountLocked(*call, -1);
     if (queue_.head != nullptr) SendLocked();
   }
-  CompleteCall(call, absl::StatusCode::kOk, reply.reason, reply.aux);
+  AnswerCall(call, reply);
   return absl::OkStatus();
 }
 
@@ -476,7 +469,7 @@ void SocketTransport::FailAll() {
     const absl::StatusCode code = call == garbled               ? absl::StatusCode::kDataLoss
                                   : now_ns >= call->deadline_ns ? absl::StatusCode::kDeadlineExceeded
                                                                 : absl::StatusCode::kUnavailable;
-    CompleteCall(call, code, Reason::kOk, 0);
+    FailCall(call, code);
   }
 }
 

@@ -26,6 +26,7 @@
 #include "client/transport/endpoint.h"
 #include "client/transport/transport.h"
 #include "proto/message_reader.h"
+#include "proto/wire.h"
 
 namespace nram {
 
@@ -41,6 +42,8 @@ struct SocketTransportOptions {
   std::optional<uid_t> peer = std::nullopt;
   // Counts threads that sleep for replies. May be null; else it outlives the transport.
   WakeLatency* wake_latency = nullptr;
+  // Of the wire: what control's hello chose.
+  uint32_t version = kWireVersion;
 };
 
 class SocketTransport : public Transport, private MessageReader::Handler, private Poller::Client {

@@ -41,8 +41,7 @@ class PollerTest : public ::testing::Test {
   // A call that no thread waits for.
   void Start(Ping* ping) {
     ping->done = false;
-    ping->call.request = {};
-    ping->call.request.op = Op::kPing;
+    ping->call.request = MessageHeader(PingRequest{});
     ping->call.deadline_ns = DeadlineAfterMs(10'000);
     ping->call.context = ping;
     ping->call.done = [](Call* call) {
@@ -55,7 +54,7 @@ class PollerTest : public ::testing::Test {
   // A call that this thread waits for.
   absl::StatusCode Run() {
     Call call;
-    call.request.op = Op::kPing;
+    call.request = MessageHeader(PingRequest{});
     call.deadline_ns = DeadlineAfterMs(10'000);
     transport_->Start(&call);
     transport_->Wait(&call);

@@ -17,6 +17,7 @@
 #include "client/transport/socket_transport.h"
 #include "gtest/gtest.h"
 #include "memserver/session.h"
+#include "proto/any_request.h"
 #include "tests/util/faulty_relay.h"
 #include "tests/util/pattern.h"
 #include "tests/util/test_server.h"
@@ -87,12 +88,7 @@ class TransportTest : public ::testing::TestWithParam<Kind> {
   }
 
   static void Prepare(Call* call, Op op, ChunkRange range, uint8_t flags = 0) {
-    call->request = {};
-    call->request.op = op;
-    call->request.flags = flags;
-    call->request.subject = kRegion;
-    call->request.range = range;
-    call->request.epoch = 1;
+    call->request = AnyRequest(op, kRegion, 1, range, flags);
     call->deadline_ns = DeadlineAfterMs(10'000);
   }
 
@@ -182,7 +178,7 @@ TEST_P(TransportTest, ErrorsAreTyped) {
   EXPECT_EQ(Run(transport.get(), &create).code(), absl::StatusCode::kAlreadyExists);
   Call stale;
   Prepare(&stale, Op::kTrim, {0, 8});
-  stale.request.epoch = 7;
+  stale.request = AnyRequest(Op::kTrim, kRegion, 7, {0, 8});
   EXPECT_EQ(Run(transport.get(), &stale).code(), absl::StatusCode::kFailedPrecondition);
   Call destroy;
   Prepare(&destroy, Op::kDestroy, {});
@@ -190,9 +186,50 @@ TEST_P(TransportTest, ErrorsAreTyped) {
   EXPECT_EQ(Run(transport.get(), &destroy).code(), absl::StatusCode::kNotFound);
 }
 
+// What the wire has room for and no server has yet: refused with its own reason, and the connection goes on.
+TEST_P(TransportTest, OtherGenerationsAndSnapshotsAreRefused) {
+  auto transport = MakeConnected();
+  const std::string data = Pattern(4096, 1);
+  ASSERT_TRUE(Write(transport.get(), {0, 8}, data).ok());
+  const std::string other = Pattern(4096, 2);
+  std::string buffer(4096, '\0');
+  const RegionId region{kRegion};
+  const SpanGeneration one{1};
+  const std::pair<MessageHeader, Reason> requests[] = {
+      {MessageHeader(WriteRequest{.region = region, .range = {0, 8}, .epoch = Epoch{1}, .span_generation = one}),
+       Reason::kOtherGeneration},
+      {MessageHeader(ReadRequest{.region = region, .range = {0, 8}, .epoch = Epoch{1}, .span_generation = one}),
+       Reason::kOtherGeneration},
+      {MessageHeader(TrimRequest{.region = region, .range = {0, 8}, .epoch = Epoch{1}, .span_generation = one}),
+       Reason::kOtherGeneration},
+      {MessageHeader(ReadRequest{.region = region, .range = {0, 8}, .snapshot = SnapshotVersion{1}}),
+       Reason::kUnknownSnapshot},
+  };
+  for (const auto& [request, reason] : requests) {
+    Call call;
+    call.request = request;
+    call.out = reinterpret_cast<const std::byte*>(other.data());
+    call.in = reinterpret_cast<std::byte*>(buffer.data());
+    call.deadline_ns = DeadlineAfterMs(10'000);
+    EXPECT_FALSE(Run(transport.get(), &call).ok());
+    EXPECT_EQ(call.code, absl::StatusCode::kOk);
+    EXPECT_EQ(call.reason, reason);
+  }
+  EXPECT_EQ(Read(transport.get(), {0, 8}).value(), data);
+}
+
 TEST_P(TransportTest, ACallOnNoConnectionFailsAtOnce) {
   auto transport = Make();
   EXPECT_EQ(Read(transport.get(), {0, 8}).status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_P(TransportTest, AVersionThatTheServerDoesNotSpeakIsRefusedWithWhatItSpeaks) {
+  SocketTransportOptions options{LeaseId{kLease}, false, 0, SpinOptions{0}};
+  options.version = kWireVersion + 1;
+  SocketTransport transport(ResolveEndpoint(server_.tcp()).value(), options, &poller_);
+  const absl::Status status = transport.Connect(DeadlineAfterMs(5000));
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(status.message().find("the server is too old"), absl::string_view::npos) << status;
 }
 
 TEST_P(TransportTest, AnUnknownLeaseIsRefused) {
@@ -287,7 +324,7 @@ TEST_P(TransportTest, ManyThreadsPipelineOnOneConnection) {
             transport->Wait(&calls[d]);
             ASSERT_TRUE(CallStatus(calls[d], "test").ok());
             if (op == Op::kRead) {
-              const size_t bytes = calls[d].request.range.bytes();
+              const size_t bytes = calls[d].request.range().bytes();
               ASSERT_TRUE(buffers[d] == Pattern(bytes, t * 1000 + d + round * 17));
             }
           }

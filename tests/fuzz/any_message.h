@@ -1,11 +1,85 @@
 #ifndef NRAM_TESTS_FUZZ_ANY_MESSAGE_H_
 #define NRAM_TESTS_FUZZ_ANY_MESSAGE_H_
 
+#include <cstdint>
 #include <string>
 
 #include "proto/message.h"
 
 namespace nram {
+
+// What an input says of a message's body, whatever the operation: each takes the fields that it has.
+struct AnyFields {
+  uint64_t subject = 0;  // the region; hello: the lease, or the incarnation
+  ChunkRange range;
+  uint64_t epoch = 0;  // the high half: the span's generation
+  uint64_t last = 0;   // bytes of a promise, a snapshot, a connection's generation, a credit window
+};
+
+inline MessageHeader AnyReply(Op op, uint8_t flags, const AnyFields& fields) {
+  const RegionId region{fields.subject};
+  const auto last_low = static_cast<uint32_t>(fields.last);
+  switch (op) {
+    case Op::kHello:
+      return MessageHeader(HelloReply{.incarnation = fields.subject,
+                                      .window_requests = last_low,
+                                      .window_kib = static_cast<uint32_t>(fields.last >> 32)},
+                           flags);
+    case Op::kPing:
+      return MessageHeader(PingReply{}, flags);
+    case Op::kCreate:
+      return MessageHeader(CreateReply{.region = region}, flags);
+    case Op::kRead:
+      return MessageHeader(ReadReply{.region = region, .range = fields.range}, flags);
+    case Op::kWrite:
+      return MessageHeader(WriteReply{.region = region, .range = fields.range, .used_bytes = fields.last}, flags);
+    case Op::kTrim:
+      return MessageHeader(TrimReply{.region = region, .range = fields.range, .kept_bytes = fields.last}, flags);
+    case Op::kDestroy:
+      return MessageHeader(DestroyReply{.region = region}, flags);
+  }
+  MessageHeader unknown(PingReply{}, flags);
+  unknown.op = op;
+  return unknown;
+}
+
+// `op` and `flags` may be any.
+inline MessageHeader AnyMessage(Op op, uint8_t flags, const AnyFields& fields) {
+  if ((flags & kFlagReply) != 0) return AnyReply(op, flags, fields);
+  const RegionId region{fields.subject};
+  const Epoch epoch{static_cast<uint32_t>(fields.epoch)};
+  const SpanGeneration generation{static_cast<uint32_t>(fields.epoch >> 32)};
+  switch (op) {
+    case Op::kHello:
+      return MessageHeader(HelloRequest{.lease = LeaseId{fields.subject}, .generation = fields.last}, flags);
+    case Op::kPing:
+      return MessageHeader(PingRequest{}, flags);
+    case Op::kCreate:
+      return MessageHeader(CreateRequest{.region = region, .epoch = epoch}, flags);
+    case Op::kRead:
+      return MessageHeader(ReadRequest{.region = region,
+                                       .range = fields.range,
+                                       .epoch = epoch,
+                                       .span_generation = generation,
+                                       .snapshot = SnapshotVersion{fields.last}},
+                           flags);
+    case Op::kWrite:
+      return MessageHeader(WriteRequest{.region = region,
+                                        .range = fields.range,
+                                        .epoch = epoch,
+                                        .span_generation = generation,
+                                        .promise_bytes = (flags & kFlagPromised) != 0 ? fields.last : 0},
+                           flags);
+    case Op::kTrim:
+      return MessageHeader(
+          TrimRequest{.region = region, .range = fields.range, .epoch = epoch, .span_generation = generation}, flags);
+    case Op::kDestroy:
+      return MessageHeader(DestroyRequest{.region = region, .epoch = epoch}, flags);
+  }
+  MessageHeader unknown(PingRequest{}, flags);
+  unknown.op = op;
+  return unknown;
+}
 
 // Header and payload in one piece, whether they fit each other or not. If they do, the checksum is right.
 inline std::string EncodeAnyMessage(const MessageHeader& header, const std::string& payload) {
@@ -13,10 +87,9 @@ inline std::string EncodeAnyMessage(const MessageHeader& header, const std::stri
   auto* const encoded = reinterpret_cast<std::byte*>(message.data());
   EncodeHeader(header, 0, encoded);
   MessageHeader checked;
-  const auto* const masks = reinterpret_cast<const ChunkMask*>(payload.data());
+  const auto* const tables = reinterpret_cast<const uint8_t*>(payload.data());
   if (DecodeHeader(encoded, &checked).ok() && checked.payload_bytes == payload.size() &&
-      (!checked.sparse() ||
-       (checked.mask_bytes() <= payload.size() && CheckMasks(checked, {masks, checked.mask_bytes()}).ok()))) {
+      checked.table_bytes() <= payload.size() && CheckTables(checked, {tables, checked.table_bytes()}).ok()) {
     EncodeHeader(header, PayloadCrcOf(checked, reinterpret_cast<const std::byte*>(payload.data())), encoded);
   }
   return message + payload;

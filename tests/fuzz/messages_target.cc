@@ -36,6 +36,15 @@ struct Outcome {
 // Every third message is one that nobody wants.
 bool IsDropped(const MessageHeader& header) { return header.request_id % 3 == 2; }
 
+// Whether all but the checksum is as it was.
+bool EncodesToItself(const MessageHeader& header, const std::byte* encoded) {
+  constexpr size_t kChecksumAt = 20;
+  std::byte again[kMessageHeaderBytes];
+  EncodeHeader(header, 0, again);
+  memcpy(again + kChecksumAt, encoded + kChecksumAt, sizeof(uint32_t));
+  return memcmp(again, encoded, kMessageHeaderBytes) == 0;
+}
+
 // The same as the reader, from a stream that is whole.
 Outcome DecodeSimply(const std::string& stream) {
   Outcome outcome;
@@ -45,15 +54,14 @@ Outcome DecodeSimply(const std::string& stream) {
     const std::byte* const encoded = Bytes(stream) + at;
     outcome.code = DecodeHeader(encoded, &message.header).code();
     if (outcome.code != absl::StatusCode::kOk) break;
-    std::byte again[kMessageHeaderBytes];
-    EncodeHeader(message.header, 0, again);
-    CHECK_EQ(memcmp(again, encoded, kMessageHeaderBytes - 4), 0) << "a header that does not encode to itself";
-    const size_t masks = message.header.mask_bytes();
+    CHECK(EncodesToItself(message.header, encoded)) << "a header that does not encode to itself";
+    const size_t tables = message.header.table_bytes();
+    const bool sparse = message.header.sparse();
     at += kMessageHeaderBytes;
-    if (stream.size() - at < masks) break;
+    if (stream.size() - at < tables) break;
     const std::byte* const payload = Bytes(stream) + at;
-    if (message.header.sparse()) {
-      outcome.code = CheckMasks(message.header, {reinterpret_cast<const ChunkMask*>(payload), masks}).code();
+    if (tables > 0) {
+      outcome.code = CheckTables(message.header, {reinterpret_cast<const uint8_t*>(payload), tables}).code();
       if (outcome.code != absl::StatusCode::kOk) break;
     }
     if (stream.size() - at < message.header.payload_bytes) break;
@@ -62,12 +70,13 @@ Outcome DecodeSimply(const std::string& stream) {
       outcome.code = absl::StatusCode::kDataLoss;
       break;
     }
-    if (!IsDropped(message.header)) message.chunks = stream.substr(at + masks, message.header.payload_bytes - masks);
+    if (!IsDropped(message.header)) message.chunks = stream.substr(at + tables, message.header.payload_bytes - tables);
     if (message.header.payload_bytes > 0) {
-      const std::byte* chunks = payload + masks;
-      for (uint64_t i = 0; i < message.header.range.pages(); ++i) {
-        const ChunkMask mask = masks > 0 ? std::to_integer<ChunkMask>(payload[i])
-                                         : MaskOfPage(message.header.range, message.header.range.first_page() + i);
+      const std::byte* chunks = payload + tables;
+      const ChunkRange range = message.header.range();
+      for (uint64_t i = 0; i < range.pages(); ++i) {
+        const ChunkMask mask =
+            sparse ? std::to_integer<ChunkMask>(payload[i]) : MaskOfPage(range, range.first_page() + i);
         const size_t bytes = std::popcount(mask) * kChunkBytes;
         message.page_crcs.push_back(Crc32c(0, chunks, bytes));
         chunks += bytes;
@@ -91,7 +100,7 @@ class Recorder : public MessageReader::Handler {
       return false;
     }
     paused_ = false;
-    const size_t bytes = header.payload_bytes - masks.size();
+    const size_t bytes = header.payload_bytes - header.table_bytes();
     room_.assign(bytes + bytes / kChunkBytes, '\0');
     // Pieces that do not adjoin: a byte is left out behind each of up to 200; the last takes the rest.
     pieces_.clear();
@@ -151,17 +160,51 @@ Outcome ReadInPieces(const std::string& stream, size_t buffer_bytes, size_t piec
 }
 
 MessageHeader TakeHeader(FuzzInput* input, uint8_t how) {
-  MessageHeader header;
-  header.op = static_cast<Op>(1 + input->Byte() % 8);
-  header.flags = input->Byte();
-  header.reason = (how & 4) != 0 ? static_cast<Reason>(input->Byte() % 11) : Reason::kOk;
-  header.request_id = input->SmallOrAny(16);
-  header.subject = input->AnyNumber();
-  header.range.first = (how & 8) != 0 ? input->AnyNumber() : input->Byte();
-  header.range.count = (how & 16) != 0 ? input->AnyNumber() : input->Byte() % 70;
-  header.epoch = static_cast<uint32_t>(input->AnyNumber());
-  header.aux = input->AnyNumber();
+  const auto op = static_cast<Op>(1 + input->Byte() % 8);
+  const uint8_t flags = input->Byte();
+  const auto reason = (how & 4) != 0 ? static_cast<Reason>(input->Byte() % (kReasonMax + 2)) : Reason::kOk;
+  const uint64_t request_id = input->SmallOrAny(16);
+  AnyFields fields;
+  fields.subject = input->AnyNumber();
+  fields.range.first = (how & 8) != 0 ? input->AnyNumber() : input->Byte();
+  fields.range.count = (how & 16) != 0 ? input->AnyNumber() : input->Byte() % 70;
+  fields.epoch = input->AnyNumber();
+  fields.last = input->AnyNumber();
+  if ((flags & kFlagSealed) != 0) {
+    // Whole pages, in most cases.
+    fields.range.first -= (how & 8) != 0 ? 0 : fields.range.first % kChunksPerPage;
+    fields.range.count -= (how & 16) != 0 ? 0 : fields.range.count % kChunksPerPage;
+  }
+  MessageHeader header = AnyMessage(op, flags, fields);
+  header.reason = reason;
+  header.request_id = request_id;
   return header;
+}
+
+// The payload that the header asks for, of at most *payload_left bytes of chunks; `how` may spoil its tables.
+std::string MakePayload(const MessageHeader& header, uint8_t seed, uint8_t how, size_t* payload_left) {
+  std::string payload;
+  const ChunkRange range = header.range();
+  size_t chunks = range.count;
+  if (header.sparse()) {
+    chunks = 0;
+    for (uint64_t i = 0; i < range.pages(); ++i) {
+      auto mask = static_cast<ChunkMask>(seed * (i + 1));
+      if (header.sealed() && (how & 32) == 0) mask = mask % 3 != 0 ? kAllChunks : 0;
+      if ((how & 32) == 0) mask &= MaskOfPage(range, range.first_page() + i);
+      if ((chunks + kChunksPerPage) * kChunkBytes > *payload_left) mask = 0;
+      payload.push_back(static_cast<char>(mask));
+      chunks += std::popcount(mask);
+    }
+  }
+  for (uint64_t i = 0; header.sealed() && i < range.pages(); ++i) {
+    const bool there = !header.sparse() || payload[i] != 0 || (how & 32) != 0;
+    payload.append(sizeof(PageSeal), there ? static_cast<char>(seed + i) : '\0');
+  }
+  chunks = std::min(chunks, *payload_left / kChunkBytes);
+  for (size_t i = 0; i < chunks; ++i) payload.append(kChunkBytes, static_cast<char>(seed + i));
+  *payload_left -= chunks * kChunkBytes;
+  return payload;
 }
 
 // A message that is whole: lengths and checksum are right, but for what `how` says is to be spoiled.
@@ -169,23 +212,11 @@ std::string TakeMessage(FuzzInput* input, uint8_t how, size_t* payload_left) {
   MessageHeader header = TakeHeader(input, how);
   std::string payload;
   const uint8_t seed = input->Byte();
-  const bool may_carry = header.range.count > 0 && header.range.first < kRegionChunksMax &&
-                         header.range.count <= kChunksPerMessage && header.range.pages() <= kPagesPerMessage;
+  const ChunkRange range = header.range();
+  const bool may_carry = range.count > 0 && range.first < kRegionChunksMax && range.count <= kChunksPerMessage &&
+                         range.pages() <= kPagesPerMessage;
   if (header.op == (header.is_reply() ? Op::kRead : Op::kWrite) && header.reason == Reason::kOk && may_carry) {
-    size_t chunks = header.range.count;
-    if (header.sparse()) {
-      chunks = 0;
-      for (uint64_t i = 0; i < header.range.pages(); ++i) {
-        auto mask = static_cast<ChunkMask>(seed * (i + 1));
-        if ((how & 32) == 0) mask &= MaskOfPage(header.range, header.range.first_page() + i);
-        if ((chunks + kChunksPerPage) * kChunkBytes > *payload_left) mask = 0;
-        payload.push_back(static_cast<char>(mask));
-        chunks += std::popcount(mask);
-      }
-    }
-    chunks = std::min(chunks, *payload_left / kChunkBytes);
-    for (size_t i = 0; i < chunks; ++i) payload.append(kChunkBytes, static_cast<char>(seed + i));
-    *payload_left -= chunks * kChunkBytes;
+    payload = MakePayload(header, seed, how, payload_left);
   }
   header.payload_bytes = static_cast<uint32_t>(payload.size());
   if ((how & 64) != 0) header.payload_bytes = static_cast<uint32_t>(input->AnyNumber());
@@ -213,7 +244,7 @@ void FuzzMessages(const uint8_t* data, size_t size) {
     }
   }
   const Outcome expected = DecodeSimply(stream);
-  const size_t buffer_bytes = pieces % 2 == 0 ? kMessageHeaderBytes + kPagesPerMessage : 4096;
+  const size_t buffer_bytes = pieces % 2 == 0 ? MessageReader::kBufferBytesMin : 4096;
   static constexpr size_t kPieces[] = {1u << 20, 7, 64, 600};
   const Outcome got = ReadInPieces(stream, buffer_bytes, kPieces[pieces / 2 % 4], pieces / 8 % 4);
   CHECK(got == expected) << got.messages.size() << " messages, " << expected.messages.size() << " expected; ended with "

@@ -100,18 +100,18 @@ struct Asked {
 void CountDone(Call* call) { ++static_cast<Asked*>(call->context)->done; }
 
 MessageHeader TakeHelloReply(FuzzInput* input, uint8_t how) {
-  MessageHeader reply;
-  reply.op = Op::kHello;
-  reply.flags = kFlagReply;
+  MessageHeader reply(HelloReply{.incarnation = 7, .window_requests = 256, .window_kib = 4096});
   reply.request_id = 1;
-  reply.subject = 7;
-  reply.aux = PackWindow({256, 4096});
   if (how % 4 != 3) return reply;
-  reply.op = static_cast<Op>(1 + input->Byte() % 8);
-  reply.flags = input->Byte();
-  reply.reason = static_cast<Reason>(input->Byte() % 11);
-  reply.request_id = input->SmallOrAny(3);
-  reply.aux = PackWindow({static_cast<uint32_t>(input->SmallOrAny(8)), static_cast<uint32_t>(input->SmallOrAny(64))});
+  const auto op = static_cast<Op>(1 + input->Byte() % 8);
+  const uint8_t flags = input->Byte();
+  const auto reason = static_cast<Reason>(input->Byte() % (kReasonMax + 2));
+  const uint64_t request_id = input->SmallOrAny(3);
+  const uint64_t window_requests = input->SmallOrAny(8);
+  const uint64_t window_kib = input->SmallOrAny(64);
+  reply = AnyMessage(op, flags, {.subject = 7, .last = window_kib << 32 | (window_requests & ~uint32_t{0})});
+  reply.reason = reason;
+  reply.request_id = request_id;
   return reply;
 }
 
@@ -120,24 +120,22 @@ void TakeCall(FuzzInput* input, Asked* asked, const std::byte* out) {
                                 Op::kTrim, Op::kPing, Op::kCreate, Op::kDestroy};
   Call& call = asked->call;
   const uint8_t kind = input->Byte();
-  call.request.op = kOps[kind % 8];
-  call.request.subject = kind / 8 % 2;
-  call.request.epoch = 1;
+  const Op op = kOps[kind % 8];
   call.deadline_ns = DeadlineAfterMs(kDeadlineMs);
   call.context = asked;
   if ((kind & 16) != 0) {
     call.done = &CountDone;
     call.wait_expected = true;
   }
-  const bool has_range = call.request.op == Op::kRead || call.request.op == Op::kWrite || call.request.op == Op::kTrim;
-  if (has_range) call.request.range = {input->Byte() % 16u, 1 + input->Byte() % 24u};
-  const ChunkRange& range = call.request.range;
-  if (call.request.op == Op::kRead) {
+  ChunkRange range;
+  if (HasRange(op)) range = {input->Byte() % 16u, 1 + input->Byte() % 24u};
+  call.request = AnyMessage(op, 0, {.subject = kind / 8 % 2u, .range = range, .epoch = 1});
+  if (op == Op::kRead) {
     asked->in.reset(new std::byte[range.bytes()]);  // so large that what goes beyond it is noticed
     memset(asked->in.get(), kNotWritten, range.bytes());
     call.in = asked->in.get();
   }
-  if (call.request.op != Op::kWrite) return;
+  if (op != Op::kWrite) return;
   call.out = out;
   if ((kind & 32) == 0) return;
   const uint8_t mask = input->Byte();
@@ -151,36 +149,40 @@ void TakeCall(FuzzInput* input, Asked* asked, const std::byte* out) {
 std::string TakeReply(FuzzInput* input, uint8_t how, const std::deque<Asked>& calls, size_t* payload_left) {
   const size_t which = input->Byte() % calls.size();
   const MessageHeader& request = calls[which].call.request;
-  MessageHeader reply;
-  reply.op = request.op;
-  reply.flags = kFlagReply;
-  reply.request_id = which + 2;
-  reply.subject = request.subject;
-  reply.range = request.range;
-  if ((how & 4) != 0) reply.reason = static_cast<Reason>(input->Byte() % 11);
-  if ((how & 8) != 0) reply.aux = input->AnyNumber();
+  Op op = request.op;
+  uint8_t flags = kFlagReply;
+  auto reason = Reason::kOk;
+  uint64_t request_id = which + 2;
+  AnyFields fields{.subject = Raw(request.region()), .range = request.range()};
+  if ((how & 4) != 0) reason = static_cast<Reason>(input->Byte() % (kReasonMax + 2));
+  if ((how & 8) != 0) fields.last = input->AnyNumber();
   if ((how & 16) != 0) {
-    reply.op = static_cast<Op>(1 + input->Byte() % 8);
-    reply.flags = input->Byte();
-    reply.request_id = input->SmallOrAny(kCallsMax + 2);
-    reply.subject = input->SmallOrAny(2);
-    reply.range = {input->SmallOrAny(16), input->SmallOrAny(24)};
+    op = static_cast<Op>(1 + input->Byte() % 8);
+    flags = input->Byte();
+    request_id = input->SmallOrAny(kCallsMax + 2);
+    fields.subject = input->SmallOrAny(2);
+    fields.range = {input->SmallOrAny(16), input->SmallOrAny(24)};
   }
+  MessageHeader reply = AnyMessage(op, flags, fields);
+  reply.reason = reason;
+  reply.request_id = request_id;
+  const ChunkRange range = reply.range();
   std::string payload;
-  if (reply.op == Op::kRead && reply.reason == Reason::kOk && reply.range.count < kChunksPerMessage &&
-      reply.range.first < kRegionChunksMax && reply.range.bytes() <= *payload_left) {
+  if (reply.op == Op::kRead && reply.reason == Reason::kOk && range.count < kChunksPerMessage &&
+      range.first < kRegionChunksMax && range.bytes() <= *payload_left) {
     const uint8_t seed = input->Byte();
-    uint64_t chunks = reply.range.count;
+    uint64_t chunks = range.count;
     if ((how & 32) != 0) {
       reply.flags |= kFlagSparse;
       chunks = 0;
-      for (uint64_t i = 0; i < reply.range.pages(); ++i) {
-        const ChunkMask all = MaskOfPage(reply.range, reply.range.first_page() + i);
+      for (uint64_t i = 0; i < range.pages(); ++i) {
+        const ChunkMask all = MaskOfPage(range, range.first_page() + i);
         const auto mask = static_cast<ChunkMask>((seed * (i + 1)) & (seed == 255 ? 255 : all));
         payload.push_back(static_cast<char>(mask));
         chunks += std::popcount(mask);
       }
     }
+    payload.append(reply.seal_bytes(), static_cast<char>(seed));
     for (uint64_t i = 0; i < chunks; ++i) payload.append(kChunkBytes, static_cast<char>(1 + (seed + i) % 100));
     *payload_left -= std::min(*payload_left, payload.size());
   }
@@ -202,7 +204,7 @@ void CheckEnded(const Asked& asked) {
   CHECK_EQ(asked.done, call.done == nullptr ? 0 : 1);
   (void)CallStatus(call, "fuzz");
   if (call.code != absl::StatusCode::kOk || call.reason != Reason::kOk || call.in == nullptr) return;
-  for (uint64_t i = 0; i < call.request.range.count; ++i) {
+  for (uint64_t i = 0; i < call.request.range().count; ++i) {
     const std::byte* const chunk = call.in + i * kChunkBytes;
     CHECK_NE(std::to_integer<int>(*chunk), kNotWritten) << "chunk " << i << " was not answered";
     CHECK_EQ(memcmp(chunk, chunk + 1, kChunkBytes - 1), 0) << "chunk " << i;

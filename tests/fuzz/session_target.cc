@@ -12,6 +12,7 @@
 #include "base/crc32c.h"
 #include "memserver/landing_frames.h"
 #include "memserver/session.h"
+#include "tests/fuzz/any_message.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/targets.h"
 
@@ -68,28 +69,41 @@ class Driver {
       : in_(in), session_(SessionContext{&in->store, &in->leases, &in->landing, 1, CreditWindow{256, 4096}}) {}
 
   void Hello() {
-    MessageHeader hello;
-    hello.op = Op::kHello;
-    hello.subject = 1;
-    hello.aux = ++in_->generation;
+    MessageHeader hello(HelloRequest{.lease = LeaseId{1}, .generation = ++in_->generation});
     MessageHeader reply;
     CHECK(Begin(&hello, {}));
     CHECK(Execute(hello, {}, &reply));
     CHECK(reply.reason == Reason::kOk);
   }
 
+  // Of the generation and the version that every span has so far.
+  static bool IsOfThePresent(const MessageHeader& request) {
+    if (request.is<ReadRequest>()) {
+      const auto read = request.as<ReadRequest>();
+      return read.span_generation == SpanGeneration{} && read.snapshot == SnapshotVersion{};
+    }
+    if (request.is<WriteRequest>()) return request.as<WriteRequest>().span_generation == SpanGeneration{};
+    return !request.is<TrimRequest>() || request.as<TrimRequest>().span_generation == SpanGeneration{};
+  }
+
   // False: the connection is to be closed.
   bool Run(MessageHeader request, const std::vector<ChunkMask>& masks, uint8_t fill, uint8_t step, bool wrong_sum) {
     if (!Begin(&request, masks)) return false;
-    std::array<uint32_t, kPagesPerMessage> page_crcs;
+    std::array<uint32_t, kPagesPerMessage> page_crcs{};
     size_t pages = 0;
     if (request.op == Op::kWrite) {
-      pages = request.range.pages();
-      Fill(request.range, masks, fill, step, page_crcs.data());
+      pages = request.range().pages();
+      // What is refused whatever it holds lands nowhere.
+      if (IsOfThePresent(request)) {
+        Fill(request.range(), masks, fill, step, page_crcs.data());
+      } else {
+        CHECK(landing_.empty());
+      }
       if (wrong_sum) page_crcs[fill % pages] ^= 1;
     }
     MessageHeader reply;
     if (!Execute(request, {page_crcs.data(), pages}, &reply)) return false;
+    if (!IsOfThePresent(request)) CHECK(reply.reason != Reason::kOk);
     switch (request.op) {
       case Op::kWrite:
         NoteWrite(request, masks, fill, step, wrong_sum, reply.reason);
@@ -98,10 +112,10 @@ class Driver {
         if (reply.reason == Reason::kOk) CheckRead(request, reply);
         break;
       case Op::kTrim:
-        if (reply.reason == Reason::kOk) ForgetRange(&model_, request.subject, request.range);
+        if (reply.reason == Reason::kOk) ForgetRange(&model_, Raw(request.region()), request.range());
         break;
       case Op::kDestroy:
-        if (reply.reason == Reason::kOk) ForgetRange(&model_, request.subject, {0, kRegionChunksMax});
+        if (reply.reason == Reason::kOk) ForgetRange(&model_, Raw(request.region()), {0, kRegionChunksMax});
         break;
       default:
         break;
@@ -164,40 +178,44 @@ class Driver {
     const bool done = reason == Reason::kOk;
     // These may come half way; the others before anything is done.
     if (!done && reason != Reason::kFull && reason != Reason::kDamaged && reason != Reason::kDraining) return;
-    for (uint64_t i = 0; i < request.range.pages(); ++i) {
-      const uint64_t page = request.range.first_page() + i;
-      const ChunkMask mask = masks.empty() ? MaskOfPage(request.range, page) : masks[i];
-      const std::pair<uint64_t, uint64_t> place{request.subject, page};
+    const uint64_t region = Raw(request.region());
+    const ChunkRange range = request.range();
+    for (uint64_t i = 0; i < range.pages(); ++i) {
+      const uint64_t page = range.first_page() + i;
+      const ChunkMask mask = masks.empty() ? MaskOfPage(range, page) : masks[i];
+      const std::pair<uint64_t, uint64_t> place{region, page};
       if (mask == 0) continue;
       if (mask == kAllChunks && done) model_.unsure.erase(place);
-      if (!done || (wrong_sum && i == fill % request.range.pages())) model_.unsure.insert(place);
+      if (!done || (wrong_sum && i == fill % range.pages())) model_.unsure.insert(place);
       for (uint64_t chunk = page * kChunksPerPage; chunk < (page + 1) * kChunksPerPage; ++chunk) {
         if ((mask >> chunk % kChunksPerPage & 1) == 0) continue;
         const uint8_t byte = ByteOf(chunk, fill, step);
         if (byte == 0) {
-          model_.chunks.erase({request.subject, chunk});
+          model_.chunks.erase({region, chunk});
         } else {
-          model_.chunks[{request.subject, chunk}] = byte;
+          model_.chunks[{region, chunk}] = byte;
         }
       }
     }
   }
 
   void CheckRead(const MessageHeader& request, const MessageHeader& reply) const {
-    CHECK(reply.range == request.range);
+    const uint64_t region = Raw(request.region());
+    const ChunkRange range = request.range();
+    CHECK(reply.range() == range);
     const std::byte* const payload = in_->reply.data() + kMessageHeaderBytes;
     const auto* const masks = reinterpret_cast<const ChunkMask*>(payload);
-    if (reply.sparse()) CHECK(CheckMasks(reply, {masks, reply.mask_bytes()}).ok());
-    const uint64_t first_page = request.range.first_page();
-    const uint64_t end_page = first_page + request.range.pages();
-    const auto unsure = model_.unsure.lower_bound({request.subject, first_page});
-    const bool sure = unsure == model_.unsure.end() || *unsure >= std::pair{request.subject, end_page};
+    CHECK(CheckTables(reply, {masks, reply.table_bytes()}).ok());
+    const uint64_t first_page = range.first_page();
+    const uint64_t end_page = first_page + range.pages();
+    const auto unsure = model_.unsure.lower_bound({region, first_page});
+    const bool sure = unsure == model_.unsure.end() || *unsure >= std::pair{region, end_page};
     if (sure) CHECK(MatchesChecksum(in_->reply.data(), PayloadCrcOf(reply, payload)));
     const std::byte* at = payload + reply.mask_bytes();
-    for (uint64_t chunk = request.range.first; chunk < request.range.end(); ++chunk) {
+    for (uint64_t chunk = range.first; chunk < range.end(); ++chunk) {
       const uint64_t page = chunk / kChunksPerPage;
       const bool present = !reply.sparse() || (masks[page - first_page] >> chunk % kChunksPerPage & 1) != 0;
-      const auto it = model_.chunks.find({request.subject, chunk});
+      const auto it = model_.chunks.find({region, chunk});
       if (sure) {
         const uint8_t expected = it == model_.chunks.end() ? 0 : it->second;
         CHECK(present || expected == 0) << "chunk " << chunk << " is lost";
@@ -221,44 +239,50 @@ class Driver {
 // 16 bytes make one request: small numbers of region, epoch and place, so that they meet.
 void RunOne(const uint8_t* data, Driver* driver, uint64_t* chunks_left, bool* open) {
   FuzzInput input(data, 16);
-  MessageHeader request;
   static constexpr Op kOps[] = {Op::kWrite, Op::kRead,   Op::kWrite, Op::kTrim,
                                 Op::kRead,  Op::kCreate, Op::kWrite, Op::kDestroy};
-  const uint8_t op = input.Byte();
-  request.op = op == 255 ? Op::kPing : kOps[op % 8];
+  const uint8_t op_byte = input.Byte();
+  const Op op = op_byte == 255 ? Op::kPing : kOps[op_byte % 8];
   const uint8_t place = input.Byte();
-  request.subject = place % kRegions;
-  const uint8_t epoch = input.Byte() % 16;
-  request.epoch = epoch == 15 ? 2 : epoch == 14 ? 0 : 1;
-  const uint8_t flags = input.Byte();
+  const uint8_t epoch_byte = input.Byte();
+  const uint8_t epoch = epoch_byte % 16;
+  AnyFields fields;
+  fields.subject = place % kRegions;
+  fields.epoch = epoch == 15 ? 2 : epoch == 14 ? 0 : 1;
+  if (epoch_byte / 16 == 13) fields.epoch |= uint64_t{1} << 32;      // another generation
+  if (op == Op::kRead) fields.last = epoch_byte / 16 == 12 ? 1 : 0;  // a snapshot
+  const uint8_t flag_byte = input.Byte();
   const uint64_t first = input.Byte() % 8 != 7 ? input.Byte() : input.AnyNumber() % kRegionChunksMax;
   const uint8_t count = input.Byte();
-  const uint64_t most = request.op == Op::kTrim ? 4096 : *chunks_left > 0 ? 100 : 4;
+  const uint64_t most = op == Op::kTrim ? 4096 : *chunks_left > 0 ? 100 : 4;
   uint64_t chunks = 1 + (count < 240 ? count % 24 : count * uint64_t{17} % 500) % most;
   chunks = std::min(chunks, kRegionChunksMax - first);
-  if (request.op == Op::kRead || request.op == Op::kWrite || request.op == Op::kTrim) {
-    request.range = {first, chunks};
-    if (request.op != Op::kTrim) *chunks_left -= std::min(*chunks_left, chunks);
+  if (HasRange(op)) {
+    fields.range = {first, chunks};
+    if (op != Op::kTrim) *chunks_left -= std::min(*chunks_left, chunks);
   }
   const uint8_t fill = input.Byte();
   const uint8_t step = input.Byte() % 4;
   std::vector<ChunkMask> masks;
   bool wrong_sum = false;
-  if (request.op == Op::kTrim) request.flags = flags & (kFlagPromised | kFlagReserved);
-  if (request.op == Op::kCreate) request.flags = flags & kFlagGc;
-  if (request.op == Op::kWrite) {
-    request.flags = flags & (kFlagCreate | kFlagGc | kFlagPromised | kFlagReserved);
-    request.aux = uint64_t{input.Byte()} * kPageBytes;
+  uint8_t flags = 0;
+  if (op == Op::kTrim) flags = flag_byte & (kFlagPromised | kFlagReserved);
+  if (op == Op::kCreate) flags = flag_byte & kFlagGc;
+  if (op == Op::kWrite) {
+    flags = flag_byte & (kFlagCreate | kFlagGc | kFlagPromised | kFlagReserved);
+    fields.last = uint64_t{input.Byte()} * kPageBytes;
     const uint8_t mask = input.Byte();
     const uint8_t mask_step = input.Byte();
     if (mask != 0) {
-      request.flags |= kFlagSparse;
-      for (uint64_t i = 0; i < request.range.pages(); ++i) {
-        masks.push_back(MaskOfPage(request.range, request.range.first_page() + i) & (mask + i * mask_step));
+      flags |= kFlagSparse;
+      const ChunkRange& range = fields.range;
+      for (uint64_t i = 0; i < range.pages(); ++i) {
+        masks.push_back(MaskOfPage(range, range.first_page() + i) & (mask + i * mask_step));
       }
     }
     wrong_sum = input.Byte() % 32 == 31;
   }
+  const MessageHeader request = AnyMessage(op, flags, fields);
   *open = driver->Run(request, masks, fill, step, wrong_sum);
 }
 

@@ -173,9 +173,18 @@ TEST_F(LyingServerTest, AHelloOnTheDataPlaneThatCannotBe) {
       return LyingServer::Encode(good);
     }});
   };
-  EXPECT_THAT(refusal([](MessageHeader* reply) { reply->aux = 0; }), HasSubstr("gives no credit"));
-  EXPECT_THAT(refusal([](MessageHeader* reply) { reply->aux = PackWindow({0, 4096}); }), HasSubstr("gives no credit"));
-  EXPECT_THAT(refusal([](MessageHeader* reply) { reply->op = Op::kPing; }), HasSubstr("not a memory server"));
+  const auto credit = [](uint32_t requests, uint32_t kib) {
+    return [=](MessageHeader* reply) {
+      auto said = reply->as<HelloReply>();
+      said.window_requests = requests;
+      said.window_kib = kib;
+      reply->set(said);
+    };
+  };
+  EXPECT_THAT(refusal(credit(0, 0)), HasSubstr("gives no credit"));
+  EXPECT_THAT(refusal(credit(0, 4096)), HasSubstr("gives no credit"));
+  EXPECT_THAT(refusal([](MessageHeader* reply) { *reply = MessageHeader(PingReply{}); }),
+              HasSubstr("not a memory server"));
   EXPECT_THAT(refusal([](MessageHeader* reply) { reply->request_id = 9; }), HasSubstr("not a memory server"));
   EXPECT_THAT(Refusal({.message = [](const auto&, const auto&) { return std::string(64, 'x'); }}),
               HasSubstr("malformed"));
@@ -185,7 +194,11 @@ TEST_F(LyingServerTest, AHelloOnTheDataPlaneThatCannotBe) {
 
 TEST_F(LyingServerTest, AbsurdCreditIsNotBelieved) {
   const auto pool = OpenWith({.message = [](const MessageHeader& request, MessageHeader good) {
-    if (request.op == Op::kHello) good.aux = ~uint64_t{0};
+    if (request.op == Op::kHello) {
+      auto said = good.as<HelloReply>();
+      said.window_requests = said.window_kib = ~uint32_t{0};
+      good.set(said);
+    }
     return LyingServer::Encode(good);
   }});
   const auto region = pool->AttachRegion("any", AttachMode::kOwner).value();
@@ -205,11 +218,11 @@ TEST_F(LyingServerTest, RepliesThatAreNone) {
         return LyingServer::Encode(good);
       },
       [](const auto&, MessageHeader good) {
-        good.subject += 1;
+        good.body[0] += 1;  // the region
         return LyingServer::Encode(good);
       },
       [](const auto&, MessageHeader good) {
-        good.range.first += 8;
+        good.body[1] += 8;  // where the range begins
         return LyingServer::Encode(good);
       },
       [](const auto&, MessageHeader good) {
@@ -239,7 +252,11 @@ TEST_F(LyingServerTest, RepliesThatAreNone) {
 
 TEST_F(LyingServerTest, AWriteThatUsedMoreThanThereIs) {
   const auto pool = OpenWith(Messages([](const auto&, MessageHeader good) {
-    if (good.op == Op::kWrite) good.aux = uint64_t{1} << 63;
+    if (good.op == Op::kWrite) {
+      auto said = good.as<WriteReply>();
+      said.used_bytes = uint64_t{1} << 63;
+      good.set(said);
+    }
     return LyingServer::Encode(good);
   }));
   const auto region = pool->CreateRegion({.gc = true}).value();

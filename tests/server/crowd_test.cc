@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "client/transport/socket_transport.h"
 #include "gtest/gtest.h"
+#include "proto/any_request.h"
 #include "proto/encode_message.h"
 #include "tests/util/test_server.h"
 
@@ -73,22 +74,12 @@ class CrowdTest : public ::testing::Test {
     return Send(fd, header, id) && Receive(fd, &reply);
   }
   bool Hello(int fd, uint64_t lease, bool urgent = false) {
-    MessageHeader hello;
-    hello.op = Op::kHello;
-    hello.subject = lease;
-    hello.aux = ++generation_;
-    if (urgent) hello.flags = kFlagUrgent;
+    const MessageHeader hello(HelloRequest{.lease = LeaseId{lease}, .generation = ++generation_},
+                              urgent ? kFlagUrgent : 0);
     MessageHeader reply;
     return Send(fd, hello, 1) && Receive(fd, &reply) && reply.reason == Reason::kOk;
   }
-  static MessageHeader Request(Op op) {
-    MessageHeader header;
-    header.op = op;
-    header.subject = 6;
-    header.epoch = 1;
-    if (op == Op::kRead) header.range = {0, 8};
-    return header;
-  }
+  static MessageHeader Request(Op op) { return AnyRequest(op, 6, 1, {0, 8}); }
 
   // An ordinary client: lease, connection, a write, and a read of it.
   std::unique_ptr<SocketTransport> ConnectGood(uint64_t lease) {
@@ -104,11 +95,7 @@ class CrowdTest : public ::testing::Test {
     std::string back(4096, '?');
     for (const Op op : {Op::kWrite, Op::kRead}) {
       Call call;
-      call.request.op = op;
-      call.request.flags = op == Op::kWrite ? kFlagCreate : 0;
-      call.request.subject = region;
-      call.request.epoch = 1;
-      call.request.range = {0, 8};
+      call.request = AnyRequest(op, region, 1, {0, 8}, op == Op::kWrite ? kFlagCreate : 0);
       if (op == Op::kWrite) call.out = reinterpret_cast<const std::byte*>(page.data());
       if (op == Op::kRead) call.in = reinterpret_cast<std::byte*>(back.data());
       call.deadline_ns = DeadlineAfterMs(20'000);
@@ -206,16 +193,19 @@ TEST_F(LongRequestTest, NobodyWaitsForADestroyOrTrim) {
       ASSERT_TRUE(server_.landing().Take(1, &landed));
       memset(server_.arena().Data(landed), 7, kChunkBytes);
       const uint32_t crc = 0;
-      uint64_t paid = 0;
-      ASSERT_EQ(server_.store().Write(lease.get(), nullptr, RegionId{6}, 1, {span * kPagesPerSpan * kChunksPerPage, 1},
-                                      {}, {&crc, 1}, PageStore::IfAbsent::kCreate, &landed, &paid),
-                Reason::kOk);
+      Payment payment;
+      const PageStore::WriteArgs args{.region = RegionId{6},
+                                      .epoch = 1,
+                                      .range = {span * kPagesPerSpan * kChunksPerPage, 1},
+                                      .page_crcs = {&crc, 1},
+                                      .landed = &landed,
+                                      .absent = PageStore::IfAbsent::kCreate};
+      ASSERT_EQ(server_.store().Write(lease.get(), args, &payment), Reason::kOk);
       server_.landing().Give(&landed, 1);
     }
     UniqueFd busy = ConnectFrom("127.0.0.1");
     ASSERT_TRUE(Hello(busy.get(), 1));
-    MessageHeader request = Request(op);
-    if (op == Op::kTrim) request.range = {0, 64 * 200 * kPagesPerSpan * kChunksPerPage};
+    const MessageHeader request = AnyRequest(op, 6, 1, {0, 64 * 200 * kPagesPerSpan * kChunksPerPage});
     ASSERT_TRUE(Send(busy.get(), request, 2));
     const auto good = ConnectGood(2);
     EXPECT_TRUE(WriteAndRead(good.get(), 2).ok());

@@ -17,6 +17,7 @@
 #include "client/transport/socket_transport.h"
 #include "gtest/gtest.h"
 #include "memserver/connection.h"
+#include "proto/any_request.h"
 #include "proto/encode_message.h"
 #include "tests/util/test_server.h"
 
@@ -37,11 +38,7 @@ class MalformedTest : public ::testing::Test {
   void WriteGood() {
     Call call;
     std::string page(4096, 'g');
-    call.request.op = Op::kWrite;
-    call.request.flags = kFlagCreate;
-    call.request.subject = 5;
-    call.request.epoch = 1;
-    call.request.range = {0, 8};
+    call.request = AnyRequest(Op::kWrite, 5, 1, {0, 8}, kFlagCreate);
     call.out = reinterpret_cast<const std::byte*>(page.data());
     call.deadline_ns = DeadlineAfterMs(5000);
     good_->Start(&call);
@@ -54,21 +51,14 @@ class MalformedTest : public ::testing::Test {
   // The hello is another lease's, so that the good connection is not fenced.
   std::string Hello() {
     server_.Grant(2);
-    MessageHeader header;
-    header.op = Op::kHello;
+    MessageHeader header(HelloRequest{.lease = LeaseId{2}, .generation = ++generation_});
     header.request_id = 1;
-    header.subject = 2;
-    header.aux = ++generation_;
     return EncodeMessage(header);
   }
 
   static MessageHeader Request(Op op, uint64_t id, ChunkRange range = {}) {
-    MessageHeader header;
-    header.op = op;
+    MessageHeader header = AnyRequest(op, 6, 1, range);
     header.request_id = id;
-    header.subject = 6;
-    header.epoch = 1;
-    header.range = range;
     if (op == Op::kWrite) header.payload_bytes = range.bytes();
     return header;
   }
@@ -111,7 +101,7 @@ TEST_F(MalformedTest, EachKindClosesItsConnectionAlone) {
   corrupt[2000] ^= 1;
   ExpectClosed(Hello() + corrupt);
   std::string oversized = EncodeMessage(Request(Op::kRead, 2, {0, kChunksPerMessage}));
-  oversized[32] ^= 1;  // 513 chunks
+  oversized[40] ^= 1;  // 513 chunks
   ExpectClosed(Hello() + oversized);
   std::string version = EncodeMessage(Request(Op::kPing, 2));
   version[4] = 9;
@@ -128,7 +118,7 @@ TEST_F(MalformedTest, RandomBytesAndRandomlySpoiledMessages) {
     } else {
       bytes = Hello() + EncodeMessage(Request(Op::kWrite, 2, {random() % 100, 1 + random() % 64}), "");
       bytes.resize(bytes.size() + 64 * 512 + 64, 'p');
-      bytes[64 + random() % 60] ^= static_cast<char>(1 << random() % 8);
+      bytes[64 + random() % 64] ^= static_cast<char>(1 << random() % 8);
     }
     ExpectClosed(bytes);
   }

@@ -128,7 +128,7 @@ void RawClient::Dial(Standing* at) {
   options.incarnation = at->incarnation;
   options.on_request = [this, server = at->server->index()](const MessageHeader& request) {
     if (request.op == Op::kWrite) {
-      cluster_->checker.NotePlaced(server, RegionId{request.subject}, request.range);
+      cluster_->checker.NotePlaced(server, request.region(), request.range());
     }
   };
   for (auto* transport : {&at->bulk, &at->urgent}) {
@@ -224,24 +224,24 @@ void RawClient::StartOperation(Standing* at, Checker::Kind kind, ChunkRange rang
   if (range.count > 0 && kind != Checker::Kind::kTrim) operation->bytes.reset(new std::byte[range.bytes()]);
   Call& call = operation->call;
   call.deadline_ns = world_->NowNs() + world_->rng().Between(kNsPerSecond, 10 * kNsPerSecond);
-  call.request.subject = Raw(at->region);
-  call.request.range = range;
-  call.request.epoch = 1;
+  constexpr Epoch kEpoch{1};
   Checker& checker = cluster_->checker;
   switch (kind) {
     case Checker::Kind::kRead:
-      call.request.op = Op::kRead;
+      call.request = MessageHeader(ReadRequest{.region = at->region, .range = range, .epoch = kEpoch});
       call.in = operation->bytes.get();
       operation->checked = checker.BeginRead(at->region, range, host_, call.deadline_ns);
       break;
     case Checker::Kind::kWrite:
-      call.request.op = Op::kWrite;
-      call.request.flags = static_cast<uint8_t>(kFlagCreate | (at->gc ? kFlagGc : 0));
+      call.request = MessageHeader(WriteRequest{.region = at->region, .range = range, .epoch = kEpoch},
+                                   kFlagCreate | (at->gc ? kFlagGc : 0));
       call.out = operation->bytes.get();
       operation->checked = checker.BeginWrite(at->region, range, host_, call.deadline_ns, operation->bytes.get());
       break;
     default:
-      call.request.op = kind == Checker::Kind::kTrim ? Op::kTrim : Op::kDestroy;
+      call.request = kind == Checker::Kind::kTrim
+                         ? MessageHeader(TrimRequest{.region = at->region, .range = range, .epoch = kEpoch})
+                         : MessageHeader(DestroyRequest{.region = at->region, .epoch = kEpoch});
       operation->checked = checker.BeginOther(kind, at->region, range, host_, call.deadline_ns);
   }
   call.context = operation;
@@ -266,7 +266,7 @@ absl::Status RawClient::StatusOf(Operation* operation) {
         return absl::DataLossError(status.message());
       }
       // Nothing was ever written there, or the checker finds that zeros are wrong.
-      if (call.request.op == Op::kRead) memset(operation->bytes.get(), 0, call.request.range.bytes());
+      if (call.request.op == Op::kRead) memset(operation->bytes.get(), 0, call.request.range().bytes());
       return absl::OkStatus();
     case Reason::kLeaseEnded:
     case Reason::kFenced:

@@ -20,7 +20,7 @@ std::string Encode(const Call& call, uint32_t payload_crc) {
   EncodeHeader(call.request, payload_crc, reinterpret_cast<std::byte*>(message.data()));
   if (call.request.op != Op::kWrite) return message;
   if (call.masks != nullptr) {
-    message.append(reinterpret_cast<const char*>(call.masks), call.request.range.pages());
+    message.append(reinterpret_cast<const char*>(call.masks), call.request.range().pages());
   }
   ForEachSentRun(call, [&](uint64_t, const std::byte* data, size_t bytes) {
     message.append(reinterpret_cast<const char*>(data), bytes);
@@ -62,12 +62,9 @@ void SimTransport::StartConnect(int64_t deadline_ns, std::function<void(absl::St
 void SimTransport::OnConnected() {
   reader_.emplace(kReadAheadBytes);
   next_request_id_ = 2;
-  MessageHeader hello;
-  hello.op = Op::kHello;
-  hello.flags = options_.urgent ? kFlagUrgent : 0;
+  const HelloRequest body{.lease = options_.lease, .generation = static_cast<uint64_t>(world_->NowNs())};
+  MessageHeader hello(body, options_.urgent ? kFlagUrgent : 0);
   hello.request_id = 1;
-  hello.subject = Raw(options_.lease);
-  hello.aux = static_cast<uint64_t>(world_->NowNs());
   std::string message(kMessageHeaderBytes, '\0');
   EncodeHeader(hello, 0, reinterpret_cast<std::byte*>(message.data()));
   network_->Send(connection_, Network::kClient, std::move(message));
@@ -82,7 +79,7 @@ absl::Status SimTransport::JudgeHello(const MessageHeader& reply) const {
   }
   if (reply.reason == Reason::kFenced) return absl::AbortedError("hello: a newer connection has been there");
   if (reply.reason != Reason::kOk) return absl::UnavailableError("hello: refused");
-  if (options_.incarnation != 0 && reply.subject != options_.incarnation) {
+  if (options_.incarnation != 0 && reply.as<HelloReply>().incarnation != options_.incarnation) {
     return absl::FailedPreconditionError("hello: the server has restarted");
   }
   return absl::OkStatus();
@@ -101,13 +98,13 @@ void SimTransport::EndConnect(absl::Status status) {
 
 void SimTransport::Start(Call* call) {
   BeginCall(call, this);
-  if (!connected_) return CompleteCall(call, absl::StatusCode::kUnavailable, Reason::kOk, 0);
+  if (!connected_) return FailCall(call, absl::StatusCode::kUnavailable);
   MessageHeader& request = call->request;
   request.payload_bytes = RequestPayloadBytes(*call);
   request.flags |= call->masks != nullptr && request.op == Op::kWrite ? kFlagSparse : 0;
   call->payload_crc = 0;
   if (request.op == Op::kWrite) {
-    const uint64_t pages = request.range.pages();
+    const uint64_t pages = request.range().pages();
     PageCrcs page_crcs;
     ChecksumPages(*call, &page_crcs);
     call->payload_crc = PayloadCrc({call->masks, call->masks != nullptr ? pages : 0}, {page_crcs.data(), pages});
@@ -151,7 +148,7 @@ absl::Status SimTransport::OnMessage(const MessageHeader& reply, absl::Span<cons
   // Not there any more if the connection broke in the middle of its payload.
   if (call == nullptr) return absl::UnavailableError("disconnected");
   std::erase(calls_, call);
-  CompleteCall(call, absl::StatusCode::kOk, reply.reason, reply.aux);
+  AnswerCall(call, reply);
   return absl::OkStatus();
 }
 
@@ -179,7 +176,7 @@ void SimTransport::Break() {
     const absl::StatusCode code = call == garbled               ? absl::StatusCode::kDataLoss
                                   : now_ns >= call->deadline_ns ? absl::StatusCode::kDeadlineExceeded
                                                                 : absl::StatusCode::kUnavailable;
-    CompleteCall(call, code, Reason::kOk, 0);
+    FailCall(call, code);
   }
 }
 

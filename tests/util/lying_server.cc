@@ -117,23 +117,46 @@ void LyingServer::Set(Lies lies) {
 }
 
 std::string LyingServer::Encode(MessageHeader header) {
-  // The stated length of a payload need not be true: the checksum covers the range's pages.
-  std::string bytes(kMessageHeaderBytes + std::max<uint64_t>(header.payload_bytes, header.range.bytes()), '\0');
+  // What is said of a payload's length need not be true: the checksum is of the range's pages.
+  std::string bytes(kMessageHeaderBytes + std::max<uint64_t>(header.payload_bytes, header.range().bytes()), '\0');
   const auto* payload = reinterpret_cast<const std::byte*>(bytes.data()) + kMessageHeaderBytes;
   EncodeHeader(header, PayloadCrcOf(header, payload), reinterpret_cast<std::byte*>(bytes.data()));
   bytes.resize(kMessageHeaderBytes + header.payload_bytes);
   return bytes;
 }
 
+namespace {
+
+MessageHeader GoodReply(const MessageHeader& request) {
+  const RegionId region = request.region();
+  const ChunkRange range = request.range();
+  switch (request.op) {
+    case Op::kHello:
+      return MessageHeader(
+          HelloReply{.incarnation = LyingServer::kIncarnation, .window_requests = 256, .window_kib = 4096},
+          request.flags & kFlagUrgent);
+    case Op::kPing:
+      return MessageHeader(PingReply{});
+    case Op::kCreate:
+      return MessageHeader(CreateReply{.region = region});
+    case Op::kRead:
+      return MessageHeader(ReadReply{.region = region, .range = range});
+    case Op::kWrite:
+      return MessageHeader(WriteReply{.region = region, .range = range});
+    case Op::kTrim:
+      return MessageHeader(TrimReply{.region = region, .range = range});
+    case Op::kDestroy:
+      return MessageHeader(DestroyReply{.region = region});
+  }
+  LOG(FATAL) << "no request";
+}
+
+}  // namespace
+
 std::string LyingServer::Answer(const MessageHeader& request) {
-  MessageHeader good;
-  good.op = request.op;
-  good.flags = kFlagReply | (request.op == Op::kHello ? request.flags & kFlagUrgent : 0);
+  MessageHeader good = GoodReply(request);
   good.request_id = request.request_id;
-  good.subject = request.op == Op::kHello ? kIncarnation : request.subject;
-  good.range = request.range;
-  if (request.op == Op::kHello) good.aux = PackWindow({256, 4096});
-  if (request.op == Op::kRead) good.payload_bytes = static_cast<uint32_t>(request.range.bytes());
+  if (request.op == Op::kRead) good.payload_bytes = static_cast<uint32_t>(request.range().bytes());
   MutexLock lock(&mu_);
   return lies_.message ? lies_.message(request, good) : Encode(good);
 }

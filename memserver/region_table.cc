@@ -1,49 +1,19 @@
-// The control plane's side of the page store: names, owners, lists, and what happens to the regions of a lease that
-// ends.
+#include "memserver/region_table.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "memserver/page_store.h"
 
 namespace nram {
 namespace {
 
-void Count(std::atomic<uint64_t>* counter) { counter->fetch_add(1, std::memory_order_relaxed); }
-
-// What it takes beyond its region: two entries in tables (also while these grow), and what they point to.
-uint64_t ManifestBytes(const RegionManifest& manifest) {
-  return 480 + 2 * manifest.name.size() + manifest.incarnations.size() * sizeof(uint64_t);
-}
-
-}  // namespace
-
-absl::Status PageStore::CreateNamed(Lease* lease, RegionId id, uint32_t epoch, bool gc, RegionManifest manifest) {
-  const bool named = !manifest.name.empty();
-  const uint64_t manifest_bytes = named ? ManifestBytes(manifest) : 0;
-  if (!arena_->ChargeIndex(manifest_bytes, nullptr, nullptr)) {
-    return absl::ResourceExhaustedError("the server is full");
-  }
-  Reason reason;
-  {
-    Shard& at = shard(id);
-    WriterLock lock(&at.mu);
-    MutexLock names_lock(&names_mu_);
-    if (named && names_.contains(manifest.name)) {
-      arena_->ReleaseIndex(manifest_bytes);
-      return absl::AlreadyExistsError(absl::StrCat("a region named \"", manifest.name, "\" exists"));
-    }
-    reason = CreateLocked(&at, lease, nullptr, id, epoch, gc, named, nullptr);
-    if (reason == Reason::kOk && named) {
-      names_.emplace(manifest.name, Raw(id));
-      manifests_.emplace(Raw(id), std::move(manifest));
-    }
-  }
-  if (reason == Reason::kOk) return absl::OkStatus();
-  arena_->ReleaseIndex(manifest_bytes);
+absl::Status CreationError(Reason reason, RegionId id) {
   switch (reason) {
+    case Reason::kOk:
+      return absl::OkStatus();
     case Reason::kRegionExists:
       return absl::AlreadyExistsError(absl::StrCat("region ", FormatId(Raw(id)), " exists"));
     case Reason::kFull:
@@ -55,16 +25,108 @@ absl::Status PageStore::CreateNamed(Lease* lease, RegionId id, uint32_t epoch, b
   }
 }
 
-void PageStore::ForgetName(RegionId id) {
-  MutexLock lock(&names_mu_);
-  const auto it = manifests_.find(Raw(id));
-  if (it == manifests_.end()) return;
-  arena_->ReleaseIndex(ManifestBytes(it->second));
-  names_.erase(it->second.name);
-  manifests_.erase(it);
+}  // namespace
+
+RegionTable::~RegionTable() {
+  for (Shard& shard : shards_) {
+    WriterLock lock(&shard.mu);
+    for (auto& [id, region] : shard.regions) doomed_.Free(std::move(region));
+    shard.regions.clear();
+  }
 }
 
-absl::StatusOr<bool> PageStore::DestroyByControl(LeaseId lease_id, RegionId id, bool force) {
+Reason RegionTable::Create(Lease* lease, RegionId id, uint32_t epoch, bool gc) {
+  Shard& at = shard(id);
+  WriterLock lock(&at.mu);
+  return CreateLocked(&at, lease, nullptr, id, epoch, gc, /*named=*/false);
+}
+
+Reason RegionTable::CreateLocked(Shard* at, Lease* lease, Payment* payment, RegionId id, uint32_t epoch, bool gc,
+                                 bool named) {
+  // Counted before, and under the lock: CollectLease, which looks at the count after the lease has ended and then takes
+  // the lock, either sees this region or is seen.
+  lease->regions.fetch_add(1);
+  Reason reason = lease->live() ? Reason::kOk : Reason::kLeaseEnded;
+  if (reason == Reason::kOk && draining_ && !(payment != nullptr && payment->pays()) && !named) {
+    reason = Reason::kDraining;
+  }
+  auto it = at->regions.end();
+  if (reason == Reason::kOk) {
+    bool inserted = false;
+    std::tie(it, inserted) = at->regions.try_emplace(Raw(id), nullptr);
+    if (!inserted) reason = Reason::kRegionExists;
+  }
+  if (reason == Reason::kOk && !(leases_->Charge(lease) && arena_->ChargeIndex(kRegionBytes, payment))) {
+    at->regions.erase(it);
+    Count(&counters_.refused_full);
+    reason = Reason::kFull;
+  }
+  if (reason != Reason::kOk) {
+    leases_->Unname(lease);
+    return reason;
+  }
+  it->second = std::make_unique<StoredRegion>(arena_);
+  it->second->lease = lease->id;
+  it->second->epoch = epoch;
+  it->second->gc = gc;
+  it->second->named = named;
+  counters_.regions.fetch_add(1);
+  return Reason::kOk;
+}
+
+absl::Status RegionTable::CreateNamed(Lease* lease, RegionId id, uint32_t epoch, bool gc, RegionManifest manifest) {
+  const bool named = !manifest.name.empty();
+  Doomed undone;
+  absl::Status status;
+  {
+    Shard& at = shard(id);
+    WriterLock lock(&at.mu);
+    // The name's error goes first; Add looks again.
+    if (named && names_.Find(manifest.name) != RegionId{0}) {
+      return absl::AlreadyExistsError(absl::StrCat("a region named \"", manifest.name, "\" exists"));
+    }
+    status = CreationError(CreateLocked(&at, lease, nullptr, id, epoch, gc, named), id);
+    if (!status.ok() || !named) return status;
+    status = names_.Add(id, std::move(manifest));
+    if (status.ok()) return status;
+    // Nobody has seen the region: the shard's lock was held all the time.
+    const auto it = at.regions.find(Raw(id));
+    undone = std::move(it->second);
+    at.regions.erase(it);
+  }
+  doomed_.Free(std::move(undone));
+  return status;
+}
+
+Reason RegionTable::CheckOwner(const StoredRegion& region, const Lease& lease, uint32_t epoch) {
+  if (region.epoch != epoch) {
+    Count(&counters_.refused_stale);
+    return Reason::kStaleEpoch;
+  }
+  if (region.lease != lease.id) return Reason::kNotOwner;
+  return lease.live() ? Reason::kOk : Reason::kLeaseEnded;
+}
+
+Reason RegionTable::Unlink(Lease* lease, RegionId id, uint32_t epoch, Doomed* doomed) {
+  Shard& at = shard(id);
+  WriterLock lock(&at.mu);
+  const auto it = at.regions.find(Raw(id));
+  if (it == at.regions.end()) return Reason::kUnknownRegion;
+  if (const Reason reason = CheckOwner(*it->second, *lease, epoch); reason != Reason::kOk) return reason;
+  *doomed = std::move(it->second);
+  at.regions.erase(it);
+  if ((*doomed)->named) names_.Forget(id);
+  return Reason::kOk;
+}
+
+Reason RegionTable::Destroy(Lease* lease, RegionId id, uint32_t epoch) {
+  Doomed doomed;
+  const Reason reason = Unlink(lease, id, epoch, &doomed);
+  doomed_.Free(std::move(doomed));
+  return reason;
+}
+
+absl::StatusOr<bool> RegionTable::DestroyByControl(LeaseId lease_id, RegionId id, bool force) {
   Doomed region;
   {
     Shard& at = shard(id);
@@ -77,18 +139,18 @@ absl::StatusOr<bool> PageStore::DestroyByControl(LeaseId lease_id, RegionId id, 
     }
     region = std::move(it->second);
     at.regions.erase(it);
-    if (region->named) ForgetName(id);
+    if (region->named) names_.Forget(id);
   }
-  Free(std::move(region));
+  doomed_.Free(std::move(region));
   return true;
 }
 
-absl::StatusOr<RegionDescription> PageStore::Attach(Lease* lease, RegionId id, uint32_t epoch, bool force) {
+absl::StatusOr<RegionDescription> RegionTable::Attach(Lease* lease, RegionId id, uint32_t epoch, bool force) {
   Shard& at = shard(id);
   WriterLock lock(&at.mu);
   const auto it = at.regions.find(Raw(id));
   if (it == at.regions.end()) return absl::NotFoundError(absl::StrCat("no region ", FormatId(Raw(id))));
-  Region* region = it->second.get();
+  StoredRegion* region = it->second.get();
   if (lease != nullptr) {
     // Counted first, as in CreateLocked.
     lease->regions.fetch_add(1);
@@ -111,13 +173,7 @@ absl::StatusOr<RegionDescription> PageStore::Attach(Lease* lease, RegionId id, u
   return Describe(id, *region, /*with_incarnations=*/true);
 }
 
-RegionId PageStore::FindByName(const std::string& name) const {
-  MutexLock lock(&names_mu_);
-  const auto it = names_.find(name);
-  return it == names_.end() ? RegionId{0} : RegionId{it->second};
-}
-
-RegionDescription PageStore::Describe(RegionId id, const Region& region, bool with_incarnations) const {
+RegionDescription RegionTable::Describe(RegionId id, const StoredRegion& region, bool with_incarnations) const {
   RegionDescription description;
   description.id = id;
   description.lease = region.lease;
@@ -128,19 +184,11 @@ RegionDescription PageStore::Describe(RegionId id, const Region& region, bool wi
   if (lease != nullptr) description.owner = lease->owner;
   description.stored_bytes = region.chunks * kChunkBytes;
   description.spans = region.index.spans();
-  if (region.named) {
-    MutexLock lock(&names_mu_);
-    if (const auto it = manifests_.find(Raw(id)); it != manifests_.end()) {
-      const RegionManifest& manifest = it->second;
-      description.manifest.name = manifest.name;
-      description.manifest.size_bytes = manifest.size_bytes;
-      if (with_incarnations) description.manifest.incarnations = manifest.incarnations;
-    }
-  }
+  if (region.named) description.manifest = names_.Manifest(id, with_incarnations);
   return description;
 }
 
-std::vector<uint64_t> PageStore::FirstIds(uint64_t from, size_t limit, bool orphans_only, bool named_only) const {
+std::vector<uint64_t> RegionTable::FirstIds(uint64_t from, size_t limit, bool orphans_only, bool named_only) const {
   const LeaseTable::IdSet live = leases_->LiveIds();
   std::vector<uint64_t> ids;  // a heap of the smallest ones, the largest of them first
   for (const Shard& shard : shards_) {
@@ -160,8 +208,8 @@ std::vector<uint64_t> PageStore::FirstIds(uint64_t from, size_t limit, bool orph
   return ids;
 }
 
-std::vector<RegionDescription> PageStore::List(uint64_t from, size_t limit, bool orphans_only, bool named_only,
-                                               uint64_t* next) const {
+std::vector<RegionDescription> RegionTable::List(uint64_t from, size_t limit, bool orphans_only, bool named_only,
+                                                 uint64_t* next) const {
   std::vector<RegionDescription> result;
   uint64_t go_on = from;
   // Again only if all of them went away between the two looks.
@@ -182,7 +230,7 @@ std::vector<RegionDescription> PageStore::List(uint64_t from, size_t limit, bool
   return result;
 }
 
-absl::StatusOr<std::vector<uint64_t>> PageStore::ListSpans(RegionId id, uint64_t from_span, size_t limit) const {
+absl::StatusOr<std::vector<uint64_t>> RegionTable::ListSpans(RegionId id, uint64_t from_span, size_t limit) const {
   const Shard& at = shard(id);
   ReaderLock lock(&at.mu);
   const auto it = at.regions.find(Raw(id));
@@ -195,7 +243,7 @@ absl::StatusOr<std::vector<uint64_t>> PageStore::ListSpans(RegionId id, uint64_t
   return spans;
 }
 
-void PageStore::CollectLease(const Lease& lease) {
+void RegionTable::CollectLease(const Lease& lease) {
   if (lease.regions == 0) return;
   for (Shard& shard : shards_) {
     std::vector<Doomed> collected;
@@ -204,7 +252,7 @@ void PageStore::CollectLease(const Lease& lease) {
       for (auto it = shard.regions.begin(); it != shard.regions.end();) {
         // Looked at again under the lock: the lease may have been granted anew in the meantime.
         if (it->second->gc && it->second->lease == lease.id && !lease.live()) {
-          if (it->second->named) ForgetName(RegionId{it->first});
+          if (it->second->named) names_.Forget(RegionId{it->first});
           collected.push_back(std::move(it->second));
           shard.regions.erase(it++);
         } else {
@@ -213,20 +261,20 @@ void PageStore::CollectLease(const Lease& lease) {
       }
     }
     for (auto& region : collected) {
-      Free(std::move(region));
+      doomed_.Free(std::move(region));
       Count(&counters_.regions_collected);
     }
   }
 }
 
-void PageStore::ShrinkTables() {
+void RegionTable::ShrinkTables() {
   for (Shard& shard : shards_) {
     WriterLock lock(&shard.mu);
     if (shard.regions.capacity() > 4 * shard.regions.size() + 64) shard.regions.rehash(0);
   }
 }
 
-size_t PageStore::CountOrphans() const {
+size_t RegionTable::CountOrphans() const {
   const LeaseTable::IdSet live = leases_->LiveIds();
   size_t orphans = 0;
   for (const Shard& shard : shards_) {

@@ -1,0 +1,50 @@
+#ifndef NRAM_MEMSERVER_DOOMED_REGIONS_H_
+#define NRAM_MEMSERVER_DOOMED_REGIONS_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/sync.h"
+#include "memserver/frame_arena.h"
+#include "memserver/lease_table.h"
+#include "memserver/store_counters.h"
+#include "memserver/stored_region.h"
+
+namespace nram {
+
+// A region that no table has any more, but whose memory is still taken.
+using Doomed = std::unique_ptr<StoredRegion>;
+
+// Frees regions in steps, so that nobody waits for a large one. Thread-safe.
+class DoomedRegions {
+ public:
+  // Pointers are not owned and must outlive the object.
+  DoomedRegions(FrameArena* arena, LeaseTable* leases, StoreCounters* counters)
+      : arena_(arena), leases_(leases), counters_(counters) {}
+  DoomedRegions(const DoomedRegions&) = delete;
+  // Frees what FreeLater was given.
+  ~DoomedRegions();
+
+  // One step, of StoredRegion::kSpansPerStep spans at most. True: all is free, and *doomed is null.
+  bool FreeStep(Doomed* doomed);
+  // All steps.
+  void Free(Doomed doomed);
+  // Keeps it for FreeSome. Null: does nothing.
+  void FreeLater(Doomed doomed);
+  // Frees what FreeLater was given. True if nothing is left; false if it came to `until_ns`. One thread at a time.
+  bool FreeSome(int64_t until_ns);
+
+ private:
+  FrameArena* const arena_;
+  LeaseTable* const leases_;
+  StoreCounters* const counters_;
+
+  Mutex free_some_mu_;  // taken before mu_
+  Mutex mu_;
+  std::vector<Doomed> later_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace nram
+
+#endif  // NRAM_MEMSERVER_DOOMED_REGIONS_H_

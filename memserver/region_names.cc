@@ -1,0 +1,56 @@
+#include "memserver/region_names.h"
+
+#include <glog/logging.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace nram {
+namespace {
+
+// Two entries in tables (also while these grow), and what they point to.
+uint64_t CostBytes(const RegionManifest& manifest) {
+  return 480 + 2 * manifest.name.size() + manifest.incarnations.size() * sizeof(uint64_t);
+}
+
+}  // namespace
+
+absl::Status RegionNames::Add(RegionId id, RegionManifest manifest) {
+  MutexLock lock(&mu_);
+  if (ids_.contains(manifest.name)) {
+    return absl::AlreadyExistsError(absl::StrCat("a region named \"", manifest.name, "\" exists"));
+  }
+  if (!arena_->ChargeIndex(CostBytes(manifest))) return absl::ResourceExhaustedError("the server is full");
+  ids_.emplace(manifest.name, Raw(id));
+  CHECK(manifests_.emplace(Raw(id), std::move(manifest)).second);
+  return absl::OkStatus();
+}
+
+void RegionNames::Forget(RegionId id) {
+  MutexLock lock(&mu_);
+  const auto it = manifests_.find(Raw(id));
+  if (it == manifests_.end()) return;
+  arena_->ReleaseIndex(CostBytes(it->second));
+  ids_.erase(it->second.name);
+  manifests_.erase(it);
+}
+
+RegionId RegionNames::Find(const std::string& name) const {
+  MutexLock lock(&mu_);
+  const auto it = ids_.find(name);
+  return it == ids_.end() ? RegionId{0} : RegionId{it->second};
+}
+
+RegionManifest RegionNames::Manifest(RegionId id, bool with_incarnations) const {
+  MutexLock lock(&mu_);
+  const auto it = manifests_.find(Raw(id));
+  if (it == manifests_.end()) return {};
+  RegionManifest manifest;
+  manifest.name = it->second.name;
+  manifest.size_bytes = it->second.size_bytes;
+  if (with_incarnations) manifest.incarnations = it->second.incarnations;
+  return manifest;
+}
+
+}  // namespace nram

@@ -1,0 +1,50 @@
+#ifndef NRAM_MEMSERVER_REGION_NAMES_H_
+#define NRAM_MEMSERVER_REGION_NAMES_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "base/sync.h"
+#include "base/units.h"
+#include "memserver/frame_arena.h"
+
+namespace nram {
+
+// What a named region's creator wants those who attach later to know.
+struct RegionManifest {
+  std::string name;
+  std::vector<uint64_t> incarnations;
+  uint64_t size_bytes = 0;
+};
+
+// The names of a server's regions, and their manifests. Charges what it takes to the arena as index. Thread-safe; its
+// lock is taken after a shard's, never before.
+class RegionNames {
+ public:
+  // `arena` is not owned.
+  explicit RegionNames(FrameArena* arena) : arena_(arena) {}
+
+  // `id` must have no manifest yet. ALREADY_EXISTS: the name is another region's. RESOURCE_EXHAUSTED: no room. Nothing
+  // has changed then.
+  absl::Status Add(RegionId id, RegionManifest manifest);
+  // Does nothing if the region has no name.
+  void Forget(RegionId id);
+
+  // 0 if no region has this name.
+  RegionId Find(const std::string& name) const;
+  // Empty if the region has no name. `with_incarnations`: they are long.
+  RegionManifest Manifest(RegionId id, bool with_incarnations) const;
+
+ private:
+  FrameArena* const arena_;
+  mutable Mutex mu_;
+  absl::flat_hash_map<std::string, uint64_t> ids_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<uint64_t, RegionManifest> manifests_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace nram
+
+#endif  // NRAM_MEMSERVER_REGION_NAMES_H_

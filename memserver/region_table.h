@@ -1,0 +1,122 @@
+#ifndef NRAM_MEMSERVER_REGION_TABLE_H_
+#define NRAM_MEMSERVER_REGION_TABLE_H_
+
+// The regions that a server holds: who owns them, how they come and go, and lists of them. Knows nothing of what their
+// pages hold (page_store.h), of sockets or of gRPC.
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/sync.h"
+#include "base/units.h"
+#include "memserver/doomed_regions.h"
+#include "memserver/frame_arena.h"
+#include "memserver/lease_table.h"
+#include "memserver/payment.h"
+#include "memserver/region_names.h"
+#include "memserver/store_counters.h"
+#include "memserver/stored_region.h"
+#include "proto/wire.h"
+
+namespace nram {
+
+struct RegionDescription {
+  RegionId id{};
+  LeaseId lease{};
+  uint32_t epoch = 0;
+  bool gc = false;
+  bool orphan = false;
+  std::string owner;
+  uint64_t stored_bytes = 0;
+  uint64_t spans = 0;
+  RegionManifest manifest;
+};
+
+// Thread-safe. Reasons are those of the wire; control-plane calls return Status.
+class RegionTable {
+ public:
+  using Doomed = ::nram::Doomed;
+
+  // Pointers are not owned and must outlive the table.
+  RegionTable(FrameArena* arena, LeaseTable* leases) : arena_(arena), leases_(leases) {}
+  RegionTable(const RegionTable&) = delete;
+  ~RegionTable();
+
+  // An unnamed region.
+  Reason Create(Lease* lease, RegionId id, uint32_t epoch, bool gc);
+  // ALREADY_EXISTS (id or name), RESOURCE_EXHAUSTED, FAILED_PRECONDITION (lease ended).
+  absl::Status CreateNamed(Lease* lease, RegionId id, uint32_t epoch, bool gc, RegionManifest manifest);
+
+  // The region and all it holds. kUnknownRegion if it is not there.
+  Reason Destroy(Lease* lease, RegionId id, uint32_t epoch);
+  // The same in two: the region is there no more, but its memory is still taken, until FreeStep has said that it is
+  // free (true), or whoever has no time for that gives it to FreeLater. See DoomedRegions.
+  Reason Unlink(Lease* lease, RegionId id, uint32_t epoch, Doomed* doomed);
+  bool FreeStep(Doomed* doomed) { return doomed_.FreeStep(doomed); }
+  void FreeLater(Doomed doomed) { doomed_.FreeLater(std::move(doomed)); }
+  bool FreeSome(int64_t until_ns) { return doomed_.FreeSome(until_ns); }
+  // The same for the control plane; `force` asks neither owner nor lease. True if it was there.
+  absl::StatusOr<bool> DestroyByControl(LeaseId lease, RegionId id, bool force);
+
+  // See control.proto. `lease` null: read-only.
+  absl::StatusOr<RegionDescription> Attach(Lease* lease, RegionId id, uint32_t epoch, bool force);
+  // Zero if no region has this name.
+  RegionId FindByName(const std::string& name) const { return names_.Find(name); }
+  // The first `limit` regions with an id of at least `from`, in order; fewer if some go away meanwhile. Without their
+  // incarnations, which are long. *next: from where there are more; 0: there are none.
+  std::vector<RegionDescription> List(uint64_t from, size_t limit, bool orphans_only, bool named_only,
+                                      uint64_t* next = nullptr) const;
+  absl::StatusOr<std::vector<uint64_t>> ListSpans(RegionId id, uint64_t from_span, size_t limit) const;
+
+  // While draining, nothing new is taken that no promise pays for: kDraining.
+  void SetDraining(bool draining) { draining_ = draining; }
+
+  // Frees the GC regions of a lease that has ended.
+  void CollectLease(const Lease& lease);
+  // Tables that have become far too large are made anew.
+  void ShrinkTables();
+  // Regions that stay although their lease has ended.
+  size_t CountOrphans() const;
+
+  FrameArena* arena() const { return arena_; }
+  const StoreCounters& counters() const { return counters_; }
+
+ protected:
+  struct alignas(64) Shard {
+    mutable SharedMutex mu;
+    absl::flat_hash_map<uint64_t, std::unique_ptr<StoredRegion>> regions ABSL_GUARDED_BY(mu);
+  };
+
+  Shard& shard(RegionId id) const { return shards_[Raw(id) * 0x9E3779B97F4A7C15u >> 56]; }
+  // `payment` may be null: nothing is promised.
+  Reason CreateLocked(Shard* at, Lease* lease, Payment* payment, RegionId id, uint32_t epoch, bool gc, bool named)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(at->mu);
+  Reason CheckOwner(const StoredRegion& region, const Lease& lease, uint32_t epoch);
+  bool draining() const { return draining_; }
+  StoreCounters* mutable_counters() { return &counters_; }
+
+ private:
+  static constexpr size_t kShards = 256;
+
+  std::vector<uint64_t> FirstIds(uint64_t from, size_t limit, bool orphans_only, bool named_only) const;
+  RegionDescription Describe(RegionId id, const StoredRegion& region, bool with_incarnations) const;
+
+  FrameArena* const arena_;
+  LeaseTable* const leases_;
+  StoreCounters counters_;
+  std::atomic<bool> draining_{false};
+  mutable std::array<Shard, kShards> shards_;
+  RegionNames names_{arena_};
+  DoomedRegions doomed_{arena_, leases_, &counters_};
+};
+
+}  // namespace nram
+
+#endif  // NRAM_MEMSERVER_REGION_TABLE_H_

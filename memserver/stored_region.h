@@ -1,0 +1,43 @@
+#ifndef NRAM_MEMSERVER_STORED_REGION_H_
+#define NRAM_MEMSERVER_STORED_REGION_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/units.h"
+#include "memserver/frame_arena.h"
+#include "memserver/page_index.h"
+#include "memserver/payment.h"
+#include "memserver/store_counters.h"
+#include "proto/price.h"
+
+namespace nram {
+
+// A region as a server holds it. Not thread-safe: the lock of its shard guards it, or its only owner.
+struct StoredRegion {
+  explicit StoredRegion(FrameArena* arena) : index(arena) {}
+
+  // Makes the pages from `begin_page` on holes, up to `end_page`, for at most kSpansPerStep spans that hold any.
+  void DropPages(uint64_t begin_page, uint64_t end_page, FrameArena* arena, StoreCounters* counters, Refund* refund);
+
+  static constexpr uint64_t kSpansPerStep = 64;
+
+  LeaseId lease{};
+  uint32_t epoch = 0;
+  bool gc = false;
+  bool named = false;
+  uint64_t chunks = 0;
+  uint64_t kept_bytes = 0;  // freed by trims, promised to the owner again
+  uint64_t kept_term = 0;   // of its lease
+  PageIndex index;
+};
+
+// What a region costs beyond its pages: itself, its slot in the shard's table (which doubles when it grows), the
+// allocator's words.
+inline constexpr uint64_t kRegionBytes = 184;
+static_assert(sizeof(StoredRegion) + 2 * sizeof(size_t) + 2 * (2 * sizeof(uint64_t) + 1) <= kRegionBytes);
+static_assert(kRegionBytes <= kPromiseBytesPerRegion);
+
+}  // namespace nram
+
+#endif  // NRAM_MEMSERVER_STORED_REGION_H_

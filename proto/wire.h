@@ -1,0 +1,108 @@
+#ifndef NRAM_PROTO_WIRE_H_
+#define NRAM_PROTO_WIRE_H_
+
+// The vocabulary of the data plane: versions, bounds, operations, flags and reasons. docs/wire.md is its page in prose.
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/units.h"
+
+namespace nram {
+
+// The versions that this end speaks, of both planes. Control's hello chooses the highest one that both ends speak
+// (proto/version.h); the data plane's hello names it.
+inline constexpr uint32_t kWireVersion = 7;
+inline constexpr uint32_t kWireVersionLowest = 7;
+
+// A message's header: a part that all messages have, and a body that depends on the operation and the direction
+// (proto/message_body.h).
+inline constexpr size_t kMessageHeaderBytes = 64;
+inline constexpr size_t kMessageBodyBytes = 40;
+inline constexpr uint32_t kMessageMagic = 0x314d524e;  // "NRM1" in memory order
+
+// A message touches at most this many pages, so that each end holds 256 KiB of it at most and other messages get their
+// turn.
+inline constexpr uint64_t kPagesPerMessage = 64;
+inline constexpr uint64_t kChunksPerMessage = kPagesPerMessage * kChunksPerPage;
+
+// A payload is: a chunk mask for each page of the range if the message is sparse, a seal for each page of the range if
+// it is sealed, and the chunks. Masks and seals are the payload's tables.
+inline constexpr size_t kPayloadTableBytesPerPageMax = sizeof(ChunkMask) + 28;
+inline constexpr size_t kPayloadTableBytesMax = kPagesPerMessage * kPayloadTableBytesPerPageMax;
+inline constexpr size_t kPayloadBytesMax = kPayloadTableBytesMax + kChunksPerMessage * kChunkBytes;
+inline constexpr size_t kMessageBytesMax = kMessageHeaderBytes + kPayloadBytesMax;
+static_assert(kPayloadBytesMax < (1u << 31));
+
+// How much one connection may have under way: the credit that hello's reply announces.
+struct CreditWindow {
+  uint32_t requests = 0;
+  uint32_t kib = 0;  // payload bytes of requests and of the replies they ask for, in KiB
+};
+
+// The seal of an encrypted page, as it stands on the wire. The ends that encrypt make and check seals; a server would
+// keep them without looking at them.
+struct PageSeal {
+  uint8_t nonce[12];
+  uint8_t tag[16];
+};
+static_assert(sizeof(PageSeal) == 28 && sizeof(ChunkMask) + sizeof(PageSeal) == kPayloadTableBytesPerPageMax);
+
+enum class Op : uint8_t {
+  kHello = 1,    // binds the connection to a lease; must be the first message and only that
+  kPing = 2,     // answered at once; renews the lease
+  kCreate = 3,   // an unnamed region
+  kRead = 4,     // chunks of a region
+  kWrite = 5,    // chunks of a region
+  kTrim = 6,     // makes a run of chunks a hole
+  kDestroy = 7,  // a region and all it holds
+};
+inline constexpr size_t kOps = 8;  // one more than the last
+
+constexpr bool HasRange(Op op) {
+  constexpr unsigned kWithRange =
+      1u << static_cast<int>(Op::kRead) | 1u << static_cast<int>(Op::kWrite) | 1u << static_cast<int>(Op::kTrim);
+  return (kWithRange >> static_cast<int>(op) & 1) != 0;
+}
+constexpr bool HasRegion(Op op) { return op != Op::kHello && op != Op::kPing; }
+
+// Why a request was refused. The client turns it into a Status with the server's address and the region
+// (client/transport/call.h).
+enum class Reason : uint8_t {
+  kOk = 0,
+  kFull = 1,           // over the donor's ceiling; what was stored is intact
+  kUnknownRegion = 2,  // never created here, destroyed, collected, or lost with the server's former life
+  kRegionExists = 3,
+  kStaleEpoch = 4,  // somebody took the region over
+  kNotOwner = 5,    // owned by another lease
+  kLeaseEnded = 6,
+  kFenced = 7,    // a newer connection of the same lease and class took this one's place
+  kDraining = 8,  // the donor takes no new pages
+  kDamaged = 9,   // the server's memory of a page has changed since it was written; a write of all of it mends it
+  kOtherGeneration = 10,  // the span's generation is not the server's own: one of the two has missed a write
+  kNoSeals = 11,          // the server does not store seals
+  kUnknownSnapshot = 12,  // the server has no such version of the region
+  kOtherVersion = 13,     // hello: the server does not speak this version of the wire
+};
+inline constexpr uint8_t kReasonMax = 13;
+
+enum MessageFlag : uint8_t {
+  kFlagReply = 1,
+  kFlagSparse = 2,   // the payload has a chunk mask for each page of the range; only those chunks follow
+  kFlagGc = 4,       // create, or a write that creates: a GC region
+  kFlagUrgent = 8,   // hello: the connection carries urgent requests (page faults), not bulk ones
+  kFlagCreate = 16,  // write: create the region if it is not there; for a client's first write to it on this server
+  // write: draw on the room promised to the lease; without it, only on what is promised to nobody. trim: what it frees
+  // is promised to the lease again, so that nobody else can take it.
+  kFlagPromised = 32,
+  // write, trim: room for the region's pages is reserved. A page takes a whole frame and stays in it whatever chunks it
+  // has, so that it can change without new room.
+  kFlagReserved = 64,
+  // write, read's reply: the payload has a seal for each page of the range, and its pages are whole ones. No server
+  // stores seals yet: kNoSeals.
+  kFlagSealed = 128,
+};
+
+}  // namespace nram
+
+#endif  // NRAM_PROTO_WIRE_H_
