@@ -116,7 +116,7 @@ absl::StatusOr<Daemon> StartDaemon(const FsdOptions& options) {
   mount.readahead_bytes = options.readahead_bytes;
   mount.fast_wake = options.fast_wake;
   if (daemon.pool != nullptr) mount.poller = daemon.pool->poller();
-  mount.adapter.background_max = static_cast<unsigned>(std::max<int64_t>(options.threads - 4, 1));
+  mount.adapter.background_max = static_cast<unsigned>(std::max<int64_t>(options.threads - 4, 2));
   mount.adapter.writeback = options.writeback && !options.swap;
   if (options.swap) {
     mount.adapter.request_timeout_s =

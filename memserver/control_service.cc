@@ -4,12 +4,15 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "base/utf8.h"
 #include "proto/version.h"
 
 namespace nram {
 namespace {
+
+constexpr int64_t kFreeMs = 1'000;
 
 constexpr size_t kRegionsPerReply = 1000;
 constexpr size_t kSpansPerReply = 32'768;
@@ -74,7 +77,11 @@ absl::Status ControlService::RenewLease(const v1::RenewLeaseRequest& request, v1
 }
 
 absl::Status ControlService::EndLease(const v1::EndLeaseRequest& request, v1::EndLeaseReply*) {
-  if (const auto lease = core_->leases().End(LeaseId{request.lease_id()})) core_->store().CollectLease(*lease);
+  if (const auto lease = core_->leases().End(LeaseId{request.lease_id()})) {
+    core_->store().CollectLease(*lease);
+    // Usually all of it, so that its memory is free when this is answered. The collector frees the rest.
+    core_->store().FreeSome(DeadlineAfterMs(kFreeMs));
+  }
   return absl::OkStatus();
 }
 

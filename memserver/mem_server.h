@@ -6,6 +6,7 @@
 #include <glog/logging.h>
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
@@ -52,7 +53,10 @@ class MemServer {
   // As if the control plane could not be reached any more.
   void StopControlForTest();
   // Ends leases whose time is up and collects what they owned, as the collector thread does; for tests.
-  void CollectOnce() { LogEnded(core_->Collect(clock_->NowNs())); }
+  void CollectOnce() {
+    LogEnded(core_->Collect(clock_->NowNs()));
+    core_->store().FreeSome(std::numeric_limits<int64_t>::max());
+  }
 
  private:
   // For how long a round frees what destroyed regions have left behind.

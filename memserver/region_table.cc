@@ -261,7 +261,7 @@ void RegionTable::CollectLease(const Lease& lease) {
       }
     }
     for (auto& region : collected) {
-      doomed_.Free(std::move(region));
+      doomed_.FreeLater(std::move(region));
       Count(&counters_.regions_collected);
     }
   }

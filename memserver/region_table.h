@@ -78,7 +78,7 @@ class RegionTable {
   // While draining, nothing new is taken that no promise pays for: kDraining.
   void SetDraining(bool draining) { draining_ = draining; }
 
-  // Frees the GC regions of a lease that has ended.
+  // The GC regions of a lease that has ended are there no more. FreeSome frees their memory.
   void CollectLease(const Lease& lease);
   // Tables that have become far too large are made anew.
   void ShrinkTables();

@@ -15,7 +15,10 @@ namespace nram {
 class Placing {
  public:
   // A new search.
-  void Reset() { *this = Placing(); }
+  void Reset() {
+    passed_over_.clear();
+    full_ = silent_ = kNoServer;
+  }
   // The server to be asked for room now; null: none is left.
   ServerSession* Choose(const Sessions& sessions, const RegionMap& map, uint64_t span) const;
   void NoteFull(const ServerSession& session);

@@ -21,7 +21,7 @@ ServerSession::ServerSession(uint16_t index, const Endpoint& endpoint, LeaseId l
       reserver_(&room_, options.reserve_step_bytes),
       down_since_ns_(environment->NowNs()),
       last_error_(absl::UnavailableError(absl::StrCat("memory server ", name_, ": not connected yet"))),
-      attempt_began_ns_(down_since_ns_) {}
+      bring_up_(options, name_, down_since_ns_) {}
 
 ServerSession::~ServerSession() = default;
 
@@ -32,10 +32,10 @@ void ServerSession::Remarks::Log() const {
 
 // --- The server as it stands.
 
-bool ServerSession::IsUsableLocked() const { return stage_ == Stage::kUp && !lease_ended_ && life()->connected(); }
+bool ServerSession::IsUsableLocked() const { return bring_up_.is_up() && !lease_ended_ && life()->connected(); }
 
 bool ServerSession::IsHopelessLocked(int64_t now_ns) const {
-  return stage_ != Stage::kUp && now_ns - down_since_ns_ > options_.fail_fast_after_ms * kNsPerMs;
+  return !bring_up_.is_up() && now_ns - down_since_ns_ > options_.fail_fast_after_ms * kNsPerMs;
 }
 
 bool ServerSession::HasLeaseRunOutLocked(int64_t now_ns) const { return now_ns - alive_ns_ > lease_ttl_ms_ * kNsPerMs; }
@@ -47,7 +47,7 @@ bool ServerSession::hopeless() const {
 
 bool ServerSession::may_be_slow() const {
   MutexLock lock(&mu_);
-  return may_be_slow_;
+  return bring_up_.may_be_slow();
 }
 
 ServerCapacity ServerSession::capacity() const {
@@ -87,7 +87,7 @@ void ServerSession::BeginStop() {
 
 void ServerSession::Suspect() {
   MutexLock lock(&mu_);
-  if (stage_ == Stage::kUp && life()->connected()) next_renew_ns_ = 0;
+  if (bring_up_.is_up() && life()->connected()) next_renew_ns_ = 0;
   driver_->Wake();
 }
 
@@ -103,33 +103,29 @@ void ServerSession::WantLook() {
 
 ServerLife* ServerSession::LookLocked(int64_t now_ns) {
   if (stopping_) return nullptr;  // that the connections are down is its own doing
-  if (stage_ != Stage::kUp) {
+  if (!bring_up_.is_up()) {
     lease_ended_ = false;  // it is looked at on the way up
     return nullptr;
   }
   if (std::exchange(lease_ended_, false) || HasLeaseRunOutLocked(now_ns)) {
     // Ended, or about to be: whoever needs this server must not take it for one that can be used.
     last_error_ = absl::UnavailableError(absl::StrCat("memory server ", name_, ": this client's lease has ended there"));
-    GoDownLocked(now_ns, Stage::kHello);
+    GoDownLocked(/*reconnect=*/false, now_ns);
     return life();
   }
   if (!life()->connected()) {
     last_error_ = absl::UnavailableError(absl::StrCat("memory server ", name_, ": a connection is down"));
-    GoDownLocked(now_ns, Stage::kReconnect);
+    GoDownLocked(/*reconnect=*/true, now_ns);
   }
   return nullptr;
 }
 
-void ServerSession::GoDownLocked(int64_t now_ns, Stage stage) {
-  stage_ = stage;
+void ServerSession::GoDownLocked(bool reconnect, int64_t now_ns) {
+  bring_up_.GoDown(reconnect, now_ns);
+  reserver_.Reset();
   up_ = false;
   was_up_ = true;
   down_since_ns_ = now_ns;
-  // At once, unless the server has just come up, and goes down each time that it does.
-  if (now_ns - up_since_ns_ > kBackoffMaxMs * kNsPerMs) backoff_ms_ = kBackoffMinMs;
-  next_attempt_ns_ = attempt_began_ns_ = backoff_ms_ == kBackoffMinMs ? now_ns : now_ns + backoff_ms_ * kNsPerMs;
-  backoff_ms_ = std::min(backoff_ms_ * 2, kBackoffMaxMs);
-  reserver_.Reset();
   changed_.SignalAll();
 }
 
@@ -231,9 +227,9 @@ void ServerSession::Tick() {
   ServerLife* cut = nullptr;
   {
     MutexLock lock(&mu_);
-    const bool was_up = stage_ == Stage::kUp;
+    const bool was_up = bring_up_.is_up();
     cut = LookLocked(environment_->NowNs());
-    if (was_up && stage_ != Stage::kUp) driver_->Wake();
+    if (was_up && !bring_up_.is_up()) driver_->Wake();
   }
   Cut(cut);
   ResumeDue();
@@ -337,12 +333,11 @@ SessionAction ServerSession::StartActionLocked(Kind kind, int64_t now_ns, int64_
 
 SessionAction ServerSession::ChooseLocked(int64_t now_ns) {
   if (stopping_) {
-    const bool has_lease = stage_ == Stage::kUp;
-    stage_ = Stage::kEnded;
+    const bool has_lease = !std::exchange(ended_, true) && bring_up_.is_up();
     up_ = false;
     return StartActionLocked(has_lease ? Kind::kEndLease : Kind::kFinished, now_ns, kEndTimeoutMs);
   }
-  if (stage_ != Stage::kUp) return ChooseBringUpLocked(now_ns);
+  if (!bring_up_.is_up()) return ChooseBringUpLocked(now_ns);
   // An action that keeps the control plane waiting must not keep the lease from being renewed in time.
   const int64_t timeout_ms = std::min(kControlTimeoutMs, lease_ttl_ms_ / 4);
   if (now_ns >= PingTimeLocked()) return StartActionLocked(Kind::kPing, now_ns, timeout_ms);
@@ -361,38 +356,13 @@ SessionAction ServerSession::ChooseLocked(int64_t now_ns) {
 }
 
 SessionAction ServerSession::ChooseBringUpLocked(int64_t now_ns) {
-  if (now_ns < next_attempt_ns_) {
-    SessionAction nothing;
-    nothing.deadline_ns = WakeTimeLocked(now_ns);
-    return nothing;
-  }
-  switch (stage_) {
-    case Stage::kReconnect:
-      // The control plane may be slow to answer, and it is the connections that are needed now: their hello tells
-      // whether lease and server are those from before. But the lease must not end while they cannot be had.
-      return StartActionLocked(Kind::kConnect, now_ns, std::min(kSlowAttemptMs, lease_ttl_ms_ / 3));
-    case Stage::kHello:
-      return StartActionLocked(Kind::kHello, now_ns, kControlTimeoutMs);
-    case Stage::kGrant: {
-      SessionAction action = StartActionLocked(Kind::kGrant, now_ns, kControlTimeoutMs);
-      action.ttl_ms = options_.lease_ttl_ms;
-      if (action.ttl_ms == 0 && hello_.lease_ttl_ms < options_.lease_ttl_min_ms) {
-        action.ttl_ms = options_.lease_ttl_min_ms;
-      }
-      return action;
-    }
-    case Stage::kDial: {
-      SessionAction action = StartActionLocked(Kind::kDial, now_ns, kControlTimeoutMs);
-      action.hello = hello_;
-      return action;
-    }
-    case Stage::kConnect:
-      return StartActionLocked(Kind::kConnect, now_ns, std::min(kControlTimeoutMs, lease_ttl_ms_ / 3));
-    case Stage::kUp:
-    case Stage::kEnded:
-      break;
-  }
-  LOG(FATAL) << "a session that is up, or has ended, does not come up";
+  int64_t timeout_ms = 0;
+  const Kind kind = bring_up_.Next(now_ns, lease_ttl_ms_, &timeout_ms);
+  SessionAction action = StartActionLocked(kind, now_ns, timeout_ms);
+  if (kind == Kind::kNone) action.deadline_ns = WakeTimeLocked(now_ns);
+  if (kind == Kind::kGrant) action.ttl_ms = bring_up_.LeaseTtlMs();
+  if (kind == Kind::kDial) action.hello = bring_up_.hello();
+  return action;
 }
 
 SessionAction ServerSession::ChooseAskLocked(int64_t now_ns, int64_t timeout_ms) {
@@ -427,8 +397,8 @@ int64_t ServerSession::PingTimeLocked() const { return alive_ns_ + lease_ttl_ms_
 
 int64_t ServerSession::WakeTimeLocked(int64_t now_ns) const {
   int64_t wake_ns = std::min(now_ns + kIdleNs, queue_.EarliestDeadlineNs());
-  if (stage_ != Stage::kUp) {
-    wake_ns = std::min(wake_ns, next_attempt_ns_);
+  if (!bring_up_.is_up()) {
+    wake_ns = std::min(wake_ns, bring_up_.due_ns());
     const int64_t hopeless_ns = down_since_ns_ + options_.fail_fast_after_ms * kNsPerMs + 1;
     if (!queue_.empty() && hopeless_ns > now_ns) wake_ns = std::min(wake_ns, hopeless_ns);
     return wake_ns;
@@ -485,99 +455,67 @@ void ServerSession::Done(SessionAction action, SessionOutcome outcome) {
 }
 
 ServerLife* ServerSession::EndBringUpLocked(const SessionAction& action, SessionOutcome* outcome, int64_t now_ns,
-                                      Remarks* remarks) {
-  if (stage_ == Stage::kEnded) return nullptr;
-  ServerLife* const former = life();
+                                            Remarks* remarks) {
   // Now and then: a server that is broken breaks each connection.
   if (!outcome->broken.empty() && now_ns >= log_again_ns_) {
     log_again_ns_ = now_ns + kLogAgainMs * kNsPerMs;
     remarks->warnings.push_back(
         absl::StrCat("memory server ", name_, ": a connection was broken: ", outcome->broken));
   }
-  const absl::StatusOr<Stage> next = AdvanceLocked(action, outcome, now_ns, remarks);
-  if (!next.ok() && stage_ == Stage::kReconnect) {
-    stage_ = Stage::kHello;  // the same attempt goes on
-  } else if (!next.ok()) {
-    FailAttemptLocked(next.status(), now_ns, remarks);
-  } else {
-    stage_ = *next;
-    if (stage_ == Stage::kUp) ComeUpLocked(action, now_ns, remarks);
+  absl::Status status = bring_up_.End(action, outcome, incarnation(), now_ns);
+  if (status.ok() && action.kind == Kind::kGrant && bring_up_.hello().incarnation != incarnation() &&
+      lives_.size() >= kLivesMax && now_ns < next_life_ns_) {
+    status = absl::UnavailableError(absl::StrCat("memory server ", name_, " has restarted ", lives_.size(),
+                                                 " times: its present life is taken in within a minute"));
+    bring_up_.Fail(/*has_life=*/true, now_ns);
   }
-  return life() == former ? nullptr : former;
+  if (!status.ok()) {
+    last_error_ = Annotate(status, "cannot be used");
+    if (std::exchange(was_up_, false)) remarks->warnings.push_back(std::string(last_error_.message()));
+    changed_.SignalAll();
+    return nullptr;
+  }
+  if (!outcome->status.ok()) return nullptr;  // a reconnect's
+  ServerLife* cut = nullptr;
+  if (action.kind == Kind::kDial) cut = EnterLifeLocked(outcome, now_ns, remarks);
+  if (action.kind == Kind::kDial ||
+      (action.kind == Kind::kGrant && bring_up_.hello().incarnation == incarnation())) {
+    EnterLeaseLocked(action);
+  }
+  if (bring_up_.is_up()) ComeUpLocked(action, now_ns, remarks);
+  return cut;
 }
 
-absl::StatusOr<ServerSession::Stage> ServerSession::AdvanceLocked(const SessionAction& action, SessionOutcome* outcome,
-                                                      int64_t now_ns, Remarks* remarks) {
-  NRAM_RETURN_IF_ERROR(outcome->status);
-  switch (action.kind) {
-    case Kind::kHello:
-      hello_ = std::move(outcome->hello);
-      return Stage::kGrant;
-    case Kind::kGrant: {
-      const LeaseInfo& lease = outcome->lease;
-      if (lease.ttl_ms < options_.lease_ttl_min_ms) {
-        return absl::FailedPreconditionError(
-            absl::StrCat("memory server ", name_, " grants leases of ", lease.ttl_ms,
-                         " ms at most, and this client needs ", options_.lease_ttl_min_ms,
-                         ": give it a longer --lease-ttl-ms, or this one shorter deadlines"));
-      }
-      lease_ttl_ms_ = options_.lease_ttl_ms > 0 ? std::min(options_.lease_ttl_ms, lease.ttl_ms) : lease.ttl_ms;
-      host_state_ = hello_.host;
-      host_ = static_cast<uint32_t>(std::hash<std::string>()(hello_.host.boot_id));
-      granted_ = lease;
-      if (hello_.incarnation == incarnation()) {
-        TakeInLocked(action);
-        return Stage::kConnect;
-      }
-      if (lives_.size() >= kLivesMax && now_ns < next_life_ns_) {
-        return absl::UnavailableError(absl::StrCat("memory server ", name_, " has restarted ", lives_.size(),
-                                                   " times: its present life is taken in within a minute"));
-      }
-      return Stage::kDial;
-    }
-    case Kind::kDial:
-      if (incarnation() != 0) {
-        remarks->warnings.push_back(
-            absl::StrCat("memory server ", name_, " has restarted: what it stored is lost"));
-      }
-      data_plane_ = std::move(outcome->data_plane);
-      next_life_ns_ = now_ns + kLifePauseMs * kNsPerMs;
-      lives_.push_back(std::move(outcome->life));
-      life_.store(lives_.back().get(), std::memory_order_release);
-      TakeInLocked(action);
-      return Stage::kConnect;
-    default:
-      return Stage::kUp;
+ServerLife* ServerSession::EnterLifeLocked(SessionOutcome* outcome, int64_t now_ns, Remarks* remarks) {
+  ServerLife* const former = life();
+  if (former != nullptr) {
+    remarks->warnings.push_back(absl::StrCat("memory server ", name_, " has restarted: what it stored is lost"));
   }
+  data_plane_ = std::move(outcome->data_plane);
+  next_life_ns_ = now_ns + kLifePauseMs * kNsPerMs;
+  lives_.push_back(std::move(outcome->life));
+  life_.store(lives_.back().get(), std::memory_order_release);
+  return former;
 }
 
-void ServerSession::TakeInLocked(const SessionAction& action) {
-  room_.Enter(granted_.incarnation, granted_.term);
+void ServerSession::EnterLeaseLocked(const SessionAction& action) {
+  const LeaseInfo& lease = bring_up_.granted();
+  const ServerHost& host = bring_up_.hello().host;
+  lease_ttl_ms_ = options_.lease_ttl_ms > 0 ? std::min(options_.lease_ttl_ms, lease.ttl_ms) : lease.ttl_ms;
+  host_state_ = host;
+  host_ = static_cast<uint32_t>(std::hash<std::string>()(host.boot_id));
+  room_.Enter(lease.incarnation, lease.term);
   reserver_.NoteTerm();
-  NoteLeaseLocked(granted_, std::nullopt, action.asked_ns);
+  NoteLeaseLocked(lease, std::nullopt, action.asked_ns);
 }
 
 void ServerSession::ComeUpLocked(const SessionAction& action, int64_t now_ns, Remarks* remarks) {
   if (down_since_ns_ + kNsPerSecond < now_ns) {
     remarks->infos.push_back(absl::StrCat("memory server ", name_, " is back"));
   }
-  was_slow_ = was_slow_ || now_ns - attempt_began_ns_ > kSlowAttemptMs * kNsPerMs;
-  may_be_slow_ = was_slow_;
-  up_since_ns_ = now_ns;
   alive_ns_ = action.asked_ns;  // hello asks for a lease that lives
   next_renew_ns_ = 0;           // for what the server has to say of lease, room and capacity
   up_ = true;
-  changed_.SignalAll();
-}
-
-void ServerSession::FailAttemptLocked(const absl::Status& status, int64_t now_ns, Remarks* remarks) {
-  last_error_ = Annotate(status, "cannot be used");
-  if (std::exchange(was_up_, false)) remarks->warnings.push_back(std::string(last_error_.message()));
-  was_slow_ = was_slow_ || now_ns - attempt_began_ns_ > kSlowAttemptMs * kNsPerMs;
-  may_be_slow_ = was_slow_;
-  next_attempt_ns_ = attempt_began_ns_ = now_ns + backoff_ms_ * kNsPerMs;
-  backoff_ms_ = std::min(backoff_ms_ * 2, kBackoffMaxMs);
-  stage_ = life() == nullptr ? Stage::kHello : Stage::kReconnect;
   changed_.SignalAll();
 }
 
@@ -591,7 +529,7 @@ void ServerSession::NoteLeaseLocked(const LeaseInfo& info, std::optional<uint64_
 void ServerSession::EndRenewLocked(const SessionAction& action, const SessionOutcome& outcome, int64_t now_ns,
                              Remarks* remarks) {
   if (outcome.status.ok()) {
-    backoff_ms_ = kBackoffMinMs;
+    bring_up_.NoteWell();
     // It may have been granted anew, and the answer to that was lost.
     room_.Enter(outcome.lease.incarnation, outcome.lease.term);
     NoteLeaseLocked(outcome.lease, action.room_look == 0 ? std::nullopt : std::optional(action.room_look),

@@ -21,69 +21,17 @@
 #include "base/units.h"
 #include "base/wake_latency.h"
 #include "client/pool/environment.h"
+#include "client/pool/bring_up.h"
 #include "client/pool/errands.h"
 #include "client/pool/options.h"
 #include "client/pool/reserver.h"
 #include "client/pool/retry_queue.h"
 #include "client/pool/room.h"
+#include "client/pool/session_action.h"
 #include "client/transport/control_client.h"
 #include "client/transport/transport.h"
 
 namespace nram {
-
-// One life of a server, from a start to its end, and the two connections to it. A call that is started on them is
-// executed in this life or never. Stays while the session does; the connections break and come back meanwhile.
-struct ServerLife {
-  uint64_t incarnation = 0;
-  std::unique_ptr<Transport> bulk;
-  std::unique_ptr<Transport> urgent;
-
-  Transport* transport(IoClass io_class) const { return io_class == IoClass::kUrgent ? urgent.get() : bulk.get(); }
-  // Both are. A connection that broke may have left a request at the server, to be executed until its successor says
-  // hello. Nothing that changes pages may overtake it on the other connection.
-  bool connected() const { return bulk->connected() && urgent->connected(); }
-};
-
-// What whoever drives a session is to do: one exchange with the server, or few. It ends by `deadline_ns`.
-struct SessionAction {
-  enum class Kind {
-    kNone,       // nothing until `deadline_ns`, or until SessionDriver::Wake
-    kHello,      // control: Hello
-    kGrant,      // control: GrantLease(lease, owner, ttl_ms)
-    kDial,       // make the connections of the life that `hello` tells of; they are not connected yet
-    kConnect,    // connect both of `life`
-    kPing,       // over the urgent connection of `life`
-    kRenew,      // control: RenewLease
-    kReserve,    // control: Reserve(pages, order)
-    kDestroy,    // over the bulk connection of `life`, all of `destroys` at once
-    kUndo,       // control: EndLease(undo.lease), then DestroyRegion(undo.region)
-    kEndLease,   // control: EndLease
-    kFinished,   // nothing any more: the session has stopped
-  };
-  Kind kind = Kind::kNone;
-  int64_t deadline_ns = 0;
-  int64_t asked_ns = 0;
-  int64_t ttl_ms = 0;
-  int64_t pages = 0;
-  ReserveOrder order;
-  Reserver::Ask ask;       // the session's own
-  uint64_t room_look = 0;  // the session's own
-  ServerHello hello;
-  ServerLife* life = nullptr;
-  std::vector<Errands::Destroy> destroys;
-  Errands::Undo undo;
-};
-
-// How an action ended. `status` OK: the server answered, and did it.
-struct SessionOutcome {
-  absl::Status status;
-  ServerHello hello;                 // kHello
-  LeaseInfo lease;                   // kGrant, kRenew, kReserve
-  std::unique_ptr<ServerLife> life;  // kDial
-  std::string data_plane;            // kDial: where the connections go, for people
-  std::string broken;                // kConnect: why the connections of before were broken, if the server is to blame
-  Reason reason = Reason::kOk;       // kPing
-};
 
 class ServerSession;
 
@@ -207,10 +155,7 @@ class ServerSession {
 
  private:
   static constexpr int64_t kControlTimeoutMs = 2'000;
-  static constexpr int64_t kSlowAttemptMs = 500;  // longer than any refusal takes
   static constexpr int64_t kEndTimeoutMs = 1'000;
-  static constexpr int64_t kBackoffMinMs = 10;
-  static constexpr int64_t kBackoffMaxMs = 1'000;
   static constexpr int64_t kResumeTurnMs = 50;
   static constexpr int64_t kRenewAgainMs = 500;
   static constexpr int64_t kSilentNs = 10 * kNsPerSecond;
@@ -219,9 +164,6 @@ class ServerSession {
   // Each costs two transports, which stay: after so many restarts a server's next life is taken in once a minute.
   static constexpr size_t kLivesMax = 4096;
   static constexpr int64_t kLifePauseMs = 60'000;
-
-  // What the session is about. From the first to the last a server comes up.
-  enum class Stage { kReconnect, kHello, kGrant, kDial, kConnect, kUp, kEnded };
 
   using Kind = SessionAction::Kind;
   using Outcome = Waiter::Outcome;
@@ -238,7 +180,7 @@ class ServerSession {
   bool HasLeaseRunOutLocked(int64_t now_ns) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Notices what has happened since. The connections of what it returns are to be cut, without the lock.
   ServerLife* LookLocked(int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void GoDownLocked(int64_t now_ns, Stage stage) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void GoDownLocked(bool reconnect, int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   static void Cut(ServerLife* life);
   // Resumes those that came before this call, for kResumeTurnMs at most.
   void ResumeDue();
@@ -262,14 +204,12 @@ class ServerSession {
   // The connections of what it returns are to be cut, without the lock.
   ServerLife* EndBringUpLocked(const SessionAction& action, SessionOutcome* outcome, int64_t now_ns, Remarks* remarks)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // The next stage, or why the attempt has failed.
-  absl::StatusOr<Stage> AdvanceLocked(const SessionAction& action, SessionOutcome* outcome, int64_t now_ns,
-                                      Remarks* remarks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // The lease as it was granted is the present one.
-  void TakeInLocked(const SessionAction& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void ComeUpLocked(const SessionAction& action, int64_t now_ns, Remarks* remarks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void FailAttemptLocked(const absl::Status& status, int64_t now_ns, Remarks* remarks)
+  // The server's new life. Returns the former one, whose connections are to be cut.
+  ServerLife* EnterLifeLocked(SessionOutcome* outcome, int64_t now_ns, Remarks* remarks)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The lease as it was granted is the present one.
+  void EnterLeaseLocked(const SessionAction& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ComeUpLocked(const SessionAction& action, int64_t now_ns, Remarks* remarks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndRenewLocked(const SessionAction& action, const SessionOutcome& outcome, int64_t now_ns, Remarks* remarks)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndAskLocked(const SessionAction& action, const SessionOutcome& outcome, int64_t now_ns)
@@ -303,17 +243,13 @@ class ServerSession {
 
   mutable Mutex mu_;
   CondVar changed_;  // up or down, or an undo is done
-  Stage stage_ ABSL_GUARDED_BY(mu_) = Stage::kHello;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   bool in_action_ ABSL_GUARDED_BY(mu_) = false;
   bool lease_ended_ ABSL_GUARDED_BY(mu_) = false;
-  int64_t up_since_ns_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t down_since_ns_ ABSL_GUARDED_BY(mu_);
   int64_t alive_ns_ ABSL_GUARDED_BY(mu_) = 0;  // when the lease last was known to live
   int64_t lease_ttl_ms_ ABSL_GUARDED_BY(mu_) = 1'000;
   absl::Status last_error_ ABSL_GUARDED_BY(mu_);
-  ServerHello hello_ ABSL_GUARDED_BY(mu_);   // of the attempt under way
-  LeaseInfo granted_ ABSL_GUARDED_BY(mu_);  // likewise
   ServerCapacity capacity_ ABSL_GUARDED_BY(mu_);
   ServerHost host_state_ ABSL_GUARDED_BY(mu_);
   std::string data_plane_ ABSL_GUARDED_BY(mu_);
@@ -326,13 +262,9 @@ class ServerSession {
   bool errands_first_ ABSL_GUARDED_BY(mu_) = false;  // room and errands take turns
   int64_t next_renew_ns_ ABSL_GUARDED_BY(mu_) = 0;
 
-  // The attempt to come up.
-  bool may_be_slow_ ABSL_GUARDED_BY(mu_) = true;
-  bool was_up_ ABSL_GUARDED_BY(mu_) = false;  // before it
-  bool was_slow_ ABSL_GUARDED_BY(mu_) = false;
-  int64_t attempt_began_ns_ ABSL_GUARDED_BY(mu_);
-  int64_t next_attempt_ns_ ABSL_GUARDED_BY(mu_) = 0;
-  int64_t backoff_ms_ ABSL_GUARDED_BY(mu_) = kBackoffMinMs;
+  BringUp bring_up_ ABSL_GUARDED_BY(mu_);
+  bool was_up_ ABSL_GUARDED_BY(mu_) = false;  // before the present attempts to come up, of which none was logged
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;   // the lease was given up
   int64_t next_life_ns_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t log_again_ns_ ABSL_GUARDED_BY(mu_) = 0;
 };
