@@ -23,10 +23,10 @@ class HelloVersionTest : public ::testing::Test {
     options.port = options.data_port = 0;
     options.baseline_bytes_for_test = 0;
     server_ = MemServer::Start(options).value();
-    service_ = std::make_unique<ControlService>(server_.get());
+    service_ = std::make_unique<ControlService>(&server_->core(), [] { return Surroundings(); });
   }
 
-  grpc::Status Hello(uint32_t version_min, uint32_t version_max) {
+  absl::Status Hello(uint32_t version_min, uint32_t version_max) {
     v1::HelloRequest request;
     request.set_version_min(version_min);
     request.set_version_max(version_max);
@@ -48,15 +48,15 @@ TEST_F(HelloVersionTest, TheHighestVersionThatBothSpeakIsChosen) {
 
 TEST_F(HelloVersionTest, AClientOfAnotherVersionIsToldWhoIsTooOldAndWhatToDo) {
   // What a client of wire 6 shows to its user.
-  grpc::Status status = Hello(6, 6);
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
-  EXPECT_EQ(status.error_message(),
+  absl::Status status = Hello(6, 6);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(status.message(),
             "this server speaks version 7 of the wire and the client version 6: the client is too old; install the "
             "same release of nram on both machines");
   status = Hello(8, 9);
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
-  EXPECT_THAT(status.error_message(), HasSubstr("the server is too old"));
-  EXPECT_EQ(Hello(0, 0).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(status.message(), HasSubstr("the server is too old"));
+  EXPECT_EQ(Hello(0, 0).code(), absl::StatusCode::kFailedPrecondition);
 }
 
 }  // namespace

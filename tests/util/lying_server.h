@@ -33,7 +33,7 @@ struct Lies {
   Hook<v1::ListRegionsRequest, v1::ListRegionsReply> list_regions;
   Hook<v1::ListSpansRequest, v1::ListSpansReply> list_spans;
   // Given the good answer to a message on the data plane, returns the bytes to send; an empty string sends nothing.
-  std::function<std::string(const MessageHeader& request, const MessageHeader& good)> frame;
+  std::function<std::string(const MessageHeader& request, const MessageHeader& good)> message;
 };
 
 // Thread-safe.
