@@ -476,6 +476,10 @@ TEST_F(PageStoreTest, AnEndedLeaseLeavesOrphansAndCollectsGcRegions) {
   ASSERT_EQ(ended.size(), 1);
   store_.CollectLease(*ended[0]);
   EXPECT_EQ(arena_->usage().promised_bytes, 0);
+  // The region is there no more. Its memory is freed in steps, by somebody who has the time.
+  EXPECT_EQ(store_.List(0, 10, /*orphans_only=*/false, false).size(), 1);
+  EXPECT_EQ(store_.counters().regions, 2);
+  EXPECT_TRUE(store_.FreeSome(DeadlineAfterMs(60'000)));
   EXPECT_EQ(store_.counters().regions, 1);
   const auto orphans = store_.List(0, 10, /*orphans_only=*/true, false);
   ASSERT_EQ(orphans.size(), 1);

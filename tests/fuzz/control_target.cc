@@ -89,6 +89,7 @@ class Driver {
     for (const RegionDescription& region : server.store().List(0, 10'000, false, false)) {
       CHECK(server.store().DestroyByControl(LeaseId{0}, region.id, /*force=*/true).ok());
     }
+    server.CollectOnce();  // frees the regions of the leases
     server.CollectOnce();  // forgets the leases
   }
 

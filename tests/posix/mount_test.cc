@@ -245,7 +245,7 @@ TEST(MountTest, ADaemonThatIsKilledLeavesNothingThatHangs) {
       size_t orphans = 0;
       while (orphans == 0 && MonotonicNs() < deadline_ns) {
         const auto regions = control->ListRegions(/*orphans_only=*/true, /*named_only=*/false, DeadlineAfterMs(2'000));
-        ASSERT_TRUE(regions.ok());
+        ASSERT_TRUE(regions.ok()) << regions.status();
         orphans = regions->size();
       }
       EXPECT_EQ(orphans, 1u);
