@@ -259,14 +259,16 @@ TEST(PrintableTest, EscapesWhatATerminalWouldObey) {
       {"a\nI0101 forged", "a\\x0AI0101 forged"},
       {absl::string_view("a\0b", 3), "a\\x00b"},
       {"\x7F", "\\x7F"},
-      {"\xC2\x9B" "2J", "\\xC2\\x9B2J"},                // a control sequence's begin in C1
+      {"\xC2\x9B"
+       "2J",
+       "\\xC2\\x9B2J"},  // a control sequence's begin in C1
       {"\xC2\x80\xC2\x9F", "\\xC2\\x80\\xC2\\x9F"},
-      {"x\xE2\x80\xAEy", "x\\xE2\\x80\\xAEy"},          // text from the right to the left
+      {"x\xE2\x80\xAEy", "x\\xE2\\x80\\xAEy"},  // text from the right to the left
       {"\xE2\x80\xAA", "\\xE2\\x80\\xAA"},
       {"\xE2\x81\xA6\xE2\x81\xA9", "\\xE2\\x81\\xA6\\xE2\\x81\\xA9"},
       {"\xE2\x80\xA8\xE2\x80\xA9", "\\xE2\\x80\\xA8\\xE2\\x80\\xA9"},
       {"caf\xE9", "caf\\xE9"},
-      {"\xC0\x8A", "\\xC0\\x8A"},                       // a newline, too long
+      {"\xC0\x8A", "\\xC0\\x8A"},  // a newline, too long
       {"\xED\xA0\x80\xF4\x90\x80\x80", "\\xED\\xA0\\x80\\xF4\\x90\\x80\\x80"},
       {"\xD0", "\\xD0"},
   };

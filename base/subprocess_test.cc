@@ -165,9 +165,9 @@ TEST(RunProgramTest, TheErrorIsWhatItSaid) {
 }
 
 TEST(RunProgramTest, ADaemonThatItLeavesIsNotWaitedFor) {
-  EXPECT_TRUE(RunProgram({"sh", "-c", "sleep 60 & echo $! > \"$0\"", ::testing::TempDir() + "/left"},
-                         DeadlineAfterMs(kLongMs))
-                  .ok());
+  EXPECT_TRUE(
+      RunProgram({"sh", "-c", "sleep 60 & echo $! > \"$0\"", ::testing::TempDir() + "/left"}, DeadlineAfterMs(kLongMs))
+          .ok());
   EXPECT_EQ(kill(static_cast<pid_t>(ReadNumber(::testing::TempDir() + "/left").value_or(0)), SIGKILL), 0);
 }
 

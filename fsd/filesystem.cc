@@ -40,8 +40,7 @@ Errno Filesystem::Read(InodeNumber inode, uint64_t offset, size_t size, ReadNote
   return Errno::kOk;
 }
 
-Errno Filesystem::Write(InodeNumber inode, uint64_t offset, PaddedBytes bytes, WriteNotes notes,
-                        SetIdBits set_id) {
+Errno Filesystem::Write(InodeNumber inode, uint64_t offset, PaddedBytes bytes, WriteNotes notes, SetIdBits set_id) {
   FileData* data = nullptr;
   NRAM_RETURN_IF_ERRNO(Data(inode, &data));
   if (notes.for_page_cache) data->NoteCached();
@@ -74,8 +73,7 @@ void Filesystem::NoteDropped(InodeNumber inode, uint32_t token) {
   if (Ok(Data(inode, &data))) data->NoteDropped(token);
 }
 
-Errno Filesystem::SetAttr(InodeNumber inode, const AttrChange& change, std::optional<uint64_t> size,
-                          InodeAttr* attr) {
+Errno Filesystem::SetAttr(InodeNumber inode, const AttrChange& change, std::optional<uint64_t> size, InodeAttr* attr) {
   if (!size) return names_->SetAttr(inode, change, attr);
   FileData* data = nullptr;
   NRAM_RETURN_IF_ERRNO(Data(inode, &data));

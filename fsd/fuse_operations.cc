@@ -325,9 +325,9 @@ void CopyFileRange(fuse_req_t req, fuse_ino_t from, off_t from_offset, fuse_file
   FuseWorker::Current()->BeforeWaiting();
   const SetIdBits set_id = DropSetIdBitsUnlessRoot(req, NamesOf(req), to);
   uint64_t copied = 0;
-  const Errno error = FilesystemOf(req)->Copy(from, static_cast<uint64_t>(from_offset), to,
-                                              static_cast<uint64_t>(to_offset), std::min(length, kPieceBytes),
-                                              FuseWorker::Current()->reply(), set_id, &copied);
+  const Errno error =
+      FilesystemOf(req)->Copy(from, static_cast<uint64_t>(from_offset), to, static_cast<uint64_t>(to_offset),
+                              std::min(length, kPieceBytes), FuseWorker::Current()->reply(), set_id, &copied);
   if (!Ok(error)) return ReplyError(req, error);
   fuse_reply_write(req, copied);
 }

@@ -88,9 +88,9 @@ absl::Status FsdOptions::Validate() const {
   for (const std::string& option : mount_options) {
     // The kernel answers most reads out of its cache and does not tell.
     if (option == "strictatime" || option == "norelatime") {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the mount option ", option, " cannot be kept: what is read from the kernel's cache leaves no ",
-                       "access time; without it, access times are as with relatime"));
+      return absl::InvalidArgumentError(absl::StrCat("the mount option ", option,
+                                                     " cannot be kept: what is read from the kernel's cache leaves no ",
+                                                     "access time; without it, access times are as with relatime"));
     }
   }
   if (swap && backend == Backend::kNull) {

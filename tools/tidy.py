@@ -34,9 +34,6 @@ LONG_FUNCTIONS = {
 WIDE_DOCUMENTS = {
     "client/examples/README.md",
     "client/python/README.md",
-    "docs/adr/0013-the-pool-client-in-floors.md",
-    "docs/design.md",
-    "docs/wire.md",
 }
 
 CXX = (".cc", ".h", ".c", ".hpp")

@@ -165,8 +165,8 @@ absl::StatusOr<bool> Advice::Seize(const Pages& pages, uint64_t page, PageState*
     *was = word.state();
     if (*was == PageState::kEmpty) return false;
     if (!IsMoving(*was) && word.Change(*was, PageState::kBusy)) return true;
-    NRAM_RETURN_IF_ERROR(Await({pages.segment.Share(), page, 1}, page, &IsMoving, deadline_ns,
-                               "a page was on its way for too long"));
+    NRAM_RETURN_IF_ERROR(
+        Await({pages.segment.Share(), page, 1}, page, &IsMoving, deadline_ns, "a page was on its way for too long"));
   }
 }
 

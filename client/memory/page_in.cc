@@ -107,8 +107,7 @@ absl::Status PageIn::Read(const SegmentRef& segment, const Run& run, std::byte* 
   IoOptions how;
   how.timeout_ms = std::max<int64_t>(1, (deadline_ns - MonotonicNs()) / kNsPerMs);
   how.io_class = IoClass::kUrgent;
-  NRAM_RETURN_IF_ERROR(
-      segment->region->Read(run.lowest() * page_bytes_, {to, run.count * page_bytes_}, how));
+  NRAM_RETURN_IF_ERROR(segment->region->Read(run.lowest() * page_bytes_, {to, run.count * page_bytes_}, how));
   return placer_.TakeRoom(run.count, deadline_ns);
 }
 

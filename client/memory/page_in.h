@@ -45,8 +45,8 @@ class PageIn {
   uint64_t buffer_bytes() const { return ahead_->buffer_bytes(); }
 
  private:
-  PageIn(const PageInOptions& options, Userfault* userfault, SegmentIndex* index, Residency* residency,
-         ChunkSums* sums, Counters* counters);
+  PageIn(const PageInOptions& options, Userfault* userfault, SegmentIndex* index, Residency* residency, ChunkSums* sums,
+         Counters* counters);
 
   // Each answers a fault, or returns false if the page's state has changed meanwhile.
   bool FillZeros(const SegmentRef& segment, uint64_t page, bool write, int64_t deadline_ns);

@@ -42,8 +42,8 @@ absl::Status PagePlacer::TakeRoom(uint64_t pages, int64_t deadline_ns) {
                               pages > 1 ? std::min(deadline_ns, DeadlineAfterMs(kWindowPatienceMs)) : deadline_ns);
 }
 
-void PagePlacer::Place(const SegmentRef& segment, uint64_t lowest, uint64_t count, const std::byte* data,
-                       bool writable, bool empty) {
+void PagePlacer::Place(const SegmentRef& segment, uint64_t lowest, uint64_t count, const std::byte* data, bool writable,
+                       bool empty) {
   const bool dirty = writable && !segment->read_only;
   const bool protect = !dirty && !segment->read_only;
   const bool note = count == 1 && dirty && !empty;

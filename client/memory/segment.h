@@ -50,7 +50,7 @@ struct Segment {
   bool read_only = false;
   bool keep = false;  // the region outlives the segment
   std::atomic<ReadAhead> read_ahead{ReadAhead::kNormal};
-  bool abandoned = false;  // pages that are not written back may be lost
+  bool abandoned = false;            // pages that are not written back may be lost
   std::atomic<bool> leaving{false};  // it is being unmapped: nothing of it is read ahead any more
   std::atomic<uint64_t> pinned_pages{0};
   EventCount ended;  // pages have ended being kBusy or kWriting, or a window of them could be given up

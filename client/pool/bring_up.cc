@@ -46,8 +46,7 @@ int64_t BringUp::LeaseTtlMs() const {
   return options_.lease_ttl_ms;
 }
 
-absl::Status BringUp::End(const SessionAction& action, SessionOutcome* outcome, uint64_t incarnation,
-                          int64_t now_ns) {
+absl::Status BringUp::End(const SessionAction& action, SessionOutcome* outcome, uint64_t incarnation, int64_t now_ns) {
   const absl::StatusOr<Stage> next = Advance(action, outcome, incarnation);
   if (next.ok()) {
     stage_ = *next;
@@ -75,10 +74,9 @@ absl::StatusOr<BringUp::Stage> BringUp::Advance(const SessionAction& action, Ses
     case SessionAction::Kind::kGrant:
       granted_ = outcome->lease;
       if (granted_.ttl_ms < options_.lease_ttl_min_ms) {
-        return absl::FailedPreconditionError(
-            absl::StrCat("memory server ", server_, " grants leases of ", granted_.ttl_ms,
-                         " ms at most, and this client needs ", options_.lease_ttl_min_ms,
-                         ": give it a longer --lease-ttl-ms, or this one shorter deadlines"));
+        return absl::FailedPreconditionError(absl::StrCat(
+            "memory server ", server_, " grants leases of ", granted_.ttl_ms, " ms at most, and this client needs ",
+            options_.lease_ttl_min_ms, ": give it a longer --lease-ttl-ms, or this one shorter deadlines"));
       }
       return hello_.incarnation == incarnation ? Stage::kConnect : Stage::kDial;
     case SessionAction::Kind::kDial:

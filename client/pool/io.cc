@@ -202,9 +202,8 @@ void Io::Claim(IoPart* part) {
                      : MessageHeader(WriteRequest{.region = key.id, .range = range, .epoch = key.epoch});
   call.in = request_.in != nullptr ? request_.in + offset : nullptr;
   call.out = request_.out != nullptr ? request_.out + offset : nullptr;
-  call.masks = request_.masks != nullptr
-                   ? request_.masks + (range.first_page() - request_.range.first / kChunksPerPage)
-                   : nullptr;
+  call.masks = request_.masks != nullptr ? request_.masks + (range.first_page() - request_.range.first / kChunksPerPage)
+                                         : nullptr;
   call.done = blocking_ ? nullptr : &OnCallDone;
   call.wait_expected = !blocking_ && callback_ == nullptr;
   call.may_wait_late = blocking_ && part_count_ > 1;

@@ -48,7 +48,13 @@ absl::StatusOr<std::unique_ptr<Region>> NamedRegions::Create(const RegionOptions
   const int64_t deadline_ns = DeadlineIn(options_->io_timeout_ms);
   NRAM_RETURN_IF_ERROR(AwaitUndone(options.name, deadline_ns));
   Making making;
-  making.args = {LeaseId{environment_->RandomId()}, RegionId{environment_->RandomId()}, kMaking, options.gc, options.name, {}, options.size_bytes};
+  making.args = {LeaseId{environment_->RandomId()},
+                 RegionId{environment_->RandomId()},
+                 kMaking,
+                 options.gc,
+                 options.name,
+                 {},
+                 options.size_bytes};
   for (const auto& session : *sessions_) {
     if (!session->up()) continue;
     if (!session->MayUndo()) {
@@ -85,14 +91,16 @@ absl::Status NamedRegions::MakeEverywhere(const Making& making, int64_t deadline
     NRAM_RETURN_IF_ERROR(session->control()->AttachRegion(args, deadline_ns).status());
   }
   // It owns nothing any more. One that cannot be ended now ends by itself.
-  for (ServerSession* const session : making.sessions) (void)session->control()->EndLease(making.args.lease, deadline_ns);
+  for (ServerSession* const session : making.sessions)
+    (void)session->control()->EndLease(making.args.lease, deadline_ns);
   return absl::OkStatus();
 }
 
 // Has every server undo it, and waits for those that answer. Returns what to add to the error.
 std::string NamedRegions::UndoEverywhere(const Making& making) {
   for (size_t i = 0; i < making.sessions.size(); ++i) {
-    making.sessions[i]->UndoCreate({making.args.name, making.args.region, making.args.lease, making.args.incarnations[i]});
+    making.sessions[i]->UndoCreate(
+        {making.args.name, making.args.region, making.args.lease, making.args.incarnations[i]});
   }
   const int64_t deadline_ns = DeadlineIn(kUndoTimeoutMs);
   std::vector<std::string> left;
@@ -165,7 +173,8 @@ absl::StatusOr<std::vector<RegionInfo>> NamedRegions::FindNamed(const std::strin
 
 // Whether every life of a server that holds part of `newest` is there and has it.
 absl::Status NamedRegions::CheckWhole(const std::string& name, const std::vector<RegionInfo>& infos,
-                              const std::vector<uint64_t>& alive, const RegionInfo& newest, const std::string& silent) {
+                                      const std::vector<uint64_t>& alive, const RegionInfo& newest,
+                                      const std::string& silent) {
   absl::flat_hash_set<uint64_t> has_it;
   for (size_t i = 0; i < infos.size(); ++i) {
     if (infos[i].id == newest.id) has_it.insert(alive[i]);
@@ -282,12 +291,13 @@ absl::Status NamedRegions::RaiseAt(ServerSession* session, const AttachRegionArg
 
 absl::Status NamedRegions::LoadSpans(Region* region, int64_t deadline_ns) {
   for (const RegionMap::Target& target : region->map()->Whereabouts()) {
-    NRAM_RETURN_IF_ERROR(sessions_->at(target.server)->control()->ListSpans(region->id(), deadline_ns, [&](uint64_t span) {
-      if (region->map()->Load(span, target.server, kTableBytesMax)) return absl::OkStatus();
-      return absl::ResourceExhaustedError(absl::StrCat("region ", Quoted(region->name()),
-                                                       " has more spans than this client can keep (",
-                                                       FormatByteSize(kTableBytesMax), " of table)"));
-    }));
+    NRAM_RETURN_IF_ERROR(
+        sessions_->at(target.server)->control()->ListSpans(region->id(), deadline_ns, [&](uint64_t span) {
+          if (region->map()->Load(span, target.server, kTableBytesMax)) return absl::OkStatus();
+          return absl::ResourceExhaustedError(absl::StrCat("region ", Quoted(region->name()),
+                                                           " has more spans than this client can keep (",
+                                                           FormatByteSize(kTableBytesMax), " of table)"));
+        }));
   }
   return absl::OkStatus();
 }

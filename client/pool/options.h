@@ -26,7 +26,7 @@ struct PoolOptions {
   uint64_t reserve_step_bytes = 16 << 20;  // room that is reserved ahead of use on each server written to
   bool unix_sockets = true;                // for servers on this host that have one this process may use
   SpinOptions spin;
-  FastWake fast_wake = FastWake::kAuto;  // while this pool's threads wait for many replies; see WakeLatency
+  FastWake fast_wake = FastWake::kAuto;            // while this pool's threads wait for many replies; see WakeLatency
   std::string wake_device = WakeLatency::kDevice;  // tests have a file in its place
   // For tests alone: the data plane to use instead of the one that server number `server` names.
   std::function<Endpoint(size_t server, const Endpoint& data)> reroute_data_for_test;

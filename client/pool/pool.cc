@@ -56,7 +56,7 @@ Pool::Pool(PoolOptions options, std::unique_ptr<PoolEdge> edge)
       named_regions_(&sessions_, edge_->environment(), &options_, lease_) {
   for (const Endpoint& server : options_.servers) {
     sessions_.Add(std::make_unique<ServerSession>(static_cast<uint16_t>(sessions_.size()), server, lease_, options_,
-                                            edge_->environment()));
+                                                  edge_->environment()));
   }
   for (const auto& session : sessions_) drivers_.push_back(edge_->Drive(session.get()));
 }

@@ -45,8 +45,7 @@ absl::Status Region::CheckRange(uint64_t offset, uint64_t length) const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<IoRequest> Region::MakeRequest(Op op, uint64_t offset, uint64_t length,
-                                              const IoOptions& options) const {
+absl::StatusOr<IoRequest> Region::MakeRequest(Op op, uint64_t offset, uint64_t length, const IoOptions& options) const {
   NRAM_RETURN_IF_ERROR(CheckRange(offset, length));
   if (read_only_ && op != Op::kRead) {
     return absl::FailedPreconditionError(absl::StrCat("region ", FormatId(Raw(id())), " was attached read-only"));
@@ -60,8 +59,7 @@ absl::StatusOr<IoRequest> Region::MakeRequest(Op op, uint64_t offset, uint64_t l
 }
 
 absl::StatusOr<IoRequest> Region::MakeChunksRequest(uint64_t offset, absl::Span<const std::byte> from,
-                                                    absl::Span<const ChunkMask> masks,
-                                                    const IoOptions& options) const {
+                                                    absl::Span<const ChunkMask> masks, const IoOptions& options) const {
   NRAM_ASSIGN_OR_RETURN(IoRequest request, MakeRequest(Op::kWrite, offset, from.size(), options));
   const ChunkRange& range = request.range;
   if (masks.size() != range.pages()) {
@@ -142,8 +140,7 @@ void Region::StartTrim(Sweep* sweep, uint64_t offset, uint64_t length, const IoO
     if (absl::Status usable = map_.CheckUsable(); !usable.ok()) request = usable;
   }
   if (!request.ok()) return sweep->Fail(request.status(), callback, context);
-  const uint8_t flags =
-      (room == TrimRoom::kKeep ? kFlagPromised : 0) | (map_.has_reserved() ? kFlagReserved : 0);
+  const uint8_t flags = (room == TrimRoom::kKeep ? kFlagPromised : 0) | (map_.has_reserved() ? kFlagReserved : 0);
   if (length > 0) sweep->AddTrim(place(), flags, request->range, request->deadline_ns);
   sweep->Start(options.io_class, callback, context);
 }

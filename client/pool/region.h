@@ -51,9 +51,9 @@ class Region {
   enum class TrimRoom { kFree, kKeep };
   absl::Status Trim(uint64_t offset, uint64_t length, const IoOptions& options = {}, TrimRoom room = TrimRoom::kFree);
 
-  // Asynchronous: return at once. `io` and the buffer must stay until `callback` has run (on any of the pool's or its users' threads; it must not block; it
-  // may start operations with this or another Io) or, with a null callback, until io->Wait() has returned. The result
-  // is io->Wait()'s.
+  // Asynchronous: return at once. `io` and the buffer must stay until `callback` has run (on any of the pool's or its
+  // users' threads; it must not block; it may start operations with this or another Io) or, with a null callback, until
+  // io->Wait() has returned. The result is io->Wait()'s.
   void StartRead(Io* io, uint64_t offset, absl::Span<std::byte> to, const IoOptions& options = {},
                  void (*callback)(Io*, void*) = nullptr, void* context = nullptr);
   void StartWrite(Io* io, uint64_t offset, absl::Span<const std::byte> from, const IoOptions& options = {},

@@ -37,8 +37,8 @@ class RegionMap {
 
   // What is known of the region on one server.
   enum class Known : uint8_t {
-    kNothing,   // nothing of it was ever sent there
-    kPerhaps,   // a write that may have created it has no answer
+    kNothing,  // nothing of it was ever sent there
+    kPerhaps,  // a write that may have created it has no answer
     kCreated,
   };
   struct Target {

@@ -37,9 +37,9 @@ class RegionRoom {
   };
   Trim BeginTrim(Room* room);
   struct TrimEnd {
-    bool sent = false;  // by some attempt
-    bool answered = false;                 // by the server, whatever it said
-    std::optional<uint32_t> kept_chunks;   // if it said that it was done
+    bool sent = false;                    // by some attempt
+    bool answered = false;                // by the server, whatever it said
+    std::optional<uint32_t> kept_chunks;  // if it said that it was done
   };
   void EndTrim(Room* room, const Trim& trim, const TrimEnd& end);
 
@@ -55,11 +55,11 @@ class RegionRoom {
 
   int64_t bytes_ = 0;
   uint32_t term_ = 0;
-  uint32_t kept_chunks_ = 0;   // by the last word of the server; wraps
-  uint32_t lent_ = 0;          // grants, and trims under way
-  uint32_t trims_ = 0;         // that have begun; wraps
-  uint32_t doubted_at_ = 0;    // those of them that had begun when the last one was in doubt
-  bool in_doubt_ = false;      // what a trim without an answer has added is not known: bytes_ may fall below 0
+  uint32_t kept_chunks_ = 0;  // by the last word of the server; wraps
+  uint32_t lent_ = 0;         // grants, and trims under way
+  uint32_t trims_ = 0;        // that have begun; wraps
+  uint32_t doubted_at_ = 0;   // those of them that had begun when the last one was in doubt
+  bool in_doubt_ = false;     // what a trim without an answer has added is not known: bytes_ may fall below 0
 };
 
 }  // namespace nram

@@ -56,9 +56,9 @@ class Reservation {
   uint64_t end_ = 0;
   Placing search_;
   Waiter waiter_;
-  bool waited_ = false;          // the waiter has an outcome to be looked at
-  ServerSession* session_ = nullptr;   // where it waits, or what it was granted is of
-  Room::Grant grant_;            // of the span that it is at
+  bool waited_ = false;                    // the waiter has an outcome to be looked at
+  ServerSession* session_ = nullptr;       // where it waits, or what it was granted is of
+  Room::Grant grant_;                      // of the span that it is at
   std::map<uint16_t, Room::Grant> taken_;  // by server
   absl::Status status_;
   std::atomic<uint32_t> state_{kRunning};

@@ -11,7 +11,7 @@
 namespace nram {
 
 ServerSession::ServerSession(uint16_t index, const Endpoint& endpoint, LeaseId lease, const PoolOptions& options,
-                 Environment* environment)
+                             Environment* environment)
     : index_(index),
       endpoint_(endpoint),
       name_(endpoint.ToString()),
@@ -109,7 +109,8 @@ ServerLife* ServerSession::LookLocked(int64_t now_ns) {
   }
   if (std::exchange(lease_ended_, false) || HasLeaseRunOutLocked(now_ns)) {
     // Ended, or about to be: whoever needs this server must not take it for one that can be used.
-    last_error_ = absl::UnavailableError(absl::StrCat("memory server ", name_, ": this client's lease has ended there"));
+    last_error_ =
+        absl::UnavailableError(absl::StrCat("memory server ", name_, ": this client's lease has ended there"));
     GoDownLocked(/*reconnect=*/false, now_ns);
     return life();
   }
@@ -459,8 +460,7 @@ ServerLife* ServerSession::EndBringUpLocked(const SessionAction& action, Session
   // Now and then: a server that is broken breaks each connection.
   if (!outcome->broken.empty() && now_ns >= log_again_ns_) {
     log_again_ns_ = now_ns + kLogAgainMs * kNsPerMs;
-    remarks->warnings.push_back(
-        absl::StrCat("memory server ", name_, ": a connection was broken: ", outcome->broken));
+    remarks->warnings.push_back(absl::StrCat("memory server ", name_, ": a connection was broken: ", outcome->broken));
   }
   absl::Status status = bring_up_.End(action, outcome, incarnation(), now_ns);
   if (status.ok() && action.kind == Kind::kGrant && bring_up_.hello().incarnation != incarnation() &&
@@ -478,8 +478,7 @@ ServerLife* ServerSession::EndBringUpLocked(const SessionAction& action, Session
   if (!outcome->status.ok()) return nullptr;  // a reconnect's
   ServerLife* cut = nullptr;
   if (action.kind == Kind::kDial) cut = EnterLifeLocked(outcome, now_ns, remarks);
-  if (action.kind == Kind::kDial ||
-      (action.kind == Kind::kGrant && bring_up_.hello().incarnation == incarnation())) {
+  if (action.kind == Kind::kDial || (action.kind == Kind::kGrant && bring_up_.hello().incarnation == incarnation())) {
     EnterLeaseLocked(action);
   }
   if (bring_up_.is_up()) ComeUpLocked(action, now_ns, remarks);
@@ -527,7 +526,7 @@ void ServerSession::NoteLeaseLocked(const LeaseInfo& info, std::optional<uint64_
 }
 
 void ServerSession::EndRenewLocked(const SessionAction& action, const SessionOutcome& outcome, int64_t now_ns,
-                             Remarks* remarks) {
+                                   Remarks* remarks) {
   if (outcome.status.ok()) {
     bring_up_.NoteWell();
     // It may have been granted anew, and the answer to that was lost.
@@ -570,7 +569,7 @@ void ServerSession::EndAskLocked(const SessionAction& action, const SessionOutco
 }
 
 void ServerSession::EndErrandLocked(const SessionAction& action, const SessionOutcome& outcome, int64_t now_ns,
-                              Remarks* remarks) {
+                                    Remarks* remarks) {
   if (action.kind == Kind::kDestroy) {
     for (const Errands::Destroy& destroy : action.destroys) {
       if (!destroy.answered) RememberLocked(destroy, remarks);

@@ -20,8 +20,8 @@
 #include "base/sync.h"
 #include "base/units.h"
 #include "base/wake_latency.h"
-#include "client/pool/environment.h"
 #include "client/pool/bring_up.h"
+#include "client/pool/environment.h"
 #include "client/pool/errands.h"
 #include "client/pool/options.h"
 #include "client/pool/reserver.h"
@@ -64,7 +64,7 @@ class ServerSession {
  public:
   // `environment` and `options` outlive the session.
   ServerSession(uint16_t index, const Endpoint& endpoint, LeaseId lease, const PoolOptions& options,
-          Environment* environment);
+                Environment* environment);
   ~ServerSession();
   ServerSession(const ServerSession&) = delete;
   ServerSession& operator=(const ServerSession&) = delete;
@@ -185,8 +185,7 @@ class ServerSession {
   // Resumes those that came before this call, for kResumeTurnMs at most.
   void ResumeDue();
   // Nothing if the waiter has to wait on. `may_take`: no other waits for room before it, so it may be granted some.
-  std::optional<Outcome> JudgeLocked(Waiter* waiter, int64_t now_ns, bool may_take)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::optional<Outcome> JudgeLocked(Waiter* waiter, int64_t now_ns, bool may_take) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CountWaitersLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void WantLook();
 
@@ -255,7 +254,7 @@ class ServerSession {
   std::string data_plane_ ABSL_GUARDED_BY(mu_);
   std::vector<std::unique_ptr<ServerLife>> lives_ ABSL_GUARDED_BY(mu_);  // former ones too: calls may still name them
   RetryQueue queue_ ABSL_GUARDED_BY(mu_);
-  uint64_t room_failed_before_ ABSL_GUARDED_BY(mu_) = 0;  // room waiters before this number: no answer
+  uint64_t room_failed_before_ ABSL_GUARDED_BY(mu_) = 0;   // room waiters before this number: no answer
   uint64_t room_asked_number_ ABSL_GUARDED_BY(mu_) = 0;    // the room waiter for whom the server is asked
   uint64_t room_refused_number_ ABSL_GUARDED_BY(mu_) = 0;  // the room waiter whose wish alone was refused
   Errands errands_ ABSL_GUARDED_BY(mu_);

@@ -33,18 +33,18 @@ struct ServerLife {
 // What whoever drives a session is to do: one exchange with the server, or few. It ends by `deadline_ns`.
 struct SessionAction {
   enum class Kind {
-    kNone,       // nothing until `deadline_ns`, or until SessionDriver::Wake
-    kHello,      // control: Hello
-    kGrant,      // control: GrantLease(lease, owner, ttl_ms)
-    kDial,       // make the connections of the life that `hello` tells of; they are not connected yet
-    kConnect,    // connect both of `life`
-    kPing,       // over the urgent connection of `life`
-    kRenew,      // control: RenewLease
-    kReserve,    // control: Reserve(pages, order)
-    kDestroy,    // over the bulk connection of `life`, all of `destroys` at once
-    kUndo,       // control: EndLease(undo.lease), then DestroyRegion(undo.region)
-    kEndLease,   // control: EndLease
-    kFinished,   // nothing any more: the session has stopped
+    kNone,      // nothing until `deadline_ns`, or until SessionDriver::Wake
+    kHello,     // control: Hello
+    kGrant,     // control: GrantLease(lease, owner, ttl_ms)
+    kDial,      // make the connections of the life that `hello` tells of; they are not connected yet
+    kConnect,   // connect both of `life`
+    kPing,      // over the urgent connection of `life`
+    kRenew,     // control: RenewLease
+    kReserve,   // control: Reserve(pages, order)
+    kDestroy,   // over the bulk connection of `life`, all of `destroys` at once
+    kUndo,      // control: EndLease(undo.lease), then DestroyRegion(undo.region)
+    kEndLease,  // control: EndLease
+    kFinished,  // nothing any more: the session has stopped
   };
   Kind kind = Kind::kNone;
   int64_t deadline_ns = 0;

@@ -105,8 +105,8 @@ void Sweep::Launch(Errand* errand) {
     // It has restarted: nothing is left there to free. But a trim must not hide that the rest is lost.
     const bool is_loss = errand->call.request.op == Op::kTrim && !errand->unsure;
     return End(errand, !is_loss ? absl::OkStatus()
-                                : absl::DataLossError(absl::StrCat("memory server ", errand->session->name(),
-                                                                   " has restarted")));
+                                : absl::DataLossError(
+                                      absl::StrCat("memory server ", errand->session->name(), " has restarted")));
   }
   if (!life->connected()) {
     return Retry(errand, absl::UnavailableError(

@@ -58,8 +58,7 @@ class Sweep {
     std::atomic<uint32_t> state{kRunning};
   };
 
-  Errand* Add(const IoPlace& place, const RegionMap::Target& target, const MessageHeader& request,
-              int64_t deadline_ns);
+  Errand* Add(const IoPlace& place, const RegionMap::Target& target, const MessageHeader& request, int64_t deadline_ns);
   // Each of these leaves the errand called, waiting or over.
   void Launch(Errand* errand);
   void Judge(Errand* errand);

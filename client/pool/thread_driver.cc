@@ -167,8 +167,7 @@ absl::StatusOr<Endpoint> ThreadDriver::FindDataPlane(const ServerHello& hello, s
   }
   if (endpoint.is_unix() || hello.data_port == 0) {
     return absl::UnavailableError(absl::StrCat("memory server ", session_->name(),
-                                               " has no data plane that this client can reach: ",
-                                               no_socket.message()));
+                                               " has no data plane that this client can reach: ", no_socket.message()));
   }
   Endpoint data = endpoint;
   data.port = hello.data_port;
@@ -229,15 +228,16 @@ void ThreadDriver::DestroyAll(SessionAction* action) {
   std::vector<Call> calls(action->destroys.size());
   Transport* const bulk = action->life->bulk.get();
   for (size_t i = 0; i < calls.size(); ++i) {
-    calls[i].request = MessageHeader(
-        DestroyRequest{.region = action->destroys[i].region, .epoch = action->destroys[i].epoch});
+    calls[i].request =
+        MessageHeader(DestroyRequest{.region = action->destroys[i].region, .epoch = action->destroys[i].epoch});
     calls[i].deadline_ns = action->deadline_ns;
     bulk->Start(&calls[i]);
   }
   for (size_t i = 0; i < calls.size(); ++i) {
     bulk->Wait(&calls[i]);
     const Reason reason = calls[i].reason;
-    action->destroys[i].answered = calls[i].code == absl::StatusCode::kOk && reason != Reason::kLeaseEnded && reason != Reason::kFenced;
+    action->destroys[i].answered =
+        calls[i].code == absl::StatusCode::kOk && reason != Reason::kLeaseEnded && reason != Reason::kFenced;
   }
 }
 

@@ -42,9 +42,7 @@ void OnTimer(int) {
   if (words[at] != at) ++signals_wrong;
 }
 
-std::vector<std::string> Lines(const std::string& path) {
-  return absl::StrSplit(ReadFile(path).value_or(""), '\n');
-}
+std::vector<std::string> Lines(const std::string& path) { return absl::StrSplit(ReadFile(path).value_or(""), '\n'); }
 
 // Flips a bit in what a server holds of the page that has this first word.
 bool Damage(TestPool* servers, uint64_t first_word) {

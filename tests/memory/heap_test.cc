@@ -151,8 +151,7 @@ TEST_F(HeapTest, ThreadsThatEndLeaveTheirCachesToOthers) {
     std::thread([this] { nram_free(n_, nram_malloc(n_, 100)); }).join();
     if (i == 100) before = ReadProcessMemory().resident_bytes;
   }
-#if !defined(ABSL_HAVE_ADDRESS_SANITIZER) && \
-    !defined(ABSL_HAVE_THREAD_SANITIZER)  // they keep memory of ended threads
+#if !defined(ABSL_HAVE_ADDRESS_SANITIZER) && !defined(ABSL_HAVE_THREAD_SANITIZER)  // they keep memory of ended threads
   EXPECT_LT(ReadProcessMemory().resident_bytes, before + (16 << 20));
 #endif
   EXPECT_GT(before, 0u);

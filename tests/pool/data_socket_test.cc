@@ -1,5 +1,7 @@
 // The Unix sockets to which a server can make a client speak.
 
+#include "client/transport/data_socket.h"
+
 #include <fcntl.h>
 #include <glog/logging.h>
 #include <sys/socket.h>
@@ -17,7 +19,6 @@
 #include "base/fd.h"
 #include "base/host_memory.h"
 #include "client/pool/pool.h"
-#include "client/transport/data_socket.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "memserver/mem_server.h"

@@ -122,8 +122,7 @@ TEST_P(LikeTmpfsTest, SetIdBitsGoWithWhatOthersChange) {
        [&](const char* path) { return setxattr(path, kAccessAcl, minimal.data(), minimal.size(), 0); }},
       {"setfacl -b", [](const char* path) { return removexattr(path, kAccessAcl); }},
       {"chmod", [](const char* path) { return chmod(path, 06666); }},
-      {"zero",
-       opened([](int fd) { return fallocate(fd, FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE, 0, 4'096); })},
+      {"zero", opened([](int fd) { return fallocate(fd, FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE, 0, 4'096); })},
   };
   // The reference is a tmpfs that runs beside the mount (written on Linux 6.18).
   const TmpfsMount reference;
@@ -229,7 +228,8 @@ TEST_P(LikeTmpfsTest, HandlesOpenWhatTheKernelHasForgotten) {
     const UniqueFd fd(open_by_handle_at(root_fd.get(), directory.get(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     ASSERT_TRUE(fd.valid()) << strerror(errno);
     EXPECT_EQ(faccessat(fd.get(), "file7", R_OK, 0), 0);
-    struct stat above {}, attr {};
+    struct stat above {
+    }, attr{};
     EXPECT_EQ(fstatat(fd.get(), "..", &above, 0), 0);
     EXPECT_EQ(fstat(root_fd.get(), &attr), 0);
     EXPECT_EQ(above.st_ino, attr.st_ino);

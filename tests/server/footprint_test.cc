@@ -3,8 +3,8 @@
 
 #include <cstdlib>
 #include <cstring>
-#include <random>
 #include <memory>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -87,7 +87,8 @@ TEST_F(FootprintTest, TheCeilingHoldsAtThePeakOfAllAbuse) {
   constexpr uint64_t kDonate = 256 * kMiB;
   StartServer(kDonate);
   const uint64_t at_first = Peak();
-  const int port = pool_->session(0)->control()->Hello(DeadlineAfterMs(20'000)).ok() ? servers_.front().control_port : 0;
+  const int port =
+      pool_->session(0)->control()->Hello(DeadlineAfterMs(20'000)).ok() ? servers_.front().control_port : 0;
   std::vector<std::unique_ptr<Http2Peer>> crowd;
   std::vector<std::thread> abusers;
   for (int i = 0; i < 3; ++i) {

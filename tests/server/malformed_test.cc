@@ -89,9 +89,9 @@ class MalformedTest : public ::testing::Test {
 };
 
 TEST_F(MalformedTest, EachKindClosesItsConnectionAlone) {
-  ExpectClosed(std::string(64, 'x'));                          // no message at all
+  ExpectClosed(std::string(64, 'x'));                            // no message at all
   ExpectClosed(EncodeMessage(Request(Op::kPing, 1)));            // before hello
-  ExpectClosed(Hello() + Hello());                             // twice
+  ExpectClosed(Hello() + Hello());                               // twice
   ExpectClosed(Hello() + EncodeMessage(Request(Op::kPing, 3)));  // a request is missing
   ExpectClosed(Hello() + EncodeMessage(Request(Op::kPing, 2)) + EncodeMessage(Request(Op::kPing, 2)));  // repeated
   MessageHeader reply = Request(Op::kPing, 2);

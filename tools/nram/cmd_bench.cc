@@ -224,9 +224,8 @@ int Run(BenchFlags& flags, const Invocation& given) {
 }  // namespace
 
 Command BenchCommand() {
-  Command command = DefineCommand<BenchFlags>(
-      {"bench", "measure it beside disk, tmpfs and a bare socket",
-       R"(usage: nram bench [DIR...] [flags]            see `nram bench --help`
+  Command command = DefineCommand<BenchFlags>({"bench", "measure it beside disk, tmpfs and a bare socket",
+                                               R"(usage: nram bench [DIR...] [flags]            see `nram bench --help`
        nram bench report < RESULTS > PAGE    the results of its --json as a page with plots,
                                              or with --picture as one; see its --help
        nram bench pool|load [flags]
@@ -239,10 +238,11 @@ minutes and 1.3 GiB of memory; nothing else should run meanwhile.
 load: many clients write, read and verify at once, while one measures urgent reads with and
 without them, and the server's memory is watched.
 
-)", R"(
+)",
+                                               R"(
 example: nram bench pool --only='4 KiB'
 )"},
-      Words::kAny, &Run);
+                                              Words::kAny, &Run);
   // Other words, and their flags, are for the scripts.
   command.run = [run = command.run](const std::vector<std::string>& args) {
     if (!args.empty() && args[0] == "report") return RunScript("nram-bench-report", {args.begin() + 1, args.end()});

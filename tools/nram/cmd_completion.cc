@@ -53,7 +53,8 @@ Command CompletionCommand() {
 
 Prints a script that makes the shell complete nram's commands and flags.
 
-)", R"(
+)",
+       R"(
 example: source <(nram completion bash)
 )"},
       Words::kAny, &Run);

@@ -137,8 +137,7 @@ int Run(DfFlags& options, const Invocation&) {
 }  // namespace
 
 Command DfCommand() {
-  return DefineCommand<DfFlags>(
-      {"df", "show how much network RAM there is", R"(usage: nram df [flags]
+  return DefineCommand<DfFlags>({"df", "show how much network RAM there is", R"(usage: nram df [flags]
 
 Shows, for each donor and in total:
 
@@ -153,12 +152,13 @@ Shows, for each donor and in total:
               less what is donated and not used yet. In the total, hosts with several
               servers are counted once.
 
-)", R"(
+)",
+                                 R"(
 Exit code 1 if a server does not answer.
 
 example: nram df --pool=node1:7070,node2:7070
 )"},
-      Words::kNone, &Run);
+                                Words::kNone, &Run);
 }
 
 }  // namespace nram

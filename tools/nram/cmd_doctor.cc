@@ -257,7 +257,8 @@ areas or with the word swap, at what keeps a machine that swaps to them safe: th
 reserve of free memory, other swap behind, the areas' daemons. Says what to change, and why.
 Changes nothing.
 
-)", R"(
+)",
+       R"(
 Exit code 1 if something is bad; advice is none.
 
 example: nram doctor swap

@@ -273,8 +273,10 @@ struct UmountFlags {
   bool lazy = false;
 
   void Register(ArgParser* parser) {
-    parser->Switch("lazy", &lazy, {"", "take it away although it is in use; those who have files open keep\n"
-                                       "them until they close them"});
+    parser->Switch("lazy", &lazy,
+                   {"",
+                    "take it away although it is in use; those who have files open keep\n"
+                    "them until they close them"});
   }
 };
 
@@ -312,16 +314,16 @@ example: nram up && nram mount /mnt/nram && df -h /mnt/nram
 }
 
 Command UmountCommand() {
-  return DefineCommand<UmountFlags>(
-      {"umount", "unmount it", R"(usage: nram umount DIRECTORY... [flags]
+  return DefineCommand<UmountFlags>({"umount", "unmount it", R"(usage: nram umount DIRECTORY... [flags]
 
 Unmounts what `nram mount` mounted, also when its daemon has died, and waits until the
 memory is given back. The files are gone then.
 
-)", R"(
+)",
+                                     R"(
 example: nram umount /mnt/nram
 )"},
-      Words::kAny, &RunUmount);
+                                    Words::kAny, &RunUmount);
 }
 
 }  // namespace nram

@@ -66,9 +66,10 @@ struct SortFlags {
       return absl::OkStatus();
     };
     parser->Repeated("key", add_key,
-                     {"KEY", "[k] by this part of the line, FIELD[.CHARACTER][bfnr][,FIELD[.CHARACTER]\n"
-                             "[bfnr]] counted from 1; may be given several times. With --record:\n"
-                             "OFFSET:LENGTH[r], bytes counted from 0"});
+                     {"KEY",
+                      "[k] by this part of the line, FIELD[.CHARACTER][bfnr][,FIELD[.CHARACTER]\n"
+                      "[bfnr]] counted from 1; may be given several times. With --record:\n"
+                      "OFFSET:LENGTH[r], bytes counted from 0"});
     const auto set_separator = [order](absl::string_view text) {
       if (text == "\\t") text = "\t";
       if (text.size() != 1 || text[0] == '\0') return absl::InvalidArgumentError("expected one character, or \\t");
@@ -87,11 +88,12 @@ struct SortFlags {
 
   void RegisterPlaces(ArgParser* parser) {
     parser->String("output", &sort.output,
-                   {"FILE", "[o] written beside FILE and renamed at the end, so it may be an input;\n"
-                            "in a directory that does not let it be replaced, it is written over at\n"
-                            "the end and may not (default: the standard output). A FILE that exists\n"
-                            "keeps its mode; symbolic links are followed, other hard links keep the\n"
-                            "old text"});
+                   {"FILE",
+                    "[o] written beside FILE and renamed at the end, so it may be an input;\n"
+                    "in a directory that does not let it be replaced, it is written over at\n"
+                    "the end and may not (default: the standard output). A FILE that exists\n"
+                    "keeps its mode; symbolic links are followed, other hard links keep the\n"
+                    "old text"});
     parser->ByteSize("memory", kMemoryMin, uint64_t{1} << 50, &memory,
                      {"SIZE", "[S] of the whole process, at least 48 MiB (default 256MiB)"});
     parser->Integer("threads", 1, 256, &threads,
@@ -101,9 +103,10 @@ struct SortFlags {
     parser->String("pool", &pool, {"SERVERS", kPoolFlag.text});
     const auto set_fast_wake = [this](absl::string_view text) { return ParseFastWake(text, &fast_wake); };
     parser->Custom("fast-wake", set_fast_wake,
-                   {"WHEN", "auto, on or off: keep this machine's idle processors from sleeping while\n"
-                            "it waits for the pool a lot (default auto: yes, up to 16 processors,\n"
-                            "where it may; see docs/tuning.md)"});
+                   {"WHEN",
+                    "auto, on or off: keep this machine's idle processors from sleeping while\n"
+                    "it waits for the pool a lot (default auto: yes, up to 16 processors,\n"
+                    "where it may; see docs/tuning.md)"});
   }
 };
 
@@ -303,7 +306,8 @@ Sorts lines, or records of a fixed size, as `LC_ALL=C sort` does: an external me
 runs wait in the pool's RAM. Without FILE, or for -, reads the standard input. The letters of
 sort(1) in brackets work as well.
 
-)", R"(
+)",
+       R"(
 The scratch takes as much as the input. If the pool has not so much, that is said before
 anything is read (of pipes the size is not known: then, when it is full). What is so large for
 --memory that it is merged more than once (--json says passes) takes up to a sixteenth and

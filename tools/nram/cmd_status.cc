@@ -68,8 +68,9 @@ struct RegionsFlags {
     parser->String("pool", &pool, kPoolFlag);
     parser->Switch("orphans", &orphans, {"", "only orphans"});
     parser->String("destroy", &destroy,
-                   {"WHICH", "destroy on all servers: a region by id or by name, or \"orphans\" for\n"
-                             "all of them. Refused for a region that a living client owns"});
+                   {"WHICH",
+                    "destroy on all servers: a region by id or by name, or \"orphans\" for\n"
+                    "all of them. Refused for a region that a living client owns"});
     parser->Switch("force", &force, {"", "destroy it all the same; its owner gets errors"});
     parser->Switch("json", &json, {"", "the list in JSON"});
   }
@@ -208,45 +209,45 @@ int RunDrain(DrainFlags& options, const Invocation& given) {
 }  // namespace
 
 Command StatusCommand() {
-  return DefineCommand<StatusFlags>(
-      {"status", "show what each server does and holds", R"(usage: nram status [flags]
+  return DefineCommand<StatusFlags>({"status", "show what each server does and holds", R"(usage: nram status [flags]
 
 Shows every counter of every server of the pool. docs/stats.md explains them.
 
-)", R"(
+)",
+                                     R"(
 Exit code 1 if a server does not answer.
 
 example: nram status --json | jq '.[].regions'
 )"},
-      Words::kNone, &RunStatus);
+                                    Words::kNone, &RunStatus);
 }
 
 Command RegionsCommand() {
-  return DefineCommand<RegionsFlags>(
-      {"regions", "list or destroy what is stored", R"(usage: nram regions [flags]
+  return DefineCommand<RegionsFlags>({"regions", "list or destroy what is stored", R"(usage: nram regions [flags]
 
 Lists the regions of the pool, one line for each server that holds a part. An orphan is a
 region whose owner has gone without destroying it; it keeps its memory until somebody does.
 (Regions in GC mode are collected by themselves instead.)
 
-)", R"(
+)",
+                                      R"(
 example: nram regions --orphans && nram regions --destroy=orphans
 )"},
-      Words::kNone, &RunRegions);
+                                     Words::kNone, &RunRegions);
 }
 
 Command DrainCommand() {
-  return DefineCommand<DrainFlags>(
-      {"drain", "stop placing on a server", R"(usage: nram drain SERVER... [flags]
+  return DefineCommand<DrainFlags>({"drain", "stop placing on a server", R"(usage: nram drain SERVER... [flags]
 
 Tells servers to take no new spans and to reserve no more room. What is stored there stays
 and can be read, written and destroyed; when it is gone, the server can be ended without
 loss. Clients learn of it with their next lease renewal, within seconds.
 
-)", R"(
+)",
+                                    R"(
 example: nram drain node3:7070
 )"},
-      Words::kAny, &RunDrain);
+                                   Words::kAny, &RunDrain);
 }
 
 }  // namespace nram

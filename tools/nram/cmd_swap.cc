@@ -34,17 +34,20 @@ struct OnFlags {
   void Register(ArgParser* parser) {
     parser->String("name", &swap.name, {"NAME", "letters, digits, - and _ (default swap)"});
     parser->Integer("priority", 0, 32767, &priority,
-                    {"N", "0..32767; the kernel fills areas of higher priority first (default: below\n"
-                          "all others). Above a disk's, so that the disk is the reserve"});
+                    {"N",
+                     "0..32767; the kernel fills areas of higher priority first (default: below\n"
+                     "all others). Above a disk's, so that the disk is the reserve"});
     parser->String("pool", &pool, kPoolFlag);
     parser->Integer("io-timeout-ms", 100, 30'000, &io_timeout_ms,
-                    {"N", "100..30000, after how long a server that does not answer is an I/O\n"
-                          "error (default 10000); leases live for twice that"});
+                    {"N",
+                     "100..30000, after how long a server that does not answer is an I/O\n"
+                     "error (default 10000); leases live for twice that"});
     parser->Switch("unprotected", &unprotected,
-                   {"", "without CAP_SYS_RESOURCE and CAP_SYS_NICE (some containers lack them):\n"
-                        "for programs in a limited memory cgroup only. Otherwise the machine may\n"
-                        "hang: the kernel may then wait for the area's daemon to write pages out\n"
-                        "to itself"});
+                   {"",
+                    "without CAP_SYS_RESOURCE and CAP_SYS_NICE (some containers lack them):\n"
+                    "for programs in a limited memory cgroup only. Otherwise the machine may\n"
+                    "hang: the kernel may then wait for the area's daemon to write pages out\n"
+                    "to itself"});
     parser->String("backend", &backend, {"WHAT", "pool; or memory: this machine's own RAM, to compare"});
     parser->Switch("json", &json, {"", "say what was set up in JSON"});
   }
@@ -128,10 +131,11 @@ struct OffFlags {
   void Register(ArgParser* parser) {
     parser->Switch("all", &all, {"", "all areas"});
     parser->Switch("force", &force,
-                   {"", "also if RAM seems too little (the kernel may then end programs); and also\n"
-                        "if a server does not answer or the area's daemon has died. What cannot be\n"
-                        "had is then lost: programs that touch those pages get SIGBUS. Also takes\n"
-                        "away what a crash has left of an area"});
+                   {"",
+                    "also if RAM seems too little (the kernel may then end programs); and also\n"
+                    "if a server does not answer or the area's daemon has died. What cannot be\n"
+                    "had is then lost: programs that touch those pages get SIGBUS. Also takes\n"
+                    "away what a crash has left of an area"});
   }
 };
 
@@ -240,8 +244,7 @@ int RunSwaps(ListFlags& flags, const Invocation&) {
 }  // namespace
 
 Command SwaponCommand() {
-  return DefineCommand<OnFlags>(
-      {"swapon", "swap to the pool", R"(usage: nram swapon SIZE [flags]
+  return DefineCommand<OnFlags>({"swapon", "swap to the pool", R"(usage: nram swapon SIZE [flags]
 
 Gives this machine a swap area of SIZE in the pool's RAM. All of SIZE is reserved there now,
 so that a page that is swapped out can never be refused; `nram df` shows it as reserved. Slots
@@ -252,39 +255,40 @@ SIGBUS, the machine goes on. Pages cross the network as they are, not encrypted.
 
 A process of its own serves the area, locked in memory. Run `nram doctor` afterwards. Root.
 
-)", R"(
+)",
+                                 R"(
 example: nram swapon 8G --priority=10 && nram doctor
 )",
-       23},
-      Words::kAny, &RunOn);
+                                 23},
+                                Words::kAny, &RunOn);
 }
 
 Command SwapoffCommand() {
-  return DefineCommand<OffFlags>(
-      {"swapoff", "end swapping to the pool", R"(usage: nram swapoff [NAME...] [flags]
+  return DefineCommand<OffFlags>({"swapoff", "end swapping to the pool", R"(usage: nram swapoff [NAME...] [flags]
 
 Takes everything that was swapped out back to RAM (which takes its time, and must have room
 there or in other swap, and in the memory cgroups of those whose it is), and removes the area
 whole. Without NAME: the only one that there is.
 
-)", R"(
+)",
+                                  R"(
 example: nram swapoff swap
 )"},
-      Words::kAny, &RunOff);
+                                 Words::kAny, &RunOff);
 }
 
 Command SwapsCommand() {
-  return DefineCommand<ListFlags>(
-      {"swaps", "list swap areas", R"(usage: nram swaps [flags]
+  return DefineCommand<ListFlags>({"swaps", "list swap areas", R"(usage: nram swaps [flags]
 
 Lists the swap areas that `nram swapon` made: what the kernel has swapped out to each (USED),
 what the pool holds of it now (IN POOL), and what the kernel has freed and the pool has
 collected so far (COLLECTED).
 
-)", R"(
+)",
+                                   R"(
 example: nram swaps
 )"},
-      Words::kNone, &RunSwaps);
+                                  Words::kNone, &RunSwaps);
 }
 
 }  // namespace nram

@@ -33,10 +33,13 @@ struct UpFlags {
   void Register(ArgParser* parser) {
     parser->Integer("servers", 1, 64, &servers, {"N", "1..64, how many (default 2)"});
     parser->Custom("donate", [this](absl::string_view value) { return ParseDonate(value, &donate); },
-                   {"SIZE|auto", "what each of them may take at most, 64M or more (default 1GiB); auto:\n"
-                                 "see nram-memserver --help"});
-    parser->String("spin", &spin, {"WHEN", "auto, off, on or microseconds: how long servers poll before they sleep\n"
-                                           "(default auto)"});
+                   {"SIZE|auto",
+                    "what each of them may take at most, 64M or more (default 1GiB); auto:\n"
+                    "see nram-memserver --help"});
+    parser->String("spin", &spin,
+                   {"WHEN",
+                    "auto, off, on or microseconds: how long servers poll before they sleep\n"
+                    "(default auto)"});
     parser->Switch("json", &json, {"", "say what was started in JSON"});
   }
 };
@@ -83,35 +86,35 @@ int RunDown(NoFlags&, const Invocation&) {
 }  // namespace
 
 Command UpCommand() {
-  return DefineCommand<UpFlags>(
-      {"up", "start memory servers on this machine", R"(usage: nram up [flags]
+  return DefineCommand<UpFlags>({"up", "start memory servers on this machine", R"(usage: nram up [flags]
 
 Starts memory servers on this machine and makes them the local pool, which all other
 commands then use. For trying nram out, and for lending this machine's own idle memory to
 its own programs. They listen on loopback and on Unix sockets only. On a cluster, run
 nram-memserver on each node instead and list them in a host file.
 
-)", R"(
+)",
+                                 R"(
 The pool's files (host file, process ids, logs) are in $NRAM_STATE_DIR, /run/nram for root,
 or $XDG_RUNTIME_DIR/nram, else /tmp/nram-UID; in a directory of this user's own.
 
 example: nram up --servers=4 --donate=2GiB
 )"},
-      Words::kNone, &RunUp);
+                                Words::kNone, &RunUp);
 }
 
 Command DownCommand() {
-  return DefineCommand<NoFlags>(
-      {"down", "end the servers that `nram up` started", R"(usage: nram down
+  return DefineCommand<NoFlags>({"down", "end the servers that `nram up` started", R"(usage: nram down
 
 Ends the local pool: every server that `nram up` started, and its files. What was stored in
 it is gone. Does nothing if there is none. Servers that do not end within 5 seconds are
 killed.
 
-)", R"(
+)",
+                                 R"(
 example: nram down
 )"},
-      Words::kNone, &RunDown);
+                                Words::kNone, &RunDown);
 }
 
 }  // namespace nram

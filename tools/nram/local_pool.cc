@@ -29,7 +29,7 @@ namespace nram {
 namespace {
 
 constexpr size_t kSocketPathMax = sizeof(sockaddr_un::sun_path);
-constexpr int64_t kLookMs = 5;          // whether a server has written that it is ready
+constexpr int64_t kLookMs = 5;         // whether a server has written that it is ready
 constexpr int64_t kKilledMs = 60'000;  // the kernel frees all of a killed server's memory first
 
 // Field 22 of /proc/PID/stat; 0 if there is no such process, or only its zombie.
@@ -100,8 +100,7 @@ absl::Status AwaitReady(const LocalPoolOptions& options, int64_t deadline_ns, Lo
     return absl::UnavailableError(absl::StrCat("memory server ", server->number, " did not start:\n", LogTail(log)));
   }
   if (!in_time) {
-    return absl::DeadlineExceededError(
-        absl::StrCat("memory server ", server->number, " does not come up; see ", log));
+    return absl::DeadlineExceededError(absl::StrCat("memory server ", server->number, " does not come up; see ", log));
   }
   const auto json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
   server->control_port = json.value("control_port", 0);

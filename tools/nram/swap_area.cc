@@ -372,8 +372,7 @@ absl::StatusOr<SwapArea> AddSwap(const SwapOptions& options) {
   NRAM_RETURN_IF_ERROR(MakeFile(FileOf(directory), options.size_bytes, MountOf(directory)));
   NRAM_ASSIGN_OR_RETURN(const std::string path, AttachLoop(FileOf(directory)));
   device = PresentDevice(path);
-  NRAM_RETURN_IF_ERROR(
-      RunProgram({"mkswap", "--label", "nram-" + options.name, path}, DeadlineAfterMs(kProgramMs)));
+  NRAM_RETURN_IF_ERROR(RunProgram({"mkswap", "--label", "nram-" + options.name, path}, DeadlineAfterMs(kProgramMs)));
   NRAM_RETURN_IF_ERROR(WriteNote(directory, options, device));
   // The guard starts before the kernel has the area: there is no moment without one.
   NRAM_RETURN_IF_ERROR(

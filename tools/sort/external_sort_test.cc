@@ -1,6 +1,5 @@
 // The external sort against sort(1): same bytes out, whatever comes in.
 
-#include "base/file.h"
 #include "tools/sort/external_sort.h"
 
 #include <fcntl.h>
@@ -16,6 +15,7 @@
 #include "absl/base/config.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/file.h"
 #include "base/sync.h"
 #include "base/test_seed.h"
 #include "gtest/gtest.h"

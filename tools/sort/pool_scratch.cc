@@ -80,9 +80,7 @@ class PoolScratch : public Scratch {
     return {.timeout_ms = kTimeoutMs + static_cast<int64_t>(under_way_bytes_ / kSlowBytesPerMs)};
   }
   // For pages: the cost of a page beside its bytes comes off.
-  uint64_t FreeBytes() const {
-    return pool_->Capacity().free_bytes / nram::Room::kBytesPerPage * kPageBytes;
-  }
+  uint64_t FreeBytes() const { return pool_->Capacity().free_bytes / nram::Room::kBytesPerPage * kPageBytes; }
 
   std::atomic<uint64_t> under_way_bytes_{0};  // or waited for by nobody yet
   const std::unique_ptr<Pool> pool_;
