@@ -1,0 +1,338 @@
+// The session machine and its parts, driven by hand in a time of their own.
+
+#include "client/pool/server_session.h"
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "gtest/gtest.h"
+
+namespace nram {
+namespace {
+
+using Kind = SessionAction::Kind;
+
+class FakeEnvironment : public Environment {
+ public:
+  int64_t NowNs() const override { return now_ns; }
+  uint64_t RandomId() override { return ++ids_; }
+  int64_t now_ns = kNsPerSecond;
+
+ private:
+  uint64_t ids_ = 0;
+};
+
+// Is connected until somebody breaks it; carries nothing.
+class FakeTransport : public Transport {
+ public:
+  absl::Status Connect(int64_t) override { return absl::OkStatus(); }
+  bool connected() const override { return up; }
+  void Start(Call*) override {}
+  void Wait(Call*) override {}
+  void Disconnect() override { up = false; }
+  bool up = false;
+};
+
+// Resumed waiters, in order.
+struct Resumed : Waiter {
+  explicit Resumed(std::vector<Resumed*>* order, For what, int64_t deadline_ns) : order(order) {
+    this->what = what;
+    this->deadline_ns = deadline_ns;
+    resume = [](Waiter* waiter) {
+      auto* const self = static_cast<Resumed*>(waiter);
+      self->order->push_back(self);
+    };
+  }
+  std::vector<Resumed*>* const order;
+};
+
+class ServerSessionTest : public ::testing::Test, private SessionDriver {
+ protected:
+  static constexpr int64_t kTtlMs = 9'000;
+
+  ServerSessionTest() : session_(0, Endpoint{"10.0.0.7", 7070, ""}, LeaseId{5}, options_, &environment_) {
+    session_.SetDriver(this);
+  }
+  ~ServerSessionTest() override {
+    session_.BeginStop();
+    SessionAction action = session_.Next();
+    if (action.kind != Kind::kFinished) {
+      session_.Done(std::move(action), {});
+      action = session_.Next();
+    }
+    EXPECT_EQ(action.kind, Kind::kFinished);
+  }
+
+  void Wake() override { ++wakes_; }
+  void Join() override {}
+  ControlClient* control() override { return nullptr; }
+
+  void After(int64_t ms) { environment_.now_ns += ms * kNsPerMs; }
+  LeaseInfo Lease() const {
+    LeaseInfo lease;
+    lease.ttl_ms = kTtlMs;
+    lease.incarnation = incarnation_;
+    lease.term = term_;
+    lease.promised_bytes = promised_bytes_;
+    lease.capacity.free_bytes = kGiB;
+    return lease;
+  }
+  // A server that answers everything.
+  SessionOutcome Good(const SessionAction& action) {
+    SessionOutcome outcome;
+    outcome.hello.incarnation = incarnation_;
+    outcome.hello.lease_ttl_ms = kTtlMs;
+    outcome.lease = Lease();
+    if (action.kind == Kind::kDial) {
+      outcome.life = std::make_unique<ServerLife>();
+      outcome.life->incarnation = incarnation_;
+      outcome.life->bulk = std::make_unique<FakeTransport>();
+      outcome.life->urgent = std::make_unique<FakeTransport>();
+    }
+    if (action.kind == Kind::kConnect) Connect(true);
+    if (action.kind == Kind::kReserve) {
+      promised_bytes_ += static_cast<uint64_t>(action.pages) * Room::kBytesPerPage;
+      outcome.lease = Lease();
+    }
+    return outcome;
+  }
+  void Connect(bool up) {
+    static_cast<FakeTransport*>(session_.life()->bulk.get())->up = up;
+    static_cast<FakeTransport*>(session_.life()->urgent.get())->up = up;
+  }
+  SessionAction ExpectNext(Kind kind) {
+    SessionAction action = session_.Next();
+    EXPECT_EQ(static_cast<int>(action.kind), static_cast<int>(kind));
+    return action;
+  }
+  void Answer(Kind kind) {
+    SessionAction action = ExpectNext(kind);
+    SessionOutcome outcome = Good(action);
+    session_.Done(std::move(action), std::move(outcome));
+  }
+  void Refuse(Kind kind, const absl::Status& status) {
+    SessionAction action = ExpectNext(kind);
+    SessionOutcome outcome;
+    outcome.status = status;
+    session_.Done(std::move(action), std::move(outcome));
+  }
+  void ComeUp() {
+    for (const Kind kind : {Kind::kHello, Kind::kGrant, Kind::kDial, Kind::kConnect, Kind::kRenew}) Answer(kind);
+    ASSERT_TRUE(session_.up());
+  }
+
+  FakeEnvironment environment_;
+  PoolOptions options_;
+  ServerSession session_;
+  uint64_t incarnation_ = 77;
+  uint64_t term_ = 1;
+  uint64_t promised_bytes_ = 0;
+  int wakes_ = 0;
+  std::vector<Resumed*> order_;
+};
+
+TEST_F(ServerSessionTest, ComesUpAndRenewsInTime) {
+  ComeUp();
+  SessionAction nothing = ExpectNext(Kind::kNone);
+  EXPECT_EQ(nothing.deadline_ns, environment_.now_ns + kTtlMs * kNsPerMs / 3);
+  After(kTtlMs / 3);
+  Answer(Kind::kRenew);
+  ExpectNext(Kind::kNone);
+}
+
+TEST_F(ServerSessionTest, ARenewalThatFailsIsTriedAgainAndThePingComesFirst) {
+  ComeUp();
+  After(kTtlMs / 3);
+  Refuse(Kind::kRenew, absl::DeadlineExceededError("no answer"));
+  EXPECT_TRUE(session_.up());
+  ExpectNext(Kind::kNone);
+  After(700);  // two fifths of the lease are over
+  Answer(Kind::kPing);
+  Answer(Kind::kRenew);
+}
+
+TEST_F(ServerSessionTest, ALeaseThatRunsOutBreaksTheConnectionsWhateverIsUnderWay) {
+  ComeUp();
+  After(kTtlMs / 3);
+  SessionAction renewal = ExpectNext(Kind::kRenew);
+  After(kTtlMs);
+  session_.Tick();
+  EXPECT_FALSE(session_.up());
+  EXPECT_FALSE(session_.life()->connected());
+  SessionOutcome late;
+  late.status = absl::DeadlineExceededError("no answer");
+  session_.Done(std::move(renewal), std::move(late));
+  // The lease is taken anew in the same life of the server.
+  term_ = 2;
+  for (const Kind kind : {Kind::kHello, Kind::kGrant, Kind::kConnect, Kind::kRenew}) Answer(kind);
+  EXPECT_TRUE(session_.up());
+}
+
+TEST_F(ServerSessionTest, AnotherLifeOfTheServer) {
+  ComeUp();
+  ServerLife* const former = session_.life();
+  Connect(false);
+  Refuse(Kind::kConnect, absl::UnavailableError("refused"));
+  incarnation_ = 78;
+  for (const Kind kind : {Kind::kHello, Kind::kGrant, Kind::kDial, Kind::kConnect, Kind::kRenew}) Answer(kind);
+  EXPECT_NE(session_.life(), former);
+  EXPECT_EQ(session_.incarnation(), 78u);
+  EXPECT_FALSE(former->connected());
+}
+
+TEST_F(ServerSessionTest, AServerWhoseLeaseEndsAgainAndAgainIsAskedEverMoreSlowly) {
+  ComeUp();
+  int64_t pause_ns = 0;
+  for (int i = 0; i < 12; ++i) {
+    session_.NoteLeaseEnded();
+    SessionAction action = session_.Next();
+    pause_ns = 0;
+    if (action.kind == Kind::kNone) {
+      pause_ns = action.deadline_ns - environment_.now_ns;
+      environment_.now_ns = action.deadline_ns;
+      action = session_.Next();
+    }
+    ASSERT_EQ(static_cast<int>(action.kind), static_cast<int>(Kind::kHello));
+    SessionOutcome outcome = Good(action);
+    session_.Done(std::move(action), std::move(outcome));
+    for (const Kind kind : {Kind::kGrant, Kind::kConnect}) Answer(kind);
+  }
+  EXPECT_EQ(pause_ns, kNsPerSecond);
+}
+
+TEST_F(ServerSessionTest, WaitersAreResumedInOrderUrgentOnesFirst) {
+  Resumed first(&order_, Waiter::For::kConnection, INT64_MAX);
+  Resumed second(&order_, Waiter::For::kConnection, INT64_MAX);
+  Resumed urgent(&order_, Waiter::For::kConnection, INT64_MAX);
+  Resumed cancelled(&order_, Waiter::For::kConnection, INT64_MAX);
+  urgent.urgent = true;
+  for (Resumed* waiter : {&first, &second, &urgent, &cancelled}) EXPECT_TRUE(session_.WaitFor(waiter));
+  EXPECT_TRUE(session_.Cancel(&cancelled));
+  EXPECT_FALSE(session_.Cancel(&cancelled));
+  ComeUp();
+  EXPECT_EQ(order_, (std::vector<Resumed*>{&urgent, &first, &second}));
+  for (const Resumed* waiter : order_) EXPECT_EQ(waiter->outcome, Waiter::Outcome::kUsable);
+  // Who comes now need not wait.
+  EXPECT_FALSE(session_.WaitFor(&first));
+  EXPECT_EQ(first.outcome, Waiter::Outcome::kUsable);
+}
+
+TEST_F(ServerSessionTest, NoDeadlineDependsOnTheDriver) {
+  const SessionAction under_way = ExpectNext(Kind::kHello);
+  Resumed late(&order_, Waiter::For::kConnection, environment_.now_ns + 20 * kNsPerMs);
+  Resumed patient(&order_, Waiter::For::kConnection, INT64_MAX);
+  EXPECT_TRUE(session_.WaitFor(&late));
+  EXPECT_TRUE(session_.WaitFor(&patient));
+  After(20);
+  session_.Tick();
+  EXPECT_EQ(order_, (std::vector<Resumed*>{&late}));
+  EXPECT_EQ(late.outcome, Waiter::Outcome::kLate);
+  After(options_.fail_fast_after_ms);
+  session_.Tick();
+  EXPECT_EQ(patient.outcome, Waiter::Outcome::kHopeless);
+  session_.Done(under_way, Good(under_way));
+}
+
+TEST_F(ServerSessionTest, RoomIsReservedForThoseWhoWaitAndGrantedInOrder) {
+  ComeUp();
+  Resumed large(&order_, Waiter::For::kRoom, INT64_MAX);
+  Resumed small(&order_, Waiter::For::kRoom, INT64_MAX);
+  large.room_bytes = kMiB;
+  small.room_bytes = 4096;
+  EXPECT_FALSE(session_.TryTakeRoom(4096));
+  EXPECT_TRUE(session_.WaitFor(&large));
+  EXPECT_TRUE(session_.WaitFor(&small));
+  Answer(Kind::kReserve);
+  EXPECT_EQ(order_, (std::vector<Resumed*>{&large, &small}));
+  for (Resumed* waiter : order_) {
+    ASSERT_EQ(waiter->outcome, Waiter::Outcome::kGranted);
+    session_.EndRoom(std::move(waiter->grant), 0);
+  }
+  EXPECT_EQ(session_.room()->free_bytes(), static_cast<int64_t>(promised_bytes_));
+}
+
+TEST_F(ServerSessionTest, AFullServerIsAskedForAStepAndThenForWhatIsNeeded) {
+  ComeUp();
+  Resumed waiter(&order_, Waiter::For::kRoom, INT64_MAX);
+  waiter.room_bytes = 4096;
+  EXPECT_TRUE(session_.WaitFor(&waiter));
+  Refuse(Kind::kReserve, absl::ResourceExhaustedError("full"));
+  EXPECT_TRUE(order_.empty());
+  Refuse(Kind::kReserve, absl::ResourceExhaustedError("full"));
+  ASSERT_EQ(order_.size(), 1u);
+  EXPECT_EQ(waiter.outcome, Waiter::Outcome::kRefused);
+  EXPECT_TRUE(session_.refused());
+  EXPECT_FALSE(session_.WaitFor(&waiter));
+  EXPECT_EQ(waiter.outcome, Waiter::Outcome::kRefused);
+  session_.NoteFreed();
+  EXPECT_FALSE(session_.refused());
+}
+
+TEST_F(ServerSessionTest, AReservationWithoutAnAnswerIsSettledBeforeAnyWordCounts) {
+  ComeUp();
+  Resumed waiter(&order_, Waiter::For::kRoom, INT64_MAX);
+  waiter.room_bytes = 4096;
+  EXPECT_TRUE(session_.WaitFor(&waiter));
+  Refuse(Kind::kReserve, absl::DeadlineExceededError("no answer"));
+  EXPECT_EQ(waiter.outcome, Waiter::Outcome::kNoAnswer);
+  EXPECT_TRUE(session_.room()->unsettled());
+  promised_bytes_ = 20 * kMiB;  // it was executed all the same
+  After(500);
+  SessionAction settle = ExpectNext(Kind::kReserve);
+  EXPECT_EQ(settle.pages, 0);
+  SessionOutcome outcome = Good(settle);
+  session_.Done(std::move(settle), std::move(outcome));
+  EXPECT_FALSE(session_.room()->unsettled());
+  After(kTtlMs / 3);
+  Answer(Kind::kRenew);
+  EXPECT_EQ(session_.room()->free_bytes(), static_cast<int64_t>(20 * kMiB));
+}
+
+TEST_F(ServerSessionTest, RoomThatNobodyWantsIsGivenBackAfterTheServerWasAsked) {
+  ComeUp();
+  promised_bytes_ = 100 * kMiB;
+  After(kTtlMs / 3);
+  Answer(Kind::kRenew);  // hears of it
+  Answer(Kind::kRenew);  // measures
+  SessionAction back = ExpectNext(Kind::kReserve);
+  EXPECT_LT(back.pages, 0);
+  EXPECT_FALSE(session_.refused());
+  SessionOutcome outcome = Good(back);
+  session_.Done(std::move(back), std::move(outcome));
+  EXPECT_LE(session_.room()->free_bytes(), static_cast<int64_t>(options_.reserve_step_bytes + Room::kBytesPerPage));
+}
+
+TEST_F(ServerSessionTest, DestroysWaitForTheServerAndAreDroppedWithItsLife) {
+  ComeUp();
+  session_.DestroyLater({RegionId{1}, Epoch{1}, 77});
+  session_.DestroyLater({RegionId{2}, Epoch{1}, 76});
+  SessionAction action = ExpectNext(Kind::kDestroy);
+  ASSERT_EQ(action.destroys.size(), 1u);
+  EXPECT_EQ(action.destroys[0].region, RegionId{1});
+  session_.Done(std::move(action), {});  // without an answer
+  action = ExpectNext(Kind::kDestroy);
+  action.destroys[0].answered = true;
+  session_.Done(std::move(action), {});
+  ExpectNext(Kind::kNone);
+}
+
+TEST_F(ServerSessionTest, AStopEndsWaitersAndTheLease) {
+  Resumed waiter(&order_, Waiter::For::kRoom, INT64_MAX);
+  ComeUp();
+  waiter.room_bytes = 4096;
+  EXPECT_TRUE(session_.WaitFor(&waiter));
+  session_.BeginStop();
+  SessionAction action = ExpectNext(Kind::kEndLease);
+  EXPECT_EQ(waiter.outcome, Waiter::Outcome::kClosing);
+  EXPECT_FALSE(session_.life()->connected());
+  session_.Tick();
+  session_.Done(std::move(action), {});
+  ExpectNext(Kind::kFinished);
+}
+
+}  // namespace
+}  // namespace nram
