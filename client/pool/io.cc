@@ -331,6 +331,7 @@ void Io::Judge(IoPart* part) {
   }
   if (!answered) return JudgeUnanswered(part);
   const uint64_t reserved_bytes = part->room.is_regions() ? part->room.bytes() : 0;
+  const uint64_t unused_bytes = reserved_bytes - std::min(call.used_bytes, reserved_bytes);
   const bool had_enough = part->room.bytes() >= part->wanted_room_bytes;
   const bool in_term = !part->room || part->room.term() == session->room()->term();
   if (call.request.op == Op::kWrite) EndRoom(part, call.used_bytes);
@@ -357,16 +358,17 @@ void Io::Judge(IoPart* part) {
     case Reason::kDraining:
       if (!in_term) return Retry(part, status);  // it had room of a former term, which paid for nothing
       if (had_enough || !map->has_reserved()) return End(part, status);
-      return JudgeShortOfReserved(part, status, reserved_bytes);
+      return JudgeShortOfReserved(part, status, unused_bytes);
     default:
       return End(part, status);
   }
 }
 
-// The server was full, and the write had `had_bytes` of what its region has reserved. More may be with other writes.
-void Io::JudgeShortOfReserved(IoPart* part, const absl::Status& status, uint64_t had_bytes) {
+// The server was full, and the write has left `unused_bytes` of what it had of its region's reserved room: what it used
+// has stored its first pages. More may be there now, or with other writes.
+void Io::JudgeShortOfReserved(IoPart* part, const absl::Status& status, uint64_t unused_bytes) {
   part->waiter.ticket = part->session->returns();  // from before the purse is looked at
-  switch (place_.map->LookForReserved(part->session->index(), had_bytes)) {
+  switch (place_.map->LookForReserved(part->session->index(), unused_bytes)) {
     case RegionMap::Reserved::kMore:
       return Retry(part, status);
     case RegionMap::Reserved::kLent:

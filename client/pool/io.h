@@ -127,7 +127,7 @@ class Io {
   void Aim(IoPart* part, const RegionMap::Target& target);
   void Send(IoPart* part, const RegionMap::Target& target);
   void Judge(IoPart* part);
-  void JudgeShortOfReserved(IoPart* part, const absl::Status& status, uint64_t had_bytes);
+  void JudgeShortOfReserved(IoPart* part, const absl::Status& status, uint64_t unused_bytes);
   void JudgeUnanswered(IoPart* part);
   void Resume(IoPart* part);
   void WaitForRoom(IoPart* part, ServerSession* session, uint64_t bytes);

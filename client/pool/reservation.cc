@@ -22,7 +22,6 @@ void Reservation::Start(const IoPlace& place, const absl::StatusOr<IoRequest>& r
   if (request.ok()) {
     chunk_ = request->range.first;
     end_ = request->range.end();
-    waiter_.what = Waiter::For::kRoom;
     waiter_.deadline_ns = request->deadline_ns;
     waiter_.resume = &OnResume;
     waiter_.context = this;
@@ -43,6 +42,7 @@ absl::Status Reservation::Wait() {
 }
 
 void Reservation::Go() {
+  if (std::exchange(awaits_server_, false)) LookAtServer();
   while (chunk_ < end_ && status_.ok()) {
     if (!TakeSpan()) return;
   }
@@ -71,10 +71,7 @@ bool Reservation::TakeSpan() {
     if (session == nullptr) return FailToPlace(bytes);
   }
   if (!TakeRoom(session, bytes)) return false;
-  if (!grant_) {
-    NoteNoRoom(target.placed(), bytes);
-    return true;
-  }
+  if (!grant_) return NoteNoRoom(target.placed(), bytes);
   if (!target.placed()) {
     search_.Reset();
     SpanPlacement placement;
@@ -92,11 +89,33 @@ bool Reservation::TakeSpan() {
 
 bool Reservation::FailToPlace(uint64_t bytes) {
   absl::Status why;
-  if (ServerSession* const silent = search_.Survey(*place_.sessions, bytes, &why)) {
-    why = absl::UnavailableError(absl::StrCat("memory server ", silent->name(), " does not answer"));
-  }
+  if (ServerSession* const silent = search_.Survey(*place_.sessions, bytes, &why)) return AwaitServer(silent);
   Fail(why);
   return true;
+}
+
+bool Reservation::AwaitServer(ServerSession* session) {
+  session_ = session;
+  waiter_.what = Waiter::For::kConnection;
+  awaits_server_ = true;
+  if (session->WaitFor(&waiter_)) return false;
+  awaits_server_ = false;
+  LookAtServer();
+  return true;
+}
+
+void Reservation::LookAtServer() {
+  switch (waiter_.outcome) {
+    case Waiter::Outcome::kUsable:
+      return search_.Reset();  // the span once more
+    case Waiter::Outcome::kHopeless:
+      return Fail(absl::UnavailableError(session_->last_error().message()));
+    case Waiter::Outcome::kLate:
+      return Fail(absl::DeadlineExceededError(
+          absl::StrCat("memory server ", session_->name(), " does not answer: no room can be reserved")));
+    default:
+      return Fail(absl::UnavailableError("the pool is being closed"));
+  }
 }
 
 bool Reservation::TakeRoom(ServerSession* session, uint64_t bytes) {
@@ -105,6 +124,7 @@ bool Reservation::TakeRoom(ServerSession* session, uint64_t bytes) {
     waiter_.outcome = Waiter::Outcome::kRefused;
     grant_ = session->TryTakeRoom(bytes);
     if (grant_ || session->refused()) return true;
+    waiter_.what = Waiter::For::kRoom;
     waiter_.room_bytes = bytes;
     waited_ = true;
     if (session->WaitFor(&waiter_)) return false;
@@ -114,16 +134,23 @@ bool Reservation::TakeRoom(ServerSession* session, uint64_t bytes) {
   return true;
 }
 
-void Reservation::NoteNoRoom(bool placed, uint64_t bytes) {
+bool Reservation::NoteNoRoom(bool placed, uint64_t bytes) {
   const std::string server = absl::StrCat("memory server ", session_->name());
-  if (waiter_.outcome == Waiter::Outcome::kLate) {
-    Fail(absl::DeadlineExceededError(absl::StrCat(server, ": no answer in time")));
-  } else if (waiter_.outcome == Waiter::Outcome::kRefused) {
-    if (placed) Fail(absl::ResourceExhaustedError(absl::StrCat(server, " has no room for ", FormatByteSize(bytes))));
-    search_.NoteFull(*session_);
-  } else {
-    if (placed) Fail(absl::UnavailableError(absl::StrCat(server, " does not answer: no room can be reserved")));
-    search_.NoteSilent(*session_);
+  switch (waiter_.outcome) {
+    case Waiter::Outcome::kNoAnswer:
+      if (placed) return AwaitServer(session_);
+      search_.NoteSilent(*session_);
+      return true;
+    case Waiter::Outcome::kRefused:
+      if (placed) Fail(absl::ResourceExhaustedError(absl::StrCat(server, " has no room for ", FormatByteSize(bytes))));
+      search_.NoteFull(*session_);
+      return true;
+    case Waiter::Outcome::kLate:
+      Fail(absl::DeadlineExceededError(absl::StrCat(server, ": no answer in time")));
+      return true;
+    default:
+      Fail(absl::UnavailableError("the pool is being closed"));
+      return true;
   }
 }
 

@@ -41,8 +41,12 @@ class Reservation {
   bool TakeSpan();
   // False: it has to wait for room there. Else there is a grant, or the waiter's outcome says why not.
   bool TakeRoom(ServerSession* session, uint64_t bytes);
-  void NoteNoRoom(bool placed, uint64_t bytes);
+  // Each false: it has to wait for the server.
+  bool NoteNoRoom(bool placed, uint64_t bytes);
   bool FailToPlace(uint64_t bytes);
+  bool AwaitServer(ServerSession* session);
+  // It was to wait for the server, and has an outcome.
+  void LookAtServer();
   void Fail(const absl::Status& status) {
     if (status_.ok()) status_ = status;
   }
@@ -57,6 +61,7 @@ class Reservation {
   Placing search_;
   Waiter waiter_;
   bool waited_ = false;                    // the waiter has an outcome to be looked at
+  bool awaits_server_ = false;             // likewise, of a wait for a server's connection
   ServerSession* session_ = nullptr;       // where it waits, or what it was granted is of
   Room::Grant grant_;                      // of the span that it is at
   std::map<uint16_t, Room::Grant> taken_;  // by server

@@ -56,16 +56,27 @@ const char* NameOf(Checker::Kind kind) {
   return "";
 }
 
-void Checker::AddRegion(RegionId region, uint64_t chunks, LeaseId lease, bool gc) {
+void Checker::AddRegion(RegionId region, ChunkRange window, LeaseId lease, bool gc) {
   Region& added = regions_[Raw(region)];
   added.lease = lease;
   added.gc = gc;
-  added.chunks.resize(chunks);
+  added.window = window;
+  added.chunks.resize(window.count);
 }
 
-RegisterHistory& Checker::At(Region* region, uint64_t chunk) {
-  auto& history = region->chunks[chunk];
-  if (history == nullptr) history = std::make_unique<RegisterHistory>();
+void Checker::SetRoomy(RegionId id, uint64_t since) {
+  Region& region = regions_.at(Raw(id));
+  if (region.roomy && region.roomy_since == term_count_) return;
+  region.roomy = true;
+  region.roomy_since = since;
+  region.roomy_from = now_;
+}
+
+void Checker::UnsetRoomy(RegionId region) { regions_.at(Raw(region)).roomy = false; }
+
+RegisterHistory& Checker::At(Region* region, uint64_t chunk) const {
+  auto& history = region->chunks[chunk - region->window.first];
+  if (history == nullptr) history = std::make_unique<RegisterHistory>(effect_);
   return *history;
 }
 
@@ -76,6 +87,7 @@ Checker::Operation Checker::Begin(Kind kind, RegionId region, ChunkRange range, 
   operation.range = range;
   operation.number = next_number_++;
   operation.began = ++now_;
+  operation.began_ns = world_->NowNs();
   operation.deadline_ns = deadline_ns;
   operation.host = host;
   operation.host_frozen_ns = world_->frozen_ns(host);
@@ -91,10 +103,11 @@ Checker::Operation Checker::BeginRead(RegionId region, ChunkRange range, HostId 
 }
 
 Checker::Operation Checker::BeginWrite(RegionId id, ChunkRange range, HostId host, int64_t deadline_ns,
-                                       std::byte* out) {
+                                       std::byte* out, absl::Span<const ChunkMask> masks) {
   Operation operation = Begin(Kind::kWrite, id, range, host, deadline_ns);
   ++others_;
   operation.zeros.resize(range.count);
+  if (!masks.empty()) operation.left_out.resize(range.count);
   const bool some_zeros = world_->rng().OneIn(4);
   Region& region = regions_.at(Raw(id));
   for (uint64_t i = 0; i < range.count; ++i) {
@@ -107,6 +120,11 @@ Checker::Operation Checker::BeginWrite(RegionId id, ChunkRange range, HostId hos
       std::array<Stamp, kStampsPerChunk> stamps;
       stamps.fill(MakeStamp(id, chunk, operation.number));
       memcpy(out + i * kChunkBytes, stamps.data(), kChunkBytes);
+    }
+    if (!masks.empty() &&
+        (masks[chunk / kChunksPerPage - range.first_page()] >> (chunk % kChunksPerPage) & 1) == 0) {
+      operation.left_out[i] = true;
+      continue;
     }
     At(&region, chunk).BeginWrite(operation.number, zeros, operation.began);
   }
@@ -124,7 +142,8 @@ Checker::Operation Checker::BeginOther(Kind kind, RegionId id, ChunkRange range,
   return operation;
 }
 
-void Checker::End(const Operation& operation, const absl::Status& status, const std::byte* in) {
+void Checker::End(const Operation& operation, const absl::Status& status, const std::byte* in,
+                  absl::Span<const int> servers) {
   ++now_;
   Trace(absl::StrCat(NameOf(operation.kind), " ", operation.number, " ends, moment ", now_, ": ",
                      status.ok() ? "OK" : status.ToString()),
@@ -142,7 +161,7 @@ void Checker::End(const Operation& operation, const absl::Status& status, const 
     FailAt(operation, operation.range.first,
            absl::StrCat("it ended ", (world_->NowNs() - operation.deadline_ns) / kNsPerMs, " ms after its deadline"));
   }
-  if (!status.ok()) JudgeError(region, operation, status);
+  if (!status.ok()) JudgeError(region, operation, status, servers);
   if (operation.kind == Kind::kWrite || operation.kind == Kind::kTrim) EndChange(&region, operation, status.ok());
   if (operation.kind == Kind::kRead && status.ok()) EndRead(&region, operation, in);
 }
@@ -151,9 +170,10 @@ void Checker::EndChange(Region* region, const Operation& operation, bool known) 
   const ChunkRange& range = operation.range;
   const Moment oldest = Oldest();
   for (uint64_t chunk = range.first; chunk < range.end(); ++chunk) {
+    if (!operation.left_out.empty() && operation.left_out[chunk - range.first]) continue;
     At(region, chunk).EndWrite(operation.number, known, now_, oldest);
   }
-  if (!known) return;
+  if (!known || !operation.left_out.empty()) return;
   // A write or trim of a whole page mends it.
   const uint64_t whole_end = range.end() / kChunksPerPage;
   const uint64_t whole_begin = (range.first + kChunksPerPage - 1) / kChunksPerPage;
@@ -170,8 +190,9 @@ void Checker::EndRead(Region* region, const Operation& operation, const std::byt
     Stamp stamp;
     const Found found = ReadStamp(in + i * kChunkBytes, &stamp);
     if (found == Found::kZeros) {
-      if (region->chunks[chunk] == nullptr) continue;
-      const std::string wrong = region->chunks[chunk]->EndReadOfZeros(operation.began, now_, oldest);
+      const auto& history = region->chunks[chunk - region->window.first];
+      if (history == nullptr) continue;
+      const std::string wrong = history->EndReadOfZeros(operation.began, now_, oldest);
       if (!wrong.empty()) FailAt(operation, chunk, wrong);
       continue;
     }
@@ -188,20 +209,34 @@ void Checker::EndRead(Region* region, const Operation& operation, const std::byt
   }
 }
 
-void Checker::JudgeError(const Region&, const Operation& operation, const absl::Status& status) {
+void Checker::JudgeError(const Region& region, const Operation& operation, const absl::Status& status,
+                         absl::Span<const int> servers) {
+  const auto fail = [&](absl::string_view why) {
+    FailAt(operation, operation.range.first, absl::StrCat(why, ": ", status.ToString()));
+  };
   switch (status.code()) {
     case absl::StatusCode::kDataLoss:
-      if (!MayBeLost(operation)) {
-        FailAt(operation, operation.range.first, absl::StrCat("nothing there can be lost: ", status.message()));
-      }
+      if (!MayBeLost(operation, servers)) fail("nothing there can be lost");
       return;
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kDeadlineExceeded:
+      if (servers_ == Servers::kThere) return fail("all servers are there");
+      if (servers_ == Servers::kStumble && operation.kind != Kind::kReserve &&
+          operation.deadline_ns - operation.began_ns >= kPatientNs) {
+        fail("no server is away");
+      }
+      return;
     case absl::StatusCode::kResourceExhausted:
-      if (quiet_) FailAt(operation, operation.range.first, absl::StrCat("all is well again: ", status.ToString()));
+      if (operation.kind != Kind::kWrite && operation.kind != Kind::kReserve) return fail("it needs no room");
+      // No new span goes where a part of the region was lost.
+      if (never_full_ && region.lost_at.empty()) return fail("no server can be full");
+      if (operation.kind == Kind::kWrite && region.roomy && region.roomy_since == term_count_ &&
+          operation.began > region.roomy_from) {
+        fail("the region has reserved room for it");
+      }
       return;
     default:
-      FailAt(operation, operation.range.first, absl::StrCat("no such error is expected: ", status.ToString()));
+      fail("no such error is expected");
   }
 }
 
@@ -213,27 +248,22 @@ void Checker::FailAt(const Operation& operation, uint64_t chunk, const std::stri
                           " ", TextOf(operation.range), ", chunk ", chunk, ": ", what);
 }
 
-void Checker::NotePlaced(int server, RegionId id, ChunkRange range) {
+void Checker::NoteSent(int server, RegionId id) {
   const auto it = regions_.find(Raw(id));
-  if (it == regions_.end() || range.count == 0) return;
-  for (uint64_t span = range.first / kChunksPerSpan; span <= (range.end() - 1) / kChunksPerSpan; ++span) {
-    it->second.placed[span].insert(server);
-  }
+  if (it != regions_.end()) it->second.sent_to.insert(server);
 }
 
 void Checker::NoteDeath(int server) {
-  for (auto& [id, region] : regions_) Lose(server, &region);
-}
-
-void Checker::Lose(int server, Region* region) {
-  for (auto& [span, servers] : region->placed) {
-    if (servers.erase(server) > 0) region->lost_spans.insert(span);
+  ++term_count_;
+  for (auto& [id, region] : regions_) {
+    if (region.sent_to.erase(server) > 0) region.lost_at.insert(server);
   }
 }
 
 void Checker::NoteLeaseEnded(int server, LeaseId lease) {
+  ++term_count_;
   for (auto& [id, region] : regions_) {
-    if (region.gc && region.lease == lease) Lose(server, &region);
+    if (region.gc && region.lease == lease && region.sent_to.erase(server) > 0) region.lost_at.insert(server);
   }
 }
 
@@ -252,13 +282,14 @@ bool Checker::HasDamage() const {
   return false;
 }
 
-bool Checker::MayBeLost(const Operation& operation) const {
+bool Checker::MayBeLost(const Operation& operation, absl::Span<const int> servers) const {
   const ChunkRange& range = operation.range;
   const auto it = regions_.find(Raw(operation.region));
-  if (it == regions_.end() || range.count == 0) return it != regions_.end();
+  if (it == regions_.end() || range.count == 0) return false;
   const Region& region = it->second;
-  const auto span = region.lost_spans.lower_bound(range.first / kChunksPerSpan);
-  if (span != region.lost_spans.end() && *span <= (range.end() - 1) / kChunksPerSpan) return true;
+  for (const int server : servers) {
+    if (region.lost_at.contains(server)) return true;
+  }
   const uint64_t end_page = range.first_page() + range.pages();
   for (auto page = region.damaged_pages.lower_bound(range.first_page());
        page != region.damaged_pages.end() && page->first < end_page; ++page) {

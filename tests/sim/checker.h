@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "base/units.h"
 #include "tests/sim/register_history.h"
 #include "tests/sim/world.h"
@@ -30,44 +31,65 @@ class Checker {
     ChunkRange range;
     uint64_t number = 0;
     Moment began = 0;
+    int64_t began_ns = 0;
     int64_t deadline_ns = 0;
     HostId host = World::kNobody;
     int64_t host_frozen_ns = 0;  // in all, when it began
     std::vector<bool> zeros;     // of a write: which chunks are zeros
+    std::vector<bool> left_out;  // of a write: which chunks it leaves alone; empty: none
   };
 
   // An operation ends so long after its deadline at the latest, apart from the time that its client was frozen.
-  static constexpr int64_t kLateNs = 200 * kNsPerMs;
+  static constexpr int64_t kLateNs = 100 * kNsPerMs;
+
+  // An operation that has so much time gets over any number of broken connections.
+  static constexpr int64_t kPatientNs = 5 * kNsPerSecond;
 
   explicit Checker(World* world) : world_(world) {}
+  // Of the writes of regions that are added from now on.
+  void SetEffect(RegisterHistory::Effect effect) { effect_ = effect; }
 
-  // --- Regions. `gc`: its servers free it when `lease` ends.
-  void AddRegion(RegionId region, uint64_t chunks, LeaseId lease, bool gc);
+  // --- Regions. `window`: no operation goes beyond. `gc`: its servers free it when `lease` ends.
+  void AddRegion(RegionId region, ChunkRange window, LeaseId lease, bool gc);
   void RemoveRegion(RegionId region) { regions_.erase(Raw(region)); }
 
-  // --- Operations. Begin... fills a write's buffer.
+  // --- Operations. Begin... fills a write's buffer. `masks`: as for Region::WriteChunks; empty: all chunks.
   Operation BeginRead(RegionId region, ChunkRange range, HostId host, int64_t deadline_ns);
-  Operation BeginWrite(RegionId region, ChunkRange range, HostId host, int64_t deadline_ns, std::byte* out);
+  Operation BeginWrite(RegionId region, ChunkRange range, HostId host, int64_t deadline_ns, std::byte* out,
+                       absl::Span<const ChunkMask> masks = {});
   Operation BeginOther(Kind kind, RegionId region, ChunkRange range, HostId host, int64_t deadline_ns);
-  // `in`: what a read that succeeded has found.
-  void End(const Operation& operation, const absl::Status& status, const std::byte* in);
+  // `in`: what a read that succeeded has found. `servers`: those on which parts of the range are placed; needed if the
+  // operation has failed.
+  void End(const Operation& operation, const absl::Status& status, const std::byte* in, absl::Span<const int> servers);
   size_t under_way() const { return reads_.size() + others_; }
 
+  // --- Room. No write of the region that begins from now on may fail for lack of it, until the lease ends somewhere or
+  // a server dies. `since`: term_count() from before the room was reserved.
+  void SetRoomy(RegionId region, uint64_t since);
+  void UnsetRoomy(RegionId region);
+  uint64_t term_count() const { return term_count_; }
+  // The servers are so large that no write may fail for lack of room.
+  void SetNeverFull(bool never_full) { never_full_ = never_full; }
+
   // --- What may be lost, and why.
-  // The server may hold data of the region's spans that `range` touches.
-  void NotePlaced(int server, RegionId region, ChunkRange range);
+  // The server may hold data of the region.
+  void NoteSent(int server, RegionId region);
   // The server has lost all.
   void NoteDeath(int server);
   // The server has freed what the lease's GC regions had there.
   void NoteLeaseEnded(int server, LeaseId lease);
   // A bit of a stored page has changed.
   void NoteDamaged(RegionId region, uint64_t page);
-  bool MayBeLost(const Operation& operation) const;
+  bool MayBeLost(const Operation& operation, absl::Span<const int> servers) const;
   // Some page of some region is damaged.
   bool HasDamage() const;
 
-  // In a quiet phase every operation must succeed.
-  void SetQuiet(bool quiet) { quiet_ = quiet; }
+  enum class Servers {
+    kMayBeAway,  // operations may fail for that
+    kStumble,    // connections break and leases end, but every server answers: operations that have time do not fail
+    kThere,      // nothing fails for lack of an answer
+  };
+  void SetServers(Servers servers) { servers_ = servers; }
 
   // Empty while all is well.
   const std::string& failure() const { return failure_; }
@@ -78,6 +100,7 @@ class Checker {
   // --- The last events, of which a failure's report shows those that concern it.
   // All of them go to stderr too.
   void SetVerbose(bool verbose) { verbose_ = verbose; }
+  bool verbose() const { return verbose_; }
   void Trace(std::string event, RegionId region = RegionId{0}, ChunkRange range = {});
   // Those of the failure's region and chunk, and of no region.
   std::string Report() const;
@@ -93,10 +116,14 @@ class Checker {
   struct Region {
     LeaseId lease{};
     bool gc = false;
-    std::vector<std::unique_ptr<RegisterHistory>> chunks;  // null: never touched
-    std::map<uint64_t, std::set<int>> placed;              // by span: the servers
-    std::set<uint64_t> lost_spans;
+    ChunkRange window;
+    std::vector<std::unique_ptr<RegisterHistory>> chunks;  // of the window; null: never touched
+    std::set<int> sent_to;                                 // servers that may hold data
+    std::set<int> lost_at;                                 // servers that may have held data and have lost it
     std::map<uint64_t, Damage> damaged_pages;
+    bool roomy = false;
+    uint64_t roomy_since = 0;
+    Moment roomy_from = 0;
   };
   struct Traced {
     int64_t time_ns;
@@ -105,23 +132,26 @@ class Checker {
     std::string event;
   };
 
-  static void Lose(int server, Region* region);
   Operation Begin(Kind kind, RegionId region, ChunkRange range, HostId host, int64_t deadline_ns);
-  RegisterHistory& At(Region* region, uint64_t chunk);
+  RegisterHistory& At(Region* region, uint64_t chunk) const;
   void EndChange(Region* region, const Operation& operation, bool known);
   void EndRead(Region* region, const Operation& operation, const std::byte* in);
-  void JudgeError(const Region& region, const Operation& operation, const absl::Status& status);
+  void JudgeError(const Region& region, const Operation& operation, const absl::Status& status,
+                  absl::Span<const int> servers);
   void FailAt(const Operation& operation, uint64_t chunk, const std::string& what);
   // No read that is under way began before that.
   Moment Oldest() const { return reads_.empty() ? now_ : *reads_.begin(); }
 
   World* const world_;
+  RegisterHistory::Effect effect_ = RegisterHistory::Effect::kOnce;
   std::map<uint64_t, Region> regions_;
   std::multiset<Moment> reads_;  // when those under way began
   size_t others_ = 0;
+  uint64_t term_count_ = 0;  // of leases that have ended and servers that have died
   Moment now_ = 0;
   uint64_t next_number_ = 1;
-  bool quiet_ = false;
+  Servers servers_ = Servers::kMayBeAway;
+  bool never_full_ = false;
   bool verbose_ = false;
   std::string failure_;
   RegionId failed_region_{};

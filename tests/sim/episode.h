@@ -24,8 +24,10 @@ struct EpisodeResult {
   int64_t virtual_ns = 0;
 };
 
-// A world of its own: servers, clients and faults, then a quiet phase in which everything must be well again. Raw
-// clients (raw_client.h).
+// A world of its own: servers, clients and faults, then a quiet phase in which everything must be well again.
+// With real pools (pool_client.h). Of the faults, the seed leaves out some.
+EpisodeResult RunPoolEpisode(const EpisodeOptions& options);
+// With raw clients (raw_client.h).
 EpisodeResult RunRawEpisode(const EpisodeOptions& options);
 
 }  // namespace nram::sim

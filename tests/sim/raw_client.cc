@@ -116,7 +116,7 @@ void RawClient::NewRegion(Standing* at) {
   std::erase(cluster_->regions, at->region);
   at->region = RegionId{world_->rng().Next() | 1};
   at->gc = world_->rng().OneIn(2);
-  cluster_->checker.AddRegion(at->region, kRegionChunks, lease_, at->gc);
+  cluster_->checker.AddRegion(at->region, {0, kRegionChunks}, lease_, at->gc);
   cluster_->regions.push_back(at->region);
 }
 
@@ -127,9 +127,7 @@ void RawClient::Dial(Standing* at) {
   options.lease = lease_;
   options.incarnation = at->incarnation;
   options.on_request = [this, server = at->server->index()](const MessageHeader& request) {
-    if (request.op == Op::kWrite) {
-      cluster_->checker.NotePlaced(server, request.region(), request.range());
-    }
+    if (request.op == Op::kWrite) cluster_->checker.NoteSent(server, request.region());
   };
   for (auto* transport : {&at->bulk, &at->urgent}) {
     if (*transport != nullptr) {
@@ -253,16 +251,17 @@ void RawClient::StartOperation(Standing* at, Checker::Kind kind, ChunkRange rang
 }
 
 absl::Status RawClient::StatusOf(Operation* operation) {
+  const int server = operation->at->server->index();
   Call& call = operation->call;
   const absl::Status status = CallStatus(call, operation->at->server->name());
   if (call.code == absl::StatusCode::kDataLoss) {
     // Garbled on its way, or there: the reader cannot tell.
-    return cluster_->checker.MayBeLost(operation->checked) ? status : absl::UnavailableError(status.message());
+    return cluster_->checker.MayBeLost(operation->checked, {server}) ? status : absl::UnavailableError(status.message());
   }
   if (call.code != absl::StatusCode::kOk) return status;
   switch (call.reason) {
     case Reason::kUnknownRegion:
-      if (operation->gc && cluster_->checker.MayBeLost(operation->checked)) {
+      if (operation->gc && cluster_->checker.MayBeLost(operation->checked, {server})) {
         return absl::DataLossError(status.message());
       }
       // Nothing was ever written there, or the checker finds that zeros are wrong.
@@ -278,7 +277,8 @@ absl::Status RawClient::StatusOf(Operation* operation) {
 
 void RawClient::EndOperation(Operation* operation) {
   const std::unique_ptr<Operation> owned(operation);
-  cluster_->checker.End(operation->checked, StatusOf(operation), operation->bytes.get());
+  cluster_->checker.End(operation->checked, StatusOf(operation), operation->bytes.get(),
+                        {operation->at->server->index()});
   if (operation->call.reason == Reason::kLeaseEnded && !operation->at->bringing_up) BringUp(operation->at);
   NoteDown(operation->at);
   operation->done();

@@ -118,7 +118,8 @@ class RawEpisode {
   void ReadAll() {
     for (int round = 0; round < 4 && !failed(); ++round) {
       // The first round finds out what is still of a former term. A damaged page breaks its reader's connection.
-      cluster_.checker.SetQuiet(round > 0 && !cluster_.checker.HasDamage());
+      const bool all_is_well = round > 0 && !cluster_.checker.HasDamage();
+      cluster_.checker.SetServers(all_is_well ? Checker::Servers::kThere : Checker::Servers::kMayBeAway);
       for (const auto& client : clients_) {
         AwaitUp();
         if (!failed() && !client->StartReads(256, [] {})) cluster_.checker.Fail("a server is away without a fault");

@@ -21,8 +21,16 @@ void RegisterHistory::EndWrite(uint64_t number, bool known, Moment now, Moment o
 }
 
 void RegisterHistory::NoteEffect(size_t at, Moment now) {
+  const Value& value = values_[at];
   for (Value& other : values_) {
-    if (other.failed < values_[at].write_began) other.dead = std::min(other.dead, now);
+    if (other.failed < value.write_began) other.dead = std::min(other.dead, now);
+  }
+  NoteOther(value, value.write_began, now);
+}
+
+void RegisterHistory::NoteOther(const Value& found, Moment began, Moment now) {
+  for (Value& other : values_) {
+    if (&other != &found && other.first_end < began) other.dead = std::min(other.dead, now);
   }
 }
 
@@ -30,7 +38,7 @@ int RegisterHistory::FindConflict(size_t at, Moment began, Moment now) const {
   const Value& found = values_[at];
   if (began > found.dead) return static_cast<int>(at);
   const Moment last_begin = std::max(found.last_begin, began);
-  const Moment first_end = std::min(found.first_end, now);
+  const Moment first_end = effect_ == Effect::kOnce ? std::min(found.first_end, now) : found.first_end;
   for (size_t i = 0; i < values_.size(); ++i) {
     if (i == at) continue;
     if (first_end < values_[i].last_begin && values_[i].first_end < last_begin) return static_cast<int>(i);
@@ -42,8 +50,9 @@ void RegisterHistory::NoteRead(size_t at, Moment began, Moment now) {
   Value& found = values_[at];
   const bool first = found.first_end == kNever;
   found.last_begin = std::max(found.last_begin, began);
-  found.first_end = std::min(found.first_end, now);
+  if (effect_ == Effect::kOnce) found.first_end = std::min(found.first_end, now);
   if (first) NoteEffect(at, now);
+  NoteOther(found, began, now);
 }
 
 std::string RegisterHistory::EndRead(uint64_t number, Moment began, Moment now, Moment oldest) {

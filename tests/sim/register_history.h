@@ -1,7 +1,8 @@
 #ifndef NRAM_TESTS_SIM_REGISTER_HISTORY_H_
 #define NRAM_TESTS_SIM_REGISTER_HISTORY_H_
 
-// What one chunk may be found to hold: an atomic register with writes at the same time and writes without an answer.
+// What one chunk may be found to hold: a register with writes at the same time, writes without an answer, and writes that
+// are sent again.
 
 #include <cstdint>
 #include <string>
@@ -16,14 +17,21 @@ inline constexpr Moment kNever = ~Moment{0};
 // Writes have numbers above 0, each its own; what they wrote is told apart by these, but for zeros: any write of zeros,
 // a trim, or nothing ever written may have left them. Number 0 is the register's beginning.
 //
-// A register is atomic if its operations can be ordered so that each read finds what the last write before it has left,
-// and what ended before another began stands before that. (Gibbons and Korach, "Testing Shared Memories", 1997: write
-// each value together with the reads of it; with f the first end among these and s the last begin, two values cannot
-// both be ordered exactly if f of each is before s of the other.) Beyond that, a failed write must not take effect
-// after a later write, begun when the failure was known, is known to have taken effect.
+// With kOnce a write takes effect once, and the register is atomic: its operations can be ordered so that each read
+// finds what the last write before it has left, and what ended before another began stands before that. (Gibbons and
+// Korach, "Testing Shared Memories", 1997: write each value together with the reads of it; with f the first end among
+// these and s the last begin, two values cannot both be ordered exactly if f of each is before s of the other.)
+//
+// With kAgain a write may take effect several times while it is under way, as one that is sent again after its
+// connection broke: then f of a value is the end of its write, whatever reads have found before.
+//
+// In both, a value is dead when something else was found that it cannot have followed, and a failed write must not take
+// effect after a later write, begun when the failure was known, is known to have taken effect.
 class RegisterHistory {
  public:
-  RegisterHistory() { values_.push_back({0, true, 0, 0, kNever, kNever, 0}); }
+  enum class Effect { kOnce, kAgain };
+
+  explicit RegisterHistory(Effect effect) : effect_(effect) { values_.push_back({0, true, 0, 0, kNever, kNever, 0}); }
 
   void BeginWrite(uint64_t number, bool zeros, Moment now) {
     values_.push_back({number, zeros, now, kNever, kNever, kNever, now});
@@ -46,7 +54,7 @@ class RegisterHistory {
     uint64_t number;
     bool zeros;
     Moment last_begin;  // among the write and the reads of it
-    Moment first_end;   // likewise; kNever if the write has no end, or failed, and nobody has read it
+    Moment first_end;   // likewise, or with kAgain the write's; kNever: the write has no end, or failed
     Moment failed;      // when its failure was known
     Moment dead;        // reads that begin after that must not find it
     Moment write_began;
@@ -58,8 +66,11 @@ class RegisterHistory {
   void NoteRead(size_t at, Moment began, Moment now);
   // `at` is known to have taken effect.
   void NoteEffect(size_t at, Moment now);
+  // Something else is known to have been there between `began` and now. Values that ended before are dead.
+  void NoteOther(const Value& found, Moment began, Moment now);
   void Prune(Moment oldest);
 
+  const Effect effect_;
   std::vector<Value> values_;
 };
 

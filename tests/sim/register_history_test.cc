@@ -5,8 +5,10 @@
 namespace nram::sim {
 namespace {
 
+using Effect = RegisterHistory::Effect;
+
 TEST(RegisterHistoryTest, AnAcknowledgedWriteIsNeverUnseen) {
-  RegisterHistory history;
+  RegisterHistory history(Effect::kOnce);
   history.BeginWrite(1, false, 1);
   history.EndWrite(1, true, 2, 2);
   EXPECT_EQ(history.EndRead(1, 3, 4, 3), "");
@@ -14,7 +16,7 @@ TEST(RegisterHistoryTest, AnAcknowledgedWriteIsNeverUnseen) {
 }
 
 TEST(RegisterHistoryTest, AReadBesideAWriteFindsOldOrNew) {
-  RegisterHistory history;
+  RegisterHistory history(Effect::kOnce);
   history.BeginWrite(1, false, 1);
   EXPECT_EQ(history.EndReadOfZeros(2, 3, 2), "");
   EXPECT_EQ(history.EndRead(1, 4, 5, 4), "");
@@ -24,7 +26,7 @@ TEST(RegisterHistoryTest, AReadBesideAWriteFindsOldOrNew) {
 }
 
 TEST(RegisterHistoryTest, AReadThatBeganBeforeTheWriteEndedMayFindTheOld) {
-  RegisterHistory history;
+  RegisterHistory history(Effect::kOnce);
   history.BeginWrite(1, false, 1);
   history.EndWrite(1, true, 2, 2);
   history.BeginWrite(2, false, 3);
@@ -34,7 +36,7 @@ TEST(RegisterHistoryTest, AReadThatBeganBeforeTheWriteEndedMayFindTheOld) {
 }
 
 TEST(RegisterHistoryTest, AFailedWriteTakesEffectOnceOrNever) {
-  RegisterHistory history;
+  RegisterHistory history(Effect::kOnce);
   history.BeginWrite(1, false, 1);
   history.EndWrite(1, true, 2, 2);
   history.BeginWrite(2, false, 3);
@@ -45,7 +47,7 @@ TEST(RegisterHistoryTest, AFailedWriteTakesEffectOnceOrNever) {
 }
 
 TEST(RegisterHistoryTest, AFailedWriteDoesNotOvertakeALaterOne) {
-  RegisterHistory history;
+  RegisterHistory history(Effect::kOnce);
   history.BeginWrite(1, false, 1);
   history.EndWrite(1, false, 2, 2);
   history.BeginWrite(2, false, 3);
@@ -55,7 +57,7 @@ TEST(RegisterHistoryTest, AFailedWriteDoesNotOvertakeALaterOne) {
 }
 
 TEST(RegisterHistoryTest, WritesAtTheSameTimeHaveAnyOrderButOne) {
-  RegisterHistory history;
+  RegisterHistory history(Effect::kOnce);
   history.BeginWrite(1, false, 1);
   history.BeginWrite(2, false, 2);
   history.EndWrite(1, true, 3, 3);
@@ -65,8 +67,34 @@ TEST(RegisterHistoryTest, WritesAtTheSameTimeHaveAnyOrderButOne) {
   EXPECT_NE(history.EndRead(2, 9, 10, 9), "");
 }
 
+TEST(RegisterHistoryTest, AWriteThatIsSentAgainMayComeAgainWhileItIsUnderWay) {
+  RegisterHistory history(Effect::kAgain);
+  history.BeginWrite(1, false, 1);
+  EXPECT_EQ(history.EndRead(1, 2, 3, 2), "");
+  history.BeginWrite(2, false, 4);
+  history.EndWrite(2, true, 5, 5);
+  EXPECT_EQ(history.EndRead(2, 6, 7, 6), "");
+  EXPECT_EQ(history.EndRead(1, 8, 9, 8), "");
+  EXPECT_NE(RegisterHistory(history).EndRead(2, 10, 11, 10), "") << "it has ended, and something else was there since";
+  EXPECT_EQ(history.EndRead(1, 10, 11, 10), "");
+  history.BeginWrite(3, false, 12);
+  history.EndWrite(3, true, 13, 13);
+  history.EndWrite(1, true, 14, 14);
+  EXPECT_EQ(history.EndRead(3, 15, 16, 15), "");
+  EXPECT_NE(history.EndRead(1, 17, 18, 17), "") << "it has ended";
+}
+
+TEST(RegisterHistoryTest, AFailedWriteThatWasSentAgainDoesNotVanish) {
+  RegisterHistory history(Effect::kAgain);
+  history.BeginWrite(1, false, 1);
+  history.EndWrite(1, false, 2, 2);
+  EXPECT_EQ(history.EndReadOfZeros(3, 4, 3), "");
+  EXPECT_EQ(history.EndRead(1, 5, 6, 5), "");
+  EXPECT_NE(history.EndReadOfZeros(7, 8, 7), "");
+}
+
 TEST(RegisterHistoryTest, ZerosOfATrimAreNotTheZerosBefore) {
-  RegisterHistory history;
+  RegisterHistory history(Effect::kOnce);
   history.BeginWrite(1, false, 1);
   history.EndWrite(1, true, 2, 2);
   EXPECT_NE(RegisterHistory(history).EndReadOfZeros(3, 4, 3), "");
@@ -77,7 +105,7 @@ TEST(RegisterHistoryTest, ZerosOfATrimAreNotTheZerosBefore) {
 }
 
 TEST(RegisterHistoryTest, ItForgetsWhatIsOver) {
-  RegisterHistory history;
+  RegisterHistory history(Effect::kOnce);
   for (uint64_t number = 1; number <= 1000; ++number) {
     history.BeginWrite(number, number % 3 == 0, 4 * number);
     history.EndWrite(number, number % 7 != 0, 4 * number + 1, 4 * number + 1);

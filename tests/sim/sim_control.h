@@ -16,50 +16,56 @@
 namespace nram::sim {
 
 // One client's control calls to one server: the product's codec and the product's handlers, and the Network in gRPC's
-// place. Calls are not ordered. One that has no answer may be executed later.
+// place. Calls are not ordered. One that has no answer may be executed later, also when this object is gone.
 class SimControl {
  public:
+  // All live longer than any event of the world.
   SimControl(World* world, Network* network, HostId client, SimServer* server)
-      : world_(world), network_(network), client_(client), server_(server), codec_(server->name()) {}
+      : way_(std::make_shared<const Way>(Way{world, network, client, server, ControlCodec(server->name())})) {}
 
-  const ControlCodec& codec() const { return codec_; }
+  const ControlCodec& codec() const { return way_->codec; }
 
   // `done` runs once, in an event of the client, by `deadline_ns`. The reply counts if the status is OK.
   template <typename Request, typename Reply>
   void Call(const Request& request, absl::Status (ControlService::*handler)(const Request&, Reply*),
             int64_t deadline_ns, std::function<void(absl::Status, const Reply&)> done) {
     auto call = std::make_shared<Pending<Reply>>();
+    call->way = way_;
     call->done = std::move(done);
-    call->timer = world_->At(deadline_ns, client_, [call, this] {
-      Pending<Reply>::End(call.get(), codec_.Refusal(absl::StatusCode::kDeadlineExceeded, "no answer in time"), {});
+    call->timer = way_->world->At(deadline_ns, way_->client, [call] {
+      call->End(call->way->codec.Refusal(absl::StatusCode::kDeadlineExceeded, "no answer in time"), {});
     });
-    network_->Post(client_, server_->host(), [this, call, request, handler] {
+    way_->network->Post(way_->client, way_->server->host(), [call, request, handler] {
+      const Way& way = *call->way;
       Reply reply;
       absl::Status status = absl::UnavailableError("connect: refused");
-      if (server_->alive()) status = (server_->control()->*handler)(request, &reply);
-      network_->Post(server_->host(), client_, [this, call, status, reply = std::move(reply)] {
-        world_->Cancel(call->timer);
-        Pending<Reply>::End(call.get(), status.ok() ? status : codec_.Refusal(status.code(), status.message()), reply);
+      if (way.server->alive()) status = (way.server->control()->*handler)(request, &reply);
+      way.network->Post(way.server->host(), way.client, [call, status, reply = std::move(reply)] {
+        call->way->world->Cancel(call->timer);
+        call->End(status.ok() ? status : call->way->codec.Refusal(status.code(), status.message()), reply);
       });
     });
   }
 
  private:
+  struct Way {
+    World* world;
+    Network* network;
+    HostId client;
+    SimServer* server;
+    ControlCodec codec;
+  };
   template <typename Reply>
   struct Pending {
-    static void End(Pending* call, const absl::Status& status, const Reply& reply) {
-      if (call->done == nullptr) return;
-      std::exchange(call->done, nullptr)(status, reply);
+    void End(const absl::Status& status, const Reply& reply) {
+      if (done != nullptr) std::exchange(done, nullptr)(status, reply);
     }
+    std::shared_ptr<const Way> way;
     std::function<void(absl::Status, const Reply&)> done;
     World::Timer timer = 0;
   };
 
-  World* const world_;
-  Network* const network_;
-  const HostId client_;
-  SimServer* const server_;
-  const ControlCodec codec_;
+  const std::shared_ptr<const Way> way_;
 };
 
 }  // namespace nram::sim

@@ -33,6 +33,7 @@ constexpr char kHelp[] =
 struct Options {
   EpisodeOptions episode;
   uint64_t episodes = 10;
+  bool raw = false;
 };
 
 bool ParseNumber(absl::string_view flag, absl::string_view name, uint64_t* value) {
@@ -48,6 +49,10 @@ absl::Status Parse(int argc, char** argv, Options* options) {
     }
     if (flag == "--trace") {
       options->episode.verbose = true;
+      continue;
+    }
+    if (flag == "--raw") {
+      options->raw = true;
       continue;
     }
     if (!absl::ConsumePrefix(&flag, "--faults=")) return absl::InvalidArgumentError(absl::StrCat(flag, "?\n", kHelp));
@@ -77,7 +82,7 @@ int Main(int argc, char** argv) {
   for (uint64_t i = 0; i < options.episodes; ++i) {
     EpisodeOptions episode = options.episode;
     episode.seed += i;
-    const EpisodeResult result = RunRawEpisode(episode);
+    const EpisodeResult result = options.raw ? RunRawEpisode(episode) : RunPoolEpisode(episode);
     operations += result.operations;
     if (options.episodes <= 20) {
       std::cout << absl::StrFormat("seed %d: %d operations, %d events, %.1f virtual s, digest %016x\n", episode.seed,

@@ -1,0 +1,96 @@
+#ifndef NRAM_TESTS_SIM_POOL_CLIENT_H_
+#define NRAM_TESTS_SIM_POOL_CLIENT_H_
+
+// A client of a simulation with a real pool: regions of several kinds, and operations of chance on them.
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "client/pool/pool.h"
+#include "tests/sim/cluster.h"
+
+namespace nram::sim {
+
+struct WorkloadOptions {
+  size_t regions = 3;  // of each client
+  uint64_t reserve_step_bytes = kMiB;
+  // Some operations have a timeout of less than a second. Each that passes breaks a connection.
+  bool impatient = true;
+  // Some handles go away, and their regions stay.
+  bool drops = true;
+};
+
+// One thread. Lives at most as long as the cluster.
+class PoolClient {
+ public:
+  PoolClient(Cluster* cluster, size_t index, const WorkloadOptions& options);
+  // Closes the pool, which steps the world. Nothing may be under way, and the client must not be frozen.
+  ~PoolClient();
+
+  LeaseId lease() const { return pool_->lease(); }
+  // All servers can be used.
+  bool up() const;
+  size_t under_way() const { return under_way_; }
+
+  // Starts an operation of chance; `done` runs when it ends, perhaps at once. False: none can be started now.
+  bool StartSome(std::function<void()> done);
+  // Starts reads of each region: the part that is used most, and others. `done` runs for each.
+  void StartReads(std::function<void()> done);
+  // Destroys all regions, and makes no others. Nothing may be under way.
+  void DestroyAll(std::function<void()> done);
+  // No more short timeouts, dropped handles and destroyed regions.
+  void SetCalm() { calm_ = true; }
+
+  // Nothing has been asked of a server for the sake of room that has no answer.
+  bool settled() const;
+  // The client's room at the server must be what the server has promised to it. Nothing may be under way.
+  void CheckRoom(SimServer* server);
+  // Regions that are left without a handle.
+  const std::vector<RegionId>& dropped() const { return dropped_; }
+
+ private:
+  struct Handle;
+  struct Operation;
+
+  void MakeRegion(Handle* handle);
+  // The region, which has no handle from now on, is not checked any more.
+  void Forget(const Handle& handle);
+  Handle* Choose();
+  ChunkRange ChooseRange(const Handle& handle) const;
+  IoOptions ChooseOptions() const;
+  int64_t DeadlineOf(const IoOptions& options) const;
+
+  Operation* NewOperation(Handle* handle, std::function<void()> done);
+  void StartRead(Operation* operation, ChunkRange range);
+  void StartWrite(Operation* operation, ChunkRange range);
+  void StartTrim(Operation* operation, ChunkRange range);
+  void StartReserve(Operation* operation, ChunkRange range);
+  void StartDestroy(Operation* operation);
+  void End(Operation* operation, const absl::Status& status);
+  // No server has ended the lease, or died, without the pool's knowing.
+  bool KnowsTerms() const;
+  // If the handle is to go, and nothing of it is under way.
+  void CloseIfIdle(Handle* handle);
+
+  Cluster* const cluster_;
+  World* const world_;
+  Checker* const checker_;
+  const HostId host_;
+  const WorkloadOptions options_;
+  std::unique_ptr<Pool> pool_;
+  std::vector<std::unique_ptr<Handle>> handles_;
+  std::vector<std::unique_ptr<Operation>> operations_;  // all that there are
+  std::vector<Operation*> unused_;
+  std::vector<RegionId> dropped_;
+  size_t under_way_ = 0;
+  bool calm_ = false;
+  bool stopping_ = false;
+  bool keeps_trims_ = false;  // some trim has kept its room
+};
+
+}  // namespace nram::sim
+
+#endif  // NRAM_TESTS_SIM_POOL_CLIENT_H_
