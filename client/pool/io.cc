@@ -15,6 +15,11 @@
 
 namespace nram {
 
+Io::Io(size_t part_count) : owned_(new IoPart[part_count]), parts_(owned_.get()), part_count_(part_count) {
+  static_assert(kPartsMax <= 30, "each part has a bit of events_");
+  CHECK(part_count >= 1 && part_count <= kPartsMax) << part_count << " parts; an Io has 1 to " << kPartsMax;
+}
+
 Io::~Io() { CHECK(state_ != kRunning && state_ != kSleeping) << "an Io went away while its operation was under way"; }
 
 void Io::Reset(const IoPlace& place, const IoRequest& request, bool blocking) {
@@ -195,6 +200,7 @@ void Io::Claim(IoPart* part) {
   part->garbled = 0;
   part->without_room = part->placing = false;
   part->session = nullptr;
+  part->search.Reset();
   Call& call = part->call;
   const RegionKey& key = place_.map->key();
   call.request = request_.op == Op::kRead
@@ -257,6 +263,7 @@ void Io::Aim(IoPart* part, const RegionMap::Target& target) {
   if (part->room && part->session != session) EndRoom(part, 0);
   part->session = session;
   part->placing = false;
+  part->times_up = session->times_up();
   part->life = session->life();  // there is one since the region was placed there
   const bool created = target.known == RegionMap::Known::kCreated;
   // Once the server has restarted, a write without an answer has not happened.
@@ -281,7 +288,7 @@ bool Io::TakeRoom(IoPart* part, const RegionMap::Target& target) {
   const bool creates = target.known != RegionMap::Known::kCreated;
   const uint64_t bytes = PriceOfWrite(part->call.request.range().pages(), creates);
   part->wanted_room_bytes = bytes;
-  if (!part->room && map->has_reserved()) {
+  if (!part->room && map->has_room()) {
     part->room = map->TakeReserved(target.server, session->room(), bytes, bytes);
   }
   if (!part->room) part->room = session->TryTakeRoom(bytes);
@@ -290,7 +297,7 @@ bool Io::TakeRoom(IoPart* part, const RegionMap::Target& target) {
     return false;
   }
   // Without room it may still overwrite what is there, and room for what is not may be reserved; the server knows.
-  if (!part->room && map->has_reserved()) part->room = map->TakeReserved(target.server, session->room(), 1, bytes);
+  if (!part->room && map->has_room()) part->room = map->TakeReserved(target.server, session->room(), 1, bytes);
   return true;
 }
 
@@ -349,7 +356,7 @@ void Io::Judge(IoPart* part) {
       memset(call.in, 0, call.request.range().bytes());
       return End(part, absl::OkStatus());
     case Reason::kLeaseEnded:
-      session->NoteLeaseEnded();
+      session->NoteLeaseEnded(part->times_up);
       return Retry(part, status);
     case Reason::kFenced:
       session->Suspect();

@@ -54,6 +54,7 @@ struct IoPart {
   int garbled = 0;            // answers that were
   ServerSession* session = nullptr;
   ServerLife* life = nullptr;
+  uint32_t times_up = 0;                       // the session's, before the call
   std::atomic<Transport*> transport{nullptr};  // where its call is under way
   Room::Grant room;
   uint64_t wanted_room_bytes = 0;  // what would be enough whatever is there
@@ -73,9 +74,8 @@ class Io {
   static constexpr size_t kPartsMax = 16;
   using Callback = void (*)(Io* io, void* context);
 
-  // Allocates its parts, once. With fewer, less is under way.
-  explicit Io(size_t part_count = kPartsMax)
-      : owned_(new IoPart[part_count]), parts_(owned_.get()), part_count_(part_count) {}
+  // Allocates its parts, 1 to kPartsMax, once. With fewer, less is under way.
+  explicit Io(size_t part_count = kPartsMax);
   ~Io();
   Io(const Io&) = delete;
   Io& operator=(const Io&) = delete;

@@ -50,6 +50,7 @@ absl::StatusOr<IoRequest> Region::MakeRequest(Op op, uint64_t offset, uint64_t l
   if (read_only_ && op != Op::kRead) {
     return absl::FailedPreconditionError(absl::StrCat("region ", FormatId(Raw(id())), " was attached read-only"));
   }
+  if (length == 0 && op != Op::kDestroy) NRAM_RETURN_IF_ERROR(map_.CheckUsable());  // an operation would not look
   IoRequest request;
   request.op = op;
   request.range = {offset / kChunkBytes, length / kChunkBytes};

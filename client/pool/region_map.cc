@@ -129,6 +129,7 @@ RegionMap::Reserved RegionMap::LookForReserved(uint16_t server, uint64_t had_byt
 }
 
 bool RegionMap::AddReserved(uint16_t server, Room* room, Room::Grant grant) {
+  has_room_ = true;
   GateLock lock(&mu_);
   return PresenceLocked(server)->room.Add(room, std::move(grant));
 }
@@ -139,6 +140,7 @@ uint64_t RegionMap::ReleaseReserved(uint16_t server, Room* room, uint64_t most_b
 }
 
 RegionRoom::Trim RegionMap::BeginTrim(uint16_t server, Room* room) {
+  has_room_ = true;
   GateLock lock(&mu_);
   return PresenceLocked(server)->room.BeginTrim(room);
 }

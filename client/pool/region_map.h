@@ -72,6 +72,8 @@ class RegionMap {
   // Something of it was reserved, once: its pages keep the room that they have.
   bool has_reserved() const { return has_reserved_.load(std::memory_order_relaxed); }
   void NoteReserved() { has_reserved_ = true; }
+  // It may have room of its own: some was reserved, or kept by a trim.
+  bool has_room() const { return has_room_.load(std::memory_order_relaxed); }
   // See RegionRoom.
   Room::Grant TakeReserved(uint16_t server, Room* room, uint64_t least_bytes, uint64_t most_bytes);
   void EndReserved(uint16_t server, Room* room, Room::Grant grant, uint64_t used_bytes);
@@ -113,6 +115,7 @@ class RegionMap {
   mutable SharedGate mu_;  // taken exclusively: a mutex in four bytes
   bool destroyed_ ABSL_GUARDED_BY(mu_) = false;
   std::atomic<bool> has_reserved_{false};
+  std::atomic<bool> has_room_{false};
   SpanTable spans_ ABSL_GUARDED_BY(mu_);
   absl::InlinedVector<Presence, 1> presences_ ABSL_GUARDED_BY(mu_);
 };

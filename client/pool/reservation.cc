@@ -56,6 +56,8 @@ bool Reservation::TakeSpan() {
   const ChunkRange range{chunk_, end - chunk_};
   RegionMap::Target target;
   if (absl::Status status = place_.map->Find(span, &target); !status.ok()) {
+    // Destroyed meanwhile: it may have been granted what it waited for.
+    if (std::exchange(waited_, false)) session_->EndRoom(std::move(waiter_.grant), 0);
     Fail(status);
     return true;
   }
@@ -71,9 +73,10 @@ bool Reservation::TakeSpan() {
     if (session == nullptr) return FailToPlace(bytes);
   }
   if (!TakeRoom(session, bytes)) return false;
-  if (!grant_) return NoteNoRoom(target.placed(), bytes);
+  // It may have waited at another server than that where the span has been placed meanwhile.
+  const bool is_there = target.placed() && target.server == session_->index();
+  if (!grant_) return NoteNoRoom(is_there, bytes);
   if (!target.placed()) {
-    search_.Reset();
     SpanPlacement placement;
     placement.servers[0] = session->index();
     target = place_.map->Place(span, placement);
@@ -83,6 +86,7 @@ bool Reservation::TakeSpan() {
     return true;
   }
   taken_[target.server].Absorb(std::move(grant_));
+  search_.Reset();
   chunk_ = end;
   return true;
 }

@@ -70,6 +70,8 @@ Reserver::Answer Reserver::End(const Ask& ask, const absl::StatusOr<LeaseInfo>& 
     // Whatever this client believes, what regions keep is not to be given away.
     if (answer.ok() && room_->IsPresent(answer->incarnation, answer->term)) {
       surplus_pages_ = room_->TakeSurplus(answer->promised_bytes, step_bytes_);
+      // The server still counts it. Until it is given back, its word is not exact.
+      if (surplus_pages_ > 0) room_->SetUnsettled(true);
     }
     if (surplus_pages_ == 0) EndGivingBack(/*done=*/false, now_ns);
     return Answer::kDone;
@@ -82,7 +84,11 @@ Reserver::Answer Reserver::End(const Ask& ask, const absl::StatusOr<LeaseInfo>& 
   } else {
     settle_ns_ = now_ns + kSettleAgainMs * kNsPerMs;
   }
-  if (ask.kind == Ask::Kind::kReserve) return EndReserve(ask, answer, now_ns);
+  if (ask.kind == Ask::Kind::kReserve) {
+    const Answer end = EndReserve(ask, answer, now_ns);
+    unanswered_ = end == Answer::kNoAnswer;
+    return end;
+  }
   // What was taken out of the room and not given back: a renewal will tell.
   if (ask.kind == Ask::Kind::kGiveBack) EndGivingBack(answer.ok(), now_ns);
   return Answer::kDone;
@@ -111,6 +117,11 @@ Reserver::Answer Reserver::EndReserve(const Ask& ask, const absl::StatusOr<Lease
 void Reserver::EndGivingBack(bool done, int64_t now_ns) {
   giving_back_ = false;
   if (!done) give_back_ns_ = now_ns + kGiveBackAgainMs * kNsPerMs;
+}
+
+void Reserver::NoteTerm() {
+  refused_ = giving_back_ = unanswered_ = false;
+  surplus_pages_ = 0;
 }
 
 void Reserver::Reset() {

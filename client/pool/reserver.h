@@ -49,6 +49,8 @@ class Reserver {
   Answer End(const Ask& ask, const absl::StatusOr<LeaseInfo>& answer, int64_t now_ns);
   // Nothing is under way any more: the server is away.
   void Reset();
+  // Another term of the lease: of the former one nothing is left to be given back.
+  void NoteTerm();
 
   // --- Thread-safe.
   // Room is just being given back, which may end a refusal.
@@ -61,8 +63,8 @@ class Reserver {
   void NoteCapacity(const ServerCapacity& capacity) {
     if (capacity.free_bytes > kSpanBytes) refused_ = false;
   }
-  // Another term of the lease.
-  void NoteTerm() { refused_ = false; }
+  // The last request for room has no answer: whoever finds room free may take it, although others wait for more.
+  bool unanswered() const { return unanswered_.load(std::memory_order_relaxed); }
   // The client freed something at the server: it is worth asking again.
   void NoteFreed() {
     freed_events_.fetch_add(1, std::memory_order_relaxed);
@@ -100,6 +102,7 @@ class Reserver {
   uint64_t last_order_ = 0;
   bool ask_exactly_ = false;  // the server has refused a whole step
   std::atomic<bool> giving_back_{false};
+  std::atomic<bool> unanswered_{false};
   uint64_t surplus_pages_ = 0;  // taken out of what is free, to be given back next
   // Not before.
   int64_t settle_ns_ = 0;

@@ -191,8 +191,8 @@ uint64_t Room::TakeSurplus(uint64_t promised_bytes, uint64_t keep_bytes) {
     const auto granted = static_cast<int64_t>(granted_bytes_.load());
     const int64_t most = static_cast<int64_t>(promised_bytes) - reserved_bytes_ - granted;
     pages = std::max<int64_t>(std::min(FreeOf(purse), most) - keep, 0) / static_cast<int64_t>(kBytesPerPage);
-  } while (!purse_.compare_exchange_weak(
-      purse, Purse(term_, FreeOf(purse) - pages * static_cast<int64_t>(kBytesPerPage))));
+  } while (
+      !purse_.compare_exchange_weak(purse, Purse(term_, FreeOf(purse) - pages * static_cast<int64_t>(kBytesPerPage))));
   return static_cast<uint64_t>(pages);
 }
 

@@ -91,8 +91,9 @@ void ServerSession::Suspect() {
   driver_->Wake();
 }
 
-void ServerSession::NoteLeaseEnded() {
+void ServerSession::NoteLeaseEnded(uint32_t times_up) {
   MutexLock lock(&mu_);
+  if (times_up != times_up_ || !bring_up_.is_up()) return;
   lease_ended_ = true;
   driver_->Wake();
 }
@@ -153,7 +154,8 @@ std::optional<Waiter::Outcome> ServerSession::JudgeLocked(Waiter* waiter, int64_
       break;
   }
   if (!IsUsableLocked()) return Outcome::kNoAnswer;
-  if (may_take) {
+  // When the server has refused, all that wait are told; each takes what is there.
+  if (may_take || refused()) {
     waiter->grant = room_.TryTake(waiter->room_bytes);
     if (waiter->grant) return Outcome::kGranted;
   }
@@ -194,11 +196,12 @@ bool ServerSession::Cancel(Waiter* waiter) {
 }
 
 void ServerSession::ResumeDue() {
-  const int64_t turn_ends_ns = environment_->NowNs() + kResumeTurnMs * kNsPerMs;
+  int64_t turn_ends_ns = environment_->NowNs() + kResumeTurnMs * kNsPerMs;
   uint64_t before = 0;
   {
     MutexLock lock(&mu_);
     if (queue_.empty()) return;
+    if (stopping_) turn_ends_ns = INT64_MAX;  // the last turn
     before = queue_.next_number();
   }
   while (true) {
@@ -226,20 +229,23 @@ void ServerSession::ResumeDue() {
 
 void ServerSession::Tick() {
   ServerLife* cut = nullptr;
+  bool went_down = false;
   {
     MutexLock lock(&mu_);
     const bool was_up = bring_up_.is_up();
     cut = LookLocked(environment_->NowNs());
-    if (was_up && !bring_up_.is_up()) driver_->Wake();
+    went_down = was_up && !bring_up_.is_up();
   }
   Cut(cut);
+  if (went_down) driver_->Wake();
   ResumeDue();
 }
 
 // --- Room.
 
 Room::Grant ServerSession::TryTakeRoom(uint64_t bytes) {
-  if (room_waiters_.load(std::memory_order_relaxed) != 0) return {};
+  // Others wait for more than there is, and the server may still say how much more they get.
+  if (room_waiters_.load(std::memory_order_relaxed) != 0 && !refused() && !reserver_.unanswered()) return {};
   Room::Grant grant = room_.TryTake(bytes);
   // Half a step left: have the next one asked for before anybody must wait for it.
   if (grant && reserver_.NoteTaken()) WantLook();
@@ -267,21 +273,14 @@ void ServerSession::NoteReturned() {
 
 // --- Errands.
 
-void ServerSession::RememberLocked(const Errands::Destroy& destroy, Remarks* remarks) {
-  if (errands_.Add(destroy) || environment_->NowNs() < log_again_ns_) return;
-  log_again_ns_ = environment_->NowNs() + kLogAgainMs * kNsPerMs;
-  remarks->warnings.push_back(
-      absl::StrCat("memory server ", name_, ": more was deleted while it was away than is remembered"));
+void ServerSession::RememberLocked(const Errands::Destroy& destroy) {
+  if (!errands_.Add(destroy)) forgot_destroys_ = true;
 }
 
 void ServerSession::DestroyLater(const Errands::Destroy& destroy) {
-  Remarks remarks;
-  {
-    MutexLock lock(&mu_);
-    RememberLocked(destroy, &remarks);
-    driver_->Wake();
-  }
-  remarks.Log();
+  MutexLock lock(&mu_);
+  RememberLocked(destroy);
+  driver_->Wake();
 }
 
 void ServerSession::UndoCreate(Errands::Undo undo) {
@@ -449,6 +448,12 @@ void ServerSession::Done(SessionAction action, SessionOutcome outcome) {
       case Kind::kFinished:
         break;
     }
+    if (forgot_destroys_ && now_ns >= log_again_ns_) {
+      forgot_destroys_ = false;
+      log_again_ns_ = now_ns + kLogAgainMs * kNsPerMs;
+      remarks.warnings.push_back(
+          absl::StrCat("memory server ", name_, ": more was deleted while it was away than is remembered"));
+    }
   }
   Cut(cut);
   remarks.Log();
@@ -477,9 +482,12 @@ ServerLife* ServerSession::EndBringUpLocked(const SessionAction& action, Session
   }
   if (!outcome->status.ok()) return nullptr;  // a reconnect's
   ServerLife* cut = nullptr;
-  if (action.kind == Kind::kDial) cut = EnterLifeLocked(outcome, now_ns, remarks);
-  if (action.kind == Kind::kDial || (action.kind == Kind::kGrant && bring_up_.hello().incarnation == incarnation())) {
+  if (action.kind == Kind::kDial) {
+    cut = EnterLifeLocked(outcome, now_ns, remarks);
     EnterLeaseLocked(action);
+  } else if (action.kind == Kind::kGrant && bring_up_.hello().incarnation == incarnation()) {
+    // A connection that said hello in a former term is of no use any more.
+    if (EnterLeaseLocked(action)) cut = life();
   }
   if (bring_up_.is_up()) ComeUpLocked(action, now_ns, remarks);
   return cut;
@@ -497,15 +505,16 @@ ServerLife* ServerSession::EnterLifeLocked(SessionOutcome* outcome, int64_t now_
   return former;
 }
 
-void ServerSession::EnterLeaseLocked(const SessionAction& action) {
+bool ServerSession::EnterLeaseLocked(const SessionAction& action) {
   const LeaseInfo& lease = bring_up_.granted();
   const ServerHost& host = bring_up_.hello().host;
   lease_ttl_ms_ = options_.lease_ttl_ms > 0 ? std::min(options_.lease_ttl_ms, lease.ttl_ms) : lease.ttl_ms;
   host_state_ = host;
   host_ = static_cast<uint32_t>(std::hash<std::string>()(host.boot_id));
-  room_.Enter(lease.incarnation, lease.term);
+  const bool is_new = room_.Enter(lease.incarnation, lease.term);
   reserver_.NoteTerm();
   NoteLeaseLocked(lease, std::nullopt, action.asked_ns);
+  return is_new;
 }
 
 void ServerSession::ComeUpLocked(const SessionAction& action, int64_t now_ns, Remarks* remarks) {
@@ -514,6 +523,7 @@ void ServerSession::ComeUpLocked(const SessionAction& action, int64_t now_ns, Re
   }
   alive_ns_ = action.asked_ns;  // hello asks for a lease that lives
   next_renew_ns_ = 0;           // for what the server has to say of lease, room and capacity
+  times_up_ += 1;
   up_ = true;
   changed_.SignalAll();
 }
@@ -530,7 +540,7 @@ void ServerSession::EndRenewLocked(const SessionAction& action, const SessionOut
   if (outcome.status.ok()) {
     bring_up_.NoteWell();
     // It may have been granted anew, and the answer to that was lost.
-    room_.Enter(outcome.lease.incarnation, outcome.lease.term);
+    if (room_.Enter(outcome.lease.incarnation, outcome.lease.term)) reserver_.NoteTerm();
     NoteLeaseLocked(outcome.lease, action.room_look == 0 ? std::nullopt : std::optional(action.room_look),
                     action.asked_ns);
   }
@@ -572,8 +582,9 @@ void ServerSession::EndErrandLocked(const SessionAction& action, const SessionOu
                                     Remarks* remarks) {
   if (action.kind == Kind::kDestroy) {
     for (const Errands::Destroy& destroy : action.destroys) {
-      if (!destroy.answered) RememberLocked(destroy, remarks);
+      if (!destroy.answered) RememberLocked(destroy);
     }
+    if (outcome.reason == Reason::kLeaseEnded) lease_ended_ = true;
     NoteFreed();
     return;
   }

@@ -114,8 +114,10 @@ class ServerSession {
   // --- What calls have seen.
   // A call failed: look at the connections now.
   void Suspect();
-  // The server has said that the lease has ended.
-  void NoteLeaseEnded();
+  // The server has said that the lease has ended, to a call that was started when times_up() was `times_up`. If the
+  // server has come up since, the answer is old.
+  void NoteLeaseEnded(uint32_t times_up);
+  uint32_t times_up() const { return times_up_.load(std::memory_order_acquire); }
   // A call was not answered in time; and whether that was a moment ago. New spans then better go elsewhere, although
   // the server says that it is there.
   void NoteSilence() { silent_ns_ = environment_->NowNs(); }
@@ -206,8 +208,8 @@ class ServerSession {
   // The server's new life. Returns the former one, whose connections are to be cut.
   ServerLife* EnterLifeLocked(SessionOutcome* outcome, int64_t now_ns, Remarks* remarks)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // The lease as it was granted is the present one.
-  void EnterLeaseLocked(const SessionAction& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The lease as it was granted is the present one. True: it is another term of it.
+  bool EnterLeaseLocked(const SessionAction& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ComeUpLocked(const SessionAction& action, int64_t now_ns, Remarks* remarks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndRenewLocked(const SessionAction& action, const SessionOutcome& outcome, int64_t now_ns, Remarks* remarks)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -218,7 +220,7 @@ class ServerSession {
   // `look`: from before the server was asked; none: what it says of the room may be old already.
   void NoteLeaseLocked(const LeaseInfo& info, std::optional<uint64_t> look, int64_t asked_ns)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void RememberLocked(const Errands::Destroy& destroy, Remarks* remarks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void RememberLocked(const Errands::Destroy& destroy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const uint16_t index_;
   const Endpoint endpoint_;
@@ -228,7 +230,8 @@ class ServerSession {
   Environment* const environment_;
   SessionDriver* driver_ = nullptr;
 
-  std::atomic<bool> up_{false};  // written under mu_
+  std::atomic<bool> up_{false};        // written under mu_
+  std::atomic<uint32_t> times_up_{0};  // how often the server has come up; written under mu_
   std::atomic<ServerLife*> life_{nullptr};
   std::atomic<uint32_t> host_{0};
   std::atomic<int64_t> silent_ns_{-kSilentNs};
@@ -266,6 +269,7 @@ class ServerSession {
   bool ended_ ABSL_GUARDED_BY(mu_) = false;   // the lease was given up
   int64_t next_life_ns_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t log_again_ns_ ABSL_GUARDED_BY(mu_) = 0;
+  bool forgot_destroys_ ABSL_GUARDED_BY(mu_) = false;  // and the log does not say so yet
 };
 
 }  // namespace nram

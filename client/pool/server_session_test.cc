@@ -188,7 +188,7 @@ TEST_F(ServerSessionTest, AServerWhoseLeaseEndsAgainAndAgainIsAskedEverMoreSlowl
   ComeUp();
   int64_t pause_ns = 0;
   for (int i = 0; i < 12; ++i) {
-    session_.NoteLeaseEnded();
+    session_.NoteLeaseEnded(session_.times_up());
     SessionAction action = session_.Next();
     pause_ns = 0;
     if (action.kind == Kind::kNone) {

@@ -100,6 +100,7 @@ absl::Status Sweep::Wait() {
 }
 
 void Sweep::Launch(Errand* errand) {
+  errand->times_up = errand->session->times_up();
   ServerLife* const life = errand->session->life();
   if (life->incarnation != errand->incarnation) {
     // It has restarted: nothing is left there to free. But a trim must not hide that the rest is lost.
@@ -128,7 +129,7 @@ void Sweep::Judge(Errand* errand) {
       return End(errand, nothing_there ? absl::OkStatus() : absl::DataLossError(status.message()));
     }
     if (call.reason != Reason::kLeaseEnded && call.reason != Reason::kFenced) return End(errand, status);
-    if (call.reason == Reason::kLeaseEnded) errand->session->NoteLeaseEnded();
+    if (call.reason == Reason::kLeaseEnded) errand->session->NoteLeaseEnded(errand->times_up);
     return Retry(errand, status);
   }
   errand->session->Suspect();

@@ -50,6 +50,7 @@ class Sweep {
     IoPlace place;
     ServerSession* session = nullptr;
     std::atomic<Transport*> transport{nullptr};  // where its call is under way
+    uint32_t times_up = 0;                       // the session's, before the call
     uint64_t incarnation = 0;                    // the life of the server that has part of the region
     bool unsure = false;                         // the server may never have heard of the region
     bool sent = false;                           // by some attempt

@@ -64,7 +64,7 @@ class ThreadDriver : public SessionDriver, private Poller::Client {
   absl::StatusOr<Endpoint> FindDataPlane(const ServerHello& hello, std::optional<uid_t>* owner);
   void Connect(const SessionAction& action, SessionOutcome* outcome);
   void Ping(const SessionAction& action, SessionOutcome* outcome);
-  void DestroyAll(SessionAction* action);
+  void DestroyAll(SessionAction* action, SessionOutcome* outcome);
 
   ServerSession* const session_;
   Poller* const poller_;
@@ -129,7 +129,7 @@ SessionOutcome ThreadDriver::Perform(SessionAction* action) {
       Take(control_->Reserve(lease, action->pages, action->order, deadline_ns), &outcome.status, &outcome.lease);
       break;
     case Kind::kDestroy:
-      DestroyAll(action);
+      DestroyAll(action, &outcome);
       break;
     case Kind::kUndo:
       outcome.status = control_->EndLease(action->undo.lease, deadline_ns);
@@ -224,7 +224,7 @@ void ThreadDriver::Ping(const SessionAction& action, SessionOutcome* outcome) {
   if (ping.code == absl::StatusCode::kOk) outcome->status = absl::OkStatus();
 }
 
-void ThreadDriver::DestroyAll(SessionAction* action) {
+void ThreadDriver::DestroyAll(SessionAction* action, SessionOutcome* outcome) {
   std::vector<Call> calls(action->destroys.size());
   Transport* const bulk = action->life->bulk.get();
   for (size_t i = 0; i < calls.size(); ++i) {
@@ -235,9 +235,10 @@ void ThreadDriver::DestroyAll(SessionAction* action) {
   }
   for (size_t i = 0; i < calls.size(); ++i) {
     bulk->Wait(&calls[i]);
-    const Reason reason = calls[i].reason;
-    action->destroys[i].answered =
-        calls[i].code == absl::StatusCode::kOk && reason != Reason::kLeaseEnded && reason != Reason::kFenced;
+    const bool answered = calls[i].code == absl::StatusCode::kOk;
+    const bool executed = answered && calls[i].reason != Reason::kLeaseEnded && calls[i].reason != Reason::kFenced;
+    action->destroys[i].answered = executed;
+    if (answered && !executed) outcome->reason = calls[i].reason;
   }
 }
 

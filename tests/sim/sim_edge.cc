@@ -277,9 +277,10 @@ void SimDriver::DestroyAll() {
 void SimDriver::EndDestroys() {
   if (--calls_left_ > 0) return;
   for (size_t i = 0; i < action_.destroys.size(); ++i) {
-    const Reason reason = calls_[i].reason;
-    action_.destroys[i].answered = calls_[i].code == absl::StatusCode::kOk && reason != Reason::kLeaseEnded &&
-                                   reason != Reason::kFenced;
+    const bool answered = calls_[i].code == absl::StatusCode::kOk;
+    const bool executed = answered && calls_[i].reason != Reason::kLeaseEnded && calls_[i].reason != Reason::kFenced;
+    action_.destroys[i].answered = executed;
+    if (answered && !executed) outcome_.reason = calls_[i].reason;
   }
   End();
 }
