@@ -130,7 +130,7 @@ absl::Status Io::Wait() {
     // Another thread is judging one, or it waits for its server. Each ends by its deadline.
     uint32_t expected = kRunning;
     if (state_.compare_exchange_strong(expected, kSleeping)) {
-      FutexWaitUntil(&state_, kSleeping, MonotonicNs() + kNsPerMs);
+      FutexWaitUntil(&state_, kSleeping, place_.environment->NowNs() + kNsPerMs);
     }
     expected = kSleeping;
     state_.compare_exchange_strong(expected, kRunning);

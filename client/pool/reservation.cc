@@ -35,7 +35,7 @@ absl::Status Reservation::Wait() {
   while (state_ != kDone) {
     uint32_t expected = kRunning;
     if (state_.compare_exchange_strong(expected, kSleeping) || expected == kSleeping) {
-      FutexWaitUntil(&state_, kSleeping, MonotonicNs() + kNsPerSecond);
+      FutexWaitUntil(&state_, kSleeping, place_.environment->NowNs() + kNsPerSecond);
     }
   }
   return status_;

@@ -91,7 +91,7 @@ absl::Status Sweep::Wait() {
       // Another thread is judging it, or it waits for its server.
       uint32_t expected = Errand::kRunning;
       if (errand.state.compare_exchange_strong(expected, Errand::kSleeping) || expected == Errand::kSleeping) {
-        FutexWaitUntil(&errand.state, Errand::kSleeping, MonotonicNs() + kSleepNs);
+        FutexWaitUntil(&errand.state, Errand::kSleeping, errand.place.environment->NowNs() + kSleepNs);
       }
     }
     if (first_error.ok()) first_error = errand.status;
