@@ -102,8 +102,8 @@ Checker::Operation Checker::BeginRead(RegionId region, ChunkRange range, HostId 
   return operation;
 }
 
-Checker::Operation Checker::BeginWrite(RegionId id, ChunkRange range, HostId host, int64_t deadline_ns,
-                                       std::byte* out, absl::Span<const ChunkMask> masks) {
+Checker::Operation Checker::BeginWrite(RegionId id, ChunkRange range, HostId host, int64_t deadline_ns, std::byte* out,
+                                       absl::Span<const ChunkMask> masks) {
   Operation operation = Begin(Kind::kWrite, id, range, host, deadline_ns);
   ++others_;
   operation.zeros.resize(range.count);
@@ -121,8 +121,7 @@ Checker::Operation Checker::BeginWrite(RegionId id, ChunkRange range, HostId hos
       stamps.fill(MakeStamp(id, chunk, operation.number));
       memcpy(out + i * kChunkBytes, stamps.data(), kChunkBytes);
     }
-    if (!masks.empty() &&
-        (masks[chunk / kChunksPerPage - range.first_page()] >> (chunk % kChunksPerPage) & 1) == 0) {
+    if (!masks.empty() && (masks[chunk / kChunksPerPage - range.first_page()] >> (chunk % kChunksPerPage) & 1) == 0) {
       operation.left_out[i] = true;
       continue;
     }

@@ -71,7 +71,8 @@ PoolClient::PoolClient(Cluster* cluster, size_t index, const WorkloadOptions& op
   const auto on_request = [this](int server, const MessageHeader& request) {
     if (request.op == Op::kWrite) checker_->NoteSent(server, request.region());
   };
-  pool_ = Pool::Make(OptionsOf(*cluster, index, options), std::make_unique<SimEdge>(cluster, host_, on_request)).value();
+  pool_ =
+      Pool::Make(OptionsOf(*cluster, index, options), std::make_unique<SimEdge>(cluster, host_, on_request)).value();
   for (size_t i = 0; i < options.regions; ++i) {
     handles_.push_back(std::make_unique<Handle>());
     MakeRegion(handles_.back().get());
@@ -190,7 +191,8 @@ void PoolClient::StartReads(std::function<void()> done) {
     StartRead(NewOperation(handle.get(), done), {window.first, kHotChunks});
     for (int i = 0; i < 2; ++i) {
       const uint64_t offset = world_->rng().Below(window.count);
-      StartRead(NewOperation(handle.get(), done), {window.first + offset, std::min<uint64_t>(256, window.count - offset)});
+      StartRead(NewOperation(handle.get(), done),
+                {window.first + offset, std::min<uint64_t>(256, window.count - offset)});
     }
   }
 }
@@ -239,8 +241,8 @@ void PoolClient::StartWrite(Operation* operation, ChunkRange range) {
     }
   }
   operation->bytes.resize(std::max<size_t>(operation->bytes.size(), range.bytes()));
-  operation->checked = checker_->BeginWrite(region->id(), range, host_, DeadlineOf(options), operation->bytes.data(),
-                                            operation->masks);
+  operation->checked =
+      checker_->BeginWrite(region->id(), range, host_, DeadlineOf(options), operation->bytes.data(), operation->masks);
   const absl::Span<const std::byte> from(operation->bytes.data(), range.bytes());
   if (operation->masks.empty()) {
     region->StartWrite(&operation->io, range.first * kChunkBytes, from, options, &Operation::OnIo, operation);
@@ -281,8 +283,7 @@ void PoolClient::StartDestroy(Operation* operation) {
   Region* const region = operation->handle->region.get();
   const IoOptions options = ChooseOptions();
   std::erase(cluster_->regions, region->id());
-  operation->checked =
-      checker_->BeginOther(Checker::Kind::kDestroy, region->id(), {}, host_, DeadlineOf(options));
+  operation->checked = checker_->BeginOther(Checker::Kind::kDestroy, region->id(), {}, host_, DeadlineOf(options));
   operation->sweep = std::make_unique<Sweep>();
   region->StartDestroy(operation->sweep.get(), options, &Operation::OnSweep, operation);
 }

@@ -45,7 +45,8 @@ Plan MakePlan(const EpisodeOptions& options) {
   const uint64_t one_in = 2 + rng.Below(3);
   for (size_t i = 0; i < kFaultCount; ++i) plan.faults[i] = all || rng.OneIn(one_in) ? options.faults[i] : 0;
   const auto has = [&](std::initializer_list<Fault> faults) {
-    return std::any_of(faults.begin(), faults.end(), [&](Fault at) { return plan.faults[static_cast<size_t>(at)] > 0; });
+    return std::any_of(faults.begin(), faults.end(),
+                       [&](Fault at) { return plan.faults[static_cast<size_t>(at)] > 0; });
   };
   if (!has({Fault::kKill, Fault::kPower, Fault::kFreeze, Fault::kStop, Fault::kCut, Fault::kSlow, Fault::kMemoryBit})) {
     plan.servers = Checker::Servers::kStumble;

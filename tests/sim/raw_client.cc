@@ -256,7 +256,8 @@ absl::Status RawClient::StatusOf(Operation* operation) {
   const absl::Status status = CallStatus(call, operation->at->server->name());
   if (call.code == absl::StatusCode::kDataLoss) {
     // Garbled on its way, or there: the reader cannot tell.
-    return cluster_->checker.MayBeLost(operation->checked, {server}) ? status : absl::UnavailableError(status.message());
+    return cluster_->checker.MayBeLost(operation->checked, {server}) ? status
+                                                                     : absl::UnavailableError(status.message());
   }
   if (call.code != absl::StatusCode::kOk) return status;
   switch (call.reason) {

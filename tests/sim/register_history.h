@@ -1,8 +1,8 @@
 #ifndef NRAM_TESTS_SIM_REGISTER_HISTORY_H_
 #define NRAM_TESTS_SIM_REGISTER_HISTORY_H_
 
-// What one chunk may be found to hold: a register with writes at the same time, writes without an answer, and writes that
-// are sent again.
+// What one chunk may be found to hold: a register with writes at the same time, writes without an answer, and writes
+// that are sent again.
 
 #include <cstdint>
 #include <string>

@@ -15,9 +15,7 @@ namespace {
 
 constexpr int64_t kJoinNs = 60 * kNsPerSecond;
 
-SimTransport* AsSim(const std::unique_ptr<Transport>& transport) {
-  return static_cast<SimTransport*>(transport.get());
-}
+SimTransport* AsSim(const std::unique_ptr<Transport>& transport) { return static_cast<SimTransport*>(transport.get()); }
 
 }  // namespace
 
@@ -126,8 +124,8 @@ void SimDriver::Look() {
 void SimDriver::Trace(absl::string_view what) const {
   Checker& checker = edge_->cluster_->checker;
   if (!checker.verbose()) return;
-  static constexpr const char* kNames[] = {"none",    "hello",   "grant", "dial",     "connect", "ping",
-                                           "renew",   "reserve", "destroy", "undo", "end lease", "finished"};
+  static constexpr const char* kNames[] = {"none",  "hello",   "grant",   "dial", "connect",   "ping",
+                                           "renew", "reserve", "destroy", "undo", "end lease", "finished"};
   checker.Trace(absl::StrCat(world_->NameOf(edge_->host_), " at ", server_->name(), ": ",
                              kNames[static_cast<int>(action_.kind)], " ", action_.pages, " ", what));
 }
@@ -149,8 +147,7 @@ void SimDriver::Perform() {
     case Kind::kRenew:
       return Ask(ControlCodec::RenewLease(lease), &ControlService::RenewLease, &outcome_.lease);
     case Kind::kReserve:
-      return Ask(ControlCodec::Reserve(lease, action_.pages, action_.order), &ControlService::Reserve,
-                 &outcome_.lease);
+      return Ask(ControlCodec::Reserve(lease, action_.pages, action_.order), &ControlService::Reserve, &outcome_.lease);
     case Kind::kDestroy:
       return DestroyAll();
     case Kind::kUndo:
@@ -173,8 +170,7 @@ void SimDriver::End() {
 }
 
 template <typename Request, typename Reply, typename T>
-void SimDriver::Ask(const Request& request, absl::Status (ControlService::*handler)(const Request&, Reply*),
-                    T* value) {
+void SimDriver::Ask(const Request& request, absl::Status (ControlService::*handler)(const Request&, Reply*), T* value) {
   control_.Call<Request, Reply>(request, handler, action_.deadline_ns,
                                 [this, value](const absl::Status& status, const Reply& reply) {
                                   outcome_.status = status;
@@ -188,13 +184,13 @@ void SimDriver::Ask(const Request& request, absl::Status (ControlService::*handl
 }
 
 void SimDriver::EndLease(LeaseId lease) {
-  control_.Call<v1::EndLeaseRequest, v1::EndLeaseReply>(
-      ControlCodec::EndLease(lease), &ControlService::EndLease, action_.deadline_ns,
-      [this](const absl::Status& status, const v1::EndLeaseReply&) {
-        outcome_.status = status;
-        if (status.ok() && action_.kind == Kind::kUndo) return Undo();
-        End();
-      });
+  control_.Call<v1::EndLeaseRequest, v1::EndLeaseReply>(ControlCodec::EndLease(lease), &ControlService::EndLease,
+                                                        action_.deadline_ns,
+                                                        [this](const absl::Status& status, const v1::EndLeaseReply&) {
+                                                          outcome_.status = status;
+                                                          if (status.ok() && action_.kind == Kind::kUndo) return Undo();
+                                                          End();
+                                                        });
 }
 
 void SimDriver::Undo() {
@@ -264,8 +260,8 @@ void SimDriver::DestroyAll() {
   calls_left_ = count + 1;
   for (size_t i = 0; i < count; ++i) {
     Call& call = calls_[i];
-    call.request = MessageHeader(
-        DestroyRequest{.region = action_.destroys[i].region, .epoch = action_.destroys[i].epoch});
+    call.request =
+        MessageHeader(DestroyRequest{.region = action_.destroys[i].region, .epoch = action_.destroys[i].epoch});
     call.deadline_ns = action_.deadline_ns;
     call.context = this;
     call.done = [](Call* ended) { static_cast<SimDriver*>(ended->context)->EndDestroys(); };
