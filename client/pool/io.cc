@@ -343,7 +343,8 @@ void Io::Judge(IoPart* part) {
   const bool in_term = !part->room || part->room.term() == session->room()->term();
   if (call.request.op == Op::kWrite) EndRoom(part, call.used_bytes);
   if (call.reason == Reason::kOk) {
-    if (creates && !map->NoteCreated(session->index(), part->life->incarnation)) {
+    // A read may have found what a write without an answer has left: from now on that can be lost.
+    if ((creates || part->unsure) && !map->NoteCreated(session->index(), part->life->incarnation)) {
       // It went to a former life of the server, and that was not noticed in time to be remembered.
       return Retry(part, absl::UnavailableError(absl::StrCat("memory server ", session->name(), " has restarted")));
     }

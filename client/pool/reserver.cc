@@ -67,13 +67,20 @@ int64_t Reserver::DueNs(uint64_t wish_bytes) const {
 
 Reserver::Answer Reserver::End(const Ask& ask, const absl::StatusOr<LeaseInfo>& answer, int64_t now_ns) {
   if (ask.kind == Ask::Kind::kMeasure) {
+    // The server has been away since.
+    if (!giving_back_) return Answer::kDone;
     // Whatever this client believes, what regions keep is not to be given away.
     if (answer.ok() && room_->IsPresent(answer->incarnation, answer->term)) {
       surplus_pages_ = room_->TakeSurplus(answer->promised_bytes, step_bytes_);
       // The server still counts it. Until it is given back, its word is not exact.
       if (surplus_pages_ > 0) room_->SetUnsettled(true);
     }
-    if (surplus_pages_ == 0) EndGivingBack(/*done=*/false, now_ns);
+    if (surplus_pages_ == 0) {
+      EndGivingBack(/*done=*/false, now_ns);
+    } else {
+      // Until that is given back, the server's promise is more than there is here.
+      room_->SetUnsettled(true);
+    }
     return Answer::kDone;
   }
   // These were decided after all that came before was over.

@@ -316,9 +316,15 @@ SessionAction ServerSession::Next() {
   }
   Cut(cut);
   ResumeDue();
-  MutexLock lock(&mu_);
-  SessionAction action = ChooseLocked(environment_->NowNs());
-  in_action_ = action.kind != Kind::kNone && action.kind != Kind::kFinished;
+  SessionAction action;
+  {
+    MutexLock lock(&mu_);
+    action = ChooseLocked(environment_->NowNs());
+    in_action_ = action.kind != Kind::kNone && action.kind != Kind::kFinished;
+  }
+  // The server may begin another term of the lease now. What it has answered in the former one, before it collected what
+  // was written then, must not come later.
+  if (action.kind == Kind::kGrant) Cut(action.life);
   return action;
 }
 

@@ -64,11 +64,11 @@ void Checker::AddRegion(RegionId region, ChunkRange window, LeaseId lease, bool 
   added.chunks.resize(window.count);
 }
 
-void Checker::SetRoomy(RegionId id, uint64_t since) {
-  Region& region = regions_.at(Raw(id));
+void Checker::SetRoomy(const Operation& reserve) {
+  Region& region = regions_.at(Raw(reserve.region));
   if (region.roomy && region.roomy_since == term_count_) return;
   region.roomy = true;
-  region.roomy_since = since;
+  region.roomy_since = reserve.term_count;
   region.roomy_from = now_;
 }
 
@@ -89,6 +89,7 @@ Checker::Operation Checker::Begin(Kind kind, RegionId region, ChunkRange range, 
   operation.began = ++now_;
   operation.began_ns = world_->NowNs();
   operation.deadline_ns = deadline_ns;
+  operation.term_count = term_count_;
   operation.host = host;
   operation.host_frozen_ns = world_->frozen_ns(host);
   Trace(absl::StrCat(NameOf(kind), " ", operation.number, " of ", TextOf(range), " begins, moment ", now_), region,
@@ -220,10 +221,10 @@ void Checker::JudgeError(const Region& region, const Operation& operation, const
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kDeadlineExceeded:
       if (servers_ == Servers::kThere) return fail("all servers are there");
-      if (servers_ == Servers::kStumble && operation.kind != Kind::kReserve &&
-          operation.deadline_ns - operation.began_ns >= kPatientNs) {
-        fail("no server is away");
-      }
+      if (servers_ == Servers::kMayBeAway || operation.deadline_ns - operation.began_ns < kPatientNs) return;
+      // What it has reserved is void when the client hears of another term.
+      if (operation.kind == Kind::kReserve && term_ns_ > 0 && operation.began_ns < term_ns_ + kTermKnownNs) return;
+      fail("no server is away");
       return;
     case absl::StatusCode::kResourceExhausted:
       if (operation.kind != Kind::kWrite && operation.kind != Kind::kReserve) return fail("it needs no room");
@@ -254,6 +255,7 @@ void Checker::NoteSent(int server, RegionId id) {
 
 void Checker::NoteDeath(int server) {
   ++term_count_;
+  term_ns_ = world_->NowNs();
   for (auto& [id, region] : regions_) {
     if (region.sent_to.erase(server) > 0) region.lost_at.insert(server);
   }
@@ -261,6 +263,7 @@ void Checker::NoteDeath(int server) {
 
 void Checker::NoteLeaseEnded(int server, LeaseId lease) {
   ++term_count_;
+  term_ns_ = world_->NowNs();
   for (auto& [id, region] : regions_) {
     if (region.gc && region.lease == lease && region.sent_to.erase(server) > 0) region.lost_at.insert(server);
   }

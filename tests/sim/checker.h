@@ -33,6 +33,7 @@ class Checker {
     Moment began = 0;
     int64_t began_ns = 0;
     int64_t deadline_ns = 0;
+    uint64_t term_count = 0;  // when it began
     HostId host = World::kNobody;
     int64_t host_frozen_ns = 0;  // in all, when it began
     std::vector<bool> zeros;     // of a write: which chunks are zeros
@@ -44,6 +45,9 @@ class Checker {
 
   // An operation that has so much time gets over any number of broken connections.
   static constexpr int64_t kPatientNs = 5 * kNsPerSecond;
+
+  // A client knows after so long at the latest that a server that answers has ended its lease.
+  static constexpr int64_t kTermKnownNs = 10 * kNsPerSecond;
 
   explicit Checker(World* world) : world_(world) {}
   // Of the writes of regions that are added from now on.
@@ -63,11 +67,10 @@ class Checker {
   void End(const Operation& operation, const absl::Status& status, const std::byte* in, absl::Span<const int> servers);
   size_t under_way() const { return reads_.size() + others_; }
 
-  // --- Room. No write of the region that begins from now on may fail for lack of it, until the lease ends somewhere or
-  // a server dies. `since`: term_count() from before the room was reserved.
-  void SetRoomy(RegionId region, uint64_t since);
+  // --- Room. No write of the region that begins from now on may fail for lack of it, because `reserve` succeeded, until
+  // the lease ends somewhere or a server dies.
+  void SetRoomy(const Operation& reserve);
   void UnsetRoomy(RegionId region);
-  uint64_t term_count() const { return term_count_; }
   // The servers are so large that no write may fail for lack of room.
   void SetNeverFull(bool never_full) { never_full_ = never_full; }
 
@@ -148,6 +151,7 @@ class Checker {
   std::multiset<Moment> reads_;  // when those under way began
   size_t others_ = 0;
   uint64_t term_count_ = 0;  // of leases that have ended and servers that have died
+  int64_t term_ns_ = 0;      // when the last one has
   Moment now_ = 0;
   uint64_t next_number_ = 1;
   Servers servers_ = Servers::kMayBeAway;

@@ -42,6 +42,12 @@ void Faults::Begin() {
   ScheduleNext();
 }
 
+void Faults::InjectWithin(int64_t ns) {
+  world_->After(world_->rng().Between(0, ns), World::kNobody, [this] {
+    if (running_) Inject();
+  });
+}
+
 void Faults::EndAll() {
   running_ = false;
   world_->Cancel(next_);
@@ -62,6 +68,7 @@ void Faults::ScheduleNext() {
 
 void Faults::Inject() {
   const uint64_t sum = std::accumulate(weights_.begin(), weights_.end(), uint64_t{0});
+  if (sum == 0) return;
   uint64_t at = world_->rng().Below(sum);
   for (size_t i = 0; i < kFaultCount; ++i) {
     if (at < weights_[i]) return Apply(static_cast<Fault>(i));
@@ -72,8 +79,8 @@ void Faults::Inject() {
 void Faults::EndAfter(int64_t max_ns, std::function<void()> end) {
   const size_t index = ends_.size();
   ends_.push_back(std::move(end));
-  // Short ones are as interesting as long ones.
-  const int64_t scale_ns = std::max<int64_t>(max_ns >> world_->rng().Below(10), 1);
+  // Short ones are as interesting as long ones: from what an operation takes to what nobody waits for.
+  const int64_t scale_ns = std::max<int64_t>(max_ns >> world_->rng().Below(18), 1);
   world_->After(world_->rng().Between(0, scale_ns), World::kNobody, [this, index] { RunEnd(index); });
 }
 

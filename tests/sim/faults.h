@@ -48,6 +48,8 @@ class Faults {
   std::function<LeaseId(size_t client)> lease_of;
 
   void Begin();
+  // One more, from now on within so long, if faults have begun and not ended.
+  void InjectWithin(int64_t ns);
   // No more faults, and those that last end now.
   void EndAll();
 

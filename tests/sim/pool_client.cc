@@ -41,7 +41,6 @@ struct PoolClient::Operation {
   Handle* handle = nullptr;
   std::function<void()> done;
   Checker::Operation checked;
-  uint64_t term_count = 0;  // the checker's, when it began
   Io io;
   std::unique_ptr<Sweep> sweep;
   std::unique_ptr<Reservation> reservation;
@@ -163,7 +162,7 @@ bool PoolClient::StartSome(std::function<void()> done) {
   Rng& rng = world_->rng();
   Handle* const handle = Choose();
   if (handle == nullptr) return false;
-  if (!calm_ && rng.OneIn(200)) {
+  if (!calm_ && rng.OneIn(80)) {
     const bool drops = options_.drops && rng.OneIn(8);
     handle->ending = drops ? Handle::Ending::kDrop : Handle::Ending::kDestroy;
     CloseIfIdle(handle);
@@ -215,7 +214,6 @@ PoolClient::Operation* PoolClient::NewOperation(Handle* handle, std::function<vo
   operation->client = this;
   operation->handle = handle;
   operation->done = std::move(done);
-  operation->term_count = checker_->term_count();
   ++handle->under_way;
   ++under_way_;
   return operation;
@@ -303,7 +301,7 @@ void PoolClient::End(Operation* operation, const absl::Status& status) {
   --handle->under_way;
   --under_way_;
   if (checked.kind == Checker::Kind::kReserve && status.ok() && checked.range == handle->window && KnowsTerms()) {
-    checker_->SetRoomy(handle->region->id(), operation->term_count);
+    checker_->SetRoomy(checked);
   }
   // What is lost stays lost.
   if (absl::IsDataLoss(status) && !calm_ && handle->ending == Handle::Ending::kNone && world_->rng().OneIn(4)) {

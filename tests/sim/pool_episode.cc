@@ -15,6 +15,7 @@ constexpr size_t kUnderWayMax = 12;
 constexpr int64_t kQuietNs = 120 * kNsPerSecond;
 constexpr int64_t kSettleNs = 30 * kNsPerSecond;
 constexpr int64_t kFaultPauseNs = 500 * kNsPerMs;
+constexpr uint64_t kFaultEvery = 100;  // operations
 constexpr uint64_t kBurst = 60;
 constexpr int64_t kBurstPauseNs = 2 * kNsPerSecond;
 constexpr uint64_t kQuietOperations = 50;
@@ -134,6 +135,8 @@ class PoolEpisode {
         return SchedulePump(client, 20 * kNsPerMs);
       }
       ++started_;
+      // Also while much is under way.
+      if (cluster_.world.rng().OneIn(kFaultEvery)) faults_.InjectWithin(kNsPerMs);
       // In bursts, so that operations meet each other and yet time goes by.
       if (cluster_.world.rng().OneIn(kBurst)) return SchedulePump(client, kBurstPauseNs);
     }
