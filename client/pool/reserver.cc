@@ -72,13 +72,11 @@ Reserver::Answer Reserver::End(const Ask& ask, const absl::StatusOr<LeaseInfo>& 
     // Whatever this client believes, what regions keep is not to be given away.
     if (answer.ok() && room_->IsPresent(answer->incarnation, answer->term)) {
       surplus_pages_ = room_->TakeSurplus(answer->promised_bytes, step_bytes_);
-      // The server still counts it. Until it is given back, its word is not exact.
-      if (surplus_pages_ > 0) room_->SetUnsettled(true);
     }
     if (surplus_pages_ == 0) {
       EndGivingBack(/*done=*/false, now_ns);
     } else {
-      // Until that is given back, the server's promise is more than there is here.
+      // The server still counts it: until it is given back, its word is not exact.
       room_->SetUnsettled(true);
     }
     return Answer::kDone;

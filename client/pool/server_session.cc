@@ -322,8 +322,8 @@ SessionAction ServerSession::Next() {
     action = ChooseLocked(environment_->NowNs());
     in_action_ = action.kind != Kind::kNone && action.kind != Kind::kFinished;
   }
-  // The server may begin another term of the lease now. What it has answered in the former one, before it collected what
-  // was written then, must not come later.
+  // The server may begin another term of the lease now. What it has answered in the former one, before it collected
+  // what was written then, must not come later.
   if (action.kind == Kind::kGrant) Cut(action.life);
   return action;
 }
@@ -492,8 +492,7 @@ ServerLife* ServerSession::EndBringUpLocked(const SessionAction& action, Session
     cut = EnterLifeLocked(outcome, now_ns, remarks);
     EnterLeaseLocked(action);
   } else if (action.kind == Kind::kGrant && bring_up_.hello().incarnation == incarnation()) {
-    // A connection that said hello in a former term is of no use any more.
-    if (EnterLeaseLocked(action)) cut = life();
+    EnterLeaseLocked(action);
   }
   if (bring_up_.is_up()) ComeUpLocked(action, now_ns, remarks);
   return cut;
@@ -511,16 +510,15 @@ ServerLife* ServerSession::EnterLifeLocked(SessionOutcome* outcome, int64_t now_
   return former;
 }
 
-bool ServerSession::EnterLeaseLocked(const SessionAction& action) {
+void ServerSession::EnterLeaseLocked(const SessionAction& action) {
   const LeaseInfo& lease = bring_up_.granted();
   const ServerHost& host = bring_up_.hello().host;
   lease_ttl_ms_ = options_.lease_ttl_ms > 0 ? std::min(options_.lease_ttl_ms, lease.ttl_ms) : lease.ttl_ms;
   host_state_ = host;
   host_ = static_cast<uint32_t>(std::hash<std::string>()(host.boot_id));
-  const bool is_new = room_.Enter(lease.incarnation, lease.term);
+  room_.Enter(lease.incarnation, lease.term);
   reserver_.NoteTerm();
   NoteLeaseLocked(lease, std::nullopt, action.asked_ns);
-  return is_new;
 }
 
 void ServerSession::ComeUpLocked(const SessionAction& action, int64_t now_ns, Remarks* remarks) {

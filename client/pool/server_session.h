@@ -208,8 +208,8 @@ class ServerSession {
   // The server's new life. Returns the former one, whose connections are to be cut.
   ServerLife* EnterLifeLocked(SessionOutcome* outcome, int64_t now_ns, Remarks* remarks)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // The lease as it was granted is the present one. True: it is another term of it.
-  bool EnterLeaseLocked(const SessionAction& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The lease as it was granted is the present one.
+  void EnterLeaseLocked(const SessionAction& action) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ComeUpLocked(const SessionAction& action, int64_t now_ns, Remarks* remarks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndRenewLocked(const SessionAction& action, const SessionOutcome& outcome, int64_t now_ns, Remarks* remarks)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -67,8 +67,8 @@ class Checker {
   void End(const Operation& operation, const absl::Status& status, const std::byte* in, absl::Span<const int> servers);
   size_t under_way() const { return reads_.size() + others_; }
 
-  // --- Room. No write of the region that begins from now on may fail for lack of it, because `reserve` succeeded, until
-  // the lease ends somewhere or a server dies.
+  // --- Room. No write of the region that begins from now on may fail for lack of it, because `reserve` succeeded,
+  // until the lease ends somewhere or a server dies.
   void SetRoomy(const Operation& reserve);
   void UnsetRoomy(RegionId region);
   // The servers are so large that no write may fail for lack of room.
