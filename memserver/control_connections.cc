@@ -34,8 +34,8 @@ struct ControlConnections::Connection {
   const bool charged;  // to the arena
   bool called = false;
   bool told_to_go = false;
-  int under_way = 0;    // calls, those whose answers are being sent too
-  int64_t used_ns = 0;  // when a call last began or ended
+  int under_way = 0;               // calls, those whose answers are being sent too
+  int64_t used_ns = 0;             // when a call last began or ended
   std::multiset<int64_t> sending;  // since when, of each of those answers
 
   bool TakesNothing(int64_t now_ns, int64_t limit_ns) const {

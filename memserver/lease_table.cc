@@ -6,14 +6,16 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/plant.h"
 
 namespace nram {
 
 bool Lease::Bind(int connection_class, uint64_t generation, LeaseConnection* connection) {
   MutexLock lock(&mu_);
   Bound& bound = bound_[connection_class];
-  if (generation <= bound.generation || generation > kGenerationMax) return false;
-  if (bound.connection != nullptr) bound.connection->Fence();
+  if (generation <= bound.generation && !NRAM_PLANTED(generation_not_compared)) return false;
+  if (generation > kGenerationMax) return false;
+  if (bound.connection != nullptr && !NRAM_PLANTED(no_fence_on_hello)) bound.connection->Fence();
   bound = {generation, connection};
   return true;
 }
@@ -98,7 +100,7 @@ void LeaseTable::EndLocked(Lease* lease) {
   by_end_.erase({std::exchange(lease->listed_ns_, 0), Raw(lease->id)});
   lease->live_ = false;
   lease->term_ = ++terms_;
-  arena_->ClosePromise(&lease->promise);
+  if (!NRAM_PLANTED(lease_end_keeps_promise)) arena_->ClosePromise(&lease->promise);
   NoteEndingLocked(lease);
 }
 

@@ -63,7 +63,7 @@ class Lease {
   // Held while a reservation is executed, so that one that comes late cannot change the promise after a later one.
   Mutex reserve_mu;
   uint64_t last_order ABSL_GUARDED_BY(reserve_mu) = 0;
-  std::atomic<bool> used{false};  // its client has asked for more than pings
+  std::atomic<bool> used{false};    // its client has asked for more than pings
   std::atomic<int64_t> regions{0};  // that name this lease; less by LeaseTable::Unname alone
 
  private:

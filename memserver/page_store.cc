@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/crc32c.h"
+#include "base/plant.h"
 #include "memserver/packed_chunks.h"
 #include "proto/message.h"
 
@@ -49,7 +50,7 @@ Reason PageStore::Write(Lease* lease, const WriteArgs& args, Payment* payment) {
   Shard& at = shard(args.region);
   WriterLock lock(&at.mu);
   // Sent before the lease ended, it must not come after what was collected then.
-  if (args.term != 0 && lease->term() != args.term) return Reason::kLeaseEnded;
+  if (args.term != 0 && lease->term() != args.term && !NRAM_PLANTED(ended_lease_may_write)) return Reason::kLeaseEnded;
   auto it = at.regions.find(Raw(args.region));
   if (it == at.regions.end()) {
     if (args.absent == IfAbsent::kRefuse) return lease->live() ? Reason::kUnknownRegion : Reason::kLeaseEnded;
@@ -124,7 +125,7 @@ Reason PageStore::WritePage(StoredRegion* region, const PageWrite& write, Frames
   const auto stored = static_cast<ChunkMask>(kept | nonzero);
   const int chunks_change = std::popcount(stored) - std::popcount(old.mask);
   // A checksum of what is there now would hide what has changed.
-  if (kept != 0 && IsDamaged(old)) return Reason::kDamaged;
+  if (kept != 0 && IsDamaged(old) && !NRAM_PLANTED(damage_hidden)) return Reason::kDamaged;
   const auto set = [&](FrameLoc frame) {
     region->index.Set(page, {frame, stored, kept == 0 ? crc : StoredCrc(frame, stored)});
   };
@@ -321,7 +322,8 @@ Reason PageStore::TrimStep(Lease* lease, const TrimArgs& args, uint64_t* page, u
     region->kept_bytes = 0;
   }
   if (MaskOfPage(range, *page) != kAllChunks) {
-    TrimPart(region, *page, MaskOfPage(range, *page), args.frames);
+    const bool leaves = NRAM_PLANTED(trim_leaves_last_page) && *page + 1 == end_page;
+    if (!leaves) TrimPart(region, *page, MaskOfPage(range, *page), args.frames);
     ++*page;
   } else {
     const uint64_t whole_end = range.end() / kChunksPerPage;

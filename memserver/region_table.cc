@@ -6,6 +6,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "base/plant.h"
 
 namespace nram {
 namespace {
@@ -244,7 +245,7 @@ absl::StatusOr<std::vector<uint64_t>> RegionTable::ListSpans(RegionId id, uint64
 }
 
 void RegionTable::CollectLease(const Lease& lease) {
-  if (lease.regions == 0) return;
+  if (lease.regions == 0 || NRAM_PLANTED(lease_end_keeps_regions)) return;
   for (Shard& shard : shards_) {
     std::vector<Doomed> collected;
     {

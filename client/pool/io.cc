@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/plant.h"
 #include "base/spin.h"
 #include "base/sync.h"
 #include "proto/price.h"
@@ -265,7 +266,8 @@ void Io::Aim(IoPart* part, const RegionMap::Target& target) {
   part->placing = false;
   part->times_up = session->times_up();
   part->life = session->life();  // there is one since the region was placed there
-  const bool created = target.known == RegionMap::Known::kCreated;
+  const bool is_hole = NRAM_PLANTED(other_life_is_a_hole) && target.incarnation != part->life->incarnation;
+  const bool created = target.known == RegionMap::Known::kCreated && !is_hole;
   // Once the server has restarted, a write without an answer has not happened.
   part->unsure = target.known == RegionMap::Known::kPerhaps && target.incarnation == part->life->incarnation;
   if (created && target.incarnation != part->life->incarnation) {
@@ -313,7 +315,7 @@ void Io::Send(IoPart* part, const RegionMap::Target& target) {
     auto body = call.request.as<WriteRequest>();
     body.promise_bytes = part->room.bytes();
     call.request.set(body);
-    if (!part->life->connected()) {
+    if (!part->life->connected() && !NRAM_PLANTED(retry_overtakes)) {
       EndRoom(part, 0);
       return Retry(part, absl::UnavailableError(
                              absl::StrCat("memory server ", part->session->name(), ": a connection is down")));
@@ -333,18 +335,19 @@ void Io::Judge(IoPart* part) {
   const bool answered = call.code == absl::StatusCode::kOk;
   const bool creates = (call.request.flags & kFlagCreate) != 0;
   // One that was refused may have stored its first pages.
-  if (creates && call.sent && !(answered && call.reason == Reason::kOk)) {
+  if (creates && call.sent && !(answered && call.reason == Reason::kOk) && !NRAM_PLANTED(perhaps_not_noted)) {
     map->NotePerhapsCreated(session->index(), part->life->incarnation);
   }
   if (!answered) return JudgeUnanswered(part);
   const uint64_t reserved_bytes = part->room.is_regions() ? part->room.bytes() : 0;
-  const uint64_t unused_bytes = reserved_bytes - std::min(call.used_bytes, reserved_bytes);
+  const uint64_t used_bytes = NRAM_PLANTED(used_room_looked_for) ? 0 : std::min(call.used_bytes, reserved_bytes);
   const bool had_enough = part->room.bytes() >= part->wanted_room_bytes;
   const bool in_term = !part->room || part->room.term() == session->room()->term();
   if (call.request.op == Op::kWrite) EndRoom(part, call.used_bytes);
   if (call.reason == Reason::kOk) {
     // A read may have found what a write without an answer has left: from now on that can be lost.
-    if ((creates || part->unsure) && !map->NoteCreated(session->index(), part->life->incarnation)) {
+    const bool proves = part->unsure && !NRAM_PLANTED(perhaps_read_not_noted);
+    if ((creates || proves) && !map->NoteCreated(session->index(), part->life->incarnation)) {
       // It went to a former life of the server, and that was not noticed in time to be remembered.
       return Retry(part, absl::UnavailableError(absl::StrCat("memory server ", session->name(), " has restarted")));
     }
@@ -353,7 +356,8 @@ void Io::Judge(IoPart* part) {
   const absl::Status status = CallStatus(call, session->name());
   switch (call.reason) {
     case Reason::kUnknownRegion:
-      if (!part->unsure || call.request.op != Op::kRead) return End(part, absl::DataLossError(status.message()));
+      if ((!part->unsure && !NRAM_PLANTED(loss_is_zeros)) || call.request.op != Op::kRead)
+        return End(part, absl::DataLossError(status.message()));
       memset(call.in, 0, call.request.range().bytes());
       return End(part, absl::OkStatus());
     case Reason::kLeaseEnded:
@@ -366,7 +370,7 @@ void Io::Judge(IoPart* part) {
     case Reason::kDraining:
       if (!in_term) return Retry(part, status);  // it had room of a former term, which paid for nothing
       if (had_enough || !map->has_reserved()) return End(part, status);
-      return JudgeShortOfReserved(part, status, unused_bytes);
+      return JudgeShortOfReserved(part, status, reserved_bytes - used_bytes);
     default:
       return End(part, status);
   }
@@ -394,6 +398,9 @@ void Io::JudgeUnanswered(IoPart* part) {
   const absl::Status status = CallStatus(call, part->session->name());
   switch (call.code) {
     case absl::StatusCode::kUnavailable:
+      if (NRAM_PLANTED(acknowledged_when_sent) && call.request.op == Op::kWrite && call.sent) {
+        return End(part, absl::OkStatus());
+      }
       return Retry(part, status);
     case absl::StatusCode::kDeadlineExceeded:
       part->session->NoteSilence();

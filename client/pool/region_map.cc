@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/plant.h"
 
 namespace nram {
 
@@ -57,7 +58,7 @@ absl::Status RegionMap::Find(uint64_t span, Target* target) const {
 RegionMap::Target RegionMap::Place(uint64_t span, const SpanPlacement& placement) {
   GateLock lock(&mu_);
   const SpanPlacement present = spans_.Find(span);
-  if (present.placed()) return TargetLocked(present);
+  if (present.placed() && !NRAM_PLANTED(span_placed_twice)) return TargetLocked(present);
   spans_.Set(span, placement);
   return TargetLocked(placement);
 }

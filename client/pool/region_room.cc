@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/plant.h"
+
 namespace nram {
 
 void RegionRoom::Enter(Room* room, uint32_t term) {
@@ -87,7 +89,7 @@ void RegionRoom::EndTrim(Room* room, const Trim& trim, const TrimEnd& end) {
       // The difference to its last word may be another trim's, of which there was no answer or there is none yet.
       const auto more = static_cast<int32_t>(*end.kept_chunks - kept_chunks_);
       if (more > 0) {
-        kept_chunks_ = *end.kept_chunks;
+        if (!NRAM_PLANTED(kept_room_counted_twice)) kept_chunks_ = *end.kept_chunks;
         bytes_ += bytes = more * static_cast<int64_t>(kChunkBytes);
       }
     }

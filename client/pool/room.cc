@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "base/plant.h"
+
 namespace nram {
 
 Room::Grant& Room::Grant::operator=(Grant&& other) noexcept {
@@ -30,7 +32,7 @@ void Room::Grant::Absorb(Grant other) {
 bool Room::AddFree(int64_t bytes, uint32_t term) {
   uint64_t purse = purse_.load(std::memory_order_relaxed);
   do {
-    if (!IsOf(purse, term)) return false;
+    if (!IsOf(purse, term) && !NRAM_PLANTED(former_term_counts)) return false;
   } while (!purse_.compare_exchange_weak(purse, Purse(TermOf(purse), FreeOf(purse) + bytes)));
   return true;
 }
@@ -58,11 +60,12 @@ void Room::Used(Grant grant, uint64_t used_bytes) {
   CHECK(!grant.is_regions());
   if (!grant) return;
   events_ += 1;
-  const auto used = static_cast<int64_t>(std::min(used_bytes, std::max(grant.bytes(), kUsedBytesMax)));
+  auto used = static_cast<int64_t>(std::min(used_bytes, std::max(grant.bytes(), kUsedBytesMax)));
+  if (NRAM_PLANTED(room_returned_twice)) used -= static_cast<int64_t>(grant.bytes()) - used;
   // Of an older term nothing comes back. Whether its write was executed then or in the present term is not known: it is
   // charged, which costs room until the next exact word at the worst. Room that is not there would fail a write.
   if (!AddFree(static_cast<int64_t>(grant.bytes()) - used, grant.term()) && used > 0) AddFreeNow(-used);
-  End(grant.bytes());
+  if (!NRAM_PLANTED(grant_leaked) || used > 0) End(grant.bytes());
   grant.End();
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/plant.h"
 #include "base/status.h"
 
 namespace nram {
@@ -212,6 +213,10 @@ void ServerSession::ResumeDue() {
       bool may_take = true;
       waiter = queue_.Take(before, [&](Waiter* one) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
         const std::optional<Outcome> outcome = JudgeLocked(one, now_ns, may_take);
+        if (NRAM_PLANTED(waiter_not_resumed) && outcome == Outcome::kUsable && RetryQueue::NumberOf(*one) % 8 == 0) {
+          return false;
+        }
+        if (NRAM_PLANTED(late_waiter_not_resumed) && outcome == Outcome::kLate) return false;
         if (outcome) {
           one->outcome = *outcome;
         } else if (one->what == Waiter::For::kRoom) {

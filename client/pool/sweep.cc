@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/plant.h"
 #include "base/sync.h"
 
 namespace nram {
@@ -160,7 +161,7 @@ void Sweep::Resume(Errand* errand) {
 void Sweep::End(Errand* errand, const absl::Status& status) {
   errand->status = status;
   errand->session->NoteFreed();
-  if (errand->call.request.op == Op::kDestroy && IsUnanswered(status)) {
+  if (errand->call.request.op == Op::kDestroy && IsUnanswered(status) && !NRAM_PLANTED(destroy_forgotten)) {
     const RegionKey& key = errand->place.map->key();
     errand->session->DestroyLater({key.id, key.epoch, errand->incarnation});
   }

@@ -5,14 +5,15 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "tests/sim/sim_edge.h"
 
 namespace nram::sim {
 namespace {
 
-constexpr uint64_t kHotChunks = 64;
 constexpr int kPort = 7070;
+constexpr int64_t kWatchNs = 50 * kNsPerMs;
 
 PoolOptions OptionsOf(const Cluster& cluster, size_t index, const WorkloadOptions& options) {
   PoolOptions pool;
@@ -76,10 +77,12 @@ PoolClient::PoolClient(Cluster* cluster, size_t index, const WorkloadOptions& op
     handles_.push_back(std::make_unique<Handle>());
     MakeRegion(handles_.back().get());
   }
+  Watch();
 }
 
 PoolClient::~PoolClient() {
   CHECK_EQ(under_way_, 0u);
+  world_->Cancel(watch_);
   handles_.clear();
   pool_.reset();
 }
@@ -109,7 +112,7 @@ void PoolClient::MakeRegion(Handle* handle) {
     first_span = (first_span / kSpansPerBlock + 1) * kSpansPerBlock - 2;  // so that its spans are of two blocks
   }
   handle->window = {first_span * kChunksPerSpan, (2 + rng.Below(4)) * kChunksPerSpan};
-  if (rng.OneIn(4)) {
+  if (options_.reserve_one_in > 0 && rng.OneIn(options_.reserve_one_in)) {
     handle->reserves = true;
     handle->window.count = (32 + rng.Below(256)) * kChunksPerPage;
     // Across the end of a span.
@@ -139,7 +142,7 @@ ChunkRange PoolClient::ChooseRange(const Handle& handle) const {
   const uint64_t at = rng.Below(1000);
   const uint64_t longest = at < 700 ? 8 : at < 950 ? 48 : at < 997 ? 256 : 2 * kChunksPerSpan;
   // Most are where others are.
-  const uint64_t space = rng.OneIn(3) ? handle.window.count : kHotChunks;
+  const uint64_t space = rng.OneIn(3) ? handle.window.count : options_.hot_chunks;
   const uint64_t offset = rng.Below(space);
   return {handle.window.first + offset, std::min(1 + rng.Below(longest), handle.window.count - offset)};
 }
@@ -149,7 +152,8 @@ IoOptions PoolClient::ChooseOptions() const {
   IoOptions options;
   options.io_class = rng.OneIn(2) ? IoClass::kUrgent : IoClass::kBulk;
   if (rng.OneIn(2)) options.timeout_ms = rng.Between(5'000, 10'000);
-  if (!calm_ && options_.impatient && rng.OneIn(50)) options.timeout_ms = rng.Between(1, 2'000 >> rng.Below(8));
+  if (!calm_ && options_.impatient_one_in > 0 && rng.OneIn(options_.impatient_one_in))
+    options.timeout_ms = rng.Between(1, 2'000 >> rng.Below(8));
   return options;
 }
 
@@ -162,7 +166,7 @@ bool PoolClient::StartSome(std::function<void()> done) {
   Rng& rng = world_->rng();
   Handle* const handle = Choose();
   if (handle == nullptr) return false;
-  if (!calm_ && rng.OneIn(80)) {
+  if (!calm_ && rng.OneIn(options_.destroy_one_in)) {
     const bool drops = options_.drops && rng.OneIn(8);
     handle->ending = drops ? Handle::Ending::kDrop : Handle::Ending::kDestroy;
     CloseIfIdle(handle);
@@ -187,7 +191,7 @@ bool PoolClient::StartSome(std::function<void()> done) {
 void PoolClient::StartReads(std::function<void()> done) {
   for (const auto& handle : handles_) {
     const ChunkRange& window = handle->window;
-    StartRead(NewOperation(handle.get(), done), {window.first, kHotChunks});
+    StartRead(NewOperation(handle.get(), done), {window.first, options_.hot_chunks});
     for (int i = 0; i < 2; ++i) {
       const uint64_t offset = world_->rng().Below(window.count);
       StartRead(NewOperation(handle.get(), done),
@@ -254,7 +258,7 @@ void PoolClient::StartTrim(Operation* operation, ChunkRange range) {
   Handle* const handle = operation->handle;
   const RegionId id = handle->region->id();
   const IoOptions options = ChooseOptions();
-  const bool keeps = handle->reserves ? !world_->rng().OneIn(16) : world_->rng().OneIn(8);
+  const bool keeps = options_.reserve_one_in > 0 && world_->rng().OneIn(8) != handle->reserves;
   keeps_trims_ = keeps_trims_ || keeps;
   if (!keeps) checker_->UnsetRoomy(id);
   operation->checked = checker_->BeginOther(Checker::Kind::kTrim, id, range, host_, DeadlineOf(options));
@@ -300,7 +304,8 @@ void PoolClient::End(Operation* operation, const absl::Status& status) {
   checker_->End(checked, status, operation->bytes.data(), servers);
   --handle->under_way;
   --under_way_;
-  if (checked.kind == Checker::Kind::kReserve && status.ok() && checked.range == handle->window && KnowsTerms()) {
+  if (checked.kind == Checker::Kind::kReserve && status.ok() && checked.range == handle->window &&
+      absl::c_all_of(cluster_->servers, [this](const auto& server) { return KnownLease(server.get()) != nullptr; })) {
     checker_->SetRoomy(checked);
   }
   // What is lost stays lost.
@@ -320,6 +325,7 @@ void PoolClient::End(Operation* operation, const absl::Status& status) {
   } else {
     CloseIfIdle(handle);
   }
+  CheckNoMoreRoom();
   if (done != nullptr) done();
 }
 
@@ -329,7 +335,11 @@ void PoolClient::CloseIfIdle(Handle* handle) {
     case Handle::Ending::kNone:
       return;
     case Handle::Ending::kDrop:
-      dropped_.push_back(handle->region->id());
+      if (handle->gc) {
+        has_dropped_gc_ = true;
+      } else {
+        dropped_.push_back(handle->region->id());
+      }
       Forget(*handle);
       handle->region.reset();
       return MakeRegion(handle);
@@ -338,13 +348,34 @@ void PoolClient::CloseIfIdle(Handle* handle) {
   }
 }
 
-bool PoolClient::KnowsTerms() const {
-  return std::all_of(cluster_->servers.begin(), cluster_->servers.end(), [this](const auto& server) {
-    if (!server->alive()) return false;
-    const auto lease = server->core()->leases().Find(pool_->lease());
-    return lease != nullptr && lease->live() &&
-           pool_->session(server->index())->room()->IsPresent(server->core()->incarnation(), lease->term());
-  });
+std::shared_ptr<Lease> PoolClient::KnownLease(SimServer* server) const {
+  if (!server->alive()) return nullptr;
+  std::shared_ptr<Lease> lease = server->core()->leases().Find(pool_->lease());
+  const bool known = lease != nullptr && lease->live() &&
+                     pool_->session(server->index())->room()->IsPresent(server->core()->incarnation(), lease->term());
+  return known ? lease : nullptr;
+}
+
+void PoolClient::CheckNoMoreRoom() {
+  // Of what its writes without an answer have used, a region believes that it is still there: the server knows.
+  if (under_way_ > 0 || (options_.reserve_one_in > 0 && !options_.all_answered)) return;
+  for (const auto& server : cluster_->servers) {
+    const Room& room = *pool_->session(server->index())->room();
+    const std::shared_ptr<Lease> lease = KnownLease(server.get());
+    if (lease == nullptr || room.unsettled()) continue;
+    const auto promised = static_cast<int64_t>(server->core()->arena().left_bytes(lease->promise));
+    // Trims that keep room are told of in whole chunks: the rest may be free by the server's word, and come again.
+    const auto rest = static_cast<int64_t>(options_.reserve_one_in > 0 ? handles_.size() * kChunkBytes : 0);
+    if (room.free_bytes() + room.reserved_bytes() <= promised + rest) continue;
+    checker_->Fail(absl::StrCat(world_->NameOf(host_), " counts on more room at ", server->name(),
+                                " than there is: free ", room.free_bytes(), ", reserved ", room.reserved_bytes(),
+                                ", promised ", promised));
+  }
+}
+
+void PoolClient::Watch() {
+  CheckNoMoreRoom();
+  watch_ = world_->After(kWatchNs, host_, [this] { Watch(); });
 }
 
 void PoolClient::CheckRoom(SimServer* server) {

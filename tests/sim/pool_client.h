@@ -17,8 +17,13 @@ namespace nram::sim {
 struct WorkloadOptions {
   size_t regions = 3;  // of each client
   uint64_t reserve_step_bytes = kMiB;
-  // Some operations have a timeout of less than a second. Each that passes breaks a connection.
-  bool impatient = true;
+  // One operation in so many has a timeout of less than two seconds; 0: none. Each that passes breaks a connection.
+  uint64_t impatient_one_in = 50;
+  uint64_t destroy_one_in = 80;  // operations
+  uint64_t reserve_one_in = 4;   // regions; 0: none has room of its own
+  uint64_t hot_chunks = 64;      // of each region, where most operations are
+  // No request goes without an answer, so that regions know exactly what they have reserved.
+  bool all_answered = false;
   // Some handles go away, and their regions stay.
   bool drops = true;
 };
@@ -48,8 +53,9 @@ class PoolClient {
   bool settled() const;
   // The client's room at the server must be what the server has promised to it. Nothing may be under way.
   void CheckRoom(SimServer* server);
-  // Regions that are left without a handle.
+  // Regions that are left without a handle, and are no GC regions.
   const std::vector<RegionId>& dropped() const { return dropped_; }
+  bool has_dropped_gc() const { return has_dropped_gc_; }
 
  private:
   struct Handle;
@@ -70,8 +76,12 @@ class PoolClient {
   void StartReserve(Operation* operation, ChunkRange range);
   void StartDestroy(Operation* operation);
   void End(Operation* operation, const absl::Status& status);
-  // No server has ended the lease, or died, without the pool's knowing.
-  bool KnowsTerms() const;
+  // The server's lease of the pool. Null if the server has ended it, or died, without the pool's knowing.
+  std::shared_ptr<Lease> KnownLease(SimServer* server) const;
+  // The pool must not count on more room than the servers have promised, whatever has happened.
+  void CheckNoMoreRoom();
+  // Does so again and again.
+  void Watch();
   // If the handle is to go, and nothing of it is under way.
   void CloseIfIdle(Handle* handle);
 
@@ -80,6 +90,7 @@ class PoolClient {
   Checker* const checker_;
   const HostId host_;
   const WorkloadOptions options_;
+  World::Timer watch_ = 0;
   std::unique_ptr<Pool> pool_;
   std::vector<std::unique_ptr<Handle>> handles_;
   std::vector<std::unique_ptr<Operation>> operations_;  // all that there are
@@ -88,6 +99,7 @@ class PoolClient {
   size_t under_way_ = 0;
   bool calm_ = false;
   bool stopping_ = false;
+  bool has_dropped_gc_ = false;
   bool keeps_trims_ = false;  // some trim has kept its room
 };
 

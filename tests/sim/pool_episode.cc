@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "tests/sim/episode.h"
 #include "tests/sim/pool_client.h"
@@ -31,6 +32,15 @@ struct Plan {
   Checker::Servers servers = Checker::Servers::kMayBeAway;
 };
 
+// Those after which every request has an answer.
+FaultWeights OnlyRoom(const FaultWeights& faults) {
+  FaultWeights only{};
+  for (const Fault fault : {Fault::kFill, Fault::kDrain}) {
+    only[static_cast<size_t>(fault)] = faults[static_cast<size_t>(fault)];
+  }
+  return only;
+}
+
 Plan MakePlan(const EpisodeOptions& options) {
   Rng rng(options.seed ^ 0xC1);
   Plan plan;
@@ -40,17 +50,25 @@ Plan MakePlan(const EpisodeOptions& options) {
   plan.cluster.server.lease_ttl_ms = rng.OneIn(3) ? rng.Between(2'000, 10'000) : 10'000;
   plan.workload.regions = 1 + rng.Below(4);
   plan.workload.reserve_step_bytes = 64 * kKiB << rng.Below(7);
-  plan.workload.impatient = rng.OneIn(2);
+  plan.workload.impatient_one_in = rng.OneIn(2) ? 0 : 4 << rng.Below(5);
+  plan.workload.destroy_one_in = 20 << rng.Below(5);
+  plan.workload.reserve_one_in = rng.OneIn(3) ? 0 : 1 + rng.Below(6);
+  plan.workload.hot_chunks = 16 << rng.Below(4);
   // Some faults at a time show what all together hide.
   const bool all = rng.OneIn(3);
   const uint64_t one_in = 2 + rng.Below(3);
-  for (size_t i = 0; i < kFaultCount; ++i) plan.faults[i] = all || rng.OneIn(one_in) ? options.faults[i] : 0;
+  for (size_t i = 0; i < kFaultCount; ++i) {
+    const uint32_t weight = options.faults[i] * (1 + static_cast<uint32_t>(rng.Below(8)));
+    plan.faults[i] = all || rng.OneIn(one_in) ? weight : 0;
+  }
+  if (rng.OneIn(8)) plan.faults = OnlyRoom(plan.faults);
   const auto has = [&](std::initializer_list<Fault> faults) {
-    return std::any_of(faults.begin(), faults.end(),
-                       [&](Fault at) { return plan.faults[static_cast<size_t>(at)] > 0; });
+    return absl::c_any_of(faults, [&](Fault at) { return plan.faults[static_cast<size_t>(at)] > 0; });
   };
   if (!has({Fault::kKill, Fault::kPower, Fault::kFreeze, Fault::kStop, Fault::kCut, Fault::kSlow, Fault::kMemoryBit})) {
     plan.servers = Checker::Servers::kStumble;
+    plan.workload.all_answered =
+        plan.workload.impatient_one_in == 0 && !has({Fault::kBreak, Fault::kWireBit, Fault::kEndLease});
   }
   if (!has({Fault::kFill, Fault::kDrain}) && rng.OneIn(2)) {
     plan.never_full = true;
@@ -226,6 +244,8 @@ class PoolEpisode {
     ServerCore* const core = server->core();
     const ArenaUsage usage = core->arena().usage();
     const uint64_t frame_bytes = usage.frame_bytes - core->landing().size() * kPageBytes;
+    // GC regions without a handle go with their leases.
+    const bool may_hold = !closed && absl::c_any_of(clients_, [](const auto& at) { return at->has_dropped_gc(); });
     const uint64_t regions = core->store().counters().regions;
     uint64_t promised_bytes = usage.promised_bytes;
     if (!closed) {
@@ -235,7 +255,7 @@ class PoolEpisode {
       }
     }
     const size_t leases = closed ? core->leases().count() : 0;
-    if (regions == 0 && frame_bytes == 0 && promised_bytes == 0 && leases == 0) return;
+    if ((may_hold || (regions == 0 && frame_bytes == 0)) && promised_bytes == 0 && leases == 0) return;
     cluster_.checker.Fail(absl::StrCat(server->name(), " is not empty when all is ", closed ? "closed" : "destroyed",
                                        ": ", regions, " regions, ", frame_bytes, " bytes of frames, ", promised_bytes,
                                        " promised to nobody, ", leases, " leases"));

@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "base/clock.h"
+#include "base/plant.h"
 #include "tests/sim/episode.h"
 
 namespace nram::sim {
@@ -55,6 +56,14 @@ absl::Status Parse(int argc, char** argv, Options* options) {
       options->raw = true;
       continue;
     }
+#ifdef NRAM_PLANT
+    if (absl::ConsumePrefix(&flag, "--plant=")) {
+      if (!SetPlanted({flag.data(), flag.size()})) {
+        return absl::InvalidArgumentError(absl::StrCat("no bug is named ", flag));
+      }
+      continue;
+    }
+#endif
     if (!absl::ConsumePrefix(&flag, "--faults=")) return absl::InvalidArgumentError(absl::StrCat(flag, "?\n", kHelp));
     const auto faults = ParseFaults(flag);
     if (!faults.ok()) return faults.status();

@@ -1,0 +1,75 @@
+#ifndef NRAM_BASE_PLANT_H_
+#define NRAM_BASE_PLANT_H_
+
+// Bugs that are planted on purpose, to show that the simulation (tests/sim) finds them. Only a build with -DNRAM_PLANT
+// has any, and in it one at a time. In all other builds NRAM_PLANTED is false, and nothing of it is left.
+
+#ifdef NRAM_PLANT
+
+#include <string_view>
+
+// What each does is said where it is planted, and in tests/sim/README.md.
+#define NRAM_PLANTS(PLANT)          \
+  /* The server. */                 \
+  PLANT(no_fence_on_hello)          \
+  PLANT(generation_not_compared)    \
+  PLANT(ended_lease_may_write)      \
+  PLANT(lease_end_keeps_promise)    \
+  PLANT(lease_end_keeps_regions)    \
+  PLANT(late_reserve_executed)      \
+  PLANT(checksum_not_checked)       \
+  PLANT(damage_hidden)              \
+  PLANT(trim_leaves_last_page)      \
+  /* The client's operations. */    \
+  PLANT(acknowledged_when_sent)     \
+  PLANT(retry_overtakes)            \
+  PLANT(other_life_is_a_hole)       \
+  PLANT(loss_is_zeros)              \
+  PLANT(perhaps_not_noted)          \
+  PLANT(perhaps_read_not_noted)     \
+  PLANT(span_placed_twice)          \
+  PLANT(destroy_forgotten)          \
+  PLANT(used_room_looked_for)       \
+  /* The client's room and waits. */ \
+  PLANT(room_returned_twice)        \
+  PLANT(former_term_counts)         \
+  PLANT(kept_room_counted_twice)    \
+  PLANT(grant_leaked)               \
+  PLANT(waiter_not_resumed)         \
+  PLANT(late_waiter_not_resumed)
+
+namespace nram {
+
+enum class Plant {
+  none,
+#define NRAM_PLANT_NAME(name) name,
+  NRAM_PLANTS(NRAM_PLANT_NAME)
+#undef NRAM_PLANT_NAME
+};
+
+// Set before anything runs.
+inline Plant planted = Plant::none;
+
+// False: there is no such bug.
+inline bool SetPlanted(std::string_view text) {
+#define NRAM_PLANT_NAME(name) \
+  if (text == #name) {        \
+    planted = Plant::name;    \
+    return true;              \
+  }
+  NRAM_PLANTS(NRAM_PLANT_NAME)
+#undef NRAM_PLANT_NAME
+  return false;
+}
+
+}  // namespace nram
+
+#define NRAM_PLANTED(name) (::nram::planted == ::nram::Plant::name)
+
+#else
+
+#define NRAM_PLANTED(name) false
+
+#endif  // NRAM_PLANT
+
+#endif  // NRAM_BASE_PLANT_H_
