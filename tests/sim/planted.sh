@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Shows that the simulation can fail: plants bugs (base/plant.h), one at a time, and says how soon each is found.
+set -euo pipefail
+
+usage() {
+  cat <<'T'
+usage: tests/sim/planted.sh [--sim=PROGRAM] [--seconds=N] [BUG...]
+
+Builds the simulation with bugs that can be planted (bazel build --config=plant), or takes PROGRAM, and runs it with each
+bug, or those named, from seed 1 on until it fails. Prints after how many operations, with which seed, and how. Fails if a
+bug was not found within N seconds (default 120). `grep PLANT base/plant.h` lists the bugs.
+
+example: tests/sim/planted.sh loss_is_zeros retry_overtakes
+T
+}
+
+cd "$(dirname "$0")/../.."
+sim=
+seconds=120
+bugs=()
+for word in "$@"; do
+  case "$word" in
+    -h | --help) usage; exit 0 ;;
+    --sim=*) sim=${word#--sim=} ;;
+    --seconds=*) seconds=${word#--seconds=} ;;
+    -*) echo "tests/sim/planted.sh: there is no flag \"$word\"" >&2; usage >&2; exit 2 ;;
+    *) bugs+=("$word") ;;
+  esac
+done
+if [ ${#bugs[@]} -eq 0 ]; then
+  mapfile -t bugs < <(grep -oE '^ *(/\*.*\*/ *)?PLANT\([a-z_]+\)' base/plant.h | grep -oE '\([a-z_]+\)' | tr -d '()')
+fi
+if [ -z "$sim" ]; then
+  bazel build --config=plant //tests/sim:sim
+  sim=bazel-bin/tests/sim/sim
+fi
+
+found=0
+for bug in "${bugs[@]}"; do
+  output=$(timeout "$seconds" "$sim" --plant="$bug" --seed=1 --episodes=1000000 2>&1) && status=0 || status=$?
+  where=$(grep -o -m1 'FAILED with.*' <<< "$output" || true)
+  if [ "$status" -eq 0 ] || [ "$status" -eq 124 ]; then
+    echo "$bug: NOT FOUND in $seconds s"
+  elif [ -n "$where" ]; then
+    found=$((found + 1))
+    echo "$bug: ${where#FAILED } $(grep -A1 -m1 'FAILED with' <<< "$output" | tail -n 1 | cut -c1-160)"
+  else
+    found=$((found + 1))
+    echo "$bug: $(grep -m1 -E 'Check failed' <<< "$output" | cut -c1-200)"
+  fi
+done
+echo "$found passed, $((${#bugs[@]} - found)) failed"
+[ "$found" -eq ${#bugs[@]} ]

@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# A million operations of real pools in virtual time: any seed that fails fails the test, and is named.
+set -euo pipefail
+sim=$1
+log=${TEST_TMPDIR:-/tmp}/sim.log
+if ! timeout 240 "$sim" --seed="${2:-1}" --episodes=250 --operations=4000 > "$log" 2>&1; then
+  tail -n 40 "$log"
+  exit 1
+fi
+tail -n 1 "$log"
