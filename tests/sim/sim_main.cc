@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <iostream>
 #include <string>
+#include <thread>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -15,60 +16,71 @@
 #include "absl/strings/strip.h"
 #include "base/clock.h"
 #include "base/plant.h"
-#include "tests/sim/episode.h"
+#include "tests/sim/runs.h"
 
 namespace nram::sim {
 namespace {
 
 constexpr char kHelp[] =
-    "usage: sim [--seed=N] [--episodes=K] [--operations=N] [--faults=LIST] [--trace]\n"
+    "usage: sim [--seed=N] [--episodes=K] [--operations=N] [--faults=LIST] [--jobs=N] [--state=FILE] [--raw] [--trace]\n"
     "\n"
     "  --seed=N         of the first episode; the others count up from it (1)\n"
-    "  --episodes=K     how many worlds, one after the other (10)\n"
+    "  --episodes=K     how many worlds (10)\n"
     "  --operations=N   of each (4000)\n"
-    "  --faults=LIST    all, none, or names with weights: kill:4,cut (all)\n"
+    "  --faults=LIST    all, none, or names with weights: kill:4,cut (all); each episode leaves some out\n"
+    "  --jobs=N         processes; 0: one for each processor (1)\n"
+    "  --state=FILE     notes what is done, and goes on there\n"
+    "  --raw            clients of single calls in place of pools\n"
     "  --trace          writes all that happens to stderr\n"
     "\n"
-    "One episode is the same each time: --seed=N --episodes=1.\n";
-
-struct Options {
-  EpisodeOptions episode;
-  uint64_t episodes = 10;
-  bool raw = false;
-};
+    "One episode is the same each time: --seed=N --episodes=1.\n"
+    "10^8 operations on all processors: --episodes=25000 --jobs=0 --state=FILE.\n";
 
 bool ParseNumber(absl::string_view flag, absl::string_view name, uint64_t* value) {
   return absl::ConsumePrefix(&flag, name) && absl::SimpleAtoi(flag, value);
 }
 
-absl::Status Parse(int argc, char** argv, Options* options) {
+// What a build of its own can have.
+absl::Status ParsePlant(absl::string_view name) {
+#ifdef NRAM_PLANT
+  if (SetPlanted({name.data(), name.size()})) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--plant: base/plant.h has no ", name));
+#else
+  return absl::InvalidArgumentError("--plant: this build has no planted bugs");
+#endif
+}
+
+absl::Status Parse(int argc, char** argv, RunOptions* options) {
+  uint64_t jobs = 1;
+  std::string faults = "all";
   for (int i = 1; i < argc; ++i) {
     absl::string_view flag = argv[i];
     if (ParseNumber(flag, "--seed=", &options->episode.seed) || ParseNumber(flag, "--episodes=", &options->episodes) ||
-        ParseNumber(flag, "--operations=", &options->episode.operations)) {
+        ParseNumber(flag, "--operations=", &options->episode.operations) || ParseNumber(flag, "--jobs=", &jobs)) {
       continue;
     }
+    absl::Status status;
     if (flag == "--trace") {
       options->episode.verbose = true;
-      continue;
-    }
-    if (flag == "--raw") {
+    } else if (flag == "--raw") {
       options->raw = true;
-      continue;
+    } else if (absl::ConsumePrefix(&flag, "--state=")) {
+      options->state_path = std::string(flag);
+    } else if (absl::ConsumePrefix(&flag, "--faults=")) {
+      faults = std::string(flag);
+    } else if (absl::ConsumePrefix(&flag, "--plant=")) {
+      status = ParsePlant(flag);
+    } else {
+      status = absl::InvalidArgumentError(absl::StrCat(flag, "?\n", kHelp));
     }
-#ifdef NRAM_PLANT
-    if (absl::ConsumePrefix(&flag, "--plant=")) {
-      if (!SetPlanted({flag.data(), flag.size()})) {
-        return absl::InvalidArgumentError(absl::StrCat("no bug is named ", flag));
-      }
-      continue;
-    }
-#endif
-    if (!absl::ConsumePrefix(&flag, "--faults=")) return absl::InvalidArgumentError(absl::StrCat(flag, "?\n", kHelp));
-    const auto faults = ParseFaults(flag);
-    if (!faults.ok()) return faults.status();
-    options->episode.faults = *faults;
+    if (!status.ok()) return status;
   }
+  const auto weights = ParseFaults(faults);
+  if (!weights.ok()) return weights.status();
+  options->episode.faults = *weights;
+  options->jobs = static_cast<int>(jobs > 0 ? jobs : std::thread::hardware_concurrency());
+  options->what = absl::StrCat("--seed=", options->episode.seed, " --operations=", options->episode.operations,
+                               " --faults=", faults, options->raw ? " --raw" : "");
   return absl::OkStatus();
 }
 
@@ -81,34 +93,20 @@ void FixAddresses(char** argv) {
 }
 
 int Main(int argc, char** argv) {
-  Options options;
+  RunOptions options;
   if (const absl::Status status = Parse(argc, argv, &options); !status.ok()) {
     std::cerr << status.message() << std::endl;
     return 2;
   }
   const int64_t began_ns = MonotonicNs();
   uint64_t operations = 0;
-  for (uint64_t i = 0; i < options.episodes; ++i) {
-    EpisodeOptions episode = options.episode;
-    episode.seed += i;
-    const EpisodeResult result = options.raw ? RunRawEpisode(episode) : RunPoolEpisode(episode);
-    operations += result.operations;
-    if (options.episodes <= 20) {
-      std::cout << absl::StrFormat("seed %d: %d operations, %d events, %.1f virtual s, digest %016x\n", episode.seed,
-                                   result.operations, result.events,
-                                   static_cast<double>(result.virtual_ns) / kNsPerSecond, result.digest);
-    }
-    if (!result.failure.empty()) {
-      std::cout << "FAILED with --seed=" << episode.seed << " after " << operations << " operations in all:\n"
-                << result.failure << "\n"
-                << result.report << std::flush;
-      return 1;
-    }
-  }
+  const bool here = options.jobs == 1 && options.state_path.empty();
+  const absl::Status status = here ? RunHere(options, &operations) : RunJobs(options, &operations);
+  if (!status.ok()) std::cout << status.message() << "\n";
   const double seconds = static_cast<double>(MonotonicNs() - began_ns) / kNsPerSecond;
   std::cout << absl::StrFormat("%d operations in %.1f s: %.0f a second\n", operations, seconds,
                                static_cast<double>(operations) / seconds);
-  return 0;
+  return status.ok() ? 0 : 1;
 }
 
 }  // namespace
