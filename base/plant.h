@@ -12,8 +12,6 @@
 #define NRAM_PLANTS(PLANT)          \
   /* The server. */                 \
   PLANT(no_fence_on_hello)          \
-  PLANT(generation_not_compared)    \
-  PLANT(ended_lease_may_write)      \
   PLANT(lease_end_keeps_promise)    \
   PLANT(lease_end_keeps_regions)    \
   PLANT(late_reserve_executed)      \
@@ -30,10 +28,12 @@
   PLANT(span_placed_twice)          \
   PLANT(destroy_forgotten)          \
   PLANT(used_room_looked_for)       \
-  /* The client's room and waits. */ \
+  /* The client's sessions, room and waits. */ \
+  PLANT(former_connection_stays)    \
   PLANT(room_returned_twice)        \
   PLANT(former_term_counts)         \
   PLANT(kept_room_counted_twice)    \
+  PLANT(surplus_counted_again)      \
   PLANT(grant_leaked)               \
   PLANT(waiter_not_resumed)         \
   PLANT(late_waiter_not_resumed)

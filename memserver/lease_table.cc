@@ -13,8 +13,7 @@ namespace nram {
 bool Lease::Bind(int connection_class, uint64_t generation, LeaseConnection* connection) {
   MutexLock lock(&mu_);
   Bound& bound = bound_[connection_class];
-  if (generation <= bound.generation && !NRAM_PLANTED(generation_not_compared)) return false;
-  if (generation > kGenerationMax) return false;
+  if (generation <= bound.generation || generation > kGenerationMax) return false;
   if (bound.connection != nullptr && !NRAM_PLANTED(no_fence_on_hello)) bound.connection->Fence();
   bound = {generation, connection};
   return true;

@@ -50,7 +50,7 @@ Reason PageStore::Write(Lease* lease, const WriteArgs& args, Payment* payment) {
   Shard& at = shard(args.region);
   WriterLock lock(&at.mu);
   // Sent before the lease ended, it must not come after what was collected then.
-  if (args.term != 0 && lease->term() != args.term && !NRAM_PLANTED(ended_lease_may_write)) return Reason::kLeaseEnded;
+  if (args.term != 0 && lease->term() != args.term) return Reason::kLeaseEnded;
   auto it = at.regions.find(Raw(args.region));
   if (it == at.regions.end()) {
     if (args.absent == IfAbsent::kRefuse) return lease->live() ? Reason::kUnknownRegion : Reason::kLeaseEnded;

@@ -10,7 +10,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
-#include "base/plant.h"
 #include "base/status.h"
 #include "proto/version.h"
 
@@ -53,7 +52,7 @@ void Session::Fence() {
 absl::Status Session::CheckMayExecute() {
   if (fenced_) return absl::AbortedError("a newer connection of the same client took this one's place");
   // Its requests may be from before the lease ended, when the region that they create had been there.
-  if (lease_->live() && lease_->term() != term_ && !NRAM_PLANTED(ended_lease_may_write)) {
+  if (lease_->live() && lease_->term() != term_) {
     return absl::AbortedError("its lease ended and was granted anew; it must say hello again");
   }
   return absl::OkStatus();

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/plant.h"
 
 namespace nram {
 namespace {
@@ -68,14 +69,14 @@ int64_t Reserver::DueNs(uint64_t wish_bytes) const {
 Reserver::Answer Reserver::End(const Ask& ask, const absl::StatusOr<LeaseInfo>& answer, int64_t now_ns) {
   if (ask.kind == Ask::Kind::kMeasure) {
     // The server has been away since.
-    if (!giving_back_) return Answer::kDone;
+    if (!giving_back_ && !NRAM_PLANTED(surplus_counted_again)) return Answer::kDone;
     // Whatever this client believes, what regions keep is not to be given away.
     if (answer.ok() && room_->IsPresent(answer->incarnation, answer->term)) {
       surplus_pages_ = room_->TakeSurplus(answer->promised_bytes, step_bytes_);
     }
     if (surplus_pages_ == 0) {
       EndGivingBack(/*done=*/false, now_ns);
-    } else {
+    } else if (!NRAM_PLANTED(surplus_counted_again)) {
       // The server still counts it: until it is given back, its word is not exact.
       room_->SetUnsettled(true);
     }

@@ -329,7 +329,7 @@ SessionAction ServerSession::Next() {
   }
   // The server may begin another term of the lease now. What it has answered in the former one, before it collected
   // what was written then, must not come later.
-  if (action.kind == Kind::kGrant) Cut(action.life);
+  if (action.kind == Kind::kGrant && !NRAM_PLANTED(former_connection_stays)) Cut(action.life);
   return action;
 }
 

@@ -140,6 +140,7 @@ PoolClient::Handle* PoolClient::Choose() {
 ChunkRange PoolClient::ChooseRange(const Handle& handle) const {
   Rng& rng = world_->rng();
   const uint64_t at = rng.Below(1000);
+  if (handle.reserves && at < 100) return handle.window;
   const uint64_t longest = at < 700 ? 8 : at < 950 ? 48 : at < 997 ? 256 : 2 * kChunksPerSpan;
   // Most are where others are.
   const uint64_t space = rng.OneIn(3) ? handle.window.count : options_.hot_chunks;
