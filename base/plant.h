@@ -9,33 +9,33 @@
 #include <string_view>
 
 // What each does is said where it is planted, and in tests/sim/README.md.
-#define NRAM_PLANTS(PLANT)          \
-  /* The server. */                 \
-  PLANT(no_fence_on_hello)          \
-  PLANT(lease_end_keeps_promise)    \
-  PLANT(lease_end_keeps_regions)    \
-  PLANT(late_reserve_executed)      \
-  PLANT(checksum_not_checked)       \
-  PLANT(damage_hidden)              \
-  PLANT(trim_leaves_last_page)      \
-  /* The client's operations. */    \
-  PLANT(acknowledged_when_sent)     \
-  PLANT(retry_overtakes)            \
-  PLANT(other_life_is_a_hole)       \
-  PLANT(loss_is_zeros)              \
-  PLANT(perhaps_not_noted)          \
-  PLANT(perhaps_read_not_noted)     \
-  PLANT(span_placed_twice)          \
-  PLANT(destroy_forgotten)          \
-  PLANT(used_room_looked_for)       \
+#define NRAM_PLANTS(PLANT)                     \
+  /* The server. */                            \
+  PLANT(no_fence_on_hello)                     \
+  PLANT(lease_end_keeps_promise)               \
+  PLANT(lease_end_keeps_regions)               \
+  PLANT(late_reserve_executed)                 \
+  PLANT(checksum_not_checked)                  \
+  PLANT(damage_hidden)                         \
+  PLANT(trim_leaves_last_page)                 \
+  /* The client's operations. */               \
+  PLANT(acknowledged_when_sent)                \
+  PLANT(retry_overtakes)                       \
+  PLANT(other_life_is_a_hole)                  \
+  PLANT(loss_is_zeros)                         \
+  PLANT(perhaps_not_noted)                     \
+  PLANT(perhaps_read_not_noted)                \
+  PLANT(span_placed_twice)                     \
+  PLANT(destroy_forgotten)                     \
+  PLANT(used_room_looked_for)                  \
   /* The client's sessions, room and waits. */ \
-  PLANT(former_connection_stays)    \
-  PLANT(room_returned_twice)        \
-  PLANT(former_term_counts)         \
-  PLANT(kept_room_counted_twice)    \
-  PLANT(surplus_counted_again)      \
-  PLANT(grant_leaked)               \
-  PLANT(waiter_not_resumed)         \
+  PLANT(former_connection_stays)               \
+  PLANT(room_returned_twice)                   \
+  PLANT(former_term_counts)                    \
+  PLANT(kept_room_counted_twice)               \
+  PLANT(surplus_counted_again)                 \
+  PLANT(grant_leaked)                          \
+  PLANT(waiter_not_resumed)                    \
   PLANT(late_waiter_not_resumed)
 
 namespace nram {

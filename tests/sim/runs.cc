@@ -128,8 +128,8 @@ absl::Status Batch::Judge(uint64_t* operations) {
   }
   const size_t at = said.find("FAILED");
   if (at != std::string::npos) return absl::FailedPreconditionError(said.substr(at));
-  return absl::FailedPreconditionError(
-      absl::StrCat("FAILED with --seed=", lines.back(), ": it ended with signal ", ended.signal, ", code ", ended.code));
+  return absl::FailedPreconditionError(absl::StrCat("FAILED with --seed=", lines.back(), ": it ended with signal ",
+                                                    ended.signal, ", code ", ended.code));
 }
 
 class Jobs {

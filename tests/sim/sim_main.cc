@@ -22,7 +22,8 @@ namespace nram::sim {
 namespace {
 
 constexpr char kHelp[] =
-    "usage: sim [--seed=N] [--episodes=K] [--operations=N] [--faults=LIST] [--jobs=N] [--state=FILE] [--raw] [--trace]\n"
+    "usage: sim [--seed=N] [--episodes=K] [--operations=N] [--faults=LIST] [--jobs=N] [--state=FILE] [--raw] "
+    "[--trace]\n"
     "\n"
     "  --seed=N         of the first episode; the others count up from it (1)\n"
     "  --episodes=K     how many worlds (10)\n"
