@@ -46,21 +46,6 @@ bool ServerSession::hopeless() const {
   return IsHopelessLocked(environment_->NowNs());
 }
 
-bool ServerSession::may_be_slow() const {
-  MutexLock lock(&mu_);
-  return bring_up_.may_be_slow();
-}
-
-ServerCapacity ServerSession::capacity() const {
-  MutexLock lock(&mu_);
-  return capacity_;
-}
-
-ServerHost ServerSession::host_state() const {
-  MutexLock lock(&mu_);
-  return host_state_;
-}
-
 std::string ServerSession::data_plane() const {
   MutexLock lock(&mu_);
   return data_plane_;

@@ -99,11 +99,20 @@ class ServerSession {
   // Away for longer than fail_fast_after_ms.
   bool hopeless() const;
   // It has not come up, but not because somebody said no: an attempt took long, or the first is still under way.
-  bool may_be_slow() const;
+  bool may_be_slow() const {
+    MutexLock lock(&mu_);
+    return bring_up_.may_be_slow();
+  }
   // As of the last word from the server.
-  ServerCapacity capacity() const;
+  ServerCapacity capacity() const {
+    MutexLock lock(&mu_);
+    return capacity_;
+  }
   uint32_t host() const { return host_.load(); }
-  ServerHost host_state() const;
+  ServerHost host_state() const {
+    MutexLock lock(&mu_);
+    return host_state_;
+  }
   // Where the data connections go: "10.0.0.7:7071" or "unix:/path"; empty before the first.
   std::string data_plane() const;
   // Blocks until the server can be used or `deadline_ns`. The error is that of the last attempt.

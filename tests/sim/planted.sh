@@ -6,9 +6,10 @@ usage() {
   cat <<'T'
 usage: tests/sim/planted.sh [--sim=PROGRAM] [--seconds=N] [BUG...]
 
-Builds the simulation with bugs that can be planted (bazel build --config=plant), or takes PROGRAM, and runs it with each
-bug, or those named, from seed 1 on until it fails. Prints after how many operations, with which seed, and how. Fails if a
-bug was not found within N seconds (default 120). `grep PLANT base/plant.h` lists the bugs.
+Builds the simulation with bugs that can be planted (bazel build --config=plant), or takes PROGRAM,
+and runs it with each bug, or those named, from seed 1 on until it fails. Prints after how many
+operations, with which seed, and how. Fails if a bug was not found within N seconds (default 120).
+`grep PLANT base/plant.h` lists the bugs.
 
 example: tests/sim/planted.sh loss_is_zeros retry_overtakes
 T
