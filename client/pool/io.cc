@@ -10,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/plant.h"
-#include "base/spin.h"
 #include "base/sync.h"
 #include "proto/price.h"
 
@@ -85,12 +84,8 @@ void Io::Await() {
 }
 
 void Io::SleepForEvent() {
-  uint32_t seen = kOwned;
-  if (events_.compare_exchange_strong(seen, kOwned | kAsleep)) {
-    // A little longer than the waiters may take: those are told of it, if somebody is there to tell.
-    FutexWaitUntil(&events_, kOwned | kAsleep, request_.deadline_ns + kNsPerMs);
-    events_.fetch_and(~kAsleep);
-  }
+  // A little longer than the waiters may take: those are told of it, if somebody is there to tell.
+  SleepUnless(kEventMask, request_.deadline_ns + kNsPerMs);
   if ((events_ & kEventMask) != 0 || place_.environment->NowNs() < request_.deadline_ns) return;
   for (size_t i = 0; i < part_count_; ++i) {
     IoPart* const part = &parts_[i];
@@ -98,11 +93,19 @@ void Io::SleepForEvent() {
     if (part->session->Cancel(&part->waiter)) {
       part->waiter.outcome = Waiter::Outcome::kLate;
       Resume(part);
-    } else {
-      // It is just being resumed.
-      while ((events_ & 1u << part->index) == 0) SpinPause();
+      continue;
     }
+    // It is just being resumed. Sleeping lets the thread that does it run, whatever the priorities are.
+    const uint32_t event = 1u << part->index;
+    while ((events_ & event) == 0) SleepUnless(event, place_.environment->NowNs() + kNsPerMs);
   }
+}
+
+void Io::SleepUnless(uint32_t events, int64_t deadline_ns) {
+  uint32_t seen = events_;
+  if ((seen & events) != 0 || !events_.compare_exchange_strong(seen, seen | kAsleep)) return;
+  FutexWaitUntil(&events_, seen | kAsleep, deadline_ns);
+  events_.fetch_and(~kAsleep);
 }
 
 // --- Completing by itself.

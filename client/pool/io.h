@@ -107,6 +107,8 @@ class Io {
   // Waits for the oldest call that is under way, or for an event.
   void Await();
   void SleepForEvent();
+  // Sleeps until there is an event, unless one of `events` is there, or until the deadline.
+  void SleepUnless(uint32_t events, int64_t deadline_ns);
 
   // A part has an event. From any thread; the Io may be gone when this returns.
   static void OnEvent(IoPart* part);
