@@ -1,8 +1,8 @@
 #ifndef NRAM_CLIENT_POOL_ERRANDS_H_
 #define NRAM_CLIENT_POOL_ERRANDS_H_
 
-// What is to be freed at a server when it answers again: parts of destroyed regions, and named regions whose creation
-// has failed. Pure.
+// The work that waits for a server to answer again: freeing parts of destroyed regions, and undoing failed creates of
+// named regions. Pure.
 
 #include <cstddef>
 #include <cstdint>
@@ -20,11 +20,11 @@ class Errands {
   struct Destroy {
     RegionId region{};
     Epoch epoch{};
-    uint64_t incarnation = 0;  // the life of the server that has it; another one has nothing of it
-    bool answered = false;     // set by whoever carries it out
+    uint64_t incarnation = 0;  // the life of the server that has the region; another life has nothing of it
+    bool answered = false;     // set by the driver
   };
-  // A named region that was being created under `lease`, which is its own, and is not to be. Ending the lease makes
-  // sure that the server executes no create under it any more; then the region is destroyed.
+  // A named region whose creation has failed. It has a lease of its own. The driver ends that lease first: then the
+  // server refuses a create that is still on its way. After that the driver destroys the region.
   struct Undo {
     std::string name;
     RegionId region{};
@@ -32,22 +32,22 @@ class Errands {
     uint64_t incarnation = 0;
   };
 
-  // False: as many are remembered as may be; it is freed with the lease.
+  // False: the list is full. The region is freed with the lease.
   bool Add(const Destroy& destroy);
   void Add(Undo undo) { undos_.push_back(std::move(undo)); }
-  // Whether one more undo is to be remembered.
+  // Whether the list has room for one more undo.
   bool MayUndo() const { return undos_.size() < kUndosMax; }
   bool IsUndoing(const std::string& name) const;
 
-  // Those to be carried out now, some at a time, in the life `incarnation`. They are remembered no more.
+  // Takes some destroys of the life `incarnation` out of the list. The caller carries them out, or adds them again.
   std::vector<Destroy> TakeDestroys(uint64_t incarnation);
-  // The undo to be carried out now, or null. It stays until EndUndo.
+  // The undo that is due, or null. It stays in the list until EndUndo.
   const Undo* NextUndo(int64_t now_ns) const;
-  // Forgets those of former lives of the server. True if there were any.
+  // Forgets the undos of former lives of the server. True if there were any.
   bool DropOldUndos(uint64_t incarnation);
-  // The first one was carried out, or is tried again if the server did not answer. True if it is over.
+  // The first undo ended with `status`. It stays, for another try, if the server did not answer. True if it is over.
   bool EndUndo(const absl::Status& status, int64_t now_ns);
-  // When there is something to do; INT64_MAX: never.
+  // When something is due; INT64_MAX: never.
   int64_t DueNs() const;
 
  private:

@@ -1,8 +1,8 @@
 #ifndef NRAM_CLIENT_POOL_REGION_MAP_H_
 #define NRAM_CLIENT_POOL_REGION_MAP_H_
 
-// Where one region is: the server of each span, in which life of which server the region is known, and what it has
-// reserved there. It asks nobody; operations look here, and note here what they have seen.
+// Where one region is: the server of each span, the lives of servers that know the region, and its reserved room there.
+// It asks no server. Operations look here, and note here what they have seen.
 
 #include <atomic>
 #include <cstddef>
@@ -30,7 +30,7 @@ struct RegionKey {
   PlacementPolicy placement = PlacementPolicy::kStriped;
 };
 
-// Thread-safe. Nothing blocks. `room` is everywhere the client's room at the server.
+// Thread-safe. Nothing blocks. Every `room` argument is the client's room at that server.
 class RegionMap {
  public:
   explicit RegionMap(const RegionKey& key) : key_(key) {}
@@ -59,8 +59,8 @@ class RegionMap {
   Target Place(uint64_t span, const SpanPlacement& placement);
   // Servers where the region was created, and in which life.
   std::vector<Target> Whereabouts() const;
-  // Those of them that a trim of these spans concerns: one that does not answer must not keep up a trim of what is not
-  // there. Of long ranges all.
+  // The servers of these that a trim of the spans concerns: a server that does not answer must not delay a trim of
+  // spans that it does not have. For long ranges, all of them.
   std::vector<Target> Whereabouts(uint64_t first_span, uint64_t end_span) const;
 
   // False: it was created, and lost, in an earlier life of the server.
@@ -69,10 +69,10 @@ class RegionMap {
   // From now on the region is unusable. False: it was already.
   bool NoteDestroyed();
 
-  // Something of it was reserved, once: its pages keep the room that they have.
+  // The region has reserved room at some time: its pages keep whole frames.
   bool has_reserved() const { return has_reserved_.load(std::memory_order_relaxed); }
   void NoteReserved() { has_reserved_ = true; }
-  // It may have room of its own: some was reserved, or kept by a trim.
+  // The region may have room of its own: reserved, or kept by a trim.
   bool has_room() const { return has_room_.load(std::memory_order_relaxed); }
   // See RegionRoom.
   Room::Grant TakeReserved(uint16_t server, Room* room, uint64_t least_bytes, uint64_t most_bytes);
@@ -85,9 +85,9 @@ class RegionMap {
   uint64_t ReleaseReserved(uint16_t server, Room* room, uint64_t most_bytes);
   RegionRoom::Trim BeginTrim(uint16_t server, Room* room);
   void EndTrim(uint16_t server, Room* room, const RegionRoom::Trim& trim, const RegionRoom::TrimEnd& end);
-  // Gives everything back; then nothing of the room may be used any more. `room_of(server)`.
+  // Gives all room back. Afterwards no room function may be called. `room_of` returns the client's room at a server.
   void CloseRooms(absl::FunctionRef<Room*(uint16_t)> room_of);
-  // Of servers that it has to do with.
+  // The servers that the map knows anything of.
   std::vector<uint16_t> servers() const;
 
   // Notes where a span of an attached region is. False: the table has become larger than `bytes_max`.
@@ -96,7 +96,7 @@ class RegionMap {
   size_t memory_bytes() const;
 
  private:
-  // Of a trim: more than these may be anywhere.
+  // A trim of more spans than this concerns all servers.
   static constexpr uint64_t kSpansLookedAt = 64;
 
   struct Presence {

@@ -1,8 +1,8 @@
 #ifndef NRAM_CLIENT_POOL_RESERVER_H_
 #define NRAM_CLIENT_POOL_RESERVER_H_
 
-// What a client asks of one server for the sake of its room there: reservations ahead of use and for those who wait,
-// and the return of what nobody needs. Pure: it decides, and its session has the server asked.
+// A client's requests to one server about room: reservations ahead of use, reservations for waiters, and the return of
+// room that nobody needs. Pure: the reserver decides, and its session's driver asks the server.
 
 #include <atomic>
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace nram {
 
-// Not thread-safe: its session's lock guards it. The functions that say otherwise are thread-safe.
+// Not thread-safe: its session's lock guards it, except for the functions that are marked thread-safe.
 class Reserver {
  public:
   // `room` outlives it. `step_bytes`: how much is reserved ahead at a time.
@@ -23,13 +23,13 @@ class Reserver {
   struct Ask {
     enum class Kind {
       kNothing,
-      kSettle,    // Reserve of nothing, to see an earlier request through that has no answer
+      kSettle,    // Reserve of nothing: its answer shows that an earlier request without an answer is over
       kReserve,   // Reserve of `pages`
       kMeasure,   // RenewLease: only the server knows how much may be given back
       kGiveBack,  // Reserve of minus `pages`
     };
     Kind kind = Kind::kNothing;
-    int64_t pages = 0;  // as the server is to be asked: below 0 for a return
+    int64_t pages = 0;  // below 0 for a return
     ReserveOrder order;
     uint64_t for_bytes = 0;     // of `pages`, how much is needed now
     bool exactly = false;       // it asks for no more than that
@@ -37,33 +37,33 @@ class Reserver {
   };
   enum class Answer {
     kDone,
-    kRefused,   // the server has not so much: whoever waited for it is to be told
+    kRefused,   // the server has not so much; the waiter must be told
     kNoAnswer,  // nobody knows, or the lease's term is over
   };
 
-  // What is to be asked now. `wish_bytes`: of who has waited longest; 0: nobody waits.
+  // The request that is due. `wish_bytes`: the wish of the first waiter; 0: nobody waits.
   Ask Next(int64_t now_ns, uint64_t wish_bytes);
-  // When Next is to be called again for the sake of time alone.
+  // When a request becomes due by time alone; INT64_MAX: never.
   int64_t DueNs(uint64_t wish_bytes) const;
-  // The answer to what Next has said. kMeasure's is a renewal's.
+  // Ends a request that Next has returned. The answer to kMeasure is a renewal's.
   Answer End(const Ask& ask, const absl::StatusOr<LeaseInfo>& answer, int64_t now_ns);
   // Nothing is under way any more: the server is away.
   void Reset();
-  // Another term of the lease: of the former one nothing is left to be given back.
+  // The lease has another term: nothing of the former one can be given back.
   void NoteTerm();
 
   // --- Thread-safe.
-  // Room is just being given back, which may end a refusal.
+  // The client is giving room back, which may end a refusal.
   bool giving_back() const { return giving_back_; }
-  // The server has no room beyond what is reserved: the last reservation was refused, and the server has not said since
-  // that there is room again, nor is this client giving it some.
+  // The server has no free room: it has refused the last reservation and has not reported free room since, and this
+  // client is not giving room back.
   bool refused() const {
     return !giving_back_ && refused_;  // in this order: giving room back ends a refusal before it is over
   }
   void NoteCapacity(const ServerCapacity& capacity) {
     if (capacity.free_bytes > kSpanBytes) refused_ = false;
   }
-  // The last request for room has no answer: whoever finds room free may take it, although others wait for more.
+  // The last request for room has no answer. Then free room may be taken although others wait for more.
   bool unanswered() const { return unanswered_.load(std::memory_order_relaxed); }
   // The client freed something at the server: it is worth asking again.
   void NoteFreed() {

@@ -2,9 +2,9 @@
 #define NRAM_CLIENT_POOL_SERVER_SESSION_H_
 
 // A pool client's standing with one server: its lease there, the two data connections, the room that the server has
-// promised, and those who wait for any of these. A state machine: it has no thread, reads no clock but its
-// environment's, and touches no network. Whoever drives it asks Next() what is to be done, does it, and says in Done()
-// how it ended. A thread does that in production (thread_driver.h), and the event loop in a simulation.
+// promised, and the waiters for any of these. A state machine: it has no thread, reads no clock but its environment's,
+// and touches no network but to cut its connections. Its driver asks Next() for an action, carries it out, and reports
+// the outcome to Done(). The driver is a thread in production (thread_driver.h) and the event loop in a simulation.
 
 #include <atomic>
 #include <cstdint>
@@ -39,9 +39,9 @@ class ServerSession;
 class SessionDriver {
  public:
   virtual ~SessionDriver() = default;
-  // Next() has something to say. Does not block; the caller may hold the session's lock.
+  // Next() has an action. Does not block; the caller may hold the session's lock.
   virtual void Wake() = 0;
-  // Returns when Next() has said kFinished.
+  // Blocks until Next() has returned kFinished: one action's deadline and a second at most.
   virtual void Join() = 0;
   // The server's control plane, for calls that concern regions. Stays while the driver does.
   virtual ControlClient* control() = 0;
@@ -52,7 +52,7 @@ class PoolEdge {
  public:
   virtual ~PoolEdge() = default;
   virtual Environment* environment() = 0;
-  // Drives `session` from now until it has stopped. The driver goes before the session does.
+  // Drives `session` until it has stopped. The caller owns the driver, and destroys it before the session.
   virtual std::unique_ptr<SessionDriver> Drive(ServerSession* session) = 0;
   // Null where there are no threads.
   virtual Poller* poller() = 0;
@@ -72,14 +72,14 @@ class ServerSession {
   // --- For whoever drives it: one thread at a time.
   // Before the first Next. `driver` outlives the session's use.
   void SetDriver(SessionDriver* driver) { driver_ = driver; }
-  // Resumes who may go on, and says what is to be done now.
+  // Resumes waiters that are due and returns the next action. One action is under way at a time.
   SessionAction Next();
-  // Ends what Next has said, which it says one at a time. Resumes who may go on.
+  // Ends the action that Next has returned. Resumes waiters that are due.
   void Done(SessionAction action, SessionOutcome outcome);
-  // Resumes who may go on, and those whose deadline has passed. To be called every 20 ms or so, also while an action is
-  // under way; from any thread.
+  // Resumes waiters that are due or late. To be called every 20 ms or so, from any thread, also while an action is
+  // under way.
   void Tick();
-  // The session is to stop: it resumes all who wait, cuts its connections and ends the lease.
+  // The session begins to stop: it resumes all waiters, cuts its connections and ends the lease.
   void BeginStop();
 
   // --- The server as it stands.
@@ -127,8 +127,8 @@ class ServerSession {
   // server has come up since, the answer is old.
   void NoteLeaseEnded(uint32_t times_up);
   uint32_t times_up() const { return times_up_.load(std::memory_order_acquire); }
-  // A call was not answered in time; and whether that was a moment ago. New spans then better go elsewhere, although
-  // the server says that it is there.
+  // NoteSilence: a call was not answered in time. was_silent: that was less than kSilentNs ago, so new spans go
+  // elsewhere if they can.
   void NoteSilence() { silent_ns_ = environment_->NowNs(); }
   bool was_silent() const { return environment_->NowNs() < silent_ns_ + kSilentNs; }
 
@@ -144,7 +144,7 @@ class ServerSession {
   void EndRoom(Room::Grant grant, uint64_t used_bytes);
   Room* room() { return &room_; }
   const Room* room() const { return &room_; }
-  // More may be free than this client needs, or enough for those who wait.
+  // The room may have changed: has the driver look whether waiters can be served, or room can be given back.
   void NoteRoom();
   // A region's reserved room was returned, or there is more of it. `returns` is what a waiter's ticket is taken from.
   void NoteReturned();
@@ -155,7 +155,7 @@ class ServerSession {
   bool refused() const { return reserver_.refused(); }
 
   // --- Errands for when the server is back.
-  // What the server keeps of a destroyed region is freed. A bounded number waits.
+  // Frees a destroyed region's part at the server. The list is bounded; what does not fit is freed with the lease.
   void DestroyLater(const Errands::Destroy& destroy);
   // A failed create of a named region is undone.
   void UndoCreate(Errands::Undo undo);
@@ -179,7 +179,7 @@ class ServerSession {
   using Kind = SessionAction::Kind;
   using Outcome = Waiter::Outcome;
 
-  // What is to be said in the log; without the lock, since whoever reads the log may be waiting for one of our pages.
+  // Lines for the log. They are written without the lock, since the log's reader may be waiting for one of our pages.
   struct Remarks {
     std::vector<std::string> warnings;
     std::vector<std::string> infos;
@@ -195,7 +195,7 @@ class ServerSession {
   static void Cut(ServerLife* life);
   // Resumes those that came before this call, for kResumeTurnMs at most.
   void ResumeDue();
-  // Nothing if the waiter has to wait on. `may_take`: no other waits for room before it, so it may be granted some.
+  // Nothing if the waiter must wait on. `may_take`: no other waiter for room stands before it.
   std::optional<Outcome> JudgeLocked(Waiter* waiter, int64_t now_ns, bool may_take) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CountWaitersLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void WantLook();
@@ -246,7 +246,7 @@ class ServerSession {
   std::atomic<int64_t> silent_ns_{-kSilentNs};
 
   Room room_;
-  Reserver reserver_;  // guarded by mu_, but for what it says is thread-safe
+  Reserver reserver_;  // guarded by mu_, except for its thread-safe functions
   std::atomic<bool> look_wanted_{false};
   std::atomic<uint32_t> room_waiters_{0};  // those in the queue; written under mu_
   std::atomic<uint32_t> return_waiters_{0};

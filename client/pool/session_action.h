@@ -1,7 +1,7 @@
 #ifndef NRAM_CLIENT_POOL_SESSION_ACTION_H_
 #define NRAM_CLIENT_POOL_SESSION_ACTION_H_
 
-// The words between a session and whoever drives it: what is to be done, and how it ended.
+// The actions that a session asks of its driver, and their outcomes.
 
 #include <cstdint>
 #include <memory>
@@ -25,12 +25,12 @@ struct ServerLife {
   std::unique_ptr<Transport> urgent;
 
   Transport* transport(IoClass io_class) const { return io_class == IoClass::kUrgent ? urgent.get() : bulk.get(); }
-  // Both are. A connection that broke may have left a request at the server, to be executed until its successor says
-  // hello. Nothing that changes pages may overtake it on the other connection.
+  // Both connections are up. A connection that broke may have left a request at the server, to be executed until its
+  // successor says hello. Nothing that changes pages may overtake it on the other connection.
   bool connected() const { return bulk->connected() && urgent->connected(); }
 };
 
-// What whoever drives a session is to do: one exchange with the server, or few. It ends by `deadline_ns`.
+// An action for the driver: one exchange with the server, or a few. It ends by `deadline_ns`.
 struct SessionAction {
   enum class Kind {
     kNone,      // nothing until `deadline_ns`, or until SessionDriver::Wake
