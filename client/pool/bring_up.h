@@ -17,7 +17,7 @@ namespace nram {
 class BringUp {
  public:
   enum class Stage {
-    kReconnect,  // to the life that is known: its hello tells whether lease and server are those from before
+    kReconnect,  // to the known life: its hello shows whether lease and server are still the same
     kHello,
     kGrant,
     kDial,  // a new life
@@ -32,7 +32,7 @@ class BringUp {
   bool is_up() const { return stage_ == Stage::kUp; }
   // The server has gone down. `reconnect`: its lease and life may be those from before.
   void GoDown(bool reconnect, int64_t now_ns);
-  // It is well, and not up for a moment alone: the next attempt after it goes down need not wait.
+  // The server is well: when it goes down, the next attempt begins at once.
   void NoteWell() { backoff_ms_ = kBackoffMinMs; }
 
   // The kind of the next action, and how long it may take: kNone until due_ns().
@@ -46,10 +46,10 @@ class BringUp {
   // An action of an attempt has ended. `incarnation`: of the life that is known. OK: the next stage is due at once, or
   // the server is up. An error of a reconnect is none: the attempt goes on with the control plane.
   absl::Status End(const SessionAction& action, SessionOutcome* outcome, uint64_t incarnation, int64_t now_ns);
-  // What End has accepted cannot be used after all.
+  // The attempt has failed although End accepted the action.
   void Fail(bool has_life, int64_t now_ns);
 
-  // It has not come up, but not because somebody said no: an attempt took long, or the first is still under way.
+  // The server has not come up and has not refused either: an attempt took long, or the first is still under way.
   bool may_be_slow() const { return may_be_slow_; }
 
  private:

@@ -48,16 +48,16 @@ struct IoPart {
   Io* io = nullptr;
   uint32_t index = 0;
   Phase phase = Phase::kFree;
-  bool placing = false;       // it waits for room to place its span with
+  bool placing = false;       // it waits for room for a new span
   bool unsure = false;        // whether the server knows the region
-  bool without_room = false;  // the server has refused room: it may overwrite all the same
-  int garbled = 0;            // answers that were
+  bool without_room = false;  // the server has refused room; overwriting needs none
+  int garbled = 0;            // how many answers were garbled
   ServerSession* session = nullptr;
   ServerLife* life = nullptr;
   uint32_t times_up = 0;                       // the session's, before the call
   std::atomic<Transport*> transport{nullptr};  // where its call is under way
   Room::Grant room;
-  uint64_t wanted_room_bytes = 0;  // what would be enough whatever is there
+  uint64_t wanted_room_bytes = 0;  // enough for the write in any case
   Placing search;
   absl::Status last;  // why it was tried again
 };
@@ -65,9 +65,10 @@ struct IoPart {
 // An operation's handle: give it to Region::StartRead or StartWrite, keep it and the buffer until it is done, then use
 // it again if you like. One operation at a time.
 //
-// One thread at a time has the operation, and nobody else touches what is in it. In a blocking call that is the caller,
-// who receives, judges and launches. Else it is whoever brings an event (a call is done, a waiter is resumed) while
-// nobody has it; who brings one meanwhile leaves it to that thread. So nothing of this takes a lock.
+// One thread at a time owns the operation, and no other touches its state, so an operation takes no lock. A blocking
+// call belongs to its caller, who receives, judges and launches. Any other operation belongs to the thread that brings
+// an event (a call is done, a waiter is resumed) while no thread owns it. A thread that brings an event meanwhile
+// leaves it to the owner.
 class Io {
  public:
   // The most parts under way: 4 MiB.
@@ -87,8 +88,8 @@ class Io {
   // --- For Region.
   // Runs a whole operation on the calling thread.
   static absl::Status Run(const IoPlace& place, const IoRequest& request);
-  // Begins one that completes by itself; or ends at once with the request's error. Does not block. The callback is the
-  // last thing that touches the operation.
+  // Begins an operation that completes by itself, or ends at once with the request's error. Does not block. The
+  // callback is the last to touch the operation.
   void Start(const IoPlace& place, const absl::StatusOr<IoRequest>& request, Callback callback, void* context);
 
  private:
@@ -100,7 +101,7 @@ class Io {
   // Answers to the same part, each over a new connection, whose checksums are wrong: it is not the network then.
   static constexpr int kGarbledMax = 3;
 
-  // On parts of somebody else's, who keeps them as long: a blocking call's stack.
+  // For a blocking call: the parts are on its stack.
   Io(IoPart* parts, size_t part_count) : parts_(parts), part_count_(part_count) {}
   void Reset(const IoPlace& place, const IoRequest& request, bool blocking);
   absl::Status RunToEnd();

@@ -23,14 +23,14 @@ class Placing {
   ServerSession* Choose(const Sessions& sessions, const RegionMap& map, uint64_t span) const;
   void NoteFull(const ServerSession& session);
   void NoteSilent(const ServerSession& session);
-  // When none is left: the server that may have room when it answers again, or null and why there is no use in waiting.
-  // `bytes`: what was asked for.
+  // When no server is left: one that may have room when it answers again; or null, and *why says that waiting is of no
+  // use. `bytes`: the room that was asked for.
   ServerSession* Survey(const Sessions& sessions, uint64_t bytes, absl::Status* why) const;
 
  private:
   absl::InlinedVector<uint16_t, 4> passed_over_;
-  uint16_t full_ = kNoServer;    // the last that was
-  uint16_t silent_ = kNoServer;  // likewise
+  uint16_t full_ = kNoServer;    // the last full server
+  uint16_t silent_ = kNoServer;  // the last silent server
 };
 
 }  // namespace nram

@@ -13,8 +13,8 @@
 
 namespace nram {
 
-// Places the spans of a range and takes room for all of its pages, one span after the other; then the region has it, or
-// nothing of it. An operation's handle, as Io is. Used once.
+// Places the spans of a range and takes room for all of its pages, one span after the other. The region gets all of the
+// room or none. An operation's handle, as Io is. Used once.
 class Reservation {
  public:
   using Callback = void (*)(Reservation* reservation, void* context);
@@ -50,7 +50,7 @@ class Reservation {
   void Fail(const absl::Status& status) {
     if (status_.ok()) status_ = status;
   }
-  // What the region gets, or gives back.
+  // Gives the room to the region, or back to the servers' purses.
   void Settle();
   void Finish();
   static void OnResume(Waiter* waiter) { static_cast<Reservation*>(waiter->context)->Go(); }

@@ -1,7 +1,7 @@
 #ifndef NRAM_CLIENT_POOL_RETRY_QUEUE_H_
 #define NRAM_CLIENT_POOL_RETRY_QUEUE_H_
 
-// Those who wait for something of one server: its connections, room there, or reserved room that other writes hold.
+// The waiters of one server: for its connections, for room there, or for reserved room that other writes hold.
 
 #include <cstddef>
 #include <cstdint>
@@ -67,9 +67,10 @@ class RetryQueue {
   int64_t EarliestDeadlineNs() const;
   // The first waiter of the kind, or null.
   const Waiter* First(Waiter::For what) const;
-  // Those that come from now on have a number from here on.
+  // The number that the next waiter gets.
   uint64_t next_number() const { return next_number_; }
-  // Removes and returns the first waiter that came before `number` and of which `is_due(waiter)`; null if none is.
+  // Removes and returns the first waiter with a number below `number` for which `is_due` is true; null if there is
+  // none.
   template <typename IsDue>
   Waiter* Take(uint64_t number, const IsDue& is_due) ABSL_NO_THREAD_SAFETY_ANALYSIS {  // `is_due` may need a lock
     for (List* list : {&urgent_, &others_}) {
