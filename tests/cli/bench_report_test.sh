@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Tests `nram bench report`: pages and pictures of the same results are the same bytes, and only results are taken.
+set -euo pipefail
+nram=$1
+. "$(dirname "$0")/expect.sh"
+directory=$(mktemp -d -p "$TEST_TMPDIR")
+
+entry() { # row target median
+  echo "{\"row\": \"$1\", \"unit\": \"s\", \"lower_is_better\": true, \"target\": \"$2\", \"values\": [$3, 3, 9]," \
+    "\"cpu\": [1.5], \"busy\": [0.5], \"median\": $3}"
+}
+cat > "$directory/results" <<J
+{"machine": {"processor": "a processor", "processors": 2, "memory_gib": 16, "kernel": "6.1", "date": "2026-01-01"},
+ "rounds": 3, "own_pool": true, "cgroup": true, "caches_dropped": true, "direct": false,
+ "rows": [$(entry "sort 1.6 GB" nram 4), $(entry "sort 1.6 GB" tmpfs 3), $(entry "random <reads>" nram 7)]}
+J
+
+report() { "$nram" bench report "$@" < "$directory/results"; }
+/usr/bin/python3 -c 'import matplotlib' || fail "no matplotlib: tools/setup installs it"
+for words in "" "--picture" "--picture --rows=sort"; do
+  # shellcheck disable=SC2086
+  report $words > "$directory/first"
+  # shellcheck disable=SC2086
+  report $words > "$directory/second"
+  cmp "$directory/first" "$directory/second" || fail "'$words' is not the same twice"
+done
+report --picture > "$directory/both"
+[ "$(head -c 4 "$directory/both")" = "<svg" ] || fail "no picture"
+grep -q "random &lt;reads&gt;" "$directory/both" || fail "a row is not in the picture"
+! grep -q "random" "$directory/first" || fail "a row that was not asked for is in the picture"
+report > "$directory/page"
+grep -q "<svg" "$directory/page" || fail "the page has no plot"
+grep -q "1\.33" "$directory/page" || fail "the page has no ratio to tmpfs"
+
+expect 1 "no row's name contains walk" report --rows=walk
+echo '{"rows": []}' > "$directory/other"
+expect 1 "this is not what" bash -c '"$1" bench report < "$2"' _ "$nram" "$directory/other"
+expect 1 "this is not what" bash -c '"$1" bench report < /dev/null' _ "$nram"
+expect 2 "usage" report --nonsense
