@@ -1,0 +1,127 @@
+#include "client/pool/span_copies.h"
+
+#include <glog/logging.h>
+
+#include <bit>
+
+namespace nram {
+
+CopySet SpanCopies::With(CopyState state) const {
+  CopySet copies = 0;
+  for (int copy = 0; copy < kMost; ++copy) {
+    if (this->state(copy) == state) copies |= 1u << copy;
+  }
+  return copies;
+}
+
+SpanGeneration SpanCopies::GenerationFor(int copy) const {
+  return SpanGeneration{state(copy) == CopyState::kCatchingUp ? generation_ - 1 : generation_};
+}
+
+void SpanCopies::SetState(int copy, CopyState state) {
+  states_ = static_cast<uint8_t>((states_ & ~(3u << (2 * copy))) | static_cast<unsigned>(state) << (2 * copy));
+}
+
+void SpanCopies::SetAll(CopySet copies, CopyState state) {
+  for (unsigned rest = copies; rest != 0; rest &= rest - 1) SetState(std::countr_zero(rest), state);
+}
+
+void SpanCopies::Raise() {
+  generation_ += 2;
+  CHECK_NE(generation_, 0u) << "a span's generations are used up";
+  flags_ |= kUnsettled;
+}
+
+void SpanCopies::Place(absl::Span<const uint16_t> presences, bool one_copy) {
+  CHECK_EQ(in_sync(), 0) << "the span is there already";
+  CHECK(!presences.empty() && presences.size() <= kMost && (!one_copy || presences.size() == 1));
+  // Nothing of a former place may be taken for a copy.
+  if (!one_copy) generation_ += 2;
+  states_ = flags_ = 0;
+  for (size_t copy = 0; copy < presences.size(); ++copy) {
+    presences_[copy] = presences[copy];
+    SetState(static_cast<int>(copy), CopyState::kInSync);
+  }
+}
+
+SpanCopies::Verdict SpanCopies::EndChange(CopySet stored) {
+  SetAll(With(CopyState::kCatchingUp) & ~stored, CopyState::kStale);
+  const CopySet missed = in_sync() & ~stored;
+  if (missed == 0 && in_sync() != 0) return unsettled() ? Verdict::kSettle : Verdict::kDone;
+  // The last copy in sync never becomes stale.
+  if ((in_sync() & stored) == 0) return Verdict::kAgain;
+  SetAll(missed, CopyState::kStale);
+  Raise();
+  return Verdict::kSettle;
+}
+
+void SpanCopies::EndRefused(CopySet as_one) {
+  SetAll(With(CopyState::kCatchingUp), CopyState::kStale);
+  const CopySet others = in_sync() & ~as_one;
+  if (others == 0 || (in_sync() & as_one) == 0) return;
+  SetAll(others, CopyState::kStale);
+  Raise();
+}
+
+SpanGeneration SpanCopies::BeginTruth(int copy) {
+  CHECK(state(copy) == CopyState::kInSync);
+  Raise();
+  return generation();
+}
+
+bool SpanCopies::EndTruth(int copy, SpanGeneration generation) {
+  if (!doubtful() || generation != this->generation() || state(copy) != CopyState::kInSync) return false;
+  SetAll(changed() & ~(1u << copy), CopyState::kStale);
+  flags_ = 0;
+  return true;
+}
+
+bool SpanCopies::EndSettle(SpanGeneration generation, CopySet answered, CopySet missed) {
+  if (generation != this->generation()) return false;
+  if ((in_sync() & ~answered) == 0) {
+    flags_ &= ~kUnsettled;
+    return true;
+  }
+  const CopySet gone = in_sync() & missed;
+  if (gone != 0 && (in_sync() & answered) != 0) {
+    SetAll(gone, CopyState::kStale);
+    Raise();
+  }
+  return false;
+}
+
+int SpanCopies::Join(uint16_t presence) {
+  for (const CopyState wanted : {CopyState::kStale, CopyState::kAbsent}) {
+    for (int copy = 0; copy < kMost; ++copy) {
+      if (state(copy) != wanted) continue;
+      presences_[copy] = presence;
+      SetState(copy, CopyState::kCatchingUp);
+      return copy;
+    }
+  }
+  return -1;
+}
+
+void SpanCopies::EndJoin(int copy, bool answered) {
+  CHECK(state(copy) == CopyState::kCatchingUp);
+  SetState(copy, answered ? CopyState::kInSync : CopyState::kStale);
+  if (!answered) Raise();
+}
+
+bool SpanCopies::Drop(int copy) {
+  if (in_sync() == (1u << copy)) return false;
+  SetState(copy, CopyState::kAbsent);
+  return true;
+}
+
+bool SpanCopies::Bury(CopySet dead) {
+  const bool was_placed = placed();
+  SetAll(dead & kAll, CopyState::kAbsent);
+  if (placed() || !was_placed) return true;
+  // Nobody is left to catch up with.
+  SetAll(With(CopyState::kCatchingUp), CopyState::kStale);
+  flags_ = kLost;
+  return false;
+}
+
+}  // namespace nram

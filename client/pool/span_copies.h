@@ -1,0 +1,118 @@
+#ifndef NRAM_CLIENT_POOL_SPAN_COPIES_H_
+#define NRAM_CLIENT_POOL_SPAN_COPIES_H_
+
+// Where a span's copies are, and which of them may be believed (adr/0014): what each event does to them, and nothing
+// else. Pure.
+
+#include <array>
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "base/units.h"
+#include "client/pool/placement.h"
+#include "proto/wire.h"
+
+namespace nram {
+
+enum class CopyState : uint8_t {
+  kAbsent,
+  kCatchingUp,  // gets changes, and is not read
+  kInSync,
+  kStale,  // has missed a change
+};
+
+// A set of a span's copies: a bit each, by their place in SpanCopies.
+using CopySet = uint8_t;
+
+// The copies of one span: 16 bytes. Not thread-safe.
+//
+// A copy names a *presence*: its region in one life of one server, by a number that the region's map gives. Presences
+// die with their server's life; the caller says which copies are alive.
+//
+// A region of one copy has generation 0, always. Else generations are even, begin at 2, and none is used twice.
+class SpanCopies {
+ public:
+  static constexpr int kMost = kReplicasMax;
+  static constexpr CopySet kAll = (1u << kMost) - 1;
+
+  // A copy is in sync.
+  bool placed() const { return in_sync() != 0; }
+  // It was placed, and no copy in sync is left. Not a hole.
+  bool lost() const { return (flags_ & kLost) != 0; }
+  CopyState state(int copy) const { return static_cast<CopyState>(states_ >> (2 * copy) & 3); }
+  // Not of an absent copy.
+  uint16_t presence(int copy) const { return presences_[copy]; }
+  CopySet With(CopyState state) const;
+  CopySet in_sync() const { return With(CopyState::kInSync); }
+  // Those that changes go to.
+  CopySet changed() const { return in_sync() | With(CopyState::kCatchingUp); }
+  SpanGeneration generation() const { return SpanGeneration{generation_}; }
+  // What a request to the copy says: an odd one for a copy that is catching up.
+  SpanGeneration GenerationFor(int copy) const;
+  // A change has no answer from any copy: they may differ.
+  bool doubtful() const { return (flags_ & kDoubtful) != 0; }
+  // Not every copy in sync has answered a request of this generation.
+  bool unsettled() const { return (flags_ & kUnsettled) != 0; }
+
+  // Places the span, for the first time or after it was lost: all copies in sync. One presence and `one_copy`: without
+  // generations.
+  void Place(absl::Span<const uint16_t> presences, bool one_copy);
+
+  // What a change that has ended goes on with.
+  enum class Verdict : uint8_t {
+    kDone,    // all copies in sync have stored it
+    kSettle,  // it is stored, and the span is unsettled: the change is done when it is settled
+    kAgain,   // no copy that is in sync now has stored it
+  };
+  // A change has ended on all copies that it was sent to; `stored` have stored it. Another copy in sync becomes stale
+  // if one has stored it; one that is catching up, always.
+  Verdict EndChange(CopySet stored);
+  // No copy has stored a change, and those in `as_one` hold the same in spite of it. Other copies in sync become stale.
+  // `as_one` must have a copy in sync, or nothing happens.
+  void EndRefused(CopySet as_one);
+  // No copy has answered a change.
+  void NoteDoubt() { flags_ |= generation_ != 0 ? kDoubtful : 0; }
+
+  // A request without data is to go to `copy`, which may become the truth of a doubtful span. Returns its generation, a
+  // new one.
+  SpanGeneration BeginTruth(int copy);
+  // It was answered. False: something happened meanwhile; look again.
+  bool EndTruth(int copy, SpanGeneration generation);
+  // Requests without data went to copies in sync, with `generation`; `answered` have answered, `missed` have not.
+  // False: the span is unsettled still; look again.
+  bool EndSettle(SpanGeneration generation, CopySet answered, CopySet missed);
+
+  // A copy joins: it takes the place of a stale or an absent one and is catching up. The place, or -1: there is none.
+  int Join(uint16_t presence);
+  // A copy that has caught up was sent a request of the span's generation, by somebody who holds the gate for the whole
+  // span. Answered: it is in sync. Else it is stale, and since it may have that generation, the span gets another one.
+  // CHECKs that it is catching up.
+  void EndJoin(int copy, bool answered);
+  // The copy is no longer one of the span. The last one in sync stays, and false is returned.
+  bool Drop(int copy);
+  // Copies whose presences have died are absent from now on. False: that made the span lost.
+  bool Bury(CopySet dead);
+
+  friend bool operator==(const SpanCopies&, const SpanCopies&) = default;
+
+ private:
+  static constexpr uint8_t kDoubtful = 1;
+  static constexpr uint8_t kUnsettled = 2;
+  static constexpr uint8_t kLost = 4;
+
+  void SetState(int copy, CopyState state);
+  void SetAll(CopySet copies, CopyState state);
+  // Some copies in sync have become stale.
+  void Raise();
+
+  std::array<uint16_t, kMost> presences_{};
+  uint32_t generation_ = 0;
+  uint8_t states_ = 0;  // two bits a copy
+  uint8_t flags_ = 0;
+  uint16_t reserved_pages_ = 0;  // how many pages have room of their own on each copy
+};
+static_assert(sizeof(SpanCopies) == 16);
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_POOL_SPAN_COPIES_H_
