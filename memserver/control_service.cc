@@ -98,11 +98,11 @@ absl::Status ControlService::Reserve(const v1::ReserveRequest& request, v1::Leas
   }
   FrameArena& arena = core_->arena();
   if (request.pages() < 0) {
-    arena.Unpromise(0 - static_cast<uint64_t>(request.pages()), &(*lease)->promise);
+    arena.Unreserve(0 - static_cast<uint64_t>(request.pages()), &(*lease)->reservation);
   } else if (core_->draining()) {
     return absl::FailedPreconditionError("the donor is draining and takes no new pages");
   } else if (!core_->leases().Charge(lease->get()) ||
-             !arena.Promise(static_cast<uint64_t>(request.pages()), &(*lease)->promise)) {
+             !arena.Reserve(static_cast<uint64_t>(request.pages()), &(*lease)->reservation)) {
     return absl::ResourceExhaustedError(absl::StrCat("asked for ", FormatByteSize(request.pages() * kPageBytes), ", ",
                                                      FormatByteSize(arena.usage().free_bytes), " are free"));
   }
@@ -225,9 +225,9 @@ void ControlService::FillCapacity(v1::Capacity* capacity) const {
   const uint64_t used = usage.frame_bytes + usage.index_bytes - std::min(usage.frame_bytes, landing);
   capacity->set_donated_bytes(usage.ceiling_bytes);
   capacity->set_used_bytes(used);
-  capacity->set_promised_bytes(usage.promised_bytes);
+  capacity->set_reserved_bytes(usage.reserved_bytes);
   capacity->set_free_bytes(usage.free_bytes);
-  const uint64_t told = used + usage.promised_bytes + usage.free_bytes;
+  const uint64_t told = used + usage.reserved_bytes + usage.free_bytes;
   capacity->set_overhead_bytes(usage.ceiling_bytes > told ? usage.ceiling_bytes - told : 0);
   capacity->set_draining(core_->draining());
 }
@@ -251,7 +251,7 @@ void ControlService::FillHost(const Surroundings& around, v1::HostState* host) c
 void ControlService::FillLease(const Lease& lease, v1::LeaseReply* reply) const {
   reply->set_ttl_ms(lease.ttl_ms());
   reply->set_incarnation(core_->incarnation());
-  reply->set_promised_bytes(core_->arena().left_bytes(lease.promise));
+  reply->set_reservation_bytes(core_->arena().left_bytes(lease.reservation));
   reply->set_term(lease.term());
   FillCapacity(reply->mutable_capacity());
 }

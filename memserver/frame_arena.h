@@ -8,8 +8,8 @@
 // half a page. An extent whose slabs are all free is spare: it goes back to the host when it has not been needed for a
 // while (ReleaseIdle), or at once if its room is needed for something else.
 //
-// The ceiling covers extents, index, promises and the process itself. A promise is room that a client has reserved and
-// not used yet; the arena never gives promised room to anybody else, so an allocation that a promise pays for cannot
+// The ceiling covers extents, index, reservations and the process itself. A reservation is memory that a client has
+// reserved and not used yet. The arena gives it to nobody else, so an allocation that a reservation pays for cannot
 // fail.
 
 #include <array>
@@ -36,8 +36,8 @@ struct ArenaUsage {
   uint64_t fixed_bytes = 0;  // the process itself and its buffers
   uint64_t frame_bytes = 0;  // frames in use
   uint64_t index_bytes = 0;
-  uint64_t promised_bytes = 0;  // not used yet
-  uint64_t free_bytes = 0;      // could be promised now
+  uint64_t reserved_bytes = 0;  // all reservations
+  uint64_t free_bytes = 0;      // could be reserved now
   uint64_t extent_bytes = 0;    // backed by memory, whether in use or not
 };
 
@@ -48,8 +48,8 @@ class FrameArena {
   // be left; RESOURCE_EXHAUSTED if the address space cannot be had.
   static absl::StatusOr<std::unique_ptr<FrameArena>> Create(uint64_t ceiling_bytes, uint64_t fixed_bytes);
 
-  // A frame for `chunks` (1..8) chunks, uninitialised; kNoFrame if that would go over the ceiling or into what is
-  // promised to others. `payment` (may be null) pays first.
+  // A frame for `chunks` (1..8) chunks, uninitialised; kNoFrame if that would go over the ceiling or into
+  // others' reservations. `payment` (may be null) pays first.
   FrameLoc Allocate(int chunks, Payment* payment = nullptr);
   // `refund` (may be null) keeps what it took, in the same step; not if that may be no room for whole pages.
   void Free(FrameLoc frame, Refund* refund = nullptr);
@@ -61,21 +61,21 @@ class FrameArena {
   bool ChargeIndex(uint64_t bytes, Payment* payment = nullptr);
   // `refund` (may be null) keeps what it took, in the same step.
   void ReleaseIndex(uint64_t bytes, Refund* refund = nullptr);
-  // Releases what the request of `payment` (may be null) has charged and does not need: of that, what the promise has
-  // paid is promised again, and counts as not paid.
+  // Releases bytes that the request of `payment` (may be null) has charged and does not need. If its reservation has
+  // paid for them, they go back to it and count as not paid.
   void ReturnIndex(uint64_t bytes, Payment* payment);
   // The same for buffers of connections.
   bool ChargeFixed(uint64_t bytes);
   void ReleaseFixed(uint64_t bytes);
 
-  // Promises room for `pages` more pages; false (and nothing changes) if there is not that much, or it is closed.
-  bool Promise(uint64_t pages, ArenaPromise* promise);
-  // Takes all of it back and adds nothing more until it is opened again.
-  void ClosePromise(ArenaPromise* promise);
-  void OpenPromise(ArenaPromise* promise);
-  // Takes up to `pages` (all if larger) unused pages of the promise back.
-  void Unpromise(uint64_t pages, ArenaPromise* promise);
-  uint64_t left_bytes(const ArenaPromise& promise) const;
+  // Reserves memory for `pages` more pages. False, and nothing changes: there is not that much, or it is closed.
+  bool Reserve(uint64_t pages, ArenaReservation* reservation);
+  // Frees all of the reservation. Until it is opened again, nothing is added to it.
+  void CloseReservation(ArenaReservation* reservation);
+  void OpenReservation(ArenaReservation* reservation);
+  // Frees `pages` pages of the reservation, or all of it if it has fewer.
+  void Unreserve(uint64_t pages, ArenaReservation* reservation);
+  uint64_t left_bytes(const ArenaReservation& reservation) const;
 
   // Moves the ceiling, for `--donate=auto`: never below what is in use, never above what Create was given. Spare
   // extents that are then too much go back to the host, 1 GiB a call at most: it is to be called again and again.
@@ -93,9 +93,9 @@ class FrameArena {
   static constexpr uint64_t kSlabsPerExtent = kExtentBytes / kSlabBytes;
   static constexpr uint64_t kChunksPerSlab = kSlabBytes / kChunkBytes;
   static constexpr int kClasses = static_cast<int>(kChunksPerPage);
-  // Kept out of what is promised or given without a promise. A class's newest slab is paid for frame by frame, so up to
-  // one slab a class is taken before it is paid; and an index paid from a promise may cost it the end of an extent. One
-  // extent for each.
+  // Memory that is never reserved, nor given without a reservation: one extent for each of two reasons. A class's
+  // newest slab is paid for frame by frame, so up to one slab a class is taken before it is paid. And an index that a
+  // reservation pays for may cost that the end of an extent.
   static constexpr uint64_t kSlackBytes = 2 * kExtentBytes;
   static constexpr uint32_t kNone = ~uint32_t{0};
   // How many extents go back to the host before others have a turn with the lock, and how many turns a call takes.
@@ -117,23 +117,23 @@ class FrameArena {
   static constexpr uint64_t FrameCost(int chunks) { return kSlabBytes / FramesPerSlab(chunks); }
   Slab& slab(uint32_t index) const { return reinterpret_cast<Slab*>(slabs_.data())[index]; }
 
-  // What would be taken if all promises were used and so much more; the most there is if it cannot be had at all.
+  // What would be taken if all reservations were used and so much more; ~0 if that is more than there is.
   uint64_t DemandLocked(uint64_t extra_data_bytes, uint64_t extra_index_bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Whether all data would still find its place with a spare extent less.
   bool CanSpareLocked(uint64_t extra_data_bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // True if all promises and so much more would still fit, after spare extents have gone back if that is needed.
+  // Whether all reservations and so much more fit. Gives spare extents back to the host if that is needed.
   bool MakeRoomLocked(uint64_t extra_data_bytes, uint64_t extra_index_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   uint64_t FreeBytesLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   uint64_t TakenLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Whether the promise pays in this step and has so much left.
+  // Whether the payment's reservation pays in this step and has so much left.
   static bool CanPay(const Payment* payment, uint64_t bytes);
   void PayLocked(uint64_t bytes, Payment* payment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // What was taken, and is released, is promised to `promise`. False, and nothing: it is null or closed.
-  bool PromiseReleasedLocked(uint64_t bytes, ArenaPromise* promise) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Adds released bytes to `reservation`. False, and nothing changes: it is null or closed.
+  bool ReserveReleasedLocked(uint64_t bytes, ArenaReservation* reservation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Returns what it took.
   uint64_t FreeLocked(FrameLoc frame) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  uint32_t SlabForLocked(int chunks, bool promised) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool MapExtentLocked(bool promised) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  uint32_t SlabForLocked(int chunks, bool reserved) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool MapExtentLocked(bool reserved) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Makes a spare extent's slabs free to take, or gives its memory back to the host; there is one.
   void OpenSpareLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ReleaseSpareLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -149,7 +149,7 @@ class FrameArena {
   uint64_t fixed_bytes_ ABSL_GUARDED_BY(mu_);
   uint64_t index_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t frame_bytes_ ABSL_GUARDED_BY(mu_) = 0;
-  uint64_t promised_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t reserved_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t whole_frames_free_ ABSL_GUARDED_BY(mu_) = 0;  // free frames of 8 chunks
   uint64_t slabs_free_ ABSL_GUARDED_BY(mu_) = 0;         // free slabs in backed extents, spare ones too
   uint64_t extents_backed_ ABSL_GUARDED_BY(mu_) = 0;

@@ -73,7 +73,7 @@ absl::StatusOr<std::shared_ptr<Lease>> LeaseTable::Grant(LeaseId id, const std::
   ListLocked(lease);
   if (begins) {
     lease->term_ = ++terms_;
-    arena_->OpenPromise(&lease->promise);
+    arena_->OpenReservation(&lease->reservation);
     lease->live_ = true;
   }
   return it->second;
@@ -99,7 +99,7 @@ void LeaseTable::EndLocked(Lease* lease) {
   by_end_.erase({std::exchange(lease->listed_ns_, 0), Raw(lease->id)});
   lease->live_ = false;
   lease->term_ = ++terms_;
-  if (!NRAM_PLANTED(lease_end_keeps_promise)) arena_->ClosePromise(&lease->promise);
+  if (!NRAM_PLANTED(lease_end_keeps_reservation)) arena_->CloseReservation(&lease->reservation);
   NoteEndingLocked(lease);
 }
 

@@ -47,7 +47,7 @@ class Lease {
   bool live() const { return live_.load(); }
   int64_t ttl_ms() const { return ttl_ms_; }
   // Another one each time that the lease begins or ends, never the same again for any lease: what was sent before that
-  // must not be executed after it, and what was promised then is not any more.
+  // must not be executed after it, and its reservation is gone.
   uint64_t term() const { return term_.load(std::memory_order_acquire); }
 
   // Makes `connection` the only one of its class: fences the one before it. False if one with a higher or the same
@@ -59,8 +59,8 @@ class Lease {
 
   const LeaseId id;
   const std::string owner;
-  ArenaPromise promise;
-  // Held while a reservation is executed, so that one that comes late cannot change the promise after a later one.
+  ArenaReservation reservation;
+  // Held while a reservation is executed, so that one that comes late cannot change the reservation after a later one.
   Mutex reserve_mu;
   uint64_t last_order ABSL_GUARDED_BY(reserve_mu) = 0;
   std::atomic<bool> used{false};    // its client has asked for more than pings
@@ -90,7 +90,7 @@ class Lease {
 //
 // All memory of leases is accounted for. A lease is charged to the arena when it is granted; while the arena is full,
 // kUnchargedMax may be there that are not charged (they are in the server's fixed part), so that clients of a full
-// server can still connect. Those own nothing: a lease is charged before it gets a region or a promise.
+// server can still connect. Those own nothing: a lease is charged before it gets a region or a reservation.
 class LeaseTable {
  public:
   static constexpr size_t kLeasesMax = 4096;
@@ -116,13 +116,13 @@ class LeaseTable {
   absl::StatusOr<std::shared_ptr<Lease>> Renew(LeaseId id);
   // Null if there is no such lease, live or ended.
   std::shared_ptr<Lease> Find(LeaseId id) const;
-  // Ends the lease now: takes its promise back. Null if there was no such live lease.
+  // Ends the lease now: frees its reservation. Null if there was no such live lease.
   std::shared_ptr<Lease> End(LeaseId id);
   // Ends all whose time is up and returns them. Forgets ended ones that own nothing. `now_ns`: by the clock.
   std::vector<std::shared_ptr<Lease>> EndExpired(int64_t now_ns);
   std::vector<std::shared_ptr<Lease>> EndExpired() { return EndExpired(clock_->NowNs()); }
 
-  // To be called before the lease gets a region or a promise. False: the arena has no room for the lease itself.
+  // To be called before the lease gets a region or a reservation. False: the arena has no room for the lease itself.
   bool Charge(Lease* lease);
   // A region names the lease no more. The caller holds the lease.
   void Unname(Lease* lease);

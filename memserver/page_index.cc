@@ -45,7 +45,8 @@ struct PageIndex::Leaf {
 
 namespace {
 
-// Small leaves double, larger ones grow by eight, so that one page never adds more index than its promise has room for.
+// Small leaves double, larger ones grow by eight, so that one page never adds more index than its reservation has room
+// for.
 constexpr uint32_t RoundCapacity(uint32_t wanted) {
   const uint32_t capacity = wanted <= 8 ? std::bit_ceil(wanted) : (wanted + 7) / 8 * 8;
   return std::min<uint32_t>(capacity, kPagesPerSpan);

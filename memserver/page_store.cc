@@ -330,12 +330,12 @@ Reason PageStore::TrimStep(Lease* lease, const TrimArgs& args, uint64_t* page, u
     // Skips to the next span with pages.
     const uint64_t next = region->index.Visit(*page, whole_end, 0, [](uint64_t, PageEntry*) {});
     const uint64_t step_end = std::min(whole_end, (next / kPagesPerSpan + StoredRegion::kSpansPerStep) * kPagesPerSpan);
-    Refund refund(args.promise);
+    Refund refund(args.reservation);
     DropPages(region, *page, step_end, &refund);
     region->kept_bytes += refund.kept_bytes();
     *page = step_end;
   }
-  if (args.promise != nullptr) *kept_bytes = region->kept_bytes;
+  if (args.reservation != nullptr) *kept_bytes = region->kept_bytes;
   if (*page >= end_page) Count(&mutable_counters()->trims);
   return Reason::kOk;
 }

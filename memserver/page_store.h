@@ -75,9 +75,10 @@ class PageStore : public RegionTable {
     uint32_t epoch = 0;
     ChunkRange range;
     Frames frames = Frames::kFitted;
-    ArenaPromise* promise = nullptr;  // gets what whole pages free, if that is room for whole pages; null: it is free
+    ArenaReservation* reservation =
+        nullptr;  // gets what whole pages free, if that is room for whole pages; null: it is free
   };
-  // Makes the range a hole. Long ranges are done in steps, others get their turn between them. With a promise,
+  // Makes the range a hole. Long ranges are done in steps, others get their turn between them. With a reservation,
   // *kept_bytes is set to how much all such trims of the region have added to it in this term of the lease: so that the
   // answer to one tells what an earlier one did that has no answer, or was cut off between two steps.
   Reason Trim(Lease* lease, const TrimArgs& args, uint64_t* kept_bytes = nullptr);

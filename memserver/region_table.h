@@ -75,7 +75,7 @@ class RegionTable {
                                       uint64_t* next = nullptr) const;
   absl::StatusOr<std::vector<uint64_t>> ListSpans(RegionId id, uint64_t from_span, size_t limit) const;
 
-  // While draining, nothing new is taken that no promise pays for: kDraining.
+  // While draining, nothing new is taken that no reservation pays for: kDraining.
   void SetDraining(bool draining) { draining_ = draining; }
 
   // The GC regions of a lease that has ended are there no more. FreeSome frees their memory.
@@ -95,7 +95,7 @@ class RegionTable {
   };
 
   Shard& shard(RegionId id) const { return shards_[Raw(id) * 0x9E3779B97F4A7C15u >> 56]; }
-  // `payment` may be null: nothing is promised.
+  // `payment` may be null: no reservation pays.
   Reason CreateLocked(Shard* at, Lease* lease, Payment* payment, RegionId id, uint32_t epoch, bool gc, bool named)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(at->mu);
   Reason CheckOwner(const StoredRegion& region, const Lease& lease, uint32_t epoch);

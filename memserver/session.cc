@@ -106,11 +106,11 @@ bool Session::DestroyStepLocked(MessageHeader* reply) {
 
 bool Session::TrimStepLocked(MessageHeader* reply) {
   const auto trim = pending_.as<TrimRequest>();
-  const bool promised = (pending_.flags & kFlagPromised) != 0;
+  const bool keeps = (pending_.flags & kFlagReservation) != 0;
   Reason reason = CheckSupported(pending_);
   if (reason == Reason::kOk) {
     const PageStore::TrimArgs args{trim.region, Raw(trim.epoch), trim.range, FramesOf(pending_),
-                                   promised ? &lease_->promise : nullptr};
+                                   keeps ? &lease_->reservation : nullptr};
     reason = context_.store->TrimStep(lease_.get(), args, &next_page_, &kept_bytes_);
   }
   if (reason == Reason::kOk && next_page_ * kChunksPerPage < trim.range.end()) return false;
@@ -223,7 +223,7 @@ absl::Status Session::Execute(const MessageHeader& request, absl::Span<const uin
 MessageHeader Session::WriteLocked(const MessageHeader& request, absl::Span<const uint32_t> page_crcs) {
   const auto write = request.as<WriteRequest>();
   Payment payment;
-  if ((request.flags & kFlagPromised) != 0) payment = Payment(&lease_->promise, write.promise_bytes);
+  if ((request.flags & kFlagReservation) != 0) payment = Payment(&lease_->reservation, write.grant_bytes);
   Reason reason = CheckSupported(request);
   if (reason == Reason::kOk && !IsRegionId(Raw(write.region))) reason = Reason::kUnknownRegion;
   if (reason == Reason::kOk) {

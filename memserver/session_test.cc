@@ -84,7 +84,7 @@ class SessionTest : public ::testing::Test {
   static MessageHeader Request(Op op) { return AnyRequest(op, 1, 1, {0, kSpans * kPagesPerSpan * kChunksPerPage}); }
   static MessageHeader KeepingTrim() {
     MessageHeader trim = Request(Op::kTrim);
-    trim.flags = kFlagPromised;
+    trim.flags = kFlagReservation;
     return trim;
   }
 
@@ -134,7 +134,7 @@ TEST_F(SessionTest, ANewerConnectionWaitsForOneStepAndNothingIsExecutedAfterItsH
       EXPECT_EQ(again.header.reason, Reason::kOk);
       const uint64_t kept_bytes = again.header.as<TrimReply>().kept_bytes;
       EXPECT_GE(kept_bytes, kSpans * kPageBytes);
-      EXPECT_EQ(kept_bytes, arena_->left_bytes(lease_->promise));
+      EXPECT_EQ(kept_bytes, arena_->left_bytes(lease_->reservation));
       EXPECT_EQ(store_.counters().pages, 0);
       Fill(1);
     } else {
@@ -187,7 +187,7 @@ TEST_F(SessionTest, ALeaseThatEndsStopsATrimBetweenSteps) {
   };
   EXPECT_EQ(Run(&session, KeepingTrim(), 2).status.code(), absl::StatusCode::kAborted);
   EXPECT_GT(store_.counters().pages, 0);
-  EXPECT_EQ(arena_->left_bytes(lease_->promise), 0) << "promised in the former term";
+  EXPECT_EQ(arena_->left_bytes(lease_->reservation), 0) << "reserved in the former term";
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ struct StoredRegion {
   bool gc = false;
   bool named = false;
   uint64_t chunks = 0;
-  uint64_t kept_bytes = 0;  // freed by trims, promised to the owner again
+  uint64_t kept_bytes = 0;  // freed by trims into the owner's reservation
   uint64_t kept_term = 0;   // of its lease
   PageIndex index;
 };
@@ -36,7 +36,7 @@ struct StoredRegion {
 // allocator's words.
 inline constexpr uint64_t kRegionBytes = 184;
 static_assert(sizeof(StoredRegion) + 2 * sizeof(size_t) + 2 * (2 * sizeof(uint64_t) + 1) <= kRegionBytes);
-static_assert(kRegionBytes <= kPromiseBytesPerRegion);
+static_assert(kRegionBytes <= kReservationBytesPerRegion);
 
 }  // namespace nram
 

@@ -78,9 +78,9 @@ constexpr Forms AllForms() {
   AddForm<CreateReply>(&forms, 0);
   AddForm<ReadRequest>(&forms, 0);
   AddForm<ReadReply>(&forms, kFlagSparse | kFlagSealed);
-  AddForm<WriteRequest>(&forms, kFlagSparse | kFlagCreate | kFlagGc | kFlagPromised | kFlagReserved | kFlagSealed);
+  AddForm<WriteRequest>(&forms, kFlagSparse | kFlagCreate | kFlagGc | kFlagReservation | kFlagReserved | kFlagSealed);
   AddForm<WriteReply>(&forms, 0);
-  AddForm<TrimRequest>(&forms, kFlagPromised | kFlagReserved);
+  AddForm<TrimRequest>(&forms, kFlagReservation | kFlagReserved);
   AddForm<TrimReply>(&forms, 0);
   AddForm<DestroyRequest>(&forms, 0);
   AddForm<DestroyReply>(&forms, 0);
@@ -127,8 +127,8 @@ absl::Status CheckLengths(const MessageHeader& h) {
 // What one field of a request says about another.
 absl::Status CheckFields(const MessageHeader& h) {
   if (!h.is<WriteRequest>()) return absl::OkStatus();
-  if ((h.flags & kFlagPromised) == 0 && h.as<WriteRequest>().promise_bytes != 0) {
-    return Bad("promised bytes without the promised flag");
+  if ((h.flags & kFlagReservation) == 0 && h.as<WriteRequest>().grant_bytes != 0) {
+    return Bad("a grant without the reservation flag");
   }
   return absl::OkStatus();
 }

@@ -20,7 +20,7 @@ namespace nram {
 // The part that all messages have, and the body of one operation in one direction.
 //
 //   MessageHeader request(WriteRequest{.region = id, .range = range, .epoch = epoch}, kFlagCreate);
-//   ... request.as<WriteRequest>().promise_bytes ...
+//   ... request.as<WriteRequest>().grant_bytes ...
 struct MessageHeader {
   Op op = Op::kPing;
   uint8_t flags = 0;

@@ -102,7 +102,7 @@ struct WriteRequest {
   ChunkRange range;
   Epoch epoch{};
   SpanGeneration span_generation{};
-  uint64_t promise_bytes = 0;  // of the lease's promise that it may use; 0 without kFlagPromised
+  uint64_t grant_bytes = 0;  // of the lease's reservation that it may use; 0 without kFlagReservation
 };
 
 struct WriteReply {
@@ -111,7 +111,7 @@ struct WriteReply {
 
   RegionId region{};
   ChunkRange range;
-  uint64_t used_bytes = 0;  // of the lease's promise
+  uint64_t used_bytes = 0;  // of the lease's reservation
   std::array<uint8_t, 8> reserved{};
 };
 
@@ -132,7 +132,7 @@ struct TrimReply {
 
   RegionId region{};
   ChunkRange range;
-  // What trims with kFlagPromised have added to the lease's promise: by all of this region in this term of the lease.
+  // The sum that trims of this region with kFlagReservation have added to the reservation in this term of the lease.
   uint64_t kept_bytes = 0;
   std::array<uint8_t, 8> reserved{};
 };

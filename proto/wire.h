@@ -92,9 +92,9 @@ enum MessageFlag : uint8_t {
   kFlagGc = 4,       // create, or a write that creates: a GC region
   kFlagUrgent = 8,   // hello: the connection carries urgent requests (page faults), not bulk ones
   kFlagCreate = 16,  // write: create the region if it is not there; for a client's first write to it on this server
-  // write: draw on the room promised to the lease; without it, only on what is promised to nobody. trim: what it frees
-  // is promised to the lease again, so that nobody else can take it.
-  kFlagPromised = 32,
+  // write: draw on the lease's reservation; without the flag, only on free memory. trim: add the freed memory to the
+  // lease's reservation, so that nobody else can take it.
+  kFlagReservation = 32,
   // write, trim: room for the region's pages is reserved. A page takes a whole frame and stays in it whatever chunks it
   // has, so that it can change without new room.
   kFlagReserved = 64,

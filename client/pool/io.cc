@@ -313,10 +313,10 @@ void Io::Send(IoPart* part, const RegionMap::Target& target) {
     if (target.known != RegionMap::Known::kCreated) {
       call.request.flags |= kFlagCreate | (place_.map->key().gc ? kFlagGc : 0);
     }
-    if (part->room) call.request.flags |= kFlagPromised;
+    if (part->room) call.request.flags |= kFlagReservation;
     if (place_.map->has_reserved()) call.request.flags |= kFlagReserved;
     auto body = call.request.as<WriteRequest>();
-    body.promise_bytes = part->room.bytes();
+    body.grant_bytes = part->room.bytes();
     call.request.set(body);
     if (!part->life->connected() && !NRAM_PLANTED(retry_overtakes)) {
       EndRoom(part, 0);

@@ -524,7 +524,7 @@ void ServerSession::ComeUpLocked(const SessionAction& action, int64_t now_ns, Re
 
 void ServerSession::NoteLeaseLocked(const LeaseInfo& info, std::optional<uint64_t> look, int64_t asked_ns) {
   alive_ns_ = std::max(alive_ns_, asked_ns);
-  if (look) room_.Hear(info.promised_bytes, *look);
+  if (look) room_.Hear(info.reservation_bytes, *look);
   reserver_.NoteCapacity(info.capacity);
   capacity_ = info.capacity;
 }

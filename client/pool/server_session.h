@@ -2,7 +2,7 @@
 #define NRAM_CLIENT_POOL_SERVER_SESSION_H_
 
 // A pool client's standing with one server: its lease there, the two data connections, the room that the server has
-// promised, and the waiters for any of these. A state machine: it has no thread, reads no clock but its environment's,
+// reserved, and the waiters for any of these. A state machine: it has no thread, reads no clock but its environment's,
 // and touches no network but to cut its connections. Its driver asks Next() for an action, carries it out, and reports
 // the outcome to Done(). The driver is a thread in production (thread_driver.h) and the event loop in a simulation.
 

@@ -19,7 +19,7 @@ namespace nram {
 struct ServerCapacity {
   uint64_t donated_bytes = 0;
   uint64_t used_bytes = 0;
-  uint64_t promised_bytes = 0;
+  uint64_t reserved_bytes = 0;
   uint64_t free_bytes = 0;
   uint64_t overhead_bytes = 0;
   bool draining = false;
@@ -48,7 +48,7 @@ struct ServerHello {
 struct LeaseInfo {
   int64_t ttl_ms = 0;
   uint64_t incarnation = 0;
-  uint64_t promised_bytes = 0;
+  uint64_t reservation_bytes = 0;
   ServerCapacity capacity;
   uint64_t term = 0;  // another one after the lease had ended
 };

@@ -23,7 +23,7 @@ constexpr size_t kNameBytesMax = 255;
 uint64_t Bounded(uint64_t bytes) { return std::min(bytes, kBytesMax); }
 
 ServerCapacity FromProto(const v1::Capacity& capacity) {
-  return {Bounded(capacity.donated_bytes()), Bounded(capacity.used_bytes()),     Bounded(capacity.promised_bytes()),
+  return {Bounded(capacity.donated_bytes()), Bounded(capacity.used_bytes()),     Bounded(capacity.reserved_bytes()),
           Bounded(capacity.free_bytes()),    Bounded(capacity.overhead_bytes()), capacity.draining()};
 }
 
@@ -159,7 +159,7 @@ absl::StatusOr<LeaseInfo> ControlCodec::Parse(const v1::LeaseReply& reply) const
   if (ttl_ms < kLeaseTtlMinMs || ttl_ms > kLeaseTtlMaxMs) {
     return Nonsense(absl::StrCat("a lease of ", reply.ttl_ms(), " ms"));
   }
-  return LeaseInfo{ttl_ms, reply.incarnation(), Bounded(reply.promised_bytes()), FromProto(reply.capacity()),
+  return LeaseInfo{ttl_ms, reply.incarnation(), Bounded(reply.reservation_bytes()), FromProto(reply.capacity()),
                    reply.term()};
 }
 

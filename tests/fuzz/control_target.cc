@@ -110,7 +110,7 @@ class Driver {
     CHECK(reply.SerializeToString(&encoded));
     CHECK_LT(encoded.size(), size_t{4} << 20);
     const ArenaUsage usage = server_->server->arena().usage();
-    CHECK_LE(usage.frame_bytes + usage.index_bytes + usage.promised_bytes + usage.free_bytes, usage.ceiling_bytes);
+    CHECK_LE(usage.frame_bytes + usage.index_bytes + usage.reserved_bytes + usage.free_bytes, usage.ceiling_bytes);
   }
 
   template <typename Request>
@@ -177,7 +177,7 @@ void FuzzControl(const uint8_t* data, size_t size) {
   driver.CleanUp();
   const ArenaUsage now = server->server->arena().usage();
   CHECK_EQ(server->server->store().counters().regions, 0);
-  CHECK_EQ(now.promised_bytes, 0u);
+  CHECK_EQ(now.reserved_bytes, 0u);
   CHECK_EQ(now.index_bytes, empty.index_bytes);
   CHECK_EQ(now.frame_bytes, empty.frame_bytes);
 }

@@ -109,7 +109,7 @@ TEST_F(LyingServerTest, CapacitiesBeyondAllBounds) {
   for (const uint64_t bytes : {~uint64_t{0}, uint64_t{1} << 63, uint64_t{0}}) {
     const auto fill = [=](v1::Capacity* capacity) {
       for (const auto set : {&v1::Capacity::set_donated_bytes, &v1::Capacity::set_used_bytes,
-                             &v1::Capacity::set_promised_bytes, &v1::Capacity::set_free_bytes}) {
+                             &v1::Capacity::set_reserved_bytes, &v1::Capacity::set_free_bytes}) {
         (capacity->*set)(bytes);
       }
     };
@@ -121,7 +121,7 @@ TEST_F(LyingServerTest, CapacitiesBeyondAllBounds) {
                                 .lease =
                                     [=](const auto&, v1::LeaseReply* reply) {
                                       fill(reply->mutable_capacity());
-                                      reply->set_promised_bytes(bytes);
+                                      reply->set_reservation_bytes(bytes);
                                       return grpc::Status::OK;
                                     }});
     const auto region = pool->CreateRegion({.gc = true}).value();
