@@ -23,7 +23,7 @@ PageStore::IfAbsent AbsentPolicy(const MessageHeader& request) {
 }
 
 PageStore::Frames FramesOf(const MessageHeader& request) {
-  return (request.flags & kFlagReserved) != 0 ? PageStore::Frames::kWhole : PageStore::Frames::kFitted;
+  return (request.flags & kFlagWholeFrames) != 0 ? PageStore::Frames::kWhole : PageStore::Frames::kFitted;
 }
 
 }  // namespace

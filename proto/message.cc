@@ -78,9 +78,10 @@ constexpr Forms AllForms() {
   AddForm<CreateReply>(&forms, 0);
   AddForm<ReadRequest>(&forms, 0);
   AddForm<ReadReply>(&forms, kFlagSparse | kFlagSealed);
-  AddForm<WriteRequest>(&forms, kFlagSparse | kFlagCreate | kFlagGc | kFlagReservation | kFlagReserved | kFlagSealed);
+  AddForm<WriteRequest>(&forms,
+                        kFlagSparse | kFlagCreate | kFlagGc | kFlagReservation | kFlagWholeFrames | kFlagSealed);
   AddForm<WriteReply>(&forms, 0);
-  AddForm<TrimRequest>(&forms, kFlagReservation | kFlagReserved);
+  AddForm<TrimRequest>(&forms, kFlagReservation | kFlagWholeFrames);
   AddForm<TrimReply>(&forms, 0);
   AddForm<DestroyRequest>(&forms, 0);
   AddForm<DestroyReply>(&forms, 0);

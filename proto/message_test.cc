@@ -65,9 +65,9 @@ void ForEachMessage(Visit visit) {
   visit(message(ReadRequest{region, range, Epoch{5}, SpanGeneration{6}, SnapshotVersion{0x41424344454647}}, 0));
   visit(message(ReadReply{region, range}, 0, 0x20 * kChunkBytes));
   visit(message(WriteRequest{region, range, Epoch{5}, SpanGeneration{6}, 0x5152535455565758},
-                kFlagCreate | kFlagGc | kFlagReservation | kFlagReserved, 0x20 * kChunkBytes));
+                kFlagCreate | kFlagGc | kFlagReservation | kFlagWholeFrames, 0x20 * kChunkBytes));
   visit(message(WriteReply{region, range, 0x6162636465666768}, 0));
-  visit(message(TrimRequest{region, range, Epoch{5}, SpanGeneration{6}}, kFlagReservation | kFlagReserved));
+  visit(message(TrimRequest{region, range, Epoch{5}, SpanGeneration{6}}, kFlagReservation | kFlagWholeFrames));
   visit(message(TrimReply{region, range, 0x6162636465666768}, 0));
   visit(message(DestroyRequest{region, Epoch{0x21222324}}, 0));
   visit(message(DestroyReply{region}, 0));

@@ -97,7 +97,7 @@ enum MessageFlag : uint8_t {
   kFlagReservation = 32,
   // write, trim: room for the region's pages is reserved. A page takes a whole frame and stays in it whatever chunks it
   // has, so that it can change without new room.
-  kFlagReserved = 64,
+  kFlagWholeFrames = 64,
   // write, read's reply: the payload has a seal for each page of the range, and its pages are whole ones. No server
   // stores seals yet: kNoSeals.
   kFlagSealed = 128,

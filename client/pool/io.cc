@@ -314,7 +314,7 @@ void Io::Send(IoPart* part, const RegionMap::Target& target) {
       call.request.flags |= kFlagCreate | (place_.map->key().gc ? kFlagGc : 0);
     }
     if (part->room) call.request.flags |= kFlagReservation;
-    if (place_.map->has_reserved()) call.request.flags |= kFlagReserved;
+    if (place_.map->has_reserved()) call.request.flags |= kFlagWholeFrames;
     auto body = call.request.as<WriteRequest>();
     body.grant_bytes = part->room.bytes();
     call.request.set(body);

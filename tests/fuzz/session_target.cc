@@ -266,10 +266,10 @@ void RunOne(const uint8_t* data, Driver* driver, uint64_t* chunks_left, bool* op
   std::vector<ChunkMask> masks;
   bool wrong_sum = false;
   uint8_t flags = 0;
-  if (op == Op::kTrim) flags = flag_byte & (kFlagReservation | kFlagReserved);
+  if (op == Op::kTrim) flags = flag_byte & (kFlagReservation | kFlagWholeFrames);
   if (op == Op::kCreate) flags = flag_byte & kFlagGc;
   if (op == Op::kWrite) {
-    flags = flag_byte & (kFlagCreate | kFlagGc | kFlagReservation | kFlagReserved);
+    flags = flag_byte & (kFlagCreate | kFlagGc | kFlagReservation | kFlagWholeFrames);
     fields.last = uint64_t{input.Byte()} * kPageBytes;
     const uint8_t mask = input.Byte();
     const uint8_t mask_step = input.Byte();
