@@ -34,7 +34,7 @@ void FillRegion(const RegionDescription& region, v1::RegionInfo* info) {
   info->set_name(region.manifest.name);
   info->set_epoch(region.epoch);
   info->set_gc(region.gc);
-  info->set_owner(region.owner);
+  info->set_owner_name(region.owner_name);
   info->set_orphan(region.orphan);
   info->set_stored_bytes(region.stored_bytes);
   info->set_spans(region.spans);
@@ -62,9 +62,9 @@ absl::Status ControlService::Hello(const v1::HelloRequest& request, v1::HelloRep
 }
 
 absl::Status ControlService::GrantLease(const v1::GrantLeaseRequest& request, v1::LeaseReply* reply) {
-  const std::string owner = Printable(request.owner(), LeaseTable::kOwnerBytesMax);
+  const std::string client_name = Printable(request.client_name(), LeaseTable::kClientNameBytesMax);
   const auto ttl_ms = static_cast<int64_t>(request.ttl_ms());
-  const auto lease = core_->leases().Grant(LeaseId{request.lease_id()}, owner, ttl_ms);
+  const auto lease = core_->leases().Grant(LeaseId{request.lease_id()}, client_name, ttl_ms);
   if (!lease.ok()) return lease.status();
   FillLease(**lease, reply);
   return absl::OkStatus();

@@ -51,7 +51,7 @@ void LeaseTable::ListLocked(Lease* lease) {
   by_end_.emplace(lease->listed_ns_, Raw(lease->id));
 }
 
-absl::StatusOr<std::shared_ptr<Lease>> LeaseTable::Grant(LeaseId id, const std::string& owner, int64_t ttl_ms) {
+absl::StatusOr<std::shared_ptr<Lease>> LeaseTable::Grant(LeaseId id, const std::string& client_name, int64_t ttl_ms) {
   if (Raw(id) == 0) return absl::InvalidArgumentError("lease id 0");
   ttl_ms = ttl_ms <= 0 ? ttl_ms_ : std::min(ttl_ms, ttl_ms_ * kTtlFactorMax);
   MutexLock lock(&mu_);
@@ -61,7 +61,7 @@ absl::StatusOr<std::shared_ptr<Lease>> LeaseTable::Grant(LeaseId id, const std::
     return absl::ResourceExhaustedError(absl::StrCat("this server already serves ", kLeasesMax, " clients"));
   }
   if (it == leases_.end()) {
-    it = leases_.emplace(Raw(id), std::make_shared<Lease>(id, owner.substr(0, kOwnerBytesMax))).first;
+    it = leases_.emplace(Raw(id), std::make_shared<Lease>(id, client_name.substr(0, kClientNameBytesMax))).first;
     if (++uncharged_count_; !ChargeLocked(it->second.get()) && uncharged_count_ > kUnchargedMax) {
       ForgetLocked(it);
       return absl::ResourceExhaustedError("the server is full: it has no room for one more client");

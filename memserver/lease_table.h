@@ -42,7 +42,7 @@ class Lease {
   // Clients take a connection's generation from a clock that counts nanoseconds: it reaches this after 146 years.
   static constexpr uint64_t kGenerationMax = uint64_t{1} << 62;
 
-  Lease(LeaseId id, std::string owner) : id(id), owner(std::move(owner)) {}
+  Lease(LeaseId id, std::string client_name) : id(id), client_name(std::move(client_name)) {}
 
   bool live() const { return live_.load(); }
   int64_t ttl_ms() const { return ttl_ms_; }
@@ -58,7 +58,7 @@ class Lease {
   void Unbind(int connection_class, const LeaseConnection* connection);
 
   const LeaseId id;
-  const std::string owner;
+  const std::string client_name;
   ArenaReservation reservation;
   // Held while a reservation is executed, so that one that comes late cannot change the reservation after a later one.
   Mutex reserve_mu;
@@ -95,12 +95,12 @@ class LeaseTable {
  public:
   static constexpr size_t kLeasesMax = 4096;
   static constexpr size_t kUnchargedMax = 256;
-  static constexpr size_t kOwnerBytesMax = 255;
-  // What a lease costs beside its owner's name: itself, its slot in the table (also while that grows), its place in the
-  // order of ends, the allocator's words.
+  static constexpr size_t kClientNameBytesMax = 255;
+  // What a lease costs beside its client's name: itself, its slot in the table (also while that grows), its place in
+  // the order of ends, the allocator's words.
   static constexpr uint64_t kLeaseBytes = 448;
   // What those take at most that are not charged.
-  static constexpr uint64_t kFixedBytes = kUnchargedMax * (kLeaseBytes + kOwnerBytesMax);
+  static constexpr uint64_t kFixedBytes = kUnchargedMax * (kLeaseBytes + kClientNameBytesMax);
 
   // Who needs it may ask for so many times the usual.
   static constexpr int64_t kTtlFactorMax = 6;
@@ -109,9 +109,9 @@ class LeaseTable {
   LeaseTable(FrameArena* arena, const Clock* clock, int64_t ttl_ms) : arena_(arena), clock_(clock), ttl_ms_(ttl_ms) {}
   ~LeaseTable();
 
-  // Creates the lease or takes it up again. `ttl_ms` 0 asks for the usual. Of `owner` kOwnerBytesMax are kept.
-  // RESOURCE_EXHAUSTED: kLeasesMax are live, or the arena is full and so is what there is for that.
-  absl::StatusOr<std::shared_ptr<Lease>> Grant(LeaseId id, const std::string& owner, int64_t ttl_ms);
+  // Creates the lease or takes it up again. `ttl_ms` 0 asks for the usual. Of `client_name` kClientNameBytesMax are
+  // kept. RESOURCE_EXHAUSTED: kLeasesMax are live, or the arena is full and so is what there is for that.
+  absl::StatusOr<std::shared_ptr<Lease>> Grant(LeaseId id, const std::string& client_name, int64_t ttl_ms);
   // NOT_FOUND: there is no such live lease.
   absl::StatusOr<std::shared_ptr<Lease>> Renew(LeaseId id);
   // Null if there is no such lease, live or ended.
@@ -143,7 +143,7 @@ class LeaseTable {
 
   // The clock's time, less what Extend has been told of.
   int64_t NowLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return clock_->NowNs() - extended_ns_; }
-  static uint64_t CostBytes(const Lease& lease) { return kLeaseBytes + lease.owner.size(); }
+  static uint64_t CostBytes(const Lease& lease) { return kLeaseBytes + lease.client_name.size(); }
   bool ChargeLocked(Lease* lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The lease has a new time to end at.
   void ListLocked(Lease* lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

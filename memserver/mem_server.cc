@@ -168,7 +168,7 @@ Surroundings MemServer::Look() const {
 }
 
 void MemServer::LogEnded(const ServerCore::Leases& ended) {
-  for (const auto& lease : ended) log_.Post(absl::StrCat("a lease of ", lease->owner, " ended: not renewed"));
+  for (const auto& lease : ended) log_.Post(absl::StrCat("a lease of ", lease->client_name, " ended: not renewed"));
 }
 
 void MemServer::ReleaseIndexMemory() {

@@ -485,7 +485,7 @@ TEST_F(PageStoreTest, AnEndedLeaseLeavesOrphansAndCollectsGcRegions) {
   const auto orphans = store_.List(0, 10, /*orphans_only=*/true, false);
   ASSERT_EQ(orphans.size(), 1);
   EXPECT_EQ(orphans[0].id, kRegion);
-  EXPECT_EQ(orphans[0].owner, "test");
+  EXPECT_EQ(orphans[0].owner_name, "test");
   EXPECT_EQ(Write({0, 8}, std::string(4096, 'b')), Reason::kLeaseEnded);
   // Taken up again, it is owned again, and whole.
   ASSERT_TRUE(leases_.Grant(LeaseId{1}, "test", 0).ok());

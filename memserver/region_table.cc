@@ -136,7 +136,8 @@ absl::StatusOr<bool> RegionTable::DestroyByControl(LeaseId lease_id, RegionId id
     if (it == at.regions.end()) return false;
     const auto owner = leases_->Find(it->second->lease);
     if (!force && it->second->lease != lease_id && owner != nullptr && owner->live()) {
-      return absl::FailedPreconditionError(absl::StrCat("region ", FormatId(Raw(id)), " is in use by ", owner->owner));
+      return absl::FailedPreconditionError(
+          absl::StrCat("region ", FormatId(Raw(id)), " is in use by ", owner->client_name));
     }
     region = std::move(it->second);
     at.regions.erase(it);
@@ -159,7 +160,8 @@ absl::StatusOr<RegionDescription> RegionTable::Attach(Lease* lease, RegionId id,
     const auto owner = leases_->Find(region->lease);
     if (!lease->live()) return absl::FailedPreconditionError("the lease has ended");
     if (!force && owner != nullptr && owner.get() != lease && owner->live()) {
-      return absl::FailedPreconditionError(absl::StrCat("region ", FormatId(Raw(id)), " is in use by ", owner->owner));
+      return absl::FailedPreconditionError(
+          absl::StrCat("region ", FormatId(Raw(id)), " is in use by ", owner->client_name));
     }
     if (epoch <= region->epoch) {
       return absl::AbortedError(absl::StrCat("region ", FormatId(Raw(id)), " is already at epoch ", region->epoch));
@@ -182,7 +184,7 @@ RegionDescription RegionTable::Describe(RegionId id, const StoredRegion& region,
   description.gc = region.gc;
   const auto lease = leases_->Find(region.lease);
   description.orphan = lease == nullptr || !lease->live();
-  if (lease != nullptr) description.owner = lease->owner;
+  if (lease != nullptr) description.owner_name = lease->client_name;
   description.stored_bytes = region.chunks * kChunkBytes;
   description.spans = region.index.spans();
   if (region.named) description.manifest = names_.Manifest(id, with_incarnations);

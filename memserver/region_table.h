@@ -33,7 +33,7 @@ struct RegionDescription {
   uint32_t epoch = 0;
   bool gc = false;
   bool orphan = false;
-  std::string owner;
+  std::string owner_name;
   uint64_t stored_bytes = 0;
   uint64_t spans = 0;
   RegionManifest manifest;

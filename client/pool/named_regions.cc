@@ -80,7 +80,7 @@ absl::Status NamedRegions::MakeEverywhere(const Making& making, int64_t deadline
   for (size_t i = 0; i < making.sessions.size(); ++i) {
     ControlClient* const control = making.sessions[i]->control();
     NRAM_ASSIGN_OR_RETURN(const LeaseInfo lease,
-                          control->GrantLease(making.args.lease, options_->owner, ttl_ms, deadline_ns));
+                          control->GrantLease(making.args.lease, options_->client_name, ttl_ms, deadline_ns));
     if (lease.incarnation != making.args.incarnations[i]) {
       return absl::UnavailableError(absl::StrCat("memory server ", making.sessions[i]->name(), " has just restarted"));
     }
@@ -218,7 +218,7 @@ absl::StatusOr<std::unique_ptr<Region>> NamedRegions::Attach(const std::string& 
   // Before any server lets go of the present owner: one may have ended its lease for a moment, and the others not.
   for (const RegionInfo& info : infos) {
     if (mode == AttachMode::kOwner && Raw(info.id) != 0 && !info.orphan && info.lease != lease_) {
-      return absl::FailedPreconditionError(absl::StrCat("region ", Quoted(name), " is in use by ", info.owner));
+      return absl::FailedPreconditionError(absl::StrCat("region ", Quoted(name), " is in use by ", info.owner_name));
     }
   }
   if (!read_only && Raw(newest.epoch) == UINT32_MAX) {

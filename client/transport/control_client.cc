@@ -36,9 +36,9 @@ class GrpcControlClient final : public ControlClient {
     return codec_.Parse(reply);
   }
 
-  absl::StatusOr<LeaseInfo> GrantLease(LeaseId lease, const std::string& owner, int64_t ttl_ms,
+  absl::StatusOr<LeaseInfo> GrantLease(LeaseId lease, const std::string& client_name, int64_t ttl_ms,
                                        int64_t deadline_ns) override {
-    return RunLease(&v1::Control::Stub::GrantLease, codec_.GrantLease(lease, owner, ttl_ms), deadline_ns);
+    return RunLease(&v1::Control::Stub::GrantLease, codec_.GrantLease(lease, client_name, ttl_ms), deadline_ns);
   }
 
   absl::StatusOr<LeaseInfo> RenewLease(LeaseId lease, int64_t deadline_ns) override {

@@ -63,7 +63,7 @@ struct RegionInfo {
   std::string name;
   Epoch epoch{};
   bool gc = false;
-  std::string owner;
+  std::string owner_name;
   bool orphan = false;
   uint64_t stored_bytes = 0;
   uint64_t spans = 0;
@@ -112,7 +112,7 @@ class ControlClient {
   virtual ~ControlClient() = default;
 
   virtual absl::StatusOr<ServerHello> Hello(int64_t deadline_ns) = 0;
-  virtual absl::StatusOr<LeaseInfo> GrantLease(LeaseId lease, const std::string& owner, int64_t ttl_ms,
+  virtual absl::StatusOr<LeaseInfo> GrantLease(LeaseId lease, const std::string& client_name, int64_t ttl_ms,
                                                int64_t deadline_ns) = 0;
   virtual absl::StatusOr<LeaseInfo> RenewLease(LeaseId lease, int64_t deadline_ns) = 0;
   virtual absl::Status EndLease(LeaseId lease, int64_t deadline_ns) = 0;

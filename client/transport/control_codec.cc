@@ -42,7 +42,7 @@ RegionInfo FromProto(const v1::RegionInfo& region) {
           region.name(),
           Epoch{region.epoch()},
           region.gc(),
-          Printable(region.owner(), kTextBytesMax),
+          Printable(region.owner_name(), kTextBytesMax),
           region.orphan(),
           Bounded(region.stored_bytes()),
           region.spans(),
@@ -61,10 +61,10 @@ v1::HelloRequest ControlCodec::Hello() {
   return request;
 }
 
-v1::GrantLeaseRequest ControlCodec::GrantLease(LeaseId lease, const std::string& owner, int64_t ttl_ms) {
+v1::GrantLeaseRequest ControlCodec::GrantLease(LeaseId lease, const std::string& client_name, int64_t ttl_ms) {
   v1::GrantLeaseRequest request;
   request.set_lease_id(Raw(lease));
-  request.set_owner(owner);
+  request.set_client_name(client_name);
   request.set_ttl_ms(ttl_ms);
   return request;
 }

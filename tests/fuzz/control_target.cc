@@ -123,7 +123,8 @@ class Driver {
     if constexpr (requires { request->set_lease_id(0); }) request->set_lease_id(input->Byte() % 4);
     if constexpr (requires { request->set_region_id(0); }) request->set_region_id(input->Byte() % 5);
     if constexpr (requires { request->set_name(""); }) request->set_name(NameOf(input->Byte()));
-    if constexpr (requires { request->set_owner(""); }) request->set_owner(std::string(input->Take(input->Byte() % 8)));
+    if constexpr (requires { request->set_client_name(""); })
+      request->set_client_name(std::string(input->Take(input->Byte() % 8)));
     if constexpr (requires { request->set_ttl_ms(0); }) request->set_ttl_ms(input->SmallOrAny(4));
     if constexpr (requires { request->set_epoch(0); }) request->set_epoch(input->Byte() % 4);
     if constexpr (requires { request->set_gc(true); }) request->set_gc(input->Byte() % 2 == 1);

@@ -147,7 +147,7 @@ TEST_F(LyingServerTest, RegionsThatWereNotAskedFor) {
                 for (int i = 0; i < 70'000; ++i) region->add_incarnations(LyingServer::kIncarnation);
               }).message(),
               HasSubstr("65535 servers"));
-  EXPECT_FALSE(attach([](auto* region) { region->set_owner(std::string(8 << 20, 'x')); }).ok());
+  EXPECT_FALSE(attach([](auto* region) { region->set_owner_name(std::string(8 << 20, 'x')); }).ok());
   EXPECT_THAT(attach([](auto* region) { region->clear_incarnations(); }).code(), absl::StatusCode::kDataLoss);
 }
 
@@ -158,7 +158,7 @@ TEST_F(LyingServerTest, MessagesAndOwnersAreMadeSafeForATerminal) {
   const std::string refused(pool->CreateRegion({.name = "x"}).status().message());
   EXPECT_THAT(refused, AllOf(HasSubstr("\\x1B]0;mine\\x07\\x0AI0000 forged"), Not(HasSubstr("\x1B"))));
   pool = OpenWith({.attach = [](const auto&, v1::AttachRegionReply* reply) {
-    reply->mutable_region()->set_owner("\x1B[2Jroot");
+    reply->mutable_region()->set_owner_name("\x1B[2Jroot");
     reply->mutable_region()->set_orphan(false);
     return grpc::Status::OK;
   }});

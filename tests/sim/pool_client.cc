@@ -18,7 +18,7 @@ constexpr int64_t kWatchNs = 50 * kNsPerMs;
 PoolOptions OptionsOf(const Cluster& cluster, size_t index, const WorkloadOptions& options) {
   PoolOptions pool;
   for (const auto& server : cluster.servers) pool.servers.push_back({server->name(), kPort, ""});
-  pool.owner = absl::StrCat("client", index);
+  pool.client_name = absl::StrCat("client", index);
   pool.reserve_step_bytes = options.reserve_step_bytes;
   return pool;
 }

@@ -191,7 +191,7 @@ bool AskStored(const std::string& pool, std::vector<std::pair<std::string, uint6
   for (const PoolMember& member : *members) {
     const auto regions = member.control->ListRegions(false, false, DeadlineAfterMs(kAskTimeoutMs));
     if (!regions.ok()) return false;
-    for (const RegionInfo& region : *regions) stored->emplace_back(region.owner, region.stored_bytes);
+    for (const RegionInfo& region : *regions) stored->emplace_back(region.owner_name, region.stored_bytes);
   }
   return true;
 }
@@ -222,7 +222,7 @@ int RunSwaps(ListFlags& flags, const Invocation&) {
     std::vector<std::pair<std::string, uint64_t>> stored;
     const bool asked = (!pool.empty() || !area.pool.empty()) && AskStored(pool.empty() ? area.pool : pool, &stored);
     uint64_t bytes = 0;
-    const std::string owner = OwnerName("swap", area.directory + "/mount", area.daemon_pid);
+    const std::string owner = ClientName("swap", area.directory + "/mount", area.daemon_pid);
     for (const auto& [name, part] : stored) bytes += name == owner ? part : 0;
     if (json) {
       out.push_back(ToJson(area));
