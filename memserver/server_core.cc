@@ -12,7 +12,7 @@
 namespace nram {
 namespace {
 
-constexpr CreditWindow kWindow{256, 4096};
+constexpr Credit kCredit{256, 4096};
 
 // Of every 64 bytes one is for payloads that land, within bounds.
 size_t LandingPages(uint64_t ceiling_bytes) { return std::clamp<size_t>(ceiling_bytes / 64 / kPageBytes, 128, 2048); }
@@ -36,7 +36,7 @@ ServerCore::ServerCore(const ServerCoreOptions& options, std::unique_ptr<FrameAr
       leases_(arena_.get(), clock, options.lease_ttl_ms),
       store_(arena_.get(), &leases_),
       landing_(arena_.get(), LandingPages(options.ceiling_bytes)),
-      context_{&store_, &leases_, &landing_, options.incarnation, kWindow} {
+      context_{&store_, &leases_, &landing_, options.incarnation, kCredit} {
   SetDraining(options.drain);
 }
 

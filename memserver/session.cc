@@ -274,8 +274,8 @@ MessageHeader Session::Hello(const MessageHeader& request) {
   if (!lease->Bind(connection_class_, hello.generation, this)) return answer(Reason::kFenced);
   lease_ = std::move(lease);
   term_ = term;
-  said.window_requests = context_.window.requests;
-  said.window_kib = context_.window.kib;
+  said.credit_requests = context_.credit.requests;
+  said.credit_kib = context_.credit.kib;
   return answer(Reason::kOk);
 }
 

@@ -28,7 +28,7 @@ struct SessionContext {
   LeaseTable* leases = nullptr;
   LandingFrames* landing = nullptr;
   uint64_t incarnation = 0;
-  CreditWindow window{256, 4096};
+  Credit credit{256, 4096};
   // Called between two steps of a trim or destroy, with no lock held. Null, but in tests.
   void (*between_steps_for_test)() = nullptr;
 };

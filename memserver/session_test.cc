@@ -23,7 +23,7 @@ class SessionTest : public ::testing::Test {
 
   SessionTest() : arena_(FrameArena::Create(64 * kMiB, kMiB).value()) {
     lease_ = leases_.Grant(LeaseId{1}, "test", 0).value();
-    context_ = {&store_, &leases_, &landing_, 1, CreditWindow{256, 4096}};
+    context_ = {&store_, &leases_, &landing_, 1, Credit{256, 4096}};
     context_.between_steps_for_test = [] {
       if (between_steps) between_steps();
     };

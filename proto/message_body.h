@@ -35,8 +35,8 @@ struct HelloReply {
 
   uint64_t incarnation = 0;  // of the server
   // How much the connection may have under way: requests, and KiB of their payloads and of the replies they ask for.
-  uint32_t window_requests = 0;
-  uint32_t window_kib = 0;
+  uint32_t credit_requests = 0;
+  uint32_t credit_kib = 0;
   // What the server speaks, also if it refuses.
   uint32_t version_lowest = kWireVersionLowest;
   uint32_t version_highest = kWireVersion;

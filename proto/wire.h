@@ -35,7 +35,7 @@ inline constexpr size_t kMessageBytesMax = kMessageHeaderBytes + kPayloadBytesMa
 static_assert(kPayloadBytesMax < (1u << 31));
 
 // How much one connection may have under way: the credit that hello's reply announces.
-struct CreditWindow {
+struct Credit {
   uint32_t requests = 0;
   uint32_t kib = 0;  // payload bytes of requests and of the replies they ask for, in KiB
 };

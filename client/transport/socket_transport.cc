@@ -68,7 +68,7 @@ absl::Status SocketTransport::Connect(int64_t deadline_ns) {
     LimitTcpSilence(fd.get(), options_.silence_timeout_ms);
   }
   if (options_.peer.has_value()) NRAM_RETURN_IF_ERROR(CheckPeer(fd.get(), *options_.peer));
-  NRAM_ASSIGN_OR_RETURN(const CreditWindow window, SayHello(fd.get(), deadline_ns));
+  NRAM_ASSIGN_OR_RETURN(const Credit credit, SayHello(fd.get(), deadline_ns));
   // The last users of the old connection leave at once, it is shut down; what they left behind ends here.
   FailIfIdleAndBroken();
   MutexLock lock(&mu_);
@@ -84,7 +84,7 @@ absl::Status SocketTransport::Connect(int64_t deadline_ns) {
   reader_.emplace();
   landing_call_ = nullptr;
   batch_ = {};
-  window_ = window;
+  credit_ = credit;
   next_request_id_ = 2;
   last_sent_id_ = 1;
   send_blocked_ = false;
@@ -92,7 +92,7 @@ absl::Status SocketTransport::Connect(int64_t deadline_ns) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<CreditWindow> SocketTransport::SayHello(int fd, int64_t deadline_ns) {
+absl::StatusOr<Credit> SocketTransport::SayHello(int fd, int64_t deadline_ns) {
   // Only this process speaks for the lease, so its clock orders the connections.
   MessageHeader hello(
       HelloRequest{
@@ -123,10 +123,10 @@ absl::StatusOr<CreditWindow> SocketTransport::SayHello(int fd, int64_t deadline_
   if (options_.incarnation != 0 && said.incarnation != options_.incarnation) {
     return absl::FailedPreconditionError("hello: the server has restarted");
   }
-  if (said.window_requests == 0 || said.window_kib == 0) {
+  if (said.credit_requests == 0 || said.credit_kib == 0) {
     return absl::UnavailableError("hello: the server gives no credit");
   }
-  return CreditWindow{std::min(said.window_requests, kSlots), said.window_kib};
+  return Credit{std::min(said.credit_requests, kSlots), said.credit_kib};
 }
 
 void SocketTransport::Start(Call* call) {
@@ -174,9 +174,9 @@ bool SocketTransport::FillBatchLocked() {
   batch_.calls = batch_.calls_sent = batch_.piece_count = batch_.next_piece = 0;
   while (queue_.head != nullptr && batch_.calls < kBatchCallsMax) {
     Call* call = queue_.head;
-    const bool credit = requests_out_ == 0 || (requests_out_ < window_.requests &&
-                                               credit_out_bytes_ + call->credit_bytes <= window_.kib * kKiB);
-    if (!credit || slots_[next_request_id_ % kSlots] != nullptr) break;
+    const bool has_credit = requests_out_ == 0 || (requests_out_ < credit_.requests &&
+                                                   credit_out_bytes_ + call->credit_bytes <= credit_.kib * kKiB);
+    if (!has_credit || slots_[next_request_id_ % kSlots] != nullptr) break;
     // A header, a mask table and at most four runs a page.
     const size_t pieces = call->masks != nullptr ? 2 + 4 * call->request.range().pages() : 2;
     if (batch_.piece_count + pieces > kBatchPiecesMax) break;

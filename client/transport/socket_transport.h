@@ -103,7 +103,7 @@ class SocketTransport : public Transport, private MessageReader::Handler, privat
   void OnTick(int64_t now_ns) override;
   void OnFlush() override;
 
-  absl::StatusOr<CreditWindow> SayHello(int fd, int64_t deadline_ns);
+  absl::StatusOr<Credit> SayHello(int fd, int64_t deadline_ns);
 
   // Takes calls from the queue into the batch, as far as credit and room go. False if there is nothing to send.
   bool FillBatchLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -146,7 +146,7 @@ class SocketTransport : public Transport, private MessageReader::Handler, privat
   CondVar roles_free_;
   std::atomic<bool> connected_{false};  // written under mu_
   UniqueFd fd_;                         // exchanged only while nobody holds a role; shut down under mu_
-  CreditWindow window_ ABSL_GUARDED_BY(mu_);
+  Credit credit_ ABSL_GUARDED_BY(mu_);
   CallQueue queue_ ABSL_GUARDED_BY(mu_);
   int queued_ ABSL_GUARDED_BY(mu_) = 0;
   std::array<Call*, kSlots> slots_ ABSL_GUARDED_BY(mu_){};

@@ -66,7 +66,7 @@ void ForgetRange(Model* model, uint64_t region, const ChunkRange& range) {
 class Driver {
  public:
   explicit Driver(Insides* in)
-      : in_(in), session_(SessionContext{&in->store, &in->leases, &in->landing, 1, CreditWindow{256, 4096}}) {}
+      : in_(in), session_(SessionContext{&in->store, &in->leases, &in->landing, 1, Credit{256, 4096}}) {}
 
   void Hello() {
     MessageHeader hello(HelloRequest{.lease = LeaseId{1}, .generation = ++in_->generation});

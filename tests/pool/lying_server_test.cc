@@ -176,8 +176,8 @@ TEST_F(LyingServerTest, AHelloOnTheDataPlaneThatCannotBe) {
   const auto credit = [](uint32_t requests, uint32_t kib) {
     return [=](MessageHeader* reply) {
       auto said = reply->as<HelloReply>();
-      said.window_requests = requests;
-      said.window_kib = kib;
+      said.credit_requests = requests;
+      said.credit_kib = kib;
       reply->set(said);
     };
   };
@@ -196,7 +196,7 @@ TEST_F(LyingServerTest, AbsurdCreditIsNotBelieved) {
   const auto pool = OpenWith({.message = [](const MessageHeader& request, MessageHeader good) {
     if (request.op == Op::kHello) {
       auto said = good.as<HelloReply>();
-      said.window_requests = said.window_kib = ~uint32_t{0};
+      said.credit_requests = said.credit_kib = ~uint32_t{0};
       good.set(said);
     }
     return LyingServer::Encode(good);
