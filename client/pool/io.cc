@@ -473,9 +473,9 @@ void Io::Resume(IoPart* part) {
         return Retry(part, absl::UnavailableError(absl::StrCat("memory server ", session->name(),
                                                                " does not answer: no room can be reserved")));
       }
-      part->search.NoteSilent(*session);
+      part->search.NoteNoAnswer(*session);
       return Launch(part);
-    case Outcome::kHopeless:
+    case Outcome::kAwayTooLong:
       return End(part, absl::UnavailableError(session->last_error().message()));
     case Outcome::kClosing:
       return End(part, absl::UnavailableError("the pool is being closed"));

@@ -233,7 +233,7 @@ TEST_F(ServerSessionTest, NoDeadlineDependsOnTheDriver) {
   EXPECT_EQ(late.outcome, Waiter::Outcome::kLate);
   After(options_.fail_fast_after_ms);
   session_.Tick();
-  EXPECT_EQ(patient.outcome, Waiter::Outcome::kHopeless);
+  EXPECT_EQ(patient.outcome, Waiter::Outcome::kAwayTooLong);
   session_.Done(under_way, Good(under_way));
 }
 

@@ -148,7 +148,7 @@ void Sweep::Resume(Errand* errand) {
     case Waiter::Outcome::kUsable:
       if (errand->place.environment->NowNs() < errand->call.deadline_ns) return Launch(errand);
       break;
-    case Waiter::Outcome::kHopeless:
+    case Waiter::Outcome::kAwayTooLong:
       return End(errand, absl::UnavailableError(errand->session->last_error().message()));
     case Waiter::Outcome::kClosing:
       return End(errand, absl::UnavailableError("the pool is being closed"));

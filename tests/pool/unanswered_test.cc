@@ -174,7 +174,7 @@ TEST_F(UnansweredTest, AServerWithoutAControlPlaneIsNotWaitedForForEver) {
   data.Hold(true);
   servers.server(0).StopControlForTest();
   EXPECT_TRUE(Eventually([&] { return !pool->session(0)->up(); }));
-  EXPECT_TRUE(Eventually([&] { return pool->session(0)->hopeless(); }));
+  EXPECT_TRUE(Eventually([&] { return pool->session(0)->away_too_long(); }));
   const auto other = pool->CreateRegion({.gc = true}).value();
   EXPECT_TRUE(other->Write(0, Bytes(Of('B', 16 * kPagesPerSpan))).ok()) << "new spans go elsewhere";
   for (const auto& chain : chains) chain->stop = true;
