@@ -137,7 +137,7 @@ TEST(MessageTest, TheWireDoesNotChange) {
   expect(MessageHeader(HelloReply{0x0102, 3, 4, 5, 6}),
          {'N', 'R', 'M', '1', 7, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  // the common part
           2,   1,   0,   0,   0, 0, 0, 0,                                                  // incarnation
-          3,   0,   0,   0,   4, 0, 0, 0,                                                  // window
+          3,   0,   0,   0,   4, 0, 0, 0,                                                  // credit
           5,   0,   0,   0,   6, 0, 0, 0});                                                // versions
   expect(MessageHeader(ReadRequest{RegionId{1}, {2, 3}, Epoch{4}, SpanGeneration{5}, SnapshotVersion{6}}),
          {'N', 'R', 'M', '1', 7, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  // the common part
