@@ -10,7 +10,7 @@
 namespace nram {
 namespace {
 
-// What replies may say: a server that says more is broken, or lies.
+// Bounds of replies. A server that exceeds them is broken, or lies.
 constexpr size_t kListBytesMax = 256 << 20;  // of a whole list, on the wire
 constexpr uint64_t kBytesMax = uint64_t{1} << 60;
 constexpr int kIncarnationsMax = 65'535;
@@ -178,7 +178,7 @@ ServerStatistics ControlCodec::Parse(const v1::Statistics& reply) {
                               FromProto(reply.capacity()),
                               FromProto(reply.host()),
                               {}};
-  // Every plain number of the message under its own name, so that none is forgotten here.
+  // Takes every plain number of the message under its own name, so that none is forgotten.
   const auto* descriptor = reply.GetDescriptor();
   for (int i = 0; i < descriptor->field_count(); ++i) {
     const auto* field = descriptor->field(i);
