@@ -20,7 +20,7 @@ constexpr size_t kSpansPerReply = 32'768;
 constexpr size_t kNameBytesMax = 255;
 constexpr int kIncarnationsMax = 4'096;
 
-// Names reach logs and terminals.
+// Names reach logs and terminals, so they must be printable.
 absl::Status CheckName(const std::string& name) {
   if (name.size() > kNameBytesMax) {
     return absl::InvalidArgumentError(absl::StrCat("a name is at most ", kNameBytesMax, " bytes"));
@@ -80,7 +80,7 @@ absl::Status ControlService::RenewLease(const v1::RenewLeaseRequest& request, v1
 absl::Status ControlService::EndLease(const v1::EndLeaseRequest& request, v1::EndLeaseReply*) {
   if (const auto lease = core_->leases().End(LeaseId{request.lease_id()})) {
     core_->store().CollectLease(*lease);
-    // Usually all of it, so that its memory is free when this is answered. The collector frees the rest.
+    // Usually this frees all of it, so that the memory is free before the answer. The collector frees the rest.
     core_->store().FreeSome(DeadlineAfterMs(kFreeMs));
   }
   return absl::OkStatus();
@@ -140,7 +140,7 @@ absl::Status ControlService::AttachRegion(const v1::AttachRegionRequest& request
   }
   auto region = core_->store().Attach(lease.get(), id, request.epoch(), request.force());
   if (!region.ok()) return region.status();
-  // A lease's id is a secret between its client and this server: whoever knows it acts as that client.
+  // A lease's id is a secret between its client and this server. Whoever knows the id acts as that client.
   if (Raw(region->lease) != request.lease_id()) region->lease = LeaseId{0};
   FillRegion(*region, reply->mutable_region());
   return absl::OkStatus();
@@ -220,7 +220,7 @@ absl::Status ControlService::Drain(const v1::DrainRequest& request, v1::DrainRep
 
 void ControlService::FillCapacity(v1::Capacity* capacity) const {
   const ArenaUsage usage = core_->arena().usage();
-  // The landing frames are the server's own.
+  // Landing frames are the server's own and do not count as used.
   const uint64_t landing = core_->landing().size() * kPageBytes;
   const uint64_t used = usage.frame_bytes + usage.index_bytes - std::min(usage.frame_bytes, landing);
   capacity->set_donated_bytes(usage.ceiling_bytes);
@@ -239,7 +239,7 @@ void ControlService::FillHost(const Surroundings& around, v1::HostState* host) c
   host->set_total_bytes(around.memory.total_bytes);
   host->set_available_bytes(around.memory.available_bytes);
   host->set_idle_bytes(around.memory.idle_bytes);
-  // Donated memory that no page has touched yet is still counted as available by the kernel, but it is spoken for.
+  // The kernel counts donated memory that no page has touched yet as available. But it is not: clients may take it.
   const ArenaUsage usage = core_->arena().usage();
   const uint64_t backed = usage.extent_bytes + usage.index_bytes;
   const uint64_t unbacked = usage.ceiling_bytes > backed ? usage.ceiling_bytes - backed : 0;

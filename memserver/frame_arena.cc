@@ -26,10 +26,11 @@ absl::StatusOr<std::unique_ptr<FrameArena>> FrameArena::Create(uint64_t ceiling_
     return absl::ResourceExhaustedError(absl::StrCat("no address space for ", FormatByteSize(ceiling_bytes)));
   }
   static_assert(sizeof(Slab) == 32);
-  // What proto/price.h says of a page's frame. (A frame of fewer chunks costs its share of the slab's odd end too.)
+  // The price list (proto/price.h) holds for frames. (A frame of fewer chunks also costs its share of the slab's odd
+  // end.)
   static_assert(FrameCost(kClasses) == kPageBytes);
   static_assert(FrameCost(kClasses - 1) <= kPageBytes && FrameCost(1) <= kPageBytes);
-  // A reservation is counted as data and index in these parts.
+  // A reservation is split into data and index in this proportion.
   static_assert(kReservationBytesPerPage % kIndexBytesPerPageMax == 0);
   madvise(data->data(), data->size(), MADV_HUGEPAGE);  // an optimisation; kernels without it refuse
   madvise(data->data(), data->size(), MADV_DONTDUMP);
@@ -48,7 +49,7 @@ FrameArena::FrameArena(uint64_t ceiling_bytes, uint64_t fixed_bytes, Mapping dat
   unbacked_extents_.reserve(extents);
   spare_extents_.reserve(extents);
   for (uint32_t extent = extents; extent > 0; --extent) unbacked_extents_.push_back(extent - 1);
-  // The slab table is touched as extents are; 1/2048 of them.
+  // The tables of extents.
   index_bytes_ = (extents * 9) + 4096;
 }
 
@@ -82,7 +83,7 @@ bool FrameArena::MakeRoomLocked(uint64_t extra_data_bytes, uint64_t extra_index_
 }
 
 uint64_t FrameArena::FreeBytesLocked() const {
-  // The largest extra that MakeRoomLocked accepts, found from the same terms.
+  // The largest extra that MakeRoomLocked accepts, from the same terms.
   const uint64_t taken = TakenLocked() + kSlackBytes;
   const uint64_t room = ceiling_bytes_ > taken ? ceiling_bytes_ - taken : 0;
   const uint64_t extents = std::min<uint64_t>(room / kExtentBytes, unbacked_extents_.size());
@@ -155,7 +156,7 @@ void FrameArena::ReleaseSpareLocked() {
   madvise(data_.data() + extent * kExtentBytes, kExtentBytes, MADV_DONTNEED);
 }
 
-// A slab of the class, or failing that of a larger one, that has a free frame; kNone if there is none.
+// A slab of the class that has a free frame, or else one of a larger class; kNone if there is none.
 uint32_t FrameArena::SlabForLocked(int chunks, bool reserved) {
   if (partial_[chunks] != kNone) return partial_[chunks];
   if (free_slabs_ == kNone && (!spare_extents_.empty() || MapExtentLocked(reserved))) OpenSpareLocked();
@@ -184,7 +185,8 @@ FrameLoc FrameArena::Allocate(int chunks, Payment* payment) {
   DCHECK(chunks >= 1 && chunks <= kClasses);
   MutexLock lock(&mu_);
   const bool reserved = CanPay(payment, kPageBytes);
-  // Without a reservation: only memory that no reservation may need, and a whole slab if one has to be opened.
+  // Without a reservation, the frame must leave enough memory for all reservations. If it opens a slab, the whole slab
+  // counts.
   if (!reserved) {
     const bool opens_slab = partial_[chunks] == kNone;
     const uint64_t data_needed = opens_slab ? kSlabBytes : chunks == kClasses ? kPageBytes : 0;
@@ -192,7 +194,7 @@ FrameLoc FrameArena::Allocate(int chunks, Payment* payment) {
   }
   const uint32_t index = SlabForLocked(chunks, reserved);
   if (index == kNone) {
-    // Ours to prevent, but no reason to lose what is stored.
+    // This is a bug, but no reason to lose the stored data.
     if (reserved) LOG(DFATAL) << "reserved memory is missing: " << reserved_bytes_ << " bytes are reserved";
     return kNoFrame;
   }

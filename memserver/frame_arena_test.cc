@@ -53,7 +53,7 @@ TEST(FrameArenaTest, FreedMemoryGoesBackToTheHostAndIsFreeForAnySize) {
     for (FrameLoc frame; (frame = arena->Allocate(chunks)) != kNoFrame;) frames.push_back(frame);
     EXPECT_GT(frames.size() * chunks * kChunkBytes, free_before * 9 / 10) << chunks;
     for (const FrameLoc frame : frames) arena->Free(frame);
-    // Spare until it has not been needed for a whole period.
+    // Extents stay spare until they were not needed for a whole period.
     const uint64_t spare = arena->usage().extent_bytes;
     EXPECT_GT(spare, free_before * 9 / 10);
     arena->ReleaseIdle(true);
@@ -101,13 +101,13 @@ TEST(FrameArenaTest, SpareMemoryStandsInNobodysWay) {
   for (FrameLoc frame; (frame = arena->Allocate(8)) != kNoFrame;) frames.push_back(frame);
   const uint64_t full = arena->usage().extent_bytes;
   for (const FrameLoc frame : frames) arena->Free(frame);
-  // The index gets what frames had.
+  // The index gets the memory that frames had.
   uint64_t charged = 0;
   while (arena->ChargeIndex(kMiB)) charged += kMiB;
   EXPECT_GT(charged, full * 8 / 10);
   EXPECT_EQ(arena->usage().extent_bytes, 0);
   arena->ReleaseIndex(charged);
-  // And so does the host, when the ceiling is to go down.
+  // The host gets it when the ceiling goes down.
   for (FrameLoc& frame : frames) ASSERT_NE(frame = arena->Allocate(8), kNoFrame);
   arena->SetCeiling(16 * kMiB);
   EXPECT_EQ(arena->usage().extent_bytes, full) << "it is in use";

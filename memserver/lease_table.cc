@@ -122,7 +122,7 @@ std::vector<std::shared_ptr<Lease>> LeaseTable::EndExpired(int64_t now_ns) {
       EndLocked(lease.get());
       ended.push_back(lease);
     } else {
-      // It was renewed since.
+      // The lease was renewed since.
       by_end_.erase(by_end_.begin());
       lease->listed_ns_ = 0;
       ListLocked(lease.get());
@@ -137,7 +137,7 @@ void LeaseTable::NoteEndingLocked(Lease* lease) {
 }
 
 void LeaseTable::ForgetEndedLocked() {
-  // Those that a connection holds are looked at again: there are no more of these than connections.
+  // A lease that a connection holds is looked at again. There are no more of these than connections.
   std::erase_if(ending_, [this](uint64_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     ++looked_at_;
     const auto it = leases_.find(id);
@@ -161,7 +161,7 @@ void LeaseTable::ForgetLocked(Table::iterator it) {
 }
 
 void LeaseTable::Unname(Lease* lease) {
-  // Whoever ends the lease after this finds that no region names it.
+  // A thread that ends the lease after this finds that no region names it.
   if (lease->regions.fetch_sub(1) > 1 || lease->live()) return;
   MutexLock lock(&mu_);
   NoteEndingLocked(lease);
@@ -170,7 +170,7 @@ void LeaseTable::Unname(Lease* lease) {
 void LeaseTable::Extend(int64_t ns) {
   MutexLock lock(&mu_);
   extended_ns_ += ns;
-  // One that was renewed after the stop, and before this, ends no later for it.
+  // A lease that was renewed after the stop, and before this, does not end later.
   for (const auto& [id, lease] : leases_) {
     if (!lease->live()) continue;
     lease->expires_ns_ = std::min(lease->expires_ns_, NowLocked() + lease->ttl_ms_ * kNsPerMs);

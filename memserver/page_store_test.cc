@@ -32,7 +32,7 @@ class PageStoreTest : public ::testing::Test {
     std::vector<FrameLoc> landed(range.pages());
     EXPECT_TRUE(landing_.Take(landed.size(), landed.data()));
     for (uint64_t i = 0; i < landed.size(); ++i) {
-      memset(arena_->Data(landed[i]), 0xEE, kPageBytes);  // what an earlier write left
+      memset(arena_->Data(landed[i]), 0xEE, kPageBytes);  // left by an earlier write
       const uint64_t page_chunk = (range.first_page() + i) * kChunksPerPage;
       for (uint64_t chunk = 0; chunk < kChunksPerPage; ++chunk) {
         if ((MaskOfPage(range, range.first_page() + i) >> chunk & 1) == 0) continue;
@@ -50,7 +50,7 @@ class PageStoreTest : public ::testing::Test {
     return reason;
   }
 
-  // What the sender of the chunks that have landed says of them.
+  // The checksums that the sender of the landed chunks computes.
   std::vector<uint32_t> Crcs(ChunkRange range, absl::Span<const ChunkMask> masks, absl::Span<const FrameLoc> landed) {
     std::vector<uint32_t> crcs(range.pages());
     for (uint64_t i = 0; i < crcs.size(); ++i) {
@@ -224,8 +224,8 @@ TEST_F(PageStoreTest, OverwritingAFullServerNeedsNoRoomWhateverItHolds) {
   std::mt19937_64 random(TestSeed());
   for (int i = 0; i < 30'000; ++i) {
     const uint64_t page = random() % pages;
-    const auto chunks = static_cast<ChunkMask>(random() | 1);  // never all zeros, which would free it
-    // Only smaller ones: what has shrunk has given room away.
+    const auto chunks = static_cast<ChunkMask>(random() | 1);  // never all zeros, which would free the page
+    // Pages only become smaller: a page that has shrunk has given room away.
     const std::string before = Read({page * 8, 8});
     ChunkMask there = 0;
     for (int chunk = 0; chunk < 8; ++chunk) there |= before[chunk * 512] != 0 ? 1 << chunk : 0;
@@ -255,7 +255,7 @@ TEST_F(PageStoreTest, ATrimTellsWhatAllBeforeItHaveKept) {
   EXPECT_EQ(kept_after(2, &lease_->reservation, 2), 0) << "a new owner has kept nothing yet";
 }
 
-// What swap, mmap and fallocate rest on.
+// Swap, mmap and fallocate rest on this.
 TEST_F(PageStoreTest, ReservedPagesMayHoldWhateverTheyLikeBesideSomebodyGreedy) {
   constexpr uint64_t kPages = 2000;
   ASSERT_TRUE(arena_->Reserve(kPages, &lease_->reservation));
@@ -335,7 +335,7 @@ TEST_F(PageStoreTest, WholeReservedSpansComeAndGoForEverOnAFullServer) {
   }
 }
 
-// What the client reserves for pages is enough for them, wherever they are.
+// A client's reservation for pages is enough for them, wherever they are.
 TEST_F(PageStoreTest, AWriteMayUseAllTheRoomThatItBrings) {
   frames_ = PageStore::Frames::kWhole;
   ASSERT_EQ(Write({0, 8}, PageWith(0xFF, 'a')), Reason::kOk);
@@ -448,7 +448,7 @@ TEST_F(PageStoreTest, AReservationIsKeptToTheLastPage) {
     }
   }
   landing_.Give(&frame, 1);
-  // Scattered, so that the index costs the most.
+  // The pages are scattered, so that the index costs the most.
   for (uint64_t page = 0; page < kPages; ++page)
     ASSERT_EQ(Write({page * kChunksPerSpan, 8}, std::string(4096, 'x')), Reason::kOk) << page;
 }
@@ -477,7 +477,7 @@ TEST_F(PageStoreTest, AnEndedLeaseLeavesOrphansAndCollectsGcRegions) {
   ASSERT_EQ(ended.size(), 1);
   store_.CollectLease(*ended[0]);
   EXPECT_EQ(arena_->usage().reserved_bytes, 0);
-  // The region is there no more. Its memory is freed in steps, by somebody who has the time.
+  // The region is gone. Its memory is freed in steps, by a thread that has the time.
   EXPECT_EQ(store_.List(0, 10, /*orphans_only=*/false, false).size(), 1);
   EXPECT_EQ(store_.counters().regions, 2);
   EXPECT_TRUE(store_.FreeSome(DeadlineAfterMs(60'000)));
@@ -487,7 +487,7 @@ TEST_F(PageStoreTest, AnEndedLeaseLeavesOrphansAndCollectsGcRegions) {
   EXPECT_EQ(orphans[0].id, kRegion);
   EXPECT_EQ(orphans[0].owner_name, "test");
   EXPECT_EQ(Write({0, 8}, std::string(4096, 'b')), Reason::kLeaseEnded);
-  // Taken up again, it is owned again, and whole.
+  // When the lease is taken up again, it owns the region again, and the region is whole.
   ASSERT_TRUE(leases_.Grant(LeaseId{1}, "test", 0).ok());
   EXPECT_EQ(Read({0, 8}), std::string(4096, 'a'));
   EXPECT_EQ(Write({0, 8}, std::string(4096, 'b')), Reason::kOk);
@@ -549,7 +549,7 @@ TEST_F(PageStoreTest, ListsSpansAndRegionsInPages) {
   EXPECT_EQ(store_.ListSpans(kRegion, 2, 1).value(), (std::vector<uint64_t>{3}));
 }
 
-// As many regions as $NRAM_REGIONS says; a million is what docs/performance.md tells of.
+// As many regions as $NRAM_REGIONS says. The figures of docs/performance.md are for a million.
 uint64_t RegionCount() {
   const char* given = std::getenv("NRAM_REGIONS");
   return given != nullptr ? std::strtoull(given, nullptr, 10) : 100'000;

@@ -1,7 +1,7 @@
 #ifndef NRAM_MEMSERVER_PAYMENT_H_
 #define NRAM_MEMSERVER_PAYMENT_H_
 
-// How a request pays for the memory that it takes, and where the memory goes that it gives up.
+// How a request pays for memory that it takes, and what becomes of memory that it gives up.
 
 #include <cstdint>
 
@@ -26,8 +26,8 @@ class Payment {
   explicit Payment(ArenaReservation* reservation, uint64_t limit_bytes = ~uint64_t{0})
       : reservation_(reservation), limit_bytes_(limit_bytes), pays_(reservation != nullptr) {}
 
-  // Begins a step that takes at most `bytes_max`. If the limit leaves room for all of that, the reservation pays in
-  // this step, whatever it really takes; the next step looks at the limit again.
+  // Begins a step that takes at most `bytes_max`. If the limit allows that, the reservation pays in this step, whatever
+  // the step really takes. The next step looks at the limit again.
   void BeginStep(uint64_t bytes_max) { pays_ = reservation_ != nullptr && paid_bytes_ + bytes_max <= limit_bytes_; }
   // Whether the reservation pays in this step, as long as it has enough left.
   bool pays() const { return pays_; }

@@ -1,4 +1,4 @@
-// Trims and destroys in steps: what a newer connection and others of the same thread wait for.
+// Trims and destroys in steps: a newer connection, and other connections of the same thread, wait for one step only.
 
 #include "memserver/session.h"
 
@@ -117,7 +117,7 @@ TEST_F(SessionTest, ANewerConnectionWaitsForOneStepAndNothingIsExecutedAfterItsH
         EXPECT_EQ(Hello(&newer, generation + 1).header.reason, Reason::kOk);
         answered = true;
       });
-      hello.join();  // for ever, if it waited for more than the step
+      hello.join();  // would never return if hello waited for more than the step
       pages_at_hello = store_.counters().pages;
     };
     const Answer cut_off = Run(&older, request, 2);
@@ -130,7 +130,7 @@ TEST_F(SessionTest, ANewerConnectionWaitsForOneStepAndNothingIsExecutedAfterItsH
     const Answer again = Run(&newer, request, 2);
     ASSERT_TRUE(again.status.ok());
     if (request.op == Op::kTrim) {
-      // What both have kept, so that the lost answer is made up for.
+      // The sum that both trims have kept makes up for the lost answer.
       EXPECT_EQ(again.header.reason, Reason::kOk);
       const uint64_t kept_bytes = again.header.as<TrimReply>().kept_bytes;
       EXPECT_GE(kept_bytes, kSpans * kPageBytes);
@@ -142,7 +142,7 @@ TEST_F(SessionTest, ANewerConnectionWaitsForOneStepAndNothingIsExecutedAfterItsH
       EXPECT_EQ(store_.counters().regions, 1) << "unlinked, and not free yet";
     }
   }
-  // What the older connection's destroy left is freed when somebody has time.
+  // The older connection's destroy is completed when a thread has time.
   EXPECT_TRUE(store_.FreeSome(DeadlineAfterMs(60'000)));
   EXPECT_EQ(store_.counters().regions, 0);
   EXPECT_EQ(store_.counters().pages, 0);
