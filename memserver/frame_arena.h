@@ -117,7 +117,7 @@ class FrameArena {
   static constexpr uint64_t FrameCost(int chunks) { return kSlabBytes / FramesPerSlab(chunks); }
   Slab& slab(uint32_t index) const { return reinterpret_cast<Slab*>(slabs_.data())[index]; }
 
-  // What would be taken if all reservations were used and so much more; ~0 if that is more than there is.
+  // The memory that would be taken if all reservations and so much more were used; ~0 if there is not so much.
   uint64_t DemandLocked(uint64_t extra_data_bytes, uint64_t extra_index_bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Whether all data and reservations still fit with one spare extent less.
   bool CanSpareLocked(uint64_t extra_data_bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

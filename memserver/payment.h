@@ -31,7 +31,7 @@ class Payment {
   void BeginStep(uint64_t bytes_max) { pays_ = reservation_ != nullptr && paid_bytes_ + bytes_max <= limit_bytes_; }
   // Whether the reservation pays in this step, as long as it has enough left.
   bool pays() const { return pays_; }
-  // What the reservation has paid in all steps.
+  // The bytes that the reservation has paid in all steps.
   uint64_t paid_bytes() const { return paid_bytes_; }
 
  private:

@@ -195,7 +195,7 @@ TEST(MessageTest, EachReservedByteIsRefused) {
 TEST(MessageTest, EachFlagThatAnOperationDoesNotHaveIsRefused) {
   ForEachMessage([&](const MessageHeader& header) {
     uint8_t had = header.flags;
-    // Those of what carries chunks come with tables; they have their own test.
+    // Messages that carry chunks come with tables, which have a test of their own.
     if (header.is<ReadReply>() || header.is<WriteRequest>()) had |= kFlagSparse | kFlagSealed;
     for (int bit = 1; bit < 8; ++bit) {
       if ((had >> bit & 1) != 0) continue;
