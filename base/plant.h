@@ -12,7 +12,7 @@
 #define NRAM_PLANTS(PLANT)                     \
   /* The server. */                            \
   PLANT(no_fence_on_hello)                     \
-  PLANT(lease_end_keeps_promise)               \
+  PLANT(lease_end_keeps_reservation)           \
   PLANT(lease_end_keeps_regions)               \
   PLANT(late_reserve_executed)                 \
   PLANT(checksum_not_checked)                  \

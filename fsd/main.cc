@@ -66,7 +66,7 @@ absl::StatusOr<Daemon> StartDaemon(const FsdOptions& options) {
       NRAM_ASSIGN_OR_RETURN(const std::string spec, ChoosePoolSpec(options.pool));
       PoolOptions pool;
       NRAM_ASSIGN_OR_RETURN(pool.servers, ParsePoolSpec(spec));
-      pool.owner = OwnerName(options.swap ? "swap" : "mount", options.directory, getpid());
+      pool.client_name = ClientName(options.swap ? "swap" : "mount", options.directory, getpid());
       pool.io_timeout_ms = options.io_timeout_ms;
       if (options.swap) {
         // The area must find its pages if a server is back in time, wherever between two renewals it went away.

@@ -197,7 +197,7 @@ example: nram-fsd /mnt/nram --size=4GiB --foreground
 )";
 }
 
-std::string OwnerName(const std::string& what, const std::string& directory, int pid) {
+std::string ClientName(const std::string& what, const std::string& directory, int pid) {
   char host[256] = {};
   gethostname(host, sizeof host - 1);
   return absl::StrCat(what, " ", directory, " on ", host, ", pid ", pid);

@@ -61,7 +61,7 @@ struct FsdOptions {
 
 // The name that a daemon gives itself at the servers, for people and for `nram swaps`. A pid alone is not unique among
 // machines.
-std::string OwnerName(const std::string& what, const std::string& directory, int pid);
+std::string ClientName(const std::string& what, const std::string& directory, int pid);
 
 // The one signal that ends a daemon of `--swap`: `nram swapoff` sends it when the kernel does not have the area any
 // more.

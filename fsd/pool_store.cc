@@ -12,7 +12,7 @@ namespace {
 
 constexpr IoOptions kStartOptions{.io_class = IoClass::kUrgent};
 
-// At most 64 KiB lie in two frames.
+// At most 64 KiB lie in two messages.
 struct PoolIo : StoreIo {
   Io io{2};
 };
@@ -26,7 +26,7 @@ class PoolFile : public BlockFile {
   bool Start(BlockIo* io) override {
     const bool reads = io->op() == BlockIo::Op::kRead;
     if (io->waited_for()) {
-      // The pool's own wait: the calling thread receives the answers itself, in as many frames as the pool allows.
+      // The pool's own wait: the calling thread receives the answers itself, in as many messages as the pool allows.
       io->End(reads ? region_->Read(io->offset(), io->to()) : region_->Write(io->offset(), io->from()));
       return true;
     }

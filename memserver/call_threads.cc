@@ -51,7 +51,7 @@ void CallThreads::Run() {
     mu_.Lock();
     if (is_slow) {
       --slow_running_;
-      changed_.SignalAll();  // one of those that wait may begin, or the threads may end
+      changed_.SignalAll();  // a slow call that waits may begin, or the threads may end
     }
   }
 }

@@ -10,20 +10,20 @@
 
 namespace nram {
 
-// The threads that run the control plane's calls. Slow ones never have all of them, so that a renewal does not wait for
-// a long list, or for much that is to be freed. Thread-safe.
+// The threads that run the control plane's calls. Slow calls never have all threads, so a renewal does not wait for a
+// long list or a large destruction. Thread-safe.
 class CallThreads {
  public:
   static constexpr int kThreads = 8;
   static constexpr int kSlowMax = 4;
-  // How many of each pace may wait; each holds some 10 KiB of gRPC's.
+  // How many calls of each pace may wait. Each holds some 10 KiB in gRPC.
   static constexpr size_t kQuickWaitingMax = 256;
   static constexpr size_t kSlowWaitingMax = 64;
 
   enum class Pace { kQuick, kSlow };
 
   CallThreads();
-  // Runs what waits and joins the threads.
+  // Runs the calls that wait, and joins the threads.
   ~CallThreads();
 
   // False: too many wait already.

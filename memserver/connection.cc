@@ -51,7 +51,7 @@ absl::Status Connection::OnMessage(const MessageHeader& header, absl::Span<const
 }
 
 void Connection::NoteProgress() {
-  // To say hello it has the time from its beginning, however many bytes it sends.
+  // Before hello, the time counts from the connection's beginning, however many bytes it sends.
   if (session_.bound()) progress_ns_ = now_ns_;
 }
 
@@ -87,7 +87,7 @@ absl::StatusOr<Connection::State> Connection::Pump(int64_t now_ns) {
   State state = State::kMore;
   bool paused = false;
   for (int round = 0; round < kRoundsMax && state == State::kMore; ++round) {
-    // Small replies wait for each other while more requests are there to be read: one wake-up of the peer for all.
+    // Small replies wait for each other while there are more requests to read, so that they wake the peer once.
     if (sent_ > 0 || paused || reply_.used >= kFlushBytes) {
       NRAM_ASSIGN_OR_RETURN(const bool flushed, Flush());
       if (!flushed) return State::kWantsOut;
@@ -96,7 +96,7 @@ absl::StatusOr<Connection::State> Connection::Pump(int64_t now_ns) {
     if (session_.busy()) {
       NRAM_RETURN_IF_ERROR(session_.Continue(&reply_));
       NoteRest();
-      if (session_.busy()) break;  // others have their turn
+      if (session_.busy()) break;  // other connections have their turn
       continue;
     }
     NRAM_ASSIGN_OR_RETURN(const MessageReader::Progress progress, reader_.ReadFrom(fd_.get(), this));
@@ -112,8 +112,8 @@ absl::StatusOr<Connection::State> Connection::Pump(int64_t now_ns) {
         state = round == 0 ? State::kNothing : State::kIdle;
         break;
       case MessageReader::Progress::kPaused:
-        // With replies to send it paused for room in the reply buffer, which the next Flush makes; or for a request
-        // that is in the middle of its steps.
+        // If there are replies to send, it has paused for room in the reply buffer, which the next Flush makes. If the
+        // session is busy, it has paused for a request that is in the middle of its steps.
         if (reply_.used == 0 && !session_.busy()) state = State::kStarved;
         paused = true;
         NoteRest();

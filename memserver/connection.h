@@ -1,8 +1,8 @@
 #ifndef NRAM_MEMSERVER_CONNECTION_H_
 #define NRAM_MEMSERVER_CONNECTION_H_
 
-// One data connection: a socket, the reader of its messages, its session, and the replies that wait to be sent. Belongs
-// to one worker thread at a time.
+// One data connection: a socket, the reader of its messages, its session, and the replies that wait to be sent. It
+// belongs to one worker thread at a time.
 
 #include <atomic>
 #include <cstdint>
@@ -21,8 +21,8 @@
 
 namespace nram {
 
-// A worker's reply buffers. A connection holds one only while it has replies to send, so that their number, not the
-// number of connections, bounds the memory. Not thread-safe.
+// A worker's reply buffers. A connection holds one only while it has replies to send. So the number of buffers bounds
+// the memory, not the number of connections. Not thread-safe.
 class ReplyBuffers {
  public:
   static constexpr size_t kBufferBytes = kMessageBytesMax + 64 * 1024;
@@ -40,33 +40,36 @@ class ReplyBuffers {
 class Connection : private MessageReader::Handler {
  public:
   static constexpr size_t kReadAheadBytes = 64 * 1024;
-  // What a connection costs whether it moves anything or not.
+  // The memory that a connection takes, idle or not.
   static constexpr uint64_t kFixedBytes = kReadAheadBytes + 8192;
 
-  // How Pump left it.
+  // The connection's state after Pump.
   enum class State {
     kNothing,   // nothing had come
     kIdle,      // everything that came was handled; wait for more
-    kMore,      // stopped for fairness; more may be there
+    kMore,      // Pump stopped for fairness; there may be more
     kWantsOut,  // replies wait until the peer takes them
-    kStarved,   // waits for landing frames or a reply buffer; try again soon
-    kEnded,     // the peer closed in good order
+    kStarved,   // it waits for landing frames or a reply buffer; try again soon
+    kEnded,     // the peer closed it in good order
   };
 
-  // `buffers` may be exchanged by SetBuffers when the connection moves to another worker.
+  // `buffers`: of its worker. SetBuffers replaces them when the connection moves to another worker.
   Connection(UniqueFd fd, std::string peer, const SessionContext& context, ReplyBuffers* buffers, int64_t now_ns);
   ~Connection() override;
 
-  // Reads, executes and replies without blocking, for a bounded number of rounds. An error: close it (logged by the
-  // caller).
+  // Reads, executes and replies without blocking, for a bounded number of rounds. After an error the caller logs it and
+  // closes the connection.
   absl::StatusOr<State> Pump(int64_t now_ns);
 
-  // DEADLINE_EXCEEDED if it has moved nothing in the middle of something, been without a hello, or idle with a lease
-  // that has ended, for longer than `limit_ns`; or has been in the middle of one thing for kPaceFactor times as long,
-  // because it holds this server's buffers meanwhile.
+  // DEADLINE_EXCEEDED if, for longer than `limit_ns`, the connection
+  //   has moved no byte in the middle of a message or of its replies,
+  //   has not said hello, or
+  //   has been idle with a lease that has ended.
+  // Also if one message or its replies have taken kPaceFactor times as long: they hold this server's buffers.
   absl::Status CheckStall(int64_t now_ns, int64_t limit_ns) const;
 
-  // In the middle of something, so that it holds this server's buffers, and has moved nothing for so long.
+  // It is in the middle of a message or of its replies, so it holds this server's buffers, and has moved no byte for
+  // `limit_ns`.
   bool HoldsIdly(int64_t now_ns, int64_t limit_ns) const {
     return (has_output() || reader_.mid_message()) && now_ns - progress_ns_ > limit_ns;
   }
@@ -79,14 +82,14 @@ class Connection : private MessageReader::Handler {
   const std::string& peer() const { return peer_; }
   const Session& session() const { return session_; }
 
-  // Takes its place in the table, until it is destroyed. `source`: where it comes from, without the port.
+  // Takes a place in the table, until the connection is destroyed. `source`: the peer's address without the port.
   void TakePlace(ConnectionTable* table, std::string source, int64_t now_ns) {
     place_.emplace(table, &session_, fd_.get(), std::move(source), now_ns);
   }
 
   uint32_t epoll_events = 0;  // as registered; the worker's
-  bool charged = false;       // to the arena, as one beyond the prepaid
-  bool queued = false;        // in the worker's list of those to pump again
+  bool charged = false;       // to the arena: it is not one of the prepaid connections
+  bool queued = false;        // in the worker's list of connections to pump again
 
  private:
   static constexpr int kRoundsMax = 8;
@@ -98,10 +101,10 @@ class Connection : private MessageReader::Handler {
   absl::Status OnMessage(const MessageHeader& header, absl::Span<const uint32_t> page_crcs) override;
   void OnCorrupt(const MessageHeader& header) override {}
 
-  // Sends what waits. False if the peer does not take all of it now.
+  // Sends replies. False: the peer does not take all of them now.
   absl::StatusOr<bool> Flush();
   void NoteProgress();
-  // It is in the middle of nothing, has just come to the end of something, or this server is short of something.
+  // The connection is between two messages, has just finished one, or waits for this server.
   void NoteRest();
 
   const UniqueFd fd_;
@@ -113,8 +116,9 @@ class Connection : private MessageReader::Handler {
   size_t sent_ = 0;
   int64_t now_ns_;       // the Pump's
   int64_t progress_ns_;  // when it last moved bytes, or waited for this server; before hello, when it began
-  int64_t rest_ns_;      // of NoteRest: one thing may take kPaceFactor times the limit from then
-  // Last, so that it leaves the table before anything else is gone. Nothing in a test that has no table.
+  int64_t rest_ns_;      // of NoteRest: from then a message may take kPaceFactor times the limit
+  // The last member, so that the connection leaves the table before anything else is gone. Empty in tests without a
+  // table.
   std::optional<ConnectionPlace> place_;
 };
 

@@ -58,7 +58,8 @@ bool ConnectionTable::MakeRoomFor(absl::string_view source, int64_t deadline_ns)
   ConnectionPlace* const chosen = ChooseLocked(source);
   if (chosen == nullptr) return false;
   chosen->displaced_ = true;
-  // Its worker finds the end of the stream. The descriptor is its own: it leaves the table before it is closed.
+  // The connection's worker finds the end of the stream. The descriptor is still the connection's, which leaves the
+  // table before it closes the descriptor.
   shutdown(chosen->fd_, SHUT_RDWR);
   while (places_.contains(chosen)) {
     if (!gone_.WaitUntil(&mu_, deadline_ns)) return !places_.contains(chosen);

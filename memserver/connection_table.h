@@ -1,13 +1,14 @@
 #ifndef NRAM_MEMSERVER_CONNECTION_TABLE_H_
 #define NRAM_MEMSERVER_CONNECTION_TABLE_H_
 
-// Who holds the data connections of a server, and who gives way when there can be no more (for their number, or because
-// the arena has no room for one), so that no client keeps the others out. A client has two connections that do
-// something; these stay. In this order, the oldest first:
-//   1. one whose place a newer connection of the same lease has taken,
-//   2. one that has not said hello,
-//   3. one whose client has asked for nothing but pings (it connects again when it needs the connection),
-//   4. if the newcomer's address has few and another one more than a quarter of all: the newest of that one's.
+// The data connections of a server. When there can be no more (for their number, or because the arena has no room), one
+// gives way to a newcomer, so that no client keeps the others out. The two connections that a client works with stay.
+// The first rule that finds one decides, and takes the oldest:
+//   1. a connection whose place a newer one of the same lease has taken,
+//   2. a connection that has not said hello,
+//   3. a connection whose client has asked for nothing but pings (the client connects again when it needs it),
+//   4. if the newcomer's address has few connections and another address has more than a quarter of all: the newest of
+//      that address.
 
 #include <atomic>
 #include <cstdint>
@@ -23,7 +24,7 @@ namespace nram {
 
 class ConnectionTable;
 
-// A connection's place in the table; gives it back when it is destroyed.
+// A connection's place in the table. The destructor gives it back.
 class ConnectionPlace {
  public:
   ConnectionPlace(ConnectionTable* table, const Session* session, int fd, std::string source, int64_t accepted_ns);
@@ -31,7 +32,7 @@ class ConnectionPlace {
   ConnectionPlace(const ConnectionPlace&) = delete;
   ConnectionPlace& operator=(const ConnectionPlace&) = delete;
 
-  // The worker's: it said hello for this lease, which must outlive the place.
+  // Called by the worker: the connection has said hello for this lease, which must outlive the place.
   void NoteBound(const Lease* lease) { lease_.store(lease, std::memory_order_release); }
 
  private:
@@ -43,7 +44,7 @@ class ConnectionPlace {
   const std::string source_;
   const int64_t accepted_ns_;
   std::atomic<const Lease*> lease_{nullptr};
-  bool displaced_ = false;  // the table's: it has been told to go
+  bool displaced_ = false;  // guarded by the table's lock: it has been shut down to give way
 };
 
 // Thread-safe.
@@ -53,8 +54,8 @@ class ConnectionTable {
   ConnectionTable(const ConnectionTable&) = delete;
   ConnectionTable& operator=(const ConnectionTable&) = delete;
 
-  // Shuts down a connection that is to give way to one from `source`, and waits until it is gone, `deadline_ns` at
-  // most. False: there is none, or it did not go in time.
+  // Shuts down a connection that gives way to one from `source`, and waits until it is gone, until `deadline_ns` at
+  // most. False: no connection gives way, or it was not gone in time.
   bool MakeRoomFor(absl::string_view source, int64_t deadline_ns);
 
   size_t size() const {

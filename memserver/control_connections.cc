@@ -25,18 +25,18 @@
 
 namespace nram {
 
-// All but the constants is guarded by the table's lock.
+// The table's lock guards all members but the constants.
 struct ControlConnections::Connection {
   const int fd;      // gRPC's
-  UniqueFd watched;  // the duplicate; invalid once it was closed
+  UniqueFd watched;  // the duplicate; invalid after it was closed
   const std::string source;
   const int64_t accepted_ns;
   const bool charged;  // to the arena
   bool called = false;
   bool told_to_go = false;
-  int under_way = 0;               // calls, those whose answers are being sent too
+  int under_way = 0;               // calls, including those whose answers are being sent
   int64_t used_ns = 0;             // when a call last began or ended
-  std::multiset<int64_t> sending;  // since when, of each of those answers
+  std::multiset<int64_t> sending;  // for each answer that is being sent, since when
 
   bool TakesNothing(int64_t now_ns, int64_t limit_ns) const {
     return !sending.empty() && now_ns - *sending.begin() > limit_ns;
@@ -47,7 +47,8 @@ namespace {
 
 constexpr int kSweepMs = 1'000;
 constexpr int64_t kTakesNothingNs = kNsPerSecond;
-// gRPC closes what was shut down a moment later: so many in so long may be there twice.
+// gRPC closes a connection a moment after its shutdown. Until then it exists beside its successor: at most so many in
+// each turn.
 constexpr int kDisplacedPerTurn = 32;
 constexpr int64_t kTurnNs = 50 * kNsPerMs;
 
@@ -123,7 +124,7 @@ void ControlConnections::Run() {
         NoteClosedLocked(static_cast<Connection*>(of));
       }
     }
-    // After the others, which may name what these displace.
+    // After the other events, which may name connections that newcomers displace.
     if (tcp) Accept(tcp_listener_.get(), true);
     if (unix_socket) Accept(unix_listener_.get(), false);
     if (MonotonicNs() >= next_sweep_ns) {
@@ -148,7 +149,7 @@ void ControlConnections::Accept(int listener, bool is_tcp) {
   if (!watched.valid()) {
     if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
       PLOG_EVERY_N(ERROR, 100) << "accept";
-      // The connection stays pending, or was closed; do not spin on it.
+      // The connection stays pending, or was closed. Do not spin on it.
       pollfd stop{stop_event_.get(), POLLIN, 0};
       poll(&stop, 1, 100);
     }
@@ -161,14 +162,14 @@ void ControlConnections::Accept(int listener, bool is_tcp) {
   const int64_t now_ns = MonotonicNs();
   {
     MutexLock lock(&mu_);
-    // Its descriptor is free again, so gRPC has closed it.
+    // The kernel has given this descriptor again, so gRPC has closed the connection that had it.
     if (const auto it = connections_.find(fd.get()); it != connections_.end()) NoteClosedLocked(it->second.get());
     bool charged = false;
     if (!AdmitLocked(&charged) && !(MakeRoomLocked(now_ns) && AdmitLocked(&charged))) return;
     auto connection = std::make_shared<Connection>(
         Connection{fd.get(), std::move(watched), PeerOf(fd.get(), is_tcp).source, now_ns, charged});
     connection->used_ns = now_ns;
-    // EPOLLHUP, which is always told: both directions are closed.
+    // The only event is EPOLLHUP, which epoll always reports: both directions are closed.
     epoll_event event{.events = 0, .data = {.ptr = connection.get()}};
     if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, connection->watched.get(), &event) != 0) {
       // The kernel has no memory or no watch left for it.
@@ -189,7 +190,7 @@ bool ControlConnections::MakeRoomLocked(int64_t now_ns) {
   if (displaced_in_turn_ == kDisplacedPerTurn) return false;
   absl::flat_hash_map<absl::string_view, int> by_source;
   for (const auto& [fd, connection] : connections_) ++by_source[connection->source];
-  // The lowest goes: its rank, how many its source has, since when it has not been used.
+  // The connection with the lowest claim gives way. A claim: rank, how many its source has, since when it is not used.
   using Claim = std::tuple<int, int, int64_t>;
   Claim lowest;
   Connection* chosen = nullptr;
@@ -224,7 +225,7 @@ void ControlConnections::ShutDownLocked(Connection* connection) {
 }
 
 void ControlConnections::NoteClosedLocked(Connection* connection) {
-  // A second word of it: it may be gone already.
+  // The end may be noticed twice: the connection may be gone already.
   const auto it = std::find_if(connections_.begin(), connections_.end(),
                                [&](const auto& entry) { return entry.second.get() == connection; });
   if (it == connections_.end()) return;
@@ -293,7 +294,7 @@ int64_t ControlConnections::NoteAnswered(const ConnectionPtr& connection) {
 void ControlConnections::BoundUntakenLocked() {
   const size_t most = kUntakenPerConnection * connections_.size() + kUntakenSpare;
   if (untaken_ <= most) return;
-  size_t untaken = 0;  // but for those that are on their way out
+  size_t untaken = 0;  // without those of connections that are shut down
   Connection* worst = nullptr;
   for (const auto& [fd, connection] : connections_) {
     if (connection->told_to_go) continue;

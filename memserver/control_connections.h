@@ -1,13 +1,15 @@
 #ifndef NRAM_MEMSERVER_CONTROL_CONNECTIONS_H_
 #define NRAM_MEMSERVER_CONTROL_CONNECTIONS_H_
 
-// The control plane's sockets. gRPC serves connections but does not bound them: this accepts them, hands each to gRPC,
-// knows which are in use, and shuts down those that give way. Each costs two descriptors: gRPC's, and a duplicate that
-// tells when gRPC has closed it.
+// The control plane's sockets. gRPC serves connections, but does not bound their number. ControlConnections accepts
+// connections, hands each to gRPC, knows which are in use, and shuts down those that give way. Each costs two
+// descriptors: gRPC's, and a duplicate that tells when gRPC has closed it.
 //
-// When the table is full, one of these gives way to a newcomer: one that has never made a call (the oldest), one
-// without a call under way (of the address that has most, the one not used for longest; its client connects again with
-// its next call), one that has not taken an answer for a second.
+// When the table is full, one connection gives way to a newcomer. The first rule that finds one decides:
+//   1. the oldest that has never made a call,
+//   2. one without a call under way: of the address that has most, the one not used for longest (its client connects
+//      again with its next call),
+//   3. one that has not taken an answer for a second.
 
 #include <atomic>
 #include <cstdint>
@@ -30,23 +32,23 @@ struct ControlConnectionsOptions {
   int port = 0;                       // 0: the kernel chooses
   std::string socket_path;            // empty: no Unix socket
   size_t connections_max = 256;
-  // Who has made no call, or has not taken an answer, for so long is cut off.
+  // A client that has made no call, or has not taken an answer, for so long is cut off.
   int64_t limit_ms = 10'000;
 };
 
 // Thread-safe.
 class ControlConnections {
  public:
-  // What one takes in gRPC: 24 KiB and 15.4 a call, measured. So two calls of each are paid for whose answers are not
-  // taken; when there are more, in all, the one that has most of them is cut off.
+  // The memory of one connection in gRPC: 24 KiB and 15.4 KiB a call, measured. That pays for two untaken answers of
+  // each connection. If there are more in all, the connection that has most of them is cut off.
   static constexpr uint64_t kConnectionBytes = 64 * kKiB;
   static constexpr size_t kUntakenPerConnection = 2;
   static constexpr size_t kUntakenSpare = 32;
-  // How many are paid for from the start. Those beyond are charged to the arena.
+  // How many connections are paid for from the start. Others are charged to the arena.
   static constexpr size_t kPrepaid = 32;
   static constexpr uint64_t kFixedBytes = kPrepaid * kConnectionBytes;
 
-  // One that gRPC serves. Whoever has a call of it holds it.
+  // A connection that gRPC serves. Each call under way holds it.
   struct Connection;
   using ConnectionPtr = std::shared_ptr<Connection>;
 
@@ -54,21 +56,21 @@ class ControlConnections {
   // Shuts all connections down and joins the thread.
   ~ControlConnections();
 
-  // Errors name the address. Then port() is known.
+  // Sets port(). Errors name the address.
   absl::Status Listen();
-  // Accepts from now on. `serve` owns the descriptor that it is given.
+  // Begins to accept. `serve` owns the descriptor that it is given.
   void Start(std::function<void(int fd)> serve);
   // Accepts no more.
   void Stop();
   int port() const { return port_; }
 
-  // A call began on a connection: `peer` is what gRPC calls it. Null if it is gone.
+  // A call began on the connection that gRPC names `peer`. Null if the connection is gone.
   ConnectionPtr BeginCall(absl::string_view peer);
-  // The call's answer is there and is being sent. Returns when that began.
+  // The call's answer is being sent from now on. Returns the time.
   int64_t NoteAnswered(const ConnectionPtr& connection);
   // The answer was sent, or given up.
   void EndCall(const ConnectionPtr& connection, int64_t answered_ns);
-  // There are too many answers on their way: shuts down the connection whose client has not taken one for longest, if
+  // Too many answers are on their way. Shuts down the connection whose client has not taken an answer for longest, if
   // that is a second or more.
   void CutOffSlowest();
 
@@ -78,11 +80,11 @@ class ControlConnections {
  private:
   void Run();
   void Accept(int listener, bool is_tcp);
-  // Whether one more may come; charges for it.
+  // Whether one more connection may come. Charges for it.
   bool AdmitLocked(bool* charged) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool MakeRoomLocked(int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ShutDownLocked(Connection* connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // gRPC has closed it. It counts until its last call has ended: so long does gRPC keep what it has of it.
+  // gRPC has closed the connection. It counts until its last call has ended, because gRPC keeps memory for it so long.
   void NoteClosedLocked(Connection* connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ForgetLocked(Connection* connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Sweep();
@@ -100,11 +102,11 @@ class ControlConnections {
   std::atomic<uint64_t> displaced_{0};
 
   mutable Mutex mu_;
-  // By gRPC's descriptor; a new one takes an old one's place if that has been closed.
+  // By gRPC's descriptor. A new connection takes the place of an old one that has been closed.
   absl::flat_hash_map<int, ConnectionPtr> connections_ ABSL_GUARDED_BY(mu_);
-  // Closed, with calls that have not ended.
+  // Closed connections with calls that have not ended.
   absl::flat_hash_map<Connection*, ConnectionPtr> ending_ ABSL_GUARDED_BY(mu_);
-  size_t untaken_ ABSL_GUARDED_BY(mu_) = 0;  // answers, of all connections
+  size_t untaken_ ABSL_GUARDED_BY(mu_) = 0;  // answers that are being sent, of all connections
   int displaced_in_turn_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t turn_began_ns_ ABSL_GUARDED_BY(mu_) = 0;
   size_t prepaid_used_ ABSL_GUARDED_BY(mu_) = 0;

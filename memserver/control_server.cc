@@ -20,20 +20,20 @@
 namespace nram {
 namespace {
 
-// Answers that are on their way, in bytes: what is beyond a small one is refused when there are so many.
+// A bound on the bytes of answers that are on their way. Beyond it, only small answers are sent; others are refused.
 constexpr size_t kAnswerBytesMax = 2 << 20;
 constexpr size_t kSmallAnswerBytes = 2 << 10;
 constexpr int kCallsPerConnection = 16;
 
 grpc::Status ToGrpc(const absl::Status& status) {
-  // Both number their codes alike, on purpose. But gRPC has a use of its own for RESOURCE_EXHAUSTED.
+  // absl and gRPC number their codes alike, on purpose. But gRPC uses RESOURCE_EXHAUSTED itself.
   const absl::StatusCode code = absl::IsResourceExhausted(status) ? absl::StatusCode::kOutOfRange : status.code();
   return {static_cast<grpc::StatusCode>(code), std::string(status.message())};
 }
 
-// The calls come from gRPC's threads, which must not block; they run on threads of our own. While an answer is being
-// sent it holds no thread, so that clients that do not take theirs keep nobody away. (With gRPC's synchronous interface
-// each of them would hold one.)
+// Calls come from gRPC's threads, which must not block. They run on threads of our own. An answer that is being sent
+// holds no thread, so clients that do not take their answers keep no other client out. (In gRPC's synchronous interface
+// each answer would hold a thread.)
 class GrpcControlServer final : public ControlServer, private v1::Control::CallbackService {
  public:
   GrpcControlServer(const ControlConnectionsOptions& options, ServerCore* core, LookAround look_around)
@@ -43,13 +43,13 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
         address_(options.address) {}
   ~GrpcControlServer() override {
     connections_.Stop();
-    // Waits for all calls, which our threads still run.
+    // Waits for all calls. Our threads still run them.
     if (grpc_ != nullptr) grpc_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
     grpc_.reset();
   }
 
   absl::Status Init() {
-    // Protobuf would write a line for each request with a text that is not UTF-8.
+    // Protobuf would log each request that has a text that is not UTF-8.
     google::protobuf::SetLogHandler(nullptr);
     NRAM_RETURN_IF_ERROR(connections_.Listen());
     grpc::ServerBuilder builder;
@@ -59,7 +59,7 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
     builder.SetMaxReceiveMessageSize(ControlService::kRequestBytesMax);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kCallsPerConnection);
     builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 4 << 10);
-    // Windows stay small: nobody sends much here.
+    // HTTP/2's windows stay small: nobody sends much here.
     builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 600'000);
     builder.RegisterService(this);
@@ -71,7 +71,7 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
   int port() const override { return connections_.port(); }
 
  private:
-  // One call, from its coming until its answer is sent or given up.
+  // One call, until its answer is sent or given up.
   class Call final : public grpc::ServerUnaryReactor {
    public:
     Call(GrpcControlServer* server, const std::string& peer)
@@ -110,7 +110,8 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
     int64_t answered_ns_ = 0;
   };
 
-  // Of all memory that a message has; Clear() would keep it. gRPC keeps the message itself until its answer is taken.
+  // Frees all memory that a message has; Clear() would keep it. gRPC keeps the message itself until the client has
+  // taken the answer.
   template <typename Message>
   static void Free(Message* message) {
     Message().Swap(message);
@@ -121,7 +122,7 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
                                 absl::Status (ControlService::*method)(const Request&, Reply*),
                                 CallThreads::Pace pace = CallThreads::Pace::kQuick) {
     auto* const call = new Call(this, context->peer());
-    auto* const own = const_cast<Request*>(request);  // as gRPC has it: nobody else looks at it
+    auto* const own = const_cast<Request*>(request);  // gRPC does not look at it any more
     const bool posted = threads_.Post(pace, [=, this] {
       const grpc::Status status = ToGrpc((service_.*method)(*own, reply));
       Free(own);
@@ -134,7 +135,7 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
     return call;
   }
 
-  // Calls come only after it listens.
+  // Calls come only after the server listens, so the port is known.
   Surroundings Look() const {
     Surroundings around = look_around_();
     around.address = absl::StrCat(address_, ":", connections_.port());
@@ -195,7 +196,7 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
   ControlConnections connections_;
   const std::string address_;
   std::atomic<size_t> answer_bytes_{0};
-  CallThreads threads_;  // after what it uses, and before the server whose calls it runs
+  CallThreads threads_;  // after the members that calls use, and before the server whose calls it runs
   std::unique_ptr<grpc::Server> grpc_;
 };
 

@@ -17,17 +17,17 @@ class ServerCore;
 struct ControlServerOptions {
   std::string address = "127.0.0.1";  // numeric IPv4 or IPv6
   int port = 0;                       // 0: the kernel chooses
-  std::string socket_path;            // a Unix socket too; empty: none
+  std::string socket_path;            // of a Unix socket; empty: none
   size_t connections_max = 64;
 };
 
 class ControlServer {
  public:
-  // Listens and serves. `core` must outlive it, and so must whatever `look_around` uses; the control plane's own
-  // address is put into what that returns.
+  // Listens and serves. `core` must outlive the server, and so must everything that `look_around` uses. The server puts
+  // its own address into the result of `look_around`.
   static absl::StatusOr<std::unique_ptr<ControlServer>> Start(const ControlServerOptions& options, ServerCore* core,
                                                               LookAround look_around);
-  // Waits for calls that are under way; for their answers to be taken a second at most.
+  // Waits for calls that are under way, and a second at most until clients have taken the answers.
   virtual ~ControlServer() = default;
   virtual int port() const = 0;
 };

@@ -20,7 +20,7 @@ constexpr size_t kSpansPerReply = 32'768;
 constexpr size_t kNameBytesMax = 255;
 constexpr int kIncarnationsMax = 4'096;
 
-// Names reach logs and terminals.
+// Names reach logs and terminals, so they must be printable.
 absl::Status CheckName(const std::string& name) {
   if (name.size() > kNameBytesMax) {
     return absl::InvalidArgumentError(absl::StrCat("a name is at most ", kNameBytesMax, " bytes"));
@@ -34,7 +34,7 @@ void FillRegion(const RegionDescription& region, v1::RegionInfo* info) {
   info->set_name(region.manifest.name);
   info->set_epoch(region.epoch);
   info->set_gc(region.gc);
-  info->set_owner(region.owner);
+  info->set_owner_name(region.owner_name);
   info->set_orphan(region.orphan);
   info->set_stored_bytes(region.stored_bytes);
   info->set_spans(region.spans);
@@ -62,9 +62,9 @@ absl::Status ControlService::Hello(const v1::HelloRequest& request, v1::HelloRep
 }
 
 absl::Status ControlService::GrantLease(const v1::GrantLeaseRequest& request, v1::LeaseReply* reply) {
-  const std::string owner = Printable(request.owner(), LeaseTable::kOwnerBytesMax);
+  const std::string client_name = Printable(request.client_name(), LeaseTable::kClientNameBytesMax);
   const auto ttl_ms = static_cast<int64_t>(request.ttl_ms());
-  const auto lease = core_->leases().Grant(LeaseId{request.lease_id()}, owner, ttl_ms);
+  const auto lease = core_->leases().Grant(LeaseId{request.lease_id()}, client_name, ttl_ms);
   if (!lease.ok()) return lease.status();
   FillLease(**lease, reply);
   return absl::OkStatus();
@@ -80,7 +80,7 @@ absl::Status ControlService::RenewLease(const v1::RenewLeaseRequest& request, v1
 absl::Status ControlService::EndLease(const v1::EndLeaseRequest& request, v1::EndLeaseReply*) {
   if (const auto lease = core_->leases().End(LeaseId{request.lease_id()})) {
     core_->store().CollectLease(*lease);
-    // Usually all of it, so that its memory is free when this is answered. The collector frees the rest.
+    // Usually this frees all of it, so that the memory is free before the answer. The collector frees the rest.
     core_->store().FreeSome(DeadlineAfterMs(kFreeMs));
   }
   return absl::OkStatus();
@@ -98,11 +98,11 @@ absl::Status ControlService::Reserve(const v1::ReserveRequest& request, v1::Leas
   }
   FrameArena& arena = core_->arena();
   if (request.pages() < 0) {
-    arena.Unpromise(0 - static_cast<uint64_t>(request.pages()), &(*lease)->promise);
+    arena.Unreserve(0 - static_cast<uint64_t>(request.pages()), &(*lease)->reservation);
   } else if (core_->draining()) {
     return absl::FailedPreconditionError("the donor is draining and takes no new pages");
   } else if (!core_->leases().Charge(lease->get()) ||
-             !arena.Promise(static_cast<uint64_t>(request.pages()), &(*lease)->promise)) {
+             !arena.Reserve(static_cast<uint64_t>(request.pages()), &(*lease)->reservation)) {
     return absl::ResourceExhaustedError(absl::StrCat("asked for ", FormatByteSize(request.pages() * kPageBytes), ", ",
                                                      FormatByteSize(arena.usage().free_bytes), " are free"));
   }
@@ -140,7 +140,7 @@ absl::Status ControlService::AttachRegion(const v1::AttachRegionRequest& request
   }
   auto region = core_->store().Attach(lease.get(), id, request.epoch(), request.force());
   if (!region.ok()) return region.status();
-  // A lease's id is a secret between its client and this server: whoever knows it acts as that client.
+  // A lease's id is a secret between its client and this server. Whoever knows the id acts as that client.
   if (Raw(region->lease) != request.lease_id()) region->lease = LeaseId{0};
   FillRegion(*region, reply->mutable_region());
   return absl::OkStatus();
@@ -220,14 +220,14 @@ absl::Status ControlService::Drain(const v1::DrainRequest& request, v1::DrainRep
 
 void ControlService::FillCapacity(v1::Capacity* capacity) const {
   const ArenaUsage usage = core_->arena().usage();
-  // The landing frames are the server's own.
+  // Landing frames are the server's own and do not count as used.
   const uint64_t landing = core_->landing().size() * kPageBytes;
   const uint64_t used = usage.frame_bytes + usage.index_bytes - std::min(usage.frame_bytes, landing);
   capacity->set_donated_bytes(usage.ceiling_bytes);
   capacity->set_used_bytes(used);
-  capacity->set_promised_bytes(usage.promised_bytes);
+  capacity->set_reserved_bytes(usage.reserved_bytes);
   capacity->set_free_bytes(usage.free_bytes);
-  const uint64_t told = used + usage.promised_bytes + usage.free_bytes;
+  const uint64_t told = used + usage.reserved_bytes + usage.free_bytes;
   capacity->set_overhead_bytes(usage.ceiling_bytes > told ? usage.ceiling_bytes - told : 0);
   capacity->set_draining(core_->draining());
 }
@@ -239,7 +239,7 @@ void ControlService::FillHost(const Surroundings& around, v1::HostState* host) c
   host->set_total_bytes(around.memory.total_bytes);
   host->set_available_bytes(around.memory.available_bytes);
   host->set_idle_bytes(around.memory.idle_bytes);
-  // Donated memory that no page has touched yet is still counted as available by the kernel, but it is spoken for.
+  // The kernel counts donated memory that no page has touched yet as available. But it is not: clients may take it.
   const ArenaUsage usage = core_->arena().usage();
   const uint64_t backed = usage.extent_bytes + usage.index_bytes;
   const uint64_t unbacked = usage.ceiling_bytes > backed ? usage.ceiling_bytes - backed : 0;
@@ -251,7 +251,7 @@ void ControlService::FillHost(const Surroundings& around, v1::HostState* host) c
 void ControlService::FillLease(const Lease& lease, v1::LeaseReply* reply) const {
   reply->set_ttl_ms(lease.ttl_ms());
   reply->set_incarnation(core_->incarnation());
-  reply->set_promised_bytes(core_->arena().left_bytes(lease.promise));
+  reply->set_reservation_bytes(core_->arena().left_bytes(lease.reservation));
   reply->set_term(lease.term());
   FillCapacity(reply->mutable_capacity());
 }

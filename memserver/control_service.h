@@ -1,8 +1,7 @@
 #ifndef NRAM_MEMSERVER_CONTROL_SERVICE_H_
 #define NRAM_MEMSERVER_CONTROL_SERVICE_H_
 
-// What the control plane's calls do (proto/control.proto). How they come and go is ControlServer's; nothing here knows
-// gRPC.
+// The control plane's calls (proto/control.proto), without gRPC. ControlServer carries requests and replies.
 
 #include <cstddef>
 #include <utility>
@@ -14,11 +13,11 @@
 
 namespace nram {
 
-// Thread-safe. Nothing waits for the network. After an error the reply is unspecified. Those that free or list much may
+// Thread-safe. Nothing waits for the network. After an error the reply is unspecified. Calls that free or list much may
 // take long: DestroyRegion, EndLease, ListRegions, ListSpans and GetStatistics.
 class ControlService {
  public:
-  // What a request, and the answer to a list, may have in bytes.
+  // Bounds on a request, and on a list in an answer.
   static constexpr size_t kRequestBytesMax = 64 << 10;
   static constexpr size_t kListBytes = 256 << 10;
 

@@ -27,13 +27,13 @@ namespace {
 
 void Signal(int event_fd) {
   const uint64_t one = 1;
-  // Fails only when the counter is full, and then the reader is woken anyway.
+  // The write fails only if the counter is full; then the reader wakes anyway.
   (void)!write(event_fd, &one, sizeof one);
 }
 
 }  // namespace
 
-// One thread, its connections and its reply buffers.
+// One thread with its connections and its reply buffers.
 class DataServer::Worker {
  public:
   Worker(DataServer* server, bool urgent)
@@ -70,7 +70,7 @@ class DataServer::Worker {
   static constexpr int kEventsMax = 64;
   static constexpr int kLookAroundEvery = 16;
   static constexpr int64_t kSweepNs = kNsPerSecond;
-  // Who holds what others wait for has so long to get on with it.
+  // A connection that holds buffers or frames that others wait for has so long to move bytes.
   static constexpr int64_t kHoldNs = 2 * kNsPerSecond;
 
   void Run() {
@@ -103,7 +103,7 @@ class DataServer::Worker {
   }
 
   // Polls the connection that had the last request, and now and then all others, until nothing has come for
-  // `budget_ns`, or a sweep is due. Returns when the last request was done.
+  // `budget_ns`, or a sweep is due. Returns the time when the last request was done.
   int64_t SpinOnHot(int64_t budget_ns) {
     int64_t idle_since_ns = MonotonicNs();
     int64_t now_ns = idle_since_ns;
@@ -118,7 +118,7 @@ class DataServer::Worker {
         SpinPause();
       }
       now_ns = then_ns;
-      // Who does not take his replies is waited for, not polled.
+      // A peer that does not take its replies is waited for, not polled.
       if (!again_.empty() || (connections_.contains(hot_) && hot_->has_output())) break;
       epoll_event event;
       if (i % kLookAroundEvery == 0 && epoll_wait(epoll_.get(), &event, 1, 0) > 0 && event.data.ptr != hot_) break;
@@ -129,16 +129,16 @@ class DataServer::Worker {
     return idle_since_ns;
   }
 
-  // While a connection is polled, what comes for it need not be told to the epoll set as well, which takes whoever
-  // delivers it a quarter of a microsecond.
+  // While a connection is polled, the epoll set need not know of its messages. Telling the set costs the kernel a
+  // quarter of a microsecond for each message.
   void Unwatch(Connection* connection) {
     if (unwatched_ != nullptr) return;
     Control(EPOLL_CTL_DEL, connection);
     unwatched_ = connection;
   }
 
-  // False, with the reason logged: the kernel had no memory or no watch left for it, and nobody will hear of what
-  // comes.
+  // False, with the reason logged: the kernel has no memory or no watch left, so nobody will notice the connection's
+  // messages.
   bool Control(int operation, Connection* connection) {
     if (connection == unwatched_) return true;
     epoll_event event{.events = connection->epoll_events, .data = {.ptr = connection}};
@@ -164,11 +164,11 @@ class DataServer::Worker {
         Close(raw, absl::ResourceExhaustedError("it cannot be watched"));
         continue;
       }
-      Requeue(raw);  // it may have read ahead before it moved here
+      Requeue(raw);  // the connection may have read ahead before it moved here
     }
   }
 
-  // True if the connection had something.
+  // True: messages had come.
   bool Pump(Connection* connection, int64_t now_ns) {
     if (!connections_.contains(connection)) return false;
     hot_ = connection;
@@ -250,7 +250,7 @@ class DataServer::Worker {
     }
     --count_;
     --server_->counters_.open;
-    connections_.erase(connection);  // last: the acceptor may wait for its place
+    connections_.erase(connection);  // last: the acceptor may wait until the connection is gone
   }
 
   void Sweep(int64_t now_ns) {
@@ -276,18 +276,18 @@ class DataServer::Worker {
   const UniqueFd epoll_;
   const UniqueFd inbox_event_;
   absl::flat_hash_map<Connection*, std::unique_ptr<Connection>> connections_;
-  std::vector<Connection*> again_;    // to be pumped again without waiting for an event
+  std::vector<Connection*> again_;    // pumped again without waiting for an event
   std::vector<Connection*> pumping_;  // PumpAgain's own
   bool starved_ = false;
-  std::atomic<int> count_{0};        // of connections, those in the inbox too
-  Connection* hot_ = nullptr;        // pumped last; may be gone
+  std::atomic<int> count_{0};        // of connections, including those in the inbox
+  Connection* hot_ = nullptr;        // was pumped last; may be gone
   Connection* unwatched_ = nullptr;  // polled, and not in the epoll set
   int64_t next_sweep_ns_ = 0;
 
   Mutex mu_;
   std::vector<std::unique_ptr<Connection>> inbox_ ABSL_GUARDED_BY(mu_);
 
-  std::thread thread_;  // last: it uses all of the above
+  std::thread thread_;  // the last member: it uses all others
 };
 
 uint64_t DataServer::FixedBytes(const DataServerOptions& options) {
@@ -337,7 +337,7 @@ void DataServer::AcceptLoop() {
 }
 
 bool DataServer::Admit(bool* prepaid) {
-  // Only this thread raises the counts, so that they are not too low.
+  // Only this thread raises the counts, so they are not too low here.
   if (counters_.open >= options_.connections_max) return false;
   *prepaid = prepaid_open_ < kPrepaidConnections;
   if (*prepaid) {
@@ -366,7 +366,7 @@ void DataServer::Accept(int listener, bool is_tcp) {
   if (!fd.valid()) {
     if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
       PLOG_EVERY_N(ERROR, 100) << "accept";
-      // The connection stays pending; do not spin on it.
+      // The connection stays pending. Do not spin on it.
       pollfd stop{stop_event_.get(), POLLIN, 0};
       poll(&stop, 1, 100);
     }

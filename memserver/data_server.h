@@ -1,9 +1,9 @@
 #ifndef NRAM_MEMSERVER_DATA_SERVER_H_
 #define NRAM_MEMSERVER_DATA_SERVER_H_
 
-// The data plane's sockets and threads: one thread accepts, bulk workers and urgent workers (one of each per core, up
-// to a limit) serve the connections that are theirs. A connection begins with a bulk worker and moves when its hello
-// says urgent, so that a page fault never waits behind megabytes of write-back in the same thread.
+// The data plane's sockets and threads. One thread accepts. Bulk workers and urgent workers (one of each per core, up
+// to a limit) serve the connections that they have. A connection begins with a bulk worker, and moves to an urgent one
+// if its hello says urgent. So a page fault never waits behind megabytes of write-back in the same thread.
 
 #include <atomic>
 #include <cstdint>
@@ -27,11 +27,11 @@ namespace nram {
 struct DataServerOptions {
   std::string address = "127.0.0.1";  // numeric IPv4 or IPv6; empty: no TCP
   int port = 0;                       // 0: the kernel chooses
-  std::string socket_path;            // empty: no Unix socket; a dead one at that path is replaced
+  std::string socket_path;            // of a Unix socket, which replaces a dead one there; empty: none
   int workers_per_class = 1;          // 1..64
-  int connections_max = 512;          // see ConnectionTable for who gives way to the next one
-  // A peer that moves nothing in the middle of a message or of its replies for so long is cut off, and one that is not
-  // through it in six times as long.
+  int connections_max = 512;          // ConnectionTable says which one gives way to the next
+  // A peer is cut off if it moves no byte for so long in the middle of a message or of its replies, or if it needs six
+  // times as long for all of it.
   int64_t stall_limit_ms = 10'000;
   SpinOptions spin;
 };
@@ -43,10 +43,10 @@ struct DataServerCounters {
 
 class DataServer {
  public:
-  // What the server's threads and buffers take at most, apart from connections beyond the first few.
+  // The most that the server's threads, buffers and prepaid connections take.
   static uint64_t FixedBytes(const DataServerOptions& options);
 
-  // Listens and starts its threads. Errors: the address cannot be bound (named in the message).
+  // Listens and starts its threads. Errors: an address cannot be bound; the message names it.
   static absl::StatusOr<std::unique_ptr<DataServer>> Start(const DataServerOptions& options,
                                                            const SessionContext& context);
   // Closes all connections and joins the threads.
@@ -58,23 +58,23 @@ class DataServer {
  private:
   class Worker;
   static constexpr size_t kReplyBuffersPerWorker = 16;
-  // Paid for from the start, so that clients can connect again to a server that is full; those beyond are charged as
-  // they come.
+  // Connections that are paid for from the start, so that clients can connect again to a full server. Others are
+  // charged to the arena when they come.
   static constexpr int kPrepaidConnections = 64;
-  // So long what a closed connection was charged stays for the next one.
+  // For so long the charge of a closed connection stays for the next one.
   static constexpr int64_t kSpareNs = 15 * kNsPerSecond;
-  // For how long the acceptor waits for a connection to give way; its worker has it closed in a few milliseconds.
+  // For how long the acceptor waits for a connection to give way. A worker closes one in a few milliseconds.
   static constexpr int64_t kGiveWayMs = 100;
 
   DataServer(const DataServerOptions& options, const SessionContext& context);
   void AcceptLoop();
   void Accept(int listener, bool is_tcp);
-  // False: one more connection is too many, or the arena has no room for it. *prepaid: it needs none.
+  // False: one more connection is too many, or the arena has no room for it. *prepaid: it is one of the prepaid ones.
   bool Admit(bool* prepaid);
   bool TakeSpare();
   void ReleaseOldSpares(int64_t now_ns);
   static Worker* LeastBusy(const std::vector<std::unique_ptr<Worker>>& workers);
-  // Gives a connection that said it is urgent to an urgent worker.
+  // Gives a connection whose hello says urgent to an urgent worker.
   void MoveToUrgent(std::unique_ptr<Connection> connection);
 
   const DataServerOptions options_;
@@ -83,15 +83,15 @@ class DataServer {
   ConnectionTable table_;
   LateLog log_;
   std::atomic<int> prepaid_open_{0};
-  // Of connections that have closed, still paid for: those who come back to a full server find them.
+  // Charges of closed connections that are kept. Clients that come back to a full server find them.
   std::atomic<int> spares_{0};
-  std::atomic<int64_t> spared_ns_{0};  // when the last one came
+  std::atomic<int64_t> spared_ns_{0};  // when the last spare came
   UniqueFd tcp_listener_;
   UniqueFd unix_listener_;
   UniqueFd stop_event_;
   int port_ = 0;
   std::atomic<bool> stopping_{false};
-  std::atomic<int64_t> starved_ns_{0};  // when a connection last waited for what others hold
+  std::atomic<int64_t> starved_ns_{0};  // when a connection last waited for buffers or frames that others hold
   std::vector<std::unique_ptr<Worker>> bulk_;
   std::vector<std::unique_ptr<Worker>> urgent_;
   std::thread acceptor_;

@@ -13,26 +13,26 @@
 
 namespace nram {
 
-// A region that no table has any more, but whose memory is still taken.
+// A region that is in no table any more. Its memory is still taken.
 using Doomed = std::unique_ptr<StoredRegion>;
 
-// Frees regions in steps, so that nobody waits for a large one. Thread-safe.
+// Frees regions in steps, so that no request waits until a large one is free. Thread-safe.
 class DoomedRegions {
  public:
   // Pointers are not owned and must outlive the object.
   DoomedRegions(FrameArena* arena, LeaseTable* leases, StoreCounters* counters)
       : arena_(arena), leases_(leases), counters_(counters) {}
   DoomedRegions(const DoomedRegions&) = delete;
-  // Frees what FreeLater was given.
+  // Frees the regions that FreeLater has kept.
   ~DoomedRegions();
 
-  // One step, of StoredRegion::kSpansPerStep spans at most. True: all is free, and *doomed is null.
+  // Frees StoredRegion::kSpansPerStep spans at most. True: the region is free, and *doomed is null.
   bool FreeStep(Doomed* doomed);
-  // All steps.
+  // Frees the whole region.
   void Free(Doomed doomed);
-  // Keeps it for FreeSome. Null: does nothing.
+  // Keeps the region for FreeSome. Null: does nothing.
   void FreeLater(Doomed doomed);
-  // Frees what FreeLater was given. True if nothing is left; false if it came to `until_ns`. One thread at a time.
+  // Frees the regions that FreeLater has kept, until `until_ns` at most. True: none is left. One thread at a time.
   bool FreeSome(int64_t until_ns);
 
  private:

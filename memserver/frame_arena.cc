@@ -26,11 +26,12 @@ absl::StatusOr<std::unique_ptr<FrameArena>> FrameArena::Create(uint64_t ceiling_
     return absl::ResourceExhaustedError(absl::StrCat("no address space for ", FormatByteSize(ceiling_bytes)));
   }
   static_assert(sizeof(Slab) == 32);
-  // What proto/price.h says of a page's frame. (A frame of fewer chunks costs its share of the slab's odd end too.)
+  // The price list (proto/price.h) holds for frames. (A frame of fewer chunks also costs its share of the slab's odd
+  // end.)
   static_assert(FrameCost(kClasses) == kPageBytes);
   static_assert(FrameCost(kClasses - 1) <= kPageBytes && FrameCost(1) <= kPageBytes);
-  // A promise is counted as data and index in these parts.
-  static_assert(kPromiseBytesPerPage % kIndexBytesPerPageMax == 0);
+  // A reservation is split into data and index in this proportion.
+  static_assert(kReservationBytesPerPage % kIndexBytesPerPageMax == 0);
   madvise(data->data(), data->size(), MADV_HUGEPAGE);  // an optimisation; kernels without it refuse
   madvise(data->data(), data->size(), MADV_DONTDUMP);
   return std::unique_ptr<FrameArena>(new FrameArena(ceiling_bytes, fixed_bytes, *std::move(data), *std::move(slabs)));
@@ -48,7 +49,7 @@ FrameArena::FrameArena(uint64_t ceiling_bytes, uint64_t fixed_bytes, Mapping dat
   unbacked_extents_.reserve(extents);
   spare_extents_.reserve(extents);
   for (uint32_t extent = extents; extent > 0; --extent) unbacked_extents_.push_back(extent - 1);
-  // The slab table is touched as extents are; 1/2048 of them.
+  // The tables of extents.
   index_bytes_ = (extents * 9) + 4096;
 }
 
@@ -58,8 +59,8 @@ uint64_t FrameArena::TakenLocked() const {
 }
 
 uint64_t FrameArena::DemandLocked(uint64_t extra_data_bytes, uint64_t extra_index_bytes) const {
-  const uint64_t index_share = promised_bytes_ / (kPromiseBytesPerPage / kIndexBytesPerPageMax);
-  const uint64_t data_needed = promised_bytes_ - index_share + extra_data_bytes;
+  const uint64_t index_share = reserved_bytes_ / (kReservationBytesPerPage / kIndexBytesPerPageMax);
+  const uint64_t data_needed = reserved_bytes_ - index_share + extra_data_bytes;
   const uint64_t inside = slabs_free_ * kSlabBytes + whole_frames_free_ * kPageBytes;
   uint64_t extents = 0;
   if (data_needed > inside) extents = (data_needed - inside + kExtentBytes - 1) / kExtentBytes;
@@ -68,9 +69,9 @@ uint64_t FrameArena::DemandLocked(uint64_t extra_data_bytes, uint64_t extra_inde
 }
 
 bool FrameArena::CanSpareLocked(uint64_t extra_data_bytes) const {
-  const uint64_t index_share = promised_bytes_ / (kPromiseBytesPerPage / kIndexBytesPerPageMax);
+  const uint64_t index_share = reserved_bytes_ / (kReservationBytesPerPage / kIndexBytesPerPageMax);
   const uint64_t inside = slabs_free_ * kSlabBytes + whole_frames_free_ * kPageBytes;
-  return !spare_extents_.empty() && promised_bytes_ - index_share + extra_data_bytes + kExtentBytes <= inside;
+  return !spare_extents_.empty() && reserved_bytes_ - index_share + extra_data_bytes + kExtentBytes <= inside;
 }
 
 bool FrameArena::MakeRoomLocked(uint64_t extra_data_bytes, uint64_t extra_index_bytes) {
@@ -82,28 +83,28 @@ bool FrameArena::MakeRoomLocked(uint64_t extra_data_bytes, uint64_t extra_index_
 }
 
 uint64_t FrameArena::FreeBytesLocked() const {
-  // The largest extra that MakeRoomLocked accepts, found from the same terms.
+  // The largest extra that MakeRoomLocked accepts, from the same terms.
   const uint64_t taken = TakenLocked() + kSlackBytes;
   const uint64_t room = ceiling_bytes_ > taken ? ceiling_bytes_ - taken : 0;
   const uint64_t extents = std::min<uint64_t>(room / kExtentBytes, unbacked_extents_.size());
   const uint64_t reachable = extents * kExtentBytes + slabs_free_ * kSlabBytes + whole_frames_free_ * kPageBytes;
-  return reachable > promised_bytes_ ? reachable - promised_bytes_ : 0;
+  return reachable > reserved_bytes_ ? reachable - reserved_bytes_ : 0;
 }
 
 bool FrameArena::CanPay(const Payment* payment, uint64_t bytes) {
-  return payment != nullptr && payment->pays_ && payment->promise_->left_bytes_ >= bytes;
+  return payment != nullptr && payment->pays_ && payment->reservation_->left_bytes_ >= bytes;
 }
 
 void FrameArena::PayLocked(uint64_t bytes, Payment* payment) {
-  payment->promise_->left_bytes_ -= bytes;
-  promised_bytes_ -= bytes;
+  payment->reservation_->left_bytes_ -= bytes;
+  reserved_bytes_ -= bytes;
   payment->paid_bytes_ += bytes;
 }
 
-bool FrameArena::PromiseReleasedLocked(uint64_t bytes, ArenaPromise* promise) {
-  if (promise == nullptr || promise->closed_) return false;
-  promise->left_bytes_ += bytes;
-  promised_bytes_ += bytes;
+bool FrameArena::ReserveReleasedLocked(uint64_t bytes, ArenaReservation* reservation) {
+  if (reservation == nullptr || reservation->closed_) return false;
+  reservation->left_bytes_ += bytes;
+  reserved_bytes_ += bytes;
   return true;
 }
 
@@ -122,10 +123,10 @@ void FrameArena::RemoveLocked(uint32_t* head, uint32_t index) {
   if (*head == index) *head = removed.next;
 }
 
-bool FrameArena::MapExtentLocked(bool promised) {
+bool FrameArena::MapExtentLocked(bool reserved) {
   if (unbacked_extents_.empty()) return false;
-  // The slack is there for promises alone.
-  const uint64_t slack = promised ? 0 : kSlackBytes;
+  // The slack is for reservations alone.
+  const uint64_t slack = reserved ? 0 : kSlackBytes;
   if (TakenLocked() + slack + kExtentBytes > ceiling_bytes_) return false;
   const uint32_t extent = unbacked_extents_.back();
   unbacked_extents_.pop_back();
@@ -155,10 +156,10 @@ void FrameArena::ReleaseSpareLocked() {
   madvise(data_.data() + extent * kExtentBytes, kExtentBytes, MADV_DONTNEED);
 }
 
-// A slab of the class, or failing that of a larger one, that has a free frame; kNone if there is none.
-uint32_t FrameArena::SlabForLocked(int chunks, bool promised) {
+// A slab of the class that has a free frame, or else one of a larger class; kNone if there is none.
+uint32_t FrameArena::SlabForLocked(int chunks, bool reserved) {
   if (partial_[chunks] != kNone) return partial_[chunks];
-  if (free_slabs_ == kNone && (!spare_extents_.empty() || MapExtentLocked(promised))) OpenSpareLocked();
+  if (free_slabs_ == kNone && (!spare_extents_.empty() || MapExtentLocked(reserved))) OpenSpareLocked();
   if (free_slabs_ != kNone) {
     const uint32_t index = free_slabs_;
     RemoveLocked(&free_slabs_, index);
@@ -183,17 +184,18 @@ uint32_t FrameArena::SlabForLocked(int chunks, bool promised) {
 FrameLoc FrameArena::Allocate(int chunks, Payment* payment) {
   DCHECK(chunks >= 1 && chunks <= kClasses);
   MutexLock lock(&mu_);
-  const bool promised = CanPay(payment, kPageBytes);
-  // Without a promise, only what no promise may need: a whole slab if one has to be opened.
-  if (!promised) {
+  const bool reserved = CanPay(payment, kPageBytes);
+  // Without a reservation, the frame must leave enough memory for all reservations. If it opens a slab, the whole slab
+  // counts.
+  if (!reserved) {
     const bool opens_slab = partial_[chunks] == kNone;
     const uint64_t data_needed = opens_slab ? kSlabBytes : chunks == kClasses ? kPageBytes : 0;
     if (data_needed > 0 && !MakeRoomLocked(data_needed, 0)) return kNoFrame;
   }
-  const uint32_t index = SlabForLocked(chunks, promised);
+  const uint32_t index = SlabForLocked(chunks, reserved);
   if (index == kNone) {
-    // Ours to prevent, but no reason to lose what is stored.
-    if (promised) LOG(DFATAL) << "promised room is missing: " << promised_bytes_ << " bytes promised";
+    // This is a bug, but no reason to lose the stored data.
+    if (reserved) LOG(DFATAL) << "reserved memory is missing: " << reserved_bytes_ << " bytes are reserved";
     return kNoFrame;
   }
   Slab& from = slab(index);
@@ -204,7 +206,7 @@ FrameLoc FrameArena::Allocate(int chunks, Payment* payment) {
   if (from.chunks == kClasses) --whole_frames_free_;
   const uint64_t cost = FrameCost(from.chunks);
   frame_bytes_ += cost;
-  if (promised) PayLocked(cost, payment);
+  if (reserved) PayLocked(cost, payment);
   return index * kChunksPerSlab + (word * 64 + bit) * uint64_t{from.chunks};
 }
 
@@ -212,10 +214,11 @@ void FrameArena::Free(FrameLoc frame, Refund* refund) {
   MutexLock lock(&mu_);
   const bool whole = slab(static_cast<uint32_t>(frame / kChunksPerSlab)).chunks == kClasses;
   const uint64_t bytes = FreeLocked(frame);
-  if (refund == nullptr || refund->promise_ == nullptr || refund->promise_->closed_) return;
-  // A whole frame was counted as what it is now promised as. A smaller one is room for whole pages only if its slab is.
+  if (refund == nullptr || refund->reservation_ == nullptr || refund->reservation_->closed_) return;
+  // A whole frame counts the same in use and in a reservation. A smaller one is room for whole pages only if its slab
+  // is.
   if (!whole && !MakeRoomLocked(bytes, 0)) return;
-  if (PromiseReleasedLocked(bytes, refund->promise_)) refund->kept_bytes_ += bytes;
+  if (ReserveReleasedLocked(bytes, refund->reservation_)) refund->kept_bytes_ += bytes;
 }
 
 uint64_t FrameArena::FreeLocked(FrameLoc frame) {
@@ -262,7 +265,7 @@ void FrameArena::ReleaseIdle(bool period_ends) {
 
 bool FrameArena::ChargeIndex(uint64_t bytes, Payment* payment) {
   MutexLock lock(&mu_);
-  // A promise expects less index than small regions have: spare memory makes up for it, and then the slack.
+  // A reservation expects less index than small regions have. Spare memory makes up for it, and then the slack.
   if (CanPay(payment, bytes) && (MakeRoomLocked(0, 0) || TakenLocked() + bytes <= ceiling_bytes_)) {
     PayLocked(bytes, payment);
   } else if (!MakeRoomLocked(0, bytes)) {
@@ -272,13 +275,13 @@ bool FrameArena::ChargeIndex(uint64_t bytes, Payment* payment) {
   return true;
 }
 
-// It was taken, and is then promised: the sum is what it was. (As data for the most part, which comes in extents; the
-// slack has room for that.)
+// The bytes move from the index to the reservation: the sum does not change. (A reservation counts mostly as data,
+// which comes in extents; the slack has room for that.)
 void FrameArena::ReleaseIndex(uint64_t bytes, Refund* refund) {
   MutexLock lock(&mu_);
   CHECK_GE(index_bytes_, bytes);
   index_bytes_ -= bytes;
-  if (refund != nullptr && PromiseReleasedLocked(bytes, refund->promise_)) refund->kept_bytes_ += bytes;
+  if (refund != nullptr && ReserveReleasedLocked(bytes, refund->reservation_)) refund->kept_bytes_ += bytes;
 }
 
 void FrameArena::ReturnIndex(uint64_t bytes, Payment* payment) {
@@ -287,7 +290,7 @@ void FrameArena::ReturnIndex(uint64_t bytes, Payment* payment) {
   index_bytes_ -= bytes;
   if (payment == nullptr) return;
   const uint64_t paid_bytes = std::min(bytes, payment->paid_bytes_);
-  if (PromiseReleasedLocked(paid_bytes, payment->promise_)) payment->paid_bytes_ -= paid_bytes;
+  if (ReserveReleasedLocked(paid_bytes, payment->reservation_)) payment->paid_bytes_ -= paid_bytes;
 }
 
 bool FrameArena::ChargeFixed(uint64_t bytes) {
@@ -303,37 +306,37 @@ void FrameArena::ReleaseFixed(uint64_t bytes) {
   fixed_bytes_ -= bytes;
 }
 
-bool FrameArena::Promise(uint64_t pages, ArenaPromise* promise) {
+bool FrameArena::Reserve(uint64_t pages, ArenaReservation* reservation) {
   MutexLock lock(&mu_);
-  if (promise->closed_ || pages > ceiling_bytes_ / kPageBytes) return false;
+  if (reservation->closed_ || pages > ceiling_bytes_ / kPageBytes) return false;
   if (!MakeRoomLocked(pages * kPageBytes, pages * kIndexBytesPerPageMax)) return false;
-  promise->left_bytes_ += pages * kPromiseBytesPerPage;
-  promised_bytes_ += pages * kPromiseBytesPerPage;
+  reservation->left_bytes_ += pages * kReservationBytesPerPage;
+  reserved_bytes_ += pages * kReservationBytesPerPage;
   return true;
 }
 
-void FrameArena::Unpromise(uint64_t pages, ArenaPromise* promise) {
+void FrameArena::Unreserve(uint64_t pages, ArenaReservation* reservation) {
   MutexLock lock(&mu_);
-  const uint64_t bytes =
-      pages > promise->left_bytes_ / kPromiseBytesPerPage ? promise->left_bytes_ : pages * kPromiseBytesPerPage;
-  promise->left_bytes_ -= bytes;
-  promised_bytes_ -= bytes;
+  const uint64_t bytes = pages > reservation->left_bytes_ / kReservationBytesPerPage ? reservation->left_bytes_
+                                                                                     : pages * kReservationBytesPerPage;
+  reservation->left_bytes_ -= bytes;
+  reserved_bytes_ -= bytes;
 }
 
-void FrameArena::ClosePromise(ArenaPromise* promise) {
+void FrameArena::CloseReservation(ArenaReservation* reservation) {
   MutexLock lock(&mu_);
-  promised_bytes_ -= std::exchange(promise->left_bytes_, 0);
-  promise->closed_ = true;
+  reserved_bytes_ -= std::exchange(reservation->left_bytes_, 0);
+  reservation->closed_ = true;
 }
 
-void FrameArena::OpenPromise(ArenaPromise* promise) {
+void FrameArena::OpenReservation(ArenaReservation* reservation) {
   MutexLock lock(&mu_);
-  promise->closed_ = false;
+  reservation->closed_ = false;
 }
 
-uint64_t FrameArena::left_bytes(const ArenaPromise& promise) const {
+uint64_t FrameArena::left_bytes(const ArenaReservation& reservation) const {
   MutexLock lock(&mu_);
-  return promise.left_bytes_;
+  return reservation.left_bytes_;
 }
 
 void FrameArena::SetCeiling(uint64_t bytes) {
@@ -341,8 +344,8 @@ void FrameArena::SetCeiling(uint64_t bytes) {
     {
       MutexLock lock(&mu_);
       for (int i = 0; i < kReleaseStep && DemandLocked(0, 0) > bytes && CanSpareLocked(0); ++i) ReleaseSpareLocked();
-      const uint64_t promised = (promised_bytes_ / kExtentBytes + 2) * kExtentBytes;
-      const uint64_t floor = TakenLocked() + kSlackBytes + (promised_bytes_ > 0 ? promised : 0);
+      const uint64_t reserved = (reserved_bytes_ / kExtentBytes + 2) * kExtentBytes;
+      const uint64_t floor = TakenLocked() + kSlackBytes + (reserved_bytes_ > 0 ? reserved : 0);
       ceiling_bytes_ = std::min(std::max(bytes, floor), ceiling_max_bytes_);
       if (DemandLocked(0, 0) <= bytes || !CanSpareLocked(0)) return;
     }
@@ -356,7 +359,7 @@ ArenaUsage FrameArena::usage() const {
           fixed_bytes_,
           frame_bytes_,
           index_bytes_,
-          promised_bytes_,
+          reserved_bytes_,
           FreeBytesLocked(),
           extents_backed_ * kExtentBytes};
 }

@@ -1,15 +1,15 @@
 #ifndef NRAM_MEMSERVER_FRAME_ARENA_H_
 #define NRAM_MEMSERVER_FRAME_ARENA_H_
 
-// Where page bytes live, and the one place that knows how much memory the server may still take.
+// The memory for pages, and the one account of all memory that the server may take.
 //
 // Memory comes in 2 MiB extents (transparent huge pages) of one address range, cut into 64 KiB slabs, each cut into
 // frames of one size: 1 to 8 chunks. A page takes a frame of as many chunks as it has, so a half-written page costs
-// half a page. An extent whose slabs are all free is spare: it goes back to the host when it has not been needed for a
-// while (ReleaseIdle), or at once if its room is needed for something else.
+// half a page. An extent whose slabs are all free is spare. It goes back to the host when it has not been needed for a
+// while (ReleaseIdle), or at once if the ceiling is needed for something else.
 //
-// The ceiling covers extents, index, promises and the process itself. A promise is room that a client has reserved and
-// not used yet; the arena never gives promised room to anybody else, so an allocation that a promise pays for cannot
+// The ceiling covers extents, index, reservations and the process itself. A reservation is memory that a client has
+// reserved and not used yet. The arena gives it to nobody else, so an allocation that a reservation pays for cannot
 // fail.
 
 #include <array>
@@ -36,9 +36,9 @@ struct ArenaUsage {
   uint64_t fixed_bytes = 0;  // the process itself and its buffers
   uint64_t frame_bytes = 0;  // frames in use
   uint64_t index_bytes = 0;
-  uint64_t promised_bytes = 0;  // not used yet
-  uint64_t free_bytes = 0;      // could be promised now
-  uint64_t extent_bytes = 0;    // backed by memory, whether in use or not
+  uint64_t reserved_bytes = 0;  // all reservations
+  uint64_t free_bytes = 0;      // could be reserved now
+  uint64_t extent_bytes = 0;    // backed by memory, in use or not
 };
 
 // Thread-safe.
@@ -48,41 +48,41 @@ class FrameArena {
   // be left; RESOURCE_EXHAUSTED if the address space cannot be had.
   static absl::StatusOr<std::unique_ptr<FrameArena>> Create(uint64_t ceiling_bytes, uint64_t fixed_bytes);
 
-  // A frame for `chunks` (1..8) chunks, uninitialised; kNoFrame if that would go over the ceiling or into what is
-  // promised to others. `payment` (may be null) pays first.
+  // A frame for `chunks` (1..8) chunks, uninitialised; kNoFrame if that would go over the ceiling or into
+  // others' reservations. `payment` (may be null) pays first.
   FrameLoc Allocate(int chunks, Payment* payment = nullptr);
-  // `refund` (may be null) keeps what it took, in the same step; not if that may be no room for whole pages.
+  // `refund` (may be null) keeps the frame's bytes, in the same step, unless they may be no room for whole pages.
   void Free(FrameLoc frame, Refund* refund = nullptr);
-  // How many chunks a frame that is in use has room for: those that it was asked for, or more.
+  // How many chunks a frame in use has room for: at least as many as it was asked for.
   int ChunksIn(FrameLoc frame) const { return slab(static_cast<uint32_t>(frame / kChunksPerSlab)).chunks; }
   std::byte* Data(FrameLoc frame) const { return data_.data() + frame * kChunkBytes; }
 
   // Accounts for memory that the index takes from malloc. False (and nothing changes) if it does not fit.
   bool ChargeIndex(uint64_t bytes, Payment* payment = nullptr);
-  // `refund` (may be null) keeps what it took, in the same step.
+  // `refund` (may be null) keeps the bytes, in the same step.
   void ReleaseIndex(uint64_t bytes, Refund* refund = nullptr);
-  // Releases what the request of `payment` (may be null) has charged and does not need: of that, what the promise has
-  // paid is promised again, and counts as not paid.
+  // Releases bytes that the request of `payment` (may be null) has charged and does not need. If its reservation has
+  // paid for them, they go back to it and count as not paid.
   void ReturnIndex(uint64_t bytes, Payment* payment);
   // The same for buffers of connections.
   bool ChargeFixed(uint64_t bytes);
   void ReleaseFixed(uint64_t bytes);
 
-  // Promises room for `pages` more pages; false (and nothing changes) if there is not that much, or it is closed.
-  bool Promise(uint64_t pages, ArenaPromise* promise);
-  // Takes all of it back and adds nothing more until it is opened again.
-  void ClosePromise(ArenaPromise* promise);
-  void OpenPromise(ArenaPromise* promise);
-  // Takes up to `pages` (all if larger) unused pages of the promise back.
-  void Unpromise(uint64_t pages, ArenaPromise* promise);
-  uint64_t left_bytes(const ArenaPromise& promise) const;
+  // Reserves memory for `pages` more pages. False, and nothing changes: there is not that much, or it is closed.
+  bool Reserve(uint64_t pages, ArenaReservation* reservation);
+  // Frees all of the reservation. Until it is opened again, nothing is added to it.
+  void CloseReservation(ArenaReservation* reservation);
+  void OpenReservation(ArenaReservation* reservation);
+  // Frees `pages` pages of the reservation, or all of it if it has fewer.
+  void Unreserve(uint64_t pages, ArenaReservation* reservation);
+  uint64_t left_bytes(const ArenaReservation& reservation) const;
 
-  // Moves the ceiling, for `--donate=auto`: never below what is in use, never above what Create was given. Spare
-  // extents that are then too much go back to the host, 1 GiB a call at most: it is to be called again and again.
+  // Moves the ceiling, for `--donate=auto`: never below the memory in use, never above Create's ceiling. Spare extents
+  // beyond it go back to the host, 1 GiB a call at most. To be called again and again.
   void SetCeiling(uint64_t bytes);
-  // Called often, and with `period_ends` now and then: extents that were spare for a whole period go back to the host,
-  // 1 GiB a call at most, so that its caller has time for other things. Memory that is freed and soon taken again, as
-  // by a program's temporary files, need not be cleared and mapped in again.
+  // To be called often, and with `period_ends` now and then. Extents that were spare for a whole period go back to the
+  // host, 1 GiB a call at most, so that the caller has time for other things. Memory that is freed and soon taken
+  // again, as by a program's temporary files, need not be cleared and mapped again.
   void ReleaseIdle(bool period_ends);
 
   ArenaUsage usage() const;
@@ -93,12 +93,12 @@ class FrameArena {
   static constexpr uint64_t kSlabsPerExtent = kExtentBytes / kSlabBytes;
   static constexpr uint64_t kChunksPerSlab = kSlabBytes / kChunkBytes;
   static constexpr int kClasses = static_cast<int>(kChunksPerPage);
-  // Kept out of what is promised or given without a promise. A class's newest slab is paid for frame by frame, so up to
-  // one slab a class is taken before it is paid; and an index paid from a promise may cost it the end of an extent. One
-  // extent for each.
+  // Memory that is never reserved, nor given without a reservation: one extent for each of two reasons. A class's
+  // newest slab is paid for frame by frame, so up to one slab a class is taken before it is paid. And an index that a
+  // reservation pays for may cost that the end of an extent.
   static constexpr uint64_t kSlackBytes = 2 * kExtentBytes;
   static constexpr uint32_t kNone = ~uint32_t{0};
-  // How many extents go back to the host before others have a turn with the lock, and how many turns a call takes.
+  // How many extents go back to the host before other threads get the lock, and how often a call takes the lock.
   static constexpr int kReleaseStep = 8;
   static constexpr int kReleaseStepsMax = 64;
 
@@ -113,28 +113,28 @@ class FrameArena {
   FrameArena(uint64_t ceiling_bytes, uint64_t fixed_bytes, Mapping data, Mapping slabs);
 
   static constexpr int FramesPerSlab(int chunks) { return static_cast<int>(kChunksPerSlab) / chunks; }
-  // What a frame of a class really costs, its share of the slab's odd end included.
+  // The real cost of a frame of a class, with its share of the slab's odd end.
   static constexpr uint64_t FrameCost(int chunks) { return kSlabBytes / FramesPerSlab(chunks); }
   Slab& slab(uint32_t index) const { return reinterpret_cast<Slab*>(slabs_.data())[index]; }
 
-  // What would be taken if all promises were used and so much more; the most there is if it cannot be had at all.
+  // The memory that would be taken if all reservations and so much more were used; ~0 if there is not so much.
   uint64_t DemandLocked(uint64_t extra_data_bytes, uint64_t extra_index_bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Whether all data would still find its place with a spare extent less.
+  // Whether all data and reservations still fit with one spare extent less.
   bool CanSpareLocked(uint64_t extra_data_bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // True if all promises and so much more would still fit, after spare extents have gone back if that is needed.
+  // Whether all reservations and so much more fit. Gives spare extents back to the host if that is needed.
   bool MakeRoomLocked(uint64_t extra_data_bytes, uint64_t extra_index_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   uint64_t FreeBytesLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   uint64_t TakenLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Whether the promise pays in this step and has so much left.
+  // Whether the payment's reservation pays in this step and has so much left.
   static bool CanPay(const Payment* payment, uint64_t bytes);
   void PayLocked(uint64_t bytes, Payment* payment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // What was taken, and is released, is promised to `promise`. False, and nothing: it is null or closed.
-  bool PromiseReleasedLocked(uint64_t bytes, ArenaPromise* promise) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Returns what it took.
+  // Adds released bytes to `reservation`. False, and nothing changes: it is null or closed.
+  bool ReserveReleasedLocked(uint64_t bytes, ArenaReservation* reservation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Returns the frame's cost.
   uint64_t FreeLocked(FrameLoc frame) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  uint32_t SlabForLocked(int chunks, bool promised) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool MapExtentLocked(bool promised) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Makes a spare extent's slabs free to take, or gives its memory back to the host; there is one.
+  uint32_t SlabForLocked(int chunks, bool reserved) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool MapExtentLocked(bool reserved) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Makes a spare extent's slabs free to take, or gives its memory back to the host. There must be one.
   void OpenSpareLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ReleaseSpareLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void PushLocked(uint32_t* head, uint32_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -149,15 +149,15 @@ class FrameArena {
   uint64_t fixed_bytes_ ABSL_GUARDED_BY(mu_);
   uint64_t index_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t frame_bytes_ ABSL_GUARDED_BY(mu_) = 0;
-  uint64_t promised_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t reserved_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t whole_frames_free_ ABSL_GUARDED_BY(mu_) = 0;  // free frames of 8 chunks
-  uint64_t slabs_free_ ABSL_GUARDED_BY(mu_) = 0;         // free slabs in backed extents, spare ones too
+  uint64_t slabs_free_ ABSL_GUARDED_BY(mu_) = 0;         // free slabs in backed extents, including spare ones
   uint64_t extents_backed_ ABSL_GUARDED_BY(mu_) = 0;
-  // Backed, all slabs free, and none of these in free_slabs_: new data goes into extents that are in use already, so
-  // that a little of it does not keep many of these from the host.
+  // Backed extents whose slabs are all free, and not in free_slabs_. New data goes into extents that are in use
+  // already, so that a little data does not keep many extents from the host.
   std::vector<uint32_t> spare_extents_ ABSL_GUARDED_BY(mu_);
-  size_t spare_min_ ABSL_GUARDED_BY(mu_) = 0;  // the fewest in this period
-  size_t idle_ ABSL_GUARDED_BY(mu_) = 0;       // to go back: of those that were spare in all of the last period
+  size_t spare_min_ ABSL_GUARDED_BY(mu_) = 0;  // the fewest spare ones in this period
+  size_t idle_ ABSL_GUARDED_BY(mu_) = 0;       // were spare for the whole last period: they go back to the host
   uint32_t free_slabs_ ABSL_GUARDED_BY(mu_) = kNone;
   std::array<uint32_t, kClasses + 1> partial_ ABSL_GUARDED_BY(mu_);
   std::vector<uint32_t> unbacked_extents_ ABSL_GUARDED_BY(mu_);

@@ -53,7 +53,7 @@ TEST(FrameArenaTest, FreedMemoryGoesBackToTheHostAndIsFreeForAnySize) {
     for (FrameLoc frame; (frame = arena->Allocate(chunks)) != kNoFrame;) frames.push_back(frame);
     EXPECT_GT(frames.size() * chunks * kChunkBytes, free_before * 9 / 10) << chunks;
     for (const FrameLoc frame : frames) arena->Free(frame);
-    // Spare until it has not been needed for a whole period.
+    // Extents stay spare until they were not needed for a whole period.
     const uint64_t spare = arena->usage().extent_bytes;
     EXPECT_GT(spare, free_before * 9 / 10);
     arena->ReleaseIdle(true);
@@ -101,13 +101,13 @@ TEST(FrameArenaTest, SpareMemoryStandsInNobodysWay) {
   for (FrameLoc frame; (frame = arena->Allocate(8)) != kNoFrame;) frames.push_back(frame);
   const uint64_t full = arena->usage().extent_bytes;
   for (const FrameLoc frame : frames) arena->Free(frame);
-  // The index gets what frames had.
+  // The index gets the memory that frames had.
   uint64_t charged = 0;
   while (arena->ChargeIndex(kMiB)) charged += kMiB;
   EXPECT_GT(charged, full * 8 / 10);
   EXPECT_EQ(arena->usage().extent_bytes, 0);
   arena->ReleaseIndex(charged);
-  // And so does the host, when the ceiling is to go down.
+  // The host gets it when the ceiling goes down.
   for (FrameLoc& frame : frames) ASSERT_NE(frame = arena->Allocate(8), kNoFrame);
   arena->SetCeiling(16 * kMiB);
   EXPECT_EQ(arena->usage().extent_bytes, full) << "it is in use";
@@ -117,32 +117,32 @@ TEST(FrameArenaTest, SpareMemoryStandsInNobodysWay) {
   EXPECT_EQ(arena->usage().ceiling_bytes, 16 * kMiB);
 }
 
-TEST(FrameArenaTest, NothingTakesWhatIsPromised) {
+TEST(FrameArenaTest, NothingTakesWhatIsReserved) {
   auto arena = Make();
-  ArenaPromise promise;
-  ASSERT_TRUE(arena->Promise(3000, &promise));
+  ArenaReservation reservation;
+  ASSERT_TRUE(arena->Reserve(3000, &reservation));
   while (arena->Allocate(8) != kNoFrame) {
   }
   while (arena->Allocate(1) != kNoFrame) {
   }
   while (arena->ChargeIndex(1000)) {
   }
-  Payment payment(&promise);
+  Payment payment(&reservation);
   for (int i = 0; i < 3000; ++i) {
     ASSERT_NE(arena->Allocate(8, &payment), kNoFrame) << i;
     ASSERT_TRUE(arena->ChargeIndex(kIndexBytesPerPageMax, &payment));
   }
-  EXPECT_EQ(payment.paid_bytes(), 3000 * kPromiseBytesPerPage);
-  EXPECT_EQ(arena->left_bytes(promise), 0);
+  EXPECT_EQ(payment.paid_bytes(), 3000 * kReservationBytesPerPage);
+  EXPECT_EQ(arena->left_bytes(reservation), 0);
   EXPECT_EQ(arena->Allocate(8, &payment), kNoFrame);
 }
 
 TEST(FrameArenaTest, APaymentStaysWithinItsLimitAtEachStep) {
   auto arena = Make();
-  ArenaPromise promise;
-  ASSERT_TRUE(arena->Promise(100, &promise));
-  const uint64_t left_bytes = arena->left_bytes(promise);
-  Payment payment(&promise, kPromiseBytesPerPage);
+  ArenaReservation reservation;
+  ASSERT_TRUE(arena->Reserve(100, &reservation));
+  const uint64_t left_bytes = arena->left_bytes(reservation);
+  Payment payment(&reservation, kReservationBytesPerPage);
   payment.BeginStep(kPageBytes);
   ASSERT_NE(arena->Allocate(8, &payment), kNoFrame);
   EXPECT_EQ(payment.paid_bytes(), kPageBytes);
@@ -153,8 +153,8 @@ TEST(FrameArenaTest, APaymentStaysWithinItsLimitAtEachStep) {
   payment.BeginStep(kIndexBytesPerPageMax);
   EXPECT_TRUE(payment.pays());
   ASSERT_TRUE(arena->ChargeIndex(kIndexBytesPerPageMax, &payment));
-  EXPECT_EQ(arena->left_bytes(promise), left_bytes - kPromiseBytesPerPage);
-  // What it does not need after all is promised again, and no more than it has paid.
+  EXPECT_EQ(arena->left_bytes(reservation), left_bytes - kReservationBytesPerPage);
+  // Bytes that it does not need go back to the reservation, but no more than it has paid.
   arena->ReturnIndex(kIndexBytesPerPageMax, &payment);
   EXPECT_EQ(payment.paid_bytes(), kPageBytes);
   Payment nobody;
@@ -162,46 +162,46 @@ TEST(FrameArenaTest, APaymentStaysWithinItsLimitAtEachStep) {
   EXPECT_FALSE(nobody.pays());
   ASSERT_TRUE(arena->ChargeIndex(1000, &nobody));
   arena->ReturnIndex(1000, &nobody);
-  EXPECT_EQ(arena->left_bytes(promise), left_bytes - kPageBytes);
+  EXPECT_EQ(arena->left_bytes(reservation), left_bytes - kPageBytes);
 }
 
-TEST(FrameArenaTest, UnpromisingFreesIt) {
+TEST(FrameArenaTest, UnreservingFreesIt) {
   auto arena = Make();
-  ArenaPromise promise;
+  ArenaReservation reservation;
   const uint64_t free_before = arena->usage().free_bytes;
-  ASSERT_TRUE(arena->Promise(2000, &promise));
+  ASSERT_TRUE(arena->Reserve(2000, &reservation));
   EXPECT_LE(arena->usage().free_bytes, free_before - 2000 * kPageBytes);
-  EXPECT_FALSE(arena->Promise(100'000, &promise));
-  EXPECT_EQ(arena->left_bytes(promise), 2000 * kPromiseBytesPerPage);
-  arena->Unpromise(500, &promise);
-  EXPECT_EQ(arena->left_bytes(promise), 1500 * kPromiseBytesPerPage);
-  arena->Unpromise(~uint64_t{0}, &promise);
+  EXPECT_FALSE(arena->Reserve(100'000, &reservation));
+  EXPECT_EQ(arena->left_bytes(reservation), 2000 * kReservationBytesPerPage);
+  arena->Unreserve(500, &reservation);
+  EXPECT_EQ(arena->left_bytes(reservation), 1500 * kReservationBytesPerPage);
+  arena->Unreserve(~uint64_t{0}, &reservation);
   EXPECT_EQ(arena->usage().free_bytes, free_before);
 }
 
-// Whatever is allocated, freed and promised by whom: a promise is kept and the ceiling holds.
-TEST(FrameArenaTest, PromisesHoldUnderRandomLoad) {
+// Whoever allocates, frees and reserves: every reservation is kept and the ceiling holds.
+TEST(FrameArenaTest, ReservationsHoldUnderRandomLoad) {
   std::mt19937_64 random(TestSeed());
   for (int round = 0; round < 20; ++round) {
     auto arena = Make(24 * kMiB);
     std::vector<FrameLoc> frames;
     uint64_t index = 0;
-    ArenaPromise promises[3];
+    ArenaReservation reservations[3];
     for (int i = 0; i < 20'000; ++i) {
-      ArenaPromise* promise = &promises[random() % 3];
+      ArenaReservation* reservation = &reservations[random() % 3];
       switch (random() % 8) {
         case 0:
-          (void)arena->Promise(random() % 300, promise);
+          (void)arena->Reserve(random() % 300, reservation);
           break;
         case 1:
-          arena->Unpromise(random() % 300, promise);
+          arena->Unreserve(random() % 300, reservation);
           break;
         case 2:
         case 3:
         case 4: {
           const bool pays = random() % 2 == 0;
-          const bool must = pays && arena->left_bytes(*promise) >= kPromiseBytesPerPage;
-          Payment payment(pays ? promise : nullptr);
+          const bool must = pays && arena->left_bytes(*reservation) >= kReservationBytesPerPage;
+          Payment payment(pays ? reservation : nullptr);
           const FrameLoc frame = arena->Allocate(1 + random() % 8, &payment);
           ASSERT_TRUE(frame != kNoFrame || !must);
           if (frame != kNoFrame) frames.push_back(frame);
@@ -217,7 +217,7 @@ TEST(FrameArenaTest, PromisesHoldUnderRandomLoad) {
               break;
             default: {
               const uint64_t bytes = random() % kIndexBytesPerPageMax;
-              Payment payment(random() % 2 == 0 ? promise : nullptr);
+              Payment payment(random() % 2 == 0 ? reservation : nullptr);
               if (arena->ChargeIndex(bytes, &payment)) {
                 index += bytes;
               } else {

@@ -9,17 +9,18 @@
 
 namespace nram {
 
-// A fixed stock of whole frames that payloads are received into. A frame that a write keeps is replaced at once by the
-// one it displaced or by a new one, so the stock never shrinks and overwriting works on a full server. Thread-safe.
+// A fixed stock of whole frames; payloads are received into them. If a write keeps a frame, the frame that it displaced
+// or a new one takes its place at once. So the stock never shrinks, and overwriting works on a full server.
+// Thread-safe.
 class LandingFrames {
  public:
-  // Takes `frames` from the arena; fewer if it has not that many (see size()).
+  // Takes `frames` frames from the arena, or as many as it has (see size()).
   LandingFrames(FrameArena* arena, size_t frames);
-  // False if not that many are there, and `leave` more; try again when others have given theirs back.
+  // False: fewer than `count` and `leave` frames are here. Try again after others have given frames back.
   bool Take(size_t count, FrameLoc* frames, size_t leave = 0);
   void Give(const FrameLoc* frames, size_t count);
-  // Brings what the next one-page write lands in nearer to this processor: a frame that was displaced has long left its
-  // caches. For when there is time.
+  // Brings the frame of the next one-page write into this processor's caches. A displaced frame has long left them. For
+  // when there is time.
   void Warm();
   size_t size() const { return size_; }
 

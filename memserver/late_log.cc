@@ -28,7 +28,7 @@ LateLog::~LateLog() {
 void LateLog::Post(std::string line) {
   const int64_t now_ns = MonotonicNs();
   MutexLock lock(&mu_);
-  // Until the number of those that were skipped has been written, the period has not ended.
+  // The period does not end before the number of skipped lines has been written.
   if (skipped_ == 0 && now_ns - period_began_ns_ >= kPeriodMs * kNsPerMs) {
     period_began_ns_ = now_ns;
     in_period_ = 0;

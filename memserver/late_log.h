@@ -1,8 +1,8 @@
 #ifndef NRAM_MEMSERVER_LATE_LOG_H_
 #define NRAM_MEMSERVER_LATE_LOG_H_
 
-// A log for what peers cause: a few lines a second, however many there are, written by a thread of its own, so that no
-// worker waits for whoever reads the log.
+// A log for lines that peers cause. It writes a few lines a second at most, on a thread of its own, so that no worker
+// waits for the log's reader.
 
 #include <cstdint>
 #include <deque>
@@ -20,12 +20,13 @@ class LateLog {
   static constexpr int kLinesPerPeriod = 5;
   static constexpr int64_t kPeriodMs = 1'000;
 
-  // `write` is called on the log's thread; nothing else than a line of glog's, but in tests.
+  // `write` is called on the log's thread. Null: each line goes to glog.
   explicit LateLog(std::function<void(const std::string& line)> write = nullptr);
-  // Writes what waits.
+  // Writes the lines that wait.
   ~LateLog();
 
-  // Never blocks for long. The first kLinesPerPeriod of a period are written; of the others the number, at its end.
+  // Never blocks for long. The first kLinesPerPeriod lines of a period are written. At its end the log says how many
+  // others there were.
   void Post(std::string line);
 
  private:

@@ -20,7 +20,7 @@ TEST(LateLogTest, AFloodIsAFewLinesAndANumber) {
   }
   ASSERT_GE(lines.size(), 2);
   EXPECT_EQ(lines[0], "line 0");
-  // Five in each second that the loop took, and a last one for those that were not written.
+  // Five lines for each second of the loop, and a last line for those that were not written.
   int told = 0;
   for (const std::string& line : lines) told += absl::StartsWith(line, "line ") ? 1 : 0;
   EXPECT_LT(told, 1'000);
@@ -35,7 +35,7 @@ TEST(LateLogTest, NobodyWaitsForWhoeverReadsTheLog) {
     while (stuck) stuck.wait(true);
     ++written;
   });
-  for (int i = 0; i < 1'000; ++i) log.Post("a line");  // for ever, if it waited
+  for (int i = 0; i < 1'000; ++i) log.Post("a line");  // would take for ever if Post waited
   EXPECT_EQ(written, 0);
   stuck = false;
   stuck.notify_all();

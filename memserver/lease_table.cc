@@ -51,7 +51,7 @@ void LeaseTable::ListLocked(Lease* lease) {
   by_end_.emplace(lease->listed_ns_, Raw(lease->id));
 }
 
-absl::StatusOr<std::shared_ptr<Lease>> LeaseTable::Grant(LeaseId id, const std::string& owner, int64_t ttl_ms) {
+absl::StatusOr<std::shared_ptr<Lease>> LeaseTable::Grant(LeaseId id, const std::string& client_name, int64_t ttl_ms) {
   if (Raw(id) == 0) return absl::InvalidArgumentError("lease id 0");
   ttl_ms = ttl_ms <= 0 ? ttl_ms_ : std::min(ttl_ms, ttl_ms_ * kTtlFactorMax);
   MutexLock lock(&mu_);
@@ -61,7 +61,7 @@ absl::StatusOr<std::shared_ptr<Lease>> LeaseTable::Grant(LeaseId id, const std::
     return absl::ResourceExhaustedError(absl::StrCat("this server already serves ", kLeasesMax, " clients"));
   }
   if (it == leases_.end()) {
-    it = leases_.emplace(Raw(id), std::make_shared<Lease>(id, owner.substr(0, kOwnerBytesMax))).first;
+    it = leases_.emplace(Raw(id), std::make_shared<Lease>(id, client_name.substr(0, kClientNameBytesMax))).first;
     if (++uncharged_count_; !ChargeLocked(it->second.get()) && uncharged_count_ > kUnchargedMax) {
       ForgetLocked(it);
       return absl::ResourceExhaustedError("the server is full: it has no room for one more client");
@@ -73,7 +73,7 @@ absl::StatusOr<std::shared_ptr<Lease>> LeaseTable::Grant(LeaseId id, const std::
   ListLocked(lease);
   if (begins) {
     lease->term_ = ++terms_;
-    arena_->OpenPromise(&lease->promise);
+    arena_->OpenReservation(&lease->reservation);
     lease->live_ = true;
   }
   return it->second;
@@ -99,7 +99,7 @@ void LeaseTable::EndLocked(Lease* lease) {
   by_end_.erase({std::exchange(lease->listed_ns_, 0), Raw(lease->id)});
   lease->live_ = false;
   lease->term_ = ++terms_;
-  if (!NRAM_PLANTED(lease_end_keeps_promise)) arena_->ClosePromise(&lease->promise);
+  if (!NRAM_PLANTED(lease_end_keeps_reservation)) arena_->CloseReservation(&lease->reservation);
   NoteEndingLocked(lease);
 }
 
@@ -122,7 +122,7 @@ std::vector<std::shared_ptr<Lease>> LeaseTable::EndExpired(int64_t now_ns) {
       EndLocked(lease.get());
       ended.push_back(lease);
     } else {
-      // It was renewed since.
+      // The lease was renewed since.
       by_end_.erase(by_end_.begin());
       lease->listed_ns_ = 0;
       ListLocked(lease.get());
@@ -137,7 +137,7 @@ void LeaseTable::NoteEndingLocked(Lease* lease) {
 }
 
 void LeaseTable::ForgetEndedLocked() {
-  // Those that a connection holds are looked at again: there are no more of these than connections.
+  // A lease that a connection holds is looked at again. There are no more of these than connections.
   std::erase_if(ending_, [this](uint64_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     ++looked_at_;
     const auto it = leases_.find(id);
@@ -161,7 +161,7 @@ void LeaseTable::ForgetLocked(Table::iterator it) {
 }
 
 void LeaseTable::Unname(Lease* lease) {
-  // Whoever ends the lease after this finds that no region names it.
+  // A thread that ends the lease after this finds that no region names it.
   if (lease->regions.fetch_sub(1) > 1 || lease->live()) return;
   MutexLock lock(&mu_);
   NoteEndingLocked(lease);
@@ -170,7 +170,7 @@ void LeaseTable::Unname(Lease* lease) {
 void LeaseTable::Extend(int64_t ns) {
   MutexLock lock(&mu_);
   extended_ns_ += ns;
-  // One that was renewed after the stop, and before this, ends no later for it.
+  // A lease that was renewed after the stop, and before this, does not end later.
   for (const auto& [id, lease] : leases_) {
     if (!lease->live()) continue;
     lease->expires_ns_ = std::min(lease->expires_ns_, NowLocked() + lease->ttl_ms_ * kNsPerMs);

@@ -1,7 +1,7 @@
 #ifndef NRAM_MEMSERVER_LEASE_TABLE_H_
 #define NRAM_MEMSERVER_LEASE_TABLE_H_
 
-// Who may write here, and until when. A lease belongs to one client; regions belong to leases.
+// The leases on a server: who may write here, and until when. A lease belongs to one client; regions belong to leases.
 
 #include <array>
 #include <atomic>
@@ -29,42 +29,44 @@ class Lease;
 class LeaseConnection {
  public:
   virtual ~LeaseConnection() = default;
-  // Returns when nothing of this connection's requests will be executed any more. Waits for one step of one request at
+  // After it returns, none of this connection's requests is executed any more. Waits for one step of one request at
   // most, some milliseconds. Called with the lease's lock held.
   virtual void Fence() = 0;
 };
 
-// Thread-safe. States: live -> ended (its time ran out or its client ended it) -> live again (granted anew) or
-// forgotten (ended, and no region names it any more). Only LeaseTable moves a lease between them.
+// Thread-safe. Only LeaseTable moves a lease between its states:
+//   live       granted
+//   ended      its time ran out, or its client ended it; it may be granted anew, and is live again
+//   forgotten  ended, and no region names it any more
 class Lease {
  public:
   static constexpr int kConnectionClasses = 2;  // bulk, urgent
-  // Clients take a connection's generation from a clock that counts nanoseconds: it reaches this after 146 years.
+  // Clients take a connection's generation from a clock of nanoseconds, which reaches this after 146 years.
   static constexpr uint64_t kGenerationMax = uint64_t{1} << 62;
 
-  Lease(LeaseId id, std::string owner) : id(id), owner(std::move(owner)) {}
+  Lease(LeaseId id, std::string client_name) : id(id), client_name(std::move(client_name)) {}
 
   bool live() const { return live_.load(); }
   int64_t ttl_ms() const { return ttl_ms_; }
-  // Another one each time that the lease begins or ends, never the same again for any lease: what was sent before that
-  // must not be executed after it, and what was promised then is not any more.
+  // Changes each time that the lease begins or ends; no two terms of any leases are the same. A request of a former
+  // term must not be executed any more, and a former term's reservation is gone.
   uint64_t term() const { return term_.load(std::memory_order_acquire); }
 
-  // Makes `connection` the only one of its class: fences the one before it. False if one with a higher or the same
-  // generation has been here already (a connection that comes late must not displace its successor), or if the
-  // generation is above kGenerationMax.
+  // Makes `connection` the only one of its class, and fences the one before it. False: the generation is above
+  // kGenerationMax, or a connection of the same or a higher one was here before (a connection that comes late must not
+  // displace its successor).
   bool Bind(int connection_class, uint64_t generation, LeaseConnection* connection);
   // Must be called before a bound connection goes away.
   void Unbind(int connection_class, const LeaseConnection* connection);
 
   const LeaseId id;
-  const std::string owner;
-  ArenaPromise promise;
-  // Held while a reservation is executed, so that one that comes late cannot change the promise after a later one.
+  const std::string client_name;
+  ArenaReservation reservation;
+  // Held while a Reserve is executed, so that a late one cannot change the reservation after its successor.
   Mutex reserve_mu;
   uint64_t last_order ABSL_GUARDED_BY(reserve_mu) = 0;
   std::atomic<bool> used{false};    // its client has asked for more than pings
-  std::atomic<int64_t> regions{0};  // that name this lease; less by LeaseTable::Unname alone
+  std::atomic<int64_t> regions{0};  // regions that name this lease; only LeaseTable::Unname lowers it
 
  private:
   friend class LeaseTable;
@@ -80,72 +82,72 @@ class Lease {
   std::atomic<bool> charged_{false};  // to the arena
   // The next three are guarded by the table's lock.
   int64_t expires_ns_ = 0;  // in the table's time
-  int64_t listed_ns_ = 0;   // where it stands in the table's order of ends, not later than expires_ns_; 0: nowhere
-  bool ending_ = false;     // in the table's list of those that it may forget
+  int64_t listed_ns_ = 0;   // its place in the table's order of ends, not later than expires_ns_; 0: it has none
+  bool ending_ = false;     // in the table's list of leases that it may forget
   Mutex mu_;
   std::array<Bound, kConnectionClasses> bound_ ABSL_GUARDED_BY(mu_);
 };
 
-// Thread-safe. Its lock is held for little: what expires costs, not what is there.
+// Thread-safe. Its lock is held for a short time: a look costs as much as there are expired leases, not leases.
 //
-// All memory of leases is accounted for. A lease is charged to the arena when it is granted; while the arena is full,
-// kUnchargedMax may be there that are not charged (they are in the server's fixed part), so that clients of a full
-// server can still connect. Those own nothing: a lease is charged before it gets a region or a promise.
+// All memory of leases is accounted for. A lease is charged to the arena when it is granted. While the arena is full,
+// kUnchargedMax leases may exist uncharged (the server's fixed part pays for them), so that clients of a full server
+// can still connect. These leases own nothing: a lease is charged before it gets a region or a reservation.
 class LeaseTable {
  public:
   static constexpr size_t kLeasesMax = 4096;
   static constexpr size_t kUnchargedMax = 256;
-  static constexpr size_t kOwnerBytesMax = 255;
-  // What a lease costs beside its owner's name: itself, its slot in the table (also while that grows), its place in the
-  // order of ends, the allocator's words.
+  static constexpr size_t kClientNameBytesMax = 255;
+  // The cost of a lease without its client's name: itself, its slot in the table (also while the table grows), its
+  // place in the order of ends, the allocator's words.
   static constexpr uint64_t kLeaseBytes = 448;
-  // What those take at most that are not charged.
-  static constexpr uint64_t kFixedBytes = kUnchargedMax * (kLeaseBytes + kOwnerBytesMax);
+  // The most that uncharged leases take.
+  static constexpr uint64_t kFixedBytes = kUnchargedMax * (kLeaseBytes + kClientNameBytesMax);
 
-  // Who needs it may ask for so many times the usual.
+  // A client may ask for so many times the usual time.
   static constexpr int64_t kTtlFactorMax = 6;
 
-  // `ttl_ms`: the usual time of a lease. Neither pointer is owned.
+  // `ttl_ms`: the usual time of a lease. The pointers are not owned.
   LeaseTable(FrameArena* arena, const Clock* clock, int64_t ttl_ms) : arena_(arena), clock_(clock), ttl_ms_(ttl_ms) {}
   ~LeaseTable();
 
-  // Creates the lease or takes it up again. `ttl_ms` 0 asks for the usual. Of `owner` kOwnerBytesMax are kept.
-  // RESOURCE_EXHAUSTED: kLeasesMax are live, or the arena is full and so is what there is for that.
-  absl::StatusOr<std::shared_ptr<Lease>> Grant(LeaseId id, const std::string& owner, int64_t ttl_ms);
+  // Creates the lease or takes it up again. `ttl_ms` 0 asks for the usual time. `client_name` is cut at
+  // kClientNameBytesMax. RESOURCE_EXHAUSTED: kLeasesMax are live, or the arena is full and kUnchargedMax are uncharged.
+  absl::StatusOr<std::shared_ptr<Lease>> Grant(LeaseId id, const std::string& client_name, int64_t ttl_ms);
   // NOT_FOUND: there is no such live lease.
   absl::StatusOr<std::shared_ptr<Lease>> Renew(LeaseId id);
   // Null if there is no such lease, live or ended.
   std::shared_ptr<Lease> Find(LeaseId id) const;
-  // Ends the lease now: takes its promise back. Null if there was no such live lease.
+  // Ends the lease now: frees its reservation. Null if there was no such live lease.
   std::shared_ptr<Lease> End(LeaseId id);
-  // Ends all whose time is up and returns them. Forgets ended ones that own nothing. `now_ns`: by the clock.
+  // Ends the leases whose time is up, and returns them. Forgets ended leases that own nothing. `now_ns`: by the clock.
   std::vector<std::shared_ptr<Lease>> EndExpired(int64_t now_ns);
   std::vector<std::shared_ptr<Lease>> EndExpired() { return EndExpired(clock_->NowNs()); }
 
-  // To be called before the lease gets a region or a promise. False: the arena has no room for the lease itself.
+  // To be called before the lease gets a region or a reservation. False: the arena has no room for the lease itself.
   bool Charge(Lease* lease);
-  // A region names the lease no more. The caller holds the lease.
+  // A region does not name the lease any more. The caller holds the lease.
   void Unname(Lease* lease);
 
   size_t live_count() const;
-  // Live ones, and ended ones that regions name.
+  // Live leases, and ended leases that regions name.
   size_t count() const;
   // How many leases EndExpired has looked at since the beginning.
   uint64_t looked_at() const;
   using IdSet = absl::flat_hash_set<uint64_t>;
   IdSet LiveIds() const;
-  // All live leases end so much later: the server itself has not been there to hear of them.
+  // All live leases end so much later, because the server was stopped and could not hear renewals.
   void Extend(int64_t ns);
   int64_t ttl_ms() const { return ttl_ms_; }
 
  private:
   using Table = absl::flat_hash_map<uint64_t, std::shared_ptr<Lease>>;
 
-  // The clock's time, less what Extend has been told of.
+  // The clock's time, less the time that Extend has added.
   int64_t NowLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return clock_->NowNs() - extended_ns_; }
-  static uint64_t CostBytes(const Lease& lease) { return kLeaseBytes + lease.owner.size(); }
+  static uint64_t CostBytes(const Lease& lease) { return kLeaseBytes + lease.client_name.size(); }
   bool ChargeLocked(Lease* lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // The lease has a new time to end at.
+  // The lease has a new time of its end.
   void ListLocked(Lease* lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndLocked(Lease* lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NoteEndingLocked(Lease* lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -157,13 +159,13 @@ class LeaseTable {
   const int64_t ttl_ms_;
   mutable Mutex mu_;
   Table leases_ ABSL_GUARDED_BY(mu_);
-  // The live ones by when they end, or by an earlier time: a renewal does not move its lease, EndExpired does.
+  // Live leases by their ends, or by earlier times: a renewal does not move its lease, EndExpired does.
   absl::btree_set<std::pair<int64_t, uint64_t>> by_end_ ABSL_GUARDED_BY(mu_);
-  // Ended ones that no region names, but perhaps a connection still.
+  // Ended leases that no region names. A connection may still hold them.
   std::vector<uint64_t> ending_ ABSL_GUARDED_BY(mu_);
   size_t uncharged_count_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t extended_ns_ ABSL_GUARDED_BY(mu_) = 0;
-  uint64_t terms_ ABSL_GUARDED_BY(mu_) = 0;  // that there have been
+  uint64_t terms_ ABSL_GUARDED_BY(mu_) = 0;  // the last term of any lease
   uint64_t looked_at_ ABSL_GUARDED_BY(mu_) = 0;
 };
 

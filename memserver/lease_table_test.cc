@@ -50,7 +50,7 @@ TEST_F(LeaseTableTest, AllMemoryThatClientsMakeItHoldIsCharged) {
     if (id % 4 == 0) manifest = {absl::StrCat(id), std::vector<uint64_t>(id % 32), 0};
     ASSERT_TRUE(CreateRegion(lease.get(), id, manifest).ok());
     leases_.End(LeaseId{id});
-    // The most that it takes is while a table grows; looked at as often as can be borne.
+    // It takes the most while a table grows. Looking is slow, so the test looks now and then.
     if (id % 512 == 0) {
       ASSERT_LE(Allocated() - allocated_before, Charged() - charged_before) << id;
     }
@@ -70,14 +70,14 @@ TEST_F(LeaseTableTest, TheWalkLooksAtWhatHasExpiredAlone) {
     leases_.End(LeaseId{id});
   }
   for (uint64_t id = 2'001; id <= 2'100; ++id) Grant(id);
-  leases_.EndExpired();  // finds that the ended ones are wanted
+  leases_.EndExpired();  // finds that regions name the ended ones
   const uint64_t before = leases_.looked_at();
   for (int i = 0; i < 100; ++i) {
     clock_.AdvanceMs(1);
     EXPECT_TRUE(leases_.EndExpired().empty());
   }
   EXPECT_EQ(leases_.looked_at(), before);
-  // Renewed ones are looked at once in their time, not with each renewal.
+  // A renewed lease is looked at once in its time, not with each renewal.
   for (int i = 0; i < 100; ++i) {
     clock_.AdvanceMs(1'000);
     for (uint64_t id = 2'001; id <= 2'100; ++id) ASSERT_TRUE(leases_.Renew(LeaseId{id}).ok());
@@ -194,11 +194,11 @@ TEST_F(FullServerTest, SomeMoreClientsCanConnectAndOwnNothing) {
   const auto last = leases_.Find(LeaseId{id - 1});
   EXPECT_EQ(CreateRegion(last.get(), 1'000'000).code(), absl::StatusCode::kResourceExhausted);
   EXPECT_FALSE(leases_.Charge(last.get()));
-  // Who goes makes room for the next one.
+  // A lease that ends makes room for the next one.
   leases_.End(LeaseId{id - 2});
   leases_.EndExpired();
   EXPECT_NE(Grant(1'000'000), nullptr);
-  // And when the server has room again, they can own something.
+  // When the server has room again, leases can own regions.
   for (uint64_t region = 1; region <= 100; ++region) {
     ASSERT_TRUE(*store_.DestroyByControl(LeaseId{0}, RegionId{region}, true));
   }

@@ -9,27 +9,27 @@
 
 namespace nram {
 
-// A listening TCP socket; `address` numeric. The message names what could not be bound and why.
+// A listening TCP socket. `address` is numeric. The error's message names what could not be bound and why.
 absl::StatusOr<UniqueFd> ListenTcp(const std::string& address, int port);
-// The port that the kernel gave it.
+// The port that the kernel gave the socket.
 absl::StatusOr<int> BoundPort(int fd);
 
-// A listening Unix socket. Replaces a socket file that nobody listens on; refuses one that somebody does, or any other
-// file.
+// A listening Unix socket. Replaces a socket file that nobody listens on. Refuses a socket where somebody listens, and
+// any other file.
 absl::StatusOr<UniqueFd> ListenUnix(const std::string& path);
 
-// The peer's name for people, and where it comes from: a host, or a user of this one.
+// The peer's name for people, and its source: a host, or a user of this one.
 struct Peer {
   std::string name;
   std::string source;
 };
-// Of a connected socket.
+// The peer of a connected socket.
 Peer PeerOf(int fd, bool is_tcp);
 
-// A dead host's connection ends after a minute; the system would keep it for two hours.
+// Lets the connection of a dead host end after a minute. The system would keep it for two hours.
 void KeepAlive(int fd);
 
-// Raises the soft limit of descriptors to `wanted` as far as the hard limit allows. Returns how many may be open.
+// Raises the soft limit of descriptors to `wanted`, as far as the hard limit allows. Returns how many may be open.
 uint64_t RaiseDescriptorLimit(uint64_t wanted);
 
 // True for 127.0.0.0/8 and ::1. INVALID_ARGUMENT if it is not a numeric address.

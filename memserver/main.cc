@@ -40,10 +40,10 @@ int Main(int argc, char** argv) {
   if (!positional.empty())
     return Fail(absl::InvalidArgumentError(absl::StrCat("unexpected word \"", positional[0], "\"")));
 
-  // Few arenas: the index is small and must not spread.
+  // Few arenas of malloc: the index is small and must not spread.
   mallopt(M_ARENA_MAX, 2);
   signal(SIGPIPE, SIG_IGN);
-  // Blocked before any thread starts, so that only sigwait below sees them.
+  // The signals are blocked before any thread starts, so that only sigwait below sees them.
   const sigset_t ending = EndingSignals();
   pthread_sigmask(SIG_BLOCK, &ending, nullptr);
   (void)WriteOomScore(options.oom_score_adj);

@@ -27,12 +27,12 @@ std::string Hostname() {
   return name;
 }
 
-// gRPC's threads and buffers grow after the start: measured at 6 MiB under load; answers that clients do not take add
-// to it. Connections are counted by themselves.
+// gRPC's threads and buffers grow after the start: by 6 MiB under load, measured. Answers that clients do not take add
+// to it. Connections are counted separately.
 constexpr uint64_t kGrowthBytes = 16 * kMiB;
 
-// Descriptors that are no connections: listeners, gRPC's own, files; some that are being closed; and four for a bulk
-// and an urgent worker.
+// Descriptors besides the open connections: listeners, gRPC's own, files, connections that are being closed. A bulk and
+// an urgent worker together have four more.
 constexpr int kOtherDescriptors = 128;
 constexpr int kDescriptorsPerWorkers = 4;
 
@@ -58,7 +58,7 @@ absl::StatusOr<uint64_t> MemServer::CeilingNow() const {
     }
     return options_.donate_bytes;
   }
-  // What the server already holds counts as available: it is its own to give.
+  // Memory that the server already holds counts as available.
   uint64_t available = host.available_bytes;
   if (core_ != nullptr) {
     const ArenaUsage usage = core_->arena().usage();
@@ -117,7 +117,7 @@ absl::Status MemServer::Init() {
 
 void MemServer::LimitConnections(DataServerOptions* data, ControlServerOptions* control) const {
   data->connections_max = options_.connections_max;
-  // Who has more clients than this has them connect anew for their next call.
+  // If there are more clients, some of them connect anew for their next call.
   int control_max = std::clamp(options_.connections_max / 2 + 32, 64, 1024);
   const int others = kOtherDescriptors + kDescriptorsPerWorkers * data->workers_per_class;
   const auto wanted = static_cast<uint64_t>(data->connections_max + 2 * control_max + others);
@@ -168,7 +168,7 @@ Surroundings MemServer::Look() const {
 }
 
 void MemServer::LogEnded(const ServerCore::Leases& ended) {
-  for (const auto& lease : ended) log_.Post(absl::StrCat("a lease of ", lease->owner, " ended: not renewed"));
+  for (const auto& lease : ended) log_.Post(absl::StrCat("a lease of ", lease->client_name, " ended: not renewed"));
 }
 
 void MemServer::ReleaseIndexMemory() {

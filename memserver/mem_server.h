@@ -1,7 +1,8 @@
 #ifndef NRAM_MEMSERVER_MEM_SERVER_H_
 #define NRAM_MEMSERVER_MEM_SERVER_H_
 
-// A whole memory server: its core (memserver/server_core.h), both planes over it, and the thread that makes it tick.
+// A whole memory server: its core (memserver/server_core.h), both planes over it, and the thread that makes the core
+// tick.
 
 #include <glog/logging.h>
 
@@ -30,11 +31,11 @@ struct ControlServerOptions;
 // Thread-safe.
 class MemServer {
  public:
-  // Starts everything; serves when it returns. Errors say which flag or address is at fault. `clock` tells leases the
-  // time.
+  // Starts everything. The server serves when Start returns. Errors name the flag or address at fault. `clock` tells
+  // leases the time.
   static absl::StatusOr<std::unique_ptr<MemServer>> Start(const MemServerOptions& options,
                                                           const Clock* clock = Clock::Real());
-  // Ends connections and threads. What was stored is gone.
+  // Ends connections and threads. Stored data is gone.
   ~MemServer();
 
   uint64_t incarnation() const { return core_->incarnation(); }
@@ -52,30 +53,30 @@ class MemServer {
 
   // As if the control plane could not be reached any more.
   void StopControlForTest();
-  // Ends leases whose time is up and collects what they owned, as the collector thread does; for tests.
+  // Ends leases whose time is up and collects their GC regions, as the collector thread does. For tests.
   void CollectOnce() {
     LogEnded(core_->Collect(clock_->NowNs()));
     core_->store().FreeSome(std::numeric_limits<int64_t>::max());
   }
 
  private:
-  // For how long a round frees what destroyed regions have left behind.
+  // For how long a round frees the memory of destroyed regions.
   static constexpr int64_t kFreeMs = 50;
-  // Memory that is free for so long, or up to twice, goes back to the host.
+  // Memory that is free for so long, or for up to twice as long, goes back to the host.
   static constexpr int64_t kReleaseIdleMs = 5'000;
   static constexpr uint64_t kIndexTrimBytes = 8 * kMiB;
 
   MemServer(const MemServerOptions& options, const Clock* clock);
   absl::Status Init();
-  // How many connections each plane may have, as far as the limit of open files lets it.
+  // Bounds the connections of each plane by the limit of open files.
   void LimitConnections(DataServerOptions* data, ControlServerOptions* control) const;
-  // What `--donate` comes to on this host now, in bytes.
+  // The value of `--donate` on this host now, in bytes.
   absl::StatusOr<uint64_t> CeilingNow() const;
-  // What control tells of this process and its host.
+  // The state of this process and its host, for the control plane.
   Surroundings Look() const;
   void LogEnded(const ServerCore::Leases& ended);
   void CollectorLoop();
-  // What the index gave back to malloc is room for data already: it must not stay with malloc.
+  // Makes malloc give back the memory that the index has freed: the arena counts it as free for data already.
   void ReleaseIndexMemory();
 
   const MemServerOptions options_;
@@ -83,7 +84,7 @@ class MemServer {
   const int64_t started_ns_ = MonotonicNs();
   const std::string boot_id_ = BootId();
   const std::string hostname_;
-  uint64_t reserve_bytes_ = 0;  // what the host always keeps
+  uint64_t reserve_bytes_ = 0;  // the host reserve
   LateLog log_{[](const std::string& line) { LOG(INFO) << line; }};
   std::unique_ptr<ServerCore> core_;
   std::unique_ptr<DataServer> data_;

@@ -17,13 +17,13 @@ inline constexpr int kDefaultControlPort = 7070;
 struct MemServerOptions {
   static constexpr uint64_t kDonateMinBytes = 64 * kMiB;
 
-  uint64_t donate_bytes = 0;   // ceiling on everything the server takes; ignored when donate_auto
-  bool donate_auto = false;    // what the host has available, less the reserve, looked at again every second
-  uint64_t reserve_bytes = 0;  // left to the host in any case; 0: a tenth of its RAM, at least 1 GiB
+  uint64_t donate_bytes = 0;   // the ceiling on everything the server takes; ignored if donate_auto
+  bool donate_auto = false;    // donate the host's available memory, less the host reserve; set anew every second
+  uint64_t reserve_bytes = 0;  // the host reserve; 0: a tenth of the host's RAM, at least 1 GiB
   std::string listen = "127.0.0.1";
   int port = kDefaultControlPort;  // control; 0: the kernel chooses
-  int data_port = -1;              // -1: the one after `port`, or the kernel's choice when that is 0
-  std::string socket_path;         // control there, data at this path with ".data" appended; empty: none
+  int data_port = -1;              // -1: the one after `port`, or the kernel's choice if `port` is 0
+  std::string socket_path;         // of control's socket; the data socket has ".data" appended; empty: none
   bool allow_unauthenticated = false;
   int64_t lease_ttl_ms = 10'000;
   int workers_per_class = 0;  // 0: one per processor, at most 8
@@ -31,10 +31,9 @@ struct MemServerOptions {
   int oom_score_adj = 500;
   bool drain = false;
   SpinOptions spin;
-  // What the process takes before it holds anything; measured unless a test, whose process is no server's, says
-  // otherwise.
+  // The memory of the process before it stores anything. -1: measured. A test's process is no server's, so tests say.
   int64_t baseline_bytes_for_test = -1;
-  std::string ready_file;  // written with the ports once it serves
+  std::string ready_file;  // the ports are written there when the server serves
 
   // INVALID_ARGUMENT names the field's flag and the accepted range.
   absl::Status Validate() const;

@@ -1,7 +1,7 @@
 #ifndef NRAM_MEMSERVER_PACKED_CHUNKS_H_
 #define NRAM_MEMSERVER_PACKED_CHUNKS_H_
 
-// A frame has a page's stored chunks packed, in order, without those that are not stored. Pure functions on such bytes.
+// A frame has only a page's stored chunks, packed, in order. These are pure functions on such bytes.
 
 #include <bit>
 #include <cstddef>
@@ -15,7 +15,7 @@ namespace nram {
 
 inline bool IsZero(const std::byte* chunk) {
   uint64_t words[kChunkBytes / sizeof(uint64_t)];
-  // Nearly every chunk shows its hand in the first word.
+  // The first word tells for nearly every chunk.
   memcpy(words, chunk, sizeof(uint64_t));
   if (words[0] != 0) return false;
   memcpy(words, chunk, kChunkBytes);
@@ -24,7 +24,7 @@ inline bool IsZero(const std::byte* chunk) {
   return any == 0;
 }
 
-// Which of the chunks in `mask` hold anything. `page` is laid out in full.
+// The chunks of `mask` that are not all zeros. `page` is laid out in full.
 inline ChunkMask NonZero(const std::byte* page, ChunkMask mask) {
   ChunkMask result = 0;
   for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
@@ -34,7 +34,7 @@ inline ChunkMask NonZero(const std::byte* page, ChunkMask mask) {
   return result;
 }
 
-// Chunks in a frame are packed; where chunk `number` of a page with `stored` chunks stands.
+// The place of chunk `number` in the packed frame of a page with `stored` chunks.
 inline size_t PackedOffset(ChunkMask stored, int number) {
   return std::popcount(static_cast<unsigned>(stored) & ((1u << number) - 1)) * kChunkBytes;
 }

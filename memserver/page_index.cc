@@ -9,9 +9,9 @@
 
 namespace nram {
 
-// Entries are packed in the order of their pages; an entry's place is the number of earlier pages that exist.
+// Entries are packed in the order of their pages. An entry's place is the number of earlier pages that exist.
 struct PageIndex::Leaf {
-  // Twelve bytes, which a frame's 64-bit location would align to sixteen.
+  // Twelve bytes. A 64-bit member would align them to sixteen.
   struct Packed {
     uint32_t mask_and_low_frame;
     uint32_t high_frame;
@@ -23,7 +23,7 @@ struct PageIndex::Leaf {
   uint64_t exists[kPagesPerSpan / 64];
   Packed entries[];
 
-  // What malloc takes for a leaf: the bytes, its own word, rounded to 16.
+  // The memory that malloc takes for a leaf: its bytes and a word of malloc's, rounded to 16.
   static constexpr uint64_t Bytes(uint32_t capacity) {
     return (sizeof(Leaf) + capacity * sizeof(Packed) + sizeof(size_t) + 15) / 16 * 16;
   }
@@ -45,7 +45,7 @@ struct PageIndex::Leaf {
 
 namespace {
 
-// Small leaves double, larger ones grow by eight, so that one page never adds more index than its promise has room for.
+// Small leaves double, larger ones grow by eight. So one page never adds more index than its reservation has for it.
 constexpr uint32_t RoundCapacity(uint32_t wanted) {
   const uint32_t capacity = wanted <= 8 ? std::bit_ceil(wanted) : (wanted + 7) / 8 * 8;
   return std::min<uint32_t>(capacity, kPagesPerSpan);
@@ -53,8 +53,8 @@ constexpr uint32_t RoundCapacity(uint32_t wanted) {
 
 }  // namespace
 
-// The most that one page can add to the index: the leaf that it makes, which may be the second one and so bring the
-// tree with two entries, or the growth of the leaf that it comes to.
+// The most that one page can add to the index. It may grow its leaf. Or it may make a leaf; if that is the second one,
+// the tree with two entries comes with it.
 constexpr uint64_t PageIndex::BytesPerPageMax() {
   uint64_t most = Leaf::Bytes(RoundCapacity(1)) + 2 * kTreeBytesPerSpan;
   for (uint32_t pages = 2; pages <= kPagesPerSpan; ++pages) {
@@ -93,7 +93,7 @@ PageIndex::LeafPtr* PageIndex::SlotFor(uint64_t span, Payment* payment) {
   if (tree_ == nullptr) {
     if (only_leaf_ == nullptr) only_span_ = span;
     if (only_span_ == span) return &only_leaf_;
-    // The second span: from here on a tree.
+    // With the second span the region gets a tree.
     if (!arena_->ChargeIndex(kTreeBytesPerSpan, payment)) return nullptr;
     tree_ = std::make_unique<Tree>();
     (*tree_)[only_span_] = std::move(only_leaf_);

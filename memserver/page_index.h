@@ -1,9 +1,9 @@
 #ifndef NRAM_MEMSERVER_PAGE_INDEX_H_
 #define NRAM_MEMSERVER_PAGE_INDEX_H_
 
-// One region's index: page -> (frame, which chunks are stored, their checksum). A span's pages stand in one leaf, a
-// 256-bit map of the pages that exist and 12 bytes for each of them in order; a region's leaves stand in a tree, or in
-// the region itself when it has only one span. A full span costs 12.3 bytes a page, a one-page region 64.
+// One region's index: page -> (frame, stored chunks, their checksum). A leaf has the pages of one span: a map of 256
+// bits for the pages that exist, and 12 bytes for each of these, in order. A region's leaves are in a tree. If the
+// region has only one span, it holds the leaf itself. A full span costs 12.3 bytes a page, a one-page region 64.
 
 #include <cstdint>
 #include <memory>
@@ -19,11 +19,11 @@ namespace nram {
 struct PageEntry {
   FrameLoc frame = kNoFrame;
   ChunkMask mask = 0;  // 0: nothing stored, the page reads as zeros
-  uint32_t crc = 0;    // CRC-32C of the stored chunks, as their sender had it
+  uint32_t crc = 0;    // CRC-32C of the stored chunks, as their sender computed it
 };
 
-// Not thread-safe: the region's shard lock guards it. Owns its leaves (charged to `arena` as index), not the frames:
-// whoever drops an entry frees its frame.
+// Not thread-safe: the lock of the region's shard guards it. Owns its leaves (charged to `arena` as index), but not the
+// frames: the caller that drops an entry frees its frame.
 class PageIndex {
  public:
   explicit PageIndex(FrameArena* arena) : arena_(arena) {}
@@ -32,22 +32,22 @@ class PageIndex {
 
   // Mask 0 if the page is a hole.
   PageEntry Find(uint64_t page) const;
-  // Makes sure that Set of `pages` pages from `page` on cannot fail, all within one span. False if the arena is full.
+  // Makes sure that Set of `pages` pages from `page` on, all within one span, cannot fail. False: the arena is full.
   // `payment` may be null.
   bool Prepare(uint64_t page, uint64_t pages, Payment* payment = nullptr);
-  // Stores an entry with a non-zero mask, replacing what is there. Prepare must have covered the page.
+  // Stores an entry with a non-zero mask, in place of the old one. Prepare must have covered the page.
   void Set(uint64_t page, PageEntry entry);
-  // Leaves an empty leaf behind; see DropIfEmpty.
+  // May leave an empty leaf behind; see DropIfEmpty.
   void Erase(uint64_t page);
-  // Gives back the leaf of the page if nothing is left in it, and what `payment` (may be null) has paid for it.
+  // Gives back the page's leaf if it is empty, and with it what `payment` (may be null) has paid for it.
   void DropIfEmpty(uint64_t page, Payment* payment = nullptr);
 
-  // Calls `visit` for entries in [begin, end) in order, for at most `spans_max` spans; the entry may be changed (to
-  // mask 0: it is erased afterwards). Returns the page to go on from, or `end`.
-  // `refund` (may be null) keeps the index's own bytes that this frees.
+  // Calls `visit` for entries in [begin, end), in order, for at most `spans_max` spans. `visit` may change the entry;
+  // an entry with mask 0 is erased afterwards. Returns the page to go on from, or `end`. `refund` (may be null) keeps
+  // bytes of the index that this frees.
   uint64_t Visit(uint64_t begin, uint64_t end, uint64_t spans_max,
                  absl::FunctionRef<void(uint64_t page, PageEntry* entry)> visit, Refund* refund = nullptr);
-  // Calls `visit` with each span that holds a page, from `from_span` on, until it returns false.
+  // Calls `visit` with each span that holds a page, from `from_span` on, until `visit` returns false.
   void VisitSpans(uint64_t from_span, absl::FunctionRef<bool(uint64_t span)> visit) const;
 
   uint64_t pages() const { return pages_; }
@@ -66,12 +66,12 @@ class PageIndex {
   Leaf* FindLeaf(uint64_t span) const;
   bool GrowLeaf(LeafPtr* slot, uint32_t capacity, Payment* payment);
   LeafPtr* SlotFor(uint64_t span, Payment* payment);
-  // Returns its bytes, which are still charged.
+  // Returns the leaf's bytes, which are still charged.
   uint64_t DropLeaf(uint64_t span);
 
   FrameArena* const arena_;
   uint64_t pages_ = 0;
-  // The only span, while there is one at most; `tree_` is null then.
+  // The only span, while there is at most one. `tree_` is null then.
   uint64_t only_span_ = 0;
   LeafPtr only_leaf_;
   std::unique_ptr<Tree> tree_;

@@ -18,7 +18,7 @@ TEST(PageIndexTest, AgreesWithAMap) {
     PageIndex index(arena.get());
     std::map<uint64_t, PageEntry> model;
     for (int i = 0; i < 60'000; ++i) {
-      // Dense in places, sparse elsewhere, a few very far.
+      // Some pages are dense, some sparse, a few very far.
       const uint64_t page = random() % 4 == 0 ? random() % (uint64_t{1} << 50) : random() % 1500;
       switch (random() % 8) {
         case 0: {

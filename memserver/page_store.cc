@@ -44,12 +44,12 @@ Reason PageStore::Write(Lease* lease, const WriteArgs& args, Payment* payment) {
   const uint64_t pages = args.range.pages();
   DCHECK_LE(pages, kPagesPerMessage);
   DCHECK_EQ(args.page_crcs.size(), pages);
-  // What reads the data is done before the lock is taken; the landing frames are this call's alone.
+  // The data is read before the lock is taken; no other thread uses this call's landing frames.
   PageWrites writes;
   const ChunkCounts chunks = LookAt(args, &writes);
   Shard& at = shard(args.region);
   WriterLock lock(&at.mu);
-  // Sent before the lease ended, it must not come after what was collected then.
+  // A write that was sent before the lease ended must not be executed after the collection.
   if (args.term != 0 && lease->term() != args.term) return Reason::kLeaseEnded;
   auto it = at.regions.find(Raw(args.region));
   if (it == at.regions.end()) {
@@ -79,7 +79,7 @@ Reason PageStore::WritePages(StoredRegion* region, absl::Span<const PageWrite> w
                              Payment* payment) {
   for (size_t i = 0; i < writes.size(); ++i) {
     const uint64_t page = writes[i].page;
-    // Room in the index for this page and those after it in its span, in one step.
+    // Makes room in the index for this page and all later ones of its span, in one step.
     if (i == 0 || page % kPagesPerSpan == 0) {
       const uint64_t in_span = std::min(writes.size() - i, kPagesPerSpan - page % kPagesPerSpan);
       payment->BeginStep(kIndexBytesPerPageMax);
@@ -118,13 +118,13 @@ Reason PageStore::WritePage(StoredRegion* region, const PageWrite& write, Frames
   const PageEntry old = region->index.Find(page);
   const auto kept = static_cast<ChunkMask>(old.mask & ~write.written);
   if (frames == Frames::kWhole && old.mask != 0 && kept == 0 && nonzero == 0) {
-    // To keep its frame it keeps a chunk, of zeros.
+    // To keep its frame, the page keeps a chunk of zeros.
     nonzero = static_cast<ChunkMask>(write.written & -write.written);
     crc = Crc32c(0, fresh + std::countr_zero(nonzero) * kChunkBytes, kChunkBytes);
   }
   const auto stored = static_cast<ChunkMask>(kept | nonzero);
   const int chunks_change = std::popcount(stored) - std::popcount(old.mask);
-  // A checksum of what is there now would hide what has changed.
+  // A new checksum of the old chunks would hide that they have changed.
   if (kept != 0 && IsDamaged(old) && !NRAM_PLANTED(damage_hidden)) return Reason::kDamaged;
   const auto set = [&](FrameLoc frame) {
     region->index.Set(page, {frame, stored, kept == 0 ? crc : StoredCrc(frame, stored)});
@@ -137,7 +137,7 @@ Reason PageStore::WritePage(StoredRegion* region, const PageWrite& write, Frames
     }
   } else if (nonzero == kAllChunks &&
              (old.mask == kAllChunks || (old.mask != 0 && arena()->ChunksIn(old.frame) == int{kChunksPerPage}))) {
-    // The common case: the landed frame takes the old one's place and the old one lands the next write.
+    // The common case: the landed frame takes the old one's place, and the next write lands in the old one.
     set(*landed);
     *landed = old.frame;
   } else if (stored == old.mask) {
@@ -150,7 +150,7 @@ Reason PageStore::WritePage(StoredRegion* region, const PageWrite& write, Frames
     if (!fits || frames == Frames::kFitted) {
       const int chunks = frames == Frames::kWhole ? int{kChunksPerPage} : std::popcount(stored);
       added = arena()->Allocate(chunks, fits ? nullptr : payment);
-      // What is there can be written over without room.
+      // If the old frame is large enough, the page can be written over without new room.
       if (added == kNoFrame && !fits) return Reason::kFull;
     }
     for (uint32_t rest = kept; rest != 0; rest &= rest - 1) {
@@ -158,7 +158,7 @@ Reason PageStore::WritePage(StoredRegion* region, const PageWrite& write, Frames
       memcpy(fresh + chunk * kChunkBytes, arena()->Data(old.frame) + PackedOffset(old.mask, chunk), kChunkBytes);
     }
     if (stored == kAllChunks && added != kNoFrame) {
-      // The landed frame becomes the page and the new one lands the next write.
+      // The landed frame becomes the page's, and the next write lands in the new one.
       set(*landed);
       *landed = added;
     } else {
@@ -199,7 +199,7 @@ Reason PageStore::Read(RegionId id, uint32_t epoch, const ChunkRange& range, Chu
     std::array<PageEntry, kReadPagesPerLock> entries;
     for (uint64_t i = 0; i < step; ++i) entries[i] = region.index.Find(first_page + done + i);
     for (uint64_t i = 0; i < step; ++i) {
-      // Frames lie anywhere, and the processor's own prefetching ends where a page does.
+      // Frames lie anywhere, and the processor's own prefetching ends at a page's end.
       if (i + 1 < step && entries[i + 1].mask != 0) Prefetch(arena()->Data(entries[i + 1].frame));
       const PageEntry& entry = entries[i];
       const auto wanted = static_cast<ChunkMask>(entry.mask & MaskOfPage(range, first_page + done + i));
@@ -253,7 +253,7 @@ Reason PageStore::ReadInPlace(RegionId id, uint32_t epoch, const ChunkRange& ran
       const size_t page_bytes = std::popcount(masks[i]) * kChunkBytes;
       const iovec* const last = count > 0 ? &pieces[count - 1] : nullptr;
       if (last != nullptr && static_cast<std::byte*>(last->iov_base) + last->iov_len == frame) {
-        pieces[count - 1].iov_len += page_bytes;  // pages that were written together often lie together
+        pieces[count - 1].iov_len += page_bytes;  // pages that were written together often lie side by side
       } else {
         pieces[count++] = {frame, page_bytes};
       }
@@ -280,7 +280,7 @@ void PageStore::TrimPart(StoredRegion* region, uint64_t page, ChunkMask trimmed,
   }
   const bool damaged = IsDamaged(old);
   if (stored == 0) {
-    // To keep its frame it keeps a chunk, of zeros.
+    // To keep its frame, the page keeps a chunk of zeros.
     stored = static_cast<ChunkMask>(old.mask & -old.mask);
     memset(arena()->Data(old.frame), 0, kChunkBytes);
   }
@@ -294,8 +294,8 @@ void PageStore::TrimPart(StoredRegion* region, uint64_t page, ChunkMask trimmed,
     set(smaller);
     arena()->Free(old.frame);
   } else {
-    // It is to keep its frame, or there is no room to shrink it: pack what stays to the frame's front, in order, so
-    // that nothing is overwritten before it moves.
+    // The page is to keep its frame, or there is no room for a smaller one. The chunks that stay move to the frame's
+    // front, in order, so that none is overwritten before it has moved.
     std::byte* frame = arena()->Data(old.frame);
     for (uint32_t rest = stored; rest != 0; rest &= rest - 1) {
       const int chunk = std::countr_zero(rest);
@@ -330,12 +330,12 @@ Reason PageStore::TrimStep(Lease* lease, const TrimArgs& args, uint64_t* page, u
     // Skips to the next span with pages.
     const uint64_t next = region->index.Visit(*page, whole_end, 0, [](uint64_t, PageEntry*) {});
     const uint64_t step_end = std::min(whole_end, (next / kPagesPerSpan + StoredRegion::kSpansPerStep) * kPagesPerSpan);
-    Refund refund(args.promise);
+    Refund refund(args.reservation);
     DropPages(region, *page, step_end, &refund);
     region->kept_bytes += refund.kept_bytes();
     *page = step_end;
   }
-  if (args.promise != nullptr) *kept_bytes = region->kept_bytes;
+  if (args.reservation != nullptr) *kept_bytes = region->kept_bytes;
   if (*page >= end_page) Count(&mutable_counters()->trims);
   return Reason::kOk;
 }

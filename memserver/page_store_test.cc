@@ -32,7 +32,7 @@ class PageStoreTest : public ::testing::Test {
     std::vector<FrameLoc> landed(range.pages());
     EXPECT_TRUE(landing_.Take(landed.size(), landed.data()));
     for (uint64_t i = 0; i < landed.size(); ++i) {
-      memset(arena_->Data(landed[i]), 0xEE, kPageBytes);  // what an earlier write left
+      memset(arena_->Data(landed[i]), 0xEE, kPageBytes);  // left by an earlier write
       const uint64_t page_chunk = (range.first_page() + i) * kChunksPerPage;
       for (uint64_t chunk = 0; chunk < kChunksPerPage; ++chunk) {
         if ((MaskOfPage(range, range.first_page() + i) >> chunk & 1) == 0) continue;
@@ -40,7 +40,7 @@ class PageStoreTest : public ::testing::Test {
                data.data() + (page_chunk + chunk - range.first) * kChunkBytes, kChunkBytes);
       }
     }
-    Payment payment = lease != nullptr ? Payment() : Payment(&lease_->promise, limit_bytes_);
+    Payment payment = lease != nullptr ? Payment() : Payment(&lease_->reservation, limit_bytes_);
     const Reason reason = store_.Write(lease != nullptr ? lease : lease_.get(),
                                        {region, epoch, range, masks, Crcs(range, masks, landed), landed.data(),
                                         PageStore::IfAbsent::kCreate, frames_, term_},
@@ -50,7 +50,7 @@ class PageStoreTest : public ::testing::Test {
     return reason;
   }
 
-  // What the sender of the chunks that have landed says of them.
+  // The checksums that the sender of the landed chunks computes.
   std::vector<uint32_t> Crcs(ChunkRange range, absl::Span<const ChunkMask> masks, absl::Span<const FrameLoc> landed) {
     std::vector<uint32_t> crcs(range.pages());
     for (uint64_t i = 0; i < crcs.size(); ++i) {
@@ -224,8 +224,8 @@ TEST_F(PageStoreTest, OverwritingAFullServerNeedsNoRoomWhateverItHolds) {
   std::mt19937_64 random(TestSeed());
   for (int i = 0; i < 30'000; ++i) {
     const uint64_t page = random() % pages;
-    const auto chunks = static_cast<ChunkMask>(random() | 1);  // never all zeros, which would free it
-    // Only smaller ones: what has shrunk has given room away.
+    const auto chunks = static_cast<ChunkMask>(random() | 1);  // never all zeros, which would free the page
+    // Pages only become smaller: a page that has shrunk has given room away.
     const std::string before = Read({page * 8, 8});
     ChunkMask there = 0;
     for (int chunk = 0; chunk < 8; ++chunk) there |= before[chunk * 512] != 0 ? 1 << chunk : 0;
@@ -237,28 +237,28 @@ TEST_F(PageStoreTest, OverwritingAFullServerNeedsNoRoomWhateverItHolds) {
 }
 
 TEST_F(PageStoreTest, ATrimTellsWhatAllBeforeItHaveKept) {
-  ASSERT_TRUE(arena_->Promise(3, &lease_->promise));
+  ASSERT_TRUE(arena_->Reserve(3, &lease_->reservation));
   frames_ = PageStore::Frames::kWhole;
   ASSERT_EQ(store_.Create(lease_.get(), kRegion, 1, /*gc=*/false), Reason::kOk);
   for (const uint64_t page : {0, 1, 2}) ASSERT_EQ(Write({page * 8, 8}, PageWith(0xFF, 'k')), Reason::kOk);
-  const auto kept_after = [&](uint64_t page, ArenaPromise* promise, uint32_t epoch = 1) {
+  const auto kept_after = [&](uint64_t page, ArenaReservation* reservation, uint32_t epoch = 1) {
     uint64_t kept = 1;
-    EXPECT_EQ(store_.Trim(lease_.get(), {kRegion, epoch, {page * 8, 8}, frames_, promise}, &kept), Reason::kOk);
+    EXPECT_EQ(store_.Trim(lease_.get(), {kRegion, epoch, {page * 8, 8}, frames_, reservation}, &kept), Reason::kOk);
     return kept;
   };
-  const uint64_t one = kept_after(0, &lease_->promise);
+  const uint64_t one = kept_after(0, &lease_->reservation);
   EXPECT_GE(one, kPageBytes);
-  EXPECT_EQ(kept_after(0, &lease_->promise), one);
+  EXPECT_EQ(kept_after(0, &lease_->reservation), one);
   EXPECT_EQ(kept_after(1, nullptr), 1) << "one that keeps nothing says nothing";
-  EXPECT_GE(kept_after(2, &lease_->promise), 2 * one);
+  EXPECT_GE(kept_after(2, &lease_->reservation), 2 * one);
   ASSERT_TRUE(store_.Attach(lease_.get(), kRegion, 2, /*force=*/true).ok());
-  EXPECT_EQ(kept_after(2, &lease_->promise, 2), 0) << "a new owner has kept nothing yet";
+  EXPECT_EQ(kept_after(2, &lease_->reservation, 2), 0) << "a new owner has kept nothing yet";
 }
 
-// What swap, mmap and fallocate rest on.
+// Swap, mmap and fallocate rest on this.
 TEST_F(PageStoreTest, ReservedPagesMayHoldWhateverTheyLikeBesideSomebodyGreedy) {
   constexpr uint64_t kPages = 2000;
-  ASSERT_TRUE(arena_->Promise(kPages, &lease_->promise));
+  ASSERT_TRUE(arena_->Reserve(kPages, &lease_->reservation));
   const auto other = leases_.Grant(LeaseId{2}, "other", 0).value();
   ASSERT_EQ(store_.Create(lease_.get(), kRegion, 1, /*gc=*/false), Reason::kOk);
   uint64_t taken = 0;
@@ -275,7 +275,7 @@ TEST_F(PageStoreTest, ReservedPagesMayHoldWhateverTheyLikeBesideSomebodyGreedy) 
     switch (random() % 8) {
       case 0: {
         uint64_t kept = 0;
-        ASSERT_EQ(store_.Trim(lease_.get(), {kRegion, 1, {page * 8, 8}, frames_, &lease_->promise}, &kept),
+        ASSERT_EQ(store_.Trim(lease_.get(), {kRegion, 1, {page * 8, 8}, frames_, &lease_->reservation}, &kept),
                   Reason::kOk);
         held.assign(kPageBytes, '\0');
         break;
@@ -283,7 +283,7 @@ TEST_F(PageStoreTest, ReservedPagesMayHoldWhateverTheyLikeBesideSomebodyGreedy) 
       case 1: {
         const uint64_t first = random() % 8, count = 1 + random() % (8 - first);
         uint64_t kept = 0;
-        (void)store_.Trim(lease_.get(), {kRegion, 1, {page * 8 + first, count}, frames_, &lease_->promise}, &kept);
+        (void)store_.Trim(lease_.get(), {kRegion, 1, {page * 8 + first, count}, frames_, &lease_->reservation}, &kept);
         held.replace(first * 512, count * 512, count * 512, '\0');
         break;
       }
@@ -306,11 +306,11 @@ TEST_F(PageStoreTest, ReservedPagesMayHoldWhateverTheyLikeBesideSomebodyGreedy) 
 TEST_F(PageStoreTest, WhatStoresNothingTakesNothingOfWhatIsReserved) {
   frames_ = PageStore::Frames::kWhole;
   ASSERT_EQ(store_.Create(lease_.get(), kRegion, 1, /*gc=*/false), Reason::kOk);
-  ASSERT_TRUE(arena_->Promise(64, &lease_->promise));
-  const uint64_t left_bytes = arena_->left_bytes(lease_->promise);
+  ASSERT_TRUE(arena_->Reserve(64, &lease_->reservation));
+  const uint64_t left_bytes = arena_->left_bytes(lease_->reservation);
   for (const uint64_t page : {0, 1000, 2000}) {
     ASSERT_EQ(Write({page * 8, 64 * 8}, std::string(64 * kPageBytes, '\0')), Reason::kOk);
-    EXPECT_EQ(arena_->left_bytes(lease_->promise), left_bytes);
+    EXPECT_EQ(arena_->left_bytes(lease_->reservation), left_bytes);
     EXPECT_EQ(paid_, 0);
   }
 }
@@ -319,8 +319,8 @@ TEST_F(PageStoreTest, WholeReservedSpansComeAndGoForEverOnAFullServer) {
   constexpr uint64_t kPages = 4096;
   frames_ = PageStore::Frames::kWhole;
   ASSERT_EQ(store_.Create(lease_.get(), kRegion, 1, /*gc=*/false), Reason::kOk);
-  ASSERT_TRUE(arena_->Promise(kPages, &lease_->promise));
-  const uint64_t left_bytes = arena_->left_bytes(lease_->promise);
+  ASSERT_TRUE(arena_->Reserve(kPages, &lease_->reservation));
+  const uint64_t left_bytes = arena_->left_bytes(lease_->reservation);
   const auto other = leases_.Grant(LeaseId{2}, "other", 0).value();
   uint64_t taken = 0;
   for (int round = 0; round < 30; ++round) {
@@ -329,16 +329,17 @@ TEST_F(PageStoreTest, WholeReservedSpansComeAndGoForEverOnAFullServer) {
       ASSERT_EQ(Write({page * 8, 64 * 8}, std::string(64 * kPageBytes, 'r')), Reason::kOk) << round << ", " << page;
     }
     uint64_t kept = 0;
-    ASSERT_EQ(store_.Trim(lease_.get(), {kRegion, 1, {0, kPages * 8}, frames_, &lease_->promise}, &kept), Reason::kOk);
-    ASSERT_EQ(arena_->left_bytes(lease_->promise), left_bytes) << "round " << round;
+    ASSERT_EQ(store_.Trim(lease_.get(), {kRegion, 1, {0, kPages * 8}, frames_, &lease_->reservation}, &kept),
+              Reason::kOk);
+    ASSERT_EQ(arena_->left_bytes(lease_->reservation), left_bytes) << "round " << round;
   }
 }
 
-// What the client reserves for pages is enough for them, wherever they are.
+// A client's reservation for pages is enough for them, wherever they are.
 TEST_F(PageStoreTest, AWriteMayUseAllTheRoomThatItBrings) {
   frames_ = PageStore::Frames::kWhole;
   ASSERT_EQ(Write({0, 8}, PageWith(0xFF, 'a')), Reason::kOk);
-  ASSERT_TRUE(arena_->Promise(1000, &lease_->promise));
+  ASSERT_TRUE(arena_->Reserve(1000, &lease_->reservation));
   const auto other = leases_.Grant(LeaseId{2}, "other", 0).value();
   for (uint64_t i = 0; Write({i * 8, 8}, PageWith(0xFF, 'g'), {}, 1, other.get(), RegionId{9}) == Reason::kOk; ++i) {
   }
@@ -346,12 +347,12 @@ TEST_F(PageStoreTest, AWriteMayUseAllTheRoomThatItBrings) {
     limit_bytes_ = limit_bytes;
     return Write(range, std::string(range.bytes(), 'b'));
   };
-  EXPECT_EQ(write({kChunksPerSpan, 16}, 2 * kPromiseBytesPerPage), Reason::kOk) << "a second span";
+  EXPECT_EQ(write({kChunksPerSpan, 16}, 2 * kReservationBytesPerPage), Reason::kOk) << "a second span";
   for (uint64_t pages = 1; pages < kPagesPerSpan; ++pages) {
     EXPECT_EQ(write({0, std::min<uint64_t>(pages, 63) * 8}, 0), Reason::kOk) << "there";
-    EXPECT_EQ(write({pages * 8, 8}, kPromiseBytesPerPage), Reason::kOk) << pages;
+    EXPECT_EQ(write({pages * 8, 8}, kReservationBytesPerPage), Reason::kOk) << pages;
   }
-  EXPECT_EQ(write({5 * kChunksPerSpan, 16}, kPromiseBytesPerPage), Reason::kFull) << "more than it brings";
+  EXPECT_EQ(write({5 * kChunksPerSpan, 16}, kReservationBytesPerPage), Reason::kFull) << "more than it brings";
 }
 
 TEST_F(PageStoreTest, WhatWasSentInAnEarlierTermIsRefused) {
@@ -364,13 +365,13 @@ TEST_F(PageStoreTest, WhatWasSentInAnEarlierTermIsRefused) {
   EXPECT_EQ(Read({0, 8}), PageWith(0xFF, 'b'));
 }
 
-TEST_F(PageStoreTest, ADrainingServerTakesNothingNewThatNoPromisePaysFor) {
+TEST_F(PageStoreTest, ADrainingServerTakesNothingNewThatNoReservationPaysFor) {
   ASSERT_EQ(Write({0, 8}, PageWith(0xFF, 'a')), Reason::kOk);
   const auto other = leases_.Grant(LeaseId{2}, "other", 0).value();
   ASSERT_EQ(Write({0, 8}, PageWith(0xFF, 'a'), {}, 1, other.get(), RegionId{9}), Reason::kOk);
-  ASSERT_TRUE(arena_->Promise(8, &lease_->promise));
+  ASSERT_TRUE(arena_->Reserve(8, &lease_->reservation));
   store_.SetDraining(true);
-  EXPECT_EQ(Write({8, 8}, PageWith(0xFF, 'b')), Reason::kOk) << "promised";
+  EXPECT_EQ(Write({8, 8}, PageWith(0xFF, 'b')), Reason::kOk) << "reserved";
   EXPECT_EQ(Write({0, 8}, PageWith(0xFF, 'b'), {}, 1, other.get(), RegionId{9}), Reason::kOk) << "there";
   EXPECT_EQ(Write({8, 8}, PageWith(0xFF, 'b'), {}, 1, other.get(), RegionId{9}), Reason::kDraining);
   EXPECT_EQ(Write({0, 8}, PageWith(0xFF, 'b'), {}, 1, other.get(), RegionId{10}), Reason::kDraining);
@@ -385,17 +386,17 @@ TEST_F(PageStoreTest, RefusedRequestsMovedNothing) {
   EXPECT_EQ(store_.counters().zero_chunks_elided, 4);
 }
 
-TEST_F(PageStoreTest, APromiseEndsWithItsLease) {
-  ASSERT_TRUE(arena_->Promise(100, &lease_->promise));
+TEST_F(PageStoreTest, AReservationEndsWithItsLease) {
+  ASSERT_TRUE(arena_->Reserve(100, &lease_->reservation));
   ASSERT_NE(leases_.End(LeaseId{1}), nullptr);
-  EXPECT_EQ(arena_->usage().promised_bytes, 0);
-  EXPECT_FALSE(arena_->Promise(100, &lease_->promise)) << "a reservation that was under way";
+  EXPECT_EQ(arena_->usage().reserved_bytes, 0);
+  EXPECT_FALSE(arena_->Reserve(100, &lease_->reservation)) << "a reservation that was under way";
   ASSERT_TRUE(arena_->ChargeIndex(4096));
-  Refund refund(&lease_->promise);
+  Refund refund(&lease_->reservation);
   arena_->ReleaseIndex(4096, &refund);
   EXPECT_EQ(refund.kept_bytes(), 0) << "a trim that was under way";
   ASSERT_TRUE(leases_.Grant(LeaseId{1}, "test", 0).ok());
-  EXPECT_TRUE(arena_->Promise(100, &lease_->promise));
+  EXPECT_TRUE(arena_->Reserve(100, &lease_->reservation));
 }
 
 TEST_F(PageStoreTest, ALeaseIsAsLongAsAskedUpToSixTimesTheUsual) {
@@ -428,10 +429,10 @@ TEST_F(PageStoreTest, EndedLeasesTakeNobodysPlace) {
   EXPECT_EQ(leases_.Grant(LeaseId{9}, "one too many", 0).status().code(), absl::StatusCode::kResourceExhausted);
 }
 
-TEST_F(PageStoreTest, APromiseIsKeptToTheLastPage) {
+TEST_F(PageStoreTest, AReservationIsKeptToTheLastPage) {
   const auto other = leases_.Grant(LeaseId{2}, "other", 0).value();
   constexpr uint64_t kPages = 5000;
-  ASSERT_TRUE(arena_->Promise(kPages, &lease_->promise));
+  ASSERT_TRUE(arena_->Reserve(kPages, &lease_->reservation));
   ASSERT_EQ(store_.Create(other.get(), RegionId{9}, 1, false), Reason::kOk);
   // Another client takes all that it can.
   FrameLoc frame;
@@ -447,7 +448,7 @@ TEST_F(PageStoreTest, APromiseIsKeptToTheLastPage) {
     }
   }
   landing_.Give(&frame, 1);
-  // Scattered, so that the index costs the most.
+  // The pages are scattered, so that the index costs the most.
   for (uint64_t page = 0; page < kPages; ++page)
     ASSERT_EQ(Write({page * kChunksPerSpan, 8}, std::string(4096, 'x')), Reason::kOk) << page;
 }
@@ -468,15 +469,15 @@ TEST_F(PageStoreTest, EpochsAndOwnersAreMinded) {
 TEST_F(PageStoreTest, AnEndedLeaseLeavesOrphansAndCollectsGcRegions) {
   ASSERT_EQ(store_.Create(lease_.get(), RegionId{7}, 1, /*gc=*/true), Reason::kOk);
   ASSERT_EQ(Write({0, 8}, std::string(4096, 'a')), Reason::kOk);
-  ASSERT_TRUE(arena_->Promise(100, &lease_->promise));
+  ASSERT_TRUE(arena_->Reserve(100, &lease_->reservation));
   clock_.AdvanceMs(9'000);
   EXPECT_TRUE(leases_.EndExpired().empty());
   clock_.AdvanceMs(1'001);
   const auto ended = leases_.EndExpired();
   ASSERT_EQ(ended.size(), 1);
   store_.CollectLease(*ended[0]);
-  EXPECT_EQ(arena_->usage().promised_bytes, 0);
-  // The region is there no more. Its memory is freed in steps, by somebody who has the time.
+  EXPECT_EQ(arena_->usage().reserved_bytes, 0);
+  // The region is gone. Its memory is freed in steps, by a thread that has the time.
   EXPECT_EQ(store_.List(0, 10, /*orphans_only=*/false, false).size(), 1);
   EXPECT_EQ(store_.counters().regions, 2);
   EXPECT_TRUE(store_.FreeSome(DeadlineAfterMs(60'000)));
@@ -484,9 +485,9 @@ TEST_F(PageStoreTest, AnEndedLeaseLeavesOrphansAndCollectsGcRegions) {
   const auto orphans = store_.List(0, 10, /*orphans_only=*/true, false);
   ASSERT_EQ(orphans.size(), 1);
   EXPECT_EQ(orphans[0].id, kRegion);
-  EXPECT_EQ(orphans[0].owner, "test");
+  EXPECT_EQ(orphans[0].owner_name, "test");
   EXPECT_EQ(Write({0, 8}, std::string(4096, 'b')), Reason::kLeaseEnded);
-  // Taken up again, it is owned again, and whole.
+  // When the lease is taken up again, it owns the region again, and the region is whole.
   ASSERT_TRUE(leases_.Grant(LeaseId{1}, "test", 0).ok());
   EXPECT_EQ(Read({0, 8}), std::string(4096, 'a'));
   EXPECT_EQ(Write({0, 8}, std::string(4096, 'b')), Reason::kOk);
@@ -548,7 +549,7 @@ TEST_F(PageStoreTest, ListsSpansAndRegionsInPages) {
   EXPECT_EQ(store_.ListSpans(kRegion, 2, 1).value(), (std::vector<uint64_t>{3}));
 }
 
-// As many regions as $NRAM_REGIONS says; a million is what docs/performance.md tells of.
+// As many regions as $NRAM_REGIONS says. The figures of docs/performance.md are for a million.
 uint64_t RegionCount() {
   const char* given = std::getenv("NRAM_REGIONS");
   return given != nullptr ? std::strtoull(given, nullptr, 10) : 100'000;

@@ -1,7 +1,7 @@
 #ifndef NRAM_MEMSERVER_PAYMENT_H_
 #define NRAM_MEMSERVER_PAYMENT_H_
 
-// How a request pays for the room that it takes, and where the room goes that it gives up.
+// How a request pays for memory that it takes, and what becomes of memory that it gives up.
 
 #include <cstdint>
 
@@ -9,53 +9,53 @@ namespace nram {
 
 class FrameArena;
 
-// Room that was reserved and not used yet. Fields belong to the arena.
-class ArenaPromise {
+// A lease's reservation: memory that is reserved and not used yet. Fields belong to the arena.
+class ArenaReservation {
  private:
   friend class FrameArena;
   uint64_t left_bytes_ = 0;
   bool closed_ = false;
 };
 
-// Pays for the room that one request takes. A promise pays first, up to a limit; the rest comes out of room that is
-// promised to nobody. Used by one thread at a time; does not own the promise.
+// Pays for the memory that one request takes. A reservation pays first, up to a limit; the rest comes out of free
+// memory. Used by one thread at a time; does not own the reservation.
 class Payment {
  public:
-  // Without a promise.
+  // Without a reservation.
   Payment() = default;
-  explicit Payment(ArenaPromise* promise, uint64_t limit_bytes = ~uint64_t{0})
-      : promise_(promise), limit_bytes_(limit_bytes), pays_(promise != nullptr) {}
+  explicit Payment(ArenaReservation* reservation, uint64_t limit_bytes = ~uint64_t{0})
+      : reservation_(reservation), limit_bytes_(limit_bytes), pays_(reservation != nullptr) {}
 
-  // Begins a step that takes at most `bytes_max`. If the limit leaves room for all of that, the promise pays in this
-  // step, whatever it really takes; the next step looks at the limit again.
-  void BeginStep(uint64_t bytes_max) { pays_ = promise_ != nullptr && paid_bytes_ + bytes_max <= limit_bytes_; }
-  // Whether the promise pays in this step, as long as it has enough left.
+  // Begins a step that takes at most `bytes_max`. If the limit allows that, the reservation pays in this step, whatever
+  // the step really takes. The next step looks at the limit again.
+  void BeginStep(uint64_t bytes_max) { pays_ = reservation_ != nullptr && paid_bytes_ + bytes_max <= limit_bytes_; }
+  // Whether the reservation pays in this step, as long as it has enough left.
   bool pays() const { return pays_; }
-  // What the promise has paid in all steps.
+  // The bytes that the reservation has paid in all steps.
   uint64_t paid_bytes() const { return paid_bytes_; }
 
  private:
   friend class FrameArena;
 
-  ArenaPromise* promise_ = nullptr;
+  ArenaReservation* reservation_ = nullptr;
   uint64_t limit_bytes_ = 0;
   uint64_t paid_bytes_ = 0;
   bool pays_ = false;
 };
 
-// Keeps the room that one request gives up promised to its lease, so that nobody else can take it. Used by one thread
-// at a time; does not own the promise.
+// Adds the memory that one request gives up to its lease's reservation, so that nobody else can take it. Used by one
+// thread at a time; does not own the reservation.
 class Refund {
  public:
-  // If `promise` is null, the room is free for all.
-  explicit Refund(ArenaPromise* promise) : promise_(promise) {}
+  // If `reservation` is null, the memory is free for all.
+  explicit Refund(ArenaReservation* reservation) : reservation_(reservation) {}
 
   uint64_t kept_bytes() const { return kept_bytes_; }
 
  private:
   friend class FrameArena;
 
-  ArenaPromise* const promise_;
+  ArenaReservation* const reservation_;
   uint64_t kept_bytes_ = 0;
 };
 

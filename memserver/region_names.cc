@@ -9,7 +9,7 @@
 namespace nram {
 namespace {
 
-// Two entries in tables (also while these grow), and what they point to.
+// The memory of two table entries (also while the tables grow) and of the data that they point to.
 uint64_t CostBytes(const RegionManifest& manifest) {
   return 480 + 2 * manifest.name.size() + manifest.incarnations.size() * sizeof(uint64_t);
 }

@@ -13,29 +13,29 @@
 
 namespace nram {
 
-// What a named region's creator wants those who attach later to know.
+// The facts about a named region that its creator tells clients that attach later.
 struct RegionManifest {
   std::string name;
   std::vector<uint64_t> incarnations;
   uint64_t size_bytes = 0;
 };
 
-// The names of a server's regions, and their manifests. Charges what it takes to the arena as index. Thread-safe; its
-// lock is taken after a shard's, never before.
+// The names of a server's regions, and their manifests. Charges its memory to the arena as index. Thread-safe. Its lock
+// is taken after a shard's, never before.
 class RegionNames {
  public:
   // `arena` is not owned.
   explicit RegionNames(FrameArena* arena) : arena_(arena) {}
 
-  // `id` must have no manifest yet. ALREADY_EXISTS: the name is another region's. RESOURCE_EXHAUSTED: no room. Nothing
-  // has changed then.
+  // `id` must have no manifest yet. ALREADY_EXISTS: another region has the name. RESOURCE_EXHAUSTED: no room. After an
+  // error nothing has changed.
   absl::Status Add(RegionId id, RegionManifest manifest);
   // Does nothing if the region has no name.
   void Forget(RegionId id);
 
   // 0 if no region has this name.
   RegionId Find(const std::string& name) const;
-  // Empty if the region has no name. `with_incarnations`: they are long.
+  // Empty if the region has no name. `with_incarnations`: include the incarnations, which are long.
   RegionManifest Manifest(RegionId id, bool with_incarnations) const;
 
  private:

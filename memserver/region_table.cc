@@ -44,8 +44,8 @@ Reason RegionTable::Create(Lease* lease, RegionId id, uint32_t epoch, bool gc) {
 
 Reason RegionTable::CreateLocked(Shard* at, Lease* lease, Payment* payment, RegionId id, uint32_t epoch, bool gc,
                                  bool named) {
-  // Counted before, and under the lock: CollectLease, which looks at the count after the lease has ended and then takes
-  // the lock, either sees this region or is seen.
+  // The region is counted first, and under the lock. CollectLease looks at the count after the lease has ended, and
+  // then takes the lock. So either CollectLease sees this region, or this thread sees that the lease has ended.
   lease->regions.fetch_add(1);
   Reason reason = lease->live() ? Reason::kOk : Reason::kLeaseEnded;
   if (reason == Reason::kOk && draining_ && !(payment != nullptr && payment->pays()) && !named) {
@@ -82,7 +82,7 @@ absl::Status RegionTable::CreateNamed(Lease* lease, RegionId id, uint32_t epoch,
   {
     Shard& at = shard(id);
     WriterLock lock(&at.mu);
-    // The name's error goes first; Add looks again.
+    // The error about the name goes first; Add looks again.
     if (named && names_.Find(manifest.name) != RegionId{0}) {
       return absl::AlreadyExistsError(absl::StrCat("a region named \"", manifest.name, "\" exists"));
     }
@@ -136,7 +136,8 @@ absl::StatusOr<bool> RegionTable::DestroyByControl(LeaseId lease_id, RegionId id
     if (it == at.regions.end()) return false;
     const auto owner = leases_->Find(it->second->lease);
     if (!force && it->second->lease != lease_id && owner != nullptr && owner->live()) {
-      return absl::FailedPreconditionError(absl::StrCat("region ", FormatId(Raw(id)), " is in use by ", owner->owner));
+      return absl::FailedPreconditionError(
+          absl::StrCat("region ", FormatId(Raw(id)), " is in use by ", owner->client_name));
     }
     region = std::move(it->second);
     at.regions.erase(it);
@@ -153,13 +154,14 @@ absl::StatusOr<RegionDescription> RegionTable::Attach(Lease* lease, RegionId id,
   if (it == at.regions.end()) return absl::NotFoundError(absl::StrCat("no region ", FormatId(Raw(id))));
   StoredRegion* region = it->second.get();
   if (lease != nullptr) {
-    // Counted first, as in CreateLocked.
+    // The region is counted first, as in CreateLocked.
     lease->regions.fetch_add(1);
     auto uncount = absl::MakeCleanup([&] { leases_->Unname(lease); });
     const auto owner = leases_->Find(region->lease);
     if (!lease->live()) return absl::FailedPreconditionError("the lease has ended");
     if (!force && owner != nullptr && owner.get() != lease && owner->live()) {
-      return absl::FailedPreconditionError(absl::StrCat("region ", FormatId(Raw(id)), " is in use by ", owner->owner));
+      return absl::FailedPreconditionError(
+          absl::StrCat("region ", FormatId(Raw(id)), " is in use by ", owner->client_name));
     }
     if (epoch <= region->epoch) {
       return absl::AbortedError(absl::StrCat("region ", FormatId(Raw(id)), " is already at epoch ", region->epoch));
@@ -182,7 +184,7 @@ RegionDescription RegionTable::Describe(RegionId id, const StoredRegion& region,
   description.gc = region.gc;
   const auto lease = leases_->Find(region.lease);
   description.orphan = lease == nullptr || !lease->live();
-  if (lease != nullptr) description.owner = lease->owner;
+  if (lease != nullptr) description.owner_name = lease->client_name;
   description.stored_bytes = region.chunks * kChunkBytes;
   description.spans = region.index.spans();
   if (region.named) description.manifest = names_.Manifest(id, with_incarnations);
@@ -213,7 +215,7 @@ std::vector<RegionDescription> RegionTable::List(uint64_t from, size_t limit, bo
                                                  uint64_t* next) const {
   std::vector<RegionDescription> result;
   uint64_t go_on = from;
-  // Again only if all of them went away between the two looks.
+  // Loops only if all regions of a look were destroyed before the next one.
   while (result.empty() && limit > 0) {
     // One more than is wanted tells whether there are more.
     std::vector<uint64_t> ids = FirstIds(go_on, limit + 1, orphans_only, named_only);
@@ -251,7 +253,7 @@ void RegionTable::CollectLease(const Lease& lease) {
     {
       WriterLock lock(&shard.mu);
       for (auto it = shard.regions.begin(); it != shard.regions.end();) {
-        // Looked at again under the lock: the lease may have been granted anew in the meantime.
+        // Looks again under the lock: the lease may have been granted anew meanwhile.
         if (it->second->gc && it->second->lease == lease.id && !lease.live()) {
           if (it->second->named) names_.Forget(RegionId{it->first});
           collected.push_back(std::move(it->second));

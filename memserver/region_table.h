@@ -1,8 +1,8 @@
 #ifndef NRAM_MEMSERVER_REGION_TABLE_H_
 #define NRAM_MEMSERVER_REGION_TABLE_H_
 
-// The regions that a server holds: who owns them, how they come and go, and lists of them. Knows nothing of what their
-// pages hold (page_store.h), of sockets or of gRPC.
+// The regions that a server holds: their owners, their creation and destruction, and lists of them. Knows nothing of
+// their data (page_store.h), of sockets or of gRPC.
 
 #include <array>
 #include <atomic>
@@ -33,13 +33,13 @@ struct RegionDescription {
   uint32_t epoch = 0;
   bool gc = false;
   bool orphan = false;
-  std::string owner;
+  std::string owner_name;
   uint64_t stored_bytes = 0;
   uint64_t spans = 0;
   RegionManifest manifest;
 };
 
-// Thread-safe. Reasons are those of the wire; control-plane calls return Status.
+// Thread-safe. Reasons are those of the wire. Functions for the control plane return Status.
 class RegionTable {
  public:
   using Doomed = ::nram::Doomed;
@@ -49,40 +49,41 @@ class RegionTable {
   RegionTable(const RegionTable&) = delete;
   ~RegionTable();
 
-  // An unnamed region.
+  // Creates an unnamed region.
   Reason Create(Lease* lease, RegionId id, uint32_t epoch, bool gc);
-  // ALREADY_EXISTS (id or name), RESOURCE_EXHAUSTED, FAILED_PRECONDITION (lease ended).
+  // Creates a named region. ALREADY_EXISTS (id or name), RESOURCE_EXHAUSTED, FAILED_PRECONDITION (lease ended).
   absl::Status CreateNamed(Lease* lease, RegionId id, uint32_t epoch, bool gc, RegionManifest manifest);
 
-  // The region and all it holds. kUnknownRegion if it is not there.
+  // Destroys the region and all its data. kUnknownRegion: there is none.
   Reason Destroy(Lease* lease, RegionId id, uint32_t epoch);
-  // The same in two: the region is there no more, but its memory is still taken, until FreeStep has said that it is
-  // free (true), or whoever has no time for that gives it to FreeLater. See DoomedRegions.
+  // The first half of Destroy: the region is gone, but its memory is still taken. The caller calls FreeStep until it
+  // returns true, or gives *doomed to FreeLater. See DoomedRegions.
   Reason Unlink(Lease* lease, RegionId id, uint32_t epoch, Doomed* doomed);
   bool FreeStep(Doomed* doomed) { return doomed_.FreeStep(doomed); }
   void FreeLater(Doomed doomed) { doomed_.FreeLater(std::move(doomed)); }
   bool FreeSome(int64_t until_ns) { return doomed_.FreeSome(until_ns); }
-  // The same for the control plane; `force` asks neither owner nor lease. True if it was there.
+  // Destroy for the control plane. `force`: whoever owns the region, and whether or not the lease lives. True: there
+  // was such a region.
   absl::StatusOr<bool> DestroyByControl(LeaseId lease, RegionId id, bool force);
 
   // See control.proto. `lease` null: read-only.
   absl::StatusOr<RegionDescription> Attach(Lease* lease, RegionId id, uint32_t epoch, bool force);
   // Zero if no region has this name.
   RegionId FindByName(const std::string& name) const { return names_.Find(name); }
-  // The first `limit` regions with an id of at least `from`, in order; fewer if some go away meanwhile. Without their
-  // incarnations, which are long. *next: from where there are more; 0: there are none.
+  // The first `limit` regions with an id of at least `from`, in order, without their incarnations, which are long.
+  // Fewer if some are destroyed meanwhile. *next: the id to go on from; 0: there are no more.
   std::vector<RegionDescription> List(uint64_t from, size_t limit, bool orphans_only, bool named_only,
                                       uint64_t* next = nullptr) const;
   absl::StatusOr<std::vector<uint64_t>> ListSpans(RegionId id, uint64_t from_span, size_t limit) const;
 
-  // While draining, nothing new is taken that no promise pays for: kDraining.
+  // While draining, the server takes new pages only if a reservation pays for them. Others are refused: kDraining.
   void SetDraining(bool draining) { draining_ = draining; }
 
-  // The GC regions of a lease that has ended are there no more. FreeSome frees their memory.
+  // Unlinks the GC regions of a lease that has ended. FreeSome frees their memory.
   void CollectLease(const Lease& lease);
-  // Tables that have become far too large are made anew.
+  // Makes tables anew that have become far too large.
   void ShrinkTables();
-  // Regions that stay although their lease has ended.
+  // Counts the regions that stay although their lease has ended.
   size_t CountOrphans() const;
 
   FrameArena* arena() const { return arena_; }
@@ -95,7 +96,7 @@ class RegionTable {
   };
 
   Shard& shard(RegionId id) const { return shards_[Raw(id) * 0x9E3779B97F4A7C15u >> 56]; }
-  // `payment` may be null: nothing is promised.
+  // `payment` may be null: no reservation pays.
   Reason CreateLocked(Shard* at, Lease* lease, Payment* payment, RegionId id, uint32_t epoch, bool gc, bool named)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(at->mu);
   Reason CheckOwner(const StoredRegion& region, const Lease& lease, uint32_t epoch);

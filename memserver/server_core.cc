@@ -12,9 +12,9 @@
 namespace nram {
 namespace {
 
-constexpr CreditWindow kWindow{256, 4096};
+constexpr Credit kCredit{256, 4096};
 
-// Of every 64 bytes one is for payloads that land, within bounds.
+// One of every 64 bytes is for landing frames, within bounds.
 size_t LandingPages(uint64_t ceiling_bytes) { return std::clamp<size_t>(ceiling_bytes / 64 / kPageBytes, 128, 2048); }
 
 }  // namespace
@@ -36,7 +36,7 @@ ServerCore::ServerCore(const ServerCoreOptions& options, std::unique_ptr<FrameAr
       leases_(arena_.get(), clock, options.lease_ttl_ms),
       store_(arena_.get(), &leases_),
       landing_(arena_.get(), LandingPages(options.ceiling_bytes)),
-      context_{&store_, &leases_, &landing_, options.incarnation, kWindow} {
+      context_{&store_, &leases_, &landing_, options.incarnation, kCredit} {
   SetDraining(options.drain);
 }
 
@@ -46,7 +46,7 @@ void ServerCore::SetDraining(bool draining) {
 }
 
 ServerCore::Leases ServerCore::Tick(int64_t lease_now_ns, int64_t now_ns) {
-  // Renewals that came while the server was stopped are still to be read.
+  // Renewals that came while the server was stopped have not been read yet.
   if (ticked_ns_ != 0 && now_ns - ticked_ns_ > kStoppedMs * kNsPerMs) leases_.Extend(now_ns - ticked_ns_);
   ticked_ns_ = now_ns;
   return Collect(lease_now_ns);

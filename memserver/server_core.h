@@ -1,9 +1,9 @@
 #ifndef NRAM_MEMSERVER_SERVER_CORE_H_
 #define NRAM_MEMSERVER_SERVER_CORE_H_
 
-// A memory server without threads, sockets and gRPC: what it holds and who may change it. The data plane drives
-// sessions over session_context(), the control plane drives a ControlService, and somebody ticks. A simulation can do
-// all three in one thread.
+// A memory server without threads, sockets and gRPC: its regions, leases and memory. The data plane drives sessions
+// over session_context(), the control plane drives a ControlService, and a thread calls Tick. A simulation does all
+// three in one thread.
 
 #include <atomic>
 #include <cstdint>
@@ -23,7 +23,7 @@ namespace nram {
 struct ServerCoreOptions {
   uint64_t incarnation = 0;    // names this life of the server; not zero, and never the same again
   uint64_t ceiling_bytes = 0;  // bounds all memory of the server
-  uint64_t fixed_bytes = 0;    // the part of it that the process and the buffers of both planes take
+  uint64_t fixed_bytes = 0;    // the part of the ceiling that the process and the buffers of both planes take
   int64_t lease_ttl_ms = 10'000;
   bool drain = false;
 };
@@ -31,19 +31,19 @@ struct ServerCoreOptions {
 // Thread-safe, but for Tick.
 class ServerCore {
  public:
-  // How often Tick is to be called, and after which pause between two ticks the server counts as stopped.
+  // Tick is to be called so often. After a longer pause than kStoppedMs between two ticks the server counts as stopped.
   static constexpr int64_t kTickMs = 100;
   static constexpr int64_t kStoppedMs = 1'000;
 
   // `clock` tells leases the time and must outlive the core. INVALID_ARGUMENT: the ceiling leaves nothing to lend.
   static absl::StatusOr<std::unique_ptr<ServerCore>> Create(const ServerCoreOptions& options, const Clock* clock);
-  // All sessions must be gone. What was stored is gone.
+  // All sessions must be gone. Stored data is gone.
   ~ServerCore() = default;
   ServerCore(const ServerCore&) = delete;
   ServerCore& operator=(const ServerCore&) = delete;
 
   uint64_t incarnation() const { return context_.incarnation; }
-  // What a session needs; valid while the core lives.
+  // For sessions; valid while the core lives.
   const SessionContext& session_context() const { return context_; }
   PageStore& store() { return store_; }
   LeaseTable& leases() { return leases_; }
@@ -54,9 +54,9 @@ class ServerCore {
   bool draining() const { return draining_; }
 
   using Leases = std::vector<std::shared_ptr<Lease>>;
-  // The regular round, one caller at a time: gives all leases the time for which the server was stopped, and collects.
-  // `lease_now_ns` is the clock's time, and `now_ns` is the monotonic time, read after it: leases do not end by a stop
-  // between the two, and the next tick adds that stop. Returns the leases that have ended.
+  // The regular round, one caller at a time. Gives all leases the time for which the server was stopped, and collects.
+  // `lease_now_ns` is the clock's time. `now_ns` is the monotonic time, read after it: a stop between the two ends no
+  // lease, and the next tick adds it. Returns the leases that have ended.
   Leases Tick(int64_t lease_now_ns, int64_t now_ns);
   // Ends the leases whose time is up, and frees the GC regions that they owned. Returns these leases.
   Leases Collect(int64_t lease_now_ns);
@@ -70,7 +70,7 @@ class ServerCore {
   LandingFrames landing_;
   const SessionContext context_;
   std::atomic<bool> draining_{false};
-  int64_t ticked_ns_ = 0;  // Tick's own: when the last one was; 0 before the first
+  int64_t ticked_ns_ = 0;  // Tick's own: the time of the last tick; 0 before the first
 };
 
 }  // namespace nram

@@ -23,7 +23,7 @@ PageStore::IfAbsent AbsentPolicy(const MessageHeader& request) {
 }
 
 PageStore::Frames FramesOf(const MessageHeader& request) {
-  return (request.flags & kFlagReserved) != 0 ? PageStore::Frames::kWhole : PageStore::Frames::kFitted;
+  return (request.flags & kFlagWholeFrames) != 0 ? PageStore::Frames::kWhole : PageStore::Frames::kFitted;
 }
 
 }  // namespace
@@ -44,14 +44,14 @@ void Session::Replied() {
 }
 
 void Session::Fence() {
-  // Said before it waits, so that the next step does not begin.
+  // Set before the wait, so that the next step does not begin.
   fenced_ = true;
   MutexLock lock(&busy_mu_);
 }
 
 absl::Status Session::CheckMayExecute() {
   if (fenced_) return absl::AbortedError("a newer connection of the same client took this one's place");
-  // Its requests may be from before the lease ended, when the region that they create had been there.
+  // A request may be from before the lease's end: a write of it could create a region again that has been collected.
   if (lease_->live() && lease_->term() != term_) {
     return absl::AbortedError("its lease ended and was granted anew; it must say hello again");
   }
@@ -106,11 +106,11 @@ bool Session::DestroyStepLocked(MessageHeader* reply) {
 
 bool Session::TrimStepLocked(MessageHeader* reply) {
   const auto trim = pending_.as<TrimRequest>();
-  const bool promised = (pending_.flags & kFlagPromised) != 0;
+  const bool keeps = (pending_.flags & kFlagReservation) != 0;
   Reason reason = CheckSupported(pending_);
   if (reason == Reason::kOk) {
     const PageStore::TrimArgs args{trim.region, Raw(trim.epoch), trim.range, FramesOf(pending_),
-                                   promised ? &lease_->promise : nullptr};
+                                   keeps ? &lease_->reservation : nullptr};
     reason = context_.store->TrimStep(lease_.get(), args, &next_page_, &kept_bytes_);
   }
   if (reason == Reason::kOk && next_page_ * kChunksPerPage < trim.range.end()) return false;
@@ -143,7 +143,8 @@ absl::StatusOr<bool> Session::Begin(const MessageHeader& request, absl::Span<con
                                     Landing* landing) {
   if (busy_) return false;
   if (request.is_reply()) return absl::InvalidArgumentError("a reply where a request belongs");
-  // Bytes that were lost, repeated or reordered on the way would execute out of order; nothing does.
+  // Requests are executed in the order of their ids. A gap shows that bytes were lost, repeated or reordered on the
+  // way.
   if (request.request_id != last_request_id_ + 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("request ", request.request_id, " where ", last_request_id_ + 1, " was due"));
@@ -155,7 +156,7 @@ absl::StatusOr<bool> Session::Begin(const MessageHeader& request, absl::Span<con
   const ChunkRange range = request.range();
   const size_t reply_bytes = kMessageHeaderBytes + (request.op == Op::kRead ? range.pages() + range.bytes() : 0);
   if (reply_room < reply_bytes) return false;
-  // What is refused whatever it holds lands nowhere.
+  // A write that is refused whatever it holds lands nowhere.
   if (request.op == Op::kWrite && CheckSupported(request) == Reason::kOk) {
     const uint64_t pages = range.pages();
     // Bulk writes leave room for an urgent one, which must not wait for them.
@@ -176,7 +177,7 @@ absl::StatusOr<bool> Session::Begin(const MessageHeader& request, absl::Span<con
 
 absl::Status Session::Execute(const MessageHeader& request, absl::Span<const uint32_t> page_crcs, ReplyBuffer* reply) {
   if (request.op == Op::kHello) {
-    // Not under busy_mu_: binding fences the predecessor under the lease's lock, and nothing else runs here before it.
+    // Not under busy_mu_: Bind fences the predecessor under the lease's lock. No request runs here before hello.
     AppendReply(Hello(request), reply);
     return absl::OkStatus();
   }
@@ -207,7 +208,7 @@ absl::Status Session::Execute(const MessageHeader& request, absl::Span<const uin
       AppendReply(CreateLocked(request), reply);
       break;
     case Op::kPing:
-      // A sign of life as good as a renewal.
+      // A ping renews the lease.
       AppendReply(
           ReplyTo(request, PingReply{}, context_.leases->Renew(lease_->id).ok() ? Reason::kOk : Reason::kLeaseEnded),
           reply);
@@ -223,7 +224,7 @@ absl::Status Session::Execute(const MessageHeader& request, absl::Span<const uin
 MessageHeader Session::WriteLocked(const MessageHeader& request, absl::Span<const uint32_t> page_crcs) {
   const auto write = request.as<WriteRequest>();
   Payment payment;
-  if ((request.flags & kFlagPromised) != 0) payment = Payment(&lease_->promise, write.promise_bytes);
+  if ((request.flags & kFlagReservation) != 0) payment = Payment(&lease_->reservation, write.grant_bytes);
   Reason reason = CheckSupported(request);
   if (reason == Reason::kOk && !IsRegionId(Raw(write.region))) reason = Reason::kUnknownRegion;
   if (reason == Reason::kOk) {
@@ -268,14 +269,14 @@ MessageHeader Session::Hello(const MessageHeader& request) {
   if (!WireVersions().Has(hello.version)) return answer(Reason::kOtherVersion);
   std::shared_ptr<Lease> lease = context_.leases->Find(hello.lease);
   const uint64_t term = lease == nullptr ? 0 : lease->term();
-  // A sign of life as good as a renewal.
+  // Hello renews the lease.
   if (lease == nullptr || !context_.leases->Renew(hello.lease).ok()) return answer(Reason::kLeaseEnded);
   connection_class_ = (request.flags & kFlagUrgent) != 0 ? 1 : 0;
   if (!lease->Bind(connection_class_, hello.generation, this)) return answer(Reason::kFenced);
   lease_ = std::move(lease);
   term_ = term;
-  said.window_requests = context_.window.requests;
-  said.window_kib = context_.window.kib;
+  said.credit_requests = context_.credit.requests;
+  said.credit_kib = context_.credit.kib;
   return answer(Reason::kOk);
 }
 
@@ -308,8 +309,8 @@ void Session::ReadInto(const MessageHeader& request, ReplyBuffer* reply) {
   reply->used += kMessageHeaderBytes + header.payload_bytes;
 }
 
-// Sends the chunks from their frames; what the socket does not take is copied behind, because frames may change when
-// the store's lock is given up.
+// Sends the chunks from their frames. Chunks that the socket does not take are copied into `reply`, because frames may
+// change after the store's lock is released.
 absl::Status Session::ReadDirect(const MessageHeader& request, ReplyBuffer* reply) {
   const auto read = request.as<ReadRequest>();
   MessageHeader header =

@@ -1,8 +1,8 @@
 #ifndef NRAM_MEMSERVER_SESSION_H_
 #define NRAM_MEMSERVER_SESSION_H_
 
-// What one data connection is to the server, apart from its socket: the lease it is bound to, the order of its
-// requests, the frames that a payload lands in now. The socket connection and the in-process transport both drive one.
+// The server's end of one data connection: its lease, the order of its requests, and the frames that a payload lands
+// in. A Connection drives it over a socket; the in-process transport drives it directly.
 
 #include <array>
 #include <atomic>
@@ -22,28 +22,28 @@
 
 namespace nram {
 
-// What all sessions of a server share. Nothing is owned.
+// The context that all sessions of a server share. Owns nothing.
 struct SessionContext {
   PageStore* store = nullptr;
   LeaseTable* leases = nullptr;
   LandingFrames* landing = nullptr;
   uint64_t incarnation = 0;
-  CreditWindow window{256, 4096};
-  // Called between two steps of a trim or destroy, with no lock held. Null, but in tests.
+  Credit credit{256, 4096};
+  // Called between two steps of a trim or destroy, with no lock held. Null except in tests.
   void (*between_steps_for_test)() = nullptr;
 };
 
-// Used by one thread at a time, but for Fence.
+// Used by one thread at a time, except for Fence.
 //
-// Trims and destroys proceed in steps (of 64 spans at most, some milliseconds). Fence waits for one step at most, and
-// nothing of the request is executed after it.
+// Trims and destroys proceed in steps (64 spans at most, some milliseconds). Fence waits for one step at most, and no
+// further step is executed after it.
 class Session : public MessageService, public LeaseConnection {
  public:
-  // `takes_turns`: Execute returns after kTurnNs and a step at the latest; the caller looks at busy() and calls
-  // Continue, so that others of its thread are served in between. Otherwise Execute returns when it is done.
+  // `takes_turns`: Execute returns after kTurnNs and a step at the latest. If busy(), the caller serves other
+  // connections of its thread and then calls Continue. Otherwise Execute returns when the request is done.
   explicit Session(const SessionContext& context, bool takes_turns = false)
       : context_(context), takes_turns_(takes_turns) {}
-  // What a destroyed region still holds is freed later, by whoever calls the store's FreeSome.
+  // If a destroy is not complete, the store's FreeSome frees the rest of its region later.
   ~Session() override;
 
   static constexpr int64_t kTurnNs = 1'000'000;
@@ -51,29 +51,29 @@ class Session : public MessageService, public LeaseConnection {
   absl::StatusOr<bool> Begin(const MessageHeader& request, absl::Span<const ChunkMask> masks, size_t reply_room,
                              Landing* landing) override;
   absl::Status Execute(const MessageHeader& request, absl::Span<const uint32_t> page_crcs, ReplyBuffer* reply) override;
-  // A request is in the middle of its steps: its reply is still to come, and Begin accepts nothing.
+  // A request is in the middle of its steps. It has no reply yet, and Begin accepts no other.
   bool busy() const { return busy_; }
-  // Goes on with it for another turn. `reply` needs room for a header. An error means: close the connection.
+  // Goes on with that request for another turn. `reply` needs room for a header. An error means: close the connection.
   absl::Status Continue(ReplyBuffer* reply);
 
-  // All replies are on their way: the time to prepare for the next request.
+  // All replies are on their way: there is time to prepare for the next request.
   void Replied();
 
-  // Waits for the request that executes now, if any, or for a step of it; later ones are refused.
+  // Waits for the request that executes now, if any, or for its present step. Later requests are refused.
   void Fence() override;
 
   bool bound() const { return lease_ != nullptr; }
-  // A newer connection took its place: it executes nothing any more.
+  // A newer connection has taken this one's place: no request is executed any more.
   bool fenced() const { return fenced_.load(std::memory_order_relaxed); }
-  // Stays while the session does. Null before hello.
+  // Valid while the session lives. Null before hello.
   const Lease* lease() const { return lease_.get(); }
-  // Whether its client still counts as alive. Only if bound.
+  // Whether the lease lives. The session must be bound.
   bool live() const { return lease_->live(); }
   bool urgent() const { return connection_class_ == 1; }
 
  private:
   MessageHeader Hello(const MessageHeader& request);
-  // Refuses what no server has yet: seals, other generations, snapshots. kOk: the request has none of them.
+  // Refuses features that no server has yet: seals, other generations, snapshots. kOk: the request has none of them.
   static Reason CheckSupported(const MessageHeader& request);
   MessageHeader WriteLocked(const MessageHeader& request, absl::Span<const uint32_t> page_crcs)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(busy_mu_);
@@ -82,13 +82,13 @@ class Session : public MessageService, public LeaseConnection {
   template <MessageBody Reply>
   static MessageHeader ReplyTo(const MessageHeader& request, const Reply& body, Reason reason = Reason::kOk);
   static void AppendReply(const MessageHeader& header, ReplyBuffer* reply);
-  // ABORTED if nothing of this connection may be executed any more.
+  // ABORTED if no request of this connection may be executed any more.
   absl::Status CheckMayExecute() ABSL_EXCLUSIVE_LOCKS_REQUIRED(busy_mu_);
-  // One step of `pending_`. True when it is complete, *reply being its reply.
+  // Executes one step of `pending_`. True: the request is complete, and *reply is its reply.
   bool StepLocked(MessageHeader* reply) ABSL_EXCLUSIVE_LOCKS_REQUIRED(busy_mu_);
   bool TrimStepLocked(MessageHeader* reply) ABSL_EXCLUSIVE_LOCKS_REQUIRED(busy_mu_);
   bool DestroyStepLocked(MessageHeader* reply) ABSL_EXCLUSIVE_LOCKS_REQUIRED(busy_mu_);
-  // A reply from here on is worth sending from where it lies.
+  // A reply of at least so many bytes is worth sending from where it lies.
   static constexpr uint64_t kDirectBytes = 32 * 1024;
 
   void ReadInto(const MessageHeader& request, ReplyBuffer* reply);
@@ -102,10 +102,10 @@ class Session : public MessageService, public LeaseConnection {
   uint64_t term_ = 0;  // the lease's at hello
   uint64_t last_request_id_ = 0;
 
-  // The write that lands now.
+  // The write whose payload lands now.
   std::array<FrameLoc, kPagesPerMessage> landed_;
   size_t landed_count_ = 0;
-  bool displaced_ = false;  // a frame that is likely to be cold is the next one to land in
+  bool displaced_ = false;  // the next write lands in a displaced frame, which is likely to be cold
   std::array<ChunkMask, kPagesPerMessage> masks_;
   size_t mask_count_ = 0;
 
@@ -114,10 +114,10 @@ class Session : public MessageService, public LeaseConnection {
   MessageHeader pending_;
   uint64_t next_page_ = 0;              // of a trim
   uint64_t kept_bytes_ = 0;             // of a trim
-  PageStore::Doomed doomed_;            // of a destroy: unlinked, and not free yet
+  PageStore::Doomed doomed_;            // of a destroy: unlinked, but not free yet
   Reason unlink_reason_ = Reason::kOk;  // of a destroy
 
-  Mutex busy_mu_;  // held while a request executes, or a step of it
+  Mutex busy_mu_;  // held while a request, or a step of one, executes
   std::atomic<bool> fenced_{false};
 };
 

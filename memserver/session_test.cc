@@ -1,4 +1,4 @@
-// Trims and destroys in steps: what a newer connection and others of the same thread wait for.
+// Trims and destroys in steps: a newer connection, and other connections of the same thread, wait for one step only.
 
 #include "memserver/session.h"
 
@@ -23,7 +23,7 @@ class SessionTest : public ::testing::Test {
 
   SessionTest() : arena_(FrameArena::Create(64 * kMiB, kMiB).value()) {
     lease_ = leases_.Grant(LeaseId{1}, "test", 0).value();
-    context_ = {&store_, &leases_, &landing_, 1, CreditWindow{256, 4096}};
+    context_ = {&store_, &leases_, &landing_, 1, Credit{256, 4096}};
     context_.between_steps_for_test = [] {
       if (between_steps) between_steps();
     };
@@ -84,7 +84,7 @@ class SessionTest : public ::testing::Test {
   static MessageHeader Request(Op op) { return AnyRequest(op, 1, 1, {0, kSpans * kPagesPerSpan * kChunksPerPage}); }
   static MessageHeader KeepingTrim() {
     MessageHeader trim = Request(Op::kTrim);
-    trim.flags = kFlagPromised;
+    trim.flags = kFlagReservation;
     return trim;
   }
 
@@ -117,7 +117,7 @@ TEST_F(SessionTest, ANewerConnectionWaitsForOneStepAndNothingIsExecutedAfterItsH
         EXPECT_EQ(Hello(&newer, generation + 1).header.reason, Reason::kOk);
         answered = true;
       });
-      hello.join();  // for ever, if it waited for more than the step
+      hello.join();  // would never return if hello waited for more than the step
       pages_at_hello = store_.counters().pages;
     };
     const Answer cut_off = Run(&older, request, 2);
@@ -130,11 +130,11 @@ TEST_F(SessionTest, ANewerConnectionWaitsForOneStepAndNothingIsExecutedAfterItsH
     const Answer again = Run(&newer, request, 2);
     ASSERT_TRUE(again.status.ok());
     if (request.op == Op::kTrim) {
-      // What both have kept, so that the lost answer is made up for.
+      // The sum that both trims have kept makes up for the lost answer.
       EXPECT_EQ(again.header.reason, Reason::kOk);
       const uint64_t kept_bytes = again.header.as<TrimReply>().kept_bytes;
       EXPECT_GE(kept_bytes, kSpans * kPageBytes);
-      EXPECT_EQ(kept_bytes, arena_->left_bytes(lease_->promise));
+      EXPECT_EQ(kept_bytes, arena_->left_bytes(lease_->reservation));
       EXPECT_EQ(store_.counters().pages, 0);
       Fill(1);
     } else {
@@ -142,7 +142,7 @@ TEST_F(SessionTest, ANewerConnectionWaitsForOneStepAndNothingIsExecutedAfterItsH
       EXPECT_EQ(store_.counters().regions, 1) << "unlinked, and not free yet";
     }
   }
-  // What the older connection's destroy left is freed when somebody has time.
+  // The older connection's destroy is completed when a thread has time.
   EXPECT_TRUE(store_.FreeSome(DeadlineAfterMs(60'000)));
   EXPECT_EQ(store_.counters().regions, 0);
   EXPECT_EQ(store_.counters().pages, 0);
@@ -187,7 +187,7 @@ TEST_F(SessionTest, ALeaseThatEndsStopsATrimBetweenSteps) {
   };
   EXPECT_EQ(Run(&session, KeepingTrim(), 2).status.code(), absl::StatusCode::kAborted);
   EXPECT_GT(store_.counters().pages, 0);
-  EXPECT_EQ(arena_->left_bytes(lease_->promise), 0) << "promised in the former term";
+  EXPECT_EQ(arena_->left_bytes(lease_->reservation), 0) << "reserved in the former term";
 }
 
 }  // namespace

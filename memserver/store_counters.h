@@ -6,7 +6,7 @@
 
 namespace nram {
 
-// What a server has done and holds (docs/stats.md).
+// Counts of a server's work and of its data (docs/stats.md).
 struct StoreCounters {
   std::atomic<uint64_t> reads{0}, writes{0}, trims{0}, bytes_read{0}, bytes_written{0}, zero_chunks_elided{0};
   std::atomic<uint64_t> refused_full{0}, refused_stale{0}, regions_collected{0};

@@ -13,11 +13,11 @@
 
 namespace nram {
 
-// A region as a server holds it. Not thread-safe: the lock of its shard guards it, or its only owner.
+// A region as a server holds it. Not thread-safe: the lock of its shard guards it, or one thread owns it.
 struct StoredRegion {
   explicit StoredRegion(FrameArena* arena) : index(arena) {}
 
-  // Makes the pages from `begin_page` on holes, up to `end_page`, for at most kSpansPerStep spans that hold any.
+  // Makes the pages from `begin_page` to `end_page` holes, for at most kSpansPerStep spans that hold pages.
   void DropPages(uint64_t begin_page, uint64_t end_page, FrameArena* arena, StoreCounters* counters, Refund* refund);
 
   static constexpr uint64_t kSpansPerStep = 64;
@@ -27,16 +27,16 @@ struct StoredRegion {
   bool gc = false;
   bool named = false;
   uint64_t chunks = 0;
-  uint64_t kept_bytes = 0;  // freed by trims, promised to the owner again
-  uint64_t kept_term = 0;   // of its lease
+  uint64_t kept_bytes = 0;  // freed by trims into the owner's reservation
+  uint64_t kept_term = 0;   // the lease's term that kept_bytes counts for
   PageIndex index;
 };
 
-// What a region costs beyond its pages: itself, its slot in the shard's table (which doubles when it grows), the
+// The cost of a region beyond its pages: itself, its slot in the shard's table (which doubles when it grows), the
 // allocator's words.
 inline constexpr uint64_t kRegionBytes = 184;
 static_assert(sizeof(StoredRegion) + 2 * sizeof(size_t) + 2 * (2 * sizeof(uint64_t) + 1) <= kRegionBytes);
-static_assert(kRegionBytes <= kPromiseBytesPerRegion);
+static_assert(kRegionBytes <= kReservationBytesPerRegion);
 
 }  // namespace nram
 

@@ -9,7 +9,7 @@
 
 namespace nram {
 
-// What control's answers tell beside what the core knows: of the process, its sockets and its host.
+// The facts in control's answers that the core does not know: about the process, its sockets and its host.
 struct Surroundings {
   std::string address;      // of the control plane, for people
   int data_port = 0;        // 0: none
@@ -21,7 +21,7 @@ struct Surroundings {
   uint64_t connections_closed_for_error = 0;
   std::string boot_id;
   std::string hostname;
-  uint64_t reserve_bytes = 0;  // what the host always keeps
+  uint64_t reserve_bytes = 0;  // the host reserve
   HostMemory memory;           // zeros if unreadable
 };
 

@@ -8,8 +8,8 @@
 
 namespace nram {
 
-// A request of any operation but hello, for tests: what the operation does not have is left out. A write has no payload
-// bytes yet.
+// A request of any operation but hello, for tests. Arguments that the operation does not have are ignored. A write has
+// no payload bytes yet.
 inline MessageHeader AnyRequest(Op op, uint64_t region, uint32_t epoch, ChunkRange range = {}, uint8_t flags = 0) {
   const RegionId id{region};
   const Epoch at{epoch};

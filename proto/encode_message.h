@@ -7,7 +7,7 @@
 
 namespace nram {
 
-// A whole message in one piece, for tests. `payload` is empty, if none is to follow, or has header.payload_bytes bytes.
+// A whole message in one piece, for tests. `payload` has header.payload_bytes bytes, or is empty if no payload follows.
 inline std::string EncodeMessage(const MessageHeader& header, const std::string& payload = "") {
   const uint32_t crc = payload.empty() ? 0 : PayloadCrcOf(header, reinterpret_cast<const std::byte*>(payload.data()));
   std::string message(kMessageHeaderBytes, '\0');

@@ -28,7 +28,8 @@ enum Offset : size_t {
 static_assert(kAtBody + kMessageBodyBytes == kMessageHeaderBytes);
 static_assert(kWireVersion < 256 && kWireVersionLowest <= kWireVersion);
 
-// As they lie in memory. (A loop over bytes says the same on any machine, and takes four times as long.)
+// Integers are copied as they lie in memory. (A loop over bytes would work on any machine, and takes four times as
+// long.)
 static_assert(std::endian::native == std::endian::little);
 void Put32(std::byte* at, uint32_t value) { memcpy(at, &value, sizeof value); }
 void Put64(std::byte* at, uint64_t value) { memcpy(at, &value, sizeof value); }
@@ -47,7 +48,7 @@ absl::Status Bad(absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("malformed message: ", what));
 }
 
-// What a decoder wants to know of a body: the bits that are reserved.
+// The reserved bits of a body, which the decoder checks.
 template <MessageBody Body>
 constexpr BodyWords ReservedBits() {
   Body bits = FromWords<Body>({});
@@ -55,9 +56,9 @@ constexpr BodyWords ReservedBits() {
   return ToWords(bits);
 }
 
-// Of the messages of one operation in one direction.
+// The form of the messages of one operation in one direction.
 struct Form {
-  uint8_t flags = 0;  // that they may have
+  uint8_t flags = 0;  // those that the messages may have
   BodyWords reserved{};
 };
 using Forms = std::array<std::array<Form, 2>, kOps>;  // by operation, and by whether it is a reply
@@ -78,9 +79,10 @@ constexpr Forms AllForms() {
   AddForm<CreateReply>(&forms, 0);
   AddForm<ReadRequest>(&forms, 0);
   AddForm<ReadReply>(&forms, kFlagSparse | kFlagSealed);
-  AddForm<WriteRequest>(&forms, kFlagSparse | kFlagCreate | kFlagGc | kFlagPromised | kFlagReserved | kFlagSealed);
+  AddForm<WriteRequest>(&forms,
+                        kFlagSparse | kFlagCreate | kFlagGc | kFlagReservation | kFlagWholeFrames | kFlagSealed);
   AddForm<WriteReply>(&forms, 0);
-  AddForm<TrimRequest>(&forms, kFlagPromised | kFlagReserved);
+  AddForm<TrimRequest>(&forms, kFlagReservation | kFlagWholeFrames);
   AddForm<TrimReply>(&forms, 0);
   AddForm<DestroyRequest>(&forms, 0);
   AddForm<DestroyReply>(&forms, 0);
@@ -124,11 +126,11 @@ absl::Status CheckLengths(const MessageHeader& h) {
   return absl::OkStatus();
 }
 
-// What one field of a request says about another.
+// Checks the fields of a request against each other.
 absl::Status CheckFields(const MessageHeader& h) {
   if (!h.is<WriteRequest>()) return absl::OkStatus();
-  if ((h.flags & kFlagPromised) == 0 && h.as<WriteRequest>().promise_bytes != 0) {
-    return Bad("promised bytes without the promised flag");
+  if ((h.flags & kFlagReservation) == 0 && h.as<WriteRequest>().grant_bytes != 0) {
+    return Bad("a grant without the reservation flag");
   }
   return absl::OkStatus();
 }
@@ -178,7 +180,6 @@ absl::Status DecodeHeader(const std::byte* in, MessageHeader* h) {
 }
 
 uint32_t PayloadCrcAfterTables(uint32_t tables_crc, absl::Span<const uint32_t> page_crcs) {
-  // As they lie in memory.
   return Crc32c(tables_crc, page_crcs.data(), page_crcs.size() * sizeof(uint32_t));
 }
 

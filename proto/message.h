@@ -1,8 +1,8 @@
 #ifndef NRAM_PROTO_MESSAGE_H_
 #define NRAM_PROTO_MESSAGE_H_
 
-// The data message: one header of 64 bytes and a payload of chunks. docs/wire.md is its page in prose; this is its only
-// codec.
+// The data message: one header of 64 bytes and a payload of chunks. This is its only codec; docs/wire.md describes it
+// in prose.
 
 #include <bit>
 #include <cstddef>
@@ -20,7 +20,7 @@ namespace nram {
 // The part that all messages have, and the body of one operation in one direction.
 //
 //   MessageHeader request(WriteRequest{.region = id, .range = range, .epoch = epoch}, kFlagCreate);
-//   ... request.as<WriteRequest>().promise_bytes ...
+//   ... request.as<WriteRequest>().grant_bytes ...
 struct MessageHeader {
   Op op = Op::kPing;
   uint8_t flags = 0;
@@ -71,29 +71,31 @@ struct MessageHeader {
 };
 
 // The checksum of a payload: CRC-32C of its tables and then of its pages' own CRC-32Cs, in wire order. `page_crcs` has
-// one for each page of the range: of those of its chunks that are in the payload, 0 if none is. Whoever keeps it with
-// the page can send the page without looking at it, and whoever receives it notices what has changed since.
+// one for each page of the range: the CRC-32C of the page's chunks in the payload, or 0 if it has none there. An end
+// that keeps a page's CRC-32C can send the page without reading it, and the receiver notices any change since.
 uint32_t PayloadCrc(absl::Span<const uint8_t> tables, absl::Span<const uint32_t> page_crcs);
-// The same, of tables whose CRC-32C is known (0 if there are none).
+// The same for tables whose CRC-32C is known (0 if there are none).
 uint32_t PayloadCrcAfterTables(uint32_t tables_crc, absl::Span<const uint32_t> page_crcs);
-// The same of a whole payload, as header.payload_bytes says.
+// The same for a whole payload of header.payload_bytes bytes.
 uint32_t PayloadCrcOf(const MessageHeader& header, const std::byte* payload);
 
-// Writes `header` in wire order to `out` (kMessageHeaderBytes). `payload_crc` is PayloadCrc, or 0 without a payload:
-// the checksum covers the payload first and then the header, so that a sender can checksum the payload before it knows
-// the request id.
+// Writes `header` in wire order to `out` (kMessageHeaderBytes). `payload_crc` is PayloadCrc, or 0 without a payload.
+// The checksum covers the payload first and then the header, so a sender can checksum the payload before it knows the
+// request id.
 void EncodeHeader(const MessageHeader& header, uint32_t payload_crc, std::byte* out);
 
 // Reads a header from kMessageHeaderBytes at `in` and checks everything that can be checked without the payload: magic,
 // version, known operation and flags, reserved bytes zero, lengths within bounds and consistent with the operation.
-// INVALID_ARGUMENT says what was wrong; *header is then unspecified. The checksum is checked by MatchesChecksum.
+// INVALID_ARGUMENT says what was wrong; *header is then unspecified. MatchesChecksum checks the checksum.
 absl::Status DecodeHeader(const std::byte* in, MessageHeader* header);
 
 // True if the checksum in the encoded header at `in` is that of the header and a payload with `payload_crc`.
 bool MatchesChecksum(const std::byte* in, uint32_t payload_crc);
 
-// Checks a payload's tables against its header. Masks: only bits within the range, and as many chunks as the length
-// says; if the message is sealed, all chunks of a page or none. Seals: zeros for a page that is not there.
+// Checks a payload's tables against its header:
+//   masks  have only bits within the range, and as many chunks as the length says; if the message is sealed, all chunks
+//          of a page or none
+//   seals  are zeros for a page that is not there
 absl::Status CheckTables(const MessageHeader& header, absl::Span<const uint8_t> tables);
 
 absl::string_view OpName(Op op);

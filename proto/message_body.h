@@ -1,9 +1,9 @@
 #ifndef NRAM_PROTO_MESSAGE_BODY_H_
 #define NRAM_PROTO_MESSAGE_BODY_H_
 
-// The body of a message's header: a struct for each operation and direction. In memory it is laid out as on the wire
-// (little-endian, naturally aligned, no padding), so that encoding is one copy. Members named `reserved` are
-// zero; the decoder checks that.
+// The body of a message's header: a struct for each operation and direction. A body has the same layout in memory as on
+// the wire (little-endian, naturally aligned, no padding), so encoding is one copy. Members named `reserved` are zero;
+// the decoder checks that.
 
 #include <array>
 #include <bit>
@@ -25,7 +25,7 @@ struct HelloRequest {
 
   LeaseId lease{};
   uint64_t generation = 0;          // of the connection: a newer one fences an older one. 2^62 at most
-  uint32_t version = kWireVersion;  // of the wire, from here on: what control's hello chose
+  uint32_t version = kWireVersion;  // of the wire from here on, as control's hello chose it
   std::array<uint8_t, 20> reserved{};
 };
 
@@ -34,10 +34,10 @@ struct HelloReply {
   static constexpr bool kIsReply = true;
 
   uint64_t incarnation = 0;  // of the server
-  // How much the connection may have under way: requests, and KiB of their payloads and of the replies they ask for.
-  uint32_t window_requests = 0;
-  uint32_t window_kib = 0;
-  // What the server speaks, also if it refuses.
+  // The connection's credit: requests, and KiB of their payloads and of the replies they ask for.
+  uint32_t credit_requests = 0;
+  uint32_t credit_kib = 0;
+  // The versions that the server speaks. Set also if it refuses.
   uint32_t version_lowest = kWireVersionLowest;
   uint32_t version_highest = kWireVersion;
   std::array<uint8_t, 16> reserved{};
@@ -102,7 +102,7 @@ struct WriteRequest {
   ChunkRange range;
   Epoch epoch{};
   SpanGeneration span_generation{};
-  uint64_t promise_bytes = 0;  // of the lease's promise that it may use; 0 without kFlagPromised
+  uint64_t grant_bytes = 0;  // of the lease's reservation that it may use; 0 without kFlagReservation
 };
 
 struct WriteReply {
@@ -111,7 +111,7 @@ struct WriteReply {
 
   RegionId region{};
   ChunkRange range;
-  uint64_t used_bytes = 0;  // of the lease's promise
+  uint64_t used_bytes = 0;  // of the lease's reservation
   std::array<uint8_t, 8> reserved{};
 };
 
@@ -132,7 +132,7 @@ struct TrimReply {
 
   RegionId region{};
   ChunkRange range;
-  // What trims with kFlagPromised have added to the lease's promise: by all of this region in this term of the lease.
+  // The sum that trims of this region with kFlagReservation have added to the reservation in this term of the lease.
   uint64_t kept_bytes = 0;
   std::array<uint8_t, 8> reserved{};
 };
@@ -160,7 +160,7 @@ concept MessageBody = std::is_trivially_copyable_v<T> && std::is_standard_layout
   { T::kIsReply } -> std::convertible_to<bool>;
 };
 
-// A body's bytes, whatever it is.
+// The bytes of any body.
 using BodyWords = std::array<uint64_t, kMessageBodyBytes / sizeof(uint64_t)>;
 
 template <MessageBody Body>
@@ -174,7 +174,7 @@ constexpr Body FromWords(const BodyWords& words) {
   return std::bit_cast<Body>(words);
 }
 
-// Every body of an operation that has a region begins with it, and if it has a range, that comes next.
+// If an operation has a region, its bodies begin with the region. If they have a range, it comes next.
 static_assert(offsetof(CreateRequest, region) == 0 && offsetof(CreateReply, region) == 0);
 static_assert(offsetof(ReadRequest, region) == 0 && offsetof(ReadReply, region) == 0);
 static_assert(offsetof(WriteRequest, region) == 0 && offsetof(WriteReply, region) == 0);

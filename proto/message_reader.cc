@@ -40,7 +40,7 @@ absl::StatusOr<MessageReader::Progress> MessageReader::ReadFrom(int fd, Handler*
   NRAM_ASSIGN_OR_RETURN(const bool ready, Dispatch(handler));
   if (!ready) return Progress::kPaused;
   MakeRoom();
-  // Straight to where the payload lands, then ahead into the buffer.
+  // The payload's bytes go straight to where they land, the bytes after them into the buffer.
   iovec pieces[Landing::kPiecesMax + 1];
   size_t count = 0;
   size_t direct = 0;
@@ -52,8 +52,8 @@ absl::StatusOr<MessageReader::Progress> MessageReader::ReadFrom(int fd, Handler*
       direct += landing[i].iov_len - skip;
     }
   }
-  // Large messages come in rows: after one, only the next header is read ahead, so that its payload can land where it
-  // belongs.
+  // A large message often follows a large one. So only the next header is read ahead, and the next payload can land
+  // where it belongs.
   size_t ahead = buffer_bytes_ - end_;
   if (header_.payload_bytes >= kLargePayloadBytes && !dropping_) ahead = std::min(ahead, kSmallReadAheadBytes);
   pieces[count++] = {buffer_.get() + end_, ahead};
@@ -101,7 +101,7 @@ void MessageReader::MakeRoom() {
   if (begin_ == end_) {
     begin_ = end_ = 0;
   } else if (begin_ > 0) {
-    // Less than a header and its tables is left here whenever the handler is not pausing.
+    // Unless the handler pauses, less than a header and its tables is left here.
     memmove(buffer_.get(), buffer_.get() + begin_, end_ - begin_);
     end_ -= begin_;
     begin_ = 0;

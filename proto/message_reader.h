@@ -1,8 +1,8 @@
 #ifndef NRAM_PROTO_MESSAGE_READER_H_
 #define NRAM_PROTO_MESSAGE_READER_H_
 
-// Turns the bytes of a stream into messages, at both ends of a connection. Payloads land where the handler says,
-// straight from the socket when they are larger than what was read ahead; nothing is allocated after construction.
+// Turns the bytes of a stream into messages, at both ends of a connection. Payloads land where the handler says. The
+// part of a payload that was not read ahead comes straight from the socket. Nothing is allocated after construction.
 
 #include <sys/uio.h>
 
@@ -41,22 +41,23 @@ class MessageReader {
   class Handler {
    public:
     virtual ~Handler() = default;
-    // A header that DecodeHeader accepted has arrived, with the tables of its payload, which CheckTables accepted: of
-    // these the masks (empty unless sparse; valid during the call). True: take the payload's chunks to *landing, which
-    // has exactly room for them, or is left empty to drop them. False: not now; the reader pauses and asks again at the
-    // next call. An error ends the stream.
+    // A header has arrived that DecodeHeader accepted, with tables that CheckTables accepted. `masks` are the payload's
+    // (empty unless sparse), valid during the call.
+    //   True: the payload's chunks go to *landing, which has exactly room for them; if it is empty, they are dropped.
+    //   False: not now. The reader pauses and asks again at the next call.
+    //   An error ends the stream.
     virtual absl::StatusOr<bool> OnHeader(const MessageHeader& header, absl::Span<const ChunkMask> masks,
                                           Landing* landing) = 0;
-    // The payload is complete and its checksum right. `page_crcs` are those of PayloadCrc; empty without a payload. An
+    // The payload is complete and its checksum is right. `page_crcs`: as for PayloadCrc; empty without a payload. An
     // error ends the stream.
     virtual absl::Status OnMessage(const MessageHeader& header, absl::Span<const uint32_t> page_crcs) = 0;
-    // The message's checksum is wrong: whatever landed is garbage. The stream ends.
+    // The message's checksum is wrong: the landed bytes are garbage. The stream ends.
     virtual void OnCorrupt(const MessageHeader& header) = 0;
   };
 
   enum class Progress {
-    kRead,        // something was read and there may be more
-    kDrained,     // something was read, and that was all there was
+    kRead,        // bytes were read, and there may be more
+    kDrained,     // bytes were read, and there are no more now
     kWouldBlock,  // nothing to read now
     kPaused,      // the handler said "not now"
     kEnd,         // the peer closed, between two messages
@@ -66,20 +67,19 @@ class MessageReader {
   static constexpr size_t kBufferBytesMin = kMessageHeaderBytes + kPayloadTableBytesMax;
   explicit MessageReader(size_t buffer_bytes = 64 * 1024);
 
-  // Reads once from `fd` (non-blocking) and handles every message that is then whole. UNAVAILABLE: the peer closed
-  // within a message or the socket failed. INVALID_ARGUMENT: malformed bytes. DATA_LOSS: wrong checksum. Or the
-  // handler's error. After an error the stream is dead.
+  // Reads once from `fd` (non-blocking) and handles every message that is then whole. UNAVAILABLE: the peer closed the
+  // connection within a message, or the socket failed. INVALID_ARGUMENT: malformed bytes. DATA_LOSS: wrong checksum.
+  // Other errors are the handler's. After an error the stream is dead.
   absl::StatusOr<Progress> ReadFrom(int fd, Handler* handler);
 
-  // The same for bytes from memory. True if all were taken; false if the handler paused (the rest was not taken:
-  // *taken says how many were).
+  // The same for bytes from memory. True: all were taken. False: the handler paused; *taken says how many were taken.
   absl::StatusOr<bool> Feed(absl::Span<const std::byte> bytes, size_t* taken, Handler* handler);
 
   // True between a message's first byte and its last.
   bool mid_message() const { return in_payload_ || end_ > begin_; }
   // The message whose payload is arriving; null outside a payload.
   const MessageHeader* current() const { return in_payload_ ? &header_ : nullptr; }
-  // From here on, drop what is left of the current payload instead of landing it.
+  // Drops the rest of the current payload instead of landing it.
   void DropPayload() {
     dropping_ = true;
     landing_.clear();
@@ -91,14 +91,14 @@ class MessageReader {
   // Moves payload bytes from the buffer to where they land.
   void TakeFromBuffer();
   void AccountLanded(size_t bytes);
-  // Takes the next bytes of the payload into account.
+  // Adds the next bytes of the payload to the checksums.
   void Checksum(const std::byte* data, size_t bytes);
   absl::Status FinishMessage(Handler* handler);
   void MakeRoom();
 
-  // A payload from here on is worth a read of its own: what is read ahead of it is copied once more.
+  // A payload of at least so many bytes is worth a read of its own: bytes that are read ahead are copied once more.
   static constexpr size_t kLargePayloadBytes = 16 * 1024;
-  // Room for a header and its masks. (Seals are read in a few more steps.)
+  // A header and its masks. (Seals are read in a few more steps.)
   static constexpr size_t kSmallReadAheadBytes = kMessageHeaderBytes + kPagesPerMessage;
 
   const size_t buffer_bytes_;
@@ -113,11 +113,11 @@ class MessageReader {
   std::array<ChunkMask, kPagesPerMessage> masks_;  // which chunks of each page the payload has
   std::array<uint32_t, kPagesPerMessage> page_crcs_;
   uint32_t tables_crc_ = 0;
-  size_t page_ = 0;       // whose bytes come next
-  size_t page_left_ = 0;  // of its bytes
+  size_t page_ = 0;       // the page whose bytes come next
+  size_t page_left_ = 0;  // bytes of it that are still to come
   size_t payload_left_ = 0;
   Landing landing_;
-  size_t landing_piece_ = 0;   // the piece that fills now
+  size_t landing_piece_ = 0;   // the piece that is filled now
   size_t landing_offset_ = 0;  // bytes of it that are filled
 };
 

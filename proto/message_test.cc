@@ -33,12 +33,12 @@ std::string Refusal(const Encoded& encoded) {
 }
 std::string Refusal(const MessageHeader& header) { return Refusal(Encode(header)); }
 
-MessageHeader WriteHeader(ChunkRange range, uint8_t flags = kFlagPromised) {
+MessageHeader WriteHeader(ChunkRange range, uint8_t flags = kFlagReservation) {
   MessageHeader header(WriteRequest{.region = RegionId{0x99AABBCCDDEEFF00},
                                     .range = range,
                                     .epoch = Epoch{7},
                                     .span_generation = SpanGeneration{0x0A0B0C0D},
-                                    .promise_bytes = (flags & kFlagPromised) != 0 ? uint64_t{42} : 0},
+                                    .grant_bytes = (flags & kFlagReservation) != 0 ? uint64_t{42} : 0},
                        flags);
   header.request_id = 0x1122334455667788;
   header.payload_bytes = range.bytes();
@@ -65,9 +65,9 @@ void ForEachMessage(Visit visit) {
   visit(message(ReadRequest{region, range, Epoch{5}, SpanGeneration{6}, SnapshotVersion{0x41424344454647}}, 0));
   visit(message(ReadReply{region, range}, 0, 0x20 * kChunkBytes));
   visit(message(WriteRequest{region, range, Epoch{5}, SpanGeneration{6}, 0x5152535455565758},
-                kFlagCreate | kFlagGc | kFlagPromised | kFlagReserved, 0x20 * kChunkBytes));
+                kFlagCreate | kFlagGc | kFlagReservation | kFlagWholeFrames, 0x20 * kChunkBytes));
   visit(message(WriteReply{region, range, 0x6162636465666768}, 0));
-  visit(message(TrimRequest{region, range, Epoch{5}, SpanGeneration{6}}, kFlagPromised | kFlagReserved));
+  visit(message(TrimRequest{region, range, Epoch{5}, SpanGeneration{6}}, kFlagReservation | kFlagWholeFrames));
   visit(message(TrimReply{region, range, 0x6162636465666768}, 0));
   visit(message(DestroyRequest{region, Epoch{0x21222324}}, 0));
   visit(message(DestroyReply{region}, 0));
@@ -97,7 +97,7 @@ TEST(MessageTest, FieldsAreWhereTheirNamesSay) {
   const MessageHeader header = WriteHeader({5, 8});
   EXPECT_TRUE(header.is<WriteRequest>());
   EXPECT_FALSE(header.is<WriteReply>());
-  EXPECT_EQ(header.as<WriteRequest>().promise_bytes, 42);
+  EXPECT_EQ(header.as<WriteRequest>().grant_bytes, 42);
   EXPECT_EQ(header.region(), RegionId{0x99AABBCCDDEEFF00});
   EXPECT_EQ(header.range(), (ChunkRange{5, 8}));
   const MessageHeader hello(HelloRequest{.lease = LeaseId{1}, .generation = 2});
@@ -128,7 +128,7 @@ TEST(MessageTest, TheWireDoesNotChange) {
                                     2,    1,    0,    0,    0,    0,    0,    0,     // first chunk
                                     8,    0,    0,    0,    0,    0,    0,    0,     // chunk count
                                     7,    0,    0,    0,    0x0D, 0x0C, 0x0B, 0x0A,  // epoch, generation
-                                    42,   0,    0,    0,    0,    0,    0,    0});   // promise bytes
+                                    42,   0,    0,    0,    0,    0,    0,    0});   // grant bytes
   expect(MessageHeader(HelloRequest{LeaseId{0x0102}, 0x0304, 7}, kFlagUrgent),
          {'N', 'R', 'M', '1', 7, 1, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  // the common part
           2,   1,   0,   0,   0, 0, 0, 0,                                                  // lease
@@ -137,7 +137,7 @@ TEST(MessageTest, TheWireDoesNotChange) {
   expect(MessageHeader(HelloReply{0x0102, 3, 4, 5, 6}),
          {'N', 'R', 'M', '1', 7, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  // the common part
           2,   1,   0,   0,   0, 0, 0, 0,                                                  // incarnation
-          3,   0,   0,   0,   4, 0, 0, 0,                                                  // window
+          3,   0,   0,   0,   4, 0, 0, 0,                                                  // credit
           5,   0,   0,   0,   6, 0, 0, 0});                                                // versions
   expect(MessageHeader(ReadRequest{RegionId{1}, {2, 3}, Epoch{4}, SpanGeneration{5}, SnapshotVersion{6}}),
          {'N', 'R', 'M', '1', 7, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  // the common part
@@ -195,7 +195,7 @@ TEST(MessageTest, EachReservedByteIsRefused) {
 TEST(MessageTest, EachFlagThatAnOperationDoesNotHaveIsRefused) {
   ForEachMessage([&](const MessageHeader& header) {
     uint8_t had = header.flags;
-    // Those of what carries chunks come with tables; they have their own test.
+    // Messages that carry chunks come with tables, which have a test of their own.
     if (header.is<ReadReply>() || header.is<WriteRequest>()) had |= kFlagSparse | kFlagSealed;
     for (int bit = 1; bit < 8; ++bit) {
       if ((had >> bit & 1) != 0) continue;
@@ -253,10 +253,10 @@ TEST(MessageTest, RefusesWhatDoesNotFit) {
     header.payload_bytes = 4096;
     EXPECT_THAT(Refusal(header), HasSubstr("unexpected payload")) << OpName(op);
   }
-  // What may be used of a promise, without one.
+  // A grant without a reservation.
   header = WriteHeader({0, 8});
   header.flags = 0;
-  EXPECT_THAT(Refusal(header), HasSubstr("without the promised flag"));
+  EXPECT_THAT(Refusal(header), HasSubstr("without the reservation flag"));
 }
 
 TEST(MessageTest, ARefusedReadHasNoPayloadAndNoTables) {

@@ -1,7 +1,7 @@
 #ifndef NRAM_PROTO_VERSION_H_
 #define NRAM_PROTO_VERSION_H_
 
-// Which version of the wire two ends speak with each other: control's hello settles it for both planes.
+// The version of the wire that two ends speak with each other. Control's hello settles it for both planes.
 
 #include <cstdint>
 #include <string>
@@ -22,8 +22,8 @@ struct WireVersions {
 // The highest version that both speak; 0 if there is none.
 uint32_t ChooseVersion(const WireVersions& ours, const WireVersions& theirs);
 
-// Why two ends have no version in common, for people: which one is too old, and what to do. `server` names the server
-// as a sentence begins with it ("memory server 10.0.0.7:7070").
+// Tells people why two ends have no version in common: which one is too old, and what to do. `server` names the server
+// at the beginning of a sentence ("memory server 10.0.0.7:7070").
 std::string NoCommonVersion(absl::string_view server, const WireVersions& servers, const WireVersions& clients);
 
 }  // namespace nram

@@ -16,7 +16,7 @@ TEST(VersionTest, TheHighestThatBothSpeakIsChosen) {
 TEST(VersionTest, NoneIsChosenIfNoneIsCommon) {
   EXPECT_EQ(ChooseVersion({7, 7}, {6, 6}), 0);
   EXPECT_EQ(ChooseVersion({6, 6}, {7, 9}), 0);
-  // What is no range at all.
+  // This is no range at all.
   EXPECT_EQ(ChooseVersion({7, 7}, {0, 0}), 0);
   EXPECT_EQ(ChooseVersion({7, 7}, {8, 7}), 0);
   EXPECT_EQ(ChooseVersion({7, 7}, {~0u, 0}), 0);

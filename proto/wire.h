@@ -1,7 +1,8 @@
 #ifndef NRAM_PROTO_WIRE_H_
 #define NRAM_PROTO_WIRE_H_
 
-// The vocabulary of the data plane: versions, bounds, operations, flags and reasons. docs/wire.md is its page in prose.
+// The vocabulary of the data plane: versions, bounds, operations, flags and reasons. docs/wire.md describes it in
+// prose.
 
 #include <cstddef>
 #include <cstdint>
@@ -21,21 +22,24 @@ inline constexpr size_t kMessageHeaderBytes = 64;
 inline constexpr size_t kMessageBodyBytes = 40;
 inline constexpr uint32_t kMessageMagic = 0x314d524e;  // "NRM1" in memory order
 
-// A message touches at most this many pages, so that each end holds 256 KiB of it at most and other messages get their
+// A message touches at most this many pages. So each end holds at most 256 KiB of it, and other messages get their
 // turn.
 inline constexpr uint64_t kPagesPerMessage = 64;
 inline constexpr uint64_t kChunksPerMessage = kPagesPerMessage * kChunksPerPage;
 
-// A payload is: a chunk mask for each page of the range if the message is sparse, a seal for each page of the range if
-// it is sealed, and the chunks. Masks and seals are the payload's tables.
+// A payload has three parts, in this order:
+//   a chunk mask for each page of the range, if the message is sparse
+//   a seal for each page of the range, if the message is sealed
+//   the chunks
+// Masks and seals are the payload's tables.
 inline constexpr size_t kPayloadTableBytesPerPageMax = sizeof(ChunkMask) + 28;
 inline constexpr size_t kPayloadTableBytesMax = kPagesPerMessage * kPayloadTableBytesPerPageMax;
 inline constexpr size_t kPayloadBytesMax = kPayloadTableBytesMax + kChunksPerMessage * kChunkBytes;
 inline constexpr size_t kMessageBytesMax = kMessageHeaderBytes + kPayloadBytesMax;
 static_assert(kPayloadBytesMax < (1u << 31));
 
-// How much one connection may have under way: the credit that hello's reply announces.
-struct CreditWindow {
+// How much one connection may have under way. Hello's reply announces it.
+struct Credit {
   uint32_t requests = 0;
   uint32_t kib = 0;  // payload bytes of requests and of the replies they ask for, in KiB
 };
@@ -49,7 +53,7 @@ struct PageSeal {
 static_assert(sizeof(PageSeal) == 28 && sizeof(ChunkMask) + sizeof(PageSeal) == kPayloadTableBytesPerPageMax);
 
 enum class Op : uint8_t {
-  kHello = 1,    // binds the connection to a lease; must be the first message and only that
+  kHello = 1,    // binds the connection to a lease; the first message, and no other
   kPing = 2,     // answered at once; renews the lease
   kCreate = 3,   // an unnamed region
   kRead = 4,     // chunks of a region
@@ -66,7 +70,7 @@ constexpr bool HasRange(Op op) {
 }
 constexpr bool HasRegion(Op op) { return op != Op::kHello && op != Op::kPing; }
 
-// Why a request was refused. The client turns it into a Status with the server's address and the region
+// Why a request was refused. The client turns the reason into a Status with the server's address and the region
 // (client/transport/call.h).
 enum class Reason : uint8_t {
   kOk = 0,
@@ -78,7 +82,7 @@ enum class Reason : uint8_t {
   kLeaseEnded = 6,
   kFenced = 7,    // a newer connection of the same lease and class took this one's place
   kDraining = 8,  // the donor takes no new pages
-  kDamaged = 9,   // the server's memory of a page has changed since it was written; a write of all of it mends it
+  kDamaged = 9,   // the server's memory of a page has changed since it was written; a write of the whole page mends it
   kOtherGeneration = 10,  // the span's generation is not the server's own: one of the two has missed a write
   kNoSeals = 11,          // the server does not store seals
   kUnknownSnapshot = 12,  // the server has no such version of the region
@@ -92,14 +96,14 @@ enum MessageFlag : uint8_t {
   kFlagGc = 4,       // create, or a write that creates: a GC region
   kFlagUrgent = 8,   // hello: the connection carries urgent requests (page faults), not bulk ones
   kFlagCreate = 16,  // write: create the region if it is not there; for a client's first write to it on this server
-  // write: draw on the room promised to the lease; without it, only on what is promised to nobody. trim: what it frees
-  // is promised to the lease again, so that nobody else can take it.
-  kFlagPromised = 32,
-  // write, trim: room for the region's pages is reserved. A page takes a whole frame and stays in it whatever chunks it
-  // has, so that it can change without new room.
-  kFlagReserved = 64,
-  // write, read's reply: the payload has a seal for each page of the range, and its pages are whole ones. No server
-  // stores seals yet: kNoSeals.
+  // write: draw on the lease's reservation; without the flag, only on free memory. trim: add the freed memory to the
+  // lease's reservation, so that nobody else can take it.
+  kFlagReservation = 32,
+  // write, trim: room for the region's pages is reserved. A page takes a whole frame and stays in it, whatever chunks
+  // it has. So it can change without new room.
+  kFlagWholeFrames = 64,
+  // write, read's reply: the payload has a seal for each page of the range, and its pages are whole. No server stores
+  // seals yet: kNoSeals.
   kFlagSealed = 128,
 };
 

@@ -230,7 +230,7 @@ absl::Status Advice::DropSome(const Pages& pages, int64_t deadline_ns) {
   }
   for_each_run(
       [&](uint64_t first, uint64_t count) { DropLocally(segment->address(first), count * segment->page_bytes); });
-  residency_->ReturnRoom(resident);
+  residency_->ReturnBudget(resident);
   end_all([](PageState) { return PageState::kEmpty; });
   return absl::OkStatus();
 }

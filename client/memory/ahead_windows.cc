@@ -170,7 +170,7 @@ void AheadWindows::Place(size_t index) {
     writable = windows_[index].writable;
   }
   absl::Status status = buffers_[index]->io.Wait();  // is done
-  if (status.ok()) status = placer_->TakeRoom(run.count, DeadlineAfterMs(options_.timeout_ms));
+  if (status.ok()) status = placer_->TakeBudget(run.count, DeadlineAfterMs(options_.timeout_ms));
   if (status.ok()) {
     placer_->Place(segment, run.lowest(), run.count, data(index), writable, /*empty=*/false);
   } else {

@@ -24,7 +24,7 @@ struct AheadOptions {
   size_t page_bytes = kPageBytes;
   uint64_t window_pages = 256;  // the most that a window holds
   size_t windows = 16;
-  int64_t timeout_ms = 10'000;  // for making room for a window that has arrived
+  int64_t timeout_ms = 10'000;  // for taking the budget of a window that has arrived
 };
 
 // Windows of pages that are read before the program touches them. A window's pages are kBusy from Start until it is
@@ -46,8 +46,8 @@ class AheadWindows {
   // though nobody waits yet.
   void Start(const SegmentRef& segment, const Run& run, bool writable, bool wanted);
   // A thread of the program waits for a page that is kBusy: if the page's window has arrived, places it, else notes
-  // that it is wanted; and reads the window after it. False if the page is not kBusy any more. Blocks while room is
-  // made for the window.
+  // that it is wanted; and reads the window after it. False if the page is not kBusy any more. Blocks while
+  // there is no budget for the window.
   bool Join(const SegmentRef& segment, uint64_t page);
   // Starts wanted windows for all kRemote pages of the range; blocks while all buffers are in use.
   void Prefetch(const SegmentRef& segment, uint64_t first, uint64_t count);

@@ -60,7 +60,7 @@ void Evictor::Run() {
     } else if (leaving > 0) {
       out_.WaitAny(DeadlineAfterMs(PageOut::kPatienceMs));
     } else if (!out_.idle()) {
-      // Servers are slow or away. A thread that needs room is heard at once, the servers within moments.
+      // Servers are slow or away. A thread that needs budget is heard at once, the servers within moments.
       residency_->AwaitWanted(DeadlineAfterMs(kSlowLookMs));
       out_.WaitAny(MonotonicNs());
     } else {

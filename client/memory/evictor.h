@@ -11,8 +11,8 @@
 
 namespace nram {
 
-// A thread that keeps room for faults to come: it writes back and drops pages before the budget is used up, so that
-// faults need not wait for room.
+// A thread that keeps budget free for faults to come. It writes back and drops pages before the budget is used up, so
+// that faults need not wait.
 class Evictor {
  public:
   Evictor(Userfault* userfault, Residency* residency, ChunkSums* sums, SegmentIndex* index, Counters* counters);

@@ -265,7 +265,7 @@ absl::Status Memory::UnmapSegment(const void* base) {
   advice_->Forget(*segment);
   mapped_bytes_ -= segment->length();
   segment->Unmap();
-  residency_->ReturnRoom(resident);
+  residency_->ReturnBudget(resident);
   if (segment->read_only) return absl::OkStatus();
   // If a server does not answer, it collects its part with the lease.
   if (!segment->keep) (void)segment->region->Destroy();

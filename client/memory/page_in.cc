@@ -88,14 +88,14 @@ bool PageIn::FillZeros(const SegmentRef& segment, uint64_t page, bool write, int
   const StreamPlan plan = streams_.OnFault(*segment.get(), page, write);
   Run run = plan.demand;
   run.count = 1 + placer_.Claim(*segment.get(), run.rest(), PageState::kEmpty);
-  absl::Status room = placer_.TakeRoom(run.count, deadline_ns);
-  if (!room.ok() && run.count > 1) {
+  absl::Status budget = placer_.TakeBudget(run.count, deadline_ns);
+  if (!budget.ok() && run.count > 1) {
     placer_.Unclaim(segment, run.rest(), PageState::kEmpty);
     run.count = 1;
-    room = placer_.TakeRoom(1, deadline_ns);
+    budget = placer_.TakeBudget(1, deadline_ns);
   }
-  if (!room.ok()) {
-    placer_.Lose(segment, page, std::string(room.message()));
+  if (!budget.ok()) {
+    placer_.Lose(segment, page, std::string(budget.message()));
     return true;
   }
   Counters::Add(&counters_->zero_pages, run.count);
@@ -108,7 +108,7 @@ absl::Status PageIn::Read(const SegmentRef& segment, const Run& run, std::byte* 
   how.timeout_ms = std::max<int64_t>(1, (deadline_ns - MonotonicNs()) / kNsPerMs);
   how.io_class = IoClass::kUrgent;
   NRAM_RETURN_IF_ERROR(segment->region->Read(run.lowest() * page_bytes_, {to, run.count * page_bytes_}, how));
-  return placer_.TakeRoom(run.count, deadline_ns);
+  return placer_.TakeBudget(run.count, deadline_ns);
 }
 
 bool PageIn::Fetch(const SegmentRef& segment, uint64_t page, bool write, std::byte* page_buffer, int64_t deadline_ns) {

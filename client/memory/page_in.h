@@ -53,7 +53,7 @@ class PageIn {
   bool Fetch(const SegmentRef& segment, uint64_t page, bool write, std::byte* page_buffer, int64_t deadline_ns);
   bool LetWrite(const SegmentRef& segment, uint64_t page);
 
-  // Reads claimed pages and makes room for them. A window is given up sooner than a page.
+  // Reads claimed pages and takes budget for them. A window is given up sooner than a page.
   absl::Status Read(const SegmentRef& segment, const Run& run, std::byte* to, int64_t deadline_ns);
 
   const size_t page_bytes_;

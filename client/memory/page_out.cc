@@ -318,7 +318,7 @@ void PageOut::Drop(Segment* segment, uint64_t first, uint64_t count, const PageS
     EndPage(segment, first + i, becomes[i], userfault_);
   }
   Counters::Add(&counters_->evicted_pages, count);
-  residency_->ReturnRoom(count);
+  residency_->ReturnBudget(count);
 }
 
 }  // namespace nram

@@ -37,9 +37,9 @@ void PagePlacer::Unclaim(const SegmentRef& segment, const Run& run, PageState to
   for (uint64_t i = 0; i < run.count; ++i) EndPage(segment.get(), run.at(i), to, userfault_);
 }
 
-absl::Status PagePlacer::TakeRoom(uint64_t pages, int64_t deadline_ns) {
-  return residency_->TakeRoom(pages,
-                              pages > 1 ? std::min(deadline_ns, DeadlineAfterMs(kWindowPatienceMs)) : deadline_ns);
+absl::Status PagePlacer::TakeBudget(uint64_t pages, int64_t deadline_ns) {
+  return residency_->TakeBudget(pages,
+                                pages > 1 ? std::min(deadline_ns, DeadlineAfterMs(kWindowPatienceMs)) : deadline_ns);
 }
 
 void PagePlacer::Place(const SegmentRef& segment, uint64_t lowest, uint64_t count, const std::byte* data, bool writable,
@@ -68,7 +68,7 @@ void PagePlacer::Place(const SegmentRef& segment, uint64_t lowest, uint64_t coun
     }
     // Of a large page part may be in place.
     DropLocally(segment->address(lowest + i), page_bytes_);
-    residency_->ReturnRoom(1);
+    residency_->ReturnBudget(1);
     Lose(segment, lowest + i, absl::StrCat("the kernel does not take it: ", copied.message()));
   }
 }

@@ -19,8 +19,8 @@ namespace nram {
 // Is told of a page that cannot be had, before the threads that wait for it get SIGBUS.
 using OnLoss = std::function<void(void* address, size_t length, const std::string& reason)>;
 
-// Takes pages from a state to kBusy, makes room for them, and puts them in place: what single pages and whole windows
-// have in common on their way in. Has no state of its own; any number of threads may use it at the same time, each for
+// Takes pages from a state to kBusy, takes budget for them, and puts them in place. Single pages and whole windows
+// share this part of their way in. Has no state of its own; any number of threads may use it at the same time, each for
 // the pages that it has claimed.
 class PagePlacer {
  public:
@@ -39,14 +39,14 @@ class PagePlacer {
   // Ends kBusy for all pages of the run; whoever waits for them looks again.
   void Unclaim(const SegmentRef& segment, const Run& run, PageState to);
 
-  // Blocks until there is room for so many pages. RESOURCE_EXHAUSTED after `deadline_ns`, for several pages sooner:
-  // room for many is hard to come by while others take each page that becomes free.
-  absl::Status TakeRoom(uint64_t pages, int64_t deadline_ns);
+  // Blocks until there is budget for so many pages. RESOURCE_EXHAUSTED after `deadline_ns`, for several pages sooner:
+  // budget for many is rarely free while others take each page that becomes free.
+  absl::Status TakeBudget(uint64_t pages, int64_t deadline_ns);
 
-  // Puts claimed pages, which have room, in place from `data`, and ends kBusy. A page that the kernel refuses is lost,
-  // and its room returned. `writable`: the pages are about to be written, so their first writes are not told. `empty`:
-  // `data` is zeros that no server has. A writable page that comes alone is noted in ChunkSums: little of it may
-  // change, while streams write all of theirs.
+  // Puts claimed pages, which have budget, in place from `data`, and ends kBusy. A page that the kernel refuses is
+  // lost, and its budget returned. `writable`: the pages are about to be written, so their first writes are not told.
+  // `empty`: `data` is zeros that no server has. A writable page that comes alone is noted in ChunkSums: little of it
+  // may change, while streams write all of theirs.
   void Place(const SegmentRef& segment, uint64_t lowest, uint64_t count, const std::byte* data, bool writable,
              bool empty);
 

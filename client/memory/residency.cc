@@ -28,7 +28,7 @@ Residency::Residency(Policy policy, uint64_t limit_pages, uint64_t window_pages,
       index_(index),
       ghosts_(limit_pages) {}
 
-absl::Status Residency::TakeRoom(uint64_t pages, int64_t deadline_ns) {
+absl::Status Residency::TakeBudget(uint64_t pages, int64_t deadline_ns) {
   uint64_t seen = resident_.load(std::memory_order_relaxed);
   while (seen + pages <= limit_) {
     if (!resident_.compare_exchange_weak(seen, seen + pages)) continue;
@@ -49,9 +49,9 @@ absl::Status Residency::TakeRoom(uint64_t pages, int64_t deadline_ns) {
       continue;
     }
     pressure_.Signal();
-    if (!room_.WaitUntil(&mu_, deadline_ns) && resident_.load() + pages > limit_) {
+    if (!returned_.WaitUntil(&mu_, deadline_ns) && resident_.load() + pages > limit_) {
       status = absl::ResourceExhaustedError(
-          absl::StrCat("no local room could be made in time: ",
+          absl::StrCat("no page could leave the budget in time: ",
                        reported_.ok() ? "all pages are pinned or in use" : reported_.message()));
       break;
     }
@@ -61,11 +61,11 @@ absl::Status Residency::TakeRoom(uint64_t pages, int64_t deadline_ns) {
   return status;
 }
 
-void Residency::ReturnRoom(uint64_t pages) {
+void Residency::ReturnBudget(uint64_t pages) {
   const uint64_t before = resident_.fetch_sub(pages, std::memory_order_acq_rel);
   CHECK_GE(before, pages);
   MutexLock lock(&mu_);
-  if (waiters_ > 0) room_.SignalAll();
+  if (waiters_ > 0) returned_.SignalAll();
 }
 
 void Residency::Enter(const Segment& segment, uint64_t first, uint64_t count) {
@@ -95,8 +95,8 @@ uint64_t Residency::Wanted() const {
 
 uint64_t Residency::WantedLocked() const {
   const uint64_t resident = resident_.load();
-  const uint64_t room = limit_ - resident;
-  return room < low_ + missing_ ? std::min(high_ + missing_ - room, resident) : 0;
+  const uint64_t left = limit_ - resident;
+  return left < low_ + missing_ ? std::min(high_ + missing_ - left, resident) : 0;
 }
 
 void Residency::AwaitWanted(int64_t deadline_ns) {

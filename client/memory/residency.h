@@ -23,14 +23,14 @@ class Residency {
   static absl::StatusOr<std::unique_ptr<Residency>> New(Policy policy, uint64_t limit_pages, uint64_t window_pages,
                                                         const SegmentIndex* index);
 
-  // Takes room for pages that are about to become resident. Blocks while the evictor makes room. RESOURCE_EXHAUSTED: it
-  // could not before `deadline_ns`; the message has the reason that it reported.
-  absl::Status TakeRoom(uint64_t pages, int64_t deadline_ns);
-  void ReturnRoom(uint64_t pages);
+  // Takes budget for pages that are about to become resident. Blocks while the evictor frees some. RESOURCE_EXHAUSTED:
+  // it could not before `deadline_ns`; the message has the reason that it reported.
+  absl::Status TakeBudget(uint64_t pages, int64_t deadline_ns);
+  void ReturnBudget(uint64_t pages);
   // Pages [first, first + count) of the segment have become resident: they queue up to leave.
   void Enter(const Segment& segment, uint64_t first, uint64_t count);
 
-  // The evictor's: how many pages should be on their way out so that there is room for faults to come.
+  // The evictor's: how many pages should be on their way out, so that faults to come find free budget.
   uint64_t Wanted() const;
   // Sleeps while Wanted() is 0, until `deadline_ns` or Interrupt().
   void AwaitWanted(int64_t deadline_ns);
@@ -44,7 +44,7 @@ class Residency {
   // A page has left. If it is fetched again before as many others have left as fit in memory, it should stay longer.
   void NoteLeft(uintptr_t page);
   bool LeftLately(uintptr_t page) const;
-  // Why there is no room, for messages; OK when eviction works.
+  // Why no budget becomes free, for messages; OK when eviction works.
   void Report(const absl::Status& status);
 
   // Forgets the segment's pages.
@@ -60,14 +60,14 @@ class Residency {
 
   const Policy policy_;
   const uint64_t limit_;
-  const uint64_t low_;   // with less room than this, the evictor begins
+  const uint64_t low_;   // with less free budget than this, the evictor begins
   const uint64_t high_;  // and goes on until there is as much as this
   const SegmentIndex* const index_;
   std::atomic<uint64_t> resident_{0};
   std::atomic<bool> evicting_{false};
 
   mutable Mutex mu_;
-  CondVar room_;      // somebody waits for room
+  CondVar returned_;  // somebody waits for budget
   CondVar pressure_;  // the evictor waits for work
   uint32_t waiters_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t missing_ ABSL_GUARDED_BY(mu_) = 0;  // pages that waiters want

@@ -313,10 +313,10 @@ void Io::Send(IoPart* part, const RegionMap::Target& target) {
     if (target.known != RegionMap::Known::kCreated) {
       call.request.flags |= kFlagCreate | (place_.map->key().gc ? kFlagGc : 0);
     }
-    if (part->room) call.request.flags |= kFlagPromised;
-    if (place_.map->has_reserved()) call.request.flags |= kFlagReserved;
+    if (part->room) call.request.flags |= kFlagReservation;
+    if (place_.map->has_reserved()) call.request.flags |= kFlagWholeFrames;
     auto body = call.request.as<WriteRequest>();
-    body.promise_bytes = part->room.bytes();
+    body.grant_bytes = part->room.bytes();
     call.request.set(body);
     if (!part->life->connected() && !NRAM_PLANTED(retry_overtakes)) {
       EndRoom(part, 0);
@@ -473,9 +473,9 @@ void Io::Resume(IoPart* part) {
         return Retry(part, absl::UnavailableError(absl::StrCat("memory server ", session->name(),
                                                                " does not answer: no room can be reserved")));
       }
-      part->search.NoteSilent(*session);
+      part->search.NoteNoAnswer(*session);
       return Launch(part);
-    case Outcome::kHopeless:
+    case Outcome::kAwayTooLong:
       return End(part, absl::UnavailableError(session->last_error().message()));
     case Outcome::kClosing:
       return End(part, absl::UnavailableError("the pool is being closed"));

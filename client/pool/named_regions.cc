@@ -80,7 +80,7 @@ absl::Status NamedRegions::MakeEverywhere(const Making& making, int64_t deadline
   for (size_t i = 0; i < making.sessions.size(); ++i) {
     ControlClient* const control = making.sessions[i]->control();
     NRAM_ASSIGN_OR_RETURN(const LeaseInfo lease,
-                          control->GrantLease(making.args.lease, options_->owner, ttl_ms, deadline_ns));
+                          control->GrantLease(making.args.lease, options_->client_name, ttl_ms, deadline_ns));
     if (lease.incarnation != making.args.incarnations[i]) {
       return absl::UnavailableError(absl::StrCat("memory server ", making.sessions[i]->name(), " has just restarted"));
     }
@@ -125,10 +125,10 @@ absl::Status NamedRegions::AwaitUndone(const std::string& name, int64_t deadline
 absl::StatusOr<std::vector<RegionInfo>> NamedRegions::FindNamed(const std::string& name, int64_t deadline_ns) {
   std::vector<RegionInfo> infos(sessions_->size());
   std::vector<uint64_t> alive(sessions_->size());  // the lives that were asked; one that comes up meanwhile was not
-  std::string silent;
+  std::string away;
   for (size_t i = 0; i < sessions_->size(); ++i) {
     if (!sessions_->at(i)->up()) {
-      silent = sessions_->at(i)->name();
+      away = sessions_->at(i)->name();
       continue;
     }
     AttachRegionArgs args;
@@ -149,9 +149,9 @@ absl::StatusOr<std::vector<RegionInfo>> NamedRegions::FindNamed(const std::strin
     if (Raw(info.id) != 0) newest_first.push_back(&info);
   }
   if (newest_first.empty()) {
-    if (!silent.empty()) {
-      return absl::UnavailableError(absl::StrCat("no server that answers has a region named ", Quoted(name), ", and ",
-                                                 silent, " does not answer"));
+    if (!away.empty()) {
+      return absl::UnavailableError(
+          absl::StrCat("no server that answers has a region named ", Quoted(name), ", and ", away, " does not answer"));
     }
     return absl::NotFoundError(absl::StrCat("no region named ", Quoted(name)));
   }
@@ -159,7 +159,7 @@ absl::StatusOr<std::vector<RegionInfo>> NamedRegions::FindNamed(const std::strin
                    [](const RegionInfo* a, const RegionInfo* b) { return Raw(a->epoch) > Raw(b->epoch); });
   absl::Status first_error;
   for (const RegionInfo* const newest : newest_first) {
-    const absl::Status status = CheckWhole(name, infos, alive, *newest, silent);
+    const absl::Status status = CheckWhole(name, infos, alive, *newest, away);
     if (first_error.ok()) first_error = status;
     if (!status.ok()) continue;
     const RegionId id = newest->id;
@@ -174,7 +174,7 @@ absl::StatusOr<std::vector<RegionInfo>> NamedRegions::FindNamed(const std::strin
 // Whether every life of a server that holds part of `newest` is there and has it.
 absl::Status NamedRegions::CheckWhole(const std::string& name, const std::vector<RegionInfo>& infos,
                                       const std::vector<uint64_t>& alive, const RegionInfo& newest,
-                                      const std::string& silent) {
+                                      const std::string& away) {
   absl::flat_hash_set<uint64_t> has_it;
   for (size_t i = 0; i < infos.size(); ++i) {
     if (infos[i].id == newest.id) has_it.insert(alive[i]);
@@ -189,9 +189,9 @@ absl::Status NamedRegions::CheckWhole(const std::string& name, const std::vector
     all_alive = all_alive && absl::c_linear_search(alive, incarnation);
   }
   if (whole) return absl::OkStatus();
-  if (!all_alive && !silent.empty()) {
+  if (!all_alive && !away.empty()) {
     return absl::UnavailableError(
-        absl::StrCat("region ", Quoted(name), " is partly on a server that does not answer (", silent, ")"));
+        absl::StrCat("region ", Quoted(name), " is partly on a server that does not answer (", away, ")"));
   }
   if (!all_alive) {
     return absl::DataLossError(
@@ -218,7 +218,7 @@ absl::StatusOr<std::unique_ptr<Region>> NamedRegions::Attach(const std::string& 
   // Before any server lets go of the present owner: one may have ended its lease for a moment, and the others not.
   for (const RegionInfo& info : infos) {
     if (mode == AttachMode::kOwner && Raw(info.id) != 0 && !info.orphan && info.lease != lease_) {
-      return absl::FailedPreconditionError(absl::StrCat("region ", Quoted(name), " is in use by ", info.owner));
+      return absl::FailedPreconditionError(absl::StrCat("region ", Quoted(name), " is in use by ", info.owner_name));
     }
   }
   if (!read_only && Raw(newest.epoch) == UINT32_MAX) {

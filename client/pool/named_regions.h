@@ -43,8 +43,7 @@ class NamedRegions {
   absl::Status AwaitUndone(const std::string& name, int64_t deadline_ns);
   absl::StatusOr<std::vector<RegionInfo>> FindNamed(const std::string& name, int64_t deadline_ns);
   static absl::Status CheckWhole(const std::string& name, const std::vector<RegionInfo>& infos,
-                                 const std::vector<uint64_t>& alive, const RegionInfo& newest,
-                                 const std::string& silent);
+                                 const std::vector<uint64_t>& alive, const RegionInfo& newest, const std::string& away);
   absl::Status RaiseEverywhere(const std::vector<RegionInfo>& infos, Epoch epoch, AttachMode mode);
   absl::Status RaiseAt(ServerSession* session, const AttachRegionArgs& args, int64_t deadline_ns);
   absl::Status LoadSpans(Region* region, int64_t deadline_ns);

@@ -15,7 +15,7 @@ namespace nram {
 
 struct PoolOptions {
   std::vector<Endpoint> servers;  // at least one; see pool_spec.h
-  std::string owner;              // for people; "" says program, host and pid
+  std::string client_name;        // for people; "" says program, host and pid
   // A server that has not answered by then is left out, and taken in when it answers; but for the first one at all a
   // pool waits for io_timeout_ms, unless all refuse.
   int64_t open_timeout_ms = 2'000;

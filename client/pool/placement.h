@@ -33,7 +33,7 @@ struct PlacementCandidate {
   uint16_t server = kNoServer;
   uint32_t host = 0;    // equal for servers that share a machine
   uint64_t weight = 0;  // free bytes; 0 leaves it out
-  bool silent = false;  // was a moment ago: the last choice
+  bool silent = false;  // it has left a call without an answer lately: the last choice
 };
 
 // Chooses `replicas` (1..kReplicasMax) servers on different hosts, each with a probability in proportion to its weight,

@@ -29,23 +29,23 @@ void Placing::NoteFull(const ServerSession& session) {
   full_ = session.index();
 }
 
-void Placing::NoteSilent(const ServerSession& session) {
+void Placing::NoteNoAnswer(const ServerSession& session) {
   passed_over_.push_back(session.index());
-  silent_ = session.index();
+  no_answer_ = session.index();
 }
 
 ServerSession* Placing::Survey(const Sessions& sessions, uint64_t bytes, absl::Status* why) const {
-  // Full is said by servers that answer. One that is just away may have room.
-  if (silent_ != kNoServer) return sessions.at(silent_);
-  size_t hopeless = 0;
+  // Only a server that answers says that it is full. One that is away for a short time may have room.
+  if (no_answer_ != kNoServer) return sessions.at(no_answer_);
+  size_t away_too_long = 0;
   for (const auto& session : sessions) {
-    if (session->hopeless()) {
-      ++hopeless;
+    if (session->away_too_long()) {
+      ++away_too_long;
     } else if (!session->up()) {
       return session.get();
     }
   }
-  if (hopeless == sessions.size()) {
+  if (away_too_long == sessions.size()) {
     *why = absl::UnavailableError("no memory server of the pool answers");
   } else if (full_ == kNoServer) {
     *why = absl::ResourceExhaustedError("the pool is full: no memory server takes new pages");

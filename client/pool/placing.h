@@ -17,20 +17,20 @@ class Placing {
   // A new search.
   void Reset() {
     passed_over_.clear();
-    full_ = silent_ = kNoServer;
+    full_ = no_answer_ = kNoServer;
   }
   // The server to be asked for room now; null: none is left.
   ServerSession* Choose(const Sessions& sessions, const RegionMap& map, uint64_t span) const;
   void NoteFull(const ServerSession& session);
-  void NoteSilent(const ServerSession& session);
+  void NoteNoAnswer(const ServerSession& session);
   // When no server is left: one that may have room when it answers again; or null, and *why says that waiting is of no
   // use. `bytes`: the room that was asked for.
   ServerSession* Survey(const Sessions& sessions, uint64_t bytes, absl::Status* why) const;
 
  private:
   absl::InlinedVector<uint16_t, 4> passed_over_;
-  uint16_t full_ = kNoServer;    // the last full server
-  uint16_t silent_ = kNoServer;  // the last silent server
+  uint16_t full_ = kNoServer;       // the last full server
+  uint16_t no_answer_ = kNoServer;  // the last that did not answer
 };
 
 }  // namespace nram

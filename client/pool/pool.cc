@@ -18,9 +18,9 @@
 namespace nram {
 namespace {
 
-constexpr size_t kOwnerBytesMax = 255;  // as servers keep them
+constexpr size_t kClientNameBytesMax = 255;  // as servers keep them
 
-std::string DefaultOwner() {
+std::string DefaultClientName() {
   char host[256] = "?";
   gethostname(host, sizeof host - 1);
   const auto command = ReadFile("/proc/self/comm");
@@ -29,8 +29,8 @@ std::string DefaultOwner() {
 }
 
 PoolOptions WithDefaults(PoolOptions options) {
-  if (options.owner.empty()) options.owner = DefaultOwner();
-  options.owner = Printable(options.owner, kOwnerBytesMax);
+  if (options.client_name.empty()) options.client_name = DefaultClientName();
+  options.client_name = Printable(options.client_name, kClientNameBytesMax);
   return options;
 }
 

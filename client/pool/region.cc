@@ -141,7 +141,7 @@ void Region::StartTrim(Sweep* sweep, uint64_t offset, uint64_t length, const IoO
     if (absl::Status usable = map_.CheckUsable(); !usable.ok()) request = usable;
   }
   if (!request.ok()) return sweep->Fail(request.status(), callback, context);
-  const uint8_t flags = (room == TrimRoom::kKeep ? kFlagPromised : 0) | (map_.has_reserved() ? kFlagReserved : 0);
+  const uint8_t flags = (room == TrimRoom::kKeep ? kFlagReservation : 0) | (map_.has_reserved() ? kFlagWholeFrames : 0);
   if (length > 0) sweep->AddTrim(place(), flags, request->range, request->deadline_ns);
   sweep->Start(options.io_class, callback, context);
 }

@@ -28,9 +28,9 @@ class RegionRoom {
   uint64_t Release(Room* room, uint64_t most_bytes);
   void Close(Room* room);
 
-  // A trim that leaves what it frees promised, for this region: from before it is sent until its end is known. The
-  // server's answer counts what all such trims have kept since the term began, in chunks, so that the next answer tells
-  // of one that had none.
+  // A trim with kFlagReservation: its freed room stays this region's. It lasts from before it is sent until its end is
+  // known. The server's answer counts the chunks that all such trims have kept since the term began, so the next answer
+  // makes up for a lost one.
   struct Trim {
     uint32_t term = 0;
     uint32_t number = 0;

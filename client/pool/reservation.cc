@@ -93,7 +93,7 @@ bool Reservation::TakeSpan() {
 
 bool Reservation::FailToPlace(uint64_t bytes) {
   absl::Status why;
-  if (ServerSession* const silent = search_.Survey(*place_.sessions, bytes, &why)) return AwaitServer(silent);
+  if (ServerSession* const awaited = search_.Survey(*place_.sessions, bytes, &why)) return AwaitServer(awaited);
   Fail(why);
   return true;
 }
@@ -112,7 +112,7 @@ void Reservation::LookAtServer() {
   switch (waiter_.outcome) {
     case Waiter::Outcome::kUsable:
       return search_.Reset();  // the span once more
-    case Waiter::Outcome::kHopeless:
+    case Waiter::Outcome::kAwayTooLong:
       return Fail(absl::UnavailableError(session_->last_error().message()));
     case Waiter::Outcome::kLate:
       return Fail(absl::DeadlineExceededError(
@@ -143,7 +143,7 @@ bool Reservation::NoteNoRoom(bool placed, uint64_t bytes) {
   switch (waiter_.outcome) {
     case Waiter::Outcome::kNoAnswer:
       if (placed) return AwaitServer(session_);
-      search_.NoteSilent(*session_);
+      search_.NoteNoAnswer(*session_);
       return true;
     case Waiter::Outcome::kRefused:
       if (placed) Fail(absl::ResourceExhaustedError(absl::StrCat(server, " has no room for ", FormatByteSize(bytes))));

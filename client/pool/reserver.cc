@@ -72,7 +72,7 @@ Reserver::Answer Reserver::End(const Ask& ask, const absl::StatusOr<LeaseInfo>& 
     if (!giving_back_ && !NRAM_PLANTED(surplus_counted_again)) return Answer::kDone;
     // Whatever this client believes, what regions keep is not to be given away.
     if (answer.ok() && room_->IsPresent(answer->incarnation, answer->term)) {
-      surplus_pages_ = room_->TakeSurplus(answer->promised_bytes, step_bytes_);
+      surplus_pages_ = room_->TakeSurplus(answer->reservation_bytes, step_bytes_);
     }
     if (surplus_pages_ == 0) {
       EndGivingBack(/*done=*/false, now_ns);
@@ -104,8 +104,8 @@ Reserver::Answer Reserver::EndReserve(const Ask& ask, const absl::StatusOr<Lease
   const absl::StatusCode code = answer.status().code();
   if (answer.ok()) {
     ask_exactly_ = false;
-    const uint64_t promised = static_cast<uint64_t>(ask.pages) * Room::kBytesPerPage;
-    return room_->Promised(promised, answer->incarnation, answer->term) ? Answer::kDone : Answer::kNoAnswer;
+    const uint64_t bytes = static_cast<uint64_t>(ask.pages) * Room::kBytesPerPage;
+    return room_->AddReservation(bytes, answer->incarnation, answer->term) ? Answer::kDone : Answer::kNoAnswer;
   }
   if (code == absl::StatusCode::kResourceExhausted || code == absl::StatusCode::kFailedPrecondition) {
     ask_exactly_ = !ask.exactly;

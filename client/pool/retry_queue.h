@@ -19,13 +19,13 @@ struct Waiter {
     kReservedRoom,  // some write has returned room that its region had reserved
   };
   enum class Outcome : uint8_t {
-    kUsable,    // kConnection, kReservedRoom: try again
-    kGranted,   // kRoom: `grant` is the waiter's, who must end it
-    kRefused,   // kRoom: the server has no such room
-    kNoAnswer,  // kRoom: the server did not say
-    kHopeless,  // kConnection: the server has been away for so long that nobody waits for it
-    kLate,      // the deadline has passed
-    kClosing,   // the pool closes
+    kUsable,       // kConnection, kReservedRoom: try again
+    kGranted,      // kRoom: `grant` is the waiter's, who must end it
+    kRefused,      // kRoom: the server has no such room
+    kNoAnswer,     // kRoom: the server did not say
+    kAwayTooLong,  // kConnection: the server has been away for so long that nobody waits for it
+    kLate,         // the deadline has passed
+    kClosing,      // the pool closes
   };
 
   // --- Set by the owner.

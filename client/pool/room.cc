@@ -165,17 +165,17 @@ uint64_t Room::lease_term() const {
   return lease_term_;
 }
 
-bool Room::Promised(uint64_t bytes, uint64_t incarnation, uint64_t lease_term) {
+bool Room::AddReservation(uint64_t bytes, uint64_t incarnation, uint64_t lease_term) {
   events_ += 1;
   MutexLock lock(&mu_);
   if (incarnation != incarnation_ || lease_term != lease_term_) return false;
   return AddFree(static_cast<int64_t>(bytes), term_);
 }
 
-bool Room::Hear(uint64_t promised_bytes, uint64_t look) {
+bool Room::Hear(uint64_t reservation_bytes, uint64_t look) {
   MutexLock lock(&mu_);
   // Below 0 if a region counts on more than there is: then what the client asks for next makes that true again.
-  const int64_t free = static_cast<int64_t>(std::min(promised_bytes, kPromisedBytesMax)) - reserved_bytes_;
+  const int64_t free = static_cast<int64_t>(std::min(reservation_bytes, kReservationBytesMax)) - reserved_bytes_;
   uint64_t purse = purse_;
   do {
     if (granted_bytes_ != 0 || unsettled_ || events_ != look) return false;
@@ -183,7 +183,7 @@ bool Room::Hear(uint64_t promised_bytes, uint64_t look) {
   return true;
 }
 
-uint64_t Room::TakeSurplus(uint64_t promised_bytes, uint64_t keep_bytes) {
+uint64_t Room::TakeSurplus(uint64_t reservation_bytes, uint64_t keep_bytes) {
   events_ += 1;
   MutexLock lock(&mu_);
   const auto keep = static_cast<int64_t>(keep_bytes);
@@ -192,7 +192,7 @@ uint64_t Room::TakeSurplus(uint64_t promised_bytes, uint64_t keep_bytes) {
   do {
     if (doubts_ != 0) return 0;
     const auto granted = static_cast<int64_t>(granted_bytes_.load());
-    const int64_t most = static_cast<int64_t>(promised_bytes) - reserved_bytes_ - granted;
+    const int64_t most = static_cast<int64_t>(reservation_bytes) - reserved_bytes_ - granted;
     pages = std::max<int64_t>(std::min(FreeOf(purse), most) - keep, 0) / static_cast<int64_t>(kBytesPerPage);
   } while (
       !purse_.compare_exchange_weak(purse, Purse(term_, FreeOf(purse) - pages * static_cast<int64_t>(kBytesPerPage))));

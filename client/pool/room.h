@@ -1,10 +1,10 @@
 #ifndef NRAM_CLIENT_POOL_ROOM_H_
 #define NRAM_CLIENT_POOL_ROOM_H_
 
-// A client's room at one server: what the server has promised to the lease and the client has not used. Pure: it asks
-// nobody, waits for nobody and reads no clock.
+// A client's room at one server: its account of the reservation that its lease has there. Pure: it asks nobody, waits
+// for nobody and reads no clock.
 //
-//   the server's promise = free + granted + reserved + unknown
+//   the reservation = free + granted + reserved + unknown
 //
 //   free      can be granted
 //   granted   writes under way may use it; it came out of what is free, or of what is reserved
@@ -28,8 +28,8 @@ namespace nram {
 class Room {
  public:
   // The price list (proto/price.h), as this class needs it.
-  static constexpr uint64_t kBytesPerPage = kPromiseBytesPerPage;
-  static constexpr uint64_t kBytesPerRegion = kPromiseBytesPerRegion;
+  static constexpr uint64_t kBytesPerPage = kReservationBytesPerPage;
+  static constexpr uint64_t kBytesPerRegion = kReservationBytesPerRegion;
   static constexpr uint64_t kUsedBytesMax = kWriteUsesBytesMax;
 
   // Room for one write, which exactly one of Used, Unused and Unknown ends. Nothing, or moved from: false.
@@ -89,8 +89,8 @@ class Room {
   bool ReleaseReserved(uint64_t bytes, uint32_t term);  // reserved to free
   bool ChargeReserved(uint64_t bytes, uint32_t term);   // free to reserved: a region has used so much more than it had
   void Charge(uint64_t bytes);                          // something has used so much more than it was granted
-  // Something that changes what is promised is under way, such as a trim whose room stays promised: no word of the
-  // server is exact before the same term's Unhold, which adds to what is reserved what that has brought.
+  // Something that changes the reservation is under way, such as a trim with kFlagReservation. No word of the server is
+  // exact before the same term's Unhold, which adds what that has brought to the reserved room.
   uint32_t Hold();
   bool Unhold(uint64_t reserved_bytes, uint32_t term);
   // A hold goes on because a region does not know what it has there, and may use what is others': nothing is given back
@@ -104,26 +104,25 @@ class Room {
   bool IsPresent(uint64_t incarnation, uint64_t lease_term) const;
   uint32_t term() const;
   uint64_t lease_term() const;
-  // It has promised so much more, at this client's asking. False: in another term than the present one.
-  bool Promised(uint64_t bytes, uint64_t incarnation, uint64_t lease_term);
+  // The server has reserved so much more, at this client's request. False: in another term than the present one.
+  bool AddReservation(uint64_t bytes, uint64_t incarnation, uint64_t lease_term);
   // A request for room, or a return of some, has no answer and may still be executed: no word is exact until another
   // one was answered, or the term ends.
   void SetUnsettled(bool unsettled) { unsettled_ = unsettled; }
   bool unsettled() const { return unsettled_; }
-  // Hear(what it says is promised to the lease, Look() from before it was asked). True: the word was exact, since
-  // nothing was granted, held or unsettled, and nothing has happened meanwhile.
+  // Hear(the lease's reservation in the server's words, Look() from before it was asked). True: the word was exact,
+  // since nothing was granted, held or unsettled, and nothing has happened meanwhile.
   uint64_t Look() const { return events_; }
-  bool Hear(uint64_t promised_bytes, uint64_t look);
-  // Takes out of what is free, to be given back to the server, what is beyond `keep_bytes`, in whole pages; not more
-  // than leaves the server's promise whole for what is granted and reserved; nothing while there is doubt. Returns
-  // pages.
-  uint64_t TakeSurplus(uint64_t promised_bytes, uint64_t keep_bytes);
+  bool Hear(uint64_t reservation_bytes, uint64_t look);
+  // Takes free room beyond `keep_bytes` out, in whole pages, to be given back to the server. Granted and reserved room
+  // stays covered by the reservation. Takes nothing while there is doubt. Returns pages.
+  uint64_t TakeSurplus(uint64_t reservation_bytes, uint64_t keep_bytes);
 
  private:
   // Free bytes and the low bits of the term change together: what an old term's write returns must not be counted in
   // the present one.
   static constexpr int kFreeBits = 48;
-  static constexpr uint64_t kPromisedBytesMax = uint64_t{1} << 46;  // what is beyond is not believed
+  static constexpr uint64_t kReservationBytesMax = uint64_t{1} << 46;  // what is beyond is not believed
   static int64_t FreeOf(uint64_t purse) { return static_cast<int64_t>(purse << (64 - kFreeBits)) >> (64 - kFreeBits); }
   static uint64_t Purse(uint32_t term, int64_t free_bytes) {
     return uint64_t{term} << kFreeBits | (static_cast<uint64_t>(free_bytes) & ((uint64_t{1} << kFreeBits) - 1));

@@ -19,9 +19,9 @@ TEST(RoomTest, WhatIsGrantedIsNotGrantedTwice) {
   Room room;
   ASSERT_TRUE(room.Enter(1, 1));
   EXPECT_FALSE(room.Enter(1, 1));
-  EXPECT_FALSE(room.TryTake(1)) << "nothing was promised";
-  ASSERT_TRUE(room.Promised(10 * kPage, 1, 1));
-  EXPECT_FALSE(room.Promised(10 * kPage, 1, 2)) << "to another term";
+  EXPECT_FALSE(room.TryTake(1)) << "nothing was reserved";
+  ASSERT_TRUE(room.AddReservation(10 * kPage, 1, 1));
+  EXPECT_FALSE(room.AddReservation(10 * kPage, 1, 2)) << "to another term";
   Room::Grant most = room.TryTake(7 * kPage);
   ASSERT_TRUE(most);
   EXPECT_FALSE(room.TryTake(4 * kPage));
@@ -36,13 +36,13 @@ TEST(RoomTest, WhatIsGrantedIsNotGrantedTwice) {
 TEST(RoomTest, ATermThatIsOverGivesNothingBack) {
   Room room;
   room.Enter(1, 1);
-  room.Promised(10 * kPage, 1, 1);
+  room.AddReservation(10 * kPage, 1, 1);
   Room::Grant unused = room.TryTake(kPage);
   Room::Grant used = room.TryTake(2 * kPage);
   Room::Grant reserved = room.TryTake(kPage);
   ASSERT_TRUE(room.Enter(1, 2));
   EXPECT_EQ(room.free_bytes(), 0);
-  room.Promised(5 * kPage, 1, 2);
+  room.AddReservation(5 * kPage, 1, 2);
   room.Unused(std::move(unused));
   EXPECT_EQ(room.free_bytes(), 5 * kPage);
   // Perhaps it was executed in the present term.
@@ -57,7 +57,7 @@ TEST(RoomTest, ATermThatIsOverGivesNothingBack) {
 TEST(RoomTest, OnlyAnExactWordCounts) {
   Room room;
   room.Enter(1, 1);
-  room.Promised(10 * kPage, 1, 1);
+  room.AddReservation(10 * kPage, 1, 1);
   uint64_t look = room.Look();
   Room::Grant grant = room.TryTake(kPage);
   EXPECT_FALSE(room.Hear(20 * kPage, look)) << "a write is under way";
@@ -77,15 +77,15 @@ TEST(RoomTest, OnlyAnExactWordCounts) {
 TEST(RoomTest, WhatIsGrantedOrReservedIsNotGivenBack) {
   Room room;
   room.Enter(1, 1);
-  room.Promised(100 * kPage, 1, 1);
+  room.AddReservation(100 * kPage, 1, 1);
   Room::Grant grant = room.TryTake(20 * kPage);
   RegionRoom own;
   ASSERT_TRUE(own.Add(&room, room.TryTake(30 * kPage)));
   EXPECT_EQ(room.TakeSurplus(100 * kPage, 10 * kPage), 40);
   EXPECT_EQ(room.free_bytes(), 10 * kPage);
   EXPECT_EQ(room.TakeSurplus(60 * kPage, 10 * kPage), 0);
-  // The server has promised less than is believed here: what is free is not all there.
-  room.Promised(40 * kPage, 1, 1);
+  // The server has reserved less than is believed here: what is free is not all there.
+  room.AddReservation(40 * kPage, 1, 1);
   EXPECT_EQ(room.TakeSurplus(75 * kPage, 10 * kPage), 15);
   room.Unused(std::move(grant));
   own.Close(&room);
@@ -94,7 +94,7 @@ TEST(RoomTest, WhatIsGrantedOrReservedIsNotGivenBack) {
 TEST(RoomTest, AForgottenGrantIsABug) {
   Room room;
   room.Enter(1, 1);
-  room.Promised(10 * kPage, 1, 1);
+  room.AddReservation(10 * kPage, 1, 1);
   EXPECT_DEATH({ Room::Grant grant = room.TryTake(kPage); }, "forgotten");
   EXPECT_DEATH(
       {
@@ -107,7 +107,7 @@ TEST(RoomTest, AForgottenGrantIsABug) {
 TEST(RoomTest, ManyThreadsLoseNothing) {
   Room room;
   room.Enter(1, 1);
-  room.Promised(1'000 * kPage, 1, 1);
+  room.AddReservation(1'000 * kPage, 1, 1);
   std::vector<std::thread> threads;
   std::atomic<uint64_t> used{0};
   std::atomic<bool> over{false};
@@ -134,8 +134,8 @@ TEST(RoomTest, ManyThreadsLoseNothing) {
   std::thread hears([&] {
     while (!over) {
       const uint64_t look = room.Look();
-      const uint64_t promised = 1'000 * kPage - used;
-      room.Hear(promised, look);
+      const uint64_t reservation_bytes = 1'000 * kPage - used;
+      room.Hear(reservation_bytes, look);
     }
   });
   for (std::thread& thread : threads) thread.join();
@@ -180,7 +180,7 @@ class RoomModel {
 
   void NewTerm() {
     ++term_;
-    promised_ = 0;
+    reservation_bytes_ = 0;
     for (uint32_t& kept : kept_chunks_) kept = 0;
     overcounted_ = 0;
     room_.Enter(7, term_);
@@ -194,10 +194,10 @@ class RoomModel {
         const uint32_t hold = room_.Hold();
         room_.SetUnsettled(true);
         const bool executed = Random(8) != 0;
-        if (executed) promised_ += bytes;
+        if (executed) reservation_bytes_ += bytes;
         if (executed && Random(8) != 0) {
           room_.SetUnsettled(false);
-          EXPECT_TRUE(room_.Promised(bytes, 7, term_));
+          EXPECT_TRUE(room_.AddReservation(bytes, 7, term_));
         }
         room_.Unhold(0, hold);
         break;
@@ -244,7 +244,7 @@ class RoomModel {
         if (Random(8) != 0) {
           const uint64_t chunks = Random(64);
           trim.executed = true;
-          promised_ += chunks * kChunkBytes;
+          reservation_bytes_ += chunks * kChunkBytes;
           kept_chunks_[trim.region] += static_cast<uint32_t>(chunks);
           trim.kept_after = kept_chunks_[trim.region];
         }
@@ -258,10 +258,10 @@ class RoomModel {
         Hear();
         break;
       case 18: {  // gives back what is too much
-        const uint64_t pages = room_.TakeSurplus(promised_, 16 * kPage);
+        const uint64_t pages = room_.TakeSurplus(reservation_bytes_, 16 * kPage);
         room_.SetUnsettled(true);
-        ASSERT_GE(promised_, pages * kPage);
-        if (Random(8) != 0) promised_ -= pages * kPage;
+        ASSERT_GE(reservation_bytes_, pages * kPage);
+        if (Random(8) != 0) reservation_bytes_ -= pages * kPage;
         if (Random(8) != 0) room_.SetUnsettled(false);
         // Without its execution the server has more than is known here, which the next exact word tells.
         break;
@@ -281,8 +281,8 @@ class RoomModel {
   void Execute(Write* write) {
     write->executed = true;
     write->executed_term = term_;
-    write->used = std::min(Random(write->grant.bytes() + 1), promised_);
-    promised_ -= write->used;
+    write->used = std::min(Random(write->grant.bytes() + 1), reservation_bytes_);
+    reservation_bytes_ -= write->used;
   }
 
   void EndWrite() {
@@ -317,13 +317,13 @@ class RoomModel {
 
   void Hear() {
     const uint64_t look = room_.Look();
-    room_.Hear(promised_, look);
+    room_.Hear(reservation_bytes_, look);
   }
 
   // No more is counted on than there is, but for what regions' writes without an answer have used.
   void Check() {
     int64_t counted = room_.free_bytes() + room_.reserved_bytes();
-    auto there = static_cast<int64_t>(promised_ + overcounted_);
+    auto there = static_cast<int64_t>(reservation_bytes_ + overcounted_);
     for (const Write& write : writes_) {
       if (write.term == term_) counted += static_cast<int64_t>(write.grant.bytes());
       if (write.executed_term == term_) there += static_cast<int64_t>(write.used);
@@ -341,16 +341,16 @@ class RoomModel {
     }
     Check();
     room_.SetUnsettled(false);
-    ASSERT_TRUE(room_.Hear(promised_, room_.Look())) << "something is still under way";
+    ASSERT_TRUE(room_.Hear(reservation_bytes_, room_.Look())) << "something is still under way";
     int64_t reserved = 0;
     for (const RegionRoom& region : regions_) {
       EXPECT_GE(region.bytes(), 0) << "a debt that is nobody's";
       reserved += region.bytes();
     }
     EXPECT_EQ(reserved, room_.reserved_bytes());
-    EXPECT_EQ(room_.free_bytes(), static_cast<int64_t>(promised_) - reserved);
+    EXPECT_EQ(room_.free_bytes(), static_cast<int64_t>(reservation_bytes_) - reserved);
     for (RegionRoom& region : regions_) region.Close(&room_);
-    EXPECT_EQ(room_.free_bytes(), static_cast<int64_t>(promised_));
+    EXPECT_EQ(room_.free_bytes(), static_cast<int64_t>(reservation_bytes_));
   }
 
   std::mt19937_64 random_;
@@ -359,7 +359,7 @@ class RoomModel {
   std::vector<Write> writes_;
   std::vector<Trim> trims_;
   uint64_t term_ = 0;
-  uint64_t promised_ = 0;  // the server's truth
+  uint64_t reservation_bytes_ = 0;  // the server's truth
   uint32_t kept_chunks_[kRegions] = {};
   uint64_t overcounted_ = 0;  // what regions' writes without an answer have used
 };

@@ -35,15 +35,15 @@ void ServerSession::Remarks::Log() const {
 
 bool ServerSession::IsUsableLocked() const { return bring_up_.is_up() && !lease_ended_ && life()->connected(); }
 
-bool ServerSession::IsHopelessLocked(int64_t now_ns) const {
+bool ServerSession::IsAwayTooLongLocked(int64_t now_ns) const {
   return !bring_up_.is_up() && now_ns - down_since_ns_ > options_.fail_fast_after_ms * kNsPerMs;
 }
 
 bool ServerSession::HasLeaseRunOutLocked(int64_t now_ns) const { return now_ns - alive_ns_ > lease_ttl_ms_ * kNsPerMs; }
 
-bool ServerSession::hopeless() const {
+bool ServerSession::away_too_long() const {
   MutexLock lock(&mu_);
-  return IsHopelessLocked(environment_->NowNs());
+  return IsAwayTooLongLocked(environment_->NowNs());
 }
 
 std::string ServerSession::data_plane() const {
@@ -131,7 +131,7 @@ std::optional<Waiter::Outcome> ServerSession::JudgeLocked(Waiter* waiter, int64_
   switch (waiter->what) {
     case Waiter::For::kConnection:
       if (IsUsableLocked()) return Outcome::kUsable;
-      if (IsHopelessLocked(now_ns)) return Outcome::kHopeless;
+      if (IsAwayTooLongLocked(now_ns)) return Outcome::kAwayTooLong;
       return std::nullopt;
     case Waiter::For::kReservedRoom:
       if (returns_ != waiter->ticket) return Outcome::kUsable;
@@ -395,8 +395,8 @@ int64_t ServerSession::WakeTimeLocked(int64_t now_ns) const {
   int64_t wake_ns = std::min(now_ns + kIdleNs, queue_.EarliestDeadlineNs());
   if (!bring_up_.is_up()) {
     wake_ns = std::min(wake_ns, bring_up_.due_ns());
-    const int64_t hopeless_ns = down_since_ns_ + options_.fail_fast_after_ms * kNsPerMs + 1;
-    if (!queue_.empty() && hopeless_ns > now_ns) wake_ns = std::min(wake_ns, hopeless_ns);
+    const int64_t fail_fast_ns = down_since_ns_ + options_.fail_fast_after_ms * kNsPerMs + 1;
+    if (!queue_.empty() && fail_fast_ns > now_ns) wake_ns = std::min(wake_ns, fail_fast_ns);
     return wake_ns;
   }
   const Waiter* const first = queue_.First(Waiter::For::kRoom);
@@ -524,7 +524,7 @@ void ServerSession::ComeUpLocked(const SessionAction& action, int64_t now_ns, Re
 
 void ServerSession::NoteLeaseLocked(const LeaseInfo& info, std::optional<uint64_t> look, int64_t asked_ns) {
   alive_ns_ = std::max(alive_ns_, asked_ns);
-  if (look) room_.Hear(info.promised_bytes, *look);
+  if (look) room_.Hear(info.reservation_bytes, *look);
   reserver_.NoteCapacity(info.capacity);
   capacity_ = info.capacity;
 }

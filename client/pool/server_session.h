@@ -2,7 +2,7 @@
 #define NRAM_CLIENT_POOL_SERVER_SESSION_H_
 
 // A pool client's standing with one server: its lease there, the two data connections, the room that the server has
-// promised, and the waiters for any of these. A state machine: it has no thread, reads no clock but its environment's,
+// reserved, and the waiters for any of these. A state machine: it has no thread, reads no clock but its environment's,
 // and touches no network but to cut its connections. Its driver asks Next() for an action, carries it out, and reports
 // the outcome to Done(). The driver is a thread in production (thread_driver.h) and the event loop in a simulation.
 
@@ -97,7 +97,7 @@ class ServerSession {
     return present == nullptr ? 0 : present->incarnation;
   }
   // Away for longer than fail_fast_after_ms.
-  bool hopeless() const;
+  bool away_too_long() const;
   // It has not come up, but not because somebody said no: an attempt took long, or the first is still under way.
   bool may_be_slow() const {
     MutexLock lock(&mu_);
@@ -127,8 +127,8 @@ class ServerSession {
   // server has come up since, the answer is old.
   void NoteLeaseEnded(uint32_t times_up);
   uint32_t times_up() const { return times_up_.load(std::memory_order_acquire); }
-  // NoteSilence: a call was not answered in time. was_silent: that was less than kSilentNs ago, so new spans go
-  // elsewhere if they can.
+  // NoteSilence: a call was not answered in time. was_silent: that was less than kSilentNs ago. New spans then go to
+  // other servers, if there are any.
   void NoteSilence() { silent_ns_ = environment_->NowNs(); }
   bool was_silent() const { return environment_->NowNs() < silent_ns_ + kSilentNs; }
 
@@ -187,7 +187,7 @@ class ServerSession {
   };
 
   bool IsUsableLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool IsHopelessLocked(int64_t now_ns) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool IsAwayTooLongLocked(int64_t now_ns) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool HasLeaseRunOutLocked(int64_t now_ns) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Notices what has happened since. The connections of what it returns are to be cut, without the lock.
   ServerLife* LookLocked(int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -77,7 +77,7 @@ class ServerSessionTest : public ::testing::Test, private SessionDriver {
     lease.ttl_ms = kTtlMs;
     lease.incarnation = incarnation_;
     lease.term = term_;
-    lease.promised_bytes = promised_bytes_;
+    lease.reservation_bytes = reservation_bytes_;
     lease.capacity.free_bytes = kGiB;
     return lease;
   }
@@ -95,7 +95,7 @@ class ServerSessionTest : public ::testing::Test, private SessionDriver {
     }
     if (action.kind == Kind::kConnect) Connect(true);
     if (action.kind == Kind::kReserve) {
-      promised_bytes_ += static_cast<uint64_t>(action.pages) * Room::kBytesPerPage;
+      reservation_bytes_ += static_cast<uint64_t>(action.pages) * Room::kBytesPerPage;
       outcome.lease = Lease();
     }
     return outcome;
@@ -130,7 +130,7 @@ class ServerSessionTest : public ::testing::Test, private SessionDriver {
   ServerSession session_;
   uint64_t incarnation_ = 77;
   uint64_t term_ = 1;
-  uint64_t promised_bytes_ = 0;
+  uint64_t reservation_bytes_ = 0;
   int wakes_ = 0;
   std::vector<Resumed*> order_;
 };
@@ -233,7 +233,7 @@ TEST_F(ServerSessionTest, NoDeadlineDependsOnTheDriver) {
   EXPECT_EQ(late.outcome, Waiter::Outcome::kLate);
   After(options_.fail_fast_after_ms);
   session_.Tick();
-  EXPECT_EQ(patient.outcome, Waiter::Outcome::kHopeless);
+  EXPECT_EQ(patient.outcome, Waiter::Outcome::kAwayTooLong);
   session_.Done(under_way, Good(under_way));
 }
 
@@ -252,7 +252,7 @@ TEST_F(ServerSessionTest, RoomIsReservedForThoseWhoWaitAndGrantedInOrder) {
     ASSERT_EQ(waiter->outcome, Waiter::Outcome::kGranted);
     session_.EndRoom(std::move(waiter->grant), 0);
   }
-  EXPECT_EQ(session_.room()->free_bytes(), static_cast<int64_t>(promised_bytes_));
+  EXPECT_EQ(session_.room()->free_bytes(), static_cast<int64_t>(reservation_bytes_));
 }
 
 TEST_F(ServerSessionTest, AFullServerIsAskedForAStepAndThenForWhatIsNeeded) {
@@ -280,7 +280,7 @@ TEST_F(ServerSessionTest, AReservationWithoutAnAnswerIsSettledBeforeAnyWordCount
   Refuse(Kind::kReserve, absl::DeadlineExceededError("no answer"));
   EXPECT_EQ(waiter.outcome, Waiter::Outcome::kNoAnswer);
   EXPECT_TRUE(session_.room()->unsettled());
-  promised_bytes_ = 20 * kMiB;  // it was executed all the same
+  reservation_bytes_ = 20 * kMiB;  // it was executed all the same
   After(500);
   SessionAction settle = ExpectNext(Kind::kReserve);
   EXPECT_EQ(settle.pages, 0);
@@ -294,7 +294,7 @@ TEST_F(ServerSessionTest, AReservationWithoutAnAnswerIsSettledBeforeAnyWordCount
 
 TEST_F(ServerSessionTest, RoomThatNobodyWantsIsGivenBackAfterTheServerWasAsked) {
   ComeUp();
-  promised_bytes_ = 100 * kMiB;
+  reservation_bytes_ = 100 * kMiB;
   After(kTtlMs / 3);
   Answer(Kind::kRenew);  // hears of it
   Answer(Kind::kRenew);  // measures

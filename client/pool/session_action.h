@@ -35,7 +35,7 @@ struct SessionAction {
   enum class Kind {
     kNone,      // nothing until `deadline_ns`, or until SessionDriver::Wake
     kHello,     // control: Hello
-    kGrant,     // control: GrantLease(lease, owner, ttl_ms)
+    kGrant,     // control: GrantLease(lease, client_name, ttl_ms)
     kDial,      // make the connections of the life that `hello` tells of; they are not connected yet
     kConnect,   // connect both of `life`
     kPing,      // over the urgent connection of `life`

@@ -49,7 +49,7 @@ void Sweep::AddTrim(const IoPlace& place, uint8_t flags, const ChunkRange& range
   for (const RegionMap::Target& target : place.map->Whereabouts(range.first / kChunksPerSpan, end_span)) {
     const TrimRequest trim{.region = place.map->key().id, .range = range, .epoch = place.map->key().epoch};
     Errand* const errand = Add(place, target, MessageHeader(trim, flags), deadline_ns);
-    if ((flags & kFlagPromised) != 0) {
+    if ((flags & kFlagReservation) != 0) {
       errand->trim = place.map->BeginTrim(target.server, errand->session->room());
     }
   }
@@ -148,7 +148,7 @@ void Sweep::Resume(Errand* errand) {
     case Waiter::Outcome::kUsable:
       if (errand->place.environment->NowNs() < errand->call.deadline_ns) return Launch(errand);
       break;
-    case Waiter::Outcome::kHopeless:
+    case Waiter::Outcome::kAwayTooLong:
       return End(errand, absl::UnavailableError(errand->session->last_error().message()));
     case Waiter::Outcome::kClosing:
       return End(errand, absl::UnavailableError("the pool is being closed"));
@@ -165,7 +165,7 @@ void Sweep::End(Errand* errand, const absl::Status& status) {
     const RegionKey& key = errand->place.map->key();
     errand->session->DestroyLater({key.id, key.epoch, errand->incarnation});
   }
-  if ((errand->call.request.flags & kFlagPromised) != 0) EndKeepingTrim(errand);
+  if ((errand->call.request.flags & kFlagReservation) != 0) EndKeepingTrim(errand);
   // From here on a sweep that somebody waits for may be gone.
   const bool has_callback = callback_ != nullptr;
   if (errand->state.exchange(Errand::kOver) == Errand::kSleeping) FutexWakeAll(&errand->state);

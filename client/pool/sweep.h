@@ -31,7 +31,7 @@ class Sweep {
   absl::Status Wait();
 
   // --- For Region. Add as often as is needed, then Start.
-  // `flags`: of the request. With kFlagPromised the freed room stays the region's.
+  // `flags`: of the request. With kFlagReservation the freed room stays the region's.
   void AddTrim(const IoPlace& place, uint8_t flags, const ChunkRange& range, int64_t deadline_ns);
   void AddDestroy(const IoPlace& place, int64_t deadline_ns);
   // Does not block. The callback, if any, is the last thing that touches the operation.

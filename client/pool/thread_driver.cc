@@ -110,7 +110,7 @@ SessionOutcome ThreadDriver::Perform(SessionAction* action) {
       Take(control_->Hello(deadline_ns), &outcome.status, &outcome.hello);
       break;
     case Kind::kGrant:
-      Take(control_->GrantLease(lease, session_->options().owner, action->ttl_ms, deadline_ns), &outcome.status,
+      Take(control_->GrantLease(lease, session_->options().client_name, action->ttl_ms, deadline_ns), &outcome.status,
            &outcome.lease);
       break;
     case Kind::kDial:

@@ -14,9 +14,9 @@
 namespace nram {
 namespace {
 
-// The result is set.
+// Ends a call whose result is set.
 void CompleteCall(Call* call) {
-  // A waiter may return as soon as the state says so, and the call be gone unless it has a `done`.
+  // As soon as the state says kDone, a waiter may return. The call may then be gone, unless it has a `done`.
   void (*const done)(Call*) = call->done;
   if (call->state.exchange(Call::kDone, std::memory_order_acq_rel) == Call::kSleeping) FutexWakeAll(&call->state);
   if (done != nullptr) done(call);
@@ -62,7 +62,7 @@ absl::Status LandReply(const Call& call, const MessageHeader& reply, absl::Span<
   for (size_t i = 0; i < masks.size(); ++i) {
     const uint64_t page_chunk = (range.first_page() + i) * kChunksPerPage;
     const ChunkMask wanted = MaskOfPage(range, range.first_page() + i);
-    // Offsets are from the page's start, which may lie before the buffer's.
+    // Offsets count from the page's beginning, which may lie before the buffer's.
     const int64_t page_offset =
         (static_cast<int64_t>(page_chunk) - static_cast<int64_t>(first_chunk)) * static_cast<int64_t>(kChunkBytes);
     ForEachRun(wanted & ~masks[i],
@@ -80,7 +80,7 @@ void BeginCall(Call* call, const void* transport) {
 }
 
 bool IsUnderWay(const Call& call, const void* transport) {
-  // In this order: who sees that it was begun again sees where.
+  // In this order: a thread that sees that the call was begun again also sees where.
   return !call.is_done() && call.started_at.load(std::memory_order_relaxed) == transport;
 }
 

@@ -15,42 +15,44 @@
 
 namespace nram {
 
-// One request and its reply. The caller owns it and its buffers; both must stay until it is done. It may then be used
-// again. Nothing in it allocates.
+// One request and its reply. The caller owns the call and its buffers; both must stay until the call is done. Then the
+// call may be used again. Nothing in it allocates.
 struct Call {
   // --- Set by the caller. ---
 
-  // Made of the operation's body, as MessageHeader(ReadRequest{...}), with its flags but for kFlagSparse. The transport
+  // Made of the operation's body, as MessageHeader(ReadRequest{...}), with all flags but kFlagSparse. The transport
   // sets the rest. Not sealed: the transport has no seals to send.
   MessageHeader request;
-  // write: range().bytes() bytes; of them, the chunks that `masks` selects are sent (all if null; one mask a page of
-  // the range).
+  // write: range().bytes() bytes. `masks` selects the chunks that are sent, with one mask for each page of the range;
+  // null: all chunks.
   const std::byte* out = nullptr;
   const ChunkMask* masks = nullptr;
   // read: range().bytes() bytes. Holes are filled with zeros. Unspecified unless the call succeeds.
   std::byte* in = nullptr;
   int64_t deadline_ns = 0;  // absolute, monotonic
-  // Null: a thread will Wait for the call. Else this runs exactly once when the call is done, on any thread that moves
-  // traffic, with no lock held. It must not block, and may Start calls. The transport does not touch the call after.
+  // Null: a thread will Wait for the call. Otherwise `done` runs exactly once, when the call is done, on any thread
+  // that moves traffic, with no lock held. It must not block, and may Start calls. The transport does not touch the
+  // call after that.
   void (*done)(Call* call) = nullptr;
-  // With `done`: whether somebody is expected to Wait all the same, soon. The poller then leaves the receiving to him,
-  // but for a look every 20 ms. The call must stay, its deadline too, until both `done` has run and Wait has returned.
+  // With `done`: a thread is expected to Wait soon all the same. The poller leaves the receiving to that thread, and
+  // looks only every 20 ms. The call and its deadline must stay until `done` has run and Wait has returned.
   bool wait_expected = false;
-  // Without `done`: the thread that is going to Wait may be kept from it, by another server. Until then the poller
-  // looks every 20 ms, so that neither end takes the other for dead.
+  // Without `done`: another server may keep the thread from its Wait. Until then the poller looks every 20 ms, so that
+  // neither end takes the other for dead.
   bool may_wait_late = false;
   void* context = nullptr;
 
   // --- Set by the transport. ---
 
-  // kOk: the server answered; `reason` says what. kDeadlineExceeded or kUnavailable: it did not, and whether it
-  // executed the request is not known; it will not once the connection's successor has said hello. kDataLoss: its reply
-  // was garbled, likewise.
+  // kOk: the server answered; `reason` says what.
+  // kDeadlineExceeded, kUnavailable: it did not answer. It may have executed the request; it does not execute it any
+  // more after the connection's successor has said hello.
+  // kDataLoss: the reply was garbled; the same holds for the request.
   absl::StatusCode code = absl::StatusCode::kOk;
   Reason reason = Reason::kOk;
   uint64_t used_bytes = 0;  // write: WriteReply::used_bytes
   uint64_t kept_bytes = 0;  // trim: TrimReply::kept_bytes
-  bool sent = false;        // some of it may have been; else the server knows nothing of it
+  bool sent = false;        // some of the request may have been sent; else the server knows nothing of it
 
   bool is_done() const { return state.load(std::memory_order_acquire) == kDone; }
 
@@ -58,20 +60,20 @@ struct Call {
   // kSleeping: pending, and its waiter must be woken. kLead: woken to take the receiving role.
   static constexpr uint32_t kIdle = 0, kPending = 1, kSleeping = 2, kLead = 3, kDone = 4;
   std::atomic<uint32_t> state{kIdle};
-  std::atomic<const void*> started_at{nullptr};  // the transport that has had it last
+  std::atomic<const void*> started_at{nullptr};  // the last transport that has begun it
   Call* next = nullptr;
   uint32_t payload_crc = 0;
   uint32_t credit_bytes = 0;
 };
 
-// Calls visit(page, data, bytes) for each run of chunks that a write sends, in order; `page` counts from the range's
-// first.
+// Calls visit(page, data, bytes) for each run of chunks that a write sends, in order. `page` counts from the first page
+// of the range.
 template <typename Visit>
 void ForEachSentRun(const Call& call, Visit visit) {
   const ChunkRange range = call.request.range();
   for (uint64_t i = 0; i < range.pages(); ++i) {
     const ChunkMask mask = call.masks != nullptr ? call.masks[i] : MaskOfPage(range, range.first_page() + i);
-    // From where `out` begins, which may lie behind the first page's beginning.
+    // `out` may begin behind the beginning of the first page.
     const int64_t page_offset = static_cast<int64_t>((range.first_page() + i) * kChunksPerPage - range.first) *
                                 static_cast<int64_t>(kChunkBytes);
     ForEachRun(mask, [&](size_t offset, size_t bytes) {
@@ -80,34 +82,34 @@ void ForEachSentRun(const Call& call, Visit visit) {
   }
 }
 
-// A write's, as for PayloadCrc.
+// The checksums of a write's pages, as for PayloadCrc.
 using PageCrcs = std::array<uint32_t, kPagesPerMessage>;
 void ChecksumPages(const Call& call, PageCrcs* page_crcs);
 
-// Payload bytes that the call sends, its masks included.
+// Payload bytes that the call sends, masks included.
 uint32_t RequestPayloadBytes(const Call& call);
 
-// Checks a reply's header against its call and says where the payload lands; holes are zeroed. INVALID_ARGUMENT: the
-// reply is not one to this call.
+// Checks a reply's header against its call and says where the payload lands. Fills holes with zeros. INVALID_ARGUMENT:
+// it is no reply to this call.
 absl::Status LandReply(const Call& call, const MessageHeader& reply, absl::Span<const ChunkMask> masks,
                        Landing* landing);
 
-// Makes it the call of `transport`, pending.
+// Makes `call` a pending call of `transport`.
 void BeginCall(Call* call, const void* transport);
 
-// Whether a thread in Wait of `transport` has still to wait: a `done` may have started the call again elsewhere.
+// Whether a thread in Wait of `transport` still has to wait. (A `done` may have started the call again elsewhere.)
 bool IsUnderWay(const Call& call, const void* transport);
 
-// Each sets the result, marks the call done, wakes its waiter or runs `done`: with the server's reply, which LandReply
-// accepted; without one (`code` is not kOk).
+// Both set the result, mark the call done, and wake its waiter or run `done`. AnswerCall has the server's reply, which
+// LandReply has accepted. FailCall has none; `code` is not kOk.
 void AnswerCall(Call* call, const MessageHeader& reply);
 void FailCall(Call* call, absl::StatusCode code);
 
-// What the server has answered to a connection's hello. FAILED_PRECONDITION: it does not know the lease, or does not
-// speak the version. ABORTED: a newer connection has been there. UNAVAILABLE: it refuses, or is no memory server.
+// The server's answer to a connection's hello. FAILED_PRECONDITION: it does not know the lease, or does not speak the
+// version. ABORTED: a newer connection was there before. UNAVAILABLE: it refuses, or is no memory server.
 absl::StatusOr<HelloReply> CheckHello(const MessageHeader& hello, const MessageHeader& reply);
 
-// The Status that a finished call comes to: `who` names the server ("10.0.0.7:7070").
+// The Status of a finished call. `who` names the server ("10.0.0.7:7070").
 absl::Status CallStatus(const Call& call, absl::string_view who);
 
 }  // namespace nram

@@ -17,7 +17,7 @@
 namespace nram {
 namespace {
 
-// A server that says more is broken, or lies.
+// A server whose reply is longer is broken, or lies.
 constexpr int kReplyBytesMax = 4 << 20;
 
 class GrpcControlClient final : public ControlClient {
@@ -27,7 +27,7 @@ class GrpcControlClient final : public ControlClient {
   absl::StatusOr<ServerHello> Hello(int64_t deadline_ns) override {
     v1::HelloReply reply;
     const absl::Status status = Run(&v1::Control::Stub::Hello, codec_.Hello(), &reply, deadline_ns);
-    // A server of wire 6 says which versions do not fit, and not what to do.
+    // A server of wire 6 says which versions do not fit, but not what to do.
     if (absl::IsFailedPrecondition(status) && !absl::StrContains(status.message(), "install the same release")) {
       return absl::FailedPreconditionError(
           absl::StrCat(status.message(), ": install the same release of nram on both machines"));
@@ -36,9 +36,9 @@ class GrpcControlClient final : public ControlClient {
     return codec_.Parse(reply);
   }
 
-  absl::StatusOr<LeaseInfo> GrantLease(LeaseId lease, const std::string& owner, int64_t ttl_ms,
+  absl::StatusOr<LeaseInfo> GrantLease(LeaseId lease, const std::string& client_name, int64_t ttl_ms,
                                        int64_t deadline_ns) override {
-    return RunLease(&v1::Control::Stub::GrantLease, codec_.GrantLease(lease, owner, ttl_ms), deadline_ns);
+    return RunLease(&v1::Control::Stub::GrantLease, codec_.GrantLease(lease, client_name, ttl_ms), deadline_ns);
   }
 
   absl::StatusOr<LeaseInfo> RenewLease(LeaseId lease, int64_t deadline_ns) override {
@@ -109,12 +109,12 @@ class GrpcControlClient final : public ControlClient {
  private:
   std::shared_ptr<v1::Control::Stub> NewStub() const {
     grpc::ChannelArguments args;
-    // Also how long one attempt to connect may take.
+    // This also bounds one attempt to connect.
     args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
     args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
     args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
     args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-    // Each client its own connection, so that one that hangs does not hang another.
+    // Each client has a connection of its own, so that a client that hangs does not hang another.
     args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     args.SetMaxReceiveMessageSize(kReplyBytesMax);
     return v1::Control::NewStub(grpc::CreateCustomChannel(codec_.server(), grpc::InsecureChannelCredentials(), args));
@@ -125,7 +125,7 @@ class GrpcControlClient final : public ControlClient {
     grpc::ClientContext context;
     const int64_t left_ns = std::max<int64_t>(deadline_ns - MonotonicNs(), 0);
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::nanoseconds(left_ns));
-    // Tries to connect until the deadline only if a connection is being made; a refused one fails at once.
+    // Waits until the deadline only while a connection is being made; a refused one fails at once.
     std::shared_ptr<v1::Control::Stub> stub;
     {
       MutexLock lock(&mu_);
@@ -134,12 +134,12 @@ class GrpcControlClient final : public ControlClient {
     const grpc::Status status = (stub.get()->*method)(&context, request, reply);
     if (status.ok()) return absl::OkStatus();
     if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
-      // Its connection may wait for a network that was cut, long after that is there again. The next call has another.
+      // The connection may wait for a network that was cut, long after the network is back. The next call gets another.
       MutexLock lock(&mu_);
       if (stub_ == stub) stub_ = NewStub();
     }
     auto code = static_cast<absl::StatusCode>(status.error_code());
-    // gRPC says RESOURCE_EXHAUSTED itself when it is short of threads; a server without room says OUT_OF_RANGE.
+    // gRPC itself says RESOURCE_EXHAUSTED when it is short of threads; a full server says OUT_OF_RANGE.
     if (code == absl::StatusCode::kResourceExhausted) code = absl::StatusCode::kUnavailable;
     if (code == absl::StatusCode::kOutOfRange) code = absl::StatusCode::kResourceExhausted;
     return codec_.Refusal(code, status.error_message());

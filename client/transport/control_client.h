@@ -1,7 +1,7 @@
 #ifndef NRAM_CLIENT_TRANSPORT_CONTROL_CLIENT_H_
 #define NRAM_CLIENT_TRANSPORT_CONTROL_CLIENT_H_
 
-// The control plane as its clients see it: plain structs, Status, deadlines; no gRPC above this header.
+// The control plane as its clients see it: plain structs, Status, deadlines. Nothing above this header sees gRPC.
 
 #include <cstdint>
 #include <memory>
@@ -19,7 +19,7 @@ namespace nram {
 struct ServerCapacity {
   uint64_t donated_bytes = 0;
   uint64_t used_bytes = 0;
-  uint64_t promised_bytes = 0;
+  uint64_t reserved_bytes = 0;
   uint64_t free_bytes = 0;
   uint64_t overhead_bytes = 0;
   bool draining = false;
@@ -48,9 +48,9 @@ struct ServerHello {
 struct LeaseInfo {
   int64_t ttl_ms = 0;
   uint64_t incarnation = 0;
-  uint64_t promised_bytes = 0;
+  uint64_t reservation_bytes = 0;
   ServerCapacity capacity;
-  uint64_t term = 0;  // another one after the lease had ended
+  uint64_t term = 0;  // changes when the lease is granted after its end
 };
 
 struct ReserveOrder {
@@ -63,16 +63,16 @@ struct RegionInfo {
   std::string name;
   Epoch epoch{};
   bool gc = false;
-  std::string owner;
+  std::string owner_name;
   bool orphan = false;
   uint64_t stored_bytes = 0;
   uint64_t spans = 0;
   std::vector<uint64_t> incarnations;
   uint64_t size_bytes = 0;
-  LeaseId lease{};  // the owner's, if that is the caller's of AttachRegion; else zero
+  LeaseId lease{};  // the owner's, if the caller of AttachRegion named it as its own; else zero
 };
 
-// A name and a value of every counter that docs/stats.md explains, in its order.
+// `counters` has the name and value of every counter in docs/stats.md, in its order.
 struct ServerStatistics {
   uint64_t incarnation = 0;
   std::string address;
@@ -100,11 +100,14 @@ struct AttachRegionArgs {
   bool force = false;
 };
 
-// One server's control plane. Thread-safe. Every call blocks until `deadline_ns` (absolute, monotonic) at most. Codes
-// are those of proto/control.proto, and UNAVAILABLE or DEADLINE_EXCEEDED when the server does not answer; messages name
-// the server. FAILED_PRECONDITION also if the answer is of another version, or cannot be true. What servers say about
-// themselves (messages, hosts, owners) is Printable; names of regions are as their creators chose them. No answer takes
-// more than 4 MiB.
+// One server's control plane. Thread-safe. Every call blocks until `deadline_ns` (absolute, monotonic) at most. No
+// answer takes more than 4 MiB.
+//
+// Codes are those of proto/control.proto, and:
+//   UNAVAILABLE, DEADLINE_EXCEEDED  the server does not answer
+//   FAILED_PRECONDITION             the answer is of another version, or cannot be true
+// Messages name the server. Texts that servers say about themselves (messages, hosts, owners) are Printable. Names of
+// regions are as their creators chose them.
 class ControlClient {
  public:
   // Connects in the background.
@@ -112,21 +115,21 @@ class ControlClient {
   virtual ~ControlClient() = default;
 
   virtual absl::StatusOr<ServerHello> Hello(int64_t deadline_ns) = 0;
-  virtual absl::StatusOr<LeaseInfo> GrantLease(LeaseId lease, const std::string& owner, int64_t ttl_ms,
+  virtual absl::StatusOr<LeaseInfo> GrantLease(LeaseId lease, const std::string& client_name, int64_t ttl_ms,
                                                int64_t deadline_ns) = 0;
   virtual absl::StatusOr<LeaseInfo> RenewLease(LeaseId lease, int64_t deadline_ns) = 0;
   virtual absl::Status EndLease(LeaseId lease, int64_t deadline_ns) = 0;
-  // In order: once a later one was answered, or the lease has another term, an earlier one without an answer is not
-  // executed any more. ABORTED: it comes too late. A zero `order` has none.
+  // Requests have an order. When a later one was answered, or the lease has another term, the server does not execute
+  // an earlier one any more. ABORTED: the request came too late. If `order` is zero, the request has no order.
   virtual absl::StatusOr<LeaseInfo> Reserve(LeaseId lease, int64_t pages, ReserveOrder order, int64_t deadline_ns) = 0;
   virtual absl::Status CreateRegion(const CreateRegionArgs& args, int64_t deadline_ns) = 0;
   virtual absl::StatusOr<RegionInfo> AttachRegion(const AttachRegionArgs& args, int64_t deadline_ns) = 0;
   // True if it was there.
   virtual absl::StatusOr<bool> DestroyRegion(LeaseId lease, RegionId region, bool force, int64_t deadline_ns) = 0;
-  // All of them, page by page, without their incarnations. RESOURCE_EXHAUSTED: more than 256 MiB of them.
+  // All regions, without their incarnations, asked for page by page. RESOURCE_EXHAUSTED: the list exceeds 256 MiB.
   virtual absl::StatusOr<std::vector<RegionInfo>> ListRegions(bool orphans_only, bool named_only,
                                                               int64_t deadline_ns) = 0;
-  // Calls `visit` for each span that holds data, in order; ends with its first error.
+  // Calls `visit` for each span that holds data, in order. Ends with the first error of `visit`.
   virtual absl::Status ListSpans(RegionId region, int64_t deadline_ns,
                                  absl::FunctionRef<absl::Status(uint64_t)> visit) = 0;
   virtual absl::StatusOr<ServerStatistics> GetStatistics(int64_t deadline_ns) = 0;

@@ -10,7 +10,7 @@
 namespace nram {
 namespace {
 
-// What replies may say: a server that says more is broken, or lies.
+// Bounds of replies. A server that exceeds them is broken, or lies.
 constexpr size_t kListBytesMax = 256 << 20;  // of a whole list, on the wire
 constexpr uint64_t kBytesMax = uint64_t{1} << 60;
 constexpr int kIncarnationsMax = 65'535;
@@ -23,7 +23,7 @@ constexpr size_t kNameBytesMax = 255;
 uint64_t Bounded(uint64_t bytes) { return std::min(bytes, kBytesMax); }
 
 ServerCapacity FromProto(const v1::Capacity& capacity) {
-  return {Bounded(capacity.donated_bytes()), Bounded(capacity.used_bytes()),     Bounded(capacity.promised_bytes()),
+  return {Bounded(capacity.donated_bytes()), Bounded(capacity.used_bytes()),     Bounded(capacity.reserved_bytes()),
           Bounded(capacity.free_bytes()),    Bounded(capacity.overhead_bytes()), capacity.draining()};
 }
 
@@ -42,7 +42,7 @@ RegionInfo FromProto(const v1::RegionInfo& region) {
           region.name(),
           Epoch{region.epoch()},
           region.gc(),
-          Printable(region.owner(), kTextBytesMax),
+          Printable(region.owner_name(), kTextBytesMax),
           region.orphan(),
           Bounded(region.stored_bytes()),
           region.spans(),
@@ -61,10 +61,10 @@ v1::HelloRequest ControlCodec::Hello() {
   return request;
 }
 
-v1::GrantLeaseRequest ControlCodec::GrantLease(LeaseId lease, const std::string& owner, int64_t ttl_ms) {
+v1::GrantLeaseRequest ControlCodec::GrantLease(LeaseId lease, const std::string& client_name, int64_t ttl_ms) {
   v1::GrantLeaseRequest request;
   request.set_lease_id(Raw(lease));
-  request.set_owner(owner);
+  request.set_client_name(client_name);
   request.set_ttl_ms(ttl_ms);
   return request;
 }
@@ -159,7 +159,7 @@ absl::StatusOr<LeaseInfo> ControlCodec::Parse(const v1::LeaseReply& reply) const
   if (ttl_ms < kLeaseTtlMinMs || ttl_ms > kLeaseTtlMaxMs) {
     return Nonsense(absl::StrCat("a lease of ", reply.ttl_ms(), " ms"));
   }
-  return LeaseInfo{ttl_ms, reply.incarnation(), Bounded(reply.promised_bytes()), FromProto(reply.capacity()),
+  return LeaseInfo{ttl_ms, reply.incarnation(), Bounded(reply.reservation_bytes()), FromProto(reply.capacity()),
                    reply.term()};
 }
 
@@ -178,7 +178,7 @@ ServerStatistics ControlCodec::Parse(const v1::Statistics& reply) {
                               FromProto(reply.capacity()),
                               FromProto(reply.host()),
                               {}};
-  // Every plain number of the message under its own name, so that none is forgotten here.
+  // Takes every plain number of the message under its own name, so that none is forgotten.
   const auto* descriptor = reply.GetDescriptor();
   for (int i = 0; i < descriptor->field_count(); ++i) {
     const auto* field = descriptor->field(i);

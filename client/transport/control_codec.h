@@ -1,8 +1,8 @@
 #ifndef NRAM_CLIENT_TRANSPORT_CONTROL_CODEC_H_
 #define NRAM_CLIENT_TRANSPORT_CONTROL_CODEC_H_
 
-// The client's side of the control plane's messages: requests from plain values, and plain structs from replies. How
-// messages travel is the channel's business; ControlClient has gRPC's.
+// The client's side of the control plane's messages: makes requests from plain values, and plain structs from replies.
+// Messages travel over a channel; ControlClient has gRPC's.
 
 #include <cstddef>
 #include <cstdint>
@@ -22,8 +22,8 @@ namespace nram {
 
 // For one server. Immutable and pure, so any number of threads may use it.
 //
-// Servers are not trusted: numbers of bytes are bounded so that sums of them do not overflow, texts that people read
-// are Printable, and an answer that cannot be true is FAILED_PRECONDITION.
+// Servers are not trusted. Numbers of bytes are bounded, so that their sums do not overflow. Texts for people are
+// Printable. An answer that cannot be true is FAILED_PRECONDITION.
 class ControlCodec {
  public:
   // `server` names the server in errors: "10.0.0.7:7070".
@@ -32,7 +32,7 @@ class ControlCodec {
   const std::string& server() const { return server_; }
 
   static v1::HelloRequest Hello();
-  static v1::GrantLeaseRequest GrantLease(LeaseId lease, const std::string& owner, int64_t ttl_ms);
+  static v1::GrantLeaseRequest GrantLease(LeaseId lease, const std::string& client_name, int64_t ttl_ms);
   static v1::RenewLeaseRequest RenewLease(LeaseId lease);
   static v1::EndLeaseRequest EndLease(LeaseId lease);
   static v1::ReserveRequest Reserve(LeaseId lease, int64_t pages, ReserveOrder order);
@@ -46,23 +46,23 @@ class ControlCodec {
   // FAILED_PRECONDITION also if the server speaks another version.
   absl::StatusOr<ServerHello> Parse(const v1::HelloReply& reply) const;
   absl::StatusOr<LeaseInfo> Parse(const v1::LeaseReply& reply) const;
-  // `args` is what was asked for.
+  // `args`: of the request.
   absl::StatusOr<RegionInfo> Parse(const v1::AttachRegionReply& reply, const AttachRegionArgs& args) const;
   static ServerStatistics Parse(const v1::Statistics& reply);
 
   struct RegionList {
     std::vector<RegionInfo> regions;  // without their incarnations
-    size_t bytes = 0;                 // what they have taken on the wire and take here
+    size_t bytes = 0;                 // of all pages on the wire, and of `regions`
   };
-  // Appends a page to `list`, which began empty. True: `request` now asks for the next page. RESOURCE_EXHAUSTED: the
-  // list is longer than 256 MiB.
+  // Appends a page to `list`, which is empty at first. True: `request` now asks for the next page. RESOURCE_EXHAUSTED:
+  // the list is longer than 256 MiB.
   absl::StatusOr<bool> AddPage(const v1::ListRegionsReply& reply, v1::ListRegionsRequest* request,
                                RegionList* list) const;
-  // Calls `visit` for each span of a page, in order; its first error ends it. True: `request` asks for the next page.
+  // Calls `visit` for each span of a page, in order, until the first error. True: `request` now asks for the next page.
   absl::StatusOr<bool> VisitPage(const v1::ListSpansReply& reply, v1::ListSpansRequest* request,
                                  absl::FunctionRef<absl::Status(uint64_t)> visit) const;
 
-  // The error of a call that has no reply. `message` is the server's, which may quote names that others chose.
+  // The error of a call that has no reply. `message` is the server's; it may quote names that others chose.
   absl::Status Refusal(absl::StatusCode code, absl::string_view message) const;
 
  private:

@@ -1,7 +1,7 @@
 #ifndef NRAM_CLIENT_TRANSPORT_DATA_SOCKET_H_
 #define NRAM_CLIENT_TRANSPORT_DATA_SOCKET_H_
 
-// Which Unix socket a client speaks to because a server has named it.
+// Checks the Unix socket that a server names as its data plane.
 
 #include <sys/types.h>
 
@@ -12,17 +12,17 @@
 
 namespace nram {
 
-// A server could name any socket of its host, so that this process, with its own rights, speaks to somebody whom the
+// A server could name any socket of its host. This process would then speak, with its own rights, to a process that the
 // server may not reach. So a data socket must be what `nram-memserver --socket=PATH` makes: PATH.data beside PATH, both
-// of them sockets (no links) of the same owner. Returns that owner: whoever listens must be it (CheckPeer).
-// NOT_FOUND: there is none here, or this process may not use it: another container or user, which is nobody's fault.
-// PERMISSION_DENIED: it is there, and not what it should be.
+// of them sockets (no links) of the same owner. Returns that owner, who must also be the listener's (CheckPeer).
+// NOT_FOUND: there is no such socket here, or this process may not use it (another container or user).
+// PERMISSION_DENIED: the path is something else.
 absl::StatusOr<uid_t> CheckDataSocket(const std::string& path);
 
-// Where a server whose control plane is at `path` has its data plane, links in the path resolved.
+// The path of the data plane of a server whose control plane is at `path`. Links in the path are resolved.
 std::string DataSocketBeside(const std::string& path);
 
-// PERMISSION_DENIED unless the process that listens at the other end of the connected Unix socket `fd` is `owner`'s.
+// PERMISSION_DENIED unless the listener at the other end of the connected Unix socket `fd` is a process of `owner`.
 absl::Status CheckPeer(int fd, uid_t owner);
 
 }  // namespace nram

@@ -25,12 +25,12 @@ namespace nram {
 namespace {
 
 constexpr int64_t kProbeMs = 500;
-constexpr int64_t kLookupMs = 10'000;  // for who sets no deadline
+constexpr int64_t kLookupMs = 10'000;  // for callers without a deadline
 constexpr int kLookupsMax = 16;
 
 std::atomic<int> lookups{0};  // under way
 
-// One lookup, shared by its thread and whoever waits for it.
+// One lookup. Its thread and its caller share it.
 struct Lookup {
   ~Lookup() {
     if (found != nullptr) freeaddrinfo(found);

@@ -24,7 +24,7 @@ struct Endpoint {
   friend bool operator==(const Endpoint&, const Endpoint&) = default;
 };
 
-// INVALID_ARGUMENT says what is accepted. A host without a port gets `default_port`.
+// A host without a port gets `default_port`. INVALID_ARGUMENT says what is accepted.
 absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view text, int default_port);
 
 struct SocketAddress {
@@ -32,13 +32,15 @@ struct SocketAddress {
   socklen_t length = 0;
 };
 
-// getaddrinfo, or a test's; freeaddrinfo frees what it finds.
+// getaddrinfo, or a test's. freeaddrinfo frees the result.
 using HostLookup = std::function<int(const char* host, const char* port, const addrinfo* hints, addrinfo** found)>;
 
-// Looks the host up. With a deadline, of several addresses the first where somebody answers; the last if nobody does.
-// Without one, the first, and the lookup itself has 10 seconds. Addresses in digits need no lookup. Names are looked up
-// on a thread of their own, which may outlive the call, because the system's resolver knows no deadline; at most 16 of
-// them hang at once. UNAVAILABLE: not known, a bad path, or too many that hang. DEADLINE_EXCEEDED.
+// Looks the host up; addresses in digits need no lookup. Of several addresses it takes:
+//   with a deadline     the first where somebody answers, or the last if nobody does
+//   without a deadline  the first; the lookup itself has 10 seconds
+// Each name is looked up on a thread of its own, because the system's resolver knows no deadline. The thread may
+// outlive the call; at most 16 hang at once. UNAVAILABLE: the name is not known, the path is bad, or too many lookups
+// hang. DEADLINE_EXCEEDED.
 absl::StatusOr<SocketAddress> ResolveEndpoint(const Endpoint& endpoint, int64_t deadline_ns = 0,
                                               const HostLookup& lookup = &getaddrinfo);
 

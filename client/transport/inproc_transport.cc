@@ -9,9 +9,9 @@
 namespace nram {
 namespace {
 
-// Copies a write's chunks to where they land.
+// Copies a write's chunks to their landing.
 void CopyOut(const Call& call, const Landing& landing) {
-  // The pieces are the runs of the masks in order; merged or not, the bytes stand in the same order.
+  // The pieces are the runs of the masks, in order. Merged or not, they hold the bytes in the same order.
   size_t piece = 0;
   size_t filled = 0;
   ForEachSentRun(call, [&](uint64_t, const std::byte* from, size_t bytes) {
@@ -120,7 +120,7 @@ void InprocTransport::Start(Call* call) {
 }
 
 void InprocTransport::Wait(Call* call) {
-  // Start has executed it already, unless another thread is just doing so.
+  // Start has executed the call already, unless another thread is still doing so.
   while (IsUnderWay(*call, this)) poll(nullptr, 0, 1);
 }
 

@@ -11,8 +11,8 @@
 
 namespace nram {
 
-// Transport to a server in the same process: each call is executed by the thread that starts it, through the same
-// messages. For tests that want neither sockets nor threads, and to see what those cost.
+// Transport to a server in the same process. The thread that starts a call executes it, through the same messages. It
+// is for tests that want neither sockets nor threads, and for measuring what these cost.
 class InprocTransport : public Transport {
  public:
   using ServiceFactory = std::function<std::unique_ptr<MessageService>()>;
@@ -23,13 +23,13 @@ class InprocTransport : public Transport {
 
   absl::Status Connect(int64_t deadline_ns) override;
   bool connected() const override;
-  // Executes the call; may block for landing room, until the call's deadline.
+  // Executes the call. May block until landing frames are free, or until the call's deadline.
   void Start(Call* call) override;
   void Wait(Call* call) override;
   void Disconnect() override;
 
  private:
-  // kOk: *reply is the server's, its payload landed.
+  // kOk: *reply is the server's, and its payload has landed.
   absl::StatusCode ExecuteLocked(Call* call, MessageHeader* reply) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const LeaseId lease_;

@@ -68,8 +68,8 @@ absl::Status SocketTransport::Connect(int64_t deadline_ns) {
     LimitTcpSilence(fd.get(), options_.silence_timeout_ms);
   }
   if (options_.peer.has_value()) NRAM_RETURN_IF_ERROR(CheckPeer(fd.get(), *options_.peer));
-  NRAM_ASSIGN_OR_RETURN(const CreditWindow window, SayHello(fd.get(), deadline_ns));
-  // The last users of the old connection leave at once, it is shut down; what they left behind ends here.
+  NRAM_ASSIGN_OR_RETURN(const Credit credit, SayHello(fd.get(), deadline_ns));
+  // The old connection is shut down, so its last users leave at once. Calls that they leave behind end here.
   FailIfIdleAndBroken();
   MutexLock lock(&mu_);
   while (sending_ || receiving_ || queue_.head != nullptr || requests_out_ > 0) {
@@ -84,7 +84,7 @@ absl::Status SocketTransport::Connect(int64_t deadline_ns) {
   reader_.emplace();
   landing_call_ = nullptr;
   batch_ = {};
-  window_ = window;
+  credit_ = credit;
   next_request_id_ = 2;
   last_sent_id_ = 1;
   send_blocked_ = false;
@@ -92,7 +92,7 @@ absl::Status SocketTransport::Connect(int64_t deadline_ns) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<CreditWindow> SocketTransport::SayHello(int fd, int64_t deadline_ns) {
+absl::StatusOr<Credit> SocketTransport::SayHello(int fd, int64_t deadline_ns) {
   // Only this process speaks for the lease, so its clock orders the connections.
   MessageHeader hello(
       HelloRequest{
@@ -123,10 +123,10 @@ absl::StatusOr<CreditWindow> SocketTransport::SayHello(int fd, int64_t deadline_
   if (options_.incarnation != 0 && said.incarnation != options_.incarnation) {
     return absl::FailedPreconditionError("hello: the server has restarted");
   }
-  if (said.window_requests == 0 || said.window_kib == 0) {
+  if (said.credit_requests == 0 || said.credit_kib == 0) {
     return absl::UnavailableError("hello: the server gives no credit");
   }
-  return CreditWindow{std::min(said.window_requests, kSlots), said.window_kib};
+  return Credit{std::min(said.credit_requests, kSlots), said.credit_kib};
 }
 
 void SocketTransport::Start(Call* call) {
@@ -153,8 +153,8 @@ void SocketTransport::Start(Call* call) {
       queue_.Push(call);
       ++queued_;
       CountLocked(*call, 1);
-      // Calls go out in groups where that delays nobody: with many under way, those that somebody is going to Wait for
-      // when he does; and those that a driving thread starts before it waits.
+      // Calls go out in groups where that delays nobody. If many are under way, a call that a thread will Wait for goes
+      // out when the thread waits. Calls of a thread that drives the poller go out before it waits.
       const bool hold =
           queued_ < kBatchCallsMax &&
           (call->wait_expected ? requests_out_ >= kHoldFrom : call->done != nullptr && poller_->Defer(this));
@@ -174,9 +174,9 @@ bool SocketTransport::FillBatchLocked() {
   batch_.calls = batch_.calls_sent = batch_.piece_count = batch_.next_piece = 0;
   while (queue_.head != nullptr && batch_.calls < kBatchCallsMax) {
     Call* call = queue_.head;
-    const bool credit = requests_out_ == 0 || (requests_out_ < window_.requests &&
-                                               credit_out_bytes_ + call->credit_bytes <= window_.kib * kKiB);
-    if (!credit || slots_[next_request_id_ % kSlots] != nullptr) break;
+    const bool has_credit = requests_out_ == 0 || (requests_out_ < credit_.requests &&
+                                                   credit_out_bytes_ + call->credit_bytes <= credit_.kib * kKiB);
+    if (!has_credit || slots_[next_request_id_ % kSlots] != nullptr) break;
     // A header, a mask table and at most four runs a page.
     const size_t pieces = call->masks != nullptr ? 2 + 4 * call->request.range().pages() : 2;
     if (batch_.piece_count + pieces > kBatchPiecesMax) break;
@@ -207,7 +207,7 @@ void SocketTransport::AppendToBatchLocked(Call* call) {
 }
 
 void SocketTransport::SendLocked() {
-  if (sending_) return;  // whoever does takes what was queued since
+  if (sending_) return;  // the sender takes what was queued since
   sending_ = true;
   while (connected() && FillBatchLocked()) {
     const int fd = fd_.get();
@@ -249,7 +249,8 @@ void SocketTransport::CountLocked(const Call& call, int change) {
 
 void SocketTransport::ArmIfNeededLocked() {
   if (!connected() || receiving_ || (unwaited_ == 0 && !armed_)) return;
-  // The socket may have become full since it was armed, and with no reply to come nobody would send the rest; or empty.
+  // Armed again if the socket has become full or empty since. If it is full and no reply is to come, nobody else would
+  // send the rest.
   if (armed_ && armed_for_output_ == send_blocked_) return;
   poller_->Arm(this, fd_.get(), armed_, send_blocked_);
   armed_ = true;
@@ -265,8 +266,8 @@ absl::StatusOr<bool> SocketTransport::OnHeader(const MessageHeader& reply, absl:
                                                Landing* landing) {
   MutexLock lock(&mu_);
   if (!connected()) return absl::UnavailableError("disconnected");
-  // Nobody answers what was not sent whole; and its buffers are still being sent from. The reply may be faster than the
-  // sender's own notice, but that is a matter of microseconds.
+  // No honest server answers a request that was not sent whole, and the request's buffers are still in use. But a reply
+  // may come some microseconds before the sender has noted that the request was sent.
   reply_waits_ = true;
   while (reply.request_id > last_sent_id_ && sending_) roles_free_.WaitUntil(&mu_, DeadlineAfterMs(100));
   reply_waits_ = false;
@@ -320,8 +321,8 @@ void SocketTransport::ReceiveFor(Call* call) {
   const int64_t began_ns = spin_.enabled() ? MonotonicNs() : 0;
   int64_t spin_until_ns = spin_.enabled() ? began_ns + spin_.NextBudgetNs() : 0;
   int64_t judge_ns = call == nullptr ? 0 : call->deadline_ns;
-  bool waited = false;   // in time: then what came was read
-  bool counted = false;  // as a sleep
+  bool waited = false;   // before the deadline: what came until then was read
+  bool counted = false;  // by CountSleep
   for (int round = 0; connected() && (call == nullptr || IsUnderWay(*call, this)); ++round) {
     const absl::StatusOr<MessageReader::Progress> progress = reader_->ReadFrom(fd_.get(), this);
     if (!progress.ok() || *progress == MessageReader::Progress::kEnd) {
@@ -343,7 +344,7 @@ void SocketTransport::ReceiveFor(Call* call) {
       SpinPause();
       continue;
     }
-    // Once for what it waits for, not for each look at a server that says nothing.
+    // Counts one sleep for each wait, not for each look at a server that says nothing.
     if (!std::exchange(counted, true) || *progress != MessageReader::Progress::kWouldBlock) CountSleep();
     if (WaitReadable(judge_ns)) {
       waited = true;
@@ -368,7 +369,7 @@ bool SocketTransport::WaitReadable(int64_t deadline_ns) {
     blocked = send_blocked_;
   }
   pollfd waiting{fd_.get(), static_cast<int16_t>(POLLIN | (blocked ? POLLOUT : 0)), 0};
-  // In slices, because a sender may become blocked meanwhile.
+  // Waits in slices, because a sender may become blocked meanwhile.
   const int64_t slice_ns = std::min(left_ns, 5 * kNsPerMs);
   timespec timeout{slice_ns / kNsPerSecond, slice_ns % kNsPerSecond};
   ppoll(&waiting, 1, &timeout, nullptr);
@@ -382,7 +383,7 @@ bool SocketTransport::WaitReadable(int64_t deadline_ns) {
 void SocketTransport::ReleaseReceivingLocked() {
   receiving_ = false;
   if (!connected()) roles_free_.SignalAll();
-  // The role goes to the follower that has waited longest and is not done yet.
+  // The role goes to the follower that has waited longest and whose call is not done yet.
   while (!followers_.empty()) {
     Call* call = followers_.front();
     followers_.erase(followers_.begin());
@@ -408,7 +409,7 @@ void SocketTransport::SleepAsFollower(Call* call) {
     followers_.push_back(call);
   }
   CountSleep();
-  // Whoever receives may be reading the answer just now.
+  // The receiver may be reading the answer just now.
   const int64_t judge_ns = std::max(call->deadline_ns, MonotonicNs() + kCatchUpNs);
   while (call->state.load(std::memory_order_acquire) == Call::kSleeping && MonotonicNs() < judge_ns) {
     FutexWaitUntil(&call->state, Call::kSleeping, judge_ns);
@@ -419,7 +420,7 @@ void SocketTransport::SleepAsFollower(Call* call) {
     uint32_t seen = call->state.load(std::memory_order_acquire);
     while (seen != Call::kDone && !call->state.compare_exchange_weak(seen, Call::kPending)) {
     }
-    // Neither done nor called upon to lead: late.
+    // The call is neither done nor called upon to lead: it is late.
     if (seen != Call::kSleeping) return;
     BreakLocked();
   }
@@ -429,7 +430,7 @@ void SocketTransport::SleepAsFollower(Call* call) {
 void SocketTransport::BreakLocked() {
   if (!connected()) return;
   connected_.store(false, std::memory_order_release);
-  // Wakes whoever polls it. The descriptor stays open until Connect or the destructor exchanges it.
+  // Wakes the threads that poll the socket. The descriptor stays open until Connect or the destructor replaces it.
   shutdown(fd_.get(), SHUT_RDWR);
 }
 
@@ -448,7 +449,7 @@ void SocketTransport::FailAll() {
   CallQueue failed;
   {
     MutexLock lock(&mu_);
-    // Sending does not block, so this is short.
+    // Sending does not block, so this wait is short.
     while (sending_) roles_free_.WaitUntil(&mu_, DeadlineAfterMs(100));
     for (Call*& slot : slots_) {
       if (slot != nullptr) failed.Push(slot);
@@ -460,7 +461,7 @@ void SocketTransport::FailAll() {
     credit_out_bytes_ = 0;
     unwaited_ = lazy_ = 0;
     landing_call_ = nullptr;
-    reader_.reset();  // it is large, and this may be a connection to a life of the server that is over
+    reader_.reset();  // it is large, and this life of the server may be over
   }
   const Call* const garbled = std::exchange(garbled_call_, nullptr);
   const int64_t now_ns = MonotonicNs();
@@ -494,7 +495,7 @@ void SocketTransport::OnReady() {
 void SocketTransport::Look() {
   {
     MutexLock lock(&mu_);
-    if (!connected() || receiving_) return DisarmLocked();  // whoever receives arms it again if need be
+    if (!connected() || receiving_) return DisarmLocked();  // the receiver arms it again if need be
     receiving_ = true;
     if (queue_.head != nullptr || send_blocked_) SendLocked();
   }
@@ -528,7 +529,7 @@ void SocketTransport::OnTick(int64_t now_ns) {
   {
     MutexLock lock(&mu_);
     late = connected() && unwaited_ + lazy_ > 0 && HasExpiredLocked(now_ns);
-    if (connected() && queue_.head != nullptr) {  // a driving thread's that is busy, or gone
+    if (connected() && queue_.head != nullptr) {  // of a driving thread that is busy, or gone
       SendLocked();
       ArmIfNeededLocked();
     }

@@ -13,7 +13,7 @@ struct AnyFields {
   uint64_t subject = 0;  // the region; hello: the lease, or the incarnation
   ChunkRange range;
   uint64_t epoch = 0;  // the high half: the span's generation
-  uint64_t last = 0;   // bytes of a promise, a snapshot, a connection's generation, a credit window
+  uint64_t last = 0;   // bytes of a grant, a snapshot, a connection's generation, credit
 };
 
 inline MessageHeader AnyReply(Op op, uint8_t flags, const AnyFields& fields) {
@@ -22,8 +22,8 @@ inline MessageHeader AnyReply(Op op, uint8_t flags, const AnyFields& fields) {
   switch (op) {
     case Op::kHello:
       return MessageHeader(HelloReply{.incarnation = fields.subject,
-                                      .window_requests = last_low,
-                                      .window_kib = static_cast<uint32_t>(fields.last >> 32)},
+                                      .credit_requests = last_low,
+                                      .credit_kib = static_cast<uint32_t>(fields.last >> 32)},
                            flags);
     case Op::kPing:
       return MessageHeader(PingReply{}, flags);
@@ -68,7 +68,7 @@ inline MessageHeader AnyMessage(Op op, uint8_t flags, const AnyFields& fields) {
                                         .range = fields.range,
                                         .epoch = epoch,
                                         .span_generation = generation,
-                                        .promise_bytes = (flags & kFlagPromised) != 0 ? fields.last : 0},
+                                        .grant_bytes = (flags & kFlagReservation) != 0 ? fields.last : 0},
                            flags);
     case Op::kTrim:
       return MessageHeader(

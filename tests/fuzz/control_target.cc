@@ -110,7 +110,7 @@ class Driver {
     CHECK(reply.SerializeToString(&encoded));
     CHECK_LT(encoded.size(), size_t{4} << 20);
     const ArenaUsage usage = server_->server->arena().usage();
-    CHECK_LE(usage.frame_bytes + usage.index_bytes + usage.promised_bytes + usage.free_bytes, usage.ceiling_bytes);
+    CHECK_LE(usage.frame_bytes + usage.index_bytes + usage.reserved_bytes + usage.free_bytes, usage.ceiling_bytes);
   }
 
   template <typename Request>
@@ -123,7 +123,8 @@ class Driver {
     if constexpr (requires { request->set_lease_id(0); }) request->set_lease_id(input->Byte() % 4);
     if constexpr (requires { request->set_region_id(0); }) request->set_region_id(input->Byte() % 5);
     if constexpr (requires { request->set_name(""); }) request->set_name(NameOf(input->Byte()));
-    if constexpr (requires { request->set_owner(""); }) request->set_owner(std::string(input->Take(input->Byte() % 8)));
+    if constexpr (requires { request->set_client_name(""); })
+      request->set_client_name(std::string(input->Take(input->Byte() % 8)));
     if constexpr (requires { request->set_ttl_ms(0); }) request->set_ttl_ms(input->SmallOrAny(4));
     if constexpr (requires { request->set_epoch(0); }) request->set_epoch(input->Byte() % 4);
     if constexpr (requires { request->set_gc(true); }) request->set_gc(input->Byte() % 2 == 1);
@@ -177,7 +178,7 @@ void FuzzControl(const uint8_t* data, size_t size) {
   driver.CleanUp();
   const ArenaUsage now = server->server->arena().usage();
   CHECK_EQ(server->server->store().counters().regions, 0);
-  CHECK_EQ(now.promised_bytes, 0u);
+  CHECK_EQ(now.reserved_bytes, 0u);
   CHECK_EQ(now.index_bytes, empty.index_bytes);
   CHECK_EQ(now.frame_bytes, empty.frame_bytes);
 }

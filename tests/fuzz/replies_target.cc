@@ -100,16 +100,16 @@ struct Asked {
 void CountDone(Call* call) { ++static_cast<Asked*>(call->context)->done; }
 
 MessageHeader TakeHelloReply(FuzzInput* input, uint8_t how) {
-  MessageHeader reply(HelloReply{.incarnation = 7, .window_requests = 256, .window_kib = 4096});
+  MessageHeader reply(HelloReply{.incarnation = 7, .credit_requests = 256, .credit_kib = 4096});
   reply.request_id = 1;
   if (how % 4 != 3) return reply;
   const auto op = static_cast<Op>(1 + input->Byte() % 8);
   const uint8_t flags = input->Byte();
   const auto reason = static_cast<Reason>(input->Byte() % (kReasonMax + 2));
   const uint64_t request_id = input->SmallOrAny(3);
-  const uint64_t window_requests = input->SmallOrAny(8);
-  const uint64_t window_kib = input->SmallOrAny(64);
-  reply = AnyMessage(op, flags, {.subject = 7, .last = window_kib << 32 | (window_requests & ~uint32_t{0})});
+  const uint64_t credit_requests = input->SmallOrAny(8);
+  const uint64_t credit_kib = input->SmallOrAny(64);
+  reply = AnyMessage(op, flags, {.subject = 7, .last = credit_kib << 32 | (credit_requests & ~uint32_t{0})});
   reply.reason = reason;
   reply.request_id = request_id;
   return reply;

@@ -7,7 +7,7 @@ meaningless. Run it from the root of the tree when the language of a target chan
 import hashlib
 import os
 
-SPARSE, PROMISED, RESERVED, SEALED, REPLY, CREATE = 2, 32, 64, 128, 1, 16
+SPARSE, RESERVATION, WHOLE_FRAMES, SEALED, REPLY, CREATE = 2, 32, 64, 128, 1, 16
 HELLO, PING, MAKE, READ, WRITE, TRIM, DESTROY = range(1, 8)
 REASONS = 14
 
@@ -50,15 +50,15 @@ def messages():
     yield bytes([1]) + b"".join(message(PING, REPLY, reason=reason) for reason in range(REASONS))
 
 
-def request(op, place=1, epoch=0, upper=0, flags=0, first=0, count=7, fill=1, step=1, promise=4, mask=0, mask_step=0):
+def request(op, place=1, epoch=0, upper=0, flags=0, first=0, count=7, fill=1, step=1, grant=4, mask=0, mask_step=0):
     """As RunOne of session_target.cc; op counts in its table."""
-    out = bytes([op, place, upper << 4 | epoch, flags, 0, first, count, fill, step, promise, mask, mask_step, 0])
+    out = bytes([op, place, upper << 4 | epoch, flags, 0, first, count, fill, step, grant, mask, mask_step, 0])
     return out.ljust(16, b"\0")
 
 
 def session():
     write = request(0, flags=CREATE)
-    for flags in (0, PROMISED, RESERVED, PROMISED | RESERVED):
+    for flags in (0, RESERVATION, WHOLE_FRAMES, RESERVATION | WHOLE_FRAMES):
         yield (write + request(0, upper=13, flags=CREATE | flags) + request(1) + request(3, upper=13, flags=flags)
                + request(1, upper=13) + request(1, upper=12) + request(1) + request(7))
     yield write + request(0, upper=13, mask=0x33, mask_step=1) + request(1) + request(0, mask=0x33) + request(1)

@@ -20,7 +20,7 @@ namespace nram {
 namespace {
 
 constexpr uint64_t kRegions = 4;
-constexpr uint64_t kPromisedPages = 16;  // of the lease
+constexpr uint64_t kReservedPages = 16;  // of the lease
 constexpr uint64_t kFreePages = 40;      // these included
 // Beyond these, requests of an input touch few chunks.
 constexpr uint64_t kChunksPerInput = 400;
@@ -30,8 +30,8 @@ constexpr int kRequestsPerInput = 64;
 struct Insides {
   Insides() {
     uint64_t pages = arena->usage().free_bytes / kPageBytes;
-    while (!arena->Promise(pages, &others)) --pages;
-    arena->Unpromise(kFreePages, &others);
+    while (!arena->Reserve(pages, &others)) --pages;
+    arena->Unreserve(kFreePages, &others);
   }
 
   FakeClock clock;
@@ -41,7 +41,7 @@ struct Insides {
   LandingFrames landing{arena.get(), 256};
   std::shared_ptr<Lease> lease = leases.Grant(LeaseId{1}, "fuzz", 0).value();
   std::vector<std::byte> reply = std::vector<std::byte>(kMessageBytesMax);
-  ArenaPromise others;
+  ArenaReservation others;
   uint64_t generation = 0;
 };
 
@@ -66,7 +66,7 @@ void ForgetRange(Model* model, uint64_t region, const ChunkRange& range) {
 class Driver {
  public:
   explicit Driver(Insides* in)
-      : in_(in), session_(SessionContext{&in->store, &in->leases, &in->landing, 1, CreditWindow{256, 4096}}) {}
+      : in_(in), session_(SessionContext{&in->store, &in->leases, &in->landing, 1, Credit{256, 4096}}) {}
 
   void Hello() {
     MessageHeader hello(HelloRequest{.lease = LeaseId{1}, .generation = ++in_->generation});
@@ -266,10 +266,10 @@ void RunOne(const uint8_t* data, Driver* driver, uint64_t* chunks_left, bool* op
   std::vector<ChunkMask> masks;
   bool wrong_sum = false;
   uint8_t flags = 0;
-  if (op == Op::kTrim) flags = flag_byte & (kFlagPromised | kFlagReserved);
+  if (op == Op::kTrim) flags = flag_byte & (kFlagReservation | kFlagWholeFrames);
   if (op == Op::kCreate) flags = flag_byte & kFlagGc;
   if (op == Op::kWrite) {
-    flags = flag_byte & (kFlagCreate | kFlagGc | kFlagPromised | kFlagReserved);
+    flags = flag_byte & (kFlagCreate | kFlagGc | kFlagReservation | kFlagWholeFrames);
     fields.last = uint64_t{input.Byte()} * kPageBytes;
     const uint8_t mask = input.Byte();
     const uint8_t mask_step = input.Byte();
@@ -291,7 +291,7 @@ void RunOne(const uint8_t* data, Driver* driver, uint64_t* chunks_left, bool* op
 void FuzzSession(const uint8_t* data, size_t size) {
   static Insides* const in = new Insides;
   const ArenaUsage empty = in->arena->usage();
-  CHECK(in->arena->Promise(kPromisedPages, &in->lease->promise));
+  CHECK(in->arena->Reserve(kReservedPages, &in->lease->reservation));
   {
     Driver driver(in);
     driver.Hello();
@@ -302,7 +302,7 @@ void FuzzSession(const uint8_t* data, size_t size) {
     }
   }
   for (uint64_t id = 0; id < kRegions; ++id) CHECK(in->store.DestroyByControl(LeaseId{1}, RegionId{id}, true).ok());
-  in->arena->Unpromise(~uint64_t{0}, &in->lease->promise);
+  in->arena->Unreserve(~uint64_t{0}, &in->lease->reservation);
   const StoreCounters& counters = in->store.counters();
   CHECK_EQ(counters.regions, 0);
   CHECK_EQ(counters.pages, 0);
@@ -310,7 +310,7 @@ void FuzzSession(const uint8_t* data, size_t size) {
   const ArenaUsage now = in->arena->usage();
   CHECK_EQ(now.frame_bytes, empty.frame_bytes);
   CHECK_EQ(now.index_bytes, empty.index_bytes);
-  CHECK_EQ(now.promised_bytes, empty.promised_bytes);
+  CHECK_EQ(now.reserved_bytes, empty.reserved_bytes);
 }
 
 }  // namespace nram

@@ -61,10 +61,10 @@ TEST_F(FrozenServerTest, WritesThatNeedRoomFailAtOnceWhenItHasBeenAwayForLong) {
   server.Freeze();
   const int64_t patience_ns = DeadlineAfterMs(60'000);
   std::string back(kPageBytes, ' ');
-  while (!(*pool)->session(0)->hopeless() && MonotonicNs() < patience_ns) {
+  while (!(*pool)->session(0)->away_too_long() && MonotonicNs() < patience_ns) {
     (void)region->Read(0, {reinterpret_cast<std::byte*>(back.data()), back.size()}, {.timeout_ms = 100});
   }
-  ASSERT_TRUE((*pool)->session(0)->hopeless());
+  ASSERT_TRUE((*pool)->session(0)->away_too_long());
 
   // The writes need more than the room reserved ahead, each blocking and not. All together take a fraction of the time
   // that one may take.

@@ -47,7 +47,7 @@ TEST_F(LyingListsTest, ListsWithoutEndOrOrder) {
   EXPECT_THAT(regions([](const auto& request, auto* reply) {
                 auto* const region = reply->add_regions();
                 region->set_region_id(request.from_id() + 1);
-                region->set_owner(std::string(3 << 20, 'x'));
+                region->set_owner_name(std::string(3 << 20, 'x'));
                 reply->set_next_id(request.from_id() + 2);
               }).code(),
               absl::StatusCode::kResourceExhausted);

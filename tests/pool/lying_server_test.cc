@@ -109,7 +109,7 @@ TEST_F(LyingServerTest, CapacitiesBeyondAllBounds) {
   for (const uint64_t bytes : {~uint64_t{0}, uint64_t{1} << 63, uint64_t{0}}) {
     const auto fill = [=](v1::Capacity* capacity) {
       for (const auto set : {&v1::Capacity::set_donated_bytes, &v1::Capacity::set_used_bytes,
-                             &v1::Capacity::set_promised_bytes, &v1::Capacity::set_free_bytes}) {
+                             &v1::Capacity::set_reserved_bytes, &v1::Capacity::set_free_bytes}) {
         (capacity->*set)(bytes);
       }
     };
@@ -121,7 +121,7 @@ TEST_F(LyingServerTest, CapacitiesBeyondAllBounds) {
                                 .lease =
                                     [=](const auto&, v1::LeaseReply* reply) {
                                       fill(reply->mutable_capacity());
-                                      reply->set_promised_bytes(bytes);
+                                      reply->set_reservation_bytes(bytes);
                                       return grpc::Status::OK;
                                     }});
     const auto region = pool->CreateRegion({.gc = true}).value();
@@ -147,7 +147,7 @@ TEST_F(LyingServerTest, RegionsThatWereNotAskedFor) {
                 for (int i = 0; i < 70'000; ++i) region->add_incarnations(LyingServer::kIncarnation);
               }).message(),
               HasSubstr("65535 servers"));
-  EXPECT_FALSE(attach([](auto* region) { region->set_owner(std::string(8 << 20, 'x')); }).ok());
+  EXPECT_FALSE(attach([](auto* region) { region->set_owner_name(std::string(8 << 20, 'x')); }).ok());
   EXPECT_THAT(attach([](auto* region) { region->clear_incarnations(); }).code(), absl::StatusCode::kDataLoss);
 }
 
@@ -158,7 +158,7 @@ TEST_F(LyingServerTest, MessagesAndOwnersAreMadeSafeForATerminal) {
   const std::string refused(pool->CreateRegion({.name = "x"}).status().message());
   EXPECT_THAT(refused, AllOf(HasSubstr("\\x1B]0;mine\\x07\\x0AI0000 forged"), Not(HasSubstr("\x1B"))));
   pool = OpenWith({.attach = [](const auto&, v1::AttachRegionReply* reply) {
-    reply->mutable_region()->set_owner("\x1B[2Jroot");
+    reply->mutable_region()->set_owner_name("\x1B[2Jroot");
     reply->mutable_region()->set_orphan(false);
     return grpc::Status::OK;
   }});
@@ -176,8 +176,8 @@ TEST_F(LyingServerTest, AHelloOnTheDataPlaneThatCannotBe) {
   const auto credit = [](uint32_t requests, uint32_t kib) {
     return [=](MessageHeader* reply) {
       auto said = reply->as<HelloReply>();
-      said.window_requests = requests;
-      said.window_kib = kib;
+      said.credit_requests = requests;
+      said.credit_kib = kib;
       reply->set(said);
     };
   };
@@ -196,7 +196,7 @@ TEST_F(LyingServerTest, AbsurdCreditIsNotBelieved) {
   const auto pool = OpenWith({.message = [](const MessageHeader& request, MessageHeader good) {
     if (request.op == Op::kHello) {
       auto said = good.as<HelloReply>();
-      said.window_requests = said.window_kib = ~uint32_t{0};
+      said.credit_requests = said.credit_kib = ~uint32_t{0};
       good.set(said);
     }
     return LyingServer::Encode(good);

@@ -282,7 +282,7 @@ TEST(PoolTest, AnEndedPoolsGcRegionsAreCollectedAndOthersAreOrphans) {
   }
   EXPECT_EQ(servers.server(0).store().counters().regions, 1);
   EXPECT_EQ(servers.server(0).store().CountOrphans(), 1);
-  EXPECT_EQ(servers.server(0).arena().usage().promised_bytes, 0);
+  EXPECT_EQ(servers.server(0).arena().usage().reserved_bytes, 0);
 }
 
 TEST(PoolTest, ALeaseThatIsNotRenewedEnds) {

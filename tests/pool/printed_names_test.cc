@@ -20,7 +20,7 @@ TEST(PrintedNamesTest, NeitherANameNorAnOwnerReachesTheTerminalAsItIs) {
     auto* const region = reply->add_regions();
     region->set_region_id(5);
     region->set_name("\x1B]0;name\x07");
-    region->set_owner("\x1B[2Jowner\nforged");
+    region->set_owner_name("\x1B[2Jowner\nforged");
     return grpc::Status::OK;
   }});
   ::testing::internal::CaptureStdout();

@@ -1,4 +1,5 @@
-// A server that executes a reservation, or its return, late must not change the promise behind the client's back.
+// A server that executes a reservation, or its return, late must not change the lease's reservation behind the client's
+// back.
 
 #include <poll.h>
 
@@ -28,20 +29,20 @@ TEST(ReserveOrderTest, TheServerExecutesNoneThatComesLate) {
   EXPECT_TRUE(absl::IsAborted(control->Reserve(lease, -50, {term, 2}, soon()).status()));
   EXPECT_TRUE(absl::IsAborted(control->Reserve(lease, -50, {term, 3}, soon()).status()));
   EXPECT_TRUE(absl::IsAborted(control->Reserve(lease, -50, {term + 1, 4}, soon()).status()));
-  EXPECT_EQ(control->RenewLease(lease, soon())->promised_bytes, first->promised_bytes);
+  EXPECT_EQ(control->RenewLease(lease, soon())->reservation_bytes, first->reservation_bytes);
   // The server does not execute a reservation from before the lease ended either.
   ASSERT_TRUE(control->EndLease(lease, soon()).ok());
   const uint64_t next_term = control->GrantLease(lease, "test", 0, soon())->term;
   ASSERT_TRUE(control->Reserve(lease, 100, {next_term, 5}, soon()).ok());
   EXPECT_TRUE(absl::IsAborted(control->Reserve(lease, -50, {term, 6}, soon()).status()));
-  EXPECT_EQ(control->RenewLease(lease, soon())->promised_bytes, first->promised_bytes);
+  EXPECT_EQ(control->RenewLease(lease, soon())->reservation_bytes, first->reservation_bytes);
 }
 
-// The server says that the room is still promised, and the return of it is still to come. The client would set that
+// The server says that the room is still reserved, and the return of it is still to come. The client would set that
 // room aside for a region, and a reserved write would fail for lack of it.
 TEST(ReserveOrderTest, RoomWhoseReturnHasNoAnswerIsNotCountedUntilItIsKnown) {
   LyingServer server;
-  std::atomic<int64_t> promised{0};
+  std::atomic<int64_t> reservation_bytes{0};
   std::atomic<uint64_t> lost_order{0}, last_order{0};
   std::atomic<int> renewals_after_loss{0};
   std::atomic<bool> answers{false};
@@ -54,12 +55,12 @@ TEST(ReserveOrderTest, RoomWhoseReturnHasNoAnswerIsNotCountedUntilItIsKnown) {
       }
       if (lost_order != 0 && !answers) return grpc::Status(grpc::StatusCode::UNAVAILABLE, "lost too");
       last_order = reserve->order();
-      promised += reserve->pages() * static_cast<int64_t>(Room::kBytesPerPage);
+      reservation_bytes += reserve->pages() * static_cast<int64_t>(Room::kBytesPerPage);
     } else if (lost_order != 0) {
       ++renewals_after_loss;
     }
     reply->set_ttl_ms(600);
-    reply->set_promised_bytes(static_cast<uint64_t>(promised));
+    reply->set_reservation_bytes(static_cast<uint64_t>(reservation_bytes));
     return grpc::Status::OK;
   }});
   PoolOptions options;
@@ -84,7 +85,7 @@ TEST(ReserveOrderTest, RoomWhoseReturnHasNoAnswerIsNotCountedUntilItIsKnown) {
   }));
   EXPECT_LT(most, 4 * int64_t{kMiB}) << "the return may still be executed";
   // Once the server has answered a later reservation, it no longer executes the first, and the client owns what is
-  // promised.
+  // reserved.
   answers = true;
   EXPECT_TRUE(until([&] { return last_order > lost_order; }));
 }

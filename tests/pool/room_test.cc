@@ -129,11 +129,11 @@ TEST(RoomTest, ReservingAndGivingBackForEverKeepsNothing) {
     region->Unreserve(kPageBytes);
   }
   // A leak of 512 bytes a turn would be 10 MB more.
-  const uint64_t promised_bytes = servers.server(0).arena().usage().promised_bytes;
+  const uint64_t reserved_bytes = servers.server(0).arena().usage().reserved_bytes;
   auto other = pool->CreateRegion({.gc = true}).value();
-  const uint64_t free_bytes = servers.server(0).arena().usage().free_bytes + promised_bytes;
+  const uint64_t free_bytes = servers.server(0).arena().usage().free_bytes + reserved_bytes;
   const absl::Status status =
-      other->Reserve(0, free_bytes / kPromiseBytesPerPage * kPageBytes / kMiB * kMiB - 3 * kMiB);
+      other->Reserve(0, free_bytes / kReservationBytesPerPage * kPageBytes / kMiB * kMiB - 3 * kMiB);
   EXPECT_TRUE(status.ok()) << status;
 }
 

@@ -174,7 +174,7 @@ TEST_F(UnansweredTest, AServerWithoutAControlPlaneIsNotWaitedForForEver) {
   data.Hold(true);
   servers.server(0).StopControlForTest();
   EXPECT_TRUE(Eventually([&] { return !pool->session(0)->up(); }));
-  EXPECT_TRUE(Eventually([&] { return pool->session(0)->hopeless(); }));
+  EXPECT_TRUE(Eventually([&] { return pool->session(0)->away_too_long(); }));
   const auto other = pool->CreateRegion({.gc = true}).value();
   EXPECT_TRUE(other->Write(0, Bytes(Of('B', 16 * kPagesPerSpan))).ok()) << "new spans go elsewhere";
   for (const auto& chain : chains) chain->stop = true;
@@ -213,12 +213,12 @@ TEST_F(UnansweredTest, RoomTakenForThemComesBackBesideARegionThatKeepsSome) {
     ASSERT_TRUE(region->Write(0, Bytes(Of('B', 1024))).ok());
     ASSERT_TRUE(region->Trim(0, 4 * kMiB).ok());
   }
-  EXPECT_TRUE(Eventually([&] { return server().arena().usage().promised_bytes <= 3 * step; }))
-      << server().arena().usage().promised_bytes;
+  EXPECT_TRUE(Eventually([&] { return server().arena().usage().reserved_bytes <= 3 * step; }))
+      << server().arena().usage().reserved_bytes;
   EXPECT_TRUE(Eventually([&] { return pool_->session(0)->room()->free_bytes() >= static_cast<int64_t>(step / 2); }))
       << pool_->session(0)->room()->free_bytes();
   // The kept room is there, and can be used without asking.
-  EXPECT_GE(server().arena().usage().promised_bytes, kMiB);
+  EXPECT_GE(server().arena().usage().reserved_bytes, kMiB);
   ASSERT_TRUE(keeps->Write(0, Bytes(Of('C', 256))).ok());
 }
 
@@ -296,7 +296,7 @@ TEST_F(UnansweredTest, RoomKeptInAFormerLifeIsNotAskedForAgain) {
     while (MonotonicNs() < until_ns) {
       ASSERT_TRUE(other->Write(0, Bytes(Of('B', 256))).ok()) << restarts;
       ASSERT_GE(pool->session(0)->room()->free_bytes(), 0) << restarts;
-      ASSERT_LE(servers.server(0).arena().usage().promised_bytes, 3 * step) << restarts;
+      ASSERT_LE(servers.server(0).arena().usage().reserved_bytes, 3 * step) << restarts;
       poll(nullptr, 0, 20);
     }
     // Room that is gone is not given back to the region later either.

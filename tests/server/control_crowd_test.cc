@@ -109,7 +109,7 @@ TEST_F(ControlCrowdTest, WhatARequestMayHaveIsBounded) {
   const auto control = ControlClient::Create({"127.0.0.1", servers.server(0).control_port(), ""});
   const int64_t deadline_ns = DeadlineAfterMs(20'000);
   ASSERT_TRUE(control->GrantLease(LeaseId{1}, std::string(5'000, 'o'), 0, deadline_ns).ok());
-  EXPECT_EQ(servers.server(0).leases().Find(LeaseId{1})->owner.size(), 255);
+  EXPECT_EQ(servers.server(0).leases().Find(LeaseId{1})->client_name.size(), 255);
   CreateRegionArgs args;
   args.lease = LeaseId{1};
   args.region = RegionId{1};
@@ -136,7 +136,7 @@ TEST_F(ControlCrowdTest, OwnersAreCleaned) {
   TestPool servers(1);
   const auto control = ControlClient::Create({"127.0.0.1", servers.server(0).control_port(), ""});
   ASSERT_TRUE(control->GrantLease(LeaseId{1}, "me\x1b[31m\nE0000 forged", 0, DeadlineAfterMs(20'000)).ok());
-  EXPECT_EQ(servers.server(0).leases().Find(LeaseId{1})->owner, "me\\x1B[31m\\x0AE0000 forged");
+  EXPECT_EQ(servers.server(0).leases().Find(LeaseId{1})->client_name, "me\\x1B[31m\\x0AE0000 forged");
 }
 
 // A client that knows a lease's id can act as the lease's client.

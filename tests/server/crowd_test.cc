@@ -238,7 +238,7 @@ class FullServerCrowdTest : public CrowdTest {
   void FillArena() {
     const auto lease = server_.Grant(1'000);
     for (uint64_t pages = 1 << 20; pages > 0; pages /= 2) {
-      while (server_.arena().Promise(pages, &lease->promise)) {
+      while (server_.arena().Reserve(pages, &lease->reservation)) {
       }
     }
     while (server_.arena().ChargeFixed(512)) {

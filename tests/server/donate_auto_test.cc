@@ -144,7 +144,7 @@ TEST_F(DonateAutoTest, TakesWhatTheHostCanSpareAndStopsWhenItCannot) {
     Hog hog(720 * kMiB);
     // Only free frames of its existing extents are left.
     EXPECT_TRUE(AwaitFree([](uint64_t free_bytes) { return free_bytes < 16 * kMiB; }));
-    // The server takes nothing beyond its promises, and keeps all that it took.
+    // The server takes nothing beyond its reservations, and keeps all that it took.
     const IoOptions soon{.timeout_ms = 5'000};
     uint64_t at = 64 * kMiB;
     while (at < 256 * kMiB && region->Write(at, data, soon).ok()) at += kMiB;

@@ -18,7 +18,7 @@ constexpr int64_t kWatchNs = 50 * kNsPerMs;
 PoolOptions OptionsOf(const Cluster& cluster, size_t index, const WorkloadOptions& options) {
   PoolOptions pool;
   for (const auto& server : cluster.servers) pool.servers.push_back({server->name(), kPort, ""});
-  pool.owner = absl::StrCat("client", index);
+  pool.client_name = absl::StrCat("client", index);
   pool.reserve_step_bytes = options.reserve_step_bytes;
   return pool;
 }
@@ -364,13 +364,13 @@ void PoolClient::CheckNoMoreRoom() {
     const Room& room = *pool_->session(server->index())->room();
     const std::shared_ptr<Lease> lease = KnownLease(server.get());
     if (lease == nullptr || room.unsettled()) continue;
-    const auto promised = static_cast<int64_t>(server->core()->arena().left_bytes(lease->promise));
+    const auto reservation = static_cast<int64_t>(server->core()->arena().left_bytes(lease->reservation));
     // Trims that keep room are told of in whole chunks: the rest may be free by the server's word, and come again.
     const auto rest = static_cast<int64_t>(options_.reserve_one_in > 0 ? handles_.size() * kChunkBytes : 0);
-    if (room.free_bytes() + room.reserved_bytes() <= promised + rest) continue;
+    if (room.free_bytes() + room.reserved_bytes() <= reservation + rest) continue;
     checker_->Fail(absl::StrCat(world_->NameOf(host_), " counts on more room at ", server->name(),
                                 " than there is: free ", room.free_bytes(), ", reserved ", room.reserved_bytes(),
-                                ", promised ", promised));
+                                ", reservation ", reservation));
   }
 }
 
@@ -383,17 +383,17 @@ void PoolClient::CheckRoom(SimServer* server) {
   Room* const room = pool_->session(server->index())->room();
   const auto lease = server->core()->leases().Find(pool_->lease());
   if (lease == nullptr || !lease->live()) return checker_->Fail("a client that is up has no lease");
-  const uint64_t promised = server->core()->arena().left_bytes(lease->promise);
+  const uint64_t reservation = server->core()->arena().left_bytes(lease->reservation);
   const int64_t free_bytes = room->free_bytes();
   const int64_t reserved_bytes = room->reserved_bytes();
   const auto fail = [&](absl::string_view what) {
     checker_->Fail(absl::StrCat(world_->NameOf(host_), " at ", server->name(), ": ", what, ": free ", free_bytes,
-                                ", reserved ", reserved_bytes, ", promised ", promised));
+                                ", reserved ", reserved_bytes, ", reservation ", reservation));
   };
   // Some region may be in doubt of what its trims have kept, while it is there.
   if (keeps_trims_ && !stopping_) return;
-  if (!room->Hear(promised, room->Look())) return fail("something is granted or held");
-  if (free_bytes + reserved_bytes != static_cast<int64_t>(promised)) return fail("the account is wrong");
+  if (!room->Hear(reservation, room->Look())) return fail("something is granted or held");
+  if (free_bytes + reserved_bytes != static_cast<int64_t>(reservation)) return fail("the account is wrong");
   if (stopping_ && reserved_bytes != 0) return fail("room is reserved for no region");
 }
 

@@ -51,7 +51,7 @@ class PoolClient {
 
   // Nothing has been asked of a server for the sake of room that has no answer.
   bool settled() const;
-  // The client's room at the server must be what the server has promised to it. Nothing may be under way.
+  // The client's room at the server must be its reservation there. Nothing may be under way.
   void CheckRoom(SimServer* server);
   // Regions that are left without a handle, and are no GC regions.
   const std::vector<RegionId>& dropped() const { return dropped_; }
@@ -78,7 +78,7 @@ class PoolClient {
   void End(Operation* operation, const absl::Status& status);
   // The server's lease of the pool. Null if the server has ended it, or died, without the pool's knowing.
   std::shared_ptr<Lease> KnownLease(SimServer* server) const;
-  // The pool must not count on more room than the servers have promised, whatever has happened.
+  // The pool must not count on more room than the servers have reserved for it, whatever has happened.
   void CheckNoMoreRoom();
   // Does so again and again.
   void Watch();

@@ -247,18 +247,18 @@ class PoolEpisode {
     // GC regions without a handle go with their leases.
     const bool may_hold = !closed && absl::c_any_of(clients_, [](const auto& at) { return at->has_dropped_gc(); });
     const uint64_t regions = core->store().counters().regions;
-    uint64_t promised_bytes = usage.promised_bytes;
+    uint64_t reserved_bytes = usage.reserved_bytes;
     if (!closed) {
       for (const auto& client : clients_) {
         const auto lease = core->leases().Find(client->lease());
-        if (lease != nullptr) promised_bytes -= core->arena().left_bytes(lease->promise);
+        if (lease != nullptr) reserved_bytes -= core->arena().left_bytes(lease->reservation);
       }
     }
     const size_t leases = closed ? core->leases().count() : 0;
-    if ((may_hold || (regions == 0 && frame_bytes == 0)) && promised_bytes == 0 && leases == 0) return;
+    if ((may_hold || (regions == 0 && frame_bytes == 0)) && reserved_bytes == 0 && leases == 0) return;
     cluster_.checker.Fail(absl::StrCat(server->name(), " is not empty when all is ", closed ? "closed" : "destroyed",
-                                       ": ", regions, " regions, ", frame_bytes, " bytes of frames, ", promised_bytes,
-                                       " promised to nobody, ", leases, " leases"));
+                                       ": ", regions, " regions, ", frame_bytes, " bytes of frames, ", reserved_bytes,
+                                       " reserved for nobody, ", leases, " leases"));
   }
 
   void Abandon() {

@@ -136,7 +136,7 @@ void SimDriver::Perform() {
     case Kind::kHello:
       return Ask(ControlCodec::Hello(), &ControlService::Hello, &outcome_.hello);
     case Kind::kGrant:
-      return Ask(ControlCodec::GrantLease(lease, session_->options().owner, action_.ttl_ms),
+      return Ask(ControlCodec::GrantLease(lease, session_->options().client_name, action_.ttl_ms),
                  &ControlService::GrantLease, &outcome_.lease);
     case Kind::kDial:
       return Dial();

@@ -136,7 +136,7 @@ void SimServer::Kill(bool power_fails) {
   connections_.clear();
   control_.reset();
   core_.reset();
-  filling_ = ArenaPromise();
+  filling_ = ArenaReservation();
   filled_pages_ = 0;
 }
 
@@ -159,13 +159,13 @@ void SimServer::Tick() {
 
 void SimServer::Fill(uint64_t leave_pages) {
   CHECK(alive());
-  const uint64_t free_pages = core_->arena().usage().free_bytes / kPromiseBytesPerPage;
+  const uint64_t free_pages = core_->arena().usage().free_bytes / kReservationBytesPerPage;
   if (free_pages <= leave_pages) return;
-  if (core_->arena().Promise(free_pages - leave_pages, &filling_)) filled_pages_ += free_pages - leave_pages;
+  if (core_->arena().Reserve(free_pages - leave_pages, &filling_)) filled_pages_ += free_pages - leave_pages;
 }
 
 void SimServer::Unfill() {
-  if (filled_pages_ > 0) core_->arena().Unpromise(filled_pages_, &filling_);
+  if (filled_pages_ > 0) core_->arena().Unreserve(filled_pages_, &filling_);
   filled_pages_ = 0;
 }
 

@@ -74,7 +74,7 @@ class SimServer : public Network::Listener {
   std::unique_ptr<ServerCore> core_;
   std::unique_ptr<ControlService> control_;
   std::map<Network::ConnectionId, std::unique_ptr<ServerConnection>> connections_;
-  ArenaPromise filling_;
+  ArenaReservation filling_;
   uint64_t filled_pages_ = 0;
   const std::unique_ptr<std::byte[]> reply_bytes_;  // of the request that executes
 };

@@ -18,7 +18,7 @@
 
 namespace nram {
 
-// One direction: bytes read, a frame that waits to be overtaken, bytes to be sent. These are queued: an end that does
+// One direction: bytes read, a message that waits to be overtaken, bytes to be sent. These are queued: an end that does
 // not read must not keep the relay from reading. Credit bounds them.
 struct FaultyRelay::Direction {
   UniqueFd* from;
@@ -27,7 +27,7 @@ struct FaultyRelay::Direction {
   std::string overtaken;
   std::string out;
   bool cut = false;  // ends when `out` is sent
-  uint64_t frames = 0;
+  uint64_t messages = 0;
 
   void LetGo() {
     out += overtaken;
@@ -104,9 +104,9 @@ void FaultyRelay::AcceptLoop() {
   }
 }
 
-void FaultyRelay::RelayFrame(Link* link, Direction* direction, std::string frame) {
-  if (direction->frames++ == 0) {
-    direction->out += frame;
+void FaultyRelay::RelayMessage(Link* link, Direction* direction, std::string message) {
+  if (direction->messages++ == 0) {
+    direction->out += message;
     return;
   }
   const FaultPlan plan = this->plan();
@@ -117,18 +117,18 @@ void FaultyRelay::RelayFrame(Link* link, Direction* direction, std::string frame
   };
   if (happens(plan.delay)) usleep(link->random() % (plan.delay_us_max + 1));
   if (happens(plan.drop)) return;
-  if (happens(plan.corrupt)) frame[link->random() % frame.size()] ^= static_cast<char>(1 << link->random() % 8);
+  if (happens(plan.corrupt)) message[link->random() % message.size()] ^= static_cast<char>(1 << link->random() % 8);
   if (happens(plan.cut)) {
-    direction->out.append(frame, 0, link->random() % frame.size());
+    direction->out.append(message, 0, link->random() % message.size());
     direction->cut = true;
     return;
   }
   if (direction->overtaken.empty() && happens(plan.reorder)) {
-    direction->overtaken = std::move(frame);
+    direction->overtaken = std::move(message);
     return;
   }
-  direction->out += frame;
-  if (happens(plan.repeat)) direction->out += frame;
+  direction->out += message;
+  if (happens(plan.repeat)) direction->out += message;
   direction->LetGo();
 }
 
@@ -151,7 +151,7 @@ bool FaultyRelay::SendAndReceive(Link* link, Direction* direction, bool readable
     CHECK(DecodeHeader(at, &header).ok());  // what the ends send is well formed
     const size_t whole = kMessageHeaderBytes + header.payload_bytes;
     if (direction->bytes.size() - taken < whole) break;
-    RelayFrame(link, direction, direction->bytes.substr(taken, whole));
+    RelayMessage(link, direction, direction->bytes.substr(taken, whole));
     taken += whole;
   }
   direction->bytes.erase(0, taken);

@@ -55,8 +55,8 @@ class FaultyRelay {
   void RelayLoop(Link* link);
   // Sends what is queued and receives what there is; false when the connection is at its end.
   bool SendAndReceive(Link* link, Direction* direction, bool readable, std::string* chunk);
-  // Does to a frame what the plan and chance say, and queues what is left of it.
-  void RelayFrame(Link* link, Direction* direction, std::string frame);
+  // Does to a message what the plan and chance say, and queues what is left of it.
+  void RelayMessage(Link* link, Direction* direction, std::string message);
   FaultPlan plan() const;
 
   const Endpoint target_;

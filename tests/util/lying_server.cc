@@ -133,7 +133,7 @@ MessageHeader GoodReply(const MessageHeader& request) {
   switch (request.op) {
     case Op::kHello:
       return MessageHeader(
-          HelloReply{.incarnation = LyingServer::kIncarnation, .window_requests = 256, .window_kib = 4096},
+          HelloReply{.incarnation = LyingServer::kIncarnation, .credit_requests = 256, .credit_kib = 4096},
           request.flags & kFlagUrgent);
     case Op::kPing:
       return MessageHeader(PingReply{});

@@ -35,7 +35,7 @@ class TestDataServer {
     leases_ = std::make_unique<LeaseTable>(arena_.get(), &clock_, 10'000);
     store_ = std::make_unique<PageStore>(arena_.get(), leases_.get());
     landing_ = std::make_unique<LandingFrames>(arena_.get(), 1024);
-    context_ = {store_.get(), leases_.get(), landing_.get(), 0x1234, CreditWindow{256, 4096}};
+    context_ = {store_.get(), leases_.get(), landing_.get(), 0x1234, Credit{256, 4096}};
     context_.between_steps_for_test = options.between_steps;
     if (options.unix_socket) {
       char name[] = "/tmp/nram-test-XXXXXX";

@@ -23,7 +23,7 @@ namespace {
 constexpr size_t kBufferBytes = 4 << 20;
 constexpr size_t kStoreBytes = 256 << 20;
 constexpr int64_t kEndMs = 5'000;
-constexpr size_t kHeadBytes = 64;  // of a request and of a reply, as a frame's
+constexpr size_t kHeadBytes = 64;  // of a request and of a reply, as a message's
 
 struct Head {
   uint32_t request_bytes;

@@ -48,14 +48,14 @@ Total Sum(absl::Span<const absl::StatusOr<ServerStatistics>> answers) {
     const ServerCapacity& capacity = answer->capacity;
     total.capacity.donated_bytes += capacity.donated_bytes;
     total.capacity.used_bytes += capacity.used_bytes;
-    total.capacity.promised_bytes += capacity.promised_bytes;
+    total.capacity.reserved_bytes += capacity.reserved_bytes;
     total.capacity.free_bytes += capacity.free_bytes;
     total.capacity.overhead_bytes += capacity.overhead_bytes;
     Host& host = hosts[answer->host.boot_id];
     host.available = answer->host.available_bytes;
     host.idle = answer->host.idle_bytes;
     host.reserve = std::max(host.reserve, answer->host.reserve_bytes);
-    host.unused += capacity.free_bytes + capacity.promised_bytes;
+    host.unused += capacity.free_bytes + capacity.reserved_bytes;
   }
   for (const auto& [boot_id, host] : hosts) {
     const uint64_t spoken_for = host.reserve + host.unused;
@@ -68,7 +68,7 @@ Total Sum(absl::Span<const absl::StatusOr<ServerStatistics>> answers) {
 nlohmann::json ToJson(const ServerCapacity& capacity) {
   return {{"donated_bytes", capacity.donated_bytes},
           {"used_bytes", capacity.used_bytes},
-          {"promised_bytes", capacity.promised_bytes},
+          {"promised_bytes", capacity.reserved_bytes},
           {"free_bytes", capacity.free_bytes},
           {"overhead_bytes", capacity.overhead_bytes}};
 }
@@ -120,13 +120,13 @@ int Run(DfFlags& options, const Invocation&) {
     }
     const ServerCapacity& at = answers[i]->capacity;
     printf("%-*s %12s %12s %12s %12s %12s %12s%s\n", static_cast<int>(width), name.c_str(),
-           size(at.donated_bytes).c_str(), size(at.used_bytes).c_str(), size(at.promised_bytes).c_str(),
+           size(at.donated_bytes).c_str(), size(at.used_bytes).c_str(), size(at.reserved_bytes).c_str(),
            size(at.free_bytes).c_str(), size(answers[i]->host.idle_bytes).c_str(),
            size(answers[i]->host.lendable_bytes).c_str(), at.draining ? "  draining" : "");
   }
   printf("%-*s %12s %12s %12s %12s %12s %12s\n", static_cast<int>(width), "total",
          size(total.capacity.donated_bytes).c_str(), size(total.capacity.used_bytes).c_str(),
-         size(total.capacity.promised_bytes).c_str(), size(total.capacity.free_bytes).c_str(),
+         size(total.capacity.reserved_bytes).c_str(), size(total.capacity.free_bytes).c_str(),
          size(total.idle_bytes).c_str(), size(total.lendable_bytes).c_str());
   if (total.silent > 0)
     fprintf(stderr, "nram df: %d of %zu servers do not answer; they are not in the total\n", total.silent,
@@ -143,7 +143,7 @@ Shows, for each donor and in total:
 
   DONATED     the ceiling on everything that its memory server takes
   USED        pages stored there and their index
-  RESERVED    promised to clients that have not used it yet
+  RESERVED    kept for clients that have not used it yet
   FREE        what clients could reserve now; what is missing to DONATED is the server
               itself and its slack
   HOST IDLE   memory of the donor's host that holds nothing at all

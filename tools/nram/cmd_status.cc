@@ -149,7 +149,7 @@ int RunRegions(RegionsFlags& options, const Invocation&) {
                      {"gc", region.info.gc},
                      {"epoch", Raw(region.info.epoch)},
                      {"orphan", region.info.orphan},
-                     {"owner", region.info.owner}});
+                     {"owner", region.info.owner_name}});
     }
     std::cout << out.dump(2) << std::endl;
     return code;
@@ -163,7 +163,7 @@ int RunRegions(RegionsFlags& options, const Invocation&) {
   for (const PlacedRegion& region : regions) {
     printf("%-18s %-24s %12s %6lu  %-6s %-6s %s%s%s\n", FormatId(Raw(region.info.id)).c_str(), region.server.c_str(),
            FormatByteSize(region.info.stored_bytes).c_str(), region.info.spans, region.info.gc ? "gc" : "keep",
-           region.info.orphan ? "orphan" : "owned", region.info.owner.c_str(),
+           region.info.orphan ? "orphan" : "owned", region.info.owner_name.c_str(),
            region.info.name.empty() ? "" : ", named ", Printable(region.info.name, 1000).c_str());
   }
   return code;

@@ -184,14 +184,14 @@ int RunOff(OffFlags& flags, const Invocation& given) {
   return code;
 }
 
-// The bytes that the pool holds now, by the name that each owner has for itself; false if the pool does not answer.
+// The bytes that the pool holds now, by the client name of their owners; false if the pool does not answer.
 bool AskStored(const std::string& pool, std::vector<std::pair<std::string, uint64_t>>* stored) {
   const auto members = OpenMembers(pool);
   if (!members.ok()) return false;
   for (const PoolMember& member : *members) {
     const auto regions = member.control->ListRegions(false, false, DeadlineAfterMs(kAskTimeoutMs));
     if (!regions.ok()) return false;
-    for (const RegionInfo& region : *regions) stored->emplace_back(region.owner, region.stored_bytes);
+    for (const RegionInfo& region : *regions) stored->emplace_back(region.owner_name, region.stored_bytes);
   }
   return true;
 }
@@ -222,8 +222,8 @@ int RunSwaps(ListFlags& flags, const Invocation&) {
     std::vector<std::pair<std::string, uint64_t>> stored;
     const bool asked = (!pool.empty() || !area.pool.empty()) && AskStored(pool.empty() ? area.pool : pool, &stored);
     uint64_t bytes = 0;
-    const std::string owner = OwnerName("swap", area.directory + "/mount", area.daemon_pid);
-    for (const auto& [name, part] : stored) bytes += name == owner ? part : 0;
+    const std::string client_name = ClientName("swap", area.directory + "/mount", area.daemon_pid);
+    for (const auto& [name, part] : stored) bytes += name == client_name ? part : 0;
     if (json) {
       out.push_back(ToJson(area));
       if (asked) out.back()["stored_bytes"] = bytes;
