@@ -12,6 +12,7 @@ DoomedRegions::~DoomedRegions() { FreeSome(std::numeric_limits<int64_t>::max());
 bool DoomedRegions::FreeStep(Doomed* doomed) {
   StoredRegion* const region = doomed->get();
   if (region == nullptr) return true;
+  region->index.ForgetGenerations();
   if (region->index.pages() > 0) {
     region->DropPages(0, kRegionChunksMax / kChunksPerPage, arena_, counters_, nullptr);
   }

@@ -20,6 +20,7 @@ struct PageIndex::Leaf {
 
   uint16_t count;
   uint16_t capacity;
+  SpanGeneration generation;
   uint64_t exists[kPagesPerSpan / 64];
   Packed entries[];
 
@@ -74,7 +75,12 @@ PageIndex::~PageIndex() {
   if (charged > 0) arena_->ReleaseIndex(charged);
 }
 
-uint64_t PageIndex::spans() const { return tree_ != nullptr ? tree_->size() : only_leaf_ != nullptr ? 1 : 0; }
+uint64_t PageIndex::spans() const {
+  if (!has_generations_) return tree_ != nullptr ? tree_->size() : only_leaf_ != nullptr ? 1 : 0;
+  uint64_t count = 0;
+  VisitSpans(0, [&](uint64_t) { return ++count != 0; });
+  return count;
+}
 
 PageIndex::Leaf* PageIndex::FindLeaf(uint64_t span) const {
   if (tree_ == nullptr) return only_span_ == span ? only_leaf_.get() : nullptr;
@@ -107,16 +113,21 @@ PageIndex::LeafPtr* PageIndex::SlotFor(uint64_t span, Payment* payment) {
 }
 
 uint64_t PageIndex::DropLeaf(uint64_t span) {
-  uint64_t bytes = 0;
-  if (tree_ == nullptr) {
-    bytes = Leaf::Bytes(only_leaf_->capacity);
-    only_leaf_.reset();
-  } else {
-    const auto it = tree_->find(span);
-    bytes = kTreeBytesPerSpan + (it->second != nullptr ? Leaf::Bytes(it->second->capacity) : 0);
-    tree_->erase(it);
+  const auto it = tree_ != nullptr ? tree_->find(span) : Tree::iterator();
+  LeafPtr* const slot = tree_ != nullptr ? &it->second : &only_leaf_;
+  const uint64_t bytes = *slot != nullptr ? Leaf::Bytes((*slot)->capacity) : 0;
+  if (*slot != nullptr && (*slot)->generation != SpanGeneration{} && !forgets_generations_) {
+    if ((*slot)->capacity == 0) return 0;
+    auto* const shrunk = static_cast<Leaf*>(std::realloc(slot->release(), sizeof(Leaf)));
+    CHECK(shrunk != nullptr);
+    shrunk->capacity = 0;
+    slot->reset(shrunk);
+    return bytes - Leaf::Bytes(0);
   }
-  return bytes;
+  slot->reset();
+  if (tree_ == nullptr) return bytes;
+  tree_->erase(it);
+  return bytes + kTreeBytesPerSpan;
 }
 
 bool PageIndex::GrowLeaf(LeafPtr* slot, uint32_t capacity, Payment* payment) {
@@ -127,6 +138,7 @@ bool PageIndex::GrowLeaf(LeafPtr* slot, uint32_t capacity, Payment* payment) {
   CHECK(grown != nullptr);
   if (leaf == nullptr) {
     grown->count = 0;
+    grown->generation = SpanGeneration{};
     memset(grown->exists, 0, sizeof grown->exists);
   }
   grown->capacity = static_cast<uint16_t>(capacity);
@@ -229,14 +241,47 @@ uint64_t PageIndex::Visit(uint64_t begin, uint64_t end, uint64_t spans_max,
   return end;
 }
 
-void PageIndex::VisitSpans(uint64_t from_span, absl::FunctionRef<bool(uint64_t span)> visit) const {
+void PageIndex::VisitLeaves(uint64_t from_span, uint64_t end_span,
+                            absl::FunctionRef<bool(uint64_t span, Leaf* leaf)> visit) const {
   if (tree_ == nullptr) {
-    if (only_leaf_ != nullptr && only_span_ >= from_span) visit(only_span_);
+    if (only_leaf_ != nullptr && only_span_ >= from_span && only_span_ < end_span) visit(only_span_, only_leaf_.get());
     return;
   }
-  for (auto it = tree_->lower_bound(from_span); it != tree_->end(); ++it) {
-    if (!visit(it->first)) return;
+  for (auto it = tree_->lower_bound(from_span); it != tree_->end() && it->first < end_span; ++it) {
+    if (!visit(it->first, it->second.get())) return;
   }
+}
+
+void PageIndex::VisitSpans(uint64_t from_span, absl::FunctionRef<bool(uint64_t span)> visit) const {
+  VisitLeaves(from_span, UINT64_MAX, [&](uint64_t span, const Leaf* leaf) { return leaf->count == 0 || visit(span); });
+}
+
+SpanGeneration PageIndex::GenerationOf(uint64_t page) const {
+  const Leaf* const leaf = FindLeaf(page / kPagesPerSpan);
+  return leaf == nullptr ? SpanGeneration{} : leaf->generation;
+}
+
+void PageIndex::SetGeneration(uint64_t page, SpanGeneration generation) {
+  Leaf* const leaf = FindLeaf(page / kPagesPerSpan);
+  CHECK(leaf != nullptr);
+  leaf->generation = generation;
+  has_generations_ = true;
+}
+
+uint64_t PageIndex::FindAbove(uint64_t from_span, uint64_t end_span, SpanGeneration bound) const {
+  uint64_t found = end_span;
+  VisitLeaves(from_span, end_span, [&](uint64_t span, const Leaf* leaf) {
+    if (leaf->generation > bound) found = span;
+    return leaf->generation <= bound;
+  });
+  return found;
+}
+
+void PageIndex::RaiseGenerations(uint64_t from_span, uint64_t end_span, SpanGeneration generation) {
+  VisitLeaves(from_span, end_span, [&](uint64_t, Leaf* leaf) {
+    if (leaf->generation != SpanGeneration{} && leaf->generation < generation) leaf->generation = generation;
+    return true;
+  });
 }
 
 }  // namespace nram

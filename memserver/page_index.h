@@ -4,6 +4,9 @@
 // One region's index: page -> (frame, stored chunks, their checksum). A leaf has the pages of one span: a map of 256
 // bits for the pages that exist, and 12 bytes for each of these, in order. A region's leaves are in a tree. If the
 // region has only one span, it holds the leaf itself. A full span costs 12.3 bytes a page, a one-page region 64.
+//
+// A span of a region with several copies has a generation (adr/0014), in its leaf. Such a leaf stays when the span's
+// last page goes.
 
 #include <cstdint>
 #include <memory>
@@ -39,7 +42,8 @@ class PageIndex {
   void Set(uint64_t page, PageEntry entry);
   // May leave an empty leaf behind; see DropIfEmpty.
   void Erase(uint64_t page);
-  // Gives back the page's leaf if it is empty, and with it what `payment` (may be null) has paid for it.
+  // Gives back an empty leaf of the page, or what its generation does not need of it, and with it what `payment` (may
+  // be null) has paid for it.
   void DropIfEmpty(uint64_t page, Payment* payment = nullptr);
 
   // Calls `visit` for entries in [begin, end), in order, for at most `spans_max` spans. `visit` may change the entry;
@@ -50,7 +54,21 @@ class PageIndex {
   // Calls `visit` with each span that holds a page, from `from_span` on, until `visit` returns false.
   void VisitSpans(uint64_t from_span, absl::FunctionRef<bool(uint64_t span)> visit) const;
 
+  // The generation of the page's span; 0 if there is no leaf.
+  SpanGeneration GenerationOf(uint64_t page) const;
+  // The span must have a leaf: Prepare has covered a page of it, or it has a generation.
+  void SetGeneration(uint64_t page, SpanGeneration generation);
+  // The first span in [from_span, end_span) with a generation above `bound`; `end_span` if there is none.
+  uint64_t FindAbove(uint64_t from_span, uint64_t end_span, SpanGeneration bound) const;
+  // Raises the generations in [from_span, end_span) that are not 0 to `generation` at least.
+  void RaiseGenerations(uint64_t from_span, uint64_t end_span, SpanGeneration generation);
+  // Whether a span has a generation, or had one.
+  bool has_generations() const { return has_generations_; }
+  // Leaves go with their last page from now on, or when Visit comes to them.
+  void ForgetGenerations() { forgets_generations_ = true; }
+
   uint64_t pages() const { return pages_; }
+  // Spans that hold a page. Visits all leaves if the region has generations.
   uint64_t spans() const;
 
  private:
@@ -64,13 +82,18 @@ class PageIndex {
   static constexpr uint64_t BytesPerPageMax();
 
   Leaf* FindLeaf(uint64_t span) const;
+  // Calls `visit` with each leaf in [from_span, end_span), in order, until `visit` returns false.
+  void VisitLeaves(uint64_t from_span, uint64_t end_span,
+                   absl::FunctionRef<bool(uint64_t span, Leaf* leaf)> visit) const;
   bool GrowLeaf(LeafPtr* slot, uint32_t capacity, Payment* payment);
   LeafPtr* SlotFor(uint64_t span, Payment* payment);
-  // Returns the leaf's bytes, which are still charged.
+  // Drops an empty leaf, or what its generation does not need of it. Returns the bytes, which are still charged.
   uint64_t DropLeaf(uint64_t span);
 
   FrameArena* const arena_;
   uint64_t pages_ = 0;
+  bool has_generations_ = false;
+  bool forgets_generations_ = false;
   // The only span, while there is at most one. `tree_` is null then.
   uint64_t only_span_ = 0;
   LeafPtr only_leaf_;

@@ -40,7 +40,33 @@ PageStore::ChunkCounts PageStore::LookAt(const WriteArgs& args, PageWrites* writ
   return counts;
 }
 
-Reason PageStore::Write(Lease* lease, const WriteArgs& args, Payment* payment) {
+Reason PageStore::EnterGeneration(StoredRegion* region, const WriteArgs& args, Payment* payment) {
+  PageIndex& index = region->index;
+  if (args.generation == SpanGeneration{} && !index.has_generations()) return Reason::kOk;
+  const uint64_t first_page = args.range.first_page();
+  const uint64_t last_page = first_page + args.range.pages() - 1;
+  const bool is_one_span = first_page / kPagesPerSpan == last_page / kPagesPerSpan;
+  const SpanGeneration present = index.GenerationOf(first_page);
+  if (args.generation == present && (is_one_span || args.generation == index.GenerationOf(last_page))) {
+    return Reason::kOk;
+  }
+  const bool creates = args.absent != IfAbsent::kRefuse;
+  if (!is_one_span || args.generation < present || (present == SpanGeneration{} && !creates)) {
+    Count(&mutable_counters()->refused_stale);
+    return Reason::kOtherGeneration;
+  }
+  if (creates) {
+    // Pages of a former copy must not show beside those that are to come.
+    const uint64_t span_page = first_page / kPagesPerSpan * kPagesPerSpan;
+    DropPages(region, span_page, span_page + kPagesPerSpan, nullptr);
+    payment->BeginStep(kIndexBytesPerPageMax);
+    if (!index.Prepare(first_page, args.range.pages(), payment)) return Reason::kFull;
+  }
+  index.SetGeneration(first_page, args.generation);
+  return Reason::kOk;
+}
+
+Reason PageStore::Write(Lease* lease, const WriteArgs& args, Payment* payment, uint32_t* stored_pages) {
   const uint64_t pages = args.range.pages();
   DCHECK_LE(pages, kPagesPerMessage);
   DCHECK_EQ(args.page_crcs.size(), pages);
@@ -62,7 +88,12 @@ Reason PageStore::Write(Lease* lease, const WriteArgs& args, Payment* payment) {
   }
   StoredRegion* const region = it->second.get();
   Reason reason = CheckOwner(*region, *lease, args.epoch);
-  if (reason == Reason::kOk) reason = WritePages(region, {writes.data(), pages}, args.frames, payment);
+  if (reason == Reason::kOk) reason = EnterGeneration(region, args, payment);
+  uint32_t stored = 0;
+  if (reason == Reason::kOk && chunks.written > 0) {
+    reason = WritePages(region, {writes.data(), pages}, args.frames, payment, &stored);
+  }
+  if (stored_pages != nullptr) *stored_pages = stored;
   region->index.DropIfEmpty(args.range.first_page(), payment);
   region->index.DropIfEmpty(args.range.first_page() + pages - 1, payment);
   StoreCounters* const counters = mutable_counters();
@@ -75,9 +106,9 @@ Reason PageStore::Write(Lease* lease, const WriteArgs& args, Payment* payment) {
   return reason;
 }
 
-Reason PageStore::WritePages(StoredRegion* region, absl::Span<const PageWrite> writes, Frames frames,
-                             Payment* payment) {
-  for (size_t i = 0; i < writes.size(); ++i) {
+Reason PageStore::WritePages(StoredRegion* region, absl::Span<const PageWrite> writes, Frames frames, Payment* payment,
+                             uint32_t* stored_pages) {
+  for (size_t i = 0; i < writes.size(); ++i, ++*stored_pages) {
     const uint64_t page = writes[i].page;
     // Makes room in the index for this page and all later ones of its span, in one step.
     if (i == 0 || page % kPagesPerSpan == 0) {
@@ -179,22 +210,33 @@ Reason PageStore::WritePage(StoredRegion* region, const PageWrite& write, Frames
   return Reason::kOk;
 }
 
-Reason PageStore::Read(RegionId id, uint32_t epoch, const ChunkRange& range, ChunkMask* masks, uint32_t* page_crcs,
-                       std::byte* out, size_t* out_bytes) {
+Reason PageStore::CheckRead(const StoredRegion& region, const ReadArgs& args) {
+  const bool is_other_epoch = args.epoch != 0 && region.epoch != args.epoch;
+  const auto is_other_generation = [&] {
+    if (!args.generation.has_value()) return false;
+    if (*args.generation == SpanGeneration{} && !region.index.has_generations()) return false;
+    const uint64_t first_page = args.range.first_page();
+    return region.index.GenerationOf(first_page) != *args.generation ||
+           region.index.GenerationOf(first_page + args.range.pages() - 1) != *args.generation;
+  };
+  if (!is_other_epoch && !is_other_generation()) return Reason::kOk;
+  Count(&mutable_counters()->refused_stale);
+  return is_other_epoch ? Reason::kStaleEpoch : Reason::kOtherGeneration;
+}
+
+Reason PageStore::Read(const ReadArgs& args, ChunkMask* masks, uint32_t* page_crcs, std::byte* out, size_t* out_bytes) {
+  const ChunkRange& range = args.range;
   Count(&mutable_counters()->reads);
   *out_bytes = 0;
   const uint64_t first_page = range.first_page();
   const uint64_t pages = range.pages();
-  const Shard& at = shard(id);
+  const Shard& at = shard(args.region);
   for (uint64_t done = 0; done < pages;) {
     ReaderLock lock(&at.mu);
-    const auto it = at.regions.find(Raw(id));
+    const auto it = at.regions.find(Raw(args.region));
     if (it == at.regions.end()) return Reason::kUnknownRegion;
     const StoredRegion& region = *it->second;
-    if (epoch != 0 && region.epoch != epoch) {
-      Count(&mutable_counters()->refused_stale);
-      return Reason::kStaleEpoch;
-    }
+    if (const Reason reason = CheckRead(region, args); reason != Reason::kOk) return reason;
     const uint64_t step = std::min(pages - done, kReadPagesPerLock);
     std::array<PageEntry, kReadPagesPerLock> entries;
     for (uint64_t i = 0; i < step; ++i) entries[i] = region.index.Find(first_page + done + i);
@@ -224,8 +266,8 @@ Reason PageStore::Read(RegionId id, uint32_t epoch, const ChunkRange& range, Chu
   return Reason::kOk;
 }
 
-Reason PageStore::ReadInPlace(RegionId id, uint32_t epoch, const ChunkRange& range,
-                              absl::FunctionRef<void(const Stored& stored)> send) {
+Reason PageStore::ReadInPlace(const ReadArgs& args, absl::FunctionRef<void(const Stored& stored)> send) {
+  const ChunkRange& range = args.range;
   Count(&mutable_counters()->reads);
   const uint64_t first_page = range.first_page();
   const uint64_t pages = range.pages();
@@ -234,15 +276,12 @@ Reason PageStore::ReadInPlace(RegionId id, uint32_t epoch, const ChunkRange& ran
   std::array<iovec, kPagesPerMessage + 2 * kChunksPerPage> pieces;
   size_t count = 0;
   uint64_t bytes = 0;
-  const Shard& at = shard(id);
+  const Shard& at = shard(args.region);
   ReaderLock lock(&at.mu);
-  const auto it = at.regions.find(Raw(id));
+  const auto it = at.regions.find(Raw(args.region));
   if (it == at.regions.end()) return Reason::kUnknownRegion;
   const StoredRegion& region = *it->second;
-  if (epoch != 0 && region.epoch != epoch) {
-    Count(&mutable_counters()->refused_stale);
-    return Reason::kStaleEpoch;
-  }
+  if (const Reason reason = CheckRead(region, args); reason != Reason::kOk) return reason;
   for (uint64_t i = 0; i < pages; ++i) {
     const PageEntry entry = region.index.Find(first_page + i);
     masks[i] = static_cast<ChunkMask>(entry.mask & MaskOfPage(range, first_page + i));
@@ -308,6 +347,18 @@ void PageStore::TrimPart(StoredRegion* region, uint64_t page, ChunkMask trimmed,
   mutable_counters()->chunks.fetch_sub(gone, std::memory_order_relaxed);
 }
 
+bool PageStore::EnterTrim(StoredRegion* region, uint64_t begin_page, uint64_t end_page, SpanGeneration generation) {
+  if (!region->index.has_generations()) return true;
+  const uint64_t from_span = begin_page / kPagesPerSpan;
+  const uint64_t end_span = (end_page + kPagesPerSpan - 1) / kPagesPerSpan;
+  if (region->index.FindAbove(from_span, end_span, generation) != end_span) {
+    Count(&mutable_counters()->refused_stale);
+    return false;
+  }
+  region->index.RaiseGenerations(from_span, end_span, generation);
+  return true;
+}
+
 Reason PageStore::TrimStep(Lease* lease, const TrimArgs& args, uint64_t* page, uint64_t* kept_bytes) {
   const ChunkRange& range = args.range;
   const uint64_t end_page = (range.end() + kChunksPerPage - 1) / kChunksPerPage;
@@ -323,6 +374,7 @@ Reason PageStore::TrimStep(Lease* lease, const TrimArgs& args, uint64_t* page, u
   }
   if (MaskOfPage(range, *page) != kAllChunks) {
     const bool leaves = NRAM_PLANTED(trim_leaves_last_page) && *page + 1 == end_page;
+    if (!EnterTrim(region, *page, *page + 1, args.generation)) return Reason::kOtherGeneration;
     if (!leaves) TrimPart(region, *page, MaskOfPage(range, *page), args.frames);
     ++*page;
   } else {
@@ -330,6 +382,7 @@ Reason PageStore::TrimStep(Lease* lease, const TrimArgs& args, uint64_t* page, u
     // Skips to the next span with pages.
     const uint64_t next = region->index.Visit(*page, whole_end, 0, [](uint64_t, PageEntry*) {});
     const uint64_t step_end = std::min(whole_end, (next / kPagesPerSpan + StoredRegion::kSpansPerStep) * kPagesPerSpan);
+    if (!EnterTrim(region, *page, step_end, args.generation)) return Reason::kOtherGeneration;
     Refund refund(args.reservation);
     DropPages(region, *page, step_end, &refund);
     region->kept_bytes += refund.kept_bytes();

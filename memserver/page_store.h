@@ -15,6 +15,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 
 #include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
@@ -48,17 +49,27 @@ class PageStore : public RegionTable {
     FrameLoc* landed = nullptr;            // one whole frame for each page, with each chunk at its own offset
     IfAbsent absent = IfAbsent::kRefuse;
     Frames frames = Frames::kFitted;
-    uint64_t term = 0;  // the lease's term when the write was sent; 0: not checked
+    uint64_t term = 0;            // the lease's term when the write was sent; 0: not checked
+    SpanGeneration generation{};  // of the range's span; 0: the region has one copy
   };
   // Stores chunks. Replaces the frames that it keeps in `landed`. `payment` pays for memory, and then says how much it
-  // has paid. After kFull and kDamaged each chunk is old or new.
-  Reason Write(Lease* lease, const WriteArgs& args, Payment* payment);
+  // has paid. After kFull and kDamaged the first *stored_pages pages are as written and the others as they were.
+  //
+  // A span with a generation (adr/0014) takes writes of that generation and of higher ones, which raise it, and refuses
+  // others with kOtherGeneration. IfAbsent::kCreate and kCreateGc create the span too: one of a lower generation is
+  // emptied first. A write without chunks only raises, and needs no memory unless it creates.
+  Reason Write(Lease* lease, const WriteArgs& args, Payment* payment, uint32_t* stored_pages = nullptr);
 
-  // Appends the stored chunks of `range`, in order, to `out` (room for range.bytes()). Sets masks[i] to the stored
-  // chunks of the range's i-th page, and page_crcs[i] to their checksum. Other chunks are zeros. `epoch` 0: whoever
-  // owns the region.
-  Reason Read(RegionId id, uint32_t epoch, const ChunkRange& range, ChunkMask* masks, uint32_t* page_crcs,
-              std::byte* out, size_t* out_bytes);
+  struct ReadArgs {
+    RegionId region{};
+    uint32_t epoch = 0;  // 0: whoever owns the region
+    ChunkRange range;
+    std::optional<SpanGeneration> generation = SpanGeneration{};  // as WriteArgs has it; nullopt: not checked
+  };
+  // Appends the stored chunks of the range, in order, to `out` (room for range.bytes()). Sets masks[i] to the stored
+  // chunks of the range's i-th page, and page_crcs[i] to their checksum. Other chunks are zeros. A span of another
+  // generation is kOtherGeneration.
+  Reason Read(const ReadArgs& args, ChunkMask* masks, uint32_t* page_crcs, std::byte* out, size_t* out_bytes);
 
   // The same without the copy. Calls `send` with the places of the stored chunks, in order, under the shard's shared
   // lock, so that the chunks do not change. `send` must not block.
@@ -67,8 +78,7 @@ class PageStore : public RegionTable {
     absl::Span<const uint32_t> page_crcs;
     absl::Span<const iovec> chunks;
   };
-  Reason ReadInPlace(RegionId id, uint32_t epoch, const ChunkRange& range,
-                     absl::FunctionRef<void(const Stored& stored)> send);
+  Reason ReadInPlace(const ReadArgs& args, absl::FunctionRef<void(const Stored& stored)> send);
 
   struct TrimArgs {
     RegionId region{};
@@ -78,6 +88,8 @@ class PageStore : public RegionTable {
     // Gets the memory of whole pages that the trim frees, if it is room for whole pages. Null: the memory is free for
     // all.
     ArenaReservation* reservation = nullptr;
+    // Of all spans of the range: those of a lower one are raised, and a higher one is kOtherGeneration.
+    SpanGeneration generation{};
   };
   // Makes the range a hole. Long ranges are done in steps; other requests have their turn in between. With a
   // reservation, *kept_bytes is set to the sum that all such trims of the region have added to it in this term of the
@@ -107,7 +119,11 @@ class PageStore : public RegionTable {
     uint64_t zeros = 0;
   };
   ChunkCounts LookAt(const WriteArgs& args, PageWrites* writes) const;
-  Reason WritePages(StoredRegion* region, absl::Span<const PageWrite> writes, Frames frames, Payment* payment);
+  // Makes the span's generation the write's, or refuses.
+  Reason EnterGeneration(StoredRegion* region, const WriteArgs& args, Payment* payment);
+  Reason CheckRead(const StoredRegion& region, const ReadArgs& args);
+  Reason WritePages(StoredRegion* region, absl::Span<const PageWrite> writes, Frames frames, Payment* payment,
+                    uint32_t* stored_pages);
   Reason WritePage(StoredRegion* region, const PageWrite& write, Frames frames, Payment* payment);
   // Whether the page's memory has changed since it was written.
   bool IsDamaged(const PageEntry& entry) const;
@@ -117,6 +133,8 @@ class PageStore : public RegionTable {
   void DropPages(StoredRegion* region, uint64_t begin_page, uint64_t end_page, Refund* refund) {
     region->DropPages(begin_page, end_page, arena(), mutable_counters(), refund);
   }
+  // Raises the generations of the spans that have these pages. False, and nothing is raised: one is higher.
+  bool EnterTrim(StoredRegion* region, uint64_t begin_page, uint64_t end_page, SpanGeneration generation);
   void TrimPart(StoredRegion* region, uint64_t page, ChunkMask trimmed, Frames frames);
 };
 

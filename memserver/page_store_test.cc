@@ -1,6 +1,5 @@
 #include "memserver/page_store.h"
 
-#include <bit>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -9,96 +8,13 @@
 #include <thread>
 #include <vector>
 
-#include "base/crc32c.h"
 #include "base/host_memory.h"
 #include "base/test_seed.h"
 #include "gtest/gtest.h"
-#include "memserver/landing_frames.h"
-#include "proto/message.h"
+#include "memserver/page_store_fixture.h"
 
 namespace nram {
 namespace {
-
-class PageStoreTest : public ::testing::Test {
- protected:
-  static constexpr RegionId kRegion{42};
-
-  explicit PageStoreTest(uint64_t ceiling = 64 * kMiB) : arena_(FrameArena::Create(ceiling, kMiB).value()) {
-    lease_ = leases_.Grant(LeaseId{1}, "test", 0).value();
-  }
-
-  Reason Write(ChunkRange range, const std::string& data, absl::Span<const ChunkMask> masks = {}, uint32_t epoch = 1,
-               Lease* lease = nullptr, RegionId region = kRegion) {
-    std::vector<FrameLoc> landed(range.pages());
-    EXPECT_TRUE(landing_.Take(landed.size(), landed.data()));
-    for (uint64_t i = 0; i < landed.size(); ++i) {
-      memset(arena_->Data(landed[i]), 0xEE, kPageBytes);  // left by an earlier write
-      const uint64_t page_chunk = (range.first_page() + i) * kChunksPerPage;
-      for (uint64_t chunk = 0; chunk < kChunksPerPage; ++chunk) {
-        if ((MaskOfPage(range, range.first_page() + i) >> chunk & 1) == 0) continue;
-        memcpy(arena_->Data(landed[i]) + chunk * kChunkBytes,
-               data.data() + (page_chunk + chunk - range.first) * kChunkBytes, kChunkBytes);
-      }
-    }
-    Payment payment = lease != nullptr ? Payment() : Payment(&lease_->reservation, limit_bytes_);
-    const Reason reason = store_.Write(lease != nullptr ? lease : lease_.get(),
-                                       {region, epoch, range, masks, Crcs(range, masks, landed), landed.data(),
-                                        PageStore::IfAbsent::kCreate, frames_, term_},
-                                       &payment);
-    paid_ += payment.paid_bytes();
-    landing_.Give(landed.data(), landed.size());
-    return reason;
-  }
-
-  // The checksums that the sender of the landed chunks computes.
-  std::vector<uint32_t> Crcs(ChunkRange range, absl::Span<const ChunkMask> masks, absl::Span<const FrameLoc> landed) {
-    std::vector<uint32_t> crcs(range.pages());
-    for (uint64_t i = 0; i < crcs.size(); ++i) {
-      const ChunkMask mask = masks.empty() ? MaskOfPage(range, range.first_page() + i) : masks[i];
-      ForEachRun(mask, [&](size_t offset, size_t bytes) {
-        crcs[i] = Crc32c(crcs[i], arena_->Data(landed[i]) + offset, bytes);
-      });
-    }
-    return crcs;
-  }
-
-  // "damaged" if a page's checksum is not that of its chunks.
-  std::string Read(ChunkRange range) {
-    std::vector<ChunkMask> masks(range.pages());
-    std::vector<uint32_t> crcs(range.pages());
-    std::string packed(range.bytes(), '?');
-    size_t bytes = 0;
-    if (store_.Read(kRegion, 0, range, masks.data(), crcs.data(), reinterpret_cast<std::byte*>(packed.data()),
-                    &bytes) != Reason::kOk)
-      return "";
-    size_t next = 0;
-    for (size_t i = 0; i < masks.size(); ++i) {
-      const size_t page_bytes = std::popcount(masks[i]) * kChunkBytes;
-      if (Crc32c(0, &packed[next], page_bytes) != crcs[i]) return "damaged";
-      next += page_bytes;
-    }
-    std::string data(range.bytes(), '\0');
-    size_t at = 0;
-    for (uint64_t chunk = range.first; chunk < range.end(); ++chunk) {
-      if ((masks[chunk / 8 - range.first_page()] >> chunk % 8 & 1) == 0) continue;
-      memcpy(&data[(chunk - range.first) * kChunkBytes], &packed[at], kChunkBytes);
-      at += kChunkBytes;
-    }
-    EXPECT_EQ(at, bytes);
-    return data;
-  }
-
-  FakeClock clock_;
-  std::unique_ptr<FrameArena> arena_;
-  LeaseTable leases_{arena_.get(), &clock_, 10'000};
-  PageStore store_{arena_.get(), &leases_};
-  LandingFrames landing_{arena_.get(), 256};
-  std::shared_ptr<Lease> lease_;
-  uint64_t paid_ = 0;
-  PageStore::Frames frames_ = PageStore::Frames::kFitted;
-  uint64_t limit_bytes_ = ~uint64_t{0};
-  uint64_t term_ = 0;
-};
 
 std::string PageWith(ChunkMask chunks, char what) {
   std::string page(kPageBytes, '\0');
@@ -170,7 +86,7 @@ TEST_F(PageStoreTest, MemoryThatChangesIsNoticedUntilThePageIsWrittenWhole) {
   ASSERT_EQ(Write({0, 8}, page), Reason::kOk);
   ASSERT_EQ(Write({8, 8}, page), Reason::kOk);
   FrameLoc frame = 0;
-  ASSERT_EQ(store_.ReadInPlace(kRegion, 1, {0, 8},
+  ASSERT_EQ(store_.ReadInPlace({.region = kRegion, .epoch = 1, .range = {0, 8}},
                                [&](const PageStore::Stored& stored) {
                                  frame = (static_cast<std::byte*>(stored.chunks[0].iov_base) - arena_->Data(0)) /
                                          kChunkBytes;
@@ -609,7 +525,7 @@ TEST_F(PageStoreTest, ManyThreadsOnOneRegion) {
       std::string data(64 * 4096, '?');
       while (!stop) {
         size_t bytes = 0;
-        ASSERT_EQ(store_.Read(kRegion, 1, {0, 512}, masks.data(), crcs.data(),
+        ASSERT_EQ(store_.Read({.region = kRegion, .epoch = 1, .range = {0, 512}}, masks.data(), crcs.data(),
                               reinterpret_cast<std::byte*>(data.data()), &bytes),
                   Reason::kOk);
         ASSERT_EQ(bytes, data.size());

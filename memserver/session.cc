@@ -26,6 +26,10 @@ PageStore::Frames FramesOf(const MessageHeader& request) {
   return (request.flags & kFlagWholeFrames) != 0 ? PageStore::Frames::kWhole : PageStore::Frames::kFitted;
 }
 
+PageStore::ReadArgs ReadArgsOf(const ReadRequest& read) {
+  return {.region = read.region, .epoch = Raw(read.epoch), .range = read.range, .generation = read.span_generation};
+}
+
 }  // namespace
 
 Session::~Session() {
@@ -73,25 +77,10 @@ void Session::AppendReply(const MessageHeader& header, ReplyBuffer* reply) {
 
 Reason Session::CheckSupported(const MessageHeader& request) {
   if (request.sealed()) return Reason::kNoSeals;
-  SpanGeneration generation{};
-  switch (request.op) {
-    case Op::kRead: {
-      const auto read = request.as<ReadRequest>();
-      if (read.snapshot != SnapshotVersion{}) return Reason::kUnknownSnapshot;
-      generation = read.span_generation;
-      break;
-    }
-    case Op::kWrite:
-      generation = request.as<WriteRequest>().span_generation;
-      break;
-    case Op::kTrim:
-      generation = request.as<TrimRequest>().span_generation;
-      break;
-    default:
-      break;
+  if (request.is<ReadRequest>() && request.as<ReadRequest>().snapshot != SnapshotVersion{}) {
+    return Reason::kUnknownSnapshot;
   }
-  // No copy of a span has missed a write so far.
-  return generation == SpanGeneration{} ? Reason::kOk : Reason::kOtherGeneration;
+  return Reason::kOk;
 }
 
 bool Session::DestroyStepLocked(MessageHeader* reply) {
@@ -109,8 +98,12 @@ bool Session::TrimStepLocked(MessageHeader* reply) {
   const bool keeps = (pending_.flags & kFlagReservation) != 0;
   Reason reason = CheckSupported(pending_);
   if (reason == Reason::kOk) {
-    const PageStore::TrimArgs args{trim.region, Raw(trim.epoch), trim.range, FramesOf(pending_),
-                                   keeps ? &lease_->reservation : nullptr};
+    const PageStore::TrimArgs args{.region = trim.region,
+                                   .epoch = Raw(trim.epoch),
+                                   .range = trim.range,
+                                   .frames = FramesOf(pending_),
+                                   .reservation = keeps ? &lease_->reservation : nullptr,
+                                   .generation = trim.span_generation};
     reason = context_.store->TrimStep(lease_.get(), args, &next_page_, &kept_bytes_);
   }
   if (reason == Reason::kOk && next_page_ * kChunksPerPage < trim.range.end()) return false;
@@ -225,6 +218,7 @@ MessageHeader Session::WriteLocked(const MessageHeader& request, absl::Span<cons
   const auto write = request.as<WriteRequest>();
   Payment payment;
   if ((request.flags & kFlagReservation) != 0) payment = Payment(&lease_->reservation, write.grant_bytes);
+  uint32_t stored_pages = 0;
   Reason reason = CheckSupported(request);
   if (reason == Reason::kOk && !IsRegionId(Raw(write.region))) reason = Reason::kUnknownRegion;
   if (reason == Reason::kOk) {
@@ -236,8 +230,9 @@ MessageHeader Session::WriteLocked(const MessageHeader& request, absl::Span<cons
                                     .landed = landed_.data(),
                                     .absent = AbsentPolicy(request),
                                     .frames = FramesOf(request),
-                                    .term = term_};
-    reason = context_.store->Write(lease_.get(), args, &payment);
+                                    .term = term_,
+                                    .generation = write.span_generation};
+    reason = context_.store->Write(lease_.get(), args, &payment, &stored_pages);
   }
   ReturnLanding();
   displaced_ = true;
@@ -245,7 +240,11 @@ MessageHeader Session::WriteLocked(const MessageHeader& request, absl::Span<cons
     LOG_EVERY_N(ERROR, 100) << "memory of region " << FormatId(Raw(write.region))
                             << " has changed since it was written: is this machine's RAM sound?";
   }
-  return ReplyTo(request, WriteReply{.region = write.region, .range = write.range, .used_bytes = payment.paid_bytes()},
+  return ReplyTo(request,
+                 WriteReply{.region = write.region,
+                            .range = write.range,
+                            .used_bytes = payment.paid_bytes(),
+                            .stored_pages = stored_pages},
                  reason);
 }
 
@@ -291,8 +290,7 @@ void Session::ReadInto(const MessageHeader& request, ReplyBuffer* reply) {
   std::array<uint32_t, kPagesPerMessage> page_crcs;
   size_t chunk_bytes = 0;
   if (header.reason == Reason::kOk) {
-    header.reason = context_.store->Read(read.region, Raw(read.epoch), read.range, masks.data(), page_crcs.data(),
-                                         payload, &chunk_bytes);
+    header.reason = context_.store->Read(ReadArgsOf(read), masks.data(), page_crcs.data(), payload, &chunk_bytes);
   }
   uint32_t crc = 0;
   if (header.reason == Reason::kOk) {
@@ -346,7 +344,7 @@ absl::Status Session::ReadDirect(const MessageHeader& request, ReplyBuffer* repl
     }
   };
   if (header.reason == Reason::kOk) {
-    header.reason = context_.store->ReadInPlace(read.region, Raw(read.epoch), read.range, send);
+    header.reason = context_.store->ReadInPlace(ReadArgsOf(read), send);
   }
   if (error != 0) return absl::UnavailableError(absl::StrCat("send: ", strerror(error)));
   if (header.reason != Reason::kOk) AppendReply(header, reply);

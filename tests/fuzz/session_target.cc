@@ -50,6 +50,14 @@ struct Insides {
 struct Model {
   std::map<std::pair<uint64_t, uint64_t>, uint8_t> chunks;  // by region and chunk
   std::set<std::pair<uint64_t, uint64_t>> unsure;           // by region and page
+  // By region and span: its generation. What is not there has 0. A write that created it may have failed half way.
+  std::map<std::pair<uint64_t, uint64_t>, uint32_t> generations;
+  std::set<std::pair<uint64_t, uint64_t>> unsure_generations;
+
+  uint32_t GenerationOf(uint64_t region, uint64_t span) const {
+    const auto it = generations.find({region, span});
+    return it == generations.end() ? 0 : it->second;
+  }
 };
 
 void ForgetRange(Model* model, uint64_t region, const ChunkRange& range) {
@@ -76,16 +84,6 @@ class Driver {
     CHECK(reply.reason == Reason::kOk);
   }
 
-  // Of the generation and the version that every span has so far.
-  static bool IsOfThePresent(const MessageHeader& request) {
-    if (request.is<ReadRequest>()) {
-      const auto read = request.as<ReadRequest>();
-      return read.span_generation == SpanGeneration{} && read.snapshot == SnapshotVersion{};
-    }
-    if (request.is<WriteRequest>()) return request.as<WriteRequest>().span_generation == SpanGeneration{};
-    return !request.is<TrimRequest>() || request.as<TrimRequest>().span_generation == SpanGeneration{};
-  }
-
   // False: the connection is to be closed.
   bool Run(MessageHeader request, const std::vector<ChunkMask>& masks, uint8_t fill, uint8_t step, bool wrong_sum) {
     if (!Begin(&request, masks)) return false;
@@ -93,17 +91,15 @@ class Driver {
     size_t pages = 0;
     if (request.op == Op::kWrite) {
       pages = request.range().pages();
-      // What is refused whatever it holds lands nowhere.
-      if (IsOfThePresent(request)) {
-        Fill(request.range(), masks, fill, step, page_crcs.data());
-      } else {
-        CHECK(landing_.empty());
-      }
+      Fill(request.range(), masks, fill, step, page_crcs.data());
       if (wrong_sum) page_crcs[fill % pages] ^= 1;
     }
     MessageHeader reply;
     if (!Execute(request, {page_crcs.data(), pages}, &reply)) return false;
-    if (!IsOfThePresent(request)) CHECK(reply.reason != Reason::kOk);
+    if (request.is<ReadRequest>() && request.as<ReadRequest>().snapshot != SnapshotVersion{}) {
+      CHECK(reply.reason != Reason::kOk);
+    }
+    CheckGeneration(request, reply.reason);
     switch (request.op) {
       case Op::kWrite:
         NoteWrite(request, masks, fill, step, wrong_sum, reply.reason);
@@ -112,10 +108,11 @@ class Driver {
         if (reply.reason == Reason::kOk) CheckRead(request, reply);
         break;
       case Op::kTrim:
-        if (reply.reason == Reason::kOk) ForgetRange(&model_, Raw(request.region()), request.range());
+        if (reply.reason == Reason::kOk) NoteTrim(request);
+        if (reply.reason == Reason::kOtherGeneration) NoteHalfTrim(request);
         break;
       case Op::kDestroy:
-        if (reply.reason == Reason::kOk) ForgetRange(&model_, Raw(request.region()), {0, kRegionChunksMax});
+        if (reply.reason == Reason::kOk) NoteDestroy(Raw(request.region()));
         break;
       default:
         break;
@@ -140,6 +137,88 @@ class Driver {
     CHECK_EQ(buffer.used, kMessageHeaderBytes + reply->payload_bytes);
     CHECK(reply->is_reply() && reply->op == request.op && reply->request_id == request.request_id);
     return true;
+  }
+
+  static SpanGeneration GenerationOf(const MessageHeader& request) {
+    if (request.is<ReadRequest>()) return request.as<ReadRequest>().span_generation;
+    if (request.is<WriteRequest>()) return request.as<WriteRequest>().span_generation;
+    return request.is<TrimRequest>() ? request.as<TrimRequest>().span_generation : SpanGeneration{};
+  }
+
+  // Whether the server has followed the rule of adr/0014, before the model follows it.
+  void CheckGeneration(const MessageHeader& request, Reason reason) const {
+    if (request.op != Op::kRead && request.op != Op::kWrite) return;
+    if (reason != Reason::kOk && reason != Reason::kOtherGeneration) return;
+    const uint64_t region = Raw(request.region());
+    const uint64_t first = request.range().first / kChunksPerSpan;
+    const uint64_t last = (request.range().end() - 1) / kChunksPerSpan;
+    for (const uint64_t span : {first, last}) {
+      if (model_.unsure_generations.count({region, span}) > 0) return;
+    }
+    const uint32_t wanted = Raw(GenerationOf(request));
+    const uint32_t present = model_.GenerationOf(region, first);
+    const bool is_same = wanted == present && wanted == model_.GenerationOf(region, last);
+    const bool creates = (request.flags & kFlagCreate) != 0;
+    const bool may_raise = request.op == Op::kWrite && first == last && wanted > present && (creates || present != 0);
+    CHECK_EQ(reason == Reason::kOk, is_same || may_raise) << "generation " << wanted << " of " << present;
+  }
+
+  // A write has come to the span, and may have created it anew.
+  void NoteGeneration(const MessageHeader& request, bool done) {
+    const uint64_t region = Raw(request.region());
+    const uint64_t span = request.range().first / kChunksPerSpan;
+    const uint32_t wanted = Raw(GenerationOf(request));
+    const bool known = model_.unsure_generations.count({region, span}) == 0;
+    if (known && wanted == model_.GenerationOf(region, span)) return;
+    if ((request.flags & kFlagCreate) != 0) {
+      const ChunkRange whole{span * kChunksPerSpan, kChunksPerSpan};
+      ForgetRange(&model_, region, whole);
+      if (!known || !done) NoteUnsure(region, whole);
+    }
+    if (done) {
+      model_.generations[{region, span}] = wanted;
+      model_.unsure_generations.erase({region, span});
+    } else {
+      model_.unsure_generations.insert({region, span});
+    }
+  }
+
+  void NoteUnsure(uint64_t region, const ChunkRange& range) {
+    for (uint64_t i = 0; i < range.pages(); ++i) model_.unsure.insert({region, range.first_page() + i});
+  }
+
+  void NoteTrim(const MessageHeader& request) {
+    const uint64_t region = Raw(request.region());
+    ForgetRange(&model_, region, request.range());
+    const uint32_t wanted = Raw(GenerationOf(request));
+    const uint64_t end_span = (request.range().end() + kChunksPerSpan - 1) / kChunksPerSpan;
+    for (auto it = model_.generations.lower_bound({region, request.range().first / kChunksPerSpan});
+         it != model_.generations.end() && it->first < std::pair{region, end_span}; ++it) {
+      if (it->second != 0) it->second = std::max(it->second, wanted);
+    }
+  }
+
+  // Its first steps may have been done.
+  void NoteHalfTrim(const MessageHeader& request) {
+    const uint64_t region = Raw(request.region());
+    for (auto it = model_.chunks.lower_bound({region, request.range().first});
+         it != model_.chunks.end() && it->first < std::pair{region, request.range().end()}; ++it) {
+      model_.unsure.insert({region, it->first.second / kChunksPerPage});
+    }
+    const uint64_t end_span = (request.range().end() + kChunksPerSpan - 1) / kChunksPerSpan;
+    for (auto it = model_.generations.lower_bound({region, request.range().first / kChunksPerSpan});
+         it != model_.generations.end() && it->first < std::pair{region, end_span}; ++it) {
+      model_.unsure_generations.insert(it->first);
+    }
+  }
+
+  void NoteDestroy(uint64_t region) {
+    ForgetRange(&model_, region, {0, kRegionChunksMax});
+    const auto of_region = [region](auto* set) {
+      set->erase(set->lower_bound({region, 0}), set->lower_bound({region + 1, 0}));
+    };
+    of_region(&model_.generations);
+    of_region(&model_.unsure_generations);
   }
 
   // Each chunk has one byte, again and again; some have zeros.
@@ -178,6 +257,7 @@ class Driver {
     const bool done = reason == Reason::kOk;
     // These may come half way; the others before anything is done.
     if (!done && reason != Reason::kFull && reason != Reason::kDamaged && reason != Reason::kDraining) return;
+    NoteGeneration(request, done);
     const uint64_t region = Raw(request.region());
     const ChunkRange range = request.range();
     for (uint64_t i = 0; i < range.pages(); ++i) {
@@ -249,8 +329,8 @@ void RunOne(const uint8_t* data, Driver* driver, uint64_t* chunks_left, bool* op
   AnyFields fields;
   fields.subject = place % kRegions;
   fields.epoch = epoch == 15 ? 2 : epoch == 14 ? 0 : 1;
-  if (epoch_byte / 16 == 13) fields.epoch |= uint64_t{1} << 32;      // another generation
-  if (op == Op::kRead) fields.last = epoch_byte / 16 == 12 ? 1 : 0;  // a snapshot
+  if (epoch_byte / 16 >= 10) fields.epoch |= uint64_t{epoch_byte / 16 - 9u} << 32;  // a generation: 1 to 6
+  if (op == Op::kRead) fields.last = epoch_byte / 16 == 12 ? 1 : 0;                 // a snapshot
   const uint8_t flag_byte = input.Byte();
   const uint64_t first = input.Byte() % 8 != 7 ? input.Byte() : input.AnyNumber() % kRegionChunksMax;
   const uint8_t count = input.Byte();

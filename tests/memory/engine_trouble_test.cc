@@ -51,7 +51,8 @@ bool Damage(TestPool* servers, uint64_t first_word) {
     PageStore& store = servers->server(static_cast<int>(i)).store();
     for (const RegionDescription& region : store.List(0, 100, false, false)) {
       for (uint64_t page = 0; page < 4096 && !done; ++page) {
-        store.ReadInPlace(region.id, 0, {page * kChunksPerPage, kChunksPerPage}, [&](const PageStore::Stored& stored) {
+        const PageStore::ReadArgs args{.region = region.id, .range = {page * kChunksPerPage, kChunksPerPage}};
+        store.ReadInPlace(args, [&](const PageStore::Stored& stored) {
           if (stored.chunks.empty() || *static_cast<uint64_t*>(stored.chunks[0].iov_base) != first_word) return;
           static_cast<std::byte*>(stored.chunks[0].iov_base)[100] ^= std::byte{1};
           done = true;

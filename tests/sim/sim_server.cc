@@ -172,7 +172,7 @@ void SimServer::Unfill() {
 bool SimServer::FlipBit(RegionId region, uint64_t page) {
   bool flipped = false;
   const ChunkRange range{page * kChunksPerPage, kChunksPerPage};
-  core_->store().ReadInPlace(region, 0, range, [&](const PageStore::Stored& stored) {
+  core_->store().ReadInPlace({.region = region, .range = range, .generation = {}}, [&](const PageStore::Stored& stored) {
     if (stored.chunks.empty()) return;
     const iovec& piece = stored.chunks[world_->rng().Below(stored.chunks.size())];
     auto* const bytes = static_cast<uint8_t*>(piece.iov_base);
