@@ -256,6 +256,7 @@ void ControlConnections::Sweep() {
     const bool silent = !connection->called && now_ns - connection->accepted_ns > limit_ns;
     if (silent || connection->TakesNothing(now_ns, limit_ns)) ShutDownLocked(connection.get());
   }
+  BoundUntakenLocked(now_ns);
 }
 
 void ControlConnections::CutOffSlowest() {
@@ -287,11 +288,11 @@ int64_t ControlConnections::NoteAnswered(const ConnectionPtr& connection) {
   MutexLock lock(&mu_);
   connection->sending.insert(now_ns);
   ++untaken_;
-  BoundUntakenLocked();
+  BoundUntakenLocked(now_ns);
   return now_ns;
 }
 
-void ControlConnections::BoundUntakenLocked() {
+void ControlConnections::BoundUntakenLocked(int64_t now_ns) {
   const size_t most = kUntakenPerConnection * connections_.size() + kUntakenSpare;
   if (untaken_ <= most) return;
   size_t untaken = 0;  // without those of connections that are shut down
@@ -299,9 +300,10 @@ void ControlConnections::BoundUntakenLocked() {
   for (const auto& [fd, connection] : connections_) {
     if (connection->told_to_go) continue;
     untaken += connection->sending.size();
+    if (!connection->TakesNothing(now_ns, kSlowToTakeMs * kNsPerMs)) continue;
     if (worst == nullptr || connection->sending.size() > worst->sending.size()) worst = connection.get();
   }
-  if (untaken > most) ShutDownLocked(worst);
+  if (untaken > most && worst != nullptr) ShutDownLocked(worst);
 }
 
 void ControlConnections::EndCall(const ConnectionPtr& connection, int64_t answered_ns) {

@@ -40,10 +40,13 @@ struct ControlConnectionsOptions {
 class ControlConnections {
  public:
   // The memory of one connection in gRPC: 24 KiB and 15.4 KiB a call, measured. That pays for two untaken answers of
-  // each connection. If there are more in all, the connection that has most of them is cut off.
+  // each connection. If there are more in all, the connection that has most of them is cut off, but only if it has not
+  // taken one for kSlowToTakeMs. (gRPC may tell of many taken answers together, late: a client that calls again and
+  // again does nothing wrong.) Until then a connection has at most its calls at once, sixteen.
   static constexpr uint64_t kConnectionBytes = 64 * kKiB;
   static constexpr size_t kUntakenPerConnection = 2;
   static constexpr size_t kUntakenSpare = 32;
+  static constexpr int64_t kSlowToTakeMs = 200;
   // How many connections are paid for from the start. Others are charged to the arena.
   static constexpr size_t kPrepaid = 32;
   static constexpr uint64_t kFixedBytes = kPrepaid * kConnectionBytes;
@@ -88,7 +91,7 @@ class ControlConnections {
   void NoteClosedLocked(Connection* connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ForgetLocked(Connection* connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Sweep();
-  void BoundUntakenLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void BoundUntakenLocked(int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const ControlConnectionsOptions options_;
   FrameArena* const arena_;
