@@ -77,7 +77,7 @@ class KillTest : public ::testing::Test {
   // Expects that reads of the spans of a server that has been away for long do not wait for their timeout: that would
   // be DEADLINE_EXCEEDED.
   void ExpectThatNobodyWaitsFor(size_t server, int spans) {
-    ASSERT_TRUE(PollUntil(DeadlineAfterMs(60'000), 10, [&] { return pool_->session(server)->hopeless(); }));
+    ASSERT_TRUE(PollUntil(DeadlineAfterMs(60'000), 10, [&] { return pool_->session(server)->away_too_long(); }));
     EXPECT_EQ(ReadAll(60'000), 12 - spans);
     EXPECT_EQ(last_error_.code(), absl::StatusCode::kUnavailable) << last_error_;
   }
