@@ -256,7 +256,6 @@ void ControlConnections::Sweep() {
     const bool silent = !connection->called && now_ns - connection->accepted_ns > limit_ns;
     if (silent || connection->TakesNothing(now_ns, limit_ns)) ShutDownLocked(connection.get());
   }
-  BoundUntakenLocked(now_ns);
 }
 
 void ControlConnections::CutOffSlowest() {
@@ -287,30 +286,13 @@ int64_t ControlConnections::NoteAnswered(const ConnectionPtr& connection) {
   if (connection == nullptr) return now_ns;
   MutexLock lock(&mu_);
   connection->sending.insert(now_ns);
-  ++untaken_;
-  BoundUntakenLocked(now_ns);
   return now_ns;
-}
-
-void ControlConnections::BoundUntakenLocked(int64_t now_ns) {
-  const size_t most = kUntakenPerConnection * connections_.size() + kUntakenSpare;
-  if (untaken_ <= most) return;
-  size_t untaken = 0;  // without those of connections that are shut down
-  Connection* worst = nullptr;
-  for (const auto& [fd, connection] : connections_) {
-    if (connection->told_to_go) continue;
-    untaken += connection->sending.size();
-    if (!connection->TakesNothing(now_ns, kSlowToTakeMs * kNsPerMs)) continue;
-    if (worst == nullptr || connection->sending.size() > worst->sending.size()) worst = connection.get();
-  }
-  if (untaken > most && worst != nullptr) ShutDownLocked(worst);
 }
 
 void ControlConnections::EndCall(const ConnectionPtr& connection, int64_t answered_ns) {
   if (connection == nullptr) return;
   MutexLock lock(&mu_);
   connection->sending.erase(connection->sending.find(answered_ns));
-  --untaken_;
   connection->used_ns = MonotonicNs();
   if (--connection->under_way > 0) return;
   if (const auto it = ending_.find(connection.get()); it != ending_.end()) {

@@ -39,14 +39,10 @@ struct ControlConnectionsOptions {
 // Thread-safe.
 class ControlConnections {
  public:
-  // The memory of one connection in gRPC: 24 KiB and 15.4 KiB a call, measured. That pays for two untaken answers of
-  // each connection. If there are more in all, the connection that has most of them is cut off, but only if it has not
-  // taken one for kSlowToTakeMs. (gRPC may tell of many taken answers together, late: a client that calls again and
-  // again does nothing wrong.) Until then a connection has at most its calls at once, sixteen.
-  static constexpr uint64_t kConnectionBytes = 64 * kKiB;
-  static constexpr size_t kUntakenPerConnection = 2;
-  static constexpr size_t kUntakenSpare = 32;
-  static constexpr int64_t kSlowToTakeMs = 200;
+  // The calls of one connection whose answers have not been taken. gRPC refuses more.
+  static constexpr int kCallsPerConnection = 4;
+  // The memory of one connection in gRPC: 24 KiB and 15.4 KiB for each of these calls, measured.
+  static constexpr uint64_t kConnectionBytes = 96 * kKiB;
   // How many connections are paid for from the start. Others are charged to the arena.
   static constexpr size_t kPrepaid = 32;
   static constexpr uint64_t kFixedBytes = kPrepaid * kConnectionBytes;
@@ -91,7 +87,6 @@ class ControlConnections {
   void NoteClosedLocked(Connection* connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ForgetLocked(Connection* connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Sweep();
-  void BoundUntakenLocked(int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const ControlConnectionsOptions options_;
   FrameArena* const arena_;
@@ -109,7 +104,6 @@ class ControlConnections {
   absl::flat_hash_map<int, ConnectionPtr> connections_ ABSL_GUARDED_BY(mu_);
   // Closed connections with calls that have not ended.
   absl::flat_hash_map<Connection*, ConnectionPtr> ending_ ABSL_GUARDED_BY(mu_);
-  size_t untaken_ ABSL_GUARDED_BY(mu_) = 0;  // answers that are being sent, of all connections
   int displaced_in_turn_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t turn_began_ns_ ABSL_GUARDED_BY(mu_) = 0;
   size_t prepaid_used_ ABSL_GUARDED_BY(mu_) = 0;

@@ -23,7 +23,6 @@ namespace {
 // A bound on the bytes of answers that are on their way. Beyond it, only small answers are sent; others are refused.
 constexpr size_t kAnswerBytesMax = 2 << 20;
 constexpr size_t kSmallAnswerBytes = 2 << 10;
-constexpr int kCallsPerConnection = 16;
 
 grpc::Status ToGrpc(const absl::Status& status) {
   // absl and gRPC number their codes alike, on purpose. But gRPC uses RESOURCE_EXHAUSTED itself.
@@ -57,7 +56,7 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
     quota.Resize(8 << 20);
     builder.SetResourceQuota(quota);
     builder.SetMaxReceiveMessageSize(ControlService::kRequestBytesMax);
-    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kCallsPerConnection);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, ControlConnections::kCallsPerConnection);
     builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 4 << 10);
     // HTTP/2's windows stay small: nobody sends much here.
     builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);

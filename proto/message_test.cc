@@ -66,7 +66,7 @@ void ForEachMessage(Visit visit) {
   visit(message(ReadReply{region, range}, 0, 0x20 * kChunkBytes));
   visit(message(WriteRequest{region, range, Epoch{5}, SpanGeneration{6}, 0x5152535455565758},
                 kFlagCreate | kFlagGc | kFlagReservation | kFlagWholeFrames, 0x20 * kChunkBytes));
-  visit(message(WriteReply{region, range, 0x6162636465666768}, 0));
+  visit(message(WriteReply{region, range, 0x6162636465666768, 0x69}, 0));
   visit(message(TrimRequest{region, range, Epoch{5}, SpanGeneration{6}}, kFlagReservation | kFlagWholeFrames));
   visit(message(TrimReply{region, range, 0x6162636465666768}, 0));
   visit(message(DestroyRequest{region, Epoch{0x21222324}}, 0));
@@ -185,7 +185,7 @@ TEST(MessageTest, EachReservedByteIsRefused) {
                                                                {"read request", 0},
                                                                {"read reply", 16},
                                                                {"write request", 0},
-                                                               {"write reply", 8},
+                                                               {"write reply", 4},
                                                                {"trim request", 8},
                                                                {"trim reply", 8},
                                                                {"destroy request", 28},
