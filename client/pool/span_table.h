@@ -6,32 +6,44 @@
 #include <memory>
 
 #include "absl/container/flat_hash_map.h"
-#include "client/pool/placement.h"
+#include "absl/functional/function_ref.h"
+#include "client/pool/span_copies.h"
 
 namespace nram {
 
-// A region's spans and where each is: 8 bytes a span and the table of blocks of 64; nothing but itself for a region of
+// A region's spans and where each is: 16 bytes a span and the table of blocks of 64; nothing but itself for a region of
 // one span. Not thread-safe.
 class SpanTable {
  public:
-  // Not placed() if the span has never been set.
-  SpanPlacement Find(uint64_t span) const {
-    if (blocks_ == nullptr) return span == only_span_ ? only_ : SpanPlacement{};
+  // Neither placed() nor lost() if the span has never been set.
+  SpanCopies Find(uint64_t span) const {
+    if (blocks_ == nullptr) return span == only_span_ ? only_ : SpanCopies{};
     const auto it = blocks_->find(span / kSpansPerTableBlock);
-    return it == blocks_->end() ? SpanPlacement{} : (*it->second)[span % kSpansPerTableBlock];
+    return it == blocks_->end() ? SpanCopies{} : (*it->second)[span % kSpansPerTableBlock];
   }
 
-  void Set(uint64_t span, const SpanPlacement& placement) {
+  void Set(uint64_t span, const SpanCopies& copies) {
     if (blocks_ == nullptr) {
-      if (!only_.placed() || only_span_ == span) {
+      if (only_ == SpanCopies{} || only_span_ == span) {
         only_span_ = span;
-        only_ = placement;
+        only_ = copies;
         return;
       }
       blocks_ = std::make_unique<Blocks>();
       Slot(only_span_) = only_;
     }
-    Slot(span) = placement;
+    Slot(span) = copies;
+  }
+
+  // Calls `visit` for all spans that were set, and perhaps for others, in no order.
+  void ForEach(absl::FunctionRef<void(uint64_t span, SpanCopies* copies)> visit) {
+    if (blocks_ == nullptr) {
+      visit(only_span_, &only_);
+      return;
+    }
+    for (auto& [number, block] : *blocks_) {
+      for (uint64_t i = 0; i < kSpansPerTableBlock; ++i) visit(number * kSpansPerTableBlock + i, &(*block)[i]);
+    }
   }
 
   // Bytes that the table takes beyond sizeof(SpanTable).
@@ -42,17 +54,17 @@ class SpanTable {
 
  private:
   static constexpr uint64_t kSpansPerTableBlock = 64;
-  using Block = std::array<SpanPlacement, kSpansPerTableBlock>;
+  using Block = std::array<SpanCopies, kSpansPerTableBlock>;
   using Blocks = absl::flat_hash_map<uint64_t, std::unique_ptr<Block>>;
 
-  SpanPlacement& Slot(uint64_t span) {
+  SpanCopies& Slot(uint64_t span) {
     std::unique_ptr<Block>& block = (*blocks_)[span / kSpansPerTableBlock];
     if (block == nullptr) block = std::make_unique<Block>();
     return (*block)[span % kSpansPerTableBlock];
   }
 
   uint64_t only_span_ = 0;
-  SpanPlacement only_;
+  SpanCopies only_;
   std::unique_ptr<Blocks> blocks_;
 };
 
