@@ -1,6 +1,5 @@
 #include "base/wake_latency.h"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -9,8 +8,10 @@
 #include <string>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/poll_until.h"
 #include "base/subprocess.h"
 #include "gtest/gtest.h"
 
@@ -19,6 +20,22 @@ namespace {
 
 constexpr int64_t kPatienceMs = 30'000;
 constexpr int32_t kNothingAsked = -1;
+
+TEST(FastWakeTest, IsOneOfThreeWords) {
+  FastWake fast_wake = FastWake::kOff;
+  EXPECT_TRUE(ParseFastWake("auto", &fast_wake).ok());
+  EXPECT_EQ(fast_wake, FastWake::kAuto);
+  EXPECT_TRUE(ParseFastWake("on", &fast_wake).ok());
+  EXPECT_EQ(fast_wake, FastWake::kOn);
+  for (const char* const other : {"", "On", "on ", "1", "yes", "off,on"}) {
+    const absl::Status status = ParseFastWake(other, &fast_wake);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << other;
+    EXPECT_EQ(status.message(), absl::StrCat("\"", other, "\" is not accepted: expected auto, on or off"));
+  }
+  EXPECT_EQ(fast_wake, FastWake::kOn) << "what is refused changes nothing";
+  EXPECT_TRUE(ParseFastWake("off", &fast_wake).ok());
+  EXPECT_EQ(fast_wake, FastWake::kOff);
+}
 
 // A file in the device's place: what was asked for last stands in it.
 class WakeLatencyTest : public testing::Test {
@@ -52,10 +69,7 @@ class WakeLatencyTest : public testing::Test {
     return true;
   }
   static bool IdleUntilReleased(const WakeLatency& latency) {
-    for (const int64_t deadline_ns = DeadlineAfterMs(kPatienceMs); latency.held(); sched_yield()) {
-      if (MonotonicNs() >= deadline_ns) return false;
-    }
-    return true;
+    return PollUntil(DeadlineAfterMs(kPatienceMs), 1, [&] { return !latency.held(); });
   }
 
   std::string path_ = testing::TempDir() + "/latency.XXXXXX";
@@ -96,6 +110,18 @@ TEST_F(WakeLatencyTest, GoesWithItsObject) {
   }
   EXPECT_GT(asked(), 1'000'000'000);
   EXPECT_EQ(HeldDescriptors(), 0);
+}
+
+// On machines of up to 16 processors auto is on, on others off.
+TEST_F(WakeLatencyTest, AutoIsOnWhereThereAreFewProcessors) {
+  WakeLatency latency(FastWake::kAuto, path_);
+  if (std::thread::hardware_concurrency() <= 16) {
+    EXPECT_TRUE(WorkUntilHeld(&latency));
+    return;
+  }
+  for (int i = 0; i < 100'000; ++i) latency.Count();
+  EXPECT_FALSE(latency.held());
+  EXPECT_EQ(asked(), kNothingAsked);
 }
 
 TEST_F(WakeLatencyTest, AChildHoldsNothing) {

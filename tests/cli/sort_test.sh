@@ -178,6 +178,7 @@ env --default-signal=INT "$nram" sort -o "$directory/out" "$directory/empty" "$d
 sorter=$!
 until ls "$directory" | grep -q '^out\.' && ! ls -l "/proc/$sorter/fd" | grep -q 'empty$' &&
   grep -q '^State:.*sleeping' "/proc/$sorter/status"; do
+  sleep 0.01
   kill -0 "$sorter" || fail "it did not wait: $(cat "$directory/messages")"
 done
 kill -INT "$sorter"

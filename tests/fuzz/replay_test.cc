@@ -10,7 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "base/file.h"
 #include "base/test_seed.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/fuzz/targets.h"
 
@@ -50,6 +52,12 @@ TEST_P(ReplayTest, RandomInput) {
     for (char& c : input) c = static_cast<char>(random());
     Run(input);
   }
+}
+
+TEST_P(ReplayTest, StandsInTheReadme) {
+  const absl::StatusOr<std::string> readme = ReadFile("tests/fuzz/README.md");
+  ASSERT_TRUE(readme.ok()) << readme.status();
+  EXPECT_THAT(*readme, ::testing::HasSubstr(std::string("\n| ") + GetParam().name + " | "));
 }
 
 INSTANTIATE_TEST_SUITE_P(Targets, ReplayTest, ::testing::ValuesIn(FuzzTargets().begin(), FuzzTargets().end()),

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/poll_until.h"
 #include "client/pool/pool.h"
 #include "gtest/gtest.h"
 #include "tests/util/region_io.h"
@@ -119,9 +120,12 @@ TEST_F(FrozenBesideTest, ANamedRegionCanBeCreatedAgainAfterAFailure) {
     const int64_t patience_ns = DeadlineAfterMs(60'000);
     ASSERT_TRUE(pool_->session(1)->AwaitUp(patience_ns).ok());
     absl::StatusOr<std::unique_ptr<Region>> region = absl::UnknownError("");
-    while (!(region = pool_->CreateRegion({.gc = gc, .name = name})).ok() && MonotonicNs() < patience_ns) {
-      EXPECT_TRUE(absl::IsUnavailable(region.status()) || absl::IsDeadlineExceeded(region.status())) << region.status();
-    }
+    PollUntil(patience_ns, 10, [&] {
+      region = pool_->CreateRegion({.gc = gc, .name = name});
+      EXPECT_TRUE(region.ok() || absl::IsUnavailable(region.status()) || absl::IsDeadlineExceeded(region.status()))
+          << region.status();
+      return region.ok();
+    });
     ASSERT_TRUE(region.ok()) << region.status();
     EXPECT_TRUE(Read(region->get(), 0, 4 * kMiB).ok());
     EXPECT_TRUE((*region)->Destroy().ok());

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/poll_until.h"
 #include "client/pool/pool.h"
 #include "gtest/gtest.h"
 #include "tests/util/server_process.h"
@@ -61,10 +62,10 @@ TEST_F(FrozenServerTest, WritesThatNeedRoomFailAtOnceWhenItHasBeenAwayForLong) {
   server.Freeze();
   const int64_t patience_ns = DeadlineAfterMs(60'000);
   std::string back(kPageBytes, ' ');
-  while (!(*pool)->session(0)->away_too_long() && MonotonicNs() < patience_ns) {
+  ASSERT_TRUE(PollUntil(patience_ns, 10, [&] {
     (void)region->Read(0, {reinterpret_cast<std::byte*>(back.data()), back.size()}, {.timeout_ms = 100});
-  }
-  ASSERT_TRUE((*pool)->session(0)->away_too_long());
+    return (*pool)->session(0)->away_too_long();
+  }));
 
   // The writes need more than the room reserved ahead, each blocking and not. All together take a fraction of the time
   // that one may take.
@@ -78,9 +79,8 @@ TEST_F(FrozenServerTest, WritesThatNeedRoomFailAtOnceWhenItHasBeenAwayForLong) {
   EXPECT_LT(MonotonicNs(), deadline_ns);
 
   server.Thaw();
-  absl::Status status = absl::UnavailableError("");
-  while (!status.ok() && MonotonicNs() < patience_ns) status = region->Write(0, bytes);
-  EXPECT_TRUE(status.ok()) << status;
+  absl::Status status;
+  EXPECT_TRUE(PollUntil(patience_ns, 10, [&] { return (status = region->Write(0, bytes)).ok(); })) << status;
 }
 
 TEST_F(FrozenServerTest, ThePoolsOnlyServerMayBeSlow) {

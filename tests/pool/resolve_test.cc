@@ -3,10 +3,10 @@
 #include <atomic>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/poll_until.h"
 #include "base/sync.h"
 #include "client/transport/endpoint.h"
 #include "gmock/gmock.h"
@@ -22,9 +22,7 @@ class HangingResolver {
  public:
   ~HangingResolver() {
     LetGo();
-    const int64_t deadline_ns = DeadlineAfterMs(30'000);
-    while (shared_->inside > 0 && MonotonicNs() < deadline_ns) std::this_thread::yield();
-    EXPECT_EQ(shared_->inside, 0);
+    EXPECT_TRUE(PollUntil(DeadlineAfterMs(30'000), 1, [&] { return shared_->inside == 0; }));
   }
   HostLookup lookup() {
     return [shared = shared_](const char*, const char* port, const addrinfo* hints, addrinfo** found) {
@@ -82,10 +80,10 @@ TEST(ResolveTest, OnlySoManyHangAtOnce) {
   // When the resolver answers again, names are looked up again.
   resolver.LetGo();
   absl::StatusOr<SocketAddress> address = absl::UnknownError("");
-  while (!(address = ResolveEndpoint(kNamed, DeadlineAfterMs(5'000), resolver.lookup())).ok() &&
-         MonotonicNs() < patience_ns) {
-    std::this_thread::yield();
-  }
+  PollUntil(patience_ns, 1, [&] {
+    address = ResolveEndpoint(kNamed, DeadlineAfterMs(5'000), resolver.lookup());
+    return address.ok();
+  });
   EXPECT_TRUE(address.ok()) << address.status();
 }
 

@@ -21,6 +21,7 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/poll_until.h"
 #include "base/test_seed.h"
 #include "base/units.h"
 #include "fsd/filesystem.h"
@@ -88,13 +89,7 @@ class FileUnderTest {
 
   template <typename Done>
   void Retry(const Done& done) {
-    const int64_t deadline_ns = DeadlineAfterMs(60'000);
-    while (!done()) {
-      if (MonotonicNs() > deadline_ns) {
-        ADD_FAILURE() << path_ << ": " << strerror(errno) << " for a minute";
-        return;
-      }
-    }
+    EXPECT_TRUE(PollUntil(DeadlineAfterMs(60'000), 5, done)) << path_ << ": " << strerror(errno) << " for a minute";
   }
   // Picks whole pages if `pages`.
   void PickRange(bool pages, uint64_t* first, uint64_t* count) {

@@ -1,27 +1,20 @@
-#include <algorithm>
-#include <functional>
-#include <limits>
+#include <initializer_list>
 #include <memory>
 #include <vector>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "tests/sim/episode.h"
+#include "tests/sim/episode_run.h"
 #include "tests/sim/pool_client.h"
 
 namespace nram::sim {
 namespace {
 
 constexpr size_t kUnderWayMax = 12;
-constexpr int64_t kQuietNs = 120 * kNsPerSecond;
-constexpr int64_t kSettleNs = 30 * kNsPerSecond;
-constexpr int64_t kFaultPauseNs = 500 * kNsPerMs;
 constexpr uint64_t kFaultEvery = 100;  // operations
 constexpr uint64_t kBurst = 60;
 constexpr int64_t kBurstPauseNs = 2 * kNsPerSecond;
 constexpr uint64_t kQuietOperations = 50;
-// What happens for nothing but itself at one time, or for so few operations, has no end.
-constexpr uint64_t kEventsPerTimeMax = 1'000'000;
 
 // What the seed decides before anything happens.
 struct Plan {
@@ -78,110 +71,56 @@ Plan MakePlan(const EpisodeOptions& options) {
   return plan;
 }
 
-class PoolEpisode {
+class PoolEpisode : private EpisodeRun {
  public:
-  explicit PoolEpisode(const EpisodeOptions& options)
-      : options_(options),
-        plan_(MakePlan(options)),
-        cluster_(options.seed, plan_.cluster),
-        faults_(&cluster_, plan_.faults, kFaultPauseNs) {
-    cluster_.checker.SetVerbose(options.verbose);
-    cluster_.checker.SetNeverFull(plan_.never_full);
-    // Pools send again what had no answer.
-    cluster_.checker.SetEffect(RegisterHistory::Effect::kAgain);
-    for (size_t i = 0; i < cluster_.clients.size(); ++i) {
-      clients_.push_back(std::make_unique<PoolClient>(&cluster_, i, plan_.workload));
-    }
-    pump_scheduled_.resize(clients_.size());
-    faults_.lease_of = [this](size_t client) { return clients_[client]->lease(); };
-  }
+  explicit PoolEpisode(const EpisodeOptions& options) : PoolEpisode(options, MakePlan(options)) {}
 
   EpisodeResult Run() {
     AwaitUp();
     cluster_.checker.SetServers(plan_.servers);
-    faults_.Begin();
-    for (size_t i = 0; i < clients_.size(); ++i) Pump(i);
-    RunUntil([this] { return started_ >= options_.operations; }, std::numeric_limits<int64_t>::max());
-    faults_.EndAll();
-    stopping_ = true;
-    AwaitIdle("after the faults");
+    RunFaults();
     cluster_.checker.SetServers(Checker::Servers::kMayBeAway);
-    // So that each client has noticed what has become of its leases.
     Settle();
     AwaitUp();
     BeQuiet();
     DestroyAll();
     ClosePools();
-    EpisodeResult result;
-    result.failure = cluster_.checker.failure();
-    if (!result.failure.empty()) result.report = cluster_.checker.Report();
-    result.operations = started_;
-    result.events = cluster_.world.event_count();
-    result.digest = cluster_.world.digest();
-    result.virtual_ns = cluster_.world.NowNs();
+    EpisodeResult result = Result();
     // What is under way when an episode has failed has no end.
     if (failed()) Abandon();
     return result;
   }
 
  private:
-  bool failed() const { return !cluster_.checker.failure().empty(); }
-
-  template <typename Predicate>
-  bool RunUntil(const Predicate& is_done, int64_t until_ns) {
-    World& world = cluster_.world;
-    while (!failed() && !is_done()) {
-      if (!world.Step(until_ns)) return false;
-      if (world.NowNs() != last_ns_) {
-        last_ns_ = world.NowNs();
-        last_count_ = world.event_count();
-      } else if (world.event_count() - last_count_ > kEventsPerTimeMax) {
-        cluster_.checker.Fail("time stands still");
-      }
+  PoolEpisode(const EpisodeOptions& options, const Plan& plan)
+      : EpisodeRun(options, plan.cluster, plan.faults), plan_(plan) {
+    cluster_.checker.SetNeverFull(plan_.never_full);
+    // Pools send again what had no answer.
+    cluster_.checker.SetEffect(RegisterHistory::Effect::kAgain);
+    for (size_t i = 0; i < cluster_.clients.size(); ++i) {
+      clients_.push_back(std::make_unique<PoolClient>(&cluster_, i, plan_.workload));
     }
-    return true;
-  }
-  void Settle() {
-    RunUntil([] { return false; }, cluster_.world.NowNs() + kSettleNs);
+    faults_.lease_of = [this](size_t client) { return clients_[client]->lease(); };
   }
 
-  // Keeps some operations of a client under way.
-  void Pump(size_t client) {
-    if (stopping_ || failed()) return;
+  void Pump(size_t client) override {
+    if (!is_busy()) return;
     while (clients_[client]->under_way() < kUnderWayMax) {
       if (!clients_[client]->StartSome([this, client] { SchedulePump(client, 100 * kNsPerUs); })) {
         return SchedulePump(client, 20 * kNsPerMs);
       }
-      ++started_;
+      NoteStarted();
       // Also while much is under way.
       if (cluster_.world.rng().OneIn(kFaultEvery)) faults_.InjectWithin(kNsPerMs);
       // In bursts, so that operations meet each other and yet time goes by.
       if (cluster_.world.rng().OneIn(kBurst)) return SchedulePump(client, kBurstPauseNs);
     }
   }
-  void SchedulePump(size_t client, int64_t max_ns) {
-    if (pump_scheduled_[client]) return;
-    pump_scheduled_[client] = true;
-    cluster_.world.After(cluster_.world.rng().Between(0, max_ns), cluster_.clients[client], [this, client] {
-      pump_scheduled_[client] = false;
-      Pump(client);
-    });
-  }
-
-  void AwaitIdle(const char* when) {
-    const int64_t until_ns = cluster_.world.NowNs() + kQuietNs;
-    if (!RunUntil([this] { return cluster_.checker.under_way() == 0; }, until_ns) && !failed()) {
-      cluster_.checker.Fail(absl::StrCat(cluster_.checker.under_way(), " operations have no end ", when));
-    }
-  }
   // Until all clients are as they should be.
-  void Await(bool (PoolClient::*is_well)() const, const char* what) {
-    const auto all_are = [this, is_well] {
-      return std::all_of(clients_.begin(), clients_.end(), [&](const auto& client) { return (*client.*is_well)(); });
-    };
-    if (!RunUntil(all_are, cluster_.world.NowNs() + kQuietNs) && !failed()) cluster_.checker.Fail(what);
+  void AwaitAll(bool (PoolClient::*are_well)() const, const char* what) {
+    Await([&] { return absl::c_all_of(clients_, [&](const auto& client) { return (*client.*are_well)(); }); }, what);
   }
-  void AwaitUp() { Await(&PoolClient::up, "a client does not come up again"); }
+  void AwaitUp() { AwaitAll(&PoolClient::up, "a client does not come up again"); }
 
   // No server is away: everything succeeds, but for what was lost.
   void BeQuiet() {
@@ -202,7 +141,7 @@ class PoolEpisode {
   }
 
   void CheckRooms() {
-    Await(&PoolClient::settled, "what a client has asked for has no answer");
+    AwaitAll(&PoolClient::settled, "what a client has asked for has no answer");
     for (const auto& client : clients_) {
       for (const auto& server : cluster_.servers) {
         if (!failed()) client->CheckRoom(server.get());
@@ -265,16 +204,8 @@ class PoolEpisode {
     for (auto& client : clients_) (void)client.release();
   }
 
-  const EpisodeOptions options_;
   const Plan plan_;
-  Cluster cluster_;
-  Faults faults_;
   std::vector<std::unique_ptr<PoolClient>> clients_;
-  std::vector<bool> pump_scheduled_;
-  uint64_t started_ = 0;
-  bool stopping_ = false;
-  int64_t last_ns_ = 0;
-  uint64_t last_count_ = 0;
 };
 
 }  // namespace

@@ -1,29 +1,22 @@
-#include <algorithm>
 #include <array>
-#include <functional>
 #include <memory>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "tests/sim/episode.h"
+#include "tests/sim/episode_run.h"
 #include "tests/sim/raw_client.h"
 
 namespace nram::sim {
 namespace {
 
 constexpr int kUnderWayMax = 12;
-constexpr int64_t kQuietNs = 120 * kNsPerSecond;
-constexpr int64_t kSettleNs = 30 * kNsPerSecond;
-constexpr int64_t kFaultPauseNs = 500 * kNsPerMs;
 constexpr uint64_t kBurst = 40;
 constexpr int64_t kBurstPauseNs = 2 * kNsPerSecond;
 
-class RawEpisode {
+class RawEpisode : private EpisodeRun {
  public:
-  explicit RawEpisode(const EpisodeOptions& options)
-      : options_(options),
-        cluster_(options.seed, Clients(options.seed)),
-        faults_(&cluster_, options.faults, kFaultPauseNs) {
+  explicit RawEpisode(const EpisodeOptions& options) : EpisodeRun(options, Clients(options.seed), options.faults) {
     for (size_t i = 0; i < cluster_.clients.size(); ++i) {
       clients_.push_back(std::make_unique<RawClient>(&cluster_, i));
     }
@@ -31,28 +24,14 @@ class RawEpisode {
   }
 
   EpisodeResult Run() {
-    cluster_.checker.SetVerbose(options_.verbose);
     for (const auto& client : clients_) client->Begin();
     AwaitUp();
-    faults_.Begin();
-    for (size_t i = 0; i < clients_.size(); ++i) Pump(i);
-    RunUntil([this] { return started_ >= options_.operations; }, INT64_MAX);
-    faults_.EndAll();
-    stopping_ = true;
-    AwaitIdle("after the faults");
-    // So that each client has noticed what has become of its leases.
-    RunUntil([] { return false; }, cluster_.world.NowNs() + kSettleNs);
+    RunFaults();
+    Settle();
     AwaitUp();
     ReadAll();
     DestroyAll();
-    EpisodeResult result;
-    result.failure = cluster_.checker.failure();
-    if (!result.failure.empty()) result.report = cluster_.checker.Report();
-    result.operations = started_;
-    result.events = cluster_.world.event_count();
-    result.digest = cluster_.world.digest();
-    result.virtual_ns = cluster_.world.NowNs();
-    return result;
+    return Result();
   }
 
  private:
@@ -65,19 +44,8 @@ class RawEpisode {
     return options;
   }
 
-  bool failed() const { return !cluster_.checker.failure().empty(); }
-
-  template <typename Predicate>
-  bool RunUntil(const Predicate& is_done, int64_t until_ns) {
-    while (!failed() && !is_done()) {
-      if (!cluster_.world.Step(until_ns)) return false;
-    }
-    return true;
-  }
-
-  // Keeps some operations of a client under way.
-  void Pump(size_t client) {
-    if (stopping_ || failed()) return;
+  void Pump(size_t client) override {
+    if (!is_busy()) return;
     while (under_way_[client] < kUnderWayMax) {
       ++under_way_[client];
       if (!clients_[client]->StartSome([this, client] {
@@ -87,32 +55,14 @@ class RawEpisode {
         --under_way_[client];
         return SchedulePump(client, 20 * kNsPerMs);
       }
-      ++started_;
+      NoteStarted();
       // In bursts, so that operations meet each other and yet time goes by.
       if (cluster_.world.rng().OneIn(kBurst)) return SchedulePump(client, kBurstPauseNs);
     }
   }
-  void SchedulePump(size_t client, int64_t max_ns) {
-    if (pump_scheduled_[client]) return;
-    pump_scheduled_[client] = true;
-    cluster_.world.After(cluster_.world.rng().Between(0, max_ns), cluster_.clients[client], [this, client] {
-      pump_scheduled_[client] = false;
-      Pump(client);
-    });
-  }
-
-  void AwaitIdle(const char* when) {
-    const int64_t until_ns = cluster_.world.NowNs() + kQuietNs;
-    if (!RunUntil([this] { return cluster_.checker.under_way() == 0; }, until_ns) && !failed()) {
-      cluster_.checker.Fail(absl::StrCat(cluster_.checker.under_way(), " operations have no end ", when));
-    }
-  }
   void AwaitUp() {
-    const int64_t until_ns = cluster_.world.NowNs() + kQuietNs;
-    const auto all_up = [this] {
-      return std::all_of(clients_.begin(), clients_.end(), [](const auto& client) { return client->up(); });
-    };
-    if (!RunUntil(all_up, until_ns) && !failed()) cluster_.checker.Fail("a client does not come up again");
+    Await([this] { return absl::c_all_of(clients_, [](const auto& client) { return client->up(); }); },
+          "a client does not come up again");
   }
 
   void ReadAll() {
@@ -148,14 +98,8 @@ class RawEpisode {
     }
   }
 
-  const EpisodeOptions options_;
-  Cluster cluster_;
-  Faults faults_;
   std::vector<std::unique_ptr<RawClient>> clients_;
-  uint64_t started_ = 0;
-  bool stopping_ = false;
   std::array<int, 8> under_way_{};
-  std::array<bool, 8> pump_scheduled_{};
 };
 
 }  // namespace
