@@ -6,13 +6,11 @@ namespace nram {
 namespace {
 
 // Of the range's i-th page.
-ChunkMask WrittenOf(const ChunkRange& range, absl::Span<const ChunkMask> masks, uint64_t i) {
-  return masks.empty() ? MaskOfPage(range, range.first_page() + i) : masks[i];
+ChunkMask WrittenOf(const ChunkRange& range, const ChunkMask* masks, uint64_t i) {
+  return masks == nullptr ? MaskOfPage(range, range.first_page() + i) : masks[i];
 }
 
 }  // namespace
-
-void LostPages::AddSpan(uint64_t span) { spans_[span].set(); }
 
 bool LostPages::Has(uint64_t page) const {
   const auto it = spans_.find(page / kPagesPerSpan);
@@ -26,7 +24,7 @@ void LostPages::Remove(uint64_t page) {
   if (it->second.none()) spans_.erase(it);
 }
 
-bool LostPages::Touches(const ChunkRange& range) const {
+bool LostPages::MeetsRead(const ChunkRange& range) const {
   if (empty()) return false;
   for (uint64_t i = 0; i < range.pages(); ++i) {
     if (Has(range.first_page() + i)) return true;
@@ -34,7 +32,7 @@ bool LostPages::Touches(const ChunkRange& range) const {
   return false;
 }
 
-bool LostPages::TouchesPart(const ChunkRange& range, absl::Span<const ChunkMask> masks) const {
+bool LostPages::MeetsWrite(const ChunkRange& range, const ChunkMask* masks) const {
   if (empty()) return false;
   for (uint64_t i = 0; i < range.pages(); ++i) {
     const ChunkMask written = WrittenOf(range, masks, i);
@@ -43,7 +41,7 @@ bool LostPages::TouchesPart(const ChunkRange& range, absl::Span<const ChunkMask>
   return false;
 }
 
-void LostPages::RemoveWritten(const ChunkRange& range, absl::Span<const ChunkMask> masks) {
+void LostPages::RemoveWritten(const ChunkRange& range, const ChunkMask* masks) {
   for (uint64_t i = 0; i < range.pages() && !empty(); ++i) {
     if (WrittenOf(range, masks, i) == kAllChunks) Remove(range.first_page() + i);
   }

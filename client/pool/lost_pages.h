@@ -9,7 +9,6 @@
 #include <cstdint>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/types/span.h"
 #include "base/units.h"
 
 namespace nram {
@@ -19,16 +18,17 @@ class LostPages {
  public:
   bool empty() const { return spans_.empty(); }
   // All pages of the span.
-  void AddSpan(uint64_t span);
-  // Whether one of the range's pages is lost. `masks` (may be empty: all chunks of the range), of a write: which chunks
-  // it writes; pages that it writes whole, or not at all, are left out.
-  bool Touches(const ChunkRange& range) const;
-  bool TouchesPart(const ChunkRange& range, absl::Span<const ChunkMask> masks) const;
-  // The pages of the range that a write has written whole are lost no more.
-  void RemoveWritten(const ChunkRange& range, absl::Span<const ChunkMask> masks);
-  // Likewise, the whole pages of a trim. The range may have any length.
+  void AddSpan(uint64_t span) { spans_[span].set(); }
+  // Whether a read of the range meets a lost page.
+  bool MeetsRead(const ChunkRange& range) const;
+  // Whether a write meets a lost page that it does not write whole. `masks`: which chunks of each page it writes; null:
+  // all of the range.
+  bool MeetsWrite(const ChunkRange& range, const ChunkMask* masks) const;
+  // Pages that a write has written whole are lost no more.
+  void RemoveWritten(const ChunkRange& range, const ChunkMask* masks);
+  // Likewise, the whole pages of a trim, of any length.
   void RemoveTrimmed(const ChunkRange& range);
-  // Of the span, whether it has any.
+  // Whether a page of the span is lost.
   bool HasSpan(uint64_t span) const { return spans_.contains(span); }
   size_t memory_bytes() const { return spans_.capacity() * (sizeof(Spans::value_type) + 1); }
 

@@ -7,36 +7,36 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
-#include "client/pool/span_copies.h"
+#include "client/pool/placement.h"
 
 namespace nram {
 
-// A region's spans and where each is: 16 bytes a span and the table of blocks of 64; nothing but itself for a region of
+// A region's spans and where each is: 8 bytes a span and the table of blocks of 64; nothing but itself for a region of
 // one span. Not thread-safe.
 class SpanTable {
  public:
   // Neither placed() nor lost() if the span has never been set.
-  SpanCopies Find(uint64_t span) const {
-    if (blocks_ == nullptr) return span == only_span_ ? only_ : SpanCopies{};
+  SpanPlacement Find(uint64_t span) const {
+    if (blocks_ == nullptr) return span == only_span_ ? only_ : SpanPlacement{};
     const auto it = blocks_->find(span / kSpansPerTableBlock);
-    return it == blocks_->end() ? SpanCopies{} : (*it->second)[span % kSpansPerTableBlock];
+    return it == blocks_->end() ? SpanPlacement{} : (*it->second)[span % kSpansPerTableBlock];
   }
 
-  void Set(uint64_t span, const SpanCopies& copies) {
+  void Set(uint64_t span, const SpanPlacement& placement) {
     if (blocks_ == nullptr) {
-      if (only_ == SpanCopies{} || only_span_ == span) {
+      if (only_ == SpanPlacement{} || only_span_ == span) {
         only_span_ = span;
-        only_ = copies;
+        only_ = placement;
         return;
       }
       blocks_ = std::make_unique<Blocks>();
       Slot(only_span_) = only_;
     }
-    Slot(span) = copies;
+    Slot(span) = placement;
   }
 
   // Calls `visit` for all spans that were set, and perhaps for others, in no order.
-  void ForEach(absl::FunctionRef<void(uint64_t span, SpanCopies* copies)> visit) {
+  void ForEach(absl::FunctionRef<void(uint64_t span, SpanPlacement* placement)> visit) {
     if (blocks_ == nullptr) {
       visit(only_span_, &only_);
       return;
@@ -54,17 +54,17 @@ class SpanTable {
 
  private:
   static constexpr uint64_t kSpansPerTableBlock = 64;
-  using Block = std::array<SpanCopies, kSpansPerTableBlock>;
+  using Block = std::array<SpanPlacement, kSpansPerTableBlock>;
   using Blocks = absl::flat_hash_map<uint64_t, std::unique_ptr<Block>>;
 
-  SpanCopies& Slot(uint64_t span) {
+  SpanPlacement& Slot(uint64_t span) {
     std::unique_ptr<Block>& block = (*blocks_)[span / kSpansPerTableBlock];
     if (block == nullptr) block = std::make_unique<Block>();
     return (*block)[span % kSpansPerTableBlock];
   }
 
   uint64_t only_span_ = 0;
-  SpanCopies only_;
+  SpanPlacement only_;
   std::unique_ptr<Blocks> blocks_;
 };
 

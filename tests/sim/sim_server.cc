@@ -172,13 +172,14 @@ void SimServer::Unfill() {
 bool SimServer::FlipBit(RegionId region, uint64_t page) {
   bool flipped = false;
   const ChunkRange range{page * kChunksPerPage, kChunksPerPage};
-  core_->store().ReadInPlace({.region = region, .range = range, .generation = {}}, [&](const PageStore::Stored& stored) {
-    if (stored.chunks.empty()) return;
-    const iovec& piece = stored.chunks[world_->rng().Below(stored.chunks.size())];
-    auto* const bytes = static_cast<uint8_t*>(piece.iov_base);
-    bytes[world_->rng().Below(piece.iov_len)] ^= static_cast<uint8_t>(1 << world_->rng().Below(8));
-    flipped = true;
-  });
+  core_->store().ReadInPlace(
+      {.region = region, .range = range, .generation = {}}, [&](const PageStore::Stored& stored) {
+        if (stored.chunks.empty()) return;
+        const iovec& piece = stored.chunks[world_->rng().Below(stored.chunks.size())];
+        auto* const bytes = static_cast<uint8_t*>(piece.iov_base);
+        bytes[world_->rng().Below(piece.iov_len)] ^= static_cast<uint8_t>(1 << world_->rng().Below(8));
+        flipped = true;
+      });
   return flipped;
 }
 
