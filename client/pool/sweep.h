@@ -65,6 +65,7 @@ class Sweep {
   void Judge(Errand* errand);
   void Retry(Errand* errand, const absl::Status& why);
   void Resume(Errand* errand);
+  void EndLost(Errand* errand);
   void End(Errand* errand, const absl::Status& status);
   void EndKeepingTrim(Errand* errand);
   static void OnCallDone(Call* call) {

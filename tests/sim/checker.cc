@@ -142,8 +142,7 @@ Checker::Operation Checker::BeginOther(Kind kind, RegionId id, ChunkRange range,
   return operation;
 }
 
-void Checker::End(const Operation& operation, const absl::Status& status, const std::byte* in,
-                  absl::Span<const int> servers) {
+void Checker::End(const Operation& operation, const absl::Status& status, const std::byte* in) {
   ++now_;
   Trace(absl::StrCat(NameOf(operation.kind), " ", operation.number, " ends, moment ", now_, ": ",
                      status.ok() ? "OK" : status.ToString()),
@@ -161,7 +160,7 @@ void Checker::End(const Operation& operation, const absl::Status& status, const 
     FailAt(operation, operation.range.first,
            absl::StrCat("it ended ", (world_->NowNs() - operation.deadline_ns) / kNsPerMs, " ms after its deadline"));
   }
-  if (!status.ok()) JudgeError(region, operation, status, servers);
+  if (!status.ok()) JudgeError(region, operation, status);
   if (operation.kind == Kind::kWrite || operation.kind == Kind::kTrim) EndChange(&region, operation, status.ok());
   if (operation.kind == Kind::kRead && status.ok()) EndRead(&region, operation, in);
 }
@@ -180,6 +179,10 @@ void Checker::EndChange(Region* region, const Operation& operation, bool known) 
   auto& damaged = region->damaged_pages;
   for (auto it = damaged.lower_bound(whole_begin); it != damaged.end() && it->first < whole_end; ++it) {
     if (it->second.began < operation.began) it->second.mended = std::min(it->second.mended, now_);
+  }
+  for (uint64_t page = whole_begin; page < whole_end; ++page) {
+    Moment& whole = region->whole_pages[page];
+    whole = std::max(whole, operation.began);
   }
 }
 
@@ -209,14 +212,13 @@ void Checker::EndRead(Region* region, const Operation& operation, const std::byt
   }
 }
 
-void Checker::JudgeError(const Region& region, const Operation& operation, const absl::Status& status,
-                         absl::Span<const int> servers) {
+void Checker::JudgeError(const Region& region, const Operation& operation, const absl::Status& status) {
   const auto fail = [&](absl::string_view why) {
     FailAt(operation, operation.range.first, absl::StrCat(why, ": ", status.ToString()));
   };
   switch (status.code()) {
     case absl::StatusCode::kDataLoss:
-      if (!MayBeLost(operation, servers)) fail("nothing there can be lost");
+      if (!MayBeLost(operation)) fail("nothing there can be lost");
       return;
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kDeadlineExceeded:
@@ -257,15 +259,20 @@ void Checker::NoteDeath(int server) {
   ++term_count_;
   term_ns_ = world_->NowNs();
   for (auto& [id, region] : regions_) {
-    if (region.sent_to.erase(server) > 0) region.lost_at.insert(server);
+    if (region.sent_to.erase(server) > 0) NoteLost(&region, server);
   }
+}
+
+void Checker::NoteLost(Region* region, int server) {
+  region->lost_at.insert(server);
+  region->lost_moment = ++now_;
 }
 
 void Checker::NoteLeaseEnded(int server, LeaseId lease) {
   ++term_count_;
   term_ns_ = world_->NowNs();
   for (auto& [id, region] : regions_) {
-    if (region.gc && region.lease == lease && region.sent_to.erase(server) > 0) region.lost_at.insert(server);
+    if (region.gc && region.lease == lease && region.sent_to.erase(server) > 0) NoteLost(&region, server);
   }
 }
 
@@ -284,15 +291,17 @@ bool Checker::HasDamage() const {
   return false;
 }
 
-bool Checker::MayBeLost(const Operation& operation, absl::Span<const int> servers) const {
+bool Checker::MayBeLost(const Operation& operation) const {
   const ChunkRange& range = operation.range;
   const auto it = regions_.find(Raw(operation.region));
   if (it == regions_.end() || range.count == 0) return false;
   const Region& region = it->second;
-  for (const int server : servers) {
-    if (region.lost_at.contains(server)) return true;
-  }
   const uint64_t end_page = range.first_page() + range.pages();
+  for (uint64_t page = range.first_page(); region.lost_moment > 0 && page < end_page; ++page) {
+    // What was written whole since is there.
+    const auto whole = region.whole_pages.find(page);
+    if (whole == region.whole_pages.end() || whole->second < region.lost_moment) return true;
+  }
   for (auto page = region.damaged_pages.lower_bound(range.first_page());
        page != region.damaged_pages.end() && page->first < end_page; ++page) {
     if (page->second.mended > operation.began) return true;
