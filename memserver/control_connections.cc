@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <deque>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -34,9 +35,12 @@ struct ControlConnections::Connection {
   const bool charged;  // to the arena
   bool called = false;
   bool told_to_go = false;
-  int under_way = 0;               // calls, including those whose answers are being sent
+  int under_way = 0;               // calls, including those that have their answers
   int64_t used_ns = 0;             // when a call last began or ended
   std::multiset<int64_t> sending;  // for each answer that is being sent, since when
+  std::deque<Answer*> waiting;     // answers that are to be sent after these
+
+  size_t untaken() const { return sending.size() + waiting.size(); }
 
   bool TakesNothing(int64_t now_ns, int64_t limit_ns) const {
     return !sending.empty() && now_ns - *sending.begin() > limit_ns;
@@ -281,24 +285,58 @@ ControlConnections::ConnectionPtr ControlConnections::BeginCall(absl::string_vie
   return it->second;
 }
 
-int64_t ControlConnections::NoteAnswered(const ConnectionPtr& connection) {
+void ControlConnections::Send(const ConnectionPtr& connection, Answer* answer) {
   const int64_t now_ns = MonotonicNs();
-  if (connection == nullptr) return now_ns;
-  MutexLock lock(&mu_);
-  connection->sending.insert(now_ns);
-  return now_ns;
+  if (connection != nullptr) {
+    MutexLock lock(&mu_);
+    ++untaken_;
+    const bool waits = connection->sending.size() >= kUntakenPerConnection;
+    if (waits) {
+      connection->waiting.push_back(answer);
+    } else {
+      connection->sending.insert(now_ns);
+    }
+    BoundUntakenLocked();
+    if (waits) return;
+  }
+  answer->Send(now_ns);
 }
 
-void ControlConnections::EndCall(const ConnectionPtr& connection, int64_t answered_ns) {
-  if (connection == nullptr) return;
-  MutexLock lock(&mu_);
-  connection->sending.erase(connection->sending.find(answered_ns));
-  connection->used_ns = MonotonicNs();
-  if (--connection->under_way > 0) return;
-  if (const auto it = ending_.find(connection.get()); it != ending_.end()) {
-    ForgetLocked(it->first);
-    ending_.erase(it);
+void ControlConnections::BoundUntakenLocked() {
+  const size_t most = kUntakenPerConnection * connections_.size() + kUntakenSpare;
+  if (untaken_ <= most) return;
+  size_t untaken = 0;  // without those of connections that are shut down
+  Connection* worst = nullptr;
+  for (const auto& [fd, connection] : connections_) {
+    if (connection->told_to_go) continue;
+    untaken += connection->untaken();
+    if (worst == nullptr || connection->untaken() > worst->untaken()) worst = connection.get();
   }
+  if (untaken > most) ShutDownLocked(worst);
+}
+
+void ControlConnections::EndCall(const ConnectionPtr& connection, int64_t began_ns) {
+  if (connection == nullptr) return;
+  const int64_t now_ns = MonotonicNs();
+  Answer* next = nullptr;
+  {
+    MutexLock lock(&mu_);
+    connection->sending.erase(connection->sending.find(began_ns));
+    --untaken_;
+    connection->used_ns = now_ns;
+    if (!connection->waiting.empty()) {
+      next = connection->waiting.front();
+      connection->waiting.pop_front();
+      connection->sending.insert(now_ns);
+    }
+    if (--connection->under_way == 0) {
+      if (const auto it = ending_.find(connection.get()); it != ending_.end()) {
+        ForgetLocked(it->first);
+        ending_.erase(it);
+      }
+    }
+  }
+  if (next != nullptr) next->Send(now_ns);
 }
 
 size_t ControlConnections::open() const {

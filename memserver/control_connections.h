@@ -39,10 +39,13 @@ struct ControlConnectionsOptions {
 // Thread-safe.
 class ControlConnections {
  public:
-  // The calls of one connection whose answers have not been taken. gRPC refuses more.
-  static constexpr int kCallsPerConnection = 4;
-  // The memory of one connection in gRPC: 24 KiB and 15.4 KiB for each of these calls, measured.
-  static constexpr uint64_t kConnectionBytes = 96 * kKiB;
+  // The memory of one connection in gRPC: 24 KiB and 15.4 KiB a call, measured. That pays for two untaken answers of
+  // each connection, and more are not sent at once. If there are more in all, those that wait included, the connection
+  // that has most of them is cut off. (gRPC may tell late, and of many at once, that answers were taken. It could not
+  // tell a client that calls again and again from one that takes nothing, if all were sent.)
+  static constexpr uint64_t kConnectionBytes = 64 * kKiB;
+  static constexpr size_t kUntakenPerConnection = 2;
+  static constexpr size_t kUntakenSpare = 32;
   // How many connections are paid for from the start. Others are charged to the arena.
   static constexpr size_t kPrepaid = 32;
   static constexpr uint64_t kFixedBytes = kPrepaid * kConnectionBytes;
@@ -63,12 +66,22 @@ class ControlConnections {
   void Stop();
   int port() const { return port_; }
 
+  // A call's answer. The call owns it.
+  class Answer {
+   public:
+    // Begins to send it. `began_ns` is for EndCall. Called once, with no lock held.
+    virtual void Send(int64_t began_ns) = 0;
+
+   protected:
+    ~Answer() = default;
+  };
+
   // A call began on the connection that gRPC names `peer`. Null if the connection is gone.
   ConnectionPtr BeginCall(absl::string_view peer);
-  // The call's answer is being sent from now on. Returns the time.
-  int64_t NoteAnswered(const ConnectionPtr& connection);
-  // The answer was sent, or given up.
-  void EndCall(const ConnectionPtr& connection, int64_t answered_ns);
+  // The call has its answer, which is sent now, or when earlier ones have been taken.
+  void Send(const ConnectionPtr& connection, Answer* answer);
+  // The answer was taken, or given up.
+  void EndCall(const ConnectionPtr& connection, int64_t began_ns);
   // Too many answers are on their way. Shuts down the connection whose client has not taken an answer for longest, if
   // that is a second or more.
   void CutOffSlowest();
@@ -87,6 +100,7 @@ class ControlConnections {
   void NoteClosedLocked(Connection* connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ForgetLocked(Connection* connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Sweep();
+  void BoundUntakenLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const ControlConnectionsOptions options_;
   FrameArena* const arena_;
@@ -104,6 +118,7 @@ class ControlConnections {
   absl::flat_hash_map<int, ConnectionPtr> connections_ ABSL_GUARDED_BY(mu_);
   // Closed connections with calls that have not ended.
   absl::flat_hash_map<Connection*, ConnectionPtr> ending_ ABSL_GUARDED_BY(mu_);
+  size_t untaken_ ABSL_GUARDED_BY(mu_) = 0;  // answers that are sent or wait for it, of all connections
   int displaced_in_turn_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t turn_began_ns_ ABSL_GUARDED_BY(mu_) = 0;
   size_t prepaid_used_ ABSL_GUARDED_BY(mu_) = 0;

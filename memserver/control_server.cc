@@ -23,6 +23,7 @@ namespace {
 // A bound on the bytes of answers that are on their way. Beyond it, only small answers are sent; others are refused.
 constexpr size_t kAnswerBytesMax = 2 << 20;
 constexpr size_t kSmallAnswerBytes = 2 << 10;
+constexpr int kCallsPerConnection = 16;
 
 grpc::Status ToGrpc(const absl::Status& status) {
   // absl and gRPC number their codes alike, on purpose. But gRPC uses RESOURCE_EXHAUSTED itself.
@@ -56,7 +57,7 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
     quota.Resize(8 << 20);
     builder.SetResourceQuota(quota);
     builder.SetMaxReceiveMessageSize(ControlService::kRequestBytesMax);
-    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, ControlConnections::kCallsPerConnection);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kCallsPerConnection);
     builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 4 << 10);
     // HTTP/2's windows stay small: nobody sends much here.
     builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
@@ -71,13 +72,13 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
 
  private:
   // One call, until its answer is sent or given up.
-  class Call final : public grpc::ServerUnaryReactor {
+  class Call final : public grpc::ServerUnaryReactor, private ControlConnections::Answer {
    public:
     Call(GrpcControlServer* server, const std::string& peer)
         : server_(server), connection_(server->connections_.BeginCall(peer)) {}
 
     template <typename Reply>
-    void Answer(grpc::Status status, Reply* reply) {
+    void EndWith(grpc::Status status, Reply* reply) {
       const size_t bytes = status.ok() ? reply->ByteSizeLong() : 0;
       if (bytes > kSmallAnswerBytes) {
         answer_bytes_ = bytes;
@@ -87,26 +88,31 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
           status = TooMuch();
         }
       }
-      answered_ns_ = server_->connections_.NoteAnswered(connection_);
-      Finish(status);
+      End(std::move(status));
     }
-    void Refuse() {
-      answered_ns_ = server_->connections_.NoteAnswered(connection_);
-      Finish(TooMuch());
-    }
+    void Refuse() { End(TooMuch()); }
     void OnDone() override {
       server_->answer_bytes_ -= answer_bytes_;
-      server_->connections_.EndCall(connection_, answered_ns_);
+      server_->connections_.EndCall(connection_, began_ns_);
       delete this;
     }
 
    private:
+    void End(grpc::Status status) {
+      status_ = std::move(status);
+      server_->connections_.Send(connection_, this);
+    }
+    void Send(int64_t began_ns) override {
+      began_ns_ = began_ns;
+      Finish(status_);
+    }
     static grpc::Status TooMuch() { return {grpc::StatusCode::RESOURCE_EXHAUSTED, "too many calls at once"}; }
 
     GrpcControlServer* const server_;
     const ControlConnections::ConnectionPtr connection_;
+    grpc::Status status_;
     size_t answer_bytes_ = 0;
-    int64_t answered_ns_ = 0;
+    int64_t began_ns_ = 0;  // when it began to be sent
   };
 
   // Frees all memory that a message has; Clear() would keep it. gRPC keeps the message itself until the client has
@@ -125,7 +131,7 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
     const bool posted = threads_.Post(pace, [=, this] {
       const grpc::Status status = ToGrpc((service_.*method)(*own, reply));
       Free(own);
-      call->Answer(status, reply);
+      call->EndWith(status, reply);
     });
     if (!posted) {
       Free(own);

@@ -166,7 +166,7 @@ TEST_F(FootprintTest, RequestsWhoseAnswersAreNotTakenAreNotKept) {
   std::cerr << "peak grew by " << FormatByteSize(more) << "\n";
   EXPECT_GT(more, 4 * kMiB) << "the calls did not come";
   // The price of the connections, and what gRPC may take for all of them.
-  EXPECT_LT(more, kPeers * 96 * kKiB + 4 * kMiB);
+  EXPECT_LT(more, kPeers * 64 * kKiB + 8 * kMiB);
 }
 
 TEST_F(FootprintTest, FullPagesCostLittleBesideThemselves) {

@@ -181,8 +181,8 @@ void Checker::EndChange(Region* region, const Operation& operation, bool known) 
     if (it->second.began < operation.began) it->second.mended = std::min(it->second.mended, now_);
   }
   for (uint64_t page = whole_begin; page < whole_end; ++page) {
-    Moment& whole = region->whole_pages[page];
-    whole = std::max(whole, operation.began);
+    WholeWrite& whole = region->whole_pages[page];
+    if (whole.began < region->lost_moment || whole.ended == 0) whole = {operation.began, now_};
   }
 }
 
@@ -298,9 +298,12 @@ bool Checker::MayBeLost(const Operation& operation) const {
   const Region& region = it->second;
   const uint64_t end_page = range.first_page() + range.pages();
   for (uint64_t page = range.first_page(); region.lost_moment > 0 && page < end_page; ++page) {
-    // What was written whole since is there.
+    // What was written whole since, and before the operation began, is there.
     const auto whole = region.whole_pages.find(page);
-    if (whole == region.whole_pages.end() || whole->second < region.lost_moment) return true;
+    if (whole == region.whole_pages.end() || whole->second.began < region.lost_moment ||
+        whole->second.ended > operation.began) {
+      return true;
+    }
   }
   for (auto page = region.damaged_pages.lower_bound(range.first_page());
        page != region.damaged_pages.end() && page->first < end_page; ++page) {

@@ -115,6 +115,10 @@ class Checker {
     Moment began = 0;
     Moment mended = kNever;
   };
+  struct WholeWrite {
+    Moment began = 0;
+    Moment ended = 0;
+  };
   struct Region {
     LeaseId lease{};
     bool gc = false;
@@ -123,7 +127,8 @@ class Checker {
     std::set<int> sent_to;                                 // servers that may hold data
     std::set<int> lost_at;                                 // servers that may have held data and have lost it
     Moment lost_moment = 0;                                // when one last did
-    std::map<uint64_t, Moment> whole_pages;                // when the last write of all of a page began that succeeded
+    // By page: the first write or trim of all of it that succeeded, of those that began after that.
+    std::map<uint64_t, WholeWrite> whole_pages;
     std::map<uint64_t, Damage> damaged_pages;
     bool roomy = false;
     uint64_t roomy_since = 0;
