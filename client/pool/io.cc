@@ -225,28 +225,13 @@ void Io::Launch(IoPart* part) {
   RegionMap::Target target;
   const absl::Status status = place_.map->Find(span, &target);
   if (!status.ok()) return End(part, status);
-  if (MeetsLoss(*part)) return End(part, Lost());
   if (target.placed()) return Aim(part, target);
-  if (request_.op == Op::kWrite) return Place(part, span, target.lost);
+  if (request_.op == Op::kWrite) return Place(part, span);
   memset(part->call.in, 0, part->call.request.range().bytes());
   End(part, absl::OkStatus());
 }
 
-bool Io::MeetsLoss(const IoPart& part) const {
-  if (!place_.map->has_lost() || NRAM_PLANTED(loss_is_zeros)) return false;
-  const ChunkRange& range = part.call.request.range();
-  return request_.op == Op::kWrite ? place_.map->WriteMeetsLoss(range, part.call.masks)
-                                   : place_.map->ReadMeetsLoss(range);
-}
-
-absl::Status Io::Lost() const {
-  return absl::DataLossError(absl::StrCat("a memory server that held this part of region ",
-                                          FormatId(Raw(place_.map->key().id)),
-                                          " has restarted, or freed it after the lease had ended; pages that are "
-                                          "written whole are good again"));
-}
-
-void Io::Place(IoPart* part, uint64_t span, bool lost) {
+void Io::Place(IoPart* part, uint64_t span) {
   const uint64_t bytes = PriceOfWrite(part->call.request.range().pages(), /*creates_region=*/true);
   // It was waiting for room, and has it.
   ServerSession* session = part->room ? part->session : part->search.Choose(*place_.sessions, *place_.map, span);
@@ -271,8 +256,7 @@ void Io::Place(IoPart* part, uint64_t span, bool lost) {
   absl::Status why;
   part->session = part->search.Survey(*place_.sessions, bytes, &why);
   part->search.Reset();
-  // Those that have lost a part of the region in their present life take nothing more of it.
-  if (part->session == nullptr) return End(part, lost && !absl::IsUnavailable(why) ? Lost() : why);
+  if (part->session == nullptr) return End(part, why);
   Retry(part, absl::UnavailableError(absl::StrCat("memory server ", part->session->name(), " does not answer")));
 }
 
@@ -290,9 +274,9 @@ void Io::Aim(IoPart* part, const RegionMap::Target& target) {
   // Once the server has restarted, a write without an answer has not happened.
   part->unsure = target.known == RegionMap::Known::kPerhaps && target.incarnation == part->life->incarnation;
   if (created && target.incarnation != part->life->incarnation) {
-    EndRoom(part, 0);
-    place_.map->NoteLost(target.server, target.incarnation);
-    return Launch(part);
+    return End(part, absl::DataLossError(absl::StrCat("memory server ", session->name(),
+                                                      " has restarted and lost what region ",
+                                                      FormatId(Raw(place_.map->key().id)), " stored there")));
   }
   if (!writes && !created && !part->unsure) {
     memset(part->call.in, 0, part->call.request.range().bytes());
@@ -353,9 +337,8 @@ void Io::Judge(IoPart* part) {
   part->transport.store(nullptr, std::memory_order_relaxed);
   const bool answered = call.code == absl::StatusCode::kOk;
   const bool creates = (call.request.flags & kFlagCreate) != 0;
-  // One that was refused may have stored its first pages. What a former life has does not matter.
-  if (creates && call.sent && part->life == session->life() && !(answered && call.reason == Reason::kOk) &&
-      !NRAM_PLANTED(perhaps_not_noted)) {
+  // One that was refused may have stored its first pages.
+  if (creates && call.sent && !(answered && call.reason == Reason::kOk) && !NRAM_PLANTED(perhaps_not_noted)) {
     map->NotePerhapsCreated(session->index(), part->life->incarnation);
   }
   if (!answered) return JudgeUnanswered(part);
@@ -367,19 +350,19 @@ void Io::Judge(IoPart* part) {
   if (call.reason == Reason::kOk) {
     // A read may have found what a write without an answer has left: from now on that can be lost.
     const bool proves = part->unsure && !NRAM_PLANTED(perhaps_read_not_noted);
-    const uint64_t incarnation = part->life->incarnation;
-    bool is_there = (!creates && !proves) || map->NoteCreated(session->index(), incarnation);
-    if (is_there && call.request.op == Op::kWrite) {
-      is_there = map->NoteStored(session->index(), incarnation, call.request.range(), call.masks);
+    if ((creates || proves) && !map->NoteCreated(session->index(), part->life->incarnation)) {
+      // It went to a former life of the server, and that was not noticed in time to be remembered.
+      return Retry(part, absl::UnavailableError(absl::StrCat("memory server ", session->name(), " has restarted")));
     }
-    if (is_there) return End(part, absl::OkStatus());
-    // It went to a former life of the server, and that was not noticed in time to be remembered.
-    return Retry(part, absl::UnavailableError(absl::StrCat("memory server ", session->name(), " has restarted")));
+    return End(part, absl::OkStatus());
   }
   const absl::Status status = CallStatus(call, session->name());
   switch (call.reason) {
     case Reason::kUnknownRegion:
-      return JudgeUnknownRegion(part, status);
+      if ((!part->unsure && !NRAM_PLANTED(loss_is_zeros)) || call.request.op != Op::kRead)
+        return End(part, absl::DataLossError(status.message()));
+      memset(call.in, 0, call.request.range().bytes());
+      return End(part, absl::OkStatus());
     case Reason::kLeaseEnded:
       session->NoteLeaseEnded(part->times_up);
       return Retry(part, status);
@@ -394,18 +377,6 @@ void Io::Judge(IoPart* part) {
     default:
       return End(part, status);
   }
-}
-
-void Io::JudgeUnknownRegion(IoPart* part, const absl::Status& status) {
-  const Call& call = part->call;
-  if (call.request.op == Op::kRead && (part->unsure || NRAM_PLANTED(loss_is_zeros))) {
-    memset(call.in, 0, call.request.range().bytes());
-    return End(part, absl::OkStatus());
-  }
-  if (part->unsure || (call.request.flags & kFlagCreate) != 0) return End(part, absl::DataLossError(status.message()));
-  // The server has freed it since the lease ended there.
-  place_.map->NoteLost(part->session->index(), part->life->incarnation);
-  Launch(part);
 }
 
 // The server was full, and the write has left `unused_bytes` of what it had of its region's reserved room: what it used

@@ -126,21 +126,17 @@ class Io {
   void Claim(IoPart* part);
   // Each of these leaves the part free, called or waiting.
   void Launch(IoPart* part);
-  void Place(IoPart* part, uint64_t span, bool lost);
+  void Place(IoPart* part, uint64_t span);
   void Aim(IoPart* part, const RegionMap::Target& target);
   void Send(IoPart* part, const RegionMap::Target& target);
   void Judge(IoPart* part);
   void JudgeShortOfReserved(IoPart* part, const absl::Status& status, uint64_t unused_bytes);
-  void JudgeUnknownRegion(IoPart* part, const absl::Status& status);
   void JudgeUnanswered(IoPart* part);
   void Resume(IoPart* part);
   void WaitForRoom(IoPart* part, ServerSession* session, uint64_t bytes);
   void WaitFor(IoPart* part, Waiter::For what);
   void Retry(IoPart* part, const absl::Status& why, Waiter::For what = Waiter::For::kConnection);
   void End(IoPart* part, const absl::Status& status);
-  // Whether the part meets a page that was lost with its server, and is no write of all of that page.
-  bool MeetsLoss(const IoPart& part) const;
-  absl::Status Lost() const;
   // False: the part goes on to wait for room.
   bool TakeRoom(IoPart* part, const RegionMap::Target& target);
   // Ends the grant that the part has, if any.

@@ -12,16 +12,13 @@
 namespace nram {
 
 inline constexpr uint16_t kNoServer = 0xFFFF;
-// In a span's placement: the server that had the span has lost it.
-inline constexpr uint16_t kLostServer = 0xFFFE;
 inline constexpr int kReplicasMax = 4;
 
 // The servers that hold a span, the first one to be read from. 8 bytes for 1 MiB.
 struct SpanPlacement {
   std::array<uint16_t, kReplicasMax> servers{kNoServer, kNoServer, kNoServer, kNoServer};
 
-  bool placed() const { return servers[0] < kLostServer; }
-  bool lost() const { return servers[0] == kLostServer; }
+  bool placed() const { return servers[0] != kNoServer; }
   friend bool operator==(const SpanPlacement&, const SpanPlacement&) = default;
 };
 static_assert(sizeof(SpanPlacement) == 8);

@@ -14,9 +14,11 @@ ServerSession* Placing::Choose(const Sessions& sessions, const RegionMap& map, u
     if (absl::c_linear_search(passed_over_, candidate.server)) return true;
     for (const RegionMap::Target& target : whereabouts) {
       if (target.server != candidate.server) continue;
-      return false;
+      // Never again where a part of the region was lost.
+      return target.known == RegionMap::Known::kCreated &&
+             target.incarnation != sessions.at(candidate.server)->incarnation();
     }
-    return map.key().named || map.LostIn(candidate.server, sessions.at(candidate.server)->incarnation());
+    return map.key().named;
   });
   const SpanPlacement placement = PlaceSpan(map.key().placement, map.key().id, span, 1, candidates);
   return placement.placed() ? sessions.at(placement.servers[0]) : nullptr;

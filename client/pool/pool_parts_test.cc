@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/host_memory.h"
 #include "base/test_seed.h"
-#include "client/pool/lost_pages.h"
 #include "client/pool/placement.h"
 #include "client/pool/pool_spec.h"
 #include "client/pool/span_table.h"
@@ -24,59 +23,6 @@ std::vector<PlacementCandidate> Candidates(std::initializer_list<uint64_t> weigh
     candidates.push_back({number, number, weight});
   }
   return candidates;
-}
-
-TEST(LostPagesTest, AgreesWithASet) {
-  std::mt19937_64 random(TestSeed());
-  LostPages lost;
-  std::set<uint64_t> model;
-  for (int i = 0; i < 20'000; ++i) {
-    const uint64_t span = random() % 4;
-    // Within a span, as an operation's message is.
-    const uint64_t first = span * kChunksPerSpan + random() % (kChunksPerSpan - 40);
-    const ChunkRange range{first, 1 + random() % 40};
-    std::vector<ChunkMask> masks;
-    for (uint64_t at = 0; at < range.pages(); ++at) {
-      const ChunkMask whole = MaskOfPage(range, range.first_page() + at);
-      masks.push_back(random() % 2 == 0 ? whole : static_cast<ChunkMask>(whole & random()));
-    }
-    const ChunkMask* const chosen = random() % 2 == 0 ? masks.data() : nullptr;
-    bool meets_read = false, meets_write = false;
-    for (uint64_t at = 0; at < range.pages(); ++at) {
-      const uint64_t page = range.first_page() + at;
-      const ChunkMask written = chosen != nullptr ? masks[at] : MaskOfPage(range, page);
-      if (!model.contains(page)) continue;
-      meets_read = true;
-      meets_write = meets_write || (written != 0 && written != kAllChunks);
-    }
-    ASSERT_EQ(lost.MeetsRead(range), meets_read);
-    ASSERT_EQ(lost.MeetsWrite(range, chosen), meets_write);
-    switch (random() % 20) {
-      case 0:
-        lost.AddSpan(span);
-        for (uint64_t page = 0; page < kPagesPerSpan; ++page) model.insert(span * kPagesPerSpan + page);
-        break;
-      case 1: {
-        const ChunkRange trimmed{first, random() % (2 * kChunksPerSpan)};
-        lost.RemoveTrimmed(trimmed);
-        std::erase_if(model, [&](uint64_t page) {
-          return page * kChunksPerPage >= trimmed.first && (page + 1) * kChunksPerPage <= trimmed.end();
-        });
-        break;
-      }
-      default:
-        lost.RemoveWritten(range, chosen);
-        for (uint64_t at = 0; at < range.pages(); ++at) {
-          const uint64_t page = range.first_page() + at;
-          if ((chosen != nullptr ? masks[at] : MaskOfPage(range, page)) == kAllChunks) model.erase(page);
-        }
-    }
-    ASSERT_EQ(lost.empty(), model.empty());
-    for (uint64_t at = 0; at < 4; ++at) {
-      const auto of_span = model.lower_bound(at * kPagesPerSpan);
-      ASSERT_EQ(lost.HasSpan(at), of_span != model.end() && *of_span < (at + 1) * kPagesPerSpan);
-    }
-  }
 }
 
 TEST(PlacementTest, StripesFollowTheWeights) {

@@ -29,9 +29,8 @@ namespace nram {
 // Errors of all operations:
 //   INVALID_ARGUMENT     offset or length is no multiple of 512, or beyond 2^62
 //   RESOURCE_EXHAUSTED   the pool is full (writes); each chunk of the range is as it was or as written
-//   DATA_LOSS            a server that held a page of the range has lost it: the server restarted, or collected it
-//                        after the lease ended, or its memory of the page has changed. A write or trim of that whole
-//                        page mends it; a write of a part gets the error too
+//   DATA_LOSS            a server that held part of the range lost it: it restarted, or collected it after the lease
+//                        ended, or its memory of a page has changed (which a write of that whole page mends)
 //   UNAVAILABLE          a server does not answer; nothing is known about the range if it was a write
 //   DEADLINE_EXCEEDED    likewise, and the operation's time ran out waiting for it
 //   FAILED_PRECONDITION  another client has taken the region over; or it was attached read-only

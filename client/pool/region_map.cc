@@ -31,17 +31,15 @@ RegionMap::Target RegionMap::TargetOf(const Presence& presence) {
   Target target;
   target.server = presence.server;
   target.incarnation = presence.incarnation;
-  const bool is_there = presence.incarnation != 0 && !presence.lost;
-  if (is_there) target.known = presence.unsure ? Known::kPerhaps : Known::kCreated;
-  target.paid_for = is_there || presence.room.bytes() > 0;
+  if (presence.incarnation != 0) target.known = presence.unsure ? Known::kPerhaps : Known::kCreated;
+  target.paid_for = presence.incarnation != 0 || presence.room.bytes() > 0;
   return target;
 }
 
 RegionMap::Target RegionMap::TargetLocked(const SpanPlacement& placement) const {
-  Target target;
-  target.lost = placement.lost();
-  if (!placement.placed()) return target;
+  if (!placement.placed()) return {};
   if (const Presence* presence = FindPresenceLocked(placement.servers[0])) return TargetOf(*presence);
+  Target target;
   target.server = placement.servers[0];
   return target;
 }
@@ -61,7 +59,6 @@ RegionMap::Target RegionMap::Place(uint64_t span, const SpanPlacement& placement
   GateLock lock(&mu_);
   const SpanPlacement present = spans_.Find(span);
   if (present.placed() && !NRAM_PLANTED(span_placed_twice)) return TargetLocked(present);
-  if (present.lost()) lost_pages_->AddSpan(span);
   spans_.Set(span, placement);
   return TargetLocked(placement);
 }
@@ -70,7 +67,7 @@ std::vector<RegionMap::Target> RegionMap::Whereabouts() const {
   GateLock lock(&mu_);
   std::vector<Target> targets;
   for (const Presence& presence : presences_) {
-    if (presence.incarnation != 0 && !presence.lost) targets.push_back(TargetOf(presence));
+    if (presence.incarnation != 0) targets.push_back(TargetOf(presence));
   }
   return targets;
 }
@@ -92,81 +89,18 @@ std::vector<RegionMap::Target> RegionMap::Whereabouts(uint64_t first_span, uint6
 bool RegionMap::NoteCreated(uint16_t server, uint64_t incarnation) {
   GateLock lock(&mu_);
   Presence* const presence = PresenceLocked(server);
-  if (presence->lost && presence->incarnation == incarnation) return false;
-  // The first one stands: if it is not the server's present life, what was stored then is lost.
-  if (presence->incarnation == 0 || presence->unsure || presence->lost) presence->incarnation = incarnation;
-  presence->unsure = presence->lost = false;
+  // The first one stands: if it is not the server's present life, what was stored then is lost, and stays so.
+  if (presence->incarnation == 0 || presence->unsure) presence->incarnation = incarnation;
+  presence->unsure = false;
   return presence->incarnation == incarnation;
 }
 
 void RegionMap::NotePerhapsCreated(uint16_t server, uint64_t incarnation) {
   GateLock lock(&mu_);
   Presence* const presence = PresenceLocked(server);
-  if (presence->incarnation != 0 && !presence->unsure && !presence->lost) return;
-  if (presence->lost && presence->incarnation == incarnation) return;
+  if (presence->incarnation != 0 && !presence->unsure) return;
   presence->incarnation = incarnation;
   presence->unsure = true;
-  presence->lost = false;
-}
-
-void RegionMap::NoteLost(uint16_t server, uint64_t incarnation) {
-  GateLock lock(&mu_);
-  Presence* const presence = PresenceLocked(server);
-  if (presence->incarnation != incarnation || presence->unsure || presence->lost) return;
-  presence->lost = true;
-  if (lost_pages_ == nullptr) lost_pages_ = std::make_unique<LostPages>();
-  has_lost_.store(true, std::memory_order_release);
-  spans_.ForEach([&](uint64_t span, SpanPlacement* placement) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    if (!placement->placed() || placement->servers[0] != server) return;
-    *placement = SpanPlacement{};
-    placement->servers[0] = kLostServer;
-  });
-}
-
-bool RegionMap::LostIn(uint16_t server, uint64_t incarnation) const {
-  if (!has_lost()) return false;
-  GateLock lock(&mu_);
-  const Presence* const presence = FindPresenceLocked(server);
-  return presence != nullptr && presence->lost && presence->incarnation == incarnation;
-}
-
-bool RegionMap::ReadMeetsLoss(const ChunkRange& range) const {
-  GateLock lock(&mu_);
-  return lost_pages_ != nullptr && (IsLostLocked(range) || lost_pages_->MeetsRead(range));
-}
-
-bool RegionMap::WriteMeetsLoss(const ChunkRange& range, const ChunkMask* masks) const {
-  GateLock lock(&mu_);
-  if (lost_pages_ == nullptr) return false;
-  if (!IsLostLocked(range)) return lost_pages_->MeetsWrite(range, masks);
-  LostPages all;
-  all.AddSpan(range.first / kChunksPerSpan);
-  return all.MeetsWrite(range, masks);
-}
-
-bool RegionMap::IsLostLocked(const ChunkRange& range) const { return spans_.Find(range.first / kChunksPerSpan).lost(); }
-
-bool RegionMap::NoteStored(uint16_t server, uint64_t incarnation, const ChunkRange& range, const ChunkMask* masks) {
-  if (!has_lost()) return true;
-  GateLock lock(&mu_);
-  const Presence* const presence = FindPresenceLocked(server);
-  if (presence == nullptr || presence->lost || presence->incarnation != incarnation) return false;
-  lost_pages_->RemoveWritten(range, masks);
-  return true;
-}
-
-void RegionMap::NoteTrimmed(const ChunkRange& range) {
-  if (!has_lost()) return;
-  GateLock lock(&mu_);
-  // What is nowhere because it was lost is a hole where it was trimmed.
-  const uint64_t first_span = range.first / kChunksPerSpan;
-  const uint64_t end_span = (range.end() + kChunksPerSpan - 1) / kChunksPerSpan;
-  spans_.ForEach([&](uint64_t span, SpanPlacement* placement) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    if (!placement->lost() || span < first_span || span >= end_span) return;
-    *placement = SpanPlacement{};
-    lost_pages_->AddSpan(span);
-  });
-  lost_pages_->RemoveTrimmed(range);
 }
 
 bool RegionMap::NoteDestroyed() {
@@ -239,8 +173,7 @@ bool RegionMap::Load(uint64_t span, uint16_t server, size_t bytes_max) {
 
 size_t RegionMap::memory_bytes() const {
   GateLock lock(&mu_);
-  return spans_.memory_bytes() + (lost_pages_ != nullptr ? sizeof(LostPages) + lost_pages_->memory_bytes() : 0) +
-         (presences_.capacity() > 1 ? presences_.capacity() * sizeof(Presence) : 0);
+  return spans_.memory_bytes() + (presences_.capacity() > 1 ? presences_.capacity() * sizeof(Presence) : 0);
 }
 
 }  // namespace nram

@@ -7,7 +7,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
@@ -15,7 +14,6 @@
 #include "absl/status/status.h"
 #include "base/sync.h"
 #include "base/units.h"
-#include "client/pool/lost_pages.h"
 #include "client/pool/placement.h"
 #include "client/pool/region_room.h"
 #include "client/pool/room.h"
@@ -48,7 +46,6 @@ class RegionMap {
     Known known = Known::kNothing;
     uint64_t incarnation = 0;  // in which life of the server, unless kNothing
     bool paid_for = false;     // room for the region itself was used there, or is reserved
-    bool lost = false;         // the span is nowhere because its server has lost it
 
     bool placed() const { return server != kNoServer; }
   };
@@ -58,8 +55,7 @@ class RegionMap {
   // FAILED_PRECONDITION: the region was destroyed.
   absl::Status CheckUsable() const;
   absl::Status Find(uint64_t span, Target* target) const;
-  // Places a span that is nowhere, and returns where it is: another thread may have placed it first. What the span has
-  // lost stays lost.
+  // Places a span that is nowhere, and returns where it is: another thread may have placed it first.
   Target Place(uint64_t span, const SpanPlacement& placement);
   // Servers where the region was created, and in which life.
   std::vector<Target> Whereabouts() const;
@@ -67,29 +63,11 @@ class RegionMap {
   // spans that it does not have. For long ranges, all of them.
   std::vector<Target> Whereabouts(uint64_t first_span, uint64_t end_span) const;
 
-  // False: it was created, and lost, in an earlier life of the server, or in this one.
+  // False: it was created, and lost, in an earlier life of the server.
   bool NoteCreated(uint16_t server, uint64_t incarnation);
   void NotePerhapsCreated(uint16_t server, uint64_t incarnation);
   // From now on the region is unusable. False: it was already.
   bool NoteDestroyed();
-
-  // --- Loss.
-  // The server has lost what it stored of the region in that life: all spans there are nowhere. Nothing if that is
-  // known, or if the region is not known to have been there.
-  void NoteLost(uint16_t server, uint64_t incarnation);
-  // Whether new spans must not go there: the region was lost in that very life, so something sent earlier may come
-  // late.
-  bool LostIn(uint16_t server, uint64_t incarnation) const;
-  // Something was lost at some time. While false, the rest says "no" and does nothing.
-  bool has_lost() const { return has_lost_.load(std::memory_order_acquire); }
-  // Whether a read of the range, in one span, meets a page that is lost; or a write, one that it does not write whole
-  // (`masks`: as Call's).
-  bool ReadMeetsLoss(const ChunkRange& range) const;
-  bool WriteMeetsLoss(const ChunkRange& range, const ChunkMask* masks) const;
-  // A write was stored in that life. False: that was lost meanwhile. Else pages that it wrote whole are lost no more.
-  bool NoteStored(uint16_t server, uint64_t incarnation, const ChunkRange& range, const ChunkMask* masks);
-  // Likewise whole pages of a trim, of any length.
-  void NoteTrimmed(const ChunkRange& range);
 
   // The region has reserved room at some time: its pages keep whole frames.
   bool has_reserved() const { return has_reserved_.load(std::memory_order_relaxed); }
@@ -124,7 +102,6 @@ class RegionMap {
   struct Presence {
     uint16_t server = kNoServer;
     bool unsure = false;       // whether it was: the write that would have created it has no answer
-    bool lost = false;         // it was, and is no more
     uint64_t incarnation = 0;  // in which it was created there; 0: not yet
     RegionRoom room;           // reserved for this region alone
   };
@@ -132,8 +109,6 @@ class RegionMap {
   const Presence* FindPresenceLocked(uint16_t server) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Presence* PresenceLocked(uint16_t server) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   static Target TargetOf(const Presence& presence);
-  // Whether the span of the range is nowhere because it was lost.
-  bool IsLostLocked(const ChunkRange& range) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Target TargetLocked(const SpanPlacement& placement) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const RegionKey key_;
@@ -141,10 +116,8 @@ class RegionMap {
   bool destroyed_ ABSL_GUARDED_BY(mu_) = false;
   std::atomic<bool> has_reserved_{false};
   std::atomic<bool> has_room_{false};
-  std::atomic<bool> has_lost_{false};
   SpanTable spans_ ABSL_GUARDED_BY(mu_);
   absl::InlinedVector<Presence, 1> presences_ ABSL_GUARDED_BY(mu_);
-  std::unique_ptr<LostPages> lost_pages_ ABSL_GUARDED_BY(mu_);  // null while nothing was lost
 };
 
 }  // namespace nram

@@ -6,7 +6,6 @@
 #include <memory>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/functional/function_ref.h"
 #include "client/pool/placement.h"
 
 namespace nram {
@@ -15,7 +14,7 @@ namespace nram {
 // one span. Not thread-safe.
 class SpanTable {
  public:
-  // Neither placed() nor lost() if the span has never been set.
+  // Not placed() if the span has never been set.
   SpanPlacement Find(uint64_t span) const {
     if (blocks_ == nullptr) return span == only_span_ ? only_ : SpanPlacement{};
     const auto it = blocks_->find(span / kSpansPerTableBlock);
@@ -24,7 +23,7 @@ class SpanTable {
 
   void Set(uint64_t span, const SpanPlacement& placement) {
     if (blocks_ == nullptr) {
-      if (only_ == SpanPlacement{} || only_span_ == span) {
+      if (!only_.placed() || only_span_ == span) {
         only_span_ = span;
         only_ = placement;
         return;
@@ -33,17 +32,6 @@ class SpanTable {
       Slot(only_span_) = only_;
     }
     Slot(span) = placement;
-  }
-
-  // Calls `visit` for all spans that were set, and perhaps for others, in no order.
-  void ForEach(absl::FunctionRef<void(uint64_t span, SpanPlacement* placement)> visit) {
-    if (blocks_ == nullptr) {
-      visit(only_span_, &only_);
-      return;
-    }
-    for (auto& [number, block] : *blocks_) {
-      for (uint64_t i = 0; i < kSpansPerTableBlock; ++i) visit(number * kSpansPerTableBlock + i, &(*block)[i]);
-    }
   }
 
   // Bytes that the table takes beyond sizeof(SpanTable).

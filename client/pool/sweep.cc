@@ -45,7 +45,6 @@ Sweep::Errand* Sweep::Add(const IoPlace& place, const RegionMap::Target& target,
 }
 
 void Sweep::AddTrim(const IoPlace& place, uint8_t flags, const ChunkRange& range, int64_t deadline_ns) {
-  place.map->NoteTrimmed(range);
   const uint64_t end_span = (range.end() + kChunksPerSpan - 1) / kChunksPerSpan;
   for (const RegionMap::Target& target : place.map->Whereabouts(range.first / kChunksPerSpan, end_span)) {
     const TrimRequest trim{.region = place.map->key().id, .range = range, .epoch = place.map->key().epoch};
@@ -105,8 +104,11 @@ void Sweep::Launch(Errand* errand) {
   errand->times_up = errand->session->times_up();
   ServerLife* const life = errand->session->life();
   if (life->incarnation != errand->incarnation) {
-    // It has restarted: nothing is left there to free.
-    return EndLost(errand);
+    // It has restarted: nothing is left there to free. But a trim must not hide that the rest is lost.
+    const bool is_loss = errand->call.request.op == Op::kTrim && !errand->unsure;
+    return End(errand, !is_loss ? absl::OkStatus()
+                                : absl::DataLossError(
+                                      absl::StrCat("memory server ", errand->session->name(), " has restarted")));
   }
   if (!life->connected()) {
     return Retry(errand, absl::UnavailableError(
@@ -123,7 +125,10 @@ void Sweep::Judge(Errand* errand) {
   errand->sent = errand->sent || call.sent;
   const absl::Status status = CallStatus(call, errand->session->name());
   if (call.code == absl::StatusCode::kOk) {
-    if (call.reason == Reason::kUnknownRegion) return EndLost(errand);
+    if (call.reason == Reason::kUnknownRegion) {
+      const bool nothing_there = call.request.op == Op::kDestroy || errand->unsure;
+      return End(errand, nothing_there ? absl::OkStatus() : absl::DataLossError(status.message()));
+    }
     if (call.reason != Reason::kLeaseEnded && call.reason != Reason::kFenced) return End(errand, status);
     if (call.reason == Reason::kLeaseEnded) errand->session->NoteLeaseEnded(errand->times_up);
     return Retry(errand, status);
@@ -153,19 +158,8 @@ void Sweep::Resume(Errand* errand) {
   End(errand, absl::UnavailableError(errand->status.message()));
 }
 
-// What the server has of the region is gone already. A trim must not hide that the rest is lost.
-void Sweep::EndLost(Errand* errand) {
-  if (errand->call.request.op == Op::kTrim && !errand->unsure) {
-    errand->place.map->NoteLost(errand->session->index(), errand->incarnation);
-  }
-  End(errand, absl::OkStatus());
-}
-
 void Sweep::End(Errand* errand, const absl::Status& status) {
   errand->status = status;
-  if (status.ok() && errand->call.request.op == Op::kTrim) {
-    errand->place.map->NoteTrimmed(errand->call.request.range());
-  }
   errand->session->NoteFreed();
   if (errand->call.request.op == Op::kDestroy && IsUnanswered(status) && !NRAM_PLANTED(destroy_forgotten)) {
     const RegionKey& key = errand->place.map->key();

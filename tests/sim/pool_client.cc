@@ -294,14 +294,22 @@ void PoolClient::StartDestroy(Operation* operation) {
 void PoolClient::End(Operation* operation, const absl::Status& status) {
   Handle* const handle = operation->handle;
   const Checker::Operation& checked = operation->checked;
-  checker_->End(checked, status, operation->bytes.data());
+  std::vector<int> servers;
+  if (!status.ok() && checked.range.count > 0) {
+    const uint64_t last_span = (checked.range.end() - 1) / kChunksPerSpan;
+    for (uint64_t span = checked.range.first / kChunksPerSpan; span <= last_span; ++span) {
+      const uint16_t server = handle->region->ServerOf(span * kSpanBytes);
+      if (server != kNoServer) servers.push_back(server);
+    }
+  }
+  checker_->End(checked, status, operation->bytes.data(), servers);
   --handle->under_way;
   --under_way_;
   if (checked.kind == Checker::Kind::kReserve && status.ok() && checked.range == handle->window &&
       absl::c_all_of(cluster_->servers, [this](const auto& server) { return KnownLease(server.get()) != nullptr; })) {
     checker_->SetRoomy(checked);
   }
-  // Others go on, and write some of what was lost anew.
+  // What is lost stays lost.
   if (absl::IsDataLoss(status) && !calm_ && handle->ending == Handle::Ending::kNone && world_->rng().OneIn(4)) {
     handle->ending = Handle::Ending::kDestroy;
   }
