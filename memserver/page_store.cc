@@ -55,13 +55,15 @@ Reason PageStore::EnterGeneration(StoredRegion* region, const WriteArgs& args, P
     Count(&mutable_counters()->refused_stale);
     return Reason::kOtherGeneration;
   }
-  if (creates) {
-    // Pages of a former copy must not show beside those that are to come.
-    const uint64_t span_page = first_page / kPagesPerSpan * kPagesPerSpan;
-    DropPages(region, span_page, span_page + kPagesPerSpan, nullptr);
-    payment->BeginStep(kIndexBytesPerPageMax);
-    if (!index.Prepare(first_page, args.range.pages(), payment)) return Reason::kFull;
-  }
+  // A leaf that is there gets its new generation whatever comes, so that nobody takes what is left for a copy.
+  if (present != SpanGeneration{}) index.SetGeneration(first_page, args.generation);
+  if (!creates) return Reason::kOk;
+  // Pages of a former copy must not show beside those that are to come.
+  const uint64_t span_page = first_page / kPagesPerSpan * kPagesPerSpan;
+  DropPages(region, span_page, span_page + kPagesPerSpan, nullptr);
+  if (present != SpanGeneration{}) return Reason::kOk;
+  payment->BeginStep(kIndexBytesPerPageMax);
+  if (!index.Prepare(first_page, args.range.pages(), payment)) return Reason::kFull;
   index.SetGeneration(first_page, args.generation);
   return Reason::kOk;
 }

@@ -82,7 +82,9 @@ class SpanCopies {
   // False: the span is unsettled still; look again.
   bool EndSettle(SpanGeneration generation, CopySet answered, CopySet missed);
 
-  // A copy joins: it takes the place of a stale or an absent one and is catching up. The place, or -1: there is none.
+  // A copy joins: it takes the place of a stale or an absent one and is catching up. The place, or -1: there is none. A
+  // copy that has missed a change while it was catching up may get the same odd generation again: whoever lets it join
+  // empties it first, over a connection that fences what was sent before.
   int Join(uint16_t presence);
   // A copy that has caught up was sent a request of the span's generation, by somebody who holds the gate for the whole
   // span. Answered: it is in sync. Else it is stale, and since it may have that generation, the span gets another one.
