@@ -37,17 +37,21 @@ void SpanCopies::Place(absl::Span<const uint16_t> presences, bool one_copy) {
   CHECK(!presences.empty() && presences.size() <= kMost && (!one_copy || presences.size() == 1));
   // Nothing of a former place may be taken for a copy.
   if (!one_copy) generation_ += 2;
-  states_ = flags_ = 0;
+  states_ = 0;
+  flags_ = one_copy ? 0 : kUnsettled;
   for (size_t copy = 0; copy < presences.size(); ++copy) {
     presences_[copy] = presences[copy];
     SetState(static_cast<int>(copy), CopyState::kInSync);
   }
 }
 
-SpanCopies::Verdict SpanCopies::EndChange(CopySet stored) {
+SpanCopies::Verdict SpanCopies::EndChange(CopySet stored, CopySet with_generation) {
   SetAll(With(CopyState::kCatchingUp) & ~stored, CopyState::kStale);
   const CopySet missed = in_sync() & ~stored;
-  if (missed == 0 && in_sync() != 0) return unsettled() ? Verdict::kSettle : Verdict::kDone;
+  if (missed == 0 && in_sync() != 0) {
+    if ((in_sync() & ~with_generation) == 0) flags_ &= ~kUnsettled;
+    return unsettled() ? Verdict::kSettle : Verdict::kDone;
+  }
   // The last copy in sync never becomes stale.
   if ((in_sync() & stored) == 0) return Verdict::kAgain;
   SetAll(missed, CopyState::kStale);
@@ -91,15 +95,24 @@ bool SpanCopies::EndSettle(SpanGeneration generation, CopySet answered, CopySet 
 }
 
 int SpanCopies::Join(uint16_t presence) {
-  for (const CopyState wanted : {CopyState::kStale, CopyState::kAbsent}) {
-    for (int copy = 0; copy < kMost; ++copy) {
-      if (state(copy) != wanted) continue;
-      presences_[copy] = presence;
-      SetState(copy, CopyState::kCatchingUp);
-      return copy;
+  int chosen = -1;
+  for (int copy = 0; copy < kMost; ++copy) {
+    const bool is_stale = state(copy) == CopyState::kStale;
+    // A presence is one copy of a span at most.
+    if (state(copy) != CopyState::kAbsent && presences_[copy] == presence) {
+      CHECK(is_stale) << "a copy joins that is one already";
+      chosen = copy;
+      break;
     }
+    const bool is_free = is_stale || state(copy) == CopyState::kAbsent;
+    if (is_free && (chosen < 0 || (is_stale && state(chosen) == CopyState::kAbsent))) chosen = copy;
   }
-  return -1;
+  if (chosen < 0) return -1;
+  // It may have this generation's odd one, from before: then nobody would empty it.
+  if (state(chosen) == CopyState::kStale && presences_[chosen] == presence) Raise();
+  presences_[chosen] = presence;
+  SetState(chosen, CopyState::kCatchingUp);
+  return chosen;
 }
 
 void SpanCopies::EndJoin(int copy, bool answered) {

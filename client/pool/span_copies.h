@@ -54,8 +54,8 @@ class SpanCopies {
   // Not every copy in sync has answered a request of this generation.
   bool unsettled() const { return (flags_ & kUnsettled) != 0; }
 
-  // Places the span, for the first time or after it was lost: all copies in sync. One presence and `one_copy`: without
-  // generations.
+  // Places the span, for the first time or after it was lost: all copies in sync, and unsettled. One presence and
+  // `one_copy`: without generations, and settled.
   void Place(absl::Span<const uint16_t> presences, bool one_copy);
 
   // What a change that has ended goes on with.
@@ -64,9 +64,9 @@ class SpanCopies {
     kSettle,  // it is stored, and the span is unsettled: the change is done when it is settled
     kAgain,   // no copy that is in sync now has stored it
   };
-  // A change has ended on all copies that it was sent to; `stored` have stored it. Another copy in sync becomes stale
-  // if one has stored it; one that is catching up, always.
-  Verdict EndChange(CopySet stored);
+  // A change has ended on all copies that it was sent to; `stored` have stored it, of which `with_generation` were sent
+  // the present generation. Another copy in sync becomes stale if one has stored it; one that is catching up, always.
+  Verdict EndChange(CopySet stored, CopySet with_generation);
   // No copy has stored a change, and those in `as_one` hold the same in spite of it. Other copies in sync become stale.
   // `as_one` must have a copy in sync, or nothing happens.
   void EndRefused(CopySet as_one);
@@ -82,9 +82,9 @@ class SpanCopies {
   // False: the span is unsettled still; look again.
   bool EndSettle(SpanGeneration generation, CopySet answered, CopySet missed);
 
-  // A copy joins: it takes the place of a stale or an absent one and is catching up. The place, or -1: there is none. A
-  // copy that has missed a change while it was catching up may get the same odd generation again: whoever lets it join
-  // empties it first, over a connection that fences what was sent before.
+  // A copy joins: it takes its own place if it is a stale one, else that of a stale or an absent one, and is catching
+  // up. The first request that creates it there empties it: the generation is higher than any that it had. The place,
+  // or -1: there is none.
   int Join(uint16_t presence);
   // A copy that has caught up was sent a request of the span's generation, by somebody who holds the gate for the whole
   // span. Answered: it is in sync. Else it is stale, and since it may have that generation, the span gets another one.

@@ -19,10 +19,10 @@ TEST(SpanCopiesTest, OneCopyHasNoGeneration) {
   span.Place({7}, /*one_copy=*/true);
   EXPECT_EQ(span.in_sync(), 1);
   EXPECT_EQ(span.presence(0), 7);
-  EXPECT_EQ(span.EndChange(0), Verdict::kAgain);
+  EXPECT_EQ(span.EndChange(0, 0), Verdict::kAgain);
   span.NoteDoubt();
   EXPECT_FALSE(span.doubtful()) << "one copy does not differ from itself";
-  EXPECT_EQ(span.EndChange(1), Verdict::kDone);
+  EXPECT_EQ(span.EndChange(1, 1), Verdict::kDone);
   EXPECT_EQ(span.generation(), SpanGeneration{0});
   EXPECT_FALSE(span.Drop(0));
   EXPECT_FALSE(span.Bury(1));
@@ -36,14 +36,14 @@ TEST(SpanCopiesTest, ACopyThatMissesAChangeIsStale) {
   SpanCopies span;
   span.Place({1, 2}, false);
   EXPECT_EQ(span.generation(), SpanGeneration{2});
-  EXPECT_EQ(span.EndChange(0b11), Verdict::kDone);
-  EXPECT_EQ(span.EndChange(0b01), Verdict::kSettle);
+  EXPECT_EQ(span.EndChange(0b11, 0b11), Verdict::kDone);
+  EXPECT_EQ(span.EndChange(0b01, 0b01), Verdict::kSettle);
   EXPECT_EQ(span.state(1), CopyState::kStale);
   EXPECT_EQ(span.generation(), SpanGeneration{4});
   EXPECT_FALSE(span.EndSettle(SpanGeneration{2}, 0b01, 0)) << "an answer to the former generation";
   EXPECT_TRUE(span.EndSettle(SpanGeneration{4}, 0b01, 0));
-  EXPECT_EQ(span.EndChange(0b01), Verdict::kDone);
-  EXPECT_EQ(span.EndChange(0b10), Verdict::kAgain) << "only a stale copy has it, and the last one in sync stays";
+  EXPECT_EQ(span.EndChange(0b01, 0b01), Verdict::kDone);
+  EXPECT_EQ(span.EndChange(0b10, 0b10), Verdict::kAgain) << "only a stale copy has it, and the last one in sync stays";
   EXPECT_EQ(span.in_sync(), 0b01);
   EXPECT_FALSE(span.Bury(0b01));
   span.Place({3, 4}, false);
@@ -53,8 +53,8 @@ TEST(SpanCopiesTest, ACopyThatMissesAChangeIsStale) {
 TEST(SpanCopiesTest, TwoChangesThatEachAnotherCopyMissedLeaveOne) {
   SpanCopies span;
   span.Place({1, 2}, false);
-  EXPECT_EQ(span.EndChange(0b01), Verdict::kSettle);
-  EXPECT_EQ(span.EndChange(0b10), Verdict::kAgain);
+  EXPECT_EQ(span.EndChange(0b01, 0b01), Verdict::kSettle);
+  EXPECT_EQ(span.EndChange(0b10, 0b10), Verdict::kAgain);
   EXPECT_EQ(span.in_sync(), 0b01);
 }
 
@@ -93,13 +93,13 @@ TEST(SpanCopiesTest, ACopyJoinsAndCatchesUp) {
   EXPECT_EQ(span.changed(), 0b11);
   EXPECT_EQ(span.in_sync(), 0b01);
   EXPECT_EQ(span.GenerationFor(copy), SpanGeneration{1});
-  EXPECT_EQ(span.EndChange(0b11), Verdict::kDone);
+  EXPECT_EQ(span.EndChange(0b11, 0b11), Verdict::kDone);
   span.EndJoin(copy, true);
   EXPECT_EQ(span.in_sync(), 0b11);
   EXPECT_TRUE(span.Drop(0));
   EXPECT_FALSE(span.Drop(1));
   EXPECT_EQ(span.Join(5), 0);
-  EXPECT_EQ(span.EndChange(0b10), Verdict::kDone) << "one that catches up may miss a change";
+  EXPECT_EQ(span.EndChange(0b10, 0b10), Verdict::kDone) << "one that catches up may miss a change";
   EXPECT_EQ(span.state(0), CopyState::kStale);
   EXPECT_EQ(span.Join(6), 0);
   span.EndJoin(0, false);
@@ -227,7 +227,7 @@ class Model {
         EXPECT_FALSE(answer.other_generation && span_.state(copy) == CopyState::kInSync);
       }
       any_answer = any_answer || stored != 0;
-      switch (span_.EndChange(stored)) {
+      switch (span_.EndChange(stored, stored)) {
         case Verdict::kSettle:
           if (!Settle()) return;  // stored, and the caller has an error
           [[fallthrough]];
@@ -266,14 +266,14 @@ class Model {
   void Repair() {
     if (!Settle() || std::popcount(span_.in_sync()) == SpanCopies::kMost) return;
     const int from = std::countr_zero(span_.in_sync());
-    const int copy = span_.Join(0);
+    const int copy = span_.Join(next_presence_++);
     if (copy < 0) return;
     // The only block: written whole, in a leaf of its own.
     const Answer copied = Send(copy, span_.GenerationFor(copy), servers_[from].value, /*creates=*/true);
     if (Random(2) == 0) Write();
     if (span_.state(copy) != CopyState::kCatchingUp) return;
     if (!copied.stored || !copied.answered) {
-      (void)span_.EndChange(span_.in_sync());  // it missed this one
+      (void)span_.EndChange(span_.in_sync(), span_.in_sync());  // it missed this one
       EXPECT_EQ(span_.state(copy), CopyState::kStale);
       return;
     }
@@ -295,6 +295,7 @@ class Model {
   std::array<Server, SpanCopies::kMost> servers_;
   std::set<int> possible_;  // what a read may return
   int last_value_ = 0;
+  uint16_t next_presence_ = 100;
   uint64_t trouble_ = 0;  // of a hundred messages and answers, so many are lost
   int losses_ = 0;
   int reads_ = 0;

@@ -1,0 +1,132 @@
+#include "client/pool/copied_change.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace nram {
+
+const CopiedChange::Leg* CopiedChange::Find(uint16_t presence) const {
+  const auto end = legs_.begin() + leg_count_;
+  const auto it = std::find_if(legs_.begin(), end, [&](const Leg& leg) { return leg.presence == presence; });
+  return it == end ? nullptr : &*it;
+}
+
+CopySet CopiedChange::With(const SpanCopies& span, CopySet among, End end) const {
+  CopySet copies = 0;
+  for (unsigned rest = among; rest != 0; rest &= rest - 1) {
+    const int copy = std::countr_zero(rest);
+    const Leg* const leg = Find(span.presence(copy));
+    if (leg != nullptr && leg->end == end) copies |= 1u << copy;
+  }
+  return copies;
+}
+
+void CopiedChange::Ended(uint16_t presence, End end, uint32_t stored_pages) {
+  if (settling_) {
+    if (end == End::kStored && answered_count_ < SpanCopies::kMost) answered_[answered_count_++] = presence;
+    return;
+  }
+  Leg* const leg = const_cast<Leg*>(Find(presence));
+  if (leg == nullptr) return;
+  leg->stored_pages = stored_pages;
+  leg->end = end;
+  if (end == End::kOtherGeneration && ++leg->other_generations >= kAttemptsMax) leg->end = End::kMissed;
+}
+
+CopiedChange::Step CopiedChange::Send(const SpanCopies& span, CopySet to) {
+  for (unsigned rest = to; rest != 0; rest &= rest - 1) {
+    const int copy = std::countr_zero(rest);
+    Leg* leg = const_cast<Leg*>(Find(span.presence(copy)));
+    if (leg == nullptr && leg_count_ < kLegsMax) leg = &legs_[leg_count_++];
+    if (leg == nullptr) continue;
+    leg->presence = span.presence(copy);
+    leg->generation = span.GenerationFor(copy);
+  }
+  return {.to = to};
+}
+
+CopiedChange::Step CopiedChange::Next(SpanCopies* span, bool in_time) {
+  return settling_ ? NextSettle(span, in_time) : NextData(span, in_time);
+}
+
+CopiedChange::Step CopiedChange::NextData(SpanCopies* span, bool in_time) {
+  // Those that were not asked yet have joined since; those of another generation were asked with an old one.
+  CopySet again = With(*span, span->changed(), End::kOtherGeneration);
+  for (unsigned rest = span->changed(); rest != 0; rest &= rest - 1) {
+    const int copy = std::countr_zero(rest);
+    if (Find(span->presence(copy)) == nullptr && leg_count_ < kLegsMax) again |= 1u << copy;
+  }
+  if (again != 0 && (in_time || !sent_)) {
+    sent_ = true;
+    return Send(*span, again);
+  }
+  const CopySet stored = With(*span, span->changed(), End::kStored);
+  CopySet with_generation = 0;
+  for (unsigned rest = stored; rest != 0; rest &= rest - 1) {
+    const int copy = std::countr_zero(rest);
+    if (Find(span->presence(copy))->generation == span->generation()) with_generation |= 1u << copy;
+  }
+  switch (span->EndChange(stored, with_generation)) {
+    case SpanCopies::Verdict::kDone:
+      return {.kind = Step::Kind::kStored};
+    case SpanCopies::Verdict::kSettle:
+      settling_ = true;
+      return NextSettle(span, in_time);
+    case SpanCopies::Verdict::kAgain:
+      break;
+  }
+  const CopySet refused = With(*span, span->in_sync(), End::kRefused);
+  if (refused != 0 && refused == span->in_sync()) return AllRefuse(span, in_time);
+  // None in sync: the span was lost meanwhile.
+  if (in_time && span->in_sync() != 0) return Send(*span, span->in_sync() & ~refused);
+  span->NoteDoubt();
+  return {.kind = Step::Kind::kUnanswered};
+}
+
+CopiedChange::Step CopiedChange::AllRefuse(SpanCopies* span, bool in_time) {
+  const uint32_t stored_pages = Find(span->presence(std::countr_zero(span->in_sync())))->stored_pages;
+  CopySet as_one = 0;
+  for (unsigned rest = span->in_sync(); rest != 0; rest &= rest - 1) {
+    const int copy = std::countr_zero(rest);
+    if (Find(span->presence(copy))->stored_pages == stored_pages) as_one |= 1u << copy;
+  }
+  span->EndRefused(as_one);
+  settling_ = refused_ = true;
+  return NextSettle(span, in_time);
+}
+
+void CopiedChange::EndRound(SpanCopies* span) {
+  in_round_ = false;
+  CopySet answered = 0;
+  for (unsigned rest = span->in_sync(); rest != 0; rest &= rest - 1) {
+    const int copy = std::countr_zero(rest);
+    const auto end = answered_.begin() + answered_count_;
+    if (std::find(answered_.begin(), end, span->presence(copy)) != end) answered |= 1u << copy;
+  }
+  if (truth_ < 0) {
+    (void)span->EndSettle(round_generation_, answered, span->in_sync() & ~answered);
+  } else if ((answered >> truth_ & 1) != 0) {
+    (void)span->EndTruth(truth_, round_generation_);
+  }
+}
+
+CopiedChange::Step CopiedChange::NextSettle(SpanCopies* span, bool in_time) {
+  if (in_round_) EndRound(span);
+  const bool seeks_truth = kind_ == Kind::kSettle && span->doubtful();
+  if (!seeks_truth && !span->unsettled()) return {.kind = refused_ ? Step::Kind::kRefused : Step::Kind::kStored};
+  if (!in_time || span->in_sync() == 0) return {.kind = Step::Kind::kUnanswered};
+  in_round_ = true;
+  answered_count_ = 0;
+  truth_ = -1;
+  if (!seeks_truth) {
+    round_generation_ = span->generation();
+    return {.to = span->in_sync(), .raises_only = true};
+  }
+  // In turn, since one of them may never answer.
+  const CopySet later = last_truth_ < 0 ? 0 : span->in_sync() & ~((2u << last_truth_) - 1);
+  truth_ = last_truth_ = std::countr_zero(later != 0 ? later : span->in_sync());
+  round_generation_ = span->BeginTruth(truth_);
+  return {.to = static_cast<CopySet>(1u << truth_), .raises_only = true};
+}
+
+}  // namespace nram

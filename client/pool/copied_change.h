@@ -1,0 +1,96 @@
+#ifndef NRAM_CLIENT_POOL_COPIED_CHANGE_H_
+#define NRAM_CLIENT_POOL_COPIED_CHANGE_H_
+
+// One change of a span with several copies (adr/0014): what to send to which copy, and when the change is done. It
+// decides and does nothing else. Pure.
+
+#include <array>
+#include <cstdint>
+
+#include "client/pool/span_copies.h"
+
+namespace nram {
+
+// The machine of one change: a write or a trim in one span, which has its place in the gate; or the settling of a span,
+// whose place in the gate is all of the span. Not thread-safe.
+//
+//   for (step = change.Next(&span, true); step.kind == kSend; step = change.Next(&span, in_time)) {
+//     ... send to step.to, each with its generation; call Ended for each message when it has ended ...
+//   }
+//
+// Next looks at the span's state and changes it, so it is called under the lock of the span's map.
+class CopiedChange {
+ public:
+  enum class Kind : uint8_t {
+    kData,    // writes or trims
+    kSettle,  // makes one copy the truth of a doubtful span, and settles it
+  };
+  explicit CopiedChange(Kind kind) : kind_(kind), settling_(kind == Kind::kSettle) {}
+
+  struct Step {
+    enum class Kind : uint8_t {
+      kSend,
+      kStored,      // the end: every copy in sync has the change
+      kRefused,     // the end: no copy has all of it, for the reason that the servers gave
+      kUnanswered,  // the end: nothing is known
+    };
+    Kind kind = Kind::kSend;
+    CopySet to = 0;            // kSend: to these copies of the span
+    bool raises_only = false;  // kSend: a write without chunks
+  };
+  // What to do now. All messages of the last step have ended. `in_time`: it may send more.
+  Step Next(SpanCopies* span, bool in_time);
+
+  enum class End : uint8_t {
+    kStored,           // done, or raised
+    kRefused,          // the server said no, and would again
+    kMissed,           // no answer, or the server cannot be asked
+    kOtherGeneration,  // the span had another generation there: it may have risen here meanwhile
+  };
+  // A message of the last step, to that presence, has ended. `stored_pages`: of a refused write, how many of its pages
+  // were stored, in order.
+  void Ended(uint16_t presence, End end, uint32_t stored_pages = 0);
+
+ private:
+  // A copy that has another generation than it should, so often, is none.
+  static constexpr int kAttemptsMax = 4;
+  // Copies come and go while a change is under way. Those beyond count as missed.
+  static constexpr int kLegsMax = 2 * SpanCopies::kMost;
+
+  // How the change has ended at one presence.
+  struct Leg {
+    uint16_t presence = 0;
+    SpanGeneration generation{};  // of the last message
+    End end = End::kMissed;
+    uint8_t other_generations = 0;
+    uint32_t stored_pages = 0;
+  };
+
+  const Leg* Find(uint16_t presence) const;
+  Step Send(const SpanCopies& span, CopySet to);
+  // The copies of `among` at whose presences the change has ended so.
+  CopySet With(const SpanCopies& span, CopySet among, End end) const;
+  Step NextData(SpanCopies* span, bool in_time);
+  Step AllRefuse(SpanCopies* span, bool in_time);
+  Step NextSettle(SpanCopies* span, bool in_time);
+  void EndRound(SpanCopies* span);
+
+  const Kind kind_;
+  bool settling_;
+  bool sent_ = false;
+  bool refused_ = false;  // so it ends, once the span is settled
+  std::array<Leg, kLegsMax> legs_{};
+  int leg_count_ = 0;
+
+  // A round of settling: requests without data are under way.
+  bool in_round_ = false;
+  SpanGeneration round_generation_{};
+  int truth_ = -1;                                      // the copy that is to be the truth; -1: all in sync are asked
+  int last_truth_ = -1;                                 // the next one has its turn
+  std::array<uint16_t, SpanCopies::kMost> answered_{};  // presences
+  int answered_count_ = 0;
+};
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_POOL_COPIED_CHANGE_H_

@@ -1,0 +1,605 @@
+// The protocol of copies (adr/0014) as a whole, without sockets or threads: changes, reads, settling and repair of one
+// span at once, on servers that follow their rule. Messages are lost, late, out of order between servers and requests,
+// and executed after their sender has given them up, until a newer connection fences them. Each block is an atomic
+// register; what a copy that is not in sync has must never be read.
+
+#include "client/pool/copied_change.h"
+
+#include <array>
+#include <bit>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/test_seed.h"
+#include "client/pool/change_gate.h"
+#include "client/pool/span_copies.h"
+#include "gtest/gtest.h"
+#include "tests/sim/register_history.h"
+
+namespace nram::sim {
+namespace {
+
+constexpr int kBlocks = 4;
+constexpr RegionId kRegion{1};
+
+struct Totals {
+  int writes = 0;
+  int reads = 0;
+  int failures = 0;
+  int repairs = 0;
+  int deaths = 0;
+};
+
+class CopiesWorld {
+ public:
+  CopiesWorld(uint64_t seed, Totals* totals) : random_(seed), totals_(totals) {
+    for (int i = 0; i < kBlocks; ++i) history_.emplace_back(RegisterHistory::Effect::kOnce);
+    std::vector<uint16_t> presences;
+    const uint64_t count = 1 + Random(3);
+    for (uint64_t i = 0; i < count; ++i) presences.push_back(NewPresence());
+    span_.Place(presences, /*one_copy=*/false);
+  }
+
+  std::string Run(int steps) {
+    for (int i = 0; i < steps && failure_.empty(); ++i) Step(i);
+    // The quiet phase: everything arrives, all ends, and all copies in sync are the same.
+    calm_ = true;
+    for (int i = 0; i < 4'000 && failure_.empty() && !operations_.empty(); ++i) Step(i);
+    if (failure_.empty() && !operations_.empty()) {
+      failure_ = "an operation does not end: kind " + std::to_string(static_cast<int>(operations_.front()->kind)) +
+                 ", in gate " + std::to_string(operations_.front()->in_gate) + ", under way " +
+                 std::to_string(operations_.front()->under_way) + ", messages " + std::to_string(messages_.size()) +
+                 ", answers " + std::to_string(answers_.size()) + ", operations " + std::to_string(operations_.size()) +
+                 "; " + Describe();
+    }
+    if (failure_.empty()) Start(Operation::Kind::kSettle);
+    for (int i = 0; i < 4'000 && failure_.empty() && !operations_.empty(); ++i) Step(i);
+    if (failure_.empty()) CheckCopies();
+    return failure_;
+  }
+
+ private:
+  // The span on one life of one server, and the connection to it.
+  struct Presence {
+    bool alive = true;
+    uint32_t generation = 0;  // 0: there is no leaf
+    std::array<uint64_t, kBlocks> values{};
+    bool sure = false;  // the owner knows that there is a leaf
+    int connection = 0;
+    int newest_heard = 0;  // the server refuses what came over older connections
+  };
+  struct Operation;
+  struct Message {
+    uint16_t presence;
+    int connection;
+    uint32_t generation;
+    int first, count;  // blocks; count 0: raises only
+    uint64_t value;
+    bool is_read, creates;
+    Operation* sender;  // null: given up
+  };
+  struct Reply {
+    Message message;
+    CopiedChange::End end;
+    uint64_t found;
+  };
+  struct Operation {
+    enum class Kind { kWrite, kRead, kSettle, kRepair };
+    Kind kind = Kind::kWrite;
+    GatePlace gate;
+    bool in_gate = false;
+    int first = 0, count = 0;
+    uint64_t number = 0;
+    bool zeros = false;  // a write of zeros, as a trim is
+    Moment began = 0;
+    int left = 0;  // steps until its deadline
+    std::unique_ptr<CopiedChange> change;
+    int under_way = 0;
+    std::function<void(Operation*)> next;  // when nothing is under way
+    // A read's, or repair's.
+    CopySet tried = 0;
+    uint16_t presence = 0;
+    uint32_t generation = 0;
+    bool answered = false;
+    uint64_t found = 0;
+    int joined = -1, block = 0;
+    bool over = false;
+  };
+
+  uint64_t Random(uint64_t bound) { return random_() % bound; }
+  uint16_t NewPresence() {
+    presences_.emplace_back();
+    return static_cast<uint16_t>(presences_.size() - 1);
+  }
+  Moment Oldest() const {
+    Moment oldest = now_;
+    for (const auto& operation : operations_) {
+      if (operation->kind == Operation::Kind::kRead) oldest = std::min(oldest, operation->began);
+    }
+    return oldest;
+  }
+
+  void Step(int number) {
+    const uint64_t choice = Random(100);
+    if (!calm_ && choice < 20 && operations_.size() < 8) {
+      const uint64_t kind = Random(20);
+      Start(kind < 9    ? Operation::Kind::kWrite
+            : kind < 18 ? Operation::Kind::kRead
+            : kind < 19 ? Operation::Kind::kSettle
+                        : Operation::Kind::kRepair);
+    } else if (!calm_ && choice < 32) {
+      Break(static_cast<uint16_t>(Random(presences_.size())));
+    } else if (!calm_ && choice < 33 && Random(3) == 0) {
+      Kill();
+    } else if (!answers_.empty() && (messages_.empty() || Random(2) == 0)) {
+      DeliverAnswer();
+    } else if (!messages_.empty()) {
+      Deliver();
+    }
+    storm_ = !calm_ && (storm_ ? Random(60) != 0 : Random(200) == 0);
+    gate_.Tick(number);
+    for (const auto& operation : operations_) --operation->left;
+    // Whoever waits for an answer too long breaks the connection.
+    for (auto it = messages_.begin(); it != messages_.end(); ++it) {
+      if (it->sender != nullptr && it->sender->left < -200) {
+        Break(it->presence);
+        break;
+      }
+    }
+    Reap();
+    RegisterRules();
+  }
+
+  std::string Describe() const {
+    std::string text = "generation " + std::to_string(Raw(span_.generation())) +
+                       (span_.doubtful() ? ", doubtful" : "") + (span_.unsettled() ? ", unsettled" : "");
+    for (int copy = 0; copy < SpanCopies::kMost; ++copy) {
+      if (span_.state(copy) == CopyState::kAbsent) continue;
+      const Presence& at = presences_[span_.presence(copy)];
+      text += "; copy " + std::to_string(copy) + " state " + std::to_string(static_cast<int>(span_.state(copy))) +
+              " has " + std::to_string(at.generation) + (at.alive ? "" : " dead") + (at.sure ? "" : " unsure");
+    }
+    return text;
+  }
+
+  void Reap() {
+    operations_.remove_if([](const auto& operation) { return operation->over; });
+  }
+
+  void RegisterRules() {
+    if (span_.doubtful()) return;
+    for (int copy = 0; copy < SpanCopies::kMost; ++copy) {
+      const CopyState state = span_.state(copy);
+      if (state != CopyState::kStale && state != CopyState::kCatchingUp) continue;
+      if (state == CopyState::kCatchingUp && flipping_) continue;
+      const Presence& at = presences_[span_.presence(copy)];
+      if (at.generation == Raw(span_.generation())) {
+        failure_ = "copy " + std::to_string(copy) + " (state " + std::to_string(static_cast<int>(state)) +
+                   ") is not in sync and could be believed: generation " + std::to_string(at.generation);
+      }
+    }
+  }
+
+  // --- Operations.
+  void Start(Operation::Kind kind) {
+    auto owned = std::make_unique<Operation>();
+    Operation* const operation = owned.get();
+    operations_.push_back(std::move(owned));
+    operation->kind = kind;
+    operation->left = 5 + static_cast<int>(Random(120));
+    operation->began = ++now_;
+    const bool whole = kind == Operation::Kind::kSettle;
+    operation->first = whole ? 0 : static_cast<int>(Random(kBlocks));
+    operation->count = whole                             ? kBlocks
+                       : kind == Operation::Kind::kWrite ? 1 + static_cast<int>(Random(kBlocks - operation->first))
+                                                         : 1;
+    if (kind == Operation::Kind::kWrite) {
+      operation->number = ++last_number_;
+      operation->zeros = Random(4) == 0;
+      for (int b = 0; b < operation->count; ++b) {
+        history_[operation->first + b].BeginWrite(operation->number, operation->zeros, now_);
+      }
+    }
+    switch (kind) {
+      case Operation::Kind::kRead:
+        operation->block = static_cast<int>(Random(SpanCopies::kMost));  // where it looks first
+        return SendRead(operation);
+      case Operation::Kind::kRepair:
+        return BeginRepair(operation);
+      default:
+        operation->change = std::make_unique<CopiedChange>(
+            kind == Operation::Kind::kSettle ? CopiedChange::Kind::kSettle : CopiedChange::Kind::kData);
+        return Enter(operation, GatePlace::Kind::kChange, operation->first, operation->count, &CopiesWorld::GoOn);
+    }
+  }
+
+  void Enter(Operation* operation, GatePlace::Kind kind, int first, int count, void (CopiesWorld::*then)(Operation*)) {
+    operation->next = [this, then](Operation* of) { (this->*then)(of); };
+    operation->gate.kind = kind;
+    operation->gate.region = kRegion;
+    operation->gate.range = {static_cast<uint64_t>(first), static_cast<uint64_t>(count)};
+    operation->gate.deadline_ns = INT64_MAX;
+    operation->gate.context = operation;
+    operation->gate.resume = [](GatePlace* place) {
+      auto* const of = static_cast<Operation*>(place->context);
+      of->in_gate = true;
+      of->next(of);
+    };
+    if (!gate_.Enter(&operation->gate)) return;
+    operation->in_gate = true;
+    operation->next(operation);
+  }
+  void LeaveGate(Operation* operation) {
+    if (!operation->in_gate) return;
+    operation->in_gate = false;
+    gate_.Leave(&operation->gate);
+  }
+  void End(Operation* operation) {
+    operation->over = true;
+    LeaveGate(operation);
+  }
+
+  void GoOn(Operation* operation) {
+    while (true) {
+      const CopiedChange::Step step = operation->change->Next(&span_, operation->left > 0 || calm_);
+      if (step.kind != CopiedChange::Step::Kind::kSend) return EndChange(operation, step.kind);
+      operation->next = [this](Operation* of) { GoOn(of); };
+      operation->under_way = std::popcount(step.to);
+      for (unsigned rest = step.to; rest != 0; rest &= rest - 1) {
+        const int copy = std::countr_zero(rest);
+        Message message{};
+        message.presence = span_.presence(copy);
+        message.generation = Raw(span_.GenerationFor(copy));
+        message.first = operation->first;
+        message.count = step.raises_only ? 0 : operation->count;
+        message.value = operation->zeros ? 0 : operation->number;
+        message.creates = !presences_[message.presence].sure;
+        Send(operation, message);
+      }
+      if (operation->under_way > 0) return;
+    }
+  }
+
+  void EndChange(Operation* operation, CopiedChange::Step::Kind kind) {
+    if (operation->kind == Operation::Kind::kWrite) {
+      const bool known = kind == CopiedChange::Step::Kind::kStored;
+      if (known) CheckNextOwner();
+      ++(known ? totals_->writes : totals_->failures);
+      ++now_;
+      for (int b = 0; b < operation->count; ++b) {
+        history_[operation->first + b].EndWrite(operation->number, known, now_, Oldest());
+      }
+    } else if (calm_ && kind != CopiedChange::Step::Kind::kStored) {
+      failure_ = "a span does not settle although all answer";
+    }
+    End(operation);
+  }
+
+  // Whoever takes the region over from here on believes the copies of the highest even generation.
+  void CheckNextOwner() {
+    uint32_t highest = 0;
+    for (const Presence& at : presences_) {
+      if (at.alive && at.generation % 2 == 0) highest = std::max(highest, at.generation);
+    }
+    CopySet in_sync = span_.in_sync();
+    for (size_t i = 0; i < presences_.size(); ++i) {
+      if (!presences_[i].alive || presences_[i].generation != highest) continue;
+      const bool believed = [&] {
+        for (unsigned rest = in_sync; rest != 0; rest &= rest - 1) {
+          if (span_.presence(std::countr_zero(rest)) == i) return true;
+        }
+        return false;
+      }();
+      if (!believed) failure_ = "the next owner would believe a copy that is not in sync";
+    }
+  }
+
+  void SendRead(Operation* operation) {
+    LeaveGate(operation);
+    if (span_.in_sync() == 0) {
+      failure_ = "no copy in sync is left";
+      return End(operation);
+    }
+    if (operation->left <= 0 && !calm_) return End(operation);
+    CopySet choice = span_.in_sync() & ~operation->tried;
+    if (choice == 0) {
+      operation->tried = 0;
+      choice = span_.in_sync();
+    }
+    int copy = operation->block % SpanCopies::kMost;
+    while ((choice >> copy & 1) == 0) copy = (copy + 1) % SpanCopies::kMost;
+    operation->tried |= 1u << copy;
+    operation->presence = span_.presence(copy);
+    operation->generation = Raw(span_.generation());
+    operation->answered = false;
+    operation->under_way = 1;
+    operation->next = [this](Operation* of) { LookAtRead(of); };
+    Message message{};
+    message.presence = operation->presence;
+    message.generation = operation->generation;
+    message.first = operation->first;
+    message.is_read = true;
+    Send(operation, message);
+  }
+
+  void LookAtRead(Operation* operation) {
+    if (gate_.IsChanging(kRegion, {static_cast<uint64_t>(operation->first), 1})) {
+      return Enter(operation, GatePlace::Kind::kLook, operation->first, 1, &CopiesWorld::SendRead);
+    }
+    bool in_sync = false;
+    for (unsigned rest = span_.in_sync(); rest != 0; rest &= rest - 1) {
+      in_sync = in_sync || span_.presence(std::countr_zero(rest)) == operation->presence;
+    }
+    if (span_.doubtful() || (!operation->answered && span_.unsettled())) {
+      // Somebody settles it; the read comes again.
+      Start(Operation::Kind::kSettle);
+      return Enter(operation, GatePlace::Kind::kLook, operation->first, 1, &CopiesWorld::SendRead);
+    }
+    if (!operation->answered || !in_sync || operation->generation != Raw(span_.generation())) {
+      return SendRead(operation);
+    }
+    ++now_;
+    ++totals_->reads;
+    auto& history = history_[operation->first];
+    failure_ = operation->found == 0 ? history.EndReadOfZeros(operation->began, now_, Oldest())
+                                     : history.EndRead(operation->found, operation->began, now_, Oldest());
+    End(operation);
+  }
+
+  // --- Repair: join, copy block by block in the gate, and be raised in the gate of the whole span.
+  void BeginRepair(Operation* operation) {
+    if (repairing_ || span_.in_sync() == 0) return End(operation);
+    // The same life that missed something, or a new one.
+    uint16_t presence = NewPresence();
+    for (int copy = 0; copy < SpanCopies::kMost; ++copy) {
+      if (span_.state(copy) == CopyState::kStale && presences_[span_.presence(copy)].alive && Random(2) == 0) {
+        presence = span_.presence(copy);
+        // Its leaf is emptied by the first message of the odd generation, which creates.
+        presences_[presence].sure = false;
+        presences_[presence].connection++;
+        break;
+      }
+    }
+    operation->joined = span_.Join(presence);
+    if (operation->joined < 0) return End(operation);
+    repairing_ = true;
+    operation->presence = presence;
+    operation->block = 0;
+    operation->left = 100'000;
+    CopyBlock(operation);
+  }
+  bool StillJoining(const Operation& operation) const {
+    return span_.state(operation.joined) == CopyState::kCatchingUp &&
+           span_.presence(operation.joined) == operation.presence;
+  }
+  void CopyBlock(Operation* operation) {
+    LeaveGate(operation);
+    if (operation->block == kBlocks) {
+      return Enter(operation, GatePlace::Kind::kChange, 0, kBlocks, &CopiesWorld::Flip);
+    }
+    Enter(operation, GatePlace::Kind::kChange, operation->block, 1, &CopiesWorld::ReadBlock);
+  }
+  void ReadBlock(Operation* operation) {
+    if (!StillJoining(*operation) || span_.in_sync() == 0) return EndRepair(operation);
+    if (span_.doubtful() || span_.unsettled()) {
+      // The block once more, after that.
+      LeaveGate(operation);
+      Start(Operation::Kind::kSettle);
+      return CopyBlock(operation);
+    }
+    Message message{};
+    const int from = std::countr_zero(span_.in_sync());
+    message.presence = span_.presence(from);
+    message.generation = Raw(span_.generation());
+    message.first = operation->block;
+    message.is_read = true;
+    operation->answered = false;
+    operation->under_way = 1;
+    operation->next = [this](Operation* of) { WriteBlock(of); };
+    Send(operation, message);
+  }
+  void WriteBlock(Operation* operation) {
+    if (!StillJoining(*operation)) return EndRepair(operation);
+    if (!operation->answered || span_.doubtful() || span_.unsettled()) {
+      (void)span_.EndChange(span_.in_sync(), 0);
+      return EndRepair(operation);
+    }
+    Message message{};
+    message.presence = operation->presence;
+    message.generation = Raw(span_.GenerationFor(operation->joined));
+    message.first = operation->block;
+    message.count = 1;
+    message.value = operation->found;
+    message.creates = !presences_[operation->presence].sure;
+    if (message.value == 0 && !message.creates) {
+      // Holes do not travel.
+      ++operation->block;
+      return CopyBlock(operation);
+    }
+    operation->answered = false;
+    operation->under_way = 1;
+    operation->next = [this](Operation* of) {
+      if (!StillJoining(*of)) return EndRepair(of);
+      if (!of->answered) {
+        (void)span_.EndChange(span_.in_sync(), 0);
+        return EndRepair(of);
+      }
+      ++of->block;
+      CopyBlock(of);
+    };
+    Send(operation, message);
+  }
+  void Flip(Operation* operation) {
+    if (!StillJoining(*operation)) return EndRepair(operation);
+    flipping_ = true;
+    Message message{};
+    message.presence = operation->presence;
+    message.generation = Raw(span_.generation());
+    operation->answered = false;
+    operation->under_way = 1;
+    operation->next = [this](Operation* of) {
+      flipping_ = false;
+      if (StillJoining(*of)) span_.EndJoin(of->joined, of->answered);
+      if (of->answered) ++totals_->repairs;
+      EndRepair(of);
+    };
+    Send(operation, message);
+  }
+  void EndRepair(Operation* operation) {
+    repairing_ = false;
+    End(operation);
+  }
+
+  // --- The network and the servers.
+  void Send(Operation* operation, Message message) {
+    // Some of what was given up never comes.
+    if (messages_.size() > 60) messages_.remove_if([](const Message& old) { return old.sender == nullptr; });
+    message.sender = operation;
+    message.connection = presences_[message.presence].connection;
+    if (!presences_[message.presence].alive) return Answer(message, CopiedChange::End::kMissed, 0);
+    messages_.push_back(message);
+  }
+  void Deliver() {
+    auto it = messages_.begin();
+    std::advance(it, Random(messages_.size()));
+    const Message message = *it;
+    messages_.erase(it);
+    Presence& at = presences_[message.presence];
+    if (!at.alive || message.connection < at.newest_heard) return Answer(message, CopiedChange::End::kMissed, 0);
+    if (storm_ && Random(2) == 0) {
+      if (message.sender == nullptr) return;  // it never comes
+      messages_.push_back(message);
+      return Break(message.presence);
+    }
+    at.newest_heard = message.connection;
+    const bool is_other = message.generation < at.generation ||
+                          (message.is_read && message.generation != at.generation) ||
+                          (at.generation == 0 && !message.creates);
+    uint64_t found = 0;
+    if (!is_other && message.is_read) {
+      found = at.values[message.first];
+    } else if (!is_other) {
+      if (message.creates && message.generation > at.generation) at.values.fill(0);
+      at.generation = message.generation;
+      for (int b = 0; b < message.count; ++b) at.values[message.first + b] = message.value;
+    }
+    // An answer that is lost breaks the connection.
+    if (!calm_ && Random(storm_ ? 2 : 12) == 0) {
+      messages_.push_front(message);
+      messages_.front().connection = -1;  // executed already
+      return Break(message.presence);
+    }
+    answers_.push_back({message, is_other ? CopiedChange::End::kOtherGeneration : CopiedChange::End::kStored, found});
+    if (Random(2) == 0) DeliverAnswer();
+  }
+  void DeliverAnswer() {
+    auto it = answers_.begin();
+    std::advance(it, Random(answers_.size()));
+    const Reply reply = *it;
+    answers_.erase(it);
+    Answer(reply.message, reply.end, reply.found);
+  }
+  void Answer(const Message& message, CopiedChange::End end, uint64_t found) {
+    Operation* const operation = message.sender;
+    if (operation == nullptr) return;
+    const bool stored = end == CopiedChange::End::kStored;
+    if (stored && !message.is_read) presences_[message.presence].sure = true;
+    operation->answered = stored;
+    operation->found = found;
+    if (operation->change != nullptr) operation->change->Ended(message.presence, end);
+    // Not from within a loop that sends.
+    if (--operation->under_way == 0) ready_.push_back(operation);
+    if (pumping_) return;
+    pumping_ = true;
+    while (!ready_.empty()) {
+      Operation* const of = ready_.front();
+      ready_.pop_front();
+      if (!of->over && of->under_way == 0) of->next(of);
+    }
+    pumping_ = false;
+  }
+  // Nobody waits for what is under way there any more. It may still be executed.
+  void Break(uint16_t presence) {
+    ++presences_[presence].connection;
+    std::vector<Message> given_up;
+    for (Message& message : messages_) {
+      if (message.presence != presence || message.sender == nullptr) continue;
+      given_up.push_back(message);
+      message.sender = nullptr;
+    }
+    for (auto it = answers_.begin(); it != answers_.end();) {
+      if (it->message.presence == presence) {
+        given_up.push_back(it->message);
+        it = answers_.erase(it);
+      } else {
+        ++it;
+      }
+    }
+    for (const Message& message : given_up) Answer(message, CopiedChange::End::kMissed, 0);
+  }
+  void Kill() {
+    // Not the last one in sync: then all is lost, which is another test's.
+    const CopySet in_sync = span_.in_sync();
+    if (std::popcount(in_sync) < 2) return;
+    const int copy = static_cast<int>(Random(SpanCopies::kMost));
+    if (span_.state(copy) == CopyState::kAbsent) return;
+    const uint16_t presence = span_.presence(copy);
+    ++totals_->deaths;
+    presences_[presence].alive = false;
+    (void)span_.Bury(1u << copy);
+    Break(presence);
+  }
+
+  void CheckCopies() {
+    for (unsigned rest = span_.in_sync(); rest != 0; rest &= rest - 1) {
+      const Presence& at = presences_[span_.presence(std::countr_zero(rest))];
+      const Presence& first = presences_[span_.presence(std::countr_zero(span_.in_sync()))];
+      if (at.values != first.values) failure_ = "at rest, two copies in sync differ";
+      if (at.generation != Raw(span_.generation())) failure_ = "at rest, a copy in sync has another generation";
+    }
+  }
+
+  std::mt19937_64 random_;
+  Totals* const totals_;
+  SpanCopies span_;
+  ChangeGate gate_;
+  std::vector<RegisterHistory> history_;
+  std::vector<Presence> presences_;
+  std::list<Message> messages_;
+  std::list<Reply> answers_;
+  std::list<std::unique_ptr<Operation>> operations_;
+  std::list<Operation*> ready_;
+  Moment now_ = 0;
+  uint64_t last_number_ = 0;
+  bool calm_ = false;
+  bool storm_ = false;  // most messages, or their answers, are lost
+  bool pumping_ = false;
+  bool repairing_ = false;
+  bool flipping_ = false;
+  std::string failure_;
+};
+
+TEST(CopiedChangeTest, CopiesAreOneRegister) {
+  Totals totals;
+  const uint64_t seed = TestSeed();
+  for (uint64_t round = 0; round < 3'000; ++round) {
+    CopiesWorld world(seed + round, &totals);
+    const std::string failure = world.Run(400);
+    ASSERT_EQ(failure, "") << "NRAM_SEED=" << seed + round;
+  }
+  std::cerr << totals.writes << " writes, " << totals.failures << " that failed, " << totals.reads << " reads, "
+            << totals.repairs << " repairs, " << totals.deaths << " deaths\n";
+  EXPECT_GT(totals.writes, 10'000);
+  EXPECT_GT(totals.failures, 100);
+  EXPECT_GT(totals.reads, 10'000);
+  EXPECT_GT(totals.repairs, 100);
+  EXPECT_GT(totals.deaths, 100);
+}
+
+}  // namespace
+}  // namespace nram::sim
