@@ -189,87 +189,92 @@ class RoomModel {
   void Step() {
     switch (Random(20)) {
       case 0:
-      case 1: {  // asks for room, has it, or no answer
-        const uint64_t bytes = (1 + Random(64)) * kPage;
-        const uint32_t hold = room_.Hold();
-        room_.SetUnsettled(true);
-        const bool executed = Random(8) != 0;
-        if (executed) reservation_bytes_ += bytes;
-        if (executed && Random(8) != 0) {
-          room_.SetUnsettled(false);
-          EXPECT_TRUE(room_.AddReservation(bytes, 7, term_));
-        }
-        room_.Unhold(0, hold);
+      case 1:
+        AskForRoom();
         break;
-      }
       case 2:
       case 3:
       case 4:
-      case 5: {
-        Write write;
-        write.grant = room_.TryTake((1 + Random(16)) * kPage);
-        if (write.grant) Begin(std::move(write));
+      case 5:
+        StartClientWrite();
         break;
-      }
       case 6:
       case 7:
-      case 8: {
-        Write write;
-        write.region = static_cast<int>(Random(kRegions));
-        const uint64_t bytes = (1 + Random(16)) * kPage;
-        write.grant = regions_[write.region].TryTake(&room_, Random(4) == 0 ? 1 : bytes, bytes);
-        if (write.grant) Begin(std::move(write));
+      case 8:
+        StartRegionWrite();
         break;
-      }
       case 9:
       case 10:
       case 11:
       case 12:
         if (!writes_.empty()) EndWrite();
         break;
-      case 13: {
-        Room::Grant grant = room_.TryTake((1 + Random(32)) * kPage);
-        if (grant) {
-          EXPECT_TRUE(regions_[Random(kRegions)].Add(&room_, std::move(grant)));
-        }
+      case 13:
+        FillPurse();
         break;
-      }
       case 14:
         regions_[Random(kRegions)].Release(&room_, Random(16) * kPage);
         break;
-      case 15: {
-        Trim trim;
-        trim.region = static_cast<int>(Random(kRegions));
-        trim.trim = regions_[trim.region].BeginTrim(&room_);
-        if (Random(8) != 0) {
-          const uint64_t chunks = Random(64);
-          trim.executed = true;
-          reservation_bytes_ += chunks * kChunkBytes;
-          kept_chunks_[trim.region] += static_cast<uint32_t>(chunks);
-          trim.kept_after = kept_chunks_[trim.region];
-        }
-        trims_.push_back(trim);
+      case 15:
+        StartTrim();
         break;
-      }
       case 16:
         if (!trims_.empty()) EndTrim();
         break;
       case 17:
         Hear();
         break;
-      case 18: {  // gives back what is too much
-        const uint64_t pages = room_.TakeSurplus(reservation_bytes_, 16 * kPage);
-        room_.SetUnsettled(true);
-        ASSERT_GE(reservation_bytes_, pages * kPage);
-        if (Random(8) != 0) reservation_bytes_ -= pages * kPage;
-        if (Random(8) != 0) room_.SetUnsettled(false);
-        // Without its execution the server has more than is known here, which the next exact word tells.
+      case 18:
+        GiveBackSurplus();
         break;
-      }
       case 19:
         if (Random(40) == 0) NewTerm();
         break;
     }
+  }
+
+  // The server adds it or not, and its answer comes or not.
+  void AskForRoom() {
+    const uint64_t bytes = (1 + Random(64)) * kPage;
+    const uint32_t hold = room_.Hold();
+    room_.SetUnsettled(true);
+    const bool executed = Random(8) != 0;
+    if (executed) reservation_bytes_ += bytes;
+    if (executed && Random(8) != 0) {
+      room_.SetUnsettled(false);
+      EXPECT_TRUE(room_.AddReservation(bytes, 7, term_));
+    }
+    room_.Unhold(0, hold);
+  }
+
+  void GiveBackSurplus() {
+    const uint64_t pages = room_.TakeSurplus(reservation_bytes_, 16 * kPage);
+    room_.SetUnsettled(true);
+    ASSERT_GE(reservation_bytes_, pages * kPage);
+    if (Random(8) != 0) reservation_bytes_ -= pages * kPage;
+    if (Random(8) != 0) room_.SetUnsettled(false);
+    // Without its execution the server has more than is known here, which the next exact word tells.
+  }
+
+  void FillPurse() {
+    Room::Grant grant = room_.TryTake((1 + Random(32)) * kPage);
+    if (grant) {
+      EXPECT_TRUE(regions_[Random(kRegions)].Add(&room_, std::move(grant)));
+    }
+  }
+
+  void StartClientWrite() {
+    Write write;
+    write.grant = room_.TryTake((1 + Random(16)) * kPage);
+    if (write.grant) Begin(std::move(write));
+  }
+
+  void StartRegionWrite() {
+    Write write;
+    write.region = static_cast<int>(Random(kRegions));
+    const uint64_t bytes = (1 + Random(16)) * kPage;
+    write.grant = regions_[write.region].TryTake(&room_, Random(4) == 0 ? 1 : bytes, bytes);
+    if (write.grant) Begin(std::move(write));
   }
 
   void Begin(Write write) {
@@ -302,6 +307,20 @@ class RoomModel {
     } else {
       room_.Unused(std::move(write.grant));
     }
+  }
+
+  void StartTrim() {
+    Trim trim;
+    trim.region = static_cast<int>(Random(kRegions));
+    trim.trim = regions_[trim.region].BeginTrim(&room_);
+    if (Random(8) != 0) {
+      const uint64_t chunks = Random(64);
+      trim.executed = true;
+      reservation_bytes_ += chunks * kChunkBytes;
+      kept_chunks_[trim.region] += static_cast<uint32_t>(chunks);
+      trim.kept_after = kept_chunks_[trim.region];
+    }
+    trims_.push_back(trim);
   }
 
   void EndTrim() {
