@@ -18,7 +18,7 @@
 namespace nram {
 namespace {
 
-struct TestAnswer : ControlConnections::Answer {
+struct TestAnswer final : ControlConnections::Answer {
   void Send(int64_t now_ns) override { began_ns = now_ns; }
   bool sent() const { return began_ns != 0; }
   int64_t began_ns = 0;
