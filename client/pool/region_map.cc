@@ -32,7 +32,8 @@ RegionMap::Target RegionMap::TargetOf(const Presence& presence) {
   target.server = presence.server;
   target.incarnation = presence.incarnation;
   if (presence.incarnation != 0) target.known = presence.unsure ? Known::kPerhaps : Known::kCreated;
-  target.paid_for = presence.incarnation != 0 || presence.room.bytes() > 0;
+  // Where the region is only perhaps, a write may have to pay for it again.
+  target.paid_for = target.known == Known::kCreated || presence.room.bytes() > 0;
   return target;
 }
 
