@@ -9,7 +9,6 @@
 #include <bit>
 #include <functional>
 #include <list>
-#include <map>
 #include <memory>
 #include <random>
 #include <string>
@@ -151,8 +150,8 @@ class CopiesWorld {
         break;
       }
     }
-    Reap();
-    RegisterRules();
+    operations_.remove_if([](const auto& operation) { return operation->over; });
+    CheckOthersRefuse();
   }
 
   std::string Describe() const {
@@ -167,16 +166,11 @@ class CopiesWorld {
     return text;
   }
 
-  void Reap() {
-    operations_.remove_if([](const auto& operation) { return operation->over; });
-  }
-
-  void RegisterRules() {
+  void CheckOthersRefuse() {
     if (span_.doubtful()) return;
     for (int copy = 0; copy < SpanCopies::kMost; ++copy) {
       const CopyState state = span_.state(copy);
-      if (state != CopyState::kStale && state != CopyState::kCatchingUp) continue;
-      if (state == CopyState::kCatchingUp && flipping_) continue;
+      if (state != CopyState::kStale && (state != CopyState::kCatchingUp || flipping_)) continue;
       const Presence& at = presences_[span_.presence(copy)];
       if (at.generation == Raw(span_.generation())) {
         failure_ = "copy " + std::to_string(copy) + " (state " + std::to_string(static_cast<int>(state)) +
