@@ -90,7 +90,7 @@ void CheckWorkspaces(const Order& order, bool unique, const RecordFormat& format
       taken += std::string(text.substr(0, bytes));
       text.remove_prefix(bytes);
       fits = workspace.Take(bytes);
-      if (!text.empty() || !fits) continue;
+      if (bytes > 0 || !fits) continue;
       // A last record that is not whole; a file of fixed-size ones would be refused.
       if (format.record_bytes == 0 && !workspace.incomplete().empty()) workspace.EndLine();
       at_end = true;

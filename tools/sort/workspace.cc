@@ -1,5 +1,7 @@
 #include "tools/sort/workspace.h"
 
+#include <glog/logging.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -60,8 +62,9 @@ bool Workspace::Take(size_t bytes) {
 }
 
 void Workspace::EndLine() {
+  CHECK_GT(room(), 0u) << "a line is ended in a full workspace";
   *text_end() = format_.terminator;
-  Take(1);
+  CHECK(Take(1));
 }
 
 void Workspace::Sort(const Order& order, bool unique) {

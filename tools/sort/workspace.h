@@ -29,7 +29,8 @@ class Workspace {
   bool Take(size_t bytes);
   // The text without entries: the begin of a record, or records for which Take had no room.
   absl::string_view incomplete() const { return {memory_.data() + entered_, text_bytes_ - entered_}; }
-  // At the end of the input: ends the last line if it has no terminator. There is room for it.
+  // At the end of the input, of which a read at text_end() has found nothing: ends the last line if it has no
+  // terminator. CHECKs that there is room for it, as there is if room() was not 0 before that read.
   void EndLine();
 
   // Orders the entries. `unique`: leaves out entries that are equal to an earlier one.
