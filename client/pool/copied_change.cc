@@ -84,7 +84,11 @@ CopiedChange::Step CopiedChange::NextData(SpanCopies* span, bool in_time) {
 }
 
 CopiedChange::Step CopiedChange::AllRefuse(SpanCopies* span, bool in_time) {
-  const uint32_t stored_pages = Find(span->presence(std::countr_zero(span->in_sync())))->stored_pages;
+  // Those that have stored most: they know the span, so that it need not be created there again.
+  uint32_t stored_pages = 0;
+  for (unsigned rest = span->in_sync(); rest != 0; rest &= rest - 1) {
+    stored_pages = std::max(stored_pages, Find(span->presence(std::countr_zero(rest)))->stored_pages);
+  }
   CopySet as_one = 0;
   for (unsigned rest = span->in_sync(); rest != 0; rest &= rest - 1) {
     const int copy = std::countr_zero(rest);
@@ -112,9 +116,15 @@ void CopiedChange::EndRound(SpanCopies* span) {
 
 CopiedChange::Step CopiedChange::NextSettle(SpanCopies* span, bool in_time) {
   if (in_round_) EndRound(span);
+  // All copies died meanwhile. If the span was placed anew since, the change is not in it.
+  if (span->in_sync() == 0) return {.kind = Step::Kind::kUnanswered};
+  const bool is_stored = kind_ == Kind::kData && !refused_;
+  if (is_stored && With(*span, span->in_sync(), End::kStored) != span->in_sync()) {
+    return {.kind = Step::Kind::kUnanswered};
+  }
   const bool seeks_truth = kind_ == Kind::kSettle && span->doubtful();
   if (!seeks_truth && !span->unsettled()) return {.kind = refused_ ? Step::Kind::kRefused : Step::Kind::kStored};
-  if (!in_time || span->in_sync() == 0) return {.kind = Step::Kind::kUnanswered};
+  if (!in_time) return {.kind = Step::Kind::kUnanswered};
   in_round_ = true;
   answered_count_ = 0;
   truth_ = -1;

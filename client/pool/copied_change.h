@@ -75,7 +75,7 @@ class CopiedChange {
   Step NextSettle(SpanCopies* span, bool in_time);
   void EndRound(SpanCopies* span);
 
-  const Kind kind_;
+  Kind kind_;
   bool settling_;
   bool sent_ = false;
   bool refused_ = false;  // so it ends, once the span is settled

@@ -37,7 +37,7 @@ enum class IoClass { kBulk, kUrgent };
 struct RegionOptions {
   bool gc = false;  // servers free it when this client's lease ends
   PlacementPolicy placement = PlacementPolicy::kStriped;
-  int replicas = 1;         // 1; more is not there yet and is refused
+  int copies = 1;           // of each page, on servers of different hosts; 1 to 4
   std::string name;         // so that others can attach it; unique in the pool; at most 255 bytes
   uint64_t size_bytes = 0;  // for those who attach it; not enforced
 };

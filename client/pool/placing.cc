@@ -1,8 +1,10 @@
 #include "client/pool/placing.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "absl/algorithm/container.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 
 namespace nram {
@@ -24,6 +26,31 @@ ServerSession* Placing::Choose(const Sessions& sessions, const RegionMap& map, u
   return placement.placed() ? sessions.at(placement.servers[0]) : nullptr;
 }
 
+SpanPlacement Placing::ChooseCopies(const Sessions& sessions, const RegionMap& map, uint64_t span) {
+  const int wanted = map.copies()->copies();
+  absl::flat_hash_set<uint32_t> hosts;  // of those that answer
+  int away = 0;
+  for (const auto& session : sessions) {
+    if (session->up()) {
+      hosts.insert(session->host());
+    } else {
+      ++away;
+    }
+  }
+  std::vector<PlacementCandidate> candidates = sessions.Candidates();
+  std::erase_if(candidates, [&](const PlacementCandidate& candidate) {
+    return absl::c_linear_search(passed_over_, candidate.server);
+  });
+  SpanPlacement placement = PlaceSpan(map.key().placement, map.key().id, span, wanted, candidates);
+  const auto count = kReplicasMax - static_cast<int>(absl::c_count(placement.servers, kNoServer));
+  // Those that are away may be of other hosts: then the span gets its other copies later. What is full gives none.
+  const int answering = static_cast<int>(hosts.size());
+  too_few_hosts_ = answering + away < wanted;
+  if (too_few_hosts_ || count < std::min(wanted, answering)) return {};
+  std::sort(placement.servers.begin(), placement.servers.end());  // kNoServer is the highest
+  return placement;
+}
+
 void Placing::NoteFull(const ServerSession& session) {
   passed_over_.push_back(session.index());
   full_ = session.index();
@@ -37,6 +64,10 @@ void Placing::NoteNoAnswer(const ServerSession& session) {
 ServerSession* Placing::Survey(const Sessions& sessions, uint64_t bytes, absl::Status* why) const {
   // Only a server that answers says that it is full. One that is away for a short time may have room.
   if (no_answer_ != kNoServer) return sessions.at(no_answer_);
+  if (too_few_hosts_) {
+    *why = absl::ResourceExhaustedError("the pool has fewer hosts than a page is to have copies");
+    return nullptr;
+  }
   size_t away_too_long = 0;
   for (const auto& session : sessions) {
     if (session->away_too_long()) {

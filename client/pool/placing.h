@@ -18,9 +18,13 @@ class Placing {
   void Reset() {
     passed_over_.clear();
     full_ = no_answer_ = kNoServer;
+    too_few_hosts_ = false;
   }
   // The server to be asked for room now; null: none is left.
   ServerSession* Choose(const Sessions& sessions, const RegionMap& map, uint64_t span) const;
+  // The servers for a span's copies, on different hosts, in the order of their numbers. Fewer than the region is to have
+  // only while servers are away; none: Survey says why.
+  SpanPlacement ChooseCopies(const Sessions& sessions, const RegionMap& map, uint64_t span);
   void NoteFull(const ServerSession& session);
   void NoteNoAnswer(const ServerSession& session);
   // When no server is left: one that may have room when it answers again; or null, and *why says that waiting is of no
@@ -31,6 +35,7 @@ class Placing {
   absl::InlinedVector<uint16_t, 4> passed_over_;
   uint16_t full_ = kNoServer;       // the last full server
   uint16_t no_answer_ = kNoServer;  // the last that did not answer
+  bool too_few_hosts_ = false;
 };
 
 }  // namespace nram

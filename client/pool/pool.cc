@@ -35,8 +35,11 @@ PoolOptions WithDefaults(PoolOptions options) {
 }
 
 absl::Status CheckOptions(const RegionOptions& options) {
-  if (options.replicas != 1) {
-    return absl::UnimplementedError(absl::StrCat("replicas=", options.replicas, ": only 1 is there yet"));
+  if (options.copies < 1 || options.copies > kReplicasMax) {
+    return absl::InvalidArgumentError(absl::StrCat("copies=", options.copies, " is not 1 to ", kReplicasMax));
+  }
+  if (options.copies > 1 && !options.name.empty()) {
+    return absl::UnimplementedError("a region with a name has one copy yet");
   }
   if (options.name.size() > 255) return absl::InvalidArgumentError("a region's name is at most 255 bytes");
   if (!IsPrintable(options.name)) {
@@ -53,6 +56,7 @@ Pool::Pool(PoolOptions options, std::unique_ptr<PoolEdge> edge)
     : options_(WithDefaults(std::move(options))),
       edge_(std::move(edge)),
       lease_(LeaseId{edge_->environment()->RandomId()}),
+      sessions_(edge_->gate()),
       named_regions_(&sessions_, edge_->environment(), &options_, lease_) {
   for (const Endpoint& server : options_.servers) {
     sessions_.Add(std::make_unique<ServerSession>(static_cast<uint16_t>(sessions_.size()), server, lease_, options_,
@@ -121,7 +125,7 @@ absl::StatusOr<std::unique_ptr<Region>> Pool::CreateRegion(const RegionOptions& 
   NRAM_RETURN_IF_ERROR(CheckOptions(options));
   if (!options.name.empty()) return named_regions_.Create(options);
   const RegionKey key{RegionId{edge_->environment()->RandomId()}, Epoch{1}, options.gc, /*named=*/false,
-                      options.placement};
+                      options.placement, static_cast<uint8_t>(options.copies)};
   return std::make_unique<Region>(&sessions_, edge_->environment(), &options_, key, options, /*read_only=*/false);
 }
 

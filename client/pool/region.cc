@@ -24,6 +24,10 @@ Region::~Region() {
 }
 
 uint16_t Region::ServerOf(uint64_t offset) const {
+  if (map_.copies() != nullptr) {
+    const auto servers = map_.copies()->ServersOf(offset / kSpanBytes);
+    return servers.empty() ? kNoServer : servers.front();
+  }
   RegionMap::Target target;
   (void)map_.Find(offset / kSpanBytes, &target);  // of a destroyed region: nowhere
   return target.server;
@@ -141,6 +145,10 @@ void Region::StartTrim(Sweep* sweep, uint64_t offset, uint64_t length, const IoO
     if (absl::Status usable = map_.CheckUsable(); !usable.ok()) request = usable;
   }
   if (!request.ok()) return sweep->Fail(request.status(), callback, context);
+  if (map_.copies() != nullptr) {
+    request->keeps_room = room == TrimRoom::kKeep;
+    return sweep->StartCopied(place(), *request, callback, context);
+  }
   const uint8_t flags = (room == TrimRoom::kKeep ? kFlagReservation : 0) | (map_.has_reserved() ? kFlagWholeFrames : 0);
   if (length > 0) sweep->AddTrim(place(), flags, request->range, request->deadline_ns);
   sweep->Start(options.io_class, callback, context);

@@ -107,7 +107,7 @@ class Region {
   absl::StatusOr<IoRequest> MakeChunksRequest(uint64_t offset, absl::Span<const std::byte> from,
                                               absl::Span<const ChunkMask> masks, const IoOptions& options) const;
   int64_t DeadlineOf(const IoOptions& options) const;
-  IoPlace place() const { return {sessions_, &map_, environment_}; }
+  IoPlace place() const { return {sessions_, &map_, environment_, sessions_->gate()}; }
 
   Sessions* const sessions_;
   Environment* const environment_;

@@ -65,8 +65,14 @@ RegionMap::Target RegionMap::Place(uint64_t span, const SpanPlacement& placement
 }
 
 std::vector<RegionMap::Target> RegionMap::Whereabouts() const {
-  GateLock lock(&mu_);
   std::vector<Target> targets;
+  if (copies_ != nullptr) {
+    for (const CopyMap::Whereabout& at : copies_->Whereabouts()) {
+      targets.push_back({.server = at.life.server, .known = at.known, .incarnation = at.life.incarnation});
+    }
+    return targets;
+  }
+  GateLock lock(&mu_);
   for (const Presence& presence : presences_) {
     if (presence.incarnation != 0) targets.push_back(TargetOf(presence));
   }
@@ -174,7 +180,8 @@ bool RegionMap::Load(uint64_t span, uint16_t server, size_t bytes_max) {
 
 size_t RegionMap::memory_bytes() const {
   GateLock lock(&mu_);
-  return spans_.memory_bytes() + (presences_.capacity() > 1 ? presences_.capacity() * sizeof(Presence) : 0);
+  return (copies_ == nullptr ? 0 : copies_->memory_bytes()) + spans_.memory_bytes() +
+         (presences_.capacity() > 1 ? presences_.capacity() * sizeof(Presence) : 0);
 }
 
 }  // namespace nram

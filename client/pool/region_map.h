@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
@@ -14,6 +15,7 @@
 #include "absl/status/status.h"
 #include "base/sync.h"
 #include "base/units.h"
+#include "client/pool/copy_map.h"
 #include "client/pool/placement.h"
 #include "client/pool/region_room.h"
 #include "client/pool/room.h"
@@ -28,19 +30,16 @@ struct RegionKey {
   bool gc = false;
   bool named = false;  // it is only on the servers that it was created on
   PlacementPolicy placement = PlacementPolicy::kStriped;
+  uint8_t copies = 1;  // of each page; 2 or more: the spans are in RegionMap::copies
 };
 
 // Thread-safe. Nothing blocks. Every `room` argument is the client's room at that server.
 class RegionMap {
  public:
-  explicit RegionMap(const RegionKey& key) : key_(key) {}
+  explicit RegionMap(const RegionKey& key)
+      : key_(key), copies_(key.copies > 1 ? std::make_unique<CopyMap>(key.copies) : nullptr) {}
 
-  // What is known of the region on one server.
-  enum class Known : uint8_t {
-    kNothing,  // nothing of it was ever sent there
-    kPerhaps,  // a write that may have created it has no answer
-    kCreated,
-  };
+  using Known = CopyMap::Known;
   struct Target {
     uint16_t server = kNoServer;  // kNoServer: the span is nowhere
     Known known = Known::kNothing;
@@ -51,6 +50,9 @@ class RegionMap {
   };
 
   const RegionKey& key() const { return key_; }
+  // Where the spans of a region with several copies are; null if it has one. Then this map has no spans, and knows no
+  // lives of servers.
+  CopyMap* copies() const { return copies_.get(); }
 
   // FAILED_PRECONDITION: the region was destroyed.
   absl::Status CheckUsable() const;
@@ -112,6 +114,7 @@ class RegionMap {
   Target TargetLocked(const SpanPlacement& placement) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const RegionKey key_;
+  const std::unique_ptr<CopyMap> copies_;
   mutable SharedGate mu_;  // taken exclusively: a mutex in four bytes
   bool destroyed_ ABSL_GUARDED_BY(mu_) = false;
   std::atomic<bool> has_reserved_{false};

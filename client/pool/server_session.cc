@@ -46,6 +46,11 @@ bool ServerSession::away_too_long() const {
   return IsAwayTooLongLocked(environment_->NowNs());
 }
 
+int64_t ServerSession::AwayNs() const {
+  MutexLock lock(&mu_);
+  return bring_up_.is_up() ? 0 : environment_->NowNs() - down_since_ns_;
+}
+
 std::string ServerSession::data_plane() const {
   MutexLock lock(&mu_);
   return data_plane_;

@@ -21,6 +21,7 @@
 #include "base/units.h"
 #include "base/wake_latency.h"
 #include "client/pool/bring_up.h"
+#include "client/pool/change_gate.h"
 #include "client/pool/environment.h"
 #include "client/pool/errands.h"
 #include "client/pool/options.h"
@@ -57,6 +58,12 @@ class PoolEdge {
   // Null where there are no threads.
   virtual Poller* poller() = 0;
   virtual WakeLatency* wake_latency() = 0;
+
+  // The order of changes that overlap, in regions of copies. The edge ticks it every 20 ms or so.
+  ChangeGate* gate() { return &gate_; }
+
+ private:
+  ChangeGate gate_;
 };
 
 // Thread-safe. Nothing blocks but AwaitUp and AwaitUndone.
@@ -98,6 +105,8 @@ class ServerSession {
   }
   // Away for longer than fail_fast_after_ms.
   bool away_too_long() const;
+  // For how long it has been away; 0: it is not, or nobody has noticed.
+  int64_t AwayNs() const;
   // It has not come up, but not because somebody said no: an attempt took long, or the first is still under way.
   bool may_be_slow() const {
     MutexLock lock(&mu_);

@@ -14,6 +14,10 @@ namespace nram {
 // after it has been filled.
 class Sessions {
  public:
+  // `gate` outlives it.
+  explicit Sessions(ChangeGate* gate) : gate_(gate) {}
+  // The order of changes that overlap, in regions of copies.
+  ChangeGate* gate() const { return gate_; }
   void Add(std::unique_ptr<ServerSession> session) { sessions_.push_back(std::move(session)); }
   size_t size() const { return sessions_.size(); }
   ServerSession* at(size_t index) const { return sessions_[index].get(); }
@@ -24,6 +28,7 @@ class Sessions {
   std::vector<PlacementCandidate> Candidates() const;
 
  private:
+  ChangeGate* const gate_;
   std::vector<std::unique_ptr<ServerSession>> sessions_;
 };
 

@@ -76,7 +76,7 @@ SpanGeneration SpanCopies::BeginTruth(int copy) {
 bool SpanCopies::EndTruth(int copy, SpanGeneration generation) {
   if (!doubtful() || generation != this->generation() || state(copy) != CopyState::kInSync) return false;
   SetAll(changed() & ~(1u << copy), CopyState::kStale);
-  flags_ = 0;
+  flags_ &= ~kStatus;
   return true;
 }
 
@@ -111,6 +111,7 @@ int SpanCopies::Join(uint16_t presence) {
   // It may have this generation's odd one, from before: then nobody would empty it.
   if (state(chosen) == CopyState::kStale && presences_[chosen] == presence) Raise();
   presences_[chosen] = presence;
+  flags_ &= ~(16u << chosen);
   SetState(chosen, CopyState::kCatchingUp);
   return chosen;
 }
@@ -133,6 +134,11 @@ bool SpanCopies::Bury(CopySet dead) {
   if (placed() || !was_placed) return true;
   // Nobody is left to catch up with.
   SetAll(With(CopyState::kCatchingUp), CopyState::kStale);
+  if ((flags_ & kHeld) == 0) {
+    states_ = 0;
+    flags_ = 0;
+    return true;
+  }
   flags_ = kLost;
   return false;
 }

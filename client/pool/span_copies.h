@@ -54,6 +54,11 @@ class SpanCopies {
   // Not every copy in sync has answered a request of this generation.
   bool unsettled() const { return (flags_ & kUnsettled) != 0; }
 
+  // The copy has answered a change since it was placed or has joined: its server has the span. A change that is sent to
+  // one that has not may have to create it there, which empties what another time has left.
+  bool known(int copy) const { return (flags_ >> (4 + copy) & 1) != 0; }
+  void NoteKnown(int copy) { flags_ |= kHeld | 16u << copy; }
+
   // Places the span, for the first time or after it was lost: all copies in sync, and unsettled. One presence and
   // `one_copy`: without generations, and settled.
   void Place(absl::Span<const uint16_t> presences, bool one_copy);
@@ -92,7 +97,8 @@ class SpanCopies {
   void EndJoin(int copy, bool answered);
   // The copy is no longer one of the span. The last one in sync stays, and false is returned.
   bool Drop(int copy);
-  // Copies whose presences have died are absent from now on. False: that made the span lost.
+  // Copies whose presences have died are absent from now on. False: that made the span lost. If no copy was ever known,
+  // it held nothing, and is a hole again.
   bool Bury(CopySet dead);
 
   friend bool operator==(const SpanCopies&, const SpanCopies&) = default;
@@ -101,6 +107,8 @@ class SpanCopies {
   static constexpr uint8_t kDoubtful = 1;
   static constexpr uint8_t kUnsettled = 2;
   static constexpr uint8_t kLost = 4;
+  static constexpr uint8_t kHeld = 8;     // some copy was known since it was placed
+  static constexpr uint8_t kStatus = 7;  // the others are the known copies
 
   void SetState(int copy, CopyState state);
   void SetAll(CopySet copies, CopyState state);

@@ -80,7 +80,19 @@ void Sweep::Fail(const absl::Status& status, Callback callback, void* context) {
   Start(IoClass::kBulk, callback, context);
 }
 
+void Sweep::StartCopied(const IoPlace& place, const IoRequest& request, Callback callback, void* context) {
+  callback_ = callback;
+  callback_context_ = context;
+  copied_ = std::make_unique<Io>();
+  const auto end = [](Io*, void* sweep) {
+    auto* const self = static_cast<Sweep*>(sweep);
+    self->callback_(self, self->callback_context_);
+  };
+  copied_->Start(place, request, callback == nullptr ? nullptr : +end, this);
+}
+
 absl::Status Sweep::Wait() {
+  if (copied_ != nullptr) return copied_->Wait();
   absl::Status first_error = failed_;
   for (Errand& errand : errands_) {
     while (errand.state != Errand::kOver) {

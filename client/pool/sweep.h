@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <memory>
 
 #include "absl/status/status.h"
 #include "client/pool/io.h"
@@ -36,6 +37,8 @@ class Sweep {
   void AddDestroy(const IoPlace& place, int64_t deadline_ns);
   // Does not block. The callback, if any, is the last thing that touches the operation.
   void Start(IoClass io_class, Callback callback = nullptr, void* context = nullptr);
+  // A trim in a region of copies, in place of the others.
+  void StartCopied(const IoPlace& place, const IoRequest& request, Callback callback, void* context);
   // Ends at once with an error.
   void Fail(const absl::Status& status, Callback callback, void* context);
 
@@ -78,6 +81,7 @@ class Sweep {
   void EndOne();
 
   std::deque<Errand> errands_;
+  std::unique_ptr<Io> copied_;
   IoClass io_class_ = IoClass::kBulk;
   absl::Status failed_;
   std::atomic<size_t> left_{0};  // errands that are not over, and one while they are started; counts for a callback

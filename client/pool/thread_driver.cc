@@ -242,10 +242,13 @@ void ThreadDriver::DestroyAll(SessionAction* action, SessionOutcome* outcome) {
   }
 }
 
-class ThreadEdge : public PoolEdge {
+class ThreadEdge : public PoolEdge, private Poller::Client {
  public:
   explicit ThreadEdge(const PoolOptions& options)
-      : wake_latency_(options.fast_wake, options.wake_device), poller_(options.spin) {}
+      : wake_latency_(options.fast_wake, options.wake_device), poller_(options.spin) {
+    poller_.Add(this);
+  }
+  ~ThreadEdge() override { poller_.Remove(this); }
   Environment* environment() override { return Environment::Real(); }
   std::unique_ptr<SessionDriver> Drive(ServerSession* session) override {
     return std::make_unique<ThreadDriver>(session, &poller_, &wake_latency_);
@@ -254,6 +257,10 @@ class ThreadEdge : public PoolEdge {
   WakeLatency* wake_latency() override { return &wake_latency_; }
 
  private:
+  // Poller::Client
+  void OnReady() override {}
+  void OnTick(int64_t now_ns) override { gate()->Tick(now_ns); }
+
   WakeLatency wake_latency_;
   Poller poller_;
 };

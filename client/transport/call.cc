@@ -88,6 +88,11 @@ void AnswerCall(Call* call, const MessageHeader& reply) {
   call->code = absl::StatusCode::kOk;
   call->reason = reply.reason;
   call->used_bytes = reply.is<WriteReply>() ? reply.as<WriteReply>().used_bytes : 0;
+  call->stored_pages = 0;
+  if (reply.is<WriteReply>()) {
+    call->stored_pages = std::min(reply.as<WriteReply>().stored_pages,
+                                  static_cast<uint32_t>(call->request.range().pages()));
+  }
   call->kept_bytes = reply.is<TrimReply>() ? reply.as<TrimReply>().kept_bytes : 0;
   CompleteCall(call);
 }
@@ -95,7 +100,7 @@ void AnswerCall(Call* call, const MessageHeader& reply) {
 void FailCall(Call* call, absl::StatusCode code) {
   call->code = code;
   call->reason = Reason::kOk;
-  call->used_bytes = call->kept_bytes = 0;
+  call->used_bytes = call->kept_bytes = call->stored_pages = 0;
   CompleteCall(call);
 }
 

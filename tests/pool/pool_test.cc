@@ -45,7 +45,7 @@ TEST(PoolTest, RefusesBadRanges) {
   EXPECT_EQ(region->WriteChunks(0, Bytes(data), outside).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(region->Read(kRegionBytesMax - 512, Into(&data)).ok());
   EXPECT_TRUE(region->Write(0, {}).ok());
-  EXPECT_EQ(pool->CreateRegion({.replicas = 2}).status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(pool->CreateRegion({.copies = 5}).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(PoolTest, TrimAndDestroyFreeAtOnce) {

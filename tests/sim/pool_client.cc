@@ -33,6 +33,7 @@ struct PoolClient::Handle {
   bool reserves = false;  // room for the whole window
   bool reserve_asked = false;
   bool gc = false;
+  bool copied = false;
   size_t under_way = 0;
   Ending ending = Ending::kNone;
 };
@@ -111,8 +112,13 @@ void PoolClient::MakeRegion(Handle* handle) {
     options.placement = PlacementPolicy::kBlocked;
     first_span = (first_span / kSpansPerBlock + 1) * kSpansPerBlock - 2;  // so that its spans are of two blocks
   }
+  const size_t servers = pool_->server_count();
+  if (options_.copied_one_in > 0 && servers > 1 && rng.OneIn(options_.copied_one_in)) {
+    handle->copied = true;
+    options.copies = 2 + static_cast<int>(rng.OneIn(4) ? rng.Below(std::min<size_t>(servers, 4) - 1) : 0);
+  }
   handle->window = {first_span * kChunksPerSpan, (2 + rng.Below(4)) * kChunksPerSpan};
-  if (options_.reserve_one_in > 0 && rng.OneIn(options_.reserve_one_in)) {
+  if (!handle->copied && options_.reserve_one_in > 0 && rng.OneIn(options_.reserve_one_in)) {
     handle->reserves = true;
     handle->window.count = (32 + rng.Below(256)) * kChunksPerPage;
     // Across the end of a span.
@@ -295,7 +301,10 @@ void PoolClient::End(Operation* operation, const absl::Status& status) {
   Handle* const handle = operation->handle;
   const Checker::Operation& checked = operation->checked;
   std::vector<int> servers;
-  if (!status.ok() && checked.range.count > 0) {
+  if (!status.ok() && handle->copied) {
+    // Which copy has missed something is not known here.
+    for (const auto& server : cluster_->servers) servers.push_back(server->index());
+  } else if (!status.ok() && checked.range.count > 0) {
     const uint64_t last_span = (checked.range.end() - 1) / kChunksPerSpan;
     for (uint64_t span = checked.range.first / kChunksPerSpan; span <= last_span; ++span) {
       const uint16_t server = handle->region->ServerOf(span * kSpanBytes);

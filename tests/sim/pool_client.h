@@ -21,6 +21,7 @@ struct WorkloadOptions {
   uint64_t impatient_one_in = 50;
   uint64_t destroy_one_in = 80;  // operations
   uint64_t reserve_one_in = 4;   // regions; 0: none has room of its own
+  uint64_t copied_one_in = 0;    // regions; 0: each page has one copy
   uint64_t hot_chunks = 64;      // of each region, where most operations are
   // No request goes without an answer, so that regions know exactly what they have reserved.
   bool all_answered = false;

@@ -47,6 +47,7 @@ Plan MakePlan(const EpisodeOptions& options) {
   plan.workload.destroy_one_in = 20 << rng.Below(5);
   plan.workload.reserve_one_in = rng.OneIn(3) ? 0 : 1 + rng.Below(6);
   plan.workload.hot_chunks = 16 << rng.Below(4);
+  plan.workload.copied_one_in = rng.OneIn(2) ? 0 : 1 + rng.Below(3);
   // Some faults at a time show what all together hide.
   const bool all = rng.OneIn(3);
   const uint64_t one_in = 2 + rng.Below(3);

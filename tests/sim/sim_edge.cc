@@ -294,6 +294,7 @@ std::unique_ptr<SessionDriver> SimEdge::Drive(ServerSession* session) {
 
 void SimEdge::Tick() {
   for (SimDriver* const driver : drivers_) driver->Tick();
+  gate()->Tick(NowNs());
   tick_ = cluster_->world.After(kTickNs, host_, [this] { Tick(); });
 }
 

@@ -1,0 +1,140 @@
+#ifndef NRAM_CLIENT_POOL_COPIED_IO_H_
+#define NRAM_CLIENT_POOL_COPIED_IO_H_
+
+// A read, a write or a trim of a region whose pages have several copies (adr/0014). A *piece* is what the operation has
+// in one block of 64 pages (a trim: in one span). A piece of a write or trim has a *leg* for each copy; a piece of a
+// read asks one copy after the other.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "client/pool/change_gate.h"
+#include "client/pool/copied_change.h"
+#include "client/pool/copy_map.h"
+#include "client/pool/io_engine.h"
+
+namespace nram {
+
+class CopiedIo : public IoWay {
+ public:
+  // `engine` outlives it, and has kReplicasMax parts at least.
+  explicit CopiedIo(IoEngine* engine) : engine_(engine) {}
+  ~CopiedIo() override;
+
+  // After the engine's Reset. The first operation that has several pieces under way allocates them.
+  void Begin();
+
+  void LaunchAll() override;
+  void Judge(IoPart* part) override;
+  void Resume(IoPart* part) override;
+  bool Cancel(IoPart* part) override;
+  bool is_busy() const override { return busy_ > 0; }
+
+ private:
+  // A leg misses when its server cannot be asked for so long while another copy in sync can be.
+  static constexpr int64_t kMissNs = 250 * kNsPerMs;
+  static constexpr size_t kPiecesMax = 16;
+  // Answers to one read whose checksums are wrong: it is not the network then.
+  static constexpr int kGarbledMax = 6;
+
+  struct Piece {
+    enum class State : uint8_t {
+      kFree,
+      kEnter,    // a change: to enter the gate
+      kBegin,    // it is in the gate
+      kPlace,    // servers are asked for room for a new span
+      kNext,     // no message is under way: what now?
+      kRoom,     // the legs take their room, one after the other
+      kLegs,     // they are under way
+      kRead,     // which copy now?
+      kReading,  // a read is under way, or waits for its server
+    };
+    State state = State::kFree;
+    size_t index = 0;
+    ChunkRange range;
+    CopyMap::WholePages whole;  // of a change
+    GatePlace gate;
+    bool in_gate = false;
+    bool awaits_gate = false;
+    bool gives_up = false;  // waiting is of no use
+    bool settles = false;   // a read that settles the span first
+    bool raises_only = false;
+    CopiedChange change{CopiedChange::Kind::kData};
+    CopyMap::Legs legs;    // of this step
+    size_t legs_sent = 0;  // of these; a read that settles the span has one part for all
+    size_t leg_count = 0;  // that have a part
+    size_t next_leg = 0;   // kRoom
+    size_t legs_left = 0;
+    SpanPlacement chosen;  // kPlace
+    Placing search;
+    absl::InlinedVector<uint16_t, kReplicasMax> tried;  // presences, of a read
+    int garbled = 0;
+    bool unsettled = false;
+    absl::Status error;  // of some message
+  };
+  using State = Piece::State;
+
+  const IoPlace& place() const { return engine_->place(); }
+  const IoRequest& request() const { return engine_->request(); }
+  CopyMap* copies() const { return place().map->copies(); }
+  Piece* PieceAt(size_t index) const { return index == 0 ? &first_ : &more_[index - 1]; }
+  Piece* PieceOf(const IoPart& part) const { return PieceAt(part.index / parts_per_piece_); }
+  IoPart* PartOf(const Piece& piece, size_t leg) const { return engine_->part(piece.index * parts_per_piece_ + leg); }
+  ServerSession* SessionAt(uint16_t server) const { return place().sessions->at(server); }
+  static uint64_t SpanOf(const Piece& piece) { return piece.range.first / kChunksPerSpan; }
+  bool IsInTime() const { return engine_->NowNs() < request().deadline_ns; }
+
+  bool Claim(Piece* piece);
+  // Goes on until the piece waits or is free.
+  void Drive(Piece* piece);
+  void End(Piece* piece, const absl::Status& status);
+
+  // --- Steps. Each true: the piece goes on at once.
+  bool Enter(Piece* piece, GatePlace::Kind kind, const ChunkRange& range, State then);
+  void LeaveGate(Piece* piece);
+  bool BeginChange(Piece* piece);
+  bool Place(Piece* piece);
+  bool FailToPlace(Piece* piece);
+  bool Next(Piece* piece);
+  bool EndChange(Piece* piece, CopiedChange::Step::Kind kind);
+  bool TakeRooms(Piece* piece);
+  bool Read(Piece* piece);
+  bool Settle(Piece* piece);
+  bool LookAtRead(Piece* piece);
+
+  // --- A change's legs.
+  void AssignLegs(Piece* piece);
+  void ReleaseRooms(Piece* piece);
+  enum class Prepared { kReady, kWaits, kOver };
+  Prepared PrepareLeg(IoPart* part);
+  Prepared TakeRoom(IoPart* part, uint64_t bytes);
+  void SendLeg(IoPart* part);
+  void JudgeLeg(IoPart* part);
+  void JudgeNoRoom(IoPart* part, const absl::Status& status, uint64_t unused_bytes);
+  void ResumeLeg(IoPart* part);
+  void RetryLeg(IoPart* part, const absl::Status& why);
+  // A copy in sync other than this one can be asked.
+  bool IsAnotherUsable(const IoPart& part) const;
+  void EndLeg(IoPart* part, CopiedChange::End end, const absl::Status& status, uint32_t stored_pages = 0);
+  void EndTrim(IoPart* part);
+
+  void ResumePlacing(Piece* piece, IoPart* part);
+  void JudgeRead(Piece* piece, IoPart* part);
+  void ResumeRead(Piece* piece, IoPart* part);
+
+  IoEngine* const engine_;
+  mutable Piece first_;
+  std::unique_ptr<Piece[]> more_;
+  size_t piece_count_ = 1;
+  size_t parts_per_piece_ = 1;
+  uint64_t next_chunk_ = 0;  // to be started
+  size_t busy_ = 0;
+  size_t next_piece_ = 0;
+};
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_POOL_COPIED_IO_H_

@@ -1,0 +1,217 @@
+#include "client/pool/copy_map.h"
+
+#include <glog/logging.h>
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+namespace nram {
+
+uint16_t CopyMap::PresenceLocked(const Life& life) {
+  for (size_t i = 0; i < presences_.size(); ++i) {
+    const Presence& presence = presences_[i];
+    if (!presence.dead && presence.server == life.server && presence.incarnation == life.incarnation) {
+      return static_cast<uint16_t>(i);
+    }
+  }
+  CHECK_LT(presences_.size(), size_t{UINT16_MAX}) << "a region was in too many lives of its servers";
+  presences_.push_back({life.incarnation, life.server});
+  return static_cast<uint16_t>(presences_.size() - 1);
+}
+
+SpanCopies* CopyMap::FindLocked(uint64_t span) const {
+  SpanCopies* copies = nullptr;
+  if (blocks_ == nullptr) {
+    if (span == only_span_) copies = &only_;
+  } else if (const auto it = blocks_->find(span / kSpansPerTableBlock); it != blocks_->end()) {
+    copies = &(*it->second)[span % kSpansPerTableBlock];
+  }
+  if (copies == nullptr || (!copies->placed() && !copies->lost())) return nullptr;
+  CopySet dead = 0;
+  for (int copy = 0; copy < SpanCopies::kMost; ++copy) {
+    if (copies->state(copy) != CopyState::kAbsent && presences_[copies->presence(copy)].dead) dead |= 1u << copy;
+  }
+  if (dead == 0) return copies;
+  if (copies->Bury(dead)) return copies->placed() ? copies : nullptr;
+  if (lost_pages_ == nullptr) lost_pages_ = std::make_unique<absl::flat_hash_map<uint64_t, LostPages>>();
+  (*lost_pages_)[span].set();
+  return copies;
+}
+
+SpanCopies* CopyMap::SlotLocked(uint64_t span) {
+  if (blocks_ == nullptr) {
+    const bool is_used = Raw(only_.generation()) != 0;
+    if (!is_used || only_span_ == span) {
+      only_span_ = span;
+      return &only_;
+    }
+    blocks_ = std::make_unique<Blocks>();
+    const SpanCopies only = only_;
+    *SlotLocked(only_span_) = only;
+  }
+  std::unique_ptr<Block>& block = (*blocks_)[span / kSpansPerTableBlock];
+  if (block == nullptr) block = std::make_unique<Block>();
+  return &(*block)[span % kSpansPerTableBlock];
+}
+
+bool CopyMap::HasLostLocked(const ChunkRange& range) const {
+  if (lost_pages_ == nullptr) return false;
+  const uint64_t span = range.first / kChunksPerSpan;
+  const auto it = lost_pages_->find(span);
+  if (it == lost_pages_->end()) return false;
+  for (uint64_t i = 0; i < range.pages(); ++i) {
+    if (it->second[(range.first_page() + i) % kPagesPerSpan]) return true;
+  }
+  return false;
+}
+
+CopyMap::SpanState CopyMap::Look(const ChunkRange& range, bool* lost) const {
+  GateLock lock(&mu_);
+  const SpanCopies* const copies = FindLocked(range.first / kChunksPerSpan);
+  *lost = HasLostLocked(range);
+  if (copies == nullptr) return SpanState::kHole;
+  return copies->lost() ? SpanState::kLost : SpanState::kPlaced;
+}
+
+bool CopyMap::Place(uint64_t span, absl::Span<const Life> lives) {
+  GateLock lock(&mu_);
+  const SpanCopies* const present = FindLocked(span);
+  if (present != nullptr && present->placed()) return false;
+  absl::InlinedVector<uint16_t, SpanCopies::kMost> presences;
+  for (const Life& life : lives) presences.push_back(PresenceLocked(life));
+  SlotLocked(span)->Place(presences, /*one_copy=*/false);
+  return true;
+}
+
+CopyMap::Leg CopyMap::LegOf(const SpanCopies& copies, int copy) const {
+  const Presence& presence = presences_[copies.presence(copy)];
+  Leg leg;
+  leg.life = {presence.server, presence.incarnation};
+  leg.presence = copies.presence(copy);
+  leg.known = presence.known;
+  leg.creates = !copies.known(copy);
+  leg.generation = copies.GenerationFor(copy);
+  return leg;
+}
+
+void CopyMap::LegsOf(const SpanCopies& copies, CopySet of, Legs* legs) const {
+  legs->clear();
+  for (unsigned rest = of; rest != 0; rest &= rest - 1) legs->push_back(LegOf(copies, std::countr_zero(rest)));
+  std::sort(legs->begin(), legs->end(),
+            [](const Leg& a, const Leg& b) { return a.life.server < b.life.server; });
+}
+
+CopiedChange::Step CopyMap::Next(uint64_t span, CopiedChange* change, bool in_time, const WholePages& whole,
+                                 Legs* legs) {
+  GateLock lock(&mu_);
+  SpanCopies* const copies = FindLocked(span);
+  if (copies == nullptr) return {.kind = CopiedChange::Step::Kind::kUnanswered};
+  const CopiedChange::Step step = change->Next(copies, in_time);
+  if (step.kind == CopiedChange::Step::Kind::kSend) LegsOf(*copies, step.to, legs);
+  if (step.kind == CopiedChange::Step::Kind::kStored) UnloseLocked(whole);
+  return step;
+}
+
+void CopyMap::NoteTrimmed(const WholePages& whole) {
+  GateLock lock(&mu_);
+  UnloseLocked(whole);
+}
+
+void CopyMap::UnloseLocked(const WholePages& whole) {
+  if (lost_pages_ == nullptr || whole.first >= whole.end) return;
+  const auto it = lost_pages_->find(whole.first / kPagesPerSpan);
+  if (it == lost_pages_->end()) return;
+  for (uint64_t page = whole.first; page < whole.end; ++page) it->second.reset(page % kPagesPerSpan);
+  if (it->second.none()) lost_pages_->erase(it);
+}
+
+CopyMap::ReadState CopyMap::LookForRead(const ChunkRange& range, Legs* legs, bool* unsettled) const {
+  GateLock lock(&mu_);
+  const SpanCopies* const copies = FindLocked(range.first / kChunksPerSpan);
+  if (HasLostLocked(range)) return ReadState::kLost;
+  if (copies == nullptr) return ReadState::kHole;
+  // Every page was trimmed since.
+  if (!copies->placed()) return ReadState::kHole;
+  if (copies->doubtful()) return ReadState::kDoubtful;
+  *unsettled = copies->unsettled();
+  LegsOf(*copies, copies->in_sync(), legs);
+  return ReadState::kPlaced;
+}
+
+bool CopyMap::Confirms(uint64_t span, const Leg& leg) const {
+  GateLock lock(&mu_);
+  const SpanCopies* const copies = FindLocked(span);
+  if (copies == nullptr || copies->doubtful() || copies->generation() != leg.generation) return false;
+  for (unsigned rest = copies->in_sync(); rest != 0; rest &= rest - 1) {
+    if (copies->presence(std::countr_zero(rest)) == leg.presence) return true;
+  }
+  return false;
+}
+
+void CopyMap::NoteAnswered(uint64_t span, uint16_t presence) {
+  GateLock lock(&mu_);
+  presences_[presence].known = Known::kCreated;
+  SpanCopies* const copies = FindLocked(span);
+  if (copies == nullptr) return;
+  for (int copy = 0; copy < SpanCopies::kMost; ++copy) {
+    if (copies->state(copy) != CopyState::kAbsent && copies->presence(copy) == presence) copies->NoteKnown(copy);
+  }
+}
+
+void CopyMap::NotePerhaps(uint16_t presence) {
+  GateLock lock(&mu_);
+  if (presences_[presence].known == Known::kNothing) presences_[presence].known = Known::kPerhaps;
+}
+
+void CopyMap::Bury(uint16_t presence) {
+  GateLock lock(&mu_);
+  presences_[presence].dead = true;
+}
+
+std::vector<CopyMap::Whereabout> CopyMap::Whereabouts() const {
+  GateLock lock(&mu_);
+  std::vector<Whereabout> whereabouts;
+  for (const Presence& presence : presences_) {
+    if (presence.known == Known::kNothing) continue;
+    const Life life{presence.server, presence.incarnation};
+    const auto it = std::find_if(whereabouts.begin(), whereabouts.end(), [&](const auto& at) { return at.life == life; });
+    if (it == whereabouts.end()) whereabouts.push_back({life, presence.known});
+  }
+  return whereabouts;
+}
+
+absl::InlinedVector<uint16_t, SpanCopies::kMost> CopyMap::ServersOf(uint64_t span) const {
+  GateLock lock(&mu_);
+  absl::InlinedVector<uint16_t, SpanCopies::kMost> servers;
+  const SpanCopies* const copies = FindLocked(span);
+  for (unsigned rest = copies == nullptr ? 0 : copies->in_sync(); rest != 0; rest &= rest - 1) {
+    servers.push_back(presences_[copies->presence(std::countr_zero(rest))].server);
+  }
+  return servers;
+}
+
+uint64_t CopyMap::NextSpan(uint64_t span) const {
+  const auto is_there = [](const SpanCopies& copies) { return copies.placed() || copies.lost(); };
+  GateLock lock(&mu_);
+  if (blocks_ == nullptr) return is_there(only_) && only_span_ >= span ? only_span_ : UINT64_MAX;
+  for (auto it = blocks_->lower_bound(span / kSpansPerTableBlock); it != blocks_->end(); ++it) {
+    const uint64_t first = it->first * kSpansPerTableBlock;
+    for (uint64_t at = std::max(span, first); at < first + kSpansPerTableBlock; ++at) {
+      if (is_there((*it->second)[at - first])) return at;
+    }
+  }
+  return UINT64_MAX;
+}
+
+size_t CopyMap::memory_bytes() const {
+  GateLock lock(&mu_);
+  size_t bytes = sizeof *this;
+  if (presences_.capacity() > 2) bytes += presences_.capacity() * sizeof(Presence);
+  // A node of the tree has up to 256 bytes, and is half full at least.
+  if (blocks_ != nullptr) bytes += sizeof *blocks_ + blocks_->size() * (sizeof(Block) + 2 * sizeof(Blocks::value_type));
+  if (lost_pages_ != nullptr) bytes += lost_pages_->capacity() * (sizeof(LostPages) + 9);
+  return bytes;
+}
+
+}  // namespace nram

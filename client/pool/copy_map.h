@@ -1,0 +1,140 @@
+#ifndef NRAM_CLIENT_POOL_COPY_MAP_H_
+#define NRAM_CLIENT_POOL_COPY_MAP_H_
+
+// Where the copies of a region's spans are (adr/0014), and which lives of which servers have the region. It asks no
+// server: operations look here, and note here what they have seen.
+
+#include <array>
+#include <bitset>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
+#include "absl/types/span.h"
+#include "base/sync.h"
+#include "base/units.h"
+#include "client/pool/copied_change.h"
+#include "client/pool/span_copies.h"
+#include "proto/wire.h"
+
+namespace nram {
+
+// Thread-safe. Nothing blocks.
+class CopyMap {
+ public:
+  // What is known of the region in one life of one server.
+  enum class Known : uint8_t {
+    kNothing,  // nothing of it was ever sent there
+    kPerhaps,  // a write that may have created it has no answer
+    kCreated,
+  };
+  // One life of one server.
+  struct Life {
+    uint16_t server = kNoServer;
+    uint64_t incarnation = 0;
+    friend bool operator==(const Life&, const Life&) = default;
+  };
+  // What a message to one copy of a span needs.
+  struct Leg {
+    Life life;
+    uint16_t presence = 0;
+    Known known = Known::kNothing;
+    bool creates = false;  // nobody knows that the server has the span
+    SpanGeneration generation{};
+  };
+  using Legs = absl::InlinedVector<Leg, SpanCopies::kMost>;
+
+  // `copies`: how many a span is to have.
+  explicit CopyMap(int copies) : copies_(copies) {}
+
+  int copies() const { return copies_; }
+
+  enum class SpanState { kHole, kPlaced, kLost };
+  // `lost`: the range has pages that are lost. In a span that is lost, all are that were not written since.
+  SpanState Look(const ChunkRange& range, bool* lost) const;
+  // Places a span that is a hole, or lost. False: it is placed already.
+  bool Place(uint64_t span, absl::Span<const Life> lives);
+  // Pages that a change covers entirely.
+  struct WholePages {
+    uint64_t first = 0;
+    uint64_t end = 0;
+  };
+  // A change of the span: what CopiedChange::Next says, and the messages that it asks for, in the order of the servers'
+  // numbers. Once it is stored, none of `whole` is lost any more.
+  CopiedChange::Step Next(uint64_t span, CopiedChange* change, bool in_time, const WholePages& whole, Legs* legs);
+  // A trim of pages of a span that is lost. To be called in the gate.
+  void NoteTrimmed(const WholePages& whole);
+
+  // A read of a range in one span.
+  enum class ReadState {
+    kHole,
+    kLost,      // a page is
+    kDoubtful,  // the span must be settled first
+    kPlaced,
+  };
+  // kPlaced: the copies in sync. `unsettled`: a copy that refuses may be right.
+  ReadState LookForRead(const ChunkRange& range, Legs* legs, bool* unsettled) const;
+  // At a read's end: what it has found at `leg` counts.
+  bool Confirms(uint64_t span, const Leg& leg) const;
+
+  // A copy has answered a change: its server has the span.
+  void NoteAnswered(uint64_t span, uint16_t presence);
+  // A message that may have created the region there was sent and has no answer.
+  void NotePerhaps(uint16_t presence);
+  // Nothing of the region is left there: another life of the server has begun, or it was collected.
+  void Bury(uint16_t presence);
+
+  // The lives of servers where the region may be: also those that are over, and those that have lost it, since there it
+  // may have come again.
+  struct Whereabout {
+    Life life;
+    Known known;
+  };
+  std::vector<Whereabout> Whereabouts() const;
+  // The servers of the copies in sync.
+  absl::InlinedVector<uint16_t, SpanCopies::kMost> ServersOf(uint64_t span) const;
+  // The first span at or after `span` that was ever placed; UINT64_MAX if there is none.
+  uint64_t NextSpan(uint64_t span) const;
+  // Client memory, this object included.
+  size_t memory_bytes() const;
+
+ private:
+  static constexpr uint64_t kSpansPerTableBlock = 64;
+  using Block = std::array<SpanCopies, kSpansPerTableBlock>;
+  using Blocks = absl::btree_map<uint64_t, std::unique_ptr<Block>>;
+  using LostPages = std::bitset<kPagesPerSpan>;
+
+  struct Presence {
+    uint64_t incarnation = 0;
+    uint16_t server = kNoServer;
+    Known known = Known::kNothing;
+    bool dead = false;
+  };
+
+  uint16_t PresenceLocked(const Life& life) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The span as it is now, without what has died. Null: a hole.
+  SpanCopies* FindLocked(uint64_t span) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  SpanCopies* SlotLocked(uint64_t span) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool HasLostLocked(const ChunkRange& range) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void UnloseLocked(const WholePages& whole) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Leg LegOf(const SpanCopies& copies, int copy) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void LegsOf(const SpanCopies& copies, CopySet of, Legs* legs) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const int copies_;
+  mutable SharedGate mu_;  // taken exclusively: a mutex in four bytes
+  // A region of one span needs no table.
+  mutable uint64_t only_span_ ABSL_GUARDED_BY(mu_) = 0;
+  mutable SpanCopies only_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<Blocks> blocks_ ABSL_GUARDED_BY(mu_);
+  // By span, of those that were lost and placed anew.
+  mutable std::unique_ptr<absl::flat_hash_map<uint64_t, LostPages>> lost_pages_ ABSL_GUARDED_BY(mu_);
+  absl::InlinedVector<Presence, 2> presences_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_POOL_COPY_MAP_H_
