@@ -121,7 +121,7 @@ TEST(MessageTest, TheWireDoesNotChange) {
     expected.resize(kMessageHeaderBytes);
     for (size_t i = 0; i < encoded.size(); ++i) EXPECT_EQ(std::to_integer<int>(encoded[i]), expected[i]) << i;
   };
-  expect(WriteHeader({0x0102, 8}), {'N',  'R',  'M',  '1',  7,    5,    32,   0,  // magic, version, op, flags, reason
+  expect(WriteHeader({0x0102, 8}), {'N',  'R',  'M',  '1',  8,    5,    32,   0,  // magic, version, op, flags, reason
                                     0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11,  // request id
                                     0,    0x10, 0,    0,    0,    0,    0,    0,     // payload bytes, checksum
                                     0x00, 0xFF, 0xEE, 0xDD, 0xCC, 0xBB, 0xAA, 0x99,  // region
@@ -130,24 +130,24 @@ TEST(MessageTest, TheWireDoesNotChange) {
                                     7,    0,    0,    0,    0x0D, 0x0C, 0x0B, 0x0A,  // epoch, generation
                                     42,   0,    0,    0,    0,    0,    0,    0});   // grant bytes
   expect(MessageHeader(HelloRequest{LeaseId{0x0102}, 0x0304, 7}, kFlagUrgent),
-         {'N', 'R', 'M', '1', 7, 1, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  // the common part
+         {'N', 'R', 'M', '1', 8, 1, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  // the common part
           2,   1,   0,   0,   0, 0, 0, 0,                                                  // lease
           4,   3,   0,   0,   0, 0, 0, 0,                                                  // connection's generation
           7});                                                                             // version
   expect(MessageHeader(HelloReply{0x0102, 3, 4, 5, 6}),
-         {'N', 'R', 'M', '1', 7, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  // the common part
+         {'N', 'R', 'M', '1', 8, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  // the common part
           2,   1,   0,   0,   0, 0, 0, 0,                                                  // incarnation
           3,   0,   0,   0,   4, 0, 0, 0,                                                  // credit
           5,   0,   0,   0,   6, 0, 0, 0});                                                // versions
   expect(MessageHeader(ReadRequest{RegionId{1}, {2, 3}, Epoch{4}, SpanGeneration{5}, SnapshotVersion{6}}),
-         {'N', 'R', 'M', '1', 7, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  // the common part
+         {'N', 'R', 'M', '1', 8, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  // the common part
           1,   0,   0,   0,   0, 0, 0, 0,                                                  // region
           2,   0,   0,   0,   0, 0, 0, 0,                                                  // first chunk
           3,   0,   0,   0,   0, 0, 0, 0,                                                  // chunk count
           4,   0,   0,   0,   5, 0, 0, 0,                                                  // epoch, generation
           6});                                                                             // snapshot
   expect(MessageHeader(TrimReply{RegionId{1}, {2, 3}, 4}),
-         {'N', 'R', 'M', '1', 7, 6, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  // the common part
+         {'N', 'R', 'M', '1', 8, 6, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  // the common part
           1,   0,   0,   0,   0, 0, 0, 0,                                                  // region
           2,   0,   0,   0,   0, 0, 0, 0,                                                  // first chunk
           3,   0,   0,   0,   0, 0, 0, 0,                                                  // chunk count
@@ -212,7 +212,7 @@ TEST(MessageTest, OtherMagicVersionsOperationsAndReasonsAreRefused) {
   EXPECT_THAT(Refusal(encoded), HasSubstr("wrong magic"));
   encoded = Encode(WriteHeader({0, 8}));
   encoded[4] = std::byte{6};
-  EXPECT_THAT(Refusal(encoded), HasSubstr("version 6, this end speaks 7: install the same release"));
+  EXPECT_THAT(Refusal(encoded), HasSubstr("version 6, this end speaks 8: install the same release"));
   for (const int op : {0, 8, 99, 255}) {
     encoded = Encode(WriteHeader({0, 8}));
     encoded[5] = static_cast<std::byte>(op);
@@ -423,6 +423,26 @@ TEST(MessageReaderTest, SealsAreReadOverAndCheckedInAnySlicing) {
     spoiled[64 + 64 + 3 * 28] ^= 1;
     EXPECT_EQ(read(spoiled, step, &recorder).code(), absl::StatusCode::kDataLoss) << step;
     EXPECT_EQ(recorder.corrupt, 1);
+  }
+}
+
+// Two bits that flip in two pages, at every distance between the two places.
+TEST(MessageTest, NoTwoFlippedBitsMakeUpForEachOther) {
+  std::vector<std::byte> payload(2 * kPageBytes);
+  const MessageHeader read = [] {
+    MessageHeader reply(ReadReply{.region = RegionId{1}, .range = {0, 2 * kChunksPerPage}});
+    reply.payload_bytes = 2 * kPageBytes;
+    return reply;
+  }();
+  const uint32_t right = PayloadCrcOf(read, payload.data());
+  for (size_t at = 0; at < kPageBytes; at += 4) {
+    for (size_t other = at < 64 ? 0 : at - 64; other < std::min(at + 64, kPageBytes); ++other) {
+      payload[at] ^= std::byte{4};
+      payload[kPageBytes + other] ^= std::byte{4};
+      ASSERT_NE(PayloadCrcOf(read, payload.data()), right) << "bytes " << at << " and " << other;
+      payload[at] ^= std::byte{4};
+      payload[kPageBytes + other] ^= std::byte{4};
+    }
   }
 }
 

@@ -46,6 +46,9 @@ CopiedChange::Step CopiedChange::Send(const SpanCopies& span, CopySet to) {
 }
 
 CopiedChange::Step CopiedChange::Next(SpanCopies* span, bool in_time) {
+  if (!has_begun_) placement_ = span->placement();
+  has_begun_ = true;
+  if (placement_ != span->placement()) return {.kind = Step::Kind::kUnanswered};
   return settling_ ? NextSettle(span, in_time) : NextData(span, in_time);
 }
 
@@ -75,22 +78,28 @@ CopiedChange::Step CopiedChange::NextData(SpanCopies* span, bool in_time) {
     case SpanCopies::Verdict::kAgain:
       break;
   }
+  const CopySet damaged = With(*span, span->in_sync(), End::kDamaged);
   const CopySet refused = With(*span, span->in_sync(), End::kRefused);
-  if (refused != 0 && refused == span->in_sync()) return AllRefuse(span, in_time);
+  const CopySet missed = With(*span, span->in_sync(), End::kMissed);
+  // One that cannot be asked is not waited for when another has said no.
+  if (refused != 0 && (refused | damaged | missed) == span->in_sync()) return Refuse(span, refused, in_time);
+  if (damaged != 0 && damaged == span->in_sync()) return Refuse(span, damaged, in_time);
   // None in sync: the span was lost meanwhile.
-  if (in_time && span->in_sync() != 0) return Send(*span, span->in_sync() & ~refused);
+  if (in_time && span->in_sync() != 0) return Send(*span, span->in_sync() & ~(refused | damaged));
   span->NoteDoubt();
   return {.kind = Step::Kind::kUnanswered};
 }
 
-CopiedChange::Step CopiedChange::AllRefuse(SpanCopies* span, bool in_time) {
+CopiedChange::Step CopiedChange::Refuse(SpanCopies* span, CopySet refused, bool in_time) {
+  // What was placed for this change alone must not stand in the way of reads.
+  if (kind_ == Kind::kData && span->Unplace()) return {.kind = Step::Kind::kRefused};
   // Those that have stored most: they know the span, so that it need not be created there again.
   uint32_t stored_pages = 0;
-  for (unsigned rest = span->in_sync(); rest != 0; rest &= rest - 1) {
+  for (unsigned rest = refused; rest != 0; rest &= rest - 1) {
     stored_pages = std::max(stored_pages, Find(span->presence(std::countr_zero(rest)))->stored_pages);
   }
   CopySet as_one = 0;
-  for (unsigned rest = span->in_sync(); rest != 0; rest &= rest - 1) {
+  for (unsigned rest = refused; rest != 0; rest &= rest - 1) {
     const int copy = std::countr_zero(rest);
     if (Find(span->presence(copy))->stored_pages == stored_pages) as_one |= 1u << copy;
   }
@@ -116,12 +125,7 @@ void CopiedChange::EndRound(SpanCopies* span) {
 
 CopiedChange::Step CopiedChange::NextSettle(SpanCopies* span, bool in_time) {
   if (in_round_) EndRound(span);
-  // All copies died meanwhile. If the span was placed anew since, the change is not in it.
-  if (span->in_sync() == 0) return {.kind = Step::Kind::kUnanswered};
-  const bool is_stored = kind_ == Kind::kData && !refused_;
-  if (is_stored && With(*span, span->in_sync(), End::kStored) != span->in_sync()) {
-    return {.kind = Step::Kind::kUnanswered};
-  }
+  if (span->in_sync() == 0) return {.kind = Step::Kind::kUnanswered};  // all copies died meanwhile
   const bool seeks_truth = kind_ == Kind::kSettle && span->doubtful();
   if (!seeks_truth && !span->unsettled()) return {.kind = refused_ ? Step::Kind::kRefused : Step::Kind::kStored};
   if (!in_time) return {.kind = Step::Kind::kUnanswered};

@@ -32,7 +32,7 @@ class CopiedChange {
       kSend,
       kStored,      // the end: every copy in sync has the change
       kRefused,     // the end: no copy has all of it, for the reason that the servers gave
-      kUnanswered,  // the end: nothing is known
+      kUnanswered,  // the end: nothing is known, or the span has another place
     };
     Kind kind = Kind::kSend;
     CopySet to = 0;            // kSend: to these copies of the span
@@ -44,6 +44,7 @@ class CopiedChange {
   enum class End : uint8_t {
     kStored,           // done, or raised
     kRefused,          // the server said no, and would again
+    kDamaged,          // the server said no, and another copy need not
     kMissed,           // no answer, or the server cannot be asked
     kOtherGeneration,  // the span had another generation there: it may have risen here meanwhile
   };
@@ -71,12 +72,14 @@ class CopiedChange {
   // The copies of `among` at whose presences the change has ended so.
   CopySet With(const SpanCopies& span, CopySet among, End end) const;
   Step NextData(SpanCopies* span, bool in_time);
-  Step AllRefuse(SpanCopies* span, bool in_time);
+  Step Refuse(SpanCopies* span, CopySet refused, bool in_time);
   Step NextSettle(SpanCopies* span, bool in_time);
   void EndRound(SpanCopies* span);
 
   Kind kind_;
   bool settling_;
+  bool has_begun_ = false;
+  uint16_t placement_ = 0;  // the span's, when it began
   bool sent_ = false;
   bool refused_ = false;  // so it ends, once the span is settled
   std::array<Leg, kLegsMax> legs_{};

@@ -89,7 +89,7 @@ bool CopiedIo::Claim(Piece* piece) {
   next_chunk_ = piece->range.end();
   ++busy_;
   piece->state = request().op == Op::kRead ? State::kRead : State::kEnter;
-  piece->in_gate = piece->awaits_gate = piece->gives_up = piece->settles = piece->raises_only = false;
+  piece->damaged = piece->in_gate = piece->awaits_gate = piece->gives_up = piece->settles = piece->raises_only = false;
   piece->legs.clear();
   piece->legs_sent = piece->leg_count = piece->next_leg = piece->legs_left = 0;
   piece->chosen = SpanPlacement();
@@ -210,7 +210,7 @@ bool CopiedIo::BeginChange(Piece* piece) {
     }
     if (loses) return End(piece, LostError(place().map->key().id)), false;
   }
-  if (state == CopyMap::SpanState::kPlaced) {
+  if (state == CopyMap::SpanState::kPlaced && !(trims && copies()->Unplace(SpanOf(*piece)))) {
     piece->change = CopiedChange(CopiedChange::Kind::kData);
     piece->state = State::kNext;
     return true;
@@ -404,6 +404,7 @@ CopiedIo::Prepared CopiedIo::PrepareLeg(IoPart* part) {
     EndLeg(part, CopiedChange::End::kMissed, absl::OkStatus());
     return Prepared::kOver;
   }
+  copies()->Refresh(SpanOf(piece), &part->leg);
   const bool creates = part->leg.known != CopyMap::Known::kCreated;
   const bool trims = request().op == Op::kTrim;
   // A trim creates nothing; where nobody knows that the span is there, it is created first.
@@ -435,6 +436,7 @@ void CopiedIo::SendLeg(IoPart* part) {
   RegionMap* const map = place().map;
   const RegionKey& key = map->key();
   Call& call = part->call;
+  copies()->Refresh(SpanOf(piece), &part->leg);  // another leg may have waited for its room
   if (!part->life->connected()) {
     engine_->EndRoom(part, 0);
     return RetryLeg(part, absl::UnavailableError(
@@ -526,6 +528,11 @@ void CopiedIo::JudgeLeg(IoPart* part) {
       copies()->Bury(part->leg.presence);
       return EndLeg(part, End::kMissed, status);
     case Reason::kOtherGeneration:
+      // If the span has not risen since, the server has freed what it had, and may have the region again.
+      if (!part->leg.creates && copies()->IsPresent(SpanOf(*PieceOf(*part)), part->leg)) {
+        copies()->Bury(part->leg.presence);
+        return EndLeg(part, End::kMissed, status);
+      }
       return EndLeg(part, End::kOtherGeneration, status);
     case Reason::kLeaseEnded:
       session->NoteLeaseEnded(part->times_up);
@@ -538,6 +545,9 @@ void CopiedIo::JudgeLeg(IoPart* part) {
       if (!in_term) return RetryLeg(part, status);  // it had room of a former term, which paid for nothing
       if (!had_enough && map->has_reserved()) return JudgeNoRoom(part, status, reserved_bytes - used_bytes);
       return EndLeg(part, End::kRefused, status, call.stored_pages);
+    case Reason::kDamaged:
+      PieceOf(*part)->damaged = true;
+      return EndLeg(part, End::kDamaged, status, call.stored_pages);
     default:
       return EndLeg(part, End::kRefused, status, call.stored_pages);
   }
@@ -559,6 +569,8 @@ void CopiedIo::JudgeNoRoom(IoPart* part, const absl::Status& status, uint64_t un
 }
 
 bool CopiedIo::IsAnotherUsable(const IoPart& part) const {
+  // What is damaged on one copy may be whole on this one, which is worth waiting for.
+  if (PieceOf(part)->damaged) return false;
   for (const uint16_t server : copies()->ServersOf(SpanOf(*PieceOf(part)))) {
     if (server != part.leg.life.server && IsUsable(*SessionAt(server))) return true;
   }
@@ -621,7 +633,7 @@ void CopiedIo::EndLeg(IoPart* part, CopiedChange::End end, const absl::Status& s
   if (part->room) engine_->EndRoom(part, 0);
   EndTrim(part);
   if (request().op == Op::kTrim && end == CopiedChange::End::kStored) part->session->NoteFreed();
-  if (!status.ok() && (piece->error.ok() || end == CopiedChange::End::kRefused)) piece->error = status;
+  if (!status.ok() && (piece->error.ok() || end == CopiedChange::End::kRefused || end == CopiedChange::End::kDamaged)) piece->error = status;
   part->is_over = true;
   part->phase = IoPart::Phase::kFree;
   piece->change.Ended(part->leg.presence, end, stored_pages);
@@ -725,7 +737,7 @@ void CopiedIo::JudgeRead(Piece* piece, IoPart* part) {
     case Reason::kOtherGeneration:
       if (!copies()->Confirms(SpanOf(*piece), part->leg)) {
         piece->tried.clear();
-      } else if (piece->unsettled || part->leg.creates) {
+      } else if (piece->unsettled) {
         (void)Settle(piece);
       } else {
         // The server has freed what it had of the region, and may have it again for other spans.
@@ -756,11 +768,7 @@ bool CopiedIo::LookAtRead(Piece* piece) {
     (void)Enter(piece, GatePlace::Kind::kLook, piece->range, State::kRead);
     return false;
   }
-  if (copies()->Confirms(SpanOf(*piece), part.leg)) {
-    // It may have found what a write without an answer has left: from now on that can be lost.
-    if (part.leg.creates) copies()->NoteAnswered(SpanOf(*piece), part.leg.presence);
-    return true;
-  }
+  if (copies()->Confirms(SpanOf(*piece), part.leg)) return true;
   piece->tried.clear();
   return false;
 }

@@ -62,6 +62,7 @@ class CopiedIo : public IoWay {
     bool gives_up = false;  // waiting is of no use
     bool settles = false;   // a read that settles the span first
     bool raises_only = false;
+    bool damaged = false;  // a copy's page is, of which a part was to be written
     CopiedChange change{CopiedChange::Kind::kData};
     CopyMap::Legs legs;    // of this step
     size_t legs_sent = 0;  // of these; a read that settles the span has one part for all

@@ -113,6 +113,33 @@ CopiedChange::Step CopyMap::Next(uint64_t span, CopiedChange* change, bool in_ti
   return step;
 }
 
+void CopyMap::Refresh(uint64_t span, Leg* leg) const {
+  GateLock lock(&mu_);
+  leg->known = presences_[leg->presence].known;
+  const SpanCopies* const copies = FindLocked(span);
+  if (copies == nullptr) return;
+  for (int copy = 0; copy < SpanCopies::kMost; ++copy) {
+    const bool is_it = copies->state(copy) != CopyState::kAbsent && copies->presence(copy) == leg->presence;
+    if (is_it && copies->known(copy)) leg->creates = false;
+  }
+}
+
+bool CopyMap::IsPresent(uint64_t span, const Leg& leg) const {
+  GateLock lock(&mu_);
+  const SpanCopies* const copies = FindLocked(span);
+  for (unsigned rest = copies == nullptr ? 0 : copies->changed(); rest != 0; rest &= rest - 1) {
+    const int copy = std::countr_zero(rest);
+    if (copies->presence(copy) == leg.presence) return copies->GenerationFor(copy) == leg.generation;
+  }
+  return false;
+}
+
+bool CopyMap::Unplace(uint64_t span) {
+  GateLock lock(&mu_);
+  SpanCopies* const copies = FindLocked(span);
+  return copies != nullptr && copies->Unplace();
+}
+
 void CopyMap::NoteTrimmed(const WholePages& whole) {
   GateLock lock(&mu_);
   UnloseLocked(whole);
@@ -131,11 +158,11 @@ CopyMap::ReadState CopyMap::LookForRead(const ChunkRange& range, Legs* legs, boo
   const SpanCopies* const copies = FindLocked(range.first / kChunksPerSpan);
   if (HasLostLocked(range)) return ReadState::kLost;
   if (copies == nullptr) return ReadState::kHole;
-  // Every page was trimmed since.
-  if (!copies->placed()) return ReadState::kHole;
+  // Nothing was stored, or every page was trimmed since.
+  if (copies->known_in_sync() == 0) return ReadState::kHole;
   if (copies->doubtful()) return ReadState::kDoubtful;
   *unsettled = copies->unsettled();
-  LegsOf(*copies, copies->in_sync(), legs);
+  LegsOf(*copies, copies->known_in_sync(), legs);
   return ReadState::kPlaced;
 }
 

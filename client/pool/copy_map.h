@@ -66,8 +66,14 @@ class CopyMap {
   // A change of the span: what CopiedChange::Next says, and the messages that it asks for, in the order of the servers'
   // numbers. Once it is stored, none of `whole` is lost any more.
   CopiedChange::Step Next(uint64_t span, CopiedChange* change, bool in_time, const WholePages& whole, Legs* legs);
+  // What is known of the leg's server and copy now: a message that is sent again may not have to create what it did.
+  void Refresh(uint64_t span, Leg* leg) const;
+  // The copy gets changes, of the leg's generation.
+  bool IsPresent(uint64_t span, const Leg& leg) const;
   // A trim of pages of a span that is lost. To be called in the gate.
   void NoteTrimmed(const WholePages& whole);
+  // A trim in a span that is placed: true if it holds nothing, and then it is a hole.
+  bool Unplace(uint64_t span);
 
   // A read of a range in one span.
   enum class ReadState {

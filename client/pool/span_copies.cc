@@ -37,6 +37,7 @@ void SpanCopies::Place(absl::Span<const uint16_t> presences, bool one_copy) {
   CHECK(!presences.empty() && presences.size() <= kMost && (!one_copy || presences.size() == 1));
   // Nothing of a former place may be taken for a copy.
   if (!one_copy) generation_ += 2;
+  ++placement_;
   states_ = 0;
   flags_ = one_copy ? 0 : kUnsettled;
   for (size_t copy = 0; copy < presences.size(); ++copy) {
@@ -45,7 +46,14 @@ void SpanCopies::Place(absl::Span<const uint16_t> presences, bool one_copy) {
   }
 }
 
+bool SpanCopies::Unplace() {
+  if (known_in_sync() != 0 || in_sync() == 0) return false;
+  states_ = flags_ = 0;
+  return true;
+}
+
 SpanCopies::Verdict SpanCopies::EndChange(CopySet stored, CopySet with_generation) {
+  for (unsigned rest = stored & changed(); rest != 0; rest &= rest - 1) NoteKnown(std::countr_zero(rest));
   SetAll(With(CopyState::kCatchingUp) & ~stored, CopyState::kStale);
   const CopySet missed = in_sync() & ~stored;
   if (missed == 0 && in_sync() != 0) {

@@ -35,6 +35,8 @@ class SpanCopies {
   static constexpr int kMost = kReplicasMax;
   static constexpr CopySet kAll = (1u << kMost) - 1;
 
+  // Counts the places that it has had; wraps. What was sent in one place says nothing of another.
+  uint16_t placement() const { return placement_; }
   // A copy is in sync.
   bool placed() const { return in_sync() != 0; }
   // It was placed, and no copy in sync is left. Not a hole.
@@ -58,6 +60,10 @@ class SpanCopies {
   // one that has not may have to create it there, which empties what another time has left.
   bool known(int copy) const { return (flags_ >> (4 + copy) & 1) != 0; }
   void NoteKnown(int copy) { flags_ |= kHeld | 16u << copy; }
+  // While it is empty, no change of the span has been acknowledged since it was placed, and nobody has read it.
+  CopySet known_in_sync() const { return in_sync() & (flags_ >> 4); }
+  // If that is empty, the span is a hole again; else false.
+  bool Unplace();
 
   // Places the span, for the first time or after it was lost: all copies in sync, and unsettled. One presence and
   // `one_copy`: without generations, and settled.
@@ -119,7 +125,7 @@ class SpanCopies {
   uint32_t generation_ = 0;
   uint8_t states_ = 0;  // two bits a copy
   uint8_t flags_ = 0;
-  uint16_t reserved_pages_ = 0;  // how many pages have room of their own on each copy
+  uint16_t placement_ = 0;
 };
 static_assert(sizeof(SpanCopies) == 16);
 

@@ -182,6 +182,7 @@ class Model {
     server.generation = sent;
     if (value.has_value()) server.value = *value;
     answer.stored = true;
+    if (answer.answered) span_.NoteKnown(copy);
     return answer;
   }
 
@@ -257,7 +258,10 @@ class Model {
 
   void Kill(int copy) {
     servers_[copy] = {};
-    if (span_.Bury(1u << copy)) return;
+    if (span_.Bury(1u << copy)) {
+      if (!span_.placed()) Place();
+      return;
+    }
     ++losses_;
     EXPECT_TRUE(span_.lost());
     Place();
