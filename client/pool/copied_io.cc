@@ -15,9 +15,6 @@
 namespace nram {
 namespace {
 
-// A write of nothing, which raises a span's generation.
-constexpr ChunkMask kNoChunks[1] = {0};
-
 CopyMap::WholePages WholePagesOf(const ChunkRange& range) {
   return {(range.first + kChunksPerPage - 1) / kChunksPerPage, range.end() / kChunksPerPage};
 }
@@ -32,13 +29,8 @@ bool IsWhole(const ChunkMask* masks, const ChunkRange& range) {
 }
 
 absl::Status LostError(RegionId region) {
-  return absl::DataLossError(
-      absl::StrCat("all copies of a part of region ", FormatId(Raw(region)), " are lost: their servers have restarted"));
-}
-
-bool IsUsable(const ServerSession& session) {
-  const ServerLife* const life = session.life();
-  return session.up() && life != nullptr && life->connected();
+  return absl::DataLossError(absl::StrCat("all copies of a part of region ", FormatId(Raw(region)),
+                                          " are lost: their servers have restarted"));
 }
 
 }  // namespace
@@ -283,10 +275,10 @@ void CopiedIo::ResumePlacing(Piece* piece, IoPart* part) {
   const bool is_late = part->waiter.outcome == Outcome::kLate || !IsInTime();
   if (part->waiter.outcome == Outcome::kGranted) part->room = std::move(part->waiter.grant);
   if (is_late) {
-    return End(piece, absl::DeadlineExceededError(
-                          !piece->error.ok() ? piece->error.message()
-                                             : absl::StrCat("memory server ", part->session->name(),
-                                                            ": no answer in time")));
+    return End(piece,
+               absl::DeadlineExceededError(
+                   !piece->error.ok() ? piece->error.message()
+                                      : absl::StrCat("memory server ", part->session->name(), ": no answer in time")));
   }
   switch (part->waiter.outcome) {
     case Outcome::kGranted:
@@ -344,137 +336,6 @@ bool CopiedIo::EndChange(Piece* piece, CopiedChange::Step::Kind kind) {
   return true;
 }
 
-// --- Legs.
-
-void CopiedIo::ReleaseRooms(Piece* piece) {
-  for (size_t leg = 0; leg < parts_per_piece_; ++leg) {
-    IoPart* const part = PartOf(*piece, leg);
-    if (part->room) engine_->EndRoom(part, 0);
-  }
-}
-
-// Gives parts to the legs that are next.
-void CopiedIo::AssignLegs(Piece* piece) {
-  piece->state = State::kRoom;
-  // What was granted for a new span stays with its server, if that is one of the legs.
-  std::array<std::pair<ServerSession*, Room::Grant>, kReplicasMax> granted;
-  for (size_t leg = 0; leg < parts_per_piece_; ++leg) {
-    IoPart* const part = PartOf(*piece, leg);
-    granted[leg] = {part->room ? part->session : nullptr, std::move(part->room)};
-  }
-  piece->leg_count = piece->legs_left = std::min(piece->legs.size() - piece->legs_sent, parts_per_piece_);
-  piece->next_leg = 0;
-  for (size_t leg = 0; leg < piece->leg_count; ++leg) {
-    IoPart* const part = PartOf(*piece, leg);
-    part->leg = piece->legs[piece->legs_sent++];
-    part->session = SessionAt(part->leg.life.server);
-    part->is_over = false;
-    part->without_room = false;
-    part->sends_raise = piece->raises_only;
-    part->last = absl::OkStatus();
-    for (auto& [session, grant] : granted) {
-      if (session != part->session) continue;
-      part->room = std::move(grant);
-      session = nullptr;
-    }
-  }
-  for (auto& [session, grant] : granted) {
-    if (session != nullptr) session->EndRoom(std::move(grant), 0);
-  }
-}
-
-bool CopiedIo::TakeRooms(Piece* piece) {
-  for (; piece->next_leg < piece->leg_count; ++piece->next_leg) {
-    IoPart* const part = PartOf(*piece, piece->next_leg);
-    if (!part->is_over && PrepareLeg(part) == Prepared::kWaits) return false;
-  }
-  piece->state = State::kLegs;
-  for (size_t leg = 0; leg < piece->leg_count; ++leg) {
-    IoPart* const part = PartOf(*piece, leg);
-    if (!part->is_over) SendLeg(part);
-  }
-  return true;
-}
-
-CopiedIo::Prepared CopiedIo::PrepareLeg(IoPart* part) {
-  const Piece& piece = *PieceOf(*part);
-  part->life = part->session->life();
-  if (part->life->incarnation != part->leg.life.incarnation) {
-    copies()->Bury(part->leg.presence);
-    EndLeg(part, CopiedChange::End::kMissed, absl::OkStatus());
-    return Prepared::kOver;
-  }
-  copies()->Refresh(SpanOf(piece), &part->leg);
-  const bool creates = part->leg.known != CopyMap::Known::kCreated;
-  const bool trims = request().op == Op::kTrim;
-  // A trim creates nothing; where nobody knows that the span is there, it is created first.
-  if (trims && part->leg.creates) part->sends_raise = true;
-  if (part->sends_raise) return part->leg.creates ? TakeRoom(part, PriceOfWrite(1, creates)) : Prepared::kReady;
-  return trims ? Prepared::kReady : TakeRoom(part, PriceOfWrite(piece.range.pages(), creates));
-}
-
-CopiedIo::Prepared CopiedIo::TakeRoom(IoPart* part, uint64_t bytes) {
-  ServerSession* const session = part->session;
-  RegionMap* const map = place().map;
-  part->wanted_room_bytes = bytes;
-  if (!part->room && map->has_room()) {
-    part->room = map->TakeReserved(session->index(), session->room(), bytes, bytes);
-  }
-  if (!part->room) part->room = session->TryTakeRoom(bytes);
-  if (!part->room && !part->without_room && !session->refused()) {
-    part->waiter.room_bytes = bytes;
-    engine_->WaitFor(part, Waiter::For::kRoom, request().deadline_ns);
-    return Prepared::kWaits;
-  }
-  // Without room it may still overwrite what is there, and room for what is not may be reserved; the server knows.
-  if (!part->room && map->has_room()) part->room = map->TakeReserved(session->index(), session->room(), 1, bytes);
-  return Prepared::kReady;
-}
-
-void CopiedIo::SendLeg(IoPart* part) {
-  const Piece& piece = *PieceOf(*part);
-  RegionMap* const map = place().map;
-  const RegionKey& key = map->key();
-  Call& call = part->call;
-  copies()->Refresh(SpanOf(piece), &part->leg);  // another leg may have waited for its room
-  if (!part->life->connected()) {
-    engine_->EndRoom(part, 0);
-    return RetryLeg(part, absl::UnavailableError(
-                              absl::StrCat("memory server ", part->session->name(), ": a connection is down")));
-  }
-  if (request().op == Op::kTrim && !part->sends_raise) {
-    call.request = MessageHeader(
-        TrimRequest{
-            .region = key.id, .range = piece.range, .epoch = key.epoch, .span_generation = part->leg.generation},
-        static_cast<uint8_t>((request().keeps_room ? kFlagReservation : 0) |
-                             (map->has_reserved() ? kFlagWholeFrames : 0)));
-    if (request().keeps_room && !part->trims) {
-      part->trim = map->BeginTrim(part->session->index(), part->session->room());
-      part->trims = true;
-      part->trim_sent = false;
-    }
-  } else {
-    uint8_t flags = 0;
-    if (part->leg.creates) flags |= kFlagCreate | (key.gc ? kFlagGc : 0);
-    if (part->room) flags |= kFlagReservation;
-    if (map->has_reserved()) flags |= kFlagWholeFrames;
-    const ChunkRange range = part->sends_raise ? ChunkRange{piece.range.first, 1} : piece.range;
-    call.request = MessageHeader(WriteRequest{.region = key.id,
-                                              .range = range,
-                                              .epoch = key.epoch,
-                                              .span_generation = part->leg.generation,
-                                              .grant_bytes = part->room.bytes()},
-                                 flags);
-    if (part->sends_raise) {
-      call.masks = kNoChunks;
-    } else {
-      engine_->SetData(part, piece.range);
-    }
-  }
-  part->times_up = part->session->times_up();
-  engine_->StartCall(part);
-}
-
 void CopiedIo::Judge(IoPart* part) {
   Piece* const piece = PieceOf(*part);
   part->phase = IoPart::Phase::kFree;
@@ -484,160 +345,6 @@ void CopiedIo::Judge(IoPart* part) {
     JudgeLeg(part);
   }
   Drive(piece);
-}
-
-void CopiedIo::JudgeLeg(IoPart* part) {
-  using End = CopiedChange::End;
-  const Call& call = part->call;
-  ServerSession* const session = part->session;
-  RegionMap* const map = place().map;
-  const bool answered = call.code == absl::StatusCode::kOk;
-  const bool creates = (call.request.flags & kFlagCreate) != 0;
-  const bool trims = call.request.op == Op::kTrim;
-  part->trim_sent = part->trim_sent || (trims && call.sent);
-  if (creates && call.sent && !(answered && call.reason == Reason::kOk)) copies()->NotePerhaps(part->leg.presence);
-  const absl::Status status = CallStatus(call, session->name());
-  if (!answered) {
-    // What was used is unknown.
-    if (!trims) engine_->EndRoom(part, call.sent && !part->room.is_regions() ? part->room.bytes() : 0);
-    session->Suspect();
-    if (call.code == absl::StatusCode::kDeadlineExceeded) session->NoteSilence();
-    if (call.code == absl::StatusCode::kUnavailable || call.code == absl::StatusCode::kDataLoss) {
-      return RetryLeg(part, status);
-    }
-    return EndLeg(part, End::kMissed, status);
-  }
-  const uint64_t reserved_bytes = part->room.is_regions() ? part->room.bytes() : 0;
-  const uint64_t used_bytes = std::min(call.used_bytes, reserved_bytes);
-  const bool had_enough = part->room.bytes() >= part->wanted_room_bytes;
-  const bool in_term = !part->room || part->room.term() == session->room()->term();
-  if (!trims) engine_->EndRoom(part, call.used_bytes);
-  // A page that was stored proves that the span is there.
-  if (!trims && call.stored_pages > 0) copies()->NoteAnswered(SpanOf(*PieceOf(*part)), part->leg.presence);
-  switch (call.reason) {
-    case Reason::kOk:
-      if (!trims) copies()->NoteAnswered(SpanOf(*PieceOf(*part)), part->leg.presence);
-      if (!trims && request().op == Op::kTrim && !PieceOf(*part)->raises_only) {
-        // The span is there now.
-        part->sends_raise = part->leg.creates = false;
-        part->leg.known = CopyMap::Known::kCreated;
-        return SendLeg(part);
-      }
-      return EndLeg(part, End::kStored, absl::OkStatus());
-    case Reason::kUnknownRegion:
-      copies()->Bury(part->leg.presence);
-      return EndLeg(part, End::kMissed, status);
-    case Reason::kOtherGeneration:
-      // If the span has not risen since, the server has freed what it had, and may have the region again.
-      if (!part->leg.creates && copies()->IsPresent(SpanOf(*PieceOf(*part)), part->leg)) {
-        copies()->Bury(part->leg.presence);
-        return EndLeg(part, End::kMissed, status);
-      }
-      return EndLeg(part, End::kOtherGeneration, status);
-    case Reason::kLeaseEnded:
-      session->NoteLeaseEnded(part->times_up);
-      return RetryLeg(part, status);
-    case Reason::kFenced:
-      session->Suspect();
-      return RetryLeg(part, status);
-    case Reason::kFull:
-    case Reason::kDraining:
-      if (!in_term) return RetryLeg(part, status);  // it had room of a former term, which paid for nothing
-      if (!had_enough && map->has_reserved()) return JudgeNoRoom(part, status, reserved_bytes - used_bytes);
-      return EndLeg(part, End::kRefused, status, call.stored_pages);
-    case Reason::kDamaged:
-      PieceOf(*part)->damaged = true;
-      return EndLeg(part, End::kDamaged, status, call.stored_pages);
-    default:
-      return EndLeg(part, End::kRefused, status, call.stored_pages);
-  }
-}
-
-// As OneCopyIo::JudgeShortOfReserved.
-void CopiedIo::JudgeNoRoom(IoPart* part, const absl::Status& status, uint64_t unused_bytes) {
-  part->waiter.ticket = part->session->returns();
-  switch (place().map->LookForReserved(part->session->index(), unused_bytes)) {
-    case RegionMap::Reserved::kMore:
-      return RetryLeg(part, status);
-    case RegionMap::Reserved::kLent:
-      part->last = status;
-      part->without_room = false;
-      return engine_->WaitFor(part, Waiter::For::kReservedRoom, request().deadline_ns);
-    case RegionMap::Reserved::kNoMore:
-      return EndLeg(part, CopiedChange::End::kRefused, status, part->call.stored_pages);
-  }
-}
-
-bool CopiedIo::IsAnotherUsable(const IoPart& part) const {
-  // What is damaged on one copy may be whole on this one, which is worth waiting for.
-  if (PieceOf(part)->damaged) return false;
-  for (const uint16_t server : copies()->ServersOf(SpanOf(*PieceOf(part)))) {
-    if (server != part.leg.life.server && IsUsable(*SessionAt(server))) return true;
-  }
-  return false;
-}
-
-void CopiedIo::RetryLeg(IoPart* part, const absl::Status& why) {
-  part->last = why;
-  part->without_room = false;
-  int64_t deadline_ns = request().deadline_ns;
-  if (IsAnotherUsable(*part)) {
-    const int64_t away_ns = part->session->AwayNs();
-    if (away_ns >= kMissNs) return EndLeg(part, CopiedChange::End::kMissed, why);
-    deadline_ns = std::min(deadline_ns, engine_->NowNs() + kMissNs - away_ns);
-  }
-  engine_->WaitFor(part, Waiter::For::kConnection, deadline_ns);
-}
-
-void CopiedIo::ResumeLeg(IoPart* part) {
-  using Outcome = Waiter::Outcome;
-  using End = CopiedChange::End;
-  if (part->waiter.outcome == Outcome::kGranted) part->room = std::move(part->waiter.grant);
-  Piece* const piece = PieceOf(*part);
-  if (!IsInTime()) return EndLeg(part, End::kMissed, part->last.ok() ? absl::DeadlineExceededError("late") : part->last);
-  switch (part->waiter.outcome) {
-    case Outcome::kLate:
-      return RetryLeg(part, part->last);
-    case Outcome::kNoAnswer:
-      return RetryLeg(part, absl::UnavailableError(absl::StrCat("memory server ", part->session->name(),
-                                                                " does not answer: no room can be reserved")));
-    case Outcome::kAwayTooLong:
-    case Outcome::kClosing:
-      piece->gives_up = piece->gives_up || part->waiter.outcome == Outcome::kClosing || !IsAnotherUsable(*part);
-      return EndLeg(part, End::kMissed, absl::UnavailableError(part->session->last_error().message()));
-    case Outcome::kRefused:
-      part->without_room = true;
-      break;
-    case Outcome::kUsable:
-    case Outcome::kGranted:
-      break;
-  }
-  // While the legs take their rooms, TakeRooms goes on with this one.
-  if (piece->state == State::kLegs && PrepareLeg(part) == Prepared::kReady) SendLeg(part);
-}
-
-void CopiedIo::EndTrim(IoPart* part) {
-  if (!std::exchange(part->trims, false)) return;
-  const Call& call = part->call;
-  const bool answered = call.request.op == Op::kTrim && call.is_done() && call.code == absl::StatusCode::kOk;
-  RegionRoom::TrimEnd end{part->trim_sent, answered, std::nullopt};
-  if (answered && call.reason == Reason::kOk) {
-    end.kept_chunks = static_cast<uint32_t>(call.kept_bytes / kChunkBytes);
-  }
-  place().map->EndTrim(part->session->index(), part->session->room(), part->trim, end);
-  part->session->NoteReturned();
-}
-
-void CopiedIo::EndLeg(IoPart* part, CopiedChange::End end, const absl::Status& status, uint32_t stored_pages) {
-  Piece* const piece = PieceOf(*part);
-  if (part->room) engine_->EndRoom(part, 0);
-  EndTrim(part);
-  if (request().op == Op::kTrim && end == CopiedChange::End::kStored) part->session->NoteFreed();
-  if (!status.ok() && (piece->error.ok() || end == CopiedChange::End::kRefused || end == CopiedChange::End::kDamaged)) piece->error = status;
-  part->is_over = true;
-  part->phase = IoPart::Phase::kFree;
-  piece->change.Ended(part->leg.presence, end, stored_pages);
-  --piece->legs_left;
 }
 
 void CopiedIo::Resume(IoPart* part) {
@@ -685,7 +392,7 @@ bool CopiedIo::Read(Piece* piece) {
     const CopyMap::Leg& leg = legs[(first + i) % legs.size()];
     if (absl::c_linear_search(piece->tried, leg.presence)) continue;
     if (untried == nullptr) untried = &leg;
-    if (IsUsable(*SessionAt(leg.life.server))) chosen = &leg;
+    if (SessionAt(leg.life.server)->usable()) chosen = &leg;
   }
   if (chosen == nullptr) chosen = untried;
   const bool all_tried = chosen == nullptr;
@@ -708,8 +415,8 @@ bool CopiedIo::Read(Piece* piece) {
   }
   piece->tried.push_back(chosen->presence);
   const RegionKey& key = place().map->key();
-  part->call.request = MessageHeader(ReadRequest{
-      .region = key.id, .range = piece->range, .epoch = key.epoch, .span_generation = chosen->generation});
+  part->call.request = MessageHeader(
+      ReadRequest{.region = key.id, .range = piece->range, .epoch = key.epoch, .span_generation = chosen->generation});
   part->times_up = part->session->times_up();
   engine_->StartCall(part);
   return false;
@@ -777,9 +484,10 @@ void CopiedIo::ResumeRead(Piece* piece, IoPart* part) {
   using Outcome = Waiter::Outcome;
   piece->state = State::kRead;
   if (part->waiter.outcome == Outcome::kLate || !IsInTime()) {
-    return End(piece, absl::DeadlineExceededError(
-                          piece->error.ok() ? absl::StrCat("memory server ", part->session->name(), ": no answer in time")
-                                            : piece->error.message()));
+    return End(piece,
+               absl::DeadlineExceededError(
+                   piece->error.ok() ? absl::StrCat("memory server ", part->session->name(), ": no answer in time")
+                                     : piece->error.message()));
   }
   if (part->waiter.outcome == Outcome::kAwayTooLong) {
     return End(piece, absl::UnavailableError(part->session->last_error().message()));

@@ -98,8 +98,7 @@ CopyMap::Leg CopyMap::LegOf(const SpanCopies& copies, int copy) const {
 void CopyMap::LegsOf(const SpanCopies& copies, CopySet of, Legs* legs) const {
   legs->clear();
   for (unsigned rest = of; rest != 0; rest &= rest - 1) legs->push_back(LegOf(copies, std::countr_zero(rest)));
-  std::sort(legs->begin(), legs->end(),
-            [](const Leg& a, const Leg& b) { return a.life.server < b.life.server; });
+  std::sort(legs->begin(), legs->end(), [](const Leg& a, const Leg& b) { return a.life.server < b.life.server; });
 }
 
 CopiedChange::Step CopyMap::Next(uint64_t span, CopiedChange* change, bool in_time, const WholePages& whole,
@@ -202,7 +201,8 @@ std::vector<CopyMap::Whereabout> CopyMap::Whereabouts() const {
   for (const Presence& presence : presences_) {
     if (presence.known == Known::kNothing) continue;
     const Life life{presence.server, presence.incarnation};
-    const auto it = std::find_if(whereabouts.begin(), whereabouts.end(), [&](const auto& at) { return at.life == life; });
+    const auto it =
+        std::find_if(whereabouts.begin(), whereabouts.end(), [&](const auto& at) { return at.life == life; });
     if (it == whereabouts.end()) whereabouts.push_back({life, presence.known});
   }
   return whereabouts;

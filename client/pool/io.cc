@@ -9,8 +9,7 @@ namespace nram {
 namespace {
 
 size_t CheckCount(size_t part_count) {
-  CHECK(part_count >= 1 && part_count <= Io::kPartsMax)
-      << part_count << " parts; an Io has 1 to " << Io::kPartsMax;
+  CHECK(part_count >= 1 && part_count <= Io::kPartsMax) << part_count << " parts; an Io has 1 to " << Io::kPartsMax;
   return std::max<size_t>(part_count, kReplicasMax);
 }
 

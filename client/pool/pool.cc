@@ -124,8 +124,9 @@ PoolCapacity Pool::Capacity() const {
 absl::StatusOr<std::unique_ptr<Region>> Pool::CreateRegion(const RegionOptions& options) {
   NRAM_RETURN_IF_ERROR(CheckOptions(options));
   if (!options.name.empty()) return named_regions_.Create(options);
-  const RegionKey key{RegionId{edge_->environment()->RandomId()}, Epoch{1}, options.gc, /*named=*/false,
-                      options.placement, static_cast<uint8_t>(options.copies)};
+  const RegionKey key{
+      RegionId{edge_->environment()->RandomId()}, Epoch{1}, options.gc, /*named=*/false, options.placement,
+      static_cast<uint8_t>(options.copies)};
   return std::make_unique<Region>(&sessions_, edge_->environment(), &options_, key, options, /*read_only=*/false);
 }
 

@@ -105,6 +105,11 @@ class ServerSession {
   }
   // Away for longer than fail_fast_after_ms.
   bool away_too_long() const;
+  // As of now, its connections can be used.
+  bool usable() const {
+    const ServerLife* const present = life();
+    return up() && present != nullptr && present->connected();
+  }
   // For how long it has been away; 0: it is not, or nobody has noticed.
   int64_t AwayNs() const;
   // It has not come up, but not because somebody said no: an attempt took long, or the first is still under way.

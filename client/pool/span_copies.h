@@ -113,7 +113,7 @@ class SpanCopies {
   static constexpr uint8_t kDoubtful = 1;
   static constexpr uint8_t kUnsettled = 2;
   static constexpr uint8_t kLost = 4;
-  static constexpr uint8_t kHeld = 8;     // some copy was known since it was placed
+  static constexpr uint8_t kHeld = 8;    // some copy was known since it was placed
   static constexpr uint8_t kStatus = 7;  // the others are the known copies
 
   void SetState(int copy, CopyState state);

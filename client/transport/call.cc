@@ -90,8 +90,8 @@ void AnswerCall(Call* call, const MessageHeader& reply) {
   call->used_bytes = reply.is<WriteReply>() ? reply.as<WriteReply>().used_bytes : 0;
   call->stored_pages = 0;
   if (reply.is<WriteReply>()) {
-    call->stored_pages = std::min(reply.as<WriteReply>().stored_pages,
-                                  static_cast<uint32_t>(call->request.range().pages()));
+    call->stored_pages =
+        std::min(reply.as<WriteReply>().stored_pages, static_cast<uint32_t>(call->request.range().pages()));
   }
   call->kept_bytes = reply.is<TrimReply>() ? reply.as<TrimReply>().kept_bytes : 0;
   CompleteCall(call);
