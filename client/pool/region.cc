@@ -120,7 +120,9 @@ void Region::StartWriteChunks(Io* io, uint64_t offset, absl::Span<const std::byt
 
 void Region::StartReserve(Reservation* reservation, uint64_t offset, uint64_t length, const IoOptions& options,
                           Reservation::Callback callback, void* context) {
-  reservation->Start(place(), MakeRequest(Op::kWrite, offset, length, options), callback, context);
+  absl::StatusOr<IoRequest> request = MakeRequest(Op::kWrite, offset, length, options);
+  if (map_.copies() != nullptr) request = absl::UnimplementedError("a region of several copies reserves no room yet");
+  reservation->Start(place(), request, callback, context);
 }
 
 absl::Status Region::Reserve(uint64_t offset, uint64_t length, const IoOptions& options) {
