@@ -30,7 +30,7 @@ bool IsWhole(const ChunkMask* masks, const ChunkRange& range) {
 
 absl::Status LostError(RegionId region) {
   return absl::DataLossError(absl::StrCat("all copies of a part of region ", FormatId(Raw(region)),
-                                          " are lost: their servers have restarted"));
+                                          " are lost: their servers have restarted, or freed them with the lease"));
 }
 
 }  // namespace
@@ -235,8 +235,7 @@ bool CopiedIo::Place(Piece* piece) {
       part->room = part->session->TryTakeRoom(bytes);
       if (part->room) continue;
       if (!part->session->refused()) {
-        part->waiter.room_bytes = bytes;
-        engine_->WaitFor(part, Waiter::For::kRoom, request().deadline_ns);
+        engine_->WaitForRoom(part, bytes);
         return false;
       }
       piece->search.NoteFull(*part->session);

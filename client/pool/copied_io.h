@@ -111,7 +111,6 @@ class CopiedIo : public IoWay {
   void ReleaseRooms(Piece* piece);
   enum class Prepared { kReady, kWaits, kOver };
   Prepared PrepareLeg(IoPart* part);
-  Prepared TakeRoom(IoPart* part, uint64_t bytes);
   void SendLeg(IoPart* part);
   void JudgeLeg(IoPart* part);
   void JudgeNoRoom(IoPart* part, const absl::Status& status, uint64_t unused_bytes);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -81,26 +82,10 @@ CopiedIo::Prepared CopiedIo::PrepareLeg(IoPart* part) {
   const bool trims = request().op == Op::kTrim;
   // A trim creates nothing; where nobody knows that the span is there, it is created first.
   if (trims && part->leg.creates) part->sends_raise = true;
-  if (part->sends_raise) return part->leg.creates ? TakeRoom(part, PriceOfWrite(1, creates)) : Prepared::kReady;
-  return trims ? Prepared::kReady : TakeRoom(part, PriceOfWrite(piece.range.pages(), creates));
-}
-
-CopiedIo::Prepared CopiedIo::TakeRoom(IoPart* part, uint64_t bytes) {
-  ServerSession* const session = part->session;
-  RegionMap* const map = place().map;
-  part->wanted_room_bytes = bytes;
-  if (!part->room && map->has_room()) {
-    part->room = map->TakeReserved(session->index(), session->room(), bytes, bytes);
-  }
-  if (!part->room) part->room = session->TryTakeRoom(bytes);
-  if (!part->room && !part->without_room && !session->refused()) {
-    part->waiter.room_bytes = bytes;
-    engine_->WaitFor(part, Waiter::For::kRoom, request().deadline_ns);
-    return Prepared::kWaits;
-  }
-  // Without room it may still overwrite what is there, and room for what is not may be reserved; the server knows.
-  if (!part->room && map->has_room()) part->room = map->TakeReserved(session->index(), session->room(), 1, bytes);
-  return Prepared::kReady;
+  // What raises a span needs room only where it creates it.
+  const bool needs_room = part->sends_raise ? part->leg.creates : !trims;
+  const uint64_t pages = part->sends_raise ? 1 : piece.range.pages();
+  return !needs_room || engine_->TakeRoom(part, PriceOfWrite(pages, creates)) ? Prepared::kReady : Prepared::kWaits;
 }
 
 void CopiedIo::SendLeg(IoPart* part) {
@@ -174,10 +159,11 @@ void CopiedIo::JudgeLeg(IoPart* part) {
   const bool in_term = !part->room || part->room.term() == session->room()->term();
   if (!trims) engine_->EndRoom(part, call.used_bytes);
   // A page that was stored proves that the span is there.
-  if (!trims && call.stored_pages > 0) copies()->NoteAnswered(SpanOf(*PieceOf(*part)), part->leg.presence);
+  if (!trims && (call.reason == Reason::kOk || call.stored_pages > 0)) {
+    copies()->NoteAnswered(SpanOf(*PieceOf(*part)), part->leg.presence);
+  }
   switch (call.reason) {
     case Reason::kOk:
-      if (!trims) copies()->NoteAnswered(SpanOf(*PieceOf(*part)), part->leg.presence);
       if (!trims && request().op == Op::kTrim && !PieceOf(*part)->raises_only) {
         // The span is there now.
         part->sends_raise = part->leg.creates = false;
@@ -255,8 +241,10 @@ void CopiedIo::ResumeLeg(IoPart* part) {
   using End = CopiedChange::End;
   if (part->waiter.outcome == Outcome::kGranted) part->room = std::move(part->waiter.grant);
   Piece* const piece = PieceOf(*part);
-  if (!IsInTime())
-    return EndLeg(part, End::kMissed, part->last.ok() ? absl::DeadlineExceededError("late") : part->last);
+  if (!IsInTime()) {
+    const std::string late = absl::StrCat("memory server ", part->session->name(), ": no answer in time");
+    return EndLeg(part, End::kMissed, part->last.ok() ? absl::DeadlineExceededError(late) : part->last);
+  }
   switch (part->waiter.outcome) {
     case Outcome::kLate:
       return RetryLeg(part, part->last);

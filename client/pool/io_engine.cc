@@ -193,6 +193,28 @@ void IoEngine::WaitFor(IoPart* part, Waiter::For what, int64_t deadline_ns) {
   if (!part->session->WaitFor(&waiter)) events_.fetch_or(1u << part->index, std::memory_order_relaxed);
 }
 
+bool IoEngine::TakeRoom(IoPart* part, uint64_t bytes) {
+  ServerSession* const session = part->session;
+  RegionMap* const map = place_.map;
+  part->wanted_room_bytes = bytes;
+  if (!part->room && map->has_room()) {
+    part->room = map->TakeReserved(session->index(), session->room(), bytes, bytes);
+  }
+  if (!part->room) part->room = session->TryTakeRoom(bytes);
+  if (!part->room && !part->without_room && !session->refused()) {
+    WaitForRoom(part, bytes);
+    return false;
+  }
+  // Without room it may still overwrite what is there, and room for what is not may be reserved; the server knows.
+  if (!part->room && map->has_room()) part->room = map->TakeReserved(session->index(), session->room(), 1, bytes);
+  return true;
+}
+
+void IoEngine::WaitForRoom(IoPart* part, uint64_t bytes) {
+  part->waiter.room_bytes = bytes;
+  WaitFor(part, Waiter::For::kRoom, request_.deadline_ns);
+}
+
 void IoEngine::EndRoom(IoPart* part, uint64_t used_bytes) {
   if (part->room && part->room.is_regions()) {
     place_.map->EndReserved(part->session->index(), part->session->room(), std::move(part->room), used_bytes);

@@ -130,6 +130,10 @@ class IoEngine {
   void WaitFor(IoPart* part, Waiter::For what, int64_t deadline_ns);
   // The part has an event. From any thread; the operation may be gone when this returns.
   static void OnEvent(IoPart* part);
+  // Room for the part's write at its session: reserved by the region, or the client's. False: the part waits for it.
+  // True: it has a grant, or the server refuses and the part goes without. `bytes`: what the write may cost.
+  bool TakeRoom(IoPart* part, uint64_t bytes);
+  void WaitForRoom(IoPart* part, uint64_t bytes);
   // Ends the grant that the part has, if any.
   void EndRoom(IoPart* part, uint64_t used_bytes);
 

@@ -60,7 +60,8 @@ void OneCopyIo::Place(IoPart* part, uint64_t span) {
     if (part->room) break;
     if (!session->refused()) {
       part->placing = true;
-      return WaitForRoom(part, session, bytes);
+      part->session = session;
+      return engine_->WaitForRoom(part, bytes);
     }
     part->search.NoteFull(*session);
     session = part->search.Choose(*place().sessions, *place().map, span);
@@ -102,28 +103,12 @@ void OneCopyIo::Aim(IoPart* part, const RegionMap::Target& target) {
     memset(part->call.in, 0, part->call.request.range().bytes());
     return End(part, absl::OkStatus());
   }
-  if (writes && !TakeRoom(part, target)) return;
+  if (writes) {
+    // What it may cost, the region's own bookkeeping on a server that has not seen it included.
+    const bool creates = target.known != RegionMap::Known::kCreated;
+    if (!engine_->TakeRoom(part, PriceOfWrite(part->call.request.range().pages(), creates))) return;
+  }
   Send(part, target);
-}
-
-bool OneCopyIo::TakeRoom(IoPart* part, const RegionMap::Target& target) {
-  ServerSession* const session = part->session;
-  RegionMap* const map = place().map;
-  // What it may cost, the region's own bookkeeping on a server that has not seen it included.
-  const bool creates = target.known != RegionMap::Known::kCreated;
-  const uint64_t bytes = PriceOfWrite(part->call.request.range().pages(), creates);
-  part->wanted_room_bytes = bytes;
-  if (!part->room && map->has_room()) {
-    part->room = map->TakeReserved(target.server, session->room(), bytes, bytes);
-  }
-  if (!part->room) part->room = session->TryTakeRoom(bytes);
-  if (!part->room && !part->without_room && !session->refused()) {
-    WaitForRoom(part, session, bytes);
-    return false;
-  }
-  // Without room it may still overwrite what is there, and room for what is not may be reserved; the server knows.
-  if (!part->room && map->has_room()) part->room = map->TakeReserved(target.server, session->room(), 1, bytes);
-  return true;
 }
 
 void OneCopyIo::Send(IoPart* part, const RegionMap::Target& target) {
@@ -239,12 +224,6 @@ void OneCopyIo::Retry(IoPart* part, const absl::Status& why, Waiter::For what) {
   part->last = why;
   part->without_room = false;
   WaitFor(part, what);
-}
-
-void OneCopyIo::WaitForRoom(IoPart* part, ServerSession* session, uint64_t bytes) {
-  part->session = session;
-  part->waiter.room_bytes = bytes;
-  WaitFor(part, Waiter::For::kRoom);
 }
 
 bool OneCopyIo::Cancel(IoPart* part) {

@@ -42,12 +42,9 @@ class OneCopyIo : public IoWay {
   void Send(IoPart* part, const RegionMap::Target& target);
   void JudgeShortOfReserved(IoPart* part, const absl::Status& status, uint64_t unused_bytes);
   void JudgeUnanswered(IoPart* part);
-  void WaitForRoom(IoPart* part, ServerSession* session, uint64_t bytes);
   void WaitFor(IoPart* part, Waiter::For what) { engine_->WaitFor(part, what, request().deadline_ns); }
   void Retry(IoPart* part, const absl::Status& why, Waiter::For what = Waiter::For::kConnection);
   void End(IoPart* part, const absl::Status& status);
-  // False: the part goes on to wait for room.
-  bool TakeRoom(IoPart* part, const RegionMap::Target& target);
 
   IoEngine* const engine_;
   uint64_t next_chunk_ = 0;  // to be started

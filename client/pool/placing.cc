@@ -45,8 +45,8 @@ SpanPlacement Placing::ChooseCopies(const Sessions& sessions, const RegionMap& m
   const auto count = kReplicasMax - static_cast<int>(absl::c_count(placement.servers, kNoServer));
   // Those that are away may be of other hosts: then the span gets its other copies later. What is full gives none.
   const int answering = static_cast<int>(hosts.size());
-  too_few_hosts_ = answering + away < wanted;
-  if (too_few_hosts_ || count < std::min(wanted, answering)) return {};
+  wanted_hosts_ = answering + away < wanted ? wanted : 0;
+  if (wanted_hosts_ > 0 || count < std::min(wanted, answering)) return {};
   std::sort(placement.servers.begin(), placement.servers.end());  // kNoServer is the highest
   return placement;
 }
@@ -64,8 +64,10 @@ void Placing::NoteNoAnswer(const ServerSession& session) {
 ServerSession* Placing::Survey(const Sessions& sessions, uint64_t bytes, absl::Status* why) const {
   // Only a server that answers says that it is full. One that is away for a short time may have room.
   if (no_answer_ != kNoServer) return sessions.at(no_answer_);
-  if (too_few_hosts_) {
-    *why = absl::ResourceExhaustedError("the pool has fewer hosts than a page is to have copies");
+  if (wanted_hosts_ > 0) {
+    *why = absl::ResourceExhaustedError(absl::StrCat("a page is to have ", wanted_hosts_, " copies, each on a host of ",
+                                                     "its own, and the pool has fewer hosts: add servers on others, ",
+                                                     "or ask for fewer copies"));
     return nullptr;
   }
   size_t away_too_long = 0;

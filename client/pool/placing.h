@@ -18,7 +18,7 @@ class Placing {
   void Reset() {
     passed_over_.clear();
     full_ = no_answer_ = kNoServer;
-    too_few_hosts_ = false;
+    wanted_hosts_ = 0;
   }
   // The server to be asked for room now; null: none is left.
   ServerSession* Choose(const Sessions& sessions, const RegionMap& map, uint64_t span) const;
@@ -35,7 +35,7 @@ class Placing {
   absl::InlinedVector<uint16_t, 4> passed_over_;
   uint16_t full_ = kNoServer;       // the last full server
   uint16_t no_answer_ = kNoServer;  // the last that did not answer
-  bool too_few_hosts_ = false;
+  int wanted_hosts_ = 0;            // more than there are; 0: there are enough
 };
 
 }  // namespace nram
