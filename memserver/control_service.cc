@@ -235,6 +235,8 @@ void ControlService::FillCapacity(v1::Capacity* capacity) const {
 void ControlService::FillHost(const Surroundings& around, v1::HostState* host) const {
   host->set_boot_id(around.boot_id);
   host->set_hostname(around.hostname);
+  host->set_pretended_host(around.pretended_host);
+  host->set_domain(around.domain);
   host->set_reserve_bytes(around.reserve_bytes);
   host->set_total_bytes(around.memory.total_bytes);
   host->set_available_bytes(around.memory.available_bytes);

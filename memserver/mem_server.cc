@@ -162,6 +162,8 @@ Surroundings MemServer::Look() const {
   around.connections_closed_for_error = data_->counters().closed_for_error;
   around.boot_id = boot_id_;
   around.hostname = hostname_;
+  around.pretended_host = options_.pretended_host;
+  around.domain = options_.domain;
   around.reserve_bytes = reserve_bytes_;
   if (const auto memory = ReadHostMemory(); memory.ok()) around.memory = *memory;
   return around;

@@ -3,6 +3,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "base/utf8.h"
 #include "memserver/listen.h"
 
 namespace nram {
@@ -19,6 +20,13 @@ void Int(ArgParser* parser, const char* name, int lo, int hi, int* target) {
     *target = parsed;
     return absl::OkStatus();
   });
+}
+
+absl::Status CheckName(const char* flag, const std::string& name) {
+  if (name.size() <= MemServerOptions::kNameBytesMax && IsPrintable(name)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--", flag, ": \"", Printable(name, 100),
+                                                 "\" is not accepted: expected at most ",
+                                                 MemServerOptions::kNameBytesMax, " bytes of printable characters"));
 }
 
 }  // namespace
@@ -38,6 +46,8 @@ void MemServerOptions::Register(MemServerOptions* options, ArgParser* parser) {
   Int(parser, "data-port", 0, 65535, &options->data_port);
   parser->String("socket", &options->socket_path);
   parser->Switch("allow-unauthenticated", &options->allow_unauthenticated);
+  parser->String("domain", &options->domain);
+  parser->String("pretend-host", &options->pretended_host);
   parser->Integer("lease-ttl-ms", 100, 3'600'000, &options->lease_ttl_ms);
   Int(parser, "workers", 1, 64, &options->workers_per_class);
   Int(parser, "connections", 2, 65536, &options->connections_max);
@@ -65,7 +75,8 @@ absl::Status MemServerOptions::Validate() const {
         "whoever reaches the port may read and write all pages. On a network where that is acceptable, add "
         "--allow-unauthenticated"));
   }
-  return absl::OkStatus();
+  NRAM_RETURN_IF_ERROR(CheckName("domain", domain));
+  return CheckName("pretend-host", pretended_host);
 }
 
 const char* MemServerOptions::Help() {
@@ -97,6 +108,11 @@ Where
   --allow-unauthenticated  needed for an address that other machines reach: clients are not
                            authenticated yet
   --ready-file=PATH        write the ports there, as JSON, once it serves
+  --domain=NAME            what fails together with other hosts: a rack, a power feed. Copies
+                           of a page are on different hosts, and in different domains where
+                           there are enough (default: each host is a domain of its own)
+  --pretend-host=NAME      count as a machine of that name, to try copies on one machine; the
+                           copies are then less safe than they look
 
 How
   --lease-ttl-ms=N         100..3600000, after how long without a sign of life a client

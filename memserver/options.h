@@ -16,6 +16,7 @@ inline constexpr int kDefaultControlPort = 7070;
 
 struct MemServerOptions {
   static constexpr uint64_t kDonateMinBytes = 64 * kMiB;
+  static constexpr size_t kNameBytesMax = 63;  // of a domain or a pretended host
 
   uint64_t donate_bytes = 0;   // the ceiling on everything the server takes; ignored if donate_auto
   bool donate_auto = false;    // donate the host's available memory, less the host reserve; set anew every second
@@ -25,6 +26,8 @@ struct MemServerOptions {
   int data_port = -1;              // -1: the one after `port`, or the kernel's choice if `port` is 0
   std::string socket_path;         // of control's socket; the data socket has ".data" appended; empty: none
   bool allow_unauthenticated = false;
+  std::string domain;          // what may fail together with other hosts, a rack; empty: the host alone
+  std::string pretended_host;  // the host that the server counts as for copies; empty: the true one
   int64_t lease_ttl_ms = 10'000;
   int workers_per_class = 0;  // 0: one per processor, at most 8
   int connections_max = 512;

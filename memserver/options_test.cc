@@ -43,5 +43,19 @@ TEST(MemServerOptionsTest, WrongFlagsAreNamedWithTheirRange) {
   EXPECT_THAT(std::string(Parse({"--donate=1G", "--lease-ttl-ms=1"}).message()), HasSubstr("100 to 3600000"));
 }
 
+TEST(MemServerOptionsTest, NamesOfDomainsAndHostsAreShortAndPrintable) {
+  for (const std::string flag : {"--domain=", "--pretend-host="}) {
+    EXPECT_TRUE(Parse({"--donate=1G", flag}).ok());
+    EXPECT_TRUE(Parse({"--donate=1G", flag + "rack 7, feed B"}).ok());
+    EXPECT_TRUE(Parse({"--donate=1G", flag + std::string(63, 'x')}).ok());
+    for (const std::string& bad : {std::string(64, 'x'), std::string("a\nb"), std::string("\xFF")}) {
+      const absl::Status status = Parse({"--donate=1G", flag + bad});
+      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+      EXPECT_THAT(std::string(status.message()), HasSubstr(flag.substr(0, flag.size() - 1)));
+      EXPECT_THAT(std::string(status.message()), HasSubstr("at most 63 bytes of printable characters"));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace nram

@@ -21,6 +21,8 @@ struct Surroundings {
   uint64_t connections_closed_for_error = 0;
   std::string boot_id;
   std::string hostname;
+  std::string pretended_host;  // empty: none
+  std::string domain;          // empty: none
   uint64_t reserve_bytes = 0;  // the host reserve
   HostMemory memory;           // zeros if unreadable
 };
