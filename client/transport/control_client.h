@@ -33,6 +33,11 @@ struct ServerHost {
   uint64_t idle_bytes = 0;
   uint64_t lendable_bytes = 0;
   uint64_t reserve_bytes = 0;
+  std::string pretended_host;  // empty: none
+  std::string domain;          // empty: none
+
+  // What copies of a span must not share.
+  const std::string& counts_as() const { return pretended_host.empty() ? boot_id : pretended_host; }
 };
 
 struct ServerHello {

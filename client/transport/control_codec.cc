@@ -34,7 +34,9 @@ ServerHost FromProto(const v1::HostState& host) {
           Bounded(host.available_bytes()),
           Bounded(host.idle_bytes()),
           Bounded(host.lendable_bytes()),
-          Bounded(host.reserve_bytes())};
+          Bounded(host.reserve_bytes()),
+          Printable(host.pretended_host(), kNameBytesMax),
+          Printable(host.domain(), kNameBytesMax)};
 }
 
 RegionInfo FromProto(const v1::RegionInfo& region) {
