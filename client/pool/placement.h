@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
 
 #include "absl/types/span.h"
 #include "base/units.h"
@@ -34,13 +35,18 @@ struct PlacementCandidate {
   uint32_t host = 0;    // equal for servers that share a machine
   uint64_t weight = 0;  // free bytes; 0 leaves it out
   bool silent = false;  // it has left a call without an answer lately: the last choice
+  uint32_t domain = 0;  // equal for hosts that may fail together; 0: its host is a domain of its own
 };
+
+// For PlacementCandidate's host and domain. 0: the name is empty.
+uint32_t NumberOfName(const std::string& name);
 
 // Chooses `replicas` (1..kReplicasMax) servers on different hosts, each with a probability in proportion to its weight,
 // the same for the same arguments. Neighbouring spans (or blocks) are spread evenly rather than at random: a span's
 // point in [0, 1) is the region's hash plus its number times the golden ratio, and the candidates divide [0, 1) by
-// weight. Silent ones are chosen if there are no others. Fewer servers than asked for if there are not so many hosts;
-// not placed() if no candidate has weight.
+// weight. They are in different domains as long as there is another domain. Silent ones are chosen if there are no
+// others in other domains, or then on other hosts. Fewer servers than asked for if there are not so many hosts; not
+// placed() if no candidate has weight.
 SpanPlacement PlaceSpan(PlacementPolicy policy, RegionId region, uint64_t span, int replicas,
                         absl::Span<const PlacementCandidate> candidates);
 

@@ -22,8 +22,8 @@ class Placing {
   }
   // The server to be asked for room now; null: none is left.
   ServerSession* Choose(const Sessions& sessions, const RegionMap& map, uint64_t span) const;
-  // The servers for a span's copies, on different hosts, in the order of their numbers. Fewer than the region is to
-  // have only while servers are away; none: Survey says why.
+  // The servers for a span's copies, on different hosts, and in different domains where there are enough, in the order
+  // of their numbers. Fewer than the region is to have only while servers are away; none: Survey says why.
   SpanPlacement ChooseCopies(const Sessions& sessions, const RegionMap& map, uint64_t span);
   void NoteFull(const ServerSession& session);
   void NoteNoAnswer(const ServerSession& session);

@@ -76,6 +76,68 @@ TEST(PlacementTest, ReplicasAreOnDifferentHosts) {
   }
 }
 
+// The domains of a span's copies, which must be on as many hosts as there are copies.
+std::set<uint32_t> DomainsOf(uint64_t span, int copies, const std::vector<PlacementCandidate>& candidates) {
+  const SpanPlacement placement = PlaceSpan(PlacementPolicy::kStriped, RegionId{3}, span, copies, candidates);
+  std::set<uint32_t> hosts, domains;
+  for (int i = 0; i < copies; ++i) {
+    EXPECT_NE(placement.servers[i], kNoServer);
+    hosts.insert(candidates[placement.servers[i]].host);
+    domains.insert(candidates[placement.servers[i]].domain);
+  }
+  EXPECT_EQ(hosts.size(), copies);
+  return domains;
+}
+
+TEST(PlacementTest, ReplicasAreInDifferentDomainsWhereThereAreEnough) {
+  std::vector<PlacementCandidate> candidates = Candidates({500, 500, 5, 5, 5});
+  for (size_t i = 0; i < candidates.size(); ++i) candidates[i].domain = i < 3 ? 7 : 8;
+  for (uint64_t span = 0; span < 500; ++span) {
+    EXPECT_EQ(DomainsOf(span, 2, candidates).size(), 2);
+    EXPECT_EQ(DomainsOf(span, 3, candidates).size(), 2);  // then other hosts suffice
+    EXPECT_EQ(DomainsOf(span, 4, candidates).size(), 2);
+  }
+  candidates[3].weight = candidates[4].weight = 0;
+  EXPECT_EQ(DomainsOf(0, 2, candidates), (std::set<uint32_t>{7}));
+}
+
+TEST(PlacementTest, AHostWithoutADomainIsOneOfItsOwn) {
+  std::vector<PlacementCandidate> candidates = Candidates({5, 5, 5, 5});
+  candidates[0].domain = candidates[1].domain = 7;
+  for (uint64_t span = 0; span < 500; ++span) {
+    const SpanPlacement placement = PlaceSpan(PlacementPolicy::kStriped, RegionId{3}, span, 3, candidates);
+    const std::set<uint16_t> servers(placement.servers.begin(), placement.servers.begin() + 3);
+    EXPECT_TRUE(servers.count(2) == 1 && servers.count(3) == 1);
+  }
+}
+
+TEST(PlacementTest, ADomainDoesNotMakeTwoHostsOfOne) {
+  std::vector<PlacementCandidate> candidates = Candidates({5, 5});
+  candidates[1].host = candidates[0].host;
+  candidates[0].domain = 7;
+  candidates[1].domain = 8;
+  EXPECT_EQ(PlaceSpan(PlacementPolicy::kStriped, RegionId{3}, 0, 2, candidates).servers[1], kNoServer);
+}
+
+TEST(PlacementTest, ASilentServerInAnotherDomainIsBetterThanTheSameDomain) {
+  std::vector<PlacementCandidate> candidates = Candidates({5, 5, 5, 5});
+  for (size_t i = 0; i < candidates.size(); ++i) candidates[i].domain = i < 3 ? 7 : 8;
+  candidates[2].silent = candidates[3].silent = true;
+  for (uint64_t span = 0; span < 500; ++span) {
+    EXPECT_EQ(DomainsOf(span, 2, candidates).size(), 2);
+    const SpanPlacement placement = PlaceSpan(PlacementPolicy::kStriped, RegionId{3}, span, 3, candidates);
+    EXPECT_EQ(std::set<uint16_t>(placement.servers.begin(), placement.servers.begin() + 3),
+              (std::set<uint16_t>{0, 1, 3}));
+  }
+}
+
+TEST(PlacementTest, ANameHasANumberAndNoNameHasZero) {
+  EXPECT_EQ(NumberOfName(""), 0);
+  EXPECT_NE(NumberOfName("rack1"), 0);
+  EXPECT_EQ(NumberOfName("rack1"), NumberOfName("rack1"));
+  EXPECT_NE(NumberOfName("rack1"), NumberOfName("rack2"));
+}
+
 TEST(PlacementTest, SilentOnesAreTheLastChoice) {
   std::vector<PlacementCandidate> candidates = Candidates({100, 1, 0});
   candidates[0].silent = true;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/plant.h"
 #include "base/status.h"
+#include "client/pool/placement.h"
 
 namespace nram {
 
@@ -507,10 +508,10 @@ ServerLife* ServerSession::EnterLifeLocked(SessionOutcome* outcome, int64_t now_
 
 void ServerSession::EnterLeaseLocked(const SessionAction& action) {
   const LeaseInfo& lease = bring_up_.granted();
-  const ServerHost& host = bring_up_.hello().host;
   lease_ttl_ms_ = options_.lease_ttl_ms > 0 ? std::min(options_.lease_ttl_ms, lease.ttl_ms) : lease.ttl_ms;
-  host_state_ = host;
-  host_ = static_cast<uint32_t>(std::hash<std::string>()(host.boot_id));
+  host_state_ = bring_up_.hello().host;
+  host_ = NumberOfName(host_state_.counts_as());
+  domain_ = NumberOfName(host_state_.domain);
   room_.Enter(lease.incarnation, lease.term);
   reserver_.NoteTerm();
   NoteLeaseLocked(lease, std::nullopt, action.asked_ns);

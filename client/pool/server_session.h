@@ -122,7 +122,9 @@ class ServerSession {
     MutexLock lock(&mu_);
     return capacity_;
   }
+  // Equal for servers that share a host, or a domain (0: it has none). As of the server's last hello.
   uint32_t host() const { return host_.load(); }
+  uint32_t domain() const { return domain_.load(); }
   ServerHost host_state() const {
     MutexLock lock(&mu_);
     return host_state_;
@@ -257,6 +259,7 @@ class ServerSession {
   std::atomic<uint32_t> times_up_{0};  // how often the server has come up; written under mu_
   std::atomic<ServerLife*> life_{nullptr};
   std::atomic<uint32_t> host_{0};
+  std::atomic<uint32_t> domain_{0};
   std::atomic<int64_t> silent_ns_{-kSilentNs};
 
   Room room_;

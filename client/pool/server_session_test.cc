@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "client/pool/placement.h"
 #include "gtest/gtest.h"
 
 namespace nram {
@@ -86,6 +87,7 @@ class ServerSessionTest : public ::testing::Test, private SessionDriver {
     SessionOutcome outcome;
     outcome.hello.incarnation = incarnation_;
     outcome.hello.lease_ttl_ms = kTtlMs;
+    outcome.hello.host = host_;
     outcome.lease = Lease();
     if (action.kind == Kind::kDial) {
       outcome.life = std::make_unique<ServerLife>();
@@ -128,6 +130,7 @@ class ServerSessionTest : public ::testing::Test, private SessionDriver {
   FakeEnvironment environment_;
   PoolOptions options_;
   ServerSession session_;
+  ServerHost host_;
   uint64_t incarnation_ = 77;
   uint64_t term_ = 1;
   uint64_t reservation_bytes_ = 0;
@@ -182,6 +185,22 @@ TEST_F(ServerSessionTest, AnotherLifeOfTheServer) {
   EXPECT_NE(session_.life(), former);
   EXPECT_EQ(session_.incarnation(), 78u);
   EXPECT_FALSE(former->connected());
+}
+
+TEST_F(ServerSessionTest, TheServersHostIsItsBootIdOrWhatItPretends) {
+  host_.boot_id = "boot";
+  ComeUp();
+  EXPECT_EQ(session_.host(), NumberOfName("boot"));
+  EXPECT_EQ(session_.domain(), 0u);
+  // It is started anew with other flags.
+  Connect(false);
+  Refuse(Kind::kConnect, absl::UnavailableError("refused"));
+  incarnation_ = 78;
+  host_.pretended_host = "pretended";
+  host_.domain = "rack";
+  for (const Kind kind : {Kind::kHello, Kind::kGrant, Kind::kDial, Kind::kConnect, Kind::kRenew}) Answer(kind);
+  EXPECT_EQ(session_.host(), NumberOfName("pretended"));
+  EXPECT_EQ(session_.domain(), NumberOfName("rack"));
 }
 
 TEST_F(ServerSessionTest, AServerWhoseLeaseEndsAgainAndAgainIsAskedEverMoreSlowly) {

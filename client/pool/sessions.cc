@@ -16,7 +16,8 @@ std::vector<PlacementCandidate> Sessions::Candidates() const {
     // The server's last word may be old: until it refuses, it is worth asking.
     if (!refused && !capacity.draining) weight += std::max(capacity.free_bytes, kSpanBytes);
     if (capacity.draining || (refused && room < kPagesPerMessage * Room::kBytesPerPage)) weight = 0;
-    if (weight > 0) candidates.push_back({session->index(), session->host(), weight, session->was_silent()});
+    if (weight == 0) continue;
+    candidates.push_back({session->index(), session->host(), weight, session->was_silent(), session->domain()});
   }
   // Servers that share a host are different hosts to a client that asks for one replica; the placement minds it when
   // it is not.
