@@ -28,6 +28,7 @@ struct UpFlags {
   int64_t servers = 2;
   std::string donate = "1GiB";
   std::string spin;
+  bool pretend_hosts = false;
   bool json = false;
 
   void Register(ArgParser* parser) {
@@ -40,6 +41,8 @@ struct UpFlags {
                    {"WHEN",
                     "auto, off, on or microseconds: how long servers poll before they sleep\n"
                     "(default auto)"});
+    parser->Switch("pretend-hosts", &pretend_hosts,
+                   {"", "each server counts as a machine of its own, to try copies on one"});
     parser->Switch("json", &json, {"", "say what was started in JSON"});
   }
 };
@@ -49,6 +52,7 @@ int RunUp(UpFlags& options, const Invocation&) {
   pool.directory = LocalStateDir();
   pool.servers = static_cast<int>(options.servers);
   pool.server_flags = {absl::StrCat("--donate=", options.donate)};
+  pool.pretend_hosts = options.pretend_hosts;
   if (!options.spin.empty()) pool.server_flags.push_back(absl::StrCat("--spin=", options.spin));
   const auto servers = StartLocalPool(pool);
   if (!servers.ok()) return ToExitCode(servers.status(), "nram up");

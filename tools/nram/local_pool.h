@@ -26,6 +26,7 @@ struct LocalPoolOptions {
   std::string directory;
   int servers = 2;
   std::vector<std::string> server_flags;  // for each server
+  bool pretend_hosts = false;             // each server counts as a machine of its own
   bool die_with_parent = false;           // for benchmarks and tests
   int processor = -1;                     // pin the servers to it; -1: do not
   int64_t timeout_ms = 10'000;
