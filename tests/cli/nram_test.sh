@@ -40,6 +40,8 @@ expect 0 "takes new pages again" "$nram" drain --undo "$server"
 expect 2 "which server" "$nram" drain
 expect 2 "is not a server" "$nram" drain 'a b'
 
+[ "$("$nram" df --json | jq '[.donors[] | has("pretended_host")] | any')" = false ] || fail "a server pretends its host"
+
 # A host file, the environment, and a server that does not answer.
 sed 1d "$NRAM_STATE_DIR/pool" > "$directory/hosts"
 echo "127.0.0.1:9 # nobody" >> "$directory/hosts"
@@ -53,6 +55,15 @@ expect 1 "does not answer" "$nram" df
 expect 0 "Ended 2 memory servers" "$nram" down
 expect 0 "No local pool" "$nram" down
 [ ! -e "$NRAM_STATE_DIR" ] || fail "nram down leaves $(ls "$NRAM_STATE_DIR")"
+
+# Servers that count as machines of their own, though they share this one's memory.
+expect 0 "The pool is up" "$nram" up --servers=3 --donate=128M --pretend-hosts
+for command in df status; do
+  hosts=$("$nram" "$command" --json | jq '[.. | objects | .pretended_host // empty] | unique | length')
+  [ "$hosts" = 3 ] || fail "$command shows $hosts pretended hosts"
+  expect 0 "pretended-1" "$nram" "$command"
+done
+expect 0 "Ended 3 memory servers" "$nram" down
 
 # up is interrupted while its servers start: down finds those that are there.
 mkfifo "$directory/go"

@@ -88,6 +88,8 @@ int PrintJson(absl::Span<const PoolMember> members, absl::Span<const absl::Statu
                        {"idle_bytes", host.idle_bytes},
                        {"reserve_bytes", host.reserve_bytes},
                        {"lendable_bytes", host.lendable_bytes}};
+      if (!host.domain.empty()) donor["domain"] = host.domain;
+      if (!host.pretended_host.empty()) donor["pretended_host"] = host.pretended_host;
     } else {
       donor["error"] = std::string(answers[i].status().message());
     }
@@ -98,6 +100,15 @@ int PrintJson(absl::Span<const PoolMember> members, absl::Span<const absl::Statu
   sum["idle_bytes"] = total.idle_bytes;
   std::cout << nlohmann::json{{"donors", donors}, {"total", sum}}.dump(2) << std::endl;
   return total.silent == 0 ? 0 : 1;
+}
+
+// What is to be said of a donor besides its sizes.
+std::string Notes(const ServerStatistics& statistics) {
+  const ServerHost& host = statistics.host;
+  std::string notes = statistics.capacity.draining ? "  draining" : "";
+  if (!host.domain.empty()) absl::StrAppend(&notes, "  domain ", host.domain);
+  if (!host.pretended_host.empty()) absl::StrAppend(&notes, "  pretended host ", host.pretended_host);
+  return notes;
 }
 
 int Run(DfFlags& options, const Invocation&) {
@@ -122,7 +133,7 @@ int Run(DfFlags& options, const Invocation&) {
     printf("%-*s %12s %12s %12s %12s %12s %12s%s\n", static_cast<int>(width), name.c_str(),
            size(at.donated_bytes).c_str(), size(at.used_bytes).c_str(), size(at.reserved_bytes).c_str(),
            size(at.free_bytes).c_str(), size(answers[i]->host.idle_bytes).c_str(),
-           size(answers[i]->host.lendable_bytes).c_str(), at.draining ? "  draining" : "");
+           size(answers[i]->host.lendable_bytes).c_str(), Notes(*answers[i]).c_str());
   }
   printf("%-*s %12s %12s %12s %12s %12s %12s\n", static_cast<int>(width), "total",
          size(total.capacity.donated_bytes).c_str(), size(total.capacity.used_bytes).c_str(),

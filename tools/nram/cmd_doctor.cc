@@ -110,12 +110,14 @@ Finding CheckPool(const std::string& pool, const std::string& whose) {
   if (!members.ok())
     return {Verdict::kAdvice, whose + "no pool is known here", std::string(members.status().message())};
   const auto answers = AskStatistics(*members);
-  size_t away = 0, own = 0;
+  size_t away = 0, own = 0, pretending = 0;
   for (const auto& answer : answers) {
     if (!answer.ok()) {
       ++away;
     } else if (answer->host.boot_id == BootId()) {
       ++own;
+    } else if (!answer->host.pretended_host.empty()) {
+      ++pretending;
     }
   }
   if (away > 0) {
@@ -125,6 +127,10 @@ Finding CheckPool(const std::string& pool, const std::string& whose) {
   if (own > 0) {
     return {Verdict::kAdvice, absl::StrCat(whose, own, " of ", answers.size(), " servers run on this very machine"),
             "swapping to them frees none of its RAM"};
+  }
+  if (pretending > 0) {
+    return {Verdict::kAdvice, absl::StrCat(whose, pretending, " of ", answers.size(), " servers pretend their host"),
+            "copies of a page may be on one machine: start nram-memserver without --pretend-host"};
   }
   return {Verdict::kGood, absl::StrCat(whose, "all ", answers.size(), " servers answer, from other machines"), ""};
 }

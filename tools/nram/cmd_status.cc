@@ -25,6 +25,16 @@ struct StatusFlags {
   }
 };
 
+// The names that say where copies may go, if the server has any.
+void ShowPlace(const ServerHost& host, bool json, nlohmann::json* one) {
+  for (const auto& [field, name] :
+       {std::pair("domain", host.domain), std::pair("pretended_host", host.pretended_host)}) {
+    if (name.empty()) continue;
+    (*one)[field] = name;
+    if (!json) printf("  %-30s %s\n", field, name.c_str());
+  }
+}
+
 int RunStatus(StatusFlags& options, const Invocation&) {
   const auto members = OpenMembers(options.pool);
   if (!members.ok()) return ToExitCode(members.status(), "nram status");
@@ -43,6 +53,7 @@ int RunStatus(StatusFlags& options, const Invocation&) {
       one["incarnation"] = FormatId(answers[i]->incarnation);
       one["draining"] = answers[i]->capacity.draining;
       if (!options.json) printf("  %-30s %s\n", "draining", answers[i]->capacity.draining ? "yes" : "no");
+      ShowPlace(answers[i]->host, options.json, &one);
       for (const auto& [counter, value] : answers[i]->counters) {
         one[counter] = value;
         const bool is_size = counter.find("bytes") != std::string::npos;
