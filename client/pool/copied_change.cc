@@ -49,7 +49,58 @@ CopiedChange::Step CopiedChange::Next(SpanCopies* span, bool in_time) {
   if (!has_begun_) placement_ = span->placement();
   has_begun_ = true;
   if (placement_ != span->placement()) return {.kind = Step::Kind::kUnanswered};
-  return settling_ ? NextSettle(span, in_time) : NextData(span, in_time);
+  if (settling_) return NextSettle(span, in_time);
+  switch (kind_) {
+    case Kind::kCopy:
+      return NextCopy(span, in_time);
+    case Kind::kJoin:
+      return NextJoin(span, in_time);
+    default:
+      return NextData(span, in_time);
+  }
+}
+
+CopiedChange::Step CopiedChange::NextCopy(SpanCopies* span, bool in_time) {
+  const CopySet joining = span->With(CopyState::kCatchingUp);
+  CopySet again = With(*span, joining, End::kOtherGeneration);
+  for (unsigned rest = joining; rest != 0; rest &= rest - 1) {
+    const int copy = std::countr_zero(rest);
+    if (Find(span->presence(copy)) == nullptr && leg_count_ < kLegsMax) again |= 1u << copy;
+  }
+  if (again != 0 && (in_time || !sent_)) {
+    sent_ = true;
+    return Send(*span, again);
+  }
+  const CopySet stored = With(*span, joining, End::kStored);
+  span->EndCopy(stored);
+  return {.kind = stored != 0 ? Step::Kind::kStored : Step::Kind::kUnanswered};
+}
+
+CopiedChange::Step CopiedChange::NextJoin(SpanCopies* span, bool in_time) {
+  const CopySet joining = span->With(CopyState::kCatchingUp);
+  if (!sent_) {
+    sent_ = true;
+    if (joining != 0) {
+      Step step = Send(*span, joining);
+      step.raises_only = step.joins = true;
+      return step;
+    }
+  } else {
+    const CopySet stored = With(*span, joining, End::kStored);
+    for (unsigned rest = joining; rest != 0; rest &= rest - 1) {
+      const int copy = std::countr_zero(rest);
+      span->EndJoin(copy, (stored >> copy & 1) != 0);
+    }
+    if (stored == 0) return {.kind = Step::Kind::kUnanswered};
+  }
+  for (int copy = 0; copy < SpanCopies::kMost; ++copy) {
+    const auto end = leaves_.begin() + leaves_count_;
+    const bool leaves =
+        span->state(copy) != CopyState::kAbsent && std::find(leaves_.begin(), end, span->presence(copy)) != end;
+    if (leaves) (void)span->Drop(copy);
+  }
+  settling_ = true;
+  return NextSettle(span, in_time);
 }
 
 CopiedChange::Step CopiedChange::NextData(SpanCopies* span, bool in_time) {

@@ -24,8 +24,14 @@ class CopiedChange {
   enum class Kind : uint8_t {
     kData,    // writes or trims
     kSettle,  // makes one copy the truth of a doubtful span, and settles it
+    kCopy,    // writes to the copies that catch up alone what a copy in sync has
+    kJoin,  // a copy that has everything is in sync from now on; others leave. Its place in the gate is all of the span
   };
   explicit CopiedChange(Kind kind) : kind_(kind), settling_(kind == Kind::kSettle) {}
+  // kJoin, before the first Next: that copy leaves, once the other is in sync. At most kMost.
+  void Leave(uint16_t presence) {
+    if (leaves_count_ < SpanCopies::kMost) leaves_[leaves_count_++] = presence;
+  }
 
   struct Step {
     enum class Kind : uint8_t {
@@ -37,6 +43,7 @@ class CopiedChange {
     Kind kind = Kind::kSend;
     CopySet to = 0;            // kSend: to these copies of the span
     bool raises_only = false;  // kSend: a write without chunks
+    bool joins = false;        // kSend: with the span's generation, although the copy is catching up
   };
   // What to do now. All messages of the last step have ended. `in_time`: it may send more.
   Step Next(SpanCopies* span, bool in_time);
@@ -74,6 +81,8 @@ class CopiedChange {
   Step NextData(SpanCopies* span, bool in_time);
   Step Refuse(SpanCopies* span, CopySet refused, bool in_time);
   Step NextSettle(SpanCopies* span, bool in_time);
+  Step NextCopy(SpanCopies* span, bool in_time);
+  Step NextJoin(SpanCopies* span, bool in_time);
   void EndRound(SpanCopies* span);
 
   Kind kind_;
@@ -84,6 +93,8 @@ class CopiedChange {
   bool refused_ = false;  // so it ends, once the span is settled
   std::array<Leg, kLegsMax> legs_{};
   int leg_count_ = 0;
+  std::array<uint16_t, SpanCopies::kMost> leaves_{};  // presences
+  int leaves_count_ = 0;
 
   // A round of settling: requests without data are under way.
   bool in_round_ = false;

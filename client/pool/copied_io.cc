@@ -10,6 +10,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/zero_chunks.h"
 #include "proto/price.h"
 
 namespace nram {
@@ -43,7 +44,8 @@ void CopiedIo::Begin() {
   parts_per_piece_ = request().op == Op::kRead ? 1 : legs;
   piece_count_ = std::min(engine_->part_count() / parts_per_piece_, kPiecesMax);
   const ChunkRange& range = request().range;
-  const bool is_one = range.count == 0 || range.first / kChunksPerMessage == (range.end() - 1) / kChunksPerMessage;
+  const bool is_one = range.count == 0 || request().repair == RepairWork::kJoin ||
+                      range.first / kChunksPerMessage == (range.end() - 1) / kChunksPerMessage;
   if (is_one) {
     piece_count_ = 1;
   } else if (more_ == nullptr) {
@@ -66,7 +68,7 @@ void CopiedIo::LaunchAll() {
 // Takes the next piece. False: there is none.
 bool CopiedIo::Claim(Piece* piece) {
   const uint64_t end = request().range.end();
-  uint64_t unit = kChunksPerMessage;
+  uint64_t unit = request().repair == RepairWork::kJoin ? kChunksPerSpan : kChunksPerMessage;
   if (request().op == Op::kTrim) {
     unit = kChunksPerSpan;
     // Holes need no trim.
@@ -88,6 +90,7 @@ bool CopiedIo::Claim(Piece* piece) {
   piece->search.Reset();
   piece->tried.clear();
   piece->garbled = 0;
+  piece->damaged_reads = 0;
   piece->error = absl::OkStatus();
   return true;
 }
@@ -180,6 +183,7 @@ bool CopiedIo::Cancel(IoPart* part) {
 
 bool CopiedIo::BeginChange(Piece* piece) {
   if (absl::Status status = place().map->CheckUsable(); !status.ok()) return End(piece, status), false;
+  if (repairs()) return BeginRepair(piece);
   const bool trims = request().op == Op::kTrim;
   IoPart* const part = PartOf(*piece, 0);
   if (!trims) engine_->SetData(part, piece->range);
@@ -323,7 +327,7 @@ bool CopiedIo::EndChange(Piece* piece, CopiedChange::Step::Kind kind) {
     status = IsInTime() ? absl::UnavailableError(why) : absl::DeadlineExceededError(why);
   }
   if (!piece->settles) {
-    if (!died) return End(piece, status), false;
+    if (!died || repairs()) return End(piece, status), false;
     piece->state = State::kBegin;
     return true;
   }
@@ -331,7 +335,21 @@ bool CopiedIo::EndChange(Piece* piece, CopiedChange::Step::Kind kind) {
   if (!status.ok() && !died) return End(piece, status), false;
   LeaveGate(piece);
   piece->tried.clear();
-  piece->state = State::kRead;
+  piece->state = repairs() ? State::kEnter : State::kRead;
+  return true;
+}
+
+bool CopiedIo::BeginRepair(Piece* piece) {
+  piece->whole = {};
+  if (request().repair != RepairWork::kJoin) {
+    piece->tried.clear();
+    piece->damaged_reads = 0;
+    piece->state = State::kRead;
+    return true;
+  }
+  piece->change = CopiedChange(CopiedChange::Kind::kJoin);
+  for (const uint16_t presence : request().leaves) piece->change.Leave(presence);
+  piece->state = State::kNext;
   return true;
 }
 
@@ -375,9 +393,11 @@ bool CopiedIo::Read(Piece* piece) {
   switch (copies()->LookForRead(piece->range, &legs, &piece->unsettled)) {
     case CopyMap::ReadState::kHole:
       memset(part->call.in, 0, piece->range.bytes());
-      return End(piece, absl::OkStatus()), false;
+      return EndRead(piece);
     case CopyMap::ReadState::kLost:
-      return End(piece, LostError(place().map->key().id)), false;
+      // A page that is lost already needs no copy.
+      return End(piece, repairs() && piece->range.pages() == 1 ? absl::OkStatus() : LostError(place().map->key().id)),
+             false;
     case CopyMap::ReadState::kDoubtful:
       return Settle(piece);
     case CopyMap::ReadState::kPlaced:
@@ -396,8 +416,9 @@ bool CopiedIo::Read(Piece* piece) {
   if (chosen == nullptr) chosen = untried;
   const bool all_tried = chosen == nullptr;
   if (all_tried) {
-    if (absl::IsDataLoss(piece->error)) return End(piece, piece->error), false;
+    if (piece->damaged_reads >= legs.size()) return FailRead(piece, piece->error);
     piece->tried.clear();
+    piece->damaged_reads = 0;
     chosen = &legs[first];
   }
   part->leg = *chosen;
@@ -409,7 +430,8 @@ bool CopiedIo::Read(Piece* piece) {
   }
   piece->state = State::kReading;
   if (all_tried) {
-    engine_->WaitFor(part, Waiter::For::kConnection, request().deadline_ns);
+    // Another copy may come back before this one.
+    engine_->WaitFor(part, Waiter::For::kConnection, std::min(request().deadline_ns, engine_->NowNs() + kMissNs));
     return false;
   }
   piece->tried.push_back(chosen->presence);
@@ -437,7 +459,7 @@ void CopiedIo::JudgeRead(Piece* piece, IoPart* part) {
   }
   switch (call.reason) {
     case Reason::kOk:
-      if (LookAtRead(piece)) End(piece, absl::OkStatus());
+      if (LookAtRead(piece)) (void)EndRead(piece);
       return;
     case Reason::kUnknownRegion:
     case Reason::kOtherGeneration:
@@ -460,10 +482,37 @@ void CopiedIo::JudgeRead(Piece* piece, IoPart* part) {
       return;
     case Reason::kDamaged:
       piece->error = status;
+      ++piece->damaged_reads;
       return;
     default:
       return End(piece, status);
   }
+}
+
+bool CopiedIo::EndRead(Piece* piece) {
+  const RepairWork repair = request().repair;
+  if (repair == RepairWork::kNone) {
+    if (piece->damaged_reads > 0) copies()->NoteDamaged(piece->range.first / kChunksPerMessage);
+    return End(piece, absl::OkStatus()), false;
+  }
+  bool has_chunks = repair == RepairWork::kMend;
+  const std::byte* const data = PartOf(*piece, 0)->call.in;
+  for (uint64_t i = 0; repair == RepairWork::kCopy && i < piece->range.pages(); ++i) {
+    ChunkMask* const found = request().found + (piece->range.first_page() + i - request().range.first_page());
+    *found = NonZero(data + i * kPageBytes, kAllChunks);
+    has_chunks = has_chunks || *found != 0;
+  }
+  if (!has_chunks) return End(piece, absl::OkStatus()), false;
+  piece->change = CopiedChange(repair == RepairWork::kCopy ? CopiedChange::Kind::kCopy : CopiedChange::Kind::kData);
+  piece->state = State::kNext;
+  return true;
+}
+
+bool CopiedIo::FailRead(Piece* piece, const absl::Status& why) {
+  const bool is_one = piece->range.pages() == 1;
+  if (request().repair != RepairWork::kCopy || !is_one) return End(piece, why), false;
+  copies()->NoteLostPage(piece->range.first_page());
+  return End(piece, absl::OkStatus()), false;
 }
 
 // True: what was read counts. Else the piece reads again, with a place in the gate if the pages are being changed.
@@ -482,13 +531,13 @@ bool CopiedIo::LookAtRead(Piece* piece) {
 void CopiedIo::ResumeRead(Piece* piece, IoPart* part) {
   using Outcome = Waiter::Outcome;
   piece->state = State::kRead;
-  if (part->waiter.outcome == Outcome::kLate || !IsInTime()) {
+  if (!IsInTime()) {
     return End(piece,
                absl::DeadlineExceededError(
                    piece->error.ok() ? absl::StrCat("memory server ", part->session->name(), ": no answer in time")
                                      : piece->error.message()));
   }
-  if (part->waiter.outcome == Outcome::kAwayTooLong) {
+  if (part->waiter.outcome == Outcome::kAwayTooLong && !IsAnotherUsable(*part)) {
     return End(piece, absl::UnavailableError(part->session->last_error().message()));
   }
   if (part->waiter.outcome == Outcome::kClosing) End(piece, absl::UnavailableError("the pool is being closed"));

@@ -73,6 +73,7 @@ class CopiedIo : public IoWay {
     Placing search;
     absl::InlinedVector<uint16_t, kReplicasMax> tried;  // presences, of a read
     int garbled = 0;
+    size_t damaged_reads = 0;  // copies that have said so
     bool unsettled = false;
     absl::Status error;  // of some message
   };
@@ -80,6 +81,7 @@ class CopiedIo : public IoWay {
 
   const IoPlace& place() const { return engine_->place(); }
   const IoRequest& request() const { return engine_->request(); }
+  bool repairs() const { return request().repair != RepairWork::kNone; }
   CopyMap* copies() const { return place().map->copies(); }
   Piece* PieceAt(size_t index) const { return index == 0 ? &first_ : &more_[index - 1]; }
   Piece* PieceOf(const IoPart& part) const { return PieceAt(part.index / parts_per_piece_); }
@@ -105,6 +107,11 @@ class CopiedIo : public IoWay {
   bool Read(Piece* piece);
   bool Settle(Piece* piece);
   bool LookAtRead(Piece* piece);
+  // What was read counts: the end of a read.
+  bool EndRead(Piece* piece);
+  // No copy in sync has the pages.
+  bool FailRead(Piece* piece, const absl::Status& why);
+  bool BeginRepair(Piece* piece);
 
   // --- A change's legs.
   void AssignLegs(Piece* piece);

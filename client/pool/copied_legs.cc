@@ -126,6 +126,9 @@ void CopiedIo::SendLeg(IoPart* part) {
       call.masks = kNoChunks;
     } else {
       engine_->SetData(part, piece.range);
+      if (request().repair == RepairWork::kCopy) {
+        call.masks = request().found + (piece.range.first_page() - request().range.first_page());
+      }
     }
   }
   part->times_up = part->session->times_up();
@@ -227,13 +230,13 @@ bool CopiedIo::IsAnotherUsable(const IoPart& part) const {
 void CopiedIo::RetryLeg(IoPart* part, const absl::Status& why) {
   part->last = why;
   part->without_room = false;
-  int64_t deadline_ns = request().deadline_ns;
+  int64_t wait_ns = kMissNs;  // then it looks again: another copy may have come back
   if (IsAnotherUsable(*part)) {
     const int64_t away_ns = part->session->AwayNs();
     if (away_ns >= kMissNs) return EndLeg(part, CopiedChange::End::kMissed, why);
-    deadline_ns = std::min(deadline_ns, engine_->NowNs() + kMissNs - away_ns);
+    wait_ns -= away_ns;
   }
-  engine_->WaitFor(part, Waiter::For::kConnection, deadline_ns);
+  engine_->WaitFor(part, Waiter::For::kConnection, std::min(request().deadline_ns, engine_->NowNs() + wait_ns));
 }
 
 void CopiedIo::ResumeLeg(IoPart* part) {

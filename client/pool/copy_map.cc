@@ -25,18 +25,21 @@ SpanCopies* CopyMap::FindLocked(uint64_t span) const {
   if (blocks_ == nullptr) {
     if (span == only_span_) copies = &only_;
   } else if (const auto it = blocks_->find(span / kSpansPerTableBlock); it != blocks_->end()) {
-    copies = &(*it->second)[span % kSpansPerTableBlock];
+    copies = &it->second->spans[span % kSpansPerTableBlock];
   }
-  if (copies == nullptr || (!copies->placed() && !copies->lost())) return nullptr;
+  if (copies == nullptr) return nullptr;
+  BuryDeadLocked(span, copies);
+  return copies->placed() || copies->lost() ? copies : nullptr;
+}
+
+void CopyMap::BuryDeadLocked(uint64_t span, SpanCopies* copies) const {
   CopySet dead = 0;
   for (int copy = 0; copy < SpanCopies::kMost; ++copy) {
     if (copies->state(copy) != CopyState::kAbsent && presences_[copies->presence(copy)].dead) dead |= 1u << copy;
   }
-  if (dead == 0) return copies;
-  if (copies->Bury(dead)) return copies->placed() ? copies : nullptr;
+  if (dead == 0 || copies->Bury(dead)) return;
   if (lost_pages_ == nullptr) lost_pages_ = std::make_unique<absl::flat_hash_map<uint64_t, LostPages>>();
   (*lost_pages_)[span].set();
-  return copies;
 }
 
 SpanCopies* CopyMap::SlotLocked(uint64_t span) {
@@ -49,10 +52,15 @@ SpanCopies* CopyMap::SlotLocked(uint64_t span) {
     blocks_ = std::make_unique<Blocks>();
     const SpanCopies only = only_;
     *SlotLocked(only_span_) = only;
+    if (only_reserved_ > 0) {
+      std::unique_ptr<Block>& block = (*blocks_)[only_span_ / kSpansPerTableBlock];
+      block->reserved = std::make_unique<std::array<uint8_t, kSpansPerTableBlock>>();
+      (*block->reserved)[only_span_ % kSpansPerTableBlock] = only_reserved_;
+    }
   }
   std::unique_ptr<Block>& block = (*blocks_)[span / kSpansPerTableBlock];
   if (block == nullptr) block = std::make_unique<Block>();
-  return &(*block)[span % kSpansPerTableBlock];
+  return &block->spans[span % kSpansPerTableBlock];
 }
 
 bool CopyMap::HasLostLocked(const ChunkRange& range) const {
@@ -108,6 +116,9 @@ CopiedChange::Step CopyMap::Next(uint64_t span, CopiedChange* change, bool in_ti
   if (copies == nullptr) return {.kind = CopiedChange::Step::Kind::kUnanswered};
   const CopiedChange::Step step = change->Next(copies, in_time);
   if (step.kind == CopiedChange::Step::Kind::kSend) LegsOf(*copies, step.to, legs);
+  if (step.joins) {
+    for (Leg& leg : *legs) leg.generation = copies->generation();
+  }
   if (step.kind == CopiedChange::Step::Kind::kStored) UnloseLocked(whole);
   return step;
 }
@@ -136,7 +147,8 @@ bool CopyMap::IsPresent(uint64_t span, const Leg& leg) const {
 bool CopyMap::Unplace(uint64_t span) {
   GateLock lock(&mu_);
   SpanCopies* const copies = FindLocked(span);
-  return copies != nullptr && copies->Unplace();
+  if (copies == nullptr) return false;
+  return ReservedLocked(span) > 0 ? copies->PlaceAgain() : copies->Unplace();
 }
 
 void CopyMap::NoteTrimmed(const WholePages& whole) {
@@ -175,6 +187,44 @@ bool CopyMap::Confirms(uint64_t span, const Leg& leg) const {
   return false;
 }
 
+void CopyMap::NoteReserved(uint64_t span, uint64_t pages) {
+  GateLock lock(&mu_);
+  uint8_t* reserved = &only_reserved_;
+  if (blocks_ != nullptr) {
+    std::unique_ptr<Block>& block = (*blocks_)[span / kSpansPerTableBlock];
+    if (block == nullptr) return;  // never placed
+    if (block->reserved == nullptr) block->reserved = std::make_unique<std::array<uint8_t, kSpansPerTableBlock>>();
+    reserved = &(*block->reserved)[span % kSpansPerTableBlock];
+  } else if (span != only_span_) {
+    return;
+  }
+  *reserved = static_cast<uint8_t>(std::min<uint64_t>(*reserved + pages, UINT8_MAX));
+}
+
+uint64_t CopyMap::ReservedLocked(uint64_t span) const {
+  uint8_t reserved = 0;
+  if (blocks_ == nullptr) {
+    if (span == only_span_) reserved = only_reserved_;
+  } else if (const auto it = blocks_->find(span / kSpansPerTableBlock); it != blocks_->end()) {
+    if (it->second->reserved != nullptr) reserved = (*it->second->reserved)[span % kSpansPerTableBlock];
+  }
+  return reserved == UINT8_MAX ? kPagesPerSpan : reserved;
+}
+
+uint64_t CopyMap::ReservedPages(uint64_t span) const {
+  GateLock lock(&mu_);
+  return ReservedLocked(span);
+}
+
+bool CopyMap::IsCreated(const Life& life) const {
+  GateLock lock(&mu_);
+  for (const Presence& presence : presences_) {
+    if (Life{presence.server, presence.incarnation} == life && presence.known == Known::kCreated && !presence.dead)
+      return true;
+  }
+  return false;
+}
+
 void CopyMap::NoteAnswered(uint64_t span, uint16_t presence) {
   GateLock lock(&mu_);
   presences_[presence].known = Known::kCreated;
@@ -208,9 +258,9 @@ std::vector<CopyMap::Whereabout> CopyMap::Whereabouts() const {
   return whereabouts;
 }
 
-absl::InlinedVector<uint16_t, SpanCopies::kMost> CopyMap::ServersOf(uint64_t span) const {
+CopyMap::Servers CopyMap::ServersOf(uint64_t span) const {
   GateLock lock(&mu_);
-  absl::InlinedVector<uint16_t, SpanCopies::kMost> servers;
+  Servers servers;
   const SpanCopies* const copies = FindLocked(span);
   for (unsigned rest = copies == nullptr ? 0 : copies->in_sync(); rest != 0; rest &= rest - 1) {
     servers.push_back(presences_[copies->presence(std::countr_zero(rest))].server);
@@ -225,7 +275,7 @@ uint64_t CopyMap::NextSpan(uint64_t span) const {
   for (auto it = blocks_->lower_bound(span / kSpansPerTableBlock); it != blocks_->end(); ++it) {
     const uint64_t first = it->first * kSpansPerTableBlock;
     for (uint64_t at = std::max(span, first); at < first + kSpansPerTableBlock; ++at) {
-      if (is_there((*it->second)[at - first])) return at;
+      if (is_there(it->second->spans[at - first])) return at;
     }
   }
   return UINT64_MAX;
@@ -236,7 +286,11 @@ size_t CopyMap::memory_bytes() const {
   size_t bytes = sizeof *this;
   if (presences_.capacity() > 2) bytes += presences_.capacity() * sizeof(Presence);
   // A node of the tree has up to 256 bytes, and is half full at least.
+  if (damaged_ != nullptr) bytes += damaged_->capacity() * 9;
   if (blocks_ != nullptr) bytes += sizeof *blocks_ + blocks_->size() * (sizeof(Block) + 2 * sizeof(Blocks::value_type));
+  if (blocks_ != nullptr) {
+    for (const auto& [number, block] : *blocks_) bytes += block->reserved != nullptr ? sizeof *block->reserved : 0;
+  }
   if (lost_pages_ != nullptr) bytes += lost_pages_->capacity() * (sizeof(LostPages) + 9);
   return bytes;
 }

@@ -9,11 +9,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/container/inlined_vector.h"
+#include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
 #include "base/sync.h"
 #include "base/units.h"
@@ -72,7 +75,8 @@ class CopyMap {
   bool IsPresent(uint64_t span, const Leg& leg) const;
   // A trim of pages of a span that is lost. To be called in the gate.
   void NoteTrimmed(const WholePages& whole);
-  // A trim in a span that is placed: true if it holds nothing, and then it is a hole.
+  // A trim in a span that is placed: true if it holds nothing, and then it is a hole; where room is reserved for it, it
+  // keeps its place.
   bool Unplace(uint64_t span);
 
   // A read of a range in one span.
@@ -102,7 +106,70 @@ class CopyMap {
   };
   std::vector<Whereabout> Whereabouts() const;
   // The servers of the copies in sync.
-  absl::InlinedVector<uint16_t, SpanCopies::kMost> ServersOf(uint64_t span) const;
+  using Servers = absl::InlinedVector<uint16_t, SpanCopies::kMost>;
+  Servers ServersOf(uint64_t span) const;
+
+  // --- Reserved room. How many pages of the span have room on each of its copies; never less than there are.
+  void NoteReserved(uint64_t span, uint64_t pages);
+  uint64_t ReservedPages(uint64_t span) const;
+  // Whether the region is there, or room for it was paid.
+  bool IsCreated(const Life& life) const;
+
+  // --- Repair (copy_map_repair.cc).
+  // A server as repair sees it.
+  struct Donor {
+    enum class Standing : uint8_t {
+      kStays,
+      kAway,    // for so long that its copies are to be replaced
+      kLeaves,  // its copies are to be moved
+    };
+    Standing standing = Standing::kStays;
+    uint64_t incarnation = 0;  // of its present life; 0: not known
+  };
+  // By the server's number.
+  using Donors = absl::Span<const Donor>;
+  enum class Health : uint8_t {
+    kInSync,     // as many copies as wanted
+    kDegraded,   // fewer
+    kRepairing,  // a copy is catching up
+    kLost,       // no copy is left of what was stored
+  };
+  enum class Need : uint8_t {
+    kNothing,
+    kJoin,   // another copy
+    kLeave,  // those on servers that do not stay leave
+  };
+  // Visits up to `most` spans that are placed or lost, from `span` on. Returns where to go on; UINT64_MAX: at the end.
+  // `visit` runs under the map's lock. Copies of former lives of their servers die.
+  uint64_t Walk(uint64_t span, size_t most, Donors donors, absl::FunctionRef<void(uint64_t, Health, Need)> visit);
+  struct Plan {
+    Need need = Need::kNothing;
+    absl::InlinedVector<Life, SpanCopies::kMost> stay;       // of copies that are or will be in sync, and stay
+    absl::InlinedVector<Life, SpanCopies::kMost> stale;      // of copies that have missed something
+    absl::InlinedVector<uint16_t, SpanCopies::kMost> leave;  // presences in sync that are to leave
+  };
+  Plan PlanFor(uint64_t span, Donors donors) const;
+  // What a server still has of a span that has left it: a trim with that generation frees it, and nothing else.
+  struct Leftover {
+    Life life;
+    SpanGeneration generation{};
+  };
+  // A copy of the span begins to catch up there. Returns its presence. `leftover`: of the copy whose place it takes.
+  // Nothing: it has no place for one more, or none to catch up with.
+  std::optional<uint16_t> Join(uint64_t span, const Life& life, std::optional<Leftover>* leftover);
+  bool IsJoining(uint64_t span, uint16_t presence) const;
+  // It does not catch up any more.
+  void EndJoining(uint64_t span, uint16_t presence);
+  // Nothing if the span still has a copy there.
+  std::optional<Leftover> LeftoverOf(uint64_t span, uint16_t presence) const;
+  Life LifeOf(uint16_t presence) const;
+  // Whether some span has a copy there.
+  bool IsUsed(uint16_t server) const;
+  // No copy has the page: it is lost. To be called in the gate.
+  void NoteLostPage(uint64_t page);
+  // A copy of some page of the block (of 64 pages) is damaged, and another is not.
+  void NoteDamaged(uint64_t block);
+  bool TakeDamaged(uint64_t* block);
   // The first span at or after `span` that was ever placed; UINT64_MAX if there is none.
   uint64_t NextSpan(uint64_t span) const;
   // Client memory, this object included.
@@ -110,7 +177,11 @@ class CopyMap {
 
  private:
   static constexpr uint64_t kSpansPerTableBlock = 64;
-  using Block = std::array<SpanCopies, kSpansPerTableBlock>;
+  static constexpr size_t kDamagedMax = 256;
+  struct Block {
+    std::array<SpanCopies, kSpansPerTableBlock> spans;
+    std::unique_ptr<std::array<uint8_t, kSpansPerTableBlock>> reserved;  // see only_reserved_
+  };
   using Blocks = absl::btree_map<uint64_t, std::unique_ptr<Block>>;
   using LostPages = std::bitset<kPagesPerSpan>;
 
@@ -124,6 +195,12 @@ class CopyMap {
   uint16_t PresenceLocked(const Life& life) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The span as it is now, without what has died. Null: a hole.
   SpanCopies* FindLocked(uint64_t span) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void BuryDeadLocked(uint64_t span, SpanCopies* copies) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  uint64_t ReservedLocked(uint64_t span) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The span's place of that presence; -1: none.
+  static int PlaceOf(const SpanCopies& copies, uint16_t presence);
+  void LookLocked(const SpanCopies& copies, Donors donors, Health* health, Plan* plan) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   SpanCopies* SlotLocked(uint64_t span) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool HasLostLocked(const ChunkRange& range) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void UnloseLocked(const WholePages& whole) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -135,9 +212,11 @@ class CopyMap {
   // A region of one span needs no table.
   mutable uint64_t only_span_ ABSL_GUARDED_BY(mu_) = 0;
   mutable SpanCopies only_ ABSL_GUARDED_BY(mu_);
+  uint8_t only_reserved_ ABSL_GUARDED_BY(mu_) = 0;  // pages; 255: all
   std::unique_ptr<Blocks> blocks_ ABSL_GUARDED_BY(mu_);
   // By span, of those that were lost and placed anew.
   mutable std::unique_ptr<absl::flat_hash_map<uint64_t, LostPages>> lost_pages_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<absl::flat_hash_set<uint64_t>> damaged_ ABSL_GUARDED_BY(mu_);
   absl::InlinedVector<Presence, 2> presences_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -197,7 +197,9 @@ bool IoEngine::TakeRoom(IoPart* part, uint64_t bytes) {
   ServerSession* const session = part->session;
   RegionMap* const map = place_.map;
   part->wanted_room_bytes = bytes;
-  if (!part->room && map->has_room()) {
+  // Repair does not use up what the region's own writes are promised.
+  const bool has_room = map->has_room() && request_.repair == RepairWork::kNone;
+  if (!part->room && has_room) {
     part->room = map->TakeReserved(session->index(), session->room(), bytes, bytes);
   }
   if (!part->room) part->room = session->TryTakeRoom(bytes);
@@ -206,7 +208,7 @@ bool IoEngine::TakeRoom(IoPart* part, uint64_t bytes) {
     return false;
   }
   // Without room it may still overwrite what is there, and room for what is not may be reserved; the server knows.
-  if (!part->room && map->has_room()) part->room = map->TakeReserved(session->index(), session->room(), 1, bytes);
+  if (!part->room && has_room) part->room = map->TakeReserved(session->index(), session->room(), 1, bytes);
   return true;
 }
 

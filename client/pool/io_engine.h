@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "client/pool/change_gate.h"
 #include "client/pool/copy_map.h"
 #include "client/pool/options.h"
@@ -29,6 +30,14 @@ struct IoPlace {
   ChangeGate* gate = nullptr;
 };
 
+// What an operation does for a region of copies besides what it is: for the repairer.
+enum class RepairWork : uint8_t {
+  kNone,
+  kCopy,  // a write of what it reads from a copy in sync, first; only to the copies that catch up
+  kMend,  // likewise, to all copies
+  kJoin,  // the copy that catches up in the range's span, which is all of that, is in sync from now on
+};
+
 struct IoRequest {
   Op op = Op::kRead;  // kRead or kWrite; kTrim in a region of copies
   ChunkRange range;
@@ -38,6 +47,9 @@ struct IoRequest {
   int64_t deadline_ns = 0;
   IoClass io_class = IoClass::kBulk;
   bool keeps_room = false;  // trim: what it frees stays the region's
+  RepairWork repair = RepairWork::kNone;
+  ChunkMask* found = nullptr;              // kCopy: the chunks that are no zeros, one mask for each page of the range
+  absl::Span<const uint16_t> leaves = {};  // kJoin: presences that leave then
 };
 
 class IoEngine;

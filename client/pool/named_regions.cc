@@ -305,7 +305,7 @@ absl::Status NamedRegions::LoadSpans(Region* region, int64_t deadline_ns) {
 std::unique_ptr<Region> NamedRegions::MakeRegion(RegionId id, Epoch epoch, const RegionOptions& options,
                                                  bool read_only) const {
   const RegionKey key{id, epoch, options.gc, /*named=*/true, options.placement};
-  return std::make_unique<Region>(sessions_, environment_, options_, key, options, read_only);
+  return std::make_unique<Region>(home_, key, options, read_only);
 }
 
 }  // namespace nram

@@ -29,8 +29,12 @@ enum class AttachMode {
 class NamedRegions {
  public:
   // All outlive it.
-  NamedRegions(Sessions* sessions, Environment* environment, const PoolOptions* options, LeaseId lease)
-      : sessions_(sessions), environment_(environment), options_(options), lease_(lease) {}
+  NamedRegions(const RegionHome* home, LeaseId lease)
+      : home_(home),
+        sessions_(home->sessions),
+        environment_(home->environment),
+        options_(home->options),
+        lease_(lease) {}
 
   absl::StatusOr<std::unique_ptr<Region>> Create(const RegionOptions& options);
   absl::StatusOr<std::unique_ptr<Region>> Attach(const std::string& name, AttachMode mode);
@@ -50,6 +54,7 @@ class NamedRegions {
   std::unique_ptr<Region> MakeRegion(RegionId id, Epoch epoch, const RegionOptions& options, bool read_only) const;
   int64_t DeadlineIn(int64_t ms) const { return environment_->NowNs() + ms * kNsPerMs; }
 
+  const RegionHome* const home_;
   Sessions* const sessions_;
   Environment* const environment_;
   const PoolOptions* const options_;

@@ -24,7 +24,15 @@ struct PoolOptions {
   int64_t lease_ttl_min_ms = 0;            // where the usual is shorter, this is asked for
   int64_t fail_fast_after_ms = 5'000;      // a server that has been away for so long fails operations at once
   uint64_t reserve_step_bytes = 16 << 20;  // room that is reserved ahead of use on each server written to
-  bool unix_sockets = true;                // for servers on this host that have one this process may use
+  // Regions of several copies. A server that has been away for so long gets no waiting: its copies are replaced.
+  int64_t replace_after_ms = 10'000;
+  // How fast copies are made anew, in bytes a second; kRepairQuarter: a quarter of the time; kRepairUnbounded.
+  static constexpr uint64_t kRepairQuarter = 0;
+  static constexpr uint64_t kRepairUnbounded = UINT64_MAX;
+  uint64_t repair_bytes_per_s = kRepairQuarter;
+  // A connection with calls under way breaks if nothing comes for so long; 0: never. A frozen server is found so.
+  int64_t silence_limit_ms = 0;
+  bool unix_sockets = true;  // for servers on this host that have one this process may use
   SpinOptions spin;
   FastWake fast_wake = FastWake::kAuto;            // while this pool's threads wait for many replies; see WakeLatency
   std::string wake_device = WakeLatency::kDevice;  // tests have a file in its place

@@ -57,17 +57,23 @@ Pool::Pool(PoolOptions options, std::unique_ptr<PoolEdge> edge)
       edge_(std::move(edge)),
       lease_(LeaseId{edge_->environment()->RandomId()}),
       sessions_(edge_->gate()),
-      named_regions_(&sessions_, edge_->environment(), &options_, lease_) {
+      home_{&sessions_, edge_->environment(), &options_, &copied_regions_},
+      named_regions_(&home_, lease_),
+      repairer_(&home_) {
   for (const Endpoint& server : options_.servers) {
     sessions_.Add(std::make_unique<ServerSession>(static_cast<uint16_t>(sessions_.size()), server, lease_, options_,
                                                   edge_->environment()));
   }
   for (const auto& session : sessions_) drivers_.push_back(edge_->Drive(session.get()));
+  edge_->SetTicked(&repairer_);
 }
 
 Pool::~Pool() {
+  edge_->SetTicked(nullptr);
+  repairer_.BeginStop();
   for (const auto& session : sessions_) session->BeginStop();  // all at once, then one after the other
   for (const auto& driver : drivers_) driver->Join();
+  repairer_.AwaitStopped();
   drivers_.clear();
 }
 
@@ -127,7 +133,7 @@ absl::StatusOr<std::unique_ptr<Region>> Pool::CreateRegion(const RegionOptions& 
   const RegionKey key{
       RegionId{edge_->environment()->RandomId()}, Epoch{1}, options.gc, /*named=*/false, options.placement,
       static_cast<uint8_t>(options.copies)};
-  return std::make_unique<Region>(&sessions_, edge_->environment(), &options_, key, options, /*read_only=*/false);
+  return std::make_unique<Region>(&home_, key, options, /*read_only=*/false);
 }
 
 }  // namespace nram

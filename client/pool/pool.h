@@ -15,6 +15,7 @@
 #include "client/pool/named_regions.h"
 #include "client/pool/options.h"
 #include "client/pool/region.h"
+#include "client/pool/repairer.h"
 #include "client/pool/server_session.h"
 #include "client/pool/sessions.h"
 
@@ -66,6 +67,8 @@ class Pool {
   // Which a program's threads may drive beside their own work.
   Poller* poller() { return edge_->poller(); }
   LeaseId lease() const { return lease_; }
+  // What repair knows of the copies of all regions.
+  CopiesReport copies() const { return repairer_.report(); }
   // For doors whose threads sleep for more than replies.
   WakeLatency* wake_latency() { return edge_->wake_latency(); }
 
@@ -79,7 +82,10 @@ class Pool {
   const LeaseId lease_;
   Sessions sessions_;
   std::vector<std::unique_ptr<SessionDriver>> drivers_;  // of the sessions, in the same order
+  CopiedRegions copied_regions_;
+  const RegionHome home_;
   NamedRegions named_regions_;
+  Repairer repairer_;
 };
 
 }  // namespace nram

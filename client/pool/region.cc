@@ -8,34 +8,34 @@
 
 namespace nram {
 
-Region::Region(Sessions* sessions, Environment* environment, const PoolOptions* pool_options, const RegionKey& key,
-               const RegionOptions& options, bool read_only)
-    : sessions_(sessions),
-      environment_(environment),
-      pool_options_(pool_options),
+Region::Region(const RegionHome* home, const RegionKey& key, const RegionOptions& options, bool read_only)
+    : home_(home),
       read_only_(read_only),
       described_(options.name.empty() && options.size_bytes == 0 ? nullptr
                                                                  : new Described{options.name, options.size_bytes}),
-      map_(key) {}
+      map_(RegionMap::Make(key)) {
+  if (map_->copies() != nullptr) home_->copied->Add(map_.get());
+}
 
 Region::~Region() {
-  map_.CloseRooms([this](uint16_t server) { return sessions_->at(server)->room(); });
-  for (const uint16_t server : map_.servers()) sessions_->at(server)->NoteRoom();
+  if (map_->copies() != nullptr) home_->copied->Remove(map_.get());
+  map_->CloseRooms([this](uint16_t server) { return home_->sessions->at(server)->room(); });
+  for (const uint16_t server : map_->servers()) home_->sessions->at(server)->NoteRoom();
 }
 
 uint16_t Region::ServerOf(uint64_t offset) const {
-  if (map_.copies() != nullptr) {
-    const auto servers = map_.copies()->ServersOf(offset / kSpanBytes);
+  if (map_->copies() != nullptr) {
+    const auto servers = map_->copies()->ServersOf(offset / kSpanBytes);
     return servers.empty() ? kNoServer : servers.front();
   }
   RegionMap::Target target;
-  (void)map_.Find(offset / kSpanBytes, &target);  // of a destroyed region: nowhere
+  (void)map_->Find(offset / kSpanBytes, &target);  // of a destroyed region: nowhere
   return target.server;
 }
 
 int64_t Region::DeadlineOf(const IoOptions& options) const {
-  const int64_t timeout_ms = options.timeout_ms > 0 ? options.timeout_ms : pool_options_->io_timeout_ms;
-  return environment_->NowNs() + timeout_ms * kNsPerMs;
+  const int64_t timeout_ms = options.timeout_ms > 0 ? options.timeout_ms : home_->options->io_timeout_ms;
+  return home_->environment->NowNs() + timeout_ms * kNsPerMs;
 }
 
 absl::Status Region::CheckRange(uint64_t offset, uint64_t length) const {
@@ -54,7 +54,7 @@ absl::StatusOr<IoRequest> Region::MakeRequest(Op op, uint64_t offset, uint64_t l
   if (read_only_ && op != Op::kRead) {
     return absl::FailedPreconditionError(absl::StrCat("region ", FormatId(Raw(id())), " was attached read-only"));
   }
-  if (length == 0 && op != Op::kDestroy) NRAM_RETURN_IF_ERROR(map_.CheckUsable());  // an operation would not look
+  if (length == 0 && op != Op::kDestroy) NRAM_RETURN_IF_ERROR(map_->CheckUsable());  // an operation would not look
   IoRequest request;
   request.op = op;
   request.range = {offset / kChunkBytes, length / kChunkBytes};
@@ -121,7 +121,6 @@ void Region::StartWriteChunks(Io* io, uint64_t offset, absl::Span<const std::byt
 void Region::StartReserve(Reservation* reservation, uint64_t offset, uint64_t length, const IoOptions& options,
                           Reservation::Callback callback, void* context) {
   absl::StatusOr<IoRequest> request = MakeRequest(Op::kWrite, offset, length, options);
-  if (map_.copies() != nullptr) request = absl::UnimplementedError("a region of several copies reserves no room yet");
   reservation->Start(place(), request, callback, context);
 }
 
@@ -133,9 +132,10 @@ absl::Status Region::Reserve(uint64_t offset, uint64_t length, const IoOptions& 
 
 void Region::Unreserve(uint64_t bytes) {
   uint64_t left = std::min<uint64_t>(bytes, kRegionBytesMax) / kPageBytes * Room::kBytesPerPage;
-  for (const uint16_t server : map_.servers()) {
-    ServerSession* const session = sessions_->at(server);
-    left -= map_.ReleaseReserved(server, session->room(), left);
+  if (map_->copies() != nullptr) left *= static_cast<uint64_t>(map_->copies()->copies());
+  for (const uint16_t server : map_->servers()) {
+    ServerSession* const session = home_->sessions->at(server);
+    left -= map_->ReleaseReserved(server, session->room(), left);
     session->NoteRoom();
   }
 }
@@ -144,14 +144,15 @@ void Region::StartTrim(Sweep* sweep, uint64_t offset, uint64_t length, const IoO
                        Sweep::Callback callback, void* context) {
   absl::StatusOr<IoRequest> request = MakeRequest(Op::kTrim, offset, length, options);
   if (request.ok()) {
-    if (absl::Status usable = map_.CheckUsable(); !usable.ok()) request = usable;
+    if (absl::Status usable = map_->CheckUsable(); !usable.ok()) request = usable;
   }
   if (!request.ok()) return sweep->Fail(request.status(), callback, context);
-  if (map_.copies() != nullptr) {
+  if (map_->copies() != nullptr) {
     request->keeps_room = room == TrimRoom::kKeep;
     return sweep->StartCopied(place(), *request, callback, context);
   }
-  const uint8_t flags = (room == TrimRoom::kKeep ? kFlagReservation : 0) | (map_.has_reserved() ? kFlagWholeFrames : 0);
+  const uint8_t flags =
+      (room == TrimRoom::kKeep ? kFlagReservation : 0) | (map_->has_reserved() ? kFlagWholeFrames : 0);
   if (length > 0) sweep->AddTrim(place(), flags, request->range, request->deadline_ns);
   sweep->Start(options.io_class, callback, context);
 }
@@ -164,7 +165,7 @@ absl::Status Region::Trim(uint64_t offset, uint64_t length, const IoOptions& opt
 
 void Region::StartDestroy(Sweep* sweep, const IoOptions& options, Sweep::Callback callback, void* context) {
   absl::Status status = MakeRequest(Op::kDestroy, 0, 0, options).status();
-  if (status.ok() && !map_.NoteDestroyed()) status = map_.CheckUsable();
+  if (status.ok() && !map_->NoteDestroyed()) status = map_->CheckUsable();
   if (!status.ok()) return sweep->Fail(status, callback, context);
   sweep->AddDestroy(place(), DeadlineOf(options));
   sweep->Start(options.io_class, callback, context);
@@ -179,7 +180,7 @@ absl::Status Region::Destroy(const IoOptions& options) {
 absl::Status Region::DestroyAll(absl::Span<const std::unique_ptr<Region>> regions) {
   Sweep sweep;
   for (const auto& region : regions) {
-    if (region->map_.NoteDestroyed()) sweep.AddDestroy(region->place(), region->DeadlineOf({}));
+    if (region->map_->NoteDestroyed()) sweep.AddDestroy(region->place(), region->DeadlineOf({}));
   }
   sweep.Start(IoClass::kBulk);
   return sweep.Wait();

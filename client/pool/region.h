@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/units.h"
+#include "client/pool/copied_regions.h"
 #include "client/pool/environment.h"
 #include "client/pool/io.h"
 #include "client/pool/options.h"
@@ -19,6 +20,14 @@
 #include "client/pool/sweep.h"
 
 namespace nram {
+
+// What regions share. Its parts outlive them.
+struct RegionHome {
+  Sessions* sessions = nullptr;
+  Environment* environment = nullptr;
+  const PoolOptions* options = nullptr;
+  CopiedRegions* copied = nullptr;
+};
 
 // A sparse array of bytes in the pool, up to 2^62. What was never written reads as zeros. Offsets and lengths are
 // multiples of 512 (a chunk); pages and spans need not be minded.
@@ -67,7 +76,7 @@ class Region {
   // is there; nothing stays reserved by this call.
   absl::Status Reserve(uint64_t offset, uint64_t length, const IoOptions& options = {});
 
-  // Gives back what Reserve has reserved and writes have not used, room for up to `bytes` of it.
+  // Gives back what Reserve has reserved and writes have not used, room for up to `bytes` of it, on each copy.
   void Unreserve(uint64_t bytes);
 
   // Frees everything on every server, now. The region is unusable afterwards. Servers that do not answer keep their
@@ -87,19 +96,18 @@ class Region {
   // allowed. The first error.
   static absl::Status DestroyAll(absl::Span<const std::unique_ptr<Region>> regions);
 
-  RegionId id() const { return map_.key().id; }
+  RegionId id() const { return map_->key().id; }
   std::string name() const { return described_ == nullptr ? "" : described_->name; }
   bool read_only() const { return read_only_; }
   uint64_t size_bytes() const { return described_ == nullptr ? 0 : described_->size_bytes; }
   // The server that holds the byte, by its number in the pool; kNoServer: none does yet.
   uint16_t ServerOf(uint64_t offset) const;
   // Client memory that the region takes, this object included.
-  size_t memory_bytes() const { return sizeof *this + map_.memory_bytes(); }
+  size_t memory_bytes() const { return sizeof *this + sizeof *map_ + map_->memory_bytes(); }
 
-  // --- For Pool, which makes regions. All pointers outlive the region.
-  Region(Sessions* sessions, Environment* environment, const PoolOptions* pool_options, const RegionKey& key,
-         const RegionOptions& options, bool read_only);
-  RegionMap* map() { return &map_; }
+  // --- For Pool, which makes regions. `home` outlives the region.
+  Region(const RegionHome* home, const RegionKey& key, const RegionOptions& options, bool read_only);
+  RegionMap* map() { return map_.get(); }
 
  private:
   absl::Status CheckRange(uint64_t offset, uint64_t length) const;
@@ -107,11 +115,9 @@ class Region {
   absl::StatusOr<IoRequest> MakeChunksRequest(uint64_t offset, absl::Span<const std::byte> from,
                                               absl::Span<const ChunkMask> masks, const IoOptions& options) const;
   int64_t DeadlineOf(const IoOptions& options) const;
-  IoPlace place() const { return {sessions_, &map_, environment_, sessions_->gate()}; }
+  IoPlace place() const { return {home_->sessions, map_.get(), home_->environment, home_->sessions->gate()}; }
 
-  Sessions* const sessions_;
-  Environment* const environment_;
-  const PoolOptions* const pool_options_;
+  const RegionHome* const home_;
   const bool read_only_;
   // Of regions that have a name or a size to tell; the many others need no room for them.
   struct Described {
@@ -119,7 +125,7 @@ class Region {
     uint64_t size_bytes;
   };
   const std::unique_ptr<const Described> described_;
-  mutable RegionMap map_;
+  const RegionMap::Ref map_;
 };
 
 }  // namespace nram

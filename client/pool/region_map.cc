@@ -66,8 +66,8 @@ RegionMap::Target RegionMap::Place(uint64_t span, const SpanPlacement& placement
 
 std::vector<RegionMap::Target> RegionMap::Whereabouts() const {
   std::vector<Target> targets;
-  if (copies_ != nullptr) {
-    for (const CopyMap::Whereabout& at : copies_->Whereabouts()) {
+  if (copied_ != nullptr) {
+    for (const CopyMap::Whereabout& at : copied_->map.Whereabouts()) {
       targets.push_back({.server = at.life.server, .known = at.known, .incarnation = at.life.incarnation});
     }
     return targets;
@@ -137,14 +137,15 @@ RegionMap::Reserved RegionMap::LookForReserved(uint16_t server, uint64_t had_byt
 }
 
 bool RegionMap::AddReserved(uint16_t server, Room* room, Room::Grant grant) {
-  has_room_ = true;
   GateLock lock(&mu_);
+  if (closed_) return room->Unused(std::move(grant)), false;
+  has_room_ = true;
   return PresenceLocked(server)->room.Add(room, std::move(grant));
 }
 
 uint64_t RegionMap::ReleaseReserved(uint16_t server, Room* room, uint64_t most_bytes) {
   GateLock lock(&mu_);
-  return PresenceLocked(server)->room.Release(room, most_bytes);
+  return closed_ ? 0 : PresenceLocked(server)->room.Release(room, most_bytes);
 }
 
 RegionRoom::Trim RegionMap::BeginTrim(uint16_t server, Room* room) {
@@ -160,6 +161,8 @@ void RegionMap::EndTrim(uint16_t server, Room* room, const RegionRoom::Trim& tri
 
 void RegionMap::CloseRooms(absl::FunctionRef<Room*(uint16_t)> room_of) {
   GateLock lock(&mu_);
+  closed_ = true;
+  has_room_ = false;
   for (Presence& presence : presences_) presence.room.Close(room_of(presence.server));
 }
 
@@ -180,7 +183,7 @@ bool RegionMap::Load(uint64_t span, uint16_t server, size_t bytes_max) {
 
 size_t RegionMap::memory_bytes() const {
   GateLock lock(&mu_);
-  return (copies_ == nullptr ? 0 : copies_->memory_bytes()) + spans_.memory_bytes() +
+  return (copied_ == nullptr ? 0 : copied_->map.memory_bytes()) + spans_.memory_bytes() +
          (presences_.capacity() > 1 ? presences_.capacity() * sizeof(Presence) : 0);
 }
 

@@ -36,8 +36,17 @@ struct RegionKey {
 // Thread-safe. Nothing blocks. Every `room` argument is the client's room at that server.
 class RegionMap {
  public:
-  explicit RegionMap(const RegionKey& key)
-      : key_(key), copies_(key.copies > 1 ? std::make_unique<CopyMap>(key.copies) : nullptr) {}
+  struct Release {
+    void operator()(RegionMap* map) const { map->Drop(); }
+  };
+  // Its region has it, and the repairer for as long as it is at work there.
+  using Ref = std::unique_ptr<RegionMap, Release>;
+
+  static Ref Make(const RegionKey& key) { return Ref(new RegionMap(key)); }
+  Ref Share() {
+    references_.fetch_add(1, std::memory_order_relaxed);
+    return Ref(this);
+  }
 
   using Known = CopyMap::Known;
   struct Target {
@@ -52,7 +61,13 @@ class RegionMap {
   const RegionKey& key() const { return key_; }
   // Where the spans of a region with several copies are; null if it has one. Then this map has no spans, and knows no
   // lives of servers.
-  CopyMap* copies() const { return copies_.get(); }
+  CopyMap* copies() const { return copied_ == nullptr ? nullptr : &copied_->map; }
+  // The place among the pool's regions of copies: CopiedRegions guards it.
+  struct Link {
+    RegionMap* next = nullptr;
+    RegionMap* previous = nullptr;
+  };
+  Link* link() { return &copied_->link; }
 
   // FAILED_PRECONDITION: the region was destroyed.
   absl::Status CheckUsable() const;
@@ -87,7 +102,8 @@ class RegionMap {
   uint64_t ReleaseReserved(uint16_t server, Room* room, uint64_t most_bytes);
   RegionRoom::Trim BeginTrim(uint16_t server, Room* room);
   void EndTrim(uint16_t server, Room* room, const RegionRoom::Trim& trim, const RegionRoom::TrimEnd& end);
-  // Gives all room back. Afterwards no room function may be called. `room_of` returns the client's room at a server.
+  // Gives all room back. Afterwards nothing is reserved any more, and no grant may be under way. `room_of` returns the
+  // client's room at a server.
   void CloseRooms(absl::FunctionRef<Room*(uint16_t)> room_of);
   // The servers that the map knows anything of.
   std::vector<uint16_t> servers() const;
@@ -113,12 +129,26 @@ class RegionMap {
   static Target TargetOf(const Presence& presence);
   Target TargetLocked(const SpanPlacement& placement) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
+  explicit RegionMap(const RegionKey& key)
+      : key_(key), copied_(key.copies > 1 ? std::make_unique<Copied>(key.copies) : nullptr) {}
+  void Drop() {
+    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+  }
+
+  struct Copied {
+    explicit Copied(int copies) : map(copies) {}
+    CopyMap map;
+    Link link;
+  };
+
   const RegionKey key_;
-  const std::unique_ptr<CopyMap> copies_;
+  const std::unique_ptr<Copied> copied_;
   mutable SharedGate mu_;  // taken exclusively: a mutex in four bytes
   bool destroyed_ ABSL_GUARDED_BY(mu_) = false;
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;  // its rooms are
   std::atomic<bool> has_reserved_{false};
   std::atomic<bool> has_room_{false};
+  std::atomic<uint32_t> references_{1};
   SpanTable spans_ ABSL_GUARDED_BY(mu_);
   absl::InlinedVector<Presence, 1> presences_ ABSL_GUARDED_BY(mu_);
 };

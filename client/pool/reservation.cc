@@ -53,42 +53,99 @@ void Reservation::Go() {
 bool Reservation::TakeSpan() {
   const uint64_t span = chunk_ / kChunksPerSpan;
   const uint64_t end = std::min((span + 1) * kChunksPerSpan, end_);
-  const ChunkRange range{chunk_, end - chunk_};
-  RegionMap::Target target;
-  if (absl::Status status = place_.map->Find(span, &target); !status.ok()) {
-    // Destroyed meanwhile: it may have been granted what it waited for.
-    if (std::exchange(waited_, false)) session_->EndRoom(std::move(waiter_.grant), 0);
-    Fail(status);
+  const uint64_t pages = ChunkRange{chunk_, end - chunk_}.pages();
+  bool waits = false;
+  if (servers_.empty() && !FindServers(span, &waits)) return !waits;
+  while (grants_.size() < servers_.size()) {
+    ServerSession* const session = place_.sessions->at(servers_[grants_.size()]);
+    const uint64_t bytes = PriceAt(session->index(), pages);
+    if (!TakeRoom(session, bytes)) return false;
+    if (!grant_) {
+      DropGrants();
+      return NoteNoRoom(bytes);
+    }
+    grants_.push_back(std::move(grant_));
+  }
+  if (!PlaceSpan(span)) {  // it was destroyed meanwhile, or is elsewhere: the span once more
+    DropGrants();
     return true;
   }
-  const bool paid_for = target.placed() && (target.paid_for || taken_.contains(target.server));
-  const uint64_t bytes = PriceOfWrite(range.pages(), !paid_for);
-  ServerSession* session = nullptr;
-  if (target.placed()) {
-    session = place_.sessions->at(target.server);
-  } else if (waited_) {
-    session = session_;
-  } else {
-    session = search_.Choose(*place_.sessions, *place_.map, span);
-    if (session == nullptr) return FailToPlace(bytes);
-  }
-  if (!TakeRoom(session, bytes)) return false;
-  // It may have waited at another server than that where the span has been placed meanwhile.
-  const bool is_there = target.placed() && target.server == session_->index();
-  if (!grant_) return NoteNoRoom(is_there, bytes);
-  if (!target.placed()) {
-    SpanPlacement placement;
-    placement.servers[0] = session->index();
-    target = place_.map->Place(span, placement);
-  }
-  if (target.server != session_->index()) {  // another thread has placed it elsewhere meanwhile: the span once more
-    session_->EndRoom(std::move(grant_), 0);
-    return true;
-  }
-  taken_[target.server].Absorb(std::move(grant_));
+  for (size_t i = 0; i < servers_.size(); ++i) taken_[servers_[i]].Absorb(std::move(grants_[i]));
+  if (place_.map->copies() != nullptr) place_.map->copies()->NoteReserved(span, pages);
+  DropGrants();
   search_.Reset();
   chunk_ = end;
   return true;
+}
+
+void Reservation::DropGrants() {
+  for (size_t i = 0; i < grants_.size(); ++i) {
+    if (grants_[i]) place_.sessions->at(servers_[i])->EndRoom(std::move(grants_[i]), 0);
+  }
+  grants_.clear();
+  servers_.clear();
+}
+
+bool Reservation::FindServers(uint64_t span, bool* waits) {
+  CopyMap* const copies = place_.map->copies();
+  RegionMap::Target target;
+  if (absl::Status status = place_.map->Find(span, &target); !status.ok()) {
+    Fail(status);
+    return false;
+  }
+  if (copies != nullptr) {
+    servers_ = copies->ServersOf(span);
+    KeepUsable();
+    std::sort(servers_.begin(), servers_.end());
+  } else if (target.placed()) {
+    servers_.push_back(target.server);
+  }
+  placed_ = !servers_.empty();
+  if (placed_) return true;
+  if (copies != nullptr) {
+    for (const uint16_t server : search_.ChooseCopies(*place_.sessions, *place_.map, span).servers) {
+      if (server != kNoServer) servers_.push_back(server);
+    }
+  } else if (const ServerSession* const session = search_.Choose(*place_.sessions, *place_.map, span)) {
+    servers_.push_back(session->index());
+  }
+  if (!servers_.empty()) return true;
+  *waits = !FailToPlace(PriceAt(kNoServer, kPagesPerSpan));
+  return false;
+}
+
+void Reservation::KeepUsable() {
+  CopyMap::Servers usable;
+  for (const uint16_t server : servers_) {
+    if (place_.sessions->at(server)->usable()) usable.push_back(server);
+  }
+  if (!usable.empty()) servers_ = usable;
+}
+
+uint64_t Reservation::PriceAt(uint16_t server, uint64_t pages) const {
+  bool paid_for = taken_.contains(server);
+  if (server != kNoServer && !paid_for) {
+    if (const CopyMap* const copies = place_.map->copies()) {
+      paid_for = copies->IsCreated({server, place_.sessions->at(server)->incarnation()});
+    } else {
+      RegionMap::Target target;
+      paid_for = placed_ && place_.map->Find(chunk_ / kChunksPerSpan, &target).ok() && target.paid_for;
+    }
+  }
+  return PriceOfWrite(pages, !paid_for);
+}
+
+bool Reservation::PlaceSpan(uint64_t span) {
+  if (absl::Status status = place_.map->CheckUsable(); !status.ok()) return Fail(status), false;
+  if (CopyMap* const copies = place_.map->copies()) {
+    if (placed_) return true;
+    absl::InlinedVector<CopyMap::Life, kReplicasMax> lives;
+    for (const uint16_t server : servers_) lives.push_back({server, place_.sessions->at(server)->incarnation()});
+    return copies->Place(span, lives);
+  }
+  SpanPlacement placement;
+  placement.servers[0] = servers_[0];
+  return place_.map->Place(span, placement).server == servers_[0];
 }
 
 bool Reservation::FailToPlace(uint64_t bytes) {
@@ -138,15 +195,15 @@ bool Reservation::TakeRoom(ServerSession* session, uint64_t bytes) {
   return true;
 }
 
-bool Reservation::NoteNoRoom(bool placed, uint64_t bytes) {
+bool Reservation::NoteNoRoom(uint64_t bytes) {
   const std::string server = absl::StrCat("memory server ", session_->name());
   switch (waiter_.outcome) {
     case Waiter::Outcome::kNoAnswer:
-      if (placed) return AwaitServer(session_);
+      if (placed_) return AwaitServer(session_);
       search_.NoteNoAnswer(*session_);
       return true;
     case Waiter::Outcome::kRefused:
-      if (placed) Fail(absl::ResourceExhaustedError(absl::StrCat(server, " has no room for ", FormatByteSize(bytes))));
+      if (placed_) Fail(absl::ResourceExhaustedError(absl::StrCat(server, " has no room for ", FormatByteSize(bytes))));
       search_.NoteFull(*session_);
       return true;
     case Waiter::Outcome::kLate:
@@ -169,7 +226,7 @@ void Reservation::Settle() {
     } else if (place_.map->AddReserved(server, session->room(), std::move(grant))) {
       added[server] = bytes;
       session->NoteReturned();
-    } else {
+    } else if (place_.map->copies() == nullptr) {
       status_ = absl::UnavailableError(
           absl::StrCat("memory server ", session->name(), " has restarted while room was reserved"));
     }

@@ -13,8 +13,9 @@
 
 namespace nram {
 
-// Places the spans of a range and takes room for all of its pages, one span after the other. The region gets all of the
-// room or none. An operation's handle, as Io is. Used once.
+// Places the spans of a range and takes room for all of its pages, on each copy, one span after the other. The region
+// gets all of the room or none. A copy whose server is away while another's is not gets its room by repair. An
+// operation's handle, as Io is. Used once.
 class Reservation {
  public:
   using Callback = void (*)(Reservation* reservation, void* context);
@@ -39,10 +40,18 @@ class Reservation {
   void Go();
   // Room for one span. False: it has to wait.
   bool TakeSpan();
+  // Where the span is, or is to be. False: it fails, or waits for a server, as *waits says.
+  bool FindServers(uint64_t span, bool* waits);
+  void KeepUsable();
+  // The room that the span takes at one server.
+  uint64_t PriceAt(uint16_t server, uint64_t pages) const;
+  // Places it, if it is new. False: it is elsewhere now.
+  bool PlaceSpan(uint64_t span);
+  void DropGrants();
   // False: it has to wait for room there. Else there is a grant, or the waiter's outcome says why not.
   bool TakeRoom(ServerSession* session, uint64_t bytes);
   // Each false: it has to wait for the server.
-  bool NoteNoRoom(bool placed, uint64_t bytes);
+  bool NoteNoRoom(uint64_t bytes);
   bool FailToPlace(uint64_t bytes);
   bool AwaitServer(ServerSession* session);
   // It was to wait for the server, and has an outcome.
@@ -60,11 +69,15 @@ class Reservation {
   uint64_t end_ = 0;
   Placing search_;
   Waiter waiter_;
-  bool waited_ = false;                    // the waiter has an outcome to be looked at
-  bool awaits_server_ = false;             // likewise, of a wait for a server's connection
-  ServerSession* session_ = nullptr;       // where it waits, or what it was granted is of
-  Room::Grant grant_;                      // of the span that it is at
-  std::map<uint16_t, Room::Grant> taken_;  // by server
+  bool waited_ = false;               // the waiter has an outcome to be looked at
+  bool awaits_server_ = false;        // likewise, of a wait for a server's connection
+  ServerSession* session_ = nullptr;  // where it waits, or what it was granted is of
+  // Of the span that it is at.
+  Room::Grant grant_;
+  CopyMap::Servers servers_;
+  bool placed_ = false;                                    // it is there; else it is to be
+  absl::InlinedVector<Room::Grant, kReplicasMax> grants_;  // of the first servers
+  std::map<uint16_t, Room::Grant> taken_;                  // by server
   absl::Status status_;
   std::atomic<uint32_t> state_{kRunning};
   Callback callback_ = nullptr;

@@ -59,11 +59,32 @@ class PoolEdge {
   virtual Poller* poller() = 0;
   virtual WakeLatency* wake_latency() = 0;
 
-  // The order of changes that overlap, in regions of copies. The edge ticks it every 20 ms or so.
+  // The order of changes that overlap, in regions of copies.
   ChangeGate* gate() { return &gate_; }
+  // What is told of the time, after the gate. Null: nobody; then the former one is not being told any more. Blocks
+  // while it is.
+  class Ticked {
+   public:
+    virtual ~Ticked() = default;
+    virtual void Tick(int64_t now_ns) = 0;
+  };
+  void SetTicked(Ticked* ticked) {
+    MutexLock lock(&mu_);
+    ticked_ = ticked;
+  }
+
+ protected:
+  // To be called every 20 ms or so.
+  void Tick(int64_t now_ns) {
+    gate_.Tick(now_ns);
+    MutexLock lock(&mu_);
+    if (ticked_ != nullptr) ticked_->Tick(now_ns);
+  }
 
  private:
   ChangeGate gate_;
+  Mutex mu_;
+  Ticked* ticked_ ABSL_GUARDED_BY(mu_) = nullptr;
 };
 
 // Thread-safe. Nothing blocks but AwaitUp and AwaitUndone.

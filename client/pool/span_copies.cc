@@ -52,6 +52,15 @@ bool SpanCopies::Unplace() {
   return true;
 }
 
+bool SpanCopies::PlaceAgain() {
+  if (known_in_sync() != 0 || in_sync() == 0) return false;
+  // What a failed change has left must not come to light.
+  Raise();
+  ++placement_;
+  flags_ = kUnsettled;
+  return true;
+}
+
 SpanCopies::Verdict SpanCopies::EndChange(CopySet stored, CopySet with_generation) {
   for (unsigned rest = stored & changed(); rest != 0; rest &= rest - 1) NoteKnown(std::countr_zero(rest));
   SetAll(With(CopyState::kCatchingUp) & ~stored, CopyState::kStale);
@@ -102,7 +111,7 @@ bool SpanCopies::EndSettle(SpanGeneration generation, CopySet answered, CopySet 
   return false;
 }
 
-int SpanCopies::Join(uint16_t presence) {
+int SpanCopies::Join(uint16_t presence, bool was_there) {
   int chosen = -1;
   for (int copy = 0; copy < kMost; ++copy) {
     const bool is_stale = state(copy) == CopyState::kStale;
@@ -116,8 +125,8 @@ int SpanCopies::Join(uint16_t presence) {
     if (is_free && (chosen < 0 || (is_stale && state(chosen) == CopyState::kAbsent))) chosen = copy;
   }
   if (chosen < 0) return -1;
-  // It may have this generation's odd one, from before: then nobody would empty it.
-  if (state(chosen) == CopyState::kStale && presences_[chosen] == presence) Raise();
+  // It may have this generation's odd one, from before, and then nobody would empty it; or be sent a trim of that one.
+  if (was_there || (state(chosen) == CopyState::kStale && presences_[chosen] == presence)) Raise();
   presences_[chosen] = presence;
   flags_ &= ~(16u << chosen);
   SetState(chosen, CopyState::kCatchingUp);
@@ -130,9 +139,17 @@ void SpanCopies::EndJoin(int copy, bool answered) {
   if (!answered) Raise();
 }
 
+void SpanCopies::EndCopy(CopySet stored) {
+  const CopySet joining = With(CopyState::kCatchingUp);
+  for (unsigned rest = stored & joining; rest != 0; rest &= rest - 1) NoteKnown(std::countr_zero(rest));
+  SetAll(joining & ~stored, CopyState::kStale);
+}
+
 bool SpanCopies::Drop(int copy) {
   if (in_sync() == (1u << copy)) return false;
+  const bool was_in_sync = state(copy) == CopyState::kInSync;
   SetState(copy, CopyState::kAbsent);
+  if (was_in_sync) Raise();
   return true;
 }
 

@@ -65,6 +65,9 @@ class SpanCopies {
   // If that is empty, the span is a hole again; else false.
   bool Unplace();
 
+  // The same for a span that is to stay where it is: as if it was placed anew. Else false.
+  bool PlaceAgain();
+
   // Places the span, for the first time or after it was lost: all copies in sync, and unsettled. One presence and
   // `one_copy`: without generations, and settled.
   void Place(absl::Span<const uint16_t> presences, bool one_copy);
@@ -95,13 +98,16 @@ class SpanCopies {
 
   // A copy joins: it takes its own place if it is a stale one, else that of a stale or an absent one, and is catching
   // up. The first request that creates it there empties it: the generation is higher than any that it had. The place,
-  // or -1: there is none.
-  int Join(uint16_t presence);
+  // or -1: there is none. `was_there`: it may have had a copy of this span before.
+  int Join(uint16_t presence, bool was_there = false);
   // A copy that has caught up was sent a request of the span's generation, by somebody who holds the gate for the whole
   // span. Answered: it is in sync. Else it is stale, and since it may have that generation, the span gets another one.
   // CHECKs that it is catching up.
   void EndJoin(int copy, bool answered);
-  // The copy is no longer one of the span. The last one in sync stays, and false is returned.
+  // What was read from a copy in sync was written to those that catch up; `stored` have it, the others become stale.
+  void EndCopy(CopySet stored);
+  // The copy is no longer one of the span. If it was in sync, the span gets another generation, so that it refuses once
+  // the odd one below was sent there. The last one in sync stays, and false is returned.
   bool Drop(int copy);
   // Copies whose presences have died are absent from now on. False: that made the span lost. If no copy was ever known,
   // it held nothing, and is a hole again.

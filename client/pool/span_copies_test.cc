@@ -97,13 +97,15 @@ TEST(SpanCopiesTest, ACopyJoinsAndCatchesUp) {
   span.EndJoin(copy, true);
   EXPECT_EQ(span.in_sync(), 0b11);
   EXPECT_TRUE(span.Drop(0));
+  EXPECT_EQ(span.generation(), SpanGeneration{4}) << "the one that has left must refuse";
+  EXPECT_TRUE(span.unsettled());
   EXPECT_FALSE(span.Drop(1));
   EXPECT_EQ(span.Join(5), 0);
   EXPECT_EQ(span.EndChange(0b10, 0b10), Verdict::kDone) << "one that catches up may miss a change";
   EXPECT_EQ(span.state(0), CopyState::kStale);
   EXPECT_EQ(span.Join(6), 0);
   span.EndJoin(0, false);
-  EXPECT_EQ(span.generation(), SpanGeneration{4}) << "the stale copy may have generation 2";
+  EXPECT_EQ(span.generation(), SpanGeneration{6}) << "the stale copy may have generation 4";
   EXPECT_TRUE(span.unsettled());
 }
 

@@ -259,7 +259,7 @@ class ThreadEdge : public PoolEdge, private Poller::Client {
  private:
   // Poller::Client
   void OnReady() override {}
-  void OnTick(int64_t now_ns) override { gate()->Tick(now_ns); }
+  void OnTick(int64_t now_ns) override { Tick(now_ns); }
 
   WakeLatency wake_latency_;
   Poller poller_;

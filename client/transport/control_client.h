@@ -23,6 +23,7 @@ struct ServerCapacity {
   uint64_t free_bytes = 0;
   uint64_t overhead_bytes = 0;
   bool draining = false;
+  bool leaving = false;  // its clients are to move what it holds to others
 };
 
 struct ServerHost {

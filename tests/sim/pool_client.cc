@@ -118,7 +118,7 @@ void PoolClient::MakeRegion(Handle* handle) {
     options.copies = 2 + static_cast<int>(rng.OneIn(4) ? rng.Below(std::min<size_t>(servers, 4) - 1) : 0);
   }
   handle->window = {first_span * kChunksPerSpan, (2 + rng.Below(4)) * kChunksPerSpan};
-  if (!handle->copied && options_.reserve_one_in > 0 && rng.OneIn(options_.reserve_one_in)) {
+  if (options_.reserve_one_in > 0 && rng.OneIn(options_.reserve_one_in)) {
     handle->reserves = true;
     handle->window.count = (32 + rng.Below(256)) * kChunksPerPage;
     // Across the end of a span.

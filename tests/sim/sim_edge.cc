@@ -283,7 +283,7 @@ void SimDriver::EndDestroys() {
 
 SimEdge::SimEdge(Cluster* cluster, HostId host, OnRequest on_request)
     : cluster_(cluster), host_(host), on_request_(std::move(on_request)) {
-  tick_ = cluster_->world.After(kTickNs, host_, [this] { Tick(); });
+  tick_ = cluster_->world.After(kTickNs, host_, [this] { TickAll(); });
 }
 
 SimEdge::~SimEdge() { cluster_->world.Cancel(tick_); }
@@ -292,10 +292,10 @@ std::unique_ptr<SessionDriver> SimEdge::Drive(ServerSession* session) {
   return std::make_unique<SimDriver>(this, session);
 }
 
-void SimEdge::Tick() {
+void SimEdge::TickAll() {
   for (SimDriver* const driver : drivers_) driver->Tick();
-  gate()->Tick(NowNs());
-  tick_ = cluster_->world.After(kTickNs, host_, [this] { Tick(); });
+  Tick(NowNs());
+  tick_ = cluster_->world.After(kTickNs, host_, [this] { TickAll(); });
 }
 
 }  // namespace nram::sim

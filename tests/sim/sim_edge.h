@@ -44,7 +44,7 @@ class SimEdge : public PoolEdge, private Environment {
   int64_t NowNs() const override { return cluster_->world.NowNs(); }
   uint64_t RandomId() override { return cluster_->world.rng().Next() >> 1 | 1; }
 
-  void Tick();
+  void TickAll();
 
   Cluster* const cluster_;
   const HostId host_;

@@ -1,0 +1,179 @@
+// What repair asks of a region's map, and notes there.
+
+#include <glog/logging.h>
+
+#include <bit>
+#include <utility>
+
+#include "client/pool/copy_map.h"
+
+namespace nram {
+
+int CopyMap::PlaceOf(const SpanCopies& copies, uint16_t presence) {
+  for (int copy = 0; copy < SpanCopies::kMost; ++copy) {
+    if (copies.state(copy) != CopyState::kAbsent && copies.presence(copy) == presence) return copy;
+  }
+  return -1;
+}
+
+void CopyMap::LookLocked(const SpanCopies& copies, Donors donors, Health* health, Plan* plan) const {
+  using Standing = Donor::Standing;
+  int there = 0;  // copies in sync on servers that are there
+  bool joins = false;
+  bool has_free_place = false;
+  for (int copy = 0; copy < SpanCopies::kMost; ++copy) {
+    const CopyState state = copies.state(copy);
+    has_free_place = has_free_place || state == CopyState::kAbsent || state == CopyState::kStale;
+    if (state == CopyState::kAbsent) continue;
+    const Presence& presence = presences_[copies.presence(copy)];
+    const Life life{presence.server, presence.incarnation};
+    if (state == CopyState::kStale) {
+      plan->stale.push_back(life);
+      continue;
+    }
+    joins = joins || state == CopyState::kCatchingUp;
+    const Standing standing = donors[life.server].standing;
+    there += state == CopyState::kInSync && standing != Standing::kAway ? 1 : 0;
+    if (standing == Standing::kStays) {
+      plan->stay.push_back(life);
+    } else if (state == CopyState::kInSync) {
+      plan->leave.push_back(copies.presence(copy));
+    }
+  }
+  *health = copies.lost()      ? Health::kLost
+            : joins            ? Health::kRepairing
+            : there >= copies_ ? Health::kInSync
+                               : Health::kDegraded;
+  const bool has_enough = static_cast<int>(plan->stay.size()) >= copies_;
+  if (copies.lost() || joins) {
+    plan->need = Need::kNothing;
+  } else if (!has_enough && (has_free_place || plan->leave.empty())) {
+    plan->need = has_free_place ? Need::kJoin : Need::kNothing;
+  } else {
+    // Where all places are taken, one leaves before another joins; the last one in sync stays in any case.
+    const bool may_leave = !plan->leave.empty() && (has_enough || plan->stay.size() > 0 || plan->leave.size() > 1);
+    plan->need = may_leave ? Need::kLeave : Need::kNothing;
+    if (!has_enough && may_leave) plan->leave.resize(1);
+  }
+}
+
+uint64_t CopyMap::Walk(uint64_t span, size_t most, Donors donors,
+                       absl::FunctionRef<void(uint64_t, Health, Need)> visit) {
+  GateLock lock(&mu_);
+  for (Presence& presence : presences_) {
+    const uint64_t present = donors[presence.server].incarnation;
+    if (present != 0 && presence.incarnation != present) presence.dead = true;
+  }
+  const auto look = [&](uint64_t at, SpanCopies* copies) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    BuryDeadLocked(at, copies);
+    if (!copies->placed() && !copies->lost()) return;
+    Health health{};
+    Plan plan;
+    LookLocked(*copies, donors, &health, &plan);
+    visit(at, health, plan.need);
+  };
+  if (blocks_ == nullptr) {
+    if (only_span_ >= span) look(only_span_, &only_);
+    return UINT64_MAX;
+  }
+  size_t seen = 0;
+  for (auto it = blocks_->lower_bound(span / kSpansPerTableBlock); it != blocks_->end(); ++it) {
+    if (seen >= most) return it->first * kSpansPerTableBlock;
+    for (uint64_t i = 0; i < kSpansPerTableBlock; ++i) look(it->first * kSpansPerTableBlock + i, &it->second->spans[i]);
+    seen += kSpansPerTableBlock;
+  }
+  return UINT64_MAX;
+}
+
+CopyMap::Plan CopyMap::PlanFor(uint64_t span, Donors donors) const {
+  GateLock lock(&mu_);
+  Plan plan;
+  Health health{};
+  const SpanCopies* const copies = FindLocked(span);
+  if (copies != nullptr) LookLocked(*copies, donors, &health, &plan);
+  return plan;
+}
+
+std::optional<uint16_t> CopyMap::Join(uint64_t span, const Life& life, std::optional<Leftover>* leftover) {
+  GateLock lock(&mu_);
+  SpanCopies* const copies = FindLocked(span);
+  if (copies == nullptr || !copies->placed()) return std::nullopt;
+  const uint16_t presence = PresenceLocked(life);
+  const int place = PlaceOf(*copies, presence);
+  if (place >= 0 && copies->state(place) != CopyState::kStale) return std::nullopt;
+  const SpanCopies before = *copies;
+  const int joined = copies->Join(presence, /*was_there=*/presences_[presence].known != Known::kNothing);
+  if (joined < 0) return std::nullopt;
+  if (before.state(joined) == CopyState::kStale && before.presence(joined) != presence) {
+    const Presence& former = presences_[before.presence(joined)];
+    *leftover = Leftover{{former.server, former.incarnation}, SpanGeneration{Raw(copies->generation()) - 1}};
+  }
+  return presence;
+}
+
+bool CopyMap::IsJoining(uint64_t span, uint16_t presence) const {
+  GateLock lock(&mu_);
+  const SpanCopies* const copies = FindLocked(span);
+  const int place = copies == nullptr ? -1 : PlaceOf(*copies, presence);
+  return place >= 0 && copies->state(place) == CopyState::kCatchingUp;
+}
+
+void CopyMap::EndJoining(uint64_t span, uint16_t presence) {
+  GateLock lock(&mu_);
+  SpanCopies* const copies = FindLocked(span);
+  const int place = copies == nullptr ? -1 : PlaceOf(*copies, presence);
+  if (place >= 0 && copies->state(place) == CopyState::kCatchingUp) copies->EndCopy(0);
+}
+
+std::optional<CopyMap::Leftover> CopyMap::LeftoverOf(uint64_t span, uint16_t presence) const {
+  GateLock lock(&mu_);
+  const SpanCopies* const copies = FindLocked(span);
+  if (copies == nullptr || presences_[presence].dead || PlaceOf(*copies, presence) >= 0) return std::nullopt;
+  return Leftover{{presences_[presence].server, presences_[presence].incarnation},
+                  SpanGeneration{Raw(copies->generation()) - 1}};
+}
+
+CopyMap::Life CopyMap::LifeOf(uint16_t presence) const {
+  GateLock lock(&mu_);
+  return {presences_[presence].server, presences_[presence].incarnation};
+}
+
+bool CopyMap::IsUsed(uint16_t server) const {
+  GateLock lock(&mu_);
+  const auto uses = [&](const SpanCopies& copies) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    for (int copy = 0; copy < SpanCopies::kMost; ++copy) {
+      const bool is_it = copies.state(copy) != CopyState::kAbsent && presences_[copies.presence(copy)].server == server;
+      if (is_it) return true;
+    }
+    return false;
+  };
+  if (blocks_ == nullptr) return uses(only_);
+  for (const auto& [number, block] : *blocks_) {
+    for (const SpanCopies& copies : block->spans) {
+      if (uses(copies)) return true;
+    }
+  }
+  return false;
+}
+
+void CopyMap::NoteLostPage(uint64_t page) {
+  GateLock lock(&mu_);
+  if (lost_pages_ == nullptr) lost_pages_ = std::make_unique<absl::flat_hash_map<uint64_t, LostPages>>();
+  (*lost_pages_)[page / kPagesPerSpan].set(page % kPagesPerSpan);
+}
+
+void CopyMap::NoteDamaged(uint64_t block) {
+  GateLock lock(&mu_);
+  if (damaged_ == nullptr) damaged_ = std::make_unique<absl::flat_hash_set<uint64_t>>();
+  if (damaged_->size() < kDamagedMax) damaged_->insert(block);
+}
+
+bool CopyMap::TakeDamaged(uint64_t* block) {
+  GateLock lock(&mu_);
+  if (damaged_ == nullptr || damaged_->empty()) return false;
+  *block = *damaged_->begin();
+  damaged_->erase(damaged_->begin());
+  return true;
+}
+
+}  // namespace nram

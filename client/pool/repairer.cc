@@ -1,0 +1,221 @@
+#include "client/pool/repairer.h"
+
+#include <glog/logging.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "base/clock.h"
+#include "client/pool/placing.h"
+#include "proto/price.h"
+
+namespace nram {
+
+Repairer::Repairer(const RegionHome* home) : home_(home), avoided_until_ns_(home->options->servers.size()) {
+  for (Slot& slot : slots_) slot.repairer = this;
+  for (Freeing& freeing : freeing_) freeing.repairer = this;
+}
+
+Repairer::~Repairer() { AwaitStopped(); }
+
+void Repairer::AwaitStopped() {
+  const auto is_busy = [&] {
+    return absl::c_any_of(slots_, [](const Slot& slot) { return slot.state == Slot::State::kBusy; }) ||
+           absl::c_any_of(freeing_, [](const Freeing& freeing) { return freeing.busy.load(); });
+  };
+  // What they wait for has been told that the pool closes.
+  for (Mutex none; is_busy();) {
+    CondVar nothing;
+    MutexLock lock(&none);
+    nothing.WaitUntil(&none, DeadlineAfterMs(1));
+  }
+  at_map_ = nullptr;
+  for (Slot& slot : slots_) slot.map = nullptr;
+  MutexLock lock(&mu_);
+  todo_.clear();
+  leftovers_.clear();
+}
+
+CopiesReport Repairer::report() const {
+  MutexLock lock(&mu_);
+  CopiesReport report = report_;
+  report.made = made_;
+  return report;
+}
+
+// --- The walk.
+
+void Repairer::Tick(int64_t now_ns) {
+  if (stopping_ || home_->copied->empty()) {
+    at_map_ = nullptr;
+    return;
+  }
+  for (Slot& slot : slots_) {
+    if (slot.io == nullptr) {
+      // Before anything is short: repair must not need memory.
+      slot.io = std::make_unique<Io>(kParts);
+      slot.bytes = std::make_unique<std::byte[]>(kSpanBytes);
+    }
+    if (slot.state == Slot::State::kResting && now_ns >= slot.until_ns) slot.state = Slot::State::kFree;
+  }
+  Walk(now_ns);
+  for (Slot& slot : slots_) {
+    if (slot.state == Slot::State::kFree) FindWork(&slot);
+  }
+  FreeLeftovers();
+}
+
+std::vector<CopyMap::Donor> Repairer::LookAtDonors() const {
+  using Standing = CopyMap::Donor::Standing;
+  std::vector<CopyMap::Donor> donors;
+  for (const auto& session : *home_->sessions) {
+    CopyMap::Donor donor;
+    donor.incarnation = session->incarnation();
+    if (session->AwayNs() >= home_->options->replace_after_ms * kNsPerMs) {
+      donor.standing = Standing::kAway;
+    } else if (session->capacity().leaving) {
+      donor.standing = Standing::kLeaves;
+    }
+    donors.push_back(donor);
+  }
+  return donors;
+}
+
+void Repairer::Walk(int64_t now_ns) {
+  if (at_map_ == nullptr && now_ns < next_pass_ns_) return;
+  const std::vector<CopyMap::Donor> donors = LookAtDonors();
+  size_t spans = 0;
+  std::vector<uint64_t> found;
+  for (size_t regions = 0; regions < kRegionsATick && spans < kSpansATick;) {
+    if (at_map_ == nullptr) {
+      at_map_ = home_->copied->Next();
+      at_span_ = 0;
+      ++regions;
+      if (at_map_ == nullptr) return EndPass(now_ns);
+    }
+    found.clear();
+    at_span_ = at_map_->copies()->Walk(
+        at_span_, kSpansATick - spans, donors, [&](uint64_t span, CopyMap::Health health, CopyMap::Need need) {
+          ++spans;
+          counting_.in_sync += health == CopyMap::Health::kInSync ? 1 : 0;
+          counting_.degraded += health == CopyMap::Health::kDegraded ? 1 : 0;
+          counting_.repairing += health == CopyMap::Health::kRepairing ? 1 : 0;
+          counting_.lost += health == CopyMap::Health::kLost ? 1 : 0;
+          counting_.moving += health == CopyMap::Health::kInSync && need != CopyMap::Need::kNothing ? 1 : 0;
+          if (need != CopyMap::Need::kNothing) found.push_back(span);
+        });
+    uint64_t damaged = 0;
+    const bool mends = at_map_->copies()->TakeDamaged(&damaged);
+    if (mends || !found.empty()) {
+      MutexLock lock(&mu_);
+      found_work_ = true;
+      if (mends) todo_.push_front({at_map_->Share(), damaged, /*mends=*/true});
+      for (size_t i = 0; i < found.size() && todo_.size() < kTodoMax; ++i) {
+        todo_.push_back({at_map_->Share(), found[i]});
+      }
+    }
+    if (at_span_ == UINT64_MAX) at_map_ = nullptr;
+  }
+}
+
+void Repairer::EndPass(int64_t now_ns) {
+  CopiesReport before;
+  {
+    MutexLock lock(&mu_);
+    before = std::exchange(report_, counting_);
+    // While there is work for it, the walk goes on.
+    next_pass_ns_ = found_work_ && todo_.size() < kTodoMax / 2 ? now_ns : now_ns + kPassNs;
+  }
+  LogHealth(before, counting_);
+  counting_ = {};
+  found_work_ = false;
+}
+
+void Repairer::LogHealth(const CopiesReport& before, const CopiesReport& now) const {
+  const auto lacking = [](const CopiesReport& report) { return report.degraded + report.repairing; };
+  if (now.lost > before.lost) {
+    LOG(ERROR) << now.lost << " spans of 1 MiB have lost all their copies: what was stored there reads as an error";
+  }
+  if (lacking(before) == 0 && lacking(now) > 0) {
+    LOG(WARNING) << lacking(now) << " of " << lacking(now) + now.in_sync
+                 << " spans have fewer copies than they are to have: they are made anew";
+  }
+  if (lacking(before) > 0 && lacking(now) == 0) LOG(INFO) << "all spans have all their copies again";
+}
+
+std::optional<Repairer::Todo> Repairer::TakeTodo() {
+  MutexLock lock(&mu_);
+  if (todo_.empty() || stopping_) return std::nullopt;
+  std::optional<Todo> todo = std::move(todo_.front());
+  todo_.pop_front();
+  return todo;
+}
+
+bool Repairer::IsAvoided(uint16_t server, int64_t now_ns) const {
+  MutexLock lock(&mu_);
+  return now_ns < avoided_until_ns_[server];
+}
+
+void Repairer::Avoid(uint16_t server) {
+  MutexLock lock(&mu_);
+  avoided_until_ns_[server] = NowNs() + kAvoidNs;
+}
+
+// --- What a server has left of spans that have left it.
+
+void Repairer::AddLeftover(RegionMap* map, uint64_t span, const CopyMap::Leftover& leftover) {
+  MutexLock lock(&mu_);
+  // What is not remembered stays there until the region is destroyed.
+  if (leftovers_.size() < kLeftoversMax) leftovers_.push_back({map->Share(), span, leftover});
+}
+
+void Repairer::FreeLeftovers() {
+  for (Freeing& freeing : freeing_) {
+    if (freeing.busy) continue;
+    {
+      MutexLock lock(&mu_);
+      if (leftovers_.empty() || stopping_) return;
+      freeing.what = std::move(leftovers_.front());
+      leftovers_.pop_front();
+    }
+    const CopyMap::Leftover& leftover = freeing.what.leftover;
+    const ServerSession& session = *home_->sessions->at(leftover.life.server);
+    const bool is_over = session.incarnation() != leftover.life.incarnation || !freeing.what.map->CheckUsable().ok();
+    if (is_over) continue;
+    if (!session.usable()) {  // later
+      MutexLock lock(&mu_);
+      leftovers_.push_back(std::move(freeing.what));
+      return;
+    }
+    freeing.busy = true;
+    const RegionKey& key = freeing.what.map->key();
+    Call& call = freeing.call;
+    call.request = MessageHeader(TrimRequest{.region = key.id,
+                                             .range = {freeing.what.span * kChunksPerSpan, kChunksPerSpan},
+                                             .epoch = key.epoch,
+                                             .span_generation = leftover.generation});
+    call.deadline_ns = NowNs() + home_->options->io_timeout_ms * kNsPerMs;
+    call.context = &freeing;
+    call.done = [](Call* done) {
+      auto* const self = static_cast<Freeing*>(done->context);
+      self->repairer->OnFreed(self);
+    };
+    session.life()->bulk->Start(&call);
+  }
+}
+
+void Repairer::OnFreed(Freeing* freeing) {
+  const Call& call = freeing->call;
+  ServerSession* const session = home_->sessions->at(freeing->what.leftover.life.server);
+  if (call.code != absl::StatusCode::kOk) {
+    session->Suspect();
+    AddLeftover(freeing->what.map.get(), freeing->what.span, freeing->what.leftover);
+  } else {
+    session->NoteFreed();
+  }
+  freeing->what.map = nullptr;
+  freeing->busy = false;
+}
+
+}  // namespace nram
