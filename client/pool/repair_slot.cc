@@ -243,6 +243,14 @@ void Repairer::Fail(Slot* slot, bool avoid) {
   Rest(slot);
 }
 
+// If the region was destroyed meanwhile: a message of the slot may have come after that, and made a part of it anew.
+void Repairer::DestroyAgain(const RegionMap& map) {
+  if (map.CheckUsable().ok()) return;
+  for (const CopyMap::Whereabout& at : map.copies()->Whereabouts()) {
+    home_->sessions->at(at.life.server)->DestroyLater({map.key().id, map.key().epoch, at.life.incarnation});
+  }
+}
+
 void Repairer::Rest(Slot* slot) {
   const uint64_t rate = home_->options->repair_bytes_per_s;
   const int64_t now_ns = NowNs();
@@ -253,6 +261,7 @@ void Repairer::Rest(Slot* slot) {
     const auto share_ns = static_cast<int64_t>(kSlots * kSpanBytes * kNsPerSecond / rate);
     slot->owed_ns += std::max<int64_t>(share_ns - took_ns, 0);
   }
+  DestroyAgain(*slot->map);
   slot->map = nullptr;
   if (slot->owed_ns < kRestNs && !stopping_) return FindWork(slot);
   slot->until_ns = now_ns + std::exchange(slot->owed_ns, 0);

@@ -126,6 +126,7 @@ class Repairer : public PoolEdge::Ticked {
   void Start(Slot* slot, const IoRequest& request, Io::Callback callback);
   void Fail(Slot* slot, bool avoid);
   void Rest(Slot* slot);
+  void DestroyAgain(const RegionMap& map);
   void ReleaseReserved(Slot* slot, uint64_t pages);
 
   void AddLeftover(RegionMap* map, uint64_t span, const CopyMap::Leftover& leftover);

@@ -147,9 +147,9 @@ void Faults::Apply(Fault fault) {
     case Fault::kDrain:
       if (!server->alive()) return;
       trace(absl::StrCat(server->name(), " is drained"));
-      server->core()->SetDraining(true);
+      server->core()->SetDraining(true, /*leaving=*/rng.OneIn(2));
       EndAfter(10 * kNsPerSecond, [server] {
-        if (server->alive()) server->core()->SetDraining(false);
+        if (server->alive()) server->core()->SetDraining(false, false);
       });
       return;
     case Fault::kEndLease:
