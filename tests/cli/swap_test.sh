@@ -69,7 +69,7 @@ expect 2 "expected at least 16.0 MiB" "$nram" swapon 1M
 expect 2 "a swap area of 50 bytes" "$nram" swapon 50
 expect 1 "forgets what it is given" "$nram" swapon 64M --backend=null
 expect_nothing "a backend that forgets"
-expect 2 "--copies=5: \"5\" is not accepted: expected a whole number from 1 to 4" "$nram" swapon 64M --copies=5
+expect 2 "--copies: \"5\" is not accepted: expected a whole number from 1 to 4" "$nram" swapon 64M --copies=5
 expect 1 "--copies needs --backend=pool" "$nram" swapon 64M --copies=2 --backend=memory "${protection[@]}"
 expect 1 "each copy goes to a host of its own" "$nram" swapon 64M --copies=2 "${protection[@]}"
 expect_nothing "more copies than the pool has hosts"
