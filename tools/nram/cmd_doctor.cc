@@ -160,12 +160,13 @@ void CheckSpareRoom(const SwapArea& area, std::vector<Finding>* findings) {
        absl::StrCat(area.name, ": ",
                     good ? "the other servers have room for a dead one's share"
                          : "no room for a dead server's share on the others"),
-       good ? ""
-            : absl::StrCat(area.copies == 1 ? "when a server dies, the slots that it had cannot be written again and "
-                                              "fail, until nram swapoff; donate "
-                                            : "when a server dies, the pages that it had cannot have as many copies "
-                                              "again; donate ",
-                           FormatByteSize(share_bytes), " more than the area on other machines")});
+       good
+           ? ""
+           : absl::StrCat(area.copies == 1 ? "when a server dies, the slots that it had cannot be written again and "
+                                             "fail, until nram swapoff; donate "
+                                           : "when a server dies, there is no room for new copies of the pages that it "
+                                             "had; donate ",
+                          FormatByteSize(share_bytes), " more than the area on other machines")});
 }
 
 bool HasGuard(int daemon_pid) {
