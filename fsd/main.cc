@@ -56,6 +56,29 @@ struct Daemon {
   std::unique_ptr<FuseMount> mount;
 };
 
+// Opens the pool and the store on it. Returns the pool's name for mount tables.
+absl::StatusOr<std::string> OpenPool(const FsdOptions& options, Daemon* daemon) {
+  NRAM_ASSIGN_OR_RETURN(const std::string spec, ChoosePoolSpec(options.pool));
+  PoolOptions pool;
+  NRAM_ASSIGN_OR_RETURN(pool.servers, ParsePoolSpec(spec));
+  pool.client_name = ClientName(options.swap ? "swap" : "mount", options.directory, getpid());
+  pool.io_timeout_ms = options.io_timeout_ms;
+  if (options.swap) {
+    // The area must find its pages if a server is back in time, wherever between two renewals it went away.
+    pool.lease_ttl_min_ms = options.io_timeout_ms * 2;
+    pool.fail_fast_after_ms = options.io_timeout_ms;
+  }
+  pool.fast_wake = FastWake::kOff;  // the mount counts its requests instead
+  pool.spin = options.swap ? SpinOptions{.limit_us = 0} : options.spin;
+  NRAM_ASSIGN_OR_RETURN(daemon->pool, Pool::Open(std::move(pool)));
+  const int copies = static_cast<int>(options.copies);
+  NRAM_RETURN_IF_ERROR(CheckHosts(*daemon->pool, copies));
+  daemon->store = NewPoolStore(daemon->pool.get(), {.gc = options.gc, .copies = copies, .keep_room = options.swap});
+  // A region of several copies places lost pages anew by itself.
+  if (options.swap && copies == 1) daemon->store = NewRelocatingStore(std::move(daemon->store));
+  return spec[0] == '@' ? spec.substr(1) : spec;
+}
+
 absl::StatusOr<Daemon> StartDaemon(const FsdOptions& options) {
   Daemon daemon;
   std::string source = "nram";
@@ -63,22 +86,7 @@ absl::StatusOr<Daemon> StartDaemon(const FsdOptions& options) {
   if (const auto memory = ReadHostMemory(); memory.ok()) ram_bytes = memory->total_bytes;
   switch (options.backend) {
     case Backend::kPool: {
-      NRAM_ASSIGN_OR_RETURN(const std::string spec, ChoosePoolSpec(options.pool));
-      PoolOptions pool;
-      NRAM_ASSIGN_OR_RETURN(pool.servers, ParsePoolSpec(spec));
-      pool.client_name = ClientName(options.swap ? "swap" : "mount", options.directory, getpid());
-      pool.io_timeout_ms = options.io_timeout_ms;
-      if (options.swap) {
-        // The area must find its pages if a server is back in time, wherever between two renewals it went away.
-        pool.lease_ttl_min_ms = options.io_timeout_ms * 2;
-        pool.fail_fast_after_ms = options.io_timeout_ms;
-      }
-      pool.fast_wake = FastWake::kOff;  // the mount counts its requests instead
-      pool.spin = options.swap ? SpinOptions{.limit_us = 0} : options.spin;
-      NRAM_ASSIGN_OR_RETURN(daemon.pool, Pool::Open(std::move(pool)));
-      daemon.store = NewPoolStore(daemon.pool.get(), options.gc, /*keep_room=*/options.swap);
-      if (options.swap) daemon.store = NewRelocatingStore(std::move(daemon.store));
-      source = spec[0] == '@' ? spec.substr(1) : spec;
+      NRAM_ASSIGN_OR_RETURN(source, OpenPool(options, &daemon));
       break;
     }
     case Backend::kMemory:

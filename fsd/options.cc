@@ -12,6 +12,11 @@
 #include "base/units.h"
 
 namespace nram {
+namespace {
+
+constexpr int64_t kCopiesMax = 4;  // as many as the pool can keep
+
+}  // namespace
 
 void FsdOptions::Register(FsdOptions* options, ArgParser* parser) {
   parser->String("pool", &options->pool);
@@ -35,6 +40,7 @@ void FsdOptions::Register(FsdOptions* options, ArgParser* parser) {
     }
     return absl::OkStatus();
   });
+  parser->Integer("copies", 1, kCopiesMax, &options->copies);
   parser->Switch("gc", &options->gc);
   parser->Switch("writeback", &options->writeback);
   parser->Switch("nonempty", &options->nonempty);
@@ -84,6 +90,9 @@ absl::Status FsdOptions::Validate() const {
   if (directory.empty()) return absl::InvalidArgumentError("which directory? For example: nram-fsd /mnt/nram");
   if (backend != Backend::kPool && !pool.empty()) {
     return absl::InvalidArgumentError("--pool needs --backend=pool");
+  }
+  if (backend != Backend::kPool && copies > 1) {
+    return absl::InvalidArgumentError("--copies needs --backend=pool");
   }
   for (const std::string& option : mount_options) {
     // The kernel answers most reads out of its cache and does not tell.
@@ -148,6 +157,9 @@ What
   --pool=SPEC          host:port,host:port,... or a host file (default: $NRAM_POOL, else the
                        local pool of `nram up`, else /etc/nram/pool)
   --size=SIZE          at most so much data, 1M or more (default: as much as the pool has)
+  --copies=N           1..4 copies of each page, on servers of different hosts (default 1): the
+                       files then outlive the loss of N-1 of these hosts, and take N times
+                       their size of the pool; `df` and --size count a page once
   --inodes=N           1..4294967294 files and directories (default: half as many as this
                        machine's RAM has pages)
   --gc, --no-gc        whether servers free the files by themselves when this daemon dies

@@ -26,6 +26,7 @@ struct FsdOptions {
   uint64_t size_bytes = 0;  // 0: as much as the store has
   uint64_t inodes = 0;      // 0: one for every two pages of this machine's RAM, as tmpfs has it
   bool gc = true;
+  int64_t copies = 1;  // of each page, on servers of different hosts: 1 to 4
   bool writeback = true;
   bool nonempty = false;
   bool foreground = false;

@@ -3,6 +3,7 @@
 #include "fsd/options.h"
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
 namespace nram {
@@ -21,6 +22,28 @@ TEST(OptionsTest, WhatTheKernelsAccessTimeOptionsBecome) {
   EXPECT_TRUE(parsed->Validate().ok());
   EXPECT_EQ(parsed->mount_options, std::vector<std::string>{"noexec"});
   EXPECT_FALSE(parsed->directory_access_times);
+}
+
+TEST(OptionsTest, CopiesAreOneToFourAndThePools) {
+  const auto parse = [](const std::string& options) {
+    return FsdOptions::ParseMountHelper({"nram", "/mnt", "-o", options});
+  };
+  EXPECT_EQ(parse("noexec")->copies, 1);
+  for (const int64_t copies : {1, 2, 4}) {
+    const auto parsed = parse(absl::StrCat("copies=", copies));
+    ASSERT_TRUE(parsed.ok()) << parsed.status();
+    EXPECT_EQ(parsed->copies, copies);
+    EXPECT_TRUE(parsed->Validate().ok());
+  }
+  for (const char* const wrong : {"copies=0", "copies=5", "copies=two"}) {
+    const absl::Status status = parse(wrong).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << wrong;
+    EXPECT_TRUE(absl::StrContains(status.message(), "--copies")) << status;
+    EXPECT_TRUE(absl::StrContains(status.message(), "from 1 to 4")) << status;
+  }
+  const auto elsewhere = parse("copies=2,backend=memory");
+  ASSERT_TRUE(elsewhere.ok()) << elsewhere.status();
+  EXPECT_TRUE(absl::StrContains(elsewhere->Validate().message(), "--copies needs --backend=pool"));
 }
 
 }  // namespace

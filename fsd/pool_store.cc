@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
 #include "base/status.h"
 
 namespace nram {
@@ -50,8 +52,10 @@ class PoolFile : public BlockFile {
 
 class PoolStore : public BlockStore {
  public:
-  PoolStore(Pool* pool, bool gc, bool keep_room)
-      : pool_(pool), options_{.gc = gc}, trim_room_(keep_room ? Region::TrimRoom::kKeep : Region::TrimRoom::kFree) {}
+  PoolStore(Pool* pool, const PoolStoreOptions& options)
+      : pool_(pool),
+        options_{.gc = options.gc, .copies = options.copies},
+        trim_room_(options.keep_room ? Region::TrimRoom::kKeep : Region::TrimRoom::kFree) {}
 
   absl::StatusOr<std::unique_ptr<BlockFile>> Create() override {
     NRAM_ASSIGN_OR_RETURN(std::unique_ptr<Region> region, pool_->CreateRegion(options_));
@@ -72,7 +76,8 @@ class PoolStore : public BlockStore {
 
   StoreCapacity Capacity() const override {
     const PoolCapacity capacity = pool_->Capacity();
-    return {capacity.total_bytes, capacity.free_bytes};
+    const auto copies = static_cast<uint64_t>(options_.copies);
+    return {capacity.total_bytes / copies, capacity.free_bytes / copies};
   }
 
  private:
@@ -83,8 +88,26 @@ class PoolStore : public BlockStore {
 
 }  // namespace
 
-std::unique_ptr<BlockStore> NewPoolStore(Pool* pool, bool gc, bool keep_room) {
-  return std::make_unique<PoolStore>(pool, gc, keep_room);
+std::unique_ptr<BlockStore> NewPoolStore(Pool* pool, const PoolStoreOptions& options) {
+  return std::make_unique<PoolStore>(pool, options);
+}
+
+absl::Status CheckHosts(const Pool& pool, int copies) {
+  absl::flat_hash_set<uint32_t> hosts;  // of the servers that answer
+  int away = 0;
+  for (size_t i = 0; i < pool.server_count(); ++i) {
+    const ServerSession& session = *pool.session(i);
+    if (session.up()) {
+      hosts.insert(session.host());
+    } else {
+      ++away;
+    }
+  }
+  const int most = static_cast<int>(hosts.size()) + away;
+  if (copies <= most) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("--copies=", copies, ": each copy goes to a host of its own, and ",
+                                                    "the pool has ", most, most == 1 ? " host" : " hosts",
+                                                    ": add servers on others, or ask for fewer copies"));
 }
 
 }  // namespace nram

@@ -3,15 +3,25 @@
 
 #include <memory>
 
+#include "absl/status/status.h"
 #include "client/pool/pool.h"
 #include "fsd/block_file.h"
 
 namespace nram {
 
-// A store with a region of the pool for each file. With `gc`, the servers collect the regions when this process's lease
-// ends; without, regions stay until they are destroyed. With `keep_room`, a file keeps the room that it has reserved or
-// used when holes are made in it. `pool` must outlive the store.
-std::unique_ptr<BlockStore> NewPoolStore(Pool* pool, bool gc, bool keep_room = false);
+struct PoolStoreOptions {
+  bool gc = true;          // servers collect the files when this process's lease ends; else they stay until destroyed
+  int copies = 1;          // of each page, on servers of different hosts; 1 to 4
+  bool keep_room = false;  // a file keeps the room that it has reserved or used when holes are made in it
+};
+
+// A store with a region of the pool for each file. Its capacity is in usable bytes: the pool's, divided by the number
+// of copies. If one host lends more than all others, less than that may fit. `pool` must outlive the store.
+std::unique_ptr<BlockStore> NewPoolStore(Pool* pool, const PoolStoreOptions& options);
+
+// Checks whether the pool can have `copies` copies of a page, each on a host of its own. A server that does not answer
+// counts as another host. FAILED_PRECONDITION: the pool has fewer hosts; the message says how many.
+absl::Status CheckHosts(const Pool& pool, int copies);
 
 }  // namespace nram
 

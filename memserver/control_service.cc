@@ -18,6 +18,7 @@ constexpr int64_t kFreeMs = 1'000;
 constexpr size_t kRegionsPerReply = 1000;
 constexpr size_t kSpansPerReply = 32'768;
 constexpr size_t kNameBytesMax = 255;
+constexpr size_t kCopiesMax = 1000;
 constexpr int kIncarnationsMax = 4'096;
 
 // Names reach logs and terminals, so they must be printable.
@@ -73,6 +74,9 @@ absl::Status ControlService::GrantLease(const v1::GrantLeaseRequest& request, v1
 absl::Status ControlService::RenewLease(const v1::RenewLeaseRequest& request, v1::LeaseReply* reply) {
   const auto lease = core_->leases().Renew(LeaseId{request.lease_id()});
   if (!lease.ok()) return lease.status();
+  const v1::Copies& copies = request.copies();
+  (*lease)->SetCopies({copies.client(), copies.in_sync(), copies.degraded(), copies.repairing(), copies.lost(),
+                       copies.moving(), copies.made(), copies.left_ms()});
   FillLease(**lease, reply);
   return absl::OkStatus();
 }
@@ -210,11 +214,22 @@ absl::Status ControlService::GetStatistics(const v1::GetStatisticsRequest&, v1::
   reply->set_refused_stale(counters.refused_stale);
   reply->set_connections_closed_for_error(around.connections_closed_for_error);
   reply->set_regions_collected(counters.regions_collected);
+  for (const LeaseCopies& copies : core_->leases().Copies(kCopiesMax)) {
+    v1::Copies* const told = reply->add_copies();
+    told->set_client(copies.client);
+    told->set_in_sync(copies.in_sync);
+    told->set_degraded(copies.degraded);
+    told->set_repairing(copies.repairing);
+    told->set_lost(copies.lost);
+    told->set_moving(copies.moving);
+    told->set_made(copies.made);
+    told->set_left_ms(copies.left_ms);
+  }
   return absl::OkStatus();
 }
 
 absl::Status ControlService::Drain(const v1::DrainRequest& request, v1::DrainReply*) {
-  core_->SetDraining(request.draining());
+  core_->SetDraining(request.draining(), request.leaving());
   return absl::OkStatus();
 }
 
@@ -230,6 +245,7 @@ void ControlService::FillCapacity(v1::Capacity* capacity) const {
   const uint64_t told = used + usage.reserved_bytes + usage.free_bytes;
   capacity->set_overhead_bytes(usage.ceiling_bytes > told ? usage.ceiling_bytes - told : 0);
   capacity->set_draining(core_->draining());
+  capacity->set_leaving(core_->leaving());
 }
 
 void ControlService::FillHost(const Surroundings& around, v1::HostState* host) const {

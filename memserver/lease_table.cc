@@ -193,6 +193,19 @@ uint64_t LeaseTable::looked_at() const {
   return looked_at_;
 }
 
+std::vector<LeaseCopies> LeaseTable::Copies(size_t most) const {
+  MutexLock lock(&mu_);
+  std::vector<LeaseCopies> copies;
+  for (const auto& [end_ns, id] : by_end_) {
+    if (copies.size() >= most) break;
+    const auto it = leases_.find(id);
+    if (it == leases_.end()) continue;
+    const LeaseCopies told = it->second->copies();
+    if (told.client != 0) copies.push_back(told);
+  }
+  return copies;
+}
+
 LeaseTable::IdSet LeaseTable::LiveIds() const {
   MutexLock lock(&mu_);
   IdSet ids;

@@ -25,6 +25,18 @@ namespace nram {
 
 class Lease;
 
+// What a lease's client has told of its regions of several copies: spans, in the whole pool.
+struct LeaseCopies {
+  uint64_t client = 0;  // a number of its own choice; 0: it has told nothing
+  uint64_t in_sync = 0;
+  uint64_t degraded = 0;
+  uint64_t repairing = 0;
+  uint64_t lost = 0;
+  uint64_t moving = 0;
+  uint64_t made = 0;
+  uint64_t left_ms = 0;
+};
+
 // A data connection, as its lease sees it.
 class LeaseConnection {
  public:
@@ -59,6 +71,15 @@ class Lease {
   // Must be called before a bound connection goes away.
   void Unbind(int connection_class, const LeaseConnection* connection);
 
+  void SetCopies(const LeaseCopies& copies) {
+    MutexLock lock(&mu_);
+    copies_ = copies;
+  }
+  LeaseCopies copies() const {
+    MutexLock lock(&mu_);
+    return copies_;
+  }
+
   const LeaseId id;
   const std::string client_name;
   ArenaReservation reservation;
@@ -84,7 +105,8 @@ class Lease {
   int64_t expires_ns_ = 0;  // in the table's time
   int64_t listed_ns_ = 0;   // its place in the table's order of ends, not later than expires_ns_; 0: it has none
   bool ending_ = false;     // in the table's list of leases that it may forget
-  Mutex mu_;
+  mutable Mutex mu_;
+  LeaseCopies copies_ ABSL_GUARDED_BY(mu_);
   std::array<Bound, kConnectionClasses> bound_ ABSL_GUARDED_BY(mu_);
 };
 
@@ -100,7 +122,7 @@ class LeaseTable {
   static constexpr size_t kClientNameBytesMax = 255;
   // The cost of a lease without its client's name: itself, its slot in the table (also while the table grows), its
   // place in the order of ends, the allocator's words.
-  static constexpr uint64_t kLeaseBytes = 448;
+  static constexpr uint64_t kLeaseBytes = 512;
   // The most that uncharged leases take.
   static constexpr uint64_t kFixedBytes = kUnchargedMax * (kLeaseBytes + kClientNameBytesMax);
 
@@ -128,6 +150,9 @@ class LeaseTable {
   bool Charge(Lease* lease);
   // A region does not name the lease any more. The caller holds the lease.
   void Unname(Lease* lease);
+
+  // What the clients of live leases have told, at most so many.
+  std::vector<LeaseCopies> Copies(size_t most) const;
 
   size_t live_count() const;
   // Live leases, and ended leases that regions name.

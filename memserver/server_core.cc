@@ -40,8 +40,9 @@ ServerCore::ServerCore(const ServerCoreOptions& options, std::unique_ptr<FrameAr
   SetDraining(options.drain);
 }
 
-void ServerCore::SetDraining(bool draining) {
+void ServerCore::SetDraining(bool draining, bool leaving) {
   draining_ = draining;
+  leaving_ = draining && leaving;
   store_.SetDraining(draining);
 }
 

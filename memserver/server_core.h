@@ -50,8 +50,10 @@ class ServerCore {
   FrameArena& arena() { return *arena_; }
   const LandingFrames& landing() const { return landing_; }
 
-  void SetDraining(bool draining);
+  // `leaving`: clients are asked to move what is here, too.
+  void SetDraining(bool draining, bool leaving = false);
   bool draining() const { return draining_; }
+  bool leaving() const { return leaving_; }
 
   using Leases = std::vector<std::shared_ptr<Lease>>;
   // The regular round, one caller at a time. Gives all leases the time for which the server was stopped, and collects.
@@ -70,6 +72,7 @@ class ServerCore {
   LandingFrames landing_;
   const SessionContext context_;
   std::atomic<bool> draining_{false};
+  std::atomic<bool> leaving_{false};
   int64_t ticked_ns_ = 0;  // Tick's own: the time of the last tick; 0 before the first
 };
 

@@ -34,6 +34,10 @@ absl::StatusOr<std::unique_ptr<Memory>> Memory::Open(MemoryOptions options) {
   if (options.handlers < 1 || options.handlers > 64) {
     return absl::InvalidArgumentError(absl::StrCat(options.handlers, " handlers: expected 1 to 64"));
   }
+  if (options.copies < 1 || options.copies > MemoryOptions::kCopiesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.copies, " copies: expected 1 to ", MemoryOptions::kCopiesMax));
+  }
   const uint64_t sum_bytes = ChunkSums::BytesPerPage(options.page_bytes);
   const uint64_t least =
       std::max(MemoryOptions::kBudgetBytesMin, kBuffers * std::max(options.page_bytes, kWindowBytesMin) +
@@ -146,6 +150,7 @@ absl::StatusOr<std::unique_ptr<Region>> Memory::OpenRegion(const MapRequest& req
     RegionOptions how;
     how.gc = !request.keep;
     how.name = request.name;
+    if (request.name.empty()) how.copies = static_cast<int>(options_.copies);
     how.size_bytes = *length;
     return pool_->CreateRegion(how);
   }

@@ -31,11 +31,13 @@ struct MemoryOptions {
   static constexpr uint64_t kBudgetBytesMax = uint64_t{1} << 44;
   static constexpr uint64_t kBudgetPagesMin = 64;  // besides buffers
   static constexpr uint64_t kPageBytesMax = kMiB;
+  static constexpr uint32_t kCopiesMax = kReplicasMax;
 
   PoolOptions pool;
   uint64_t budget_bytes = 256 * kMiB;
   uint64_t page_bytes = kPageBytes;
   uint32_t handlers = 4;
+  uint32_t copies = 1;  // of each page of a region without a name, on servers of different hosts; the others have one
   Policy policy = Policy::kSecondChance;
   // Null: a line on stderr.
   OnLoss on_loss;

@@ -15,6 +15,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "client/memory/handle.h"
@@ -86,6 +87,22 @@ using nram::ApiUsable;
 
 namespace {
 
+// Of the option, which is 0 if the program leaves it to the environment.
+absl::Status ChooseCopies(uint32_t given, uint32_t* copies) {
+  *copies = std::max(given, 1u);
+  if (given > nram::MemoryOptions::kCopiesMax) {
+    return absl::InvalidArgumentError(absl::StrCat("nram_options.copies is ", given, ": expected 1 to ",
+                                                   nram::MemoryOptions::kCopiesMax, ", or 0 for $NRAM_COPIES"));
+  }
+  const char* const text = std::getenv("NRAM_COPIES");
+  if (given != 0 || text == nullptr || *text == '\0') return absl::OkStatus();
+  if (!absl::SimpleAtoi(text, copies) || *copies < 1 || *copies > nram::MemoryOptions::kCopiesMax) {
+    return absl::InvalidArgumentError(absl::StrCat("$NRAM_COPIES: \"", text, "\" is not accepted: expected a whole ",
+                                                   "number from 1 to ", nram::MemoryOptions::kCopiesMax));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<nram::MemoryOptions> ToOptions(const char* pool, const nram_options& given) {
   nram::MemoryOptions options;
   absl::StatusOr<std::string> spec = nram::ChoosePoolSpec(pool == nullptr ? "" : pool);
@@ -98,6 +115,7 @@ absl::StatusOr<nram::MemoryOptions> ToOptions(const char* pool, const nram_optio
     if (!bytes.ok()) return nram::Annotate(bytes.status(), "$NRAM_BUDGET");
     options.budget_bytes = *bytes;
   }
+  NRAM_RETURN_IF_ERROR(ChooseCopies(given.copies, &options.copies));
   if (given.page_bytes != 0) options.page_bytes = given.page_bytes;
   if (given.handlers != 0) options.handlers = given.handlers;
   if (given.timeout_ms != 0) options.pool.io_timeout_ms = given.timeout_ms;

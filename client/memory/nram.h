@@ -81,6 +81,13 @@ struct nram_options {
    */
   void (*on_loss)(const struct nram_loss* loss, void* context);
   void* on_loss_context;
+  /*
+   * Copies of each page, on servers of different hosts, 1 to 4; 0: $NRAM_COPIES, else 1. N copies outlive the loss of
+   * N-1 of these hosts, and take N times as much room in the pool. It holds for the heap and for mappings without a
+   * name. Mappings with a name, NRAM_MAP_KEEP among them, have one copy for now, whatever is said here: that is no
+   * error.
+   */
+  uint32_t copies;
 };
 
 static inline void nram_options_init(struct nram_options* options) {
@@ -115,8 +122,9 @@ enum {
 };
 
 /*
- * Maps `length` bytes of zeros (rounded up to pages). Room for all of them is reserved on the servers at once, so that
- * no page, once written, ever fails to find room: ENOMEM says now that there is none.
+ * Maps `length` bytes of zeros (rounded up to pages). Room for all of them, in each copy, is reserved on the servers at
+ * once, so that no page, once written, ever fails to find room: ENOMEM says now that there is none, or that the pool
+ * has fewer hosts than pages are to have copies.
  *
  * With a `name` (at most 255 bytes of UTF-8 without control characters, else EINVAL; unique in the pool) others can
  * attach it. EEXIST: the name is taken. Readers see what the writer had flushed when they attached; of what he flushes

@@ -39,9 +39,7 @@ void Repairer::AwaitStopped() {
 
 CopiesReport Repairer::report() const {
   MutexLock lock(&mu_);
-  CopiesReport report = report_;
-  report.made = made_;
-  return report;
+  return report_;
 }
 
 // --- The walk.
@@ -51,6 +49,7 @@ void Repairer::Tick(int64_t now_ns) {
     at_map_ = nullptr;
     return;
   }
+  if (client_ == 0) client_ = home_->environment->RandomId();
   for (Slot& slot : slots_) {
     if (slot.io == nullptr) {
       // Before anything is short: repair must not need memory.
@@ -123,13 +122,29 @@ void Repairer::EndPass(int64_t now_ns) {
   CopiesReport before;
   {
     MutexLock lock(&mu_);
-    before = std::exchange(report_, counting_);
+    before = report_;
     // While there is work for it, the walk goes on.
     next_pass_ns_ = found_work_ && todo_.size() < kTodoMax / 2 ? now_ns : now_ns + kPassNs;
   }
   LogHealth(before, counting_);
+  if (now_ns >= told_ns_ + kTellNs) Tell(now_ns);
   counting_ = {};
   found_work_ = false;
+}
+
+void Repairer::Tell(int64_t now_ns) {
+  CopiesReport told = counting_;
+  told.client = client_;
+  told.made = made_;
+  const uint64_t left = told.degraded + told.repairing + told.moving;
+  const uint64_t lately = told.made - std::exchange(told_made_, told.made);
+  const auto took_ms = static_cast<uint64_t>((now_ns - std::exchange(told_ns_, now_ns)) / kNsPerMs);
+  if (left > 0 && lately > 0) told.left_ms = left * took_ms / lately;
+  {
+    MutexLock lock(&mu_);
+    report_ = told;
+  }
+  for (const auto& session : *home_->sessions) session->NoteCopies(told);
 }
 
 void Repairer::LogHealth(const CopiesReport& before, const CopiesReport& now) const {

@@ -19,19 +19,9 @@
 #include "client/pool/io.h"
 #include "client/pool/region.h"
 #include "client/pool/server_session.h"
+#include "client/transport/control_client.h"
 
 namespace nram {
-
-// The spans of a client's regions of copies, as of the last walk over all of them.
-struct CopiesReport {
-  uint64_t in_sync = 0;    // as many copies as wanted
-  uint64_t degraded = 0;   // fewer
-  uint64_t repairing = 0;  // a copy is catching up
-  uint64_t lost = 0;       // nothing is left of what was stored, until it is written anew
-  uint64_t moving = 0;     // of these, with a copy on a server that leaves
-  uint64_t made = 0;       // copies that were made, since the pool was opened
-  friend bool operator==(const CopiesReport&, const CopiesReport&) = default;
-};
 
 // A machine without a thread: the edge tells it of the time, and it goes on where the answers to its messages arrive.
 // It walks over all spans, and has a few *slots*: each copies one span at a time. Thread-safe.
@@ -42,6 +32,7 @@ class Repairer : public PoolEdge::Ticked {
   ~Repairer() override;
 
   void Tick(int64_t now_ns) override;
+  // As of the last walk over all spans.
   CopiesReport report() const;
   // Begins nothing any more.
   void BeginStop() { stopping_ = true; }
@@ -59,6 +50,7 @@ class Repairer : public PoolEdge::Ticked {
   static constexpr int64_t kPassNs = kNsPerSecond;       // from one walk to the next
   static constexpr int64_t kAvoidNs = 5 * kNsPerSecond;  // a server that was no good
   static constexpr int64_t kRestNs = 20 * kNsPerMs;      // shorter ones are saved up
+  static constexpr int64_t kTellNs = kNsPerSecond;        // servers are told at most so often
   static constexpr int64_t kRoomNs = 2 * kNsPerSecond;   // to wait for room
 
   // Work that a walk has found.
@@ -106,6 +98,7 @@ class Repairer : public PoolEdge::Ticked {
   std::vector<CopyMap::Donor> LookAtDonors() const;
   void Walk(int64_t now_ns);
   void EndPass(int64_t now_ns);
+  void Tell(int64_t now_ns);
   void LogHealth(const CopiesReport& before, const CopiesReport& now) const;
   std::optional<Todo> TakeTodo();
   bool IsAvoided(uint16_t server, int64_t now_ns) const;
@@ -144,6 +137,9 @@ class Repairer : public PoolEdge::Ticked {
   int64_t next_pass_ns_ = 0;
   bool found_work_ = false;
   CopiesReport counting_;
+  uint64_t client_ = 0;  // this one's number, once there is something to tell
+  int64_t told_ns_ = 0;
+  uint64_t told_made_ = 0;
 
   mutable Mutex mu_;
   std::deque<Todo> todo_ ABSL_GUARDED_BY(mu_);

@@ -330,6 +330,7 @@ SessionAction ServerSession::StartActionLocked(Kind kind, int64_t now_ns, int64_
   action.asked_ns = now_ns;
   action.deadline_ns = now_ns + timeout_ms * kNsPerMs;
   action.life = life();
+  action.copies = copies_;
   return action;
 }
 

@@ -181,6 +181,16 @@ class ServerSession {
   void EndRoom(Room::Grant grant, uint64_t used_bytes);
   Room* room() { return &room_; }
   const Room* room() const { return &room_; }
+  // What is told to the server when the lease is renewed, which is soon, if it is new.
+  void NoteCopies(const CopiesReport& copies) {
+    {
+      MutexLock lock(&mu_);
+      if (copies_ == copies) return;
+      copies_ = copies;
+      next_renew_ns_ = 0;
+    }
+    WantLook();
+  }
   // The room may have changed: has the driver look whether waiters can be served, or room can be given back.
   void NoteRoom();
   // A region's reserved room was returned, or there is more of it. `returns` is what a waiter's ticket is taken from.
@@ -310,6 +320,7 @@ class ServerSession {
   Errands errands_ ABSL_GUARDED_BY(mu_);
   bool errands_first_ ABSL_GUARDED_BY(mu_) = false;  // room and errands take turns
   int64_t next_renew_ns_ ABSL_GUARDED_BY(mu_) = 0;
+  CopiesReport copies_ ABSL_GUARDED_BY(mu_);
 
   BringUp bring_up_ ABSL_GUARDED_BY(mu_);
   bool was_up_ ABSL_GUARDED_BY(mu_) = false;  // before the present attempts to come up, of which none was logged

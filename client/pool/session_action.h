@@ -52,6 +52,7 @@ struct SessionAction {
   int64_t ttl_ms = 0;
   int64_t pages = 0;
   ReserveOrder order;
+  CopiesReport copies;     // kRenew
   Reserver::Ask ask;       // the session's own
   uint64_t room_look = 0;  // the session's own
   ServerHello hello;

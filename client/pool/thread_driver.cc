@@ -123,7 +123,7 @@ SessionOutcome ThreadDriver::Perform(SessionAction* action) {
       Ping(*action, &outcome);
       break;
     case Kind::kRenew:
-      Take(control_->RenewLease(lease, deadline_ns), &outcome.status, &outcome.lease);
+      Take(control_->RenewLease(lease, action->copies, deadline_ns), &outcome.status, &outcome.lease);
       break;
     case Kind::kReserve:
       Take(control_->Reserve(lease, action->pages, action->order, deadline_ns), &outcome.status, &outcome.lease);
@@ -190,6 +190,7 @@ void ThreadDriver::Dial(const SessionAction& action, SessionOutcome* outcome) {
   const int64_t silence_timeout_ms = std::max(options.io_timeout_ms / 2, kSilenceMinMs);
   const auto make = [&](bool urgent) {
     SocketTransportOptions of{session_->lease(), urgent, action.hello.incarnation, options.spin, silence_timeout_ms};
+    of.silence_limit_ms = options.silence_limit_ms;
     of.wake_latency = wake_latency_;
     of.peer = owner;
     of.version = action.hello.version;

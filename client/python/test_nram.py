@@ -212,6 +212,7 @@ class Errors(NramTest):
         self.assert_errno(errno.EINVAL, nram.Memory, budget="1M")
         self.assert_errno(errno.EINVAL, nram.Memory, budget=BUDGET, page_bytes=5000)
         self.assert_errno(errno.EINVAL, nram.Memory, budget=BUDGET, handlers=65)
+        self.assert_errno(errno.EINVAL, nram.Memory, budget=BUDGET, copies=5)
         for wrong in ("12MB", "", "M", "-1M", -1, 1 << 64, 0):
             with self.assertRaisesRegex(ValueError, "budget", msg=wrong):
                 nram.Memory(budget=wrong)
@@ -222,7 +223,7 @@ class Errors(NramTest):
         with self.assertRaisesRegex(ValueError, "null"):
             nram.Memory("host\0")
         for policy in ("default", "second_chance", "fifo", "random"):
-            nram.Memory(budget="8MiB", page_bytes="64K", handlers=1, policy=policy, timeout_ms=5000).close()
+            nram.Memory(budget="8MiB", page_bytes="64K", handlers=1, policy=policy, timeout_ms=5000, copies=1).close()
 
     def test_sizes(self):
         for text, size in (

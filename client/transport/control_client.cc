@@ -41,8 +41,8 @@ class GrpcControlClient final : public ControlClient {
     return RunLease(&v1::Control::Stub::GrantLease, codec_.GrantLease(lease, client_name, ttl_ms), deadline_ns);
   }
 
-  absl::StatusOr<LeaseInfo> RenewLease(LeaseId lease, int64_t deadline_ns) override {
-    return RunLease(&v1::Control::Stub::RenewLease, codec_.RenewLease(lease), deadline_ns);
+  absl::StatusOr<LeaseInfo> RenewLease(LeaseId lease, const CopiesReport& copies, int64_t deadline_ns) override {
+    return RunLease(&v1::Control::Stub::RenewLease, codec_.RenewLease(lease, copies), deadline_ns);
   }
 
   absl::Status EndLease(LeaseId lease, int64_t deadline_ns) override {
@@ -101,9 +101,9 @@ class GrpcControlClient final : public ControlClient {
     return codec_.Parse(reply);
   }
 
-  absl::Status Drain(bool draining, int64_t deadline_ns) override {
+  absl::Status Drain(bool draining, bool leaving, int64_t deadline_ns) override {
     v1::DrainReply reply;
-    return Run(&v1::Control::Stub::Drain, codec_.Drain(draining), &reply, deadline_ns);
+    return Run(&v1::Control::Stub::Drain, codec_.Drain(draining, leaving), &reply, deadline_ns);
   }
 
  private:

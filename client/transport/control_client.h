@@ -41,6 +41,19 @@ struct ServerHost {
   const std::string& counts_as() const { return pretended_host.empty() ? boot_id : pretended_host; }
 };
 
+// The spans of a client's regions of several copies, in the whole pool.
+struct CopiesReport {
+  uint64_t client = 0;     // a number that the client has chosen
+  uint64_t in_sync = 0;    // as many copies as wanted
+  uint64_t degraded = 0;   // fewer
+  uint64_t repairing = 0;  // a copy is catching up
+  uint64_t lost = 0;       // nothing is left of what was stored, until it is written anew
+  uint64_t moving = 0;     // of those in sync: a copy is on a server that leaves
+  uint64_t made = 0;       // copies that were made anew or moved, so far
+  uint64_t left_ms = 0;    // an estimate of how long that still takes
+  friend bool operator==(const CopiesReport&, const CopiesReport&) = default;
+};
+
 struct ServerHello {
   uint64_t incarnation = 0;
   int data_port = 0;
@@ -85,6 +98,7 @@ struct ServerStatistics {
   ServerCapacity capacity;
   ServerHost host;
   std::vector<std::pair<std::string, uint64_t>> counters;
+  std::vector<CopiesReport> copies;  // of the clients that have a lease there
 };
 
 struct CreateRegionArgs {
@@ -123,7 +137,7 @@ class ControlClient {
   virtual absl::StatusOr<ServerHello> Hello(int64_t deadline_ns) = 0;
   virtual absl::StatusOr<LeaseInfo> GrantLease(LeaseId lease, const std::string& client_name, int64_t ttl_ms,
                                                int64_t deadline_ns) = 0;
-  virtual absl::StatusOr<LeaseInfo> RenewLease(LeaseId lease, int64_t deadline_ns) = 0;
+  virtual absl::StatusOr<LeaseInfo> RenewLease(LeaseId lease, const CopiesReport& copies, int64_t deadline_ns) = 0;
   virtual absl::Status EndLease(LeaseId lease, int64_t deadline_ns) = 0;
   // Requests have an order. When a later one was answered, or the lease has another term, the server does not execute
   // an earlier one any more. ABORTED: the request came too late. If `order` is zero, the request has no order.
@@ -139,7 +153,8 @@ class ControlClient {
   virtual absl::Status ListSpans(RegionId region, int64_t deadline_ns,
                                  absl::FunctionRef<absl::Status(uint64_t)> visit) = 0;
   virtual absl::StatusOr<ServerStatistics> GetStatistics(int64_t deadline_ns) = 0;
-  virtual absl::Status Drain(bool draining, int64_t deadline_ns) = 0;
+  // `leaving`: what it holds is to be moved, too.
+  virtual absl::Status Drain(bool draining, bool leaving, int64_t deadline_ns) = 0;
 };
 
 }  // namespace nram

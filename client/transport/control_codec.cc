@@ -24,7 +24,8 @@ uint64_t Bounded(uint64_t bytes) { return std::min(bytes, kBytesMax); }
 
 ServerCapacity FromProto(const v1::Capacity& capacity) {
   return {Bounded(capacity.donated_bytes()), Bounded(capacity.used_bytes()),     Bounded(capacity.reserved_bytes()),
-          Bounded(capacity.free_bytes()),    Bounded(capacity.overhead_bytes()), capacity.draining()};
+          Bounded(capacity.free_bytes()),    Bounded(capacity.overhead_bytes()), capacity.draining(),
+          capacity.leaving()};
 }
 
 ServerHost FromProto(const v1::HostState& host) {
@@ -71,9 +72,19 @@ v1::GrantLeaseRequest ControlCodec::GrantLease(LeaseId lease, const std::string&
   return request;
 }
 
-v1::RenewLeaseRequest ControlCodec::RenewLease(LeaseId lease) {
+v1::RenewLeaseRequest ControlCodec::RenewLease(LeaseId lease, const CopiesReport& copies) {
   v1::RenewLeaseRequest request;
   request.set_lease_id(Raw(lease));
+  if (copies == CopiesReport()) return request;
+  v1::Copies* const told = request.mutable_copies();
+  told->set_client(copies.client);
+  told->set_in_sync(copies.in_sync);
+  told->set_degraded(copies.degraded);
+  told->set_repairing(copies.repairing);
+  told->set_lost(copies.lost);
+  told->set_moving(copies.moving);
+  told->set_made(copies.made);
+  told->set_left_ms(copies.left_ms);
   return request;
 }
 
@@ -136,9 +147,10 @@ v1::ListSpansRequest ControlCodec::ListSpans(RegionId region) {
   return request;
 }
 
-v1::DrainRequest ControlCodec::Drain(bool draining) {
+v1::DrainRequest ControlCodec::Drain(bool draining, bool leaving) {
   v1::DrainRequest request;
   request.set_draining(draining);
+  request.set_leaving(leaving);
   return request;
 }
 
@@ -187,6 +199,10 @@ ServerStatistics ControlCodec::Parse(const v1::Statistics& reply) {
     if (field->cpp_type() != google::protobuf::FieldDescriptor::CPPTYPE_UINT64 || field->name() == "incarnation")
       continue;
     statistics.counters.emplace_back(field->name(), reply.GetReflection()->GetUInt64(reply, field));
+  }
+  for (const v1::Copies& copies : reply.copies()) {
+    statistics.copies.push_back({copies.client(), copies.in_sync(), copies.degraded(), copies.repairing(),
+                                 copies.lost(), copies.moving(), copies.made(), copies.left_ms()});
   }
   return statistics;
 }

@@ -33,7 +33,7 @@ class ControlCodec {
 
   static v1::HelloRequest Hello();
   static v1::GrantLeaseRequest GrantLease(LeaseId lease, const std::string& client_name, int64_t ttl_ms);
-  static v1::RenewLeaseRequest RenewLease(LeaseId lease);
+  static v1::RenewLeaseRequest RenewLease(LeaseId lease, const CopiesReport& copies);
   static v1::EndLeaseRequest EndLease(LeaseId lease);
   static v1::ReserveRequest Reserve(LeaseId lease, int64_t pages, ReserveOrder order);
   static v1::CreateRegionRequest CreateRegion(const CreateRegionArgs& args);
@@ -41,7 +41,7 @@ class ControlCodec {
   static v1::DestroyRegionRequest DestroyRegion(LeaseId lease, RegionId region, bool force);
   static v1::ListRegionsRequest ListRegions(bool orphans_only, bool named_only);
   static v1::ListSpansRequest ListSpans(RegionId region);
-  static v1::DrainRequest Drain(bool draining);
+  static v1::DrainRequest Drain(bool draining, bool leaving);
 
   // FAILED_PRECONDITION also if the server speaks another version.
   absl::StatusOr<ServerHello> Parse(const v1::HelloReply& reply) const;

@@ -333,6 +333,7 @@ void SocketTransport::ReceiveFor(Call* call) {
       BreakLocked();
       break;
     }
+    if (*progress == MessageReader::Progress::kRead) heard_.store(true, std::memory_order_relaxed);
     if (call == nullptr) {
       // The poller has other connections too.
       if (*progress != MessageReader::Progress::kRead || round >= kPollerRoundsMax) break;
@@ -513,6 +514,14 @@ void SocketTransport::OnFlush() {
   if (!connected()) FailIfIdleAndBroken();
 }
 
+bool SocketTransport::HasFallenSilentLocked(int64_t now_ns) {
+  if (options_.silence_limit_ms == 0) return false;
+  // A tick that is late says that this process has stood still, not the server.
+  const bool is_late = now_ns - std::exchange(ticked_ns_, now_ns) > kTickLateNs;
+  if (requests_out_ == 0 || is_late || heard_.exchange(false, std::memory_order_relaxed)) heard_ns_ = now_ns;
+  return now_ns - heard_ns_ > options_.silence_limit_ms * kNsPerMs;
+}
+
 bool SocketTransport::HasExpiredLocked(int64_t now_ns) const {
   for (const Call* call : slots_) {
     if (call != nullptr && call->done != nullptr && call->deadline_ns <= now_ns) return true;
@@ -529,6 +538,10 @@ void SocketTransport::OnTick(int64_t now_ns) {
   {
     MutexLock lock(&mu_);
     late = connected() && unwaited_ + lazy_ > 0 && HasExpiredLocked(now_ns);
+    if (connected() && HasFallenSilentLocked(now_ns)) {
+      break_reason_ = absl::StrCat("nothing came for ", options_.silence_limit_ms, " ms");
+      BreakLocked();
+    }
     if (connected() && queue_.head != nullptr) {  // of a driving thread that is busy, or gone
       SendLocked();
       ArmIfNeededLocked();

@@ -42,6 +42,9 @@ struct SocketTransportOptions {
   SpinOptions spin;
   // If not zero, the connection breaks when the other machine cannot be reached for so long.
   int64_t silence_timeout_ms = 0;
+  // If not zero, the connection breaks when calls are under way and nothing has come for so long: the server's process
+  // stands still, or the way to it is cut.
+  int64_t silence_limit_ms = 0;
   // The user whose process must listen at the other end of a Unix socket; PERMISSION_DENIED if it is another's. Not
   // set: anybody.
   std::optional<uid_t> peer = std::nullopt;
@@ -73,6 +76,7 @@ class SocketTransport : public Transport, private MessageReader::Handler, privat
   static constexpr size_t kBatchPiecesMax = 512;
   // A thread that comes to Wait when the deadline has passed, or nearly, has so long to read what has arrived.
   static constexpr int64_t kCatchUpNs = 20 * kNsPerMs;
+  static constexpr int64_t kTickLateNs = 200 * kNsPerMs;
 
   // A FIFO of calls, linked through the calls.
   struct CallQueue {
@@ -106,6 +110,8 @@ class SocketTransport : public Transport, private MessageReader::Handler, privat
   // Poller::Client.
   void OnReady() override;
   void OnTick(int64_t now_ns) override;
+  // Nothing has come for silence_limit_ms although something should.
+  bool HasFallenSilentLocked(int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnFlush() override;
 
   absl::StatusOr<Credit> SayHello(int fd, int64_t deadline_ns);
@@ -159,6 +165,9 @@ class SocketTransport : public Transport, private MessageReader::Handler, privat
   uint64_t next_request_id_ ABSL_GUARDED_BY(mu_) = 2;  // hello was 1
   uint64_t last_sent_id_ ABSL_GUARDED_BY(mu_) = 1;     // the last request that was sent whole
   uint32_t requests_out_ ABSL_GUARDED_BY(mu_) = 0;
+  std::atomic<bool> heard_{false};  // something came since the last tick
+  int64_t heard_ns_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t ticked_ns_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t credit_out_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   int unwaited_ ABSL_GUARDED_BY(mu_) = 0;  // calls with `done`, queued or sent, that the poller receives
   int lazy_ ABSL_GUARDED_BY(mu_) = 0;      // calls with wait_expected or may_wait_late

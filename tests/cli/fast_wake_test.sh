@@ -12,7 +12,7 @@ device=/dev/cpu_dma_latency
 directory=$(mktemp -d -p /tmp --suffix=-nram-cli)
 chmod 755 "$directory"
 export NRAM_STATE_DIR=$directory/state
-unset NRAM_POOL NRAM_BUDGET NRAM_FAST_WAKE
+unset NRAM_POOL NRAM_BUDGET NRAM_COPIES NRAM_FAST_WAKE
 program=
 cleanup() {
   [ -z "$program" ] || { kill -KILL "$program" && wait "$program"; } 2> /dev/null || true

@@ -31,6 +31,9 @@ expect 1 "is not a directory" "$nram" mount "$directory/full/x"
 expect 2 "is not a size" "$nram" mount "$directory/m" --size=lots
 expect 2 "expected pool, memory or null" "$nram" mount "$directory/m" --backend=disk
 expect 2 "from 4 to 256" "$nram" mount "$directory/m" --threads=1
+expect 2 "from 1 to 4" "$nram" mount "$directory/m" --copies=5
+expect 2 "--copies needs --backend=pool" "$nram" mount "$directory/m" --copies=2 --backend=memory
+expect 1 "--copies=2: each copy goes to a host of its own" "$nram" mount "$directory/m" --copies=2
 expect 2 "unexpected word" "$nram" mount "$directory/m" "$directory/full"
 expect 1 "No such file" "$nram" mount "$directory/m" --pool=/does/not/exist
 expect 1 "no memory server of the pool answers" "$nram" mount "$directory/m" --pool=127.0.0.1:9

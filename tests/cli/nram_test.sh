@@ -27,7 +27,7 @@ expect 0 "COULD LEND" "$nram" df
 [ "$("$nram" df --json | jq '.donors | length')" = 3 ] || fail "df does not show three donors"
 [ "$("$nram" df --json | jq '.total.donated_bytes')" = $((3 * 128 * 1024 * 1024)) ] || fail "df adds up wrong"
 [ "$("$nram" df --json | jq '.total.used_bytes < 100000')" = true ] || fail "an empty pool is in use"
-[ "$("$nram" status --json | jq '[.[].regions] | add')" = 0 ] || fail "status shows regions"
+[ "$("$nram" status --json | jq '[.servers[].regions] | add')" = 0 ] || fail "status shows regions"
 expect 0 "No regions." "$nram" regions
 expect 0 "No orphans." "$nram" regions --orphans
 expect 1 "no region 0x0000000000000001" "$nram" regions --destroy=0x0000000000000001

@@ -48,6 +48,11 @@ peak=$(python3 -c 'import os, sys; x = bytearray(300 << 20); os.execv(sys.argv[1
   fail "through pipes and a file"
 "$nram" sort -nrS 64M -k1,1 -o "$directory/out" "$input"
 LC_ALL=C sort -nr -k1,1 "$input" | cmp - "$directory/out" || fail "sort's letters"
+expect 2 "--copies: \"5\" is not accepted: expected a whole number from 1 to 4" "$nram" sort --copies=5 "$input"
+expect 2 "--copies needs --scratch=pool" "$nram" sort --copies=2 --scratch="$directory" "$input"
+# Both servers are on this host.
+expect 1 "copies" "$nram" sort --copies=2 --memory=64M -o "$directory/out" "$input"
+expect_clean "a sort that cannot have its copies"
 # -h among other letters is not help; sort needs an open output.
 expect 2 "unknown flag -rh" "$nram" sort -rh "$input"
 expect 1 "the standard output is closed" bash -c "'$nram' sort '$input' >&-"

@@ -69,6 +69,10 @@ expect 2 "expected at least 16.0 MiB" "$nram" swapon 1M
 expect 2 "a swap area of 50 bytes" "$nram" swapon 50
 expect 1 "forgets what it is given" "$nram" swapon 64M --backend=null
 expect_nothing "a backend that forgets"
+expect 2 "--copies: \"5\" is not accepted: expected a whole number from 1 to 4" "$nram" swapon 64M --copies=5
+expect 1 "--copies needs --backend=pool" "$nram" swapon 64M --copies=2 --backend=memory "${protection[@]}"
+expect 1 "each copy goes to a host of its own" "$nram" swapon 64M --copies=2 "${protection[@]}"
+expect_nothing "more copies than the pool has hosts"
 expect 2 "is no name" "$nram" swapon 64M --name=../x
 expect 1 "the pool has not 1.00 GiB to spare" "$nram" swapon 1G "${protection[@]}"
 expect_nothing "more than the pool has"
@@ -80,8 +84,8 @@ expect 1 "there is no swap area named swap" "$nram" swapoff swap
 expect 0 "run on this very machine" "$nram" swapon 64M --priority=5 "${protection[@]}"
 grep -q "$("$nram" swaps --json | jq -r '.[0].device')" /proc/swaps || fail "the kernel does not have it"
 "$nram" swaps --json |
-  jq -e '.[0] | .active and .daemon_alive and .priority == 5 and .size_bytes == 67108864 and .collected_bytes == 0' \
-    > /dev/null ||
+  jq -e '.[0] | .active and .daemon_alive and .priority == 5 and .size_bytes == 67108864 and .copies == 1 and
+         .collected_bytes == 0' > /dev/null ||
   fail "swaps: $("$nram" swaps --json)"
 expect 1 "there is a swap area named swap" "$nram" swapon 32M "${protection[@]}"
 expect 0 "another" "$nram" swapon 16M --name=another --json "${protection[@]}"

@@ -72,7 +72,7 @@ other=$NRAM_RUN_DIR/job-16321
 SLURM_JOB_ID=16321 "$scripts/prolog.sh" || fail "the prolog of a job with the same ports"
 [ "$(cat "$other/pool")" = 10.1.1.1:15744 ] || fail "the other job's host file says: $(cat "$other/pool")"
 answers "$other/pool"
-[ "$(NRAM_POOL=$other/pool "$nram" status --json | jq '.[0].pid')" = "$(cat "$other/memserver.pid")" ] ||
+[ "$(NRAM_POOL=$other/pool "$nram" status --json | jq '.servers[0].pid')" = "$(cat "$other/memserver.pid")" ] ||
   fail "the other job was sent to the first one's server"
 answers "$job/pool"
 SLURM_JOB_ID=16321 "$scripts/epilog.sh" || fail "the other job's epilog"

@@ -4,6 +4,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstddef>
+#include <cstdlib>
 #include <cstring>
 #include <random>
 #include <thread>
@@ -251,6 +253,66 @@ TEST_F(HeapTest, WrongArgumentsAreRefused) {
   EXPECT_THAT(nram_error(), HasSubstr("nram_options_init"));
   EXPECT_EQ(nram_open("/nowhere/hosts", nullptr), nullptr);
   EXPECT_EQ(errno, ENOENT);
+}
+
+class CopiesTest : public HeapTest {
+ protected:
+  void TearDown() override {
+    unsetenv("NRAM_COPIES");
+    HeapTest::TearDown();
+  }
+  nram_t* OpenWith(uint32_t copies) {
+    nram_options options;
+    nram_options_init(&options);
+    options.budget_bytes = 4 << 20;
+    options.copies = copies;
+    return nram_open(Spec().c_str(), &options);
+  }
+};
+
+TEST_F(CopiesTest, OneToFour) {
+  EXPECT_EQ(OpenWith(5), nullptr);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_THAT(nram_error(), HasSubstr("nram_options.copies is 5: expected 1 to 4"));
+  for (const char* const wrong : {"0", "5", "two", "-1"}) {
+    setenv("NRAM_COPIES", wrong, 1);
+    EXPECT_EQ(OpenWith(0), nullptr) << wrong;
+    EXPECT_EQ(errno, EINVAL);
+    EXPECT_THAT(nram_error(), HasSubstr(absl::StrCat("$NRAM_COPIES: \"", wrong, "\""))) << wrong;
+    EXPECT_THAT(nram_error(), HasSubstr("from 1 to 4")) << wrong;
+  }
+  // The option counts more than the environment.
+  nram_t* const n = OpenWith(1);
+  ASSERT_NE(n, nullptr) << nram_error();
+  EXPECT_NE(nram_mmap(n, 1 << 20, nullptr, 0), nullptr) << nram_error();
+  EXPECT_EQ(nram_close(n), 0);
+}
+
+TEST_F(CopiesTest, RegionsWithANameHaveOne) {
+  setenv("NRAM_COPIES", "2", 1);
+  nram_t* const n = OpenWith(0);
+  ASSERT_NE(n, nullptr) << nram_error();
+  // Both servers are on this host.
+  EXPECT_EQ(nram_mmap(n, 1 << 20, nullptr, 0), nullptr);
+  EXPECT_THAT(nram_error(), HasSubstr("copies"));
+  EXPECT_EQ(nram_malloc(n, 10'000), nullptr);
+  auto* const kept = static_cast<char*>(nram_mmap(n, 1 << 20, "kept", NRAM_MAP_KEEP));
+  ASSERT_NE(kept, nullptr) << nram_error();
+  kept[0] = 1;
+  EXPECT_EQ(nram_munmap(n, kept), 0) << nram_error();
+  EXPECT_EQ(nram_close(n), 0);
+}
+
+// The options of programs that were built before there were copies end with the last field that they knew.
+TEST_F(CopiesTest, OlderProgramsLeaveThemToTheEnvironment) {
+  nram_options options;
+  nram_options_init(&options);
+  options.budget_bytes = 4 << 20;
+  options.size = offsetof(nram_options, copies);
+  options.copies = 77;  // not theirs
+  nram_t* const n = nram_open(Spec().c_str(), &options);
+  ASSERT_NE(n, nullptr) << nram_error();
+  EXPECT_EQ(nram_close(n), 0);
 }
 
 // Runs in its own process, because it ends: the test below runs it.

@@ -9,7 +9,7 @@ package=$(cd "$3" && pwd)
 python=${NRAM_PYTHON:-/usr/bin/python3}
 directory=$(mktemp -d -p /tmp --suffix=-nram-python)
 export NRAM_LIBRARY NRAM_STATE_DIR=$directory/state PYTHONPATH=$package PYTHONDONTWRITEBYTECODE=1
-unset NRAM_POOL NRAM_BUDGET
+unset NRAM_POOL NRAM_BUDGET NRAM_COPIES
 cleanup() {
   "$nram" down > /dev/null 2>&1 || true
   rm -rf "$directory"

@@ -7,7 +7,7 @@ nram=$(readlink -f "$1")
 library=$(readlink -f "$2")
 directory=$(mktemp -d -p /tmp --suffix=-nram-shared)
 export NRAM_STATE_DIR=$directory/state LD_LIBRARY_PATH=$directory
-unset NRAM_POOL NRAM_BUDGET
+unset NRAM_POOL NRAM_BUDGET NRAM_COPIES
 cleanup() {
   "$nram" down > /dev/null 2>&1 || true
   rm -rf "$directory"

@@ -8,7 +8,7 @@ shift
 directory=$(mktemp -d -p /tmp --suffix=-nram-user)
 chmod 755 "$directory"
 export NRAM_STATE_DIR=$directory/state
-unset NRAM_POOL NRAM_BUDGET
+unset NRAM_POOL NRAM_BUDGET NRAM_COPIES
 cleanup() {
   "$nram" down > /dev/null 2>&1 || true
   rm -rf "$directory"

@@ -29,13 +29,13 @@ TEST(ReserveOrderTest, TheServerExecutesNoneThatComesLate) {
   EXPECT_TRUE(absl::IsAborted(control->Reserve(lease, -50, {term, 2}, soon()).status()));
   EXPECT_TRUE(absl::IsAborted(control->Reserve(lease, -50, {term, 3}, soon()).status()));
   EXPECT_TRUE(absl::IsAborted(control->Reserve(lease, -50, {term + 1, 4}, soon()).status()));
-  EXPECT_EQ(control->RenewLease(lease, soon())->reservation_bytes, first->reservation_bytes);
+  EXPECT_EQ(control->RenewLease(lease, {}, soon())->reservation_bytes, first->reservation_bytes);
   // The server does not execute a reservation from before the lease ended either.
   ASSERT_TRUE(control->EndLease(lease, soon()).ok());
   const uint64_t next_term = control->GrantLease(lease, "test", 0, soon())->term;
   ASSERT_TRUE(control->Reserve(lease, 100, {next_term, 5}, soon()).ok());
   EXPECT_TRUE(absl::IsAborted(control->Reserve(lease, -50, {term, 6}, soon()).status()));
-  EXPECT_EQ(control->RenewLease(lease, soon())->reservation_bytes, first->reservation_bytes);
+  EXPECT_EQ(control->RenewLease(lease, {}, soon())->reservation_bytes, first->reservation_bytes);
 }
 
 // The server says that the room is still reserved, and the return of it is still to come. The client would set that

@@ -211,7 +211,7 @@ void RunAgainstAModel(bool writeback) {
   options.reroute_data_for_test = [&](size_t server, const Endpoint&) { return relays[server]->endpoint(); };
   const std::unique_ptr<Pool> pool = TestPool::Open(options);
   ASSERT_NE(pool, nullptr);
-  const auto store = NewPoolStore(pool.get(), /*gc=*/true);
+  const auto store = NewPoolStore(pool.get(), {});
   Filesystem filesystem(store.get(), {});
   const TempDir directory;
   FuseMountOptions mount_options;

@@ -64,7 +64,7 @@ TEST_F(ControlCrowdTest, IdleConnectionsGiveWay) {
     }
   }
   ExpectServed(servers.Options());
-  EXPECT_TRUE(before->session(0)->control()->RenewLease(before->lease(), DeadlineAfterMs(20'000)).ok());
+  EXPECT_TRUE(before->session(0)->control()->RenewLease(before->lease(), {}, DeadlineAfterMs(20'000)).ok());
 }
 
 // More calls than there are threads, whose answers the server cannot send.
@@ -165,7 +165,7 @@ TEST_F(ControlCrowdTest, ALeasesIdIsToldToItsClientAlone) {
   attach.lease = kSecret;
   EXPECT_EQ(control->AttachRegion(attach, deadline_ns)->lease, kSecret);
   // Refusals do not tell the id either.
-  std::string messages(control->RenewLease(LeaseId{7}, deadline_ns).status().message());
+  std::string messages(control->RenewLease(LeaseId{7}, {}, deadline_ns).status().message());
   ASSERT_TRUE(control->GrantLease(LeaseId{1}, "other", 0, deadline_ns).ok());
   attach = {LeaseId{1}, RegionId{1}, "", false, Epoch{2}, false};
   absl::StrAppend(&messages, control->AttachRegion(attach, deadline_ns).status().message());

@@ -107,7 +107,7 @@ TEST_F(KillTest, HelloRenewsTheLease) {
     transport.Disconnect();
     SleepMs(50);
   }
-  const auto renewed = control->RenewLease(kLease, DeadlineAfterMs(10'000));
+  const auto renewed = control->RenewLease(kLease, {}, DeadlineAfterMs(10'000));
   ASSERT_TRUE(renewed.ok()) << renewed.status();
   EXPECT_EQ(renewed->term, lease->term);
 }

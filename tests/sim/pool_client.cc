@@ -20,6 +20,9 @@ PoolOptions OptionsOf(const Cluster& cluster, size_t index, const WorkloadOption
   for (const auto& server : cluster.servers) pool.servers.push_back({server->name(), kPort, ""});
   pool.client_name = absl::StrCat("client", index);
   pool.reserve_step_bytes = options.reserve_step_bytes;
+  pool.silence_limit_ms = options.silence_limit_ms;
+  pool.replace_after_ms = options.replace_after_ms;
+  pool.repair_bytes_per_s = options.repair_bytes_per_s;
   return pool;
 }
 

@@ -22,6 +22,10 @@ struct WorkloadOptions {
   uint64_t destroy_one_in = 80;  // operations
   uint64_t reserve_one_in = 4;   // regions; 0: none has room of its own
   uint64_t copied_one_in = 0;    // regions; 0: each page has one copy
+  // As PoolOptions has them.
+  int64_t silence_limit_ms = 0;
+  int64_t replace_after_ms = 10'000;
+  uint64_t repair_bytes_per_s = PoolOptions::kRepairQuarter;
   uint64_t hot_chunks = 64;      // of each region, where most operations are
   // No request goes without an answer, so that regions know exactly what they have reserved.
   bool all_answered = false;

@@ -48,6 +48,9 @@ Plan MakePlan(const EpisodeOptions& options) {
   plan.workload.reserve_one_in = rng.OneIn(3) ? 0 : 1 + rng.Below(6);
   plan.workload.hot_chunks = 16 << rng.Below(4);
   plan.workload.copied_one_in = rng.OneIn(2) ? 0 : 1 + rng.Below(3);
+  plan.workload.silence_limit_ms = rng.OneIn(2) ? 0 : 1'000;
+  plan.workload.replace_after_ms = rng.Between(100, 10'000 >> rng.Below(4));
+  plan.workload.repair_bytes_per_s = rng.OneIn(3) ? PoolOptions::kRepairQuarter : PoolOptions::kRepairUnbounded;
   // Some faults at a time show what all together hide.
   const bool all = rng.OneIn(3);
   const uint64_t one_in = 2 + rng.Below(3);

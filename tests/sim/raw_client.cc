@@ -166,7 +166,7 @@ void RawClient::NoteDown(Standing* at) {
 
 void RawClient::Renew(Standing* at) {
   at->control.Call<v1::RenewLeaseRequest, v1::LeaseReply>(
-      ControlCodec::RenewLease(lease_), &ControlService::RenewLease, world_->NowNs() + kControlTimeoutNs,
+      ControlCodec::RenewLease(lease_, {}), &ControlService::RenewLease, world_->NowNs() + kControlTimeoutNs,
       [this, at](const absl::Status& status, const v1::LeaseReply&) {
         if (absl::IsNotFound(status) && !at->bringing_up) BringUp(at);
         NoteDown(at);

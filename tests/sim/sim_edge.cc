@@ -145,7 +145,7 @@ void SimDriver::Perform() {
     case Kind::kPing:
       return Ping();
     case Kind::kRenew:
-      return Ask(ControlCodec::RenewLease(lease), &ControlService::RenewLease, &outcome_.lease);
+      return Ask(ControlCodec::RenewLease(lease, action_.copies), &ControlService::RenewLease, &outcome_.lease);
     case Kind::kReserve:
       return Ask(ControlCodec::Reserve(lease, action_.pages, action_.order), &ControlService::Reserve, &outcome_.lease);
     case Kind::kDestroy:
@@ -210,6 +210,7 @@ void SimDriver::Dial() {
   options.server = server_->host();
   options.lease = session_->lease();
   options.incarnation = action_.hello.incarnation;
+  options.silence_limit_ms = session_->options().silence_limit_ms;
   options.on_request = [on_request = &edge_->on_request_, server = server_->index()](const MessageHeader& request) {
     if (*on_request != nullptr) (*on_request)(server, request);
   };

@@ -36,6 +36,7 @@ SimTransport::SimTransport(World* world, Network* network, const SimTransportOpt
 SimTransport::~SimTransport() {
   Break();
   world_->Cancel(look_);
+  world_->Cancel(silence_);
   world_->Cancel(connect_timer_);
   if (connection_ != 0) network_->Close(connection_, Network::kClient);
 }
@@ -110,6 +111,10 @@ void SimTransport::Start(Call* call) {
     call->payload_crc = PayloadCrc({call->masks, call->masks != nullptr ? pages : 0}, {page_crcs.data(), pages});
   }
   request.request_id = next_request_id_++;
+  if (calls_.empty()) {
+    heard_ns_ = world_->NowNs();
+    if (options_.silence_limit_ms > 0) ScheduleSilence();
+  }
   call->sent = true;
   calls_.push_back(call);
   if (options_.on_request != nullptr) options_.on_request(request);
@@ -119,6 +124,7 @@ void SimTransport::Start(Call* call) {
 
 void SimTransport::OnBytes(absl::Span<const std::byte> bytes) {
   const Network::ConnectionId from = connection_;
+  heard_ns_ = world_->NowNs();
   size_t taken = 0;
   const absl::StatusOr<bool> all = reader_->Feed(bytes, &taken, this);
   if (all.ok() || connection_ != from) return;
@@ -178,6 +184,19 @@ void SimTransport::Break() {
                                                                 : absl::StatusCode::kUnavailable;
     FailCall(call, code);
   }
+}
+
+void SimTransport::ScheduleSilence() {
+  world_->Cancel(silence_);
+  silence_ = world_->At(heard_ns_ + options_.silence_limit_ms * kNsPerMs + world_->rng().Between(0, kLookNs),
+                        options_.client, [this] {
+                          silence_ = 0;
+                          if (calls_.empty()) return;
+                          if (world_->NowNs() - heard_ns_ < options_.silence_limit_ms * kNsPerMs) {
+                            return ScheduleSilence();
+                          }
+                          Break();
+                        });
 }
 
 void SimTransport::ScheduleLook(int64_t deadline_ns) {

@@ -23,6 +23,7 @@ struct SimTransportOptions {
   LeaseId lease{};
   bool urgent = false;
   uint64_t incarnation = 0;  // if not zero, hello fails unless the server is this one
+  int64_t silence_limit_ms = 0;
   // Called with each request that is sent; may be null.
   std::function<void(const MessageHeader& request)> on_request;
 };
@@ -63,6 +64,8 @@ class SimTransport : public Transport, private Network::Receiver, private Messag
   void Break();
   // Looks at the deadlines when the earliest of them may have passed.
   void ScheduleLook(int64_t deadline_ns);
+  // Breaks when nothing has come for too long.
+  void ScheduleSilence();
   void Look();
 
   World* const world_;
@@ -79,6 +82,8 @@ class SimTransport : public Transport, private Network::Receiver, private Messag
   std::string break_reason_;
   int64_t look_ns_ = INT64_MAX;  // when the next look is
   World::Timer look_ = 0;
+  int64_t heard_ns_ = 0;
+  World::Timer silence_ = 0;
 
   // While connecting.
   std::function<void(absl::Status)> connect_done_;

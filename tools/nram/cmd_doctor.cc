@@ -146,7 +146,7 @@ Finding CheckFastWake() {
           "/dev/cpu_dma_latency` after each boot"};
 }
 
-// If a server dies, its slots are swapped out again, and need room on the others.
+// If a server dies, its slots, or the copies that it had, need room on the others.
 void CheckSpareRoom(const SwapArea& area, std::vector<Finding>* findings) {
   const auto members = OpenMembers(area.pool);
   if (!members.ok()) return;
@@ -159,17 +159,20 @@ void CheckSpareRoom(const SwapArea& area, std::vector<Finding>* findings) {
     largest_bytes = std::max(largest_bytes, answer->capacity.free_bytes);
   }
   // The server with most room may be the one that dies; its share is about as large as the others'.
-  const uint64_t share_bytes = servers == 0 ? 0 : area.size_bytes / servers;
+  const uint64_t share_bytes = servers == 0 ? 0 : area.size_bytes * static_cast<uint64_t>(area.copies) / servers;
   const bool good = servers > 1 && free_bytes - largest_bytes >= share_bytes;
   findings->push_back(
       {good ? Verdict::kGood : Verdict::kAdvice,
        absl::StrCat(area.name, ": ",
                     good ? "the other servers have room for a dead one's share"
                          : "no room for a dead server's share on the others"),
-       good ? ""
-            : absl::StrCat("when a server dies, the slots that it had cannot be written again and fail, until nram "
-                           "swapoff; donate ",
-                           FormatByteSize(share_bytes), " more than the area on other machines")});
+       good
+           ? ""
+           : absl::StrCat(area.copies == 1 ? "when a server dies, the slots that it had cannot be written again and "
+                                             "fail, until nram swapoff; donate "
+                                           : "when a server dies, there is no room for new copies of the pages that it "
+                                             "had; donate ",
+                          FormatByteSize(share_bytes), " more than the area on other machines")});
 }
 
 bool HasGuard(int daemon_pid) {

@@ -165,13 +165,16 @@ int RunMount(MountFlags& flags, const Invocation& given) {
   if (statvfs(directory.c_str(), &stat) != 0) return ToExitCode(ErrnoStatus(errno, directory), "nram mount");
   const uint64_t free = stat.f_bavail * stat.f_frsize;
   if (json) {
-    std::cout << Dump({{"directory", directory}, {"free_bytes", free}, {"log", options.log_file}}) << std::endl;
+    std::cout
+        << Dump({{"directory", directory}, {"free_bytes", free}, {"copies", options.copies}, {"log", options.log_file}})
+        << std::endl;
     return 0;
   }
-  printf("%s is mounted: %s of %s. Its log: %s\nEnd it with `nram umount %s`; its files are gone then.\n",
+  const std::string copies = options.copies > 1 ? absl::StrCat(" for files with ", options.copies, " copies") : "";
+  printf("%s is mounted: %s of %s%s. Its log: %s\nEnd it with `nram umount %s`; its files are gone then.\n",
          directory.c_str(), FormatByteSize(free).c_str(),
-         options.backend == Backend::kPool ? "network RAM" : "this machine's memory", options.log_file.c_str(),
-         directory.c_str());
+         options.backend == Backend::kPool ? "network RAM" : "this machine's memory", copies.c_str(),
+         options.log_file.c_str(), directory.c_str());
   return 0;
 }
 

@@ -16,6 +16,7 @@
 #include "base/host_memory.h"
 #include "base/status.h"
 #include "base/units.h"
+#include "client/pool/placement.h"
 #include "client/pool/pool_spec.h"
 #include "nlohmann/json.hpp"
 #include "tools/nram/command.h"
@@ -40,6 +41,7 @@ struct SortFlags {
   uint64_t memory = 256 * kMiB;
   int64_t threads = 0;  // 0: as many as are good
   int64_t record = 0;
+  int64_t copies = 1;
   std::string pool;
   std::string scratch = "pool";
   FastWake fast_wake = FastWake::kAuto;
@@ -101,6 +103,11 @@ struct SortFlags {
     parser->String("scratch", &scratch,
                    {"pool|DIR", "[T] the pool, directly (default), or a file in DIR, on a mount or a disk"});
     parser->String("pool", &pool, {"SERVERS", kPoolFlag.text});
+    parser->Integer("copies", 1, kReplicasMax, &copies,
+                    {"N",
+                     "1..4 copies of each page of the scratch, on servers of different hosts\n"
+                     "(default 1): the sort outlives the loss of N-1 of these hosts, and its\n"
+                     "scratch takes N times as much of the pool"});
     const auto set_fast_wake = [this](absl::string_view text) { return ParseFastWake(text, &fast_wake); };
     parser->Custom("fast-wake", set_fast_wake,
                    {"WHEN",
@@ -222,7 +229,7 @@ absl::StatusOr<std::unique_ptr<Scratch>> OpenScratch(const SortFlags& flags) {
   NRAM_ASSIGN_OR_RETURN(const std::string spec, ChoosePoolSpec(flags.pool));
   NRAM_ASSIGN_OR_RETURN(options.servers, ParsePoolSpec(spec));
   options.fast_wake = flags.fast_wake;
-  return OpenPoolScratch(std::move(options));
+  return OpenPoolScratch(std::move(options), static_cast<int>(flags.copies));
 }
 
 // 0 if it cannot be read. getrusage(2) would count the program that this process was before exec, too.
@@ -236,6 +243,7 @@ absl::Status Sort(SortFlags flags) {
   if (flags.zero) sort.format.terminator = '\0';
   sort.interrupted = &interrupted;
   const bool to_pool = flags.scratch == "pool";
+  if (!to_pool && flags.copies > 1) return absl::InvalidArgumentError("--copies needs --scratch=pool");
   // --memory is for the whole process, so the memory that it has already comes off.
   const uint64_t taken = ReadProcessMemory().resident_bytes + (to_pool ? kPoolBytes : kMiB);
   if (flags.memory < taken + SortOptions::kMemoryMin * 8) {
@@ -308,11 +316,11 @@ sort(1) in brackets work as well.
 
 )",
        R"(
-The scratch takes as much as the input. If the pool has not so much, that is said before
-anything is read (of pipes the size is not known: then, when it is full). What is so large for
---memory that it is merged more than once (--json says passes) takes up to a sixteenth and
---memory more. A sort that is stopped (Ctrl-Z) for longer than its lease in the pool, 10 s,
-fails: its scratch is freed.
+The scratch takes as much as the input, in each copy. If the pool has not so much, that is said
+before anything is read (of pipes the size is not known: then, when it is full). What is so
+large for --memory that it is merged more than once (--json says passes) takes up to a
+sixteenth and --memory more. A sort that is stopped (Ctrl-Z) for longer than its lease in the
+pool, 10 s, fails: its scratch is freed.
 
 A line may take about a tenth of --memory, or 64 MiB if that is less; with --threads=N, a tenth,
 or what each of them has if that is less: --memory / (N + 1).

@@ -1,7 +1,8 @@
-// nram status, nram regions, nram drain: counters of servers, their regions, and whether they take new pages.
+// nram status, nram regions: counters of servers, and their regions.
 
 #include <cstdio>
 #include <iostream>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
@@ -35,15 +36,49 @@ void ShowPlace(const ServerHost& host, bool json, nlohmann::json* one) {
   }
 }
 
+// What all clients have told, each once. How long it takes: the longest.
+CopiesReport SumOfCopies(absl::Span<const absl::StatusOr<ServerStatistics>> answers) {
+  std::map<uint64_t, CopiesReport> clients;
+  for (const auto& answer : answers) {
+    if (!answer.ok()) continue;
+    for (const CopiesReport& told : answer->copies) {
+      CopiesReport& client = clients[told.client];
+      if (told.made >= client.made) client = told;  // a server that was away may have heard less
+    }
+  }
+  CopiesReport sum;
+  for (const auto& [client, told] : clients) {
+    sum.in_sync += told.in_sync;
+    sum.degraded += told.degraded;
+    sum.repairing += told.repairing;
+    sum.lost += told.lost;
+    sum.moving += told.moving;
+    sum.made += told.made;
+    sum.left_ms = std::max(sum.left_ms, told.left_ms);
+  }
+  return sum;
+}
+
+void PrintCopies(const CopiesReport& copies) {
+  printf("\nspans of 1 MiB with several copies\n");
+  printf("  %-30s %llu\n", "in sync", static_cast<unsigned long long>(copies.in_sync));
+  printf("  %-30s %llu\n", "degraded", static_cast<unsigned long long>(copies.degraded));
+  printf("  %-30s %llu\n", "repairing", static_cast<unsigned long long>(copies.repairing));
+  printf("  %-30s %llu\n", "lost", static_cast<unsigned long long>(copies.lost));
+  printf("  %-30s %llu\n", "moving", static_cast<unsigned long long>(copies.moving));
+  printf("  %-30s %llu\n", "copies made anew or moved", static_cast<unsigned long long>(copies.made));
+  if (copies.left_ms > 0) printf("  %-30s %.0f s\n", "about, until all are there", copies.left_ms / 1000.0);
+}
+
 int RunStatus(StatusFlags& options, const Invocation&) {
   const auto members = OpenMembers(options.pool);
   if (!members.ok()) return ToExitCode(members.status(), "nram status");
   const auto answers = AskStatistics(*members);
-  nlohmann::json out = nlohmann::json::array();
+  nlohmann::json servers = nlohmann::json::array();
   int silent = 0;
   for (size_t i = 0; i < members->size(); ++i) {
     const std::string name = (*members)[i].endpoint.ToString();
-    nlohmann::json one = {{"address", name}, {"answers", answers[i].ok()}};
+    nlohmann::json one = {{"name", name}, {"address", name}, {"answers", answers[i].ok()}};
     if (!options.json) printf("%s%s\n", i == 0 ? "" : "\n", name.c_str());
     if (!answers[i].ok()) {
       ++silent;
@@ -52,6 +87,7 @@ int RunStatus(StatusFlags& options, const Invocation&) {
     } else {
       one["incarnation"] = FormatId(answers[i]->incarnation);
       one["draining"] = answers[i]->capacity.draining;
+      one["leaving"] = answers[i]->capacity.leaving;
       if (!options.json) printf("  %-30s %s\n", "draining", answers[i]->capacity.draining ? "yes" : "no");
       ShowPlace(answers[i]->host, options.json, &one);
       for (const auto& [counter, value] : answers[i]->counters) {
@@ -62,9 +98,23 @@ int RunStatus(StatusFlags& options, const Invocation&) {
                  is_size ? FormatByteSize(value).c_str() : absl::StrCat(value).c_str());
       }
     }
-    out.push_back(one);
+    servers.push_back(one);
   }
-  if (options.json) std::cout << out.dump(2) << std::endl;
+  const CopiesReport copies = SumOfCopies(answers);
+  if (options.json) {
+    const nlohmann::json out = {{"servers", servers},
+                                {"copies",
+                                 {{"in_sync", copies.in_sync},
+                                  {"degraded", copies.degraded},
+                                  {"repairing", copies.repairing},
+                                  {"lost", copies.lost},
+                                  {"moving", copies.moving},
+                                  {"made", copies.made},
+                                  {"left_ms", copies.left_ms}}}};
+    std::cout << out.dump(2) << std::endl;
+  } else if (copies != CopiesReport()) {
+    PrintCopies(copies);
+  }
   return silent == 0 ? 0 : 1;
 }
 
@@ -180,55 +230,19 @@ int RunRegions(RegionsFlags& options, const Invocation&) {
   return code;
 }
 
-struct DrainFlags {
-  bool undo = false;
-  bool json = false;
-
-  void Register(ArgParser* parser) {
-    parser->Switch("undo", &undo, {"", "take new pages again"});
-    parser->Switch("json", &json, {"", "say what was done in JSON"});
-  }
-};
-
-int RunDrain(DrainFlags& options, const Invocation& given) {
-  if (given.words.empty()) {
-    return ToExitCode(absl::InvalidArgumentError("which server? Give one as host:port, as nram df shows it"),
-                      "nram drain");
-  }
-  nlohmann::json out = nlohmann::json::array();
-  for (const std::string& word : given.words) {
-    const auto endpoint = ParseEndpoint(word, kDefaultServerPort);
-    if (!endpoint.ok()) return ToExitCode(endpoint.status(), "nram drain");
-    const auto control = ControlClient::Create(*endpoint);
-    const absl::Status status = control->Drain(!options.undo, DeadlineAfterMs(kAskTimeoutMs));
-    if (!status.ok()) return ToExitCode(status, "nram drain");
-    const auto statistics = control->GetStatistics(DeadlineAfterMs(kAskTimeoutMs));
-    const uint64_t used = statistics.ok() ? statistics->capacity.used_bytes : 0;
-    out.push_back({{"address", endpoint->ToString()}, {"draining", !options.undo}, {"used_bytes", used}});
-    if (options.json) continue;
-    if (options.undo) {
-      printf("%s takes new pages again.\n", endpoint->ToString().c_str());
-    } else {
-      printf("%s takes no new spans any more; %s are still stored there.\n", endpoint->ToString().c_str(),
-             FormatByteSize(used).c_str());
-    }
-  }
-  if (options.json) std::cout << out.dump(2) << std::endl;
-  return 0;
-}
-
 }  // namespace
 
 Command StatusCommand() {
   return DefineCommand<StatusFlags>({"status", "show what each server does and holds", R"(usage: nram status [flags]
 
-Shows every counter of every server of the pool. docs/stats.md explains them.
+Shows every counter of every server of the pool, and the spans that have several copies, by
+their state: as the clients have told it, a few seconds ago. docs/stats.md explains them.
 
 )",
                                      R"(
 Exit code 1 if a server does not answer.
 
-example: nram status --json | jq '.[].regions'
+example: nram status --json | jq '.servers[].regions'
 )"},
                                     Words::kNone, &RunStatus);
 }
@@ -245,20 +259,6 @@ region whose owner has gone without destroying it; it keeps its memory until som
 example: nram regions --orphans && nram regions --destroy=orphans
 )"},
                                      Words::kNone, &RunRegions);
-}
-
-Command DrainCommand() {
-  return DefineCommand<DrainFlags>({"drain", "stop placing on a server", R"(usage: nram drain SERVER... [flags]
-
-Tells servers to take no new spans and to reserve no more room. What is stored there stays
-and can be read, written and destroyed; when it is gone, the server can be ended without
-loss. Clients learn of it with their next lease renewal, within seconds.
-
-)",
-                                    R"(
-example: nram drain node3:7070
-)"},
-                                   Words::kAny, &RunDrain);
 }
 
 }  // namespace nram

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
+#include <map>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -13,17 +14,20 @@
 #include "base/host_memory.h"
 #include "base/status.h"
 #include "base/units.h"
+#include "client/pool/placement.h"
 #include "client/pool/pool_spec.h"
 #include "fsd/options.h"
 #include "nlohmann/json.hpp"
 #include "tools/nram/command.h"
 #include "tools/nram/swap_area.h"
+#include "tools/nram/swap_room.h"
 
 namespace nram {
 namespace {
 
 struct OnFlags {
   SwapOptions swap;
+  int64_t copies = 0;  // 0: chosen by the pool's hosts
   int64_t priority = -1;
   std::string pool;
   std::string backend = "pool";
@@ -33,6 +37,11 @@ struct OnFlags {
 
   void Register(ArgParser* parser) {
     parser->String("name", &swap.name, {"NAME", "letters, digits, - and _ (default swap)"});
+    parser->Integer("copies", 1, kReplicasMax, &copies,
+                    {"N",
+                     "1..4 copies of each page, on servers of different hosts: pages outlive the\n"
+                     "loss of N-1 of these hosts, and the area takes N times SIZE of the pool\n"
+                     "(default: 2 if servers on two or more hosts answer, else 1)"});
     parser->Integer("priority", 0, 32767, &priority,
                     {"N",
                      "0..32767; the kernel fills areas of higher priority first (default: below\n"
@@ -53,27 +62,53 @@ struct OnFlags {
   }
 };
 
-// A warning about the pool's servers on this host, because swapping to one's own memory frees none; "" if there are
-// none.
-std::string OwnServers(const std::string& pool) {
+// The servers of the pool that answered when they were asked.
+struct PoolHosts {
+  std::map<std::string, uint64_t> free_bytes;  // of those that take new pages, by the id of their host
+  std::vector<std::string> own;                // the addresses of servers on this host
+  size_t servers = 0;                          // of the pool, those that do not answer included
+};
+
+PoolHosts AskHosts(const std::string& pool) {
+  PoolHosts hosts;
   const auto members = OpenMembers(pool);
-  if (!members.ok()) return "";
+  if (!members.ok()) return hosts;
+  hosts.servers = members->size();
   const auto answers = AskStatistics(*members);
-  std::vector<std::string> own;
   for (size_t i = 0; i < answers.size(); ++i) {
-    if (answers[i].ok() && answers[i]->host.boot_id == BootId()) own.push_back((*members)[i].endpoint.ToString());
+    if (!answers[i].ok()) continue;
+    const std::string& host = answers[i]->host.boot_id;
+    if (!answers[i]->capacity.draining) hosts.free_bytes[host] += answers[i]->capacity.free_bytes;
+    if (host == BootId()) hosts.own.push_back((*members)[i].endpoint.ToString());
   }
-  if (own.empty()) return "";
-  return absl::StrCat(
-      own.size() == members->size() ? "all of the pool's servers run" : "these of the pool's servers run",
-      " on this very machine (", absl::StrJoin(own, ", "),
-      "): what is swapped to them stays in its RAM, which helps nobody but a test");
+  return hosts;
+}
+
+// Swapping to one's own memory frees none.
+void WarnOfOwnServers(const PoolHosts& hosts) {
+  if (hosts.own.empty()) return;
+  std::cerr << "nram swapon: warning: "
+            << (hosts.own.size() == hosts.servers ? "all of the pool's servers run" : "these of the pool's servers run")
+            << " on this very machine (" << absl::StrJoin(hosts.own, ", ")
+            << "): what is swapped to them stays in its RAM, which helps nobody but a test" << std::endl;
+}
+
+// Chooses the number of copies if none is `asked` for (0). RESOURCE_EXHAUSTED: the hosts have no room for so many.
+absl::Status ChooseCopies(const PoolHosts& hosts, int64_t asked, SwapOptions* swap) {
+  swap->copies = asked > 0 ? static_cast<int>(asked) : hosts.free_bytes.size() > 1 ? 2 : 1;
+  // Servers that do not answer may be on further hosts: then the area's daemon decides.
+  const auto copies = static_cast<size_t>(swap->copies);
+  if (copies == 1 || copies > hosts.free_bytes.size()) return absl::OkStatus();
+  std::vector<uint64_t> free_bytes;
+  for (const auto& [host, bytes] : hosts.free_bytes) free_bytes.push_back(bytes);
+  return CheckRoomForArea(free_bytes, swap->copies, swap->size_bytes);
 }
 
 nlohmann::json ToJson(const SwapArea& area) {
   return {{"name", area.name},
           {"device", area.device},
           {"pool", area.pool},
+          {"copies", area.copies},
           {"size_bytes", area.size_bytes},
           {"used_bytes", area.used_bytes},
           {"collected_bytes", area.discarded_bytes},
@@ -109,10 +144,13 @@ int RunOn(OnFlags& flags, const Invocation& given) {
   } else if (!flags.pool.empty()) {
     flags.swap.fsd_flags.push_back("--pool=" + flags.pool);  // refused
   }
+  const PoolHosts hosts = flags.backend == "pool" ? AskHosts(flags.swap.pool) : PoolHosts();
+  if (const absl::Status status = ChooseCopies(hosts, flags.copies, &flags.swap); !status.ok()) {
+    return ToExitCode(status, "nram swapon");
+  }
   const auto area = AddSwap(flags.swap);
   if (!area.ok()) return ToExitCode(area.status(), "nram swapon");
-  const std::string warning = flags.backend == "pool" ? OwnServers(flags.swap.pool) : "";
-  if (!warning.empty()) std::cerr << "nram swapon: warning: " << warning << std::endl;
+  WarnOfOwnServers(hosts);
   if (flags.json) {
     std::cout << ToJson(*area).dump(2) << std::endl;
   } else {
@@ -120,6 +158,9 @@ int RunOn(OnFlags& flags, const Invocation& given) {
         "%s of swap on %s, priority %d. `nram doctor` looks whether this machine is ready for it,\n"
         "`nram swapoff %s` ends it.\n",
         FormatByteSize(area->size_bytes).c_str(), area->device.c_str(), area->priority, area->name.c_str());
+    if (flags.copies == 0 && area->copies == 2) {
+      printf("Pages have two copies, on different hosts; --copies=1 saves half of the room.\n");
+    }
   }
   return 0;
 }
@@ -152,10 +193,12 @@ absl::Status CheckServersOf(const std::string& name) {
     if (!answers[i].ok()) away.push_back(members[i].endpoint.ToString());
   }
   if (away.empty()) return absl::OkStatus();
+  // Other copies may be behind since an earlier failure, and nobody tells.
+  const char* const what = area->copies == 1 ? "what is swapped out there" : "pages whose only good copy is there";
   return absl::UnavailableError(
-      absl::StrCat(name, ": ", absl::StrJoin(away, ", "), away.size() == 1 ? " does" : " do",
-                   " not answer: what is swapped out there would be lost for good, and programs that touch it get ",
-                   "SIGBUS. Wait until it is back; if it will not be, --force"));
+      absl::StrCat(name, ": ", absl::StrJoin(away, ", "), away.size() == 1 ? " does" : " do", " not answer: ", what,
+                   " would be lost for good, and programs that touch it get SIGBUS. Wait until it is back; if it will ",
+                   "not be, --force"));
 }
 
 int RunOff(OffFlags& flags, const Invocation& given) {
@@ -247,17 +290,17 @@ Command SwaponCommand() {
   return DefineCommand<OnFlags>({"swapon", "swap to the pool", R"(usage: nram swapon SIZE [flags]
 
 Gives this machine a swap area of SIZE in the pool's RAM. All of SIZE is reserved there now,
-so that a page that is swapped out can never be refused; `nram df` shows it as reserved. Slots
-that the kernel frees are discarded, and their memory is free on the servers within moments; if
-this machine dies, is suspended or cut off for longer than its leases live, the servers collect
-everything. A server that dies takes what it holds with it: programs that touch such a page get
-SIGBUS, the machine goes on. Pages cross the network as they are, not encrypted.
+once for each copy, so that a page that is swapped out can never be refused; `nram df` shows it
+as reserved. Slots that the kernel frees are discarded, and their memory is free on the servers
+within moments; if this machine dies, is suspended or cut off for longer than its leases live,
+the servers collect everything. If all hosts with a copy of a page are lost, programs that touch
+that page get SIGBUS, the machine goes on. Pages cross the network as they are, not encrypted.
 
 A process of its own serves the area, locked in memory. Run `nram doctor` afterwards. Root.
 
 )",
                                  R"(
-example: nram swapon 8G --priority=10 && nram doctor
+example: nram swapon 8G --copies=2 --priority=10 && nram doctor
 )",
                                  23},
                                 Words::kAny, &RunOn);
@@ -281,8 +324,8 @@ Command SwapsCommand() {
   return DefineCommand<ListFlags>({"swaps", "list swap areas", R"(usage: nram swaps [flags]
 
 Lists the swap areas that `nram swapon` made: what the kernel has swapped out to each (USED),
-what the pool holds of it now (IN POOL), and what the kernel has freed and the pool has
-collected so far (COLLECTED).
+what the pool holds of it now, in all copies (IN POOL), and what the kernel has freed and the
+pool has collected so far, counted once (COLLECTED).
 
 )",
                                    R"(

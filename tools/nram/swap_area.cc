@@ -157,6 +157,7 @@ SwapArea Describe(const std::string& name) {
       area.device_sequence = note.value("device_sequence", uint64_t{0});
       area.size_bytes = note.value("size_bytes", uint64_t{0});
       area.pool = note.value("pool", "");
+      area.copies = note.value("copies", 1);
       discarded_before = note.value("discarded_before", uint64_t{0});
     }
   }
@@ -267,8 +268,9 @@ absl::Status RemoveDirectory(const std::string& directory) {
   return absl::OkStatus();
 }
 
-// Makes the file and reserves room for all of it, so that a page that is swapped out later is never refused.
-absl::Status MakeFile(const std::string& path, uint64_t bytes, const std::string& mount) {
+// Makes the file and reserves room for all of it, so that a page that is swapped out later is never refused. The mount
+// says how much room is usable: the pool's, divided by the number of copies.
+absl::Status MakeFile(const std::string& path, uint64_t bytes, const std::string& mount, int copies) {
   const UniqueFd file(open(path.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600));
   if (!file.valid()) return ErrnoStatus(errno, "create " + path);
   // In steps: each of them has the time of one operation.
@@ -292,9 +294,16 @@ absl::Status MakeFile(const std::string& path, uint64_t bytes, const std::string
   if (error != ENOSPC) return ErrnoStatus(error, absl::StrCat("reserve ", FormatByteSize(bytes)));
   struct statvfs room {};
   (void)statvfs(mount.c_str(), &room);
-  return absl::ResourceExhaustedError(absl::StrCat("the pool has not ", FormatByteSize(bytes), " to spare: ",
-                                                   FormatByteSize(reserved + uint64_t{room.f_bavail} * room.f_frsize),
-                                                   " are free (`nram df` says where)"));
+  const uint64_t usable = reserved + uint64_t{room.f_bavail} * room.f_frsize;
+  const std::string text = absl::StrCat("the pool has not ", FormatByteSize(bytes), " to spare");
+  if (copies == 1) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(text, ": ", FormatByteSize(usable), " are free (`nram df` says where)"));
+  }
+  return absl::ResourceExhaustedError(
+      absl::StrCat(text, " in each of ", copies, " copies, which go to different hosts: ",
+                   FormatByteSize(usable * static_cast<uint64_t>(copies)), " are free on all hosts together (`nram df`",
+                   " says where); with --copies=1 the area takes ", FormatByteSize(bytes)));
 }
 
 absl::Status CheckOptions(const SwapOptions& options) {
@@ -333,6 +342,7 @@ absl::Status StartDaemon(const std::string& fsd, const std::string& directory, c
                                       "--swap",
                                       "--inodes=8",
                                       "--no-allow-other",
+                                      absl::StrCat("--copies=", options.copies),
                                       absl::StrCat("--io-timeout-ms=", options.io_timeout_ms),
                                       "--log-file=" + directory + "/log",
                                       "--pid-file=" + directory + "/pid"};
@@ -344,11 +354,9 @@ absl::Status StartDaemon(const std::string& fsd, const std::string& directory, c
 
 // Writes the note that Describe reads.
 absl::Status WriteNote(const std::string& directory, const SwapOptions& options, const SwapDevice& device) {
-  const nlohmann::json note = {{"device", device.path},
-                               {"device_sequence", device.sequence},
-                               {"size_bytes", options.size_bytes},
-                               {"pool", options.pool},
-                               {"discarded_before", DiscardedBytes(device.path)}};
+  const nlohmann::json note = {
+      {"device", device.path}, {"device_sequence", device.sequence}, {"size_bytes", options.size_bytes},
+      {"pool", options.pool},  {"copies", options.copies},           {"discarded_before", DiscardedBytes(device.path)}};
   return WriteFileAtomically(directory + "/area.json",
                              note.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
@@ -369,7 +377,7 @@ absl::StatusOr<SwapArea> AddSwap(const SwapOptions& options) {
   HoldSignals();
   LeaveCgroups();
   NRAM_RETURN_IF_ERROR(StartDaemon(fsd, directory, options));
-  NRAM_RETURN_IF_ERROR(MakeFile(FileOf(directory), options.size_bytes, MountOf(directory)));
+  NRAM_RETURN_IF_ERROR(MakeFile(FileOf(directory), options.size_bytes, MountOf(directory), options.copies));
   NRAM_ASSIGN_OR_RETURN(const std::string path, AttachLoop(FileOf(directory)));
   device = PresentDevice(path);
   NRAM_RETURN_IF_ERROR(RunProgram({"mkswap", "--label", "nram-" + options.name, path}, DeadlineAfterMs(kProgramMs)));

@@ -20,6 +20,7 @@ struct SwapOptions {
   uint64_t size_bytes = 0;
   int priority = -1;                   // 0..32767; -1: the kernel chooses, below all that others have
   std::string pool;                    // as nram-fsd's --pool; "": none
+  int copies = 1;                      // of each page, on servers of different hosts: 1 to 4
   int64_t io_timeout_ms = 10'000;      // as nram-fsd's
   int64_t silence_min_ms = 60'000;     // no daemon counts as frozen that has been silent for less
   std::vector<std::string> fsd_flags;  // "--backend=memory"
@@ -29,6 +30,7 @@ struct SwapArea {
   std::string name;
   std::string directory;  // in the state directory
   std::string pool;       // where it is
+  int copies = 1;         // of each page
   std::string device;     // "/dev/loop3"; "": the area has none yet, or no longer
   // The kernel's sequence number of the device, another one for each use of it. 0: not known (before Linux 5.15).
   uint64_t device_sequence = 0;
@@ -46,7 +48,7 @@ struct SwapArea {
 // others are refused.
 
 // Sets up an area, whole or not at all, also if SIGINT, SIGTERM or SIGHUP comes meanwhile. ALREADY_EXISTS: the name is
-// taken. RESOURCE_EXHAUSTED: the pool has less room.
+// taken. RESOURCE_EXHAUSTED: the pool has less room than the area's size times the number of copies.
 absl::StatusOr<SwapArea> AddSwap(const SwapOptions& options);
 
 // Takes an area away. The pages that are swapped out go back to RAM first, which takes time; `on_progress` is told now

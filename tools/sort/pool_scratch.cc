@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "base/units.h"
 #include "client/pool/pool.h"
@@ -12,17 +13,24 @@ namespace {
 // This is the worked example of the pool's API: open, create a region, start reads and writes, wait, trim.
 class PoolScratch : public Scratch {
  public:
-  explicit PoolScratch(std::unique_ptr<Pool> pool, std::unique_ptr<Region> region)
-      : pool_(std::move(pool)), region_(std::move(region)) {}
+  PoolScratch(std::unique_ptr<Pool> pool, std::unique_ptr<Region> region, int copies)
+      : copies_(static_cast<uint64_t>(copies)), pool_(std::move(pool)), region_(std::move(region)) {}
   ~PoolScratch() override { (void)region_->Destroy({.timeout_ms = kDestroyTimeoutMs}); }
 
   absl::Status Reserve(uint64_t bytes) override {
     const uint64_t free_bytes = FreeBytes();  // before: a reservation that fails has asked for all of it
-    const absl::Status status =
-        region_->Reserve(0, bytes, {.timeout_ms = kTimeoutMs + static_cast<int64_t>(bytes / kReservedBytesPerMs)});
+    const int64_t timeout_ms = kTimeoutMs + static_cast<int64_t>(bytes * copies_ / kReservedBytesPerMs);
+    const absl::Status status = region_->Reserve(0, bytes, {.timeout_ms = timeout_ms});
     if (!absl::IsResourceExhausted(status)) return status;
-    return absl::ResourceExhaustedError(absl::StrCat("the pool is too small: the scratch takes ", FormatByteSize(bytes),
-                                                     " and ", FormatByteSize(free_bytes), " are free"));
+    if (copies_ == 1) {
+      return absl::ResourceExhaustedError(absl::StrCat("the pool is too small: the scratch takes ",
+                                                       FormatByteSize(bytes), " and ", FormatByteSize(free_bytes),
+                                                       " are free"));
+    }
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no room for the scratch: it takes ", FormatByteSize(bytes), " in each of ", copies_,
+                     " copies, together ", FormatByteSize(bytes * copies_), ", and ", FormatByteSize(free_bytes),
+                     " are free on all hosts (", status.message(), ")"));
   }
 
   std::unique_ptr<Transfer> NewTransfer() override { return std::make_unique<PoolTransfer>(this); }
@@ -75,13 +83,15 @@ class PoolScratch : public Scratch {
     uint64_t bytes_ = 0;  // under way
   };
 
-  // A merge asks for the first blocks of all runs at once: all transfers under way may have to go first.
+  // A merge asks for the first blocks of all runs at once: all transfers under way may have to go first. A write is
+  // sent once for each copy.
   IoOptions Timeout() const {
-    return {.timeout_ms = kTimeoutMs + static_cast<int64_t>(under_way_bytes_ / kSlowBytesPerMs)};
+    return {.timeout_ms = kTimeoutMs + static_cast<int64_t>(under_way_bytes_ * copies_ / kSlowBytesPerMs)};
   }
-  // For pages: the cost of a page beside its bytes comes off.
+  // For pages in all copies: the cost of a page beside its bytes comes off.
   uint64_t FreeBytes() const { return pool_->Capacity().free_bytes / nram::Room::kBytesPerPage * kPageBytes; }
 
+  const uint64_t copies_;
   std::atomic<uint64_t> under_way_bytes_{0};  // or waited for by nobody yet
   const std::unique_ptr<Pool> pool_;
   const std::unique_ptr<Region> region_;
@@ -89,10 +99,10 @@ class PoolScratch : public Scratch {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Scratch>> OpenPoolScratch(PoolOptions options) {
+absl::StatusOr<std::unique_ptr<Scratch>> OpenPoolScratch(PoolOptions options, int copies) {
   NRAM_ASSIGN_OR_RETURN(std::unique_ptr<Pool> pool, Pool::Open(std::move(options)));
-  NRAM_ASSIGN_OR_RETURN(std::unique_ptr<Region> region, pool->CreateRegion({.gc = true}));
-  return std::make_unique<PoolScratch>(std::move(pool), std::move(region));
+  NRAM_ASSIGN_OR_RETURN(std::unique_ptr<Region> region, pool->CreateRegion({.gc = true, .copies = copies}));
+  return std::make_unique<PoolScratch>(std::move(pool), std::move(region), copies);
 }
 
 }  // namespace nram

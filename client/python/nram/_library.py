@@ -33,6 +33,7 @@ class Options(ctypes.Structure):
         ("local_below", c_uint64),
         ("on_loss", c_void_p),
         ("on_loss_context", c_void_p),
+        ("copies", c_uint32),
     ]
 
 

@@ -172,6 +172,8 @@ class Memory:
     handlers     threads that answer faults, 1 to 64; 0: 4
     policy       which page leaves when the budget is used up: "default", "second_chance", "fifo" or "random"
     timeout_ms   after which a server that does not answer counts as lost; 0: 10,000
+    copies       copies of each page, on servers of different hosts, 1 to 4; 0: $NRAM_COPIES, else 1. Mappings with a
+                 name have one
 
     Raises Error, which is an OSError, for what libnram refuses, and ValueError for what does not get so far.
 
@@ -190,6 +192,7 @@ class Memory:
         handlers=0,
         policy="default",
         timeout_ms=0,
+        copies=0,
     ):
         options = _library.Options(size=ctypes.sizeof(_library.Options))
         options.budget_bytes = 0 if budget is None else _size(budget, "budget")
@@ -199,6 +202,7 @@ class Memory:
         options.handlers = _integer(handlers, "handlers", 32)
         options.policy = _choice(policy, _library.POLICIES, "policy")
         options.timeout_ms = _integer(timeout_ms, "timeout_ms", 32)
+        options.copies = _integer(copies, "copies", 32)
         self._pool = _Pool(_text(pool, "pool"), ctypes.byref(options))
         self._owner = Hold(self._pool, OWNER)
         self._left = False

@@ -1,0 +1,47 @@
+// The store on the pool: what it says of its room, and of the hosts that copies need.
+
+#include "fsd/pool_store.h"
+
+#include "absl/strings/match.h"
+#include "base/units.h"
+#include "gtest/gtest.h"
+#include "tests/util/test_pool.h"
+
+namespace nram {
+namespace {
+
+TEST(PoolStoreTest, CapacityCountsAPageOnceHoweverManyCopiesItHas) {
+  TestPool servers(2);
+  const std::unique_ptr<Pool> pool = servers.Open();
+  ASSERT_NE(pool, nullptr);
+  const StoreCapacity one = NewPoolStore(pool.get(), {})->Capacity();
+  const StoreCapacity two = NewPoolStore(pool.get(), {.copies = 2})->Capacity();
+  // Servers may report between the two.
+  EXPECT_NEAR(static_cast<double>(two.total_bytes), static_cast<double>(one.total_bytes) / 2, kMiB);
+  EXPECT_NEAR(static_cast<double>(two.free_bytes), static_cast<double>(one.free_bytes) / 2, kMiB);
+}
+
+TEST(PoolStoreTest, CopiesNeedHostsOfTheirOwn) {
+  TestPool servers(2);  // on one host
+  const std::unique_ptr<Pool> pool = servers.Open();
+  ASSERT_NE(pool, nullptr);
+  EXPECT_TRUE(CheckHosts(*pool, 1).ok());
+  const absl::Status status = CheckHosts(*pool, 2);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(absl::StrContains(status.message(), "--copies=2")) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), "has 1 host:")) << status;
+}
+
+TEST(PoolStoreTest, AServerThatIsAwayMayBeAnotherHost) {
+  TestPool servers(2);
+  servers.StopServer(1);
+  PoolOptions options = servers.Options();
+  options.open_timeout_ms = 1'000;
+  const std::unique_ptr<Pool> pool = TestPool::Open(options);
+  ASSERT_NE(pool, nullptr);
+  EXPECT_TRUE(CheckHosts(*pool, 2).ok());
+  EXPECT_FALSE(CheckHosts(*pool, 3).ok());
+}
+
+}  // namespace
+}  // namespace nram

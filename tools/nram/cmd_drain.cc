@@ -1,0 +1,139 @@
+// nram drain: a server takes no new pages any more, and what it holds moves elsewhere.
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/poll_until.h"
+#include "base/status.h"
+#include "base/units.h"
+#include "client/pool/pool_spec.h"
+#include "nlohmann/json.hpp"
+#include "tools/nram/command.h"
+
+namespace nram {
+namespace {
+
+constexpr int64_t kLookMs = 200;
+// Clients look at their servers every few seconds; a move that gets nowhere for so long does not get anywhere.
+constexpr int64_t kStuckMs = 30'000;
+
+struct DrainFlags {
+  bool undo = false;
+  bool move = false;
+  bool json = false;
+
+  void Register(ArgParser* parser) {
+    parser->Switch("move", &move,
+                   {"", "also move what is stored there to other servers, and wait until the\nserver may be switched off"});
+    parser->Switch("undo", &undo, {"", "take new pages again"});
+    parser->Switch("json", &json, {"", "say what was done in JSON"});
+  }
+};
+
+uint64_t PagesOf(const ServerStatistics& statistics) {
+  for (const auto& [counter, value] : statistics.counters) {
+    if (counter == "pages") return value;
+  }
+  return 0;
+}
+
+// Until no page is stored there. *left: the pages that are.
+absl::Status AwaitEmpty(ControlClient* control, const std::string& name, bool shows, uint64_t* left) {
+  uint64_t most = 0;
+  uint64_t least = UINT64_MAX;
+  int64_t moved_ns = MonotonicNs();
+  while (true) {
+    const auto statistics = control->GetStatistics(DeadlineAfterMs(kAskTimeoutMs));
+    if (!statistics.ok()) return Annotate(statistics.status(), absl::StrCat(name, " while it was being emptied"));
+    if (!statistics->capacity.leaving) {
+      return absl::AbortedError(absl::StrCat(name, " was told to take new pages again meanwhile"));
+    }
+    *left = PagesOf(*statistics);
+    most = std::max(most, *left);
+    if (*left < least) {
+      least = *left;
+      moved_ns = MonotonicNs();
+    }
+    if (shows && most > 0) {
+      fprintf(stderr, "\r%s: %3.0f %% moved, %s left   ", name.c_str(),
+              100.0 * static_cast<double>(most - *left) / static_cast<double>(most),
+              FormatByteSize(*left * kPageBytes).c_str());
+      if (*left == 0) fprintf(stderr, "\n");
+    }
+    if (*left == 0) return absl::OkStatus();
+    if (MonotonicNs() - moved_ns > kStuckMs * kNsPerMs) {
+      if (shows) fprintf(stderr, "\n");
+      return absl::FailedPreconditionError(
+          absl::StrCat(name, " still holds ", FormatByteSize(*left * kPageBytes), ", and nothing has moved for ",
+                       kStuckMs / 1000, " s. Only regions of several copies move, while their clients run, to servers ",
+                       "on other hosts that have room. nram regions shows whose they are; nram status, what is lacking. ",
+                       "The server takes no new pages; nram drain --undo ends that"));
+    }
+    SleepMs(kLookMs);
+  }
+}
+
+int RunDrain(DrainFlags& options, const Invocation& given) {
+  const auto fail = [](const absl::Status& status) { return ToExitCode(status, "nram drain"); };
+  if (given.words.empty()) {
+    return fail(absl::InvalidArgumentError("which server? Give one as host:port, as nram df shows it"));
+  }
+  if (options.move && options.undo) {
+    return fail(absl::InvalidArgumentError("--move and --undo contradict each other: give one of them"));
+  }
+  nlohmann::json out = nlohmann::json::array();
+  for (const std::string& word : given.words) {
+    const auto endpoint = ParseEndpoint(word, kDefaultServerPort);
+    if (!endpoint.ok()) return fail(endpoint.status());
+    const std::string name = endpoint->ToString();
+    const auto control = ControlClient::Create(*endpoint);
+    const absl::Status status = control->Drain(!options.undo, options.move, DeadlineAfterMs(kAskTimeoutMs));
+    if (!status.ok()) return fail(status);
+    uint64_t left = 0;
+    if (options.move) {
+      const absl::Status emptied = AwaitEmpty(control.get(), name, isatty(STDERR_FILENO) != 0, &left);
+      if (!emptied.ok()) return fail(emptied);
+    }
+    const auto statistics = control->GetStatistics(DeadlineAfterMs(kAskTimeoutMs));
+    const uint64_t used = statistics.ok() ? statistics->capacity.used_bytes : 0;
+    out.push_back({{"address", name}, {"draining", !options.undo}, {"moved", options.move}, {"used_bytes", used}});
+    if (options.json) continue;
+    if (options.undo) {
+      printf("%s takes new pages again.\n", name.c_str());
+    } else if (options.move) {
+      printf("%s holds no pages any more, and may be switched off.\n", name.c_str());
+    } else {
+      printf("%s takes no new spans any more; %s are still stored there.\n", name.c_str(),
+             FormatByteSize(used).c_str());
+    }
+  }
+  if (options.json) std::cout << out.dump(2) << std::endl;
+  return 0;
+}
+
+}  // namespace
+
+Command DrainCommand() {
+  return DefineCommand<DrainFlags>({"drain", "empty a server, or stop placing on it", R"(usage: nram drain SERVER... [flags]
+
+Tells servers to take no new spans and to reserve no more room. What is stored there stays
+and can be read, written and destroyed. Clients learn of it with their next lease renewal,
+within seconds.
+
+With --move they also move it: each span of several copies gets another copy elsewhere, on a
+host that has none, and leaves. The command shows how far that is, and ends when the server
+may be switched off. It fails if nothing has moved for 30 s: what has one copy stays.
+
+)",
+                                    R"(
+example: nram drain node3:7070 --move && ssh node3 poweroff
+)"},
+                                   Words::kAny, &RunDrain);
+}
+
+}  // namespace nram
