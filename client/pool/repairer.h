@@ -50,7 +50,7 @@ class Repairer : public PoolEdge::Ticked {
   static constexpr int64_t kPassNs = kNsPerSecond;       // from one walk to the next
   static constexpr int64_t kAvoidNs = 5 * kNsPerSecond;  // a server that was no good
   static constexpr int64_t kRestNs = 20 * kNsPerMs;      // shorter ones are saved up
-  static constexpr int64_t kTellNs = kNsPerSecond;        // servers are told at most so often
+  static constexpr int64_t kTellNs = kNsPerSecond;       // servers are told at most so often
   static constexpr int64_t kRoomNs = 2 * kNsPerSecond;   // to wait for room
 
   // Work that a walk has found.

@@ -50,10 +50,10 @@ struct Call {
   // kDataLoss: the reply was garbled; the same holds for the request.
   absl::StatusCode code = absl::StatusCode::kOk;
   Reason reason = Reason::kOk;
-  uint64_t used_bytes = 0;  // write: WriteReply::used_bytes
+  uint64_t used_bytes = 0;    // write: WriteReply::used_bytes
   uint32_t stored_pages = 0;  // write: WriteReply::stored_pages, at most those of the range
-  uint64_t kept_bytes = 0;  // trim: TrimReply::kept_bytes
-  bool sent = false;        // some of the request may have been sent; else the server knows nothing of it
+  uint64_t kept_bytes = 0;    // trim: TrimReply::kept_bytes
+  bool sent = false;          // some of the request may have been sent; else the server knows nothing of it
 
   bool is_done() const { return state.load(std::memory_order_acquire) == kDone; }
 

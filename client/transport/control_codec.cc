@@ -23,8 +23,12 @@ constexpr size_t kNameBytesMax = 255;
 uint64_t Bounded(uint64_t bytes) { return std::min(bytes, kBytesMax); }
 
 ServerCapacity FromProto(const v1::Capacity& capacity) {
-  return {Bounded(capacity.donated_bytes()), Bounded(capacity.used_bytes()),     Bounded(capacity.reserved_bytes()),
-          Bounded(capacity.free_bytes()),    Bounded(capacity.overhead_bytes()), capacity.draining(),
+  return {Bounded(capacity.donated_bytes()),
+          Bounded(capacity.used_bytes()),
+          Bounded(capacity.reserved_bytes()),
+          Bounded(capacity.free_bytes()),
+          Bounded(capacity.overhead_bytes()),
+          capacity.draining(),
           capacity.leaving()};
 }
 

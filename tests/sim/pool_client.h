@@ -26,7 +26,7 @@ struct WorkloadOptions {
   int64_t silence_limit_ms = 0;
   int64_t replace_after_ms = 10'000;
   uint64_t repair_bytes_per_s = PoolOptions::kRepairQuarter;
-  uint64_t hot_chunks = 64;      // of each region, where most operations are
+  uint64_t hot_chunks = 64;  // of each region, where most operations are
   // No request goes without an answer, so that regions know exactly what they have reserved.
   bool all_answered = false;
   // Some handles go away, and their regions stay.

@@ -28,8 +28,9 @@ struct DrainFlags {
   bool json = false;
 
   void Register(ArgParser* parser) {
-    parser->Switch("move", &move,
-                   {"", "also move what is stored there to other servers, and wait until the\nserver may be switched off"});
+    parser->Switch(
+        "move", &move,
+        {"", "also move what is stored there to other servers, and wait until the\nserver may be switched off"});
     parser->Switch("undo", &undo, {"", "take new pages again"});
     parser->Switch("json", &json, {"", "say what was done in JSON"});
   }
@@ -68,11 +69,11 @@ absl::Status AwaitEmpty(ControlClient* control, const std::string& name, bool sh
     if (*left == 0) return absl::OkStatus();
     if (MonotonicNs() - moved_ns > kStuckMs * kNsPerMs) {
       if (shows) fprintf(stderr, "\n");
-      return absl::FailedPreconditionError(
-          absl::StrCat(name, " still holds ", FormatByteSize(*left * kPageBytes), ", and nothing has moved for ",
-                       kStuckMs / 1000, " s. Only regions of several copies move, while their clients run, to servers ",
-                       "on other hosts that have room. nram regions shows whose they are; nram status, what is lacking. ",
-                       "The server takes no new pages; nram drain --undo ends that"));
+      return absl::FailedPreconditionError(absl::StrCat(
+          name, " still holds ", FormatByteSize(*left * kPageBytes), ", and nothing has moved for ", kStuckMs / 1000,
+          " s. Only regions of several copies move, while their clients run, to servers ",
+          "on other hosts that have room. nram regions shows whose they are; nram status, what is lacking. ",
+          "The server takes no new pages; nram drain --undo ends that"));
     }
     SleepMs(kLookMs);
   }
@@ -119,7 +120,8 @@ int RunDrain(DrainFlags& options, const Invocation& given) {
 }  // namespace
 
 Command DrainCommand() {
-  return DefineCommand<DrainFlags>({"drain", "empty a server, or stop placing on it", R"(usage: nram drain SERVER... [flags]
+  return DefineCommand<DrainFlags>(
+      {"drain", "empty a server, or stop placing on it", R"(usage: nram drain SERVER... [flags]
 
 Tells servers to take no new spans and to reserve no more room. What is stored there stays
 and can be read, written and destroyed. Clients learn of it with their next lease renewal,
@@ -130,10 +132,10 @@ host that has none, and leaves. The command shows how far that is, and ends when
 may be switched off. It fails if nothing has moved for 30 s: what has one copy stays.
 
 )",
-                                    R"(
+       R"(
 example: nram drain node3:7070 --move && ssh node3 poweroff
 )"},
-                                   Words::kAny, &RunDrain);
+      Words::kAny, &RunDrain);
 }
 
 }  // namespace nram
