@@ -136,6 +136,7 @@ int SpanCopies::Join(uint16_t presence, bool was_there) {
 void SpanCopies::EndJoin(int copy, bool answered) {
   CHECK(state(copy) == CopyState::kCatchingUp);
   SetState(copy, answered ? CopyState::kInSync : CopyState::kStale);
+  if (known(copy)) NoteKnown(copy);  // now it counts
   if (!answered) Raise();
 }
 

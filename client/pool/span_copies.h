@@ -59,7 +59,10 @@ class SpanCopies {
   // The copy has answered a change since it was placed or has joined: its server has the span. A change that is sent to
   // one that has not may have to create it there, which empties what another time has left.
   bool known(int copy) const { return (flags_ >> (4 + copy) & 1) != 0; }
-  void NoteKnown(int copy) { flags_ |= kHeld | 16u << copy; }
+  void NoteKnown(int copy) {
+    flags_ |= 16u << copy;
+    if (state(copy) == CopyState::kInSync) flags_ |= kHeld;
+  }
   // While it is empty, no change of the span has been acknowledged since it was placed, and nobody has read it.
   CopySet known_in_sync() const { return in_sync() & (flags_ >> 4); }
   // If that is empty, the span is a hole again; else false.
@@ -119,7 +122,7 @@ class SpanCopies {
   static constexpr uint8_t kDoubtful = 1;
   static constexpr uint8_t kUnsettled = 2;
   static constexpr uint8_t kLost = 4;
-  static constexpr uint8_t kHeld = 8;    // some copy was known since it was placed
+  static constexpr uint8_t kHeld = 8;    // some copy in sync was known since it was placed
   static constexpr uint8_t kStatus = 7;  // the others are the known copies
 
   void SetState(int copy, CopyState state);
