@@ -68,6 +68,8 @@ absl::StatusOr<std::string> OpenPool(const FsdOptions& options, Daemon* daemon) 
     pool.lease_ttl_min_ms = options.io_timeout_ms * 2;
     pool.fail_fast_after_ms = options.io_timeout_ms;
   }
+  if (options.copies > 1) pool.ExpectCopies();
+  pool.repair_bytes_per_s = options.repair_bytes_per_s;
   pool.fast_wake = FastWake::kOff;  // the mount counts its requests instead
   pool.spin = options.swap ? SpinOptions{.limit_us = 0} : options.spin;
   NRAM_ASSIGN_OR_RETURN(daemon->pool, Pool::Open(std::move(pool)));

@@ -41,6 +41,19 @@ void FsdOptions::Register(FsdOptions* options, ArgParser* parser) {
     return absl::OkStatus();
   });
   parser->Integer("copies", 1, kCopiesMax, &options->copies);
+  parser->Custom("repair-rate", [options](absl::string_view value) {
+    if (value == "max") {
+      options->repair_bytes_per_s = UINT64_MAX;
+      return absl::OkStatus();
+    }
+    const absl::StatusOr<uint64_t> rate = ParseByteSize(value);
+    if (!rate.ok() || *rate < kMiB) {
+      return absl::InvalidArgumentError(absl::StrCat("\"", value, "\" is not accepted: expected bytes a second, at least ",
+                                                     "1M, or max"));
+    }
+    options->repair_bytes_per_s = *rate;
+    return absl::OkStatus();
+  });
   parser->Switch("gc", &options->gc);
   parser->Switch("writeback", &options->writeback);
   parser->Switch("nonempty", &options->nonempty);
@@ -160,6 +173,8 @@ What
   --copies=N           1..4 copies of each page, on servers of different hosts (default 1): the
                        files then outlive the loss of N-1 of these hosts, and take N times
                        their size of the pool; `df` and --size count a page once
+  --repair-rate=RATE   how fast copies that were lost are made anew: bytes a second, or max
+                       (default: a quarter of the time that it would take)
   --inodes=N           1..4294967294 files and directories (default: half as many as this
                        machine's RAM has pages)
   --gc, --no-gc        whether servers free the files by themselves when this daemon dies

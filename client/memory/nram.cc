@@ -124,6 +124,7 @@ absl::StatusOr<nram::MemoryOptions> ToOptions(const char* pool, const nram_optio
   }
   // A server is lost when the timeout says so, not before.
   options.pool.fail_fast_after_ms = options.pool.io_timeout_ms;
+  if (options.copies > 1) options.pool.ExpectCopies();
   switch (given.policy) {
     case NRAM_POLICY_DEFAULT:
     case NRAM_POLICY_SECOND_CHANCE:

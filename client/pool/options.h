@@ -1,6 +1,7 @@
 #ifndef NRAM_CLIENT_POOL_OPTIONS_H_
 #define NRAM_CLIENT_POOL_OPTIONS_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -36,6 +37,12 @@ struct PoolOptions {
   SpinOptions spin;
   FastWake fast_wake = FastWake::kAuto;            // while this pool's threads wait for many replies; see WakeLatency
   std::string wake_device = WakeLatency::kDevice;  // tests have a file in its place
+  // For a pool whose regions have several copies: a frozen server is given up after a second, and the leases are so long
+  // that a pause of this client does not lose all copies at once.
+  void ExpectCopies() {
+    silence_limit_ms = 1'000;
+    lease_ttl_min_ms = std::max<int64_t>(lease_ttl_min_ms, 60'000);
+  }
   // For tests alone: the data plane to use instead of the one that server number `server` names.
   std::function<Endpoint(size_t server, const Endpoint& data)> reroute_data_for_test;
 };

@@ -100,6 +100,7 @@ class PoolScratch : public Scratch {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Scratch>> OpenPoolScratch(PoolOptions options, int copies) {
+  if (copies > 1) options.ExpectCopies();
   NRAM_ASSIGN_OR_RETURN(std::unique_ptr<Pool> pool, Pool::Open(std::move(options)));
   NRAM_ASSIGN_OR_RETURN(std::unique_ptr<Region> region, pool->CreateRegion({.gc = true, .copies = copies}));
   return std::make_unique<PoolScratch>(std::move(pool), std::move(region), copies);
