@@ -124,12 +124,13 @@ class CopyMap {
       kLeaves,  // its copies are to be moved
     };
     Standing standing = Standing::kStays;
+    bool is_there = true;      // it can be asked now
     uint64_t incarnation = 0;  // of its present life; 0: not known
   };
   // By the server's number.
   using Donors = absl::Span<const Donor>;
   enum class Health : uint8_t {
-    kInSync,     // as many copies as wanted
+    kInSync,     // as many copies as wanted can be asked
     kDegraded,   // fewer
     kRepairing,  // a copy is catching up
     kLost,       // no copy is left of what was stored

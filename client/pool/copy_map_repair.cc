@@ -33,7 +33,7 @@ void CopyMap::LookLocked(const SpanCopies& copies, Donors donors, Health* health
     }
     joins = joins || state == CopyState::kCatchingUp;
     const Standing standing = donors[life.server].standing;
-    there += state == CopyState::kInSync && standing != Standing::kAway ? 1 : 0;
+    there += state == CopyState::kInSync && donors[life.server].is_there ? 1 : 0;
     if (standing == Standing::kStays) {
       plan->stay.push_back(life);
     } else if (state == CopyState::kInSync) {

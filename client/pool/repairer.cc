@@ -70,6 +70,7 @@ std::vector<CopyMap::Donor> Repairer::LookAtDonors() const {
   std::vector<CopyMap::Donor> donors;
   for (const auto& session : *home_->sessions) {
     CopyMap::Donor donor;
+    donor.is_there = session->up();
     donor.incarnation = session->incarnation();
     if (session->AwayNs() >= home_->options->replace_after_ms * kNsPerMs) {
       donor.standing = Standing::kAway;
