@@ -341,6 +341,38 @@ class Harness:
         self.tear_down(force=True)
         self.set_up()
 
+    @contextlib.contextmanager
+    def two_copies(self):
+        """The area has two copies of each page, on three servers that count as hosts of their own."""
+        self.tear_down()
+        size = self.options.mib + 256
+        self.nram("up", "--servers=3", f"--donate={size * 3 // 4 + 128}M", "--pretend-hosts")
+        self.swap_on(size, "--copies=2")
+        yield
+        self.tear_down(force=True)  # swapoff refuses while a server is away
+        self.set_up()
+
+    def killed_server_of_copies(self):
+        with self.two_copies():
+            for _ in range(2):
+                self.start("random", self.options.mib // 2, self.options.seconds + 1)
+            self.await_filling()
+            os.kill(self.random.choice(self.server_pids()), signal.SIGKILL)
+            self.finish()
+
+    def frozen_server_of_copies(self):
+        with self.two_copies():
+            for _ in range(2):
+                self.start("random", self.options.mib // 2, self.options.seconds + 1)
+            self.await_filling()
+            frozen = self.random.choice(self.server_pids())
+            os.kill(frozen, signal.SIGSTOP)
+            try:
+                time.sleep(2.5)
+            finally:
+                os.kill(frozen, signal.SIGCONT)
+            self.finish()
+
     def killed_daemon(self):
         for _ in range(2):
             self.start("random", self.options.mib // 2, self.options.seconds + 1)
@@ -405,6 +437,8 @@ class Harness:
         swapoff_under_load,
         network_interrupted,
         killed_server,
+        killed_server_of_copies,
+        frozen_server_of_copies,
         network_cut,
         killed_daemon,
     ]
