@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/sync.h"
@@ -74,6 +75,7 @@ bool Reservation::TakeSpan() {
   if (place_.map->copies() != nullptr) place_.map->copies()->NoteReserved(span, pages);
   DropGrants();
   search_.Reset();
+  passed_over_.clear();
   chunk_ = end;
   return true;
 }
@@ -117,7 +119,9 @@ bool Reservation::FindServers(uint64_t span, bool* waits) {
 void Reservation::KeepUsable() {
   CopyMap::Servers usable;
   for (const uint16_t server : servers_) {
-    if (place_.sessions->at(server)->usable()) usable.push_back(server);
+    const ServerSession& session = *place_.sessions->at(server);
+    const bool gives_none = session.capacity().draining || absl::c_linear_search(passed_over_, server);
+    if (session.usable() && !gives_none) usable.push_back(server);
   }
   if (!usable.empty()) servers_ = usable;
 }
@@ -195,14 +199,23 @@ bool Reservation::TakeRoom(ServerSession* session, uint64_t bytes) {
   return true;
 }
 
+bool Reservation::PassOver() {
+  const uint16_t server = session_->index();
+  if (place_.map->copies() == nullptr || !placed_ || absl::c_linear_search(passed_over_, server)) return false;
+  passed_over_.push_back(server);
+  return true;
+}
+
 bool Reservation::NoteNoRoom(uint64_t bytes) {
   const std::string server = absl::StrCat("memory server ", session_->name());
   switch (waiter_.outcome) {
     case Waiter::Outcome::kNoAnswer:
+      if (PassOver()) return true;
       if (placed_) return AwaitServer(session_);
       search_.NoteNoAnswer(*session_);
       return true;
     case Waiter::Outcome::kRefused:
+      if (session_->capacity().draining && PassOver()) return true;
       if (placed_) Fail(absl::ResourceExhaustedError(absl::StrCat(server, " has no room for ", FormatByteSize(bytes))));
       search_.NoteFull(*session_);
       return true;

@@ -14,8 +14,8 @@
 namespace nram {
 
 // Places the spans of a range and takes room for all of its pages, on each copy, one span after the other. The region
-// gets all of the room or none. A copy whose server is away while another's is not gets its room by repair. An
-// operation's handle, as Io is. Used once.
+// gets all of the room or none. A copy whose server is away or drained, while another's is not, gets its room when it
+// moves: until then a write may cost the span that copy, and does not fail. An operation's handle, as Io is. Used once.
 class Reservation {
  public:
   using Callback = void (*)(Reservation* reservation, void* context);
@@ -52,6 +52,8 @@ class Reservation {
   bool TakeRoom(ServerSession* session, uint64_t bytes);
   // Each false: it has to wait for the server.
   bool NoteNoRoom(uint64_t bytes);
+  // True: the span once more, without that server's copy.
+  bool PassOver();
   bool FailToPlace(uint64_t bytes);
   bool AwaitServer(ServerSession* session);
   // It was to wait for the server, and has an outcome.
@@ -76,6 +78,7 @@ class Reservation {
   Room::Grant grant_;
   CopyMap::Servers servers_;
   bool placed_ = false;                                    // it is there; else it is to be
+  CopyMap::Servers passed_over_;                           // of its copies: those that gave no room while another may
   absl::InlinedVector<Room::Grant, kReplicasMax> grants_;  // of the first servers
   std::map<uint16_t, Room::Grant> taken_;                  // by server
   absl::Status status_;

@@ -47,11 +47,6 @@ bool ServerSession::away_too_long() const {
   return IsAwayTooLongLocked(environment_->NowNs());
 }
 
-int64_t ServerSession::AwayNs() const {
-  MutexLock lock(&mu_);
-  return bring_up_.is_up() ? 0 : environment_->NowNs() - down_since_ns_;
-}
-
 std::string ServerSession::data_plane() const {
   MutexLock lock(&mu_);
   return data_plane_;
@@ -547,7 +542,7 @@ void ServerSession::EndRenewLocked(const SessionAction& action, const SessionOut
   }
   if (action.ask.kind != Reserver::Ask::Kind::kNothing) return EndAskLocked(action, outcome, now_ns);
   if (outcome.status.ok()) {
-    next_renew_ns_ = now_ns + lease_ttl_ms_ * kNsPerMs / 3;
+    next_renew_ns_ = now_ns + std::min(lease_ttl_ms_ / 3, kRenewMs) * kNsPerMs;
     return;
   }
   last_error_ = outcome.status;
@@ -566,6 +561,8 @@ void ServerSession::EndAskLocked(const SessionAction& action, const SessionOutco
       outcome.status.ok() ? absl::StatusOr<LeaseInfo>(outcome.lease) : absl::StatusOr<LeaseInfo>(outcome.status);
   // First: room that was given back ends a refusal before it is over.
   if (outcome.status.ok()) NoteLeaseLocked(outcome.lease, std::nullopt, action.asked_ns);
+  // That is why it refuses; a renewal will say more.
+  if (absl::IsFailedPrecondition(outcome.status)) capacity_.draining = true;
   switch (reserver_.End(action.ask, answer, now_ns)) {
     case Reserver::Answer::kDone:
       break;

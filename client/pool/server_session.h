@@ -132,7 +132,10 @@ class ServerSession {
     return up() && present != nullptr && present->connected();
   }
   // For how long it has been away; 0: it is not, or nobody has noticed.
-  int64_t AwayNs() const;
+  int64_t AwayNs() const {
+    MutexLock lock(&mu_);
+    return bring_up_.is_up() ? 0 : environment_->NowNs() - down_since_ns_;
+  }
   // It has not come up, but not because somebody said no: an attempt took long, or the first is still under way.
   bool may_be_slow() const {
     MutexLock lock(&mu_);
@@ -215,6 +218,7 @@ class ServerSession {
   static constexpr int64_t kControlTimeoutMs = 2'000;
   static constexpr int64_t kEndTimeoutMs = 1'000;
   static constexpr int64_t kResumeTurnMs = 50;
+  static constexpr int64_t kRenewMs = 4'000;  // at least so often, for what the server has to say of itself
   static constexpr int64_t kRenewAgainMs = 500;
   static constexpr int64_t kSilentNs = 10 * kNsPerSecond;
   static constexpr int64_t kIdleNs = 3'600 * kNsPerSecond;

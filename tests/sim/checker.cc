@@ -216,12 +216,14 @@ void Checker::JudgeError(const Region& region, const Operation& operation, const
   };
   switch (status.code()) {
     case absl::StatusCode::kDataLoss:
-      if (!MayBeLost(operation, servers)) fail("nothing there can be lost");
+      if (never_lost_ || !MayBeLost(operation, servers)) fail("nothing there can be lost");
       return;
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kDeadlineExceeded:
       if (servers_ == Servers::kThere) return fail("all servers are there");
       if (servers_ == Servers::kMayBeAway || operation.deadline_ns - operation.began_ns < kPatientNs) return;
+      // It asks every server that the region was on, and frees the rest later.
+      if (operation.kind == Kind::kDestroy && never_lost_) return;
       // What it has reserved is void when the client hears of another term.
       if (operation.kind == Kind::kReserve && term_ns_ > 0 && operation.began_ns < term_ns_ + kTermKnownNs) return;
       fail("no server is away");
@@ -273,6 +275,11 @@ void Checker::NoteDamaged(RegionId id, uint64_t page) {
   Trace(absl::StrCat("a bit of page ", page, " changes"), id, {page * kChunksPerPage, kChunksPerPage});
   const auto it = regions_.find(Raw(id));
   if (it != regions_.end()) it->second.damaged_pages[page] = {++now_, kNever};
+}
+
+bool Checker::WasDamaged(RegionId id, uint64_t page) const {
+  const auto it = regions_.find(Raw(id));
+  return it != regions_.end() && it->second.damaged_pages.contains(page);
 }
 
 bool Checker::HasDamage() const {

@@ -73,6 +73,8 @@ class Checker {
   void UnsetRoomy(RegionId region);
   // The servers are so large that no write may fail for lack of room.
   void SetNeverFull(bool never_full) { never_full_ = never_full; }
+  // One copy of each page is left at any time.
+  void SetNeverLost(bool never_lost) { never_lost_ = never_lost; }
 
   // --- What may be lost, and why.
   // The server may hold data of the region.
@@ -84,6 +86,8 @@ class Checker {
   // A bit of a stored page has changed.
   void NoteDamaged(RegionId region, uint64_t page);
   bool MayBeLost(const Operation& operation, absl::Span<const int> servers) const;
+  // Some copy of the page was.
+  bool WasDamaged(RegionId region, uint64_t page) const;
   // Some page of some region is damaged.
   bool HasDamage() const;
 
@@ -156,6 +160,7 @@ class Checker {
   uint64_t next_number_ = 1;
   Servers servers_ = Servers::kMayBeAway;
   bool never_full_ = false;
+  bool never_lost_ = false;
   bool verbose_ = false;
   std::string failure_;
   RegionId failed_region_{};

@@ -66,7 +66,20 @@ void Faults::ScheduleNext() {
   });
 }
 
+bool Faults::MayCome() {
+  if (may_come == nullptr) return true;
+  // What a fault has done shows after a while.
+  if (world_->NowNs() < last_ns_ + 15 * kNsPerSecond) return false;
+  for (const auto& end : ends_) {
+    if (end != nullptr) return false;
+  }
+  if (!may_come()) return false;
+  last_ns_ = world_->NowNs();
+  return true;
+}
+
 void Faults::Inject() {
+  if (!MayCome()) return;
   const uint64_t sum = std::accumulate(weights_.begin(), weights_.end(), uint64_t{0});
   if (sum == 0) return;
   uint64_t at = world_->rng().Below(sum);

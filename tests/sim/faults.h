@@ -46,6 +46,8 @@ class Faults {
 
   // What ends a client's lease at a server; for kEndLease.
   std::function<LeaseId(size_t client)> lease_of;
+  // If set, a fault comes only while none lasts, and this says so.
+  std::function<bool()> may_come;
 
   void Begin();
   // One more, from now on within so long, if faults have begun and not ended.
@@ -59,6 +61,7 @@ class Faults {
   void Apply(Fault fault);
   // Has a fault end after a time of chance, up to `max_ns`, mostly much less; or by EndAll.
   void EndAfter(int64_t max_ns, std::function<void()> end);
+  bool MayCome();
   void RunEnd(size_t index);
 
   void KillServer(SimServer* server, bool power_fails);
@@ -71,6 +74,7 @@ class Faults {
   const FaultWeights weights_;
   const int64_t pause_ns_;
   bool running_ = false;
+  int64_t last_ns_ = 0;
   World::Timer next_ = 0;
   std::vector<std::function<void()>> ends_;  // null: has ended
 };

@@ -21,6 +21,7 @@ PoolOptions OptionsOf(const Cluster& cluster, size_t index, const WorkloadOption
   pool.client_name = absl::StrCat("client", index);
   pool.reserve_step_bytes = options.reserve_step_bytes;
   pool.silence_limit_ms = options.silence_limit_ms;
+  if (options.survives) pool.ExpectCopies();
   pool.replace_after_ms = options.replace_after_ms;
   pool.repair_bytes_per_s = options.repair_bytes_per_s;
   return pool;
@@ -105,6 +106,65 @@ bool PoolClient::settled() const {
   return true;
 }
 
+bool PoolClient::whole() const {
+  std::vector<CopyMap::Donor> donors;
+  for (const auto& server : cluster_->servers) {
+    if (!server->alive() || !pool_->session(server->index())->usable()) return false;
+    donors.push_back({.incarnation = server->core()->incarnation()});
+  }
+  for (const auto& handle : handles_) {
+    if (handle->region == nullptr || handle->region->map()->copies() == nullptr) continue;
+    bool whole = true;
+    const auto look = [&](uint64_t, CopyMap::Health health, CopyMap::Need) {
+      whole = whole && health == CopyMap::Health::kInSync;
+    };
+    for (uint64_t span = 0; span != UINT64_MAX && whole;) {
+      span = handle->region->map()->copies()->Walk(span, kSpansPerBlock, donors, look);
+    }
+    if (!whole) return false;
+  }
+  return true;
+}
+
+void PoolClient::CheckCopies() {
+  for (const auto& handle : handles_) {
+    const CopyMap* const copies = handle->region == nullptr ? nullptr : handle->region->map()->copies();
+    if (copies == nullptr) continue;
+    for (uint64_t span = copies->NextSpan(0); span != UINT64_MAX; span = copies->NextSpan(span + 1)) {
+      for (uint64_t page = span * kPagesPerSpan; page < (span + 1) * kPagesPerSpan; ++page) {
+        CheckPage(handle->region->id(), *copies, {page * kChunksPerPage, kChunksPerPage});
+      }
+    }
+  }
+}
+
+void PoolClient::CheckPage(RegionId region, const CopyMap& copies, ChunkRange range) {
+  CopyMap::Legs legs;
+  bool unsettled = false;
+  if (checker_->WasDamaged(region, range.first_page())) return;
+  if (copies.LookForRead(range, &legs, &unsettled) != CopyMap::ReadState::kPlaced || unsettled) return;
+  std::optional<std::string> first;
+  for (const CopyMap::Leg& leg : legs) {
+    SimServer& server = *cluster_->servers[leg.life.server];
+    // One that has died, or has freed the region with its lease, nobody has asked since.
+    if (!server.alive() || server.core()->incarnation() != leg.life.incarnation) continue;
+    ChunkMask mask = 0;
+    uint32_t crc = 0;
+    std::string bytes(kPageBytes, '\0');
+    size_t got = 0;
+    const Reason reason = server.core()->store().Read({.region = region, .range = range, .generation = leg.generation},
+                                                      &mask, &crc, reinterpret_cast<std::byte*>(bytes.data()), &got);
+    if (reason != Reason::kOk) continue;
+    bytes.resize(got);
+    bytes.push_back(static_cast<char>(mask));
+    if (!first.has_value()) first = bytes;
+    if (*first != bytes) {
+      return checker_->Fail(absl::StrCat("at rest, the copies of page ", range.first / kChunksPerPage, " of region ",
+                                         FormatId(Raw(region)), " differ, the one at ", server.name(), " from another"));
+    }
+  }
+}
+
 void PoolClient::MakeRegion(Handle* handle) {
   Rng& rng = world_->rng();
   *handle = Handle();
@@ -118,7 +178,8 @@ void PoolClient::MakeRegion(Handle* handle) {
   const size_t servers = pool_->server_count();
   if (options_.copied_one_in > 0 && servers > 1 && rng.OneIn(options_.copied_one_in)) {
     handle->copied = true;
-    options.copies = 2 + static_cast<int>(rng.OneIn(4) ? rng.Below(std::min<size_t>(servers, 4) - 1) : 0);
+    const bool more = rng.OneIn(4) && !options_.survives;
+    options.copies = 2 + static_cast<int>(more ? rng.Below(std::min<size_t>(servers, 4) - 1) : 0);
   }
   handle->window = {first_span * kChunksPerSpan, (2 + rng.Below(4)) * kChunksPerSpan};
   if (options_.reserve_one_in > 0 && rng.OneIn(options_.reserve_one_in)) {

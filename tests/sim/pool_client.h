@@ -22,6 +22,7 @@ struct WorkloadOptions {
   uint64_t destroy_one_in = 80;  // operations
   uint64_t reserve_one_in = 4;   // regions; 0: none has room of its own
   uint64_t copied_one_in = 0;    // regions; 0: each page has one copy
+  bool survives = false;         // two copies, and whatever is shorter than a lease is outlived
   // As PoolOptions has them.
   int64_t silence_limit_ms = 0;
   int64_t replace_after_ms = 10'000;
@@ -56,6 +57,12 @@ class PoolClient {
 
   // Nothing has been asked of a server for the sake of room that has no answer.
   bool settled() const;
+  // All servers can be used, and all spans of copies have all of these there.
+  bool whole() const;
+  // All copies in sync must hold the same, byte for byte. Nothing may be under way.
+  void CheckCopies();
+  // Copies made anew or moved.
+  uint64_t copies_made() const { return pool_->copies().made; }
   // The client's room at the server must be its reservation there. Nothing may be under way.
   void CheckRoom(SimServer* server);
   // Regions that are left without a handle, and are no GC regions.
@@ -87,6 +94,7 @@ class PoolClient {
   void CheckNoMoreRoom();
   // Does so again and again.
   void Watch();
+  void CheckPage(RegionId region, const CopyMap& copies, ChunkRange range);
   // If the handle is to go, and nothing of it is under way.
   void CloseIfIdle(Handle* handle);
 

@@ -22,6 +22,7 @@ struct Plan {
   WorkloadOptions workload;
   FaultWeights faults{};
   bool never_full = false;
+  bool survives = false;  // one fault at a time, and two copies
   Checker::Servers servers = Checker::Servers::kMayBeAway;
 };
 
@@ -32,6 +33,22 @@ FaultWeights OnlyRoom(const FaultWeights& faults) {
     only[static_cast<size_t>(fault)] = faults[static_cast<size_t>(fault)];
   }
   return only;
+}
+
+// No error may come of any fault, since one copy is left.
+void MakeSurviving(Plan* plan) {
+  plan->survives = plan->never_full = true;
+  plan->cluster.servers = std::max(plan->cluster.servers, 3);
+  plan->cluster.server.ceiling_bytes = 512 * kMiB;
+  plan->cluster.server.lease_ttl_ms = 10'000;
+  plan->workload.survives = true;
+  plan->workload.copied_one_in = 1;
+  plan->workload.impatient_one_in = 0;
+  plan->workload.drops = plan->workload.all_answered = false;
+  for (const Fault fault : {Fault::kStop, Fault::kFill, Fault::kEndLease, Fault::kMemoryBit}) {
+    plan->faults[static_cast<size_t>(fault)] = 0;
+  }
+  plan->servers = Checker::Servers::kStumble;
 }
 
 Plan MakePlan(const EpisodeOptions& options) {
@@ -72,6 +89,7 @@ Plan MakePlan(const EpisodeOptions& options) {
     plan.workload.drops = false;
     plan.cluster.server.ceiling_bytes = 512 * kMiB;
   }
+  if (plan.workload.copied_one_in > 0 && rng.OneIn(3)) MakeSurviving(&plan);
   return plan;
 }
 
@@ -99,10 +117,16 @@ class PoolEpisode : private EpisodeRun {
   PoolEpisode(const EpisodeOptions& options, const Plan& plan)
       : EpisodeRun(options, plan.cluster, plan.faults), plan_(plan) {
     cluster_.checker.SetNeverFull(plan_.never_full);
+    cluster_.checker.SetNeverLost(plan_.survives);
     // Pools send again what had no answer.
     cluster_.checker.SetEffect(RegisterHistory::Effect::kAgain);
     for (size_t i = 0; i < cluster_.clients.size(); ++i) {
       clients_.push_back(std::make_unique<PoolClient>(&cluster_, i, plan_.workload));
+    }
+    if (plan_.survives) {
+      faults_.may_come = [this] {
+        return absl::c_all_of(clients_, [](const auto& client) { return client->whole(); });
+      };
     }
     faults_.lease_of = [this](size_t client) { return clients_[client]->lease(); };
   }
@@ -142,6 +166,11 @@ class PoolEpisode : private EpisodeRun {
     }
     Settle();
     CheckRooms();
+    // Every span gets its copies again, if nothing stands in the way.
+    if (plan_.survives) AwaitAll(&PoolClient::whole, "copies are not made anew");
+    for (const auto& client : clients_) {
+      if (!failed()) client->CheckCopies();
+    }
   }
 
   void CheckRooms() {

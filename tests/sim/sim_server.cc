@@ -173,7 +173,7 @@ bool SimServer::FlipBit(RegionId region, uint64_t page) {
   bool flipped = false;
   const ChunkRange range{page * kChunksPerPage, kChunksPerPage};
   core_->store().ReadInPlace(
-      {.region = region, .range = range, .generation = {}}, [&](const PageStore::Stored& stored) {
+      {.region = region, .range = range, .generation = std::nullopt}, [&](const PageStore::Stored& stored) {
         if (stored.chunks.empty()) return;
         const iovec& piece = stored.chunks[world_->rng().Below(stored.chunks.size())];
         auto* const bytes = static_cast<uint8_t*>(piece.iov_base);
