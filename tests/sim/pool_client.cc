@@ -155,12 +155,17 @@ void PoolClient::CheckPage(RegionId region, const CopyMap& copies, ChunkRange ra
     const Reason reason = server.core()->store().Read({.region = region, .range = range, .generation = leg.generation},
                                                       &mask, &crc, reinterpret_cast<std::byte*>(bytes.data()), &got);
     if (reason != Reason::kOk) continue;
-    bytes.resize(got);
-    bytes.push_back(static_cast<char>(mask));
-    if (!first.has_value()) first = bytes;
-    if (*first != bytes) {
+    // A server may store zeros, or have a hole.
+    std::string page(kPageBytes, '\0');
+    for (size_t chunk = 0, from = 0; chunk < kChunksPerPage; ++chunk) {
+      if ((mask >> chunk & 1) != 0)
+        page.replace(chunk * kChunkBytes, kChunkBytes, bytes, kChunkBytes * from++, kChunkBytes);
+    }
+    if (!first.has_value()) first = page;
+    if (*first != page) {
       return checker_->Fail(absl::StrCat("at rest, the copies of page ", range.first / kChunksPerPage, " of region ",
-                                         FormatId(Raw(region)), " differ, the one at ", server.name(), " from another"));
+                                         FormatId(Raw(region)), " differ, the one at ", server.name(),
+                                         " from another"));
     }
   }
 }
