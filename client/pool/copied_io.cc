@@ -528,6 +528,14 @@ bool CopiedIo::LookAtRead(Piece* piece) {
   return false;
 }
 
+// Some copy that a read may ask can be asked now.
+bool CopiedIo::IsReadable(const Piece& piece) const {
+  CopyMap::Legs legs;
+  bool unsettled = false;
+  if (copies()->LookForRead(piece.range, &legs, &unsettled) != CopyMap::ReadState::kPlaced) return true;
+  return absl::c_any_of(legs, [&](const CopyMap::Leg& leg) { return SessionAt(leg.life.server)->usable(); });
+}
+
 void CopiedIo::ResumeRead(Piece* piece, IoPart* part) {
   using Outcome = Waiter::Outcome;
   piece->state = State::kRead;
@@ -537,7 +545,7 @@ void CopiedIo::ResumeRead(Piece* piece, IoPart* part) {
                    piece->error.ok() ? absl::StrCat("memory server ", part->session->name(), ": no answer in time")
                                      : piece->error.message()));
   }
-  if (part->waiter.outcome == Outcome::kAwayTooLong && !IsAnotherUsable(*part)) {
+  if (part->waiter.outcome == Outcome::kAwayTooLong && !IsReadable(*piece)) {
     return End(piece, absl::UnavailableError(part->session->last_error().message()));
   }
   if (part->waiter.outcome == Outcome::kClosing) End(piece, absl::UnavailableError("the pool is being closed"));

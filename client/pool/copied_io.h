@@ -131,6 +131,7 @@ class CopiedIo : public IoWay {
   void ResumePlacing(Piece* piece, IoPart* part);
   void JudgeRead(Piece* piece, IoPart* part);
   void ResumeRead(Piece* piece, IoPart* part);
+  bool IsReadable(const Piece& piece) const;
 
   IoEngine* const engine_;
   mutable Piece first_;

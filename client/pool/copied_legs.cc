@@ -230,6 +230,10 @@ bool CopiedIo::IsAnotherUsable(const IoPart& part) const {
 void CopiedIo::RetryLeg(IoPart* part, const absl::Status& why) {
   part->last = why;
   part->without_room = false;
+  // The copy is gone meanwhile: the change begins anew, or does without it.
+  if (!copies()->GetsChanges(SpanOf(*PieceOf(*part)), part->leg.presence)) {
+    return EndLeg(part, CopiedChange::End::kMissed, why);
+  }
   int64_t wait_ns = kMissNs;  // then it looks again: another copy may have come back
   if (IsAnotherUsable(*part)) {
     const int64_t away_ns = part->session->AwayNs();

@@ -144,6 +144,15 @@ bool CopyMap::IsPresent(uint64_t span, const Leg& leg) const {
   return false;
 }
 
+bool CopyMap::GetsChanges(uint64_t span, uint16_t presence) const {
+  GateLock lock(&mu_);
+  const SpanCopies* const copies = FindLocked(span);
+  for (unsigned rest = copies == nullptr ? 0 : copies->changed(); rest != 0; rest &= rest - 1) {
+    if (copies->presence(std::countr_zero(rest)) == presence) return true;
+  }
+  return false;
+}
+
 bool CopyMap::Unplace(uint64_t span) {
   GateLock lock(&mu_);
   SpanCopies* const copies = FindLocked(span);

@@ -73,6 +73,8 @@ class CopyMap {
   void Refresh(uint64_t span, Leg* leg) const;
   // The copy gets changes, of the leg's generation.
   bool IsPresent(uint64_t span, const Leg& leg) const;
+  // Some copy of that presence does, of whatever generation.
+  bool GetsChanges(uint64_t span, uint16_t presence) const;
   // A trim of pages of a span that is lost. To be called in the gate.
   void NoteTrimmed(const WholePages& whole);
   // A trim in a span that is placed: true if it holds nothing, and then it is a hole; where room is reserved for it, it
