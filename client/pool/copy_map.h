@@ -140,17 +140,19 @@ class CopyMap {
   enum class Need : uint8_t {
     kNothing,
     kJoin,   // another copy
-    kLeave,  // those on servers that do not stay leave
+    kLeave,  // those on servers that do not stay leave, and stale ones
+  };
+  struct Plan {
+    Need need = Need::kNothing;
+    bool moves = false;                                      // a copy in sync is on a server that leaves
+    absl::InlinedVector<Life, SpanCopies::kMost> stay;       // of copies that are or will be in sync, and stay
+    absl::InlinedVector<Life, SpanCopies::kMost> stale;      // of copies that have missed something
+    absl::InlinedVector<uint16_t, SpanCopies::kMost> leave;  // presences of copies that are to leave
   };
   // Visits up to `most` spans that are placed or lost, from `span` on. Returns where to go on; UINT64_MAX: at the end.
   // `visit` runs under the map's lock. Copies of former lives of their servers die.
-  uint64_t Walk(uint64_t span, size_t most, Donors donors, absl::FunctionRef<void(uint64_t, Health, Need)> visit);
-  struct Plan {
-    Need need = Need::kNothing;
-    absl::InlinedVector<Life, SpanCopies::kMost> stay;       // of copies that are or will be in sync, and stay
-    absl::InlinedVector<Life, SpanCopies::kMost> stale;      // of copies that have missed something
-    absl::InlinedVector<uint16_t, SpanCopies::kMost> leave;  // presences in sync that are to leave
-  };
+  uint64_t Walk(uint64_t span, size_t most, Donors donors,
+                absl::FunctionRef<void(uint64_t span, Health health, const Plan& plan)> visit);
   Plan PlanFor(uint64_t span, Donors donors) const;
   // What a server still has of a span that has left it: a trim with that generation frees it, and nothing else.
   struct Leftover {

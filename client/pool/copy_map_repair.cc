@@ -38,27 +38,32 @@ void CopyMap::LookLocked(const SpanCopies& copies, Donors donors, Health* health
       plan->stay.push_back(life);
     } else if (state == CopyState::kInSync) {
       plan->leave.push_back(copies.presence(copy));
+      plan->moves = plan->moves || standing == Standing::kLeaves;
     }
   }
   *health = copies.lost()      ? Health::kLost
-            : joins            ? Health::kRepairing
             : there >= copies_ ? Health::kInSync
+            : joins            ? Health::kRepairing
                                : Health::kDegraded;
+  if (copies.lost() || joins) return;
   const bool has_enough = static_cast<int>(plan->stay.size()) >= copies_;
-  if (copies.lost() || joins) {
-    plan->need = Need::kNothing;
-  } else if (!has_enough && (has_free_place || plan->leave.empty())) {
-    plan->need = has_free_place ? Need::kJoin : Need::kNothing;
-  } else {
-    // Where all places are taken, one leaves before another joins; the last one in sync stays in any case.
-    const bool may_leave = !plan->leave.empty() && (has_enough || plan->stay.size() > 0 || plan->leave.size() > 1);
-    plan->need = may_leave ? Need::kLeave : Need::kNothing;
-    if (!has_enough && may_leave) plan->leave.resize(1);
+  if (has_enough) {
+    // Nobody will bring the stale ones up to date.
+    for (unsigned rest = copies.With(CopyState::kStale); rest != 0; rest &= rest - 1) {
+      plan->leave.push_back(copies.presence(std::countr_zero(rest)));
+    }
+    plan->need = plan->leave.empty() ? Need::kNothing : Need::kLeave;
+  } else if (has_free_place) {
+    plan->need = Need::kJoin;
+  } else if (!plan->leave.empty() && plan->stay.size() + plan->leave.size() > 1) {
+    // All places are taken: one leaves before another joins.
+    plan->leave.resize(1);
+    plan->need = Need::kLeave;
   }
 }
 
 uint64_t CopyMap::Walk(uint64_t span, size_t most, Donors donors,
-                       absl::FunctionRef<void(uint64_t, Health, Need)> visit) {
+                       absl::FunctionRef<void(uint64_t, Health, const Plan&)> visit) {
   GateLock lock(&mu_);
   for (Presence& presence : presences_) {
     const uint64_t present = donors[presence.server].incarnation;
@@ -70,7 +75,7 @@ uint64_t CopyMap::Walk(uint64_t span, size_t most, Donors donors,
     Health health{};
     Plan plan;
     LookLocked(*copies, donors, &health, &plan);
-    visit(at, health, plan.need);
+    visit(at, health, plan);
   };
   if (blocks_ == nullptr) {
     if (only_span_ >= span) look(only_span_, &only_);

@@ -37,8 +37,8 @@ struct PoolOptions {
   SpinOptions spin;
   FastWake fast_wake = FastWake::kAuto;            // while this pool's threads wait for many replies; see WakeLatency
   std::string wake_device = WakeLatency::kDevice;  // tests have a file in its place
-  // For a pool whose regions have several copies: a frozen server is given up after a second, and the leases are so long
-  // that a pause of this client does not lose all copies at once.
+  // For a pool whose regions have several copies: a frozen server is given up after a second, and the leases are so
+  // long that a pause of this client does not lose all copies at once.
   void ExpectCopies() {
     silence_limit_ms = 1'000;
     lease_ttl_min_ms = std::max<int64_t>(lease_ttl_min_ms, 60'000);

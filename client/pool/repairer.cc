@@ -95,16 +95,16 @@ void Repairer::Walk(int64_t now_ns) {
       if (at_map_ == nullptr) return EndPass(now_ns);
     }
     found.clear();
-    at_span_ = at_map_->copies()->Walk(
-        at_span_, kSpansATick - spans, donors, [&](uint64_t span, CopyMap::Health health, CopyMap::Need need) {
-          ++spans;
-          counting_.in_sync += health == CopyMap::Health::kInSync ? 1 : 0;
-          counting_.degraded += health == CopyMap::Health::kDegraded ? 1 : 0;
-          counting_.repairing += health == CopyMap::Health::kRepairing ? 1 : 0;
-          counting_.lost += health == CopyMap::Health::kLost ? 1 : 0;
-          counting_.moving += health == CopyMap::Health::kInSync && need != CopyMap::Need::kNothing ? 1 : 0;
-          if (need != CopyMap::Need::kNothing) found.push_back(span);
-        });
+    at_span_ = at_map_->copies()->Walk(at_span_, kSpansATick - spans, donors,
+                                       [&](uint64_t span, CopyMap::Health health, const CopyMap::Plan& plan) {
+                                         ++spans;
+                                         counting_.in_sync += health == CopyMap::Health::kInSync ? 1 : 0;
+                                         counting_.degraded += health == CopyMap::Health::kDegraded ? 1 : 0;
+                                         counting_.repairing += health == CopyMap::Health::kRepairing ? 1 : 0;
+                                         counting_.lost += health == CopyMap::Health::kLost ? 1 : 0;
+                                         counting_.moving += health == CopyMap::Health::kInSync && plan.moves ? 1 : 0;
+                                         if (plan.need != CopyMap::Need::kNothing) found.push_back(span);
+                                       });
     uint64_t damaged = 0;
     const bool mends = at_map_->copies()->TakeDamaged(&damaged);
     if (mends || !found.empty()) {
@@ -120,14 +120,13 @@ void Repairer::Walk(int64_t now_ns) {
 }
 
 void Repairer::EndPass(int64_t now_ns) {
-  CopiesReport before;
   {
+    // While there is work, and it gets on, so does the walk.
+    const bool gets_on = found_work_ && made_ != std::exchange(made_before_, made_);
     MutexLock lock(&mu_);
-    before = report_;
-    // While there is work for it, the walk goes on.
-    next_pass_ns_ = found_work_ && todo_.size() < kTodoMax / 2 ? now_ns : now_ns + kPassNs;
+    next_pass_ns_ = gets_on && todo_.size() < kTodoMax / 2 ? now_ns : now_ns + kPassNs;
   }
-  LogHealth(before, counting_);
+  LogHealth(std::exchange(logged_, counting_), counting_);
   if (now_ns >= told_ns_ + kTellNs) Tell(now_ns);
   counting_ = {};
   found_work_ = false;

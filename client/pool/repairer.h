@@ -140,6 +140,8 @@ class Repairer : public PoolEdge::Ticked {
   uint64_t client_ = 0;  // this one's number, once there is something to tell
   int64_t told_ns_ = 0;
   uint64_t told_made_ = 0;
+  uint64_t made_before_ = 0;  // the walk
+  CopiesReport logged_;
 
   mutable Mutex mu_;
   std::deque<Todo> todo_ ABSL_GUARDED_BY(mu_);

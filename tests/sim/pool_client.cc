@@ -115,7 +115,7 @@ bool PoolClient::whole() const {
   for (const auto& handle : handles_) {
     if (handle->region == nullptr || handle->region->map()->copies() == nullptr) continue;
     bool whole = true;
-    const auto look = [&](uint64_t, CopyMap::Health health, CopyMap::Need) {
+    const auto look = [&](uint64_t, CopyMap::Health health, const CopyMap::Plan&) {
       whole = whole && health == CopyMap::Health::kInSync;
     };
     for (uint64_t span = 0; span != UINT64_MAX && whole;) {

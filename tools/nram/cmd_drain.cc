@@ -55,18 +55,21 @@ absl::Status AwaitEmpty(ControlClient* control, const std::string& name, bool sh
       return absl::AbortedError(absl::StrCat(name, " was told to take new pages again meanwhile"));
     }
     *left = PagesOf(*statistics);
+    // Spans that hold nothing yet, but have room reserved, move too.
+    uint64_t moving = 0;
+    for (const CopiesReport& client : statistics->copies) moving += client.moving;
     most = std::max(most, *left);
-    if (*left < least) {
-      least = *left;
+    if (*left + moving < least) {
+      least = *left + moving;
       moved_ns = MonotonicNs();
     }
     if (shows && most > 0) {
       fprintf(stderr, "\r%s: %3.0f %% moved, %s left   ", name.c_str(),
               100.0 * static_cast<double>(most - *left) / static_cast<double>(most),
               FormatByteSize(*left * kPageBytes).c_str());
-      if (*left == 0) fprintf(stderr, "\n");
+      if (*left == 0 && moving == 0) fprintf(stderr, "\n");
     }
-    if (*left == 0) return absl::OkStatus();
+    if (*left == 0 && moving == 0) return absl::OkStatus();
     if (MonotonicNs() - moved_ns > kStuckMs * kNsPerMs) {
       if (shows) fprintf(stderr, "\n");
       return absl::FailedPreconditionError(absl::StrCat(
