@@ -36,7 +36,23 @@
   PLANT(surplus_counted_again)                 \
   PLANT(grant_leaked)                          \
   PLANT(waiter_not_resumed)                    \
-  PLANT(late_waiter_not_resumed)
+  PLANT(late_waiter_not_resumed)               \
+  /* Copies. */                                \
+  PLANT(copy_that_missed_stays)                \
+  PLANT(joining_copy_is_read)                  \
+  PLANT(join_copies_nothing)                   \
+  PLANT(gate_passed)                           \
+  PLANT(read_not_confirmed)                    \
+  PLANT(lower_generation_taken)                \
+  PLANT(create_keeps_leaf)                     \
+  PLANT(lost_span_is_hole)                     \
+  PLANT(trim_of_one_copy)                      \
+  PLANT(doubt_forgotten)                       \
+  PLANT(refused_copies_stay)                   \
+  PLANT(destroyed_made_anew)                   \
+  PLANT(copy_outside_gate)                     \
+  PLANT(joining_copy_misses_changes)           \
+  PLANT(join_raises_nothing)
 
 namespace nram {
 

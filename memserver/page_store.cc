@@ -51,7 +51,8 @@ Reason PageStore::EnterGeneration(StoredRegion* region, const WriteArgs& args, P
     return Reason::kOk;
   }
   const bool creates = args.absent != IfAbsent::kRefuse;
-  if (!is_one_span || args.generation < present || (present == SpanGeneration{} && !creates)) {
+  const bool is_lower = args.generation < present && !NRAM_PLANTED(lower_generation_taken);
+  if (!is_one_span || is_lower || (present == SpanGeneration{} && !creates)) {
     Count(&mutable_counters()->refused_stale);
     return Reason::kOtherGeneration;
   }
@@ -60,7 +61,7 @@ Reason PageStore::EnterGeneration(StoredRegion* region, const WriteArgs& args, P
   if (!creates) return Reason::kOk;
   // Pages of a former copy must not show beside those that are to come.
   const uint64_t span_page = first_page / kPagesPerSpan * kPagesPerSpan;
-  DropPages(region, span_page, span_page + kPagesPerSpan, nullptr);
+  if (!NRAM_PLANTED(create_keeps_leaf)) DropPages(region, span_page, span_page + kPagesPerSpan, nullptr);
   if (present != SpanGeneration{}) return Reason::kOk;
   payment->BeginStep(kIndexBytesPerPageMax);
   if (!index.Prepare(first_page, args.range.pages(), payment)) return Reason::kFull;

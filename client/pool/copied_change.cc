@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "base/plant.h"
+
 namespace nram {
 
 const CopiedChange::Leg* CopiedChange::Find(uint16_t presence) const {
@@ -106,7 +108,8 @@ CopiedChange::Step CopiedChange::NextJoin(SpanCopies* span, bool in_time) {
 CopiedChange::Step CopiedChange::NextData(SpanCopies* span, bool in_time) {
   // Those that were not asked yet have joined since; those of another generation were asked with an old one.
   CopySet again = With(*span, span->changed(), End::kOtherGeneration);
-  for (unsigned rest = span->changed(); rest != 0; rest &= rest - 1) {
+  const CopySet wanted = NRAM_PLANTED(joining_copy_misses_changes) ? span->in_sync() : span->changed();
+  for (unsigned rest = wanted; rest != 0; rest &= rest - 1) {
     const int copy = std::countr_zero(rest);
     if (Find(span->presence(copy)) == nullptr && leg_count_ < kLegsMax) again |= 1u << copy;
   }

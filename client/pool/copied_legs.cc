@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/plant.h"
 #include "client/pool/copied_io.h"
 #include "proto/price.h"
 
@@ -98,6 +99,9 @@ void CopiedIo::SendLeg(IoPart* part) {
     engine_->EndRoom(part, 0);
     return RetryLeg(
         part, absl::UnavailableError(absl::StrCat("memory server ", part->session->name(), ": a connection is down")));
+  }
+  if (NRAM_PLANTED(trim_of_one_copy) && request().op == Op::kTrim && part->index % parts_per_piece_ > 0) {
+    return EndLeg(part, CopiedChange::End::kStored, absl::OkStatus());
   }
   if (request().op == Op::kTrim && !part->sends_raise) {
     call.request = MessageHeader(

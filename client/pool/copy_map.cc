@@ -6,6 +6,8 @@
 #include <bit>
 #include <utility>
 
+#include "base/plant.h"
+
 namespace nram {
 
 uint16_t CopyMap::PresenceLocked(const Life& life) {
@@ -182,7 +184,7 @@ CopyMap::ReadState CopyMap::LookForRead(const ChunkRange& range, Legs* legs, boo
   if (copies->known_in_sync() == 0) return ReadState::kHole;
   if (copies->doubtful()) return ReadState::kDoubtful;
   *unsettled = copies->unsettled();
-  LegsOf(*copies, copies->known_in_sync(), legs);
+  LegsOf(*copies, NRAM_PLANTED(joining_copy_is_read) ? copies->changed() : copies->known_in_sync(), legs);
   return ReadState::kPlaced;
 }
 

@@ -8,6 +8,7 @@
 
 #include "absl/algorithm/container.h"
 #include "base/clock.h"
+#include "base/plant.h"
 #include "client/pool/placing.h"
 #include "client/pool/repairer.h"
 #include "proto/price.h"
@@ -138,6 +139,7 @@ void Repairer::Join(Slot* slot, Room::Grant grant) {
   slot->joining = copies->Join(slot->span, {server, slot->incarnation}, &leftover);
   if (leftover.has_value()) AddLeftover(slot->map.get(), slot->span, *leftover);
   if (!slot->joining.has_value()) return Fail(slot, /*avoid=*/false);
+  if (NRAM_PLANTED(join_copies_nothing)) return Flip(slot);
   Copy(slot);
 }
 
@@ -245,7 +247,7 @@ void Repairer::Fail(Slot* slot, bool avoid) {
 
 // If the region was destroyed meanwhile: a message of the slot may have come after that, and made a part of it anew.
 void Repairer::DestroyAgain(const RegionMap& map) {
-  if (map.CheckUsable().ok()) return;
+  if (map.CheckUsable().ok() || NRAM_PLANTED(destroyed_made_anew)) return;
   for (const CopyMap::Whereabout& at : map.copies()->Whereabouts()) {
     home_->sessions->at(at.life.server)->DestroyLater({map.key().id, map.key().epoch, at.life.incarnation});
   }

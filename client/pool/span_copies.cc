@@ -4,6 +4,8 @@
 
 #include <bit>
 
+#include "base/plant.h"
+
 namespace nram {
 
 CopySet SpanCopies::With(CopyState state) const {
@@ -63,7 +65,7 @@ bool SpanCopies::PlaceAgain() {
 
 SpanCopies::Verdict SpanCopies::EndChange(CopySet stored, CopySet with_generation) {
   for (unsigned rest = stored & changed(); rest != 0; rest &= rest - 1) NoteKnown(std::countr_zero(rest));
-  SetAll(With(CopyState::kCatchingUp) & ~stored, CopyState::kStale);
+  if (!NRAM_PLANTED(joining_copy_misses_changes)) SetAll(With(CopyState::kCatchingUp) & ~stored, CopyState::kStale);
   const CopySet missed = in_sync() & ~stored;
   if (missed == 0 && in_sync() != 0) {
     if ((in_sync() & ~with_generation) == 0) flags_ &= ~kUnsettled;
@@ -71,6 +73,7 @@ SpanCopies::Verdict SpanCopies::EndChange(CopySet stored, CopySet with_generatio
   }
   // The last copy in sync never becomes stale.
   if ((in_sync() & stored) == 0) return Verdict::kAgain;
+  if (NRAM_PLANTED(copy_that_missed_stays)) return Verdict::kDone;
   SetAll(missed, CopyState::kStale);
   Raise();
   return Verdict::kSettle;
@@ -79,7 +82,7 @@ SpanCopies::Verdict SpanCopies::EndChange(CopySet stored, CopySet with_generatio
 void SpanCopies::EndRefused(CopySet as_one) {
   SetAll(With(CopyState::kCatchingUp), CopyState::kStale);
   const CopySet others = in_sync() & ~as_one;
-  if (others == 0 || (in_sync() & as_one) == 0) return;
+  if (others == 0 || (in_sync() & as_one) == 0 || NRAM_PLANTED(refused_copies_stay)) return;
   SetAll(others, CopyState::kStale);
   Raise();
 }
@@ -126,7 +129,8 @@ int SpanCopies::Join(uint16_t presence, bool was_there) {
   }
   if (chosen < 0) return -1;
   // It may have this generation's odd one, from before, and then nobody would empty it; or be sent a trim of that one.
-  if (was_there || (state(chosen) == CopyState::kStale && presences_[chosen] == presence)) Raise();
+  const bool may_have_it = !NRAM_PLANTED(join_raises_nothing);
+  if (may_have_it && (was_there || (state(chosen) == CopyState::kStale && presences_[chosen] == presence))) Raise();
   presences_[chosen] = presence;
   flags_ &= ~(16u << chosen);
   SetState(chosen, CopyState::kCatchingUp);
@@ -160,7 +164,7 @@ bool SpanCopies::Bury(CopySet dead) {
   if (placed() || !was_placed) return true;
   // Nobody is left to catch up with.
   SetAll(With(CopyState::kCatchingUp), CopyState::kStale);
-  if ((flags_ & kHeld) == 0) {
+  if ((flags_ & kHeld) == 0 || NRAM_PLANTED(lost_span_is_hole)) {
     states_ = 0;
     flags_ = 0;
     return true;

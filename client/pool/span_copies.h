@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
+#include "base/plant.h"
 #include "base/units.h"
 #include "client/pool/placement.h"
 #include "proto/wire.h"
@@ -88,7 +89,7 @@ class SpanCopies {
   // `as_one` must have a copy in sync, or nothing happens.
   void EndRefused(CopySet as_one);
   // No copy has answered a change.
-  void NoteDoubt() { flags_ |= generation_ != 0 ? kDoubtful : 0; }
+  void NoteDoubt() { flags_ |= generation_ != 0 && !NRAM_PLANTED(doubt_forgotten) ? kDoubtful : 0; }
 
   // A request without data is to go to `copy`, which may become the truth of a doubtful span. Returns its generation, a
   // new one.
