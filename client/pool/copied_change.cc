@@ -55,6 +55,8 @@ CopiedChange::Step CopiedChange::Next(SpanCopies* span, bool in_time) {
   switch (kind_) {
     case Kind::kCopy:
       return NextCopy(span, in_time);
+    case Kind::kOpen:
+      return NextOpen(span);
     case Kind::kJoin:
       return NextJoin(span, in_time);
     default:
@@ -78,22 +80,41 @@ CopiedChange::Step CopiedChange::NextCopy(SpanCopies* span, bool in_time) {
   return {.kind = stored != 0 ? Step::Kind::kStored : Step::Kind::kUnanswered};
 }
 
-CopiedChange::Step CopiedChange::NextJoin(SpanCopies* span, bool in_time) {
-  const CopySet joining = span->With(CopyState::kCatchingUp);
+int CopiedChange::PlaceOfCopy(const SpanCopies& span, CopyState state) const {
+  for (unsigned rest = has_copy_ ? span.With(state) : 0; rest != 0; rest &= rest - 1) {
+    if (span.presence(std::countr_zero(rest)) == copy_) return std::countr_zero(rest);
+  }
+  return -1;
+}
+
+CopiedChange::Step CopiedChange::NextOpen(SpanCopies* span) {
+  const int copy = PlaceOfCopy(*span, CopyState::kStale);
+  if (copy < 0) return {.kind = Step::Kind::kUnanswered};
   if (!sent_) {
     sent_ = true;
-    if (joining != 0) {
-      Step step = Send(*span, joining);
+    Step step = Send(*span, static_cast<CopySet>(1u << copy));
+    step.raises_only = step.opens = true;
+    return step;
+  }
+  if (Find(copy_)->end != End::kStored) return {.kind = Step::Kind::kUnanswered};
+  span->Open(copy);
+  return {.kind = Step::Kind::kStored};
+}
+
+CopiedChange::Step CopiedChange::NextJoin(SpanCopies* span, bool in_time) {
+  if (has_copy_) {
+    // If it has missed a change, those that are to leave are still needed.
+    const int copy = PlaceOfCopy(*span, CopyState::kCatchingUp);
+    if (copy < 0) return {.kind = Step::Kind::kUnanswered};
+    if (!sent_) {
+      sent_ = true;
+      Step step = Send(*span, static_cast<CopySet>(1u << copy));
       step.raises_only = step.joins = true;
       return step;
     }
-  } else {
-    const CopySet stored = With(*span, joining, End::kStored);
-    for (unsigned rest = joining; rest != 0; rest &= rest - 1) {
-      const int copy = std::countr_zero(rest);
-      span->EndJoin(copy, (stored >> copy & 1) != 0);
-    }
-    if (stored == 0) return {.kind = Step::Kind::kUnanswered};
+    const bool stored = Find(copy_)->end == End::kStored;
+    span->EndJoin(copy, stored);
+    if (!stored) return {.kind = Step::Kind::kUnanswered};
   }
   for (int copy = 0; copy < SpanCopies::kMost; ++copy) {
     const auto end = leaves_.begin() + leaves_count_;

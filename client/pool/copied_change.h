@@ -25,9 +25,16 @@ class CopiedChange {
     kData,    // writes or trims
     kSettle,  // makes one copy the truth of a doubtful span, and settles it
     kCopy,    // writes to the copies that catch up alone what a copy in sync has
-    kJoin,  // a copy that has everything is in sync from now on; others leave. Its place in the gate is all of the span
+    // These two have all of the span as their place in the gate, so no other change is under way.
+    kOpen,  // a copy that is stale so far is emptied, and catches up from now on
+    kJoin,  // a copy that has everything is in sync from now on; others leave
   };
   explicit CopiedChange(Kind kind) : kind_(kind), settling_(kind == Kind::kSettle) {}
+  // Before the first Next: the copy that kOpen and kJoin are about. Without one, kJoin only has others leave.
+  void SetCopy(uint16_t presence) {
+    has_copy_ = true;
+    copy_ = presence;
+  }
   // kJoin, before the first Next: that copy leaves, once the other is in sync. At most kMost.
   void Leave(uint16_t presence) {
     if (leaves_count_ < SpanCopies::kMost) leaves_[leaves_count_++] = presence;
@@ -44,6 +51,7 @@ class CopiedChange {
     CopySet to = 0;            // kSend: to these copies of the span
     bool raises_only = false;  // kSend: a write without chunks
     bool joins = false;        // kSend: with the span's generation, although the copy is catching up
+    bool opens = false;        // kSend: with the odd generation, and what the server has of the span goes
   };
   // What to do now. All messages of the last step have ended. `in_time`: it may send more.
   Step Next(SpanCopies* span, bool in_time);
@@ -82,7 +90,10 @@ class CopiedChange {
   Step Refuse(SpanCopies* span, CopySet refused, bool in_time);
   Step NextSettle(SpanCopies* span, bool in_time);
   Step NextCopy(SpanCopies* span, bool in_time);
+  Step NextOpen(SpanCopies* span);
   Step NextJoin(SpanCopies* span, bool in_time);
+  // The place of copy_, if it is in that state; -1.
+  int PlaceOfCopy(const SpanCopies& span, CopyState state) const;
   void EndRound(SpanCopies* span);
 
   Kind kind_;
@@ -93,6 +104,8 @@ class CopiedChange {
   bool refused_ = false;  // so it ends, once the span is settled
   std::array<Leg, kLegsMax> legs_{};
   int leg_count_ = 0;
+  bool has_copy_ = false;
+  uint16_t copy_ = 0;
   std::array<uint16_t, SpanCopies::kMost> leaves_{};  // presences
   int leaves_count_ = 0;
 

@@ -45,8 +45,8 @@ void CopiedIo::Begin() {
   parts_per_piece_ = request().op == Op::kRead ? 1 : legs;
   piece_count_ = std::min(engine_->part_count() / parts_per_piece_, kPiecesMax);
   const ChunkRange& range = request().range;
-  const bool is_one = range.count == 0 || request().repair == RepairWork::kJoin ||
-                      range.first / kChunksPerMessage == (range.end() - 1) / kChunksPerMessage;
+  const bool is_one =
+      range.count == 0 || is_of_span() || range.first / kChunksPerMessage == (range.end() - 1) / kChunksPerMessage;
   if (is_one) {
     piece_count_ = 1;
   } else if (more_ == nullptr) {
@@ -69,7 +69,7 @@ void CopiedIo::LaunchAll() {
 // Takes the next piece. False: there is none.
 bool CopiedIo::Claim(Piece* piece) {
   const uint64_t end = request().range.end();
-  uint64_t unit = request().repair == RepairWork::kJoin ? kChunksPerSpan : kChunksPerMessage;
+  uint64_t unit = is_of_span() ? kChunksPerSpan : kChunksPerMessage;
   if (request().op == Op::kTrim) {
     unit = kChunksPerSpan;
     // Holes need no trim.
@@ -345,13 +345,15 @@ bool CopiedIo::EndChange(Piece* piece, CopiedChange::Step::Kind kind) {
 
 bool CopiedIo::BeginRepair(Piece* piece) {
   piece->whole = {};
-  if (request().repair != RepairWork::kJoin) {
+  if (!is_of_span()) {
     piece->tried.clear();
     piece->damaged_reads = 0;
     piece->state = State::kRead;
     return true;
   }
-  piece->change = CopiedChange(CopiedChange::Kind::kJoin);
+  piece->change =
+      CopiedChange(request().repair == RepairWork::kOpen ? CopiedChange::Kind::kOpen : CopiedChange::Kind::kJoin);
+  if (request().copy.has_value()) piece->change.SetCopy(*request().copy);
   for (const uint16_t presence : request().leaves) piece->change.Leave(presence);
   piece->state = State::kNext;
   return true;

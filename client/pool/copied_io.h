@@ -82,6 +82,7 @@ class CopiedIo : public IoWay {
   const IoPlace& place() const { return engine_->place(); }
   const IoRequest& request() const { return engine_->request(); }
   bool repairs() const { return request().repair != RepairWork::kNone; }
+  bool is_of_span() const { return request().repair == RepairWork::kOpen || request().repair == RepairWork::kJoin; }
   CopyMap* copies() const { return place().map->copies(); }
   Piece* PieceAt(size_t index) const { return index == 0 ? &first_ : &more_[index - 1]; }
   Piece* PieceOf(const IoPart& part) const { return PieceAt(part.index / parts_per_piece_); }

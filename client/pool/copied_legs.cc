@@ -169,6 +169,7 @@ void CopiedIo::JudgeLeg(IoPart* part) {
   if (!trims && (call.reason == Reason::kOk || call.stored_pages > 0)) {
     copies()->NoteAnswered(SpanOf(*PieceOf(*part)), part->leg.presence);
   }
+  if (request().used_bytes != nullptr) *request().used_bytes += call.used_bytes;
   switch (call.reason) {
     case Reason::kOk:
       if (!trims && request().op == Op::kTrim && !PieceOf(*part)->raises_only) {
@@ -235,7 +236,7 @@ void CopiedIo::RetryLeg(IoPart* part, const absl::Status& why) {
   part->last = why;
   part->without_room = false;
   // The copy is gone meanwhile: the change begins anew, or does without it.
-  if (!copies()->GetsChanges(SpanOf(*PieceOf(*part)), part->leg.presence)) {
+  if (request().repair != RepairWork::kOpen && !copies()->GetsChanges(SpanOf(*PieceOf(*part)), part->leg.presence)) {
     return EndLeg(part, CopiedChange::End::kMissed, why);
   }
   int64_t wait_ns = kMissNs;  // then it looks again: another copy may have come back
@@ -260,6 +261,12 @@ void CopiedIo::ResumeLeg(IoPart* part) {
     case Outcome::kLate:
       return RetryLeg(part, part->last);
     case Outcome::kNoAnswer:
+      // Its data plane may be well all the same, and yet it gives no room.
+      if (IsAnotherUsable(*part)) {
+        return EndLeg(
+            part, End::kMissed,
+            absl::UnavailableError(absl::StrCat("memory server ", part->session->name(), " does not answer: no room")));
+      }
       return RetryLeg(part, absl::UnavailableError(absl::StrCat("memory server ", part->session->name(),
                                                                 " does not answer: no room can be reserved")));
     case Outcome::kAwayTooLong:

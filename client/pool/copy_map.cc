@@ -118,8 +118,10 @@ CopiedChange::Step CopyMap::Next(uint64_t span, CopiedChange* change, bool in_ti
   if (copies == nullptr) return {.kind = CopiedChange::Step::Kind::kUnanswered};
   const CopiedChange::Step step = change->Next(copies, in_time);
   if (step.kind == CopiedChange::Step::Kind::kSend) LegsOf(*copies, step.to, legs);
-  if (step.joins) {
-    for (Leg& leg : *legs) leg.generation = copies->generation();
+  for (Leg& leg : *legs) {
+    if (step.joins) leg.generation = copies->generation();
+    if (step.opens) leg.generation = SpanGeneration{Raw(copies->generation()) - 1};
+    if (step.opens) leg.creates = true;
   }
   if (step.kind == CopiedChange::Step::Kind::kStored) UnloseLocked(whole);
   return step;
@@ -131,7 +133,8 @@ void CopyMap::Refresh(uint64_t span, Leg* leg) const {
   const SpanCopies* const copies = FindLocked(span);
   if (copies == nullptr) return;
   for (int copy = 0; copy < SpanCopies::kMost; ++copy) {
-    const bool is_it = copies->state(copy) != CopyState::kAbsent && copies->presence(copy) == leg->presence;
+    // What a stale one has said before it joins again does not count.
+    const bool is_it = (copies->changed() >> copy & 1) != 0 && copies->presence(copy) == leg->presence;
     if (is_it && copies->known(copy)) leg->creates = false;
   }
 }
@@ -212,6 +215,13 @@ void CopyMap::NoteReserved(uint64_t span, uint64_t pages) {
   *reserved = static_cast<uint8_t>(std::min<uint64_t>(*reserved + pages, UINT8_MAX));
 }
 
+void CopyMap::ClearReserved() {
+  GateLock lock(&mu_);
+  only_reserved_ = 0;
+  if (blocks_ == nullptr) return;
+  for (auto& [number, block] : *blocks_) block->reserved = nullptr;
+}
+
 uint64_t CopyMap::ReservedLocked(uint64_t span) const {
   uint8_t reserved = 0;
   if (blocks_ == nullptr) {
@@ -269,14 +279,24 @@ std::vector<CopyMap::Whereabout> CopyMap::Whereabouts() const {
   return whereabouts;
 }
 
-CopyMap::Servers CopyMap::ServersOf(uint64_t span) const {
-  GateLock lock(&mu_);
+CopyMap::Servers CopyMap::ServersLocked(const SpanCopies* copies, CopySet of) const {
   Servers servers;
-  const SpanCopies* const copies = FindLocked(span);
-  for (unsigned rest = copies == nullptr ? 0 : copies->in_sync(); rest != 0; rest &= rest - 1) {
+  for (unsigned rest = copies == nullptr ? 0 : of; rest != 0; rest &= rest - 1) {
     servers.push_back(presences_[copies->presence(std::countr_zero(rest))].server);
   }
   return servers;
+}
+
+CopyMap::Servers CopyMap::ServersOf(uint64_t span) const {
+  GateLock lock(&mu_);
+  const SpanCopies* const copies = FindLocked(span);
+  return ServersLocked(copies, copies == nullptr ? 0 : copies->in_sync());
+}
+
+CopyMap::Servers CopyMap::ChangedServersOf(uint64_t span) const {
+  GateLock lock(&mu_);
+  const SpanCopies* const copies = FindLocked(span);
+  return ServersLocked(copies, copies == nullptr ? 0 : copies->changed());
 }
 
 uint64_t CopyMap::NextSpan(uint64_t span) const {

@@ -110,9 +110,13 @@ class CopyMap {
   // The servers of the copies in sync.
   using Servers = absl::InlinedVector<uint16_t, SpanCopies::kMost>;
   Servers ServersOf(uint64_t span) const;
+  // Those of the copies that catch up, too.
+  Servers ChangedServersOf(uint64_t span) const;
 
   // --- Reserved room. How many pages of the span have room on each of its copies; never less than there are.
   void NoteReserved(uint64_t span, uint64_t pages);
+  // Nothing is reserved any more.
+  void ClearReserved();
   uint64_t ReservedPages(uint64_t span) const;
   // Whether the region is there, or room for it was paid.
   bool IsCreated(const Life& life) const;
@@ -126,8 +130,7 @@ class CopyMap {
       kLeaves,  // its copies are to be moved
     };
     Standing standing = Standing::kStays;
-    bool is_there = true;      // it can be asked now
-    uint64_t incarnation = 0;  // of its present life; 0: not known
+    bool is_there = true;  // it can be asked now
   };
   // By the server's number.
   using Donors = absl::Span<const Donor>;
@@ -150,8 +153,9 @@ class CopyMap {
     absl::InlinedVector<uint16_t, SpanCopies::kMost> leave;  // presences of copies that are to leave
   };
   // Visits up to `most` spans that are placed or lost, from `span` on. Returns where to go on; UINT64_MAX: at the end.
-  // `visit` runs under the map's lock. Copies of former lives of their servers die.
-  uint64_t Walk(uint64_t span, size_t most, Donors donors,
+  // `visit` runs under the map's lock. Copies of former lives of their servers die: `incarnation_of` tells the present
+  // ones (0: not known), and is asked under the lock, so that it is not older than what the map says.
+  uint64_t Walk(uint64_t span, size_t most, Donors donors, absl::FunctionRef<uint64_t(uint16_t server)> incarnation_of,
                 absl::FunctionRef<void(uint64_t span, Health health, const Plan& plan)> visit);
   Plan PlanFor(uint64_t span, Donors donors) const;
   // What a server still has of a span that has left it: a trim with that generation frees it, and nothing else.
@@ -159,10 +163,11 @@ class CopyMap {
     Life life;
     SpanGeneration generation{};
   };
-  // A copy of the span begins to catch up there. Returns its presence. `leftover`: of the copy whose place it takes.
-  // Nothing: it has no place for one more, or none to catch up with.
+  // A copy of the span is to join there: kOpen, kCopy and kJoin do that. Returns its presence. `leftover`: of the copy
+  // whose place it takes. Nothing: it has no place for one more, or none to catch up with.
   std::optional<uint16_t> Join(uint64_t span, const Life& life, std::optional<Leftover>* leftover);
   bool IsJoining(uint64_t span, uint16_t presence) const;
+  bool IsInSync(uint64_t span, uint16_t presence) const;
   // It does not catch up any more.
   void EndJoining(uint64_t span, uint16_t presence);
   // Nothing if the span still has a copy there.
@@ -210,6 +215,7 @@ class CopyMap {
   bool HasLostLocked(const ChunkRange& range) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void UnloseLocked(const WholePages& whole) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Leg LegOf(const SpanCopies& copies, int copy) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Servers ServersLocked(const SpanCopies* copies, CopySet of) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void LegsOf(const SpanCopies& copies, CopySet of, Legs* legs) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const int copies_;

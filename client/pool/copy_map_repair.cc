@@ -45,7 +45,8 @@ void CopyMap::LookLocked(const SpanCopies& copies, Donors donors, Health* health
             : there >= copies_ ? Health::kInSync
             : joins            ? Health::kRepairing
                                : Health::kDegraded;
-  if (copies.lost() || joins) return;
+  // Without a copy that can be asked, nobody can catch up.
+  if (copies.lost() || joins || there == 0) return;
   const bool has_enough = static_cast<int>(plan->stay.size()) >= copies_;
   if (has_enough) {
     // Nobody will bring the stale ones up to date.
@@ -62,11 +63,11 @@ void CopyMap::LookLocked(const SpanCopies& copies, Donors donors, Health* health
   }
 }
 
-uint64_t CopyMap::Walk(uint64_t span, size_t most, Donors donors,
+uint64_t CopyMap::Walk(uint64_t span, size_t most, Donors donors, absl::FunctionRef<uint64_t(uint16_t)> incarnation_of,
                        absl::FunctionRef<void(uint64_t, Health, const Plan&)> visit) {
   GateLock lock(&mu_);
   for (Presence& presence : presences_) {
-    const uint64_t present = donors[presence.server].incarnation;
+    const uint64_t present = incarnation_of(presence.server);
     if (present != 0 && presence.incarnation != present) presence.dead = true;
   }
   const auto look = [&](uint64_t at, SpanCopies* copies) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -128,6 +129,13 @@ void CopyMap::EndJoining(uint64_t span, uint16_t presence) {
   SpanCopies* const copies = FindLocked(span);
   const int place = copies == nullptr ? -1 : PlaceOf(*copies, presence);
   if (place >= 0 && copies->state(place) == CopyState::kCatchingUp) copies->EndCopy(0);
+}
+
+bool CopyMap::IsInSync(uint64_t span, uint16_t presence) const {
+  GateLock lock(&mu_);
+  const SpanCopies* const copies = FindLocked(span);
+  const int place = copies == nullptr ? -1 : PlaceOf(*copies, presence);
+  return place >= 0 && copies->state(place) == CopyState::kInSync;
 }
 
 std::optional<CopyMap::Leftover> CopyMap::LeftoverOf(uint64_t span, uint16_t presence) const {

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
@@ -33,9 +34,10 @@ struct IoPlace {
 // What an operation does for a region of copies besides what it is: for the repairer.
 enum class RepairWork : uint8_t {
   kNone,
+  kOpen,  // `copy` is emptied, and catches up from now on; the range is all of a span
   kCopy,  // a write of what it reads from a copy in sync, first; only to the copies that catch up
   kMend,  // likewise, to all copies
-  kJoin,  // the copy that catches up in the range's span, which is all of that, is in sync from now on
+  kJoin,  // `copy`, if any, is in sync from now on, and `leaves` leave; the range is all of a span
 };
 
 struct IoRequest {
@@ -49,7 +51,9 @@ struct IoRequest {
   bool keeps_room = false;  // trim: what it frees stays the region's
   RepairWork repair = RepairWork::kNone;
   ChunkMask* found = nullptr;              // kCopy: the chunks that are no zeros, one mask for each page of the range
-  absl::Span<const uint16_t> leaves = {};  // kJoin: presences that leave then
+  std::optional<uint16_t> copy;            // kOpen, kJoin: a presence
+  absl::Span<const uint16_t> leaves = {};  // kJoin: presences
+  uint64_t* used_bytes = nullptr;          // kCopy: what the copies have paid is added
 };
 
 class IoEngine;

@@ -8,6 +8,15 @@
 
 namespace nram {
 
+namespace {
+
+uint64_t MulDivUp(uint64_t a, uint64_t b, uint64_t c) {
+  __extension__ using Wide = unsigned __int128;
+  return static_cast<uint64_t>((static_cast<Wide>(a) * b + c - 1) / c);
+}
+
+}  // namespace
+
 Region::Region(const RegionHome* home, const RegionKey& key, const RegionOptions& options, bool read_only)
     : home_(home),
       read_only_(read_only),
@@ -133,11 +142,16 @@ absl::Status Region::Reserve(uint64_t offset, uint64_t length, const IoOptions& 
 void Region::Unreserve(uint64_t bytes) {
   uint64_t left = std::min<uint64_t>(bytes, kRegionBytesMax) / kPageBytes * Room::kBytesPerPage;
   if (map_->copies() != nullptr) left *= static_cast<uint64_t>(map_->copies()->copies());
+  uint64_t sum = map_->copies() == nullptr ? 0 : map_->reserved_bytes();
+  const uint64_t wanted = std::min(left, sum);
   for (const uint16_t server : map_->servers()) {
     ServerSession* const session = home_->sessions->at(server);
-    left -= map_->ReleaseReserved(server, session->room(), left);
+    // Of copies, in proportion: each is to keep enough.
+    const uint64_t share = sum == 0 ? left : MulDivUp(wanted, map_->reserved_bytes(server), sum);
+    left -= map_->ReleaseReserved(server, session->room(), std::min(left, share));
     session->NoteRoom();
   }
+  if (map_->copies() != nullptr && map_->reserved_bytes() == 0) map_->copies()->ClearReserved();
 }
 
 void Region::StartTrim(Sweep* sweep, uint64_t offset, uint64_t length, const IoOptions& options, TrimRoom room,

@@ -148,6 +148,15 @@ uint64_t RegionMap::ReleaseReserved(uint16_t server, Room* room, uint64_t most_b
   return closed_ ? 0 : PresenceLocked(server)->room.Release(room, most_bytes);
 }
 
+uint64_t RegionMap::reserved_bytes(std::optional<uint16_t> server) const {
+  GateLock lock(&mu_);
+  int64_t bytes = 0;
+  for (const Presence& presence : presences_) {
+    if (!server.has_value() || presence.server == *server) bytes += std::max<int64_t>(presence.room.bytes(), 0);
+  }
+  return static_cast<uint64_t>(bytes);
+}
+
 RegionRoom::Trim RegionMap::BeginTrim(uint16_t server, Room* room) {
   has_room_ = true;
   GateLock lock(&mu_);

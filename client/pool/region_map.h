@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
@@ -100,6 +101,8 @@ class RegionMap {
   bool AddReserved(uint16_t server, Room* room, Room::Grant grant);
   // Up to so many bytes; returns how many.
   uint64_t ReleaseReserved(uint16_t server, Room* room, uint64_t most_bytes);
+  // What is reserved there, or everywhere.
+  uint64_t reserved_bytes(std::optional<uint16_t> server = std::nullopt) const;
   RegionRoom::Trim BeginTrim(uint16_t server, Room* room);
   void EndTrim(uint16_t server, Room* room, const RegionRoom::Trim& trim, const RegionRoom::TrimEnd& end);
   // Gives all room back. Afterwards nothing is reserved any more, and no grant may be under way. `room_of` returns the

@@ -17,7 +17,7 @@ namespace nram {
 
 void Repairer::FindWork(Slot* slot) {
   slot->state = Slot::State::kBusy;
-  while (std::optional<Todo> todo = TakeTodo()) {
+  while (std::optional<Todo> todo = TakeTodo(*slot)) {
     if (Begin(slot, *std::move(todo))) return;
   }
   slot->map = nullptr;
@@ -32,32 +32,42 @@ bool Repairer::Begin(Slot* slot, Todo todo) {
   slot->began_ns = NowNs();
   slot->joining = std::nullopt;
   slot->target = nullptr;
-  slot->reserved_pages = slot->reserved_bytes = 0;
-  slot->page = kPagesPerSpan;
+  slot->reserved_pages = slot->reserved_bytes = slot->used_bytes = 0;
+  slot->page = slot->end_page = 0;
+  slot->is_back = false;
+  slot->mends = todo.mends;
   slot->leaves.clear();
   if (todo.mends) {
-    IoRequest request;
-    request.range = {todo.span * kChunksPerMessage, kChunksPerMessage};
-    request.repair = RepairWork::kMend;
-    // Whether it could be mended, reads will tell.
-    Start(slot, request, [](Io*, void* context) {
-      auto* const self = static_cast<Slot*>(context);
-      self->repairer->Rest(self);
-    });
+    Mend(slot);
     return true;
   }
   const CopyMap::Plan plan = slot->map->copies()->PlanFor(slot->span, LookAtDonors());
   if (plan.need == CopyMap::Need::kNothing) return false;
-  if (plan.need == CopyMap::Need::kLeave) {
-    slot->leaves = plan.leave;
-    Flip(slot);
-    return true;
-  }
-  slot->target = ChooseTarget(*slot, plan);
-  return slot->target != nullptr && BeginJoin(slot);
+  slot->target = ChooseTarget(slot, plan);
+  if (plan.need == CopyMap::Need::kJoin) return slot->target != nullptr && BeginJoin(slot);
+  // Where one leaves to make place for another, that must have somewhere to go.
+  const bool has_enough = static_cast<int>(plan.stay.size()) >= slot->map->copies()->copies();
+  if (!has_enough && slot->target == nullptr) return false;
+  slot->target = nullptr;
+  slot->leaves = plan.leave;
+  Flip(slot);
+  return true;
 }
 
-ServerSession* Repairer::ChooseTarget(const Slot& slot, const CopyMap::Plan& plan) const {
+void Repairer::Mend(Slot* slot) {
+  IoRequest request;
+  request.range = {slot->span * kChunksPerMessage, kChunksPerMessage};
+  request.repair = RepairWork::kMend;
+  Start(slot, request, kCopyNs, [](Io* io, void* context) {
+    auto* const self = static_cast<Slot*>(context);
+    // Each copy may have another page that is damaged: then they are mended one by one. Whether they could be, reads
+    // will tell.
+    if (!absl::IsDataLoss(io->Wait())) return self->repairer->Rest(self);
+    self->repairer->BeginPages(self, self->span * kPagesPerMessage, kPagesPerMessage);
+  });
+}
+
+ServerSession* Repairer::ChooseTarget(Slot* slot, const CopyMap::Plan& plan) const {
   const int64_t now_ns = NowNs();
   absl::InlinedVector<uint32_t, SpanCopies::kMost> hosts;
   absl::InlinedVector<uint32_t, SpanCopies::kMost> domains;
@@ -66,28 +76,26 @@ ServerSession* Repairer::ChooseTarget(const Slot& slot, const CopyMap::Plan& pla
     hosts.push_back(session.host());
     if (session.domain() != 0) domains.push_back(session.domain());
   }
-  std::vector<PlacementCandidate> candidates = home_->sessions->Candidates();
-  std::erase_if(candidates, [&](const PlacementCandidate& candidate) {
-    const ServerSession& session = *home_->sessions->at(candidate.server);
-    const bool has_one = absl::c_any_of(plan.leave, [&](uint16_t presence) {
-      const auto leftover = slot.map->copies()->LifeOf(presence);
-      return leftover.server == candidate.server;
-    });
-    return has_one || session.capacity().leaving || !session.usable() || IsAvoided(candidate.server, now_ns) ||
-           absl::c_linear_search(hosts, candidate.host);
-  });
-  // A copy that has missed something is nearly whole, if its server's memory still has it.
+  const auto may_take = [&](uint16_t server) {
+    const ServerSession& session = *home_->sessions->at(server);
+    const bool has_one = absl::c_any_of(
+        plan.leave, [&](uint16_t presence) { return slot->map->copies()->LifeOf(presence).server == server; });
+    return !has_one && session.usable() && !session.capacity().draining && !IsAvoided(server, now_ns) &&
+           !absl::c_linear_search(hosts, session.host());
+  };
+  // Where a copy has missed something, what it had goes first, and with it the room comes back.
   for (const CopyMap::Life& life : plan.stale) {
-    const bool is_there = home_->sessions->at(life.server)->incarnation() == life.incarnation &&
-                          absl::c_any_of(candidates, [&](const auto& one) { return one.server == life.server; });
-    if (is_there) return home_->sessions->at(life.server);
+    slot->is_back = home_->sessions->at(life.server)->incarnation() == life.incarnation && may_take(life.server);
+    if (slot->is_back) return home_->sessions->at(life.server);
   }
+  std::vector<PlacementCandidate> candidates = home_->sessions->Candidates();
+  std::erase_if(candidates, [&](const PlacementCandidate& candidate) { return !may_take(candidate.server); });
   const auto is_near = [&](const PlacementCandidate& candidate) {
     return candidate.domain != 0 && absl::c_linear_search(domains, candidate.domain);
   };
   if (!absl::c_all_of(candidates, is_near)) std::erase_if(candidates, is_near);
-  const RegionKey& key = slot.map->key();
-  const SpanPlacement chosen = PlaceSpan(key.placement, key.id, slot.span, 1, candidates);
+  const RegionKey& key = slot->map->key();
+  const SpanPlacement chosen = PlaceSpan(key.placement, key.id, slot->span, 1, candidates);
   return chosen.placed() ? home_->sessions->at(chosen.servers[0]) : nullptr;
 }
 
@@ -95,7 +103,8 @@ ServerSession* Repairer::ChooseTarget(const Slot& slot, const CopyMap::Plan& pla
 bool Repairer::BeginJoin(Slot* slot) {
   slot->incarnation = slot->target->incarnation();
   slot->reserved_pages = slot->map->copies()->ReservedPages(slot->span);
-  if (slot->reserved_pages == 0) {
+  // Where it had a copy, the region's share of the room is still there.
+  if (slot->reserved_pages == 0 || slot->is_back) {
     Join(slot, {});
     return true;
   }
@@ -139,27 +148,41 @@ void Repairer::Join(Slot* slot, Room::Grant grant) {
   slot->joining = copies->Join(slot->span, {server, slot->incarnation}, &leftover);
   if (leftover.has_value()) AddLeftover(slot->map.get(), slot->span, *leftover);
   if (!slot->joining.has_value()) return Fail(slot, /*avoid=*/false);
-  if (NRAM_PLANTED(join_copies_nothing)) return Flip(slot);
-  Copy(slot);
+  Open(slot);
 }
 
-void Repairer::Start(Slot* slot, const IoRequest& wanted, Io::Callback callback) {
+void Repairer::Open(Slot* slot) {
+  IoRequest request;
+  request.range = {slot->span * kChunksPerSpan, kChunksPerSpan};
+  request.repair = RepairWork::kOpen;
+  request.copy = slot->joining;
+  Start(slot, request, kSpanNs, [](Io* io, void* context) {
+    auto* const self = static_cast<Slot*>(context);
+    Repairer* const repairer = self->repairer;
+    if (!io->Wait().ok()) return repairer->Fail(self, repairer->IsTargetToBlame(*self));
+    self->target->NoteFreed();
+    if (NRAM_PLANTED(join_copies_nothing)) return repairer->Flip(self);
+    repairer->Copy(self);
+  });
+}
+
+void Repairer::Start(Slot* slot, const IoRequest& wanted, int64_t timeout_ns, Io::Callback callback) {
   IoRequest request = wanted;
   request.op = Op::kWrite;
   request.in = slot->bytes.get();
   request.out = slot->bytes.get();
   request.found = slot->found.data();
-  request.deadline_ns = NowNs() + home_->options->io_timeout_ms * kNsPerMs;
+  request.deadline_ns = NowNs() + timeout_ns;
   const IoPlace place{home_->sessions, slot->map.get(), home_->environment, home_->sessions->gate()};
   slot->io->Start(place, request, callback, slot);
 }
 
 void Repairer::Copy(Slot* slot) {
-  slot->found.fill(0);
   IoRequest request;
   request.range = {slot->span * kChunksPerSpan, kChunksPerSpan};
   request.repair = RepairWork::kCopy;
-  Start(slot, request, [](Io* io, void* context) {
+  request.used_bytes = &slot->used_bytes;
+  Start(slot, request, kCopyNs, [](Io* io, void* context) {
     auto* const self = static_cast<Slot*>(context);
     self->repairer->OnCopied(self, io->Wait());
   });
@@ -168,23 +191,34 @@ void Repairer::Copy(Slot* slot) {
 void Repairer::OnCopied(Slot* slot, const absl::Status& status) {
   // A page may be lost: which one, only single reads tell.
   if (absl::IsDataLoss(status) && slot->map->copies()->IsJoining(slot->span, *slot->joining)) {
-    slot->page = 0;
-    return OnPageCopied(slot, absl::OkStatus());
+    return BeginPages(slot, slot->span * kPagesPerSpan, kPagesPerSpan);
   }
-  if (!status.ok()) return Fail(slot, /*avoid=*/true);
+  if (!status.ok()) return Fail(slot, IsTargetToBlame(*slot));
   Flip(slot);
 }
 
+void Repairer::BeginPages(Slot* slot, uint64_t first, uint64_t count) {
+  slot->page = first;
+  slot->end_page = first + count;
+  OnPageCopied(slot, absl::OkStatus());
+}
+
 void Repairer::OnPageCopied(Slot* slot, const absl::Status& status) {
-  if (!status.ok()) return Fail(slot, /*avoid=*/true);
-  if (slot->page == kPagesPerSpan) return Flip(slot);
+  if (!status.ok() && !slot->mends) return Fail(slot, IsTargetToBlame(*slot));
+  if (slot->page == slot->end_page) return slot->mends ? Rest(slot) : Flip(slot);
   IoRequest request;
-  request.range = {(slot->span * kPagesPerSpan + slot->page++) * kChunksPerPage, kChunksPerPage};
-  request.repair = RepairWork::kCopy;
-  Start(slot, request, [](Io* io, void* context) {
+  request.range = {slot->page++ * kChunksPerPage, kChunksPerPage};
+  request.repair = slot->mends ? RepairWork::kMend : RepairWork::kCopy;
+  request.used_bytes = slot->mends ? nullptr : &slot->used_bytes;
+  Start(slot, request, kCopyNs, [](Io* io, void* context) {
     auto* const self = static_cast<Slot*>(context);
     self->repairer->OnPageCopied(self, io->Wait());
   });
+}
+
+bool Repairer::IsTargetToBlame(const Slot& slot) const {
+  // A copy that could not be written does not catch up any more. Else it was a source that could not be read.
+  return slot.joining.has_value() && !slot.map->copies()->IsJoining(slot.span, *slot.joining);
 }
 
 void Repairer::Flip(Slot* slot) {
@@ -192,12 +226,15 @@ void Repairer::Flip(Slot* slot) {
     const CopyMap::Plan plan = slot->map->copies()->PlanFor(slot->span, LookAtDonors());
     const bool has_enough = static_cast<int>(plan.stay.size()) >= slot->map->copies()->copies();
     if (has_enough) slot->leaves = plan.leave;
+    // More was reserved meanwhile than was taken at the target.
+    if (slot->map->copies()->ReservedPages(slot->span) > slot->reserved_pages) return Fail(slot, /*avoid=*/false);
   }
   IoRequest request;
   request.range = {slot->span * kChunksPerSpan, kChunksPerSpan};
   request.repair = RepairWork::kJoin;
+  request.copy = slot->joining;
   request.leaves = slot->leaves;
-  Start(slot, request, [](Io* io, void* context) {
+  Start(slot, request, kSpanNs, [](Io* io, void* context) {
     auto* const self = static_cast<Slot*>(context);
     self->repairer->OnFlipped(self, io->Wait());
   });
@@ -209,38 +246,37 @@ void Repairer::OnFlipped(Slot* slot, const absl::Status& status) {
     const std::optional<CopyMap::Leftover> leftover = copies->LeftoverOf(slot->span, presence);
     if (leftover.has_value()) AddLeftover(slot->map.get(), slot->span, *leftover);
   }
-  if (!status.ok()) return Fail(slot, /*avoid=*/slot->joining.has_value());
+  if (!status.ok()) return Fail(slot, IsTargetToBlame(*slot));
   if (slot->joining.has_value()) {
     ++made_;
-    // What was copied has been paid for.
-    ReleaseReserved(slot,
-                    static_cast<uint64_t>(absl::c_count_if(slot->found, [](ChunkMask mask) { return mask != 0; })));
-  }
-  for (const uint16_t presence : slot->leaves) {
-    const uint16_t server = copies->LifeOf(presence).server;
-    ServerSession* const session = home_->sessions->at(server);
-    if (slot->map->has_room() && !copies->IsUsed(server)) {
-      (void)slot->map->ReleaseReserved(server, session->room(), UINT64_MAX);
-      session->NoteRoom();
-    }
+    ReleaseReserved(slot, slot->used_bytes);  // what was copied has been paid for
   }
   Rest(slot);
 }
 
-// Up to so many pages of the room that was reserved at the target.
-void Repairer::ReleaseReserved(Slot* slot, uint64_t pages) {
+// A region's room at a server where no span of it has a copy any more.
+void Repairer::GiveBackShare(RegionMap* map, uint16_t server) {
+  if (!map->has_room() || map->copies()->IsUsed(server)) return;
+  ServerSession* const session = home_->sessions->at(server);
+  (void)map->ReleaseReserved(server, session->room(), UINT64_MAX);
+  session->NoteRoom();
+}
+
+void Repairer::ReleaseReserved(Slot* slot, uint64_t most_bytes) {
   if (slot->reserved_bytes == 0) return;
-  const uint64_t bytes = std::min(slot->reserved_bytes, pages * Room::kBytesPerPage);
+  const uint64_t bytes = std::min(std::exchange(slot->reserved_bytes, 0), most_bytes);
   (void)slot->map->ReleaseReserved(slot->target->index(), slot->target->room(), bytes);
   slot->target->NoteRoom();
-  slot->reserved_bytes = 0;
 }
 
 void Repairer::Fail(Slot* slot, bool avoid) {
-  if (slot->joining.has_value()) slot->map->copies()->EndJoining(slot->span, *slot->joining);
-  if (slot->target != nullptr) {
-    ReleaseReserved(slot, kPagesPerSpan + 1);
-    if (avoid) Avoid(slot->target->index());
+  if (avoid && slot->target != nullptr) Avoid(slot->target->index());
+  if (slot->joining.has_value()) {
+    slot->map->copies()->EndJoining(slot->span, *slot->joining);
+    // It may be in sync, although those that leave have not left.
+    if (!slot->map->copies()->IsInSync(slot->span, *slot->joining)) ReleaseReserved(slot, UINT64_MAX);
+  } else if (slot->target != nullptr) {
+    ReleaseReserved(slot, UINT64_MAX);
   }
   Rest(slot);
 }

@@ -45,9 +45,13 @@ CopiesReport Repairer::report() const {
 // --- The walk.
 
 void Repairer::Tick(int64_t now_ns) {
-  if (stopping_ || home_->copied->empty()) {
+  if (stopping_) return;
+  if (home_->copied->empty()) {
     at_map_ = nullptr;
-    return;
+    counting_ = {};
+    const bool told = client_ == 0 || report() == CopiesReport{.client = client_, .made = made_};
+    if (!told && now_ns >= told_ns_ + kTellNs) Tell(now_ns);
+    return FreeLeftovers();
   }
   if (client_ == 0) client_ = home_->environment->RandomId();
   for (Slot& slot : slots_) {
@@ -71,7 +75,6 @@ std::vector<CopyMap::Donor> Repairer::LookAtDonors() const {
   for (const auto& session : *home_->sessions) {
     CopyMap::Donor donor;
     donor.is_there = session->up();
-    donor.incarnation = session->incarnation();
     if (session->AwayNs() >= home_->options->replace_after_ms * kNsPerMs) {
       donor.standing = Standing::kAway;
     } else if (session->capacity().leaving) {
@@ -95,24 +98,27 @@ void Repairer::Walk(int64_t now_ns) {
       if (at_map_ == nullptr) return EndPass(now_ns);
     }
     found.clear();
-    at_span_ = at_map_->copies()->Walk(at_span_, kSpansATick - spans, donors,
-                                       [&](uint64_t span, CopyMap::Health health, const CopyMap::Plan& plan) {
-                                         ++spans;
-                                         counting_.in_sync += health == CopyMap::Health::kInSync ? 1 : 0;
-                                         counting_.degraded += health == CopyMap::Health::kDegraded ? 1 : 0;
-                                         counting_.repairing += health == CopyMap::Health::kRepairing ? 1 : 0;
-                                         counting_.lost += health == CopyMap::Health::kLost ? 1 : 0;
-                                         counting_.moving += health == CopyMap::Health::kInSync && plan.moves ? 1 : 0;
-                                         if (plan.need != CopyMap::Need::kNothing) found.push_back(span);
-                                       });
+    const auto incarnation_of = [&](uint16_t server) { return home_->sessions->at(server)->incarnation(); };
+    const auto visit = [&](uint64_t span, CopyMap::Health health, const CopyMap::Plan& plan) {
+      ++spans;
+      counting_.in_sync += health == CopyMap::Health::kInSync ? 1 : 0;
+      counting_.degraded += health == CopyMap::Health::kDegraded ? 1 : 0;
+      counting_.repairing += health == CopyMap::Health::kRepairing ? 1 : 0;
+      counting_.lost += health == CopyMap::Health::kLost ? 1 : 0;
+      counting_.moving += health == CopyMap::Health::kInSync && plan.moves ? 1 : 0;
+      if (plan.need != CopyMap::Need::kNothing) found.push_back(span);
+    };
+    at_span_ = at_map_->copies()->Walk(at_span_, kSpansATick - spans, donors, incarnation_of, visit);
     uint64_t damaged = 0;
     const bool mends = at_map_->copies()->TakeDamaged(&damaged);
     if (mends || !found.empty()) {
       MutexLock lock(&mu_);
       found_work_ = true;
       if (mends) todo_.push_front({at_map_->Share(), damaged, /*mends=*/true});
-      for (size_t i = 0; i < found.size() && todo_.size() < kTodoMax; ++i) {
-        todo_.push_back({at_map_->Share(), found[i]});
+      for (const uint64_t span : found) {
+        if (found_++ < passed_over_ || todo_.size() >= kTodoMax) continue;
+        todo_.push_back({at_map_->Share(), span});
+        ++listed_;
       }
     }
     if (at_span_ == UINT64_MAX) at_map_ = nullptr;
@@ -120,6 +126,8 @@ void Repairer::Walk(int64_t now_ns) {
 }
 
 void Repairer::EndPass(int64_t now_ns) {
+  // The next pass lists what comes after, as what cannot be mended now must not stand before what can.
+  passed_over_ = std::exchange(listed_, 0) + passed_over_ < std::exchange(found_, 0) ? passed_over_ + kTodoMax : 0;
   {
     // While there is work, and it gets on, so does the walk.
     const bool gets_on = found_work_ && made_ != std::exchange(made_before_, made_);
@@ -159,12 +167,24 @@ void Repairer::LogHealth(const CopiesReport& before, const CopiesReport& now) co
   if (lacking(before) > 0 && lacking(now) == 0) LOG(INFO) << "all spans have all their copies again";
 }
 
-std::optional<Repairer::Todo> Repairer::TakeTodo() {
+bool Repairer::IsAtWork(const Todo& todo) const {
+  return !todo.mends &&
+         absl::c_linear_search(at_work_, std::pair<const RegionMap*, uint64_t>(todo.map.get(), todo.span));
+}
+
+std::optional<Repairer::Todo> Repairer::TakeTodo(const Slot& slot) {
+  const auto index = static_cast<size_t>(&slot - slots_.data());
   MutexLock lock(&mu_);
-  if (todo_.empty() || stopping_) return std::nullopt;
-  std::optional<Todo> todo = std::move(todo_.front());
-  todo_.pop_front();
-  return todo;
+  at_work_[index] = {};
+  while (!todo_.empty() && !stopping_) {
+    std::optional<Todo> todo = std::move(todo_.front());
+    todo_.pop_front();
+    // Two slots on one span would take each other's copy for their own.
+    if (IsAtWork(*todo)) continue;
+    if (!todo->mends) at_work_[index] = {todo->map.get(), todo->span};
+    return todo;
+  }
+  return std::nullopt;
 }
 
 bool Repairer::IsAvoided(uint16_t server, int64_t now_ns) const {
@@ -186,23 +206,28 @@ void Repairer::AddLeftover(RegionMap* map, uint64_t span, const CopyMap::Leftove
 }
 
 void Repairer::FreeLeftovers() {
+  size_t looks = 0;
   for (Freeing& freeing : freeing_) {
     if (freeing.busy) continue;
-    {
+    bool found = false;
+    while (!found && ++looks <= kLooksMax) {
       MutexLock lock(&mu_);
       if (leftovers_.empty() || stopping_) return;
-      freeing.what = std::move(leftovers_.front());
+      Free what = std::move(leftovers_.front());
       leftovers_.pop_front();
+      const ServerSession& session = *home_->sessions->at(what.leftover.life.server);
+      const bool is_over = session.incarnation() != what.leftover.life.incarnation || !what.map->CheckUsable().ok();
+      if (is_over) continue;
+      found = session.usable();
+      if (found) {
+        freeing.what = std::move(what);
+      } else {
+        leftovers_.push_back(std::move(what));  // later
+      }
     }
+    if (!found) return;
     const CopyMap::Leftover& leftover = freeing.what.leftover;
     const ServerSession& session = *home_->sessions->at(leftover.life.server);
-    const bool is_over = session.incarnation() != leftover.life.incarnation || !freeing.what.map->CheckUsable().ok();
-    if (is_over) continue;
-    if (!session.usable()) {  // later
-      MutexLock lock(&mu_);
-      leftovers_.push_back(std::move(freeing.what));
-      return;
-    }
     freeing.busy = true;
     const RegionKey& key = freeing.what.map->key();
     Call& call = freeing.call;
@@ -229,6 +254,7 @@ void Repairer::OnFreed(Freeing* freeing) {
   } else {
     session->NoteFreed();
   }
+  GiveBackShare(freeing->what.map.get(), session->index());
   freeing->what.map = nullptr;
   freeing->busy = false;
 }

@@ -9,6 +9,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
@@ -45,6 +46,7 @@ class Repairer : public PoolEdge::Ticked {
   static constexpr size_t kTodoMax = 256;  // spans
   static constexpr size_t kLeftoversMax = 65'536;
   static constexpr size_t kFreedAtATime = 64;
+  static constexpr size_t kLooksMax = 256;  // at leftovers, each tick
   static constexpr size_t kSpansATick = 4096;
   static constexpr size_t kRegionsATick = 512;
   static constexpr int64_t kPassNs = kNsPerSecond;       // from one walk to the next
@@ -52,6 +54,8 @@ class Repairer : public PoolEdge::Ticked {
   static constexpr int64_t kRestNs = 20 * kNsPerMs;      // shorter ones are saved up
   static constexpr int64_t kTellNs = kNsPerSecond;       // servers are told at most so often
   static constexpr int64_t kRoomNs = 2 * kNsPerSecond;   // to wait for room
+  static constexpr int64_t kSpanNs = 2 * kNsPerSecond;   // of an operation that has the whole span in the gate
+  static constexpr int64_t kCopyNs = 5 * kNsPerSecond;   // of one that has a block or some
 
   // Work that a walk has found.
   struct Todo {
@@ -73,9 +77,13 @@ class Repairer : public PoolEdge::Ticked {
     ServerSession* target = nullptr;
     uint64_t incarnation = 0;  // the target's
     std::optional<uint16_t> joining;
+    bool is_back = false;  // the target had a copy, which has missed something
+    bool mends = false;    // `span` is the number of a block with a damaged page
     uint64_t reserved_pages = 0;
     uint64_t reserved_bytes = 0;  // of the region's room at the target, for this span
-    uint64_t page = 0;            // to be copied next, one by one; kPagesPerSpan: none
+    uint64_t used_bytes = 0;      // what was copied has paid there
+    uint64_t page = 0;            // to be copied next, one by one
+    uint64_t end_page = 0;
     absl::InlinedVector<uint16_t, SpanCopies::kMost> leaves;
     Waiter waiter;
     std::unique_ptr<Io> io;
@@ -100,27 +108,35 @@ class Repairer : public PoolEdge::Ticked {
   void EndPass(int64_t now_ns);
   void Tell(int64_t now_ns);
   void LogHealth(const CopiesReport& before, const CopiesReport& now) const;
-  std::optional<Todo> TakeTodo();
+  // For that slot, which has none.
+  std::optional<Todo> TakeTodo(const Slot& slot);
   bool IsAvoided(uint16_t server, int64_t now_ns) const;
   void Avoid(uint16_t server);
 
   // --- A slot's way; each leaves it busy, resting or free.
   void FindWork(Slot* slot);
   bool Begin(Slot* slot, Todo todo);
-  ServerSession* ChooseTarget(const Slot& slot, const CopyMap::Plan& plan) const;
+  ServerSession* ChooseTarget(Slot* slot, const CopyMap::Plan& plan) const;
+  bool IsAtWork(const Todo& todo) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Mend(Slot* slot);
   bool BeginJoin(Slot* slot);
   void OnRoom(Slot* slot);
   void Join(Slot* slot, Room::Grant grant);
+  void Open(Slot* slot);
   void Copy(Slot* slot);
+  void BeginPages(Slot* slot, uint64_t first, uint64_t count);
   void OnCopied(Slot* slot, const absl::Status& status);
   void OnPageCopied(Slot* slot, const absl::Status& status);
   void Flip(Slot* slot);
   void OnFlipped(Slot* slot, const absl::Status& status);
-  void Start(Slot* slot, const IoRequest& request, Io::Callback callback);
+  void Start(Slot* slot, const IoRequest& request, int64_t timeout_ns, Io::Callback callback);
   void Fail(Slot* slot, bool avoid);
+  // The target could not be asked, or had no room: then it is no good for a while.
+  bool IsTargetToBlame(const Slot& slot) const;
+  void GiveBackShare(RegionMap* map, uint16_t server);
   void Rest(Slot* slot);
   void DestroyAgain(const RegionMap& map);
-  void ReleaseReserved(Slot* slot, uint64_t pages);
+  void ReleaseReserved(Slot* slot, uint64_t most_bytes);
 
   void AddLeftover(RegionMap* map, uint64_t span, const CopyMap::Leftover& leftover);
   void FreeLeftovers();
@@ -136,6 +152,10 @@ class Repairer : public PoolEdge::Ticked {
   uint64_t at_span_ = 0;
   int64_t next_pass_ns_ = 0;
   bool found_work_ = false;
+  // Of the spans that a pass finds, it passes over so many, which the passes before have put on the list.
+  uint64_t passed_over_ = 0;
+  uint64_t found_ = 0;
+  uint64_t listed_ = 0;
   CopiesReport counting_;
   uint64_t client_ = 0;  // this one's number, once there is something to tell
   int64_t told_ns_ = 0;
@@ -144,6 +164,7 @@ class Repairer : public PoolEdge::Ticked {
   CopiesReport logged_;
 
   mutable Mutex mu_;
+  std::array<std::pair<const RegionMap*, uint64_t>, kSlots> at_work_ ABSL_GUARDED_BY(mu_){};  // by slot
   std::deque<Todo> todo_ ABSL_GUARDED_BY(mu_);
   std::deque<Free> leftovers_ ABSL_GUARDED_BY(mu_);
   std::vector<int64_t> avoided_until_ns_ ABSL_GUARDED_BY(mu_);  // by server

@@ -96,7 +96,7 @@ bool Reservation::FindServers(uint64_t span, bool* waits) {
     return false;
   }
   if (copies != nullptr) {
-    servers_ = copies->ServersOf(span);
+    servers_ = copies->ChangedServersOf(span);
     KeepUsable();
     std::sort(servers_.begin(), servers_.end());
   } else if (target.placed()) {

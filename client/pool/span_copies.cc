@@ -133,8 +133,14 @@ int SpanCopies::Join(uint16_t presence, bool was_there) {
   if (may_have_it && (was_there || (state(chosen) == CopyState::kStale && presences_[chosen] == presence))) Raise();
   presences_[chosen] = presence;
   flags_ &= ~(16u << chosen);
-  SetState(chosen, CopyState::kCatchingUp);
+  SetState(chosen, CopyState::kStale);
   return chosen;
+}
+
+void SpanCopies::Open(int copy) {
+  CHECK(state(copy) == CopyState::kStale);
+  SetState(copy, CopyState::kCatchingUp);
+  NoteKnown(copy);
 }
 
 void SpanCopies::EndJoin(int copy, bool answered) {

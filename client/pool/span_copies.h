@@ -100,10 +100,13 @@ class SpanCopies {
   // False: the span is unsettled still; look again.
   bool EndSettle(SpanGeneration generation, CopySet answered, CopySet missed);
 
-  // A copy joins: it takes its own place if it is a stale one, else that of a stale or an absent one, and is catching
-  // up. The first request that creates it there empties it: the generation is higher than any that it had. The place,
-  // or -1: there is none. `was_there`: it may have had a copy of this span before.
+  // A copy is to join: it takes its own place if it is a stale one, else that of a stale or an absent one, and is
+  // stale. The place, or -1: there is none. `was_there`: it may have had a copy of this span before; then the span's
+  // generation rises, so that the odd one below is higher than any that it had.
   int Join(uint16_t presence, bool was_there = false);
+  // It has answered a request that creates, with the odd generation: it is empty, and catches up from now on. CHECKs
+  // that it was stale.
+  void Open(int copy);
   // A copy that has caught up was sent a request of the span's generation, by somebody who holds the gate for the whole
   // span. Answered: it is in sync. Else it is stale, and since it may have that generation, the span gets another one.
   // CHECKs that it is catching up.

@@ -90,6 +90,8 @@ TEST(SpanCopiesTest, ACopyJoinsAndCatchesUp) {
   span.Place({1}, false);
   const int copy = span.Join(9);
   ASSERT_EQ(copy, 1);
+  EXPECT_EQ(span.state(copy), CopyState::kStale) << "it must be emptied first";
+  span.Open(copy);
   EXPECT_EQ(span.changed(), 0b11);
   EXPECT_EQ(span.in_sync(), 0b01);
   EXPECT_EQ(span.GenerationFor(copy), SpanGeneration{1});
@@ -101,9 +103,11 @@ TEST(SpanCopiesTest, ACopyJoinsAndCatchesUp) {
   EXPECT_TRUE(span.unsettled());
   EXPECT_FALSE(span.Drop(1));
   EXPECT_EQ(span.Join(5), 0);
+  span.Open(0);
   EXPECT_EQ(span.EndChange(0b10, 0b10), Verdict::kDone) << "one that catches up may miss a change";
   EXPECT_EQ(span.state(0), CopyState::kStale);
   EXPECT_EQ(span.Join(6), 0);
+  span.Open(0);
   span.EndJoin(0, false);
   EXPECT_EQ(span.generation(), SpanGeneration{6}) << "the stale copy may have generation 4";
   EXPECT_TRUE(span.unsettled());
@@ -274,8 +278,11 @@ class Model {
     const int from = std::countr_zero(span_.in_sync());
     const int copy = span_.Join(next_presence_++);
     if (copy < 0) return;
-    // The only block: written whole, in a leaf of its own.
-    const Answer copied = Send(copy, span_.GenerationFor(copy), servers_[from].value, /*creates=*/true);
+    const Answer opened = Send(copy, SpanGeneration{Raw(span_.generation()) - 1}, std::nullopt, /*creates=*/true);
+    if (!opened.stored || !opened.answered) return;
+    span_.Open(copy);
+    // The only block: written whole.
+    const Answer copied = Send(copy, span_.GenerationFor(copy), servers_[from].value);
     if (Random(2) == 0) Write();
     if (span_.state(copy) != CopyState::kCatchingUp) return;
     if (!copied.stored || !copied.answered) {

@@ -88,6 +88,7 @@ absl::Status SocketTransport::Connect(int64_t deadline_ns) {
   next_request_id_ = 2;
   last_sent_id_ = 1;
   send_blocked_ = false;
+  heard_ns_ = MonotonicNs();
   connected_.store(true, std::memory_order_release);
   return absl::OkStatus();
 }

@@ -365,7 +365,26 @@ class CopiesWorld {
     operation->presence = presence;
     operation->block = 0;
     operation->left = 100'000;
-    CopyBlock(operation);
+    Enter(operation, GatePlace::Kind::kChange, 0, kBlocks, &CopiesWorld::OpenCopy);
+  }
+  // What the server has of the span goes.
+  void OpenCopy(Operation* operation) {
+    const auto is_there = [this](const Operation& of) {
+      return span_.state(of.joined) == CopyState::kStale && span_.presence(of.joined) == of.presence;
+    };
+    if (!is_there(*operation)) return EndRepair(operation);
+    Message message{};
+    message.presence = operation->presence;
+    message.generation = Raw(span_.generation()) - 1;
+    message.creates = true;
+    operation->answered = false;
+    operation->under_way = 1;
+    operation->next = [this, is_there](Operation* of) {
+      if (!of->answered || !is_there(*of)) return EndRepair(of);
+      span_.Open(of->joined);
+      CopyBlock(of);
+    };
+    Send(operation, message);
   }
   bool StillJoining(const Operation& operation) const {
     return span_.state(operation.joined) == CopyState::kCatchingUp &&
@@ -409,8 +428,7 @@ class CopiesWorld {
     message.first = operation->block;
     message.count = 1;
     message.value = operation->found;
-    message.creates = !presences_[operation->presence].sure;
-    if (message.value == 0 && !message.creates) {
+    if (message.value == 0) {
       // Holes do not travel.
       ++operation->block;
       return CopyBlock(operation);

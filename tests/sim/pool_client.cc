@@ -110,7 +110,7 @@ bool PoolClient::whole() const {
   std::vector<CopyMap::Donor> donors;
   for (const auto& server : cluster_->servers) {
     if (!server->alive() || !pool_->session(server->index())->usable()) return false;
-    donors.push_back({.incarnation = server->core()->incarnation()});
+    donors.emplace_back();
   }
   for (const auto& handle : handles_) {
     if (handle->region == nullptr || handle->region->map()->copies() == nullptr) continue;
@@ -119,7 +119,9 @@ bool PoolClient::whole() const {
       whole = whole && health == CopyMap::Health::kInSync;
     };
     for (uint64_t span = 0; span != UINT64_MAX && whole;) {
-      span = handle->region->map()->copies()->Walk(span, kSpansPerBlock, donors, look);
+      span = handle->region->map()->copies()->Walk(
+          span, kSpansPerBlock, donors,
+          [&](uint16_t server) { return cluster_->servers[server]->core()->incarnation(); }, look);
     }
     if (!whole) return false;
   }
