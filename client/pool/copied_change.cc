@@ -89,7 +89,7 @@ int CopiedChange::PlaceOfCopy(const SpanCopies& span, CopyState state) const {
 
 CopiedChange::Step CopiedChange::NextOpen(SpanCopies* span) {
   const int copy = PlaceOfCopy(*span, CopyState::kStale);
-  if (copy < 0) return {.kind = Step::Kind::kUnanswered};
+  if (copy < 0 || span->lost()) return {.kind = Step::Kind::kUnanswered};
   if (!sent_) {
     sent_ = true;
     Step step = Send(*span, static_cast<CopySet>(1u << copy));
@@ -105,7 +105,7 @@ CopiedChange::Step CopiedChange::NextJoin(SpanCopies* span, bool in_time) {
   if (has_copy_) {
     // If it has missed a change, those that are to leave are still needed.
     const int copy = PlaceOfCopy(*span, CopyState::kCatchingUp);
-    if (copy < 0) return {.kind = Step::Kind::kUnanswered};
+    if (copy < 0 || span->lost()) return {.kind = Step::Kind::kUnanswered};
     if (!sent_) {
       sent_ = true;
       Step step = Send(*span, static_cast<CopySet>(1u << copy));

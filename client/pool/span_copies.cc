@@ -138,13 +138,13 @@ int SpanCopies::Join(uint16_t presence, bool was_there) {
 }
 
 void SpanCopies::Open(int copy) {
-  CHECK(state(copy) == CopyState::kStale);
+  CHECK(state(copy) == CopyState::kStale && placed());
   SetState(copy, CopyState::kCatchingUp);
   NoteKnown(copy);
 }
 
 void SpanCopies::EndJoin(int copy, bool answered) {
-  CHECK(state(copy) == CopyState::kCatchingUp);
+  CHECK(state(copy) == CopyState::kCatchingUp && placed());
   SetState(copy, answered ? CopyState::kInSync : CopyState::kStale);
   if (known(copy)) NoteKnown(copy);  // now it counts
   if (!answered) Raise();
