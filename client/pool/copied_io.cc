@@ -460,7 +460,8 @@ void CopiedIo::JudgeRead(Piece* piece, IoPart* part) {
     piece->error = status;
     const bool is_garbled = call.code == absl::StatusCode::kDataLoss;
     if (is_garbled && ++piece->garbled < kGarbledMax) piece->error = absl::UnavailableError(status.message());
-    if (!IsInTime() || piece->garbled >= kGarbledMax) End(piece, piece->error);
+    if (!IsInTime()) return End(piece, piece->error);
+    if (piece->garbled >= kGarbledMax) (void)FailRead(piece, piece->error);
     return;
   }
   switch (call.reason) {
@@ -498,7 +499,8 @@ void CopiedIo::JudgeRead(Piece* piece, IoPart* part) {
 bool CopiedIo::EndRead(Piece* piece) {
   const RepairWork repair = request().repair;
   if (repair == RepairWork::kNone) {
-    if (piece->damaged_reads > 0) copies()->NoteDamaged(piece->range.first / kChunksPerMessage);
+    // What came garbled may be damaged where it is stored.
+    if (piece->damaged_reads > 0 || piece->garbled > 0) copies()->NoteDamaged(piece->range.first / kChunksPerMessage);
     return End(piece, absl::OkStatus()), false;
   }
   bool has_chunks = repair == RepairWork::kMend;

@@ -67,8 +67,9 @@ struct IoPart {
   IoEngine* engine = nullptr;
   uint32_t index = 0;
   Phase phase = Phase::kFree;
-  bool without_room = false;  // the server has refused room; overwriting needs none
-  int garbled = 0;            // how many answers were garbled
+  bool without_room = false;     // the server has refused room; overwriting needs none
+  bool room_unanswered = false;  // or has not said (copies)
+  int garbled = 0;               // how many answers were garbled
   ServerSession* session = nullptr;
   ServerLife* life = nullptr;
   uint32_t times_up = 0;                       // the session's, before the call
