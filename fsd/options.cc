@@ -18,6 +18,24 @@ constexpr int64_t kCopiesMax = 4;  // as many as the pool can keep
 
 }  // namespace
 
+namespace {
+
+absl::Status ParseRepairRate(absl::string_view value, uint64_t* bytes_per_s) {
+  if (value == "max") {
+    *bytes_per_s = UINT64_MAX;
+    return absl::OkStatus();
+  }
+  const absl::StatusOr<uint64_t> rate = ParseByteSize(value);
+  if (!rate.ok() || *rate < kMiB) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", value, "\" is not accepted: expected bytes a second, at least 1M, or max"));
+  }
+  *bytes_per_s = *rate;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 void FsdOptions::Register(FsdOptions* options, ArgParser* parser) {
   parser->String("pool", &options->pool);
   parser->Custom("backend", [options](absl::string_view value) {
@@ -41,19 +59,8 @@ void FsdOptions::Register(FsdOptions* options, ArgParser* parser) {
     return absl::OkStatus();
   });
   parser->Integer("copies", 1, kCopiesMax, &options->copies);
-  parser->Custom("repair-rate", [options](absl::string_view value) {
-    if (value == "max") {
-      options->repair_bytes_per_s = UINT64_MAX;
-      return absl::OkStatus();
-    }
-    const absl::StatusOr<uint64_t> rate = ParseByteSize(value);
-    if (!rate.ok() || *rate < kMiB) {
-      return absl::InvalidArgumentError(absl::StrCat("\"", value, "\" is not accepted: expected bytes a second, at least ",
-                                                     "1M, or max"));
-    }
-    options->repair_bytes_per_s = *rate;
-    return absl::OkStatus();
-  });
+  parser->Custom("repair-rate",
+                 [options](absl::string_view value) { return ParseRepairRate(value, &options->repair_bytes_per_s); });
   parser->Switch("gc", &options->gc);
   parser->Switch("writeback", &options->writeback);
   parser->Switch("nonempty", &options->nonempty);
