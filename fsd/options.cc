@@ -16,10 +16,6 @@ namespace {
 
 constexpr int64_t kCopiesMax = 4;  // as many as the pool can keep
 
-}  // namespace
-
-namespace {
-
 absl::Status ParseRepairRate(absl::string_view value, uint64_t* bytes_per_s) {
   if (value == "max") {
     *bytes_per_s = UINT64_MAX;
