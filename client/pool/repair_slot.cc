@@ -18,7 +18,9 @@ namespace nram {
 void Repairer::FindWork(Slot* slot) {
   slot->state = Slot::State::kBusy;
   while (std::optional<Todo> todo = TakeTodo(*slot)) {
-    if (Begin(slot, *std::move(todo))) return;
+    const bool has_begun = Begin(slot, *std::move(todo));
+    misses_ = has_begun ? 0 : misses_ + 1;
+    if (has_begun) return;
   }
   slot->map = nullptr;
   slot->state = Slot::State::kFree;

@@ -126,14 +126,11 @@ void Repairer::Walk(int64_t now_ns) {
 }
 
 void Repairer::EndPass(int64_t now_ns) {
-  // The next pass lists what comes after, as what cannot be mended now must not stand before what can.
-  passed_over_ = std::exchange(listed_, 0) + passed_over_ < std::exchange(found_, 0) ? passed_over_ + kTodoMax : 0;
-  {
-    // While there is work, and it gets on, so does the walk.
-    const bool gets_on = found_work_ && made_ != std::exchange(made_before_, made_);
-    MutexLock lock(&mu_);
-    next_pass_ns_ = gets_on && todo_.size() < kTodoMax / 2 ? now_ns : now_ns + kPassNs;
-  }
+  // The next pass lists what comes after: what cannot be mended now must not stand before what can.
+  const uint64_t seen = passed_over_ + std::exchange(listed_, 0);
+  passed_over_ = seen < std::exchange(found_, 0) ? seen : 0;
+  // While there is work, and some of it can be done, the walk goes on.
+  next_pass_ns_ = found_work_ && misses_ < kTodoMax ? now_ns : now_ns + kPassNs;
   LogHealth(std::exchange(logged_, counting_), counting_);
   if (now_ns >= told_ns_ + kTellNs) Tell(now_ns);
   counting_ = {};

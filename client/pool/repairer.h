@@ -160,7 +160,6 @@ class Repairer : public PoolEdge::Ticked {
   uint64_t client_ = 0;  // this one's number, once there is something to tell
   int64_t told_ns_ = 0;
   uint64_t told_made_ = 0;
-  uint64_t made_before_ = 0;  // the walk
   CopiesReport logged_;
 
   mutable Mutex mu_;
@@ -170,6 +169,7 @@ class Repairer : public PoolEdge::Ticked {
   std::vector<int64_t> avoided_until_ns_ ABSL_GUARDED_BY(mu_);  // by server
   CopiesReport report_ ABSL_GUARDED_BY(mu_);
   std::atomic<uint64_t> made_{0};
+  std::atomic<size_t> misses_{0};  // of the list, in a row: nothing could be done
 };
 
 }  // namespace nram
