@@ -40,6 +40,7 @@ expect 0 "takes new pages again" "$nram" drain --undo "$server"
 expect 2 "which server" "$nram" drain
 expect 2 "is not a server" "$nram" drain 'a b'
 
+[ "$("$nram" df --json | jq '.total.usable_bytes["2"]')" = 0 ] || fail "one host has room for two copies"
 [ "$("$nram" df --json | jq '[.donors[] | has("pretended_host")] | any')" = false ] || fail "a server pretends its host"
 
 # A host file, the environment, and a server that does not answer.
@@ -63,6 +64,10 @@ for command in df status; do
   [ "$hosts" = 3 ] || fail "$command shows $hosts pretended hosts"
   expect 0 "pretended-1" "$nram" "$command"
 done
+expect 0 "usable with two copies on different hosts" "$nram" df
+"$nram" df --json | jq -e '.copies.lost == 0 and .total.usable_bytes["1"] == .total.free_bytes and
+  .total.usable_bytes["2"] * 2 <= .total.free_bytes and .total.usable_bytes["2"] > 0 and
+  .total.usable_bytes["4"] == 0' > /dev/null || fail "df tells wrong usable room: $("$nram" df --json)"
 expect 0 "Ended 3 memory servers" "$nram" down
 
 # up is interrupted while its servers start: down finds those that are there.

@@ -8,8 +8,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/units.h"
+#include "client/pool/placement.h"
 #include "nlohmann/json.hpp"
 #include "tools/nram/command.h"
+#include "tools/nram/copies_report.h"
 
 namespace nram {
 namespace {
@@ -98,7 +100,12 @@ int PrintJson(absl::Span<const PoolMember> members, absl::Span<const absl::Statu
   nlohmann::json sum = ToJson(total.capacity);
   sum["lendable_bytes"] = total.lendable_bytes;
   sum["idle_bytes"] = total.idle_bytes;
-  std::cout << nlohmann::json{{"donors", donors}, {"total", sum}}.dump(2) << std::endl;
+  const CopyHosts hosts = HostsOf(answers);
+  for (int copies = 1; copies <= kReplicasMax; ++copies) {
+    sum["usable_bytes"][absl::StrCat(copies)] = hosts.UsableBytes(copies);
+  }
+  const nlohmann::json out = {{"donors", donors}, {"total", sum}, {"copies", CopiesToJson(SumOfCopies(answers))}};
+  std::cout << out.dump(2) << std::endl;
   return total.silent == 0 ? 0 : 1;
 }
 
@@ -139,6 +146,11 @@ int Run(DfFlags& options, const Invocation&) {
          size(total.capacity.donated_bytes).c_str(), size(total.capacity.used_bytes).c_str(),
          size(total.capacity.reserved_bytes).c_str(), size(total.capacity.free_bytes).c_str(),
          size(total.idle_bytes).c_str(), size(total.lendable_bytes).c_str());
+  const CopyHosts hosts = HostsOf(answers);
+  if (hosts.rooms.size() > 1) {
+    printf("\nusable with two copies on different hosts: %s\n", size(hosts.UsableBytes(2)).c_str());
+  }
+  PrintCopies(SumOfCopies(answers));
   if (total.silent > 0)
     fprintf(stderr, "nram df: %d of %zu servers do not answer; they are not in the total\n", total.silent,
             members->size());
@@ -162,6 +174,11 @@ Shows, for each donor and in total:
               could still get without swapping, less the reserve that stays with the host,
               less what is donated and not used yet. In the total, hosts with several
               servers are counted once.
+
+FREE is raw room: a page of two copies takes two pages of it, on different hosts. Where the
+pool has two or more hosts, a line says how much data has room with two copies. Servers that
+are draining do not count there. Then come the spans that have several copies, by their state,
+as nram status shows them.
 
 )",
                                  R"(

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <iostream>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -16,6 +17,7 @@
 #include "client/pool/pool_spec.h"
 #include "nlohmann/json.hpp"
 #include "tools/nram/command.h"
+#include "tools/nram/copies_report.h"
 #include "tools/nram/programs.h"
 #include "tools/nram/swap_area.h"
 #include "tools/nram/swap_guard.h"
@@ -105,11 +107,7 @@ uint64_t CgroupLimit(const std::string& process) {
   return lowest;
 }
 
-Finding CheckPool(const std::string& pool, const std::string& whose) {
-  const auto members = OpenMembers(pool);
-  if (!members.ok())
-    return {Verdict::kAdvice, whose + "no pool is known here", std::string(members.status().message())};
-  const auto answers = AskStatistics(*members);
+Finding CheckServers(StatisticsAnswers answers, const std::string& whose) {
   size_t away = 0, own = 0, pretending = 0;
   for (const auto& answer : answers) {
     if (!answer.ok()) {
@@ -133,6 +131,63 @@ Finding CheckPool(const std::string& pool, const std::string& whose) {
             "copies of a page may be on one machine: start nram-memserver without --pretend-host"};
   }
   return {Verdict::kGood, absl::StrCat(whose, "all ", answers.size(), " servers answer, from other machines"), ""};
+}
+
+void CheckCopies(StatisticsAnswers answers, const std::string& whose, std::vector<Finding>* findings) {
+  const CopiesReport copies = SumOfCopies(answers);
+  const CopyHosts hosts = HostsOf(answers);
+  if (copies.lost > 0) {
+    findings->push_back({Verdict::kBad, absl::StrCat(whose, copies.lost, " spans of 1 MiB have lost all their copies"),
+                         "all servers with a copy went before another was made. Reads there are errors until the data "
+                         "is written anew: delete the files, or restart the job; `nram regions` shows owners"});
+  }
+  const std::string who = WhoMayGo(copies, hosts);
+  if (!who.empty()) {
+    std::string why;
+    if (copies.degraded + copies.repairing > 0) {
+      why = WhyDegraded(copies, hosts);
+    } else if (hosts.silent > 0) {
+      why = "clients told it some seconds ago, or they reach these servers; `nram df` says which";
+    }
+    findings->push_back({why.empty() ? Verdict::kGood : Verdict::kAdvice, whose + who, why});
+  }
+  const bool stores =
+      absl::c_any_of(answers, [](const auto& answer) { return answer.ok() && CounterOf(*answer, "pages") > 0; });
+  if (who.empty() && copies.lost == 0 && stores && hosts.rooms.size() > 1) {
+    findings->push_back({Verdict::kAdvice, whose + "no client of the pool tells of several copies",
+                         "what has one copy is lost with its server: --copies=2 of nram mount, swapon or sort keeps it "
+                         "on two hosts"});
+  }
+}
+
+void CheckLeaving(absl::Span<const PoolMember> members, StatisticsAnswers answers, const std::string& whose,
+                  std::vector<Finding>* findings) {
+  const uint64_t moving = SumOfCopies(answers).moving;
+  for (size_t i = 0; i < answers.size(); ++i) {
+    if (!answers[i].ok() || !answers[i]->capacity.leaving) continue;
+    const uint64_t pages = CounterOf(*answers[i], "pages");
+    if (pages == 0) continue;
+    const std::string name = members[i].endpoint.ToString();
+    findings->push_back(
+        {Verdict::kAdvice,
+         absl::StrCat(whose, name, " is told to leave, and still holds ", FormatByteSize(pages * kPageBytes)),
+         absl::StrCat("do not switch it off yet: ",
+                      moving > 0 ? absl::StrCat("clients still move ", moving, " spans")
+                                 : "clients tell of nothing that moves; what has one copy stays",
+                      ". `nram drain ", name, " --move` waits until it is empty")});
+  }
+}
+
+void CheckPool(const std::string& pool, const std::string& whose, std::vector<Finding>* findings) {
+  const auto members = OpenMembers(pool);
+  if (!members.ok()) {
+    findings->push_back({Verdict::kAdvice, whose + "no pool is known here", std::string(members.status().message())});
+    return;
+  }
+  const auto answers = AskStatistics(*members);
+  findings->push_back(CheckServers(answers, whose));
+  CheckCopies(answers, whose, findings);
+  CheckLeaving(*members, answers, whose, findings);
 }
 
 // Whether programs of this user may ask the kernel to keep processors awake.
@@ -212,7 +267,7 @@ void CheckArea(const SwapArea& area, std::vector<Finding>* findings) {
       limited ? absl::StrCat("its memory cgroup allows ", FormatByteSize(limit)) : "no memory cgroup limits it",
       absl::StrCat("it shares the limit with what it is to help: echo ", area.daemon_pid,
                    " into the cgroup.procs of one without a limit"));
-  if (!area.pool.empty()) findings->push_back(CheckPool(area.pool, area.name + ": "));
+  if (!area.pool.empty()) CheckPool(area.pool, area.name + ": ", findings);
   if (!area.pool.empty()) CheckSpareRoom(area, findings);
 }
 
@@ -231,7 +286,7 @@ int Run(DoctorFlags& flags, const Invocation& given) {
   const std::vector<SwapArea> areas = FindSwaps();
   std::vector<Finding> findings;
   // The pool of each area is checked with it; here, the pool that commands find.
-  if (areas.empty() || ChoosePoolSpec("").ok()) findings.push_back(CheckPool("", ""));
+  if (areas.empty() || ChoosePoolSpec("").ok()) CheckPool("", "", &findings);
   findings.push_back(CheckFastWake());
   if (!areas.empty() || !words.empty()) {
     findings.push_back(CheckReserve(FieldOf("/proc/meminfo", "MemTotal") * kKiB));
@@ -261,10 +316,13 @@ Command DoctorCommand() {
   return DefineCommand<DoctorFlags>(
       {"doctor", "look whether this machine is set up well", R"(usage: nram doctor [swap] [flags]
 
-Looks at the pool as seen from here, at what this user may do to be fast and, if there are swap
-areas or with the word swap, at what keeps a machine that swaps to them safe: the kernel's
-reserve of free memory, other swap behind, the areas' daemons. Says what to change, and why.
-Changes nothing.
+Looks at the pool as seen from here; at the copies in it (whether a host may go without loss,
+and what lacks copies or is lost, and why); at servers that are told to leave; at what this user
+may do to be fast; and, if there are swap areas or with the word swap, at what keeps a machine
+that swaps to them safe: the kernel's reserve of free memory, other swap behind, the areas'
+daemons. Says what to change, and why. Changes nothing.
+
+Copies are counted by the clients that run. What has one copy is lost with its server.
 
 )",
        R"(

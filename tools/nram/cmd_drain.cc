@@ -14,6 +14,7 @@
 #include "client/pool/pool_spec.h"
 #include "nlohmann/json.hpp"
 #include "tools/nram/command.h"
+#include "tools/nram/copies_report.h"
 
 namespace nram {
 namespace {
@@ -36,13 +37,6 @@ struct DrainFlags {
   }
 };
 
-uint64_t PagesOf(const ServerStatistics& statistics) {
-  for (const auto& [counter, value] : statistics.counters) {
-    if (counter == "pages") return value;
-  }
-  return 0;
-}
-
 // Until no page is stored there. *left: the pages that are.
 absl::Status AwaitEmpty(ControlClient* control, const std::string& name, bool shows, uint64_t* left) {
   uint64_t most = 0;
@@ -54,7 +48,7 @@ absl::Status AwaitEmpty(ControlClient* control, const std::string& name, bool sh
     if (!statistics->capacity.leaving) {
       return absl::AbortedError(absl::StrCat(name, " was told to take new pages again meanwhile"));
     }
-    *left = PagesOf(*statistics);
+    *left = CounterOf(*statistics, "pages");
     // Spans that hold nothing yet, but have room reserved, move too.
     uint64_t moving = 0;
     for (const CopiesReport& client : statistics->copies) moving += client.moving;

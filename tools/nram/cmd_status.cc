@@ -2,7 +2,6 @@
 
 #include <cstdio>
 #include <iostream>
-#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
@@ -12,6 +11,7 @@
 #include "client/pool/pool_spec.h"
 #include "nlohmann/json.hpp"
 #include "tools/nram/command.h"
+#include "tools/nram/copies_report.h"
 
 namespace nram {
 namespace {
@@ -34,40 +34,6 @@ void ShowPlace(const ServerHost& host, bool json, nlohmann::json* one) {
     (*one)[field] = name;
     if (!json) printf("  %-30s %s\n", field, name.c_str());
   }
-}
-
-// What all clients have told, each once. How long it takes: the longest.
-CopiesReport SumOfCopies(absl::Span<const absl::StatusOr<ServerStatistics>> answers) {
-  std::map<uint64_t, CopiesReport> clients;
-  for (const auto& answer : answers) {
-    if (!answer.ok()) continue;
-    for (const CopiesReport& told : answer->copies) {
-      CopiesReport& client = clients[told.client];
-      if (told.made >= client.made) client = told;  // a server that was away may have heard less
-    }
-  }
-  CopiesReport sum;
-  for (const auto& [client, told] : clients) {
-    sum.in_sync += told.in_sync;
-    sum.degraded += told.degraded;
-    sum.repairing += told.repairing;
-    sum.lost += told.lost;
-    sum.moving += told.moving;
-    sum.made += told.made;
-    sum.left_ms = std::max(sum.left_ms, told.left_ms);
-  }
-  return sum;
-}
-
-void PrintCopies(const CopiesReport& copies) {
-  printf("\nspans of 1 MiB with several copies\n");
-  printf("  %-30s %llu\n", "in sync", static_cast<unsigned long long>(copies.in_sync));
-  printf("  %-30s %llu\n", "degraded", static_cast<unsigned long long>(copies.degraded));
-  printf("  %-30s %llu\n", "repairing", static_cast<unsigned long long>(copies.repairing));
-  printf("  %-30s %llu\n", "lost", static_cast<unsigned long long>(copies.lost));
-  printf("  %-30s %llu\n", "moving", static_cast<unsigned long long>(copies.moving));
-  printf("  %-30s %llu\n", "copies made anew or moved", static_cast<unsigned long long>(copies.made));
-  if (copies.left_ms > 0) printf("  %-30s %.0f s\n", "about, until all are there", copies.left_ms / 1000.0);
 }
 
 int RunStatus(StatusFlags& options, const Invocation&) {
@@ -102,17 +68,8 @@ int RunStatus(StatusFlags& options, const Invocation&) {
   }
   const CopiesReport copies = SumOfCopies(answers);
   if (options.json) {
-    const nlohmann::json out = {{"servers", servers},
-                                {"copies",
-                                 {{"in_sync", copies.in_sync},
-                                  {"degraded", copies.degraded},
-                                  {"repairing", copies.repairing},
-                                  {"lost", copies.lost},
-                                  {"moving", copies.moving},
-                                  {"made", copies.made},
-                                  {"left_ms", copies.left_ms}}}};
-    std::cout << out.dump(2) << std::endl;
-  } else if (copies != CopiesReport()) {
+    std::cout << nlohmann::json{{"servers", servers}, {"copies", CopiesToJson(copies)}}.dump(2) << std::endl;
+  } else {
     PrintCopies(copies);
   }
   return silent == 0 ? 0 : 1;

@@ -3,15 +3,14 @@
 #include <dirent.h>
 
 #include <algorithm>
-#include <functional>
 #include <numeric>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/host_memory.h"
 #include "base/status.h"
 #include "base/units.h"
+#include "tools/nram/pool_room.h"
 
 namespace nram {
 namespace {
@@ -83,20 +82,6 @@ absl::Status CheckRoomForSwap(uint64_t size_bytes, uint64_t used_bytes, const st
   }
   const bool v2 = ReadFile(root + "/sys/fs/cgroup/cgroup.controllers").ok();
   return CheckGroups(root + (v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory"), "", v2, used_bytes, other_swap, 0);
-}
-
-uint64_t UsableBytes(absl::Span<const uint64_t> free_bytes_of_hosts, int copies) {
-  std::vector<uint64_t> free(free_bytes_of_hosts.begin(), free_bytes_of_hosts.end());
-  std::sort(free.begin(), free.end(), std::greater<>());
-  free.resize(std::max(free.size(), static_cast<size_t>(copies)));
-  // A host takes one copy of a page at most. If the `large` largest hosts take one of every page, the others must have
-  // room for all further copies.
-  uint64_t usable = UINT64_MAX;
-  for (int large = 0; large < copies; ++large) {
-    const uint64_t others = std::accumulate(free.begin() + large, free.end(), uint64_t{0});
-    usable = std::min(usable, others / static_cast<uint64_t>(copies - large));
-  }
-  return usable;
 }
 
 absl::Status CheckRoomForArea(absl::Span<const uint64_t> free_bytes_of_hosts, int copies, uint64_t size_bytes) {

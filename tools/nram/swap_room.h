@@ -15,10 +15,6 @@ namespace nram {
 // is put before every path, for tests.
 absl::Status CheckRoomForSwap(uint64_t size_bytes, uint64_t used_bytes, const std::string& root = "");
 
-// How many bytes of swap have room on hosts that have so much free, if each page has `copies` copies, each on another
-// host. 0: there are fewer hosts than copies.
-uint64_t UsableBytes(absl::Span<const uint64_t> free_bytes_of_hosts, int copies);
-
 // Checks whether these hosts have room for an area of `size_bytes`. RESOURCE_EXHAUSTED: the message tells the area's
 // size, the room that all copies take, and the room that there is, raw and usable. It is an early check with a clear
 // message; only the reservation decides, because clients share the room.

@@ -98,20 +98,7 @@ TEST_F(SwapRoomTest, GroupsOfVersion1) {
   EXPECT_TRUE(Check(4 * kGiB, 2 * kGiB).ok());
 }
 
-TEST(UsableRoomTest, EachCopyNeedsAnotherHost) {
-  EXPECT_EQ(UsableBytes({10, 10}, 1), 20u);
-  EXPECT_EQ(UsableBytes({10, 10}, 2), 10u);
-  EXPECT_EQ(UsableBytes({10, 10, 10}, 2), 15u);
-  EXPECT_EQ(UsableBytes({10, 10, 10}, 3), 10u);
-  // The largest host takes one copy of each page; the others have room for the other one of few.
-  EXPECT_EQ(UsableBytes({2, 100}, 2), 2u);
-  EXPECT_EQ(UsableBytes({100, 3, 2}, 2), 5u);
-  EXPECT_EQ(UsableBytes({100, 50, 2, 1}, 3), 3u);
-  EXPECT_EQ(UsableBytes({10}, 2), 0u);
-  EXPECT_EQ(UsableBytes({}, 1), 0u);
-}
-
-TEST(UsableRoomTest, TheMessageTellsRawAndUsableRoomApart) {
+TEST(AreaRoomTest, TheMessageTellsRawAndUsableRoomApart) {
   EXPECT_TRUE(CheckRoomForArea({4 * kGiB, 4 * kGiB}, 2, 4 * kGiB).ok());
   const absl::Status status = CheckRoomForArea({6 * kGiB, 4 * kGiB}, 2, 8 * kGiB);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);

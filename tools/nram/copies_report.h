@@ -1,0 +1,55 @@
+#ifndef NRAM_TOOLS_NRAM_COPIES_REPORT_H_
+#define NRAM_TOOLS_NRAM_COPIES_REPORT_H_
+
+// What the servers of a pool tell of copies and of the room for them. Only PrintCopies does anything but compute.
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "client/transport/control_client.h"
+#include "nlohmann/json.hpp"
+
+namespace nram {
+
+using StatisticsAnswers = absl::Span<const absl::StatusOr<ServerStatistics>>;
+
+// What all clients have told, each once. How long it takes: the longest.
+CopiesReport SumOfCopies(StatisticsAnswers answers);
+
+// Without the client.
+nlohmann::json CopiesToJson(const CopiesReport& copies);
+// A part of its own, after an empty line. Nothing if nothing was told.
+void PrintCopies(const CopiesReport& copies);
+
+// The hosts of a pool's servers, as they count for copies.
+struct CopyHosts {
+  struct Room {
+    uint64_t free_bytes = 0;
+    bool takes_new = false;  // a server there takes new pages; only those are in free_bytes
+  };
+  std::map<std::string, Room> rooms;  // by the name of the host, of servers that answer
+  size_t silent = 0;                  // servers that do not answer
+  bool pretended = false;             // some server pretends its host
+
+  // How much data has room, with so many copies on different hosts.
+  uint64_t UsableBytes(int copies) const;
+};
+CopyHosts HostsOf(StatisticsAnswers answers);
+
+// How many hosts may go at once without loss of what has several copies, as far as counts can tell. "" if nothing that
+// is left has several copies.
+std::string WhoMayGo(const CopiesReport& copies, const CopyHosts& hosts);
+
+// Why copies are missing, as far as one can tell from outside. Some must be.
+std::string WhyDegraded(const CopiesReport& copies, const CopyHosts& hosts);
+
+// A counter of docs/stats.md; 0 if the server has none of that name.
+uint64_t CounterOf(const ServerStatistics& statistics, absl::string_view name);
+
+}  // namespace nram
+
+#endif  // NRAM_TOOLS_NRAM_COPIES_REPORT_H_
