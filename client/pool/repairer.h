@@ -52,7 +52,7 @@ class Repairer : public PoolEdge::Ticked {
   static constexpr int64_t kPassNs = kNsPerSecond;       // from one walk to the next
   static constexpr int64_t kAvoidNs = 5 * kNsPerSecond;  // a server that was no good
   static constexpr int64_t kRestNs = 20 * kNsPerMs;      // shorter ones are saved up
-  static constexpr int64_t kTellNs = kNsPerSecond;       // servers are told at most so often
+  static constexpr int64_t kTellNs = kNsPerSecond / 4;       // servers are told at most so often
   static constexpr int64_t kRoomNs = 2 * kNsPerSecond;   // to wait for room
   static constexpr int64_t kSpanNs = 2 * kNsPerSecond;   // of an operation that has the whole span in the gate
   static constexpr int64_t kCopyNs = 5 * kNsPerSecond;   // of one that has a block or some

@@ -77,9 +77,9 @@ PoolHosts AskHosts(const std::string& pool) {
   const auto answers = AskStatistics(*members);
   for (size_t i = 0; i < answers.size(); ++i) {
     if (!answers[i].ok()) continue;
-    const std::string& host = answers[i]->host.boot_id;
+    const std::string& host = answers[i]->host.counts_as();
     if (!answers[i]->capacity.draining) hosts.free_bytes[host] += answers[i]->capacity.free_bytes;
-    if (host == BootId()) hosts.own.push_back((*members)[i].endpoint.ToString());
+    if (answers[i]->host.boot_id == BootId()) hosts.own.push_back((*members)[i].endpoint.ToString());
   }
   return hosts;
 }
