@@ -18,9 +18,14 @@ namespace nram {
 void Repairer::FindWork(Slot* slot) {
   slot->state = Slot::State::kBusy;
   while (std::optional<Todo> todo = TakeTodo(*slot)) {
-    const bool has_begun = Begin(slot, *std::move(todo));
-    misses_ = has_begun ? 0 : misses_ + 1;
-    if (has_begun) return;
+    const Place place{todo->map.get(), todo->span};
+    if (Begin(slot, *std::move(todo))) {
+      misses_ = 0;
+      return;
+    }
+    ++misses_;
+    MutexLock lock(&mu_);
+    tried_.insert(place);
   }
   slot->map = nullptr;
   slot->state = Slot::State::kFree;

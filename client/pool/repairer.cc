@@ -34,6 +34,7 @@ void Repairer::AwaitStopped() {
   for (Slot& slot : slots_) slot.map = nullptr;
   MutexLock lock(&mu_);
   todo_.clear();
+  listed_.clear();
   leftovers_.clear();
 }
 
@@ -115,10 +116,14 @@ void Repairer::Walk(int64_t now_ns) {
       MutexLock lock(&mu_);
       found_work_ = true;
       if (mends) todo_.push_front({at_map_->Share(), damaged, /*mends=*/true});
+      if (tried_.size() >= kTriedMax || now_ns >= try_again_ns_) {
+        tried_.clear();
+        try_again_ns_ = now_ns + kAvoidNs;
+      }
       for (const uint64_t span : found) {
-        if (found_++ < passed_over_ || todo_.size() >= kTodoMax) continue;
+        const Place place{at_map_.get(), span};
+        if (todo_.size() >= kTodoMax || tried_.contains(place) || !listed_.insert(place).second) continue;
         todo_.push_back({at_map_->Share(), span});
-        ++listed_;
       }
     }
     if (at_span_ == UINT64_MAX) at_map_ = nullptr;
@@ -126,9 +131,6 @@ void Repairer::Walk(int64_t now_ns) {
 }
 
 void Repairer::EndPass(int64_t now_ns) {
-  // The next pass lists what comes after: what cannot be mended now must not stand before what can.
-  const uint64_t seen = passed_over_ + std::exchange(listed_, 0);
-  passed_over_ = seen < std::exchange(found_, 0) ? seen : 0;
   // While there is work, and some of it can be done, the walk goes on.
   next_pass_ns_ = found_work_ && misses_ < kTodoMax ? now_ns : now_ns + kPassNs;
   LogHealth(std::exchange(logged_, counting_), counting_);
@@ -165,8 +167,7 @@ void Repairer::LogHealth(const CopiesReport& before, const CopiesReport& now) co
 }
 
 bool Repairer::IsAtWork(const Todo& todo) const {
-  return !todo.mends &&
-         absl::c_linear_search(at_work_, std::pair<const RegionMap*, uint64_t>(todo.map.get(), todo.span));
+  return !todo.mends && absl::c_linear_search(at_work_, Place{todo.map.get(), todo.span});
 }
 
 std::optional<Repairer::Todo> Repairer::TakeTodo(const Slot& slot) {
@@ -177,6 +178,7 @@ std::optional<Repairer::Todo> Repairer::TakeTodo(const Slot& slot) {
     std::optional<Todo> todo = std::move(todo_.front());
     todo_.pop_front();
     // Two slots on one span would take each other's copy for their own.
+    if (!todo->mends) listed_.erase(Place{todo->map.get(), todo->span});
     if (IsAtWork(*todo)) continue;
     if (!todo->mends) at_work_[index] = {todo->map.get(), todo->span};
     return todo;

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/container/inlined_vector.h"
 #include "base/sync.h"
 #include "base/units.h"
@@ -42,8 +43,9 @@ class Repairer : public PoolEdge::Ticked {
 
  private:
   static constexpr size_t kSlots = 2;
-  static constexpr size_t kParts = 8;      // of a slot's operation
-  static constexpr size_t kTodoMax = 256;  // spans
+  static constexpr size_t kParts = 8;          // of a slot's operation
+  static constexpr size_t kTodoMax = 1024;     // spans
+  static constexpr size_t kTriedMax = 65'536;  // likewise
   static constexpr size_t kLeftoversMax = 65'536;
   static constexpr size_t kFreedAtATime = 64;
   static constexpr size_t kLooksMax = 256;  // at leftovers, each tick
@@ -52,11 +54,12 @@ class Repairer : public PoolEdge::Ticked {
   static constexpr int64_t kPassNs = kNsPerSecond;       // from one walk to the next
   static constexpr int64_t kAvoidNs = 5 * kNsPerSecond;  // a server that was no good
   static constexpr int64_t kRestNs = 20 * kNsPerMs;      // shorter ones are saved up
-  static constexpr int64_t kTellNs = kNsPerSecond / 4;       // servers are told at most so often
+  static constexpr int64_t kTellNs = kNsPerSecond / 4;   // servers are told at most so often
   static constexpr int64_t kRoomNs = 2 * kNsPerSecond;   // to wait for room
   static constexpr int64_t kSpanNs = 2 * kNsPerSecond;   // of an operation that has the whole span in the gate
   static constexpr int64_t kCopyNs = 5 * kNsPerSecond;   // of one that has a block or some
 
+  using Place = std::pair<const RegionMap*, uint64_t>;  // a span
   // Work that a walk has found.
   struct Todo {
     RegionMap::Ref map;
@@ -152,10 +155,6 @@ class Repairer : public PoolEdge::Ticked {
   uint64_t at_span_ = 0;
   int64_t next_pass_ns_ = 0;
   bool found_work_ = false;
-  // Of the spans that a pass finds, it passes over so many, which the passes before have put on the list.
-  uint64_t passed_over_ = 0;
-  uint64_t found_ = 0;
-  uint64_t listed_ = 0;
   CopiesReport counting_;
   uint64_t client_ = 0;  // this one's number, once there is something to tell
   int64_t told_ns_ = 0;
@@ -163,8 +162,13 @@ class Repairer : public PoolEdge::Ticked {
   CopiesReport logged_;
 
   mutable Mutex mu_;
-  std::array<std::pair<const RegionMap*, uint64_t>, kSlots> at_work_ ABSL_GUARDED_BY(mu_){};  // by slot
+  std::array<Place, kSlots> at_work_ ABSL_GUARDED_BY(mu_){};  // by slot
   std::deque<Todo> todo_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_set<Place> listed_ ABSL_GUARDED_BY(mu_);  // in todo_
+  // Nothing could be done there lately. A region that has gone is here by its address alone, which costs a new one a
+  // few seconds.
+  absl::flat_hash_set<Place> tried_ ABSL_GUARDED_BY(mu_);
+  int64_t try_again_ns_ ABSL_GUARDED_BY(mu_) = 0;
   std::deque<Free> leftovers_ ABSL_GUARDED_BY(mu_);
   std::vector<int64_t> avoided_until_ns_ ABSL_GUARDED_BY(mu_);  // by server
   CopiesReport report_ ABSL_GUARDED_BY(mu_);
