@@ -99,7 +99,6 @@ expect 2 "from 1 to 4" "$nram" mount "$directory/m" --copies=9
 # Three servers of one machine are no three hosts.
 "$nram" up --servers=3 --donate=128M > /dev/null
 expect 1 "each copy goes to a host of its own, and the pool has 1 host" "$nram" mount "$directory/m" --copies=2
-expect 1 "--copies=2: each copy goes to a host of its own" env NRAM_COPIES=2 "$nram" mount "$directory/m" --copies=2
 down 3
 
 # Two hosts have room for two copies, not for three.
