@@ -17,8 +17,12 @@ namespace nram {
 // Memory servers, both planes, in this process, and pools on them.
 class TestPool {
  public:
-  explicit TestPool(int servers, uint64_t donate_bytes = 128 * kMiB, const Clock* clock = Clock::Real())
-      : donate_bytes_(donate_bytes), clock_(clock) {
+  // kPretended: each server counts as a host of its own, so that regions may have copies.
+  enum class Hosts { kThisOne, kPretended };
+
+  explicit TestPool(int servers, uint64_t donate_bytes = 128 * kMiB, const Clock* clock = Clock::Real(),
+                    Hosts hosts = Hosts::kThisOne)
+      : donate_bytes_(donate_bytes), clock_(clock), hosts_(hosts) {
     for (int i = 0; i < servers; ++i) {
       servers_.emplace_back();
       ports_.push_back(0);
@@ -35,6 +39,7 @@ class TestPool {
     options.workers_per_class = 1;
     options.baseline_bytes_for_test = 8 * kMiB;
     options.lease_ttl_ms = lease_ttl_ms;
+    if (hosts_ == Hosts::kPretended) options.pretended_host = absl::StrCat("pretended-", i);
     auto server = MemServer::Start(options, clock_);
     ASSERT_TRUE(server.ok()) << server.status();
     servers_[i] = *std::move(server);
@@ -57,12 +62,14 @@ class TestPool {
   }
 
   MemServer& server(int i) { return *servers_[i]; }
+  bool runs(int i) const { return servers_[i] != nullptr; }
   size_t size() const { return servers_.size(); }
   int64_t lease_ttl_ms = 10'000;
 
  private:
   const uint64_t donate_bytes_;
   const Clock* const clock_;
+  const Hosts hosts_;
   std::vector<std::unique_ptr<MemServer>> servers_;
   std::vector<int> ports_;
 };
