@@ -209,7 +209,7 @@ void CopyMap::NoteReserved(uint64_t span, uint64_t pages) {
     if (block == nullptr) return;  // never placed
     if (block->reserved == nullptr) block->reserved = std::make_unique<std::array<uint8_t, kSpansPerTableBlock>>();
     reserved = &(*block->reserved)[span % kSpansPerTableBlock];
-  } else if (span != only_span_) {
+  } else if (span != only_span_ || Raw(only_.generation()) == 0) {
     return;
   }
   *reserved = static_cast<uint8_t>(std::min<uint64_t>(*reserved + pages, UINT8_MAX));

@@ -225,7 +225,8 @@ void Repairer::OnPageCopied(Slot* slot, const absl::Status& status) {
 
 bool Repairer::IsTargetToBlame(const Slot& slot) const {
   // A copy that could not be written does not catch up any more. Else it was a source that could not be read.
-  return slot.joining.has_value() && !slot.map->copies()->IsJoining(slot.span, *slot.joining);
+  return slot.joining.has_value() && !slot.map->copies()->IsJoining(slot.span, *slot.joining) &&
+         !slot.map->copies()->IsInSync(slot.span, *slot.joining);
 }
 
 void Repairer::Flip(Slot* slot) {

@@ -118,7 +118,7 @@ void Repairer::Walk(int64_t now_ns) {
       if (mends) todo_.push_front({at_map_->Share(), damaged, /*mends=*/true});
       if (tried_.size() >= kTriedMax || now_ns >= try_again_ns_) {
         tried_.clear();
-        try_again_ns_ = now_ns + kAvoidNs;
+        try_again_ns_ = now_ns + AvoidNs();
       }
       for (const uint64_t span : found) {
         const Place place{at_map_.get(), span};
@@ -132,7 +132,7 @@ void Repairer::Walk(int64_t now_ns) {
 
 void Repairer::EndPass(int64_t now_ns) {
   // While there is work, and some of it can be done, the walk goes on.
-  next_pass_ns_ = found_work_ && misses_ < kTodoMax ? now_ns : now_ns + kPassNs;
+  next_pass_ns_ = found_work_ && misses_ < kTodoMax ? now_ns : now_ns + std::min(kPassNs, AvoidNs());
   LogHealth(std::exchange(logged_, counting_), counting_);
   if (now_ns >= told_ns_ + kTellNs) Tell(now_ns);
   counting_ = {};
@@ -193,7 +193,7 @@ bool Repairer::IsAvoided(uint16_t server, int64_t now_ns) const {
 
 void Repairer::Avoid(uint16_t server) {
   MutexLock lock(&mu_);
-  avoided_until_ns_[server] = NowNs() + kAvoidNs;
+  avoided_until_ns_[server] = NowNs() + AvoidNs();
 }
 
 // --- What a server has left of spans that have left it.

@@ -51,13 +51,12 @@ class Repairer : public PoolEdge::Ticked {
   static constexpr size_t kLooksMax = 256;  // at leftovers, each tick
   static constexpr size_t kSpansATick = 4096;
   static constexpr size_t kRegionsATick = 512;
-  static constexpr int64_t kPassNs = kNsPerSecond;       // from one walk to the next
-  static constexpr int64_t kAvoidNs = 5 * kNsPerSecond;  // a server that was no good
-  static constexpr int64_t kRestNs = 20 * kNsPerMs;      // shorter ones are saved up
-  static constexpr int64_t kTellNs = kNsPerSecond / 4;   // servers are told at most so often
-  static constexpr int64_t kRoomNs = 2 * kNsPerSecond;   // to wait for room
-  static constexpr int64_t kSpanNs = 2 * kNsPerSecond;   // of an operation that has the whole span in the gate
-  static constexpr int64_t kCopyNs = 5 * kNsPerSecond;   // of one that has a block or some
+  static constexpr int64_t kPassNs = kNsPerSecond;      // from one walk to the next, at most
+  static constexpr int64_t kRestNs = 20 * kNsPerMs;     // shorter ones are saved up
+  static constexpr int64_t kTellNs = kNsPerSecond / 4;  // servers are told at most so often
+  static constexpr int64_t kRoomNs = 2 * kNsPerSecond;  // to wait for room
+  static constexpr int64_t kSpanNs = 2 * kNsPerSecond;  // of an operation that has the whole span in the gate
+  static constexpr int64_t kCopyNs = 5 * kNsPerSecond;  // of one that has a block or some
 
   using Place = std::pair<const RegionMap*, uint64_t>;  // a span
   // Work that a walk has found.
@@ -105,6 +104,8 @@ class Repairer : public PoolEdge::Ticked {
     Free what;
   };
 
+  // A server that was no good, or a span for which nothing could be done, is left alone for so long.
+  int64_t AvoidNs() const { return home_->options->replace_after_ms * kNsPerMs / 2; }
   int64_t NowNs() const { return home_->environment->NowNs(); }
   std::vector<CopyMap::Donor> LookAtDonors() const;
   void Walk(int64_t now_ns);

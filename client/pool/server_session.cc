@@ -391,7 +391,9 @@ SessionAction ServerSession::ChooseErrandLocked(int64_t now_ns, int64_t timeout_
   return action;
 }
 
-int64_t ServerSession::PingTimeLocked() const { return alive_ns_ + lease_ttl_ms_ * kNsPerMs * 2 / 5; }
+int64_t ServerSession::PingTimeLocked() const {
+  return alive_ns_ + std::min(lease_ttl_ms_ * 2 / 5, kPingMs) * kNsPerMs;
+}
 
 int64_t ServerSession::WakeTimeLocked(int64_t now_ns) const {
   int64_t wake_ns = std::min(now_ns + kIdleNs, queue_.EarliestDeadlineNs());

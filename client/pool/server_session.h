@@ -219,6 +219,7 @@ class ServerSession {
   static constexpr int64_t kEndTimeoutMs = 1'000;
   static constexpr int64_t kResumeTurnMs = 50;
   static constexpr int64_t kRenewMs = 4'000;  // at least so often, for what the server has to say of itself
+  static constexpr int64_t kPingMs = 5'000;   // after the last sign of life, at most
   static constexpr int64_t kRenewAgainMs = 500;
   static constexpr int64_t kSilentNs = 10 * kNsPerSecond;
   static constexpr int64_t kIdleNs = 3'600 * kNsPerSecond;
