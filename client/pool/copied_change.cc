@@ -56,7 +56,7 @@ CopiedChange::Step CopiedChange::Next(SpanCopies* span, bool in_time) {
     case Kind::kCopy:
       return NextCopy(span, in_time);
     case Kind::kOpen:
-      return NextOpen(span);
+      return NextOpen(span, in_time);
     case Kind::kJoin:
       return NextJoin(span, in_time);
     default:
@@ -87,18 +87,21 @@ int CopiedChange::PlaceOfCopy(const SpanCopies& span, CopyState state) const {
   return -1;
 }
 
-CopiedChange::Step CopiedChange::NextOpen(SpanCopies* span) {
+CopiedChange::Step CopiedChange::NextOpen(SpanCopies* span, bool in_time) {
   const int copy = PlaceOfCopy(*span, CopyState::kStale);
   if (copy < 0 || span->lost()) return {.kind = Step::Kind::kUnanswered};
   if (!sent_) {
     sent_ = true;
+    span->BeginOpen(copy);
     Step step = Send(*span, static_cast<CopySet>(1u << copy));
     step.raises_only = step.opens = true;
     return step;
   }
   if (Find(copy_)->end != End::kStored) return {.kind = Step::Kind::kUnanswered};
   span->Open(copy);
-  return {.kind = Step::Kind::kStored};
+  // Those in sync learn the new generation at once, or reads would be refused.
+  settling_ = true;
+  return NextSettle(span, in_time);
 }
 
 CopiedChange::Step CopiedChange::NextJoin(SpanCopies* span, bool in_time) {

@@ -90,7 +90,7 @@ class CopiedChange {
   Step Refuse(SpanCopies* span, CopySet refused, bool in_time);
   Step NextSettle(SpanCopies* span, bool in_time);
   Step NextCopy(SpanCopies* span, bool in_time);
-  Step NextOpen(SpanCopies* span);
+  Step NextOpen(SpanCopies* span, bool in_time);
   Step NextJoin(SpanCopies* span, bool in_time);
   // The place of copy_, if it is in that state; -1.
   int PlaceOfCopy(const SpanCopies& span, CopyState state) const;

@@ -92,6 +92,7 @@ bool CopiedIo::Claim(Piece* piece) {
   piece->tried.clear();
   piece->garbled = 0;
   piece->damaged_reads = 0;
+  piece->bad.clear();
   piece->error = absl::OkStatus();
   return true;
 }
@@ -459,6 +460,7 @@ void CopiedIo::JudgeRead(Piece* piece, IoPart* part) {
     if (call.code == absl::StatusCode::kDeadlineExceeded) session->NoteSilence();
     piece->error = status;
     const bool is_garbled = call.code == absl::StatusCode::kDataLoss;
+    if (is_garbled) NoteBad(piece, part->leg.presence);
     if (is_garbled && ++piece->garbled < kGarbledMax) piece->error = absl::UnavailableError(status.message());
     if (!IsInTime()) return End(piece, piece->error);
     if (piece->garbled >= kGarbledMax) (void)FailRead(piece, piece->error);
@@ -490,6 +492,7 @@ void CopiedIo::JudgeRead(Piece* piece, IoPart* part) {
     case Reason::kDamaged:
       piece->error = status;
       ++piece->damaged_reads;
+      NoteBad(piece, part->leg.presence);
       return;
     default:
       return End(piece, status);
@@ -516,9 +519,20 @@ bool CopiedIo::EndRead(Piece* piece) {
   return true;
 }
 
+void CopiedIo::NoteBad(Piece* piece, uint16_t presence) {
+  if (!absl::c_linear_search(piece->bad, presence)) piece->bad.push_back(presence);
+}
+
 bool CopiedIo::FailRead(Piece* piece, const absl::Status& why) {
   const bool is_one = piece->range.pages() == 1;
   if (request().repair != RepairWork::kCopy || !is_one) return End(piece, why), false;
+  CopyMap::Legs legs;
+  bool unsettled = false;
+  (void)copies()->LookForRead(piece->range, &legs, &unsettled);
+  const bool all_bad =
+      absl::c_all_of(legs, [&](const CopyMap::Leg& leg) { return absl::c_linear_search(piece->bad, leg.presence); });
+  // One that could not be asked may have it.
+  if (!all_bad) return End(piece, absl::UnavailableError(why.message())), false;
   copies()->NoteLostPage(piece->range.first_page());
   return End(piece, absl::OkStatus()), false;
 }

@@ -73,7 +73,8 @@ class CopiedIo : public IoWay {
     Placing search;
     absl::InlinedVector<uint16_t, kReplicasMax> tried;  // presences, of a read
     int garbled = 0;
-    size_t damaged_reads = 0;  // copies that have said so
+    size_t damaged_reads = 0;                         // copies that have said so, since all were tried
+    absl::InlinedVector<uint16_t, kReplicasMax> bad;  // presences, of answers that were damaged or garbled
     bool unsettled = false;
     absl::Status error;  // of some message
   };
@@ -112,6 +113,7 @@ class CopiedIo : public IoWay {
   bool EndRead(Piece* piece);
   // No copy in sync has the pages.
   bool FailRead(Piece* piece, const absl::Status& why);
+  void NoteBad(Piece* piece, uint16_t presence);
   bool BeginRepair(Piece* piece);
 
   // --- A change's legs.

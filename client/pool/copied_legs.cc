@@ -43,7 +43,7 @@ void CopiedIo::AssignLegs(Piece* piece) {
     part->leg = piece->legs[piece->legs_sent++];
     part->session = SessionAt(part->leg.life.server);
     part->is_over = false;
-    part->without_room = false;
+    part->without_room = part->room_unanswered = false;
     part->sends_raise = piece->raises_only;
     part->last = absl::OkStatus();
     for (auto& [session, grant] : granted) {
@@ -198,8 +198,13 @@ void CopiedIo::JudgeLeg(IoPart* part) {
     case Reason::kFull:
     case Reason::kDraining:
       if (!in_term) return RetryLeg(part, status);  // it had room of a former term, which paid for nothing
-      if (!had_enough && map->has_reserved()) return JudgeNoRoom(part, status, reserved_bytes - used_bytes);
-      return EndLeg(part, End::kRefused, status, call.stored_pages);
+      if (!had_enough && map->has_reserved() && !repairs())
+        return JudgeNoRoom(part, status, reserved_bytes - used_bytes);
+      return EndLeg(part, End::kRefused,
+                    part->room_unanswered ? absl::UnavailableError(absl::StrCat("memory server ", session->name(),
+                                                                                " does not say if it has room"))
+                                          : status,
+                    call.stored_pages);
     case Reason::kDamaged:
       PieceOf(*part)->damaged = true;
       return EndLeg(part, End::kDamaged, status, call.stored_pages);
@@ -261,11 +266,10 @@ void CopiedIo::ResumeLeg(IoPart* part) {
     case Outcome::kLate:
       return RetryLeg(part, part->last);
     case Outcome::kNoAnswer:
-      // Its data plane may be well all the same, and yet it gives no room.
-      if (IsAnotherUsable(*part)) {
-        return EndLeg(
-            part, End::kMissed,
-            absl::UnavailableError(absl::StrCat("memory server ", part->session->name(), " does not answer: no room")));
+      // Its data plane is well all the same: without room it may overwrite, or refuse, and nobody waits for it.
+      if (part->session->usable() && IsAnotherUsable(*part)) {
+        part->without_room = part->room_unanswered = true;
+        break;
       }
       return RetryLeg(part, absl::UnavailableError(absl::StrCat("memory server ", part->session->name(),
                                                                 " does not answer: no room can be reserved")));

@@ -237,6 +237,18 @@ uint64_t CopyMap::ReservedPages(uint64_t span) const {
   return ReservedLocked(span);
 }
 
+uint64_t CopyMap::AllReservedPages() const {
+  GateLock lock(&mu_);
+  const auto pages = [](uint8_t reserved) { return reserved == UINT8_MAX ? kPagesPerSpan : reserved; };
+  if (blocks_ == nullptr) return pages(only_reserved_);
+  uint64_t sum = 0;
+  for (const auto& [number, block] : *blocks_) {
+    for (size_t i = 0; block->reserved != nullptr && i < block->reserved->size(); ++i)
+      sum += pages((*block->reserved)[i]);
+  }
+  return sum;
+}
+
 bool CopyMap::IsCreated(const Life& life) const {
   GateLock lock(&mu_);
   for (const Presence& presence : presences_) {

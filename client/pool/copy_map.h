@@ -118,6 +118,7 @@ class CopyMap {
   // Nothing is reserved any more.
   void ClearReserved();
   uint64_t ReservedPages(uint64_t span) const;
+  uint64_t AllReservedPages() const;
   // Whether the region is there, or room for it was paid.
   bool IsCreated(const Life& life) const;
 

@@ -108,7 +108,7 @@ std::optional<uint16_t> CopyMap::Join(uint64_t span, const Life& life, std::opti
   const int place = PlaceOf(*copies, presence);
   if (place >= 0 && copies->state(place) != CopyState::kStale) return std::nullopt;
   const SpanCopies before = *copies;
-  const int joined = copies->Join(presence, /*was_there=*/presences_[presence].known != Known::kNothing);
+  const int joined = copies->Join(presence);
   if (joined < 0) return std::nullopt;
   if (before.state(joined) == CopyState::kStale && before.presence(joined) != presence) {
     const Presence& former = presences_[before.presence(joined)];

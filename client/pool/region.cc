@@ -151,7 +151,7 @@ void Region::Unreserve(uint64_t bytes) {
     left -= map_->ReleaseReserved(server, session->room(), std::min(left, share));
     session->NoteRoom();
   }
-  if (map_->copies() != nullptr && map_->reserved_bytes() == 0) map_->copies()->ClearReserved();
+  if (map_->copies() != nullptr && !map_->holds_room()) map_->copies()->ClearReserved();
 }
 
 void Region::StartTrim(Sweep* sweep, uint64_t offset, uint64_t length, const IoOptions& options, TrimRoom room,

@@ -157,6 +157,14 @@ uint64_t RegionMap::reserved_bytes(std::optional<uint16_t> server) const {
   return static_cast<uint64_t>(bytes);
 }
 
+bool RegionMap::holds_room() const {
+  GateLock lock(&mu_);
+  for (const Presence& presence : presences_) {
+    if (presence.room.bytes() > 0 || presence.room.is_lent()) return true;
+  }
+  return false;
+}
+
 RegionRoom::Trim RegionMap::BeginTrim(uint16_t server, Room* room) {
   has_room_ = true;
   GateLock lock(&mu_);

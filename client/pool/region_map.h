@@ -103,6 +103,8 @@ class RegionMap {
   uint64_t ReleaseReserved(uint16_t server, Room* room, uint64_t most_bytes);
   // What is reserved there, or everywhere.
   uint64_t reserved_bytes(std::optional<uint16_t> server = std::nullopt) const;
+  // Some is reserved, or lent.
+  bool holds_room() const;
   RegionRoom::Trim BeginTrim(uint16_t server, Room* room);
   void EndTrim(uint16_t server, Room* room, const RegionRoom::Trim& trim, const RegionRoom::TrimEnd& end);
   // Gives all room back. Afterwards nothing is reserved any more, and no grant may be under way. `room_of` returns the

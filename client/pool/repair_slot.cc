@@ -19,11 +19,9 @@ void Repairer::FindWork(Slot* slot) {
   slot->state = Slot::State::kBusy;
   while (std::optional<Todo> todo = TakeTodo(*slot)) {
     const Place place{todo->map.get(), todo->span};
-    if (Begin(slot, *std::move(todo))) {
-      misses_ = 0;
-      return;
-    }
-    ++misses_;
+    const size_t misses = misses_;
+    if (Begin(slot, *std::move(todo))) return;  // perhaps it has ended already, and the pool is closing
+    misses_ = misses + 1;
     MutexLock lock(&mu_);
     tried_.insert(place);
   }
@@ -110,8 +108,16 @@ ServerSession* Repairer::ChooseTarget(Slot* slot, const CopyMap::Plan& plan) con
 bool Repairer::BeginJoin(Slot* slot) {
   slot->incarnation = slot->target->incarnation();
   slot->reserved_pages = slot->map->copies()->ReservedPages(slot->span);
-  // Where it had a copy, the region's share of the room is still there.
-  if (slot->reserved_pages == 0 || slot->is_back) {
+  if (slot->reserved_pages > 0 && slot->is_back) {
+    // Some of the region's share is still there; how much of it is this span's, nobody knows.
+    const uint64_t most = slot->map->copies()->AllReservedPages() * Room::kBytesPerPage;
+    const uint64_t has = slot->map->reserved_bytes(slot->target->index());
+    const uint64_t bytes =
+        std::min(PriceOfWrite(slot->reserved_pages, /*creates_region=*/true), most - std::min(most, has));
+    Join(slot, bytes > 0 ? slot->target->TryTakeRoom(bytes) : Room::Grant());
+    return true;
+  }
+  if (slot->reserved_pages == 0) {
     Join(slot, {});
     return true;
   }
@@ -145,16 +151,20 @@ void Repairer::OnRoom(Slot* slot) {
 void Repairer::Join(Slot* slot, Room::Grant grant) {
   CopyMap* const copies = slot->map->copies();
   const uint16_t server = slot->target->index();
+  std::optional<CopyMap::Leftover> leftover;
+  slot->joining = copies->Join(slot->span, {server, slot->incarnation}, &leftover);
+  if (leftover.has_value()) AddLeftover(slot->map.get(), slot->span, *leftover);
+  if (!slot->joining.has_value()) {
+    slot->target->EndRoom(std::move(grant), 0);
+    return Fail(slot, /*avoid=*/false);
+  }
+  // After it has its place: the region's room stays where a span has one.
   if (grant) {
     const uint64_t bytes = grant.bytes();
     if (!slot->map->AddReserved(server, slot->target->room(), std::move(grant))) return Fail(slot, /*avoid=*/false);
     slot->reserved_bytes = bytes;
     slot->target->NoteReturned();
   }
-  std::optional<CopyMap::Leftover> leftover;
-  slot->joining = copies->Join(slot->span, {server, slot->incarnation}, &leftover);
-  if (leftover.has_value()) AddLeftover(slot->map.get(), slot->span, *leftover);
-  if (!slot->joining.has_value()) return Fail(slot, /*avoid=*/false);
   Open(slot);
 }
 
@@ -174,6 +184,7 @@ void Repairer::Open(Slot* slot) {
 }
 
 void Repairer::Start(Slot* slot, const IoRequest& wanted, int64_t timeout_ns, Io::Callback callback) {
+  misses_ = 0;
   IoRequest request = wanted;
   request.op = Op::kWrite;
   request.in = slot->bytes.get();
@@ -281,8 +292,9 @@ void Repairer::Fail(Slot* slot, bool avoid) {
   if (avoid && slot->target != nullptr) Avoid(slot->target->index());
   if (slot->joining.has_value()) {
     slot->map->copies()->EndJoining(slot->span, *slot->joining);
-    // It may be in sync, although those that leave have not left.
-    if (!slot->map->copies()->IsInSync(slot->span, *slot->joining)) ReleaseReserved(slot, UINT64_MAX);
+    // What was reserved stays: the copy is in sync, although those that are to leave have not left, or it has its place
+    // still, and comes back.
+    if (slot->map->copies()->IsInSync(slot->span, *slot->joining)) ReleaseReserved(slot, slot->used_bytes);
   } else if (slot->target != nullptr) {
     ReleaseReserved(slot, UINT64_MAX);
   }
@@ -309,7 +321,7 @@ void Repairer::Rest(Slot* slot) {
   }
   DestroyAgain(*slot->map);
   slot->map = nullptr;
-  if (slot->owed_ns < kRestNs && !stopping_) return FindWork(slot);
+  if (slot->owed_ns < kRestNs && !stopping_ && ++slot->in_a_row < kInlineMax) return FindWork(slot);
   slot->until_ns = now_ns + std::exchange(slot->owed_ns, 0);
   slot->state = Slot::State::kResting;
 }

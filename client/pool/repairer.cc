@@ -65,7 +65,9 @@ void Repairer::Tick(int64_t now_ns) {
   }
   Walk(now_ns);
   for (Slot& slot : slots_) {
-    if (slot.state == Slot::State::kFree) FindWork(&slot);
+    if (slot.state != Slot::State::kFree) continue;
+    slot.in_a_row = 0;
+    FindWork(&slot);
   }
   FreeLeftovers();
 }
@@ -114,8 +116,10 @@ void Repairer::Walk(int64_t now_ns) {
     const bool mends = at_map_->copies()->TakeDamaged(&damaged);
     if (mends || !found.empty()) {
       MutexLock lock(&mu_);
-      found_work_ = true;
-      if (mends) todo_.push_front({at_map_->Share(), damaged, /*mends=*/true});
+      if (mends && listed_.insert(Place{at_map_.get(), damaged | kMendBit}).second) {
+        todo_.push_front({at_map_->Share(), damaged, /*mends=*/true});
+        found_work_ = true;
+      }
       if (tried_.size() >= kTriedMax || now_ns >= try_again_ns_) {
         tried_.clear();
         try_again_ns_ = now_ns + AvoidNs();
@@ -124,6 +128,7 @@ void Repairer::Walk(int64_t now_ns) {
         const Place place{at_map_.get(), span};
         if (todo_.size() >= kTodoMax || tried_.contains(place) || !listed_.insert(place).second) continue;
         todo_.push_back({at_map_->Share(), span});
+        found_work_ = true;
       }
     }
     if (at_span_ == UINT64_MAX) at_map_ = nullptr;
@@ -178,7 +183,7 @@ std::optional<Repairer::Todo> Repairer::TakeTodo(const Slot& slot) {
     std::optional<Todo> todo = std::move(todo_.front());
     todo_.pop_front();
     // Two slots on one span would take each other's copy for their own.
-    if (!todo->mends) listed_.erase(Place{todo->map.get(), todo->span});
+    listed_.erase(Place{todo->map.get(), todo->span | (todo->mends ? kMendBit : 0)});
     if (IsAtWork(*todo)) continue;
     if (!todo->mends) at_work_[index] = {todo->map.get(), todo->span};
     return todo;
@@ -226,7 +231,8 @@ void Repairer::FreeLeftovers() {
     }
     if (!found) return;
     const CopyMap::Leftover& leftover = freeing.what.leftover;
-    const ServerSession& session = *home_->sessions->at(leftover.life.server);
+    ServerLife* const life = home_->sessions->at(leftover.life.server)->life();
+    if (life->incarnation != leftover.life.incarnation) continue;
     freeing.busy = true;
     const RegionKey& key = freeing.what.map->key();
     Call& call = freeing.call;
@@ -240,7 +246,7 @@ void Repairer::FreeLeftovers() {
       auto* const self = static_cast<Freeing*>(done->context);
       self->repairer->OnFreed(self);
     };
-    session.life()->bulk->Start(&call);
+    life->bulk->Start(&call);
   }
 }
 
@@ -253,7 +259,12 @@ void Repairer::OnFreed(Freeing* freeing) {
   } else {
     session->NoteFreed();
   }
-  GiveBackShare(freeing->what.map.get(), session->index());
+  bool is_last = false;
+  {
+    MutexLock lock(&mu_);
+    is_last = leftovers_.empty();
+  }
+  if (is_last) GiveBackShare(freeing->what.map.get(), session->index());
   freeing->what.map = nullptr;
   freeing->busy = false;
 }

@@ -43,9 +43,11 @@ class Repairer : public PoolEdge::Ticked {
 
  private:
   static constexpr size_t kSlots = 2;
-  static constexpr size_t kParts = 8;          // of a slot's operation
-  static constexpr size_t kTodoMax = 1024;     // spans
-  static constexpr size_t kTriedMax = 65'536;  // likewise
+  static constexpr size_t kParts = 8;                      // of a slot's operation
+  static constexpr size_t kTodoMax = 1024;                 // spans
+  static constexpr uint64_t kMendBit = uint64_t{1} << 63;  // of a Place that is a block
+  static constexpr int kInlineMax = 64;                    // spans in a row, as each may end before it returns
+  static constexpr size_t kTriedMax = 65'536;              // likewise
   static constexpr size_t kLeftoversMax = 65'536;
   static constexpr size_t kFreedAtATime = 64;
   static constexpr size_t kLooksMax = 256;  // at leftovers, each tick
@@ -73,6 +75,7 @@ class Repairer : public PoolEdge::Ticked {
     int64_t until_ns = 0;  // kResting
     int64_t owed_ns = 0;   // of rest
     int64_t began_ns = 0;
+    int in_a_row = 0;  // spans since a tick
 
     RegionMap::Ref map;
     uint64_t span = 0;

@@ -96,7 +96,7 @@ bool Reservation::FindServers(uint64_t span, bool* waits) {
     return false;
   }
   if (copies != nullptr) {
-    servers_ = copies->ChangedServersOf(span);
+    where_ = servers_ = copies->ChangedServersOf(span);
     KeepUsable();
     std::sort(servers_.begin(), servers_.end());
   } else if (target.placed()) {
@@ -127,13 +127,14 @@ void Reservation::KeepUsable() {
 }
 
 uint64_t Reservation::PriceAt(uint16_t server, uint64_t pages) const {
-  bool paid_for = taken_.contains(server);
-  if (server != kNoServer && !paid_for) {
+  // Where a span is to be placed, several writes may each have to pay for the region.
+  bool paid_for = placed_ && taken_.contains(server);
+  if (placed_ && !paid_for) {
     if (const CopyMap* const copies = place_.map->copies()) {
       paid_for = copies->IsCreated({server, place_.sessions->at(server)->incarnation()});
     } else {
       RegionMap::Target target;
-      paid_for = placed_ && place_.map->Find(chunk_ / kChunksPerSpan, &target).ok() && target.paid_for;
+      paid_for = place_.map->Find(chunk_ / kChunksPerSpan, &target).ok() && target.paid_for;
     }
   }
   return PriceOfWrite(pages, !paid_for);
@@ -142,7 +143,7 @@ uint64_t Reservation::PriceAt(uint16_t server, uint64_t pages) const {
 bool Reservation::PlaceSpan(uint64_t span) {
   if (absl::Status status = place_.map->CheckUsable(); !status.ok()) return Fail(status), false;
   if (CopyMap* const copies = place_.map->copies()) {
-    if (placed_) return true;
+    if (placed_) return copies->ChangedServersOf(span) == where_;  // a copy may have moved meanwhile
     absl::InlinedVector<CopyMap::Life, kReplicasMax> lives;
     for (const uint16_t server : servers_) lives.push_back({server, place_.sessions->at(server)->incarnation()});
     return copies->Place(span, lives);
@@ -243,6 +244,9 @@ void Reservation::Settle() {
       status_ = absl::UnavailableError(
           absl::StrCat("memory server ", session->name(), " has restarted while room was reserved"));
     }
+  }
+  if (status_.ok() && added.empty() && !taken_.empty()) {
+    status_ = absl::UnavailableError("the memory servers have restarted while room was reserved");
   }
   taken_.clear();
   if (status_.ok()) return;

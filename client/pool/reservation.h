@@ -77,6 +77,7 @@ class Reservation {
   // Of the span that it is at.
   Room::Grant grant_;
   CopyMap::Servers servers_;
+  CopyMap::Servers where_;                                 // all of its copies, as they were when servers_ were chosen
   bool placed_ = false;                                    // it is there; else it is to be
   CopyMap::Servers passed_over_;                           // of its copies: those that gave no room while another may
   absl::InlinedVector<Room::Grant, kReplicasMax> grants_;  // of the first servers

@@ -114,7 +114,7 @@ bool SpanCopies::EndSettle(SpanGeneration generation, CopySet answered, CopySet 
   return false;
 }
 
-int SpanCopies::Join(uint16_t presence, bool was_there) {
+int SpanCopies::Join(uint16_t presence) {
   int chosen = -1;
   for (int copy = 0; copy < kMost; ++copy) {
     const bool is_stale = state(copy) == CopyState::kStale;
@@ -128,13 +128,15 @@ int SpanCopies::Join(uint16_t presence, bool was_there) {
     if (is_free && (chosen < 0 || (is_stale && state(chosen) == CopyState::kAbsent))) chosen = copy;
   }
   if (chosen < 0) return -1;
-  // It may have this generation's odd one, from before, and then nobody would empty it; or be sent a trim of that one.
-  const bool may_have_it = !NRAM_PLANTED(join_raises_nothing);
-  if (may_have_it && (was_there || (state(chosen) == CopyState::kStale && presences_[chosen] == presence))) Raise();
   presences_[chosen] = presence;
   flags_ &= ~(16u << chosen);
   SetState(chosen, CopyState::kStale);
   return chosen;
+}
+
+void SpanCopies::BeginOpen(int copy) {
+  CHECK(state(copy) == CopyState::kStale && placed());
+  if (!NRAM_PLANTED(join_raises_nothing)) Raise();
 }
 
 void SpanCopies::Open(int copy) {

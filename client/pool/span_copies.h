@@ -101,11 +101,14 @@ class SpanCopies {
   bool EndSettle(SpanGeneration generation, CopySet answered, CopySet missed);
 
   // A copy is to join: it takes its own place if it is a stale one, else that of a stale or an absent one, and is
-  // stale. The place, or -1: there is none. `was_there`: it may have had a copy of this span before; then the span's
-  // generation rises, so that the odd one below is higher than any that it had.
-  int Join(uint16_t presence, bool was_there = false);
-  // It has answered a request that creates, with the odd generation: it is empty, and catches up from now on. CHECKs
-  // that it was stale.
+  // stale. The place, or -1: there is none.
+  int Join(uint16_t presence);
+  // The copy, a stale one, is to be sent a request that creates, with the odd generation below the span's, by somebody
+  // who holds the gate for the whole span. The span's generation rises first, so the odd one is higher than any that
+  // the server had of the span, or is still to be trimmed with. Not without the gate: a change that creates a span is
+  // under way with the generation that it began with, and a second one with a higher would empty it.
+  void BeginOpen(int copy);
+  // It has answered: it is empty, and catches up from now on.
   void Open(int copy);
   // A copy that has caught up was sent a request of the span's generation, by somebody who holds the gate for the whole
   // span. Answered: it is in sync. Else it is stale, and since it may have that generation, the span gets another one.

@@ -91,25 +91,28 @@ TEST(SpanCopiesTest, ACopyJoinsAndCatchesUp) {
   const int copy = span.Join(9);
   ASSERT_EQ(copy, 1);
   EXPECT_EQ(span.state(copy), CopyState::kStale) << "it must be emptied first";
+  span.BeginOpen(copy);
   span.Open(copy);
   EXPECT_EQ(span.changed(), 0b11);
   EXPECT_EQ(span.in_sync(), 0b01);
-  EXPECT_EQ(span.GenerationFor(copy), SpanGeneration{1});
+  EXPECT_EQ(span.GenerationFor(copy), SpanGeneration{3});
   EXPECT_EQ(span.EndChange(0b11, 0b11), Verdict::kDone);
   span.EndJoin(copy, true);
   EXPECT_EQ(span.in_sync(), 0b11);
   EXPECT_TRUE(span.Drop(0));
-  EXPECT_EQ(span.generation(), SpanGeneration{4}) << "the one that has left must refuse";
+  EXPECT_EQ(span.generation(), SpanGeneration{6}) << "the one that has left must refuse";
   EXPECT_TRUE(span.unsettled());
   EXPECT_FALSE(span.Drop(1));
   EXPECT_EQ(span.Join(5), 0);
+  span.BeginOpen(0);
   span.Open(0);
   EXPECT_EQ(span.EndChange(0b10, 0b10), Verdict::kDone) << "one that catches up may miss a change";
   EXPECT_EQ(span.state(0), CopyState::kStale);
   EXPECT_EQ(span.Join(6), 0);
+  span.BeginOpen(0);
   span.Open(0);
   span.EndJoin(0, false);
-  EXPECT_EQ(span.generation(), SpanGeneration{6}) << "the stale copy may have generation 4";
+  EXPECT_EQ(span.generation(), SpanGeneration{12}) << "the stale copy may have generation 10";
   EXPECT_TRUE(span.unsettled());
 }
 
@@ -278,9 +281,11 @@ class Model {
     const int from = std::countr_zero(span_.in_sync());
     const int copy = span_.Join(next_presence_++);
     if (copy < 0) return;
+    span_.BeginOpen(copy);
     const Answer opened = Send(copy, SpanGeneration{Raw(span_.generation()) - 1}, std::nullopt, /*creates=*/true);
     if (!opened.stored || !opened.answered) return;
     span_.Open(copy);
+    if (!Settle() || span_.state(copy) != CopyState::kCatchingUp) return;
     // The only block: written whole.
     const Answer copied = Send(copy, span_.GenerationFor(copy), servers_[from].value);
     if (Random(2) == 0) Write();

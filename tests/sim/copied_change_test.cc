@@ -372,7 +372,8 @@ class CopiesWorld {
     const auto is_there = [this](const Operation& of) {
       return span_.state(of.joined) == CopyState::kStale && span_.presence(of.joined) == of.presence;
     };
-    if (!is_there(*operation)) return EndRepair(operation);
+    if (!is_there(*operation) || !span_.placed()) return EndRepair(operation);
+    span_.BeginOpen(operation->joined);
     Message message{};
     message.presence = operation->presence;
     message.generation = Raw(span_.generation()) - 1;
@@ -380,7 +381,7 @@ class CopiesWorld {
     operation->answered = false;
     operation->under_way = 1;
     operation->next = [this, is_there](Operation* of) {
-      if (!of->answered || !is_there(*of)) return EndRepair(of);
+      if (!of->answered || !is_there(*of) || !span_.placed()) return EndRepair(of);
       span_.Open(of->joined);
       CopyBlock(of);
     };
