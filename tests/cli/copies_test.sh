@@ -1,6 +1,10 @@
 #!/usr/bin/env bash
 # A mount with two copies while servers of its pool are killed, stopped and emptied.
 set -euo pipefail
+# In a mount namespace of its own: one that another test makes meanwhile would keep a copy of the mount.
+if [ -z "${NRAM_OWN_NAMESPACE:-}" ]; then
+  NRAM_OWN_NAMESPACE=1 exec unshare --mount --propagation=private "$0" "$@"
+fi
 
 nram=$(readlink -f "$1")
 directory=$(mktemp -d -p /tmp --suffix=-nram-cli)
