@@ -18,6 +18,10 @@ namespace {
 // A write of nothing, which raises a span's generation.
 constexpr ChunkMask kNoChunks[1] = {0};
 
+absl::Status NoRoomKnown(const ServerSession& session) {
+  return absl::UnavailableError(absl::StrCat("memory server ", session.name(), " does not say if it has room"));
+}
+
 }  // namespace
 
 void CopiedIo::ReleaseRooms(Piece* piece) {
@@ -200,11 +204,7 @@ void CopiedIo::JudgeLeg(IoPart* part) {
       if (!in_term) return RetryLeg(part, status);  // it had room of a former term, which paid for nothing
       if (!had_enough && map->has_reserved() && !repairs())
         return JudgeNoRoom(part, status, reserved_bytes - used_bytes);
-      return EndLeg(part, End::kRefused,
-                    part->room_unanswered ? absl::UnavailableError(absl::StrCat("memory server ", session->name(),
-                                                                                " does not say if it has room"))
-                                          : status,
-                    call.stored_pages);
+      return EndLeg(part, End::kRefused, part->room_unanswered ? NoRoomKnown(*session) : status, call.stored_pages);
     case Reason::kDamaged:
       PieceOf(*part)->damaged = true;
       return EndLeg(part, End::kDamaged, status, call.stored_pages);
