@@ -127,7 +127,7 @@ class CopyMap {
   struct Donor {
     enum class Standing : uint8_t {
       kStays,
-      kAway,    // for so long that its copies are to be replaced
+      kAway,    // it has been away for so long that its copies are to be replaced
       kLeaves,  // its copies are to be moved
     };
     Standing standing = Standing::kStays;

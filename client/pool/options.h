@@ -25,7 +25,7 @@ struct PoolOptions {
   int64_t lease_ttl_min_ms = 0;            // where the usual is shorter, this is asked for
   int64_t fail_fast_after_ms = 5'000;      // a server that has been away for so long fails operations at once
   uint64_t reserve_step_bytes = 16 << 20;  // room that is reserved ahead of use on each server written to
-  // Regions of several copies. A server that has been away for so long gets no waiting: its copies are replaced.
+  // Regions of several copies: the copies of a server that has been away for so long are replaced.
   int64_t replace_after_ms = 10'000;
   // How fast copies are made anew, in bytes a second; kRepairQuarter: a quarter of the time; kRepairUnbounded.
   static constexpr uint64_t kRepairQuarter = 0;

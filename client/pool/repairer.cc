@@ -182,8 +182,8 @@ std::optional<Repairer::Todo> Repairer::TakeTodo(const Slot& slot) {
   while (!todo_.empty() && !stopping_) {
     std::optional<Todo> todo = std::move(todo_.front());
     todo_.pop_front();
-    // Two slots on one span would take each other's copy for their own.
     listed_.erase(Place{todo->map.get(), todo->span | (todo->mends ? kMendBit : 0)});
+    // Two slots on one span would take each other's copy for their own.
     if (IsAtWork(*todo)) continue;
     if (!todo->mends) at_work_[index] = {todo->map.get(), todo->span};
     return todo;

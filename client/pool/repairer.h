@@ -45,9 +45,9 @@ class Repairer : public PoolEdge::Ticked {
   static constexpr size_t kSlots = 2;
   static constexpr size_t kParts = 8;                      // of a slot's operation
   static constexpr size_t kTodoMax = 1024;                 // spans
+  static constexpr size_t kTriedMax = 65'536;              // likewise
   static constexpr uint64_t kMendBit = uint64_t{1} << 63;  // of a Place that is a block
   static constexpr int kInlineMax = 64;                    // spans in a row, as each may end before it returns
-  static constexpr size_t kTriedMax = 65'536;              // likewise
   static constexpr size_t kLeftoversMax = 65'536;
   static constexpr size_t kFreedAtATime = 64;
   static constexpr size_t kLooksMax = 256;  // at leftovers, each tick
