@@ -155,8 +155,7 @@ void CopiedIo::JudgeLeg(IoPart* part) {
   if (creates && call.sent && !(answered && call.reason == Reason::kOk)) copies()->NotePerhaps(part->leg.presence);
   const absl::Status status = CallStatus(call, session->name());
   if (!answered) {
-    // What was used is unknown.
-    if (!trims) engine_->EndRoom(part, call.sent && !part->room.is_regions() ? part->room.bytes() : 0);
+    if (!trims) engine_->EndUnanswered(part);
     session->Suspect();
     if (call.code == absl::StatusCode::kDeadlineExceeded) session->NoteSilence();
     if (call.code == absl::StatusCode::kUnavailable || call.code == absl::StatusCode::kDataLoss) {

@@ -226,4 +226,11 @@ void IoEngine::EndRoom(IoPart* part, uint64_t used_bytes) {
   }
 }
 
+void IoEngine::EndUnanswered(IoPart* part) {
+  if (!part->call.sent) return EndRoom(part, 0);
+  if (!part->room.is_regions()) return EndRoom(part, part->room.bytes());
+  place_.map->EndUnknown(part->session->index(), part->session->room(), std::move(part->room));
+  part->session->NoteReturned();
+}
+
 }  // namespace nram

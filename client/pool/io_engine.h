@@ -153,6 +153,8 @@ class IoEngine {
   void WaitForRoom(IoPart* part, uint64_t bytes);
   // Ends the grant that the part has, if any.
   void EndRoom(IoPart* part, uint64_t used_bytes);
+  // The same for a write that has no answer. If it was not sent, it has used nothing.
+  void EndUnanswered(IoPart* part);
 
  private:
   static constexpr uint32_t kIdle = 0, kRunning = 1, kSleeping = 2, kDone = 3;

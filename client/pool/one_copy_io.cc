@@ -196,9 +196,7 @@ void OneCopyIo::JudgeShortOfReserved(IoPart* part, const absl::Status& status, u
 
 void OneCopyIo::JudgeUnanswered(IoPart* part) {
   const Call& call = part->call;
-  // What was used is unknown. A renewal tells how much all calls have used, but not which: a region's room stays so.
-  if (call.request.op == Op::kWrite)
-    engine_->EndRoom(part, call.sent && !part->room.is_regions() ? part->room.bytes() : 0);
+  if (call.request.op == Op::kWrite) engine_->EndUnanswered(part);
   part->session->Suspect();
   const absl::Status status = CallStatus(call, part->session->name());
   switch (call.code) {

@@ -128,6 +128,11 @@ void RegionMap::EndReserved(uint16_t server, Room* room, Room::Grant grant, uint
   PresenceLocked(server)->room.Used(room, std::move(grant), used_bytes);
 }
 
+void RegionMap::EndUnknown(uint16_t server, Room* room, Room::Grant grant) {
+  GateLock lock(&mu_);
+  PresenceLocked(server)->room.Unknown(room, std::move(grant));
+}
+
 RegionMap::Reserved RegionMap::LookForReserved(uint16_t server, uint64_t had_bytes) const {
   GateLock lock(&mu_);
   const Presence* const presence = FindPresenceLocked(server);

@@ -95,6 +95,7 @@ class RegionMap {
   // See RegionRoom.
   Room::Grant TakeReserved(uint16_t server, Room* room, uint64_t least_bytes, uint64_t most_bytes);
   void EndReserved(uint16_t server, Room* room, Room::Grant grant, uint64_t used_bytes);
+  void EndUnknown(uint16_t server, Room* room, Room::Grant grant);
   // Whether more than `had_bytes` is reserved there now, or may be when what is lent to writes and trims comes back.
   enum class Reserved : uint8_t { kNoMore, kMore, kLent };
   Reserved LookForReserved(uint16_t server, uint64_t had_bytes) const;

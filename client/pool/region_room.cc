@@ -52,6 +52,11 @@ void RegionRoom::Used(Room* room, Room::Grant grant, uint64_t used_bytes) {
   if (used_bytes > own_bytes) room->Charge(used_bytes - own_bytes);
 }
 
+void RegionRoom::Unknown(Room* room, Room::Grant grant) {
+  room->Charge(grant.bytes());
+  Used(room, std::move(grant), 0);
+}
+
 bool RegionRoom::Add(Room* room, Room::Grant grant) {
   const uint64_t bytes = grant.bytes();
   const uint32_t term = room->Reserve(std::move(grant));

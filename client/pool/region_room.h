@@ -4,8 +4,9 @@
 // What one region has reserved of the room at one server: its own purse. Pure, like the purse of all (room.h), which is
 // told of each change.
 //
-// What a write without an answer has used is not taken off: a word of the server says how much there is in all, but not
-// whose. So the purse may say too much, and a write is refused that it would pay for; the server knows.
+// What a write without an answer has used is not taken off this purse: a word of the server says how much there is in
+// all, but not whose. So it may say too much. The client's free room bears that until such a word: else the region would
+// give back what is not there when it goes, and another one's promise would be made of it.
 
 #include <cstdint>
 #include <optional>
@@ -22,6 +23,8 @@ class RegionRoom {
   Room::Grant TryTake(Room* room, uint64_t least_bytes, uint64_t most_bytes);
   // The write has used so much; what is beyond the grant is the client's.
   void Used(Room* room, Room::Grant grant, uint64_t used_bytes);
+  // It was sent and has no answer.
+  void Unknown(Room* room, Room::Grant grant);
   // Of the client's room, for this region. False: its term is over.
   bool Add(Room* room, Room::Grant grant);
   // Gives back up to `most_bytes`; returns how many.

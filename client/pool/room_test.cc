@@ -145,8 +145,8 @@ TEST(RoomTest, ManyThreadsLoseNothing) {
 }
 
 // A client with three regions at one server, each call of which may be executed or not, and answered or not, in any
-// order that the server's rules allow. The server's truth is a number; the client must never count on more than it, but
-// where a purse says so (a region's, of writes without an answer), and come to know it.
+// order that the server's rules allow. The server's truth is a number; the client must never count on more than it, and
+// come to know it.
 class RoomModel {
  public:
   explicit RoomModel(uint64_t seed) : random_(seed) { NewTerm(); }
@@ -182,7 +182,6 @@ class RoomModel {
     ++term_;
     reservation_bytes_ = 0;
     for (uint32_t& kept : kept_chunks_) kept = 0;
-    overcounted_ = 0;
     room_.Enter(7, term_);
   }
 
@@ -297,9 +296,10 @@ class RoomModel {
     // Late, perhaps after its term was over.
     if (!write.executed && Random(2) == 0) Execute(&write);
     const bool answered = write.executed && Random(6) != 0;
-    if (write.region >= 0) {
-      if (!answered && write.executed_term == term_) overcounted_ += write.used;
-      regions_[write.region].Used(&room_, std::move(write.grant), answered ? write.used : 0);
+    if (write.region >= 0 && answered) {
+      regions_[write.region].Used(&room_, std::move(write.grant), write.used);
+    } else if (write.region >= 0) {
+      regions_[write.region].Unknown(&room_, std::move(write.grant));
     } else if (answered) {
       room_.Used(std::move(write.grant), write.used);
     } else if (write.executed || Random(2) == 0) {
@@ -339,10 +339,10 @@ class RoomModel {
     room_.Hear(reservation_bytes_, look);
   }
 
-  // No more is counted on than there is, but for what regions' writes without an answer have used.
+  // No more is counted on than there is.
   void Check() {
     int64_t counted = room_.free_bytes() + room_.reserved_bytes();
-    auto there = static_cast<int64_t>(reservation_bytes_ + overcounted_);
+    auto there = static_cast<int64_t>(reservation_bytes_);
     for (const Write& write : writes_) {
       if (write.term == term_) counted += static_cast<int64_t>(write.grant.bytes());
       if (write.executed_term == term_) there += static_cast<int64_t>(write.used);
@@ -380,7 +380,6 @@ class RoomModel {
   uint64_t term_ = 0;
   uint64_t reservation_bytes_ = 0;  // the server's truth
   uint32_t kept_chunks_[kRegions] = {};
-  uint64_t overcounted_ = 0;  // what regions' writes without an answer have used
 };
 
 TEST(RoomTest, RandomEventsEndInTheServersTruth) {
