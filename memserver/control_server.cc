@@ -175,6 +175,10 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
                                          v1::AttachRegionReply* reply) override {
     return Run(context, request, reply, &ControlService::AttachRegion);
   }
+  grpc::ServerUnaryReactor* SetView(grpc::CallbackServerContext* context, const v1::SetViewRequest* request,
+                                    v1::SetViewReply* reply) override {
+    return Run(context, request, reply, &ControlService::SetView);
+  }
   grpc::ServerUnaryReactor* DestroyRegion(grpc::CallbackServerContext* context, const v1::DestroyRegionRequest* request,
                                           v1::DestroyRegionReply* reply) override {
     return Run(context, request, reply, &ControlService::DestroyRegion, CallThreads::Pace::kSlow);

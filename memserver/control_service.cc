@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/plant.h"
@@ -41,6 +42,9 @@ void FillRegion(const RegionDescription& region, v1::RegionInfo* info) {
   info->set_spans(region.spans);
   info->set_size_bytes(region.manifest.size_bytes);
   info->set_lease_id(Raw(region.lease));
+  info->set_copies(region.manifest.copies);
+  info->set_view(region.manifest.view);
+  info->set_sealed(region.manifest.sealed);
   info->mutable_incarnations()->Assign(region.manifest.incarnations.begin(), region.manifest.incarnations.end());
 }
 
@@ -124,8 +128,11 @@ absl::Status ControlService::CreateRegion(const v1::CreateRegionRequest& request
   }
   const auto lease = core_->leases().Renew(LeaseId{request.lease_id()});
   if (!lease.ok()) return lease.status();
-  RegionManifest manifest{
-      request.name(), {request.incarnations().begin(), request.incarnations().end()}, request.size_bytes()};
+  RegionManifest manifest{request.name(),
+                          {request.incarnations().begin(), request.incarnations().end()},
+                          request.size_bytes(),
+                          std::max(request.copies(), 1u),
+                          request.view()};
   return core_->store().CreateNamed(lease->get(), RegionId{request.region_id()}, request.epoch(), request.gc(),
                                     std::move(manifest));
 }
@@ -148,6 +155,16 @@ absl::Status ControlService::AttachRegion(const v1::AttachRegionRequest& request
   if (Raw(region->lease) != request.lease_id()) region->lease = LeaseId{0};
   FillRegion(*region, reply->mutable_region());
   return absl::OkStatus();
+}
+
+absl::Status ControlService::SetView(const v1::SetViewRequest& request, v1::SetViewReply*) {
+  if (request.incarnations_size() > kIncarnationsMax) {
+    return absl::InvalidArgumentError(absl::StrCat("a region is on at most ", kIncarnationsMax, " servers"));
+  }
+  const auto lease = core_->leases().Renew(LeaseId{request.lease_id()});
+  if (!lease.ok()) return lease.status();
+  return core_->store().SetView(**lease, RegionId{request.region_id()}, request.epoch(), request.view(),
+                                {request.incarnations().begin(), request.incarnations().end()}, request.sealed());
 }
 
 absl::Status ControlService::DestroyRegion(const v1::DestroyRegionRequest& request, v1::DestroyRegionReply* reply) {
@@ -180,10 +197,15 @@ absl::Status ControlService::ListSpans(const v1::ListSpansRequest& request, v1::
   auto spans = core_->store().ListSpans(RegionId{request.region_id()}, request.from_span(), kSpansPerReply + 1);
   if (!spans.ok()) return spans.status();
   if (spans->size() > kSpansPerReply) {
-    reply->set_next_span(spans->back());
+    reply->set_next_span(spans->back().span);
     spans->pop_back();
   }
-  reply->mutable_spans()->Assign(spans->begin(), spans->end());
+  const bool has_generations =
+      absl::c_any_of(*spans, [](const auto& listed) { return listed.generation != SpanGeneration{}; });
+  for (const RegionTable::ListedSpan& listed : *spans) {
+    reply->add_spans(listed.span);
+    if (has_generations) reply->add_generations(Raw(listed.generation));
+  }
   return absl::OkStatus();
 }
 

@@ -31,6 +31,7 @@ class ControlService {
   absl::Status Reserve(const v1::ReserveRequest& request, v1::LeaseReply* reply);
   absl::Status CreateRegion(const v1::CreateRegionRequest& request, v1::CreateRegionReply* reply);
   absl::Status AttachRegion(const v1::AttachRegionRequest& request, v1::AttachRegionReply* reply);
+  absl::Status SetView(const v1::SetViewRequest& request, v1::SetViewReply* reply);
   absl::Status DestroyRegion(const v1::DestroyRegionRequest& request, v1::DestroyRegionReply* reply);
   absl::Status ListRegions(const v1::ListRegionsRequest& request, v1::ListRegionsReply* reply);
   absl::Status ListSpans(const v1::ListSpansRequest& request, v1::ListSpansReply* reply);

@@ -78,7 +78,10 @@ PageIndex::~PageIndex() {
 uint64_t PageIndex::spans() const {
   if (!has_generations_) return tree_ != nullptr ? tree_->size() : only_leaf_ != nullptr ? 1 : 0;
   uint64_t count = 0;
-  VisitSpans(0, [&](uint64_t) { return ++count != 0; });
+  VisitLeaves(0, UINT64_MAX, [&](uint64_t, const Leaf* leaf) {
+    count += leaf->count > 0;
+    return true;
+  });
   return count;
 }
 
@@ -252,8 +255,12 @@ void PageIndex::VisitLeaves(uint64_t from_span, uint64_t end_span,
   }
 }
 
-void PageIndex::VisitSpans(uint64_t from_span, absl::FunctionRef<bool(uint64_t span)> visit) const {
-  VisitLeaves(from_span, UINT64_MAX, [&](uint64_t span, const Leaf* leaf) { return leaf->count == 0 || visit(span); });
+void PageIndex::VisitSpans(uint64_t from_span,
+                           absl::FunctionRef<bool(uint64_t span, SpanGeneration generation)> visit) const {
+  VisitLeaves(from_span, UINT64_MAX, [&](uint64_t span, const Leaf* leaf) {
+    const bool is_copy = leaf->generation != SpanGeneration{} && Raw(leaf->generation) % 2 == 0;
+    return (leaf->count == 0 && !is_copy) || visit(span, leaf->generation);
+  });
 }
 
 SpanGeneration PageIndex::GenerationOf(uint64_t page) const {

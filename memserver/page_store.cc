@@ -82,7 +82,9 @@ Reason PageStore::Write(Lease* lease, const WriteArgs& args, Payment* payment, u
   if (args.term != 0 && lease->term() != args.term) return Reason::kLeaseEnded;
   auto it = at.regions.find(Raw(args.region));
   if (it == at.regions.end()) {
-    if (args.absent == IfAbsent::kRefuse) return lease->live() ? Reason::kUnknownRegion : Reason::kLeaseEnded;
+    // Where a region with several owners is, only its creator and its members' list say.
+    const bool is_firsts = args.generation == SpanGeneration{} || args.epoch == 1;
+    if (args.absent == IfAbsent::kRefuse || !is_firsts) return lease->live() ? Reason::kUnknownRegion : Reason::kLeaseEnded;
     payment->BeginStep(kRegionBytes);
     const Reason created =
         CreateLocked(&at, lease, payment, args.region, args.epoch, args.absent == IfAbsent::kCreateGc, /*named=*/false);

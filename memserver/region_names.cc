@@ -36,6 +36,30 @@ void RegionNames::Forget(RegionId id) {
   manifests_.erase(it);
 }
 
+absl::Status RegionNames::SetView(RegionId id, uint64_t view, std::vector<uint64_t> incarnations, uint32_t sealed) {
+  MutexLock lock(&mu_);
+  const auto it = manifests_.find(Raw(id));
+  if (it == manifests_.end()) return absl::NotFoundError("the region has no name");
+  RegionManifest* const manifest = &it->second;
+  if (view < manifest->view)
+    return absl::AbortedError(absl::StrCat("the region has view ", manifest->view, " already"));
+  const uint64_t before = CostBytes(*manifest);
+  RegionManifest changed = *manifest;
+  changed.view = view;
+  changed.incarnations = std::move(incarnations);
+  changed.sealed = sealed;
+  const uint64_t after = CostBytes(changed);
+  if (after > before && !arena_->ChargeIndex(after - before)) return absl::ResourceExhaustedError("the server is full");
+  if (after < before) arena_->ReleaseIndex(before - after);
+  *manifest = std::move(changed);
+  return absl::OkStatus();
+}
+
+void RegionNames::Unseal(RegionId id) {
+  MutexLock lock(&mu_);
+  if (const auto it = manifests_.find(Raw(id)); it != manifests_.end()) it->second.sealed = 0;
+}
+
 RegionId RegionNames::Find(const std::string& name) const {
   MutexLock lock(&mu_);
   const auto it = ids_.find(name);
@@ -49,6 +73,9 @@ RegionManifest RegionNames::Manifest(RegionId id, bool with_incarnations) const 
   RegionManifest manifest;
   manifest.name = it->second.name;
   manifest.size_bytes = it->second.size_bytes;
+  manifest.copies = it->second.copies;
+  manifest.view = it->second.view;
+  manifest.sealed = it->second.sealed;
   if (with_incarnations) manifest.incarnations = it->second.incarnations;
   return manifest;
 }

@@ -18,6 +18,9 @@ struct RegionManifest {
   std::string name;
   std::vector<uint64_t> incarnations;
   uint64_t size_bytes = 0;
+  uint32_t copies = 1;
+  uint64_t view = 0;    // the number of this list of incarnations
+  uint32_t sealed = 0;  // by the last owner: how many copies in sync each span has at least; 0: not sealed
 };
 
 // The names of a server's regions, and their manifests. Charges its memory to the arena as index. Thread-safe. Its lock
@@ -32,6 +35,10 @@ class RegionNames {
   absl::Status Add(RegionId id, RegionManifest manifest);
   // Does nothing if the region has no name.
   void Forget(RegionId id);
+  // NOT_FOUND: the region has no name. ABORTED: the present view is higher. RESOURCE_EXHAUSTED: no room.
+  absl::Status SetView(RegionId id, uint64_t view, std::vector<uint64_t> incarnations, uint32_t sealed);
+  // Another owner has it.
+  void Unseal(RegionId id);
 
   // 0 if no region has this name.
   RegionId Find(const std::string& name) const;

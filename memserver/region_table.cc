@@ -172,8 +172,21 @@ absl::StatusOr<RegionDescription> RegionTable::Attach(Lease* lease, RegionId id,
     region->lease = lease->id;
     region->epoch = epoch;
     region->kept_bytes = 0;
+    if (region->named) names_.Unseal(id);
   }
   return Describe(id, *region, /*with_incarnations=*/true);
+}
+
+absl::Status RegionTable::SetView(const Lease& lease, RegionId id, uint32_t epoch, uint64_t view,
+                                  std::vector<uint64_t> incarnations, uint32_t sealed) {
+  Shard& at = shard(id);
+  WriterLock lock(&at.mu);
+  const auto it = at.regions.find(Raw(id));
+  if (it == at.regions.end()) return absl::NotFoundError(absl::StrCat("no region ", FormatId(Raw(id))));
+  if (CheckOwner(*it->second, lease, epoch) != Reason::kOk) {
+    return absl::FailedPreconditionError(absl::StrCat("region ", FormatId(Raw(id)), " has another owner"));
+  }
+  return names_.SetView(id, view, std::move(incarnations), sealed);
 }
 
 RegionDescription RegionTable::Describe(RegionId id, const StoredRegion& region, bool with_incarnations) const {
@@ -233,14 +246,15 @@ std::vector<RegionDescription> RegionTable::List(uint64_t from, size_t limit, bo
   return result;
 }
 
-absl::StatusOr<std::vector<uint64_t>> RegionTable::ListSpans(RegionId id, uint64_t from_span, size_t limit) const {
+absl::StatusOr<std::vector<RegionTable::ListedSpan>> RegionTable::ListSpans(RegionId id, uint64_t from_span,
+                                                                            size_t limit) const {
   const Shard& at = shard(id);
   ReaderLock lock(&at.mu);
   const auto it = at.regions.find(Raw(id));
   if (it == at.regions.end()) return absl::NotFoundError(absl::StrCat("no region ", FormatId(Raw(id))));
-  std::vector<uint64_t> spans;
-  it->second->index.VisitSpans(from_span, [&](uint64_t span) {
-    spans.push_back(span);
+  std::vector<ListedSpan> spans;
+  it->second->index.VisitSpans(from_span, [&](uint64_t span, SpanGeneration generation) {
+    spans.push_back({span, generation});
     return spans.size() < limit;
   });
   return spans;

@@ -68,13 +68,20 @@ class RegionTable {
 
   // See control.proto. `lease` null: read-only.
   absl::StatusOr<RegionDescription> Attach(Lease* lease, RegionId id, uint32_t epoch, bool force);
+  // See control.proto.
+  absl::Status SetView(const Lease& lease, RegionId id, uint32_t epoch, uint64_t view,
+                       std::vector<uint64_t> incarnations, uint32_t sealed);
   // Zero if no region has this name.
   RegionId FindByName(const std::string& name) const { return names_.Find(name); }
   // The first `limit` regions with an id of at least `from`, in order, without their incarnations, which are long.
   // Fewer if some are destroyed meanwhile. *next: the id to go on from; 0: there are no more.
   std::vector<RegionDescription> List(uint64_t from, size_t limit, bool orphans_only, bool named_only,
                                       uint64_t* next = nullptr) const;
-  absl::StatusOr<std::vector<uint64_t>> ListSpans(RegionId id, uint64_t from_span, size_t limit) const;
+  struct ListedSpan {
+    uint64_t span = 0;
+    SpanGeneration generation{};
+  };
+  absl::StatusOr<std::vector<ListedSpan>> ListSpans(RegionId id, uint64_t from_span, size_t limit) const;
 
   // While draining, the server takes new pages only if a reservation pays for them. Others are refused: kDraining.
   void SetDraining(bool draining) { draining_ = draining; }

@@ -13,8 +13,8 @@ namespace nram {
 
 // The versions that this end speaks, of both planes. Control's hello chooses the highest one that both ends speak
 // (proto/version.h); the data plane's hello names it.
-inline constexpr uint32_t kWireVersion = 8;
-inline constexpr uint32_t kWireVersionLowest = 8;
+inline constexpr uint32_t kWireVersion = 9;
+inline constexpr uint32_t kWireVersionLowest = 9;
 
 // A message's header: a part that all messages have, and a body that depends on the operation and the direction
 // (proto/message_body.h).

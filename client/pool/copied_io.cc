@@ -35,6 +35,12 @@ absl::Status LostError(RegionId region) {
                                           " are lost: their servers have restarted, or freed them with the lease"));
 }
 
+absl::Status ChangedError(RegionId region) {
+  return absl::UnavailableError(absl::StrCat("region ", FormatId(Raw(region)),
+                                             " was attached read-only, and its owner ",
+                                             "has moved or lost copies since: attach it again"));
+}
+
 }  // namespace
 
 CopiedIo::~CopiedIo() = default;
@@ -53,6 +59,9 @@ void CopiedIo::Begin() {
     more_ = std::make_unique<Piece[]>(kPiecesMax - 1);
   }
   for (size_t i = 0; i < piece_count_; ++i) PieceAt(i)->index = i;
+  if (place().map->key().reader == CopiesReader::kConfirms && confirmed_ == nullptr) {
+    confirmed_ = std::make_unique<std::byte[]>(kPiecesMax * kChunkBytes);
+  }
   next_chunk_ = range.first;
   busy_ = next_piece_ = 0;
 }
@@ -93,6 +102,7 @@ bool CopiedIo::Claim(Piece* piece) {
   piece->garbled = 0;
   piece->damaged_reads = 0;
   piece->bad.clear();
+  piece->confirms = false;
   piece->error = absl::OkStatus();
   return true;
 }
@@ -352,8 +362,9 @@ bool CopiedIo::BeginRepair(Piece* piece) {
     piece->state = State::kRead;
     return true;
   }
-  piece->change =
-      CopiedChange(request().repair == RepairWork::kOpen ? CopiedChange::Kind::kOpen : CopiedChange::Kind::kJoin);
+  piece->change = CopiedChange(request().repair == RepairWork::kOpen   ? CopiedChange::Kind::kOpen
+                               : request().repair == RepairWork::kJoin ? CopiedChange::Kind::kJoin
+                                                                       : CopiedChange::Kind::kSettle);
   if (request().copy.has_value()) piece->change.SetCopy(*request().copy);
   for (const uint16_t presence : request().leaves) piece->change.Leave(presence);
   piece->state = State::kNext;
@@ -402,6 +413,7 @@ bool CopiedIo::Read(Piece* piece) {
       memset(part->call.in, 0, piece->range.bytes());
       return EndRead(piece);
     case CopyMap::ReadState::kLost:
+      if (is_reader()) return End(piece, ChangedError(place().map->key().id)), false;
       // A page that is lost already needs no copy.
       return End(piece, repairs() && piece->range.pages() == 1 ? absl::OkStatus() : LostError(place().map->key().id)),
              false;
@@ -422,6 +434,7 @@ bool CopiedIo::Read(Piece* piece) {
   }
   if (chosen == nullptr) chosen = untried;
   const bool all_tried = chosen == nullptr;
+  if (all_tried && piece->confirms) return EndRead(piece);
   if (all_tried) {
     if (piece->damaged_reads >= legs.size()) return FailRead(piece, piece->error);
     piece->tried.clear();
@@ -432,6 +445,7 @@ bool CopiedIo::Read(Piece* piece) {
   part->session = SessionAt(chosen->life.server);
   part->life = part->session->life();
   if (part->life->incarnation != chosen->life.incarnation) {
+    if (is_reader()) return End(piece, ChangedError(place().map->key().id)), false;
     copies()->Bury(chosen->presence);
     return true;
   }
@@ -443,8 +457,10 @@ bool CopiedIo::Read(Piece* piece) {
   }
   piece->tried.push_back(chosen->presence);
   const RegionKey& key = place().map->key();
+  const ChunkRange range = piece->confirms ? ChunkRange{piece->range.first, 1} : piece->range;
+  if (piece->confirms) part->call.in = &confirmed_[piece->index * kChunkBytes];
   part->call.request = MessageHeader(
-      ReadRequest{.region = key.id, .range = piece->range, .epoch = key.epoch, .span_generation = chosen->generation});
+      ReadRequest{.region = key.id, .range = range, .epoch = key.epoch, .span_generation = chosen->generation});
   part->times_up = part->session->times_up();
   engine_->StartCall(part);
   return false;
@@ -459,6 +475,8 @@ void CopiedIo::JudgeRead(Piece* piece, IoPart* part) {
     session->Suspect();
     if (call.code == absl::StatusCode::kDeadlineExceeded) session->NoteSilence();
     piece->error = status;
+    // One that cannot be asked may know better.
+    if (piece->confirms) return End(piece, absl::UnavailableError(status.message()));
     const bool is_garbled = call.code == absl::StatusCode::kDataLoss;
     if (is_garbled) NoteBad(piece, part->leg.presence);
     if (is_garbled && ++piece->garbled < kGarbledMax) piece->error = absl::UnavailableError(status.message());
@@ -468,11 +486,17 @@ void CopiedIo::JudgeRead(Piece* piece, IoPart* part) {
   }
   switch (call.reason) {
     case Reason::kOk:
-      if (LookAtRead(piece)) (void)EndRead(piece);
+      if (is_reader()) {
+        (void)Confirm(piece);
+      } else if (LookAtRead(piece)) {
+        (void)EndRead(piece);
+      }
       return;
     case Reason::kUnknownRegion:
     case Reason::kOtherGeneration:
-      if (!copies()->Confirms(SpanOf(*piece), part->leg)) {
+      if (is_reader()) {
+        End(piece, ChangedError(place().map->key().id));
+      } else if (!copies()->Confirms(SpanOf(*piece), part->leg)) {
         piece->tried.clear();
       } else if (piece->unsettled) {
         (void)Settle(piece);
@@ -489,7 +513,10 @@ void CopiedIo::JudgeRead(Piece* piece, IoPart* part) {
       session->Suspect();
       piece->error = status;
       return;
+    case Reason::kStaleEpoch:
+      return End(piece, is_reader() ? ChangedError(place().map->key().id) : status);
     case Reason::kDamaged:
+      if (piece->confirms) return;  // it has the generation
       piece->error = status;
       ++piece->damaged_reads;
       NoteBad(piece, part->leg.presence);
@@ -497,6 +524,13 @@ void CopiedIo::JudgeRead(Piece* piece, IoPart* part) {
     default:
       return End(piece, status);
   }
+}
+
+bool CopiedIo::Confirm(Piece* piece) {
+  if (place().map->key().reader == CopiesReader::kPinned) return EndRead(piece);
+  // Those that were tried before did not answer: they are asked again.
+  if (!std::exchange(piece->confirms, true)) piece->tried = {PartOf(*piece, 0)->leg.presence};
+  return true;
 }
 
 bool CopiedIo::EndRead(Piece* piece) {

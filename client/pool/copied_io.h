@@ -76,14 +76,19 @@ class CopiedIo : public IoWay {
     size_t damaged_reads = 0;                         // copies that have said so, since all were tried
     absl::InlinedVector<uint16_t, kReplicasMax> bad;  // presences, of answers that were damaged or garbled
     bool unsettled = false;
-    absl::Status error;  // of some message
+    bool confirms = false;  // a reader has the data, and asks the other copies whether it counts
+    absl::Status error;     // of some message
   };
   using State = Piece::State;
 
   const IoPlace& place() const { return engine_->place(); }
   const IoRequest& request() const { return engine_->request(); }
   bool repairs() const { return request().repair != RepairWork::kNone; }
-  bool is_of_span() const { return request().repair == RepairWork::kOpen || request().repair == RepairWork::kJoin; }
+  // Of a region that another client owns: what that changes is not seen here.
+  bool is_reader() const { return place().map->key().reader != CopiesReader::kNo; }
+  bool is_of_span() const {
+    return repairs() && request().repair != RepairWork::kCopy && request().repair != RepairWork::kMend;
+  }
   CopyMap* copies() const { return place().map->copies(); }
   Piece* PieceAt(size_t index) const { return index == 0 ? &first_ : &more_[index - 1]; }
   Piece* PieceOf(const IoPart& part) const { return PieceAt(part.index / parts_per_piece_); }
@@ -109,6 +114,8 @@ class CopiedIo : public IoWay {
   bool Read(Piece* piece);
   bool Settle(Piece* piece);
   bool LookAtRead(Piece* piece);
+  // A reader's: what was read counts if all copies that it knows of still have the generation that it knows.
+  bool Confirm(Piece* piece);
   // What was read counts: the end of a read.
   bool EndRead(Piece* piece);
   // No copy in sync has the pages.
@@ -141,7 +148,8 @@ class CopiedIo : public IoWay {
   std::unique_ptr<Piece[]> more_;
   size_t piece_count_ = 1;
   size_t parts_per_piece_ = 1;
-  uint64_t next_chunk_ = 0;  // to be started
+  std::unique_ptr<std::byte[]> confirmed_;  // what is asked only to know whether it is answered; a chunk for each piece
+  uint64_t next_chunk_ = 0;                 // to be started
   size_t busy_ = 0;
   size_t next_piece_ = 0;
 };

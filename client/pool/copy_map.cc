@@ -11,12 +11,8 @@
 namespace nram {
 
 uint16_t CopyMap::PresenceLocked(const Life& life) {
-  for (size_t i = 0; i < presences_.size(); ++i) {
-    const Presence& presence = presences_[i];
-    if (!presence.dead && presence.server == life.server && presence.incarnation == life.incarnation) {
-      return static_cast<uint16_t>(i);
-    }
-  }
+  const Presence* const present = FindPresenceLocked(life);
+  if (present != nullptr) return static_cast<uint16_t>(present - presences_.data());
   CHECK_LT(presences_.size(), size_t{UINT16_MAX}) << "a region was in too many lives of its servers";
   presences_.push_back({life.incarnation, life.server});
   return static_cast<uint16_t>(presences_.size() - 1);
@@ -88,6 +84,7 @@ bool CopyMap::Place(uint64_t span, absl::Span<const Life> lives) {
   GateLock lock(&mu_);
   const SpanCopies* const present = FindLocked(span);
   if (present != nullptr && present->placed()) return false;
+  if (!std::all_of(lives.begin(), lives.end(), [&](const Life& life) { return MayHaveLocked(life); })) return false;
   absl::InlinedVector<uint16_t, SpanCopies::kMost> presences;
   for (const Life& life : lives) presences.push_back(PresenceLocked(life));
   SlotLocked(span)->Place(presences, /*one_copy=*/false);

@@ -51,10 +51,33 @@ class CopyMap {
   };
   using Legs = absl::InlinedVector<Leg, SpanCopies::kMost>;
 
-  // `copies`: how many a span is to have.
-  explicit CopyMap(int copies) : copies_(copies) {}
+  // `copies`: how many a span is to have. `named`: they are on members only.
+  explicit CopyMap(int copies, bool named = false) : copies_(copies), named_(named) {}
 
   int copies() const { return copies_; }
+
+  // --- Regions with a name (copy_map_members.cc).
+  // The region was created in that life, and spans may be there from now on.
+  void NoteMember(const Life& life);
+  // No span is placed there from now on. True: no span has anything there.
+  bool EndMember(const Life& life);
+  // Nothing of the region is left there.
+  void Bury(const Life& life);
+  // The region has nothing there, and never had, or not any more.
+  bool IsGone(const Life& life) const;
+  // Whether a span may be placed there. Regions without a name: anywhere.
+  bool IsMember(const Life& life) const;
+  // Something was lost, and was not written anew.
+  bool HasLoss() const;
+  // What a member has of a span, as its server lists it. False: the map would take more than `bytes_max`.
+  bool Load(uint64_t span, const Life& life, SpanGeneration generation, size_t bytes_max);
+  // All members have been listed. `doubtful`: nobody knows whether the copies of a span are alike.
+  void EndLoad(bool doubtful);
+  // The fewest copies in sync in those lives that any span has; 0 if a span is lost, doubtful or unsettled. A map
+  // without spans: as many as wanted, of so many lives at most.
+  int LeastInSync(absl::Span<const Life> lives) const;
+  // The first span at or after `span` that is doubtful or unsettled; UINT64_MAX if there is none.
+  uint64_t NextToSettle(uint64_t span) const;
 
   enum class SpanState { kHole, kPlaced, kLost };
   // `lost`: the range has pages that are lost. In a span that is lost, all are that were not written since.
@@ -202,8 +225,15 @@ class CopyMap {
     uint16_t server = kNoServer;
     Known known = Known::kNothing;
     bool dead = false;
+    bool is_member = false;
   };
 
+  Presence* FindPresenceLocked(const Life& life) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool MayHaveLocked(const Life& life) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Calls `visit` for each span from `span` on until it returns false; spans that were never placed, too.
+  void VisitLocked(uint64_t span, absl::FunctionRef<bool(uint64_t span, SpanCopies* copies)> visit) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool IsUsedLocked(absl::FunctionRef<bool(const Presence&)> is_it) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   uint16_t PresenceLocked(const Life& life) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The span as it is now, without what has died. Null: a hole.
   SpanCopies* FindLocked(uint64_t span) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -221,6 +251,7 @@ class CopyMap {
   void LegsOf(const SpanCopies& copies, CopySet of, Legs* legs) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const int copies_;
+  const bool named_;
   mutable SharedGate mu_;  // taken exclusively: a mutex in four bytes
   // A region of one span needs no table.
   mutable uint64_t only_span_ ABSL_GUARDED_BY(mu_) = 0;
@@ -230,7 +261,9 @@ class CopyMap {
   // By span, of those that were lost and placed anew.
   mutable std::unique_ptr<absl::flat_hash_map<uint64_t, LostPages>> lost_pages_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<absl::flat_hash_set<uint64_t>> damaged_ ABSL_GUARDED_BY(mu_);
-  absl::InlinedVector<Presence, 2> presences_ ABSL_GUARDED_BY(mu_);
+  mutable absl::InlinedVector<Presence, 2> presences_ ABSL_GUARDED_BY(mu_);
+  // Only while the region is attached: the highest odd generation of each span that is above those of its copies.
+  std::unique_ptr<absl::flat_hash_map<uint64_t, SpanGeneration>> above_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace nram

@@ -104,6 +104,7 @@ std::optional<uint16_t> CopyMap::Join(uint64_t span, const Life& life, std::opti
   GateLock lock(&mu_);
   SpanCopies* const copies = FindLocked(span);
   if (copies == nullptr || !copies->placed()) return std::nullopt;
+  if (!MayHaveLocked(life)) return std::nullopt;
   const uint16_t presence = PresenceLocked(life);
   const int place = PlaceOf(*copies, presence);
   if (place >= 0 && copies->state(place) != CopyState::kStale) return std::nullopt;
@@ -153,20 +154,7 @@ CopyMap::Life CopyMap::LifeOf(uint16_t presence) const {
 
 bool CopyMap::IsUsed(uint16_t server) const {
   GateLock lock(&mu_);
-  const auto uses = [&](const SpanCopies& copies) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    for (int copy = 0; copy < SpanCopies::kMost; ++copy) {
-      const bool is_it = copies.state(copy) != CopyState::kAbsent && presences_[copies.presence(copy)].server == server;
-      if (is_it) return true;
-    }
-    return false;
-  };
-  if (blocks_ == nullptr) return uses(only_);
-  for (const auto& [number, block] : *blocks_) {
-    for (const SpanCopies& copies : block->spans) {
-      if (uses(copies)) return true;
-    }
-  }
-  return false;
+  return IsUsedLocked([&](const Presence& presence) { return presence.server == server; });
 }
 
 void CopyMap::NoteLostPage(uint64_t page) {

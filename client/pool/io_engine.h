@@ -38,6 +38,7 @@ enum class RepairWork : uint8_t {
   kCopy,  // a write of what it reads from a copy in sync, first; only to the copies that catch up
   kMend,  // likewise, to all copies
   kJoin,  // `copy`, if any, is in sync from now on, and `leaves` leave; the range is all of a span
+  kSettle,  // the copies of a span are alike from now on; the range is all of it
 };
 
 struct IoRequest {

@@ -3,6 +3,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -19,6 +20,8 @@ namespace {
 // The epoch of a region while it is made, and that of one that has been made on all servers.
 constexpr Epoch kMaking{1};
 constexpr Epoch kMade{2};
+// Of a region of copies that was just made.
+constexpr uint64_t kFirstView = 1;
 // For healthy servers to undo what another one's failure has made useless.
 constexpr int64_t kUndoTimeoutMs = 3'000;
 // One attempt of several to take a region over.
@@ -32,7 +35,18 @@ bool IsUnanswered(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
 }
 
+void NoteCreated(Region* region, const CopyMap::Life& life) {
+  if (CopyMap* const copies = region->map()->copies()) return copies->NoteMember(life);
+  region->map()->NoteCreated(life.server, life.incarnation);
+}
+
 std::string Quoted(const std::string& name) { return absl::StrCat("\"", Printable(name, 1000), "\""); }
+
+absl::Status TooLarge(const std::string& name) {
+  return absl::ResourceExhaustedError(absl::StrCat("region ", Quoted(name),
+                                                   " has more spans than this client can keep (",
+                                                   FormatByteSize(kTableBytesMax), " of table)"));
+}
 
 }  // namespace
 
@@ -54,23 +68,37 @@ absl::StatusOr<std::unique_ptr<Region>> NamedRegions::Create(const RegionOptions
                  options.gc,
                  options.name,
                  {},
-                 options.size_bytes};
+                 options.size_bytes,
+                 static_cast<uint8_t>(options.copies),
+                 kFirstView};
+  std::set<uint32_t> hosts;
   for (const auto& session : *sessions_) {
     if (!session->up()) continue;
     if (!session->MayUndo()) {
       return absl::UnavailableError(
           absl::StrCat("memory server ", session->name(), " has too many failed creates of named regions to undo"));
     }
+    hosts.insert(session->host());
     making.sessions.push_back(session.get());
     making.args.incarnations.push_back(session->incarnation());
   }
   if (making.sessions.empty()) return absl::UnavailableError("no memory server of the pool answers");
+  if (hosts.size() < static_cast<size_t>(options.copies)) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a page is to have ", options.copies, " copies, each on a host of its own, and servers of ",
+                     hosts.size(), " hosts answer: add servers on others, or ask for fewer copies"));
+  }
   const absl::Status status = MakeEverywhere(making, deadline_ns);
   if (!status.ok()) return absl::Status(status.code(), absl::StrCat(status.message(), UndoEverywhere(making)));
-  std::unique_ptr<Region> region = MakeRegion(making.args.region, kMade, options, /*read_only=*/false);
+  std::unique_ptr<Region> region =
+      MakeRegion(making.args.region, kMade, options, CopiesReader::kNo, /*read_only=*/false);
+  Membership::View view{.number = kFirstView};
   for (size_t i = 0; i < making.sessions.size(); ++i) {
-    region->map()->NoteCreated(making.sessions[i]->index(), making.args.incarnations[i]);
+    view.members.push_back({making.sessions[i]->index(), making.args.incarnations[i]});
+    NoteCreated(region.get(), view.members.back());
   }
+  view.out = {view.members};
+  if (options.copies > 1) membership_->Add(region->map(), options.name, options.size_bytes, std::move(view));
   return region;
 }
 
@@ -121,100 +149,138 @@ absl::Status NamedRegions::AwaitUndone(const std::string& name, int64_t deadline
   return absl::OkStatus();
 }
 
-// What each server that answers knows of the region of that name, by server; empty infos where it is not.
-absl::StatusOr<std::vector<RegionInfo>> NamedRegions::FindNamed(const std::string& name, int64_t deadline_ns) {
-  std::vector<RegionInfo> infos(sessions_->size());
-  std::vector<uint64_t> alive(sessions_->size());  // the lives that were asked; one that comes up meanwhile was not
-  std::string away;
+// What each server that answers knows of regions of that name.
+absl::StatusOr<NamedRegions::Found> NamedRegions::LookFor(const std::string& name, int64_t deadline_ns) {
+  Found found;
+  found.infos.resize(sessions_->size());
+  found.alive.resize(sessions_->size());
   for (size_t i = 0; i < sessions_->size(); ++i) {
     if (!sessions_->at(i)->up()) {
-      away = sessions_->at(i)->name();
+      found.away = sessions_->at(i)->name();
       continue;
     }
     AttachRegionArgs args;
     args.lease = lease_;  // a server tells the owner's lease to its owner alone
     args.name = name;
     args.read_only = true;
-    alive[i] = sessions_->at(i)->incarnation();
+    const uint64_t incarnation = sessions_->at(i)->incarnation();
     absl::StatusOr<RegionInfo> info = sessions_->at(i)->control()->AttachRegion(args, deadline_ns);
-    if (info.ok()) {
-      infos[i] = *std::move(info);
-    } else if (info.status().code() != absl::StatusCode::kNotFound) {
-      return info.status();
+    if (IsUnanswered(info.status())) {
+      found.away = sessions_->at(i)->name();
+      continue;
     }
+    if (!info.ok() && info.status().code() != absl::StatusCode::kNotFound) return info.status();
+    if (info.ok()) found.infos[i] = *std::move(info);
+    found.alive[i] = incarnation;
   }
+  return found;
+}
+
+absl::StatusOr<NamedRegions::Found> NamedRegions::FindNamed(const std::string& name, AttachLoss loss,
+                                                            int64_t deadline_ns) {
+  NRAM_ASSIGN_OR_RETURN(const Found all, LookFor(name, deadline_ns));
   // Of several regions of that name, all but one are being undone: the whole one counts, else the newest.
   std::vector<const RegionInfo*> newest_first;
-  for (const RegionInfo& info : infos) {
+  for (const RegionInfo& info : all.infos) {
     if (Raw(info.id) != 0) newest_first.push_back(&info);
   }
   if (newest_first.empty()) {
-    if (!away.empty()) {
-      return absl::UnavailableError(
-          absl::StrCat("no server that answers has a region named ", Quoted(name), ", and ", away, " does not answer"));
+    if (!all.away.empty()) {
+      return absl::UnavailableError(absl::StrCat("no server that answers has a region named ", Quoted(name), ", and ",
+                                                 all.away, " does not answer"));
     }
     return absl::NotFoundError(absl::StrCat("no region named ", Quoted(name)));
   }
   std::stable_sort(newest_first.begin(), newest_first.end(),
                    [](const RegionInfo* a, const RegionInfo* b) { return Raw(a->epoch) > Raw(b->epoch); });
   absl::Status first_error;
-  for (const RegionInfo* const newest : newest_first) {
-    const absl::Status status = CheckWhole(name, infos, alive, *newest, away);
-    if (first_error.ok()) first_error = status;
-    if (!status.ok()) continue;
-    const RegionId id = newest->id;
-    for (RegionInfo& info : infos) {
-      if (info.id != id) info = {};
+  for (const AttachLoss accepted : {AttachLoss::kRefuse, loss}) {
+    for (const RegionInfo* const info : newest_first) {
+      Found found = all;
+      const absl::Status status = Choose(name, info->id, accepted, &found);
+      if (status.ok()) return found;
+      if (first_error.ok()) first_error = status;
     }
-    return infos;
   }
   return first_error;
 }
 
-// Whether every life of a server that holds part of `newest` is there and has it.
-absl::Status NamedRegions::CheckWhole(const std::string& name, const std::vector<RegionInfo>& infos,
-                                      const std::vector<uint64_t>& alive, const RegionInfo& newest,
-                                      const std::string& away) {
+absl::Status NamedRegions::Choose(const std::string& name, RegionId id, AttachLoss loss, Found* found) {
+  Epoch epoch{};
+  bool is_first = true;
+  for (RegionInfo& info : found->infos) {
+    if (info.id != id) {
+      info = {};
+      continue;
+    }
+    epoch = std::max(epoch, info.epoch);
+    const bool is_newer = info.copies > 1 ? std::pair(info.view, Raw(info.epoch)) >
+                                                std::pair(found->newest.view, Raw(found->newest.epoch))
+                                          : info.epoch > found->newest.epoch;
+    if (std::exchange(is_first, false) || is_newer) found->newest = info;
+  }
+  // Nobody has owned it since.
+  found->sealed = found->newest.sealed > 0 && found->newest.epoch == epoch;
+  NRAM_RETURN_IF_ERROR(CheckWhole(name, loss, found));
+  found->newest.epoch = epoch;
+  if (found->newest.copies == 1) return absl::OkStatus();
+  // What is no member has nothing that counts.
+  for (size_t i = 0; i < found->infos.size(); ++i) {
+    if (!absl::c_linear_search(found->newest.incarnations, found->alive[i])) found->infos[i] = {};
+  }
+  return absl::OkStatus();
+}
+
+// Whether every life of a server that may hold part of the region is there and has it, or is missed by nobody.
+absl::Status NamedRegions::CheckWhole(const std::string& name, AttachLoss loss, Found* found) {
+  const RegionInfo& newest = found->newest;
   absl::flat_hash_set<uint64_t> has_it;
-  for (size_t i = 0; i < infos.size(); ++i) {
-    if (infos[i].id == newest.id) has_it.insert(alive[i]);
+  for (size_t i = 0; i < found->infos.size(); ++i) {
+    if (found->infos[i].id == newest.id) has_it.insert(found->alive[i]);
   }
   if (newest.incarnations.empty()) {
     return absl::DataLossError(absl::StrCat("nobody knows which servers region ", Quoted(name), " is on"));
   }
-  bool all_alive = true;
-  bool whole = true;
+  if (newest.copies > kReplicasMax) {
+    return absl::FailedPreconditionError(absl::StrCat("region ", Quoted(name), " has ", newest.copies,
+                                                      " copies, and this client knows of ", kReplicasMax, " at most"));
+  }
+  size_t over = 0;   // lives
+  size_t freed = 0;  // lives that go on, and have not got it
   for (const uint64_t incarnation : newest.incarnations) {
-    whole = whole && has_it.contains(incarnation);
-    all_alive = all_alive && absl::c_linear_search(alive, incarnation);
+    if (has_it.contains(incarnation)) continue;
+    ++(absl::c_linear_search(found->alive, incarnation) ? freed : over);
   }
-  if (whole) return absl::OkStatus();
-  if (!all_alive && !away.empty()) {
+  if (over + freed == 0 || loss == AttachLoss::kAccept) return absl::OkStatus();
+  if (over > 0 && !found->away.empty()) {
     return absl::UnavailableError(
-        absl::StrCat("region ", Quoted(name), " is partly on a server that does not answer (", away, ")"));
-  }
-  if (!all_alive) {
-    return absl::DataLossError(
-        absl::StrCat("region ", Quoted(name), " was partly on a server that has restarted since"));
+        absl::StrCat("region ", Quoted(name), " is partly on a server that does not answer (", found->away, ")"));
   }
   if (newest.epoch == kMaking) {
     return absl::UnavailableError(
         absl::StrCat("region ", Quoted(name), " is not whole: it is being created, or undone after a failed create"));
   }
-  return absl::DataLossError(absl::StrCat("region ", Quoted(name), " was partly on a server that has freed its part"));
+  // Each span has a copy that is newest where fewer are gone than that.
+  if (freed == 0 && found->sealed && over < newest.sealed) return absl::OkStatus();
+  const absl::string_view may_be =
+      newest.copies > 1 ? ". What the others have may be older: only with loss accepted can it be attached" : "";
+  return absl::DataLossError(absl::StrCat("region ", Quoted(name), " was partly on a server that has ",
+                                          over > 0 ? "restarted since" : "freed its part", may_be));
 }
 
-absl::StatusOr<std::unique_ptr<Region>> NamedRegions::Attach(const std::string& name, AttachMode mode) {
+absl::StatusOr<std::unique_ptr<Region>> NamedRegions::Attach(const std::string& name, AttachMode mode,
+                                                             AttachLoss loss) {
   int64_t deadline_ns = DeadlineIn(options_->io_timeout_ms);
   NRAM_RETURN_IF_ERROR(AwaitUndone(name, deadline_ns));
-  NRAM_ASSIGN_OR_RETURN(const std::vector<RegionInfo> infos, FindNamed(name, deadline_ns));
-  const RegionInfo& newest = *std::max_element(
-      infos.begin(), infos.end(), [](const RegionInfo& a, const RegionInfo& b) { return Raw(a.epoch) < Raw(b.epoch); });
+  NRAM_ASSIGN_OR_RETURN(const Found found, FindNamed(name, loss, deadline_ns));
+  const std::vector<RegionInfo>& infos = found.infos;
+  const RegionInfo& newest = found.newest;
   const bool read_only = mode == AttachMode::kReadOnly;
   RegionOptions options;
   options.gc = newest.gc;
   options.name = name;
   options.size_bytes = newest.size_bytes;
+  options.copies = newest.copies;
   // Before any server lets go of the present owner: one may have ended its lease for a moment, and the others not.
   for (const RegionInfo& info : infos) {
     if (mode == AttachMode::kOwner && Raw(info.id) != 0 && !info.orphan && info.lease != lease_) {
@@ -224,16 +290,26 @@ absl::StatusOr<std::unique_ptr<Region>> NamedRegions::Attach(const std::string& 
   if (!read_only && Raw(newest.epoch) == UINT32_MAX) {
     return absl::FailedPreconditionError(absl::StrCat("region ", Quoted(name), " has had its last epoch"));
   }
-  // A reader sends epoch 0: it reads whoever owns the region. A region that is just being made keeps the epoch of those
-  // that are.
-  const Epoch epoch{read_only ? 0 : std::max(Raw(newest.epoch) + 1, Raw(kMade))};
+  // A reader sends epoch 0, and reads whoever owns the region; or the present one, which ends what it knows. A region
+  // that is just being made keeps the epoch of those that are.
+  const bool is_pinned = newest.copies > 1 && found.sealed;
+  const Epoch epoch{!read_only ? std::max(Raw(newest.epoch) + 1, Raw(kMade)) : is_pinned ? Raw(newest.epoch) : 0};
   if (!read_only) NRAM_RETURN_IF_ERROR(RaiseEverywhere(infos, epoch, mode));
-  std::unique_ptr<Region> region = MakeRegion(newest.id, epoch, options, read_only);
+  const CopiesReader reader = !read_only  ? CopiesReader::kNo
+                              : is_pinned ? CopiesReader::kPinned
+                                          : CopiesReader::kConfirms;
+  std::unique_ptr<Region> region = MakeRegion(newest.id, epoch, options, reader, read_only);
   for (size_t i = 0; i < infos.size(); ++i) {
-    if (Raw(infos[i].id) != 0) region->map()->NoteCreated(static_cast<uint16_t>(i), sessions_->at(i)->incarnation());
+    if (Raw(infos[i].id) != 0) NoteCreated(region.get(), {static_cast<uint16_t>(i), found.alive[i]});
   }
   // After the former owner is shut out, so that no span is missed.
-  NRAM_RETURN_IF_ERROR(LoadSpans(region.get(), DeadlineIn(options_->io_timeout_ms)));
+  deadline_ns = DeadlineIn(options_->io_timeout_ms);
+  if (newest.copies == 1) {
+    NRAM_RETURN_IF_ERROR(LoadSpans(region.get(), deadline_ns));
+  } else {
+    NRAM_RETURN_IF_ERROR(LoadCopies(region.get(), found, deadline_ns));
+    if (!read_only) NRAM_RETURN_IF_ERROR(TakeOverView(region.get(), found, deadline_ns));
+  }
   return region;
 }
 
@@ -291,20 +367,57 @@ absl::Status NamedRegions::RaiseAt(ServerSession* session, const AttachRegionArg
 
 absl::Status NamedRegions::LoadSpans(Region* region, int64_t deadline_ns) {
   for (const RegionMap::Target& target : region->map()->Whereabouts()) {
-    NRAM_RETURN_IF_ERROR(
-        sessions_->at(target.server)->control()->ListSpans(region->id(), deadline_ns, [&](uint64_t span) {
-          if (region->map()->Load(span, target.server, kTableBytesMax)) return absl::OkStatus();
-          return absl::ResourceExhaustedError(absl::StrCat("region ", Quoted(region->name()),
-                                                           " has more spans than this client can keep (",
-                                                           FormatByteSize(kTableBytesMax), " of table)"));
-        }));
+    NRAM_RETURN_IF_ERROR(sessions_->at(target.server)
+                             ->control()
+                             ->ListSpans(region->id(), deadline_ns, [&](uint64_t span, SpanGeneration) {
+                               if (region->map()->Load(span, target.server, kTableBytesMax)) return absl::OkStatus();
+                               return TooLarge(region->name());
+                             }));
   }
   return absl::OkStatus();
 }
 
+absl::Status NamedRegions::LoadCopies(Region* region, const Found& found, int64_t deadline_ns) {
+  CopyMap* const copies = region->map()->copies();
+  for (size_t i = 0; i < found.infos.size(); ++i) {
+    if (Raw(found.infos[i].id) == 0) continue;
+    const CopyMap::Life life{static_cast<uint16_t>(i), found.alive[i]};
+    const auto load = [&](uint64_t span, SpanGeneration generation) {
+      if (generation == SpanGeneration{}) {
+        return absl::DataLossError(absl::StrCat("region ", Quoted(region->name()), " has a span without a generation"));
+      }
+      if (copies->Load(span, life, generation, kTableBytesMax)) return absl::OkStatus();
+      return TooLarge(region->name());
+    };
+    NRAM_RETURN_IF_ERROR(sessions_->at(i)->control()->ListSpans(region->id(), deadline_ns, load));
+  }
+  copies->EndLoad(!found.sealed && !region->read_only());
+  return absl::OkStatus();
+}
+
+absl::Status NamedRegions::TakeOverView(Region* region, const Found& found, int64_t deadline_ns) {
+  Membership::View view{.number = found.newest.view};
+  for (const RegionInfo& info : found.infos) view.number = std::max(view.number, info.view);
+  for (const uint64_t incarnation : found.newest.incarnations) {
+    const auto at = absl::c_find(found.alive, incarnation);
+    const bool is_there = at != found.alive.end() && Raw(found.infos[at - found.alive.begin()].id) != 0;
+    if (is_there) view.members.push_back({static_cast<uint16_t>(at - found.alive.begin()), incarnation});
+  }
+  view.out = {view.members};
+  const Membership::Members members = view.members;
+  if (membership_->Tell(region->map()->key(), &view, members, /*sealed=*/0, deadline_ns) < members.size()) {
+    return absl::UnavailableError(absl::StrCat("region ", Quoted(region->name()),
+                                               " was taken over, and not all of its servers have answered then: "
+                                               "attach it again"));
+  }
+  membership_->Add(region->map(), region->name(), region->size_bytes(), std::move(view));
+  return absl::OkStatus();
+}
+
 std::unique_ptr<Region> NamedRegions::MakeRegion(RegionId id, Epoch epoch, const RegionOptions& options,
-                                                 bool read_only) const {
-  const RegionKey key{id, epoch, options.gc, /*named=*/true, options.placement};
+                                                 CopiesReader reader, bool read_only) const {
+  const RegionKey key{id,    epoch, options.gc, /*named=*/true, options.placement, static_cast<uint8_t>(options.copies),
+                      reader};
   return std::make_unique<Region>(home_, key, options, read_only);
 }
 

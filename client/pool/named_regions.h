@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "client/pool/environment.h"
+#include "client/pool/membership.h"
 #include "client/pool/options.h"
 #include "client/pool/region.h"
 #include "client/pool/sessions.h"
@@ -25,19 +26,26 @@ enum class AttachMode {
   kTakeOver,  // shuts the present owner out
 };
 
+// Whether a region is attached although a server is missed that may have the newest, or all there is, of its pages.
+enum class AttachLoss {
+  kRefuse,
+  kAccept,  // pages that only such servers have are zeros, or older
+};
+
 // Thread-safe. Its calls block, and are described at Pool's of the same names.
 class NamedRegions {
  public:
   // All outlive it.
-  NamedRegions(const RegionHome* home, LeaseId lease)
+  NamedRegions(const RegionHome* home, Membership* membership, LeaseId lease)
       : home_(home),
+        membership_(membership),
         sessions_(home->sessions),
         environment_(home->environment),
         options_(home->options),
         lease_(lease) {}
 
   absl::StatusOr<std::unique_ptr<Region>> Create(const RegionOptions& options);
-  absl::StatusOr<std::unique_ptr<Region>> Attach(const std::string& name, AttachMode mode);
+  absl::StatusOr<std::unique_ptr<Region>> Attach(const std::string& name, AttachMode mode, AttachLoss loss);
 
  private:
   struct Making;
@@ -45,16 +53,31 @@ class NamedRegions {
   // Has every server undo it, and waits for those that answer. Returns text to be added to the error.
   std::string UndoEverywhere(const Making& making);
   absl::Status AwaitUndone(const std::string& name, int64_t deadline_ns);
-  absl::StatusOr<std::vector<RegionInfo>> FindNamed(const std::string& name, int64_t deadline_ns);
-  static absl::Status CheckWhole(const std::string& name, const std::vector<RegionInfo>& infos,
-                                 const std::vector<uint64_t>& alive, const RegionInfo& newest, const std::string& away);
+  // What servers know of one region, by server, and what becomes of it.
+  struct Found {
+    std::vector<RegionInfo> infos;  // empty where it is not, or where it is not looked for
+    std::vector<uint64_t> alive;    // the lives that were asked; one that comes up meanwhile was not
+    std::string away;               // a server that does not answer, if any
+    RegionInfo newest;              // of the highest epoch; of copies: of the highest view
+    bool sealed = false;            // its copies are alike
+  };
+  absl::StatusOr<Found> FindNamed(const std::string& name, AttachLoss loss, int64_t deadline_ns);
+  absl::StatusOr<Found> LookFor(const std::string& name, int64_t deadline_ns);
+  // Narrows what was found down to one region, if that is whole.
+  static absl::Status Choose(const std::string& name, RegionId id, AttachLoss loss, Found* found);
+  static absl::Status CheckWhole(const std::string& name, AttachLoss loss, Found* found);
   absl::Status RaiseEverywhere(const std::vector<RegionInfo>& infos, Epoch epoch, AttachMode mode);
   absl::Status RaiseAt(ServerSession* session, const AttachRegionArgs& args, int64_t deadline_ns);
   absl::Status LoadSpans(Region* region, int64_t deadline_ns);
-  std::unique_ptr<Region> MakeRegion(RegionId id, Epoch epoch, const RegionOptions& options, bool read_only) const;
+  absl::Status LoadCopies(Region* region, const Found& found, int64_t deadline_ns);
+  // The new owner's first view: of those that are there.
+  absl::Status TakeOverView(Region* region, const Found& found, int64_t deadline_ns);
+  std::unique_ptr<Region> MakeRegion(RegionId id, Epoch epoch, const RegionOptions& options, CopiesReader reader,
+                                     bool read_only) const;
   int64_t DeadlineIn(int64_t ms) const { return environment_->NowNs() + ms * kNsPerMs; }
 
   const RegionHome* const home_;
+  Membership* const membership_;
   Sessions* const sessions_;
   Environment* const environment_;
   const PoolOptions* const options_;

@@ -30,8 +30,11 @@ SpanPlacement Placing::ChooseCopies(const Sessions& sessions, const RegionMap& m
   const int wanted = map.copies()->copies();
   absl::flat_hash_set<uint32_t> hosts;  // of those that answer
   int away = 0;
+  const auto may_have = [&](const ServerSession& session) {
+    return map.copies()->IsMember({session.index(), session.incarnation()});
+  };
   for (const auto& session : sessions) {
-    if (session->up()) {
+    if (session->up() && may_have(*session)) {
       hosts.insert(session->host());
     } else {
       ++away;
@@ -39,7 +42,7 @@ SpanPlacement Placing::ChooseCopies(const Sessions& sessions, const RegionMap& m
   }
   std::vector<PlacementCandidate> candidates = sessions.Candidates();
   std::erase_if(candidates, [&](const PlacementCandidate& candidate) {
-    return absl::c_linear_search(passed_over_, candidate.server);
+    return absl::c_linear_search(passed_over_, candidate.server) || !may_have(*sessions.at(candidate.server));
   });
   SpanPlacement placement = PlaceSpan(map.key().placement, map.key().id, span, wanted, candidates);
   const auto count = kReplicasMax - static_cast<int>(absl::c_count(placement.servers, kNoServer));

@@ -38,9 +38,6 @@ absl::Status CheckOptions(const RegionOptions& options) {
   if (options.copies < 1 || options.copies > kReplicasMax) {
     return absl::InvalidArgumentError(absl::StrCat("copies=", options.copies, " is not 1 to ", kReplicasMax));
   }
-  if (options.copies > 1 && !options.name.empty()) {
-    return absl::UnimplementedError("a region with a name has one copy yet");
-  }
   if (options.name.size() > 255) return absl::InvalidArgumentError("a region's name is at most 255 bytes");
   if (!IsPrintable(options.name)) {
     return absl::InvalidArgumentError(absl::StrCat("a region's name is UTF-8 without control characters, and \"",
@@ -57,9 +54,10 @@ Pool::Pool(PoolOptions options, std::unique_ptr<PoolEdge> edge)
       edge_(std::move(edge)),
       lease_(LeaseId{edge_->environment()->RandomId()}),
       sessions_(edge_->gate()),
-      home_{&sessions_, edge_->environment(), &options_, &copied_regions_},
-      named_regions_(&home_, lease_),
-      repairer_(&home_) {
+      home_{&sessions_, edge_->environment(), &options_, &copied_regions_, &membership_},
+      repairer_(&home_),
+      membership_(&home_, &repairer_, lease_),
+      named_regions_(&home_, &membership_, lease_) {
   for (const Endpoint& server : options_.servers) {
     sessions_.Add(std::make_unique<ServerSession>(static_cast<uint16_t>(sessions_.size()), server, lease_, options_,
                                                   edge_->environment()));

@@ -53,8 +53,9 @@ class Pool {
   // If a server stops answering after the look, it is asked again until the timeout, and the others are taken over all
   // the same: then the former owner is shut out of those, and only another AttachRegion makes the region whole.
   // Blocks for three times io_timeout_ms at most.
-  absl::StatusOr<std::unique_ptr<Region>> AttachRegion(const std::string& name, AttachMode mode) {
-    return named_regions_.Attach(name, mode);
+  absl::StatusOr<std::unique_ptr<Region>> AttachRegion(const std::string& name, AttachMode mode,
+                                                       AttachLoss loss = AttachLoss::kRefuse) {
+    return named_regions_.Attach(name, mode, loss);
   }
 
   // Without waiting for any server, on `edge`: servers are taken in when they answer. For simulations.
@@ -84,8 +85,9 @@ class Pool {
   std::vector<std::unique_ptr<SessionDriver>> drivers_;  // of the sessions, in the same order
   CopiedRegions copied_regions_;
   const RegionHome home_;
-  NamedRegions named_regions_;
   Repairer repairer_;
+  Membership membership_;
+  NamedRegions named_regions_;
 };
 
 }  // namespace nram

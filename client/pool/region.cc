@@ -23,11 +23,14 @@ Region::Region(const RegionHome* home, const RegionKey& key, const RegionOptions
       described_(options.name.empty() && options.size_bytes == 0 ? nullptr
                                                                  : new Described{options.name, options.size_bytes}),
       map_(RegionMap::Make(key)) {
-  if (map_->copies() != nullptr) home_->copied->Add(map_.get());
+  if (map_->copies() != nullptr && !read_only_) home_->copied->Add(map_.get());
 }
 
 Region::~Region() {
-  if (map_->copies() != nullptr) home_->copied->Remove(map_.get());
+  if (map_->copies() != nullptr && !read_only_) {
+    home_->copied->Remove(map_.get());
+    if (map_->key().named) home_->keeper->Leave(place());
+  }
   map_->CloseRooms([this](uint16_t server) { return home_->sessions->at(server)->room(); });
   for (const uint16_t server : map_->servers()) home_->sessions->at(server)->NoteRoom();
 }

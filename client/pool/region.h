@@ -21,12 +21,22 @@
 
 namespace nram {
 
+// Is told when the handle of a named region of copies goes that owns it. May block.
+class RegionKeeper {
+ public:
+  virtual void Leave(const IoPlace& place) = 0;
+
+ protected:
+  ~RegionKeeper() = default;
+};
+
 // What regions share. Its parts outlive them.
 struct RegionHome {
   Sessions* sessions = nullptr;
   Environment* environment = nullptr;
   const PoolOptions* options = nullptr;
   CopiedRegions* copied = nullptr;
+  RegionKeeper* keeper = nullptr;
 };
 
 // A sparse array of bytes in the pool, up to 2^62. What was never written reads as zeros. Offsets and lengths are

@@ -24,6 +24,13 @@
 
 namespace nram {
 
+// How a region of copies is read by somebody else than its owner.
+enum class CopiesReader : uint8_t {
+  kNo,
+  kPinned,    // nobody owned it; what another owner does begins with another epoch
+  kConfirms,  // its owner changes it: a copy that it does not reach any more must not be believed alone
+};
+
 // A region as servers know it. Does not change.
 struct RegionKey {
   RegionId id{};
@@ -32,6 +39,7 @@ struct RegionKey {
   bool named = false;  // it is only on the servers that it was created on
   PlacementPolicy placement = PlacementPolicy::kStriped;
   uint8_t copies = 1;  // of each page; 2 or more: the spans are in RegionMap::copies
+  CopiesReader reader = CopiesReader::kNo;
 };
 
 // Thread-safe. Nothing blocks. Every `room` argument is the client's room at that server.
@@ -63,6 +71,10 @@ class RegionMap {
   // Where the spans of a region with several copies are; null if it has one. Then this map has no spans, and knows no
   // lives of servers.
   CopyMap* copies() const { return copied_ == nullptr ? nullptr : &copied_->map; }
+  // Its region goes: nobody begins anything with it any more.
+  void NoteClosing() { closing_ = true; }
+  bool is_closing() const { return closing_; }
+  uint32_t references() const { return references_.load(std::memory_order_acquire); }
   // The place among the pool's regions of copies: CopiedRegions guards it.
   struct Link {
     RegionMap* next = nullptr;
@@ -136,13 +148,13 @@ class RegionMap {
   Target TargetLocked(const SpanPlacement& placement) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   explicit RegionMap(const RegionKey& key)
-      : key_(key), copied_(key.copies > 1 ? std::make_unique<Copied>(key.copies) : nullptr) {}
+      : key_(key), copied_(key.copies > 1 ? std::make_unique<Copied>(key.copies, key.named) : nullptr) {}
   void Drop() {
     if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
   }
 
   struct Copied {
-    explicit Copied(int copies) : map(copies) {}
+    Copied(int copies, bool named) : map(copies, named) {}
     CopyMap map;
     Link link;
   };
@@ -155,6 +167,7 @@ class RegionMap {
   std::atomic<bool> has_reserved_{false};
   std::atomic<bool> has_room_{false};
   std::atomic<uint32_t> references_{1};
+  std::atomic<bool> closing_{false};
   SpanTable spans_ ABSL_GUARDED_BY(mu_);
   absl::InlinedVector<Presence, 1> presences_ ABSL_GUARDED_BY(mu_);
 };

@@ -38,6 +38,22 @@ void Repairer::AwaitStopped() {
   leftovers_.clear();
 }
 
+void Repairer::Forget(const RegionMap& map) {
+  CHECK(map.is_closing());
+  std::vector<RegionMap::Ref> forgotten;  // let go of without the lock
+  MutexLock lock(&mu_);
+  for (Todo& todo : todo_) {
+    if (todo.map.get() != &map) continue;
+    listed_.erase(Place{&map, todo.span | (todo.mends ? kMendBit : 0)});
+    forgotten.push_back(std::move(todo.map));
+  }
+  for (Free& free : leftovers_) {
+    if (free.map.get() == &map) forgotten.push_back(std::move(free.map));
+  }
+  std::erase_if(todo_, [](const Todo& todo) { return todo.map == nullptr; });
+  std::erase_if(leftovers_, [](const Free& free) { return free.map == nullptr; });
+}
+
 CopiesReport Repairer::report() const {
   MutexLock lock(&mu_);
   return report_;
@@ -94,6 +110,7 @@ void Repairer::Walk(int64_t now_ns) {
   size_t spans = 0;
   std::vector<uint64_t> found;
   for (size_t regions = 0; regions < kRegionsATick && spans < kSpansATick;) {
+    if (at_map_ != nullptr && at_map_->is_closing()) at_map_ = nullptr;
     if (at_map_ == nullptr) {
       at_map_ = home_->copied->Next();
       at_span_ = 0;
@@ -116,6 +133,7 @@ void Repairer::Walk(int64_t now_ns) {
     const bool mends = at_map_->copies()->TakeDamaged(&damaged);
     if (mends || !found.empty()) {
       MutexLock lock(&mu_);
+      if (at_map_->is_closing()) continue;
       if (mends && listed_.insert(Place{at_map_.get(), damaged | kMendBit}).second) {
         todo_.push_front({at_map_->Share(), damaged, /*mends=*/true});
         found_work_ = true;
@@ -184,7 +202,7 @@ std::optional<Repairer::Todo> Repairer::TakeTodo(const Slot& slot) {
     todo_.pop_front();
     listed_.erase(Place{todo->map.get(), todo->span | (todo->mends ? kMendBit : 0)});
     // Two slots on one span would take each other's copy for their own.
-    if (IsAtWork(*todo)) continue;
+    if (IsAtWork(*todo) || todo->map->is_closing()) continue;
     if (!todo->mends) at_work_[index] = {todo->map.get(), todo->span};
     return todo;
   }
@@ -206,7 +224,7 @@ void Repairer::Avoid(uint16_t server) {
 void Repairer::AddLeftover(RegionMap* map, uint64_t span, const CopyMap::Leftover& leftover) {
   MutexLock lock(&mu_);
   // What is not remembered stays there until the region is destroyed.
-  if (leftovers_.size() < kLeftoversMax) leftovers_.push_back({map->Share(), span, leftover});
+  if (leftovers_.size() < kLeftoversMax && !map->is_closing()) leftovers_.push_back({map->Share(), span, leftover});
 }
 
 void Repairer::FreeLeftovers() {

@@ -36,6 +36,8 @@ class Repairer : public PoolEdge::Ticked {
   void Tick(int64_t now_ns) override;
   // As of the last walk over all spans.
   CopiesReport report() const;
+  // Begins nothing with a map that is closing. What it has begun with it may be under way still.
+  void Forget(const RegionMap& map);
   // Begins nothing any more.
   void BeginStop() { stopping_ = true; }
   // Blocks until nothing is under way. The sessions must have stopped.

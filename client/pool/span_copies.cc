@@ -166,6 +166,36 @@ bool SpanCopies::Drop(int copy) {
   return true;
 }
 
+void SpanCopies::Load(uint16_t presence, SpanGeneration generation) {
+  const bool is_newest = Raw(generation) % 2 == 0 && Raw(generation) >= generation_;
+  if (is_newest && Raw(generation) > generation_) {
+    SetAll(in_sync(), CopyState::kStale);
+    generation_ = Raw(generation);
+  }
+  int chosen = -1;
+  for (int copy = 0; copy < kMost; ++copy) {
+    const bool is_free = state(copy) == CopyState::kAbsent || (is_newest && state(copy) == CopyState::kStale);
+    if (is_free && (chosen < 0 || state(copy) == CopyState::kAbsent)) chosen = copy;
+  }
+  if (chosen < 0) return;  // there are enough
+  presences_[chosen] = presence;
+  SetState(chosen, is_newest ? CopyState::kInSync : CopyState::kStale);
+  flags_ |= (16u << chosen) | (is_newest ? kHeld : 0);
+}
+
+bool SpanCopies::EndLoad(SpanGeneration above, bool doubtful) {
+  if (Raw(above) > generation_) {
+    generation_ = Raw(above) + Raw(above) % 2;
+    flags_ |= kUnsettled;
+  }
+  if (!placed()) {
+    flags_ = kLost;
+    return false;
+  }
+  if (doubtful && std::popcount(in_sync()) > 1) flags_ |= kDoubtful | kUnsettled;
+  return true;
+}
+
 bool SpanCopies::Bury(CopySet dead) {
   const bool was_placed = placed();
   SetAll(dead & kAll, CopyState::kAbsent);

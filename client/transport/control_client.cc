@@ -65,6 +65,11 @@ class GrpcControlClient final : public ControlClient {
     return codec_.Parse(reply, args);
   }
 
+  absl::Status SetView(const SetViewArgs& args, int64_t deadline_ns) override {
+    v1::SetViewReply reply;
+    return Run(&v1::Control::Stub::SetView, codec_.SetView(args), &reply, deadline_ns);
+  }
+
   absl::StatusOr<bool> DestroyRegion(LeaseId lease, RegionId region, bool force, int64_t deadline_ns) override {
     v1::DestroyRegionReply reply;
     NRAM_RETURN_IF_ERROR(
@@ -85,7 +90,7 @@ class GrpcControlClient final : public ControlClient {
   }
 
   absl::Status ListSpans(RegionId region, int64_t deadline_ns,
-                         absl::FunctionRef<absl::Status(uint64_t)> visit) override {
+                         absl::FunctionRef<absl::Status(uint64_t, SpanGeneration)> visit) override {
     v1::ListSpansRequest request = codec_.ListSpans(region);
     for (bool more = true; more;) {
       v1::ListSpansReply reply;

@@ -89,6 +89,10 @@ struct RegionInfo {
   std::vector<uint64_t> incarnations;
   uint64_t size_bytes = 0;
   LeaseId lease{};  // the owner's, if the caller of AttachRegion named it as its own; else zero
+  // Of a region of copies.
+  uint8_t copies = 1;
+  uint64_t view = 0;    // the number of this list of incarnations
+  uint32_t sealed = 0;  // how many copies in sync each span has at least; 0: not sealed
 };
 
 // `counters` has the name and value of every counter in docs/stats.md, in its order.
@@ -109,6 +113,17 @@ struct CreateRegionArgs {
   std::string name;
   std::vector<uint64_t> incarnations;
   uint64_t size_bytes = 0;
+  uint8_t copies = 1;
+  uint64_t view = 0;
+};
+
+struct SetViewArgs {
+  LeaseId lease{};
+  RegionId region{};
+  Epoch epoch{};
+  uint64_t view = 0;
+  std::vector<uint64_t> incarnations;
+  uint32_t sealed = 0;
 };
 
 struct AttachRegionArgs {
@@ -144,14 +159,16 @@ class ControlClient {
   virtual absl::StatusOr<LeaseInfo> Reserve(LeaseId lease, int64_t pages, ReserveOrder order, int64_t deadline_ns) = 0;
   virtual absl::Status CreateRegion(const CreateRegionArgs& args, int64_t deadline_ns) = 0;
   virtual absl::StatusOr<RegionInfo> AttachRegion(const AttachRegionArgs& args, int64_t deadline_ns) = 0;
+  virtual absl::Status SetView(const SetViewArgs& args, int64_t deadline_ns) = 0;
   // True if it was there.
   virtual absl::StatusOr<bool> DestroyRegion(LeaseId lease, RegionId region, bool force, int64_t deadline_ns) = 0;
   // All regions, without their incarnations, asked for page by page. RESOURCE_EXHAUSTED: the list exceeds 256 MiB.
   virtual absl::StatusOr<std::vector<RegionInfo>> ListRegions(bool orphans_only, bool named_only,
                                                               int64_t deadline_ns) = 0;
-  // Calls `visit` for each span that holds data, in order. Ends with the first error of `visit`.
+  // Calls `visit` for each span that holds data or is an empty copy, in order. The generation is 0 in regions of one
+  // copy. Ends with the first error of `visit`.
   virtual absl::Status ListSpans(RegionId region, int64_t deadline_ns,
-                                 absl::FunctionRef<absl::Status(uint64_t)> visit) = 0;
+                                 absl::FunctionRef<absl::Status(uint64_t, SpanGeneration)> visit) = 0;
   virtual absl::StatusOr<ServerStatistics> GetStatistics(int64_t deadline_ns) = 0;
   // `leaving`: what it holds is to be moved, too.
   virtual absl::Status Drain(bool draining, bool leaving, int64_t deadline_ns) = 0;

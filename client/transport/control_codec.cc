@@ -14,6 +14,9 @@ namespace {
 constexpr size_t kListBytesMax = 256 << 20;  // of a whole list, on the wire
 constexpr uint64_t kBytesMax = uint64_t{1} << 60;
 constexpr int kIncarnationsMax = 65'535;
+constexpr uint32_t kCopiesMax = 255;
+// Beyond it are those that this client still gives.
+constexpr uint32_t kGenerationMax = uint32_t{1} << 31;
 constexpr int64_t kLeaseTtlMinMs = 10;
 constexpr int64_t kLeaseTtlMaxMs = 6 * 3'600'000;
 constexpr size_t kTextBytesMax = 2000;
@@ -55,7 +58,10 @@ RegionInfo FromProto(const v1::RegionInfo& region) {
           region.spans(),
           {region.incarnations().begin(), region.incarnations().end()},
           region.size_bytes(),
-          LeaseId{region.lease_id()}};
+          LeaseId{region.lease_id()},
+          static_cast<uint8_t>(std::max(region.copies(), 1u)),
+          region.view(),
+          region.sealed()};
 }
 
 }  // namespace
@@ -116,6 +122,19 @@ v1::CreateRegionRequest ControlCodec::CreateRegion(const CreateRegionArgs& args)
   request.set_name(args.name);
   request.mutable_incarnations()->Assign(args.incarnations.begin(), args.incarnations.end());
   request.set_size_bytes(args.size_bytes);
+  request.set_copies(args.copies);
+  request.set_view(args.view);
+  return request;
+}
+
+v1::SetViewRequest ControlCodec::SetView(const SetViewArgs& args) {
+  v1::SetViewRequest request;
+  request.set_lease_id(Raw(args.lease));
+  request.set_region_id(Raw(args.region));
+  request.set_epoch(Raw(args.epoch));
+  request.set_view(args.view);
+  request.mutable_incarnations()->Assign(args.incarnations.begin(), args.incarnations.end());
+  request.set_sealed(args.sealed);
   return request;
 }
 
@@ -187,6 +206,9 @@ absl::StatusOr<RegionInfo> ControlCodec::Parse(const v1::AttachRegionReply& repl
   if (region.region_id() == 0 || is_other) return Nonsense("a region that was not asked for");
   if (region.size_bytes() > kRegionBytesMax) return Nonsense(absl::StrCat("a size of ", region.size_bytes()));
   if (region.incarnations_size() > kIncarnationsMax) return Nonsense("a region on more than 65535 servers");
+  if (region.copies() > kCopiesMax) return Nonsense(absl::StrCat(region.copies(), " copies of each page"));
+  if (region.sealed() > kCopiesMax) return Nonsense(absl::StrCat("sealed with ", region.sealed(), " copies"));
+  if (region.view() == UINT64_MAX) return Nonsense("the last view");
   return FromProto(region);
 }
 
@@ -232,13 +254,19 @@ absl::StatusOr<bool> ControlCodec::AddPage(const v1::ListRegionsReply& reply, v1
 }
 
 absl::StatusOr<bool> ControlCodec::VisitPage(const v1::ListSpansReply& reply, v1::ListSpansRequest* request,
-                                             absl::FunctionRef<absl::Status(uint64_t)> visit) const {
+                                             absl::FunctionRef<absl::Status(uint64_t, SpanGeneration)> visit) const {
   uint64_t next = request->from_span();
-  for (const uint64_t span : reply.spans()) {
+  if (reply.generations_size() != 0 && reply.generations_size() != reply.spans_size()) {
+    return Nonsense("spans without generations");
+  }
+  for (int i = 0; i < reply.spans_size(); ++i) {
+    const uint64_t span = reply.spans(i);
+    const uint32_t generation = reply.generations_size() == 0 ? 0 : reply.generations(i);
     if (span < next) return Nonsense("a list without order");
     if (span >= kRegionBytesMax / kSpanBytes) return Nonsense("a span beyond 2^62 bytes");
     next = span + 1;
-    NRAM_RETURN_IF_ERROR(visit(span));
+    if (generation >= kGenerationMax) return Nonsense("the last generation");
+    NRAM_RETURN_IF_ERROR(visit(span, SpanGeneration{generation}));
   }
   if (reply.next_span() == 0) return false;
   if (reply.next_span() < next || reply.spans().empty()) return Nonsense("a list without end");

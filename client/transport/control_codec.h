@@ -38,6 +38,7 @@ class ControlCodec {
   static v1::ReserveRequest Reserve(LeaseId lease, int64_t pages, ReserveOrder order);
   static v1::CreateRegionRequest CreateRegion(const CreateRegionArgs& args);
   static v1::AttachRegionRequest AttachRegion(const AttachRegionArgs& args);
+  static v1::SetViewRequest SetView(const SetViewArgs& args);
   static v1::DestroyRegionRequest DestroyRegion(LeaseId lease, RegionId region, bool force);
   static v1::ListRegionsRequest ListRegions(bool orphans_only, bool named_only);
   static v1::ListSpansRequest ListSpans(RegionId region);
@@ -60,7 +61,7 @@ class ControlCodec {
                                RegionList* list) const;
   // Calls `visit` for each span of a page, in order, until the first error. True: `request` now asks for the next page.
   absl::StatusOr<bool> VisitPage(const v1::ListSpansReply& reply, v1::ListSpansRequest* request,
-                                 absl::FunctionRef<absl::Status(uint64_t)> visit) const;
+                                 absl::FunctionRef<absl::Status(uint64_t, SpanGeneration)> visit) const;
 
   // The error of a call that has no reply. `message` is the server's; it may quote names that others chose.
   absl::Status Refusal(absl::StatusCode code, absl::string_view message) const;

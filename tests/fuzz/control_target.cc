@@ -75,6 +75,8 @@ class Driver {
         return Call<v1::GetStatisticsRequest, v1::Statistics>(&Service::GetStatistics, input);
       case 14:
         return Call<v1::DrainRequest, v1::DrainReply>(&Service::Drain, input);
+      case 15:
+        return Call<v1::SetViewRequest, v1::SetViewReply>(&Service::SetView, input);
       default:
         return server_->server->CollectOnce();
     }

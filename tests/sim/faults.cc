@@ -200,7 +200,7 @@ void Faults::DamageSome(SimServer* server) {
   const RegionId region = cluster_->regions[rng.Below(cluster_->regions.size())];
   const auto spans = server->core()->store().ListSpans(region, 0, 64);
   if (!spans.ok() || spans->empty()) return;
-  const uint64_t span = (*spans)[rng.Below(spans->size())];
+  const uint64_t span = (*spans)[rng.Below(spans->size())].span;
   for (int tries = 0; tries < 16; ++tries) {
     const uint64_t page = span * kPagesPerSpan + rng.Below(kPagesPerSpan);
     if (!server->FlipBit(region, page)) continue;

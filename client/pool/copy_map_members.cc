@@ -1,0 +1,146 @@
+// A region with a name: which lives of servers may have its spans, and what an owner finds that attaches it.
+
+#include <algorithm>
+
+#include "client/pool/copy_map.h"
+
+namespace nram {
+
+CopyMap::Presence* CopyMap::FindPresenceLocked(const Life& life) const {
+  for (Presence& presence : presences_) {
+    if (!presence.dead && presence.server == life.server && presence.incarnation == life.incarnation) return &presence;
+  }
+  return nullptr;
+}
+
+bool CopyMap::MayHaveLocked(const Life& life) const {
+  if (!named_) return true;
+  const Presence* const presence = FindPresenceLocked(life);
+  return presence != nullptr && presence->is_member;
+}
+
+void CopyMap::VisitLocked(uint64_t span, absl::FunctionRef<bool(uint64_t, SpanCopies*)> visit) const {
+  if (blocks_ == nullptr) {
+    if (only_span_ >= span) (void)visit(only_span_, &only_);
+    return;
+  }
+  for (auto it = blocks_->lower_bound(span / kSpansPerTableBlock); it != blocks_->end(); ++it) {
+    const uint64_t first = it->first * kSpansPerTableBlock;
+    for (uint64_t at = std::max(span, first); at < first + kSpansPerTableBlock; ++at) {
+      if (!visit(at, &it->second->spans[at - first])) return;
+    }
+  }
+}
+
+bool CopyMap::IsUsedLocked(absl::FunctionRef<bool(const Presence&)> is_it) const {
+  bool is_used = false;
+  VisitLocked(0, [&](uint64_t, const SpanCopies* copies) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    for (int copy = 0; copy < SpanCopies::kMost; ++copy) {
+      is_used |= copies->state(copy) != CopyState::kAbsent && is_it(presences_[copies->presence(copy)]);
+    }
+    return !is_used;
+  });
+  return is_used;
+}
+
+void CopyMap::NoteMember(const Life& life) {
+  GateLock lock(&mu_);
+  Presence& presence = presences_[PresenceLocked(life)];
+  presence.known = Known::kCreated;
+  presence.is_member = true;
+}
+
+bool CopyMap::EndMember(const Life& life) {
+  GateLock lock(&mu_);
+  Presence* const presence = FindPresenceLocked(life);
+  if (presence == nullptr) return true;
+  presence->is_member = false;
+  return !IsUsedLocked([&](const Presence& other) { return &other == presence; });
+}
+
+void CopyMap::Bury(const Life& life) {
+  GateLock lock(&mu_);
+  if (Presence* const presence = FindPresenceLocked(life); presence != nullptr) presence->dead = true;
+}
+
+bool CopyMap::IsGone(const Life& life) const {
+  GateLock lock(&mu_);
+  return FindPresenceLocked(life) == nullptr;
+}
+
+bool CopyMap::IsMember(const Life& life) const {
+  GateLock lock(&mu_);
+  return MayHaveLocked(life);
+}
+
+bool CopyMap::HasLoss() const {
+  GateLock lock(&mu_);
+  bool has_loss = false;
+  VisitLocked(0, [&](uint64_t span, SpanCopies* copies) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    BuryDeadLocked(span, copies);
+    has_loss |= copies->lost();
+    return !has_loss;
+  });
+  // Of spans that were placed anew.
+  return has_loss || (lost_pages_ != nullptr && !lost_pages_->empty());
+}
+
+bool CopyMap::Load(uint64_t span, const Life& life, SpanGeneration generation, size_t bytes_max) {
+  GateLock lock(&mu_);
+  if (Raw(generation) % 2 != 0) {
+    if (above_ == nullptr) above_ = std::make_unique<absl::flat_hash_map<uint64_t, SpanGeneration>>();
+    SpanGeneration& above = (*above_)[span];
+    above = std::max(above, generation);
+  }
+  SlotLocked(span)->Load(PresenceLocked(life), generation);
+  const size_t blocks = blocks_ == nullptr ? 0 : blocks_->size();
+  const size_t odd = above_ == nullptr ? 0 : above_->size();
+  return blocks * sizeof(Block) + 2 * odd * sizeof(std::pair<uint64_t, SpanGeneration>) <= bytes_max;
+}
+
+void CopyMap::EndLoad(bool doubtful) {
+  GateLock lock(&mu_);
+  VisitLocked(0, [&](uint64_t span, SpanCopies* copies) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const auto it = above_ == nullptr ? decltype(above_->end())() : above_->find(span);
+    const bool is_above = above_ != nullptr && it != above_->end();
+    if (Raw(copies->generation()) == 0 && !is_above) return true;  // nobody has it
+    if (!copies->EndLoad(is_above ? it->second : SpanGeneration{}, doubtful)) {
+      if (lost_pages_ == nullptr) lost_pages_ = std::make_unique<absl::flat_hash_map<uint64_t, LostPages>>();
+      (*lost_pages_)[span].set();
+    }
+    return true;
+  });
+  above_ = nullptr;
+}
+
+int CopyMap::LeastInSync(absl::Span<const Life> lives) const {
+  GateLock lock(&mu_);
+  int least = std::min(copies_, static_cast<int>(lives.size()));
+  VisitLocked(0, [&](uint64_t span, SpanCopies* copies) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    BuryDeadLocked(span, copies);
+    if (copies->lost() || copies->doubtful() || copies->unsettled()) least = 0;
+    int in_sync = 0;
+    for (int copy = 0; copies->placed() && copy < SpanCopies::kMost; ++copy) {
+      if (copies->state(copy) != CopyState::kInSync) continue;
+      const Presence& presence = presences_[copies->presence(copy)];
+      in_sync += std::find(lives.begin(), lives.end(), Life{presence.server, presence.incarnation}) != lives.end();
+    }
+    if (copies->placed()) least = std::min(least, in_sync);
+    return least > 0;
+  });
+  if (lost_pages_ != nullptr && !lost_pages_->empty()) least = 0;
+  return least;
+}
+
+uint64_t CopyMap::NextToSettle(uint64_t span) const {
+  GateLock lock(&mu_);
+  uint64_t found = UINT64_MAX;
+  VisitLocked(span, [&](uint64_t at, SpanCopies* copies) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    BuryDeadLocked(at, copies);
+    if (copies->placed() && (copies->doubtful() || copies->unsettled())) found = at;
+    return found == UINT64_MAX;
+  });
+  return found;
+}
+
+}  // namespace nram

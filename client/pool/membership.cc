@@ -1,0 +1,202 @@
+#include "client/pool/membership.h"
+
+#include <glog/logging.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "base/clock.h"
+#include "client/pool/io.h"
+
+namespace nram {
+
+using Life = CopyMap::Life;
+
+Membership::~Membership() {
+  std::thread thread;
+  {
+    MutexLock lock(&mu_);
+    CHECK(held_.empty()) << "a region outlives its pool";
+    stops_ = true;
+    thread = std::move(thread_);
+  }
+  stopped_.SignalAll();
+  if (thread.joinable()) thread.join();
+}
+
+void Membership::Add(RegionMap* map, const std::string& name, uint64_t size_bytes, View view) {
+  MutexLock lock(&mu_);
+  held_.push_back({map->Share(), name, size_bytes, std::move(view)});
+  if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
+}
+
+void Membership::Run() {
+  MutexLock lock(&mu_);
+  while (!stops_) {
+    for (Held& held : held_) Look(&held);
+    if (!stops_) stopped_.WaitUntil(&mu_, DeadlineAfterMs(kLookMs));
+  }
+}
+
+std::vector<uint64_t> Membership::Incarnations(const Members& members) {
+  std::vector<uint64_t> incarnations;
+  for (const Life& member : members) incarnations.push_back(member.incarnation);
+  return incarnations;
+}
+
+Membership::Standing Membership::StandingOf(const RegionMap& map, const Life& member) const {
+  CopyMap* const copies = map.copies();
+  const ServerSession* const session = member.server == kNoServer ? nullptr : home_->sessions->at(member.server);
+  const uint64_t present = session == nullptr ? 0 : session->incarnation();
+  if (present != 0 && present != member.incarnation) copies->Bury(member);
+  // What it alone had is missed for ever, and it with that.
+  if (session == nullptr || copies->IsGone(member)) return copies->HasLoss() ? Standing::kMissed : Standing::kGoes;
+  const bool leaves = session->capacity().leaving || session->AwayNs() >= home_->options->replace_after_ms * kNsPerMs;
+  if (leaves && !copies->IsUsed(member.server)) return Standing::kGoes;
+  return copies->IsMember(member) || leaves || !session->usable() ? Standing::kStays : Standing::kComesBack;
+}
+
+bool Membership::Create(const Held& held, ServerSession* session, const Members& members) const {
+  const RegionKey& key = held.map->key();
+  CreateRegionArgs args{lease_, key.id, key.epoch, key.gc, held.name, Incarnations(members), held.size_bytes};
+  args.copies = key.copies;
+  args.view = held.view.number;
+  absl::Status status = session->control()->CreateRegion(args, DeadlineNs());
+  if (absl::IsAlreadyExists(status)) {
+    // It was a member before, in the same life.
+    (void)session->control()->DestroyRegion(lease_, key.id, /*force=*/true, DeadlineNs());
+    status = session->control()->CreateRegion(args, DeadlineNs());
+  }
+  return status.ok();
+}
+
+size_t Membership::Tell(const RegionKey& key, View* view, const Members& members, uint32_t sealed,
+                        int64_t deadline_ns) const {
+  if (view->out.size() >= kOutMax) return 0;
+  const SetViewArgs args{lease_, key.id, key.epoch, ++view->number, Incarnations(members), sealed};
+  Members asked = members;
+  for (const Members& list : view->out) {
+    for (const Life& life : list) {
+      if (!absl::c_linear_search(asked, life)) asked.push_back(life);
+    }
+  }
+  Members told;
+  for (const Life& life : asked) {
+    ServerSession* const session = life.server == kNoServer ? nullptr : home_->sessions->at(life.server);
+    if (session == nullptr || !session->up() || session->incarnation() != life.incarnation) continue;
+    if (session->control()->SetView(args, std::min(deadline_ns, DeadlineNs())).ok()) told.push_back(life);
+  }
+  const auto has_told = [&](const Members& list) {
+    return absl::c_any_of(list, [&](const Life& life) { return absl::c_linear_search(told, life); });
+  };
+  if (!has_told(members) || !absl::c_all_of(view->out, has_told)) {
+    view->out.push_back(members);
+    return 0;
+  }
+  view->members = members;
+  view->out = {members};
+  return static_cast<size_t>(absl::c_count_if(members, [&](const Life& l) { return absl::c_linear_search(told, l); }));
+}
+
+void Membership::Look(Held* held) {
+  RegionMap* const map = held->map.get();
+  if (!map->CheckUsable().ok()) return;
+  CopyMap* const copies = map->copies();
+  Members members;
+  Members gone;
+  Members added;  // to be used from the next view on
+  for (const Life& member : held->view.members) {
+    const Standing standing = StandingOf(*map, member);
+    // No span is placed there from now on; then it is looked at again.
+    const bool goes = standing == Standing::kGoes && copies->EndMember(member);
+    (goes ? gone : members).push_back(member);
+    if (standing == Standing::kComesBack) added.push_back(member);
+  }
+  Members news;
+  for (const auto& session : *home_->sessions) {
+    const Life life{session->index(), session->incarnation()};
+    const ServerCapacity capacity = session->capacity();
+    if (!session->usable() || capacity.draining || capacity.leaving || absl::c_linear_search(members, life)) continue;
+    const auto refused = held->refused_ns.find(life.incarnation);
+    if (refused == held->refused_ns.end() || NowNs() - refused->second > kCreateAgainMs * kNsPerMs)
+      news.push_back(life);
+  }
+  if (gone.empty() && added.empty() && news.empty()) return;
+  if (!news.empty() && held->view.out.size() < kOutMax) {
+    Members all = members;
+    all.insert(all.end(), news.begin(), news.end());
+    // Each of them may keep this list, whatever it answers.
+    ++held->view.number;
+    held->view.out.push_back(all);
+    std::erase_if(news, [&](const Life& life) {
+      const bool created = Create(*held, home_->sessions->at(life.server), all);
+      if (!created) held->refused_ns[life.incarnation] = NowNs();
+      return !created;
+    });
+    members.insert(members.end(), news.begin(), news.end());
+    added.insert(added.end(), news.begin(), news.end());
+  }
+  if (Tell(map->key(), &held->view, members, /*sealed=*/0, NowNs() + 2 * kTellMs * kNsPerMs) == 0) return;
+  for (const Life& life : added) copies->NoteMember(life);
+  for (const Life& life : gone) {
+    if (life.server == kNoServer) continue;
+    home_->sessions->at(life.server)->DestroyLater({map->key().id, map->key().epoch, life.incarnation});
+  }
+}
+
+bool Membership::Settle(const IoPlace& place, int64_t deadline_ns) const {
+  CopyMap* const copies = place.map->copies();
+  uint64_t span = 0;
+  while (NowNs() < deadline_ns) {
+    span = copies->NextToSettle(span);
+    if (span == UINT64_MAX) return true;
+    IoRequest request;
+    request.op = Op::kWrite;
+    request.repair = RepairWork::kSettle;
+    request.range = {span * kChunksPerSpan, kChunksPerSpan};
+    request.deadline_ns = deadline_ns;
+    if (!Io::Run(place, request).ok()) return false;
+    ++span;
+  }
+  return false;
+}
+
+void Membership::Leave(const IoPlace& place) {
+  RegionMap* const map = place.map;
+  map->NoteClosing();
+  repairer_->Forget(*map);
+  Held held;
+  {
+    MutexLock lock(&mu_);
+    const auto it = absl::c_find_if(held_, [&](const Held& other) { return other.map.get() == map; });
+    if (it == held_.end()) return;
+    held = std::move(*it);
+    held_.erase(it);
+  }
+  if (!map->CheckUsable().ok()) return;  // it is destroyed
+  // The region's own reference, and the one here.
+  const int64_t let_go_ns = NowNs() + kLetGoMs * kNsPerMs;
+  for (Mutex none; map->references() > 2 && NowNs() < let_go_ns;) {
+    CondVar nothing;
+    MutexLock lock(&none);
+    nothing.WaitUntil(&none, DeadlineAfterMs(1));
+  }
+  const int64_t deadline_ns = NowNs() + home_->options->io_timeout_ms * kNsPerMs;
+  Members members;
+  for (const Life& member : held.view.members) {
+    const bool is_there = member.server != kNoServer && home_->sessions->at(member.server)->usable() &&
+                          home_->sessions->at(member.server)->incarnation() == member.incarnation;
+    if (is_there && map->copies()->IsMember(member)) members.push_back(member);
+  }
+  const bool is_quiet = map->references() <= 2 && Settle(place, deadline_ns);
+  const int least = is_quiet ? map->copies()->LeastInSync(members) : 0;
+  if (least == 0 || Tell(map->key(), &held.view, members, static_cast<uint32_t>(least), deadline_ns) == 0) {
+    LOG(WARNING) << "region \"" << held.name
+                 << "\" is left with spans that not all of its servers have in one state: until it is attached again, "
+                    "none of them may be missed";
+  }
+}
+
+}  // namespace nram

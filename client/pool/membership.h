@@ -1,0 +1,91 @@
+#ifndef NRAM_CLIENT_POOL_MEMBERSHIP_H_
+#define NRAM_CLIENT_POOL_MEMBERSHIP_H_
+
+// The members of named regions of several copies (adr/0014, "Regions with a name"): the lives of servers that may have
+// a part of the region. Their list, with a number, is the region's view. Every member keeps it for whoever attaches the
+// region later.
+
+#include <cstdint>
+#include <list>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/sync.h"
+#include "base/units.h"
+#include "client/pool/region.h"
+#include "client/pool/repairer.h"
+
+namespace nram {
+
+// Of the regions that this pool owns. Has a thread of its own as soon as there is one. Thread-safe.
+class Membership : public RegionKeeper {
+ public:
+  // Both outlive it.
+  Membership(const RegionHome* home, Repairer* repairer, LeaseId lease)
+      : home_(home), repairer_(repairer), lease_(lease) {}
+  ~Membership();
+
+  // A region as its servers know it. `map` has its members.
+  using Members = std::vector<CopyMap::Life>;  // kNoServer: of a life that no server of the pool has
+  struct View {
+    uint64_t number = 0;  // the highest that was ever sent; each is for one list
+    Members members;      // of the last view that counts
+    // Lists that some server may have. A new one counts once a server of each of them has it: whoever believes a list
+    // asks all its members.
+    std::vector<Members> out;
+  };
+  // From now on the members of the region are looked after.
+  void Add(RegionMap* map, const std::string& name, uint64_t size_bytes, View view);
+  // Tells a list of members, with the next number, to those that answer of it and of the lists before. Returns how many
+  // of the list have taken it; 0: it does not count. Blocks until `deadline_ns` at most.
+  size_t Tell(const RegionKey& key, View* view, const Members& members, uint32_t sealed, int64_t deadline_ns) const;
+
+  // RegionKeeper. Blocks for the pool's io_timeout_ms and a few seconds at most.
+  void Leave(const IoPlace& place) override;
+
+ private:
+  static constexpr int64_t kLookMs = 250;    // from one look at all regions to the next
+  static constexpr int64_t kTellMs = 2'000;  // for one server's answer
+  static constexpr int64_t kCreateAgainMs = 10'000;
+  static constexpr size_t kOutMax = 16;
+  static constexpr int64_t kLetGoMs = 5'000;  // for the repairer to let go of a region
+
+  struct Held {
+    RegionMap::Ref map;
+    std::string name;
+    uint64_t size_bytes = 0;
+    View view;
+    std::map<uint64_t, int64_t> refused_ns;  // when a server has refused to create it, by incarnation
+  };
+
+  void Run();
+  void Look(Held* held) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  enum class Standing {
+    kStays,
+    kComesBack,  // it was to go, and is well again
+    kGoes,       // nothing of the region is there
+    kMissed,     // it has gone, with what no other has
+  };
+  Standing StandingOf(const RegionMap& map, const CopyMap::Life& member) const;
+  // Creates the region there, to be in the next view.
+  bool Create(const Held& held, ServerSession* session, const Members& members) const;
+  bool Settle(const IoPlace& place, int64_t deadline_ns) const;
+  int64_t NowNs() const { return home_->environment->NowNs(); }
+  int64_t DeadlineNs() const { return NowNs() + kTellMs * kNsPerMs; }
+  static std::vector<uint64_t> Incarnations(const Members& members);
+
+  const RegionHome* const home_;
+  Repairer* const repairer_;
+  const LeaseId lease_;
+  Mutex mu_;  // held while servers are told
+  std::list<Held> held_ ABSL_GUARDED_BY(mu_);
+  bool stops_ ABSL_GUARDED_BY(mu_) = false;
+  CondVar stopped_;
+  std::thread thread_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_POOL_MEMBERSHIP_H_
