@@ -1,10 +1,13 @@
+#include <deque>
 #include <map>
+#include <memory>
 #include <random>
 #include <set>
 
 #include "absl/strings/str_cat.h"
 #include "base/host_memory.h"
 #include "base/test_seed.h"
+#include "client/pool/bounded.h"
 #include "client/pool/placement.h"
 #include "client/pool/pool_spec.h"
 #include "client/pool/span_table.h"
@@ -202,6 +205,71 @@ TEST(PoolSpecTest, NamesWhatIsWrong) {
   }
   EXPECT_THAT(std::string(ParseHostFile("ok:1\nbad:port\n", "hosts").status().message()), HasSubstr("hosts line 2"));
   EXPECT_THAT(std::string(ParseHostFile("# none\n", "hosts").status().message()), HasSubstr("names no server"));
+}
+
+TEST(BoundedQueueTest, IsADequeWithABound) {
+  BoundedQueue<std::unique_ptr<int>> queue;
+  EXPECT_TRUE(queue.full() && queue.empty());
+  constexpr size_t kMost = 5;
+  queue.Reserve(kMost);
+  std::deque<int> model;
+  std::mt19937_64 rng(TestSeed());
+  for (int i = 0; i < 10'000; ++i) {
+    ASSERT_EQ(queue.full(), model.size() == kMost);
+    ASSERT_EQ(queue.size(), model.size());
+    switch (rng() % 3) {
+      case 0:
+        if (queue.full()) break;
+        queue.PushBack(std::make_unique<int>(i));
+        model.push_back(i);
+        break;
+      case 1:
+        if (queue.full()) break;
+        queue.PushFront(std::make_unique<int>(i));
+        model.push_front(i);
+        break;
+      default:
+        if (queue.empty()) break;
+        ASSERT_EQ(*queue.PopFront(), model.front());
+        model.pop_front();
+    }
+  }
+  queue.Clear();
+  EXPECT_TRUE(queue.empty());
+  queue.PushBack(std::make_unique<int>(1));  // is freed with the queue
+}
+
+TEST(BoundedHashSetTest, IsASetWithABound) {
+  BoundedHashSet set;
+  EXPECT_FALSE(set.Contains(7));
+  EXPECT_FALSE(set.Insert(7));
+  set.Erase(7);
+  set.Clear();
+  constexpr size_t kMost = 12;
+  set.Reserve(kMost);
+  std::set<uint64_t> model;
+  std::mt19937_64 rng(TestSeed());
+  for (int i = 0; i < 100'000; ++i) {
+    // Runs of slots, which also go round the end of the table of 32.
+    const uint64_t hash = 26 + rng() % 8 + (rng() % 4 << 32);
+    if (rng() % 2 == 0) {
+      ASSERT_EQ(set.Insert(hash), model.size() < kMost && model.count(hash) == 0) << i;
+      if (model.size() < kMost) model.insert(hash);
+    } else {
+      set.Erase(hash);
+      model.erase(hash);
+    }
+    ASSERT_EQ(set.full(), model.size() == kMost);
+    const uint64_t other = 26 + rng() % 8 + (rng() % 4 << 32);
+    ASSERT_EQ(set.Contains(other), model.count(other) == 1) << i;
+    if (i % 10'000 == 0) {
+      set.Clear();
+      model.clear();
+    }
+  }
+  set.Clear();
+  EXPECT_TRUE(set.Insert(0));
+  EXPECT_TRUE(set.Contains(0));
 }
 
 }  // namespace

@@ -33,9 +33,9 @@ void Repairer::AwaitStopped() {
   at_map_ = nullptr;
   for (Slot& slot : slots_) slot.map = nullptr;
   MutexLock lock(&mu_);
-  todo_.clear();
-  listed_.clear();
-  leftovers_.clear();
+  todo_.Clear();
+  listed_.Clear();
+  leftovers_.Clear();
 }
 
 CopiesReport Repairer::report() const {
@@ -54,13 +54,11 @@ void Repairer::Tick(int64_t now_ns) {
     if (!told && now_ns >= told_ns_ + kTellNs) Tell(now_ns);
     return FreeLeftovers();
   }
-  if (client_ == 0) client_ = home_->environment->RandomId();
+  if (client_ == 0) {
+    client_ = home_->environment->RandomId();
+    Prepare();
+  }
   for (Slot& slot : slots_) {
-    if (slot.io == nullptr) {
-      // Before anything is short: repair must not need memory.
-      slot.io = std::make_unique<Io>(kParts);
-      slot.bytes = std::make_unique<std::byte[]>(kSpanBytes);
-    }
     if (slot.state == Slot::State::kResting && now_ns >= slot.until_ns) slot.state = Slot::State::kFree;
   }
   Walk(now_ns);
@@ -72,9 +70,27 @@ void Repairer::Tick(int64_t now_ns) {
   FreeLeftovers();
 }
 
-std::vector<CopyMap::Donor> Repairer::LookAtDonors() const {
+void Repairer::Prepare() {
+  const size_t servers = home_->sessions->size();
+  for (Slot& slot : slots_) {
+    slot.io = std::make_unique<Io>(kParts);
+    slot.io->Prepare();
+    slot.bytes = std::make_unique<std::byte[]>(kSpanBytes);
+    slot.donors.reserve(servers);
+    slot.candidates.reserve(servers);
+  }
+  donors_.reserve(servers);
+  found_.reserve(kSpansATick + CopyMap::kSpansPerTableBlock);
+  MutexLock lock(&mu_);
+  todo_.Reserve(kTodoMax + kMendsMax);
+  listed_.Reserve(kTodoMax + kMendsMax);
+  tried_.Reserve(kTriedMax);
+  leftovers_.Reserve(kLeftoversMax);
+}
+
+void Repairer::LookAtDonors(Donors* donors) const {
   using Standing = CopyMap::Donor::Standing;
-  std::vector<CopyMap::Donor> donors;
+  donors->clear();
   for (const auto& session : *home_->sessions) {
     CopyMap::Donor donor;
     donor.is_there = session->up();
@@ -83,16 +99,14 @@ std::vector<CopyMap::Donor> Repairer::LookAtDonors() const {
     } else if (session->capacity().leaving) {
       donor.standing = Standing::kLeaves;
     }
-    donors.push_back(donor);
+    donors->push_back(donor);
   }
-  return donors;
 }
 
 void Repairer::Walk(int64_t now_ns) {
   if (at_map_ == nullptr && now_ns < next_pass_ns_) return;
-  const std::vector<CopyMap::Donor> donors = LookAtDonors();
+  LookAtDonors(&donors_);
   size_t spans = 0;
-  std::vector<uint64_t> found;
   for (size_t regions = 0; regions < kRegionsATick && spans < kSpansATick;) {
     if (at_map_ == nullptr) {
       at_map_ = home_->copied->Next();
@@ -100,7 +114,7 @@ void Repairer::Walk(int64_t now_ns) {
       ++regions;
       if (at_map_ == nullptr) return EndPass(now_ns);
     }
-    found.clear();
+    found_.clear();
     const auto incarnation_of = [&](uint16_t server) { return home_->sessions->at(server)->incarnation(); };
     const auto visit = [&](uint64_t span, CopyMap::Health health, const CopyMap::Plan& plan) {
       ++spans;
@@ -109,29 +123,32 @@ void Repairer::Walk(int64_t now_ns) {
       counting_.repairing += health == CopyMap::Health::kRepairing ? 1 : 0;
       counting_.lost += health == CopyMap::Health::kLost ? 1 : 0;
       counting_.moving += health == CopyMap::Health::kInSync && plan.moves ? 1 : 0;
-      if (plan.need != CopyMap::Need::kNothing) found.push_back(span);
+      if (plan.need != CopyMap::Need::kNothing) found_.push_back(span);
     };
-    at_span_ = at_map_->copies()->Walk(at_span_, kSpansATick - spans, donors, incarnation_of, visit);
-    uint64_t damaged = 0;
-    const bool mends = at_map_->copies()->TakeDamaged(&damaged);
-    if (mends || !found.empty()) {
-      MutexLock lock(&mu_);
-      if (mends && listed_.insert(Place{at_map_.get(), damaged | kMendBit}).second) {
-        todo_.push_front({at_map_->Share(), damaged, /*mends=*/true});
-        found_work_ = true;
-      }
-      if (tried_.size() >= kTriedMax || now_ns >= try_again_ns_) {
-        tried_.clear();
-        try_again_ns_ = now_ns + AvoidNs();
-      }
-      for (const uint64_t span : found) {
-        const Place place{at_map_.get(), span};
-        if (todo_.size() >= kTodoMax || tried_.contains(place) || !listed_.insert(place).second) continue;
-        todo_.push_back({at_map_->Share(), span});
-        found_work_ = true;
-      }
-    }
+    at_span_ = at_map_->copies()->Walk(at_span_, kSpansATick - spans, donors_, incarnation_of, visit);
+    ListWork(now_ns);
     if (at_span_ == UINT64_MAX) at_map_ = nullptr;
+  }
+}
+
+// What the walk has found in its region.
+void Repairer::ListWork(int64_t now_ns) {
+  RegionMap* const map = at_map_.get();
+  MutexLock lock(&mu_);
+  uint64_t damaged = 0;
+  if (!todo_.full() && map->copies()->TakeDamaged(&damaged) && listed_.Insert(HashOf({map, damaged | kMendBit}))) {
+    todo_.PushFront({map->Share(), damaged, /*mends=*/true});
+    found_work_ = true;
+  }
+  if (tried_.full() || now_ns >= try_again_ns_) {
+    tried_.Clear();
+    try_again_ns_ = now_ns + AvoidNs();
+  }
+  for (const uint64_t span : found_) {
+    const uint64_t place = HashOf({map, span});
+    if (todo_.size() >= kTodoMax || tried_.Contains(place) || !listed_.Insert(place)) continue;
+    todo_.PushBack({map->Share(), span});
+    found_work_ = true;
   }
 }
 
@@ -180,9 +197,8 @@ std::optional<Repairer::Todo> Repairer::TakeTodo(const Slot& slot) {
   MutexLock lock(&mu_);
   at_work_[index] = {};
   while (!todo_.empty() && !stopping_) {
-    std::optional<Todo> todo = std::move(todo_.front());
-    todo_.pop_front();
-    listed_.erase(Place{todo->map.get(), todo->span | (todo->mends ? kMendBit : 0)});
+    std::optional<Todo> todo = todo_.PopFront();
+    listed_.Erase(HashOf({todo->map.get(), todo->span | (todo->mends ? kMendBit : 0)}));
     // Two slots on one span would take each other's copy for their own.
     if (IsAtWork(*todo)) continue;
     if (!todo->mends) at_work_[index] = {todo->map.get(), todo->span};
@@ -206,7 +222,7 @@ void Repairer::Avoid(uint16_t server) {
 void Repairer::AddLeftover(RegionMap* map, uint64_t span, const CopyMap::Leftover& leftover) {
   MutexLock lock(&mu_);
   // What is not remembered stays there until the region is destroyed.
-  if (leftovers_.size() < kLeftoversMax) leftovers_.push_back({map->Share(), span, leftover});
+  if (!leftovers_.full()) leftovers_.PushBack({map->Share(), span, leftover});
 }
 
 void Repairer::FreeLeftovers() {
@@ -217,8 +233,7 @@ void Repairer::FreeLeftovers() {
     while (!found && ++looks <= kLooksMax) {
       MutexLock lock(&mu_);
       if (leftovers_.empty() || stopping_) return;
-      Free what = std::move(leftovers_.front());
-      leftovers_.pop_front();
+      Free what = leftovers_.PopFront();
       const ServerSession& session = *home_->sessions->at(what.leftover.life.server);
       const bool is_over = session.incarnation() != what.leftover.life.incarnation || !what.map->CheckUsable().ok();
       if (is_over) continue;
@@ -226,7 +241,7 @@ void Repairer::FreeLeftovers() {
       if (found) {
         freeing.what = std::move(what);
       } else {
-        leftovers_.push_back(std::move(what));  // later
+        leftovers_.PushBack(std::move(what));  // later
       }
     }
     if (!found) return;
