@@ -5,11 +5,13 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/host_memory.h"
 #include "base/test_seed.h"
 #include "client/pool/bounded.h"
 #include "client/pool/placement.h"
 #include "client/pool/pool_spec.h"
+#include "client/pool/repair_pace.h"
 #include "client/pool/span_table.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -270,6 +272,51 @@ TEST(BoundedHashSetTest, IsASetWithABound) {
   set.Clear();
   EXPECT_TRUE(set.Insert(0));
   EXPECT_TRUE(set.Contains(0));
+}
+
+TEST(RepairPaceTest, FollowsThePaceOfTheLastSeconds) {
+  RepairPace pace;
+  int64_t now_ns = 1'000 * kNsPerSecond;
+  uint64_t made = 40;
+  const auto seconds = [&](int64_t count, uint64_t each, uint64_t* left) {
+    for (int64_t i = 0; i < count; ++i) {
+      now_ns += kNsPerSecond;
+      made += each;
+      *left -= each;
+      pace.Note(made, *left, now_ns);
+    }
+  };
+  uint64_t left = 1000;
+  pace.Note(made, 0, now_ns);
+  // A server is away, and repair waits.
+  seconds(10, 0, &left);
+  EXPECT_EQ(pace.done(), 0u);
+  EXPECT_EQ(pace.left_ms(), 0u);
+  // The time before the first copy says nothing.
+  seconds(1, 10, &left);
+  EXPECT_EQ(pace.done(), 10u);
+  EXPECT_EQ(pace.left_ms(), 99'000u);
+  seconds(19, 10, &left);
+  EXPECT_EQ(pace.done(), 200u);
+  EXPECT_NEAR(static_cast<double>(pace.left_ms()), 80'000, 1);
+  // Ten times slower, as is soon known; a moment without a copy does not make it unknown.
+  seconds(30, 1, &left);
+  EXPECT_NEAR(static_cast<double>(pace.left_ms()), 770'000, 50'000);
+  seconds(1, 0, &left);
+  EXPECT_GT(pace.left_ms(), 770'000u);
+  // It stands.
+  seconds(30, 0, &left);
+  EXPECT_EQ(pace.left_ms(), 0u);
+  EXPECT_EQ(pace.done(), 230u);
+  seconds(1, 5, &left);
+  EXPECT_EQ(pace.left_ms(), 153'000u);
+  // All is done, and the next repair begins anew.
+  pace.Note(made, 0, now_ns += kNsPerSecond);
+  EXPECT_EQ(pace.done(), 0u);
+  EXPECT_EQ(pace.left_ms(), 0u);
+  pace.Note(made + 2, 4, now_ns += kNsPerSecond);
+  EXPECT_EQ(pace.done(), 2u);
+  EXPECT_EQ(pace.left_ms(), 2'000u);
 }
 
 }  // namespace

@@ -116,8 +116,10 @@ void Repairer::Walk(int64_t now_ns) {
     }
     found_.clear();
     const auto incarnation_of = [&](uint16_t server) { return home_->sessions->at(server)->incarnation(); };
+    const auto copies = static_cast<uint64_t>(at_map_->copies()->copies());
     const auto visit = [&](uint64_t span, CopyMap::Health health, const CopyMap::Plan& plan) {
       ++spans;
+      counting_.wanted = counting_.wanted == 0 ? copies : std::min(counting_.wanted, copies);
       counting_.in_sync += health == CopyMap::Health::kInSync ? 1 : 0;
       counting_.degraded += health == CopyMap::Health::kDegraded ? 1 : 0;
       counting_.repairing += health == CopyMap::Health::kRepairing ? 1 : 0;
@@ -165,10 +167,10 @@ void Repairer::Tell(int64_t now_ns) {
   CopiesReport told = counting_;
   told.client = client_;
   told.made = made_;
-  const uint64_t left = told.degraded + told.repairing + told.moving;
-  const uint64_t lately = told.made - std::exchange(told_made_, told.made);
-  const auto took_ms = static_cast<uint64_t>((now_ns - std::exchange(told_ns_, now_ns)) / kNsPerMs);
-  if (left > 0 && lately > 0) told.left_ms = left * took_ms / lately;
+  told_ns_ = now_ns;
+  pace_.Note(told.made, told.left(), now_ns);
+  told.done = pace_.done();
+  told.left_ms = pace_.left_ms();
   {
     MutexLock lock(&mu_);
     report_ = told;

@@ -21,6 +21,7 @@
 #include "client/pool/io.h"
 #include "client/pool/placement.h"
 #include "client/pool/region.h"
+#include "client/pool/repair_pace.h"
 #include "client/pool/server_session.h"
 #include "client/transport/control_client.h"
 
@@ -174,7 +175,7 @@ class Repairer : public PoolEdge::Ticked {
   CopiesReport counting_;
   uint64_t client_ = 0;  // this one's number, once there is something to tell
   int64_t told_ns_ = 0;
-  uint64_t told_made_ = 0;
+  RepairPace pace_;
   CopiesReport logged_;
 
   mutable Mutex mu_;

@@ -140,6 +140,9 @@ down 2
 expect 0 "with 2 copies" "$nram" mount "$directory/m" --copies=2 --repair-rate=max
 fill
 await 20 "a report of whole spans" holds "$whole"
+"$nram" df --json | jq -e '.copies | .wanted == 2 and .in_sync > 0 and .left + .done + .left_ms == 0' > /dev/null ||
+  fail "df tells of copies: $("$nram" df --json | jq -c .copies)"
+expect 0 "copies wanted, at least        2" "$nram" status
 check_all "in a whole pool"
 
 before=$(made)
