@@ -27,8 +27,8 @@ namespace {
 
 // For each thread. gRPC's threads need less; a request's handler takes some kilobytes.
 constexpr size_t kStackBytes = 256 << 10;
-// Twice the memory that the daemon allocates in its whole life: 8 MiB of small requests' buffers, if all are under way
-// at once, and little beside.
+// Much more than the daemon allocates in its whole life: 8 MiB of small requests' buffers, if all are under way at
+// once, 6 MiB for the repair of several copies, and little beside.
 constexpr size_t kHeapBytes = 20 << 20;
 
 // When a machine goes down, systemd ends all processes before it takes swap off. It spares root's processes of such a

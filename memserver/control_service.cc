@@ -80,7 +80,7 @@ absl::Status ControlService::RenewLease(const v1::RenewLeaseRequest& request, v1
   if (!lease.ok()) return lease.status();
   const v1::Copies& copies = request.copies();
   (*lease)->SetCopies({copies.client(), copies.in_sync(), copies.degraded(), copies.repairing(), copies.lost(),
-                       copies.moving(), copies.made(), copies.left_ms()});
+                       copies.moving(), copies.made(), copies.left_ms(), copies.wanted(), copies.done()});
   FillLease(**lease, reply);
   return absl::OkStatus();
 }
@@ -246,6 +246,8 @@ absl::Status ControlService::GetStatistics(const v1::GetStatisticsRequest&, v1::
     told->set_moving(copies.moving);
     told->set_made(copies.made);
     told->set_left_ms(copies.left_ms);
+    told->set_wanted(copies.wanted);
+    told->set_done(copies.done);
   }
   return absl::OkStatus();
 }

@@ -35,6 +35,8 @@ struct LeaseCopies {
   uint64_t moving = 0;
   uint64_t made = 0;
   uint64_t left_ms = 0;
+  uint64_t wanted = 0;
+  uint64_t done = 0;
 };
 
 // A data connection, as its lease sees it.

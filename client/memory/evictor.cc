@@ -15,7 +15,7 @@ namespace {
 constexpr uint64_t kBatchPages = 512;
 // How often to see whether writes that take long have ended.
 constexpr int64_t kSlowLookMs = 10;
-// Runs on their way to servers. One that does not answer has half of them.
+// Runs on their way to servers. One that does not answer has half of them, or more if pages have several copies.
 constexpr size_t kLanes = 32;
 constexpr int64_t kFailedPauseMs = 10;    // before what failed is tried again
 constexpr int64_t kFruitlessPauseMs = 1;  // before the queue is gone through again

@@ -1,5 +1,5 @@
 // The parts of the memory engine that need no pool and no faults: page states, streams, queues, the ghost filter,
-// sums of chunks, lines for stderr.
+// sums of chunks, lines for stderr, lanes of servers.
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -17,6 +17,7 @@
 #include "client/memory/eviction_queue.h"
 #include "client/memory/ghost_filter.h"
 #include "client/memory/page_state.h"
+#include "client/memory/server_lanes.h"
 #include "client/memory/stderr_lines.h"
 #include "client/memory/streams.h"
 #include "gtest/gtest.h"
@@ -293,6 +294,81 @@ TEST_P(ChunkSumsTest, KnowMostOfAsManyPagesAsTheyWereMadeFor) {
 }
 
 INSTANTIATE_TEST_SUITE_P(PageSizes, ChunkSumsTest, ::testing::Values(4096, 65536, 1 << 20));
+
+class ServerLanesTest : public ::testing::Test {
+ protected:
+  using Servers = ServerLanes::Servers;
+  static constexpr size_t kLanes = 12;
+  static constexpr int64_t kPatience = 100;
+
+  // Runs of these servers, until they have their share. Returns how many.
+  size_t Fill(const Servers& servers, int64_t now) {
+    size_t count = 0;
+    for (size_t free; (free = lanes_.FindFree(servers, /*beyond=*/false)) < kLanes; ++count) {
+      lanes_.Begin(free, servers, now);
+    }
+    return count;
+  }
+  void End(size_t lane, int64_t now) {
+    lanes_.NoteEnded(lane, now);
+    lanes_.Free(lane);
+  }
+
+  ServerLanes lanes_{kLanes, kPatience};
+};
+
+TEST_F(ServerLanesTest, AServerOfOneCopyHasHalf) {
+  EXPECT_EQ(Fill({7}, 0), kLanes / 2);
+  EXPECT_LT(lanes_.FindFree({7}, /*beyond=*/true), kLanes);
+  EXPECT_FALSE(lanes_.IsBehind({7}, kPatience - 1));
+  EXPECT_TRUE(lanes_.IsBehind({7}, kPatience));
+  EXPECT_FALSE(lanes_.IsBehind({3}, kPatience));
+  EXPECT_EQ(Fill({3}, 0), kLanes / 2);
+  EXPECT_EQ(lanes_.FindFree({}, /*beyond=*/true), kLanes);
+}
+
+TEST_F(ServerLanesTest, APlacelessPageIsOfAServerOfItsOwn) {
+  EXPECT_EQ(Fill({}, 0), kLanes / 2);
+  EXPECT_TRUE(lanes_.IsBehind({}, kPatience));
+  EXPECT_FALSE(lanes_.IsBehind({0}, kPatience));
+}
+
+// The slow one is not the first, and the first ones are many.
+TEST_F(ServerLanesTest, ALaneCountsForTheServersOfAllCopies) {
+  const uint16_t frozen = 9;
+  size_t lane = 0;
+  for (uint16_t first = 0; first < 4; ++first) {
+    for (int i = 0; i < 2; ++i) {
+      ASSERT_FALSE(lanes_.IsBehind({first, frozen}, 0));
+      lane = lanes_.FindFree({first, frozen}, /*beyond=*/false);
+      ASSERT_LT(lane, kLanes);
+      lanes_.Begin(lane, {first, frozen}, 0);
+    }
+  }
+  // It has two thirds, although no other has more than a sixth.
+  EXPECT_EQ(lanes_.FindFree({4, frozen}, /*beyond=*/false), kLanes);
+  EXPECT_TRUE(lanes_.IsBehind({4, frozen}, kPatience));
+  EXPECT_TRUE(lanes_.IsBehind({frozen, 4}, kPatience));
+  // Pages that have no copy there go on, also those of the servers that have lanes with it.
+  EXPECT_FALSE(lanes_.IsBehind({0, 1}, kPatience));
+  const size_t free = lanes_.FindFree({0, 1}, /*beyond=*/false);
+  ASSERT_LT(free, kLanes);
+  lanes_.Begin(free, {0, 1}, kPatience);
+  EXPECT_FALSE(lanes_.IsStuck(free, kPatience));
+  End(free, kPatience + 1);
+  // The first copy's server is well, and the run is stuck all the same.
+  EXPECT_TRUE(lanes_.IsStuck(0, kPatience + 1));
+  // It goes on.
+  End(lane, kPatience + 2);
+  EXPECT_FALSE(lanes_.IsBehind({4, frozen}, kPatience + 2));
+  EXPECT_FALSE(lanes_.IsStuck(0, kPatience + 2));
+  EXPECT_LT(lanes_.FindFree({4, frozen}, /*beyond=*/false), kLanes);
+}
+
+TEST_F(ServerLanesTest, ServersThatShareAllPagesHaveMoreThanHalf) {
+  EXPECT_EQ(Fill({0, 1}, 0), 8u);
+  EXPECT_EQ(Fill({2, 3}, 0), 4u);
+}
 
 }  // namespace
 }  // namespace nram

@@ -26,7 +26,11 @@ __attribute__((no_sanitize("thread"))) bool IsZero(const std::byte* data, size_t
 }  // namespace
 
 PageOut::PageOut(Userfault* userfault, Residency* residency, ChunkSums* sums, Counters* counters, size_t lanes)
-    : userfault_(userfault), residency_(residency), sums_(sums), counters_(counters) {
+    : userfault_(userfault),
+      residency_(residency),
+      sums_(sums),
+      counters_(counters),
+      servers_(lanes, kPatienceMs * kNsPerMs) {
   for (size_t i = 0; i < lanes; ++i) {
     lanes_.push_back(std::make_unique<Lane>());
     lanes_.back()->owner = this;
@@ -44,7 +48,7 @@ void PageOut::Add(const SegmentRef& segment, uint64_t first, uint64_t count, Aft
   const uint64_t end = first + count;
   const uint64_t longest = std::clamp<uint64_t>(kRunBytesMax / segment->page_bytes, 1, kRunPagesMax);
   for (uint64_t page = first; page < end && (may_stay || status_.ok());) {
-    // Of one server.
+    // Of one span: its servers are the same.
     const uint64_t span_end = (page * segment->page_bytes / kSpanBytes + 1) * kSpanBytes;
     const uint64_t most = std::clamp<uint64_t>(span_end / segment->page_bytes - page, 1, longest);
     // A run of pages of one kind, taken.
@@ -107,12 +111,12 @@ void PageOut::FindMasks(const Segment& segment, uint64_t page, PageState was, ab
 void PageOut::Write(const SegmentRef& segment, uint64_t first, uint64_t count, const PageState* was, After after,
                     bool may_stay, int64_t deadline_ns) {
   const size_t page_bytes = segment->page_bytes;
-  const uint16_t server = segment->region->ServerOf(first * page_bytes);
+  const ServerLanes::Servers servers = segment->region->ServersOf(first * page_bytes);
   const auto hand_back = [&](uint64_t begin) {
     for (uint64_t i = begin; i < count; ++i) EndWritable(segment.get(), first + i, was[i]);
     residency_->Enter(*segment.get(), first + begin, count - begin);
   };
-  if (may_stay && IsBehind(server)) return hand_back(0);
+  if (may_stay && servers_.IsBehind(servers, MonotonicNs())) return hand_back(0);
   const size_t page_masks = page_bytes / kPageBytes;
   userfault_->Protect(segment->address(first), count * page_bytes);
   Masks masks;
@@ -129,15 +133,13 @@ void PageOut::Write(const SegmentRef& segment, uint64_t first, uint64_t count, c
       EndWritten(segment.get(), first + i, run, was + i, after, /*sent=*/false);
       continue;
     }
-    Lane* const lane = FreeLane(server, may_stay, deadline_ns);
+    Lane* const lane = FreeLane(servers, may_stay, deadline_ns);
     if (lane == nullptr) return hand_back(i);
-    lane->server = server;
+    servers_.Begin(lane->index, servers, MonotonicNs());
     lane->segment = segment.Share();
     lane->first = first + i;
     lane->count = run;
     lane->after = after;
-    lane->busy = true;
-    lane->began_ns = MonotonicNs();
     SetDone(lane->index, false);
     memcpy(lane->was.data(), was + i, run * sizeof(PageState));
     memcpy(lane->masks.data(), &masks[i * page_masks], run * page_masks);
@@ -172,31 +174,11 @@ void PageOut::SetDone(size_t lane, bool done) {
   if (done) ended_.Signal();
 }
 
-size_t PageOut::LanesOf(uint16_t server) const {
-  return std::count_if(lanes_.begin(), lanes_.end(),
-                       [server](const auto& lane) { return lane->busy && lane->server == server; });
-}
-
-bool PageOut::IsStuck(const Lane& lane) const {
-  const int64_t since_ns = MonotonicNs() - kPatienceMs * kNsPerMs;
-  const auto last = last_ended_ns_.find(lane.server);
-  return lane.busy && lane.began_ns <= since_ns && (last == last_ended_ns_.end() || last->second <= since_ns);
-}
-
-bool PageOut::IsBehind(uint16_t server) const {
-  return LanesOf(server) >= lanes_.size() / 2 && std::any_of(lanes_.begin(), lanes_.end(), [&](const auto& lane) {
-           return lane->server == server && IsStuck(*lane);
-         });
-}
-
-PageOut::Lane* PageOut::FreeLane(uint16_t server, bool may_stay, int64_t deadline_ns) {
+PageOut::Lane* PageOut::FreeLane(const ServerLanes::Servers& servers, bool may_stay, int64_t deadline_ns) {
   while (true) {
-    if (!may_stay || LanesOf(server) < lanes_.size() / 2) {
-      for (const auto& lane : lanes_) {
-        if (!lane->busy) return lane.get();
-      }
-    }
-    if (may_stay && IsBehind(server)) return nullptr;
+    const size_t free = servers_.FindFree(servers, /*beyond=*/!may_stay);
+    if (free < lanes_.size()) return lanes_[free].get();
+    if (may_stay && servers_.IsBehind(servers, MonotonicNs())) return nullptr;
     if (deadline_ns != INT64_MAX && MonotonicNs() > deadline_ns) return nullptr;
     WaitAny(deadline_ns);
   }
@@ -207,7 +189,7 @@ void PageOut::WaitAny(int64_t deadline_ns) {
   while (true) {
     bool ended = false;
     for (const auto& lane : lanes_) {
-      if (!lane->busy) continue;
+      if (!servers_.busy(lane->index)) continue;
       {
         MutexLock lock(&mu_);
         if (!done_[lane->index]) continue;
@@ -218,7 +200,7 @@ void PageOut::WaitAny(int64_t deadline_ns) {
     if (ended) return;
     MutexLock lock(&mu_);
     bool done = false;
-    for (const auto& lane : lanes_) done |= lane->busy && done_[lane->index];
+    for (const auto& lane : lanes_) done |= servers_.busy(lane->index) && done_[lane->index];
     // Each operation ends by its deadline.
     if (!done && !ended_.WaitUntil(&mu_, std::min(deadline_ns, DeadlineAfterMs(1'000))) &&
         MonotonicNs() > deadline_ns) {
@@ -228,9 +210,11 @@ void PageOut::WaitAny(int64_t deadline_ns) {
 }
 
 uint64_t PageOut::leaving_pages() const {
+  const int64_t now_ns = MonotonicNs();
   uint64_t pages = 0;
   for (const auto& lane : lanes_) {
-    if (lane->busy && lane->after == After::kDrop && !IsStuck(*lane)) pages += lane->count;
+    const bool leaves = servers_.busy(lane->index) && lane->after == After::kDrop;
+    if (leaves && !servers_.IsStuck(lane->index, now_ns)) pages += lane->count;
   }
   return pages;
 }
@@ -242,7 +226,7 @@ absl::Status PageOut::Finish() {
 
 void PageOut::EndLane(Lane* lane) {
   const absl::Status status = lane->io.Wait();  // is done
-  last_ended_ns_[lane->server] = MonotonicNs();
+  servers_.NoteEnded(lane->index, MonotonicNs());
   Segment* const segment = lane->segment.get();
   const size_t masks = lane->count * segment->page_bytes / kPageBytes;
   const auto part = [](ChunkMask mask) { return mask != kAllChunks; };
@@ -261,7 +245,7 @@ void PageOut::EndLane(Lane* lane) {
     EndFailed(segment, lane->first, lane->count);
   }
   lane->segment.Reset();
-  lane->busy = false;
+  servers_.Free(lane->index);
   --busy_;
 }
 

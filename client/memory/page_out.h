@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "base/sync.h"
 #include "base/units.h"
@@ -15,6 +14,7 @@
 #include "client/memory/counters.h"
 #include "client/memory/residency.h"
 #include "client/memory/segment.h"
+#include "client/memory/server_lanes.h"
 #include "client/memory/userfault.h"
 #include "client/pool/io.h"
 
@@ -42,7 +42,7 @@ class PageOut {
   // that has not been taken.
   //
   // `may_stay` is for the evictor: pages may get their second chance; pages that cannot leave queue up again; lanes are
-  // waited for until `deadline_ns` only; and no server gets more than half of the lanes.
+  // waited for until `deadline_ns` only; and no server gets all lanes (ServerLanes).
   void Add(const SegmentRef& segment, uint64_t first, uint64_t count, After after, bool may_stay = false,
            int64_t deadline_ns = INT64_MAX);
   // Waits until a run that is under way has ended, or until `deadline_ns`. Returns at once if none is under way.
@@ -70,21 +70,13 @@ class PageOut {
     uint64_t first = 0;
     uint64_t count = 0;
     After after = After::kKeep;
-    uint16_t server = kNoServer;
-    bool busy = false;
-    int64_t began_ns = 0;
-    size_t index = 0;  // in lanes_ and done_
+    size_t index = 0;  // in lanes_, servers_ and done_
     std::array<PageState, kRunPagesMax> was;
     Masks masks;
   };
 
-  // Null after `deadline_ns`, or when the server is behind.
-  Lane* FreeLane(uint16_t server, bool may_stay, int64_t deadline_ns);
-  // Whether neither the lane nor any other of its server has ended for long.
-  bool IsStuck(const Lane& lane) const;
-  // Whether the server has half of the lanes and ends nothing: pages of other servers must not wait for it.
-  bool IsBehind(uint16_t server) const;
-  size_t LanesOf(uint16_t server) const;
+  // Null after `deadline_ns`, or when one of the servers is behind.
+  Lane* FreeLane(const ServerLanes::Servers& servers, bool may_stay, int64_t deadline_ns);
   void Write(const SegmentRef& segment, uint64_t first, uint64_t count, const PageState* was, After after,
              bool may_stay, int64_t deadline_ns);
   void Send(Lane* lane);
@@ -105,7 +97,7 @@ class PageOut {
   ChunkSums* const sums_;
   Counters* const counters_;
   std::vector<std::unique_ptr<Lane>> lanes_;
-  absl::flat_hash_map<uint16_t, int64_t> last_ended_ns_;  // a run of each server
+  ServerLanes servers_;
   size_t busy_ = 0;
   absl::Status status_;
   std::vector<uint64_t> passed_;

@@ -55,8 +55,8 @@ void CopiedIo::Begin() {
       range.count == 0 || is_of_span() || range.first / kChunksPerMessage == (range.end() - 1) / kChunksPerMessage;
   if (is_one) {
     piece_count_ = 1;
-  } else if (more_ == nullptr) {
-    more_ = std::make_unique<Piece[]>(kPiecesMax - 1);
+  } else {
+    Prepare();
   }
   for (size_t i = 0; i < piece_count_; ++i) PieceAt(i)->index = i;
   if (place().map->key().reader == CopiesReader::kConfirms && confirmed_ == nullptr) {

@@ -24,8 +24,11 @@ class CopiedIo : public IoWay {
   explicit CopiedIo(IoEngine* engine) : engine_(engine) {}
   ~CopiedIo() override;
 
-  // After the engine's Reset. The first operation that has several pieces under way allocates them.
+  // After the engine's Reset. The first operation that has several pieces under way allocates them, unless Prepare has.
   void Begin();
+  void Prepare() {
+    if (more_ == nullptr) more_ = std::make_unique<Piece[]>(kPiecesMax - 1);
+  }
 
   void LaunchAll() override;
   void Judge(IoPart* part) override;

@@ -146,6 +146,7 @@ class CopyMap {
   bool IsCreated(const Life& life) const;
 
   // --- Repair (copy_map_repair.cc).
+  static constexpr uint64_t kSpansPerTableBlock = 64;
   // A server as repair sees it.
   struct Donor {
     enum class Standing : uint8_t {
@@ -176,10 +177,10 @@ class CopyMap {
     absl::InlinedVector<Life, SpanCopies::kMost> stale;      // of copies that have missed something
     absl::InlinedVector<uint16_t, SpanCopies::kMost> leave;  // presences of copies that are to leave
   };
-  // Visits up to `most` spans that are placed or lost, from `span` on, which is 0 or what Walk has returned. Returns
-  // where to go on; UINT64_MAX: at the end. `visit` runs under the map's lock. Copies of former lives of their servers
-  // die: `incarnation_of` tells the present ones (0: not known), and is asked under the lock, so that it is not older
-  // than what the map says.
+  // Visits up to `most` spans that are placed or lost, and then fewer than kSpansPerTableBlock more, from `span` on,
+  // which is 0 or what Walk has returned. Returns where to go on; UINT64_MAX: at the end. `visit` runs under the map's
+  // lock. Copies of former lives of their servers die: `incarnation_of` tells the present ones (0: not known), and is
+  // asked under the lock, so that it is not older than what the map says.
   uint64_t Walk(uint64_t span, size_t most, Donors donors, absl::FunctionRef<uint64_t(uint16_t server)> incarnation_of,
                 absl::FunctionRef<void(uint64_t span, Health health, const Plan& plan)> visit);
   Plan PlanFor(uint64_t span, Donors donors) const;
@@ -211,7 +212,6 @@ class CopyMap {
   size_t memory_bytes() const;
 
  private:
-  static constexpr uint64_t kSpansPerTableBlock = 64;
   static constexpr size_t kDamagedMax = 256;
   struct Block {
     std::array<SpanCopies, kSpansPerTableBlock> spans;

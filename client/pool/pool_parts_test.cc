@@ -1,12 +1,17 @@
+#include <deque>
 #include <map>
+#include <memory>
 #include <random>
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/host_memory.h"
 #include "base/test_seed.h"
+#include "client/pool/bounded.h"
 #include "client/pool/placement.h"
 #include "client/pool/pool_spec.h"
+#include "client/pool/repair_pace.h"
 #include "client/pool/span_table.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -202,6 +207,116 @@ TEST(PoolSpecTest, NamesWhatIsWrong) {
   }
   EXPECT_THAT(std::string(ParseHostFile("ok:1\nbad:port\n", "hosts").status().message()), HasSubstr("hosts line 2"));
   EXPECT_THAT(std::string(ParseHostFile("# none\n", "hosts").status().message()), HasSubstr("names no server"));
+}
+
+TEST(BoundedQueueTest, IsADequeWithABound) {
+  BoundedQueue<std::unique_ptr<int>> queue;
+  EXPECT_TRUE(queue.full() && queue.empty());
+  constexpr size_t kMost = 5;
+  queue.Reserve(kMost);
+  std::deque<int> model;
+  std::mt19937_64 rng(TestSeed());
+  for (int i = 0; i < 10'000; ++i) {
+    ASSERT_EQ(queue.full(), model.size() == kMost);
+    ASSERT_EQ(queue.size(), model.size());
+    switch (rng() % 3) {
+      case 0:
+        if (queue.full()) break;
+        queue.PushBack(std::make_unique<int>(i));
+        model.push_back(i);
+        break;
+      case 1:
+        if (queue.full()) break;
+        queue.PushFront(std::make_unique<int>(i));
+        model.push_front(i);
+        break;
+      default:
+        if (queue.empty()) break;
+        ASSERT_EQ(*queue.PopFront(), model.front());
+        model.pop_front();
+    }
+  }
+  queue.Clear();
+  EXPECT_TRUE(queue.empty());
+  queue.PushBack(std::make_unique<int>(1));  // is freed with the queue
+}
+
+TEST(BoundedHashSetTest, IsASetWithABound) {
+  BoundedHashSet set;
+  EXPECT_FALSE(set.Contains(7));
+  EXPECT_FALSE(set.Insert(7));
+  set.Erase(7);
+  set.Clear();
+  constexpr size_t kMost = 12;
+  set.Reserve(kMost);
+  std::set<uint64_t> model;
+  std::mt19937_64 rng(TestSeed());
+  for (int i = 0; i < 100'000; ++i) {
+    // Runs of slots, which also go round the end of the table of 32.
+    const uint64_t hash = 26 + rng() % 8 + (rng() % 4 << 32);
+    if (rng() % 2 == 0) {
+      ASSERT_EQ(set.Insert(hash), model.size() < kMost && model.count(hash) == 0) << i;
+      if (model.size() < kMost) model.insert(hash);
+    } else {
+      set.Erase(hash);
+      model.erase(hash);
+    }
+    ASSERT_EQ(set.full(), model.size() == kMost);
+    const uint64_t other = 26 + rng() % 8 + (rng() % 4 << 32);
+    ASSERT_EQ(set.Contains(other), model.count(other) == 1) << i;
+    if (i % 10'000 == 0) {
+      set.Clear();
+      model.clear();
+    }
+  }
+  set.Clear();
+  EXPECT_TRUE(set.Insert(0));
+  EXPECT_TRUE(set.Contains(0));
+}
+
+TEST(RepairPaceTest, FollowsThePaceOfTheLastSeconds) {
+  RepairPace pace;
+  int64_t now_ns = 1'000 * kNsPerSecond;
+  uint64_t made = 40;
+  const auto seconds = [&](int64_t count, uint64_t each, uint64_t* left) {
+    for (int64_t i = 0; i < count; ++i) {
+      now_ns += kNsPerSecond;
+      made += each;
+      *left -= each;
+      pace.Note(made, *left, now_ns);
+    }
+  };
+  uint64_t left = 1000;
+  pace.Note(made, 0, now_ns);
+  // A server is away, and repair waits.
+  seconds(10, 0, &left);
+  EXPECT_EQ(pace.done(), 0u);
+  EXPECT_EQ(pace.left_ms(), 0u);
+  // The time before the first copy says nothing.
+  seconds(1, 10, &left);
+  EXPECT_EQ(pace.done(), 10u);
+  EXPECT_EQ(pace.left_ms(), 99'000u);
+  seconds(19, 10, &left);
+  EXPECT_EQ(pace.done(), 200u);
+  EXPECT_NEAR(static_cast<double>(pace.left_ms()), 80'000, 1);
+  // Ten times slower, as is soon known; a moment without a copy does not make it unknown.
+  seconds(30, 1, &left);
+  EXPECT_NEAR(static_cast<double>(pace.left_ms()), 770'000, 50'000);
+  seconds(1, 0, &left);
+  EXPECT_GT(pace.left_ms(), 770'000u);
+  // It stands.
+  seconds(30, 0, &left);
+  EXPECT_EQ(pace.left_ms(), 0u);
+  EXPECT_EQ(pace.done(), 230u);
+  seconds(1, 5, &left);
+  EXPECT_EQ(pace.left_ms(), 153'000u);
+  // All is done, and the next repair begins anew.
+  pace.Note(made, 0, now_ns += kNsPerSecond);
+  EXPECT_EQ(pace.done(), 0u);
+  EXPECT_EQ(pace.left_ms(), 0u);
+  pace.Note(made + 2, 4, now_ns += kNsPerSecond);
+  EXPECT_EQ(pace.done(), 2u);
+  EXPECT_EQ(pace.left_ms(), 2'000u);
 }
 
 }  // namespace

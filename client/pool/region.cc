@@ -35,14 +35,12 @@ Region::~Region() {
   for (const uint16_t server : map_->servers()) home_->sessions->at(server)->NoteRoom();
 }
 
-uint16_t Region::ServerOf(uint64_t offset) const {
-  if (map_->copies() != nullptr) {
-    const auto servers = map_->copies()->ServersOf(offset / kSpanBytes);
-    return servers.empty() ? kNoServer : servers.front();
-  }
+Region::Servers Region::ServersOf(uint64_t offset) const {
+  const uint64_t span = offset / kSpanBytes;
+  if (map_->copies() != nullptr) return map_->copies()->ChangedServersOf(span);
   RegionMap::Target target;
-  (void)map_->Find(offset / kSpanBytes, &target);  // of a destroyed region: nowhere
-  return target.server;
+  (void)map_->Find(span, &target);  // of a destroyed region: nowhere
+  return target.placed() ? Servers{target.server} : Servers{};
 }
 
 int64_t Region::DeadlineOf(const IoOptions& options) const {

@@ -110,8 +110,10 @@ class Region {
   std::string name() const { return described_ == nullptr ? "" : described_->name; }
   bool read_only() const { return read_only_; }
   uint64_t size_bytes() const { return described_ == nullptr ? 0 : described_->size_bytes; }
-  // The server that holds the byte, by its number in the pool; kNoServer: none does yet.
-  uint16_t ServerOf(uint64_t offset) const;
+  // The servers that a write of the byte goes to, one for each copy, by their numbers in the pool; none if it has no
+  // place yet. Does not allocate.
+  using Servers = CopyMap::Servers;
+  Servers ServersOf(uint64_t offset) const;
   // Client memory that the region takes, this object included.
   size_t memory_bytes() const { return sizeof *this + sizeof *map_ + map_->memory_bytes(); }
 

@@ -18,12 +18,12 @@ namespace nram {
 void Repairer::FindWork(Slot* slot) {
   slot->state = Slot::State::kBusy;
   while (std::optional<Todo> todo = TakeTodo(*slot)) {
-    const Place place{todo->map.get(), todo->span};
+    const uint64_t place = HashOf({todo->map.get(), todo->span});
     const size_t misses = misses_;
     if (Begin(slot, *std::move(todo))) return;  // perhaps it has ended already, and the pool is closing
     misses_ = misses + 1;
     MutexLock lock(&mu_);
-    tried_.insert(place);
+    (void)tried_.Insert(place);
   }
   slot->map = nullptr;
   slot->state = Slot::State::kFree;
@@ -46,7 +46,7 @@ bool Repairer::Begin(Slot* slot, Todo todo) {
     Mend(slot);
     return true;
   }
-  const CopyMap::Plan plan = slot->map->copies()->PlanFor(slot->span, LookAtDonors());
+  const CopyMap::Plan plan = PlanFor(slot);
   if (plan.need == CopyMap::Need::kNothing) return false;
   slot->target = ChooseTarget(slot, plan);
   if (plan.need == CopyMap::Need::kJoin) return slot->target != nullptr && BeginJoin(slot);
@@ -57,6 +57,11 @@ bool Repairer::Begin(Slot* slot, Todo todo) {
   slot->leaves = plan.leave;
   Flip(slot);
   return true;
+}
+
+CopyMap::Plan Repairer::PlanFor(Slot* slot) const {
+  LookAtDonors(&slot->donors);
+  return slot->map->copies()->PlanFor(slot->span, slot->donors);
 }
 
 void Repairer::Mend(Slot* slot) {
@@ -93,7 +98,8 @@ ServerSession* Repairer::ChooseTarget(Slot* slot, const CopyMap::Plan& plan) con
     slot->is_back = home_->sessions->at(life.server)->incarnation() == life.incarnation && may_take(life.server);
     if (slot->is_back) return home_->sessions->at(life.server);
   }
-  std::vector<PlacementCandidate> candidates = home_->sessions->Candidates();
+  std::vector<PlacementCandidate>& candidates = slot->candidates;
+  home_->sessions->FindCandidates(&candidates);
   std::erase_if(candidates, [&](const PlacementCandidate& candidate) { return !may_take(candidate.server); });
   const auto is_near = [&](const PlacementCandidate& candidate) {
     return candidate.domain != 0 && absl::c_linear_search(domains, candidate.domain);
@@ -242,7 +248,7 @@ bool Repairer::IsTargetToBlame(const Slot& slot) const {
 
 void Repairer::Flip(Slot* slot) {
   if (slot->joining.has_value()) {
-    const CopyMap::Plan plan = slot->map->copies()->PlanFor(slot->span, LookAtDonors());
+    const CopyMap::Plan plan = PlanFor(slot);
     const bool has_enough = static_cast<int>(plan.stay.size()) >= slot->map->copies()->copies();
     if (has_enough) slot->leaves = plan.leave;
     // More was reserved meanwhile than was taken at the target.

@@ -33,25 +33,26 @@ void Repairer::AwaitStopped() {
   at_map_ = nullptr;
   for (Slot& slot : slots_) slot.map = nullptr;
   MutexLock lock(&mu_);
-  todo_.clear();
-  listed_.clear();
-  leftovers_.clear();
+  todo_.Clear();
+  listed_.Clear();
+  leftovers_.Clear();
 }
 
 void Repairer::Forget(const RegionMap& map) {
   CHECK(map.is_closing());
-  std::vector<RegionMap::Ref> forgotten;  // let go of without the lock
   MutexLock lock(&mu_);
-  for (Todo& todo : todo_) {
-    if (todo.map.get() != &map) continue;
-    listed_.erase(Place{&map, todo.span | (todo.mends ? kMendBit : 0)});
-    forgotten.push_back(std::move(todo.map));
+  for (size_t left = todo_.size(); left > 0; --left) {
+    Todo todo = todo_.PopFront();
+    if (todo.map.get() != &map) {
+      todo_.PushBack(std::move(todo));
+    } else {
+      listed_.Erase(HashOf({&map, todo.span | (todo.mends ? kMendBit : 0)}));
+    }
   }
-  for (Free& free : leftovers_) {
-    if (free.map.get() == &map) forgotten.push_back(std::move(free.map));
+  for (size_t left = leftovers_.size(); left > 0; --left) {
+    Free free = leftovers_.PopFront();
+    if (free.map.get() != &map) leftovers_.PushBack(std::move(free));
   }
-  std::erase_if(todo_, [](const Todo& todo) { return todo.map == nullptr; });
-  std::erase_if(leftovers_, [](const Free& free) { return free.map == nullptr; });
 }
 
 CopiesReport Repairer::report() const {
@@ -70,13 +71,11 @@ void Repairer::Tick(int64_t now_ns) {
     if (!told && now_ns >= told_ns_ + kTellNs) Tell(now_ns);
     return FreeLeftovers();
   }
-  if (client_ == 0) client_ = home_->environment->RandomId();
+  if (client_ == 0) {
+    client_ = home_->environment->RandomId();
+    Prepare();
+  }
   for (Slot& slot : slots_) {
-    if (slot.io == nullptr) {
-      // Before anything is short: repair must not need memory.
-      slot.io = std::make_unique<Io>(kParts);
-      slot.bytes = std::make_unique<std::byte[]>(kSpanBytes);
-    }
     if (slot.state == Slot::State::kResting && now_ns >= slot.until_ns) slot.state = Slot::State::kFree;
   }
   Walk(now_ns);
@@ -88,27 +87,45 @@ void Repairer::Tick(int64_t now_ns) {
   FreeLeftovers();
 }
 
-std::vector<CopyMap::Donor> Repairer::LookAtDonors() const {
+void Repairer::Prepare() {
+  const size_t servers = home_->sessions->size();
+  for (Slot& slot : slots_) {
+    slot.io = std::make_unique<Io>(kParts);
+    slot.io->Prepare();
+    slot.bytes = std::make_unique<std::byte[]>(kSpanBytes);
+    slot.donors.reserve(servers);
+    slot.candidates.reserve(servers);
+  }
+  donors_.reserve(servers);
+  found_.reserve(kSpansATick + CopyMap::kSpansPerTableBlock);
+  MutexLock lock(&mu_);
+  todo_.Reserve(kTodoMax + kMendsMax);
+  listed_.Reserve(kTodoMax + kMendsMax);
+  tried_.Reserve(kTriedMax);
+  leftovers_.Reserve(kLeftoversMax);
+}
+
+void Repairer::LookAtDonors(Donors* donors) const {
   using Standing = CopyMap::Donor::Standing;
-  std::vector<CopyMap::Donor> donors;
+  donors->clear();
   for (const auto& session : *home_->sessions) {
     CopyMap::Donor donor;
     donor.is_there = session->up();
+    // Where nothing is asked, nobody else notices that a connection is broken.
+    if (donor.is_there && !session->usable()) session->Suspect();
     if (session->AwayNs() >= home_->options->replace_after_ms * kNsPerMs) {
       donor.standing = Standing::kAway;
     } else if (session->capacity().leaving) {
       donor.standing = Standing::kLeaves;
     }
-    donors.push_back(donor);
+    donors->push_back(donor);
   }
-  return donors;
 }
 
 void Repairer::Walk(int64_t now_ns) {
   if (at_map_ == nullptr && now_ns < next_pass_ns_) return;
-  const std::vector<CopyMap::Donor> donors = LookAtDonors();
+  LookAtDonors(&donors_);
   size_t spans = 0;
-  std::vector<uint64_t> found;
   for (size_t regions = 0; regions < kRegionsATick && spans < kSpansATick;) {
     if (at_map_ != nullptr && at_map_->is_closing()) at_map_ = nullptr;
     if (at_map_ == nullptr) {
@@ -117,39 +134,44 @@ void Repairer::Walk(int64_t now_ns) {
       ++regions;
       if (at_map_ == nullptr) return EndPass(now_ns);
     }
-    found.clear();
+    found_.clear();
     const auto incarnation_of = [&](uint16_t server) { return home_->sessions->at(server)->incarnation(); };
+    const auto copies = static_cast<uint64_t>(at_map_->copies()->copies());
     const auto visit = [&](uint64_t span, CopyMap::Health health, const CopyMap::Plan& plan) {
       ++spans;
+      counting_.wanted = counting_.wanted == 0 ? copies : std::min(counting_.wanted, copies);
       counting_.in_sync += health == CopyMap::Health::kInSync ? 1 : 0;
       counting_.degraded += health == CopyMap::Health::kDegraded ? 1 : 0;
       counting_.repairing += health == CopyMap::Health::kRepairing ? 1 : 0;
       counting_.lost += health == CopyMap::Health::kLost ? 1 : 0;
       counting_.moving += health == CopyMap::Health::kInSync && plan.moves ? 1 : 0;
-      if (plan.need != CopyMap::Need::kNothing) found.push_back(span);
+      if (plan.need != CopyMap::Need::kNothing) found_.push_back(span);
     };
-    at_span_ = at_map_->copies()->Walk(at_span_, kSpansATick - spans, donors, incarnation_of, visit);
-    uint64_t damaged = 0;
-    const bool mends = at_map_->copies()->TakeDamaged(&damaged);
-    if (mends || !found.empty()) {
-      MutexLock lock(&mu_);
-      if (at_map_->is_closing()) continue;
-      if (mends && listed_.insert(Place{at_map_.get(), damaged | kMendBit}).second) {
-        todo_.push_front({at_map_->Share(), damaged, /*mends=*/true});
-        found_work_ = true;
-      }
-      if (tried_.size() >= kTriedMax || now_ns >= try_again_ns_) {
-        tried_.clear();
-        try_again_ns_ = now_ns + AvoidNs();
-      }
-      for (const uint64_t span : found) {
-        const Place place{at_map_.get(), span};
-        if (todo_.size() >= kTodoMax || tried_.contains(place) || !listed_.insert(place).second) continue;
-        todo_.push_back({at_map_->Share(), span});
-        found_work_ = true;
-      }
-    }
+    at_span_ = at_map_->copies()->Walk(at_span_, kSpansATick - spans, donors_, incarnation_of, visit);
+    ListWork(now_ns);
     if (at_span_ == UINT64_MAX) at_map_ = nullptr;
+  }
+}
+
+// What the walk has found in its region.
+void Repairer::ListWork(int64_t now_ns) {
+  RegionMap* const map = at_map_.get();
+  MutexLock lock(&mu_);
+  if (map->is_closing()) return;
+  uint64_t damaged = 0;
+  if (!todo_.full() && map->copies()->TakeDamaged(&damaged) && listed_.Insert(HashOf({map, damaged | kMendBit}))) {
+    todo_.PushFront({map->Share(), damaged, /*mends=*/true});
+    found_work_ = true;
+  }
+  if (tried_.full() || now_ns >= try_again_ns_) {
+    tried_.Clear();
+    try_again_ns_ = now_ns + AvoidNs();
+  }
+  for (const uint64_t span : found_) {
+    const uint64_t place = HashOf({map, span});
+    if (todo_.size() >= kTodoMax || tried_.Contains(place) || !listed_.Insert(place)) continue;
+    todo_.PushBack({map->Share(), span});
+    found_work_ = true;
   }
 }
 
@@ -166,10 +188,10 @@ void Repairer::Tell(int64_t now_ns) {
   CopiesReport told = counting_;
   told.client = client_;
   told.made = made_;
-  const uint64_t left = told.degraded + told.repairing + told.moving;
-  const uint64_t lately = told.made - std::exchange(told_made_, told.made);
-  const auto took_ms = static_cast<uint64_t>((now_ns - std::exchange(told_ns_, now_ns)) / kNsPerMs);
-  if (left > 0 && lately > 0) told.left_ms = left * took_ms / lately;
+  told_ns_ = now_ns;
+  pace_.Note(told.made, told.left(), now_ns);
+  told.done = pace_.done();
+  told.left_ms = pace_.left_ms();
   {
     MutexLock lock(&mu_);
     report_ = told;
@@ -198,9 +220,8 @@ std::optional<Repairer::Todo> Repairer::TakeTodo(const Slot& slot) {
   MutexLock lock(&mu_);
   at_work_[index] = {};
   while (!todo_.empty() && !stopping_) {
-    std::optional<Todo> todo = std::move(todo_.front());
-    todo_.pop_front();
-    listed_.erase(Place{todo->map.get(), todo->span | (todo->mends ? kMendBit : 0)});
+    std::optional<Todo> todo = todo_.PopFront();
+    listed_.Erase(HashOf({todo->map.get(), todo->span | (todo->mends ? kMendBit : 0)}));
     // Two slots on one span would take each other's copy for their own.
     if (IsAtWork(*todo) || todo->map->is_closing()) continue;
     if (!todo->mends) at_work_[index] = {todo->map.get(), todo->span};
@@ -224,7 +245,7 @@ void Repairer::Avoid(uint16_t server) {
 void Repairer::AddLeftover(RegionMap* map, uint64_t span, const CopyMap::Leftover& leftover) {
   MutexLock lock(&mu_);
   // What is not remembered stays there until the region is destroyed.
-  if (leftovers_.size() < kLeftoversMax && !map->is_closing()) leftovers_.push_back({map->Share(), span, leftover});
+  if (!leftovers_.full() && !map->is_closing()) leftovers_.PushBack({map->Share(), span, leftover});
 }
 
 void Repairer::FreeLeftovers() {
@@ -235,16 +256,16 @@ void Repairer::FreeLeftovers() {
     while (!found && ++looks <= kLooksMax) {
       MutexLock lock(&mu_);
       if (leftovers_.empty() || stopping_) return;
-      Free what = std::move(leftovers_.front());
-      leftovers_.pop_front();
+      Free what = leftovers_.PopFront();
       const ServerSession& session = *home_->sessions->at(what.leftover.life.server);
-      const bool is_over = session.incarnation() != what.leftover.life.incarnation || !what.map->CheckUsable().ok();
+      const bool is_over = session.incarnation() != what.leftover.life.incarnation || what.map->is_closing() ||
+                           !what.map->CheckUsable().ok();
       if (is_over) continue;
       found = session.usable();
       if (found) {
         freeing.what = std::move(what);
       } else {
-        leftovers_.push_back(std::move(what));  // later
+        leftovers_.PushBack(std::move(what));  // later
       }
     }
     if (!found) return;

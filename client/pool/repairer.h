@@ -6,20 +6,22 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/container/inlined_vector.h"
+#include "absl/hash/hash.h"
 #include "base/sync.h"
 #include "base/units.h"
+#include "client/pool/bounded.h"
 #include "client/pool/copied_regions.h"
 #include "client/pool/copy_map.h"
 #include "client/pool/io.h"
+#include "client/pool/placement.h"
 #include "client/pool/region.h"
+#include "client/pool/repair_pace.h"
 #include "client/pool/server_session.h"
 #include "client/transport/control_client.h"
 
@@ -47,7 +49,8 @@ class Repairer : public PoolEdge::Ticked {
   static constexpr size_t kSlots = 2;
   static constexpr size_t kParts = 8;                      // of a slot's operation
   static constexpr size_t kTodoMax = 1024;                 // spans
-  static constexpr size_t kTriedMax = 65'536;              // likewise
+  static constexpr size_t kMendsMax = 64;                  // blocks, beside them
+  static constexpr size_t kTriedMax = 65'536;              // spans
   static constexpr uint64_t kMendBit = uint64_t{1} << 63;  // of a Place that is a block
   static constexpr int kInlineMax = 64;                    // spans in a row, as each may end before it returns
   static constexpr size_t kLeftoversMax = 65'536;
@@ -63,6 +66,7 @@ class Repairer : public PoolEdge::Ticked {
   static constexpr int64_t kCopyNs = 5 * kNsPerSecond;  // of one that has a block or some
 
   using Place = std::pair<const RegionMap*, uint64_t>;  // a span
+  using Donors = std::vector<CopyMap::Donor>;           // by number
   // Work that a walk has found.
   struct Todo {
     RegionMap::Ref map;
@@ -96,6 +100,8 @@ class Repairer : public PoolEdge::Ticked {
     std::unique_ptr<Io> io;
     std::unique_ptr<std::byte[]> bytes;
     std::array<ChunkMask, kPagesPerSpan> found{};
+    Donors donors;                               // as of its last look
+    std::vector<PlacementCandidate> candidates;  // likewise
   };
   struct Free {
     RegionMap::Ref map;
@@ -112,8 +118,12 @@ class Repairer : public PoolEdge::Ticked {
   // A server that was no good, or a span for which nothing could be done, is left alone for so long.
   int64_t AvoidNs() const { return home_->options->replace_after_ms * kNsPerMs / 2; }
   int64_t NowNs() const { return home_->environment->NowNs(); }
-  std::vector<CopyMap::Donor> LookAtDonors() const;
+  static uint64_t HashOf(const Place& place) { return absl::Hash<Place>()(place); }
+  // Allocates all buffers and lists: the threads that bring ticks and answers may be those that free memory (swap).
+  void Prepare();
+  void LookAtDonors(Donors* donors) const;
   void Walk(int64_t now_ns);
+  void ListWork(int64_t now_ns);
   void EndPass(int64_t now_ns);
   void Tell(int64_t now_ns);
   void LogHealth(const CopiesReport& before, const CopiesReport& now) const;
@@ -125,6 +135,7 @@ class Repairer : public PoolEdge::Ticked {
   // --- A slot's way; each leaves it busy, resting or free.
   void FindWork(Slot* slot);
   bool Begin(Slot* slot, Todo todo);
+  CopyMap::Plan PlanFor(Slot* slot) const;
   ServerSession* ChooseTarget(Slot* slot, const CopyMap::Plan& plan) const;
   bool IsAtWork(const Todo& todo) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Mend(Slot* slot);
@@ -161,21 +172,23 @@ class Repairer : public PoolEdge::Ticked {
   uint64_t at_span_ = 0;
   int64_t next_pass_ns_ = 0;
   bool found_work_ = false;
+  Donors donors_;
+  std::vector<uint64_t> found_;  // spans of one region
   CopiesReport counting_;
   uint64_t client_ = 0;  // this one's number, once there is something to tell
   int64_t told_ns_ = 0;
-  uint64_t told_made_ = 0;
+  RepairPace pace_;
   CopiesReport logged_;
 
   mutable Mutex mu_;
   std::array<Place, kSlots> at_work_ ABSL_GUARDED_BY(mu_){};  // by slot
-  std::deque<Todo> todo_ ABSL_GUARDED_BY(mu_);
-  absl::flat_hash_set<Place> listed_ ABSL_GUARDED_BY(mu_);  // in todo_
+  BoundedQueue<Todo> todo_ ABSL_GUARDED_BY(mu_);              // only the walk adds to it
+  BoundedHashSet listed_ ABSL_GUARDED_BY(mu_);                // in todo_
   // Nothing could be done there lately. A region that has gone is here by its address alone, which costs a new one a
   // few seconds.
-  absl::flat_hash_set<Place> tried_ ABSL_GUARDED_BY(mu_);
+  BoundedHashSet tried_ ABSL_GUARDED_BY(mu_);
   int64_t try_again_ns_ ABSL_GUARDED_BY(mu_) = 0;
-  std::deque<Free> leftovers_ ABSL_GUARDED_BY(mu_);
+  BoundedQueue<Free> leftovers_ ABSL_GUARDED_BY(mu_);
   std::vector<int64_t> avoided_until_ns_ ABSL_GUARDED_BY(mu_);  // by server
   CopiesReport report_ ABSL_GUARDED_BY(mu_);
   std::atomic<uint64_t> made_{0};

@@ -4,9 +4,8 @@
 
 namespace nram {
 
-std::vector<PlacementCandidate> Sessions::Candidates() const {
-  std::vector<PlacementCandidate> candidates;
-  candidates.reserve(sessions_.size());
+void Sessions::FindCandidates(std::vector<PlacementCandidate>* candidates) const {
+  candidates->clear();
   for (const auto& session : sessions_) {
     if (!session->up()) continue;
     const ServerCapacity capacity = session->capacity();
@@ -17,11 +16,10 @@ std::vector<PlacementCandidate> Sessions::Candidates() const {
     if (!refused && !capacity.draining) weight += std::max(capacity.free_bytes, kSpanBytes);
     if (capacity.draining || (refused && room < kPagesPerMessage * Room::kBytesPerPage)) weight = 0;
     if (weight == 0) continue;
-    candidates.push_back({session->index(), session->host(), weight, session->was_silent(), session->domain()});
+    candidates->push_back({session->index(), session->host(), weight, session->was_silent(), session->domain()});
   }
   // Servers that share a host are different hosts to a client that asks for one replica; the placement minds it when
   // it is not.
-  return candidates;
 }
 
 }  // namespace nram

@@ -25,7 +25,14 @@ class Sessions {
   auto end() const { return sessions_.end(); }
 
   // Servers that new spans may go to, by free room.
-  std::vector<PlacementCandidate> Candidates() const;
+  std::vector<PlacementCandidate> Candidates() const {
+    std::vector<PlacementCandidate> candidates;
+    candidates.reserve(size());
+    FindCandidates(&candidates);
+    return candidates;
+  }
+  // The same in the place of what is there. Does not allocate if that has room for all servers.
+  void FindCandidates(std::vector<PlacementCandidate>* candidates) const;
 
  private:
   ChangeGate* const gate_;

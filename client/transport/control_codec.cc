@@ -95,6 +95,8 @@ v1::RenewLeaseRequest ControlCodec::RenewLease(LeaseId lease, const CopiesReport
   told->set_moving(copies.moving);
   told->set_made(copies.made);
   told->set_left_ms(copies.left_ms);
+  told->set_wanted(copies.wanted);
+  told->set_done(copies.done);
   return request;
 }
 
@@ -228,7 +230,8 @@ ServerStatistics ControlCodec::Parse(const v1::Statistics& reply) {
   }
   for (const v1::Copies& copies : reply.copies()) {
     statistics.copies.push_back({copies.client(), copies.in_sync(), copies.degraded(), copies.repairing(),
-                                 copies.lost(), copies.moving(), copies.made(), copies.left_ms()});
+                                 copies.lost(), copies.moving(), copies.made(), copies.left_ms(), copies.wanted(),
+                                 copies.done()});
   }
   return statistics;
 }

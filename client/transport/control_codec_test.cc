@@ -41,5 +41,27 @@ TEST(ControlCodecTest, NamesOfAHostAreBoundedAndPrintable) {
   EXPECT_EQ(host.domain, std::string(255, 'x'));
 }
 
+TEST(ControlCodecTest, WhatAClientTellsOfCopiesComesBackAsItWas) {
+  const CopiesReport told{.client = 1,
+                          .in_sync = 2,
+                          .degraded = 3,
+                          .repairing = 4,
+                          .lost = 5,
+                          .moving = 6,
+                          .made = 7,
+                          .left_ms = 8,
+                          .wanted = 9,
+                          .done = 10};
+  v1::Statistics reply;
+  *reply.add_copies() = ControlCodec::RenewLease(LeaseId{77}, told).copies();
+  // Of a release that knew no other fields.
+  reply.add_copies()->set_client(11);
+  const ServerStatistics statistics = ControlCodec("a:1").Parse(reply);
+  ASSERT_EQ(statistics.copies.size(), 2u);
+  EXPECT_EQ(statistics.copies[0], told);
+  EXPECT_EQ(statistics.copies[1], CopiesReport{.client = 11});
+  EXPECT_FALSE(ControlCodec::RenewLease(LeaseId{77}, {}).has_copies());
+}
+
 }  // namespace
 }  // namespace nram

@@ -98,6 +98,24 @@ fill() {
   xargs sync < "$directory/small/names" || fail "sync of small files"
 }
 
+# interrupt SIGNAL CODE: it ends a move that gets nowhere, but not the server's leaving, and the command says so.
+interrupt() {
+  local victim drain code=0
+  victim=$(fullest name)
+  # A script's background processes have SIGINT ignored.
+  env --default-signal="$1" "$nram" drain "$victim" --move 2> "$directory/messages" &
+  drain=$!
+  await 20 "a server that leaves" holds ".servers[] | select(.name == \"$victim\").leaving"
+  kill -"$1" "$drain"
+  wait "$drain" || code=$?
+  [ "$code" -eq "$2" ] || fail "drain ended by SIG$1: exit $code: $(cat "$directory/messages")"
+  grep -q "$victim goes on leaving, and nram drain $victim --undo ends that" "$directory/messages" ||
+    fail "drain ended by SIG$1 said: $(cat "$directory/messages")"
+  holds ".servers[] | select(.name == \"$victim\").leaving" || fail "a signal has ended more than the command"
+  expect 0 "takes new pages again" "$nram" drain "$victim" --undo
+  holds ".servers | all(.leaving or .draining | not)" || fail "--undo has not ended it: $(status)"
+}
+
 expect 2 "from 1 to 4" "$nram" mount "$directory/m" --copies=9
 
 # Three servers of one machine are no three hosts.
@@ -105,10 +123,16 @@ expect 2 "from 1 to 4" "$nram" mount "$directory/m" --copies=9
 expect 1 "each copy goes to a host of its own, and the pool has 1 host" "$nram" mount "$directory/m" --copies=2
 down 3
 
-# Two hosts have room for two copies, not for three.
+# Two hosts have room for two copies, not for three, and a move has nowhere to go.
 "$nram" up --servers=2 --donate=128M --pretend-hosts > /dev/null
 expect 1 "--copies=3: each copy goes to a host of its own, and the pool has 2 hosts" \
   "$nram" mount "$directory/m" --copies=3
+expect 0 "with 2 copies" "$nram" mount "$directory/m" --copies=2
+put one 1M
+interrupt INT 130
+interrupt TERM 143
+rm "$truth/one"
+unmount
 down 2
 
 # --- A server is killed, then another stands still.
@@ -116,6 +140,9 @@ down 2
 expect 0 "with 2 copies" "$nram" mount "$directory/m" --copies=2 --repair-rate=max
 fill
 await 20 "a report of whole spans" holds "$whole"
+"$nram" df --json | jq -e '.copies | .wanted == 2 and .in_sync > 0 and .left + .done + .left_ms == 0' > /dev/null ||
+  fail "df tells of copies: $("$nram" df --json | jq -c .copies)"
+expect 0 "copies wanted, at least        2" "$nram" status
 check_all "in a whole pool"
 
 before=$(made)

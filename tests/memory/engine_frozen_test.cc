@@ -42,7 +42,7 @@ TEST(EngineFrozenTest, PagesOfOtherServersComeAndGo) {
     auto pool = Pool::Open(options.pool).value();
     const auto region = pool->AttachRegion("spans", AttachMode::kReadOnly).value();
     for (uint64_t span = 0; span < kSpans; ++span) {
-      (region->ServerOf(span * kSpanBytes) == 0 ? frozen : other).push_back(span);
+      (region->ServersOf(span * kSpanBytes) == Region::Servers{0} ? frozen : other).push_back(span);
     }
   }
   ASSERT_GE(frozen.size(), 16u);

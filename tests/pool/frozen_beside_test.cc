@@ -43,7 +43,7 @@ class FrozenBesideTest : public ::testing::Test {
   void ExpectTheHealthyOneIsUsedAsBefore() {
     // This traffic reconnects any broken connection at the latest.
     for (uint64_t at = 0; at < data_.size(); at += kMiB) {
-      if (region_->ServerOf(at) != 0) continue;
+      if (region_->ServersOf(at) != Region::Servers{0}) continue;
       EXPECT_TRUE(Read(region_.get(), at, 4096).ok());
       EXPECT_TRUE(region_->Write(at, Bytes(data_).subspan(at, 4096)).ok());
     }

@@ -378,8 +378,7 @@ void PoolClient::End(Operation* operation, const absl::Status& status) {
   } else if (!status.ok() && checked.range.count > 0) {
     const uint64_t last_span = (checked.range.end() - 1) / kChunksPerSpan;
     for (uint64_t span = checked.range.first / kChunksPerSpan; span <= last_span; ++span) {
-      const uint16_t server = handle->region->ServerOf(span * kSpanBytes);
-      if (server != kNoServer) servers.push_back(server);
+      for (const uint16_t server : handle->region->ServersOf(span * kSpanBytes)) servers.push_back(server);
     }
   }
   checker_->End(checked, status, operation->bytes.data(), servers);

@@ -1,14 +1,20 @@
 // nram drain: a server takes no new pages any more, and what it holds moves elsewhere.
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
+#include <cstring>
+#include <deque>
 #include <iostream>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/poll_until.h"
+#include "base/signals.h"
 #include "base/status.h"
 #include "base/units.h"
 #include "client/pool/pool_spec.h"
@@ -36,6 +42,34 @@ struct DrainFlags {
     parser->Switch("json", &json, {"", "say what was done in JSON"});
   }
 };
+
+// What is to be said if a signal ends the command now. The strings that it names stay.
+std::atomic<const char*> last_words{nullptr};
+
+void OnSignal(int number) {
+  if (const char* const words = last_words) (void)!write(STDERR_FILENO, words, strlen(words));
+  _exit(128 + number);
+}
+
+// A signal ends the command at once, and the servers that are told to leave go on with that.
+void CatchSignals() {
+  struct sigaction action = {};
+  action.sa_handler = &OnSignal;
+  const sigset_t ending = EndingSignals();
+  sigfillset(&action.sa_mask);  // one signal is enough
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    if (sigismember(&ending, number) == 1) sigaction(number, &action, nullptr);
+  }
+}
+
+// Of these servers, which are told to leave. `shows`: the line of the progress is on the screen.
+void SetLastWords(const std::string& leaving, bool shows) {
+  const char* const goes = leaving.find(' ') == std::string::npos ? " goes" : " go";
+  static auto* const kept = new std::deque<std::string>();
+  last_words = kept->emplace_back(absl::StrCat(shows ? "\n" : "", "nram drain: interrupted; ", leaving, goes,
+                                               " on leaving, and nram drain ", leaving, " --undo ends that\n"))
+                   .c_str();
+}
 
 // Until no page is stored there. *left: the pages that are.
 absl::Status AwaitEmpty(ControlClient* control, const std::string& name, bool shows, uint64_t* left) {
@@ -84,17 +118,24 @@ int RunDrain(DrainFlags& options, const Invocation& given) {
   if (options.move && options.undo) {
     return fail(absl::InvalidArgumentError("--move and --undo contradict each other: give one of them"));
   }
+  const bool shows = isatty(STDERR_FILENO) != 0;
+  if (options.move) CatchSignals();
   nlohmann::json out = nlohmann::json::array();
+  std::string leaving;
   for (const std::string& word : given.words) {
     const auto endpoint = ParseEndpoint(word, kDefaultServerPort);
     if (!endpoint.ok()) return fail(endpoint.status());
     const std::string name = endpoint->ToString();
     const auto control = ControlClient::Create(*endpoint);
+    if (options.move) {
+      absl::StrAppend(&leaving, leaving.empty() ? "" : " ", name);
+      SetLastWords(leaving, shows);  // before it is told: the answer may come late
+    }
     const absl::Status status = control->Drain(!options.undo, options.move, DeadlineAfterMs(kAskTimeoutMs));
     if (!status.ok()) return fail(status);
     uint64_t left = 0;
     if (options.move) {
-      const absl::Status emptied = AwaitEmpty(control.get(), name, isatty(STDERR_FILENO) != 0, &left);
+      const absl::Status emptied = AwaitEmpty(control.get(), name, shows, &left);
       if (!emptied.ok()) return fail(emptied);
     }
     const auto statistics = control->GetStatistics(DeadlineAfterMs(kAskTimeoutMs));
@@ -105,6 +146,7 @@ int RunDrain(DrainFlags& options, const Invocation& given) {
       printf("%s takes new pages again.\n", name.c_str());
     } else if (options.move) {
       printf("%s holds no pages any more, and may be switched off.\n", name.c_str());
+      fflush(stdout);  // a signal may end the command while the next one is emptied
     } else {
       printf("%s takes no new spans any more; %s are still stored there.\n", name.c_str(),
              FormatByteSize(used).c_str());
@@ -126,10 +168,13 @@ within seconds.
 
 With --move they also move it: each span of several copies gets another copy elsewhere, on a
 host that has none, and leaves. The command shows how far that is, and ends when the server
-may be switched off. It fails if nothing has moved for 30 s: what has one copy stays.
+may be switched off. It fails if nothing has moved for 30 s: what has one copy stays. Ctrl-C
+ends the command alone: the server goes on leaving, until --undo or a restart.
 
 )",
        R"(
+Exit codes: 0 done, 1 failed, 2 bad command line, 130 or 143 interrupted (Ctrl-C, SIGTERM).
+
 example: nram drain node3:7070 --move && ssh node3 poweroff
 )"},
       Words::kAny, &RunDrain);

@@ -193,7 +193,8 @@ Command StatusCommand() {
   return DefineCommand<StatusFlags>({"status", "show what each server does and holds", R"(usage: nram status [flags]
 
 Shows every counter of every server of the pool, and the spans that have several copies, by
-their state: as the clients have told it, a few seconds ago. docs/stats.md explains them.
+their state, and how far their repair is: as the clients have told it, a few seconds ago.
+docs/stats.md explains them.
 
 )",
                                      R"(

@@ -16,6 +16,8 @@ std::string SilentServers(size_t silent) {
   return absl::StrCat(silent, silent == 1 ? " server does" : " servers do", " not answer");
 }
 
+uint64_t SecondsOf(const CopiesReport& copies) { return (copies.left_ms + 999) / 1000; }
+
 }  // namespace
 
 CopiesReport SumOfCopies(StatisticsAnswers answers) {
@@ -36,26 +38,42 @@ CopiesReport SumOfCopies(StatisticsAnswers answers) {
     sum.moving += told.moving;
     sum.made += told.made;
     sum.left_ms = std::max(sum.left_ms, told.left_ms);
+    sum.done += told.done;
+    // A client of an older release does not say it; two at least.
+    const bool has_spans = told.in_sync + told.degraded + told.repairing + told.lost > 0;
+    const uint64_t wanted = told.wanted == 0 && has_spans ? 2 : told.wanted;
+    if (wanted > 0) sum.wanted = sum.wanted == 0 ? wanted : std::min(sum.wanted, wanted);
   }
   return sum;
 }
 
 nlohmann::json CopiesToJson(const CopiesReport& copies) {
-  return {{"in_sync", copies.in_sync}, {"degraded", copies.degraded}, {"repairing", copies.repairing},
-          {"lost", copies.lost},       {"moving", copies.moving},     {"made", copies.made},
-          {"left_ms", copies.left_ms}};
+  return {{"wanted", copies.wanted},     {"in_sync", copies.in_sync},
+          {"degraded", copies.degraded}, {"repairing", copies.repairing},
+          {"lost", copies.lost},         {"moving", copies.moving},
+          {"left", copies.left()},       {"left_ms", copies.left_ms},
+          {"done", copies.done},         {"made", copies.made}};
+}
+
+std::string ProgressOf(const CopiesReport& copies) {
+  if (copies.left() == 0) return "";
+  const double all = static_cast<double>(copies.done) + static_cast<double>(copies.left());
+  const auto percent = static_cast<int>(100 * static_cast<double>(copies.done) / all);
+  return absl::StrCat(percent, " % (", copies.done, " of ", copies.done + copies.left(), "), ",
+                      copies.left_ms == 0 ? "no pace yet" : absl::StrCat("about ", SecondsOf(copies), " s left"));
 }
 
 void PrintCopies(const CopiesReport& copies) {
   if (copies == CopiesReport()) return;
   printf("\nspans of 1 MiB with several copies\n");
+  printf("  %-30s %llu\n", "copies wanted, at least", static_cast<unsigned long long>(copies.wanted));
   printf("  %-30s %llu\n", "in sync", static_cast<unsigned long long>(copies.in_sync));
   printf("  %-30s %llu\n", "degraded", static_cast<unsigned long long>(copies.degraded));
   printf("  %-30s %llu\n", "repairing", static_cast<unsigned long long>(copies.repairing));
   printf("  %-30s %llu\n", "lost", static_cast<unsigned long long>(copies.lost));
   printf("  %-30s %llu\n", "moving", static_cast<unsigned long long>(copies.moving));
   printf("  %-30s %llu\n", "copies made anew or moved", static_cast<unsigned long long>(copies.made));
-  if (copies.left_ms > 0) printf("  %-30s %.0f s\n", "about, until all are there", copies.left_ms / 1000.0);
+  if (copies.left() > 0) printf("  %-30s %s\n", "repair and moves, done", ProgressOf(copies).c_str());
 }
 
 uint64_t CopyHosts::UsableBytes(int copies) const {
@@ -95,7 +113,10 @@ std::string WhoMayGo(const CopiesReport& copies, const CopyHosts& hosts) {
     return absl::StrCat(whole, "but ", SilentServers(hosts.silent), " here: no host", pretended,
                         " may go before it is known why");
   }
-  // Each has two copies at least, on different hosts; how many were wanted, nobody tells.
+  if (copies.wanted > 2) {
+    return absl::StrCat(whole, copies.wanted - 1, " hosts", pretended, " may go at any time, and ", copies.wanted,
+                        " at once may lose data; what has one copy is lost with its server");
+  }
   return absl::StrCat(whole, hosts.rooms.size() == 2 ? "one of the two hosts" : "one host", pretended,
                       " may go at any time, ", hosts.rooms.size() == 2 ? "not both" : "and two at once may lose data",
                       "; what has one copy is lost with its server");
@@ -130,7 +151,7 @@ std::string WhyDegraded(const CopiesReport& copies, const CopyHosts& hosts) {
         "copy may lack room, or clients do not reach them");
   }
   if (copies.left_ms > 0) {
-    reasons.push_back(absl::StrCat("about ", (copies.left_ms + 999) / 1000, " s until all copies are there"));
+    reasons.push_back(absl::StrCat("about ", SecondsOf(copies), " s until all copies are there"));
   }
   return absl::StrJoin(reasons, "; ");
 }

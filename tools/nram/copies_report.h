@@ -20,8 +20,10 @@ using StatisticsAnswers = absl::Span<const absl::StatusOr<ServerStatistics>>;
 // What all clients have told, each once. How long it takes: the longest.
 CopiesReport SumOfCopies(StatisticsAnswers answers);
 
-// Without the client.
+// Without the client, and with `left`.
 nlohmann::json CopiesToJson(const CopiesReport& copies);
+// How far repair and moves are, and how long they still take; "" if nothing is left.
+std::string ProgressOf(const CopiesReport& copies);
 // A part of its own, after an empty line. Nothing if nothing was told.
 void PrintCopies(const CopiesReport& copies);
 

@@ -30,16 +30,31 @@ CopyHosts Hosts(int count) {
 
 TEST(SumOfCopiesTest, EachClientCountsOnceAsItsLatestReport) {
   ServerStatistics first = Server("a", 0), second = Server("b", 0);
-  first.copies = {{.client = 1, .in_sync = 5, .degraded = 2, .made = 3, .left_ms = 900},
-                  {.client = 2, .in_sync = 7, .lost = 1, .moving = 4, .left_ms = 100}};
-  second.copies = {{.client = 1, .in_sync = 6, .repairing = 1, .made = 4, .left_ms = 500}};
+  first.copies = {{.client = 1, .in_sync = 5, .degraded = 2, .made = 3, .left_ms = 900, .wanted = 4, .done = 2},
+                  {.client = 2, .in_sync = 7, .lost = 1, .moving = 4, .left_ms = 100, .wanted = 3, .done = 5}};
+  second.copies = {{.client = 1, .in_sync = 6, .repairing = 1, .made = 4, .left_ms = 500, .wanted = 4, .done = 3},
+                   {.client = 3}};
   const std::vector<absl::StatusOr<ServerStatistics>> answers = {first, absl::UnavailableError("away"), second};
   const CopiesReport sum = SumOfCopies(answers);
-  EXPECT_EQ(sum, (CopiesReport{.in_sync = 13, .repairing = 1, .lost = 1, .moving = 4, .made = 4, .left_ms = 500}));
+  EXPECT_EQ(
+      sum,
+      (CopiesReport{
+          .in_sync = 13, .repairing = 1, .lost = 1, .moving = 4, .made = 4, .left_ms = 500, .wanted = 3, .done = 8}));
   EXPECT_EQ(SumOfCopies({second, first}), sum);
   EXPECT_EQ(SumOfCopies({}), CopiesReport());
   EXPECT_EQ(CopiesToJson(sum).dump(),
-            R"({"degraded":0,"in_sync":13,"left_ms":500,"lost":1,"made":4,"moving":4,"repairing":1})");
+            R"({"degraded":0,"done":8,"in_sync":13,"left":5,"left_ms":500,"lost":1,"made":4,"moving":4,"repairing":1,)"
+            R"("wanted":3})");
+  // A client of an older release.
+  second.copies.push_back({.client = 4, .in_sync = 1});
+  EXPECT_EQ(SumOfCopies({first, second}).wanted, 2u);
+}
+
+TEST(ProgressOfTest, HowFarAndHowLong) {
+  EXPECT_EQ(ProgressOf({.in_sync = 9, .made = 4, .wanted = 2}), "");
+  EXPECT_EQ(ProgressOf({.in_sync = 9, .degraded = 3, .wanted = 2}), "0 % (0 of 3), no pace yet");
+  EXPECT_EQ(ProgressOf({.degraded = 1, .repairing = 2, .moving = 3, .made = 90, .left_ms = 1001, .done = 9}),
+            "60 % (9 of 15), about 2 s left");
 }
 
 TEST(CopyHostsTest, ServersOfAHostShareItAndDrainingOnesHaveNoRoom) {
@@ -65,6 +80,9 @@ TEST(WhoMayGoTest, OneHostIfAllSpansHaveTheirCopies) {
             "all spans of several copies have them (12 spans): one host may go at any time, and two at once may lose "
             "data; what has one copy is lost with its server");
   EXPECT_THAT(WhoMayGo(whole, Hosts(2)), HasSubstr("one of the two hosts may go at any time, not both;"));
+  EXPECT_EQ(WhoMayGo({.in_sync = 12, .wanted = 2}, Hosts(3)), WhoMayGo(whole, Hosts(3)));
+  EXPECT_THAT(WhoMayGo({.in_sync = 12, .wanted = 4}, Hosts(5)),
+              HasSubstr("3 hosts may go at any time, and 4 at once may lose data;"));
   CopyHosts pretended = Hosts(3);
   pretended.pretended = true;
   EXPECT_THAT(WhoMayGo(whole, pretended), HasSubstr("one host (hosts as servers pretend them) may go"));
