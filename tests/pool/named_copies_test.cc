@@ -242,6 +242,7 @@ TEST_F(NamedCopiesTest, AnOwnerAndAServerAreTooMuchUnlessLossIsAccepted) {
 TEST_F(NamedCopiesTest, AServerThatStaysAwayIsNoMemberAnyMore) {
   ASSERT_NO_FATAL_FAILURE(Fill(8));
   owner_->SetDown(2, true);
+  for (uint64_t span = 0; span < 8; ++span) Write(span * kMiB, Pattern(kMiB, 40 + span));
   ASSERT_NO_FATAL_FAILURE(AwaitMembers({0, 1}));
   ASSERT_NO_FATAL_FAILURE(AwaitWhole());
   owner_->Crash();
