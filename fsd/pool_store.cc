@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 
@@ -93,17 +92,7 @@ std::unique_ptr<BlockStore> NewPoolStore(Pool* pool, const PoolStoreOptions& opt
 }
 
 absl::Status CheckHosts(const Pool& pool, int copies) {
-  absl::flat_hash_set<uint32_t> hosts;  // of the servers that answer
-  int away = 0;
-  for (size_t i = 0; i < pool.server_count(); ++i) {
-    const ServerSession& session = *pool.session(i);
-    if (session.up()) {
-      hosts.insert(session.host());
-    } else {
-      ++away;
-    }
-  }
-  const int most = static_cast<int>(hosts.size()) + away;
+  const int most = pool.CountHosts(/*with_away=*/true);
   if (copies <= most) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat("--copies=", copies, ": each copy goes to a host of its own, and ",
                                                     "the pool has ", most, most == 1 ? " host" : " hosts",

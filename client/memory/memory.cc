@@ -145,18 +145,25 @@ absl::Status Memory::Close() {
   return first_error;
 }
 
+uint32_t Memory::KeptCopies() const {
+  if (options_.kept_copies != 0) return options_.kept_copies;
+  // What outlives the process is not scratch that can be made again.
+  return pool_->CountHosts(/*with_away=*/false) > 1 ? std::max(options_.copies, 2u) : options_.copies;
+}
+
 absl::StatusOr<std::unique_ptr<Region>> Memory::OpenRegion(const MapRequest& request, uint64_t* length) {
   if (request.kind == MapKind::kNew) {
     RegionOptions how;
     how.gc = !request.keep;
     how.name = request.name;
-    if (request.name.empty()) how.copies = static_cast<int>(options_.copies);
+    how.copies = static_cast<int>(request.keep ? KeptCopies() : options_.copies);
     how.size_bytes = *length;
     return pool_->CreateRegion(how);
   }
   NRAM_ASSIGN_OR_RETURN(
       auto region, pool_->AttachRegion(
-                       request.name, request.kind == MapKind::kReadOnly ? AttachMode::kReadOnly : AttachMode::kOwner));
+                       request.name, request.kind == MapKind::kReadOnly ? AttachMode::kReadOnly : AttachMode::kOwner,
+                       request.accepts_loss ? AttachLoss::kAccept : AttachLoss::kRefuse));
   const uint64_t size = RoundUp(region->size_bytes(), options_.page_bytes);
   if (request.length == 0) *length = size;
   if (*length == 0 || *length > size) {

@@ -37,7 +37,8 @@ struct MemoryOptions {
   uint64_t budget_bytes = 256 * kMiB;
   uint64_t page_bytes = kPageBytes;
   uint32_t handlers = 4;
-  uint32_t copies = 1;  // of each page of a region without a name, on servers of different hosts; the others have one
+  uint32_t copies = 1;       // of each page, on servers of different hosts
+  uint32_t kept_copies = 0;  // of regions that are kept; 0: two if servers of two hosts answer, or `copies` if more
   Policy policy = Policy::kSecondChance;
   // Null: a line on stderr.
   OnLoss on_loss;
@@ -51,6 +52,7 @@ struct MapRequest {
   std::string name;
   MapKind kind = MapKind::kNew;
   bool keep = false;
+  bool accepts_loss = false;  // of an attached region: see AttachLoss
   SegmentOwner owner = SegmentOwner::kProgram;
 };
 
@@ -102,6 +104,7 @@ class Memory {
   void HandleFaults();
   // The pages that [address, address + length) touches; only those that lie in it whole, if `inner`.
   absl::StatusOr<Pages> FindPages(void* address, uint64_t length, bool inner = false) const;
+  uint32_t KeptCopies() const;
   absl::StatusOr<std::unique_ptr<Region>> OpenRegion(const MapRequest& request, uint64_t* length);
 
   const MemoryOptions options_;

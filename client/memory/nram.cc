@@ -88,8 +88,9 @@ using nram::ApiUsable;
 namespace {
 
 // Of the option, which is 0 if the program leaves it to the environment.
-absl::Status ChooseCopies(uint32_t given, uint32_t* copies) {
+absl::Status ChooseCopies(uint32_t given, uint32_t* copies, bool* chosen) {
   *copies = std::max(given, 1u);
+  *chosen = given != 0;
   if (given > nram::MemoryOptions::kCopiesMax) {
     return absl::InvalidArgumentError(absl::StrCat("nram_options.copies is ", given, ": expected 1 to ",
                                                    nram::MemoryOptions::kCopiesMax, ", or 0 for $NRAM_COPIES"));
@@ -100,6 +101,7 @@ absl::Status ChooseCopies(uint32_t given, uint32_t* copies) {
     return absl::InvalidArgumentError(absl::StrCat("$NRAM_COPIES: \"", text, "\" is not accepted: expected a whole ",
                                                    "number from 1 to ", nram::MemoryOptions::kCopiesMax));
   }
+  *chosen = true;
   return absl::OkStatus();
 }
 
@@ -115,7 +117,9 @@ absl::StatusOr<nram::MemoryOptions> ToOptions(const char* pool, const nram_optio
     if (!bytes.ok()) return nram::Annotate(bytes.status(), "$NRAM_BUDGET");
     options.budget_bytes = *bytes;
   }
-  NRAM_RETURN_IF_ERROR(ChooseCopies(given.copies, &options.copies));
+  bool chosen = false;
+  NRAM_RETURN_IF_ERROR(ChooseCopies(given.copies, &options.copies, &chosen));
+  if (chosen) options.kept_copies = options.copies;
   if (given.page_bytes != 0) options.page_bytes = given.page_bytes;
   if (given.handlers != 0) options.handlers = given.handlers;
   if (given.timeout_ms != 0) options.pool.io_timeout_ms = given.timeout_ms;
@@ -222,9 +226,15 @@ const char* nram_error(void) { return last_error; }
 
 void* nram_mmap(nram_t* n, size_t length, const char* name, int flags) {
   if (!ApiUsable(n)) return nullptr;
-  constexpr int kKnown = NRAM_MAP_READ_ONLY | NRAM_MAP_ATTACH | NRAM_MAP_KEEP;
-  if ((flags & ~kKnown) != 0 || ((flags & NRAM_MAP_READ_ONLY) != 0 && (flags & ~NRAM_MAP_READ_ONLY) != 0)) {
+  constexpr int kKnown = NRAM_MAP_READ_ONLY | NRAM_MAP_ATTACH | NRAM_MAP_KEEP | NRAM_MAP_ACCEPT_LOSS;
+  constexpr int kAttaches = NRAM_MAP_READ_ONLY | NRAM_MAP_ATTACH;
+  const bool reads_only = (flags & NRAM_MAP_READ_ONLY) != 0;
+  if ((flags & ~kKnown) != 0 || (reads_only && (flags & (NRAM_MAP_ATTACH | NRAM_MAP_KEEP)) != 0)) {
     ApiFail(EINVAL, "flags: NRAM_MAP_READ_ONLY alone, or NRAM_MAP_ATTACH and NRAM_MAP_KEEP");
+    return nullptr;
+  }
+  if ((flags & NRAM_MAP_ACCEPT_LOSS) != 0 && (flags & kAttaches) == 0) {
+    ApiFail(EINVAL, "flags: NRAM_MAP_ACCEPT_LOSS goes with NRAM_MAP_READ_ONLY or NRAM_MAP_ATTACH");
     return nullptr;
   }
   if (name != nullptr && *name == '\0') {
@@ -235,7 +245,8 @@ void* nram_mmap(nram_t* n, size_t length, const char* name, int flags) {
   request.length = length;
   request.name = name == nullptr ? "" : name;
   request.keep = (flags & NRAM_MAP_KEEP) != 0;
-  request.kind = (flags & NRAM_MAP_READ_ONLY) != 0 ? nram::MapKind::kReadOnly
+  request.accepts_loss = (flags & NRAM_MAP_ACCEPT_LOSS) != 0;
+  request.kind = reads_only ? nram::MapKind::kReadOnly
                  : (flags & NRAM_MAP_ATTACH) != 0  ? nram::MapKind::kAttach
                                                    : nram::MapKind::kNew;
   return ApiResult(n->memory->Map(request));

@@ -83,9 +83,8 @@ struct nram_options {
   void* on_loss_context;
   /*
    * Copies of each page, on servers of different hosts, 1 to 4; 0: $NRAM_COPIES, else 1. N copies outlive the loss of
-   * N-1 of these hosts, and take N times as much room in the pool. It holds for the heap and for mappings without a
-   * name. Mappings with a name, NRAM_MAP_KEEP among them, have one copy for now, whatever is said here: that is no
-   * error.
+   * N-1 of these hosts, and take N times as much room in the pool. Where neither says anything, mappings with
+   * NRAM_MAP_KEEP have 2 if servers of two hosts answer.
    */
   uint32_t copies;
 };
@@ -119,6 +118,11 @@ enum {
   NRAM_MAP_ATTACH = 2,    /* attach a named region that exists, for reading and writing. One process at a time, and
                              one mapping in it (EBUSY) */
   NRAM_MAP_KEEP = 4,      /* the region outlives the mapping and the process; without, it goes with its mapping */
+  /*
+   * With one of the first two: attach it although a server is missed that may have the newest, or all there is, of some
+   * pages. They are zeros then, or older. Without it that is EIO, or ENOTCONN if the server only does not answer.
+   */
+  NRAM_MAP_ACCEPT_LOSS = 8,
 };
 
 /*

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -123,6 +124,19 @@ PoolCapacity Pool::Capacity() const {
     sum.free_bytes += static_cast<uint64_t>(std::max<int64_t>(session->room()->free_bytes(), 0));
   }
   return sum;
+}
+
+int Pool::CountHosts(bool with_away) const {
+  absl::flat_hash_set<uint32_t> hosts;
+  int away = 0;
+  for (const auto& session : sessions_) {
+    if (session->up()) {
+      hosts.insert(session->host());
+    } else {
+      ++away;
+    }
+  }
+  return static_cast<int>(hosts.size()) + (with_away ? away : 0);
 }
 
 absl::StatusOr<std::unique_ptr<Region>> Pool::CreateRegion(const RegionOptions& options) {

@@ -62,6 +62,8 @@ class Pool {
   static absl::StatusOr<std::unique_ptr<Pool>> Make(PoolOptions options, std::unique_ptr<PoolEdge> edge);
 
   PoolCapacity Capacity() const;
+  // Those that its servers are on. A server that does not answer counts as one if `with_away`, else not at all.
+  int CountHosts(bool with_away) const;
   size_t server_count() const { return sessions_.size(); }
   ServerSession* session(size_t index) const { return sessions_.at(index); }
   const PoolOptions& options() const { return options_; }
