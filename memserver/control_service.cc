@@ -44,6 +44,7 @@ void FillRegion(const RegionDescription& region, v1::RegionInfo* info) {
   info->set_lease_id(Raw(region.lease));
   info->set_copies(region.manifest.copies);
   info->set_view(region.manifest.view);
+  info->set_view_epoch(region.manifest.view_epoch);
   info->set_sealed(region.manifest.sealed);
   info->mutable_incarnations()->Assign(region.manifest.incarnations.begin(), region.manifest.incarnations.end());
 }
@@ -128,11 +129,9 @@ absl::Status ControlService::CreateRegion(const v1::CreateRegionRequest& request
   }
   const auto lease = core_->leases().Renew(LeaseId{request.lease_id()});
   if (!lease.ok()) return lease.status();
-  RegionManifest manifest{request.name(),
-                          {request.incarnations().begin(), request.incarnations().end()},
-                          request.size_bytes(),
-                          std::max(request.copies(), 1u),
-                          request.view()};
+  RegionManifest manifest{request.name(),       {request.incarnations().begin(), request.incarnations().end()},
+                          request.size_bytes(), std::max(request.copies(), 1u),
+                          request.epoch(),      request.view()};
   return core_->store().CreateNamed(lease->get(), RegionId{request.region_id()}, request.epoch(), request.gc(),
                                     std::move(manifest));
 }
@@ -168,8 +167,10 @@ absl::Status ControlService::SetView(const v1::SetViewRequest& request, v1::SetV
 }
 
 absl::Status ControlService::DestroyRegion(const v1::DestroyRegionRequest& request, v1::DestroyRegionReply* reply) {
-  const auto existed =
-      core_->store().DestroyByControl(LeaseId{request.lease_id()}, RegionId{request.region_id()}, request.force());
+  std::optional<RegionTable::ViewBound> bound;
+  if (request.epoch() != 0) bound = {request.epoch(), request.view()};
+  const auto existed = core_->store().DestroyByControl(LeaseId{request.lease_id()}, RegionId{request.region_id()},
+                                                       request.force(), bound);
   if (!existed.ok()) return existed.status();
   reply->set_existed(*existed);
   return absl::OkStatus();

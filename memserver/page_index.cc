@@ -258,8 +258,7 @@ void PageIndex::VisitLeaves(uint64_t from_span, uint64_t end_span,
 void PageIndex::VisitSpans(uint64_t from_span,
                            absl::FunctionRef<bool(uint64_t span, SpanGeneration generation)> visit) const {
   VisitLeaves(from_span, UINT64_MAX, [&](uint64_t span, const Leaf* leaf) {
-    const bool is_copy = leaf->generation != SpanGeneration{} && Raw(leaf->generation) % 2 == 0;
-    return (leaf->count == 0 && !is_copy) || visit(span, leaf->generation);
+    return (leaf->count == 0 && leaf->generation == SpanGeneration{}) || visit(span, leaf->generation);
   });
 }
 

@@ -51,8 +51,8 @@ class PageIndex {
   // bytes of the index that this frees.
   uint64_t Visit(uint64_t begin, uint64_t end, uint64_t spans_max,
                  absl::FunctionRef<void(uint64_t page, PageEntry* entry)> visit, Refund* refund = nullptr);
-  // Calls `visit` with each span that holds a page, or has an even generation (it is a copy, although it is empty),
-  // from `from_span` on, until `visit` returns false.
+  // Calls `visit` with each span that holds a page or has a generation, from `from_span` on, until `visit` returns
+  // false.
   void VisitSpans(uint64_t from_span, absl::FunctionRef<bool(uint64_t span, SpanGeneration generation)> visit) const;
 
   // The generation of the page's span; 0 if there is no leaf.

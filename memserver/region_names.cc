@@ -36,15 +36,18 @@ void RegionNames::Forget(RegionId id) {
   manifests_.erase(it);
 }
 
-absl::Status RegionNames::SetView(RegionId id, uint64_t view, std::vector<uint64_t> incarnations, uint32_t sealed) {
+absl::Status RegionNames::SetView(RegionId id, uint32_t epoch, uint64_t view, std::vector<uint64_t> incarnations,
+                                  uint32_t sealed) {
   MutexLock lock(&mu_);
   const auto it = manifests_.find(Raw(id));
   if (it == manifests_.end()) return absl::NotFoundError("the region has no name");
   RegionManifest* const manifest = &it->second;
-  if (view < manifest->view)
+  if (std::pair(epoch, view) < std::pair(manifest->view_epoch, manifest->view)) {
     return absl::AbortedError(absl::StrCat("the region has view ", manifest->view, " already"));
+  }
   const uint64_t before = CostBytes(*manifest);
   RegionManifest changed = *manifest;
+  changed.view_epoch = epoch;
   changed.view = view;
   changed.incarnations = std::move(incarnations);
   changed.sealed = sealed;
@@ -74,6 +77,7 @@ RegionManifest RegionNames::Manifest(RegionId id, bool with_incarnations) const 
   manifest.name = it->second.name;
   manifest.size_bytes = it->second.size_bytes;
   manifest.copies = it->second.copies;
+  manifest.view_epoch = it->second.view_epoch;
   manifest.view = it->second.view;
   manifest.sealed = it->second.sealed;
   if (with_incarnations) manifest.incarnations = it->second.incarnations;

@@ -19,7 +19,9 @@ struct RegionManifest {
   std::vector<uint64_t> incarnations;
   uint64_t size_bytes = 0;
   uint32_t copies = 1;
-  uint64_t view = 0;    // the number of this list of incarnations
+  // Of this list of incarnations: the owner that has told it, and its number. Higher owners' are newer.
+  uint32_t view_epoch = 0;
+  uint64_t view = 0;
   uint32_t sealed = 0;  // by the last owner: how many copies in sync each span has at least; 0: not sealed
 };
 
@@ -35,8 +37,8 @@ class RegionNames {
   absl::Status Add(RegionId id, RegionManifest manifest);
   // Does nothing if the region has no name.
   void Forget(RegionId id);
-  // NOT_FOUND: the region has no name. ABORTED: the present view is higher. RESOURCE_EXHAUSTED: no room.
-  absl::Status SetView(RegionId id, uint64_t view, std::vector<uint64_t> incarnations, uint32_t sealed);
+  // NOT_FOUND: the region has no name. ABORTED: the present view is newer. RESOURCE_EXHAUSTED: no room.
+  absl::Status SetView(RegionId id, uint32_t epoch, uint64_t view, std::vector<uint64_t> incarnations, uint32_t sealed);
   // Another owner has it.
   void Unseal(RegionId id);
 

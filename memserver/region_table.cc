@@ -127,7 +127,8 @@ Reason RegionTable::Destroy(Lease* lease, RegionId id, uint32_t epoch) {
   return reason;
 }
 
-absl::StatusOr<bool> RegionTable::DestroyByControl(LeaseId lease_id, RegionId id, bool force) {
+absl::StatusOr<bool> RegionTable::DestroyByControl(LeaseId lease_id, RegionId id, bool force,
+                                                   const std::optional<ViewBound>& bound) {
   Doomed region;
   {
     Shard& at = shard(id);
@@ -138,6 +139,13 @@ absl::StatusOr<bool> RegionTable::DestroyByControl(LeaseId lease_id, RegionId id
     if (!force && it->second->lease != lease_id && owner != nullptr && owner->live()) {
       return absl::FailedPreconditionError(
           absl::StrCat("region ", FormatId(Raw(id)), " is in use by ", owner->client_name));
+    }
+    if (bound.has_value()) {
+      const RegionManifest manifest = names_.Manifest(id, /*with_incarnations=*/false);
+      if (it->second->epoch > bound->epoch ||
+          std::pair(manifest.view_epoch, manifest.view) > std::pair(bound->epoch, bound->view)) {
+        return absl::FailedPreconditionError(absl::StrCat("region ", FormatId(Raw(id)), " is another one's, or newer"));
+      }
     }
     region = std::move(it->second);
     at.regions.erase(it);
@@ -186,7 +194,7 @@ absl::Status RegionTable::SetView(const Lease& lease, RegionId id, uint32_t epoc
   if (CheckOwner(*it->second, lease, epoch) != Reason::kOk) {
     return absl::FailedPreconditionError(absl::StrCat("region ", FormatId(Raw(id)), " has another owner"));
   }
-  return names_.SetView(id, view, std::move(incarnations), sealed);
+  return names_.SetView(id, epoch, view, std::move(incarnations), sealed);
 }
 
 RegionDescription RegionTable::Describe(RegionId id, const StoredRegion& region, bool with_incarnations) const {

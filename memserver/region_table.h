@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -64,7 +65,13 @@ class RegionTable {
   bool FreeSome(int64_t until_ns) { return doomed_.FreeSome(until_ns); }
   // Destroy for the control plane. `force`: whoever owns the region, and whether or not the lease lives. True: there
   // was such a region.
-  absl::StatusOr<bool> DestroyByControl(LeaseId lease, RegionId id, bool force);
+  struct ViewBound {
+    uint32_t epoch = 0;
+    uint64_t view = 0;
+  };
+  // `bound`: FAILED_PRECONDITION if the region has a higher epoch, or a newer view.
+  absl::StatusOr<bool> DestroyByControl(LeaseId lease, RegionId id, bool force,
+                                        const std::optional<ViewBound>& bound = std::nullopt);
 
   // See control.proto. `lease` null: read-only.
   absl::StatusOr<RegionDescription> Attach(Lease* lease, RegionId id, uint32_t epoch, bool force);

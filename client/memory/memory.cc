@@ -161,9 +161,9 @@ absl::StatusOr<std::unique_ptr<Region>> Memory::OpenRegion(const MapRequest& req
     return pool_->CreateRegion(how);
   }
   NRAM_ASSIGN_OR_RETURN(
-      auto region, pool_->AttachRegion(
-                       request.name, request.kind == MapKind::kReadOnly ? AttachMode::kReadOnly : AttachMode::kOwner,
-                       request.accepts_loss ? AttachLoss::kAccept : AttachLoss::kRefuse));
+      auto region,
+      pool_->AttachRegion(request.name, request.kind == MapKind::kReadOnly ? AttachMode::kReadOnly : AttachMode::kOwner,
+                          request.accepts_loss ? AttachLoss::kAccept : AttachLoss::kRefuse));
   const uint64_t size = RoundUp(region->size_bytes(), options_.page_bytes);
   if (request.length == 0) *length = size;
   if (*length == 0 || *length > size) {

@@ -246,9 +246,9 @@ void* nram_mmap(nram_t* n, size_t length, const char* name, int flags) {
   request.name = name == nullptr ? "" : name;
   request.keep = (flags & NRAM_MAP_KEEP) != 0;
   request.accepts_loss = (flags & NRAM_MAP_ACCEPT_LOSS) != 0;
-  request.kind = reads_only ? nram::MapKind::kReadOnly
-                 : (flags & NRAM_MAP_ATTACH) != 0  ? nram::MapKind::kAttach
-                                                   : nram::MapKind::kNew;
+  request.kind = reads_only                       ? nram::MapKind::kReadOnly
+                 : (flags & NRAM_MAP_ATTACH) != 0 ? nram::MapKind::kAttach
+                                                  : nram::MapKind::kNew;
   return ApiResult(n->memory->Map(request));
 }
 

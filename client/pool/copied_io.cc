@@ -147,7 +147,9 @@ void CopiedIo::Drive(Piece* piece) {
 void CopiedIo::End(Piece* piece, const absl::Status& status) {
   ReleaseRooms(piece);
   LeaveGate(piece);
-  engine_->NoteStatus(status);
+  // Where the new owner was not heard of yet, a change is stored; it does not count.
+  const bool is_fenced = status.ok() && request().op != Op::kRead && place().map->is_fenced();
+  engine_->NoteStatus(is_fenced ? place().map->CheckUsable() : status);
   piece->error = absl::OkStatus();
   piece->state = State::kFree;
   --busy_;
@@ -567,6 +569,8 @@ bool CopiedIo::FailRead(Piece* piece, const absl::Status& why) {
       absl::c_all_of(legs, [&](const CopyMap::Leg& leg) { return absl::c_linear_search(piece->bad, leg.presence); });
   // One that could not be asked may have it.
   if (!all_bad) return End(piece, absl::UnavailableError(why.message())), false;
+  // The next owner of a region with a name would take it for a hole: there the copy does not join.
+  if (place().map->key().named) return End(piece, why), false;
   copies()->NoteLostPage(piece->range.first_page());
   return End(piece, absl::OkStatus()), false;
 }

@@ -192,6 +192,10 @@ void CopiedIo::JudgeLeg(IoPart* part) {
         return EndLeg(part, End::kMissed, status);
       }
       return EndLeg(part, End::kOtherGeneration, status);
+    case Reason::kStaleEpoch:
+    case Reason::kNotOwner:
+      map->NoteFenced();
+      return EndLeg(part, End::kRefused, status, call.stored_pages);
     case Reason::kLeaseEnded:
       session->NoteLeaseEnded(part->times_up);
       return RetryLeg(part, status);

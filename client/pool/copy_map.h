@@ -57,6 +57,8 @@ class CopyMap {
   int copies() const { return copies_; }
 
   // --- Regions with a name (copy_map_members.cc).
+  // The region may have been created in that life: where it is destroyed, it is destroyed there too.
+  void NotePerhaps(const Life& life);
   // The region was created in that life, and spans may be there from now on.
   void NoteMember(const Life& life);
   // No span is placed there from now on. True: no span has anything there.
@@ -71,8 +73,9 @@ class CopyMap {
   bool HasLoss() const;
   // What a member has of a span, as its server lists it. False: the map would take more than `bytes_max`.
   bool Load(uint64_t span, const Life& life, SpanGeneration generation, size_t bytes_max);
-  // All members have been listed. `doubtful`: nobody knows whether the copies of a span are alike.
-  void EndLoad(bool doubtful);
+  // All members have been listed. `doubtful`: nobody knows whether the copies of a span are alike. `loses`: not all
+  // members are there, so a span without a copy may have had one.
+  void EndLoad(bool doubtful, bool loses);
   // The fewest copies in sync in those lives that any span has; 0 if a span is lost, doubtful or unsettled. A map
   // without spans: as many as wanted, of so many lives at most.
   int LeastInSync(absl::Span<const Life> lives) const;
@@ -262,7 +265,7 @@ class CopyMap {
   mutable std::unique_ptr<absl::flat_hash_map<uint64_t, LostPages>> lost_pages_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<absl::flat_hash_set<uint64_t>> damaged_ ABSL_GUARDED_BY(mu_);
   mutable absl::InlinedVector<Presence, 2> presences_ ABSL_GUARDED_BY(mu_);
-  // Only while the region is attached: the highest odd generation of each span that is above those of its copies.
+  // Only while the region is attached: the highest odd generation of each span that has one.
   std::unique_ptr<absl::flat_hash_map<uint64_t, SpanGeneration>> above_ ABSL_GUARDED_BY(mu_);
 };
 

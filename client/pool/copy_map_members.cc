@@ -43,6 +43,12 @@ bool CopyMap::IsUsedLocked(absl::FunctionRef<bool(const Presence&)> is_it) const
   return is_used;
 }
 
+void CopyMap::NotePerhaps(const Life& life) {
+  GateLock lock(&mu_);
+  Presence& presence = presences_[PresenceLocked(life)];
+  if (presence.known == Known::kNothing) presence.known = Known::kPerhaps;
+}
+
 void CopyMap::NoteMember(const Life& life) {
   GateLock lock(&mu_);
   Presence& presence = presences_[PresenceLocked(life)];
@@ -91,25 +97,28 @@ bool CopyMap::Load(uint64_t span, const Life& life, SpanGeneration generation, s
     if (above_ == nullptr) above_ = std::make_unique<absl::flat_hash_map<uint64_t, SpanGeneration>>();
     SpanGeneration& above = (*above_)[span];
     above = std::max(above, generation);
+  } else {
+    SlotLocked(span)->Load(PresenceLocked(life), generation);
   }
-  SlotLocked(span)->Load(PresenceLocked(life), generation);
   const size_t blocks = blocks_ == nullptr ? 0 : blocks_->size();
   const size_t odd = above_ == nullptr ? 0 : above_->size();
   return blocks * sizeof(Block) + 2 * odd * sizeof(std::pair<uint64_t, SpanGeneration>) <= bytes_max;
 }
 
-void CopyMap::EndLoad(bool doubtful) {
+void CopyMap::EndLoad(bool doubtful, bool loses) {
   GateLock lock(&mu_);
+  if (above_ == nullptr) above_ = std::make_unique<absl::flat_hash_map<uint64_t, SpanGeneration>>();
   VisitLocked(0, [&](uint64_t span, SpanCopies* copies) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    const auto it = above_ == nullptr ? decltype(above_->end())() : above_->find(span);
-    const bool is_above = above_ != nullptr && it != above_->end();
-    if (Raw(copies->generation()) == 0 && !is_above) return true;  // nobody has it
-    if (!copies->EndLoad(is_above ? it->second : SpanGeneration{}, doubtful)) {
-      if (lost_pages_ == nullptr) lost_pages_ = std::make_unique<absl::flat_hash_map<uint64_t, LostPages>>();
-      (*lost_pages_)[span].set();
-    }
+    const bool is_there = Raw(copies->generation()) != 0 && !above_->contains(span);
+    if (is_there) (void)copies->EndLoad(SpanGeneration{}, doubtful, loses);
     return true;
   });
+  // Also spans that nobody has: they may be placed again, above what has been there.
+  for (const auto& [span, above] : *above_) {
+    if (SlotLocked(span)->EndLoad(above, doubtful, loses)) continue;
+    if (lost_pages_ == nullptr) lost_pages_ = std::make_unique<absl::flat_hash_map<uint64_t, LostPages>>();
+    (*lost_pages_)[span].set();
+  }
   above_ = nullptr;
 }
 

@@ -53,6 +53,8 @@ void CopyMap::LookLocked(const SpanCopies& copies, Donors donors, Health* health
     for (unsigned rest = copies.With(CopyState::kStale); rest != 0; rest &= rest - 1) {
       plan->leave.push_back(copies.presence(std::countr_zero(rest)));
     }
+    // A reader asks all copies that it knows of: one of them must learn of each change.
+    if (named_ && plan->leave.size() > 1) plan->leave.resize(1);
     plan->need = plan->leave.empty() ? Need::kNothing : Need::kLeave;
   } else if (has_free_place) {
     plan->need = Need::kJoin;

@@ -65,16 +65,34 @@ bool Membership::Create(const Held& held, ServerSession* session, const Members&
   args.view = held.view.number;
   absl::Status status = session->control()->CreateRegion(args, DeadlineNs());
   if (absl::IsAlreadyExists(status)) {
-    // It was a member before, in the same life.
-    (void)session->control()->DestroyRegion(lease_, key.id, /*force=*/true, DeadlineNs());
-    status = session->control()->CreateRegion(args, DeadlineNs());
+    // It was a member before, in the same life; or another client owns what is there.
+    status = session->control()->DestroyView(lease_, key.id, key.epoch, args.view, DeadlineNs()).status();
+    if (absl::IsFailedPrecondition(status)) held.map->NoteFenced();
+    if (status.ok()) status = session->control()->CreateRegion(args, DeadlineNs());
+  }
+  // A destroy may have gone by meanwhile.
+  if (!held.map->CheckUsable().ok()) {
+    (void)session->control()->DestroyView(lease_, key.id, key.epoch, args.view, DeadlineNs());
+    return false;
   }
   return status.ok();
 }
 
-size_t Membership::Tell(const RegionKey& key, View* view, const Members& members, uint32_t sealed,
+bool Membership::MayTell(const View& view, const Members& members) const {
+  const auto answers = [&](const Members& list) {
+    return absl::c_any_of(list, [&](const Life& life) {
+      return life.server != kNoServer && home_->sessions->at(life.server)->usable() &&
+             home_->sessions->at(life.server)->incarnation() == life.incarnation;
+    });
+  };
+  return absl::c_all_of(view.out, answers) && answers(members) &&
+         (view.out.size() < kOutMax || absl::c_linear_search(view.out, members));
+}
+
+size_t Membership::Tell(RegionMap* map, View* view, const Members& members, uint32_t sealed,
                         int64_t deadline_ns) const {
-  if (view->out.size() >= kOutMax) return 0;
+  if (!MayTell(*view, members)) return 0;
+  const RegionKey& key = map->key();
   const SetViewArgs args{lease_, key.id, key.epoch, ++view->number, Incarnations(members), sealed};
   Members asked = members;
   for (const Members& list : view->out) {
@@ -86,13 +104,15 @@ size_t Membership::Tell(const RegionKey& key, View* view, const Members& members
   for (const Life& life : asked) {
     ServerSession* const session = life.server == kNoServer ? nullptr : home_->sessions->at(life.server);
     if (session == nullptr || !session->up() || session->incarnation() != life.incarnation) continue;
-    if (session->control()->SetView(args, std::min(deadline_ns, DeadlineNs())).ok()) told.push_back(life);
+    const absl::Status status = session->control()->SetView(args, std::min(deadline_ns, DeadlineNs()));
+    if (status.ok()) told.push_back(life);
+    if (absl::IsFailedPrecondition(status)) map->NoteFenced();
   }
   const auto has_told = [&](const Members& list) {
     return absl::c_any_of(list, [&](const Life& life) { return absl::c_linear_search(told, life); });
   };
-  if (!has_told(members) || !absl::c_all_of(view->out, has_told)) {
-    view->out.push_back(members);
+  if (map->is_fenced() || !has_told(members) || !absl::c_all_of(view->out, has_told)) {
+    if (!absl::c_linear_search(view->out, members)) view->out.push_back(members);
     return 0;
   }
   view->members = members;
@@ -124,13 +144,14 @@ void Membership::Look(Held* held) {
       news.push_back(life);
   }
   if (gone.empty() && added.empty() && news.empty()) return;
-  if (!news.empty() && held->view.out.size() < kOutMax) {
-    Members all = members;
-    all.insert(all.end(), news.begin(), news.end());
+  Members all = members;
+  all.insert(all.end(), news.begin(), news.end());
+  if (!news.empty() && MayTell(held->view, all)) {
     // Each of them may keep this list, whatever it answers.
     ++held->view.number;
-    held->view.out.push_back(all);
+    if (!absl::c_linear_search(held->view.out, all)) held->view.out.push_back(all);
     std::erase_if(news, [&](const Life& life) {
+      copies->NotePerhaps(life);
       const bool created = Create(*held, home_->sessions->at(life.server), all);
       if (!created) held->refused_ns[life.incarnation] = NowNs();
       return !created;
@@ -138,11 +159,13 @@ void Membership::Look(Held* held) {
     members.insert(members.end(), news.begin(), news.end());
     added.insert(added.end(), news.begin(), news.end());
   }
-  if (Tell(map->key(), &held->view, members, /*sealed=*/0, NowNs() + 2 * kTellMs * kNsPerMs) == 0) return;
+  if (Tell(map, &held->view, members, /*sealed=*/0, NowNs() + 2 * kTellMs * kNsPerMs) == 0) return;
   for (const Life& life : added) copies->NoteMember(life);
   for (const Life& life : gone) {
-    if (life.server == kNoServer) continue;
-    home_->sessions->at(life.server)->DestroyLater({map->key().id, map->key().epoch, life.incarnation});
+    ServerSession* const session = life.server == kNoServer ? nullptr : home_->sessions->at(life.server);
+    if (session == nullptr || !session->usable() || session->incarnation() != life.incarnation) continue;
+    // What is left there if this is not answered is nobody's, and goes if it becomes a member again.
+    (void)session->control()->DestroyView(lease_, map->key().id, map->key().epoch, held->view.number, DeadlineNs());
   }
 }
 
@@ -192,7 +215,8 @@ void Membership::Leave(const IoPlace& place) {
   }
   const bool is_quiet = map->references() <= 2 && Settle(place, deadline_ns);
   const int least = is_quiet ? map->copies()->LeastInSync(members) : 0;
-  if (least == 0 || Tell(map->key(), &held.view, members, static_cast<uint32_t>(least), deadline_ns) == 0) {
+  if (map->is_fenced()) return;  // it is another client's to leave
+  if (least == 0 || Tell(map, &held.view, members, static_cast<uint32_t>(least), deadline_ns) == 0) {
     LOG(WARNING) << "region \"" << held.name
                  << "\" is left with spans that not all of its servers have in one state: until it is attached again, "
                     "none of them may be missed";

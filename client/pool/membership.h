@@ -39,8 +39,9 @@ class Membership : public RegionKeeper {
   // From now on the members of the region are looked after.
   void Add(RegionMap* map, const std::string& name, uint64_t size_bytes, View view);
   // Tells a list of members, with the next number, to those that answer of it and of the lists before. Returns how many
-  // of the list have taken it; 0: it does not count. Blocks until `deadline_ns` at most.
-  size_t Tell(const RegionKey& key, View* view, const Members& members, uint32_t sealed, int64_t deadline_ns) const;
+  // of the list have taken it; 0: it does not count. If the region has another owner, the map is fenced. Blocks until
+  // `deadline_ns` at most.
+  size_t Tell(RegionMap* map, View* view, const Members& members, uint32_t sealed, int64_t deadline_ns) const;
 
   // RegionKeeper. Blocks for the pool's io_timeout_ms and a few seconds at most.
   void Leave(const IoPlace& place) override;
@@ -69,6 +70,8 @@ class Membership : public RegionKeeper {
     kMissed,     // it has gone, with what no other has
   };
   Standing StandingOf(const RegionMap& map, const CopyMap::Life& member) const;
+  // A list may be sent: whatever comes of it, a server of each list that is out can be told of the next.
+  bool MayTell(const View& view, const Members& members) const;
   // Creates the region there, to be in the next view.
   bool Create(const Held& held, ServerSession* session, const Members& members) const;
   bool Settle(const IoPlace& place, int64_t deadline_ns) const;

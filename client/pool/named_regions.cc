@@ -42,6 +42,10 @@ void NoteCreated(Region* region, const CopyMap::Life& life) {
 
 std::string Quoted(const std::string& name) { return absl::StrCat("\"", Printable(name, 1000), "\""); }
 
+bool IsNewerView(const RegionInfo& a, const RegionInfo& b) {
+  return std::pair(Raw(a.view_epoch), a.view) > std::pair(Raw(b.view_epoch), b.view);
+}
+
 absl::Status TooLarge(const std::string& name) {
   return absl::ResourceExhaustedError(absl::StrCat("region ", Quoted(name),
                                                    " has more spans than this client can keep (",
@@ -214,9 +218,7 @@ absl::Status NamedRegions::Choose(const std::string& name, RegionId id, AttachLo
       continue;
     }
     epoch = std::max(epoch, info.epoch);
-    const bool is_newer = info.copies > 1 ? std::pair(info.view, Raw(info.epoch)) >
-                                                std::pair(found->newest.view, Raw(found->newest.epoch))
-                                          : info.epoch > found->newest.epoch;
+    const bool is_newer = info.copies > 1 ? IsNewerView(info, found->newest) : info.epoch > found->newest.epoch;
     if (std::exchange(is_first, false) || is_newer) found->newest = info;
   }
   // Nobody has owned it since.
@@ -251,17 +253,21 @@ absl::Status NamedRegions::CheckWhole(const std::string& name, AttachLoss loss, 
     if (has_it.contains(incarnation)) continue;
     ++(absl::c_linear_search(found->alive, incarnation) ? freed : over);
   }
-  if (over + freed == 0 || loss == AttachLoss::kAccept) return absl::OkStatus();
+  if (over + freed == 0) return absl::OkStatus();
   if (over > 0 && !found->away.empty()) {
     return absl::UnavailableError(
         absl::StrCat("region ", Quoted(name), " is partly on a server that does not answer (", found->away, ")"));
   }
+  found->misses = loss == AttachLoss::kAccept;
+  if (found->misses) return absl::OkStatus();
   if (newest.epoch == kMaking) {
     return absl::UnavailableError(
         absl::StrCat("region ", Quoted(name), " is not whole: it is being created, or undone after a failed create"));
   }
-  // Each span has a copy that is newest where fewer are gone than that.
-  if (freed == 0 && found->sealed && over < newest.sealed) return absl::OkStatus();
+  // Each span has a copy that is newest where fewer are gone than that. A server that is not in this client's list of
+  // the pool is not known to be gone.
+  const bool knows_all = found->alive.size() >= newest.incarnations.size();
+  if (freed == 0 && found->sealed && over < newest.sealed && knows_all) return absl::OkStatus();
   const absl::string_view may_be =
       newest.copies > 1 ? ". What the others have may be older: only with loss accepted can it be attached" : "";
   return absl::DataLossError(absl::StrCat("region ", Quoted(name), " was partly on a server that has ",
@@ -270,6 +276,20 @@ absl::Status NamedRegions::CheckWhole(const std::string& name, AttachLoss loss, 
 
 absl::StatusOr<std::unique_ptr<Region>> NamedRegions::Attach(const std::string& name, AttachMode mode,
                                                              AttachLoss loss) {
+  constexpr int kTries = 4;
+  MutexLock lock(&attaching_);
+  for (int i = 0; i < kTries; ++i) {
+    bool again = false;
+    absl::StatusOr<std::unique_ptr<Region>> region = TryAttach(name, mode, loss, &again);
+    if (!again) return region;
+  }
+  return absl::UnavailableError(
+      absl::StrCat("the servers of region ", Quoted(name), " change while it is attached: attach it again"));
+}
+
+// *again: its members have changed since they were looked at.
+absl::StatusOr<std::unique_ptr<Region>> NamedRegions::TryAttach(const std::string& name, AttachMode mode,
+                                                                AttachLoss loss, bool* again) {
   int64_t deadline_ns = DeadlineIn(options_->io_timeout_ms);
   NRAM_RETURN_IF_ERROR(AwaitUndone(name, deadline_ns));
   NRAM_ASSIGN_OR_RETURN(const Found found, FindNamed(name, loss, deadline_ns));
@@ -294,7 +314,13 @@ absl::StatusOr<std::unique_ptr<Region>> NamedRegions::Attach(const std::string& 
   // that is just being made keeps the epoch of those that are.
   const bool is_pinned = newest.copies > 1 && found.sealed;
   const Epoch epoch{!read_only ? std::max(Raw(newest.epoch) + 1, Raw(kMade)) : is_pinned ? Raw(newest.epoch) : 0};
-  if (!read_only) NRAM_RETURN_IF_ERROR(RaiseEverywhere(infos, epoch, mode));
+  if (!read_only) {
+    RegionInfo raised;
+    NRAM_RETURN_IF_ERROR(RaiseEverywhere(infos, epoch, mode, &raised));
+    // The former owner was there until now.
+    *again = newest.copies > 1 && IsNewerView(raised, newest);
+    if (*again) return nullptr;
+  }
   const CopiesReader reader = !read_only  ? CopiesReader::kNo
                               : is_pinned ? CopiesReader::kPinned
                                           : CopiesReader::kConfirms;
@@ -308,7 +334,13 @@ absl::StatusOr<std::unique_ptr<Region>> NamedRegions::Attach(const std::string& 
     NRAM_RETURN_IF_ERROR(LoadSpans(region.get(), deadline_ns));
   } else {
     NRAM_RETURN_IF_ERROR(LoadCopies(region.get(), found, deadline_ns));
-    if (!read_only) NRAM_RETURN_IF_ERROR(TakeOverView(region.get(), found, deadline_ns));
+    if (!read_only) {
+      NRAM_RETURN_IF_ERROR(TakeOverView(region.get(), found, deadline_ns));
+    } else if (!is_pinned) {
+      // What a span had left before its server was asked may be where a new member was not.
+      NRAM_ASSIGN_OR_RETURN(const Found now, FindNamed(name, loss, deadline_ns));
+      *again = now.newest.id != newest.id || IsNewerView(now.newest, newest);
+    }
   }
   return region;
 }
@@ -316,7 +348,8 @@ absl::StatusOr<std::unique_ptr<Region>> NamedRegions::Attach(const std::string& 
 // Takes the region over on every server that has it. From the first success on there is no way back: the former owner's
 // requests are refused there. So a server that does not answer now is asked again, and does not keep the others from
 // being taken over; only a refusal for its owner's sake ends it at once.
-absl::Status NamedRegions::RaiseEverywhere(const std::vector<RegionInfo>& infos, Epoch epoch, AttachMode mode) {
+absl::Status NamedRegions::RaiseEverywhere(const std::vector<RegionInfo>& infos, Epoch epoch, AttachMode mode,
+                                           RegionInfo* newest) {
   const int64_t deadline_ns = DeadlineIn(options_->io_timeout_ms);
   absl::Status refused;
   absl::Status unanswered;
@@ -330,9 +363,11 @@ absl::Status NamedRegions::RaiseEverywhere(const std::vector<RegionInfo>& infos,
     std::vector<size_t> again;
     for (const size_t i : left) {
       const AttachRegionArgs args{lease_, infos[i].id, "", false, epoch, mode == AttachMode::kTakeOver};
-      const absl::Status status = RaiseAt(sessions_->at(i), args, deadline_ns);
-      if (status.ok()) {
+      const absl::StatusOr<RegionInfo> raised = RaiseAt(sessions_->at(i), args, deadline_ns);
+      const absl::Status& status = raised.status();
+      if (raised.ok()) {
         ++taken;
+        if (taken == 1 || IsNewerView(*raised, *newest)) *newest = *raised;
       } else if (IsUnanswered(status)) {
         again.push_back(i);
         unanswered = status;
@@ -352,17 +387,19 @@ absl::Status NamedRegions::RaiseEverywhere(const std::vector<RegionInfo>& infos,
                                                  " other servers: attach it again when this one answers)"));
 }
 
-absl::Status NamedRegions::RaiseAt(ServerSession* session, const AttachRegionArgs& args, int64_t deadline_ns) {
+absl::StatusOr<RegionInfo> NamedRegions::RaiseAt(ServerSession* session, const AttachRegionArgs& args,
+                                                 int64_t deadline_ns) {
   const int64_t try_ns = std::min(deadline_ns, DeadlineIn(kRaiseTryMs));
-  const absl::Status status = session->control()->AttachRegion(args, try_ns).status();
-  if (!absl::IsAborted(status)) return status;
+  absl::StatusOr<RegionInfo> raised = session->control()->AttachRegion(args, try_ns);
+  if (!absl::IsAborted(raised.status())) return raised;
   // An attempt without an answer may have done it.
   AttachRegionArgs look;
   look.lease = lease_;
   look.region = args.region;
   look.read_only = true;
-  NRAM_ASSIGN_OR_RETURN(const RegionInfo info, session->control()->AttachRegion(look, try_ns));
-  return info.lease == lease_ && info.epoch == args.epoch ? absl::OkStatus() : status;
+  NRAM_ASSIGN_OR_RETURN(RegionInfo info, session->control()->AttachRegion(look, try_ns));
+  if (info.lease != lease_ || info.epoch != args.epoch) return raised.status();
+  return info;
 }
 
 absl::Status NamedRegions::LoadSpans(Region* region, int64_t deadline_ns) {
@@ -391,13 +428,12 @@ absl::Status NamedRegions::LoadCopies(Region* region, const Found& found, int64_
     };
     NRAM_RETURN_IF_ERROR(sessions_->at(i)->control()->ListSpans(region->id(), deadline_ns, load));
   }
-  copies->EndLoad(!found.sealed && !region->read_only());
+  copies->EndLoad(!found.sealed && !region->read_only(), found.misses);
   return absl::OkStatus();
 }
 
 absl::Status NamedRegions::TakeOverView(Region* region, const Found& found, int64_t deadline_ns) {
-  Membership::View view{.number = found.newest.view};
-  for (const RegionInfo& info : found.infos) view.number = std::max(view.number, info.view);
+  Membership::View view;  // numbers begin anew with each owner
   for (const uint64_t incarnation : found.newest.incarnations) {
     const auto at = absl::c_find(found.alive, incarnation);
     const bool is_there = at != found.alive.end() && Raw(found.infos[at - found.alive.begin()].id) != 0;
@@ -405,7 +441,7 @@ absl::Status NamedRegions::TakeOverView(Region* region, const Found& found, int6
   }
   view.out = {view.members};
   const Membership::Members members = view.members;
-  if (membership_->Tell(region->map()->key(), &view, members, /*sealed=*/0, deadline_ns) < members.size()) {
+  if (membership_->Tell(region->map(), &view, members, /*sealed=*/0, deadline_ns) < members.size()) {
     return absl::UnavailableError(absl::StrCat("region ", Quoted(region->name()),
                                                " was taken over, and not all of its servers have answered then: "
                                                "attach it again"));

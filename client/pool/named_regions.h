@@ -53,6 +53,8 @@ class NamedRegions {
   // Has every server undo it, and waits for those that answer. Returns text to be added to the error.
   std::string UndoEverywhere(const Making& making);
   absl::Status AwaitUndone(const std::string& name, int64_t deadline_ns);
+  absl::StatusOr<std::unique_ptr<Region>> TryAttach(const std::string& name, AttachMode mode, AttachLoss loss,
+                                                    bool* again);
   // What servers know of one region, by server, and what becomes of it.
   struct Found {
     std::vector<RegionInfo> infos;  // empty where it is not, or where it is not looked for
@@ -60,14 +62,16 @@ class NamedRegions {
     std::string away;               // a server that does not answer, if any
     RegionInfo newest;              // of the highest epoch; of copies: of the highest view
     bool sealed = false;            // its copies are alike
+    bool misses = false;            // a member, of which others may have copies or not
   };
   absl::StatusOr<Found> FindNamed(const std::string& name, AttachLoss loss, int64_t deadline_ns);
   absl::StatusOr<Found> LookFor(const std::string& name, int64_t deadline_ns);
   // Narrows what was found down to one region, if that is whole.
   static absl::Status Choose(const std::string& name, RegionId id, AttachLoss loss, Found* found);
   static absl::Status CheckWhole(const std::string& name, AttachLoss loss, Found* found);
-  absl::Status RaiseEverywhere(const std::vector<RegionInfo>& infos, Epoch epoch, AttachMode mode);
-  absl::Status RaiseAt(ServerSession* session, const AttachRegionArgs& args, int64_t deadline_ns);
+  // *newest: what the servers have said of the region once it was taken over, the newest of that.
+  absl::Status RaiseEverywhere(const std::vector<RegionInfo>& infos, Epoch epoch, AttachMode mode, RegionInfo* newest);
+  absl::StatusOr<RegionInfo> RaiseAt(ServerSession* session, const AttachRegionArgs& args, int64_t deadline_ns);
   absl::Status LoadSpans(Region* region, int64_t deadline_ns);
   absl::Status LoadCopies(Region* region, const Found& found, int64_t deadline_ns);
   // The new owner's first view: of those that are there.
@@ -82,6 +86,7 @@ class NamedRegions {
   Environment* const environment_;
   const PoolOptions* const options_;
   const LeaseId lease_;
+  Mutex attaching_;  // one at a time: two would have one epoch
 };
 
 }  // namespace nram

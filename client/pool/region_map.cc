@@ -9,6 +9,10 @@
 namespace nram {
 
 absl::Status RegionMap::CheckUsable() const {
+  if (fenced_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("another client has taken region ", FormatId(Raw(key_.id)), " over"));
+  }
   GateLock lock(&mu_);
   if (!destroyed_) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat("region ", FormatId(Raw(key_.id)), " was destroyed"));

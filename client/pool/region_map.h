@@ -82,8 +82,11 @@ class RegionMap {
   };
   Link* link() { return &copied_->link; }
 
-  // FAILED_PRECONDITION: the region was destroyed.
+  // FAILED_PRECONDITION: the region was destroyed, or another client has taken it over.
   absl::Status CheckUsable() const;
+  // Some server has said that another client owns it: nothing that this one does counts any more.
+  void NoteFenced() { fenced_ = true; }
+  bool is_fenced() const { return fenced_; }
   absl::Status Find(uint64_t span, Target* target) const;
   // Places a span that is nowhere, and returns where it is: another thread may have placed it first.
   Target Place(uint64_t span, const SpanPlacement& placement);
@@ -168,6 +171,7 @@ class RegionMap {
   std::atomic<bool> has_room_{false};
   std::atomic<uint32_t> references_{1};
   std::atomic<bool> closing_{false};
+  std::atomic<bool> fenced_{false};
   SpanTable spans_ ABSL_GUARDED_BY(mu_);
   absl::InlinedVector<Presence, 1> presences_ ABSL_GUARDED_BY(mu_);
 };

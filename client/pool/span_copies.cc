@@ -167,7 +167,8 @@ bool SpanCopies::Drop(int copy) {
 }
 
 void SpanCopies::Load(uint16_t presence, SpanGeneration generation) {
-  const bool is_newest = Raw(generation) % 2 == 0 && Raw(generation) >= generation_;
+  CHECK_EQ(Raw(generation) % 2, 0u);
+  const bool is_newest = Raw(generation) >= generation_;
   if (is_newest && Raw(generation) > generation_) {
     SetAll(in_sync(), CopyState::kStale);
     generation_ = Raw(generation);
@@ -183,14 +184,14 @@ void SpanCopies::Load(uint16_t presence, SpanGeneration generation) {
   flags_ |= (16u << chosen) | (is_newest ? kHeld : 0);
 }
 
-bool SpanCopies::EndLoad(SpanGeneration above, bool doubtful) {
+bool SpanCopies::EndLoad(SpanGeneration above, bool doubtful, bool loses) {
   if (Raw(above) > generation_) {
     generation_ = Raw(above) + Raw(above) % 2;
     flags_ |= kUnsettled;
   }
   if (!placed()) {
-    flags_ = kLost;
-    return false;
+    flags_ = loses ? kLost : 0;
+    return !loses;
   }
   if (doubtful && std::popcount(in_sync()) > 1) flags_ |= kDoubtful | kUnsettled;
   return true;

@@ -119,11 +119,12 @@ class SpanCopies {
   // The copy is no longer one of the span. If it was in sync, the span gets another generation, so that it refuses once
   // the odd one below was sent there. The last one in sync stays, and false is returned.
   bool Drop(int copy);
-  // Of a span of a region that is attached: what one of its members has of it. The newest even generation of all
-  // members is in sync. Then EndLoad, once; `above`: the highest generation of what is no copy, and `doubtful`: nobody
-  // knows whether the copies are alike. False: what there is is no copy, and the span is lost.
+  // Of a span of a region that is attached: a copy that one of its members has, of an even generation. The newest of
+  // all members are in sync. Then EndLoad, once; `above`: the highest odd generation, of what is no copy, and
+  // `doubtful`: nobody knows whether the copies are alike. Without a copy, it is lost if `loses`, else a hole. False:
+  // it is lost.
   void Load(uint16_t presence, SpanGeneration generation);
-  bool EndLoad(SpanGeneration above, bool doubtful);
+  bool EndLoad(SpanGeneration above, bool doubtful, bool loses);
   // Copies whose presences have died are absent from now on. False: that made the span lost. If no copy was ever known,
   // it held nothing, and is a hole again.
   bool Bury(CopySet dead);

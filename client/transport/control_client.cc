@@ -77,6 +77,16 @@ class GrpcControlClient final : public ControlClient {
     return reply.existed();
   }
 
+  absl::StatusOr<bool> DestroyView(LeaseId lease, RegionId region, Epoch epoch, uint64_t view,
+                                   int64_t deadline_ns) override {
+    v1::DestroyRegionReply reply;
+    v1::DestroyRegionRequest request = codec_.DestroyRegion(lease, region, /*force=*/true);
+    request.set_epoch(Raw(epoch));
+    request.set_view(view);
+    NRAM_RETURN_IF_ERROR(Run(&v1::Control::Stub::DestroyRegion, request, &reply, deadline_ns));
+    return reply.existed();
+  }
+
   absl::StatusOr<std::vector<RegionInfo>> ListRegions(bool orphans_only, bool named_only,
                                                       int64_t deadline_ns) override {
     ControlCodec::RegionList list;

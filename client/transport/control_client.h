@@ -96,7 +96,9 @@ struct RegionInfo {
   LeaseId lease{};  // the owner's, if the caller of AttachRegion named it as its own; else zero
   // Of a region of copies.
   uint8_t copies = 1;
-  uint64_t view = 0;    // the number of this list of incarnations
+  // Of this list of incarnations: the owner that has told it, and its number. Higher owners' are newer.
+  Epoch view_epoch{};
+  uint64_t view = 0;
   uint32_t sealed = 0;  // how many copies in sync each span has at least; 0: not sealed
 };
 
@@ -167,10 +169,13 @@ class ControlClient {
   virtual absl::Status SetView(const SetViewArgs& args, int64_t deadline_ns) = 0;
   // True if it was there.
   virtual absl::StatusOr<bool> DestroyRegion(LeaseId lease, RegionId region, bool force, int64_t deadline_ns) = 0;
+  // Only if its epoch is not higher, nor its view newer than that owner's of that number: else FAILED_PRECONDITION.
+  virtual absl::StatusOr<bool> DestroyView(LeaseId lease, RegionId region, Epoch epoch, uint64_t view,
+                                           int64_t deadline_ns) = 0;
   // All regions, without their incarnations, asked for page by page. RESOURCE_EXHAUSTED: the list exceeds 256 MiB.
   virtual absl::StatusOr<std::vector<RegionInfo>> ListRegions(bool orphans_only, bool named_only,
                                                               int64_t deadline_ns) = 0;
-  // Calls `visit` for each span that holds data or is an empty copy, in order. The generation is 0 in regions of one
+  // Calls `visit` for each span that holds data or has a generation, in order. The generation is 0 in regions of one
   // copy. Ends with the first error of `visit`.
   virtual absl::Status ListSpans(RegionId region, int64_t deadline_ns,
                                  absl::FunctionRef<absl::Status(uint64_t, SpanGeneration)> visit) = 0;

@@ -60,6 +60,7 @@ RegionInfo FromProto(const v1::RegionInfo& region) {
           region.size_bytes(),
           LeaseId{region.lease_id()},
           static_cast<uint8_t>(std::max(region.copies(), 1u)),
+          Epoch{region.view_epoch()},
           region.view(),
           region.sealed()};
 }

@@ -369,9 +369,12 @@ class NamedCopiesRandomTest : public NamedCopiesTest {
     }
   }
   void AwaitQuiet() {
+    const CopyMap* const copies = owner_->region()->map()->copies();
     ASSERT_TRUE(Await([&] {
-      const CopiesReport report = owner_->pool()->copies();
-      return report.degraded + report.repairing + report.lost + report.moving == 0;
+      for (uint64_t span = copies->NextSpan(0); span != UINT64_MAX; span = copies->NextSpan(span + 1)) {
+        if (copies->ServersOf(span).size() != 2) return false;
+      }
+      return true;
     }));
     // Every server that runs is a member: in the view that the others have.
     ASSERT_TRUE(Await([&] {
