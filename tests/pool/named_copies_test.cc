@@ -57,10 +57,7 @@ class Client {
     pool_ = TestPool::Open(options);
   }
   ~Client() {
-    for (size_t i = 0; i < control_.size(); ++i) {
-      control_[i]->Hold(false);
-      SetDown(i, false);
-    }
+    Thaw();
     region_ = nullptr;
     pool_ = nullptr;
   }
@@ -81,6 +78,13 @@ class Client {
   void Crash() {
     for (auto& relay : control_) relay->Hold(true);
     for (size_t i = 0; i < control_.size(); ++i) SetDown(i, true);
+  }
+  // It goes on as if nothing had been.
+  void Thaw() {
+    for (size_t i = 0; i < control_.size(); ++i) {
+      control_[i]->Hold(false);
+      SetDown(i, false);
+    }
   }
   absl::Status Create() {
     absl::StatusOr<std::unique_ptr<Region>> region =
@@ -325,6 +329,54 @@ TEST_F(NamedCopiesTest, DestroyedItIsGoneEverywhere) {
   ASSERT_TRUE(owner_->Create().ok());
 }
 
+TEST_F(NamedCopiesTest, AFormerOwnerDestroysNothing) {
+  ASSERT_NO_FATAL_FAILURE(Fill(6));
+  owner_->Crash();
+  ASSERT_TRUE(HandOver(AttachMode::kTakeOver).ok());
+  Restart(1);
+  ASSERT_NO_FATAL_FAILURE(AwaitMembers({0, 1, 2}));
+  for (uint64_t span = 0; span < 6; ++span) Write(span * kMiB, Pattern(kMiB, 80 + span));
+  ASSERT_NO_FATAL_FAILURE(AwaitWhole());
+  // The former one finds a server without its region, as it seems to it.
+  former_.back()->Thaw();
+  ASSERT_TRUE(Await([&] { return former_.back()->region()->map()->is_fenced(); }));
+  EXPECT_TRUE(absl::IsFailedPrecondition(former_.back()->region()->Write(0, Bytes(Pattern(kMiB, 90)))));
+  ASSERT_NO_FATAL_FAILURE(Check(owner_->region()));
+  owner_->Crash();
+  ASSERT_TRUE(HandOver(AttachMode::kTakeOver).ok());
+  ASSERT_NO_FATAL_FAILURE(Check(owner_->region()));
+}
+
+TEST_F(NamedCopiesOnTwoTest, APageThatIsDamagedOnTheLastCopyStaysAnError) {
+  ASSERT_NO_FATAL_FAILURE(Fill(2));
+  // The copy on server 0 is damaged, and the other one goes.
+  const RegionId id = owner_->region()->id();
+  const uint64_t page = 5;
+  bool flipped = false;
+  const PageStore::ReadArgs where{
+      .region = id, .range = {page * kChunksPerPage, kChunksPerPage}, .generation = std::nullopt};
+  servers_.server(0).store().ReadInPlace(where, [&](const PageStore::Stored& stored) {
+    if (stored.chunks.empty()) return;
+    *static_cast<uint8_t*>(stored.chunks[0].iov_base) ^= 1;
+    flipped = true;
+  });
+  ASSERT_TRUE(flipped);
+  Restart(1);
+  absl::Status status;
+  ASSERT_TRUE(Await([&] {
+    return absl::IsDataLoss(status = Read(owner_->region(), page * kPageBytes, kPageBytes).status());
+  })) << status;
+  ASSERT_NO_FATAL_FAILURE(AwaitMembers({0, 1}));
+  owner_->Crash();
+  status = HandOver(AttachMode::kTakeOver);
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_TRUE(absl::IsDataLoss(status = Read(owner_->region(), page * kPageBytes, kPageBytes).status())) << status;
+  // Written whole it is well again, and then the span gets its second copy.
+  Write(page * kPageBytes, Pattern(kPageBytes, 91));
+  ASSERT_NO_FATAL_FAILURE(AwaitWhole());
+  ASSERT_NO_FATAL_FAILURE(Check(owner_->region()));
+}
+
 // Random faults, one at a time, and owners that come and go. Whoever attaches reads what was acknowledged last.
 class NamedCopiesRandomTest : public NamedCopiesTest {
  protected:
@@ -388,7 +440,7 @@ class NamedCopiesRandomTest : public NamedCopiesTest {
 };
 
 TEST_F(NamedCopiesRandomTest, WhoeverAttachesReadsWhatWasAcknowledged) {
-  constexpr int kRounds = 30;
+  constexpr int kRounds = 20;
   ASSERT_TRUE(owner_->Create().ok());
   for (int round = 0; round < kRounds; ++round) {
     SCOPED_TRACE(round);
@@ -423,6 +475,14 @@ TEST_F(NamedCopiesRandomTest, WhoeverAttachesReadsWhatWasAcknowledged) {
       ASSERT_TRUE(owner_->Attach(AttachMode::kTakeOver, AttachLoss::kAccept).ok());
     } else {
       ASSERT_TRUE(status.ok()) << status;
+    }
+    // What a former owner does is not seen, and is not acknowledged.
+    const bool haunts = crashes && Random(2) == 0;
+    if (haunts) former_.back()->Thaw();
+    for (uint64_t i = haunts ? 4 : 0; i > 0; --i) {
+      const std::string data = PageOf(next_++);
+      ASSERT_FALSE(former_.back()->region()->Write(Random(kPages) * kPageBytes, Bytes(data)).ok());
+      ASSERT_NO_FATAL_FAILURE(WriteSome());
     }
     ASSERT_NO_FATAL_FAILURE(CheckAll());
     ASSERT_NO_FATAL_FAILURE(AwaitQuiet());
