@@ -462,8 +462,9 @@ TEST_F(PageStoreTest, ListsSpansAndRegionsInPages) {
   EXPECT_EQ(store_.List(7'001, 100, false, false).front().id, RegionId{8'000});
   for (uint64_t span : {3, 1, 70'000}) ASSERT_EQ(Write({span * kChunksPerSpan, 1}, std::string(512, 'x')), Reason::kOk);
   const auto list = [&](uint64_t from, size_t limit) {
+    const auto listed = store_.ListSpans(kRegion, from, limit).value();
     std::vector<uint64_t> spans;
-    for (const auto& listed : store_.ListSpans(kRegion, from, limit).value()) spans.push_back(listed.span);
+    for (const auto& one : listed) spans.push_back(one.span);
     return spans;
   };
   EXPECT_EQ(list(0, 10), (std::vector<uint64_t>{1, 3, 70'000}));

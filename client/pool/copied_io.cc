@@ -286,13 +286,14 @@ bool CopiedIo::FailToPlace(Piece* piece) {
   piece->search.Reset();
   if (part->session == nullptr) return End(piece, why), false;
   piece->error = absl::UnavailableError(absl::StrCat("memory server ", part->session->name(), " does not answer"));
-  engine_->WaitFor(part, Waiter::For::kConnection, request().deadline_ns);
+  // Others may have room again before it is back.
+  engine_->WaitFor(part, Waiter::For::kConnection, std::min(request().deadline_ns, engine_->NowNs() + kMissNs));
   return false;
 }
 
 void CopiedIo::ResumePlacing(Piece* piece, IoPart* part) {
   using Outcome = Waiter::Outcome;
-  const bool is_late = part->waiter.outcome == Outcome::kLate || !IsInTime();
+  const bool is_late = !IsInTime();
   if (part->waiter.outcome == Outcome::kGranted) part->room = std::move(part->waiter.grant);
   if (is_late) {
     return End(piece,
