@@ -108,6 +108,7 @@ void CopiedIo::SendLeg(IoPart* part) {
     return EndLeg(part, CopiedChange::End::kStored, absl::OkStatus());
   }
   if (request().op == Op::kTrim && !part->sends_raise) {
+    call.masks = nullptr;  // of a raise before
     call.request = MessageHeader(
         TrimRequest{
             .region = key.id, .range = piece.range, .epoch = key.epoch, .span_generation = part->leg.generation},

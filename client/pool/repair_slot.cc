@@ -90,8 +90,8 @@ ServerSession* Repairer::ChooseTarget(Slot* slot, const CopyMap::Plan& plan) con
     const ServerSession& session = *home_->sessions->at(server);
     const bool has_one = absl::c_any_of(
         plan.leave, [&](uint16_t presence) { return slot->map->copies()->LifeOf(presence).server == server; });
-    return !has_one && slot->map->copies()->IsMember({server, session.incarnation()}) && session.usable() && !session.capacity().draining && !IsAvoided(server, now_ns) &&
-           !absl::c_linear_search(hosts, session.host());
+    return !has_one && slot->map->copies()->IsMember({server, session.incarnation()}) && session.usable() &&
+           !session.capacity().draining && !IsAvoided(server, now_ns) && !absl::c_linear_search(hosts, session.host());
   };
   // Where a copy has missed something, what it had goes first, and with it the room comes back.
   for (const CopyMap::Life& life : plan.stale) {

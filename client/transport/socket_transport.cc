@@ -179,7 +179,9 @@ bool SocketTransport::FillBatchLocked() {
                                                    credit_out_bytes_ + call->credit_bytes <= credit_.kib * kKiB);
     if (!has_credit || slots_[next_request_id_ % kSlots] != nullptr) break;
     // A header, a mask table and at most four runs a page.
-    const size_t pieces = call->masks != nullptr ? 2 + 4 * call->request.range().pages() : 2;
+    const bool has_masks = call->request.payload_bytes > 0 && call->masks != nullptr;
+    const size_t pieces = has_masks ? 2 + 4 * call->request.range().pages() : 2;
+    CHECK_LE(pieces, kBatchPiecesMax) << "a call that can never be sent";
     if (batch_.piece_count + pieces > kBatchPiecesMax) break;
     queue_.Pop();
     --queued_;

@@ -213,6 +213,19 @@ TEST_F(CopiesTest, ReservedRoomMovesWithTheCopies) {
   for (uint64_t span = 0; span < kSpans; ++span) EXPECT_TRUE(IsWhole(span)) << span << ": for lack of room";
 }
 
+// The first spans' copies are settled on the way: what that leaves in a message must not go into the next one.
+TEST_F(CopiesTest, ATrimOfManySpansBesideADeadServer) {
+  constexpr uint64_t kSpans = 40;
+  const std::string data = Pattern(kMiB, 5);
+  for (uint64_t span = 0; span < kSpans; ++span) Write(span * kMiB, data);
+  servers_.StopServer(1);
+  const int64_t began_ns = MonotonicNs();
+  const absl::Status status = region_->Trim(0, kSpans * kMiB);
+  ASSERT_TRUE(status.ok()) << status << " after " << (MonotonicNs() - began_ns) / kNsPerMs << " ms";
+  model_.assign(model_.size(), '\0');
+  ASSERT_NO_FATAL_FAILURE(Check());
+}
+
 TEST_F(CopiesTest, ServersGoOneAfterTheOther) {
   ASSERT_NO_FATAL_FAILURE(Write(0, Pattern(8 * kMiB, 1)));
   AwaitWhole();
