@@ -6,6 +6,7 @@
 // pause is a time in which no element was touched. It tells of itself as exerciser.py says; an operation is a sort.
 // $NRAM_COPIES says how many copies of each page there are.
 
+#include <nram.hpp>
 #include <signal.h>
 #include <unistd.h>
 
@@ -15,10 +16,9 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <random>
 #include <thread>
-
-#include "nram.hpp"
 
 namespace {
 
@@ -124,7 +124,8 @@ int main(int argc, char** argv) {
     nram::memory::Memory memory(nullptr, options);
     const nram::memory::Array<uint64_t> array(memory, bytes / sizeof(uint64_t));
     std::thread(Watch).detach();
-    while (!ends) {
+    Tell(0, "");
+    while (!ends || sorts == 0) {
       if (!SortOnce(array, &random)) return 1;
       ++sorts;
     }

@@ -15,7 +15,7 @@ import time
 
 from exerciser import Exerciser, Wrong
 
-LIFE_S = 3  # and the time to write and to verify everything
+LIFE_S = 2  # and the time to write and to verify everything
 LONGEST_S = 120
 
 

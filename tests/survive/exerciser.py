@@ -1,8 +1,9 @@
 """What the exercisers share: they do operations, compare each outcome, time it, and say once a second how far they are.
 
-A line of JSON on the standard output: `operations` so far, `pause_ms` that the longest took, `pause_of` (what it was),
-and in the last line `ended`. SIGTERM ends an exerciser after a last look at everything. It ends with 1, and a message
-on the standard error, at the first thing that is not as it should be."""
+The first line on the standard output says that all is prepared; each is JSON. `operations`: so far. `pause_ms`: of the
+longest since the last line; `pause_of`: what it was. The last line has `ended`. SIGTERM ends an exerciser after a last
+look at everything. It ends with 1, and a message on the standard error, at the first thing that is not as it should
+be."""
 
 import collections
 import json
@@ -64,7 +65,8 @@ class Exerciser:
     def run(self):
         """Returns the exit code."""
         try:
-            while not self.ends:
+            self.tell()
+            while not self.ends or self.operations == 0:
                 self.step()
             self.look_at_all()
         except Wrong as wrong:

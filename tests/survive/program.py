@@ -9,6 +9,7 @@ import time
 from bench_places import Failure
 
 HANG_S = 60  # of an operation
+SAID_MOST = 2500  # characters of what it said; all is in the log
 END_S = 180  # until an exerciser that is told to end has looked at everything
 
 
@@ -20,7 +21,7 @@ class Program:
         self.out, self.err = f"{directory}/{name}.out", f"{directory}/{name}.err"
         self.operations, self.pause_ms, self.pause_of, self.read_to = 0, 0, "nothing", 0
         self.heard = time.monotonic()
-        self.ended = False
+        self.has_begun = self.ended = False
         with open(self.out, "w") as out, open(self.err, "w") as err:
             self.process = subprocess.Popen(words, stdout=out, stderr=err, start_new_session=True)
 
@@ -32,7 +33,7 @@ class Program:
         self.read_to += len(text)
         for line in text.splitlines():
             said = json.loads(line)
-            self.heard = time.monotonic()
+            self.has_begun, self.heard = True, time.monotonic()
             self.operations, self.ended = said["operations"], said.get("ended", False)
             if said["pause_ms"] > self.pause_ms:
                 self.pause_ms, self.pause_of = said["pause_ms"], f"{self.name}: {said['pause_of']}"
@@ -41,7 +42,7 @@ class Program:
             if text:
                 return self.look()
             with open(self.err) as file:
-                raise Failure(f"{self.name} ended with {code}: {file.read()[-6000:]}")
+                raise Failure(f"{self.name} ended with {code}: {file.read(SAID_MOST)}")
         if code is None and time.monotonic() - self.heard > HANG_S:
             raise Failure(f"{self.name} hangs: an operation takes more than {HANG_S} s\n{self.stacks()}")
 

@@ -11,7 +11,7 @@ copies of each page. Exercisers use the pool and know what it must hold:
   mount   on a mount: operations on a few large files, compared with a model, and on hundreds of small ones, compared
           with tmpfs
   memory  std::sort of an array of the memory API, four times as large as the memory that it may have here
-  sort    nram sort of a file, larger than its memory
+  sort    nram sort of a file, with all of it in the pool
   cut     all of them at once, and swap, while one server is behind a network that loses all packets for a while: first
           those to the server, then those from it
 
@@ -42,12 +42,15 @@ from far_server import FarServer  # noqa: E402
 from killable_pool import KillablePool  # noqa: E402
 from program import Program  # noqa: E402
 
-TELL_S = 15
+TELL_S = 15  # of progress
 DONATE_MIB = 1024
-SORT_MIB_LEAST = 100  # with less, all fits into its memory
 SWAP_PRIORITY = 32000  # above whatever swap there is
 # How long a killed server stays away. After 10 s clients make its copies anew elsewhere.
 AWAY_S = [0, 0, 0.1, 0.5, 2, 4, 12]
+
+
+class CutServer(FarServer):
+    near, far = "198.18.78.1", "198.18.78.2"  # not those of tests/swap, which may run at the same time
 
 
 class Scenario:
@@ -166,24 +169,27 @@ class Scenario:
                 return
             self.pool.wait(began + self.options.every - time.monotonic())
 
-    def begin(self, minutes):
-        self.until = time.monotonic() + 60 * minutes
+    def begin(self):
+        """When all exercisers are at work."""
+        while not all(program.has_begun for program in self.programs):
+            self.pool.wait(0.1)
+        self.until = time.monotonic() + 60 * self.options.minutes
 
     def mount(self):
         self.start_mount(files=4)
-        self.begin(self.options.minutes)
+        self.begin()
         self.spans = 30
         self.kill_servers(clients=1)
 
     def memory(self):
         self.start_memory(mib=self.options.mib)
-        self.begin(self.options.minutes)
+        self.begin()
         self.spans = self.options.mib // 2
         self.kill_servers(clients=1)
 
     def sort(self):
-        self.start_sort(max(self.options.mib, SORT_MIB_LEAST))
-        self.begin(self.options.minutes)
+        self.start_sort(mib=self.options.mib)
+        self.begin()
         self.spans = 0  # between two sorts there is nothing
         self.kill_servers(clients=0)
 
@@ -191,16 +197,16 @@ class Scenario:
         program = os.readlink(f"/proc/{self.pool.server(0)['pid']}/exe")
         with uninterrupted():
             later(self.stack, lambda: self.far and self.far.close())
-            self.far = FarServer(program, self.directory, DONATE_MIB, "--pretend-host=far")
+            self.far = CutServer(program, self.directory, DONATE_MIB, "--pretend-host=far")
         pool = f"{self.directory}/pool-with-far"
         with open(f"{self.directory}/state/pool") as near, open(pool, "w") as file:
             file.write(near.read().rstrip("\n") + f"\n{self.far.address}\n")
         os.environ["NRAM_POOL"] = pool
         self.start_mount(files=2)
         self.start_memory(self.options.mib // 2)
-        self.start_sort(max(self.options.mib // 2, SORT_MIB_LEAST))
+        self.start_sort(self.options.mib // 2)
         self.start_swap(self.options.mib)
-        self.begin(self.options.minutes)
+        self.begin()
         self.spans = self.options.mib // 4
         self.pool.await_whole(self.spans, clients=3, surely_s=0)
         while True:
