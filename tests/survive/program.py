@@ -3,6 +3,8 @@
 import contextlib
 import glob
 import json
+import os
+import signal
 import subprocess
 import time
 
@@ -58,5 +60,6 @@ class Program:
         self.heard = time.monotonic() + END_S - HANG_S
 
     def kill(self):
-        self.process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)  # and what it has started
         self.process.wait(timeout=60)
