@@ -12,6 +12,7 @@ from bench_places import Failure, run
 
 START_S = 30
 WHOLE_S = 180
+EMPTY_S = 90
 # A status says what clients knew some seconds ago. Until a pool has said that it is whole for so long, the next server
 # must live.
 SURELY_S = 3
@@ -116,6 +117,14 @@ class KillablePool:
         missing = copies["degraded"] + copies["repairing"] + copies["moving"]
         self.said = f"{copies['in_sync']} spans in sync, {missing} not" + (f", {silent} silent" if silent else "")
         return silent + without + missing == 0 and copies["in_sync"] >= spans
+
+    def await_empty(self):
+        """All doors have ended. A lease, 60 s, may be left of one that could not tell all servers."""
+        until = time.monotonic() + EMPTY_S
+        while any(server.get("pages", 1) for server in self.status().get("servers", [{}])):
+            if time.monotonic() > until:
+                raise Failure(f"pages are left {EMPTY_S} s after all doors have ended: {json.dumps(self.last)}")
+            time.sleep(LOOK_S)
 
     def await_whole(self, spans, clients, surely_s=SURELY_S):
         began, since = time.monotonic(), None

@@ -2,8 +2,7 @@
 """The long proof of copies: do programs see an error, or a wrong byte, while servers die?
 
 usage: tests/survive/survive.py NRAM [--only=mount|memory|sort|cut] [--minutes=N] [--every=SECONDS] [--seed=N]
-                                [--cut-seconds=N] [--mib=N] [--array=PROGRAM]
-                                [--pressure=PROGRAM] [--hold]
+                                [--cut-seconds=N] [--mib=N] [--array=PROGRAM] [--pressure=PROGRAM] [--hold]
 
 NRAM is the program (bazel-bin/tools/nram/nram). Each scenario has a pool of three servers on this machine, and two
 copies of each page. Exercisers use the pool and know what it must hold:
@@ -18,9 +17,10 @@ copies of each page. Exercisers use the pool and know what it must hold:
 In all but the last, one server after the other is killed and started again, empty. The next one is killed when the pool
 says that all spans have all their copies again, and not before the time of --every is over.
 
-Any error that an exerciser sees, a wrong byte, a lost span, an operation of more than a minute, a pool that does not
-become whole again within three minutes: the scenario ends, its logs are kept, and the exit code is 1. The longest pause
-of an operation is told, for each exerciser, and is no failure. Needs root; cut needs network namespaces.
+A scenario fails, and ends, at any error that an exerciser sees, a wrong byte, a lost span, an operation of more than a
+minute, a pool that is not whole again after three minutes, and pages that are left when all doors have ended. Its logs
+are kept then, and the exit code is 1. The longest pause of an operation is told, for each exerciser, and is no failure.
+Needs root, and cut needs network namespaces.
 """
 
 import argparse
@@ -60,6 +60,7 @@ class Scenario:
         self.options, self.name, self.stack = options, name, stack
         self.random = random.Random(f"{options.seed} {name}")
         self.programs = []
+        self.ends = []  # commands that end doors
         self.pool = None
         self.far = None
         self.spans = 1  # that there must be while the exercisers run
@@ -93,15 +94,13 @@ class Scenario:
         return self.random.getrandbits(60)
 
     def start_mount(self, files):
-        def unmount():
-            run("umount", "-l", f"{self.directory}/mnt", check=False)
-            run("umount", "-l", f"{self.directory}/twin", check=False)
-
         mount, twin = f"{self.directory}/mnt", f"{self.directory}/twin"
         with uninterrupted():
-            later(self.stack, unmount)
+            for path in (mount, twin):
+                later(self.stack, run, "umount", "-l", path, check=False)
             run("mount", "-t", "tmpfs", "-o", "size=512m", "nram-test", twin)
             run(self.options.nram, "mount", mount, "--copies=2", "--repair-rate=max")
+            self.ends.append(("umount", mount))
         later(self.stack, self.kill_programs)  # before it is unmounted
         for number in range(files):
             os.mkdir(f"{mount}/files{number}")
@@ -132,6 +131,7 @@ class Scenario:
                 if "CAP_SYS_RESOURCE" not in str(failure):
                     raise
                 run(self.options.nram, *words, "--unprotected")
+            self.ends.append(("swapoff", "--all"))
         later(self.stack, self.kill_programs)
         self.start("swap", f"{HERE}/exercise_swap.py", self.options.pressure, cgroup.path, mib, self.seed())
 
@@ -208,7 +208,7 @@ class Scenario:
         self.start_swap(self.options.mib)
         self.begin()
         self.spans = self.options.mib // 4
-        self.pool.await_whole(self.spans, clients=3, surely_s=0)
+        self.pool.await_whole(self.spans, clients=2, surely_s=0)
         while True:
             for way, lost in (("to", {"silently": True}), ("from", {"answers": True})):
                 for one in self.programs:
@@ -216,8 +216,10 @@ class Scenario:
                 self.far.cut(**lost)
                 self.pool.said = f"nothing comes {way} one server"
                 self.pool.wait(self.options.cut_seconds)
+                if all(server["answers"] for server in self.pool.status()["servers"]):
+                    raise Failure("all servers answer: nothing was cut off")
                 self.far.restore()
-                self.pool.await_whole(self.spans, clients=3)
+                self.pool.await_whole(self.spans, clients=2)
                 print(f"cut of {self.options.cut_seconds:g} s {way} the server: {self.figures()}", flush=True)
             if time.monotonic() >= self.until:
                 return
@@ -230,8 +232,9 @@ class Scenario:
             self.look()
             time.sleep(0.05)
         self.look()
-        if any(program.operations == 0 for program in self.programs):
-            raise Failure(f"an exerciser has done nothing: {self.figures()}")
+        for words in self.ends:
+            run(self.options.nram, *words)
+        self.pool.await_empty()
 
     def keep(self):
         kept = tempfile.mkdtemp(prefix=f"nram-survive-failed-{self.name}-", dir="/tmp")
