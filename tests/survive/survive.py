@@ -37,7 +37,16 @@ import time
 
 HERE = os.path.dirname(os.path.realpath(__file__))  # in the tree, also where Bazel runs a link to it
 sys.path[:0] = [HERE, f"{HERE}/../../tools/bench", f"{HERE}/../swap"]
-from bench_places import MIB, Failure, MemoryCgroup, catch_signals, later, remove_state, run, uninterrupted  # noqa: E402
+from bench_places import (  # noqa: E402
+    MIB,
+    Failure,
+    MemoryCgroup,
+    catch_signals,
+    later,
+    remove_state,
+    run,
+    uninterrupted,
+)
 from far_server import FarServer  # noqa: E402
 from killable_pool import KillablePool  # noqa: E402
 from program import Program  # noqa: E402
@@ -288,7 +297,8 @@ def main():
     options.pressure = os.path.realpath(options.pressure or f"{tests}/swap/pressure")
     for program in (options.nram, options.array, options.pressure):
         if not os.access(program, os.X_OK):
-            parser.error(f"no {program}: bazel build //tools/nram //tests/survive:exercise_array //tests/swap:pressure")
+            targets = "//tools/nram //tests/survive:exercise_array //tests/swap:pressure"
+            parser.error(f"there is no {program}: bazel build {targets}")
     # In a mount namespace of its own: one that another test makes meanwhile would keep a copy of the mount.
     if "NRAM_OWN_NAMESPACE" not in os.environ:
         os.environ["NRAM_OWN_NAMESPACE"] = "1"
