@@ -17,7 +17,7 @@ class FarServer:
     # An address of 198.18.0.0/15, which is for tests of networks (RFC 2544).
     near, far = "198.18.77.1", "198.18.77.2"
 
-    def __init__(self, program, directory, donate_mib):
+    def __init__(self, program, directory, donate_mib, *flags):
         self.name = f"nram-far-{os.getpid()}"
         self.link = f"nram{os.getpid() % 1_000_000}"
         self.process = None
@@ -33,7 +33,7 @@ class FarServer:
             with open(log, "w") as errors:
                 self.process = subprocess.Popen(
                     ["ip", "netns", "exec", self.name, program, f"--donate={donate_mib}M", f"--listen={self.far}"]
-                    + ["--port=0", "--data-port=0", "--allow-unauthenticated", f"--ready-file={ready}"],
+                    + ["--port=0", "--data-port=0", "--allow-unauthenticated", f"--ready-file={ready}", *flags],
                     stderr=errors,
                     start_new_session=True,
                 )
@@ -51,16 +51,21 @@ class FarServer:
             self.close()
             raise
 
-    def cut(self, silently=False):
-        """Cuts at the cable, which this side's kernel sees; or `silently`: packets to the other side get lost."""
+    def cut(self, silently=False, answers=False):
+        """Cuts at the cable, which this side's kernel sees. Or `silently`: packets to the other side get lost; or
+        `answers`: those from it."""
+        nobody = ("lladdr", "02:00:00:00:00:01", "nud", "permanent")
         if silently:
-            ip("neighbour", "replace", self.far, "lladdr", "02:00:00:00:00:01", "dev", self.link, "nud", "permanent")
+            ip("neighbour", "replace", self.far, "dev", self.link, *nobody)
+        elif answers:
+            ip("-n", self.name, "neighbour", "replace", self.near, "dev", "far0", *nobody)
         else:
             ip("-n", self.name, "link", "set", "far0", "down")
 
     def restore(self):
         ip("-n", self.name, "link", "set", "far0", "up")
         ip("neighbour", "delete", self.far, "dev", self.link, check=False)
+        ip("-n", self.name, "neighbour", "delete", self.near, "dev", "far0", check=False)
 
     def close(self):
         if self.process is not None:
