@@ -333,7 +333,7 @@ def far_rows(options, delay, servers, subjects):
     )
     if delay == 0:
         apart = [1 + (two - one) / p for p, one, two in zip(p50[1], client[1], client[2])]
-        print(f"    reckoned for servers that share no processor: one copy and the client's extra time: {median(apart)}")
+        print(f"    reckoned for servers on processors of their own (client's extra time alone): {median(apart)}")
 
 
 def main():

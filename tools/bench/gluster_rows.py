@@ -3,8 +3,8 @@
 
 usage: tools/bench/gluster_rows.py SCRIPT [flags]
 
-SCRIPT is called as SCRIPT DIRECTORY LABEL and prints a line of JSON for each row: {"row", "value", "unit"}. The mount of
-nram is on a pool of servers that count as hosts of their own; GlusterFS has a volume of two replicas with its bricks
+SCRIPT is called as SCRIPT DIRECTORY LABEL and prints a line of JSON for each row: {"row", "value", "unit"}. The mount
+of nram is on a pool of servers that count as hosts of their own; GlusterFS has a volume of two replicas with its bricks
 on tmpfs. All are on this machine and share its processors. Both are empty at the start of each turn.
 
   --nram=PROGRAM     (default: the one that was built here)
