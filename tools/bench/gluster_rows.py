@@ -73,6 +73,11 @@ class Gluster:
         self.directory = directory
         for name in ("work", "run", "log", "bricks", "mount"):
             os.mkdir(f"{directory}/{name}")
+        # Whatever its programs leave there ends with the namespace.
+        for place in ("/run/gluster", "/var/log/glusterfs"):
+            os.makedirs(place, exist_ok=True)
+            run("mount", "-t", "tmpfs", "gluster", place)
+        os.mkdir("/var/log/glusterfs/bricks")
         run("ip", "address", "add", f"{ADDRESS}/32", "dev", "lo")
         later(stack, run, "umount", "-l", f"{directory}/bricks", check=False)
         run("mount", "-t", "tmpfs", "-o", f"size={2 * size_mib}M", "bricks", f"{directory}/bricks")
