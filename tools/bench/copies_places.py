@@ -24,7 +24,19 @@ def in_own_namespace(*kinds):
     if not os.environ.pop("NRAM_BENCH_NAMESPACE", None):
         os.environ["NRAM_BENCH_NAMESPACE"] = "yes"
         sys.stdout.flush()
-        os.execvp("unshare", ["unshare", "--mount", "--propagation=private", *kinds, sys.executable, *sys.argv])
+        words = ["unshare", "--mount", "--propagation=private", *kinds, sys.executable, *sys.argv]
+        if "--fork" not in kinds:
+            os.execvp("unshare", words)
+        # unshare itself does not hear signals while it waits.
+        process = subprocess.Popen(words)
+
+        def pass_on(number, _):
+            for child in run("ps", "-o", "pid=", "--ppid", str(process.pid), check=False).split():
+                os.kill(int(child), number)
+
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, pass_on)
+        sys.exit(process.wait())
 
 
 def await_that(seconds, what, is_so):
