@@ -23,7 +23,6 @@ are kept then, and the exit code is 1. The longest pause of an operation is told
 Needs root, and cut needs network namespaces.
 """
 
-import argparse
 import contextlib
 import glob
 import json
@@ -49,6 +48,7 @@ from bench_places import (  # noqa: E402
 )
 from far_server import FarServer  # noqa: E402
 from killable_pool import KillablePool  # noqa: E402
+from options import SCENARIOS, parse_options  # noqa: E402
 from program import Program  # noqa: E402
 
 TELL_S = 15  # of progress
@@ -243,7 +243,8 @@ class Scenario:
         self.look()
         for words in self.ends:
             run(self.options.nram, *words)
-        self.pool.await_empty()
+        # A sort that ended while it could not reach the server leaves its pages there until its lease ends.
+        self.pool.await_empty(besides=self.far.address if self.far else None)
 
     def keep(self):
         kept = tempfile.mkdtemp(prefix=f"nram-survive-failed-{self.name}-", dir="/tmp")
@@ -278,34 +279,14 @@ def run_scenario(options, name):
 
 
 def main():
-    names = ["mount", "memory", "sort", "cut"]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("nram", metavar="NRAM", help="the program nram")
-    parser.add_argument("--only", choices=names, help="one scenario (default: all, one after the other)")
-    parser.add_argument("--minutes", type=float, default=1, help="that each takes, and some seconds more (default 1)")
-    parser.add_argument("--every", type=float, default=10, help="seconds from one kill to the next, at least")
-    parser.add_argument("--cut-seconds", type=float, default=30, help="that the network is cut each way (default 30)")
-    parser.add_argument("--mib", type=int, default=256, help="of the array, and of the file to sort (default 256)")
-    parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "little"), help="to do the same again")
-    parser.add_argument("--array", help="the program exercise_array (default: where Bazel builds it, beside NRAM)")
-    parser.add_argument("--pressure", help="the program of tests/swap (default: likewise)")
-    parser.add_argument("--hold", action="store_true", help="after a failure leave all as it is, to be looked at")
-    options = parser.parse_args()
-    options.nram = os.path.realpath(options.nram)
-    tests = f"{os.path.dirname(options.nram)}/../../tests"
-    options.array = os.path.realpath(options.array or f"{tests}/survive/exercise_array")
-    options.pressure = os.path.realpath(options.pressure or f"{tests}/swap/pressure")
-    for program in (options.nram, options.array, options.pressure):
-        if not os.access(program, os.X_OK):
-            targets = "//tools/nram //tests/survive:exercise_array //tests/swap:pressure"
-            parser.error(f"there is no {program}: bazel build {targets}")
+    options = parse_options(__doc__)
     # In a mount namespace of its own: one that another test makes meanwhile would keep a copy of the mount.
     if "NRAM_OWN_NAMESPACE" not in os.environ:
         os.environ["NRAM_OWN_NAMESPACE"] = "1"
         os.execvp("unshare", ["unshare", "--mount", "--propagation=private", sys.executable, *sys.argv])
     catch_signals()
     print(f"seed {options.seed}", flush=True)
-    passed = [run_scenario(options, name) for name in ([options.only] if options.only else names)]
+    passed = [run_scenario(options, name) for name in ([options.only] if options.only else SCENARIOS)]
     sys.exit(0 if all(passed) else 1)
 
 

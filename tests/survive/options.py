@@ -1,0 +1,31 @@
+"""The command line of survive.py."""
+
+import argparse
+import os
+
+SCENARIOS = ["mount", "memory", "sort", "cut"]
+
+
+def parse_options(doc):
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("nram", metavar="NRAM", help="the program nram")
+    parser.add_argument("--only", choices=SCENARIOS, help="one scenario (default: all, one after the other)")
+    parser.add_argument("--minutes", type=float, default=1, help="that each takes, and some seconds more (default 1)")
+    parser.add_argument("--every", type=float, default=10, help="seconds from one kill to the next, at least")
+    parser.add_argument("--cut-seconds", type=float, default=30, help="that the network is cut each way (default 30)")
+    parser.add_argument("--mib", type=int, default=256, help="of the array, and of the file to sort (default 256)")
+    seed = int.from_bytes(os.urandom(4), "little")
+    parser.add_argument("--seed", type=int, default=seed, help="of all that is random, to do the same again")
+    parser.add_argument("--array", help="the program exercise_array (default: where Bazel builds it, beside NRAM)")
+    parser.add_argument("--pressure", help="the program of tests/swap (default: likewise)")
+    parser.add_argument("--hold", action="store_true", help="after a failure leave all as it is, to be looked at")
+    options = parser.parse_args()
+    options.nram = os.path.realpath(options.nram)
+    tests = f"{os.path.dirname(options.nram)}/../../tests"
+    options.array = os.path.realpath(options.array or f"{tests}/survive/exercise_array")
+    options.pressure = os.path.realpath(options.pressure or f"{tests}/swap/pressure")
+    for program in (options.nram, options.array, options.pressure):
+        if not os.access(program, os.X_OK):
+            targets = "//tools/nram //tests/survive:exercise_array //tests/swap:pressure"
+            parser.error(f"there is no {program}: bazel build {targets}")
+    return options
