@@ -84,7 +84,8 @@ Reason PageStore::Write(Lease* lease, const WriteArgs& args, Payment* payment, u
   if (it == at.regions.end()) {
     // Where a region with several owners is, only its creator and its members' list say.
     const bool is_firsts = args.generation == SpanGeneration{} || args.epoch == 1;
-    if (args.absent == IfAbsent::kRefuse || !is_firsts) return lease->live() ? Reason::kUnknownRegion : Reason::kLeaseEnded;
+    if (args.absent == IfAbsent::kRefuse || !is_firsts)
+      return lease->live() ? Reason::kUnknownRegion : Reason::kLeaseEnded;
     payment->BeginStep(kRegionBytes);
     const Reason created =
         CreateLocked(&at, lease, payment, args.region, args.epoch, args.absent == IfAbsent::kCreateGc, /*named=*/false);

@@ -121,6 +121,8 @@ class CopiedIo : public IoWay {
   bool Confirm(Piece* piece);
   // What was read counts: the end of a read.
   bool EndRead(Piece* piece);
+  absl::Status LostError() const;
+  absl::Status ChangedError() const;  // a reader's
   // No copy in sync has the pages.
   bool FailRead(Piece* piece, const absl::Status& why);
   void NoteBad(Piece* piece, uint16_t presence);
@@ -133,6 +135,7 @@ class CopiedIo : public IoWay {
   Prepared PrepareLeg(IoPart* part);
   void SendLeg(IoPart* part);
   void JudgeLeg(IoPart* part);
+  void JudgeUnansweredLeg(IoPart* part, const absl::Status& status);
   void JudgeNoRoom(IoPart* part, const absl::Status& status, uint64_t unused_bytes);
   void ResumeLeg(IoPart* part);
   void RetryLeg(IoPart* part, const absl::Status& why);

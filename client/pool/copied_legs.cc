@@ -144,6 +144,17 @@ void CopiedIo::SendLeg(IoPart* part) {
   engine_->StartCall(part);
 }
 
+void CopiedIo::JudgeUnansweredLeg(IoPart* part, const absl::Status& status) {
+  const Call& call = part->call;
+  if (call.request.op != Op::kTrim) engine_->EndUnanswered(part);
+  part->session->Suspect();
+  if (call.code == absl::StatusCode::kDeadlineExceeded) part->session->NoteSilence();
+  if (call.code == absl::StatusCode::kUnavailable || call.code == absl::StatusCode::kDataLoss) {
+    return RetryLeg(part, status);
+  }
+  return EndLeg(part, CopiedChange::End::kMissed, status);
+}
+
 void CopiedIo::JudgeLeg(IoPart* part) {
   using End = CopiedChange::End;
   const Call& call = part->call;
@@ -155,15 +166,7 @@ void CopiedIo::JudgeLeg(IoPart* part) {
   part->trim_sent = part->trim_sent || (trims && call.sent);
   if (creates && call.sent && !(answered && call.reason == Reason::kOk)) copies()->NotePerhaps(part->leg.presence);
   const absl::Status status = CallStatus(call, session->name());
-  if (!answered) {
-    if (!trims) engine_->EndUnanswered(part);
-    session->Suspect();
-    if (call.code == absl::StatusCode::kDeadlineExceeded) session->NoteSilence();
-    if (call.code == absl::StatusCode::kUnavailable || call.code == absl::StatusCode::kDataLoss) {
-      return RetryLeg(part, status);
-    }
-    return EndLeg(part, End::kMissed, status);
-  }
+  if (!answered) return JudgeUnansweredLeg(part, status);
   const uint64_t reserved_bytes = part->room.is_regions() ? part->room.bytes() : 0;
   const uint64_t used_bytes = std::min(call.used_bytes, reserved_bytes);
   const bool had_enough = part->room.bytes() >= part->wanted_room_bytes;

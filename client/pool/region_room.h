@@ -5,8 +5,8 @@
 // told of each change.
 //
 // What a write without an answer has used is not taken off this purse: a word of the server says how much there is in
-// all, but not whose. So it may say too much. The client's free room bears that until such a word: else the region would
-// give back what is not there when it goes, and another one's promise would be made of it.
+// all, but not whose. So it may say too much. The client's free room bears that until such a word: else the region
+// would give back what is not there when it goes, and another one's promise would be made of it.
 
 #include <cstdint>
 #include <optional>
