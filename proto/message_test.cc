@@ -212,7 +212,7 @@ TEST(MessageTest, OtherMagicVersionsOperationsAndReasonsAreRefused) {
   EXPECT_THAT(Refusal(encoded), HasSubstr("wrong magic"));
   encoded = Encode(WriteHeader({0, 8}));
   encoded[4] = std::byte{6};
-  EXPECT_THAT(Refusal(encoded), HasSubstr("version 6, this end speaks 8: install the same release"));
+  EXPECT_THAT(Refusal(encoded), HasSubstr("version 6, this end speaks 9: install the same release"));
   for (const int op : {0, 8, 99, 255}) {
     encoded = Encode(WriteHeader({0, 8}));
     encoded[5] = static_cast<std::byte>(op);

@@ -169,10 +169,6 @@ absl::StatusOr<NamedRegions::Found> NamedRegions::LookFor(const std::string& nam
     args.read_only = true;
     const uint64_t incarnation = sessions_->at(i)->incarnation();
     absl::StatusOr<RegionInfo> info = sessions_->at(i)->control()->AttachRegion(args, deadline_ns);
-    if (IsUnanswered(info.status())) {
-      found.away = sessions_->at(i)->name();
-      continue;
-    }
     if (!info.ok() && info.status().code() != absl::StatusCode::kNotFound) return info.status();
     if (info.ok()) found.infos[i] = *std::move(info);
     found.alive[i] = incarnation;

@@ -288,18 +288,28 @@ TEST_F(CopiesTest, OneToFour) {
   EXPECT_EQ(nram_close(n), 0);
 }
 
-TEST_F(CopiesTest, RegionsWithANameHaveOne) {
-  setenv("NRAM_COPIES", "2", 1);
-  nram_t* const n = OpenWith(0);
-  ASSERT_NE(n, nullptr) << nram_error();
+TEST_F(CopiesTest, RegionsWithANameHaveAsManyAsOthers) {
   // Both servers are on this host.
-  EXPECT_EQ(nram_mmap(n, 1 << 20, nullptr, 0), nullptr);
-  EXPECT_THAT(nram_error(), HasSubstr("copies"));
+  setenv("NRAM_COPIES", "2", 1);
+  nram_t* n = OpenWith(0);
+  ASSERT_NE(n, nullptr) << nram_error();
+  for (const char* const name : {static_cast<const char*>(nullptr), "named"}) {
+    EXPECT_EQ(nram_mmap(n, 1 << 20, name, 0), nullptr);
+    EXPECT_THAT(nram_error(), HasSubstr("copies"));
+  }
+  EXPECT_EQ(nram_mmap(n, 1 << 20, "kept", NRAM_MAP_KEEP), nullptr);
   EXPECT_EQ(nram_malloc(n, 10'000), nullptr);
+  EXPECT_EQ(nram_close(n), 0);
+  // By themselves, kept ones have two only where there are two hosts.
+  unsetenv("NRAM_COPIES");
+  n = OpenWith(0);
+  ASSERT_NE(n, nullptr) << nram_error();
   auto* const kept = static_cast<char*>(nram_mmap(n, 1 << 20, "kept", NRAM_MAP_KEEP));
   ASSERT_NE(kept, nullptr) << nram_error();
   kept[0] = 1;
   EXPECT_EQ(nram_munmap(n, kept), 0) << nram_error();
+  EXPECT_EQ(nram_mmap(n, 1 << 20, "kept", NRAM_MAP_ACCEPT_LOSS), nullptr);
+  EXPECT_EQ(errno, EINVAL);
   EXPECT_EQ(nram_close(n), 0);
 }
 

@@ -104,7 +104,7 @@ TEST_F(MalformedTest, EachKindClosesItsConnectionAlone) {
   oversized[40] ^= 1;  // 513 chunks
   ExpectClosed(Hello() + oversized);
   std::string version = EncodeMessage(Request(Op::kPing, 2));
-  version[4] = 9;
+  version[4] = 99;
   ExpectClosed(Hello() + version);
 }
 
