@@ -84,7 +84,9 @@ bool CopyMap::Place(uint64_t span, absl::Span<const Life> lives) {
   GateLock lock(&mu_);
   const SpanCopies* const present = FindLocked(span);
   if (present != nullptr && present->placed()) return false;
-  if (!std::all_of(lives.begin(), lives.end(), [&](const Life& life) { return MayHaveLocked(life); })) return false;
+  for (const Life& life : lives) {
+    if (!MayHaveLocked(life)) return false;
+  }
   absl::InlinedVector<uint16_t, SpanCopies::kMost> presences;
   for (const Life& life : lives) presences.push_back(PresenceLocked(life));
   SlotLocked(span)->Place(presences, /*one_copy=*/false);
