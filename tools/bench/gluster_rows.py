@@ -63,7 +63,7 @@ def mark_of(row):
         return STREAM_WRITE
     if row.startswith("seqread"):
         return STREAM_READ
-    return SMALL if "4k" in row or row.startswith("meta-") else None
+    return SMALL if "-4k" in row or row.endswith("4k") or row.startswith("meta-") else None
 
 
 class Gluster:
