@@ -40,7 +40,6 @@ class Client {
     options.replace_after_ms = 300;
     options.repair_bytes_per_s = PoolOptions::kRepairUnbounded;
     options.io_timeout_ms = 10'000;
-    options.open_timeout_ms = 3'000;
     options.reserve_step_bytes = kMiB;
     for (Endpoint& server : options.servers) {
       control_.push_back(std::make_unique<ByteRelay>(server.port));
