@@ -119,8 +119,9 @@ enum {
                              one mapping in it (EBUSY) */
   NRAM_MAP_KEEP = 4,      /* the region outlives the mapping and the process; without, it goes with its mapping */
   /*
-   * With one of the first two: attach it although a server is missed that may have the newest, or all there is, of some
-   * pages. They are zeros then, or older. Without it that is EIO, or ENOTCONN if the server only does not answer.
+   * With one of the first two: attach it although a server has restarted that may have had the newest, or all there
+   * was, of some pages. They are zeros then, or older, or lost. Without it that is EIO. A server that only does not
+   * answer is EIO in any case.
    */
   NRAM_MAP_ACCEPT_LOSS = 8,
 };

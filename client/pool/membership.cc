@@ -218,8 +218,7 @@ void Membership::Leave(const IoPlace& place) {
   if (map->is_fenced()) return;  // it is another client's to leave
   if (least == 0 || Tell(map, &held.view, members, static_cast<uint32_t>(least), deadline_ns) == 0) {
     LOG(WARNING) << "region \"" << held.name
-                 << "\" is left with spans that not all of its servers have in one state: until it is attached again, "
-                    "none of them may be missed";
+                 << "\" could not be left in good order: until it is attached again, none of its servers may restart";
   }
 }
 

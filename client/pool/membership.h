@@ -36,14 +36,15 @@ class Membership : public RegionKeeper {
     // asks all its members.
     std::vector<Members> out;
   };
-  // From now on the members of the region are looked after.
+  // From now on the members of the region are looked after, until Leave. May block as that does.
   void Add(RegionMap* map, const std::string& name, uint64_t size_bytes, View view);
   // Tells a list of members, with the next number, to those that answer of it and of the lists before. Returns how many
   // of the list have taken it; 0: it does not count. If the region has another owner, the map is fenced. Blocks until
   // `deadline_ns` at most.
   size_t Tell(RegionMap* map, View* view, const Members& members, uint32_t sealed, int64_t deadline_ns) const;
 
-  // RegionKeeper. Blocks for the pool's io_timeout_ms and a few seconds at most.
+  // RegionKeeper: seals the region, if all of it is in sync. Blocks for the pool's io_timeout_ms, a few seconds, and as
+  // long as the members of some region are just being told: two seconds for each server that is up and does not answer.
   void Leave(const IoPlace& place) override;
 
  private:
@@ -72,7 +73,7 @@ class Membership : public RegionKeeper {
   Standing StandingOf(const RegionMap& map, const CopyMap::Life& member) const;
   // A list may be sent: whatever comes of it, a server of each list that is out can be told of the next.
   bool MayTell(const View& view, const Members& members) const;
-  // Creates the region there, to be in the next view.
+  // Creates the region there, to be in the next view. False: the server has refused, or has not answered in time.
   bool Create(const Held& held, ServerSession* session, const Members& members) const;
   bool Settle(const IoPlace& place, int64_t deadline_ns) const;
   int64_t NowNs() const { return home_->environment->NowNs(); }
@@ -82,7 +83,7 @@ class Membership : public RegionKeeper {
   const RegionHome* const home_;
   Repairer* const repairer_;
   const LeaseId lease_;
-  Mutex mu_;  // held while servers are told
+  Mutex mu_;  // held while servers are told, since their lists must not change meanwhile; no page waits for it
   std::list<Held> held_ ABSL_GUARDED_BY(mu_);
   bool stops_ ABSL_GUARDED_BY(mu_) = false;
   CondVar stopped_;

@@ -251,8 +251,10 @@ absl::Status NamedRegions::CheckWhole(const std::string& name, AttachLoss loss, 
   }
   if (over + freed == 0) return absl::OkStatus();
   if (over > 0 && !found->away.empty()) {
+    // Of a copied region that was left in good order, a server that answers with nothing may be missed.
+    const absl::string_view mend = found->sealed ? ": start it again, with or without its data" : "";
     return absl::UnavailableError(
-        absl::StrCat("region ", Quoted(name), " is partly on a server that does not answer (", found->away, ")"));
+        absl::StrCat("region ", Quoted(name), " is partly on a server that does not answer (", found->away, ")", mend));
   }
   found->misses = loss == AttachLoss::kAccept;
   if (found->misses) return absl::OkStatus();

@@ -26,10 +26,11 @@ enum class AttachMode {
   kTakeOver,  // shuts the present owner out
 };
 
-// Whether a region is attached although a server is missed that may have the newest, or all there is, of its pages.
+// Whether a region is attached although a server has restarted, or has freed its part, that may have had the newest, or
+// all there was, of some pages.
 enum class AttachLoss {
   kRefuse,
-  kAccept,  // pages that only such servers have are zeros, or older
+  kAccept,  // pages that only such servers had are zeros, older, or an error
 };
 
 // Thread-safe. Its calls block, and are described at Pool's of the same names.

@@ -48,11 +48,13 @@ class Pool {
   // that name (the message says which). Blocks for io_timeout_ms and a few seconds at most.
   absl::StatusOr<std::unique_ptr<Region>> CreateRegion(const RegionOptions& options);
   // Looks at all servers before it changes anything, so most errors leave everything as it was. NOT_FOUND: no such
-  // name. DATA_LOSS: a server that held part of it has restarted since, or has freed its part. UNAVAILABLE: one does
-  // not answer, or the region is just being created or undone. FAILED_PRECONDITION: somebody owns it (kOwner).
+  // name. DATA_LOSS: a server that held part of it has restarted since, or has freed its part; `loss` may accept that,
+  // and with several copies fewer servers than copies may be gone if the last owner left in good order (adr/0014).
+  // UNAVAILABLE: one does not answer, or the region is just being created or undone, or its servers change meanwhile.
+  // FAILED_PRECONDITION: somebody owns it (kOwner). One attach at a time: others of this pool wait.
   // If a server stops answering after the look, it is asked again until the timeout, and the others are taken over all
   // the same: then the former owner is shut out of those, and only another AttachRegion makes the region whole.
-  // Blocks for three times io_timeout_ms at most.
+  // Blocks for three times io_timeout_ms at most; while an owner moves it from server to server, four times as long.
   absl::StatusOr<std::unique_ptr<Region>> AttachRegion(const std::string& name, AttachMode mode,
                                                        AttachLoss loss = AttachLoss::kRefuse) {
     return named_regions_.Attach(name, mode, loss);
