@@ -36,8 +36,7 @@ void CopyMap::BuryDeadLocked(uint64_t span, SpanCopies* copies) const {
     if (copies->state(copy) != CopyState::kAbsent && presences_[copies->presence(copy)].dead) dead |= 1u << copy;
   }
   if (dead == 0 || copies->Bury(dead)) return;
-  if (lost_pages_ == nullptr) lost_pages_ = std::make_unique<absl::flat_hash_map<uint64_t, LostPages>>();
-  (*lost_pages_)[span].set();
+  RareLocked().lost_pages[span].set();
 }
 
 SpanCopies* CopyMap::SlotLocked(uint64_t span) {
@@ -62,10 +61,10 @@ SpanCopies* CopyMap::SlotLocked(uint64_t span) {
 }
 
 bool CopyMap::HasLostLocked(const ChunkRange& range) const {
-  if (lost_pages_ == nullptr) return false;
+  if (!HasLostPagesLocked()) return false;
   const uint64_t span = range.first / kChunksPerSpan;
-  const auto it = lost_pages_->find(span);
-  if (it == lost_pages_->end()) return false;
+  const auto it = rare_->lost_pages.find(span);
+  if (it == rare_->lost_pages.end()) return false;
   for (uint64_t i = 0; i < range.pages(); ++i) {
     if (it->second[(range.first_page() + i) % kPagesPerSpan]) return true;
   }
@@ -170,11 +169,11 @@ void CopyMap::NoteTrimmed(const WholePages& whole) {
 }
 
 void CopyMap::UnloseLocked(const WholePages& whole) {
-  if (lost_pages_ == nullptr || whole.first >= whole.end) return;
-  const auto it = lost_pages_->find(whole.first / kPagesPerSpan);
-  if (it == lost_pages_->end()) return;
+  if (!HasLostPagesLocked() || whole.first >= whole.end) return;
+  const auto it = rare_->lost_pages.find(whole.first / kPagesPerSpan);
+  if (it == rare_->lost_pages.end()) return;
   for (uint64_t page = whole.first; page < whole.end; ++page) it->second.reset(page % kPagesPerSpan);
-  if (it->second.none()) lost_pages_->erase(it);
+  if (it->second.none()) rare_->lost_pages.erase(it);
 }
 
 CopyMap::ReadState CopyMap::LookForRead(const ChunkRange& range, Legs* legs, bool* unsettled) const {
@@ -328,12 +327,13 @@ size_t CopyMap::memory_bytes() const {
   size_t bytes = sizeof *this;
   if (presences_.capacity() > 2) bytes += presences_.capacity() * sizeof(Presence);
   // A node of the tree has up to 256 bytes, and is half full at least.
-  if (damaged_ != nullptr) bytes += damaged_->capacity() * 9;
   if (blocks_ != nullptr) bytes += sizeof *blocks_ + blocks_->size() * (sizeof(Block) + 2 * sizeof(Blocks::value_type));
   if (blocks_ != nullptr) {
     for (const auto& [number, block] : *blocks_) bytes += block->reserved != nullptr ? sizeof *block->reserved : 0;
   }
-  if (lost_pages_ != nullptr) bytes += lost_pages_->capacity() * (sizeof(LostPages) + 9);
+  if (rare_ != nullptr) {
+    bytes += sizeof *rare_ + rare_->damaged.capacity() * 9 + rare_->lost_pages.capacity() * (sizeof(LostPages) + 9);
+  }
   return bytes;
 }
 

@@ -52,7 +52,7 @@ class CopyMap {
   using Legs = absl::InlinedVector<Leg, SpanCopies::kMost>;
 
   // `copies`: how many a span is to have. `named`: they are on members only.
-  explicit CopyMap(int copies, bool named = false) : copies_(copies), named_(named) {}
+  explicit CopyMap(int copies, bool named = false) : copies_(static_cast<uint8_t>(copies)), named_(named) {}
 
   int copies() const { return copies_; }
 
@@ -222,6 +222,13 @@ class CopyMap {
   };
   using Blocks = absl::btree_map<uint64_t, std::unique_ptr<Block>>;
   using LostPages = std::bitset<kPagesPerSpan>;
+  // Most regions never have any of it.
+  struct Rare {
+    absl::flat_hash_map<uint64_t, LostPages> lost_pages;  // by span, of those that were lost and placed anew
+    absl::flat_hash_set<uint64_t> damaged;                // blocks
+    // Only while the region is attached: the highest odd generation of each span that has one.
+    absl::flat_hash_map<uint64_t, SpanGeneration> above;
+  };
 
   struct Presence {
     uint64_t incarnation = 0;
@@ -253,20 +260,25 @@ class CopyMap {
   Servers ServersLocked(const SpanCopies* copies, CopySet of) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void LegsOf(const SpanCopies& copies, CopySet of, Legs* legs) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  const int copies_;
-  const bool named_;
+  Rare& RareLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (rare_ == nullptr) rare_ = std::make_unique<Rare>();
+    return *rare_;
+  }
+  bool HasLostPagesLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return rare_ != nullptr && !rare_->lost_pages.empty();
+  }
+
+  // A small file has a map of its own, so every byte counts.
   mutable SharedGate mu_;  // taken exclusively: a mutex in four bytes
+  const uint8_t copies_;
+  const bool named_;
+  uint8_t only_reserved_ ABSL_GUARDED_BY(mu_) = 0;  // pages; 255: all
   // A region of one span needs no table.
   mutable uint64_t only_span_ ABSL_GUARDED_BY(mu_) = 0;
   mutable SpanCopies only_ ABSL_GUARDED_BY(mu_);
-  uint8_t only_reserved_ ABSL_GUARDED_BY(mu_) = 0;  // pages; 255: all
   std::unique_ptr<Blocks> blocks_ ABSL_GUARDED_BY(mu_);
-  // By span, of those that were lost and placed anew.
-  mutable std::unique_ptr<absl::flat_hash_map<uint64_t, LostPages>> lost_pages_ ABSL_GUARDED_BY(mu_);
-  std::unique_ptr<absl::flat_hash_set<uint64_t>> damaged_ ABSL_GUARDED_BY(mu_);
+  mutable std::unique_ptr<Rare> rare_ ABSL_GUARDED_BY(mu_);
   mutable absl::InlinedVector<Presence, 2> presences_ ABSL_GUARDED_BY(mu_);
-  // Only while the region is attached: the highest odd generation of each span that has one.
-  std::unique_ptr<absl::flat_hash_map<uint64_t, SpanGeneration>> above_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace nram

@@ -88,43 +88,41 @@ bool CopyMap::HasLoss() const {
     return !has_loss;
   });
   // Of spans that were placed anew.
-  return has_loss || (lost_pages_ != nullptr && !lost_pages_->empty());
+  return has_loss || HasLostPagesLocked();
 }
 
 bool CopyMap::Load(uint64_t span, const Life& life, SpanGeneration generation, size_t bytes_max) {
   GateLock lock(&mu_);
   if (Raw(generation) % 2 != 0) {
-    if (above_ == nullptr) above_ = std::make_unique<absl::flat_hash_map<uint64_t, SpanGeneration>>();
-    SpanGeneration& above = (*above_)[span];
+    SpanGeneration& above = RareLocked().above[span];
     above = std::max(above, generation);
   } else {
     SlotLocked(span)->Load(PresenceLocked(life), generation);
   }
   const size_t blocks = blocks_ == nullptr ? 0 : blocks_->size();
-  const size_t odd = above_ == nullptr ? 0 : above_->size();
+  const size_t odd = rare_ == nullptr ? 0 : rare_->above.size();
   return blocks * sizeof(Block) + 2 * odd * sizeof(std::pair<uint64_t, SpanGeneration>) <= bytes_max;
 }
 
 void CopyMap::EndLoad(bool doubtful, bool loses) {
   GateLock lock(&mu_);
-  if (above_ == nullptr) above_ = std::make_unique<absl::flat_hash_map<uint64_t, SpanGeneration>>();
+  absl::flat_hash_map<uint64_t, SpanGeneration> above_of;
+  if (rare_ != nullptr) above_of.swap(rare_->above);
+  if (!HasLostPagesLocked()) rare_ = nullptr;
   VisitLocked(0, [&](uint64_t span, SpanCopies* copies) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    const bool is_there = Raw(copies->generation()) != 0 && !above_->contains(span);
+    const bool is_there = Raw(copies->generation()) != 0 && !above_of.contains(span);
     if (is_there) (void)copies->EndLoad(SpanGeneration{}, doubtful, loses);
     return true;
   });
   // Also spans that nobody has: they may be placed again, above what has been there.
-  for (const auto& [span, above] : *above_) {
-    if (SlotLocked(span)->EndLoad(above, doubtful, loses)) continue;
-    if (lost_pages_ == nullptr) lost_pages_ = std::make_unique<absl::flat_hash_map<uint64_t, LostPages>>();
-    (*lost_pages_)[span].set();
+  for (const auto& [span, above] : above_of) {
+    if (!SlotLocked(span)->EndLoad(above, doubtful, loses)) RareLocked().lost_pages[span].set();
   }
-  above_ = nullptr;
 }
 
 int CopyMap::LeastInSync(absl::Span<const Life> lives) const {
   GateLock lock(&mu_);
-  int least = std::min(copies_, static_cast<int>(lives.size()));
+  int least = std::min(copies(), static_cast<int>(lives.size()));
   VisitLocked(0, [&](uint64_t span, SpanCopies* copies) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     BuryDeadLocked(span, copies);
     if (copies->lost() || copies->doubtful() || copies->unsettled()) least = 0;
@@ -137,7 +135,7 @@ int CopyMap::LeastInSync(absl::Span<const Life> lives) const {
     if (copies->placed()) least = std::min(least, in_sync);
     return least > 0;
   });
-  if (lost_pages_ != nullptr && !lost_pages_->empty()) least = 0;
+  if (HasLostPagesLocked()) least = 0;
   return least;
 }
 

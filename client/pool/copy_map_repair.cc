@@ -161,21 +161,20 @@ bool CopyMap::IsUsed(uint16_t server) const {
 
 void CopyMap::NoteLostPage(uint64_t page) {
   GateLock lock(&mu_);
-  if (lost_pages_ == nullptr) lost_pages_ = std::make_unique<absl::flat_hash_map<uint64_t, LostPages>>();
-  (*lost_pages_)[page / kPagesPerSpan].set(page % kPagesPerSpan);
+  RareLocked().lost_pages[page / kPagesPerSpan].set(page % kPagesPerSpan);
 }
 
 void CopyMap::NoteDamaged(uint64_t block) {
   GateLock lock(&mu_);
-  if (damaged_ == nullptr) damaged_ = std::make_unique<absl::flat_hash_set<uint64_t>>();
-  if (damaged_->size() < kDamagedMax) damaged_->insert(block);
+  absl::flat_hash_set<uint64_t>& damaged = RareLocked().damaged;
+  if (damaged.size() < kDamagedMax) damaged.insert(block);
 }
 
 bool CopyMap::TakeDamaged(uint64_t* block) {
   GateLock lock(&mu_);
-  if (damaged_ == nullptr || damaged_->empty()) return false;
-  *block = *damaged_->begin();
-  damaged_->erase(damaged_->begin());
+  if (rare_ == nullptr || rare_->damaged.empty()) return false;
+  *block = *rare_->damaged.begin();
+  rare_->damaged.erase(rare_->damaged.begin());
   return true;
 }
 

@@ -178,8 +178,7 @@ void Repairer::ListWork(int64_t now_ns) {
 void Repairer::EndPass(int64_t now_ns) {
   // While there is work, and some of it can be done, the walk goes on.
   next_pass_ns_ = found_work_ && misses_ < kTodoMax ? now_ns : now_ns + std::min(kPassNs, AvoidNs());
-  LogHealth(std::exchange(logged_, counting_), counting_);
-  if (now_ns >= told_ns_ + kTellNs) Tell(now_ns);
+  if (now_ns >= told_ns_ + kTellNs || !counting_.IsAsWellAs(told_)) Tell(now_ns);
   counting_ = {};
   found_work_ = false;
 }
@@ -189,6 +188,7 @@ void Repairer::Tell(int64_t now_ns) {
   told.client = client_;
   told.made = made_;
   told_ns_ = now_ns;
+  told_ = told;
   pace_.Note(told.made, told.left(), now_ns);
   told.done = pace_.done();
   told.left_ms = pace_.left_ms();
@@ -197,18 +197,6 @@ void Repairer::Tell(int64_t now_ns) {
     report_ = told;
   }
   for (const auto& session : *home_->sessions) session->NoteCopies(told);
-}
-
-void Repairer::LogHealth(const CopiesReport& before, const CopiesReport& now) const {
-  const auto lacking = [](const CopiesReport& report) { return report.degraded + report.repairing; };
-  if (now.lost > before.lost) {
-    LOG(ERROR) << now.lost << " spans of 1 MiB have lost all their copies: what was stored there reads as an error";
-  }
-  if (lacking(before) == 0 && lacking(now) > 0) {
-    LOG(WARNING) << lacking(now) << " of " << lacking(now) + now.in_sync
-                 << " spans have fewer copies than they are to have: they are made anew";
-  }
-  if (lacking(before) > 0 && lacking(now) == 0) LOG(INFO) << "all spans have all their copies again";
 }
 
 bool Repairer::IsAtWork(const Todo& todo) const {

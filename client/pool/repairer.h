@@ -126,7 +126,6 @@ class Repairer : public PoolEdge::Ticked {
   void ListWork(int64_t now_ns);
   void EndPass(int64_t now_ns);
   void Tell(int64_t now_ns);
-  void LogHealth(const CopiesReport& before, const CopiesReport& now) const;
   // For that slot, which has none.
   std::optional<Todo> TakeTodo(const Slot& slot);
   bool IsAvoided(uint16_t server, int64_t now_ns) const;
@@ -178,7 +177,7 @@ class Repairer : public PoolEdge::Ticked {
   uint64_t client_ = 0;  // this one's number, once there is something to tell
   int64_t told_ns_ = 0;
   RepairPace pace_;
-  CopiesReport logged_;
+  CopiesReport told_;
 
   mutable Mutex mu_;
   std::array<Place, kSlots> at_work_ ABSL_GUARDED_BY(mu_){};  // by slot

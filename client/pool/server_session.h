@@ -194,6 +194,10 @@ class ServerSession {
     }
     WantLook();
   }
+  CopiesReport copies() const {
+    MutexLock lock(&mu_);
+    return copies_;
+  }
   // The room may have changed: has the driver look whether waiters can be served, or room can be given back.
   void NoteRoom();
   // A region's reserved room was returned, or there is more of it. `returns` is what a waiter's ticket is taken from.

@@ -14,6 +14,7 @@
 #include "base/host_memory.h"
 #include "base/status.h"
 #include "base/sync.h"
+#include "client/pool/copies_log.h"
 #include "client/transport/data_socket.h"
 #include "client/transport/socket_transport.h"
 
@@ -73,6 +74,7 @@ class ThreadDriver : public SessionDriver, private Poller::Client {
   Mutex mu_;
   CondVar changed_;
   bool woken_ ABSL_GUARDED_BY(mu_) = false;
+  CopiesLog copies_log_;        // the thread's own
   std::string said_of_socket_;  // the last that was logged; the thread's own
   std::thread thread_;
 };
@@ -83,6 +85,7 @@ void ThreadDriver::Run() {
       MutexLock lock(&mu_);
       woken_ = false;
     }
+    if (session_->index() == 0) copies_log_.Note(session_->copies());  // all sessions are told the same
     SessionAction action = session_->Next();
     if (action.kind == Kind::kFinished) return;
     if (action.kind == Kind::kNone) {

@@ -56,6 +56,12 @@ struct CopiesReport {
 
   // Spans that are to be repaired or moved.
   uint64_t left() const { return degraded + repairing + moving; }
+  // Spans that have fewer copies than they are to have.
+  uint64_t lacking() const { return degraded + repairing; }
+  // Both have lost as much, and both or neither lack copies.
+  bool IsAsWellAs(const CopiesReport& other) const {
+    return lost == other.lost && (lacking() == 0) == (other.lacking() == 0);
+  }
   friend bool operator==(const CopiesReport&, const CopiesReport&) = default;
 };
 

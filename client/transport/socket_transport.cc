@@ -434,7 +434,7 @@ void SocketTransport::SleepAsFollower(Call* call) {
 void SocketTransport::BreakLocked() {
   if (!connected()) return;
   connected_.store(false, std::memory_order_release);
-  // Wakes the threads that poll the socket. The descriptor stays open until Connect or the destructor replaces it.
+  // Wakes the threads that poll the socket. The descriptor stays open until no thread has a role: FailAll closes it.
   shutdown(fd_.get(), SHUT_RDWR);
 }
 
@@ -465,7 +465,10 @@ void SocketTransport::FailAll() {
     credit_out_bytes_ = 0;
     unwaited_ = lazy_ = 0;
     landing_call_ = nullptr;
-    reader_.reset();  // it is large, and this life of the server may be over
+    // This life of the server may be over, and they are large.
+    reader_.reset();
+    DisarmLocked();
+    fd_.reset();
   }
   const Call* const garbled = std::exchange(garbled_call_, nullptr);
   const int64_t now_ns = MonotonicNs();

@@ -157,7 +157,7 @@ class SocketTransport : public Transport, private MessageReader::Handler, privat
   mutable Mutex mu_;
   CondVar roles_free_;
   std::atomic<bool> connected_{false};  // written under mu_
-  UniqueFd fd_;                         // replaced only while nobody holds a role; shut down under mu_
+  UniqueFd fd_;                         // replaced and closed only while nobody else holds a role; shut down under mu_
   Credit credit_ ABSL_GUARDED_BY(mu_);
   CallQueue queue_ ABSL_GUARDED_BY(mu_);
   int queued_ ABSL_GUARDED_BY(mu_) = 0;

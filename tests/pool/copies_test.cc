@@ -2,6 +2,8 @@
 // leave.
 
 #include <atomic>
+#include <filesystem>
+#include <iterator>
 #include <memory>
 #include <random>
 #include <set>
@@ -403,6 +405,25 @@ TEST_F(CopiesTest, DestroyFreesAllWhileCopiesAreMade) {
     ASSERT_TRUE(regions.ok()) << regions.status();
     EXPECT_TRUE(regions->empty()) << "server " << i << " has " << regions->size() << " regions";
   }
+}
+
+// Each life of a server has had its own connections: when they are broken, they are closed.
+TEST_F(CopiesTest, AServerThatRestartsLeavesNoSocketsOpen) {
+  const auto descriptors = [] {
+    const auto listed = std::filesystem::directory_iterator("/proc/self/fd");
+    return std::distance(begin(listed), end(listed));
+  };
+  Write(0, Pattern(2 * kMiB, 3));
+  const auto before = descriptors();
+  constexpr int kRestarts = 3;
+  for (int i = 0; i < kRestarts; ++i) {
+    const uint64_t incarnation = pool_->session(0)->incarnation();
+    servers_.StopServer(0);
+    servers_.StartServer(0);
+    ASSERT_TRUE(Await([&] { return pool_->session(0)->usable() && pool_->session(0)->incarnation() != incarnation; }));
+  }
+  // gRPC keeps some of its own, for a while.
+  EXPECT_TRUE(Await([&] { return descriptors() < before + kRestarts; })) << before << " before, " << descriptors();
 }
 
 // Servers end and begin again, one at a time, each time after all copies are there. Then no operation fails.
