@@ -22,7 +22,8 @@ const std::vector<Command>& Commands() {
   static const std::vector<Command>* const commands = new std::vector<Command>{
       UpCommand(),     DownCommand(),    MountCommand(),  UmountCommand(), DfCommand(),
       StatusCommand(), RegionsCommand(), DrainCommand(),  SwaponCommand(), SwapoffCommand(),
-      SwapsCommand(),  SortCommand(),    DoctorCommand(), BenchCommand(),  CompletionCommand()};
+      SwapsCommand(),  SortCommand(),    DoctorCommand(), BenchCommand(),  KeygenCommand(),
+      CompletionCommand()};
   return *commands;
 }
 

@@ -116,6 +116,7 @@ Command SwapoffCommand();
 Command SwapsCommand();
 Command DoctorCommand();
 Command BenchCommand();
+Command KeygenCommand();
 Command CompletionCommand();
 
 }  // namespace nram

@@ -1,0 +1,61 @@
+#ifndef NRAM_BASE_TLS_AUTHORITY_H_
+#define NRAM_BASE_TLS_AUTHORITY_H_
+
+// A small certificate authority: what `nram keygen` makes, for those who have none.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+struct evp_pkey_st;
+struct x509_st;
+
+namespace nram {
+
+// A certificate and its private key, as PEM.
+struct CertificatePair {
+  std::string certificate;
+  std::string key;
+};
+
+struct CertificateWishes {
+  std::string name;                // the common name
+  bool serves = false;             // for servers, else for clients
+  std::vector<std::string> hosts;  // of a server: names and numeric addresses
+  std::string uri;                 // spiffe://..., or none
+  int64_t begins_s = 0;            // seconds since 1970; 0: now, less five minutes for clocks that differ
+  int64_t days = 365;
+};
+
+// Keys of P-256. Thread-safe after construction.
+class Authority {
+ public:
+  static constexpr int64_t kDays = 3650;
+
+  // A new one.
+  static absl::StatusOr<Authority> Create(const std::string& name);
+  // INVALID_ARGUMENT: that is no authority's certificate, or not its key.
+  static absl::StatusOr<Authority> Read(const CertificatePair& pem);
+
+  // Its own certificate and key.
+  absl::StatusOr<CertificatePair> Write() const;
+  // INVALID_ARGUMENT: a host, a name or a URI that cannot be one.
+  absl::StatusOr<CertificatePair> Issue(const CertificateWishes& wishes) const;
+
+ private:
+  Authority(std::shared_ptr<evp_pkey_st> key, std::shared_ptr<x509_st> certificate)
+      : key_(std::move(key)), certificate_(std::move(certificate)) {}
+
+  std::shared_ptr<evp_pkey_st> key_;
+  std::shared_ptr<x509_st> certificate_;
+};
+
+// When a certificate ends, seconds since 1970. INVALID_ARGUMENT: it is none.
+absl::StatusOr<int64_t> ExpiryOf(const std::string& certificate_pem);
+
+}  // namespace nram
+
+#endif  // NRAM_BASE_TLS_AUTHORITY_H_

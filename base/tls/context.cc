@@ -1,0 +1,143 @@
+#include "base/tls/context.h"
+
+#include <glog/logging.h>
+#include <openssl/err.h>
+#include <openssl/pem.h>
+#include <openssl/ssl.h>
+#include <openssl/x509.h>
+#include <time.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "base/tls/handshake.h"
+
+namespace nram {
+namespace {
+
+constexpr int64_t kLookNs = kNsPerSecond;
+
+bool Exists(const std::string& path) {
+  struct stat info;
+  return stat(path.c_str(), &info) == 0;
+}
+
+// The newest error of this thread, and the queue is empty.
+std::string OpenSslError() {
+  const unsigned long error = ERR_peek_last_error();
+  ERR_clear_error();
+  const char* const reason = error == 0 ? nullptr : ERR_reason_error_string(error);
+  return reason == nullptr ? "OpenSSL cannot read it" : reason;
+}
+
+absl::Status Unusable(const std::string& path, absl::string_view why) {
+  return absl::InvalidArgumentError(absl::StrCat(path, ": ", why));
+}
+
+absl::Status CheckKeyMode(const std::string& path) {
+  struct stat info;
+  if (stat(path.c_str(), &info) != 0) return ErrnoStatus(errno, path);
+  if ((info.st_mode & S_IRWXO) != 0) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(path, ": other users may read this private key; take that away: chmod o= ", path));
+  }
+  return absl::OkStatus();
+}
+
+int64_t SecondsOf(const ASN1_TIME* time) {
+  tm parts{};
+  return ASN1_TIME_to_tm(time, &parts) == 1 ? timegm(&parts) : 0;
+}
+
+}  // namespace
+
+absl::StatusOr<TlsFiles> TlsFiles::In(const std::string& directory, TlsRole role) {
+  const std::string name = role == TlsRole::kServer ? "server" : "client";
+  const std::string at = absl::StrCat(directory, "/");
+  const TlsFiles ours{at + "ca.pem", absl::StrCat(at, name, ".pem"), absl::StrCat(at, name, ".key")};
+  const TlsFiles theirs{at + "ca.crt", at + "tls.crt", at + "tls.key"};
+  if (!Exists(ours.certificate) && Exists(theirs.certificate)) return theirs;
+  for (const std::string& path : {ours.authorities, ours.certificate, ours.key}) {
+    if (!Exists(path)) {
+      return absl::NotFoundError(absl::StrCat(path, " is missing: `nram keygen` makes it (or ca.crt, tls.crt, tls.key)"));
+    }
+  }
+  return ours;
+}
+
+TlsContext::~TlsContext() = default;
+
+TlsContext::Stamp TlsContext::StampOf(const std::string& path) {
+  struct stat info;
+  if (stat(path.c_str(), &info) != 0) return {};
+  return {info.st_ino, info.st_mtim.tv_sec * kNsPerSecond + info.st_mtim.tv_nsec, info.st_size};
+}
+
+TlsContext::Stamps TlsContext::Look() const {
+  return {StampOf(files_.authorities), StampOf(files_.certificate), StampOf(files_.key)};
+}
+
+absl::StatusOr<TlsContext::Loaded> TlsContext::LoadFiles(const TlsFiles& files, TlsRole role) {
+  NRAM_RETURN_IF_ERROR(CheckKeyMode(files.key));
+  ERR_clear_error();
+  std::shared_ptr<SSL_CTX> context(SSL_CTX_new(role == TlsRole::kServer ? TLS_server_method() : TLS_client_method()),
+                                   &SSL_CTX_free);
+  SSL_CTX* const made = context.get();
+  CHECK(made != nullptr && SSL_CTX_set_min_proto_version(made, TLS1_3_VERSION) == 1 &&
+        SSL_CTX_set_ciphersuites(made, "TLS_AES_256_GCM_SHA384") == 1)
+      << "OpenSSL has no TLS 1.3: " << OpenSslError();
+  if (SSL_CTX_use_certificate_chain_file(made, files.certificate.c_str()) != 1) {
+    return Unusable(files.certificate, OpenSslError());
+  }
+  if (SSL_CTX_use_PrivateKey_file(made, files.key.c_str(), SSL_FILETYPE_PEM) != 1) {
+    return Unusable(files.key, OpenSslError());
+  }
+  if (SSL_CTX_check_private_key(made) != 1) {
+    return Unusable(files.key, absl::StrCat("this key is not that of ", files.certificate));
+  }
+  if (SSL_CTX_load_verify_file(made, files.authorities.c_str()) != 1) {
+    return Unusable(files.authorities, OpenSslError());
+  }
+  // What both ends keep beyond a handshake would let somebody in whose certificate is not asked for.
+  SSL_CTX_set_num_tickets(made, 0);
+  SSL_CTX_set_session_cache_mode(made, SSL_SESS_CACHE_OFF);
+  SSL_CTX_set_keylog_callback(made, &TlsHandshake::OnKeyLine);
+  return Loaded{context, SecondsOf(X509_get0_notAfter(SSL_CTX_get0_certificate(made)))};
+}
+
+absl::StatusOr<std::shared_ptr<TlsContext>> TlsContext::Load(const TlsFiles& files, TlsRole role) {
+  std::shared_ptr<TlsContext> context(new TlsContext(files, role));
+  MutexLock lock(&context->mu_);
+  context->seen_ = context->Look();
+  NRAM_ASSIGN_OR_RETURN(context->loaded_, LoadFiles(files, role));
+  context->looked_ns_ = MonotonicNs();
+  return context;
+}
+
+std::shared_ptr<ssl_ctx_st> TlsContext::Get() {
+  const int64_t now_ns = MonotonicNs();
+  MutexLock lock(&mu_);
+  if (now_ns < looked_ns_ + kLookNs) return loaded_.context;
+  looked_ns_ = now_ns;
+  const Stamps stamps = Look();
+  if (stamps == seen_) return loaded_.context;
+  seen_ = stamps;
+  absl::StatusOr<Loaded> loaded = LoadFiles(files_, role_);
+  if (loaded.ok()) {
+    loaded_ = *std::move(loaded);
+    LOG(INFO) << "certificates loaded anew from " << files_.certificate;
+  } else {
+    LOG(ERROR) << "the certificates have changed and cannot be used, so the former ones stay: "
+               << loaded.status().message();
+  }
+  return loaded_.context;
+}
+
+int64_t TlsContext::expires_s() const {
+  MutexLock lock(&mu_);
+  return loaded_.expires_s;
+}
+
+}  // namespace nram

@@ -1,0 +1,412 @@
+// The handshake, the records and the channel of TLS, over socket pairs.
+
+#include <openssl/ssl.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/fd.h"
+#include "base/test_seed.h"
+#include "base/tls/authority.h"
+#include "base/tls/channel.h"
+#include "base/tls/context.h"
+#include "base/tls/handshake.h"
+#include "base/tls/records.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace nram {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kDayS = 86'400;
+
+void WriteText(const std::string& path, const std::string& text, mode_t mode = 0600) {
+  std::ofstream(path, std::ios::trunc) << text;
+  chmod(path.c_str(), mode);
+}
+
+struct Pair {
+  Pair() {
+    int ends[2];
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
+    client.reset(ends[0]);
+    server.reset(ends[1]);
+  }
+  UniqueFd client, server;
+};
+
+class TlsTest : public ::testing::Test {
+ protected:
+  TlsTest() : authority_(Authority::Create("test-authority").value()) {
+    directory_ = absl::StrCat(::testing::TempDir(), "/tls.", getpid());
+    std::filesystem::create_directories(directory_);
+    WriteText(directory_ + "/ca.pem", authority_.Write()->certificate);
+    Issue({.name = "server", .serves = true, .hosts = {"localhost", "10.0.0.7"}});
+    Issue({.name = "alice"});
+  }
+  ~TlsTest() override { std::filesystem::remove_all(directory_); }
+
+  void Issue(const CertificateWishes& wishes, const Authority* by = nullptr) {
+    const CertificatePair pair = (by == nullptr ? &authority_ : by)->Issue(wishes).value();
+    const std::string at = directory_ + (wishes.serves ? "/server" : "/client");
+    WriteText(at + ".pem", pair.certificate);
+    WriteText(at + ".key", pair.key);
+  }
+  std::shared_ptr<TlsContext> Load(TlsRole role) {
+    return TlsContext::Load(TlsFiles::In(directory_, role).value(), role).value();
+  }
+  struct Outcome {
+    absl::Status client, server;
+    TlsSession client_session, server_session;
+  };
+  // Both ends take turns until both are done, or one has failed and the other has seen it.
+  Outcome Shake(const Pair& pair, const std::string& host = "localhost") {
+    return Shake(pair, Load(TlsRole::kClient).get(), Load(TlsRole::kServer).get(), host);
+  }
+  static Outcome Shake(const Pair& pair, TlsContext* client_context, TlsContext* server_context,
+                       const std::string& host) {
+    TlsHandshake client(client_context, pair.client.get(), host);
+    TlsHandshake server(server_context, pair.server.get());
+    Outcome outcome;
+    bool client_done = false, server_done = false;
+    for (int i = 0; i < 100 && !(client_done && server_done); ++i) {
+      if (!client_done) {
+        const auto step = client.Go();
+        outcome.client = step.status();
+        client_done = !step.ok() || *step == TlsHandshake::Step::kDone;
+      }
+      if (!server_done) {
+        const auto step = server.Go();
+        outcome.server = step.status();
+        server_done = !step.ok() || *step == TlsHandshake::Step::kDone;
+      }
+    }
+    EXPECT_TRUE(client_done && server_done);
+    if (outcome.client.ok()) outcome.client_session = client.Take();
+    if (outcome.server.ok()) outcome.server_session = server.Take();
+    return outcome;
+  }
+  // What a client whose handshake has ended well hears from a server that refuses it.
+  static absl::Status WhatTheClientHears(const Pair& pair, const Outcome& outcome) {
+    Channel channel(pair.client.get(), outcome.client_session);
+    std::byte byte;
+    const iovec piece{&byte, 1};
+    return channel.Receive({&piece, 1}).status();
+  }
+
+  std::string directory_;
+  Authority authority_;
+};
+
+TEST_F(TlsTest, BothEndsKnowEachOther) {
+  Issue({.name = "bob", .uri = "spiffe://site/bob"});
+  Pair pair;
+  const Outcome outcome = Shake(pair);
+  ASSERT_TRUE(outcome.client.ok() && outcome.server.ok()) << outcome.client << outcome.server;
+  EXPECT_EQ(outcome.client_session.peer.identity(), "cn:server");
+  EXPECT_EQ(outcome.server_session.peer.identity(), "spiffe://site/bob");
+  EXPECT_EQ(outcome.client_session.to_send.bytes, outcome.server_session.to_receive.bytes);
+  EXPECT_EQ(outcome.client_session.to_receive.bytes, outcome.server_session.to_send.bytes);
+  EXPECT_NE(outcome.client_session.to_receive.bytes, outcome.client_session.to_send.bytes);
+}
+
+TEST_F(TlsTest, AnAddressIsAHostToo) {
+  Pair pair;
+  const Outcome outcome = Shake(pair, "10.0.0.7");
+  EXPECT_TRUE(outcome.client.ok()) << outcome.client;
+}
+
+TEST_F(TlsTest, AServerOfAnotherHostIsRefused) {
+  for (const std::string host : {"other", "10.0.0.8", "server"}) {
+    Pair pair;
+    const Outcome outcome = Shake(pair, host);
+    EXPECT_THAT(std::string(outcome.client.message()), HasSubstr("another host")) << host;
+    EXPECT_FALSE(outcome.server.ok());
+  }
+}
+
+TEST_F(TlsTest, AClientsCertificateMakesNoServer) {
+  const CertificatePair pair_of = authority_.Issue({.name = "mallory", .hosts = {"localhost"}}).value();
+  WriteText(directory_ + "/server.pem", pair_of.certificate);
+  WriteText(directory_ + "/server.key", pair_of.key);
+  Pair pair;
+  EXPECT_THAT(std::string(Shake(pair).client.message()), HasSubstr("not for servers"));
+}
+
+TEST_F(TlsTest, AServersCertificateMakesNoClient) {
+  const CertificatePair pair_of = authority_.Issue({.name = "server2", .serves = true}).value();
+  WriteText(directory_ + "/client.pem", pair_of.certificate);
+  WriteText(directory_ + "/client.key", pair_of.key);
+  Pair pair;
+  const Outcome outcome = Shake(pair);
+  EXPECT_THAT(std::string(outcome.server.message()), HasSubstr("not for clients"));
+}
+
+TEST_F(TlsTest, AnotherAuthoritysAreRefusedAndTold) {
+  const Authority other = Authority::Create("other").value();
+  Issue({.name = "eve"}, &other);
+  Pair pair;
+  const Outcome outcome = Shake(pair);
+  ASSERT_TRUE(outcome.client.ok()) << "TLS 1.3 ends at the client first: " << outcome.client;
+  EXPECT_THAT(std::string(outcome.server.message()), HasSubstr("no authority in this side's ca.pem"));
+  EXPECT_THAT(std::string(WhatTheClientHears(pair, outcome).message()), HasSubstr("does not know the authority"));
+}
+
+TEST_F(TlsTest, ExpiredOnesAreRefusedAndTold) {
+  Issue({.name = "alice", .begins_s = time(nullptr) - 10 * kDayS, .days = 9});
+  Pair pair;
+  const Outcome outcome = Shake(pair);
+  EXPECT_THAT(std::string(outcome.server.message()), HasSubstr("expired"));
+  EXPECT_THAT(std::string(WhatTheClientHears(pair, outcome).message()), HasSubstr("expired"));
+}
+
+TEST_F(TlsTest, ACertificateThatNamesNobodyIsRefused) {
+  EXPECT_FALSE(authority_.Issue({.name = ""}).ok());
+  EXPECT_FALSE(authority_.Issue({.name = "a b"}).ok());
+  EXPECT_FALSE(authority_.Issue({.name = "a", .hosts = {"x,DNS:y"}}).ok());
+  EXPECT_FALSE(authority_.Issue({.name = "a", .uri = "https://x"}).ok());
+}
+
+TEST_F(TlsTest, APeerThatSpeaksSomethingElseIsTold) {
+  Pair pair;
+  const std::string plain = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+  ASSERT_EQ(send(pair.client.get(), plain.data(), plain.size(), 0), static_cast<ssize_t>(plain.size()));
+  TlsHandshake server(Load(TlsRole::kServer).get(), pair.server.get());
+  EXPECT_THAT(std::string(server.Go().status().message()), HasSubstr("the client does not speak TLS"));
+}
+
+TEST_F(TlsTest, FilesAreCheckedAndNamed) {
+  WriteText(directory_ + "/client.key", "", 0600);
+  EXPECT_THAT(std::string(TlsContext::Load(*TlsFiles::In(directory_, TlsRole::kClient), TlsRole::kClient).status().message()),
+              HasSubstr("client.key"));
+  Issue({.name = "alice"});
+  chmod((directory_ + "/client.key").c_str(), 0604);
+  EXPECT_THAT(std::string(TlsContext::Load(*TlsFiles::In(directory_, TlsRole::kClient), TlsRole::kClient).status().message()),
+              HasSubstr("chmod"));
+  std::filesystem::remove(directory_ + "/ca.pem");
+  EXPECT_THAT(std::string(TlsFiles::In(directory_, TlsRole::kClient).status().message()), HasSubstr("ca.pem"));
+}
+
+// Whatever a file holds while it is written, the certificates that were good stay.
+TEST_F(TlsTest, ChangedFilesAreTakenWhenTheyFit) {
+  const auto server = Load(TlsRole::kServer);
+  const auto client = Load(TlsRole::kClient);
+  const auto look_again = [](TlsContext* context) {
+    const timespec more{1, 100'000'000};  // files are looked at once a second
+    nanosleep(&more, nullptr);
+    return context->Get();
+  };
+  const auto before = server->Get();
+  for (const std::string half : {"", "-----BEGIN CERTIFICATE-----\nMIIB"}) {
+    WriteText(directory_ + "/server.pem", half);
+    EXPECT_EQ(look_again(server.get()), before);
+  }
+  Issue({.name = "renewed", .serves = true, .hosts = {"localhost"}});
+  EXPECT_NE(look_again(server.get()), before);
+  Pair pair;
+  const Outcome outcome = Shake(pair, client.get(), server.get(), "localhost");
+  ASSERT_TRUE(outcome.client.ok()) << outcome.client;
+  EXPECT_EQ(outcome.client_session.peer.identity(), "cn:renewed");
+}
+
+// --- The channel.
+
+class ChannelTest : public TlsTest {
+ protected:
+  void SetUp() override {
+    const Outcome outcome = Shake(pair_);
+    ASSERT_TRUE(outcome.client.ok() && outcome.server.ok()) << outcome.client << outcome.server;
+    client_ = std::make_unique<Channel>(pair_.client.get(), outcome.client_session);
+    server_ = std::make_unique<Channel>(pair_.server.get(), outcome.server_session);
+  }
+
+  Pair pair_;
+  std::unique_ptr<Channel> client_, server_;
+};
+
+// Pieces of any sizes, sent and received in turns, arrive as they were sent.
+TEST_F(ChannelTest, CarriesBytesInAnySlicing) {
+  std::mt19937_64 random(TestSeed());
+  const auto slices = [&](std::vector<std::byte>* bytes, size_t begin) {
+    std::vector<iovec> pieces;
+    for (size_t at = begin; at < bytes->size() && pieces.size() < 20;) {
+      const size_t most = random() % 3 == 0 ? 200'000 : random() % 2 == 0 ? 5'000 : 70;
+      const size_t step = std::min<size_t>(random() % most, bytes->size() - at);
+      pieces.push_back({bytes->data() + at, step});
+      at += step;
+    }
+    return pieces;
+  };
+  std::vector<std::byte> sent(8 << 20), received(sent.size());
+  for (std::byte& byte : sent) byte = static_cast<std::byte>(random());
+  size_t taken = 0, got = 0;
+  while (got < sent.size()) {
+    if (random() % 2 == 0 && (taken < sent.size() || client_->has_output())) {
+      const auto pieces = slices(&sent, taken);
+      const auto n = client_->Send(pieces);
+      ASSERT_TRUE(n.ok()) << n.status();
+      taken += *n;
+    } else {
+      const auto pieces = slices(&received, got);
+      const auto n = server_->Receive(pieces);
+      ASSERT_TRUE(n.ok()) << n.status();
+      ASSERT_FALSE(n->ended);
+      got += n->bytes;
+      if (n->drained) {
+        ASSERT_FALSE(server_->has_input()) << "drained, and there is more";
+      }
+    }
+  }
+  EXPECT_TRUE(received == sent);
+}
+
+TEST_F(ChannelTest, AByteThatIsChangedRepeatedOrLeftOutIsFound) {
+  std::mt19937_64 random(TestSeed());
+  std::array<std::byte, 3000> data{}, back{};
+  for (int round = 0; round < 60; ++round) {
+    SetUp();
+    Pair wire;  // what the client has sent is taken here, and given on
+    const Outcome outcome = Shake(wire);
+    Channel sender(wire.client.get(), outcome.client_session);
+    Pair other;
+    Channel receiver(other.server.get(), outcome.server_session);
+    std::vector<std::byte> records;
+    for (int i = 0; i < 3; ++i) {
+      const iovec piece{data.data(), data.size()};
+      ASSERT_EQ(*sender.Send({&piece, 1}), data.size());
+      std::array<std::byte, 8192> raw;
+      const ssize_t n = recv(wire.server.get(), raw.data(), raw.size(), MSG_DONTWAIT);
+      ASSERT_GT(n, 0);
+      records.insert(records.end(), raw.begin(), raw.begin() + n);
+    }
+    const size_t one = records.size() / 3;
+    switch (round % 4) {
+      case 0:  // any bit but of the first record, which must arrive
+        records[one + random() % (2 * one)] ^= static_cast<std::byte>(1 << random() % 8);
+        break;
+      case 1:
+        std::copy_n(records.begin(), one, records.begin() + one);
+        break;
+      case 2:
+        std::swap_ranges(records.begin() + one, records.begin() + 2 * one, records.begin() + 2 * one);
+        break;
+      case 3:
+        records.erase(records.begin() + one, records.begin() + 2 * one);
+        break;
+    }
+    ASSERT_EQ(send(other.client.get(), records.data(), records.size(), 0), static_cast<ssize_t>(records.size()));
+    other.client.reset();
+    size_t got = 0;
+    absl::Status status;
+    bool ended = false;
+    while (status.ok() && !ended) {
+      const iovec piece{back.data(), back.size()};
+      const auto n = receiver.Receive({&piece, 1});
+      status = n.status();
+      if (!n.ok()) break;
+      got += n->bytes;
+      ended = n->ended;
+    }
+    EXPECT_FALSE(status.ok()) << "round " << round;
+    EXPECT_LT(got, 3 * data.size());
+    EXPECT_GE(got, data.size());
+  }
+}
+
+TEST(RecordsTest, KeysAreRenewedUntilTheyAreUsedUp) {
+  TrafficSecret secret;
+  secret.bytes.fill(7);
+  constexpr uint64_t kPerKey = 5;
+  RecordSealer sealer(secret, kPerKey);
+  RecordOpener opener(secret);
+  std::byte byte{42}, back{}, rest[kRecordContentMax];
+  std::array<std::byte, 1 + RecordSealer::kRoomBytes> out;
+  uint64_t sealed = 0;
+  while (true) {
+    const iovec from{&byte, 1}, to{&back, 1};
+    PieceCursor source({&from, 1}), target({&to, 1});
+    const size_t bytes = sealer.Seal(RecordType::kData, &source, 1, out.data());
+    if (bytes == 0) break;
+    ++sealed;
+    back = std::byte{0};
+    for (size_t at = 0; at < bytes;) {
+      size_t record = 0, rest_bytes = 0;
+      ASSERT_TRUE(RecordOpener::ReadHeader(out.data() + at, &record).ok());
+      const auto landed = opener.Open({out.data() + at, record}, &target, rest, &rest_bytes);
+      ASSERT_TRUE(landed.ok()) << landed.status() << " record " << sealed;
+      at += record;
+    }
+    ASSERT_EQ(back, byte);
+  }
+  EXPECT_EQ(sealed, RecordKeys::kKeys * (kPerKey - 1));
+}
+
+// OpenSSL's own records and ours are the same: a channel speaks with an SSL.
+TEST_F(TlsTest, SpeaksWithOpenSsl) {
+  Pair pair;
+  const auto client_context = Load(TlsRole::kClient);
+  const auto server_context = Load(TlsRole::kServer);
+  TlsHandshake client(client_context.get(), pair.client.get(), "localhost");
+  std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> context(SSL_CTX_new(TLS_server_method()), &SSL_CTX_free);
+  SSL_CTX_use_certificate_chain_file(context.get(), (directory_ + "/server.pem").c_str());
+  SSL_CTX_use_PrivateKey_file(context.get(), (directory_ + "/server.key").c_str(), SSL_FILETYPE_PEM);
+  SSL_CTX_load_verify_file(context.get(), (directory_ + "/ca.pem").c_str());
+  SSL_CTX_set_num_tickets(context.get(), 0);
+  SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
+  std::unique_ptr<SSL, decltype(&SSL_free)> ssl(SSL_new(context.get()), &SSL_free);
+  SSL_set_fd(ssl.get(), pair.server.get());
+  bool client_done = false;
+  for (int i = 0; i < 20 && !(client_done && SSL_is_init_finished(ssl.get())); ++i) {
+    if (!client_done) {
+      const auto step = client.Go();
+      ASSERT_TRUE(step.ok()) << step.status();
+      client_done = *step == TlsHandshake::Step::kDone;
+    }
+    (void)SSL_accept(ssl.get());
+  }
+  ASSERT_TRUE(client_done && SSL_is_init_finished(ssl.get()));
+  Channel channel(pair.client.get(), client.Take());
+  std::string text(40'000, 'x');
+  const iovec out{text.data(), text.size()};
+  ASSERT_EQ(*channel.Send({&out, 1}), text.size());
+  std::string got;
+  std::array<char, 20'000> piece;
+  for (int n; got.size() < text.size() && (n = SSL_read(ssl.get(), piece.data(), piece.size())) > 0;) {
+    got.append(piece.data(), n);
+  }
+  EXPECT_EQ(got, text);
+  // And with new keys, as OpenSSL makes them.
+  ASSERT_EQ(SSL_key_update(ssl.get(), SSL_KEY_UPDATE_NOT_REQUESTED), 1);
+  ASSERT_EQ(SSL_write(ssl.get(), text.data(), static_cast<int>(text.size())), static_cast<int>(text.size()));
+  std::string back(text.size(), 0);
+  size_t have = 0;
+  while (have < back.size()) {
+    const iovec in{back.data() + have, back.size() - have};
+    const auto n = channel.Receive({&in, 1});
+    ASSERT_TRUE(n.ok()) << n.status();
+    ASSERT_FALSE(n->drained && n->bytes == 0);
+    have += n->bytes;
+  }
+  EXPECT_EQ(back, text);
+  SSL_shutdown(ssl.get());
+  std::byte byte;
+  const iovec in{&byte, 1};
+  EXPECT_THAT(std::string(channel.Receive({&in, 1}).status().message()), HasSubstr("closed"));
+}
+
+}  // namespace
+}  // namespace nram

@@ -1,0 +1,113 @@
+#ifndef NRAM_MEMSERVER_ACCESS_H_
+#define NRAM_MEMSERVER_ACCESS_H_
+
+// Who may do what (adr/0015). Both planes ask here, and decide nothing themselves.
+//
+// An identity is what somebody else vouches for: "cn:NAME" and "spiffe://..." an authority, by a certificate; "uid:N"
+// the kernel; "anyone" nobody. Rules make it a principal.
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/sync.h"
+
+namespace nram {
+
+enum class Role : uint8_t {
+  kNobody,
+  kMonitor,   // hello, and figures without names
+  kUser,      // and leases, room and regions, of its own tenant
+  kOperator,  // and lists and destroys regions of all tenants, and drains
+};
+
+// What may be asked for.
+enum class Action : uint8_t {
+  kHello,
+  kStatistics,
+  kLease,       // all that a lease is named in, and the data plane
+  kRegion,      // of one tenant: list, attach, spans, destroy
+  kAllRegions,  // list and destroy those of other tenants
+  kDrain,
+};
+
+struct TenantLimits {
+  static constexpr uint64_t kNone = ~uint64_t{0};
+  uint64_t bytes = kNone;  // frames and index of its regions, and its reservations
+  uint64_t connections = kNone;  // of each plane
+  uint64_t leases = kNone;
+  uint64_t regions = kNone;
+  uint64_t calls = kNone;  // control calls under way
+  friend bool operator==(const TenantLimits&, const TenantLimits&) = default;
+};
+
+// A tenant's number on this server; the same as long as the server runs.
+using TenantNumber = uint16_t;
+
+struct Principal {
+  std::string identity;
+  TenantNumber tenant = 0;
+  Role role = Role::kNobody;
+};
+
+// One rule, in the order of the file.
+struct AccessRule {
+  std::string identity;  // or "*"
+  std::string tenant;    // "-": none, for monitors
+  Role role = Role::kNobody;
+  TenantLimits limits;
+};
+
+// INVALID_ARGUMENT names the line and what is wrong with it.
+absl::StatusOr<std::vector<AccessRule>> ParseAccessRules(absl::string_view text);
+
+// Thread-safe.
+class Access {
+ public:
+  struct Options {
+    std::string file;  // empty: the default rules
+    uid_t uid = 0;     // the server's
+    bool lets_anyone_in = false;  // --allow-unauthenticated: "anyone" is an identity
+  };
+
+  // INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED: the file cannot be used; the message names it.
+  static absl::StatusOr<std::unique_ptr<Access>> Create(const Options& options);
+
+  // Looks whether the file has changed. A mistake in it goes to the log once, and the rules stay.
+  void Reload();
+  // Changes with the rules: whoever has judged a principal before asks again.
+  uint64_t version() const { return version_.load(std::memory_order_acquire); }
+
+  // The principal of an identity, as the rules are now. kNobody: no rule fits.
+  Principal Judge(absl::string_view identity) const;
+  // UNAUTHENTICATED: it is nobody; PERMISSION_DENIED: its role may not. Messages say which.
+  static absl::Status Check(const Principal& principal, Action action);
+
+  TenantLimits limits(TenantNumber tenant) const;
+  std::string TenantName(TenantNumber tenant) const;
+
+ private:
+  explicit Access(const Options& options) : options_(options) {}
+  void Use(std::vector<AccessRule> rules);
+  std::vector<AccessRule> DefaultRules() const;
+
+  const Options options_;
+  std::atomic<uint64_t> version_{1};
+  mutable Mutex mu_;
+  std::vector<AccessRule> rules_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<std::string, TenantNumber> numbers_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::string> names_ ABSL_GUARDED_BY(mu_);  // by number
+  absl::flat_hash_map<TenantNumber, TenantLimits> limits_ ABSL_GUARDED_BY(mu_);
+  std::string read_ ABSL_GUARDED_BY(mu_);  // the file's text, as it was last
+};
+
+}  // namespace nram
+
+#endif  // NRAM_MEMSERVER_ACCESS_H_

@@ -1,0 +1,165 @@
+// nram keygen: a small authority, and certificates for servers and clients.
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/fd.h"
+#include "base/file.h"
+#include "base/status.h"
+#include "base/tls/authority.h"
+#include "tools/nram/command.h"
+
+namespace nram {
+namespace {
+
+constexpr int64_t kDaysMax = 3650;
+
+struct KeygenFlags {
+  std::vector<std::string> hosts;
+  std::string client;
+  std::string uri;
+  std::string authority;
+  int64_t days = 365;
+
+  void Register(ArgParser* parser) {
+    parser->Repeated(
+        "host",
+        [this](absl::string_view value) {
+          hosts.emplace_back(value);
+          return absl::OkStatus();
+        },
+        {"NAME", "a name or address by which clients dial the servers; give it for each\n"
+                 "(default: localhost, 127.0.0.1, ::1 and this machine's name)"});
+    parser->String("client", &client,
+                   {"NAME", "the client's name, which --access files of servers use (default: client)"});
+    parser->String("uri", &uri, {"URI", "spiffe://..., the client's identity instead of its name"});
+    parser->String("authority", &authority,
+                   {"DIR", "take the authority in DIR, and write only the client's files: one more\nclient"});
+    parser->Integer("days", 1, kDaysMax, &days, {"N", "for which the certificates hold (default: 365)"});
+  }
+};
+
+absl::StatusOr<Authority> ReadAuthority(const std::string& directory) {
+  NRAM_ASSIGN_OR_RETURN(std::string certificate, ReadFile(directory + "/ca.pem"));
+  NRAM_ASSIGN_OR_RETURN(std::string key, ReadFile(directory + "/ca.key"));
+  absl::StatusOr<Authority> authority = Authority::Read({std::move(certificate), std::move(key)});
+  if (!authority.ok()) return Annotate(authority.status(), absl::StrCat("the authority in ", directory));
+  return authority;
+}
+
+absl::Status WriteSecret(const std::string& path, const std::string& text) {
+  const mode_t former = umask(0077);
+  const absl::Status status = WriteFileAtomically(path, text);
+  umask(former);
+  return status;
+}
+
+absl::Status WritePair(const std::string& directory, const std::string& name, const CertificatePair& pair) {
+  // The key first: servers that see the certificate change find both.
+  NRAM_RETURN_IF_ERROR(WriteSecret(absl::StrCat(directory, "/", name, ".key"), pair.key));
+  return WriteFileAtomically(absl::StrCat(directory, "/", name, ".pem"), pair.certificate);
+}
+
+std::vector<std::string> OwnHosts() {
+  std::vector<std::string> hosts = {"localhost", "127.0.0.1", "::1"};
+  char name[256] = "";
+  if (gethostname(name, sizeof name - 1) == 0 && name[0] != 0) hosts.emplace_back(name);
+  return hosts;
+}
+
+std::string DateAfter(int64_t days) {
+  const time_t then = time(nullptr) + days * 86'400;
+  tm parts{};
+  gmtime_r(&then, &parts);
+  char text[32];
+  strftime(text, sizeof text, "%Y-%m-%d", &parts);
+  return text;
+}
+
+absl::Status Keygen(const KeygenFlags& flags, const std::string& directory) {
+  if (mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) return ErrnoStatus(errno, directory);
+  const bool only_client = !flags.authority.empty();
+  const std::string from = only_client ? flags.authority : directory;
+  const bool has_authority = only_client || access((from + "/ca.key").c_str(), F_OK) == 0;
+  if (!has_authority && access((from + "/ca.pem").c_str(), F_OK) == 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(from, "/ca.pem is there, and its key, ca.key, is not: nothing can be signed. Bring the key, or "
+                           "choose another directory for a new authority"));
+  }
+  NRAM_ASSIGN_OR_RETURN(const Authority authority,
+                        has_authority ? ReadAuthority(from) : Authority::Create("nram-authority"));
+  NRAM_ASSIGN_OR_RETURN(const CertificatePair own, authority.Write());
+  // All are made before the first is written, so that a mistake leaves the directory as it was.
+  const std::vector<std::string> hosts = flags.hosts.empty() ? OwnHosts() : flags.hosts;
+  CertificatePair server;
+  if (!only_client) {
+    NRAM_ASSIGN_OR_RETURN(server,
+                          authority.Issue({.name = "server", .serves = true, .hosts = hosts, .days = flags.days}));
+  }
+  const std::string name = flags.client.empty() ? "client" : flags.client;
+  NRAM_ASSIGN_OR_RETURN(const CertificatePair client,
+                        authority.Issue({.name = name, .uri = flags.uri, .days = flags.days}));
+  if (!has_authority) NRAM_RETURN_IF_ERROR(WriteSecret(directory + "/ca.key", own.key));
+  NRAM_RETURN_IF_ERROR(WriteFileAtomically(directory + "/ca.pem", own.certificate));
+  if (!only_client) NRAM_RETURN_IF_ERROR(WritePair(directory, "server", server));
+  NRAM_RETURN_IF_ERROR(WritePair(directory, "client", client));
+
+  const std::string who = flags.uri.empty() ? "cn:" + name : flags.uri;
+  printf("%s: %s; they hold until %s\n", directory.c_str(),
+         only_client       ? "certificate for one more client"
+         : has_authority   ? "new certificates of the authority that was there"
+                           : "a new authority, and certificates of it",
+         DateAfter(flags.days).c_str());
+  if (!only_client) {
+    printf("  servers  ca.pem server.pem server.key   for %s\n", absl::StrJoin(hosts, ", ").c_str());
+  }
+  printf("  clients  ca.pem client.pem client.key   %s\n", who.c_str());
+  if (!only_client) printf("  you      ca.key                         signs others: keep it away from servers and clients\n");
+  printf("Copy to each machine what it needs, and give --tls-dir=DIR there (or NRAM_TLS_DIR). To renew: `nram keygen\n"
+         "%s` again before that day, and copy; nothing needs a restart.\n",
+         directory.c_str());
+  return absl::OkStatus();
+}
+
+int RunKeygen(KeygenFlags& flags, const Invocation& given) {
+  if (given.words.size() != 1) {
+    std::cerr << "nram keygen: give one directory for the files\nTry 'nram keygen --help'.\n";
+    return 2;
+  }
+  return ToExitCode(Keygen(flags, given.words[0]), "nram keygen");
+}
+
+}  // namespace
+
+Command KeygenCommand() {
+  return DefineCommand<KeygenFlags>({"keygen", "makes certificates for a pool",
+                                     R"(usage: nram keygen DIR [flags]
+
+Makes a small certificate authority in DIR (ca.pem, ca.key), and of it a certificate for servers (server.pem,
+server.key) and one for clients (client.pem, client.key). If the authority is there, it stays, and the certificates are
+made anew: that is how they are renewed. Servers and clients take changed files without a restart.
+
+)",
+                                     R"(
+An authority of your own will do as well: servers and clients take ca.crt, tls.crt and tls.key too, as cert-manager
+writes them. A server's certificate needs "server auth" and the names that clients dial.
+
+example: nram keygen ~/pool-keys --host=node1 --host=node2 --host=10.0.0.7
+         nram keygen ~/bobs-keys --authority=$HOME/pool-keys --client=bob
+)",
+                                     20},
+                                    Words::kAny, &RunKeygen);
+}
+
+}  // namespace nram
