@@ -24,12 +24,12 @@ bool Exists(const std::string& path) {
   return stat(path.c_str(), &info) == 0;
 }
 
-// The newest error of this thread, and the queue is empty.
+// The first error of this thread, which says more than those that followed from it. Then the queue is empty.
 std::string OpenSslError() {
-  const unsigned long error = ERR_peek_last_error();
+  const unsigned long error = ERR_peek_error();
   ERR_clear_error();
   const char* const reason = error == 0 ? nullptr : ERR_reason_error_string(error);
-  return reason == nullptr ? "OpenSSL cannot read it" : reason;
+  return reason == nullptr ? "it cannot be used" : absl::StrCat("no whole PEM file of that kind (", reason, ")");
 }
 
 absl::Status Unusable(const std::string& path, absl::string_view why) {
