@@ -1,10 +1,7 @@
 #include "memserver/connection.h"
 
-#include <errno.h>
 #include <glog/logging.h>
-#include <sys/socket.h>
 
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -24,9 +21,10 @@ std::byte* ReplyBuffers::Take() {
   return buffer;
 }
 
-Connection::Connection(UniqueFd fd, std::string peer, const SessionContext& context, ReplyBuffers* buffers,
-                       int64_t now_ns)
+Connection::Connection(UniqueFd fd, const TlsSession* tls, std::string peer, const SessionContext& context,
+                       ReplyBuffers* buffers, int64_t now_ns)
     : fd_(std::move(fd)),
+      channel_(fd_.get(), tls),
       peer_(std::move(peer)),
       buffers_(buffers),
       session_(context, /*takes_turns=*/true),
@@ -62,11 +60,15 @@ void Connection::NoteRest() {
 
 absl::StatusOr<bool> Connection::Flush() {
   while (sent_ < reply_.used) {
-    const ssize_t n = send(fd_.get(), reply_.data + sent_, reply_.used - sent_, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && errno == EAGAIN) return false;
-    if (n < 0) return absl::UnavailableError(absl::StrCat("send: ", strerror(errno)));
-    sent_ += n;
+    const iovec piece{reply_.data + sent_, reply_.used - sent_};
+    NRAM_ASSIGN_OR_RETURN(const size_t taken, channel_.Send({&piece, 1}));
+    if (taken == 0) return false;
+    sent_ += taken;
+    NoteProgress();
+  }
+  if (channel_.has_output()) {
+    NRAM_RETURN_IF_ERROR(channel_.Send({}).status());
+    if (channel_.has_output()) return false;
     NoteProgress();
   }
   if (sent_ > 0) rest_ns_ = now_ns_;
@@ -78,7 +80,8 @@ absl::StatusOr<Connection::State> Connection::Pump(int64_t now_ns) {
   now_ns_ = now_ns;
   if (!has_output() && !reader_.mid_message()) rest_ns_ = now_ns;
   if (reply_.data == nullptr) {
-    reply_ = {buffers_->Take(), ReplyBuffers::kBufferBytes, 0, fd_.get()};
+    // What is sealed is sent from the buffer: no page waits in place for its record.
+    reply_ = {buffers_->Take(), ReplyBuffers::kBufferBytes, 0, channel_.is_tls() ? nullptr : &channel_};
     if (reply_.data == nullptr) {
       NoteRest();
       return State::kStarved;
@@ -99,7 +102,7 @@ absl::StatusOr<Connection::State> Connection::Pump(int64_t now_ns) {
       if (session_.busy()) break;  // other connections have their turn
       continue;
     }
-    NRAM_ASSIGN_OR_RETURN(const MessageReader::Progress progress, reader_.ReadFrom(fd_.get(), this));
+    NRAM_ASSIGN_OR_RETURN(const MessageReader::Progress progress, reader_.ReadFrom(&channel_, this));
     switch (progress) {
       case MessageReader::Progress::kRead:
         NoteProgress();

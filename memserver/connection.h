@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "base/fd.h"
 #include "base/mapping.h"
+#include "base/tls/channel.h"
 #include "memserver/connection_table.h"
 #include "memserver/session.h"
 #include "proto/message_reader.h"
@@ -54,7 +55,9 @@ class Connection : private MessageReader::Handler {
   };
 
   // `buffers`: of its worker. SetBuffers replaces them when the connection moves to another worker.
-  Connection(UniqueFd fd, std::string peer, const SessionContext& context, ReplyBuffers* buffers, int64_t now_ns);
+  // `tls`: of its handshake; null: plain.
+  Connection(UniqueFd fd, const TlsSession* tls, std::string peer, const SessionContext& context,
+             ReplyBuffers* buffers, int64_t now_ns);
   ~Connection() override;
 
   // Reads, executes and replies without blocking, for a bounded number of rounds. After an error the caller logs it and
@@ -108,6 +111,7 @@ class Connection : private MessageReader::Handler {
   void NoteRest();
 
   const UniqueFd fd_;
+  Channel channel_;
   const std::string peer_;
   ReplyBuffers* buffers_;
   MessageReader reader_{kReadAheadBytes};

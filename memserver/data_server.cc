@@ -391,7 +391,8 @@ void DataServer::Accept(int listener, bool is_tcp) {
   ++counters_.open;
   ++counters_.accepted;
   const int64_t now_ns = MonotonicNs();
-  auto connection = std::make_unique<Connection>(std::move(fd), std::move(peer.name), context_, nullptr, now_ns);
+  auto connection = std::make_unique<Connection>(std::move(fd), /*tls=*/nullptr, std::move(peer.name), context_,
+                                                 /*buffers=*/nullptr, now_ns);
   connection->charged = !prepaid;
   connection->TakePlace(&table_, std::move(peer.source), now_ns);
   LeastBusy(bulk_)->Adopt(std::move(connection));

@@ -1,8 +1,6 @@
 #include "memserver/session.h"
 
-#include <errno.h>
 #include <glog/logging.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <cstring>
@@ -189,7 +187,7 @@ absl::Status Session::Execute(const MessageHeader& request, absl::Span<const uin
   }
   switch (request.op) {
     case Op::kRead:
-      if (reply->direct_fd >= 0 && reply->used == 0 && request.range().bytes() >= kDirectBytes) {
+      if (reply->direct != nullptr && reply->used == 0 && request.range().bytes() >= kDirectBytes) {
         return ReadDirect(request, reply);
       }
       ReadInto(request, reply);
@@ -313,7 +311,7 @@ absl::Status Session::ReadDirect(const MessageHeader& request, ReplyBuffer* repl
   const auto read = request.as<ReadRequest>();
   MessageHeader header =
       ReplyTo(request, ReadReply{.region = read.region, .range = read.range}, CheckSupported(request));
-  int error = 0;
+  absl::Status error;
   const auto send = [&](const PageStore::Stored& stored) {
     std::array<iovec, 2 + kPagesPerMessage + 2 * kChunksPerPage> pieces;
     size_t chunk_bytes = 0;
@@ -329,13 +327,10 @@ absl::Status Session::ReadDirect(const MessageHeader& request, ReplyBuffer* repl
     std::byte encoded[kMessageHeaderBytes];
     EncodeHeader(header, PayloadCrc(stored.masks.subspan(0, header.mask_bytes()), stored.page_crcs), encoded);
     pieces[0] = {encoded, sizeof encoded};
-    msghdr message{};
-    message.msg_iov = pieces.data();
-    message.msg_iovlen = count;
-    const ssize_t n = sendmsg(reply->direct_fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (n < 0 && errno != EAGAIN && errno != EINTR) error = errno;
-    size_t sent = n > 0 ? static_cast<size_t>(n) : 0;
-    for (size_t i = 0; i < count && error == 0; ++i) {
+    const absl::StatusOr<size_t> taken = reply->direct->Send({pieces.data(), count});
+    error = taken.status();
+    size_t sent = taken.value_or(0);
+    for (size_t i = 0; i < count && error.ok(); ++i) {
       const size_t skip = std::min(sent, pieces[i].iov_len);
       sent -= skip;
       const size_t left = pieces[i].iov_len - skip;
@@ -346,7 +341,7 @@ absl::Status Session::ReadDirect(const MessageHeader& request, ReplyBuffer* repl
   if (header.reason == Reason::kOk) {
     header.reason = context_.store->ReadInPlace(ReadArgsOf(read), send);
   }
-  if (error != 0) return absl::UnavailableError(absl::StrCat("send: ", strerror(error)));
+  NRAM_RETURN_IF_ERROR(error);
   if (header.reason != Reason::kOk) AppendReply(header, reply);
   return absl::OkStatus();
 }

@@ -1,8 +1,6 @@
 #include "proto/message_reader.h"
 
-#include <errno.h>
 #include <glog/logging.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <bit>
@@ -36,7 +34,8 @@ MessageReader::MessageReader(size_t buffer_bytes) : buffer_bytes_(buffer_bytes),
   CHECK_GE(buffer_bytes, kBufferBytesMin);
 }
 
-absl::StatusOr<MessageReader::Progress> MessageReader::ReadFrom(int fd, Handler* handler) {
+absl::StatusOr<MessageReader::Progress> MessageReader::ReadFrom(Channel* channel, Handler* handler,
+                                                                Channel::Fill fill) {
   NRAM_ASSIGN_OR_RETURN(const bool ready, Dispatch(handler));
   if (!ready) return Progress::kPaused;
   MakeRoom();
@@ -57,30 +56,18 @@ absl::StatusOr<MessageReader::Progress> MessageReader::ReadFrom(int fd, Handler*
   size_t ahead = buffer_bytes_ - end_;
   if (header_.payload_bytes >= kLargePayloadBytes && !dropping_) ahead = std::min(ahead, kSmallReadAheadBytes);
   pieces[count++] = {buffer_.get() + end_, ahead};
-  const size_t room = direct + ahead;
-  ssize_t n = 0;
-  if (count == 1) {
-    n = recv(fd, pieces[0].iov_base, pieces[0].iov_len, MSG_DONTWAIT);
-  } else {
-    msghdr message{};
-    message.msg_iov = pieces;
-    message.msg_iovlen = count;
-    n = recvmsg(fd, &message, MSG_DONTWAIT);
-  }
-  if (n < 0) {
-    if (errno == EAGAIN || errno == EINTR) return Progress::kWouldBlock;
-    return absl::UnavailableError(absl::StrCat("receive: ", strerror(errno)));
-  }
-  if (n == 0) {
+  NRAM_ASSIGN_OR_RETURN(const Channel::Received received, channel->Receive({pieces, count}, fill));
+  if (received.bytes == 0) {
+    if (!received.ended) return Progress::kWouldBlock;
     if (mid_message()) return absl::UnavailableError("the peer closed the connection within a message");
     return Progress::kEnd;
   }
-  const size_t landed = std::min<size_t>(n, direct);
+  const size_t landed = std::min(received.bytes, direct);
   if (landed > 0) AccountLanded(landed);
-  end_ += n - landed;
+  end_ += received.bytes - landed;
   NRAM_ASSIGN_OR_RETURN(const bool all, Dispatch(handler));
   if (!all) return Progress::kPaused;
-  return static_cast<size_t>(n) < room ? Progress::kDrained : Progress::kRead;
+  return received.drained ? Progress::kDrained : Progress::kRead;
 }
 
 absl::StatusOr<bool> MessageReader::Feed(absl::Span<const std::byte> bytes, size_t* taken, Handler* handler) {

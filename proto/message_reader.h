@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "base/tls/channel.h"
 #include "proto/message.h"
 
 namespace nram {
@@ -67,10 +68,10 @@ class MessageReader {
   static constexpr size_t kBufferBytesMin = kMessageHeaderBytes + kPayloadTableBytesMax;
   explicit MessageReader(size_t buffer_bytes = 64 * 1024);
 
-  // Reads once from `fd` (non-blocking) and handles every message that is then whole. UNAVAILABLE: the peer closed the
-  // connection within a message, or the socket failed. INVALID_ARGUMENT: malformed bytes. DATA_LOSS: wrong checksum.
-  // Other errors are the handler's. After an error the stream is dead.
-  absl::StatusOr<Progress> ReadFrom(int fd, Handler* handler);
+  // Reads once from `channel` and handles every message that is then whole. UNAVAILABLE: the peer closed the connection
+  // within a message, or the socket failed. INVALID_ARGUMENT: malformed bytes. DATA_LOSS: wrong checksum. Other errors
+  // are the handler's, or those of TLS. After an error the stream is dead.
+  absl::StatusOr<Progress> ReadFrom(Channel* channel, Handler* handler, Channel::Fill fill = Channel::Fill::kYes);
 
   // The same for bytes from memory. True: all were taken. False: the handler paused; *taken says how many were taken.
   absl::StatusOr<bool> Feed(absl::Span<const std::byte> bytes, size_t* taken, Handler* handler);

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "base/tls/channel.h"
 #include "proto/message.h"
 #include "proto/message_reader.h"
 
@@ -18,9 +19,9 @@ struct ReplyBuffer {
   std::byte* data = nullptr;
   size_t capacity = 0;
   size_t used = 0;
-  // While the buffer is empty, a large reply may be sent to this socket from where it lies, without blocking; only the
-  // bytes that the socket does not take are appended. -1: there is no such socket.
-  int direct_fd = -1;
+  // While the buffer is empty, a large reply may be sent here from where it lies; only the bytes that are not taken are
+  // appended. Null: not.
+  Channel* direct = nullptr;
 
   size_t room() const { return capacity - used; }
 };

@@ -18,7 +18,8 @@ bool IsForLater(int error) { return error == EAGAIN || error == EINTR; }
 
 }  // namespace
 
-Channel::Channel(int fd, const TlsSession& session) : fd_(fd), tls_(std::make_unique<Tls>(session)) {}
+Channel::Channel(int fd, const TlsSession* session)
+    : fd_(fd), tls_(session == nullptr ? nullptr : std::make_unique<Tls>(*session)) {}
 
 Channel::~Channel() = default;
 
@@ -82,7 +83,7 @@ bool Channel::has_input() const {
   return !whole.ok() || *whole;
 }
 
-absl::Status Channel::Fill(Received* received) {
+absl::Status Channel::ReceiveMore(Received* received) {
   if (tls_->in_begin > 0) {
     memmove(tls_->in.get(), tls_->in.get() + tls_->in_begin, tls_->in_end - tls_->in_begin);
     tls_->in_end -= tls_->in_begin;
@@ -100,12 +101,12 @@ absl::Status Channel::Fill(Received* received) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Channel::Received> Channel::Receive(absl::Span<const iovec> pieces) {
+absl::StatusOr<Channel::Received> Channel::Receive(absl::Span<const iovec> pieces, Fill fill) {
   Received received;
   if (tls_ == nullptr) {
     ssize_t n = 0;
-    size_t room = 0;
-    for (const iovec& piece : pieces) room += piece.iov_len;
+    size_t room = pieces[0].iov_len;
+    for (size_t i = 1; i < pieces.size(); ++i) room += pieces[i].iov_len;
     if (pieces.size() == 1) {
       n = recv(fd_, pieces[0].iov_base, pieces[0].iov_len, MSG_DONTWAIT);
     } else {
@@ -131,8 +132,12 @@ absl::StatusOr<Channel::Received> Channel::Receive(absl::Span<const iovec> piece
     }
     size_t record_bytes = 0;
     NRAM_ASSIGN_OR_RETURN(const bool whole, FindRecord(&record_bytes));
+    if (!whole && fill == Fill::kNo) {
+      received.drained = true;
+      break;
+    }
     if (!whole) {
-      NRAM_RETURN_IF_ERROR(Fill(&received));
+      NRAM_RETURN_IF_ERROR(ReceiveMore(&received));
       if (received.drained || received.ended) break;
       continue;
     }

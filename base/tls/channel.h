@@ -22,10 +22,8 @@ namespace nram {
 // Nothing blocks. One thread may send while another receives. Nothing allocates after construction.
 class Channel {
  public:
-  // Plain.
-  explicit Channel(int fd) : fd_(fd) {}
-  // After a handshake.
-  Channel(int fd, const TlsSession& session);
+  // Of a non-blocking socket. `session`: of its handshake; null: plain.
+  explicit Channel(int fd, const TlsSession* session = nullptr);
   ~Channel();
   Channel(const Channel&) = delete;
 
@@ -43,9 +41,11 @@ class Channel {
     bool drained = false;  // there was no more
     bool ended = false;    // the peer has closed its end, and there is no more
   };
-  // Fills the pieces, as far as something has come. UNAVAILABLE: the connection is broken; under TLS also other errors:
+  // Fills the pieces (at least one), as far as something has come. UNAVAILABLE: the connection is broken; under TLS also other errors:
   // what came is not what was sent, or the peer refuses this end, and says why.
-  absl::StatusOr<Received> Receive(absl::Span<const iovec> pieces);
+  // kNo: only what has been received before, under TLS.
+  enum class Fill { kYes, kNo };
+  absl::StatusOr<Received> Receive(absl::Span<const iovec> pieces, Fill fill = Fill::kYes);
   // Something has come that was not received, and the socket alone would not tell.
   bool has_input() const;
 
@@ -82,7 +82,7 @@ class Channel {
   // Whether a whole record is there; its length.
   absl::StatusOr<bool> FindRecord(size_t* bytes) const;
   // Receives more records. `drained`, `ended`: as Received's.
-  absl::Status Fill(Received* received);
+  absl::Status ReceiveMore(Received* received);
 
   const int fd_;
   const std::unique_ptr<Tls> tls_;

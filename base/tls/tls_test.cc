@@ -102,7 +102,7 @@ class TlsTest : public ::testing::Test {
   }
   // What a client whose handshake has ended well hears from a server that refuses it.
   static absl::Status WhatTheClientHears(const Pair& pair, const Outcome& outcome) {
-    Channel channel(pair.client.get(), outcome.client_session);
+    Channel channel(pair.client.get(), &outcome.client_session);
     std::byte byte;
     const iovec piece{&byte, 1};
     return channel.Receive({&piece, 1}).status();
@@ -230,8 +230,8 @@ class ChannelTest : public TlsTest {
   void SetUp() override {
     const Outcome outcome = Shake(pair_);
     ASSERT_TRUE(outcome.client.ok() && outcome.server.ok()) << outcome.client << outcome.server;
-    client_ = std::make_unique<Channel>(pair_.client.get(), outcome.client_session);
-    server_ = std::make_unique<Channel>(pair_.server.get(), outcome.server_session);
+    client_ = std::make_unique<Channel>(pair_.client.get(), &outcome.client_session);
+    server_ = std::make_unique<Channel>(pair_.server.get(), &outcome.server_session);
   }
 
   Pair pair_;
@@ -281,9 +281,9 @@ TEST_F(ChannelTest, AByteThatIsChangedRepeatedOrLeftOutIsFound) {
     SetUp();
     Pair wire;  // what the client has sent is taken here, and given on
     const Outcome outcome = Shake(wire);
-    Channel sender(wire.client.get(), outcome.client_session);
+    Channel sender(wire.client.get(), &outcome.client_session);
     Pair other;
-    Channel receiver(other.server.get(), outcome.server_session);
+    Channel receiver(other.server.get(), &outcome.server_session);
     std::vector<std::byte> records;
     for (int i = 0; i < 3; ++i) {
       const iovec piece{data.data(), data.size()};
@@ -379,7 +379,8 @@ TEST_F(TlsTest, SpeaksWithOpenSsl) {
     (void)SSL_accept(ssl.get());
   }
   ASSERT_TRUE(client_done && SSL_is_init_finished(ssl.get()));
-  Channel channel(pair.client.get(), client.Take());
+  const TlsSession session = client.Take();
+  Channel channel(pair.client.get(), &session);
   std::string text(40'000, 'x');
   const iovec out{text.data(), text.size()};
   ASSERT_EQ(*channel.Send({&out, 1}), text.size());

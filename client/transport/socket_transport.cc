@@ -1,12 +1,10 @@
 #include "client/transport/socket_transport.h"
 
-#include <errno.h>
 #include <glog/logging.h>
 #include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,6 +14,19 @@
 #include "client/transport/data_socket.h"
 
 namespace nram {
+namespace {
+
+// Waits until the socket is ready for `events`. False: not before the deadline.
+bool PollSocket(int fd, short events, int64_t deadline_ns) {
+  while (true) {
+    const int64_t left_ns = deadline_ns - MonotonicNs();
+    if (left_ns <= 0) return false;
+    pollfd waiting{fd, events, 0};
+    if (poll(&waiting, 1, static_cast<int>(left_ns / kNsPerMs) + 1) > 0) return true;
+  }
+}
+
+}  // namespace
 
 void SocketTransport::CallQueue::Push(Call* call) {
   call->next = nullptr;
@@ -68,7 +79,8 @@ absl::Status SocketTransport::Connect(int64_t deadline_ns) {
     LimitTcpSilence(fd.get(), options_.silence_timeout_ms);
   }
   if (options_.peer.has_value()) NRAM_RETURN_IF_ERROR(CheckPeer(fd.get(), *options_.peer));
-  NRAM_ASSIGN_OR_RETURN(const Credit credit, SayHello(fd.get(), deadline_ns));
+  NRAM_ASSIGN_OR_RETURN(std::unique_ptr<Channel> channel, MakeChannel(fd.get(), deadline_ns));
+  NRAM_ASSIGN_OR_RETURN(const Credit credit, SayHello(channel.get(), deadline_ns));
   // The old connection is shut down, so its last users leave at once. Calls that they leave behind end here.
   FailIfIdleAndBroken();
   MutexLock lock(&mu_);
@@ -80,6 +92,7 @@ absl::Status SocketTransport::Connect(int64_t deadline_ns) {
     mu_.Lock();
   }
   DisarmLocked();
+  channel_ = std::move(channel);
   fd_ = std::move(fd);
   reader_.emplace();
   landing_call_ = nullptr;
@@ -93,7 +106,21 @@ absl::Status SocketTransport::Connect(int64_t deadline_ns) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Credit> SocketTransport::SayHello(int fd, int64_t deadline_ns) {
+absl::StatusOr<std::unique_ptr<Channel>> SocketTransport::MakeChannel(int fd, int64_t deadline_ns) const {
+  if (options_.tls == nullptr) return std::make_unique<Channel>(fd);
+  TlsHandshake handshake(options_.tls.get(), fd, options_.host);
+  while (true) {
+    NRAM_ASSIGN_OR_RETURN(const TlsHandshake::Step step, handshake.Go());
+    if (step == TlsHandshake::Step::kDone) break;
+    if (!PollSocket(fd, step == TlsHandshake::Step::kWantsOutput ? POLLOUT : POLLIN, deadline_ns)) {
+      return absl::DeadlineExceededError("TLS: no answer in time");
+    }
+  }
+  const TlsSession session = handshake.Take();
+  return std::make_unique<Channel>(fd, &session);
+}
+
+absl::StatusOr<Credit> SocketTransport::SayHello(Channel* channel, int64_t deadline_ns) const {
   // Only this process speaks for the lease, so its clock orders the connections.
   MessageHeader hello(
       HelloRequest{
@@ -102,20 +129,20 @@ absl::StatusOr<Credit> SocketTransport::SayHello(int fd, int64_t deadline_ns) {
   hello.request_id = 1;
   std::byte encoded[kMessageHeaderBytes];
   EncodeHeader(hello, 0, encoded);
-  if (send(fd, encoded, sizeof encoded, MSG_NOSIGNAL) != sizeof encoded) {
-    return absl::UnavailableError(absl::StrCat("hello: ", strerror(errno)));
-  }
+  const iovec all{encoded, sizeof encoded};
+  const absl::StatusOr<size_t> taken = channel->Send({&all, 1});
+  if (!taken.ok()) return Annotate(taken.status(), "hello");
+  if (*taken != sizeof encoded) return absl::UnavailableError("hello: the socket is full");
   size_t have = 0;
   while (have < sizeof encoded) {
-    const int64_t left_ns = deadline_ns - MonotonicNs();
-    if (left_ns <= 0) return absl::DeadlineExceededError("hello: no answer in time");
-    pollfd waiting{fd, POLLIN, 0};
-    if (poll(&waiting, 1, static_cast<int>(left_ns / kNsPerMs) + 1) <= 0) continue;
-    const ssize_t n = recv(fd, encoded + have, sizeof encoded - have, MSG_DONTWAIT);
-    if (n == 0) return absl::UnavailableError("hello: the server closed the connection");
-    if (n < 0 && errno != EAGAIN && errno != EINTR)
-      return absl::UnavailableError(absl::StrCat("hello: ", strerror(errno)));
-    if (n > 0) have += n;
+    const iovec rest{encoded + have, sizeof encoded - have};
+    const absl::StatusOr<Channel::Received> received = channel->Receive({&rest, 1});
+    if (!received.ok()) return Annotate(received.status(), "hello");
+    have += received->bytes;
+    if (received->ended) return absl::UnavailableError("hello: the server closed the connection");
+    if (received->bytes == 0 && !PollSocket(channel->fd(), POLLIN, deadline_ns)) {
+      return absl::DeadlineExceededError("hello: no answer in time");
+    }
   }
   MessageHeader reply;
   NRAM_RETURN_IF_ERROR(DecodeHeader(encoded, &reply));
@@ -212,30 +239,27 @@ void SocketTransport::AppendToBatchLocked(Call* call) {
 void SocketTransport::SendLocked() {
   if (sending_) return;  // the sender takes what was queued since
   sending_ = true;
-  while (connected() && FillBatchLocked()) {
-    const int fd = fd_.get();
+  while (connected() && (FillBatchLocked() || channel_->has_output())) {
+    Channel* const channel = channel_.get();
     mu_.Unlock();
-    msghdr message{};
-    message.msg_iov = &batch_.pieces[batch_.next_piece];
-    message.msg_iovlen = batch_.piece_count - batch_.next_piece;
-    const iovec& first = message.msg_iov[0];
-    const ssize_t n = message.msg_iovlen == 1 ? send(fd, first.iov_base, first.iov_len, MSG_DONTWAIT | MSG_NOSIGNAL)
-                                              : sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-    const int error = errno;
+    const absl::StatusOr<size_t> taken =
+        channel->Send({&batch_.pieces[batch_.next_piece], batch_.piece_count - batch_.next_piece});
     mu_.Lock();
-    if (n > 0) {
-      batch_.Advance(n);
+    if (!taken.ok()) {
+      BreakLocked();
+    } else if (*taken > 0) {
+      batch_.Advance(*taken);
       for (; batch_.calls_sent < batch_.calls && batch_.end_piece[batch_.calls_sent] <= batch_.next_piece;
            ++last_sent_id_) {
         ++batch_.calls_sent;
       }
       send_blocked_ = false;
       if (reply_waits_) roles_free_.SignalAll();
-    } else if (error == EAGAIN) {
+    } else if (batch_.empty() && !channel->has_output()) {
+      send_blocked_ = false;
+    } else {
       send_blocked_ = true;
       break;
-    } else if (error != EINTR) {
-      BreakLocked();
     }
   }
   sending_ = false;
@@ -326,8 +350,12 @@ void SocketTransport::ReceiveFor(Call* call) {
   int64_t judge_ns = call == nullptr ? 0 : call->deadline_ns;
   bool waited = false;   // before the deadline: what came until then was read
   bool counted = false;  // by CountSleep
-  for (int round = 0; connected() && (call == nullptr || IsUnderWay(*call, this)); ++round) {
-    const absl::StatusOr<MessageReader::Progress> progress = reader_->ReadFrom(fd_.get(), this);
+  // Whoever has the role leaves nothing behind that only the channel knows of.
+  const auto goes_on = [&] { return call == nullptr || IsUnderWay(*call, this); };
+  for (int round = 0; connected() && (goes_on() || channel_->has_input()); ++round) {
+    const bool fills = call == nullptr ? round < kPollerRoundsMax : goes_on();
+    const absl::StatusOr<MessageReader::Progress> progress =
+        reader_->ReadFrom(channel_.get(), this, fills ? Channel::Fill::kYes : Channel::Fill::kNo);
     if (!progress.ok() || *progress == MessageReader::Progress::kEnd) {
       MutexLock lock(&mu_);
       if (!progress.ok() && progress.status().code() != absl::StatusCode::kUnavailable) {
@@ -339,10 +367,10 @@ void SocketTransport::ReceiveFor(Call* call) {
     if (*progress == MessageReader::Progress::kRead) heard_.store(true, std::memory_order_relaxed);
     if (call == nullptr) {
       // The poller has other connections too.
-      if (*progress != MessageReader::Progress::kRead || round >= kPollerRoundsMax) break;
+      if (*progress != MessageReader::Progress::kRead || (round >= kPollerRoundsMax && !channel_->has_input())) break;
       continue;
     }
-    if (!IsUnderWay(*call, this)) break;
+    if (!goes_on()) continue;
     if (*progress == MessageReader::Progress::kRead && MonotonicNs() < call->deadline_ns + kCatchUpNs) continue;
     if (spin_until_ns != 0 && MonotonicNs() < spin_until_ns) {
       SpinPause();
@@ -468,6 +496,7 @@ void SocketTransport::FailAll() {
     // This life of the server may be over, and they are large.
     reader_.reset();
     DisarmLocked();
+    channel_.reset();
     fd_.reset();
   }
   const Call* const garbled = std::exchange(garbled_call_, nullptr);

@@ -19,12 +19,15 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/fd.h"
 #include "base/poller.h"
 #include "base/spin.h"
 #include "base/sync.h"
+#include "base/tls/channel.h"
+#include "base/tls/context.h"
 #include "base/units.h"
 #include "base/wake_latency.h"
 #include "client/transport/endpoint.h"
@@ -48,6 +51,9 @@ struct SocketTransportOptions {
   // The user whose process must listen at the other end of a Unix socket; PERMISSION_DENIED if it is another's. Not
   // set: anybody.
   std::optional<uid_t> peer = std::nullopt;
+  // Null: plain. Else the server must have a certificate for `host`, which is what was dialled.
+  std::shared_ptr<TlsContext> tls = nullptr;
+  std::string host = "";
   // Counts threads that sleep for replies. May be null. Outlives the transport.
   WakeLatency* wake_latency = nullptr;
   // The version of the wire, as control's hello chose it.
@@ -114,7 +120,8 @@ class SocketTransport : public Transport, private MessageReader::Handler, privat
   bool HasFallenSilentLocked(int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnFlush() override;
 
-  absl::StatusOr<Credit> SayHello(int fd, int64_t deadline_ns);
+  absl::StatusOr<std::unique_ptr<Channel>> MakeChannel(int fd, int64_t deadline_ns) const;
+  absl::StatusOr<Credit> SayHello(Channel* channel, int64_t deadline_ns) const;
 
   // Takes calls from the queue into the batch, as far as the credit and the batch allow. False: there is nothing to
   // send.
@@ -157,7 +164,9 @@ class SocketTransport : public Transport, private MessageReader::Handler, privat
   mutable Mutex mu_;
   CondVar roles_free_;
   std::atomic<bool> connected_{false};  // written under mu_
-  UniqueFd fd_;                         // replaced and closed only while nobody else holds a role; shut down under mu_
+  // Both are replaced and closed only while nobody else holds a role; the descriptor is shut down under mu_.
+  UniqueFd fd_;
+  std::unique_ptr<Channel> channel_;
   Credit credit_ ABSL_GUARDED_BY(mu_);
   CallQueue queue_ ABSL_GUARDED_BY(mu_);
   int queued_ ABSL_GUARDED_BY(mu_) = 0;

@@ -1,0 +1,183 @@
+#include "base/tls/pump.h"
+
+#include <errno.h>
+#include <glog/logging.h>
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+
+namespace nram {
+
+TlsPump::TlsPump() : epoll_(epoll_create1(EPOLL_CLOEXEC)), wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  PCHECK(epoll_.valid() && wake_.valid());
+  epoll_event event{.events = EPOLLIN, .data = {.ptr = nullptr}};
+  PCHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event) == 0);
+  thread_ = std::thread([this] { Run(); });
+  pthread_setname_np(thread_.native_handle(), "nram-tls");
+}
+
+TlsPump::~TlsPump() {
+  {
+    MutexLock lock(&mu_);
+    stopping_ = true;
+  }
+  const uint64_t one = 1;
+  (void)!write(wake_.get(), &one, sizeof one);
+  thread_.join();
+}
+
+std::shared_ptr<const TlsPump::Link> TlsPump::Add(UniqueFd outer, const TlsSession& session, UniqueFd inner) {
+  std::shared_ptr<Link> link(new Link(std::move(outer), session, std::move(inner)));
+  MutexLock lock(&mu_);
+  // Nothing may have come over the network since the handshake, and then the socket tells.
+  link->outer_events = link->inner_events = EPOLLIN;
+  for (const int fd : {link->outer.get(), link->inner.get()}) {
+    epoll_event event{.events = EPOLLIN, .data = {.ptr = link.get()}};
+    if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+      PLOG_EVERY_N(ERROR, 100) << "epoll_ctl";
+      return link;  // both ends are closed with it
+    }
+  }
+  links_.emplace(link.get(), link);
+  return link;
+}
+
+size_t TlsPump::count() const {
+  MutexLock lock(&mu_);
+  return links_.size();
+}
+
+void TlsPump::Run() {
+  constexpr int kEventsMax = 64;
+  std::vector<Link*> again;
+  while (true) {
+    epoll_event events[kEventsMax];
+    const int count = epoll_wait(epoll_.get(), events, kEventsMax, again.empty() ? -1 : 0);
+    if (count < 0) PCHECK(errno == EINTR) << "epoll_wait";
+    std::vector<std::shared_ptr<Link>> ready;
+    {
+      MutexLock lock(&mu_);
+      if (stopping_) {
+        links_.clear();
+        return;
+      }
+      const auto add = [&](Link* link) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+        const auto it = links_.find(link);
+        if (it != links_.end() && std::find(ready.begin(), ready.end(), it->second) == ready.end()) {
+          ready.push_back(it->second);
+        }
+      };
+      for (int i = 0; i < count; ++i) add(static_cast<Link*>(events[i].data.ptr));
+      for (Link* const link : again) add(link);
+    }
+    again.clear();
+    for (const std::shared_ptr<Link>& link : ready) {
+      if (!Move(link.get())) {
+        End(link.get());
+      } else if (link->to_inner.empty() && link->channel.has_input()) {
+        again.push_back(link.get());
+      }
+    }
+  }
+}
+
+absl::StatusOr<bool> TlsPump::MoveOut(Link* link) {
+  Link::Buffer& buffer = link->to_outer;
+  bool moved = false;
+  if (buffer.empty() && !buffer.ended) {
+    const ssize_t n = recv(link->inner.get(), buffer.data.get(), Link::kBufferBytes, MSG_DONTWAIT);
+    if (n > 0) {
+      buffer.begin = 0;
+      buffer.end = n;
+    }
+    moved = n > 0;
+    buffer.ended = n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
+  }
+  if (!buffer.empty() || link->channel.has_output()) {
+    const iovec piece{buffer.data.get() + buffer.begin, buffer.end - buffer.begin};
+    NRAM_ASSIGN_OR_RETURN(const size_t taken, link->channel.Send({&piece, buffer.empty() ? 0u : 1u}));
+    buffer.begin += taken;
+    moved = moved || taken > 0;
+  }
+  return moved;
+}
+
+absl::StatusOr<bool> TlsPump::MoveIn(Link* link) {
+  Link::Buffer& buffer = link->to_inner;
+  bool moved = false;
+  if (buffer.empty() && !buffer.ended) {
+    const iovec piece{buffer.data.get(), Link::kBufferBytes};
+    NRAM_ASSIGN_OR_RETURN(const Channel::Received received, link->channel.Receive({&piece, 1}));
+    buffer.begin = 0;
+    buffer.end = received.bytes;
+    buffer.ended = received.ended;
+    moved = received.bytes > 0;
+  }
+  if (!buffer.empty()) {
+    const ssize_t n = send(link->inner.get(), buffer.data.get() + buffer.begin, buffer.end - buffer.begin,
+                           MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n < 0 && errno != EAGAIN && errno != EINTR) return absl::CancelledError("the plain end was closed");
+    if (n > 0) buffer.begin += n;
+    moved = moved || n > 0;
+  }
+  return moved;
+}
+
+bool TlsPump::Move(Link* link) {
+  for (int round = 0; round < kRoundsMax; ++round) {
+    const absl::StatusOr<bool> out = MoveOut(link);
+    const absl::StatusOr<bool> in = MoveIn(link);
+    for (const absl::StatusOr<bool>* const moved : {&out, &in}) {
+      if (moved->ok()) continue;
+      if (!absl::IsCancelled(moved->status())) {
+        MutexLock lock(&link->mu_);
+        if (link->status_.ok()) link->status_ = moved->status();
+      }
+      return false;
+    }
+    // Whoever has ended has sent all that it would; what the other end says to that, nobody hears.
+    const bool out_done = link->to_outer.ended && link->to_outer.empty() && !link->channel.has_output();
+    const bool in_done = link->to_inner.ended && link->to_inner.empty();
+    if (out_done || in_done) return false;
+    if (!*out && !*in) break;
+  }
+  return Watch(link);
+}
+
+bool TlsPump::Watch(Link* link) {
+  const auto set = [&](int fd, uint32_t wanted, uint32_t* registered) {
+    if (*registered == wanted) return true;
+    epoll_event event{.events = wanted, .data = {.ptr = link}};
+    *registered = wanted;
+    return epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event) == 0;
+  };
+  const bool out_waits = !link->to_outer.empty() || link->channel.has_output();
+  const bool in_waits = !link->to_inner.empty();
+  const uint32_t outer = (in_waits || link->to_inner.ended ? 0u : EPOLLIN) | (out_waits ? EPOLLOUT : 0u);
+  const uint32_t inner = (out_waits || link->to_outer.ended ? 0u : EPOLLIN) | (in_waits ? EPOLLOUT : 0u);
+  return set(link->outer.get(), outer, &link->outer_events) && set(link->inner.get(), inner, &link->inner_events);
+}
+
+void TlsPump::End(Link* link) {
+  std::shared_ptr<Link> ended;
+  MutexLock lock(&mu_);
+  const auto it = links_.find(link);
+  if (it == links_.end()) return;
+  ended = std::move(it->second);
+  links_.erase(it);
+  // The handle may live on for its status.
+  for (UniqueFd* const fd : {&ended->outer, &ended->inner}) {
+    epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd->get(), nullptr);
+    fd->reset();
+  }
+}
+
+}  // namespace nram
