@@ -364,7 +364,7 @@ void SocketTransport::ReceiveFor(Call* call) {
       BreakLocked();
       break;
     }
-    if (*progress == MessageReader::Progress::kRead) heard_.store(true, std::memory_order_relaxed);
+    if (*progress != MessageReader::Progress::kWouldBlock) heard_.store(true, std::memory_order_relaxed);
     if (call == nullptr) {
       // The poller has other connections too.
       if (*progress != MessageReader::Progress::kRead || (round >= kPollerRoundsMax && !channel_->has_input())) break;

@@ -28,6 +28,34 @@ class FrozenServerTest : public ::testing::Test {
   static inline std::unique_ptr<ServerProcess> servers_[2];
 };
 
+// Answers may be small, and calls always under way: the connection is not silent for that.
+TEST_F(FrozenServerTest, AServerThatAnswersIsNotTakenForAFrozenOne) {
+  PoolOptions options;
+  options.servers.push_back({"127.0.0.1", servers_[0]->port(), ""});
+  options.open_timeout_ms = 15'000;
+  options.silence_limit_ms = 1'000;
+  auto pool = Pool::Open(options);
+  ASSERT_TRUE(pool.ok()) << pool.status();
+  auto region = (*pool)->CreateRegion({.gc = true}).value();
+  const std::string data(kPageBytes, 'x');
+  const absl::Span<const std::byte> bytes(reinterpret_cast<const std::byte*>(data.data()), data.size());
+  ASSERT_TRUE(region->Write(0, bytes).ok());
+  const uint32_t times_up = (*pool)->session(0)->times_up();
+  const int64_t until_ns = DeadlineAfterMs(3 * options.silence_limit_ms);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 8; ++t) {
+    threads.emplace_back([&] {
+      std::string back(kChunkBytes, ' ');
+      while (MonotonicNs() < until_ns) {
+        const absl::Status status = region->Read(0, {reinterpret_cast<std::byte*>(back.data()), back.size()});
+        ASSERT_TRUE(status.ok()) << status;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ((*pool)->session(0)->times_up(), times_up) << "a connection was broken, and made again";
+}
+
 TEST_F(FrozenServerTest, WritesThatNeedRoomFailAtOnceWhenItHasBeenAwayForLong) {
   ServerProcess& server = *servers_[0];
   ASSERT_NE(server.port(), 0);
