@@ -20,6 +20,7 @@ namespace nram {
 namespace {
 
 constexpr size_t kRulesMax = 10'000;
+constexpr size_t kTenantsMax = 60'000;
 constexpr size_t kTenantNameMax = 64;
 constexpr char kAnyIdentity[] = "*";
 constexpr char kNoTenant[] = "-";
@@ -29,13 +30,17 @@ absl::StatusOr<Role> ParseRole(absl::string_view word) {
   if (word == "monitor") return Role::kMonitor;
   if (word == "user") return Role::kUser;
   if (word == "operator") return Role::kOperator;
+  if (word == "none") return Role::kNobody;
   return absl::InvalidArgumentError(
-      absl::StrCat("\"", Printable(std::string(word), kTenantNameMax), "\" is no role: monitor, user or operator"));
+      absl::StrCat("\"", Printable(std::string(word), kTenantNameMax), "\" is no role: none, monitor, user or operator"));
 }
 
 absl::Status CheckIdentity(absl::string_view identity) {
-  if (identity == kAnyIdentity || identity == "anyone" || absl::StartsWith(identity, "spiffe://")) {
-    return absl::OkStatus();
+  if (identity == kAnyIdentity || identity == "anyone") return absl::OkStatus();
+  if (absl::StartsWith(identity, "spiffe://")) {
+    // "spiffe://site/ci*" would be "spiffe://site/ci-of-somebody-else" too.
+    if (!absl::EndsWith(identity, "*") || absl::EndsWith(identity, "/*")) return absl::OkStatus();
+    return absl::InvalidArgumentError("in a URI, a \"*\" follows a \"/\"");
   }
   if (absl::StartsWith(identity, "cn:") && identity.size() > 3) return absl::OkStatus();
   uint32_t uid = 0;
@@ -46,8 +51,8 @@ absl::Status CheckIdentity(absl::string_view identity) {
 
 absl::Status CheckTenant(absl::string_view tenant, Role role) {
   if (tenant == kNoTenant) {
-    if (role == Role::kMonitor) return absl::OkStatus();
-    return absl::InvalidArgumentError("only a monitor has no tenant");
+    if (role <= Role::kMonitor) return absl::OkStatus();
+    return absl::InvalidArgumentError("users and operators have a tenant");
   }
   const bool fits = tenant.size() <= kTenantNameMax && absl::c_all_of(tenant, [](char c) {
     return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-' || c == '.';
@@ -112,43 +117,52 @@ absl::StatusOr<std::vector<AccessRule>> ParseAccessRules(absl::string_view text)
     if (!rule.ok()) return Annotate(rule.status(), absl::StrCat("line ", number));
     rules.push_back(*std::move(rule));
   }
+  if (rules.empty()) return absl::InvalidArgumentError("it has no rule, so it would let nobody in");
   return rules;
 }
 
 absl::StatusOr<std::unique_ptr<Access>> Access::Create(const Options& options) {
   std::unique_ptr<Access> access(new Access(options));
   if (options.file.empty()) {
-    access->Use(access->DefaultRules());
+    NRAM_RETURN_IF_ERROR(access->Use(access->DefaultRules()));
     return access;
   }
   NRAM_ASSIGN_OR_RETURN(std::string text, ReadFile(options.file));
   absl::StatusOr<std::vector<AccessRule>> rules = ParseAccessRules(text);
   if (!rules.ok()) return Annotate(rules.status(), options.file);
-  access->Use(*std::move(rules));
+  NRAM_RETURN_IF_ERROR(access->Use(*std::move(rules)));
   MutexLock lock(&access->mu_);
-  access->read_ = std::move(text);
+  access->looked_ = access->judged_ = std::move(text);
   return access;
 }
 
 std::vector<AccessRule> Access::DefaultRules() const {
   std::vector<AccessRule> rules = {{absl::StrCat("uid:", options_.uid), kOwnTenant, Role::kOperator, {}},
                                    {"uid:0", kOwnTenant, Role::kOperator, {}},
-                                   {"cn:*", kOwnTenant, Role::kOperator, {}},
-                                   {"spiffe:*", kOwnTenant, Role::kOperator, {}}};
+                                   {"cn:*", kOwnTenant, Role::kUser, {}},
+                                   {"spiffe:*", kOwnTenant, Role::kUser, {}}};
   if (options_.lets_anyone_in) rules.push_back({kAnyIdentity, kOwnTenant, Role::kOperator, {}});
   return rules;
 }
 
-void Access::Use(std::vector<AccessRule> rules) {
+absl::Status Access::Use(std::vector<AccessRule> rules) {
   MutexLock lock(&mu_);
+  const auto is_new = [&](const AccessRule& rule) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return !numbers_.contains(rule.tenant);
+  };
+  // A number must never stand for two tenants.
+  if (names_.size() + absl::c_count_if(rules, is_new) > kTenantsMax) {
+    return absl::ResourceExhaustedError("this server has had too many tenants since it started");
+  }
   limits_.clear();
   for (const AccessRule& rule : rules) {
-    const auto [it, is_new] = numbers_.try_emplace(rule.tenant, static_cast<TenantNumber>(names_.size()));
-    if (is_new) names_.push_back(rule.tenant);
+    const auto [it, added] = numbers_.try_emplace(rule.tenant, static_cast<TenantNumber>(names_.size()));
+    if (added) names_.push_back(rule.tenant);
     if (rule.limits != TenantLimits()) limits_[it->second] = rule.limits;
   }
   rules_ = std::move(rules);
   version_.fetch_add(1, std::memory_order_acq_rel);
+  return absl::OkStatus();
 }
 
 void Access::Reload() {
@@ -160,8 +174,9 @@ void Access::Reload() {
   }
   {
     MutexLock lock(&mu_);
-    if (*text == read_) return;
-    read_ = *text;
+    const bool is_settled = std::exchange(looked_, *text) == *text;
+    if (!is_settled || *text == judged_) return;
+    judged_ = *text;
   }
   absl::StatusOr<std::vector<AccessRule>> rules = ParseAccessRules(*text);
   if (!rules.ok()) {
@@ -169,8 +184,12 @@ void Access::Reload() {
                << rules.status().message();
     return;
   }
-  LOG(INFO) << options_.file << ": " << rules->size() << " access rules loaded";
-  Use(*std::move(rules));
+  const size_t count = rules->size();
+  if (const absl::Status used = Use(*std::move(rules)); !used.ok()) {
+    LOG(ERROR) << options_.file << ": " << used.message() << "; the access rules stay as they were";
+    return;
+  }
+  LOG(INFO) << options_.file << ": " << count << " access rules loaded";
 }
 
 Principal Access::Judge(absl::string_view identity) const {

@@ -22,7 +22,7 @@
 namespace nram {
 
 enum class Role : uint8_t {
-  kNobody,
+  kNobody,    // no rule lets it in, or one keeps it out
   kMonitor,   // hello, and figures without names
   kUser,      // and leases, room and regions, of its own tenant
   kOperator,  // and lists and destroys regions of all tenants, and drains
@@ -59,13 +59,13 @@ struct Principal {
 
 // One rule, in the order of the file.
 struct AccessRule {
-  std::string identity;  // or "*"
-  std::string tenant;    // "-": none, for monitors
+  std::string identity;  // a "*" at its end stands for any rest
+  std::string tenant;    // "-": none, for monitors and for those who are kept out
   Role role = Role::kNobody;
   TenantLimits limits;
 };
 
-// INVALID_ARGUMENT names the line and what is wrong with it.
+// INVALID_ARGUMENT names the line and what is wrong with it, or says that there is no rule.
 absl::StatusOr<std::vector<AccessRule>> ParseAccessRules(absl::string_view text);
 
 // Thread-safe.
@@ -80,7 +80,8 @@ class Access {
   // INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED: the file cannot be used; the message names it.
   static absl::StatusOr<std::unique_ptr<Access>> Create(const Options& options);
 
-  // Looks whether the file has changed. A mistake in it goes to the log once, and the rules stay.
+  // To be called once a second or so. Changed text is taken when two calls have found the same, since a file may be
+  // read while it is written. A mistake in it goes to the log once, and the rules stay.
   void Reload();
   // Changes with the rules: whoever has judged a principal before asks again.
   uint64_t version() const { return version_.load(std::memory_order_acquire); }
@@ -95,7 +96,8 @@ class Access {
 
  private:
   explicit Access(const Options& options) : options_(options) {}
-  void Use(std::vector<AccessRule> rules);
+  // RESOURCE_EXHAUSTED: this server has had too many tenants since it started.
+  absl::Status Use(std::vector<AccessRule> rules);
   std::vector<AccessRule> DefaultRules() const;
 
   const Options options_;
@@ -105,7 +107,8 @@ class Access {
   absl::flat_hash_map<std::string, TenantNumber> numbers_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> names_ ABSL_GUARDED_BY(mu_);  // by number
   absl::flat_hash_map<TenantNumber, TenantLimits> limits_ ABSL_GUARDED_BY(mu_);
-  std::string read_ ABSL_GUARDED_BY(mu_);  // the file's text, as it was last
+  std::string looked_ ABSL_GUARDED_BY(mu_);  // the file's text, as the last call has found it
+  std::string judged_ ABSL_GUARDED_BY(mu_);  // the last that was taken, or had a mistake
 };
 
 }  // namespace nram

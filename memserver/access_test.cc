@@ -26,12 +26,12 @@ class AccessFileTest : public ::testing::Test {
   const std::string path_ = ::testing::TempDir() + "/access." + std::to_string(getpid());
 };
 
-TEST(AccessTest, WithoutRulesTheServersUserAndHoldersOfCertificatesMayAll) {
-  const auto access = Access::Create({.uid = 1000}).value();
+TEST(AccessTest, WithoutRulesTheServersUserIsOperatorAndHoldersOfCertificatesAreUsers) {
+  const auto access = Access::Create({.file = "", .uid = 1000}).value();
   EXPECT_EQ(RoleOf(*access, "uid:1000"), Role::kOperator);
   EXPECT_EQ(RoleOf(*access, "uid:0"), Role::kOperator);
-  EXPECT_EQ(RoleOf(*access, "cn:sorter"), Role::kOperator);
-  EXPECT_EQ(RoleOf(*access, "spiffe://site/ci"), Role::kOperator);
+  EXPECT_EQ(RoleOf(*access, "cn:sorter"), Role::kUser);
+  EXPECT_EQ(RoleOf(*access, "spiffe://site/ci"), Role::kUser);
   EXPECT_EQ(access->Judge("uid:1000").tenant, access->Judge("cn:sorter").tenant) << "one client may be both";
   for (const std::string nobody : {"uid:1001", "uid:10000", "uid:65534", "anyone", ""}) {
     EXPECT_EQ(RoleOf(*access, nobody), Role::kNobody) << nobody;
@@ -39,7 +39,7 @@ TEST(AccessTest, WithoutRulesTheServersUserAndHoldersOfCertificatesMayAll) {
 }
 
 TEST(AccessTest, AnyoneIsLetInOnlyIfToldSo) {
-  const auto access = Access::Create({.uid = 1000, .lets_anyone_in = true}).value();
+  const auto access = Access::Create({.file = "", .uid = 1000, .lets_anyone_in = true}).value();
   EXPECT_EQ(RoleOf(*access, "anyone"), Role::kOperator);
   EXPECT_EQ(RoleOf(*access, "uid:1001"), Role::kOperator);
   EXPECT_EQ(RoleOf(*access, ""), Role::kNobody);
@@ -63,15 +63,18 @@ TEST(AccessTest, MistakesAreNamedWithTheirLine) {
   EXPECT_THAT(Mistake("uid:bob t user"), HasSubstr("no identity"));
   EXPECT_THAT(Mistake("cn:a t admin"), HasSubstr("no role"));
   EXPECT_THAT(Mistake("cn:a t/u user"), HasSubstr("tenant's name"));
-  EXPECT_THAT(Mistake("cn:a - user"), HasSubstr("only a monitor"));
+  EXPECT_THAT(Mistake("cn:a - user"), HasSubstr("have a tenant"));
   EXPECT_THAT(Mistake("cn:a t user quota=much"), HasSubstr("line 1"));
   EXPECT_THAT(Mistake("cn:a t user leases=0"), HasSubstr("no limit"));
   EXPECT_THAT(Mistake("cn:a t user quota=1G\ncn:b t user quota=2G"), HasSubstr("other limits above"));
+  EXPECT_THAT(Mistake("spiffe://site/ci* t user"), HasSubstr("follows"));
+  EXPECT_THAT(Mistake("# nobody yet\n"), HasSubstr("no rule"));
+  EXPECT_TRUE(ParseAccessRules("spiffe://site/ci/* t user").ok());
   EXPECT_TRUE(ParseAccessRules("cn:a t user quota=1G # one\ncn:b t user\r\n\n").ok());
 }
 
 TEST_F(AccessFileTest, TheFirstRuleThatFitsDecides) {
-  Write("cn:batch-7 ops operator\ncn:batch-* batch user quota=1G leases=3\ncn:watch - monitor\n* guests user\n");
+  Write("cn:batch-7 ops operator\ncn:batch-* batch user quota=1G leases=3\ncn:watch - monitor\ncn:stolen - none\n* guests user\n");
   const auto access = Make();
   EXPECT_EQ(RoleOf(*access, "cn:batch-7"), Role::kOperator);
   const Principal batch = access->Judge("cn:batch-8");
@@ -80,6 +83,7 @@ TEST_F(AccessFileTest, TheFirstRuleThatFitsDecides) {
   EXPECT_EQ(access->limits(batch.tenant).leases, 3u);
   EXPECT_EQ(access->limits(batch.tenant).regions, TenantLimits::kNone);
   EXPECT_EQ(RoleOf(*access, "cn:watch"), Role::kMonitor);
+  EXPECT_EQ(RoleOf(*access, "cn:stolen"), Role::kNobody) << "a later rule must not let it in";
   EXPECT_EQ(access->TenantName(access->Judge("uid:5").tenant), "guests");
   EXPECT_EQ(RoleOf(*access, ""), Role::kNobody) << "whoever is not known fits no rule";
 }
@@ -91,11 +95,20 @@ TEST_F(AccessFileTest, ChangesAreTakenAndMistakesAreNot) {
   uint64_t version = access->version();
   access->Reload();
   EXPECT_EQ(access->version(), version) << "nothing has changed";
+  const auto look_twice = [&] {
+    access->Reload();
+    access->Reload();
+  };
   Write("cn:b u user\ncn:c t boss\n");
-  access->Reload();
+  look_twice();
   EXPECT_EQ(access->version(), version);
   EXPECT_EQ(RoleOf(*access, "cn:a"), Role::kUser);
+  Write("");
+  look_twice();
+  EXPECT_EQ(RoleOf(*access, "cn:a"), Role::kUser) << "it is being written";
   Write("cn:b u user\n");
+  access->Reload();
+  EXPECT_EQ(access->version(), version) << "it may be half of what it is to be";
   access->Reload();
   EXPECT_GT(access->version(), version);
   EXPECT_EQ(RoleOf(*access, "cn:a"), Role::kNobody);

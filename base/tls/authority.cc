@@ -56,6 +56,13 @@ absl::StatusOr<CertificatePair> Pem(X509* certificate, EVP_PKEY* key) {
   return CertificatePair{Text(certificate_out.get()), Text(key_out.get())};
 }
 
+absl::StatusOr<Certificate> ReadCertificate(const std::string& pem) {
+  const Bio in(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())), &BIO_free);
+  Certificate certificate(PEM_read_bio_X509(in.get(), nullptr, nullptr, nullptr), &X509_free);
+  if (certificate == nullptr) return Failed("this is no certificate");
+  return certificate;
+}
+
 bool AddExtension(X509* certificate, X509* issuer, int nid, const std::string& value) {
   X509V3_CTX context;
   X509V3_set_ctx(&context, issuer, certificate, nullptr, nullptr, 0);
@@ -121,10 +128,8 @@ absl::StatusOr<Authority> Authority::Create(const std::string& name) {
 }
 
 absl::StatusOr<Authority> Authority::Read(const CertificatePair& pem) {
-  const Bio certificate_in(BIO_new_mem_buf(pem.certificate.data(), static_cast<int>(pem.certificate.size())), &BIO_free);
+  NRAM_ASSIGN_OR_RETURN(Certificate certificate, ReadCertificate(pem.certificate));
   const Bio key_in(BIO_new_mem_buf(pem.key.data(), static_cast<int>(pem.key.size())), &BIO_free);
-  Certificate certificate(PEM_read_bio_X509(certificate_in.get(), nullptr, nullptr, nullptr), &X509_free);
-  if (certificate == nullptr) return Failed("this is no certificate");
   Key key(PEM_read_bio_PrivateKey(key_in.get(), nullptr, nullptr, nullptr), &EVP_PKEY_free);
   if (key == nullptr) return Failed("this is no private key");
   if (X509_check_ca(certificate.get()) < 1) return absl::InvalidArgumentError("the certificate is no authority's");
@@ -165,10 +170,35 @@ absl::StatusOr<CertificatePair> Authority::Issue(const CertificateWishes& wishes
   return Pem(made, key.get());
 }
 
+absl::StatusOr<CertificateWishes> WishesOf(const std::string& certificate_pem) {
+  NRAM_ASSIGN_OR_RETURN(const Certificate certificate, ReadCertificate(certificate_pem));
+  CertificateWishes wishes;
+  char name[kCommonNameMax + 1] = "";
+  X509_NAME_get_text_by_NID(X509_get_subject_name(certificate.get()), NID_commonName, name, sizeof name);
+  wishes.name = name;
+  wishes.serves = (X509_get_extension_flags(certificate.get()) & EXFLAG_XKUSAGE) != 0 &&
+                  (X509_get_extended_key_usage(certificate.get()) & XKU_SSL_SERVER) != 0;
+  auto* const names =
+      static_cast<GENERAL_NAMES*>(X509_get_ext_d2i(certificate.get(), NID_subject_alt_name, nullptr, nullptr));
+  for (int i = 0; names != nullptr && i < sk_GENERAL_NAME_num(names); ++i) {
+    int kind = 0;
+    const auto* const text =
+        static_cast<const ASN1_STRING*>(GENERAL_NAME_get0_value(sk_GENERAL_NAME_value(names, i), &kind));
+    const auto* const data = reinterpret_cast<const char*>(ASN1_STRING_get0_data(text));
+    const std::string value(data, ASN1_STRING_length(text));
+    char address[INET6_ADDRSTRLEN] = "";
+    if (kind == GEN_DNS) wishes.hosts.push_back(value);
+    if (kind == GEN_URI) wishes.uri = value;
+    if (kind == GEN_IPADD && inet_ntop(value.size() == 4 ? AF_INET : AF_INET6, data, address, sizeof address) != nullptr) {
+      wishes.hosts.emplace_back(address);
+    }
+  }
+  GENERAL_NAMES_free(names);
+  return wishes;
+}
+
 absl::StatusOr<int64_t> ExpiryOf(const std::string& certificate_pem) {
-  const Bio in(BIO_new_mem_buf(certificate_pem.data(), static_cast<int>(certificate_pem.size())), &BIO_free);
-  const Certificate certificate(PEM_read_bio_X509(in.get(), nullptr, nullptr, nullptr), &X509_free);
-  if (certificate == nullptr) return Failed("this is no certificate");
+  NRAM_ASSIGN_OR_RETURN(const Certificate certificate, ReadCertificate(certificate_pem));
   tm parts{};
   if (ASN1_TIME_to_tm(X509_get0_notAfter(certificate.get()), &parts) != 1) return Failed("no date of expiry");
   return timegm(&parts);

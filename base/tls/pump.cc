@@ -137,16 +137,21 @@ bool TlsPump::Move(Link* link) {
     const absl::StatusOr<bool> in = MoveIn(link);
     for (const absl::StatusOr<bool>* const moved : {&out, &in}) {
       if (moved->ok()) continue;
-      if (!absl::IsCancelled(moved->status())) {
+      if (absl::IsCancelled(moved->status())) return false;
+      {
         MutexLock lock(&link->mu_);
         if (link->status_.ok()) link->status_ = moved->status();
       }
+      // Nothing can be carried any more.
+      link->to_inner.ended = true;
+      shutdown(link->inner.get(), SHUT_RDWR);
       return false;
     }
-    // Whoever has ended has sent all that it would; what the other end says to that, nobody hears.
-    const bool out_done = link->to_outer.ended && link->to_outer.empty() && !link->channel.has_output();
-    const bool in_done = link->to_inner.ended && link->to_inner.empty();
-    if (out_done || in_done) return false;
+    // The plain end is closed when whoever has it has closed its own: until then it may be at work on what came.
+    if (link->to_outer.ended && link->to_outer.empty() && !link->channel.has_output()) return false;
+    if (link->to_inner.ended && link->to_inner.empty() && !std::exchange(link->told_end, true)) {
+      shutdown(link->inner.get(), SHUT_WR);
+    }
     if (!*out && !*in) break;
   }
   return Watch(link);

@@ -45,6 +45,7 @@ class TlsPump {
     Channel channel;
     UniqueFd inner;
     Buffer to_outer, to_inner;
+    bool told_end = false;  // the plain end knows that nothing comes any more
     uint32_t outer_events = 0, inner_events = 0;  // as registered
     mutable Mutex mu_;
     absl::Status status_ ABSL_GUARDED_BY(mu_);
@@ -57,7 +58,8 @@ class TlsPump {
   // Closes all connections.
   ~TlsPump();
 
-  // `outer`: a non-blocking socket after its handshake. `inner`: one end of a socket pair, non-blocking.
+  // `outer`: a non-blocking socket after its handshake. `inner`: one end of a socket pair, non-blocking. When the peer
+  // has sent all, the pair's other end reads its end, and may still write until it is closed; that ends the connection.
   std::shared_ptr<const Link> Add(UniqueFd outer, const TlsSession& session, UniqueFd inner);
   size_t count() const;
 

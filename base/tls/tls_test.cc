@@ -1,7 +1,7 @@
 // The handshake, the records and the channel of TLS, over socket pairs.
 
+#include <fcntl.h>
 #include <openssl/ssl.h>
-#include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -13,16 +13,20 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/fd.h"
+#include "base/poll_until.h"
 #include "base/test_seed.h"
 #include "base/tls/authority.h"
 #include "base/tls/channel.h"
 #include "base/tls/context.h"
 #include "base/tls/handshake.h"
+#include "base/tls/pump.h"
 #include "base/tls/records.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -325,6 +329,89 @@ TEST_F(ChannelTest, AByteThatIsChangedRepeatedOrLeftOutIsFound) {
     EXPECT_LT(got, 3 * data.size());
     EXPECT_GE(got, data.size());
   }
+}
+
+// --- The pump.
+
+class PumpTest : public TlsTest {
+ protected:
+  static std::string ReadAll(int fd) {
+    std::string all;
+    std::array<char, 10'000> some;
+    for (ssize_t n; (n = recv(fd, some.data(), some.size(), 0)) > 0;) all.append(some.data(), n);
+    return all;
+  }
+  static void WriteAll(int fd, const std::string& all) {
+    for (size_t at = 0; at < all.size();) {
+      const ssize_t n = send(fd, all.data() + at, all.size() - at, MSG_NOSIGNAL);
+      ASSERT_GT(n, 0);
+      at += n;
+    }
+  }
+  // The plain ends, blocking, of a connection with a pump at each end.
+  void Join(UniqueFd* client, UniqueFd* server, std::shared_ptr<const TlsPump::Link>* client_link) {
+    Pair wire;
+    const Outcome outcome = Shake(wire);
+    ASSERT_TRUE(outcome.client.ok() && outcome.server.ok()) << outcome.client << outcome.server;
+    Pair of_client, of_server;
+    *client_link = client_pump_.Add(std::move(wire.client), outcome.client_session, std::move(of_client.server));
+    server_pump_.Add(std::move(wire.server), outcome.server_session, std::move(of_server.server));
+    *client = std::move(of_client.client);
+    *server = std::move(of_server.client);
+    for (const int fd : {client->get(), server->get()}) fcntl(fd, F_SETFL, 0);
+  }
+
+  TlsPump client_pump_, server_pump_;
+};
+
+TEST_F(PumpTest, CarriesBothWaysUntilAnEndIsClosed) {
+  std::mt19937_64 random(TestSeed());
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 8; ++i) {
+    std::string there(3'000'000 + i, 0), back(2'000'000, 0);
+    for (char& byte : there) byte = static_cast<char>(random());
+    for (char& byte : back) byte = static_cast<char>(random());
+    auto client = std::make_shared<UniqueFd>(), server = std::make_shared<UniqueFd>();
+    std::shared_ptr<const TlsPump::Link> link;
+    ASSERT_NO_FATAL_FAILURE(Join(client.get(), server.get(), &link));
+    threads.emplace_back([=] { WriteAll(client->get(), there); });
+    threads.emplace_back([=] {
+      std::string got(there.size(), 0);
+      EXPECT_EQ(recv(server->get(), got.data(), got.size(), MSG_WAITALL), static_cast<ssize_t>(got.size()));
+      EXPECT_TRUE(got == there);
+      WriteAll(server->get(), back);
+      server->reset();
+    });
+    threads.emplace_back([=] {
+      EXPECT_TRUE(ReadAll(client->get()) == back);
+      client->reset();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_TRUE(PollUntil(DeadlineAfterMs(20'000), 1, [&] { return client_pump_.count() + server_pump_.count() == 0; }));
+}
+
+TEST_F(PumpTest, APlainEndThatIsClosedClosesTheOther) {
+  UniqueFd client, server;
+  std::shared_ptr<const TlsPump::Link> link;
+  ASSERT_NO_FATAL_FAILURE(Join(&client, &server, &link));
+  server.reset();
+  EXPECT_EQ(ReadAll(client.get()), "");
+  client.reset();
+  EXPECT_TRUE(PollUntil(DeadlineAfterMs(20'000), 1, [&] { return client_pump_.count() + server_pump_.count() == 0; }));
+}
+
+TEST_F(PumpTest, TellsWhatTheServerSaysOfACertificate) {
+  const Authority other = Authority::Create("other").value();
+  Issue({.name = "eve"}, &other);
+  Pair wire;
+  const Outcome outcome = Shake(wire);
+  ASSERT_TRUE(outcome.client.ok());
+  Pair of_client;
+  const auto link = client_pump_.Add(std::move(wire.client), outcome.client_session, std::move(of_client.server));
+  fcntl(of_client.client.get(), F_SETFL, 0);
+  EXPECT_EQ(ReadAll(of_client.client.get()), "");
+  EXPECT_THAT(std::string(link->status().message()), HasSubstr("does not know the authority"));
 }
 
 TEST(RecordsTest, KeysAreRenewedUntilTheyAreUsedUp) {

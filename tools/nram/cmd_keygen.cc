@@ -40,9 +40,10 @@ struct KeygenFlags {
           return absl::OkStatus();
         },
         {"NAME", "a name or address by which clients dial the servers; give it for each\n"
-                 "(default: localhost, 127.0.0.1, ::1 and this machine's name)"});
+                 "(default: those that server.pem has, or localhost, 127.0.0.1, ::1 and this\nmachine's name)"});
     parser->String("client", &client,
-                   {"NAME", "the client's name, which --access files of servers use (default: client)"});
+                   {"NAME", "the client's name, which --access files of servers use (default: what\n"
+                            "client.pem has, or client)"});
     parser->String("uri", &uri, {"URI", "spiffe://..., the client's identity instead of its name"});
     parser->String("authority", &authority,
                    {"DIR", "take the authority in DIR, and write only the client's files: one more\nclient"});
@@ -78,6 +79,13 @@ std::vector<std::string> OwnHosts() {
   return hosts;
 }
 
+// What the certificate that is there says of itself; nothing if there is none.
+CertificateWishes FormerWishes(const std::string& path) {
+  const absl::StatusOr<std::string> pem = ReadFile(path);
+  const absl::StatusOr<CertificateWishes> wishes = pem.ok() ? WishesOf(*pem) : pem.status();
+  return wishes.value_or(CertificateWishes{});
+}
+
 std::string DateAfter(int64_t days) {
   const time_t then = time(nullptr) + days * 86'400;
   tm parts{};
@@ -100,35 +108,44 @@ absl::Status Keygen(const KeygenFlags& flags, const std::string& directory) {
   NRAM_ASSIGN_OR_RETURN(const Authority authority,
                         has_authority ? ReadAuthority(from) : Authority::Create("nram-authority"));
   NRAM_ASSIGN_OR_RETURN(const CertificatePair own, authority.Write());
+  // A renewal without flags asks for the same again.
+  CertificateWishes server_wishes = FormerWishes(directory + "/server.pem");
+  CertificateWishes client_wishes = FormerWishes(directory + "/client.pem");
+  server_wishes.name = "server";
+  server_wishes.serves = true;
+  if (!flags.hosts.empty()) server_wishes.hosts = flags.hosts;
+  if (server_wishes.hosts.empty()) server_wishes.hosts = OwnHosts();
+  if (!flags.client.empty() || client_wishes.name.empty()) {
+    client_wishes.name = flags.client.empty() ? "client" : flags.client;
+  }
+  if (!flags.uri.empty()) client_wishes.uri = flags.uri;
+  client_wishes.serves = false;
+  server_wishes.days = client_wishes.days = flags.days;
   // All are made before the first is written, so that a mistake leaves the directory as it was.
-  const std::vector<std::string> hosts = flags.hosts.empty() ? OwnHosts() : flags.hosts;
   CertificatePair server;
   if (!only_client) {
-    NRAM_ASSIGN_OR_RETURN(server,
-                          authority.Issue({.name = "server", .serves = true, .hosts = hosts, .days = flags.days}));
+    NRAM_ASSIGN_OR_RETURN(server, authority.Issue(server_wishes));
   }
-  const std::string name = flags.client.empty() ? "client" : flags.client;
-  NRAM_ASSIGN_OR_RETURN(const CertificatePair client,
-                        authority.Issue({.name = name, .uri = flags.uri, .days = flags.days}));
+  NRAM_ASSIGN_OR_RETURN(const CertificatePair client, authority.Issue(client_wishes));
   if (!has_authority) NRAM_RETURN_IF_ERROR(WriteSecret(directory + "/ca.key", own.key));
   NRAM_RETURN_IF_ERROR(WriteFileAtomically(directory + "/ca.pem", own.certificate));
   if (!only_client) NRAM_RETURN_IF_ERROR(WritePair(directory, "server", server));
   NRAM_RETURN_IF_ERROR(WritePair(directory, "client", client));
 
-  const std::string who = flags.uri.empty() ? "cn:" + name : flags.uri;
-  printf("%s: %s; they hold until %s\n", directory.c_str(),
+  const std::string who = client_wishes.uri.empty() ? "cn:" + client_wishes.name : client_wishes.uri;
+  printf("%s: %s; good until %s\n", directory.c_str(),
          only_client       ? "certificate for one more client"
          : has_authority   ? "new certificates of the authority that was there"
                            : "a new authority, and certificates of it",
          DateAfter(flags.days).c_str());
   if (!only_client) {
-    printf("  servers  ca.pem server.pem server.key   for %s\n", absl::StrJoin(hosts, ", ").c_str());
+    printf("  servers  ca.pem server.pem server.key   for %s\n", absl::StrJoin(server_wishes.hosts, ", ").c_str());
   }
   printf("  clients  ca.pem client.pem client.key   %s\n", who.c_str());
   if (!only_client) printf("  you      ca.key                         signs others: keep it away from servers and clients\n");
   printf("Copy to each machine what it needs, and give --tls-dir=DIR there (or NRAM_TLS_DIR). To renew: `nram keygen\n"
-         "%s` again before that day, and copy; nothing needs a restart.\n",
-         directory.c_str());
+         "%s%s` again before that day, and copy; nothing needs a restart.\n",
+         directory.c_str(), only_client ? absl::StrCat(" --authority=", flags.authority).c_str() : "");
   return absl::OkStatus();
 }
 

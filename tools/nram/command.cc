@@ -22,8 +22,7 @@ const std::vector<Command>& Commands() {
   static const std::vector<Command>* const commands = new std::vector<Command>{
       UpCommand(),     DownCommand(),    MountCommand(),  UmountCommand(), DfCommand(),
       StatusCommand(), RegionsCommand(), DrainCommand(),  SwaponCommand(), SwapoffCommand(),
-      SwapsCommand(),  SortCommand(),    DoctorCommand(), BenchCommand(),  KeygenCommand(),
-      CompletionCommand()};
+      SwapsCommand(),  SortCommand(),    DoctorCommand(), BenchCommand(),  CompletionCommand()};
   return *commands;
 }
 

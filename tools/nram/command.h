@@ -116,7 +116,7 @@ Command SwapoffCommand();
 Command SwapsCommand();
 Command DoctorCommand();
 Command BenchCommand();
-Command KeygenCommand();
+Command KeygenCommand();  // not among Commands() until servers and clients take certificates
 Command CompletionCommand();
 
 }  // namespace nram
