@@ -60,19 +60,19 @@ Membership::Standing Membership::StandingOf(const RegionMap& map, const Life& me
 
 bool Membership::Create(const Held& held, ServerSession* session, const Members& members) const {
   const RegionKey& key = held.map->key();
-  CreateRegionArgs args{lease_, key.id, key.epoch, key.gc, held.name, Incarnations(members), held.size_bytes};
+  CreateRegionArgs args{session->lease(), key.id, key.epoch, key.gc, held.name, Incarnations(members), held.size_bytes};
   args.copies = key.copies;
   args.view = held.view.number;
   absl::Status status = session->control()->CreateRegion(args, DeadlineNs());
   if (absl::IsAlreadyExists(status)) {
     // It was a member before, in the same life; or another client owns what is there.
-    status = session->control()->DestroyView(lease_, key.id, key.epoch, args.view, DeadlineNs()).status();
+    status = session->control()->DestroyView(session->lease(), key.id, key.epoch, args.view, DeadlineNs()).status();
     if (absl::IsFailedPrecondition(status)) held.map->NoteFenced();
     if (status.ok()) status = session->control()->CreateRegion(args, DeadlineNs());
   }
   // A destroy may have gone by meanwhile.
   if (!held.map->CheckUsable().ok()) {
-    (void)session->control()->DestroyView(lease_, key.id, key.epoch, args.view, DeadlineNs());
+    (void)session->control()->DestroyView(session->lease(), key.id, key.epoch, args.view, DeadlineNs());
     return false;
   }
   return status.ok();
@@ -93,7 +93,7 @@ size_t Membership::Tell(RegionMap* map, View* view, const Members& members, uint
                         int64_t deadline_ns) const {
   if (!MayTell(*view, members)) return 0;
   const RegionKey& key = map->key();
-  const SetViewArgs args{lease_, key.id, key.epoch, ++view->number, Incarnations(members), sealed};
+  SetViewArgs args{LeaseId{}, key.id, key.epoch, ++view->number, Incarnations(members), sealed};
   Members asked = members;
   for (const Members& list : view->out) {
     for (const Life& life : list) {
@@ -104,6 +104,7 @@ size_t Membership::Tell(RegionMap* map, View* view, const Members& members, uint
   for (const Life& life : asked) {
     ServerSession* const session = life.server == kNoServer ? nullptr : home_->sessions->at(life.server);
     if (session == nullptr || !session->up() || session->incarnation() != life.incarnation) continue;
+    args.lease = session->lease();
     const absl::Status status = session->control()->SetView(args, std::min(deadline_ns, DeadlineNs()));
     if (status.ok()) told.push_back(life);
     if (absl::IsFailedPrecondition(status)) map->NoteFenced();
@@ -165,7 +166,7 @@ void Membership::Look(Held* held) {
     ServerSession* const session = life.server == kNoServer ? nullptr : home_->sessions->at(life.server);
     if (session == nullptr || !session->usable() || session->incarnation() != life.incarnation) continue;
     // What is left there if this is not answered is nobody's, and goes if it becomes a member again.
-    (void)session->control()->DestroyView(lease_, map->key().id, map->key().epoch, held->view.number, DeadlineNs());
+    (void)session->control()->DestroyView(session->lease(), map->key().id, map->key().epoch, held->view.number, DeadlineNs());
   }
 }
 

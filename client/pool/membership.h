@@ -23,8 +23,7 @@ namespace nram {
 class Membership : public RegionKeeper {
  public:
   // Both outlive it.
-  Membership(const RegionHome* home, Repairer* repairer, LeaseId lease)
-      : home_(home), repairer_(repairer), lease_(lease) {}
+  Membership(const RegionHome* home, Repairer* repairer) : home_(home), repairer_(repairer) {}
   ~Membership();
 
   // A region as its servers know it. `map` has its members.
@@ -82,7 +81,6 @@ class Membership : public RegionKeeper {
 
   const RegionHome* const home_;
   Repairer* const repairer_;
-  const LeaseId lease_;
   Mutex mu_;  // held while servers are told, since their lists must not change meanwhile; no page waits for it
   std::list<Held> held_ ABSL_GUARDED_BY(mu_);
   bool stops_ ABSL_GUARDED_BY(mu_) = false;

@@ -58,15 +58,16 @@ absl::Status TooLarge(const std::string& name) {
 // whoever attaches it later can tell a hole from a loss. Until it is on all of them it belongs to a lease of its own.
 // Whoever undoes it ends that lease first: from then on no server executes a create that is still on its way.
 struct NamedRegions::Making {
-  CreateRegionArgs args;
+  CreateRegionArgs args;                 // of the server that is asked, its lease
   std::vector<ServerSession*> sessions;  // in the order of args.incarnations
+  std::vector<LeaseId> leases;           // likewise
 };
 
 absl::StatusOr<std::unique_ptr<Region>> NamedRegions::Create(const RegionOptions& options) {
   const int64_t deadline_ns = DeadlineIn(options_->io_timeout_ms);
   NRAM_RETURN_IF_ERROR(AwaitUndone(options.name, deadline_ns));
   Making making;
-  making.args = {LeaseId{environment_->RandomId()},
+  making.args = {LeaseId{},
                  RegionId{environment_->RandomId()},
                  kMaking,
                  options.gc,
@@ -84,6 +85,7 @@ absl::StatusOr<std::unique_ptr<Region>> NamedRegions::Create(const RegionOptions
     }
     hosts.insert(session->host());
     making.sessions.push_back(session.get());
+    making.leases.push_back(LeaseId{environment_->RandomId()});
     making.args.incarnations.push_back(session->incarnation());
   }
   if (making.sessions.empty()) return absl::UnavailableError("no memory server of the pool answers");
@@ -112,19 +114,22 @@ absl::Status NamedRegions::MakeEverywhere(const Making& making, int64_t deadline
   for (size_t i = 0; i < making.sessions.size(); ++i) {
     ControlClient* const control = making.sessions[i]->control();
     NRAM_ASSIGN_OR_RETURN(const LeaseInfo lease,
-                          control->GrantLease(making.args.lease, options_->client_name, ttl_ms, deadline_ns));
+                          control->GrantLease(making.leases[i], options_->client_name, ttl_ms, deadline_ns));
     if (lease.incarnation != making.args.incarnations[i]) {
       return absl::UnavailableError(absl::StrCat("memory server ", making.sessions[i]->name(), " has just restarted"));
     }
-    NRAM_RETURN_IF_ERROR(control->CreateRegion(making.args, deadline_ns));
+    CreateRegionArgs args = making.args;
+    args.lease = making.leases[i];
+    NRAM_RETURN_IF_ERROR(control->CreateRegion(args, deadline_ns));
   }
   for (ServerSession* const session : making.sessions) {
-    const AttachRegionArgs args{lease_, making.args.region, "", false, kMade, /*force=*/true};
+    const AttachRegionArgs args{session->lease(), making.args.region, "", false, kMade, /*force=*/true};
     NRAM_RETURN_IF_ERROR(session->control()->AttachRegion(args, deadline_ns).status());
   }
   // It owns nothing any more. One that cannot be ended now ends by itself.
-  for (ServerSession* const session : making.sessions)
-    (void)session->control()->EndLease(making.args.lease, deadline_ns);
+  for (size_t i = 0; i < making.sessions.size(); ++i) {
+    (void)making.sessions[i]->control()->EndLease(making.leases[i], deadline_ns);
+  }
   return absl::OkStatus();
 }
 
@@ -132,7 +137,7 @@ absl::Status NamedRegions::MakeEverywhere(const Making& making, int64_t deadline
 std::string NamedRegions::UndoEverywhere(const Making& making) {
   for (size_t i = 0; i < making.sessions.size(); ++i) {
     making.sessions[i]->UndoCreate(
-        {making.args.name, making.args.region, making.args.lease, making.args.incarnations[i]});
+        {making.args.name, making.args.region, making.leases[i], making.args.incarnations[i]});
   }
   const int64_t deadline_ns = DeadlineIn(kUndoTimeoutMs);
   std::vector<std::string> left;
@@ -164,7 +169,7 @@ absl::StatusOr<NamedRegions::Found> NamedRegions::LookFor(const std::string& nam
       continue;
     }
     AttachRegionArgs args;
-    args.lease = lease_;  // a server tells the owner's lease to its owner alone
+    args.lease = sessions_->at(i)->lease();  // a server tells the owner's lease to its owner alone
     args.name = name;
     args.read_only = true;
     const uint64_t incarnation = sessions_->at(i)->incarnation();
@@ -300,8 +305,10 @@ absl::StatusOr<std::unique_ptr<Region>> NamedRegions::TryAttach(const std::strin
   options.size_bytes = newest.size_bytes;
   options.copies = newest.copies;
   // Before any server lets go of the present owner: one may have ended its lease for a moment, and the others not.
-  for (const RegionInfo& info : infos) {
-    if (mode == AttachMode::kOwner && Raw(info.id) != 0 && !info.orphan && info.lease != lease_) {
+  for (size_t i = 0; i < infos.size(); ++i) {
+    const RegionInfo& info = infos[i];
+    const bool is_own = info.lease == sessions_->at(i)->lease();
+    if (mode == AttachMode::kOwner && Raw(info.id) != 0 && !info.orphan && !is_own) {
       return absl::FailedPreconditionError(absl::StrCat("region ", Quoted(name), " is in use by ", info.owner_name));
     }
   }
@@ -360,8 +367,9 @@ absl::Status NamedRegions::RaiseEverywhere(const std::vector<RegionInfo>& infos,
     unanswered = absl::OkStatus();
     std::vector<size_t> again;
     for (const size_t i : left) {
-      const AttachRegionArgs args{lease_, infos[i].id, "", false, epoch, mode == AttachMode::kTakeOver};
-      const absl::StatusOr<RegionInfo> raised = RaiseAt(sessions_->at(i), args, deadline_ns);
+      ServerSession* const session = sessions_->at(i);
+      const AttachRegionArgs args{session->lease(), infos[i].id, "", false, epoch, mode == AttachMode::kTakeOver};
+      const absl::StatusOr<RegionInfo> raised = RaiseAt(session, args, deadline_ns);
       const absl::Status& status = raised.status();
       if (raised.ok()) {
         ++taken;
@@ -392,11 +400,11 @@ absl::StatusOr<RegionInfo> NamedRegions::RaiseAt(ServerSession* session, const A
   if (!absl::IsAborted(raised.status())) return raised;
   // An attempt without an answer may have done it.
   AttachRegionArgs look;
-  look.lease = lease_;
+  look.lease = session->lease();
   look.region = args.region;
   look.read_only = true;
   NRAM_ASSIGN_OR_RETURN(RegionInfo info, session->control()->AttachRegion(look, try_ns));
-  if (info.lease != lease_ || info.epoch != args.epoch) return raised.status();
+  if (info.lease != session->lease() || info.epoch != args.epoch) return raised.status();
   return info;
 }
 

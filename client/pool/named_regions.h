@@ -37,13 +37,12 @@ enum class AttachLoss {
 class NamedRegions {
  public:
   // All outlive it.
-  NamedRegions(const RegionHome* home, Membership* membership, LeaseId lease)
+  NamedRegions(const RegionHome* home, Membership* membership)
       : home_(home),
         membership_(membership),
         sessions_(home->sessions),
         environment_(home->environment),
-        options_(home->options),
-        lease_(lease) {}
+        options_(home->options) {}
 
   absl::StatusOr<std::unique_ptr<Region>> Create(const RegionOptions& options);
   absl::StatusOr<std::unique_ptr<Region>> Attach(const std::string& name, AttachMode mode, AttachLoss loss);
@@ -86,7 +85,6 @@ class NamedRegions {
   Sessions* const sessions_;
   Environment* const environment_;
   const PoolOptions* const options_;
-  const LeaseId lease_;
   Mutex attaching_;  // one at a time: two would have one epoch
 };
 

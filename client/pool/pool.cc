@@ -53,14 +53,15 @@ absl::Status CheckOptions(const RegionOptions& options) {
 Pool::Pool(PoolOptions options, std::unique_ptr<PoolEdge> edge)
     : options_(WithDefaults(std::move(options))),
       edge_(std::move(edge)),
-      lease_(LeaseId{edge_->environment()->RandomId()}),
       sessions_(edge_->gate()),
       home_{&sessions_, edge_->environment(), &options_, &copied_regions_, &membership_},
       repairer_(&home_),
-      membership_(&home_, &repairer_, lease_),
-      named_regions_(&home_, &membership_, lease_) {
+      membership_(&home_, &repairer_),
+      named_regions_(&home_, &membership_) {
   for (const Endpoint& server : options_.servers) {
-    sessions_.Add(std::make_unique<ServerSession>(static_cast<uint16_t>(sessions_.size()), server, lease_, options_,
+    // A lease's id is a secret: each server has one that it has in common with no other.
+    const LeaseId lease{edge_->environment()->RandomId()};
+    sessions_.Add(std::make_unique<ServerSession>(static_cast<uint16_t>(sessions_.size()), server, lease, options_,
                                                   edge_->environment()));
   }
   for (const auto& session : sessions_) drivers_.push_back(edge_->Drive(session.get()));

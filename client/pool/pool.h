@@ -71,7 +71,6 @@ class Pool {
   const PoolOptions& options() const { return options_; }
   // Which a program's threads may drive beside their own work.
   Poller* poller() { return edge_->poller(); }
-  LeaseId lease() const { return lease_; }
   // What repair knows of the copies of all regions.
   CopiesReport copies() const { return repairer_.report(); }
   // For doors whose threads sleep for more than replies.
@@ -84,7 +83,6 @@ class Pool {
 
   const PoolOptions options_;
   const std::unique_ptr<PoolEdge> edge_;
-  const LeaseId lease_;
   Sessions sessions_;
   std::vector<std::unique_ptr<SessionDriver>> drivers_;  // of the sessions, in the same order
   CopiedRegions copied_regions_;

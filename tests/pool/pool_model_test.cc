@@ -59,7 +59,7 @@ class PoolModelTest : public ::testing::Test {
           relay.Hold(false);
           break;
         default:
-          (void)servers_.server(round % 2).leases().End(pool.lease());
+          (void)servers_.server(round % 2).leases().End(pool.session(round % 2)->lease());
       }
       poll(nullptr, 0, 30);
     }

@@ -363,12 +363,23 @@ TEST(PoolTest, APartThatWasCollectedIsALossToWhoAttachesTheRest) {
   auto second = servers.Open();
   ASSERT_TRUE(second->AttachRegion("array", AttachMode::kReadOnly).ok());
   // One server has not heard of the owner for a while.
-  const auto lease = servers.server(0).leases().End(owner->lease());
+  const auto lease = servers.server(0).leases().End(owner->session(0)->lease());
   ASSERT_NE(lease, nullptr);
   servers.server(0).store().CollectLease(*lease);
   for (const AttachMode mode : {AttachMode::kReadOnly, AttachMode::kTakeOver}) {
     EXPECT_EQ(second->AttachRegion("array", mode).status().code(), absl::StatusCode::kDataLoss);
   }
+}
+
+// A donor that is a client too must not be able to speak for another client elsewhere.
+TEST(PoolTest, WhatOneServerKnowsOfALeaseIsWorthNothingAtAnother) {
+  TestPool servers(2);
+  auto pool = servers.Open();
+  const auto renew = [&](int lease_of, int at) {
+    return pool->session(at)->control()->RenewLease(pool->session(lease_of)->lease(), {}, DeadlineAfterMs(20'000));
+  };
+  EXPECT_TRUE(renew(0, 0).ok() && renew(1, 1).ok());
+  EXPECT_TRUE(absl::IsNotFound(renew(0, 1).status()) && absl::IsNotFound(renew(1, 0).status()));
 }
 
 TEST(PoolTest, WhoIsRefusedHasTakenTheRegionFromNobody) {
@@ -378,7 +389,7 @@ TEST(PoolTest, WhoIsRefusedHasTakenTheRegionFromNobody) {
   const std::string data = Pattern(4 * kMiB, 1);
   ASSERT_TRUE(region->Write(0, Bytes(data)).ok());
   auto second = servers.Open();
-  ASSERT_NE(servers.server(0).leases().End(owner->lease()), nullptr);
+  ASSERT_NE(servers.server(0).leases().End(owner->session(0)->lease()), nullptr);
   EXPECT_EQ(second->AttachRegion("array", AttachMode::kOwner).status().code(), absl::StatusCode::kFailedPrecondition);
   // The owner comes back to the one server and was never away from the other.
   const absl::Status status = region->Write(0, Bytes(data));

@@ -64,7 +64,7 @@ TEST_F(ControlCrowdTest, IdleConnectionsGiveWay) {
     }
   }
   ExpectServed(servers.Options());
-  EXPECT_TRUE(before->session(0)->control()->RenewLease(before->lease(), {}, DeadlineAfterMs(20'000)).ok());
+  EXPECT_TRUE(before->session(0)->control()->RenewLease(before->session(0)->lease(), {}, DeadlineAfterMs(20'000)).ok());
 }
 
 // More calls than there are threads, whose answers the server cannot send.

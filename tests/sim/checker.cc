@@ -56,9 +56,9 @@ const char* NameOf(Checker::Kind kind) {
   return "";
 }
 
-void Checker::AddRegion(RegionId region, ChunkRange window, LeaseId lease, bool gc) {
+void Checker::AddRegion(RegionId region, ChunkRange window, std::vector<LeaseId> leases, bool gc) {
   Region& added = regions_[Raw(region)];
-  added.lease = lease;
+  added.leases = std::move(leases);
   added.gc = gc;
   added.window = window;
   added.chunks.resize(window.count);
@@ -267,7 +267,8 @@ void Checker::NoteLeaseEnded(int server, LeaseId lease) {
   ++term_count_;
   term_ns_ = world_->NowNs();
   for (auto& [id, region] : regions_) {
-    if (region.gc && region.lease == lease && region.sent_to.erase(server) > 0) region.lost_at.insert(server);
+    const bool ends = region.gc && region.leases.at(server) == lease;
+    if (ends && region.sent_to.erase(server) > 0) region.lost_at.insert(server);
   }
 }
 

@@ -53,8 +53,9 @@ class Checker {
   // Of the writes of regions that are added from now on.
   void SetEffect(RegisterHistory::Effect effect) { effect_ = effect; }
 
-  // --- Regions. `window`: no operation goes beyond. `gc`: its servers free it when `lease` ends.
-  void AddRegion(RegionId region, ChunkRange window, LeaseId lease, bool gc);
+  // --- Regions. `window`: no operation goes beyond. `gc`: each server frees it when the one of `leases` that is its own
+  // ends.
+  void AddRegion(RegionId region, ChunkRange window, std::vector<LeaseId> leases, bool gc);
   void RemoveRegion(RegionId region) { regions_.erase(Raw(region)); }
 
   // --- Operations. Begin... fills a write's buffer. `masks`: as for Region::WriteChunks; empty: all chunks.
@@ -121,7 +122,7 @@ class Checker {
     Moment mended = kNever;
   };
   struct Region {
-    LeaseId lease{};
+    std::vector<LeaseId> leases;  // by server
     bool gc = false;
     ChunkRange window;
     std::vector<std::unique_ptr<RegisterHistory>> chunks;  // of the window; null: never touched

@@ -211,11 +211,11 @@ void Faults::DamageSome(SimServer* server) {
 
 void Faults::EndLeases(size_t server) {
   if (lease_of == nullptr) return;
-  const LeaseId lease = lease_of(world_->rng().Below(cluster_->clients.size()));
+  const size_t client = world_->rng().Below(cluster_->clients.size());
   for (size_t i = 0; i < cluster_->servers.size(); ++i) {
     ServerCore* const core = cluster_->servers[i]->core();
     if ((server < cluster_->servers.size() && i != server) || core == nullptr) continue;
-    const auto ended = core->leases().End(lease);
+    const auto ended = core->leases().End(lease_of(client, i));
     if (ended == nullptr) continue;
     core->store().CollectLease(*ended);
     cluster_->servers[i]->on_lease_ended(*ended);

@@ -45,7 +45,7 @@ class Faults {
   Faults(Cluster* cluster, const FaultWeights& weights, int64_t pause_ns);
 
   // What ends a client's lease at a server; for kEndLease.
-  std::function<LeaseId(size_t client)> lease_of;
+  std::function<LeaseId(size_t client, size_t server)> lease_of;
   // If set, a fault comes only while none lasts, and this says so.
   std::function<bool()> may_come;
 

@@ -196,7 +196,9 @@ void PoolClient::MakeRegion(Handle* handle) {
     handle->window.first += kChunksPerSpan - rng.Below(kPagesPerSpan / 2) * kChunksPerPage;
   }
   handle->region = pool_->CreateRegion(options).value();
-  checker_->AddRegion(handle->region->id(), handle->window, pool_->lease(), options.gc);
+  std::vector<LeaseId> leases;
+  for (size_t i = 0; i < pool_->server_count(); ++i) leases.push_back(lease(i));
+  checker_->AddRegion(handle->region->id(), handle->window, std::move(leases), options.gc);
   cluster_->regions.push_back(handle->region->id());
 }
 
@@ -430,7 +432,7 @@ void PoolClient::CloseIfIdle(Handle* handle) {
 
 std::shared_ptr<Lease> PoolClient::KnownLease(SimServer* server) const {
   if (!server->alive()) return nullptr;
-  std::shared_ptr<Lease> lease = server->core()->leases().Find(pool_->lease());
+  std::shared_ptr<Lease> lease = server->core()->leases().Find(this->lease(server->index()));
   const bool known = lease != nullptr && lease->live() &&
                      pool_->session(server->index())->room()->IsPresent(server->core()->incarnation(), lease->term());
   return known ? lease : nullptr;
@@ -460,7 +462,7 @@ void PoolClient::Watch() {
 
 void PoolClient::CheckRoom(SimServer* server) {
   Room* const room = pool_->session(server->index())->room();
-  const auto lease = server->core()->leases().Find(pool_->lease());
+  const auto lease = server->core()->leases().Find(this->lease(server->index()));
   if (lease == nullptr || !lease->live()) return checker_->Fail("a client that is up has no lease");
   const uint64_t reservation = server->core()->arena().left_bytes(lease->reservation);
   const int64_t free_bytes = room->free_bytes();

@@ -41,7 +41,7 @@ class PoolClient {
   // Closes the pool, which steps the world. Nothing may be under way, and the client must not be frozen.
   ~PoolClient();
 
-  LeaseId lease() const { return pool_->lease(); }
+  LeaseId lease(size_t server) const { return pool_->session(server)->lease(); }
   // All servers can be used.
   bool up() const;
   size_t under_way() const { return under_way_; }

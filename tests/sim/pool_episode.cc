@@ -128,7 +128,7 @@ class PoolEpisode : private EpisodeRun {
         return absl::c_all_of(clients_, [](const auto& client) { return client->whole(); });
       };
     }
-    faults_.lease_of = [this](size_t client) { return clients_[client]->lease(); };
+    faults_.lease_of = [this](size_t client, size_t server) { return clients_[client]->lease(server); };
   }
 
   void Pump(size_t client) override {
@@ -222,7 +222,7 @@ class PoolEpisode : private EpisodeRun {
     uint64_t reserved_bytes = usage.reserved_bytes;
     if (!closed) {
       for (const auto& client : clients_) {
-        const auto lease = core->leases().Find(client->lease());
+        const auto lease = core->leases().Find(client->lease(server->index()));
         if (lease != nullptr) reserved_bytes -= core->arena().left_bytes(lease->reservation);
       }
     }

@@ -20,7 +20,7 @@ class RawEpisode : private EpisodeRun {
     for (size_t i = 0; i < cluster_.clients.size(); ++i) {
       clients_.push_back(std::make_unique<RawClient>(&cluster_, i));
     }
-    faults_.lease_of = [this](size_t client) { return clients_[client]->lease(); };
+    faults_.lease_of = [this](size_t client, size_t) { return clients_[client]->lease(); };
   }
 
   EpisodeResult Run() {
