@@ -31,8 +31,8 @@ absl::StatusOr<Role> ParseRole(absl::string_view word) {
   if (word == "user") return Role::kUser;
   if (word == "operator") return Role::kOperator;
   if (word == "none") return Role::kNobody;
-  return absl::InvalidArgumentError(
-      absl::StrCat("\"", Printable(std::string(word), kTenantNameMax), "\" is no role: none, monitor, user or operator"));
+  return absl::InvalidArgumentError(absl::StrCat("\"", Printable(std::string(word), kTenantNameMax),
+                                                 "\" is no role: none, monitor, user or operator"));
 }
 
 absl::Status CheckIdentity(absl::string_view identity) {
@@ -55,8 +55,8 @@ absl::Status CheckTenant(absl::string_view tenant, Role role) {
     return absl::InvalidArgumentError("users and operators have a tenant");
   }
   const bool fits = tenant.size() <= kTenantNameMax && absl::c_all_of(tenant, [](char c) {
-    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-' || c == '.';
-  });
+                      return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-' || c == '.';
+                    });
   if (fits) return absl::OkStatus();
   return absl::InvalidArgumentError("a tenant's name is 1 to 64 letters, digits, \"_\", \"-\" and \".\"");
 }
@@ -147,9 +147,8 @@ std::vector<AccessRule> Access::DefaultRules() const {
 
 absl::Status Access::Use(std::vector<AccessRule> rules) {
   MutexLock lock(&mu_);
-  const auto is_new = [&](const AccessRule& rule) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return !numbers_.contains(rule.tenant);
-  };
+  const auto is_new = [&](const AccessRule& rule)
+                          ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !numbers_.contains(rule.tenant); };
   // A number must never stand for two tenants.
   if (names_.size() + absl::c_count_if(rules, is_new) > kTenantsMax) {
     return absl::ResourceExhaustedError("this server has had too many tenants since it started");
@@ -180,8 +179,8 @@ void Access::Reload() {
   }
   absl::StatusOr<std::vector<AccessRule>> rules = ParseAccessRules(*text);
   if (!rules.ok()) {
-    LOG(ERROR) << options_.file << " has a mistake, and the access rules stay as they were: "
-               << rules.status().message();
+    LOG(ERROR) << options_.file
+               << " has a mistake, and the access rules stay as they were: " << rules.status().message();
     return;
   }
   const size_t count = rules->size();
@@ -236,9 +235,9 @@ absl::Status Access::Check(const Principal& principal, Action action) {
     return absl::PermissionDeniedError(
         absl::StrCat(principal.identity, " may not use this server: no rule lets it in (--access, docs/security.md)"));
   }
-  return absl::PermissionDeniedError(
-      absl::StrCat(principal.identity, " may not ", what, ": that needs the role ",
-                   least == Role::kOperator ? "operator" : "user", " (--access, docs/security.md)"));
+  return absl::PermissionDeniedError(absl::StrCat(principal.identity, " may not ", what, ": that needs the role ",
+                                                  least == Role::kOperator ? "operator" : "user",
+                                                  " (--access, docs/security.md)"));
 }
 
 TenantLimits Access::limits(TenantNumber tenant) const {

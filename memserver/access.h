@@ -40,7 +40,7 @@ enum class Action : uint8_t {
 
 struct TenantLimits {
   static constexpr uint64_t kNone = ~uint64_t{0};
-  uint64_t bytes = kNone;  // frames and index of its regions, and its reservations
+  uint64_t bytes = kNone;        // frames and index of its regions, and its reservations
   uint64_t connections = kNone;  // of each plane
   uint64_t leases = kNone;
   uint64_t regions = kNone;
@@ -72,8 +72,8 @@ absl::StatusOr<std::vector<AccessRule>> ParseAccessRules(absl::string_view text)
 class Access {
  public:
   struct Options {
-    std::string file;  // empty: the default rules
-    uid_t uid = 0;     // the server's
+    std::string file;             // empty: the default rules
+    uid_t uid = 0;                // the server's
     bool lets_anyone_in = false;  // --allow-unauthenticated: "anyone" is an identity
   };
 

@@ -74,7 +74,9 @@ TEST(AccessTest, MistakesAreNamedWithTheirLine) {
 }
 
 TEST_F(AccessFileTest, TheFirstRuleThatFitsDecides) {
-  Write("cn:batch-7 ops operator\ncn:batch-* batch user quota=1G leases=3\ncn:watch - monitor\ncn:stolen - none\n* guests user\n");
+  Write(
+      "cn:batch-7 ops operator\ncn:batch-* batch user quota=1G leases=3\ncn:watch - monitor\ncn:stolen - none\n* "
+      "guests user\n");
   const auto access = Make();
   EXPECT_EQ(RoleOf(*access, "cn:batch-7"), Role::kOperator);
   const Principal batch = access->Judge("cn:batch-8");

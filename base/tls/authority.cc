@@ -77,23 +77,22 @@ bool AddExtension(X509* certificate, X509* issuer, int nid, const std::string& v
 absl::StatusOr<Certificate> NewCertificate(EVP_PKEY* key, const std::string& name, int64_t begins_s, int64_t days) {
   if (name.empty() || name.size() > kCommonNameMax || !IsPrintable(name) ||
       name.find_first_of(" \t") != std::string::npos) {
-    return absl::InvalidArgumentError(absl::StrCat("\"", Printable(name, kCommonNameMax),
-                                                   "\" cannot be a name: 1 to 64 printable bytes, no spaces"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", Printable(name, kCommonNameMax), "\" cannot be a name: 1 to 64 printable bytes, no spaces"));
   }
   Certificate certificate(X509_new(), &X509_free);
   const std::unique_ptr<BIGNUM, decltype(&BN_free)> serial(BN_new(), &BN_free);
   if (begins_s == 0) begins_s = time(nullptr) - kClocksDifferS;
   const int64_t ends_s = begins_s + days * kSecondsPerDay;
   X509_NAME* const subject = certificate == nullptr ? nullptr : X509_get_subject_name(certificate.get());
-  const bool made =
-      subject != nullptr && X509_set_version(certificate.get(), X509_VERSION_3) == 1 &&
-      BN_rand(serial.get(), 127, BN_RAND_TOP_ANY, BN_RAND_BOTTOM_ANY) == 1 &&
-      BN_to_ASN1_INTEGER(serial.get(), X509_get_serialNumber(certificate.get())) != nullptr &&
-      ASN1_TIME_set(X509_getm_notBefore(certificate.get()), begins_s) != nullptr &&
-      ASN1_TIME_set(X509_getm_notAfter(certificate.get()), ends_s) != nullptr &&
-      X509_set_pubkey(certificate.get(), key) == 1 &&
-      X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_UTF8, reinterpret_cast<const unsigned char*>(name.c_str()), -1,
-                                 -1, 0) == 1;
+  const bool made = subject != nullptr && X509_set_version(certificate.get(), X509_VERSION_3) == 1 &&
+                    BN_rand(serial.get(), 127, BN_RAND_TOP_ANY, BN_RAND_BOTTOM_ANY) == 1 &&
+                    BN_to_ASN1_INTEGER(serial.get(), X509_get_serialNumber(certificate.get())) != nullptr &&
+                    ASN1_TIME_set(X509_getm_notBefore(certificate.get()), begins_s) != nullptr &&
+                    ASN1_TIME_set(X509_getm_notAfter(certificate.get()), ends_s) != nullptr &&
+                    X509_set_pubkey(certificate.get(), key) == 1 &&
+                    X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_UTF8,
+                                               reinterpret_cast<const unsigned char*>(name.c_str()), -1, -1, 0) == 1;
   if (!made) return Failed("a certificate cannot be made");
   return certificate;
 }
@@ -189,7 +188,8 @@ absl::StatusOr<CertificateWishes> WishesOf(const std::string& certificate_pem) {
     char address[INET6_ADDRSTRLEN] = "";
     if (kind == GEN_DNS) wishes.hosts.push_back(value);
     if (kind == GEN_URI) wishes.uri = value;
-    if (kind == GEN_IPADD && inet_ntop(value.size() == 4 ? AF_INET : AF_INET6, data, address, sizeof address) != nullptr) {
+    if (kind == GEN_IPADD &&
+        inet_ntop(value.size() == 4 ? AF_INET : AF_INET6, data, address, sizeof address) != nullptr) {
       wishes.hosts.emplace_back(address);
     }
   }

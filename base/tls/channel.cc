@@ -57,8 +57,8 @@ absl::StatusOr<size_t> Channel::Send(absl::Span<const iovec> pieces) {
 
 absl::StatusOr<bool> Channel::Flush() {
   while (has_output()) {
-    const ssize_t n = send(fd_, tls_->out.get() + tls_->out_begin, tls_->out_end - tls_->out_begin,
-                           MSG_DONTWAIT | MSG_NOSIGNAL);
+    const ssize_t n =
+        send(fd_, tls_->out.get() + tls_->out_begin, tls_->out_end - tls_->out_begin, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) return false;
     if (n < 0) return Broken("send");

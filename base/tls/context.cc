@@ -61,7 +61,8 @@ absl::StatusOr<TlsFiles> TlsFiles::In(const std::string& directory, TlsRole role
   if (!Exists(ours.certificate) && Exists(theirs.certificate)) return theirs;
   for (const std::string& path : {ours.authorities, ours.certificate, ours.key}) {
     if (!Exists(path)) {
-      return absl::NotFoundError(absl::StrCat(path, " is missing: `nram keygen` makes it (or ca.crt, tls.crt, tls.key)"));
+      return absl::NotFoundError(
+          absl::StrCat(path, " is missing: `nram keygen` makes it (or ca.crt, tls.crt, tls.key)"));
     }
   }
   return ours;

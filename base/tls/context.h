@@ -31,8 +31,9 @@ struct TlsFiles {
   static absl::StatusOr<TlsFiles> In(const std::string& directory, TlsRole role);
 };
 
-// Thread-safe. Looks at the files before a handshake, once a second at most, and loads them anew when they have changed.
-// Files that do not fit are left alone: the certificates that were good stay, and the log says once what is wrong.
+// Thread-safe. Looks at the files before a handshake, once a second at most, and loads them anew when they have
+// changed. Files that do not fit are left alone: the certificates that were good stay, and the log says once what is
+// wrong.
 class TlsContext {
  public:
   // INVALID_ARGUMENT, PERMISSION_DENIED: a file cannot be used; the message names it and says why.

@@ -55,7 +55,8 @@ int VerifyClient(int ok, X509_STORE_CTX*) { return ok; }
 
 // The only URI of SPIFFE. False: there are several.
 bool FindUri(X509* certificate, std::string* uri) {
-  auto* const names = static_cast<GENERAL_NAMES*>(X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr));
+  auto* const names =
+      static_cast<GENERAL_NAMES*>(X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr));
   int found = 0;
   for (int i = 0; names != nullptr && i < sk_GENERAL_NAME_num(names); ++i) {
     const GENERAL_NAME* const name = sk_GENERAL_NAME_value(names, i);

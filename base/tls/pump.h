@@ -45,7 +45,7 @@ class TlsPump {
     Channel channel;
     UniqueFd inner;
     Buffer to_outer, to_inner;
-    bool told_end = false;  // the plain end knows that nothing comes any more
+    bool told_end = false;                        // the plain end knows that nothing comes any more
     uint32_t outer_events = 0, inner_events = 0;  // as registered
     mutable Mutex mu_;
     absl::Status status_ ABSL_GUARDED_BY(mu_);

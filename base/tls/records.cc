@@ -35,8 +35,8 @@ void ExpandLabel(absl::Span<const uint8_t> secret, absl::string_view label, absl
         EVP_PKEY_CTX_set_hkdf_mode(kdf, EVP_PKEY_HKDEF_MODE_EXPAND_ONLY) > 0 &&
         EVP_PKEY_CTX_set_hkdf_md(kdf, EVP_sha384()) > 0 &&
         EVP_PKEY_CTX_set1_hkdf_key(kdf, secret.data(), static_cast<int>(secret.size())) > 0 &&
-        EVP_PKEY_CTX_add1_hkdf_info(kdf, reinterpret_cast<const uint8_t*>(info.data()),
-                                    static_cast<int>(info.size())) > 0 &&
+        EVP_PKEY_CTX_add1_hkdf_info(kdf, reinterpret_cast<const uint8_t*>(info.data()), static_cast<int>(info.size())) >
+            0 &&
         EVP_PKEY_derive(kdf, out.data(), &bytes) > 0 && bytes == out.size())
       << "OpenSSL cannot derive a key";
   EVP_PKEY_CTX_free(kdf);

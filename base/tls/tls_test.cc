@@ -195,12 +195,14 @@ TEST_F(TlsTest, APeerThatSpeaksSomethingElseIsTold) {
 
 TEST_F(TlsTest, FilesAreCheckedAndNamed) {
   WriteText(directory_ + "/client.key", "", 0600);
-  EXPECT_THAT(std::string(TlsContext::Load(*TlsFiles::In(directory_, TlsRole::kClient), TlsRole::kClient).status().message()),
-              HasSubstr("client.key"));
+  EXPECT_THAT(
+      std::string(TlsContext::Load(*TlsFiles::In(directory_, TlsRole::kClient), TlsRole::kClient).status().message()),
+      HasSubstr("client.key"));
   Issue({.name = "alice"});
   chmod((directory_ + "/client.key").c_str(), 0604);
-  EXPECT_THAT(std::string(TlsContext::Load(*TlsFiles::In(directory_, TlsRole::kClient), TlsRole::kClient).status().message()),
-              HasSubstr("chmod"));
+  EXPECT_THAT(
+      std::string(TlsContext::Load(*TlsFiles::In(directory_, TlsRole::kClient), TlsRole::kClient).status().message()),
+      HasSubstr("chmod"));
   std::filesystem::remove(directory_ + "/ca.pem");
   EXPECT_THAT(std::string(TlsFiles::In(directory_, TlsRole::kClient).status().message()), HasSubstr("ca.pem"));
 }

@@ -166,7 +166,8 @@ void Membership::Look(Held* held) {
     ServerSession* const session = life.server == kNoServer ? nullptr : home_->sessions->at(life.server);
     if (session == nullptr || !session->usable() || session->incarnation() != life.incarnation) continue;
     // What is left there if this is not answered is nobody's, and goes if it becomes a member again.
-    (void)session->control()->DestroyView(session->lease(), map->key().id, map->key().epoch, held->view.number, DeadlineNs());
+    (void)session->control()->DestroyView(session->lease(), map->key().id, map->key().epoch, held->view.number,
+                                          DeadlineNs());
   }
 }
 

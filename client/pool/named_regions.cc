@@ -67,15 +67,8 @@ absl::StatusOr<std::unique_ptr<Region>> NamedRegions::Create(const RegionOptions
   const int64_t deadline_ns = DeadlineIn(options_->io_timeout_ms);
   NRAM_RETURN_IF_ERROR(AwaitUndone(options.name, deadline_ns));
   Making making;
-  making.args = {LeaseId{},
-                 RegionId{environment_->RandomId()},
-                 kMaking,
-                 options.gc,
-                 options.name,
-                 {},
-                 options.size_bytes,
-                 static_cast<uint8_t>(options.copies),
-                 kFirstView};
+  making.args = {LeaseId{},          RegionId{environment_->RandomId()},   kMaking,   options.gc, options.name, {},
+                 options.size_bytes, static_cast<uint8_t>(options.copies), kFirstView};
   std::set<uint32_t> hosts;
   for (const auto& session : *sessions_) {
     if (!session->up()) continue;

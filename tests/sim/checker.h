@@ -53,8 +53,8 @@ class Checker {
   // Of the writes of regions that are added from now on.
   void SetEffect(RegisterHistory::Effect effect) { effect_ = effect; }
 
-  // --- Regions. `window`: no operation goes beyond. `gc`: each server frees it when the one of `leases` that is its own
-  // ends.
+  // --- Regions. `window`: no operation goes beyond. `gc`: each server frees it when the one of `leases` that is its
+  // own ends.
   void AddRegion(RegionId region, ChunkRange window, std::vector<LeaseId> leases, bool gc);
   void RemoveRegion(RegionId region) { regions_.erase(Raw(region)); }
 

@@ -116,8 +116,8 @@ void RawClient::NewRegion(Standing* at) {
   std::erase(cluster_->regions, at->region);
   at->region = RegionId{world_->rng().Next() | 1};
   at->gc = world_->rng().OneIn(2);
-  cluster_->checker.AddRegion(at->region, {0, kRegionChunks},
-                             std::vector<LeaseId>(cluster_->servers.size(), lease_), at->gc);
+  cluster_->checker.AddRegion(at->region, {0, kRegionChunks}, std::vector<LeaseId>(cluster_->servers.size(), lease_),
+                              at->gc);
   cluster_->regions.push_back(at->region);
 }
 

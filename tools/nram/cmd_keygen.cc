@@ -33,17 +33,18 @@ struct KeygenFlags {
   int64_t days = 365;
 
   void Register(ArgParser* parser) {
-    parser->Repeated(
-        "host",
-        [this](absl::string_view value) {
-          hosts.emplace_back(value);
-          return absl::OkStatus();
-        },
-        {"NAME", "a name or address by which clients dial the servers; give it for each\n"
-                 "(default: those that server.pem has, or localhost, 127.0.0.1, ::1 and this\nmachine's name)"});
+    parser->Repeated("host",
+                     [this](absl::string_view value) {
+                       hosts.emplace_back(value);
+                       return absl::OkStatus();
+                     },
+                     {"NAME",
+                      "a name or address by which clients dial the servers; give it for each\n"
+                      "(default: those that server.pem has, or localhost, 127.0.0.1, ::1 and this\nmachine's name)"});
     parser->String("client", &client,
-                   {"NAME", "the client's name, which --access files of servers use (default: what\n"
-                            "client.pem has, or client)"});
+                   {"NAME",
+                    "the client's name, which --access files of servers use (default: what\n"
+                    "client.pem has, or client)"});
     parser->String("uri", &uri, {"URI", "spiffe://..., the client's identity instead of its name"});
     parser->String("authority", &authority,
                    {"DIR", "take the authority in DIR, and write only the client's files: one more\nclient"});
@@ -102,8 +103,9 @@ absl::Status Keygen(const KeygenFlags& flags, const std::string& directory) {
   const bool has_authority = only_client || access((from + "/ca.key").c_str(), F_OK) == 0;
   if (!has_authority && access((from + "/ca.pem").c_str(), F_OK) == 0) {
     return absl::FailedPreconditionError(
-        absl::StrCat(from, "/ca.pem is there, and its key, ca.key, is not: nothing can be signed. Bring the key, or "
-                           "choose another directory for a new authority"));
+        absl::StrCat(from,
+                     "/ca.pem is there, and its key, ca.key, is not: nothing can be signed. Bring the key, or "
+                     "choose another directory for a new authority"));
   }
   NRAM_ASSIGN_OR_RETURN(const Authority authority,
                         has_authority ? ReadAuthority(from) : Authority::Create("nram-authority"));
@@ -134,18 +136,20 @@ absl::Status Keygen(const KeygenFlags& flags, const std::string& directory) {
 
   const std::string who = client_wishes.uri.empty() ? "cn:" + client_wishes.name : client_wishes.uri;
   printf("%s: %s; good until %s\n", directory.c_str(),
-         only_client       ? "certificate for one more client"
-         : has_authority   ? "new certificates of the authority that was there"
-                           : "a new authority, and certificates of it",
+         only_client     ? "certificate for one more client"
+         : has_authority ? "new certificates of the authority that was there"
+                         : "a new authority, and certificates of it",
          DateAfter(flags.days).c_str());
   if (!only_client) {
     printf("  servers  ca.pem server.pem server.key   for %s\n", absl::StrJoin(server_wishes.hosts, ", ").c_str());
   }
   printf("  clients  ca.pem client.pem client.key   %s\n", who.c_str());
-  if (!only_client) printf("  you      ca.key                         signs others: keep it away from servers and clients\n");
-  printf("Copy to each machine what it needs, and give --tls-dir=DIR there (or NRAM_TLS_DIR). To renew: `nram keygen\n"
-         "%s%s` again before that day, and copy; nothing needs a restart.\n",
-         directory.c_str(), only_client ? absl::StrCat(" --authority=", flags.authority).c_str() : "");
+  if (!only_client)
+    printf("  you      ca.key                         signs others: keep it away from servers and clients\n");
+  printf(
+      "Copy to each machine what it needs, and give --tls-dir=DIR there (or NRAM_TLS_DIR). To renew: `nram keygen\n"
+      "%s%s` again before that day, and copy; nothing needs a restart.\n",
+      directory.c_str(), only_client ? absl::StrCat(" --authority=", flags.authority).c_str() : "");
   return absl::OkStatus();
 }
 
