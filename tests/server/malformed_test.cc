@@ -170,7 +170,7 @@ class LoneConnectionTest : public MalformedTest {
     int ends[2];
     PCHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0);
     peer_.reset(ends[0]);
-    connection_.emplace(UniqueFd(ends[1]), "test", server_.context(), &buffers_, 0);
+    connection_.emplace(UniqueFd(ends[1]), /*tls=*/nullptr, "test", server_.context(), &buffers_, 0);
   }
   Connection::State Pump(const std::string& bytes, int64_t now_ns) {
     EXPECT_EQ(send(peer_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
