@@ -19,6 +19,7 @@ namespace nram {
 namespace {
 
 constexpr int kLookMs = 100;
+constexpr std::byte kHandshakeRecord{22};
 
 }  // namespace
 
@@ -34,10 +35,12 @@ Handshakes::Handshakes(std::shared_ptr<TlsContext> context, HandshakesOptions op
   pthread_setname_np(thread_.native_handle(), "nram-shake");
 }
 
-Handshakes::~Handshakes() {
+Handshakes::~Handshakes() { Stop(); }
+
+void Handshakes::Stop() {
   {
     MutexLock lock(&mu_);
-    stopping_ = true;
+    if (std::exchange(stopping_, true)) return;
   }
   const uint64_t one = 1;
   (void)!write(wake_.get(), &one, sizeof one);
@@ -49,14 +52,16 @@ size_t Handshakes::under_way() const {
   return entries_.size();
 }
 
-void Handshakes::Add(UniqueFd fd, Peer peer, Done done) {
+void Handshakes::Add(UniqueFd fd, Peer peer, Done done, Plain plain) {
   auto entry = std::make_shared<Entry>();
   entry->fd = std::move(fd);
   entry->peer = std::move(peer);
   entry->done = std::move(done);
+  entry->plain = std::move(plain);
   entry->deadline_ns = DeadlineAfterMs(options_.limit_ms);
   entry->events = EPOLLIN;
   MutexLock lock(&mu_);
+  if (stopping_) return;
   entry->number = ++arrived_;
   epoll_event event{.events = EPOLLIN, .data = {.u64 = entry->number}};
   if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, entry->fd.get(), &event) != 0) {
@@ -142,6 +147,11 @@ bool Handshakes::Step(Entry* entry) {
     const ssize_t n = recv(entry->fd.get(), &first, 1, MSG_DONTWAIT | MSG_PEEK);
     if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return false;  // a look at the port, no more
     if (n < 0) return true;
+    if (first != kHandshakeRecord && entry->plain != nullptr) {
+      epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, entry->fd.get(), nullptr);
+      entry->plain(std::move(entry->fd), entry->peer);
+      return false;
+    }
     entry->handshake = std::make_unique<TlsHandshake>(context_.get(), entry->fd.get());
   }
   const absl::StatusOr<TlsHandshake::Step> step = entry->handshake->Go();

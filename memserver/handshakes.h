@@ -1,8 +1,8 @@
 #ifndef NRAM_MEMSERVER_HANDSHAKES_H_
 #define NRAM_MEMSERVER_HANDSHAKES_H_
 
-// The handshakes of both planes, in a room of their own (adr/0015): until it has shown a certificate, a connection takes
-// no worker's time, no connection's place, and no more memory than is bounded here.
+// The handshakes of both planes, in a room of their own (adr/0015): until it has shown a certificate, a connection
+// takes no worker's time, no connection's place, and no more memory than is bounded here.
 
 #include <cstddef>
 #include <cstdint>
@@ -23,9 +23,9 @@
 namespace nram {
 
 struct HandshakesOptions {
-  size_t most = 128;           // at a time
-  int64_t limit_ms = 10'000;   // for all of one
-  int64_t linger_ms = 1'000;   // for a refused peer to read why
+  size_t most = 128;          // at a time
+  int64_t limit_ms = 10'000;  // for all of one
+  int64_t linger_ms = 1'000;  // for a refused peer to read why
   // Called on this room's thread, for one that failed after the peer had sent something.
   std::function<void(const Peer& peer, const absl::Status& why)> refused;
 };
@@ -37,14 +37,17 @@ class Handshakes {
   static constexpr uint64_t kBytesEach = 96 * 1024;
 
   Handshakes(std::shared_ptr<TlsContext> context, HandshakesOptions options);
-  // Closes those that are under way.
   ~Handshakes();
+  // Closes those that are under way, and from now on all that come. Afterwards nothing of this room's is called.
+  void Stop();
 
   // Called on this room's thread, when the peer has shown a certificate that holds. Must not block.
   using Done = std::function<void(UniqueFd fd, const Peer& peer, const TlsSession& session)>;
+  // Likewise, for a peer that begins to speak something else. Nothing was read.
+  using Plain = std::function<void(UniqueFd fd, const Peer& peer)>;
   // `fd`: accepted, non-blocking. If there are too many, the newest of the source that has most gives way: perhaps this
-  // one.
-  void Add(UniqueFd fd, Peer peer, Done done);
+  // one. `plain` null: such a peer is refused.
+  void Add(UniqueFd fd, Peer peer, Done done, Plain plain = nullptr);
   size_t under_way() const;
   // Those that gave way.
   uint64_t displaced() const { return displaced_; }
@@ -54,6 +57,7 @@ class Handshakes {
     UniqueFd fd;
     Peer peer;
     Done done;
+    Plain plain;
     uint64_t number = 0;  // in the order of arrival
     int64_t deadline_ns = 0;
     std::unique_ptr<TlsHandshake> handshake;  // from the peer's first byte on

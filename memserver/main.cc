@@ -42,6 +42,7 @@ int Main(int argc, char** argv) {
 
   // Few arenas of malloc: the index is small and must not spread.
   mallopt(M_ARENA_MAX, 2);
+  if (options.tls_dir.empty()) options.tls_dir = ServerTlsDir();
   signal(SIGPIPE, SIG_IGN);
   // The signals are blocked before any thread starts, so that only sigwait below sees them.
   const sigset_t ending = EndingSignals();
