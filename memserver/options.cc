@@ -74,8 +74,8 @@ absl::Status MemServerOptions::Validate() const {
     return absl::InvalidArgumentError(absl::StrCat(
         "--listen=", listen,
         " is reachable from other machines, and without certificates whoever reaches the port may read and write all "
-        "pages. Make some (nram keygen DIR --host=", listen,
-        ") and add --tls-dir=DIR; or, on a network of your own, add --allow-unauthenticated"));
+        "pages. Make some (nram keygen DIR --host=",
+        listen, ") and add --tls-dir=DIR; or, on a network of your own, add --allow-unauthenticated"));
   }
   if (!tls_dir.empty() && allow_unauthenticated) {
     return absl::InvalidArgumentError(
@@ -114,7 +114,7 @@ Where
   --tls-dir=DIR            certificates (nram keygen): ca.pem, server.pem, server.key. Clients
                            then come in by TLS and a certificate only, but for those on
                            this host by the Unix socket (default: $NRAM_TLS_DIR, else
-                           /etc/nram/tls if that has a server's)
+                           /etc/nram/tls if that has a server's; none: without)
   --access=FILE            who may do what, by certificate or user (docs/security.md); looked
                            at again when it changes (default: this user and root all, and
                            holders of certificates all but to drain)

@@ -1,11 +1,21 @@
 #include "base/tls/tls_dir.h"
 
+#include <unistd.h>
+
 #include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <system_error>
 
 namespace nram {
+
+std::string ServerTlsDir() {
+  const char* const named = std::getenv(kTlsDirVariable);
+  if (named != nullptr && *named != '\0') return named;
+  const std::string at = std::string(kTlsDirDefault) + "/";
+  const bool has_some = access((at + "server.pem").c_str(), F_OK) == 0 || access((at + "tls.crt").c_str(), F_OK) == 0;
+  return has_some ? kTlsDirDefault : "";
+}
 
 absl::Status SetTlsDir(absl::string_view directory) {
   std::error_code error;

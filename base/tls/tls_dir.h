@@ -4,6 +4,8 @@
 // Where a process finds its certificates. All programs have the flag --tls-dir, which stands for the variable: so the
 // programs that they start find the same.
 
+#include <string>
+
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 
@@ -11,6 +13,9 @@ namespace nram {
 
 inline constexpr char kTlsDirVariable[] = "NRAM_TLS_DIR";
 inline constexpr char kTlsDirDefault[] = "/etc/nram/tls";
+
+// A server's directory: the variable's, else the default one if it has a server's certificate; "" if neither.
+std::string ServerTlsDir();
 
 // Sets the variable to the directory's absolute path. Not thread-safe: for a command line. INVALID_ARGUMENT: "".
 absl::Status SetTlsDir(absl::string_view directory);
