@@ -109,7 +109,7 @@ TlsHandshake::TlsHandshake(TlsContext* context, int fd, const std::string& host)
     SSL_CTX_set_alpn_select_cb(context_.get(), &SelectProtocol, nullptr);
     return;
   }
-  CHECK(!host.empty()) << "whom was it that was dialled?";
+  CHECK(!host.empty()) << "a client must say whom it has dialled";
   SSL_set_connect_state(ssl);
   SSL_set_verify(ssl, SSL_VERIFY_PEER, &VerifyServer);
   CHECK_EQ(SSL_set_alpn_protos(ssl, kProtocol, sizeof kProtocol), 0);

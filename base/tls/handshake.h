@@ -36,8 +36,8 @@ struct TlsSession {
 // Not thread-safe. Costs about a millisecond of the processor, and memory of OpenSSL's, which go with it.
 class TlsHandshake {
  public:
-  // `host`: a client's: what it has dialled, a name or a numeric address, which the server's certificate must have. Not
-  // empty.
+  // `host`: of a client, the name or numeric address that it has dialled, which the server's certificate must have; not
+  // empty. `context` and the descriptor outlive it.
   TlsHandshake(TlsContext* context, int fd, const std::string& host = "");
   ~TlsHandshake();
 

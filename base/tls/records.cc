@@ -151,12 +151,15 @@ absl::Status RecordOpener::ReadHeader(const std::byte* header, size_t* record_by
 absl::StatusOr<size_t> RecordOpener::Open(absl::Span<const std::byte> record, PieceCursor* to, std::byte* rest,
                                           size_t* rest_bytes) {
   *rest_bytes = 0;
-  const absl::Status failed = absl::DataLossError("a record of TLS was changed on the way, or comes out of turn");
+  // Made only where it is needed: a status with a text allocates.
+  const auto failed = [] {
+    return absl::DataLossError("a record of TLS was changed on the way, or comes out of turn");
+  };
   const size_t content_bytes = record.size() - kRecordOverhead;
   const std::byte* from = record.data() + kRecordHeaderBytes;
   auto* const tag = const_cast<std::byte*>(from + content_bytes + 1);
   if (!Begin(record.data()) || EVP_CIPHER_CTX_ctrl(cipher(), EVP_CTRL_AEAD_SET_TAG, kRecordTagBytes, tag) != 1) {
-    return failed;
+    return failed();
   }
   // A short record is opened aside, since its type must be known first.
   const bool may_be_other = content_bytes <= kOtherContentMax;
@@ -166,20 +169,20 @@ absl::StatusOr<size_t> RecordOpener::Open(absl::Span<const std::byte> record, Pi
   while (!may_be_other && landed < content_bytes && !land.at_end()) {
     const size_t step = std::min(content_bytes - landed, land.bytes());
     if (EVP_DecryptUpdate(cipher(), Raw(land.data()), &bytes, Raw(from + landed), static_cast<int>(step)) != 1) {
-      return failed;
+      return failed();
     }
     land.Advance(step);
     landed += step;
   }
   const size_t left = content_bytes - landed;
   if (left > 0 && EVP_DecryptUpdate(cipher(), Raw(rest), &bytes, Raw(from + landed), static_cast<int>(left)) != 1) {
-    return failed;
+    return failed();
   }
   uint8_t type = 0;
   uint8_t none[kRecordTagBytes];
   if (EVP_DecryptUpdate(cipher(), &type, &bytes, Raw(from + content_bytes), 1) != 1 ||
       EVP_DecryptFinal_ex(cipher(), none, &bytes) != 1) {
-    return failed;
+    return failed();
   }
   if (type != static_cast<uint8_t>(RecordType::kData)) {
     if (!may_be_other) return absl::InvalidArgumentError("a long record of TLS that is no data");

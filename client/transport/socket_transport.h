@@ -51,7 +51,7 @@ struct SocketTransportOptions {
   // The user whose process must listen at the other end of a Unix socket; PERMISSION_DENIED if it is another's. Not
   // set: anybody.
   std::optional<uid_t> peer = std::nullopt;
-  // Null: plain. Else the server must have a certificate for `host`, which is what was dialled.
+  // Null: plain. Else the server's certificate must be for `host`, the name or address that was dialled.
   std::shared_ptr<TlsContext> tls = nullptr;
   std::string host = "";
   // Counts threads that sleep for replies. May be null. Outlives the transport.

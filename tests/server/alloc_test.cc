@@ -1,45 +1,12 @@
 // The steady read and write path allocates nothing, at either end: swap rests on that. Client and server are in this
 // process, over TCP; the test counts every malloc of the process.
 
-#include <atomic>
-#include <cstdlib>
-#include <cstring>
 #include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/util/count_allocations.h"
 #include "tests/util/test_pool.h"
-
-namespace {
-std::atomic<bool> counting{false};
-std::atomic<uint64_t> allocations{0};
-void Count() {
-  if (counting.load(std::memory_order_relaxed)) allocations.fetch_add(1, std::memory_order_relaxed);
-}
-}  // namespace
-
-extern "C" {
-void* __libc_malloc(size_t);
-void* __libc_calloc(size_t, size_t);
-void* __libc_realloc(void*, size_t);
-void* __libc_memalign(size_t, size_t);
-void* malloc(size_t bytes) {
-  Count();
-  return __libc_malloc(bytes);
-}
-void* calloc(size_t count, size_t bytes) {
-  Count();
-  return __libc_calloc(count, bytes);
-}
-void* realloc(void* old, size_t bytes) {
-  Count();
-  return __libc_realloc(old, bytes);
-}
-void* aligned_alloc(size_t align, size_t bytes) {
-  Count();
-  return __libc_memalign(align, bytes);
-}
-}
 
 namespace nram {
 namespace {
