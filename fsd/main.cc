@@ -24,6 +24,7 @@
 #include "base/host_memory.h"
 #include "base/signals.h"
 #include "base/status.h"
+#include "client/pool/client_tls.h"
 #include "client/pool/pool.h"
 #include "client/pool/pool_spec.h"
 #include "fsd/filesystem.h"
@@ -61,6 +62,7 @@ absl::StatusOr<std::string> OpenPool(const FsdOptions& options, Daemon* daemon) 
   NRAM_ASSIGN_OR_RETURN(const std::string spec, ChoosePoolSpec(options.pool));
   PoolOptions pool;
   NRAM_ASSIGN_OR_RETURN(pool.servers, ParsePoolSpec(spec));
+  NRAM_ASSIGN_OR_RETURN(pool.tls, FindClientTls(pool.servers));
   pool.client_name = ClientName(options.swap ? "swap" : "mount", options.directory, getpid());
   pool.io_timeout_ms = options.io_timeout_ms;
   if (options.swap) {

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/status.h"
+#include "base/tls/tls_dir.h"
 #include "base/units.h"
 
 namespace nram {
@@ -34,6 +35,7 @@ absl::Status ParseRepairRate(absl::string_view value, uint64_t* bytes_per_s) {
 
 void FsdOptions::Register(FsdOptions* options, ArgParser* parser) {
   parser->String("pool", &options->pool);
+  parser->Custom("tls-dir", &SetTlsDir);
   parser->Custom("backend", [options](absl::string_view value) {
     if (value == "pool") {
       options->backend = Backend::kPool;
@@ -172,6 +174,8 @@ the files are then gone.
 What
   --pool=SPEC          host:port,host:port,... or a host file (default: $NRAM_POOL, else the
                        local pool of `nram up`, else /etc/nram/pool)
+  --tls-dir=DIR        certificates (nram keygen), for servers that want some (default:
+                       $NRAM_TLS_DIR, else /etc/nram/tls)
   --size=SIZE          at most so much data, 1M or more (default: as much as the pool has)
   --copies=N           1..4 copies of each page, on servers of different hosts (default 1): the
                        files then outlive the loss of N-1 of these hosts, and take N times

@@ -231,7 +231,10 @@ absl::Status Access::Check(const Principal& principal, Action action) {
   }
   if (principal.role >= least) return absl::OkStatus();
   if (principal.role == Role::kNobody) {
-    if (principal.identity.empty()) return absl::UnauthenticatedError("this server does not know who asks");
+    if (principal.identity.empty()) {
+      return absl::UnauthenticatedError(
+          "this server wants to know who asks: over TCP by a certificate (--tls-dir=DIR at the client; nram keygen)");
+    }
     return absl::PermissionDeniedError(
         absl::StrCat(principal.identity, " may not use this server: no rule lets it in (--access, docs/security.md)"));
   }

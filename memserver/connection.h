@@ -56,8 +56,8 @@ class Connection : private MessageReader::Handler {
 
   // `buffers`: of its worker. SetBuffers replaces them when the connection moves to another worker.
   // `tls`: of its handshake; null: plain.
-  Connection(UniqueFd fd, const TlsSession* tls, std::string peer, const SessionContext& context,
-             ReplyBuffers* buffers, int64_t now_ns);
+  Connection(UniqueFd fd, const TlsSession* tls, std::string peer, const SessionContext& context, ReplyBuffers* buffers,
+             int64_t now_ns);
   ~Connection() override;
 
   // Reads, executes and replies without blocking, for a bounded number of rounds. After an error the caller logs it and

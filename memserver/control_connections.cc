@@ -31,6 +31,7 @@ struct ControlConnections::Connection {
   const int fd;      // gRPC's
   UniqueFd watched;  // the duplicate; invalid after it was closed
   const std::string source;
+  const std::string identity;
   const int64_t accepted_ns;
   const bool charged;  // to the arena
   bool called = false;
@@ -148,12 +149,10 @@ bool ControlConnections::AdmitLocked(bool* charged) {
 
 void ControlConnections::Accept(int listener, bool is_tcp) {
   UniqueFd fd(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  UniqueFd watched;
-  if (fd.valid()) watched.reset(fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
-  if (!watched.valid()) {
+  if (!fd.valid()) {
     if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
       PLOG_EVERY_N(ERROR, 100) << "accept";
-      // The connection stays pending, or was closed. Do not spin on it.
+      // The connection stays pending. Do not spin on it.
       pollfd stop{stop_event_.get(), POLLIN, 0};
       poll(&stop, 1, 100);
     }
@@ -163,6 +162,37 @@ void ControlConnections::Accept(int listener, bool is_tcp) {
     TuneTcp(fd.get());
     KeepAlive(fd.get());
   }
+  Peer peer = PeerOf(fd.get(), is_tcp);
+  if (!is_tcp || options_.handshakes == nullptr) return Take(std::move(fd), peer.source, std::move(peer.identity));
+  options_.handshakes->Add(
+      std::move(fd), std::move(peer),
+      [this](UniqueFd done, const Peer& who, const TlsSession& session) { TakeTls(std::move(done), who, session); },
+      // It is told that it needs a certificate.
+      [this](UniqueFd plain, const Peer& who) { Take(std::move(plain), who.source, /*identity=*/""); });
+}
+
+void ControlConnections::TakeTls(UniqueFd fd, const Peer& peer, const TlsSession& session) {
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) {
+    PLOG_EVERY_N(ERROR, 100) << "socketpair";
+    return;
+  }
+  UniqueFd inner(ends[0]), grpcs(ends[1]);
+  // Answers that a client does not take must be seen, so nothing takes much of them in between.
+  const int little = 4096;
+  for (const int end : ends) setsockopt(end, SOL_SOCKET, SO_SNDBUF, &little, sizeof little);
+  options_.pump->Add(std::move(fd), session, std::move(inner));
+  Take(std::move(grpcs), peer.source, session.peer.identity());
+}
+
+const std::string& ControlConnections::IdentityOf(const Connection& connection) { return connection.identity; }
+
+void ControlConnections::Take(UniqueFd fd, const std::string& source, std::string identity) {
+  UniqueFd watched(fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
+  if (!watched.valid()) {
+    PLOG_EVERY_N(ERROR, 100) << "accept";
+    return;
+  }
   const int64_t now_ns = MonotonicNs();
   {
     MutexLock lock(&mu_);
@@ -171,7 +201,7 @@ void ControlConnections::Accept(int listener, bool is_tcp) {
     bool charged = false;
     if (!AdmitLocked(&charged) && !(MakeRoomLocked(now_ns) && AdmitLocked(&charged))) return;
     auto connection = std::make_shared<Connection>(
-        Connection{fd.get(), std::move(watched), PeerOf(fd.get(), is_tcp).source, now_ns, charged});
+        Connection{fd.get(), std::move(watched), source, std::move(identity), now_ns, charged});
     connection->used_ns = now_ns;
     // The only event is EPOLLHUP, which epoll always reports: both directions are closed.
     epoll_event event{.events = 0, .data = {.ptr = connection.get()}};

@@ -23,7 +23,10 @@
 #include "absl/strings/string_view.h"
 #include "base/fd.h"
 #include "base/sync.h"
+#include "base/tls/pump.h"
 #include "memserver/frame_arena.h"
+#include "memserver/handshakes.h"
+#include "memserver/listen.h"
 
 namespace nram {
 
@@ -34,6 +37,10 @@ struct ControlConnectionsOptions {
   size_t connections_max = 256;
   // A client that has made no call, or has not taken an answer, for so long is cut off.
   int64_t limit_ms = 10'000;
+  // Connections over TCP speak TLS, which ends in the pump; null: plain. Not owned; the handshakes must be stopped
+  // before the connections go away.
+  Handshakes* handshakes = nullptr;
+  TlsPump* pump = nullptr;
 };
 
 // Thread-safe.
@@ -76,8 +83,10 @@ class ControlConnections {
     ~Answer() = default;
   };
 
-  // A call began on the connection that gRPC names `peer`. Null if the connection is gone.
+  // A call began on the connection that gRPC names `peer`. Null if the connection is gone: nobody knows who calls.
   ConnectionPtr BeginCall(absl::string_view peer);
+  // Who calls, as adr/0015 has it: "cn:NAME", "uid:N", "anyone"; "" if nobody vouches for it.
+  static const std::string& IdentityOf(const Connection& connection);
   // The call has its answer, which is sent now, or when earlier ones have been taken.
   void Send(const ConnectionPtr& connection, Answer* answer);
   // The answer was taken, or given up.
@@ -92,6 +101,9 @@ class ControlConnections {
  private:
   void Run();
   void Accept(int listener, bool is_tcp);
+  // Gives the connection to gRPC, or closes it if there are too many. `fd`: gRPC's.
+  void Take(UniqueFd fd, const std::string& source, std::string identity);
+  void TakeTls(UniqueFd fd, const Peer& peer, const TlsSession& session);
   // Whether one more connection may come. Charges for it.
   bool AdmitLocked(bool* charged) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool MakeRoomLocked(int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "memserver/access.h"
 #include "memserver/call_threads.h"
 #include "memserver/control_connections.h"
 #include "memserver/control_service.h"
@@ -36,8 +37,10 @@ grpc::Status ToGrpc(const absl::Status& status) {
 // each answer would hold a thread.)
 class GrpcControlServer final : public ControlServer, private v1::Control::CallbackService {
  public:
-  GrpcControlServer(const ControlConnectionsOptions& options, ServerCore* core, LookAround look_around)
+  GrpcControlServer(const ControlConnectionsOptions& options, const Access* access, ServerCore* core,
+                    LookAround look_around)
       : look_around_(std::move(look_around)),
+        access_(access),
         service_(core, [this] { return Look(); }),
         connections_(options, &core->arena()),
         address_(options.address) {}
@@ -91,6 +94,15 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
       End(std::move(status));
     }
     void Refuse() { End(TooMuch()); }
+    // Not OK: whoever calls may not, and the call has ended.
+    bool MayAsk(const Access& access, Action action) {
+      absl::Status status = absl::UnavailableError("the connection is gone");
+      if (connection_ != nullptr) {
+        status = Access::Check(access.Judge(ControlConnections::IdentityOf(*connection_)), action);
+      }
+      if (!status.ok()) End(ToGrpc(status));
+      return status.ok();
+    }
     void OnDone() override {
       server_->answer_bytes_ -= answer_bytes_;
       server_->connections_.EndCall(connection_, began_ns_);
@@ -124,10 +136,14 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
 
   template <typename Request, typename Reply>
   grpc::ServerUnaryReactor* Run(grpc::CallbackServerContext* context, const Request* request, Reply* reply,
-                                absl::Status (ControlService::*method)(const Request&, Reply*),
+                                Action action, absl::Status (ControlService::*method)(const Request&, Reply*),
                                 CallThreads::Pace pace = CallThreads::Pace::kQuick) {
     auto* const call = new Call(this, context->peer());
     auto* const own = const_cast<Request*>(request);  // gRPC does not look at it any more
+    if (!call->MayAsk(*access_, action)) {
+      Free(own);
+      return call;
+    }
     const bool posted = threads_.Post(pace, [=, this] {
       const grpc::Status status = ToGrpc((service_.*method)(*own, reply));
       Free(own);
@@ -149,58 +165,59 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
 
   grpc::ServerUnaryReactor* Hello(grpc::CallbackServerContext* context, const v1::HelloRequest* request,
                                   v1::HelloReply* reply) override {
-    return Run(context, request, reply, &ControlService::Hello);
+    return Run(context, request, reply, Action::kHello, &ControlService::Hello);
   }
   grpc::ServerUnaryReactor* GrantLease(grpc::CallbackServerContext* context, const v1::GrantLeaseRequest* request,
                                        v1::LeaseReply* reply) override {
-    return Run(context, request, reply, &ControlService::GrantLease);
+    return Run(context, request, reply, Action::kLease, &ControlService::GrantLease);
   }
   grpc::ServerUnaryReactor* RenewLease(grpc::CallbackServerContext* context, const v1::RenewLeaseRequest* request,
                                        v1::LeaseReply* reply) override {
-    return Run(context, request, reply, &ControlService::RenewLease);
+    return Run(context, request, reply, Action::kLease, &ControlService::RenewLease);
   }
   grpc::ServerUnaryReactor* EndLease(grpc::CallbackServerContext* context, const v1::EndLeaseRequest* request,
                                      v1::EndLeaseReply* reply) override {
-    return Run(context, request, reply, &ControlService::EndLease, CallThreads::Pace::kSlow);
+    return Run(context, request, reply, Action::kLease, &ControlService::EndLease, CallThreads::Pace::kSlow);
   }
   grpc::ServerUnaryReactor* Reserve(grpc::CallbackServerContext* context, const v1::ReserveRequest* request,
                                     v1::LeaseReply* reply) override {
-    return Run(context, request, reply, &ControlService::Reserve);
+    return Run(context, request, reply, Action::kLease, &ControlService::Reserve);
   }
   grpc::ServerUnaryReactor* CreateRegion(grpc::CallbackServerContext* context, const v1::CreateRegionRequest* request,
                                          v1::CreateRegionReply* reply) override {
-    return Run(context, request, reply, &ControlService::CreateRegion);
+    return Run(context, request, reply, Action::kRegion, &ControlService::CreateRegion);
   }
   grpc::ServerUnaryReactor* AttachRegion(grpc::CallbackServerContext* context, const v1::AttachRegionRequest* request,
                                          v1::AttachRegionReply* reply) override {
-    return Run(context, request, reply, &ControlService::AttachRegion);
+    return Run(context, request, reply, Action::kRegion, &ControlService::AttachRegion);
   }
   grpc::ServerUnaryReactor* SetView(grpc::CallbackServerContext* context, const v1::SetViewRequest* request,
                                     v1::SetViewReply* reply) override {
-    return Run(context, request, reply, &ControlService::SetView);
+    return Run(context, request, reply, Action::kRegion, &ControlService::SetView);
   }
   grpc::ServerUnaryReactor* DestroyRegion(grpc::CallbackServerContext* context, const v1::DestroyRegionRequest* request,
                                           v1::DestroyRegionReply* reply) override {
-    return Run(context, request, reply, &ControlService::DestroyRegion, CallThreads::Pace::kSlow);
+    return Run(context, request, reply, Action::kRegion, &ControlService::DestroyRegion, CallThreads::Pace::kSlow);
   }
   grpc::ServerUnaryReactor* ListRegions(grpc::CallbackServerContext* context, const v1::ListRegionsRequest* request,
                                         v1::ListRegionsReply* reply) override {
-    return Run(context, request, reply, &ControlService::ListRegions, CallThreads::Pace::kSlow);
+    return Run(context, request, reply, Action::kRegion, &ControlService::ListRegions, CallThreads::Pace::kSlow);
   }
   grpc::ServerUnaryReactor* ListSpans(grpc::CallbackServerContext* context, const v1::ListSpansRequest* request,
                                       v1::ListSpansReply* reply) override {
-    return Run(context, request, reply, &ControlService::ListSpans, CallThreads::Pace::kSlow);
+    return Run(context, request, reply, Action::kRegion, &ControlService::ListSpans, CallThreads::Pace::kSlow);
   }
   grpc::ServerUnaryReactor* GetStatistics(grpc::CallbackServerContext* context, const v1::GetStatisticsRequest* request,
                                           v1::Statistics* reply) override {
-    return Run(context, request, reply, &ControlService::GetStatistics, CallThreads::Pace::kSlow);
+    return Run(context, request, reply, Action::kStatistics, &ControlService::GetStatistics, CallThreads::Pace::kSlow);
   }
   grpc::ServerUnaryReactor* Drain(grpc::CallbackServerContext* context, const v1::DrainRequest* request,
                                   v1::DrainReply* reply) override {
-    return Run(context, request, reply, &ControlService::Drain);
+    return Run(context, request, reply, Action::kDrain, &ControlService::Drain);
   }
 
   const LookAround look_around_;
+  const Access* const access_;
   ControlService service_;
   ControlConnections connections_;
   const std::string address_;
@@ -218,7 +235,9 @@ absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(const Contro
   connections.port = options.port;
   connections.socket_path = options.socket_path;
   connections.connections_max = options.connections_max;
-  auto control = std::make_unique<GrpcControlServer>(connections, core, std::move(look_around));
+  connections.handshakes = options.handshakes;
+  connections.pump = options.pump;
+  auto control = std::make_unique<GrpcControlServer>(connections, options.access, core, std::move(look_around));
   NRAM_RETURN_IF_ERROR(control->Init());
   return control;
 }

@@ -12,13 +12,20 @@
 
 namespace nram {
 
+class Access;
+class Handshakes;
 class ServerCore;
+class TlsPump;
 
 struct ControlServerOptions {
   std::string address = "127.0.0.1";  // numeric IPv4 or IPv6
   int port = 0;                       // 0: the kernel chooses
   std::string socket_path;            // of a Unix socket; empty: none
   size_t connections_max = 64;
+  const Access* access = nullptr;  // who may do what; not owned, nor are the next two
+  // As in ControlConnectionsOptions.
+  Handshakes* handshakes = nullptr;
+  TlsPump* pump = nullptr;
 };
 
 class ControlServer {

@@ -292,11 +292,18 @@ class DataServer::Worker {
 
 uint64_t DataServer::FixedBytes(const DataServerOptions& options) {
   return uint64_t(options.workers_per_class) * 2 * kReplyBuffersPerWorker * ReplyBuffers::kBufferBytes +
-         std::min(options.connections_max, kPrepaidConnections) * Connection::kFixedBytes;
+         std::min(options.connections_max, kPrepaidConnections) * ConnectionBytes(options);
+}
+
+uint64_t DataServer::ConnectionBytes(const DataServerOptions& options) {
+  return Connection::kFixedBytes + (options.handshakes != nullptr ? Channel::TlsBytes() : 0);
 }
 
 DataServer::DataServer(const DataServerOptions& options, const SessionContext& context)
-    : options_(options), context_(context), stop_event_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+    : options_(options),
+      context_(context),
+      stop_event_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+      arrived_event_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
 
 absl::StatusOr<std::unique_ptr<DataServer>> DataServer::Start(const DataServerOptions& options,
                                                               const SessionContext& context) {
@@ -328,9 +335,12 @@ DataServer::~DataServer() {
 
 void DataServer::AcceptLoop() {
   while (!stopping_) {
-    pollfd fds[] = {
-        {stop_event_.get(), POLLIN, 0}, {tcp_listener_.get(), POLLIN, 0}, {unix_listener_.get(), POLLIN, 0}};
-    if (poll(fds, 3, -1) < 0) continue;
+    pollfd fds[] = {{stop_event_.get(), POLLIN, 0},
+                    {tcp_listener_.get(), POLLIN, 0},
+                    {unix_listener_.get(), POLLIN, 0},
+                    {arrived_event_.get(), POLLIN, 0}};
+    if (poll(fds, 4, -1) < 0) continue;
+    if ((fds[3].revents & POLLIN) != 0) TakeArrived();
     if ((fds[1].revents & POLLIN) != 0) Accept(tcp_listener_.get(), true);
     if ((fds[2].revents & POLLIN) != 0) Accept(unix_listener_.get(), false);
   }
@@ -344,7 +354,7 @@ bool DataServer::Admit(bool* prepaid) {
     ++prepaid_open_;
     return true;
   }
-  return TakeSpare() || context_.store->arena()->ChargeFixed(Connection::kFixedBytes);
+  return TakeSpare() || context_.store->arena()->ChargeFixed(ConnectionBytes());
 }
 
 bool DataServer::TakeSpare() {
@@ -357,7 +367,7 @@ bool DataServer::TakeSpare() {
 void DataServer::ReleaseOldSpares(int64_t now_ns) {
   if (now_ns < spared_ns_ + kSpareNs) return;
   for (int left = spares_.exchange(0); left > 0; --left) {
-    context_.store->arena()->ReleaseFixed(Connection::kFixedBytes);
+    context_.store->arena()->ReleaseFixed(ConnectionBytes());
   }
 }
 
@@ -373,6 +383,41 @@ void DataServer::Accept(int listener, bool is_tcp) {
     return;
   }
   Peer peer = PeerOf(fd.get(), is_tcp);
+  if (is_tcp) {
+    TuneTcp(fd.get());
+    KeepAlive(fd.get());
+  }
+  if (!is_tcp || options_.handshakes == nullptr) return Take(std::move(fd), std::move(peer), nullptr);
+  options_.handshakes->Add(std::move(fd), std::move(peer),
+                           [this](UniqueFd done, const Peer& who, const TlsSession& session) {
+                             {
+                               MutexLock lock(&arrived_mu_);
+                               arrived_.push_back({std::move(done), who, session});
+                             }
+                             Signal(arrived_event_.get());
+                           });
+}
+
+void DataServer::TakeArrived() {
+  uint64_t count;
+  (void)!read(arrived_event_.get(), &count, sizeof count);
+  std::vector<Arrived> arrived;
+  {
+    MutexLock lock(&arrived_mu_);
+    arrived.swap(arrived_);
+  }
+  for (Arrived& of : arrived) Take(std::move(of.fd), std::move(of.peer), &of.session);
+}
+
+void DataServer::Take(UniqueFd fd, Peer peer, const TlsSession* tls) {
+  if (options_.access != nullptr) {
+    const Principal who = options_.access->Judge(tls != nullptr ? tls->peer.identity() : peer.identity);
+    if (const absl::Status may = Access::Check(who, Action::kLease); !may.ok()) {
+      log_.Post(absl::StrCat("refusing ", peer.name, ": ", may.message()));
+      ++counters_.refused;
+      return;
+    }
+  }
   bool prepaid = false;
   bool admitted = Admit(&prepaid);
   if (!admitted && table_.MakeRoomFor(peer.source, DeadlineAfterMs(kGiveWayMs))) {
@@ -384,14 +429,10 @@ void DataServer::Accept(int listener, bool is_tcp) {
     ++counters_.refused;
     return;
   }
-  if (is_tcp) {
-    TuneTcp(fd.get());
-    KeepAlive(fd.get());
-  }
   ++counters_.open;
   ++counters_.accepted;
   const int64_t now_ns = MonotonicNs();
-  auto connection = std::make_unique<Connection>(std::move(fd), /*tls=*/nullptr, std::move(peer.name), context_,
+  auto connection = std::make_unique<Connection>(std::move(fd), tls, std::move(peer.name), context_,
                                                  /*buffers=*/nullptr, now_ns);
   connection->charged = !prepaid;
   connection->TakePlace(&table_, std::move(peer.source), now_ns);

@@ -17,9 +17,12 @@
 #include "base/fd.h"
 #include "base/spin.h"
 #include "base/sync.h"
+#include "memserver/access.h"
 #include "memserver/connection.h"
 #include "memserver/connection_table.h"
+#include "memserver/handshakes.h"
 #include "memserver/late_log.h"
+#include "memserver/listen.h"
 #include "memserver/session.h"
 
 namespace nram {
@@ -34,6 +37,9 @@ struct DataServerOptions {
   // times as long for all of it.
   int64_t stall_limit_ms = 10'000;
   SpinOptions spin;
+  // Connections over TCP speak TLS; null: plain. Not owned; must be stopped before the server goes away.
+  Handshakes* handshakes = nullptr;
+  const Access* access = nullptr;  // who may connect; null: everybody. Not owned
 };
 
 struct DataServerCounters {
@@ -69,6 +75,12 @@ class DataServer {
   DataServer(const DataServerOptions& options, const SessionContext& context);
   void AcceptLoop();
   void Accept(int listener, bool is_tcp);
+  // Gives an accepted connection to a worker, or closes it if there are too many. `tls`: of its handshake; null: plain.
+  void Take(UniqueFd fd, Peer peer, const TlsSession* tls);
+  void TakeArrived();
+  // What a connection takes of the arena.
+  uint64_t ConnectionBytes() const { return ConnectionBytes(options_); }
+  static uint64_t ConnectionBytes(const DataServerOptions& options);
   // False: one more connection is too many, or the arena has no room for it. *prepaid: it is one of the prepaid ones.
   bool Admit(bool* prepaid);
   bool TakeSpare();
@@ -89,6 +101,15 @@ class DataServer {
   UniqueFd tcp_listener_;
   UniqueFd unix_listener_;
   UniqueFd stop_event_;
+  // Connections whose handshake has ended well.
+  struct Arrived {
+    UniqueFd fd;
+    Peer peer;
+    TlsSession session;
+  };
+  UniqueFd arrived_event_;
+  Mutex arrived_mu_;
+  std::vector<Arrived> arrived_ ABSL_GUARDED_BY(arrived_mu_);
   int port_ = 0;
   std::atomic<bool> stopping_{false};
   std::atomic<int64_t> starved_ns_{0};  // when a connection last waited for buffers or frames that others hold

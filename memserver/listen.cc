@@ -18,6 +18,9 @@
 namespace nram {
 namespace {
 
+// What the kernel says of users that this user namespace does not know.
+constexpr uid_t kOverflowUid = 65534;
+
 absl::StatusOr<socklen_t> MakeAddress(const std::string& address, int port, sockaddr_storage* storage) {
   memset(storage, 0, sizeof *storage);
   auto* v4 = reinterpret_cast<sockaddr_in*>(storage);
@@ -53,8 +56,10 @@ Peer PeerOf(int fd, bool is_tcp) {
   if (!is_tcp) {
     ucred peer{};
     socklen_t length = sizeof peer;
-    getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length);
-    return {absl::StrCat("unix:pid=", peer.pid), absl::StrCat("unix:uid=", peer.uid)};
+    const bool said = getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && length == sizeof peer;
+    const bool is_known = said && peer.uid != kOverflowUid && peer.uid != static_cast<uid_t>(-1);
+    return {absl::StrCat("unix:pid=", peer.pid), absl::StrCat("unix:uid=", said ? absl::StrCat(peer.uid) : "?"),
+            is_known ? absl::StrCat("uid:", peer.uid) : ""};
   }
   sockaddr_storage storage;
   socklen_t length = sizeof storage;
@@ -71,7 +76,7 @@ Peer PeerOf(int fd, bool is_tcp) {
       port = ntohs(v6->sin6_port);
     }
   }
-  return {absl::StrCat(text, ":", port), text};
+  return {absl::StrCat(text, ":", port), text, "anyone"};
 }
 
 void KeepAlive(int fd) {

@@ -22,6 +22,9 @@ absl::StatusOr<UniqueFd> ListenUnix(const std::string& path);
 struct Peer {
   std::string name;
   std::string source;
+  // "uid:N" of a Unix socket, as the kernel says; "anyone" over TCP; "" if the kernel does not say, or only that it is
+  // somebody of another user namespace.
+  std::string identity;
 };
 // The peer of a connected socket.
 Peer PeerOf(int fd, bool is_tcp);

@@ -13,6 +13,7 @@
 #include "base/fd.h"
 #include "base/host_memory.h"
 #include "base/signals.h"
+#include "base/tls/tls_dir.h"
 #include "memserver/mem_server.h"
 #include "memserver/options.h"
 
@@ -42,6 +43,8 @@ int Main(int argc, char** argv) {
 
   // Few arenas of malloc: the index is small and must not spread.
   mallopt(M_ARENA_MAX, 2);
+  if (options.tls_dir.empty()) options.tls_dir = ServerTlsDir();
+  if (options.tls_dir == "none") options.tls_dir.clear();
   signal(SIGPIPE, SIG_IGN);
   // The signals are blocked before any thread starts, so that only sigwait below sees them.
   const sigset_t ending = EndingSignals();

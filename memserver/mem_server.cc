@@ -34,6 +34,12 @@ constexpr uint64_t kGrowthBytes = 16 * kMiB;
 // Descriptors besides the open connections: listeners, gRPC's own, files, connections that are being closed. A bulk and
 // an urgent worker together have four more.
 constexpr int kOtherDescriptors = 128;
+
+// What certificates cost from the start: handshakes that are under way, and the pump for prepaid control connections.
+uint64_t TlsBytes(const ControlServerOptions& control) {
+  const size_t pumped = std::min(control.connections_max, ControlConnections::kPrepaid);
+  return HandshakesOptions().most * Handshakes::kBytesEach + pumped * TlsPump::LinkBytes();
+}
 constexpr int kDescriptorsPerWorkers = 4;
 
 }  // namespace
@@ -82,6 +88,7 @@ absl::Status MemServer::Init() {
                  << FormatByteSize(host.available_bytes) << "); it may have to swap";
   }
 
+  NRAM_RETURN_IF_ERROR(InitAccess());
   DataServerOptions data;
   data.address = options_.listen;
   data.port = options_.data_port >= 0 ? options_.data_port : options_.port == 0 ? 0 : options_.port + 1;
@@ -91,10 +98,15 @@ absl::Status MemServer::Init() {
                                ? options_.workers_per_class
                                : std::clamp<int>(static_cast<int>(std::thread::hardware_concurrency()), 1, 8);
   data.spin = options_.spin;
+  data.handshakes = handshakes_.get();
+  data.access = access_.get();
   ControlServerOptions control;
   control.address = options_.listen;
   control.port = options_.port;
   control.socket_path = options_.socket_path;
+  control.access = access_.get();
+  control.handshakes = handshakes_.get();
+  control.pump = pump_.get();
   LimitConnections(&data, &control);
 
   const uint64_t baseline = options_.baseline_bytes_for_test >= 0
@@ -103,7 +115,8 @@ absl::Status MemServer::Init() {
   ServerCoreOptions core;
   core.incarnation = RandomIncarnation();
   core.ceiling_bytes = ceiling;
-  core.fixed_bytes = baseline + DataServer::FixedBytes(data) + ControlConnections::kFixedBytes + kGrowthBytes;
+  core.fixed_bytes = baseline + DataServer::FixedBytes(data) + ControlConnections::kFixedBytes + kGrowthBytes +
+                     (handshakes_ != nullptr ? TlsBytes(control) : 0);
   core.lease_ttl_ms = options_.lease_ttl_ms;
   core.drain = options_.drain;
   NRAM_ASSIGN_OR_RETURN(core_, ServerCore::Create(core, clock_));
@@ -115,16 +128,38 @@ absl::Status MemServer::Init() {
   return absl::OkStatus();
 }
 
+absl::Status MemServer::InitAccess() {
+  // Without certificates, whoever is on this machine reaches a port of loopback.
+  NRAM_ASSIGN_OR_RETURN(const bool loopback, IsLoopback(options_.listen));
+  const bool has_tls = !options_.tls_dir.empty();
+  const bool lets_anyone_in = options_.allow_unauthenticated || (loopback && !has_tls);
+  NRAM_ASSIGN_OR_RETURN(
+      access_, Access::Create({.file = options_.access_file, .uid = geteuid(), .lets_anyone_in = lets_anyone_in}));
+  if (!has_tls) return absl::OkStatus();
+  NRAM_ASSIGN_OR_RETURN(const TlsFiles files, TlsFiles::In(options_.tls_dir, TlsRole::kServer));
+  NRAM_ASSIGN_OR_RETURN(std::shared_ptr<TlsContext> context, TlsContext::Load(files, TlsRole::kServer));
+  pump_ = std::make_unique<TlsPump>();
+  HandshakesOptions handshakes;
+  handshakes.refused = [this](const Peer& peer, const absl::Status& why) {
+    log_.Post(absl::StrCat("refusing ", peer.name, ": ", why.message()));
+  };
+  handshakes_ = std::make_unique<Handshakes>(std::move(context), std::move(handshakes));
+  return absl::OkStatus();
+}
+
 void MemServer::LimitConnections(DataServerOptions* data, ControlServerOptions* control) const {
   data->connections_max = options_.connections_max;
   // If there are more clients, some of them connect anew for their next call.
   int control_max = std::clamp(options_.connections_max / 2 + 32, 64, 1024);
   const int others = kOtherDescriptors + kDescriptorsPerWorkers * data->workers_per_class;
-  const auto wanted = static_cast<uint64_t>(data->connections_max + 2 * control_max + others);
+  // With TLS, a socket pair lies between; and handshakes have some.
+  const int each = options_.tls_dir.empty() ? 2 : 4;
+  const int shaking = options_.tls_dir.empty() ? 0 : static_cast<int>(HandshakesOptions().most);
+  const auto wanted = static_cast<uint64_t>(data->connections_max + each * control_max + others + shaking);
   if (const uint64_t open_max = RaiseDescriptorLimit(wanted); open_max < wanted) {
-    const int left = std::max(static_cast<int>(open_max) - others, 16);
-    control_max = std::min(control_max, left / 6);
-    data->connections_max = std::min(data->connections_max, left - 2 * control_max);
+    const int left = std::max(static_cast<int>(open_max) - others - shaking, 16);
+    control_max = std::min(control_max, left / (3 * each));
+    data->connections_max = std::min(data->connections_max, left - each * control_max);
     LOG(WARNING) << "the limit of open files, " << open_max << ", lets this server have " << data->connections_max
                  << " data connections and " << control_max << " control connections; " << wanted
                  << " are needed for --connections=" << options_.connections_max;
@@ -139,6 +174,7 @@ MemServer::~MemServer() {
     wake_collector_.SignalAll();
   }
   if (collector_.joinable()) collector_.join();
+  if (handshakes_ != nullptr) handshakes_->Stop();
   control_.reset();
   data_.reset();
 }
@@ -193,6 +229,7 @@ void MemServer::CollectorLoop() {
     ++rounds;
     ReleaseIndexMemory();
     core_->arena().ReleaseIdle(/*period_ends=*/rounds % (kReleaseIdleMs / ServerCore::kTickMs) == 0);
+    if (rounds % 10 == 0) access_->Reload();
     if (options_.donate_auto && rounds % 10 == 0) {
       if (const auto ceiling = CeilingNow(); ceiling.ok()) core_->arena().SetCeiling(*ceiling);
     }

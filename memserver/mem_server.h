@@ -17,7 +17,10 @@
 #include "base/clock.h"
 #include "base/host_memory.h"
 #include "base/sync.h"
+#include "base/tls/pump.h"
+#include "memserver/access.h"
 #include "memserver/data_server.h"
+#include "memserver/handshakes.h"
 #include "memserver/late_log.h"
 #include "memserver/options.h"
 #include "memserver/server_core.h"
@@ -68,6 +71,8 @@ class MemServer {
 
   MemServer(const MemServerOptions& options, const Clock* clock);
   absl::Status Init();
+  // Who may come in, and how.
+  absl::Status InitAccess();
   // Bounds the connections of each plane by the limit of open files.
   void LimitConnections(DataServerOptions* data, ControlServerOptions* control) const;
   // The value of `--donate` on this host now, in bytes.
@@ -86,6 +91,9 @@ class MemServer {
   const std::string hostname_;
   uint64_t reserve_bytes_ = 0;  // the host reserve
   LateLog log_{[](const std::string& line) { LOG(INFO) << line; }};
+  std::unique_ptr<Access> access_;
+  std::unique_ptr<TlsPump> pump_;  // null without certificates, as the handshakes
+  std::unique_ptr<Handshakes> handshakes_;
   std::unique_ptr<ServerCore> core_;
   std::unique_ptr<DataServer> data_;
   std::unique_ptr<ControlServer> control_;

@@ -45,6 +45,8 @@ void MemServerOptions::Register(MemServerOptions* options, ArgParser* parser) {
   Int(parser, "port", 0, 65535, &options->port);
   Int(parser, "data-port", 0, 65535, &options->data_port);
   parser->String("socket", &options->socket_path);
+  parser->String("tls-dir", &options->tls_dir);
+  parser->String("access", &options->access_file);
   parser->Switch("allow-unauthenticated", &options->allow_unauthenticated);
   parser->String("domain", &options->domain);
   parser->String("pretend-host", &options->pretended_host);
@@ -68,12 +70,16 @@ absl::Status MemServerOptions::Validate() const {
                                                    " or more"));
   }
   NRAM_ASSIGN_OR_RETURN(const bool loopback, IsLoopback(listen));
-  if (!loopback && !allow_unauthenticated) {
+  if (!loopback && tls_dir.empty() && !allow_unauthenticated) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--listen=", listen,
-        " is reachable from other machines, and nram does not authenticate its clients yet: "
-        "whoever reaches the port may read and write all pages. On a network where that is acceptable, add "
-        "--allow-unauthenticated"));
+        " is reachable from other machines, and without certificates whoever reaches the port may read and write all "
+        "pages. Make some (nram keygen DIR --host=",
+        listen, ") and add --tls-dir=DIR; or, on a network of your own, add --allow-unauthenticated"));
+  }
+  if (!tls_dir.empty() && allow_unauthenticated) {
+    return absl::InvalidArgumentError(
+        "--tls-dir and --allow-unauthenticated contradict each other: with certificates nobody comes in without one");
   }
   NRAM_RETURN_IF_ERROR(CheckName("domain", domain));
   return CheckName("pretend-host", pretended_host);
@@ -105,8 +111,15 @@ Where
   --data-port=N            port of the pages (default: the control port plus one)
   --socket=PATH            listen on Unix sockets PATH and PATH.data as well; clients on
                            this host then use them
-  --allow-unauthenticated  needed for an address that other machines reach: clients are not
-                           authenticated yet
+  --tls-dir=DIR            certificates (nram keygen): ca.pem, server.pem, server.key. Clients
+                           then come in by TLS and a certificate only, but for those on
+                           this host by the Unix socket (default: $NRAM_TLS_DIR, else
+                           /etc/nram/tls if that has a server's; none: without)
+  --access=FILE            who may do what, by certificate or user (docs/security.md); looked
+                           at again when it changes (default: this user and root all, and
+                           holders of certificates all but to drain)
+  --allow-unauthenticated  everybody who reaches the ports may do all: without certificates
+                           needed for an address that other machines reach
   --ready-file=PATH        write the ports there, as JSON, once it serves
   --domain=NAME            what fails together with other hosts: a rack, a power feed. Copies
                            of a page are on different hosts, and in different domains where

@@ -25,6 +25,8 @@ struct MemServerOptions {
   int port = kDefaultControlPort;  // control; 0: the kernel chooses
   int data_port = -1;              // -1: the one after `port`, or the kernel's choice if `port` is 0
   std::string socket_path;         // of control's socket; the data socket has ".data" appended; empty: none
+  std::string tls_dir;             // certificates; empty: none
+  std::string access_file;         // who may do what; empty: the usual rules
   bool allow_unauthenticated = false;
   std::string domain;          // what may fail together with other hosts, a rack; empty: the host alone
   std::string pretended_host;  // the host that the server counts as for copies; empty: the true one

@@ -43,6 +43,7 @@ std::shared_ptr<const TlsPump::Link> TlsPump::Add(UniqueFd outer, const TlsSessi
     epoll_event event{.events = EPOLLIN, .data = {.ptr = link.get()}};
     if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
       PLOG_EVERY_N(ERROR, 100) << "epoll_ctl";
+      link->ended_ = true;
       return link;  // both ends are closed with it
     }
   }
@@ -178,6 +179,7 @@ void TlsPump::End(Link* link) {
   if (it == links_.end()) return;
   ended = std::move(it->second);
   links_.erase(it);
+  ended->ended_.store(true, std::memory_order_release);
   // The handle may live on for its status.
   for (UniqueFd* const fd : {&ended->outer, &ended->inner}) {
     epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd->get(), nullptr);

@@ -3,6 +3,7 @@
 
 // Carries the bytes of TLS connections to and from plain sockets, for those who can only speak on these: gRPC.
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <thread>
@@ -27,6 +28,8 @@ class TlsPump {
       return status_;
     }
 
+    bool ended() const { return ended_.load(std::memory_order_acquire); }
+
    private:
     friend class TlsPump;
     static constexpr size_t kBufferBytes = 16 * 1024;
@@ -47,6 +50,7 @@ class TlsPump {
     Buffer to_outer, to_inner;
     bool told_end = false;                        // the plain end knows that nothing comes any more
     uint32_t outer_events = 0, inner_events = 0;  // as registered
+    std::atomic<bool> ended_{false};
     mutable Mutex mu_;
     absl::Status status_ ABSL_GUARDED_BY(mu_);
   };

@@ -20,6 +20,7 @@
 #include "base/status.h"
 #include "client/memory/handle.h"
 #include "client/memory/memory.h"
+#include "client/pool/client_tls.h"
 #include "client/pool/pool_spec.h"
 
 namespace {
@@ -110,6 +111,7 @@ absl::StatusOr<nram::MemoryOptions> ToOptions(const char* pool, const nram_optio
   absl::StatusOr<std::string> spec = nram::ChoosePoolSpec(pool == nullptr ? "" : pool);
   if (!spec.ok()) return absl::NotFoundError(spec.status().message());
   NRAM_ASSIGN_OR_RETURN(options.pool.servers, nram::ParsePoolSpec(*spec));
+  NRAM_ASSIGN_OR_RETURN(options.pool.tls, nram::FindClientTls(options.pool.servers));
   if (given.budget_bytes != 0) {
     options.budget_bytes = given.budget_bytes;
   } else if (const char* text = std::getenv("NRAM_BUDGET"); text != nullptr && *text != '\0') {

@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/spin.h"
+#include "base/tls/context.h"
 #include "base/wake_latency.h"
 #include "client/pool/placement.h"
 #include "client/transport/endpoint.h"
@@ -33,7 +35,8 @@ struct PoolOptions {
   uint64_t repair_bytes_per_s = kRepairQuarter;
   // A connection with calls under way breaks if nothing comes for so long; 0: never. A frozen server is found so.
   int64_t silence_limit_ms = 0;
-  bool unix_sockets = true;  // for servers on this host that have one this process may use
+  std::shared_ptr<TlsContext> tls;  // for servers that are dialled by TCP (FindClientTls); null: plain
+  bool unix_sockets = true;         // for servers on this host that have one this process may use
   SpinOptions spin;
   FastWake fast_wake = FastWake::kAuto;            // while this pool's threads wait for many replies; see WakeLatency
   std::string wake_device = WakeLatency::kDevice;  // tests have a file in its place

@@ -29,7 +29,7 @@ class ThreadDriver : public SessionDriver, private Poller::Client {
       : session_(session),
         poller_(poller),
         wake_latency_(wake_latency),
-        control_(ControlClient::Create(session->endpoint())) {
+        control_(ControlClient::Create(session->endpoint(), session->options().tls)) {
     session_->SetDriver(this);
     poller_->Add(this);
     thread_ = std::thread([this] { Run(); });
@@ -197,6 +197,8 @@ void ThreadDriver::Dial(const SessionAction& action, SessionOutcome* outcome) {
     of.wake_latency = wake_latency_;
     of.peer = owner;
     of.version = action.hello.version;
+    if (!data->is_unix()) of.tls = options.tls;
+    of.host = data->host;
     return std::make_unique<SocketTransport>(*address, of, poller_);
   };
   outcome->life = std::make_unique<ServerLife>();

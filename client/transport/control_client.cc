@@ -1,6 +1,9 @@
 #include "client/transport/control_client.h"
 
+#include <errno.h>
+#include <grpcpp/create_channel_posix.h>
 #include <grpcpp/grpcpp.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <chrono>
@@ -11,7 +14,9 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/sync.h"
+#include "base/tls/pump.h"
 #include "client/transport/control_codec.h"
+#include "client/transport/shake_hands.h"
 #include "proto/control.grpc.pb.h"
 
 namespace nram {
@@ -22,7 +27,8 @@ constexpr int kReplyBytesMax = 4 << 20;
 
 class GrpcControlClient final : public ControlClient {
  public:
-  explicit GrpcControlClient(const Endpoint& endpoint) : codec_(endpoint.ToString()), stub_(NewStub()) {}
+  GrpcControlClient(const Endpoint& endpoint, std::shared_ptr<TlsContext> tls)
+      : codec_(endpoint.ToString()), endpoint_(endpoint), tls_(endpoint.is_unix() ? nullptr : std::move(tls)) {}
 
   absl::StatusOr<ServerHello> Hello(int64_t deadline_ns) override {
     v1::HelloReply reply;
@@ -122,7 +128,15 @@ class GrpcControlClient final : public ControlClient {
   }
 
  private:
-  std::shared_ptr<v1::Control::Stub> NewStub() const {
+  using Stub = v1::Control::Stub;
+  // One connection, or in plain pools whatever gRPC makes of it.
+  struct Way {
+    std::shared_ptr<Stub> stub;
+    std::shared_ptr<const TlsPump::Link> link;  // with TLS
+    bool good() const { return stub != nullptr && (link == nullptr || !link->ended()); }
+  };
+
+  static grpc::ChannelArguments Arguments() {
     grpc::ChannelArguments args;
     // This also bounds one attempt to connect.
     args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
@@ -132,7 +146,51 @@ class GrpcControlClient final : public ControlClient {
     // Each client has a connection of its own, so that a client that hangs does not hang another.
     args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     args.SetMaxReceiveMessageSize(kReplyBytesMax);
-    return v1::Control::NewStub(grpc::CreateCustomChannel(codec_.server(), grpc::InsecureChannelCredentials(), args));
+    return args;
+  }
+
+  // gRPC cannot be held to TLS 1.3 and does not say why a server refuses it, so it gets a plain socket (adr/0015).
+  absl::StatusOr<Way> Dial(int64_t deadline_ns) const {
+    if (tls_ == nullptr) {
+      const auto credentials = grpc::InsecureChannelCredentials();
+      return Way{v1::Control::NewStub(grpc::CreateCustomChannel(codec_.server(), credentials, Arguments())), nullptr};
+    }
+    static TlsPump* const pump = new TlsPump;  // for all servers; stays until the process ends
+    NRAM_ASSIGN_OR_RETURN(const SocketAddress address, ResolveEndpoint(endpoint_, deadline_ns));
+    NRAM_ASSIGN_OR_RETURN(UniqueFd fd, ConnectSocket(address, deadline_ns));
+    NRAM_ASSIGN_OR_RETURN(const TlsSession session, ShakeHands(fd.get(), tls_.get(), endpoint_.host, deadline_ns));
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) {
+      return ErrnoStatus(errno, "socketpair");
+    }
+    Way way;
+    way.link = pump->Add(std::move(fd), session, UniqueFd(ends[0]));
+    way.stub = v1::Control::NewStub(grpc::CreateCustomInsecureChannelFromFd(codec_.server(), ends[1], Arguments()));
+    return way;
+  }
+
+  absl::StatusOr<Way> GetWay(int64_t deadline_ns) {
+    MutexLock lock(&mu_);
+    while (!way_.good() && dialling_) {
+      if (MonotonicNs() >= deadline_ns) return absl::DeadlineExceededError("no connection in time");
+      dialled_.WaitUntil(&mu_, deadline_ns);
+    }
+    if (way_.good()) return way_;
+    dialling_ = true;
+    mu_.Unlock();
+    absl::StatusOr<Way> way = Dial(deadline_ns);
+    mu_.Lock();
+    dialling_ = false;
+    dialled_.SignalAll();
+    if (way.ok()) way_ = *way;
+    return way;
+  }
+
+  // What gRPC does not know of the end of a connection with TLS.
+  absl::Status Explain(const Way& way, const grpc::Status& status) const {
+    const bool lost = status.error_code() == grpc::StatusCode::UNAVAILABLE && way.link != nullptr;
+    const absl::Status why = lost ? way.link->status() : absl::OkStatus();
+    return why.ok() ? absl::OkStatus() : codec_.Refusal(absl::StatusCode::kUnavailable, std::string(why.message()));
   }
 
   template <typename Method, typename Request, typename Reply>
@@ -141,18 +199,20 @@ class GrpcControlClient final : public ControlClient {
     const int64_t left_ns = std::max<int64_t>(deadline_ns - MonotonicNs(), 0);
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::nanoseconds(left_ns));
     // Waits until the deadline only while a connection is being made; a refused one fails at once.
-    std::shared_ptr<v1::Control::Stub> stub;
-    {
-      MutexLock lock(&mu_);
-      stub = stub_;
+    const absl::StatusOr<Way> way = GetWay(deadline_ns);
+    if (!way.ok()) {
+      const bool is_late = absl::IsDeadlineExceeded(way.status());
+      return codec_.Refusal(is_late ? way.status().code() : absl::StatusCode::kUnavailable,
+                            std::string(way.status().message()));
     }
-    const grpc::Status status = (stub.get()->*method)(&context, request, reply);
+    const grpc::Status status = (way->stub.get()->*method)(&context, request, reply);
     if (status.ok()) return absl::OkStatus();
     if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
       // The connection may wait for a network that was cut, long after the network is back. The next call gets another.
       MutexLock lock(&mu_);
-      if (stub_ == stub) stub_ = NewStub();
+      if (way_.stub == way->stub) way_ = {};
     }
+    NRAM_RETURN_IF_ERROR(Explain(*way, status));
     auto code = static_cast<absl::StatusCode>(status.error_code());
     // gRPC itself says RESOURCE_EXHAUSTED when it is short of threads; a full server says OUT_OF_RANGE.
     if (code == absl::StatusCode::kResourceExhausted) code = absl::StatusCode::kUnavailable;
@@ -168,14 +228,18 @@ class GrpcControlClient final : public ControlClient {
   }
 
   const ControlCodec codec_;
+  const Endpoint endpoint_;
+  const std::shared_ptr<TlsContext> tls_;  // null: plain
   Mutex mu_;
-  std::shared_ptr<v1::Control::Stub> stub_ ABSL_GUARDED_BY(mu_);
+  CondVar dialled_;
+  bool dialling_ ABSL_GUARDED_BY(mu_) = false;
+  Way way_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace
 
-std::unique_ptr<ControlClient> ControlClient::Create(const Endpoint& endpoint) {
-  return std::make_unique<GrpcControlClient>(endpoint);
+std::unique_ptr<ControlClient> ControlClient::Create(const Endpoint& endpoint, std::shared_ptr<TlsContext> tls) {
+  return std::make_unique<GrpcControlClient>(endpoint, std::move(tls));
 }
 
 }  // namespace nram

@@ -11,6 +11,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/tls/context.h"
 #include "base/units.h"
 #include "client/transport/endpoint.h"
 
@@ -158,8 +159,8 @@ struct AttachRegionArgs {
 // regions are as their creators chose them.
 class ControlClient {
  public:
-  // Connects in the background.
-  static std::unique_ptr<ControlClient> Create(const Endpoint& endpoint);
+  // Connects in the background, or, with `tls`, at the first call. Null: plain. A Unix socket is always plain.
+  static std::unique_ptr<ControlClient> Create(const Endpoint& endpoint, std::shared_ptr<TlsContext> tls = nullptr);
   virtual ~ControlClient() = default;
 
   virtual absl::StatusOr<ServerHello> Hello(int64_t deadline_ns) = 0;

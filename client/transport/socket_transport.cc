@@ -12,22 +12,9 @@
 #include "base/socket.h"
 #include "base/status.h"
 #include "client/transport/data_socket.h"
+#include "client/transport/shake_hands.h"
 
 namespace nram {
-namespace {
-
-// Waits until the socket is ready for `events`. False: not before the deadline.
-bool PollSocket(int fd, short events, int64_t deadline_ns) {
-  while (true) {
-    const int64_t left_ns = deadline_ns - MonotonicNs();
-    if (left_ns <= 0) return false;
-    pollfd waiting{fd, events, 0};
-    if (poll(&waiting, 1, static_cast<int>(left_ns / kNsPerMs) + 1) > 0) return true;
-  }
-}
-
-}  // namespace
-
 void SocketTransport::CallQueue::Push(Call* call) {
   call->next = nullptr;
   (head == nullptr ? head : tail->next) = call;
@@ -108,15 +95,7 @@ absl::Status SocketTransport::Connect(int64_t deadline_ns) {
 
 absl::StatusOr<std::unique_ptr<Channel>> SocketTransport::MakeChannel(int fd, int64_t deadline_ns) const {
   if (options_.tls == nullptr) return std::make_unique<Channel>(fd);
-  TlsHandshake handshake(options_.tls.get(), fd, options_.host);
-  while (true) {
-    NRAM_ASSIGN_OR_RETURN(const TlsHandshake::Step step, handshake.Go());
-    if (step == TlsHandshake::Step::kDone) break;
-    if (!PollSocket(fd, step == TlsHandshake::Step::kWantsOutput ? POLLOUT : POLLIN, deadline_ns)) {
-      return absl::DeadlineExceededError("TLS: no answer in time");
-    }
-  }
-  const TlsSession session = handshake.Take();
+  NRAM_ASSIGN_OR_RETURN(const TlsSession session, ShakeHands(fd, options_.tls.get(), options_.host, deadline_ns));
   return std::make_unique<Channel>(fd, &session);
 }
 
@@ -140,7 +119,7 @@ absl::StatusOr<Credit> SocketTransport::SayHello(Channel* channel, int64_t deadl
     if (!received.ok()) return Annotate(received.status(), "hello");
     have += received->bytes;
     if (received->ended) return absl::UnavailableError("hello: the server closed the connection");
-    if (received->bytes == 0 && !PollSocket(channel->fd(), POLLIN, deadline_ns)) {
+    if (received->bytes == 0 && !AwaitSocket(channel->fd(), POLLIN, deadline_ns)) {
       return absl::DeadlineExceededError("hello: no answer in time");
     }
   }

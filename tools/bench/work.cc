@@ -21,6 +21,7 @@
 #include "base/fd.h"
 #include "base/status.h"
 #include "base/units.h"
+#include "client/pool/client_tls.h"
 #include "client/pool/pool.h"
 #include "client/pool/pool_spec.h"
 #include "tools/bench/stxxl_sort.h"
@@ -110,6 +111,7 @@ absl::Status PagesInDirectory(const std::string& directory, uint64_t count) {
 absl::Status PagesInPool(const std::string& spec, uint64_t count) {
   PoolOptions options;
   NRAM_ASSIGN_OR_RETURN(options.servers, ParsePoolSpec(spec));
+  NRAM_ASSIGN_OR_RETURN(options.tls, FindClientTls(options.servers));
   NRAM_ASSIGN_OR_RETURN(const std::unique_ptr<Pool> pool, Pool::Open(options));
   NRAM_ASSIGN_OR_RETURN(const std::unique_ptr<Region> region, pool->CreateRegion({.gc = true}));
   const absl::Status status = RunPages(

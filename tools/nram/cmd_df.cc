@@ -23,6 +23,7 @@ struct DfFlags {
 
   void Register(ArgParser* parser) {
     parser->String("pool", &pool, kPoolFlag);
+    RegisterTlsDir(parser);
     parser->Switch("bytes", &bytes, {"", "whole numbers of bytes"});
     parser->Switch("json", &json, {"", "the same in JSON, in bytes"});
   }

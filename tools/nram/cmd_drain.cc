@@ -17,6 +17,7 @@
 #include "base/signals.h"
 #include "base/status.h"
 #include "base/units.h"
+#include "client/pool/client_tls.h"
 #include "client/pool/pool_spec.h"
 #include "nlohmann/json.hpp"
 #include "tools/nram/command.h"
@@ -38,6 +39,7 @@ struct DrainFlags {
     parser->Switch(
         "move", &move,
         {"", "also move what is stored there to other servers, and wait until the\nserver may be switched off"});
+    RegisterTlsDir(parser);
     parser->Switch("undo", &undo, {"", "take new pages again"});
     parser->Switch("json", &json, {"", "say what was done in JSON"});
   }
@@ -126,7 +128,9 @@ int RunDrain(DrainFlags& options, const Invocation& given) {
     const auto endpoint = ParseEndpoint(word, kDefaultServerPort);
     if (!endpoint.ok()) return fail(endpoint.status());
     const std::string name = endpoint->ToString();
-    const auto control = ControlClient::Create(*endpoint);
+    const auto tls = FindClientTls({&*endpoint, 1});
+    if (!tls.ok()) return fail(tls.status());
+    const auto control = ControlClient::Create(*endpoint, *tls);
     if (options.move) {
       absl::StrAppend(&leaving, leaving.empty() ? "" : " ", name);
       SetLastWords(leaving, shows);  // before it is told: the answer may come late

@@ -16,6 +16,7 @@
 #include "base/host_memory.h"
 #include "base/status.h"
 #include "base/units.h"
+#include "client/pool/client_tls.h"
 #include "client/pool/placement.h"
 #include "client/pool/pool_spec.h"
 #include "nlohmann/json.hpp"
@@ -103,6 +104,7 @@ struct SortFlags {
     parser->String("scratch", &scratch,
                    {"pool|DIR", "[T] the pool, directly (default), or a file in DIR, on a mount or a disk"});
     parser->String("pool", &pool, {"SERVERS", kPoolFlag.text});
+    RegisterTlsDir(parser);
     parser->Integer("copies", 1, kReplicasMax, &copies,
                     {"N",
                      "1..4 copies of each page of the scratch, on servers of different hosts\n"
@@ -228,6 +230,7 @@ absl::StatusOr<std::unique_ptr<Scratch>> OpenScratch(const SortFlags& flags) {
   PoolOptions options;
   NRAM_ASSIGN_OR_RETURN(const std::string spec, ChoosePoolSpec(flags.pool));
   NRAM_ASSIGN_OR_RETURN(options.servers, ParsePoolSpec(spec));
+  NRAM_ASSIGN_OR_RETURN(options.tls, FindClientTls(options.servers));
   options.fast_wake = flags.fast_wake;
   return OpenPoolScratch(std::move(options), static_cast<int>(flags.copies));
 }

@@ -22,6 +22,7 @@ struct StatusFlags {
 
   void Register(ArgParser* parser) {
     parser->String("pool", &pool, kPoolFlag);
+    RegisterTlsDir(parser);
     parser->Switch("json", &json, {"", "the same in JSON"});
   }
 };
@@ -84,6 +85,7 @@ struct RegionsFlags {
 
   void Register(ArgParser* parser) {
     parser->String("pool", &pool, kPoolFlag);
+    RegisterTlsDir(parser);
     parser->Switch("orphans", &orphans, {"", "only orphans"});
     parser->String("destroy", &destroy,
                    {"WHICH",

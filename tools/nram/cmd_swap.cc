@@ -47,6 +47,7 @@ struct OnFlags {
                      "0..32767; the kernel fills areas of higher priority first (default: below\n"
                      "all others). Above a disk's, so that the disk is the reserve"});
     parser->String("pool", &pool, kPoolFlag);
+    RegisterTlsDir(parser);
     parser->Integer("io-timeout-ms", 100, 30'000, &io_timeout_ms,
                     {"N",
                      "100..30000, after how long a server that does not answer is an I/O\n"

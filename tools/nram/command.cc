@@ -8,6 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "base/tls/tls_dir.h"
+#include "client/pool/client_tls.h"
 #include "client/pool/pool_spec.h"
 
 namespace nram {
@@ -43,11 +45,19 @@ std::optional<int> ParseOrExit(ArgParser* parser, const std::string& help, Words
   return std::nullopt;
 }
 
+void RegisterTlsDir(ArgParser* parser) {
+  parser->Custom("tls-dir", &SetTlsDir,
+                 {"DIR",
+                  "certificates (nram keygen), for servers that want some (default:\n"
+                  "$NRAM_TLS_DIR, else /etc/nram/tls)"});
+}
+
 absl::StatusOr<std::vector<PoolMember>> OpenMembers(const std::string& flag) {
   NRAM_ASSIGN_OR_RETURN(const std::string spec, ChoosePoolSpec(flag));
   NRAM_ASSIGN_OR_RETURN(const std::vector<Endpoint> endpoints, ParsePoolSpec(spec));
   std::vector<PoolMember> members;
-  for (const Endpoint& endpoint : endpoints) members.push_back({endpoint, ControlClient::Create(endpoint)});
+  NRAM_ASSIGN_OR_RETURN(const std::shared_ptr<TlsContext> tls, FindClientTls(endpoints));
+  for (const Endpoint& endpoint : endpoints) members.push_back({endpoint, ControlClient::Create(endpoint, tls)});
   return members;
 }
 

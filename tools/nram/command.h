@@ -81,6 +81,9 @@ Command DefineCommand(const CommandText& text, Words words, int (*run)(Flags& fl
 // The flag --pool of most commands; OpenMembers reads it.
 inline constexpr FlagHelp kPoolFlag = {"POOL", "host:port,... or a host file (default: see nram --help)"};
 
+// The flag --tls-dir of commands that ask servers. It sets NRAM_TLS_DIR, which this process and its children look for.
+void RegisterTlsDir(ArgParser* parser);
+
 // For commands without flags of their own.
 struct NoFlags {
   void Register(ArgParser*) {}

@@ -62,6 +62,7 @@ absl::StatusOr<LocalServer> Spawn(const std::string& program, const LocalPoolOpt
   // A socket's path must be short; without a socket there is TCP.
   const std::string socket = PathOf(options.directory, number, "socket");
   if (socket.size() + strlen(".data") < kSocketPathMax) words.push_back("--socket=" + socket);
+  words.push_back("--tls-dir=none");  // the machine's own are for its servers, not for a user's
   if (options.pretend_hosts) words.push_back(absl::StrCat("--pretend-host=pretended-", number));
   words.insert(words.end(), options.server_flags.begin(), options.server_flags.end());
   const std::string log_path = PathOf(options.directory, number, "log");

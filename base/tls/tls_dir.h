@@ -1,0 +1,25 @@
+#ifndef NRAM_BASE_TLS_TLS_DIR_H_
+#define NRAM_BASE_TLS_TLS_DIR_H_
+
+// Where a process finds its certificates. All programs have the flag --tls-dir, which stands for the variable: so the
+// programs that they start find the same.
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace nram {
+
+inline constexpr char kTlsDirVariable[] = "NRAM_TLS_DIR";
+inline constexpr char kTlsDirDefault[] = "/etc/nram/tls";
+
+// A server's directory: the variable's, else the default one if it has a server's certificate; "" if neither.
+std::string ServerTlsDir();
+
+// Sets the variable to the directory's absolute path. Not thread-safe: for a command line. INVALID_ARGUMENT: "".
+absl::Status SetTlsDir(absl::string_view directory);
+
+}  // namespace nram
+
+#endif  // NRAM_BASE_TLS_TLS_DIR_H_

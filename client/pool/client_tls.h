@@ -1,0 +1,20 @@
+#ifndef NRAM_CLIENT_POOL_CLIENT_TLS_H_
+#define NRAM_CLIENT_POOL_CLIENT_TLS_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/tls/context.h"
+#include "client/transport/endpoint.h"
+
+namespace nram {
+
+// The certificates with which this process dials these servers: of $NRAM_TLS_DIR, else of /etc/nram/tls if that has a
+// client's. Null, and nothing is read, if all are Unix sockets, or if there are no certificates: then it speaks plain.
+// Files that are there and cannot be used are an error, which names them: nobody who has certificates speaks plain.
+absl::StatusOr<std::shared_ptr<TlsContext>> FindClientTls(absl::Span<const Endpoint> servers);
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_POOL_CLIENT_TLS_H_

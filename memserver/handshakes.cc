@@ -1,0 +1,173 @@
+#include "memserver/handshakes.h"
+
+#include <errno.h>
+#include <glog/logging.h>
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace nram {
+namespace {
+
+constexpr int kLookMs = 100;
+constexpr std::byte kHandshakeRecord{22};
+
+}  // namespace
+
+Handshakes::Handshakes(std::shared_ptr<TlsContext> context, HandshakesOptions options)
+    : context_(std::move(context)),
+      options_(std::move(options)),
+      epoll_(epoll_create1(EPOLL_CLOEXEC)),
+      wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  PCHECK(epoll_.valid() && wake_.valid());
+  epoll_event event{.events = EPOLLIN, .data = {.u64 = 0}};
+  PCHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event) == 0);
+  thread_ = std::thread([this] { Run(); });
+  pthread_setname_np(thread_.native_handle(), "nram-shake");
+}
+
+Handshakes::~Handshakes() { Stop(); }
+
+void Handshakes::Stop() {
+  {
+    MutexLock lock(&mu_);
+    if (std::exchange(stopping_, true)) return;
+  }
+  const uint64_t one = 1;
+  (void)!write(wake_.get(), &one, sizeof one);
+  thread_.join();
+}
+
+size_t Handshakes::under_way() const {
+  MutexLock lock(&mu_);
+  return entries_.size();
+}
+
+void Handshakes::Add(UniqueFd fd, Peer peer, Done done, Plain plain) {
+  auto entry = std::make_shared<Entry>();
+  entry->fd = std::move(fd);
+  entry->peer = std::move(peer);
+  entry->done = std::move(done);
+  entry->plain = std::move(plain);
+  entry->deadline_ns = DeadlineAfterMs(options_.limit_ms);
+  entry->events = EPOLLIN;
+  MutexLock lock(&mu_);
+  if (stopping_) return;
+  entry->number = ++arrived_;
+  epoll_event event{.events = EPOLLIN, .data = {.u64 = entry->number}};
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, entry->fd.get(), &event) != 0) {
+    PLOG_EVERY_N(ERROR, 100) << "epoll_ctl";
+    return;
+  }
+  entries_.emplace(entry->number, std::move(entry));
+  if (entries_.size() > options_.most) MakeRoomLocked();
+}
+
+// Whoever opens many connections displaces his own.
+void Handshakes::MakeRoomLocked() {
+  struct Of {
+    size_t count = 0;
+    uint64_t newest = 0;
+  };
+  absl::flat_hash_map<absl::string_view, Of> by_source;
+  for (const auto& [number, entry] : entries_) {
+    Of& of = by_source[entry->peer.source];
+    ++of.count;
+    of.newest = std::max(of.newest, number);
+  }
+  Of most;
+  for (const auto& [source, of] : by_source) {
+    if (of.count > most.count || (of.count == most.count && of.newest > most.newest)) most = of;
+  }
+  by_source.clear();  // its keys are the entries'
+  entries_.erase(most.newest);
+  ++displaced_;
+}
+
+void Handshakes::Run() {
+  constexpr int kEventsMax = 64;
+  int64_t next_look_ns = 0;
+  while (true) {
+    epoll_event events[kEventsMax];
+    const int count = epoll_wait(epoll_.get(), events, kEventsMax, kLookMs);
+    if (count < 0) PCHECK(errno == EINTR) << "epoll_wait";
+    std::vector<std::shared_ptr<Entry>> ready;
+    {
+      MutexLock lock(&mu_);
+      if (stopping_) {
+        entries_.clear();
+        return;
+      }
+      for (int i = 0; i < count; ++i) {
+        const auto it = entries_.find(events[i].data.u64);
+        if (it != entries_.end()) ready.push_back(it->second);
+      }
+      const int64_t now_ns = MonotonicNs();
+      if (now_ns >= next_look_ns) {
+        next_look_ns = now_ns + kLookMs * kNsPerMs;
+        absl::erase_if(entries_, [&](const auto& entry) { return now_ns >= entry.second->deadline_ns; });
+      }
+    }
+    for (const std::shared_ptr<Entry>& entry : ready) {
+      if (Step(entry.get())) continue;
+      MutexLock lock(&mu_);
+      entries_.erase(entry->number);
+    }
+  }
+}
+
+bool Handshakes::Drain(const Entry& entry) {
+  std::array<std::byte, 4096> dropped;
+  const ssize_t n = recv(entry.fd.get(), dropped.data(), dropped.size(), MSG_DONTWAIT);
+  return n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR));
+}
+
+// The alert must not be lost to a reset, which a close with unread bytes is.
+bool Handshakes::Refuse(Entry* entry, const absl::Status& why) {
+  if (options_.refused != nullptr) options_.refused(entry->peer, why);
+  entry->handshake.reset();
+  entry->lingers = true;
+  entry->deadline_ns = DeadlineAfterMs(options_.linger_ms);
+  return shutdown(entry->fd.get(), SHUT_WR) == 0;
+}
+
+bool Handshakes::Step(Entry* entry) {
+  if (entry->lingers) return Drain(*entry);
+  if (entry->handshake == nullptr) {
+    std::byte first;
+    const ssize_t n = recv(entry->fd.get(), &first, 1, MSG_DONTWAIT | MSG_PEEK);
+    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return false;  // a look at the port, no more
+    if (n < 0) return true;
+    if (first != kHandshakeRecord && entry->plain != nullptr) {
+      epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, entry->fd.get(), nullptr);
+      entry->plain(std::move(entry->fd), entry->peer);
+      return false;
+    }
+    entry->handshake = std::make_unique<TlsHandshake>(context_.get(), entry->fd.get());
+  }
+  const absl::StatusOr<TlsHandshake::Step> step = entry->handshake->Go();
+  if (!step.ok()) return Refuse(entry, step.status());
+  if (*step == TlsHandshake::Step::kDone) {
+    const TlsSession session = entry->handshake->Take();
+    entry->handshake.reset();
+    epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, entry->fd.get(), nullptr);
+    entry->done(std::move(entry->fd), entry->peer, session);
+    return false;
+  }
+  const uint32_t wanted = *step == TlsHandshake::Step::kWantsOutput ? EPOLLOUT : EPOLLIN;
+  if (wanted == entry->events) return true;
+  entry->events = wanted;
+  epoll_event event{.events = wanted, .data = {.u64 = entry->number}};
+  return epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, entry->fd.get(), &event) == 0;
+}
+
+}  // namespace nram
