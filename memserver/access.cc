@@ -154,10 +154,18 @@ absl::Status Access::Use(std::vector<AccessRule> rules) {
     return absl::ResourceExhaustedError("this server has had too many tenants since it started");
   }
   limits_.clear();
+  has_several_ = false;
+  const auto a_tenant = absl::c_find_if(rules, [](const AccessRule& rule) { return rule.tenant != kNoTenant; });
+  const std::string first = a_tenant == rules.end() ? "" : a_tenant->tenant;
   for (const AccessRule& rule : rules) {
     const auto [it, added] = numbers_.try_emplace(rule.tenant, static_cast<TenantNumber>(names_.size()));
     if (added) names_.push_back(rule.tenant);
     if (rule.limits != TenantLimits()) limits_[it->second] = rule.limits;
+    has_several_ |= rule.tenant != kNoTenant && rule.tenant != first;
+  }
+  for (size_t i = 0; options_.declare != nullptr && i < names_.size(); ++i) {
+    const auto number = static_cast<TenantNumber>(i);
+    options_.declare(number, names_[i], LimitsLocked(number));
   }
   rules_ = std::move(rules);
   version_.fetch_add(1, std::memory_order_acq_rel);
@@ -193,7 +201,7 @@ void Access::Reload() {
 
 Principal Access::Judge(absl::string_view identity) const {
   Principal principal{std::string(identity)};
-  if (identity.empty()) return principal;
+  if (identity.empty() || identity.size() > kIdentityBytesMax) return principal;
   const auto fits = [&](absl::string_view rule) {
     return absl::EndsWith(rule, "*") ? absl::StartsWith(identity, rule.substr(0, rule.size() - 1)) : rule == identity;
   };
@@ -245,8 +253,36 @@ absl::Status Access::Check(const Principal& principal, Action action) {
 
 TenantLimits Access::limits(TenantNumber tenant) const {
   MutexLock lock(&mu_);
+  return LimitsLocked(tenant);
+}
+
+TenantLimits Access::LimitsLocked(TenantNumber tenant) const {
   const auto it = limits_.find(tenant);
-  return it == limits_.end() ? TenantLimits() : it->second;
+  TenantLimits limits = it == limits_.end() ? TenantLimits() : it->second;
+  if (!has_several_) return limits;
+  const TenantLimits& whole = options_.whole;
+  const auto bound = [](uint64_t all, uint64_t* limit) {
+    if (*limit == TenantLimits::kNone && all != TenantLimits::kNone) *limit = std::max<uint64_t>(all / 2, 1);
+  };
+  bound(whole.connections, &limits.connections);
+  bound(whole.leases, &limits.leases);
+  bound(whole.regions, &limits.regions);
+  bound(whole.calls, &limits.calls);
+  return limits;
+}
+
+absl::string_view Access::RoleName(Role role) {
+  switch (role) {
+    case Role::kNobody:
+      return "none";
+    case Role::kMonitor:
+      return "monitor";
+    case Role::kUser:
+      return "user";
+    case Role::kOperator:
+      return "operator";
+  }
+  return "";
 }
 
 std::string Access::TenantName(TenantNumber tenant) const {

@@ -9,6 +9,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/sync.h"
+#include "memserver/tenant_limits.h"
 
 namespace nram {
 
@@ -38,18 +40,8 @@ enum class Action : uint8_t {
   kDrain,
 };
 
-struct TenantLimits {
-  static constexpr uint64_t kNone = ~uint64_t{0};
-  uint64_t bytes = kNone;        // frames and index of its regions, and its reservations
-  uint64_t connections = kNone;  // of each plane
-  uint64_t leases = kNone;
-  uint64_t regions = kNone;
-  uint64_t calls = kNone;  // control calls under way
-  friend bool operator==(const TenantLimits&, const TenantLimits&) = default;
-};
-
-// A tenant's number on this server; the same as long as the server runs.
-using TenantNumber = uint16_t;
+// Longer identities are nobody's.
+inline constexpr size_t kIdentityBytesMax = 255;
 
 struct Principal {
   std::string identity;
@@ -75,6 +67,12 @@ class Access {
     std::string file;             // empty: the default rules
     uid_t uid = 0;                // the server's
     bool lets_anyone_in = false;  // --allow-unauthenticated: "anyone" is an identity
+    // What the server has. If rules name several tenants, one without a limit of its own may have half of it, so that
+    // none takes all; but all of the bytes.
+    TenantLimits whole;
+    // Told of each tenant before a rule can name it: numbers from 0 on, in order, and again when rules change. May be
+    // null.
+    std::function<void(TenantNumber number, const std::string& name, const TenantLimits& limits)> declare;
   };
 
   // INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED: the file cannot be used; the message names it.
@@ -93,11 +91,13 @@ class Access {
 
   TenantLimits limits(TenantNumber tenant) const;
   std::string TenantName(TenantNumber tenant) const;
+  static absl::string_view RoleName(Role role);
 
  private:
   explicit Access(const Options& options) : options_(options) {}
   // RESOURCE_EXHAUSTED: this server has had too many tenants since it started.
   absl::Status Use(std::vector<AccessRule> rules);
+  TenantLimits LimitsLocked(TenantNumber tenant) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::vector<AccessRule> DefaultRules() const;
 
   const Options options_;
@@ -107,6 +107,7 @@ class Access {
   absl::flat_hash_map<std::string, TenantNumber> numbers_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> names_ ABSL_GUARDED_BY(mu_);  // by number
   absl::flat_hash_map<TenantNumber, TenantLimits> limits_ ABSL_GUARDED_BY(mu_);
+  bool has_several_ ABSL_GUARDED_BY(mu_) = false;  // tenants in the present rules
   std::string looked_ ABSL_GUARDED_BY(mu_);  // the file's text, as the last call has found it
   std::string judged_ ABSL_GUARDED_BY(mu_);  // the last that was taken, or had a mistake
 };

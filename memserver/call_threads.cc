@@ -24,13 +24,29 @@ CallThreads::~CallThreads() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-bool CallThreads::Post(Pace pace, std::function<void()> call) {
+bool CallThreads::Post(Pace pace, uint32_t tenant, std::function<void()> call) {
   MutexLock lock(&mu_);
-  auto& queue = pace == Pace::kSlow ? slow_ : quick_;
-  if (queue.size() >= (pace == Pace::kSlow ? kSlowWaitingMax : kQuickWaitingMax)) return false;
-  queue.push_back(std::move(call));
+  if (pace == Pace::kSlow) {
+    if (slow_waiting_ >= kSlowWaitingMax) return false;
+    ++slow_waiting_;
+    slow_[tenant].push_back(std::move(call));
+  } else {
+    if (quick_.size() >= kQuickWaitingMax) return false;
+    quick_.push_back(std::move(call));
+  }
   changed_.Signal();
   return true;
+}
+
+std::function<void()> CallThreads::TakeSlowLocked() {
+  auto it = slow_.upper_bound(turn_);
+  if (it == slow_.end()) it = slow_.begin();
+  turn_ = it->first;
+  std::function<void()> call = std::move(it->second.front());
+  it->second.pop_front();
+  if (it->second.empty()) slow_.erase(it);
+  --slow_waiting_;
+  return call;
 }
 
 void CallThreads::Run() {
@@ -42,10 +58,14 @@ void CallThreads::Run() {
       changed_.WaitUntil(&mu_, DeadlineAfterMs(60'000));
       continue;
     }
-    auto& queue = is_slow ? slow_ : quick_;
-    const std::function<void()> call = std::move(queue.front());
-    queue.pop_front();
-    if (is_slow) ++slow_running_;
+    std::function<void()> call;
+    if (is_slow) {
+      call = TakeSlowLocked();
+      ++slow_running_;
+    } else {
+      call = std::move(quick_.front());
+      quick_.pop_front();
+    }
     mu_.Unlock();
     call();
     mu_.Lock();

@@ -90,6 +90,13 @@ class Connection : private MessageReader::Handler {
     place_.emplace(table, &session_, fd_.get(), std::move(source), now_ns);
   }
 
+  // Of who has connected; empty without rules.
+  void SetIdentity(std::string identity, QuotaShare share) {
+    identity_ = std::move(identity);
+    share_ = std::move(share);
+  }
+  const std::string& identity() const { return identity_; }
+
   uint32_t epoll_events = 0;  // as registered; the worker's
   bool charged = false;       // to the arena: it is not one of the prepaid connections
   bool queued = false;        // in the worker's list of connections to pump again
@@ -110,6 +117,8 @@ class Connection : private MessageReader::Handler {
   // The connection is between two messages, has just finished one, or waits for this server.
   void NoteRest();
 
+  QuotaShare share_;
+  std::string identity_;
   const UniqueFd fd_;
   Channel channel_;
   const std::string peer_;

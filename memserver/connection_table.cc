@@ -22,21 +22,28 @@ ConnectionPlace::~ConnectionPlace() {
   if (displaced_) table_->gone_.SignalAll();
 }
 
-ConnectionPlace* ConnectionTable::ChooseLocked(absl::string_view source) const {
+ConnectionPlace* ConnectionTable::ChooseIdleLocked(const Tenant* tenant) const {
   constexpr int kNone = 3;
   ConnectionPlace* chosen = nullptr;
   int chosen_rank = kNone;
-  absl::flat_hash_map<absl::string_view, size_t> by_source;
   for (ConnectionPlace* place : places_) {
-    if (place->displaced_) continue;
-    ++by_source[place->source_];
+    if (place->displaced_ || (tenant != nullptr && place->session_->tenant() != tenant)) continue;
     const Lease* const lease = place->lease_.load(std::memory_order_acquire);
     const int rank = place->session_->fenced() ? 0 : lease == nullptr ? 1 : !lease->used ? 2 : kNone;
     if (rank == kNone || rank > chosen_rank) continue;
     if (rank < chosen_rank || place->accepted_ns_ < chosen->accepted_ns_) chosen = place;
     chosen_rank = rank;
   }
+  return chosen;
+}
+
+ConnectionPlace* ConnectionTable::ChooseLocked(absl::string_view source) const {
+  ConnectionPlace* chosen = ChooseIdleLocked(/*tenant=*/nullptr);
   if (chosen != nullptr) return chosen;
+  absl::flat_hash_map<absl::string_view, size_t> by_source;
+  for (const ConnectionPlace* place : places_) {
+    if (!place->displaced_) ++by_source[place->source_];
+  }
   absl::string_view largest;
   size_t most = 0;
   for (const auto& [from, count] : by_source) {
@@ -55,7 +62,15 @@ ConnectionPlace* ConnectionTable::ChooseLocked(absl::string_view source) const {
 
 bool ConnectionTable::MakeRoomFor(absl::string_view source, int64_t deadline_ns) {
   MutexLock lock(&mu_);
-  ConnectionPlace* const chosen = ChooseLocked(source);
+  return DisplaceLocked(ChooseLocked(source), deadline_ns);
+}
+
+bool ConnectionTable::MakeRoomFor(const Tenant* tenant, int64_t deadline_ns) {
+  MutexLock lock(&mu_);
+  return DisplaceLocked(ChooseIdleLocked(tenant), deadline_ns);
+}
+
+bool ConnectionTable::DisplaceLocked(ConnectionPlace* chosen, int64_t deadline_ns) {
   if (chosen == nullptr) return false;
   chosen->displaced_ = true;
   // The connection's worker finds the end of the stream. The descriptor is still the connection's, which leaves the

@@ -57,6 +57,8 @@ class ConnectionTable {
   // Shuts down a connection that gives way to one from `source`, and waits until it is gone, until `deadline_ns` at
   // most. False: no connection gives way, or it was not gone in time.
   bool MakeRoomFor(absl::string_view source, int64_t deadline_ns);
+  // The same within a tenant that has all the connections it may have: only its own ones give way, by rules 1 to 3.
+  bool MakeRoomFor(const Tenant* tenant, int64_t deadline_ns);
 
   size_t size() const {
     MutexLock lock(&mu_);
@@ -66,7 +68,10 @@ class ConnectionTable {
  private:
   friend class ConnectionPlace;
 
+  // The oldest of those that the first of rules 1 to 3 finds; null if there is none. `tenant` null: of any.
+  ConnectionPlace* ChooseIdleLocked(const Tenant* tenant) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   ConnectionPlace* ChooseLocked(absl::string_view source) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool DisplaceLocked(ConnectionPlace* chosen, int64_t deadline_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   mutable Mutex mu_;
   CondVar gone_;

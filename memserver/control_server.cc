@@ -41,6 +41,7 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
                     LookAround look_around)
       : look_around_(std::move(look_around)),
         access_(access),
+        tenants_(&core->tenants()),
         service_(core, [this] { return Look(); }),
         connections_(options, &core->arena()),
         address_(options.address) {}
@@ -94,15 +95,13 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
       End(std::move(status));
     }
     void Refuse() { End(TooMuch()); }
-    // Not OK: whoever calls may not, and the call has ended.
-    bool MayAsk(const Access& access, Action action) {
-      absl::Status status = absl::UnavailableError("the connection is gone");
-      if (connection_ != nullptr) {
-        status = Access::Check(access.Judge(ControlConnections::IdentityOf(*connection_)), action);
-      }
+    // False: whoever calls may not, or too often; and the call has ended.
+    bool MayAsk(Action action) {
+      absl::Status status = FindCaller(action);
       if (!status.ok()) End(ToGrpc(status));
       return status.ok();
     }
+    const Caller& caller() const { return caller_; }
     void OnDone() override {
       server_->answer_bytes_ -= answer_bytes_;
       server_->connections_.EndCall(connection_, began_ns_);
@@ -110,6 +109,17 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
     }
 
    private:
+    absl::Status FindCaller(Action action) {
+      if (connection_ == nullptr) return absl::UnavailableError("the connection is gone");
+      const Principal who = server_->access_->Judge(ControlConnections::IdentityOf(*connection_));
+      NRAM_RETURN_IF_ERROR(Access::Check(who, action));
+      caller_ = {server_->tenants_->Of(who.tenant), who.identity, std::string(Access::RoleName(who.role))};
+      Quota& calls = caller_.tenant->calls;
+      share_ = QuotaShare(calls.Take() ? &calls : nullptr);
+      if (share_.taken()) return absl::OkStatus();
+      return absl::UnavailableError(absl::StrCat("tenant ", caller_.tenant->name, " has ", calls.limit(),
+                                                 " calls under way, all that it may have"));
+    }
     void End(grpc::Status status) {
       status_ = std::move(status);
       server_->connections_.Send(connection_, this);
@@ -122,6 +132,8 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
 
     GrpcControlServer* const server_;
     const ControlConnections::ConnectionPtr connection_;
+    Caller caller_;
+    QuotaShare share_;
     grpc::Status status_;
     size_t answer_bytes_ = 0;
     int64_t began_ns_ = 0;  // when it began to be sent
@@ -136,16 +148,17 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
 
   template <typename Request, typename Reply>
   grpc::ServerUnaryReactor* Run(grpc::CallbackServerContext* context, const Request* request, Reply* reply,
-                                Action action, absl::Status (ControlService::*method)(const Request&, Reply*),
+                                Action action,
+                                absl::Status (ControlService::*method)(const Caller&, const Request&, Reply*),
                                 CallThreads::Pace pace = CallThreads::Pace::kQuick) {
     auto* const call = new Call(this, context->peer());
     auto* const own = const_cast<Request*>(request);  // gRPC does not look at it any more
-    if (!call->MayAsk(*access_, action)) {
+    if (!call->MayAsk(action)) {
       Free(own);
       return call;
     }
-    const bool posted = threads_.Post(pace, [=, this] {
-      const grpc::Status status = ToGrpc((service_.*method)(*own, reply));
+    const bool posted = threads_.Post(pace, call->caller().tenant->number, [=, this] {
+      const grpc::Status status = ToGrpc((service_.*method)(call->caller(), *own, reply));
       Free(own);
       call->EndWith(status, reply);
     });
@@ -197,11 +210,13 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
   }
   grpc::ServerUnaryReactor* DestroyRegion(grpc::CallbackServerContext* context, const v1::DestroyRegionRequest* request,
                                           v1::DestroyRegionReply* reply) override {
-    return Run(context, request, reply, Action::kRegion, &ControlService::DestroyRegion, CallThreads::Pace::kSlow);
+    const Action action = request->tenant().empty() ? Action::kRegion : Action::kAllRegions;
+    return Run(context, request, reply, action, &ControlService::DestroyRegion, CallThreads::Pace::kSlow);
   }
   grpc::ServerUnaryReactor* ListRegions(grpc::CallbackServerContext* context, const v1::ListRegionsRequest* request,
                                         v1::ListRegionsReply* reply) override {
-    return Run(context, request, reply, Action::kRegion, &ControlService::ListRegions, CallThreads::Pace::kSlow);
+    const Action action = request->all_tenants() ? Action::kAllRegions : Action::kRegion;
+    return Run(context, request, reply, action, &ControlService::ListRegions, CallThreads::Pace::kSlow);
   }
   grpc::ServerUnaryReactor* ListSpans(grpc::CallbackServerContext* context, const v1::ListSpansRequest* request,
                                       v1::ListSpansReply* reply) override {
@@ -218,6 +233,7 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
 
   const LookAround look_around_;
   const Access* const access_;
+  const Tenants* const tenants_;
   ControlService service_;
   ControlConnections connections_;
   const std::string address_;

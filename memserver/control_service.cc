@@ -51,7 +51,7 @@ void FillRegion(const RegionDescription& region, v1::RegionInfo* info) {
 
 }  // namespace
 
-absl::Status ControlService::Hello(const v1::HelloRequest& request, v1::HelloReply* reply) {
+absl::Status ControlService::Hello(const Caller& caller, const v1::HelloRequest& request, v1::HelloReply* reply) {
   const WireVersions ours;
   const WireVersions theirs{request.version_min(), request.version_max()};
   const uint32_t version = ChooseVersion(ours, theirs);
@@ -62,22 +62,27 @@ absl::Status ControlService::Hello(const v1::HelloRequest& request, v1::HelloRep
   reply->set_data_port(around.data_port);
   reply->set_data_socket(around.data_socket);
   reply->set_lease_ttl_ms(core_->leases().ttl_ms());
-  FillCapacity(reply->mutable_capacity());
+  FillCapacity(caller.tenant, reply->mutable_capacity());
   FillHost(around, reply->mutable_host());
+  if (caller.tenant != nullptr) reply->set_tenant(caller.tenant->name);
+  reply->set_role(caller.role);
   return absl::OkStatus();
 }
 
-absl::Status ControlService::GrantLease(const v1::GrantLeaseRequest& request, v1::LeaseReply* reply) {
+absl::Status ControlService::GrantLease(const Caller& caller, const v1::GrantLeaseRequest& request, v1::LeaseReply* reply) {
   const std::string client_name = Printable(request.client_name(), LeaseTable::kClientNameBytesMax);
-  const auto ttl_ms = static_cast<int64_t>(request.ttl_ms());
-  const auto lease = core_->leases().Grant(LeaseId{request.lease_id()}, client_name, ttl_ms);
+  const auto lease = core_->leases().Grant({.tenant = caller.tenant,
+                                            .id = LeaseId{request.lease_id()},
+                                            .client_name = client_name,
+                                            .identity = caller.identity,
+                                            .ttl_ms = static_cast<int64_t>(request.ttl_ms())});
   if (!lease.ok()) return lease.status();
   FillLease(**lease, reply);
   return absl::OkStatus();
 }
 
-absl::Status ControlService::RenewLease(const v1::RenewLeaseRequest& request, v1::LeaseReply* reply) {
-  const auto lease = core_->leases().Renew(LeaseId{request.lease_id()});
+absl::Status ControlService::RenewLease(const Caller& caller, const v1::RenewLeaseRequest& request, v1::LeaseReply* reply) {
+  const auto lease = core_->leases().Renew(*caller.tenant, LeaseId{request.lease_id()});
   if (!lease.ok()) return lease.status();
   const v1::Copies& copies = request.copies();
   (*lease)->SetCopies({copies.client(), copies.in_sync(), copies.degraded(), copies.repairing(), copies.lost(),
@@ -86,8 +91,8 @@ absl::Status ControlService::RenewLease(const v1::RenewLeaseRequest& request, v1
   return absl::OkStatus();
 }
 
-absl::Status ControlService::EndLease(const v1::EndLeaseRequest& request, v1::EndLeaseReply*) {
-  if (const auto lease = core_->leases().End(LeaseId{request.lease_id()})) {
+absl::Status ControlService::EndLease(const Caller& caller, const v1::EndLeaseRequest& request, v1::EndLeaseReply*) {
+  if (const auto lease = core_->leases().End(*caller.tenant, LeaseId{request.lease_id()})) {
     core_->store().CollectLease(*lease);
     // Usually this frees all of it, so that the memory is free before the answer. The collector frees the rest.
     core_->store().FreeSome(DeadlineAfterMs(kFreeMs));
@@ -95,8 +100,8 @@ absl::Status ControlService::EndLease(const v1::EndLeaseRequest& request, v1::En
   return absl::OkStatus();
 }
 
-absl::Status ControlService::Reserve(const v1::ReserveRequest& request, v1::LeaseReply* reply) {
-  const auto lease = core_->leases().Renew(LeaseId{request.lease_id()});
+absl::Status ControlService::Reserve(const Caller& caller, const v1::ReserveRequest& request, v1::LeaseReply* reply) {
+  const auto lease = core_->leases().Renew(*caller.tenant, LeaseId{request.lease_id()});
   if (!lease.ok()) return lease.status();
   MutexLock lock(&(*lease)->reserve_mu);
   if (request.order() != 0 && !NRAM_PLANTED(late_reserve_executed)) {
@@ -112,14 +117,18 @@ absl::Status ControlService::Reserve(const v1::ReserveRequest& request, v1::Leas
     return absl::FailedPreconditionError("the donor is draining and takes no new pages");
   } else if (!core_->leases().Charge(lease->get()) ||
              !arena.Reserve(static_cast<uint64_t>(request.pages()), &(*lease)->reservation)) {
-    return absl::ResourceExhaustedError(absl::StrCat("asked for ", FormatByteSize(request.pages() * kPageBytes), ", ",
-                                                     FormatByteSize(arena.usage().free_bytes), " are free"));
+    const uint64_t free_bytes = arena.usage().free_bytes;
+    const uint64_t left_bytes = caller.tenant->account.left_bytes();
+    return absl::ResourceExhaustedError(
+        absl::StrCat("asked for ", FormatByteSize(request.pages() * kPageBytes), ", ",
+                     FormatByteSize(std::min(free_bytes, left_bytes)), " are free",
+                     left_bytes < free_bytes ? absl::StrCat(" in the quota of ", caller.tenant->name) : ""));
   }
   FillLease(**lease, reply);
   return absl::OkStatus();
 }
 
-absl::Status ControlService::CreateRegion(const v1::CreateRegionRequest& request, v1::CreateRegionReply*) {
+absl::Status ControlService::CreateRegion(const Caller& caller, const v1::CreateRegionRequest& request, v1::CreateRegionReply*) {
   if (!IsRegionId(request.region_id())) {
     return absl::InvalidArgumentError(absl::StrCat("no region may have the id ", request.region_id()));
   }
@@ -127,7 +136,7 @@ absl::Status ControlService::CreateRegion(const v1::CreateRegionRequest& request
   if (request.incarnations_size() > kIncarnationsMax) {
     return absl::InvalidArgumentError(absl::StrCat("a region is on at most ", kIncarnationsMax, " servers"));
   }
-  const auto lease = core_->leases().Renew(LeaseId{request.lease_id()});
+  const auto lease = core_->leases().Renew(*caller.tenant, LeaseId{request.lease_id()});
   if (!lease.ok()) return lease.status();
   RegionManifest manifest{request.name(),       {request.incarnations().begin(), request.incarnations().end()},
                           request.size_bytes(), std::max(request.copies(), 1u),
@@ -136,19 +145,19 @@ absl::Status ControlService::CreateRegion(const v1::CreateRegionRequest& request
                                     std::move(manifest));
 }
 
-absl::Status ControlService::AttachRegion(const v1::AttachRegionRequest& request, v1::AttachRegionReply* reply) {
+absl::Status ControlService::AttachRegion(const Caller& caller, const v1::AttachRegionRequest& request, v1::AttachRegionReply* reply) {
   RegionId id{request.region_id()};
-  if (Raw(id) == 0) id = core_->store().FindByName(request.name());
+  if (Raw(id) == 0) id = core_->store().FindByName(caller.tenant->number, request.name());
   if (Raw(id) == 0) {
     return absl::NotFoundError(absl::StrCat("no region named \"", Printable(request.name(), kNameBytesMax), "\""));
   }
   std::shared_ptr<Lease> lease;
   if (!request.read_only()) {
-    auto renewed = core_->leases().Renew(LeaseId{request.lease_id()});
+    auto renewed = core_->leases().Renew(*caller.tenant, LeaseId{request.lease_id()});
     if (!renewed.ok()) return renewed.status();
     lease = *std::move(renewed);
   }
-  auto region = core_->store().Attach(lease.get(), id, request.epoch(), request.force());
+  auto region = core_->store().Attach(lease.get(), {id, caller.tenant->number}, request.epoch(), request.force());
   if (!region.ok()) return region.status();
   // A lease's id is a secret between its client and this server. Whoever knows the id acts as that client.
   if (Raw(region->lease) != request.lease_id()) region->lease = LeaseId{0};
@@ -156,46 +165,56 @@ absl::Status ControlService::AttachRegion(const v1::AttachRegionRequest& request
   return absl::OkStatus();
 }
 
-absl::Status ControlService::SetView(const v1::SetViewRequest& request, v1::SetViewReply*) {
+absl::Status ControlService::SetView(const Caller& caller, const v1::SetViewRequest& request, v1::SetViewReply*) {
   if (request.incarnations_size() > kIncarnationsMax) {
     return absl::InvalidArgumentError(absl::StrCat("a region is on at most ", kIncarnationsMax, " servers"));
   }
-  const auto lease = core_->leases().Renew(LeaseId{request.lease_id()});
+  const auto lease = core_->leases().Renew(*caller.tenant, LeaseId{request.lease_id()});
   if (!lease.ok()) return lease.status();
   return core_->store().SetView(**lease, RegionId{request.region_id()}, request.epoch(), request.view(),
                                 {request.incarnations().begin(), request.incarnations().end()}, request.sealed());
 }
 
-absl::Status ControlService::DestroyRegion(const v1::DestroyRegionRequest& request, v1::DestroyRegionReply* reply) {
+absl::Status ControlService::DestroyRegion(const Caller& caller, const v1::DestroyRegionRequest& request, v1::DestroyRegionReply* reply) {
   std::optional<RegionTable::ViewBound> bound;
   if (request.epoch() != 0) bound = {request.epoch(), request.view()};
-  const auto existed = core_->store().DestroyByControl(LeaseId{request.lease_id()}, RegionId{request.region_id()},
-                                                       request.force(), bound);
+  const Tenant* const tenant = request.tenant().empty() ? caller.tenant : core_->tenants().Named(request.tenant());
+  if (tenant == nullptr) return absl::NotFoundError("this server knows no such tenant");
+  const RegionKey key{RegionId{request.region_id()}, tenant->number};
+  const auto existed = core_->store().DestroyByControl(LeaseId{request.lease_id()}, key, request.force(), bound);
   if (!existed.ok()) return existed.status();
   reply->set_existed(*existed);
   return absl::OkStatus();
 }
 
-absl::Status ControlService::ListRegions(const v1::ListRegionsRequest& request, v1::ListRegionsReply* reply) {
+absl::Status ControlService::ListRegions(const Caller& caller, const v1::ListRegionsRequest& request, v1::ListRegionsReply* reply) {
+  const Tenant* const tenant = request.all_tenants() ? core_->tenants().Of(request.from_tenant()) : caller.tenant;
+  if (tenant == nullptr) return absl::OkStatus();
   uint64_t next = 0;
-  auto regions =
-      core_->store().List(request.from_id(), kRegionsPerReply, request.orphans_only(), request.named_only(), &next);
-  reply->set_next_id(next);
+  auto regions = core_->store().List(tenant->number, request.from_id(), kRegionsPerReply, request.orphans_only(),
+                                     request.named_only(), &next);
   size_t bytes = 0;
   for (RegionDescription& region : regions) {
     if (bytes > kListBytes) {
-      reply->set_next_id(Raw(region.id));
+      next = Raw(region.id);
       break;
     }
     region.lease = LeaseId{0};
-    FillRegion(region, reply->add_regions());
-    bytes += reply->regions(reply->regions_size() - 1).ByteSizeLong();
+    v1::RegionInfo* const info = reply->add_regions();
+    FillRegion(region, info);
+    info->set_tenant(tenant->name);
+    bytes += info->ByteSizeLong();
   }
+  reply->set_next_id(next);
+  if (!request.all_tenants()) return absl::OkStatus();
+  const bool is_last = core_->tenants().Of(tenant->number + 1) == nullptr;
+  if (next != 0) reply->set_next_tenant(tenant->number);
+  if (next == 0 && !is_last) reply->set_next_tenant(tenant->number + 1);
   return absl::OkStatus();
 }
 
-absl::Status ControlService::ListSpans(const v1::ListSpansRequest& request, v1::ListSpansReply* reply) {
-  auto spans = core_->store().ListSpans(RegionId{request.region_id()}, request.from_span(), kSpansPerReply + 1);
+absl::Status ControlService::ListSpans(const Caller& caller, const v1::ListSpansRequest& request, v1::ListSpansReply* reply) {
+  auto spans = core_->store().ListSpans({RegionId{request.region_id()}, caller.tenant->number}, request.from_span(), kSpansPerReply + 1);
   if (!spans.ok()) return spans.status();
   if (spans->size() > kSpansPerReply) {
     reply->set_next_span(spans->back().span);
@@ -210,14 +229,14 @@ absl::Status ControlService::ListSpans(const v1::ListSpansRequest& request, v1::
   return absl::OkStatus();
 }
 
-absl::Status ControlService::GetStatistics(const v1::GetStatisticsRequest&, v1::Statistics* reply) {
+absl::Status ControlService::GetStatistics(const Caller&, const v1::GetStatisticsRequest&, v1::Statistics* reply) {
   const StoreCounters& counters = core_->store().counters();
   const Surroundings around = look_around_();
   reply->set_incarnation(core_->incarnation());
   reply->set_address(around.address);
   reply->set_pid(around.pid);
   reply->set_uptime_ms(around.uptime_ms);
-  FillCapacity(reply->mutable_capacity());
+  FillCapacity(/*tenant=*/nullptr, reply->mutable_capacity());
   FillHost(around, reply->mutable_host());
   reply->set_resident_bytes(around.resident_bytes);
   reply->set_regions(counters.regions);
@@ -253,12 +272,12 @@ absl::Status ControlService::GetStatistics(const v1::GetStatisticsRequest&, v1::
   return absl::OkStatus();
 }
 
-absl::Status ControlService::Drain(const v1::DrainRequest& request, v1::DrainReply*) {
+absl::Status ControlService::Drain(const Caller&, const v1::DrainRequest& request, v1::DrainReply*) {
   core_->SetDraining(request.draining(), request.leaving());
   return absl::OkStatus();
 }
 
-void ControlService::FillCapacity(v1::Capacity* capacity) const {
+void ControlService::FillCapacity(const Tenant* tenant, v1::Capacity* capacity) const {
   const ArenaUsage usage = core_->arena().usage();
   // Landing frames are the server's own and do not count as used.
   const uint64_t landing = core_->landing().size() * kPageBytes;
@@ -266,7 +285,10 @@ void ControlService::FillCapacity(v1::Capacity* capacity) const {
   capacity->set_donated_bytes(usage.ceiling_bytes);
   capacity->set_used_bytes(used);
   capacity->set_reserved_bytes(usage.reserved_bytes);
-  capacity->set_free_bytes(usage.free_bytes);
+  // What others may still take is not free for this one, but donated all the same.
+  const uint64_t free_bytes =
+      tenant == nullptr ? usage.free_bytes : std::min(usage.free_bytes, tenant->account.left_bytes());
+  capacity->set_free_bytes(free_bytes);
   const uint64_t told = used + usage.reserved_bytes + usage.free_bytes;
   capacity->set_overhead_bytes(usage.ceiling_bytes > told ? usage.ceiling_bytes - told : 0);
   capacity->set_draining(core_->draining());
@@ -296,7 +318,7 @@ void ControlService::FillLease(const Lease& lease, v1::LeaseReply* reply) const 
   reply->set_incarnation(core_->incarnation());
   reply->set_reservation_bytes(core_->arena().left_bytes(lease.reservation));
   reply->set_term(lease.term());
-  FillCapacity(reply->mutable_capacity());
+  FillCapacity(lease.tenant, reply->mutable_capacity());
 }
 
 }  // namespace nram

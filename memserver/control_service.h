@@ -4,15 +4,26 @@
 // The control plane's calls (proto/control.proto), without gRPC. ControlServer carries requests and replies.
 
 #include <cstddef>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "memserver/server_core.h"
 #include "memserver/surroundings.h"
+#include "memserver/tenant.h"
 #include "proto/control.pb.h"
 
 namespace nram {
 
+// Who calls. `tenant` is null for those who have none, and call nothing that needs one.
+struct Caller {
+  Tenant* tenant = nullptr;
+  std::string identity;
+  std::string role;
+};
+
+// Whether the caller may do what it asks for was decided before (access.h). A tenant sees and changes what is its own.
+//
 // Thread-safe. Nothing waits for the network. After an error the reply is unspecified. Calls that free or list much may
 // take long: DestroyRegion, EndLease, ListRegions, ListSpans and GetStatistics.
 class ControlService {
@@ -24,22 +35,23 @@ class ControlService {
   // `core` is not owned.
   ControlService(ServerCore* core, LookAround look_around) : core_(core), look_around_(std::move(look_around)) {}
 
-  absl::Status Hello(const v1::HelloRequest& request, v1::HelloReply* reply);
-  absl::Status GrantLease(const v1::GrantLeaseRequest& request, v1::LeaseReply* reply);
-  absl::Status RenewLease(const v1::RenewLeaseRequest& request, v1::LeaseReply* reply);
-  absl::Status EndLease(const v1::EndLeaseRequest& request, v1::EndLeaseReply* reply);
-  absl::Status Reserve(const v1::ReserveRequest& request, v1::LeaseReply* reply);
-  absl::Status CreateRegion(const v1::CreateRegionRequest& request, v1::CreateRegionReply* reply);
-  absl::Status AttachRegion(const v1::AttachRegionRequest& request, v1::AttachRegionReply* reply);
-  absl::Status SetView(const v1::SetViewRequest& request, v1::SetViewReply* reply);
-  absl::Status DestroyRegion(const v1::DestroyRegionRequest& request, v1::DestroyRegionReply* reply);
-  absl::Status ListRegions(const v1::ListRegionsRequest& request, v1::ListRegionsReply* reply);
-  absl::Status ListSpans(const v1::ListSpansRequest& request, v1::ListSpansReply* reply);
-  absl::Status GetStatistics(const v1::GetStatisticsRequest& request, v1::Statistics* reply);
-  absl::Status Drain(const v1::DrainRequest& request, v1::DrainReply* reply);
+  absl::Status Hello(const Caller& caller, const v1::HelloRequest& request, v1::HelloReply* reply);
+  absl::Status GrantLease(const Caller& caller, const v1::GrantLeaseRequest& request, v1::LeaseReply* reply);
+  absl::Status RenewLease(const Caller& caller, const v1::RenewLeaseRequest& request, v1::LeaseReply* reply);
+  absl::Status EndLease(const Caller& caller, const v1::EndLeaseRequest& request, v1::EndLeaseReply* reply);
+  absl::Status Reserve(const Caller& caller, const v1::ReserveRequest& request, v1::LeaseReply* reply);
+  absl::Status CreateRegion(const Caller& caller, const v1::CreateRegionRequest& request, v1::CreateRegionReply* reply);
+  absl::Status AttachRegion(const Caller& caller, const v1::AttachRegionRequest& request, v1::AttachRegionReply* reply);
+  absl::Status SetView(const Caller& caller, const v1::SetViewRequest& request, v1::SetViewReply* reply);
+  absl::Status DestroyRegion(const Caller& caller, const v1::DestroyRegionRequest& request, v1::DestroyRegionReply* reply);
+  absl::Status ListRegions(const Caller& caller, const v1::ListRegionsRequest& request, v1::ListRegionsReply* reply);
+  absl::Status ListSpans(const Caller& caller, const v1::ListSpansRequest& request, v1::ListSpansReply* reply);
+  absl::Status GetStatistics(const Caller& caller, const v1::GetStatisticsRequest& request, v1::Statistics* reply);
+  absl::Status Drain(const Caller& caller, const v1::DrainRequest& request, v1::DrainReply* reply);
 
  private:
-  void FillCapacity(v1::Capacity* capacity) const;
+  // `tenant` (may be null): what is free for it.
+  void FillCapacity(const Tenant* tenant, v1::Capacity* capacity) const;
   void FillHost(const Surroundings& around, v1::HostState* host) const;
   void FillLease(const Lease& lease, v1::LeaseReply* reply) const;
 

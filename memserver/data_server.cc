@@ -258,12 +258,15 @@ class DataServer::Worker {
     server_->ReleaseOldSpares(now_ns);
     std::vector<std::pair<Connection*, absl::Status>> stalled;
     const bool starved = now_ns - server_->starved_ns_ < 2 * kSweepNs;
+    const Access* const access = server_->options_.access;
+    const bool rules_changed = access != nullptr && std::exchange(rules_version_, access->version()) != access->version();
     for (const auto& [raw, connection] : connections_) {
       absl::Status status = raw->CheckStall(now_ns, server_->options_.stall_limit_ms * kNsPerMs);
       if (status.ok() && starved && raw->HoldsIdly(now_ns, kHoldNs)) {
         status = absl::DeadlineExceededError(
             absl::StrCat("no progress for ", kHoldNs / kNsPerMs, " ms in a message, for whose buffers others wait"));
       }
+      if (status.ok() && rules_changed) status = server_->CheckStillMay(*raw);
       if (!status.ok()) stalled.emplace_back(raw, std::move(status));
     }
     for (const auto& [connection, status] : stalled) Close(connection, status);
@@ -283,6 +286,7 @@ class DataServer::Worker {
   Connection* hot_ = nullptr;        // was pumped last; may be gone
   Connection* unwatched_ = nullptr;  // polled, and not in the epoll set
   int64_t next_sweep_ns_ = 0;
+  uint64_t rules_version_ = 0;  // that all connections were judged by
 
   Mutex mu_;
   std::vector<std::unique_ptr<Connection>> inbox_ ABSL_GUARDED_BY(mu_);
@@ -409,14 +413,38 @@ void DataServer::TakeArrived() {
   for (Arrived& of : arrived) Take(std::move(of.fd), std::move(of.peer), &of.session);
 }
 
+QuotaShare DataServer::TakeShare(Tenant* tenant) {
+  const auto take = [&] { return QuotaShare(tenant->connections.Take() ? &tenant->connections : nullptr); };
+  QuotaShare share = take();
+  if (!share.taken() && table_.MakeRoomFor(tenant, DeadlineAfterMs(kGiveWayMs))) {
+    ++counters_.displaced;
+    share = take();
+  }
+  return share;
+}
+
+absl::Status DataServer::CheckStillMay(const Connection& connection) const {
+  const Principal who = options_.access->Judge(connection.identity());
+  NRAM_RETURN_IF_ERROR(Access::Check(who, Action::kLease));
+  if (options_.tenants->Of(who.tenant) == connection.session().tenant()) return absl::OkStatus();
+  return absl::PermissionDeniedError(absl::StrCat(who.identity, " has another tenant now"));
+}
+
 void DataServer::Take(UniqueFd fd, Peer peer, const TlsSession* tls) {
+  const auto refuse = [&](absl::string_view why) {
+    log_.Post(absl::StrCat("refusing ", peer.name, ": ", why));
+    ++counters_.refused;
+  };
+  SessionContext context = context_;
+  QuotaShare share;
+  std::string identity;
   if (options_.access != nullptr) {
-    const Principal who = options_.access->Judge(tls != nullptr ? tls->peer.identity() : peer.identity);
-    if (const absl::Status may = Access::Check(who, Action::kLease); !may.ok()) {
-      log_.Post(absl::StrCat("refusing ", peer.name, ": ", may.message()));
-      ++counters_.refused;
-      return;
-    }
+    identity = tls != nullptr ? tls->peer.identity() : peer.identity;
+    const Principal who = options_.access->Judge(identity);
+    if (const absl::Status may = Access::Check(who, Action::kLease); !may.ok()) return refuse(may.message());
+    context.tenant = options_.tenants->Of(who.tenant);
+    share = TakeShare(context.tenant);
+    if (!share.taken()) return refuse(absl::StrCat("tenant ", context.tenant->name, " has as many as it may have"));
   }
   bool prepaid = false;
   bool admitted = Admit(&prepaid);
@@ -424,16 +452,13 @@ void DataServer::Take(UniqueFd fd, Peer peer, const TlsSession* tls) {
     ++counters_.displaced;
     admitted = Admit(&prepaid);
   }
-  if (!admitted) {
-    log_.Post(absl::StrCat("refusing ", peer.name, ": ", counters_.open.load(), " connections are open"));
-    ++counters_.refused;
-    return;
-  }
+  if (!admitted) return refuse(absl::StrCat(counters_.open.load(), " connections are open"));
   ++counters_.open;
   ++counters_.accepted;
   const int64_t now_ns = MonotonicNs();
-  auto connection = std::make_unique<Connection>(std::move(fd), tls, std::move(peer.name), context_,
+  auto connection = std::make_unique<Connection>(std::move(fd), tls, std::move(peer.name), context,
                                                  /*buffers=*/nullptr, now_ns);
+  connection->SetIdentity(std::move(identity), std::move(share));
   connection->charged = !prepaid;
   connection->TakePlace(&table_, std::move(peer.source), now_ns);
   LeastBusy(bulk_)->Adopt(std::move(connection));

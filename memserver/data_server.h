@@ -39,7 +39,9 @@ struct DataServerOptions {
   SpinOptions spin;
   // Connections over TCP speak TLS; null: plain. Not owned; must be stopped before the server goes away.
   Handshakes* handshakes = nullptr;
-  const Access* access = nullptr;  // who may connect; null: everybody. Not owned
+  // Who may connect, and whose data they find; null: everybody, as the context says. Not owned.
+  const Access* access = nullptr;
+  const Tenants* tenants = nullptr;
 };
 
 struct DataServerCounters {
@@ -81,6 +83,10 @@ class DataServer {
   // What a connection takes of the arena.
   uint64_t ConnectionBytes() const { return ConnectionBytes(options_); }
   static uint64_t ConnectionBytes(const DataServerOptions& options);
+  // The tenant's place for one more connection. If it has as many as it may have, an idle one of its own gives way.
+  QuotaShare TakeShare(Tenant* tenant);
+  // OK: whoever has this connection may still use it, by the present rules.
+  absl::Status CheckStillMay(const Connection& connection) const;
   // False: one more connection is too many, or the arena has no room for it. *prepaid: it is one of the prepaid ones.
   bool Admit(bool* prepaid);
   bool TakeSpare();

@@ -14,12 +14,14 @@ bool DoomedRegions::FreeStep(Doomed* doomed) {
   if (region == nullptr) return true;
   region->index.ForgetGenerations();
   if (region->index.pages() > 0) {
-    region->DropPages(0, kRegionChunksMax / kChunksPerPage, arena_, counters_, nullptr);
+    region->DropPages(0, kRegionChunksMax / kChunksPerPage, counters_, nullptr);
   }
   if (region->index.pages() > 0) return false;
   if (const auto lease = leases_->Find(region->lease)) leases_->Unname(lease.get());
+  Tenant* const tenant = region->tenant;
   doomed->reset();
-  arena_->ReleaseIndex(kRegionBytes);
+  tenant->account.ReleaseIndex(kRegionBytes);
+  tenant->regions.Give();
   counters_->regions.fetch_sub(1);
   return true;
 }

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "base/sync.h"
-#include "memserver/frame_arena.h"
 #include "memserver/lease_table.h"
 #include "memserver/store_counters.h"
 #include "memserver/stored_region.h"
@@ -20,8 +19,7 @@ using Doomed = std::unique_ptr<StoredRegion>;
 class DoomedRegions {
  public:
   // Pointers are not owned and must outlive the object.
-  DoomedRegions(FrameArena* arena, LeaseTable* leases, StoreCounters* counters)
-      : arena_(arena), leases_(leases), counters_(counters) {}
+  DoomedRegions(LeaseTable* leases, StoreCounters* counters) : leases_(leases), counters_(counters) {}
   DoomedRegions(const DoomedRegions&) = delete;
   // Frees the regions that FreeLater has kept.
   ~DoomedRegions();
@@ -36,7 +34,6 @@ class DoomedRegions {
   bool FreeSome(int64_t until_ns);
 
  private:
-  FrameArena* const arena_;
   LeaseTable* const leases_;
   StoreCounters* const counters_;
 

@@ -95,7 +95,8 @@ bool FrameArena::CanPay(const Payment* payment, uint64_t bytes) {
   return payment != nullptr && payment->pays_ && payment->reservation_->left_bytes_ >= bytes;
 }
 
-void FrameArena::PayLocked(uint64_t bytes, Payment* payment) {
+void FrameArena::PayLocked(uint64_t bytes, Payment* payment, const ArenaAccount* account) {
+  CHECK_EQ(payment->reservation_->account_, account) << "one tenant pays for another";
   payment->reservation_->left_bytes_ -= bytes;
   reserved_bytes_ -= bytes;
   payment->paid_bytes_ += bytes;
@@ -105,7 +106,14 @@ bool FrameArena::ReserveReleasedLocked(uint64_t bytes, ArenaReservation* reserva
   if (reservation == nullptr || reservation->closed_) return false;
   reservation->left_bytes_ += bytes;
   reserved_bytes_ += bytes;
+  Count(reservation->account_, bytes);
   return true;
+}
+
+void FrameArena::Uncount(ArenaAccount* account, uint64_t bytes) {
+  if (account == nullptr) return;
+  CHECK_GE(account->bytes_, bytes);
+  account->bytes_ -= bytes;
 }
 
 void FrameArena::PushLocked(uint32_t* head, uint32_t index) {
@@ -181,13 +189,14 @@ uint32_t FrameArena::SlabForLocked(int chunks, bool reserved) {
   return kNone;
 }
 
-FrameLoc FrameArena::Allocate(int chunks, Payment* payment) {
+FrameLoc FrameArena::Allocate(int chunks, Payment* payment, ArenaAccount* account) {
   DCHECK(chunks >= 1 && chunks <= kClasses);
   MutexLock lock(&mu_);
   const bool reserved = CanPay(payment, kPageBytes);
   // Without a reservation, the frame must leave enough memory for all reservations. If it opens a slab, the whole slab
   // counts.
   if (!reserved) {
+    if (!Allows(account, FrameCost(chunks))) return kNoFrame;
     const bool opens_slab = partial_[chunks] == kNone;
     const uint64_t data_needed = opens_slab ? kSlabBytes : chunks == kClasses ? kPageBytes : 0;
     if (data_needed > 0 && !MakeRoomLocked(data_needed, 0)) return kNoFrame;
@@ -206,14 +215,19 @@ FrameLoc FrameArena::Allocate(int chunks, Payment* payment) {
   if (from.chunks == kClasses) --whole_frames_free_;
   const uint64_t cost = FrameCost(from.chunks);
   frame_bytes_ += cost;
-  if (reserved) PayLocked(cost, payment);
+  if (reserved) {
+    PayLocked(cost, payment, account);
+  } else {
+    Count(account, cost);
+  }
   return index * kChunksPerSlab + (word * 64 + bit) * uint64_t{from.chunks};
 }
 
-void FrameArena::Free(FrameLoc frame, Refund* refund) {
+void FrameArena::Free(FrameLoc frame, Refund* refund, ArenaAccount* account) {
   MutexLock lock(&mu_);
   const bool whole = slab(static_cast<uint32_t>(frame / kChunksPerSlab)).chunks == kClasses;
   const uint64_t bytes = FreeLocked(frame);
+  Uncount(account, bytes);
   if (refund == nullptr || refund->reservation_ == nullptr || refund->reservation_->closed_) return;
   // A whole frame counts the same in use and in a reservation. A smaller one is room for whole pages only if its slab
   // is.
@@ -263,12 +277,14 @@ void FrameArena::ReleaseIdle(bool period_ends) {
   }
 }
 
-bool FrameArena::ChargeIndex(uint64_t bytes, Payment* payment) {
+bool FrameArena::ChargeIndex(uint64_t bytes, Payment* payment, ArenaAccount* account) {
   MutexLock lock(&mu_);
   // A reservation expects less index than small regions have. Spare memory makes up for it, and then the slack.
   if (CanPay(payment, bytes) && (MakeRoomLocked(0, 0) || TakenLocked() + bytes <= ceiling_bytes_)) {
-    PayLocked(bytes, payment);
-  } else if (!MakeRoomLocked(0, bytes)) {
+    PayLocked(bytes, payment, account);
+  } else if (Allows(account, bytes) && MakeRoomLocked(0, bytes)) {
+    Count(account, bytes);
+  } else {
     return false;
   }
   index_bytes_ += bytes;
@@ -277,17 +293,19 @@ bool FrameArena::ChargeIndex(uint64_t bytes, Payment* payment) {
 
 // The bytes move from the index to the reservation: the sum does not change. (A reservation counts mostly as data,
 // which comes in extents; the slack has room for that.)
-void FrameArena::ReleaseIndex(uint64_t bytes, Refund* refund) {
+void FrameArena::ReleaseIndex(uint64_t bytes, Refund* refund, ArenaAccount* account) {
   MutexLock lock(&mu_);
   CHECK_GE(index_bytes_, bytes);
   index_bytes_ -= bytes;
+  Uncount(account, bytes);
   if (refund != nullptr && ReserveReleasedLocked(bytes, refund->reservation_)) refund->kept_bytes_ += bytes;
 }
 
-void FrameArena::ReturnIndex(uint64_t bytes, Payment* payment) {
+void FrameArena::ReturnIndex(uint64_t bytes, Payment* payment, ArenaAccount* account) {
   MutexLock lock(&mu_);
   CHECK_GE(index_bytes_, bytes);
   index_bytes_ -= bytes;
+  Uncount(account, bytes);
   if (payment == nullptr) return;
   const uint64_t paid_bytes = std::min(bytes, payment->paid_bytes_);
   if (ReserveReleasedLocked(paid_bytes, payment->reservation_)) payment->paid_bytes_ -= paid_bytes;
@@ -309,9 +327,11 @@ void FrameArena::ReleaseFixed(uint64_t bytes) {
 bool FrameArena::Reserve(uint64_t pages, ArenaReservation* reservation) {
   MutexLock lock(&mu_);
   if (reservation->closed_ || pages > ceiling_bytes_ / kPageBytes) return false;
+  if (!Allows(reservation->account_, pages * kReservationBytesPerPage)) return false;
   if (!MakeRoomLocked(pages * kPageBytes, pages * kIndexBytesPerPageMax)) return false;
   reservation->left_bytes_ += pages * kReservationBytesPerPage;
   reserved_bytes_ += pages * kReservationBytesPerPage;
+  Count(reservation->account_, pages * kReservationBytesPerPage);
   return true;
 }
 
@@ -321,11 +341,14 @@ void FrameArena::Unreserve(uint64_t pages, ArenaReservation* reservation) {
                                                                                      : pages * kReservationBytesPerPage;
   reservation->left_bytes_ -= bytes;
   reserved_bytes_ -= bytes;
+  Uncount(reservation->account_, bytes);
 }
 
 void FrameArena::CloseReservation(ArenaReservation* reservation) {
   MutexLock lock(&mu_);
-  reserved_bytes_ -= std::exchange(reservation->left_bytes_, 0);
+  const uint64_t bytes = std::exchange(reservation->left_bytes_, 0);
+  reserved_bytes_ -= bytes;
+  Uncount(reservation->account_, bytes);
   reservation->closed_ = true;
 }
 
@@ -351,6 +374,31 @@ void FrameArena::SetCeiling(uint64_t bytes) {
     }
     poll(nullptr, 0, 1);
   }
+}
+
+FrameLoc ArenaAccount::Allocate(int chunks, Payment* payment) { return arena_->Allocate(chunks, payment, this); }
+
+void ArenaAccount::Free(FrameLoc frame, Refund* refund) { arena_->Free(frame, refund, this); }
+
+bool ArenaAccount::ChargeIndex(uint64_t bytes, Payment* payment) { return arena_->ChargeIndex(bytes, payment, this); }
+
+void ArenaAccount::ReleaseIndex(uint64_t bytes, Refund* refund) { arena_->ReleaseIndex(bytes, refund, this); }
+
+void ArenaAccount::ReturnIndex(uint64_t bytes, Payment* payment) { arena_->ReturnIndex(bytes, payment, this); }
+
+void ArenaAccount::SetLimit(uint64_t bytes) {
+  MutexLock lock(&arena_->mu_);
+  limit_bytes_ = bytes;
+}
+
+uint64_t ArenaAccount::bytes() const {
+  MutexLock lock(&arena_->mu_);
+  return bytes_;
+}
+
+uint64_t ArenaAccount::left_bytes() const {
+  MutexLock lock(&arena_->mu_);
+  return limit_bytes_ > bytes_ ? limit_bytes_ - bytes_ : 0;
 }
 
 ArenaUsage FrameArena::usage() const {

@@ -31,6 +31,40 @@ namespace nram {
 using FrameLoc = uint64_t;
 inline constexpr FrameLoc kNoFrame = ~FrameLoc{0};
 
+class FrameArena;
+
+// What a tenant takes of an arena: frames, index and reservations, of all its leases and regions. Memory that a
+// reservation pays for moves within the account. Regions take memory by their tenant's account alone. Thread-safe.
+class ArenaAccount {
+ public:
+  static constexpr uint64_t kNoLimit = ~uint64_t{0};
+
+  // `arena` is not owned and must outlive the account.
+  explicit ArenaAccount(FrameArena* arena) : arena_(arena) {}
+  ArenaAccount(const ArenaAccount&) = delete;
+
+  // As the arena's functions of the same names; beyond the limit there is no memory either.
+  FrameLoc Allocate(int chunks, Payment* payment = nullptr);
+  void Free(FrameLoc frame, Refund* refund = nullptr);
+  bool ChargeIndex(uint64_t bytes, Payment* payment = nullptr);
+  void ReleaseIndex(uint64_t bytes, Refund* refund = nullptr);
+  void ReturnIndex(uint64_t bytes, Payment* payment);
+
+  // Below the bytes that are taken: nothing goes, and nothing is added.
+  void SetLimit(uint64_t bytes);
+  uint64_t bytes() const;
+  // What the limit still allows.
+  uint64_t left_bytes() const;
+
+ private:
+  friend class FrameArena;
+
+  FrameArena* const arena_;
+  // The arena's lock guards them.
+  uint64_t bytes_ = 0;
+  uint64_t limit_bytes_ = kNoLimit;
+};
+
 struct ArenaUsage {
   uint64_t ceiling_bytes = 0;
   uint64_t fixed_bytes = 0;  // the process itself and its buffers
@@ -41,7 +75,7 @@ struct ArenaUsage {
   uint64_t extent_bytes = 0;    // backed by memory, in use or not
 };
 
-// Thread-safe.
+// Thread-safe. `account`: whose memory it is; null: the server's own.
 class FrameArena {
  public:
   // `ceiling_bytes` bounds everything; `fixed_bytes` of it are taken from the start. INVALID_ARGUMENT if nothing would
@@ -50,25 +84,26 @@ class FrameArena {
 
   // A frame for `chunks` (1..8) chunks, uninitialised; kNoFrame if that would go over the ceiling or into
   // others' reservations. `payment` (may be null) pays first.
-  FrameLoc Allocate(int chunks, Payment* payment = nullptr);
+  FrameLoc Allocate(int chunks, Payment* payment = nullptr, ArenaAccount* account = nullptr);
   // `refund` (may be null) keeps the frame's bytes, in the same step, unless they may be no room for whole pages.
-  void Free(FrameLoc frame, Refund* refund = nullptr);
+  void Free(FrameLoc frame, Refund* refund = nullptr, ArenaAccount* account = nullptr);
   // How many chunks a frame in use has room for: at least as many as it was asked for.
   int ChunksIn(FrameLoc frame) const { return slab(static_cast<uint32_t>(frame / kChunksPerSlab)).chunks; }
   std::byte* Data(FrameLoc frame) const { return data_.data() + frame * kChunkBytes; }
 
   // Accounts for memory that the index takes from malloc. False (and nothing changes) if it does not fit.
-  bool ChargeIndex(uint64_t bytes, Payment* payment = nullptr);
+  bool ChargeIndex(uint64_t bytes, Payment* payment = nullptr, ArenaAccount* account = nullptr);
   // `refund` (may be null) keeps the bytes, in the same step.
-  void ReleaseIndex(uint64_t bytes, Refund* refund = nullptr);
+  void ReleaseIndex(uint64_t bytes, Refund* refund = nullptr, ArenaAccount* account = nullptr);
   // Releases bytes that the request of `payment` (may be null) has charged and does not need. If its reservation has
   // paid for them, they go back to it and count as not paid.
-  void ReturnIndex(uint64_t bytes, Payment* payment);
+  void ReturnIndex(uint64_t bytes, Payment* payment, ArenaAccount* account = nullptr);
   // The same for buffers of connections.
   bool ChargeFixed(uint64_t bytes);
   void ReleaseFixed(uint64_t bytes);
 
-  // Reserves memory for `pages` more pages. False, and nothing changes: there is not that much, or it is closed.
+  // Reserves memory for `pages` more pages. False, and nothing changes: there is not that much, or the account's limit
+  // does not allow it, or it is closed.
   bool Reserve(uint64_t pages, ArenaReservation* reservation);
   // Frees all of the reservation. Until it is opened again, nothing is added to it.
   void CloseReservation(ArenaReservation* reservation);
@@ -88,6 +123,8 @@ class FrameArena {
   ArenaUsage usage() const;
 
  private:
+  friend class ArenaAccount;
+
   static constexpr uint64_t kExtentBytes = 2 * kMiB;
   static constexpr uint64_t kSlabBytes = 64 * kKiB;
   static constexpr uint64_t kSlabsPerExtent = kExtentBytes / kSlabBytes;
@@ -127,9 +164,18 @@ class FrameArena {
   uint64_t TakenLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Whether the payment's reservation pays in this step and has so much left.
   static bool CanPay(const Payment* payment, uint64_t bytes);
-  void PayLocked(uint64_t bytes, Payment* payment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Takes from the reservation what its account has counted already.
+  void PayLocked(uint64_t bytes, Payment* payment, const ArenaAccount* account) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Adds released bytes to `reservation`. False, and nothing changes: it is null or closed.
   bool ReserveReleasedLocked(uint64_t bytes, ArenaReservation* reservation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  static bool Allows(const ArenaAccount* account, uint64_t bytes) {
+    return account == nullptr ||
+           (account->bytes_ <= account->limit_bytes_ && bytes <= account->limit_bytes_ - account->bytes_);
+  }
+  static void Count(ArenaAccount* account, uint64_t bytes) {
+    if (account != nullptr) account->bytes_ += bytes;
+  }
+  static void Uncount(ArenaAccount* account, uint64_t bytes);
   // Returns the frame's cost.
   uint64_t FreeLocked(FrameLoc frame) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   uint32_t SlabForLocked(int chunks, bool reserved) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -32,7 +32,7 @@ LeaseTable::~LeaseTable() {
 
 bool LeaseTable::ChargeLocked(Lease* lease) {
   if (lease->charged_) return true;
-  if (!arena_->ChargeIndex(CostBytes(*lease))) return false;
+  if (!lease->tenant->account.ChargeIndex(CostBytes(*lease))) return false;
   lease->charged_ = true;
   --uncharged_count_;
   return true;
@@ -51,17 +51,26 @@ void LeaseTable::ListLocked(Lease* lease) {
   by_end_.emplace(lease->listed_ns_, Raw(lease->id));
 }
 
-absl::StatusOr<std::shared_ptr<Lease>> LeaseTable::Grant(LeaseId id, const std::string& client_name, int64_t ttl_ms) {
-  if (Raw(id) == 0) return absl::InvalidArgumentError("lease id 0");
-  ttl_ms = ttl_ms <= 0 ? ttl_ms_ : std::min(ttl_ms, ttl_ms_ * kTtlFactorMax);
+absl::StatusOr<std::shared_ptr<Lease>> LeaseTable::Grant(const Wish& wish) {
+  if (Raw(wish.id) == 0) return absl::InvalidArgumentError("lease id 0");
+  const int64_t ttl_ms = wish.ttl_ms <= 0 ? ttl_ms_ : std::min(wish.ttl_ms, ttl_ms_ * kTtlFactorMax);
   MutexLock lock(&mu_);
-  auto it = leases_.find(Raw(id));
+  auto it = leases_.find(Raw(wish.id));
+  if (it != leases_.end() && it->second->tenant != wish.tenant) {
+    return absl::PermissionDeniedError("the lease is another tenant's");
+  }
   const bool begins = it == leases_.end() || !it->second->live();
   if (begins && by_end_.size() >= kLeasesMax) {
     return absl::ResourceExhaustedError(absl::StrCat("this server already serves ", kLeasesMax, " clients"));
   }
   if (it == leases_.end()) {
-    it = leases_.emplace(Raw(id), std::make_shared<Lease>(id, client_name.substr(0, kClientNameBytesMax))).first;
+    Quota& quota = wish.tenant->leases;
+    if (!quota.Take()) {
+      return absl::ResourceExhaustedError(absl::StrCat("the tenant has ", quota.limit(), " leases, all that it may have"));
+    }
+    auto lease = std::make_shared<Lease>(wish.tenant, wish.id, wish.client_name.substr(0, kClientNameBytesMax),
+                                         wish.identity.substr(0, kIdentityBytesMax));
+    it = leases_.emplace(Raw(wish.id), std::move(lease)).first;
     if (++uncharged_count_; !ChargeLocked(it->second.get()) && uncharged_count_ > kUnchargedMax) {
       ForgetLocked(it);
       return absl::ResourceExhaustedError("the server is full: it has no room for one more client");
@@ -79,10 +88,10 @@ absl::StatusOr<std::shared_ptr<Lease>> LeaseTable::Grant(LeaseId id, const std::
   return it->second;
 }
 
-absl::StatusOr<std::shared_ptr<Lease>> LeaseTable::Renew(LeaseId id) {
+absl::StatusOr<std::shared_ptr<Lease>> LeaseTable::Renew(const Tenant& tenant, LeaseId id) {
   MutexLock lock(&mu_);
   const auto it = leases_.find(Raw(id));
-  if (it == leases_.end() || !it->second->live()) {
+  if (it == leases_.end() || it->second->tenant != &tenant || !it->second->live()) {
     return absl::NotFoundError("no such live lease: it ended or the server restarted");
   }
   it->second->expires_ns_ = NowLocked() + it->second->ttl_ms_ * kNsPerMs;
@@ -103,10 +112,10 @@ void LeaseTable::EndLocked(Lease* lease) {
   NoteEndingLocked(lease);
 }
 
-std::shared_ptr<Lease> LeaseTable::End(LeaseId id) {
+std::shared_ptr<Lease> LeaseTable::End(const Tenant& tenant, LeaseId id) {
   MutexLock lock(&mu_);
   const auto it = leases_.find(Raw(id));
-  if (it == leases_.end() || !it->second->live()) return nullptr;
+  if (it == leases_.end() || it->second->tenant != &tenant || !it->second->live()) return nullptr;
   EndLocked(it->second.get());
   return it->second;
 }
@@ -153,10 +162,11 @@ void LeaseTable::ForgetEndedLocked() {
 void LeaseTable::ForgetLocked(Table::iterator it) {
   const Lease& lease = *it->second;
   if (lease.charged_) {
-    arena_->ReleaseIndex(CostBytes(lease));
+    lease.tenant->account.ReleaseIndex(CostBytes(lease));
   } else {
     --uncharged_count_;
   }
+  lease.tenant->leases.Give();
   leases_.erase(it);
 }
 
@@ -174,6 +184,15 @@ void LeaseTable::Extend(int64_t ns) {
   for (const auto& [id, lease] : leases_) {
     if (!lease->live()) continue;
     lease->expires_ns_ = std::min(lease->expires_ns_, NowLocked() + lease->ttl_ms_ * kNsPerMs);
+    ListLocked(lease.get());
+  }
+}
+
+void LeaseTable::Hold(absl::FunctionRef<bool(const Lease& lease)> is_refused, int64_t ns) {
+  MutexLock lock(&mu_);
+  for (const auto& [id, lease] : leases_) {
+    if (!lease->live() || !is_refused(*lease)) continue;
+    lease->expires_ns_ = std::max(lease->expires_ns_, NowLocked() + ns);
     ListLocked(lease.get());
   }
 }

@@ -14,12 +14,14 @@
 #include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "base/sync.h"
 #include "base/units.h"
 #include "memserver/frame_arena.h"
+#include "memserver/tenant.h"
 
 namespace nram {
 
@@ -58,7 +60,12 @@ class Lease {
   // Clients take a connection's generation from a clock of nanoseconds, which reaches this after 146 years.
   static constexpr uint64_t kGenerationMax = uint64_t{1} << 62;
 
-  Lease(LeaseId id, std::string client_name) : id(id), client_name(std::move(client_name)) {}
+  Lease(Tenant* whose, LeaseId its_id, std::string name, std::string who)
+      : tenant(whose),
+        id(its_id),
+        client_name(std::move(name)),
+        identity(std::move(who)),
+        reservation(&whose->account) {}
 
   bool live() const { return live_.load(); }
   int64_t ttl_ms() const { return ttl_ms_; }
@@ -82,8 +89,10 @@ class Lease {
     return copies_;
   }
 
+  Tenant* const tenant;
   const LeaseId id;
   const std::string client_name;
+  const std::string identity;  // of whom it was granted to first
   ArenaReservation reservation;
   // Held while a Reserve is executed, so that a late one cannot change the reservation after its successor.
   Mutex reserve_mu;
@@ -102,7 +111,7 @@ class Lease {
   std::atomic<bool> live_{false};
   std::atomic<uint64_t> term_{1};
   std::atomic<int64_t> ttl_ms_{0};
-  std::atomic<bool> charged_{false};  // to the arena
+  std::atomic<bool> charged_{false};  // to its tenant
   // The next three are guarded by the table's lock.
   int64_t expires_ns_ = 0;  // in the table's time
   int64_t listed_ns_ = 0;   // its place in the table's order of ends, not later than expires_ns_; 0: it has none
@@ -112,9 +121,11 @@ class Lease {
   std::array<Bound, kConnectionClasses> bound_ ABSL_GUARDED_BY(mu_);
 };
 
+// A lease's id is a secret between its client and this server. Whoever brings it still has to be of its tenant.
+//
 // Thread-safe. Its lock is held for a short time: a look costs as much as there are expired leases, not leases.
 //
-// All memory of leases is accounted for. A lease is charged to the arena when it is granted. While the arena is full,
+// All memory of leases is accounted for. A lease is charged to its tenant when it is granted. While the arena is full,
 // kUnchargedMax leases may exist uncharged (the server's fixed part pays for them), so that clients of a full server
 // can still connect. These leases own nothing: a lease is charged before it gets a region or a reservation.
 class LeaseTable {
@@ -122,11 +133,12 @@ class LeaseTable {
   static constexpr size_t kLeasesMax = 4096;
   static constexpr size_t kUnchargedMax = 256;
   static constexpr size_t kClientNameBytesMax = 255;
-  // The cost of a lease without its client's name: itself, its slot in the table (also while the table grows), its
+  static constexpr size_t kIdentityBytesMax = 255;
+  // The cost of a lease without its client's name and identity: itself, its slot in the table (also while the table grows), its
   // place in the order of ends, the allocator's words.
   static constexpr uint64_t kLeaseBytes = 512;
   // The most that uncharged leases take.
-  static constexpr uint64_t kFixedBytes = kUnchargedMax * (kLeaseBytes + kClientNameBytesMax);
+  static constexpr uint64_t kFixedBytes = kUnchargedMax * (kLeaseBytes + kClientNameBytesMax + kIdentityBytesMax);
 
   // A client may ask for so many times the usual time.
   static constexpr int64_t kTtlFactorMax = 6;
@@ -136,14 +148,25 @@ class LeaseTable {
   ~LeaseTable();
 
   // Creates the lease or takes it up again. `ttl_ms` 0 asks for the usual time. `client_name` is cut at
-  // kClientNameBytesMax. RESOURCE_EXHAUSTED: kLeasesMax are live, or the arena is full and kUnchargedMax are uncharged.
-  absl::StatusOr<std::shared_ptr<Lease>> Grant(LeaseId id, const std::string& client_name, int64_t ttl_ms);
-  // NOT_FOUND: there is no such live lease.
-  absl::StatusOr<std::shared_ptr<Lease>> Renew(LeaseId id);
-  // Null if there is no such lease, live or ended.
+  // kClientNameBytesMax. RESOURCE_EXHAUSTED: kLeasesMax are live, or as many of the tenant as it may have, or there is
+  // no room and kUnchargedMax are uncharged. PERMISSION_DENIED: it is another tenant's.
+  struct Wish {
+    Tenant* tenant = nullptr;
+    LeaseId id{};
+    std::string client_name;
+    std::string identity;  // of who asks, not longer than kIdentityBytesMax
+    int64_t ttl_ms = 0;
+  };
+  absl::StatusOr<std::shared_ptr<Lease>> Grant(const Wish& wish);
+  // NOT_FOUND: the tenant has no such live lease.
+  absl::StatusOr<std::shared_ptr<Lease>> Renew(const Tenant& tenant, LeaseId id);
+  // Whosever it is. Null if there is no such lease, live or ended.
   std::shared_ptr<Lease> Find(LeaseId id) const;
-  // Ends the lease now: frees its reservation. Null if there was no such live lease.
-  std::shared_ptr<Lease> End(LeaseId id);
+  // Ends the lease now: frees its reservation. Null if the tenant had no such live lease.
+  std::shared_ptr<Lease> End(const Tenant& tenant, LeaseId id);
+  // Live leases whose clients may not renew them any more end in `ns` at the earliest: whoever changes the rules by
+  // mistake has so much time.
+  void Hold(absl::FunctionRef<bool(const Lease& lease)> is_refused, int64_t ns);
   // Ends the leases whose time is up, and returns them. Forgets ended leases that own nothing. `now_ns`: by the clock.
   std::vector<std::shared_ptr<Lease>> EndExpired(int64_t now_ns);
   std::vector<std::shared_ptr<Lease>> EndExpired() { return EndExpired(clock_->NowNs()); }
@@ -172,7 +195,9 @@ class LeaseTable {
 
   // The clock's time, less the time that Extend has added.
   int64_t NowLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return clock_->NowNs() - extended_ns_; }
-  static uint64_t CostBytes(const Lease& lease) { return kLeaseBytes + lease.client_name.size(); }
+  static uint64_t CostBytes(const Lease& lease) {
+    return kLeaseBytes + lease.client_name.size() + lease.identity.size();
+  }
   bool ChargeLocked(Lease* lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The lease has a new time of its end.
   void ListLocked(Lease* lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -41,6 +41,8 @@ uint64_t TlsBytes(const ControlServerOptions& control) {
   return HandshakesOptions().most * Handshakes::kBytesEach + pumped * TlsPump::LinkBytes();
 }
 constexpr int kDescriptorsPerWorkers = 4;
+// What leases own stays for so long after a changed rule has shut their client out.
+constexpr int64_t kRefusedHoldMs = 3'600'000;
 
 }  // namespace
 
@@ -88,7 +90,7 @@ absl::Status MemServer::Init() {
                  << FormatByteSize(host.available_bytes) << "); it may have to swap";
   }
 
-  NRAM_RETURN_IF_ERROR(InitAccess());
+  NRAM_RETURN_IF_ERROR(InitTls());
   DataServerOptions data;
   data.address = options_.listen;
   data.port = options_.data_port >= 0 ? options_.data_port : options_.port == 0 ? 0 : options_.port + 1;
@@ -99,12 +101,10 @@ absl::Status MemServer::Init() {
                                : std::clamp<int>(static_cast<int>(std::thread::hardware_concurrency()), 1, 8);
   data.spin = options_.spin;
   data.handshakes = handshakes_.get();
-  data.access = access_.get();
   ControlServerOptions control;
   control.address = options_.listen;
   control.port = options_.port;
   control.socket_path = options_.socket_path;
-  control.access = access_.get();
   control.handshakes = handshakes_.get();
   control.pump = pump_.get();
   LimitConnections(&data, &control);
@@ -120,7 +120,10 @@ absl::Status MemServer::Init() {
   core.lease_ttl_ms = options_.lease_ttl_ms;
   core.drain = options_.drain;
   NRAM_ASSIGN_OR_RETURN(core_, ServerCore::Create(core, clock_));
-  NRAM_ASSIGN_OR_RETURN(data_, DataServer::Start(data, core_->session_context()));
+  NRAM_RETURN_IF_ERROR(InitAccess(static_cast<uint64_t>(data.connections_max)));
+  data.access = control.access = access_.get();
+  data.tenants = &core_->tenants();
+  NRAM_ASSIGN_OR_RETURN(data_, DataServer::Start(data, core_->ContextOf(/*tenant=*/nullptr)));
   NRAM_ASSIGN_OR_RETURN(control_, ControlServer::Start(control, core_.get(), [this] { return Look(); }));
   collector_ = std::thread([this] { CollectorLoop(); });
   LOG(INFO) << "lending " << FormatByteSize(ceiling) << "; control port " << control_port() << ", data port "
@@ -128,14 +131,33 @@ absl::Status MemServer::Init() {
   return absl::OkStatus();
 }
 
-absl::Status MemServer::InitAccess() {
+absl::Status MemServer::InitAccess(uint64_t connections) {
   // Without certificates, whoever is on this machine reaches a port of loopback.
   NRAM_ASSIGN_OR_RETURN(const bool loopback, IsLoopback(options_.listen));
   const bool has_tls = !options_.tls_dir.empty();
   const bool lets_anyone_in = options_.allow_unauthenticated || (loopback && !has_tls);
-  NRAM_ASSIGN_OR_RETURN(
-      access_, Access::Create({.file = options_.access_file, .uid = geteuid(), .lets_anyone_in = lets_anyone_in}));
-  if (!has_tls) return absl::OkStatus();
+  Access::Options access{.file = options_.access_file, .uid = geteuid(), .lets_anyone_in = lets_anyone_in};
+  access.whole = {.connections = connections, .leases = LeaseTable::kLeasesMax, .calls = CallThreads::kQuickWaitingMax};
+  access.declare = [this](TenantNumber number, const std::string& name, const TenantLimits& limits) {
+    core_->tenants().Set(number, name, limits);
+  };
+  NRAM_ASSIGN_OR_RETURN(access_, Access::Create(access));
+  rules_version_ = access_->version();
+  return absl::OkStatus();
+}
+
+void MemServer::LookAtRules() {
+  access_->Reload();
+  if (std::exchange(rules_version_, access_->version()) == access_->version()) return;
+  const auto is_refused = [&](const Lease& lease) {
+    const Principal who = access_->Judge(lease.identity);
+    return !Access::Check(who, Action::kLease).ok() || who.tenant != lease.tenant->number;
+  };
+  core_->leases().Hold(is_refused, kRefusedHoldMs * kNsPerMs);
+}
+
+absl::Status MemServer::InitTls() {
+  if (options_.tls_dir.empty()) return absl::OkStatus();
   NRAM_ASSIGN_OR_RETURN(const TlsFiles files, TlsFiles::In(options_.tls_dir, TlsRole::kServer));
   NRAM_ASSIGN_OR_RETURN(std::shared_ptr<TlsContext> context, TlsContext::Load(files, TlsRole::kServer));
   pump_ = std::make_unique<TlsPump>();
@@ -229,7 +251,7 @@ void MemServer::CollectorLoop() {
     ++rounds;
     ReleaseIndexMemory();
     core_->arena().ReleaseIdle(/*period_ends=*/rounds % (kReleaseIdleMs / ServerCore::kTickMs) == 0);
-    if (rounds % 10 == 0) access_->Reload();
+    if (rounds % 10 == 0) LookAtRules();
     if (options_.donate_auto && rounds % 10 == 0) {
       if (const auto ceiling = CeilingNow(); ceiling.ok()) core_->arena().SetCeiling(*ceiling);
     }

@@ -72,7 +72,10 @@ class MemServer {
   MemServer(const MemServerOptions& options, const Clock* clock);
   absl::Status Init();
   // Who may come in, and how.
-  absl::Status InitAccess();
+  absl::Status InitAccess(uint64_t connections);
+  absl::Status InitTls();
+  // Takes changed rules.
+  void LookAtRules();
   // Bounds the connections of each plane by the limit of open files.
   void LimitConnections(DataServerOptions* data, ControlServerOptions* control) const;
   // The value of `--donate` on this host now, in bytes.
@@ -92,6 +95,7 @@ class MemServer {
   uint64_t reserve_bytes_ = 0;  // the host reserve
   LateLog log_{[](const std::string& line) { LOG(INFO) << line; }};
   std::unique_ptr<Access> access_;
+  uint64_t rules_version_ = 0;  // the collector's: that leases were judged by
   std::unique_ptr<TlsPump> pump_;  // null without certificates, as the handshakes
   std::unique_ptr<Handshakes> handshakes_;
   std::unique_ptr<ServerCore> core_;

@@ -72,7 +72,7 @@ PageIndex::~PageIndex() {
   if (tree_ != nullptr) {
     for (const auto& [span, leaf] : *tree_) charged += Leaf::Bytes(leaf->capacity) + kTreeBytesPerSpan;
   }
-  if (charged > 0) arena_->ReleaseIndex(charged);
+  if (charged > 0) account_->ReleaseIndex(charged);
 }
 
 uint64_t PageIndex::spans() const {
@@ -103,13 +103,13 @@ PageIndex::LeafPtr* PageIndex::SlotFor(uint64_t span, Payment* payment) {
     if (only_leaf_ == nullptr) only_span_ = span;
     if (only_span_ == span) return &only_leaf_;
     // With the second span the region gets a tree.
-    if (!arena_->ChargeIndex(kTreeBytesPerSpan, payment)) return nullptr;
+    if (!account_->ChargeIndex(kTreeBytesPerSpan, payment)) return nullptr;
     tree_ = std::make_unique<Tree>();
     (*tree_)[only_span_] = std::move(only_leaf_);
   }
   auto it = tree_->find(span);
   if (it == tree_->end()) {
-    if (!arena_->ChargeIndex(kTreeBytesPerSpan, payment)) return nullptr;
+    if (!account_->ChargeIndex(kTreeBytesPerSpan, payment)) return nullptr;
     it = tree_->emplace(span, nullptr).first;
   }
   return &it->second;
@@ -136,7 +136,7 @@ uint64_t PageIndex::DropLeaf(uint64_t span) {
 bool PageIndex::GrowLeaf(LeafPtr* slot, uint32_t capacity, Payment* payment) {
   Leaf* leaf = slot->get();
   const uint64_t old_bytes = leaf != nullptr ? Leaf::Bytes(leaf->capacity) : 0;
-  if (!arena_->ChargeIndex(Leaf::Bytes(capacity) - old_bytes, payment)) return false;
+  if (!account_->ChargeIndex(Leaf::Bytes(capacity) - old_bytes, payment)) return false;
   auto* grown = static_cast<Leaf*>(std::realloc(slot->release(), sizeof(Leaf) + capacity * sizeof(Leaf::Packed)));
   CHECK(grown != nullptr);
   if (leaf == nullptr) {
@@ -163,7 +163,7 @@ bool PageIndex::Prepare(uint64_t page, uint64_t pages, Payment* payment) {
   if (slot == nullptr) return false;
   if (GrowLeaf(slot, RoundCapacity(wanted), payment)) return true;
   if (*slot == nullptr && tree_ != nullptr) {
-    arena_->ReturnIndex(DropLeaf(span), payment != nullptr && payment->pays() ? payment : nullptr);
+    account_->ReturnIndex(DropLeaf(span), payment != nullptr && payment->pays() ? payment : nullptr);
   }
   return false;
 }
@@ -198,7 +198,7 @@ void PageIndex::Erase(uint64_t page) {
 void PageIndex::DropIfEmpty(uint64_t page, Payment* payment) {
   const Leaf* leaf = FindLeaf(page / kPagesPerSpan);
   if (leaf == nullptr || leaf->count > 0) return;
-  arena_->ReturnIndex(DropLeaf(page / kPagesPerSpan), payment);
+  account_->ReturnIndex(DropLeaf(page / kPagesPerSpan), payment);
 }
 
 uint64_t PageIndex::Visit(uint64_t begin, uint64_t end, uint64_t spans_max,
@@ -238,7 +238,7 @@ uint64_t PageIndex::Visit(uint64_t begin, uint64_t end, uint64_t spans_max,
     const uint32_t erased = at - kept;
     leaf->count -= erased;
     pages_ -= erased;
-    if (leaf->count == 0) arena_->ReleaseIndex(DropLeaf(span), refund);
+    if (leaf->count == 0) account_->ReleaseIndex(DropLeaf(span), refund);
     begin = span_begin + kPagesPerSpan;
   }
   return end;

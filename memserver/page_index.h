@@ -25,11 +25,11 @@ struct PageEntry {
   uint32_t crc = 0;    // CRC-32C of the stored chunks, as their sender computed it
 };
 
-// Not thread-safe: the lock of the region's shard guards it. Owns its leaves (charged to `arena` as index), but not the
+// Not thread-safe: the lock of the region's shard guards it. Owns its leaves (charged to `account` as index), but not the
 // frames: the caller that drops an entry frees its frame.
 class PageIndex {
  public:
-  explicit PageIndex(FrameArena* arena) : arena_(arena) {}
+  explicit PageIndex(ArenaAccount* account) : account_(account) {}
   PageIndex(PageIndex&&) = delete;
   ~PageIndex();
 
@@ -68,6 +68,7 @@ class PageIndex {
   // Leaves go with their last page from now on, or when Visit comes to them.
   void ForgetGenerations() { forgets_generations_ = true; }
 
+  ArenaAccount* account() const { return account_; }
   uint64_t pages() const { return pages_; }
   // Spans that hold a page. Visits all leaves if the region has generations.
   uint64_t spans() const;
@@ -91,7 +92,7 @@ class PageIndex {
   // Drops an empty leaf, or what its generation does not need of it. Returns the bytes, which are still charged.
   uint64_t DropLeaf(uint64_t span);
 
-  FrameArena* const arena_;
+  ArenaAccount* const account_;
   uint64_t pages_ = 0;
   bool has_generations_ = false;
   bool forgets_generations_ = false;

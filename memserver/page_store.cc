@@ -80,7 +80,8 @@ Reason PageStore::Write(Lease* lease, const WriteArgs& args, Payment* payment, u
   WriterLock lock(&at.mu);
   // A write that was sent before the lease ended must not be executed after the collection.
   if (args.term != 0 && lease->term() != args.term) return Reason::kLeaseEnded;
-  auto it = at.regions.find(Raw(args.region));
+  const RegionKey key{args.region, lease->tenant->number};
+  auto it = at.regions.find(key);
   if (it == at.regions.end()) {
     // Where a region with several owners is, only its creator and its members' list say.
     const bool is_firsts = args.generation == SpanGeneration{} || args.epoch == 1;
@@ -90,7 +91,7 @@ Reason PageStore::Write(Lease* lease, const WriteArgs& args, Payment* payment, u
     const Reason created =
         CreateLocked(&at, lease, payment, args.region, args.epoch, args.absent == IfAbsent::kCreateGc, /*named=*/false);
     if (created != Reason::kOk) return created;
-    it = at.regions.find(Raw(args.region));
+    it = at.regions.find(key);
   }
   StoredRegion* const region = it->second.get();
   Reason reason = CheckOwner(*region, *lease, args.epoch);
@@ -147,6 +148,7 @@ uint32_t PageStore::CrcOf(const PageEntry& entry, ChunkMask wanted) const {
 
 Reason PageStore::WritePage(StoredRegion* region, const PageWrite& write, Frames frames, Payment* payment) {
   if (write.written == 0) return Reason::kOk;
+  ArenaAccount* const account = region->index.account();
   const uint64_t page = write.page;
   FrameLoc* const landed = write.landed;
   std::byte* const fresh = arena()->Data(*landed);
@@ -168,7 +170,7 @@ Reason PageStore::WritePage(StoredRegion* region, const PageWrite& write, Frames
   };
   if (stored == 0) {
     if (old.mask != 0) {
-      arena()->Free(old.frame);
+      account->Free(old.frame);
       region->index.Erase(page);
       mutable_counters()->pages.fetch_sub(1, std::memory_order_relaxed);
     }
@@ -186,7 +188,7 @@ Reason PageStore::WritePage(StoredRegion* region, const PageWrite& write, Frames
     FrameLoc added = kNoFrame;
     if (!fits || frames == Frames::kFitted) {
       const int chunks = frames == Frames::kWhole ? int{kChunksPerPage} : std::popcount(stored);
-      added = arena()->Allocate(chunks, fits ? nullptr : payment);
+      added = account->Allocate(chunks, fits ? nullptr : payment);
       // If the old frame is large enough, the page can be written over without new room.
       if (added == kNoFrame && !fits) return Reason::kFull;
     }
@@ -206,7 +208,7 @@ Reason PageStore::WritePage(StoredRegion* region, const PageWrite& write, Frames
     if (old.mask == 0) {
       mutable_counters()->pages.fetch_add(1, std::memory_order_relaxed);
     } else if (added != kNoFrame) {
-      arena()->Free(old.frame);
+      account->Free(old.frame);
     }
   }
   if (chunks_change != 0) {
@@ -236,10 +238,10 @@ Reason PageStore::Read(const ReadArgs& args, ChunkMask* masks, uint32_t* page_cr
   *out_bytes = 0;
   const uint64_t first_page = range.first_page();
   const uint64_t pages = range.pages();
-  const Shard& at = shard(args.region);
+  const Shard& at = shard(args.region.id);
   for (uint64_t done = 0; done < pages;) {
     ReaderLock lock(&at.mu);
-    const auto it = at.regions.find(Raw(args.region));
+    const auto it = at.regions.find(args.region);
     if (it == at.regions.end()) return Reason::kUnknownRegion;
     const StoredRegion& region = *it->second;
     if (const Reason reason = CheckRead(region, args); reason != Reason::kOk) return reason;
@@ -282,9 +284,9 @@ Reason PageStore::ReadInPlace(const ReadArgs& args, absl::FunctionRef<void(const
   std::array<iovec, kPagesPerMessage + 2 * kChunksPerPage> pieces;
   size_t count = 0;
   uint64_t bytes = 0;
-  const Shard& at = shard(args.region);
+  const Shard& at = shard(args.region.id);
   ReaderLock lock(&at.mu);
-  const auto it = at.regions.find(Raw(args.region));
+  const auto it = at.regions.find(args.region);
   if (it == at.regions.end()) return Reason::kUnknownRegion;
   const StoredRegion& region = *it->second;
   if (const Reason reason = CheckRead(region, args); reason != Reason::kOk) return reason;
@@ -316,6 +318,7 @@ Reason PageStore::ReadInPlace(const ReadArgs& args, absl::FunctionRef<void(const
 }
 
 void PageStore::TrimPart(StoredRegion* region, uint64_t page, ChunkMask trimmed, Frames frames) {
+  ArenaAccount* const account = region->index.account();
   const PageEntry old = region->index.Find(page);
   auto stored = static_cast<ChunkMask>(old.mask & ~trimmed);
   if (stored == old.mask) return;
@@ -333,11 +336,11 @@ void PageStore::TrimPart(StoredRegion* region, uint64_t page, ChunkMask trimmed,
     const uint32_t crc = StoredCrc(frame, stored);
     region->index.Set(page, {frame, stored, damaged ? ~crc : crc});
   };
-  const FrameLoc smaller = frames == Frames::kWhole ? kNoFrame : arena()->Allocate(std::popcount(stored));
+  const FrameLoc smaller = frames == Frames::kWhole ? kNoFrame : account->Allocate(std::popcount(stored));
   if (smaller != kNoFrame) {
     Repack(arena()->Data(old.frame), old.mask, stored, arena()->Data(smaller), stored);
     set(smaller);
-    arena()->Free(old.frame);
+    account->Free(old.frame);
   } else {
     // The page is to keep its frame, or there is no room for a smaller one. The chunks that stay move to the frame's
     // front, in order, so that none is overwritten before it has moved.
@@ -370,7 +373,7 @@ Reason PageStore::TrimStep(Lease* lease, const TrimArgs& args, uint64_t* page, u
   const uint64_t end_page = (range.end() + kChunksPerPage - 1) / kChunksPerPage;
   Shard& at = shard(args.region);
   WriterLock lock(&at.mu);
-  const auto it = at.regions.find(Raw(args.region));
+  const auto it = at.regions.find({args.region, lease->tenant->number});
   if (it == at.regions.end()) return lease->live() ? Reason::kUnknownRegion : Reason::kLeaseEnded;
   StoredRegion* const region = it->second.get();
   if (const Reason reason = CheckOwner(*region, *lease, args.epoch); reason != Reason::kOk) return reason;

@@ -61,7 +61,7 @@ class PageStore : public RegionTable {
   Reason Write(Lease* lease, const WriteArgs& args, Payment* payment, uint32_t* stored_pages = nullptr);
 
   struct ReadArgs {
-    RegionId region{};
+    RegionKey region;
     uint32_t epoch = 0;  // 0: whoever owns the region
     ChunkRange range;
     std::optional<SpanGeneration> generation = SpanGeneration{};  // as WriteArgs has it; nullopt: not checked
@@ -131,7 +131,7 @@ class PageStore : public RegionTable {
   // The checksum to send with some of the page's chunks.
   uint32_t CrcOf(const PageEntry& entry, ChunkMask wanted) const;
   void DropPages(StoredRegion* region, uint64_t begin_page, uint64_t end_page, Refund* refund) {
-    region->DropPages(begin_page, end_page, arena(), mutable_counters(), refund);
+    region->DropPages(begin_page, end_page, mutable_counters(), refund);
   }
   // Raises the generations of the spans that have these pages. False, and nothing is raised: one is higher.
   bool EnterTrim(StoredRegion* region, uint64_t begin_page, uint64_t end_page, SpanGeneration generation);

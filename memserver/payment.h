@@ -7,12 +7,19 @@
 
 namespace nram {
 
+class ArenaAccount;
 class FrameArena;
 
 // A lease's reservation: memory that is reserved and not used yet. Fields belong to the arena.
 class ArenaReservation {
+ public:
+  // Of nobody's account: the server's own.
+  ArenaReservation() = default;
+  explicit ArenaReservation(ArenaAccount* account) : account_(account) {}
+
  private:
   friend class FrameArena;
+  ArenaAccount* const account_ = nullptr;
   uint64_t left_bytes_ = 0;
   bool closed_ = false;
 };

@@ -11,37 +11,42 @@ namespace {
 
 // The memory of two table entries (also while the tables grow) and of the data that they point to.
 uint64_t CostBytes(const RegionManifest& manifest) {
-  return 480 + 2 * manifest.name.size() + manifest.incarnations.size() * sizeof(uint64_t);
+  return 528 + 2 * manifest.name.size() + manifest.incarnations.size() * sizeof(uint64_t);
 }
+
+absl::Status Full() { return absl::ResourceExhaustedError("the server is full, or the tenant has all that it may have"); }
 
 }  // namespace
 
-absl::Status RegionNames::Add(RegionId id, RegionManifest manifest) {
+absl::Status RegionNames::Add(Tenant* tenant, RegionId id, RegionManifest manifest) {
   MutexLock lock(&mu_);
-  if (ids_.contains(manifest.name)) {
+  const auto name = std::pair(tenant->number, manifest.name);
+  if (ids_.contains(name)) {
     return absl::AlreadyExistsError(absl::StrCat("a region named \"", manifest.name, "\" exists"));
   }
-  if (!arena_->ChargeIndex(CostBytes(manifest))) return absl::ResourceExhaustedError("the server is full");
-  ids_.emplace(manifest.name, Raw(id));
-  CHECK(manifests_.emplace(Raw(id), std::move(manifest)).second);
+  if (!tenant->account.ChargeIndex(CostBytes(manifest))) return Full();
+  ids_.emplace(name, Raw(id));
+  const RegionKey key{id, tenant->number};
+  CHECK(manifests_.emplace(key, Kept{&tenant->account, std::move(manifest)}).second);
   return absl::OkStatus();
 }
 
-void RegionNames::Forget(RegionId id) {
+void RegionNames::Forget(const RegionKey& key) {
   MutexLock lock(&mu_);
-  const auto it = manifests_.find(Raw(id));
+  const auto it = manifests_.find(key);
   if (it == manifests_.end()) return;
-  arena_->ReleaseIndex(CostBytes(it->second));
-  ids_.erase(it->second.name);
+  const Kept& kept = it->second;
+  kept.account->ReleaseIndex(CostBytes(kept.manifest));
+  ids_.erase({key.tenant, kept.manifest.name});
   manifests_.erase(it);
 }
 
-absl::Status RegionNames::SetView(RegionId id, uint32_t epoch, uint64_t view, std::vector<uint64_t> incarnations,
-                                  uint32_t sealed) {
+absl::Status RegionNames::SetView(const RegionKey& key, uint32_t epoch, uint64_t view,
+                                  std::vector<uint64_t> incarnations, uint32_t sealed) {
   MutexLock lock(&mu_);
-  const auto it = manifests_.find(Raw(id));
+  const auto it = manifests_.find(key);
   if (it == manifests_.end()) return absl::NotFoundError("the region has no name");
-  RegionManifest* const manifest = &it->second;
+  RegionManifest* const manifest = &it->second.manifest;
   if (std::pair(epoch, view) < std::pair(manifest->view_epoch, manifest->view)) {
     return absl::AbortedError(absl::StrCat("the region has view ", manifest->view, " already"));
   }
@@ -52,35 +57,36 @@ absl::Status RegionNames::SetView(RegionId id, uint32_t epoch, uint64_t view, st
   changed.incarnations = std::move(incarnations);
   changed.sealed = sealed;
   const uint64_t after = CostBytes(changed);
-  if (after > before && !arena_->ChargeIndex(after - before)) return absl::ResourceExhaustedError("the server is full");
-  if (after < before) arena_->ReleaseIndex(before - after);
+  ArenaAccount* const account = it->second.account;
+  if (after > before && !account->ChargeIndex(after - before)) return Full();
+  if (after < before) account->ReleaseIndex(before - after);
   *manifest = std::move(changed);
   return absl::OkStatus();
 }
 
-void RegionNames::Unseal(RegionId id) {
+void RegionNames::Unseal(const RegionKey& key) {
   MutexLock lock(&mu_);
-  if (const auto it = manifests_.find(Raw(id)); it != manifests_.end()) it->second.sealed = 0;
+  if (const auto it = manifests_.find(key); it != manifests_.end()) it->second.manifest.sealed = 0;
 }
 
-RegionId RegionNames::Find(const std::string& name) const {
+RegionId RegionNames::Find(TenantNumber tenant, const std::string& name) const {
   MutexLock lock(&mu_);
-  const auto it = ids_.find(name);
+  const auto it = ids_.find({tenant, name});
   return it == ids_.end() ? RegionId{0} : RegionId{it->second};
 }
 
-RegionManifest RegionNames::Manifest(RegionId id, bool with_incarnations) const {
+RegionManifest RegionNames::Manifest(const RegionKey& key, bool with_incarnations) const {
   MutexLock lock(&mu_);
-  const auto it = manifests_.find(Raw(id));
+  const auto it = manifests_.find(key);
   if (it == manifests_.end()) return {};
   RegionManifest manifest;
-  manifest.name = it->second.name;
-  manifest.size_bytes = it->second.size_bytes;
-  manifest.copies = it->second.copies;
-  manifest.view_epoch = it->second.view_epoch;
-  manifest.view = it->second.view;
-  manifest.sealed = it->second.sealed;
-  if (with_incarnations) manifest.incarnations = it->second.incarnations;
+  manifest.name = it->second.manifest.name;
+  manifest.size_bytes = it->second.manifest.size_bytes;
+  manifest.copies = it->second.manifest.copies;
+  manifest.view_epoch = it->second.manifest.view_epoch;
+  manifest.view = it->second.manifest.view;
+  manifest.sealed = it->second.manifest.sealed;
+  if (with_incarnations) manifest.incarnations = it->second.manifest.incarnations;
   return manifest;
 }
 

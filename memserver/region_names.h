@@ -3,15 +3,27 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "base/sync.h"
 #include "base/units.h"
-#include "memserver/frame_arena.h"
+#include "memserver/tenant.h"
 
 namespace nram {
+
+// Where a region is found: an id is one tenant's, and another's region may have the same.
+struct RegionKey {
+  RegionId id{};
+  TenantNumber tenant = 0;
+  friend bool operator==(const RegionKey&, const RegionKey&) = default;
+  template <typename H>
+  friend H AbslHashValue(H h, const RegionKey& key) {
+    return H::combine(std::move(h), Raw(key.id), key.tenant);
+  }
+};
 
 // The facts about a named region that its creator tells clients that attach later.
 struct RegionManifest {
@@ -25,33 +37,35 @@ struct RegionManifest {
   uint32_t sealed = 0;  // by the last owner: how many copies in sync each span has at least; 0: not sealed
 };
 
-// The names of a server's regions, and their manifests. Charges its memory to the arena as index. Thread-safe. Its lock
+// The names of a server's regions, and their manifests. Charges its memory to the tenant as index. A name is one
+// tenant's, as an id is. Thread-safe. Its lock
 // is taken after a shard's, never before.
 class RegionNames {
  public:
-  // `arena` is not owned.
-  explicit RegionNames(FrameArena* arena) : arena_(arena) {}
-
-  // `id` must have no manifest yet. ALREADY_EXISTS: another region has the name. RESOURCE_EXHAUSTED: no room. After an
-  // error nothing has changed.
-  absl::Status Add(RegionId id, RegionManifest manifest);
+  // The region must have no manifest yet. ALREADY_EXISTS: another region has the name. RESOURCE_EXHAUSTED: no room.
+  // After an error nothing has changed.
+  absl::Status Add(Tenant* tenant, RegionId id, RegionManifest manifest);
   // Does nothing if the region has no name.
-  void Forget(RegionId id);
+  void Forget(const RegionKey& key);
   // NOT_FOUND: the region has no name. ABORTED: the present view is newer. RESOURCE_EXHAUSTED: no room.
-  absl::Status SetView(RegionId id, uint32_t epoch, uint64_t view, std::vector<uint64_t> incarnations, uint32_t sealed);
+  absl::Status SetView(const RegionKey& key, uint32_t epoch, uint64_t view, std::vector<uint64_t> incarnations, uint32_t sealed);
   // Another owner has it.
-  void Unseal(RegionId id);
+  void Unseal(const RegionKey& key);
 
   // 0 if no region has this name.
-  RegionId Find(const std::string& name) const;
+  RegionId Find(TenantNumber tenant, const std::string& name) const;
   // Empty if the region has no name. `with_incarnations`: include the incarnations, which are long.
-  RegionManifest Manifest(RegionId id, bool with_incarnations) const;
+  RegionManifest Manifest(const RegionKey& key, bool with_incarnations) const;
 
  private:
-  FrameArena* const arena_;
+  struct Kept {
+    ArenaAccount* account = nullptr;
+    RegionManifest manifest;
+  };
+
   mutable Mutex mu_;
-  absl::flat_hash_map<std::string, uint64_t> ids_ ABSL_GUARDED_BY(mu_);
-  absl::flat_hash_map<uint64_t, RegionManifest> manifests_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<std::pair<TenantNumber, std::string>, uint64_t> ids_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<RegionKey, Kept> manifests_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace nram

@@ -54,19 +54,25 @@ Reason RegionTable::CreateLocked(Shard* at, Lease* lease, Payment* payment, Regi
   auto it = at->regions.end();
   if (reason == Reason::kOk) {
     bool inserted = false;
-    std::tie(it, inserted) = at->regions.try_emplace(Raw(id), nullptr);
+    std::tie(it, inserted) = at->regions.try_emplace(RegionKey{id, lease->tenant->number}, nullptr);
     if (!inserted) reason = Reason::kRegionExists;
   }
-  if (reason == Reason::kOk && !(leases_->Charge(lease) && arena_->ChargeIndex(kRegionBytes, payment))) {
-    at->regions.erase(it);
-    Count(&counters_.refused_full);
-    reason = Reason::kFull;
+  if (reason == Reason::kOk) {
+    Tenant* const tenant = lease->tenant;
+    QuotaShare share(tenant->regions.Take() ? &tenant->regions : nullptr);
+    if (share.taken() && leases_->Charge(lease) && tenant->account.ChargeIndex(kRegionBytes, payment)) {
+      share.Keep();
+    } else {
+      at->regions.erase(it);
+      Count(&counters_.refused_full);
+      reason = Reason::kFull;
+    }
   }
   if (reason != Reason::kOk) {
     leases_->Unname(lease);
     return reason;
   }
-  it->second = std::make_unique<StoredRegion>(arena_);
+  it->second = std::make_unique<StoredRegion>(lease->tenant);
   it->second->lease = lease->id;
   it->second->epoch = epoch;
   it->second->gc = gc;
@@ -83,15 +89,15 @@ absl::Status RegionTable::CreateNamed(Lease* lease, RegionId id, uint32_t epoch,
     Shard& at = shard(id);
     WriterLock lock(&at.mu);
     // The error about the name goes first; Add looks again.
-    if (named && names_.Find(manifest.name) != RegionId{0}) {
+    if (named && names_.Find(lease->tenant->number, manifest.name) != RegionId{0}) {
       return absl::AlreadyExistsError(absl::StrCat("a region named \"", manifest.name, "\" exists"));
     }
     status = CreationError(CreateLocked(&at, lease, nullptr, id, epoch, gc, named), id);
     if (!status.ok() || !named) return status;
-    status = names_.Add(id, std::move(manifest));
+    status = names_.Add(lease->tenant, id, std::move(manifest));
     if (status.ok()) return status;
     // Nobody has seen the region: the shard's lock was held all the time.
-    const auto it = at.regions.find(Raw(id));
+    const auto it = at.regions.find({id, lease->tenant->number});
     undone = std::move(it->second);
     at.regions.erase(it);
   }
@@ -111,12 +117,13 @@ Reason RegionTable::CheckOwner(const StoredRegion& region, const Lease& lease, u
 Reason RegionTable::Unlink(Lease* lease, RegionId id, uint32_t epoch, Doomed* doomed) {
   Shard& at = shard(id);
   WriterLock lock(&at.mu);
-  const auto it = at.regions.find(Raw(id));
+  const RegionKey key{id, lease->tenant->number};
+  const auto it = at.regions.find(key);
   if (it == at.regions.end()) return Reason::kUnknownRegion;
   if (const Reason reason = CheckOwner(*it->second, *lease, epoch); reason != Reason::kOk) return reason;
   *doomed = std::move(it->second);
   at.regions.erase(it);
-  if ((*doomed)->named) names_.Forget(id);
+  if ((*doomed)->named) names_.Forget(key);
   return Reason::kOk;
 }
 
@@ -127,39 +134,39 @@ Reason RegionTable::Destroy(Lease* lease, RegionId id, uint32_t epoch) {
   return reason;
 }
 
-absl::StatusOr<bool> RegionTable::DestroyByControl(LeaseId lease_id, RegionId id, bool force,
+absl::StatusOr<bool> RegionTable::DestroyByControl(LeaseId lease_id, const RegionKey& key, bool force,
                                                    const std::optional<ViewBound>& bound) {
   Doomed region;
   {
-    Shard& at = shard(id);
+    Shard& at = shard(key.id);
     WriterLock lock(&at.mu);
-    const auto it = at.regions.find(Raw(id));
+    const auto it = at.regions.find(key);
     if (it == at.regions.end()) return false;
     const auto owner = leases_->Find(it->second->lease);
     if (!force && it->second->lease != lease_id && owner != nullptr && owner->live()) {
       return absl::FailedPreconditionError(
-          absl::StrCat("region ", FormatId(Raw(id)), " is in use by ", owner->client_name));
+          absl::StrCat("region ", FormatId(Raw(key.id)), " is in use by ", owner->client_name));
     }
     if (bound.has_value()) {
-      const RegionManifest manifest = names_.Manifest(id, /*with_incarnations=*/false);
+      const RegionManifest manifest = names_.Manifest(key, /*with_incarnations=*/false);
       if (it->second->epoch > bound->epoch ||
           std::pair(manifest.view_epoch, manifest.view) > std::pair(bound->epoch, bound->view)) {
-        return absl::FailedPreconditionError(absl::StrCat("region ", FormatId(Raw(id)), " is another one's, or newer"));
+        return absl::FailedPreconditionError(absl::StrCat("region ", FormatId(Raw(key.id)), " is another one's, or newer"));
       }
     }
     region = std::move(it->second);
     at.regions.erase(it);
-    if (region->named) names_.Forget(id);
+    if (region->named) names_.Forget(key);
   }
   doomed_.Free(std::move(region));
   return true;
 }
 
-absl::StatusOr<RegionDescription> RegionTable::Attach(Lease* lease, RegionId id, uint32_t epoch, bool force) {
-  Shard& at = shard(id);
+absl::StatusOr<RegionDescription> RegionTable::Attach(Lease* lease, const RegionKey& key, uint32_t epoch, bool force) {
+  Shard& at = shard(key.id);
   WriterLock lock(&at.mu);
-  const auto it = at.regions.find(Raw(id));
-  if (it == at.regions.end()) return absl::NotFoundError(absl::StrCat("no region ", FormatId(Raw(id))));
+  const auto it = at.regions.find(key);
+  if (it == at.regions.end()) return absl::NotFoundError(absl::StrCat("no region ", FormatId(Raw(key.id))));
   StoredRegion* region = it->second.get();
   if (lease != nullptr) {
     // The region is counted first, as in CreateLocked.
@@ -169,10 +176,10 @@ absl::StatusOr<RegionDescription> RegionTable::Attach(Lease* lease, RegionId id,
     if (!lease->live()) return absl::FailedPreconditionError("the lease has ended");
     if (!force && owner != nullptr && owner.get() != lease && owner->live()) {
       return absl::FailedPreconditionError(
-          absl::StrCat("region ", FormatId(Raw(id)), " is in use by ", owner->client_name));
+          absl::StrCat("region ", FormatId(Raw(key.id)), " is in use by ", owner->client_name));
     }
     if (epoch <= region->epoch) {
-      return absl::AbortedError(absl::StrCat("region ", FormatId(Raw(id)), " is already at epoch ", region->epoch));
+      return absl::AbortedError(absl::StrCat("region ", FormatId(Raw(key.id)), " is already at epoch ", region->epoch));
     }
     if (!leases_->Charge(lease)) return absl::ResourceExhaustedError("the server is full");
     if (owner != nullptr) leases_->Unname(owner.get());
@@ -180,26 +187,27 @@ absl::StatusOr<RegionDescription> RegionTable::Attach(Lease* lease, RegionId id,
     region->lease = lease->id;
     region->epoch = epoch;
     region->kept_bytes = 0;
-    if (region->named) names_.Unseal(id);
+    if (region->named) names_.Unseal(key);
   }
-  return Describe(id, *region, /*with_incarnations=*/true);
+  return Describe(key, *region, /*with_incarnations=*/true);
 }
 
 absl::Status RegionTable::SetView(const Lease& lease, RegionId id, uint32_t epoch, uint64_t view,
                                   std::vector<uint64_t> incarnations, uint32_t sealed) {
   Shard& at = shard(id);
   WriterLock lock(&at.mu);
-  const auto it = at.regions.find(Raw(id));
+  const RegionKey key{id, lease.tenant->number};
+  const auto it = at.regions.find(key);
   if (it == at.regions.end()) return absl::NotFoundError(absl::StrCat("no region ", FormatId(Raw(id))));
   if (CheckOwner(*it->second, lease, epoch) != Reason::kOk) {
     return absl::FailedPreconditionError(absl::StrCat("region ", FormatId(Raw(id)), " has another owner"));
   }
-  return names_.SetView(id, epoch, view, std::move(incarnations), sealed);
+  return names_.SetView(key, epoch, view, std::move(incarnations), sealed);
 }
 
-RegionDescription RegionTable::Describe(RegionId id, const StoredRegion& region, bool with_incarnations) const {
+RegionDescription RegionTable::Describe(const RegionKey& key, const StoredRegion& region, bool with_incarnations) const {
   RegionDescription description;
-  description.id = id;
+  description.id = key.id;
   description.lease = region.lease;
   description.epoch = region.epoch;
   description.gc = region.gc;
@@ -208,17 +216,19 @@ RegionDescription RegionTable::Describe(RegionId id, const StoredRegion& region,
   if (lease != nullptr) description.owner_name = lease->client_name;
   description.stored_bytes = region.chunks * kChunkBytes;
   description.spans = region.index.spans();
-  if (region.named) description.manifest = names_.Manifest(id, with_incarnations);
+  if (region.named) description.manifest = names_.Manifest(key, with_incarnations);
   return description;
 }
 
-std::vector<uint64_t> RegionTable::FirstIds(uint64_t from, size_t limit, bool orphans_only, bool named_only) const {
+std::vector<uint64_t> RegionTable::FirstIds(TenantNumber tenant, uint64_t from, size_t limit, bool orphans_only,
+                                            bool named_only) const {
   const LeaseTable::IdSet live = leases_->LiveIds();
   std::vector<uint64_t> ids;  // a heap of the smallest ones, the largest of them first
   for (const Shard& shard : shards_) {
     ReaderLock lock(&shard.mu);
-    for (const auto& [id, region] : shard.regions) {
-      if (id < from || (ids.size() == limit && id >= ids.front())) continue;
+    for (const auto& [key, region] : shard.regions) {
+      const uint64_t id = Raw(key.id);
+      if (key.tenant != tenant || id < from || (ids.size() == limit && id >= ids.front())) continue;
       if ((named_only && !region->named) || (orphans_only && live.contains(Raw(region->lease)))) continue;
       if (ids.size() == limit) {
         std::pop_heap(ids.begin(), ids.end());
@@ -232,21 +242,22 @@ std::vector<uint64_t> RegionTable::FirstIds(uint64_t from, size_t limit, bool or
   return ids;
 }
 
-std::vector<RegionDescription> RegionTable::List(uint64_t from, size_t limit, bool orphans_only, bool named_only,
-                                                 uint64_t* next) const {
+std::vector<RegionDescription> RegionTable::List(TenantNumber tenant, uint64_t from, size_t limit, bool orphans_only,
+                                                 bool named_only, uint64_t* next) const {
   std::vector<RegionDescription> result;
   uint64_t go_on = from;
   // Loops only if all regions of a look were destroyed before the next one.
   while (result.empty() && limit > 0) {
     // One more than is wanted tells whether there are more.
-    std::vector<uint64_t> ids = FirstIds(go_on, limit + 1, orphans_only, named_only);
+    std::vector<uint64_t> ids = FirstIds(tenant, go_on, limit + 1, orphans_only, named_only);
     go_on = ids.size() > limit ? ids.back() : 0;
     if (go_on != 0) ids.pop_back();
     for (const uint64_t id : ids) {
       const Shard& at = shard(RegionId{id});
       ReaderLock lock(&at.mu);
-      if (const auto it = at.regions.find(id); it != at.regions.end())
-        result.push_back(Describe(RegionId{id}, *it->second, /*with_incarnations=*/false));
+      if (const auto it = at.regions.find({RegionId{id}, tenant}); it != at.regions.end()) {
+        result.push_back(Describe(it->first, *it->second, /*with_incarnations=*/false));
+      }
     }
     if (go_on == 0) break;
   }
@@ -254,12 +265,12 @@ std::vector<RegionDescription> RegionTable::List(uint64_t from, size_t limit, bo
   return result;
 }
 
-absl::StatusOr<std::vector<RegionTable::ListedSpan>> RegionTable::ListSpans(RegionId id, uint64_t from_span,
+absl::StatusOr<std::vector<RegionTable::ListedSpan>> RegionTable::ListSpans(const RegionKey& key, uint64_t from_span,
                                                                             size_t limit) const {
-  const Shard& at = shard(id);
+  const Shard& at = shard(key.id);
   ReaderLock lock(&at.mu);
-  const auto it = at.regions.find(Raw(id));
-  if (it == at.regions.end()) return absl::NotFoundError(absl::StrCat("no region ", FormatId(Raw(id))));
+  const auto it = at.regions.find(key);
+  if (it == at.regions.end()) return absl::NotFoundError(absl::StrCat("no region ", FormatId(Raw(key.id))));
   std::vector<ListedSpan> spans;
   it->second->index.VisitSpans(from_span, [&](uint64_t span, SpanGeneration generation) {
     spans.push_back({span, generation});
@@ -277,7 +288,7 @@ void RegionTable::CollectLease(const Lease& lease) {
       for (auto it = shard.regions.begin(); it != shard.regions.end();) {
         // Looks again under the lock: the lease may have been granted anew meanwhile.
         if (it->second->gc && it->second->lease == lease.id && !lease.live()) {
-          if (it->second->named) names_.Forget(RegionId{it->first});
+          if (it->second->named) names_.Forget(it->first);
           collected.push_back(std::move(it->second));
           shard.regions.erase(it++);
         } else {
@@ -304,7 +315,7 @@ size_t RegionTable::CountOrphans() const {
   size_t orphans = 0;
   for (const Shard& shard : shards_) {
     ReaderLock lock(&shard.mu);
-    for (const auto& [id, region] : shard.regions) orphans += !region->gc && !live.contains(Raw(region->lease));
+    for (const auto& [key, region] : shard.regions) orphans += !region->gc && !live.contains(Raw(region->lease));
   }
   return orphans;
 }

@@ -33,6 +33,7 @@ absl::StatusOr<std::unique_ptr<ServerCore>> ServerCore::Create(const ServerCoreO
 
 ServerCore::ServerCore(const ServerCoreOptions& options, std::unique_ptr<FrameArena> arena, const Clock* clock)
     : arena_(std::move(arena)),
+      tenants_(arena_.get()),
       leases_(arena_.get(), clock, options.lease_ttl_ms),
       store_(arena_.get(), &leases_),
       landing_(arena_.get(), LandingPages(options.ceiling_bytes)),

@@ -2,7 +2,7 @@
 #define NRAM_MEMSERVER_SERVER_CORE_H_
 
 // A memory server without threads, sockets and gRPC: its regions, leases and memory. The data plane drives sessions
-// over session_context(), the control plane drives a ControlService, and a thread calls Tick. A simulation does all
+// over ContextOf, the control plane drives a ControlService, and a thread calls Tick. A simulation does all
 // three in one thread.
 
 #include <atomic>
@@ -43,8 +43,13 @@ class ServerCore {
   ServerCore& operator=(const ServerCore&) = delete;
 
   uint64_t incarnation() const { return context_.incarnation; }
-  // For sessions; valid while the core lives.
-  const SessionContext& session_context() const { return context_; }
+  // For sessions of a tenant; valid while the core lives.
+  SessionContext ContextOf(Tenant* tenant) const {
+    SessionContext context = context_;
+    context.tenant = tenant;
+    return context;
+  }
+  Tenants& tenants() { return tenants_; }
   PageStore& store() { return store_; }
   LeaseTable& leases() { return leases_; }
   FrameArena& arena() { return *arena_; }
@@ -67,6 +72,7 @@ class ServerCore {
   ServerCore(const ServerCoreOptions& options, std::unique_ptr<FrameArena> arena, const Clock* clock);
 
   const std::unique_ptr<FrameArena> arena_;
+  Tenants tenants_;
   LeaseTable leases_;
   PageStore store_;
   LandingFrames landing_;

@@ -24,8 +24,8 @@ PageStore::Frames FramesOf(const MessageHeader& request) {
   return (request.flags & kFlagWholeFrames) != 0 ? PageStore::Frames::kWhole : PageStore::Frames::kFitted;
 }
 
-PageStore::ReadArgs ReadArgsOf(const ReadRequest& read) {
-  return {.region = read.region, .epoch = Raw(read.epoch), .range = read.range, .generation = read.span_generation};
+PageStore::ReadArgs ReadArgsOf(const ReadRequest& read, const Tenant& tenant) {
+  return {.region = {read.region, tenant.number}, .epoch = Raw(read.epoch), .range = read.range, .generation = read.span_generation};
 }
 
 }  // namespace
@@ -201,7 +201,8 @@ absl::Status Session::Execute(const MessageHeader& request, absl::Span<const uin
     case Op::kPing:
       // A ping renews the lease.
       AppendReply(
-          ReplyTo(request, PingReply{}, context_.leases->Renew(lease_->id).ok() ? Reason::kOk : Reason::kLeaseEnded),
+          ReplyTo(request, PingReply{},
+                  context_.leases->Renew(*context_.tenant, lease_->id).ok() ? Reason::kOk : Reason::kLeaseEnded),
           reply);
       break;
     case Op::kHello:
@@ -266,8 +267,10 @@ MessageHeader Session::Hello(const MessageHeader& request) {
   if (!WireVersions().Has(hello.version)) return answer(Reason::kOtherVersion);
   std::shared_ptr<Lease> lease = context_.leases->Find(hello.lease);
   const uint64_t term = lease == nullptr ? 0 : lease->term();
-  // Hello renews the lease.
-  if (lease == nullptr || !context_.leases->Renew(hello.lease).ok()) return answer(Reason::kLeaseEnded);
+  // Hello renews the lease. Another tenant's is none.
+  if (lease == nullptr || !context_.leases->Renew(*context_.tenant, hello.lease).ok()) {
+    return answer(Reason::kLeaseEnded);
+  }
   connection_class_ = (request.flags & kFlagUrgent) != 0 ? 1 : 0;
   if (!lease->Bind(connection_class_, hello.generation, this)) return answer(Reason::kFenced);
   lease_ = std::move(lease);
@@ -288,7 +291,7 @@ void Session::ReadInto(const MessageHeader& request, ReplyBuffer* reply) {
   std::array<uint32_t, kPagesPerMessage> page_crcs;
   size_t chunk_bytes = 0;
   if (header.reason == Reason::kOk) {
-    header.reason = context_.store->Read(ReadArgsOf(read), masks.data(), page_crcs.data(), payload, &chunk_bytes);
+    header.reason = context_.store->Read(ReadArgsOf(read, *context_.tenant), masks.data(), page_crcs.data(), payload, &chunk_bytes);
   }
   uint32_t crc = 0;
   if (header.reason == Reason::kOk) {
@@ -339,7 +342,7 @@ absl::Status Session::ReadDirect(const MessageHeader& request, ReplyBuffer* repl
     }
   };
   if (header.reason == Reason::kOk) {
-    header.reason = context_.store->ReadInPlace(ReadArgsOf(read), send);
+    header.reason = context_.store->ReadInPlace(ReadArgsOf(read, *context_.tenant), send);
   }
   NRAM_RETURN_IF_ERROR(error);
   if (header.reason != Reason::kOk) AppendReply(header, reply);

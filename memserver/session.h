@@ -4,6 +4,8 @@
 // The server's end of one data connection: its lease, the order of its requests, and the frames that a payload lands
 // in. A Connection drives it over a socket; the in-process transport drives it directly.
 
+#include <glog/logging.h>
+
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -22,7 +24,7 @@
 
 namespace nram {
 
-// The context that all sessions of a server share. Owns nothing.
+// The context of a session. All but the tenant is the server's. Owns nothing.
 struct SessionContext {
   PageStore* store = nullptr;
   LeaseTable* leases = nullptr;
@@ -31,6 +33,7 @@ struct SessionContext {
   Credit credit{256, 4096};
   // Called between two steps of a trim or destroy, with no lock held. Null except in tests.
   void (*between_steps_for_test)() = nullptr;
+  Tenant* tenant = nullptr;  // whose connection it is; not null in a session
 };
 
 // Used by one thread at a time, except for Fence.
@@ -42,7 +45,9 @@ class Session : public MessageService, public LeaseConnection {
   // `takes_turns`: Execute returns after kTurnNs and a step at the latest. If busy(), the caller serves other
   // connections of its thread and then calls Continue. Otherwise Execute returns when the request is done.
   explicit Session(const SessionContext& context, bool takes_turns = false)
-      : context_(context), takes_turns_(takes_turns) {}
+      : context_(context), takes_turns_(takes_turns) {
+    CHECK(context.tenant != nullptr);
+  }
   // If a destroy is not complete, the store's FreeSome frees the rest of its region later.
   ~Session() override;
 
@@ -70,6 +75,7 @@ class Session : public MessageService, public LeaseConnection {
   // Whether the lease lives. The session must be bound.
   bool live() const { return lease_->live(); }
   bool urgent() const { return connection_class_ == 1; }
+  const Tenant* tenant() const { return context_.tenant; }
 
  private:
   MessageHeader Hello(const MessageHeader& request);

@@ -4,14 +4,13 @@
 
 namespace nram {
 
-void StoredRegion::DropPages(uint64_t begin_page, uint64_t end_page, FrameArena* arena, StoreCounters* counters,
-                             Refund* refund) {
+void StoredRegion::DropPages(uint64_t begin_page, uint64_t end_page, StoreCounters* counters, Refund* refund) {
   int64_t pages_gone = 0;
   int64_t chunks_gone = 0;
   const auto drop = [&](uint64_t, PageEntry* entry) {
     ++pages_gone;
     chunks_gone += std::popcount(entry->mask);
-    arena->Free(entry->frame, refund);
+    index.account()->Free(entry->frame, refund);
     entry->mask = 0;
   };
   index.Visit(begin_page, end_page, kSpansPerStep, drop, refund);

@@ -9,19 +9,21 @@
 #include "memserver/page_index.h"
 #include "memserver/payment.h"
 #include "memserver/store_counters.h"
+#include "memserver/tenant.h"
 #include "proto/price.h"
 
 namespace nram {
 
 // A region as a server holds it. Not thread-safe: the lock of its shard guards it, or one thread owns it.
 struct StoredRegion {
-  explicit StoredRegion(FrameArena* arena) : index(arena) {}
+  explicit StoredRegion(Tenant* whose) : tenant(whose), index(&whose->account) {}
 
   // Makes the pages from `begin_page` to `end_page` holes, for at most kSpansPerStep spans that hold pages.
-  void DropPages(uint64_t begin_page, uint64_t end_page, FrameArena* arena, StoreCounters* counters, Refund* refund);
+  void DropPages(uint64_t begin_page, uint64_t end_page, StoreCounters* counters, Refund* refund);
 
   static constexpr uint64_t kSpansPerStep = 64;
 
+  Tenant* const tenant;
   LeaseId lease{};
   uint32_t epoch = 0;
   bool gc = false;
@@ -34,8 +36,8 @@ struct StoredRegion {
 
 // The cost of a region beyond its pages: itself, its slot in the shard's table (which doubles when it grows), the
 // allocator's words.
-inline constexpr uint64_t kRegionBytes = 184;
-static_assert(sizeof(StoredRegion) + 2 * sizeof(size_t) + 2 * (2 * sizeof(uint64_t) + 1) <= kRegionBytes);
+inline constexpr uint64_t kRegionBytes = 208;
+static_assert(sizeof(StoredRegion) + 2 * sizeof(size_t) + 2 * (3 * sizeof(uint64_t) + 1) <= kRegionBytes);
 static_assert(kRegionBytes <= kReservationBytesPerRegion);
 
 }  // namespace nram
