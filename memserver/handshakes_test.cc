@@ -14,9 +14,9 @@
 #include "base/fd.h"
 #include "base/poll_until.h"
 #include "base/tls/channel.h"
+#include "base/tls/test_certificates.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/util/test_certificates.h"
 
 namespace nram {
 namespace {

@@ -270,7 +270,8 @@ TEST_F(NamedCopiesOnTwoTest, AServerThatBeginsAgainIsAMemberAgain) {
   ASSERT_NO_FATAL_FAILURE(AwaitWhole());
   owner_->Leave();
   Restart(0);
-  ASSERT_TRUE(HandOver(AttachMode::kOwner).ok());
+  status = HandOver(AttachMode::kOwner);
+  ASSERT_TRUE(status.ok()) << status;
   ASSERT_NO_FATAL_FAILURE(Check(owner_->region()));
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/poll_until.h"
+#include "base/tls/test_certificates.h"
 #include "client/pool/pool.h"
 #include "client/transport/control_client.h"
 #include "gmock/gmock.h"
@@ -15,7 +16,6 @@
 #include "memserver/mem_server.h"
 #include "tests/util/pattern.h"
 #include "tests/util/region_io.h"
-#include "tests/util/test_certificates.h"
 
 namespace nram {
 namespace {

@@ -1,5 +1,5 @@
-#ifndef NRAM_TESTS_UTIL_TEST_CERTIFICATES_H_
-#define NRAM_TESTS_UTIL_TEST_CERTIFICATES_H_
+#ifndef NRAM_BASE_TLS_TEST_CERTIFICATES_H_
+#define NRAM_BASE_TLS_TEST_CERTIFICATES_H_
 
 // A directory with an authority's certificates for servers and clients, as `nram keygen` makes it.
 
@@ -55,4 +55,4 @@ class TestCertificates {
 
 }  // namespace nram
 
-#endif  // NRAM_TESTS_UTIL_TEST_CERTIFICATES_H_
+#endif  // NRAM_BASE_TLS_TEST_CERTIFICATES_H_
