@@ -108,8 +108,8 @@ class Access {
   std::vector<std::string> names_ ABSL_GUARDED_BY(mu_);  // by number
   absl::flat_hash_map<TenantNumber, TenantLimits> limits_ ABSL_GUARDED_BY(mu_);
   bool has_several_ ABSL_GUARDED_BY(mu_) = false;  // tenants in the present rules
-  std::string looked_ ABSL_GUARDED_BY(mu_);  // the file's text, as the last call has found it
-  std::string judged_ ABSL_GUARDED_BY(mu_);  // the last that was taken, or had a mistake
+  std::string looked_ ABSL_GUARDED_BY(mu_);        // the file's text, as the last call has found it
+  std::string judged_ ABSL_GUARDED_BY(mu_);        // the last that was taken, or had a mistake
 };
 
 }  // namespace nram

@@ -97,6 +97,7 @@ class Connection : private MessageReader::Handler {
   }
   const std::string& identity() const { return identity_; }
 
+  uint64_t rules = 0;         // the version of the rules that it was judged by
   uint32_t epoll_events = 0;  // as registered; the worker's
   bool charged = false;       // to the arena: it is not one of the prepaid connections
   bool queued = false;        // in the worker's list of connections to pump again

@@ -69,7 +69,8 @@ absl::Status ControlService::Hello(const Caller& caller, const v1::HelloRequest&
   return absl::OkStatus();
 }
 
-absl::Status ControlService::GrantLease(const Caller& caller, const v1::GrantLeaseRequest& request, v1::LeaseReply* reply) {
+absl::Status ControlService::GrantLease(const Caller& caller, const v1::GrantLeaseRequest& request,
+                                        v1::LeaseReply* reply) {
   const std::string client_name = Printable(request.client_name(), LeaseTable::kClientNameBytesMax);
   const auto lease = core_->leases().Grant({.tenant = caller.tenant,
                                             .id = LeaseId{request.lease_id()},
@@ -81,7 +82,8 @@ absl::Status ControlService::GrantLease(const Caller& caller, const v1::GrantLea
   return absl::OkStatus();
 }
 
-absl::Status ControlService::RenewLease(const Caller& caller, const v1::RenewLeaseRequest& request, v1::LeaseReply* reply) {
+absl::Status ControlService::RenewLease(const Caller& caller, const v1::RenewLeaseRequest& request,
+                                        v1::LeaseReply* reply) {
   const auto lease = core_->leases().Renew(*caller.tenant, LeaseId{request.lease_id()});
   if (!lease.ok()) return lease.status();
   const v1::Copies& copies = request.copies();
@@ -92,7 +94,7 @@ absl::Status ControlService::RenewLease(const Caller& caller, const v1::RenewLea
 }
 
 absl::Status ControlService::EndLease(const Caller& caller, const v1::EndLeaseRequest& request, v1::EndLeaseReply*) {
-  if (const auto lease = core_->leases().End(*caller.tenant, LeaseId{request.lease_id()})) {
+  if (const auto lease = core_->leases().End(LeaseId{request.lease_id()}, caller.tenant)) {
     core_->store().CollectLease(*lease);
     // Usually this frees all of it, so that the memory is free before the answer. The collector frees the rest.
     core_->store().FreeSome(DeadlineAfterMs(kFreeMs));
@@ -128,7 +130,8 @@ absl::Status ControlService::Reserve(const Caller& caller, const v1::ReserveRequ
   return absl::OkStatus();
 }
 
-absl::Status ControlService::CreateRegion(const Caller& caller, const v1::CreateRegionRequest& request, v1::CreateRegionReply*) {
+absl::Status ControlService::CreateRegion(const Caller& caller, const v1::CreateRegionRequest& request,
+                                          v1::CreateRegionReply*) {
   if (!IsRegionId(request.region_id())) {
     return absl::InvalidArgumentError(absl::StrCat("no region may have the id ", request.region_id()));
   }
@@ -145,7 +148,8 @@ absl::Status ControlService::CreateRegion(const Caller& caller, const v1::Create
                                     std::move(manifest));
 }
 
-absl::Status ControlService::AttachRegion(const Caller& caller, const v1::AttachRegionRequest& request, v1::AttachRegionReply* reply) {
+absl::Status ControlService::AttachRegion(const Caller& caller, const v1::AttachRegionRequest& request,
+                                          v1::AttachRegionReply* reply) {
   RegionId id{request.region_id()};
   if (Raw(id) == 0) id = core_->store().FindByName(caller.tenant->number, request.name());
   if (Raw(id) == 0) {
@@ -175,19 +179,21 @@ absl::Status ControlService::SetView(const Caller& caller, const v1::SetViewRequ
                                 {request.incarnations().begin(), request.incarnations().end()}, request.sealed());
 }
 
-absl::Status ControlService::DestroyRegion(const Caller& caller, const v1::DestroyRegionRequest& request, v1::DestroyRegionReply* reply) {
+absl::Status ControlService::DestroyRegion(const Caller& caller, const v1::DestroyRegionRequest& request,
+                                           v1::DestroyRegionReply* reply) {
   std::optional<RegionTable::ViewBound> bound;
   if (request.epoch() != 0) bound = {request.epoch(), request.view()};
   const Tenant* const tenant = request.tenant().empty() ? caller.tenant : core_->tenants().Named(request.tenant());
   if (tenant == nullptr) return absl::NotFoundError("this server knows no such tenant");
-  const RegionKey key{RegionId{request.region_id()}, tenant->number};
+  const StoredKey key{RegionId{request.region_id()}, tenant->number};
   const auto existed = core_->store().DestroyByControl(LeaseId{request.lease_id()}, key, request.force(), bound);
   if (!existed.ok()) return existed.status();
   reply->set_existed(*existed);
   return absl::OkStatus();
 }
 
-absl::Status ControlService::ListRegions(const Caller& caller, const v1::ListRegionsRequest& request, v1::ListRegionsReply* reply) {
+absl::Status ControlService::ListRegions(const Caller& caller, const v1::ListRegionsRequest& request,
+                                         v1::ListRegionsReply* reply) {
   const Tenant* const tenant = request.all_tenants() ? core_->tenants().Of(request.from_tenant()) : caller.tenant;
   if (tenant == nullptr) return absl::OkStatus();
   uint64_t next = 0;
@@ -213,8 +219,10 @@ absl::Status ControlService::ListRegions(const Caller& caller, const v1::ListReg
   return absl::OkStatus();
 }
 
-absl::Status ControlService::ListSpans(const Caller& caller, const v1::ListSpansRequest& request, v1::ListSpansReply* reply) {
-  auto spans = core_->store().ListSpans({RegionId{request.region_id()}, caller.tenant->number}, request.from_span(), kSpansPerReply + 1);
+absl::Status ControlService::ListSpans(const Caller& caller, const v1::ListSpansRequest& request,
+                                       v1::ListSpansReply* reply) {
+  auto spans = core_->store().ListSpans({RegionId{request.region_id()}, caller.tenant->number}, request.from_span(),
+                                        kSpansPerReply + 1);
   if (!spans.ok()) return spans.status();
   if (spans->size() > kSpansPerReply) {
     reply->set_next_span(spans->back().span);

@@ -43,7 +43,8 @@ class ControlService {
   absl::Status CreateRegion(const Caller& caller, const v1::CreateRegionRequest& request, v1::CreateRegionReply* reply);
   absl::Status AttachRegion(const Caller& caller, const v1::AttachRegionRequest& request, v1::AttachRegionReply* reply);
   absl::Status SetView(const Caller& caller, const v1::SetViewRequest& request, v1::SetViewReply* reply);
-  absl::Status DestroyRegion(const Caller& caller, const v1::DestroyRegionRequest& request, v1::DestroyRegionReply* reply);
+  absl::Status DestroyRegion(const Caller& caller, const v1::DestroyRegionRequest& request,
+                             v1::DestroyRegionReply* reply);
   absl::Status ListRegions(const Caller& caller, const v1::ListRegionsRequest& request, v1::ListRegionsReply* reply);
   absl::Status ListSpans(const Caller& caller, const v1::ListSpansRequest& request, v1::ListSpansReply* reply);
   absl::Status GetStatistics(const Caller& caller, const v1::GetStatisticsRequest& request, v1::Statistics* reply);

@@ -259,14 +259,14 @@ class DataServer::Worker {
     std::vector<std::pair<Connection*, absl::Status>> stalled;
     const bool starved = now_ns - server_->starved_ns_ < 2 * kSweepNs;
     const Access* const access = server_->options_.access;
-    const bool rules_changed = access != nullptr && std::exchange(rules_version_, access->version()) != access->version();
+    const uint64_t rules = access != nullptr ? access->version() : 0;
     for (const auto& [raw, connection] : connections_) {
       absl::Status status = raw->CheckStall(now_ns, server_->options_.stall_limit_ms * kNsPerMs);
       if (status.ok() && starved && raw->HoldsIdly(now_ns, kHoldNs)) {
         status = absl::DeadlineExceededError(
             absl::StrCat("no progress for ", kHoldNs / kNsPerMs, " ms in a message, for whose buffers others wait"));
       }
-      if (status.ok() && rules_changed) status = server_->CheckStillMay(*raw);
+      if (status.ok() && std::exchange(raw->rules, rules) != rules) status = server_->CheckStillMay(*raw);
       if (!status.ok()) stalled.emplace_back(raw, std::move(status));
     }
     for (const auto& [connection, status] : stalled) Close(connection, status);
@@ -286,7 +286,6 @@ class DataServer::Worker {
   Connection* hot_ = nullptr;        // was pumped last; may be gone
   Connection* unwatched_ = nullptr;  // polled, and not in the epoll set
   int64_t next_sweep_ns_ = 0;
-  uint64_t rules_version_ = 0;  // that all connections were judged by
 
   Mutex mu_;
   std::vector<std::unique_ptr<Connection>> inbox_ ABSL_GUARDED_BY(mu_);
@@ -438,7 +437,9 @@ void DataServer::Take(UniqueFd fd, Peer peer, const TlsSession* tls) {
   SessionContext context = context_;
   QuotaShare share;
   std::string identity;
+  uint64_t rules = 0;
   if (options_.access != nullptr) {
+    rules = options_.access->version();
     identity = tls != nullptr ? tls->peer.identity() : peer.identity;
     const Principal who = options_.access->Judge(identity);
     if (const absl::Status may = Access::Check(who, Action::kLease); !may.ok()) return refuse(may.message());
@@ -459,6 +460,7 @@ void DataServer::Take(UniqueFd fd, Peer peer, const TlsSession* tls) {
   auto connection = std::make_unique<Connection>(std::move(fd), tls, std::move(peer.name), context,
                                                  /*buffers=*/nullptr, now_ns);
   connection->SetIdentity(std::move(identity), std::move(share));
+  connection->rules = rules;
   connection->charged = !prepaid;
   connection->TakePlace(&table_, std::move(peer.source), now_ns);
   LeastBusy(bulk_)->Adopt(std::move(connection));

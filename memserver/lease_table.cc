@@ -66,7 +66,8 @@ absl::StatusOr<std::shared_ptr<Lease>> LeaseTable::Grant(const Wish& wish) {
   if (it == leases_.end()) {
     Quota& quota = wish.tenant->leases;
     if (!quota.Take()) {
-      return absl::ResourceExhaustedError(absl::StrCat("the tenant has ", quota.limit(), " leases, all that it may have"));
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the tenant has ", quota.limit(), " leases, all that it may have"));
     }
     auto lease = std::make_shared<Lease>(wish.tenant, wish.id, wish.client_name.substr(0, kClientNameBytesMax),
                                          wish.identity.substr(0, kIdentityBytesMax));
@@ -112,10 +113,11 @@ void LeaseTable::EndLocked(Lease* lease) {
   NoteEndingLocked(lease);
 }
 
-std::shared_ptr<Lease> LeaseTable::End(const Tenant& tenant, LeaseId id) {
+std::shared_ptr<Lease> LeaseTable::End(LeaseId id, const Tenant* tenant) {
   MutexLock lock(&mu_);
   const auto it = leases_.find(Raw(id));
-  if (it == leases_.end() || it->second->tenant != &tenant || !it->second->live()) return nullptr;
+  if (it == leases_.end() || !it->second->live()) return nullptr;
+  if (tenant != nullptr && it->second->tenant != tenant) return nullptr;
   EndLocked(it->second.get());
   return it->second;
 }

@@ -134,8 +134,8 @@ class LeaseTable {
   static constexpr size_t kUnchargedMax = 256;
   static constexpr size_t kClientNameBytesMax = 255;
   static constexpr size_t kIdentityBytesMax = 255;
-  // The cost of a lease without its client's name and identity: itself, its slot in the table (also while the table grows), its
-  // place in the order of ends, the allocator's words.
+  // The cost of a lease without its client's name and identity: itself, its slot in the table (also while the table
+  // grows), its place in the order of ends, the allocator's words.
   static constexpr uint64_t kLeaseBytes = 512;
   // The most that uncharged leases take.
   static constexpr uint64_t kFixedBytes = kUnchargedMax * (kLeaseBytes + kClientNameBytesMax + kIdentityBytesMax);
@@ -162,8 +162,8 @@ class LeaseTable {
   absl::StatusOr<std::shared_ptr<Lease>> Renew(const Tenant& tenant, LeaseId id);
   // Whosever it is. Null if there is no such lease, live or ended.
   std::shared_ptr<Lease> Find(LeaseId id) const;
-  // Ends the lease now: frees its reservation. Null if the tenant had no such live lease.
-  std::shared_ptr<Lease> End(const Tenant& tenant, LeaseId id);
+  // Ends the lease now: frees its reservation. Null if there was no such live lease of the tenant (null: of any).
+  std::shared_ptr<Lease> End(LeaseId id, const Tenant* tenant = nullptr);
   // Live leases whose clients may not renew them any more end in `ns` at the earliest: whoever changes the rules by
   // mistake has so much time.
   void Hold(absl::FunctionRef<bool(const Lease& lease)> is_refused, int64_t ns);

@@ -25,7 +25,8 @@ class LeaseTableTest : public ::testing::Test {
       : arena_(FrameArena::Create(ceiling_bytes, kMiB).value()) {}
 
   std::shared_ptr<Lease> Grant(uint64_t id, int64_t ttl_ms = 0) {
-    auto lease = leases_.Grant(LeaseId{id}, std::string(255, 'o'), ttl_ms);
+    auto lease =
+        leases_.Grant({.tenant = &tenant_, .id = LeaseId{id}, .client_name = std::string(255, 'o'), .ttl_ms = ttl_ms});
     return lease.ok() ? *std::move(lease) : nullptr;
   }
   absl::Status CreateRegion(Lease* lease, uint64_t id, const RegionManifest& manifest = {}) {
@@ -35,6 +36,7 @@ class LeaseTableTest : public ::testing::Test {
 
   FakeClock clock_;
   std::unique_ptr<FrameArena> arena_;
+  Tenant tenant_{0, "local", arena_.get()};
   LeaseTable leases_{arena_.get(), &clock_, 10'000};
   PageStore store_{arena_.get(), &leases_};
 };
@@ -57,7 +59,7 @@ TEST_F(LeaseTableTest, AllMemoryThatClientsMakeItHoldIsCharged) {
   }
   leases_.EndExpired();
   EXPECT_EQ(leases_.count(), 120'000) << "regions name them";
-  for (uint64_t id = 1; id <= 120'000; ++id) ASSERT_TRUE(*store_.DestroyByControl(LeaseId{0}, RegionId{id}, true));
+  for (uint64_t id = 1; id <= 120'000; ++id) ASSERT_TRUE(*store_.DestroyByControl(LeaseId{0}, {RegionId{id}, 0}, true));
   leases_.EndExpired();
   EXPECT_EQ(leases_.count(), 0);
   EXPECT_EQ(Charged(), charged_before);
@@ -80,7 +82,7 @@ TEST_F(LeaseTableTest, TheWalkLooksAtWhatHasExpiredAlone) {
   // A renewed lease is looked at once in its time, not with each renewal.
   for (int i = 0; i < 100; ++i) {
     clock_.AdvanceMs(1'000);
-    for (uint64_t id = 2'001; id <= 2'100; ++id) ASSERT_TRUE(leases_.Renew(LeaseId{id}).ok());
+    for (uint64_t id = 2'001; id <= 2'100; ++id) ASSERT_TRUE(leases_.Renew(tenant_, LeaseId{id}).ok());
     EXPECT_TRUE(leases_.EndExpired().empty());
   }
   EXPECT_LE(leases_.looked_at() - before, 100 * 12);
@@ -129,7 +131,7 @@ TEST_F(LeaseTableTest, TheServersOwnStopsDoNotCount) {
 TEST_F(LeaseTableTest, WhoIsRenewedBetweenAStopAndItsNoticeGetsNoMoreThanATerm) {
   Grant(1);
   clock_.AdvanceMs(60'000);
-  ASSERT_TRUE(leases_.Renew(LeaseId{1}).ok());
+  ASSERT_TRUE(leases_.Renew(tenant_, LeaseId{1}).ok());
   Grant(2);
   leases_.Extend(60'000 * kNsPerMs);
   clock_.AdvanceMs(9'999);
@@ -144,7 +146,7 @@ TEST_F(LeaseTableTest, AnEndedLeaseIsForgottenWhenNobodyHoldsIt) {
   leases_.End(LeaseId{1});
   leases_.EndExpired();
   EXPECT_EQ(leases_.count(), 1);
-  ASSERT_TRUE(*store_.DestroyByControl(LeaseId{0}, RegionId{1}, true));
+  ASSERT_TRUE(*store_.DestroyByControl(LeaseId{0}, {RegionId{1}, 0}, true));
   leases_.EndExpired();
   EXPECT_EQ(leases_.count(), 1) << "this test holds it";
   lease.reset();
@@ -156,7 +158,7 @@ TEST_F(LeaseTableTest, WhoTakesARegionOverLeavesNothingBehind) {
   ASSERT_TRUE(CreateRegion(Grant(1).get(), 1).ok());
   leases_.End(LeaseId{1});
   leases_.EndExpired();
-  ASSERT_TRUE(store_.Attach(Grant(2).get(), RegionId{1}, 2, false).ok());
+  ASSERT_TRUE(store_.Attach(Grant(2).get(), {RegionId{1}, 0}, 2, false).ok());
   leases_.EndExpired();
   EXPECT_EQ(leases_.count(), 1);
 }
@@ -200,7 +202,7 @@ TEST_F(FullServerTest, SomeMoreClientsCanConnectAndOwnNothing) {
   EXPECT_NE(Grant(1'000'000), nullptr);
   // When the server has room again, leases can own regions.
   for (uint64_t region = 1; region <= 100; ++region) {
-    ASSERT_TRUE(*store_.DestroyByControl(LeaseId{0}, RegionId{region}, true));
+    ASSERT_TRUE(*store_.DestroyByControl(LeaseId{0}, {RegionId{region}, 0}, true));
   }
   EXPECT_TRUE(CreateRegion(last.get(), 1'000'000).ok());
 }

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "memserver/call_threads.h"
 #include "memserver/control_connections.h"
 #include "memserver/control_server.h"
 #include "memserver/listen.h"

@@ -95,7 +95,7 @@ class MemServer {
   uint64_t reserve_bytes_ = 0;  // the host reserve
   LateLog log_{[](const std::string& line) { LOG(INFO) << line; }};
   std::unique_ptr<Access> access_;
-  uint64_t rules_version_ = 0;  // the collector's: that leases were judged by
+  uint64_t rules_version_ = 0;     // the collector's: that leases were judged by
   std::unique_ptr<TlsPump> pump_;  // null without certificates, as the handshakes
   std::unique_ptr<Handshakes> handshakes_;
   std::unique_ptr<ServerCore> core_;

@@ -25,8 +25,8 @@ struct PageEntry {
   uint32_t crc = 0;    // CRC-32C of the stored chunks, as their sender computed it
 };
 
-// Not thread-safe: the lock of the region's shard guards it. Owns its leaves (charged to `account` as index), but not the
-// frames: the caller that drops an entry frees its frame.
+// Not thread-safe: the lock of the region's shard guards it. Owns its leaves (charged to `account` as index), but not
+// the frames: the caller that drops an entry frees its frame.
 class PageIndex {
  public:
   explicit PageIndex(ArenaAccount* account) : account_(account) {}

@@ -15,7 +15,8 @@ TEST(PageIndexTest, AgreesWithAMap) {
   auto arena = FrameArena::Create(64 * kMiB, kMiB).value();
   const uint64_t index_before = arena->usage().index_bytes;
   {
-    PageIndex index(arena.get());
+    ArenaAccount account(arena.get());
+    PageIndex index(&account);
     std::map<uint64_t, PageEntry> model;
     for (int i = 0; i < 60'000; ++i) {
       // Some pages are dense, some sparse, a few very far.
@@ -64,7 +65,8 @@ TEST(PageIndexTest, AgreesWithAMap) {
 TEST(PageIndexTest, AFullRegionCostsLessThanThirteenBytesAPage) {
   auto arena = FrameArena::Create(64 * kMiB, kMiB).value();
   const uint64_t before = arena->usage().index_bytes;
-  PageIndex index(arena.get());
+  ArenaAccount account(arena.get());
+  PageIndex index(&account);
   constexpr uint64_t kPages = 100 * kPagesPerSpan;
   for (uint64_t page = 0; page < kPages; ++page) {
     ASSERT_TRUE(index.Prepare(page, 1));

@@ -80,7 +80,7 @@ Reason PageStore::Write(Lease* lease, const WriteArgs& args, Payment* payment, u
   WriterLock lock(&at.mu);
   // A write that was sent before the lease ended must not be executed after the collection.
   if (args.term != 0 && lease->term() != args.term) return Reason::kLeaseEnded;
-  const RegionKey key{args.region, lease->tenant->number};
+  const StoredKey key{args.region, lease->tenant->number};
   auto it = at.regions.find(key);
   if (it == at.regions.end()) {
     // Where a region with several owners is, only its creator and its members' list say.

@@ -61,7 +61,7 @@ class PageStore : public RegionTable {
   Reason Write(Lease* lease, const WriteArgs& args, Payment* payment, uint32_t* stored_pages = nullptr);
 
   struct ReadArgs {
-    RegionKey region;
+    StoredKey region;
     uint32_t epoch = 0;  // 0: whoever owns the region
     ChunkRange range;
     std::optional<SpanGeneration> generation = SpanGeneration{};  // as WriteArgs has it; nullopt: not checked

@@ -25,9 +25,13 @@ class PageStoreTest : public ::testing::Test {
   static constexpr RegionId kRegion{42};
 
   explicit PageStoreTest(uint64_t ceiling = 64 * kMiB) : arena_(FrameArena::Create(ceiling, kMiB).value()) {
-    lease_ = leases_.Grant(LeaseId{1}, "test", 0).value();
+    lease_ = Grant(1);
   }
 
+  absl::StatusOr<std::shared_ptr<Lease>> TryGrant(uint64_t id, int64_t ttl_ms = 0) {
+    return leases_.Grant({.tenant = &tenant_, .id = LeaseId{id}, .client_name = "test", .ttl_ms = ttl_ms});
+  }
+  std::shared_ptr<Lease> Grant(uint64_t id) { return TryGrant(id).value(); }
   Reason Write(ChunkRange range, const std::string& data, absl::Span<const ChunkMask> masks = {}, uint32_t epoch = 1,
                Lease* lease = nullptr, RegionId region = kRegion) {
     std::vector<FrameLoc> landed(range.pages());
@@ -69,7 +73,7 @@ class PageStoreTest : public ::testing::Test {
     std::vector<uint32_t> crcs(range.pages());
     std::string packed(range.bytes(), '?');
     size_t bytes = 0;
-    if (store_.Read({.region = kRegion, .range = range, .generation = generation_}, masks.data(), crcs.data(),
+    if (store_.Read({.region = {kRegion, 0}, .range = range, .generation = generation_}, masks.data(), crcs.data(),
                     reinterpret_cast<std::byte*>(packed.data()), &bytes) != Reason::kOk)
       return "";
     size_t next = 0;
@@ -91,6 +95,7 @@ class PageStoreTest : public ::testing::Test {
 
   FakeClock clock_;
   std::unique_ptr<FrameArena> arena_;
+  Tenant tenant_{0, "local", arena_.get()};
   LeaseTable leases_{arena_.get(), &clock_, 10'000};
   PageStore store_{arena_.get(), &leases_};
   LandingFrames landing_{arena_.get(), 256};

@@ -86,7 +86,7 @@ TEST_F(PageStoreTest, MemoryThatChangesIsNoticedUntilThePageIsWrittenWhole) {
   ASSERT_EQ(Write({0, 8}, page), Reason::kOk);
   ASSERT_EQ(Write({8, 8}, page), Reason::kOk);
   FrameLoc frame = 0;
-  ASSERT_EQ(store_.ReadInPlace({.region = kRegion, .epoch = 1, .range = {0, 8}},
+  ASSERT_EQ(store_.ReadInPlace({.region = {kRegion, 0}, .epoch = 1, .range = {0, 8}},
                                [&](const PageStore::Stored& stored) {
                                  frame = (static_cast<std::byte*>(stored.chunks[0].iov_base) - arena_->Data(0)) /
                                          kChunkBytes;
@@ -167,7 +167,7 @@ TEST_F(PageStoreTest, ATrimTellsWhatAllBeforeItHaveKept) {
   EXPECT_EQ(kept_after(0, &lease_->reservation), one);
   EXPECT_EQ(kept_after(1, nullptr), 1) << "one that keeps nothing says nothing";
   EXPECT_GE(kept_after(2, &lease_->reservation), 2 * one);
-  ASSERT_TRUE(store_.Attach(lease_.get(), kRegion, 2, /*force=*/true).ok());
+  ASSERT_TRUE(store_.Attach(lease_.get(), {kRegion, 0}, 2, /*force=*/true).ok());
   EXPECT_EQ(kept_after(2, &lease_->reservation, 2), 0) << "a new owner has kept nothing yet";
 }
 
@@ -175,7 +175,7 @@ TEST_F(PageStoreTest, ATrimTellsWhatAllBeforeItHaveKept) {
 TEST_F(PageStoreTest, ReservedPagesMayHoldWhateverTheyLikeBesideSomebodyGreedy) {
   constexpr uint64_t kPages = 2000;
   ASSERT_TRUE(arena_->Reserve(kPages, &lease_->reservation));
-  const auto other = leases_.Grant(LeaseId{2}, "other", 0).value();
+  const auto other = Grant(2);
   ASSERT_EQ(store_.Create(lease_.get(), kRegion, 1, /*gc=*/false), Reason::kOk);
   uint64_t taken = 0;
   std::mt19937_64 random(TestSeed());
@@ -237,7 +237,7 @@ TEST_F(PageStoreTest, WholeReservedSpansComeAndGoForEverOnAFullServer) {
   ASSERT_EQ(store_.Create(lease_.get(), kRegion, 1, /*gc=*/false), Reason::kOk);
   ASSERT_TRUE(arena_->Reserve(kPages, &lease_->reservation));
   const uint64_t left_bytes = arena_->left_bytes(lease_->reservation);
-  const auto other = leases_.Grant(LeaseId{2}, "other", 0).value();
+  const auto other = Grant(2);
   uint64_t taken = 0;
   for (int round = 0; round < 30; ++round) {
     while (Write({taken * 8, 8}, PageWith(0xFF, 'g'), {}, 1, other.get(), RegionId{9}) == Reason::kOk) ++taken;
@@ -256,7 +256,7 @@ TEST_F(PageStoreTest, AWriteMayUseAllTheRoomThatItBrings) {
   frames_ = PageStore::Frames::kWhole;
   ASSERT_EQ(Write({0, 8}, PageWith(0xFF, 'a')), Reason::kOk);
   ASSERT_TRUE(arena_->Reserve(1000, &lease_->reservation));
-  const auto other = leases_.Grant(LeaseId{2}, "other", 0).value();
+  const auto other = Grant(2);
   for (uint64_t i = 0; Write({i * 8, 8}, PageWith(0xFF, 'g'), {}, 1, other.get(), RegionId{9}) == Reason::kOk; ++i) {
   }
   const auto write = [&](ChunkRange range, uint64_t limit_bytes) {
@@ -276,14 +276,14 @@ TEST_F(PageStoreTest, WhatWasSentInAnEarlierTermIsRefused) {
   term_ = lease_->term();
   EXPECT_EQ(Write({0, 8}, PageWith(0xFF, 'b')), Reason::kOk);
   ASSERT_NE(leases_.End(LeaseId{1}), nullptr);
-  ASSERT_TRUE(leases_.Grant(LeaseId{1}, "test", 0).ok());
+  ASSERT_TRUE(TryGrant(1).ok());
   EXPECT_EQ(Write({0, 8}, PageWith(0xFF, 'c')), Reason::kLeaseEnded);
   EXPECT_EQ(Read({0, 8}), PageWith(0xFF, 'b'));
 }
 
 TEST_F(PageStoreTest, ADrainingServerTakesNothingNewThatNoReservationPaysFor) {
   ASSERT_EQ(Write({0, 8}, PageWith(0xFF, 'a')), Reason::kOk);
-  const auto other = leases_.Grant(LeaseId{2}, "other", 0).value();
+  const auto other = Grant(2);
   ASSERT_EQ(Write({0, 8}, PageWith(0xFF, 'a'), {}, 1, other.get(), RegionId{9}), Reason::kOk);
   ASSERT_TRUE(arena_->Reserve(8, &lease_->reservation));
   store_.SetDraining(true);
@@ -311,13 +311,13 @@ TEST_F(PageStoreTest, AReservationEndsWithItsLease) {
   Refund refund(&lease_->reservation);
   arena_->ReleaseIndex(4096, &refund);
   EXPECT_EQ(refund.kept_bytes(), 0) << "a trim that was under way";
-  ASSERT_TRUE(leases_.Grant(LeaseId{1}, "test", 0).ok());
+  ASSERT_TRUE(TryGrant(1).ok());
   EXPECT_TRUE(arena_->Reserve(100, &lease_->reservation));
 }
 
 TEST_F(PageStoreTest, ALeaseIsAsLongAsAskedUpToSixTimesTheUsual) {
-  ASSERT_TRUE(leases_.Grant(LeaseId{2}, "swap", 15'000).ok());
-  ASSERT_TRUE(leases_.Grant(LeaseId{3}, "greedy", 1'000'000).ok());
+  ASSERT_TRUE(TryGrant(2, 15'000).ok());
+  ASSERT_TRUE(TryGrant(3, 1'000'000).ok());
   clock_.AdvanceMs(10'001);
   EXPECT_EQ(leases_.EndExpired().size(), 1);
   clock_.AdvanceMs(4'998);
@@ -332,7 +332,7 @@ TEST_F(PageStoreTest, ALeaseIsAsLongAsAskedUpToSixTimesTheUsual) {
 
 TEST_F(PageStoreTest, EndedLeasesTakeNobodysPlace) {
   for (uint64_t id = 10; id < 10 + 2 * LeaseTable::kLeasesMax; ++id) {
-    const auto lease = leases_.Grant(LeaseId{id}, "short", 0);
+    const auto lease = TryGrant(id);
     ASSERT_TRUE(lease.ok()) << id << ": " << lease.status();
     ASSERT_EQ(store_.Create(lease->get(), RegionId{id}, 1, /*gc=*/false), Reason::kOk);
     ASSERT_NE(leases_.End(LeaseId{id}), nullptr);
@@ -340,13 +340,13 @@ TEST_F(PageStoreTest, EndedLeasesTakeNobodysPlace) {
   EXPECT_EQ(store_.CountOrphans(), 2 * LeaseTable::kLeasesMax);
   EXPECT_EQ(leases_.live_count(), 1);
   for (uint64_t id = 10'000'000; id < 10'000'000 + LeaseTable::kLeasesMax - 1; ++id) {
-    ASSERT_TRUE(leases_.Grant(LeaseId{id}, "live", 0).ok());
+    ASSERT_TRUE(TryGrant(id).ok());
   }
-  EXPECT_EQ(leases_.Grant(LeaseId{9}, "one too many", 0).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(TryGrant(9).status().code(), absl::StatusCode::kResourceExhausted);
 }
 
 TEST_F(PageStoreTest, AReservationIsKeptToTheLastPage) {
-  const auto other = leases_.Grant(LeaseId{2}, "other", 0).value();
+  const auto other = Grant(2);
   constexpr uint64_t kPages = 5000;
   ASSERT_TRUE(arena_->Reserve(kPages, &lease_->reservation));
   ASSERT_EQ(store_.Create(other.get(), RegionId{9}, 1, false), Reason::kOk);
@@ -371,11 +371,11 @@ TEST_F(PageStoreTest, AReservationIsKeptToTheLastPage) {
 
 TEST_F(PageStoreTest, EpochsAndOwnersAreMinded) {
   ASSERT_EQ(Write({0, 8}, std::string(4096, 'a')), Reason::kOk);
-  const auto other = leases_.Grant(LeaseId{2}, "other", 0).value();
+  const auto other = Grant(2);
   EXPECT_EQ(Write({0, 8}, std::string(4096, 'b'), {}, 1, other.get()), Reason::kNotOwner);
-  EXPECT_EQ(store_.Attach(other.get(), kRegion, 2, false).status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(store_.Attach(other.get(), kRegion, 1, true).status().code(), absl::StatusCode::kAborted);
-  ASSERT_TRUE(store_.Attach(other.get(), kRegion, 2, true).ok());
+  EXPECT_EQ(store_.Attach(other.get(), {kRegion, 0}, 2, false).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(store_.Attach(other.get(), {kRegion, 0}, 1, true).status().code(), absl::StatusCode::kAborted);
+  ASSERT_TRUE(store_.Attach(other.get(), {kRegion, 0}, 2, true).ok());
   EXPECT_EQ(Write({0, 8}, std::string(4096, 'c')), Reason::kStaleEpoch);
   EXPECT_EQ(store_.Destroy(lease_.get(), kRegion, 1), Reason::kStaleEpoch);
   EXPECT_EQ(Write({0, 8}, std::string(4096, 'd'), {}, 2, other.get()), Reason::kOk);
@@ -394,36 +394,36 @@ TEST_F(PageStoreTest, AnEndedLeaseLeavesOrphansAndCollectsGcRegions) {
   store_.CollectLease(*ended[0]);
   EXPECT_EQ(arena_->usage().reserved_bytes, 0);
   // The region is gone. Its memory is freed in steps, by a thread that has the time.
-  EXPECT_EQ(store_.List(0, 10, /*orphans_only=*/false, false).size(), 1);
+  EXPECT_EQ(store_.List(0, 0, 10, /*orphans_only=*/false, false).size(), 1);
   EXPECT_EQ(store_.counters().regions, 2);
   EXPECT_TRUE(store_.FreeSome(DeadlineAfterMs(60'000)));
   EXPECT_EQ(store_.counters().regions, 1);
-  const auto orphans = store_.List(0, 10, /*orphans_only=*/true, false);
+  const auto orphans = store_.List(0, 0, 10, /*orphans_only=*/true, false);
   ASSERT_EQ(orphans.size(), 1);
   EXPECT_EQ(orphans[0].id, kRegion);
   EXPECT_EQ(orphans[0].owner_name, "test");
   EXPECT_EQ(Write({0, 8}, std::string(4096, 'b')), Reason::kLeaseEnded);
   // When the lease is taken up again, it owns the region again, and the region is whole.
-  ASSERT_TRUE(leases_.Grant(LeaseId{1}, "test", 0).ok());
+  ASSERT_TRUE(TryGrant(1).ok());
   EXPECT_EQ(Read({0, 8}), std::string(4096, 'a'));
   EXPECT_EQ(Write({0, 8}, std::string(4096, 'b')), Reason::kOk);
-  EXPECT_TRUE(store_.DestroyByControl(LeaseId{0}, kRegion, true).value());
+  EXPECT_TRUE(store_.DestroyByControl(LeaseId{0}, {kRegion, 0}, true).value());
 }
 
 TEST_F(PageStoreTest, NamesAreUniqueAndForgottenWithTheirRegion) {
   ASSERT_TRUE(store_.CreateNamed(lease_.get(), RegionId{1}, 1, false, {"heap", {1, 2}, 4096}).ok());
   EXPECT_EQ(store_.CreateNamed(lease_.get(), RegionId{2}, 1, false, {"heap", {}, 0}).code(),
             absl::StatusCode::kAlreadyExists);
-  EXPECT_EQ(store_.FindByName("heap"), RegionId{1});
+  EXPECT_EQ(store_.FindByName(0, "heap"), RegionId{1});
   const uint64_t index_bytes = arena_->usage().index_bytes;
   EXPECT_EQ(store_.CreateNamed(lease_.get(), RegionId{1}, 1, false, {"other", {3}, 8192}).code(),
             absl::StatusCode::kAlreadyExists);
-  EXPECT_EQ(store_.FindByName("other"), RegionId{0});
-  EXPECT_EQ(store_.Attach(nullptr, RegionId{1}, 0, false)->manifest.incarnations.size(), 2) << "another's";
-  EXPECT_EQ(store_.List(0, 1, false, true)[0].manifest.name, "heap");
+  EXPECT_EQ(store_.FindByName(0, "other"), RegionId{0});
+  EXPECT_EQ(store_.Attach(nullptr, {RegionId{1}, 0}, 0, false)->manifest.incarnations.size(), 2) << "another's";
+  EXPECT_EQ(store_.List(0, 0, 1, false, true)[0].manifest.name, "heap");
   EXPECT_EQ(arena_->usage().index_bytes, index_bytes);
   EXPECT_EQ(store_.Destroy(lease_.get(), RegionId{1}, 1), Reason::kOk);
-  EXPECT_EQ(store_.FindByName("heap"), RegionId{0});
+  EXPECT_EQ(store_.FindByName(0, "heap"), RegionId{0});
   EXPECT_TRUE(store_.CreateNamed(lease_.get(), RegionId{2}, 1, false, {"heap", {}, 0}).ok());
 }
 
@@ -444,7 +444,7 @@ TEST_F(PageStoreTest, AListGoesOnAlthoughRegionsGoAwayMeanwhile) {
     uint64_t stay = 0;
     do {
       uint64_t next = 0;
-      const auto part = store_.List(from, 10, false, false, &next);
+      const auto part = store_.List(0, from, 10, false, false, &next);
       ASSERT_TRUE(!part.empty() || next == 0);
       ASSERT_TRUE(next == 0 || next > Raw(part.back().id));
       for (const RegionDescription& region : part) stay += Raw(region.id) >= kStays ? 1 : 0;
@@ -458,11 +458,11 @@ TEST_F(PageStoreTest, AListGoesOnAlthoughRegionsGoAwayMeanwhile) {
 
 TEST_F(PageStoreTest, ListsSpansAndRegionsInPages) {
   for (uint64_t i = 1; i <= 30; ++i) ASSERT_EQ(store_.Create(lease_.get(), RegionId{i * 1000}, 1, false), Reason::kOk);
-  EXPECT_EQ(store_.List(0, 7, false, false).size(), 7);
-  EXPECT_EQ(store_.List(7'001, 100, false, false).front().id, RegionId{8'000});
+  EXPECT_EQ(store_.List(0, 0, 7, false, false).size(), 7);
+  EXPECT_EQ(store_.List(0, 7'001, 100, false, false).front().id, RegionId{8'000});
   for (uint64_t span : {3, 1, 70'000}) ASSERT_EQ(Write({span * kChunksPerSpan, 1}, std::string(512, 'x')), Reason::kOk);
   const auto list = [&](uint64_t from, size_t limit) {
-    const auto listed = store_.ListSpans(kRegion, from, limit).value();
+    const auto listed = store_.ListSpans({kRegion, 0}, from, limit).value();
     std::vector<uint64_t> spans;
     for (const auto& one : listed) spans.push_back(one.span);
     return spans;
@@ -531,7 +531,7 @@ TEST_F(PageStoreTest, ManyThreadsOnOneRegion) {
       std::string data(64 * 4096, '?');
       while (!stop) {
         size_t bytes = 0;
-        ASSERT_EQ(store_.Read({.region = kRegion, .epoch = 1, .range = {0, 512}}, masks.data(), crcs.data(),
+        ASSERT_EQ(store_.Read({.region = {kRegion, 0}, .epoch = 1, .range = {0, 512}}, masks.data(), crcs.data(),
                               reinterpret_cast<std::byte*>(data.data()), &bytes),
                   Reason::kOk);
         ASSERT_EQ(bytes, data.size());

@@ -14,7 +14,9 @@ uint64_t CostBytes(const RegionManifest& manifest) {
   return 528 + 2 * manifest.name.size() + manifest.incarnations.size() * sizeof(uint64_t);
 }
 
-absl::Status Full() { return absl::ResourceExhaustedError("the server is full, or the tenant has all that it may have"); }
+absl::Status Full() {
+  return absl::ResourceExhaustedError("the server is full, or the tenant has all that it may have");
+}
 
 }  // namespace
 
@@ -26,12 +28,12 @@ absl::Status RegionNames::Add(Tenant* tenant, RegionId id, RegionManifest manife
   }
   if (!tenant->account.ChargeIndex(CostBytes(manifest))) return Full();
   ids_.emplace(name, Raw(id));
-  const RegionKey key{id, tenant->number};
+  const StoredKey key{id, tenant->number};
   CHECK(manifests_.emplace(key, Kept{&tenant->account, std::move(manifest)}).second);
   return absl::OkStatus();
 }
 
-void RegionNames::Forget(const RegionKey& key) {
+void RegionNames::Forget(const StoredKey& key) {
   MutexLock lock(&mu_);
   const auto it = manifests_.find(key);
   if (it == manifests_.end()) return;
@@ -41,7 +43,7 @@ void RegionNames::Forget(const RegionKey& key) {
   manifests_.erase(it);
 }
 
-absl::Status RegionNames::SetView(const RegionKey& key, uint32_t epoch, uint64_t view,
+absl::Status RegionNames::SetView(const StoredKey& key, uint32_t epoch, uint64_t view,
                                   std::vector<uint64_t> incarnations, uint32_t sealed) {
   MutexLock lock(&mu_);
   const auto it = manifests_.find(key);
@@ -64,7 +66,7 @@ absl::Status RegionNames::SetView(const RegionKey& key, uint32_t epoch, uint64_t
   return absl::OkStatus();
 }
 
-void RegionNames::Unseal(const RegionKey& key) {
+void RegionNames::Unseal(const StoredKey& key) {
   MutexLock lock(&mu_);
   if (const auto it = manifests_.find(key); it != manifests_.end()) it->second.manifest.sealed = 0;
 }
@@ -75,7 +77,7 @@ RegionId RegionNames::Find(TenantNumber tenant, const std::string& name) const {
   return it == ids_.end() ? RegionId{0} : RegionId{it->second};
 }
 
-RegionManifest RegionNames::Manifest(const RegionKey& key, bool with_incarnations) const {
+RegionManifest RegionNames::Manifest(const StoredKey& key, bool with_incarnations) const {
   MutexLock lock(&mu_);
   const auto it = manifests_.find(key);
   if (it == manifests_.end()) return {};

@@ -15,12 +15,12 @@
 namespace nram {
 
 // Where a region is found: an id is one tenant's, and another's region may have the same.
-struct RegionKey {
+struct StoredKey {
   RegionId id{};
   TenantNumber tenant = 0;
-  friend bool operator==(const RegionKey&, const RegionKey&) = default;
+  friend bool operator==(const StoredKey&, const StoredKey&) = default;
   template <typename H>
-  friend H AbslHashValue(H h, const RegionKey& key) {
+  friend H AbslHashValue(H h, const StoredKey& key) {
     return H::combine(std::move(h), Raw(key.id), key.tenant);
   }
 };
@@ -46,16 +46,17 @@ class RegionNames {
   // After an error nothing has changed.
   absl::Status Add(Tenant* tenant, RegionId id, RegionManifest manifest);
   // Does nothing if the region has no name.
-  void Forget(const RegionKey& key);
+  void Forget(const StoredKey& key);
   // NOT_FOUND: the region has no name. ABORTED: the present view is newer. RESOURCE_EXHAUSTED: no room.
-  absl::Status SetView(const RegionKey& key, uint32_t epoch, uint64_t view, std::vector<uint64_t> incarnations, uint32_t sealed);
+  absl::Status SetView(const StoredKey& key, uint32_t epoch, uint64_t view, std::vector<uint64_t> incarnations,
+                       uint32_t sealed);
   // Another owner has it.
-  void Unseal(const RegionKey& key);
+  void Unseal(const StoredKey& key);
 
   // 0 if no region has this name.
   RegionId Find(TenantNumber tenant, const std::string& name) const;
   // Empty if the region has no name. `with_incarnations`: include the incarnations, which are long.
-  RegionManifest Manifest(const RegionKey& key, bool with_incarnations) const;
+  RegionManifest Manifest(const StoredKey& key, bool with_incarnations) const;
 
  private:
   struct Kept {
@@ -65,7 +66,7 @@ class RegionNames {
 
   mutable Mutex mu_;
   absl::flat_hash_map<std::pair<TenantNumber, std::string>, uint64_t> ids_ ABSL_GUARDED_BY(mu_);
-  absl::flat_hash_map<RegionKey, Kept> manifests_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<StoredKey, Kept> manifests_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace nram

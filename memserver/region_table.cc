@@ -54,7 +54,7 @@ Reason RegionTable::CreateLocked(Shard* at, Lease* lease, Payment* payment, Regi
   auto it = at->regions.end();
   if (reason == Reason::kOk) {
     bool inserted = false;
-    std::tie(it, inserted) = at->regions.try_emplace(RegionKey{id, lease->tenant->number}, nullptr);
+    std::tie(it, inserted) = at->regions.try_emplace(StoredKey{id, lease->tenant->number}, nullptr);
     if (!inserted) reason = Reason::kRegionExists;
   }
   if (reason == Reason::kOk) {
@@ -117,7 +117,7 @@ Reason RegionTable::CheckOwner(const StoredRegion& region, const Lease& lease, u
 Reason RegionTable::Unlink(Lease* lease, RegionId id, uint32_t epoch, Doomed* doomed) {
   Shard& at = shard(id);
   WriterLock lock(&at.mu);
-  const RegionKey key{id, lease->tenant->number};
+  const StoredKey key{id, lease->tenant->number};
   const auto it = at.regions.find(key);
   if (it == at.regions.end()) return Reason::kUnknownRegion;
   if (const Reason reason = CheckOwner(*it->second, *lease, epoch); reason != Reason::kOk) return reason;
@@ -134,7 +134,7 @@ Reason RegionTable::Destroy(Lease* lease, RegionId id, uint32_t epoch) {
   return reason;
 }
 
-absl::StatusOr<bool> RegionTable::DestroyByControl(LeaseId lease_id, const RegionKey& key, bool force,
+absl::StatusOr<bool> RegionTable::DestroyByControl(LeaseId lease_id, const StoredKey& key, bool force,
                                                    const std::optional<ViewBound>& bound) {
   Doomed region;
   {
@@ -151,7 +151,8 @@ absl::StatusOr<bool> RegionTable::DestroyByControl(LeaseId lease_id, const Regio
       const RegionManifest manifest = names_.Manifest(key, /*with_incarnations=*/false);
       if (it->second->epoch > bound->epoch ||
           std::pair(manifest.view_epoch, manifest.view) > std::pair(bound->epoch, bound->view)) {
-        return absl::FailedPreconditionError(absl::StrCat("region ", FormatId(Raw(key.id)), " is another one's, or newer"));
+        return absl::FailedPreconditionError(
+            absl::StrCat("region ", FormatId(Raw(key.id)), " is another one's, or newer"));
       }
     }
     region = std::move(it->second);
@@ -162,7 +163,7 @@ absl::StatusOr<bool> RegionTable::DestroyByControl(LeaseId lease_id, const Regio
   return true;
 }
 
-absl::StatusOr<RegionDescription> RegionTable::Attach(Lease* lease, const RegionKey& key, uint32_t epoch, bool force) {
+absl::StatusOr<RegionDescription> RegionTable::Attach(Lease* lease, const StoredKey& key, uint32_t epoch, bool force) {
   Shard& at = shard(key.id);
   WriterLock lock(&at.mu);
   const auto it = at.regions.find(key);
@@ -196,7 +197,7 @@ absl::Status RegionTable::SetView(const Lease& lease, RegionId id, uint32_t epoc
                                   std::vector<uint64_t> incarnations, uint32_t sealed) {
   Shard& at = shard(id);
   WriterLock lock(&at.mu);
-  const RegionKey key{id, lease.tenant->number};
+  const StoredKey key{id, lease.tenant->number};
   const auto it = at.regions.find(key);
   if (it == at.regions.end()) return absl::NotFoundError(absl::StrCat("no region ", FormatId(Raw(id))));
   if (CheckOwner(*it->second, lease, epoch) != Reason::kOk) {
@@ -205,7 +206,8 @@ absl::Status RegionTable::SetView(const Lease& lease, RegionId id, uint32_t epoc
   return names_.SetView(key, epoch, view, std::move(incarnations), sealed);
 }
 
-RegionDescription RegionTable::Describe(const RegionKey& key, const StoredRegion& region, bool with_incarnations) const {
+RegionDescription RegionTable::Describe(const StoredKey& key, const StoredRegion& region,
+                                        bool with_incarnations) const {
   RegionDescription description;
   description.id = key.id;
   description.lease = region.lease;
@@ -265,7 +267,7 @@ std::vector<RegionDescription> RegionTable::List(TenantNumber tenant, uint64_t f
   return result;
 }
 
-absl::StatusOr<std::vector<RegionTable::ListedSpan>> RegionTable::ListSpans(const RegionKey& key, uint64_t from_span,
+absl::StatusOr<std::vector<RegionTable::ListedSpan>> RegionTable::ListSpans(const StoredKey& key, uint64_t from_span,
                                                                             size_t limit) const {
   const Shard& at = shard(key.id);
   ReaderLock lock(&at.mu);

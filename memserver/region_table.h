@@ -2,7 +2,8 @@
 #define NRAM_MEMSERVER_REGION_TABLE_H_
 
 // The regions that a server holds: their tenants and owners, their creation and destruction, and lists of them. Whoever
-// names a region names its tenant too, by a key or by a lease. Knows nothing of their data (page_store.h), of sockets or of gRPC.
+// names a region names its tenant too, by a key or by a lease. Knows nothing of their data (page_store.h), of sockets
+// or of gRPC.
 
 #include <array>
 #include <atomic>
@@ -70,25 +71,25 @@ class RegionTable {
     uint64_t view = 0;
   };
   // `bound`: FAILED_PRECONDITION if the region has a higher epoch, or a newer view.
-  absl::StatusOr<bool> DestroyByControl(LeaseId lease, const RegionKey& key, bool force,
+  absl::StatusOr<bool> DestroyByControl(LeaseId lease, const StoredKey& key, bool force,
                                         const std::optional<ViewBound>& bound = std::nullopt);
 
   // See control.proto. `lease`: of the key's tenant; null: read-only.
-  absl::StatusOr<RegionDescription> Attach(Lease* lease, const RegionKey& key, uint32_t epoch, bool force);
+  absl::StatusOr<RegionDescription> Attach(Lease* lease, const StoredKey& key, uint32_t epoch, bool force);
   // See control.proto.
   absl::Status SetView(const Lease& lease, RegionId id, uint32_t epoch, uint64_t view,
                        std::vector<uint64_t> incarnations, uint32_t sealed);
   // Zero if no region has this name.
   RegionId FindByName(TenantNumber tenant, const std::string& name) const { return names_.Find(tenant, name); }
-  // The tenant's first `limit` regions with an id of at least `from`, in order, without their incarnations, which are long.
-  // Fewer if some are destroyed meanwhile. *next: the id to go on from; 0: there are no more.
-  std::vector<RegionDescription> List(TenantNumber tenant, uint64_t from, size_t limit, bool orphans_only, bool named_only,
-                                      uint64_t* next = nullptr) const;
+  // The tenant's first `limit` regions with an id of at least `from`, in order, without their incarnations, which are
+  // long. Fewer if some are destroyed meanwhile. *next: the id to go on from; 0: there are no more.
+  std::vector<RegionDescription> List(TenantNumber tenant, uint64_t from, size_t limit, bool orphans_only,
+                                      bool named_only, uint64_t* next = nullptr) const;
   struct ListedSpan {
     uint64_t span = 0;
     SpanGeneration generation{};
   };
-  absl::StatusOr<std::vector<ListedSpan>> ListSpans(const RegionKey& key, uint64_t from_span, size_t limit) const;
+  absl::StatusOr<std::vector<ListedSpan>> ListSpans(const StoredKey& key, uint64_t from_span, size_t limit) const;
 
   // While draining, the server takes new pages only if a reservation pays for them. Others are refused: kDraining.
   void SetDraining(bool draining) { draining_ = draining; }
@@ -106,7 +107,7 @@ class RegionTable {
  protected:
   struct alignas(64) Shard {
     mutable SharedMutex mu;
-    absl::flat_hash_map<RegionKey, std::unique_ptr<StoredRegion>> regions ABSL_GUARDED_BY(mu);
+    absl::flat_hash_map<StoredKey, std::unique_ptr<StoredRegion>> regions ABSL_GUARDED_BY(mu);
   };
 
   Shard& shard(RegionId id) const { return shards_[Raw(id) * 0x9E3779B97F4A7C15u >> 56]; }
@@ -120,8 +121,9 @@ class RegionTable {
  private:
   static constexpr size_t kShards = 256;
 
-  std::vector<uint64_t> FirstIds(TenantNumber tenant, uint64_t from, size_t limit, bool orphans_only, bool named_only) const;
-  RegionDescription Describe(const RegionKey& key, const StoredRegion& region, bool with_incarnations) const;
+  std::vector<uint64_t> FirstIds(TenantNumber tenant, uint64_t from, size_t limit, bool orphans_only,
+                                 bool named_only) const;
+  RegionDescription Describe(const StoredKey& key, const StoredRegion& region, bool with_incarnations) const;
 
   FrameArena* const arena_;
   LeaseTable* const leases_;

@@ -25,7 +25,10 @@ PageStore::Frames FramesOf(const MessageHeader& request) {
 }
 
 PageStore::ReadArgs ReadArgsOf(const ReadRequest& read, const Tenant& tenant) {
-  return {.region = {read.region, tenant.number}, .epoch = Raw(read.epoch), .range = read.range, .generation = read.span_generation};
+  return {.region = {read.region, tenant.number},
+          .epoch = Raw(read.epoch),
+          .range = read.range,
+          .generation = read.span_generation};
 }
 
 }  // namespace
@@ -291,7 +294,8 @@ void Session::ReadInto(const MessageHeader& request, ReplyBuffer* reply) {
   std::array<uint32_t, kPagesPerMessage> page_crcs;
   size_t chunk_bytes = 0;
   if (header.reason == Reason::kOk) {
-    header.reason = context_.store->Read(ReadArgsOf(read, *context_.tenant), masks.data(), page_crcs.data(), payload, &chunk_bytes);
+    header.reason =
+        context_.store->Read(ReadArgsOf(read, *context_.tenant), masks.data(), page_crcs.data(), payload, &chunk_bytes);
   }
   uint32_t crc = 0;
   if (header.reason == Reason::kOk) {

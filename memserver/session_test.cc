@@ -22,7 +22,7 @@ class SessionTest : public ::testing::Test {
   static constexpr uint64_t kSpans = 300;  // five steps
 
   SessionTest() : arena_(FrameArena::Create(64 * kMiB, kMiB).value()) {
-    lease_ = leases_.Grant(LeaseId{1}, "test", 0).value();
+    lease_ = leases_.Grant(wish_).value();
     context_ = {&store_, &leases_, &landing_, 1, Credit{256, 4096}};
     context_.between_steps_for_test = [] {
       if (between_steps) between_steps();
@@ -92,6 +92,8 @@ class SessionTest : public ::testing::Test {
 
   FakeClock clock_;
   std::unique_ptr<FrameArena> arena_;
+  Tenant tenant_{0, "local", arena_.get()};
+  const LeaseTable::Wish wish_{.tenant = &tenant_, .id = LeaseId{1}, .client_name = "test"};
   LeaseTable leases_{arena_.get(), &clock_, 10'000};
   PageStore store_{arena_.get(), &leases_};
   LandingFrames landing_{arena_.get(), 128};
@@ -183,7 +185,7 @@ TEST_F(SessionTest, ALeaseThatEndsStopsATrimBetweenSteps) {
   Session session(context_);
   ASSERT_EQ(Hello(&session, 1).header.reason, Reason::kOk);
   between_steps = [&] {
-    if (leases_.End(LeaseId{1}) != nullptr) leases_.Grant(LeaseId{1}, "test", 0).value();
+    if (leases_.End(LeaseId{1}) != nullptr) leases_.Grant(wish_).value();
   };
   EXPECT_EQ(Run(&session, KeepingTrim(), 2).status.code(), absl::StatusCode::kAborted);
   EXPECT_GT(store_.counters().pages, 0);

@@ -93,7 +93,7 @@ TEST_F(SpanGenerationTest, ItOutlivesTheLastPage) {
   EXPECT_EQ(WriteAt(4, {0, 8}, '\0'), Reason::kOk);
   EXPECT_EQ(ReadAt(4, {0, 8}), Page('\0'));
   EXPECT_EQ(WriteAt(2, {0, 8}, 'a', IfAbsent::kCreate), Reason::kOtherGeneration);
-  EXPECT_EQ(store_.List(0, 10, false, false).at(0).spans, 0u) << "nobody shows an empty span";
+  EXPECT_EQ(store_.List(0, 0, 10, false, false).at(0).spans, 0u) << "nobody shows an empty span";
 }
 
 TEST_F(SpanGenerationTest, ADestroyedRegionLeavesNothing) {

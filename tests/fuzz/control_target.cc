@@ -29,6 +29,8 @@ struct Server {
     server = MemServer::Start(options, &clock).value();
     service = std::make_unique<ControlService>(&server->core(), [] { return Surroundings(); });
   }
+  Caller caller() { return {server->core().tenants().Of(0), "anyone", "operator"}; }
+
   FakeClock clock;
   std::unique_ptr<MemServer> server;
   std::unique_ptr<ControlService> service;
@@ -88,8 +90,8 @@ class Driver {
     for (const uint64_t id : leases_) {
       if (const auto lease = server.leases().End(LeaseId{id})) server.store().CollectLease(*lease);
     }
-    for (const RegionDescription& region : server.store().List(0, 10'000, false, false)) {
-      CHECK(server.store().DestroyByControl(LeaseId{0}, region.id, /*force=*/true).ok());
+    for (const RegionDescription& region : server.store().List(0, 0, 10'000, false, false)) {
+      CHECK(server.store().DestroyByControl(LeaseId{0}, {region.id, 0}, /*force=*/true).ok());
     }
     server.CollectOnce();  // frees the regions of the leases
     server.CollectOnce();  // forgets the leases
@@ -97,7 +99,7 @@ class Driver {
 
  private:
   template <typename Request, typename Reply>
-  void Call(absl::Status (ControlService::*handler)(const Request&, Reply*), FuzzInput* input) {
+  void Call(absl::Status (ControlService::*handler)(const Caller&, const Request&, Reply*), FuzzInput* input) {
     Request request;
     if (raw_) {
       if (!request.ParseFromString(bytes_)) return;
@@ -106,7 +108,7 @@ class Driver {
     }
     Note(request);
     Reply reply;
-    (void)(server_->service.get()->*handler)(request, &reply);
+    (void)(server_->service.get()->*handler)(server_->caller(), request, &reply);
     // gRPC gives up on a reply that cannot be encoded, and clients take no more than this.
     std::string encoded;
     CHECK(reply.SerializeToString(&encoded));

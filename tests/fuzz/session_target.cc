@@ -36,10 +36,11 @@ struct Insides {
 
   FakeClock clock;
   std::unique_ptr<FrameArena> arena = FrameArena::Create(64 * kMiB, kMiB).value();
+  Tenant tenant{0, "local", arena.get()};
   LeaseTable leases{arena.get(), &clock, 10'000};
   PageStore store{arena.get(), &leases};
   LandingFrames landing{arena.get(), 256};
-  std::shared_ptr<Lease> lease = leases.Grant(LeaseId{1}, "fuzz", 0).value();
+  std::shared_ptr<Lease> lease = leases.Grant({.tenant = &tenant, .id = LeaseId{1}}).value();
   std::vector<std::byte> reply = std::vector<std::byte>(kMessageBytesMax);
   ArenaReservation others;
   uint64_t generation = 0;
@@ -74,7 +75,13 @@ void ForgetRange(Model* model, uint64_t region, const ChunkRange& range) {
 class Driver {
  public:
   explicit Driver(Insides* in)
-      : in_(in), session_(SessionContext{&in->store, &in->leases, &in->landing, 1, Credit{256, 4096}}) {}
+      : in_(in),
+        session_(SessionContext{.store = &in->store,
+                                .leases = &in->leases,
+                                .landing = &in->landing,
+                                .incarnation = 1,
+                                .credit = Credit{256, 4096},
+                                .tenant = &in->tenant}) {}
 
   void Hello() {
     MessageHeader hello(HelloRequest{.lease = LeaseId{1}, .generation = ++in_->generation});
@@ -381,7 +388,8 @@ void FuzzSession(const uint8_t* data, size_t size) {
       RunOne(data, &driver, &chunks_left, &open);
     }
   }
-  for (uint64_t id = 0; id < kRegions; ++id) CHECK(in->store.DestroyByControl(LeaseId{1}, RegionId{id}, true).ok());
+  for (uint64_t id = 0; id < kRegions; ++id)
+    CHECK(in->store.DestroyByControl(LeaseId{1}, {RegionId{id}, 0}, true).ok());
   in->arena->Unreserve(~uint64_t{0}, &in->lease->reservation);
   const StoreCounters& counters = in->store.counters();
   CHECK_EQ(counters.regions, 0);

@@ -49,9 +49,9 @@ bool Damage(TestPool* servers, uint64_t first_word) {
   bool done = false;
   for (size_t i = 0; i < servers->size(); ++i) {
     PageStore& store = servers->server(static_cast<int>(i)).store();
-    for (const RegionDescription& region : store.List(0, 100, false, false)) {
+    for (const RegionDescription& region : store.List(0, 0, 100, false, false)) {
       for (uint64_t page = 0; page < 4096 && !done; ++page) {
-        const PageStore::ReadArgs args{.region = region.id, .range = {page * kChunksPerPage, kChunksPerPage}};
+        const PageStore::ReadArgs args{.region = {region.id, 0}, .range = {page * kChunksPerPage, kChunksPerPage}};
         store.ReadInPlace(args, [&](const PageStore::Stored& stored) {
           if (stored.chunks.empty() || *static_cast<uint64_t*>(stored.chunks[0].iov_base) != first_word) return;
           static_cast<std::byte*>(stored.chunks[0].iov_base)[100] ^= std::byte{1};

@@ -115,7 +115,7 @@ TEST_F(FrozenBesideTest, ANamedRegionCanBeCreatedAgainAfterAFailure) {
     Freeze();
     const absl::Status failed = pool_->CreateRegion({.gc = gc, .name = name}).status();
     EXPECT_FALSE(failed.ok());
-    EXPECT_EQ(Raw(healthy().store().FindByName(name)), 0) << failed;
+    EXPECT_EQ(Raw(healthy().store().FindByName(0, name)), 0) << failed;
     frozen_->Thaw();
     const int64_t patience_ns = DeadlineAfterMs(60'000);
     ASSERT_TRUE(pool_->session(1)->AwaitUp(patience_ns).ok());

@@ -162,7 +162,8 @@ class NamedCopiesTest : public ::testing::Test {
     std::sort(incarnations.begin(), incarnations.end());
     for (const int i : members) {
       ASSERT_TRUE(Await([&] {
-        auto known = servers_.server(i).store().Attach(nullptr, servers_.server(i).store().FindByName(kName), 0, false);
+        auto known =
+            servers_.server(i).store().Attach(nullptr, {servers_.server(i).store().FindByName(0, kName), 0}, 0, false);
         if (!known.ok()) return false;
         std::sort(known->manifest.incarnations.begin(), known->manifest.incarnations.end());
         return known->manifest.incarnations == incarnations;
@@ -324,7 +325,7 @@ TEST_F(NamedCopiesTest, DestroyedItIsGoneEverywhere) {
   ASSERT_NO_FATAL_FAILURE(Fill(3));
   ASSERT_TRUE(owner_->region()->Destroy().ok());
   owner_->Leave();
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(Raw(servers_.server(i).store().FindByName(kName)), 0u) << i;
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(Raw(servers_.server(i).store().FindByName(0, kName)), 0u) << i;
   EXPECT_TRUE(absl::IsNotFound(owner_->Attach()));
   ASSERT_TRUE(owner_->Create().ok());
 }
@@ -354,7 +355,7 @@ TEST_F(NamedCopiesOnTwoTest, APageThatIsDamagedOnTheLastCopyStaysAnError) {
   const uint64_t page = 5;
   bool flipped = false;
   const PageStore::ReadArgs where{
-      .region = id, .range = {page * kChunksPerPage, kChunksPerPage}, .generation = std::nullopt};
+      .region = {id, 0}, .range = {page * kChunksPerPage, kChunksPerPage}, .generation = std::nullopt};
   servers_.server(0).store().ReadInPlace(where, [&](const PageStore::Stored& stored) {
     if (stored.chunks.empty()) return;
     *static_cast<uint8_t*>(stored.chunks[0].iov_base) ^= 1;

@@ -43,7 +43,7 @@ class HalfCreatedTest : public ::testing::TestWithParam<bool> {
   }
   ~HalfCreatedTest() override { relay_.HoldAnswers(false); }
   RegionOptions Named() const { return {.gc = GetParam(), .name = "x"}; }
-  bool Has(int i) { return Raw(servers_.server(i).store().FindByName("x")) != 0; }
+  bool Has(int i) { return Raw(servers_.server(i).store().FindByName(0, "x")) != 0; }
 
   TestPool servers_;
   ByteRelay relay_;

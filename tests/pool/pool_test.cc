@@ -216,7 +216,7 @@ TEST(PoolTest, ADonorWhoseMemoryHasChangedMeansDataLossNeverAWrongByte) {
   const std::string data = Pattern(kMiB, 1);
   ASSERT_TRUE(region->Write(0, Bytes(data)).ok());
   ASSERT_EQ(servers.server(0).store().ReadInPlace(
-                {.region = region->id(), .range = {3 * kChunksPerPage, 1}},
+                {.region = {region->id(), 0}, .range = {3 * kChunksPerPage, 1}},
                 [](const auto& stored) { static_cast<std::byte*>(stored.chunks[0].iov_base)[100] ^= std::byte{1}; }),
             Reason::kOk);
   const absl::Status one = Read(region.get(), 3 * kPageBytes, kPageBytes).status();

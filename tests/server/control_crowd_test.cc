@@ -83,7 +83,12 @@ TEST_F(ControlCrowdTest, CallsWhoseAnswersAreNotTakenHoldNobodyUp) {
 // cuts these off.
 TEST_F(ControlCrowdTest, ListsThatAreNotTakenGiveWay) {
   TestPool servers(1);
-  const auto lease = servers.server(0).leases().Grant(LeaseId{1}, std::string(255, 'o'), 0).value();
+  const auto lease = servers.server(0)
+                         .leases()
+                         .Grant({.tenant = servers.server(0).core().tenants().Of(0),
+                                 .id = LeaseId{1},
+                                 .client_name = std::string(255, 'o')})
+                         .value();
   for (uint64_t id = 1; id <= 1'500; ++id) {
     const RegionManifest manifest{absl::StrCat(std::string(200, 'n'), id), {}, 0};
     ASSERT_TRUE(servers.server(0).store().CreateNamed(lease.get(), RegionId{id}, 1, false, manifest).ok());
@@ -177,7 +182,12 @@ TEST_F(ControlCrowdTest, ALeasesIdIsToldToItsClientAlone) {
 // Lists come in parts; all parts together are the whole list.
 TEST_F(ControlCrowdTest, ALongListIsWhole) {
   TestPool servers(1);
-  const auto lease = servers.server(0).leases().Grant(LeaseId{1}, std::string(255, 'o'), 0).value();
+  const auto lease = servers.server(0)
+                         .leases()
+                         .Grant({.tenant = servers.server(0).core().tenants().Of(0),
+                                 .id = LeaseId{1},
+                                 .client_name = std::string(255, 'o')})
+                         .value();
   for (uint64_t id = 1; id <= 2'500; ++id) {
     RegionManifest manifest{absl::StrCat(std::string(200, 'n'), id), std::vector<uint64_t>(100), 0};
     ASSERT_TRUE(servers.server(0).store().CreateNamed(lease.get(), RegionId{id}, 1, false, manifest).ok());

@@ -31,7 +31,7 @@ class HelloVersionTest : public ::testing::Test {
     request.set_version_min(version_min);
     request.set_version_max(version_max);
     reply_.Clear();
-    return service_->Hello(request, &reply_);
+    return service_->Hello(Caller(), request, &reply_);
   }
 
   std::unique_ptr<MemServer> server_;

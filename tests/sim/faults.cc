@@ -198,7 +198,7 @@ void Faults::DamageSome(SimServer* server) {
   Rng& rng = world_->rng();
   if (cluster_->regions.empty()) return;
   const RegionId region = cluster_->regions[rng.Below(cluster_->regions.size())];
-  const auto spans = server->core()->store().ListSpans(region, 0, 64);
+  const auto spans = server->core()->store().ListSpans({region, 0}, 0, 64);
   if (!spans.ok() || spans->empty()) return;
   const uint64_t span = (*spans)[rng.Below(spans->size())].span;
   for (int tries = 0; tries < 16; ++tries) {

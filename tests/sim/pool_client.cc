@@ -154,8 +154,9 @@ void PoolClient::CheckPage(RegionId region, const CopyMap& copies, ChunkRange ra
     uint32_t crc = 0;
     std::string bytes(kPageBytes, '\0');
     size_t got = 0;
-    const Reason reason = server.core()->store().Read({.region = region, .range = range, .generation = leg.generation},
-                                                      &mask, &crc, reinterpret_cast<std::byte*>(bytes.data()), &got);
+    const Reason reason =
+        server.core()->store().Read({.region = {region, 0}, .range = range, .generation = leg.generation}, &mask, &crc,
+                                    reinterpret_cast<std::byte*>(bytes.data()), &got);
     if (reason != Reason::kOk) continue;
     // A server may store zeros, or have a hole.
     std::string page(kPageBytes, '\0');

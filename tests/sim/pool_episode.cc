@@ -200,7 +200,7 @@ class PoolEpisode : private EpisodeRun {
       request.set_region_id(Raw(region));
       request.set_force(true);
       v1::DestroyRegionReply reply;
-      (void)server->control()->DestroyRegion(request, &reply);
+      (void)server->control()->DestroyRegion(server->caller(), request, &reply);
     }
   }
 

@@ -27,7 +27,7 @@ class SimControl {
 
   // `done` runs once, in an event of the client, by `deadline_ns`. The reply counts if the status is OK.
   template <typename Request, typename Reply>
-  void Call(const Request& request, absl::Status (ControlService::*handler)(const Request&, Reply*),
+  void Call(const Request& request, absl::Status (ControlService::*handler)(const Caller&, const Request&, Reply*),
             int64_t deadline_ns, std::function<void(absl::Status, const Reply&)> done) {
     auto call = std::make_shared<Pending<Reply>>();
     call->way = way_;
@@ -39,7 +39,7 @@ class SimControl {
       const Way& way = *call->way;
       Reply reply;
       absl::Status status = absl::UnavailableError("connect: refused");
-      if (way.server->alive()) status = (way.server->control()->*handler)(request, &reply);
+      if (way.server->alive()) status = (way.server->control()->*handler)(way.server->caller(), request, &reply);
       way.network->Post(way.server->host(), way.client, [call, status, reply = std::move(reply)] {
         call->way->world->Cancel(call->timer);
         call->End(status.ok() ? status : call->way->codec.Refusal(status.code(), status.message()), reply);

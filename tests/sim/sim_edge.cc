@@ -67,7 +67,8 @@ class SimDriver : public SessionDriver {
   void End();
 
   template <typename Request, typename Reply, typename T>
-  void Ask(const Request& request, absl::Status (ControlService::*handler)(const Request&, Reply*), T* value);
+  void Ask(const Request& request, absl::Status (ControlService::*handler)(const Caller&, const Request&, Reply*),
+           T* value);
   void EndLease(LeaseId lease);
   void Undo();
   void Dial();
@@ -170,7 +171,8 @@ void SimDriver::End() {
 }
 
 template <typename Request, typename Reply, typename T>
-void SimDriver::Ask(const Request& request, absl::Status (ControlService::*handler)(const Request&, Reply*), T* value) {
+void SimDriver::Ask(const Request& request,
+                    absl::Status (ControlService::*handler)(const Caller&, const Request&, Reply*), T* value) {
   control_.Call<Request, Reply>(request, handler, action_.deadline_ns,
                                 [this, value](const absl::Status& status, const Reply& reply) {
                                   outcome_.status = status;

@@ -26,7 +26,7 @@ constexpr int64_t kStarvedStallNs = 2 * kNsPerSecond;
 class SimServer::ServerConnection : public Network::Receiver, private MessageReader::Handler {
  public:
   ServerConnection(SimServer* server, Network::ConnectionId id)
-      : server_(server), id_(id), session_(server->core_->session_context()) {}
+      : server_(server), id_(id), session_(server->core_->ContextOf(server->core_->tenants().Of(0))) {}
 
   void OnBytes(absl::Span<const std::byte> bytes) override {
     if (closed_) return;
@@ -115,6 +115,7 @@ void SimServer::Start() {
   options.fixed_bytes = kFixedBytes;
   options.lease_ttl_ms = options_.lease_ttl_ms;
   core_ = ServerCore::Create(options, world_).value();
+  core_->tenants().Set(0, "local", TenantLimits());
   control_ = std::make_unique<ControlService>(core_.get(), [this] {
     Surroundings around;
     around.boot_id = around.hostname = around.address = name();
@@ -136,7 +137,7 @@ void SimServer::Kill(bool power_fails) {
   connections_.clear();
   control_.reset();
   core_.reset();
-  filling_ = ArenaReservation();
+  filling_.emplace();
   filled_pages_ = 0;
 }
 
@@ -161,11 +162,11 @@ void SimServer::Fill(uint64_t leave_pages) {
   CHECK(alive());
   const uint64_t free_pages = core_->arena().usage().free_bytes / kReservationBytesPerPage;
   if (free_pages <= leave_pages) return;
-  if (core_->arena().Reserve(free_pages - leave_pages, &filling_)) filled_pages_ += free_pages - leave_pages;
+  if (core_->arena().Reserve(free_pages - leave_pages, &*filling_)) filled_pages_ += free_pages - leave_pages;
 }
 
 void SimServer::Unfill() {
-  if (filled_pages_ > 0) core_->arena().Unreserve(filled_pages_, &filling_);
+  if (filled_pages_ > 0) core_->arena().Unreserve(filled_pages_, &*filling_);
   filled_pages_ = 0;
 }
 
@@ -173,7 +174,7 @@ bool SimServer::FlipBit(RegionId region, uint64_t page) {
   bool flipped = false;
   const ChunkRange range{page * kChunksPerPage, kChunksPerPage};
   core_->store().ReadInPlace(
-      {.region = region, .range = range, .generation = std::nullopt}, [&](const PageStore::Stored& stored) {
+      {.region = {region, 0}, .range = range, .generation = std::nullopt}, [&](const PageStore::Stored& stored) {
         if (stored.chunks.empty()) return;
         const iovec& piece = stored.chunks[world_->rng().Below(stored.chunks.size())];
         auto* const bytes = static_cast<uint8_t*>(piece.iov_base);

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "memserver/control_service.h"
@@ -41,6 +42,8 @@ class SimServer : public Network::Listener {
   // Null while there is no life.
   ServerCore* core() { return core_.get(); }
   ControlService* control() { return control_.get(); }
+  // All clients are of one tenant.
+  Caller caller() { return {core_->tenants().Of(0), "cn:sim", "user"}; }
 
   // --- What can be done to it.
   // Takes what is free but for `leave_pages`, as other clients would, until Unfill.
@@ -74,7 +77,7 @@ class SimServer : public Network::Listener {
   std::unique_ptr<ServerCore> core_;
   std::unique_ptr<ControlService> control_;
   std::map<Network::ConnectionId, std::unique_ptr<ServerConnection>> connections_;
-  ArenaReservation filling_;
+  std::optional<ArenaReservation> filling_{std::in_place};
   uint64_t filled_pages_ = 0;
   const std::unique_ptr<std::byte[]> reply_bytes_;  // of the request that executes
 };

@@ -32,10 +32,12 @@ class TestDataServer {
   TestDataServer() : TestDataServer(Options()) {}
   explicit TestDataServer(Options options) {
     arena_ = FrameArena::Create(options.donate_bytes, 8 * kMiB).value();
+    tenant_ = std::make_unique<Tenant>(0, "local", arena_.get());
     leases_ = std::make_unique<LeaseTable>(arena_.get(), &clock_, 10'000);
     store_ = std::make_unique<PageStore>(arena_.get(), leases_.get());
     landing_ = std::make_unique<LandingFrames>(arena_.get(), 1024);
     context_ = {store_.get(), leases_.get(), landing_.get(), 0x1234, Credit{256, 4096}};
+    context_.tenant = tenant_.get();
     context_.between_steps_for_test = options.between_steps;
     if (options.unix_socket) {
       char name[] = "/tmp/nram-test-XXXXXX";
@@ -50,7 +52,9 @@ class TestDataServer {
     if (!directory_.empty()) rmdir(directory_.c_str());
   }
 
-  std::shared_ptr<Lease> Grant(uint64_t id) { return leases_->Grant(LeaseId{id}, "test", 0).value(); }
+  std::shared_ptr<Lease> Grant(uint64_t id) {
+    return leases_->Grant({.tenant = tenant_.get(), .id = LeaseId{id}, .client_name = "test"}).value();
+  }
 
   Endpoint tcp() const { return {"127.0.0.1", server_->port(), ""}; }
   Endpoint unix_socket() const { return socket_; }
@@ -67,6 +71,7 @@ class TestDataServer {
   std::string directory_;
   Endpoint socket_;
   std::unique_ptr<FrameArena> arena_;
+  std::unique_ptr<Tenant> tenant_;
   std::unique_ptr<LeaseTable> leases_;
   std::unique_ptr<PageStore> store_;
   std::unique_ptr<LandingFrames> landing_;
