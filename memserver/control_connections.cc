@@ -28,8 +28,9 @@ namespace nram {
 
 // The table's lock guards all members but the constants.
 struct ControlConnections::Connection {
-  const int fd;      // gRPC's
-  UniqueFd watched;  // the duplicate; invalid after it was closed
+  const uint64_t number;  // never the same again
+  const int fd;           // gRPC's
+  UniqueFd watched;       // the duplicate; invalid after it was closed
   const std::string source;
   const std::string identity;
   const int64_t accepted_ns;
@@ -49,6 +50,10 @@ struct ControlConnections::Connection {
 };
 
 namespace {
+
+// What epoll names: the three descriptors of all, and connections by their numbers from here on. (Not by address: an
+// event may be late, and its connection gone.)
+enum Watched : uint64_t { kStop, kTcp, kUnix, kFirstConnection };
 
 constexpr int kSweepMs = 1'000;
 constexpr int64_t kTakesNothingNs = kNsPerSecond;
@@ -79,8 +84,10 @@ ControlConnections::~ControlConnections() {
 }
 
 absl::Status ControlConnections::Listen() {
-  NRAM_ASSIGN_OR_RETURN(tcp_listener_, ListenTcp(options_.address, options_.port));
-  NRAM_ASSIGN_OR_RETURN(port_, BoundPort(tcp_listener_.get()));
+  if (!options_.address.empty()) {
+    NRAM_ASSIGN_OR_RETURN(tcp_listener_, ListenTcp(options_.address, options_.port));
+    NRAM_ASSIGN_OR_RETURN(port_, BoundPort(tcp_listener_.get()));
+  }
   if (!options_.socket_path.empty()) {
     NRAM_ASSIGN_OR_RETURN(unix_listener_, ListenUnix(options_.socket_path));
   }
@@ -89,11 +96,13 @@ absl::Status ControlConnections::Listen() {
 
 void ControlConnections::Start(std::function<void(int fd)> serve) {
   serve_ = std::move(serve);
-  for (UniqueFd* const fd : {&stop_event_, &tcp_listener_, &unix_listener_}) {
-    if (!fd->valid()) continue;
-    epoll_event event{.events = EPOLLIN, .data = {.ptr = fd}};
-    PCHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd->get(), &event) == 0);
-  }
+  const auto watch = [&](const UniqueFd& fd, Watched name) {
+    epoll_event event{.events = EPOLLIN, .data = {.u64 = name}};
+    if (fd.valid()) PCHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd.get(), &event) == 0);
+  };
+  watch(stop_event_, kStop);
+  watch(tcp_listener_, kTcp);
+  watch(unix_listener_, kUnix);
   thread_ = std::thread([this] { Run(); });
   pthread_setname_np(thread_.native_handle(), "nram-control");
 }
@@ -119,17 +128,13 @@ void ControlConnections::Run() {
     bool tcp = false;
     bool unix_socket = false;
     for (int i = 0; i < count; ++i) {
-      void* const of = events[i].data.ptr;
-      if (of == &tcp_listener_) {
-        tcp = true;
-      } else if (of == &unix_listener_) {
-        unix_socket = true;
-      } else if (of != &stop_event_) {
-        MutexLock lock(&mu_);
-        NoteClosedLocked(static_cast<Connection*>(of));
-      }
+      const uint64_t of = events[i].data.u64;
+      tcp = tcp || of == kTcp;
+      unix_socket = unix_socket || of == kUnix;
+      if (of < kFirstConnection) continue;
+      MutexLock lock(&mu_);
+      NoteClosedLocked(of);
     }
-    // After the other events, which may name connections that newcomers displace.
     if (tcp) Accept(tcp_listener_.get(), true);
     if (unix_socket) Accept(unix_listener_.get(), false);
     if (MonotonicNs() >= next_sweep_ns) {
@@ -197,14 +202,14 @@ void ControlConnections::Take(UniqueFd fd, const std::string& source, std::strin
   {
     MutexLock lock(&mu_);
     // The kernel has given this descriptor again, so gRPC has closed the connection that had it.
-    if (const auto it = connections_.find(fd.get()); it != connections_.end()) NoteClosedLocked(it->second.get());
+    if (const auto it = connections_.find(fd.get()); it != connections_.end()) NoteClosedLocked(it->second->number);
     bool charged = false;
     if (!AdmitLocked(&charged) && !(MakeRoomLocked(now_ns) && AdmitLocked(&charged))) return;
     auto connection = std::make_shared<Connection>(
-        Connection{fd.get(), std::move(watched), source, std::move(identity), now_ns, charged});
+        Connection{++last_number_, fd.get(), std::move(watched), source, std::move(identity), now_ns, charged});
     connection->used_ns = now_ns;
     // The only event is EPOLLHUP, which epoll always reports: both directions are closed.
-    epoll_event event{.events = 0, .data = {.ptr = connection.get()}};
+    epoll_event event{.events = 0, .data = {.u64 = connection->number}};
     if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, connection->watched.get(), &event) != 0) {
       // The kernel has no memory or no watch left for it.
       PLOG_EVERY_N(ERROR, 100) << "epoll_ctl";
@@ -249,7 +254,7 @@ bool ControlConnections::MakeRoomLocked(int64_t now_ns) {
   ++displaced_;
   ++displaced_in_turn_;
   ShutDownLocked(chosen);
-  NoteClosedLocked(chosen);
+  NoteClosedLocked(chosen->number);
   return true;
 }
 
@@ -258,19 +263,19 @@ void ControlConnections::ShutDownLocked(Connection* connection) {
   if (connection->watched.valid()) shutdown(connection->watched.get(), SHUT_RDWR);
 }
 
-void ControlConnections::NoteClosedLocked(Connection* connection) {
+void ControlConnections::NoteClosedLocked(uint64_t number) {
   // The end may be noticed twice: the connection may be gone already.
   const auto it = std::find_if(connections_.begin(), connections_.end(),
-                               [&](const auto& entry) { return entry.second.get() == connection; });
+                               [&](const auto& entry) { return entry.second->number == number; });
   if (it == connections_.end()) return;
   const ConnectionPtr held = it->second;
   connections_.erase(it);
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, held->watched.get(), nullptr);
   held->watched.reset();
   if (held->under_way > 0) {
-    ending_.emplace(connection, held);
+    ending_.emplace(held.get(), held);
   } else {
-    ForgetLocked(connection);
+    ForgetLocked(held.get());
   }
 }
 

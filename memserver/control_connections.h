@@ -31,7 +31,7 @@
 namespace nram {
 
 struct ControlConnectionsOptions {
-  std::string address = "127.0.0.1";  // numeric
+  std::string address = "127.0.0.1";  // numeric; empty: no TCP
   int port = 0;                       // 0: the kernel chooses
   std::string socket_path;            // empty: no Unix socket
   size_t connections_max = 256;
@@ -109,7 +109,7 @@ class ControlConnections {
   bool MakeRoomLocked(int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ShutDownLocked(Connection* connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // gRPC has closed the connection. It counts until its last call has ended, because gRPC keeps memory for it so long.
-  void NoteClosedLocked(Connection* connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void NoteClosedLocked(uint64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ForgetLocked(Connection* connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Sweep();
   void BoundUntakenLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -132,6 +132,7 @@ class ControlConnections {
   absl::flat_hash_map<Connection*, ConnectionPtr> ending_ ABSL_GUARDED_BY(mu_);
   size_t untaken_ ABSL_GUARDED_BY(mu_) = 0;  // answers that are sent or wait for it, of all connections
   int displaced_in_turn_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t last_number_ ABSL_GUARDED_BY(mu_) = 3;  // of a connection; those before stand for other descriptors
   int64_t turn_began_ns_ ABSL_GUARDED_BY(mu_) = 0;
   size_t prepaid_used_ ABSL_GUARDED_BY(mu_) = 0;
   std::thread thread_;

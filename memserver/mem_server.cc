@@ -93,7 +93,7 @@ absl::Status MemServer::Init() {
 
   NRAM_RETURN_IF_ERROR(InitTls());
   DataServerOptions data;
-  data.address = options_.listen;
+  data.address = options_.listen == MemServerOptions::kNoTcp ? "" : options_.listen;
   data.port = options_.data_port >= 0 ? options_.data_port : options_.port == 0 ? 0 : options_.port + 1;
   if (data.port > 65535) return absl::InvalidArgumentError("--port=65535 needs --data-port as well");
   data.socket_path = data_socket();
@@ -103,7 +103,7 @@ absl::Status MemServer::Init() {
   data.spin = options_.spin;
   data.handshakes = handshakes_.get();
   ControlServerOptions control;
-  control.address = options_.listen;
+  control.address = data.address;
   control.port = options_.port;
   control.socket_path = options_.socket_path;
   control.handshakes = handshakes_.get();
@@ -134,7 +134,8 @@ absl::Status MemServer::Init() {
 
 absl::Status MemServer::InitAccess(uint64_t connections) {
   // Without certificates, whoever is on this machine reaches a port of loopback.
-  NRAM_ASSIGN_OR_RETURN(const bool loopback, IsLoopback(options_.listen));
+  const bool has_tcp = options_.listen != MemServerOptions::kNoTcp;
+  NRAM_ASSIGN_OR_RETURN(const bool loopback, has_tcp ? IsLoopback(options_.listen) : absl::StatusOr<bool>(false));
   const bool has_tls = !options_.tls_dir.empty();
   const bool lets_anyone_in = options_.allow_unauthenticated || (loopback && !has_tls);
   Access::Options access{.file = options_.access_file, .uid = geteuid(), .lets_anyone_in = lets_anyone_in};
@@ -158,7 +159,7 @@ void MemServer::LookAtRules() {
 }
 
 absl::Status MemServer::InitTls() {
-  if (options_.tls_dir.empty()) return absl::OkStatus();
+  if (options_.tls_dir.empty() || options_.listen == MemServerOptions::kNoTcp) return absl::OkStatus();
   NRAM_ASSIGN_OR_RETURN(const TlsFiles files, TlsFiles::In(options_.tls_dir, TlsRole::kServer));
   NRAM_ASSIGN_OR_RETURN(std::shared_ptr<TlsContext> context, TlsContext::Load(files, TlsRole::kServer));
   pump_ = std::make_unique<TlsPump>();

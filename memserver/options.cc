@@ -69,6 +69,12 @@ absl::Status MemServerOptions::Validate() const {
                                                    " is too little: expected ", FormatByteSize(kDonateMinBytes),
                                                    " or more"));
   }
+  if (listen == kNoTcp) {
+    if (socket_path.empty())
+      return absl::InvalidArgumentError("--listen=none needs --socket=PATH, or nobody could come");
+    NRAM_RETURN_IF_ERROR(CheckName("domain", domain));
+    return CheckName("pretend-host", pretended_host);
+  }
   NRAM_ASSIGN_OR_RETURN(const bool loopback, IsLoopback(listen));
   if (!loopback && tls_dir.empty() && !allow_unauthenticated) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -105,7 +111,9 @@ How much
                            out (default 500: this one before the host's own work)
 
 Where
-  --listen=ADDRESS         numeric IPv4 or IPv6 address (default 127.0.0.1)
+  --listen=ADDRESS         numeric IPv4 or IPv6 address (default 127.0.0.1, where every user of
+                           this machine comes in, unless there are certificates); none: on the
+                           Unix sockets alone
   --port=N                 control port, what host files name (default 7070; 0 lets the
                            kernel choose)
   --data-port=N            port of the pages (default: the control port plus one)

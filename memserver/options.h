@@ -17,16 +17,17 @@ inline constexpr int kDefaultControlPort = 7070;
 struct MemServerOptions {
   static constexpr uint64_t kDonateMinBytes = 64 * kMiB;
   static constexpr size_t kNameBytesMax = 63;  // of a domain or a pretended host
+  static constexpr char kNoTcp[] = "none";
 
-  uint64_t donate_bytes = 0;   // the ceiling on everything the server takes; ignored if donate_auto
-  bool donate_auto = false;    // donate the host's available memory, less the host reserve; set anew every second
-  uint64_t reserve_bytes = 0;  // the host reserve; 0: a tenth of the host's RAM, at least 1 GiB
-  std::string listen = "127.0.0.1";
-  int port = kDefaultControlPort;  // control; 0: the kernel chooses
-  int data_port = -1;              // -1: the one after `port`, or the kernel's choice if `port` is 0
-  std::string socket_path;         // of control's socket; the data socket has ".data" appended; empty: none
-  std::string tls_dir;             // certificates; empty: none
-  std::string access_file;         // who may do what; empty: the usual rules
+  uint64_t donate_bytes = 0;         // the ceiling on everything the server takes; ignored if donate_auto
+  bool donate_auto = false;          // donate the host's available memory, less the host reserve; set anew every second
+  uint64_t reserve_bytes = 0;        // the host reserve; 0: a tenth of the host's RAM, at least 1 GiB
+  std::string listen = "127.0.0.1";  // numeric; kNoTcp: on Unix sockets alone
+  int port = kDefaultControlPort;    // control; 0: the kernel chooses
+  int data_port = -1;                // -1: the one after `port`, or the kernel's choice if `port` is 0
+  std::string socket_path;           // of control's socket; the data socket has ".data" appended; empty: none
+  std::string tls_dir;               // certificates; empty: none
+  std::string access_file;           // who may do what; empty: the usual rules
   bool allow_unauthenticated = false;
   std::string domain;          // what may fail together with other hosts, a rack; empty: the host alone
   std::string pretended_host;  // the host that the server counts as for copies; empty: the true one

@@ -24,6 +24,7 @@ class SessionTest : public ::testing::Test {
   SessionTest() : arena_(FrameArena::Create(64 * kMiB, kMiB).value()) {
     lease_ = leases_.Grant(wish_).value();
     context_ = {&store_, &leases_, &landing_, 1, Credit{256, 4096}};
+    context_.tenant = &tenant_;
     context_.between_steps_for_test = [] {
       if (between_steps) between_steps();
     };

@@ -36,7 +36,7 @@ struct StoredRegion {
 
 // The cost of a region beyond its pages: itself, its slot in the shard's table (which doubles when it grows), the
 // allocator's words.
-inline constexpr uint64_t kRegionBytes = 208;
+inline constexpr uint64_t kRegionBytes = 184;
 static_assert(sizeof(StoredRegion) + 2 * sizeof(size_t) + 2 * (3 * sizeof(uint64_t) + 1) <= kRegionBytes);
 static_assert(kRegionBytes <= kReservationBytesPerRegion);
 

@@ -174,7 +174,7 @@ absl::StatusOr<bool> TlsHandshake::ReadRecord() {
     if (n < 0) return absl::UnavailableError(absl::StrCat("TLS: ", strerror(errno)));
     if (n == 0) return absl::UnavailableError("the peer closed the connection instead of speaking TLS");
     if (in_[0] < 20 || in_[0] > 23 || (in_.size() > 1 && in_[1] != 3)) {
-      return absl::InvalidArgumentError(role_ == TlsRole::kServer
+      return absl::UnauthenticatedError(role_ == TlsRole::kServer
                                             ? "the client does not speak TLS: give it --tls-dir=DIR"
                                             : "the server does not speak TLS: give it --tls-dir=DIR");
     }

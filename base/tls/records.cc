@@ -204,7 +204,10 @@ absl::StatusOr<size_t> RecordOpener::Open(absl::Span<const std::byte> record, Pi
 
 absl::Status RecordOpener::TakeOther(RecordType type, absl::Span<const std::byte> content) {
   if (type == RecordType::kAlert && content.size() == 2) {
-    return absl::UnavailableError(AlertText(std::to_integer<uint8_t>(content[1])));
+    const auto description = std::to_integer<uint8_t>(content[1]);
+    const bool is_of_identity = (description >= 40 && description <= 49) || description == 116;
+    return absl::Status(is_of_identity ? absl::StatusCode::kUnauthenticated : absl::StatusCode::kUnavailable,
+                        AlertText(description));
   }
   constexpr std::array<std::byte, 5> kUpdate = {std::byte{24}, std::byte{0}, std::byte{0}, std::byte{1}, std::byte{0}};
   if (type == RecordType::kHandshake && content == absl::MakeConstSpan(kUpdate)) {

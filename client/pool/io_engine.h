@@ -34,10 +34,10 @@ struct IoPlace {
 // What an operation does for a region of copies besides what it is: for the repairer.
 enum class RepairWork : uint8_t {
   kNone,
-  kOpen,  // `copy` is emptied, and catches up from now on; the range is all of a span
-  kCopy,  // a write of what it reads from a copy in sync, first; only to the copies that catch up
-  kMend,  // likewise, to all copies
-  kJoin,  // `copy`, if any, is in sync from now on, and `leaves` leave; the range is all of a span
+  kOpen,    // `copy` is emptied, and catches up from now on; the range is all of a span
+  kCopy,    // a write of what it reads from a copy in sync, first; only to the copies that catch up
+  kMend,    // likewise, to all copies
+  kJoin,    // `copy`, if any, is in sync from now on, and `leaves` leave; the range is all of a span
   kSettle,  // the copies of a span are alike from now on; the range is all of it
 };
 

@@ -91,7 +91,7 @@ absl::StatusOr<std::unique_ptr<Pool>> Pool::Open(PoolOptions options) {
   pool->AwaitOne(deadline_ns, now_ns + pool->options_.io_timeout_ms * kNsPerMs);
   std::vector<std::string> missing;
   for (const auto& session : pool->sessions_) {
-    const absl::Status status = session->AwaitUp(deadline_ns);
+    const absl::Status status = session->keeps_out() ? session->last_error() : session->AwaitUp(deadline_ns);
     if (!status.ok()) missing.push_back(std::string(status.message()));
   }
   if (missing.size() == pool->sessions_.size()) {
@@ -106,10 +106,13 @@ void Pool::AwaitOne(int64_t usual_ns, int64_t latest_ns) {
   Environment* const environment = edge_->environment();
   while (environment->NowNs() < std::max(usual_ns, latest_ns)) {
     bool slow = false;
+    bool all_refuse = true;
     for (const auto& session : sessions_) {
       if (session->up()) return;
       slow = slow || session->may_be_slow();
+      all_refuse = all_refuse && session->keeps_out();
     }
+    if (all_refuse) return;
     if (environment->NowNs() >= usual_ns && !slow) return;
     (void)sessions_.at(0)->AwaitUp(environment->NowNs() + kTurnNs);
   }

@@ -57,6 +57,11 @@ absl::Status ServerSession::last_error() const {
   return last_error_;
 }
 
+bool ServerSession::keeps_out() const {
+  MutexLock lock(&mu_);
+  return is_kept_out_;
+}
+
 absl::Status ServerSession::AwaitUp(int64_t deadline_ns) {
   MutexLock lock(&mu_);
   while (!up()) {
@@ -476,6 +481,7 @@ ServerLife* ServerSession::EndBringUpLocked(const SessionAction& action, Session
   }
   if (!status.ok()) {
     last_error_ = Annotate(status, "cannot be used");
+    is_kept_out_ = absl::IsUnauthenticated(status) || absl::IsPermissionDenied(status);
     if (std::exchange(was_up_, false)) remarks->warnings.push_back(std::string(last_error_.message()));
     changed_.SignalAll();
     return nullptr;

@@ -157,6 +157,8 @@ class ServerSession {
   std::string data_plane() const;
   // Blocks until the server can be used or `deadline_ns`. The error is that of the last attempt.
   absl::Status AwaitUp(int64_t deadline_ns);
+  // The last attempt was refused for who this client is: waiting does not help.
+  bool keeps_out() const;
   // The error of the last attempt, or of what made it down.
   absl::Status last_error() const;
 
@@ -332,8 +334,9 @@ class ServerSession {
   CopiesReport copies_ ABSL_GUARDED_BY(mu_);
 
   BringUp bring_up_ ABSL_GUARDED_BY(mu_);
-  bool was_up_ ABSL_GUARDED_BY(mu_) = false;  // before the present attempts to come up, of which none was logged
-  bool ended_ ABSL_GUARDED_BY(mu_) = false;   // the lease was given up
+  bool is_kept_out_ ABSL_GUARDED_BY(mu_) = false;  // the last attempt was, for who this client is
+  bool was_up_ ABSL_GUARDED_BY(mu_) = false;       // before the present attempts to come up, of which none was logged
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;        // the lease was given up
   int64_t next_life_ns_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t log_again_ns_ ABSL_GUARDED_BY(mu_) = 0;
   bool forgot_destroys_ ABSL_GUARDED_BY(mu_) = false;  // and the log does not say so yet

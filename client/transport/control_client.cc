@@ -1,8 +1,10 @@
 #include "client/transport/control_client.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <grpcpp/create_channel_posix.h>
 #include <grpcpp/grpcpp.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -16,6 +18,7 @@
 #include "base/sync.h"
 #include "base/tls/pump.h"
 #include "client/transport/control_codec.h"
+#include "client/transport/data_socket.h"
 #include "client/transport/shake_hands.h"
 #include "proto/control.grpc.pb.h"
 
@@ -83,6 +86,14 @@ class GrpcControlClient final : public ControlClient {
     return reply.existed();
   }
 
+  absl::StatusOr<bool> DestroyOf(const std::string& tenant, RegionId region, bool force, int64_t deadline_ns) override {
+    v1::DestroyRegionReply reply;
+    v1::DestroyRegionRequest request = codec_.DestroyRegion(LeaseId{0}, region, force);
+    request.set_tenant(tenant);
+    NRAM_RETURN_IF_ERROR(Run(&v1::Control::Stub::DestroyRegion, request, &reply, deadline_ns));
+    return reply.existed();
+  }
+
   absl::StatusOr<bool> DestroyView(LeaseId lease, RegionId region, Epoch epoch, uint64_t view,
                                    int64_t deadline_ns) override {
     v1::DestroyRegionReply reply;
@@ -93,10 +104,10 @@ class GrpcControlClient final : public ControlClient {
     return reply.existed();
   }
 
-  absl::StatusOr<std::vector<RegionInfo>> ListRegions(bool orphans_only, bool named_only,
+  absl::StatusOr<std::vector<RegionInfo>> ListRegions(bool orphans_only, bool all_tenants,
                                                       int64_t deadline_ns) override {
     ControlCodec::RegionList list;
-    v1::ListRegionsRequest request = codec_.ListRegions(orphans_only, named_only);
+    v1::ListRegionsRequest request = codec_.ListRegions(orphans_only, all_tenants);
     for (bool more = true; more;) {
       v1::ListRegionsReply reply;
       NRAM_RETURN_IF_ERROR(Run(&v1::Control::Stub::ListRegions, request, &reply, deadline_ns));
@@ -129,11 +140,18 @@ class GrpcControlClient final : public ControlClient {
 
  private:
   using Stub = v1::Control::Stub;
-  // One connection, or in plain pools whatever gRPC makes of it.
+  // One connection; or with plain TCP whatever gRPC makes of it.
   struct Way {
     std::shared_ptr<Stub> stub;
     std::shared_ptr<const TlsPump::Link> link;  // with TLS
-    bool good() const { return stub != nullptr && (link == nullptr || !link->ended()); }
+    std::shared_ptr<UniqueFd> socket;           // a Unix socket's duplicate, which tells when it ends
+    bool good() const {
+      if (socket != nullptr) {
+        pollfd end{socket->get(), POLLRDHUP, 0};
+        return poll(&end, 1, 0) == 0;
+      }
+      return stub != nullptr && (link == nullptr || !link->ended());
+    }
   };
 
   static grpc::ChannelArguments Arguments() {
@@ -151,6 +169,7 @@ class GrpcControlClient final : public ControlClient {
 
   // gRPC cannot be held to TLS 1.3 and does not say why a server refuses it, so it gets a plain socket (adr/0015).
   absl::StatusOr<Way> Dial(int64_t deadline_ns) const {
+    if (endpoint_.is_unix()) return DialSocket(deadline_ns);
     if (tls_ == nullptr) {
       const auto credentials = grpc::InsecureChannelCredentials();
       return Way{v1::Control::NewStub(grpc::CreateCustomChannel(codec_.server(), credentials, Arguments())), nullptr};
@@ -166,6 +185,19 @@ class GrpcControlClient final : public ControlClient {
     Way way;
     way.link = pump->Add(std::move(fd), session, UniqueFd(ends[0]));
     way.stub = v1::Control::NewStub(grpc::CreateCustomInsecureChannelFromFd(codec_.server(), ends[1], Arguments()));
+    return way;
+  }
+
+  // gRPC does not look at who listens.
+  absl::StatusOr<Way> DialSocket(int64_t deadline_ns) const {
+    NRAM_ASSIGN_OR_RETURN(const SocketAddress address, ResolveEndpoint(endpoint_, deadline_ns));
+    NRAM_ASSIGN_OR_RETURN(UniqueFd fd, ConnectSocket(address, deadline_ns));
+    NRAM_RETURN_IF_ERROR(CheckListener(fd.get(), endpoint_.path));
+    Way way;
+    way.socket = std::make_shared<UniqueFd>(fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
+    if (!way.socket->valid()) return ErrnoStatus(errno, "duplicate a socket");
+    way.stub =
+        v1::Control::NewStub(grpc::CreateCustomInsecureChannelFromFd(codec_.server(), fd.release(), Arguments()));
     return way;
   }
 
@@ -186,11 +218,17 @@ class GrpcControlClient final : public ControlClient {
     return way;
   }
 
+  // An error of a connection: it is not there, but if the two do not trust each other, trying again does not help.
+  static absl::StatusCode CodeOf(const absl::Status& why) {
+    const bool is_kept = absl::IsUnauthenticated(why) || absl::IsPermissionDenied(why) || absl::IsDeadlineExceeded(why);
+    return is_kept ? why.code() : absl::StatusCode::kUnavailable;
+  }
+
   // What gRPC does not know of the end of a connection with TLS.
   absl::Status Explain(const Way& way, const grpc::Status& status) const {
     const bool lost = status.error_code() == grpc::StatusCode::UNAVAILABLE && way.link != nullptr;
     const absl::Status why = lost ? way.link->status() : absl::OkStatus();
-    return why.ok() ? absl::OkStatus() : codec_.Refusal(absl::StatusCode::kUnavailable, std::string(why.message()));
+    return why.ok() ? absl::OkStatus() : codec_.Refusal(CodeOf(why), why.message());
   }
 
   template <typename Method, typename Request, typename Reply>
@@ -200,11 +238,7 @@ class GrpcControlClient final : public ControlClient {
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::nanoseconds(left_ns));
     // Waits until the deadline only while a connection is being made; a refused one fails at once.
     const absl::StatusOr<Way> way = GetWay(deadline_ns);
-    if (!way.ok()) {
-      const bool is_late = absl::IsDeadlineExceeded(way.status());
-      return codec_.Refusal(is_late ? way.status().code() : absl::StatusCode::kUnavailable,
-                            std::string(way.status().message()));
-    }
+    if (!way.ok()) return codec_.Refusal(CodeOf(way.status()), way.status().message());
     const grpc::Status status = (way->stub.get()->*method)(&context, request, reply);
     if (status.ok()) return absl::OkStatus();
     if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {

@@ -74,6 +74,9 @@ struct ServerHello {
   ServerHost host;
   int64_t lease_ttl_ms = 0;
   uint32_t version = 0;  // of the wire: the highest that both ends speak
+  // Who this client is there (docs/security.md). All servers of a pool should say the same.
+  std::string tenant;
+  std::string role;
 };
 
 struct LeaseInfo {
@@ -107,6 +110,7 @@ struct RegionInfo {
   Epoch view_epoch{};
   uint64_t view = 0;
   uint32_t sealed = 0;  // how many copies in sync each span has at least; 0: not sealed
+  std::string tenant;   // by ListRegions
 };
 
 // `counters` has the name and value of every counter in docs/stats.md, in its order.
@@ -177,10 +181,14 @@ class ControlClient {
   // True if it was there.
   virtual absl::StatusOr<bool> DestroyRegion(LeaseId lease, RegionId region, bool force, int64_t deadline_ns) = 0;
   // Only if its epoch is not higher, nor its view newer than that owner's of that number: else FAILED_PRECONDITION.
+  // The same for an operator: a region of any tenant.
+  virtual absl::StatusOr<bool> DestroyOf(const std::string& tenant, RegionId region, bool force,
+                                         int64_t deadline_ns) = 0;
   virtual absl::StatusOr<bool> DestroyView(LeaseId lease, RegionId region, Epoch epoch, uint64_t view,
                                            int64_t deadline_ns) = 0;
   // All regions, without their incarnations, asked for page by page. RESOURCE_EXHAUSTED: the list exceeds 256 MiB.
-  virtual absl::StatusOr<std::vector<RegionInfo>> ListRegions(bool orphans_only, bool named_only,
+  // `all_tenants`: for operators.
+  virtual absl::StatusOr<std::vector<RegionInfo>> ListRegions(bool orphans_only, bool all_tenants,
                                                               int64_t deadline_ns) = 0;
   // Calls `visit` for each span that holds data or has a generation, in order. The generation is 0 in regions of one
   // copy. Ends with the first error of `visit`.

@@ -11,6 +11,7 @@ namespace nram {
 namespace {
 
 // Bounds of replies. A server that exceeds them is broken, or lies.
+constexpr uint32_t kTenantsMax = 65'536;
 constexpr size_t kListBytesMax = 256 << 20;  // of a whole list, on the wire
 constexpr uint64_t kBytesMax = uint64_t{1} << 60;
 constexpr int kIncarnationsMax = 65'535;
@@ -62,7 +63,8 @@ RegionInfo FromProto(const v1::RegionInfo& region) {
           static_cast<uint8_t>(std::max(region.copies(), 1u)),
           Epoch{region.view_epoch()},
           region.view(),
-          region.sealed()};
+          region.sealed(),
+          Printable(region.tenant(), kNameBytesMax)};
 }
 
 }  // namespace
@@ -160,10 +162,10 @@ v1::DestroyRegionRequest ControlCodec::DestroyRegion(LeaseId lease, RegionId reg
   return request;
 }
 
-v1::ListRegionsRequest ControlCodec::ListRegions(bool orphans_only, bool named_only) {
+v1::ListRegionsRequest ControlCodec::ListRegions(bool orphans_only, bool all_tenants) {
   v1::ListRegionsRequest request;
   request.set_orphans_only(orphans_only);
-  request.set_named_only(named_only);
+  request.set_all_tenants(all_tenants);
   return request;
 }
 
@@ -188,10 +190,15 @@ absl::StatusOr<ServerHello> ControlCodec::Parse(const v1::HelloReply& reply) con
   }
   if (reply.incarnation() == 0) return Nonsense("incarnation 0");
   if (reply.data_port() > 65'535) return Nonsense(absl::StrCat("data port ", reply.data_port()));
-  return ServerHello{reply.incarnation(),     static_cast<int>(reply.data_port()),
-                     reply.data_socket(),     FromProto(reply.capacity()),
-                     FromProto(reply.host()), static_cast<int64_t>(reply.lease_ttl_ms()),
-                     reply.version()};
+  return ServerHello{reply.incarnation(),
+                     static_cast<int>(reply.data_port()),
+                     reply.data_socket(),
+                     FromProto(reply.capacity()),
+                     FromProto(reply.host()),
+                     static_cast<int64_t>(reply.lease_ttl_ms()),
+                     reply.version(),
+                     Printable(reply.tenant(), kNameBytesMax),
+                     Printable(reply.role(), kNameBytesMax)};
 }
 
 absl::StatusOr<LeaseInfo> ControlCodec::Parse(const v1::LeaseReply& reply) const {
@@ -250,6 +257,12 @@ absl::StatusOr<bool> ControlCodec::AddPage(const v1::ListRegionsReply& reply, v1
     next = region.region_id() + 1;
     list->regions.push_back(FromProto(region));
     list->regions.back().incarnations = {};
+  }
+  if (reply.next_tenant() > request->from_tenant() && request->all_tenants()) {
+    if (reply.next_tenant() > kTenantsMax) return Nonsense("a list of too many tenants");
+    request->set_from_tenant(reply.next_tenant());
+    request->set_from_id(0);
+    return true;
   }
   if (reply.next_id() == 0) return false;
   if (reply.next_id() < next || reply.regions().empty()) return Nonsense("a list without end");

@@ -40,7 +40,7 @@ class ControlCodec {
   static v1::AttachRegionRequest AttachRegion(const AttachRegionArgs& args);
   static v1::SetViewRequest SetView(const SetViewArgs& args);
   static v1::DestroyRegionRequest DestroyRegion(LeaseId lease, RegionId region, bool force);
-  static v1::ListRegionsRequest ListRegions(bool orphans_only, bool named_only);
+  static v1::ListRegionsRequest ListRegions(bool orphans_only, bool all_tenants);
   static v1::ListSpansRequest ListSpans(RegionId region);
   static v1::DrainRequest Drain(bool draining, bool leaving);
 

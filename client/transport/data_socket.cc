@@ -49,6 +49,23 @@ std::string DataSocketBeside(const std::string& path) {
   return absl::StrCat(realpath(path.c_str(), resolved) != nullptr ? resolved : path.c_str(), kSuffix);
 }
 
+absl::Status CheckListener(int fd, const std::string& path) {
+  ucred peer{};
+  socklen_t length = sizeof peer;
+  const bool is_known = getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && length == sizeof peer;
+  if (is_known && (peer.uid == 0 || peer.uid == geteuid())) return absl::OkStatus();
+  char resolved[PATH_MAX];
+  std::string directory = realpath(path.c_str(), resolved) != nullptr ? resolved : path;
+  directory.resize(directory.rfind('/') + 1);
+  struct stat at;
+  const bool is_owners =
+      is_known && stat(directory.c_str(), &at) == 0 && at.st_uid == peer.uid && (at.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+  if (is_owners) return absl::OkStatus();
+  return absl::PermissionDeniedError(absl::StrCat(
+      "user ", is_known ? absl::StrCat(peer.uid) : "unknown", " listens at ", Printable(path, 1000),
+      ", who is neither root nor this user, nor the only one who can write to ", Printable(directory, 1000)));
+}
+
 absl::Status CheckPeer(int fd, uid_t owner) {
   ucred peer{};
   socklen_t length = sizeof peer;

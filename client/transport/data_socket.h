@@ -1,7 +1,7 @@
 #ifndef NRAM_CLIENT_TRANSPORT_DATA_SOCKET_H_
 #define NRAM_CLIENT_TRANSPORT_DATA_SOCKET_H_
 
-// Checks the Unix socket that a server names as its data plane.
+// Checks the Unix sockets of a server: who listens there.
 
 #include <sys/types.h>
 
@@ -21,6 +21,11 @@ absl::StatusOr<uid_t> CheckDataSocket(const std::string& path);
 
 // The path of the data plane of a server whose control plane is at `path`. Links in the path are resolved.
 std::string DataSocketBeside(const std::string& path);
+
+// For a socket that somebody has named, of control: who listens at the other end of the connected `fd` must be root,
+// this user, or the owner of the socket's directory if nobody else can write there. PERMISSION_DENIED else: in a place
+// where others can put things, that may be anybody.
+absl::Status CheckListener(int fd, const std::string& path);
 
 // PERMISSION_DENIED unless the listener at the other end of the connected Unix socket `fd` is a process of `owner`.
 absl::Status CheckPeer(int fd, uid_t owner);

@@ -29,6 +29,7 @@ class FootprintTest : public ::testing::Test {
     options_.servers = 1;
     options_.server_flags = {"--donate=" + std::to_string(donate_bytes)};
     options_.die_with_parent = true;
+    options_.tcp = true;
     auto servers = StartLocalPool(options_);
     ASSERT_TRUE(servers.ok()) << servers.status();
     servers_ = *servers;

@@ -32,6 +32,7 @@ class KillTest : public ::testing::Test {
     local_.servers = 3;
     local_.server_flags = {"--donate=128M", absl::StrCat("--lease-ttl-ms=", kLeaseMs)};
     local_.die_with_parent = true;
+    local_.tcp = true;
     auto servers = StartLocalPool(local_);
     EXPECT_TRUE(servers.ok()) << servers.status();
     servers_ = *servers;

@@ -57,6 +57,7 @@ absl::StatusOr<std::unique_ptr<Pool>> OpenLocal(const std::string& directory, in
   local.servers = 1;
   local.server_flags = {"--donate=512MiB", absl::StrCat("--spin=", spin_us)};
   local.die_with_parent = true;
+  local.tcp = true;
   local.processor = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)) - 1;
   NRAM_RETURN_IF_ERROR(StartLocalPool(local).status());
   PoolOptions options;
@@ -122,6 +123,7 @@ absl::Status RunLoad(const BenchFlags& options, const std::string& directory) {
   local.servers = 1;
   local.server_flags = {"--donate=1GiB"};
   local.die_with_parent = true;
+  local.tcp = true;
   const auto cleanup = absl::MakeCleanup([&] { (void)StopLocalPool(local.directory, 2'000); });
   NRAM_ASSIGN_OR_RETURN(const std::vector<LocalServer> servers, StartLocalPool(local));
   PoolOptions pool;

@@ -81,6 +81,7 @@ struct RegionsFlags {
   bool json = false;
   bool orphans = false;
   bool force = false;
+  bool all_tenants = false;
   std::string destroy;
 
   void Register(ArgParser* parser) {
@@ -92,6 +93,8 @@ struct RegionsFlags {
                     "destroy on all servers: a region by id or by name, or \"orphans\" for\n"
                     "all of them. Refused for a region that a living client owns"});
     parser->Switch("force", &force, {"", "destroy it all the same; its owner gets errors"});
+    parser->Switch("all-tenants", &all_tenants,
+                   {"", "those of everybody, for operators (docs/security.md); with --destroy too"});
     parser->Switch("json", &json, {"", "the list in JSON"});
   }
 };
@@ -103,11 +106,12 @@ struct PlacedRegion {
 };
 
 // The regions of all servers that answer. *silent: why another one does not.
-std::vector<PlacedRegion> ListAll(absl::Span<const PoolMember> members, bool orphans_only, absl::Status* silent) {
+std::vector<PlacedRegion> ListAll(absl::Span<const PoolMember> members, const RegionsFlags& flags,
+                                  absl::Status* silent) {
   std::vector<PlacedRegion> all;
   for (const PoolMember& member : members) {
     absl::StatusOr<std::vector<RegionInfo>> regions =
-        member.control->ListRegions(orphans_only, false, DeadlineAfterMs(10 * kAskTimeoutMs));
+        member.control->ListRegions(flags.orphans, flags.all_tenants, DeadlineAfterMs(10 * kAskTimeoutMs));
     if (!regions.ok()) {
       std::cerr << "nram regions: " << regions.status().message() << std::endl;
       *silent = regions.status();
@@ -120,7 +124,8 @@ std::vector<PlacedRegion> ListAll(absl::Span<const PoolMember> members, bool orp
 }
 
 // `what`: "orphans", or an id, or a name.
-absl::Status Destroy(absl::Span<const PlacedRegion> regions, const std::string& what, bool force) {
+absl::Status Destroy(absl::Span<const PlacedRegion> regions, const RegionsFlags& flags) {
+  const std::string& what = flags.destroy;
   size_t destroyed = 0;
   uint64_t bytes = 0;
   absl::Status refused;
@@ -130,8 +135,10 @@ absl::Status Destroy(absl::Span<const PlacedRegion> regions, const std::string& 
                                          : (id.ok() && *id == Raw(region.info.id)) ||
                                                (!region.info.name.empty() && region.info.name == what);
     if (!meant) continue;
+    const int64_t deadline_ns = DeadlineAfterMs(kAskTimeoutMs);
     const absl::StatusOr<bool> existed =
-        region.control->DestroyRegion(LeaseId{0}, region.info.id, force, DeadlineAfterMs(kAskTimeoutMs));
+        flags.all_tenants ? region.control->DestroyOf(region.info.tenant, region.info.id, flags.force, deadline_ns)
+                          : region.control->DestroyRegion(LeaseId{0}, region.info.id, flags.force, deadline_ns);
     // A region may have an owner again, for example: the others are still to be destroyed.
     if (!existed.ok() && refused.ok()) refused = existed.status();
     if (existed.ok() && *existed) {
@@ -153,10 +160,10 @@ int RunRegions(RegionsFlags& options, const Invocation&) {
   const auto members = OpenMembers(options.pool);
   if (!members.ok()) return ToExitCode(members.status(), "nram regions");
   absl::Status silent;
-  const std::vector<PlacedRegion> regions = ListAll(*members, options.orphans, &silent);
+  const std::vector<PlacedRegion> regions = ListAll(*members, options, &silent);
   const int code = silent.ok() ? 0 : 1;
   if (!options.destroy.empty()) {
-    return std::max(code, ToExitCode(Destroy(regions, options.destroy, options.force), "nram regions"));
+    return std::max(code, ToExitCode(Destroy(regions, options), "nram regions"));
   }
   if (options.json) {
     nlohmann::json out = nlohmann::json::array();
@@ -164,6 +171,7 @@ int RunRegions(RegionsFlags& options, const Invocation&) {
       out.push_back({{"region", FormatId(Raw(region.info.id))},
                      {"name", region.info.name},
                      {"server", region.server},
+                     {"tenant", region.info.tenant},
                      {"stored_bytes", region.info.stored_bytes},
                      {"spans", region.info.spans},
                      {"gc", region.info.gc},
@@ -181,9 +189,10 @@ int RunRegions(RegionsFlags& options, const Invocation&) {
   printf("%-18s %-24s %12s %6s  %-6s %-6s %s\n", "REGION", "SERVER", "STORED", "SPANS", "MODE", "STATE",
          "OWNER OR NAME");
   for (const PlacedRegion& region : regions) {
-    printf("%-18s %-24s %12s %6lu  %-6s %-6s %s%s%s\n", FormatId(Raw(region.info.id)).c_str(), region.server.c_str(),
+    const std::string whose = options.all_tenants ? absl::StrCat(region.info.tenant, ": ") : "";
+    printf("%-18s %-24s %12s %6lu  %-6s %-6s %s%s%s%s\n", FormatId(Raw(region.info.id)).c_str(), region.server.c_str(),
            FormatByteSize(region.info.stored_bytes).c_str(), region.info.spans, region.info.gc ? "gc" : "keep",
-           region.info.orphan ? "orphan" : "owned", region.info.owner_name.c_str(),
+           region.info.orphan ? "orphan" : "owned", whose.c_str(), region.info.owner_name.c_str(),
            region.info.name.empty() ? "" : ", named ", Printable(region.info.name, 1000).c_str());
   }
   return code;

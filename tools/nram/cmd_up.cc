@@ -60,13 +60,13 @@ int RunUp(UpFlags& options, const Invocation&) {
   if (options.json) {
     nlohmann::json out = {{"pool", host_file}, {"servers", nlohmann::json::array()}};
     for (const LocalServer& server : *servers) {
-      out["servers"].push_back({{"pid", server.pid}, {"address", absl::StrCat("127.0.0.1:", server.control_port)}});
+      out["servers"].push_back({{"pid", server.pid}, {"address", server.Address()}});
     }
     std::cout << out.dump(2) << std::endl;
     return 0;
   }
   for (const LocalServer& server : *servers) {
-    printf("memory server %d: 127.0.0.1:%d, pid %d, donates %s\n", server.number, server.control_port, server.pid,
+    printf("memory server %d: %s, pid %d, donates %s\n", server.number, server.Address().c_str(), server.pid,
            options.donate.c_str());
   }
   printf(
@@ -94,8 +94,8 @@ Command UpCommand() {
 
 Starts memory servers on this machine and makes them the local pool, which all other
 commands then use. For trying nram out, and for lending this machine's own idle memory to
-its own programs. They listen on loopback and on Unix sockets only. On a cluster, run
-nram-memserver on each node instead and list them in a host file.
+its own programs. They listen on Unix sockets alone, and refuse other users (but root). On a
+cluster, run nram-memserver on each node instead and list them in a host file.
 
 )",
                                  R"(

@@ -119,7 +119,7 @@ Command SwapoffCommand();
 Command SwapsCommand();
 Command DoctorCommand();
 Command BenchCommand();
-Command KeygenCommand();  // not among Commands() until servers and clients take certificates
+Command KeygenCommand();
 Command CompletionCommand();
 
 }  // namespace nram

@@ -58,11 +58,16 @@ std::string LogTail(const std::string& path) {
 absl::StatusOr<LocalServer> Spawn(const std::string& program, const LocalPoolOptions& options, int number) {
   const std::string ready = PathOf(options.directory, number, "ready");
   unlink(ready.c_str());
-  std::vector<std::string> words = {program, "--port=0", absl::StrCat("--ready-file=", ready)};
-  // A socket's path must be short; without a socket there is TCP.
   const std::string socket = PathOf(options.directory, number, "socket");
-  if (socket.size() + strlen(".data") < kSocketPathMax) words.push_back("--socket=" + socket);
-  words.push_back("--tls-dir=none");  // the machine's own are for its servers, not for a user's
+  // The machine's own certificates are for its servers, not for a user's.
+  std::vector<std::string> words = {program, "--port=0", "--tls-dir=none", absl::StrCat("--ready-file=", ready)};
+  const bool has_socket = socket.size() + strlen(".data") < kSocketPathMax;
+  if (has_socket) words.push_back("--socket=" + socket);
+  if (!options.tcp) words.push_back("--listen=none");
+  if (!has_socket && !options.tcp) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the path ", options.directory, " is too long for sockets: give a shorter NRAM_STATE_DIR"));
+  }
   if (options.pretend_hosts) words.push_back(absl::StrCat("--pretend-host=pretended-", number));
   words.insert(words.end(), options.server_flags.begin(), options.server_flags.end());
   const std::string log_path = PathOf(options.directory, number, "log");
@@ -79,12 +84,14 @@ absl::StatusOr<LocalServer> Spawn(const std::string& program, const LocalPoolOpt
   NRAM_ASSIGN_OR_RETURN(Subprocess server, Subprocess::Start(words, how));
   // The server outlives this command, and StopLocalPool finds it by its number.
   const pid_t pid = server.Release();
-  return LocalServer{number, pid, StartTime(pid), 0};
+  return LocalServer{number, pid, StartTime(pid), has_socket ? socket : "", 0};
 }
 
 absl::Status WritePidFile(const LocalPoolOptions& options, const LocalServer& server) {
-  const nlohmann::json pid = {
-      {"pid", server.pid}, {"start_time", server.start_time}, {"control_port", server.control_port}};
+  const nlohmann::json pid = {{"pid", server.pid},
+                              {"start_time", server.start_time},
+                              {"socket", server.socket},
+                              {"control_port", server.control_port}};
   return WriteFileAtomically(PathOf(options.directory, server.number, "pid"), pid.dump() + "\n");
 }
 
@@ -127,6 +134,10 @@ void End(const std::vector<LocalServer>& servers, int64_t timeout_ms) {
 
 }  // namespace
 
+std::string LocalServer::Address() const {
+  return control_port != 0 ? absl::StrCat("127.0.0.1:", control_port) : absl::StrCat("unix:", socket);
+}
+
 std::vector<LocalServer> FindLocalPool(const std::string& directory) {
   std::vector<LocalServer> servers;
   for (const std::string& name : ListDirectory(directory)) {
@@ -138,6 +149,7 @@ std::vector<LocalServer> FindLocalPool(const std::string& directory) {
     if (!json.is_object()) continue;
     server.pid = json.value("pid", 0);
     server.start_time = json.value("start_time", uint64_t{0});
+    server.socket = json.value("socket", "");
     server.control_port = json.value("control_port", 0);
     if (Alive(server)) servers.push_back(server);
   }
@@ -172,7 +184,7 @@ absl::StatusOr<std::vector<LocalServer>> StartLocalPool(const LocalPoolOptions& 
   for (LocalServer& server : servers) {
     if (status.ok()) status = AwaitReady(options, deadline_ns, &server);
     if (!status.ok()) break;
-    absl::StrAppend(&hosts, "127.0.0.1:", server.control_port, "\n");
+    absl::StrAppend(&hosts, server.Address(), "\n");
     status = WritePidFile(options, server);
   }
   if (status.ok()) status = WriteFileAtomically(options.directory + "/pool", hosts);

@@ -2,7 +2,8 @@
 #define NRAM_TOOLS_NRAM_LOCAL_POOL_H_
 
 // A pool on this machine, as `nram up` starts it: memory servers as processes of their own, and a directory with the
-// files that are needed to find and end them: pool (the host file), N.pid, N.log, N.socket.
+// files that are needed to find and end them: pool (the host file), N.pid, N.log, N.socket. The servers listen on the
+// sockets alone, where the kernel says who comes, so that other users are refused.
 
 #include <sys/types.h>
 
@@ -19,13 +20,17 @@ struct LocalServer {
   int number = 0;
   pid_t pid = 0;
   uint64_t start_time = 0;  // of the process, in clock ticks since boot: a pid may be used again
-  int control_port = 0;
+  std::string socket;       // of control
+  int control_port = 0;     // 0: only the socket
+  // As a host file has it.
+  std::string Address() const;
 };
 
 struct LocalPoolOptions {
   std::string directory;
   int servers = 2;
   std::vector<std::string> server_flags;  // for each server
+  bool tcp = false;                       // on loopback as well: for tests that put relays in between
   bool pretend_hosts = false;             // each server counts as a machine of its own
   bool die_with_parent = false;           // for benchmarks and tests
   int processor = -1;                     // pin the servers to it; -1: do not
