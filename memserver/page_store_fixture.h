@@ -34,6 +34,13 @@ class PageStoreTest : public ::testing::Test {
   std::shared_ptr<Lease> Grant(uint64_t id) { return TryGrant(id).value(); }
   Reason Write(ChunkRange range, const std::string& data, absl::Span<const ChunkMask> masks = {}, uint32_t epoch = 1,
                Lease* lease = nullptr, RegionId region = kRegion) {
+    Payment payment = lease != nullptr ? Payment() : Payment(&lease_->reservation, limit_bytes_);
+    const Reason reason = WriteAs(lease != nullptr ? lease : lease_.get(), region, range, data, &payment, masks, epoch);
+    paid_ += payment.paid_bytes();
+    return reason;
+  }
+  Reason WriteAs(Lease* lease, RegionId region, ChunkRange range, const std::string& data, Payment* payment,
+                 absl::Span<const ChunkMask> masks = {}, uint32_t epoch = 1) {
     std::vector<FrameLoc> landed(range.pages());
     EXPECT_TRUE(landing_.Take(landed.size(), landed.data()));
     for (uint64_t i = 0; i < landed.size(); ++i) {
@@ -45,12 +52,10 @@ class PageStoreTest : public ::testing::Test {
                data.data() + (page_chunk + chunk - range.first) * kChunkBytes, kChunkBytes);
       }
     }
-    Payment payment = lease != nullptr ? Payment() : Payment(&lease_->reservation, limit_bytes_);
     const Reason reason = store_.Write(
-        lease != nullptr ? lease : lease_.get(),
+        lease,
         {region, epoch, range, masks, Crcs(range, masks, landed), landed.data(), absent_, frames_, term_, generation_},
-        &payment, &stored_pages_);
-    paid_ += payment.paid_bytes();
+        payment, &stored_pages_);
     landing_.Give(landed.data(), landed.size());
     return reason;
   }
@@ -96,6 +101,7 @@ class PageStoreTest : public ::testing::Test {
   FakeClock clock_;
   std::unique_ptr<FrameArena> arena_;
   Tenant tenant_{0, "local", arena_.get()};
+  Tenant other_{1, "other", arena_.get()};
   LeaseTable leases_{arena_.get(), &clock_, 10'000};
   PageStore store_{arena_.get(), &leases_};
   LandingFrames landing_{arena_.get(), 256};

@@ -16,50 +16,14 @@
 #include "memserver/mem_server.h"
 #include "tests/util/pattern.h"
 #include "tests/util/region_io.h"
+#include "tests/util/tls_pool_fixture.h"
 
 namespace nram {
 namespace {
 
 using ::testing::HasSubstr;
 
-constexpr int64_t kPatienceMs = 20'000;
-
-class TlsPoolTest : public ::testing::Test {
- protected:
-  enum class With { kCertificates, kNothing };
-
-  void Serve(With with, const std::string& access_file = "") {
-    MemServerOptions options;
-    options.donate_bytes = 128 * kMiB;
-    options.port = options.data_port = 0;
-    options.workers_per_class = 1;
-    options.baseline_bytes_for_test = 0;
-    if (with == With::kCertificates) options.tls_dir = certificates_.directory();
-    options.access_file = access_file;
-    auto server = MemServer::Start(options);
-    ASSERT_TRUE(server.ok()) << server.status();
-    server_ = *std::move(server);
-  }
-  PoolOptions Options(With with) const {
-    PoolOptions options;
-    options.servers = {{"127.0.0.1", server_->control_port(), ""}};
-    options.open_timeout_ms = options.io_timeout_ms = 5'000;
-    if (with == With::kCertificates) options.tls = certificates_.Load(TlsRole::kClient);
-    return options;
-  }
-  static std::string Refusal(const PoolOptions& options) {
-    const auto pool = Pool::Open(options);
-    return pool.ok() ? "it was let in" : std::string(pool.status().message());
-  }
-  std::unique_ptr<ControlClient> Control() const {
-    return ControlClient::Create({"127.0.0.1", server_->control_port(), ""}, certificates_.Load(TlsRole::kClient));
-  }
-  void WriteAccess(const std::string& text) { std::ofstream(access_file_, std::ios::trunc) << text; }
-
-  TestCertificates certificates_{"tls_pool"};
-  const std::string access_file_ = certificates_.directory() + "/access";
-  std::unique_ptr<MemServer> server_;
-};
+class TlsPoolTest : public TlsPoolFixture {};
 
 TEST_F(TlsPoolTest, CarriesBothPlanes) {
   ASSERT_NO_FATAL_FAILURE(Serve(With::kCertificates));
@@ -114,7 +78,7 @@ TEST_F(TlsPoolTest, RefusesCertificatesOfOthersAndSaysWhy) {
 TEST_F(TlsPoolTest, RulesSayWhoMayDoWhat) {
   WriteAccess("cn:client batch user\ncn:watch - monitor\ncn:boss ops operator\n");
   ASSERT_NO_FATAL_FAILURE(Serve(With::kCertificates, access_file_));
-  const auto deadline = [] { return DeadlineAfterMs(kPatienceMs); };
+  const auto deadline = &Soon;
   EXPECT_EQ(Refusal(Options(With::kCertificates)), "it was let in");
   EXPECT_THAT(std::string(Control()->Drain(true, false, deadline()).message()), HasSubstr("needs the role operator"));
   certificates_.Issue({.name = "watch"});

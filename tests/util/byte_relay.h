@@ -7,7 +7,9 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -15,6 +17,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/poll_until.h"
+#include "base/sync.h"
 #include "gtest/gtest.h"
 
 namespace nram {
@@ -40,6 +43,13 @@ class ByteRelay {
   void Hold(bool hold) { held_ = hold; }
   // Holds only the bytes that come back from the port: requests arrive, and answers do not.
   void HoldAnswers(bool hold) { answers_held_ = hold; }
+  // Called on the relay's thread with all bytes that pass from now on, which it may change. Empty: the connection is
+  // cut.
+  using Tamper = std::function<void(std::string* bytes)>;
+  void SetTamper(Tamper tamper) {
+    MutexLock lock(&mu_);
+    tamper_ = std::move(tamper);
+  }
 
  private:
   static sockaddr_in Loopback(int port) {
@@ -51,11 +61,17 @@ class ByteRelay {
   }
 
   // False: one of the two is closed.
-  static bool Pass(int from, int to) {
-    char buffer[16384];
-    const ssize_t n = recv(from, buffer, sizeof buffer, MSG_DONTWAIT);
+  bool Pass(int from, int to) {
+    std::string bytes(16384, '\0');
+    const ssize_t n = recv(from, bytes.data(), bytes.size(), MSG_DONTWAIT);
     if (n < 0) return errno == EAGAIN || errno == EINTR;
-    return n > 0 && send(to, buffer, static_cast<size_t>(n), MSG_NOSIGNAL) == n;
+    if (n == 0) return false;
+    bytes.resize(static_cast<size_t>(n));
+    {
+      MutexLock lock(&mu_);
+      if (tamper_ != nullptr) tamper_(&bytes);
+    }
+    return !bytes.empty() && send(to, bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
   }
 
   void Run() {
@@ -90,6 +106,8 @@ class ByteRelay {
   std::atomic<bool> answers_held_{false};
   std::atomic<bool> stopping_{false};
   std::vector<std::pair<UniqueFd, UniqueFd>> pairs_;  // the thread's
+  Mutex mu_;
+  Tamper tamper_ ABSL_GUARDED_BY(mu_);
   std::thread thread_;
 };
 
