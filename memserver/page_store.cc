@@ -148,7 +148,6 @@ uint32_t PageStore::CrcOf(const PageEntry& entry, ChunkMask wanted) const {
 
 Reason PageStore::WritePage(StoredRegion* region, const PageWrite& write, Frames frames, Payment* payment) {
   if (write.written == 0) return Reason::kOk;
-  ArenaAccount* const account = region->index.account();
   const uint64_t page = write.page;
   FrameLoc* const landed = write.landed;
   std::byte* const fresh = arena()->Data(*landed);
@@ -170,7 +169,7 @@ Reason PageStore::WritePage(StoredRegion* region, const PageWrite& write, Frames
   };
   if (stored == 0) {
     if (old.mask != 0) {
-      account->Free(old.frame);
+      region->index.account()->Free(old.frame);
       region->index.Erase(page);
       mutable_counters()->pages.fetch_sub(1, std::memory_order_relaxed);
     }
@@ -188,7 +187,7 @@ Reason PageStore::WritePage(StoredRegion* region, const PageWrite& write, Frames
     FrameLoc added = kNoFrame;
     if (!fits || frames == Frames::kFitted) {
       const int chunks = frames == Frames::kWhole ? int{kChunksPerPage} : std::popcount(stored);
-      added = account->Allocate(chunks, fits ? nullptr : payment);
+      added = region->index.account()->Allocate(chunks, fits ? nullptr : payment);
       // If the old frame is large enough, the page can be written over without new room.
       if (added == kNoFrame && !fits) return Reason::kFull;
     }
@@ -208,7 +207,7 @@ Reason PageStore::WritePage(StoredRegion* region, const PageWrite& write, Frames
     if (old.mask == 0) {
       mutable_counters()->pages.fetch_add(1, std::memory_order_relaxed);
     } else if (added != kNoFrame) {
-      account->Free(old.frame);
+      region->index.account()->Free(old.frame);
     }
   }
   if (chunks_change != 0) {

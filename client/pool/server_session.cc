@@ -52,16 +52,6 @@ std::string ServerSession::data_plane() const {
   return data_plane_;
 }
 
-absl::Status ServerSession::last_error() const {
-  MutexLock lock(&mu_);
-  return last_error_;
-}
-
-bool ServerSession::keeps_out() const {
-  MutexLock lock(&mu_);
-  return is_kept_out_;
-}
-
 absl::Status ServerSession::AwaitUp(int64_t deadline_ns) {
   MutexLock lock(&mu_);
   while (!up()) {

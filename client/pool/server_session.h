@@ -158,9 +158,15 @@ class ServerSession {
   // Blocks until the server can be used or `deadline_ns`. The error is that of the last attempt.
   absl::Status AwaitUp(int64_t deadline_ns);
   // The last attempt was refused for who this client is: waiting does not help.
-  bool keeps_out() const;
+  bool keeps_out() const {
+    MutexLock lock(&mu_);
+    return is_kept_out_;
+  }
   // The error of the last attempt, or of what made it down.
-  absl::Status last_error() const;
+  absl::Status last_error() const {
+    MutexLock lock(&mu_);
+    return last_error_;
+  }
 
   // --- What calls have seen.
   // A call failed: look at the connections now.
