@@ -4,10 +4,12 @@
 #include <openssl/bio.h>
 #include <openssl/err.h>
 #include <openssl/evp.h>
+#include <openssl/kdf.h>
 #include <openssl/pem.h>
 #include <openssl/x509v3.h>
 #include <time.h>
 
+#include <array>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -44,6 +46,11 @@ absl::StatusOr<Key> NewKey() {
   Key key(EVP_EC_gen("P-256"), &EVP_PKEY_free);
   if (key == nullptr) return Failed("no key can be made");
   return key;
+}
+
+// Ed25519 has its own.
+const EVP_MD* DigestFor(const EVP_PKEY* key) {
+  return EVP_PKEY_get_id(key) == EVP_PKEY_ED25519 ? nullptr : EVP_sha256();
 }
 
 absl::StatusOr<CertificatePair> Pem(X509* certificate, EVP_PKEY* key) {
@@ -114,14 +121,43 @@ absl::StatusOr<std::string> AlternativeName(const std::string& host) {
 }  // namespace
 
 absl::StatusOr<Authority> Authority::Create(const std::string& name) {
-  NRAM_ASSIGN_OR_RETURN(const Key key, NewKey());
+  NRAM_ASSIGN_OR_RETURN(Key key, NewKey());
+  return Make(name, std::move(key));
+}
+
+absl::StatusOr<Authority> Authority::Derive(const std::string& name, const std::string& secret,
+                                            const std::string& purpose) {
+  if (secret.size() < kSecretBytesMin) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the secret has ", secret.size(), " bytes: expected ", kSecretBytesMin, " or more"));
+  }
+  std::array<unsigned char, 32> seed;
+  size_t seed_bytes = seed.size();
+  const auto* const bytes = reinterpret_cast<const unsigned char*>(secret.data());
+  const std::string info = "nram authority " + purpose;
+  const std::unique_ptr<EVP_PKEY_CTX, decltype(&EVP_PKEY_CTX_free)> hkdf(EVP_PKEY_CTX_new_id(EVP_PKEY_HKDF, nullptr),
+                                                                         &EVP_PKEY_CTX_free);
+  const bool derived = hkdf != nullptr && EVP_PKEY_derive_init(hkdf.get()) == 1 &&
+                       EVP_PKEY_CTX_set_hkdf_md(hkdf.get(), EVP_sha256()) == 1 &&
+                       EVP_PKEY_CTX_set1_hkdf_key(hkdf.get(), bytes, static_cast<int>(secret.size())) == 1 &&
+                       EVP_PKEY_CTX_add1_hkdf_info(hkdf.get(), reinterpret_cast<const unsigned char*>(info.data()),
+                                                   static_cast<int>(info.size())) == 1 &&
+                       EVP_PKEY_derive(hkdf.get(), seed.data(), &seed_bytes) == 1 && seed_bytes == seed.size();
+  if (!derived) return Failed("no key can be derived");
+  Key key(EVP_PKEY_new_raw_private_key(EVP_PKEY_ED25519, nullptr, seed.data(), seed.size()), &EVP_PKEY_free);
+  OPENSSL_cleanse(seed.data(), seed.size());
+  if (key == nullptr) return Failed("no key can be made");
+  return Make(name, std::move(key));
+}
+
+absl::StatusOr<Authority> Authority::Make(const std::string& name, Key key) {
   NRAM_ASSIGN_OR_RETURN(const Certificate certificate, NewCertificate(key.get(), name, 0, kDays));
   X509* const made = certificate.get();
   const bool signed_now = X509_set_issuer_name(made, X509_get_subject_name(made)) == 1 &&
                           AddExtension(made, made, NID_basic_constraints, "critical,CA:TRUE,pathlen:0") &&
                           AddExtension(made, made, NID_key_usage, "critical,keyCertSign,cRLSign") &&
                           AddExtension(made, made, NID_subject_key_identifier, "hash") &&
-                          X509_sign(made, key.get(), EVP_sha256()) > 0;
+                          X509_sign(made, key.get(), DigestFor(key.get())) > 0;
   if (!signed_now) return Failed("an authority cannot be made");
   return Authority(key, certificate);
 }
@@ -164,7 +200,7 @@ absl::StatusOr<CertificatePair> Authority::Issue(const CertificateWishes& wishes
       AddExtension(made, issuer, NID_subject_key_identifier, "hash") &&
       AddExtension(made, issuer, NID_authority_key_identifier, "keyid") &&
       (names.empty() || AddExtension(made, issuer, NID_subject_alt_name, absl::StrJoin(names, ","))) &&
-      X509_sign(made, key_.get(), EVP_sha256()) > 0;
+      X509_sign(made, key_.get(), DigestFor(key_.get())) > 0;
   if (!signed_now) return Failed("a certificate cannot be signed");
   return Pem(made, key.get());
 }

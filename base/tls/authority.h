@@ -30,13 +30,19 @@ struct CertificateWishes {
   int64_t days = 365;
 };
 
-// Keys of P-256. Thread-safe after construction.
+// Keys of P-256, and of Ed25519 where they are derived. Thread-safe after construction.
 class Authority {
  public:
   static constexpr int64_t kDays = 3650;
 
   // A new one.
   static absl::StatusOr<Authority> Create(const std::string& name);
+  // The authority of a secret and a purpose: the same key wherever it is made, so that machines that cannot meet have
+  // one. Its key is HKDF-SHA-256 of the secret (RFC 5869). INVALID_ARGUMENT: the secret is shorter than
+  // kSecretBytesMin.
+  static constexpr size_t kSecretBytesMin = 32;
+  static absl::StatusOr<Authority> Derive(const std::string& name, const std::string& secret,
+                                          const std::string& purpose);
   // INVALID_ARGUMENT: that is no authority's certificate, or not its key.
   static absl::StatusOr<Authority> Read(const CertificatePair& pem);
 
@@ -46,6 +52,7 @@ class Authority {
   absl::StatusOr<CertificatePair> Issue(const CertificateWishes& wishes) const;
 
  private:
+  static absl::StatusOr<Authority> Make(const std::string& name, std::shared_ptr<evp_pkey_st> key);
   Authority(std::shared_ptr<evp_pkey_st> key, std::shared_ptr<x509_st> certificate)
       : key_(std::move(key)), certificate_(std::move(certificate)) {}
 

@@ -6,7 +6,12 @@
 #                     two that are free. All nodes of a larger job must have the same two. Where these are taken, the
 #                     node lends the job nothing, and its log and its tasks' output say so.
 #   NRAM_JOB_FLAGS    further flags of nram-memserver
-# The nodes of a job must reach each other on these ports, and nobody else should: nram does not authenticate yet.
+#   NRAM_JOB_SECRET   a file of root's, the same on all nodes (default /etc/nram/slurm.secret; make it with
+#                     openssl rand -out FILE 32). Each job's certificates are derived from it, so that only the job's
+#                     user uses the job's pool, over TLS
+#   NRAM_JOB_UNAUTHENTICATED   yes: without that file, a pool that whoever reaches the ports may use. Otherwise there
+#                     is none then
+# The nodes of a job must reach each other on these ports.
 
 # Slurm gives its scripts no search path.
 export PATH=${PATH:+$PATH:}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
@@ -14,6 +19,8 @@ export PATH=${PATH:+$PATH:}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sb
 NRAM_JOB_DONATE=auto
 NRAM_JOB_PORT=7100
 NRAM_JOB_FLAGS=
+NRAM_JOB_SECRET=/etc/nram/slurm.secret
+NRAM_JOB_UNAUTHENTICATED=
 [ ! -r "${NRAM_SLURM_CONF:-/etc/nram/slurm.conf}" ] || . "${NRAM_SLURM_CONF:-/etc/nram/slurm.conf}"
 
 : "${SLURM_JOB_ID:?is not set: this is run by Slurm}"

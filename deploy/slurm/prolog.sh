@@ -34,11 +34,31 @@ address=$(printf '%s\n' "$addresses" | awk '!/^127\./ {print; exit}')
 [ -n "$address" ] || [ "$(wc -w <<< "$nodes")" -gt 1 ] || address=${addresses%%$'\n'*}
 [ -n "$address" ] || skip "this node's name has no address but loopback's (see /etc/hosts)"
 
+# All nodes derive the job's authority from the site's secret, since their prologs do not meet. The client's files are
+# the job user's alone, the server's root's.
+if [ -r "$NRAM_JOB_SECRET" ]; then
+  said=$(umask 077 && nram keygen "$job_directory/server-tls" --secret="$NRAM_JOB_SECRET" \
+    --purpose="slurm ${SLURM_CLUSTER_NAME:-} $SLURM_JOB_ID" --host="${SLURMD_NODENAME:-$(hostname -s)}" \
+    --host="$address" 2>&1) || skip "no certificates: $said"
+  owner=${SLURM_JOB_UID:-0}:${SLURM_JOB_GID:-$(id -g "${SLURM_JOB_UID:-0}" 2> /dev/null || echo 65534)}
+  rm -rf "$job_directory/tls"
+  mkdir -m 700 "$job_directory/tls"
+  cp "$job_directory/server-tls/"{ca.pem,client.pem,client.key} "$job_directory/tls/"
+  chmod 400 "$job_directory/tls/"*
+  chown -R "$owner" "$job_directory/tls"
+  rm "$job_directory/server-tls/"client.*
+  admits=--tls-dir=$job_directory/server-tls
+elif [ "$NRAM_JOB_UNAUTHENTICATED" = yes ]; then
+  admits=--allow-unauthenticated
+else
+  skip "there is no $NRAM_JOB_SECRET to make certificates from (see common.sh), so there is no pool"
+fi
+
 # Starts the server on two ports, which it keeps while it lives. Returns 0 if it serves, 1 if the ports are taken.
 start_on() { # port
   rm -f "$job_directory/ready"
   # shellcheck disable=SC2086 # flags are words
-  setsid nram-memserver --donate="$NRAM_JOB_DONATE" --listen="$address" --allow-unauthenticated --port="$1" \
+  setsid nram-memserver --donate="$NRAM_JOB_DONATE" --listen="$address" "$admits" --port="$1" \
     --ready-file="$job_directory/ready" $NRAM_JOB_FLAGS > "$job_directory/memserver.log" 2>&1 < /dev/null &
   local pid=$!
   echo "$pid" > "$job_directory/memserver.pid"

@@ -4,4 +4,5 @@
 set -euo pipefail
 . "$(dirname "$(readlink -f "$0")")/common.sh"
 [ ! -r "$job_directory/pool" ] || echo "export NRAM_POOL=$job_directory/pool"
+[ ! -r "$job_directory/tls/client.key" ] || echo "export NRAM_TLS_DIR=$job_directory/tls"
 [ ! -r "$job_directory/taken" ] || echo "print nram: $(cat "$job_directory/taken")"

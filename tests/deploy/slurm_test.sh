@@ -54,15 +54,30 @@ T
 printf '#!/bin/sh\necho "10.1.1.1 STREAM $2"\n' > "$directory/bin/getent"
 printf '#!/bin/sh\n' > "$directory/bin/logger"
 chmod +x "$directory"/bin/{scontrol,getent,logger}
-echo "NRAM_JOB_DONATE=128M" > "$NRAM_SLURM_CONF"
+printf 'NRAM_JOB_DONATE=128M\nNRAM_JOB_SECRET=%s\n' "$directory/secret" > "$NRAM_SLURM_CONF"
+unset NRAM_TLS_DIR
 
 job=$NRAM_RUN_DIR/job-$SLURM_JOB_ID
+# Without the site's secret there is no pool, unless the site says that anybody may use it.
+"$scripts/prolog.sh" 2> "$directory/said" || fail "a prolog that fails drains the node"
+grep -q "there is no $directory/secret to make certificates from" "$directory/said" ||
+  fail "it said: $(cat "$directory/said")"
+[ ! -s "$job/pool" ] || fail "a pool without a server: $(cat "$job/pool")"
+"$scripts/epilog.sh" || fail "the epilog of a job without a pool"
+echo "NRAM_JOB_UNAUTHENTICATED=yes" >> "$NRAM_SLURM_CONF"
+"$scripts/prolog.sh" || fail "the prolog of an open pool"
+NRAM_POOL=$job/pool "$nram" df > /dev/null || fail "the open pool does not answer"
+"$scripts/epilog.sh" || fail "the epilog of an open pool"
+head -c 32 /dev/urandom > "$directory/secret"
+chmod 600 "$directory/secret"
 "$scripts/prolog.sh" || fail "the prolog"
 [ "$(cat "$job/pool")" = 10.1.1.1:15742 ] || fail "the host file says: $(cat "$job/pool")"
 said=$("$scripts/task_prolog.sh")
-[ "$said" = "export NRAM_POOL=$job/pool" ] || fail "the task prolog says: $said"
+[ "$said" = "export NRAM_POOL=$job/pool"$'\n'"export NRAM_TLS_DIR=$job/tls" ] ||
+  fail "the task prolog says: $said"
 answers() { # host file
-  NRAM_POOL=$1 "$nram" df > "$directory/df" || fail "the pool $1 does not answer: $(cat "$directory/df")"
+  NRAM_POOL=$1 NRAM_TLS_DIR=${1%/pool}/tls "$nram" df > "$directory/df" ||
+    fail "the pool $1 does not answer: $(cat "$directory/df")"
   grep -q 128 "$directory/df" || fail "df says: $(cat "$directory/df")"
 }
 answers "$job/pool"
@@ -72,9 +87,17 @@ other=$NRAM_RUN_DIR/job-16321
 SLURM_JOB_ID=16321 "$scripts/prolog.sh" || fail "the prolog of a job with the same ports"
 [ "$(cat "$other/pool")" = 10.1.1.1:15744 ] || fail "the other job's host file says: $(cat "$other/pool")"
 answers "$other/pool"
-[ "$(NRAM_POOL=$other/pool "$nram" status --json | jq '.servers[0].pid')" = "$(cat "$other/memserver.pid")" ] ||
+its_pid=$(NRAM_POOL=$other/pool NRAM_TLS_DIR=$other/tls "$nram" status --json | jq '.servers[0].pid')
+[ "$its_pid" = "$(cat "$other/memserver.pid")" ] ||
   fail "the other job was sent to the first one's server"
 answers "$job/pool"
+# Nobody comes in without a certificate, or with another job's; and the files are the job user's alone.
+! NRAM_POOL=$other/pool "$nram" df > "$directory/df" 2>&1 || fail "anybody uses the job's pool"
+! NRAM_POOL=$other/pool NRAM_TLS_DIR=$job/tls "$nram" df > "$directory/df" 2>&1 ||
+  fail "another job uses the job's pool"
+[ "$(stat -c '%u %a' "$job/tls" "$job/tls/client.key")" = $'1000 700\n1000 400' ] ||
+  fail "who may read: $(ls -la "$job/tls")"
+[ "$(stat -c '%u %a' "$job/server-tls")" = "0 700" ] || fail "who may read: $(ls -la "$job/server-tls")"
 SLURM_JOB_ID=16321 "$scripts/epilog.sh" || fail "the other job's epilog"
 answers "$job/pool"
 # A job on several nodes, which must all have the same ports: this node is not in its pool, and its tasks' output says
@@ -98,8 +121,8 @@ chown 1000:1000 "$home"
 points=("$home/a mount"$'\n' "$home/run 1" "$home/dead" "$home/way/m")
 for point in "${points[@]}"; do
   as_user mkdir -p "$point"
-  as_user env NRAM_POOL="$job/pool" NRAM_STATE_DIR="$home/state" "$directory/bin/nram" mount "$point" > /dev/null ||
-    fail "the pool cannot be mounted by its user"
+  as_user env NRAM_POOL="$job/pool" NRAM_TLS_DIR="$job/tls" NRAM_STATE_DIR="$home/state" \
+    "$directory/bin/nram" mount "$point" > /dev/null || fail "the pool cannot be mounted by its user"
 done
 daemon_of() { # directory
   local process

@@ -128,6 +128,7 @@ TEST_F(DonateAutoTest, TakesWhatTheHostCanSpareAndStopsWhenItCannot) {
   local_.servers = 1;
   local_.server_flags = {"--donate=auto", "--reserve=256M"};
   local_.die_with_parent = true;
+  local_.tcp = true;
   const auto servers = StartLocalPool(local_);
   ASSERT_TRUE(servers.ok()) << servers.status();
   PoolOptions options;

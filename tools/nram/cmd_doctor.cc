@@ -1,9 +1,11 @@
 // nram doctor: whether this machine is set up well for its use of the pool.
 
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <iostream>
 
 #include "absl/algorithm/container.h"
@@ -12,6 +14,8 @@
 #include "absl/strings/str_split.h"
 #include "base/file.h"
 #include "base/host_memory.h"
+#include "base/tls/authority.h"
+#include "base/tls/tls_dir.h"
 #include "base/units.h"
 #include "base/wake_latency.h"
 #include "client/pool/pool_spec.h"
@@ -131,6 +135,31 @@ Finding CheckServers(StatisticsAnswers answers, const std::string& whose) {
             "copies of a page may be on one machine: start nram-memserver without --pretend-host"};
   }
   return {Verdict::kGood, absl::StrCat(whose, "all ", answers.size(), " servers answer, from other machines"), ""};
+}
+
+// When the certificates end that this machine has: a client's, a server's.
+void CheckCertificates(std::vector<Finding>* findings) {
+  constexpr int64_t kSecondsPerDay = 86'400;
+  const char* const named = std::getenv(kTlsDirVariable);
+  const std::string directory = named != nullptr && *named != '\0' ? named : kTlsDirDefault;
+  for (const char* const name : {"client.pem", "server.pem", "tls.crt"}) {
+    const std::string path = absl::StrCat(directory, "/", name);
+    const absl::StatusOr<std::string> pem = ReadFile(path);
+    const absl::StatusOr<int64_t> ends_s = pem.ok() ? ExpiryOf(*pem) : pem.status();
+    if (!pem.ok()) continue;
+    const int64_t days = ends_s.ok() ? (*ends_s - time(nullptr)) / kSecondsPerDay : 0;
+    if (!ends_s.ok()) {
+      findings->push_back(
+          {Verdict::kBad, absl::StrCat(path, " cannot be used"), std::string(ends_s.status().message())});
+    } else if (*ends_s <= time(nullptr)) {
+      findings->push_back({Verdict::kBad, absl::StrCat(path, " has expired"), "make another: nram keygen"});
+    } else if (days < 30) {
+      findings->push_back({Verdict::kAdvice, absl::StrCat(path, " expires in ", days, " days"),
+                           "make another with `nram keygen`, and copy it: nothing needs a restart"});
+    } else {
+      findings->push_back({Verdict::kGood, absl::StrCat(path, " is good for ", days, " days"), ""});
+    }
+  }
 }
 
 void CheckCopies(StatisticsAnswers answers, const std::string& whose, std::vector<Finding>* findings) {
@@ -287,6 +316,7 @@ int Run(DoctorFlags& flags, const Invocation& given) {
   std::vector<Finding> findings;
   // The pool of each area is checked with it; here, the pool that commands find.
   if (areas.empty() || ChoosePoolSpec("").ok()) CheckPool("", "", &findings);
+  CheckCertificates(&findings);
   findings.push_back(CheckFastWake());
   if (!areas.empty() || !words.empty()) {
     findings.push_back(CheckReserve(FieldOf("/proc/meminfo", "MemTotal") * kKiB));

@@ -30,6 +30,8 @@ struct KeygenFlags {
   std::string client;
   std::string uri;
   std::string authority;
+  std::string secret;
+  std::string purpose;
   int64_t days = 365;
 
   void Register(ArgParser* parser) {
@@ -48,6 +50,12 @@ struct KeygenFlags {
     parser->String("uri", &uri, {"URI", "spiffe://..., the client's identity instead of its name"});
     parser->String("authority", &authority,
                    {"DIR", "take the authority in DIR, and write only the client's files: one more\nclient"});
+    parser->String("secret", &secret,
+                   {"FILE",
+                    "derive the authority from what FILE holds, 32 bytes or more, and from\n"
+                    "--purpose: machines that have the file make certificates that know each\n"
+                    "other. Its key is not written"});
+    parser->String("purpose", &purpose, {"TEXT", "for --secret: one authority for each, as in job-1234"});
     parser->Integer("days", 1, kDaysMax, &days, {"N", "for which the certificates hold (default: 365)"});
   }
 };
@@ -57,6 +65,13 @@ absl::StatusOr<Authority> ReadAuthority(const std::string& directory) {
   NRAM_ASSIGN_OR_RETURN(std::string key, ReadFile(directory + "/ca.key"));
   absl::StatusOr<Authority> authority = Authority::Read({std::move(certificate), std::move(key)});
   if (!authority.ok()) return Annotate(authority.status(), absl::StrCat("the authority in ", directory));
+  return authority;
+}
+
+absl::StatusOr<Authority> DeriveAuthority(const std::string& file, const std::string& purpose) {
+  NRAM_ASSIGN_OR_RETURN(const std::string secret, ReadFile(file));
+  absl::StatusOr<Authority> authority = Authority::Derive("nram-authority", secret, purpose);
+  if (!authority.ok()) return Annotate(authority.status(), file);
   return authority;
 }
 
@@ -100,15 +115,20 @@ absl::Status Keygen(const KeygenFlags& flags, const std::string& directory) {
   if (mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) return ErrnoStatus(errno, directory);
   const bool only_client = !flags.authority.empty();
   const std::string from = only_client ? flags.authority : directory;
-  const bool has_authority = only_client || access((from + "/ca.key").c_str(), F_OK) == 0;
-  if (!has_authority && access((from + "/ca.pem").c_str(), F_OK) == 0) {
+  const bool is_derived = !flags.secret.empty();
+  if (is_derived == flags.purpose.empty() || (is_derived && only_client)) {
+    return absl::InvalidArgumentError("--secret and --purpose go together, and without --authority");
+  }
+  const bool has_authority = only_client || (!is_derived && access((from + "/ca.key").c_str(), F_OK) == 0);
+  if (!has_authority && !is_derived && access((from + "/ca.pem").c_str(), F_OK) == 0) {
     return absl::FailedPreconditionError(
         absl::StrCat(from,
                      "/ca.pem is there, and its key, ca.key, is not: nothing can be signed. Bring the key, or "
                      "choose another directory for a new authority"));
   }
-  NRAM_ASSIGN_OR_RETURN(const Authority authority,
-                        has_authority ? ReadAuthority(from) : Authority::Create("nram-authority"));
+  NRAM_ASSIGN_OR_RETURN(const Authority authority, has_authority ? ReadAuthority(from)
+                                                   : is_derived  ? DeriveAuthority(flags.secret, flags.purpose)
+                                                                 : Authority::Create("nram-authority"));
   NRAM_ASSIGN_OR_RETURN(const CertificatePair own, authority.Write());
   // A renewal without flags asks for the same again.
   CertificateWishes server_wishes = FormerWishes(directory + "/server.pem");
@@ -129,14 +149,15 @@ absl::Status Keygen(const KeygenFlags& flags, const std::string& directory) {
     NRAM_ASSIGN_OR_RETURN(server, authority.Issue(server_wishes));
   }
   NRAM_ASSIGN_OR_RETURN(const CertificatePair client, authority.Issue(client_wishes));
-  if (!has_authority) NRAM_RETURN_IF_ERROR(WriteSecret(directory + "/ca.key", own.key));
+  if (!has_authority && !is_derived) NRAM_RETURN_IF_ERROR(WriteSecret(directory + "/ca.key", own.key));
   NRAM_RETURN_IF_ERROR(WriteFileAtomically(directory + "/ca.pem", own.certificate));
   if (!only_client) NRAM_RETURN_IF_ERROR(WritePair(directory, "server", server));
   NRAM_RETURN_IF_ERROR(WritePair(directory, "client", client));
 
   const std::string who = client_wishes.uri.empty() ? "cn:" + client_wishes.name : client_wishes.uri;
   printf("%s: %s; good until %s\n", directory.c_str(),
-         only_client     ? "certificate for one more client"
+         is_derived      ? "certificates of the secret's authority"
+         : only_client   ? "certificate for one more client"
          : has_authority ? "new certificates of the authority that was there"
                          : "a new authority, and certificates of it",
          DateAfter(flags.days).c_str());
@@ -144,6 +165,7 @@ absl::Status Keygen(const KeygenFlags& flags, const std::string& directory) {
     printf("  servers  ca.pem server.pem server.key   for %s\n", absl::StrJoin(server_wishes.hosts, ", ").c_str());
   }
   printf("  clients  ca.pem client.pem client.key   %s\n", who.c_str());
+  if (is_derived) return absl::OkStatus();  // for scripts, which know what to do
   if (!only_client)
     printf("  you      ca.key                         signs others: keep it away from servers and clients\n");
   printf(
