@@ -9,20 +9,31 @@ directory=$(mktemp -d -p /tmp --suffix=-nram-user)
 chmod 755 "$directory"
 export NRAM_STATE_DIR=$directory/state
 unset NRAM_POOL NRAM_BUDGET NRAM_COPIES
+as_user=(setpriv --reuid=1000 --regid=1000 --clear-groups)
 cleanup() {
-  "$nram" down > /dev/null 2>&1 || true
+  "${as_user[@]}" "$directory/bin/nram" down > /dev/null 2>&1 || true
   rm -rf "$directory"
 }
 trap cleanup EXIT
 . "$(dirname "$0")/../cli/expect.sh"
 
 [ "$(id -u)" -eq 0 ] || fail "this test starts as root, to become somebody else"
-"$nram" up --servers=2 --donate=512M > /dev/null
-NRAM_POOL=$("$nram" df --json | jq -r '[.donors[].address] | join(",")')
-export NRAM_POOL
 mkdir "$directory/bin"
+install -m 755 "$nram" "$directory/bin/nram"
+install -m 755 "$(dirname "$nram")/../../memserver/nram-memserver" "$directory/bin/"
+# The user's own pool: root's refuses other users.
+NRAM_STATE_DIR=$directory/roots "$nram" up --servers=1 --donate=64M > /dev/null
+chmod 755 "$directory/roots"
+expect 1 "Permission denied" env NRAM_POOL="unix:$directory/roots/0.socket" "${as_user[@]}" "$directory/bin/nram" df
+chmod 666 "$directory/roots/0.socket"
+expect 1 "uid:1000 may not use this server" env NRAM_POOL="unix:$directory/roots/0.socket" \
+  "${as_user[@]}" "$directory/bin/nram" df
+NRAM_STATE_DIR=$directory/roots "$nram" down > /dev/null
+install -d -o 1000 -g 1000 -m 700 "$NRAM_STATE_DIR"
+"${as_user[@]}" "$directory/bin/nram" up --servers=2 --donate=512M > /dev/null
+NRAM_POOL=$("$nram" df --json --pool="$NRAM_STATE_DIR/pool" | jq -r '[.donors[].address] | join(",")')
+export NRAM_POOL
 for example in "$@"; do install -m 755 "$example" "$directory/bin/"; done
-as_user=(setpriv --reuid=65534 --regid=65534 --clear-groups)
 
 if [ "$(cat /proc/sys/vm/unprivileged_userfaultfd)" = 0 ]; then
   expect 1 "setfacl -m u:USER:rw /dev/userfaultfd" "${as_user[@]}" "$directory/bin/array" --mib=16 --budget-mib=4
