@@ -230,8 +230,7 @@ int Main(int argc, char** argv) {
               << std::endl;
     return 2;
   }
-  const absl::Status status =
-      driven ? RunDriven(argv[1], copies, mib) : Run(argv[1], copies, std::max(rounds, 1));
+  const absl::Status status = driven ? RunDriven(argv[1], copies, mib) : Run(argv[1], copies, std::max(rounds, 1));
   if (status.ok()) return 0;
   std::cerr << "nram-bench-copies: " << status.message() << std::endl;
   return 1;

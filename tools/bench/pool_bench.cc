@@ -14,91 +14,10 @@
 #include "base/status.h"
 #include "base/units.h"
 #include "proto/message.h"
+#include "tools/bench/workload.h"
 
 namespace nram {
 namespace {
-
-constexpr uint64_t kRegionBytes = 256 * kMiB;
-
-template <typename T>
-T Median(std::vector<T> values) {
-  const size_t half = values.size() / 2;
-  std::sort(values.begin(), values.end());
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
-
-// One region that is full of random bytes, and the workloads on it.
-class Workload {
- public:
-  static absl::StatusOr<std::unique_ptr<Workload>> Create(Pool* pool) {
-    std::unique_ptr<Workload> workload(new Workload);
-    NRAM_ASSIGN_OR_RETURN(workload->region_, pool->CreateRegion({.gc = true}));
-    NRAM_ASSIGN_OR_RETURN(workload->buffer_, Mapping::Anonymous(64 * kMiB));
-    std::mt19937_64 random(1);
-    for (size_t i = 0; i < workload->buffer_.size(); i += 8) {
-      const uint64_t word = random();
-      memcpy(workload->buffer_.data() + i, &word, 8);
-    }
-    for (uint64_t at = 0; at < kRegionBytes; at += workload->buffer_.size()) {
-      NRAM_RETURN_IF_ERROR(workload->region_->Write(at, {workload->buffer_.data(), workload->buffer_.size()}));
-    }
-    return workload;
-  }
-  ~Workload() {
-    if (region_ != nullptr) (void)region_->Destroy();
-  }
-
-  // Each operation at a random place, one at a time.
-  absl::StatusOr<std::vector<int64_t>> OneAtATime(bool write, uint64_t bytes, int count) {
-    std::vector<int64_t> took_ns;
-    took_ns.reserve(count);
-    for (int i = 0; i < count; ++i) {
-      const uint64_t offset = random_() % (kRegionBytes / kPageBytes) * kPageBytes;
-      const int64_t began_ns = MonotonicNs();
-      const IoOptions options{.io_class = IoClass::kUrgent};
-      NRAM_RETURN_IF_ERROR(write ? region_->Write(offset, {buffer_.data(), bytes}, options)
-                                 : region_->Read(offset, {buffer_.data(), bytes}, options));
-      took_ns.push_back(MonotonicNs() - began_ns);
-    }
-    return took_ns;
-  }
-
-  // Operations in order, `depth` under way.
-  absl::StatusOr<int64_t> Stream(bool write, uint64_t bytes, int count, int depth) {
-    const int64_t began_ns = MonotonicNs();
-    std::vector<Io> ios(depth);
-    for (int i = 0; i < count + depth; ++i) {
-      Io* io = &ios[i % depth];
-      if (i >= depth) NRAM_RETURN_IF_ERROR(io->Wait());
-      if (i >= count) continue;
-      const uint64_t offset = i * bytes % kRegionBytes;
-      std::byte* at = buffer_.data() + i % depth * bytes;
-      if (write) {
-        region_->StartWrite(io, offset, {at, bytes});
-      } else {
-        region_->StartRead(io, offset, {at, bytes});
-      }
-    }
-    return MonotonicNs() - began_ns;
-  }
-
- private:
-  Workload() = default;
-  std::unique_ptr<Region> region_;
-  Mapping buffer_;
-  std::mt19937_64 random_{2};
-};
-
-BenchRow Summarise(BenchRow row, const std::vector<double>& bare, const std::vector<double>& nram) {
-  std::vector<double> ratios;
-  for (size_t i = 0; i < bare.size(); ++i) ratios.push_back(nram[i] / bare[i]);
-  row.bare = Median(bare);
-  row.nram = Median(nram);
-  row.ratio = Median(ratios);
-  row.ratio_min = *std::min_element(ratios.begin(), ratios.end());
-  row.ratio_max = *std::max_element(ratios.begin(), ratios.end());
-  return row;
-}
 
 struct LatencyCase {
   bool write;
@@ -112,6 +31,17 @@ struct StreamCase {
 };
 
 }  // namespace
+
+BenchRow Summarise(BenchRow row, const std::vector<double>& bare, const std::vector<double>& nram) {
+  std::vector<double> ratios;
+  for (size_t i = 0; i < bare.size(); ++i) ratios.push_back(nram[i] / bare[i]);
+  row.bare = Median(bare);
+  row.nram = Median(nram);
+  row.ratio = Median(ratios);
+  row.ratio_min = *std::min_element(ratios.begin(), ratios.end());
+  row.ratio_max = *std::max_element(ratios.begin(), ratios.end());
+  return row;
+}
 
 absl::Status RunPoolBench(BareSocket* bare, BareSocket* stored, Pool* pool, Pool* spinning_pool,
                           const PoolBenchOptions& options, absl::FunctionRef<void(const BenchRow&)> report) {

@@ -29,6 +29,9 @@ struct BenchRow {
   bool ok() const { return mark == 0 || (lower_is_better ? ratio <= mark : ratio >= mark); }
 };
 
+// `row` with the medians of a reference's rounds, of nram's, and of their ratios.
+BenchRow Summarise(BenchRow row, const std::vector<double>& bare, const std::vector<double>& nram);
+
 struct PoolBenchOptions {
   int rounds = 7;
   bool quick = false;  // a smoke run: the numbers mean nothing

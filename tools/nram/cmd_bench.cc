@@ -3,6 +3,7 @@
 #include <limits.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -14,8 +15,12 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/state_dir.h"
 #include "base/status.h"
 #include "base/subprocess.h"
+#include "base/tls/authority.h"
+#include "base/tls/context.h"
 #include "base/units.h"
 #include "client/pool/pool.h"
 #include "client/pool/pool_spec.h"
@@ -23,6 +28,7 @@
 #include "tools/bench/bare_socket.h"
 #include "tools/bench/load_bench.h"
 #include "tools/bench/pool_bench.h"
+#include "tools/bench/tls_bench.h"
 #include "tools/nram/command.h"
 #include "tools/nram/local_pool.h"
 #include "tools/nram/programs.h"
@@ -51,20 +57,50 @@ struct BenchFlags {
   }
 };
 
-absl::StatusOr<std::unique_ptr<Pool>> OpenLocal(const std::string& directory, int64_t spin_us) {
+// `tls_dir`: certificates of both ends; empty: none.
+absl::StatusOr<std::unique_ptr<Pool>> OpenLocal(const std::string& directory, int64_t spin_us,
+                                                const std::string& tls_dir = "") {
   LocalPoolOptions local;
   local.directory = directory;
   local.servers = 1;
   local.server_flags = {"--donate=512MiB", absl::StrCat("--spin=", spin_us)};
   local.die_with_parent = true;
   local.tcp = true;
+  if (!tls_dir.empty()) local.server_flags.push_back("--tls-dir=" + tls_dir);
   local.processor = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)) - 1;
   NRAM_RETURN_IF_ERROR(StartLocalPool(local).status());
   PoolOptions options;
   NRAM_ASSIGN_OR_RETURN(options.servers, ParsePoolSpec("@" + directory + "/pool"));
   options.unix_sockets = false;
   options.spin.limit_us = spin_us;
+  if (!tls_dir.empty()) {
+    NRAM_ASSIGN_OR_RETURN(const TlsFiles files, TlsFiles::In(tls_dir, TlsRole::kClient));
+    NRAM_ASSIGN_OR_RETURN(options.tls, TlsContext::Load(files, TlsRole::kClient));
+  }
   return Pool::Open(options);
+}
+
+void PrintRow(const BenchRow& row) {
+  printf("%-46s %10.1f %10.1f %-5s %6.2f [%5.2f %5.2f] %s%.2f %-6s", row.name.c_str(), row.bare, row.nram,
+         row.unit.c_str(), row.ratio, row.ratio_min, row.ratio_max, row.lower_is_better ? "<=" : ">=", row.mark,
+         row.ok() ? "ok" : "missed");
+  if (row.stored > 0) printf(" %10.1f %5.2f", row.stored, row.ratio_to_stored);
+  printf("\n");
+  fflush(stdout);
+}
+
+nlohmann::json ToJson(const BenchRow& row) {
+  return {{"row", row.name},
+          {"unit", row.unit},
+          {"bare", row.bare},
+          {"nram", row.nram},
+          {"ratio", row.ratio},
+          {"ratio_min", row.ratio_min},
+          {"ratio_max", row.ratio_max},
+          {"stored", row.stored},
+          {"ratio_to_stored", row.ratio_to_stored},
+          {"mark", row.mark},
+          {"ok", row.ok()}};
 }
 
 absl::Status RunPool(const BenchFlags& options, const std::string& directory) {
@@ -93,25 +129,62 @@ absl::Status RunPool(const BenchFlags& options, const std::string& directory) {
         bench.rounds, "", "bare", "nram", "", "ratio", "[min max]", "mark", "stored, ratio");
   }
   NRAM_RETURN_IF_ERROR(RunPoolBench(&bare, &stored, sleeping.get(), spinning.get(), bench, [&](const BenchRow& row) {
+    if (!options.json) PrintRow(row);
+    rows.push_back(ToJson(row));
+  }));
+  if (options.json) std::cout << rows.dump(2) << std::endl;
+  return absl::OkStatus();
+}
+
+// An authority and its certificates for servers and clients of this machine.
+absl::Status MakeCertificates(const std::string& directory) {
+  NRAM_RETURN_IF_ERROR(MakeStateDir(directory));
+  NRAM_ASSIGN_OR_RETURN(const Authority authority, Authority::Create("nram-bench"));
+  NRAM_ASSIGN_OR_RETURN(const CertificatePair own, authority.Write());
+  NRAM_RETURN_IF_ERROR(WriteFileAtomically(directory + "/ca.pem", own.certificate));
+  const mode_t former = umask(0077);
+  absl::Status status;
+  for (const bool serves : {true, false}) {
+    const std::string name = serves ? "server" : "client";
+    const auto pair = authority.Issue({.name = name, .serves = serves, .hosts = {"127.0.0.1"}, .uri = "", .days = 1});
+    status.Update(pair.status());
+    if (!pair.ok()) continue;
+    status.Update(WriteFileAtomically(absl::StrCat(directory, "/", name, ".pem"), pair->certificate));
+    status.Update(WriteFileAtomically(absl::StrCat(directory, "/", name, ".key"), pair->key));
+  }
+  umask(former);
+  return status;
+}
+
+absl::Status RunTls(const BenchFlags& options, const std::string& directory) {
+  const std::string plain_dir = absl::StrCat(directory, "/plain");
+  const std::string tls_dir = absl::StrCat(directory, "/tls");
+  const auto cleanup = absl::MakeCleanup([&] {
+    (void)StopLocalPool(plain_dir, 2'000);
+    (void)StopLocalPool(tls_dir, 2'000);
+  });
+  NRAM_RETURN_IF_ERROR(MakeCertificates(directory + "/certificates"));
+  PinToProcessor(0);
+  NRAM_ASSIGN_OR_RETURN(const std::unique_ptr<Pool> plain, OpenLocal(plain_dir, 0));
+  NRAM_ASSIGN_OR_RETURN(const std::unique_ptr<Pool> tls, OpenLocal(tls_dir, 0, directory + "/certificates"));
+  PoolBenchOptions bench;
+  bench.rounds = options.quick ? 1 : static_cast<int>(options.rounds);
+  bench.quick = options.quick;
+  bench.only = options.only;
+  nlohmann::json rows = nlohmann::json::array();
+  if (!options.json) {
+    printf(
+        "TCP loopback; client on processor 0, servers on the last; medians of %d rounds, alternating.\n"
+        "Sum: what the plain pool and AES-256-GCM alone (%.1f GB/s here) add up to. Latency is beside plain.\n"
+        "%-46s %10s %10s %-5s %6s %14s %7s %17s\n",
+        bench.rounds, MeasureCipher() / 1e9, "", "plain, sum", "TLS", "", "ratio", "[min max]", "mark", "plain, ratio");
+  }
+  NRAM_RETURN_IF_ERROR(RunTlsBench(plain.get(), tls.get(), bench, [&](const BenchRow& row) {
     if (!options.json) {
-      printf("%-46s %10.1f %10.1f %-5s %6.2f [%5.2f %5.2f] %s%.1f %-6s", row.name.c_str(), row.bare, row.nram,
-             row.unit.c_str(), row.ratio, row.ratio_min, row.ratio_max, row.lower_is_better ? "<=" : ">=", row.mark,
-             row.ok() ? "ok" : "missed");
-      if (row.stored > 0) printf(" %10.1f %5.2f", row.stored, row.ratio_to_stored);
-      printf("\n");
-      fflush(stdout);
+      PrintRow(row);
+    } else {
+      rows.push_back(ToJson(row));
     }
-    rows.push_back({{"row", row.name},
-                    {"unit", row.unit},
-                    {"bare", row.bare},
-                    {"nram", row.nram},
-                    {"ratio", row.ratio},
-                    {"ratio_min", row.ratio_min},
-                    {"ratio_max", row.ratio_max},
-                    {"stored", row.stored},
-                    {"ratio_to_stored", row.ratio_to_stored},
-                    {"mark", row.mark},
-                    {"ok", row.ok()}});
   }));
   if (options.json) std::cout << rows.dump(2) << std::endl;
   return absl::OkStatus();
@@ -220,7 +293,8 @@ int RunScript(const std::string& script, const std::vector<std::string>& args) {
 int Run(BenchFlags& flags, const Invocation& given) {
   if (given.words.size() == 1 && given.words[0] == "pool") return RunWithServers(flags, &RunPool);
   if (given.words.size() == 1 && given.words[0] == "load") return RunWithServers(flags, &RunLoad);
-  return ToExitCode(absl::InvalidArgumentError("which? Expected nram bench pool or nram bench load"), "nram bench");
+  if (given.words.size() == 1 && given.words[0] == "tls") return RunWithServers(flags, &RunTls);
+  return ToExitCode(absl::InvalidArgumentError("which? Expected nram bench pool, load or tls"), "nram bench");
 }
 
 }  // namespace
@@ -230,7 +304,7 @@ Command BenchCommand() {
                                                R"(usage: nram bench [DIR...] [flags]            see `nram bench --help`
        nram bench report < RESULTS > PAGE    the results of its --json as a page with plots,
                                              or with --picture as one; see its --help
-       nram bench pool|load [flags]
+       nram bench pool|load|tls [flags]
 
 pool: starts memory servers of its own on this machine and measures the pool's reads and writes
 over TCP loopback, each row alternately with the same bytes over a bare socket, and prints
@@ -240,6 +314,8 @@ minutes and 1.3 GiB of memory; nothing else should run meanwhile.
 load: many clients write, read and verify at once, while one measures urgent reads with and
 without them, and the server's memory is watched.
 
+tls: the pool's reads and writes with certificates beside the same without, as `pool` does it.
+
 )",
                                                R"(
 example: nram bench pool --only='4 KiB'
@@ -248,7 +324,8 @@ example: nram bench pool --only='4 KiB'
   // Other words, and their flags, are for the scripts.
   command.run = [run = command.run](const std::vector<std::string>& args) {
     if (!args.empty() && args[0] == "report") return RunScript("nram-bench-report", {args.begin() + 1, args.end()});
-    if (args.empty() || (args[0] != "pool" && args[0] != "load")) return RunScript("nram-bench-dirs", args);
+    if (args.empty() || (args[0] != "pool" && args[0] != "load" && args[0] != "tls"))
+      return RunScript("nram-bench-dirs", args);
     return run(args);
   };
   return command;
