@@ -1,0 +1,69 @@
+#ifndef NRAM_CLIENT_SEAL_PAGE_CIPHER_H_
+#define NRAM_CLIENT_SEAL_PAGE_CIPHER_H_
+
+// AES-256-GCM over whole pages (adr/0016; NIST SP 800-38D).
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "base/units.h"
+#include "client/seal/seal_key.h"
+
+struct evp_cipher_ctx_st;
+
+namespace nram {
+
+// What is stored beside a sealed page.
+struct PageSeal {
+  static constexpr size_t kTagBytes = 16;
+  static constexpr size_t kWireBytes = sizeof(uint64_t) + kTagBytes;
+
+  uint64_t counter = 0;  // of the region; 0: there is no page
+  std::array<uint8_t, kTagBytes> tag{};
+  friend bool operator==(const PageSeal&, const PageSeal&) = default;
+};
+
+// Where a page belongs. A page that was sealed for one place does not open at another.
+struct SealPlace {
+  uint32_t number = 0;  // the region's, which its key has seen once: half of the nonce
+  RegionId region{};
+  uint64_t page = 0;
+};
+
+// Seals and opens. Not thread-safe: each thread, or each lane, has one. Allocates at construction alone.
+//
+// OpenSSL keeps round keys in ordinary memory. So a cipher has its key only between Begin and End, for one message.
+class PageCipher {
+ public:
+  // `key` is not owned.
+  explicit PageCipher(const SealKey* key);
+  ~PageCipher();
+  PageCipher(const PageCipher&) = delete;
+
+  // False: there is no key any more (this is a child after fork), or OpenSSL fails.
+  bool Begin();
+  void End();
+
+  // Between Begin and End. `counter` must never come twice with the same number: the two pages' difference would be
+  // plain, and forged tags possible. `page` and `sealed`: kPageBytes each; they may be the same. False: OpenSSL fails.
+  bool Seal(const SealPlace& place, uint64_t counter, const std::byte* page, std::byte* sealed, PageSeal* seal);
+  // Opens kPageBytes in place. False: it is not what was sealed for this place with this counter; then the bytes are
+  // zeros.
+  bool Open(const SealPlace& place, const PageSeal& seal, std::byte* page);
+
+ private:
+  struct FreeContext {
+    void operator()(evp_cipher_ctx_st* context) const;
+  };
+  bool Start(evp_cipher_ctx_st* context, const SealPlace& place, uint64_t counter) const;
+
+  const SealKey* const key_;
+  std::unique_ptr<evp_cipher_ctx_st, FreeContext> sealing_;
+  std::unique_ptr<evp_cipher_ctx_st, FreeContext> opening_;
+};
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_SEAL_PAGE_CIPHER_H_
