@@ -159,11 +159,14 @@ bool TlsPump::Move(Link* link) {
 }
 
 bool TlsPump::Watch(Link* link) {
+  // An end from which nothing is wanted is taken out of the set: the set tells of its end whether or not it is asked
+  // to, again and again. The other end wakes the link then; there is always one that is wanted.
   const auto set = [&](int fd, uint32_t wanted, uint32_t* registered) {
     if (*registered == wanted) return true;
     epoll_event event{.events = wanted, .data = {.ptr = link}};
+    const int operation = wanted == 0 ? EPOLL_CTL_DEL : *registered == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD;
     *registered = wanted;
-    return epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event) == 0;
+    return epoll_ctl(epoll_.get(), operation, fd, &event) == 0;
   };
   const bool out_waits = !link->to_outer.empty() || link->channel.has_output();
   const bool in_waits = !link->to_inner.empty();

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <openssl/ssl.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -20,6 +21,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/file.h"
 #include "base/poll_until.h"
 #include "base/test_seed.h"
 #include "base/tls/authority.h"
@@ -401,6 +403,40 @@ TEST_F(PumpTest, APlainEndThatIsClosedClosesTheOther) {
   EXPECT_EQ(ReadAll(client.get()), "");
   client.reset();
   EXPECT_TRUE(PollUntil(DeadlineAfterMs(20'000), 1, [&] { return client_pump_.count() + server_pump_.count() == 0; }));
+}
+
+// Processor time of all threads of pumps so far, ns.
+int64_t PumpNs() {
+  int64_t ns = 0;
+  for (const std::string& task : ListDirectory("/proc/self/task")) {
+    const std::string at = "/proc/self/task/" + task;
+    if (ReadFile(at + "/comm").value_or("") != "nram-tls\n") continue;
+    ns += strtoll(ReadFile(at + "/schedstat").value_or("0").c_str(), nullptr, 10);
+  }
+  return ns;
+}
+
+// The peer is gone, and gRPC does not take what came before: the kernel tells of the end for as long as it is asked.
+TEST_F(PumpTest, DoesNotSpinWhileAPlainEndTakesNothing) {
+  Pair wire, of_client, of_server;
+  const Outcome outcome = Shake(wire);
+  ASSERT_TRUE(outcome.client.ok() && outcome.server.ok());
+  auto peer = std::make_unique<TlsPump>();
+  peer->Add(std::move(wire.client), outcome.client_session, std::move(of_client.server));
+  server_pump_.Add(std::move(wire.server), outcome.server_session, std::move(of_server.server));
+  UniqueFd client = std::move(of_client.client), server = std::move(of_server.client);
+  fcntl(server.get(), F_SETFL, 0);
+  // More than the plain end's buffers hold.
+  const std::string some(64 * 1024, 'x');
+  for (const int64_t until_ns = DeadlineAfterMs(500); MonotonicNs() < until_ns;) {
+    if (send(client.get(), some.data(), some.size(), MSG_NOSIGNAL) < 0) poll(nullptr, 0, 5);
+  }
+  peer.reset();
+  poll(nullptr, 0, 100);
+  const int64_t before_ns = PumpNs(), began_ns = MonotonicNs();
+  poll(nullptr, 0, 500);
+  EXPECT_LT(PumpNs() - before_ns, (MonotonicNs() - began_ns) / 4);
+  EXPECT_GT(ReadAll(server.get()).size(), 100'000u);
 }
 
 TEST_F(PumpTest, TellsWhatTheServerSaysOfACertificate) {
