@@ -431,7 +431,7 @@ absl::Status DataServer::CheckStillMay(const Connection& connection) const {
 
 void DataServer::Take(UniqueFd fd, Peer peer, const TlsSession* tls) {
   const auto refuse = [&](absl::string_view why) {
-    log_.Post(absl::StrCat("refusing ", peer.name, ": ", why));
+    refusals_.Post(absl::StrCat("refusing ", peer.name, ": ", why));
     ++counters_.refused;
   };
   SessionContext context = context_;

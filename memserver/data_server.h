@@ -100,6 +100,7 @@ class DataServer {
   DataServerCounters counters_;
   ConnectionTable table_;
   LateLog log_;
+  LateLog refusals_{nullptr, LateLog::kRefusalPeriodMs};
   std::atomic<int> prepaid_open_{0};
   // Charges of closed connections that are kept. Clients that come back to a full server find them.
   std::atomic<int> spares_{0};

@@ -10,8 +10,9 @@
 
 namespace nram {
 
-LateLog::LateLog(std::function<void(const std::string& line)> write)
-    : write_(write != nullptr ? std::move(write) : [](const std::string& line) { LOG(WARNING) << line; }) {
+LateLog::LateLog(std::function<void(const std::string& line)> write, int64_t period_ms)
+    : write_(write != nullptr ? std::move(write) : [](const std::string& line) { LOG(WARNING) << line; }),
+      period_ns_(period_ms * kNsPerMs) {
   thread_ = std::thread([this] { Run(); });
   pthread_setname_np(thread_.native_handle(), "nram-log");
 }
@@ -29,7 +30,7 @@ void LateLog::Post(std::string line) {
   const int64_t now_ns = MonotonicNs();
   MutexLock lock(&mu_);
   // The period does not end before the number of skipped lines has been written.
-  if (skipped_ == 0 && now_ns - period_began_ns_ >= kPeriodMs * kNsPerMs) {
+  if (skipped_ == 0 && now_ns - period_began_ns_ >= period_ns_) {
     period_began_ns_ = now_ns;
     in_period_ = 0;
   }
@@ -46,7 +47,7 @@ void LateLog::Run() {
   MutexLock lock(&mu_);
   while (true) {
     const int64_t now_ns = MonotonicNs();
-    const int64_t period_ends_ns = period_began_ns_ + kPeriodMs * kNsPerMs;
+    const int64_t period_ends_ns = period_began_ns_ + period_ns_;
     std::string line;
     if (!lines_.empty()) {
       line = std::move(lines_.front());

@@ -1,7 +1,7 @@
 #ifndef NRAM_MEMSERVER_LATE_LOG_H_
 #define NRAM_MEMSERVER_LATE_LOG_H_
 
-// A log for lines that peers cause. It writes a few lines a second at most, on a thread of its own, so that no worker
+// A log for lines that peers cause. It writes a few lines a second (or a minute) at most, on a thread of its own, so that no worker
 // waits for the log's reader.
 
 #include <cstdint>
@@ -19,9 +19,11 @@ class LateLog {
  public:
   static constexpr int kLinesPerPeriod = 5;
   static constexpr int64_t kPeriodMs = 1'000;
+  // For what strangers can cause as often as they like: a flood of it is a few lines a minute.
+  static constexpr int64_t kRefusalPeriodMs = 60'000;
 
   // `write` is called on the log's thread. Null: each line goes to glog.
-  explicit LateLog(std::function<void(const std::string& line)> write = nullptr);
+  explicit LateLog(std::function<void(const std::string& line)> write = nullptr, int64_t period_ms = kPeriodMs);
   // Writes the lines that wait.
   ~LateLog();
 
@@ -33,6 +35,7 @@ class LateLog {
   void Run();
 
   const std::function<void(const std::string& line)> write_;
+  const int64_t period_ns_;
   Mutex mu_;
   CondVar changed_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;

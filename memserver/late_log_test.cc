@@ -28,6 +28,16 @@ TEST(LateLogTest, AFloodIsAFewLinesAndANumber) {
   EXPECT_TRUE(absl::StrContains(lines.back(), " more such lines in the last ")) << lines.back();
 }
 
+TEST(LateLogTest, ALongPeriodsFloodIsTheSameFewLines) {
+  std::vector<std::string> lines;
+  {
+    LateLog log([&](const std::string& line) { lines.push_back(line); }, LateLog::kRefusalPeriodMs);
+    for (int i = 0; i < 100'000; ++i) log.Post("refused");
+  }
+  EXPECT_LE(lines.size(), LateLog::kLinesPerPeriod + 1);
+  EXPECT_TRUE(absl::StrContains(lines.back(), " more such lines in the last ")) << lines.back();
+}
+
 TEST(LateLogTest, NobodyWaitsForWhoeverReadsTheLog) {
   std::atomic<bool> stuck{true};
   std::atomic<int> written{0};

@@ -165,7 +165,7 @@ absl::Status MemServer::InitTls() {
   pump_ = std::make_unique<TlsPump>();
   HandshakesOptions handshakes;
   handshakes.refused = [this](const Peer& peer, const absl::Status& why) {
-    log_.Post(absl::StrCat("refusing ", peer.name, ": ", why.message()));
+    refusals_.Post(absl::StrCat("refusing ", peer.name, ": ", why.message()));
   };
   handshakes_ = std::make_unique<Handshakes>(std::move(context), std::move(handshakes));
   return absl::OkStatus();

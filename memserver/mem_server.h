@@ -94,6 +94,7 @@ class MemServer {
   const std::string hostname_;
   uint64_t reserve_bytes_ = 0;  // the host reserve
   LateLog log_{[](const std::string& line) { LOG(INFO) << line; }};
+  LateLog refusals_{nullptr, LateLog::kRefusalPeriodMs};
   std::unique_ptr<Access> access_;
   uint64_t rules_version_ = 0;     // the collector's: that leases were judged by
   std::unique_ptr<TlsPump> pump_;  // null without certificates, as the handshakes
