@@ -1,8 +1,8 @@
 #ifndef NRAM_MEMSERVER_LATE_LOG_H_
 #define NRAM_MEMSERVER_LATE_LOG_H_
 
-// A log for lines that peers cause. It writes a few lines a second (or a minute) at most, on a thread of its own, so that no worker
-// waits for the log's reader.
+// A log for lines that peers cause. It writes a few lines a second (or a minute) at most, on a thread of its own, so
+// that no worker waits for the log's reader.
 
 #include <cstdint>
 #include <deque>
