@@ -16,6 +16,8 @@
 namespace nram {
 namespace {
 
+constexpr int kRefusalsToldMax = 3;
+
 struct DfFlags {
   std::string pool;
   bool json = false;
@@ -119,6 +121,16 @@ std::string Notes(const ServerStatistics& statistics) {
   return notes;
 }
 
+void TellSilent(StatisticsAnswers answers, int silent) {
+  if (silent == 0) return;
+  int told = 0;
+  for (const auto& answer : answers) {
+    if (!IsOfTrust(answer.status()) || ++told > kRefusalsToldMax) continue;
+    fprintf(stderr, "nram df: %s\n", std::string(answer.status().message()).c_str());
+  }
+  fprintf(stderr, "nram df: %d of %zu servers do not answer; they are not in the total\n", silent, answers.size());
+}
+
 int Run(DfFlags& options, const Invocation&) {
   const auto members = OpenMembers(options.pool);
   if (!members.ok()) return ToExitCode(members.status(), "nram df");
@@ -134,7 +146,8 @@ int Run(DfFlags& options, const Invocation&) {
   for (size_t i = 0; i < members->size(); ++i) {
     const std::string name = (*members)[i].endpoint.ToString();
     if (!answers[i].ok()) {
-      printf("%-*s does not answer\n", static_cast<int>(width), name.c_str());
+      printf("%-*s %s\n", static_cast<int>(width), name.c_str(),
+             IsOfTrust(answers[i].status()) ? "cannot be used by this client" : "does not answer");
       continue;
     }
     const ServerCapacity& at = answers[i]->capacity;
@@ -152,9 +165,7 @@ int Run(DfFlags& options, const Invocation&) {
     printf("\nusable with two copies on different hosts: %s\n", size(hosts.UsableBytes(2)).c_str());
   }
   PrintCopies(SumOfCopies(answers));
-  if (total.silent > 0)
-    fprintf(stderr, "nram df: %d of %zu servers do not answer; they are not in the total\n", total.silent,
-            members->size());
+  TellSilent(answers, total.silent);
   return total.silent == 0 ? 0 : 1;
 }
 

@@ -122,6 +122,11 @@ Finding CheckServers(StatisticsAnswers answers, const std::string& whose) {
       ++pretending;
     }
   }
+  const auto refusal = absl::c_find_if(answers, [](const auto& answer) { return IsOfTrust(answer.status()); });
+  if (refusal != answers.end()) {
+    return {Verdict::kBad, absl::StrCat(whose, "a server cannot be used by this client"),
+            std::string(refusal->status().message())};
+  }
   if (away > 0) {
     return {Verdict::kBad, absl::StrCat(whose, away, " of ", answers.size(), " servers do not answer"),
             "pages there are lost or late; `nram df` says which"};

@@ -104,6 +104,11 @@ absl::StatusOr<std::vector<PoolMember>> OpenMembers(const std::string& spec);
 // kAskTimeoutMs.
 std::vector<absl::StatusOr<ServerStatistics>> AskStatistics(absl::Span<const PoolMember> members);
 
+// Whether the two ends do not trust each other: the text says which lacks what.
+inline bool IsOfTrust(const absl::Status& status) {
+  return absl::IsUnauthenticated(status) || absl::IsPermissionDenied(status);
+}
+
 // The subcommands, each in its own file.
 Command UpCommand();
 Command DownCommand();
