@@ -166,7 +166,7 @@ rm "$directory"/bin/{fusermount3,umount}
 ! grep -Fq "$home" /proc/self/mounts || fail "what was not redirected any more is left"
 
 # If a server cannot start, the job loses its share, and Slurm does not drain the node.
-echo "NRAM_JOB_DONATE=nonsense" > "$NRAM_SLURM_CONF"
+echo "NRAM_JOB_DONATE=nonsense" >> "$NRAM_SLURM_CONF"
 "$scripts/prolog.sh" 2> "$directory/said" || fail "a prolog that fails drains the node"
 grep -q "the memory server ended" "$directory/said" || fail "it said: $(cat "$directory/said")"
 echo PASSED

@@ -24,7 +24,8 @@ install -m 755 "$(dirname "$nram")/../../memserver/nram-memserver" "$directory/b
 # The user's own pool: root's refuses other users.
 NRAM_STATE_DIR=$directory/roots "$nram" up --servers=1 --donate=64M > /dev/null
 chmod 755 "$directory/roots"
-expect 1 "Permission denied" env NRAM_POOL="unix:$directory/roots/0.socket" "${as_user[@]}" "$directory/bin/nram" df
+expect 1 "Permission denied" env NRAM_POOL="unix:$directory/roots/0.socket" \
+  "${as_user[@]}" "$directory/bin/nram" status
 chmod 666 "$directory/roots/0.socket"
 expect 1 "uid:1000 may not use this server" env NRAM_POOL="unix:$directory/roots/0.socket" \
   "${as_user[@]}" "$directory/bin/nram" df
