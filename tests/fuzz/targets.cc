@@ -5,7 +5,7 @@ namespace nram {
 absl::Span<const FuzzTarget> FuzzTargets() {
   static constexpr FuzzTarget kTargets[] = {
       {"messages", &FuzzMessages}, {"session", &FuzzSession}, {"replies", &FuzzReplies}, {"control", &FuzzControl},
-      {"fuse", &FuzzFuse},         {"sort", &FuzzSort},       {"text", &FuzzText},
+      {"fuse", &FuzzFuse},         {"sort", &FuzzSort},       {"text", &FuzzText},       {"tls", &FuzzTls},
   };
   return kTargets;
 }

@@ -27,7 +27,10 @@ void FuzzFuse(const uint8_t* data, size_t size);
 // Sort keys and records: the order is one, and agrees with its prefixes; records are cut and sorted as a simple
 // program does it.
 void FuzzSort(const uint8_t* data, size_t size);
-// Sizes, identifiers, pool specifications, host files, flags.
+// What comes over a connection with TLS: a server's handshake, and records of a peer that has the keys, with somebody
+// in between. What is given on is the beginning of what was sent.
+void FuzzTls(const uint8_t* data, size_t size);
+// Sizes, identifiers, access rules, pool specifications, host files, flags.
 void FuzzText(const uint8_t* data, size_t size);
 
 struct FuzzTarget {

@@ -8,6 +8,7 @@
 #include "base/units.h"
 #include "base/utf8.h"
 #include "client/pool/pool_spec.h"
+#include "memserver/access.h"
 #include "tests/fuzz/targets.h"
 
 namespace nram {
@@ -19,6 +20,10 @@ void FuzzText(const uint8_t* data, size_t size) {
   (void)ParseHostFile(text, "fuzz");
   // With a slash or an @ it would name a file.
   if (text.find('/') == absl::string_view::npos && text.find('@') == absl::string_view::npos) (void)ParsePoolSpec(text);
+  if (const auto rules = ParseAccessRules(text); rules.ok()) {
+    CHECK(!rules->empty());
+    for (const AccessRule& rule : *rules) CHECK(rule.role <= Role::kMonitor || rule.tenant != "-");
+  }
   const std::string clean = ToUtf8(std::string(text), 255);
   CHECK_LE(clean.size(), size_t{255});
   CHECK(ToUtf8(clean, 255) == clean);
