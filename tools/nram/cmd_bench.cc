@@ -66,7 +66,7 @@ absl::StatusOr<std::unique_ptr<Pool>> OpenLocal(const std::string& directory, in
   local.server_flags = {"--donate=512MiB", absl::StrCat("--spin=", spin_us)};
   local.die_with_parent = true;
   local.tcp = true;
-  if (!tls_dir.empty()) local.server_flags.push_back("--tls-dir=" + tls_dir);
+  if (!tls_dir.empty()) local.tls_dir = tls_dir;
   local.processor = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)) - 1;
   NRAM_RETURN_IF_ERROR(StartLocalPool(local).status());
   PoolOptions options;

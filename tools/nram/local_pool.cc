@@ -60,7 +60,8 @@ absl::StatusOr<LocalServer> Spawn(const std::string& program, const LocalPoolOpt
   unlink(ready.c_str());
   const std::string socket = PathOf(options.directory, number, "socket");
   // The machine's own certificates are for its servers, not for a user's.
-  std::vector<std::string> words = {program, "--port=0", "--tls-dir=none", absl::StrCat("--ready-file=", ready)};
+  std::vector<std::string> words = {program, "--port=0", "--tls-dir=" + options.tls_dir,
+                                    absl::StrCat("--ready-file=", ready)};
   const bool has_socket = socket.size() + strlen(".data") < kSocketPathMax;
   if (has_socket) words.push_back("--socket=" + socket);
   if (!options.tcp) words.push_back("--listen=none");

@@ -30,6 +30,7 @@ struct LocalPoolOptions {
   std::string directory;
   int servers = 2;
   std::vector<std::string> server_flags;  // for each server
+  std::string tls_dir = "none";           // certificates, for TCP
   bool tcp = false;                       // on loopback as well: for tests that put relays in between
   bool pretend_hosts = false;             // each server counts as a machine of its own
   bool die_with_parent = false;           // for benchmarks and tests
