@@ -89,9 +89,11 @@ absl::Status Channel::ReceiveMore(Received* received) {
     tls_->in_end -= tls_->in_begin;
     tls_->in_begin = 0;
   }
-  const ssize_t n = recv(fd_, tls_->in.get() + tls_->in_end, kBufferBytes - tls_->in_end, MSG_DONTWAIT);
+  const size_t room = kBufferBytes - tls_->in_end;
+  const ssize_t n = recv(fd_, tls_->in.get() + tls_->in_end, room, MSG_DONTWAIT);
   if (n < 0 && !IsForLater(errno)) return Broken("receive");
-  if (n < 0) received->drained = true;
+  // Less than there was room for: asking again would cost a call to be told that there is nothing.
+  received->drained = n != 0 && n < static_cast<ssize_t>(room);
   if (n == 0) {
     // Who ends in good order says so in a record. A cut that looks like it would pass for an end.
     if (tls_->in_end > 0) return absl::UnavailableError("the connection was cut within a record of TLS");
@@ -121,7 +123,11 @@ absl::StatusOr<Channel::Received> Channel::Receive(absl::Span<const iovec> piece
     received.ended = n == 0;
     return received;
   }
-  for (PieceCursor to(pieces); !to.at_end() && tls_->failed.ok();) {
+  for (PieceCursor to(pieces); tls_->failed.ok();) {
+    if (to.at_end()) {
+      received.drained = false;  // more may be here
+      break;
+    }
     if (const size_t left = tls_->rest_end - tls_->rest_begin; left > 0) {
       const size_t step = std::min(left, to.bytes());
       memcpy(to.data(), tls_->rest.get() + tls_->rest_begin, step);
@@ -132,13 +138,12 @@ absl::StatusOr<Channel::Received> Channel::Receive(absl::Span<const iovec> piece
     }
     size_t record_bytes = 0;
     NRAM_ASSIGN_OR_RETURN(const bool whole, FindRecord(&record_bytes));
-    if (!whole && fill == Fill::kNo) {
-      received.drained = true;
+    if (!whole && (fill == Fill::kNo || received.drained || received.ended)) {
+      received.drained = !received.ended;
       break;
     }
     if (!whole) {
       NRAM_RETURN_IF_ERROR(ReceiveMore(&received));
-      if (received.drained || received.ended) break;
       continue;
     }
     const absl::Span<const std::byte> record(tls_->in.get() + tls_->in_begin, record_bytes);
