@@ -108,7 +108,8 @@ void Handshakes::Run() {
         return;
       }
       for (int i = 0; i < count; ++i) {
-        const auto it = entries_.find(events[i].data.u64);
+        const uint64_t number = events[i].data.u64;  // where it stands, it is not aligned
+        const auto it = entries_.find(number);
         if (it != entries_.end()) ready.push_back(it->second);
       }
       const int64_t now_ns = MonotonicNs();

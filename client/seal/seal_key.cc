@@ -6,6 +6,7 @@
 #include <openssl/kdf.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -28,7 +29,8 @@ absl::StatusOr<std::unique_ptr<SealKey>> SealKey::Make() {
   if (madvise(memory.data(), bytes, MADV_DONTDUMP) != 0 || madvise(memory.data(), bytes, MADV_WIPEONFORK) != 0) {
     return ErrnoStatus(errno, "keep a key out of core dumps and of children");
   }
-  if (mlock(memory.data(), bytes) != 0) {
+  // Not mlock, which sanitizers leave out.
+  if (syscall(SYS_mlock2, memory.data(), bytes, 0) != 0) {
     return absl::ResourceExhaustedError(absl::StrCat("a key cannot be kept from swap: ", strerror(errno),
                                                      "; raise the limit of locked memory (ulimit -l, RLIMIT_MEMLOCK)"));
   }
