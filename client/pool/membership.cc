@@ -201,26 +201,41 @@ void Membership::Leave(const IoPlace& place) {
     held_.erase(it);
   }
   if (!map->CheckUsable().ok()) return;  // it is destroyed
-  // The region's own reference, and the one here.
-  const int64_t let_go_ns = NowNs() + kLetGoMs * kNsPerMs;
-  for (Mutex none; map->references() > 2 && NowNs() < let_go_ns;) {
+  const auto wait_a_little = [](int ms) {
+    Mutex none;
     CondVar nothing;
     MutexLock lock(&none);
-    nothing.WaitUntil(&none, DeadlineAfterMs(1));
-  }
+    nothing.WaitUntil(&none, DeadlineAfterMs(ms));
+  };
+  // The region's own reference, and the one here.
+  const int64_t let_go_ns = NowNs() + kLetGoMs * kNsPerMs;
+  while (map->references() > 2 && NowNs() < let_go_ns) wait_a_little(1);
   const int64_t deadline_ns = NowNs() + home_->options->io_timeout_ms * kNsPerMs;
-  Members members;
-  for (const Life& member : held.view.members) {
-    const bool is_there = member.server != kNoServer && home_->sessions->at(member.server)->usable() &&
-                          home_->sessions->at(member.server)->incarnation() == member.incarnation;
-    if (is_there && map->copies()->IsMember(member)) members.push_back(member);
-  }
   const bool is_quiet = map->references() <= 2 && Settle(place, deadline_ns);
-  const int least = is_quiet ? map->copies()->LeastInSync(members) : 0;
-  if (map->is_fenced()) return;  // it is another client's to leave
-  if (least == 0 || Tell(map, &held.view, members, static_cast<uint32_t>(least), deadline_ns) == 0) {
+  // A member may be away for a moment, and what is told to the others alone goes with them.
+  const Members all = held.view.members;
+  const int64_t patience_ns = std::min(deadline_ns, NowNs() + kTellMs * kNsPerMs);
+  size_t told = 0;
+  while (is_quiet) {
+    Members members;
+    for (const Life& member : all) {
+      const bool is_there = member.server != kNoServer && home_->sessions->at(member.server)->usable() &&
+                            home_->sessions->at(member.server)->incarnation() == member.incarnation;
+      if (is_there && map->copies()->IsMember(member)) members.push_back(member);
+    }
+    const int least = map->copies()->LeastInSync(members);
+    if (map->is_fenced()) return;  // it is another client's to leave
+    if (least > 0) told = Tell(map, &held.view, members, static_cast<uint32_t>(least), deadline_ns);
+    if (told == all.size() || NowNs() >= patience_ns) break;
+    wait_a_little(10);
+  }
+  if (map->is_fenced()) return;
+  if (told == 0) {
     LOG(WARNING) << "region \"" << held.name
                  << "\" could not be left in good order: until it is attached again, none of its servers may restart";
+  } else if (told < all.size()) {
+    LOG(WARNING) << "region \"" << held.name << "\" was left with " << told << " of its " << all.size()
+                 << " servers: until it is attached again, these may not restart";
   }
 }
 
