@@ -3,6 +3,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <glog/logging.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/epoll.h>
@@ -56,6 +58,9 @@ namespace {
 enum Watched : uint64_t { kStop, kTcp, kUnix, kFirstConnection };
 
 constexpr int kSweepMs = 1'000;
+constexpr int kUnreadMs = 15'000;
+// Connections without an identity, which are told what they lack.
+constexpr size_t kNobodiesMax = 8;
 constexpr int64_t kTakesNothingNs = kNsPerSecond;
 // gRPC closes a connection a moment after its shutdown. Until then it exists beside its successor: at most so many in
 // each turn.
@@ -79,7 +84,7 @@ ControlConnections::~ControlConnections() {
     const ConnectionPtr connection = connections_.begin()->second;
     ShutDownLocked(connection.get());
     connections_.erase(connections_.begin());
-    if (connection->charged) arena_->ReleaseFixed(kConnectionBytes);
+    if (connection->charged) arena_->ReleaseFixed(ConnectionBytes());
   }
 }
 
@@ -147,7 +152,7 @@ void ControlConnections::Run() {
 bool ControlConnections::AdmitLocked(bool* charged) {
   if (connections_.size() + ending_.size() >= options_.connections_max) return false;
   *charged = prepaid_used_ >= kPrepaid;
-  if (*charged) return arena_->ChargeFixed(kConnectionBytes);
+  if (*charged) return arena_->ChargeFixed(ConnectionBytes());
   ++prepaid_used_;
   return true;
 }
@@ -167,6 +172,9 @@ void ControlConnections::Accept(int listener, bool is_tcp) {
     TuneTcp(fd.get());
     KeepAlive(fd.get());
   }
+  // What a peer does not read must not be held for it for ever: TLS ends before gRPC's own limits.
+  const int unread_ms = kUnreadMs;
+  if (is_tcp) setsockopt(fd.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &unread_ms, sizeof unread_ms);
   Peer peer = PeerOf(fd.get(), is_tcp);
   if (!is_tcp || options_.handshakes == nullptr) return Take(std::move(fd), peer.source, std::move(peer.identity));
   options_.handshakes->Add(
@@ -177,6 +185,8 @@ void ControlConnections::Accept(int listener, bool is_tcp) {
 }
 
 void ControlConnections::TakeTls(UniqueFd fd, const Peer& peer, const TlsSession& session) {
+  // Those that gRPC has let go of may still be sent what they were to get.
+  if (options_.pump->count() >= 2 * options_.connections_max) return;
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) {
     PLOG_EVERY_N(ERROR, 100) << "socketpair";
@@ -203,8 +213,10 @@ void ControlConnections::Take(UniqueFd fd, const std::string& source, std::strin
     MutexLock lock(&mu_);
     // The kernel has given this descriptor again, so gRPC has closed the connection that had it.
     if (const auto it = connections_.find(fd.get()); it != connections_.end()) NoteClosedLocked(it->second->number);
+    const bool is_nobody = identity.empty();
+    if (is_nobody && CountNobodiesLocked() >= kNobodiesMax) return;
     bool charged = false;
-    if (!AdmitLocked(&charged) && !(MakeRoomLocked(now_ns) && AdmitLocked(&charged))) return;
+    if (!AdmitLocked(&charged) && (is_nobody || !MakeRoomLocked(now_ns) || !AdmitLocked(&charged))) return;
     auto connection = std::make_shared<Connection>(
         Connection{++last_number_, fd.get(), std::move(watched), source, std::move(identity), now_ns, charged});
     connection->used_ns = now_ns;
@@ -219,6 +231,11 @@ void ControlConnections::Take(UniqueFd fd, const std::string& source, std::strin
     connections_.emplace(fd.get(), std::move(connection));
   }
   serve_(fd.release());
+}
+
+size_t ControlConnections::CountNobodiesLocked() const {
+  return static_cast<size_t>(std::count_if(connections_.begin(), connections_.end(),
+                                           [](const auto& entry) { return entry.second->identity.empty(); }));
 }
 
 bool ControlConnections::MakeRoomLocked(int64_t now_ns) {
@@ -281,7 +298,7 @@ void ControlConnections::NoteClosedLocked(uint64_t number) {
 
 void ControlConnections::ForgetLocked(Connection* connection) {
   if (connection->charged) {
-    arena_->ReleaseFixed(kConnectionBytes);
+    arena_->ReleaseFixed(ConnectionBytes());
   } else {
     --prepaid_used_;
   }
@@ -292,7 +309,9 @@ void ControlConnections::Sweep() {
   const int64_t limit_ns = options_.limit_ms * kNsPerMs;
   MutexLock lock(&mu_);
   for (const auto& [fd, connection] : connections_) {
-    const bool silent = !connection->called && now_ns - connection->accepted_ns > limit_ns;
+    // Who has no certificate is told so, and no more.
+    const bool silent =
+        (!connection->called || connection->identity.empty()) && now_ns - connection->accepted_ns > limit_ns;
     if (silent || connection->TakesNothing(now_ns, limit_ns)) ShutDownLocked(connection.get());
   }
 }

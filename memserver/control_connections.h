@@ -106,6 +106,9 @@ class ControlConnections {
   void TakeTls(UniqueFd fd, const Peer& peer, const TlsSession& session);
   // Whether one more connection may come. Charges for it.
   bool AdmitLocked(bool* charged) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  size_t CountNobodiesLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // What a connection takes of the arena.
+  uint64_t ConnectionBytes() const { return kConnectionBytes + (options_.pump != nullptr ? TlsPump::LinkBytes() : 0); }
   bool MakeRoomLocked(int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ShutDownLocked(Connection* connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // gRPC has closed the connection. It counts until its last call has ended, because gRPC keeps memory for it so long.

@@ -409,7 +409,10 @@ void DataServer::TakeArrived() {
     MutexLock lock(&arrived_mu_);
     arrived.swap(arrived_);
   }
-  for (Arrived& of : arrived) Take(std::move(of.fd), std::move(of.peer), &of.session);
+  for (Arrived& of : arrived) {
+    if (stopping_) return;
+    Take(std::move(of.fd), std::move(of.peer), &of.session);
+  }
 }
 
 QuotaShare DataServer::TakeShare(Tenant* tenant) {

@@ -1,5 +1,6 @@
 #include "memserver/handshakes.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <glog/logging.h>
 #include <pthread.h>
@@ -13,12 +14,18 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/string_view.h"
-
 namespace nram {
 namespace {
 
 constexpr int kLookMs = 100;
+
+// Of an IPv6 address, the part that a host does not choose; others as they are.
+std::string NetworkOf(const std::string& source) {
+  in6_addr address;
+  if (inet_pton(AF_INET6, source.c_str(), &address) != 1) return source;
+  return {reinterpret_cast<const char*>(&address), 8};
+}
+
 constexpr std::byte kHandshakeRecord{22};
 
 }  // namespace
@@ -72,24 +79,21 @@ void Handshakes::Add(UniqueFd fd, Peer peer, Done done, Plain plain) {
   if (entries_.size() > options_.most) MakeRoomLocked();
 }
 
-// Whoever opens many connections displaces his own.
+// Whoever opens many connections displaces his own: one of the network that has most, by chance. Not the newest: who
+// holds all places without a word would shut out everybody of his network, or all others if he has many networks.
 void Handshakes::MakeRoomLocked() {
-  struct Of {
-    size_t count = 0;
-    uint64_t newest = 0;
-  };
-  absl::flat_hash_map<absl::string_view, Of> by_source;
+  absl::flat_hash_map<std::string, std::vector<uint64_t>> by_network;
+  size_t most = 0;
   for (const auto& [number, entry] : entries_) {
-    Of& of = by_source[entry->peer.source];
-    ++of.count;
-    of.newest = std::max(of.newest, number);
+    std::vector<uint64_t>& of = by_network[NetworkOf(entry->peer.source)];
+    of.push_back(number);
+    most = std::max(most, of.size());
   }
-  Of most;
-  for (const auto& [source, of] : by_source) {
-    if (of.count > most.count || (of.count == most.count && of.newest > most.newest)) most = of;
+  std::vector<uint64_t> may_go;
+  for (const auto& [network, of] : by_network) {
+    if (of.size() == most) may_go.insert(may_go.end(), of.begin(), of.end());
   }
-  by_source.clear();  // its keys are the entries'
-  entries_.erase(most.newest);
+  entries_.erase(may_go[random_() % may_go.size()]);
   ++displaced_;
 }
 
@@ -138,6 +142,9 @@ bool Handshakes::Refuse(Entry* entry, const absl::Status& why) {
   entry->handshake.reset();
   entry->lingers = true;
   entry->deadline_ns = DeadlineAfterMs(options_.linger_ms);
+  // Not for output, which there is always room for now.
+  epoll_event event{.events = EPOLLIN, .data = {.u64 = entry->number}};
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, entry->fd.get(), &event) != 0) return false;
   return shutdown(entry->fd.get(), SHUT_WR) == 0;
 }
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <random>
 #include <string>
 #include <thread>
 
@@ -45,8 +46,8 @@ class Handshakes {
   using Done = std::function<void(UniqueFd fd, const Peer& peer, const TlsSession& session)>;
   // Likewise, for a peer that begins to speak something else. Nothing was read.
   using Plain = std::function<void(UniqueFd fd, const Peer& peer)>;
-  // `fd`: accepted, non-blocking. If there are too many, the newest of the source that has most gives way: perhaps this
-  // one. `plain` null: such a peer is refused.
+  // `fd`: accepted, non-blocking. If there are too many, one of the network that has most gives way: perhaps this one.
+  // `plain` null: such a peer is refused.
   void Add(UniqueFd fd, Peer peer, Done done, Plain plain = nullptr);
   size_t under_way() const;
   // Those that gave way.
@@ -80,6 +81,7 @@ class Handshakes {
   mutable Mutex mu_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   uint64_t arrived_ ABSL_GUARDED_BY(mu_) = 0;
+  std::mt19937_64 random_ ABSL_GUARDED_BY(mu_){std::random_device()()};
   // By number. The thread alone uses what an entry has; others remove it, and the thread lets go of it.
   absl::flat_hash_map<uint64_t, std::shared_ptr<Entry>> entries_ ABSL_GUARDED_BY(mu_);
   std::thread thread_;

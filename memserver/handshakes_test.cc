@@ -137,6 +137,18 @@ TEST_F(HandshakesTest, WhoSpeaksNoTlsIsRefusedAndWhoSaysNothingIsNotLogged) {
   EXPECT_EQ(Refused().size(), 1u);
 }
 
+// All places are held by those who say nothing, each from a network of its own: somebody who comes gets one all the same,
+// though not at the first try perhaps.
+TEST_F(FewHandshakesTest, SilentHoldersOfAllPlacesKeepNobodyOut) {
+  std::vector<UniqueFd> held;
+  for (int i = 0; i < 8; ++i) held.push_back(Arrive("10.6.6." + std::to_string(i)));
+  for (int i = 0; i < 8; ++i) held.push_back(Arrive("2001:db8:0:1::" + std::to_string(i)));  // one network
+  EXPECT_TRUE(Await([&] {
+    const UniqueFd honest = Arrive("10.0.0.1");
+    return Shake(honest.get()).ok() && Await([&] { return !Done().empty(); });
+  }));
+}
+
 // One machine holds and opens connections without end; another one is served all the same.
 TEST_F(FewHandshakesTest, WhoOpensManyDisplacesItsOwn) {
   std::vector<UniqueFd> held;

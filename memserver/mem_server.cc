@@ -205,7 +205,10 @@ MemServer::~MemServer() {
 
 int MemServer::control_port() const { return control_->port(); }
 
-void MemServer::StopControlForTest() { control_.reset(); }
+void MemServer::StopControlForTest() {
+  if (handshakes_ != nullptr) handshakes_->Stop();  // they would call it
+  control_.reset();
+}
 
 std::string MemServer::data_socket() const {
   return options_.socket_path.empty() ? "" : absl::StrCat(options_.socket_path, ".data");

@@ -18,6 +18,8 @@ namespace nram {
 namespace {
 
 constexpr int64_t kLookNs = kNsPerSecond;
+constexpr int64_t kLookAgainNs = 10 * kNsPerSecond;  // after files that could not be used
+constexpr int kCertificatesBytesMax = 16 * 1024;     // of a peer
 
 bool Exists(const std::string& path) {
   struct stat info;
@@ -82,6 +84,8 @@ TlsContext::Stamps TlsContext::Look() const {
 
 absl::StatusOr<TlsContext::Loaded> TlsContext::LoadFiles(const TlsFiles& files, TlsRole role) {
   NRAM_RETURN_IF_ERROR(CheckKeyMode(files.key));
+  // Threads may still use it while the process exits.
+  OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr);
   ERR_clear_error();
   std::shared_ptr<SSL_CTX> context(SSL_CTX_new(role == TlsRole::kServer ? TLS_server_method() : TLS_client_method()),
                                    &SSL_CTX_free);
@@ -103,6 +107,7 @@ absl::StatusOr<TlsContext::Loaded> TlsContext::LoadFiles(const TlsFiles& files, 
   }
   // What both ends keep beyond a handshake would let somebody in whose certificate is not asked for.
   SSL_CTX_set_num_tickets(made, 0);
+  SSL_CTX_set_max_cert_list(made, kCertificatesBytesMax);
   SSL_CTX_set_session_cache_mode(made, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_keylog_callback(made, &TlsHandshake::OnKeyLine);
   return Loaded{context, SecondsOf(X509_get0_notAfter(SSL_CTX_get0_certificate(made)))};
@@ -119,17 +124,29 @@ absl::StatusOr<std::shared_ptr<TlsContext>> TlsContext::Load(const TlsFiles& fil
 
 std::shared_ptr<ssl_ctx_st> TlsContext::Get() {
   const int64_t now_ns = MonotonicNs();
-  MutexLock lock(&mu_);
-  if (now_ns < looked_ns_ + kLookNs) return loaded_.context;
-  looked_ns_ = now_ns;
+  Stamps seen;
+  bool has_failed = false;
+  {
+    MutexLock lock(&mu_);
+    if (now_ns < looked_ns_ + (failed_ ? kLookAgainNs : kLookNs)) return loaded_.context;
+    looked_ns_ = now_ns;  // others go on with what is there
+    seen = seen_;
+    has_failed = failed_;
+  }
   const Stamps stamps = Look();
-  if (stamps == seen_) return loaded_.context;
-  seen_ = stamps;
+  const bool is_same = stamps == seen;
+  if (is_same && !has_failed) {
+    MutexLock lock(&mu_);
+    return loaded_.context;
+  }
   absl::StatusOr<Loaded> loaded = LoadFiles(files_, role_);
+  MutexLock lock(&mu_);
+  seen_ = stamps;
+  failed_ = !loaded.ok();
   if (loaded.ok()) {
     loaded_ = *std::move(loaded);
     LOG(INFO) << "certificates loaded anew from " << files_.certificate;
-  } else {
+  } else if (!is_same) {
     LOG(ERROR) << "the certificates have changed and cannot be used, so the former ones stay: "
                << loaded.status().message();
   }

@@ -25,7 +25,10 @@ namespace {
 
 // Of a record before the keys are there, and of all that a peer may send (certificates are a few KiB).
 constexpr size_t kHandshakeRecordMax = kRecordHeaderBytes + kRecordContentMax + 256;
-constexpr size_t kNameBytesMax = 255;
+// A peer is read so much of in all, and in one go: others have their turn, and a stranger no memory.
+constexpr size_t kHandshakeBytesMax = 64 * 1024;
+constexpr int kRecordsPerGo = 16;
+constexpr size_t kNameBytesMax = 252;  // with "cn:", what access rules take
 // Its protocol name keeps a server of something else, with a certificate of the same authority, from being taken for
 // one of ours.
 constexpr uint8_t kProtocol[] = {4, 'n', 'r', 'a', 'm'};
@@ -115,8 +118,9 @@ TlsHandshake::TlsHandshake(TlsContext* context, int fd, const std::string& host)
   CHECK_EQ(SSL_set_alpn_protos(ssl, kProtocol, sizeof kProtocol), 0);
   X509_VERIFY_PARAM* const wanted = SSL_get0_param(ssl);
   in6_addr numeric;
-  if (inet_pton(AF_INET, host.c_str(), &numeric) == 1 || inet_pton(AF_INET6, host.c_str(), &numeric) == 1) {
-    CHECK_EQ(X509_VERIFY_PARAM_set1_ip_asc(wanted, host.c_str()), 1);
+  const std::string address = host.substr(0, host.find('%'));  // without the scope of a link-local one
+  if (inet_pton(AF_INET, address.c_str(), &numeric) == 1 || inet_pton(AF_INET6, address.c_str(), &numeric) == 1) {
+    CHECK_EQ(X509_VERIFY_PARAM_set1_ip_asc(wanted, address.c_str()), 1);
   } else {
     X509_VERIFY_PARAM_set_hostflags(wanted, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS | X509_CHECK_FLAG_NEVER_CHECK_SUBJECT);
     CHECK_EQ(X509_VERIFY_PARAM_set1_host(wanted, host.c_str(), host.size()), 1);
@@ -182,7 +186,7 @@ absl::StatusOr<bool> TlsHandshake::ReadRecord() {
 }
 
 absl::StatusOr<TlsHandshake::Step> TlsHandshake::Go() {
-  while (true) {
+  for (int records = 0;;) {
     NRAM_ASSIGN_OR_RETURN(const Step flushed, Flush());
     if (flushed != Step::kDone) return flushed;
     if (SSL_is_init_finished(ssl_.get())) return Step::kDone;
@@ -200,8 +204,11 @@ absl::StatusOr<TlsHandshake::Step> TlsHandshake::Go() {
     }
     NRAM_ASSIGN_OR_RETURN(const Step told, Flush());
     if (told != Step::kDone) return told;
+    if (records++ == kRecordsPerGo) return Step::kWantsInput;
     NRAM_ASSIGN_OR_RETURN(const bool whole, ReadRecord());
     if (!whole) return Step::kWantsInput;
+    received_ += in_.size();
+    if (received_ > kHandshakeBytesMax) return absl::UnauthenticatedError("no TLS 1.3: a handshake without end");
     CHECK_EQ(BIO_write(SSL_get_rbio(ssl_.get()), in_.data(), static_cast<int>(in_.size())),
              static_cast<int>(in_.size()));
     in_.clear();
@@ -251,6 +258,12 @@ absl::Status TlsHandshake::CheckPeer() {
   if (certificate == nullptr || !has_client_secret_ || !has_server_secret_) {
     return absl::InternalError("OpenSSL ended a handshake without a certificate, or without secrets");
   }
+  const unsigned char* protocol = nullptr;
+  unsigned int protocol_bytes = 0;
+  SSL_get0_alpn_selected(ssl_.get(), &protocol, &protocol_bytes);
+  if (protocol_bytes != sizeof kProtocol - 1 || memcmp(protocol, kProtocol + 1, protocol_bytes) != 0) {
+    return absl::UnauthenticatedError("who answers there speaks TLS, but not nram in it");
+  }
   if (!FindUri(certificate, &peer_.uri) || !IsFitName(peer_.uri)) {
     return absl::UnauthenticatedError(absl::StrCat("the certificate of ", NameOf(certificate),
                                                    " has several URIs of SPIFFE, or one that is too long"));
@@ -260,7 +273,7 @@ absl::Status TlsHandshake::CheckPeer() {
   if (peer_.uri.empty() && peer_.name.empty()) {
     return absl::UnauthenticatedError(absl::StrCat(
         "the certificate of ", NameOf(certificate),
-        " names nobody: it needs a URI (spiffe://...) or one common name of at most 255 bytes without spaces"));
+        " names nobody: it needs a URI (spiffe://...) or one common name of at most 252 bytes without spaces"));
   }
   return absl::OkStatus();
 }

@@ -68,6 +68,7 @@ class TlsHandshake {
   std::vector<uint8_t> out_;  // what the socket has not taken
   size_t sent_ = 0;
   std::vector<uint8_t> in_;  // a record that has not come whole
+  size_t received_ = 0;      // in all
 
   static void OnKeyLine(const ssl_st* ssl, const char* line);
   friend class TlsContext;

@@ -136,7 +136,8 @@ bool TlsPump::Move(Link* link) {
   for (int round = 0; round < kRoundsMax; ++round) {
     const absl::StatusOr<bool> out = MoveOut(link);
     const absl::StatusOr<bool> in = MoveIn(link);
-    for (const absl::StatusOr<bool>* const moved : {&out, &in}) {
+    // What the peer has said goes before what cannot be sent to it any more.
+    for (const absl::StatusOr<bool>* const moved : {&in, &out}) {
       if (moved->ok()) continue;
       if (absl::IsCancelled(moved->status())) return false;
       {
@@ -183,6 +184,8 @@ void TlsPump::End(Link* link) {
   ended = std::move(it->second);
   links_.erase(it);
   ended->ended_.store(true, std::memory_order_release);
+  // Also where a child of a fork has copies of them.
+  for (const UniqueFd* const fd : {&ended->outer, &ended->inner}) shutdown(fd->get(), SHUT_RDWR);
   // The handle may live on for its status.
   for (UniqueFd* const fd : {&ended->outer, &ended->inner}) {
     epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd->get(), nullptr);

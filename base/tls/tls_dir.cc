@@ -1,5 +1,7 @@
 #include "base/tls/tls_dir.h"
 
+#include <errno.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -9,12 +11,16 @@
 
 namespace nram {
 
+bool MayExist(const std::string& path) {
+  struct stat info;
+  return lstat(path.c_str(), &info) == 0 || (errno != ENOENT && errno != ENOTDIR);
+}
+
 std::string ServerTlsDir() {
   const char* const named = std::getenv(kTlsDirVariable);
   if (named != nullptr && *named != '\0') return named;
   const std::string at = std::string(kTlsDirDefault) + "/";
-  const bool has_some = access((at + "server.pem").c_str(), F_OK) == 0 || access((at + "tls.crt").c_str(), F_OK) == 0;
-  return has_some ? kTlsDirDefault : "";
+  return MayExist(at + "server.pem") || MayExist(at + "tls.crt") ? kTlsDirDefault : "";
 }
 
 absl::Status SetTlsDir(absl::string_view directory) {

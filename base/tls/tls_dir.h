@@ -14,8 +14,12 @@ namespace nram {
 inline constexpr char kTlsDirVariable[] = "NRAM_TLS_DIR";
 inline constexpr char kTlsDirDefault[] = "/etc/nram/tls";
 
-// A server's directory: the variable's, else the default one if it has a server's certificate; "" if neither.
+// A server's directory: the variable's, else the default one if it has a server's certificate; "" if neither. Whoever
+// may not look there gets the directory, and hears of it when it reads the files: nobody goes on plain by mistake.
 std::string ServerTlsDir();
+
+// Whether a file is there, or may be for all that this process can tell.
+bool MayExist(const std::string& path);
 
 // Sets the variable to the directory's absolute path. Not thread-safe: for a command line. INVALID_ARGUMENT: "".
 absl::Status SetTlsDir(absl::string_view directory);

@@ -2,6 +2,7 @@
 #define NRAM_CLIENT_POOL_CLIENT_TLS_H_
 
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -13,7 +14,9 @@ namespace nram {
 // The certificates with which this process dials these servers: of $NRAM_TLS_DIR, else of /etc/nram/tls if that has a
 // client's. Null, and nothing is read, if all are Unix sockets, or if there are no certificates: then it speaks plain.
 // Files that are there and cannot be used are an error, which names them: nobody who has certificates speaks plain.
-absl::StatusOr<std::shared_ptr<TlsContext>> FindClientTls(absl::Span<const Endpoint> servers);
+// `directory`: theirs, in place of the variable's; "": none.
+absl::StatusOr<std::shared_ptr<TlsContext>> FindClientTls(absl::Span<const Endpoint> servers,
+                                                          const std::string& directory = "");
 
 }  // namespace nram
 

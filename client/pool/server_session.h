@@ -160,7 +160,7 @@ class ServerSession {
   // The last attempt was refused for who this client is: waiting does not help.
   bool keeps_out() const {
     MutexLock lock(&mu_);
-    return is_kept_out_;
+    return is_kept_out_ && !up();
   }
   // The error of the last attempt, or of what made it down.
   absl::Status last_error() const {

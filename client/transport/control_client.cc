@@ -241,8 +241,11 @@ class GrpcControlClient final : public ControlClient {
     if (!way.ok()) return codec_.Refusal(CodeOf(way.status()), way.status().message());
     const grpc::Status status = (way->stub.get()->*method)(&context, request, reply);
     if (status.ok()) return absl::OkStatus();
-    if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
-      // The connection may wait for a network that was cut, long after the network is back. The next call gets another.
+    const bool is_gone =
+        status.error_code() == grpc::StatusCode::UNAVAILABLE && (way->link != nullptr || way->socket != nullptr);
+    if (is_gone || status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+      // The connection may wait for a network that was cut, long after the network is back; and gRPC cannot make a
+      // connection again that it was given. The next call gets another.
       MutexLock lock(&mu_);
       if (way_.stub == way->stub) way_ = {};
     }

@@ -57,13 +57,20 @@ absl::Status CheckListener(int fd, const std::string& path) {
   char resolved[PATH_MAX];
   std::string directory = realpath(path.c_str(), resolved) != nullptr ? resolved : path;
   directory.resize(directory.rfind('/') + 1);
-  struct stat at;
-  const bool is_owners =
-      is_known && stat(directory.c_str(), &at) == 0 && at.st_uid == peer.uid && (at.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+  // Nobody but root and the listener can have put the socket there: all the way up, none else can write.
+  constexpr uid_t kOverflowUid = 65534;  // some user that this user namespace does not know
+  bool is_owners = is_known && peer.uid != kOverflowUid && !directory.empty();
+  for (std::string at = directory; is_owners; at.resize(at.rfind('/', at.size() - 2) + 1)) {
+    struct stat info;
+    is_owners = stat(at.c_str(), &info) == 0 && (info.st_uid == 0 || info.st_uid == peer.uid) &&
+                (info.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+    if (at == "/") break;
+  }
   if (is_owners) return absl::OkStatus();
-  return absl::PermissionDeniedError(absl::StrCat(
-      "user ", is_known ? absl::StrCat(peer.uid) : "unknown", " listens at ", Printable(path, 1000),
-      ", who is neither root nor this user, nor the only one who can write to ", Printable(directory, 1000)));
+  return absl::PermissionDeniedError(
+      absl::StrCat("user ", is_known ? absl::StrCat(peer.uid) : "unknown", " listens at ", Printable(path, 1000),
+                   ", who is neither root nor this user, nor (with root) the only one who can write to ",
+                   Printable(directory, 1000)));
 }
 
 absl::Status CheckPeer(int fd, uid_t owner) {

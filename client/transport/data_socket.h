@@ -23,8 +23,8 @@ absl::StatusOr<uid_t> CheckDataSocket(const std::string& path);
 std::string DataSocketBeside(const std::string& path);
 
 // For a socket that somebody has named, of control: who listens at the other end of the connected `fd` must be root,
-// this user, or the owner of the socket's directory if nobody else can write there. PERMISSION_DENIED else: in a place
-// where others can put things, that may be anybody.
+// this user, or somebody who alone, but for root, can write to the socket's directory and to those above it.
+// PERMISSION_DENIED else: in a place where others can put things, that may be anybody.
 absl::Status CheckListener(int fd, const std::string& path);
 
 // PERMISSION_DENIED unless the listener at the other end of the connected Unix socket `fd` is a process of `owner`.

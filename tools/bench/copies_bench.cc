@@ -28,6 +28,7 @@
 #include "base/mapping.h"
 #include "base/status.h"
 #include "base/units.h"
+#include "client/pool/client_tls.h"
 #include "client/pool/pool.h"
 #include "client/pool/pool_spec.h"
 
@@ -145,6 +146,7 @@ struct Row {
 absl::StatusOr<std::unique_ptr<Pool>> Open(const std::string& spec) {
   PoolOptions options;
   NRAM_ASSIGN_OR_RETURN(options.servers, ParsePoolSpec(spec));
+  NRAM_ASSIGN_OR_RETURN(options.tls, FindClientTls(options.servers));
   options.ExpectCopies();
   return Pool::Open(options);
 }

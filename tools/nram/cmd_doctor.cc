@@ -212,8 +212,9 @@ void CheckLeaving(absl::Span<const PoolMember> members, StatisticsAnswers answer
   }
 }
 
-void CheckPool(const std::string& pool, const std::string& whose, std::vector<Finding>* findings) {
-  const auto members = OpenMembers(pool);
+void CheckPool(const std::string& pool, const std::string& tls_dir, const std::string& whose,
+               std::vector<Finding>* findings) {
+  const auto members = OpenMembers(pool, tls_dir);
   if (!members.ok()) {
     findings->push_back({Verdict::kAdvice, whose + "no pool is known here", std::string(members.status().message())});
     return;
@@ -237,7 +238,7 @@ Finding CheckFastWake() {
 
 // If a server dies, its slots, or the copies that it had, need room on the others.
 void CheckSpareRoom(const SwapArea& area, std::vector<Finding>* findings) {
-  const auto members = OpenMembers(area.pool);
+  const auto members = OpenMembers(area.pool, area.tls_dir);
   if (!members.ok()) return;
   const auto answers = AskStatistics(*members);
   uint64_t free_bytes = 0, largest_bytes = 0, servers = 0;
@@ -301,14 +302,17 @@ void CheckArea(const SwapArea& area, std::vector<Finding>* findings) {
       limited ? absl::StrCat("its memory cgroup allows ", FormatByteSize(limit)) : "no memory cgroup limits it",
       absl::StrCat("it shares the limit with what it is to help: echo ", area.daemon_pid,
                    " into the cgroup.procs of one without a limit"));
-  if (!area.pool.empty()) CheckPool(area.pool, area.name + ": ", findings);
+  if (!area.pool.empty()) CheckPool(area.pool, area.tls_dir, area.name + ": ", findings);
   if (!area.pool.empty()) CheckSpareRoom(area, findings);
 }
 
 struct DoctorFlags {
   bool json = false;
 
-  void Register(ArgParser* parser) { parser->Switch("json", &json, {"", "the findings in JSON"}); }
+  void Register(ArgParser* parser) {
+    RegisterTlsDir(parser);
+    parser->Switch("json", &json, {"", "the findings in JSON"});
+  }
 };
 
 int Run(DoctorFlags& flags, const Invocation& given) {
@@ -320,7 +324,7 @@ int Run(DoctorFlags& flags, const Invocation& given) {
   const std::vector<SwapArea> areas = FindSwaps();
   std::vector<Finding> findings;
   // The pool of each area is checked with it; here, the pool that commands find.
-  if (areas.empty() || ChoosePoolSpec("").ok()) CheckPool("", "", &findings);
+  if (areas.empty() || ChoosePoolSpec("").ok()) CheckPool("", "", "", &findings);
   CheckCertificates(&findings);
   findings.push_back(CheckFastWake());
   if (!areas.empty() || !words.empty()) {

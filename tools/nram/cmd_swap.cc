@@ -171,6 +171,7 @@ struct OffFlags {
   bool force = false;
 
   void Register(ArgParser* parser) {
+    RegisterTlsDir(parser);
     parser->Switch("all", &all, {"", "all areas"});
     parser->Switch("force", &force,
                    {"",
@@ -187,7 +188,7 @@ absl::Status CheckServersOf(const std::string& name) {
   const auto area =
       std::find_if(areas.begin(), areas.end(), [&](const SwapArea& candidate) { return candidate.name == name; });
   if (area == areas.end() || !area->active || area->used_bytes == 0 || area->pool.empty()) return absl::OkStatus();
-  NRAM_ASSIGN_OR_RETURN(const std::vector<PoolMember> members, OpenMembers(area->pool));
+  NRAM_ASSIGN_OR_RETURN(const std::vector<PoolMember> members, OpenMembers(area->pool, area->tls_dir));
   const auto answers = AskStatistics(members);
   std::vector<std::string> away;
   for (size_t i = 0; i < answers.size(); ++i) {
@@ -229,8 +230,9 @@ int RunOff(OffFlags& flags, const Invocation& given) {
 }
 
 // The bytes that the pool holds now, by the client name of their owners; false if the pool does not answer.
-bool AskStored(const std::string& pool, std::vector<std::pair<std::string, uint64_t>>* stored) {
-  const auto members = OpenMembers(pool);
+bool AskStored(const std::string& pool, const std::string& tls_dir,
+               std::vector<std::pair<std::string, uint64_t>>* stored) {
+  const auto members = OpenMembers(pool, tls_dir);
   if (!members.ok()) return false;
   for (const PoolMember& member : *members) {
     const auto regions = member.control->ListRegions(false, false, DeadlineAfterMs(kAskTimeoutMs));
@@ -246,6 +248,7 @@ struct ListFlags {
 
   void Register(ArgParser* parser) {
     parser->String("pool", &pool, {"POOL", "host:port,... or a host file (default: each area's own)"});
+    RegisterTlsDir(parser);
     parser->Switch("json", &json, {"", "the same in JSON"});
   }
 };
@@ -264,7 +267,8 @@ int RunSwaps(ListFlags& flags, const Invocation&) {
   }
   for (const SwapArea& area : areas) {
     std::vector<std::pair<std::string, uint64_t>> stored;
-    const bool asked = (!pool.empty() || !area.pool.empty()) && AskStored(pool.empty() ? area.pool : pool, &stored);
+    const bool asked = (!pool.empty() || !area.pool.empty()) &&
+                       AskStored(pool.empty() ? area.pool : pool, pool.empty() ? area.tls_dir : "", &stored);
     uint64_t bytes = 0;
     const std::string client_name = ClientName("swap", area.directory + "/mount", area.daemon_pid);
     for (const auto& [name, part] : stored) bytes += name == client_name ? part : 0;

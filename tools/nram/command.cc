@@ -52,11 +52,11 @@ void RegisterTlsDir(ArgParser* parser) {
                   "$NRAM_TLS_DIR, else /etc/nram/tls)"});
 }
 
-absl::StatusOr<std::vector<PoolMember>> OpenMembers(const std::string& flag) {
+absl::StatusOr<std::vector<PoolMember>> OpenMembers(const std::string& flag, const std::string& tls_dir) {
   NRAM_ASSIGN_OR_RETURN(const std::string spec, ChoosePoolSpec(flag));
   NRAM_ASSIGN_OR_RETURN(const std::vector<Endpoint> endpoints, ParsePoolSpec(spec));
   std::vector<PoolMember> members;
-  NRAM_ASSIGN_OR_RETURN(const std::shared_ptr<TlsContext> tls, FindClientTls(endpoints));
+  NRAM_ASSIGN_OR_RETURN(const std::shared_ptr<TlsContext> tls, FindClientTls(endpoints, tls_dir));
   for (const Endpoint& endpoint : endpoints) members.push_back({endpoint, ControlClient::Create(endpoint, tls)});
   return members;
 }

@@ -98,7 +98,8 @@ struct PoolMember {
 inline constexpr int64_t kAskTimeoutMs = 3'000;
 
 // The servers of the pool that `spec` (a --pool flag, may be empty) names. Nothing is asked yet.
-absl::StatusOr<std::vector<PoolMember>> OpenMembers(const std::string& spec);
+// `tls_dir`: certificates for it; "": the usual ones.
+absl::StatusOr<std::vector<PoolMember>> OpenMembers(const std::string& spec, const std::string& tls_dir = "");
 
 // The statistics of all members, which are asked at once; an error for a member that does not answer within
 // kAskTimeoutMs.

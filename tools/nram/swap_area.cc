@@ -16,7 +16,9 @@
 #include <climits>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <optional>
+#include <system_error>
 #include <thread>
 
 #include "absl/cleanup/cleanup.h"
@@ -34,6 +36,7 @@
 #include "base/status.h"
 #include "base/subprocess.h"
 #include "base/sync.h"
+#include "base/tls/tls_dir.h"
 #include "base/units.h"
 #include "fsd/options.h"
 #include "nlohmann/json.hpp"
@@ -157,6 +160,7 @@ SwapArea Describe(const std::string& name) {
       area.device_sequence = note.value("device_sequence", uint64_t{0});
       area.size_bytes = note.value("size_bytes", uint64_t{0});
       area.pool = note.value("pool", "");
+      area.tls_dir = note.value("tls_dir", "");
       area.copies = note.value("copies", 1);
       discarded_before = note.value("discarded_before", uint64_t{0});
     }
@@ -352,11 +356,22 @@ absl::Status StartDaemon(const std::string& fsd, const std::string& directory, c
   return RunProgram(command, DeadlineAfterMs(kProgramMs));
 }
 
+// The directory of certificates that this command was given, which the area's daemon has too.
+std::string GivenTlsDir() {
+  const char* const named = std::getenv(kTlsDirVariable);
+  std::error_code error;
+  return named == nullptr || *named == '\0' ? "" : std::filesystem::absolute(named, error).string();
+}
+
 // Writes the note that Describe reads.
 absl::Status WriteNote(const std::string& directory, const SwapOptions& options, const SwapDevice& device) {
-  const nlohmann::json note = {
-      {"device", device.path}, {"device_sequence", device.sequence}, {"size_bytes", options.size_bytes},
-      {"pool", options.pool},  {"copies", options.copies},           {"discarded_before", DiscardedBytes(device.path)}};
+  const nlohmann::json note = {{"device", device.path},
+                               {"device_sequence", device.sequence},
+                               {"size_bytes", options.size_bytes},
+                               {"tls_dir", GivenTlsDir()},
+                               {"pool", options.pool},
+                               {"copies", options.copies},
+                               {"discarded_before", DiscardedBytes(device.path)}};
   return WriteFileAtomically(directory + "/area.json",
                              note.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }

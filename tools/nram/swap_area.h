@@ -30,6 +30,7 @@ struct SwapArea {
   std::string name;
   std::string directory;  // in the state directory
   std::string pool;       // where it is
+  std::string tls_dir;    // the certificates that its daemon was given; "": the usual ones
   int copies = 1;         // of each page
   std::string device;     // "/dev/loop3"; "": the area has none yet, or no longer
   // The kernel's sequence number of the device, another one for each use of it. 0: not known (before Linux 5.15).
