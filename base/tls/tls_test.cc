@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -480,18 +481,70 @@ TEST(RecordsTest, KeysAreRenewedUntilTheyAreUsedUp) {
   EXPECT_EQ(sealed, RecordKeys::kKeys * (kPerKey - 1));
 }
 
+using SslContext = std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)>;
+
+// A server that is OpenSSL alone. `protocol`: what it says to speak in TLS; null: it says nothing.
+SslContext OpenSslServer(const std::string& directory, const char* protocol) {
+  SslContext context(SSL_CTX_new(TLS_server_method()), &SSL_CTX_free);
+  SSL_CTX_use_certificate_chain_file(context.get(), (directory + "/server.pem").c_str());
+  SSL_CTX_use_PrivateKey_file(context.get(), (directory + "/server.key").c_str(), SSL_FILETYPE_PEM);
+  SSL_CTX_load_verify_file(context.get(), (directory + "/ca.pem").c_str());
+  SSL_CTX_set_num_tickets(context.get(), 0);
+  SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
+  const auto select = [](SSL*, const unsigned char** out, unsigned char* bytes, const unsigned char*, unsigned int,
+                         void* of) {
+    *out = static_cast<const unsigned char*>(of);
+    *bytes = static_cast<unsigned char>(strlen(static_cast<const char*>(of)));
+    return SSL_TLSEXT_ERR_OK;
+  };
+  if (protocol != nullptr) SSL_CTX_set_alpn_select_cb(context.get(), select, const_cast<char*>(protocol));
+  return context;
+}
+
+// Some other service of the same host and authority, which somebody has led this client to.
+TEST_F(TlsTest, AServerOfSomethingElseIsNotTaken) {
+  for (const char* const protocol : {"h2", static_cast<const char*>(nullptr)}) {
+    Pair pair;
+    const auto client_context = Load(TlsRole::kClient);
+    TlsHandshake client(client_context.get(), pair.client.get(), "localhost");
+    const SslContext context = OpenSslServer(directory_, protocol);
+    std::unique_ptr<SSL, decltype(&SSL_free)> ssl(SSL_new(context.get()), &SSL_free);
+    SSL_set_fd(ssl.get(), pair.server.get());
+    absl::Status refused;
+    for (int i = 0; i < 20 && refused.ok(); ++i) {
+      const auto step = client.Go();
+      refused = step.status();
+      ASSERT_FALSE(step.ok() && *step == TlsHandshake::Step::kDone);
+      (void)SSL_accept(ssl.get());
+    }
+    EXPECT_FALSE(refused.ok());
+  }
+}
+
+// A ClientHello that comes in pieces without end.
+TEST_F(TlsTest, AHandshakeHasABound) {
+  Pair pair;
+  const auto context = Load(TlsRole::kServer);
+  TlsHandshake server(context.get(), pair.server.get());
+  // The beginning of a hello of 120 KB, a few bytes a record.
+  std::string hello("\x01\x01\xd4\xc0", 4);
+  hello.resize(120'000, '\0');
+  absl::Status refused;
+  for (size_t at = 0; at < hello.size() && refused.ok(); at += 4) {
+    const std::string record = std::string("\x16\x03\x01\x00\x04", 5) + hello.substr(at, 4);
+    ASSERT_EQ(send(pair.client.get(), record.data(), record.size(), 0), static_cast<ssize_t>(record.size()));
+    refused = server.Go().status();
+  }
+  EXPECT_FALSE(refused.ok());
+}
+
 // OpenSSL's own records and ours are the same: a channel speaks with an SSL.
 TEST_F(TlsTest, SpeaksWithOpenSsl) {
   Pair pair;
   const auto client_context = Load(TlsRole::kClient);
   const auto server_context = Load(TlsRole::kServer);
   TlsHandshake client(client_context.get(), pair.client.get(), "localhost");
-  std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> context(SSL_CTX_new(TLS_server_method()), &SSL_CTX_free);
-  SSL_CTX_use_certificate_chain_file(context.get(), (directory_ + "/server.pem").c_str());
-  SSL_CTX_use_PrivateKey_file(context.get(), (directory_ + "/server.key").c_str(), SSL_FILETYPE_PEM);
-  SSL_CTX_load_verify_file(context.get(), (directory_ + "/ca.pem").c_str());
-  SSL_CTX_set_num_tickets(context.get(), 0);
-  SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
+  const SslContext context = OpenSslServer(directory_, "nram");
   std::unique_ptr<SSL, decltype(&SSL_free)> ssl(SSL_new(context.get()), &SSL_free);
   SSL_set_fd(ssl.get(), pair.server.get());
   bool client_done = false;
