@@ -29,6 +29,19 @@
 namespace nram {
 namespace {
 
+// A sanitizer keeps memory of its own for what is done.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized = true;
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+#else
+constexpr bool kSanitized = false;
+#endif
+
 class TlsAttackTest : public TlsPoolFixture {
  protected:
   void SetUp() override { ASSERT_NO_FATAL_FAILURE(Serve(With::kCertificates)); }
@@ -85,7 +98,7 @@ TEST_F(TlsAttackTest, TenThousandConnectionsWithoutACertificateKeepNobodyOut) {
     EXPECT_TRUE(other->Write(0, Bytes(data)).ok());
   }
   EXPECT_EQ(crowd.size(), kHeld);
-  EXPECT_LT(ReadProcessMemory().resident_bytes, resident_before + 48 * kMiB);
+  if (!kSanitized) EXPECT_LT(ReadProcessMemory().resident_bytes, resident_before + 48 * kMiB);
 }
 
 // What happens to the bytes on their way.
