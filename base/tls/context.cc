@@ -18,7 +18,7 @@ namespace nram {
 namespace {
 
 constexpr int64_t kLookNs = kNsPerSecond;
-constexpr int64_t kLookAgainNs = 10 * kNsPerSecond;  // after files that could not be used
+constexpr int64_t kLoadAgainNs = 10 * kNsPerSecond;  // files that could not be used
 constexpr int kCertificatesBytesMax = 16 * 1024;     // of a peer
 
 bool Exists(const std::string& path) {
@@ -125,24 +125,24 @@ absl::StatusOr<std::shared_ptr<TlsContext>> TlsContext::Load(const TlsFiles& fil
 std::shared_ptr<ssl_ctx_st> TlsContext::Get() {
   const int64_t now_ns = MonotonicNs();
   Stamps seen;
-  bool has_failed = false;
+  bool is_again = false;  // what could not be used may be so for a passing reason
   {
     MutexLock lock(&mu_);
-    if (now_ns < looked_ns_ + (failed_ ? kLookAgainNs : kLookNs)) return loaded_.context;
+    if (now_ns < looked_ns_ + kLookNs) return loaded_.context;
     looked_ns_ = now_ns;  // others go on with what is there
     seen = seen_;
-    has_failed = failed_;
+    is_again = failed_ns_ != 0 && now_ns >= failed_ns_ + kLoadAgainNs;
   }
   const Stamps stamps = Look();
   const bool is_same = stamps == seen;
-  if (is_same && !has_failed) {
+  if (is_same && !is_again) {
     MutexLock lock(&mu_);
     return loaded_.context;
   }
   absl::StatusOr<Loaded> loaded = LoadFiles(files_, role_);
   MutexLock lock(&mu_);
   seen_ = stamps;
-  failed_ = !loaded.ok();
+  failed_ns_ = loaded.ok() ? 0 : now_ns;
   if (loaded.ok()) {
     loaded_ = *std::move(loaded);
     LOG(INFO) << "certificates loaded anew from " << files_.certificate;

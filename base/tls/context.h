@@ -74,7 +74,7 @@ class TlsContext {
   Loaded loaded_ ABSL_GUARDED_BY(mu_);
   Stamps seen_ ABSL_GUARDED_BY(mu_);
   int64_t looked_ns_ ABSL_GUARDED_BY(mu_) = 0;
-  bool failed_ ABSL_GUARDED_BY(mu_) = false;  // the last load; it is tried again
+  int64_t failed_ns_ ABSL_GUARDED_BY(mu_) = 0;  // when the last load failed; 0: it did not
 };
 
 }  // namespace nram

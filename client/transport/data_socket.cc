@@ -57,13 +57,14 @@ absl::Status CheckListener(int fd, const std::string& path) {
   char resolved[PATH_MAX];
   std::string directory = realpath(path.c_str(), resolved) != nullptr ? resolved : path;
   directory.resize(directory.rfind('/') + 1);
-  // Nobody but root and the listener can have put the socket there: all the way up, none else can write.
+  // Nobody but root and the listener can have put the socket there: all the way up, none else can write; or, as in
+  // /tmp, only to what is their own.
   constexpr uid_t kOverflowUid = 65534;  // some user that this user namespace does not know
   bool is_owners = is_known && peer.uid != kOverflowUid && !directory.empty();
   for (std::string at = directory; is_owners; at.resize(at.rfind('/', at.size() - 2) + 1)) {
     struct stat info;
     is_owners = stat(at.c_str(), &info) == 0 && (info.st_uid == 0 || info.st_uid == peer.uid) &&
-                (info.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+                ((info.st_mode & (S_IWGRP | S_IWOTH)) == 0 || (at != directory && (info.st_mode & S_ISVTX) != 0));
     if (at == "/") break;
   }
   if (is_owners) return absl::OkStatus();

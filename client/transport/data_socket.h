@@ -23,7 +23,8 @@ absl::StatusOr<uid_t> CheckDataSocket(const std::string& path);
 std::string DataSocketBeside(const std::string& path);
 
 // For a socket that somebody has named, of control: who listens at the other end of the connected `fd` must be root,
-// this user, or somebody who alone, but for root, can write to the socket's directory and to those above it.
+// this user, or somebody who alone, but for root, can write to the socket's directory and to those above it (above it
+// may be a /tmp). In a /tmp, somebody else may make a directory anew that is gone.
 // PERMISSION_DENIED else: in a place where others can put things, that may be anybody.
 absl::Status CheckListener(int fd, const std::string& path);
 

@@ -98,7 +98,9 @@ TEST_F(TlsAttackTest, TenThousandConnectionsWithoutACertificateKeepNobodyOut) {
     EXPECT_TRUE(other->Write(0, Bytes(data)).ok());
   }
   EXPECT_EQ(crowd.size(), kHeld);
-  if (!kSanitized) EXPECT_LT(ReadProcessMemory().resident_bytes, resident_before + 48 * kMiB);
+  if (!kSanitized) {
+    EXPECT_LT(ReadProcessMemory().resident_bytes, resident_before + 48 * kMiB);
+  }
 }
 
 // What happens to the bytes on their way.
