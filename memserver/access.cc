@@ -73,10 +73,11 @@ absl::Status ParseLimit(absl::string_view word, TenantLimits* limits) {
                           : name == "regions"   ? &limits->regions
                           : name == "calls"     ? &limits->calls
                                                 : nullptr;
-  if (limit == nullptr || !absl::SimpleAtoi(value, limit) || *limit == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("\"", Printable(std::string(word), 255),
-                     "\" is no limit: quota=BYTES, or connections=, leases=, regions= or calls= and a number from 1"));
+  const uint64_t least = limit == &limits->connections ? 2 : 1;  // a client has two
+  if (limit == nullptr || !absl::SimpleAtoi(value, limit) || *limit < least) {
+    return absl::InvalidArgumentError(absl::StrCat("\"", Printable(std::string(word), 255),
+                                                   "\" is no limit: quota=BYTES, or connections=, leases=, regions= or "
+                                                   "calls= and a number from 1 (connections: 2)"));
   }
   return absl::OkStatus();
 }
@@ -262,7 +263,7 @@ TenantLimits Access::LimitsLocked(TenantNumber tenant) const {
   if (!has_several_) return limits;
   const TenantLimits& whole = options_.whole;
   const auto bound = [](uint64_t all, uint64_t* limit) {
-    if (*limit == TenantLimits::kNone && all != TenantLimits::kNone) *limit = std::max<uint64_t>(all / 2, 1);
+    if (*limit == TenantLimits::kNone && all != TenantLimits::kNone) *limit = std::max<uint64_t>(all / 2, 2);
   };
   bound(whole.connections, &limits.connections);
   bound(whole.leases, &limits.leases);

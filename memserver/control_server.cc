@@ -99,7 +99,8 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
     bool MayAsk(Action action) {
       absl::Status status = FindCaller(action);
       if (!status.ok()) End(ToGrpc(status));
-      return status.ok();
+      if (status.ok() && !share_.taken()) Refuse();
+      return status.ok() && share_.taken();
     }
     const Caller& caller() const { return caller_; }
     void OnDone() override {
@@ -116,9 +117,7 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
       caller_ = {server_->tenants_->Of(who.tenant), who.identity, std::string(Access::RoleName(who.role))};
       Quota& calls = caller_.tenant->calls;
       share_ = QuotaShare(calls.Take() ? &calls : nullptr);
-      if (share_.taken()) return absl::OkStatus();
-      return absl::UnavailableError(absl::StrCat("tenant ", caller_.tenant->name, " has ", calls.limit(),
-                                                 " calls under way, all that it may have"));
+      return absl::OkStatus();
     }
     void End(grpc::Status status) {
       status_ = std::move(status);

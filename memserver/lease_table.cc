@@ -63,12 +63,13 @@ absl::StatusOr<std::shared_ptr<Lease>> LeaseTable::Grant(const Wish& wish) {
   if (begins && by_end_.size() >= kLeasesMax) {
     return absl::ResourceExhaustedError(absl::StrCat("this server already serves ", kLeasesMax, " clients"));
   }
+  Quota& quota = wish.tenant->leases;
+  QuotaShare share(begins && quota.Take() ? &quota : nullptr);  // of a live lease
+  if (begins && !share.taken()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the tenant has ", quota.limit(), " leases, all that it may have"));
+  }
   if (it == leases_.end()) {
-    Quota& quota = wish.tenant->leases;
-    if (!quota.Take()) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("the tenant has ", quota.limit(), " leases, all that it may have"));
-    }
     auto lease = std::make_shared<Lease>(wish.tenant, wish.id, wish.client_name.substr(0, kClientNameBytesMax),
                                          wish.identity.substr(0, kIdentityBytesMax));
     it = leases_.emplace(Raw(wish.id), std::move(lease)).first;
@@ -85,6 +86,7 @@ absl::StatusOr<std::shared_ptr<Lease>> LeaseTable::Grant(const Wish& wish) {
     lease->term_ = ++terms_;
     arena_->OpenReservation(&lease->reservation);
     lease->live_ = true;
+    share.Keep();
   }
   return it->second;
 }
@@ -96,6 +98,7 @@ absl::StatusOr<std::shared_ptr<Lease>> LeaseTable::Renew(const Tenant& tenant, L
     return absl::NotFoundError("no such live lease: it ended or the server restarted");
   }
   it->second->expires_ns_ = NowLocked() + it->second->ttl_ms_ * kNsPerMs;
+  ListLocked(it->second.get());  // Hold may have listed it for later
   return it->second;
 }
 
@@ -108,6 +111,7 @@ std::shared_ptr<Lease> LeaseTable::Find(LeaseId id) const {
 void LeaseTable::EndLocked(Lease* lease) {
   by_end_.erase({std::exchange(lease->listed_ns_, 0), Raw(lease->id)});
   lease->live_ = false;
+  lease->tenant->leases.Give();
   lease->term_ = ++terms_;
   if (!NRAM_PLANTED(lease_end_keeps_reservation)) arena_->CloseReservation(&lease->reservation);
   NoteEndingLocked(lease);
@@ -168,7 +172,7 @@ void LeaseTable::ForgetLocked(Table::iterator it) {
   } else {
     --uncharged_count_;
   }
-  lease.tenant->leases.Give();
+  if (lease.live_) lease.tenant->leases.Give();
   leases_.erase(it);
 }
 

@@ -81,11 +81,11 @@ class Lease {
   void Unbind(int connection_class, const LeaseConnection* connection);
 
   void SetCopies(const LeaseCopies& copies) {
-    MutexLock lock(&mu_);
+    MutexLock lock(&copies_mu_);
     copies_ = copies;
   }
   LeaseCopies copies() const {
-    MutexLock lock(&mu_);
+    MutexLock lock(&copies_mu_);
     return copies_;
   }
 
@@ -116,8 +116,10 @@ class Lease {
   int64_t expires_ns_ = 0;  // in the table's time
   int64_t listed_ns_ = 0;   // its place in the table's order of ends, not later than expires_ns_; 0: it has none
   bool ending_ = false;     // in the table's list of leases that it may forget
+  // Taken under the table's lock. mu_ is not: Bind waits for a request that may wait for the table.
+  mutable Mutex copies_mu_;
+  LeaseCopies copies_ ABSL_GUARDED_BY(copies_mu_);
   mutable Mutex mu_;
-  LeaseCopies copies_ ABSL_GUARDED_BY(mu_);
   std::array<Bound, kConnectionClasses> bound_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -11,8 +11,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "base/file.h"
 #include "base/status.h"
 
 namespace nram {
@@ -20,6 +25,14 @@ namespace {
 
 // What the kernel says of users that this user namespace does not know.
 constexpr uid_t kOverflowUid = 65534;
+
+// Whether this user namespace has all users, so that the overflow uid is a user as well.
+bool KnowsAllUsers() {
+  const absl::StatusOr<std::string> map = ReadFile("/proc/self/uid_map");
+  const std::vector<absl::string_view> words =
+      absl::StrSplit(map.value_or(""), absl::ByAnyChar(" \t\n"), absl::SkipEmpty());
+  return words.size() == 3 && words[2] == "4294967295";
+}
 
 absl::StatusOr<socklen_t> MakeAddress(const std::string& address, int port, sockaddr_storage* storage) {
   memset(storage, 0, sizeof *storage);
@@ -57,7 +70,7 @@ Peer PeerOf(int fd, bool is_tcp) {
     ucred peer{};
     socklen_t length = sizeof peer;
     const bool said = getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && length == sizeof peer;
-    const bool is_known = said && peer.uid != kOverflowUid && peer.uid != static_cast<uid_t>(-1);
+    const bool is_known = said && peer.uid != static_cast<uid_t>(-1) && (peer.uid != kOverflowUid || KnowsAllUsers());
     return {absl::StrCat("unix:pid=", peer.pid), absl::StrCat("unix:uid=", said ? absl::StrCat(peer.uid) : "?"),
             is_known ? absl::StrCat("uid:", peer.uid) : ""};
   }

@@ -25,6 +25,10 @@ std::string ServerTlsDir() {
 
 absl::Status SetTlsDir(absl::string_view directory) {
   std::error_code error;
+  if (directory == kNoTls) {
+    setenv(kTlsDirVariable, kNoTls, /*overwrite=*/1);
+    return absl::OkStatus();
+  }
   const std::string path = std::filesystem::absolute(std::string(directory), error).string();
   if (directory.empty() || error) return absl::InvalidArgumentError("expected a directory with certificates");
   setenv(kTlsDirVariable, path.c_str(), /*overwrite=*/1);

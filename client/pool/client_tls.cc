@@ -17,6 +17,7 @@ absl::StatusOr<std::shared_ptr<TlsContext>> FindClientTls(absl::Span<const Endpo
   if (absl::c_all_of(servers, [](const Endpoint& server) { return server.is_unix(); })) return nullptr;
   const char* const named = given.empty() ? std::getenv(kTlsDirVariable) : given.c_str();
   const bool is_named = named != nullptr && *named != '\0';
+  if (is_named && std::string(named) == kNoTls) return nullptr;
   // Daemons leave the directory that they were started in.
   std::error_code error;
   const std::string directory = is_named ? std::filesystem::absolute(named, error).string() : kTlsDirDefault;

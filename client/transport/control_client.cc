@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -168,7 +169,7 @@ class GrpcControlClient final : public ControlClient {
   }
 
   // gRPC cannot be held to TLS 1.3 and does not say why a server refuses it, so it gets a plain socket (adr/0015).
-  absl::StatusOr<Way> Dial(int64_t deadline_ns) const {
+  absl::StatusOr<Way> Dial(int64_t deadline_ns) {
     if (endpoint_.is_unix()) return DialSocket(deadline_ns);
     if (tls_ == nullptr) {
       const auto credentials = grpc::InsecureChannelCredentials();
@@ -189,10 +190,19 @@ class GrpcControlClient final : public ControlClient {
   }
 
   // gRPC does not look at who listens.
-  absl::StatusOr<Way> DialSocket(int64_t deadline_ns) const {
+  absl::StatusOr<Way> DialSocket(int64_t deadline_ns) {
     NRAM_ASSIGN_OR_RETURN(const SocketAddress address, ResolveEndpoint(endpoint_, deadline_ns));
     NRAM_ASSIGN_OR_RETURN(UniqueFd fd, ConnectSocket(address, deadline_ns));
     NRAM_RETURN_IF_ERROR(CheckListener(fd.get(), endpoint_.path));
+    ucred peer{};
+    socklen_t length = sizeof peer;
+    if (getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) return ErrnoStatus(errno, "SO_PEERCRED");
+    // One thread dials at a time.
+    if (listener_.has_value() && *listener_ != peer.uid && peer.uid != 0) {
+      return absl::PermissionDeniedError(
+          absl::StrCat("user ", peer.uid, " listens there now, and user ", *listener_, " did before"));
+    }
+    listener_ = peer.uid;
     Way way;
     way.socket = std::make_shared<UniqueFd>(fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
     if (!way.socket->valid()) return ErrnoStatus(errno, "duplicate a socket");
@@ -271,6 +281,7 @@ class GrpcControlClient final : public ControlClient {
   CondVar dialled_;
   bool dialling_ ABSL_GUARDED_BY(mu_) = false;
   Way way_ ABSL_GUARDED_BY(mu_);
+  std::optional<uid_t> listener_;  // of the first connection to a Unix socket; whoever dials has it
 };
 
 }  // namespace

@@ -216,7 +216,10 @@ void CheckPool(const std::string& pool, const std::string& tls_dir, const std::s
                std::vector<Finding>* findings) {
   const auto members = OpenMembers(pool, tls_dir);
   if (!members.ok()) {
-    findings->push_back({Verdict::kAdvice, whose + "no pool is known here", std::string(members.status().message())});
+    const bool has_one = ChoosePoolSpec(pool).ok();
+    findings->push_back({has_one ? Verdict::kBad : Verdict::kAdvice,
+                         whose + (has_one ? "the pool cannot be used from here" : "no pool is known here"),
+                         std::string(members.status().message())});
     return;
   }
   const auto answers = AskStatistics(*members);

@@ -119,6 +119,10 @@ absl::Status Keygen(const KeygenFlags& flags, const std::string& directory) {
   if (is_derived == flags.purpose.empty() || (is_derived && only_client)) {
     return absl::InvalidArgumentError("--secret and --purpose go together, and without --authority");
   }
+  if ((only_client || is_derived) && access((directory + "/ca.key").c_str(), F_OK) == 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(directory, " has an authority of its own (ca.key): choose another directory"));
+  }
   const bool has_authority = only_client || (!is_derived && access((from + "/ca.key").c_str(), F_OK) == 0);
   if (!has_authority && !is_derived && access((from + "/ca.pem").c_str(), F_OK) == 0) {
     return absl::FailedPreconditionError(

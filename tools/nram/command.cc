@@ -49,7 +49,7 @@ void RegisterTlsDir(ArgParser* parser) {
   parser->Custom("tls-dir", &SetTlsDir,
                  {"DIR",
                   "certificates (nram keygen), for servers that want some (default:\n"
-                  "$NRAM_TLS_DIR, else /etc/nram/tls)"});
+                  "$NRAM_TLS_DIR, else /etc/nram/tls); none: without"});
 }
 
 absl::StatusOr<std::vector<PoolMember>> OpenMembers(const std::string& flag, const std::string& tls_dir) {

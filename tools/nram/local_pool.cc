@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/un.h>
@@ -157,9 +158,13 @@ std::vector<LocalServer> FindLocalPool(const std::string& directory) {
   return servers;
 }
 
-absl::StatusOr<std::vector<LocalServer>> StartLocalPool(const LocalPoolOptions& options) {
+absl::StatusOr<std::vector<LocalServer>> StartLocalPool(const LocalPoolOptions& given) {
   NRAM_ASSIGN_OR_RETURN(const std::string program, FindProgram("nram-memserver", "memserver", "NRAM_MEMSERVER"));
-  NRAM_RETURN_IF_ERROR(MakeStateDir(options.directory));
+  NRAM_RETURN_IF_ERROR(MakeStateDir(given.directory));
+  // Clients are elsewhere, and see through links.
+  LocalPoolOptions options = given;
+  char resolved[PATH_MAX];
+  if (realpath(given.directory.c_str(), resolved) != nullptr) options.directory = resolved;
   // One `nram up` or `nram down` at a time.
   UniqueFd lock(open((options.directory + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   if (!lock.valid()) return ErrnoStatus(errno, absl::StrCat("create ", options.directory, "/lock"));

@@ -360,6 +360,7 @@ absl::Status StartDaemon(const std::string& fsd, const std::string& directory, c
 std::string GivenTlsDir() {
   const char* const named = std::getenv(kTlsDirVariable);
   std::error_code error;
+  if (named != nullptr && std::string(named) == kNoTls) return kNoTls;
   return named == nullptr || *named == '\0' ? "" : std::filesystem::absolute(named, error).string();
 }
 
