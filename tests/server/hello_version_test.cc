@@ -51,7 +51,7 @@ TEST_F(HelloVersionTest, AClientOfAnotherVersionIsToldWhoIsTooOldAndWhatToDo) {
   absl::Status status = Hello(6, 6);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(status.message(),
-            "this server speaks version 9 of the wire and the client version 6: the client is too old; install the "
+            "this server speaks version 10 of the wire and the client version 6: the client is too old; install the "
             "same release of nram on both machines");
   status = Hello(10, 11);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
