@@ -11,6 +11,7 @@ export NRAM_STATE_DIR=$directory/state
 unset NRAM_POOL NRAM_BUDGET NRAM_COPIES
 as_user=(setpriv --reuid=1000 --regid=1000 --clear-groups)
 cleanup() {
+  NRAM_STATE_DIR=$directory/roots "$nram" down > /dev/null 2>&1 || true
   "${as_user[@]}" "$directory/bin/nram" down > /dev/null 2>&1 || true
   rm -rf "$directory"
 }
