@@ -36,9 +36,8 @@ Connection::~Connection() {
   if (reply_.data != nullptr) buffers_->Give(reply_.data);
 }
 
-absl::StatusOr<bool> Connection::OnHeader(const MessageHeader& header, absl::Span<const ChunkMask> masks,
-                                          Landing* landing) {
-  return session_.Begin(header, masks, reply_.room(), landing);
+absl::StatusOr<bool> Connection::OnHeader(const MessageHeader& header, const PayloadTables& tables, Landing* landing) {
+  return session_.Begin(header, tables, reply_.room(), landing);
 }
 
 absl::Status Connection::OnMessage(const MessageHeader& header, absl::Span<const uint32_t> page_crcs) {

@@ -107,8 +107,7 @@ class Connection : private MessageReader::Handler {
   static constexpr int kPaceFactor = 6;
   static constexpr size_t kFlushBytes = 16 * 1024;
 
-  absl::StatusOr<bool> OnHeader(const MessageHeader& header, absl::Span<const ChunkMask> masks,
-                                Landing* landing) override;
+  absl::StatusOr<bool> OnHeader(const MessageHeader& header, const PayloadTables& tables, Landing* landing) override;
   absl::Status OnMessage(const MessageHeader& header, absl::Span<const uint32_t> page_crcs) override;
   void OnCorrupt(const MessageHeader& header) override {}
 

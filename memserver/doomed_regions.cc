@@ -19,8 +19,9 @@ bool DoomedRegions::FreeStep(Doomed* doomed) {
   if (region->index.pages() > 0) return false;
   if (const auto lease = leases_->Find(region->lease)) leases_->Unname(lease.get());
   Tenant* const tenant = region->tenant;
+  const uint64_t bytes = RegionBytes(region->index.sealed());
   doomed->reset();
-  tenant->account.ReleaseIndex(kRegionBytes);
+  tenant->account.ReleaseIndex(bytes);
   tenant->regions.Give();
   counters_->regions.fetch_sub(1);
   return true;

@@ -22,11 +22,28 @@ struct PageIndex::Leaf {
   uint16_t capacity;
   SpanGeneration generation;
   uint64_t exists[kPagesPerSpan / 64];
-  Packed entries[];
+  std::byte entries[];  // each a Packed, and in a sealed region a PageSeal behind it
 
+  static constexpr size_t EntryBytes(Pages pages) {
+    return sizeof(Packed) + (pages == Pages::kSealed ? sizeof(PageSeal) : 0);
+  }
+  static constexpr size_t OwnBytes(uint32_t capacity, Pages pages) {
+    return sizeof(Leaf) + capacity * EntryBytes(pages);
+  }
   // The memory that malloc takes for a leaf: its bytes and a word of malloc's, rounded to 16.
-  static constexpr uint64_t Bytes(uint32_t capacity) {
-    return (sizeof(Leaf) + capacity * sizeof(Packed) + sizeof(size_t) + 15) / 16 * 16;
+  static constexpr uint64_t Bytes(uint32_t capacity, Pages pages) {
+    return (OwnBytes(capacity, pages) + sizeof(size_t) + 15) / 16 * 16;
+  }
+  std::byte* At(uint32_t rank, Pages pages) { return entries + rank * EntryBytes(pages); }
+  const std::byte* At(uint32_t rank, Pages pages) const { return entries + rank * EntryBytes(pages); }
+  PageEntry EntryAt(uint32_t rank, Pages pages) const {
+    Packed packed;
+    memcpy(&packed, At(rank, pages), sizeof packed);
+    return Unpack(packed);
+  }
+  void SetEntry(uint32_t rank, Pages pages, const PageEntry& entry) {
+    const Packed packed = Pack(entry);
+    memcpy(At(rank, pages), &packed, sizeof packed);
   }
   bool Has(uint32_t page) const { return (exists[page / 64] >> (page % 64) & 1) != 0; }
   uint32_t Rank(uint32_t page) const {
@@ -46,20 +63,24 @@ struct PageIndex::Leaf {
 
 namespace {
 
-// Small leaves double, larger ones grow by eight. So one page never adds more index than its reservation has for it.
-constexpr uint32_t RoundCapacity(uint32_t wanted) {
-  const uint32_t capacity = wanted <= 8 ? std::bit_ceil(wanted) : (wanted + 7) / 8 * 8;
+// Small leaves double, larger ones grow by eight, or by three in a sealed region. So one page never adds more index
+// than its reservation has for it.
+constexpr uint32_t RoundCapacity(uint32_t wanted, bool sealed) {
+  uint32_t capacity = wanted <= (sealed ? 4 : 8) ? std::bit_ceil(wanted) : 0;
+  if (capacity == 0) capacity = sealed ? 4 + (wanted - 4 + 2) / 3 * 3 : (wanted + 7) / 8 * 8;
   return std::min<uint32_t>(capacity, kPagesPerSpan);
 }
 
 }  // namespace
 
 // The most that one page can add to the index. It may grow its leaf. Or it may make a leaf; if that is the second one,
-// the tree with two entries comes with it.
-constexpr uint64_t PageIndex::BytesPerPageMax() {
-  uint64_t most = Leaf::Bytes(RoundCapacity(1)) + 2 * kTreeBytesPerSpan;
-  for (uint32_t pages = 2; pages <= kPagesPerSpan; ++pages) {
-    most = std::max(most, Leaf::Bytes(RoundCapacity(pages)) - Leaf::Bytes(RoundCapacity(pages - 1)));
+// the tree with two entries comes with it, of which a sealed region has paid one.
+constexpr uint64_t PageIndex::BytesPerPageMax(Pages pages) {
+  const bool sealed = pages == Pages::kSealed;
+  const auto leaf_bytes = [&](uint32_t count) { return Leaf::Bytes(RoundCapacity(count, sealed), pages); };
+  uint64_t most = leaf_bytes(1) + 2 * kTreeBytesPerSpan - PrepaidBytes(pages);
+  for (uint32_t count = 2; count <= kPagesPerSpan; ++count) {
+    most = std::max(most, leaf_bytes(count) - leaf_bytes(count - 1));
   }
   return most;
 }
@@ -67,10 +88,12 @@ constexpr uint64_t PageIndex::BytesPerPageMax() {
 void PageIndex::LeafFree::operator()(Leaf* leaf) const { std::free(leaf); }
 
 PageIndex::~PageIndex() {
-  static_assert(BytesPerPageMax() <= kIndexBytesPerPageMax);
-  uint64_t charged = only_leaf_ != nullptr ? Leaf::Bytes(only_leaf_->capacity) : 0;
+  static_assert(BytesPerPageMax(Pages::kPlain) <= kIndexBytesPerPageMax);
+  static_assert(BytesPerPageMax(Pages::kSealed) <= kIndexBytesPerPageMax);
+  uint64_t charged = only_leaf_ != nullptr ? Leaf::Bytes(only_leaf_->capacity, pages_are_) : 0;
   if (tree_ != nullptr) {
-    for (const auto& [span, leaf] : *tree_) charged += Leaf::Bytes(leaf->capacity) + kTreeBytesPerSpan;
+    for (const auto& [span, leaf] : *tree_) charged += Leaf::Bytes(leaf->capacity, pages_are_);
+    charged += TreeBytes(tree_->size());
   }
   if (charged > 0) account_->ReleaseIndex(charged);
 }
@@ -95,7 +118,16 @@ PageEntry PageIndex::Find(uint64_t page) const {
   const Leaf* leaf = FindLeaf(page / kPagesPerSpan);
   const uint32_t in_span = page % kPagesPerSpan;
   if (leaf == nullptr || !leaf->Has(in_span)) return {};
-  return Leaf::Unpack(leaf->entries[leaf->Rank(in_span)]);
+  return leaf->EntryAt(leaf->Rank(in_span), pages_are_);
+}
+
+PageSeal PageIndex::SealOf(uint64_t page) const {
+  PageSeal seal{};
+  const Leaf* leaf = FindLeaf(page / kPagesPerSpan);
+  const uint32_t in_span = page % kPagesPerSpan;
+  if (!sealed() || leaf == nullptr || !leaf->Has(in_span)) return seal;
+  memcpy(&seal, leaf->At(leaf->Rank(in_span), pages_are_) + sizeof(Leaf::Packed), sizeof seal);
+  return seal;
 }
 
 PageIndex::LeafPtr* PageIndex::SlotFor(uint64_t span, Payment* payment) {
@@ -103,13 +135,14 @@ PageIndex::LeafPtr* PageIndex::SlotFor(uint64_t span, Payment* payment) {
     if (only_leaf_ == nullptr) only_span_ = span;
     if (only_span_ == span) return &only_leaf_;
     // With the second span the region gets a tree.
-    if (!account_->ChargeIndex(kTreeBytesPerSpan, payment)) return nullptr;
+    if (TreeBytes(1) > 0 && !account_->ChargeIndex(TreeBytes(1), payment)) return nullptr;
     tree_ = std::make_unique<Tree>();
     (*tree_)[only_span_] = std::move(only_leaf_);
   }
   auto it = tree_->find(span);
   if (it == tree_->end()) {
-    if (!account_->ChargeIndex(kTreeBytesPerSpan, payment)) return nullptr;
+    const uint64_t bytes = TreeBytes(tree_->size() + 1) - TreeBytes(tree_->size());
+    if (bytes > 0 && !account_->ChargeIndex(bytes, payment)) return nullptr;
     it = tree_->emplace(span, nullptr).first;
   }
   return &it->second;
@@ -118,26 +151,26 @@ PageIndex::LeafPtr* PageIndex::SlotFor(uint64_t span, Payment* payment) {
 uint64_t PageIndex::DropLeaf(uint64_t span) {
   const auto it = tree_ != nullptr ? tree_->find(span) : Tree::iterator();
   LeafPtr* const slot = tree_ != nullptr ? &it->second : &only_leaf_;
-  const uint64_t bytes = *slot != nullptr ? Leaf::Bytes((*slot)->capacity) : 0;
+  const uint64_t bytes = *slot != nullptr ? Leaf::Bytes((*slot)->capacity, pages_are_) : 0;
   if (*slot != nullptr && (*slot)->generation != SpanGeneration{} && !forgets_generations_) {
     if ((*slot)->capacity == 0) return 0;
     auto* const shrunk = static_cast<Leaf*>(std::realloc(slot->release(), sizeof(Leaf)));
     CHECK(shrunk != nullptr);
     shrunk->capacity = 0;
     slot->reset(shrunk);
-    return bytes - Leaf::Bytes(0);
+    return bytes - Leaf::Bytes(0, pages_are_);
   }
   slot->reset();
   if (tree_ == nullptr) return bytes;
   tree_->erase(it);
-  return bytes + kTreeBytesPerSpan;
+  return bytes + TreeBytes(tree_->size() + 1) - TreeBytes(tree_->size());
 }
 
 bool PageIndex::GrowLeaf(LeafPtr* slot, uint32_t capacity, Payment* payment) {
   Leaf* leaf = slot->get();
-  const uint64_t old_bytes = leaf != nullptr ? Leaf::Bytes(leaf->capacity) : 0;
-  if (!account_->ChargeIndex(Leaf::Bytes(capacity) - old_bytes, payment)) return false;
-  auto* grown = static_cast<Leaf*>(std::realloc(slot->release(), sizeof(Leaf) + capacity * sizeof(Leaf::Packed)));
+  const uint64_t old_bytes = leaf != nullptr ? Leaf::Bytes(leaf->capacity, pages_are_) : 0;
+  if (!account_->ChargeIndex(Leaf::Bytes(capacity, pages_are_) - old_bytes, payment)) return false;
+  auto* grown = static_cast<Leaf*>(std::realloc(slot->release(), Leaf::OwnBytes(capacity, pages_are_)));
   CHECK(grown != nullptr);
   if (leaf == nullptr) {
     grown->count = 0;
@@ -161,27 +194,30 @@ bool PageIndex::Prepare(uint64_t page, uint64_t pages, Payment* payment) {
   if (leaf != nullptr && wanted <= leaf->capacity) return true;
   LeafPtr* slot = SlotFor(span, payment);
   if (slot == nullptr) return false;
-  if (GrowLeaf(slot, RoundCapacity(wanted), payment)) return true;
+  if (GrowLeaf(slot, RoundCapacity(wanted, sealed()), payment)) return true;
   if (*slot == nullptr && tree_ != nullptr) {
     account_->ReturnIndex(DropLeaf(span), payment != nullptr && payment->pays() ? payment : nullptr);
   }
   return false;
 }
 
-void PageIndex::Set(uint64_t page, PageEntry entry) {
+void PageIndex::Set(uint64_t page, PageEntry entry, const PageSeal* seal) {
   DCHECK_NE(entry.mask, 0);
+  CHECK_EQ(seal != nullptr, sealed());
   Leaf* leaf = FindLeaf(page / kPagesPerSpan);
   CHECK(leaf != nullptr);
   const uint32_t in_span = page % kPagesPerSpan;
   const uint32_t rank = leaf->Rank(in_span);
   if (!leaf->Has(in_span)) {
     CHECK_LT(leaf->count, leaf->capacity);
-    memmove(&leaf->entries[rank + 1], &leaf->entries[rank], (leaf->count - rank) * sizeof(Leaf::Packed));
+    memmove(leaf->At(rank + 1, pages_are_), leaf->At(rank, pages_are_),
+            (leaf->count - rank) * Leaf::EntryBytes(pages_are_));
     leaf->exists[in_span / 64] |= uint64_t{1} << (in_span % 64);
     ++leaf->count;
     ++pages_;
   }
-  leaf->entries[rank] = Leaf::Pack(entry);
+  leaf->SetEntry(rank, pages_are_, entry);
+  if (seal != nullptr) memcpy(leaf->At(rank, pages_are_) + sizeof(Leaf::Packed), seal, sizeof *seal);
 }
 
 void PageIndex::Erase(uint64_t page) {
@@ -189,7 +225,8 @@ void PageIndex::Erase(uint64_t page) {
   const uint32_t in_span = page % kPagesPerSpan;
   if (leaf == nullptr || !leaf->Has(in_span)) return;
   const uint32_t rank = leaf->Rank(in_span);
-  memmove(&leaf->entries[rank], &leaf->entries[rank + 1], (leaf->count - rank - 1) * sizeof(Leaf::Packed));
+  memmove(leaf->At(rank, pages_are_), leaf->At(rank + 1, pages_are_),
+          (leaf->count - rank - 1) * Leaf::EntryBytes(pages_are_));
   leaf->exists[in_span / 64] &= ~(uint64_t{1} << (in_span % 64));
   --leaf->count;
   --pages_;
@@ -203,6 +240,7 @@ void PageIndex::DropIfEmpty(uint64_t page, Payment* payment) {
 
 uint64_t PageIndex::Visit(uint64_t begin, uint64_t end, uint64_t spans_max,
                           absl::FunctionRef<void(uint64_t page, PageEntry* entry)> visit, Refund* refund) {
+  const size_t entry_bytes = Leaf::EntryBytes(pages_are_);
   uint64_t seen = 0;
   while (begin < end) {
     uint64_t span = begin / kPagesPerSpan;
@@ -226,15 +264,16 @@ uint64_t PageIndex::Visit(uint64_t begin, uint64_t end, uint64_t spans_max,
     uint32_t at = kept;
     for (uint32_t page = first; page < last; ++page) {
       if (!leaf->Has(page)) continue;
-      PageEntry entry = Leaf::Unpack(leaf->entries[at++]);
+      PageEntry entry = leaf->EntryAt(at++, pages_are_);
       visit(span_begin + page, &entry);
       if (entry.mask == 0) {
         leaf->exists[page / 64] &= ~(uint64_t{1} << (page % 64));
       } else {
-        leaf->entries[kept++] = Leaf::Pack(entry);
+        if (kept + 1 != at) memcpy(leaf->At(kept, pages_are_), leaf->At(at - 1, pages_are_), entry_bytes);
+        leaf->SetEntry(kept++, pages_are_, entry);
       }
     }
-    memmove(&leaf->entries[kept], &leaf->entries[at], (leaf->count - at) * sizeof(Leaf::Packed));
+    memmove(leaf->At(kept, pages_are_), leaf->At(at, pages_are_), (leaf->count - at) * entry_bytes);
     const uint32_t erased = at - kept;
     leaf->count -= erased;
     pages_ -= erased;

@@ -5,6 +5,9 @@
 // bits for the pages that exist, and 12 bytes for each of these, in order. A region's leaves are in a tree. If the
 // region has only one span, it holds the leaf itself. A full span costs 12.3 bytes a page, a one-page region 64.
 //
+// In a sealed region (adr/0016) each page has its seal too: 36 bytes, and 36.3 in a full span. The tree's first entry
+// is then paid with the region, so that a page costs no more than kIndexBytesPerPageMax here either.
+//
 // A span of a region with several copies has a generation (adr/0014), in its leaf. Such a leaf stays when the span's
 // last page goes.
 
@@ -16,6 +19,7 @@
 #include "absl/functional/function_ref.h"
 #include "base/units.h"
 #include "memserver/frame_arena.h"
+#include "proto/wire.h"
 
 namespace nram {
 
@@ -29,7 +33,8 @@ struct PageEntry {
 // the frames: the caller that drops an entry frees its frame.
 class PageIndex {
  public:
-  explicit PageIndex(ArenaAccount* account) : account_(account) {}
+  enum class Pages { kPlain, kSealed };
+  explicit PageIndex(ArenaAccount* account, Pages pages = Pages::kPlain) : account_(account), pages_are_(pages) {}
   PageIndex(PageIndex&&) = delete;
   ~PageIndex();
 
@@ -38,8 +43,11 @@ class PageIndex {
   // Makes sure that Set of `pages` pages from `page` on, all within one span, cannot fail. False: the arena is full.
   // `payment` may be null.
   bool Prepare(uint64_t page, uint64_t pages, Payment* payment = nullptr);
-  // Stores an entry with a non-zero mask, in place of the old one. Prepare must have covered the page.
-  void Set(uint64_t page, PageEntry entry);
+  // Stores an entry with a non-zero mask, in place of the old one. Prepare must have covered the page. `seal`: the
+  // page's, in a sealed region; else null.
+  void Set(uint64_t page, PageEntry entry, const PageSeal* seal = nullptr);
+  // The seal of a page of a sealed region; zeros if the page is a hole.
+  PageSeal SealOf(uint64_t page) const;
   // May leave an empty leaf behind; see DropIfEmpty.
   void Erase(uint64_t page);
   // Gives back an empty leaf of the page, or what its generation does not need of it, and with it what `payment` (may
@@ -69,6 +77,10 @@ class PageIndex {
   void ForgetGenerations() { forgets_generations_ = true; }
 
   ArenaAccount* account() const { return account_; }
+  bool sealed() const { return pages_are_ == Pages::kSealed; }
+  static constexpr uint64_t kTreeBytesPerSpan = 32;
+  // What a region pays beforehand for its index.
+  static constexpr uint64_t PrepaidBytes(Pages pages) { return pages == Pages::kSealed ? kTreeBytesPerSpan : 0; }
   uint64_t pages() const { return pages_; }
   // Spans that hold a page. Visits all leaves if the region has generations.
   uint64_t spans() const;
@@ -80,8 +92,9 @@ class PageIndex {
   };
   using LeafPtr = std::unique_ptr<Leaf, LeafFree>;
   using Tree = absl::btree_map<uint64_t, LeafPtr>;
-  static constexpr uint64_t kTreeBytesPerSpan = 32;
-  static constexpr uint64_t BytesPerPageMax();
+  static constexpr uint64_t BytesPerPageMax(Pages pages);
+  // What a tree of so many leaves is charged.
+  uint64_t TreeBytes(size_t leaves) const { return (leaves - (sealed() && leaves > 0 ? 1 : 0)) * kTreeBytesPerSpan; }
 
   Leaf* FindLeaf(uint64_t span) const;
   // Calls `visit` with each leaf in [from_span, end_span), in order, until `visit` returns false.
@@ -93,6 +106,7 @@ class PageIndex {
   uint64_t DropLeaf(uint64_t span);
 
   ArenaAccount* const account_;
+  const Pages pages_are_;
   uint64_t pages_ = 0;
   bool has_generations_ = false;
   bool forgets_generations_ = false;

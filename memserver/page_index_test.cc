@@ -1,6 +1,7 @@
 #include "memserver/page_index.h"
 
 #include <cstdint>
+#include <cstring>
 #include <map>
 #include <random>
 
@@ -10,14 +11,23 @@
 namespace nram {
 namespace {
 
-TEST(PageIndexTest, AgreesWithAMap) {
+class PageIndexTest : public ::testing::TestWithParam<PageIndex::Pages> {
+ protected:
+  bool sealed() const { return GetParam() == PageIndex::Pages::kSealed; }
+};
+
+INSTANTIATE_TEST_SUITE_P(Pages, PageIndexTest, ::testing::Values(PageIndex::Pages::kPlain, PageIndex::Pages::kSealed),
+                         [](const auto& info) { return info.param == PageIndex::Pages::kSealed ? "Sealed" : "Plain"; });
+
+TEST_P(PageIndexTest, AgreesWithAMap) {
   std::mt19937_64 random(TestSeed());
   auto arena = FrameArena::Create(64 * kMiB, kMiB).value();
   const uint64_t index_before = arena->usage().index_bytes;
   {
     ArenaAccount account(arena.get());
-    PageIndex index(&account);
+    PageIndex index(&account, GetParam());
     std::map<uint64_t, PageEntry> model;
+    std::map<uint64_t, PageSeal> seals;
     for (int i = 0; i < 60'000; ++i) {
       // Some pages are dense, some sparse, a few very far.
       const uint64_t page = random() % 4 == 0 ? random() % (uint64_t{1} << 50) : random() % 1500;
@@ -46,8 +56,12 @@ TEST(PageIndexTest, AgreesWithAMap) {
                                 static_cast<uint32_t>(random())};
           const uint64_t ahead = 1 + random() % (kPagesPerSpan - page % kPagesPerSpan);
           ASSERT_TRUE(index.Prepare(page, ahead));
-          index.Set(page, entry);
+          PageSeal seal{};
+          for (uint8_t& byte : seal.tag) byte = static_cast<uint8_t>(random());
+          memcpy(seal.counter, &i, sizeof i);
+          index.Set(page, entry, sealed() ? &seal : nullptr);
           model[page] = entry;
+          seals[page] = sealed() ? seal : PageSeal{};
         }
       }
       ASSERT_EQ(index.pages(), model.size());
@@ -56,23 +70,41 @@ TEST(PageIndexTest, AgreesWithAMap) {
       ASSERT_EQ(index.Find(page).frame, entry.frame);
       ASSERT_EQ(index.Find(page).mask, entry.mask);
       ASSERT_EQ(index.Find(page).crc, entry.crc);
+      ASSERT_TRUE(index.SealOf(page) == seals.at(page));
       ASSERT_TRUE(model.count(page + 1) > 0 || index.Find(page + 1).mask == 0);
     }
   }
   EXPECT_EQ(arena->usage().index_bytes, index_before);
 }
 
-TEST(PageIndexTest, AFullRegionCostsLessThanThirteenBytesAPage) {
+TEST_P(PageIndexTest, AFullRegionCostsLittleMoreThanItsEntries) {
   auto arena = FrameArena::Create(64 * kMiB, kMiB).value();
   const uint64_t before = arena->usage().index_bytes;
   ArenaAccount account(arena.get());
-  PageIndex index(&account);
+  PageIndex index(&account, GetParam());
+  const PageSeal seal{};
   constexpr uint64_t kPages = 100 * kPagesPerSpan;
   for (uint64_t page = 0; page < kPages; ++page) {
     ASSERT_TRUE(index.Prepare(page, 1));
-    index.Set(page, {page * 8, kAllChunks});
+    index.Set(page, {page * 8, kAllChunks}, sealed() ? &seal : nullptr);
   }
-  EXPECT_LT(arena->usage().index_bytes - before, 13 * kPages);
+  EXPECT_LT(arena->usage().index_bytes - before, (sealed() ? 37 : 13) * kPages);
+}
+
+// No page takes more than its price, wherever it lies: a reservation of so much is never short.
+TEST_P(PageIndexTest, NoPageTakesMoreThanItsPrice) {
+  std::mt19937_64 random(TestSeed());
+  auto arena = FrameArena::Create(64 * kMiB, kMiB).value();
+  ArenaAccount account(arena.get());
+  PageIndex index(&account, GetParam());
+  const PageSeal seal{};
+  for (int i = 0; i < 20'000; ++i) {
+    const uint64_t page = random() % 3 == 0 ? random() % (uint64_t{1} << 40) : random() % 3000;
+    const uint64_t before = account.bytes();
+    ASSERT_TRUE(index.Prepare(page, 1));
+    index.Set(page, {page, kAllChunks}, sealed() ? &seal : nullptr);
+    ASSERT_LE(account.bytes(), before + kIndexBytesPerPageMax);
+  }
 }
 
 }  // namespace

@@ -26,14 +26,17 @@ PageStore::ChunkCounts PageStore::LookAt(const WriteArgs& args, PageWrites* writ
   ChunkCounts counts;
   for (uint64_t i = 0; i < pages; ++i) {
     const std::byte* const landed = arena()->Data(args.landed[i]);
-    const ChunkMask written = args.masks.empty() ? MaskOfPage(args.range, first_page + i) : args.masks[i];
-    const ChunkMask nonzero = NonZero(landed, written);
+    ChunkMask written = args.masks.empty() ? MaskOfPage(args.range, first_page + i) : args.masks[i];
+    // Nothing is left out of what is sealed.
+    const ChunkMask nonzero = args.seals.empty() ? NonZero(landed, written) : written;
+    if (written == 0 && !args.seals.empty() && args.seals[i] != PageSeal()) written = kAllChunks;  // becomes a hole
     uint32_t crc = args.page_crcs[i];
     if (nonzero != written) {
       crc = 0;
       ForEachRun(nonzero, [&](size_t offset, size_t bytes) { crc = Crc32c(crc, landed + offset, bytes); });
     }
-    (*writes)[i] = {first_page + i, written, nonzero, crc, &args.landed[i]};
+    (*writes)[i] = {
+        first_page + i, written, nonzero, crc, &args.landed[i], args.seals.empty() ? nullptr : &args.seals[i]};
     counts.written += std::popcount(written);
     counts.zeros += std::popcount(static_cast<unsigned>(written & ~nonzero));
   }
@@ -87,14 +90,20 @@ Reason PageStore::Write(Lease* lease, const WriteArgs& args, Payment* payment, u
     const bool is_firsts = args.generation == SpanGeneration{} || args.epoch == 1;
     if (args.absent == IfAbsent::kRefuse || !is_firsts)
       return lease->live() ? Reason::kUnknownRegion : Reason::kLeaseEnded;
-    payment->BeginStep(kRegionBytes);
-    const Reason created =
-        CreateLocked(&at, lease, payment, args.region, args.epoch, args.absent == IfAbsent::kCreateGc, /*named=*/false);
+    const bool sealed = !args.seals.empty();
+    payment->BeginStep(RegionBytes(sealed));
+    const Reason created = CreateLocked(&at, lease, payment, args.region, args.epoch,
+                                        args.absent == IfAbsent::kCreateGc, sealed, /*named=*/false);
     if (created != Reason::kOk) return created;
     it = at.regions.find(key);
   }
   StoredRegion* const region = it->second.get();
   Reason reason = CheckOwner(*region, *lease, args.epoch);
+  if (reason == Reason::kOk && region->index.sealed() != !args.seals.empty()) reason = Reason::kNoSeals;
+  // A page that keeps its frame cannot be a hole: it would have to hold a chunk.
+  if (reason == Reason::kOk && !args.seals.empty() && args.frames == Frames::kWhole && chunks.zeros > 0) {
+    reason = Reason::kNoSeals;
+  }
   if (reason == Reason::kOk) reason = EnterGeneration(region, args, payment);
   uint32_t stored = 0;
   if (reason == Reason::kOk && chunks.written > 0) {
@@ -165,7 +174,7 @@ Reason PageStore::WritePage(StoredRegion* region, const PageWrite& write, Frames
   // A new checksum of the old chunks would hide that they have changed.
   if (kept != 0 && IsDamaged(old) && !NRAM_PLANTED(damage_hidden)) return Reason::kDamaged;
   const auto set = [&](FrameLoc frame) {
-    region->index.Set(page, {frame, stored, kept == 0 ? crc : StoredCrc(frame, stored)});
+    region->index.Set(page, {frame, stored, kept == 0 ? crc : StoredCrc(frame, stored)}, write.seal);
   };
   if (stored == 0) {
     if (old.mask != 0) {
@@ -231,7 +240,8 @@ Reason PageStore::CheckRead(const StoredRegion& region, const ReadArgs& args) {
   return is_other_epoch ? Reason::kStaleEpoch : Reason::kOtherGeneration;
 }
 
-Reason PageStore::Read(const ReadArgs& args, ChunkMask* masks, uint32_t* page_crcs, std::byte* out, size_t* out_bytes) {
+Reason PageStore::Read(const ReadArgs& args, ChunkMask* masks, uint32_t* page_crcs, std::byte* out, size_t* out_bytes,
+                       PageSeal* seals, bool* sealed) {
   const ChunkRange& range = args.range;
   Count(&mutable_counters()->reads);
   *out_bytes = 0;
@@ -244,9 +254,14 @@ Reason PageStore::Read(const ReadArgs& args, ChunkMask* masks, uint32_t* page_cr
     if (it == at.regions.end()) return Reason::kUnknownRegion;
     const StoredRegion& region = *it->second;
     if (const Reason reason = CheckRead(region, args); reason != Reason::kOk) return reason;
+    if (region.index.sealed() && (seals == nullptr || !FitsSeals(region, range))) return Reason::kNoSeals;
+    if (sealed != nullptr) *sealed = region.index.sealed();
     const uint64_t step = std::min(pages - done, kReadPagesPerLock);
     std::array<PageEntry, kReadPagesPerLock> entries;
-    for (uint64_t i = 0; i < step; ++i) entries[i] = region.index.Find(first_page + done + i);
+    for (uint64_t i = 0; i < step; ++i) {
+      entries[i] = region.index.Find(first_page + done + i);
+      if (region.index.sealed()) seals[done + i] = region.index.SealOf(first_page + done + i);
+    }
     for (uint64_t i = 0; i < step; ++i) {
       // Frames lie anywhere, and the processor's own prefetching ends at a page's end.
       if (i + 1 < step && entries[i + 1].mask != 0) Prefetch(arena()->Data(entries[i + 1].frame));
@@ -289,8 +304,11 @@ Reason PageStore::ReadInPlace(const ReadArgs& args, absl::FunctionRef<void(const
   if (it == at.regions.end()) return Reason::kUnknownRegion;
   const StoredRegion& region = *it->second;
   if (const Reason reason = CheckRead(region, args); reason != Reason::kOk) return reason;
+  if (!FitsSeals(region, range)) return Reason::kNoSeals;
+  std::array<PageSeal, kPagesPerMessage> seals;
   for (uint64_t i = 0; i < pages; ++i) {
     const PageEntry entry = region.index.Find(first_page + i);
+    if (region.index.sealed()) seals[i] = region.index.SealOf(first_page + i);
     masks[i] = static_cast<ChunkMask>(entry.mask & MaskOfPage(range, first_page + i));
     page_crcs[i] = CrcOf(entry, masks[i]);
     if (masks[i] == 0) continue;
@@ -312,7 +330,10 @@ Reason PageStore::ReadInPlace(const ReadArgs& args, absl::FunctionRef<void(const
     bytes += std::popcount(masks[i]) * kChunkBytes;
   }
   Count(&mutable_counters()->bytes_read, bytes);
-  send({{masks.data(), pages}, {page_crcs.data(), pages}, {pieces.data(), count}});
+  send({{masks.data(), pages},
+        {page_crcs.data(), pages},
+        {pieces.data(), count},
+        {seals.data(), region.index.sealed() ? pages : 0}});
   return Reason::kOk;
 }
 
@@ -380,6 +401,7 @@ Reason PageStore::TrimStep(Lease* lease, const TrimArgs& args, uint64_t* page, u
     region->kept_term = lease->term();
     region->kept_bytes = 0;
   }
+  if (!FitsSeals(*region, range)) return Reason::kNoSeals;
   if (MaskOfPage(range, *page) != kAllChunks) {
     const bool leaves = NRAM_PLANTED(trim_leaves_last_page) && *page + 1 == end_page;
     if (!EnterTrim(region, *page, *page + 1, args.generation)) return Reason::kOtherGeneration;

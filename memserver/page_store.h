@@ -51,9 +51,14 @@ class PageStore : public RegionTable {
     Frames frames = Frames::kFitted;
     uint64_t term = 0;            // the lease's term when the write was sent; 0: not checked
     SpanGeneration generation{};  // of the range's span; 0: the region has one copy
+    // Of a sealed region: one for each page of the range. Its pages are written whole, or not at all. Empty: the
+    // region is plain.
+    absl::Span<const PageSeal> seals = {};
   };
   // Stores chunks. Replaces the frames that it keeps in `landed`. `payment` pays for memory, and then says how much it
   // has paid. After kFull and kDamaged the first *stored_pages pages are as written and the others as they were.
+  //
+  // A write with seals to a plain region, or without them to a sealed one, is kNoSeals.
   //
   // A span with a generation (adr/0014) takes writes of that generation and of higher ones, which raise it, and refuses
   // others with kOtherGeneration. IfAbsent::kCreate and kCreateGc create the span too: one of a lower generation is
@@ -69,7 +74,9 @@ class PageStore : public RegionTable {
   // Appends the stored chunks of the range, in order, to `out` (room for range.bytes()). Sets masks[i] to the stored
   // chunks of the range's i-th page, and page_crcs[i] to their checksum. Other chunks are zeros. A span of another
   // generation is kOtherGeneration.
-  Reason Read(const ReadArgs& args, ChunkMask* masks, uint32_t* page_crcs, std::byte* out, size_t* out_bytes);
+  // *sealed: whether the region is; then the range must be whole pages (else kNoSeals), and seals[i] is set too.
+  Reason Read(const ReadArgs& args, ChunkMask* masks, uint32_t* page_crcs, std::byte* out, size_t* out_bytes,
+              PageSeal* seals = nullptr, bool* sealed = nullptr);
 
   // The same without the copy. Calls `send` with the places of the stored chunks, in order, under the shard's shared
   // lock, so that the chunks do not change. `send` must not block.
@@ -77,6 +84,7 @@ class PageStore : public RegionTable {
     absl::Span<const ChunkMask> masks;
     absl::Span<const uint32_t> page_crcs;
     absl::Span<const iovec> chunks;
+    absl::Span<const PageSeal> seals;  // empty: the region is plain
   };
   Reason ReadInPlace(const ReadArgs& args, absl::FunctionRef<void(const Stored& stored)> send);
 
@@ -109,6 +117,7 @@ class PageStore : public RegionTable {
     ChunkMask nonzero;  // those of the written chunks that are not all zeros
     uint32_t crc;       // of these
     FrameLoc* landed;
+    const PageSeal* seal;  // null in a plain region
   };
   using PageWrites = std::array<PageWrite, kPagesPerMessage>;
 
@@ -122,6 +131,10 @@ class PageStore : public RegionTable {
   // Makes the span's generation the write's, or refuses.
   Reason EnterGeneration(StoredRegion* region, const WriteArgs& args, Payment* payment);
   Reason CheckRead(const StoredRegion& region, const ReadArgs& args);
+  // Whether the region's pages may be asked for so: of a sealed one, whole pages.
+  static bool FitsSeals(const StoredRegion& region, const ChunkRange& range) {
+    return !region.index.sealed() || (range.first % kChunksPerPage == 0 && range.count % kChunksPerPage == 0);
+  }
   Reason WritePages(StoredRegion* region, absl::Span<const PageWrite> writes, Frames frames, Payment* payment,
                     uint32_t* stored_pages);
   Reason WritePage(StoredRegion* region, const PageWrite& write, Frames frames, Payment* payment);

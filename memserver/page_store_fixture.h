@@ -52,10 +52,10 @@ class PageStoreTest : public ::testing::Test {
                data.data() + (page_chunk + chunk - range.first) * kChunkBytes, kChunkBytes);
       }
     }
-    const Reason reason = store_.Write(
-        lease,
-        {region, epoch, range, masks, Crcs(range, masks, landed), landed.data(), absent_, frames_, term_, generation_},
-        payment, &stored_pages_);
+    const Reason reason = store_.Write(lease,
+                                       {region, epoch, range, masks, Crcs(range, masks, landed), landed.data(), absent_,
+                                        frames_, term_, generation_, seals_},
+                                       payment, &stored_pages_);
     landing_.Give(landed.data(), landed.size());
     return reason;
   }
@@ -106,6 +106,7 @@ class PageStoreTest : public ::testing::Test {
   PageStore store_{arena_.get(), &leases_};
   LandingFrames landing_{arena_.get(), 256};
   std::shared_ptr<Lease> lease_;
+  std::vector<PageSeal> seals_;  // of the next writes
   uint64_t paid_ = 0;
   PageStore::Frames frames_ = PageStore::Frames::kFitted;
   uint64_t limit_bytes_ = ~uint64_t{0};

@@ -36,14 +36,14 @@ RegionTable::~RegionTable() {
   }
 }
 
-Reason RegionTable::Create(Lease* lease, RegionId id, uint32_t epoch, bool gc) {
+Reason RegionTable::Create(Lease* lease, RegionId id, uint32_t epoch, bool gc, bool sealed) {
   Shard& at = shard(id);
   WriterLock lock(&at.mu);
-  return CreateLocked(&at, lease, nullptr, id, epoch, gc, /*named=*/false);
+  return CreateLocked(&at, lease, nullptr, id, epoch, gc, sealed, /*named=*/false);
 }
 
 Reason RegionTable::CreateLocked(Shard* at, Lease* lease, Payment* payment, RegionId id, uint32_t epoch, bool gc,
-                                 bool named) {
+                                 bool sealed, bool named) {
   // The region is counted first, and under the lock. CollectLease looks at the count after the lease has ended, and
   // then takes the lock. So either CollectLease sees this region, or this thread sees that the lease has ended.
   lease->regions.fetch_add(1);
@@ -60,7 +60,7 @@ Reason RegionTable::CreateLocked(Shard* at, Lease* lease, Payment* payment, Regi
   if (reason == Reason::kOk) {
     Tenant* const tenant = lease->tenant;
     QuotaShare share(tenant->regions.Take() ? &tenant->regions : nullptr);
-    if (share.taken() && leases_->Charge(lease) && tenant->account.ChargeIndex(kRegionBytes, payment)) {
+    if (share.taken() && leases_->Charge(lease) && tenant->account.ChargeIndex(RegionBytes(sealed), payment)) {
       share.Keep();
     } else {
       at->regions.erase(it);
@@ -72,7 +72,7 @@ Reason RegionTable::CreateLocked(Shard* at, Lease* lease, Payment* payment, Regi
     leases_->Unname(lease);
     return reason;
   }
-  it->second = std::make_unique<StoredRegion>(lease->tenant);
+  it->second = std::make_unique<StoredRegion>(lease->tenant, sealed);
   it->second->lease = lease->id;
   it->second->epoch = epoch;
   it->second->gc = gc;
@@ -81,7 +81,8 @@ Reason RegionTable::CreateLocked(Shard* at, Lease* lease, Payment* payment, Regi
   return Reason::kOk;
 }
 
-absl::Status RegionTable::CreateNamed(Lease* lease, RegionId id, uint32_t epoch, bool gc, RegionManifest manifest) {
+absl::Status RegionTable::CreateNamed(Lease* lease, RegionId id, uint32_t epoch, bool gc, RegionManifest manifest,
+                                      bool sealed) {
   const bool named = !manifest.name.empty();
   Doomed undone;
   absl::Status status;
@@ -92,7 +93,7 @@ absl::Status RegionTable::CreateNamed(Lease* lease, RegionId id, uint32_t epoch,
     if (named && names_.Find(lease->tenant->number, manifest.name) != RegionId{0}) {
       return absl::AlreadyExistsError(absl::StrCat("a region named \"", manifest.name, "\" exists"));
     }
-    status = CreationError(CreateLocked(&at, lease, nullptr, id, epoch, gc, named), id);
+    status = CreationError(CreateLocked(&at, lease, nullptr, id, epoch, gc, sealed, named), id);
     if (!status.ok() || !named) return status;
     status = names_.Add(lease->tenant, id, std::move(manifest));
     if (status.ok()) return status;

@@ -51,10 +51,11 @@ class RegionTable {
   RegionTable(const RegionTable&) = delete;
   ~RegionTable();
 
-  // Creates an unnamed region.
-  Reason Create(Lease* lease, RegionId id, uint32_t epoch, bool gc);
+  // Creates an unnamed region. `sealed`: it takes sealed pages, and no others.
+  Reason Create(Lease* lease, RegionId id, uint32_t epoch, bool gc, bool sealed = false);
   // Creates a named region. ALREADY_EXISTS (id or name), RESOURCE_EXHAUSTED, FAILED_PRECONDITION (lease ended).
-  absl::Status CreateNamed(Lease* lease, RegionId id, uint32_t epoch, bool gc, RegionManifest manifest);
+  absl::Status CreateNamed(Lease* lease, RegionId id, uint32_t epoch, bool gc, RegionManifest manifest,
+                           bool sealed = false);
 
   // Destroys the region and all its data. kUnknownRegion: there is none.
   Reason Destroy(Lease* lease, RegionId id, uint32_t epoch);
@@ -112,8 +113,8 @@ class RegionTable {
 
   Shard& shard(RegionId id) const { return shards_[Raw(id) * 0x9E3779B97F4A7C15u >> 56]; }
   // `payment` may be null: no reservation pays.
-  Reason CreateLocked(Shard* at, Lease* lease, Payment* payment, RegionId id, uint32_t epoch, bool gc, bool named)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(at->mu);
+  Reason CreateLocked(Shard* at, Lease* lease, Payment* payment, RegionId id, uint32_t epoch, bool gc, bool sealed,
+                      bool named) ABSL_EXCLUSIVE_LOCKS_REQUIRED(at->mu);
   Reason CheckOwner(const StoredRegion& region, const Lease& lease, uint32_t epoch);
   bool draining() const { return draining_; }
   StoreCounters* mutable_counters() { return &counters_; }

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/crc32c.h"
 #include "base/status.h"
 #include "proto/version.h"
 
@@ -77,7 +78,6 @@ void Session::AppendReply(const MessageHeader& header, ReplyBuffer* reply) {
 }
 
 Reason Session::CheckSupported(const MessageHeader& request) {
-  if (request.sealed()) return Reason::kNoSeals;
   if (request.is<ReadRequest>() && request.as<ReadRequest>().snapshot != SnapshotVersion{}) {
     return Reason::kUnknownSnapshot;
   }
@@ -133,7 +133,7 @@ absl::Status Session::Continue(ReplyBuffer* reply) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> Session::Begin(const MessageHeader& request, absl::Span<const ChunkMask> masks, size_t reply_room,
+absl::StatusOr<bool> Session::Begin(const MessageHeader& request, const PayloadTables& tables, size_t reply_room,
                                     Landing* landing) {
   if (busy_) return false;
   if (request.is_reply()) return absl::InvalidArgumentError("a reply where a request belongs");
@@ -148,7 +148,9 @@ absl::StatusOr<bool> Session::Begin(const MessageHeader& request, absl::Span<con
                                                         : std::string("a second hello"));
   }
   const ChunkRange range = request.range();
-  const size_t reply_bytes = kMessageHeaderBytes + (request.op == Op::kRead ? range.pages() + range.bytes() : 0);
+  // Whether the region is sealed is not known yet.
+  const size_t read_bytes = range.pages() * kPayloadTableBytesPerPageMax + range.bytes();
+  const size_t reply_bytes = kMessageHeaderBytes + (request.op == Op::kRead ? read_bytes : 0);
   if (reply_room < reply_bytes) return false;
   // A write that is refused whatever it holds lands nowhere.
   if (request.op == Op::kWrite && CheckSupported(request) == Reason::kOk) {
@@ -157,8 +159,11 @@ absl::StatusOr<bool> Session::Begin(const MessageHeader& request, absl::Span<con
     const size_t leave = urgent() ? 0 : kPagesPerMessage;
     if (!context_.landing->Take(pages, landed_.data(), leave)) return false;
     landed_count_ = pages;
+    const absl::Span<const ChunkMask> masks = tables.masks;
     mask_count_ = masks.size();
     std::copy(masks.begin(), masks.end(), masks_.begin());
+    seal_count_ = tables.seals.size();
+    std::copy(tables.seals.begin(), tables.seals.end(), seals_.begin());
     for (uint64_t i = 0; i < pages; ++i) {
       const ChunkMask mask = masks.empty() ? MaskOfPage(range, range.first_page() + i) : masks[i];
       std::byte* page = context_.store->arena()->Data(landed_[i]);
@@ -233,7 +238,8 @@ MessageHeader Session::WriteLocked(const MessageHeader& request, absl::Span<cons
                                     .absent = AbsentPolicy(request),
                                     .frames = FramesOf(request),
                                     .term = term_,
-                                    .generation = write.span_generation};
+                                    .generation = write.span_generation,
+                                    .seals = {seals_.data(), seal_count_}};
     reason = context_.store->Write(lease_.get(), args, &payment, &stored_pages);
   }
   ReturnLanding();
@@ -254,7 +260,8 @@ MessageHeader Session::CreateLocked(const MessageHeader& request) {
   const auto create = request.as<CreateRequest>();
   Reason reason = Reason::kUnknownRegion;
   if (IsRegionId(Raw(create.region))) {
-    reason = context_.store->Create(lease_.get(), create.region, Raw(create.epoch), (request.flags & kFlagGc) != 0);
+    reason = context_.store->Create(lease_.get(), create.region, Raw(create.epoch), (request.flags & kFlagGc) != 0,
+                                    request.sealed());
   }
   return ReplyTo(request, CreateReply{.region = create.region}, reason);
 }
@@ -292,21 +299,25 @@ void Session::ReadInto(const MessageHeader& request, ReplyBuffer* reply) {
   const uint64_t pages = read.range.pages();
   std::array<ChunkMask, kPagesPerMessage> masks;
   std::array<uint32_t, kPagesPerMessage> page_crcs;
+  std::array<PageSeal, kPagesPerMessage> seals;
   size_t chunk_bytes = 0;
+  bool sealed = false;
   if (header.reason == Reason::kOk) {
-    header.reason =
-        context_.store->Read(ReadArgsOf(read, *context_.tenant), masks.data(), page_crcs.data(), payload, &chunk_bytes);
+    header.reason = context_.store->Read(ReadArgsOf(read, *context_.tenant), masks.data(), page_crcs.data(), payload,
+                                         &chunk_bytes, seals.data(), &sealed);
   }
   uint32_t crc = 0;
   if (header.reason == Reason::kOk) {
-    header.payload_bytes = static_cast<uint32_t>(chunk_bytes);
-    if (chunk_bytes < read.range.bytes()) {
-      memmove(payload + pages, payload, chunk_bytes);
-      memcpy(payload, masks.data(), pages);
-      header.flags |= kFlagSparse;
-      header.payload_bytes += static_cast<uint32_t>(pages);
+    if (chunk_bytes < read.range.bytes()) header.flags |= kFlagSparse;
+    if (sealed) header.flags |= kFlagSealed;
+    const size_t table_bytes = header.table_bytes();
+    if (table_bytes > 0) {
+      memmove(payload + table_bytes, payload, chunk_bytes);
+      memcpy(payload, masks.data(), header.mask_bytes());
+      memcpy(payload + header.mask_bytes(), seals.data(), header.seal_bytes());
     }
-    crc = PayloadCrc({masks.data(), header.mask_bytes()}, {page_crcs.data(), pages});
+    header.payload_bytes = static_cast<uint32_t>(table_bytes + chunk_bytes);
+    crc = PayloadCrc({reinterpret_cast<const uint8_t*>(payload), table_bytes}, {page_crcs.data(), pages});
   }
   EncodeHeader(header, crc, at);
   reply->used += kMessageHeaderBytes + header.payload_bytes;
@@ -320,7 +331,7 @@ absl::Status Session::ReadDirect(const MessageHeader& request, ReplyBuffer* repl
       ReplyTo(request, ReadReply{.region = read.region, .range = read.range}, CheckSupported(request));
   absl::Status error;
   const auto send = [&](const PageStore::Stored& stored) {
-    std::array<iovec, 2 + kPagesPerMessage + 2 * kChunksPerPage> pieces;
+    std::array<iovec, 3 + kPagesPerMessage + 2 * kChunksPerPage> pieces;
     size_t chunk_bytes = 0;
     for (const iovec& piece : stored.chunks) chunk_bytes += piece.iov_len;
     size_t count = 1;
@@ -328,11 +339,17 @@ absl::Status Session::ReadDirect(const MessageHeader& request, ReplyBuffer* repl
       header.flags |= kFlagSparse;
       pieces[count++] = {const_cast<ChunkMask*>(stored.masks.data()), stored.masks.size()};
     }
+    if (!stored.seals.empty()) {
+      header.flags |= kFlagSealed;
+      pieces[count++] = {const_cast<PageSeal*>(stored.seals.data()), header.seal_bytes()};
+    }
     std::copy(stored.chunks.begin(), stored.chunks.end(), pieces.begin() + count);
     count += stored.chunks.size();
-    header.payload_bytes = static_cast<uint32_t>(chunk_bytes) + header.mask_bytes();
+    header.payload_bytes = static_cast<uint32_t>(chunk_bytes) + header.table_bytes();
+    uint32_t tables_crc = header.sparse() ? Crc32c(0, stored.masks.data(), header.mask_bytes()) : 0;
+    if (header.sealed()) tables_crc = Crc32c(tables_crc, stored.seals.data(), header.seal_bytes());
     std::byte encoded[kMessageHeaderBytes];
-    EncodeHeader(header, PayloadCrc(stored.masks.subspan(0, header.mask_bytes()), stored.page_crcs), encoded);
+    EncodeHeader(header, PayloadCrcAfterTables(tables_crc, stored.page_crcs), encoded);
     pieces[0] = {encoded, sizeof encoded};
     const absl::StatusOr<size_t> taken = reply->direct->Send({pieces.data(), count});
     error = taken.status();

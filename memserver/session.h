@@ -53,7 +53,7 @@ class Session : public MessageService, public LeaseConnection {
 
   static constexpr int64_t kTurnNs = 1'000'000;
 
-  absl::StatusOr<bool> Begin(const MessageHeader& request, absl::Span<const ChunkMask> masks, size_t reply_room,
+  absl::StatusOr<bool> Begin(const MessageHeader& request, const PayloadTables& tables, size_t reply_room,
                              Landing* landing) override;
   absl::Status Execute(const MessageHeader& request, absl::Span<const uint32_t> page_crcs, ReplyBuffer* reply) override;
   // A request is in the middle of its steps. It has no reply yet, and Begin accepts no other.
@@ -79,7 +79,7 @@ class Session : public MessageService, public LeaseConnection {
 
  private:
   MessageHeader Hello(const MessageHeader& request);
-  // Refuses features that no server has yet: seals, other generations, snapshots. kOk: the request has none of them.
+  // Refuses features that no server has yet: snapshots. kOk: the request has none of them.
   static Reason CheckSupported(const MessageHeader& request);
   MessageHeader WriteLocked(const MessageHeader& request, absl::Span<const uint32_t> page_crcs)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(busy_mu_);
@@ -114,6 +114,8 @@ class Session : public MessageService, public LeaseConnection {
   bool displaced_ = false;  // the next write lands in a displaced frame, which is likely to be cold
   std::array<ChunkMask, kPagesPerMessage> masks_;
   size_t mask_count_ = 0;
+  std::array<PageSeal, kPagesPerMessage> seals_;
+  size_t seal_count_ = 0;
 
   // The trim or destroy whose steps are under way.
   bool busy_ = false;

@@ -16,7 +16,8 @@ namespace nram {
 
 // A region as a server holds it. Not thread-safe: the lock of its shard guards it, or one thread owns it.
 struct StoredRegion {
-  explicit StoredRegion(Tenant* whose) : tenant(whose), index(&whose->account) {}
+  StoredRegion(Tenant* whose, bool sealed)
+      : tenant(whose), index(&whose->account, sealed ? PageIndex::Pages::kSealed : PageIndex::Pages::kPlain) {}
 
   // Makes the pages from `begin_page` to `end_page` holes, for at most kSpansPerStep spans that hold pages.
   void DropPages(uint64_t begin_page, uint64_t end_page, StoreCounters* counters, Refund* refund);
@@ -38,7 +39,10 @@ struct StoredRegion {
 // allocator's words.
 inline constexpr uint64_t kRegionBytes = 184;
 static_assert(sizeof(StoredRegion) + 2 * sizeof(size_t) + 2 * (3 * sizeof(uint64_t) + 1) <= kRegionBytes);
-static_assert(kRegionBytes <= kReservationBytesPerRegion);
+constexpr uint64_t RegionBytes(bool sealed) {
+  return kRegionBytes + PageIndex::PrepaidBytes(sealed ? PageIndex::Pages::kSealed : PageIndex::Pages::kPlain);
+}
+static_assert(RegionBytes(/*sealed=*/true) <= kReservationBytesPerRegion);
 
 }  // namespace nram
 

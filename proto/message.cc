@@ -75,7 +75,7 @@ constexpr Forms AllForms() {
   AddForm<HelloReply>(&forms, kFlagUrgent);
   AddForm<PingRequest>(&forms, 0);
   AddForm<PingReply>(&forms, 0);
-  AddForm<CreateRequest>(&forms, kFlagGc);
+  AddForm<CreateRequest>(&forms, kFlagGc | kFlagSealed);
   AddForm<CreateReply>(&forms, 0);
   AddForm<ReadRequest>(&forms, 0);
   AddForm<ReadReply>(&forms, kFlagSparse | kFlagSealed);
@@ -110,7 +110,9 @@ absl::Status CheckLengths(const MessageHeader& h) {
   }
   if (!CarriesChunks(h)) {
     if (h.payload_bytes != 0) return Bad("unexpected payload");
-    return (h.flags & (kFlagSparse | kFlagSealed)) == 0 ? absl::OkStatus() : Bad("unexpected tables");
+    const bool may_be_sealed = h.op == Op::kCreate;  // then the region is
+    const int tables = kFlagSparse | (may_be_sealed ? 0 : kFlagSealed);
+    return (h.flags & tables) == 0 ? absl::OkStatus() : Bad("unexpected tables");
   }
   if (h.sealed() && (range.first % kChunksPerPage != 0 || range.count % kChunksPerPage != 0)) {
     return Bad("a part of a sealed page");
@@ -226,7 +228,8 @@ absl::Status CheckTables(const MessageHeader& header, absl::Span<const uint8_t> 
     if (seals.empty()) continue;
     const absl::Span<const uint8_t> seal = seals.subspan(i * sizeof(PageSeal), sizeof(PageSeal));
     if (masks[i] != 0 && masks[i] != kAllChunks) return Bad("a part of a sealed page");
-    if (masks[i] == 0 && std::any_of(seal.begin(), seal.end(), [](uint8_t byte) { return byte != 0; })) {
+    if (masks[i] == 0 && header.is_reply() &&
+        std::any_of(seal.begin(), seal.end(), [](uint8_t byte) { return byte != 0; })) {
       return Bad("a seal without a page");
     }
   }

@@ -61,13 +61,21 @@ struct MessageHeader {
   bool sealed() const { return (flags & kFlagSealed) != 0; }
   // Bytes of the tables at the front of the payload: masks, and then seals.
   uint32_t mask_bytes() const { return sparse() ? static_cast<uint32_t>(range().pages()) : 0; }
-  uint32_t seal_bytes() const { return sealed() ? static_cast<uint32_t>(range().pages() * sizeof(PageSeal)) : 0; }
+  uint32_t seal_bytes() const {
+    return sealed() && HasRange(op) ? static_cast<uint32_t>(range().pages() * sizeof(PageSeal)) : 0;
+  }
   uint32_t table_bytes() const { return mask_bytes() + seal_bytes(); }
 
   friend bool operator==(const MessageHeader&, const MessageHeader&) = default;
 
  private:
   [[noreturn]] void DieOfOtherBody() const;
+};
+
+// The tables at the front of a payload, where they are.
+struct PayloadTables {
+  absl::Span<const ChunkMask> masks;  // empty unless the message is sparse
+  absl::Span<const PageSeal> seals;   // empty unless it is sealed
 };
 
 // The checksum of a payload: CRC-32C of its tables and then of its pages' own CRC-32Cs, in wire order. `page_crcs` has

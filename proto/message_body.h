@@ -111,7 +111,7 @@ struct WriteReply {
 
   RegionId region{};
   ChunkRange range;
-  uint64_t used_bytes = 0;  // of the lease's reservation
+  uint64_t used_bytes = 0;    // of the lease's reservation
   uint32_t stored_pages = 0;  // how many pages, the first ones of the range, are as written; all, if it did not fail
   std::array<uint8_t, 4> reserved{};
 };

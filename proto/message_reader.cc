@@ -111,8 +111,10 @@ absl::StatusOr<bool> MessageReader::Dispatch(Handler* handler) {
     const absl::Span<const uint8_t> tables(reinterpret_cast<const uint8_t*>(at + kMessageHeaderBytes), table_bytes);
     if (table_bytes > 0) NRAM_RETURN_IF_ERROR(CheckTables(header_, tables));
     const absl::Span<const ChunkMask> masks = tables.subspan(0, header_.mask_bytes());
+    const absl::Span<const PageSeal> seals(reinterpret_cast<const PageSeal*>(tables.data() + masks.size()),
+                                           header_.seal_bytes() / sizeof(PageSeal));
     landing_.clear();
-    NRAM_ASSIGN_OR_RETURN(const bool accepted, handler->OnHeader(header_, masks, &landing_));
+    NRAM_ASSIGN_OR_RETURN(const bool accepted, handler->OnHeader(header_, {masks, seals}, &landing_));
     if (!accepted) return false;
     payload_left_ = header_.payload_bytes - table_bytes;
     dropping_ = landing_.empty();

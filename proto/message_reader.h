@@ -42,12 +42,12 @@ class MessageReader {
   class Handler {
    public:
     virtual ~Handler() = default;
-    // A header has arrived that DecodeHeader accepted, with tables that CheckTables accepted. `masks` are the payload's
-    // (empty unless sparse), valid during the call.
+    // A header has arrived that DecodeHeader accepted, with tables that CheckTables accepted. `tables` are the
+    // payload's, valid during the call.
     //   True: the payload's chunks go to *landing, which has exactly room for them; if it is empty, they are dropped.
     //   False: not now. The reader pauses and asks again at the next call.
     //   An error ends the stream.
-    virtual absl::StatusOr<bool> OnHeader(const MessageHeader& header, absl::Span<const ChunkMask> masks,
+    virtual absl::StatusOr<bool> OnHeader(const MessageHeader& header, const PayloadTables& tables,
                                           Landing* landing) = 0;
     // The payload is complete and its checksum is right. `page_crcs`: as for PayloadCrc; empty without a payload. An
     // error ends the stream.

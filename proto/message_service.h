@@ -34,7 +34,7 @@ class MessageService {
   // A request's header has arrived. Checks that it may come now, and says where its payload lands, like
   // MessageReader::Handler::OnHeader. False: not now; no landing frames are free, or `reply_room` is too small for the
   // reply.
-  virtual absl::StatusOr<bool> Begin(const MessageHeader& request, absl::Span<const ChunkMask> masks, size_t reply_room,
+  virtual absl::StatusOr<bool> Begin(const MessageHeader& request, const PayloadTables& tables, size_t reply_room,
                                      Landing* landing) = 0;
   // Executes the request that Begin accepted, after its payload has landed and was checked. Appends its reply.
   // `page_crcs`: the payload's, as for PayloadCrc. An error means: close the connection.

@@ -121,7 +121,7 @@ TEST(MessageTest, TheWireDoesNotChange) {
     expected.resize(kMessageHeaderBytes);
     for (size_t i = 0; i < encoded.size(); ++i) EXPECT_EQ(std::to_integer<int>(encoded[i]), expected[i]) << i;
   };
-  expect(WriteHeader({0x0102, 8}), {'N',  'R',  'M',  '1',  9,    5,    32,   0,  // magic, version, op, flags, reason
+  expect(WriteHeader({0x0102, 8}), {'N',  'R',  'M',  '1',  10,   5,    32,   0,  // magic, version, op, flags, reason
                                     0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11,  // request id
                                     0,    0x10, 0,    0,    0,    0,    0,    0,     // payload bytes, checksum
                                     0x00, 0xFF, 0xEE, 0xDD, 0xCC, 0xBB, 0xAA, 0x99,  // region
@@ -130,28 +130,28 @@ TEST(MessageTest, TheWireDoesNotChange) {
                                     7,    0,    0,    0,    0x0D, 0x0C, 0x0B, 0x0A,  // epoch, generation
                                     42,   0,    0,    0,    0,    0,    0,    0});   // grant bytes
   expect(MessageHeader(HelloRequest{LeaseId{0x0102}, 0x0304, 7}, kFlagUrgent),
-         {'N', 'R', 'M', '1', 9, 1, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  // the common part
-          2,   1,   0,   0,   0, 0, 0, 0,                                                  // lease
-          4,   3,   0,   0,   0, 0, 0, 0,                                                  // connection's generation
-          7});                                                                             // version
+         {'N', 'R', 'M', '1', 10, 1, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  // the common part
+          2,   1,   0,   0,   0,  0, 0, 0,                                                  // lease
+          4,   3,   0,   0,   0,  0, 0, 0,                                                  // connection's generation
+          7});                                                                              // version
   expect(MessageHeader(HelloReply{0x0102, 3, 4, 5, 6}),
-         {'N', 'R', 'M', '1', 9, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  // the common part
-          2,   1,   0,   0,   0, 0, 0, 0,                                                  // incarnation
-          3,   0,   0,   0,   4, 0, 0, 0,                                                  // credit
-          5,   0,   0,   0,   6, 0, 0, 0});                                                // versions
+         {'N', 'R', 'M', '1', 10, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  // the common part
+          2,   1,   0,   0,   0,  0, 0, 0,                                                  // incarnation
+          3,   0,   0,   0,   4,  0, 0, 0,                                                  // credit
+          5,   0,   0,   0,   6,  0, 0, 0});                                                // versions
   expect(MessageHeader(ReadRequest{RegionId{1}, {2, 3}, Epoch{4}, SpanGeneration{5}, SnapshotVersion{6}}),
-         {'N', 'R', 'M', '1', 9, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  // the common part
-          1,   0,   0,   0,   0, 0, 0, 0,                                                  // region
-          2,   0,   0,   0,   0, 0, 0, 0,                                                  // first chunk
-          3,   0,   0,   0,   0, 0, 0, 0,                                                  // chunk count
-          4,   0,   0,   0,   5, 0, 0, 0,                                                  // epoch, generation
-          6});                                                                             // snapshot
+         {'N', 'R', 'M', '1', 10, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  // the common part
+          1,   0,   0,   0,   0,  0, 0, 0,                                                  // region
+          2,   0,   0,   0,   0,  0, 0, 0,                                                  // first chunk
+          3,   0,   0,   0,   0,  0, 0, 0,                                                  // chunk count
+          4,   0,   0,   0,   5,  0, 0, 0,                                                  // epoch, generation
+          6});                                                                              // snapshot
   expect(MessageHeader(TrimReply{RegionId{1}, {2, 3}, 4}),
-         {'N', 'R', 'M', '1', 9, 6, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  // the common part
-          1,   0,   0,   0,   0, 0, 0, 0,                                                  // region
-          2,   0,   0,   0,   0, 0, 0, 0,                                                  // first chunk
-          3,   0,   0,   0,   0, 0, 0, 0,                                                  // chunk count
-          4});                                                                             // kept bytes
+         {'N', 'R', 'M', '1', 10, 6, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  // the common part
+          1,   0,   0,   0,   0,  0, 0, 0,                                                  // region
+          2,   0,   0,   0,   0,  0, 0, 0,                                                  // first chunk
+          3,   0,   0,   0,   0,  0, 0, 0,                                                  // chunk count
+          4});                                                                              // kept bytes
 }
 
 TEST(MessageTest, EveryFlippedBitIsNoticed) {
@@ -197,6 +197,7 @@ TEST(MessageTest, EachFlagThatAnOperationDoesNotHaveIsRefused) {
     uint8_t had = header.flags;
     // Messages that carry chunks come with tables, which have a test of their own.
     if (header.is<ReadReply>() || header.is<WriteRequest>()) had |= kFlagSparse | kFlagSealed;
+    if (header.is<CreateRequest>()) had |= kFlagSealed;  // says of what kind the region is
     for (int bit = 1; bit < 8; ++bit) {
       if ((had >> bit & 1) != 0) continue;
       MessageHeader spoiled = header;
@@ -212,7 +213,7 @@ TEST(MessageTest, OtherMagicVersionsOperationsAndReasonsAreRefused) {
   EXPECT_THAT(Refusal(encoded), HasSubstr("wrong magic"));
   encoded = Encode(WriteHeader({0, 8}));
   encoded[4] = std::byte{6};
-  EXPECT_THAT(Refusal(encoded), HasSubstr("version 6, this end speaks 9: install the same release"));
+  EXPECT_THAT(Refusal(encoded), HasSubstr("version 6, this end speaks 10: install the same release"));
   for (const int op : {0, 8, 99, 255}) {
     encoded = Encode(WriteHeader({0, 8}));
     encoded[5] = static_cast<std::byte>(op);
@@ -291,10 +292,10 @@ TEST(MessageTest, MasksMustFit) {
 TEST(MessageTest, SealsMustFit) {
   MessageHeader header = WriteHeader({8, 16}, kFlagSealed);
   EXPECT_THAT(Refusal(header), HasSubstr("length does not fit")) << "without seals";
-  EXPECT_EQ(header.table_bytes(), 2 * 28);
-  header.payload_bytes = 2 * 28 + 2 * 4096;
+  EXPECT_EQ(header.table_bytes(), 2 * 24);
+  header.payload_bytes = 2 * 24 + 2 * 4096;
   EXPECT_EQ(Refusal(header), "");
-  EXPECT_TRUE(CheckTables(header, std::vector<uint8_t>(2 * 28, 0xEE)).ok());
+  EXPECT_TRUE(CheckTables(header, std::vector<uint8_t>(2 * 24, 0xEE)).ok());
   // Only whole pages have seals.
   for (const ChunkRange range : {ChunkRange{9, 15}, ChunkRange{8, 15}, ChunkRange{9, 16}}) {
     MessageHeader part = WriteHeader(range, kFlagSealed);
@@ -303,15 +304,15 @@ TEST(MessageTest, SealsMustFit) {
   }
   // One page that is there, and one that is not.
   header.flags |= kFlagSparse;
-  header.payload_bytes = 2 + 2 * 28 + 4096;
+  header.payload_bytes = 2 + 2 * 24 + 4096;
   EXPECT_EQ(Refusal(header), "");
-  EXPECT_EQ(header.table_bytes(), 2 + 2 * 28);
-  std::vector<uint8_t> tables(2 + 2 * 28, 0);
+  EXPECT_EQ(header.table_bytes(), 2 + 2 * 24);
+  std::vector<uint8_t> tables(2 + 2 * 24, 0);
   tables[0] = kAllChunks;
-  std::fill_n(tables.begin() + 2, 28, 0xEE);
+  std::fill_n(tables.begin() + 2, 24, 0xEE);
   EXPECT_TRUE(CheckTables(header, tables).ok());
   std::vector<uint8_t> spoiled = tables;
-  spoiled[2 + 28 + 27] = 1;
+  spoiled[2 + 24 + 23] = 1;
   EXPECT_THAT(std::string(CheckTables(header, spoiled).message()), HasSubstr("a seal without a page"));
   spoiled = tables;
   spoiled[0] = 0x0F;
@@ -333,8 +334,7 @@ TEST(MessageTest, RunsOfAMask) {
 // Lands every payload in memory of its own and keeps what came.
 class Recorder : public MessageReader::Handler {
  public:
-  absl::StatusOr<bool> OnHeader(const MessageHeader& header, absl::Span<const ChunkMask> masks,
-                                Landing* landing) override {
+  absl::StatusOr<bool> OnHeader(const MessageHeader& header, const PayloadTables& tables, Landing* landing) override {
     if (pauses > 0) {
       --pauses;
       return false;
@@ -400,7 +400,7 @@ TEST(MessageReaderTest, SealsAreReadOverAndCheckedInAnySlicing) {
   std::string payload(kPayloadTableBytesMax, '\0');
   payload[3] = static_cast<char>(kAllChunks);
   payload[60] = static_cast<char>(kAllChunks);
-  for (const size_t page : {3, 60}) payload.replace(64 + page * 28, 28, std::string(28, 's'));
+  for (const size_t page : {3, 60}) payload.replace(64 + page * 24, 24, std::string(24, 's'));
   payload += std::string(2 * 4096, 'x');
   header.payload_bytes = static_cast<uint32_t>(payload.size());
   const std::string message = EncodeMessage(header, payload);
@@ -420,7 +420,7 @@ TEST(MessageReaderTest, SealsAreReadOverAndCheckedInAnySlicing) {
     EXPECT_TRUE(read(message + message, step, &recorder).ok());
     EXPECT_EQ(recorder.payloads, (std::vector<std::string>(2, std::string(2 * 4096, 'x')))) << step;
     std::string spoiled = message;
-    spoiled[64 + 64 + 3 * 28] ^= 1;
+    spoiled[64 + 64 + 3 * 24] ^= 1;
     EXPECT_EQ(read(spoiled, step, &recorder).code(), absl::StatusCode::kDataLoss) << step;
     EXPECT_EQ(recorder.corrupt, 1);
   }

@@ -4,6 +4,7 @@
 // The vocabulary of the data plane: versions, bounds, operations, flags and reasons. docs/wire.md describes it in
 // prose.
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -13,8 +14,8 @@ namespace nram {
 
 // The versions that this end speaks, of both planes. Control's hello chooses the highest one that both ends speak
 // (proto/version.h); the data plane's hello names it.
-inline constexpr uint32_t kWireVersion = 9;
-inline constexpr uint32_t kWireVersionLowest = 9;
+inline constexpr uint32_t kWireVersion = 10;
+inline constexpr uint32_t kWireVersionLowest = 10;
 
 // A message's header: a part that all messages have, and a body that depends on the operation and the direction
 // (proto/message_body.h).
@@ -32,7 +33,7 @@ inline constexpr uint64_t kChunksPerMessage = kPagesPerMessage * kChunksPerPage;
 //   a seal for each page of the range, if the message is sealed
 //   the chunks
 // Masks and seals are the payload's tables.
-inline constexpr size_t kPayloadTableBytesPerPageMax = sizeof(ChunkMask) + 28;
+inline constexpr size_t kPayloadTableBytesPerPageMax = sizeof(ChunkMask) + 24;
 inline constexpr size_t kPayloadTableBytesMax = kPagesPerMessage * kPayloadTableBytesPerPageMax;
 inline constexpr size_t kPayloadBytesMax = kPayloadTableBytesMax + kChunksPerMessage * kChunkBytes;
 inline constexpr size_t kMessageBytesMax = kMessageHeaderBytes + kPayloadBytesMax;
@@ -44,13 +45,15 @@ struct Credit {
   uint32_t kib = 0;  // payload bytes of requests and of the replies they ask for, in KiB
 };
 
-// The seal of an encrypted page, as it stands on the wire. The ends that encrypt make and check seals; a server would
-// keep them without looking at them.
+// The seal of a sealed page (adr/0016), as it stands on the wire. Clients make and check seals; servers keep them
+// beside the page without looking at them. In a write, a seal that is not zero, of a page without chunks, makes the page
+// a hole.
 struct PageSeal {
-  uint8_t nonce[12];
-  uint8_t tag[16];
+  std::array<uint8_t, 8> counter{};  // of the region, little-endian; half of the nonce
+  std::array<uint8_t, 16> tag{};
+  friend bool operator==(const PageSeal&, const PageSeal&) = default;
 };
-static_assert(sizeof(PageSeal) == 28 && sizeof(ChunkMask) + sizeof(PageSeal) == kPayloadTableBytesPerPageMax);
+static_assert(sizeof(PageSeal) == 24 && sizeof(ChunkMask) + sizeof(PageSeal) == kPayloadTableBytesPerPageMax);
 
 enum class Op : uint8_t {
   kHello = 1,    // binds the connection to a lease; the first message, and no other
@@ -84,7 +87,8 @@ enum class Reason : uint8_t {
   kDraining = 8,  // the donor takes no new pages
   kDamaged = 9,   // the server's memory of a page has changed since it was written; a write of the whole page mends it
   kOtherGeneration = 10,  // the span's generation is not the server's own: one of the two has missed a write
-  kNoSeals = 11,          // the server does not store seals
+  // The region is sealed and the request is not, or the reverse; or the request is for a part of a sealed page.
+  kNoSeals = 11,
   kUnknownSnapshot = 12,  // the server has no such version of the region
   kOtherVersion = 13,     // hello: the server does not speak this version of the wire
 };
@@ -102,8 +106,8 @@ enum MessageFlag : uint8_t {
   // write, trim: room for the region's pages is reserved. A page takes a whole frame and stays in it, whatever chunks
   // it has. So it can change without new room.
   kFlagWholeFrames = 64,
-  // write, read's reply: the payload has a seal for each page of the range, and its pages are whole. No server stores
-  // seals yet: kNoSeals.
+  // write, read's reply: the payload has a seal for each page of the range, and its pages are whole. create, or a write
+  // that creates: the region is sealed, and has such pages alone.
   kFlagSealed = 128,
 };
 

@@ -26,13 +26,13 @@ void CompleteCall(Call* call) {
 
 uint32_t RequestPayloadBytes(const Call& call) {
   if (call.request.op != Op::kWrite) return 0;
-  CHECK(!call.request.sealed());
   const ChunkRange range = call.request.range();
-  if (call.masks == nullptr) return static_cast<uint32_t>(range.bytes());
   const uint64_t pages = range.pages();
+  const uint64_t seal_bytes = call.seals != nullptr ? pages * sizeof(PageSeal) : 0;
+  if (call.masks == nullptr) return static_cast<uint32_t>(seal_bytes + range.bytes());
   uint64_t chunks = 0;
   for (uint64_t i = 0; i < pages; ++i) chunks += std::popcount(call.masks[i]);
-  return static_cast<uint32_t>(pages + chunks * kChunkBytes);
+  return static_cast<uint32_t>(pages + seal_bytes + chunks * kChunkBytes);
 }
 
 void ChecksumPages(const Call& call, PageCrcs* page_crcs) {
@@ -44,8 +44,14 @@ void ChecksumPages(const Call& call, PageCrcs* page_crcs) {
   });
 }
 
-absl::Status LandReply(const Call& call, const MessageHeader& reply, absl::Span<const ChunkMask> masks,
-                       Landing* landing) {
+uint32_t SentPayloadCrc(const Call& call, absl::Span<const uint32_t> page_crcs) {
+  const size_t pages = page_crcs.size();
+  uint32_t tables_crc = call.masks != nullptr ? Crc32c(0, call.masks, pages * sizeof(ChunkMask)) : 0;
+  if (call.seals != nullptr) tables_crc = Crc32c(tables_crc, call.seals, pages * sizeof(PageSeal));
+  return PayloadCrcAfterTables(tables_crc, page_crcs);
+}
+
+absl::Status LandReply(const Call& call, const MessageHeader& reply, const PayloadTables& tables, Landing* landing) {
   const MessageHeader& request = call.request;
   const ChunkRange range = request.range();
   if (reply.op != request.op || reply.region() != request.region() || !(reply.range() == range)) {
@@ -53,7 +59,12 @@ absl::Status LandReply(const Call& call, const MessageHeader& reply, absl::Span<
         absl::StrCat("the reply to ", OpName(request.op), " ", reply.request_id, " is of something else"));
   }
   if (reply.op != Op::kRead || reply.reason != Reason::kOk) return absl::OkStatus();
-  if (reply.sealed()) return absl::InvalidArgumentError("the reply is sealed, and nobody has asked for that");
+  if (reply.sealed() != (call.seals != nullptr)) {
+    return absl::InvalidArgumentError(reply.sealed() ? "the reply is sealed, and nobody has asked for that"
+                                                     : "the reply is not sealed, and the region is");
+  }
+  std::copy(tables.seals.begin(), tables.seals.end(), call.seals);
+  const absl::Span<const ChunkMask> masks = tables.masks;
   if (!reply.sparse()) {
     landing->Add(call.in, range.bytes());
     return absl::OkStatus();

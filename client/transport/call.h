@@ -20,13 +20,16 @@ namespace nram {
 struct Call {
   // --- Set by the caller. ---
 
-  // Made of the operation's body, as MessageHeader(ReadRequest{...}), with all flags but kFlagSparse. The transport
-  // sets the rest. Not sealed: the transport has no seals to send.
+  // Made of the operation's body, as MessageHeader(ReadRequest{...}), with all flags but kFlagSparse, and kFlagSealed
+  // of a write. The transport sets the rest.
   MessageHeader request;
   // write: range().bytes() bytes. `masks` selects the chunks that are sent, with one mask for each page of the range;
   // null: all chunks.
   const std::byte* out = nullptr;
   const ChunkMask* masks = nullptr;
+  // Of a sealed region, for each page of the range. write: the pages' seals (zeros for a page that is not sent). read:
+  // where they are put; zeros for a hole. Null: the region is plain.
+  PageSeal* seals = nullptr;
   // read: range().bytes() bytes. Holes are filled with zeros. Unspecified unless the call succeeds.
   std::byte* in = nullptr;
   int64_t deadline_ns = 0;  // absolute, monotonic
@@ -87,13 +90,15 @@ void ForEachSentRun(const Call& call, Visit visit) {
 using PageCrcs = std::array<uint32_t, kPagesPerMessage>;
 void ChecksumPages(const Call& call, PageCrcs* page_crcs);
 
-// Payload bytes that the call sends, masks included.
+// The checksum of the payload that a write sends. `page_crcs`: by ChecksumPages.
+uint32_t SentPayloadCrc(const Call& call, absl::Span<const uint32_t> page_crcs);
+
+// Payload bytes that the call sends, tables included.
 uint32_t RequestPayloadBytes(const Call& call);
 
-// Checks a reply's header against its call and says where the payload lands. Fills holes with zeros. INVALID_ARGUMENT:
-// it is no reply to this call.
-absl::Status LandReply(const Call& call, const MessageHeader& reply, absl::Span<const ChunkMask> masks,
-                       Landing* landing);
+// Checks a reply's header against its call and says where the payload lands. Fills holes with zeros, and takes seals.
+// INVALID_ARGUMENT: it is no reply to this call.
+absl::Status LandReply(const Call& call, const MessageHeader& reply, const PayloadTables& tables, Landing* landing);
 
 // Makes `call` a pending call of `transport`.
 void BeginCall(Call* call, const void* transport);

@@ -63,14 +63,18 @@ absl::StatusCode InprocTransport::ExecuteLocked(Call* call, MessageHeader* reply
   request.request_id = next_request_id_++;
   call->sent = true;
   request.payload_bytes = RequestPayloadBytes(*call);
-  absl::Span<const ChunkMask> masks;
+  PayloadTables tables;
   if (call->masks != nullptr) {
     request.flags |= kFlagSparse;
-    masks = {call->masks, request.range().pages()};
+    tables.masks = {call->masks, request.range().pages()};
+  }
+  if (call->seals != nullptr && request.op == Op::kWrite) {
+    request.flags |= kFlagSealed;
+    tables.seals = {call->seals, request.range().pages()};
   }
   landing_.clear();
   while (true) {
-    const auto accepted = service_->Begin(request, masks, kMessageBytesMax, &landing_);
+    const auto accepted = service_->Begin(request, tables, kMessageBytesMax, &landing_);
     if (!accepted.ok()) return absl::StatusCode::kUnavailable;
     if (*accepted) break;
     if (MonotonicNs() >= call->deadline_ns) return absl::StatusCode::kDeadlineExceeded;
@@ -89,10 +93,10 @@ absl::StatusCode InprocTransport::ExecuteLocked(Call* call, MessageHeader* reply
   const auto* payload = reply.data + kMessageHeaderBytes;
   if (!MatchesChecksum(reply.data, PayloadCrcOf(header, payload))) return absl::StatusCode::kDataLoss;
   landing_.clear();
-  if (header.op != Op::kHello &&
-      !LandReply(*call, header, {reinterpret_cast<const ChunkMask*>(payload), header.mask_bytes()}, &landing_).ok()) {
-    return absl::StatusCode::kDataLoss;
-  }
+  const PayloadTables told{
+      {reinterpret_cast<const ChunkMask*>(payload), header.mask_bytes()},
+      {reinterpret_cast<const PageSeal*>(payload + header.mask_bytes()), header.seal_bytes() / sizeof(PageSeal)}};
+  if (header.op != Op::kHello && !LandReply(*call, header, told, &landing_).ok()) return absl::StatusCode::kDataLoss;
   payload += header.table_bytes();
   for (const iovec& piece : landing_.pieces()) {
     memcpy(piece.iov_base, payload, piece.iov_len);

@@ -140,7 +140,9 @@ void SocketTransport::Start(Call* call) {
   BeginCall(call, this);
   const uint32_t payload = RequestPayloadBytes(*call);
   call->request.payload_bytes = payload;
-  call->request.flags |= call->masks != nullptr && call->request.op == Op::kWrite ? kFlagSparse : 0;
+  if (call->request.op == Op::kWrite) {
+    call->request.flags |= (call->masks != nullptr ? kFlagSparse : 0) | (call->seals != nullptr ? kFlagSealed : 0);
+  }
   call->credit_bytes =
       payload + (call->request.op == Op::kRead ? static_cast<uint32_t>(call->request.range().bytes()) : 0);
   // The payload's checksum is the expensive part; it needs no lock.
@@ -149,7 +151,7 @@ void SocketTransport::Start(Call* call) {
     const uint64_t pages = call->request.range().pages();
     PageCrcs page_crcs;
     ChecksumPages(*call, &page_crcs);
-    call->payload_crc = PayloadCrc({call->masks, call->masks != nullptr ? pages : 0}, {page_crcs.data(), pages});
+    call->payload_crc = SentPayloadCrc(*call, {page_crcs.data(), pages});
   }
   bool broken = false;
   {
@@ -184,9 +186,9 @@ bool SocketTransport::FillBatchLocked() {
     const bool has_credit = requests_out_ == 0 || (requests_out_ < credit_.requests &&
                                                    credit_out_bytes_ + call->credit_bytes <= credit_.kib * kKiB);
     if (!has_credit || slots_[next_request_id_ % kSlots] != nullptr) break;
-    // A header, a mask table and at most four runs a page.
+    // A header, two tables and at most four runs a page.
     const bool has_masks = call->request.payload_bytes > 0 && call->masks != nullptr;
-    const size_t pieces = has_masks ? 2 + 4 * call->request.range().pages() : 2;
+    const size_t pieces = has_masks ? 3 + 4 * call->request.range().pages() : 3;
     CHECK_LE(pieces, kBatchPiecesMax) << "a call that can never be sent";
     if (batch_.piece_count + pieces > kBatchPiecesMax) break;
     queue_.Pop();
@@ -207,11 +209,13 @@ void SocketTransport::AppendToBatchLocked(Call* call) {
   EncodeHeader(call->request, call->payload_crc, header.data());
   batch_.Add(header.data(), header.size());
   if (call->request.payload_bytes == 0) return;
+  const ChunkRange range = call->request.range();
+  if (call->masks != nullptr) batch_.Add(call->masks, range.pages());
+  if (call->seals != nullptr) batch_.Add(call->seals, range.pages() * sizeof(PageSeal));
   if (call->masks == nullptr) {
-    batch_.Add(call->out, call->request.payload_bytes);
+    batch_.Add(call->out, range.bytes());
     return;
   }
-  batch_.Add(call->masks, call->request.range().pages());
   ForEachSentRun(*call, [this](uint64_t, const std::byte* data, size_t bytes) { batch_.Add(data, bytes); });
 }
 
@@ -268,7 +272,7 @@ void SocketTransport::DisarmLocked() {
   armed_ = armed_for_output_ = false;
 }
 
-absl::StatusOr<bool> SocketTransport::OnHeader(const MessageHeader& reply, absl::Span<const ChunkMask> masks,
+absl::StatusOr<bool> SocketTransport::OnHeader(const MessageHeader& reply, const PayloadTables& tables,
                                                Landing* landing) {
   MutexLock lock(&mu_);
   if (!connected()) return absl::UnavailableError("disconnected");
@@ -282,7 +286,7 @@ absl::StatusOr<bool> SocketTransport::OnHeader(const MessageHeader& reply, absl:
   if (!reply.is_reply() || call == nullptr || call->request.request_id != reply.request_id) {
     return absl::InvalidArgumentError("a reply to no request of ours");
   }
-  NRAM_RETURN_IF_ERROR(LandReply(*call, reply, masks, landing));
+  NRAM_RETURN_IF_ERROR(LandReply(*call, reply, tables, landing));
   landing_call_ = call;
   return true;
 }

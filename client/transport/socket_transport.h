@@ -109,8 +109,7 @@ class SocketTransport : public Transport, private MessageReader::Handler, privat
   };
 
   // MessageReader::Handler, on the thread that holds the receiving role.
-  absl::StatusOr<bool> OnHeader(const MessageHeader& reply, absl::Span<const ChunkMask> masks,
-                                Landing* landing) override;
+  absl::StatusOr<bool> OnHeader(const MessageHeader& reply, const PayloadTables& tables, Landing* landing) override;
   absl::Status OnMessage(const MessageHeader& reply, absl::Span<const uint32_t> page_crcs) override;
   void OnCorrupt(const MessageHeader& reply) override;
   // Poller::Client.

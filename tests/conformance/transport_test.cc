@@ -126,6 +126,52 @@ INSTANTIATE_TEST_SUITE_P(All, TransportTest,
                                            Kind::kSlowNetwork),
                          KindName);
 
+TEST_P(TransportTest, CarriesSealsWithTheirPages) {
+  auto transport = MakeConnected();
+  constexpr size_t kPages = 33;
+  const ChunkRange range{8, kPages * kChunksPerPage};
+  std::array<PageSeal, kPages> seals{}, got{};
+  std::array<ChunkMask, kPages> masks{};
+  for (size_t i = 0; i < kPages; ++i) {
+    masks[i] = i % 3 == 0 ? 0 : kAllChunks;
+    if (masks[i] == 0) continue;
+    seals[i].counter[0] = static_cast<uint8_t>(i + 1);
+    seals[i].tag[15] = static_cast<uint8_t>(~i);
+  }
+  const std::string data = Pattern(range.bytes(), 5);
+  std::string back(range.bytes(), '?');
+  for (const bool sparse : {true, false}) {
+    if (!sparse) {
+      for (size_t i = 0; i < kPages; ++i) seals[i].counter[1] = 7;
+    }
+    Call write;
+    Prepare(&write, Op::kWrite, range, kFlagCreate);
+    write.out = reinterpret_cast<const std::byte*>(data.data());
+    write.masks = sparse ? masks.data() : nullptr;
+    write.seals = seals.data();
+    ASSERT_TRUE(Run(transport.get(), &write).ok());
+    for (const size_t pages : {kPages, size_t{1}, size_t{2}}) {
+      Call read;
+      Prepare(&read, Op::kRead, {8, pages * kChunksPerPage});
+      read.in = reinterpret_cast<std::byte*>(back.data());
+      read.seals = got.data();
+      const absl::Status status = Run(transport.get(), &read);
+      ASSERT_TRUE(status.ok()) << status;
+      for (size_t i = 0; i < pages; ++i) {
+        EXPECT_TRUE(got[i] == seals[i]) << i;
+        const std::string page = back.substr(i * kPageBytes, kPageBytes);
+        const bool is_hole = sparse && masks[i] == 0;
+        EXPECT_TRUE(page == (is_hole ? std::string(kPageBytes, '\0') : data.substr(i * kPageBytes, kPageBytes))) << i;
+      }
+    }
+  }
+  // Plain requests to a sealed region.
+  EXPECT_FALSE(Write(transport.get(), range, data).ok());
+  EXPECT_TRUE(transport->connected()) << "a refusal is an answer";
+  EXPECT_FALSE(Read(transport.get(), range).ok());
+  EXPECT_FALSE(transport->connected()) << "seals where none were asked for";
+}
+
 TEST_P(TransportTest, ReadsBackWhatWasWritten) {
   auto transport = MakeConnected();
   for (const ChunkRange range :

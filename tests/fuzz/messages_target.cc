@@ -93,8 +93,7 @@ class Recorder : public MessageReader::Handler {
   // Says "not now" to each `pause_every`th header once; 0: to none.
   explicit Recorder(int pause_every) : pause_every_(pause_every) {}
 
-  absl::StatusOr<bool> OnHeader(const MessageHeader& header, absl::Span<const ChunkMask> masks,
-                                Landing* landing) override {
+  absl::StatusOr<bool> OnHeader(const MessageHeader& header, const PayloadTables& tables, Landing* landing) override {
     if (!paused_ && pause_every_ > 0 && ++headers_ % pause_every_ == 0) {
       paused_ = true;
       return false;

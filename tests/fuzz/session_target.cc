@@ -131,7 +131,7 @@ class Driver {
   bool Begin(MessageHeader* request, const std::vector<ChunkMask>& masks) {
     request->request_id = next_id_++;
     landing_.clear();
-    const auto accepted = session_.Begin(*request, masks, kMessageBytesMax, &landing_);
+    const auto accepted = session_.Begin(*request, {masks, {}}, kMessageBytesMax, &landing_);
     if (!accepted.ok()) return false;
     CHECK(*accepted);
     return true;

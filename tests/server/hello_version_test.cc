@@ -51,9 +51,9 @@ TEST_F(HelloVersionTest, AClientOfAnotherVersionIsToldWhoIsTooOldAndWhatToDo) {
   absl::Status status = Hello(6, 6);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(status.message(),
-            "this server speaks version 9 of the wire and the client version 6: the client is too old; install the "
+            "this server speaks version 10 of the wire and the client version 6: the client is too old; install the "
             "same release of nram on both machines");
-  status = Hello(10, 11);
+  status = Hello(11, 12);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(status.message(), HasSubstr("the server is too old"));
   EXPECT_EQ(Hello(0, 0).code(), absl::StatusCode::kFailedPrecondition);

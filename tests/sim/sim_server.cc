@@ -70,9 +70,8 @@ class SimServer::ServerConnection : public Network::Receiver, private MessageRea
     server_->Remove(id_);
   }
 
-  absl::StatusOr<bool> OnHeader(const MessageHeader& header, absl::Span<const ChunkMask> masks,
-                                Landing* landing) override {
-    return session_.Begin(header, masks, kMessageBytesMax, landing);
+  absl::StatusOr<bool> OnHeader(const MessageHeader& header, const PayloadTables& tables, Landing* landing) override {
+    return session_.Begin(header, tables, kMessageBytesMax, landing);
   }
 
   absl::Status OnMessage(const MessageHeader& header, absl::Span<const uint32_t> page_crcs) override {

@@ -22,6 +22,9 @@ std::string Encode(const Call& call, uint32_t payload_crc) {
   if (call.masks != nullptr) {
     message.append(reinterpret_cast<const char*>(call.masks), call.request.range().pages());
   }
+  if (call.seals != nullptr) {
+    message.append(reinterpret_cast<const char*>(call.seals), call.request.seal_bytes());
+  }
   ForEachSentRun(call, [&](uint64_t, const std::byte* data, size_t bytes) {
     message.append(reinterpret_cast<const char*>(data), bytes);
   });
@@ -102,13 +105,15 @@ void SimTransport::Start(Call* call) {
   if (!connected_) return FailCall(call, absl::StatusCode::kUnavailable);
   MessageHeader& request = call->request;
   request.payload_bytes = RequestPayloadBytes(*call);
-  request.flags |= call->masks != nullptr && request.op == Op::kWrite ? kFlagSparse : 0;
+  if (request.op == Op::kWrite) {
+    request.flags |= (call->masks != nullptr ? kFlagSparse : 0) | (call->seals != nullptr ? kFlagSealed : 0);
+  }
   call->payload_crc = 0;
   if (request.op == Op::kWrite) {
     const uint64_t pages = request.range().pages();
     PageCrcs page_crcs;
     ChecksumPages(*call, &page_crcs);
-    call->payload_crc = PayloadCrc({call->masks, call->masks != nullptr ? pages : 0}, {page_crcs.data(), pages});
+    call->payload_crc = SentPayloadCrc(*call, {page_crcs.data(), pages});
   }
   request.request_id = next_request_id_++;
   if (calls_.empty()) {
@@ -133,14 +138,13 @@ void SimTransport::OnBytes(absl::Span<const std::byte> bytes) {
   Break();
 }
 
-absl::StatusOr<bool> SimTransport::OnHeader(const MessageHeader& reply, absl::Span<const ChunkMask> masks,
-                                            Landing* landing) {
+absl::StatusOr<bool> SimTransport::OnHeader(const MessageHeader& reply, const PayloadTables& tables, Landing* landing) {
   if (connect_done_ != nullptr) return true;  // hello's
   if (!connected_) return absl::UnavailableError("disconnected");
   const auto it = std::find_if(calls_.begin(), calls_.end(),
                                [&](const Call* call) { return call->request.request_id == reply.request_id; });
   if (!reply.is_reply() || it == calls_.end()) return absl::InvalidArgumentError("a reply to no request of ours");
-  NRAM_RETURN_IF_ERROR(LandReply(**it, reply, masks, landing));
+  NRAM_RETURN_IF_ERROR(LandReply(**it, reply, tables, landing));
   landing_call_ = *it;
   return true;
 }

@@ -54,8 +54,7 @@ class SimTransport : public Transport, private Network::Receiver, private Messag
   void OnBytes(absl::Span<const std::byte> bytes) override;
   void OnEnd() override;
   // MessageReader::Handler
-  absl::StatusOr<bool> OnHeader(const MessageHeader& reply, absl::Span<const ChunkMask> masks,
-                                Landing* landing) override;
+  absl::StatusOr<bool> OnHeader(const MessageHeader& reply, const PayloadTables& tables, Landing* landing) override;
   absl::Status OnMessage(const MessageHeader& reply, absl::Span<const uint32_t> page_crcs) override;
   void OnCorrupt(const MessageHeader& reply) override;
 
