@@ -52,7 +52,15 @@
   PLANT(destroyed_made_anew)                   \
   PLANT(copy_outside_gate)                     \
   PLANT(joining_copy_misses_changes)           \
-  PLANT(join_raises_nothing)
+  PLANT(join_raises_nothing)                   \
+  /* Sealed pages. */                          \
+  PLANT(counter_given_twice)                   \
+  PLANT(counter_not_compared)                  \
+  PLANT(mend_unverified)                       \
+  PLANT(doubt_forgotten_when_full)             \
+  PLANT(version_not_doubted)                   \
+  PLANT(versions_told_after_gate)              \
+  PLANT(hole_believed)
 
 namespace nram {
 

@@ -21,18 +21,18 @@ CopyMap::WholePages WholePagesOf(const ChunkRange& range) {
   return {(range.first + kChunksPerPage - 1) / kChunksPerPage, range.end() / kChunksPerPage};
 }
 
-// All chunks of all pages.
-bool IsWhole(const ChunkMask* masks, const ChunkRange& range) {
+// All chunks of all pages. Of a sealed page, all are written if any is.
+bool IsWhole(const ChunkMask* masks, const ChunkRange& range, bool sealed) {
   if (masks == nullptr) return true;
   for (uint64_t i = 0; i < range.pages(); ++i) {
-    if (masks[i] != MaskOfPage(range, range.first_page() + i)) return false;
+    if (sealed ? masks[i] == 0 : masks[i] != MaskOfPage(range, range.first_page() + i)) return false;
   }
   return true;
 }
 
 }  // namespace
 
-CopiedIo::~CopiedIo() = default;
+CopiedIo::~CopiedIo() = default;  // an operation that has ended has no sealer
 
 void CopiedIo::Begin() {
   // A copy that catches up gets writes too.
@@ -49,7 +49,7 @@ void CopiedIo::Begin() {
   }
   for (size_t i = 0; i < piece_count_; ++i) PieceAt(i)->index = i;
   if (place().map->key().reader == CopiesReader::kConfirms && confirmed_ == nullptr) {
-    confirmed_ = std::make_unique<std::byte[]>(kPiecesMax * kChunkBytes);
+    confirmed_ = std::make_unique<std::byte[]>(kPiecesMax * kPageBytes);
   }
   next_chunk_ = range.first;
   busy_ = next_piece_ = 0;
@@ -91,7 +91,7 @@ bool CopiedIo::Claim(Piece* piece) {
   piece->garbled = 0;
   piece->damaged_reads = 0;
   piece->bad.clear();
-  piece->confirms = false;
+  piece->confirms = piece->is_sealed = piece->may_change = false;
   piece->error = absl::OkStatus();
   return true;
 }
@@ -135,6 +135,7 @@ void CopiedIo::Drive(Piece* piece) {
 
 void CopiedIo::End(Piece* piece, const absl::Status& status) {
   ReleaseRooms(piece);
+  GiveSealer(piece);
   LeaveGate(piece);
   // Where the new owner was not heard of yet, a change is stored; it does not count.
   const bool is_fenced = status.ok() && request().op != Op::kRead && place().map->is_fenced();
@@ -194,7 +195,7 @@ bool CopiedIo::BeginChange(Piece* piece) {
   IoPart* const part = PartOf(*piece, 0);
   if (!trims) engine_->SetData(part, piece->range);
   piece->whole = WholePagesOf(piece->range);
-  if (!trims && !IsWhole(part->call.masks, piece->range)) piece->whole = {};
+  if (!trims && !IsWhole(part->call.masks, piece->range, seal() != nullptr)) piece->whole = {};
   bool lost = false;
   const CopyMap::SpanState state = copies()->Look(piece->range, &lost);
   if (lost && !trims) {
@@ -219,6 +220,7 @@ bool CopiedIo::BeginChange(Piece* piece) {
   }
   if (trims) {
     copies()->NoteTrimmed(piece->whole);
+    NoteVersions(piece, /*is_stored=*/true);
     return End(piece, absl::OkStatus()), false;
   }
   piece->state = State::kPlace;
@@ -334,6 +336,8 @@ bool CopiedIo::EndChange(Piece* piece, CopiedChange::Step::Kind kind) {
     status = IsInTime() ? absl::UnavailableError(why) : absl::DeadlineExceededError(why);
   }
   if (!piece->settles) {
+    if (NRAM_PLANTED(versions_told_after_gate)) LeaveGate(piece);
+    NoteVersions(piece, kind == Kind::kStored);
     if (!died || repairs()) return End(piece, status), false;
     piece->state = State::kBegin;
     return true;

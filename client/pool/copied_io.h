@@ -1,9 +1,9 @@
 #ifndef NRAM_CLIENT_POOL_COPIED_IO_H_
 #define NRAM_CLIENT_POOL_COPIED_IO_H_
 
-// A read, a write or a trim of a region whose pages have several copies (adr/0014). A *piece* is what the operation has
-// in one block of 64 pages (a trim: in one span). A piece of a write or trim has a *leg* for each copy; a piece of a
-// read asks one copy after the other.
+// A read, a write or a trim of a region whose pages have several copies (adr/0014), or are sealed (adr/0016). A *piece*
+// is what the operation has in one block of 64 pages (a trim: in one span). A piece of a write or trim has a *leg* for
+// each copy; a piece of a read asks one copy after the other.
 
 #include <cstddef>
 #include <cstdint>
@@ -80,6 +80,10 @@ class CopiedIo : public IoWay {
     absl::InlinedVector<uint16_t, kReplicasMax> bad;  // presences, of answers that were damaged or garbled
     bool unsettled = false;
     bool confirms = false;  // a reader has the data, and asks the other copies whether it counts
+    // Of a sealed region (copied_seal.cc).
+    Sealer* sealer = nullptr;
+    bool is_sealed = false;   // a write: it is in `sealer`, and stays as it is however often it is sent
+    bool may_change = false;  // some server may have executed it
     absl::Status error;     // of some message
   };
   using State = Piece::State;
@@ -96,6 +100,9 @@ class CopiedIo : public IoWay {
   Piece* PieceAt(size_t index) const { return index == 0 ? &first_ : &more_[index - 1]; }
   Piece* PieceOf(const IoPart& part) const { return PieceAt(part.index / parts_per_piece_); }
   IoPart* PartOf(const Piece& piece, size_t leg) const { return engine_->part(piece.index * parts_per_piece_ + leg); }
+  RegionSeal* seal() const { return place().map->seal(); }
+  // What requests without data have as their range.
+  uint64_t LeastChunks() const { return seal() == nullptr ? 1 : kChunksPerPage; }
   ServerSession* SessionAt(uint16_t server) const { return place().sessions->at(server); }
   static uint64_t SpanOf(const Piece& piece) { return piece.range.first / kChunksPerSpan; }
   bool IsInTime() const { return engine_->NowNs() < request().deadline_ns; }
@@ -127,6 +134,23 @@ class CopiedIo : public IoWay {
   bool FailRead(Piece* piece, const absl::Status& why);
   void NoteBad(Piece* piece, uint16_t presence);
   bool BeginRepair(Piece* piece);
+
+  // --- Sealed pages (copied_seal.cc).
+  // The piece has a sealer. False: there is no memory.
+  bool TakeSealer(Piece* piece);
+  void GiveSealer(Piece* piece);
+  // Seals the piece's data, once. False: it cannot be sealed.
+  bool Seal(Piece* piece);
+  // Gives a leg's call what was sealed, or came sealed.
+  void SetSealed(const Piece& piece, Call* call) const;
+  // Opens what a read has found, and compares it with what should be there. False: it is something else; the piece
+  // reads again in the gate, or asks another copy, or has ended.
+  bool Open(Piece* piece);
+  // A change has ended; it is in the gate still.
+  void NoteVersions(Piece* piece, bool is_stored);
+  SealPlace SealPlaceOf(const Piece& piece) const;
+  absl::Status SealError() const;
+  absl::Status BadSealError(const IoPart& part) const;
 
   // --- A change's legs.
   void AssignLegs(Piece* piece);

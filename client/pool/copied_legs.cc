@@ -109,6 +109,7 @@ void CopiedIo::SendLeg(IoPart* part) {
   }
   if (request().op == Op::kTrim && !part->sends_raise) {
     call.masks = nullptr;  // of a raise before
+    call.seals = nullptr;
     call.request = MessageHeader(
         TrimRequest{
             .region = key.id, .range = piece.range, .epoch = key.epoch, .span_generation = part->leg.generation},
@@ -123,20 +124,27 @@ void CopiedIo::SendLeg(IoPart* part) {
     uint8_t flags = 0;
     if (part->leg.creates) flags |= kFlagCreate | (key.gc ? kFlagGc : 0);
     if (part->room) flags |= kFlagReservation;
-    if (map->has_reserved()) flags |= kFlagWholeFrames;
-    const ChunkRange range = part->sends_raise ? ChunkRange{piece.range.first, 1} : piece.range;
+    const bool makes_holes = piece.is_sealed && piece.sealer->holes != 0;
+    if (map->has_reserved() && !makes_holes) flags |= kFlagWholeFrames;
+    const ChunkRange range = part->sends_raise ? ChunkRange{piece.range.first, LeastChunks()} : piece.range;
     call.request = MessageHeader(WriteRequest{.region = key.id,
                                               .range = range,
                                               .epoch = key.epoch,
                                               .span_generation = part->leg.generation,
                                               .grant_bytes = part->room.bytes()},
                                  flags);
+    call.seals = nullptr;
     if (part->sends_raise) {
       call.masks = kNoChunks;
+      if (seal() != nullptr) call.seals = &part->no_seal;
     } else {
       engine_->SetData(part, piece.range);
       if (request().repair == RepairWork::kCopy) {
         call.masks = request().found + (piece.range.first_page() - request().range.first_page());
+      }
+      if (seal() != nullptr) {
+        if (!Seal(PieceOf(*part))) return EndLeg(part, CopiedChange::End::kRefused, SealError());
+        SetSealed(piece, &call);
       }
     }
   }
@@ -166,6 +174,9 @@ void CopiedIo::JudgeLeg(IoPart* part) {
   part->trim_sent = part->trim_sent || (trims && call.sent);
   if (creates && call.sent && !(answered && call.reason == Reason::kOk)) copies()->NotePerhaps(part->leg.presence);
   const absl::Status status = CallStatus(call, session->name());
+  if (call.sent && !part->sends_raise && (!answered || call.reason == Reason::kOk || call.stored_pages > 0)) {
+    PieceOf(*part)->may_change = true;
+  }
   if (!answered) return JudgeUnansweredLeg(part, status);
   const uint64_t reserved_bytes = part->room.is_regions() ? part->room.bytes() : 0;
   const uint64_t used_bytes = std::min(call.used_bytes, reserved_bytes);

@@ -31,6 +31,7 @@ bool CopiedIo::Read(Piece* piece) {
   CopyMap::Legs legs;
   switch (copies()->LookForRead(piece->range, &legs, &piece->unsettled)) {
     case CopyMap::ReadState::kHole:
+      GiveSealer(piece);  // of an earlier look
       memset(part->call.in, 0, piece->range.bytes());
       return EndRead(piece);
     case CopyMap::ReadState::kLost:
@@ -77,8 +78,13 @@ bool CopiedIo::Read(Piece* piece) {
   }
   piece->tried.push_back(chosen->presence);
   const RegionKey& key = place().map->key();
-  const ChunkRange range = piece->confirms ? ChunkRange{piece->range.first, 1} : piece->range;
-  if (piece->confirms) part->call.in = &confirmed_[piece->index * kChunkBytes];
+  const ChunkRange range = piece->confirms ? ChunkRange{piece->range.first, LeastChunks()} : piece->range;
+  if (piece->confirms) part->call.in = &confirmed_[piece->index * kPageBytes];
+  part->call.seals = nullptr;
+  if (seal() != nullptr) {
+    if (!TakeSealer(piece)) return End(piece, SealError()), false;
+    part->call.seals = piece->confirms ? &part->no_seal : piece->sealer->seals.data();
+  }
   part->call.request = MessageHeader(
       ReadRequest{.region = key.id, .range = range, .epoch = key.epoch, .span_generation = chosen->generation});
   part->times_up = part->session->times_up();
@@ -107,8 +113,8 @@ void CopiedIo::JudgeRead(Piece* piece, IoPart* part) {
   switch (call.reason) {
     case Reason::kOk:
       if (is_reader()) {
-        (void)Confirm(piece);
-      } else if (LookAtRead(piece)) {
+        if (piece->confirms || Open(piece)) (void)Confirm(piece);
+      } else if (LookAtRead(piece) && Open(piece)) {
         (void)EndRead(piece);
       }
       return;
@@ -164,7 +170,7 @@ bool CopiedIo::EndRead(Piece* piece) {
   const std::byte* const data = PartOf(*piece, 0)->call.in;
   for (uint64_t i = 0; repair == RepairWork::kCopy && i < piece->range.pages(); ++i) {
     ChunkMask* const found = request().found + (piece->range.first_page() + i - request().range.first_page());
-    *found = NonZero(data + i * kPageBytes, kAllChunks);
+    *found = piece->sealer == nullptr ? NonZero(data + i * kPageBytes, kAllChunks) : piece->sealer->masks[i];
     has_chunks = has_chunks || *found != 0;
   }
   if (!has_chunks) return End(piece, absl::OkStatus()), false;
@@ -179,6 +185,7 @@ void CopiedIo::NoteBad(Piece* piece, uint16_t presence) {
 
 bool CopiedIo::FailRead(Piece* piece, const absl::Status& why) {
   const bool is_one = piece->range.pages() == 1;
+  if (seal() != nullptr) memset(PartOf(*piece, 0)->call.in, 0, piece->range.bytes());
   if (request().repair != RepairWork::kCopy || !is_one) return End(piece, why), false;
   CopyMap::Legs legs;
   bool unsettled = false;

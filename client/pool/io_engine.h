@@ -88,6 +88,7 @@ struct IoPart {
   CopyMap::Leg leg;
   bool is_over = true;
   bool sends_raise = false;  // a write without chunks
+  PageSeal no_seal;          // that write's, in a sealed region
   bool trims = false;        // `trim` lasts: it keeps room
   bool trim_sent = false;    // by some attempt
   RegionRoom::Trim trim;

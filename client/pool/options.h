@@ -16,6 +16,13 @@
 
 namespace nram {
 
+// Whether donors are to see only ciphertext of what is stored there (adr/0016).
+enum class Seal : uint8_t {
+  kAuto,  // a pool's: if some server is not this machine's. A region's: as the pool
+  kNo,
+  kYes,
+};
+
 struct PoolOptions {
   std::vector<Endpoint> servers;  // at least one; see pool_spec.h
   std::string client_name;        // for people; "" says program, host and pid
@@ -36,6 +43,7 @@ struct PoolOptions {
   // A connection with calls under way breaks if nothing comes for so long; 0: never. A frozen server is found so.
   int64_t silence_limit_ms = 0;
   std::shared_ptr<TlsContext> tls;  // for servers that are dialled by TCP (FindClientTls); null: plain
+  Seal seal = Seal::kAuto;          // of unnamed regions that do not say
   bool unix_sockets = true;         // for servers on this host that have one this process may use
   SpinOptions spin;
   FastWake fast_wake = FastWake::kAuto;            // while this pool's threads wait for many replies; see WakeLatency
@@ -56,6 +64,7 @@ struct RegionOptions {
   bool gc = false;  // servers free it when this client's lease ends
   PlacementPolicy placement = PlacementPolicy::kStriped;
   int copies = 1;           // of each page, on servers of different hosts; 1 to 4
+  Seal seal = Seal::kAuto;  // of an unnamed one
   std::string name;         // so that others can attach it; unique in the pool; at most 255 bytes
   uint64_t size_bytes = 0;  // for those who attach it; not enforced
 };

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
-#include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
@@ -48,10 +47,16 @@ absl::Status CheckOptions(const RegionOptions& options) {
   return absl::OkStatus();
 }
 
+bool DecideSeal(const PoolOptions& options) {
+  if (options.seal != Seal::kAuto) return options.seal == Seal::kYes;
+  return !std::all_of(options.servers.begin(), options.servers.end(), IsThisMachine);
+}
+
 }  // namespace
 
 Pool::Pool(PoolOptions options, std::unique_ptr<PoolEdge> edge)
     : options_(WithDefaults(std::move(options))),
+      seals_(DecideSeal(options_)),
       edge_(std::move(edge)),
       sessions_(edge_->gate()),
       home_{&sessions_, edge_->environment(), &options_, &copied_regions_, &membership_},
@@ -80,7 +85,10 @@ Pool::~Pool() {
 absl::StatusOr<std::unique_ptr<Pool>> Pool::Make(PoolOptions options, std::unique_ptr<PoolEdge> edge) {
   if (options.servers.empty()) return absl::InvalidArgumentError("a pool needs at least one server");
   if (options.servers.size() >= kNoServer) return absl::InvalidArgumentError("too many servers");
-  return absl::WrapUnique(new Pool(std::move(options), std::move(edge)));
+  std::unique_ptr<Pool> pool(new Pool(std::move(options), std::move(edge)));
+  // What the key lacks is told here, and not with the first region.
+  if (pool->seals_) NRAM_RETURN_IF_ERROR(pool->PrepareSealers(0));
+  return pool;
 }
 
 absl::StatusOr<std::unique_ptr<Pool>> Pool::Open(PoolOptions options) {
@@ -146,10 +154,42 @@ int Pool::CountHosts(bool with_away) const {
 absl::StatusOr<std::unique_ptr<Region>> Pool::CreateRegion(const RegionOptions& options) {
   NRAM_RETURN_IF_ERROR(CheckOptions(options));
   if (!options.name.empty()) return named_regions_.Create(options);
+  std::unique_ptr<RegionSeal> seal;
+  if (options.seal == Seal::kYes || (options.seal == Seal::kAuto && seals_)) {
+    NRAM_ASSIGN_OR_RETURN(seal, MakeSeal());
+  }
   const RegionKey key{
       RegionId{edge_->environment()->RandomId()}, Epoch{1}, options.gc, /*named=*/false, options.placement,
       static_cast<uint8_t>(options.copies)};
-  return std::make_unique<Region>(&home_, key, options, /*read_only=*/false);
+  return std::make_unique<Region>(&home_, key, options, /*read_only=*/false, std::move(seal));
+}
+
+absl::StatusOr<Sealers*> Pool::SealersLocked() {
+  if (sealers_.empty()) {
+    NRAM_ASSIGN_OR_RETURN(std::unique_ptr<Sealers> made, Sealers::Make());
+    sealers_.push_back(std::move(made));
+  }
+  return sealers_.back().get();
+}
+
+absl::StatusOr<std::unique_ptr<RegionSeal>> Pool::MakeSeal() {
+  MutexLock lock(&seal_mu_);
+  NRAM_ASSIGN_OR_RETURN(Sealers * sealers, SealersLocked());
+  uint32_t number = sealers->TakeNumber();
+  if (number == 0) {
+    NRAM_ASSIGN_OR_RETURN(std::unique_ptr<Sealers> made, Sealers::Make());
+    sealers_.push_back(std::move(made));
+    sealers = sealers_.back().get();
+    number = sealers->TakeNumber();
+  }
+  return std::make_unique<RegionSeal>(sealers, number, kHoleVersion);
+}
+
+absl::Status Pool::PrepareSealers(size_t messages) {
+  MutexLock lock(&seal_mu_);
+  NRAM_ASSIGN_OR_RETURN(Sealers * sealers, SealersLocked());
+  sealers->Prepare(messages);
+  return absl::OkStatus();
 }
 
 }  // namespace nram

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/poller.h"
+#include "base/sync.h"
 #include "base/units.h"
 #include "base/wake_latency.h"
 #include "client/pool/named_regions.h"
@@ -18,6 +19,7 @@
 #include "client/pool/repairer.h"
 #include "client/pool/server_session.h"
 #include "client/pool/sessions.h"
+#include "client/seal/sealers.h"
 
 namespace nram {
 
@@ -69,6 +71,11 @@ class Pool {
   size_t server_count() const { return sessions_.size(); }
   ServerSession* session(size_t index) const { return sessions_.at(index); }
   const PoolOptions& options() const { return options_; }
+  // Whether an unnamed region that does not say is sealed.
+  bool seals() const { return seals_; }
+  // Client memory for so many messages of sealed regions that are under way at a time, so that none of them allocates.
+  // RESOURCE_EXHAUSTED: no memory may be locked for the key.
+  absl::Status PrepareSealers(size_t messages);
   // Which a program's threads may drive beside their own work.
   Poller* poller() { return edge_->poller(); }
   // What repair knows of the copies of all regions.
@@ -80,8 +87,15 @@ class Pool {
   Pool(PoolOptions options, std::unique_ptr<PoolEdge> edge);
   // Until one server is up, or until the first deadline and none may still answer, or until the second.
   void AwaitOne(int64_t usual_ns, int64_t latest_ns);
+  // A region's, with a number that no other has.
+  absl::StatusOr<std::unique_ptr<RegionSeal>> MakeSeal();
+  absl::StatusOr<Sealers*> SealersLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(seal_mu_);
 
   const PoolOptions options_;
+  const bool seals_;
+  mutable Mutex seal_mu_;
+  // The last one is in use; the others have given all their numbers, and regions have those.
+  std::vector<std::unique_ptr<Sealers>> sealers_ ABSL_GUARDED_BY(seal_mu_);
   const std::unique_ptr<PoolEdge> edge_;
   Sessions sessions_;
   std::vector<std::unique_ptr<SessionDriver>> drivers_;  // of the sessions, in the same order

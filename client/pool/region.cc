@@ -17,12 +17,13 @@ uint64_t MulDivUp(uint64_t a, uint64_t b, uint64_t c) {
 
 }  // namespace
 
-Region::Region(const RegionHome* home, const RegionKey& key, const RegionOptions& options, bool read_only)
+Region::Region(const RegionHome* home, const RegionKey& key, const RegionOptions& options, bool read_only,
+               std::unique_ptr<RegionSeal> seal)
     : home_(home),
       read_only_(read_only),
       described_(options.name.empty() && options.size_bytes == 0 ? nullptr
                                                                  : new Described{options.name, options.size_bytes}),
-      map_(RegionMap::Make(key)) {
+      map_(RegionMap::Make(key, std::move(seal))) {
   if (map_->copies() != nullptr && !read_only_) home_->copied->Add(map_.get());
 }
 
@@ -49,9 +50,9 @@ int64_t Region::DeadlineOf(const IoOptions& options) const {
 }
 
 absl::Status Region::CheckRange(uint64_t offset, uint64_t length) const {
-  if (offset % kChunkBytes != 0 || length % kChunkBytes != 0) {
+  if (offset % unit_bytes() != 0 || length % unit_bytes() != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("offset ", offset, " and length ", length, " must be multiples of ", kChunkBytes));
+        absl::StrCat("offset ", offset, " and length ", length, " must be multiples of ", unit_bytes()));
   }
   if (offset > kRegionBytesMax || length > kRegionBytesMax - offset) {
     return absl::InvalidArgumentError(absl::StrCat("offset ", offset, " plus length ", length, " is beyond 2^62"));

@@ -41,13 +41,13 @@ struct RegionHome {
 };
 
 // A sparse array of bytes in the pool, up to 2^62. What was never written reads as zeros. Offsets and lengths are
-// multiples of 512 (a chunk); pages and spans need not be minded.
+// multiples of 512 (a chunk), in a sealed region of 4096 (a page); spans need not be minded.
 //
 // Thread-safe, without order: operations that overlap and are under way at the same time leave each chunk as one of
 // them made it. An operation that has returned is seen by all that start later.
 //
 // Errors of all operations:
-//   INVALID_ARGUMENT     offset or length is no multiple of 512, or beyond 2^62
+//   INVALID_ARGUMENT     offset or length is no multiple of unit_bytes(), or beyond 2^62
 //   RESOURCE_EXHAUSTED   the pool is full (writes); each chunk of the range is as it was or as written
 //   DATA_LOSS            a server that held part of the range lost it: it restarted, or collected it after the lease
 //                        ended, or its memory of a page has changed (which a write of that whole page mends)
@@ -110,6 +110,10 @@ class Region {
   RegionId id() const { return map_->key().id; }
   std::string name() const { return described_ == nullptr ? "" : described_->name; }
   bool read_only() const { return read_only_; }
+  // Donors see only ciphertext of it. Then offsets and lengths are multiples of a page, and of a page of which
+  // WriteChunks selects some chunks all are written.
+  bool sealed() const { return map_->seal() != nullptr; }
+  uint64_t unit_bytes() const { return sealed() ? kPageBytes : kChunkBytes; }
   uint64_t size_bytes() const { return described_ == nullptr ? 0 : described_->size_bytes; }
   // The servers that a write of the byte goes to, one for each copy, by their numbers in the pool; none if it has no
   // place yet. Does not allocate.
@@ -119,7 +123,8 @@ class Region {
   size_t memory_bytes() const { return sizeof *this + sizeof *map_ + map_->memory_bytes(); }
 
   // --- For Pool, which makes regions. `home` outlives the region.
-  Region(const RegionHome* home, const RegionKey& key, const RegionOptions& options, bool read_only);
+  Region(const RegionHome* home, const RegionKey& key, const RegionOptions& options, bool read_only,
+         std::unique_ptr<RegionSeal> seal = nullptr);
   RegionMap* map() { return map_.get(); }
 
  private:

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
@@ -21,6 +22,7 @@
 #include "client/pool/region_room.h"
 #include "client/pool/room.h"
 #include "client/pool/span_table.h"
+#include "client/seal/sealers.h"
 
 namespace nram {
 
@@ -38,7 +40,7 @@ struct RegionKey {
   bool gc = false;
   bool named = false;  // it is only on the servers that it was created on
   PlacementPolicy placement = PlacementPolicy::kStriped;
-  uint8_t copies = 1;  // of each page; 2 or more: the spans are in RegionMap::copies
+  uint8_t copies = 1;  // of each page; 2 or more, or sealed: the spans are in RegionMap::copies
   CopiesReader reader = CopiesReader::kNo;
 };
 
@@ -51,7 +53,10 @@ class RegionMap {
   // Its region has it, and the repairer for as long as it is at work there.
   using Ref = std::unique_ptr<RegionMap, Release>;
 
-  static Ref Make(const RegionKey& key) { return Ref(new RegionMap(key)); }
+  // `seal`: of a sealed region; else null.
+  static Ref Make(const RegionKey& key, std::unique_ptr<RegionSeal> seal = nullptr) {
+    return Ref(new RegionMap(key, std::move(seal)));
+  }
   Ref Share() {
     references_.fetch_add(1, std::memory_order_relaxed);
     return Ref(this);
@@ -68,9 +73,11 @@ class RegionMap {
   };
 
   const RegionKey& key() const { return key_; }
-  // Where the spans of a region with several copies are; null if it has one. Then this map has no spans, and knows no
-  // lives of servers.
+  // Where the spans of a region with several copies, or of a sealed one, are; else null. Then this map has no spans, and
+  // knows no lives of servers.
   CopyMap* copies() const { return copied_ == nullptr ? nullptr : &copied_->map; }
+  // Null: the region is plain.
+  RegionSeal* seal() const { return copied_ == nullptr ? nullptr : copied_->seal.get(); }
   // Its region goes: nobody begins anything with it any more.
   void NoteClosing() { closing_ = true; }
   bool is_closing() const { return closing_; }
@@ -150,15 +157,19 @@ class RegionMap {
   static Target TargetOf(const Presence& presence);
   Target TargetLocked(const SpanPlacement& placement) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  explicit RegionMap(const RegionKey& key)
-      : key_(key), copied_(key.copies > 1 ? std::make_unique<Copied>(key.copies, key.named) : nullptr) {}
+  RegionMap(const RegionKey& key, std::unique_ptr<RegionSeal> seal)
+      : key_(key),
+        copied_(key.copies > 1 || seal != nullptr ? std::make_unique<Copied>(key.copies, key.named, std::move(seal))
+                                                  : nullptr) {}
   void Drop() {
     if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
   }
 
   struct Copied {
-    Copied(int copies, bool named) : map(copies, named) {}
+    Copied(int copies, bool named, std::unique_ptr<RegionSeal> region_seal)
+        : map(copies, named), seal(std::move(region_seal)) {}
     CopyMap map;
+    const std::unique_ptr<RegionSeal> seal;
     Link link;
   };
 

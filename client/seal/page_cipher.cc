@@ -6,6 +6,7 @@
 
 #include <bit>
 #include <cstring>
+#include <utility>
 
 namespace nram {
 namespace {
@@ -13,6 +14,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "nonces and associated data are little-endian");
 
 constexpr size_t kNonceBytes = 12;
+constexpr int kTagBytes = static_cast<int>(sizeof(PageSeal::tag));
 constexpr std::array<uint8_t, SealKey::kBytes> kNoKey{};
 
 uint8_t* Raw(std::byte* bytes) { return reinterpret_cast<uint8_t*>(bytes); }
@@ -26,19 +28,24 @@ PageCipher::PageCipher(const SealKey* key) : key_(key), sealing_(EVP_CIPHER_CTX_
   CHECK(sealing_ != nullptr && opening_ != nullptr);
   CHECK(EVP_EncryptInit_ex(sealing_.get(), EVP_aes_256_gcm(), nullptr, nullptr, nullptr) == 1);
   CHECK(EVP_DecryptInit_ex(opening_.get(), EVP_aes_256_gcm(), nullptr, nullptr, nullptr) == 1);
-  End();
+  for (evp_cipher_ctx_st* const context : {sealing_.get(), opening_.get()}) {
+    begun_ = context;
+    End();
+  }
 }
 
-PageCipher::~PageCipher() = default;
+PageCipher::~PageCipher() { End(); }
 
-bool PageCipher::Begin() {
-  return key_->is_there() && EVP_EncryptInit_ex(sealing_.get(), nullptr, nullptr, key_->data(), nullptr) == 1 &&
-         EVP_DecryptInit_ex(opening_.get(), nullptr, nullptr, key_->data(), nullptr) == 1 && key_->is_there();
+bool PageCipher::Begin(evp_cipher_ctx_st* context) {
+  End();
+  begun_ = context;
+  return key_->is_there() && EVP_CipherInit_ex(context, nullptr, nullptr, key_->data(), nullptr, -1) == 1 &&
+         key_->is_there();
 }
 
 void PageCipher::End() {
-  CHECK(EVP_EncryptInit_ex(sealing_.get(), nullptr, nullptr, kNoKey.data(), nullptr) == 1);
-  CHECK(EVP_DecryptInit_ex(opening_.get(), nullptr, nullptr, kNoKey.data(), nullptr) == 1);
+  if (begun_ == nullptr) return;
+  CHECK(EVP_CipherInit_ex(std::exchange(begun_, nullptr), nullptr, nullptr, kNoKey.data(), nullptr, -1) == 1);
 }
 
 bool PageCipher::Start(evp_cipher_ctx_st* context, const SealPlace& place, uint64_t counter) const {
@@ -55,22 +62,22 @@ bool PageCipher::Start(evp_cipher_ctx_st* context, const SealPlace& place, uint6
 bool PageCipher::Seal(const SealPlace& place, uint64_t counter, const std::byte* page, std::byte* sealed,
                       PageSeal* seal) {
   int bytes = 0, rest = 0;
-  seal->counter = counter;
+  seal->counter = std::bit_cast<std::array<uint8_t, 8>>(counter);
   return Start(sealing_.get(), place, counter) &&
          EVP_EncryptUpdate(sealing_.get(), Raw(sealed), &bytes, Raw(page), kPageBytes) == 1 &&
          bytes == static_cast<int>(kPageBytes) &&
          EVP_EncryptFinal_ex(sealing_.get(), Raw(sealed) + bytes, &rest) == 1 &&
-         EVP_CIPHER_CTX_ctrl(sealing_.get(), EVP_CTRL_AEAD_GET_TAG, PageSeal::kTagBytes, seal->tag.data()) == 1;
+         EVP_CIPHER_CTX_ctrl(sealing_.get(), EVP_CTRL_AEAD_GET_TAG, kTagBytes, seal->tag.data()) == 1;
 }
 
 bool PageCipher::Open(const SealPlace& place, const PageSeal& seal, std::byte* page) {
   int bytes = 0, rest = 0;
-  std::array<uint8_t, PageSeal::kTagBytes> tag = seal.tag;
+  std::array<uint8_t, 16> tag = seal.tag;
   const bool opened =
-      Start(opening_.get(), place, seal.counter) &&
+      Start(opening_.get(), place, CounterOf(seal)) &&
       EVP_DecryptUpdate(opening_.get(), Raw(page), &bytes, Raw(page), kPageBytes) == 1 &&
       bytes == static_cast<int>(kPageBytes) &&
-      EVP_CIPHER_CTX_ctrl(opening_.get(), EVP_CTRL_AEAD_SET_TAG, PageSeal::kTagBytes, tag.data()) == 1 &&
+      EVP_CIPHER_CTX_ctrl(opening_.get(), EVP_CTRL_AEAD_SET_TAG, kTagBytes, tag.data()) == 1 &&
       EVP_DecryptFinal_ex(opening_.get(), Raw(page) + bytes, &rest) == 1;
   if (!opened) memset(page, 0, kPageBytes);
   return opened;

@@ -3,27 +3,21 @@
 
 // AES-256-GCM over whole pages (adr/0016; NIST SP 800-38D).
 
-#include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 
 #include "base/units.h"
 #include "client/seal/seal_key.h"
+#include "proto/wire.h"
 
 struct evp_cipher_ctx_st;
 
 namespace nram {
 
-// What is stored beside a sealed page.
-struct PageSeal {
-  static constexpr size_t kTagBytes = 16;
-  static constexpr size_t kWireBytes = sizeof(uint64_t) + kTagBytes;
-
-  uint64_t counter = 0;  // of the region; 0: there is no page
-  std::array<uint8_t, kTagBytes> tag{};
-  friend bool operator==(const PageSeal&, const PageSeal&) = default;
-};
+// The counter that the page was sealed with; 0: there is no page.
+inline uint64_t CounterOf(const PageSeal& seal) { return std::bit_cast<uint64_t>(seal.counter); }
 
 // Where a page belongs. A page that was sealed for one place does not open at another.
 struct SealPlace {
@@ -43,10 +37,12 @@ class PageCipher {
   PageCipher(const PageCipher&) = delete;
 
   // False: there is no key any more (this is a child after fork), or OpenSSL fails.
-  bool Begin();
+  bool BeginSealing() { return Begin(sealing_.get()); }
+  bool BeginOpening() { return Begin(opening_.get()); }
+  // Ends what was begun.
   void End();
 
-  // Between Begin and End. `counter` must never come twice with the same number: the two pages' difference would be
+  // Between Begin... and End. `counter` must never come twice with the same number: the two pages' difference would be
   // plain, and forged tags possible. `page` and `sealed`: kPageBytes each; they may be the same. False: OpenSSL fails.
   bool Seal(const SealPlace& place, uint64_t counter, const std::byte* page, std::byte* sealed, PageSeal* seal);
   // Opens kPageBytes in place. False: it is not what was sealed for this place with this counter; then the bytes are
@@ -57,11 +53,13 @@ class PageCipher {
   struct FreeContext {
     void operator()(evp_cipher_ctx_st* context) const;
   };
+  bool Begin(evp_cipher_ctx_st* context);
   bool Start(evp_cipher_ctx_st* context, const SealPlace& place, uint64_t counter) const;
 
   const SealKey* const key_;
   std::unique_ptr<evp_cipher_ctx_st, FreeContext> sealing_;
   std::unique_ptr<evp_cipher_ctx_st, FreeContext> opening_;
+  evp_cipher_ctx_st* begun_ = nullptr;  // has the key
 };
 
 }  // namespace nram

@@ -22,10 +22,11 @@ class PageCipherTest : public ::testing::Test {
  protected:
   void SetUp() override {
     for (size_t i = 0; i < page_.size(); ++i) page_[i] = static_cast<std::byte>(i * 7 + i / 256);
-    ASSERT_TRUE(cipher_.Begin());
+    ASSERT_TRUE(cipher_.BeginSealing());
     ASSERT_TRUE(cipher_.Seal(kPlace, 2, page_.data(), sealed_.data(), &seal_));
   }
   bool Opens(const SealPlace& place, const PageSeal& seal, std::vector<std::byte> bytes) {
+    EXPECT_TRUE(cipher_.BeginOpening());
     const bool opened = cipher_.Open(place, seal, bytes.data());
     EXPECT_TRUE(opened ? bytes == page_ : bytes == std::vector<std::byte>(kPageBytes)) << "neither the page nor zeros";
     return opened;
@@ -51,9 +52,9 @@ TEST_F(PageCipherTest, OpensWhatWasSealedAndNothingElse) {
   other.page = 4;
   EXPECT_FALSE(Opens(other, seal_, sealed_)) << "another page";
   PageSeal changed = seal_;
-  changed.counter = 3;
+  changed.counter[0] = 3;
   EXPECT_FALSE(Opens(kPlace, changed, sealed_)) << "another counter";
-  for (const size_t at : {size_t{0}, PageSeal::kTagBytes - 1}) {
+  for (const size_t at : {size_t{0}, sizeof(PageSeal::tag) - 1}) {
     changed = seal_;
     changed.tag[at] ^= 1;
     EXPECT_FALSE(Opens(kPlace, changed, sealed_));
@@ -69,6 +70,7 @@ TEST_F(PageCipherTest, OpensWhatWasSealedAndNothingElse) {
 TEST_F(PageCipherTest, EachCounterGivesAnotherCiphertext) {
   std::set<std::string> seen;
   for (uint64_t counter = 2; counter < 50; ++counter) {
+    ASSERT_TRUE(cipher_.BeginSealing());
     ASSERT_TRUE(cipher_.Seal(kPlace, counter, page_.data(), sealed_.data(), &seal_));
     EXPECT_TRUE(seen.insert({reinterpret_cast<const char*>(sealed_.data()), 32}).second);
     EXPECT_TRUE(Opens(kPlace, seal_, sealed_));
@@ -86,7 +88,7 @@ TEST_F(PageCipherTest, SealsInPlace) {
 TEST_F(PageCipherTest, AnotherKeyOpensNothing) {
   const auto other_key = SealKey::Random().value();
   PageCipher other(other_key.get());
-  ASSERT_TRUE(other.Begin());
+  ASSERT_TRUE(other.BeginOpening());
   std::vector<std::byte> bytes = sealed_;
   EXPECT_FALSE(other.Open(kPlace, seal_, bytes.data()));
 }
@@ -95,7 +97,6 @@ TEST_F(PageCipherTest, AfterEndTheContextHasNoKey) {
   cipher_.End();
   std::vector<std::byte> bytes = sealed_;
   EXPECT_FALSE(cipher_.Open(kPlace, seal_, bytes.data()));
-  ASSERT_TRUE(cipher_.Begin());
   EXPECT_TRUE(Opens(kPlace, seal_, sealed_));
 }
 
@@ -103,7 +104,7 @@ TEST_F(PageCipherTest, AChildHasNoKey) {
   cipher_.End();
   const pid_t child = fork();
   if (child == 0) {
-    const bool has_some = key_->is_there() || cipher_.Begin();
+    const bool has_some = key_->is_there() || cipher_.BeginSealing();
     bool is_zero = true;
     for (size_t i = 0; i < SealKey::kBytes; ++i) is_zero = is_zero && key_->data()[i] == 0;
     _exit(has_some || !is_zero ? 1 : 0);
@@ -111,7 +112,7 @@ TEST_F(PageCipherTest, AChildHasNoKey) {
   int status = -1;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
-  EXPECT_TRUE(cipher_.Begin());
+  EXPECT_TRUE(cipher_.BeginSealing());
   EXPECT_TRUE(Opens(kPlace, seal_, sealed_));
 }
 

@@ -1,5 +1,6 @@
 #include "client/transport/endpoint.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
 #include <poll.h>
@@ -83,6 +84,14 @@ absl::Status LookUpOnAThread(const HostLookup& resolver, const std::shared_ptr<L
 std::string Endpoint::ToString() const {
   if (is_unix()) return absl::StrCat("unix:", path);
   return absl::StrContains(host, ':') ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
+}
+
+bool IsThisMachine(const Endpoint& endpoint) {
+  if (endpoint.is_unix() || endpoint.host == "localhost") return true;
+  in_addr v4{};
+  if (inet_pton(AF_INET, endpoint.host.c_str(), &v4) == 1) return ntohl(v4.s_addr) >> 24 == 127;
+  in6_addr v6{};
+  return inet_pton(AF_INET6, endpoint.host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
 absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view text, int default_port) {

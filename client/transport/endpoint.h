@@ -24,6 +24,9 @@ struct Endpoint {
   friend bool operator==(const Endpoint&, const Endpoint&) = default;
 };
 
+// A Unix socket, or an address of the loopback network: nobody else's machine, unless somebody forwards it (ssh -L).
+bool IsThisMachine(const Endpoint& endpoint);
+
 // A host without a port gets `default_port`. INVALID_ARGUMENT says what is accepted.
 absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view text, int default_port);
 

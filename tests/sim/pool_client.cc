@@ -38,6 +38,7 @@ struct PoolClient::Handle {
   bool reserve_asked = false;
   bool gc = false;
   bool copied = false;
+  bool sealed = false;  // whole pages alone
   size_t under_way = 0;
   Ending ending = Ending::kNone;
 };
@@ -154,9 +155,11 @@ void PoolClient::CheckPage(RegionId region, const CopyMap& copies, ChunkRange ra
     uint32_t crc = 0;
     std::string bytes(kPageBytes, '\0');
     size_t got = 0;
+    PageSeal seal;
+    bool sealed = false;
     const Reason reason =
         server.core()->store().Read({.region = {region, 0}, .range = range, .generation = leg.generation}, &mask, &crc,
-                                    reinterpret_cast<std::byte*>(bytes.data()), &got);
+                                    reinterpret_cast<std::byte*>(bytes.data()), &got, &seal, &sealed);
     if (reason != Reason::kOk) continue;
     // A server may store zeros, or have a hole.
     std::string page(kPageBytes, '\0');
@@ -164,6 +167,7 @@ void PoolClient::CheckPage(RegionId region, const CopyMap& copies, ChunkRange ra
       if ((mask >> chunk & 1) != 0)
         page.replace(chunk * kChunkBytes, kChunkBytes, bytes, kChunkBytes * from++, kChunkBytes);
     }
+    if (sealed) page.append(reinterpret_cast<const char*>(&seal), sizeof seal);
     if (!first.has_value()) first = page;
     if (*first != page) {
       return checker_->Fail(absl::StrCat("at rest, the copies of page ", range.first / kChunksPerPage, " of region ",
@@ -189,6 +193,8 @@ void PoolClient::MakeRegion(Handle* handle) {
     const bool more = rng.OneIn(4) && !options_.survives;
     options.copies = 2 + static_cast<int>(more ? rng.Below(std::min<size_t>(servers, 4) - 1) : 0);
   }
+  handle->sealed = options_.sealed_one_in > 0 && rng.OneIn(options_.sealed_one_in);
+  options.seal = handle->sealed ? Seal::kYes : Seal::kNo;
   handle->window = {first_span * kChunksPerSpan, (2 + rng.Below(4)) * kChunksPerSpan};
   if (options_.reserve_one_in > 0 && rng.OneIn(options_.reserve_one_in)) {
     handle->reserves = true;
@@ -224,8 +230,13 @@ ChunkRange PoolClient::ChooseRange(const Handle& handle) const {
   const uint64_t longest = at < 700 ? 8 : at < 950 ? 48 : at < 997 ? 256 : 2 * kChunksPerSpan;
   // Most are where others are.
   const uint64_t space = rng.OneIn(3) ? handle.window.count : options_.hot_chunks;
-  const uint64_t offset = rng.Below(space);
-  return {handle.window.first + offset, std::min(1 + rng.Below(longest), handle.window.count - offset)};
+  uint64_t offset = rng.Below(space);
+  uint64_t count = 1 + rng.Below(longest);
+  if (handle.sealed) {
+    offset = offset / kChunksPerPage * kChunksPerPage;
+    count = (count + kChunksPerPage - 1) / kChunksPerPage * kChunksPerPage;
+  }
+  return {handle.window.first + offset, std::min(count, handle.window.count - offset)};
 }
 
 IoOptions PoolClient::ChooseOptions() const {
@@ -274,7 +285,8 @@ void PoolClient::StartReads(std::function<void()> done) {
     const ChunkRange& window = handle->window;
     StartRead(NewOperation(handle.get(), done), {window.first, options_.hot_chunks});
     for (int i = 0; i < 2; ++i) {
-      const uint64_t offset = world_->rng().Below(window.count);
+      uint64_t offset = world_->rng().Below(window.count);
+      if (handle->sealed) offset = offset / kChunksPerPage * kChunksPerPage;
       StartRead(NewOperation(handle.get(), done),
                 {window.first + offset, std::min<uint64_t>(256, window.count - offset)});
     }
@@ -320,7 +332,9 @@ void PoolClient::StartWrite(Operation* operation, ChunkRange range) {
   operation->masks.clear();
   if (rng.OneIn(4)) {
     for (uint64_t i = 0; i < range.pages(); ++i) {
-      operation->masks.push_back(MaskOfPage(range, range.first_page() + i) & static_cast<ChunkMask>(rng.Next()));
+      ChunkMask mask = MaskOfPage(range, range.first_page() + i) & static_cast<ChunkMask>(rng.Next());
+      if (operation->handle->sealed) mask = (mask & 1) != 0 ? kAllChunks : ChunkMask{0};
+      operation->masks.push_back(mask);
     }
   }
   operation->bytes.resize(std::max<size_t>(operation->bytes.size(), range.bytes()));
@@ -375,7 +389,7 @@ void PoolClient::End(Operation* operation, const absl::Status& status) {
   Handle* const handle = operation->handle;
   const Checker::Operation& checked = operation->checked;
   std::vector<int> servers;
-  if (!status.ok() && handle->copied) {
+  if (!status.ok() && (handle->copied || handle->sealed)) {
     // Which copy has missed something is not known here.
     for (const auto& server : cluster_->servers) servers.push_back(server->index());
   } else if (!status.ok() && checked.range.count > 0) {

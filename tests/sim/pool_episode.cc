@@ -65,6 +65,7 @@ Plan MakePlan(const EpisodeOptions& options) {
   plan.workload.reserve_one_in = rng.OneIn(3) ? 0 : 1 + rng.Below(6);
   plan.workload.hot_chunks = 16 << rng.Below(4);
   plan.workload.copied_one_in = rng.OneIn(2) ? 0 : 1 + rng.Below(3);
+  plan.workload.sealed_one_in = rng.OneIn(2) ? 0 : 1 + rng.Below(3);
   plan.workload.silence_limit_ms = rng.OneIn(2) ? 0 : 1'000;
   plan.workload.replace_after_ms = rng.Between(100, 10'000 >> rng.Below(4));
   plan.workload.repair_bytes_per_s = rng.OneIn(3) ? PoolOptions::kRepairQuarter : PoolOptions::kRepairUnbounded;

@@ -1,0 +1,114 @@
+// Sealed pages (adr/0016): where an operation seals what it sends, opens what it has read, and says what servers must
+// have from then on.
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/plant.h"
+#include "client/pool/copied_io.h"
+
+namespace nram {
+SealPlace CopiedIo::SealPlaceOf(const Piece& piece) const {
+  return {.number = seal()->number, .region = place().map->key().id, .page = piece.range.first_page()};
+}
+
+absl::Status CopiedIo::SealError() const {
+  return absl::FailedPreconditionError(absl::StrCat(
+      "region ", FormatId(Raw(place().map->key().id)), " is sealed, and this process has no key of it ",
+      "(a child after fork has none; it needs a pool of its own), or no memory"));
+}
+
+absl::Status CopiedIo::BadSealError(const IoPart& part) const {
+  return absl::DataLossError(absl::StrCat(
+      "memory server ", part.session->name(), " gives pages of region ", FormatId(Raw(place().map->key().id)),
+      " that are not those last written there: it changed them, or plays old ones back"));
+}
+
+bool CopiedIo::TakeSealer(Piece* piece) {
+  if (piece->sealer == nullptr) piece->sealer = seal()->sealers->Take();
+  return piece->sealer != nullptr;
+}
+
+void CopiedIo::GiveSealer(Piece* piece) {
+  if (piece->sealer != nullptr) seal()->sealers->Give(std::exchange(piece->sealer, nullptr));
+}
+
+bool CopiedIo::Seal(Piece* piece) {
+  if (piece->is_sealed || repairs()) return true;
+  if (!TakeSealer(piece)) return false;
+  const size_t pages = piece->range.pages();
+  const uint64_t first = (piece->range.first - request().range.first) / kChunksPerPage;
+  const absl::Span<const std::byte> data(request().out + first * kPageBytes, pages * kPageBytes);
+  absl::Span<const ChunkMask> selected;
+  if (request().masks != nullptr) selected = {request().masks + first, pages};
+  // A page with room of its own keeps its frame, and a hole has none.
+  const bool zeros_are_holes = !place().map->has_reserved();
+  piece->is_sealed = piece->sealer->Seal(SealPlaceOf(*piece), data, selected,
+                                         seal()->versions.TakeCounters(pages), zeros_are_holes);
+  return piece->is_sealed;
+}
+
+void CopiedIo::SetSealed(const Piece& piece, Call* call) const {
+  call->seals = piece.sealer->seals.data();
+  call->masks = piece.sealer->masks.data();
+  if (!repairs()) call->out = piece.sealer->sealed.data();
+}
+
+bool CopiedIo::Open(Piece* piece) {
+  if (seal() == nullptr) return true;
+  const IoPart& part = *PartOf(*piece, 0);
+  Sealer* const sealer = piece->sealer;
+  const size_t bytes = piece->range.bytes();
+  std::byte* data = part.call.in;
+  if (repairs()) {
+    // What is written elsewhere is what came.
+    memcpy(sealer->sealed.data(), data, bytes);
+    data = sealer->sealed.data();
+  }
+  bool lost = false;
+  const size_t bad = sealer->Open(SealPlaceOf(*piece), {data, bytes}, &seal()->versions, /*settles=*/piece->in_gate, &lost);
+  const bool passes = NRAM_PLANTED(mend_unverified) && repairs();
+  if (bad == Sealer::kAllFit || passes) {
+    // A copy that catches up is empty; one that is mended may have a page where there should be none.
+    if (repairs()) {
+      sealer->SelectSealed(piece->range.pages(),
+                           request().repair == RepairWork::kMend && !place().map->has_reserved());
+    }
+    return true;
+  }
+  if (lost) return End(piece, LostError()), false;
+  if (!piece->in_gate && !is_reader()) {
+    // It may have been changed while it was read. In the gate there is no such excuse.
+    piece->tried.clear();
+    (void)Enter(piece, GatePlace::Kind::kLook, piece->range, State::kRead);
+    return false;
+  }
+  piece->error = BadSealError(part);
+  ++piece->damaged_reads;
+  NoteBad(piece, part.leg.presence);
+  return false;
+}
+
+void CopiedIo::NoteVersions(Piece* piece, bool is_stored) {
+  if (seal() == nullptr || repairs()) return;
+  PageVersions& versions = seal()->versions;
+  const uint64_t first_page = piece->range.first_page();
+  const uint64_t end_page = first_page + piece->range.pages();
+  if (request().op == Op::kTrim) {
+    if (is_stored) return versions.Trimmed(first_page, end_page);
+    if (piece->may_change && !NRAM_PLANTED(version_not_doubted)) versions.TrimDoubted(first_page, end_page);
+    return;
+  }
+  if (!piece->is_sealed) return;
+  const Sealer& sealer = *piece->sealer;
+  if (is_stored) {
+    versions.Stored(first_page, sealer.stored, sealer.first_counter);
+    versions.Stored(first_page, sealer.holes, 0);
+  } else if (piece->may_change && !NRAM_PLANTED(version_not_doubted)) {
+    versions.Doubted(first_page, sealer.stored, sealer.first_counter);
+    versions.Doubted(first_page, sealer.holes, 0);
+  }
+}
+
+}  // namespace nram

@@ -1,0 +1,181 @@
+#include "client/seal/page_versions.h"
+
+#include <glog/logging.h>
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "base/plant.h"
+
+namespace nram {
+namespace {
+
+PageVersion VersionOf(uint64_t counter) { return static_cast<PageVersion>(counter); }
+
+// The bits of a message's pages that begins at `first_page`, as seen from `from`.
+PageBits Shifted(PageBits pages, uint64_t first_page, uint64_t from) {
+  if (first_page >= from) return first_page - from < 64 ? pages << (first_page - from) : 0;
+  return from - first_page < 64 ? pages >> (from - first_page) : 0;
+}
+
+template <typename Visit>
+void ForEachMessage(uint64_t first_page, uint64_t end_page, Visit visit) {
+  for (uint64_t page = first_page; page < end_page; page += kPagesPerMessage) {
+    const uint64_t count = std::min(end_page - page, kPagesPerMessage);
+    visit(page, count == kPagesPerMessage ? ~PageBits{0} : (PageBits{1} << count) - 1);
+  }
+}
+
+template <typename Visit>
+void ForEachPage(PageBits pages, Visit visit) {
+  for (PageBits rest = pages; rest != 0; rest &= rest - 1) visit(static_cast<uint64_t>(std::countr_zero(rest)));
+}
+
+}  // namespace
+
+uint64_t PageVersions::TakeCounters(uint64_t count) {
+  CHECK(count >= 1 && count <= kPagesPerMessage);
+  while (true) {
+    const uint64_t step = NRAM_PLANTED(counter_given_twice) && count > 1 ? count - 1 : count;
+    const uint64_t first = next_counter_.fetch_add(step, std::memory_order_relaxed);
+    CHECK_LT(first, UINT64_MAX / 2) << "a region has no counters left";
+    // The low words of all must tell them from what is no counter.
+    if (VersionOf(first) >= kFirstVersion && VersionOf(first + count - 1) >= VersionOf(first)) return first;
+  }
+}
+
+PageVersions::Span* PageVersions::FindSpanLocked(uint64_t span) const {
+  if (spans_ == nullptr) return span == only_span_ ? &only_ : nullptr;
+  const auto it = spans_->find(span);
+  return it == spans_->end() ? nullptr : &it->second;
+}
+
+PageVersion PageVersions::FindLocked(uint64_t page) const {
+  const Span* const span = FindSpanLocked(page / kPagesPerSpan);
+  if (span == nullptr) return untold_;
+  const uint64_t run = page % kPagesPerSpan / kRunPages;
+  if ((span->present >> run & 1) == 0) return untold_;
+  const int at = std::popcount(static_cast<unsigned>(span->present & ((1u << run) - 1)));
+  return span->runs[at][page % kRunPages];
+}
+
+PageVersion* PageVersions::SlotLocked(uint64_t page) {
+  const uint64_t number = page / kPagesPerSpan;
+  if (spans_ == nullptr && only_span_ == UINT64_MAX) only_span_ = number;
+  if (spans_ == nullptr && only_span_ != number) {
+    spans_ = std::make_unique<absl::flat_hash_map<uint64_t, Span>>();
+    (*spans_)[only_span_] = std::move(only_);
+  }
+  Span& span = spans_ == nullptr ? only_ : (*spans_)[number];
+  const uint64_t run = page % kPagesPerSpan / kRunPages;
+  const int before = std::popcount(static_cast<unsigned>(span.present & ((1u << run) - 1)));
+  if ((span.present >> run & 1) == 0) {
+    const int count = std::popcount(span.present);
+    if (count == span.capacity) {
+      const int capacity = std::max(1, 2 * count);
+      std::unique_ptr<Run[]> more(new Run[static_cast<size_t>(capacity)]);
+      std::copy_n(span.runs.get(), count, more.get());
+      span.runs = std::move(more);
+      span.capacity = static_cast<uint16_t>(capacity);
+    }
+    std::copy_backward(&span.runs[before], &span.runs[count], &span.runs[count] + 1);
+    span.runs[before].fill(untold_);
+    span.present |= static_cast<uint16_t>(1u << run);
+  }
+  return &span.runs[before][page % kRunPages];
+}
+
+void PageVersions::SetLocked(uint64_t page, PageVersion version) {
+  if (FindLocked(page) == version) return;
+  *SlotLocked(page) = version;
+}
+
+void PageVersions::Prepare(uint64_t first_page, uint64_t end_page) {
+  for (uint64_t page = first_page / kRunPages * kRunPages; page < end_page; page += kRunPages) {
+    GateLock lock(&mu_);
+    is_prepared_ = true;
+    if (doubts_ == nullptr) doubts_ = std::make_unique<std::vector<Doubt>>();
+    doubts_->reserve(kDoubtsMax);
+    (void)SlotLocked(page);
+  }
+}
+
+void PageVersions::EndDoubtsLocked(uint64_t first_page, PageBits pages) {
+  if (doubts_ == nullptr || doubts_->empty()) return;
+  for (Doubt& doubt : *doubts_) doubt.pages &= ~Shifted(pages, first_page, doubt.first_page);
+  std::erase_if(*doubts_, [](const Doubt& doubt) { return doubt.pages == 0; });
+}
+
+void PageVersions::Stored(uint64_t first_page, PageBits pages, uint64_t first_counter) {
+  GateLock lock(&mu_);
+  EndDoubtsLocked(first_page, pages);
+  ForEachPage(pages, [&](uint64_t i) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    SetLocked(first_page + i, first_counter == 0 ? kHoleVersion : VersionOf(first_counter + i));
+  });
+}
+
+void PageVersions::Doubted(uint64_t first_page, PageBits pages, uint64_t first_counter) {
+  GateLock lock(&mu_);
+  if (doubts_ == nullptr) doubts_ = std::make_unique<std::vector<Doubt>>();
+  if (doubts_->size() < kDoubtsMax) {
+    doubts_->push_back({first_page, pages, first_counter});
+    return;
+  }
+  if (NRAM_PLANTED(doubt_forgotten_when_full)) return;
+  EndDoubtsLocked(first_page, pages);
+  ForEachPage(pages, [&](uint64_t i)
+                         ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { SetLocked(first_page + i, kLostVersion); });
+}
+
+void PageVersions::Trimmed(uint64_t first_page, uint64_t end_page) {
+  ForEachMessage(first_page, end_page, [&](uint64_t page, PageBits pages) { Stored(page, pages, 0); });
+  const uint64_t first_span = (first_page + kPagesPerSpan - 1) / kPagesPerSpan;
+  const uint64_t end_span = end_page / kPagesPerSpan;
+  GateLock lock(&mu_);
+  if (is_prepared_ || spans_ == nullptr || untold_ != kHoleVersion) return;
+  for (uint64_t span = first_span; span < end_span; ++span) spans_->erase(span);
+}
+
+void PageVersions::TrimDoubted(uint64_t first_page, uint64_t end_page) {
+  ForEachMessage(first_page, end_page, [&](uint64_t page, PageBits pages) { Doubted(page, pages, 0); });
+}
+
+PageVersions::Verdict PageVersions::Check(uint64_t page, uint64_t counter, bool settles) {
+  if (NRAM_PLANTED(counter_not_compared)) return Verdict::kFits;
+  if (NRAM_PLANTED(hole_believed) && counter == 0) return Verdict::kFits;
+  const PageVersion found = counter == 0 ? kHoleVersion : VersionOf(counter);
+  GateLock lock(&mu_);
+  const PageVersion known = FindLocked(page);
+  if (known == kLostVersion) return Verdict::kLost;
+  if (known == kUnknownVersion) return Verdict::kFits;
+  bool is_doubted = false;
+  bool fits = known == found;
+  if (doubts_ != nullptr) {
+    for (auto it = doubts_->rbegin(); it != doubts_->rend(); ++it) {
+      const uint64_t at = page - it->first_page;  // wraps where the page is before it
+      if (at >= kPagesPerMessage || (it->pages >> at & 1) == 0) continue;
+      const bool is_it = it->first_counter == 0 ? counter == 0 : counter == it->first_counter + at;
+      settles = settles || (is_it && !is_doubted);  // the newest has come through, and nothing older comes after it
+      fits = fits || is_it;
+      is_doubted = true;
+    }
+  }
+  if (!is_doubted || !fits) return fits ? Verdict::kFits : Verdict::kOther;
+  if (!settles) return Verdict::kOther;
+  EndDoubtsLocked(page, 1);
+  SetLocked(page, found);
+  return Verdict::kFits;
+}
+
+size_t PageVersions::memory_bytes() const {
+  GateLock lock(&mu_);
+  size_t bytes = only_.capacity * sizeof(Run);
+  if (doubts_ != nullptr) bytes += sizeof *doubts_ + doubts_->capacity() * sizeof(Doubt);
+  if (spans_ == nullptr) return bytes;
+  bytes += sizeof *spans_ + spans_->capacity() * (sizeof(std::pair<const uint64_t, Span>) + 1);
+  for (const auto& [number, span] : *spans_) bytes += span.capacity * sizeof(Run);
+  return bytes;
+}
+
+}  // namespace nram

@@ -1,0 +1,107 @@
+#ifndef NRAM_CLIENT_SEAL_PAGE_VERSIONS_H_
+#define NRAM_CLIENT_SEAL_PAGE_VERSIONS_H_
+
+// What the owner of a sealed region knows of its pages: which version of each a server must have (adr/0016). So a
+// server that gives an older one is found.
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "base/sync.h"
+#include "base/units.h"
+#include "proto/wire.h"
+
+namespace nram {
+
+// The low 32 bits of the counter that a page was sealed with, or one of these.
+using PageVersion = uint32_t;
+inline constexpr PageVersion kHoleVersion = 0;
+inline constexpr PageVersion kUnknownVersion = 1;  // any that opens
+inline constexpr PageVersion kLostVersion = 2;     // none, until the page is written again
+inline constexpr PageVersion kFirstVersion = 3;    // of a counter
+
+// Pages of one message, by their place in it: a bit each.
+using PageBits = uint64_t;
+static_assert(kPagesPerMessage == 64);
+
+// Thread-safe. 4 bytes a page, in runs of 16 pages that were ever written, and some 40 bytes a span. Nothing blocks.
+// Changes of the same pages come here one after the other: each is told before it leaves the gate.
+class PageVersions {
+ public:
+  // What is known of pages that nobody has told of: kHoleVersion, or kUnknownVersion in a region that was attached.
+  explicit PageVersions(PageVersion untold = kHoleVersion) : untold_(untold) {}
+  PageVersions(const PageVersions&) = delete;
+
+  // So many counters in a row, none of which was given before; returns the first. At most kPagesPerMessage.
+  uint64_t TakeCounters(uint64_t count);
+
+  // Allocates what changes of these pages would.
+  void Prepare(uint64_t first_page, uint64_t end_page);
+
+  // A change of pages, told at its end. `pages`: which of those from `first_page` on it was of. It has left them sealed
+  // with the counters from `first_counter` on, one for each from `first_page` on; 0: holes.
+  void Stored(uint64_t first_page, PageBits pages, uint64_t first_counter);
+  // Whether it was executed is not known: from now on the page may be either. If there are too many such, it is lost.
+  void Doubted(uint64_t first_page, PageBits pages, uint64_t first_counter);
+  // Holes, also beyond one message.
+  void Trimmed(uint64_t first_page, uint64_t end_page);
+  void TrimDoubted(uint64_t first_page, uint64_t end_page);
+
+  enum class Verdict : uint8_t {
+    kFits,
+    kOther,  // not what a server should have
+    kLost,   // no server can have it
+  };
+  // What a read has found, at a time when no change of the page is under way. `counter` 0: a hole. Its tag has been
+  // checked. `settles`: no change was under way while it was read either. Then it is what the server has, and ends a
+  // doubt of what that is. Else of what is in doubt only the newest fits.
+  Verdict Check(uint64_t page, uint64_t counter, bool settles);
+
+  // Client memory beyond sizeof.
+  size_t memory_bytes() const;
+
+ private:
+  static constexpr uint64_t kRunPages = 16;
+  static constexpr uint64_t kRunsPerSpan = kPagesPerSpan / kRunPages;
+  static constexpr size_t kDoubtsMax = 1024;
+  using Run = std::array<PageVersion, kRunPages>;
+  static_assert(kRunsPerSpan == 16);
+
+  // The runs of one span, in order: those whose bit is set in `present`.
+  struct Span {
+    uint16_t present = 0;
+    uint16_t capacity = 0;
+    std::unique_ptr<Run[]> runs;
+  };
+  // A change without an answer.
+  struct Doubt {
+    uint64_t first_page = 0;
+    PageBits pages = 0;
+    uint64_t first_counter = 0;  // 0: holes
+  };
+
+  PageVersion FindLocked(uint64_t page) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Span* FindSpanLocked(uint64_t span) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  PageVersion* SlotLocked(uint64_t page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void SetLocked(uint64_t page, PageVersion version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void EndDoubtsLocked(uint64_t first_page, PageBits pages) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const PageVersion untold_;
+  mutable SharedGate mu_;  // taken exclusively: a mutex in four bytes
+  bool is_prepared_ ABSL_GUARDED_BY(mu_) = false;
+  std::atomic<uint64_t> next_counter_{kFirstVersion};
+  // A region of one span needs no table.
+  uint64_t only_span_ ABSL_GUARDED_BY(mu_) = UINT64_MAX;
+  mutable Span only_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<absl::flat_hash_map<uint64_t, Span>> spans_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<std::vector<Doubt>> doubts_ ABSL_GUARDED_BY(mu_);  // in order
+};
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_SEAL_PAGE_VERSIONS_H_
