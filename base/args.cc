@@ -38,7 +38,13 @@ void ArgParser::String(absl::string_view name, std::string* target, const FlagHe
 void ArgParser::Switch(absl::string_view name, bool* target, const FlagHelp& help) {
   Custom(name, nullptr, help);
   flags_.back().is_switch = true;
-  flags_.back().switch_target = target;
+  flags_.back().set_switch = [target](bool on) { *target = on; };
+}
+
+void ArgParser::Switch(absl::string_view name, std::optional<bool>* target, const FlagHelp& help) {
+  Custom(name, nullptr, help);
+  flags_.back().is_switch = true;
+  flags_.back().set_switch = [target](bool on) { *target = on; };
 }
 
 void ArgParser::Integer(absl::string_view name, int64_t lo, int64_t hi, int64_t* target, const FlagHelp& help) {
@@ -138,7 +144,7 @@ absl::Status ArgParser::ParseFlag(absl::string_view arg, const std::vector<std::
     return Bad(absl::StrCat("--", flag->name, " is given twice"));
   if (flag->is_switch) {
     if (has_value) return Bad(absl::StrCat("--", flag->name, " takes no value; write --", name, " or --no-", name));
-    *flag->switch_target = !negated;
+    flag->set_switch(!negated);
     return absl::OkStatus();
   }
   absl::string_view value;

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -32,6 +33,8 @@ class ArgParser {
 
   void String(absl::string_view name, std::string* target, const FlagHelp& help = {});
   void Switch(absl::string_view name, bool* target, const FlagHelp& help = {});
+  // Stays empty if the flag is not given.
+  void Switch(absl::string_view name, std::optional<bool>* target, const FlagHelp& help = {});
   // Accepts lo..hi; the message names both.
   void Integer(absl::string_view name, int64_t lo, int64_t hi, int64_t* target, const FlagHelp& help = {});
   void ByteSize(absl::string_view name, uint64_t lo, uint64_t hi, uint64_t* target, const FlagHelp& help = {});
@@ -60,7 +63,7 @@ class ArgParser {
   struct Flag {
     std::string name;
     bool is_switch = false;
-    bool* switch_target = nullptr;
+    std::function<void(bool)> set_switch;
     std::function<absl::Status(absl::string_view)> parse;
     bool repeated = false;
     std::string value;  // as FlagHelp

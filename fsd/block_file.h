@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "base/units.h"
 
 namespace nram {
 
@@ -85,7 +86,7 @@ class BlockIo {
 };
 
 // The stored bytes of one file: sparse, up to 2^62, zeros where nothing was written. Offsets and lengths are multiples
-// of 512. Thread-safe like Region, whose errors these are too (client/pool/region.h). Each operation ends in a bounded
+// of the store's unit. Thread-safe like Region, whose errors these are too (client/pool/region.h). Each operation ends in a bounded
 // time.
 class BlockFile {
  public:
@@ -131,6 +132,8 @@ class BlockStore {
   virtual void Destroy(std::vector<std::unique_ptr<BlockFile>> files) = 0;
   // As of the last news from the servers.
   virtual StoreCapacity Capacity() const = 0;
+  // What its files are read and written in: 512, or 4096 where pages are sealed. Does not change.
+  virtual size_t unit_bytes() const { return kChunkBytes; }
 };
 
 // Pages in this process's memory, at most `bytes_max` of them: the ceiling that the pool is measured against.

@@ -11,8 +11,6 @@
 namespace nram {
 namespace {
 
-bool IsWholeChunks(uint64_t offset, uint64_t end) { return offset % kChunkBytes == 0 && end % kChunkBytes == 0; }
-
 constexpr uint32_t kDirectWritesMax = 1'000;  // for which the page cache is asked to drop their range
 
 // The one line in the log about an operation that failed, and its errno. A full store is no news.
@@ -43,10 +41,10 @@ FileData::ReadPlan FileData::PlanRead(uint64_t offset, size_t size, PaddedBytes 
   const uint64_t end = std::min(offset + std::min<uint64_t>(size, kRegionBytesMax), size_.load());
   ReadPlan plan;
   if (offset >= end) return plan;
-  plan.from = RoundDown(offset, kChunkBytes);
-  plan.chunks = {buffer.data, RoundUp(end, kChunkBytes) - plan.from};
-  CHECK_LE(plan.chunks.size(), buffer.size + PaddedBytes::kPadBytes);
-  plan.wanted = plan.chunks.subspan(offset - plan.from, end - offset);
+  plan.from = RoundDown(offset, unit());
+  plan.units = {buffer.data, RoundUp(end, unit()) - plan.from};
+  CHECK_LE(plan.units.size(), buffer.size + PaddedBytes::kPadBytes);
+  plan.wanted = plan.units.subspan(offset - plan.from, end - offset);
   return plan;
 }
 
@@ -54,30 +52,30 @@ Errno FileData::Read(uint64_t offset, size_t size, PaddedBytes buffer, absl::Spa
   *got = {};
   SharedGateLock lock(&mu_);
   const ReadPlan plan = PlanRead(offset, size, buffer);
-  if (plan.chunks.empty()) return Errno::kOk;
-  BlockFile* const stored = pages_.FindStored(plan.from, plan.from + plan.chunks.size());
+  if (plan.units.empty()) return Errno::kOk;
+  BlockFile* const stored = pages_.FindStored(plan.from, plan.from + plan.units.size());
   if (stored == nullptr) {
-    memset(plan.chunks.data(), 0, plan.chunks.size());
+    memset(plan.units.data(), 0, plan.units.size());
   } else {
-    NRAM_RETURN_IF_ERRNO(Logged("read", stored->Read(plan.from, plan.chunks)));
+    NRAM_RETURN_IF_ERRNO(Logged("read", stored->Read(plan.from, plan.units)));
   }
   *got = plan.wanted;
   return Errno::kOk;
 }
 
 bool FileData::StartRead(FileIo* io, uint64_t offset, size_t size) {
-  if (size > FileIo::kBytesMax - kChunkBytes || !mu_.TryLockShared()) return false;
+  if (size > FileIo::kBytesMax - unit() || !mu_.TryLockShared()) return false;
   const ReadPlan plan = PlanRead(offset, size, io->buffer());
   io->file_ = this;
   io->got_ = plan.wanted;
   BlockFile* const stored =
-      plan.chunks.empty() ? nullptr : pages_.FindStored(plan.from, plan.from + plan.chunks.size());
+      plan.units.empty() ? nullptr : pages_.FindStored(plan.from, plan.from + plan.units.size());
   if (stored == nullptr) {
-    std::fill(plan.chunks.begin(), plan.chunks.end(), std::byte{0});
+    std::fill(plan.units.begin(), plan.units.end(), std::byte{0});
     EndIo(io, Errno::kOk);
     return true;
   }
-  if (stored->StartRead(io, plan.from, plan.chunks)) return true;
+  if (stored->StartRead(io, plan.from, plan.units)) return true;
   mu_.UnlockShared();
   return false;
 }
@@ -86,20 +84,20 @@ Errno FileData::Write(uint64_t offset, PaddedBytes bytes) {
   if (bytes.size == 0) return Errno::kOk;
   NRAM_RETURN_IF_ERRNO(CheckRange(offset, bytes.size));
   const uint64_t end = offset + bytes.size;
-  const bool whole_chunks = IsWholeChunks(offset, end);
-  if (whole_chunks) {
+  const bool whole_units = IsWholeUnits(offset, end);
+  if (whole_units) {
     SharedGateLock lock(&mu_);
-    if (!tail_unsure_ || end <= size_.load()) return WriteChunks(offset, {bytes.data, bytes.size}, end);
+    if (!tail_unsure_ || end <= size_.load()) return WriteUnits(offset, {bytes.data, bytes.size}, end);
   }
   GateLock lock(&mu_);
   if (end > size_.load()) NRAM_RETURN_IF_ERRNO(CleanTail());
-  if (!whole_chunks) NRAM_RETURN_IF_ERRNO(RoundOut(&offset, &bytes));
-  return WriteChunks(offset, {bytes.data, bytes.size}, end);
+  if (!whole_units) NRAM_RETURN_IF_ERRNO(RoundOut(&offset, &bytes));
+  return WriteUnits(offset, {bytes.data, bytes.size}, end);
 }
 
 bool FileData::StartWrite(FileIo* io, uint64_t offset, size_t size) {
   const uint64_t end = offset + size;
-  if (size == 0 || size > FileIo::kBytesMax || !IsWholeChunks(offset, end)) return false;
+  if (size == 0 || size > FileIo::kBytesMax || !IsWholeUnits(offset, end)) return false;
   if (!Ok(CheckRange(offset, size)) || !mu_.TryLockShared()) return false;
   const bool tail_first = tail_unsure_ && end > size_.load();
   if (!tail_first && Ok(pages_.Take(offset, end, &io->stored_))) {
@@ -112,7 +110,7 @@ bool FileData::StartWrite(FileIo* io, uint64_t offset, size_t size) {
   return false;
 }
 
-Errno FileData::WriteChunks(uint64_t offset, absl::Span<const std::byte> bytes, uint64_t file_end) {
+Errno FileData::WriteUnits(uint64_t offset, absl::Span<const std::byte> bytes, uint64_t file_end) {
   Reclaimer* const reclaimer = pages_.store()->reclaimer();
   for (bool again = false;; again = true) {
     const uint64_t freed_before = reclaimer->Freed();
@@ -180,40 +178,41 @@ FileData::Stale FileData::NoteDirectWrite(uint32_t* token) {
   return Stale::kItsRange;
 }
 
-Errno FileData::LoadChunk(uint64_t at, absl::Span<std::byte> chunk) {
+Errno FileData::LoadUnit(uint64_t at, absl::Span<std::byte> bytes) {
   const uint64_t file_size = size_.load();
   BlockFile* const stored = at < file_size ? pages_.FindStored(at, at + 1) : nullptr;
   if (stored == nullptr) {
-    memset(chunk.data(), 0, chunk.size());
+    memset(bytes.data(), 0, bytes.size());
     return Errno::kOk;
   }
-  NRAM_RETURN_IF_ERRNO(ErrnoOf(stored->Read(at, chunk)));
-  if (file_size - at < chunk.size()) memset(&chunk[file_size - at], 0, chunk.size() - (file_size - at));
+  NRAM_RETURN_IF_ERRNO(ErrnoOf(stored->Read(at, bytes)));
+  if (file_size - at < bytes.size()) memset(&bytes[file_size - at], 0, bytes.size() - (file_size - at));
   return Errno::kOk;
 }
 
 Errno FileData::RoundOut(uint64_t* offset, PaddedBytes* bytes) {
   const uint64_t end = *offset + bytes->size;
-  const uint64_t chunk_first = RoundDown(*offset, kChunkBytes);
-  const uint64_t chunk_last = RoundDown(end, kChunkBytes);
-  const size_t head = *offset - chunk_first;
-  const size_t tail = end > chunk_last ? chunk_last + kChunkBytes - end : 0;
-  std::byte chunk[kChunkBytes];
+  const uint64_t first = RoundDown(*offset, unit());
+  const uint64_t last = RoundDown(end, unit());
+  const size_t head = *offset - first;
+  const size_t tail = end > last ? last + unit() - end : 0;
+  std::byte memory[kPageBytes];
+  const absl::Span<std::byte> there(memory, unit());
   if (head > 0) {
-    NRAM_RETURN_IF_ERRNO(LoadChunk(chunk_first, absl::MakeSpan(chunk)));
-    memcpy(bytes->data - head, chunk, head);
+    NRAM_RETURN_IF_ERRNO(LoadUnit(first, there));
+    memcpy(bytes->data - head, memory, head);
   }
   if (tail > 0) {
     if (end >= size_.load()) {
-      memset(chunk, 0, sizeof chunk);
-    } else if (head == 0 || chunk_last != chunk_first) {  // else the chunk is here already
-      NRAM_RETURN_IF_ERRNO(LoadChunk(chunk_last, absl::MakeSpan(chunk)));
+      memset(memory, 0, sizeof memory);
+    } else if (head == 0 || last != first) {  // else the unit is here already
+      NRAM_RETURN_IF_ERRNO(LoadUnit(last, there));
     }
-    memcpy(bytes->data + bytes->size, chunk + kChunkBytes - tail, tail);
+    memcpy(bytes->data + bytes->size, memory + unit() - tail, tail);
   }
   bytes->data -= head;
   bytes->size += head + tail;
-  *offset = chunk_first;
+  *offset = first;
   return Errno::kOk;
 }
 
@@ -224,24 +223,25 @@ Errno FileData::CleanTail() {
   return Errno::kOk;
 }
 
-Errno FileData::ZeroWithinChunk(uint64_t offset, uint64_t end) {
+Errno FileData::ZeroWithinUnit(uint64_t offset, uint64_t end) {
   BlockFile* const stored = offset == end ? nullptr : pages_.FindStored(offset, end);
   if (stored == nullptr) return Errno::kOk;
-  std::byte chunk[kChunkBytes];
-  const uint64_t at = RoundDown(offset, kChunkBytes);
-  NRAM_RETURN_IF_ERRNO(ErrnoOf(stored->Read(at, absl::MakeSpan(chunk))));
-  memset(chunk + (offset - at), 0, end - offset);
-  return ErrnoOf(stored->Write(at, chunk));
+  std::byte memory[kPageBytes];
+  const absl::Span<std::byte> there(memory, unit());
+  const uint64_t at = RoundDown(offset, unit());
+  NRAM_RETURN_IF_ERRNO(ErrnoOf(stored->Read(at, there)));
+  memset(memory + (offset - at), 0, end - offset);
+  return ErrnoOf(stored->Write(at, there));
 }
 
 Errno FileData::ZeroRange(uint64_t offset, uint64_t end) {
   BlockFile* const stored = offset >= end ? nullptr : pages_.FindStored(offset, end);
   if (stored == nullptr) return Errno::kOk;
-  const uint64_t first = RoundUp(offset, kChunkBytes);
-  const uint64_t last = RoundDown(end, kChunkBytes);
-  if (first > last) return ZeroWithinChunk(offset, end);
-  NRAM_RETURN_IF_ERRNO(ZeroWithinChunk(offset, first));
-  NRAM_RETURN_IF_ERRNO(ZeroWithinChunk(last, end));
+  const uint64_t first = RoundUp(offset, unit());
+  const uint64_t last = RoundDown(end, unit());
+  if (first > last) return ZeroWithinUnit(offset, end);
+  NRAM_RETURN_IF_ERRNO(ZeroWithinUnit(offset, first));
+  NRAM_RETURN_IF_ERRNO(ZeroWithinUnit(last, end));
   if (first == last) return Errno::kOk;
   NRAM_RETURN_IF_ERRNO(ErrnoOf(stored->Trim(first, last - first)));
   const uint64_t returned = pages_.Return(offset, end);

@@ -17,9 +17,9 @@
 
 namespace nram {
 
-// The data of one regular file: bytes at any offset, over a BlockFile's chunks. Thread-safe. Each operation is atomic
-// towards those that change sizes, make holes or touch parts of chunks; reads and writes of whole chunks run beside
-// each other.
+// The data of one regular file: bytes at any offset, over a BlockFile's units. Thread-safe. Each operation is atomic
+// towards those that change sizes, make holes or touch parts of units; reads and writes of whole units run beside each
+// other.
 //
 // Errors: ENOSPC (the mount's limit or the pool), EFBIG (beyond 2^62), EIO (a server is away or has lost data).
 class FileData : public FileBody {
@@ -31,10 +31,10 @@ class FileData : public FileBody {
   uint64_t blocks() const override { return pages_.Count() * kChunksPerPage; }
 
   // Reads up to `size` bytes into `buffer` and its pads, and waits for them. *got says where they are; at the end of
-  // the file they are fewer. `buffer.size` is at least `size` rounded up to chunks.
+  // the file they are fewer. `buffer.size` is at least `size` rounded up to units.
   Errno Read(uint64_t offset, size_t size, PaddedBytes buffer, absl::Span<const std::byte>* got);
-  // Writes and waits for it. The pads of `bytes` are overwritten. After an error, each chunk is as it was or as
-  // written; the size is as it was.
+  // Writes and waits for it. The pads of `bytes` are overwritten. After an error, each unit is as it was or as written;
+  // the size is as it was.
   Errno Write(uint64_t offset, PaddedBytes bytes);
 
   // These start the same operations into io->buffer() or from it, and do not wait, but for room that a write may have
@@ -66,28 +66,30 @@ class FileData : public FileBody {
   friend class FileIo;
   friend class FileStore;
 
-  // A read in chunks.
+  // A read in units.
   struct ReadPlan {
-    uint64_t from = 0;                   // a chunk's first byte
-    absl::Span<std::byte> chunks;        // the part of the buffer for them; empty behind the end of the file
+    uint64_t from = 0;                   // a unit's first byte
+    absl::Span<std::byte> units;         // the part of the buffer for them; empty behind the end of the file
     absl::Span<const std::byte> wanted;  // the bytes of them that were asked for
   };
 
+  size_t unit() const { return pages_.store()->unit_bytes(); }
+  bool IsWholeUnits(uint64_t offset, uint64_t end) const { return offset % unit() == 0 && end % unit() == 0; }
   Errno CheckRange(uint64_t offset, uint64_t length) const;
   ReadPlan PlanRead(uint64_t offset, size_t size, PaddedBytes buffer) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
-  // Writes whole chunks and waits. If there is no room, tries once more when the deleted files are freed. The file then
+  // Writes whole units and waits. If there is no room, tries once more when the deleted files are freed. The file then
   // reaches to `file_end` at least.
-  Errno WriteChunks(uint64_t offset, absl::Span<const std::byte> bytes, uint64_t file_end)
+  Errno WriteUnits(uint64_t offset, absl::Span<const std::byte> bytes, uint64_t file_end)
       ABSL_SHARED_LOCKS_REQUIRED(mu_);
   // A write up to `end` leaves the file larger or, if it failed, the tail unsure.
   void NoteWritten(Errno error, uint64_t end) ABSL_SHARED_LOCKS_REQUIRED(mu_);
   void GrowTo(uint64_t size);
-  // Fills the first and last chunk of a write up with what the file has there, in the pads.
+  // Fills the first and last unit of a write up with what the file has there, in the pads.
   Errno RoundOut(uint64_t* offset, PaddedBytes* bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Reads the chunk at `at` as the file has it: zeros behind its end and in holes.
-  Errno LoadChunk(uint64_t at, absl::Span<std::byte> chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Zeros in [offset, end), which lies in one chunk.
-  Errno ZeroWithinChunk(uint64_t offset, uint64_t end) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Reads the unit at `at` as the file has it: zeros behind its end and in holes.
+  Errno LoadUnit(uint64_t at, absl::Span<std::byte> bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Zeros in [offset, end), which lies in one unit.
+  Errno ZeroWithinUnit(uint64_t offset, uint64_t end) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Errno ZeroRange(uint64_t offset, uint64_t end) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Removes the bytes that a failed write may have left behind the end of the file.
   Errno CleanTail() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -103,7 +105,7 @@ class FileData : public FileBody {
   // Tries a write again that has failed. It may take as long as an operation.
   void WriteAgain(FileIo* io);
 
-  // Shared: whole chunks are read and written. Exclusive: all else. Taken before the lock of pages_.
+  // Shared: whole units are read and written. Exclusive: all else. Taken before the lock of pages_.
   mutable SharedGate mu_;
   // 0: the page cache has nothing that was there before now. Else one more than the direct writes since it was given
   // something: after many, to drop all of the file once is cheaper than to ask for each.

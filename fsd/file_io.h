@@ -15,10 +15,10 @@ namespace nram {
 
 class FileData;
 
-// Bytes with a chunk's worth of memory before and behind them that may be overwritten, so that a write can be rounded
-// out to whole chunks in place.
+// Bytes with a page's worth of memory before and behind them that may be overwritten, so that a write can be rounded out
+// to whole units of its store in place.
 struct PaddedBytes {
-  static constexpr size_t kPadBytes = kChunkBytes;
+  static constexpr size_t kPadBytes = kPageBytes;  // the largest unit
   std::byte* data = nullptr;
   size_t size = 0;
 };

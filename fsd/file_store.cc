@@ -9,7 +9,7 @@
 namespace nram {
 
 FileStore::FileStore(BlockStore* blocks, uint64_t bytes_max)
-    : blocks_(blocks), quota_(bytes_max / kPageBytes), reclaimer_(blocks) {}
+    : blocks_(blocks), unit_bytes_(blocks->unit_bytes()), quota_(bytes_max / kPageBytes), reclaimer_(blocks) {}
 
 std::unique_ptr<FileBody> FileStore::NewFile() { return std::make_unique<FileData>(this); }
 

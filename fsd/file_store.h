@@ -29,11 +29,14 @@ class FileStore {
   StoreCapacity Capacity() const;
 
   BlockStore* blocks() { return blocks_; }
+  // BlockStore::unit_bytes.
+  size_t unit_bytes() const { return unit_bytes_; }
   PageQuota* quota() { return &quota_; }
   Reclaimer* reclaimer() { return &reclaimer_; }
 
  private:
   BlockStore* const blocks_;
+  const size_t unit_bytes_;
   PageQuota quota_;
   Reclaimer reclaimer_;
 };

@@ -27,6 +27,7 @@
 #include "client/pool/client_tls.h"
 #include "client/pool/pool.h"
 #include "client/pool/pool_spec.h"
+#include "client/pool/seal_choice.h"
 #include "fsd/filesystem.h"
 #include "fsd/fuse_mount.h"
 #include "fsd/hang_proof.h"
@@ -42,6 +43,7 @@ constexpr int64_t kUnmountTimeoutMs = 10'000;
 // minute at least. Nothing that keeps its deadlines takes so long.
 constexpr int64_t kSwapRequestDeadlines = 6;
 constexpr int64_t kSwapRequestMinS = 60;
+constexpr size_t kMessagesPerRequest = 5;  // one of 1 MiB that does not begin with a message
 
 int Fail(const absl::Status& status, int fd) {
   const std::string text = absl::StrCat("nram-fsd: ", status.message(), "\n");
@@ -72,9 +74,15 @@ absl::StatusOr<std::string> OpenPool(const FsdOptions& options, Daemon* daemon) 
   }
   if (options.copies > 1) pool.ExpectCopies();
   pool.repair_bytes_per_s = options.repair_bytes_per_s;
+  NRAM_ASSIGN_OR_RETURN(pool.seal, ChooseSeal(options.seal));
+  if (options.swap && pool.seal == Seal::kAuto) pool.seal = Seal::kYes;  // memory of all of a machine's users
   pool.fast_wake = FastWake::kOff;  // the mount counts its requests instead
   pool.spin = options.swap ? SpinOptions{.limit_us = 0} : options.spin;
   NRAM_ASSIGN_OR_RETURN(daemon->pool, Pool::Open(std::move(pool)));
+  // What threads that free memory would else allocate.
+  if (options.swap && daemon->pool->seals()) {
+    NRAM_RETURN_IF_ERROR(daemon->pool->PrepareSealers(static_cast<size_t>(options.threads) * kMessagesPerRequest));
+  }
   const int copies = static_cast<int>(options.copies);
   NRAM_RETURN_IF_ERROR(CheckHosts(*daemon->pool, copies));
   daemon->store = NewPoolStore(daemon->pool.get(), {.gc = options.gc, .copies = copies, .keep_room = options.swap});

@@ -59,6 +59,7 @@ void FsdOptions::Register(FsdOptions* options, ArgParser* parser) {
   parser->Integer("copies", 1, kCopiesMax, &options->copies);
   parser->Custom("repair-rate",
                  [options](absl::string_view value) { return ParseRepairRate(value, &options->repair_bytes_per_s); });
+  parser->Switch("seal", &options->seal);
   parser->Switch("gc", &options->gc);
   parser->Switch("writeback", &options->writeback);
   parser->Switch("nonempty", &options->nonempty);
@@ -111,6 +112,9 @@ absl::Status FsdOptions::Validate() const {
   }
   if (backend != Backend::kPool && copies > 1) {
     return absl::InvalidArgumentError("--copies needs --backend=pool");
+  }
+  if (backend != Backend::kPool && seal.value_or(false)) {
+    return absl::InvalidArgumentError("--seal needs --backend=pool");
   }
   for (const std::string& option : mount_options) {
     // The kernel answers most reads out of its cache and does not tell.
@@ -180,6 +184,9 @@ What
   --copies=N           1..4 copies of each page, on servers of different hosts (default 1): the
                        files then outlive the loss of N-1 of these hosts, and take N times
                        their size of the pool; `df` and --size count a page once
+  --seal, --no-seal    whether servers get only ciphertext, and old pages that they play back are
+                       found (default: $NRAM_SEAL, else yes if some server is on another
+                       machine; see docs/security.md)
   --repair-rate=RATE   how fast copies that were lost are made anew: bytes a second, or max
                        (default: a quarter of the time that it would take)
   --inodes=N           1..4294967294 files and directories (default: half as many as this

@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,7 @@ struct FsdOptions {
   uint64_t inodes = 0;      // 0: one for every two pages of this machine's RAM, as tmpfs has it
   bool gc = true;
   int64_t copies = 1;  // of each page, on servers of different hosts: 1 to 4
+  std::optional<bool> seal;  // empty: $NRAM_SEAL, else where some server is another machine's, and for swap
   uint64_t repair_bytes_per_s = 0;  // 0: a quarter of the time; UINT64_MAX: without a bound
   bool writeback = true;
   bool nonempty = false;

@@ -53,7 +53,8 @@ class PoolStore : public BlockStore {
  public:
   PoolStore(Pool* pool, const PoolStoreOptions& options)
       : pool_(pool),
-        options_{.gc = options.gc, .copies = options.copies},
+        options_{.gc = options.gc, .copies = options.copies, .seal = options.seal},
+        sealed_(options.seal == Seal::kAuto ? pool->seals() : options.seal == Seal::kYes),
         trim_room_(options.keep_room ? Region::TrimRoom::kKeep : Region::TrimRoom::kFree) {}
 
   absl::StatusOr<std::unique_ptr<BlockFile>> Create() override {
@@ -61,6 +62,7 @@ class PoolStore : public BlockStore {
     return std::make_unique<PoolFile>(std::move(region), trim_room_);
   }
 
+  size_t unit_bytes() const override { return sealed_ ? kPageBytes : kChunkBytes; }
   std::unique_ptr<StoreIo> NewIo() override { return std::make_unique<PoolIo>(); }
 
   void Destroy(std::vector<std::unique_ptr<BlockFile>> files) override {
@@ -82,6 +84,7 @@ class PoolStore : public BlockStore {
  private:
   Pool* const pool_;
   const RegionOptions options_;
+  const bool sealed_;
   const Region::TrimRoom trim_room_;
 };
 

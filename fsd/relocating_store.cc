@@ -160,6 +160,7 @@ class RelocatingFile : public BlockFile {
 
 class RelocatingStore : public BlockStore {
  public:
+  size_t unit_bytes() const override { return inner_->unit_bytes(); }
   explicit RelocatingStore(std::unique_ptr<BlockStore> inner) : inner_(std::move(inner)) {}
 
   absl::StatusOr<std::unique_ptr<BlockFile>> Create() override {

@@ -58,7 +58,7 @@ TEST_P(PageIndexTest, AgreesWithAMap) {
           ASSERT_TRUE(index.Prepare(page, ahead));
           PageSeal seal{};
           for (uint8_t& byte : seal.tag) byte = static_cast<uint8_t>(random());
-          memcpy(seal.counter, &i, sizeof i);
+          memcpy(seal.counter.data(), &i, sizeof i);
           index.Set(page, entry, sealed() ? &seal : nullptr);
           model[page] = entry;
           seals[page] = sealed() ? seal : PageSeal{};

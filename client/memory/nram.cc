@@ -22,6 +22,7 @@
 #include "client/memory/memory.h"
 #include "client/pool/client_tls.h"
 #include "client/pool/pool_spec.h"
+#include "client/pool/seal_choice.h"
 
 namespace {
 
@@ -119,6 +120,7 @@ absl::StatusOr<nram::MemoryOptions> ToOptions(const char* pool, const nram_optio
     if (!bytes.ok()) return nram::Annotate(bytes.status(), "$NRAM_BUDGET");
     options.budget_bytes = *bytes;
   }
+  NRAM_ASSIGN_OR_RETURN(options.pool.seal, nram::ChooseSeal(std::nullopt));
   bool chosen = false;
   NRAM_RETURN_IF_ERROR(ChooseCopies(given.copies, &options.copies, &chosen));
   if (chosen) options.kept_copies = options.copies;

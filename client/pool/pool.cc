@@ -188,7 +188,7 @@ absl::StatusOr<std::unique_ptr<RegionSeal>> Pool::MakeSeal() {
 absl::Status Pool::PrepareSealers(size_t messages) {
   MutexLock lock(&seal_mu_);
   NRAM_ASSIGN_OR_RETURN(Sealers * sealers, SealersLocked());
-  sealers->Prepare(messages);
+  if (messages > 0) sealers->Prepare(messages);
   return absl::OkStatus();
 }
 

@@ -74,7 +74,7 @@ class Pool {
   // Whether an unnamed region that does not say is sealed.
   bool seals() const { return seals_; }
   // Client memory for so many messages of sealed regions that are under way at a time, so that none of them allocates.
-  // RESOURCE_EXHAUSTED: no memory may be locked for the key.
+  // To be called before there are regions. RESOURCE_EXHAUSTED: no memory may be locked for the key.
   absl::Status PrepareSealers(size_t messages);
   // Which a program's threads may drive beside their own work.
   Poller* poller() { return edge_->poller(); }

@@ -139,13 +139,15 @@ void Repairer::Walk(int64_t now_ns) {
     const auto copies = static_cast<uint64_t>(at_map_->copies()->copies());
     const auto visit = [&](uint64_t span, CopyMap::Health health, const CopyMap::Plan& plan) {
       ++spans;
+      // A sealed span of one copy moves, and that is all.
+      counting_.moving += plan.moves && (health == CopyMap::Health::kInSync || copies == 1) ? 1 : 0;
+      if (plan.need != CopyMap::Need::kNothing) found_.push_back(span);
+      if (copies == 1) return;
       counting_.wanted = counting_.wanted == 0 ? copies : std::min(counting_.wanted, copies);
       counting_.in_sync += health == CopyMap::Health::kInSync ? 1 : 0;
       counting_.degraded += health == CopyMap::Health::kDegraded ? 1 : 0;
       counting_.repairing += health == CopyMap::Health::kRepairing ? 1 : 0;
       counting_.lost += health == CopyMap::Health::kLost ? 1 : 0;
-      counting_.moving += health == CopyMap::Health::kInSync && plan.moves ? 1 : 0;
-      if (plan.need != CopyMap::Need::kNothing) found_.push_back(span);
     };
     at_span_ = at_map_->copies()->Walk(at_span_, kSpansATick - spans, donors_, incarnation_of, visit);
     ListWork(now_ns);

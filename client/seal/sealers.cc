@@ -102,16 +102,24 @@ void Sealers::Give(Sealer* sealer) {
   free_ = sealer;
 }
 
-void Sealers::Prepare(size_t count) {
+Sealers::Sealers(std::unique_ptr<SealKey> key) : key_(std::move(key)) {
   MutexLock lock(&mu_);
+  GrowLocked(kStock);
+}
+
+void Sealers::GrowLocked(size_t count) {
   all_.reserve(count);
   while (all_.size() < count) {
     Sealer* const sealer = MakeLocked();
     if (sealer == nullptr) return;
-    memset(sealer->sealed.data(), 0, sealer->sealed.size());
-    sealer->next = free_;
-    free_ = sealer;
+    sealer->next = std::exchange(free_, sealer);
   }
+}
+
+void Sealers::Prepare(size_t count) {
+  MutexLock lock(&mu_);
+  GrowLocked(count);
+  for (const auto& sealer : all_) memset(sealer->sealed.data(), 0, sealer->sealed.size());
 }
 
 uint32_t Sealers::TakeNumber() {

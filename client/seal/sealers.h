@@ -53,19 +53,24 @@ class Sealers {
  public:
   // With a new key, that dies with this object. RESOURCE_EXHAUSTED: no memory may be locked.
   static absl::StatusOr<std::unique_ptr<Sealers>> Make();
-  explicit Sealers(std::unique_ptr<SealKey> key) : key_(std::move(key)) {}
+  // Has kStock, whose memory was not touched.
+  explicit Sealers(std::unique_ptr<SealKey> key);
   Sealers(const Sealers&) = delete;
 
-  // One that is free. Makes one if there is none: as many as messages are ever under way. Null: out of memory.
+  // One that is free: the one that was used last. Makes one if there is none: as many as messages are ever under way at
+  // a time. Null: out of memory.
   Sealer* Take();
   void Give(Sealer* sealer);
-  // So many are there. They do not allocate when they are used.
+  // So many are there, and their memory was touched: their use allocates nothing.
   void Prepare(size_t count);
   // For each region: half of a nonce. 0: there are none left, and others of these must be made.
   uint32_t TakeNumber();
 
  private:
+  static constexpr size_t kStock = 32;
+
   Sealer* MakeLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void GrowLocked(size_t count) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const std::unique_ptr<SealKey> key_;
   std::atomic<uint64_t> next_number_{1};

@@ -19,6 +19,7 @@
 #include "client/pool/client_tls.h"
 #include "client/pool/placement.h"
 #include "client/pool/pool_spec.h"
+#include "client/pool/seal_choice.h"
 #include "nlohmann/json.hpp"
 #include "tools/nram/command.h"
 #include "tools/sort/external_sort.h"
@@ -43,6 +44,7 @@ struct SortFlags {
   int64_t threads = 0;  // 0: as many as are good
   int64_t record = 0;
   int64_t copies = 1;
+  std::optional<bool> seal;
   std::string pool;
   std::string scratch = "pool";
   FastWake fast_wake = FastWake::kAuto;
@@ -110,6 +112,10 @@ struct SortFlags {
                      "1..4 copies of each page of the scratch, on servers of different hosts\n"
                      "(default 1): the sort outlives the loss of N-1 of these hosts, and its\n"
                      "scratch takes N times as much of the pool"});
+    parser->Switch("seal", &seal,
+                   {"",
+                    "servers get only ciphertext of the scratch (default: $NRAM_SEAL, else yes\n"
+                    "if some server is on another machine; see docs/security.md)"});
     const auto set_fast_wake = [this](absl::string_view text) { return ParseFastWake(text, &fast_wake); };
     parser->Custom("fast-wake", set_fast_wake,
                    {"WHEN",
@@ -232,6 +238,7 @@ absl::StatusOr<std::unique_ptr<Scratch>> OpenScratch(const SortFlags& flags) {
   NRAM_ASSIGN_OR_RETURN(options.servers, ParsePoolSpec(spec));
   NRAM_ASSIGN_OR_RETURN(options.tls, FindClientTls(options.servers));
   options.fast_wake = flags.fast_wake;
+  NRAM_ASSIGN_OR_RETURN(options.seal, ChooseSeal(flags.seal));
   return OpenPoolScratch(std::move(options), static_cast<int>(flags.copies));
 }
 
@@ -247,6 +254,7 @@ absl::Status Sort(SortFlags flags) {
   sort.interrupted = &interrupted;
   const bool to_pool = flags.scratch == "pool";
   if (!to_pool && flags.copies > 1) return absl::InvalidArgumentError("--copies needs --scratch=pool");
+  if (!to_pool && flags.seal.value_or(false)) return absl::InvalidArgumentError("--seal needs --scratch=pool");
   // --memory is for the whole process, so the memory that it has already comes off.
   const uint64_t taken = ReadProcessMemory().resident_bytes + (to_pool ? kPoolBytes : kMiB);
   if (flags.memory < taken + SortOptions::kMemoryMin * 8) {

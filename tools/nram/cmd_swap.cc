@@ -18,6 +18,7 @@
 #include "client/pool/pool_spec.h"
 #include "fsd/options.h"
 #include "nlohmann/json.hpp"
+#include "client/pool/seal_choice.h"
 #include "tools/nram/command.h"
 #include "tools/nram/swap_area.h"
 #include "tools/nram/swap_room.h"
@@ -33,6 +34,7 @@ struct OnFlags {
   std::string backend = "pool";
   int64_t io_timeout_ms = 10'000;
   bool unprotected = false;
+  std::optional<bool> seal;
   bool json = false;
 
   void Register(ArgParser* parser) {
@@ -42,6 +44,10 @@ struct OnFlags {
                      "1..4 copies of each page, on servers of different hosts: pages outlive the\n"
                      "loss of N-1 of these hosts, and the area takes N times SIZE of the pool\n"
                      "(default: 2 if servers on two or more hosts answer, else 1)"});
+    parser->Switch("seal", &seal,
+                   {"",
+                    "servers get only ciphertext, and old pages that they play back are found\n"
+                    "(default: $NRAM_SEAL, else yes, wherever they are; see docs/security.md)"});
     parser->Integer("priority", 0, 32767, &priority,
                     {"N",
                      "0..32767; the kernel fills areas of higher priority first (default: below\n"
@@ -133,6 +139,9 @@ int RunOn(OnFlags& flags, const Invocation& given) {
     (void)absl::SimpleAtoi(silence, &flags.swap.silence_min_ms);
   }
   flags.swap.fsd_flags = {"--backend=" + flags.backend};
+  const auto seal = ChooseSeal(flags.seal);
+  if (!seal.ok()) return ToExitCode(seal.status(), "nram swapon");
+  if (flags.backend == "pool") flags.swap.fsd_flags.push_back(*seal == Seal::kNo ? "--no-seal" : "--seal");
   if (flags.unprotected) flags.swap.fsd_flags.push_back("--unprotected");
   if (flags.backend == "pool") {
     const auto pool = ChoosePoolSpec(flags.pool);

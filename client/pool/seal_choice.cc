@@ -1,0 +1,20 @@
+#include "client/pool/seal_choice.h"
+
+#include <cstdlib>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+namespace nram {
+
+absl::StatusOr<Seal> ChooseSeal(std::optional<bool> given) {
+  if (given.has_value()) return *given ? Seal::kYes : Seal::kNo;
+  const char* const variable = std::getenv("NRAM_SEAL");
+  const std::string text = variable == nullptr ? "" : variable;
+  if (text.empty()) return Seal::kAuto;
+  if (text == "1") return Seal::kYes;
+  if (text == "0") return Seal::kNo;
+  return absl::InvalidArgumentError(absl::StrCat("$NRAM_SEAL: \"", text, "\" is not accepted: expected 1 or 0"));
+}
+
+}  // namespace nram
