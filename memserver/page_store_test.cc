@@ -68,6 +68,23 @@ TEST_F(PageStoreTest, SealsAreKeptBesideTheirPages) {
   EXPECT_EQ(store_.Destroy(lease_.get(), kRegion, 1), Reason::kOk);
 }
 
+TEST_F(PageStoreTest, ASealWithoutAPageMakesAHole) {
+  absent_ = PageStore::IfAbsent::kCreate;
+  seals_ = {SealNumber(1), SealNumber(2), SealNumber(3)};
+  ASSERT_EQ(Write({0, 24}, std::string(3 * kPageBytes, 'a')), Reason::kOk);
+  seals_ = {SealNumber(9), PageSeal{}, SealNumber(4)};
+  const ChunkMask masks[] = {0, 0, kAllChunks};
+  ASSERT_EQ(Write({0, 24}, std::string(3 * kPageBytes, 'b'), masks), Reason::kOk);
+  std::vector<PageSeal> got;
+  const auto look = [&](const PageStore::Stored& stored) { got.assign(stored.seals.begin(), stored.seals.end()); };
+  ASSERT_EQ(store_.ReadInPlace({.region = {kRegion, 0}, .range = {0, 24}}, look), Reason::kOk);
+  EXPECT_TRUE(got == (std::vector<PageSeal>{PageSeal{}, SealNumber(2), SealNumber(4)}));
+  EXPECT_EQ(store_.counters().pages, 2);
+  // A page that is to keep its frame cannot be a hole.
+  frames_ = PageStore::Frames::kWhole;
+  EXPECT_EQ(Write({0, 24}, std::string(3 * kPageBytes, 'b'), masks), Reason::kNoSeals);
+}
+
 TEST_F(PageStoreTest, SealedAndPlainDoNotMeet) {
   absent_ = PageStore::IfAbsent::kCreate;
   ASSERT_EQ(store_.Create(lease_.get(), kRegion, 1, /*gc=*/false, /*sealed=*/true), Reason::kOk);

@@ -63,6 +63,7 @@ class Sealers {
   void Give(Sealer* sealer);
   // So many are there, and their memory was touched: their use allocates nothing.
   void Prepare(size_t count);
+  const SealKey* key() const { return key_.get(); }
   // For each region: half of a nonce. 0: there are none left, and others of these must be made.
   uint32_t TakeNumber();
 

@@ -216,7 +216,7 @@ void Checker::JudgeError(const Region& region, const Operation& operation, const
   };
   switch (status.code()) {
     case absl::StatusCode::kDataLoss:
-      if (never_lost_ || !MayBeLost(operation, servers)) fail("nothing there can be lost");
+      if (never_lost_ || !(lies_ || MayBeLost(operation, servers))) fail("nothing there can be lost");
       return;
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kDeadlineExceeded:

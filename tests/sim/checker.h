@@ -74,6 +74,8 @@ class Checker {
   void UnsetRoomy(RegionId region);
   // The servers are so large that no write may fail for lack of room.
   void SetNeverFull(bool never_full) { never_full_ = never_full; }
+  // Servers lie about sealed pages: any of these may seem to be lost, and none may be another than it is.
+  void SetLies(bool lies) { lies_ = lies; }
   // One copy of each page is left at any time.
   void SetNeverLost(bool never_lost) { never_lost_ = never_lost; }
 
@@ -162,6 +164,7 @@ class Checker {
   Servers servers_ = Servers::kMayBeAway;
   bool never_full_ = false;
   bool never_lost_ = false;
+  bool lies_ = false;
   bool verbose_ = false;
   std::string failure_;
   RegionId failed_region_{};

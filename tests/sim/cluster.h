@@ -2,7 +2,9 @@
 #define NRAM_TESTS_SIM_CLUSTER_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "tests/sim/checker.h"
@@ -29,6 +31,13 @@ struct Cluster {
   std::vector<std::unique_ptr<SimServer>> servers;
   std::vector<HostId> clients;
   std::vector<RegionId> regions;  // those whose pages may be damaged
+
+ private:
+  // Each counter of a sealed region is for one page with one content: the nonce of another would be the same.
+  void NoteSealed(RegionId region, uint64_t page, const PageSeal& seal, uint32_t crc);
+
+  // By region and counter: the page, and its ciphertext's checksum.
+  std::map<std::pair<uint64_t, uint64_t>, std::pair<uint64_t, uint32_t>> nonces_;
 };
 
 }  // namespace nram::sim

@@ -22,7 +22,9 @@ struct Plan {
   WorkloadOptions workload;
   FaultWeights faults{};
   bool never_full = false;
-  bool survives = false;  // one fault at a time, and two copies
+  bool survives = false;    // one fault at a time, and two copies
+  uint64_t evil_one_in = 0;  // replies to reads of sealed pages; 0: no server lies
+  bool one_is_evil = false;  // and no other fault comes: the other copy is always good
   Checker::Servers servers = Checker::Servers::kMayBeAway;
 };
 
@@ -91,6 +93,11 @@ Plan MakePlan(const EpisodeOptions& options) {
     plan.cluster.server.ceiling_bytes = 512 * kMiB;
   }
   if (plan.workload.copied_one_in > 0 && rng.OneIn(3)) MakeSurviving(&plan);
+  if (plan.workload.sealed_one_in > 0 && rng.OneIn(3)) {
+    plan.evil_one_in = 1 + rng.Below(20);
+    plan.one_is_evil = plan.survives;
+    if (plan.one_is_evil) plan.faults = {};
+  }
   return plan;
 }
 
@@ -103,6 +110,7 @@ class PoolEpisode : private EpisodeRun {
     cluster_.checker.SetServers(plan_.servers);
     RunFaults();
     cluster_.checker.SetServers(Checker::Servers::kMayBeAway);
+    SetEvil(0);
     Settle();
     AwaitUp();
     BeQuiet();
@@ -119,6 +127,7 @@ class PoolEpisode : private EpisodeRun {
       : EpisodeRun(options, plan.cluster, plan.faults), plan_(plan) {
     cluster_.checker.SetNeverFull(plan_.never_full);
     cluster_.checker.SetNeverLost(plan_.survives);
+    SetEvil(plan_.evil_one_in);
     // Pools send again what had no answer.
     cluster_.checker.SetEffect(RegisterHistory::Effect::kAgain);
     for (size_t i = 0; i < cluster_.clients.size(); ++i) {
@@ -130,6 +139,13 @@ class PoolEpisode : private EpisodeRun {
       };
     }
     faults_.lease_of = [this](size_t client, size_t server) { return clients_[client]->lease(server); };
+  }
+
+  void SetEvil(uint64_t one_in) {
+    cluster_.checker.SetLies(plan_.evil_one_in > 0 && !plan_.one_is_evil);
+    for (const auto& server : cluster_.servers) {
+      if (!plan_.one_is_evil || server->index() == 0) server->SetEvil(one_in);
+    }
   }
 
   void Pump(size_t client) override {

@@ -71,16 +71,38 @@ class SimServer::ServerConnection : public Network::Receiver, private MessageRea
   }
 
   absl::StatusOr<bool> OnHeader(const MessageHeader& header, const PayloadTables& tables, Landing* landing) override {
-    return session_.Begin(header, tables, kMessageBytesMax, landing);
+    NRAM_ASSIGN_OR_RETURN(const bool begun, session_.Begin(header, tables, kMessageBytesMax, landing));
+    if (begun) {
+      masks_.assign(tables.masks.begin(), tables.masks.end());
+      seals_.assign(tables.seals.begin(), tables.seals.end());
+      landed_ = *landing;
+    }
+    return begun;
   }
 
   absl::Status OnMessage(const MessageHeader& header, absl::Span<const uint32_t> page_crcs) override {
+    if (header.op == Op::kWrite && !seals_.empty()) NoteSealed(header, page_crcs);
     ReplyBuffer reply{server_->reply_bytes_.get(), kMessageBytesMax, 0};
     NRAM_RETURN_IF_ERROR(session_.Execute(header, page_crcs, &reply));
     CHECK(!session_.busy());
     session_.Replied();
-    server_->network_->Send(id_, Network::kServer, std::string(reinterpret_cast<const char*>(reply.data), reply.used));
+    std::string bytes(reinterpret_cast<const char*>(reply.data), reply.used);
+    const char* const lie = server_->evil_.Twist(&bytes, server_->evil_one_in_);
+    if (lie != nullptr && server_->on_lie != nullptr) server_->on_lie(header.region(), header.range(), lie);
+    server_->network_->Send(id_, Network::kServer, std::move(bytes));
     return absl::OkStatus();
+  }
+
+  void NoteSealed(const MessageHeader& header, absl::Span<const uint32_t> page_crcs) {
+    std::string chunks;
+    for (const iovec& piece : landed_.pieces()) chunks.append(static_cast<const char*>(piece.iov_base), piece.iov_len);
+    const uint64_t first_page = header.range().first_page();
+    server_->evil_.NoteWrite(header.region(), first_page, {masks_, seals_},
+                             {reinterpret_cast<const std::byte*>(chunks.data()), chunks.size()});
+    for (size_t i = 0; server_->on_sealed != nullptr && i < seals_.size(); ++i) {
+      const bool is_sent = masks_.empty() || masks_[i] != 0;
+      if (is_sent) server_->on_sealed(header.region(), first_page + i, seals_[i], page_crcs[i]);
+    }
   }
 
   void OnCorrupt(const MessageHeader&) override {}
@@ -89,6 +111,10 @@ class SimServer::ServerConnection : public Network::Receiver, private MessageRea
   const Network::ConnectionId id_;
   MessageReader reader_{kReadAheadBytes};
   Session session_;
+  // Of the request that has begun.
+  std::vector<ChunkMask> masks_;
+  std::vector<PageSeal> seals_;
+  Landing landed_;
   std::string waiting_;  // bytes that the reader has not taken yet
   int64_t progress_ns_ = server_->world_->NowNs();
   bool closed_ = false;
@@ -100,6 +126,7 @@ SimServer::SimServer(World* world, Network* network, int index, const SimServerO
       index_(index),
       options_(options),
       host_(world->AddHost(absl::StrCat("server", index))),
+      evil_(world->rng().Next()),
       reply_bytes_(new std::byte[kMessageBytesMax]) {}
 
 SimServer::~SimServer() {

@@ -16,6 +16,7 @@
 #include "proto/message.h"
 #include "tests/sim/network.h"
 #include "tests/sim/world.h"
+#include "tests/util/evil_donor.h"
 
 namespace nram::sim {
 
@@ -53,6 +54,13 @@ class SimServer : public Network::Listener {
   // Changes one bit of what a page holds. False: the page holds nothing.
   bool FlipBit(RegionId region, uint64_t page);
 
+  // From now on it lies about sealed pages, in one reply to a read of so many; 0: not any more.
+  void SetEvil(uint64_t one_in) { evil_one_in_ = one_in; }
+  uint64_t lies() const { return evil_.lies(); }
+  std::function<void(RegionId region, ChunkRange range, const char* lie)> on_lie;  // may be null
+
+  // Called with what each write of sealed pages brings. May be null.
+  std::function<void(RegionId region, uint64_t page, const PageSeal& seal, uint32_t crc)> on_sealed;
   // Called when a life is about to end, and when a lease has ended in one. May be null.
   std::function<void()> on_death;
   std::function<void(const Lease& lease)> on_lease_ended;
@@ -79,6 +87,8 @@ class SimServer : public Network::Listener {
   std::map<Network::ConnectionId, std::unique_ptr<ServerConnection>> connections_;
   std::optional<ArenaReservation> filling_{std::in_place};
   uint64_t filled_pages_ = 0;
+  EvilDonor evil_;
+  uint64_t evil_one_in_ = 0;
   const std::unique_ptr<std::byte[]> reply_bytes_;  // of the request that executes
 };
 

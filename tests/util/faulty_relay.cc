@@ -43,7 +43,7 @@ struct FaultyRelay::Link {
   std::thread thread;
 };
 
-FaultyRelay::FaultyRelay(const Endpoint& target, uint64_t seed) : target_(target), seed_(seed) {
+FaultyRelay::FaultyRelay(const Endpoint& target, uint64_t seed) : target_(target), seed_(seed), evil_(seed), lie_random_(seed) {
   char name[] = "/tmp/nram-relay-XXXXXX";
   PCHECK(mkdtemp(name) != nullptr);
   directory_ = name;
@@ -104,12 +104,37 @@ void FaultyRelay::AcceptLoop() {
   }
 }
 
+uint64_t FaultyRelay::lies() const {
+  MutexLock lock(&mu_);
+  return evil_.lies();
+}
+
+void FaultyRelay::Lie(bool to_server, double chance, std::string* message) {
+  MessageHeader header;
+  const auto* const at = reinterpret_cast<const std::byte*>(message->data());
+  if (!DecodeHeader(at, &header).ok() || !header.sealed()) return;
+  MutexLock lock(&mu_);
+  if (!to_server) {
+    const bool lies = std::uniform_real_distribution<>()(lie_random_) < chance;
+    if (lies && evil_.Twist(message, 1) != nullptr) ++faults_;
+    return;
+  }
+  if (!header.is<WriteRequest>()) return;
+  const auto* const tables = reinterpret_cast<const uint8_t*>(at + kMessageHeaderBytes);
+  const absl::Span<const ChunkMask> masks(tables, header.mask_bytes());
+  const absl::Span<const PageSeal> seals(reinterpret_cast<const PageSeal*>(tables + masks.size()),
+                                         header.range().pages());
+  evil_.NoteWrite(header.region(), header.range().first_page(), {masks, seals},
+                  {at + kMessageHeaderBytes + header.table_bytes(), header.payload_bytes - header.table_bytes()});
+}
+
 void FaultyRelay::RelayMessage(Link* link, Direction* direction, std::string message) {
   if (direction->messages++ == 0) {
     direction->out += message;
     return;
   }
   const FaultPlan plan = this->plan();
+  Lie(/*to_server=*/direction == &link->directions[0], plan.lie, &message);
   const auto happens = [&](double probability) {
     const bool yes = probability > 0 && std::uniform_real_distribution<>()(link->random) < probability;
     if (yes) ++faults_;

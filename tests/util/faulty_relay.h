@@ -15,6 +15,7 @@
 #include "base/fd.h"
 #include "base/sync.h"
 #include "client/transport/endpoint.h"
+#include "tests/util/evil_donor.h"
 
 namespace nram {
 
@@ -26,6 +27,7 @@ struct FaultPlan {
   double cut = 0;      // both directions, in the middle of the message
   double reorder = 0;  // this message after the next one
   double delay = 0;
+  double lie = 0;  // of replies to reads of sealed pages: as an evil donor (evil_donor.h)
   int64_t delay_us_max = 2'000;
   // The first message of each direction (hello and its answer) passes untouched.
 };
@@ -44,8 +46,9 @@ class FaultyRelay {
   void Hold(bool hold) { held_ = hold; }
   // Refuses and closes connections, like a host that is down.
   void SetDown(bool down);
-  // Faults done so far.
+  // Faults done so far, lies included.
   uint64_t faults() const { return faults_; }
+  uint64_t lies() const;
 
  private:
   struct Direction;
@@ -58,6 +61,7 @@ class FaultyRelay {
   // Does to a message what the plan and chance say, and queues what is left of it.
   void RelayMessage(Link* link, Direction* direction, std::string message);
   FaultPlan plan() const;
+  void Lie(bool to_server, double chance, std::string* message);
 
   const Endpoint target_;
   const uint64_t seed_;
@@ -71,6 +75,8 @@ class FaultyRelay {
   std::atomic<uint64_t> faults_{0};
   mutable Mutex mu_;
   FaultPlan plan_ ABSL_GUARDED_BY(mu_);
+  EvilDonor evil_ ABSL_GUARDED_BY(mu_);
+  std::mt19937_64 lie_random_ ABSL_GUARDED_BY(mu_);
   std::vector<std::unique_ptr<Link>> links_ ABSL_GUARDED_BY(mu_);
   std::thread acceptor_;
 };

@@ -21,12 +21,20 @@ namespace nram {
 class PlainModel {
  public:
   PlainModel(Region* region, int thread)
-      : region_(region), base_(thread * kChunks * kChunkBytes), random_(TestSeed() + 100 + thread) {}
+      : region_(region),
+        unit_(region->unit_bytes() / kChunkBytes),
+        base_(thread * kChunks * kChunkBytes),
+        random_(TestSeed() + 100 + thread) {}
+
+  // From now on reads may fail with DATA_LOSS, since servers lie.
+  void ExpectLies() { lies_ = true; }
+  int losses() const { return losses_; }
 
   // A random operation; a fatal failure of the test if it fails, or reads other data than the model's.
   void Step() {
-    const uint64_t first = random_() % kChunks;
-    const uint64_t count = std::min<uint64_t>(1 + random_() % (random_() % 8 == 0 ? 3000 : 40), kChunks - first);
+    const uint64_t first = random_() % kChunks / unit_ * unit_;
+    const uint64_t wanted = 1 + random_() % (random_() % 8 == 0 ? 3000 : 40);
+    const uint64_t count = std::min<uint64_t>((wanted + unit_ - 1) / unit_ * unit_, kChunks - first);
     const std::string data = Pattern(count * kChunkBytes, random_());
     const IoOptions how{.io_class = random_() % 2 == 0 ? IoClass::kUrgent : IoClass::kBulk};
     absl::Status status;
@@ -44,6 +52,10 @@ class PlainModel {
       default: {
         std::string back(count * kChunkBytes, '?');
         status = Read(first, &back, how);
+        if (lies_ && absl::IsDataLoss(status)) {
+          ++losses_;
+          return;
+        }
         if (status.ok()) {
           ASSERT_TRUE(back == model_.substr(first * kChunkBytes, back.size()));
         }
@@ -73,8 +85,10 @@ class PlainModel {
     const uint64_t offset = base_ + first * kChunkBytes;
     const ChunkRange range{offset / kChunkBytes, data.size() / kChunkBytes};
     std::vector<ChunkMask> masks;
-    for (uint64_t page = 0; page < range.pages(); ++page)
+    for (uint64_t page = 0; page < range.pages(); ++page) {
       masks.push_back(MaskOfPage(range, range.first_page() + page) & random_());
+      if (unit_ > 1) masks.back() = (masks.back() & 1) != 0 ? kAllChunks : ChunkMask{0};
+    }
     const absl::Status status = region_->WriteChunks(offset, Bytes(data), masks, how);
     for (uint64_t chunk = range.first; chunk < range.end(); ++chunk) {
       if ((masks[chunk / 8 - range.first_page()] >> chunk % 8 & 1) == 0) continue;
@@ -92,10 +106,13 @@ class PlainModel {
   }
 
   Region* const region_;
+  const uint64_t unit_;  // chunks
   const uint64_t base_;  // where the part begins
   std::mt19937_64 random_;
   std::string model_ = std::string(kChunks * kChunkBytes, '\0');
   Io io_;
+  bool lies_ = false;
+  int losses_ = 0;
 };
 
 }  // namespace nram

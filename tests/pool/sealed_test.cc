@@ -1,0 +1,217 @@
+// Sealed regions over real sockets: what donors have of them, and what comes of their lies.
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/test_seed.h"
+#include "client/pool/pool.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/util/faulty_relay.h"
+#include "tests/util/plain_model.h"
+#include "tests/util/region_io.h"
+#include "tests/util/test_pool.h"
+
+namespace nram {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr RegionOptions kSealed{.gc = true, .seal = Seal::kYes};
+
+class SealedTest : public ::testing::Test {
+ protected:
+  // Every chunk that a server stores, of all pages of the region's first span.
+  std::string StoredAt(int server, RegionId region) {
+    std::string stored;
+    for (uint64_t page = 0; page < kPagesPerSpan; page += kPagesPerMessage) {
+      const ChunkRange range{page * kChunksPerPage, kChunksPerMessage};
+      (void)servers_.server(server).store().ReadInPlace(
+          {.region = {region, 0}, .range = range, .generation = std::nullopt}, [&](const PageStore::Stored& at) {
+            for (const iovec& piece : at.chunks) stored.append(static_cast<const char*>(piece.iov_base), piece.iov_len);
+          });
+    }
+    return stored;
+  }
+  std::string Stored(RegionId region) { return StoredAt(0, region) + StoredAt(1, region); }
+
+  TestPool servers_{2, 256 * kMiB, Clock::Real(), TestPool::Hosts::kPretended};
+};
+
+TEST_F(SealedTest, DonorsHaveOnlyCiphertext) {
+  auto pool = servers_.Open();
+  EXPECT_FALSE(pool->seals()) << "all servers are on this machine";
+  const std::string canary = "the canary that nobody may see!!";
+  std::string page;
+  while (page.size() < kPageBytes) page += canary;
+  for (const Seal seal : {Seal::kNo, Seal::kYes}) {
+    for (const int copies : {1, 2}) {
+      auto region = pool->CreateRegion({.gc = true, .copies = copies, .seal = seal}).value();
+      EXPECT_EQ(region->sealed(), seal == Seal::kYes);
+      std::string data;
+      for (int i = 0; i < 20; ++i) data += page;
+      ASSERT_TRUE(region->Write(0, Bytes(data)).ok());
+      std::string back(data.size(), '?');
+      ASSERT_TRUE(region->Read(0, Into(&back)).ok());
+      EXPECT_TRUE(back == data);
+      const std::string stored = Stored(region->id());
+      EXPECT_EQ(stored.size(), data.size() * static_cast<size_t>(copies));
+      EXPECT_EQ(stored.find(canary) != std::string::npos, seal == Seal::kNo);
+      // The same page, sealed twice, is not the same.
+      if (seal == Seal::kYes) {
+        EXPECT_NE(stored.substr(0, kPageBytes), stored.substr(kPageBytes, kPageBytes));
+      }
+      ASSERT_TRUE(region->Destroy().ok());
+    }
+  }
+}
+
+TEST_F(SealedTest, OnByItselfWhereAServerIsElsewhere) {
+  PoolOptions options = servers_.Options();
+  EXPECT_FALSE(TestPool::Open(options)->seals());
+  options.servers.push_back({"192.0.2.1", 7070, ""});  // nobody's (RFC 5737)
+  options.open_timeout_ms = 300;
+  auto pool = TestPool::Open(options);
+  EXPECT_TRUE(pool->seals());
+  EXPECT_TRUE(pool->CreateRegion({.gc = true}).value()->sealed());
+  EXPECT_FALSE(pool->CreateRegion({.gc = true, .seal = Seal::kNo}).value()->sealed());
+  options.seal = Seal::kNo;
+  EXPECT_FALSE(TestPool::Open(options)->seals());
+}
+
+TEST_F(SealedTest, TakesWholePagesAlone) {
+  auto pool = servers_.Open();
+  auto region = pool->CreateRegion(kSealed).value();
+  EXPECT_EQ(region->unit_bytes(), kPageBytes);
+  std::string data(kPageBytes, 'x');
+  const auto refused = [](const absl::Status& status) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(status.message(), HasSubstr("multiples of 4096"));
+  };
+  refused(region->Write(512, Bytes(data)));
+  refused(region->Write(0, Bytes(data.substr(0, 512))));
+  refused(region->Read(512, Into(&data)));
+  refused(region->Trim(0, 512));
+  // Of a page of which some chunks are selected, all are written.
+  const ChunkMask some[] = {1, 0};
+  data = std::string(2 * kPageBytes, 'y');
+  ASSERT_TRUE(region->WriteChunks(0, Bytes(data), some).ok());
+  std::string back(2 * kPageBytes, '?');
+  ASSERT_TRUE(region->Read(0, Into(&back)).ok());
+  EXPECT_TRUE(back == std::string(kPageBytes, 'y') + std::string(kPageBytes, '\0'));
+}
+
+TEST_F(SealedTest, ZerosAreHolesUnlessTheirRoomIsReserved) {
+  auto pool = servers_.Open();
+  auto region = pool->CreateRegion(kSealed).value();
+  const std::string data = std::string(kPageBytes, 'a') + std::string(kPageBytes, '\0') + std::string(kPageBytes, 'b');
+  ASSERT_TRUE(region->Write(0, Bytes(data)).ok());
+  EXPECT_EQ(Stored(region->id()).size(), 2 * kPageBytes);
+  // Zeros over a page make it a hole.
+  ASSERT_TRUE(region->Write(0, Bytes(std::string(kPageBytes, '\0'))).ok());
+  EXPECT_EQ(Stored(region->id()).size(), kPageBytes);
+  std::string back(3 * kPageBytes, '?');
+  ASSERT_TRUE(region->Read(0, Into(&back)).ok());
+  EXPECT_TRUE(back == std::string(2 * kPageBytes, '\0') + std::string(kPageBytes, 'b'));
+  ASSERT_TRUE(region->Reserve(0, kSpanBytes).ok());
+  ASSERT_TRUE(region->Write(0, Bytes(std::string(2 * kPageBytes, '\0'))).ok());
+  EXPECT_EQ(Stored(region->id()).size(), 3 * kPageBytes) << "a page with room of its own keeps its frame";
+  ASSERT_TRUE(region->Read(0, Into(&back)).ok());
+  EXPECT_TRUE(back == std::string(2 * kPageBytes, '\0') + std::string(kPageBytes, 'b'));
+}
+
+TEST_F(SealedTest, AChildHasNoKey) {
+  auto pool = servers_.Open();
+  auto region = pool->CreateRegion(kSealed).value();
+  const std::string data(kPageBytes, 'x');
+  ASSERT_TRUE(region->Write(0, Bytes(data)).ok());
+  const pid_t child = fork();
+  if (child == 0) {
+    // Nothing of the pool may be used here; what the cipher says is enough.
+    PageCipher cipher(region->map()->seal()->sealers->key());
+    _exit(cipher.BeginSealing() || cipher.BeginOpening() ? 1 : 0);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  ASSERT_TRUE(region->Write(0, Bytes(data)).ok());
+}
+
+// Data goes through relays that know every version of every page.
+class EvilTest : public SealedTest {
+ protected:
+  EvilTest() {
+    for (int i = 0; i < 2; ++i) {
+      relays_.push_back(
+          std::make_unique<FaultyRelay>(Endpoint{"127.0.0.1", servers_.server(i).data_port(), ""}, TestSeed() + i));
+    }
+    options_ = servers_.Options();
+    options_.io_timeout_ms = 30'000;
+    options_.reroute_data_for_test = [this](size_t server, const Endpoint&) { return relays_[server]->endpoint(); };
+  }
+  // Returns how often a read was refused.
+  int RunModels(Region* region, bool lies) {
+    constexpr int kThreads = 4;
+    std::atomic<int> losses{0};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&, t] {
+        PlainModel model(region, t);
+        if (lies) model.ExpectLies();
+        for (int i = 0; i < 200; ++i) ASSERT_NO_FATAL_FAILURE(model.Step()) << "thread " << t << " step " << i;
+        losses += model.losses();
+      });
+    }
+    for (auto& thread : threads) thread.join();
+    return losses;
+  }
+
+  std::vector<std::unique_ptr<FaultyRelay>> relays_;
+  PoolOptions options_;
+};
+
+TEST_F(EvilTest, AgreesWithAMapOverAFaultyNetwork) {
+  auto pool = TestPool::Open(options_);
+  for (auto& relay : relays_) {
+    relay->SetPlan(
+        {.repeat = 0.002, .corrupt = 0.002, .cut = 0.002, .reorder = 0.002, .delay = 0.02, .delay_us_max = 500});
+  }
+  for (const int copies : {1, 2}) {
+    auto region = pool->CreateRegion({.gc = true, .copies = copies, .seal = Seal::kYes}).value();
+    EXPECT_EQ(RunModels(region.get(), /*lies=*/false), 0);
+  }
+}
+
+TEST_F(EvilTest, NoLieOfTheOnlyDonorIsBelieved) {
+  auto pool = TestPool::Open(options_);
+  auto region = pool->CreateRegion(kSealed).value();
+  for (auto& relay : relays_) relay->SetPlan({.lie = 0.1});
+  EXPECT_GT(RunModels(region.get(), /*lies=*/true), 0);
+  EXPECT_GT(relays_[0]->lies() + relays_[1]->lies(), 20u);
+  std::string page(kPageBytes, 'x');
+  for (auto& relay : relays_) relay->SetPlan({});
+  ASSERT_TRUE(region->Write(0, Bytes(page)).ok());
+  for (auto& relay : relays_) relay->SetPlan({.lie = 1});
+  const absl::Status status = region->Read(0, Into(&page));
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(status.message(), HasSubstr("that are not those last written there"));
+  EXPECT_TRUE(page == std::string(kPageBytes, '\0')) << "nothing of it is shown";
+}
+
+TEST_F(EvilTest, TheOtherCopyIsRightHoweverOneLies) {
+  auto pool = TestPool::Open(options_);
+  auto region = pool->CreateRegion({.gc = true, .copies = 2, .seal = Seal::kYes}).value();
+  relays_[0]->SetPlan({.lie = 0.3});
+  EXPECT_EQ(RunModels(region.get(), /*lies=*/false), 0);
+  EXPECT_GT(relays_[0]->lies(), 20u);
+}
+
+}  // namespace
+}  // namespace nram
