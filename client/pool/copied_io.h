@@ -15,6 +15,7 @@
 #include "client/pool/copied_change.h"
 #include "client/pool/copy_map.h"
 #include "client/pool/io_engine.h"
+#include "client/seal/sealers.h"
 
 namespace nram {
 
@@ -148,7 +149,6 @@ class CopiedIo : public IoWay {
   bool Open(Piece* piece);
   // A change has ended; it is in the gate still.
   void NoteVersions(Piece* piece, bool is_stored);
-  SealPlace SealPlaceOf(const Piece& piece) const;
   absl::Status SealError() const;
   absl::Status BadSealError(const IoPart& part) const;
 

@@ -9,10 +9,6 @@
 #include "client/pool/copied_io.h"
 
 namespace nram {
-SealPlace CopiedIo::SealPlaceOf(const Piece& piece) const {
-  return {.number = seal()->number, .region = place().map->key().id, .page = piece.range.first_page()};
-}
-
 absl::Status CopiedIo::SealError() const {
   return absl::FailedPreconditionError(absl::StrCat(
       "region ", FormatId(Raw(place().map->key().id)), " is sealed, and this process has no key of it ",
@@ -26,12 +22,12 @@ absl::Status CopiedIo::BadSealError(const IoPart& part) const {
 }
 
 bool CopiedIo::TakeSealer(Piece* piece) {
-  if (piece->sealer == nullptr) piece->sealer = seal()->sealers->Take();
+  if (piece->sealer == nullptr) piece->sealer = seal()->sealers()->Take();
   return piece->sealer != nullptr;
 }
 
 void CopiedIo::GiveSealer(Piece* piece) {
-  if (piece->sealer != nullptr) seal()->sealers->Give(std::exchange(piece->sealer, nullptr));
+  if (piece->sealer != nullptr) seal()->sealers()->Give(std::exchange(piece->sealer, nullptr));
 }
 
 bool CopiedIo::Seal(Piece* piece) {
@@ -44,8 +40,8 @@ bool CopiedIo::Seal(Piece* piece) {
   if (request().masks != nullptr) selected = {request().masks + first, pages};
   // A page with room of its own keeps its frame, and a hole has none.
   const bool zeros_are_holes = !place().map->has_reserved();
-  piece->is_sealed = piece->sealer->Seal(SealPlaceOf(*piece), data, selected,
-                                         seal()->versions.TakeCounters(pages), zeros_are_holes);
+  piece->is_sealed = piece->sealer->Seal(seal(), place().map->key().id, piece->range.first_page(), data, selected,
+                                         zeros_are_holes);
   return piece->is_sealed;
 }
 
@@ -67,7 +63,8 @@ bool CopiedIo::Open(Piece* piece) {
     data = sealer->sealed.data();
   }
   bool lost = false;
-  const size_t bad = sealer->Open(SealPlaceOf(*piece), {data, bytes}, &seal()->versions, /*settles=*/piece->in_gate, &lost);
+  const size_t bad = sealer->Open(seal(), place().map->key().id, piece->range.first_page(), {data, bytes},
+                                  /*settles=*/piece->in_gate, &lost);
   const bool passes = NRAM_PLANTED(mend_unverified) && repairs();
   if (bad == Sealer::kAllFit || passes) {
     // A copy that catches up is empty; one that is mended may have a page where there should be none.
@@ -92,7 +89,7 @@ bool CopiedIo::Open(Piece* piece) {
 
 void CopiedIo::NoteVersions(Piece* piece, bool is_stored) {
   if (seal() == nullptr || repairs()) return;
-  PageVersions& versions = seal()->versions;
+  PageVersions& versions = *seal()->versions();
   const uint64_t first_page = piece->range.first_page();
   const uint64_t end_page = first_page + piece->range.pages();
   if (request().op == Op::kTrim) {

@@ -164,31 +164,25 @@ absl::StatusOr<std::unique_ptr<Region>> Pool::CreateRegion(const RegionOptions& 
   return std::make_unique<Region>(&home_, key, options, /*read_only=*/false, std::move(seal));
 }
 
-absl::StatusOr<Sealers*> Pool::SealersLocked() {
-  if (sealers_.empty()) {
-    NRAM_ASSIGN_OR_RETURN(std::unique_ptr<Sealers> made, Sealers::Make());
-    sealers_.push_back(std::move(made));
-  }
-  return sealers_.back().get();
+absl::Status Pool::MakeKeyLocked() {
+  if (sealers_ == nullptr) sealers_ = std::make_unique<Sealers>();
+  if (!keys_.empty() && last_number_ < UINT32_MAX) return absl::OkStatus();
+  NRAM_ASSIGN_OR_RETURN(std::unique_ptr<SealKey> key, SealKey::Random());
+  keys_.push_back(std::move(key));
+  last_number_ = 0;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<RegionSeal>> Pool::MakeSeal() {
   MutexLock lock(&seal_mu_);
-  NRAM_ASSIGN_OR_RETURN(Sealers * sealers, SealersLocked());
-  uint32_t number = sealers->TakeNumber();
-  if (number == 0) {
-    NRAM_ASSIGN_OR_RETURN(std::unique_ptr<Sealers> made, Sealers::Make());
-    sealers_.push_back(std::move(made));
-    sealers = sealers_.back().get();
-    number = sealers->TakeNumber();
-  }
-  return std::make_unique<RegionSeal>(sealers, number, kHoleVersion);
+  NRAM_RETURN_IF_ERROR(MakeKeyLocked());
+  return std::make_unique<RegionSeal>(sealers_.get(), keys_.back().get(), ++last_number_);
 }
 
 absl::Status Pool::PrepareSealers(size_t messages) {
   MutexLock lock(&seal_mu_);
-  NRAM_ASSIGN_OR_RETURN(Sealers * sealers, SealersLocked());
-  if (messages > 0) sealers->Prepare(messages);
+  NRAM_RETURN_IF_ERROR(MakeKeyLocked());
+  if (messages > 0) sealers_->Prepare(messages);
   return absl::OkStatus();
 }
 

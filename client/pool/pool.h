@@ -89,13 +89,15 @@ class Pool {
   void AwaitOne(int64_t usual_ns, int64_t latest_ns);
   // A region's, with a number that no other has.
   absl::StatusOr<std::unique_ptr<RegionSeal>> MakeSeal();
-  absl::StatusOr<Sealers*> SealersLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(seal_mu_);
+  absl::Status MakeKeyLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(seal_mu_);
 
   const PoolOptions options_;
   const bool seals_;
   mutable Mutex seal_mu_;
-  // The last one is in use; the others have given all their numbers, and regions have those.
-  std::vector<std::unique_ptr<Sealers>> sealers_ ABSL_GUARDED_BY(seal_mu_);
+  std::unique_ptr<Sealers> sealers_ ABSL_GUARDED_BY(seal_mu_);  // none until a region is sealed
+  // Of regions without a name. The last one is in use; the others have given all their numbers.
+  std::vector<std::unique_ptr<SealKey>> keys_ ABSL_GUARDED_BY(seal_mu_);
+  uint32_t last_number_ ABSL_GUARDED_BY(seal_mu_) = 0;  // that the last key has given
   const std::unique_ptr<PoolEdge> edge_;
   Sessions sessions_;
   std::vector<std::unique_ptr<SessionDriver>> drivers_;  // of the sessions, in the same order

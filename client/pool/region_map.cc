@@ -209,7 +209,7 @@ bool RegionMap::Load(uint64_t span, uint16_t server, size_t bytes_max) {
 
 size_t RegionMap::memory_bytes() const {
   GateLock lock(&mu_);
-  const size_t sealed_bytes = seal() == nullptr ? 0 : sizeof *seal() + seal()->versions.memory_bytes();
+  const size_t sealed_bytes = seal() == nullptr ? 0 : sizeof *seal() + seal()->versions()->memory_bytes();
   return sealed_bytes + (copied_ == nullptr ? 0 : copied_->map.memory_bytes()) + spans_.memory_bytes() +
          (presences_.capacity() > 1 ? presences_.capacity() * sizeof(Presence) : 0);
 }

@@ -22,7 +22,7 @@
 #include "client/pool/region_room.h"
 #include "client/pool/room.h"
 #include "client/pool/span_table.h"
-#include "client/seal/sealers.h"
+#include "client/seal/region_seal.h"
 
 namespace nram {
 

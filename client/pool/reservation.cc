@@ -74,7 +74,7 @@ bool Reservation::TakeSpan() {
   for (size_t i = 0; i < servers_.size(); ++i) taken_[servers_[i]].Absorb(std::move(grants_[i]));
   if (place_.map->copies() != nullptr) place_.map->copies()->NoteReserved(span, pages);
   if (RegionSeal* const seal = place_.map->seal()) {
-    seal->versions.Prepare(chunk_ / kChunksPerPage, (end + kChunksPerPage - 1) / kChunksPerPage);
+    seal->versions()->Prepare(chunk_ / kChunksPerPage, (end + kChunksPerPage - 1) / kChunksPerPage);
   }
   DropGrants();
   search_.Reset();

@@ -24,7 +24,7 @@ const uint8_t* Raw(const std::byte* bytes) { return reinterpret_cast<const uint8
 
 void PageCipher::FreeContext::operator()(evp_cipher_ctx_st* context) const { EVP_CIPHER_CTX_free(context); }
 
-PageCipher::PageCipher(const SealKey* key) : key_(key), sealing_(EVP_CIPHER_CTX_new()), opening_(EVP_CIPHER_CTX_new()) {
+PageCipher::PageCipher() : sealing_(EVP_CIPHER_CTX_new()), opening_(EVP_CIPHER_CTX_new()) {
   CHECK(sealing_ != nullptr && opening_ != nullptr);
   CHECK(EVP_EncryptInit_ex(sealing_.get(), EVP_aes_256_gcm(), nullptr, nullptr, nullptr) == 1);
   CHECK(EVP_DecryptInit_ex(opening_.get(), EVP_aes_256_gcm(), nullptr, nullptr, nullptr) == 1);
@@ -36,11 +36,10 @@ PageCipher::PageCipher(const SealKey* key) : key_(key), sealing_(EVP_CIPHER_CTX_
 
 PageCipher::~PageCipher() { End(); }
 
-bool PageCipher::Begin(evp_cipher_ctx_st* context) {
+bool PageCipher::Begin(evp_cipher_ctx_st* context, const SealKey& key) {
   End();
   begun_ = context;
-  return key_->is_there() && EVP_CipherInit_ex(context, nullptr, nullptr, key_->data(), nullptr, -1) == 1 &&
-         key_->is_there();
+  return key.is_there() && EVP_CipherInit_ex(context, nullptr, nullptr, key.data(), nullptr, -1) == 1 && key.is_there();
 }
 
 void PageCipher::End() {

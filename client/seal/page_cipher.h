@@ -31,15 +31,14 @@ struct SealPlace {
 // OpenSSL keeps round keys in ordinary memory. So a cipher has its key only between Begin and End, for one message.
 class PageCipher {
  public:
-  // `key` is not owned.
-  explicit PageCipher(const SealKey* key);
+  PageCipher();
   ~PageCipher();
   PageCipher(const PageCipher&) = delete;
 
   // False: there is no key any more (this is a child after fork), or OpenSSL fails.
-  bool BeginSealing() { return Begin(sealing_.get()); }
-  bool BeginOpening() { return Begin(opening_.get()); }
-  // Ends what was begun.
+  bool BeginSealing(const SealKey& key) { return Begin(sealing_.get(), key); }
+  bool BeginOpening(const SealKey& key) { return Begin(opening_.get(), key); }
+  // Ends what was begun, if anything.
   void End();
 
   // Between Begin... and End. `counter` must never come twice with the same number: the two pages' difference would be
@@ -53,10 +52,9 @@ class PageCipher {
   struct FreeContext {
     void operator()(evp_cipher_ctx_st* context) const;
   };
-  bool Begin(evp_cipher_ctx_st* context);
+  bool Begin(evp_cipher_ctx_st* context, const SealKey& key);
   bool Start(evp_cipher_ctx_st* context, const SealPlace& place, uint64_t counter) const;
 
-  const SealKey* const key_;
   std::unique_ptr<evp_cipher_ctx_st, FreeContext> sealing_;
   std::unique_ptr<evp_cipher_ctx_st, FreeContext> opening_;
   evp_cipher_ctx_st* begun_ = nullptr;  // has the key

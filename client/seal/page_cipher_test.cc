@@ -22,18 +22,18 @@ class PageCipherTest : public ::testing::Test {
  protected:
   void SetUp() override {
     for (size_t i = 0; i < page_.size(); ++i) page_[i] = static_cast<std::byte>(i * 7 + i / 256);
-    ASSERT_TRUE(cipher_.BeginSealing());
+    ASSERT_TRUE(cipher_.BeginSealing(*key_));
     ASSERT_TRUE(cipher_.Seal(kPlace, 2, page_.data(), sealed_.data(), &seal_));
   }
   bool Opens(const SealPlace& place, const PageSeal& seal, std::vector<std::byte> bytes) {
-    EXPECT_TRUE(cipher_.BeginOpening());
+    EXPECT_TRUE(cipher_.BeginOpening(*key_));
     const bool opened = cipher_.Open(place, seal, bytes.data());
     EXPECT_TRUE(opened ? bytes == page_ : bytes == std::vector<std::byte>(kPageBytes)) << "neither the page nor zeros";
     return opened;
   }
 
   const std::unique_ptr<SealKey> key_ = SealKey::Random().value();
-  PageCipher cipher_{key_.get()};
+  PageCipher cipher_;
   std::vector<std::byte> page_ = std::vector<std::byte>(kPageBytes);
   std::vector<std::byte> sealed_ = std::vector<std::byte>(kPageBytes);
   PageSeal seal_;
@@ -70,7 +70,7 @@ TEST_F(PageCipherTest, OpensWhatWasSealedAndNothingElse) {
 TEST_F(PageCipherTest, EachCounterGivesAnotherCiphertext) {
   std::set<std::string> seen;
   for (uint64_t counter = 2; counter < 50; ++counter) {
-    ASSERT_TRUE(cipher_.BeginSealing());
+    ASSERT_TRUE(cipher_.BeginSealing(*key_));
     ASSERT_TRUE(cipher_.Seal(kPlace, counter, page_.data(), sealed_.data(), &seal_));
     EXPECT_TRUE(seen.insert({reinterpret_cast<const char*>(sealed_.data()), 32}).second);
     EXPECT_TRUE(Opens(kPlace, seal_, sealed_));
@@ -87,8 +87,8 @@ TEST_F(PageCipherTest, SealsInPlace) {
 
 TEST_F(PageCipherTest, AnotherKeyOpensNothing) {
   const auto other_key = SealKey::Random().value();
-  PageCipher other(other_key.get());
-  ASSERT_TRUE(other.BeginOpening());
+  PageCipher other;
+  ASSERT_TRUE(other.BeginOpening(*other_key));
   std::vector<std::byte> bytes = sealed_;
   EXPECT_FALSE(other.Open(kPlace, seal_, bytes.data()));
 }
@@ -104,7 +104,7 @@ TEST_F(PageCipherTest, AChildHasNoKey) {
   cipher_.End();
   const pid_t child = fork();
   if (child == 0) {
-    const bool has_some = key_->is_there() || cipher_.BeginSealing();
+    const bool has_some = key_->is_there() || cipher_.BeginSealing(*key_);
     bool is_zero = true;
     for (size_t i = 0; i < SealKey::kBytes; ++i) is_zero = is_zero && key_->data()[i] == 0;
     _exit(has_some || !is_zero ? 1 : 0);
@@ -112,7 +112,7 @@ TEST_F(PageCipherTest, AChildHasNoKey) {
   int status = -1;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
-  EXPECT_TRUE(cipher_.BeginSealing());
+  EXPECT_TRUE(cipher_.BeginSealing(*key_));
   EXPECT_TRUE(Opens(kPlace, seal_, sealed_));
 }
 

@@ -33,8 +33,10 @@ static_assert(kPagesPerMessage == 64);
 // Changes of the same pages come here one after the other: each is told before it leaves the gate.
 class PageVersions {
  public:
-  // What is known of pages that nobody has told of: kHoleVersion, or kUnknownVersion in a region that was attached.
-  explicit PageVersions(PageVersion untold = kHoleVersion) : untold_(untold) {}
+  // `untold`: what is known of pages that nobody has told of: kHoleVersion, or kUnknownVersion in a region that was
+  // attached. Counters begin at `first_counter`, whose low word is kFirstVersion or more.
+  explicit PageVersions(PageVersion untold = kHoleVersion, uint64_t first_counter = kFirstVersion)
+      : untold_(untold), next_counter_(first_counter) {}
   PageVersions(const PageVersions&) = delete;
 
   // So many counters in a row, none of which was given before; returns the first. At most kPagesPerMessage.
@@ -93,8 +95,8 @@ class PageVersions {
 
   const PageVersion untold_;
   mutable SharedGate mu_;  // taken exclusively: a mutex in four bytes
+  std::atomic<uint64_t> next_counter_;
   bool is_prepared_ ABSL_GUARDED_BY(mu_) = false;
-  std::atomic<uint64_t> next_counter_{kFirstVersion};
   // A region of one span needs no table.
   uint64_t only_span_ ABSL_GUARDED_BY(mu_) = UINT64_MAX;
   mutable Span only_ ABSL_GUARDED_BY(mu_);

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/plant.h"
-#include "base/status.h"
 #include "base/zero_chunks.h"
 
 namespace nram {
@@ -21,13 +20,13 @@ PageSeal HoleSeal() {
 
 }  // namespace
 
-bool Sealer::Seal(SealPlace first, absl::Span<const std::byte> pages, absl::Span<const ChunkMask> selected,
-                  uint64_t counter, bool zeros_are_holes) {
+bool Sealer::Seal(RegionSeal* seal, RegionId region, uint64_t first_page, absl::Span<const std::byte> pages,
+                  absl::Span<const ChunkMask> selected, bool zeros_are_holes) {
   const size_t count = pages.size() / kPageBytes;
   CHECK_LE(count, kPagesPerMessage);
-  first_counter = counter;
+  first_counter = seal->versions()->TakeCounters(count);
   stored = holes = 0;
-  if (!cipher.BeginSealing()) return false;
+  if (!cipher.BeginSealing(*seal->key())) return false;
   bool sealed_all = true;
   for (size_t i = 0; i < count && sealed_all; ++i) {
     seals[i] = PageSeal();
@@ -41,25 +40,28 @@ bool Sealer::Seal(SealPlace first, absl::Span<const std::byte> pages, absl::Span
     }
     masks[i] = kAllChunks;
     stored |= PageBits{1} << i;
-    SealPlace place = first;
-    place.page += i;
-    sealed_all = cipher.Seal(place, counter + i, page, sealed.data() + i * kPageBytes, &seals[i]);
+    sealed_all = cipher.Seal(seal->PlaceOf(region, first_page + i), first_counter + i, page,
+                             sealed.data() + i * kPageBytes, &seals[i]);
   }
   cipher.End();
   return sealed_all;
 }
 
-size_t Sealer::Open(SealPlace first, absl::Span<std::byte> pages, PageVersions* versions, bool settles, bool* lost) {
+size_t Sealer::Open(RegionSeal* seal, RegionId region, uint64_t first_page, absl::Span<std::byte> pages, bool settles,
+                    bool* lost) {
   const size_t count = pages.size() / kPageBytes;
   size_t bad = kAllFit;
-  if (!cipher.BeginOpening()) bad = 0;
+  const SealKey* key = nullptr;
   for (size_t i = 0; i < count && bad == kAllFit; ++i) {
-    SealPlace place = first;
-    place.page += i;
     const uint64_t counter = CounterOf(seals[i]);
-    const bool opens = counter == 0 || cipher.Open(place, seals[i], pages.data() + i * kPageBytes);
-    const PageVersions::Verdict verdict =
-        opens ? versions->Check(place.page, counter, settles) : PageVersions::Verdict::kOther;
+    const SealKey* const its_key = counter == 0 ? key : seal->KeyOf(seals[i]);
+    bool opens = counter == 0 || its_key != nullptr;
+    if (opens && its_key != key) opens = cipher.BeginOpening(*its_key);
+    key = its_key;
+    opens = opens && (counter == 0 || cipher.Open(seal->PlaceOf(region, first_page + i), seals[i],
+                                                  pages.data() + i * kPageBytes));
+    const PageVersions::Verdict verdict = opens ? seal->versions()->Check(first_page + i, counter, settles)
+                                                : PageVersions::Verdict::kOther;
     *lost = verdict == PageVersions::Verdict::kLost;
     if (verdict != PageVersions::Verdict::kFits) bad = i;
   }
@@ -76,15 +78,10 @@ void Sealer::SelectSealed(size_t pages, bool makes_holes) {
   }
 }
 
-absl::StatusOr<std::unique_ptr<Sealers>> Sealers::Make() {
-  NRAM_ASSIGN_OR_RETURN(std::unique_ptr<SealKey> key, SealKey::Random());
-  return std::make_unique<Sealers>(std::move(key));
-}
-
 Sealer* Sealers::MakeLocked() {
   absl::StatusOr<Mapping> memory = Mapping::Anonymous(kPagesPerMessage * kPageBytes);
   if (!memory.ok()) return nullptr;
-  all_.push_back(std::make_unique<Sealer>(key_.get(), *std::move(memory)));
+  all_.push_back(std::make_unique<Sealer>(*std::move(memory)));
   return all_.back().get();
 }
 
@@ -102,7 +99,7 @@ void Sealers::Give(Sealer* sealer) {
   free_ = sealer;
 }
 
-Sealers::Sealers(std::unique_ptr<SealKey> key) : key_(std::move(key)) {
+Sealers::Sealers() {
   MutexLock lock(&mu_);
   GrowLocked(kStock);
 }
@@ -120,11 +117,6 @@ void Sealers::Prepare(size_t count) {
   MutexLock lock(&mu_);
   GrowLocked(count);
   for (const auto& sealer : all_) memset(sealer->sealed.data(), 0, sealer->sealed.size());
-}
-
-uint32_t Sealers::TakeNumber() {
-  const uint64_t number = next_number_.fetch_add(1, std::memory_order_relaxed);
-  return number <= UINT32_MAX ? static_cast<uint32_t>(number) : 0;
 }
 
 }  // namespace nram

@@ -135,8 +135,9 @@ TEST_F(SealedTest, AChildHasNoKey) {
   const pid_t child = fork();
   if (child == 0) {
     // Nothing of the pool may be used here; what the cipher says is enough.
-    PageCipher cipher(region->map()->seal()->sealers->key());
-    _exit(cipher.BeginSealing() || cipher.BeginOpening() ? 1 : 0);
+    PageCipher cipher;
+    const SealKey& key = *region->map()->seal()->key();
+    _exit(cipher.BeginSealing(key) || cipher.BeginOpening(key) ? 1 : 0);
   }
   int status = -1;
   ASSERT_EQ(waitpid(child, &status, 0), child);

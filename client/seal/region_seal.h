@@ -1,0 +1,40 @@
+#ifndef NRAM_CLIENT_SEAL_REGION_SEAL_H_
+#define NRAM_CLIENT_SEAL_REGION_SEAL_H_
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "client/seal/page_cipher.h"
+#include "client/seal/page_versions.h"
+#include "client/seal/seal_key.h"
+
+namespace nram {
+
+class Sealers;
+
+// What the owner of a sealed region has besides its map. Thread-safe.
+class RegionSeal {
+ public:
+  // `key` is shared by all regions of a pool that have no name; `number`: the region's under that key.
+  RegionSeal(Sealers* sealers, const SealKey* key, uint32_t number)
+      : sealers_(sealers), key_(key), number_(number), versions_(kHoleVersion) {}
+
+  Sealers* sealers() const { return sealers_; }
+  // Those that pages are sealed with, and those that this one was: null if there is no such key.
+  const SealKey* key() const { return key_; }
+  const SealKey* KeyOf(const PageSeal& seal) const { return key_; }
+  SealPlace PlaceOf(RegionId region, uint64_t page) const { return {number_, region, page}; }
+  PageVersions* versions() { return &versions_; }
+  const PageVersions& versions() const { return versions_; }
+
+ private:
+  Sealers* const sealers_;
+  const SealKey* const key_;
+  const uint32_t number_;
+  PageVersions versions_;
+};
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_SEAL_REGION_SEAL_H_
