@@ -3,17 +3,19 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "client/pool/pool.h"
 #include "tools/bench/pool_bench.h"
 
 namespace nram {
 
-// AES-256-GCM over records of TLS as this process makes them, bytes per second of one processor.
+// AES-256-GCM as this process uses it, bytes per second of one processor: over records of TLS, and over pages.
 double MeasureCipher();
+absl::StatusOr<double> MeasurePageCipher();
 
-// What TLS costs: each workload alternately on a pool without and on one with certificates. A row's `bare` is the plain
-// pool. Of streams, the reference is what the plain pool and the cipher's own speed add up to on one end, measured in
-// the same rounds; `stored` is the plain pool then.
+// What TLS, sealed pages and both cost: each workload alternately in a plain region of the pool without certificates and
+// so. A row's `bare` is the plain region. Of streams, the reference is what that and the ciphers' own speeds add up to
+// on one end, measured in the same rounds; `stored` is the plain region then.
 absl::Status RunTlsBench(Pool* plain, Pool* tls, const PoolBenchOptions& options,
                          absl::FunctionRef<void(const BenchRow&)> report);
 

@@ -31,9 +31,9 @@ class Workload {
  public:
   static constexpr uint64_t kBytes = 256 * kMiB;
 
-  static absl::StatusOr<std::unique_ptr<Workload>> Create(Pool* pool) {
+  static absl::StatusOr<std::unique_ptr<Workload>> Create(Pool* pool, Seal seal = Seal::kNo) {
     std::unique_ptr<Workload> workload(new Workload);
-    NRAM_ASSIGN_OR_RETURN(workload->region_, pool->CreateRegion({.gc = true}));
+    NRAM_ASSIGN_OR_RETURN(workload->region_, pool->CreateRegion({.gc = true, .seal = seal}));
     NRAM_ASSIGN_OR_RETURN(workload->buffer_, Mapping::Anonymous(64 * kMiB));
     std::mt19937_64 random(1);
     for (size_t i = 0; i < workload->buffer_.size(); i += 8) {
