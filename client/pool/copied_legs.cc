@@ -136,6 +136,7 @@ void CopiedIo::SendLeg(IoPart* part) {
     call.seals = nullptr;
     if (part->sends_raise) {
       call.masks = kNoChunks;
+      part->no_seal = PageSeal();  // another one would make a hole
       if (seal() != nullptr) call.seals = &part->no_seal;
     } else {
       engine_->SetData(part, piece.range);

@@ -166,6 +166,7 @@ void IoEngine::SetData(IoPart* part, const ChunkRange& range) {
   Call& call = part->call;
   call.in = request_.in != nullptr ? request_.in + offset : nullptr;
   call.out = request_.out != nullptr ? request_.out + offset : nullptr;
+  call.seals = nullptr;  // of another operation
   call.masks = request_.masks != nullptr ? request_.masks + (range.first_page() - request_.range.first / kChunksPerPage)
                                          : nullptr;
 }

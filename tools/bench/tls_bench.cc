@@ -57,7 +57,7 @@ struct Subject {
 absl::Status RunSmall(Workload* plain, const Subject& subject, bool write, const PoolBenchOptions& options,
                       absl::FunctionRef<void(const BenchRow&)> report) {
   BenchRow row;
-  row.name = absl::StrCat(subject.name, ": ", write ? "write" : "read", " 4 KiB, one at a time, sleeping, p50");
+  row.name = absl::StrCat(subject.name, ": ", write ? "write" : "read", " 4 KiB, sleeping, p50");
   row.unit = "us";
   row.mark = subject.small_mark;
   row.lower_is_better = true;

@@ -177,7 +177,7 @@ absl::Status RunTls(const BenchFlags& options, const std::string& directory) {
         "TCP loopback; client on processor 0, servers on the last; medians of %d rounds, alternating.\n"
         "Sum: what the plain pool and AES-256-GCM alone (%.1f GB/s here over records, %.1f over pages) add up to.\n"
         "Latency is beside plain.\n"
-        "%-54s %10s %10s %-5s %6s %14s %7s %17s\n",
+        "%-46s %10s %10s %-5s %6s %14s %7s %17s\n",
         bench.rounds, MeasureCipher() / 1e9, MeasurePageCipher().value_or(0) / 1e9, "", "plain, sum", "so", "", "ratio",
         "[min max]", "mark", "plain, ratio");
   }
