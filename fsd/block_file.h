@@ -86,8 +86,8 @@ class BlockIo {
 };
 
 // The stored bytes of one file: sparse, up to 2^62, zeros where nothing was written. Offsets and lengths are multiples
-// of the store's unit. Thread-safe like Region, whose errors these are too (client/pool/region.h). Each operation ends in a bounded
-// time.
+// of the store's unit. Thread-safe like Region, whose errors these are too (client/pool/region.h). Each operation ends
+// in a bounded time.
 class BlockFile {
  public:
   virtual ~BlockFile() = default;

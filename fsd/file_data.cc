@@ -68,8 +68,7 @@ bool FileData::StartRead(FileIo* io, uint64_t offset, size_t size) {
   const ReadPlan plan = PlanRead(offset, size, io->buffer());
   io->file_ = this;
   io->got_ = plan.wanted;
-  BlockFile* const stored =
-      plan.units.empty() ? nullptr : pages_.FindStored(plan.from, plan.from + plan.units.size());
+  BlockFile* const stored = plan.units.empty() ? nullptr : pages_.FindStored(plan.from, plan.from + plan.units.size());
   if (stored == nullptr) {
     std::fill(plan.units.begin(), plan.units.end(), std::byte{0});
     EndIo(io, Errno::kOk);

@@ -15,8 +15,8 @@ namespace nram {
 
 class FileData;
 
-// Bytes with a page's worth of memory before and behind them that may be overwritten, so that a write can be rounded out
-// to whole units of its store in place.
+// Bytes with a page's worth of memory before and behind them that may be overwritten, so that a write can be rounded
+// out to whole units of its store in place.
 struct PaddedBytes {
   static constexpr size_t kPadBytes = kPageBytes;  // the largest unit
   std::byte* data = nullptr;

@@ -76,7 +76,7 @@ absl::StatusOr<std::string> OpenPool(const FsdOptions& options, Daemon* daemon) 
   pool.repair_bytes_per_s = options.repair_bytes_per_s;
   NRAM_ASSIGN_OR_RETURN(pool.seal, ChooseSeal(options.seal));
   if (options.swap && pool.seal == Seal::kAuto) pool.seal = Seal::kYes;  // memory of all of a machine's users
-  pool.fast_wake = FastWake::kOff;  // the mount counts its requests instead
+  pool.fast_wake = FastWake::kOff;                                       // the mount counts its requests instead
   pool.spin = options.swap ? SpinOptions{.limit_us = 0} : options.spin;
   NRAM_ASSIGN_OR_RETURN(daemon->pool, Pool::Open(std::move(pool)));
   // What threads that free memory would else allocate.

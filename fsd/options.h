@@ -27,8 +27,8 @@ struct FsdOptions {
   uint64_t size_bytes = 0;  // 0: as much as the store has
   uint64_t inodes = 0;      // 0: one for every two pages of this machine's RAM, as tmpfs has it
   bool gc = true;
-  int64_t copies = 1;  // of each page, on servers of different hosts: 1 to 4
-  std::optional<bool> seal;  // empty: $NRAM_SEAL, else where some server is another machine's, and for swap
+  int64_t copies = 1;               // of each page, on servers of different hosts: 1 to 4
+  std::optional<bool> seal;         // empty: $NRAM_SEAL, else where some server is another machine's, and for swap
   uint64_t repair_bytes_per_s = 0;  // 0: a quarter of the time; UINT64_MAX: without a bound
   bool writeback = true;
   bool nonempty = false;

@@ -10,10 +10,10 @@
 namespace nram {
 
 struct PoolStoreOptions {
-  bool gc = true;          // servers collect the files when this process's lease ends; else they stay until destroyed
-  int copies = 1;          // of each page, on servers of different hosts; 1 to 4
+  bool gc = true;           // servers collect the files when this process's lease ends; else they stay until destroyed
+  int copies = 1;           // of each page, on servers of different hosts; 1 to 4
   Seal seal = Seal::kAuto;  // whether donors see only ciphertext; then the store's unit is the page
-  bool keep_room = false;  // a file keeps the room that it has reserved or used when holes are made in it
+  bool keep_room = false;   // a file keeps the room that it has reserved or used when holes are made in it
 };
 
 // A store with a region of the pool for each file. Its capacity is in usable bytes: the pool's, divided by the number

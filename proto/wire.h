@@ -46,8 +46,8 @@ struct Credit {
 };
 
 // The seal of a sealed page (adr/0016), as it stands on the wire. Clients make and check seals; servers keep them
-// beside the page without looking at them. In a write, a seal that is not zero, of a page without chunks, makes the page
-// a hole.
+// beside the page without looking at them. In a write, a seal that is not zero, of a page without chunks, makes the
+// page a hole.
 struct PageSeal {
   std::array<uint8_t, 8> counter{};  // of the region, little-endian; half of the nonce
   std::array<uint8_t, 16> tag{};

@@ -16,11 +16,11 @@ MAY_SEE = {
     "proto": set(),
     "memserver": {"proto"},
     "client/transport": {"proto"},
-    "client/seal": set(),
+    "client/seal": {"proto"},
     "client/pool": {"client/seal", "client/transport", "proto"},
     "client/memory": {"client/pool"},
     "fsd": {"client/pool"},
-    "tools": {"client/memory", "client/pool", "client/transport", "fsd", "proto"},
+    "tools": {"client/memory", "client/pool", "client/seal", "client/transport", "fsd", "proto"},
 }
 GRPC_ONLY_IN = {"memserver", "client/transport"}
 NOTES = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")

@@ -85,7 +85,7 @@ class CopiedIo : public IoWay {
     Sealer* sealer = nullptr;
     bool is_sealed = false;   // a write: it is in `sealer`, and stays as it is however often it is sent
     bool may_change = false;  // some server may have executed it
-    absl::Status error;     // of some message
+    absl::Status error;       // of some message
   };
   using State = Piece::State;
 

@@ -10,9 +10,9 @@
 
 namespace nram {
 absl::Status CopiedIo::SealError() const {
-  return absl::FailedPreconditionError(absl::StrCat(
-      "region ", FormatId(Raw(place().map->key().id)), " is sealed, and this process has no key of it ",
-      "(a child after fork has none; it needs a pool of its own), or no memory"));
+  return absl::FailedPreconditionError(
+      absl::StrCat("region ", FormatId(Raw(place().map->key().id)), " is sealed, and this process has no key of it ",
+                   "(a child after fork has none; it needs a pool of its own), or no memory"));
 }
 
 absl::Status CopiedIo::BadSealError(const IoPart& part) const {
@@ -40,8 +40,8 @@ bool CopiedIo::Seal(Piece* piece) {
   if (request().masks != nullptr) selected = {request().masks + first, pages};
   // A page with room of its own keeps its frame, and a hole has none.
   const bool zeros_are_holes = !place().map->has_reserved();
-  piece->is_sealed = piece->sealer->Seal(seal(), place().map->key().id, piece->range.first_page(), data, selected,
-                                         zeros_are_holes);
+  piece->is_sealed =
+      piece->sealer->Seal(seal(), place().map->key().id, piece->range.first_page(), data, selected, zeros_are_holes);
   return piece->is_sealed;
 }
 
@@ -69,8 +69,7 @@ bool CopiedIo::Open(Piece* piece) {
   if (bad == Sealer::kAllFit || passes) {
     // A copy that catches up is empty; one that is mended may have a page where there should be none.
     if (repairs()) {
-      sealer->SelectSealed(piece->range.pages(),
-                           request().repair == RepairWork::kMend && !place().map->has_reserved());
+      sealer->SelectSealed(piece->range.pages(), request().repair == RepairWork::kMend && !place().map->has_reserved());
     }
     return true;
   }

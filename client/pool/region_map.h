@@ -73,8 +73,8 @@ class RegionMap {
   };
 
   const RegionKey& key() const { return key_; }
-  // Where the spans of a region with several copies, or of a sealed one, are; else null. Then this map has no spans, and
-  // knows no lives of servers.
+  // Where the spans of a region with several copies, or of a sealed one, are; else null. Then this map has no spans,
+  // and knows no lives of servers.
   CopyMap* copies() const { return copied_ == nullptr ? nullptr : &copied_->map; }
   // Null: the region is plain.
   RegionSeal* seal() const { return copied_ == nullptr ? nullptr : copied_->seal.get(); }

@@ -72,12 +72,11 @@ bool PageCipher::Seal(const SealPlace& place, uint64_t counter, const std::byte*
 bool PageCipher::Open(const SealPlace& place, const PageSeal& seal, std::byte* page) {
   int bytes = 0, rest = 0;
   std::array<uint8_t, 16> tag = seal.tag;
-  const bool opened =
-      Start(opening_.get(), place, CounterOf(seal)) &&
-      EVP_DecryptUpdate(opening_.get(), Raw(page), &bytes, Raw(page), kPageBytes) == 1 &&
-      bytes == static_cast<int>(kPageBytes) &&
-      EVP_CIPHER_CTX_ctrl(opening_.get(), EVP_CTRL_AEAD_SET_TAG, kTagBytes, tag.data()) == 1 &&
-      EVP_DecryptFinal_ex(opening_.get(), Raw(page) + bytes, &rest) == 1;
+  const bool opened = Start(opening_.get(), place, CounterOf(seal)) &&
+                      EVP_DecryptUpdate(opening_.get(), Raw(page), &bytes, Raw(page), kPageBytes) == 1 &&
+                      bytes == static_cast<int>(kPageBytes) &&
+                      EVP_CIPHER_CTX_ctrl(opening_.get(), EVP_CTRL_AEAD_SET_TAG, kTagBytes, tag.data()) == 1 &&
+                      EVP_DecryptFinal_ex(opening_.get(), Raw(page) + bytes, &rest) == 1;
   if (!opened) memset(page, 0, kPageBytes);
   return opened;
 }

@@ -123,8 +123,7 @@ void PageVersions::Doubted(uint64_t first_page, PageBits pages, uint64_t first_c
   }
   if (NRAM_PLANTED(doubt_forgotten_when_full)) return;
   EndDoubtsLocked(first_page, pages);
-  ForEachPage(pages, [&](uint64_t i)
-                         ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { SetLocked(first_page + i, kLostVersion); });
+  ForEachPage(pages, [&](uint64_t i) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { SetLocked(first_page + i, kLostVersion); });
 }
 
 void PageVersions::Trimmed(uint64_t first_page, uint64_t end_page) {

@@ -58,10 +58,10 @@ size_t Sealer::Open(RegionSeal* seal, RegionId region, uint64_t first_page, absl
     bool opens = counter == 0 || its_key != nullptr;
     if (opens && its_key != key) opens = cipher.BeginOpening(*its_key);
     key = its_key;
-    opens = opens && (counter == 0 || cipher.Open(seal->PlaceOf(region, first_page + i), seals[i],
-                                                  pages.data() + i * kPageBytes));
-    const PageVersions::Verdict verdict = opens ? seal->versions()->Check(first_page + i, counter, settles)
-                                                : PageVersions::Verdict::kOther;
+    opens = opens && (counter == 0 ||
+                      cipher.Open(seal->PlaceOf(region, first_page + i), seals[i], pages.data() + i * kPageBytes));
+    const PageVersions::Verdict verdict =
+        opens ? seal->versions()->Check(first_page + i, counter, settles) : PageVersions::Verdict::kOther;
     *lost = verdict == PageVersions::Verdict::kLost;
     if (verdict != PageVersions::Verdict::kFits) bad = i;
   }

@@ -23,12 +23,12 @@ struct Sealer {
   explicit Sealer(Mapping memory) : sealed(std::move(memory)) {}
 
   // Seals these pages of the region, from `first_page` on. Pages that `selected` (one mask for each page; empty: all)
-  // leaves out are left out, and those of zeros too if `zeros_are_holes`: then the message makes them holes. False: this
-  // process has no key (it is a child after fork).
+  // leaves out are left out, and those of zeros too if `zeros_are_holes`: then the message makes them holes. False:
+  // this process has no key (it is a child after fork).
   bool Seal(RegionSeal* seal, RegionId region, uint64_t first_page, absl::Span<const std::byte> pages,
             absl::Span<const ChunkMask> selected, bool zeros_are_holes);
-  // Opens in `pages` what was read, with its seals in `seals`, and compares with the region's versions. The place of the
-  // first page that is not what it should be; kAllFit. What was not opened is zeros. *lost: such a page is lost for
+  // Opens in `pages` what was read, with its seals in `seals`, and compares with the region's versions. The place of
+  // the first page that is not what it should be; kAllFit. What was not opened is zeros. *lost: such a page is lost for
   // good. `settles`: as PageVersions::Check has it.
   static constexpr size_t kAllFit = SIZE_MAX;
   size_t Open(RegionSeal* seal, RegionId region, uint64_t first_page, absl::Span<std::byte> pages, bool settles,

@@ -172,7 +172,8 @@ absl::Status CallStatus(const Call& call, absl::string_view who) {
     case Reason::kOtherGeneration:
       return absl::FailedPreconditionError(text("the server has another generation of the span"));
     case Reason::kNoSeals:
-      return absl::UnimplementedError(text("the pages of the region are sealed and those of the request are not, or the reverse"));
+      return absl::UnimplementedError(
+          text("the pages of the region are sealed and those of the request are not, or the reverse"));
     case Reason::kUnknownSnapshot:
       return absl::NotFoundError(text("the server has no such version of the region"));
     case Reason::kOtherVersion:

@@ -146,7 +146,7 @@ class PollingStallTest : public MalformedTest {
  protected:
   static TestDataServer::Options Polling() {
     TestDataServer::Options options;
-    // Long enough that the busy client, however slowly it is run, is never silent in the middle of a message for so long.
+    // However slowly the busy client is run, it is never silent in the middle of a message for so long.
     options.data.stall_limit_ms = 2000;
     options.data.spin.limit_us = 5'000'000;
     return options;

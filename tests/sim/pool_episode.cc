@@ -22,7 +22,7 @@ struct Plan {
   WorkloadOptions workload;
   FaultWeights faults{};
   bool never_full = false;
-  bool survives = false;    // one fault at a time, and two copies
+  bool survives = false;     // one fault at a time, and two copies
   uint64_t evil_one_in = 0;  // replies to reads of sealed pages; 0: no server lies
   bool one_is_evil = false;  // and no other fault comes: the other copy is always good
   Checker::Servers servers = Checker::Servers::kMayBeAway;

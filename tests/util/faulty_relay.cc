@@ -43,7 +43,8 @@ struct FaultyRelay::Link {
   std::thread thread;
 };
 
-FaultyRelay::FaultyRelay(const Endpoint& target, uint64_t seed) : target_(target), seed_(seed), evil_(seed), lie_random_(seed) {
+FaultyRelay::FaultyRelay(const Endpoint& target, uint64_t seed)
+    : target_(target), seed_(seed), evil_(seed), lie_random_(seed) {
   char name[] = "/tmp/nram-relay-XXXXXX";
   PCHECK(mkdtemp(name) != nullptr);
   directory_ = name;

@@ -118,8 +118,8 @@ absl::Status RunTlsBench(Pool* plain, Pool* tls, const PoolBenchOptions& options
   Subject subjects[] = {
       {"TLS", 1.15, true, false, nullptr}, {"sealed", 1.15, false, true, nullptr}, {"both", 1.3, true, true, nullptr}};
   for (Subject& subject : subjects) {
-    NRAM_ASSIGN_OR_RETURN(subject.work, Workload::Create(subject.has_tls ? tls : plain,
-                                                         subject.is_sealed ? Seal::kYes : Seal::kNo));
+    NRAM_ASSIGN_OR_RETURN(subject.work,
+                          Workload::Create(subject.has_tls ? tls : plain, subject.is_sealed ? Seal::kYes : Seal::kNo));
   }
   for (const Subject& subject : subjects) {
     for (const bool write : {false, true}) {
