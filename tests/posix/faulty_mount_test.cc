@@ -199,7 +199,7 @@ class FileUnderTest {
   uint64_t next_version_ = 1;
 };
 
-void RunAgainstAModel(bool writeback) {
+void RunAgainstAModel(bool writeback, Seal seal = Seal::kNo) {
   TestPool servers(2, 256 * kMiB);
   std::vector<std::unique_ptr<FaultyRelay>> relays;
   for (int i = 0; i < 2; ++i) {
@@ -211,7 +211,7 @@ void RunAgainstAModel(bool writeback) {
   options.reroute_data_for_test = [&](size_t server, const Endpoint&) { return relays[server]->endpoint(); };
   const std::unique_ptr<Pool> pool = TestPool::Open(options);
   ASSERT_NE(pool, nullptr);
-  const auto store = NewPoolStore(pool.get(), {});
+  const auto store = NewPoolStore(pool.get(), {.seal = seal});
   Filesystem filesystem(store.get(), {});
   const TempDir directory;
   FuseMountOptions mount_options;
@@ -242,7 +242,8 @@ void RunAgainstAModel(bool writeback) {
                      .cut = 0.003,
                      .reorder = 0.005,
                      .delay = 0.02,
-                     .delay_us_max = 2'000});
+                     .delay_us_max = 2'000,
+                     .lie = seal == Seal::kYes ? 0.02 : 0});
       poll(nullptr, 0, static_cast<int>(random() % 300));
       const bool down = random() % 2 == 0;
       down ? relay.SetDown(true) : relay.Hold(true);
@@ -259,11 +260,13 @@ void RunAgainstAModel(bool writeback) {
     }
   }
   EXPECT_GT(relays[0]->faults() + relays[1]->faults(), 20u);
+  if (seal == Seal::kYes) EXPECT_GT(relays[0]->lies() + relays[1]->lies(), 5u);
   (*mount)->Unmount(10'000);
 }
 
 TEST(FaultyMountTest, GivesWhatWasWrittenOrAnError) { RunAgainstAModel(true); }
 TEST(FaultyMountTest, WithoutWriteback) { RunAgainstAModel(false); }
+TEST(FaultyMountTest, WithSealedPagesAndDonorsThatLie) { RunAgainstAModel(true, Seal::kYes); }
 
 }  // namespace
 }  // namespace nram

@@ -1,6 +1,7 @@
 #ifndef NRAM_TESTS_UTIL_TEST_POOL_H_
 #define NRAM_TESTS_UTIL_TEST_POOL_H_
 
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
@@ -52,6 +53,9 @@ class TestPool {
     for (const int port : ports_) options.servers.push_back({"127.0.0.1", port, ""});
     options.open_timeout_ms = 15'000;  // the sanitizers make gRPC slow
     options.spin.limit_us = 0;
+    // So that any of these tests can be run with sealed pages.
+    const char* const seal = std::getenv("NRAM_SEAL");
+    if (seal != nullptr && std::string(seal) == "1") options.seal = Seal::kYes;
     return options;
   }
   std::unique_ptr<Pool> Open() const { return Open(Options()); }

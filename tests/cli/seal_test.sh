@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# What donors and the network have of sealed pages: a canary goes through the doors, and is looked for in the memory of
+# the servers, in all packets and in logs. Without seals it is found in the first two.
+set -euo pipefail
+
+nram=$1
+memserver=$2
+find_canary=$3
+directory=$(mktemp -d -p /tmp --suffix=-nram-seal)
+unset NRAM_POOL NRAM_TLS_DIR NRAM_SEAL
+servers=()
+packets=
+cleanup() {
+  [ -z "$packets" ] || kill "$packets" 2> /dev/null || true
+  mountpoint -q "$directory/mount" && "$nram" umount "$directory/mount" > /dev/null 2>&1 || true
+  for pid in "${servers[@]}"; do kill "$pid" 2> /dev/null && wait "$pid" || true; done
+  rm -rf "$directory"
+}
+trap cleanup EXIT
+. "$(dirname "$0")/expect.sh"
+mkdir "$directory/mount"
+
+serve() {
+  rm -f "$directory/ready"
+  "$memserver" --donate=512M --port=0 --ready-file="$directory/ready" 2>> "$directory/log" &
+  servers+=($!)
+  until [ -e "$directory/ready" ]; do
+    kill -0 "${servers[-1]}" 2> /dev/null || fail "the server did not start: $(tail -3 "$directory/log")"
+    read -rt 0.05 <> <(:) || true
+  done
+  pool=127.0.0.1:$(jq .control_port "$directory/ready")
+}
+serve
+export NRAM_POOL=$pool
+
+# Only the canary is text in the files: everything else is random.
+canary=canary-$(head -c 12 /dev/urandom | base64 | tr -dc 'a-zA-Z0-9')
+# Lines that begin with random letters, so that a sort has something to do, and end with the canary.
+head -c 45000000 /dev/urandom | base64 -w 60 | sed "s/\$/$canary/" > "$directory/lines"
+
+count() { "$find_canary" "$canary" "$@"; }
+
+try() { # flag
+  "$nram" mount "$directory/mount" "$1" --log-file="$directory/mount.log" > "$directory/said" 2>&1 || fail "$(cat "$directory/said")"
+  python3 - "$directory/packets" << 'P' &
+import signal, socket, sys
+# Every packet of the loopback device.
+link = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 26)
+link.bind(("lo", 0))
+with open(sys.argv[1], "wb") as out:
+    open(sys.argv[1] + ".ready", "w").close()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    while True:
+        out.write(link.recv(1 << 17))
+P
+  packets=$!
+  until [ -e "$directory/packets.ready" ]; do read -rt 0.05 <> <(:) || true; done
+  head -c 20000000 "$directory/lines" > "$directory/mount/file"
+  sync "$directory/mount/file"
+  # Out of the kernel's cache, so that it comes back over the network too.
+  dd if="$directory/mount/file" of=/dev/null bs=1M iflag=direct status=none
+  cmp "$directory/mount/file" <(head -c 20000000 "$directory/lines") || fail "the mount with $1 gives other bytes"
+  "$nram" sort --memory=48M "$1" "$directory/lines" --output="$directory/sorted" 2> "$directory/said" ||
+    fail "$(cat "$directory/said")"
+  LC_ALL=C sort -c "$directory/sorted" || fail "the sort with $1 is wrong"
+  kill "$packets"
+  wait "$packets" 2> /dev/null || true
+  packets=
+  in_servers=$(count --memory "${servers[@]}")
+  in_packets=$(count "$directory/packets")
+  rm -f "$directory/packets" "$directory/packets.ready" "$directory/sorted"
+}
+
+try --no-seal
+[ "$in_servers" -gt 1000 ] || fail "without seals, the canary is in the server $in_servers times: this test sees nothing"
+[ "$in_packets" -gt 1000 ] || fail "without seals, the canary is in $in_packets packets: this test sees nothing"
+"$nram" umount "$directory/mount" > /dev/null
+# The server of before has it in frames that are free.
+kill "${servers[0]}" && wait "${servers[0]}" || true
+servers=()
+serve
+export NRAM_POOL=$pool
+
+try --seal
+[ "$in_servers" -eq 0 ] || fail "the canary is in the server's memory, $in_servers times"
+[ "$in_packets" -eq 0 ] || fail "the canary was sent, $in_packets times"
+[ "$(count "$directory/log" "$directory/mount.log")" -eq 0 ] || fail "the canary is in a log"
+"$nram" umount "$directory/mount" > /dev/null
+
+# On by itself with a server elsewhere, off where all are here.
+expect 2 "expected 1 or 0" env NRAM_SEAL=yes "$nram" mount "$directory/mount"
+expect 2 "--seal needs --scratch=pool" "$nram" sort --seal --scratch=/tmp "$directory/log"
+echo "sealed pages: no canary outside of the client"
