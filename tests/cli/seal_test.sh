@@ -41,7 +41,8 @@ head -c 45000000 /dev/urandom | base64 -w 60 | sed "s/\$/$canary/" > "$directory
 count() { "$find_canary" "$canary" "$@"; }
 
 try() { # flag
-  "$nram" mount "$directory/mount" "$1" --log-file="$directory/mount.log" > "$directory/said" 2>&1 || fail "$(cat "$directory/said")"
+  "$nram" mount "$directory/mount" "$1" --log-file="$directory/mount.log" > "$directory/said" 2>&1 ||
+    fail "$(cat "$directory/said")"
   python3 - "$directory/packets" << 'P' &
 import signal, socket, sys
 # Every packet of the loopback device.
@@ -73,8 +74,8 @@ P
 }
 
 try --no-seal
-[ "$in_servers" -gt 1000 ] || fail "without seals, the canary is in the server $in_servers times: this test sees nothing"
-[ "$in_packets" -gt 1000 ] || fail "without seals, the canary is in $in_packets packets: this test sees nothing"
+[ "$in_servers" -gt 1000 ] || fail "without seals, the canary is in the server $in_servers times: the test is blind"
+[ "$in_packets" -gt 1000 ] || fail "without seals, the canary is in $in_packets packets: the test is blind"
 "$nram" umount "$directory/mount" > /dev/null
 # The server of before has it in frames that are free.
 kill "${servers[0]}" && wait "${servers[0]}" || true
