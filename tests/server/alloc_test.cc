@@ -37,7 +37,8 @@ TEST_P(SteadyPathTest, AllocatesNothing) {
       const IoOptions how{.io_class = io_class};
       ASSERT_TRUE(region->Write(offset, {buffer.data(), 4096}, how).ok());
       ASSERT_TRUE(region->Read(offset, {buffer.data(), 4096}, how).ok());
-      if (!sealed) ASSERT_TRUE(region->Write(offset + 512, {buffer.data(), 512}, how).ok());
+      const uint64_t part = region->unit_bytes();
+      ASSERT_TRUE(region->Write(offset + part, {buffer.data(), part}, how).ok());
       ASSERT_TRUE(region->WriteChunks(offset, {buffer.data(), 4 * 4096}, masks, how).ok());
     }
     if (i % 16 != 0) return;
