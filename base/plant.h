@@ -53,6 +53,7 @@
   PLANT(copy_outside_gate)                     \
   PLANT(joining_copy_misses_changes)           \
   PLANT(join_raises_nothing)                   \
+  PLANT(other_place_known)                     \
   /* Sealed pages. */                          \
   PLANT(counter_given_twice)                   \
   PLANT(counter_not_compared)                  \
@@ -60,7 +61,8 @@
   PLANT(doubt_forgotten_when_full)             \
   PLANT(version_not_doubted)                   \
   PLANT(versions_told_after_gate)              \
-  PLANT(hole_believed)
+  PLANT(hole_believed)                         \
+  PLANT(unsealed_page_believed)
 
 namespace nram {
 

@@ -43,7 +43,9 @@ constexpr int64_t kUnmountTimeoutMs = 10'000;
 // minute at least. Nothing that keeps its deadlines takes so long.
 constexpr int64_t kSwapRequestDeadlines = 6;
 constexpr int64_t kSwapRequestMinS = 60;
-constexpr size_t kMessagesPerRequest = 5;  // one of 1 MiB that does not begin with a message
+// The kernel has fewer requests of data under way than there are threads (background_max), with so many messages each:
+// of 1 MiB that does not begin where a message does.
+constexpr size_t kMessagesPerRequest = 5;
 
 int Fail(const absl::Status& status, int fd) {
   const std::string text = absl::StrCat("nram-fsd: ", status.message(), "\n");

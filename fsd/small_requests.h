@@ -18,7 +18,7 @@
 namespace nram {
 
 // The small reads and writes of a mount, for which no thread waits: each has a handle from its start to its reply.
-// Thread-safe, without a lock. Its memory is bounded: 65 KiB for each of 128 handles, made when first needed.
+// Thread-safe, without a lock. Its memory is bounded: 72 KiB for each of 128 handles, made when first needed.
 class SmallRequests {
  public:
   // Both must outlive it.

@@ -50,7 +50,7 @@ class PageStore : public RegionTable {
     IfAbsent absent = IfAbsent::kRefuse;
     Frames frames = Frames::kFitted;
     uint64_t term = 0;            // the lease's term when the write was sent; 0: not checked
-    SpanGeneration generation{};  // of the range's span; 0: the region has one copy
+    SpanGeneration generation{};  // of the range's span; 0: the region has none
     // Of a sealed region: one for each page of the range. Its pages are written whole, or not at all. Empty: the
     // region is plain.
     absl::Span<const PageSeal> seals = {};

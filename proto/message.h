@@ -103,7 +103,7 @@ bool MatchesChecksum(const std::byte* in, uint32_t payload_crc);
 // Checks a payload's tables against its header:
 //   masks  have only bits within the range, and as many chunks as the length says; if the message is sealed, all chunks
 //          of a page or none
-//   seals  are zeros for a page that is not there
+//   seals  of a reply are zeros for a page that is not there
 absl::Status CheckTables(const MessageHeader& header, absl::Span<const uint8_t> tables);
 
 absl::string_view OpName(Op op);

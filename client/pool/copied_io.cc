@@ -71,7 +71,9 @@ bool CopiedIo::Claim(Piece* piece) {
   if (request().op == Op::kTrim) {
     unit = kChunksPerSpan;
     // Holes need no trim.
-    const uint64_t span = copies()->NextSpan(next_chunk_ / kChunksPerSpan);
+    const uint64_t first = next_chunk_ / kChunksPerSpan;
+    uint64_t span = copies()->NextSpan(first);
+    if (seal() != nullptr) span = std::min(span, seal()->versions()->NextTold(first));
     if (span == UINT64_MAX || span * kChunksPerSpan >= end) {
       next_chunk_ = end;
       return false;
@@ -92,6 +94,7 @@ bool CopiedIo::Claim(Piece* piece) {
   piece->damaged_reads = 0;
   piece->bad.clear();
   piece->confirms = piece->is_sealed = piece->may_change = false;
+  piece->deaths = 0;
   piece->error = absl::OkStatus();
   return true;
 }
@@ -197,6 +200,7 @@ bool CopiedIo::BeginChange(Piece* piece) {
   piece->whole = WholePagesOf(piece->range);
   if (!trims && !IsWhole(part->call.masks, piece->range, seal() != nullptr)) piece->whole = {};
   bool lost = false;
+  const uint64_t mark = seal() == nullptr ? 0 : seal()->versions()->mark();
   const CopyMap::SpanState state = copies()->Look(piece->range, &lost);
   if (lost && !trims) {
     // What is left of a lost page would be taken for all of it.
@@ -221,6 +225,7 @@ bool CopiedIo::BeginChange(Piece* piece) {
   if (trims) {
     copies()->NoteTrimmed(piece->whole);
     NoteVersions(piece, /*is_stored=*/true);
+    if (state != CopyMap::SpanState::kLost) NoteHole(SpanOf(*piece) * kPagesPerSpan, kPagesPerSpan, mark);
     return End(piece, absl::OkStatus()), false;
   }
   piece->state = State::kPlace;
@@ -338,7 +343,8 @@ bool CopiedIo::EndChange(Piece* piece, CopiedChange::Step::Kind kind) {
   if (!piece->settles) {
     if (NRAM_PLANTED(versions_told_after_gate)) LeaveGate(piece);
     NoteVersions(piece, kind == Kind::kStored);
-    if (!died || repairs()) return End(piece, status), false;
+    // A server that lies may let it die for ever.
+    if (!died || repairs() || ++piece->deaths > kDeathsMax) return End(piece, status), false;
     piece->state = State::kBegin;
     return true;
   }

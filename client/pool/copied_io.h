@@ -43,6 +43,8 @@ class CopiedIo : public IoWay {
   static constexpr size_t kPiecesMax = 16;
   // Answers to one read whose checksums are wrong: it is not the network then.
   static constexpr int kGarbledMax = 6;
+  // How often all copies of a change may die under it, which then begins anew.
+  static constexpr int kDeathsMax = 16;
 
   struct Piece {
     enum class State : uint8_t {
@@ -80,6 +82,7 @@ class CopiedIo : public IoWay {
     size_t damaged_reads = 0;                         // copies that have said so, since all were tried
     absl::InlinedVector<uint16_t, kReplicasMax> bad;  // presences, of answers that were damaged or garbled
     bool unsettled = false;
+    int deaths = 0;         // of all copies, during a change
     bool confirms = false;  // a reader has the data, and asks the other copies whether it counts
     // Of a sealed region (copied_seal.cc).
     Sealer* sealer = nullptr;
@@ -147,6 +150,8 @@ class CopiedIo : public IoWay {
   // Opens what a read has found, and compares it with what should be there. False: it is something else; the piece
   // reads again in the gate, or asks another copy, or has ended.
   bool Open(Piece* piece);
+  // These pages were a hole on all servers after the mark of the versions was taken.
+  void NoteHole(uint64_t first_page, uint64_t pages, uint64_t mark);
   // A change has ended; it is in the gate still.
   void NoteVersions(Piece* piece, bool is_stored);
   absl::Status SealError() const;

@@ -186,7 +186,7 @@ void CopiedIo::JudgeLeg(IoPart* part) {
   if (!trims) engine_->EndRoom(part, call.used_bytes);
   // A page that was stored proves that the span is there.
   if (!trims && (call.reason == Reason::kOk || call.stored_pages > 0)) {
-    copies()->NoteAnswered(SpanOf(*PieceOf(*part)), part->leg.presence);
+    copies()->NoteAnswered(SpanOf(*PieceOf(*part)), part->leg);
   }
   if (request().used_bytes != nullptr) *request().used_bytes += call.used_bytes;
   switch (call.reason) {
@@ -199,6 +199,8 @@ void CopiedIo::JudgeLeg(IoPart* part) {
       }
       return EndLeg(part, End::kStored, absl::OkStatus());
     case Reason::kUnknownRegion:
+      // Who is to create it has no reason to say so.
+      if (creates && !map->key().named) return EndLeg(part, End::kRefused, absl::UnavailableError(status.message()));
       copies()->Bury(part->leg.presence);
       return EndLeg(part, End::kMissed, status);
     case Reason::kOtherGeneration:

@@ -29,9 +29,11 @@ bool CopiedIo::Read(Piece* piece) {
   IoPart* const part = PartOf(*piece, 0);
   engine_->SetData(part, piece->range);
   CopyMap::Legs legs;
+  const uint64_t mark = seal() == nullptr ? 0 : seal()->versions()->mark();
   switch (copies()->LookForRead(piece->range, &legs, &piece->unsettled)) {
     case CopyMap::ReadState::kHole:
-      GiveSealer(piece);  // of an earlier look
+      if (repairs()) return End(piece, absl::OkStatus()), false;
+      NoteHole(piece->range.first_page(), piece->range.pages(), mark);
       memset(part->call.in, 0, piece->range.bytes());
       return EndRead(piece);
     case CopyMap::ReadState::kLost:

@@ -73,7 +73,8 @@ bool CopiedIo::Open(Piece* piece) {
     }
     return true;
   }
-  if (lost) return End(piece, LostError()), false;
+  // A page that is lost already needs no copy.
+  if (lost) return End(piece, repairs() && piece->range.pages() == 1 ? absl::OkStatus() : LostError()), false;
   if (!piece->in_gate && !is_reader()) {
     // It may have been changed while it was read. In the gate there is no such excuse.
     piece->tried.clear();
@@ -84,6 +85,10 @@ bool CopiedIo::Open(Piece* piece) {
   ++piece->damaged_reads;
   NoteBad(piece, part.leg.presence);
   return false;
+}
+
+void CopiedIo::NoteHole(uint64_t first_page, uint64_t pages, uint64_t mark) {
+  if (seal() != nullptr) seal()->versions()->EndDoubts(first_page, first_page + pages, mark);
 }
 
 void CopiedIo::NoteVersions(Piece* piece, bool is_stored) {

@@ -10,6 +10,8 @@
 
 namespace nram {
 
+bool CopyMap::HasPlaceLocked(size_t lives) const { return presences_.size() + lives < kPresencesMax; }
+
 uint16_t CopyMap::PresenceLocked(const Life& life) {
   const Presence* const present = FindPresenceLocked(life);
   if (present != nullptr) return static_cast<uint16_t>(present - presences_.data());
@@ -83,6 +85,7 @@ bool CopyMap::Place(uint64_t span, absl::Span<const Life> lives) {
   GateLock lock(&mu_);
   const SpanCopies* const present = FindLocked(span);
   if (present != nullptr && present->placed()) return false;
+  if (!HasPlaceLocked(lives.size())) return false;
   for (const Life& life : lives) {
     if (!MayHaveLocked(life)) return false;
   }
@@ -98,6 +101,7 @@ CopyMap::Leg CopyMap::LegOf(const SpanCopies& copies, int copy) const {
   leg.life = {presence.server, presence.incarnation};
   leg.presence = copies.presence(copy);
   leg.known = presence.known;
+  leg.placement = copies.placement();
   leg.creates = !copies.known(copy);
   leg.generation = copies.GenerationFor(copy);
   return leg;
@@ -129,7 +133,7 @@ void CopyMap::Refresh(uint64_t span, Leg* leg) const {
   GateLock lock(&mu_);
   leg->known = presences_[leg->presence].known;
   const SpanCopies* const copies = FindLocked(span);
-  if (copies == nullptr) return;
+  if (copies == nullptr || copies->placement() != leg->placement) return;
   for (int copy = 0; copy < SpanCopies::kMost; ++copy) {
     // What a stale one has said before it joins again does not count.
     const bool is_it = (copies->changed() >> copy & 1) != 0 && copies->presence(copy) == leg->presence;
@@ -256,13 +260,15 @@ bool CopyMap::IsCreated(const Life& life) const {
   return false;
 }
 
-void CopyMap::NoteAnswered(uint64_t span, uint16_t presence) {
+void CopyMap::NoteAnswered(uint64_t span, const Leg& leg) {
   GateLock lock(&mu_);
-  presences_[presence].known = Known::kCreated;
+  presences_[leg.presence].known = Known::kCreated;
   SpanCopies* const copies = FindLocked(span);
-  if (copies == nullptr) return;
-  for (int copy = 0; copy < SpanCopies::kMost; ++copy) {
-    if (copies->state(copy) != CopyState::kAbsent && copies->presence(copy) == presence) copies->NoteKnown(copy);
+  // In another place, what it has of this one would show beside what is to come.
+  const bool is_there = copies != nullptr && copies->placement() == leg.placement;
+  if (!is_there && !NRAM_PLANTED(other_place_known)) return;
+  for (int copy = 0; copies != nullptr && copy < SpanCopies::kMost; ++copy) {
+    if (copies->state(copy) != CopyState::kAbsent && copies->presence(copy) == leg.presence) copies->NoteKnown(copy);
   }
 }
 

@@ -46,7 +46,8 @@ class CopyMap {
     Life life;
     uint16_t presence = 0;
     Known known = Known::kNothing;
-    bool creates = false;  // nobody knows that the server has the span
+    uint16_t placement = 0;  // the span's
+    bool creates = false;    // nobody knows that the server has the span
     SpanGeneration generation{};
   };
   using Legs = absl::InlinedVector<Leg, SpanCopies::kMost>;
@@ -85,7 +86,7 @@ class CopyMap {
   enum class SpanState { kHole, kPlaced, kLost };
   // `lost`: the range has pages that are lost. In a span that is lost, all are that were not written since.
   SpanState Look(const ChunkRange& range, bool* lost) const;
-  // Places a span that is a hole, or lost. False: it is placed already.
+  // Places a span that is a hole, or lost. False: it is placed already, or cannot be.
   bool Place(uint64_t span, absl::Span<const Life> lives);
   // Pages that a change covers entirely.
   struct WholePages {
@@ -119,8 +120,8 @@ class CopyMap {
   // At a read's end: what it has found at `leg` counts.
   bool Confirms(uint64_t span, const Leg& leg) const;
 
-  // A copy has answered a change: its server has the span.
-  void NoteAnswered(uint64_t span, uint16_t presence);
+  // A copy has answered a change: its server has the span, if that has its place still.
+  void NoteAnswered(uint64_t span, const Leg& leg);
   // A message that may have created the region there was sent and has no answer.
   void NotePerhaps(uint16_t presence);
   // Nothing of the region is left there: another life of the server has begun, or it was collected.
@@ -216,6 +217,8 @@ class CopyMap {
 
  private:
   static constexpr size_t kDamagedMax = 256;
+  // Lives of servers, and losses in them, that a region can have gone through. Beyond, nothing is placed any more.
+  static constexpr size_t kPresencesMax = 60'000;
   struct Block {
     std::array<SpanCopies, kSpansPerTableBlock> spans;
     std::unique_ptr<std::array<uint8_t, kSpansPerTableBlock>> reserved;  // see only_reserved_
@@ -244,6 +247,7 @@ class CopyMap {
   void VisitLocked(uint64_t span, absl::FunctionRef<bool(uint64_t span, SpanCopies* copies)> visit) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool IsUsedLocked(absl::FunctionRef<bool(const Presence&)> is_it) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool HasPlaceLocked(size_t lives) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   uint16_t PresenceLocked(const Life& life) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The span as it is now, without what has died. Null: a hole.
   SpanCopies* FindLocked(uint64_t span) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -106,7 +106,7 @@ std::optional<uint16_t> CopyMap::Join(uint64_t span, const Life& life, std::opti
   GateLock lock(&mu_);
   SpanCopies* const copies = FindLocked(span);
   if (copies == nullptr || !copies->placed()) return std::nullopt;
-  if (!MayHaveLocked(life)) return std::nullopt;
+  if (!MayHaveLocked(life) || !HasPlaceLocked(1)) return std::nullopt;
   const uint16_t presence = PresenceLocked(life);
   const int place = PlaceOf(*copies, presence);
   if (place >= 0 && copies->state(place) != CopyState::kStale) return std::nullopt;

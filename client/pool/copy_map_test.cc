@@ -46,7 +46,7 @@ class CopyMapTest : public ::testing::Test {
       sent_.assign(legs.begin(), legs.end());
       for (const CopyMap::Leg& leg : legs) {
         const bool answers = !silent_.contains(leg.life.server);
-        if (answers) map_.NoteAnswered(span, leg.presence);
+        if (answers) map_.NoteAnswered(span, leg);
         change.Ended(leg.presence, answers ? CopiedChange::End::kStored : CopiedChange::End::kMissed);
       }
     }

@@ -153,7 +153,13 @@ int Pool::CountHosts(bool with_away) const {
 
 absl::StatusOr<std::unique_ptr<Region>> Pool::CreateRegion(const RegionOptions& options) {
   NRAM_RETURN_IF_ERROR(CheckOptions(options));
-  if (!options.name.empty()) return named_regions_.Create(options);
+  if (!options.name.empty()) {
+    if (options.seal == Seal::kYes || (options.seal == Seal::kAuto && options_.seal == Seal::kYes)) {
+      return absl::UnimplementedError(
+          "a region with a name cannot be sealed yet: say --no-seal (NRAM_SEAL=0) if servers may see its pages");
+    }
+    return named_regions_.Create(options);
+  }
   std::unique_ptr<RegionSeal> seal;
   if (options.seal == Seal::kYes || (options.seal == Seal::kAuto && seals_)) {
     NRAM_ASSIGN_OR_RETURN(seal, MakeSeal());

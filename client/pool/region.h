@@ -61,7 +61,8 @@ class Region {
   // Gives up the handle; the region stays (for ever, or until the lease ends if it is a GC region).
   ~Region();
 
-  // Blocking. They use the calling thread for the traffic and do not allocate once the region's spans are placed.
+  // Blocking. They use the calling thread for the traffic and do not allocate once the region's spans are placed (nor
+  // once a sealed region's pages were written or reserved, where few messages are under way).
   absl::Status Read(uint64_t offset, absl::Span<std::byte> to, const IoOptions& options = {});
   absl::Status Write(uint64_t offset, absl::Span<const std::byte> from, const IoOptions& options = {});
   // Writes of the range only the chunks that `masks` selects, one mask for each page that the range touches.

@@ -243,7 +243,7 @@ void Reservation::Settle() {
     } else if (place_.map->AddReserved(server, session->room(), std::move(grant))) {
       added[server] = bytes;
       session->NoteReturned();
-    } else if (place_.map->copies() == nullptr) {
+    } else if (place_.map->copies() == nullptr || place_.map->copies()->copies() == 1) {
       status_ = absl::UnavailableError(
           absl::StrCat("memory server ", session->name(), " has restarted while room was reserved"));
     }

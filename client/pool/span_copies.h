@@ -30,7 +30,7 @@ using CopySet = uint8_t;
 // A copy names a *presence*: its region in one life of one server, by a number that the region's map gives. Presences
 // die with their server's life; the caller says which copies are alive.
 //
-// A region of one copy has generation 0, always. Else generations are even, begin at 2, and none is used twice.
+// A plain region of one copy has generation 0, always. Else generations are even, begin at 2, and none is used twice.
 class SpanCopies {
  public:
   static constexpr int kMost = kReplicasMax;

@@ -63,7 +63,7 @@ PageVersion* PageVersions::SlotLocked(uint64_t page) {
   const uint64_t number = page / kPagesPerSpan;
   if (spans_ == nullptr && only_span_ == UINT64_MAX) only_span_ = number;
   if (spans_ == nullptr && only_span_ != number) {
-    spans_ = std::make_unique<absl::flat_hash_map<uint64_t, Span>>();
+    spans_ = std::make_unique<absl::btree_map<uint64_t, Span>>();
     (*spans_)[only_span_] = std::move(only_);
   }
   Span& span = spans_ == nullptr ? only_ : (*spans_)[number];
@@ -94,16 +94,51 @@ void PageVersions::Prepare(uint64_t first_page, uint64_t end_page) {
   for (uint64_t page = first_page / kRunPages * kRunPages; page < end_page; page += kRunPages) {
     GateLock lock(&mu_);
     is_prepared_ = true;
-    if (doubts_ == nullptr) doubts_ = std::make_unique<std::vector<Doubt>>();
-    doubts_->reserve(kDoubtsMax);
+    DoubtsLocked().list.reserve(kDoubtsMax);
     (void)SlotLocked(page);
   }
 }
 
-void PageVersions::EndDoubtsLocked(uint64_t first_page, PageBits pages) {
-  if (doubts_ == nullptr || doubts_->empty()) return;
-  for (Doubt& doubt : *doubts_) doubt.pages &= ~Shifted(pages, first_page, doubt.first_page);
-  std::erase_if(*doubts_, [](const Doubt& doubt) { return doubt.pages == 0; });
+PageVersions::Doubts& PageVersions::DoubtsLocked() {
+  if (doubts_ == nullptr) doubts_ = std::make_unique<Doubts>();
+  return *doubts_;
+}
+
+void PageVersions::EndDoubtsLocked(uint64_t first_page, PageBits pages, uint64_t mark) {
+  if (doubts_ == nullptr || doubts_->list.empty()) return;
+  for (Doubt& doubt : doubts_->list) {
+    if (doubt.number <= mark) doubt.pages &= ~Shifted(pages, first_page, doubt.first_page);
+  }
+  std::erase_if(doubts_->list, [](const Doubt& doubt) { return doubt.pages == 0; });
+}
+
+uint64_t PageVersions::mark() const {
+  GateLock lock(&mu_);
+  return doubts_ == nullptr ? 0 : doubts_->last_number;
+}
+
+void PageVersions::EndDoubts(uint64_t first_page, uint64_t end_page, uint64_t mark) {
+  GateLock lock(&mu_);
+  if (doubts_ == nullptr || doubts_->list.empty()) return;
+  ForEachMessage(first_page, end_page, [&](uint64_t page, PageBits pages) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    EndDoubtsLocked(page, pages, mark);
+  });
+}
+
+uint64_t PageVersions::NextTold(uint64_t span) const {
+  GateLock lock(&mu_);
+  uint64_t next = UINT64_MAX;
+  if (spans_ != nullptr) {
+    if (const auto it = spans_->lower_bound(span); it != spans_->end()) next = it->first;
+  } else if (only_span_ >= span) {
+    next = only_span_;
+  }
+  if (doubts_ == nullptr) return next;
+  for (const Doubt& doubt : doubts_->list) {
+    const uint64_t of = doubt.first_page / kPagesPerSpan;
+    if (of >= span) next = std::min(next, of);
+  }
+  return next;
 }
 
 void PageVersions::Stored(uint64_t first_page, PageBits pages, uint64_t first_counter) {
@@ -115,10 +150,15 @@ void PageVersions::Stored(uint64_t first_page, PageBits pages, uint64_t first_co
 }
 
 void PageVersions::Doubted(uint64_t first_page, PageBits pages, uint64_t first_counter) {
+  if (pages == 0) return;
   GateLock lock(&mu_);
-  if (doubts_ == nullptr) doubts_ = std::make_unique<std::vector<Doubt>>();
-  if (doubts_->size() < kDoubtsMax) {
-    doubts_->push_back({first_page, pages, first_counter});
+  Doubts& doubts = DoubtsLocked();
+  // It was sent before, and is in doubt still.
+  if (first_counter != 0) {
+    std::erase_if(doubts.list, [&](const Doubt& doubt) { return doubt.first_counter == first_counter; });
+  }
+  if (doubts.list.size() < kDoubtsMax) {
+    doubts.list.push_back({first_page, pages, first_counter, ++doubts.last_number});
     return;
   }
   if (NRAM_PLANTED(doubt_forgotten_when_full)) return;
@@ -130,6 +170,7 @@ void PageVersions::Trimmed(uint64_t first_page, uint64_t end_page) {
   ForEachMessage(first_page, end_page, [&](uint64_t page, PageBits pages) { Stored(page, pages, 0); });
   const uint64_t first_span = (first_page + kPagesPerSpan - 1) / kPagesPerSpan;
   const uint64_t end_span = end_page / kPagesPerSpan;
+  if (first_span >= end_span) return;
   GateLock lock(&mu_);
   if (is_prepared_ || spans_ == nullptr || untold_ != kHoleVersion) return;
   for (uint64_t span = first_span; span < end_span; ++span) spans_->erase(span);
@@ -150,7 +191,7 @@ PageVersions::Verdict PageVersions::Check(uint64_t page, uint64_t counter, bool 
   bool is_doubted = false;
   bool fits = known == found;
   if (doubts_ != nullptr) {
-    for (auto it = doubts_->rbegin(); it != doubts_->rend(); ++it) {
+    for (auto it = doubts_->list.rbegin(); it != doubts_->list.rend(); ++it) {
       const uint64_t at = page - it->first_page;  // wraps where the page is before it
       if (at >= kPagesPerMessage || (it->pages >> at & 1) == 0) continue;
       const bool is_it = it->first_counter == 0 ? counter == 0 : counter == it->first_counter + at;
@@ -169,9 +210,10 @@ PageVersions::Verdict PageVersions::Check(uint64_t page, uint64_t counter, bool 
 size_t PageVersions::memory_bytes() const {
   GateLock lock(&mu_);
   size_t bytes = only_.capacity * sizeof(Run);
-  if (doubts_ != nullptr) bytes += sizeof *doubts_ + doubts_->capacity() * sizeof(Doubt);
+  if (doubts_ != nullptr) bytes += sizeof *doubts_ + doubts_->list.capacity() * sizeof(Doubt);
   if (spans_ == nullptr) return bytes;
-  bytes += sizeof *spans_ + spans_->capacity() * (sizeof(std::pair<const uint64_t, Span>) + 1);
+  // A node of the tree is half full at least.
+  bytes += sizeof *spans_ + spans_->size() * 2 * sizeof(std::pair<const uint64_t, Span>);
   for (const auto& [number, span] : *spans_) bytes += span.capacity * sizeof(Run);
   return bytes;
 }

@@ -11,7 +11,7 @@
 #include <memory>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
+#include "absl/container/btree_map.h"
 #include "base/sync.h"
 #include "base/units.h"
 #include "proto/wire.h"
@@ -53,6 +53,12 @@ class PageVersions {
   // Holes, also beyond one message.
   void Trimmed(uint64_t first_page, uint64_t end_page);
   void TrimDoubted(uint64_t first_page, uint64_t end_page);
+  // No server has any of these pages, or ever will what was sent before the mark was taken: what was in doubt then has
+  // not happened.
+  uint64_t mark() const;
+  void EndDoubts(uint64_t first_page, uint64_t end_page, uint64_t mark);
+  // The first span at or after `span` of which something was told; UINT64_MAX if there is none.
+  uint64_t NextTold(uint64_t span) const;
 
   enum class Verdict : uint8_t {
     kFits,
@@ -85,13 +91,16 @@ class PageVersions {
     uint64_t first_page = 0;
     PageBits pages = 0;
     uint64_t first_counter = 0;  // 0: holes
+    uint64_t number = 0;         // counts up
   };
 
   PageVersion FindLocked(uint64_t page) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Span* FindSpanLocked(uint64_t span) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   PageVersion* SlotLocked(uint64_t page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SetLocked(uint64_t page, PageVersion version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void EndDoubtsLocked(uint64_t first_page, PageBits pages) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Doubts& DoubtsLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void EndDoubtsLocked(uint64_t first_page, PageBits pages, uint64_t mark = UINT64_MAX)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const PageVersion untold_;
   mutable SharedGate mu_;  // taken exclusively: a mutex in four bytes
@@ -100,8 +109,12 @@ class PageVersions {
   // A region of one span needs no table.
   uint64_t only_span_ ABSL_GUARDED_BY(mu_) = UINT64_MAX;
   mutable Span only_ ABSL_GUARDED_BY(mu_);
-  std::unique_ptr<absl::flat_hash_map<uint64_t, Span>> spans_ ABSL_GUARDED_BY(mu_);
-  std::unique_ptr<std::vector<Doubt>> doubts_ ABSL_GUARDED_BY(mu_);  // in order
+  std::unique_ptr<absl::btree_map<uint64_t, Span>> spans_ ABSL_GUARDED_BY(mu_);
+  struct Doubts {
+    std::vector<Doubt> list;  // in order
+    uint64_t last_number = 0;
+  };
+  std::unique_ptr<Doubts> doubts_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace nram

@@ -91,6 +91,23 @@ TEST(PageVersionsTest, WhereDoubtsHaveNoRoomThePageIsLostUntilItIsWritten) {
   EXPECT_EQ(versions.Check(page, 2'000'000, true), Verdict::kFits);
 }
 
+TEST(PageVersionsTest, WhatNoServerHasIsNoLongerInDoubt) {
+  PageVersions versions;
+  EXPECT_EQ(versions.NextTold(0), UINT64_MAX);
+  versions.Doubted(300, 0b11, 50);
+  EXPECT_EQ(versions.NextTold(0), 1u);
+  EXPECT_EQ(versions.NextTold(2), UINT64_MAX);
+  const uint64_t mark = versions.mark();
+  versions.Doubted(301, 1, 60);  // after the mark: it may still come
+  versions.EndDoubts(256, 512, mark);
+  EXPECT_EQ(versions.Check(300, 50, true), Verdict::kOther);
+  EXPECT_EQ(versions.Check(300, 0, true), Verdict::kFits);
+  EXPECT_EQ(versions.Check(301, 51, true), Verdict::kOther);
+  EXPECT_EQ(versions.Check(301, 60, true), Verdict::kFits);
+  versions.Stored(5 * kPagesPerSpan, 1, 70);
+  EXPECT_EQ(versions.NextTold(2), 5u);
+}
+
 TEST(PageVersionsTest, OfAnAttachedRegionAnythingGoesUntilItIsWritten) {
   PageVersions versions(kUnknownVersion);
   EXPECT_EQ(versions.Check(3, 0, true), Verdict::kFits);

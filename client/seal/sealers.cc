@@ -2,6 +2,7 @@
 
 #include <glog/logging.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -54,6 +55,10 @@ size_t Sealer::Open(RegionSeal* seal, RegionId region, uint64_t first_page, absl
   const SealKey* key = nullptr;
   for (size_t i = 0; i < count && bad == kAllFit; ++i) {
     const uint64_t counter = CounterOf(seals[i]);
+    // Whatever came there: nothing has a seal that says so.
+    if (counter == 0 && !NRAM_PLANTED(unsealed_page_believed)) {
+      memset(pages.data() + i * kPageBytes, 0, kPageBytes);
+    }
     const SealKey* const its_key = counter == 0 ? key : seal->KeyOf(seals[i]);
     bool opens = counter == 0 || its_key != nullptr;
     if (opens && its_key != key) opens = cipher.BeginOpening(*its_key);
@@ -78,25 +83,9 @@ void Sealer::SelectSealed(size_t pages, bool makes_holes) {
   }
 }
 
-Sealer* Sealers::MakeLocked() {
+std::unique_ptr<Sealer> Sealers::Make() {
   absl::StatusOr<Mapping> memory = Mapping::Anonymous(kPagesPerMessage * kPageBytes);
-  if (!memory.ok()) return nullptr;
-  all_.push_back(std::make_unique<Sealer>(*std::move(memory)));
-  return all_.back().get();
-}
-
-Sealer* Sealers::Take() {
-  MutexLock lock(&mu_);
-  if (free_ == nullptr) return MakeLocked();
-  Sealer* const sealer = std::exchange(free_, free_->next);
-  sealer->next = nullptr;
-  return sealer;
-}
-
-void Sealers::Give(Sealer* sealer) {
-  MutexLock lock(&mu_);
-  sealer->next = free_;
-  free_ = sealer;
+  return memory.ok() ? std::make_unique<Sealer>(*std::move(memory)) : nullptr;
 }
 
 Sealers::Sealers() {
@@ -105,18 +94,37 @@ Sealers::Sealers() {
 }
 
 void Sealers::GrowLocked(size_t count) {
-  all_.reserve(count);
-  while (all_.size() < count) {
-    Sealer* const sealer = MakeLocked();
-    if (sealer == nullptr) return;
-    sealer->next = std::exchange(free_, sealer);
+  stock_ = std::max(stock_, count);
+  free_.reserve(stock_);
+  while (free_.size() < stock_) {
+    std::unique_ptr<Sealer> made = Make();
+    if (made == nullptr) return;
+    free_.push_back(std::move(made));
   }
 }
 
 void Sealers::Prepare(size_t count) {
   MutexLock lock(&mu_);
   GrowLocked(count);
-  for (const auto& sealer : all_) memset(sealer->sealed.data(), 0, sealer->sealed.size());
+  for (const auto& sealer : free_) memset(sealer->sealed.data(), 0, sealer->sealed.size());
+}
+
+Sealer* Sealers::Take() {
+  {
+    MutexLock lock(&mu_);
+    if (!free_.empty()) {
+      Sealer* const sealer = free_.back().release();
+      free_.pop_back();
+      return sealer;
+    }
+  }
+  return Make().release();
+}
+
+void Sealers::Give(Sealer* sealer) {
+  std::unique_ptr<Sealer> given(sealer);
+  MutexLock lock(&mu_);
+  if (free_.size() < stock_) free_.push_back(std::move(given));
 }
 
 }  // namespace nram

@@ -44,32 +44,31 @@ struct Sealer {
   PageBits holes = 0;
   uint64_t first_counter = 0;
   const Mapping sealed;
-  Sealer* next = nullptr;
 };
 
-// The sealers of one pool. Thread-safe. Nothing blocks.
+// The sealers of one pool: a stock, and more while more messages are under way. Thread-safe. Nothing waits; beyond the
+// stock, Take allocates.
 class Sealers {
  public:
   // Has kStock, whose memory was not touched.
   Sealers();
   Sealers(const Sealers&) = delete;
 
-  // One that is free: the one that was used last. Makes one if there is none: as many as messages are ever under way at
-  // a time. Null: out of memory.
+  // One that is free: the one that was used last. Null: out of memory.
   Sealer* Take();
   void Give(Sealer* sealer);
-  // So many are there, and their memory was touched: their use allocates nothing. While none is in use.
+  // From now on the stock is so many, whose memory was touched. While none is in use.
   void Prepare(size_t count);
 
  private:
   static constexpr size_t kStock = 32;
 
-  Sealer* MakeLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  static std::unique_ptr<Sealer> Make();
   void GrowLocked(size_t count) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   mutable Mutex mu_;
-  std::vector<std::unique_ptr<Sealer>> all_ ABSL_GUARDED_BY(mu_);
-  Sealer* free_ ABSL_GUARDED_BY(mu_) = nullptr;
+  size_t stock_ ABSL_GUARDED_BY(mu_) = 0;
+  std::vector<std::unique_ptr<Sealer>> free_ ABSL_GUARDED_BY(mu_);  // has room for the stock
 };
 
 }  // namespace nram

@@ -40,7 +40,7 @@ const char* EvilDonor::Lie(Pages* pages) {
   const size_t i = random_() % pages->versions.size();
   Version& version = pages->versions[i];
   const Version* other = nullptr;
-  switch (random_() % 10) {
+  switch (random_() % 12) {
     case 0:
     case 1:
       other = FindOld(pages->region, pages->first + i);
@@ -75,6 +75,13 @@ const char* EvilDonor::Lie(Pages* pages) {
       version.seal.tag[random_() % version.seal.tag.size()] ^= static_cast<uint8_t>(1 << random_() % 8);
       return "a changed tag";
     case 8:
+      if (!version.page.empty() && random_() % 4 != 0) return nullptr;
+      // A page of his own, in the place of a hole most of the time, with a seal that says hole.
+      version.page.assign(kPageBytes, static_cast<char>(1 + random_() % 255));
+      version.seal = PageSeal();
+      if (random_() % 2 == 0) version.seal.tag[0] = 1;
+      return "a page of his own that claims to be a hole";
+    case 9:
       if (version.page.empty()) return nullptr;
       version.seal.counter[random_() % version.seal.counter.size()] ^= static_cast<uint8_t>(1 << random_() % 8);
       return "a changed counter";

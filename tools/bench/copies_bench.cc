@@ -52,7 +52,7 @@ class Subject {
  public:
   static absl::StatusOr<std::unique_ptr<Subject>> Create(Pool* pool, int copies, uint64_t bytes = kRegionBytes) {
     std::unique_ptr<Subject> subject(new Subject(bytes));
-    NRAM_ASSIGN_OR_RETURN(subject->region_, pool->CreateRegion({.gc = true, .copies = copies}));
+    NRAM_ASSIGN_OR_RETURN(subject->region_, pool->CreateRegion({.gc = true, .copies = copies, .seal = Seal::kNo}));
     NRAM_ASSIGN_OR_RETURN(subject->buffer_, Mapping::Anonymous(kDepth * kStreamPiece));
     std::mt19937_64 random(1);
     for (size_t i = 0; i < subject->buffer_.size(); i += 8) {

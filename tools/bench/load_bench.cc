@@ -39,7 +39,7 @@ struct Shared {
 };
 
 void RunClient(Pool* pool, uint64_t seed, Shared* shared) {
-  const auto region = pool->CreateRegion({.gc = true});
+  const auto region = pool->CreateRegion({.gc = true, .seal = Seal::kNo});
   if (!region.ok()) return shared->Fail(region.status());
   std::mt19937_64 random(seed);
   std::vector<uint64_t> rounds(kBytesEach / kChunkBytes, 0);  // 0: never written
@@ -95,7 +95,7 @@ absl::Status Measure(Region* region, int64_t deadline_ns, double* p50_us, double
 absl::StatusOr<LoadBenchResult> RunLoadBench(const PoolOptions& pool_options, const LoadBenchOptions& options) {
   LoadBenchResult result;
   NRAM_ASSIGN_OR_RETURN(const auto measuring, Pool::Open(pool_options));
-  NRAM_ASSIGN_OR_RETURN(const auto region, measuring->CreateRegion({.gc = true}));
+  NRAM_ASSIGN_OR_RETURN(const auto region, measuring->CreateRegion({.gc = true, .seal = Seal::kNo}));
   const std::vector<std::byte> data(kBytesEach, std::byte{1});
   NRAM_RETURN_IF_ERROR(region->Write(0, data));
   NRAM_RETURN_IF_ERROR(

@@ -113,7 +113,7 @@ absl::Status PagesInPool(const std::string& spec, uint64_t count) {
   NRAM_ASSIGN_OR_RETURN(options.servers, ParsePoolSpec(spec));
   NRAM_ASSIGN_OR_RETURN(options.tls, FindClientTls(options.servers));
   NRAM_ASSIGN_OR_RETURN(const std::unique_ptr<Pool> pool, Pool::Open(options));
-  NRAM_ASSIGN_OR_RETURN(const std::unique_ptr<Region> region, pool->CreateRegion({.gc = true}));
+  NRAM_ASSIGN_OR_RETURN(const std::unique_ptr<Region> region, pool->CreateRegion({.gc = true, .seal = Seal::kNo}));
   const absl::Status status = RunPages(
       count,
       [&](uint64_t i, const Page& page) {
