@@ -93,6 +93,10 @@ class PageVersions {
     uint64_t first_counter = 0;  // 0: holes
     uint64_t number = 0;         // counts up
   };
+  struct Doubts {
+    std::vector<Doubt> list;  // in order
+    uint64_t last_number = 0;
+  };
 
   PageVersion FindLocked(uint64_t page) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Span* FindSpanLocked(uint64_t span) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -110,10 +114,6 @@ class PageVersions {
   uint64_t only_span_ ABSL_GUARDED_BY(mu_) = UINT64_MAX;
   mutable Span only_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<absl::btree_map<uint64_t, Span>> spans_ ABSL_GUARDED_BY(mu_);
-  struct Doubts {
-    std::vector<Doubt> list;  // in order
-    uint64_t last_number = 0;
-  };
   std::unique_ptr<Doubts> doubts_ ABSL_GUARDED_BY(mu_);
 };
 
