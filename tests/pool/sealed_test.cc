@@ -5,7 +5,10 @@
 
 #include <atomic>
 #include <cstring>
+#include <iostream>
 #include <memory>
+#include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -211,6 +214,85 @@ TEST_F(EvilTest, TheOtherCopyIsRightHoweverOneLies) {
   auto region = pool->CreateRegion({.gc = true, .copies = 2, .seal = Seal::kYes}).value();
   relays_[0]->SetPlan({.lie = 0.3});
   EXPECT_EQ(RunModels(region.get(), /*lies=*/false), 0);
+  EXPECT_GT(relays_[0]->lies(), 20u);
+}
+
+// What the pages of a region may be, when servers lie also about what they have done. A page is its tag, all over.
+class MayBeModel {
+ public:
+  static constexpr uint64_t kPages = 96;  // two messages, of one span
+
+  explicit MayBeModel(uint64_t seed) : random_(seed) { Forget(); }
+  void Forget() { may_be_.assign(kPages, {0}); }
+
+  // A random operation. False: another region is needed.
+  bool Step(Region* region) {
+    const uint64_t first = random_() % kPages;
+    const uint64_t count = 1 + random_() % std::min<uint64_t>(kPages - first, random_() % 4 == 0 ? kPages : 4);
+    std::string data(count * kPageBytes, '\0');
+    absl::Status status;
+    const uint64_t what = random_() % 5;
+    const uint64_t tag = what == 0 ? 0 : ++tag_;
+    if (what >= 3) return Read(region, first, &data);
+    for (size_t at = 0; at < data.size(); at += sizeof tag) memcpy(&data[at], &tag, sizeof tag);
+    status = what == 0 ? region->Trim(first * kPageBytes, data.size()) : region->Write(first * kPageBytes, Bytes(data));
+    for (uint64_t page = first; page < first + count; ++page) {
+      if (status.ok()) may_be_[page].clear();
+      may_be_[page].insert(tag);
+    }
+    ++(status.ok() ? done : failed);
+    return !absl::IsFailedPrecondition(status) && !absl::IsUnimplemented(status);
+  }
+
+  int done = 0, failed = 0, read = 0, refused = 0;
+
+ private:
+  bool Read(Region* region, uint64_t first, std::string* data) {
+    const absl::Status status = region->Read(first * kPageBytes, Into(data));
+    ++(status.ok() ? read : refused);
+    for (uint64_t i = 0; status.ok() && i < data->size() / kPageBytes; ++i) {
+      const std::string page = data->substr(i * kPageBytes, kPageBytes);
+      uint64_t tag = 0;
+      memcpy(&tag, page.data(), sizeof tag);
+      std::string whole;
+      while (whole.size() < kPageBytes) whole.append(reinterpret_cast<const char*>(&tag), sizeof tag);
+      EXPECT_TRUE(page == whole) << "page " << first + i << " is of two minds";
+      EXPECT_TRUE(may_be_[first + i].contains(tag)) << "page " << first + i << " is " << tag;
+      may_be_[first + i] = {tag};
+    }
+    return !absl::IsFailedPrecondition(status) && !absl::IsUnimplemented(status);
+  }
+
+  std::mt19937_64 random_;
+  std::vector<std::set<uint64_t>> may_be_;
+  uint64_t tag_ = 0;
+};
+
+TEST_F(EvilTest, LiesAboutWhatWasDoneAreNoOtherBytesEither) {
+  options_.io_timeout_ms = 2'000;
+  auto pool = TestPool::Open(options_);
+  for (const int copies : {1, 2}) {
+    MayBeModel model(TestSeed() + static_cast<uint64_t>(copies));
+    const RegionOptions how{.gc = true, .copies = copies, .seal = Seal::kYes};
+    auto region = pool->CreateRegion(how).value();
+    for (int i = 0; i < 1'500 && !HasFailure(); ++i) {
+      // The quiet between lies lets doubts come out.
+      const bool lies = i / 50 % 2 == 0;
+      for (auto& relay : relays_) {
+        relay->SetPlan({.cut = lies ? 0.005 : 0, .lie = lies ? 0.02 : 0, .lie_of_changes = lies ? 0.05 : 0});
+      }
+      if (model.Step(region.get())) continue;
+      (void)region->Destroy();
+      region = pool->CreateRegion(how).value();
+      model.Forget();
+    }
+    std::cerr << copies << " copies: " << model.done << " changes done, " << model.failed << " failed, " << model.read
+              << " reads, " << model.refused << " refused" << std::endl;
+    EXPECT_GT(model.failed, 5);
+    EXPECT_GT(model.refused, 5);
+    EXPECT_GT(model.read, 200);
+    (void)region->Destroy();
+  }
   EXPECT_GT(relays_[0]->lies(), 20u);
 }
 

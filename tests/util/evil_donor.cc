@@ -131,4 +131,22 @@ const char* EvilDonor::Twist(std::string* reply, uint64_t one_in) {
   return what;
 }
 
+const char* EvilDonor::TwistChange(std::string* reply) {
+  MessageHeader header;
+  if (!DecodeHeader(reinterpret_cast<const std::byte*>(reply->data()), &header).ok()) return nullptr;
+  if (!header.is<WriteReply>() && !header.is<TrimReply>()) return nullptr;
+  constexpr Reason kReasons[] = {Reason::kOk,       Reason::kOk,      Reason::kFull,
+                                 Reason::kDraining, Reason::kDamaged, Reason::kUnknownRegion,
+                                 Reason::kFenced,   Reason::kNoSeals, Reason::kOtherGeneration};
+  header.reason = kReasons[random_() % std::size(kReasons)];
+  if (header.is<WriteReply>()) {
+    auto body = header.as<WriteReply>();
+    body.stored_pages = static_cast<uint32_t>(random_() % 70);
+    header.set(body);
+  }
+  *reply = EncodeMessage(header);
+  ++lies_;
+  return "of a change";
+}
+
 }  // namespace nram

@@ -26,6 +26,8 @@ class EvilDonor {
   // A server's reply as it goes over the wire, a whole message. One in `one_in` replies to reads of sealed regions is
   // changed. Says what was done; null: nothing.
   const char* Twist(std::string* reply, uint64_t one_in);
+  // Changes what a reply to a write or a trim says of it: done, refused, in part, no such region.
+  const char* TwistChange(std::string* reply);
 
   uint64_t lies() const { return lies_; }
 

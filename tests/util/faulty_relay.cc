@@ -110,16 +110,19 @@ uint64_t FaultyRelay::lies() const {
   return evil_.lies();
 }
 
-void FaultyRelay::Lie(bool to_server, double chance, std::string* message) {
+void FaultyRelay::Lie(bool to_server, const FaultPlan& plan, std::string* message) {
   MessageHeader header;
   const auto* const at = reinterpret_cast<const std::byte*>(message->data());
-  if (!DecodeHeader(at, &header).ok() || !header.sealed()) return;
+  if (!DecodeHeader(at, &header).ok()) return;
   MutexLock lock(&mu_);
   if (!to_server) {
-    const bool lies = std::uniform_real_distribution<>()(lie_random_) < chance;
-    if (lies && evil_.Twist(message, 1) != nullptr) ++faults_;
+    const double chance = header.is<ReadReply>() ? plan.lie : plan.lie_of_changes;
+    if (chance == 0 || std::uniform_real_distribution<>()(lie_random_) >= chance) return;
+    const char* const lie = header.is<ReadReply>() ? evil_.Twist(message, 1) : evil_.TwistChange(message);
+    if (lie != nullptr) ++faults_;
     return;
   }
+  if (!header.sealed()) return;
   if (!header.is<WriteRequest>()) return;
   const auto* const tables = reinterpret_cast<const uint8_t*>(at + kMessageHeaderBytes);
   const absl::Span<const ChunkMask> masks(tables, header.mask_bytes());
@@ -135,7 +138,7 @@ void FaultyRelay::RelayMessage(Link* link, Direction* direction, std::string mes
     return;
   }
   const FaultPlan plan = this->plan();
-  Lie(/*to_server=*/direction == &link->directions[0], plan.lie, &message);
+  Lie(/*to_server=*/direction == &link->directions[0], plan, &message);
   const auto happens = [&](double probability) {
     const bool yes = probability > 0 && std::uniform_real_distribution<>()(link->random) < probability;
     if (yes) ++faults_;

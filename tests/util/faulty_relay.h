@@ -28,6 +28,7 @@ struct FaultPlan {
   double reorder = 0;  // this message after the next one
   double delay = 0;
   double lie = 0;  // of replies to reads of sealed pages: as an evil donor (evil_donor.h)
+  double lie_of_changes = 0;
   int64_t delay_us_max = 2'000;
   // The first message of each direction (hello and its answer) passes untouched.
 };
@@ -61,7 +62,7 @@ class FaultyRelay {
   // Does to a message what the plan and chance say, and queues what is left of it.
   void RelayMessage(Link* link, Direction* direction, std::string message);
   FaultPlan plan() const;
-  void Lie(bool to_server, double chance, std::string* message);
+  void Lie(bool to_server, const FaultPlan& plan, std::string* message);
 
   const Endpoint target_;
   const uint64_t seed_;
