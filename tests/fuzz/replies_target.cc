@@ -5,6 +5,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cstring>
@@ -19,6 +20,7 @@
 #include "base/fd.h"
 #include "base/poller.h"
 #include "base/sync.h"
+#include "client/seal/sealers.h"
 #include "client/transport/socket_transport.h"
 #include "tests/fuzz/any_message.h"
 #include "tests/fuzz/input.h"
@@ -93,6 +95,7 @@ struct Client {
 struct Asked {
   Call call;
   std::vector<ChunkMask> masks;
+  std::vector<PageSeal> seals;
   std::unique_ptr<std::byte[]> in;
   std::atomic<int> done{0};
 };
@@ -129,6 +132,12 @@ void TakeCall(FuzzInput* input, Asked* asked, const std::byte* out) {
   }
   ChunkRange range;
   if (HasRange(op)) range = {input->Byte() % 16u, 1 + input->Byte() % 24u};
+  if ((kind & 64) != 0 && (op == Op::kRead || op == Op::kWrite)) {
+    // Of a sealed region.
+    range = {range.first_page() * kChunksPerPage, range.pages() * kChunksPerPage};
+    asked->seals.resize(range.pages());
+    call.seals = asked->seals.data();
+  }
   call.request = AnyMessage(op, 0, {.subject = kind / 8 % 2u, .range = range, .epoch = 1});
   if (op == Op::kRead) {
     asked->in.reset(new std::byte[range.bytes()]);  // so large that what goes beyond it is noticed
@@ -140,7 +149,9 @@ void TakeCall(FuzzInput* input, Asked* asked, const std::byte* out) {
   if ((kind & 32) == 0) return;
   const uint8_t mask = input->Byte();
   for (uint64_t i = 0; i < range.pages(); ++i) {
-    asked->masks.push_back(MaskOfPage(range, range.first_page() + i) & (mask + i));
+    ChunkMask chunks = MaskOfPage(range, range.first_page() + i) & (mask + i);
+    if (call.seals != nullptr) chunks = (chunks & 1) != 0 ? kAllChunks : ChunkMask{0};
+    asked->masks.push_back(chunks);
   }
   call.masks = asked->masks.data();
 }
@@ -172,17 +183,23 @@ std::string TakeReply(FuzzInput* input, uint8_t how, const std::deque<Asked>& ca
       range.first < kRegionChunksMax && range.bytes() <= *payload_left) {
     const uint8_t seed = input->Byte();
     uint64_t chunks = range.count;
+    const bool is_sealed = calls[which].call.seals != nullptr && (how & 16) == 0;
+    if (is_sealed) reply.flags |= kFlagSealed;
     if ((how & 32) != 0) {
       reply.flags |= kFlagSparse;
       chunks = 0;
       for (uint64_t i = 0; i < range.pages(); ++i) {
         const ChunkMask all = MaskOfPage(range, range.first_page() + i);
-        const auto mask = static_cast<ChunkMask>((seed * (i + 1)) & (seed == 255 ? 255 : all));
+        auto mask = static_cast<ChunkMask>((seed * (i + 1)) & (seed == 255 ? 255 : all));
+        if (is_sealed && seed != 254) mask = mask > 100 ? kAllChunks : ChunkMask{0};
         payload.push_back(static_cast<char>(mask));
         chunks += std::popcount(mask);
       }
     }
-    payload.append(reply.seal_bytes(), static_cast<char>(seed));
+    for (uint64_t i = 0; i < reply.seal_bytes() / sizeof(PageSeal); ++i) {
+      const bool is_hole = is_sealed && reply.sparse() && payload[i] == 0 && seed != 253;
+      payload.append(sizeof(PageSeal), static_cast<char>(is_hole || seed % 8 == 1 ? 0 : seed));
+    }
     for (uint64_t i = 0; i < chunks; ++i) payload.append(kChunkBytes, static_cast<char>(1 + (seed + i) % 100));
     *payload_left -= std::min(*payload_left, payload.size());
   }
@@ -193,6 +210,20 @@ std::string TakeReply(FuzzInput* input, uint8_t how, const std::deque<Asked>& ca
     message[at] = static_cast<char>(message[at] ^ input->Byte());
   }
   return message;
+}
+
+// Nothing of what these servers say was sealed, so no byte of it comes through.
+void CheckNothingOpens(const Asked& asked) {
+  static const std::unique_ptr<SealKey> key = SealKey::Random().value();
+  static Sealers* const sealers = new Sealers;
+  RegionSeal region(sealers, key.get(), /*number=*/1);
+  Sealer* const sealer = sealers->Take();
+  std::copy(asked.seals.begin(), asked.seals.end(), sealer->seals.begin());
+  const ChunkRange range = asked.call.request.range();
+  bool lost = false;
+  (void)sealer->Open(&region, RegionId{7}, range.first_page(), {asked.call.in, range.bytes()}, /*settles=*/true, &lost);
+  for (uint64_t i = 0; i < range.bytes(); ++i) CHECK_EQ(std::to_integer<int>(asked.call.in[i]), 0) << "byte " << i;
+  sealers->Give(sealer);
 }
 
 void CheckEnded(const Asked& asked) {
@@ -209,6 +240,7 @@ void CheckEnded(const Asked& asked) {
     CHECK_NE(std::to_integer<int>(*chunk), kNotWritten) << "chunk " << i << " was not answered";
     CHECK_EQ(memcmp(chunk, chunk + 1, kChunkBytes - 1), 0) << "chunk " << i;
   }
+  if (call.seals != nullptr) CheckNothingOpens(asked);
 }
 
 }  // namespace
