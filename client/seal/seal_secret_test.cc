@@ -171,5 +171,17 @@ TEST_F(SealSecretTest, EachOwnerHasAKeyOfItsOwn) {
   EXPECT_EQ(static_cast<uint32_t>(FirstCounterOf(0xabcd)), kFirstVersion);
 }
 
+TEST(OwnerCountersTest, AFormerOwnersPageIsNotTakenForAnOwnOne) {
+  using Verdict = PageVersions::Verdict;
+  PageVersions versions(kUnknownVersion, FirstCounterOf(2));
+  const uint64_t counter = versions.TakeCounters(1);
+  const uint64_t former = FirstCounterOf(1) + (counter - FirstCounterOf(2));
+  EXPECT_EQ(versions.Check(0, former, /*settles=*/true), Verdict::kFits) << "nothing is known yet";
+  versions.Stored(0, 1, counter);
+  EXPECT_EQ(versions.Check(0, counter, /*settles=*/true), Verdict::kFits);
+  EXPECT_EQ(versions.Check(0, former, /*settles=*/true), Verdict::kOther);
+  EXPECT_EQ(versions.Check(1, former, /*settles=*/true), Verdict::kFits);
+}
+
 }  // namespace
 }  // namespace nram
