@@ -15,7 +15,7 @@ constexpr uint64_t kSealStepBytes = 1024;
 uint64_t CostBytes(const RegionManifest& manifest) {
   // A seal grows with each owner. In steps, so that most owners need no room of a server that may be full.
   const uint64_t seal_bytes = RoundUp(manifest.seal.size(), kSealStepBytes);
-  return 528 + 2 * manifest.name.size() + manifest.incarnations.size() * sizeof(uint64_t) + seal_bytes;
+  return 632 + 2 * manifest.name.size() + manifest.incarnations.size() * sizeof(uint64_t) + seal_bytes;
 }
 
 absl::Status Full() {
