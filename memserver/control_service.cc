@@ -21,6 +21,7 @@ constexpr size_t kSpansPerReply = 32'768;
 constexpr size_t kNameBytesMax = 255;
 constexpr size_t kCopiesMax = 1000;
 constexpr int kIncarnationsMax = 4'096;
+constexpr size_t kSealBytesMax = 16 << 10;
 
 // Names reach logs and terminals, so they must be printable.
 absl::Status CheckName(const std::string& name) {
@@ -29,6 +30,11 @@ absl::Status CheckName(const std::string& name) {
   }
   if (!IsPrintable(name)) return absl::InvalidArgumentError("a name is UTF-8 without control characters");
   return absl::OkStatus();
+}
+
+absl::Status CheckSeal(const std::string& manifest) {
+  if (manifest.size() <= kSealBytesMax) return absl::OkStatus();
+  return absl::InvalidArgumentError("a seal's manifest has at most 16 KiB");
 }
 
 void FillRegion(const RegionDescription& region, v1::RegionInfo* info) {
@@ -45,7 +51,9 @@ void FillRegion(const RegionDescription& region, v1::RegionInfo* info) {
   info->set_copies(region.manifest.copies);
   info->set_view(region.manifest.view);
   info->set_view_epoch(region.manifest.view_epoch);
-  info->set_sealed(region.manifest.sealed);
+  info->set_sealed(region.manifest.left_in_order);
+  info->set_pages_sealed(region.sealed);
+  info->set_seal_manifest(region.manifest.seal);
   info->mutable_incarnations()->Assign(region.manifest.incarnations.begin(), region.manifest.incarnations.end());
 }
 
@@ -139,13 +147,15 @@ absl::Status ControlService::CreateRegion(const Caller& caller, const v1::Create
   if (request.incarnations_size() > kIncarnationsMax) {
     return absl::InvalidArgumentError(absl::StrCat("a region is on at most ", kIncarnationsMax, " servers"));
   }
+  NRAM_RETURN_IF_ERROR(CheckSeal(request.seal_manifest()));
   const auto lease = core_->leases().Renew(*caller.tenant, LeaseId{request.lease_id()});
   if (!lease.ok()) return lease.status();
   RegionManifest manifest{request.name(),       {request.incarnations().begin(), request.incarnations().end()},
                           request.size_bytes(), std::max(request.copies(), 1u),
-                          request.epoch(),      request.view()};
+                          request.epoch(),      request.view(),
+                          /*left_in_order=*/0,  request.seal_manifest()};
   return core_->store().CreateNamed(lease->get(), RegionId{request.region_id()}, request.epoch(), request.gc(),
-                                    std::move(manifest));
+                                    std::move(manifest), request.pages_sealed());
 }
 
 absl::Status ControlService::AttachRegion(const Caller& caller, const v1::AttachRegionRequest& request,
@@ -155,13 +165,15 @@ absl::Status ControlService::AttachRegion(const Caller& caller, const v1::Attach
   if (Raw(id) == 0) {
     return absl::NotFoundError(absl::StrCat("no region named \"", Printable(request.name(), kNameBytesMax), "\""));
   }
+  NRAM_RETURN_IF_ERROR(CheckSeal(request.seal_manifest()));
   std::shared_ptr<Lease> lease;
   if (!request.read_only()) {
     auto renewed = core_->leases().Renew(*caller.tenant, LeaseId{request.lease_id()});
     if (!renewed.ok()) return renewed.status();
     lease = *std::move(renewed);
   }
-  auto region = core_->store().Attach(lease.get(), {id, caller.tenant->number}, request.epoch(), request.force());
+  auto region = core_->store().Attach(lease.get(), {id, caller.tenant->number}, request.epoch(), request.force(),
+                                      request.seal_manifest());
   if (!region.ok()) return region.status();
   // A lease's id is a secret between its client and this server. Whoever knows the id acts as that client.
   if (Raw(region->lease) != request.lease_id()) region->lease = LeaseId{0};

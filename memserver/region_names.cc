@@ -9,9 +9,13 @@
 namespace nram {
 namespace {
 
+constexpr uint64_t kSealStepBytes = 1024;
+
 // The memory of two table entries (also while the tables grow) and of the data that they point to.
 uint64_t CostBytes(const RegionManifest& manifest) {
-  return 528 + 2 * manifest.name.size() + manifest.incarnations.size() * sizeof(uint64_t);
+  // A seal grows with each owner. In steps, so that most owners need no room of a server that may be full.
+  const uint64_t seal_bytes = RoundUp(manifest.seal.size(), kSealStepBytes);
+  return 632 + 2 * manifest.name.size() + manifest.incarnations.size() * sizeof(uint64_t) + seal_bytes;
 }
 
 absl::Status Full() {
@@ -44,31 +48,42 @@ void RegionNames::Forget(const StoredKey& key) {
 }
 
 absl::Status RegionNames::SetView(const StoredKey& key, uint32_t epoch, uint64_t view,
-                                  std::vector<uint64_t> incarnations, uint32_t sealed) {
+                                  std::vector<uint64_t> incarnations, uint32_t left_in_order) {
   MutexLock lock(&mu_);
   const auto it = manifests_.find(key);
   if (it == manifests_.end()) return absl::NotFoundError("the region has no name");
-  RegionManifest* const manifest = &it->second.manifest;
-  if (std::pair(epoch, view) < std::pair(manifest->view_epoch, manifest->view)) {
-    return absl::AbortedError(absl::StrCat("the region has view ", manifest->view, " already"));
+  RegionManifest changed = it->second.manifest;
+  if (std::pair(epoch, view) < std::pair(changed.view_epoch, changed.view)) {
+    return absl::AbortedError(absl::StrCat("the region has view ", changed.view, " already"));
   }
-  const uint64_t before = CostBytes(*manifest);
-  RegionManifest changed = *manifest;
   changed.view_epoch = epoch;
   changed.view = view;
   changed.incarnations = std::move(incarnations);
-  changed.sealed = sealed;
-  const uint64_t after = CostBytes(changed);
-  ArenaAccount* const account = it->second.account;
-  if (after > before && !account->ChargeIndex(after - before)) return Full();
-  if (after < before) account->ReleaseIndex(before - after);
-  *manifest = std::move(changed);
-  return absl::OkStatus();
+  changed.left_in_order = left_in_order;
+  return Replace(&it->second, std::move(changed));
 }
 
-void RegionNames::Unseal(const StoredKey& key) {
+absl::Status RegionNames::SetOwner(const StoredKey& key, std::string seal) {
   MutexLock lock(&mu_);
-  if (const auto it = manifests_.find(key); it != manifests_.end()) it->second.manifest.sealed = 0;
+  const auto it = manifests_.find(key);
+  if (it == manifests_.end()) return absl::OkStatus();
+  if (seal.empty()) {
+    it->second.manifest.left_in_order = 0;
+    return absl::OkStatus();
+  }
+  RegionManifest changed = it->second.manifest;
+  changed.left_in_order = 0;
+  changed.seal = std::move(seal);
+  return Replace(&it->second, std::move(changed));
+}
+
+absl::Status RegionNames::Replace(Kept* kept, RegionManifest manifest) {
+  const uint64_t before = CostBytes(kept->manifest);
+  const uint64_t after = CostBytes(manifest);
+  if (after > before && !kept->account->ChargeIndex(after - before)) return Full();
+  if (after < before) kept->account->ReleaseIndex(before - after);
+  kept->manifest = std::move(manifest);
+  return absl::OkStatus();
 }
 
 RegionId RegionNames::Find(TenantNumber tenant, const std::string& name) const {
@@ -77,7 +92,7 @@ RegionId RegionNames::Find(TenantNumber tenant, const std::string& name) const {
   return it == ids_.end() ? RegionId{0} : RegionId{it->second};
 }
 
-RegionManifest RegionNames::Manifest(const StoredKey& key, bool with_incarnations) const {
+RegionManifest RegionNames::Manifest(const StoredKey& key, bool with_lists) const {
   MutexLock lock(&mu_);
   const auto it = manifests_.find(key);
   if (it == manifests_.end()) return {};
@@ -87,8 +102,9 @@ RegionManifest RegionNames::Manifest(const StoredKey& key, bool with_incarnation
   manifest.copies = it->second.manifest.copies;
   manifest.view_epoch = it->second.manifest.view_epoch;
   manifest.view = it->second.manifest.view;
-  manifest.sealed = it->second.manifest.sealed;
-  if (with_incarnations) manifest.incarnations = it->second.manifest.incarnations;
+  manifest.left_in_order = it->second.manifest.left_in_order;
+  if (with_lists) manifest.incarnations = it->second.manifest.incarnations;
+  if (with_lists) manifest.seal = it->second.manifest.seal;
   return manifest;
 }
 

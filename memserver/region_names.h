@@ -34,7 +34,9 @@ struct RegionManifest {
   // Of this list of incarnations: the owner that has told it, and its number. Higher owners' are newer.
   uint32_t view_epoch = 0;
   uint64_t view = 0;
-  uint32_t sealed = 0;  // by the last owner: how many copies in sync each span has at least; 0: not sealed
+  // By the last owner, who has left it in good order: how many copies in sync each span has at least; 0: not so.
+  uint32_t left_in_order = 0;
+  std::string seal;  // of a region with sealed pages: what its owner says of them, for whoever has the key
 };
 
 // The names of a server's regions, and their manifests. Charges its memory to the tenant as index. A name is one
@@ -49,20 +51,24 @@ class RegionNames {
   void Forget(const StoredKey& key);
   // NOT_FOUND: the region has no name. ABORTED: the present view is newer. RESOURCE_EXHAUSTED: no room.
   absl::Status SetView(const StoredKey& key, uint32_t epoch, uint64_t view, std::vector<uint64_t> incarnations,
-                       uint32_t sealed);
-  // Another owner has it.
-  void Unseal(const StoredKey& key);
+                       uint32_t left_in_order);
+  // Another owner has it: nobody has left it. `seal` is its own; "": it stays. RESOURCE_EXHAUSTED: no room; then
+  // nothing has changed.
+  absl::Status SetOwner(const StoredKey& key, std::string seal);
 
   // 0 if no region has this name.
   RegionId Find(TenantNumber tenant, const std::string& name) const;
-  // Empty if the region has no name. `with_incarnations`: include the incarnations, which are long.
-  RegionManifest Manifest(const StoredKey& key, bool with_incarnations) const;
+  // Empty if the region has no name. `with_lists`: with its incarnations and its seal, which are long.
+  RegionManifest Manifest(const StoredKey& key, bool with_lists) const;
 
  private:
   struct Kept {
     ArenaAccount* account = nullptr;
     RegionManifest manifest;
   };
+
+  // RESOURCE_EXHAUSTED: no room.
+  static absl::Status Replace(Kept* kept, RegionManifest manifest);
 
   mutable Mutex mu_;
   absl::flat_hash_map<std::pair<TenantNumber, std::string>, uint64_t> ids_ ABSL_GUARDED_BY(mu_);

@@ -7,6 +7,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "base/plant.h"
+#include "base/status.h"
 
 namespace nram {
 namespace {
@@ -149,7 +150,7 @@ absl::StatusOr<bool> RegionTable::DestroyByControl(LeaseId lease_id, const Store
           absl::StrCat("region ", FormatId(Raw(key.id)), " is in use by ", owner->client_name));
     }
     if (bound.has_value()) {
-      const RegionManifest manifest = names_.Manifest(key, /*with_incarnations=*/false);
+      const RegionManifest manifest = names_.Manifest(key, /*with_lists=*/false);
       if (it->second->epoch > bound->epoch ||
           std::pair(manifest.view_epoch, manifest.view) > std::pair(bound->epoch, bound->view)) {
         return absl::FailedPreconditionError(
@@ -164,7 +165,8 @@ absl::StatusOr<bool> RegionTable::DestroyByControl(LeaseId lease_id, const Store
   return true;
 }
 
-absl::StatusOr<RegionDescription> RegionTable::Attach(Lease* lease, const StoredKey& key, uint32_t epoch, bool force) {
+absl::StatusOr<RegionDescription> RegionTable::Attach(Lease* lease, const StoredKey& key, uint32_t epoch, bool force,
+                                                      std::string seal) {
   Shard& at = shard(key.id);
   WriterLock lock(&at.mu);
   const auto it = at.regions.find(key);
@@ -184,18 +186,18 @@ absl::StatusOr<RegionDescription> RegionTable::Attach(Lease* lease, const Stored
       return absl::AbortedError(absl::StrCat("region ", FormatId(Raw(key.id)), " is already at epoch ", region->epoch));
     }
     if (!leases_->Charge(lease)) return absl::ResourceExhaustedError("the server is full");
+    if (region->named) NRAM_RETURN_IF_ERROR(names_.SetOwner(key, std::move(seal)));
     if (owner != nullptr) leases_->Unname(owner.get());
     std::move(uncount).Cancel();
     region->lease = lease->id;
     region->epoch = epoch;
     region->kept_bytes = 0;
-    if (region->named) names_.Unseal(key);
   }
-  return Describe(key, *region, /*with_incarnations=*/true);
+  return Describe(key, *region, /*with_lists=*/true);
 }
 
 absl::Status RegionTable::SetView(const Lease& lease, RegionId id, uint32_t epoch, uint64_t view,
-                                  std::vector<uint64_t> incarnations, uint32_t sealed) {
+                                  std::vector<uint64_t> incarnations, uint32_t left_in_order) {
   Shard& at = shard(id);
   WriterLock lock(&at.mu);
   const StoredKey key{id, lease.tenant->number};
@@ -204,22 +206,22 @@ absl::Status RegionTable::SetView(const Lease& lease, RegionId id, uint32_t epoc
   if (CheckOwner(*it->second, lease, epoch) != Reason::kOk) {
     return absl::FailedPreconditionError(absl::StrCat("region ", FormatId(Raw(id)), " has another owner"));
   }
-  return names_.SetView(key, epoch, view, std::move(incarnations), sealed);
+  return names_.SetView(key, epoch, view, std::move(incarnations), left_in_order);
 }
 
-RegionDescription RegionTable::Describe(const StoredKey& key, const StoredRegion& region,
-                                        bool with_incarnations) const {
+RegionDescription RegionTable::Describe(const StoredKey& key, const StoredRegion& region, bool with_lists) const {
   RegionDescription description;
   description.id = key.id;
   description.lease = region.lease;
   description.epoch = region.epoch;
   description.gc = region.gc;
+  description.sealed = region.index.sealed();
   const auto lease = leases_->Find(region.lease);
   description.orphan = lease == nullptr || !lease->live();
   if (lease != nullptr) description.owner_name = lease->client_name;
   description.stored_bytes = region.chunks * kChunkBytes;
   description.spans = region.index.spans();
-  if (region.named) description.manifest = names_.Manifest(key, with_incarnations);
+  if (region.named) description.manifest = names_.Manifest(key, with_lists);
   return description;
 }
 
@@ -259,7 +261,7 @@ std::vector<RegionDescription> RegionTable::List(TenantNumber tenant, uint64_t f
       const Shard& at = shard(RegionId{id});
       ReaderLock lock(&at.mu);
       if (const auto it = at.regions.find({RegionId{id}, tenant}); it != at.regions.end()) {
-        result.push_back(Describe(it->first, *it->second, /*with_incarnations=*/false));
+        result.push_back(Describe(it->first, *it->second, /*with_lists=*/false));
       }
     }
     if (go_on == 0) break;

@@ -35,6 +35,7 @@ struct RegionDescription {
   uint32_t epoch = 0;
   bool gc = false;
   bool orphan = false;
+  bool sealed = false;  // its pages are
   std::string owner_name;
   uint64_t stored_bytes = 0;
   uint64_t spans = 0;
@@ -75,15 +76,16 @@ class RegionTable {
   absl::StatusOr<bool> DestroyByControl(LeaseId lease, const StoredKey& key, bool force,
                                         const std::optional<ViewBound>& bound = std::nullopt);
 
-  // See control.proto. `lease`: of the key's tenant; null: read-only.
-  absl::StatusOr<RegionDescription> Attach(Lease* lease, const StoredKey& key, uint32_t epoch, bool force);
+  // See control.proto. `lease`: of the key's tenant; null: read-only. `seal`: the new owner's; "": it stays.
+  absl::StatusOr<RegionDescription> Attach(Lease* lease, const StoredKey& key, uint32_t epoch, bool force,
+                                           std::string seal = "");
   // See control.proto.
   absl::Status SetView(const Lease& lease, RegionId id, uint32_t epoch, uint64_t view,
-                       std::vector<uint64_t> incarnations, uint32_t sealed);
+                       std::vector<uint64_t> incarnations, uint32_t left_in_order);
   // Zero if no region has this name.
   RegionId FindByName(TenantNumber tenant, const std::string& name) const { return names_.Find(tenant, name); }
-  // The tenant's first `limit` regions with an id of at least `from`, in order, without their incarnations, which are
-  // long. Fewer if some are destroyed meanwhile. *next: the id to go on from; 0: there are no more.
+  // The tenant's first `limit` regions with an id of at least `from`, in order, without their incarnations and seals,
+  // which are long. Fewer if some are destroyed meanwhile. *next: the id to go on from; 0: there are no more.
   std::vector<RegionDescription> List(TenantNumber tenant, uint64_t from, size_t limit, bool orphans_only,
                                       bool named_only, uint64_t* next = nullptr) const;
   struct ListedSpan {
@@ -124,7 +126,7 @@ class RegionTable {
 
   std::vector<uint64_t> FirstIds(TenantNumber tenant, uint64_t from, size_t limit, bool orphans_only,
                                  bool named_only) const;
-  RegionDescription Describe(const StoredKey& key, const StoredRegion& region, bool with_incarnations) const;
+  RegionDescription Describe(const StoredKey& key, const StoredRegion& region, bool with_lists) const;
 
   FrameArena* const arena_;
   LeaseTable* const leases_;

@@ -121,6 +121,7 @@ absl::StatusOr<nram::MemoryOptions> ToOptions(const char* pool, const nram_optio
     options.budget_bytes = *bytes;
   }
   NRAM_ASSIGN_OR_RETURN(options.pool.seal, nram::ChooseSeal(std::nullopt));
+  NRAM_ASSIGN_OR_RETURN(options.pool.key_file, nram::ChooseKeyFile(given.key_file == nullptr ? "" : given.key_file));
   bool chosen = false;
   NRAM_RETURN_IF_ERROR(ChooseCopies(given.copies, &options.copies, &chosen));
   if (chosen) options.kept_copies = options.copies;

@@ -87,6 +87,12 @@ struct nram_options {
    * NRAM_MAP_KEEP have 2 if servers of two hosts answer.
    */
   uint32_t copies;
+  /*
+   * A file with a secret of 16 to 4096 bytes, which only this user may read; NULL: $NRAM_KEY_FILE, else none. With it
+   * mappings that have a name are sealed: servers see only ciphertext, and whoever has the file can attach them.
+   * Without it they are plain, wherever the servers are. It is read once, by nram_open().
+   */
+  const char* key_file;
 };
 
 static inline void nram_options_init(struct nram_options* options) {
@@ -99,7 +105,8 @@ static inline void nram_options_init(struct nram_options* options) {
  * else /etc/nram/pool. `options` may be NULL for the defaults. ENOENT: there is no such pool. While many pages are
  * waited for, this machine's idle processors are kept from sleeping, where the process may: $NRAM_FAST_WAKE, "auto"
  * (up to 16 processors), "on" or "off". Pages of mappings without a name are sealed against their servers where one of
- * these is on another machine: $NRAM_SEAL, "1" always, "0" never.
+ * these is on another machine: $NRAM_SEAL, "1" always, "0" never; those with a name where there is a key file. The key
+ * file's errors: EBUSY if it is not fit for a secret (the message tells what to do), ENOENT, EPERM.
  *
  * nram_close() frees everything that was allocated or mapped through the handle; no thread may use that memory any
  * more. The handle is gone in any case; -1 says that a kept mapping could not be written back (flush before to be
@@ -136,6 +143,12 @@ enum {
  * attach it. EEXIST: the name is taken. Readers see what the writer had flushed when they attached; of what he flushes
  * later they see the old or the new. An attacher passes the length he wants to see, 0 for all; ENOENT: no such name. A
  * kept region ends when somebody attaches it (NRAM_MAP_ATTACH) without NRAM_MAP_KEEP and unmaps it.
+ *
+ * With a key file the region is sealed, for as long as it lives. EBUSY: it is sealed, and this program has no key file
+ * or another one; or it is plain, and this program has one (NRAM_SEAL=0 takes it as it is); or NRAM_SEAL=1 asks for a
+ * seal, and there is no key file. EIO: servers say of a sealed region what its writer did not. A reader of a sealed
+ * region cannot get what a writer writes that has attached it later: that is a loss (SIGBUS) until it maps it again. A
+ * sealed region can be attached for writing a thousand times: ENOMEM then; readers can, and may copy it.
  */
 void* nram_mmap(nram_t* n, size_t length, const char* name, int flags);
 /*

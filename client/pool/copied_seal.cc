@@ -81,6 +81,11 @@ bool CopiedIo::Open(Piece* piece) {
     (void)Enter(piece, GatePlace::Kind::kLook, piece->range, State::kRead);
     return false;
   }
+  const PageSeal& seal_there = sealer->seals[bad];
+  if (is_reader() && CounterOf(seal_there) != 0 && seal()->KeyOf(seal_there) == nullptr) {
+    // Its owner has come since, with a key of its own.
+    return End(piece, ChangedError()), false;
+  }
   piece->error = BadSealError(part);
   ++piece->damaged_reads;
   NoteBad(piece, part.leg.presence);

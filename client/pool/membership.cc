@@ -26,9 +26,9 @@ Membership::~Membership() {
   if (thread.joinable()) thread.join();
 }
 
-void Membership::Add(RegionMap* map, const std::string& name, uint64_t size_bytes, View view) {
+void Membership::Add(RegionMap* map, Told told, View view) {
   MutexLock lock(&mu_);
-  held_.push_back({map->Share(), name, size_bytes, std::move(view)});
+  held_.push_back({map->Share(), std::move(told), std::move(view), {}});
   if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
 }
 
@@ -60,8 +60,11 @@ Membership::Standing Membership::StandingOf(const RegionMap& map, const Life& me
 
 bool Membership::Create(const Held& held, ServerSession* session, const Members& members) const {
   const RegionKey& key = held.map->key();
-  CreateRegionArgs args{session->lease(), key.id, key.epoch, key.gc, held.name, Incarnations(members), held.size_bytes};
+  const Told& told = held.told;
+  CreateRegionArgs args{session->lease(), key.id, key.epoch, key.gc, told.name, Incarnations(members), told.size_bytes};
   args.copies = key.copies;
+  args.pages_sealed = held.map->seal() != nullptr;
+  args.seal_manifest = told.seal_manifest;
   args.view = held.view.number;
   absl::Status status = session->control()->CreateRegion(args, DeadlineNs());
   if (absl::IsAlreadyExists(status)) {
@@ -89,11 +92,11 @@ bool Membership::MayTell(const View& view, const Members& members) const {
          (view.out.size() < kOutMax || absl::c_linear_search(view.out, members));
 }
 
-size_t Membership::Tell(RegionMap* map, View* view, const Members& members, uint32_t sealed,
+size_t Membership::Tell(RegionMap* map, View* view, const Members& members, uint32_t left_in_order,
                         int64_t deadline_ns) const {
   if (!MayTell(*view, members)) return 0;
   const RegionKey& key = map->key();
-  SetViewArgs args{LeaseId{}, key.id, key.epoch, ++view->number, Incarnations(members), sealed};
+  SetViewArgs args{LeaseId{}, key.id, key.epoch, ++view->number, Incarnations(members), left_in_order};
   Members asked = members;
   for (const Members& list : view->out) {
     for (const Life& life : list) {
@@ -160,7 +163,7 @@ void Membership::Look(Held* held) {
     members.insert(members.end(), news.begin(), news.end());
     added.insert(added.end(), news.begin(), news.end());
   }
-  if (Tell(map, &held->view, members, /*sealed=*/0, NowNs() + 2 * kTellMs * kNsPerMs) == 0) return;
+  if (Tell(map, &held->view, members, /*left_in_order=*/0, NowNs() + 2 * kTellMs * kNsPerMs) == 0) return;
   for (const Life& life : added) copies->NoteMember(life);
   for (const Life& life : gone) {
     ServerSession* const session = life.server == kNoServer ? nullptr : home_->sessions->at(life.server);
@@ -231,10 +234,10 @@ void Membership::Leave(const IoPlace& place) {
   }
   if (map->is_fenced()) return;
   if (told == 0) {
-    LOG(WARNING) << "region \"" << held.name
+    LOG(WARNING) << "region \"" << held.told.name
                  << "\" could not be left in good order: until it is attached again, none of its servers may restart";
   } else if (told < all.size()) {
-    LOG(WARNING) << "region \"" << held.name << "\" was left with " << told << " of its " << all.size()
+    LOG(WARNING) << "region \"" << held.told.name << "\" was left with " << told << " of its " << all.size()
                  << " servers: until it is attached again, these may not restart";
   }
 }

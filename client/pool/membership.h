@@ -1,9 +1,9 @@
 #ifndef NRAM_CLIENT_POOL_MEMBERSHIP_H_
 #define NRAM_CLIENT_POOL_MEMBERSHIP_H_
 
-// The members of named regions of several copies (adr/0014, "Regions with a name"): the lives of servers that may have
-// a part of the region. Their list, with a number, is the region's view. Every member keeps it for whoever attaches the
-// region later.
+// The members of named regions of several copies, or with sealed pages (adr/0014, "Regions with a name"): the lives of
+// servers that may have a part of the region. Their list, with a number, is the region's view. Every member keeps it
+// for whoever attaches the region later.
 
 #include <cstdint>
 #include <list>
@@ -35,15 +35,22 @@ class Membership : public RegionKeeper {
     // asks all its members.
     std::vector<Members> out;
   };
+  // What a server is told where the region is created later.
+  struct Told {
+    std::string name;
+    uint64_t size_bytes = 0;
+    std::string seal_manifest;  // "": the region is plain
+  };
   // From now on the members of the region are looked after, until Leave. May block as that does.
-  void Add(RegionMap* map, const std::string& name, uint64_t size_bytes, View view);
+  void Add(RegionMap* map, Told told, View view);
   // Tells a list of members, with the next number, to those that answer of it and of the lists before. Returns how many
   // of the list have taken it; 0: it does not count. If the region has another owner, the map is fenced. Blocks until
   // `deadline_ns` at most.
-  size_t Tell(RegionMap* map, View* view, const Members& members, uint32_t sealed, int64_t deadline_ns) const;
+  size_t Tell(RegionMap* map, View* view, const Members& members, uint32_t left_in_order, int64_t deadline_ns) const;
 
-  // RegionKeeper: seals the region, if all of it is in sync. Blocks for the pool's io_timeout_ms, a few seconds, and as
-  // long as the members of some region are just being told: two seconds for each server that is up and does not answer.
+  // RegionKeeper: tells that the region is left in good order, if all of it is in sync. Blocks for the pool's
+  // io_timeout_ms, a few seconds, and as long as the members of some region are just being told: two seconds for each
+  // server that is up and does not answer.
   void Leave(const IoPlace& place) override;
 
  private:
@@ -55,8 +62,7 @@ class Membership : public RegionKeeper {
 
   struct Held {
     RegionMap::Ref map;
-    std::string name;
-    uint64_t size_bytes = 0;
+    Told told;
     View view;
     std::map<uint64_t, int64_t> refused_ns;  // when a server has refused to create it, by incarnation
   };

@@ -20,7 +20,7 @@ namespace {
 // The epoch of a region while it is made, and that of one that has been made on all servers.
 constexpr Epoch kMaking{1};
 constexpr Epoch kMade{2};
-// Of a region of copies that was just made.
+// Of a region with views that was just made.
 constexpr uint64_t kFirstView = 1;
 // For healthy servers to undo what another one's failure has made useless.
 constexpr int64_t kUndoTimeoutMs = 3'000;
@@ -65,10 +65,18 @@ struct NamedRegions::Making {
 
 absl::StatusOr<std::unique_ptr<Region>> NamedRegions::Create(const RegionOptions& options) {
   const int64_t deadline_ns = DeadlineIn(options_->io_timeout_ms);
+  NRAM_ASSIGN_OR_RETURN(const bool seals, seals_->Decide(options));
   NRAM_RETURN_IF_ERROR(AwaitUndone(options.name, deadline_ns));
   Making making;
   making.args = {LeaseId{},          RegionId{environment_->RandomId()},   kMaking,   options.gc, options.name, {},
                  options.size_bytes, static_cast<uint8_t>(options.copies), kFirstView};
+  NamedSeals::Term term;
+  if (seals) {
+    SealManifest manifest{making.args.region, options.name, options.size_bytes, making.args.copies, {}};
+    NRAM_ASSIGN_OR_RETURN(term, seals_->BeginOwner(std::move(manifest), kHoleVersion));
+    making.args.pages_sealed = true;
+    making.args.seal_manifest = term.manifest;
+  }
   std::set<uint32_t> hosts;
   for (const auto& session : *sessions_) {
     if (!session->up()) continue;
@@ -90,14 +98,16 @@ absl::StatusOr<std::unique_ptr<Region>> NamedRegions::Create(const RegionOptions
   const absl::Status status = MakeEverywhere(making, deadline_ns);
   if (!status.ok()) return absl::Status(status.code(), absl::StrCat(status.message(), UndoEverywhere(making)));
   std::unique_ptr<Region> region =
-      MakeRegion(making.args.region, kMade, options, CopiesReader::kNo, /*read_only=*/false);
+      MakeRegion(making.args.region, kMade, options, CopiesReader::kNo, /*read_only=*/false, std::move(term.seal));
   Membership::View view{.number = kFirstView};
   for (size_t i = 0; i < making.sessions.size(); ++i) {
     view.members.push_back({making.sessions[i]->index(), making.args.incarnations[i]});
     NoteCreated(region.get(), view.members.back());
   }
   view.out = {view.members};
-  if (options.copies > 1) membership_->Add(region->map(), options.name, options.size_bytes, std::move(view));
+  if (region->map()->copies() != nullptr) {
+    membership_->Add(region->map(), {options.name, options.size_bytes, std::move(term.manifest)}, std::move(view));
+  }
   return region;
 }
 
@@ -203,7 +213,8 @@ absl::StatusOr<NamedRegions::Found> NamedRegions::FindNamed(const std::string& n
   return first_error;
 }
 
-absl::Status NamedRegions::Choose(const std::string& name, RegionId id, AttachLoss loss, Found* found) {
+absl::Status NamedRegions::Choose(const std::string& name, RegionId id, AttachLoss loss, Found* found) const {
+  NRAM_ASSIGN_OR_RETURN(found->seal, seals_->Check(name, id, found->infos));
   Epoch epoch{};
   bool is_first = true;
   for (RegionInfo& info : found->infos) {
@@ -212,14 +223,14 @@ absl::Status NamedRegions::Choose(const std::string& name, RegionId id, AttachLo
       continue;
     }
     epoch = std::max(epoch, info.epoch);
-    const bool is_newer = info.copies > 1 ? IsNewerView(info, found->newest) : info.epoch > found->newest.epoch;
+    const bool is_newer = info.has_views() ? IsNewerView(info, found->newest) : info.epoch > found->newest.epoch;
     if (std::exchange(is_first, false) || is_newer) found->newest = info;
   }
   // Nobody has owned it since.
-  found->sealed = found->newest.sealed > 0 && found->newest.epoch == epoch;
+  found->left_in_order = found->newest.left_in_order > 0 && found->newest.epoch == epoch;
   NRAM_RETURN_IF_ERROR(CheckWhole(name, loss, found));
   found->newest.epoch = epoch;
-  if (found->newest.copies == 1) return absl::OkStatus();
+  if (!found->newest.has_views()) return absl::OkStatus();
   // What is no member has nothing that counts.
   for (size_t i = 0; i < found->infos.size(); ++i) {
     if (!absl::c_linear_search(found->newest.incarnations, found->alive[i])) found->infos[i] = {};
@@ -250,7 +261,8 @@ absl::Status NamedRegions::CheckWhole(const std::string& name, AttachLoss loss, 
   if (over + freed == 0) return absl::OkStatus();
   if (over > 0 && !found->away.empty()) {
     // Of a copied region that was left in good order, a server that answers with nothing may be missed.
-    const absl::string_view mend = found->sealed ? ": start it again, with or without its data" : "";
+    const bool may_miss = found->left_in_order && newest.copies > 1;
+    const absl::string_view mend = may_miss ? ": start it again, with or without its data" : "";
     return absl::UnavailableError(
         absl::StrCat("region ", Quoted(name), " is partly on a server that does not answer (", found->away, ")", mend));
   }
@@ -263,7 +275,7 @@ absl::Status NamedRegions::CheckWhole(const std::string& name, AttachLoss loss, 
   // Each span has a copy that is newest where fewer are gone than that. A server that is not in this client's list of
   // the pool is not known to be gone.
   const bool knows_all = found->alive.size() >= newest.incarnations.size();
-  if (freed == 0 && found->sealed && over < newest.sealed && knows_all) return absl::OkStatus();
+  if (freed == 0 && found->left_in_order && over < newest.left_in_order && knows_all) return absl::OkStatus();
   const absl::string_view may_be =
       newest.copies > 1 ? ". What the others have may be older: only with loss accepted can it be attached" : "";
   return absl::DataLossError(absl::StrCat("region ", Quoted(name), " was partly on a server that has ",
@@ -292,11 +304,6 @@ absl::StatusOr<std::unique_ptr<Region>> NamedRegions::TryAttach(const std::strin
   const std::vector<RegionInfo>& infos = found.infos;
   const RegionInfo& newest = found.newest;
   const bool read_only = mode == AttachMode::kReadOnly;
-  RegionOptions options;
-  options.gc = newest.gc;
-  options.name = name;
-  options.size_bytes = newest.size_bytes;
-  options.copies = newest.copies;
   // Before any server lets go of the present owner: one may have ended its lease for a moment, and the others not.
   for (size_t i = 0; i < infos.size(); ++i) {
     const RegionInfo& info = infos[i];
@@ -308,32 +315,35 @@ absl::StatusOr<std::unique_ptr<Region>> NamedRegions::TryAttach(const std::strin
   if (!read_only && Raw(newest.epoch) == UINT32_MAX) {
     return absl::FailedPreconditionError(absl::StrCat("region ", Quoted(name), " has had its last epoch"));
   }
+  NamedSeals::Term term;
+  if (found.seal.has_value()) {
+    // What it has written before may have been lost, or be old.
+    NRAM_ASSIGN_OR_RETURN(
+        term, read_only ? seals_->BeginReader(*found.seal) : seals_->BeginOwner(*found.seal, kUnknownVersion));
+  }
   // A reader sends epoch 0, and reads whoever owns the region; or the present one, which ends what it knows. A region
   // that is just being made keeps the epoch of those that are.
-  const bool is_pinned = newest.copies > 1 && found.sealed;
+  const bool is_pinned = newest.copies > 1 && found.left_in_order;
   const Epoch epoch{!read_only ? std::max(Raw(newest.epoch) + 1, Raw(kMade)) : is_pinned ? Raw(newest.epoch) : 0};
   if (!read_only) {
     RegionInfo raised;
-    NRAM_RETURN_IF_ERROR(RaiseEverywhere(infos, epoch, mode, &raised));
+    NRAM_RETURN_IF_ERROR(RaiseEverywhere(infos, epoch, mode, term.manifest, &raised));
     // The former owner was there until now.
-    *again = newest.copies > 1 && IsNewerView(raised, newest);
+    *again = newest.has_views() && IsNewerView(raised, newest);
     if (*again) return nullptr;
   }
   const CopiesReader reader = !read_only  ? CopiesReader::kNo
                               : is_pinned ? CopiesReader::kPinned
                                           : CopiesReader::kConfirms;
-  std::unique_ptr<Region> region = MakeRegion(newest.id, epoch, options, reader, read_only);
-  for (size_t i = 0; i < infos.size(); ++i) {
-    if (Raw(infos[i].id) != 0) NoteCreated(region.get(), {static_cast<uint16_t>(i), found.alive[i]});
-  }
+  std::unique_ptr<Region> region = MakeAttached(name, found, epoch, reader, read_only, std::move(term.seal));
   // After the former owner is shut out, so that no span is missed.
   deadline_ns = DeadlineIn(options_->io_timeout_ms);
-  if (newest.copies == 1) {
+  if (!newest.has_views()) {
     NRAM_RETURN_IF_ERROR(LoadSpans(region.get(), deadline_ns));
   } else {
     NRAM_RETURN_IF_ERROR(LoadCopies(region.get(), found, deadline_ns));
     if (!read_only) {
-      NRAM_RETURN_IF_ERROR(TakeOverView(region.get(), found, deadline_ns));
+      NRAM_RETURN_IF_ERROR(TakeOverView(region.get(), found, term.manifest, deadline_ns));
     } else if (!is_pinned) {
       // What a span had left before its server was asked may be where a new member was not.
       NRAM_ASSIGN_OR_RETURN(const Found now, FindNamed(name, loss, deadline_ns));
@@ -347,7 +357,7 @@ absl::StatusOr<std::unique_ptr<Region>> NamedRegions::TryAttach(const std::strin
 // requests are refused there. So a server that does not answer now is asked again, and does not keep the others from
 // being taken over; only a refusal for its owner's sake ends it at once.
 absl::Status NamedRegions::RaiseEverywhere(const std::vector<RegionInfo>& infos, Epoch epoch, AttachMode mode,
-                                           RegionInfo* newest) {
+                                           const std::string& manifest, RegionInfo* newest) {
   const int64_t deadline_ns = DeadlineIn(options_->io_timeout_ms);
   absl::Status refused;
   absl::Status unanswered;
@@ -361,7 +371,8 @@ absl::Status NamedRegions::RaiseEverywhere(const std::vector<RegionInfo>& infos,
     std::vector<size_t> again;
     for (const size_t i : left) {
       ServerSession* const session = sessions_->at(i);
-      const AttachRegionArgs args{session->lease(), infos[i].id, "", false, epoch, mode == AttachMode::kTakeOver};
+      const AttachRegionArgs args{session->lease(), infos[i].id, "", false, epoch, mode == AttachMode::kTakeOver,
+                                  manifest};
       const absl::StatusOr<RegionInfo> raised = RaiseAt(session, args, deadline_ns);
       const absl::Status& status = raised.status();
       if (raised.ok()) {
@@ -427,11 +438,12 @@ absl::Status NamedRegions::LoadCopies(Region* region, const Found& found, int64_
     };
     NRAM_RETURN_IF_ERROR(sessions_->at(i)->control()->ListSpans(region->id(), deadline_ns, load));
   }
-  copies->EndLoad(!found.sealed && !region->read_only(), found.misses);
+  copies->EndLoad(!found.left_in_order && !region->read_only(), found.misses);
   return absl::OkStatus();
 }
 
-absl::Status NamedRegions::TakeOverView(Region* region, const Found& found, int64_t deadline_ns) {
+absl::Status NamedRegions::TakeOverView(Region* region, const Found& found, const std::string& manifest,
+                                        int64_t deadline_ns) {
   Membership::View view;  // numbers begin anew with each owner
   for (const uint64_t incarnation : found.newest.incarnations) {
     const auto at = absl::c_find(found.alive, incarnation);
@@ -440,20 +452,36 @@ absl::Status NamedRegions::TakeOverView(Region* region, const Found& found, int6
   }
   view.out = {view.members};
   const Membership::Members members = view.members;
-  if (membership_->Tell(region->map(), &view, members, /*sealed=*/0, deadline_ns) < members.size()) {
+  if (membership_->Tell(region->map(), &view, members, /*left_in_order=*/0, deadline_ns) < members.size()) {
     return absl::UnavailableError(absl::StrCat("region ", Quoted(region->name()),
                                                " was taken over, and not all of its servers have answered then: "
                                                "attach it again"));
   }
-  membership_->Add(region->map(), region->name(), region->size_bytes(), std::move(view));
+  membership_->Add(region->map(), {region->name(), region->size_bytes(), manifest}, std::move(view));
   return absl::OkStatus();
 }
 
+std::unique_ptr<Region> NamedRegions::MakeAttached(const std::string& name, const Found& found, Epoch epoch,
+                                                   CopiesReader reader, bool read_only,
+                                                   std::unique_ptr<RegionSeal> seal) const {
+  RegionOptions options;
+  options.gc = found.newest.gc;
+  options.name = name;
+  options.size_bytes = found.newest.size_bytes;
+  options.copies = found.newest.copies;
+  std::unique_ptr<Region> region = MakeRegion(found.newest.id, epoch, options, reader, read_only, std::move(seal));
+  for (size_t i = 0; i < found.infos.size(); ++i) {
+    if (Raw(found.infos[i].id) != 0) NoteCreated(region.get(), {static_cast<uint16_t>(i), found.alive[i]});
+  }
+  return region;
+}
+
 std::unique_ptr<Region> NamedRegions::MakeRegion(RegionId id, Epoch epoch, const RegionOptions& options,
-                                                 CopiesReader reader, bool read_only) const {
+                                                 CopiesReader reader, bool read_only,
+                                                 std::unique_ptr<RegionSeal> seal) const {
   const RegionKey key{id,    epoch, options.gc, /*named=*/true, options.placement, static_cast<uint8_t>(options.copies),
                       reader};
-  return std::make_unique<Region>(home_, key, options, read_only);
+  return std::make_unique<Region>(home_, key, options, read_only, std::move(seal));
 }
 
 }  // namespace nram

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "base/clock.h"
 #include "client/pool/environment.h"
 #include "client/pool/membership.h"
+#include "client/pool/named_seals.h"
 #include "client/pool/options.h"
 #include "client/pool/region.h"
 #include "client/pool/sessions.h"
@@ -37,9 +39,10 @@ enum class AttachLoss {
 class NamedRegions {
  public:
   // All outlive it.
-  NamedRegions(const RegionHome* home, Membership* membership)
+  NamedRegions(const RegionHome* home, Membership* membership, const NamedSeals* seals)
       : home_(home),
         membership_(membership),
+        seals_(seals),
         sessions_(home->sessions),
         environment_(home->environment),
         options_(home->options) {}
@@ -57,31 +60,38 @@ class NamedRegions {
                                                     bool* again);
   // What servers know of one region, by server, and what becomes of it.
   struct Found {
-    std::vector<RegionInfo> infos;  // empty where it is not, or where it is not looked for
-    std::vector<uint64_t> alive;    // the lives that were asked; one that comes up meanwhile was not
-    std::string away;               // a server that does not answer, if any
-    RegionInfo newest;              // of the highest epoch; of copies: of the highest view
-    bool sealed = false;            // its copies are alike
-    bool misses = false;            // a member, of which others may have copies or not
+    std::vector<RegionInfo> infos;     // empty where it is not, or where it is not looked for
+    std::vector<uint64_t> alive;       // the lives that were asked; one that comes up meanwhile was not
+    std::string away;                  // a server that does not answer, if any
+    RegionInfo newest;                 // of the highest epoch; with views: of the highest view
+    bool left_in_order = false;        // its copies are alike
+    bool misses = false;               // a member, of which others may have copies or not
+    std::optional<SealManifest> seal;  // of a region with sealed pages
   };
   absl::StatusOr<Found> FindNamed(const std::string& name, AttachLoss loss, int64_t deadline_ns);
   absl::StatusOr<Found> LookFor(const std::string& name, int64_t deadline_ns);
   // Narrows what was found down to one region, if that is whole.
-  static absl::Status Choose(const std::string& name, RegionId id, AttachLoss loss, Found* found);
+  absl::Status Choose(const std::string& name, RegionId id, AttachLoss loss, Found* found) const;
   static absl::Status CheckWhole(const std::string& name, AttachLoss loss, Found* found);
-  // *newest: what the servers have said of the region once it was taken over, the newest of that.
-  absl::Status RaiseEverywhere(const std::vector<RegionInfo>& infos, Epoch epoch, AttachMode mode, RegionInfo* newest);
+  // `manifest`: of the new owner's seal. *newest: what the servers have said of the region once it was taken over, the
+  // newest of that.
+  absl::Status RaiseEverywhere(const std::vector<RegionInfo>& infos, Epoch epoch, AttachMode mode,
+                               const std::string& manifest, RegionInfo* newest);
   absl::StatusOr<RegionInfo> RaiseAt(ServerSession* session, const AttachRegionArgs& args, int64_t deadline_ns);
   absl::Status LoadSpans(Region* region, int64_t deadline_ns);
   absl::Status LoadCopies(Region* region, const Found& found, int64_t deadline_ns);
-  // The new owner's first view: of those that are there.
-  absl::Status TakeOverView(Region* region, const Found& found, int64_t deadline_ns);
+  // The new owner's first view: of those that are there. `manifest`: of its seal.
+  absl::Status TakeOverView(Region* region, const Found& found, const std::string& manifest, int64_t deadline_ns);
+  // The handle of an attached region, before its spans are known.
+  std::unique_ptr<Region> MakeAttached(const std::string& name, const Found& found, Epoch epoch, CopiesReader reader,
+                                       bool read_only, std::unique_ptr<RegionSeal> seal) const;
   std::unique_ptr<Region> MakeRegion(RegionId id, Epoch epoch, const RegionOptions& options, CopiesReader reader,
-                                     bool read_only) const;
+                                     bool read_only, std::unique_ptr<RegionSeal> seal) const;
   int64_t DeadlineIn(int64_t ms) const { return environment_->NowNs() + ms * kNsPerMs; }
 
   const RegionHome* const home_;
   Membership* const membership_;
+  const NamedSeals* const seals_;
   Sessions* const sessions_;
   Environment* const environment_;
   const PoolOptions* const options_;

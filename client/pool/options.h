@@ -43,8 +43,11 @@ struct PoolOptions {
   // A connection with calls under way breaks if nothing comes for so long; 0: never. A frozen server is found so.
   int64_t silence_limit_ms = 0;
   std::shared_ptr<TlsContext> tls;  // for servers that are dialled by TCP (FindClientTls); null: plain
-  Seal seal = Seal::kAuto;          // of unnamed regions that do not say
-  bool unix_sockets = true;         // for servers on this host that have one this process may use
+  // Of regions that do not say. Those with a name are sealed if there is a key file, unless this is kNo; then plain
+  // ones are refused when they are attached.
+  Seal seal = Seal::kAuto;
+  std::string key_file;      // of regions with a name (SealSecret, ChooseKeyFile); "": none
+  bool unix_sockets = true;  // for servers on this host that have one this process may use
   SpinOptions spin;
   FastWake fast_wake = FastWake::kAuto;            // while this pool's threads wait for many replies; see WakeLatency
   std::string wake_device = WakeLatency::kDevice;  // tests have a file in its place
@@ -64,7 +67,7 @@ struct RegionOptions {
   bool gc = false;  // servers free it when this client's lease ends
   PlacementPolicy placement = PlacementPolicy::kStriped;
   int copies = 1;           // of each page, on servers of different hosts; 1 to 4
-  Seal seal = Seal::kAuto;  // of an unnamed one
+  Seal seal = Seal::kAuto;  // kYes with a name: the pool must have a key file
   std::string name;         // so that others can attach it; unique in the pool; at most 255 bytes
   uint64_t size_bytes = 0;  // for those who attach it; not enforced
 };

@@ -54,15 +54,18 @@ bool DecideSeal(const PoolOptions& options) {
 
 }  // namespace
 
-Pool::Pool(PoolOptions options, std::unique_ptr<PoolEdge> edge)
+Pool::Pool(PoolOptions options, std::unique_ptr<SealSecret> secret, std::unique_ptr<PoolEdge> edge)
     : options_(WithDefaults(std::move(options))),
       seals_(DecideSeal(options_)),
+      secret_(std::move(secret)),
+      sealers_(secret_ == nullptr ? nullptr : std::make_unique<Sealers>()),
       edge_(std::move(edge)),
       sessions_(edge_->gate()),
       home_{&sessions_, edge_->environment(), &options_, &copied_regions_, &membership_},
       repairer_(&home_),
       membership_(&home_, &repairer_),
-      named_regions_(&home_, &membership_) {
+      named_seals_(&options_, secret_.get(), sealers_.get(), edge_->environment()),
+      named_regions_(&home_, &membership_, &named_seals_) {
   for (const Endpoint& server : options_.servers) {
     // A lease's id is a secret: each server has one that it has in common with no other.
     const LeaseId lease{edge_->environment()->RandomId()};
@@ -85,7 +88,11 @@ Pool::~Pool() {
 absl::StatusOr<std::unique_ptr<Pool>> Pool::Make(PoolOptions options, std::unique_ptr<PoolEdge> edge) {
   if (options.servers.empty()) return absl::InvalidArgumentError("a pool needs at least one server");
   if (options.servers.size() >= kNoServer) return absl::InvalidArgumentError("too many servers");
-  std::unique_ptr<Pool> pool(new Pool(std::move(options), std::move(edge)));
+  std::unique_ptr<SealSecret> secret;
+  if (!options.key_file.empty()) {
+    NRAM_ASSIGN_OR_RETURN(secret, SealSecret::Read(options.key_file));
+  }
+  std::unique_ptr<Pool> pool(new Pool(std::move(options), std::move(secret), std::move(edge)));
   // What the key lacks is told here, and not with the first region.
   if (pool->seals_) NRAM_RETURN_IF_ERROR(pool->PrepareSealers(0));
   return pool;
@@ -153,13 +160,7 @@ int Pool::CountHosts(bool with_away) const {
 
 absl::StatusOr<std::unique_ptr<Region>> Pool::CreateRegion(const RegionOptions& options) {
   NRAM_RETURN_IF_ERROR(CheckOptions(options));
-  if (!options.name.empty()) {
-    if (options.seal == Seal::kYes || (options.seal == Seal::kAuto && options_.seal == Seal::kYes)) {
-      return absl::UnimplementedError(
-          "a region with a name cannot be sealed yet: say --no-seal (NRAM_SEAL=0) if servers may see its pages");
-    }
-    return named_regions_.Create(options);
-  }
+  if (!options.name.empty()) return named_regions_.Create(options);
   std::unique_ptr<RegionSeal> seal;
   if (options.seal == Seal::kYes || (options.seal == Seal::kAuto && seals_)) {
     NRAM_ASSIGN_OR_RETURN(seal, MakeSeal());

@@ -14,11 +14,13 @@
 #include "base/units.h"
 #include "base/wake_latency.h"
 #include "client/pool/named_regions.h"
+#include "client/pool/named_seals.h"
 #include "client/pool/options.h"
 #include "client/pool/region.h"
 #include "client/pool/repairer.h"
 #include "client/pool/server_session.h"
 #include "client/pool/sessions.h"
+#include "client/seal/seal_secret.h"
 #include "client/seal/sealers.h"
 
 namespace nram {
@@ -38,7 +40,7 @@ class Pool {
  public:
   // Blocks until every server has answered, open_timeout_ms at most; those that have not are left out and taken in when
   // they do. If none has, but one may yet, it waits for the first of them up to io_timeout_ms. UNAVAILABLE if none
-  // answers (the message names each and why). INVALID_ARGUMENT: bad options.
+  // answers (the message names each and why). INVALID_ARGUMENT: bad options. Of the key file: as SealSecret::Read.
   static absl::StatusOr<std::unique_ptr<Pool>> Open(PoolOptions options);
   // Ends its leases: GC regions are collected, others are orphans.
   ~Pool();
@@ -46,17 +48,20 @@ class Pool {
   // An unnamed region takes no round trip: servers learn of it with its first pages. A named one is created on all
   // servers, or on none: what a failed create has left is undone before it returns, and where a server does not answer,
   // as soon as it does, while this pool lives. INVALID_ARGUMENT: the name is too long, or no printable UTF-8.
-  // ALREADY_EXISTS: the name is taken. UNAVAILABLE: a server does not answer, or has still to undo a former create of
-  // that name (the message says which). Blocks for io_timeout_ms and a few seconds at most.
+  // FAILED_PRECONDITION: it is to be sealed, and the pool has no key file. ALREADY_EXISTS: the name is taken.
+  // UNAVAILABLE: a server does not answer, or has still to undo a former create of that name (the message says which).
+  // Blocks for io_timeout_ms and a few seconds at most.
   absl::StatusOr<std::unique_ptr<Region>> CreateRegion(const RegionOptions& options);
   // Looks at all servers before it changes anything, so most errors leave everything as it was. NOT_FOUND: no such
   // name. DATA_LOSS: a server that held part of it has restarted since, or has freed its part; `loss` may accept that,
   // and with several copies fewer servers than copies may be gone if the last owner left in good order (adr/0014).
   // UNAVAILABLE: one does not answer, or the region is just being created or undone, or its servers change meanwhile.
-  // FAILED_PRECONDITION: somebody owns it (kOwner). One attach at a time: others of this pool wait.
-  // If a server stops answering after the look, it is asked again until the timeout, and the others are taken over all
-  // the same: then the former owner is shut out of those, and only another AttachRegion makes the region whole.
-  // Blocks for three times io_timeout_ms at most; while an owner moves it from server to server, four times as long.
+  // FAILED_PRECONDITION: somebody owns it (kOwner); or it is sealed, and the pool has no key file, or another one; or
+  // it is plain, and the pool seals named regions. RESOURCE_EXHAUSTED: it is sealed, and has had too many owners;
+  // readers may attach it. One attach at a time: others of this pool wait. If a server stops answering after the look,
+  // it is asked again until the timeout, and the others are taken over all the same: then the former owner is shut out
+  // of those, and only another AttachRegion makes the region whole. Blocks for three times io_timeout_ms at most; while
+  // an owner moves it from server to server, four times as long.
   absl::StatusOr<std::unique_ptr<Region>> AttachRegion(const std::string& name, AttachMode mode,
                                                        AttachLoss loss = AttachLoss::kRefuse) {
     return named_regions_.Attach(name, mode, loss);
@@ -84,7 +89,7 @@ class Pool {
   WakeLatency* wake_latency() { return edge_->wake_latency(); }
 
  private:
-  Pool(PoolOptions options, std::unique_ptr<PoolEdge> edge);
+  Pool(PoolOptions options, std::unique_ptr<SealSecret> secret, std::unique_ptr<PoolEdge> edge);
   // Until one server is up, or until the first deadline and none may still answer, or until the second.
   void AwaitOne(int64_t usual_ns, int64_t latest_ns);
   // A region's, with a number that no other has.
@@ -93,8 +98,10 @@ class Pool {
 
   const PoolOptions options_;
   const bool seals_;
+  const std::unique_ptr<const SealSecret> secret_;  // of the key file, if there is one
   mutable Mutex seal_mu_;
-  std::unique_ptr<Sealers> sealers_ ABSL_GUARDED_BY(seal_mu_);  // none until a region is sealed
+  // None until a region is sealed, unless there is a key file.
+  std::unique_ptr<Sealers> sealers_ ABSL_GUARDED_BY(seal_mu_);
   // Of regions without a name. The last one is in use; the others have given all their numbers.
   std::vector<std::unique_ptr<SealKey>> keys_ ABSL_GUARDED_BY(seal_mu_);
   uint32_t last_number_ ABSL_GUARDED_BY(seal_mu_) = 0;  // that the last key has given
@@ -105,6 +112,7 @@ class Pool {
   const RegionHome home_;
   Repairer repairer_;
   Membership membership_;
+  const NamedSeals named_seals_;
   NamedRegions named_regions_;
 };
 

@@ -21,8 +21,8 @@
 
 namespace nram {
 
-// Is told when the handle of a named region of copies goes, of one that owns it. Leave may block for seconds; whatever
-// fails there is logged, and the next owner asks for more servers.
+// Is told when the handle of a named region with views (of copies, or sealed) goes, of one that owns it. Leave may
+// block for seconds; whatever fails there is logged, and the next owner asks for more servers.
 class RegionKeeper {
  public:
   virtual void Leave(const IoPlace& place) = 0;

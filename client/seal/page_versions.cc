@@ -189,7 +189,9 @@ PageVersions::Verdict PageVersions::Check(uint64_t page, uint64_t counter, bool 
   if (known == kLostVersion) return Verdict::kLost;
   if (known == kUnknownVersion) return Verdict::kFits;
   bool is_doubted = false;
-  bool fits = known == found;
+  // A former owner's counters may have the same low words: what is known here, this owner has sealed.
+  const bool is_own = counter == 0 || (counter ^ next_counter_.load(std::memory_order_relaxed)) >> 48 == 0;
+  bool fits = known == found && is_own;
   if (doubts_ != nullptr) {
     for (auto it = doubts_->list.rbegin(); it != doubts_->list.rend(); ++it) {
       const uint64_t at = page - it->first_page;  // wraps where the page is before it

@@ -34,7 +34,8 @@ static_assert(kPagesPerMessage == 64);
 class PageVersions {
  public:
   // `untold`: what is known of pages that nobody has told of: kHoleVersion, or kUnknownVersion in a region that was
-  // attached. Counters begin at `first_counter`, whose low word is kFirstVersion or more.
+  // attached. Counters begin at `first_counter`, whose low word is kFirstVersion or more, and keep its upper 16 bits:
+  // those of others have other ones.
   explicit PageVersions(PageVersion untold = kHoleVersion, uint64_t first_counter = kFirstVersion)
       : untold_(untold), next_counter_(first_counter) {}
   PageVersions(const PageVersions&) = delete;

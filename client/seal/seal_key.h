@@ -1,16 +1,16 @@
 #ifndef NRAM_CLIENT_SEAL_SEAL_KEY_H_
 #define NRAM_CLIENT_SEAL_SEAL_KEY_H_
 
-// The key that pages are sealed with (adr/0016), in a page of memory of its own: locked, in no core dump, and wiped in
-// a child after fork.
+// The key that pages are sealed with (adr/0016).
 
-#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/mapping.h"
+#include "client/seal/key_memory.h"
 
 namespace nram {
 
@@ -27,23 +27,22 @@ class SealKey {
   static absl::StatusOr<std::unique_ptr<SealKey>> Derive(absl::Span<const uint8_t> secret,
                                                          absl::Span<const uint8_t> salt,
                                                          absl::Span<const uint8_t> purpose);
-  ~SealKey();
+  // The same, in memory that it shares with other keys: kBytes from `at` on are its own.
+  static absl::StatusOr<std::unique_ptr<SealKey>> DeriveAt(std::shared_ptr<KeyMemory> memory, size_t at,
+                                                           absl::Span<const uint8_t> secret,
+                                                           absl::Span<const uint8_t> salt,
+                                                           absl::Span<const uint8_t> purpose);
   SealKey(const SealKey&) = delete;
 
   // False in a child after fork: the key is zeros there, which would seal as well as any other.
-  bool is_there() const;
-  const uint8_t* data() const { return page()->key.data(); }
+  bool is_there() const { return memory_->is_there(); }
+  const uint8_t* data() const { return key_; }
 
  private:
-  struct Page {
-    std::array<uint8_t, kBytes> key;
-    uint64_t magic;  // beside the key, and wiped with it
-  };
-  static absl::StatusOr<std::unique_ptr<SealKey>> Make();
-  explicit SealKey(Mapping memory) : memory_(std::move(memory)) {}
-  Page* page() const { return reinterpret_cast<Page*>(memory_.data()); }
+  SealKey(std::shared_ptr<KeyMemory> memory, size_t at) : memory_(std::move(memory)), key_(memory_->data() + at) {}
 
-  const Mapping memory_;
+  const std::shared_ptr<KeyMemory> memory_;
+  uint8_t* const key_;
 };
 
 }  // namespace nram

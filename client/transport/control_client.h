@@ -104,13 +104,19 @@ struct RegionInfo {
   std::vector<uint64_t> incarnations;
   uint64_t size_bytes = 0;
   LeaseId lease{};  // the owner's, if the caller of AttachRegion named it as its own; else zero
-  // Of a region of copies.
+  // Of a region of copies, or with sealed pages.
   uint8_t copies = 1;
   // Of this list of incarnations: the owner that has told it, and its number. Higher owners' are newer.
   Epoch view_epoch{};
   uint64_t view = 0;
-  uint32_t sealed = 0;  // how many copies in sync each span has at least; 0: not sealed
-  std::string tenant;   // by ListRegions
+  // Its last owner has left it in good order, each span with so many copies in sync at least; 0: not so.
+  uint32_t left_in_order = 0;
+  std::string tenant;  // by ListRegions
+  bool pages_sealed = false;
+  std::string seal_manifest;  // by AttachRegion, of a named region with sealed pages
+
+  // Its owner tells who its members are, and its spans have generations.
+  bool has_views() const { return copies > 1 || pages_sealed; }
 };
 
 // `counters` has the name and value of every counter in docs/stats.md, in its order.
@@ -133,6 +139,8 @@ struct CreateRegionArgs {
   uint64_t size_bytes = 0;
   uint8_t copies = 1;
   uint64_t view = 0;
+  bool pages_sealed = false;
+  std::string seal_manifest;
 };
 
 struct SetViewArgs {
@@ -141,7 +149,7 @@ struct SetViewArgs {
   Epoch epoch{};
   uint64_t view = 0;
   std::vector<uint64_t> incarnations;
-  uint32_t sealed = 0;
+  uint32_t left_in_order = 0;  // as RegionInfo has it
 };
 
 struct AttachRegionArgs {
@@ -151,6 +159,7 @@ struct AttachRegionArgs {
   bool read_only = false;
   Epoch epoch{};
   bool force = false;
+  std::string seal_manifest;  // of a new owner
 };
 
 // One server's control plane. Thread-safe. Every call blocks until `deadline_ns` (absolute, monotonic) at most. No

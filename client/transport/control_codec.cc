@@ -16,6 +16,7 @@ constexpr size_t kListBytesMax = 256 << 20;  // of a whole list, on the wire
 constexpr uint64_t kBytesMax = uint64_t{1} << 60;
 constexpr int kIncarnationsMax = 65'535;
 constexpr uint32_t kCopiesMax = 255;
+constexpr size_t kManifestBytesMax = 16 << 10;
 // Beyond it are those that this client still gives.
 constexpr uint32_t kGenerationMax = uint32_t{1} << 31;
 constexpr int64_t kLeaseTtlMinMs = 10;
@@ -64,7 +65,9 @@ RegionInfo FromProto(const v1::RegionInfo& region) {
           Epoch{region.view_epoch()},
           region.view(),
           region.sealed(),
-          Printable(region.tenant(), kNameBytesMax)};
+          Printable(region.tenant(), kNameBytesMax),
+          region.pages_sealed(),
+          /*seal_manifest=*/""};
 }
 
 }  // namespace
@@ -129,6 +132,8 @@ v1::CreateRegionRequest ControlCodec::CreateRegion(const CreateRegionArgs& args)
   request.set_size_bytes(args.size_bytes);
   request.set_copies(args.copies);
   request.set_view(args.view);
+  request.set_pages_sealed(args.pages_sealed);
+  request.set_seal_manifest(args.seal_manifest);
   return request;
 }
 
@@ -139,7 +144,7 @@ v1::SetViewRequest ControlCodec::SetView(const SetViewArgs& args) {
   request.set_epoch(Raw(args.epoch));
   request.set_view(args.view);
   request.mutable_incarnations()->Assign(args.incarnations.begin(), args.incarnations.end());
-  request.set_sealed(args.sealed);
+  request.set_sealed(args.left_in_order);
   return request;
 }
 
@@ -151,6 +156,7 @@ v1::AttachRegionRequest ControlCodec::AttachRegion(const AttachRegionArgs& args)
   request.set_read_only(args.read_only);
   request.set_epoch(Raw(args.epoch));
   request.set_force(args.force);
+  request.set_seal_manifest(args.seal_manifest);
   return request;
 }
 
@@ -217,9 +223,12 @@ absl::StatusOr<RegionInfo> ControlCodec::Parse(const v1::AttachRegionReply& repl
   if (region.size_bytes() > kRegionBytesMax) return Nonsense(absl::StrCat("a size of ", region.size_bytes()));
   if (region.incarnations_size() > kIncarnationsMax) return Nonsense("a region on more than 65535 servers");
   if (region.copies() > kCopiesMax) return Nonsense(absl::StrCat(region.copies(), " copies of each page"));
-  if (region.sealed() > kCopiesMax) return Nonsense(absl::StrCat("sealed with ", region.sealed(), " copies"));
+  if (region.sealed() > kCopiesMax) return Nonsense(absl::StrCat("left in order with ", region.sealed(), " copies"));
   if (region.view() == UINT64_MAX) return Nonsense("the last view");
-  return FromProto(region);
+  if (region.seal_manifest().size() > kManifestBytesMax) return Nonsense("a seal's manifest of more than 16 KiB");
+  RegionInfo info = FromProto(region);
+  info.seal_manifest = region.seal_manifest();
+  return info;
 }
 
 ServerStatistics ControlCodec::Parse(const v1::Statistics& reply) {

@@ -52,7 +52,7 @@ class ControlCodec {
   static ServerStatistics Parse(const v1::Statistics& reply);
 
   struct RegionList {
-    std::vector<RegionInfo> regions;  // without their incarnations
+    std::vector<RegionInfo> regions;  // without their incarnations and manifests
     size_t bytes = 0;                 // of all pages on the wire, and of `regions`
   };
   // Appends a page to `list`, which is empty at first. True: `request` now asks for the next page. RESOURCE_EXHAUSTED:

@@ -1,13 +1,16 @@
 // nram_malloc and its kin on real servers, through the C API: contents under many threads, errors, and misuse.
 
 #include <errno.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <random>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -322,6 +325,85 @@ TEST_F(CopiesTest, OlderProgramsLeaveThemToTheEnvironment) {
   options.copies = 77;  // not theirs
   nram_t* const n = nram_open(Spec().c_str(), &options);
   ASSERT_NE(n, nullptr) << nram_error();
+  EXPECT_EQ(nram_close(n), 0);
+}
+
+class KeyFileTest : public HeapTest {
+ protected:
+  KeyFileTest() {
+    const char* const given = getenv("TEST_TMPDIR");
+    directory_ = absl::StrCat(given == nullptr ? "/tmp" : given, "/keys-XXXXXX");
+    EXPECT_NE(mkdtemp(directory_.data()), nullptr);
+  }
+  void TearDown() override {
+    unsetenv("NRAM_KEY_FILE");
+    unsetenv("NRAM_SEAL");
+    HeapTest::TearDown();
+  }
+  std::string WriteKey(const std::string& name, mode_t mode) {
+    const std::string path = directory_ + "/" + name;
+    std::ofstream(path) << name << " is the secret of this file";
+    EXPECT_EQ(chmod(path.c_str(), mode), 0);
+    return path;
+  }
+  nram_t* OpenWith(const char* key_file) {
+    nram_options options;
+    nram_options_init(&options);
+    options.budget_bytes = 4 << 20;
+    options.key_file = key_file;
+    return nram_open(Spec().c_str(), &options);
+  }
+
+  std::string directory_;
+};
+
+TEST_F(KeyFileTest, WhatIsKeptIsReadWithTheSameKeyFileAlone) {
+  const std::string one = WriteKey("one", 0600);
+  nram_t* n = OpenWith(one.c_str());
+  ASSERT_NE(n, nullptr) << nram_error();
+  constexpr size_t kBytes = 8 << 20;  // more than the budget
+  auto* const kept = static_cast<char*>(nram_mmap(n, kBytes, "kept", NRAM_MAP_KEEP));
+  ASSERT_NE(kept, nullptr) << nram_error();
+  for (size_t at = 0; at < kBytes; at += 4096) kept[at] = static_cast<char>(at / 4096 % 100 + 1);
+  ASSERT_EQ(nram_close(n), 0) << nram_error();
+  for (const std::string& other : {std::string(), WriteKey("other", 0600)}) {
+    n = OpenWith(other.empty() ? nullptr : other.c_str());
+    ASSERT_NE(n, nullptr) << nram_error();
+    for (const int flag : {NRAM_MAP_ATTACH, NRAM_MAP_READ_ONLY}) {
+      EXPECT_EQ(nram_mmap(n, 0, "kept", flag), nullptr);
+      EXPECT_EQ(errno, EBUSY);
+      EXPECT_THAT(nram_error(), HasSubstr("key file"));
+    }
+    EXPECT_EQ(nram_close(n), 0);
+  }
+  setenv("NRAM_KEY_FILE", one.c_str(), 1);
+  for (const int flags : {static_cast<int>(NRAM_MAP_READ_ONLY), NRAM_MAP_ATTACH | NRAM_MAP_KEEP}) {
+    n = OpenWith(nullptr);
+    ASSERT_NE(n, nullptr) << nram_error();
+    auto* const back = static_cast<char*>(nram_mmap(n, 0, "kept", flags));
+    ASSERT_NE(back, nullptr) << nram_error();
+    EXPECT_EQ(nram_length(n, back), kBytes);
+    for (size_t at = 0; at < kBytes; at += 4096) ASSERT_EQ(back[at], static_cast<char>(at / 4096 % 100 + 1)) << at;
+    EXPECT_EQ(nram_close(n), 0) << nram_error();
+  }
+}
+
+TEST_F(KeyFileTest, OneThatOthersMayChangeIsRefused) {
+  EXPECT_EQ(OpenWith(WriteKey("open", 0666).c_str()), nullptr);
+  EXPECT_EQ(errno, EBUSY);
+  EXPECT_THAT(nram_error(), HasSubstr("chmod 600"));
+  EXPECT_EQ(OpenWith("/nowhere/key"), nullptr);
+  EXPECT_EQ(errno, ENOENT);
+  EXPECT_THAT(nram_error(), HasSubstr("key file /nowhere/key"));
+}
+
+TEST_F(KeyFileTest, ASealThatIsAskedForNeedsOne) {
+  setenv("NRAM_SEAL", "1", 1);
+  nram_t* const n = OpenWith(nullptr);
+  ASSERT_NE(n, nullptr) << nram_error();
+  EXPECT_EQ(nram_mmap(n, 1 << 20, "kept", NRAM_MAP_KEEP), nullptr);
+  EXPECT_THAT(nram_error(), HasSubstr("NRAM_KEY_FILE"));
+  EXPECT_NE(nram_mmap(n, 1 << 20, nullptr, 0), nullptr) << nram_error();
   EXPECT_EQ(nram_close(n), 0);
 }
 

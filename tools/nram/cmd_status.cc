@@ -175,6 +175,7 @@ int RunRegions(RegionsFlags& options, const Invocation&) {
                      {"stored_bytes", region.info.stored_bytes},
                      {"spans", region.info.spans},
                      {"gc", region.info.gc},
+                     {"sealed", region.info.pages_sealed},
                      {"epoch", Raw(region.info.epoch)},
                      {"orphan", region.info.orphan},
                      {"owner", region.info.owner_name}});

@@ -34,6 +34,7 @@ class Options(ctypes.Structure):
         ("on_loss", c_void_p),
         ("on_loss_context", c_void_p),
         ("copies", c_uint32),
+        ("key_file", c_char_p),
     ]
 
 

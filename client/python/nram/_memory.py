@@ -174,6 +174,8 @@ class Memory:
     timeout_ms   after which a server that does not answer counts as lost; 0: 10,000
     copies       copies of each page, on servers of different hosts, 1 to 4; 0: $NRAM_COPIES, else 1. Mappings with a
                  name have one
+    key_file     a file with a secret of 16 to 4096 bytes, which only this user may read: with it mappings that have a
+                 name are sealed, and servers see only ciphertext; None: $NRAM_KEY_FILE, else none
 
     Raises Error, which is an OSError, for what libnram refuses, and ValueError for what does not get so far.
 
@@ -193,6 +195,7 @@ class Memory:
         policy="default",
         timeout_ms=0,
         copies=0,
+        key_file=None,
     ):
         options = _library.Options(size=ctypes.sizeof(_library.Options))
         options.budget_bytes = 0 if budget is None else _size(budget, "budget")
@@ -203,6 +206,7 @@ class Memory:
         options.policy = _choice(policy, _library.POLICIES, "policy")
         options.timeout_ms = _integer(timeout_ms, "timeout_ms", 32)
         options.copies = _integer(copies, "copies", 32)
+        options.key_file = _text(key_file, "key_file")
         self._pool = _Pool(_text(pool, "pool"), ctypes.byref(options))
         self._owner = Hold(self._pool, OWNER)
         self._left = False

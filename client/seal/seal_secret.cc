@@ -1,0 +1,77 @@
+#include "client/seal/seal_secret.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/fd.h"
+#include "base/status.h"
+
+namespace nram {
+namespace {
+
+absl::Status CheckFile(int fd, const std::string& name, const struct stat& info) {
+  if (!S_ISREG(info.st_mode)) {
+    return absl::FailedPreconditionError(absl::StrCat(name, " is no regular file: a key file holds the secret itself"));
+  }
+  const bool is_roots = info.st_uid == 0;
+  if (!is_roots && info.st_uid != geteuid()) {
+    return absl::FailedPreconditionError(absl::StrCat(name, " belongs to user ", info.st_uid,
+                                                      ", who may read and change it: it must be this user's (chown ",
+                                                      geteuid(), "), or root's"));
+  }
+  struct statfs system {};
+  const bool is_mounted = is_roots && fstatfs(fd, &system) == 0 && system.f_type == TMPFS_MAGIC;
+  const mode_t refused = is_mounted ? 0022 : is_roots ? 0027 : 0077;
+  if ((info.st_mode & refused) == 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(name, " has mode ", absl::StrFormat("%04o", info.st_mode & 07777), ": others may ",
+                   (info.st_mode & refused & 0022) != 0 ? "change" : "read", " it. Mend it: chmod 600 ", name));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SealSecret>> SealSecret::Read(const std::string& path) {
+  const std::string name = absl::StrCat("key file ", path);
+  // Not blocking: a fifo that nobody writes would.
+  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  if (!fd.valid()) return ErrnoStatus(errno, name);
+  struct stat info {};
+  if (fstat(fd.get(), &info) != 0) return ErrnoStatus(errno, name);
+  NRAM_RETURN_IF_ERROR(CheckFile(fd.get(), name, info));
+  const auto size = static_cast<size_t>(info.st_size);
+  if (size < kBytesMin || size > kBytesMax) {
+    return absl::FailedPreconditionError(absl::StrCat(name, " has ", size, " bytes, and a secret has ", kBytesMin,
+                                                      " to ", kBytesMax,
+                                                      ". Make one: (umask 077; head -c 32 /dev/urandom > ", path, ")"));
+  }
+  // One byte more tells whether it grows.
+  NRAM_ASSIGN_OR_RETURN(std::shared_ptr<KeyMemory> memory, KeyMemory::Make(size + 1));
+  size_t had = 0;
+  while (had < size + 1) {
+    const ssize_t n = read(fd.get(), memory->data() + had, size + 1 - had);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return ErrnoStatus(errno, name);
+    if (n == 0) break;
+    had += static_cast<size_t>(n);
+  }
+  if (had != size) return absl::FailedPreconditionError(absl::StrCat(name, " is just being written: try again"));
+  return std::unique_ptr<SealSecret>(new SealSecret(std::move(memory), size));
+}
+
+absl::StatusOr<std::unique_ptr<SealKey>> SealSecret::DeriveAt(std::shared_ptr<KeyMemory> memory, size_t at,
+                                                              absl::Span<const uint8_t> salt,
+                                                              absl::Span<const uint8_t> purpose) const {
+  absl::StatusOr<std::unique_ptr<SealKey>> key =
+      SealKey::DeriveAt(std::move(memory), at, {memory_->data(), bytes_}, salt, purpose);
+  // Looked at afterwards: a key of zeros must not be used, whenever they became that.
+  if (memory_->is_there()) return key;
+  return absl::FailedPreconditionError("a child after fork has no secret of its parent's: it needs a pool of its own");
+}
+
+}  // namespace nram
