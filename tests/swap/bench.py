@@ -74,6 +74,7 @@ def choose_devices(options):
     size = (options.mib + 256) * MIB
     devices = {
         "pool": lambda: places.pool_swap(options.nram, size, "--backend=pool"),
+        "plain": lambda: places.pool_swap(options.nram, size, "--no-seal"),
         "memory": lambda: places.pool_swap(options.nram, size, "--backend=memory"),
         "zram": lambda: zram_swap(size),
         "disk": lambda: places.disk_swap("/var/tmp", size),

@@ -27,9 +27,9 @@ struct FaultPlan {
   double cut = 0;      // both directions, in the middle of the message
   double reorder = 0;  // this message after the next one
   double delay = 0;
+  int64_t delay_us_max = 2'000;
   double lie = 0;  // of replies to reads of sealed pages: as an evil donor (evil_donor.h)
   double lie_of_changes = 0;
-  int64_t delay_us_max = 2'000;
   // The first message of each direction (hello and its answer) passes untouched.
 };
 
