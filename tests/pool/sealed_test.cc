@@ -280,7 +280,7 @@ TEST_F(EvilTest, LiesAboutWhatWasDoneAreNoOtherBytesEither) {
       // The quiet between lies lets doubts come out.
       const bool lies = i / 50 % 2 == 0;
       for (auto& relay : relays_) {
-        relay->SetPlan({.cut = lies ? 0.005 : 0, .lie = lies ? 0.02 : 0, .lie_of_changes = lies ? 0.05 : 0});
+        relay->SetPlan({.cut = lies ? 0.01 : 0, .lie = lies ? 0.02 : 0, .lie_of_changes = lies ? 0.3 : 0});
       }
       if (model.Step(region.get())) continue;
       (void)region->Destroy();

@@ -1,12 +1,16 @@
 #ifndef NRAM_TESTS_UTIL_TEST_POOL_H_
 #define NRAM_TESTS_UTIL_TEST_POOL_H_
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/file.h"
 #include "base/units.h"
 #include "client/pool/pool.h"
 #include "gtest/gtest.h"
@@ -55,7 +59,14 @@ class TestPool {
     options.spin.limit_us = 0;
     // So that any of these tests can be run with sealed pages.
     const char* const seal = std::getenv("NRAM_SEAL");
-    if (seal != nullptr && std::string(seal) == "1") options.seal = Seal::kYes;
+    if (seal == nullptr || std::string(seal) != "1") return options;
+    static const char* const directory = std::getenv("TEST_TMPDIR");
+    static const std::string key_file = absl::StrCat(directory == nullptr ? "/tmp" : directory, "/key.", getpid());
+    static const bool made =
+        WriteFileAtomically(key_file, std::string(32, 'k')).ok() && chmod(key_file.c_str(), 0600) == 0;
+    EXPECT_TRUE(made);
+    options.seal = Seal::kYes;
+    options.key_file = key_file;
     return options;
   }
   std::unique_ptr<Pool> Open() const { return Open(Options()); }
