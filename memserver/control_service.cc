@@ -21,7 +21,6 @@ constexpr size_t kSpansPerReply = 32'768;
 constexpr size_t kNameBytesMax = 255;
 constexpr size_t kCopiesMax = 1000;
 constexpr int kIncarnationsMax = 4'096;
-constexpr size_t kSealBytesMax = 16 << 10;
 
 // Names reach logs and terminals, so they must be printable.
 absl::Status CheckName(const std::string& name) {
@@ -33,7 +32,7 @@ absl::Status CheckName(const std::string& name) {
 }
 
 absl::Status CheckSeal(const std::string& manifest) {
-  if (manifest.size() <= kSealBytesMax) return absl::OkStatus();
+  if (manifest.size() <= RegionManifest::kSealBytesMax) return absl::OkStatus();
   return absl::InvalidArgumentError("a seal's manifest has at most 16 KiB");
 }
 

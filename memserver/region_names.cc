@@ -9,12 +9,10 @@
 namespace nram {
 namespace {
 
-constexpr uint64_t kSealStepBytes = 1024;
-
 // The memory of two table entries (also while the tables grow) and of the data that they point to.
 uint64_t CostBytes(const RegionManifest& manifest) {
-  // A seal grows with each owner. In steps, so that most owners need no room of a server that may be full.
-  const uint64_t seal_bytes = RoundUp(manifest.seal.size(), kSealStepBytes);
+  // A seal grows with each owner, who must need no room of a server that may be full.
+  const uint64_t seal_bytes = manifest.seal.empty() ? 0 : RegionManifest::kSealBytesMax;
   return 632 + 2 * manifest.name.size() + manifest.incarnations.size() * sizeof(uint64_t) + seal_bytes;
 }
 

@@ -27,6 +27,8 @@ struct StoredKey {
 
 // The facts about a named region that its creator tells clients that attach later.
 struct RegionManifest {
+  static constexpr size_t kSealBytesMax = 16 << 10;
+
   std::string name;
   std::vector<uint64_t> incarnations;
   uint64_t size_bytes = 0;

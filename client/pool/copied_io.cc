@@ -267,8 +267,10 @@ bool CopiedIo::Place(Piece* piece) {
     const ServerSession& session = *PartOf(*piece, leg)->session;
     lives.push_back({session.index(), session.incarnation()});
   }
+  bool lost = false;
+  const bool was_hole = copies()->Look(piece->range, &lost) == CopyMap::SpanState::kHole;
   // Another piece may have placed it meanwhile; then it is where that has put it.
-  (void)copies()->Place(span, lives);
+  if (copies()->Place(span, lives) && was_hole && seal() != nullptr) seal()->versions()->NoteEmpty(span);
   piece->search.Reset();
   piece->change = CopiedChange(CopiedChange::Kind::kData);
   piece->state = State::kNext;

@@ -5,6 +5,7 @@
 // is what the operation has in one block of 64 pages (a trim: in one span). A piece of a write or trim has a *leg* for
 // each copy; a piece of a read asks one copy after the other.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -28,7 +29,8 @@ class CopiedIo : public IoWay {
   // After the engine's Reset. The first operation that has several pieces under way allocates them, unless Prepare has.
   void Begin();
   void Prepare() {
-    if (more_ == nullptr) more_ = std::make_unique<Piece[]>(kPiecesMax - 1);
+    const size_t most = std::min(kPiecesMax, engine_->part_count());
+    if (more_ == nullptr) more_ = std::make_unique<Piece[]>(most - 1);
   }
 
   void LaunchAll() override;
@@ -44,7 +46,7 @@ class CopiedIo : public IoWay {
   // Answers to one read whose checksums are wrong: it is not the network then.
   static constexpr int kGarbledMax = 6;
   // How often all copies of a change may die under it, which then begins anew.
-  static constexpr int kDeathsMax = 16;
+  static constexpr int kDeathsMax = 256;
 
   struct Piece {
     enum class State : uint8_t {
@@ -152,6 +154,9 @@ class CopiedIo : public IoWay {
   bool Open(Piece* piece);
   // These pages were a hole on all servers after the mark of the versions was taken.
   void NoteHole(uint64_t first_page, uint64_t pages, uint64_t mark);
+  // Likewise those of a piece, if its span has no place. One that has a place, and no copy that has answered, may hold
+  // what was sent.
+  void NoteUnplaced(const Piece& piece, uint64_t mark);
   // A change has ended; it is in the gate still.
   void NoteVersions(Piece* piece, bool is_stored);
   absl::Status SealError() const;

@@ -19,10 +19,9 @@ absl::Status CopiedIo::LostError() const {
 }
 
 absl::Status CopiedIo::ChangedError() const {
-  return absl::UnavailableError(
-      absl::StrCat("region ", FormatId(Raw(place().map->key().id)),
-                   " was attached read-only, and its owner has moved or lost copies since, or is another one: ",
-                   "attach it again"));
+  return absl::UnavailableError(absl::StrCat(
+      "region ", FormatId(Raw(place().map->key().id)),
+      " was attached read-only, and its owner has moved or lost copies since, or is another one: ", "attach it again"));
 }
 
 bool CopiedIo::Read(Piece* piece) {
@@ -34,7 +33,7 @@ bool CopiedIo::Read(Piece* piece) {
   switch (copies()->LookForRead(piece->range, &legs, &piece->unsettled)) {
     case CopyMap::ReadState::kHole:
       if (repairs()) return End(piece, absl::OkStatus()), false;
-      NoteHole(piece->range.first_page(), piece->range.pages(), mark);
+      NoteUnplaced(*piece, mark);
       memset(part->call.in, 0, piece->range.bytes());
       return EndRead(piece);
     case CopyMap::ReadState::kLost:

@@ -73,8 +73,9 @@ bool CopiedIo::Open(Piece* piece) {
     }
     return true;
   }
-  // A page that is lost already needs no copy.
-  if (lost) return End(piece, repairs() && piece->range.pages() == 1 ? absl::OkStatus() : LostError()), false;
+  // A page that is lost already needs no copy; but the next owner of a region with a name would take it for a hole.
+  const bool needs_none = repairs() && piece->range.pages() == 1 && !place().map->key().named;
+  if (lost) return End(piece, needs_none ? absl::OkStatus() : LostError()), false;
   if (!piece->in_gate && !is_reader()) {
     // It may have been changed while it was read. In the gate there is no such excuse.
     piece->tried.clear();
@@ -94,6 +95,12 @@ bool CopiedIo::Open(Piece* piece) {
 
 void CopiedIo::NoteHole(uint64_t first_page, uint64_t pages, uint64_t mark) {
   if (seal() != nullptr) seal()->versions()->EndDoubts(first_page, first_page + pages, mark);
+}
+
+void CopiedIo::NoteUnplaced(const Piece& piece, uint64_t mark) {
+  bool lost = false;
+  if (seal() == nullptr || copies()->Look(piece.range, &lost) != CopyMap::SpanState::kHole) return;
+  NoteHole(piece.range.first_page(), piece.range.pages(), mark);
 }
 
 void CopiedIo::NoteVersions(Piece* piece, bool is_stored) {

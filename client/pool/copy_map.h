@@ -58,8 +58,9 @@ class CopyMap {
   int copies() const { return copies_; }
 
   // --- Regions with a name (copy_map_members.cc).
-  // The region may have been created in that life: where it is destroyed, it is destroyed there too.
-  void NotePerhaps(const Life& life);
+  // The region may have been created in that life: where it is destroyed, it is destroyed there too. False: it was in
+  // too many lives of its servers, and can be in no more.
+  bool NotePerhaps(const Life& life);
   // The region was created in that life, and spans may be there from now on.
   void NoteMember(const Life& life);
   // No span is placed there from now on. True: no span has anything there.

@@ -43,10 +43,12 @@ bool CopyMap::IsUsedLocked(absl::FunctionRef<bool(const Presence&)> is_it) const
   return is_used;
 }
 
-void CopyMap::NotePerhaps(const Life& life) {
+bool CopyMap::NotePerhaps(const Life& life) {
   GateLock lock(&mu_);
+  if (FindPresenceLocked(life) == nullptr && !HasPlaceLocked(1)) return false;
   Presence& presence = presences_[PresenceLocked(life)];
   if (presence.known == Known::kNothing) presence.known = Known::kPerhaps;
+  return true;
 }
 
 void CopyMap::NoteMember(const Life& life) {

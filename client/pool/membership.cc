@@ -155,8 +155,7 @@ void Membership::Look(Held* held) {
     ++held->view.number;
     if (!absl::c_linear_search(held->view.out, all)) held->view.out.push_back(all);
     std::erase_if(news, [&](const Life& life) {
-      copies->NotePerhaps(life);
-      const bool created = Create(*held, home_->sessions->at(life.server), all);
+      const bool created = copies->NotePerhaps(life) && Create(*held, home_->sessions->at(life.server), all);
       if (!created) held->refused_ns[life.incarnation] = NowNs();
       return !created;
     });
@@ -166,6 +165,7 @@ void Membership::Look(Held* held) {
   if (Tell(map, &held->view, members, /*left_in_order=*/0, NowNs() + 2 * kTellMs * kNsPerMs) == 0) return;
   for (const Life& life : added) copies->NoteMember(life);
   for (const Life& life : gone) {
+    if (absl::c_linear_search(held->view.members, life)) continue;  // it was made a member again
     ServerSession* const session = life.server == kNoServer ? nullptr : home_->sessions->at(life.server);
     if (session == nullptr || !session->usable() || session->incarnation() != life.incarnation) continue;
     // What is left there if this is not answered is nobody's, and goes if it becomes a member again.

@@ -108,6 +108,7 @@ absl::StatusOr<std::unique_ptr<Region>> NamedRegions::Create(const RegionOptions
   if (region->map()->copies() != nullptr) {
     membership_->Add(region->map(), {options.name, options.size_bytes, std::move(term.manifest)}, std::move(view));
   }
+  region->BeginRepair();
   return region;
 }
 
@@ -350,6 +351,8 @@ absl::StatusOr<std::unique_ptr<Region>> NamedRegions::TryAttach(const std::strin
       *again = now.newest.id != newest.id || IsNewerView(now.newest, newest);
     }
   }
+  // Not before: of a span of which a part is listed, an old copy would be the newest.
+  region->BeginRepair();
   return region;
 }
 

@@ -47,16 +47,16 @@ absl::Status CheckOptions(const RegionOptions& options) {
   return absl::OkStatus();
 }
 
-bool DecideSeal(const PoolOptions& options) {
+}  // namespace
+
+bool Pool::WouldSeal(const PoolOptions& options) {
   if (options.seal != Seal::kAuto) return options.seal == Seal::kYes;
   return !std::all_of(options.servers.begin(), options.servers.end(), IsThisMachine);
 }
 
-}  // namespace
-
 Pool::Pool(PoolOptions options, std::unique_ptr<SealSecret> secret, std::unique_ptr<PoolEdge> edge)
     : options_(WithDefaults(std::move(options))),
-      seals_(DecideSeal(options_)),
+      seals_(WouldSeal(options_)),
       secret_(std::move(secret)),
       sealers_(secret_ == nullptr ? nullptr : std::make_unique<Sealers>()),
       edge_(std::move(edge)),
@@ -168,7 +168,9 @@ absl::StatusOr<std::unique_ptr<Region>> Pool::CreateRegion(const RegionOptions& 
   const RegionKey key{
       RegionId{edge_->environment()->RandomId()}, Epoch{1}, options.gc, /*named=*/false, options.placement,
       static_cast<uint8_t>(options.copies)};
-  return std::make_unique<Region>(&home_, key, options, /*read_only=*/false, std::move(seal));
+  auto region = std::make_unique<Region>(&home_, key, options, /*read_only=*/false, std::move(seal));
+  region->BeginRepair();
+  return region;
 }
 
 absl::Status Pool::MakeKeyLocked() {

@@ -76,8 +76,9 @@ class Pool {
   size_t server_count() const { return sessions_.size(); }
   ServerSession* session(size_t index) const { return sessions_.at(index); }
   const PoolOptions& options() const { return options_; }
-  // Whether an unnamed region that does not say is sealed.
+  // Whether an unnamed region that does not say is sealed; of a pool that is to be opened so.
   bool seals() const { return seals_; }
+  static bool WouldSeal(const PoolOptions& options);
   // Client memory for so many messages of sealed regions that are under way at a time, so that none of them allocates.
   // To be called before there are regions. RESOURCE_EXHAUSTED: no memory may be locked for the key.
   absl::Status PrepareSealers(size_t messages);

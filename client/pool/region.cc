@@ -23,13 +23,17 @@ Region::Region(const RegionHome* home, const RegionKey& key, const RegionOptions
       read_only_(read_only),
       described_(options.name.empty() && options.size_bytes == 0 ? nullptr
                                                                  : new Described{options.name, options.size_bytes}),
-      map_(RegionMap::Make(key, std::move(seal))) {
-  if (map_->copies() != nullptr && !read_only_) home_->copied->Add(map_.get());
+      map_(RegionMap::Make(key, std::move(seal))) {}
+
+void Region::BeginRepair() {
+  if (map_->copies() == nullptr || read_only_) return;
+  is_repaired_ = true;
+  home_->copied->Add(map_.get());
 }
 
 Region::~Region() {
   if (map_->copies() != nullptr && !read_only_) {
-    home_->copied->Remove(map_.get());
+    if (is_repaired_) home_->copied->Remove(map_.get());
     if (map_->key().named) home_->keeper->Leave(place());
   }
   map_->CloseRooms([this](uint16_t server) { return home_->sessions->at(server)->room(); });

@@ -126,6 +126,8 @@ class Region {
   // --- For Pool, which makes regions. `home` outlives the region.
   Region(const RegionHome* home, const RegionKey& key, const RegionOptions& options, bool read_only,
          std::unique_ptr<RegionSeal> seal = nullptr);
+  // From now on its copies are looked after. To be called once, when all is known of where they are.
+  void BeginRepair();
   RegionMap* map() { return map_.get(); }
 
  private:
@@ -138,6 +140,7 @@ class Region {
 
   const RegionHome* const home_;
   const bool read_only_;
+  bool is_repaired_ = false;
   // Of regions that have a name or a size to tell; the many others need no room for them.
   struct Described {
     std::string name;

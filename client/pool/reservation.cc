@@ -149,7 +149,10 @@ bool Reservation::PlaceSpan(uint64_t span) {
     if (placed_) return copies->ChangedServersOf(span) == where_;  // a copy may have moved meanwhile
     absl::InlinedVector<CopyMap::Life, kReplicasMax> lives;
     for (const uint16_t server : servers_) lives.push_back({server, place_.sessions->at(server)->incarnation()});
-    return copies->Place(span, lives);
+    if (copies->Place(span, lives)) return true;
+    // Another operation has placed it; or it cannot be.
+    if (copies->ChangedServersOf(span).empty()) Fail(absl::UnavailableError("the region has no place any more"));
+    return false;
   }
   SpanPlacement placement;
   placement.servers[0] = servers_[0];

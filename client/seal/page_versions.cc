@@ -112,6 +112,14 @@ void PageVersions::EndDoubtsLocked(uint64_t first_page, PageBits pages, uint64_t
   std::erase_if(doubts_->list, [](const Doubt& doubt) { return doubt.pages == 0; });
 }
 
+void PageVersions::NoteEmpty(uint64_t span) {
+  if (untold_ == kHoleVersion) return;
+  GateLock lock(&mu_);
+  for (uint64_t page = span * kPagesPerSpan; page < (span + 1) * kPagesPerSpan; ++page) {
+    if (FindLocked(page) == kUnknownVersion) SetLocked(page, kHoleVersion);
+  }
+}
+
 uint64_t PageVersions::mark() const {
   GateLock lock(&mu_);
   return doubts_ == nullptr ? 0 : doubts_->last_number;

@@ -54,6 +54,8 @@ class PageVersions {
   // Holes, also beyond one message.
   void Trimmed(uint64_t first_page, uint64_t end_page);
   void TrimDoubted(uint64_t first_page, uint64_t end_page);
+  // The span is empty everywhere: pages of which nothing was told are holes.
+  void NoteEmpty(uint64_t span);
   // No server has any of these pages, or ever will what was sent before the mark was taken: what was in doubt then has
   // not happened.
   uint64_t mark() const;

@@ -34,10 +34,25 @@ absl::Status CheckFile(int fd, const std::string& name, const struct stat& info)
                    (info.st_mode & refused & 0022) != 0 ? "change" : "read", " it. Mend it: chmod 600 ", name));
 }
 
+// Whoever may write the directory can put another file, or a link to one that he knows, in the place of this one.
+absl::Status CheckDirectory(const std::string& path, const std::string& name) {
+  const size_t slash = path.rfind('/');
+  const std::string directory = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  struct stat info {};
+  if (stat(directory.c_str(), &info) != 0) return ErrnoStatus(errno, name);
+  const bool is_ours = info.st_uid == 0 || info.st_uid == geteuid();
+  const bool is_open = (info.st_mode & 0022) != 0 && (info.st_mode & S_ISVTX) == 0;
+  if (is_ours && !is_open) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(name,
+                                                    ": others may replace it, since they may write its directory ",
+                                                    directory, ". Mend it: chmod go-w ", directory));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SealSecret>> SealSecret::Read(const std::string& path) {
   const std::string name = absl::StrCat("key file ", path);
+  NRAM_RETURN_IF_ERROR(CheckDirectory(path, name));
   // Not blocking: a fifo that nobody writes would.
   const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (!fd.valid()) return ErrnoStatus(errno, name);

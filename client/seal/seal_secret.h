@@ -28,7 +28,8 @@ class SealSecret {
   //
   // Who may read and change it: it is this user's, or root's. Nobody else may write it. Nobody else may read it; of a
   // file of root's its group may (mode 0440), and on a tmpfs everybody, since so Kubernetes mounts secrets. Links are
-  // followed, since a mounted secret is one.
+  // followed, since a mounted secret is one. Nobody else may write the directory that the path names (unless it has the
+  // sticky bit, as /tmp has).
   static absl::StatusOr<std::unique_ptr<SealSecret>> Read(const std::string& path);
 
   // See SealKey::DeriveAt. FAILED_PRECONDITION: this is a child after fork, which has no secret.

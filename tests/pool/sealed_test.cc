@@ -218,6 +218,30 @@ TEST_F(EvilTest, TheOtherCopyIsRightHoweverOneLies) {
   EXPECT_GT(relays_[0]->lies(), 20u);
 }
 
+// The write was executed, and nobody has heard of it; then the page was read as the hole that it was.
+TEST_F(EvilTest, AWriteWithoutAnAnswerIsFoundAfterItsPageWasRead) {
+  auto pool = TestPool::Open(options_);
+  for (const int copies : {1, 2}) {
+    auto region = pool->CreateRegion({.gc = true, .copies = copies, .seal = Seal::kYes}).value();
+    const std::string page(kPageBytes, 'a');
+    for (auto& relay : relays_) relay->SetPlan({.drop_reply = 1});
+    EXPECT_FALSE(region->Write(0, Bytes(page), {.timeout_ms = 300}).ok());
+    for (auto& relay : relays_) relay->SetPlan({});
+    const auto read = [&] {
+      std::string back(kPageBytes, '?');
+      const absl::Status status = region->Read(0, Into(&back));
+      EXPECT_TRUE(status.ok()) << status;
+      EXPECT_TRUE(back == page || back == std::string(kPageBytes, '\0'));
+      return back;
+    };
+    (void)read();
+    ASSERT_TRUE(region->Write(100 * kPageBytes, Bytes(page)).ok());
+    const std::string found = read();
+    EXPECT_TRUE(read() == found) << "it goes to and fro";
+    ASSERT_TRUE(region->Destroy().ok());
+  }
+}
+
 // What the pages of a region may be, when servers lie also about what they have done. A page is its tag, all over.
 class MayBeModel {
  public:

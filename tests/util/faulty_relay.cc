@@ -146,6 +146,7 @@ void FaultyRelay::RelayMessage(Link* link, Direction* direction, std::string mes
   };
   if (happens(plan.delay)) usleep(link->random() % (plan.delay_us_max + 1));
   if (happens(plan.drop)) return;
+  if (direction == &link->directions[1] && happens(plan.drop_reply)) return;
   if (happens(plan.corrupt)) message[link->random() % message.size()] ^= static_cast<char>(1 << link->random() % 8);
   if (happens(plan.cut)) {
     direction->out.append(message, 0, link->random() % message.size());

@@ -28,6 +28,7 @@ struct FaultPlan {
   double reorder = 0;  // this message after the next one
   double delay = 0;
   int64_t delay_us_max = 2'000;
+  double drop_reply = 0;
   double lie = 0;  // of replies to reads of sealed pages: as an evil donor (evil_donor.h)
   double lie_of_changes = 0;
   // The first message of each direction (hello and its answer) passes untouched.

@@ -18,6 +18,7 @@
 #include "base/units.h"
 #include "client/pool/client_tls.h"
 #include "client/pool/placement.h"
+#include "client/pool/pool.h"
 #include "client/pool/pool_spec.h"
 #include "client/pool/seal_choice.h"
 #include "nlohmann/json.hpp"
@@ -32,6 +33,7 @@ namespace {
 constexpr uint64_t kMemoryMin = 48 * kMiB;
 // The share of the pool's client in the memory once it is open: gRPC, connections, stacks of threads.
 constexpr uint64_t kPoolBytes = 8 * kMiB;
+constexpr uint64_t kSealBytes = 8 * kMiB;  // ciphertext of what is under way
 
 std::atomic<bool> interrupted{false};
 
@@ -231,14 +233,20 @@ void CatchSignals() {
   sigaction(SIGALRM, &action, nullptr);
 }
 
-absl::StatusOr<std::unique_ptr<Scratch>> OpenScratch(const SortFlags& flags) {
-  if (flags.scratch != "pool") return OpenFileScratch(flags.scratch);
+// The scratch's pool, as it is to be opened.
+absl::StatusOr<PoolOptions> PoolOf(const SortFlags& flags) {
   PoolOptions options;
   NRAM_ASSIGN_OR_RETURN(const std::string spec, ChoosePoolSpec(flags.pool));
   NRAM_ASSIGN_OR_RETURN(options.servers, ParsePoolSpec(spec));
   NRAM_ASSIGN_OR_RETURN(options.tls, FindClientTls(options.servers));
   options.fast_wake = flags.fast_wake;
   NRAM_ASSIGN_OR_RETURN(options.seal, ChooseSeal(flags.seal));
+  return options;
+}
+
+absl::StatusOr<std::unique_ptr<Scratch>> OpenScratch(const SortFlags& flags) {
+  if (flags.scratch != "pool") return OpenFileScratch(flags.scratch);
+  NRAM_ASSIGN_OR_RETURN(PoolOptions options, PoolOf(flags));
   return OpenPoolScratch(std::move(options), static_cast<int>(flags.copies));
 }
 
@@ -256,7 +264,11 @@ absl::Status Sort(SortFlags flags) {
   if (!to_pool && flags.copies > 1) return absl::InvalidArgumentError("--copies needs --scratch=pool");
   if (!to_pool && flags.seal.value_or(false)) return absl::InvalidArgumentError("--seal needs --scratch=pool");
   // --memory is for the whole process, so the memory that it has already comes off.
-  const uint64_t taken = ReadProcessMemory().resident_bytes + (to_pool ? kPoolBytes : kMiB);
+  uint64_t taken = ReadProcessMemory().resident_bytes + (to_pool ? kPoolBytes : kMiB);
+  if (to_pool) {
+    NRAM_ASSIGN_OR_RETURN(const PoolOptions pool, PoolOf(flags));
+    if (Pool::WouldSeal(pool)) taken += kSealBytes;
+  }
   if (flags.memory < taken + SortOptions::kMemoryMin * 8) {
     return absl::InvalidArgumentError(absl::StrCat("--memory=", FormatByteSize(flags.memory), " is too little here: ",
                                                    FormatByteSize(taken), " go to the program itself"));
