@@ -12,6 +12,8 @@ servers=()
 packets=
 cleanup() {
   [ -z "$packets" ] || kill "$packets" 2> /dev/null || true
+  rmdir "/sys/fs/cgroup/memory/nram-seal-$$" 2> /dev/null || true
+  "$nram" swapoff "seal-$$" --force > /dev/null 2>&1 || true
   mountpoint -q "$directory/mount" && "$nram" umount "$directory/mount" > /dev/null 2>&1 || true
   for pid in "${servers[@]}"; do kill "$pid" 2> /dev/null && wait "$pid" || true; done
   rm -rf "$directory"
@@ -40,6 +42,31 @@ head -c 45000000 /dev/urandom | base64 -w 60 | sed "s/\$/$canary/" > "$directory
 
 count() { "$find_canary" "$canary" "$@"; }
 
+# A program of 150 MB of canaries in a cgroup of 64, and then what of it is at the servers.
+cgroup=/sys/fs/cgroup/memory/nram-seal-$$
+swap_out() { # flag
+  "$nram" swapon 256M --name="seal-$$" "$1" --unprotected --priority=30000 > "$directory/said" 2>&1 ||
+    fail "$(cat "$directory/said")"
+  mkdir "$cgroup"
+  echo 64M > "$cgroup/memory.limit_in_bytes"
+  coproc program {
+    python3 -c '
+import sys
+text, cgroup = sys.argv[1:]
+open(cgroup + "/cgroup.procs", "w").write("0")
+data = bytearray(text.encode() * (150_000_000 // len(text)))
+print("ready", flush=True)
+sys.stdin.read()
+' "$canary" "$cgroup"
+  }
+  read -r _ <&"${program[0]}" || fail "the program that is to be swapped out has died"
+  in_swap=$(count --memory "${servers[@]}")
+  exec {program[1]}>&-
+  wait "$program_PID" || true
+  rmdir "$cgroup"
+  "$nram" swapoff "seal-$$" > /dev/null
+}
+
 try() { # flag
   "$nram" mount "$directory/mount" "$1" --log-file="$directory/mount.log" > "$directory/said" 2>&1 ||
     fail "$(cat "$directory/said")"
@@ -65,6 +92,11 @@ P
   "$nram" sort --memory=48M "$1" "$directory/lines" --output="$directory/sorted" 2> "$directory/said" ||
     fail "$(cat "$directory/said")"
   LC_ALL=C sort -c "$directory/sorted" || fail "the sort with $1 is wrong"
+  if [ -d /sys/fs/cgroup/memory ]; then
+    swap_out "$1"
+  else
+    not_tested "a canary in swap: the memory cgroup, version 1, is not here"
+  fi
   kill "$packets"
   wait "$packets" 2> /dev/null || true
   packets=
@@ -75,6 +107,7 @@ P
 
 try --no-seal
 [ "$in_servers" -gt 1000 ] || fail "without seals, the canary is in the server $in_servers times: the test is blind"
+[ "${in_swap:-2000}" -gt 1000 ] || fail "without seals, $in_swap swapped canaries are in the server: the test is blind"
 [ "$in_packets" -gt 1000 ] || fail "without seals, the canary is in $in_packets packets: the test is blind"
 "$nram" umount "$directory/mount" > /dev/null
 # The server of before has it in frames that are free.
@@ -85,6 +118,7 @@ export NRAM_POOL=$pool
 
 try --seal
 [ "$in_servers" -eq 0 ] || fail "the canary is in the server's memory, $in_servers times"
+[ "${in_swap:-0}" -eq 0 ] || fail "the canary is in the server's memory after it was swapped out, $in_swap times"
 [ "$in_packets" -eq 0 ] || fail "the canary was sent, $in_packets times"
 [ "$(count "$directory/log" "$directory/mount.log")" -eq 0 ] || fail "the canary is in a log"
 "$nram" umount "$directory/mount" > /dev/null

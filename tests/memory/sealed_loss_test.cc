@@ -4,7 +4,9 @@
 #include <setjmp.h>
 #include <signal.h>
 
+#include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -66,6 +68,34 @@ class SealedLossTest : public ::testing::Test {
   Mutex mu_;
   std::string reason_ ABSL_GUARDED_BY(mu_);
 };
+
+TEST_F(SealedLossTest, DonorsHaveOnlyCiphertextOfAProgramsMemory) {
+  constexpr uint64_t kPages = 200;
+  constexpr char kCanary[] = "a canary of a program";
+  for (const Seal seal : {Seal::kNo, Seal::kYes}) {
+    MemoryOptions options = Options();
+    options.pool.seal = seal;
+    auto memory = Memory::Open(options).value();
+    std::byte* const bytes = memory->Map({.length = kPages * kPageBytes}).value();
+    for (uint64_t page = 0; page < kPages; ++page) memcpy(bytes + page * kPageBytes, kCanary, sizeof kCanary);
+    ASSERT_TRUE(memory->Evict(bytes, kPages * kPageBytes).ok());
+    int found = 0;
+    for (int i = 0; i < 2; ++i) {
+      PageStore& store = servers_.server(i).store();
+      for (const RegionDescription& region : store.List(0, 0, 100, false, false)) {
+        for (uint64_t page = 0; page < kPages; ++page) {
+          const PageStore::ReadArgs args{
+              .region = {region.id, 0}, .range = {page * kChunksPerPage, kChunksPerPage}, .generation = std::nullopt};
+          store.ReadInPlace(args, [&](const PageStore::Stored& stored) {
+            if (stored.chunks.empty()) return;
+            found += memmem(stored.chunks[0].iov_base, stored.chunks[0].iov_len, kCanary, sizeof kCanary) != nullptr;
+          });
+        }
+      }
+    }
+    EXPECT_EQ(found, seal == Seal::kNo ? static_cast<int>(kPages) : 0);
+  }
+}
 
 TEST_F(SealedLossTest, ALieIsSigbusAndNeverAnotherByte) {
   auto memory = Memory::Open(Options()).value();
