@@ -63,7 +63,7 @@ absl::StatusOr<std::unique_ptr<Pool>> OpenLocal(const std::string& directory, in
   LocalPoolOptions local;
   local.directory = directory;
   local.servers = 1;
-  local.server_flags = {"--donate=512MiB", absl::StrCat("--spin=", spin_us)};
+  local.server_flags = {"--donate=768MiB", absl::StrCat("--spin=", spin_us)};
   local.die_with_parent = true;
   local.tcp = true;
   if (!tls_dir.empty()) local.tls_dir = tls_dir;
