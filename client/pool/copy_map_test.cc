@@ -433,6 +433,27 @@ TEST_F(CopyMapTest, ASpanThatHoldsNothingKeepsItsPlaceForReservedRoom) {
   EXPECT_FALSE(map_.Unplace(0)) << "it is a hole already";
 }
 
+// A write that was under way while a trim made the span a hole, and another one placed it again on the same servers.
+TEST_F(CopyMapTest, ALateAnswerSaysNothingOfAnotherPlace) {
+  Place(0, {0, 1});
+  CopiedChange late(Kind::kData);
+  CopyMap::Legs legs;
+  ASSERT_EQ(map_.Next(0, &late, /*in_time=*/true, {}, &legs).kind, StepKind::kSend);
+  ASSERT_TRUE(map_.Unplace(0));
+  Place(0, {0, 1});
+  map_.NoteAnswered(0, legs[0]);
+  // What the server has of the former place must go before it counts: the next change creates the span anew.
+  CopiedChange next(Kind::kData);
+  CopyMap::Legs now;
+  ASSERT_EQ(map_.Next(0, &next, /*in_time=*/true, {}, &now).kind, StepKind::kSend);
+  for (const CopyMap::Leg& leg : now) EXPECT_TRUE(leg.creates);
+  map_.Refresh(0, &legs[0]);
+  EXPECT_TRUE(legs[0].creates);
+  map_.NoteAnswered(0, now[0]);
+  map_.Refresh(0, &now[0]);
+  EXPECT_FALSE(now[0].creates);
+}
+
 TEST_F(CopyMapTest, APageThatIsLostIsLostAlone) {
   PlaceAndWrite(2, {0, 1});
   const uint64_t first = 2 * kPagesPerSpan;
