@@ -19,17 +19,10 @@ PageBits Shifted(PageBits pages, uint64_t first_page, uint64_t from) {
   return from - first_page < 64 ? pages >> (from - first_page) : 0;
 }
 
-template <typename Visit>
-void ForEachMessage(uint64_t first_page, uint64_t end_page, Visit visit) {
-  for (uint64_t page = first_page; page < end_page; page += kPagesPerMessage) {
-    const uint64_t count = std::min(end_page - page, kPagesPerMessage);
-    visit(page, count == kPagesPerMessage ? ~PageBits{0} : (PageBits{1} << count) - 1);
-  }
-}
-
-template <typename Visit>
-void ForEachPage(PageBits pages, Visit visit) {
-  for (PageBits rest = pages; rest != 0; rest &= rest - 1) visit(static_cast<uint64_t>(std::countr_zero(rest)));
+// The next message's worth of pages from `page` on, before `end_page`.
+PageBits BitsFrom(uint64_t page, uint64_t end_page) {
+  const uint64_t count = std::min(end_page - page, kPagesPerMessage);
+  return count == kPagesPerMessage ? ~PageBits{0} : (PageBits{1} << count) - 1;
 }
 
 }  // namespace
@@ -128,9 +121,9 @@ uint64_t PageVersions::mark() const {
 void PageVersions::EndDoubts(uint64_t first_page, uint64_t end_page, uint64_t mark) {
   GateLock lock(&mu_);
   if (doubts_ == nullptr || doubts_->list.empty()) return;
-  ForEachMessage(first_page, end_page, [&](uint64_t page, PageBits pages) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    EndDoubtsLocked(page, pages, mark);
-  });
+  for (uint64_t page = first_page; page < end_page; page += kPagesPerMessage) {
+    EndDoubtsLocked(page, BitsFrom(page, end_page), mark);
+  }
 }
 
 uint64_t PageVersions::NextTold(uint64_t span) const {
@@ -152,9 +145,10 @@ uint64_t PageVersions::NextTold(uint64_t span) const {
 void PageVersions::Stored(uint64_t first_page, PageBits pages, uint64_t first_counter) {
   GateLock lock(&mu_);
   EndDoubtsLocked(first_page, pages);
-  ForEachPage(pages, [&](uint64_t i) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+  for (PageBits rest = pages; rest != 0; rest &= rest - 1) {
+    const auto i = static_cast<uint64_t>(std::countr_zero(rest));
     SetLocked(first_page + i, first_counter == 0 ? kHoleVersion : VersionOf(first_counter + i));
-  });
+  }
 }
 
 void PageVersions::Doubted(uint64_t first_page, PageBits pages, uint64_t first_counter) {
@@ -171,11 +165,15 @@ void PageVersions::Doubted(uint64_t first_page, PageBits pages, uint64_t first_c
   }
   if (NRAM_PLANTED(doubt_forgotten_when_full)) return;
   EndDoubtsLocked(first_page, pages);
-  ForEachPage(pages, [&](uint64_t i) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { SetLocked(first_page + i, kLostVersion); });
+  for (PageBits rest = pages; rest != 0; rest &= rest - 1) {
+    SetLocked(first_page + static_cast<uint64_t>(std::countr_zero(rest)), kLostVersion);
+  }
 }
 
 void PageVersions::Trimmed(uint64_t first_page, uint64_t end_page) {
-  ForEachMessage(first_page, end_page, [&](uint64_t page, PageBits pages) { Stored(page, pages, 0); });
+  for (uint64_t page = first_page; page < end_page; page += kPagesPerMessage) {
+    Stored(page, BitsFrom(page, end_page), 0);
+  }
   const uint64_t first_span = (first_page + kPagesPerSpan - 1) / kPagesPerSpan;
   const uint64_t end_span = end_page / kPagesPerSpan;
   if (first_span >= end_span) return;
@@ -185,7 +183,9 @@ void PageVersions::Trimmed(uint64_t first_page, uint64_t end_page) {
 }
 
 void PageVersions::TrimDoubted(uint64_t first_page, uint64_t end_page) {
-  ForEachMessage(first_page, end_page, [&](uint64_t page, PageBits pages) { Doubted(page, pages, 0); });
+  for (uint64_t page = first_page; page < end_page; page += kPagesPerMessage) {
+    Doubted(page, BitsFrom(page, end_page), 0);
+  }
 }
 
 PageVersions::Verdict PageVersions::Check(uint64_t page, uint64_t counter, bool settles) {
