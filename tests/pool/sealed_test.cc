@@ -27,7 +27,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr RegionOptions kSealed{.gc = true, .seal = Seal::kYes};
+const RegionOptions kSealed{.gc = true, .seal = Seal::kYes};
 
 class SealedTest : public ::testing::Test {
  protected:
