@@ -93,7 +93,7 @@ bool CopiedIo::Claim(Piece* piece) {
   piece->garbled = 0;
   piece->damaged_reads = 0;
   piece->bad.clear();
-  piece->confirms = piece->is_sealed = piece->may_change = false;
+  piece->confirms = piece->waits_for_all = piece->is_sealed = piece->may_change = false;
   piece->deaths = 0;
   piece->error = absl::OkStatus();
   return true;
@@ -216,6 +216,11 @@ bool CopiedIo::BeginChange(Piece* piece) {
       loses = loses || edge_lost;
     }
     if (loses) return End(piece, LostError()), false;
+  }
+  const ChunkRange all{SpanOf(*piece) * kChunksPerSpan, kChunksPerSpan};
+  if (trims && !std::exchange(piece->waits_for_all, true) && copies()->UnplacesReserved(SpanOf(*piece))) {
+    LeaveGate(piece);
+    return Enter(piece, GatePlace::Kind::kChange, all, State::kBegin);
   }
   if (state == CopyMap::SpanState::kPlaced && !(trims && copies()->Unplace(SpanOf(*piece)))) {
     piece->change = CopiedChange(CopiedChange::Kind::kData);

@@ -67,8 +67,9 @@ class CopiedIo : public IoWay {
     GatePlace gate;
     bool in_gate = false;
     bool awaits_gate = false;
-    bool gives_up = false;  // waiting is of no use
-    bool settles = false;   // a read that settles the span first
+    bool waits_for_all = false;  // a trim: behind all changes of its span
+    bool gives_up = false;       // waiting is of no use
+    bool settles = false;        // a read that settles the span first
     bool raises_only = false;
     bool damaged = false;  // a copy's page is, of which a part was to be written
     CopiedChange change{CopiedChange::Kind::kData};

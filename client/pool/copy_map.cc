@@ -167,6 +167,12 @@ bool CopyMap::Unplace(uint64_t span) {
   return ReservedLocked(span) > 0 ? copies->PlaceAgain() : copies->Unplace();
 }
 
+bool CopyMap::UnplacesReserved(uint64_t span) const {
+  GateLock lock(&mu_);
+  const SpanCopies* const copies = FindLocked(span);
+  return copies != nullptr && copies->HoldsNothing() && ReservedLocked(span) > 0;
+}
+
 void CopyMap::NoteTrimmed(const WholePages& whole) {
   GateLock lock(&mu_);
   UnloseLocked(whole);

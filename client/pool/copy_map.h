@@ -108,6 +108,9 @@ class CopyMap {
   // A trim in a span that is placed: true if it holds nothing, and then it is a hole; where room is reserved for it, it
   // keeps its place.
   bool Unplace(uint64_t span);
+  // Unplace would be true, for a span with room reserved. Other changes of it that are under way would then begin anew,
+  // without the room that their first messages have used: the trim has to wait for them.
+  bool UnplacesReserved(uint64_t span) const;
 
   // A read of a range in one span.
   enum class ReadState {

@@ -414,6 +414,8 @@ TEST_F(CopyMapTest, ASpanThatHoldsNothingKeepsItsPlaceForReservedRoom) {
   Place(0, {0, 1});
   Place(1, {0, 1});
   map_.NoteReserved(1, 10);
+  EXPECT_FALSE(map_.UnplacesReserved(0));
+  EXPECT_TRUE(map_.UnplacesReserved(1));
   EXPECT_TRUE(map_.Unplace(0));
   EXPECT_TRUE(map_.Unplace(1));
   bool lost = false;
@@ -429,6 +431,7 @@ TEST_F(CopyMapTest, ASpanThatHoldsNothingKeepsItsPlaceForReservedRoom) {
   EXPECT_EQ(Plan(1).need, Need::kJoin) << "the room is to be moved";
   // What holds something stays.
   Write(1);
+  EXPECT_FALSE(map_.UnplacesReserved(1));
   EXPECT_FALSE(map_.Unplace(1));
   EXPECT_FALSE(map_.Unplace(0)) << "it is a hole already";
 }

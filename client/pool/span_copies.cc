@@ -49,13 +49,13 @@ void SpanCopies::Place(absl::Span<const uint16_t> presences, bool one_copy) {
 }
 
 bool SpanCopies::Unplace() {
-  if (known_in_sync() != 0 || in_sync() == 0) return false;
+  if (!HoldsNothing()) return false;
   states_ = flags_ = 0;
   return true;
 }
 
 bool SpanCopies::PlaceAgain() {
-  if (known_in_sync() != 0 || in_sync() == 0) return false;
+  if (!HoldsNothing()) return false;
   // What a failed change has left must not come to light.
   Raise();
   ++placement_;

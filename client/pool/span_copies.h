@@ -66,7 +66,8 @@ class SpanCopies {
   }
   // While it is empty, no change of the span has been acknowledged since it was placed, and nobody has read it.
   CopySet known_in_sync() const { return in_sync() & (flags_ >> 4); }
-  // If that is empty, the span is a hole again; else false.
+  bool HoldsNothing() const { return known_in_sync() == 0 && in_sync() != 0; }
+  // If so, the span is a hole again; else false.
   bool Unplace();
 
   // The same for a span that is to stay where it is: as if it was placed anew. Else false.
