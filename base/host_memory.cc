@@ -93,7 +93,8 @@ std::string BootId() {
 ProcessMemory ReadProcessMemory(int pid) {
   auto text = ReadFile(pid == 0 ? "/proc/self/status" : absl::StrCat("/proc/", pid, "/status"));
   if (!text.ok()) return {};
-  return {KilobyteField(*text, "VmRSS").value_or(0), KilobyteField(*text, "RssAnon").value_or(0)};
+  return {KilobyteField(*text, "VmRSS").value_or(0), KilobyteField(*text, "RssAnon").value_or(0),
+          KilobyteField(*text, "VmSwap").value_or(0)};
 }
 
 }  // namespace nram

@@ -34,10 +34,12 @@ absl::StatusOr<MachineMemory> ReadMachineMemory(const std::string& root = "");
 // read.
 std::string BootId();
 
-// The resident set of a process (0: this one), and the part of it that is anonymous; zeros if it cannot be read.
+// The resident set of a process (0: this one), the part of it that is anonymous, and what is in swap besides; zeros if
+// it cannot be read.
 struct ProcessMemory {
   uint64_t resident_bytes = 0;
   uint64_t anonymous_bytes = 0;
+  uint64_t swapped_bytes = 0;
 };
 ProcessMemory ReadProcessMemory(int pid = 0);
 

@@ -1,6 +1,7 @@
 #ifndef NRAM_BASE_MAPPING_H_
 #define NRAM_BASE_MAPPING_H_
 
+#include <errno.h>
 #include <sys/mman.h>
 
 #include <cstddef>
@@ -41,6 +42,17 @@ class Mapping {
     if (whole - skip - bytes > 0) munmap(begin + skip + bytes, whole - skip - bytes);
     mapping.data_ = begin + skip;
     mapping.size_ = bytes;
+    return mapping;
+  }
+
+  // The same for memory of which the most will never be touched: none of it becomes resident before that, not even
+  // after mlockall(MCL_FUTURE).
+  static absl::StatusOr<Mapping> Untouched(size_t bytes) {
+    NRAM_ASSIGN_OR_RETURN(Mapping mapping, Anonymous(bytes, 4096, PROT_NONE));
+    // Locked memory that may be touched would be filled at once.
+    if (munlock(mapping.data(), bytes) != 0 || mprotect(mapping.data(), bytes, PROT_READ | PROT_WRITE) != 0) {
+      return ErrnoStatus(errno, "mprotect of reserved memory");
+    }
     return mapping;
   }
 

@@ -18,6 +18,7 @@
   PLANT(checksum_not_checked)                  \
   PLANT(damage_hidden)                         \
   PLANT(trim_leaves_last_page)                 \
+  PLANT(compaction_copies_less)                \
   /* The client's operations. */               \
   PLANT(acknowledged_when_sent)                \
   PLANT(retry_overtakes)                       \
@@ -54,6 +55,7 @@
   PLANT(joining_copy_misses_changes)           \
   PLANT(join_raises_nothing)                   \
   PLANT(other_place_known)                     \
+  PLANT(leaves_without_proof)                  \
   /* Sealed pages. */                          \
   PLANT(counter_given_twice)                   \
   PLANT(counter_not_compared)                  \
