@@ -2,6 +2,7 @@
 // requests, and the next two are on their way while two are multiplied.
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
@@ -14,14 +15,17 @@
 namespace {
 
 constexpr char kHelp[] =
-    R"(usage: matrix [--n=N] [--tile=N] [--budget-mib=N] [--pool=HOST:PORT,...]
+    R"(usage: matrix [--n=N] [--tile=N] [--budget-mib=N] [--seconds=N] [--plain=1] [--pool=HOST:PORT,...]
 
 Multiplies two matrices of N times N doubles in nram memory into a third, tile by tile, and checks some entries against
 their sums.
 
   --n=N           rows and columns, a multiple of the tile's (default 1536: three matrices of 18 MiB)
   --tile=N        rows and columns of a tile (default 256: 512 KiB)
-  --budget-mib=N  local memory, MiB (default 16; 4 or more, and at least six tiles)
+  --budget-mib=N  local memory, MiB (default 16; 4 or more, and at least six tiles); 0: $NRAM_BUDGET, as "auto", which
+                  follows the machine
+  --seconds=N     multiply for so long, again and again, and check nothing if that is not once (default 0: once)
+  --plain=1       in plain memory, to compare with
   --pool=POOL     default: $NRAM_POOL, else the pool of `nram up`
 )";
 
@@ -31,12 +35,17 @@ double EntryOfB(uint64_t row, uint64_t column) { return static_cast<double>((row
 
 class Matrix {
  public:
+  // In nram memory.
   Matrix(nram::memory::Memory& memory, uint64_t n, uint64_t tile)
-      : tile_(tile), tiles_(n / tile), entries_(memory, n * n) {}
+      : tile_(tile), tiles_(n / tile), entries_(memory, n * n), first_(entries_.data()) {}
+  // In plain memory.
+  Matrix(uint64_t n, uint64_t tile) : tile_(tile), tiles_(n / tile), plain_(n * n), first_(plain_.data()) {}
 
   // Row after row.
-  double* Tile(uint64_t i, uint64_t j) const { return &entries_[First(i, j)]; }
-  void PrefetchTile(uint64_t i, uint64_t j) const { entries_.Prefetch(First(i, j), tile_ * tile_); }
+  double* Tile(uint64_t i, uint64_t j) const { return first_ + First(i, j); }
+  void PrefetchTile(uint64_t i, uint64_t j) const {
+    if (!entries_.empty()) entries_.Prefetch(First(i, j), tile_ * tile_);
+  }
   double At(uint64_t row, uint64_t column) const {
     return Tile(row / tile_, column / tile_)[row % tile_ * tile_ + column % tile_];
   }
@@ -49,7 +58,11 @@ class Matrix {
   uint64_t tile_;
   uint64_t tiles_;
   nram::memory::Array<double> entries_;
+  std::vector<double> plain_;
+  double* first_;
 };
+
+using Clock = std::chrono::steady_clock;
 
 template <typename Entry>
 void Fill(const Matrix& matrix, Entry entry) {
@@ -74,13 +87,15 @@ void MultiplyTiles(const double* a, const double* b, double* __restrict c, uint6
   }
 }
 
-void Multiply(const Matrix& a, const Matrix& b, const Matrix& c) {
+// Returns how many pairs of tiles it has multiplied when it is done, or at `deadline`.
+uint64_t Multiply(const Matrix& a, const Matrix& b, const Matrix& c, Clock::time_point deadline) {
   const uint64_t t = c.tile();
   const uint64_t tiles = c.tiles();
   std::vector<double> sum(t * t);
   const uint64_t steps = tiles * tiles * tiles;
   for (uint64_t step = 0; step < steps; ++step) {
     const uint64_t i = step / tiles / tiles, j = step / tiles % tiles, k = step % tiles;
+    if (Clock::now() > deadline) return step;
     if (const uint64_t next = step + 1; next < steps) {
       a.PrefetchTile(next / tiles / tiles, next % tiles);
       b.PrefetchTile(next % tiles, next / tiles % tiles);
@@ -89,15 +104,30 @@ void Multiply(const Matrix& a, const Matrix& b, const Matrix& c) {
     MultiplyTiles(a.Tile(i, k), b.Tile(k, j), sum.data(), t);
     if (k == tiles - 1) std::copy(sum.begin(), sum.end(), c.Tile(i, j));
   }
+  return steps;
+}
+
+// For so long, again and again, or once if `seconds` is 0. Returns how many pairs of tiles it has multiplied.
+uint64_t MultiplyFor(const Matrix& a, const Matrix& b, const Matrix& c, uint64_t seconds) {
+  const Clock::time_point deadline =
+      seconds == 0 ? Clock::time_point::max() : Clock::now() + std::chrono::seconds(seconds);
+  uint64_t pairs = Multiply(a, b, c, deadline);
+  while (seconds != 0 && Clock::now() < deadline) pairs += Multiply(a, b, c, deadline);
+  return pairs;
 }
 
 int Run(int argc, char** argv) {
   uint64_t n = 1536;
   uint64_t tile = 256;
   uint64_t budget_mib = 16;
-  const example_option options[] = {
-      {"--n=", &n, 1, 1 << 20}, {"--tile=", &tile, 1, 1 << 16}, {"--budget-mib=", &budget_mib, 1, 1 << 24}};
-  const char* pool = ExampleParse(argc, argv, kHelp, options, 3);
+  uint64_t seconds = 0;
+  uint64_t plain = 0;
+  const example_option options[] = {{"--n=", &n, 1, 1 << 20},
+                                    {"--tile=", &tile, 1, 1 << 16},
+                                    {"--budget-mib=", &budget_mib, 0, 1 << 24},
+                                    {"--seconds=", &seconds, 0, 1 << 20},
+                                    {"--plain=", &plain, 0, 1}};
+  const char* pool = ExampleParse(argc, argv, kHelp, options, 5);
   if (n % tile != 0) {
     fprintf(stderr, "matrix: --n must be a multiple of --tile\n");
     return 2;
@@ -106,10 +136,11 @@ int Run(int argc, char** argv) {
   nram_options memory_options = nram::memory::DefaultOptions();
   memory_options.budget_bytes = budget_mib << 20;
   nram::memory::Memory memory(pool, memory_options);
-  const Matrix a(memory, n, tile), b(memory, n, tile), c(memory, n, tile);
+  const auto make = [&] { return plain != 0 ? Matrix(n, tile) : Matrix(memory, n, tile); };
+  const Matrix a = make(), b = make(), c = make();
   const double matrix_bytes = static_cast<double>(n * n * sizeof(double));
-  printf("three matrices of %.1f MiB, %llu MiB of them here at a time\n", matrix_bytes / (1 << 20),
-         static_cast<unsigned long long>(budget_mib));
+  printf("three matrices of %.1f MiB, %.0f MiB of them here at a time\n", matrix_bytes / (1 << 20),
+         static_cast<double>(memory.Stats().budget_bytes) / (1 << 20));
 
   example_phase phase = ExampleBegin(memory.get());
   Fill(a, EntryOfA);
@@ -117,12 +148,21 @@ int Run(int argc, char** argv) {
   ExampleEnd(&phase, "filled:", 2 * n * n, "entries", 2 * matrix_bytes);
 
   phase = ExampleBegin(memory.get());
-  Multiply(a, b, c);
-  // Each entry of a and b is used once for each row or column of tiles.
-  const double used_bytes = (2 * static_cast<double>(n / tile) + 1) * matrix_bytes;
-  const double seconds = ExampleEnd(&phase, "multiplied:", n * n, "entries", used_bytes);
-  const double operations = 2.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n);
-  printf("%-24s %.2f Gflop/s\n", "", operations / 1e9 / seconds);
+  const uint64_t pairs = MultiplyFor(a, b, c, seconds);
+  const double entries = static_cast<double>(pairs) * static_cast<double>(tile * tile);
+  const double elapsed = ExampleEnd(&phase, "multiplied:", pairs, "pairs of tiles", 2 * entries * sizeof(double));
+  printf("%-24s %.2f Gflop/s, %.2f pairs of tiles a second\n", "",
+         2 * entries * static_cast<double>(tile) / 1e9 / elapsed, static_cast<double>(pairs) / elapsed);
+
+  const nram_stats stats = memory.Stats();
+  if (stats.budget_shrank + stats.budget_grew > 0) {
+    printf("%-24s the budget shrank %llu times and grew %llu times\n", "",
+           static_cast<unsigned long long>(stats.budget_shrank), static_cast<unsigned long long>(stats.budget_grew));
+  }
+  if (pairs < c.tiles() * c.tiles() * c.tiles()) {
+    printf("not multiplied once: nothing is checked\n");
+    return 0;
+  }
 
   std::mt19937_64 random(1);
   constexpr int kChecks = 200;

@@ -129,6 +129,21 @@ absl::Status Advice::Pin(const Pages& pages, uint64_t asked_bytes) {
   return status;
 }
 
+absl::Status Advice::SetLimit(uint64_t limit_pages, uint64_t window_pages) {
+  MutexLock lock(&pin_mu_);
+  if (pinned_pages_ > limit_pages / 2) {
+    return absl::FailedPreconditionError(absl::StrCat("at most half of the budget can be pinned, and ", pinned_pages_,
+                                                      " pages are: at least ", 2 * pinned_pages_, " pages are needed"));
+  }
+  residency_->SetLimit(limit_pages, window_pages);
+  return absl::OkStatus();
+}
+
+uint64_t Advice::PinnedPages() {
+  MutexLock lock(&pin_mu_);
+  return pinned_pages_;
+}
+
 void Advice::UnpinPage(Segment* segment, uint64_t page) {
   PageWord& word = segment->word(page);
   {

@@ -49,6 +49,9 @@ class Advice {
   // After an error none of them is pinned that was not before. `asked_bytes`: for the message.
   absl::Status Pin(const Pages& pages, uint64_t asked_bytes);
   void Unpin(const Pages& pages);
+  // Changes how many pages may be here (Residency::SetLimit). FAILED_PRECONDITION: more than half of that is pinned.
+  absl::Status SetLimit(uint64_t limit_pages, uint64_t window_pages);
+  uint64_t PinnedPages();
   // The pages become zeros, here and on servers. After an error each page is zeros or as it was.
   absl::Status Drop(const Pages& pages);
   // The segment has been unmapped, with what was pinned of it.

@@ -2,6 +2,7 @@
 
 #include <glog/logging.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,8 +18,8 @@ absl::StatusOr<std::unique_ptr<AheadWindows>> AheadWindows::New(const AheadOptio
   auto ahead = std::unique_ptr<AheadWindows>(new AheadWindows(options, placer, streams, counters));
   ahead->arrived_fd_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE));
   if (!ahead->arrived_fd_.valid()) return ErrnoStatus(errno, "eventfd");
-  const size_t window_bytes = options.window_pages * options.page_bytes;
-  NRAM_ASSIGN_OR_RETURN(ahead->memory_, Mapping::Anonymous(options.windows * window_bytes));
+  const size_t window_bytes = options.most_window_pages * options.page_bytes;
+  NRAM_ASSIGN_OR_RETURN(ahead->memory_, Mapping::Untouched(options.windows * window_bytes));
   for (size_t i = 0; i < options.windows; ++i) {
     auto buffer = std::make_unique<Buffer>();
     buffer->data = ahead->memory_.data() + i * window_bytes;
@@ -89,6 +90,29 @@ void AheadWindows::Return(size_t index) {
   freed_.SignalAll();
 }
 
+void AheadWindows::SetWindow(uint64_t window_pages) {
+  MutexLock lock(&mu_);
+  window_pages_.store(std::min(window_pages, options_.most_window_pages));
+  held_pages_.store(std::max(held_pages_.load(), window_pages_.load()));
+}
+
+void AheadWindows::Trim() {
+  MutexLock lock(&mu_);
+  const uint64_t window = window_pages_.load();
+  const uint64_t held = held_pages_.load();
+  if (held == window) return;
+  bool all = true;
+  for (size_t i = 0; i < windows_.size(); ++i) {
+    if (windows_[i].state == State::kReady && !windows_[i].wanted) GiveUpLocked(i);
+    if (windows_[i].state == State::kFree) {
+      madvise(data(i) + window * options_.page_bytes, (held - window) * options_.page_bytes, MADV_DONTNEED);
+    } else {
+      all = false;
+    }
+  }
+  if (all) held_pages_.store(window);
+}
+
 void AheadWindows::GiveUpLocked(size_t index) {
   Window& window = windows_[index];
   const absl::Status status = buffers_[index]->io.Wait();  // is done
@@ -108,7 +132,8 @@ void AheadWindows::Start(const SegmentRef& segment, const Run& run, bool writabl
     if (segment->leaving || segment->word(run.first).state() != PageState::kRemote) return;
     const std::optional<size_t> index = FindFreeLocked();
     if (!index.has_value()) return;
-    claimed.count = placer_->Claim(*segment.get(), run, PageState::kRemote);
+    claimed.count = std::min(run.count, window_pages());
+    claimed.count = placer_->Claim(*segment.get(), claimed, PageState::kRemote);
     if (claimed.count == 0) return;
     Window& window = windows_[*index];
     window.segment = segment.Share();
@@ -186,7 +211,7 @@ void AheadWindows::Prefetch(const SegmentRef& segment, uint64_t first, uint64_t 
       ++page;
       continue;
     }
-    Run run{page, std::min(first + count - page, options_.window_pages), 1};
+    Run run{page, std::min(first + count - page, window_pages()), 1};
     uint64_t remote = 1;
     while (remote < run.count && segment->word(page + remote).state() == PageState::kRemote) ++remote;
     run.count = remote;

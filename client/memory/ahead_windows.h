@@ -1,6 +1,7 @@
 #ifndef NRAM_CLIENT_MEMORY_AHEAD_WINDOWS_H_
 #define NRAM_CLIENT_MEMORY_AHEAD_WINDOWS_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -22,7 +23,8 @@ namespace nram {
 
 struct AheadOptions {
   size_t page_bytes = kPageBytes;
-  uint64_t window_pages = 256;  // the most that a window holds
+  uint64_t window_pages = 256;  // that a window holds, and the most it may ever hold
+  uint64_t most_window_pages = 256;
   size_t windows = 16;
   int64_t timeout_ms = 10'000;  // for taking the budget of a window that has arrived
 };
@@ -61,7 +63,15 @@ class AheadWindows {
   std::byte* data(size_t index) const { return buffers_[index]->data; }
   void Return(size_t index);
 
-  uint64_t buffer_bytes() const { return buffers_.size() * options_.window_pages * options_.page_bytes; }
+  // From now on windows are as large as this, up to the most.
+  void SetWindow(uint64_t window_pages);
+  uint64_t window_pages() const { return window_pages_.load(std::memory_order_relaxed); }
+  // Gives back what smaller windows do not use of their buffers, as far as those are free. Waits for nobody.
+  void Trim();
+
+  uint64_t buffer_bytes() const {
+    return buffers_.size() * held_pages_.load(std::memory_order_relaxed) * options_.page_bytes;
+  }
 
  private:
   enum class State { kFree, kReading, kReady, kPlacing };
@@ -84,7 +94,12 @@ class AheadWindows {
   };
 
   AheadWindows(const AheadOptions& options, PagePlacer* placer, Streams* streams, Counters* counters)
-      : options_(options), placer_(placer), streams_(streams), counters_(counters) {}
+      : options_(options),
+        placer_(placer),
+        streams_(streams),
+        counters_(counters),
+        window_pages_(options.window_pages),
+        held_pages_(options.window_pages) {}
 
   // A free buffer, for which the oldest window that nobody waits for is given up if need be.
   std::optional<size_t> FindFreeLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -98,7 +113,9 @@ class AheadWindows {
   PagePlacer* const placer_;
   Streams* const streams_;
   Counters* const counters_;
-  Mapping memory_;  // the buffers'
+  std::atomic<uint64_t> window_pages_;
+  std::atomic<uint64_t> held_pages_;  // the most that a window held since Trim
+  Mapping memory_;                    // the buffers'
   UniqueFd arrived_fd_;
   std::vector<std::unique_ptr<Buffer>> buffers_;  // constant after New
 

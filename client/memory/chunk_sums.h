@@ -2,6 +2,7 @@
 #define NRAM_CLIENT_MEMORY_CHUNK_SUMS_H_
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -23,6 +24,9 @@ class ChunkSums {
  public:
   // `page_bytes`: a multiple of 4096. Memory is touched only as it is used.
   static absl::StatusOr<std::unique_ptr<ChunkSums>> New(size_t page_bytes, uint64_t pages);
+  // From now on for so many pages. Forgets all: pages that are dirty now are written back whole. After an error nothing
+  // has changed.
+  absl::Status Resize(uint64_t pages);
   static constexpr uint64_t BytesPerPage(size_t page_bytes) {
     return sizeof(uintptr_t) + page_bytes / kChunkBytes * sizeof(uint64_t);
   }
@@ -33,14 +37,20 @@ class ChunkSums {
   // is not known any more. Forgets the page.
   void Take(uintptr_t page, const std::byte* data, absl::Span<ChunkMask> masks);
 
-  uint64_t memory_bytes() const { return keys_.size() + sums_.size(); }
+  // For how many pages it was made, about.
+  uint64_t pages() const { return sets_.load(std::memory_order_relaxed) * kWays; }
+  uint64_t memory_bytes() const { return pages() * BytesPerPage(page_bytes_); }
 
  private:
   static constexpr uint64_t kWays = 16;  // places that a page may have
   static constexpr size_t kLocks = 64;
 
-  ChunkSums(size_t page_bytes, uint64_t sets, Mapping keys, Mapping sums);
-  uint64_t SetOf(uintptr_t page) const;
+  explicit ChunkSums(size_t page_bytes);
+  uint64_t SetOf(uintptr_t page, uint64_t sets) const;
+  // Locks the page's set, which it returns, and unlocks it.
+  uint64_t LockSet(uintptr_t page) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  void UnlockSet(uint64_t set) ABSL_NO_THREAD_SAFETY_ANALYSIS { locks_[set % kLocks].Unlock(); }
+  void Swap(uint64_t sets, Mapping* keys, Mapping* sums) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   // The page's place, or, if it has none, the one that it should take.
   uint64_t PlaceOf(uintptr_t page, uint64_t set) const;
   uint64_t Sum(const std::byte* chunk) const;
@@ -48,12 +58,12 @@ class ChunkSums {
   uint64_t* sums(uint64_t place) const { return reinterpret_cast<uint64_t*>(sums_.data()) + place * chunks_; }
 
   const size_t page_bytes_;
-  const size_t chunks_;  // a page
-  const uint64_t sets_;
+  const size_t chunks_;            // a page
+  std::atomic<uint64_t> sets_{0};  // changed under all locks
   std::array<std::byte, 192> secret_;
   std::array<Mutex, kLocks> locks_;  // each of every kLocks-th set
-  const Mapping keys_;               // addresses of pages; 0: none
-  const Mapping sums_;
+  Mapping keys_;                     // addresses of pages; 0: none
+  Mapping sums_;
 };
 
 }  // namespace nram

@@ -22,6 +22,10 @@ class EvictionQueue {
 
   virtual size_t size() const = 0;
   virtual size_t capacity() const = 0;
+  // What is resident of it, about.
+  virtual size_t memory_bytes() const = 0;
+  // Gives memory back that is not used at present.
+  virtual void Trim() = 0;
   // There must be room.
   virtual void Add(uintptr_t page) = 0;
   // Takes the next ones out, at most `max`.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/signals.h"
@@ -22,8 +23,12 @@ constexpr int64_t kFruitlessPauseMs = 1;  // before the queue is gone through ag
 
 }  // namespace
 
-Evictor::Evictor(Userfault* userfault, Residency* residency, ChunkSums* sums, SegmentIndex* index, Counters* counters)
-    : residency_(residency), index_(index), out_(userfault, residency, sums, counters, kLanes) {
+Evictor::Evictor(Userfault* userfault, Residency* residency, ChunkSums* sums, SegmentIndex* index, Counters* counters,
+                 std::function<void()> at_rest)
+    : residency_(residency),
+      index_(index),
+      at_rest_(std::move(at_rest)),
+      out_(userfault, residency, sums, counters, kLanes) {
   const SignalsBlocked quiet;
   thread_ = std::thread([this] { Run(); });
 }
@@ -64,6 +69,7 @@ void Evictor::Run() {
       residency_->AwaitWanted(DeadlineAfterMs(kSlowLookMs));
       out_.WaitAny(MonotonicNs());
     } else {
+      at_rest_();
       residency_->AwaitWanted(DeadlineAfterMs(1'000));
     }
     if (const absl::Status failed = out_.TakeError(); !failed.ok()) {
@@ -79,7 +85,11 @@ void Evictor::Evict(uint64_t pages) {
   std::array<uintptr_t, kBatchPages> keys;
   const size_t count = residency_->Take(keys.data(), std::min(pages, kBatchPages));
   std::sort(keys.begin(), keys.begin() + count);
-  const uint64_t before = out_.leaving_pages() + (residency_->limit_pages() - residency_->resident_pages());
+  // Faults that bring pages meanwhile only make it look worse.
+  const auto gone = [&] {
+    return static_cast<int64_t>(out_.leaving_pages()) - static_cast<int64_t>(residency_->resident_pages());
+  };
+  const int64_t before = gone();
   // One deadline for all runs together: each of them may be one of a server that is slow or away.
   const int64_t deadline_ns = DeadlineAfterMs(PageOut::kPatienceMs);
   for (size_t i = 0; i < count;) {
@@ -96,8 +106,7 @@ void Evictor::Evict(uint64_t pages) {
     }
     out_.Add(segment, first, run, PageOut::After::kDrop, /*may_stay=*/true, deadline_ns);
   }
-  const bool progress = out_.leaving_pages() + (residency_->limit_pages() - residency_->resident_pages()) > before;
-  if (progress) return;
+  if (gone() > before) return;
   // All pages were busy or pinned, or stay for another round.
   if (out_.idle()) {
     Pause(kFruitlessPauseMs);

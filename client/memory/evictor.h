@@ -2,6 +2,7 @@
 #define NRAM_CLIENT_MEMORY_EVICTOR_H_
 
 #include <cstdint>
+#include <functional>
 #include <thread>
 
 #include "base/sync.h"
@@ -15,7 +16,9 @@ namespace nram {
 // that faults need not wait.
 class Evictor {
  public:
-  Evictor(Userfault* userfault, Residency* residency, ChunkSums* sums, SegmentIndex* index, Counters* counters);
+  // `at_rest` is called by the thread when no page has to leave, once a second or so; it must wait for nobody.
+  Evictor(Userfault* userfault, Residency* residency, ChunkSums* sums, SegmentIndex* index, Counters* counters,
+          std::function<void()> at_rest);
   // Ends the thread, after the writes that it has under way.
   ~Evictor();
 
@@ -29,6 +32,7 @@ class Evictor {
 
   Residency* const residency_;
   SegmentIndex* const index_;
+  const std::function<void()> at_rest_;
   PageOut out_;
   Mutex mu_;
   CondVar stop_;

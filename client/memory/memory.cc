@@ -5,6 +5,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
@@ -19,9 +20,28 @@
 namespace nram {
 namespace {
 
-constexpr uint64_t kWindowBytesMax = kMiB;
-constexpr uint64_t kWindowBytesMin = 16 * kKiB;
-constexpr size_t kBuffers = 16;
+uint64_t MachineBytes() {
+  return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+// Fills in what is 0.
+absl::Status ChooseBounds(MemoryOptions* options) {
+  const BudgetShape shape{options->page_bytes, options->handlers};
+  uint64_t* const floor = &options->budget_min_bytes;
+  uint64_t* const ceiling = &options->budget_max_bytes;
+  const bool has_floor = *floor != 0;
+  if (!has_floor) *floor = std::max(MemoryOptions::kFloorBytes, shape.LeastBytes());
+  if (*ceiling == 0) *ceiling = std::max(*floor, MachineBytes());
+  // A small ceiling says that the usual floor is too much.
+  if (!has_floor) *floor = std::min(*floor, std::max(*ceiling, shape.LeastBytes()));
+  if (*floor < shape.LeastBytes() || *ceiling > BudgetShape::kBytesMax || *floor > *ceiling) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("budget from ", FormatByteSize(*floor), " to ", FormatByteSize(*ceiling), ": expected ",
+                     FormatByteSize(shape.LeastBytes()), " or more, at most ", FormatByteSize(BudgetShape::kBytesMax),
+                     ", and the floor not above the ceiling"));
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace
 
@@ -38,16 +58,18 @@ absl::StatusOr<std::unique_ptr<Memory>> Memory::Open(MemoryOptions options) {
     return absl::InvalidArgumentError(
         absl::StrCat(options.copies, " copies: expected 1 to ", MemoryOptions::kCopiesMax));
   }
-  const uint64_t sum_bytes = ChunkSums::BytesPerPage(options.page_bytes);
-  const uint64_t least =
-      std::max(MemoryOptions::kBudgetBytesMin, kBuffers * std::max(options.page_bytes, kWindowBytesMin) +
-                                                   options.handlers * options.page_bytes +
-                                                   MemoryOptions::kBudgetPagesMin * (options.page_bytes + sum_bytes));
-  if (options.budget_bytes < least || options.budget_bytes > MemoryOptions::kBudgetBytesMax) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("budget of ", FormatByteSize(options.budget_bytes), ": expected ", FormatByteSize(least),
-                     " or more with pages of ", FormatByteSize(options.page_bytes), " and ", options.handlers,
-                     " handlers, at most ", FormatByteSize(MemoryOptions::kBudgetBytesMax)));
+  std::unique_ptr<AutoBudget> auto_budget;
+  if (options.budget_auto) {
+    NRAM_RETURN_IF_ERROR(ChooseBounds(&options));
+    NRAM_ASSIGN_OR_RETURN(auto_budget, AutoBudget::New(options.budget_min_bytes, options.budget_max_bytes));
+    options.budget_bytes = auto_budget->first_bytes();
+  }
+  const uint64_t least = BudgetShape{options.page_bytes, options.handlers}.LeastBytes();
+  if (options.budget_bytes < least || options.budget_bytes > BudgetShape::kBytesMax) {
+    return absl::InvalidArgumentError(absl::StrCat("budget of ", FormatByteSize(options.budget_bytes), ": expected ",
+                                                   FormatByteSize(least), " or more with pages of ",
+                                                   FormatByteSize(options.page_bytes), " and ", options.handlers,
+                                                   " handlers, at most ", FormatByteSize(BudgetShape::kBytesMax)));
   }
   if (options.on_loss == nullptr) {
     options.on_loss = [lines = &StderrLines::Get()](void* address, size_t, const std::string& reason) {
@@ -55,7 +77,7 @@ absl::StatusOr<std::unique_ptr<Memory>> Memory::Open(MemoryOptions options) {
                                 " cannot be had: ", reason, "; who touches it gets SIGBUS"));
     };
   }
-  auto memory = std::unique_ptr<Memory>(new Memory(std::move(options)));
+  auto memory = std::unique_ptr<Memory>(new Memory(std::move(options), std::move(auto_budget)));
   NRAM_RETURN_IF_ERROR(memory->Start());
   return memory;
 }
@@ -65,31 +87,54 @@ absl::Status Memory::Start() {
   const SignalsBlocked quiet;
   NRAM_ASSIGN_OR_RETURN(userfault_, Userfault::Open());
   NRAM_ASSIGN_OR_RETURN(pool_, Pool::Open(options_.pool));
-  const uint64_t window_bytes = std::max(
-      options_.page_bytes, std::clamp(std::bit_floor(options_.budget_bytes / 128), kWindowBytesMin, kWindowBytesMax) /
-                               options_.page_bytes * options_.page_bytes);
-  const uint64_t window_pages = window_bytes / options_.page_bytes;
-  // The budget is for pages wherever they are (in place, in a buffer on their way, in a handler's hands), and for the
-  // sums of their contents.
-  const uint64_t limit_pages =
-      (options_.budget_bytes - kBuffers * window_bytes - options_.handlers * options_.page_bytes) /
-      (options_.page_bytes + ChunkSums::BytesPerPage(options_.page_bytes));
-  NRAM_ASSIGN_OR_RETURN(residency_, Residency::New(options_.policy, limit_pages, window_pages, &index_));
+  const BudgetShape shape{options_.page_bytes, options_.handlers};
+  const uint64_t most = MostBudget();
+  const uint64_t window_pages = shape.WindowPages(options_.budget_bytes);
+  const uint64_t limit_pages = shape.LimitPages(options_.budget_bytes);
+  // What may grow has its addresses now, and takes memory as it is used.
+  NRAM_ASSIGN_OR_RETURN(
+      residency_, Residency::New(options_.policy, limit_pages, window_pages, most / options_.page_bytes, &index_));
   NRAM_ASSIGN_OR_RETURN(sums_, ChunkSums::New(options_.page_bytes, limit_pages));
   PageInOptions in;
   in.page_bytes = options_.page_bytes;
   in.window_pages = window_pages;
-  in.buffers = kBuffers;
+  in.most_window_pages = shape.WindowPages(most);
+  in.buffers = BudgetShape::kBuffers;
   in.timeout_ms = options_.pool.io_timeout_ms;
   in.on_loss = options_.on_loss;
   NRAM_ASSIGN_OR_RETURN(page_in_,
                         PageIn::New(in, userfault_.get(), &index_, residency_.get(), sums_.get(), &counters_));
   advice_ = std::make_unique<Advice>(options_.pool.io_timeout_ms, userfault_.get(), residency_.get(), sums_.get(),
                                      page_in_.get(), &counters_);
-  evictor_ = std::make_unique<Evictor>(userfault_.get(), residency_.get(), sums_.get(), &index_, &counters_);
+  budget_ = std::make_unique<Budget>(shape, options_.budget_bytes, most, residency_.get(), sums_.get(), page_in_.get(),
+                                     advice_.get(), options_.on_budget);
+  evictor_ = std::make_unique<Evictor>(userfault_.get(), residency_.get(), sums_.get(), &index_, &counters_,
+                                       [budget = budget_.get()] { budget->AtRest(); });
   stop_fd_ = UniqueFd(eventfd(0, EFD_CLOEXEC));
   if (!stop_fd_.valid()) return ErrnoStatus(errno, "eventfd");
   for (uint32_t i = 0; i < options_.handlers; ++i) handlers_.emplace_back([this] { HandleFaults(); });
+  if (auto_budget_ != nullptr) {
+    // If that much is pinned, the program has what it asked for.
+    auto_budget_->Start([this] { return resident_bytes(); },
+                        [this](uint64_t bytes) { (void)budget_->SetBeyondPins(bytes); });
+  }
+  return absl::OkStatus();
+}
+
+uint64_t Memory::MostBudget() const {
+  if (options_.budget_auto) return options_.budget_max_bytes;
+  return std::min(BudgetShape::kBytesMax, std::max(options_.budget_bytes, MachineBytes()));
+}
+
+absl::Status Memory::SetBudget(uint64_t bytes) {
+  if (auto_budget_ == nullptr) return budget_->Set(bytes);
+  const uint64_t least = BudgetShape{options_.page_bytes, options_.handlers}.LeastBytes();
+  if (bytes < least || bytes > options_.budget_max_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("ceiling of ", FormatByteSize(bytes), ": expected ",
+                                                   FormatByteSize(least), " to ",
+                                                   FormatByteSize(options_.budget_max_bytes)));
+  }
+  auto_budget_->SetCeiling(bytes);
   return absl::OkStatus();
 }
 
@@ -135,6 +180,7 @@ absl::Status Memory::Close() {
     }
     if (first_error.ok()) first_error = status;
   }
+  auto_budget_.reset();
   if (stop_fd_.valid() && !handlers_.empty()) {
     const uint64_t one = 1;
     PCHECK(write(stop_fd_.get(), &one, sizeof(one)) == sizeof(one));

@@ -14,6 +14,8 @@
 #include "base/fd.h"
 #include "base/sync.h"
 #include "client/memory/advice.h"
+#include "client/memory/auto_budget.h"
+#include "client/memory/budget.h"
 #include "client/memory/chunk_sums.h"
 #include "client/memory/counters.h"
 #include "client/memory/eviction_queue.h"
@@ -27,14 +29,17 @@
 namespace nram {
 
 struct MemoryOptions {
-  static constexpr uint64_t kBudgetBytesMin = 4 * kMiB;
-  static constexpr uint64_t kBudgetBytesMax = uint64_t{1} << 44;
-  static constexpr uint64_t kBudgetPagesMin = 64;  // besides buffers
+  static constexpr uint64_t kFloorBytes = 64 * kMiB;
   static constexpr uint64_t kPageBytesMax = kMiB;
   static constexpr uint32_t kCopiesMax = kReplicasMax;
 
   PoolOptions pool;
   uint64_t budget_bytes = 256 * kMiB;
+  // The budget follows the machine, from a floor to a ceiling; 0: kFloorBytes, and this machine's memory.
+  bool budget_auto = false;
+  uint64_t budget_min_bytes = 0;
+  uint64_t budget_max_bytes = 0;
+  OnBudget on_budget;  // may be null
   uint64_t page_bytes = kPageBytes;
   uint32_t handlers = 4;
   uint32_t copies = 1;       // of each page, on servers of different hosts
@@ -62,9 +67,9 @@ struct MapRequest {
 // Three parties share the pages' states (page_state.h): PageIn answers faults, PageOut writes back and drops, both on
 // behalf of the handler threads, the evictor or a caller; Residency counts what is here.
 //
-// Lock order: none of the engine's locks is held while another one is taken, but for Residency's queue before
-// SegmentIndex. Under AheadWindows' lock a read of the pool's is asked whether it has ended, which may take the pool's
-// locks; the pool calls back without any of its own.
+// Lock order: AutoBudget's before Budget's, before Advice's, before all others. None of those is held while another one
+// is taken, but for Residency's queue before SegmentIndex. Under AheadWindows' lock a read of the pool's is asked
+// whether it has ended, which may take the pool's locks; the pool calls back without any of its own.
 class Memory {
  public:
   static absl::StatusOr<std::unique_ptr<Memory>> Open(MemoryOptions options);
@@ -88,16 +93,23 @@ class Memory {
   absl::Status Drop(void* address, uint64_t length);
   absl::Status Flush(void* address, uint64_t length);
 
+  // At any time. Returns at once; see Budget::Set. If the budget follows the machine, this is its ceiling.
+  absl::Status SetBudget(uint64_t bytes);
+
   const Counters& counters() const { return counters_; }
   const MemoryOptions& options() const { return options_; }
+  const Budget& budget() const { return *budget_; }
   WakeLatency* wake_latency() { return pool_->wake_latency(); }
   uint64_t mapped_bytes() const { return mapped_bytes_; }
   uint64_t resident_bytes() const;
   uint64_t metadata_bytes() const;
 
  private:
-  explicit Memory(MemoryOptions options) : options_(std::move(options)) {}
+  Memory(MemoryOptions options, std::unique_ptr<AutoBudget> auto_budget)
+      : options_(std::move(options)), auto_budget_(std::move(auto_budget)) {}
   absl::Status Start();
+  // The largest budget that there may be.
+  uint64_t MostBudget() const;
   absl::StatusOr<std::byte*> MapRegion(const MapRequest& request);
   absl::Status UnmapSegment(const void* base);
   void ForgetName(const std::string& name);
@@ -121,7 +133,9 @@ class Memory {
   std::unique_ptr<ChunkSums> sums_;
   std::unique_ptr<PageIn> page_in_;
   std::unique_ptr<Advice> advice_;
+  std::unique_ptr<Budget> budget_;
   std::unique_ptr<Evictor> evictor_;
+  std::unique_ptr<AutoBudget> auto_budget_;  // null: the budget stays
   UniqueFd stop_fd_;
   std::vector<std::thread> handlers_;
 };

@@ -1,22 +1,27 @@
 // The parts of the memory engine that need no pool and no faults: page states, streams, queues, the ghost filter,
-// sums of chunks, lines for stderr, lanes of servers.
+// sums of chunks, budgets and their limits, lines for stderr, lanes of servers.
 
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <memory>
 #include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/fd.h"
 #include "base/units.h"
+#include "client/memory/budget.h"
 #include "client/memory/chunk_sums.h"
 #include "client/memory/eviction_queue.h"
 #include "client/memory/ghost_filter.h"
 #include "client/memory/page_state.h"
+#include "client/memory/residency.h"
 #include "client/memory/server_lanes.h"
 #include "client/memory/stderr_lines.h"
 #include "client/memory/streams.h"
@@ -136,6 +141,27 @@ TEST(StreamsTest, WindowsThatWereReadAheadLeadOn) {
   EXPECT_EQ(streams.OnAheadUsed(*segment, {21, 32, 1}).ahead.count, 0u);
 }
 
+TEST(StreamsTest, TheWindowMayChange) {
+  const auto segment = NewSegment(100'000);
+  Streams streams(64);
+  uint64_t page = 0;
+  const auto widest = [&] {
+    uint64_t most = 0;
+    for (int i = 0; i < 8; ++i) {
+      const StreamPlan plan = streams.OnFault(*segment, page, false);
+      EXPECT_LE(plan.ahead.count, 256u);
+      most = std::max(most, plan.demand.count);
+      page += plan.demand.count;
+    }
+    return most;
+  };
+  EXPECT_EQ(widest(), 64u);
+  streams.SetWindow(256);
+  EXPECT_EQ(widest(), 256u);
+  streams.SetWindow(4);
+  EXPECT_EQ(widest(), 4u);
+}
+
 TEST(StreamsTest, RandomFaultsBringOnePageEach) {
   const auto segment = NewSegment(1'000'000);
   Streams streams(256);
@@ -220,12 +246,36 @@ TEST_P(EvictionQueueTest, GivesEachPageOnce) {
   EXPECT_EQ(in, out);
 }
 
+TEST_P(EvictionQueueTest, TakesAsMuchMemoryAsItHoldsEntries) {
+  constexpr size_t kMost = 10'000'000, kSome = 100'000;
+  auto queue = EvictionQueue::New(GetParam(), kMost).value();
+  EXPECT_EQ(queue->capacity(), kMost);
+  std::vector<uintptr_t> taken(kSome);
+  // However many entries have gone through it.
+  for (uintptr_t page = 1; page < 5'000'000; ++page) {
+    queue->Add(page);
+    if (queue->size() == kSome) {
+      ASSERT_EQ(queue->Take(taken.data(), kSome / 2), kSome / 2);
+    }
+  }
+  EXPECT_LE(queue->memory_bytes(), 2 * kSome * sizeof(uintptr_t));
+  EXPECT_GE(queue->memory_bytes(), queue->size() * sizeof(uintptr_t));
+  while (queue->Take(taken.data(), kSome) > 0) {
+  }
+  queue->Trim();
+  EXPECT_EQ(queue->memory_bytes(), 0u);
+  queue->Add(5);
+  queue->Add(6);
+  EXPECT_EQ(queue->Take(taken.data(), kSome), 2u);
+  EXPECT_EQ(taken[0] + taken[1], 11u);
+}
+
 INSTANTIATE_TEST_SUITE_P(Policies, EvictionQueueTest,
                          ::testing::Values(Policy::kSecondChance, Policy::kFifo, Policy::kRandom));
 
 TEST(GhostFilterTest, KnowsTheLastGenerationAndForgets) {
   constexpr uint64_t kGeneration = 10'000;
-  GhostFilter filter(kGeneration);
+  GhostFilter filter(kGeneration, kGeneration);
   for (uintptr_t page = 0; page < 10 * kGeneration; ++page) {
     filter.Note(page * 4096);
     if (page >= kGeneration) {
@@ -236,6 +286,140 @@ TEST(GhostFilterTest, KnowsTheLastGenerationAndForgets) {
   for (uintptr_t page = 0; page < 7 * kGeneration; ++page) wrong += filter.Knows(page * 4096);
   EXPECT_LT(wrong, static_cast<int>(7 * kGeneration / 4));
   EXPECT_LE(filter.memory_bytes(), kGeneration * 2.1);
+}
+
+TEST(GhostFilterTest, FollowsItsSize) {
+  constexpr uint64_t kMost = 1'000'000;
+  GhostFilter filter(1'000, kMost);
+  for (const uint64_t generation : {uint64_t{10'000}, kMost, uint64_t{100}, uint64_t{50'000}}) {
+    filter.Resize(generation);
+    EXPECT_LE(filter.memory_bytes(), generation * 2.1 + 64);
+    for (uintptr_t page = 0; page < generation; ++page) filter.Note(page * 4096);
+    for (uintptr_t page = 0; page < generation; ++page) ASSERT_TRUE(filter.Knows(page * 4096)) << generation;
+  }
+}
+
+// Nothing else may use the memory of what was forgotten: a stale sum would lose a change.
+TEST(ChunkSumsResizeTest, ForgetsAllAndKnowsNothingStale) {
+  auto sums = ChunkSums::New(4096, 1024);
+  ASSERT_TRUE(sums.ok());
+  std::vector<std::byte> data(4096, std::byte{7});
+  ChunkMask mask = 0;
+  for (const uint64_t pages : {2048u, 1024u, 16u, 4096u, 1024u}) {
+    for (uintptr_t page = 1; page <= 16; ++page) (*sums)->Note(page * 4096, data.data());
+    ASSERT_TRUE((*sums)->Resize(pages).ok());
+    EXPECT_EQ((*sums)->pages(), pages);
+    for (uintptr_t page = 1; page <= 16; ++page) {
+      (*sums)->Take(page * 4096, data.data(), absl::MakeSpan(&mask, 1));
+      ASSERT_EQ(mask, kAllChunks);
+    }
+  }
+}
+
+TEST(ChunkSumsResizeTest, MayChangeWhileOthersUseThem) {
+  auto sums = ChunkSums::New(4096, 1024);
+  ASSERT_TRUE(sums.ok());
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> users;
+  for (uintptr_t user = 1; user <= 2; ++user) {
+    users.emplace_back([&, user] {
+      std::vector<std::byte> data(4096);
+      ChunkMask mask = 0;
+      for (uintptr_t page = 0; !stop; page = (page + 1) % 2000) {
+        data[0] = static_cast<std::byte>(page);
+        (*sums)->Note((user << 32) + page * 4096, data.data());
+        (*sums)->Take((user << 32) + page * 4096, data.data(), absl::MakeSpan(&mask, 1));
+        EXPECT_TRUE(mask == kAllChunks || mask == 0);
+      }
+    });
+  }
+  for (uint64_t i = 0; i < 300; ++i) EXPECT_TRUE((*sums)->Resize(16 + i * 37 % 4000).ok());
+  stop = true;
+  for (std::thread& user : users) user.join();
+}
+
+TEST(BudgetShapeTest, AllPartsTogetherAreTheBudget) {
+  for (const uint64_t page_bytes : {4096u, 65536u, 1u << 20}) {
+    const BudgetShape shape{page_bytes, 4};
+    const uint64_t sum = ChunkSums::BytesPerPage(page_bytes);
+    EXPECT_GE(shape.LimitPages(shape.LeastBytes()), BudgetShape::kPagesMin / 2);
+    for (uint64_t bytes = shape.LeastBytes(); bytes < 64 * kGiB; bytes += bytes / 3) {
+      const uint64_t pages = shape.LimitPages(bytes);
+      const uint64_t rest = (BudgetShape::kBuffers * shape.WindowPages(bytes) + 4) * page_bytes;
+      EXPECT_LE(pages * (page_bytes + sum) + rest, bytes);
+      EXPECT_GE((pages + 1) * (page_bytes + sum) + rest, bytes);
+      EXPECT_LE(shape.LimitPages(bytes, 2 * pages), pages);
+      EXPECT_LE(shape.LimitPages(bytes, 2 * pages) * page_bytes + 2 * pages * sum + rest, bytes);
+      EXPECT_GE(shape.LimitPages(shape.BytesFor(pages)), pages);
+      EXPECT_GE(shape.LimitPages(shape.BytesFor(pages), 2 * pages), pages);
+    }
+  }
+}
+
+class ResidencyTest : public ::testing::Test {
+ protected:
+  static constexpr uint64_t kLimit = 10'000, kMost = 100'000, kWindow = 16;
+  std::unique_ptr<Residency> residency_ = Residency::New(Policy::kFifo, kLimit, kWindow, kMost, nullptr).value();
+  bool CanTake(uint64_t pages) { return residency_->TakeBudget(pages, MonotonicNs()).ok(); }
+};
+
+TEST_F(ResidencyTest, ALargerLimitIsThereAtOnce) {
+  ASSERT_TRUE(CanTake(kLimit));
+  EXPECT_FALSE(CanTake(1));
+  std::thread waiter([&] { EXPECT_TRUE(residency_->TakeBudget(500, DeadlineAfterMs(60'000)).ok()); });
+  residency_->SetLimit(kLimit + 1'000, kWindow);
+  waiter.join();
+  EXPECT_TRUE(CanTake(500));
+  EXPECT_FALSE(CanTake(1));
+}
+
+TEST_F(ResidencyTest, WhileTooManyAreHereFaultsHaveAnEighthOfWhatLeaves) {
+  ASSERT_TRUE(CanTake(kLimit));
+  constexpr uint64_t kGoal = kLimit / 4;
+  residency_->SetLimit(kGoal, kWindow);
+  EXPECT_EQ(residency_->limit_pages(), kGoal);
+  EXPECT_GE(residency_->Wanted(), kLimit - kGoal);
+  EXPECT_FALSE(CanTake(1)) << "nothing has left yet";
+  uint64_t left = 0, taken = 0;
+  while (residency_->Wanted() > 0) {
+    residency_->ReturnBudget(1);
+    ++left;
+    while (CanTake(1)) ++taken;
+    ASSERT_LT(left, 2 * kLimit) << "faults hold up what has to leave";
+    if (residency_->resident_pages() <= kGoal) break;
+  }
+  EXPECT_GE(taken, left / 9);
+  EXPECT_LE(taken, left / 7);
+  // Now the limit is what it should be.
+  while (residency_->resident_pages() > kGoal / 2) residency_->ReturnBudget(1);
+  while (CanTake(1)) {
+  }
+  EXPECT_EQ(residency_->resident_pages(), kGoal);
+}
+
+TEST_F(ResidencyTest, PartsThatFaultsDoNotUseAreNotKeptForThem) {
+  ASSERT_TRUE(CanTake(kLimit));
+  residency_->SetLimit(kLimit / 4, kWindow);
+  while (residency_->Wanted() > 0) residency_->ReturnBudget(64);
+  while (CanTake(1)) {
+  }
+  EXPECT_EQ(residency_->resident_pages(), kLimit / 4);
+}
+
+TEST_F(ResidencyTest, TheQueueHoldsMoreThanTheLimitWhileItFalls) {
+  SegmentIndex index;
+  const auto residency = Residency::New(Policy::kFifo, kLimit, kWindow, kMost, &index).value();
+  index.Add(NewSegment(kLimit));
+  const SegmentRef segment = index.Find(reinterpret_cast<uintptr_t>(index.First()));
+  ASSERT_TRUE(residency->TakeBudget(kLimit, MonotonicNs()).ok());
+  for (uint64_t page = 0; page < kLimit; ++page) segment->word(page).Change(PageState::kEmpty, PageState::kClean);
+  residency->SetLimit(kLimit / 10, kWindow);
+  residency->Enter(*segment.get(), 0, kLimit);
+  std::vector<uintptr_t> keys(kLimit);
+  EXPECT_EQ(residency->Take(keys.data(), kLimit), kLimit);
+  for (uint64_t page = 0; page < kLimit; ++page) EXPECT_EQ(keys[page], segment->key(page));
+  residency->Trim();
+  EXPECT_LT(residency->metadata_bytes(), kLimit * 8);
 }
 
 class ChunkSumsTest : public ::testing::TestWithParam<size_t> {};

@@ -14,9 +14,12 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "base/status.h"
 #include "client/memory/handle.h"
 #include "client/memory/memory.h"
@@ -107,19 +110,57 @@ absl::Status ChooseCopies(uint32_t given, uint32_t* copies, bool* chosen) {
   return absl::OkStatus();
 }
 
+// "512M", "auto" or "auto:256M-4G".
+absl::Status ParseBudget(absl::string_view text, nram::MemoryOptions* options) {
+  absl::string_view rest = text;
+  if (!absl::ConsumePrefix(&rest, "auto")) {
+    NRAM_ASSIGN_OR_RETURN(options->budget_bytes, nram::ParseByteSize(text));
+    return absl::OkStatus();
+  }
+  options->budget_auto = true;
+  if (rest.empty()) return absl::OkStatus();
+  const bool has_bounds = absl::ConsumePrefix(&rest, ":");
+  const std::vector<absl::string_view> bounds = absl::StrSplit(rest, '-');
+  if (!has_bounds || bounds.size() != 2) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", text, "\" is not accepted: expected a size, \"auto\", or \"auto:FLOOR-CEILING\""));
+  }
+  NRAM_ASSIGN_OR_RETURN(options->budget_min_bytes, nram::ParseByteSize(bounds[0]));
+  NRAM_ASSIGN_OR_RETURN(options->budget_max_bytes, nram::ParseByteSize(bounds[1]));
+  if (options->budget_min_bytes == 0 || options->budget_max_bytes == 0) {
+    return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is not accepted: a bound is 0"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ChooseBudget(const nram_options& given, nram::MemoryOptions* options) {
+  if (given.budget_bytes == NRAM_BUDGET_AUTO) {
+    options->budget_auto = true;
+  } else if (given.budget_bytes != 0) {
+    options->budget_bytes = given.budget_bytes;
+    if (given.budget_min_bytes != 0 || given.budget_max_bytes != 0) {
+      return absl::InvalidArgumentError(
+          "nram_options.budget_min_bytes and budget_max_bytes are for NRAM_BUDGET_AUTO: budget_bytes is a fixed size");
+    }
+  } else if (const char* text = std::getenv("NRAM_BUDGET"); text != nullptr && *text != '\0') {
+    NRAM_RETURN_IF_ERROR(nram::Annotate(ParseBudget(text, options), "$NRAM_BUDGET"));
+  }
+  if (given.budget_min_bytes != 0) options->budget_min_bytes = given.budget_min_bytes;
+  if (given.budget_max_bytes != 0) options->budget_max_bytes = given.budget_max_bytes;
+  if (given.on_budget != nullptr) {
+    options->on_budget = [on_budget = given.on_budget, context = given.on_budget_context](
+                             uint64_t old_bytes, uint64_t new_bytes) { on_budget(old_bytes, new_bytes, context); };
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<nram::MemoryOptions> ToOptions(const char* pool, const nram_options& given) {
   nram::MemoryOptions options;
   absl::StatusOr<std::string> spec = nram::ChoosePoolSpec(pool == nullptr ? "" : pool);
   if (!spec.ok()) return absl::NotFoundError(spec.status().message());
   NRAM_ASSIGN_OR_RETURN(options.pool.servers, nram::ParsePoolSpec(*spec));
   NRAM_ASSIGN_OR_RETURN(options.pool.tls, nram::FindClientTls(options.pool.servers));
-  if (given.budget_bytes != 0) {
-    options.budget_bytes = given.budget_bytes;
-  } else if (const char* text = std::getenv("NRAM_BUDGET"); text != nullptr && *text != '\0') {
-    const absl::StatusOr<uint64_t> bytes = nram::ParseByteSize(text);
-    if (!bytes.ok()) return nram::Annotate(bytes.status(), "$NRAM_BUDGET");
-    options.budget_bytes = *bytes;
-  }
+  NRAM_RETURN_IF_ERROR(ChooseBudget(given, &options));
   NRAM_ASSIGN_OR_RETURN(options.pool.seal, nram::ChooseSeal(std::nullopt));
   NRAM_ASSIGN_OR_RETURN(options.pool.key_file, nram::ChooseKeyFile(given.key_file == nullptr ? "" : given.key_file));
   bool chosen = false;
@@ -227,6 +268,8 @@ int nram_close(nram_t* n) {
   return ApiResult(status);
 }
 
+int nram_set_budget(nram_t* n, uint64_t bytes) { return ApiUsable(n) ? ApiResult(n->memory->SetBudget(bytes)) : -1; }
+
 const char* nram_error(void) { return last_error; }
 
 void* nram_mmap(nram_t* n, size_t length, const char* name, int flags) {
@@ -279,7 +322,7 @@ int nram_get_stats(nram_t* n, struct nram_stats* stats) {
   const nram::Memory& memory = *n->memory;
   const nram::Counters& counters = memory.counters();
   const nram_stats all = {.size = stats->size,
-                          .budget_bytes = memory.options().budget_bytes,
+                          .budget_bytes = memory.budget().bytes(),
                           .mapped_bytes = memory.mapped_bytes(),
                           .resident_bytes = memory.resident_bytes(),
                           .faults = counters.faults,
@@ -293,7 +336,9 @@ int nram_get_stats(nram_t* n, struct nram_stats* stats) {
                           .evicted_pages = counters.evicted_pages,
                           .lost_pages = counters.lost_pages,
                           .wait_ns = counters.wait_ns,
-                          .metadata_bytes = memory.metadata_bytes()};
+                          .metadata_bytes = memory.metadata_bytes(),
+                          .budget_shrank = memory.budget().shrank(),
+                          .budget_grew = memory.budget().grew()};
   // Fields that an older library does not know are 0.
   if (stats->size > sizeof(all)) memset(stats, 0, stats->size);
   memcpy(stats, &all, std::min<size_t>(all.size, sizeof(all)));

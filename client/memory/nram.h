@@ -38,6 +38,9 @@ extern "C" {
 #define NRAM_VERSION_MAJOR 0
 #define NRAM_VERSION_MINOR 1
 
+/* nram_options.budget_bytes: the budget follows the machine. */
+#define NRAM_BUDGET_AUTO UINT64_MAX
+
 /* A pool that is open, a budget, and the memory in it. */
 typedef struct nram_handle nram_t;
 
@@ -63,7 +66,9 @@ struct nram_loss {
  */
 struct nram_options {
   size_t size;
-  /* Local memory for pages: 4 MiB or more (with larger pages about 90 of them); 0: $NRAM_BUDGET ("512M"), else 256 MiB.
+  /*
+   * Local memory for pages: 4 MiB or more (with larger pages about 90 of them), or NRAM_BUDGET_AUTO; 0: $NRAM_BUDGET
+   * ("512M", "auto" or "auto:256M-4G"), else 256 MiB. nram_set_budget() changes it.
    */
   uint64_t budget_bytes;
   uint64_t page_bytes; /* unit of faults: a multiple of 4096 up to 1 MiB; 0: 4096 */
@@ -93,6 +98,19 @@ struct nram_options {
    * Without it they are plain, wherever the servers are. It is read once, by nram_open().
    */
   const char* key_file;
+  /*
+   * Of a budget that follows the machine: between which sizes. 0: what $NRAM_BUDGET says, else 64 MiB, and this
+   * machine's memory. They mean nothing if $NRAM_BUDGET is a fixed size, and are EINVAL beside a fixed budget_bytes.
+   */
+  uint64_t budget_min_bytes;
+  uint64_t budget_max_bytes;
+  /*
+   * Called after each change of the budget, in order, on a thread of nram's or on the one that called
+   * nram_set_budget(). Pages beyond a smaller budget may still be here. It must not call nram_set_budget() or
+   * nram_close(). May be NULL.
+   */
+  void (*on_budget)(uint64_t old_bytes, uint64_t new_bytes, void* context);
+  void* on_budget_context;
 };
 
 static inline void nram_options_init(struct nram_options* options) {
@@ -114,6 +132,16 @@ static inline void nram_options_init(struct nram_options* options) {
  */
 nram_t* nram_open(const char* pool, const struct nram_options* options);
 int nram_close(nram_t* n);
+
+/*
+ * Changes the budget. Returns at once: pages beyond a smaller budget are written back and dropped as fast as servers
+ * take them; threads that need a page meanwhile wait longer, but are served. A larger one fills as pages are touched.
+ * If the budget follows the machine, this is its ceiling from now on (and its floor, if that is higher).
+ *
+ * EINVAL: less than the least budget, or more than this machine's memory and the budget of nram_open(), or than the
+ * first ceiling. EBUSY: more than half of it is pinned. With a budget that follows the machine, that much stays.
+ */
+int nram_set_budget(nram_t* n, uint64_t bytes);
 
 /* What went wrong in this thread's last call that failed: what, where, how to mend it. Valid until the next that fails.
  */
@@ -206,8 +234,8 @@ size_t nram_usable_size(nram_t* n, const void* block);
 
 /* Since nram_open(), unless it says "now". */
 struct nram_stats {
-  size_t size; /* set by the caller: sizeof(struct nram_stats) */
-  uint64_t budget_bytes;
+  size_t size;                    /* set by the caller: sizeof(struct nram_stats) */
+  uint64_t budget_bytes;          /* now */
   uint64_t mapped_bytes;          /* now: mappings and heap */
   uint64_t resident_bytes;        /* now: pages here, buffers of pages on their way, and sums */
   uint64_t faults;                /* times that a thread had to wait for nram */
@@ -222,6 +250,8 @@ struct nram_stats {
   uint64_t lost_pages;
   uint64_t wait_ns;        /* time from faults' arrival to their end, summed over faults */
   uint64_t metadata_bytes; /* now: nram's own bookkeeping, outside the budget */
+  uint64_t budget_shrank;  /* times that the budget became smaller */
+  uint64_t budget_grew;    /* and larger */
 };
 
 int nram_get_stats(nram_t* n, struct nram_stats* stats);

@@ -99,6 +99,12 @@ class Memory {
     if (handle != nullptr && nram_close(handle) != 0) internal::ThrowLastError();
   }
 
+  // Changes the budget, or its ceiling if it follows the machine; returns at once. Throws std::system_error: EINVAL,
+  // EBUSY if more than half of it would be pinned.
+  void SetBudget(std::uint64_t bytes) {
+    if (nram_set_budget(handle_, bytes) != 0) internal::ThrowLastError();
+  }
+
   // For the functions of nram.h; still owned by this object. NULL after a move or Close().
   nram_t* get() const { return handle_; }
 

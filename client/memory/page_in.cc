@@ -12,8 +12,9 @@ namespace nram {
 absl::StatusOr<std::unique_ptr<PageIn>> PageIn::New(PageInOptions options, Userfault* userfault, SegmentIndex* index,
                                                     Residency* residency, ChunkSums* sums, Counters* counters) {
   auto in = std::unique_ptr<PageIn>(new PageIn(options, userfault, index, residency, sums, counters));
-  NRAM_ASSIGN_OR_RETURN(in->zeros_, Mapping::Anonymous(options.window_pages * options.page_bytes));
-  const AheadOptions ahead{options.page_bytes, options.window_pages, options.buffers, options.timeout_ms};
+  NRAM_ASSIGN_OR_RETURN(in->zeros_, Mapping::Anonymous(options.most_window_pages * options.page_bytes));
+  const AheadOptions ahead{options.page_bytes, options.window_pages, options.most_window_pages, options.buffers,
+                           options.timeout_ms};
   NRAM_ASSIGN_OR_RETURN(in->ahead_, AheadWindows::New(ahead, &in->placer_, &in->streams_, counters));
   return in;
 }
@@ -116,6 +117,8 @@ bool PageIn::Fetch(const SegmentRef& segment, uint64_t page, bool write, std::by
   const StreamPlan plan = streams_.OnFault(*segment.get(), page, write);
   Run run = plan.demand;
   const std::optional<size_t> window = run.count > 1 ? ahead_->Borrow() : std::nullopt;
+  // The plan may be of a moment when windows were larger.
+  run.count = std::min(run.count, ahead_->window_pages());
   run.count = !window.has_value() ? 1 : 1 + placer_.Claim(*segment.get(), run.rest(), PageState::kRemote);
   // What comes after it is on its way while this is waited for; not if pages in between are here already.
   if (plan.ahead.count > 0 && run.count == plan.demand.count) {
@@ -180,6 +183,11 @@ void PageIn::Retry(const SegmentRef& segment, uint64_t first, uint64_t count) {
     DropLocally(segment->address(page), page_bytes_);
     placer_.Unclaim(segment, {page, 1, 1}, PageState::kRemote);
   }
+}
+
+void PageIn::SetWindow(uint64_t window_pages) {
+  streams_.SetWindow(window_pages);
+  ahead_->SetWindow(window_pages);
 }
 
 void PageIn::Forget(Segment* segment) {

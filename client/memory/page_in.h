@@ -20,8 +20,9 @@ namespace nram {
 
 struct PageInOptions {
   size_t page_bytes = kPageBytes;
-  uint64_t window_pages = 256;  // the most that is fetched at once
-  size_t buffers = 16;          // of a window each
+  uint64_t window_pages = 256;  // the most that is fetched at once, now and ever
+  uint64_t most_window_pages = 256;
+  size_t buffers = 16;  // of a window each
   int64_t timeout_ms = 10'000;
   OnLoss on_loss;
 };
@@ -40,6 +41,9 @@ class PageIn {
   // From now on the segment's pages are not read ahead; waits until none of them is in a buffer. It must not be found
   // in the index any more.
   void Forget(Segment* segment);
+
+  // From now on at most so many pages are fetched at once.
+  void SetWindow(uint64_t window_pages);
 
   AheadWindows* ahead() { return ahead_.get(); }
   uint64_t buffer_bytes() const { return ahead_->buffer_bytes(); }

@@ -18,10 +18,16 @@ namespace nram {
 // The resident set: how many pages may be here, which are, and in which order they leave. Thread-safe.
 class Residency {
  public:
-  // At most `limit_pages` are here at a time. When the queue is full, `index` tells which of its pages are not here any
-  // more.
+  // At most `limit_pages` are here at a time. The limit may be changed later, up to `most_pages`. When the queue is
+  // full, `index` tells which of its pages are not here any more.
   static absl::StatusOr<std::unique_ptr<Residency>> New(Policy policy, uint64_t limit_pages, uint64_t window_pages,
-                                                        const SegmentIndex* index);
+                                                        uint64_t most_pages, const SegmentIndex* index);
+
+  // From now on so many pages may be here. Does not wait: while more are here, the evictor works on it, and an eighth
+  // of the pages that leave make room for faults, so that faults wait, but not until the last page has left.
+  void SetLimit(uint64_t limit_pages, uint64_t window_pages);
+  // Gives back bookkeeping that the present limit does not need.
+  void Trim();
 
   // Takes budget for pages that are about to become resident. Blocks while the evictor frees some. RESOURCE_EXHAUSTED:
   // it could not before `deadline_ns`; the message has the reason that it reported.
@@ -50,18 +56,23 @@ class Residency {
   // Forgets the segment's pages.
   void Remove(const Segment& segment);
 
-  uint64_t limit_pages() const { return limit_; }
+  uint64_t limit_pages() const { return goal_.load(std::memory_order_relaxed); }
   uint64_t resident_pages() const { return resident_.load(std::memory_order_relaxed); }
   uint64_t metadata_bytes() const;
 
  private:
-  Residency(Policy policy, uint64_t limit_pages, uint64_t window_pages, const SegmentIndex* index);
+  Residency(Policy policy, uint64_t limit_pages, uint64_t window_pages, uint64_t most_pages, const SegmentIndex* index);
+  // What may be here at once, while more is here than should be: lets faults have an eighth of `left` pages.
+  void LowerLimit(uint64_t left, uint64_t resident) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   uint64_t WantedLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Policy policy_;
-  const uint64_t limit_;
-  const uint64_t low_;   // with less free budget than this, the evictor begins
-  const uint64_t high_;  // and goes on until there is as much as this
+  // How many pages may be here. Changed under mu_. `limit_` is what faults keep to: it is above `goal_` while too many
+  // pages are here.
+  std::atomic<uint64_t> goal_;
+  std::atomic<uint64_t> limit_;
+  // With less free budget than this, the evictor begins; it goes on until there is twice as much.
+  std::atomic<uint64_t> low_;
   const SegmentIndex* const index_;
   std::atomic<uint64_t> resident_{0};
   std::atomic<bool> evicting_{false};
@@ -73,9 +84,12 @@ class Residency {
   uint64_t missing_ ABSL_GUARDED_BY(mu_) = 0;  // pages that waiters want
   bool interrupted_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status reported_ ABSL_GUARDED_BY(mu_);
+  uint64_t left_ ABSL_GUARDED_BY(mu_) = 0;  // pages, of which faults have not had their part
 
   mutable Mutex queue_mu_;
   std::unique_ptr<EvictionQueue> queue_ ABSL_GUARDED_BY(queue_mu_);
+  // With so many entries, those whose pages have left are taken out.
+  size_t sweep_at_ ABSL_GUARDED_BY(queue_mu_) = 0;
   GhostFilter ghosts_;
 };
 

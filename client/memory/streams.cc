@@ -27,7 +27,7 @@ bool Streams::Writable(Stream* stream) {
 Run Streams::Clip(const Segment& segment, uint64_t first, uint64_t count, int step) const {
   if (first >= segment.pages()) return {0, 0, 1};  // also below zero
   const uint64_t most = step > 0 ? segment.pages() - first : first + 1;
-  return {first, std::min({count, most, window_}), step};
+  return {first, std::min({count, most, most_pages()}), step};
 }
 
 StreamPlan Streams::OnFault(const Segment& segment, uint64_t page, bool write) {
@@ -46,18 +46,18 @@ StreamPlan Streams::OnFault(const Segment& segment, uint64_t page, bool write) {
     } else {
       // Pages that were here already make no faults, so the stream may have jumped a little.
       const int64_t jump = Beyond(stream.next, page, stream.step);
-      if (jump >= 0 && jump < static_cast<int64_t>(std::min(window_, 2 * stream.degree))) found = &stream;
+      if (jump >= 0 && jump < static_cast<int64_t>(std::min(most_pages(), 2 * stream.degree))) found = &stream;
     }
   }
   if (found == nullptr) {
     const bool sure = mode == ReadAhead::kSequential;
-    *oldest = {&segment, page + 1, sure ? window_ : 1, sure ? 1 : 0, write, 0, ++clock_};
+    *oldest = {&segment, page + 1, sure ? most_pages() : 1, sure ? 1 : 0, write, 0, ++clock_};
     found = oldest;
   } else {
     if (found->step == 0) found->step = page == found->next ? 1 : -1;
     // Another thread may come by here, long after the one that wrote.
     if (clock_ - found->stamp > kStale) found->writes = false;
-    found->degree = std::min(window_, found->degree * 4);
+    found->degree = std::min(most_pages(), found->degree * 4);
     found->writes |= write;
     found->stamp = ++clock_;
   }
@@ -66,8 +66,8 @@ StreamPlan Streams::OnFault(const Segment& segment, uint64_t page, bool write) {
   plan.demand = Clip(segment, page, found->degree, found->step == 0 ? 1 : found->step);
   if (found->step != 0) {
     found->next = page + found->step * plan.demand.count;
-    if (found->degree >= std::min(kAheadFrom, window_)) {
-      plan.ahead = Clip(segment, found->next, std::min(window_, 2 * found->degree), found->step);
+    if (found->degree >= std::min(kAheadFrom, most_pages())) {
+      plan.ahead = Clip(segment, found->next, std::min(most_pages(), 2 * found->degree), found->step);
     }
   }
   return plan;
@@ -78,7 +78,7 @@ StreamPlan Streams::OnAheadUsed(const Segment& segment, const Run& window) {
   for (Stream& stream : streams_) {
     if (stream.segment != &segment || stream.step != window.step || stream.next != window.first) continue;
     stream.next = window.first + stream.step * window.count;
-    stream.degree = std::min(window_, 2 * stream.degree);
+    stream.degree = std::min(most_pages(), 2 * stream.degree);
     stream.stamp = ++clock_;
     return {.ahead = Clip(segment, stream.next, stream.degree, stream.step), .writable = Writable(&stream)};
   }
@@ -91,7 +91,7 @@ Run Streams::OnFirstWrite(const Segment& segment, uint64_t page) {
     if (stream.segment != &segment) continue;
     const int step = stream.step == 0 ? 1 : stream.step;
     const int64_t left = Beyond(page, stream.next, step);
-    if (left <= 0 || left > static_cast<int64_t>(2 * window_)) continue;
+    if (left <= 0 || left > static_cast<int64_t>(2 * most_pages())) continue;
     stream.writes = true;
     return Clip(segment, page, static_cast<uint64_t>(left), step);
   }

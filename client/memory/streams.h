@@ -2,6 +2,7 @@
 #define NRAM_CLIENT_MEMORY_STREAMS_H_
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 
 #include "base/sync.h"
@@ -34,6 +35,8 @@ struct StreamPlan {
 class Streams {
  public:
   explicit Streams(uint64_t window_pages) : window_(window_pages) {}
+  // From now on.
+  void SetWindow(uint64_t window_pages) { window_.store(window_pages, std::memory_order_relaxed); }
 
   // A page is missing.
   StreamPlan OnFault(const Segment& segment, uint64_t page, bool write);
@@ -59,7 +62,9 @@ class Streams {
   static bool Writable(Stream* stream);
   Run Clip(const Segment& segment, uint64_t first, uint64_t count, int step) const;
 
-  const uint64_t window_;
+  uint64_t most_pages() const { return window_.load(std::memory_order_relaxed); }
+
+  std::atomic<uint64_t> window_;
   Mutex mu_;
   std::array<Stream, 16> streams_ ABSL_GUARDED_BY(mu_);
   uint64_t clock_ ABSL_GUARDED_BY(mu_) = 0;

@@ -98,6 +98,32 @@ class Contents(NramTest):
             self.assertGreater(stats["fetched_bytes"], 0)
             self.assertEqual(stats["lost_pages"], 0)
 
+    def test_a_budget_that_changes(self):
+        with nram.Memory(budget="16M") as memory, memory.map(BEYOND) as mapping:
+            view = mapping.buffer
+            for number in range(BEYOND // MIB):
+                view[number * MIB : (number + 1) * MIB] = block(number)
+            for budget in ("4M", 8 * MIB):
+                memory.set_budget(budget)
+                for number in range(BEYOND // MIB):
+                    self.assertEqual(bytes(view[number * MIB : (number + 1) * MIB]), block(number), number)
+            stats = memory.stats()
+            self.assertEqual(stats["budget_bytes"], 8 * MIB)
+            self.assertEqual((stats["budget_shrank"], stats["budget_grew"]), (1, 1))
+            self.assertLessEqual(stats["resident_bytes"], 8 * MIB)
+            self.assert_errno(errno.EINVAL, memory.set_budget, MIB)
+            view.release()
+
+    def test_a_budget_that_follows_the_machine(self):
+        with nram.Memory(budget="auto:4M-8M") as memory, memory.map(BEYOND) as mapping:
+            view = mapping.buffer
+            view[:MIB] = block(1)
+            self.assertIn(memory.stats()["budget_bytes"], range(4 * MIB, 8 * MIB + 1))
+            memory.set_budget("4M")
+            self.assertEqual(memory.stats()["budget_bytes"], 4 * MIB)
+            self.assertEqual(bytes(view[:MIB]), block(1))
+            view.release()
+
     def test_threads(self):
         wrong = []
 
@@ -213,7 +239,9 @@ class Errors(NramTest):
         self.assert_errno(errno.EINVAL, nram.Memory, budget=BUDGET, page_bytes=5000)
         self.assert_errno(errno.EINVAL, nram.Memory, budget=BUDGET, handlers=65)
         self.assert_errno(errno.EINVAL, nram.Memory, budget=BUDGET, copies=5)
-        for wrong in ("12MB", "", "M", "-1M", -1, 1 << 64, 0):
+        self.assert_errno(errno.EINVAL, nram.Memory, budget="auto:8M-4M")
+        wrong_autos = ("auto:", "auto:4M", "auto:0-4M", "automatic")
+        for wrong in ("12MB", "", "M", "-1M", -1, 1 << 64, 0, (1 << 64) - 1, *wrong_autos):
             with self.assertRaisesRegex(ValueError, "budget", msg=wrong):
                 nram.Memory(budget=wrong)
         with self.assertRaises(TypeError):

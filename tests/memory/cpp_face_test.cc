@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <limits>
 #include <new>
 #include <numeric>
@@ -12,6 +14,7 @@
 #include <system_error>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "base/units.h"
 #include "client/memory/nram.hpp"
@@ -75,6 +78,72 @@ TEST(CppMemoryTest, ErrorsAreExceptionsWithTheirText) {
   options.page_bytes = 5000;
   EXPECT_EQ(ErrorOf([&] { Memory memory(pool.c_str(), options); }), EINVAL);
   EXPECT_EQ(ErrorOf([&] { Memory memory("host:no-port"); }), EINVAL);
+}
+
+TEST(CppMemoryTest, TheBudgetMayChange) {
+  TestPool servers(1);
+  nram_options options = DefaultOptions();
+  options.budget_bytes = kBudget;
+  std::vector<uint64_t> told;
+  options.on_budget_context = &told;
+  options.on_budget = [](uint64_t before, uint64_t now, void* context) {
+    auto* const list = static_cast<std::vector<uint64_t>*>(context);
+    list->push_back(before);
+    list->push_back(now);
+  };
+  Memory memory(PoolText(servers).c_str(), options);
+  memory.SetBudget(3 * kBudget);
+  memory.SetBudget(2 * kBudget);
+  EXPECT_EQ(memory.Stats().budget_bytes, 2 * kBudget);
+  EXPECT_EQ(memory.Stats().budget_grew, 1);
+  EXPECT_EQ(memory.Stats().budget_shrank, 1);
+  EXPECT_EQ(told, (std::vector<uint64_t>{kBudget, 3 * kBudget, 3 * kBudget, 2 * kBudget}));
+  EXPECT_EQ(ErrorOf([&] { memory.SetBudget(kBudget - 1); }), EINVAL);
+  Array<char> pinned(memory, kBudget / 2 + 4096 * 32);
+  if (nram_advise(memory.get(), pinned.data(), pinned.size(), NRAM_PIN) == 0) {
+    EXPECT_EQ(ErrorOf([&] { memory.SetBudget(kBudget); }), EBUSY);
+  }
+  EXPECT_EQ(memory.Stats().budget_bytes, 2 * kBudget);
+
+  // A program that was built before has shorter structures.
+  nram_options older = options;
+  older.size = offsetof(nram_options, budget_min_bytes);
+  EXPECT_EQ(Memory(PoolText(servers).c_str(), older).Stats().budget_bytes, kBudget);
+  nram_stats stats{};
+  stats.size = offsetof(nram_stats, budget_shrank);
+  stats.budget_shrank = 77;
+  ASSERT_EQ(nram_get_stats(memory.get(), &stats), 0);
+  EXPECT_EQ(stats.budget_shrank, 77);
+}
+
+TEST(CppMemoryTest, TheEnvironmentSaysHowTheBudgetFollowsTheMachine) {
+  TestPool servers(1);
+  const std::string pool = PoolText(servers);
+  const auto budget = [&](const char* text) {
+    setenv("NRAM_BUDGET", text, 1);
+    return Memory(pool.c_str()).Stats().budget_bytes;
+  };
+  EXPECT_EQ(budget("6M"), 6 << 20);
+  EXPECT_GE(budget("auto"), 64 << 20);
+  EXPECT_GE(budget("auto:4M-8M"), 4 << 20);
+  EXPECT_LE(budget("auto:4M-8M"), 8 << 20);
+  for (const char* wrong : {"auto:", "auto:4M", "auto:4M-", "auto:0-8M", "auto:8M-4M", "auto:1M-8M", "automatic",
+                            "Auto", "auto:4M-8M-16M"}) {
+    EXPECT_EQ(ErrorOf([&] { budget(wrong); }), EINVAL) << wrong;
+  }
+  // Bounds of the program are for a budget that follows the machine, whoever says that it does.
+  nram_options options = DefaultOptions();
+  options.budget_min_bytes = 5 << 20;
+  options.budget_max_bytes = 5 << 20;
+  setenv("NRAM_BUDGET", "auto:4M-8M", 1);
+  EXPECT_EQ(Memory(pool.c_str(), options).Stats().budget_bytes, 5 << 20);
+  setenv("NRAM_BUDGET", "7M", 1);
+  EXPECT_EQ(Memory(pool.c_str(), options).Stats().budget_bytes, 7 << 20);
+  options.budget_bytes = NRAM_BUDGET_AUTO;
+  EXPECT_EQ(Memory(pool.c_str(), options).Stats().budget_bytes, 5 << 20);
+  options.budget_bytes = 6 << 20;
+  EXPECT_EQ(ErrorOf([&] { Memory memory(pool.c_str(), options); }), EINVAL);
+  unsetenv("NRAM_BUDGET");
 }
 
 TEST(CppMemoryTest, MovesTakeTheHandleAlong) {

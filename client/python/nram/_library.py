@@ -17,6 +17,7 @@ ADVICE = {
     "unpin": 6,
     "drop": 7,
 }
+BUDGET_AUTO = 2**64 - 1
 MAP_READ_ONLY = 1
 MAP_ATTACH = 2
 MAP_KEEP = 4
@@ -35,6 +36,10 @@ class Options(ctypes.Structure):
         ("on_loss_context", c_void_p),
         ("copies", c_uint32),
         ("key_file", c_char_p),
+        ("budget_min_bytes", c_uint64),
+        ("budget_max_bytes", c_uint64),
+        ("on_budget", c_void_p),
+        ("on_budget_context", c_void_p),
     ]
 
 
@@ -57,6 +62,8 @@ class Stats(ctypes.Structure):
             "lost_pages",
             "wait_ns",
             "metadata_bytes",
+            "budget_shrank",
+            "budget_grew",
         )
     ]
 
@@ -64,6 +71,7 @@ class Stats(ctypes.Structure):
 FUNCTIONS = {
     "nram_open": (c_void_p, [c_char_p, POINTER(Options)]),
     "nram_close": (c_int, [c_void_p]),
+    "nram_set_budget": (c_int, [c_void_p, c_uint64]),
     "nram_error": (c_char_p, []),
     "nram_mmap": (c_void_p, [c_void_p, c_size_t, c_char_p, c_int]),
     "nram_munmap": (c_int, [c_void_p, c_void_p]),

@@ -50,6 +50,24 @@ def _size(value, what):
     return _integer(int(float(number) * unit) if "." in number else int(number) * unit, what)
 
 
+def _budget(value):
+    """Size, floor and ceiling as nram_options has them."""
+    if value is None:
+        return 0, 0, 0
+    if isinstance(value, str) and value.startswith("auto"):
+        match = re.fullmatch(r"auto(?::([^-]+)-([^-]+))?", value)
+        if not match:
+            raise ValueError(f'budget: "{value}": expected a size, "auto" or "auto:FLOOR-CEILING"')
+        bounds = [_size(bound, "budget") for bound in match.groups() if bound is not None] or [0, 0]
+        if match.group(1) is not None and 0 in bounds:
+            raise ValueError(f'budget: "{value}": a bound is 0')
+        return _library.BUDGET_AUTO, *bounds
+    size = _size(value, "budget")
+    if size in (0, _library.BUDGET_AUTO):
+        raise ValueError('budget: 4M or more, "auto", or None for $NRAM_BUDGET, else 256 MiB')
+    return size, 0, 0
+
+
 def _choice(value, choices, what):
     if value not in choices:
         raise ValueError(f'{what}: "{value}" is none of {", ".join(choices)}')
@@ -167,7 +185,8 @@ class Memory:
 
     pool         "host:port,host:port" or "@hostfile"; None: $NRAM_POOL, else the pool of `nram up`, else
                  /etc/nram/pool
-    budget       local memory for pages: bytes, or text as "512M"; None: $NRAM_BUDGET, else 256 MiB
+    budget       local memory for pages: bytes, or text as "512M"; "auto" or "auto:256M-4G": it follows the machine,
+                 between a floor and a ceiling; None: $NRAM_BUDGET, else 256 MiB
     page_bytes   unit of faults: a multiple of 4096 up to 1 MiB; 0: 4096
     handlers     threads that answer faults, 1 to 64; 0: 4
     policy       which page leaves when the budget is used up: "default", "second_chance", "fifo" or "random"
@@ -198,9 +217,7 @@ class Memory:
         key_file=None,
     ):
         options = _library.Options(size=ctypes.sizeof(_library.Options))
-        options.budget_bytes = 0 if budget is None else _size(budget, "budget")
-        if budget is not None and options.budget_bytes == 0:
-            raise ValueError("budget: 0 bytes; 4M or more, or None for $NRAM_BUDGET, else 256 MiB")
+        options.budget_bytes, options.budget_min_bytes, options.budget_max_bytes = _budget(budget)
         options.page_bytes = _size(page_bytes, "page_bytes")
         options.handlers = _integer(handlers, "handlers", 32)
         options.policy = _choice(policy, _library.POLICIES, "policy")
@@ -234,6 +251,14 @@ class Memory:
                 raise _error()
             length = length or _c.nram_length(self._pool.pointer, address)
             return Mapping(_Region(self._pool, address, length, bool(name) and not read_only), bool(read_only))
+
+    def set_budget(self, budget):
+        """Changes the budget (bytes, or text as "512M"), or its ceiling if it follows the machine. Returns at once:
+        pages beyond a smaller budget leave as fast as servers take them. EBUSY: more than half of it is pinned."""
+        self._check_open()
+        size = _size(budget, "budget")
+        with Hold(self._pool, CALL):
+            _check(_c.nram_set_budget(self._pool.pointer, size))
 
     def stats(self) -> dict[str, int]:
         """The numbers of nram_stats, by their names there; since the pool was opened, or of now."""

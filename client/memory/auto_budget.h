@@ -1,0 +1,60 @@
+#ifndef NRAM_CLIENT_MEMORY_AUTO_BUDGET_H_
+#define NRAM_CLIENT_MEMORY_AUTO_BUDGET_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <thread>
+
+#include "absl/status/statusor.h"
+#include "base/fd.h"
+#include "base/memory_balance.h"
+#include "base/memory_pressure.h"
+#include "base/sync.h"
+
+namespace nram {
+
+// A budget that follows the machine: a thread that looks ten times a second, and at once when the kernel tells of
+// pressure, how much memory others leave (base/memory_balance.h).
+class AutoBudget {
+ public:
+  // How much the caller holds now, and what is done with each answer. Both are called by the thread, and must not call
+  // this object.
+  using Held = std::function<uint64_t()>;
+  using Apply = std::function<void(uint64_t bytes)>;
+
+  // INTERNAL: this machine does not tell how much memory it has.
+  static absl::StatusOr<std::unique_ptr<AutoBudget>> New(uint64_t floor_bytes, uint64_t ceiling_bytes);
+  // Ends the thread, after a call of `apply` that is under way.
+  ~AutoBudget();
+
+  // What a caller that holds nothing yet may have.
+  uint64_t first_bytes() const { return first_bytes_; }
+  // Starts the thread.
+  void Start(Held held, Apply apply);
+  // From now on the budget is at most so large; if that is below the floor, the floor is so low too. Applies it before
+  // it returns. Not from within `apply`.
+  void SetCeiling(uint64_t bytes);
+
+ private:
+  explicit AutoBudget(uint64_t floor_bytes, uint64_t ceiling_bytes)
+      : floor_bytes_(floor_bytes), balance_({.floor_bytes = floor_bytes, .ceiling_bytes = ceiling_bytes}) {}
+  void Run();
+  // Returns when to look again.
+  int64_t Look();
+
+  const uint64_t floor_bytes_;
+  uint64_t first_bytes_ = 0;
+  Held held_;
+  Apply apply_;
+  StallMeter meter_;         // the thread's
+  PressureTrigger trigger_;  // the thread's
+  UniqueFd stop_fd_;
+  Mutex mu_;  // held while an answer is applied, so that they are applied in order
+  MemoryBalance balance_ ABSL_GUARDED_BY(mu_);
+  std::thread thread_;
+};
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_MEMORY_AUTO_BUDGET_H_
