@@ -83,7 +83,8 @@ absl::Status ControlService::GrantLease(const Caller& caller, const v1::GrantLea
                                             .id = LeaseId{request.lease_id()},
                                             .client_name = client_name,
                                             .identity = caller.identity,
-                                            .ttl_ms = static_cast<int64_t>(request.ttl_ms())});
+                                            .ttl_ms = static_cast<int64_t>(request.ttl_ms()),
+                                            .expendable = request.expendable()});
   if (!lease.ok()) return lease.status();
   FillLease(**lease, reply);
   return absl::OkStatus();
@@ -275,6 +276,10 @@ absl::Status ControlService::GetStatistics(const Caller&, const v1::GetStatistic
   reply->set_refused_stale(counters.refused_stale);
   reply->set_connections_closed_for_error(around.connections_closed_for_error);
   reply->set_regions_collected(counters.regions_collected);
+  reply->set_given_back_bytes(core_->give_back().given_back_bytes());
+  reply->set_asked_back_ms(core_->give_back().asked_back_ms());
+  reply->set_pages_compacted(core_->give_back().compactor().counters().pages_moved);
+  reply->set_regions_given_up(core_->give_back().regions_given_up());
   for (const LeaseCopies& copies : core_->leases().Copies(kCopiesMax)) {
     v1::Copies* const told = reply->add_copies();
     told->set_client(copies.client);
@@ -292,6 +297,11 @@ absl::Status ControlService::GetStatistics(const Caller&, const v1::GetStatistic
 }
 
 absl::Status ControlService::Drain(const Caller&, const v1::DrainRequest& request, v1::DrainReply*) {
+  if (core_->urgent()) {  // it goes on leaving, whoever drains it
+    return request.draining()
+               ? absl::OkStatus()
+               : absl::FailedPreconditionError("the server is about to end, and does not take new pages");
+  }
   core_->SetDraining(request.draining(), request.leaving());
   return absl::OkStatus();
 }
@@ -307,11 +317,16 @@ void ControlService::FillCapacity(const Tenant* tenant, v1::Capacity* capacity) 
   // What others may still take is not free for this one, but donated all the same.
   const uint64_t free_bytes =
       tenant == nullptr ? usage.free_bytes : std::min(usage.free_bytes, tenant->account.left_bytes());
-  capacity->set_free_bytes(free_bytes);
+  // Nothing new is wanted here while the donor needs the memory.
+  const uint64_t asked_back_bytes = core_->give_back().asked_back_bytes();
+  capacity->set_free_bytes(asked_back_bytes > 0 ? 0 : free_bytes);
   const uint64_t told = used + usage.reserved_bytes + usage.free_bytes;
   capacity->set_overhead_bytes(usage.ceiling_bytes > told ? usage.ceiling_bytes - told : 0);
   capacity->set_draining(core_->draining());
   capacity->set_leaving(core_->leaving());
+  capacity->set_asked_back_bytes(asked_back_bytes);
+  capacity->set_pressed(core_->give_back().pressed());
+  capacity->set_urgent(core_->urgent());
 }
 
 void ControlService::FillHost(const Surroundings& around, v1::HostState* host) const {
@@ -337,6 +352,11 @@ void ControlService::FillLease(const Lease& lease, v1::LeaseReply* reply) const 
   reply->set_incarnation(core_->incarnation());
   reply->set_reservation_bytes(core_->arena().left_bytes(lease.reservation));
   reply->set_term(lease.term());
+  const uint32_t share = core_->give_back().share();
+  reply->set_asked_back_share(share);
+  // However many clients there are, their renewals take little of a donor that is short of memory.
+  if (share > 0 || core_->urgent())
+    reply->set_hear_again_ms(std::clamp<size_t>(2 * core_->leases().live_count(), 100, 2'000));
   FillCapacity(lease.tenant, reply->mutable_capacity());
 }
 

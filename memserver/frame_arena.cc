@@ -42,15 +42,18 @@ FrameArena::FrameArena(uint64_t ceiling_bytes, uint64_t fixed_bytes, Mapping dat
       data_(std::move(data)),
       slabs_(std::move(slabs)),
       ceiling_bytes_(ceiling_bytes),
-      fixed_bytes_(fixed_bytes) {
+      fixed_bytes_(fixed_bytes),
+      is_evacuating_(new std::atomic<bool>[data_.size() / kExtentBytes]()) {
   partial_.fill(kNone);
+  unpaid_slab_.fill(kNone);
   const auto extents = static_cast<uint32_t>(data_.size() / kExtentBytes);
   extent_free_slabs_.assign(extents, 0);
+  extent_used_bytes_.assign(extents, 0);
   unbacked_extents_.reserve(extents);
   spare_extents_.reserve(extents);
   for (uint32_t extent = extents; extent > 0; --extent) unbacked_extents_.push_back(extent - 1);
-  // The tables of extents.
-  index_bytes_ = (extents * 9) + 4096;
+  // The tables of extents, and what an evacuation needs of them.
+  index_bytes_ = extents * (9 + 5 + 12) + 4096;
 }
 
 uint64_t FrameArena::TakenLocked() const {
@@ -61,7 +64,7 @@ uint64_t FrameArena::TakenLocked() const {
 uint64_t FrameArena::DemandLocked(uint64_t extra_data_bytes, uint64_t extra_index_bytes) const {
   const uint64_t index_share = reserved_bytes_ / (kReservationBytesPerPage / kIndexBytesPerPageMax);
   const uint64_t data_needed = reserved_bytes_ - index_share + extra_data_bytes;
-  const uint64_t inside = slabs_free_ * kSlabBytes + whole_frames_free_ * kPageBytes;
+  const uint64_t inside = slabs_free_ * kSlabBytes + frames_free_[kClasses] * kPageBytes;
   uint64_t extents = 0;
   if (data_needed > inside) extents = (data_needed - inside + kExtentBytes - 1) / kExtentBytes;
   if (extents > unbacked_extents_.size()) return ~uint64_t{0};
@@ -70,7 +73,7 @@ uint64_t FrameArena::DemandLocked(uint64_t extra_data_bytes, uint64_t extra_inde
 
 bool FrameArena::CanSpareLocked(uint64_t extra_data_bytes) const {
   const uint64_t index_share = reserved_bytes_ / (kReservationBytesPerPage / kIndexBytesPerPageMax);
-  const uint64_t inside = slabs_free_ * kSlabBytes + whole_frames_free_ * kPageBytes;
+  const uint64_t inside = slabs_free_ * kSlabBytes + frames_free_[kClasses] * kPageBytes;
   return !spare_extents_.empty() && reserved_bytes_ - index_share + extra_data_bytes + kExtentBytes <= inside;
 }
 
@@ -87,7 +90,7 @@ uint64_t FrameArena::FreeBytesLocked() const {
   const uint64_t taken = TakenLocked() + kSlackBytes;
   const uint64_t room = ceiling_bytes_ > taken ? ceiling_bytes_ - taken : 0;
   const uint64_t extents = std::min<uint64_t>(room / kExtentBytes, unbacked_extents_.size());
-  const uint64_t reachable = extents * kExtentBytes + slabs_free_ * kSlabBytes + whole_frames_free_ * kPageBytes;
+  const uint64_t reachable = extents * kExtentBytes + slabs_free_ * kSlabBytes + frames_free_[kClasses] * kPageBytes;
   return reachable > reserved_bytes_ ? reachable - reserved_bytes_ : 0;
 }
 
@@ -164,29 +167,57 @@ void FrameArena::ReleaseSpareLocked() {
   madvise(data_.data() + extent * kExtentBytes, kExtentBytes, MADV_DONTNEED);
 }
 
+// A reservation has opened the slab and counts on paying for the rest of it. Who takes of it without one takes from
+// the slack, so all reservations must fit beside it.
+bool FrameArena::MayTakeUnpaidLocked(int chunks) {
+  return partial_[chunks] == kNone || partial_[chunks] != unpaid_slab_[chunks] || MakeRoomLocked(0, 0);
+}
+
+uint32_t FrameArena::OpenSlabLocked(int chunks) {
+  const uint32_t index = free_slabs_;
+  RemoveLocked(&free_slabs_, index);
+  --slabs_free_;
+  --extent_free_slabs_[index / kSlabsPerExtent];
+  Slab& taken = slab(index);
+  const int frames = FramesPerSlab(chunks);
+  taken.chunks = static_cast<uint8_t>(chunks);
+  taken.free_count = static_cast<uint8_t>(frames);
+  taken.free_frames[0] = frames >= 64 ? ~uint64_t{0} : (uint64_t{1} << frames) - 1;
+  taken.free_frames[1] = frames == 128 ? ~uint64_t{0} : 0;
+  frames_free_[chunks] += frames;
+  PushLocked(&partial_[chunks], index);
+  return index;
+}
+
 // A slab of the class that has a free frame, or else one of a larger class; kNone if there is none.
 uint32_t FrameArena::SlabForLocked(int chunks, bool reserved) {
   if (partial_[chunks] != kNone) return partial_[chunks];
   if (free_slabs_ == kNone && (!spare_extents_.empty() || MapExtentLocked(reserved))) OpenSpareLocked();
   if (free_slabs_ != kNone) {
-    const uint32_t index = free_slabs_;
-    RemoveLocked(&free_slabs_, index);
-    --slabs_free_;
-    --extent_free_slabs_[index / kSlabsPerExtent];
-    Slab& taken = slab(index);
-    const int frames = FramesPerSlab(chunks);
-    taken.chunks = static_cast<uint8_t>(chunks);
-    taken.free_count = static_cast<uint8_t>(frames);
-    taken.free_frames[0] = frames >= 64 ? ~uint64_t{0} : (uint64_t{1} << frames) - 1;
-    taken.free_frames[1] = frames == 128 ? ~uint64_t{0} : 0;
-    if (chunks == kClasses) whole_frames_free_ += frames;
-    PushLocked(&partial_[chunks], index);
+    const uint32_t index = OpenSlabLocked(chunks);
+    if (reserved && chunks < kClasses) unpaid_slab_[chunks] = index;
     return index;
   }
   for (int larger = chunks + 1; larger <= kClasses; ++larger) {
     if (partial_[larger] != kNone) return partial_[larger];
   }
   return kNone;
+}
+
+FrameLoc FrameArena::TakeFrameLocked(uint32_t index) {
+  Slab& from = slab(index);
+  const int word = from.free_frames[0] != 0 ? 0 : 1;
+  const int bit = std::countr_zero(from.free_frames[word]);
+  from.free_frames[word] &= from.free_frames[word] - 1;
+  --frames_free_[from.chunks];
+  if (--from.free_count == 0) {
+    RemoveLocked(&partial_[from.chunks], index);
+    if (unpaid_slab_[from.chunks] == index) unpaid_slab_[from.chunks] = kNone;
+  }
+  const uint64_t cost = FrameCost(from.chunks);
+  frame_bytes_ += cost;
+  extent_used_bytes_[index / kSlabsPerExtent] += cost;
+  return index * kChunksPerSlab + (word * 64 + bit) * uint64_t{from.chunks};
 }
 
 FrameLoc FrameArena::Allocate(int chunks, Payment* payment, ArenaAccount* account) {
@@ -200,38 +231,37 @@ FrameLoc FrameArena::Allocate(int chunks, Payment* payment, ArenaAccount* accoun
     const bool opens_slab = partial_[chunks] == kNone;
     const uint64_t data_needed = opens_slab ? kSlabBytes : chunks == kClasses ? kPageBytes : 0;
     if (data_needed > 0 && !MakeRoomLocked(data_needed, 0)) return kNoFrame;
+    if (!MayTakeUnpaidLocked(chunks)) return kNoFrame;
   }
-  const uint32_t index = SlabForLocked(chunks, reserved);
+  uint32_t index = SlabForLocked(chunks, reserved);
+  if (index == kNone && reserved && GiveUpEvacuationLocked() > 0) index = SlabForLocked(chunks, reserved);
   if (index == kNone) {
     // This is a bug, but no reason to lose the stored data.
     if (reserved) LOG(DFATAL) << "reserved memory is missing: " << reserved_bytes_ << " bytes are reserved";
     return kNoFrame;
   }
-  Slab& from = slab(index);
-  const int word = from.free_frames[0] != 0 ? 0 : 1;
-  const int bit = std::countr_zero(from.free_frames[word]);
-  from.free_frames[word] &= from.free_frames[word] - 1;
-  if (--from.free_count == 0) RemoveLocked(&partial_[from.chunks], index);
-  if (from.chunks == kClasses) --whole_frames_free_;
-  const uint64_t cost = FrameCost(from.chunks);
-  frame_bytes_ += cost;
+  const uint64_t cost = FrameCost(slab(index).chunks);
   if (reserved) {
     PayLocked(cost, payment, account);
   } else {
     Count(account, cost);
   }
-  return index * kChunksPerSlab + (word * 64 + bit) * uint64_t{from.chunks};
+  return TakeFrameLocked(index);
 }
 
 void FrameArena::Free(FrameLoc frame, Refund* refund, ArenaAccount* account) {
   MutexLock lock(&mu_);
   const bool whole = slab(static_cast<uint32_t>(frame / kChunksPerSlab)).chunks == kClasses;
+  const bool evacuating = IsEvacuatingLocked(ExtentOf(frame));
   const uint64_t bytes = FreeLocked(frame);
   Uncount(account, bytes);
   if (refund == nullptr || refund->reservation_ == nullptr || refund->reservation_->closed_) return;
   // A whole frame counts the same in use and in a reservation. A smaller one is room for whole pages only if its slab
-  // is.
-  if (!whole && !MakeRoomLocked(bytes, 0)) return;
+  // is. One of an evacuating extent is room for nothing, unless the evacuation is given up.
+  if ((!whole || evacuating) && !MakeRoomLocked(bytes, 0)) {
+    if (!whole) return;
+    GiveUpEvacuationLocked();
+  }
   if (ReserveReleasedLocked(bytes, refund->reservation_)) refund->kept_bytes_ += bytes;
 }
 
@@ -244,19 +274,35 @@ uint64_t FrameArena::FreeLocked(FrameLoc frame) {
   CHECK_EQ(to.free_frames[number / 64] & bit, 0u) << "frame freed twice";
   to.free_frames[number / 64] |= bit;
   const uint64_t cost = FrameCost(to.chunks);
+  const uint32_t extent = index / kSlabsPerExtent;
+  const bool evacuating = IsEvacuatingLocked(extent);
   frame_bytes_ -= cost;
-  if (to.chunks == kClasses) ++whole_frames_free_;
-  if (to.free_count++ == 0) PushLocked(&partial_[to.chunks], index);
+  extent_used_bytes_[extent] -= cost;
+  const bool was_full = to.free_count++ == 0;
+  if (evacuating) {
+    --frames_to_move_[to.chunks];
+  } else {
+    ++frames_free_[to.chunks];
+    if (was_full) PushLocked(&partial_[to.chunks], index);
+  }
   if (to.free_count < FramesPerSlab(to.chunks)) return cost;
   // The slab is free for any class again.
-  RemoveLocked(&partial_[to.chunks], index);
-  if (to.chunks == kClasses) whole_frames_free_ -= FramesPerSlab(kClasses);
+  if (!evacuating) {
+    RemoveLocked(&partial_[to.chunks], index);
+    frames_free_[to.chunks] -= FramesPerSlab(to.chunks);
+    if (unpaid_slab_[to.chunks] == index) unpaid_slab_[to.chunks] = kNone;
+    PushLocked(&free_slabs_, index);
+    ++slabs_free_;
+  }
   to.chunks = 0;
-  PushLocked(&free_slabs_, index);
-  ++slabs_free_;
-  const uint32_t extent = index / kSlabsPerExtent;
   if (++extent_free_slabs_[extent] < kSlabsPerExtent) return cost;
-  for (uint32_t i = 0; i < kSlabsPerExtent; ++i) RemoveLocked(&free_slabs_, extent * kSlabsPerExtent + i);
+  if (evacuating) {
+    SetEvacuatingLocked(extent, false);
+    ++emptied_;
+    slabs_free_ += kSlabsPerExtent;
+  } else {
+    for (uint32_t i = 0; i < kSlabsPerExtent; ++i) RemoveLocked(&free_slabs_, extent * kSlabsPerExtent + i);
+  }
   spare_extents_.push_back(extent);
   return cost;
 }
@@ -279,8 +325,10 @@ void FrameArena::ReleaseIdle(bool period_ends) {
 
 bool FrameArena::ChargeIndex(uint64_t bytes, Payment* payment, ArenaAccount* account) {
   MutexLock lock(&mu_);
-  // A reservation expects less index than small regions have. Spare memory makes up for it, and then the slack.
-  if (CanPay(payment, bytes) && (MakeRoomLocked(0, 0) || TakenLocked() + bytes <= ceiling_bytes_)) {
+  // A reservation expects less index than small regions have. Spare memory makes up for it, and then the slack, and at
+  // last what an evacuation has put aside.
+  if (CanPay(payment, bytes) && (MakeRoomLocked(0, 0) || TakenLocked() + bytes <= ceiling_bytes_ ||
+                                 (GiveUpEvacuationLocked() > 0 && MakeRoomLocked(0, 0)))) {
     PayLocked(bytes, payment, account);
   } else if (Allows(account, bytes) && MakeRoomLocked(0, bytes)) {
     Count(account, bytes);
@@ -362,18 +410,20 @@ uint64_t FrameArena::left_bytes(const ArenaReservation& reservation) const {
   return reservation.left_bytes_;
 }
 
-void FrameArena::SetCeiling(uint64_t bytes) {
+uint64_t FrameArena::SetCeiling(uint64_t bytes, uint64_t allowance_bytes) {
   for (int step = 0; step < kReleaseStepsMax; ++step) {
     {
       MutexLock lock(&mu_);
       for (int i = 0; i < kReleaseStep && DemandLocked(0, 0) > bytes && CanSpareLocked(0); ++i) ReleaseSpareLocked();
-      const uint64_t reserved = (reserved_bytes_ / kExtentBytes + 2) * kExtentBytes;
-      const uint64_t floor = TakenLocked() + kSlackBytes + (reserved_bytes_ > 0 ? reserved : 0);
-      ceiling_bytes_ = std::min(std::max(bytes, floor), ceiling_max_bytes_);
-      if (DemandLocked(0, 0) <= bytes || !CanSpareLocked(0)) return;
+      // Not more: what is above it, others take, and the next floor would be higher.
+      const uint64_t demand = DemandLocked(0, 0);
+      const uint64_t most = std::max(demand, std::min(ceiling_bytes_, demand + allowance_bytes));
+      ceiling_bytes_ = std::min(std::max(bytes, most), ceiling_max_bytes_);
+      if (demand <= bytes || !CanSpareLocked(0)) return demand - std::min(demand, bytes);
     }
     poll(nullptr, 0, 1);
   }
+  return 0;  // there is more to spare: the next call goes on
 }
 
 FrameLoc ArenaAccount::Allocate(int chunks, Payment* payment) { return arena_->Allocate(chunks, payment, this); }

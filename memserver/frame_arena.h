@@ -6,13 +6,17 @@
 // Memory comes in 2 MiB extents (transparent huge pages) of one address range, cut into 64 KiB slabs, each cut into
 // frames of one size: 1 to 8 chunks. A page takes a frame of as many chunks as it has, so a half-written page costs
 // half a page. An extent whose slabs are all free is spare. It goes back to the host when it has not been needed for a
-// while (ReleaseIdle), or at once if the ceiling is needed for something else.
+// while (ReleaseIdle), or at once if the ceiling is needed for something else, or if it is wanted (ReleaseSpare).
+//
+// Freed frames leave holes in extents. Whoever knows where all frames are named can move them together (compactor.h):
+// the arena marks extents as evacuating and gives no more memory from them, until they are empty.
 //
 // The ceiling covers extents, index, reservations and the process itself. A reservation is memory that a client has
 // reserved and not used yet. The arena gives it to nobody else, so an allocation that a reservation pays for cannot
 // fail.
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -112,13 +116,56 @@ class FrameArena {
   void Unreserve(uint64_t pages, ArenaReservation* reservation);
   uint64_t left_bytes(const ArenaReservation& reservation) const;
 
-  // Moves the ceiling, for `--donate=auto`: never below the memory in use, never above Create's ceiling. Spare extents
-  // beyond it go back to the host, 1 GiB a call at most. To be called again and again.
-  void SetCeiling(uint64_t bytes);
+  // Moves the ceiling: never below the memory in use, never above Create's ceiling. Spare extents beyond it go back to
+  // the host, 1 GiB a call at most. To be called again and again. Returns how much is taken or reserved beyond `bytes`.
+  // Then the ceiling is up to `allowance_bytes` above that, but not above the present one.
+  uint64_t SetCeiling(uint64_t bytes, uint64_t allowance_bytes = 0);
   // To be called often, and with `period_ends` now and then. Extents that were spare for a whole period go back to the
   // host, 1 GiB a call at most, so that the caller has time for other things. Memory that is freed and soon taken
   // again, as by a program's temporary files, need not be cleared and mapped again.
   void ReleaseIdle(bool period_ends);
+  // Gives spare extents back to the host at once: `bytes` rounded up, or until `deadline_ns` on the monotonic clock.
+  // Others get the lock every 16 MiB. Returns the bytes given back.
+  uint64_t ReleaseSpare(uint64_t bytes, int64_t deadline_ns);
+
+  // To empty extents. One caller at a time (compactor.h); others use the arena meanwhile. The memory that is free in
+  // evacuating extents counts as taken, so reservations hold as ever. If a reservation needs it nevertheless, the
+  // arena gives the evacuation up by itself.
+
+  // How much would become spare if all frames moved together. Costs nothing; more than can really be had.
+  uint64_t ScatteredBytes() const;
+  uint64_t SpareBytes() const;
+  // Up to `most` extents, those with the least in use first. Spare extents, full ones and evacuating ones are left out.
+  std::vector<uint32_t> EmptiestExtents(size_t most) const;
+  enum class Evacuation {
+    kBegun,
+    kPinned,  // it cannot be emptied now: it holds a slab that is not paid yet, or is none of the above any more
+    kNoRoom,  // its frames do not fit into the rest, or only at the expense of reservations
+  };
+  Evacuation BeginEvacuation(uint32_t extent);
+  struct Evacuated {
+    size_t emptied = 0;          // since the first BeginEvacuation, or the last EndEvacuation
+    std::vector<uint32_t> left;  // extents that were evacuating until now
+  };
+  // Gives up what is not empty yet. Extents that are in neither count were given up by the arena itself.
+  Evacuated EndEvacuation();
+  // May be out of date by the time the caller looks. But a frame that an index names under its shard's lock lies in an
+  // extent that is not empty.
+  bool IsEvacuating(FrameLoc frame) const {
+    return is_evacuating_[frame / kChunksPerExtent].load(std::memory_order_relaxed);
+  }
+  size_t evacuating_extents() const { return evacuating_count_.load(std::memory_order_relaxed); }
+  static uint32_t ExtentOf(FrameLoc frame) { return static_cast<uint32_t>(frame / kChunksPerExtent); }
+  static constexpr uint64_t extent_size() { return kExtentBytes; }
+  // A frame of the same size, in an extent that is in use already and not evacuating. kNoFrame: there is none that
+  // reservations do not need. The caller copies, and frees `frame` without an account: what its owner takes stays the
+  // same.
+  FrameLoc AllocateElsewhere(FrameLoc frame);
+
+  // Extents by their number, from 0 on; for spill.h.
+  uint32_t extents() const { return static_cast<uint32_t>(data_.size() / kExtentBytes); }
+  std::byte* ExtentData(uint32_t extent) const { return data_.data() + extent * kExtentBytes; }
+  bool IsInUse(uint32_t extent) const;
 
   ArenaUsage usage() const;
 
@@ -129,6 +176,7 @@ class FrameArena {
   static constexpr uint64_t kSlabBytes = 64 * kKiB;
   static constexpr uint64_t kSlabsPerExtent = kExtentBytes / kSlabBytes;
   static constexpr uint64_t kChunksPerSlab = kSlabBytes / kChunkBytes;
+  static constexpr uint64_t kChunksPerExtent = kExtentBytes / kChunkBytes;
   static constexpr int kClasses = static_cast<int>(kChunksPerPage);
   // Memory that is never reserved, nor given without a reservation: one extent for each of two reasons. A class's
   // newest slab is paid for frame by frame, so up to one slab a class is taken before it is paid. And an index that a
@@ -179,12 +227,29 @@ class FrameArena {
   // Returns the frame's cost.
   uint64_t FreeLocked(FrameLoc frame) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   uint32_t SlabForLocked(int chunks, bool reserved) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Whether an allocation that no reservation pays for may take of the class's first slab.
+  bool MayTakeUnpaidLocked(int chunks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Cuts the first free slab into frames. There must be one.
+  uint32_t OpenSlabLocked(int chunks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Takes a frame of a slab that has a free one.
+  FrameLoc TakeFrameLocked(uint32_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool MapExtentLocked(bool reserved) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Makes a spare extent's slabs free to take, or gives its memory back to the host. There must be one.
   void OpenSpareLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ReleaseSpareLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void PushLocked(uint32_t* head, uint32_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RemoveLocked(uint32_t* head, uint32_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool IsEvacuatingLocked(uint32_t extent) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return is_evacuating_[extent].load(std::memory_order_relaxed);
+  }
+  void SetEvacuatingLocked(uint32_t extent, bool evacuating) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Takes what is free in an extent out of the lists and counts, or puts it back.
+  void HideLocked(uint32_t extent) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ShowLocked(uint32_t extent) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Whether the frames in evacuating extents fit into the others, and reservations too.
+  bool EvacuationFitsLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // What is free in evacuating extents is free for all again. Returns how many extents that were.
+  size_t GiveUpEvacuationLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const uint64_t ceiling_max_bytes_;
   const Mapping data_;
@@ -196,8 +261,9 @@ class FrameArena {
   uint64_t index_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t frame_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t reserved_bytes_ ABSL_GUARDED_BY(mu_) = 0;
-  uint64_t whole_frames_free_ ABSL_GUARDED_BY(mu_) = 0;  // free frames of 8 chunks
-  uint64_t slabs_free_ ABSL_GUARDED_BY(mu_) = 0;         // free slabs in backed extents, including spare ones
+  // Free frames of each class, and free slabs, also of spare extents, but not of evacuating ones.
+  std::array<uint64_t, kClasses + 1> frames_free_ ABSL_GUARDED_BY(mu_){};
+  uint64_t slabs_free_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t extents_backed_ ABSL_GUARDED_BY(mu_) = 0;
   // Backed extents whose slabs are all free, and not in free_slabs_. New data goes into extents that are in use
   // already, so that a little data does not keep many extents from the host.
@@ -208,6 +274,17 @@ class FrameArena {
   std::array<uint32_t, kClasses + 1> partial_ ABSL_GUARDED_BY(mu_);
   std::vector<uint32_t> unbacked_extents_ ABSL_GUARDED_BY(mu_);
   std::vector<uint8_t> extent_free_slabs_ ABSL_GUARDED_BY(mu_);
+  std::vector<uint32_t> extent_used_bytes_ ABSL_GUARDED_BY(mu_);  // of frames
+  // Per class, the slab that a reservation has opened and that is paid for in part, if there is one: see kSlackBytes.
+  std::array<uint32_t, kClasses + 1> unpaid_slab_ ABSL_GUARDED_BY(mu_);
+
+  // Written under mu_.
+  const std::unique_ptr<std::atomic<bool>[]> is_evacuating_;
+  std::atomic<size_t> evacuating_count_{0};
+  size_t emptied_ ABSL_GUARDED_BY(mu_) = 0;  // in this evacuation
+  // All extents of this evacuation, also if they are empty meanwhile.
+  std::vector<uint32_t> evacuating_ ABSL_GUARDED_BY(mu_);
+  std::array<uint64_t, kClasses + 1> frames_to_move_ ABSL_GUARDED_BY(mu_){};
 };
 
 }  // namespace nram

@@ -137,6 +137,21 @@ TEST(FrameArenaTest, NothingTakesWhatIsReserved) {
   EXPECT_EQ(arena->Allocate(8, &payment), kNoFrame);
 }
 
+// A reservation pays for a slab frame by frame. Others must not use up what it has opened and not paid.
+TEST(FrameArenaTest, NobodyTakesTheSlabsThatReservationsOpen) {
+  for (const int chunks : {1, 4}) {
+    auto arena = Make();
+    ArenaReservation reservation;
+    while (arena->Reserve(1, &reservation)) {
+    }
+    Payment payment(&reservation);
+    while (arena->left_bytes(reservation) >= kPageBytes) {
+      ASSERT_NE(arena->Allocate(chunks, &payment), kNoFrame);
+      for (int i = 0; i < 128; ++i) (void)arena->Allocate(chunks);
+    }
+  }
+}
+
 TEST(FrameArenaTest, APaymentStaysWithinItsLimitAtEachStep) {
   auto arena = Make();
   ArenaReservation reservation;

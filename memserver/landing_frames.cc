@@ -3,6 +3,7 @@
 #include <glog/logging.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace nram {
 
@@ -40,6 +41,25 @@ void LandingFrames::Give(const FrameLoc* frames, size_t count) {
   MutexLock lock(&mu_);
   CHECK_LE(stock_.size() + count, size_);
   stock_.insert(stock_.end(), frames, frames + count);
+  // A frame that a write has displaced must not go to a page that the compactor has passed.
+  if (arena_->evacuating_extents() > 0) LeaveEvacuatingLocked(stock_.size() - count, stock_.size());
+}
+
+void LandingFrames::LeaveEvacuatingLocked(size_t from, size_t end) {
+  for (size_t i = from; i < end; ++i) {
+    if (!arena_->IsEvacuating(stock_[i])) continue;
+    const FrameLoc other = arena_->AllocateElsewhere(stock_[i]);
+    if (other == kNoFrame) return;
+    arena_->Free(std::exchange(stock_[i], other));
+  }
+}
+
+void LandingFrames::LeaveEvacuating() {
+  for (size_t from = 0; from < size_; from += kStep) {
+    MutexLock lock(&mu_);
+    // Others take and give frames at the end in between; what comes is exchanged by Give.
+    LeaveEvacuatingLocked(std::min(from, stock_.size()), std::min(from + kStep, stock_.size()));
+  }
 }
 
 }  // namespace nram

@@ -80,6 +80,7 @@ absl::StatusOr<std::shared_ptr<Lease>> LeaseTable::Grant(const Wish& wish) {
   }
   Lease* const lease = it->second.get();
   lease->ttl_ms_ = ttl_ms;
+  lease->expendable = wish.expendable;
   lease->expires_ns_ = NowLocked() + ttl_ms * kNsPerMs;
   ListLocked(lease);
   if (begins) {
@@ -216,6 +217,15 @@ size_t LeaseTable::count() const {
 uint64_t LeaseTable::looked_at() const {
   MutexLock lock(&mu_);
   return looked_at_;
+}
+
+std::vector<std::shared_ptr<Lease>> LeaseTable::Expendable() const {
+  std::vector<std::shared_ptr<Lease>> expendable;
+  MutexLock lock(&mu_);
+  for (const auto& [id, lease] : leases_) {
+    if (lease->live() && lease->expendable) expendable.push_back(lease);
+  }
+  return expendable;
 }
 
 std::vector<LeaseCopies> LeaseTable::Copies(size_t most) const {

@@ -97,7 +97,9 @@ class Lease {
   // Held while a Reserve is executed, so that a late one cannot change the reservation after its successor.
   Mutex reserve_mu;
   uint64_t last_order ABSL_GUARDED_BY(reserve_mu) = 0;
-  std::atomic<bool> used{false};    // its client has asked for more than pings
+  std::atomic<bool> used{false};  // its client has asked for more than pings
+  // What it owns can be made again: the server may destroy it when nothing else gives its donor memory.
+  std::atomic<bool> expendable{false};
   std::atomic<int64_t> regions{0};  // regions that name this lease; only LeaseTable::Unname lowers it
 
  private:
@@ -158,6 +160,7 @@ class LeaseTable {
     std::string client_name;
     std::string identity;  // of who asks, not longer than kIdentityBytesMax
     int64_t ttl_ms = 0;
+    bool expendable = false;
   };
   absl::StatusOr<std::shared_ptr<Lease>> Grant(const Wish& wish);
   // NOT_FOUND: the tenant has no such live lease.
@@ -178,6 +181,8 @@ class LeaseTable {
   // A region does not name the lease any more. The caller holds the lease.
   void Unname(Lease* lease);
 
+  // Live leases whose data may be destroyed.
+  std::vector<std::shared_ptr<Lease>> Expendable() const;
   // What the clients of live leases have told, at most so many.
   std::vector<LeaseCopies> Copies(size_t most) const;
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/fd.h"
 #include "base/host_memory.h"
 #include "base/signals.h"
@@ -60,6 +61,14 @@ int Main(int argc, char** argv) {
   }
   int received = 0;
   while (sigwait(&ending, &received) != 0) {
+  }
+  if (options.leave_within_ms > 0 && received != SIGQUIT) {
+    LOG(INFO) << "leaving on signal " << received << ", for " << options.leave_within_ms
+              << " ms at most; another signal ends this at once";
+    // Another signal is taken, and ends the waiting.
+    const timespec none{};
+    (*server)->Leave(DeadlineAfterMs(options.leave_within_ms),
+                     [&] { return sigtimedwait(&ending, nullptr, &none) > 0; });
   }
   LOG(INFO) << "ending on signal " << received << " with " << (*server)->store().counters().regions << " regions and "
             << (*server)->store().counters().pages << " pages, which are lost now";

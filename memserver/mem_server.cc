@@ -57,8 +57,7 @@ absl::StatusOr<std::unique_ptr<MemServer>> MemServer::Start(const MemServerOptio
   return server;
 }
 
-absl::StatusOr<uint64_t> MemServer::CeilingNow() const {
-  NRAM_ASSIGN_OR_RETURN(const HostMemory host, ReadHostMemory());
+absl::StatusOr<uint64_t> MemServer::CeilingAtStart(const HostMemory& host) const {
   if (!options_.donate_auto) {
     if (options_.donate_bytes > host.total_bytes) {
       return absl::InvalidArgumentError(absl::StrCat("--donate: ", FormatByteSize(options_.donate_bytes),
@@ -67,19 +66,29 @@ absl::StatusOr<uint64_t> MemServer::CeilingNow() const {
     }
     return options_.donate_bytes;
   }
+  const uint64_t all = host.available_bytes > reserve_bytes_ ? host.available_bytes - reserve_bytes_ : 0;
+  return options_.auto_ceiling_bytes == 0 ? all : std::min(all, options_.auto_ceiling_bytes);
+}
+
+uint64_t MemServer::AllowedNow() {
+  if (!balance_.has_value()) return options_.donate_bytes;
+  const absl::StatusOr<HostMemory> host = ReadHostMemory();
+  if (!host.ok()) return balance_->answer_bytes();
+  MemorySample sample;
+  sample.now_ns = MonotonicNs();
+  sample.total_bytes = host->total_bytes;
+  sample.available_bytes = host->available_bytes;
   // Memory that the server already holds counts as available.
-  uint64_t available = host.available_bytes;
-  if (core_ != nullptr) {
-    const ArenaUsage usage = core_->arena().usage();
-    available += usage.extent_bytes + usage.index_bytes;
-  }
-  return available > reserve_bytes_ ? available - reserve_bytes_ : 0;
+  const ArenaUsage usage = core_->arena().usage();
+  sample.own_bytes = usage.extent_bytes + usage.index_bytes;
+  sample.stalled = stalls_.Share(ReadMemoryStalls(), sample.now_ns);
+  return balance_->Update(sample);
 }
 
 absl::Status MemServer::Init() {
   NRAM_ASSIGN_OR_RETURN(const HostMemory host, ReadHostMemory());
   reserve_bytes_ = options_.reserve_bytes != 0 ? options_.reserve_bytes : std::max(host.total_bytes / 10, kGiB);
-  NRAM_ASSIGN_OR_RETURN(const uint64_t ceiling, CeilingNow());
+  NRAM_ASSIGN_OR_RETURN(const uint64_t ceiling, CeilingAtStart(host));
   if (ceiling < MemServerOptions::kDonateMinBytes) {
     return absl::ResourceExhaustedError(absl::StrCat("--donate=auto: ", FormatByteSize(host.available_bytes),
                                                      " are available and ", FormatByteSize(reserve_bytes_),
@@ -120,12 +129,23 @@ absl::Status MemServer::Init() {
                      (handshakes_ != nullptr ? TlsBytes(control) : 0);
   core.lease_ttl_ms = options_.lease_ttl_ms;
   core.drain = options_.drain;
+  core.give_back.mode = options_.GiveBackMode();
+  core.give_back.drops_orphans = options_.drops_orphans;
+  core.give_back.spills_to_swap = options_.spills_to_swap;
   NRAM_ASSIGN_OR_RETURN(core_, ServerCore::Create(core, clock_));
   NRAM_RETURN_IF_ERROR(InitAccess(static_cast<uint64_t>(data.connections_max)));
   data.access = control.access = access_.get();
   data.tenants = &core_->tenants();
   NRAM_ASSIGN_OR_RETURN(data_, DataServer::Start(data, core_->ContextOf(/*tenant=*/nullptr)));
   NRAM_ASSIGN_OR_RETURN(control_, ControlServer::Start(control, core_.get(), [this] { return Look(); }));
+  if (options_.donate_auto || options_.GiveBackMode() != GiveBackOptions::Mode::kOff) {
+    MemoryBalanceOptions balance;
+    balance.reserve_bytes = reserve_bytes_;
+    balance.floor_bytes = options_.auto_floor_bytes;
+    // The arena's own ceiling is what was available at the start.
+    balance.ceiling_bytes = ceiling;
+    balance_.emplace(balance);
+  }
   collector_ = std::thread([this] { CollectorLoop(); });
   LOG(INFO) << "lending " << FormatByteSize(ceiling) << "; control port " << control_port() << ", data port "
             << data_port();
@@ -236,6 +256,34 @@ void MemServer::LogEnded(const ServerCore::Leases& ended) {
   for (const auto& lease : ended) log_.Post(absl::StrCat("a lease of ", lease->client_name, " ended: not renewed"));
 }
 
+void MemServer::Leave(int64_t deadline_ns, absl::FunctionRef<bool()> is_over) {
+  constexpr int64_t kTellNs = 5 * kNsPerSecond;
+  // Clients leave a server that did not take a span alone for some seconds.
+  constexpr int64_t kPatienceNs = 15 * kNsPerSecond;
+  constexpr int64_t kLookMs = 100;
+  core_->SetDraining(/*draining=*/true, /*leaving=*/true, /*urgent=*/true);
+  const auto stored_pages = [&] { return core_->store().counters().pages.load(); };
+  uint64_t pages = stored_pages();
+  int64_t moved_ns = MonotonicNs();
+  int64_t tell_ns = moved_ns;
+  while (!is_over()) {
+    const int64_t now_ns = MonotonicNs();
+    const uint64_t left = stored_pages();
+    if (left < std::exchange(pages, left)) moved_ns = now_ns;
+    if (left == 0 || core_->leases().live_count() == 0 || now_ns >= deadline_ns) return;
+    if (now_ns - moved_ns >= kPatienceNs) {
+      LOG(INFO) << "nothing has moved for " << kPatienceNs / kNsPerSecond << " s: what is left cannot";
+      return;
+    }
+    if (now_ns >= tell_ns) {
+      LOG(INFO) << "leaving: clients are moving " << FormatByteSize(left * kPageBytes) << " to other servers";
+      tell_ns = now_ns + kTellNs;
+    }
+    MutexLock lock(&mu_);
+    wake_collector_.WaitUntil(&mu_, DeadlineAfterMs(kLookMs));
+  }
+}
+
 void MemServer::ReleaseIndexMemory() {
   const uint64_t now_bytes = core_->arena().usage().index_bytes;
   index_peak_bytes_ = std::max(index_peak_bytes_, now_bytes);
@@ -257,9 +305,9 @@ void MemServer::CollectorLoop() {
     ReleaseIndexMemory();
     core_->arena().ReleaseIdle(/*period_ends=*/rounds % (kReleaseIdleMs / ServerCore::kTickMs) == 0);
     if (rounds % 10 == 0) LookAtRules();
-    if (options_.donate_auto && rounds % 10 == 0) {
-      if (const auto ceiling = CeilingNow(); ceiling.ok()) core_->arena().SetCeiling(*ceiling);
-    }
+    std::vector<std::string> remarks;
+    if (balance_.has_value()) core_->give_back().Tick(AllowedNow(), MonotonicNs(), &remarks);
+    for (std::string& remark : remarks) log_.Post(std::move(remark));
     mu_.Lock();
     if (!stopping_) wake_collector_.WaitUntil(&mu_, DeadlineAfterMs(ServerCore::kTickMs));
   }

@@ -9,13 +9,17 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "base/host_memory.h"
+#include "base/memory_balance.h"
+#include "base/memory_pressure.h"
 #include "base/sync.h"
 #include "base/tls/pump.h"
 #include "memserver/access.h"
@@ -53,6 +57,9 @@ class MemServer {
   const DataServerCounters& connections() const { return data_->counters(); }
 
   void SetDraining(bool draining) { core_->SetDraining(draining); }
+  // Asks all clients to move what is here to other servers, soon. Blocks until nothing is left that could move, nothing
+  // has moved for a while, `deadline_ns` has passed, or `is_over` says so, which it asks often.
+  void Leave(int64_t deadline_ns, absl::FunctionRef<bool()> is_over);
 
   // As if the control plane could not be reached any more.
   void StopControlForTest();
@@ -78,8 +85,10 @@ class MemServer {
   void LookAtRules();
   // Bounds the connections of each plane by the limit of open files.
   void LimitConnections(DataServerOptions* data, ControlServerOptions* control) const;
-  // The value of `--donate` on this host now, in bytes.
-  absl::StatusOr<uint64_t> CeilingNow() const;
+  // The value of `--donate` on this host at the start, in bytes.
+  absl::StatusOr<uint64_t> CeilingAtStart(const HostMemory& host) const;
+  // How much the server may hold now.
+  uint64_t AllowedNow();
   // The state of this process and its host, for the control plane.
   Surroundings Look() const;
   void LogEnded(const ServerCore::Leases& ended);
@@ -106,7 +115,10 @@ class MemServer {
   Mutex mu_;
   CondVar wake_collector_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  uint64_t index_peak_bytes_ = 0;  // the collector's own
+  // The collector's own.
+  uint64_t index_peak_bytes_ = 0;
+  std::optional<MemoryBalance> balance_;  // none: the host's memory is not looked at
+  StallMeter stalls_;
   std::thread collector_;
 };
 

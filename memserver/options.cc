@@ -1,7 +1,9 @@
 #include "memserver/options.h"
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/status.h"
 #include "base/utf8.h"
 #include "memserver/listen.h"
@@ -22,77 +24,24 @@ void Int(ArgParser* parser, const char* name, int lo, int hi, int* target) {
   });
 }
 
-absl::Status CheckName(const char* flag, const std::string& name) {
-  if (name.size() <= MemServerOptions::kNameBytesMax && IsPrintable(name)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("--", flag, ": \"", Printable(name, 100),
-                                                 "\" is not accepted: expected at most ",
-                                                 MemServerOptions::kNameBytesMax, " bytes of printable characters"));
+// "1GiB-8GiB", of which either end may be missing.
+absl::Status ParseAuto(absl::string_view range, MemServerOptions* options) {
+  const std::pair<absl::string_view, absl::string_view> ends = absl::StrSplit(range, absl::MaxSplits('-', 1));
+  if (!ends.first.empty()) {
+    NRAM_ASSIGN_OR_RETURN(options->auto_floor_bytes, ParseByteSize(ends.first));
+  }
+  if (!ends.second.empty()) {
+    NRAM_ASSIGN_OR_RETURN(options->auto_ceiling_bytes, ParseByteSize(ends.second));
+  }
+  const uint64_t most = options->auto_ceiling_bytes;
+  const bool fits = most == 0 || (most >= MemServerOptions::kDonateMinBytes && most >= options->auto_floor_bytes);
+  if (fits && absl::StrContains(range, '-')) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "\"auto:", range, "\" is not accepted: expected auto:FLOOR-CEILING, as in auto:1GiB-8GiB; the ceiling is ",
+      FormatByteSize(MemServerOptions::kDonateMinBytes), " or more and not below the floor; either may be left out"));
 }
 
-}  // namespace
-
-void MemServerOptions::Register(MemServerOptions* options, ArgParser* parser) {
-  parser->Custom("donate", [options](absl::string_view value) -> absl::Status {
-    if (value == "auto") {
-      options->donate_auto = true;
-      return absl::OkStatus();
-    }
-    NRAM_ASSIGN_OR_RETURN(options->donate_bytes, ParseByteSize(value));
-    return absl::OkStatus();
-  });
-  parser->ByteSize("reserve", 0, kRegionBytesMax, &options->reserve_bytes);
-  parser->String("listen", &options->listen);
-  Int(parser, "port", 0, 65535, &options->port);
-  Int(parser, "data-port", 0, 65535, &options->data_port);
-  parser->String("socket", &options->socket_path);
-  parser->String("tls-dir", &options->tls_dir);
-  parser->String("access", &options->access_file);
-  parser->Switch("allow-unauthenticated", &options->allow_unauthenticated);
-  parser->String("domain", &options->domain);
-  parser->String("pretend-host", &options->pretended_host);
-  parser->Integer("lease-ttl-ms", 100, 3'600'000, &options->lease_ttl_ms);
-  Int(parser, "workers", 1, 64, &options->workers_per_class);
-  Int(parser, "connections", 2, 65536, &options->connections_max);
-  Int(parser, "oom-score-adj", -1000, 1000, &options->oom_score_adj);
-  parser->Switch("drain", &options->drain);
-  parser->Custom("spin", [options](absl::string_view value) { return SpinOptions::Parse(value, &options->spin); });
-  parser->String("ready-file", &options->ready_file);
-}
-
-absl::Status MemServerOptions::Validate() const {
-  if (!donate_auto && donate_bytes == 0) {
-    return absl::InvalidArgumentError(
-        "--donate is needed: how much RAM to lend, for example --donate=8GiB, or --donate=auto");
-  }
-  if (!donate_auto && donate_bytes < kDonateMinBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("--donate: ", FormatByteSize(donate_bytes),
-                                                   " is too little: expected ", FormatByteSize(kDonateMinBytes),
-                                                   " or more"));
-  }
-  if (listen == kNoTcp) {
-    if (socket_path.empty())
-      return absl::InvalidArgumentError("--listen=none needs --socket=PATH, or nobody could come");
-    NRAM_RETURN_IF_ERROR(CheckName("domain", domain));
-    return CheckName("pretend-host", pretended_host);
-  }
-  NRAM_ASSIGN_OR_RETURN(const bool loopback, IsLoopback(listen));
-  if (!loopback && tls_dir.empty() && !allow_unauthenticated) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--listen=", listen,
-        " is reachable from other machines, and without certificates whoever reaches the port may read and write all "
-        "pages. Make some (nram keygen DIR --host=",
-        listen, ") and add --tls-dir=DIR; or, on a network of your own, add --allow-unauthenticated"));
-  }
-  if (!tls_dir.empty() && allow_unauthenticated) {
-    return absl::InvalidArgumentError(
-        "--tls-dir and --allow-unauthenticated contradict each other: with certificates nobody comes in without one");
-  }
-  NRAM_RETURN_IF_ERROR(CheckName("domain", domain));
-  return CheckName("pretend-host", pretended_host);
-}
-
-const char* MemServerOptions::Help() {
-  return R"(usage: nram-memserver --donate=SIZE|auto [flags]
+constexpr char kHelp[] = R"(usage: nram-memserver --donate=SIZE|auto [flags]
 
 Lends RAM of this machine to a pool: stores pages for clients on other machines (or this
 one) in memory, up to a hard ceiling. `nram up` starts some for you; run this one directly
@@ -101,14 +50,26 @@ on a cluster node, or from systemd (deploy/nram-memserver.service).
 How much
   --donate=SIZE            ceiling on everything the server takes, data and index and
                            itself; 64M or more, as in 8GiB
-  --donate=auto            what the host has available, less the reserve; looked at again
-                           every second, so that it stops taking when the host's own work
-                           needs the memory (what it holds already stays)
-  --reserve=SIZE           what auto always leaves to the host (default: a tenth of its RAM,
-                           at least 1 GiB)
+  --donate=auto[:FLOOR-CEILING]
+                           what the host has available, less the reserve; it follows the
+                           host's memory ten times a second, and gives back what the host's
+                           own work needs, down to FLOOR (default 0), as in auto:1G-8G
+  --reserve=SIZE           what is always left to the host (default: a tenth of its RAM, at
+                           least 1 GiB)
+  --give-back=off|idle|pressure
+                           what goes back when the host or this server's cgroup is short of
+                           memory. off: what nothing is stored in. idle: that, and frames are
+                           moved together for it. pressure: clients are asked for what is
+                           stored too, and move it elsewhere (default: pressure with auto,
+                           else off; docs/giving-back.md)
+  --orphans=keep|drop      whether regions that nobody owns may be destroyed when nothing
+                           else gives the host memory (default keep)
   --drain                  start without taking anything new (see nram drain)
   --oom-score-adj=N        -1000..1000, which process the kernel ends first when memory runs
                            out (default 500: this one before the host's own work)
+  --spill=off|swap         swap: when nothing else gives the host its memory back, pages go to
+                           its swap, and come back when they are read. What clients have not
+                           sealed lies on this host's disk in clear then (default off)
 
 Where
   --listen=ADDRESS         numeric IPv4 or IPv6 address (default 127.0.0.1, where every user of
@@ -145,12 +106,109 @@ How
                            The limit of open files is raised to what that needs
   --spin=auto|off|on|US    poll up to US microseconds (0..10000) for the next request before
                            sleeping; auto: 50 where there are 4 processors or more, else off
+  --leave-within-ms=N      0..86400000; after SIGTERM or Ctrl-C, clients have so long to move
+                           what is stored here to other servers (default 0: it ends at once).
+                           It ends earlier when all has moved, or nothing moves; a second
+                           signal ends it at once
   --help                   this text
 
-Logs to standard error. SIGTERM or Ctrl-C ends it; what it stores is then gone.
+Logs to standard error. SIGTERM or Ctrl-C ends it; what it stores then is gone.
 
 example: nram-memserver --donate=8GiB --listen=10.0.0.7 --allow-unauthenticated
 )";
+
+absl::Status CheckName(const char* flag, const std::string& name) {
+  if (name.size() <= MemServerOptions::kNameBytesMax && IsPrintable(name)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--", flag, ": \"", Printable(name, 100),
+                                                 "\" is not accepted: expected at most ",
+                                                 MemServerOptions::kNameBytesMax, " bytes of printable characters"));
 }
+
+}  // namespace
+
+void MemServerOptions::Register(MemServerOptions* options, ArgParser* parser) {
+  parser->Custom("donate", [options](absl::string_view value) -> absl::Status {
+    options->donate_auto = value == "auto" || absl::StartsWith(value, "auto:");
+    if (value == "auto") return absl::OkStatus();
+    if (options->donate_auto) return ParseAuto(value.substr(5), options);
+    NRAM_ASSIGN_OR_RETURN(options->donate_bytes, ParseByteSize(value));
+    return absl::OkStatus();
+  });
+  parser->Custom("give-back", [options](absl::string_view value) -> absl::Status {
+    using Mode = GiveBackOptions::Mode;
+    if (value == "off") options->give_back = Mode::kOff;
+    if (value == "idle") options->give_back = Mode::kIdle;
+    if (value == "pressure") options->give_back = Mode::kPressure;
+    if (options->give_back.has_value()) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("\"", value, "\" is not accepted: expected off, idle or pressure"));
+  });
+  parser->Custom("orphans", [options](absl::string_view value) -> absl::Status {
+    options->drops_orphans = value == "drop";
+    if (value == "drop" || value == "keep") return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("\"", value, "\" is not accepted: expected keep or drop"));
+  });
+  parser->Integer("leave-within-ms", 0, 86'400'000, &options->leave_within_ms);
+  parser->ByteSize("reserve", 0, kRegionBytesMax, &options->reserve_bytes);
+  parser->String("listen", &options->listen);
+  Int(parser, "port", 0, 65535, &options->port);
+  Int(parser, "data-port", 0, 65535, &options->data_port);
+  parser->String("socket", &options->socket_path);
+  parser->String("tls-dir", &options->tls_dir);
+  parser->String("access", &options->access_file);
+  parser->Switch("allow-unauthenticated", &options->allow_unauthenticated);
+  parser->String("domain", &options->domain);
+  parser->String("pretend-host", &options->pretended_host);
+  parser->Integer("lease-ttl-ms", 100, 3'600'000, &options->lease_ttl_ms);
+  Int(parser, "workers", 1, 64, &options->workers_per_class);
+  Int(parser, "connections", 2, 65536, &options->connections_max);
+  Int(parser, "oom-score-adj", -1000, 1000, &options->oom_score_adj);
+  parser->Switch("drain", &options->drain);
+  parser->Custom("spill", [options](absl::string_view value) -> absl::Status {
+    options->spills_to_swap = value == "swap";
+    if (value == "swap" || value == "off") return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("\"", value, "\" is not accepted: expected off or swap"));
+  });
+  parser->Custom("spin", [options](absl::string_view value) { return SpinOptions::Parse(value, &options->spin); });
+  parser->String("ready-file", &options->ready_file);
+}
+
+GiveBackOptions::Mode MemServerOptions::GiveBackMode() const {
+  using Mode = GiveBackOptions::Mode;
+  return give_back.value_or(donate_auto ? Mode::kPressure : Mode::kOff);
+}
+
+absl::Status MemServerOptions::Validate() const {
+  if (!donate_auto && donate_bytes == 0) {
+    return absl::InvalidArgumentError(
+        "--donate is needed: how much RAM to lend, for example --donate=8GiB, or --donate=auto");
+  }
+  if (!donate_auto && donate_bytes < kDonateMinBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("--donate: ", FormatByteSize(donate_bytes),
+                                                   " is too little: expected ", FormatByteSize(kDonateMinBytes),
+                                                   " or more"));
+  }
+  if (listen == kNoTcp) {
+    if (socket_path.empty())
+      return absl::InvalidArgumentError("--listen=none needs --socket=PATH, or nobody could come");
+    NRAM_RETURN_IF_ERROR(CheckName("domain", domain));
+    return CheckName("pretend-host", pretended_host);
+  }
+  NRAM_ASSIGN_OR_RETURN(const bool loopback, IsLoopback(listen));
+  if (!loopback && tls_dir.empty() && !allow_unauthenticated) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--listen=", listen,
+        " is reachable from other machines, and without certificates whoever reaches the port may read and write all "
+        "pages. Make some (nram keygen DIR --host=",
+        listen, ") and add --tls-dir=DIR; or, on a network of your own, add --allow-unauthenticated"));
+  }
+  if (!tls_dir.empty() && allow_unauthenticated) {
+    return absl::InvalidArgumentError(
+        "--tls-dir and --allow-unauthenticated contradict each other: with certificates nobody comes in without one");
+  }
+  NRAM_RETURN_IF_ERROR(CheckName("domain", domain));
+  return CheckName("pretend-host", pretended_host);
+}
+
+const char* MemServerOptions::Help() { return kHelp; }
 
 }  // namespace nram

@@ -2,6 +2,7 @@
 #define NRAM_MEMSERVER_OPTIONS_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "base/args.h"
 #include "base/spin.h"
 #include "base/units.h"
+#include "memserver/give_back.h"
 
 namespace nram {
 
@@ -19,8 +21,14 @@ struct MemServerOptions {
   static constexpr size_t kNameBytesMax = 63;  // of a domain or a pretended host
   static constexpr char kNoTcp[] = "none";
 
-  uint64_t donate_bytes = 0;         // the ceiling on everything the server takes; ignored if donate_auto
-  bool donate_auto = false;          // donate the host's available memory, less the host reserve; set anew every second
+  uint64_t donate_bytes = 0;        // the ceiling on everything the server takes; ignored if donate_auto
+  bool donate_auto = false;         // donate the host's available memory, less the host reserve; follows it
+  uint64_t auto_floor_bytes = 0;    // with donate_auto: never asks for less than this to be left, nor takes more than
+  uint64_t auto_ceiling_bytes = 0;  // this (0: no bound)
+  // None: what donate says, pressure with auto and else off.
+  std::optional<GiveBackOptions::Mode> give_back;
+  bool drops_orphans = false;        // they may be destroyed when nothing else gives the donor memory
+  int64_t leave_within_ms = 0;       // after a signal to end, for what is here to be moved
   uint64_t reserve_bytes = 0;        // the host reserve; 0: a tenth of the host's RAM, at least 1 GiB
   std::string listen = "127.0.0.1";  // numeric; kNoTcp: on Unix sockets alone
   int port = kDefaultControlPort;    // control; 0: the kernel chooses
@@ -36,11 +44,13 @@ struct MemServerOptions {
   int connections_max = 512;
   int oom_score_adj = 500;
   bool drain = false;
+  bool spills_to_swap = false;  // the last step of giving memory back (memserver/spill.h)
   SpinOptions spin;
   // The memory of the process before it stores anything. -1: measured. A test's process is no server's, so tests say.
   int64_t baseline_bytes_for_test = -1;
   std::string ready_file;  // the ports are written there when the server serves
 
+  GiveBackOptions::Mode GiveBackMode() const;
   // INVALID_ARGUMENT names the field's flag and the accepted range.
   absl::Status Validate() const;
   // Registers a flag for each field. `options` must outlive the parser.

@@ -38,9 +38,42 @@ TEST(MemServerOptionsTest, WrongFlagsAreNamedWithTheirRange) {
   EXPECT_THAT(std::string(Parse({}).message()), HasSubstr("--donate"));
   EXPECT_THAT(std::string(Parse({"--donate=1M"}).message()), HasSubstr("64.0 MiB"));
   EXPECT_THAT(std::string(Parse({"--donate=lots"}).message()), HasSubstr("lots"));
+  EXPECT_THAT(std::string(Parse({"--donate=1G", "--spill=disk"}).message()), HasSubstr("expected off or swap"));
+  EXPECT_TRUE(Parse({"--donate=1G", "--spill=swap"}).ok());
   EXPECT_THAT(std::string(Parse({"--donate=1G", "--port=70000"}).message()), HasSubstr("0 to 65535"));
   EXPECT_THAT(std::string(Parse({"--donate=1G", "--spin=maybe"}).message()), HasSubstr("auto, off, on"));
   EXPECT_THAT(std::string(Parse({"--donate=1G", "--lease-ttl-ms=1"}).message()), HasSubstr("100 to 3600000"));
+}
+
+TEST(MemServerOptionsTest, WhatIsGivenBack) {
+  using Mode = GiveBackOptions::Mode;
+  const auto parse = [](const std::vector<std::string>& args) {
+    MemServerOptions options;
+    ArgParser parser("nram-memserver");
+    MemServerOptions::Register(&options, &parser);
+    std::vector<std::string> rest;
+    EXPECT_TRUE(parser.Parse(args, &rest).ok());
+    EXPECT_TRUE(options.Validate().ok());
+    return options;
+  };
+  EXPECT_EQ(parse({"--donate=1G"}).GiveBackMode(), Mode::kOff);
+  EXPECT_EQ(parse({"--donate=auto"}).GiveBackMode(), Mode::kPressure);
+  EXPECT_EQ(parse({"--donate=auto", "--give-back=off"}).GiveBackMode(), Mode::kOff);
+  EXPECT_EQ(parse({"--donate=1G", "--give-back=pressure"}).GiveBackMode(), Mode::kPressure);
+  const MemServerOptions bounded = parse({"--donate=auto:1G-8G", "--orphans=drop", "--leave-within-ms=60000"});
+  EXPECT_EQ(bounded.auto_floor_bytes, kGiB);
+  EXPECT_EQ(bounded.auto_ceiling_bytes, 8 * kGiB);
+  EXPECT_TRUE(bounded.donate_auto && bounded.drops_orphans);
+  EXPECT_EQ(bounded.leave_within_ms, 60'000);
+  EXPECT_EQ(parse({"--donate=auto:-8G"}).auto_floor_bytes, 0u);
+  EXPECT_EQ(parse({"--donate=auto:1G-"}).auto_ceiling_bytes, 0u);
+  for (const std::string wrong : {"auto:", "auto:1G", "auto:2G-1G", "auto:-63M", "auto:x-1G"}) {
+    const absl::Status status = Parse({"--donate=" + wrong});
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << wrong;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("--donate"));
+  }
+  EXPECT_THAT(std::string(Parse({"--donate=1G", "--give-back=all"}).message()), HasSubstr("off, idle or pressure"));
+  EXPECT_THAT(std::string(Parse({"--donate=1G", "--orphans=sell"}).message()), HasSubstr("keep or drop"));
 }
 
 TEST(MemServerOptionsTest, NamesOfDomainsAndHostsAreShortAndPrintable) {

@@ -294,6 +294,39 @@ void PageIndex::VisitLeaves(uint64_t from_span, uint64_t end_span,
   }
 }
 
+uint64_t PageIndex::MoveFrames(uint64_t page, uint64_t* looks_left,
+                               absl::FunctionRef<FrameLoc(FrameLoc frame, ChunkMask mask)> move) {
+  uint64_t next = kNoPage;
+  VisitLeaves(page / kPagesPerSpan, UINT64_MAX, [&](uint64_t span, Leaf* leaf) {
+    const uint64_t span_begin = span * kPagesPerSpan;
+    const auto first = static_cast<uint32_t>(page > span_begin ? page - span_begin : 0);
+    if (*looks_left == 0) {
+      next = span_begin + first;
+      return false;
+    }
+    --*looks_left;
+    uint32_t rank = leaf->Rank(first);
+    for (uint32_t word = first / 64; word < kPagesPerSpan / 64; ++word) {
+      uint64_t rest = leaf->exists[word];
+      if (word == first / 64) rest &= ~uint64_t{0} << (first % 64);
+      for (; rest != 0; rest &= rest - 1, ++rank) {
+        PageEntry entry = leaf->EntryAt(rank, pages_are_);
+        const FrameLoc moved = *looks_left > 0 ? move(entry.frame, entry.mask) : kNoFrame;
+        if (moved == kNoFrame) {
+          next = span_begin + word * 64 + std::countr_zero(rest);
+          return false;
+        }
+        --*looks_left;
+        if (moved == entry.frame) continue;
+        entry.frame = moved;
+        leaf->SetEntry(rank, pages_are_, entry);
+      }
+    }
+    return true;
+  });
+  return next;
+}
+
 void PageIndex::VisitSpans(uint64_t from_span,
                            absl::FunctionRef<bool(uint64_t span, SpanGeneration generation)> visit) const {
   VisitLeaves(from_span, UINT64_MAX, [&](uint64_t span, const Leaf* leaf) {

@@ -59,6 +59,12 @@ class PageIndex {
   // bytes of the index that this frees.
   uint64_t Visit(uint64_t begin, uint64_t end, uint64_t spans_max,
                  absl::FunctionRef<void(uint64_t page, PageEntry* entry)> visit, Refund* refund = nullptr);
+  // Calls `move` for pages from `page` on, in order, and has each in the frame that `move` returns. All else of a page
+  // stays as it is, its seal too. Counts *looks_left down, by one a page and one a span, and ends at 0. It also ends,
+  // before this page, if `move` returns kNoFrame. Returns the page to go on from, or kNoPage: there are no more.
+  static constexpr uint64_t kNoPage = ~uint64_t{0};
+  uint64_t MoveFrames(uint64_t page, uint64_t* looks_left,
+                      absl::FunctionRef<FrameLoc(FrameLoc frame, ChunkMask mask)> move);
   // Calls `visit` with each span that holds a page or has a generation, from `from_span` on, until `visit` returns
   // false.
   void VisitSpans(uint64_t from_span, absl::FunctionRef<bool(uint64_t span, SpanGeneration generation)> visit) const;

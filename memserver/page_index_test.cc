@@ -19,6 +19,49 @@ class PageIndexTest : public ::testing::TestWithParam<PageIndex::Pages> {
 INSTANTIATE_TEST_SUITE_P(Pages, PageIndexTest, ::testing::Values(PageIndex::Pages::kPlain, PageIndex::Pages::kSealed),
                          [](const auto& info) { return info.param == PageIndex::Pages::kSealed ? "Sealed" : "Plain"; });
 
+// Everything of a page but its frame stays, and each page is asked for once, however short the steps are.
+TEST_P(PageIndexTest, FramesMoveInSteps) {
+  std::mt19937_64 random(TestSeed());
+  auto arena = FrameArena::Create(64 * kMiB, kMiB).value();
+  ArenaAccount account(arena.get());
+  PageIndex index(&account, GetParam());
+  std::map<uint64_t, PageEntry> model;
+  const auto seal_of = [](uint64_t page) {
+    PageSeal seal{};
+    memcpy(seal.tag.data(), &page, sizeof page);
+    return seal;
+  };
+  for (int i = 0; i < 5'000; ++i) {
+    const uint64_t page = random() % 4 == 0 ? random() % (uint64_t{1} << 40) : random() % 5'000;
+    const PageEntry entry{page, static_cast<ChunkMask>(1 + random() % 255), static_cast<uint32_t>(random())};
+    const PageSeal seal = seal_of(page);
+    ASSERT_TRUE(index.Prepare(page, 1));
+    index.Set(page, entry, sealed() ? &seal : nullptr);
+    model[page] = entry;
+  }
+  constexpr uint64_t kAdded = uint64_t{1} << 39;
+  std::map<FrameLoc, int> asked;
+  for (uint64_t page = 0; page != PageIndex::kNoPage;) {
+    uint64_t looks_left = random() % 40;
+    uint64_t moves_left = random() % 20;
+    page = index.MoveFrames(page, &looks_left, [&](FrameLoc frame, ChunkMask mask) {
+      if (moves_left == 0) return kNoFrame;
+      --moves_left;
+      EXPECT_EQ(mask, model.at(frame).mask);
+      ++asked[frame];
+      return frame % 3 == 0 ? frame : frame % kAdded + 1;
+    });
+  }
+  EXPECT_EQ(asked.size(), model.size());
+  for (const auto& [page, entry] : model) {
+    const PageEntry now = index.Find(page);
+    ASSERT_EQ(asked[page], 1);
+    ASSERT_EQ(now.frame, page % 3 == 0 ? page : page % kAdded + 1);
+    ASSERT_TRUE(now.mask == entry.mask && now.crc == entry.crc);
+    ASSERT_TRUE(index.SealOf(page) == (sealed() ? seal_of(page) : PageSeal{}));
+  }
+}
+
 TEST_P(PageIndexTest, AgreesWithAMap) {
   std::mt19937_64 random(TestSeed());
   auto arena = FrameArena::Create(64 * kMiB, kMiB).value();

@@ -284,15 +284,18 @@ absl::StatusOr<std::vector<RegionTable::ListedSpan>> RegionTable::ListSpans(cons
   return spans;
 }
 
-void RegionTable::CollectLease(const Lease& lease) {
-  if (lease.regions == 0 || NRAM_PLANTED(lease_end_keeps_regions)) return;
+RegionTable::Dropped RegionTable::CollectLease(const Lease& lease, bool all) {
+  Dropped dropped;
+  if (lease.regions == 0 || NRAM_PLANTED(lease_end_keeps_regions)) return dropped;
   for (Shard& shard : shards_) {
     std::vector<Doomed> collected;
     {
       WriterLock lock(&shard.mu);
       for (auto it = shard.regions.begin(); it != shard.regions.end();) {
         // Looks again under the lock: the lease may have been granted anew meanwhile.
-        if (it->second->gc && it->second->lease == lease.id && !lease.live()) {
+        if ((all || it->second->gc) && it->second->lease == lease.id && !lease.live()) {
+          dropped.regions += 1;
+          dropped.bytes += it->second->chunks * kChunkBytes;
           if (it->second->named) names_.Forget(it->first);
           collected.push_back(std::move(it->second));
           shard.regions.erase(it++);
@@ -306,6 +309,41 @@ void RegionTable::CollectLease(const Lease& lease) {
       Count(&counters_.regions_collected);
     }
   }
+  return dropped;
+}
+
+uint64_t RegionTable::StoredBytes(const Lease& lease) const {
+  uint64_t chunks = 0;
+  for (const Shard& shard : shards_) {
+    ReaderLock lock(&shard.mu);
+    for (const auto& [key, region] : shard.regions) chunks += region->lease == lease.id ? region->chunks : 0;
+  }
+  return chunks * kChunkBytes;
+}
+
+RegionTable::Dropped RegionTable::DropOrphans(uint64_t bytes) {
+  Dropped dropped;
+  for (Shard& shard : shards_) {
+    std::vector<Doomed> doomed;
+    {
+      WriterLock lock(&shard.mu);
+      for (auto it = shard.regions.begin(); it != shard.regions.end() && dropped.bytes < bytes;) {
+        const std::shared_ptr<Lease> owner = leases_->Find(it->second->lease);
+        if (owner != nullptr && owner->live()) {
+          ++it;
+          continue;
+        }
+        dropped.regions += 1;
+        dropped.bytes += it->second->chunks * kChunkBytes;
+        if (it->second->named) names_.Forget(it->first);
+        doomed.push_back(std::move(it->second));
+        shard.regions.erase(it++);
+      }
+    }
+    for (auto& region : doomed) doomed_.FreeLater(std::move(region));
+    if (dropped.bytes >= bytes) break;
+  }
+  return dropped;
 }
 
 void RegionTable::ShrinkTables() {

@@ -96,9 +96,24 @@ class RegionTable {
 
   // While draining, the server takes new pages only if a reservation pays for them. Others are refused: kDraining.
   void SetDraining(bool draining) { draining_ = draining; }
+  // Its clients have to hear something soon: that they are asked to give memory back, or that the server is about to
+  // end. Each reply says so.
+  void SetAsksBack(bool asks_back) { asks_back_ = asks_back; }
+  void SetLeavesSoon(bool leaves_soon) { leaves_soon_ = leaves_soon; }
+  bool asks_back() const {
+    return asks_back_.load(std::memory_order_relaxed) || leaves_soon_.load(std::memory_order_relaxed);
+  }
+  struct Dropped {
+    uint64_t regions = 0;
+    uint64_t bytes = 0;
+  };
+  // What the lease's regions hold. Looks at all regions.
+  uint64_t StoredBytes(const Lease& lease) const;
+  // Destroys regions that nobody owns, one after the other, until they have held so much.
+  Dropped DropOrphans(uint64_t bytes);
 
-  // Unlinks the GC regions of a lease that has ended. FreeSome frees their memory.
-  void CollectLease(const Lease& lease);
+  // Unlinks the GC regions of a lease that has ended, or `all` of its regions. FreeSome frees their memory.
+  Dropped CollectLease(const Lease& lease, bool all = false);
   // Makes tables anew that have become far too large.
   void ShrinkTables();
   // Counts the regions that stay although their lease has ended.
@@ -122,6 +137,8 @@ class RegionTable {
   StoreCounters* mutable_counters() { return &counters_; }
 
  private:
+  friend class RegionWalk;
+
   static constexpr size_t kShards = 256;
 
   std::vector<uint64_t> FirstIds(TenantNumber tenant, uint64_t from, size_t limit, bool orphans_only,
@@ -132,6 +149,8 @@ class RegionTable {
   LeaseTable* const leases_;
   StoreCounters counters_;
   std::atomic<bool> draining_{false};
+  std::atomic<bool> asks_back_{false};
+  std::atomic<bool> leaves_soon_{false};
   mutable std::array<Shard, kShards> shards_;
   RegionNames names_;
   DoomedRegions doomed_{leases_, &counters_};

@@ -37,13 +37,16 @@ ServerCore::ServerCore(const ServerCoreOptions& options, std::unique_ptr<FrameAr
       leases_(arena_.get(), clock, options.lease_ttl_ms),
       store_(arena_.get(), &leases_),
       landing_(arena_.get(), LandingPages(options.ceiling_bytes)),
+      give_back_(options.give_back, arena_.get(), &leases_, &store_, &landing_),
       context_{&store_, &leases_, &landing_, options.incarnation, kCredit} {
   SetDraining(options.drain);
 }
 
-void ServerCore::SetDraining(bool draining, bool leaving) {
+void ServerCore::SetDraining(bool draining, bool leaving, bool urgent) {
   draining_ = draining;
   leaving_ = draining && leaving;
+  urgent_ = draining && leaving && urgent;
+  store_.SetLeavesSoon(urgent_);
   store_.SetDraining(draining);
 }
 

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "memserver/frame_arena.h"
+#include "memserver/give_back.h"
 #include "memserver/landing_frames.h"
 #include "memserver/lease_table.h"
 #include "memserver/page_store.h"
@@ -26,6 +27,7 @@ struct ServerCoreOptions {
   uint64_t fixed_bytes = 0;    // the part of the ceiling that the process and the buffers of both planes take
   int64_t lease_ttl_ms = 10'000;
   bool drain = false;
+  GiveBackOptions give_back;
 };
 
 // Thread-safe, but for Tick.
@@ -54,11 +56,14 @@ class ServerCore {
   LeaseTable& leases() { return leases_; }
   FrameArena& arena() { return *arena_; }
   const LandingFrames& landing() const { return landing_; }
+  GiveBack& give_back() { return give_back_; }
+  const GiveBack& give_back() const { return give_back_; }
 
-  // `leaving`: clients are asked to move what is here, too.
-  void SetDraining(bool draining, bool leaving = false);
+  // `leaving`: clients are asked to move what is here, too. `urgent`: the process is about to end.
+  void SetDraining(bool draining, bool leaving = false, bool urgent = false);
   bool draining() const { return draining_; }
   bool leaving() const { return leaving_; }
+  bool urgent() const { return urgent_; }
 
   using Leases = std::vector<std::shared_ptr<Lease>>;
   // The regular round, one caller at a time. Gives all leases the time for which the server was stopped, and collects.
@@ -76,9 +81,11 @@ class ServerCore {
   LeaseTable leases_;
   PageStore store_;
   LandingFrames landing_;
+  GiveBack give_back_;
   const SessionContext context_;
   std::atomic<bool> draining_{false};
   std::atomic<bool> leaving_{false};
+  std::atomic<bool> urgent_{false};
   int64_t ticked_ns_ = 0;  // Tick's own: the time of the last tick; 0 before the first
 };
 

@@ -65,8 +65,9 @@ absl::Status Session::CheckMayExecute() {
 }
 
 template <MessageBody Reply>
-MessageHeader Session::ReplyTo(const MessageHeader& request, const Reply& body, Reason reason) {
+MessageHeader Session::ReplyTo(const MessageHeader& request, const Reply& body, Reason reason) const {
   MessageHeader reply(body);
+  if (!reply.is<HelloReply>() && context_.store->asks_back()) reply.flags |= kFlagAsksBack;
   reply.request_id = request.request_id;
   reply.reason = reason;
   return reply;

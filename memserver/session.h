@@ -86,7 +86,7 @@ class Session : public MessageService, public LeaseConnection {
   MessageHeader CreateLocked(const MessageHeader& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(busy_mu_);
   // The reply to `request`, without a payload.
   template <MessageBody Reply>
-  static MessageHeader ReplyTo(const MessageHeader& request, const Reply& body, Reason reason = Reason::kOk);
+  MessageHeader ReplyTo(const MessageHeader& request, const Reply& body, Reason reason = Reason::kOk) const;
   static void AppendReply(const MessageHeader& header, ReplyBuffer* reply);
   // ABORTED if no request of this connection may be executed any more.
   absl::Status CheckMayExecute() ABSL_EXCLUSIVE_LOCKS_REQUIRED(busy_mu_);

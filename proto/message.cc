@@ -74,18 +74,18 @@ constexpr Forms AllForms() {
   AddForm<HelloRequest>(&forms, kFlagUrgent);
   AddForm<HelloReply>(&forms, kFlagUrgent);
   AddForm<PingRequest>(&forms, 0);
-  AddForm<PingReply>(&forms, 0);
+  AddForm<PingReply>(&forms, kFlagAsksBack);
   AddForm<CreateRequest>(&forms, kFlagGc | kFlagSealed);
-  AddForm<CreateReply>(&forms, 0);
+  AddForm<CreateReply>(&forms, kFlagAsksBack);
   AddForm<ReadRequest>(&forms, 0);
-  AddForm<ReadReply>(&forms, kFlagSparse | kFlagSealed);
+  AddForm<ReadReply>(&forms, kFlagSparse | kFlagSealed | kFlagAsksBack);
   AddForm<WriteRequest>(&forms,
                         kFlagSparse | kFlagCreate | kFlagGc | kFlagReservation | kFlagWholeFrames | kFlagSealed);
-  AddForm<WriteReply>(&forms, 0);
+  AddForm<WriteReply>(&forms, kFlagAsksBack);
   AddForm<TrimRequest>(&forms, kFlagReservation | kFlagWholeFrames);
-  AddForm<TrimReply>(&forms, 0);
+  AddForm<TrimReply>(&forms, kFlagAsksBack);
   AddForm<DestroyRequest>(&forms, 0);
-  AddForm<DestroyReply>(&forms, 0);
+  AddForm<DestroyReply>(&forms, kFlagAsksBack);
   return forms;
 }
 constexpr Forms kForms = AllForms();

@@ -121,7 +121,7 @@ TEST(MessageTest, TheWireDoesNotChange) {
     expected.resize(kMessageHeaderBytes);
     for (size_t i = 0; i < encoded.size(); ++i) EXPECT_EQ(std::to_integer<int>(encoded[i]), expected[i]) << i;
   };
-  expect(WriteHeader({0x0102, 8}), {'N',  'R',  'M',  '1',  10,   5,    32,   0,  // magic, version, op, flags, reason
+  expect(WriteHeader({0x0102, 8}), {'N',  'R',  'M',  '1',  11,   5,    32,   0,  // magic, version, op, flags, reason
                                     0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11,  // request id
                                     0,    0x10, 0,    0,    0,    0,    0,    0,     // payload bytes, checksum
                                     0x00, 0xFF, 0xEE, 0xDD, 0xCC, 0xBB, 0xAA, 0x99,  // region
@@ -130,24 +130,24 @@ TEST(MessageTest, TheWireDoesNotChange) {
                                     7,    0,    0,    0,    0x0D, 0x0C, 0x0B, 0x0A,  // epoch, generation
                                     42,   0,    0,    0,    0,    0,    0,    0});   // grant bytes
   expect(MessageHeader(HelloRequest{LeaseId{0x0102}, 0x0304, 7}, kFlagUrgent),
-         {'N', 'R', 'M', '1', 10, 1, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  // the common part
+         {'N', 'R', 'M', '1', 11, 1, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  // the common part
           2,   1,   0,   0,   0,  0, 0, 0,                                                  // lease
           4,   3,   0,   0,   0,  0, 0, 0,                                                  // connection's generation
           7});                                                                              // version
   expect(MessageHeader(HelloReply{0x0102, 3, 4, 5, 6}),
-         {'N', 'R', 'M', '1', 10, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  // the common part
+         {'N', 'R', 'M', '1', 11, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  // the common part
           2,   1,   0,   0,   0,  0, 0, 0,                                                  // incarnation
           3,   0,   0,   0,   4,  0, 0, 0,                                                  // credit
           5,   0,   0,   0,   6,  0, 0, 0});                                                // versions
   expect(MessageHeader(ReadRequest{RegionId{1}, {2, 3}, Epoch{4}, SpanGeneration{5}, SnapshotVersion{6}}),
-         {'N', 'R', 'M', '1', 10, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  // the common part
+         {'N', 'R', 'M', '1', 11, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  // the common part
           1,   0,   0,   0,   0,  0, 0, 0,                                                  // region
           2,   0,   0,   0,   0,  0, 0, 0,                                                  // first chunk
           3,   0,   0,   0,   0,  0, 0, 0,                                                  // chunk count
           4,   0,   0,   0,   5,  0, 0, 0,                                                  // epoch, generation
           6});                                                                              // snapshot
   expect(MessageHeader(TrimReply{RegionId{1}, {2, 3}, 4}),
-         {'N', 'R', 'M', '1', 10, 6, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  // the common part
+         {'N', 'R', 'M', '1', 11, 6, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  // the common part
           1,   0,   0,   0,   0,  0, 0, 0,                                                  // region
           2,   0,   0,   0,   0,  0, 0, 0,                                                  // first chunk
           3,   0,   0,   0,   0,  0, 0, 0,                                                  // chunk count
@@ -198,6 +198,7 @@ TEST(MessageTest, EachFlagThatAnOperationDoesNotHaveIsRefused) {
     // Messages that carry chunks come with tables, which have a test of their own.
     if (header.is<ReadReply>() || header.is<WriteRequest>()) had |= kFlagSparse | kFlagSealed;
     if (header.is<CreateRequest>()) had |= kFlagSealed;  // says of what kind the region is
+    if (header.is_reply() && !header.is<HelloReply>()) had |= kFlagAsksBack;
     for (int bit = 1; bit < 8; ++bit) {
       if ((had >> bit & 1) != 0) continue;
       MessageHeader spoiled = header;
@@ -213,7 +214,7 @@ TEST(MessageTest, OtherMagicVersionsOperationsAndReasonsAreRefused) {
   EXPECT_THAT(Refusal(encoded), HasSubstr("wrong magic"));
   encoded = Encode(WriteHeader({0, 8}));
   encoded[4] = std::byte{6};
-  EXPECT_THAT(Refusal(encoded), HasSubstr("version 6, this end speaks 10: install the same release"));
+  EXPECT_THAT(Refusal(encoded), HasSubstr("version 6, this end speaks 11: install the same release"));
   for (const int op : {0, 8, 99, 255}) {
     encoded = Encode(WriteHeader({0, 8}));
     encoded[5] = static_cast<std::byte>(op);

@@ -14,8 +14,8 @@ namespace nram {
 
 // The versions that this end speaks, of both planes. Control's hello chooses the highest one that both ends speak
 // (proto/version.h); the data plane's hello names it.
-inline constexpr uint32_t kWireVersion = 10;
-inline constexpr uint32_t kWireVersionLowest = 10;
+inline constexpr uint32_t kWireVersion = 11;
+inline constexpr uint32_t kWireVersionLowest = 11;
 
 // A message's header: a part that all messages have, and a body that depends on the operation and the direction
 // (proto/message_body.h).
@@ -98,6 +98,8 @@ enum MessageFlag : uint8_t {
   kFlagReply = 1,
   kFlagSparse = 2,   // the payload has a chunk mask for each page of the range; only those chunks follow
   kFlagGc = 4,       // create, or a write that creates: a GC region
+  // any reply but hello's: the server asks its clients to give memory back; a renewal of the lease tells how much.
+  kFlagAsksBack = 4,
   kFlagUrgent = 8,   // hello: the connection carries urgent requests (page faults), not bulk ones
   kFlagCreate = 16,  // write: create the region if it is not there; for a client's first write to it on this server
   // write: draw on the lease's reservation; without the flag, only on free memory. trim: add the freed memory to the

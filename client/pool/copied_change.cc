@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "base/plant.h"
 
@@ -105,27 +106,56 @@ CopiedChange::Step CopiedChange::NextOpen(SpanCopies* span, bool in_time) {
 }
 
 CopiedChange::Step CopiedChange::NextJoin(SpanCopies* span, bool in_time) {
-  if (has_copy_) {
-    // If it has missed a change, those that are to leave are still needed.
-    const int copy = PlaceOfCopy(*span, CopyState::kCatchingUp);
-    if (copy < 0 || span->lost()) return {.kind = Step::Kind::kUnanswered};
-    if (!sent_) {
-      sent_ = true;
-      Step step = Send(*span, static_cast<CopySet>(1u << copy));
-      step.raises_only = step.joins = true;
-      return step;
-    }
-    const bool stored = Find(copy_)->end == End::kStored;
-    span->EndJoin(copy, stored);
-    if (!stored) return {.kind = Step::Kind::kUnanswered};
+  if (!has_copy_ || has_joined_) return NextLeave(span, in_time);
+  // If it has missed a change, those that are to leave are still needed.
+  const int copy = PlaceOfCopy(*span, CopyState::kCatchingUp);
+  if (copy < 0 || span->lost()) return {.kind = Step::Kind::kUnanswered};
+  if (!sent_) {
+    sent_ = true;
+    Step step = Send(*span, static_cast<CopySet>(1u << copy));
+    step.raises_only = step.joins = true;
+    return step;
+  }
+  const bool stored = Find(copy_)->end == End::kStored;
+  span->EndJoin(copy, stored);
+  if (!stored) return {.kind = Step::Kind::kUnanswered};
+  has_joined_ = true;
+  return NextLeave(span, in_time);
+}
+
+bool CopiedChange::IsLeaving(const SpanCopies& span, int copy) const {
+  const auto end = leaves_.begin() + leaves_count_;
+  return span.state(copy) != CopyState::kAbsent && std::find(leaves_.begin(), end, span.presence(copy)) != end;
+}
+
+CopiedChange::Step CopiedChange::NextLeave(SpanCopies* span, bool in_time) {
+  CopySet leaving = 0;  // of those in sync
+  for (int copy = 0; copy < SpanCopies::kMost; ++copy) {
+    if (IsLeaving(*span, copy) && span->state(copy) == CopyState::kInSync) leaving |= 1u << copy;
+  }
+  // A copy that nobody has asked for a while may be on a server that has died. One that has just joined is not.
+  if (leaving != 0 && !has_copy_ && !std::exchange(has_proved_, true) && !NRAM_PLANTED(leaves_without_proof)) {
+    span->BeginProof();
+    settling_ = true;
+    return NextSettle(span, in_time);
+  }
+  // Also if others stay: these may miss the new generation, and then nobody would refuse who does not know the new
+  // copy. Without one that has joined, those that stay have it already.
+  if (leaving != 0 && shuts_ && has_copy_ && !std::exchange(shutting_, true)) {
+    span->BeginProof();  // first: from now on whoever is refused looks again
+    Step step = Send(*span, leaving);
+    step.raises_only = step.shuts = true;
+    return step;
+  }
+  if (shutting_ && !has_left_ && With(*span, leaving, End::kStored) != leaving) {
+    // Whether it refuses, nobody knows: it stays, and the one that has joined too.
+    gives_up_ = has_left_ = settling_ = true;
+    return NextSettle(span, in_time);
   }
   for (int copy = 0; copy < SpanCopies::kMost; ++copy) {
-    const auto end = leaves_.begin() + leaves_count_;
-    const bool leaves =
-        span->state(copy) != CopyState::kAbsent && std::find(leaves_.begin(), end, span->presence(copy)) != end;
-    if (leaves) (void)span->Drop(copy);
+    if (IsLeaving(*span, copy)) (void)span->Drop(copy);
   }
-  settling_ = true;
+  has_left_ = settling_ = true;
   return NextSettle(span, in_time);
 }
 
@@ -205,7 +235,14 @@ CopiedChange::Step CopiedChange::NextSettle(SpanCopies* span, bool in_time) {
   if (in_round_) EndRound(span);
   if (span->in_sync() == 0) return {.kind = Step::Kind::kUnanswered};  // all copies died meanwhile
   const bool seeks_truth = kind_ == Kind::kSettle && span->doubtful();
-  if (!seeks_truth && !span->unsettled()) return {.kind = refused_ ? Step::Kind::kRefused : Step::Kind::kStored};
+  if (!seeks_truth && !span->unsettled()) {
+    if (kind_ == Kind::kJoin && !has_left_) {
+      settling_ = false;
+      return NextLeave(span, in_time);
+    }
+    if (gives_up_) return {.kind = Step::Kind::kUnanswered};
+    return {.kind = refused_ ? Step::Kind::kRefused : Step::Kind::kStored};
+  }
   if (!in_time) return {.kind = Step::Kind::kUnanswered};
   in_round_ = true;
   answered_count_ = 0;

@@ -30,6 +30,7 @@ class CopiedChange {
     kJoin,  // a copy that has everything is in sync from now on; others leave
   };
   explicit CopiedChange(Kind kind) : kind_(kind), settling_(kind == Kind::kSettle) {}
+  bool is_data() const { return kind_ == Kind::kData; }
   // Before the first Next: the copy that kOpen and kJoin are about. Without one, kJoin only has others leave.
   void SetCopy(uint16_t presence) {
     has_copy_ = true;
@@ -39,6 +40,10 @@ class CopiedChange {
   void Leave(uint16_t presence) {
     if (leaves_count_ < SpanCopies::kMost) leaves_[leaves_count_++] = presence;
   }
+
+  // kJoin, before the first Next: others read the span's copies by themselves. One that leaves must have refused them
+  // before another takes its place.
+  void SetShuts() { shuts_ = true; }
 
   struct Step {
     enum class Kind : uint8_t {
@@ -52,6 +57,7 @@ class CopiedChange {
     bool raises_only = false;  // kSend: a write without chunks
     bool joins = false;        // kSend: with the span's generation, although the copy is catching up
     bool opens = false;        // kSend: with the odd generation, and what the server has of the span goes
+    bool shuts = false;        // kSend: with the odd generation, so that the copy refuses
   };
   // What to do now. All messages of the last step have ended. `in_time`: it may send more.
   Step Next(SpanCopies* span, bool in_time);
@@ -92,6 +98,8 @@ class CopiedChange {
   Step NextCopy(SpanCopies* span, bool in_time);
   Step NextOpen(SpanCopies* span, bool in_time);
   Step NextJoin(SpanCopies* span, bool in_time);
+  Step NextLeave(SpanCopies* span, bool in_time);
+  bool IsLeaving(const SpanCopies& span, int copy) const;
   // The place of copy_, if it is in that state; -1.
   int PlaceOfCopy(const SpanCopies& span, CopyState state) const;
   void EndRound(SpanCopies* span);
@@ -108,6 +116,13 @@ class CopiedChange {
   uint16_t copy_ = 0;
   std::array<uint16_t, SpanCopies::kMost> leaves_{};  // presences
   int leaves_count_ = 0;
+  // Of kJoin.
+  bool shuts_ = false;
+  bool has_joined_ = false;
+  bool has_proved_ = false;  // those that stay were asked
+  bool shutting_ = false;    // those that leave were asked to refuse
+  bool has_left_ = false;
+  bool gives_up_ = false;
 
   // A round of settling: requests without data are under way.
   bool in_round_ = false;

@@ -376,6 +376,7 @@ bool CopiedIo::BeginRepair(Piece* piece) {
                                                                        : CopiedChange::Kind::kSettle);
   if (request().copy.has_value()) piece->change.SetCopy(*request().copy);
   for (const uint16_t presence : request().leaves) piece->change.Leave(presence);
+  if (place().map->key().named) piece->change.SetShuts();
   piece->state = State::kNext;
   return true;
 }

@@ -67,7 +67,7 @@ class CopiedIo : public IoWay {
     GatePlace gate;
     bool in_gate = false;
     bool awaits_gate = false;
-    bool waits_for_all = false;  // a trim: behind all changes of its span
+    bool waits_for_all = false;  // behind all changes of its span; it does so once
     bool gives_up = false;       // waiting is of no use
     bool settles = false;        // a read that settles the span first
     bool raises_only = false;
@@ -137,6 +137,8 @@ class CopiedIo : public IoWay {
   bool EndRead(Piece* piece);
   absl::Status LostError() const;
   absl::Status ChangedError() const;  // a reader's
+  // All copies that are known have said that the pages are damaged.
+  bool TryOnceMore(Piece* piece);
   // No copy in sync has the pages.
   bool FailRead(Piece* piece, const absl::Status& why);
   void NoteBad(Piece* piece, uint16_t presence);

@@ -30,7 +30,7 @@ bool CopiedIo::Read(Piece* piece) {
   engine_->SetData(part, piece->range);
   CopyMap::Legs legs;
   const uint64_t mark = seal() == nullptr ? 0 : seal()->versions()->mark();
-  switch (copies()->LookForRead(piece->range, &legs, &piece->unsettled)) {
+  switch (copies()->LookForRead(piece->range, &legs, &piece->unsettled, /*uses=*/!repairs())) {
     case CopyMap::ReadState::kHole:
       if (repairs()) return End(piece, absl::OkStatus()), false;
       NoteUnplaced(*piece, mark);
@@ -59,7 +59,7 @@ bool CopiedIo::Read(Piece* piece) {
   const bool all_tried = chosen == nullptr;
   if (all_tried && piece->confirms) return EndRead(piece);
   if (all_tried) {
-    if (piece->damaged_reads >= legs.size()) return FailRead(piece, piece->error);
+    if (piece->damaged_reads >= legs.size()) return TryOnceMore(piece);
     piece->tried.clear();
     piece->damaged_reads = 0;
     chosen = &legs[first];
@@ -185,13 +185,22 @@ void CopiedIo::NoteBad(Piece* piece, uint16_t presence) {
   if (!absl::c_linear_search(piece->bad, presence)) piece->bad.push_back(presence);
 }
 
+bool CopiedIo::TryOnceMore(Piece* piece) {
+  // A copy that has not answered its first change yet was not asked. After all changes it has.
+  if (repairs() || std::exchange(piece->waits_for_all, true)) return FailRead(piece, piece->error);
+  piece->tried.clear();
+  piece->damaged_reads = 0;
+  LeaveGate(piece);
+  return Enter(piece, GatePlace::Kind::kLook, {SpanOf(*piece) * kChunksPerSpan, kChunksPerSpan}, State::kRead);
+}
+
 bool CopiedIo::FailRead(Piece* piece, const absl::Status& why) {
   const bool is_one = piece->range.pages() == 1;
   if (seal() != nullptr) memset(PartOf(*piece, 0)->call.in, 0, piece->range.bytes());
   if (request().repair != RepairWork::kCopy || !is_one) return End(piece, why), false;
   CopyMap::Legs legs;
   bool unsettled = false;
-  (void)copies()->LookForRead(piece->range, &legs, &unsettled);
+  (void)copies()->LookForRead(piece->range, &legs, &unsettled, /*uses=*/false);
   const bool all_bad =
       absl::c_all_of(legs, [&](const CopyMap::Leg& leg) { return absl::c_linear_search(piece->bad, leg.presence); });
   // One that could not be asked may have it.
@@ -220,7 +229,7 @@ bool CopiedIo::LookAtRead(Piece* piece) {
 bool CopiedIo::IsReadable(const Piece& piece) const {
   CopyMap::Legs legs;
   bool unsettled = false;
-  if (copies()->LookForRead(piece.range, &legs, &unsettled) != CopyMap::ReadState::kPlaced) return true;
+  if (copies()->LookForRead(piece.range, &legs, &unsettled, /*uses=*/false) != CopyMap::ReadState::kPlaced) return true;
   return absl::c_any_of(legs, [&](const CopyMap::Leg& leg) { return SessionAt(leg.life.server)->usable(); });
 }
 

@@ -118,11 +118,12 @@ CopiedChange::Step CopyMap::Next(uint64_t span, CopiedChange* change, bool in_ti
   GateLock lock(&mu_);
   SpanCopies* const copies = FindLocked(span);
   if (copies == nullptr) return {.kind = CopiedChange::Step::Kind::kUnanswered};
+  if (change->is_data()) copies->Touch();
   const CopiedChange::Step step = change->Next(copies, in_time);
   if (step.kind == CopiedChange::Step::Kind::kSend) LegsOf(*copies, step.to, legs);
   for (Leg& leg : *legs) {
     if (step.joins) leg.generation = copies->generation();
-    if (step.opens) leg.generation = SpanGeneration{Raw(copies->generation()) - 1};
+    if (step.opens || step.shuts) leg.generation = SpanGeneration{Raw(copies->generation()) - 1};
     if (step.opens) leg.creates = true;
   }
   if (step.kind == CopiedChange::Step::Kind::kStored) UnloseLocked(whole);
@@ -186,11 +187,12 @@ void CopyMap::UnloseLocked(const WholePages& whole) {
   if (it->second.none()) rare_->lost_pages.erase(it);
 }
 
-CopyMap::ReadState CopyMap::LookForRead(const ChunkRange& range, Legs* legs, bool* unsettled) const {
+CopyMap::ReadState CopyMap::LookForRead(const ChunkRange& range, Legs* legs, bool* unsettled, bool uses) const {
   GateLock lock(&mu_);
-  const SpanCopies* const copies = FindLocked(range.first / kChunksPerSpan);
+  SpanCopies* const copies = FindLocked(range.first / kChunksPerSpan);
   if (HasLostLocked(range)) return ReadState::kLost;
   if (copies == nullptr) return ReadState::kHole;
+  if (uses) copies->Touch();
   // Nothing was stored, or every page was trimmed since.
   if (copies->known_in_sync() == 0) return ReadState::kHole;
   if (copies->doubtful()) return ReadState::kDoubtful;

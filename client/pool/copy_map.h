@@ -120,7 +120,8 @@ class CopyMap {
     kPlaced,
   };
   // kPlaced: the copies in sync. `unsettled`: a copy that refuses may be right.
-  ReadState LookForRead(const ChunkRange& range, Legs* legs, bool* unsettled) const;
+  // `uses`: somebody uses the span, and does not only repair it.
+  ReadState LookForRead(const ChunkRange& range, Legs* legs, bool* unsettled, bool uses = true) const;
   // At a read's end: what it has found at `leg` counts.
   bool Confirms(uint64_t span, const Leg& leg) const;
 
@@ -150,6 +151,8 @@ class CopyMap {
   void ClearReserved();
   uint64_t ReservedPages(uint64_t span) const;
   uint64_t AllReservedPages() const;
+  // The room that the spans with a copy there have reserved at the most, used or not.
+  uint64_t ReservedBytesAt(uint16_t server) const;
   // Whether the region is there, or room for it was paid.
   bool IsCreated(const Life& life) const;
 
@@ -159,6 +162,7 @@ class CopyMap {
   struct Donor {
     enum class Standing : uint8_t {
       kStays,
+      kAsks,    // it asks for memory (adr/0017): some of its copies are to be moved
       kAway,    // it has been away for so long that its copies are to be replaced
       kLeaves,  // its copies are to be moved
     };
@@ -180,7 +184,10 @@ class CopyMap {
   };
   struct Plan {
     Need need = Need::kNothing;
-    bool moves = false;                                      // a copy in sync is on a server that leaves
+    bool moves = false;        // a copy in sync is on a server that leaves
+    int heat = 0;              // SpanCopies'
+    bool has_sibling = false;  // a copy in sync is there, on a server that stays and does not ask
+    absl::InlinedVector<uint16_t, SpanCopies::kMost> asked;  // servers that ask, of copies in sync
     absl::InlinedVector<Life, SpanCopies::kMost> stay;       // of copies that are or will be in sync, and stay
     absl::InlinedVector<Life, SpanCopies::kMost> stale;      // of copies that have missed something
     absl::InlinedVector<uint16_t, SpanCopies::kMost> leave;  // presences of copies that are to leave
@@ -188,9 +195,9 @@ class CopyMap {
   // Visits up to `most` spans that are placed or lost, and then fewer than kSpansPerTableBlock more, from `span` on,
   // which is 0 or what Walk has returned. Returns where to go on; UINT64_MAX: at the end. `visit` runs under the map's
   // lock. Copies of former lives of their servers die: `incarnation_of` tells the present ones (0: not known), and is
-  // asked under the lock, so that it is not older than what the map says.
+  // asked under the lock, so that it is not older than what the map says. `cools`: the spans' heat falls.
   uint64_t Walk(uint64_t span, size_t most, Donors donors, absl::FunctionRef<uint64_t(uint16_t server)> incarnation_of,
-                absl::FunctionRef<void(uint64_t span, Health health, const Plan& plan)> visit);
+                absl::FunctionRef<void(uint64_t span, Health health, const Plan& plan)> visit, bool cools = false);
   Plan PlanFor(uint64_t span, Donors donors) const;
   // What a server still has of a span that has left it: a trim with that generation frees it, and nothing else.
   struct Leftover {

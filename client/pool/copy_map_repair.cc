@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "client/pool/copy_map.h"
+#include "proto/price.h"
 
 namespace nram {
 
@@ -21,6 +22,7 @@ void CopyMap::LookLocked(const SpanCopies& copies, Donors donors, Health* health
   int there = 0;  // copies in sync on servers that are there
   bool joins = false;
   bool has_free_place = false;
+  plan->heat = copies.heat();
   for (int copy = 0; copy < SpanCopies::kMost; ++copy) {
     const CopyState state = copies.state(copy);
     has_free_place = has_free_place || state == CopyState::kAbsent || state == CopyState::kStale;
@@ -34,8 +36,14 @@ void CopyMap::LookLocked(const SpanCopies& copies, Donors donors, Health* health
     joins = joins || state == CopyState::kCatchingUp;
     const Standing standing = donors[life.server].standing;
     there += state == CopyState::kInSync && donors[life.server].is_there ? 1 : 0;
-    if (standing == Standing::kStays) {
+    if (standing == Standing::kStays || standing == Standing::kAsks) {
       plan->stay.push_back(life);
+      if (state != CopyState::kInSync) continue;
+      if (standing == Standing::kAsks) {
+        plan->asked.push_back(life.server);
+      } else {
+        plan->has_sibling = plan->has_sibling || donors[life.server].is_there;
+      }
     } else if (state == CopyState::kInSync) {
       plan->leave.push_back(copies.presence(copy));
       plan->moves = plan->moves || standing == Standing::kLeaves;
@@ -66,7 +74,7 @@ void CopyMap::LookLocked(const SpanCopies& copies, Donors donors, Health* health
 }
 
 uint64_t CopyMap::Walk(uint64_t span, size_t most, Donors donors, absl::FunctionRef<uint64_t(uint16_t)> incarnation_of,
-                       absl::FunctionRef<void(uint64_t, Health, const Plan&)> visit) {
+                       absl::FunctionRef<void(uint64_t, Health, const Plan&)> visit, bool cools) {
   GateLock lock(&mu_);
   for (Presence& presence : presences_) {
     const uint64_t present = incarnation_of(presence.server);
@@ -79,6 +87,7 @@ uint64_t CopyMap::Walk(uint64_t span, size_t most, Donors donors, absl::Function
     Plan plan;
     LookLocked(*copies, donors, &health, &plan);
     visit(at, health, plan);
+    if (cools) copies->Cool();
   };
   if (blocks_ == nullptr) {
     if (only_span_ >= span) look(only_span_, &only_);
@@ -152,6 +161,21 @@ std::optional<CopyMap::Leftover> CopyMap::LeftoverOf(uint64_t span, uint16_t pre
 CopyMap::Life CopyMap::LifeOf(uint16_t presence) const {
   GateLock lock(&mu_);
   return {presences_[presence].server, presences_[presence].incarnation};
+}
+
+uint64_t CopyMap::ReservedBytesAt(uint16_t server) const {
+  GateLock lock(&mu_);
+  uint64_t bytes = 0;
+  VisitLocked(0, [&](uint64_t span, const SpanCopies* copies) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    for (int copy = 0; copy < SpanCopies::kMost; ++copy) {
+      if (copies->state(copy) == CopyState::kAbsent || presences_[copies->presence(copy)].server != server) continue;
+      const uint64_t pages = ReservedLocked(span);
+      bytes += pages > 0 ? PriceOfWrite(pages, /*creates_region=*/true) : 0;
+      break;
+    }
+    return true;
+  });
+  return bytes;
 }
 
 bool CopyMap::IsUsed(uint16_t server) const {

@@ -59,6 +59,7 @@ void IoEngine::Await() {
     oldest_part_ = (part->index + 1) % part_count_;
     part->transport.load(std::memory_order_relaxed)->Wait(&part->call);
     part->transport.store(nullptr, std::memory_order_relaxed);
+    if (part->call.asks_back) part->session->NoteAsksBack();
     way_->Judge(part);
     return;
   }
@@ -152,6 +153,7 @@ void IoEngine::HandleEvents() {
     events &= events - 1;
     if (part->phase == IoPart::Phase::kCalled) {
       part->transport.store(nullptr, std::memory_order_relaxed);
+      if (part->call.asks_back) part->session->NoteAsksBack();
       way_->Judge(part);
     } else {
       way_->Resume(part);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,7 @@ struct PoolOptions {
   int64_t io_timeout_ms = 10'000;          // of an operation that sets none
   int64_t lease_ttl_ms = 0;                // 0: the servers' usual
   int64_t lease_ttl_min_ms = 0;            // where the usual is shorter, this is asked for
+  bool expendable = false;                 // servers may destroy what this pool stores, when nothing else helps a donor
   int64_t fail_fast_after_ms = 5'000;      // a server that has been away for so long fails operations at once
   uint64_t reserve_step_bytes = 16 << 20;  // room that is reserved ahead of use on each server written to
   // Regions of several copies: the copies of a server that has been away for so long are replaced.
@@ -46,7 +48,10 @@ struct PoolOptions {
   // Of regions that do not say. Those with a name are sealed if there is a key file, unless this is kNo; then plain
   // ones are refused when they are attached.
   Seal seal = Seal::kAuto;
-  std::string key_file;      // of regions with a name (SealSecret, ChooseKeyFile); "": none
+  std::string key_file;  // of regions with a name (SealSecret, ChooseKeyFile); "": none
+  // Whether plain regions of one copy can move from one server to another (adr/0017). None: where some server is
+  // another machine's. Others can, but for plain ones of one copy with a name.
+  std::optional<bool> moves;
   bool unix_sockets = true;  // for servers on this host that have one this process may use
   SpinOptions spin;
   FastWake fast_wake = FastWake::kAuto;            // while this pool's threads wait for many replies; see WakeLatency

@@ -28,13 +28,13 @@ ServerSession* Placing::Choose(const Sessions& sessions, const RegionMap& map, u
 
 SpanPlacement Placing::ChooseCopies(const Sessions& sessions, const RegionMap& map, uint64_t span) {
   const int wanted = map.copies()->copies();
-  absl::flat_hash_set<uint32_t> hosts;  // of those that answer
-  int away = 0;
+  absl::flat_hash_set<uint32_t> hosts;  // of those that answer, and do not ask for memory
+  int away = 0;                         // the others
   const auto may_have = [&](const ServerSession& session) {
     return map.copies()->IsMember({session.index(), session.incarnation()});
   };
   for (const auto& session : sessions) {
-    if (session->up() && may_have(*session)) {
+    if (session->up() && may_have(*session) && session->capacity().asked_back_bytes == 0) {
       hosts.insert(session->host());
     } else {
       ++away;
@@ -46,7 +46,8 @@ SpanPlacement Placing::ChooseCopies(const Sessions& sessions, const RegionMap& m
   });
   SpanPlacement placement = PlaceSpan(map.key().placement, map.key().id, span, wanted, candidates);
   const auto count = kReplicasMax - static_cast<int>(absl::c_count(placement.servers, kNoServer));
-  // Those that are away may be of other hosts: then the span gets its other copies later. What is full gives none.
+  // Those that are away, or need their memory now, may be of other hosts: then the span gets its other copies later.
+  // What is full gives none.
   const int answering = static_cast<int>(hosts.size());
   wanted_hosts_ = answering + away < wanted ? wanted : 0;
   if (wanted_hosts_ > 0 || count < std::min(wanted, answering)) return {};

@@ -49,9 +49,13 @@ absl::Status CheckOptions(const RegionOptions& options) {
 
 }  // namespace
 
+bool Pool::IsLocal(const PoolOptions& options) {
+  return std::all_of(options.servers.begin(), options.servers.end(), IsThisMachine);
+}
+
 bool Pool::WouldSeal(const PoolOptions& options) {
   if (options.seal != Seal::kAuto) return options.seal == Seal::kYes;
-  return !std::all_of(options.servers.begin(), options.servers.end(), IsThisMachine);
+  return !IsLocal(options);
 }
 
 Pool::Pool(PoolOptions options, std::unique_ptr<SealSecret> secret, std::unique_ptr<PoolEdge> edge)
@@ -165,9 +169,10 @@ absl::StatusOr<std::unique_ptr<Region>> Pool::CreateRegion(const RegionOptions& 
   if (options.seal == Seal::kYes || (options.seal == Seal::kAuto && seals_)) {
     NRAM_ASSIGN_OR_RETURN(seal, MakeSeal());
   }
-  const RegionKey key{
-      RegionId{edge_->environment()->RandomId()}, Epoch{1}, options.gc, /*named=*/false, options.placement,
-      static_cast<uint8_t>(options.copies)};
+  RegionKey key{RegionId{edge_->environment()->RandomId()}, Epoch{1}, options.gc, /*named=*/false, options.placement,
+                static_cast<uint8_t>(options.copies)};
+  // Servers on one machine have nothing to give each other.
+  key.moves = options_.moves.value_or(!IsLocal(options_));
   auto region = std::make_unique<Region>(&home_, key, options, /*read_only=*/false, std::move(seal));
   region->BeginRepair();
   return region;

@@ -79,6 +79,8 @@ class Pool {
   // Whether an unnamed region that does not say is sealed; of a pool that is to be opened so.
   bool seals() const { return seals_; }
   static bool WouldSeal(const PoolOptions& options);
+  // All servers are this machine's.
+  static bool IsLocal(const PoolOptions& options);
   // Client memory for so many messages of sealed regions that are under way at a time, so that none of them allocates.
   // To be called before there are regions. RESOURCE_EXHAUSTED: no memory may be locked for the key.
   absl::Status PrepareSealers(size_t messages);

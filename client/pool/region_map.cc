@@ -129,12 +129,16 @@ Room::Grant RegionMap::TakeReserved(uint16_t server, Room* room, uint64_t least_
 
 void RegionMap::EndReserved(uint16_t server, Room* room, Room::Grant grant, uint64_t used_bytes) {
   GateLock lock(&mu_);
-  PresenceLocked(server)->room.Used(room, std::move(grant), used_bytes);
+  RegionRoom& purse = PresenceLocked(server)->room;
+  purse.Used(room, std::move(grant), used_bytes);
+  if (closed_) purse.Close(room);  // repair had begun that before
 }
 
 void RegionMap::EndUnknown(uint16_t server, Room* room, Room::Grant grant) {
   GateLock lock(&mu_);
-  PresenceLocked(server)->room.Unknown(room, std::move(grant));
+  RegionRoom& purse = PresenceLocked(server)->room;
+  purse.Unknown(room, std::move(grant));
+  if (closed_) purse.Close(room);
 }
 
 RegionMap::Reserved RegionMap::LookForReserved(uint16_t server, uint64_t had_bytes) const {
@@ -182,7 +186,9 @@ RegionRoom::Trim RegionMap::BeginTrim(uint16_t server, Room* room) {
 
 void RegionMap::EndTrim(uint16_t server, Room* room, const RegionRoom::Trim& trim, const RegionRoom::TrimEnd& end) {
   GateLock lock(&mu_);
-  PresenceLocked(server)->room.EndTrim(room, trim, end);
+  RegionRoom& purse = PresenceLocked(server)->room;
+  purse.EndTrim(room, trim, end);
+  if (closed_) purse.Close(room);
 }
 
 void RegionMap::CloseRooms(absl::FunctionRef<Room*(uint16_t)> room_of) {

@@ -42,6 +42,7 @@ struct RegionKey {
   PlacementPolicy placement = PlacementPolicy::kStriped;
   uint8_t copies = 1;  // of each page; 2 or more, or sealed: the spans are in RegionMap::copies
   CopiesReader reader = CopiesReader::kNo;
+  bool moves = false;  // its spans are to be able to move (adr/0017), so they are in RegionMap::copies too
 };
 
 // Thread-safe. Nothing blocks. Every `room` argument is the client's room at that server.
@@ -73,8 +74,8 @@ class RegionMap {
   };
 
   const RegionKey& key() const { return key_; }
-  // Where the spans of a region with several copies, or of a sealed one, are; else null. Then this map has no spans,
-  // and knows no lives of servers.
+  // Where the spans of a region with several copies, or that is sealed or moves, are; else null. Then this map has no
+  // spans, and knows no lives of servers.
   CopyMap* copies() const { return copied_ == nullptr ? nullptr : &copied_->map; }
   // Null: the region is plain.
   RegionSeal* seal() const { return copied_ == nullptr ? nullptr : copied_->seal.get(); }
@@ -159,8 +160,9 @@ class RegionMap {
 
   RegionMap(const RegionKey& key, std::unique_ptr<RegionSeal> seal)
       : key_(key),
-        copied_(key.copies > 1 || seal != nullptr ? std::make_unique<Copied>(key.copies, key.named, std::move(seal))
-                                                  : nullptr) {}
+        copied_(key.copies > 1 || key.moves || seal != nullptr
+                    ? std::make_unique<Copied>(key.copies, key.named, std::move(seal))
+                    : nullptr) {}
   void Drop() {
     if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
   }

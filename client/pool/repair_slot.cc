@@ -20,7 +20,10 @@ void Repairer::FindWork(Slot* slot) {
   while (std::optional<Todo> todo = TakeTodo(*slot)) {
     const uint64_t place = HashOf({todo->map.get(), todo->span});
     const size_t misses = misses_;
+    const uint16_t sheds = todo->sheds;
     if (Begin(slot, *std::move(todo))) return;  // perhaps it has ended already, and the pool is closing
+    NoteShed(sheds, /*left=*/false);
+    if (sheds != kNoServer) continue;
     misses_ = misses + 1;
     MutexLock lock(&mu_);
     (void)tried_.Insert(place);
@@ -41,27 +44,57 @@ bool Repairer::Begin(Slot* slot, Todo todo) {
   slot->page = slot->end_page = 0;
   slot->is_back = false;
   slot->mends = todo.mends;
+  slot->sheds = todo.sheds;
+  // Somebody waits for the memory, or a process is about to end.
+  slot->is_urgent = todo.sheds != kNoServer || some_are_urgent_;
   slot->leaves.clear();
   if (todo.mends) {
     Mend(slot);
     return true;
   }
+  // It may have got enough meanwhile.
+  if (slot->sheds != kNoServer && home_->sessions->at(slot->sheds)->asked().share == 0) return false;
   const CopyMap::Plan plan = PlanFor(slot);
   if (plan.need == CopyMap::Need::kNothing) return false;
   slot->target = ChooseTarget(slot, plan);
-  if (plan.need == CopyMap::Need::kJoin) return slot->target != nullptr && BeginJoin(slot);
+  if (plan.need == CopyMap::Need::kJoin) {
+    const bool joins = slot->target != nullptr && BeginJoin(slot);
+    if (!joins && slot->sheds != kNoServer) shedding_.NoteNowhere(slot->sheds, NowNs());
+    return joins;
+  }
   // Where one leaves to make place for another, that must have somewhere to go.
   const bool has_enough = static_cast<int>(plan.stay.size()) >= slot->map->copies()->copies();
-  if (!has_enough && slot->target == nullptr) return false;
+  if (!has_enough && slot->target == nullptr && slot->sheds == kNoServer) return false;
   slot->target = nullptr;
-  slot->leaves = plan.leave;
+  slot->leaves = LeavesOf(*slot, plan);
+  if (slot->leaves.empty()) return false;
   Flip(slot);
   return true;
 }
 
 CopyMap::Plan Repairer::PlanFor(Slot* slot) const {
   LookAtDonors(&slot->donors);
-  return slot->map->copies()->PlanFor(slot->span, slot->donors);
+  const bool sheds = slot->sheds != kNoServer;
+  if (sheds) slot->donors[slot->sheds].standing = CopyMap::Donor::Standing::kLeaves;
+  CopyMap::Plan plan = slot->map->copies()->PlanFor(slot->span, slot->donors);
+  if (!sheds || plan.need == CopyMap::Need::kNothing) return plan;
+  const bool is_there = absl::c_any_of(
+      plan.leave, [&](uint16_t presence) { return slot->map->copies()->LifeOf(presence).server == slot->sheds; });
+  if (!is_there) {
+    plan.need = CopyMap::Need::kNothing;  // it has left already
+  } else if (plan.has_sibling && slot->map->copies()->copies() > 1) {
+    plan.need = CopyMap::Need::kLeave;  // no byte moves
+  }
+  return plan;
+}
+
+absl::InlinedVector<uint16_t, SpanCopies::kMost> Repairer::LeavesOf(const Slot& slot, const CopyMap::Plan& plan) const {
+  if (slot.sheds == kNoServer) return plan.leave;
+  absl::InlinedVector<uint16_t, SpanCopies::kMost> leaves;
+  for (const uint16_t presence : plan.leave) {
+    if (slot.map->copies()->LifeOf(presence).server == slot.sheds) leaves.push_back(presence);
+  }
+  return leaves;
 }
 
 void Repairer::Mend(Slot* slot) {
@@ -86,12 +119,15 @@ ServerSession* Repairer::ChooseTarget(Slot* slot, const CopyMap::Plan& plan) con
     hosts.push_back(session.host());
     if (session.domain() != 0) domains.push_back(session.domain());
   }
+  // Its host would have nothing of it.
+  const uint32_t sheds_host = slot->sheds == kNoServer ? 0 : home_->sessions->at(slot->sheds)->host();
   const auto may_take = [&](uint16_t server) {
     const ServerSession& session = *home_->sessions->at(server);
     const bool has_one = absl::c_any_of(
         plan.leave, [&](uint16_t presence) { return slot->map->copies()->LifeOf(presence).server == server; });
     return !has_one && slot->map->copies()->IsMember({server, session.incarnation()}) && session.usable() &&
-           !session.capacity().draining && !IsAvoided(server, now_ns) && !absl::c_linear_search(hosts, session.host());
+           !session.capacity().draining && session.capacity().asked_back_bytes == 0 && session.host() != sheds_host &&
+           !IsAvoided(server, now_ns) && !absl::c_linear_search(hosts, session.host());
   };
   // Where a copy has missed something, what it had goes first, and with it the room comes back.
   for (const CopyMap::Life& life : plan.stale) {
@@ -105,6 +141,11 @@ ServerSession* Repairer::ChooseTarget(Slot* slot, const CopyMap::Plan& plan) con
     return candidate.domain != 0 && absl::c_linear_search(domains, candidate.domain);
   };
   if (!absl::c_all_of(candidates, is_near)) std::erase_if(candidates, is_near);
+  // Who had to give memory back lately may have to again.
+  const auto is_pressed = [&](const PlacementCandidate& candidate) {
+    return home_->sessions->at(candidate.server)->capacity().pressed;
+  };
+  if (!absl::c_all_of(candidates, is_pressed)) std::erase_if(candidates, is_pressed);
   const RegionKey& key = slot->map->key();
   const SpanPlacement chosen = PlaceSpan(key.placement, key.id, slot->span, 1, candidates);
   return chosen.placed() ? home_->sessions->at(chosen.servers[0]) : nullptr;
@@ -139,7 +180,7 @@ bool Repairer::BeginJoin(Slot* slot) {
   }
   slot->waiter.what = Waiter::For::kRoom;
   slot->waiter.room_bytes = bytes;
-  slot->waiter.deadline_ns = NowNs() + kRoomNs;
+  slot->waiter.deadline_ns = NowNs() + (slot->sheds != kNoServer ? kShedNs : kRoomNs);
   slot->waiter.context = slot;
   slot->waiter.resume = [](Waiter* waiter) {
     auto* const self = static_cast<Slot*>(waiter->context);
@@ -179,7 +220,7 @@ void Repairer::Open(Slot* slot) {
   request.range = {slot->span * kChunksPerSpan, kChunksPerSpan};
   request.repair = RepairWork::kOpen;
   request.copy = slot->joining;
-  Start(slot, request, kSpanNs, [](Io* io, void* context) {
+  Start(slot, request, slot->sheds != kNoServer ? kShedNs : kSpanNs, [](Io* io, void* context) {
     auto* const self = static_cast<Slot*>(context);
     Repairer* const repairer = self->repairer;
     if (!io->Wait().ok()) return repairer->Fail(self, repairer->IsTargetToBlame(*self));
@@ -250,7 +291,8 @@ void Repairer::Flip(Slot* slot) {
   if (slot->joining.has_value()) {
     const CopyMap::Plan plan = PlanFor(slot);
     const bool has_enough = static_cast<int>(plan.stay.size()) >= slot->map->copies()->copies();
-    if (has_enough) slot->leaves = plan.leave;
+    // What is shed goes where another has come in its place.
+    if (has_enough || slot->sheds != kNoServer) slot->leaves = LeavesOf(*slot, plan);
     // More was reserved meanwhile than was taken at the target.
     if (slot->map->copies()->ReservedPages(slot->span) > slot->reserved_pages) return Fail(slot, /*avoid=*/false);
   }
@@ -259,7 +301,7 @@ void Repairer::Flip(Slot* slot) {
   request.repair = RepairWork::kJoin;
   request.copy = slot->joining;
   request.leaves = slot->leaves;
-  Start(slot, request, kSpanNs, [](Io* io, void* context) {
+  Start(slot, request, slot->sheds != kNoServer ? kShedNs : kSpanNs, [](Io* io, void* context) {
     auto* const self = static_cast<Slot*>(context);
     self->repairer->OnFlipped(self, io->Wait());
   });
@@ -267,10 +309,13 @@ void Repairer::Flip(Slot* slot) {
 
 void Repairer::OnFlipped(Slot* slot, const absl::Status& status) {
   CopyMap* const copies = slot->map->copies();
+  bool has_left = false;
   for (const uint16_t presence : slot->leaves) {
     const std::optional<CopyMap::Leftover> leftover = copies->LeftoverOf(slot->span, presence);
+    has_left = has_left || leftover.has_value();
     if (leftover.has_value()) AddLeftover(slot->map.get(), slot->span, *leftover);
   }
+  NoteShed(std::exchange(slot->sheds, kNoServer), has_left);
   if (!status.ok()) return Fail(slot, IsTargetToBlame(*slot));
   if (slot->joining.has_value()) {
     ++made_;
@@ -279,11 +324,15 @@ void Repairer::OnFlipped(Slot* slot, const absl::Status& status) {
   Rest(slot);
 }
 
-// A region's room at a server where no span of it has a copy any more.
+// A region's room at a server, beyond what its spans there have reserved.
 void Repairer::GiveBackShare(RegionMap* map, uint16_t server) {
-  if (!map->has_room() || map->copies()->IsUsed(server)) return;
+  if (!map->has_room()) return;
+  // Not more than is certainly not needed: what the spans that are still there may need in all stays.
+  const uint64_t needed_bytes = map->copies()->ReservedBytesAt(server);
+  const uint64_t bytes = map->reserved_bytes(server);
+  if (bytes <= needed_bytes) return;
   ServerSession* const session = home_->sessions->at(server);
-  (void)map->ReleaseReserved(server, session->room(), UINT64_MAX);
+  (void)map->ReleaseReserved(server, session->room(), bytes - needed_bytes);
   session->NoteRoom();
 }
 
@@ -295,7 +344,9 @@ void Repairer::ReleaseReserved(Slot* slot, uint64_t most_bytes) {
 }
 
 void Repairer::Fail(Slot* slot, bool avoid) {
-  if (avoid && slot->target != nullptr) Avoid(slot->target->index());
+  NoteShed(std::exchange(slot->sheds, kNoServer), /*left=*/false);
+  // A donor that is about to end has nobody else to wait for.
+  if (avoid && slot->target != nullptr && !some_are_urgent_) Avoid(slot->target->index());
   if (slot->joining.has_value()) {
     slot->map->copies()->EndJoining(slot->span, *slot->joining);
     // What was reserved stays: the copy is in sync, although those that are to leave have not left, or it has its place
@@ -319,10 +370,12 @@ void Repairer::Rest(Slot* slot) {
   const uint64_t rate = home_->options->repair_bytes_per_s;
   const int64_t now_ns = NowNs();
   const int64_t took_ns = now_ns - slot->began_ns;
-  if (rate == PoolOptions::kRepairQuarter) {
+  if (slot->is_urgent) {
+    slot->owed_ns = 0;
+  } else if (rate == PoolOptions::kRepairQuarter) {
     slot->owed_ns += 3 * took_ns;
   } else if (rate != PoolOptions::kRepairUnbounded) {
-    const auto share_ns = static_cast<int64_t>(kSlots * kSpanBytes * kNsPerSecond / rate);
+    const auto share_ns = static_cast<int64_t>(kRepairSlots * kSpanBytes * kNsPerSecond / rate);
     slot->owed_ns += std::max<int64_t>(share_ns - took_ns, 0);
   }
   DestroyAgain(*slot->map);

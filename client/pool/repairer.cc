@@ -34,6 +34,7 @@ void Repairer::AwaitStopped() {
   for (Slot& slot : slots_) slot.map = nullptr;
   MutexLock lock(&mu_);
   todo_.Clear();
+  shed_todo_.Clear();
   listed_.Clear();
   leftovers_.Clear();
 }
@@ -49,9 +50,22 @@ void Repairer::Forget(const RegionMap& map) {
       listed_.Erase(HashOf({&map, todo.span | (todo.mends ? kMendBit : 0)}));
     }
   }
+  for (size_t left = shed_todo_.size(); left > 0; --left) {
+    Todo todo = shed_todo_.PopFront();
+    if (todo.map.get() != &map) {
+      shed_todo_.PushBack(std::move(todo));
+    } else {
+      listed_.Erase(HashOf({&map, todo.span}));
+      NoteShed(todo.sheds, /*left=*/false);
+    }
+  }
   for (size_t left = leftovers_.size(); left > 0; --left) {
     Free free = leftovers_.PopFront();
-    if (free.map.get() != &map) leftovers_.PushBack(std::move(free));
+    if (free.map.get() != &map) {
+      leftovers_.PushBack(std::move(free));
+    } else {
+      shedding_.NoteFreed(free.leftover.life.server);
+    }
   }
 }
 
@@ -66,6 +80,7 @@ void Repairer::Tick(int64_t now_ns) {
   if (stopping_) return;
   if (home_->copied->empty()) {
     at_map_ = nullptr;
+    in_pass_ = false;
     counting_ = {};
     const bool told = client_ == 0 || report() == CopiesReport{.client = client_, .made = made_};
     if (!told && now_ns >= told_ns_ + kTellNs) Tell(now_ns);
@@ -78,6 +93,7 @@ void Repairer::Tick(int64_t now_ns) {
   for (Slot& slot : slots_) {
     if (slot.state == Slot::State::kResting && now_ns >= slot.until_ns) slot.state = Slot::State::kFree;
   }
+  HearServers();
   Walk(now_ns);
   for (Slot& slot : slots_) {
     if (slot.state != Slot::State::kFree) continue;
@@ -96,11 +112,15 @@ void Repairer::Prepare() {
     slot.donors.reserve(servers);
     slot.candidates.reserve(servers);
   }
+  shedding_.Prepare(servers);
   donors_.reserve(servers);
+  sheds_.reserve(kSpansATick + CopyMap::kSpansPerTableBlock);
   found_.reserve(kSpansATick + CopyMap::kSpansPerTableBlock);
+  found_first_.reserve(kSpansATick + CopyMap::kSpansPerTableBlock);
   MutexLock lock(&mu_);
   todo_.Reserve(kTodoMax + kMendsMax);
-  listed_.Reserve(kTodoMax + kMendsMax);
+  shed_todo_.Reserve(kShedsMax);
+  listed_.Reserve(kTodoMax + kMendsMax + kShedsMax);
   tried_.Reserve(kTriedMax);
   leftovers_.Reserve(kLeftoversMax);
 }
@@ -117,16 +137,40 @@ void Repairer::LookAtDonors(Donors* donors) const {
       donor.standing = Standing::kAway;
     } else if (session->capacity().leaving) {
       donor.standing = Standing::kLeaves;
+    } else if (session->asked().share > 0) {
+      donor.standing = Standing::kAsks;
     }
     donors->push_back(donor);
   }
 }
 
+void Repairer::HearServers() {
+  bool some_are_urgent = false;
+  for (const auto& session : *home_->sessions) {
+    const ServerSession::Asked asked = session->asked();
+    const ServerCapacity capacity = session->capacity();
+    shedding_.Hear(session->index(), asked.word, capacity.leaving ? 0 : asked.share);
+    some_are_urgent = some_are_urgent || (capacity.leaving && capacity.urgent);
+  }
+  some_are_urgent_ = some_are_urgent;
+  if (shedding_.asks() || some_are_urgent) next_pass_ns_ = 0;
+}
+
+void Repairer::NoteShed(uint16_t server, bool left) {
+  if (server == kNoServer) return;
+  left ? shedding_.Left(server) : shedding_.Stayed(server);
+}
+
 void Repairer::Walk(int64_t now_ns) {
-  if (at_map_ == nullptr && now_ns < next_pass_ns_) return;
+  if (!in_pass_) {
+    if (now_ns < next_pass_ns_) return;
+    in_pass_ = true;
+    shedding_.BeginPass();
+  }
   LookAtDonors(&donors_);
   size_t spans = 0;
-  for (size_t regions = 0; regions < kRegionsATick && spans < kSpansATick;) {
+  const size_t regions_max = shedding_.asks() ? kRegionsATickAsked : kRegionsATick;
+  for (size_t regions = 0; regions < regions_max && spans < kSpansATick;) {
     if (at_map_ != nullptr && at_map_->is_closing()) at_map_ = nullptr;
     if (at_map_ == nullptr) {
       at_map_ = home_->copied->Next();
@@ -135,13 +179,24 @@ void Repairer::Walk(int64_t now_ns) {
       if (at_map_ == nullptr) return EndPass(now_ns);
     }
     found_.clear();
+    found_first_.clear();
+    sheds_.clear();
     const auto incarnation_of = [&](uint16_t server) { return home_->sessions->at(server)->incarnation(); };
     const auto copies = static_cast<uint64_t>(at_map_->copies()->copies());
     const auto visit = [&](uint64_t span, CopyMap::Health health, const CopyMap::Plan& plan) {
       ++spans;
       // A sealed span of one copy moves, and that is all.
       counting_.moving += plan.moves && (health == CopyMap::Health::kInSync || copies == 1) ? 1 : 0;
-      if (plan.need != CopyMap::Need::kNothing) found_.push_back(span);
+      if (plan.need != CopyMap::Need::kNothing)
+        (plan.moves && !plan.has_sibling ? found_first_ : found_).push_back(span);
+      const int rank = Shedding::RankOf(plan.has_sibling, plan.heat);
+      for (const uint16_t server : plan.asked) shedding_.Count(server, rank);
+      const bool sheds = plan.need != CopyMap::Need::kLeave && health != CopyMap::Health::kRepairing;
+      for (const uint16_t server : plan.asked) {
+        if (!sheds || !shedding_.Takes(server, rank, now_ns)) continue;
+        sheds_.emplace_back(span, server);
+        break;
+      }
       if (copies == 1) return;
       counting_.wanted = counting_.wanted == 0 ? copies : std::min(counting_.wanted, copies);
       counting_.in_sync += health == CopyMap::Health::kInSync ? 1 : 0;
@@ -149,9 +204,14 @@ void Repairer::Walk(int64_t now_ns) {
       counting_.repairing += health == CopyMap::Health::kRepairing ? 1 : 0;
       counting_.lost += health == CopyMap::Health::kLost ? 1 : 0;
     };
-    at_span_ = at_map_->copies()->Walk(at_span_, kSpansATick - spans, donors_, incarnation_of, visit);
+    at_span_ = at_map_->copies()->Walk(at_span_, kSpansATick - spans, donors_, incarnation_of, visit, cools_);
     ListWork(now_ns);
-    if (at_span_ == UINT64_MAX) at_map_ = nullptr;
+    if (at_span_ != UINT64_MAX) continue;
+    // Spans that were shed leave room that was reserved for them.
+    for (uint16_t server = 0; shedding_.asks() && server < donors_.size(); ++server) {
+      if (donors_[server].standing == CopyMap::Donor::Standing::kAsks) GiveBackShare(at_map_.get(), server);
+    }
+    at_map_ = nullptr;
   }
 }
 
@@ -159,7 +219,10 @@ void Repairer::Walk(int64_t now_ns) {
 void Repairer::ListWork(int64_t now_ns) {
   RegionMap* const map = at_map_.get();
   MutexLock lock(&mu_);
-  if (map->is_closing()) return;
+  if (map->is_closing()) {
+    for (const auto& [span, server] : sheds_) NoteShed(server, /*left=*/false);
+    return;
+  }
   uint64_t damaged = 0;
   if (!todo_.full() && map->copies()->TakeDamaged(&damaged) && listed_.Insert(HashOf({map, damaged | kMendBit}))) {
     todo_.PushFront({map->Share(), damaged, /*mends=*/true});
@@ -169,15 +232,34 @@ void Repairer::ListWork(int64_t now_ns) {
     tried_.Clear();
     try_again_ns_ = now_ns + AvoidNs();
   }
-  for (const uint64_t span : found_) {
-    const uint64_t place = HashOf({map, span});
-    if (todo_.size() >= kTodoMax || tried_.Contains(place) || !listed_.Insert(place)) continue;
-    todo_.PushBack({map->Share(), span});
-    found_work_ = true;
+  ListSheds();
+  for (const std::vector<uint64_t>* const found : {&found_, &found_first_}) {
+    for (const uint64_t span : *found) {
+      const uint64_t place = HashOf({map, span});
+      if (todo_.size() >= kTodoMax || tried_.Contains(place) || !listed_.Insert(place)) continue;
+      // What would be lost with its server goes first.
+      found == &found_first_ ? todo_.PushFront({map->Share(), span}) : todo_.PushBack({map->Share(), span});
+      found_work_ = true;
+    }
+  }
+}
+
+// Somebody waits for the memory: before all repair.
+void Repairer::ListSheds() {
+  for (const auto& [span, server] : sheds_) {
+    if (shed_todo_.size() >= kShedsMax || !listed_.Insert(HashOf({at_map_.get(), span}))) {
+      NoteShed(server, /*left=*/false);
+      continue;
+    }
+    shed_todo_.PushBack({at_map_->Share(), span, /*mends=*/false, server});
   }
 }
 
 void Repairer::EndPass(int64_t now_ns) {
+  in_pass_ = false;
+  shedding_.EndPass();
+  cools_ = now_ns >= next_cool_ns_;
+  if (cools_) next_cool_ns_ = now_ns + kCoolNs;
   // While there is work, and some of it can be done, the walk goes on.
   next_pass_ns_ = found_work_ && misses_ < kTodoMax ? now_ns : now_ns + std::min(kPassNs, AvoidNs());
   if (now_ns >= told_ns_ + kTellNs || !counting_.IsAsWellAs(told_)) Tell(now_ns);
@@ -209,13 +291,22 @@ std::optional<Repairer::Todo> Repairer::TakeTodo(const Slot& slot) {
   const auto index = static_cast<size_t>(&slot - slots_.data());
   MutexLock lock(&mu_);
   at_work_[index] = {};
-  while (!todo_.empty() && !stopping_) {
-    std::optional<Todo> todo = todo_.PopFront();
-    listed_.Erase(HashOf({todo->map.get(), todo->span | (todo->mends ? kMendBit : 0)}));
-    // Two slots on one span would take each other's copy for their own.
-    if (IsAtWork(*todo) || todo->map->is_closing()) continue;
-    if (!todo->mends) at_work_[index] = {todo->map.get(), todo->span};
-    return todo;
+  // One slot is always there for repair, whatever is shed; and most of them for what is shed, whatever is repaired.
+  std::array<BoundedQueue<Todo>*, 2> queues = {&shed_todo_, &todo_};
+  if (index == 0) std::swap(queues[0], queues[1]);
+  for (BoundedQueue<Todo>* const queue : queues) {
+    if (queue == &todo_ && index >= kRepairSlots && !some_are_urgent_) continue;
+    while (!queue->empty() && !stopping_) {
+      std::optional<Todo> todo = queue->PopFront();
+      listed_.Erase(HashOf({todo->map.get(), todo->span | (todo->mends ? kMendBit : 0)}));
+      // Two slots on one span would take each other's copy for their own.
+      if (IsAtWork(*todo) || todo->map->is_closing()) {
+        NoteShed(todo->sheds, /*left=*/false);
+        continue;
+      }
+      if (!todo->mends) at_work_[index] = {todo->map.get(), todo->span};
+      return todo;
+    }
   }
   return std::nullopt;
 }
@@ -235,66 +326,79 @@ void Repairer::Avoid(uint16_t server) {
 void Repairer::AddLeftover(RegionMap* map, uint64_t span, const CopyMap::Leftover& leftover) {
   MutexLock lock(&mu_);
   // What is not remembered stays there until the region is destroyed.
-  if (!leftovers_.full() && !map->is_closing()) leftovers_.PushBack({map->Share(), span, leftover});
+  if (leftovers_.full() || map->is_closing()) return;
+  leftovers_.PushBack({map->Share(), span, leftover});
+  shedding_.NoteLeftover(leftover.life.server);
 }
 
 void Repairer::FreeLeftovers() {
-  size_t looks = 0;
   for (Freeing& freeing : freeing_) {
     if (freeing.busy) continue;
-    bool found = false;
-    while (!found && ++looks <= kLooksMax) {
-      MutexLock lock(&mu_);
-      if (leftovers_.empty() || stopping_) return;
-      Free what = leftovers_.PopFront();
-      const ServerSession& session = *home_->sessions->at(what.leftover.life.server);
-      const bool is_over = session.incarnation() != what.leftover.life.incarnation || what.map->is_closing() ||
-                           !what.map->CheckUsable().ok();
-      if (is_over) continue;
-      found = session.usable();
-      if (found) {
-        freeing.what = std::move(what);
-      } else {
-        leftovers_.PushBack(std::move(what));  // later
-      }
-    }
-    if (!found) return;
-    const CopyMap::Leftover& leftover = freeing.what.leftover;
-    ServerLife* const life = home_->sessions->at(leftover.life.server)->life();
-    if (life->incarnation != leftover.life.incarnation) continue;
-    freeing.busy = true;
-    const RegionKey& key = freeing.what.map->key();
-    Call& call = freeing.call;
-    call.request = MessageHeader(TrimRequest{.region = key.id,
-                                             .range = {freeing.what.span * kChunksPerSpan, kChunksPerSpan},
-                                             .epoch = key.epoch,
-                                             .span_generation = leftover.generation});
-    call.deadline_ns = NowNs() + home_->options->io_timeout_ms * kNsPerMs;
-    call.context = &freeing;
-    call.done = [](Call* done) {
-      auto* const self = static_cast<Freeing*>(done->context);
-      self->repairer->OnFreed(self);
-    };
-    life->bulk->Start(&call);
+    freeing.in_a_row = 0;
+    if (!FreeNext(&freeing)) return;
   }
+}
+
+bool Repairer::FreeNext(Freeing* freeing) {
+  ServerLife* life = nullptr;
+  for (size_t looks = 0; life == nullptr; ++looks) {
+    MutexLock lock(&mu_);
+    if (leftovers_.empty() || stopping_ || looks == kLooksMax) return false;
+    Free what = leftovers_.PopFront();
+    const CopyMap::Life& its = what.leftover.life;
+    const ServerSession& session = *home_->sessions->at(its.server);
+    const bool is_over =
+        session.incarnation() != its.incarnation || what.map->is_closing() || !what.map->CheckUsable().ok();
+    if (!is_over && !session.usable()) {
+      leftovers_.PushBack(std::move(what));  // later
+      continue;
+    }
+    ServerLife* const present = session.life();
+    if (is_over || present->incarnation != its.incarnation) {
+      shedding_.NoteFreed(its.server);
+      continue;
+    }
+    life = present;
+    freeing->what = std::move(what);
+  }
+  freeing->busy = true;
+  const RegionKey& key = freeing->what.map->key();
+  Call& call = freeing->call;
+  call.request = MessageHeader(TrimRequest{.region = key.id,
+                                           .range = {freeing->what.span * kChunksPerSpan, kChunksPerSpan},
+                                           .epoch = key.epoch,
+                                           .span_generation = freeing->what.leftover.generation});
+  call.deadline_ns = NowNs() + home_->options->io_timeout_ms * kNsPerMs;
+  call.context = freeing;
+  call.done = [](Call* done) {
+    auto* const self = static_cast<Freeing*>(done->context);
+    self->repairer->OnFreed(self);
+  };
+  life->bulk->Start(&call);
+  return true;
 }
 
 void Repairer::OnFreed(Freeing* freeing) {
   const Call& call = freeing->call;
-  ServerSession* const session = home_->sessions->at(freeing->what.leftover.life.server);
-  if (call.code != absl::StatusCode::kOk) {
+  const uint16_t server = freeing->what.leftover.life.server;
+  ServerSession* const session = home_->sessions->at(server);
+  const bool answered = call.code == absl::StatusCode::kOk;
+  if (!answered) {
     session->Suspect();
     AddLeftover(freeing->what.map.get(), freeing->what.span, freeing->what.leftover);
-  } else {
+  } else if (session->asked().share == 0) {
     session->NoteFreed();
   }
+  shedding_.NoteFreed(server);
   bool is_last = false;
   {
     MutexLock lock(&mu_);
     is_last = leftovers_.empty();
   }
-  if (is_last) GiveBackShare(freeing->what.map.get(), session->index());
+  if (is_last && !freeing->what.map->copies()->IsUsed(server)) GiveBackShare(freeing->what.map.get(), server);
   freeing->what.map = nullptr;
+  // Each may end before it has begun: the rest waits for a tick.
+  if (answered && !is_last && ++freeing->in_a_row < kInlineMax && FreeNext(freeing)) return;
   freeing->busy = false;
 }
 

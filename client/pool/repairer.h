@@ -1,7 +1,8 @@
 #ifndef NRAM_CLIENT_POOL_REPAIRER_H_
 #define NRAM_CLIENT_POOL_REPAIRER_H_
 
-// Gives spans the copies that they lack, and moves those of servers that leave (adr/0014).
+// Gives spans the copies that they lack, moves those of servers that leave (adr/0014), and sheds what servers ask back
+// (adr/0017).
 
 #include <array>
 #include <atomic>
@@ -23,6 +24,7 @@
 #include "client/pool/region.h"
 #include "client/pool/repair_pace.h"
 #include "client/pool/server_session.h"
+#include "client/pool/shedding.h"
 #include "client/transport/control_client.h"
 
 namespace nram {
@@ -46,22 +48,27 @@ class Repairer : public PoolEdge::Ticked {
   void AwaitStopped();
 
  private:
-  static constexpr size_t kSlots = 2;
+  static constexpr size_t kSlots = 6;
+  static constexpr size_t kRepairSlots = 2;                // of these, for what is not urgent
   static constexpr size_t kParts = 8;                      // of a slot's operation
   static constexpr size_t kTodoMax = 1024;                 // spans
+  static constexpr size_t kShedsMax = 1024;                // spans that are to be shed
   static constexpr size_t kMendsMax = 64;                  // blocks, beside them
   static constexpr size_t kTriedMax = 65'536;              // spans
   static constexpr uint64_t kMendBit = uint64_t{1} << 63;  // of a Place that is a block
   static constexpr int kInlineMax = 64;                    // spans in a row, as each may end before it returns
   static constexpr size_t kLeftoversMax = 65'536;
   static constexpr size_t kFreedAtATime = 64;
-  static constexpr size_t kLooksMax = 256;  // at leftovers, each tick
+  static constexpr size_t kLooksMax = 256;              // at leftovers, at a time
+  static constexpr int64_t kCoolNs = 5 * kNsPerSecond;  // of a span's heat, a degree
   static constexpr size_t kSpansATick = 4096;
   static constexpr size_t kRegionsATick = 512;
+  static constexpr size_t kRegionsATickAsked = 4096;    // while a server asks for memory
   static constexpr int64_t kPassNs = kNsPerSecond;      // from one walk to the next, at most
   static constexpr int64_t kRestNs = 20 * kNsPerMs;     // shorter ones are saved up
   static constexpr int64_t kTellNs = kNsPerSecond / 4;  // servers are told at most so often
   static constexpr int64_t kRoomNs = 2 * kNsPerSecond;  // to wait for room
+  static constexpr int64_t kShedNs = kNsPerSecond;      // the same, for what is shed: there are others
   static constexpr int64_t kSpanNs = 2 * kNsPerSecond;  // of an operation that has the whole span in the gate
   static constexpr int64_t kCopyNs = 5 * kNsPerSecond;  // of one that has a block or some
 
@@ -71,7 +78,8 @@ class Repairer : public PoolEdge::Ticked {
   struct Todo {
     RegionMap::Ref map;
     uint64_t span = 0;
-    bool mends = false;  // `span` is the number of a block with a damaged page
+    bool mends = false;          // `span` is the number of a block with a damaged page
+    uint16_t sheds = kNoServer;  // the server that the span's copy is to leave
   };
   struct Slot {
     enum class State : uint8_t { kFree, kBusy, kResting };
@@ -88,8 +96,10 @@ class Repairer : public PoolEdge::Ticked {
     ServerSession* target = nullptr;
     uint64_t incarnation = 0;  // the target's
     std::optional<uint16_t> joining;
-    bool is_back = false;  // the target had a copy, which has missed something
-    bool mends = false;    // `span` is the number of a block with a damaged page
+    bool is_back = false;        // the target had a copy, which has missed something
+    bool mends = false;          // `span` is the number of a block with a damaged page
+    uint16_t sheds = kNoServer;  // as Todo has it
+    bool is_urgent = false;      // no pause after it
     uint64_t reserved_pages = 0;
     uint64_t reserved_bytes = 0;  // of the region's room at the target, for this span
     uint64_t used_bytes = 0;      // what was copied has paid there
@@ -111,6 +121,7 @@ class Repairer : public PoolEdge::Ticked {
   struct Freeing {
     Repairer* repairer = nullptr;
     std::atomic<bool> busy{false};
+    int in_a_row = 0;  // since a tick
     Call call;
     Free what;
   };
@@ -122,8 +133,12 @@ class Repairer : public PoolEdge::Ticked {
   // Allocates all buffers and lists: the threads that bring ticks and answers may be those that free memory (swap).
   void Prepare();
   void LookAtDonors(Donors* donors) const;
+  // A copy that was taken to be shed has ended.
+  void NoteShed(uint16_t server, bool left);
   void Walk(int64_t now_ns);
   void ListWork(int64_t now_ns);
+  void ListSheds() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void HearServers();
   void EndPass(int64_t now_ns);
   void Tell(int64_t now_ns);
   // For that slot, which has none.
@@ -135,6 +150,8 @@ class Repairer : public PoolEdge::Ticked {
   void FindWork(Slot* slot);
   bool Begin(Slot* slot, Todo todo);
   CopyMap::Plan PlanFor(Slot* slot) const;
+  // The presences of the plan that leave now.
+  absl::InlinedVector<uint16_t, SpanCopies::kMost> LeavesOf(const Slot& slot, const CopyMap::Plan& plan) const;
   ServerSession* ChooseTarget(Slot* slot, const CopyMap::Plan& plan) const;
   bool IsAtWork(const Todo& todo) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Mend(Slot* slot);
@@ -159,6 +176,8 @@ class Repairer : public PoolEdge::Ticked {
 
   void AddLeftover(RegionMap* map, uint64_t span, const CopyMap::Leftover& leftover);
   void FreeLeftovers();
+  // False: nothing is to be freed now.
+  bool FreeNext(Freeing* freeing);
   void OnFreed(Freeing* freeing);
 
   const RegionHome* const home_;
@@ -170,9 +189,15 @@ class Repairer : public PoolEdge::Ticked {
   RegionMap::Ref at_map_;
   uint64_t at_span_ = 0;
   int64_t next_pass_ns_ = 0;
+  bool in_pass_ = false;  // it may be between two regions
   bool found_work_ = false;
   Donors donors_;
-  std::vector<uint64_t> found_;  // spans of one region
+  std::vector<uint64_t> found_;                       // spans of one region
+  std::vector<uint64_t> found_first_;                 // likewise: their only copy is on a server that leaves
+  std::vector<std::pair<uint64_t, uint16_t>> sheds_;  // likewise, and the servers that they are to leave
+  int64_t next_cool_ns_ = 0;
+  bool cools_ = false;
+  Shedding shedding_;
   CopiesReport counting_;
   uint64_t client_ = 0;  // this one's number, once there is something to tell
   int64_t told_ns_ = 0;
@@ -182,7 +207,8 @@ class Repairer : public PoolEdge::Ticked {
   mutable Mutex mu_;
   std::array<Place, kSlots> at_work_ ABSL_GUARDED_BY(mu_){};  // by slot
   BoundedQueue<Todo> todo_ ABSL_GUARDED_BY(mu_);              // only the walk adds to it
-  BoundedHashSet listed_ ABSL_GUARDED_BY(mu_);                // in todo_
+  BoundedQueue<Todo> shed_todo_ ABSL_GUARDED_BY(mu_);         // before all that is in todo_
+  BoundedHashSet listed_ ABSL_GUARDED_BY(mu_);                // in either
   // Nothing could be done there lately. A region that has gone is here by its address alone, which costs a new one a
   // few seconds.
   BoundedHashSet tried_ ABSL_GUARDED_BY(mu_);
@@ -191,7 +217,8 @@ class Repairer : public PoolEdge::Ticked {
   std::vector<int64_t> avoided_until_ns_ ABSL_GUARDED_BY(mu_);  // by server
   CopiesReport report_ ABSL_GUARDED_BY(mu_);
   std::atomic<uint64_t> made_{0};
-  std::atomic<size_t> misses_{0};  // of the list, in a row: nothing could be done
+  std::atomic<bool> some_are_urgent_{false};  // servers that leave
+  std::atomic<size_t> misses_{0};             // of the list, in a row: nothing could be done
 };
 
 }  // namespace nram

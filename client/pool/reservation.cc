@@ -100,7 +100,7 @@ bool Reservation::FindServers(uint64_t span, bool* waits) {
   }
   if (copies != nullptr) {
     where_ = servers_ = copies->ChangedServersOf(span);
-    KeepUsable();
+    KeepUsable(copies->ServersOf(span));
     std::sort(servers_.begin(), servers_.end());
   } else if (target.placed()) {
     servers_.push_back(target.server);
@@ -119,14 +119,19 @@ bool Reservation::FindServers(uint64_t span, bool* waits) {
   return false;
 }
 
-void Reservation::KeepUsable() {
+void Reservation::KeepUsable(const CopyMap::Servers& in_sync) {
   CopyMap::Servers usable;
+  bool is_enough = false;
   for (const uint16_t server : servers_) {
     const ServerSession& session = *place_.sessions->at(server);
-    const bool gives_none = session.capacity().draining || absl::c_linear_search(passed_over_, server);
-    if (session.usable() && !gives_none) usable.push_back(server);
+    const bool gives_none = session.capacity().draining || session.capacity().asked_back_bytes > 0 ||
+                            absl::c_linear_search(passed_over_, server);
+    if (!session.usable() || gives_none) continue;
+    usable.push_back(server);
+    is_enough = is_enough || absl::c_linear_search(in_sync, server);
   }
-  if (!usable.empty()) servers_ = usable;
+  // A copy that catches up does not do: a write that only such ones have is refused.
+  if (is_enough) servers_ = usable;
 }
 
 uint64_t Reservation::PriceAt(uint16_t server, uint64_t pages) const {
@@ -222,7 +227,7 @@ bool Reservation::NoteNoRoom(uint64_t bytes) {
       search_.NoteNoAnswer(*session_);
       return true;
     case Waiter::Outcome::kRefused:
-      if (session_->capacity().draining && PassOver()) return true;
+      if ((session_->capacity().draining || session_->capacity().asked_back_bytes > 0) && PassOver()) return true;
       if (placed_) Fail(absl::ResourceExhaustedError(absl::StrCat(server, " has no room for ", FormatByteSize(bytes))));
       search_.NoteFull(*session_);
       return true;

@@ -42,7 +42,7 @@ class Reservation {
   bool TakeSpan();
   // Where the span is, or is to be. False: it fails, or waits for a server, as *waits says.
   bool FindServers(uint64_t span, bool* waits);
-  void KeepUsable();
+  void KeepUsable(const CopyMap::Servers& in_sync);
   // The room that the span takes at one server.
   uint64_t PriceAt(uint16_t server, uint64_t pages) const;
   // Places it, if it is new. False: it is elsewhere now.

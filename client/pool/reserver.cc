@@ -39,9 +39,9 @@ Reserver::Ask Reserver::Next(int64_t now_ns, uint64_t wish_bytes) {
   }
   if (bytes > 0) {
     // A whole step, or failing that no more than is needed now.
-    Ask ask = Reserve(Ask::Kind::kReserve, PagesOf(ask_exactly_ ? bytes : bytes + step_bytes_));
+    Ask ask = Reserve(Ask::Kind::kReserve, PagesOf(ask_exactly_ ? bytes : bytes + StepBytes()));
     ask.for_bytes = bytes;
-    ask.exactly = ask_exactly_;
+    ask.exactly = ask_exactly_ || StepBytes() == 0;
     return ask;
   }
   if (wish_bytes == 0 && has_surplus() && now_ns >= give_back_ns_) {
@@ -72,7 +72,7 @@ Reserver::Answer Reserver::End(const Ask& ask, const absl::StatusOr<LeaseInfo>& 
     if (!giving_back_ && !NRAM_PLANTED(surplus_counted_again)) return Answer::kDone;
     // Whatever this client believes, what regions keep is not to be given away.
     if (answer.ok() && room_->IsPresent(answer->incarnation, answer->term)) {
-      surplus_pages_ = room_->TakeSurplus(answer->reservation_bytes, step_bytes_);
+      surplus_pages_ = room_->TakeSurplus(answer->reservation_bytes, pressed_ == Pressed::kAsked ? 0 : step_bytes_);
     }
     if (surplus_pages_ == 0) {
       EndGivingBack(/*done=*/false, now_ns);

@@ -4,6 +4,7 @@
 // A client's requests to one server about room: reservations ahead of use, reservations for waiters, and the return of
 // room that nobody needs. Pure: the reserver decides, and its session's driver asks the server.
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 
@@ -73,10 +74,20 @@ class Reserver {
   // The client writes there: it is worth reserving ahead. True if it is time to.
   bool NoteTaken() {
     if (!written_to_.load(std::memory_order_relaxed)) written_to_ = true;
-    return !refused() && room_->free_bytes() < half();
+    return !refused() && pressed_.load(std::memory_order_relaxed) == Pressed::kNo && room_->free_bytes() < half();
   }
   // More is free than the client keeps.
-  bool has_surplus() const { return room_->free_bytes() > kStepsKept * static_cast<int64_t>(step_bytes_); }
+  bool has_surplus() const {
+    return room_->free_bytes() > (pressed_ == Pressed::kAsked ? int64_t{Room::kBytesPerPage}
+                                                              : kStepsKept * static_cast<int64_t>(step_bytes_));
+  }
+  // The server asks for memory: no room is kept that nobody uses.
+  enum class Pressed : uint8_t {
+    kNo,
+    kLately,  // nothing is reserved ahead of use, and little at a time
+    kAsked,   // nor kept
+  };
+  void SetPressed(Pressed pressed) { pressed_ = pressed; }
 
  private:
   // Room beyond so many steps is given back, down to one.
@@ -88,8 +99,17 @@ class Reserver {
   static constexpr int64_t kAheadAgainMs = 1'000;
   static constexpr int64_t kGiveBackAgainMs = 1'000;
 
+  static constexpr uint64_t kSmallStepBytes = kSpanBytes / 4;
+  // What is asked for beyond what is needed.
+  uint64_t StepBytes() const {
+    return pressed_ == Pressed::kNo      ? step_bytes_
+           : pressed_ == Pressed::kAsked ? 0
+                                         : std::min(step_bytes_, kSmallStepBytes);
+  }
   int64_t half() const { return static_cast<int64_t>(step_bytes_ / 2); }
-  bool IsAheadDue() const { return written_to_ && !refused() && room_->free_bytes() < half(); }
+  bool IsAheadDue() const {
+    return written_to_ && pressed_ == Pressed::kNo && !refused() && room_->free_bytes() < half();
+  }
   Ask Reserve(Ask::Kind kind, int64_t pages);
   Answer EndReserve(const Ask& ask, const absl::StatusOr<LeaseInfo>& answer, int64_t now_ns);
   void EndGivingBack(bool done, int64_t now_ns);
@@ -98,6 +118,7 @@ class Reserver {
   const uint64_t step_bytes_;
   std::atomic<bool> written_to_{false};
   std::atomic<bool> refused_{false};
+  std::atomic<Pressed> pressed_{Pressed::kNo};
   std::atomic<uint64_t> freed_events_{0};
   uint64_t last_order_ = 0;
   bool ask_exactly_ = false;  // the server has refused a whole step

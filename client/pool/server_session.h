@@ -168,7 +168,20 @@ class ServerSession {
     return last_error_;
   }
 
+  // What the server has last said that this client is to give back, in millionths of what it has there, and the number
+  // of that word.
+  struct Asked {
+    uint64_t word = 0;
+    uint32_t share = 0;
+  };
+  Asked asked() const {
+    MutexLock lock(&mu_);
+    return asked_;
+  }
+
   // --- What calls have seen.
+  // The server asks for memory: a renewal of the lease, soon, tells how much.
+  void NoteAsksBack();
   // A call failed: look at the connections now.
   void Suspect();
   // The server has said that the lease has ended, to a call that was started when times_up() was `times_up`. If the
@@ -231,8 +244,9 @@ class ServerSession {
   static constexpr int64_t kEndTimeoutMs = 1'000;
   static constexpr int64_t kResumeTurnMs = 50;
   static constexpr int64_t kRenewMs = 4'000;  // at least so often, for what the server has to say of itself
-  static constexpr int64_t kPingMs = 5'000;   // after the last sign of life, at most
+  static constexpr int64_t kPingMs = 500;     // after the last sign of life, at most; so old is what it asks
   static constexpr int64_t kRenewAgainMs = 500;
+  static constexpr int64_t kRenewAskedMs = 100;  // after the last, if an answer says that the server asks for memory
   static constexpr int64_t kSilentNs = 10 * kNsPerSecond;
   static constexpr int64_t kIdleNs = 3'600 * kNsPerSecond;
   static constexpr int64_t kLogAgainMs = 1'000;
@@ -263,6 +277,7 @@ class ServerSession {
   std::optional<Outcome> JudgeLocked(Waiter* waiter, int64_t now_ns, bool may_take) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CountWaitersLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void WantLook();
+  void HearSoonLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   SessionAction StartActionLocked(Kind kind, int64_t now_ns, int64_t timeout_ms) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -309,6 +324,7 @@ class ServerSession {
   std::atomic<uint32_t> host_{0};
   std::atomic<uint32_t> domain_{0};
   std::atomic<int64_t> silent_ns_{-kSilentNs};
+  std::atomic<bool> hears_soon_{false};  // what the server asks: a renewal is due
 
   Room room_;
   Reserver reserver_;  // guarded by mu_, except for its thread-safe functions
@@ -327,6 +343,9 @@ class ServerSession {
   int64_t lease_ttl_ms_ ABSL_GUARDED_BY(mu_) = 1'000;
   absl::Status last_error_ ABSL_GUARDED_BY(mu_);
   ServerCapacity capacity_ ABSL_GUARDED_BY(mu_);
+  Asked asked_ ABSL_GUARDED_BY(mu_);
+  int64_t renewed_ns_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t hear_again_ms_ ABSL_GUARDED_BY(mu_) = kRenewAskedMs;  // what it asks may be another then
   ServerHost host_state_ ABSL_GUARDED_BY(mu_);
   std::string data_plane_ ABSL_GUARDED_BY(mu_);
   std::vector<std::unique_ptr<ServerLife>> lives_ ABSL_GUARDED_BY(mu_);  // former ones too: calls may still name them

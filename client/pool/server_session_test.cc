@@ -2,7 +2,9 @@
 
 #include "client/pool/server_session.h"
 
+#include <algorithm>
 #include <deque>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -54,6 +56,7 @@ struct Resumed : Waiter {
 class ServerSessionTest : public ::testing::Test, private SessionDriver {
  protected:
   static constexpr int64_t kTtlMs = 9'000;
+  static constexpr int64_t kPingMs = 500;
 
   ServerSessionTest() : session_(0, Endpoint{"10.0.0.7", 7070, ""}, LeaseId{5}, options_, &environment_) {
     session_.SetDriver(this);
@@ -79,7 +82,9 @@ class ServerSessionTest : public ::testing::Test, private SessionDriver {
     lease.incarnation = incarnation_;
     lease.term = term_;
     lease.reservation_bytes = reservation_bytes_;
-    lease.capacity.free_bytes = kGiB;
+    lease.capacity.free_bytes = share_ > 0 ? 0 : kGiB;
+    lease.asked_back_share = share_;
+    lease.hear_again_ms = hear_again_ms_;
     return lease;
   }
   // A server that answers everything.
@@ -127,6 +132,35 @@ class ServerSessionTest : public ::testing::Test, private SessionDriver {
     ASSERT_TRUE(session_.up());
   }
 
+  // So much time goes by, and there is nothing to do but pings.
+  void PingUntil(int64_t ms) {
+    for (const int64_t end_ns = environment_.now_ns + ms * kNsPerMs; environment_.now_ns < end_ns;) {
+      environment_.now_ns = std::min(end_ns, environment_.now_ns + kPingMs * kNsPerMs);
+      Answer(Kind::kPing);
+    }
+  }
+  // Has the session act, at a server that answers, until so much time has gone by. Returns how many actions of each
+  // kind there were. `flags`: each answer says that something is asked.
+  std::map<Kind, int> Run(int64_t ms, bool flags = false) {
+    std::map<Kind, int> count;
+    for (const int64_t end_ns = environment_.now_ns + ms * kNsPerMs; environment_.now_ns < end_ns;) {
+      // An operation's answer, each millisecond.
+      if (flags) session_.NoteAsksBack();
+      SessionAction action = session_.Next();
+      if (action.kind == Kind::kNone) {
+        const int64_t next_ns = flags ? environment_.now_ns + kNsPerMs : action.deadline_ns;
+        environment_.now_ns = std::min(end_ns, next_ns);
+        continue;
+      }
+      ++count[action.kind];
+      asked_pages_ += action.kind == Kind::kReserve ? action.pages : 0;
+      SessionOutcome outcome = Good(action);
+      outcome.asks_back = action.kind == Kind::kPing && share_ > 0;
+      session_.Done(std::move(action), std::move(outcome));
+    }
+    return count;
+  }
+
   FakeEnvironment environment_;
   PoolOptions options_;
   ServerSession session_;
@@ -134,35 +168,47 @@ class ServerSessionTest : public ::testing::Test, private SessionDriver {
   uint64_t incarnation_ = 77;
   uint64_t term_ = 1;
   uint64_t reservation_bytes_ = 0;
+  uint32_t share_ = 0;  // what the server asks back
+  uint32_t hear_again_ms_ = 100;
   int wakes_ = 0;
+  int64_t asked_pages_ = 0;  // by Run
   std::vector<Resumed*> order_;
 };
 
 TEST_F(ServerSessionTest, ComesUpAndRenewsInTime) {
   ComeUp();
-  SessionAction nothing = ExpectNext(Kind::kNone);
-  EXPECT_EQ(nothing.deadline_ns, environment_.now_ns + kTtlMs * kNsPerMs / 3);
-  After(kTtlMs / 3);
+  PingUntil(kTtlMs / 3);
   Answer(Kind::kRenew);
   ExpectNext(Kind::kNone);
 }
 
+TEST_F(ServerSessionTest, AnIdleSessionPingsTwiceASecond) {
+  ComeUp();
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(ExpectNext(Kind::kNone).deadline_ns, environment_.now_ns + kPingMs * kNsPerMs);
+    After(kPingMs - 1);
+    ExpectNext(Kind::kNone);
+    After(1);
+    Answer(Kind::kPing);
+  }
+}
+
 TEST_F(ServerSessionTest, ARenewalThatFailsIsTriedAgainAndThePingComesFirst) {
   ComeUp();
-  After(kTtlMs / 3);
+  PingUntil(kTtlMs / 3);
   Refuse(Kind::kRenew, absl::DeadlineExceededError("no answer"));
   EXPECT_TRUE(session_.up());
   ExpectNext(Kind::kNone);
-  After(700);  // two fifths of the lease are over
+  After(kPingMs);  // since the last ping
   Answer(Kind::kPing);
   Answer(Kind::kRenew);
 }
 
 TEST_F(ServerSessionTest, ALeaseThatRunsOutBreaksTheConnectionsWhateverIsUnderWay) {
   ComeUp();
-  After(kTtlMs / 3);
+  PingUntil(kTtlMs / 3);
   SessionAction renewal = ExpectNext(Kind::kRenew);
-  After(kTtlMs);
+  After(kTtlMs + 1);
   session_.Tick();
   EXPECT_FALSE(session_.up());
   EXPECT_FALSE(session_.life()->connected());
@@ -300,13 +346,13 @@ TEST_F(ServerSessionTest, AReservationWithoutAnAnswerIsSettledBeforeAnyWordCount
   EXPECT_EQ(waiter.outcome, Waiter::Outcome::kNoAnswer);
   EXPECT_TRUE(session_.room()->unsettled());
   reservation_bytes_ = 20 * kMiB;  // it was executed all the same
-  After(500);
+  PingUntil(kPingMs);
   SessionAction settle = ExpectNext(Kind::kReserve);
   EXPECT_EQ(settle.pages, 0);
   SessionOutcome outcome = Good(settle);
   session_.Done(std::move(settle), std::move(outcome));
   EXPECT_FALSE(session_.room()->unsettled());
-  After(kTtlMs / 3);
+  PingUntil(kTtlMs / 3);
   Answer(Kind::kRenew);
   EXPECT_EQ(session_.room()->free_bytes(), static_cast<int64_t>(20 * kMiB));
 }
@@ -314,7 +360,7 @@ TEST_F(ServerSessionTest, AReservationWithoutAnAnswerIsSettledBeforeAnyWordCount
 TEST_F(ServerSessionTest, RoomThatNobodyWantsIsGivenBackAfterTheServerWasAsked) {
   ComeUp();
   reservation_bytes_ = 100 * kMiB;
-  After(kTtlMs / 3);
+  PingUntil(kTtlMs / 3);
   Answer(Kind::kRenew);  // hears of it
   Answer(Kind::kRenew);  // measures
   SessionAction back = ExpectNext(Kind::kReserve);
@@ -351,6 +397,111 @@ TEST_F(ServerSessionTest, AStopEndsWaitersAndTheLease) {
   session_.Tick();
   session_.Done(std::move(action), {});
   ExpectNext(Kind::kFinished);
+}
+
+// --- A server that asks for memory (adr/0017).
+
+TEST_F(ServerSessionTest, WhileItIsAskedItRenewsWhenTheServerSays) {
+  ComeUp();
+  const uint64_t word = session_.asked().word;
+  share_ = 250'000;
+  hear_again_ms_ = 200;
+  session_.NoteAsksBack();
+  Run(150);
+  EXPECT_EQ(session_.asked().share, 250'000u);
+  EXPECT_GT(session_.asked().word, word);
+  EXPECT_NEAR(Run(10'000)[Kind::kRenew], 50, 1);
+  // Whatever is written meanwhile: many clients must not ask a donor that is short of memory at each answer.
+  EXPECT_NEAR(Run(10'000, /*flags=*/true)[Kind::kRenew], 50, 1);
+  hear_again_ms_ = 2'000;
+  Run(200);
+  EXPECT_NEAR(Run(10'000, /*flags=*/true)[Kind::kRenew], 5, 1);
+  // Its pings follow, and it ends.
+  share_ = 0;
+  Run(2'000);
+  EXPECT_EQ(session_.asked().share, 0u);
+  EXPECT_LE(Run(9'000)[Kind::kRenew], 3);
+}
+
+TEST_F(ServerSessionTest, AFlagOnAnAnswerOrAPingBringsOneRenewal) {
+  ComeUp();
+  Run(1'500);
+  share_ = 1;
+  hear_again_ms_ = 2'000;
+  const int wakes = wakes_;
+  session_.NoteAsksBack();
+  session_.NoteAsksBack();
+  EXPECT_GT(wakes_, wakes);
+  EXPECT_EQ(Run(1)[Kind::kRenew], 1);
+  EXPECT_EQ(Run(900)[Kind::kRenew], 0);
+  share_ = 0;
+  Run(3'000);
+  ASSERT_EQ(session_.asked().share, 0u);
+  // Nobody uses the pool: the ping tells.
+  share_ = 500'000;
+  Run(1'100);
+  EXPECT_EQ(session_.asked().share, 500'000u);
+}
+
+TEST_F(ServerSessionTest, AServerThatAlwaysSaysSoAndAsksNothingIsAskedTenTimesASecond) {
+  ComeUp();
+  Run(1'000);
+  std::map<Kind, int> count = Run(10'000, /*flags=*/true);
+  EXPECT_LE(count[Kind::kRenew], 101);
+  EXPECT_GE(count[Kind::kRenew], 90);
+  EXPECT_EQ(session_.asked().share, 0u);
+  EXPECT_EQ(count[Kind::kReserve], 0);
+}
+
+TEST_F(ServerSessionTest, WhileItIsAskedAllFreeRoomGoesBackAndNoneIsReservedAhead) {
+  ComeUp();
+  reservation_bytes_ = 20 * kMiB;
+  Run(5'000);
+  ASSERT_EQ(session_.room()->free_bytes(), static_cast<int64_t>(20 * kMiB)) << "so much may stay";
+  share_ = 100'000;
+  hear_again_ms_ = 100;
+  session_.NoteAsksBack();
+  asked_pages_ = 0;
+  Run(1'000);
+  EXPECT_LT(asked_pages_, 0);
+  EXPECT_LE(session_.room()->free_bytes(), static_cast<int64_t>(Room::kBytesPerPage));
+  EXPECT_EQ(session_.room()->free_bytes(), static_cast<int64_t>(reservation_bytes_));
+  // Who waits gets what is needed and no more. Afterwards nothing is reserved ahead.
+  Resumed waiter(&order_, Waiter::For::kRoom, INT64_MAX);
+  waiter.room_bytes = kMiB;
+  EXPECT_TRUE(session_.WaitFor(&waiter));
+  asked_pages_ = 0;
+  Run(100);
+  ASSERT_EQ(waiter.outcome, Waiter::Outcome::kGranted);
+  EXPECT_NEAR(static_cast<double>(asked_pages_), static_cast<double>(kMiB) / Room::kBytesPerPage, 1);
+  reservation_bytes_ -= kMiB;  // the server has taken what was written from it
+  session_.EndRoom(std::move(waiter.grant), kMiB);
+  asked_pages_ = 0;
+  Run(5'000);
+  EXPECT_LE(asked_pages_, 0);
+  // When it is over, there is a step again for who has written.
+  share_ = 0;
+  Run(3'000);
+  EXPECT_GE(reservation_bytes_, options_.reserve_step_bytes / 2);
+}
+
+TEST_F(ServerSessionTest, AFullServerThatAsksRefusesAtOnce) {
+  ComeUp();
+  share_ = 100'000;
+  hear_again_ms_ = 1'000;
+  Run(4'900);
+  ASSERT_EQ(session_.asked().share, 100'000u);
+  Resumed waiter(&order_, Waiter::For::kRoom, INT64_MAX);
+  waiter.room_bytes = 4096;
+  EXPECT_TRUE(session_.WaitFor(&waiter));
+  Refuse(Kind::kReserve, absl::ResourceExhaustedError("full"));
+  EXPECT_EQ(waiter.outcome, Waiter::Outcome::kRefused) << "it had asked for no step";
+  // Its word that nothing is free does not end that.
+  Run(1'000);
+  EXPECT_TRUE(session_.refused());
+  share_ = 0;
+  Run(4'000);
+  EXPECT_FALSE(session_.refused());
 }
 
 }  // namespace

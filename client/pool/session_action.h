@@ -69,6 +69,7 @@ struct SessionOutcome {
   std::unique_ptr<ServerLife> life;  // kDial
   std::string data_plane;            // kDial: where the connections go, for people
   std::string broken;                // kConnect: why the connections of before were broken, if the server is to blame
+  bool asks_back = false;            // kPing: the server asks for memory
   Reason reason = Reason::kOk;       // kPing; kDestroy: kLeaseEnded, if the server has said so to one
 };
 

@@ -38,6 +38,14 @@ class SpanCopies {
 
   // Counts the places that it has had; wraps. What was sent in one place says nothing of another.
   uint16_t placement() const { return placement_; }
+  // How lately the span was used: Touch sets it, Cool lowers it by one.
+  static constexpr int kHeatMax = 3;
+  int heat() const { return heat_; }
+  void Touch() {
+    if (heat_ != kHeatMax) heat_ = kHeatMax;
+  }
+  void Cool() { heat_ -= heat_ > 0 ? 1 : 0; }
+
   // A copy is in sync.
   bool placed() const { return in_sync() != 0; }
   // It was placed, and no copy in sync is left. Not a hole.
@@ -117,6 +125,8 @@ class SpanCopies {
   void EndJoin(int copy, bool answered);
   // What was read from a copy in sync was written to those that catch up; `stored` have it, the others become stale.
   void EndCopy(CopySet stored);
+  // A new generation, which every copy in sync is to answer: those that have shown that they are alive.
+  void BeginProof() { Raise(); }
   // The copy is no longer one of the span. If it was in sync, the span gets another generation, so that it refuses once
   // the odd one below was sent there. The last one in sync stays, and false is returned.
   bool Drop(int copy);
@@ -148,7 +158,8 @@ class SpanCopies {
   uint32_t generation_ = 0;
   uint8_t states_ = 0;  // two bits a copy
   uint8_t flags_ = 0;
-  uint16_t placement_ = 0;
+  uint16_t placement_ : 14 = 0;
+  uint16_t heat_ : 2 = 0;
 };
 static_assert(sizeof(SpanCopies) == 16);
 

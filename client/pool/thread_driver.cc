@@ -113,8 +113,9 @@ SessionOutcome ThreadDriver::Perform(SessionAction* action) {
       Take(control_->Hello(deadline_ns), &outcome.status, &outcome.hello);
       break;
     case Kind::kGrant:
-      Take(control_->GrantLease(lease, session_->options().client_name, action->ttl_ms, deadline_ns), &outcome.status,
-           &outcome.lease);
+      Take(control_->GrantLease(lease, session_->options().client_name, action->ttl_ms, deadline_ns,
+                                session_->options().expendable),
+           &outcome.status, &outcome.lease);
       break;
     case Kind::kDial:
       Dial(*action, &outcome);
@@ -229,6 +230,7 @@ void ThreadDriver::Ping(const SessionAction& action, SessionOutcome* outcome) {
   action.life->urgent->Wait(&ping);
   outcome->status = CallStatus(ping, session_->name());
   outcome->reason = ping.reason;
+  outcome->asks_back = ping.asks_back;
   if (ping.code == absl::StatusCode::kOk) outcome->status = absl::OkStatus();
 }
 

@@ -98,6 +98,7 @@ bool IsUnderWay(const Call& call, const void* transport) {
 void AnswerCall(Call* call, const MessageHeader& reply) {
   call->code = absl::StatusCode::kOk;
   call->reason = reply.reason;
+  call->asks_back = (reply.flags & kFlagAsksBack) != 0;
   call->used_bytes = reply.is<WriteReply>() ? reply.as<WriteReply>().used_bytes : 0;
   call->stored_pages = 0;
   if (reply.is<WriteReply>()) {
@@ -111,6 +112,7 @@ void AnswerCall(Call* call, const MessageHeader& reply) {
 void FailCall(Call* call, absl::StatusCode code) {
   call->code = code;
   call->reason = Reason::kOk;
+  call->asks_back = false;
   call->used_bytes = call->kept_bytes = call->stored_pages = 0;
   CompleteCall(call);
 }

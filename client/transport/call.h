@@ -56,6 +56,7 @@ struct Call {
   uint64_t used_bytes = 0;    // write: WriteReply::used_bytes
   uint32_t stored_pages = 0;  // write: WriteReply::stored_pages, at most those of the range
   uint64_t kept_bytes = 0;    // trim: TrimReply::kept_bytes
+  bool asks_back = false;     // the server asks for memory; a renewal of the lease tells how much
   bool sent = false;          // some of the request may have been sent; else the server knows nothing of it
 
   bool is_done() const { return state.load(std::memory_order_acquire) == kDone; }

@@ -47,8 +47,9 @@ class GrpcControlClient final : public ControlClient {
   }
 
   absl::StatusOr<LeaseInfo> GrantLease(LeaseId lease, const std::string& client_name, int64_t ttl_ms,
-                                       int64_t deadline_ns) override {
-    return RunLease(&v1::Control::Stub::GrantLease, codec_.GrantLease(lease, client_name, ttl_ms), deadline_ns);
+                                       int64_t deadline_ns, bool expendable) override {
+    return RunLease(&v1::Control::Stub::GrantLease, codec_.GrantLease(lease, client_name, ttl_ms, expendable),
+                    deadline_ns);
   }
 
   absl::StatusOr<LeaseInfo> RenewLease(LeaseId lease, const CopiesReport& copies, int64_t deadline_ns) override {

@@ -24,7 +24,10 @@ struct ServerCapacity {
   uint64_t free_bytes = 0;
   uint64_t overhead_bytes = 0;
   bool draining = false;
-  bool leaving = false;  // its clients are to move what it holds to others
+  bool leaving = false;           // its clients are to move what it holds to others
+  uint64_t asked_back_bytes = 0;  // its clients are to give back so much
+  bool pressed = false;           // it asks, or has asked a short time ago
+  bool urgent = false;            // it leaves, and its process will end soon
 };
 
 struct ServerHost {
@@ -84,7 +87,9 @@ struct LeaseInfo {
   uint64_t incarnation = 0;
   uint64_t reservation_bytes = 0;
   ServerCapacity capacity;
-  uint64_t term = 0;  // changes when the lease is granted after its end
+  uint64_t term = 0;              // changes when the lease is granted after its end
+  uint32_t hear_again_ms = 100;   // while something is asked: when to ask again
+  uint32_t asked_back_share = 0;  // of what this client has there, in millionths: it is to give so much back
 };
 
 struct ReserveOrder {
@@ -178,7 +183,7 @@ class ControlClient {
 
   virtual absl::StatusOr<ServerHello> Hello(int64_t deadline_ns) = 0;
   virtual absl::StatusOr<LeaseInfo> GrantLease(LeaseId lease, const std::string& client_name, int64_t ttl_ms,
-                                               int64_t deadline_ns) = 0;
+                                               int64_t deadline_ns, bool expendable = false) = 0;
   virtual absl::StatusOr<LeaseInfo> RenewLease(LeaseId lease, const CopiesReport& copies, int64_t deadline_ns) = 0;
   virtual absl::Status EndLease(LeaseId lease, int64_t deadline_ns) = 0;
   // Requests have an order. When a later one was answered, or the lease has another term, the server does not execute

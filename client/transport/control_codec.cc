@@ -16,6 +16,9 @@ constexpr size_t kListBytesMax = 256 << 20;  // of a whole list, on the wire
 constexpr uint64_t kBytesMax = uint64_t{1} << 60;
 constexpr int kIncarnationsMax = 65'535;
 constexpr uint32_t kCopiesMax = 255;
+constexpr uint32_t kMillion = 1'000'000;
+constexpr uint32_t kHearAgainMinMs = 50;
+constexpr uint32_t kHearAgainMaxMs = 10'000;
 constexpr size_t kManifestBytesMax = 16 << 10;
 // Beyond it are those that this client still gives.
 constexpr uint32_t kGenerationMax = uint32_t{1} << 31;
@@ -34,7 +37,10 @@ ServerCapacity FromProto(const v1::Capacity& capacity) {
           Bounded(capacity.free_bytes()),
           Bounded(capacity.overhead_bytes()),
           capacity.draining(),
-          capacity.leaving()};
+          capacity.leaving(),
+          Bounded(capacity.asked_back_bytes()),
+          capacity.pressed(),
+          capacity.urgent()};
 }
 
 ServerHost FromProto(const v1::HostState& host) {
@@ -80,11 +86,13 @@ v1::HelloRequest ControlCodec::Hello() {
   return request;
 }
 
-v1::GrantLeaseRequest ControlCodec::GrantLease(LeaseId lease, const std::string& client_name, int64_t ttl_ms) {
+v1::GrantLeaseRequest ControlCodec::GrantLease(LeaseId lease, const std::string& client_name, int64_t ttl_ms,
+                                               bool expendable) {
   v1::GrantLeaseRequest request;
   request.set_lease_id(Raw(lease));
   request.set_client_name(client_name);
   request.set_ttl_ms(ttl_ms);
+  request.set_expendable(expendable);
   return request;
 }
 
@@ -212,8 +220,13 @@ absl::StatusOr<LeaseInfo> ControlCodec::Parse(const v1::LeaseReply& reply) const
   if (ttl_ms < kLeaseTtlMinMs || ttl_ms > kLeaseTtlMaxMs) {
     return Nonsense(absl::StrCat("a lease of ", reply.ttl_ms(), " ms"));
   }
-  return LeaseInfo{ttl_ms, reply.incarnation(), Bounded(reply.reservation_bytes()), FromProto(reply.capacity()),
-                   reply.term()};
+  LeaseInfo info{ttl_ms, reply.incarnation(), Bounded(reply.reservation_bytes()), FromProto(reply.capacity()),
+                 reply.term()};
+  info.asked_back_share = std::min(reply.asked_back_share(), kMillion);
+  if (reply.hear_again_ms() != 0) {
+    info.hear_again_ms = std::clamp(reply.hear_again_ms(), kHearAgainMinMs, kHearAgainMaxMs);
+  }
+  return info;
 }
 
 absl::StatusOr<RegionInfo> ControlCodec::Parse(const v1::AttachRegionReply& reply, const AttachRegionArgs& args) const {

@@ -32,7 +32,8 @@ class ControlCodec {
   const std::string& server() const { return server_; }
 
   static v1::HelloRequest Hello();
-  static v1::GrantLeaseRequest GrantLease(LeaseId lease, const std::string& client_name, int64_t ttl_ms);
+  static v1::GrantLeaseRequest GrantLease(LeaseId lease, const std::string& client_name, int64_t ttl_ms,
+                                          bool expendable = false);
   static v1::RenewLeaseRequest RenewLease(LeaseId lease, const CopiesReport& copies);
   static v1::EndLeaseRequest EndLease(LeaseId lease);
   static v1::ReserveRequest Reserve(LeaseId lease, int64_t pages, ReserveOrder order);

@@ -263,11 +263,11 @@ void Checker::NoteDeath(int server) {
   }
 }
 
-void Checker::NoteLeaseEnded(int server, LeaseId lease) {
+void Checker::NoteLeaseEnded(int server, LeaseId lease, bool with_all) {
   ++term_count_;
   term_ns_ = world_->NowNs();
   for (auto& [id, region] : regions_) {
-    const bool ends = region.gc && region.leases.at(server) == lease;
+    const bool ends = (with_all || region.gc) && region.leases.at(server) == lease;
     if (ends && region.sent_to.erase(server) > 0) region.lost_at.insert(server);
   }
 }

@@ -84,8 +84,8 @@ class Checker {
   void NoteSent(int server, RegionId region);
   // The server has lost all.
   void NoteDeath(int server);
-  // The server has freed what the lease's GC regions had there.
-  void NoteLeaseEnded(int server, LeaseId lease);
+  // The server has freed what the lease's GC regions had there, or all of its regions.
+  void NoteLeaseEnded(int server, LeaseId lease, bool with_all = false);
   // A bit of a stored page has changed.
   void NoteDamaged(RegionId region, uint64_t page);
   bool MayBeLost(const Operation& operation, absl::Span<const int> servers) const;

@@ -14,6 +14,13 @@ Cluster::Cluster(uint64_t seed, const ClusterOptions& options) : world(seed) {
       checker.Trace(absl::StrCat("server", i, ": lease ", FormatId(Raw(lease.id)), " ends"));
       checker.NoteLeaseEnded(i, lease.id);
     };
+    servers.back()->on_lease_given_up = [this, i](const Lease& lease) {
+      checker.Trace(absl::StrCat("server", i, ": gives up what lease ", FormatId(Raw(lease.id)), " has there"));
+      checker.NoteLeaseEnded(i, lease.id, /*with_all=*/true);
+    };
+    servers.back()->on_remark = [this, i](const std::string& remark) {
+      checker.Trace(absl::StrCat("server", i, ": ", remark));
+    };
     servers.back()->on_sealed = [this](RegionId region, uint64_t page, const PageSeal& seal, uint32_t crc) {
       NoteSealed(region, page, seal, crc);
     };

@@ -1,10 +1,11 @@
-// The protocol of copies (adr/0014) as a whole, without sockets or threads: changes, reads, settling and repair of one
-// span at once, on servers that follow their rule. Messages are lost, late, out of order between servers and requests,
-// and executed after their sender has given them up, until a newer connection fences them. Each block is an atomic
-// register; what a copy that is not in sync has must never be read.
+// The protocol of copies (adr/0014) as a whole, without sockets or threads: changes, reads, settling, repair and
+// leaving of one span at once, on servers that follow their rule. Messages are lost, late, out of order between servers
+// and requests, and executed after their sender has given them up, until a newer connection fences them. Each block is
+// an atomic register; what a copy that is not in sync has must never be read.
 
 #include "client/pool/copied_change.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <functional>
@@ -12,8 +13,10 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "base/plant.h"
 #include "base/test_seed.h"
 #include "client/pool/change_gate.h"
 #include "client/pool/span_copies.h"
@@ -32,6 +35,10 @@ struct Totals {
   int failures = 0;
   int repairs = 0;
   int deaths = 0;
+  int silent_deaths = 0;
+  int left = 0;     // copies that others have taken the place of, or made dispensable
+  int refused = 0;  // of these, those that had to refuse a reader of before
+  int losses = 0;   // the only copy that was alive counted as stale
 };
 
 class CopiesWorld {
@@ -41,11 +48,19 @@ class CopiesWorld {
     std::vector<uint16_t> presences;
     const uint64_t count = 1 + Random(3);
     for (uint64_t i = 0; i < count; ++i) presences.push_back(NewPresence());
+    moves_ = Random(2) == 0;
     span_.Place(presences, /*one_copy=*/false);
   }
 
+  ~CopiesWorld() {
+    // What is under way when it has failed has no end.
+    if (!operations_.empty()) (void)gate_.release();
+  }
+
   std::string Run(int steps) {
-    for (int i = 0; i < steps && failure_.empty(); ++i) Step(i);
+    for (int i = 0; i < steps && IsOn(); ++i) Step(i);
+    for (const auto& death : deaths_) Bury(death.first);
+    deaths_.clear();
     // The quiet phase: everything arrives, all ends, and all copies in sync are the same.
     calm_ = true;
     for (int i = 0; i < 4'000 && failure_.empty() && !operations_.empty(); ++i) Step(i);
@@ -56,6 +71,10 @@ class CopiesWorld {
                  ", answers " + std::to_string(answers_.size()) + ", operations " + std::to_string(operations_.size()) +
                  "; " + Describe();
     }
+    if (failure_.empty() && !span_.placed()) {
+      ++totals_->losses;
+      return failure_;
+    }
     if (failure_.empty()) Start(Operation::Kind::kSettle);
     for (int i = 0; i < 4'000 && failure_.empty() && !operations_.empty(); ++i) Step(i);
     if (failure_.empty()) CheckCopies();
@@ -63,6 +82,7 @@ class CopiesWorld {
   }
 
  private:
+  bool IsOn() const { return failure_.empty() && span_.placed(); }
   // The span on one life of one server, and the connection to it.
   struct Presence {
     bool alive = true;
@@ -80,6 +100,7 @@ class CopiesWorld {
     int first, count;  // blocks; count 0: raises only
     uint64_t value;
     bool is_read, creates;
+    bool trims;         // all of the span
     Operation* sender;  // null: given up
   };
   struct Reply {
@@ -88,7 +109,7 @@ class CopiesWorld {
     uint64_t found;
   };
   struct Operation {
-    enum class Kind { kWrite, kRead, kSettle, kRepair };
+    enum class Kind { kWrite, kRead, kSettle, kRepair, kShed };
     Kind kind = Kind::kWrite;
     GatePlace gate;
     bool in_gate = false;
@@ -107,6 +128,11 @@ class CopiesWorld {
     bool answered = false;
     uint64_t found = 0;
     int joined = -1, block = 0;
+    // Of a flip: what is to leave, and what somebody who reads by himself knew before.
+    bool flips = false, shuts = false;
+    std::vector<uint16_t> leaves;
+    std::vector<uint16_t> known;
+    uint32_t known_generation = 0;
     bool over = false;
   };
 
@@ -126,22 +152,27 @@ class CopiesWorld {
   void Step(int number) {
     const uint64_t choice = Random(100);
     if (!calm_ && choice < 20 && operations_.size() < 8) {
-      const uint64_t kind = Random(20);
+      const uint64_t kind = Random(moves_ ? 24 : 20);
       Start(kind < 9    ? Operation::Kind::kWrite
             : kind < 18 ? Operation::Kind::kRead
             : kind < 19 ? Operation::Kind::kSettle
-                        : Operation::Kind::kRepair);
+            : kind < 22 ? Operation::Kind::kRepair
+                        : Operation::Kind::kShed);
     } else if (!calm_ && choice < 32) {
       Break(static_cast<uint16_t>(Random(presences_.size())));
-    } else if (!calm_ && choice < 33 && Random(3) == 0) {
+    } else if (!calm_ && choice < 33 && Random(2) == 0) {
       Kill();
     } else if (!answers_.empty() && (messages_.empty() || Random(2) == 0)) {
       DeliverAnswer();
     } else if (!messages_.empty()) {
       Deliver();
     }
+    for (auto& death : deaths_) {
+      if (--death.second == 0) Bury(death.first);
+    }
+    std::erase_if(deaths_, [](const auto& death) { return death.second == 0; });
     storm_ = !calm_ && (storm_ ? Random(60) != 0 : Random(200) == 0);
-    gate_.Tick(number);
+    gate_->Tick(number);
     for (const auto& operation : operations_) --operation->left;
     // Whoever waits for an answer too long breaks the connection.
     for (auto it = messages_.begin(); it != messages_.end(); ++it) {
@@ -205,6 +236,8 @@ class CopiesWorld {
         return SendRead(operation);
       case Operation::Kind::kRepair:
         return BeginRepair(operation);
+      case Operation::Kind::kShed:
+        return Enter(operation, GatePlace::Kind::kChange, 0, kBlocks, &CopiesWorld::Shed);
       default:
         operation->change = std::make_unique<CopiedChange>(
             kind == Operation::Kind::kSettle ? CopiedChange::Kind::kSettle : CopiedChange::Kind::kData);
@@ -224,14 +257,14 @@ class CopiesWorld {
       of->in_gate = true;
       of->next(of);
     };
-    if (!gate_.Enter(&operation->gate)) return;
+    if (!gate_->Enter(&operation->gate)) return;
     operation->in_gate = true;
     operation->next(operation);
   }
   void LeaveGate(Operation* operation) {
     if (!operation->in_gate) return;
     operation->in_gate = false;
-    gate_.Leave(&operation->gate);
+    gate_->Leave(&operation->gate);
   }
   void End(Operation* operation) {
     operation->over = true;
@@ -240,7 +273,9 @@ class CopiesWorld {
 
   void GoOn(Operation* operation) {
     while (true) {
+      const std::vector<uint16_t> before = InSync();
       const CopiedChange::Step step = operation->change->Next(&span_, operation->left > 0 || calm_);
+      if (operation->flips) NoteLeft(before);
       if (step.kind != CopiedChange::Step::Kind::kSend) return EndChange(operation, step.kind);
       operation->next = [this](Operation* of) { GoOn(of); };
       operation->under_way = std::popcount(step.to);
@@ -249,6 +284,8 @@ class CopiesWorld {
         Message message{};
         message.presence = span_.presence(copy);
         message.generation = Raw(span_.GenerationFor(copy));
+        if (step.joins) message.generation = Raw(span_.generation());
+        if (step.shuts) message.generation = Raw(span_.generation()) - 1;
         message.first = operation->first;
         message.count = step.raises_only ? 0 : operation->count;
         message.value = operation->zeros ? 0 : operation->number;
@@ -260,6 +297,7 @@ class CopiesWorld {
   }
 
   void EndChange(Operation* operation, CopiedChange::Step::Kind kind) {
+    if (operation->flips) return EndFlip(operation, kind == CopiedChange::Step::Kind::kStored);
     if (operation->kind == Operation::Kind::kWrite) {
       const bool known = kind == CopiedChange::Step::Kind::kStored;
       if (known) CheckNextOwner();
@@ -268,18 +306,23 @@ class CopiesWorld {
       for (int b = 0; b < operation->count; ++b) {
         history_[operation->first + b].EndWrite(operation->number, known, now_, Oldest());
       }
-    } else if (calm_ && kind != CopiedChange::Step::Kind::kStored) {
+    } else if (calm_ && span_.placed() && kind != CopiedChange::Step::Kind::kStored) {
       failure_ = "a span does not settle although all answer";
     }
     End(operation);
   }
 
-  // Whoever takes the region over from here on believes the copies of the highest even generation.
-  void CheckNextOwner() {
+  uint32_t HighestEven() const {
     uint32_t highest = 0;
     for (const Presence& at : presences_) {
       if (at.alive && at.generation % 2 == 0) highest = std::max(highest, at.generation);
     }
+    return highest;
+  }
+
+  // Whoever takes the region over from here on believes the copies of the highest even generation.
+  void CheckNextOwner() {
+    const uint32_t highest = HighestEven();
     CopySet in_sync = span_.in_sync();
     for (size_t i = 0; i < presences_.size(); ++i) {
       if (!presences_[i].alive || presences_[i].generation != highest) continue;
@@ -295,10 +338,7 @@ class CopiesWorld {
 
   void SendRead(Operation* operation) {
     LeaveGate(operation);
-    if (span_.in_sync() == 0) {
-      failure_ = "no copy in sync is left";
-      return End(operation);
-    }
+    if (!span_.placed()) return End(operation);
     if (operation->left <= 0 && !calm_) return End(operation);
     CopySet choice = span_.in_sync() & ~operation->tried;
     if (choice == 0) {
@@ -322,7 +362,7 @@ class CopiesWorld {
   }
 
   void LookAtRead(Operation* operation) {
-    if (gate_.IsChanging(kRegion, {static_cast<uint64_t>(operation->first), 1})) {
+    if (gate_->IsChanging(kRegion, {static_cast<uint64_t>(operation->first), 1})) {
       return Enter(operation, GatePlace::Kind::kLook, operation->first, 1, &CopiesWorld::SendRead);
     }
     bool in_sync = false;
@@ -357,6 +397,14 @@ class CopiesWorld {
         presences_[presence].sure = false;
         presences_[presence].connection++;
         break;
+      }
+    }
+    // Or one that has left: what is to free the leftover may still be on its way.
+    if (Random(3) == 0) {
+      const auto former = static_cast<uint16_t>(Random(presences_.size()));
+      if (presences_[former].alive && PlaceOf(former) < 0) {
+        presence = former;
+        presences_[presence].sure = false;
       }
     }
     operation->joined = span_.Join(presence);
@@ -449,19 +497,75 @@ class CopiesWorld {
   }
   void Flip(Operation* operation) {
     if (!StillJoining(*operation)) return EndRepair(operation);
-    flipping_ = true;
+    operation->change = std::make_unique<CopiedChange>(CopiedChange::Kind::kJoin);
+    operation->change->SetCopy(operation->presence);
+    BeginFlip(operation, /*leaves=*/Random(2) == 0);
+  }
+  // Copies leave, and others have what they have.
+  void Shed(Operation* operation) {
+    if (repairing_ || std::popcount(span_.in_sync()) < 2) return End(operation);
+    operation->change = std::make_unique<CopiedChange>(CopiedChange::Kind::kJoin);
+    BeginFlip(operation, /*leaves=*/true);
+  }
+  void BeginFlip(Operation* operation, bool leaves) {
+    flipping_ = operation->flips = true;
+    operation->known_generation = HighestEven();
+    for (const uint16_t presence : InSync()) {
+      const Presence& at = presences_[presence];
+      if (at.alive && at.generation == operation->known_generation) operation->known.push_back(presence);
+    }
+    for (int copy = 0; copy < SpanCopies::kMost && leaves; ++copy) {
+      const CopyState state = span_.state(copy);
+      if ((state != CopyState::kInSync && state != CopyState::kStale) || Random(3) == 0) continue;
+      operation->leaves.push_back(span_.presence(copy));
+      operation->change->Leave(span_.presence(copy));
+    }
+    operation->shuts = Random(2) == 0;
+    if (operation->shuts) operation->change->SetShuts();
+    GoOn(operation);
+  }
+  // Of those that were in sync.
+  void NoteLeft(const std::vector<uint16_t>& before) {
+    bool some_left = false;
+    for (const uint16_t presence : before) {
+      if (PlaceOf(presence) >= 0) continue;
+      some_left = true;
+      ++totals_->left;
+    }
+    // Nobody has died since the flip began.
+    if (some_left && AliveInSync() == 0) failure_ = "a copy has left, and no other that counts is alive: " + Describe();
+  }
+  void EndFlip(Operation* operation, bool stored) {
+    flipping_ = false;
+    for (const uint16_t presence : operation->leaves) {
+      if (PlaceOf(presence) < 0) FreeLeftover(presence);
+    }
+    if (stored) CheckReaders(*operation);
+    if (operation->kind == Operation::Kind::kShed) return End(operation);
+    if (stored) ++totals_->repairs;
+    EndRepair(operation);
+  }
+  // Who has read the span's copies himself before, and asks all that he knew, must be told by one of them.
+  void CheckReaders(const Operation& operation) {
+    bool some_left = false;
+    bool some_refuse = false;
+    for (const uint16_t presence : operation.known) {
+      const Presence& at = presences_[presence];
+      some_left = some_left || PlaceOf(presence) < 0;
+      some_refuse = some_refuse || !at.alive || at.generation != operation.known_generation;
+    }
+    const bool must_refuse = some_left && (operation.shuts || operation.kind == Operation::Kind::kShed);
+    if (!must_refuse) return;
+    ++totals_->refused;
+    if (!some_refuse) failure_ = "a reader would still be answered by all that it knows: " + Describe();
+  }
+  // As the repairer does, once; it may be lost, or come late.
+  void FreeLeftover(uint16_t presence) {
     Message message{};
-    message.presence = operation->presence;
-    message.generation = Raw(span_.generation());
-    operation->answered = false;
-    operation->under_way = 1;
-    operation->next = [this](Operation* of) {
-      flipping_ = false;
-      if (StillJoining(*of)) span_.EndJoin(of->joined, of->answered);
-      if (of->answered) ++totals_->repairs;
-      EndRepair(of);
-    };
-    Send(operation, message);
+    message.presence = presence;
+    message.generation = Raw(span_.generation()) - 1;
+    message.trims = true;
+    Send(nullptr, message);
   }
   void EndRepair(Operation* operation) {
     repairing_ = false;
@@ -474,7 +578,8 @@ class CopiesWorld {
     if (messages_.size() > 60) messages_.remove_if([](const Message& old) { return old.sender == nullptr; });
     message.sender = operation;
     message.connection = presences_[message.presence].connection;
-    if (!presences_[message.presence].alive) return Answer(message, CopiedChange::End::kMissed, 0);
+    const bool known_dead = !presences_[message.presence].alive && !IsSilent(message.presence);
+    if (known_dead) return Answer(message, CopiedChange::End::kMissed, 0);
     messages_.push_back(message);
   }
   void Deliver() {
@@ -489,10 +594,15 @@ class CopiesWorld {
       messages_.push_back(message);
       return Break(message.presence);
     }
-    at.newest_heard = message.connection;
+    at.newest_heard = std::max(at.newest_heard, message.connection);
     const bool is_other = message.generation < at.generation ||
                           (message.is_read && message.generation != at.generation) ||
                           (at.generation == 0 && !message.creates);
+    if (!is_other && message.trims) {
+      at.generation = message.generation;
+      at.values.fill(0);
+      return;
+    }
     uint64_t found = 0;
     if (!is_other && message.is_read) {
       found = at.values[message.first];
@@ -557,15 +667,48 @@ class CopiesWorld {
   }
   void Kill() {
     // Not the last one in sync: then all is lost, which is another test's.
-    const CopySet in_sync = span_.in_sync();
-    if (std::popcount(in_sync) < 2) return;
     const int copy = static_cast<int>(Random(SpanCopies::kMost));
     if (span_.state(copy) == CopyState::kAbsent) return;
     const uint16_t presence = span_.presence(copy);
+    if (!presences_[presence].alive || (span_.state(copy) == CopyState::kInSync && AliveInSync() < 2)) return;
+    // A copy that has just made another dispensable may be the only one.
+    if (flipping_) return;
     ++totals_->deaths;
     presences_[presence].alive = false;
-    (void)span_.Bury(1u << copy);
+    if (Random(2) == 0) {
+      // Nobody hears of it for a while.
+      ++totals_->silent_deaths;
+      deaths_.emplace_back(presence, 1 + static_cast<int>(Random(200)));
+      return;
+    }
+    Bury(presence);
     Break(presence);
+  }
+  void Bury(uint16_t presence) {
+    if (const int copy = PlaceOf(presence); copy >= 0) (void)span_.Bury(1u << copy);
+  }
+
+  // Dead, and nobody knows.
+  bool IsSilent(uint16_t presence) const {
+    return std::any_of(deaths_.begin(), deaths_.end(), [&](const auto& death) { return death.first == presence; });
+  }
+  int PlaceOf(uint16_t presence) const {
+    for (int copy = 0; copy < SpanCopies::kMost; ++copy) {
+      if (span_.state(copy) != CopyState::kAbsent && span_.presence(copy) == presence) return copy;
+    }
+    return -1;
+  }
+  std::vector<uint16_t> InSync() const {
+    std::vector<uint16_t> presences;
+    for (unsigned rest = span_.in_sync(); rest != 0; rest &= rest - 1) {
+      presences.push_back(span_.presence(std::countr_zero(rest)));
+    }
+    return presences;
+  }
+  int AliveInSync() const {
+    int alive = 0;
+    for (const uint16_t presence : InSync()) alive += presences_[presence].alive ? 1 : 0;
+    return alive;
   }
 
   void CheckCopies() {
@@ -580,7 +723,7 @@ class CopiesWorld {
   std::mt19937_64 random_;
   Totals* const totals_;
   SpanCopies span_;
-  ChangeGate gate_;
+  std::unique_ptr<ChangeGate> gate_ = std::make_unique<ChangeGate>();
   std::vector<RegisterHistory> history_;
   std::vector<Presence> presences_;
   std::list<Message> messages_;
@@ -589,30 +732,51 @@ class CopiesWorld {
   std::list<Operation*> ready_;
   Moment now_ = 0;
   uint64_t last_number_ = 0;
+  bool moves_ = false;  // copies often join and leave
   bool calm_ = false;
   bool storm_ = false;  // most messages, or their answers, are lost
   bool pumping_ = false;
   bool repairing_ = false;
   bool flipping_ = false;
+  std::vector<std::pair<uint16_t, int>> deaths_;  // that nobody knows of yet, and for how many steps
   std::string failure_;
 };
 
 TEST(CopiedChangeTest, CopiesAreOneRegister) {
   Totals totals;
   const uint64_t seed = TestSeed();
-  for (uint64_t round = 0; round < 3'000; ++round) {
+  for (uint64_t round = 0; round < 5'000; ++round) {
     CopiesWorld world(seed + round, &totals);
     const std::string failure = world.Run(400);
     ASSERT_EQ(failure, "") << "NRAM_SEED=" << seed + round;
   }
   std::cerr << totals.writes << " writes, " << totals.failures << " that failed, " << totals.reads << " reads, "
-            << totals.repairs << " repairs, " << totals.deaths << " deaths\n";
+            << totals.repairs << " repairs, " << totals.deaths << " deaths, " << totals.silent_deaths
+            << " of which were silent, " << totals.left << " copies that left, " << totals.refused
+            << " readers refused, " << totals.losses << " losses\n";
   EXPECT_GT(totals.writes, 10'000);
   EXPECT_GT(totals.failures, 100);
   EXPECT_GT(totals.reads, 10'000);
   EXPECT_GT(totals.repairs, 100);
   EXPECT_GT(totals.deaths, 100);
+  EXPECT_GT(totals.silent_deaths, 100);
+  EXPECT_GT(totals.left, 1'000);
+  EXPECT_GT(totals.refused, 500);
+  EXPECT_LT(totals.losses, 250);
 }
+
+#ifdef NRAM_PLANT
+TEST(CopiedChangeTest, FindsACopyThatLeavesWithoutProof) {
+  ASSERT_TRUE(SetPlanted("leaves_without_proof"));
+  Totals totals;
+  std::string failure;
+  uint64_t rounds = 0;
+  for (; rounds < 30'000 && failure.empty(); ++rounds) failure = CopiesWorld(rounds, &totals).Run(400);
+  planted = Plant::none;
+  EXPECT_NE(failure.find("no other that counts is alive"), std::string::npos) << failure;
+  std::cerr << "found after " << rounds << " worlds\n";
+}
+#endif  // NRAM_PLANT
 
 }  // namespace
 }  // namespace nram::sim

@@ -12,8 +12,9 @@
 namespace nram::sim {
 namespace {
 
-constexpr std::array<const char*, kFaultCount> kNames = {"kill",  "power",   "freeze",    "stop", "cut",   "slow",
-                                                         "break", "wirebit", "memorybit", "fill", "drain", "endlease"};
+constexpr std::array<const char*, kFaultCount> kNames = {"kill",  "power",    "freeze",  "stop",      "cut",
+                                                         "slow",  "break",    "wirebit", "memorybit", "fill",
+                                                         "drain", "endlease", "press"};
 
 }  // namespace
 
@@ -165,9 +166,24 @@ void Faults::Apply(Fault fault) {
         if (server->alive()) server->core()->SetDraining(false, false);
       });
       return;
+    case Fault::kPress:
+      return Press(server);
     case Fault::kEndLease:
       return EndLeases(rng.OneIn(3) ? cluster_->servers.size() : static_cast<size_t>(server->index()));
   }
+}
+
+void Faults::Press(SimServer* server) {
+  if (!server->alive() || server->pressed()) return;
+  Rng& rng = world_->rng();
+  const uint64_t percent = rng.OneIn(3) ? 0 : rng.Below(100);
+  cluster_->checker.Trace(absl::StrCat(server->name(), " may hold ", percent, " % of what it does"));
+  server->Press(percent);
+  EndAfter(120 * kNsPerSecond, [this, server] {
+    if (!server->pressed()) return;
+    cluster_->checker.Trace(absl::StrCat(server->name(), " may hold all again"));
+    server->Unpress();
+  });
 }
 
 void Faults::KillServer(SimServer* server, bool power_fails) {

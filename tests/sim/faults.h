@@ -28,12 +28,13 @@ enum class Fault {
   kFill,       // others take a server's room
   kDrain,      // a server is drained
   kEndLease,   // a client's lease ends at one server, or at all
+  kPress,      // a server's host needs memory, so that it asks its clients for some
 };
-inline constexpr size_t kFaultCount = 12;
+inline constexpr size_t kFaultCount = 13;
 
 // A weight for each fault; 0: never.
 using FaultWeights = std::array<uint32_t, kFaultCount>;
-inline constexpr FaultWeights kAllFaults = {4, 2, 4, 3, 8, 6, 8, 1, 2, 4, 2, 3};
+inline constexpr FaultWeights kAllFaults = {4, 2, 4, 3, 8, 6, 8, 1, 2, 4, 2, 3, 6};
 
 // "all", "none", or names with weights: "kill:4,cut". INVALID_ARGUMENT names what is not known.
 absl::StatusOr<FaultWeights> ParseFaults(absl::string_view text);
@@ -65,6 +66,7 @@ class Faults {
   void RunEnd(size_t index);
 
   void KillServer(SimServer* server, bool power_fails);
+  void Press(SimServer* server);
   void CutSome(HostId client, HostId server);
   void DamageSome(SimServer* server);
   void EndLeases(size_t server);

@@ -24,6 +24,8 @@ PoolOptions OptionsOf(const Cluster& cluster, size_t index, const WorkloadOption
   if (options.survives) pool.ExpectCopies();
   pool.replace_after_ms = options.replace_after_ms;
   pool.repair_bytes_per_s = options.repair_bytes_per_s;
+  pool.moves = options.moves;
+  pool.expendable = options.expendable;
   return pool;
 }
 
@@ -389,7 +391,7 @@ void PoolClient::End(Operation* operation, const absl::Status& status) {
   Handle* const handle = operation->handle;
   const Checker::Operation& checked = operation->checked;
   std::vector<int> servers;
-  if (!status.ok() && (handle->copied || handle->sealed)) {
+  if (!status.ok() && handle->region->map()->copies() != nullptr) {
     // Which copy has missed something is not known here.
     for (const auto& server : cluster_->servers) servers.push_back(server->index());
   } else if (!status.ok() && checked.range.count > 0) {

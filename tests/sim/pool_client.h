@@ -22,6 +22,8 @@ struct WorkloadOptions {
   uint64_t destroy_one_in = 80;  // operations
   uint64_t reserve_one_in = 4;   // regions; 0: none has room of its own
   uint64_t copied_one_in = 0;    // regions; 0: each page has one copy
+  bool moves = false;            // plain regions of one copy do
+  bool expendable = false;       // servers that need memory may destroy the regions
   uint64_t sealed_one_in = 0;    // regions; 0: donors see what is stored
   bool survives = false;         // two copies, and whatever is shorter than a lease is outlived
   // As PoolOptions has them.

@@ -53,6 +53,20 @@ void MakeSurviving(Plan* plan) {
   plan->servers = Checker::Servers::kStumble;
 }
 
+// Servers may be pressed. What that needs is decided apart, so that the other worlds of the seed stay as they were.
+void MakePressed(const EpisodeOptions& options, Plan* plan) {
+  Rng rng(options.seed ^ 0x9E55);
+  const auto press = static_cast<size_t>(Fault::kPress);
+  const bool presses = options.faults[press] > 0 && !plan->one_is_evil && rng.OneIn(3);
+  plan->faults[press] = presses ? options.faults[press] * (1 + static_cast<uint32_t>(rng.Below(4))) : 0;
+  if (!presses) return;
+  if (plan->survives) return;  // nobody needs room where another has some
+  plan->never_full = false;
+  plan->workload.expendable = rng.OneIn(3);
+  // Its lease may end.
+  if (plan->workload.expendable) plan->workload.all_answered = false;
+}
+
 Plan MakePlan(const EpisodeOptions& options) {
   Rng rng(options.seed ^ 0xC1);
   Plan plan;
@@ -74,7 +88,7 @@ Plan MakePlan(const EpisodeOptions& options) {
   // Some faults at a time show what all together hide.
   const bool all = rng.OneIn(3);
   const uint64_t one_in = 2 + rng.Below(3);
-  for (size_t i = 0; i < kFaultCount; ++i) {
+  for (size_t i = 0; i < static_cast<size_t>(Fault::kPress); ++i) {
     const uint32_t weight = options.faults[i] * (1 + static_cast<uint32_t>(rng.Below(8)));
     plan.faults[i] = all || rng.OneIn(one_in) ? weight : 0;
   }
@@ -98,6 +112,8 @@ Plan MakePlan(const EpisodeOptions& options) {
     plan.one_is_evil = plan.survives;
     if (plan.one_is_evil) plan.faults = {};
   }
+  plan.workload.moves = rng.OneIn(2);
+  MakePressed(options, &plan);
   return plan;
 }
 
@@ -232,7 +248,7 @@ class PoolEpisode : private EpisodeRun {
     if (failed()) return;
     ServerCore* const core = server->core();
     const ArenaUsage usage = core->arena().usage();
-    const uint64_t frame_bytes = usage.frame_bytes - core->landing().size() * kPageBytes;
+    const uint64_t frame_bytes = server->page_frame_bytes();
     // GC regions without a handle go with their leases.
     const bool may_hold = !closed && absl::c_any_of(clients_, [](const auto& at) { return at->has_dropped_gc(); });
     const uint64_t regions = core->store().counters().regions;

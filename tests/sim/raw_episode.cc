@@ -86,14 +86,13 @@ class RawEpisode : private EpisodeRun {
     if (failed()) return;
     for (const auto& server : cluster_.servers) {
       const ArenaUsage usage = server->core()->arena().usage();
-      const uint64_t landing_bytes = server->core()->landing().size() * kPageBytes;
-      if (server->core()->store().counters().regions != 0 || usage.frame_bytes != landing_bytes ||
+      if (server->core()->store().counters().regions != 0 || server->page_frame_bytes() != 0 ||
           usage.reserved_bytes != 0) {
         // Regions of former leases or of clients that were replaced are orphans there.
         if (server->core()->store().CountOrphans() > 0) continue;
         cluster_.checker.Fail(absl::StrCat(
             server->name(), " is not empty at the end: ", server->core()->store().counters().regions.load(),
-            " regions, ", usage.frame_bytes - landing_bytes, " bytes of frames, ", usage.reserved_bytes, " reserved"));
+            " regions, ", server->page_frame_bytes(), " bytes of frames, ", usage.reserved_bytes, " reserved"));
       }
     }
   }

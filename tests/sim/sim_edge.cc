@@ -137,7 +137,8 @@ void SimDriver::Perform() {
     case Kind::kHello:
       return Ask(ControlCodec::Hello(), &ControlService::Hello, &outcome_.hello);
     case Kind::kGrant:
-      return Ask(ControlCodec::GrantLease(lease, session_->options().client_name, action_.ttl_ms),
+      return Ask(ControlCodec::GrantLease(lease, session_->options().client_name, action_.ttl_ms,
+                                          session_->options().expendable),
                  &ControlService::GrantLease, &outcome_.lease);
     case Kind::kDial:
       return Dial();
@@ -251,6 +252,7 @@ void SimDriver::Ping() {
     auto* const driver = static_cast<SimDriver*>(call->context);
     driver->outcome_.status = CallStatus(*call, driver->session_->name());
     driver->outcome_.reason = call->reason;
+    driver->outcome_.asks_back = call->asks_back;
     if (call->code == absl::StatusCode::kOk) driver->outcome_.status = absl::OkStatus();
     driver->End();
   };

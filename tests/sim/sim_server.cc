@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "memserver/session.h"
@@ -19,6 +20,10 @@ constexpr size_t kReadAheadBytes = 4096;
 constexpr int64_t kTryAgainNs = kNsPerMs;
 constexpr int64_t kStallNs = 10 * kNsPerSecond;
 constexpr int64_t kStarvedStallNs = 2 * kNsPerSecond;
+constexpr int64_t kPatienceNs = 3 * kNsPerSecond;
+constexpr uint64_t kTicksPerCompaction = 4;
+constexpr size_t kScattered = 3;
+constexpr size_t kStride = 61;
 
 }  // namespace
 
@@ -140,8 +145,12 @@ void SimServer::Start() {
   options.ceiling_bytes = options_.ceiling_bytes;
   options.fixed_bytes = kFixedBytes;
   options.lease_ttl_ms = options_.lease_ttl_ms;
+  options.give_back.patience_ns = kPatienceNs;
+  options.give_back.compact_ns = std::numeric_limits<int64_t>::max() / 2;  // real time decides nothing
   core_ = ServerCore::Create(options, world_).value();
   core_->tenants().Set(0, "local", TenantLimits());
+  compactor_ = std::make_unique<Compactor>(&core_->arena(), &core_->store(), /*landing=*/nullptr);
+  Scatter();
   control_ = std::make_unique<ControlService>(core_.get(), [this] {
     Surroundings around;
     around.boot_id = around.hostname = around.address = name();
@@ -162,9 +171,12 @@ void SimServer::Kill(bool power_fails) {
   world_->EndLife(host_);
   connections_.clear();
   control_.reset();
+  compactor_.reset();
   core_.reset();
   filling_.emplace();
   filled_pages_ = 0;
+  allowed_bytes_.reset();
+  was_pressed_ = false;
 }
 
 void SimServer::ScheduleTick() {
@@ -178,10 +190,56 @@ void SimServer::Tick() {
     for (const auto& lease : ended) on_lease_ended(*lease);
   }
   core_->store().FreeSome(std::numeric_limits<int64_t>::max());
+  if (++ticks_ % kTicksPerCompaction == 0) compactor_->Run(~uint64_t{0}, std::numeric_limits<int64_t>::max());
+  if (was_pressed_) GiveBackSome();
   bool starved = false;
   for (const auto& [id, connection] : connections_) starved |= connection->starved();
   for (const auto& [id, connection] : connections_) connection->CheckStall(starved);
   ScheduleTick();
+}
+
+void SimServer::GiveBackSome() {
+  // Its host's other programs come and go.
+  if (pressed() && world_->rng().OneIn(20)) *allowed_bytes_ += world_->rng().Below(*allowed_bytes_ / 8 + 1);
+  if (pressed() && world_->rng().OneIn(20)) *allowed_bytes_ -= world_->rng().Below(*allowed_bytes_ / 8 + 1);
+  const auto expendable = core_->leases().Expendable();
+  std::vector<std::string> remarks;
+  core_->give_back().Tick(allowed_bytes_.value_or(options_.ceiling_bytes), world_->NowNs(), &remarks);
+  for (const std::string& remark : remarks) {
+    if (on_remark != nullptr) on_remark(remark);
+  }
+  for (const auto& lease : expendable) {
+    if (!lease->live() && on_lease_given_up != nullptr) on_lease_given_up(*lease);
+  }
+}
+
+void SimServer::Press(uint64_t percent) {
+  CHECK(alive());
+  const ArenaUsage usage = core_->arena().usage();
+  allowed_bytes_ = (usage.fixed_bytes + usage.index_bytes + usage.extent_bytes) * percent / 100;
+  was_pressed_ = true;
+}
+
+void SimServer::Unpress() { allowed_bytes_.reset(); }
+
+void SimServer::Scatter() {
+  FrameArena& arena = core_->arena();
+  std::vector<FrameLoc> frames;
+  scattered_.clear();
+  while (scattered_.size() < kScattered) {
+    const FrameLoc frame = arena.Allocate(kChunksPerPage);
+    if (frame == kNoFrame) break;
+    const auto is_near = [&](FrameLoc other) { return FrameArena::ExtentOf(frame) == FrameArena::ExtentOf(other); };
+    (absl::c_any_of(scattered_, is_near) ? frames : scattered_).push_back(frame);
+  }
+  // What is freed last is taken first.
+  for (size_t first = 0; first < kStride; ++first) {
+    for (size_t i = first; i < frames.size(); i += kStride) arena.Free(frames[i]);
+  }
+}
+
+uint64_t SimServer::page_frame_bytes() const {
+  return core_->arena().usage().frame_bytes - (core_->landing().size() + scattered_.size()) * kPageBytes;
 }
 
 void SimServer::Fill(uint64_t leave_pages) {

@@ -10,7 +10,9 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "memserver/compactor.h"
 #include "memserver/control_service.h"
 #include "memserver/server_core.h"
 #include "proto/message.h"
@@ -42,6 +44,8 @@ class SimServer : public Network::Listener {
   bool alive() const { return core_ != nullptr; }
   // Null while there is no life.
   ServerCore* core() { return core_.get(); }
+  // Of the frames in use, those that hold pages.
+  uint64_t page_frame_bytes() const;
   ControlService* control() { return control_.get(); }
   // All clients are of one tenant.
   Caller caller() { return {core_->tenants().Of(0), "cn:sim", "user"}; }
@@ -51,6 +55,11 @@ class SimServer : public Network::Listener {
   void Fill(uint64_t leave_pages);
   void Unfill();
   bool filled() const { return filled_pages_ > 0; }
+  // Its host needs memory, so that it may hold so much of what it holds now, until Unpress. How much, changes a little.
+  // A new life is not pressed.
+  void Press(uint64_t percent);
+  void Unpress();
+  bool pressed() const { return allowed_bytes_.has_value(); }
   // Changes one bit of what a page holds. False: the page holds nothing.
   bool FlipBit(RegionId region, uint64_t page);
 
@@ -64,6 +73,11 @@ class SimServer : public Network::Listener {
   // Called when a life is about to end, and when a lease has ended in one. May be null.
   std::function<void()> on_death;
   std::function<void(const Lease& lease)> on_lease_ended;
+  // Called when the server has ended a lease that is expendable, and destroyed its regions. May be null.
+  std::function<void(const Lease& lease)> on_lease_given_up;
+
+  // What it says of giving back. May be null.
+  std::function<void(const std::string& remark)> on_remark;
 
   // Network::Listener
   Network::Receiver* Accept(Network::ConnectionId id) override;
@@ -74,6 +88,10 @@ class SimServer : public Network::Listener {
 
   void ScheduleTick();
   void Tick();
+  void GiveBackSome();
+  // Takes a frame in each of some extents. Pages lie in all of these then, and a compaction, which happens now and
+  // then, moves them to and fro.
+  void Scatter();
   // Later, when nothing of the connection runs any more.
   void Remove(Network::ConnectionId id);
 
@@ -83,10 +101,15 @@ class SimServer : public Network::Listener {
   const SimServerOptions options_;
   const HostId host_;
   std::unique_ptr<ServerCore> core_;
+  std::unique_ptr<Compactor> compactor_;
+  std::vector<FrameLoc> scattered_;
+  uint64_t ticks_ = 0;
   std::unique_ptr<ControlService> control_;
   std::map<Network::ConnectionId, std::unique_ptr<ServerConnection>> connections_;
   std::optional<ArenaReservation> filling_{std::in_place};
   uint64_t filled_pages_ = 0;
+  std::optional<uint64_t> allowed_bytes_;  // none: it is not pressed
+  bool was_pressed_ = false;               // in this life
   EvilDonor evil_;
   uint64_t evil_one_in_ = 0;
   const std::unique_ptr<std::byte[]> reply_bytes_;  // of the request that executes

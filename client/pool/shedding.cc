@@ -1,0 +1,67 @@
+#include "client/pool/shedding.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+namespace nram {
+
+void Shedding::Prepare(size_t servers) {
+  size_ = servers;
+  accounts_ = std::make_unique<Account[]>(servers);
+}
+
+void Shedding::BeginPass() {
+  for (size_t server = 0; server < size_; ++server) {
+    accounts_[server].counting = {};
+    accounts_[server].counts = accounts_[server].share > 0;
+  }
+}
+
+void Shedding::EndPass() {
+  for (size_t server = 0; server < size_; ++server) {
+    Account& account = accounts_[server];
+    if (!std::exchange(account.counts, false) || account.share == 0) continue;
+    account.ranks = account.counting;
+    account.here = static_cast<int64_t>(std::accumulate(account.ranks.begin(), account.ranks.end(), uint64_t{0}));
+    if (!std::exchange(account.is_counted, true)) SetBudget(&account);
+  }
+}
+
+void Shedding::Hear(uint16_t server, uint64_t word, uint32_t share) {
+  Account& account = accounts_[server];
+  if (account.word == word) return;
+  account.word = word;
+  if ((account.share > 0) != (share > 0)) {
+    share > 0 ? ++asking_ : --asking_;
+    account.is_counted = account.counts = false;
+    account.budget = 0;
+  }
+  account.share = share;
+  if (account.is_counted) SetBudget(&account);
+}
+
+void Shedding::SetBudget(Account* account) {
+  const int64_t here = std::max<int64_t>(account->here, 0);
+  const int64_t leftovers = std::max<int64_t>(account->leftovers, 0);
+  // The server counts what is not freed yet as well.
+  const double wanted = static_cast<double>(here + leftovers) * account->share / 1e6;
+  const int64_t budget = static_cast<int64_t>(wanted + 0.999) - leftovers - account->under_way;
+  account->budget = leftovers < kLeftoversMax ? static_cast<uint64_t>(std::max<int64_t>(budget, 0)) : 0;
+  uint64_t of_ranks = 0;
+  account->rank_max = 0;
+  while (account->rank_max + 1 < kRanks && (of_ranks += account->ranks[account->rank_max]) < account->budget) {
+    ++account->rank_max;
+  }
+}
+
+bool Shedding::Takes(uint16_t server, int rank, int64_t now_ns) {
+  Account& account = accounts_[server];
+  if (account.budget == 0 || rank > account.rank_max) return false;
+  if (rank > 0 && now_ns < account.nowhere_until_ns) return false;
+  --account.budget;
+  account.under_way += 1;
+  return true;
+}
+
+}  // namespace nram

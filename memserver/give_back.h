@@ -1,0 +1,140 @@
+#ifndef NRAM_MEMSERVER_GIVE_BACK_H_
+#define NRAM_MEMSERVER_GIVE_BACK_H_
+
+// How a server gives memory back to its host (adr/0017): what holds nothing at once, and what is stored through those
+// who own it. Knows nothing of the host: whoever ticks it says how much the server may hold.
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/units.h"
+#include "memserver/compactor.h"
+#include "memserver/frame_arena.h"
+#include "memserver/landing_frames.h"
+#include "memserver/lease_table.h"
+#include "memserver/page_store.h"
+#include "memserver/spill.h"
+
+namespace nram {
+
+struct GiveBackOptions {
+  enum class Mode {
+    kOff,       // spare memory alone
+    kIdle,      // what holds nothing, also where frames must move for it
+    kPressure,  // what is stored, too
+  };
+  Mode mode = Mode::kPressure;
+  // What nobody owns may be destroyed when nothing else has helped.
+  bool drops_orphans = false;
+  // After that, pages go to the donor's swap.
+  bool spills_to_swap = false;
+  // So long without progress, nothing else has helped. Clients leave a server that did not take a span alone for half
+  // of that.
+  int64_t patience_ns = 10 * kNsPerSecond;
+  // What a tick may spend on moving frames together, of real time.
+  int64_t compact_ns = 50 * kNsPerMs;
+};
+
+// Tick is for one thread. The rest is thread-safe.
+class GiveBack {
+ public:
+  // The pointers are not owned.
+  GiveBack(const GiveBackOptions& options, FrameArena* arena, LeaseTable* leases, PageStore* store,
+           LandingFrames* landing)
+      : options_(options),
+        arena_(arena),
+        leases_(leases),
+        store_(store),
+        landing_(landing),
+        compactor_(arena, store, landing),
+        spill_(arena) {}
+  GiveBack(const GiveBack&) = delete;
+
+  // The server may hold so much in all. To be called every 100 ms or so; takes compact_ns, and a little more. Appends
+  // to `*remarks` what people should read. `now_ns`: of any clock, not 0.
+  void Tick(uint64_t allowed_bytes, int64_t now_ns, std::vector<std::string>* remarks);
+  // Nothing limits the server but its ceiling.
+  void EndAsking(int64_t now_ns, std::vector<std::string>* remarks);
+
+  // What clients are to give back now.
+  uint64_t asked_back_bytes() const;
+  // Of what any client has here, in millionths; at least 1 while something is asked. Some clients cannot give, or do
+  // not hear: then it rises, until those that can give enough.
+  uint32_t share() const;
+  // It asks, or has asked within kPressedNs before the last tick.
+  bool pressed() const { return pressed_; }
+  // For how long it has been asking, at the last tick.
+  uint64_t asked_back_ms() const { return asked_ms_; }
+  // What the host has got back of memory that it needed, since the start.
+  uint64_t given_back_bytes() const { return given_back_bytes_; }
+  uint64_t regions_given_up() const { return regions_given_up_; }
+  const Compactor& compactor() const { return compactor_; }
+
+ private:
+  static constexpr int64_t kPressedNs = 30 * kNsPerSecond;
+  // Less is not worth a message, nor anybody's data.
+  static constexpr uint64_t kAskBytesMin = 2 * kMiB;
+  static constexpr uint64_t kCompactBytesMin = 4 * kMiB;
+  // While something is asked that compaction alone could not give, it waits for so long without progress.
+  static constexpr int64_t kCompactAfterNs = 500 * kNsPerMs;
+  // Compaction that is in vain pauses.
+  static constexpr int64_t kCompactPauseMinNs = kNsPerSecond;
+  static constexpr int64_t kCompactPauseMaxNs = 30 * kNsPerSecond;
+  static constexpr int64_t kGiveUpAgainNs = kNsPerSecond;
+  static constexpr int64_t kSpillNs = 50 * kNsPerMs;  // in one tick
+  // Spans that stay grow while others leave: so much is taken nevertheless.
+  static constexpr uint64_t kAllowanceBytes = 16 * kMiB;
+  // Of what is asked: less in the patience is no progress.
+  static constexpr uint64_t kProgressShare = 16;
+  static constexpr uint64_t kProgressBytes = 64 * kMiB;  // whatever is asked, this is progress
+  // If what is asked has not become less by a tenth in that time, clients are asked for half as much more. All have
+  // heard by then.
+  static constexpr int64_t kUrgeNs = 1'500 * kNsPerMs;
+  static constexpr double kUrge = 1.5;
+  static constexpr double kUrgeMax = 1e6;
+
+  // What clients could give back: all that they have here.
+  uint64_t StoredBytes() const;
+  void Ask(uint64_t bytes, uint64_t stored_bytes, int64_t now_ns);
+  void GiveUp(uint64_t bytes, int64_t now_ns, std::vector<std::string>* remarks);
+  // What moving pages together could give; 0: it was in vain lately.
+  uint64_t Gain(int64_t now_ns) const;
+  void Compact(uint64_t bytes, int64_t now_ns);
+  void SpillSome(uint64_t bytes, std::vector<std::string>* remarks);
+
+  const GiveBackOptions options_;
+  FrameArena* const arena_;
+  LeaseTable* const leases_;
+  PageStore* const store_;
+  LandingFrames* const landing_;
+  Compactor compactor_;
+  Spill spill_;
+
+  // The most that clients may have here; ~0: nothing is asked. What is asked follows from it at any time.
+  std::atomic<uint64_t> goal_bytes_{~uint64_t{0}};
+  std::atomic<double> urge_{1.0};
+  std::atomic<bool> pressed_{false};
+  std::atomic<uint64_t> asked_ms_{0};
+  std::atomic<uint64_t> given_back_bytes_{0};
+  std::atomic<uint64_t> regions_given_up_{0};
+
+  // --- Tick's.
+  int64_t compact_again_ns_ = 0;
+  int64_t compact_pause_ns_ = kCompactPauseMinNs;
+  int64_t asked_since_ns_ = 0;  // 0: it does not ask
+  int64_t asked_last_ns_ = 0;
+  int64_t progress_ns_ = 0;
+  uint64_t progress_bytes_ = 0;  // what was asked then
+  int64_t urged_ns_ = 0;
+  uint64_t urged_bytes_ = 0;   // what was asked then
+  uint64_t extent_bytes_ = 0;  // at the last tick
+  bool told_stuck_ = false;
+  bool spills_ = false;  // nothing else has helped
+};
+
+}  // namespace nram
+
+#endif  // NRAM_MEMSERVER_GIVE_BACK_H_
