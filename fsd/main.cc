@@ -76,6 +76,7 @@ absl::StatusOr<std::string> OpenPool(const FsdOptions& options, Daemon* daemon) 
   }
   if (options.copies > 1) pool.ExpectCopies();
   pool.repair_bytes_per_s = options.repair_bytes_per_s;
+  pool.expendable = options.expendable;
   NRAM_ASSIGN_OR_RETURN(pool.seal, ChooseSeal(options.seal));
   if (options.swap && pool.seal == Seal::kAuto) pool.seal = Seal::kYes;  // memory of all of a machine's users
   pool.fast_wake = FastWake::kOff;                                       // the mount counts its requests instead

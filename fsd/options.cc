@@ -31,6 +31,78 @@ absl::Status ParseRepairRate(absl::string_view value, uint64_t* bytes_per_s) {
   return absl::OkStatus();
 }
 
+constexpr char kHelp[] = R"(usage: nram-fsd DIRECTORY [flags]
+
+Mounts a temporary filesystem on DIRECTORY whose files are in the RAM of a pool of memory
+servers. `nram mount` starts it in the background; this is the daemon itself, for systemd
+and for looking at it in front. `umount DIRECTORY`, `nram umount`, SIGTERM and Ctrl-C end it;
+the files are then gone.
+
+What
+  --pool=SPEC          host:port,host:port,... or a host file (default: $NRAM_POOL, else the
+                       local pool of `nram up`, else /etc/nram/pool)
+  --tls-dir=DIR        certificates (nram keygen), for servers that want some (default:
+                       $NRAM_TLS_DIR, else /etc/nram/tls)
+  --size=SIZE          at most so much data, 1M or more (default: as much as the pool has)
+  --copies=N           1..4 copies of each page, on servers of different hosts (default 1): the
+                       files then outlive the loss of N-1 of these hosts, and take N times
+                       their size of the pool; `df` and --size count a page once
+  --seal, --no-seal    whether servers get only ciphertext, and old pages that they play back are
+                       found (default: $NRAM_SEAL, else yes if some server is on another
+                       machine; see docs/security.md)
+  --repair-rate=RATE   how fast copies that were lost are made anew: bytes a second, or max
+                       (default: a quarter of the time that it would take)
+  --inodes=N           1..4294967294 files and directories (default: half as many as this
+                       machine's RAM has pages)
+  --gc, --no-gc        whether servers free the files by themselves when this daemon dies
+                       without a word (default: yes; without, `nram regions --orphans`
+                       shows what stayed)
+  --expendable         what is stored can be made again: servers may destroy it when their
+                       hosts need the memory and nothing else helps (docs/giving-back.md);
+                       not with --swap or --no-gc
+  --mode=OCTAL         of DIRECTORY (default 1777 for root, else 0755)
+  --backend=WHAT       pool; memory: this process's own, to compare; null: forget what is
+                       written, to see what FUSE costs
+
+Where and for whom
+  --nonempty           hide what is in DIRECTORY
+  --read-only          mount read-only
+  --allow-other        other users may use it (default for root; others need
+                       user_allow_other in /etc/fuse.conf); --no-allow-other: they may not
+  --mount-options=LIST more options for the kernel, as in noexec,nosuid,noatime (strictatime
+                       cannot be had)
+
+How
+  --foreground         stay in front and log to standard error
+  --log-file=PATH      log there (default in the background: the state directory, see
+                       nram up --help)
+  --pid-file=PATH      write the process id there once it is mounted
+  --threads=N          4..256 requests at once (default 16), of which read-ahead and
+                       write-back leave four to all else; each takes up to 2 MiB
+  --readahead=SIZE     0..64M that the kernel reads ahead of a sequential reader (default
+                       4M; needs root)
+  --writeback, --no-writeback
+                       whether the kernel collects writes before it sends them (default:
+                       yes). It tells of errors with fsync and close then
+  --swap               the files will hold swap (`nram swapon` uses this): all memory locked and
+                       there from the start, never in the way of the kernel when it frees
+                       memory, room kept when holes are made; needs CAP_SYS_RESOURCE
+                       and CAP_SYS_NICE; SIGTERM does not end it, umount does
+  --unprotected        swap without that privilege: its memory is locked, but the kernel may
+                       have this daemon write pages out, or end it, when it needs memory
+  --io-timeout-ms=N    100..600000, after how long a server that does not answer is an I/O
+                       error (default 10000)
+  --fast-wake=WHEN     auto, on or off: keep this machine's idle processors from sleeping
+                       while there are many requests (default auto: yes, up to 16
+                       processors, where it may: root may, and others by a udev rule)
+  --spin=WHEN          auto, off, on or microseconds (0..10000) that the leading thread polls
+                       for answers and requests before it sleeps, if they usually come by
+                       then (default 20; with --swap: never)
+  --help               this text
+
+example: nram-fsd /mnt/nram --size=4GiB --foreground
+)";
+
 }  // namespace
 
 void FsdOptions::Register(FsdOptions* options, ArgParser* parser) {
@@ -61,6 +133,7 @@ void FsdOptions::Register(FsdOptions* options, ArgParser* parser) {
                  [options](absl::string_view value) { return ParseRepairRate(value, &options->repair_bytes_per_s); });
   parser->Switch("seal", &options->seal);
   parser->Switch("gc", &options->gc);
+  parser->Switch("expendable", &options->expendable);
   parser->Switch("writeback", &options->writeback);
   parser->Switch("nonempty", &options->nonempty);
   parser->Switch("foreground", &options->foreground);
@@ -116,6 +189,17 @@ absl::Status FsdOptions::Validate() const {
   if (backend != Backend::kPool && seal.value_or(false)) {
     return absl::InvalidArgumentError("--seal needs --backend=pool");
   }
+  if (backend != Backend::kPool && expendable) {
+    return absl::InvalidArgumentError("--expendable needs --backend=pool");
+  }
+  if (expendable && swap) {
+    return absl::InvalidArgumentError(
+        "--expendable and --swap contradict each other: nobody can make swapped-out pages again");
+  }
+  if (expendable && !gc) {
+    return absl::InvalidArgumentError(
+        "--expendable and --no-gc contradict each other: what servers may destroy is not to outlive its owner");
+  }
   for (const std::string& option : mount_options) {
     // The kernel answers most reads out of its cache and does not tell.
     if (option == "strictatime" || option == "norelatime") {
@@ -167,76 +251,7 @@ absl::StatusOr<FsdOptions> FsdOptions::ParseMountHelper(const std::vector<std::s
   return options;
 }
 
-const char* FsdOptions::Help() {
-  return R"(usage: nram-fsd DIRECTORY [flags]
-
-Mounts a temporary filesystem on DIRECTORY whose files are in the RAM of a pool of memory
-servers. `nram mount` starts it in the background; this is the daemon itself, for systemd
-and for looking at it in front. `umount DIRECTORY`, `nram umount`, SIGTERM and Ctrl-C end it;
-the files are then gone.
-
-What
-  --pool=SPEC          host:port,host:port,... or a host file (default: $NRAM_POOL, else the
-                       local pool of `nram up`, else /etc/nram/pool)
-  --tls-dir=DIR        certificates (nram keygen), for servers that want some (default:
-                       $NRAM_TLS_DIR, else /etc/nram/tls)
-  --size=SIZE          at most so much data, 1M or more (default: as much as the pool has)
-  --copies=N           1..4 copies of each page, on servers of different hosts (default 1): the
-                       files then outlive the loss of N-1 of these hosts, and take N times
-                       their size of the pool; `df` and --size count a page once
-  --seal, --no-seal    whether servers get only ciphertext, and old pages that they play back are
-                       found (default: $NRAM_SEAL, else yes if some server is on another
-                       machine; see docs/security.md)
-  --repair-rate=RATE   how fast copies that were lost are made anew: bytes a second, or max
-                       (default: a quarter of the time that it would take)
-  --inodes=N           1..4294967294 files and directories (default: half as many as this
-                       machine's RAM has pages)
-  --gc, --no-gc        whether servers free the files by themselves when this daemon dies
-                       without a word (default: yes; without, `nram regions --orphans`
-                       shows what stayed)
-  --mode=OCTAL         of DIRECTORY (default 1777 for root, else 0755)
-  --backend=WHAT       pool; memory: this process's own, to compare; null: forget what is
-                       written, to see what FUSE costs
-
-Where and for whom
-  --nonempty           hide what is in DIRECTORY
-  --read-only          mount read-only
-  --allow-other        other users may use it (default for root; others need
-                       user_allow_other in /etc/fuse.conf); --no-allow-other: they may not
-  --mount-options=LIST more options for the kernel, as in noexec,nosuid,noatime (strictatime
-                       cannot be had)
-
-How
-  --foreground         stay in front and log to standard error
-  --log-file=PATH      log there (default in the background: the state directory, see
-                       nram up --help)
-  --pid-file=PATH      write the process id there once it is mounted
-  --threads=N          4..256 requests at once (default 16), of which read-ahead and
-                       write-back leave four to all else; each takes up to 2 MiB
-  --readahead=SIZE     0..64M that the kernel reads ahead of a sequential reader (default
-                       4M; needs root)
-  --writeback, --no-writeback
-                       whether the kernel collects writes before it sends them (default:
-                       yes). It tells of errors with fsync and close then
-  --swap               the files will hold swap (`nram swapon` uses this): all memory locked and
-                       there from the start, never in the way of the kernel when it frees
-                       memory, room kept when holes are made; needs CAP_SYS_RESOURCE
-                       and CAP_SYS_NICE; SIGTERM does not end it, umount does
-  --unprotected        swap without that privilege: its memory is locked, but the kernel may
-                       have this daemon write pages out, or end it, when it needs memory
-  --io-timeout-ms=N    100..600000, after how long a server that does not answer is an I/O
-                       error (default 10000)
-  --fast-wake=WHEN     auto, on or off: keep this machine's idle processors from sleeping
-                       while there are many requests (default auto: yes, up to 16
-                       processors, where it may: root may, and others by a udev rule)
-  --spin=WHEN          auto, off, on or microseconds (0..10000) that the leading thread polls
-                       for answers and requests before it sleeps, if they usually come by
-                       then (default 20; with --swap: never)
-  --help               this text
-
-example: nram-fsd /mnt/nram --size=4GiB --foreground
-)";
-}
+const char* FsdOptions::Help() { return kHelp; }
 
 std::string ClientName(const std::string& what, const std::string& directory, int pid) {
   char host[256] = {};

@@ -30,6 +30,7 @@ struct FsdOptions {
   int64_t copies = 1;               // of each page, on servers of different hosts: 1 to 4
   std::optional<bool> seal;         // empty: $NRAM_SEAL, else where some server is another machine's, and for swap
   uint64_t repair_bytes_per_s = 0;  // 0: a quarter of the time; UINT64_MAX: without a bound
+  bool expendable = false;          // servers may destroy the files when nothing else gives their hosts memory
   bool writeback = true;
   bool nonempty = false;
   bool foreground = false;

@@ -46,5 +46,20 @@ TEST(OptionsTest, CopiesAreOneToFourAndThePools) {
   EXPECT_TRUE(absl::StrContains(elsewhere->Validate().message(), "--copies needs --backend=pool"));
 }
 
+TEST(OptionsTest, WhatIsExpendableIsThePoolsAndGoesWithItsOwner) {
+  const auto validate = [](const std::string& options) {
+    const auto parsed = FsdOptions::ParseMountHelper({"nram", "/mnt", "-o", options});
+    return parsed.ok() ? parsed->Validate() : parsed.status();
+  };
+  EXPECT_FALSE(FsdOptions::ParseMountHelper({"nram", "/mnt"})->expendable);
+  EXPECT_TRUE(FsdOptions::ParseMountHelper({"nram", "/mnt", "-o", "expendable"})->expendable);
+  EXPECT_TRUE(validate("expendable,copies=2").ok());
+  for (const char* const wrong : {"backend=memory", "swap", "no-gc"}) {
+    const absl::Status status = validate(absl::StrCat("expendable,", wrong));
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << wrong;
+    EXPECT_TRUE(absl::StrContains(status.message(), "--expendable")) << status;
+  }
+}
+
 }  // namespace
 }  // namespace nram

@@ -33,6 +33,9 @@ expect 2 "expected pool, memory or null" "$nram" mount "$directory/m" --backend=
 expect 2 "from 4 to 256" "$nram" mount "$directory/m" --threads=1
 expect 2 "from 1 to 4" "$nram" mount "$directory/m" --copies=5
 expect 2 "--copies needs --backend=pool" "$nram" mount "$directory/m" --copies=2 --backend=memory
+expect 2 "--expendable needs --backend=pool" "$nram" mount "$directory/m" --expendable --backend=memory
+expect 2 "--expendable and --swap contradict each other" "$nram" mount "$directory/m" --expendable --swap
+expect 2 "--expendable and --no-gc contradict each other" "$nram" mount "$directory/m" --expendable --no-gc
 expect 1 "--copies=2: each copy goes to a host of its own" "$nram" mount "$directory/m" --copies=2
 expect 2 "unexpected word" "$nram" mount "$directory/m" "$directory/full"
 expect 1 "No such file" "$nram" mount "$directory/m" --pool=/does/not/exist
@@ -72,6 +75,14 @@ kill "$user"
 wait "$user" 2> /dev/null || true
 expect 0 "" "$nram" umount "$directory/m" "$directory/with blank"
 [ "$("$nram" df --json | jq '.total.used_bytes < 100000')" = true ] || fail "memory is still in use after umount"
+
+# What servers may destroy, and whether its pages are sealed.
+expect 0 "Its pages are not sealed" "$nram" mount "$directory/m" --expendable --no-seal
+echo again > "$directory/m/file"
+[ "$(cat "$directory/m/file")" = again ] || fail "an expendable file does not hold what was written"
+expect 0 "" "$nram" umount "$directory/m"
+[ "$("$nram" mount "$directory/m" --expendable --seal --json | jq .sealed)" = true ] || fail "JSON of a sealed mount"
+expect 0 "" "$nram" umount "$directory/m"
 
 # The mount is bind-mounted elsewhere: umount says where.
 expect 0 "is mounted" "$nram" mount "$directory/m"

@@ -17,6 +17,7 @@ trap cleanup EXIT
 expect 1 "start a local one with \`nram up\`" "$nram" df
 expect 2 "from 1 to 64" "$nram" up --servers=0
 expect 2 "64M or more" "$nram" up --donate=1M
+expect 2 "--give-back: \"always\" is not accepted: expected off, idle or pressure" "$nram" up --give-back=always
 expect 2 "there is no command" "$nram" mount-all
 expect 1 "did not start" "$nram" up --donate=900000G
 [ ! -e "$NRAM_STATE_DIR/pool" ] || fail "a pool is left of one that did not start"
@@ -28,6 +29,13 @@ expect 0 "COULD LEND" "$nram" df
 [ "$("$nram" df --json | jq '.total.donated_bytes')" = $((3 * 128 * 1024 * 1024)) ] || fail "df adds up wrong"
 [ "$("$nram" df --json | jq '.total.used_bytes < 100000')" = true ] || fail "an empty pool is in use"
 [ "$("$nram" status --json | jq '[.servers[].regions] | add')" = 0 ] || fail "status shows regions"
+# Nobody asks for memory here: a fixed donation asks for none of its own accord.
+"$nram" status --json | jq -e 'all(.servers[]; .asked_back_bytes == 0 and .pressed == false and
+  .asked_back_ms == 0 and .given_back_bytes == 0 and .regions_given_up == 0 and .resident_bytes > 0)' > /dev/null ||
+  fail "status tells of giving back: $("$nram" status --json)"
+"$nram" df --json | jq -e 'all(.donors[]; .asked_back_bytes == 0 and .pressed == false)' > /dev/null ||
+  fail "df tells of giving back: $("$nram" df --json)"
+expect 0 "asked_back_bytes" "$nram" status
 expect 0 "No regions." "$nram" regions
 expect 0 "No orphans." "$nram" regions --orphans
 expect 1 "no region 0x0000000000000001" "$nram" regions --destroy=0x0000000000000001
@@ -58,7 +66,7 @@ expect 0 "No local pool" "$nram" down
 [ ! -e "$NRAM_STATE_DIR" ] || fail "nram down leaves $(ls "$NRAM_STATE_DIR")"
 
 # Servers that count as machines of their own, though they share this one's memory.
-expect 0 "The pool is up" "$nram" up --servers=3 --donate=128M --pretend-hosts
+expect 0 "The pool is up" "$nram" up --servers=3 --donate=128M --pretend-hosts --give-back=idle
 for command in df status; do
   hosts=$("$nram" "$command" --json | jq '[.. | objects | .pretended_host // empty] | unique | length')
   [ "$hosts" = 3 ] || fail "$command shows $hosts pretended hosts"
@@ -69,6 +77,18 @@ expect 0 "usable with two copies on different hosts" "$nram" df
   .total.usable_bytes["2"] * 2 <= .total.free_bytes and .total.usable_bytes["2"] > 0 and
   .total.usable_bytes["4"] == 0' > /dev/null || fail "df tells wrong usable room: $("$nram" df --json)"
 expect 0 "Ended 3 memory servers" "$nram" down
+
+# What a server does not accept of giving back.
+memserver=$(dirname "$nram")/../../memserver/nram-memserver
+expect 2 "--give-back: \"always\" is not accepted: expected off, idle or pressure" \
+  "$memserver" --donate=64M --give-back=always
+expect 2 "--orphans: \"sell\" is not accepted: expected keep or drop" "$memserver" --donate=64M --orphans=sell
+expect 2 "--spill: \"disk\" is not accepted: expected off or swap" "$memserver" --donate=64M --spill=disk
+for range in auto: auto:1G auto:2G-1G auto:-63M; do
+  expect 2 "--donate: \"$range\" is not accepted: expected auto:FLOOR-CEILING" "$memserver" --donate="$range"
+done
+expect 2 "\"lots\"" "$memserver" --donate=auto:lots-1G
+expect 2 "from 0 to 86400000" "$memserver" --donate=64M --leave-within-ms=-1
 
 # up is interrupted while its servers start: down finds those that are there.
 mkfifo "$directory/go"

@@ -46,10 +46,11 @@ peak=$(python3 -c 'import os, sys; x = bytearray(300 << 20); os.execv(sys.argv[1
 [ "$peak" -lt 80000000 ] || fail "the peak before exec was counted: $peak"
 "$nram" sort --memory=64M --scratch="$directory" < "$input" | cmp - "$directory/expected" ||
   fail "through pipes and a file"
-"$nram" sort -nrS 64M -k1,1 -o "$directory/out" "$input"
+"$nram" sort --expendable -nrS 64M -k1,1 -o "$directory/out" "$input"
 LC_ALL=C sort -nr -k1,1 "$input" | cmp - "$directory/out" || fail "sort's letters"
 expect 2 "--copies: \"5\" is not accepted: expected a whole number from 1 to 4" "$nram" sort --copies=5 "$input"
 expect 2 "--copies needs --scratch=pool" "$nram" sort --copies=2 --scratch="$directory" "$input"
+expect 2 "--expendable needs --scratch=pool" "$nram" sort --expendable --scratch="$directory" "$input"
 # Both servers are on this host.
 expect 1 "copies" "$nram" sort --copies=2 --memory=64M -o "$directory/out" "$input"
 expect_clean "a sort that cannot have its copies"

@@ -87,6 +87,8 @@ int PrintJson(absl::Span<const PoolMember> members, absl::Span<const absl::Statu
       donor.update(ToJson(answers[i]->capacity));
       const ServerHost& host = answers[i]->host;
       donor["draining"] = answers[i]->capacity.draining;
+      donor["pressed"] = answers[i]->capacity.pressed;
+      donor["asked_back_bytes"] = answers[i]->capacity.asked_back_bytes;
       donor["host"] = {{"name", host.hostname},
                        {"total_bytes", host.total_bytes},
                        {"available_bytes", host.available_bytes},
@@ -115,7 +117,12 @@ int PrintJson(absl::Span<const PoolMember> members, absl::Span<const absl::Statu
 // What is to be said of a donor besides its sizes.
 std::string Notes(const ServerStatistics& statistics) {
   const ServerHost& host = statistics.host;
-  std::string notes = statistics.capacity.draining ? "  draining" : "";
+  const ServerCapacity& capacity = statistics.capacity;
+  std::string notes = capacity.draining ? "  draining" : "";
+  if (capacity.pressed) absl::StrAppend(&notes, "  pressed");
+  if (capacity.asked_back_bytes > 0) {
+    absl::StrAppend(&notes, ", asks ", FormatByteSize(capacity.asked_back_bytes), " back");
+  }
   if (!host.domain.empty()) absl::StrAppend(&notes, "  domain ", host.domain);
   if (!host.pretended_host.empty()) absl::StrAppend(&notes, "  pretended host ", host.pretended_host);
   return notes;
@@ -191,6 +198,10 @@ FREE is raw room: a page of two copies takes two pages of it, on different hosts
 pool has two or more hosts, a line says how much data has room with two copies. Servers that
 are draining do not count there. Then come the spans that have several copies, by their state,
 as nram status shows them.
+
+"pressed": the donor needs its memory, or has needed it within the last 30 s. While the server
+asks its clients for memory, FREE is 0 and nothing new goes there; after that, it is the last
+choice (docs/giving-back.md).
 
 )",
                                  R"(

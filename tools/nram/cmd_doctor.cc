@@ -207,7 +207,7 @@ void CheckLeaving(absl::Span<const PoolMember> members, StatisticsAnswers answer
          absl::StrCat(whose, name, " is told to leave, and still holds ", FormatByteSize(pages * kPageBytes)),
          absl::StrCat("do not switch it off yet: ",
                       moving > 0 ? absl::StrCat("clients still move ", moving, " spans")
-                                 : "clients tell of nothing that moves; what has one copy stays",
+                                 : "clients tell of nothing that moves; what cannot move stays",
                       ". `nram drain ", name, " --move` waits until it is empty")});
   }
 }

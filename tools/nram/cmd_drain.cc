@@ -104,8 +104,9 @@ absl::Status AwaitEmpty(ControlClient* control, const std::string& name, bool sh
       if (shows) fprintf(stderr, "\n");
       return absl::FailedPreconditionError(absl::StrCat(
           name, " still holds ", FormatByteSize(*left * kPageBytes), ", and nothing has moved for ", kStuckMs / 1000,
-          " s. Only regions of several copies move, while their clients run, to servers ",
-          "on other hosts that have room. nram regions shows whose they are; nram status, what is lacking. ",
+          " s. Data moves while its client runs, to servers on other hosts that have room and do not need it back; ",
+          "plain regions of one copy do not, if they have a name or all of their pool is one machine. nram regions "
+          "shows whose they are; nram status, what is lacking. ",
           "The server takes no new pages; nram drain --undo ends that"));
     }
     SleepMs(kLookMs);
@@ -170,10 +171,14 @@ Tells servers to take no new spans and to reserve no more room. What is stored t
 and can be read, written and destroyed. Clients learn of it with their next lease renewal,
 within seconds.
 
-With --move they also move it: each span of several copies gets another copy elsewhere, on a
-host that has none, and leaves. The command shows how far that is, and ends when the server
-may be switched off. It fails if nothing has moved for 30 s: what has one copy stays. Ctrl-C
-ends the command alone: the server goes on leaving, until --undo or a restart.
+With --move they also move it: each span gets a copy elsewhere, on a host that has none, and
+leaves. The command shows how far that is, and ends when the server may be switched off. It
+fails if nothing has moved for 30 s: plain regions of one copy stay, if they have a name or
+all of their pool is one machine. Ctrl-C ends the command alone: the server goes on leaving,
+until --undo or a restart.
+
+A server with --leave-within-ms does the same by itself when it is told to end, in a hurry; one
+whose donor is short of memory asks for a part of what it stores (docs/giving-back.md).
 
 )",
        R"(

@@ -13,12 +13,14 @@
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
+#include <optional>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "base/clock.h"
 #include "base/crc32c.h"
 #include "base/fd.h"
@@ -27,6 +29,9 @@
 #include "base/status.h"
 #include "base/subprocess.h"
 #include "base/units.h"
+#include "client/pool/pool.h"
+#include "client/pool/pool_spec.h"
+#include "client/pool/seal_choice.h"
 #include "fsd/options.h"
 #include "nlohmann/json.hpp"
 #include "tools/nram/command.h"
@@ -134,6 +139,25 @@ struct MountFlags {
   }
 };
 
+// Whether the daemon seals the files' pages: it chooses as this does. None: this cannot tell.
+std::optional<bool> SealsPages(const FsdOptions& options) {
+  if (options.backend != Backend::kPool) return std::nullopt;
+  const auto spec = ChoosePoolSpec(options.pool);
+  if (!spec.ok()) return std::nullopt;
+  // A pipe can be read once, and the daemon has read it.
+  absl::string_view path = *spec;
+  absl::ConsumePrefix(&path, "@");
+  struct stat named {};
+  if (stat(std::string(path).c_str(), &named) == 0 && !S_ISREG(named.st_mode)) return std::nullopt;
+  const auto servers = ParsePoolSpec(*spec);
+  const auto seal = ChooseSeal(options.seal);
+  if (!servers.ok() || !seal.ok()) return std::nullopt;
+  PoolOptions pool;
+  pool.servers = *servers;
+  pool.seal = *seal;
+  return Pool::WouldSeal(pool);
+}
+
 int RunMount(MountFlags& flags, const Invocation& given) {
   auto& [options, json] = flags;
   const std::vector<std::string>& words = given.words;
@@ -164,10 +188,12 @@ int RunMount(MountFlags& flags, const Invocation& given) {
   struct statvfs stat {};
   if (statvfs(directory.c_str(), &stat) != 0) return ToExitCode(ErrnoStatus(errno, directory), "nram mount");
   const uint64_t free = stat.f_bavail * stat.f_frsize;
+  const std::optional<bool> sealed = SealsPages(options);
   if (json) {
-    std::cout
-        << Dump({{"directory", directory}, {"free_bytes", free}, {"copies", options.copies}, {"log", options.log_file}})
-        << std::endl;
+    nlohmann::json out = {
+        {"directory", directory}, {"free_bytes", free}, {"copies", options.copies}, {"log", options.log_file}};
+    if (sealed.has_value()) out["sealed"] = *sealed;
+    std::cout << Dump(out) << std::endl;
     return 0;
   }
   const std::string copies = options.copies > 1 ? absl::StrCat(" for files with ", options.copies, " copies") : "";
@@ -175,6 +201,7 @@ int RunMount(MountFlags& flags, const Invocation& given) {
          directory.c_str(), FormatByteSize(free).c_str(),
          options.backend == Backend::kPool ? "network RAM" : "this machine's memory", copies.c_str(),
          options.log_file.c_str(), directory.c_str());
+  if (sealed.has_value()) printf("Its pages are %s.\n", *sealed ? "sealed: servers get only ciphertext" : "not sealed");
   return 0;
 }
 

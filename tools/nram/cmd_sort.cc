@@ -47,6 +47,7 @@ struct SortFlags {
   int64_t record = 0;
   int64_t copies = 1;
   std::optional<bool> seal;
+  bool expendable = false;
   std::string pool;
   std::string scratch = "pool";
   FastWake fast_wake = FastWake::kAuto;
@@ -118,6 +119,10 @@ struct SortFlags {
                    {"",
                     "servers get only ciphertext of the scratch (default: $NRAM_SEAL, else yes\n"
                     "if some server is on another machine; see docs/security.md)"});
+    parser->Switch("expendable", &expendable,
+                   {"",
+                    "servers may destroy the scratch when their hosts need the memory and\n"
+                    "nothing else helps; the sort then fails (docs/giving-back.md)"});
     const auto set_fast_wake = [this](absl::string_view text) { return ParseFastWake(text, &fast_wake); };
     parser->Custom("fast-wake", set_fast_wake,
                    {"WHEN",
@@ -241,6 +246,7 @@ absl::StatusOr<PoolOptions> PoolOf(const SortFlags& flags) {
   NRAM_ASSIGN_OR_RETURN(options.tls, FindClientTls(options.servers));
   options.fast_wake = flags.fast_wake;
   NRAM_ASSIGN_OR_RETURN(options.seal, ChooseSeal(flags.seal));
+  options.expendable = flags.expendable;
   return options;
 }
 
@@ -263,6 +269,7 @@ absl::Status Sort(SortFlags flags) {
   const bool to_pool = flags.scratch == "pool";
   if (!to_pool && flags.copies > 1) return absl::InvalidArgumentError("--copies needs --scratch=pool");
   if (!to_pool && flags.seal.value_or(false)) return absl::InvalidArgumentError("--seal needs --scratch=pool");
+  if (!to_pool && flags.expendable) return absl::InvalidArgumentError("--expendable needs --scratch=pool");
   // --memory is for the whole process, so the memory that it has already comes off.
   uint64_t taken = ReadProcessMemory().resident_bytes + (to_pool ? kPoolBytes : kMiB);
   if (to_pool) {

@@ -4,6 +4,7 @@
 #include <iostream>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/units.h"
@@ -37,6 +38,20 @@ void ShowPlace(const ServerHost& host, bool json, nlohmann::json* one) {
   }
 }
 
+// What the server is asked for, and how far it is.
+void ShowGivingBack(const ServerStatistics& statistics, bool json, nlohmann::json* one) {
+  const ServerCapacity& capacity = statistics.capacity;
+  (*one)["pressed"] = capacity.pressed;
+  (*one)["asked_back_bytes"] = capacity.asked_back_bytes;
+  if (json) return;
+  printf("  %-30s %s\n", "pressed", capacity.pressed ? "yes" : "no");
+  std::string since;
+  if (const uint64_t asked_ms = CounterOf(statistics, "asked_back_ms"); asked_ms > 0) {
+    since = absl::StrFormat(", for %.1f s now", static_cast<double>(asked_ms) / 1000);
+  }
+  printf("  %-30s %s%s\n", "asked_back_bytes", FormatByteSize(capacity.asked_back_bytes).c_str(), since.c_str());
+}
+
 int RunStatus(StatusFlags& options, const Invocation&) {
   const auto members = OpenMembers(options.pool);
   if (!members.ok()) return ToExitCode(members.status(), "nram status");
@@ -56,6 +71,7 @@ int RunStatus(StatusFlags& options, const Invocation&) {
       one["draining"] = answers[i]->capacity.draining;
       one["leaving"] = answers[i]->capacity.leaving;
       if (!options.json) printf("  %-30s %s\n", "draining", answers[i]->capacity.draining ? "yes" : "no");
+      ShowGivingBack(*answers[i], options.json, &one);
       ShowPlace(answers[i]->host, options.json, &one);
       for (const auto& [counter, value] : answers[i]->counters) {
         one[counter] = value;
@@ -207,6 +223,10 @@ Command StatusCommand() {
 Shows every counter of every server of the pool, and the spans that have several copies, by
 their state, and how far their repair is: as the clients have told it, a few seconds ago.
 docs/stats.md explains them.
+
+A server whose donor is short of memory is "pressed". asked_back_bytes says how much its
+clients are to give back now, and for how long it has been asking; given_back_bytes, what the
+donor has got back since the server began (docs/giving-back.md).
 
 )",
                                      R"(

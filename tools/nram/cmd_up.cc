@@ -24,9 +24,16 @@ absl::Status ParseDonate(absl::string_view value, std::string* donate) {
   return absl::OkStatus();
 }
 
+absl::Status ParseGiveBack(absl::string_view value, std::string* give_back) {
+  *give_back = std::string(value);
+  if (value == "off" || value == "idle" || value == "pressure") return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("\"", value, "\" is not accepted: expected off, idle or pressure"));
+}
+
 struct UpFlags {
   int64_t servers = 2;
   std::string donate = "1GiB";
+  std::string give_back;
   std::string spin;
   bool pretend_hosts = false;
   bool json = false;
@@ -37,6 +44,11 @@ struct UpFlags {
                    {"SIZE|auto",
                     "what each of them may take at most, 64M or more (default 1GiB); auto:\n"
                     "see nram-memserver --help"});
+    parser->Custom("give-back", [this](absl::string_view value) { return ParseGiveBack(value, &give_back); },
+                   {"WHAT",
+                    "off, idle or pressure: what they give back when this machine is short of\n"
+                    "memory (default: pressure with --donate=auto, else off; see\n"
+                    "nram-memserver --help)"});
     parser->String("spin", &spin,
                    {"WHEN",
                     "auto, off, on or microseconds: how long servers poll before they sleep\n"
@@ -53,6 +65,7 @@ int RunUp(UpFlags& options, const Invocation&) {
   pool.servers = static_cast<int>(options.servers);
   pool.server_flags = {absl::StrCat("--donate=", options.donate)};
   pool.pretend_hosts = options.pretend_hosts;
+  if (!options.give_back.empty()) pool.server_flags.push_back("--give-back=" + options.give_back);
   if (!options.spin.empty()) pool.server_flags.push_back(absl::StrCat("--spin=", options.spin));
   const auto servers = StartLocalPool(pool);
   if (!servers.ok()) return ToExitCode(servers.status(), "nram up");

@@ -89,6 +89,7 @@ CopyHosts HostsOf(StatisticsAnswers answers) {
       ++hosts.silent;
       continue;
     }
+    hosts.asking += answer->capacity.asked_back_bytes > 0 ? 1 : 0;
     hosts.pretended = hosts.pretended || !answer->host.pretended_host.empty();
     CopyHosts::Room& room = hosts.rooms[answer->host.counts_as()];
     if (answer->capacity.draining) continue;
@@ -133,6 +134,10 @@ std::string WhyDegraded(const CopiesReport& copies, const CopyHosts& hosts) {
   const uint64_t need_bytes = copies.degraded * kSpanBytes;
   std::vector<std::string> reasons;
   if (hosts.silent > 0) reasons.push_back(SilentServers(hosts.silent));
+  if (hosts.asking > 0) {
+    reasons.push_back(absl::StrCat(hosts.asking, hosts.asking == 1 ? " server asks" : " servers ask",
+                                   " for memory back: the donor needs it, and no copy goes there"));
+  }
   if (copies.degraded == 0) {
     reasons.push_back("the copies are being made");
   } else if (taking < 2) {
@@ -145,7 +150,7 @@ std::string WhyDegraded(const CopiesReport& copies, const CopyHosts& hosts) {
   } else if (free_bytes < need_bytes) {
     reasons.push_back(absl::StrCat("perhaps too little room: new copies take up to ", FormatByteSize(need_bytes),
                                    ", and ", FormatByteSize(free_bytes), " are free"));
-  } else if (hosts.silent == 0) {
+  } else if (hosts.silent == 0 && hosts.asking == 0) {
     reasons.push_back(
         "a server was away or has begun anew, and clients make the copies again; if it stays so, the hosts without a "
         "copy may lack room, or clients do not reach them");

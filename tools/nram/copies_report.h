@@ -35,6 +35,7 @@ struct CopyHosts {
   };
   std::map<std::string, Room> rooms;  // by the name of the host, of servers that answer
   size_t silent = 0;                  // servers that do not answer
+  size_t asking = 0;                  // servers that ask for memory back: no copy goes there
   bool pretended = false;             // some server pretends its host
 
   // How much data has room, with so many copies on different hosts.

@@ -111,6 +111,10 @@ TEST(WhyDegradedTest, HostsAndRoomAndSilence) {
   EXPECT_THAT(WhyDegraded(lacking, hosts), HasSubstr("was away or has begun anew"));
   hosts.silent = 2;
   EXPECT_EQ(WhyDegraded(lacking, hosts), "2 servers do not answer");
+  ServerStatistics busy = Server("host0", kGiB);
+  busy.capacity.asked_back_bytes = kMiB;
+  hosts = HostsOf({busy, Server("host1", kGiB)});
+  EXPECT_EQ(WhyDegraded(lacking, hosts), "1 server asks for memory back: the donor needs it, and no copy goes there");
   hosts = Hosts(2);
   hosts.rooms["host0"].free_bytes = 0;
   EXPECT_THAT(WhyDegraded(lacking, hosts), HasSubstr("no room: all hosts but one are full"));
