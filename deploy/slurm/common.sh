@@ -6,6 +6,9 @@
 #                     two that are free. All nodes of a larger job must have the same two. Where these are taken, the
 #                     node lends the job nothing, and its log and its tasks' output say so.
 #   NRAM_JOB_FLAGS    further flags of nram-memserver
+#   NRAM_JOB_LEAVE_MS how long a node that leaves a job may take to move what it stores to the job's other nodes
+#                     (--leave-within-ms; default 60000). At the end of a job nobody moves anything: then the server
+#                     ends when no client of the job has a lease, or after 5 s
 #   NRAM_JOB_SECRET   a file of root's, the same on all nodes (default /etc/nram/slurm.secret; make it with
 #                     openssl rand -out FILE 32). Each job's certificates are derived from it, so that only the job's
 #                     user uses the job's pool, over TLS
@@ -19,6 +22,7 @@ export PATH=${PATH:+$PATH:}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sb
 NRAM_JOB_DONATE=auto
 NRAM_JOB_PORT=7100
 NRAM_JOB_FLAGS=
+NRAM_JOB_LEAVE_MS=60000
 NRAM_JOB_SECRET=/etc/nram/slurm.secret
 NRAM_JOB_UNAUTHENTICATED=
 [ ! -r "${NRAM_SLURM_CONF:-/etc/nram/slurm.conf}" ] || . "${NRAM_SLURM_CONF:-/etc/nram/slurm.conf}"

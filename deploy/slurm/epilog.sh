@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Slurm Epilog, on each node of a job, as root: ends the memory server that the Prolog started, and takes away the job's
-# mounts of the pool. All that the server stored is lost.
+# mounts of the pool. If the job goes on on other nodes, its programs there move what the server stores to them, for
+# NRAM_JOB_LEAVE_MS at most. What is left is lost.
 # Install: Epilog=/etc/nram/slurm/epilog.sh in slurm.conf.
 set -euo pipefail
 . "$(dirname "$(readlink -f "$0")")/common.sh"
@@ -38,12 +39,13 @@ for mount in "${mounts[@]}"; do
 done
 
 pid=$(cat "$job_directory/memserver.pid" 2> /dev/null || true)
-ours() { # the pid may be another process's by now
-  [ -n "$pid" ] && [ "$(cat "/proc/$pid/comm" 2> /dev/null)" = nram-memserver ]
+ours() { # the pid may be another process's by now, or one that has ended and nobody has waited for
+  [ -n "$pid" ] && [[ $(cat "/proc/$pid/stat" 2> /dev/null || true) == "$pid (nram-memserver) "[!ZX]* ]]
 }
 if ours; then
+  # Once: a second signal would end it at once.
   kill -TERM "$pid" || true
-  for _ in $(seq 50); do
+  for _ in $(seq $((NRAM_JOB_LEAVE_MS / 100 + 50))); do
     ours || break
     read -rt 0.1 <> <(:) || true
   done

@@ -59,7 +59,8 @@ start_on() { # port
   rm -f "$job_directory/ready"
   # shellcheck disable=SC2086 # flags are words
   setsid nram-memserver --donate="$NRAM_JOB_DONATE" --listen="$address" "$admits" --port="$1" \
-    --ready-file="$job_directory/ready" $NRAM_JOB_FLAGS > "$job_directory/memserver.log" 2>&1 < /dev/null &
+    --leave-within-ms="$NRAM_JOB_LEAVE_MS" --ready-file="$job_directory/ready" $NRAM_JOB_FLAGS \
+    > "$job_directory/memserver.log" 2>&1 < /dev/null &
   local pid=$!
   echo "$pid" > "$job_directory/memserver.pid"
   for _ in $(seq 100); do
