@@ -6,13 +6,15 @@ import os
 SCENARIOS = ["mount", "memory", "sort", "cut"]
 
 
-def parse_options(doc):
+def parse_options(doc, scenarios=tuple(SCENARIOS)):
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("nram", metavar="NRAM", help="the program nram")
-    parser.add_argument("--only", choices=SCENARIOS, help="one scenario (default: all, one after the other)")
+    parser.add_argument("--only", choices=scenarios, help="one scenario (default: all, one after the other)")
     parser.add_argument("--minutes", type=float, default=1, help="that each takes, and some seconds more (default 1)")
     parser.add_argument("--every", type=float, default=10, help="seconds from one kill to the next, at least")
-    parser.add_argument("--cut-seconds", type=float, default=30, help="that the network is cut each way (default 30)")
+    if "cut" in scenarios:
+        told = "that the network is cut each way (default 30)"
+        parser.add_argument("--cut-seconds", type=float, default=30, help=told)
     parser.add_argument("--mib", type=int, default=256, help="of the array, and of the file to sort (default 256)")
     seed = int.from_bytes(os.urandom(4), "little")
     parser.add_argument("--seed", type=int, default=seed, help="of all that is random, to do the same again")

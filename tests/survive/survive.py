@@ -257,13 +257,13 @@ class Scenario:
         return kept
 
 
-def run_scenario(options, name):
+def run_scenario(options, name, kind=Scenario):
     """True if nothing went wrong."""
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
         scenario = None
         try:
-            scenario = Scenario(options, name, stack)
+            scenario = kind(options, name, stack)
             scenario.run()
         except (Failure, OSError, subprocess.SubprocessError) as failure:
             print(f"FAILED: {name}, seed {options.seed}, {time.strftime('%H:%M:%S')}: {failure}", file=sys.stderr)
