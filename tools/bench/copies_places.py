@@ -72,6 +72,8 @@ def resident_bytes(pid):
 class Servers:
     """The pool of `nram up --pretend-hosts`; a server that is killed comes back on its port. Close it by `stack`."""
 
+    flags = ()  # for its clients
+
     def __init__(self, stack, nram, count, donate_mib, prefix=(), environment=None, tcp=False):
         self.nram = nram
         # A Unix socket's path must be short. Without such a socket there is TCP.
@@ -103,7 +105,9 @@ class Servers:
             return file.read().decode().split("\0")[:-1]
 
     def address(self, number):
-        return f"127.0.0.1:{self.ports[number]}"
+        # A pool of this machine's has Unix sockets, if their path is short enough.
+        port = self.ports[number]
+        return f"127.0.0.1:{port}" if port else f"unix:{self.directory}/state/{number}.socket"
 
     @property
     def spec(self):
@@ -121,6 +125,7 @@ class Servers:
     def start_again(self, number):
         ready, log = f"{self.directory}/again.ready", f"{self.directory}/again.log"
         words = [word for word in self.words[number] if not word.startswith(("--port=", "--ready-file="))]
+        words = [word for word in words if not word.startswith("--data-port=")]
         words += [f"--port={self.ports[number]}", "--data-port=0", f"--ready-file={ready}"]
         until = time.monotonic() + 60
         # Somebody's connection may have the port for a while.
@@ -159,6 +164,47 @@ class Servers:
             return copies["in_sync"] >= spans and copies["left"] == 0 and copies["lost"] == 0
 
         await_that(seconds, "a pool with all copies", is_whole)
+
+
+class SecureServers:
+    """Servers with certificates, on TCP alone. Close it by `stack`."""
+
+    def __init__(self, stack, nram, count, donate_mib):
+        self.nram = nram
+        self.directory = tempfile.mkdtemp(prefix="nram-bench-", dir="/tmp")
+        later(stack, remove_state, self.directory)
+        keys = f"{self.directory}/keys"
+        run(nram, "keygen", keys, "--host=127.0.0.1")
+        self.flags = [f"--tls-dir={keys}", "--seal"]
+        binary = f"{os.path.dirname(os.path.realpath(nram))}/../../memserver/nram-memserver"
+        program = binary if os.path.exists(binary) else "nram-memserver"
+        self.ports = []
+        for number in range(count):
+            ready = f"{self.directory}/{number}.ready"
+            words = [program, f"--donate={donate_mib}M", "--port=0", f"--tls-dir={keys}", f"--ready-file={ready}"]
+            words += [f"--pretend-host=host{number}"]
+            with uninterrupted(), open(f"{self.directory}/{number}.log", "w") as file:
+                process = subprocess.Popen(words, stdout=file, stderr=file, start_new_session=True)
+            later(stack, self.end, process)
+            await_that(30, f"server {number}", lambda: os.path.exists(ready) or process.poll() is not None)
+            if process.poll() is not None:
+                with open(f"{self.directory}/{number}.log") as file:
+                    raise Failure(f"server {number} does not start: {file.read()[-500:]}")
+            with open(ready) as file:
+                self.ports.append(json.load(file)["control_port"])
+
+    @property
+    def spec(self):
+        return ",".join(f"127.0.0.1:{port}" for port in self.ports)
+
+    def copies(self):
+        said = run(self.nram, "status", "--json", f"--pool={self.spec}", self.flags[0], check=False)
+        return json.loads(said)["copies"]
+
+    @staticmethod
+    def end(process):
+        process.terminate()
+        process.wait(timeout=30)
 
 
 class Mount:

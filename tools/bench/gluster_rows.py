@@ -1,14 +1,18 @@
 #!/usr/bin/python3
-"""nram with two copies beside GlusterFS with two: the rows of a benchmark script on a mount of each, in turns.
+"""nram beside GlusterFS, with as many copies: the rows of a benchmark script on a mount of each, in turns.
 
 usage: tools/bench/gluster_rows.py SCRIPT [flags]
 
 SCRIPT is called as SCRIPT DIRECTORY LABEL and prints a line of JSON for each row: {"row", "value", "unit"}. The mount
-of nram is on a pool of servers that count as hosts of their own; GlusterFS has a volume of two replicas with its bricks
-on tmpfs. All are on this machine and share its processors. Both are empty at the start of each turn.
+of nram is on a pool of servers that count as hosts of their own; GlusterFS has a volume of two bricks on tmpfs,
+replicas or, with one copy, distributed. All are on this machine and share its processors. Both are empty at the start
+of each turn.
 
   --nram=PROGRAM     (default: the one that was built here)
   --rounds=N         1..100 (default 3)
+  --copies=N         1 or 2 (default 2)
+  --secure           nram's servers have certificates, connections are TCP by TLS, and pages are sealed, as on a pool of
+                     several machines; GlusterFS has no TLS
   --servers=N        of nram's pool, 2..16 (default 3)
   --donate-mib=N     what each of them lends (default 4096)
   --rows="A B"       for SCRIPT, as $ROWS (default "stream random meta")
@@ -69,7 +73,7 @@ def mark_of(row):
 class Gluster:
     """Two bricks on tmpfs, a replicated volume, and its mount."""
 
-    def __init__(self, stack, directory, size_mib, settings):
+    def __init__(self, stack, directory, size_mib, settings, copies):
         self.directory = directory
         for name in ("work", "run", "log", "bricks", "mount"):
             os.mkdir(f"{directory}/{name}")
@@ -92,7 +96,7 @@ class Gluster:
         later(stack, self.end)
         places.await_that(60, "glusterd", lambda: self.command("volume", "list", check=False)[0])
         bricks = [f"{ADDRESS}:{directory}/bricks/{number}" for number in (1, 2)]
-        self.command("volume", "create", VOLUME, "replica", "2", *bricks, "force")
+        self.command("volume", "create", VOLUME, *(["replica", "2"] if copies == 2 else []), *bricks, "force")
         for setting in settings:
             self.command("volume", "set", VOLUME, *setting.split("=", 1))
         self.command("volume", "start", VOLUME)
@@ -168,9 +172,13 @@ def measure(options):
         directory = tempfile.mkdtemp(prefix="nram-bench-", dir="/tmp")
         later(stack, shutil.rmtree, directory, ignore_errors=True)
         run("ip", "link", "set", "lo", "up")
-        servers = places.Servers(stack, options.nram, options.servers, options.donate_mib)
-        mount = stack.enter_context(places.Mount(options.nram, servers.spec, "--copies=2"))
-        gluster = Gluster(stack, directory, options.donate_mib, options.volume_set)
+        if options.secure:
+            servers = places.SecureServers(stack, options.nram, options.servers, options.donate_mib)
+        else:
+            servers = places.Servers(stack, options.nram, options.servers, options.donate_mib)
+        flags = [f"--copies={options.copies}", *servers.flags]
+        mount = stack.enter_context(places.Mount(options.nram, servers.spec, *flags))
+        gluster = Gluster(stack, directory, options.donate_mib, options.volume_set, options.copies)
         targets = [("nram", mount.path), ("gluster", gluster.path)]
         rounds = []
         for number in range(options.rounds):
@@ -190,18 +198,20 @@ def main():
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("script", nargs="?")
     parser.add_argument("--nram", default=f"{HERE}/../../bazel-bin/tools/nram/nram")
-    for name, value in (("rounds", 3), ("servers", 3), ("donate-mib", 4096)):
+    for name, value in (("rounds", 3), ("copies", 2), ("servers", 3), ("donate-mib", 4096)):
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--rows", default="stream random meta")
     parser.add_argument("--size", default="1g")
     parser.add_argument("--volume-set", action="append", default=[])
-    for switch in ("steady", "json", "help"):
+    for switch in ("secure", "steady", "json", "help"):
         parser.add_argument(f"--{switch}", action="store_true")
     options = parser.parse_args()
     if options.help or options.script is None:
         print(__doc__, end="")
         sys.exit(0 if options.help else 2)
     options.nram, options.script = os.path.abspath(options.nram), os.path.abspath(options.script)
+    if options.copies not in (1, 2):
+        sys.exit("gluster_rows.py: --copies: expected 1 or 2")
     catch_signals()
     try:
         for program in ("glusterd", "glusterfs", "gluster", "fio"):
