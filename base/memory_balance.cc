@@ -91,10 +91,6 @@ uint64_t MemoryBalance::Update(const MemorySample& sample) {
   }
 
   const uint64_t before = answer_;
-  // More was asked for than others wanted, and some of it has not been given yet.
-  if (wanted == answer && own > answer + band && available >= reserve + band) {
-    answer_ = std::max(answer_, Clamp(std::min(own, headroom - band)));
-  }
   const bool falls = soon > band;
   if (Clamp(wanted) < answer_) {
     answer_ = Clamp(wanted);

@@ -50,7 +50,6 @@ struct MemoryBalanceOptions {
 // - It shrinks at once to the headroom. If the headroom has fallen twice in a row, it shrinks by what will be missing
 //   soon as well. If nothing is available, it shrinks by the reserve more, and by twice as much in each sample that
 //   follows. If programs stall although the answer is kept to, it shrinks by an eighth more.
-// - If it has shrunk too far, the rest of what the caller still holds stays.
 // - It grows after calm only, by half of what is free at a time, to the lowest headroom of the last moments.
 // - Between the two lies a band of a quarter of the reserve in which it stays as it is.
 //
