@@ -137,18 +137,9 @@ ServerSession* Repairer::ChooseTarget(Slot* slot, const CopyMap::Plan& plan) con
   std::vector<PlacementCandidate>& candidates = slot->candidates;
   home_->sessions->FindCandidates(&candidates);
   std::erase_if(candidates, [&](const PlacementCandidate& candidate) { return !may_take(candidate.server); });
-  const auto is_near = [&](const PlacementCandidate& candidate) {
-    return candidate.domain != 0 && absl::c_linear_search(domains, candidate.domain);
-  };
-  if (!absl::c_all_of(candidates, is_near)) std::erase_if(candidates, is_near);
-  // Who had to give memory back lately may have to again.
-  const auto is_pressed = [&](const PlacementCandidate& candidate) {
-    return home_->sessions->at(candidate.server)->capacity().pressed;
-  };
-  if (!absl::c_all_of(candidates, is_pressed)) std::erase_if(candidates, is_pressed);
   const RegionKey& key = slot->map->key();
-  const SpanPlacement chosen = PlaceSpan(key.placement, key.id, slot->span, 1, candidates);
-  return chosen.placed() ? home_->sessions->at(chosen.servers[0]) : nullptr;
+  const uint16_t chosen = ChooseReceiver(key.placement, key.id, slot->span, domains, &candidates);
+  return chosen != kNoServer ? home_->sessions->at(chosen) : nullptr;
 }
 
 // Room for what the span has reserved, all of it, before anything moves.
