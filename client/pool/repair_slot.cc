@@ -56,10 +56,14 @@ bool Repairer::Begin(Slot* slot, Todo todo) {
   if (slot->sheds != kNoServer && home_->sessions->at(slot->sheds)->asked().share == 0) return false;
   const CopyMap::Plan plan = PlanFor(slot);
   if (plan.need == CopyMap::Need::kNothing) return false;
+  const bool seeks = slot->sheds != kNoServer && plan.need == CopyMap::Need::kJoin;
+  if (seeks && !shedding_.MaySearch(slot->sheds, NowNs())) return false;
   slot->target = ChooseTarget(slot, plan);
   if (plan.need == CopyMap::Need::kJoin) {
+    // A slot that begins may end at once, and then it is another span's.
+    const uint16_t sheds = slot->sheds;
     const bool joins = slot->target != nullptr && BeginJoin(slot);
-    if (!joins && slot->sheds != kNoServer) shedding_.NoteNowhere(slot->sheds, NowNs());
+    if (seeks) joins ? shedding_.NoteSomewhere(sheds) : shedding_.NoteNowhere(sheds, NowNs());
     return joins;
   }
   // Where one leaves to make place for another, that must have somewhere to go.

@@ -153,7 +153,7 @@ void Repairer::HearServers() {
     some_are_urgent = some_are_urgent || (capacity.leaving && capacity.urgent);
   }
   some_are_urgent_ = some_are_urgent;
-  if (shedding_.asks() || some_are_urgent) next_pass_ns_ = 0;
+  if (shedding_.WantsWalk(NowNs()) || some_are_urgent) next_pass_ns_ = 0;
 }
 
 void Repairer::NoteShed(uint16_t server, bool left) {
