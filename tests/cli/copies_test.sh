@@ -159,7 +159,7 @@ check_all "after repair"
 victim=$(fullest name)
 stopped=$(fullest pid)
 before=$(made)
-kill -STOP "$stopped"
+freeze "$stopped"
 end=$((SECONDS + 3))
 round=0
 while [ "$SECONDS" -lt "$end" ]; do
