@@ -56,7 +56,7 @@ struct Resumed : Waiter {
 class ServerSessionTest : public ::testing::Test, private SessionDriver {
  protected:
   static constexpr int64_t kTtlMs = 9'000;
-  static constexpr int64_t kPingMs = 500;
+  static constexpr int64_t kPingMs = 100;
 
   ServerSessionTest() : session_(0, Endpoint{"10.0.0.7", 7070, ""}, LeaseId{5}, options_, &environment_) {
     session_.SetDriver(this);
