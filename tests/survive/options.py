@@ -9,8 +9,10 @@ SCENARIOS = ["mount", "memory", "sort", "cut"]
 def parse_options(doc, scenarios=tuple(SCENARIOS)):
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("nram", metavar="NRAM", help="the program nram")
-    parser.add_argument("--only", choices=scenarios, help="one scenario (default: all, one after the other)")
+    told = f"scenarios, separated by commas, one after the other (default: {','.join(scenarios)})"
+    parser.add_argument("--only", type=lambda names: names.split(","), default=list(scenarios), help=told)
     parser.add_argument("--minutes", type=float, default=1, help="that each takes, and some seconds more (default 1)")
+    parser.add_argument("--seconds", type=float, help="the same in seconds")
     parser.add_argument("--every", type=float, default=10, help="seconds from one kill to the next, at least")
     if "cut" in scenarios:
         told = "that the network is cut each way (default 30)"
@@ -22,6 +24,11 @@ def parse_options(doc, scenarios=tuple(SCENARIOS)):
     parser.add_argument("--pressure", help="the program of tests/swap (default: likewise)")
     parser.add_argument("--hold", action="store_true", help="after a failure leave all as it is, to be looked at")
     options = parser.parse_args()
+    for name in options.only:
+        if name not in scenarios:
+            parser.error(f"--only: \"{name}\" is no scenario: expected {', '.join(scenarios)}, separated by commas")
+    if options.seconds is not None:
+        options.minutes = options.seconds / 60
     options.nram = os.path.realpath(options.nram)
     tests = f"{os.path.dirname(options.nram)}/../../tests"
     options.array = os.path.realpath(options.array or f"{tests}/survive/exercise_array")
