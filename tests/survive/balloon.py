@@ -3,8 +3,8 @@
 
 usage: balloon.py CGROUP MIB SECONDS [patient]
 
-Joins the cgroup (the path of its directory), touches so many MiB, spread over the seconds, and prints a line with the
-milliseconds that it took. Ends when its input does. A patient one waits while the cgroup has hardly any room. It is
+Joins the cgroup (the path of its directory), touches so many MiB, in no less than the seconds, and prints a line with
+the milliseconds that it took. Ends when its input does. A patient one waits while the cgroup has hardly any room. It is
 ended before any other program if memory runs out, so that a test sees that and not the end of a server.
 """
 
@@ -41,16 +41,17 @@ def main():
         file.write("1000")
     with open(f"{cgroup}/cgroup.procs", "w") as file:
         file.write("0")
-    memory = mmap.mmap(-1, mib * STEP)
-    began = time.monotonic()
+    memory, ones = mmap.mmap(-1, mib * STEP, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), b"\1" * STEP
+    began = next_at = time.monotonic()
     for step in range(mib):
         while patient and room(cgroup) < ROOM:
             time.sleep(0.02)
-        for page in range(step * STEP, (step + 1) * STEP, mmap.PAGESIZE):
-            memory[page] = 1
-        ahead = began + seconds * step / mib - time.monotonic()
-        if ahead > 0.001:
-            time.sleep(ahead)
+        memory[step * STEP : (step + 1) * STEP] = ones
+        # What it could not take in time, for want of a processor, it does not take all at once.
+        now = time.monotonic()
+        next_at = max(next_at + seconds / mib, now)
+        if next_at - now > 0.001:
+            time.sleep(next_at - now)
     print(round(1000 * (time.monotonic() - began)), flush=True)
     sys.stdin.read()
 

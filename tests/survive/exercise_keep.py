@@ -1,31 +1,38 @@
 #!/usr/bin/python3
 """Keeps files where there may be no room: what is stored must be right, and only new data may be refused.
 
-usage: exercise_keep.py DIRECTORY MIB SEED
+usage: exercise_keep.py DIRECTORY MIB SEED [calm]
 
-Writes so many MiB of files, then reads and rewrites parts of them past the page cache, makes new files that go away
-again, and replaces kept ones. A write of new data may end with ENOSPC. Its lines have besides: `refused`, how often
-that was; `made`, new files that were not refused; `missing`, files that were deleted and found no room yet. See
-exerciser.py."""
+Writes so many MiB of files; 0: as many as there is room for, less one. Then it reads and rewrites parts of them past
+the page cache, and makes new files that go away again. A write of new data may end with ENOSPC. While it is calm, it
+makes nothing new; SIGUSR1 changes that. SIGUSR2: it replaces some of its files by new ones of the same size.
+
+Its lines have besides: `refused`, how often something new was; `made`, new files that were not; `replaced`, files so
+far; `missing`, files that were deleted and found no room yet; `is_calm`. See exerciser.py."""
 
 import errno
 import mmap
 import os
 import random
+import signal
 import sys
 import time
 
 from exerciser import Exerciser, Wrong, difference
 
 MIB = 1 << 20
-FILE_MIB = 4
+FILE_MIB = 2
 BLOCK = 1 << 16
 BLOCKS = FILE_MIB * MIB // BLOCK
+NEW_BLOCKS = 8 * BLOCKS  # of a new file at most
+NEW = 0.01  # of operations
+REPLACED = 8  # at once
+REFUSALS = 5  # in a row: it is full
 AGAIN_S = 0.2  # until a file that found no room is tried again
 
 
 class KeepExerciser(Exerciser):
-    def __init__(self, directory, mib, seed):
+    def __init__(self, directory, mib, seed, is_calm):
         super().__init__()
         self.directory, self.name = directory, seed
         self.random = random.Random(seed)
@@ -35,12 +42,36 @@ class KeepExerciser(Exerciser):
         self.missing = set()
         self.refused = self.made = 0
         self.again = 0.0
-        for number in range(mib // FILE_MIB):
-            if not self.make(number):
-                raise Wrong(f"no room for file {number} of {mib // FILE_MIB}")
+        self.is_filled, self.is_calm = False, is_calm
+        self.replaced = self.to_replace = 0
+        signal.signal(signal.SIGUSR1, self.change)
+        signal.signal(signal.SIGUSR2, self.replace_some)
+        self.fill(mib // FILE_MIB if mib > 0 else None)
+        self.is_filled = True
+
+    def change(self, *_):
+        self.is_calm = not self.is_calm
+
+    def replace_some(self, *_):
+        self.to_replace += REPLACED
+
+    def fill(self, most):
+        refusals = 0
+        while len(self.files) != most:
+            if self.make(len(self.files)):
+                refusals = 0
+            elif most is None and refusals == REFUSALS:
+                self.drop(len(self.files) - 1)
+                return
+            else:
+                refusals += 1
+                time.sleep(AGAIN_S)  # there may be some later
 
     def tell(self, **more):
-        super().tell(refused=self.refused, made=self.made, missing=len(self.missing), **more)
+        if not self.is_filled:
+            return  # the first line says that all is there
+        own = {name: getattr(self, name) for name in ("refused", "made", "replaced", "is_calm")}
+        super().tell(missing=len(self.missing), **own, **more)
 
     def path(self, number):
         return f"{self.directory}/{number}"
@@ -85,11 +116,20 @@ class KeepExerciser(Exerciser):
             number = self.random.choice(sorted(self.missing))
             if self.make(number):
                 self.missing.discard(number)
-        act = self.random.choices([self.read, self.rewrite, self.make_new, self.replace], [60, 30, 4, 1])[0]
-        act(self.random.choice(sorted(self.files)))
-
-    def read(self, number):
-        self.look_at(number, [self.random.randrange(len(self.files[number]))])
+                self.replaced += 1
+        if not self.files:
+            return time.sleep(AGAIN_S)
+        number = self.random.choice(sorted(self.files))
+        if self.to_replace > 0:
+            self.to_replace -= 1
+            self.drop(number)
+            self.missing.add(number)
+        elif self.random.random() < NEW and not self.is_calm:
+            self.make_new()
+        elif self.random.random() < 0.6:
+            self.look_at(number, [self.random.randrange(len(self.files[number]))])
+        else:
+            self.rewrite(number)
 
     def look_at(self, number, blocks):
         file = self.timed(f"open {number}", lambda: os.open(self.path(number), os.O_RDONLY | os.O_DIRECT))
@@ -119,17 +159,12 @@ class KeepExerciser(Exerciser):
         self.timed(f"pwrite file {number}, block {block}", act)
         self.files[number][block] = self.generation
 
-    def make_new(self, _):
+    def make_new(self):
         number = -1
-        if self.make(number, self.random.randrange(1, BLOCKS // 2)):
+        if self.make(number, self.random.randrange(1, NEW_BLOCKS)):
             self.made += 1
             self.look_at(number, range(len(self.files[number])))
             self.drop(number)
-
-    def replace(self, number):
-        self.drop(number)
-        if not self.make(number):
-            self.missing.add(number)
 
     def look_at_all(self):
         for number, generations in sorted(self.files.items()):
@@ -137,4 +172,5 @@ class KeepExerciser(Exerciser):
 
 
 if __name__ == "__main__":
-    sys.exit(KeepExerciser(sys.argv[1], int(sys.argv[2]), sys.argv[3]).run())
+    exerciser = KeepExerciser(sys.argv[1], int(sys.argv[2]), sys.argv[3], is_calm=sys.argv[4:] == ["calm"])
+    sys.exit(exerciser.run())

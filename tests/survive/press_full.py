@@ -7,6 +7,7 @@ import signal
 import time
 
 from bench_places import MIB, Failure, later, run, uninterrupted
+from exercise_keep import REPLACED
 from press_pool import CALM_S, GIVEN_S, HERE, KEPT_MIB, TAKEN, Pressed
 
 FULL = 0.98
@@ -27,7 +28,7 @@ class PressedKeeping(Pressed):
             pid_file = f"--pid-file={mount}.pid"
             run(self.options.nram, "mount", mount, f"--copies={copies}", "--repair-rate=max", pid_file, *sealed)
         later(self.stack, self.kill_programs)  # before it is unmounted
-        self.start(name, f"{HERE}/exercise_keep.py", mount, mib, self.seed())
+        self.start(name, f"{HERE}/exercise_keep.py", mount, mib, self.seed(), "calm")
         program = self.programs[-1]
         while not program.has_begun:
             self.pool.wait(0.05)
@@ -55,28 +56,34 @@ class PressedFull(PressedKeeping):
     """No room elsewhere: copies leave, and what has one copy stays."""
 
     limit_mib = 640
-    reserve_mib = 64
-    donate = "448M"  # less than the rest of the limit, so that it is the same again when the balloon has gone
-    stays_on, stays_mib = 2, 48
+    reserve_mib = 96
+    donate = "288M"  # less than the rest of the limit, so that it is the same again when the balloon has gone
+    stays_on, stays_mib = 2, 32
 
     def full(self):
         with self.only_on(self.stays_on):
             self.mount_kept("stays", 1, self.stays_mib)
-        usable_mib = self.df()["total"]["usable_bytes"]["2"] / MIB
-        kept = self.mount_kept("kept", 2, int(usable_mib * FULL))
-        self.ends += [("umount", f"{self.directory}/{name}") for name in ("stays", "kept")]
+        self.ends.append(("umount", f"{self.directory}/stays"))
         self.begin()
-        self.await_filled(kept)
         while True:
-            for press in (self.press_copies, self.press_one_copy, self.press_two):
-                began = time.monotonic()
+            kept = self.mount_kept("kept", 2, 0)
+            self.set_calm(kept, False)
+            if self.taken_share() < FULL:
+                raise Failure(f"only {self.taken_share():.3f} of the pool is taken: that shows nothing of a full one")
+            for press in (self.press_copies, self.press_one_copy):
                 press()
-                self.await_filled(kept)
-                self.pool.wait(min(self.options.every, 5) - (time.monotonic() - began))
-            if time.monotonic() >= self.until:
+                self.look_at_filled(kept)
+                share = self.taken_share()
+                print(f"{press.__name__}: all copies are there again, {share:.3f} of the pool is taken", flush=True)
+            is_over = time.monotonic() >= self.until
+            if not is_over:
+                self.press_two()
+            if kept.said["refused"] == 0 or kept.said["made"] == 0:
+                raise Failure(f"new data was always refused, or never: {kept.said}")
+            self.end_program(kept)
+            run(self.options.nram, "umount", f"{self.directory}/kept")
+            if is_over:
                 break
-        if kept.said["refused"] == 0:
-            raise Failure("no new data was ever refused: the pool was not full")
 
     def press_copies(self):
         """All that has another copy elsewhere leaves."""
@@ -87,7 +94,8 @@ class PressedFull(PressedKeeping):
         self.press_full({self.stays_on: self.limit_mib})
 
     def press_two(self):
-        """Half of what they have, which is what has its other copy on the third donor."""
+        """Half of what they have, which is what has its other copy on the third donor. Afterwards some copies may never
+        be made anew: where the only room that is left is on the host of the only copy."""
         self.press_full({number: self.limit_mib // 2 for number in (0, 1)})
 
     def press_full(self, taken_mib):
@@ -105,42 +113,49 @@ class PressedFull(PressedKeeping):
         self.await_promised(list(taken_mib), stays_mib)
         self.release()
 
-    def await_filled(self, kept):
-        """The pool is as before: it has all copies of all files, and hardly any room."""
+    def look_at_filled(self, kept):
+        """The pool is as before: it has all copies of all files, hardly any room, and the room of a file that is
+        deleted is there for another one."""
+        if not kept.said["is_calm"]:
+            self.set_calm(kept, True)
         self.pool.await_whole(self.spans, clients=2, surely_s=0)
-        self.await_that(CALM_S, "new room for files that were replaced", lambda: kept.said["missing"] == 0)
-        donors = self.df()["donors"]
-        used = sum(donor["used_bytes"] for donor in donors)
-        room = used + sum(donor["free_bytes"] for donor in donors)
-        if used < (FULL - 0.02) * room:
-            raise Failure(f"only {used // MIB} of {room // MIB} MiB are used: that shows nothing of a full pool")
+        replaced = kept.said["replaced"]
+        kept.process.send_signal(signal.SIGUSR2)
+        is_replaced = lambda: kept.said["replaced"] >= replaced + REPLACED and kept.said["missing"] == 0  # noqa: E731
+        self.await_that(CALM_S, "new room for files that were replaced", is_replaced)
+        self.set_calm(kept, False)
 
+    def taken_share(self):
+        """Of what the pool has for two copies; room that clients have reserved is taken too."""
+        total = self.df()["total"]
+        return 1 - 2 * total["usable_bytes"]["2"] / (total["used_bytes"] + total["promised_bytes"])
+
+    def set_calm(self, program, is_calm):
+        program.process.send_signal(signal.SIGUSR1)
+        self.await_that(CALM_S, f"that {program.name} hears", lambda: program.said["is_calm"] == is_calm)
 
 class PressedLeaving(PressedKeeping):
     """A client that is giving back goes away half way: it is killed, or ends in order."""
 
     limit_mib = 768
     reserve_mib = 128
-    lease_s = 3
-    server_flags = (f"--lease-ttl-ms={1000 * lease_s}",)
+    lease_s = 10
     leaver_mib = 192
 
     def leave(self):
         kept = self.mount_kept("kept", 2, 64)
         self.ends.append(("umount", f"{self.directory}/kept"))
         self.begin()
-        ways = [self.kill, self.close_in_order]
+        ways = []
         while True:
-            self.random.shuffle(ways)
-            for leave in ways:
-                began = time.monotonic()
-                operations = kept.operations
-                self.press_leaving(leave)
-                if kept.operations == operations:
-                    raise Failure("the client that stays has done nothing meanwhile")
-                self.pool.wait(min(self.options.every, 5) - (time.monotonic() - began))
+            ways = ways or self.random.sample([self.kill, self.close_in_order], 2)
+            began, operations = time.monotonic(), kept.operations
+            self.press_leaving(ways.pop())
+            if kept.operations == operations:
+                raise Failure("the client that stays has done nothing meanwhile")
             if time.monotonic() >= self.until:
                 break
+            self.pool.wait(began + self.options.every - time.monotonic())
 
     def kill(self):
         with open(f"{self.directory}/leaver.pid") as file:
@@ -158,14 +173,16 @@ class PressedLeaving(PressedKeeping):
         before = self.pages()
         leavers = self.leaver_mib * MIB // 4096
         balloon = self.take(0, patient=True)
-        while self.pages() > before - leavers // 4:
+        left = before
+        while left > before - leavers // 4:
+            left = self.pages()
             if balloon.look() or time.monotonic() - balloon.began > GIVEN_S:
                 raise Failure(f"the donor has not got a quarter of what was there: {self.pool.last}")
             self.pool.wait(LOOK_S)
         self.programs.remove(leaver)
         leaver.kill()
         leave()
-        left_at, left = time.monotonic(), self.pages()
+        left_at = time.monotonic()
         if left < before - leavers * 0.9:
             raise Failure("all had been given back when the client left: that has shown nothing")
         # What it had is freed at once if it says so, and when its lease ends if it does not.

@@ -13,7 +13,6 @@ from bench_places import MIB, Failure, MemoryCgroup, later, uninterrupted
 
 HERE = os.path.dirname(os.path.realpath(__file__))
 TAKEN = 0.9  # of the limit
-TAKE_S = 2
 KEEP_S = [0, 0.5, 2, 5]
 GIVEN_S = 30  # the longest that a donor may have to wait for its memory
 CALM_S = 40
@@ -24,10 +23,10 @@ KEPT_MIB = 48
 
 
 class Balloon:
-    """The work of a donor itself: so many MiB, all of them held `take_s` after the beginning. A patient one waits while
-    the cgroup is full."""
+    """The work of a donor itself: it takes so many MiB within the seconds. A patient one waits while the cgroup is
+    full."""
 
-    def __init__(self, cgroup, mib, take_s=TAKE_S, patient=False):
+    def __init__(self, cgroup, mib, take_s, patient=False):
         words = [sys.executable, f"{HERE}/balloon.py", cgroup.path, str(mib), str(take_s)]
         if patient:
             words.append("patient")
@@ -85,6 +84,7 @@ class Pressed(survive.Scenario):
                 if cgroup.path is None:
                     raise Failure("no memory cgroup can be made here")
                 cgroup.limit(self.limit_mib * MIB)
+                cgroup.never_swap()  # what leaves has left
                 self.cgroups.append(cgroup)
                 words, environment = self.pool.kill(number)
                 words = [word for word in words if not word.startswith("--donate=")]
@@ -148,7 +148,7 @@ class Pressed(survive.Scenario):
     def take(self, number, mib=None, patient=False):
         """A balloon begins in that donor, of 90 % of its memory if nothing else is said."""
         mib = round(TAKEN * self.limit_mib) if mib is None else mib
-        self.balloons.append(Balloon(self.cgroups[number], mib, patient=patient))
+        self.balloons.append(Balloon(self.cgroups[number], mib, self.options.take_seconds, patient))
         return self.balloons[-1]
 
     def release(self):
@@ -260,5 +260,5 @@ class PressedSwap(Pressed):
     def press_swap(self, copies):
         self.start_swap(2 * self.options.mib, copies)
         self.begin()
-        self.spans = self.options.mib // 4
+        self.spans = self.options.mib // 4 if copies > 1 else 0  # those of one copy are not counted
         self.kill_servers(clients=1)
