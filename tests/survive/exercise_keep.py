@@ -5,7 +5,8 @@ usage: exercise_keep.py DIRECTORY MIB SEED [calm]
 
 Writes so many MiB of files; 0: as many as there is room for, less one. Then it reads and rewrites parts of them past
 the page cache, and makes new files that go away again. A write of new data may end with ENOSPC. While it is calm, it
-makes nothing new; SIGUSR1 changes that. SIGUSR2: it replaces some of its files by new ones of the same size.
+makes nothing new. Signals: USR1 changes that; USR2 has it replace some files by new ones of the same size; HUP has it
+delete one.
 
 Its lines have besides: `refused`, how often something new was; `made`, new files that were not; `replaced`, files so
 far; `missing`, files that were deleted and found no room yet; `is_calm`. See exerciser.py."""
@@ -43,17 +44,22 @@ class KeepExerciser(Exerciser):
         self.refused = self.made = 0
         self.again = 0.0
         self.is_filled, self.is_calm = False, is_calm
-        self.replaced = self.to_replace = 0
+        self.replaced = self.to_replace = self.to_delete = 0
         signal.signal(signal.SIGUSR1, self.change)
         signal.signal(signal.SIGUSR2, self.replace_some)
+        signal.signal(signal.SIGHUP, self.delete_one)
         self.fill(mib // FILE_MIB if mib > 0 else None)
         self.is_filled = True
 
     def change(self, *_):
         self.is_calm = not self.is_calm
+        self.told = 0  # it tells at once
 
     def replace_some(self, *_):
         self.to_replace += REPLACED
+
+    def delete_one(self, *_):
+        self.to_delete += 1
 
     def fill(self, most):
         refusals = 0
@@ -112,15 +118,20 @@ class KeepExerciser(Exerciser):
 
     def step(self):
         if self.missing and time.monotonic() > self.again:
-            self.again = time.monotonic() + AGAIN_S
             number = self.random.choice(sorted(self.missing))
-            if self.make(number):
+            if not self.make(number):
+                self.again = time.monotonic() + AGAIN_S
+            else:
                 self.missing.discard(number)
                 self.replaced += 1
+                self.told = 0
         if not self.files:
             return time.sleep(AGAIN_S)
         number = self.random.choice(sorted(self.files))
-        if self.to_replace > 0:
+        if self.to_delete > 0:
+            self.to_delete -= 1
+            self.drop(number)
+        elif self.to_replace > 0:
             self.to_replace -= 1
             self.drop(number)
             self.missing.add(number)
