@@ -78,7 +78,7 @@ class GiveBack {
   // Less is not worth a message, nor anybody's data.
   static constexpr uint64_t kAskBytesMin = 2 * kMiB;
   static constexpr uint64_t kCompactBytesMin = 4 * kMiB;
-  // While something is asked that compaction alone could not give, it waits for so long without progress.
+  // While more is asked than compaction could give, it waits for so long without progress.
   static constexpr int64_t kCompactAfterNs = 500 * kNsPerMs;
   // Compaction that is in vain pauses.
   static constexpr int64_t kCompactPauseMinNs = kNsPerSecond;

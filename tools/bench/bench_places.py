@@ -121,6 +121,9 @@ class MemoryCgroup:
         if self.v1:
             self.write("memory.swappiness", "100")
 
+    def never_swap(self):
+        self.write(*(("memory.swappiness", "0") if self.v1 else ("memory.swap.max", "0")))
+
     def join(self):
         self.write("cgroup.procs", str(os.getpid()))
 
