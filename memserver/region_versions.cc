@@ -79,6 +79,16 @@ void RegionVersions::Keep(uint64_t page, const PageEntry& old, const PageSeal* s
   ++pages_;
 }
 
+bool RegionVersions::KeepsWith(const PageEntry& old, absl::FunctionRef<bool()> take) {
+  bool keeps = false;
+  UntilRoom([&](Version* newest) {
+    if (old.mask == 0 || order_.PlaceOf(old.born) >= newest->place) return true;
+    keeps = take();
+    return keeps;
+  });
+  return keeps;
+}
+
 void RegionVersions::NoteGeneration(const PageIndex& head, uint64_t page) {
   const SpanGeneration old = head.GenerationOf(page);
   if (old == SpanGeneration{}) return;

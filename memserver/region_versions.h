@@ -66,6 +66,9 @@ class RegionVersions {
   void PrepareKept(const PageIndex& head, uint64_t page, uint64_t pages);
   // `seal`: the page's, in a sealed region; else null.
   void Keep(uint64_t page, const PageEntry& old, const PageSeal* seal);
+  // For the room that the head needs if `old` is kept: calls `take` until it returns true, or `old` need not be kept;
+  // in between versions yield. True: it is kept, and `take` has returned true at last.
+  bool KeepsWith(const PageEntry& old, absl::FunctionRef<bool()> take);
   // Before the generation of the page's span changes.
   void NoteGeneration(const PageIndex& head, uint64_t page);
 
