@@ -86,6 +86,7 @@ class MemoryBalance {
   double fall_ = 0;         // bytes a nanosecond, between the last two comparisons
   double steady_fall_ = 0;  // the lesser of the last two
 
+  int64_t emptied_ns_ = INT64_MIN / 2;
   int empty_samples_ = 0;  // in a row
 
   int64_t low_ns_ = 0;       // when `low_[0]` began
