@@ -15,6 +15,7 @@ HERE = os.path.dirname(os.path.realpath(__file__))
 TAKEN = 0.9  # of the limit
 KEEP_S = [0, 0.5, 2, 5]
 GIVEN_S = 30  # the longest that a donor may have to wait for its memory
+PROMISED_S = 10  # until a server holds no more than it may; usually it is a tenth of a second
 CALM_S = 40
 FROZEN_S = 2
 # What a server may hold although all of its memory is asked back, beyond what it holds when it is empty: 16 MiB for
@@ -174,7 +175,7 @@ class Pressed(survive.Scenario):
 
         most = [round(self.promised_mib(number, stays_mib)) for number in numbers]
         try:
-            self.await_that(GIVEN_S, f"that the servers {numbers} hold {most} MiB at most", is_promised)
+            self.await_that(PROMISED_S, f"that the servers {numbers} hold {most} MiB at most", is_promised)
         except Failure as failure:
             raise Failure(f"{failure}; by status and by cgroup they hold {held} MiB")
         self.kept_promises += 1
