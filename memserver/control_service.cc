@@ -318,13 +318,12 @@ void ControlService::FillCapacity(const Tenant* tenant, v1::Capacity* capacity) 
   const uint64_t free_bytes =
       tenant == nullptr ? usage.free_bytes : std::min(usage.free_bytes, tenant->account.left_bytes());
   // Nothing new is wanted here while the donor needs the memory.
-  const uint64_t asked_back_bytes = core_->give_back().asked_back_bytes();
-  capacity->set_free_bytes(asked_back_bytes > 0 ? 0 : free_bytes);
+  capacity->set_free_bytes(core_->give_back().share() > 0 ? 0 : free_bytes);
   const uint64_t told = used + usage.reserved_bytes + usage.free_bytes;
   capacity->set_overhead_bytes(usage.ceiling_bytes > told ? usage.ceiling_bytes - told : 0);
   capacity->set_draining(core_->draining());
   capacity->set_leaving(core_->leaving());
-  capacity->set_asked_back_bytes(asked_back_bytes);
+  capacity->set_asked_back_bytes(core_->give_back().asked_back_bytes());
   capacity->set_pressed(core_->give_back().pressed());
   capacity->set_urgent(core_->urgent());
 }
@@ -352,11 +351,10 @@ void ControlService::FillLease(const Lease& lease, v1::LeaseReply* reply) const 
   reply->set_incarnation(core_->incarnation());
   reply->set_reservation_bytes(core_->arena().left_bytes(lease.reservation));
   reply->set_term(lease.term());
-  const uint32_t share = core_->give_back().share();
-  reply->set_asked_back_share(share);
-  // However many clients there are, their renewals take little of a donor that is short of memory.
-  if (share > 0 || core_->urgent())
-    reply->set_hear_again_ms(std::clamp<size_t>(2 * core_->leases().live_count(), 100, 2'000));
+  reply->set_asked_back_share(core_->give_back().share());
+  // However many clients there are, their renewals take little of a donor that is short of memory, and their pings of
+  // an idle one.
+  reply->set_hear_again_ms(std::clamp<size_t>(2 * core_->leases().live_count(), 100, 2'000));
   FillCapacity(lease.tenant, reply->mutable_capacity());
 }
 

@@ -13,76 +13,27 @@ uint64_t GiveBack::StoredBytes() const {
   return usage.frame_bytes - std::min(usage.frame_bytes, landing) + usage.reserved_bytes;
 }
 
-uint64_t GiveBack::asked_back_bytes() const {
-  const uint64_t goal = goal_bytes_;
-  if (goal == ~uint64_t{0}) return 0;
-  const uint64_t stored = StoredBytes();
-  return stored > goal ? stored - goal : 0;
-}
-
-uint32_t GiveBack::share() const {
-  constexpr uint64_t kMillion = 1'000'000;
-  const uint64_t goal = goal_bytes_;
-  if (goal == ~uint64_t{0}) return 0;
-  const uint64_t stored = StoredBytes();
-  if (stored <= goal) return 1;
-  const double share = urge_ * static_cast<double>(stored - goal) / static_cast<double>(stored);
-  return static_cast<uint32_t>(
-      std::clamp<uint64_t>(static_cast<uint64_t>(std::min(share, 1.0) * kMillion), 1, kMillion));
-}
-
-void GiveBack::Ask(uint64_t bytes, uint64_t stored_bytes, int64_t now_ns) {
-  if (asked_since_ns_ == 0) {
-    asked_since_ns_ = progress_ns_ = now_ns;
-    progress_bytes_ = bytes;
-    urged_ns_ = now_ns;
-    urged_bytes_ = bytes;
-    told_stuck_ = spills_ = false;
-  }
-  // What grows while it is given back is no progress either.
-  if (bytes + std::min(progress_bytes_ / kProgressShare, kProgressBytes) <= progress_bytes_) {
-    progress_bytes_ = bytes;
-    progress_ns_ = now_ns;
-  }
-  progress_bytes_ = std::max(progress_bytes_, bytes);
-  const bool gives = bytes + std::min(urged_bytes_ / 10, kProgressBytes) <= urged_bytes_;
-  if (gives || now_ns - urged_ns_ >= kUrgeNs) {
-    urge_ = gives ? std::max(urge_ / kUrge, 1.0) : std::min(urge_ * kUrge, kUrgeMax);
-    urged_ns_ = now_ns;
-    urged_bytes_ = bytes;
-  }
-  asked_last_ns_ = now_ns;
-  asked_ms_ = static_cast<uint64_t>((now_ns - asked_since_ns_) / kNsPerMs) + 1;
-  goal_bytes_ = stored_bytes - bytes;
-  pressed_ = true;
-  store_->SetAsksBack(true);
-}
-
 void GiveBack::EndAsking(int64_t now_ns, std::vector<std::string>* remarks) {
-  pressed_ = asked_last_ns_ != 0 && now_ns - asked_last_ns_ < kPressedNs;
-  if (asked_since_ns_ == 0) return;
-  goal_bytes_ = ~uint64_t{0};
-  asked_ms_ = 0;
-  urge_ = 1.0;
+  const int64_t asked_ns = asking_.End(now_ns);
+  if (asked_ns < 0) return;
   store_->SetAsksBack(false);
-  remarks->push_back(absl::StrCat("what the donor asked back has been given, after ",
-                                  (now_ns - std::exchange(asked_since_ns_, 0)) / kNsPerMs, " ms"));
+  remarks->push_back(absl::StrCat("what the donor asked back has been given, after ", asked_ns / kNsPerMs, " ms"));
 }
 
 void GiveBack::Tick(uint64_t allowed_bytes, int64_t now_ns, std::vector<std::string>* remarks) {
   const bool may_ask = options_.mode == GiveBackOptions::Mode::kPressure;
-  const bool was_asking = asked_since_ns_ != 0;
+  const bool was_asking = asking_.asks();
   const ArenaUsage before = arena_->usage();
   const bool is_needed = before.fixed_bytes + before.index_bytes + before.extent_bytes > allowed_bytes;
-  uint64_t over = arena_->SetCeiling(allowed_bytes, may_ask ? kAllowanceBytes : 0);
+  uint64_t over = arena_->SetCeiling(allowed_bytes, may_ask ? Asking::kAllowanceBytes : 0);
   if (over > 0 && options_.mode != GiveBackOptions::Mode::kOff) {
     const uint64_t gain = Gain(now_ns);
     // While clients give, the next spans leave more of these extents empty. What is free here already does not wait for
     // the lesser part, which they may not be able to give at all.
-    const bool waits = was_asking && gain < over / 2 && now_ns - progress_ns_ < kCompactAfterNs;
+    const bool waits = was_asking && gain < over / 2 && asking_.StandsStillNs(now_ns) < kCompactAfterNs;
     if (gain >= kCompactBytesMin && !waits) {
       Compact(std::min(over, gain), now_ns);
-      over = arena_->SetCeiling(allowed_bytes, may_ask ? kAllowanceBytes : 0);
+      over = arena_->SetCeiling(allowed_bytes, may_ask ? Asking::kAllowanceBytes : 0);
     }
   }
   const uint64_t extent_bytes = arena_->usage().extent_bytes;
@@ -94,17 +45,24 @@ void GiveBack::Tick(uint64_t allowed_bytes, int64_t now_ns, std::vector<std::str
   const uint64_t gain = Gain(now_ns);
   const uint64_t stored = StoredBytes();
   const uint64_t asked = std::min(over > gain ? over - gain : 0, stored);
-  if (asked == 0 || (asked < kAskBytesMin && !was_asking)) return EndAsking(now_ns, remarks);
+  if (!asking_.Tick(asked, stored, now_ns)) {
+    // What is let in now would be asked back at once.
+    if (was_asking) (void)arena_->SetCeiling(allowed_bytes);
+    return EndAsking(now_ns, remarks);
+  }
+  store_->SetAsksBack(true);
   if (!was_asking) {
+    told_stuck_ = spills_ = false;
     remarks->push_back(absl::StrCat("the donor needs memory: its clients are asked to give ", FormatByteSize(asked),
                                     " of ", FormatByteSize(stored), " back"));
   }
-  Ask(asked, stored, now_ns);
   // Nothing is destroyed for a little, nor for room that was promised and takes no memory yet.
   const ArenaUsage now = arena_->usage();
   const uint64_t taken = now.fixed_bytes + now.index_bytes + now.extent_bytes;
   const uint64_t lacking = std::min(asked, taken - std::min(taken, allowed_bytes));
-  if (lacking >= kAskBytesMin && now_ns - progress_ns_ >= options_.patience_ns) GiveUp(lacking, now_ns, remarks);
+  if (lacking >= Asking::kBytesMin && asking_.StandsStillNs(now_ns) >= options_.patience_ns) {
+    GiveUp(lacking, now_ns, remarks);
+  }
   if (spills_) SpillSome(asked, remarks);
 }
 
@@ -122,7 +80,7 @@ void GiveBack::Compact(uint64_t bytes, int64_t now_ns) {
 
 // One lease at a time, the largest first: then it is looked whether more is needed.
 void GiveBack::GiveUp(uint64_t bytes, int64_t now_ns, std::vector<std::string>* remarks) {
-  progress_ns_ = now_ns - options_.patience_ns + kGiveUpAgainNs;
+  asking_.SetStandsStill(options_.patience_ns - kGiveUpAgainNs, now_ns);
   RegionTable::Dropped expendable;
   std::shared_ptr<Lease> largest;
   uint64_t most = 0;

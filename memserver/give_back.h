@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/units.h"
+#include "memserver/asking.h"
 #include "memserver/compactor.h"
 #include "memserver/frame_arena.h"
 #include "memserver/landing_frames.h"
@@ -59,24 +60,17 @@ class GiveBack {
   // Nothing limits the server but its ceiling.
   void EndAsking(int64_t now_ns, std::vector<std::string>* remarks);
 
-  // What clients are to give back now.
-  uint64_t asked_back_bytes() const;
-  // Of what any client has here, in millionths; at least 1 while something is asked. Some clients cannot give, or do
-  // not hear: then it rises, until those that can give enough.
-  uint32_t share() const;
-  // It asks, or has asked within kPressedNs before the last tick.
-  bool pressed() const { return pressed_; }
-  // For how long it has been asking, at the last tick.
-  uint64_t asked_back_ms() const { return asked_ms_; }
+  // As Asking says.
+  uint64_t asked_back_bytes() const { return asking_.AskedBytes(StoredBytes()); }
+  uint32_t share() const { return asking_.Share(StoredBytes()); }
+  bool pressed() const { return asking_.pressed(); }
+  uint64_t asked_back_ms() const { return asking_.asked_ms(); }
   // What the host has got back of memory that it needed, since the start.
   uint64_t given_back_bytes() const { return given_back_bytes_; }
   uint64_t regions_given_up() const { return regions_given_up_; }
   const Compactor& compactor() const { return compactor_; }
 
  private:
-  static constexpr int64_t kPressedNs = 30 * kNsPerSecond;
-  // Less is not worth a message, nor anybody's data.
-  static constexpr uint64_t kAskBytesMin = 2 * kMiB;
   static constexpr uint64_t kCompactBytesMin = 4 * kMiB;
   // While more is asked than compaction could give, it waits for so long without progress.
   static constexpr int64_t kCompactAfterNs = 500 * kNsPerMs;
@@ -85,20 +79,9 @@ class GiveBack {
   static constexpr int64_t kCompactPauseMaxNs = 30 * kNsPerSecond;
   static constexpr int64_t kGiveUpAgainNs = kNsPerSecond;
   static constexpr int64_t kSpillNs = 50 * kNsPerMs;  // in one tick
-  // Spans that stay grow while others leave: so much is taken nevertheless.
-  static constexpr uint64_t kAllowanceBytes = 16 * kMiB;
-  // Of what is asked: less in the patience is no progress.
-  static constexpr uint64_t kProgressShare = 16;
-  static constexpr uint64_t kProgressBytes = 64 * kMiB;  // whatever is asked, this is progress
-  // If what is asked has not become less by a tenth in that time, clients are asked for half as much more. All have
-  // heard by then.
-  static constexpr int64_t kUrgeNs = 1'500 * kNsPerMs;
-  static constexpr double kUrge = 1.5;
-  static constexpr double kUrgeMax = 1e6;
 
   // What clients could give back: all that they have here.
   uint64_t StoredBytes() const;
-  void Ask(uint64_t bytes, uint64_t stored_bytes, int64_t now_ns);
   void GiveUp(uint64_t bytes, int64_t now_ns, std::vector<std::string>* remarks);
   // What moving pages together could give; 0: it was in vain lately.
   uint64_t Gain(int64_t now_ns) const;
@@ -113,23 +96,13 @@ class GiveBack {
   Compactor compactor_;
   Spill spill_;
 
-  // The most that clients may have here; ~0: nothing is asked. What is asked follows from it at any time.
-  std::atomic<uint64_t> goal_bytes_{~uint64_t{0}};
-  std::atomic<double> urge_{1.0};
-  std::atomic<bool> pressed_{false};
-  std::atomic<uint64_t> asked_ms_{0};
+  Asking asking_;
   std::atomic<uint64_t> given_back_bytes_{0};
   std::atomic<uint64_t> regions_given_up_{0};
 
   // --- Tick's.
   int64_t compact_again_ns_ = 0;
   int64_t compact_pause_ns_ = kCompactPauseMinNs;
-  int64_t asked_since_ns_ = 0;  // 0: it does not ask
-  int64_t asked_last_ns_ = 0;
-  int64_t progress_ns_ = 0;
-  uint64_t progress_bytes_ = 0;  // what was asked then
-  int64_t urged_ns_ = 0;
-  uint64_t urged_bytes_ = 0;   // what was asked then
   uint64_t extent_bytes_ = 0;  // at the last tick
   bool told_stuck_ = false;
   bool spills_ = false;  // nothing else has helped

@@ -3,8 +3,13 @@
 #include <algorithm>
 #include <functional>
 
+#include "absl/algorithm/container.h"
+#include "base/plant.h"
+
 namespace nram {
 namespace {
+
+constexpr uint64_t kPressedShare = 16;  // of a pressed server's room counts one part of so many
 
 uint64_t Mix(uint64_t x) {  // the finaliser of SplitMix64
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
@@ -29,6 +34,14 @@ constexpr std::array<Terms, 4> kTerms = {{{true, false}, {true, true}, {false, f
 uint32_t NumberOfName(const std::string& name) {
   if (name.empty()) return 0;
   return std::max(static_cast<uint32_t>(std::hash<std::string>()(name)), uint32_t{1});
+}
+
+uint64_t PlacementWeight(const ServerRoom& room) {
+  if (NRAM_PLANTED(donors_room_alone)) return room.refused ? 0 : std::max(room.free_bytes, kSpanBytes);
+  if (room.takes_nothing) return 0;
+  // The server's last word may be old: until it refuses, it is worth asking.
+  const uint64_t weight = room.room_bytes + (room.refused ? 0 : std::max(room.free_bytes, kSpanBytes));
+  return room.pressed && weight > 0 ? weight / kPressedShare + 1 : weight;
 }
 
 SpanPlacement PlaceSpan(PlacementPolicy policy, RegionId region, uint64_t span, int replicas,
@@ -68,6 +81,20 @@ SpanPlacement PlaceSpan(PlacementPolicy policy, RegionId region, uint64_t span, 
     ++chosen;
   }
   return placement;
+}
+
+uint16_t ChooseReceiver(PlacementPolicy policy, RegionId region, uint64_t span, absl::Span<const uint32_t> domains,
+                        std::vector<PlacementCandidate>* candidates) {
+  const auto is_near = [&](const PlacementCandidate& candidate) {
+    return candidate.domain != 0 && absl::c_linear_search(domains, candidate.domain);
+  };
+  if (!absl::c_all_of(*candidates, is_near)) std::erase_if(*candidates, is_near);
+  // Who had to give memory back lately may have to again.
+  const auto is_pressed = [](const PlacementCandidate& candidate) { return candidate.pressed; };
+  if (!absl::c_all_of(*candidates, is_pressed) && !NRAM_PLANTED(donors_room_alone)) {
+    std::erase_if(*candidates, is_pressed);
+  }
+  return PlaceSpan(policy, region, span, 1, *candidates).servers[0];
 }
 
 }  // namespace nram

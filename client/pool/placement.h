@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/types/span.h"
 #include "base/units.h"
@@ -32,11 +33,23 @@ inline constexpr uint64_t kSpansPerBlock = 64;
 
 struct PlacementCandidate {
   uint16_t server = kNoServer;
-  uint32_t host = 0;    // equal for servers that share a machine
-  uint64_t weight = 0;  // free bytes; 0 leaves it out
-  bool silent = false;  // it has left a call without an answer lately: the last choice
-  uint32_t domain = 0;  // equal for hosts that may fail together; 0: its host is a domain of its own
+  uint32_t host = 0;     // equal for servers that share a machine
+  uint64_t weight = 0;   // free bytes; 0 leaves it out
+  bool silent = false;   // it has left a call without an answer lately: the last choice
+  uint32_t domain = 0;   // equal for hosts that may fail together; 0: its host is a domain of its own
+  bool pressed = false;  // its donor needs memory, or did lately (adr/0017)
 };
+
+// What a client knows of a server that new spans may go to.
+struct ServerRoom {
+  uint64_t room_bytes = 0;     // the client's own room there
+  uint64_t free_bytes = 0;     // the server's last word
+  bool refused = false;        // it has said since that nothing is free
+  bool takes_nothing = false;  // it drains, or its donor needs memory
+  bool pressed = false;        // as of PlacementCandidate
+};
+// For PlacementCandidate's weight.
+uint64_t PlacementWeight(const ServerRoom& room);
 
 // For PlacementCandidate's host and domain. 0: the name is empty.
 uint32_t NumberOfName(const std::string& name);
@@ -49,6 +62,12 @@ uint32_t NumberOfName(const std::string& name);
 // placed() if no candidate has weight.
 SpanPlacement PlaceSpan(PlacementPolicy policy, RegionId region, uint64_t span, int replicas,
                         absl::Span<const PlacementCandidate> candidates);
+
+// Chooses one of `*candidates`, which all have weight, for another copy of a span, or for its only one that is to move;
+// kNoServer: there is none. `domains`: of the copies that stay; it is in another one if there is a candidate in
+// another. Pressed ones are chosen if there are no others. Leaves in `*candidates` those that it has chosen among.
+uint16_t ChooseReceiver(PlacementPolicy policy, RegionId region, uint64_t span, absl::Span<const uint32_t> domains,
+                        std::vector<PlacementCandidate>* candidates);
 
 }  // namespace nram
 

@@ -56,10 +56,14 @@ bool Repairer::Begin(Slot* slot, Todo todo) {
   if (slot->sheds != kNoServer && home_->sessions->at(slot->sheds)->asked().share == 0) return false;
   const CopyMap::Plan plan = PlanFor(slot);
   if (plan.need == CopyMap::Need::kNothing) return false;
+  const bool seeks = slot->sheds != kNoServer && plan.need == CopyMap::Need::kJoin;
+  if (seeks && !shedding_.MaySearch(slot->sheds, NowNs())) return false;
   slot->target = ChooseTarget(slot, plan);
   if (plan.need == CopyMap::Need::kJoin) {
+    // A slot that begins may end at once, and then it is another span's.
+    const uint16_t sheds = slot->sheds;
     const bool joins = slot->target != nullptr && BeginJoin(slot);
-    if (!joins && slot->sheds != kNoServer) shedding_.NoteNowhere(slot->sheds, NowNs());
+    if (seeks) joins ? shedding_.NoteSomewhere(sheds) : shedding_.NoteNowhere(sheds, NowNs());
     return joins;
   }
   // Where one leaves to make place for another, that must have somewhere to go.
@@ -126,7 +130,7 @@ ServerSession* Repairer::ChooseTarget(Slot* slot, const CopyMap::Plan& plan) con
     const bool has_one = absl::c_any_of(
         plan.leave, [&](uint16_t presence) { return slot->map->copies()->LifeOf(presence).server == server; });
     return !has_one && slot->map->copies()->IsMember({server, session.incarnation()}) && session.usable() &&
-           !session.capacity().draining && session.capacity().asked_back_bytes == 0 && session.host() != sheds_host &&
+           !session.capacity().draining && !session.asks() && session.host() != sheds_host &&
            !IsAvoided(server, now_ns) && !absl::c_linear_search(hosts, session.host());
   };
   // Where a copy has missed something, what it had goes first, and with it the room comes back.
@@ -137,18 +141,9 @@ ServerSession* Repairer::ChooseTarget(Slot* slot, const CopyMap::Plan& plan) con
   std::vector<PlacementCandidate>& candidates = slot->candidates;
   home_->sessions->FindCandidates(&candidates);
   std::erase_if(candidates, [&](const PlacementCandidate& candidate) { return !may_take(candidate.server); });
-  const auto is_near = [&](const PlacementCandidate& candidate) {
-    return candidate.domain != 0 && absl::c_linear_search(domains, candidate.domain);
-  };
-  if (!absl::c_all_of(candidates, is_near)) std::erase_if(candidates, is_near);
-  // Who had to give memory back lately may have to again.
-  const auto is_pressed = [&](const PlacementCandidate& candidate) {
-    return home_->sessions->at(candidate.server)->capacity().pressed;
-  };
-  if (!absl::c_all_of(candidates, is_pressed)) std::erase_if(candidates, is_pressed);
   const RegionKey& key = slot->map->key();
-  const SpanPlacement chosen = PlaceSpan(key.placement, key.id, slot->span, 1, candidates);
-  return chosen.placed() ? home_->sessions->at(chosen.servers[0]) : nullptr;
+  const uint16_t chosen = ChooseReceiver(key.placement, key.id, slot->span, domains, &candidates);
+  return chosen != kNoServer ? home_->sessions->at(chosen) : nullptr;
 }
 
 // Room for what the span has reserved, all of it, before anything moves.

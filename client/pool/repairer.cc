@@ -150,10 +150,14 @@ void Repairer::HearServers() {
     const ServerSession::Asked asked = session->asked();
     const ServerCapacity capacity = session->capacity();
     shedding_.Hear(session->index(), asked.word, capacity.leaving ? 0 : asked.share);
+    if (shedding_.asks()) {
+      shedding_.HearRoom(session->index(), session->usable() && !capacity.draining && !session->asks() &&
+                                               !session->refused() && capacity.free_bytes >= kSpanBytes);
+    }
     some_are_urgent = some_are_urgent || (capacity.leaving && capacity.urgent);
   }
   some_are_urgent_ = some_are_urgent;
-  if (shedding_.asks() || some_are_urgent) next_pass_ns_ = 0;
+  if (shedding_.WantsWalk(NowNs()) || some_are_urgent) next_pass_ns_ = 0;
 }
 
 void Repairer::NoteShed(uint16_t server, bool left) {

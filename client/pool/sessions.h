@@ -35,8 +35,6 @@ class Sessions {
   void FindCandidates(std::vector<PlacementCandidate>* candidates) const;
 
  private:
-  static constexpr uint64_t kPressedShare = 16;
-
   ChangeGate* const gate_;
   std::vector<std::unique_ptr<ServerSession>> sessions_;
 };

@@ -42,6 +42,7 @@ from bench_places import (  # noqa: E402
     MemoryCgroup,
     catch_signals,
     later,
+    let_go_of_mounts,
     remove_state,
     run,
     uninterrupted,
@@ -284,6 +285,7 @@ def main():
     if "NRAM_OWN_NAMESPACE" not in os.environ:
         os.environ["NRAM_OWN_NAMESPACE"] = "1"
         os.execvp("unshare", ["unshare", "--mount", "--propagation=private", sys.executable, *sys.argv])
+    let_go_of_mounts()
     catch_signals()
     print(f"seed {options.seed}", flush=True)
     passed = [run_scenario(options, name) for name in options.only]

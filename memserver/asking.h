@@ -1,0 +1,79 @@
+#ifndef NRAM_MEMSERVER_ASKING_H_
+#define NRAM_MEMSERVER_ASKING_H_
+
+// What a server asks of its clients when its donor is short of memory, and which share of it of each (adr/0017):
+// arithmetic alone. Pure: it knows no arena, and whoever ticks it says the time.
+
+#include <atomic>
+#include <cstdint>
+
+#include "base/clock.h"
+#include "base/units.h"
+
+namespace nram {
+
+// How much a server may take from now on, reserved room included: `allowed_bytes`, or if `taken_bytes` is more, that
+// and `allowance_bytes` for spans that stay and grow, but not more than its ceiling is at present. What is let in
+// beyond that would be asked back at once, and go round between the servers of a full pool.
+uint64_t CeilingWhileAsking(uint64_t allowed_bytes, uint64_t taken_bytes, uint64_t present_bytes,
+                            uint64_t allowance_bytes);
+
+// Tick, End and what is said to be theirs are for one thread. The rest is thread-safe. Nothing blocks.
+class Asking {
+ public:
+  // Less is not worth a message, nor anybody's data.
+  static constexpr uint64_t kBytesMin = 2 * kMiB;
+  // Spans that stay grow while others leave: so much is taken nevertheless.
+  static constexpr uint64_t kAllowanceBytes = 16 * kMiB;
+
+  // --- From tick to tick; every 100 ms or so. `now_ns`: of any clock, not 0.
+  // Clients have `stored_bytes` here, and `over_bytes` of that are too many. True: the server asks.
+  bool Tick(uint64_t over_bytes, uint64_t stored_bytes, int64_t now_ns);
+  // Nothing is too many. Returns for how long it had been asking; below 0: it did not ask.
+  int64_t End(int64_t now_ns);
+  bool asks() const { return since_ns_ != 0; }
+  // For how long what is asked has not become less by a sixteenth, or 64 MiB. Only while it asks.
+  int64_t StandsStillNs(int64_t now_ns) const { return now_ns - progress_ns_; }
+  // From now on it has stood still for so long.
+  void SetStandsStill(int64_t for_ns, int64_t now_ns) { progress_ns_ = now_ns - for_ns; }
+
+  // --- Between two ticks, too.
+  // What clients are to give back now, as they have `stored_bytes` here.
+  uint64_t AskedBytes(uint64_t stored_bytes) const;
+  // Of what any client has here, in millionths; at least 1 while something is asked. Some clients cannot give, or do
+  // not hear: then it rises, until those that can give enough.
+  uint32_t Share(uint64_t stored_bytes) const;
+  // It asks, or has asked within kPressedNs before the last tick.
+  bool pressed() const { return pressed_; }
+  // For how long it has been asking, at the last tick; 0: it does not ask.
+  uint64_t asked_ms() const { return asked_ms_; }
+
+ private:
+  static constexpr int64_t kPressedNs = 30 * kNsPerSecond;
+  // Of what is asked: less in the patience is no progress.
+  static constexpr uint64_t kProgressShare = 16;
+  static constexpr uint64_t kProgressBytes = 64 * kMiB;  // whatever is asked, this is progress
+  // If what is asked has not become less by a tenth in that time, clients are asked for half as much more. All have
+  // heard by then.
+  static constexpr int64_t kUrgeNs = 1'500 * kNsPerMs;
+  static constexpr double kUrge = 1.5;
+  static constexpr double kUrgeMax = 1e6;
+
+  // The most that clients may have here; ~0: nothing is asked. What is asked follows from it at any time.
+  std::atomic<uint64_t> goal_bytes_{~uint64_t{0}};
+  std::atomic<double> urge_{1.0};
+  std::atomic<bool> pressed_{false};
+  std::atomic<uint64_t> asked_ms_{0};
+
+  // --- The ticks'.
+  int64_t since_ns_ = 0;  // 0: it does not ask
+  int64_t last_ns_ = 0;
+  int64_t progress_ns_ = 0;
+  uint64_t progress_bytes_ = 0;  // what was asked then
+  int64_t urged_ns_ = 0;
+  uint64_t urged_bytes_ = 0;  // what was asked then
+};
+
+}  // namespace nram
+
+#endif  // NRAM_MEMSERVER_ASKING_H_

@@ -1,0 +1,50 @@
+#ifndef NRAM_TESTS_SIM_DONORS_JOBS_H_
+#define NRAM_TESTS_SIM_DONORS_JOBS_H_
+
+// What a donor's own programs take of its memory, as time goes by.
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "tests/sim/rng.h"
+
+namespace nram::sim {
+
+struct Job {
+  int64_t begin_ms = 0;
+  int64_t end_ms = 0;
+  uint64_t bytes = 0;     // at the most
+  int64_t ramp_ms = 0;    // it takes and gives back so slowly; 0: at once
+  int64_t period_ms = 0;  // it takes its memory in the first half of each period; 0: all the time
+};
+
+// The jobs of one host. Not thread-safe.
+class Jobs {
+ public:
+  void Add(const Job& job) { jobs_.push_back(job); }
+  // What the jobs want. Times come in order.
+  uint64_t BytesAt(int64_t now_ms);
+
+ private:
+  std::vector<Job> jobs_;
+};
+
+// What kinds of jobs come, and how often.
+struct JobMix {
+  // Of each kind so many a minute and host, in thousandths.
+  int64_t steps = 0;         // for 5 to 60 s
+  int64_t spikes = 0;        // for 0.3 to 3 s
+  int64_t ramps = 0;         // up and down within 2 to 20 s
+  int64_t periodics = 0;     // of periods of 1 to 60 s
+  int64_t racks = 0;         // a step of all hosts of a rack within a second
+  int64_t percent_max = 60;  // a job takes 5 to so many hundredths of the host's memory
+};
+
+// Appends what comes from `begin_ms` to `end_ms`. `totals`: the hosts' memory.
+void AddJobs(const JobMix& mix, int64_t begin_ms, int64_t end_ms, const std::vector<uint64_t>& totals, size_t rack,
+             Rng* rng, std::vector<Jobs>* jobs);
+
+}  // namespace nram::sim
+
+#endif  // NRAM_TESTS_SIM_DONORS_JOBS_H_
