@@ -15,6 +15,7 @@ HERE = os.path.dirname(os.path.realpath(__file__))
 TAKEN = 0.9  # of the limit
 KEEP_S = [0, 0.5, 2, 5]
 GIVEN_S = 30  # the longest that a donor may have to wait for its memory
+PROMISED_S = 10  # until a server holds no more than it may; usually it is a tenth of a second
 CALM_S = 40
 FROZEN_S = 2
 # What a server may hold although all of its memory is asked back, beyond what it holds when it is empty: 16 MiB for
@@ -71,11 +72,13 @@ class Pressed(survive.Scenario):
     reserve_mib = 192
     donate = "auto"
     server_flags = ()
+    fits_frozen = True  # what a frozen client has at a donor fits beside the balloon
 
     def __init__(self, options, name, stack):
         self.cgroups, self.balloons = [], []
         self.presses, self.longest_ms, self.given_mib = 0, 0, 0
         self.kept_promises, self.resident_ms = 0, 0
+        self.doing = "nobody is pressed"
         super().__init__(options, name, stack)
         for number in self.pool.numbers:
             with uninterrupted():
@@ -113,7 +116,7 @@ class Pressed(survive.Scenario):
         super().look()
         for cgroup in self.cgroups:
             if cgroup.oom_kills() > 0:
-                raise Failure(f"somebody in {cgroup.path} was killed for want of memory")
+                raise Failure(f"somebody in {cgroup.path} was killed for want of memory; {self.doing}")
 
     def clients(self):
         """Daemons of mounts and of swap, to be frozen: not their kernels' requests."""
@@ -156,6 +159,7 @@ class Pressed(survive.Scenario):
         self.longest_ms = max([self.longest_ms, *(balloon.took_ms for balloon in self.balloons)])
         self.close_balloons()
         self.presses += 1
+        self.doing = "nobody is pressed"
         self.await_that(CALM_S, "the end of all asking", self.is_calm)
         self.given_mib = sum(server.get("given_back_bytes", 0) for server in self.pool.last["servers"]) // MIB
 
@@ -174,7 +178,7 @@ class Pressed(survive.Scenario):
 
         most = [round(self.promised_mib(number, stays_mib)) for number in numbers]
         try:
-            self.await_that(GIVEN_S, f"that the servers {numbers} hold {most} MiB at most", is_promised)
+            self.await_that(PROMISED_S, f"that the servers {numbers} hold {most} MiB at most", is_promised)
         except Failure as failure:
             raise Failure(f"{failure}; by status and by cgroup they hold {held} MiB")
         self.kept_promises += 1
@@ -192,9 +196,10 @@ class Pressed(survive.Scenario):
         for pid in frozen:
             os.kill(pid, signal.SIGSTOP)
         thaws = time.monotonic() + FROZEN_S
+        self.doing = f"donors {numbers} are pressed, {len(frozen)} clients are frozen"
         try:
             for number in numbers:
-                self.take(number)
+                self.take(number, patient=bool(frozen) and not self.fits_frozen)
 
             def all_full():
                 if frozen and time.monotonic() > thaws:
@@ -229,6 +234,7 @@ class Pressed(survive.Scenario):
         while program.process.poll() is None:
             self.pool.wait(0.05)
         self.look()
+        self.programs.remove(program)
 
 
 class PressedSort(Pressed):
@@ -251,6 +257,8 @@ class PressedSort(Pressed):
 class PressedSwap(Pressed):
     """Swap with two copies of each page, and with one, which moves."""
 
+    fits_frozen = False
+
     def swap(self):
         self.press_swap(copies=2)
 
@@ -258,7 +266,8 @@ class PressedSwap(Pressed):
         self.press_swap(copies=1)
 
     def press_swap(self, copies):
-        self.start_swap(2 * self.options.mib, copies)
+        # Copies leave at once. What moves may all be on the donor that is pressed: most of it has to fit beside.
+        self.start_swap(copies * self.options.mib, copies)
         self.begin()
         self.spans = self.options.mib // 4 if copies > 1 else 0  # those of one copy are not counted
         self.kill_servers(clients=1)

@@ -45,6 +45,7 @@ from bench_places import (  # noqa: E402
     let_go_of_mounts,
     remove_state,
     run,
+    swap_alone,
     uninterrupted,
 )
 from far_server import FarServer  # noqa: E402
@@ -126,6 +127,7 @@ class Scenario:
 
     def start_swap(self, mib, copies=2):
         """A program of so many MiB has half as many here."""
+        swap_alone(self.stack)
         words = ["swapon", f"{mib}M", f"--priority={SWAP_PRIORITY}", f"--copies={copies}"]
         with uninterrupted():
             cgroup = MemoryCgroup("nram-survive")

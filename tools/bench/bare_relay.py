@@ -5,6 +5,7 @@ import contextlib
 import mmap
 import os
 import socket
+import struct
 import time
 
 from bench_places import MIB, Failure
@@ -38,8 +39,10 @@ def _give(end, size):
     memory = _memory(size, warm=True)
     end.sendall(b"r")
     end.recv(1)
+    began = time.process_time()
     for at in range(0, size, PIECE):
         end.sendall(memory[at : at + PIECE])
+    end.sendall(struct.pack("d", time.process_time() - began))
 
 
 def _take(end, size, warm):
@@ -70,6 +73,7 @@ def _pinned(processors, work):
 
     def pinned():
         if processors is not None:
+            os.setsid()  # as a server has a session of its own, by which the kernel may share processors out
             os.sched_setaffinity(0, processors)
         work()
 
@@ -78,13 +82,13 @@ def _pinned(processors, work):
 
 def relay_speed(mib, warm, tcp):
     """MB a second; `warm`: the second peer has touched its memory before."""
-    began, ended = relay(mib, warm, tcp)
+    began, ended, _ = relay(mib, warm, tcp)
     return mib * MIB / 1e6 / (ended - began)
 
 
 def relay(mib, warm, tcp, seconds=0, giver_on=None, rest_on=None):
-    """When it began and ended, by time.monotonic(). The bytes are spread over `seconds`. The first peer runs on the
-    processors `giver_on`, all else on `rest_on`."""
+    """When it began and ended, by time.monotonic(), and the first peer's seconds of processor time. The bytes are
+    spread over `seconds`. The first peer runs on the processors `giver_on`, all else on `rest_on`."""
     size = mib * MIB
     source, giver = _pair(tcp)
     target, taker = _pair(tcp)
@@ -118,6 +122,7 @@ def relay(mib, warm, tcp, seconds=0, giver_on=None, rest_on=None):
             target.sendall(buffer)
         if target.recv(1) != b"d":
             raise Failure("a peer of the bare relay has ended")
+        took = struct.unpack("d", source.recv(8, socket.MSG_WAITALL))[0]
         ended = time.monotonic()
     finally:
         os.sched_setaffinity(0, before)
@@ -125,7 +130,7 @@ def relay(mib, warm, tcp, seconds=0, giver_on=None, rest_on=None):
         target.close()
         for pid in children:
             os.waitpid(pid, 0)
-    return began, ended
+    return began, ended, took
 
 
 class BareStore:

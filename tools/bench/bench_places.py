@@ -2,6 +2,7 @@
 slowed-down loop devices, pools. later() puts each thing that is set up onto an ExitStack, which always undoes it."""
 
 import contextlib
+import fcntl
 import glob
 import os
 import shutil
@@ -88,6 +89,20 @@ def run(*words, check=True, timeout=600):
     if check and done.returncode != 0:
         raise Failure(f"{' '.join(words)}: {done.stderr.strip() or done.stdout.strip() or done.returncode}")
     return done.stdout.strip()
+
+
+def swap_alone(stack, path="/tmp/nram-swap-of-tests.lock", seconds=200):
+    """Until the stack is closed, no other test of this machine swaps. Programs of both would have pages in both areas,
+    and whoever ends one area brings pages back into the other's full cgroup, where the kernel ends a program for it."""
+    lock = open(path, "w")
+    stack.callback(lock.close)
+    until = time.monotonic() + seconds
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if time.monotonic() > until:
+            raise Failure(f"another test swaps for {seconds} s: it has {path} locked")
+        time.sleep(0.2)
 
 
 def remove(path):

@@ -12,7 +12,9 @@ import random
 import statistics
 import subprocess
 import time
+import typing
 
+import copies_places as places
 from bare_relay import PIECE, BareStore, relay
 from bench_places import MIB, Failure, later, run, say
 from give_back_places import GIVEN_MIB, Donor
@@ -43,6 +45,14 @@ def pin(pid, processors):
             os.sched_setaffinity(int(os.path.basename(task)), processors)
 
 
+class Speed(typing.NamedTuple):
+    """A second, and a second of the processor time that it had: the first is what a donor feels, the second leaves out
+    that others had its processor, and so also what else runs on this machine."""
+
+    real: float
+    own: float
+
+
 class Job:
     """The donor's own work, from the beginning to the end of the `with`."""
 
@@ -53,7 +63,10 @@ class Job:
     def __enter__(self):
         with open(self.path, "w") as out:
             self.process = subprocess.Popen(
-                self.words, stdout=out, preexec_fn=lambda: os.sched_setaffinity(0, self.processors)
+                self.words,
+                stdout=out,
+                start_new_session=True,
+                preexec_fn=lambda: os.sched_setaffinity(0, self.processors),
             )
         while os.path.getsize(self.path) == 0:  # its memory is there
             if self.process.poll() is not None:
@@ -67,14 +80,15 @@ class Job:
         self.process.wait()
 
     def speed(self, began, ended):
-        """What it did a second between two times of time.monotonic()."""
+        """What it did between two times of time.monotonic()."""
         time.sleep(0.1)  # the last sample comes
         with open(self.path) as file:
             samples = [tuple(map(float, line.split())) for line in file.read().rpartition("\n")[0].splitlines()]
         samples = [sample for sample in samples if began <= sample[0] <= ended]
         if len(samples) < 5:
             raise Failure(f"the donor's job did hardly anything in {ended - began:.2f} s")
-        return (samples[-1][1] - samples[0][1]) / (samples[-1][0] - samples[0][0])
+        seconds, processor_s, done = (last - first for first, last in zip(samples[0], samples[-1]))
+        return Speed(done / seconds, done / processor_s)
 
     def beside(self, act):
         """Its speed while that is done."""
@@ -86,19 +100,23 @@ class Job:
 
 
 class Measured:
-    """Speeds by kind and by what was beside: ratios are of what was measured close together."""
+    """Ratios of speeds that were measured close together, by kind of job and by what was beside."""
 
     def __init__(self):
         self.ratios = {}
 
     def add(self, kind, what, speeds, base, references):
-        ratio = statistics.median(speeds) / statistics.median(references)
-        self.ratios.setdefault((kind, what, base), []).append(ratio)
+        for number, by in enumerate(Speed._fields):
+            ratio = statistics.median(one[number] for one in speeds)
+            ratio /= statistics.median(one[number] for one in references)
+            self.ratios.setdefault((kind, what, base), {}).setdefault(by, []).append(ratio)
 
     def report(self, during):
         for (kind, what, base), ratios in self.ratios.items():
-            median = statistics.median(ratios)
-            text = f"job, {kind}, {what}: {median:.3f} of {base} [{min(ratios):.3f} {max(ratios):.3f}]"
+            real, own = ratios["real"], ratios["own"]
+            median = statistics.median(real)
+            text = f"job, {kind}, {what}: {median:.3f} of {base} [{min(real):.3f} {max(real):.3f}]"
+            text += f"; by a second of its own processor time {statistics.median(own):.3f}"
             if MARKS.get(during, ("", 0))[0] == base and what == during:
                 mark = MARKS[during][1]
                 text += f"; mark: at least {mark}: {'ok' if median >= mark else 'missed'}"
@@ -172,20 +190,27 @@ class JobRow:
                     job = stack.enter_context(self.job(kind))
                     nothing = job.beside(lambda: time.sleep(WINDOW_S))
                     # In every other round the bare loop comes first.
-                    bare = [self.beside_bare(job, took_s)] if number % 2 == 1 else []
-                    seconds = donor.give_back()
+                    bare = self.beside_bare(job, took_s) if number % 2 == 1 else None
+                    before_s = places.processor_s(donor.pid)
+                    took_s = donor.give_back()
                     ended = time.monotonic()
-                    giving = job.speed(ended - seconds, ended)
-                    took_s = seconds
+                    server_s = places.processor_s(donor.pid) - before_s
+                    giving = job.speed(ended - took_s, ended)
                     time.sleep(WINDOW_S)
-                    bare = bare or [self.beside_bare(job, took_s)]
-                print(f"{kind}: {GIVEN_MIB} MiB given back in {seconds:.2f} s", flush=True)
+                    bare = bare or self.beside_bare(job, took_s)
+                print(
+                    f"{kind}: {GIVEN_MIB} MiB given back in {took_s:.2f} s; the donor's processors: the server "
+                    f"{server_s:.2f} s, a bare peer {bare[1]:.2f} s",
+                    flush=True,
+                )
                 measured.add(kind, "giving", [giving], "alone", [nothing])
-                measured.add(kind, "bare sockets", bare, "alone", [nothing])
-                measured.add(kind, "giving", [giving], "beside bare sockets", bare)
+                measured.add(kind, "bare sockets", [bare[0]], "alone", [nothing])
+                measured.add(kind, "giving", [giving], "beside bare sockets", [bare[0]])
 
     def beside_bare(self, job, seconds):
-        return job.speed(*relay(GIVEN_MIB, True, False, seconds, self.donor_on, self.others_on))
+        """The job's speed, and the processor time of the peer that gives."""
+        began, ended, took_s = relay(GIVEN_MIB, True, False, seconds, self.donor_on, self.others_on)
+        return job.speed(began, ended), took_s
 
 
 class PacedClient:
