@@ -22,5 +22,11 @@ freeze() {
     sleep 0.01
   done
 }
+# No other test of this machine swaps until this one ends: whoever ends an area brings pages back into the full cgroups
+# of others' programs. tools/bench/bench_places.py has the same.
+swap_alone() {
+  exec 9> /tmp/nram-swap-of-tests.lock
+  flock -w 200 9 || fail "another test swaps for 200 s"
+}
 # Reports what this machine does not permit to test; tools/test ends with a list of all such lines.
 not_tested() { echo "NOT TESTED: $*" >&2; }

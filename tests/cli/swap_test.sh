@@ -30,6 +30,7 @@ cleanup() {
 trap cleanup EXIT
 
 . "$(dirname "$0")/expect.sh"
+swap_alone
 # Fails if anything is half set up: an area, a daemon, a loop device, a mount, a region.
 expect_nothing() {
   [ "$("$nram" swaps --json)" = "[]" ] || fail "$1: $("$nram" swaps)"
