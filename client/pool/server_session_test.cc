@@ -343,7 +343,7 @@ TEST_F(ServerSessionTest, AReservationWithoutAnAnswerIsSettledBeforeAnyWordCount
   EXPECT_EQ(waiter.outcome, Waiter::Outcome::kNoAnswer);
   EXPECT_TRUE(session_.room()->unsettled());
   reservation_bytes_ = 20 * kMiB;  // it was executed all the same
-  PingUntil(kPingMs);
+  PingUntil(500);
   SessionAction settle = ExpectNext(Kind::kReserve);
   EXPECT_EQ(settle.pages, 0);
   SessionOutcome outcome = Good(settle);
