@@ -57,12 +57,6 @@ bool CopiedIo::Open(Piece* piece) {
   Sealer* const sealer = piece->sealer;
   const size_t bytes = piece->range.bytes();
   std::byte* data = part.call.in;
-  // A page's only copy moves unopened: were it forged, there would be no other to take. Reads will tell.
-  const bool is_only = request().repair == RepairWork::kCopy && copies()->copies() == 1;
-  if (is_only && sealer->ClaimToFit(seal(), piece->range.first_page(), piece->range.pages())) {
-    sealer->SelectSealed(piece->range.pages(), /*makes_holes=*/false);
-    return true;
-  }
   if (repairs()) {
     // What is written elsewhere is what came.
     memcpy(sealer->sealed.data(), data, bytes);

@@ -75,16 +75,6 @@ size_t Sealer::Open(RegionSeal* seal, RegionId region, uint64_t first_page, absl
   return bad;
 }
 
-bool Sealer::ClaimToFit(RegionSeal* seal, uint64_t first_page, size_t pages) const {
-  for (size_t i = 0; i < pages; ++i) {
-    const uint64_t counter = CounterOf(seals[i]);
-    if (counter != 0 && seal->KeyOf(seals[i]) == nullptr) return false;
-    if (seal->versions()->Check(first_page + i, counter, /*settles=*/false) != PageVersions::Verdict::kFits)
-      return false;
-  }
-  return true;
-}
-
 void Sealer::SelectSealed(size_t pages, bool makes_holes) {
   for (size_t i = 0; i < pages; ++i) {
     const bool is_hole = CounterOf(seals[i]) == 0;

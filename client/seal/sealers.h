@@ -33,8 +33,6 @@ struct Sealer {
   static constexpr size_t kAllFit = SIZE_MAX;
   size_t Open(RegionSeal* seal, RegionId region, uint64_t first_page, absl::Span<std::byte> pages, bool settles,
               bool* lost);
-  // Whether all of these pages claim to be what the region's versions say. Opens nothing, so they may be forged.
-  bool ClaimToFit(RegionSeal* seal, uint64_t first_page, size_t pages) const;
   // Makes `masks` and `seals` those of a message that sends the pages as they came, or of one that makes holes too.
   void SelectSealed(size_t pages, bool makes_holes);
 
