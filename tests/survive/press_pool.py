@@ -266,8 +266,8 @@ class PressedSwap(Pressed):
         self.press_swap(copies=1)
 
     def press_swap(self, copies):
-        # Copies leave at once. What moves may all be on the donor that is pressed: most of it has to fit beside.
-        self.start_swap(copies * self.options.mib, copies)
+        # All of it may be on the donor that is pressed, because the others were lately. Most of it has to fit beside.
+        self.start_swap(self.options.mib, copies)
         self.begin()
         self.spans = self.options.mib // 4 if copies > 1 else 0  # those of one copy are not counted
         self.kill_servers(clients=1)

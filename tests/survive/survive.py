@@ -79,8 +79,8 @@ class Scenario:
         with uninterrupted():
             self.directory = tempfile.mkdtemp(prefix="nram-survive-", dir="/tmp")
             later(stack, remove_state, self.directory)
-            for name in ("state", "mnt", "twin"):
-                os.mkdir(f"{self.directory}/{name}", 0o700)
+            for folder in ("state", "mnt", "twin"):
+                os.mkdir(f"{self.directory}/{folder}", 0o700)
             os.environ["NRAM_STATE_DIR"] = f"{self.directory}/state"
             os.environ["NRAM_COPIES"] = "2"
             os.environ.pop("NRAM_POOL", None)
