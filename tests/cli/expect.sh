@@ -26,7 +26,7 @@ freeze() {
 # of others' programs. tools/bench/bench_places.py has the same.
 swap_alone() {
   exec 9> /tmp/nram-swap-of-tests.lock
-  flock -w 200 9 || fail "another test swaps for 200 s"
+  flock -w 600 9 || fail "another test swaps for 600 s"
 }
 # Reports what this machine does not permit to test; tools/test ends with a list of all such lines.
 not_tested() { echo "NOT TESTED: $*" >&2; }

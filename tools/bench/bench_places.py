@@ -91,7 +91,7 @@ def run(*words, check=True, timeout=600):
     return done.stdout.strip()
 
 
-def swap_alone(stack, path="/tmp/nram-swap-of-tests.lock", seconds=200):
+def swap_alone(stack, path="/tmp/nram-swap-of-tests.lock", seconds=600):
     """Until the stack is closed, no other test of this machine swaps. Programs of both would have pages in both areas,
     and whoever ends one area brings pages back into the other's full cgroup, where the kernel ends a program for it."""
     lock = open(path, "w")
