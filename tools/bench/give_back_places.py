@@ -27,10 +27,10 @@ class Donor:
         words += ["--donate=auto", f"--reserve={RESERVE_MIB}M"]
         self.servers.words[0] = ["sh", "-c", join, "sh", *words]
         self.servers.start_again(0)
+        if copies == 1:  # all of it is to be here: the mount must know that from the beginning
+            run(options.nram, "drain", self.servers.address(1))
         flags = [f"--copies={copies}", "--seal" if copies == 1 else "--no-seal"]
         self.mount = stack.enter_context(places.Mount(options.nram, self.servers.spec, *flags))
-        if copies == 1:  # all of it is to be here
-            run(options.nram, "drain", self.servers.address(1))
         places.write_file(f"{self.mount.path}/file", STORED_MIB)
         drop_caches()
         if copies == 1:
