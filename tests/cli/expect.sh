@@ -25,6 +25,8 @@ freeze() {
 # No other test of this machine swaps until this one ends: whoever ends an area brings pages back into the full cgroups
 # of others' programs. tools/bench/bench_places.py has the same.
 swap_alone() {
+  [ -z "${swaps_alone:-}" ] || return 0  # what runs in the background has the lock as well
+  swaps_alone=1
   exec 9> /tmp/nram-swap-of-tests.lock
   flock -w 600 9 || fail "another test swaps for 600 s"
 }
