@@ -64,7 +64,14 @@
   PLANT(version_not_doubted)                   \
   PLANT(versions_told_after_gate)              \
   PLANT(hole_believed)                         \
-  PLANT(unsealed_page_believed)
+  PLANT(unsealed_page_believed)                \
+  /* Giving back: donors_test finds these. */  \
+  PLANT(donors_no_calm)                        \
+  PLANT(donors_pressed_forgotten)              \
+  PLANT(donors_room_alone)                     \
+  PLANT(donors_no_budget)                      \
+  PLANT(donors_allowance_stays)                \
+  PLANT(donors_search_for_ever)
 
 namespace nram {
 

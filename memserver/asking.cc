@@ -3,7 +3,18 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/plant.h"
+
 namespace nram {
+
+uint64_t CeilingWhileAsking(uint64_t allowed_bytes, uint64_t taken_bytes, uint64_t present_bytes,
+                            uint64_t allowance_bytes) {
+  if (NRAM_PLANTED(donors_allowance_stays)) allowance_bytes = Asking::kAllowanceBytes;
+  // Not beyond the present one: what is above it, others take, and the next floor would be higher.
+  const uint64_t most = std::max(taken_bytes, std::min(present_bytes, taken_bytes + allowance_bytes));
+  if (NRAM_PLANTED(donors_allowance_stays)) return std::max(allowed_bytes, most);
+  return taken_bytes > allowed_bytes ? most : allowed_bytes;
+}
 
 uint64_t Asking::AskedBytes(uint64_t stored_bytes) const {
   const uint64_t goal = goal_bytes_;
@@ -50,7 +61,7 @@ bool Asking::Tick(uint64_t over_bytes, uint64_t stored_bytes, int64_t now_ns) {
 }
 
 int64_t Asking::End(int64_t now_ns) {
-  pressed_ = last_ns_ != 0 && now_ns - last_ns_ < kPressedNs;
+  pressed_ = last_ns_ != 0 && now_ns - last_ns_ < kPressedNs && !NRAM_PLANTED(donors_pressed_forgotten);
   if (!asks()) return -1;
   goal_bytes_ = ~uint64_t{0};
   asked_ms_ = 0;

@@ -12,6 +12,12 @@
 
 namespace nram {
 
+// How much a server may take from now on, reserved room included: `allowed_bytes`, or if `taken_bytes` is more, that
+// and `allowance_bytes` for spans that stay and grow, but not more than its ceiling is at present. What is let in
+// beyond that would be asked back at once, and go round between the servers of a full pool.
+uint64_t CeilingWhileAsking(uint64_t allowed_bytes, uint64_t taken_bytes, uint64_t present_bytes,
+                            uint64_t allowance_bytes);
+
 // Tick, End and what is said to be theirs are for one thread. The rest is thread-safe. Nothing blocks.
 class Asking {
  public:

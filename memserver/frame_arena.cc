@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "memserver/asking.h"
 
 namespace nram {
 
@@ -415,10 +416,8 @@ uint64_t FrameArena::SetCeiling(uint64_t bytes, uint64_t allowance_bytes) {
     {
       MutexLock lock(&mu_);
       for (int i = 0; i < kReleaseStep && DemandLocked(0, 0) > bytes && CanSpareLocked(0); ++i) ReleaseSpareLocked();
-      // Not more: what is above it, others take, and the next floor would be higher.
       const uint64_t demand = DemandLocked(0, 0);
-      const uint64_t most = std::max(demand, std::min(ceiling_bytes_, demand + allowance_bytes));
-      ceiling_bytes_ = std::min(std::max(bytes, most), ceiling_max_bytes_);
+      ceiling_bytes_ = std::min(CeilingWhileAsking(bytes, demand, ceiling_bytes_, allowance_bytes), ceiling_max_bytes_);
       if (demand <= bytes || !CanSpareLocked(0)) return demand - std::min(demand, bytes);
     }
     poll(nullptr, 0, 1);

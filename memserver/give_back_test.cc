@@ -369,6 +369,31 @@ TEST_F(GiveBackTest, TheCeilingDoesNotCreepWhileItAsks) {
   }
 }
 
+// What stays may grow while others leave. When they have left, nothing is let in beyond what is allowed: it would be
+// asked back at once, and go round between the servers of a full pool.
+TEST_F(GiveBackTest, TheAllowanceEndsWithTheAsking) {
+  Store(8'000);
+  Tick(kAll);
+  for (const uint64_t less : {10 * kMiB, 4 * kMiB}) {
+    const uint64_t allowed = Taken() - less;
+    Tick(allowed);
+    ASSERT_TRUE(store_.asks_back());
+    EXPECT_GT(arena_->usage().ceiling_bytes, allowed);
+    for (uint64_t page = 0; store_.asks_back() && page < 7'936; page += 256) {
+      Free(page, 256);
+      Tick(allowed);
+    }
+    ASSERT_FALSE(store_.asks_back());
+    for (int i = 0; i < 2; ++i) {
+      // Less than two extents are not worth moving pages for.
+      EXPECT_LE(Taken(), allowed + 2 * kExtent);
+      EXPECT_LT(arena_->usage().ceiling_bytes, std::max(allowed, Taken()) + kMiB);
+      Tick(allowed);
+    }
+    Tick(kAll);
+  }
+}
+
 TEST_F(GiveBackTest, ReservationsStayUsableAtEveryMoment) {
   std::mt19937_64 random(TestSeed());
   uint64_t reserved = 0;

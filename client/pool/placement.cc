@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "absl/algorithm/container.h"
+#include "base/plant.h"
 
 namespace nram {
 namespace {
@@ -36,6 +37,7 @@ uint32_t NumberOfName(const std::string& name) {
 }
 
 uint64_t PlacementWeight(const ServerRoom& room) {
+  if (NRAM_PLANTED(donors_room_alone)) return room.refused ? 0 : std::max(room.free_bytes, kSpanBytes);
   if (room.takes_nothing) return 0;
   // The server's last word may be old: until it refuses, it is worth asking.
   const uint64_t weight = room.room_bytes + (room.refused ? 0 : std::max(room.free_bytes, kSpanBytes));
@@ -89,7 +91,9 @@ uint16_t ChooseReceiver(PlacementPolicy policy, RegionId region, uint64_t span, 
   if (!absl::c_all_of(*candidates, is_near)) std::erase_if(*candidates, is_near);
   // Who had to give memory back lately may have to again.
   const auto is_pressed = [](const PlacementCandidate& candidate) { return candidate.pressed; };
-  if (!absl::c_all_of(*candidates, is_pressed)) std::erase_if(*candidates, is_pressed);
+  if (!absl::c_all_of(*candidates, is_pressed) && !NRAM_PLANTED(donors_room_alone)) {
+    std::erase_if(*candidates, is_pressed);
+  }
   return PlaceSpan(policy, region, span, 1, *candidates).servers[0];
 }
 

@@ -34,7 +34,7 @@ SpanPlacement Placing::ChooseCopies(const Sessions& sessions, const RegionMap& m
     return map.copies()->IsMember({session.index(), session.incarnation()});
   };
   for (const auto& session : sessions) {
-    if (session->up() && may_have(*session) && session->capacity().asked_back_bytes == 0) {
+    if (session->up() && may_have(*session) && !session->asks()) {
       hosts.insert(session->host());
     } else {
       ++away;

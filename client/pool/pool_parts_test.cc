@@ -156,6 +156,35 @@ TEST(PlacementTest, NowhereToGo) {
   EXPECT_FALSE(PlaceSpan(PlacementPolicy::kStriped, RegionId{3}, 0, 1, Candidates({0, 0})).placed());
 }
 
+TEST(PlacementTest, AServersWeightIsItsRoomAsFarAsAnybodyKnows) {
+  EXPECT_EQ(PlacementWeight({.room_bytes = 3 * kMiB, .free_bytes = kGiB}), kGiB + 3 * kMiB);
+  EXPECT_EQ(PlacementWeight({.room_bytes = 3 * kMiB, .free_bytes = 1}), 4 * kMiB) << "its word may be old";
+  EXPECT_EQ(PlacementWeight({.room_bytes = 3 * kMiB, .free_bytes = kGiB, .refused = true}), 3 * kMiB);
+  EXPECT_EQ(PlacementWeight({.free_bytes = kGiB, .refused = true}), 0u);
+  EXPECT_EQ(PlacementWeight({.room_bytes = 3 * kMiB, .free_bytes = kGiB, .takes_nothing = true}), 0u);
+  EXPECT_EQ(PlacementWeight({.free_bytes = kGiB, .pressed = true}), kGiB / 16 + 1);
+  EXPECT_EQ(PlacementWeight({.refused = true, .pressed = true}), 0u);
+}
+
+TEST(PlacementTest, APressedServerReceivesIfThereIsNoOther) {
+  for (uint64_t span = 0; span < 100; ++span) {
+    std::vector<PlacementCandidate> candidates = Candidates({5'000, 1, 5'000, 5'000});
+    for (const size_t number : {0, 2, 3}) candidates[number].pressed = true;
+    const uint16_t calm = candidates[1].server;
+    candidates[3].domain = candidates[0].domain = 7;
+    EXPECT_EQ(ChooseReceiver(PlacementPolicy::kStriped, RegionId{3}, span, {}, &candidates), calm);
+    candidates = Candidates({5'000, 1, 5'000, 5'000});
+    for (PlacementCandidate& candidate : candidates) candidate.pressed = true;
+    candidates[3].domain = candidates[0].domain = candidates[1].domain = 7;
+    // Another domain comes first.
+    const uint16_t other = candidates[2].server;
+    EXPECT_EQ(ChooseReceiver(PlacementPolicy::kStriped, RegionId{3}, span, {7}, &candidates), other);
+    EXPECT_EQ(candidates.size(), 1u);
+    candidates.clear();
+    EXPECT_EQ(ChooseReceiver(PlacementPolicy::kStriped, RegionId{3}, span, {7}, &candidates), kNoServer);
+  }
+}
+
 TEST(SpanTableTest, AgreesWithAMapAndIsSmall) {
   std::mt19937_64 random(TestSeed());
   SpanTable table;

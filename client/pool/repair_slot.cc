@@ -130,7 +130,7 @@ ServerSession* Repairer::ChooseTarget(Slot* slot, const CopyMap::Plan& plan) con
     const bool has_one = absl::c_any_of(
         plan.leave, [&](uint16_t presence) { return slot->map->copies()->LifeOf(presence).server == server; });
     return !has_one && slot->map->copies()->IsMember({server, session.incarnation()}) && session.usable() &&
-           !session.capacity().draining && session.capacity().asked_back_bytes == 0 && session.host() != sheds_host &&
+           !session.capacity().draining && !session.asks() && session.host() != sheds_host &&
            !IsAvoided(server, now_ns) && !absl::c_linear_search(hosts, session.host());
   };
   // Where a copy has missed something, what it had goes first, and with it the room comes back.

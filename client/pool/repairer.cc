@@ -150,6 +150,10 @@ void Repairer::HearServers() {
     const ServerSession::Asked asked = session->asked();
     const ServerCapacity capacity = session->capacity();
     shedding_.Hear(session->index(), asked.word, capacity.leaving ? 0 : asked.share);
+    if (shedding_.asks()) {
+      shedding_.HearRoom(session->index(), session->usable() && !capacity.draining && !session->asks() &&
+                                               !session->refused() && capacity.free_bytes >= kSpanBytes);
+    }
     some_are_urgent = some_are_urgent || (capacity.leaving && capacity.urgent);
   }
   some_are_urgent_ = some_are_urgent;

@@ -124,8 +124,8 @@ void Reservation::KeepUsable(const CopyMap::Servers& in_sync) {
   bool is_enough = false;
   for (const uint16_t server : servers_) {
     const ServerSession& session = *place_.sessions->at(server);
-    const bool gives_none = session.capacity().draining || session.capacity().asked_back_bytes > 0 ||
-                            absl::c_linear_search(passed_over_, server);
+    const bool gives_none =
+        session.capacity().draining || session.asks() || absl::c_linear_search(passed_over_, server);
     if (!session.usable() || gives_none) continue;
     usable.push_back(server);
     is_enough = is_enough || absl::c_linear_search(in_sync, server);
@@ -227,7 +227,7 @@ bool Reservation::NoteNoRoom(uint64_t bytes) {
       search_.NoteNoAnswer(*session_);
       return true;
     case Waiter::Outcome::kRefused:
-      if ((session_->capacity().draining || session_->capacity().asked_back_bytes > 0) && PassOver()) return true;
+      if ((session_->capacity().draining || session_->asks()) && PassOver()) return true;
       if (placed_) Fail(absl::ResourceExhaustedError(absl::StrCat(server, " has no room for ", FormatByteSize(bytes))));
       search_.NoteFull(*session_);
       return true;

@@ -178,6 +178,11 @@ class ServerSession {
     MutexLock lock(&mu_);
     return asked_;
   }
+  // It asks for memory, so nothing new goes there: also if what it asked for has just been given, until it says so.
+  bool asks() const {
+    MutexLock lock(&mu_);
+    return asked_.share > 0 || capacity_.asked_back_bytes > 0;
+  }
 
   // --- What calls have seen.
   // The server asks for memory: a renewal of the lease, soon, tells how much.

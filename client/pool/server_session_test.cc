@@ -433,10 +433,13 @@ TEST_F(ServerSessionTest, AFlagOnAnAnswerOrAPingBringsOneRenewal) {
   session_.NoteAsksBack();
   EXPECT_GT(wakes_, wakes);
   EXPECT_EQ(Run(1)[Kind::kRenew], 1);
+  EXPECT_EQ(session_.capacity().asked_back_bytes, 0u);
+  EXPECT_TRUE(session_.asks()) << "what it has asked for has been given, and it has not looked yet";
   EXPECT_EQ(Run(900)[Kind::kRenew], 0);
   share_ = 0;
   Run(3'000);
   ASSERT_EQ(session_.asked().share, 0u);
+  EXPECT_FALSE(session_.asks());
   // Nobody uses the pool: the ping tells.
   share_ = 500'000;
   Run(1'100);

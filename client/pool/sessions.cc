@@ -14,7 +14,7 @@ void Sessions::FindCandidates(std::vector<PlacementCandidate>* candidates) const
     room.room_bytes = static_cast<uint64_t>(std::max<int64_t>(session->room()->free_bytes(), 0));
     room.free_bytes = capacity.free_bytes;
     // A donor that needs its memory is no place for new pages.
-    room.takes_nothing = capacity.draining || capacity.asked_back_bytes > 0 ||
+    room.takes_nothing = capacity.draining || session->asks() ||
                          (room.refused && room.room_bytes < kPagesPerMessage * Room::kBytesPerPage);
     room.pressed = capacity.pressed;
     const uint64_t weight = PlacementWeight(room);

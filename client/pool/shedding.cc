@@ -4,6 +4,8 @@
 #include <numeric>
 #include <utility>
 
+#include "base/plant.h"
+
 namespace nram {
 
 void Shedding::Prepare(size_t servers) {
@@ -18,7 +20,8 @@ void Shedding::BeginPass() {
     account.counts = account.share > 0;
     // Once all of the ranks that are taken have been tried, the first ones are again.
     const auto end = account.ranks.begin() + account.rank_max + 1;
-    if (account.tried >= std::accumulate(account.ranks.begin() + 1, std::max(end, account.ranks.begin() + 1), uint64_t{0})) {
+    if (account.tried >=
+        std::accumulate(account.ranks.begin() + 1, std::max(end, account.ranks.begin() + 1), uint64_t{0})) {
       account.tried = 0;
     }
     account.to_pass = account.tried;
@@ -44,7 +47,7 @@ void Shedding::Hear(uint16_t server, uint64_t word, uint32_t share) {
     share > 0 ? ++asking_ : --asking_;
     account.is_counted = account.counts = false;
     account.budget = 0;
-    account.nowhere_until_ns = 0;
+    account.nowhere_until_ns = account.nowhere_since_ns = 0;
     account.tried = 0;
     NoteSomewhere(server);
   }
@@ -71,7 +74,10 @@ void Shedding::HearRoom(uint16_t server, bool has_room) {
     accounts_[server].has_room = has_room;
     return;
   }
-  for (size_t other = 0; asks() && other < size_; ++other) accounts_[other].nowhere_until_ns = 0;
+  for (size_t other = 0; other < size_; ++other) {
+    Account& account = accounts_[other];
+    account.nowhere_until_ns = std::min(account.nowhere_until_ns.load(), account.nowhere_since_ns + kPauseMinNs);
+  }
 }
 
 bool Shedding::WantsWalk(int64_t now_ns) const {
@@ -85,9 +91,11 @@ bool Shedding::WantsWalk(int64_t now_ns) const {
 void Shedding::NoteNowhere(uint16_t server, int64_t now_ns) {
   Account& account = accounts_[server];
   account.tried += 1;
+  if (NRAM_PLANTED(donors_search_for_ever)) return;
   // Two slots at once may count twice: it is a pause anyway.
   if (account.searches.fetch_sub(1) > 1) return;
   const int64_t pause_ns = account.pause_ns;
+  account.nowhere_since_ns = now_ns;
   account.nowhere_until_ns = now_ns + pause_ns;
   account.pause_ns = std::min(2 * pause_ns, kPauseMaxNs);
   account.searches = kSearchesAgain;
@@ -101,6 +109,7 @@ void Shedding::NoteSomewhere(uint16_t server) {
 
 bool Shedding::Takes(uint16_t server, int rank, int64_t now_ns) {
   Account& account = accounts_[server];
+  if (NRAM_PLANTED(donors_no_budget) && account.is_counted) account.budget = 1;
   if (account.budget == 0 || rank > account.rank_max) return false;
   if (rank > 0) {
     if (now_ns < account.nowhere_until_ns || account.to_take == 0) return false;

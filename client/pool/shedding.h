@@ -34,7 +34,8 @@ class Shedding {
   // The server's word number `word` (they rise) says: so many millionths of what is there. The same word twice is
   // nothing new.
   void Hear(uint16_t server, uint64_t word, uint32_t share);
-  // Whether the server may take a span. Where one may that could not before, pauses end (NoteNowhere).
+  // Whether the server may take a span, while some server asks. Where one may that could not before, pauses become
+  // short ones (NoteNowhere).
   void HearRoom(uint16_t server, bool has_room);
   // Some server asks.
   bool asks() const { return asking_ > 0; }
@@ -85,6 +86,7 @@ class Shedding {
     std::atomic<int64_t> here{0};
     std::atomic<int64_t> leftovers{0};
     std::atomic<int64_t> under_way{0};
+    std::atomic<int64_t> nowhere_since_ns{0};
     std::atomic<int64_t> nowhere_until_ns{0};
     std::atomic<int64_t> pause_ns{kPauseMinNs};  // the next one
     std::atomic<int> searches{kSearches};        // until then

@@ -19,7 +19,10 @@ namespace nram {
 namespace {
 
 constexpr uint32_t kMillion = 1'000'000;
-constexpr int64_t kNowhereNs = 300 * kNsPerMs;
+constexpr int64_t kPauseMinNs = 300 * kNsPerMs;
+constexpr int64_t kPauseMaxNs = 2'400 * kNsPerMs;
+constexpr int kSearches = 64;
+constexpr int kSearchesAgain = 4;
 
 using Ranks = std::array<int, Shedding::kRanks>;
 
@@ -140,15 +143,100 @@ TEST_F(SheddingTest, TheLeastShareAsksNothingOfAFewSpans) {
 }
 
 TEST_F(SheddingTest, WhereThereIsNowhereToGoOnlySiblingsLeaveForAWhile) {
-  const Ranks here = {2, 20, 0, 0, 0};
+  const Ranks here = {2, 200, 0, 0, 0};
   Say(500'000);
   Walk(here);
-  shedding_.NoteNowhere(0, now_ns_);
-  EXPECT_EQ(Walk(here), (Ranks{2}));
-  now_ns_ += kNowhereNs - 1;
-  EXPECT_EQ(Walk({0, 20}), Ranks{});
-  now_ns_ += 1;
-  EXPECT_EQ(Walk({0, 20}), (Ranks{0, 9}));
+  const Ranks taken = Walk(here);
+  EXPECT_EQ(taken[0], 2);
+  EXPECT_EQ(taken[1], 99);
+  // Some have nowhere to go, others may have: they are looked at. Many together, and there is nowhere.
+  for (int i = 0; i < kSearches; ++i) {
+    EXPECT_TRUE(shedding_.MaySearch(0, now_ns_)) << i;
+    shedding_.NoteNowhere(0, now_ns_);
+  }
+  EXPECT_FALSE(shedding_.MaySearch(0, now_ns_));
+  EXPECT_FALSE(shedding_.WantsWalk(now_ns_));
+  for (int i = 0; i < 101; ++i) shedding_.Stayed(0);
+  int64_t pause_ns = kPauseMinNs;
+  for (int pause = 0; pause < 8; ++pause) {
+    SCOPED_TRACE(pause);
+    Say(500'000);
+    EXPECT_EQ(Walk(here), (Ranks{2})) << "siblings need no place";
+    for (int i = 0; i < 2; ++i) shedding_.Stayed(0);
+    now_ns_ += pause_ns - 1;
+    EXPECT_EQ(Walk({0, 200}), Ranks{});
+    now_ns_ += 1;
+    EXPECT_TRUE(shedding_.WantsWalk(now_ns_));
+    ASSERT_EQ(Walk({0, 200}), (Ranks{0, kSearchesAgain})) << "a few are tried";
+    for (int i = 0; i < kSearchesAgain; ++i) {
+      shedding_.NoteNowhere(0, now_ns_);
+      shedding_.Stayed(0);
+    }
+    pause_ns = std::min(2 * pause_ns, kPauseMaxNs);
+  }
+  // One finds a place: others may, too.
+  now_ns_ += pause_ns;
+  Say(500'000);
+  EXPECT_EQ(Walk({0, 200}), (Ranks{0, kSearchesAgain}));
+  shedding_.NoteSomewhere(0);
+  EXPECT_EQ(Walk({0, 200})[1], 100 - kSearchesAgain);
+}
+
+TEST_F(SheddingTest, WhereRoomComesAPauseBecomesAShortOne) {
+  Say(kMillion);
+  Walk({0, 20});
+  shedding_.HearRoom(1, false);
+  for (int i = 0; i < kSearches; ++i) shedding_.NoteNowhere(0, now_ns_);
+  now_ns_ += kPauseMinNs;
+  for (int i = 0; i < kSearchesAgain; ++i) shedding_.NoteNowhere(0, now_ns_);
+  now_ns_ += kPauseMinNs;
+  EXPECT_FALSE(shedding_.MaySearch(0, now_ns_)) << "twice as long";
+  shedding_.HearRoom(1, true);
+  EXPECT_TRUE(shedding_.MaySearch(0, now_ns_));
+  // What has been there all the time is no news.
+  for (int i = 0; i < kSearchesAgain; ++i) shedding_.NoteNowhere(0, now_ns_);
+  now_ns_ += kPauseMinNs;
+  shedding_.HearRoom(1, true);
+  EXPECT_FALSE(shedding_.MaySearch(0, now_ns_));
+  shedding_.HearRoom(1, false);
+  shedding_.HearRoom(2, true);
+  EXPECT_TRUE(shedding_.MaySearch(0, now_ns_));
+  // Not at once: where room comes and goes, others take it.
+  for (int i = 0; i < kSearchesAgain; ++i) shedding_.NoteNowhere(0, now_ns_);
+  shedding_.HearRoom(1, true);
+  EXPECT_FALSE(shedding_.MaySearch(0, now_ns_));
+}
+
+TEST_F(SheddingTest, WhatCannotMoveDoesNotKeepTheRest) {
+  constexpr int kSpans = 300;
+  for (const int movable : {0, 1, 63, 64, 200, kSpans - 1}) {
+    Say(0);
+    Say(kMillion);
+    Walk({0, kSpans});
+    bool found = false;
+    int searches = 0;
+    for (int walk = 0; walk < 1'000 && !found; ++walk) {
+      shedding_.BeginPass();
+      std::vector<int> taken;
+      for (int span = 0; span < kSpans; ++span) {
+        shedding_.Count(0, 1);
+        if (shedding_.Takes(0, 1, now_ns_)) taken.push_back(span);
+      }
+      shedding_.EndPass();
+      for (const int span : taken) {
+        if (shedding_.MaySearch(0, now_ns_)) {
+          ++searches;
+          found = found || span == movable;
+          if (span != movable) shedding_.NoteNowhere(0, now_ns_);
+        }
+        shedding_.Stayed(0);
+      }
+      now_ns_ += kPauseMaxNs;
+      Say(kMillion);
+    }
+    EXPECT_TRUE(found) << movable;
+    EXPECT_LE(searches, 2 * kSpans) << movable;
+  }
 }
 
 TEST_F(SheddingTest, CountsAreOfAWholeWalkSinceTheServerBeganToAsk) {
@@ -283,10 +371,11 @@ class ModelClient {
       Span& span = spans_[std::exchange(slot.span, -1)];
       span.listed = false;
       if (!span.moves) {
-        shedding_.NoteNowhere(0, now_ns);
+        if (shedding_.MaySearch(0, now_ns)) shedding_.NoteNowhere(0, now_ns);
         shedding_.Stayed(0);
         continue;
       }
+      if (span.rank > 0) shedding_.NoteSomewhere(0);
       span.here = false;
       ++shed;
       ++leftovers_;

@@ -45,10 +45,9 @@ void DonorClient::Listen(uint16_t server) {
   Session& session = sessions_[server];
   const Donor& donor = *session.donor;
   session.share = donor.asking.Share(donor.stored);
-  session.asked_back_bytes = donor.asking.AskedBytes(donor.stored);
-  session.room.free_bytes = session.asked_back_bytes > 0 ? 0 : donor.FreeBytes();
+  session.room.free_bytes = session.share > 0 ? 0 : donor.FreeBytes();
   session.room.pressed = donor.asking.pressed();
-  session.room.takes_nothing = session.asked_back_bytes > 0 || session.share > 0;
+  session.room.takes_nothing = session.share > 0;
   if (session.room.free_bytes > kSpanBytes) session.room.refused = false;
   session.heard_ms = world_->now_ms();
   session.hear_again_ms =
@@ -60,6 +59,7 @@ void DonorClient::Listen(uint16_t server) {
 void DonorClient::Hear(uint16_t server, uint32_t number) {
   Session& session = sessions_[server];
   if (session.hear_number != number) return;
+  if (is_frozen_) return HearAt(server, world_->now_ms() + kRenewMs);
   Listen(server);
   HearAt(server, world_->now_ms() + (session.share > 0 ? session.hear_again_ms : kRenewMs));
   if (session.share > 0) Wake();
@@ -76,6 +76,29 @@ void DonorClient::HearAll() {
   }
 }
 
+void DonorClient::SetFrozen(bool is_frozen) {
+  is_frozen_ = is_frozen;
+  if (!is_frozen) Wake();
+}
+
+std::string DonorClient::FindStuck(uint16_t server) const {
+  for (const uint32_t span : sessions_[server].here) {
+    const Span& known = spans_[span];
+    for (uint16_t other = 0; other < sessions_.size(); ++other) {
+      const Donor& donor = *sessions_[other].donor;
+      const auto servers = known.servers.begin();
+      const bool is_there = std::find(servers, servers + known.count, other) != servers + known.count;
+      if (is_there ? donor.asking.asks() || other == server
+                   : donor.asking.asks() || donor.FreeBytes() < 2 * kSpanBytes) {
+        continue;
+      }
+      return absl::StrCat("client ", number_, ": span ", span, " stays on donor ", sessions_[server].donor->index,
+                          ", which asks, and donor ", donor.index, is_there ? " has a copy" : " has room");
+    }
+  }
+  return "";
+}
+
 // --- What is stored.
 
 void DonorClient::Write(size_t spans) {
@@ -84,13 +107,13 @@ void DonorClient::Write(size_t spans) {
     candidates_.clear();
     for (uint16_t server = 0; server < sessions_.size(); ++server) {
       const ServerRoom& room = sessions_[server].room;
-      const uint64_t weight = room.refused ? 0 : PlacementWeight(room);
+      const uint64_t weight = PlacementWeight(room);
       if (weight > 0) candidates_.push_back({server, server + 1u, weight, false, 0, room.pressed});
     }
     std::vector<CopyMap::Life> lives;
     while (lives.empty()) {
-      const SpanPlacement placement = PlaceSpan(PlacementPolicy::kStriped, RegionId{number_ + 1}, span, copies_,
-                                                candidates_);
+      const SpanPlacement placement =
+          PlaceSpan(PlacementPolicy::kStriped, RegionId{number_ + 1}, span, copies_, candidates_);
       if (!placement.placed()) break;
       for (const uint16_t server : placement.servers) {
         if (server == kNoServer) break;
@@ -165,7 +188,9 @@ void DonorClient::Sync(uint32_t span) {
 void DonorClient::NoteLeft(uint32_t span, uint16_t server) {
   spans_[span].left = server;
   spans_[span].left_ms = world_->now_ms();
-  const uint32_t number = held_.at(KeyOf(span, server)).number;
+  const Held& held = held_.at(KeyOf(span, server));
+  const uint32_t number = held.number;
+  if (world_->now_ms() - held.came_ms < DonorWorld::kQuickMs) ++world_->mutable_counts()->quick;
   shedding_.NoteLeftover(server);
   world_->At(world_->now_ms() + 2, {Event::Kind::kFreed, number_, server, span, number});
 }
@@ -190,7 +215,7 @@ void DonorClient::NoteCame(uint32_t span, uint16_t server) {
     known.moves = 0;
   }
   counts->moves_of_one = std::max<uint32_t>(counts->moves_of_one, ++known.moves);
-  counts->last_move_ms = now_ms;
+  held_.at(KeyOf(span, server)).came_ms = now_ms;
 }
 
 // --- The walk.
@@ -206,10 +231,14 @@ bool DonorClient::idle() const {
 }
 
 void DonorClient::Tick() {
+  if (is_frozen_) {
+    ticks_ = false;
+    return;
+  }
   for (Slot& slot : slots_) {
     if (slot.state == Slot::State::kResting && world_->now_ms() >= slot.until_ms) slot.state = Slot::State::kFree;
   }
-  for (uint16_t server = 0; server < sessions_.size(); ++server) {
+  for (uint16_t server = 0; shedding_.asks() && server < sessions_.size(); ++server) {
     const ServerRoom& room = sessions_[server].room;
     shedding_.HearRoom(server, !room.takes_nothing && !room.refused && room.free_bytes >= kSpanBytes);
   }
@@ -269,7 +298,11 @@ std::optional<DonorClient::Todo> DonorClient::TakeTodo(size_t slot) {
     return todo;
   };
   const auto repair = [&]() -> std::optional<Todo> {
-    if (slot >= kRepairSlots || repairs_.empty() || repairs_.front().first > world_->now_ms()) return std::nullopt;
+    const int64_t now_ms = world_->now_ms();
+    if (slot >= kRepairSlots || repairs_.empty() || repairs_.front().first > now_ms) return std::nullopt;
+    // Where nothing can be done, a walk finds so much, and the next begins later.
+    if (misses_ >= kMissesMax && now_ms < repair_again_ms_) return std::nullopt;
+    if (misses_ >= kMissesMax) misses_ = 0;
     const Todo todo{repairs_.front().second, kNoServer};
     repairs_.pop_front();
     return todo;
@@ -320,19 +353,18 @@ uint16_t DonorClient::ChooseTarget(const Todo& todo, const CopyMap::Plan& plan) 
            !absl::c_any_of(plan.leave, has) &&
            !absl::c_any_of(plan.stay, [&](const CopyMap::Life& life) { return life.server == server; });
   };
-  ++world_->mutable_counts()->searches;
+  if (todo.sheds != kNoServer) ++world_->mutable_counts()->searches;
   for (const CopyMap::Life& life : plan.stale) {
     if (may_take(life.server)) return life.server;
   }
   candidates_.clear();
   for (uint16_t server = 0; server < sessions_.size(); ++server) {
     const ServerRoom& room = sessions_[server].room;
-    const uint64_t weight = room.refused ? 0 : PlacementWeight(room);
+    const uint64_t weight = PlacementWeight(room);
     if (weight > 0 && may_take(server)) candidates_.push_back({server, server + 1u, weight, false, 0, room.pressed});
   }
-  const uint16_t target =
-      ChooseReceiver(PlacementPolicy::kStriped, RegionId{number_ + 1}, todo.span, {}, &candidates_);
-  if (target == kNoServer) ++world_->mutable_counts()->in_vain;
+  const uint16_t target = ChooseReceiver(PlacementPolicy::kStriped, RegionId{number_ + 1}, todo.span, {}, &candidates_);
+  if (target == kNoServer && todo.sheds != kNoServer) ++world_->mutable_counts()->in_vain;
   return target;
 }
 
@@ -354,9 +386,13 @@ bool DonorClient::Begin(size_t index, const Todo& todo) {
   if (sheds && slot.target != kNoServer) shedding_.NoteSomewhere(todo.sheds);
   if (slot.target == kNoServer) {
     if (sheds) shedding_.NoteNowhere(todo.sheds, world_->now_ns());
-    if (!sheds) repairs_.emplace_back(world_->now_ms() + kAvoidMs, todo.span);
+    if (!sheds) {
+      repairs_.emplace_back(world_->now_ms() + kAvoidMs, todo.span);
+      if (++misses_ == kMissesMax) repair_again_ms_ = world_->now_ms() + kPassMs;
+    }
     return false;
   }
+  if (!sheds) misses_ = 0;
   BeginCopy(&slot, index);
   return true;
 }
@@ -448,6 +484,7 @@ void DonorClient::Flip(Slot* slot) {
     counts->repairs += slot->joining.has_value() ? kSpanBytes : 0;
   } else if (has_left) {
     (slot->joining.has_value() ? counts->moves : counts->drops) += kSpanBytes;
+    counts->last_shed_ms = world_->now_ms();
     shedding_.Left(todo.sheds);
   } else {
     shedding_.Stayed(todo.sheds);

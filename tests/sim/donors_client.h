@@ -37,6 +37,12 @@ class DonorClient {
   // Hears all servers at once.
   void ListenAll();
 
+  // A frozen one hears nothing and does nothing. What it has begun ends.
+  void SetFrozen(bool is_frozen);
+  bool is_frozen() const { return is_frozen_; }
+  // A span on that server, which asks, that has somewhere to go; "" if there is none.
+  std::string FindStuck(uint16_t server) const;
+
   size_t spans() const { return spans_.size(); }
   int copies() const { return copies_; }
   // Adds what this client stores at each donor. Returns what is wrong with its spans.
@@ -48,6 +54,8 @@ class DonorClient {
   static constexpr size_t kSlots = 6;
   static constexpr size_t kRepairSlots = 2;
   static constexpr size_t kShedsMax = 1024;
+  static constexpr size_t kMissesMax = 1024;
+  static constexpr int64_t kPassMs = 1'000;
   static constexpr int kInlineMax = 64;
   static constexpr int64_t kTickMs = 20;
   static constexpr int64_t kRenewMs = 4'000;
@@ -62,7 +70,6 @@ class DonorClient {
     ServerRoom room;  // as it was heard last
     uint64_t word = 0;
     uint32_t share = 0;
-    uint64_t asked_back_bytes = 0;
     int64_t hear_again_ms = 100;
     int64_t heard_ms = -10'000;
     int64_t hears_ms = -1;  // next
@@ -74,7 +81,7 @@ class DonorClient {
     std::array<uint16_t, kCopiesMax> servers{};  // of copies in sync
     uint8_t count = 0;
     bool listed = false;
-    uint8_t moves = 0;  // since the window began
+    uint8_t moves = 0;          // since the window began
     uint16_t left = kNoServer;  // the server that it left last
     int64_t left_ms = 0;
     int64_t window_ms = 0;
@@ -82,6 +89,7 @@ class DonorClient {
   struct Held {
     uint32_t place = UINT32_MAX;  // in Session::here; UINT32_MAX: the copy is not in sync
     uint32_t number = 0;          // of the copy: another one has come since
+    int64_t came_ms = -100'000;   // from another server
   };
   struct Todo {
     uint32_t span = 0;
@@ -137,6 +145,9 @@ class DonorClient {
   std::vector<PlacementCandidate> candidates_;
   uint32_t numbers_ = 0;
   bool ticks_ = false;
+  bool is_frozen_ = false;
+  size_t misses_ = 0;  // of repair, in a row
+  int64_t repair_again_ms_ = 0;
   double in_ns_ = 0;
   double out_ns_ = 0;
 };

@@ -33,11 +33,11 @@ class Jobs {
 // What kinds of jobs come, and how often.
 struct JobMix {
   // Of each kind so many a minute and host, in thousandths.
-  int64_t steps = 0;      // for 5 to 60 s
-  int64_t spikes = 0;     // for 0.3 to 3 s
-  int64_t ramps = 0;      // up and down within 2 to 20 s
-  int64_t periodics = 0;  // of periods of 1 to 60 s
-  int64_t racks = 0;      // a step of all hosts of a rack within a second
+  int64_t steps = 0;         // for 5 to 60 s
+  int64_t spikes = 0;        // for 0.3 to 3 s
+  int64_t ramps = 0;         // up and down within 2 to 20 s
+  int64_t periodics = 0;     // of periods of 1 to 60 s
+  int64_t racks = 0;         // a step of all hosts of a rack within a second
   int64_t percent_max = 60;  // a job takes 5 to so many hundredths of the host's memory
 };
 

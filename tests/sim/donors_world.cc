@@ -24,6 +24,9 @@ DonorWorld::DonorWorld(const DonorWorldOptions& options, uint64_t seed) : option
     clients_.push_back(std::make_unique<DonorClient>(this, static_cast<uint32_t>(i), pool, copies));
   }
   Fill();
+  for (const auto& client : clients_) {
+    client->SetFrozen(rng_.Below(100) < static_cast<uint64_t>(options_.frozen_percent));
+  }
   for (size_t i = 0; i < donors_.size(); ++i) {
     At(1 + static_cast<int64_t>(rng_.Below(kServerTickMs)), {Event::Kind::kServer, static_cast<uint32_t>(i)});
   }
@@ -42,6 +45,7 @@ void DonorWorld::MakeDonors() {
   }
   std::vector<Jobs> jobs(options_.donors);
   AddJobs(options_.jobs, 1'000, options_.storm_ms, totals, options_.rack, &rng_, &jobs);
+  for (const auto& [donor, job] : options_.more_jobs) jobs[donor].Add(job);
   for (size_t i = 0; i < options_.donors; ++i) {
     auto donor = std::make_unique<Donor>();
     donor->index = i;
@@ -52,11 +56,11 @@ void DonorWorld::MakeDonors() {
     donor->ceiling_max = donor->total - donor->base - donor->reserve;
     MemoryBalanceOptions balance;
     balance.reserve_bytes = donor->reserve;
+    balance.empty_rest_ns = 300 * kNsPerMs;  // as MemServer
     balance.ceiling_bytes = donor->ceiling_max;
     donor->balance = MemoryBalance(balance);
-    donor->ceiling = donor->balance.Update({.now_ns = 1,
-                                            .total_bytes = donor->total,
-                                            .available_bytes = donor->total - donor->base});
+    donor->ceiling = donor->balance.Update(
+        {.now_ns = 1, .total_bytes = donor->total, .available_bytes = donor->total - donor->base});
     donors_.push_back(std::move(donor));
   }
 }
@@ -111,9 +115,9 @@ void DonorWorld::Carry(const Event& event) {
       if (calm_) return;
       const auto storm_s = static_cast<uint64_t>(std::max<int64_t>(options_.storm_ms / 1'000, 1));
       DonorClient* const client = clients_[event.who].get();
-      const uint64_t most = client->spans() * static_cast<uint64_t>(options_.growth_percent) * 2 / 100 / storm_s;
       const size_t before = client->spans();
-      client->Write(rng_.Below(most + 1));
+      const uint64_t most = before * static_cast<uint64_t>(options_.growth_percent) * 2;
+      if (!client->is_frozen()) client->Write((rng_.Below(most + 1) + rng_.Below(100 * storm_s)) / (100 * storm_s));
       counts_.grown += (client->spans() - before) * kSpanBytes;
       return At(now_ms_ + 1'000, event);
     }
@@ -126,17 +130,21 @@ void DonorWorld::TickServer(size_t index) {
   if (!donor->stays) donor->jobs_bytes = donor->jobs.BytesAt(now_ms_);
   const uint64_t left = donor->total - donor->base - donor->stored;
   const uint64_t taken = std::min(left, donor->jobs_bytes);
+  counts_.lacking += static_cast<double>(std::min(donor->jobs_bytes - taken, donor->stored)) * kServerTickMs / 1'000;
   const uint64_t allowed = donor->balance.Update({.now_ns = now_ns(),
                                                   .total_bytes = donor->total,
                                                   .available_bytes = left - taken,
                                                   .own_bytes = donor->stored,
                                                   .stalled = taken < donor->jobs_bytes ? 1.0 : 0.0});
-  // As FrameArena::SetCeiling.
   const uint64_t stored = donor->stored;
-  const uint64_t most = std::max(stored, std::min(donor->ceiling, stored + Asking::kAllowanceBytes));
-  donor->ceiling = std::min(stored > allowed ? most : allowed, donor->ceiling_max);
+  donor->ceiling =
+      std::min(CeilingWhileAsking(allowed, stored, donor->ceiling, Asking::kAllowanceBytes), donor->ceiling_max);
   const bool asked = donor->asking.asks();
-  if (!donor->asking.Tick(stored - std::min(stored, allowed), stored, now_ns())) donor->asking.End(now_ns());
+  if (!donor->asking.Tick(stored - std::min(stored, allowed), stored, now_ns())) {
+    donor->asking.End(now_ns());
+    if (stored > allowed)
+      donor->ceiling = std::min(CeilingWhileAsking(allowed, stored, donor->ceiling, 0), donor->ceiling_max);
+  }
   if (!asked) donor->asks_since_ms = now_ms_;
   NoteAsked(donor, donor->asking.AskedBytes(stored));
   if (asked || !donor->asking.asks()) return;
@@ -164,10 +172,12 @@ void DonorWorld::EndWindow() {
 
 void DonorWorld::Calm() {
   calm_ = true;
-  for (const auto& donor : donors_) {
-    donor->stays = true;
-    if (options_.ends_idle) donor->jobs_bytes = 0;
-  }
+  for (const auto& donor : donors_) donor->stays = true;
+  for (const auto& client : clients_) client->SetFrozen(false);
+}
+
+void DonorWorld::EndJobs() {
+  for (const auto& donor : donors_) donor->jobs_bytes = 0;
 }
 
 size_t DonorWorld::asking() const {
@@ -179,6 +189,22 @@ uint64_t DonorWorld::asked_bytes() const {
   uint64_t bytes = 0;
   for (const auto& donor : donors_) bytes += donor->asking.AskedBytes(donor->stored);
   return bytes;
+}
+
+size_t DonorWorld::asked_clients() const {
+  size_t count = 0;
+  for (const auto& donor : donors_) count += donor->asking.asks() ? donor->sessions.size() : 0;
+  return count;
+}
+
+std::string DonorWorld::FindStuck() const {
+  for (const auto& donor : donors_) {
+    if (donor->asking.AskedBytes(donor->stored) == 0) continue;
+    for (const auto& [client, server] : donor->sessions) {
+      if (std::string stuck = client->FindStuck(server); !stuck.empty()) return stuck;
+    }
+  }
+  return "";
 }
 
 uint64_t DonorWorld::free_bytes() const {

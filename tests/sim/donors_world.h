@@ -31,9 +31,10 @@ struct DonorWorldOptions {
   int64_t growth_percent = 10;  // of what is stored at first, while jobs come and go
   int64_t copied_percent = 30;  // of the clients, whose spans have two copies
   uint64_t link_bytes_per_s = 1'250'000'000;
+  int64_t frozen_percent = 0;  // of the clients, which neither hear nor do anything while jobs come and go
   JobMix jobs;
-  int64_t storm_ms = 120'000;  // jobs come and go so long, and then stay as they are
-  bool ends_idle = false;      // or then all jobs end
+  std::vector<std::pair<size_t, Job>> more_jobs;  // and these, of those donors
+  int64_t storm_ms = 120'000;                     // jobs come and go so long, and then stay as they are
 };
 
 // What a world has seen. Bytes, unless the name says otherwise.
@@ -43,18 +44,20 @@ struct DonorCounts {
   uint64_t moves = 0;   // spans that have left a server that asks for another one
   uint64_t drops = 0;   // spans' copies that have left without one
   uint64_t repairs = 0;
-  uint64_t grown = 0;     // new spans
-  uint64_t no_place = 0;  // new spans that found none
-  uint64_t refusals = 0;  // by servers that were chosen, and had no room any more
-  uint64_t late = 0;      // copies that took longer than a client waits
+  uint64_t grown = 0;         // new spans
+  uint64_t no_place = 0;      // new spans that found none
+  uint64_t refusals = 0;      // by servers that were chosen, and had no room any more
+  uint64_t late = 0;          // copies that took longer than a client waits
   uint64_t to_asking = 0;     // spans that were sent to a server that asks at that time
   uint64_t returns = 0;       // spans that came to a server that they had left within 30 s
+  uint64_t quick = 0;         // spans that had to leave a server within 5 s
   uint64_t searches = 0;      // for a receiver
   uint64_t in_vain = 0;       // of these
   uint64_t lost = 0;          // spans without a copy that is there: never
   uint32_t moves_of_one = 0;  // the most that one span has moved within 30 s
+  double lacking = 0;         // what jobs wanted and could not have while servers held as much: byte-seconds
   int64_t longest_ms = 0;     // that a server has asked at a time
-  int64_t last_move_ms = 0;
+  int64_t last_shed_ms = 0;   // when a span left a server that asks
 };
 
 class DonorClient;
@@ -104,16 +107,21 @@ class DonorWorld {
  public:
   static constexpr int64_t kServerTickMs = 100;
   static constexpr int64_t kWindowMs = 30'000;
+  static constexpr int64_t kQuickMs = 5'000;
 
   DonorWorld(const DonorWorldOptions& options, uint64_t seed);
   ~DonorWorld();
 
   // Until the virtual time `end_ms`.
   void RunUntil(int64_t end_ms);
-  // From now on jobs stay as they are, or are over, and nothing grows.
+  // From now on jobs stay as they are, nothing grows, and nobody is frozen.
   void Calm();
+  // All jobs end.
+  void EndJobs();
   // Checks all that is stored. Returns what is wrong.
   std::string Check() const;
+  // A span that stays on a server that asks although it has somewhere to go; "" if there is none.
+  std::string FindStuck() const;
 
   int64_t now_ms() const { return now_ms_; }
   int64_t now_ns() const { return now_ms_ * kNsPerMs; }
@@ -123,6 +131,8 @@ class DonorWorld {
   // Servers that ask now, and how much.
   size_t asking() const;
   uint64_t asked_bytes() const;
+  // Of servers that ask: how many clients each has, all together.
+  size_t asked_clients() const;
   // What clients could still place: free at servers that do not ask.
   uint64_t free_bytes() const;
   uint64_t stored_bytes() const;
