@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/plant.h"
+
 namespace nram {
 namespace {
 
@@ -78,8 +80,13 @@ uint64_t MemoryBalance::Update(const MemorySample& sample) {
   if (headroom - soon < answer - band) wanted = headroom - soon;
   // Nothing is left, and how much more others want does not show: twice as much as the last time.
   const bool empty = available < reserve / kBandShare;
-  if (empty) wanted = std::min({wanted, own, answer}) - (reserve << empty_samples_);
-  empty_samples_ = empty ? std::min(empty_samples_ + 1, kDoublingsMax) : 0;
+  if (!empty) {
+    empties_ = 0;
+  } else if (now_ns - emptied_ns_ >= options_.empty_rest_ns) {
+    wanted = std::min({wanted, own, answer}) - (reserve << empties_);
+    empties_ = std::min(empties_ + 1, kDoublingsMax);
+    emptied_ns_ = now_ns;
+  }
 
   // Stalls while the caller grows may be its own doing, and while it gives back what was asked for, they may end by
   // that. Where much is available, others stall for a limit of their own.
@@ -107,7 +114,7 @@ uint64_t MemoryBalance::Update(const MemorySample& sample) {
   }
 
   const int64_t gap = std::min(low_[0], low_[1]) - band - answer;
-  if (now_ns - disturbed_ns_ >= calm_ns_ && gap > band) {
+  if ((now_ns - disturbed_ns_ >= calm_ns_ || NRAM_PLANTED(donors_no_calm)) && gap > band) {
     answer_ = std::max(answer_, Clamp(answer + std::max(gap / 2, band)));
     if (answer_ > before) grew_ns_ = now_ns;
   }

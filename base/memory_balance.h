@@ -39,6 +39,9 @@ struct MemoryBalanceOptions {
   // A share of stalled time from which on a shortage is real, and how long one more cut waits for the last to help.
   double stalled = 0.1;
   int64_t cut_rest_ns = 300 * kNsPerMs;
+  // Where nothing is available: so long the answer waits before it shrinks by twice as much. 0: until the next sample.
+  // What others have to give back first is not there at the next one, and would be asked for again.
+  int64_t empty_rest_ns = 0;
   // When the next sample is wanted: calm, and not.
   int64_t interval_ns = 100 * kNsPerMs;
   int64_t alert_interval_ns = 50 * kNsPerMs;
@@ -49,7 +52,7 @@ struct MemoryBalanceOptions {
 //
 // - It shrinks at once to the headroom. If the headroom has fallen twice in a row, it shrinks by what will be missing
 //   soon as well. If nothing is available, it shrinks by the reserve more, and by twice as much in each sample that
-//   follows. If programs stall although the answer is kept to, it shrinks by an eighth more.
+//   follows (empty_rest_ns). If programs stall although the answer is kept to, it shrinks by an eighth more.
 // - It grows after calm only, by half of what is free at a time, to the lowest headroom of the last moments.
 // - Between the two lies a band of a quarter of the reserve in which it stays as it is.
 //
@@ -86,7 +89,8 @@ class MemoryBalance {
   double fall_ = 0;         // bytes a nanosecond, between the last two comparisons
   double steady_fall_ = 0;  // the lesser of the last two
 
-  int empty_samples_ = 0;  // in a row
+  int empties_ = 0;  // how often it has shrunk because nothing was available, in a row
+  int64_t emptied_ns_ = INT64_MIN / 2;
 
   int64_t low_ns_ = 0;       // when `low_[0]` began
   int64_t low_[2] = {0, 0};  // the lowest headroom lately: of this moment and the one before it

@@ -164,6 +164,28 @@ TEST(MemoryBalanceTest, WhatHasNotBeenGivenYetStaysWhenTheNeedEnds) {
   EXPECT_GT(balance.answer_bytes(), own);
 }
 
+TEST(MemoryBalanceTest, WhatOthersHaveToGiveBackFirstIsNotAskedForAtEachLook) {
+  for (const int64_t rest_ms : {0, 300}) {
+    MemoryBalance balance({.reserve_bytes = kReserve, .empty_rest_ns = rest_ms * kNsPerMs});
+    int64_t now_ns = kNsPerSecond;
+    const auto update = [&](uint64_t available) {
+      now_ns += 100 * kNsPerMs;
+      return balance.Update({now_ns, kTotal, available, 3 * kGiB, 0});
+    };
+    for (int i = 0; i < 50; ++i) update(kGiB);
+    std::vector<uint64_t> asked;  // in reserves
+    for (int i = 0; i < 7; ++i) asked.push_back((3 * kGiB - update(0)) / kReserve);
+    if (rest_ms == 0) {
+      EXPECT_EQ(asked, (std::vector<uint64_t>{2, 4, 8, 12, 12, 12, 12}));
+    } else {
+      EXPECT_EQ(asked, (std::vector<uint64_t>{2, 2, 2, 4, 4, 4, 8}));
+    }
+    // The next time it begins anew.
+    for (int i = 0; i < 50; ++i) update(kGiB);
+    EXPECT_EQ((3 * kGiB - update(0)) / kReserve, 2u);
+  }
+}
+
 TEST(MemoryBalanceTest, AStepThatFitsIsAnsweredByOneSample) {
   bool busy = false;
   SimHost host([&](double) { return busy ? kGiB + kReserve / 2 : kGiB; });

@@ -70,8 +70,6 @@
   PLANT(donors_pressed_forgotten)              \
   PLANT(donors_room_alone)                     \
   PLANT(donors_no_budget)                      \
-  PLANT(donors_urge_stays)                     \
-  PLANT(donors_nobody_is_urged)                \
   PLANT(donors_allowance_stays)                \
   PLANT(donors_search_for_ever)
 

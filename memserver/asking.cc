@@ -9,6 +9,7 @@ namespace nram {
 
 uint64_t CeilingWhileAsking(uint64_t allowed_bytes, uint64_t taken_bytes, uint64_t present_bytes,
                             uint64_t allowance_bytes) {
+  if (NRAM_PLANTED(donors_allowance_stays)) allowance_bytes = Asking::kAllowanceBytes;
   // Not beyond the present one: what is above it, others take, and the next floor would be higher.
   const uint64_t most = std::max(taken_bytes, std::min(present_bytes, taken_bytes + allowance_bytes));
   if (NRAM_PLANTED(donors_allowance_stays)) return std::max(allowed_bytes, most);
@@ -49,8 +50,6 @@ bool Asking::Tick(uint64_t over_bytes, uint64_t stored_bytes, int64_t now_ns) {
   const bool gives = bytes + std::min(urged_bytes_ / 10, kProgressBytes) <= urged_bytes_;
   if (gives || now_ns - urged_ns_ >= kUrgeNs) {
     urge_ = gives ? std::max(urge_ / kUrge, 1.0) : std::min(urge_ * kUrge, kUrgeMax);
-    if (gives && NRAM_PLANTED(donors_urge_stays)) urge_ = urge_ * kUrge;
-    if (NRAM_PLANTED(donors_nobody_is_urged)) urge_ = 1.0;
     urged_ns_ = now_ns;
     urged_bytes_ = bytes;
   }
@@ -66,7 +65,7 @@ int64_t Asking::End(int64_t now_ns) {
   if (!asks()) return -1;
   goal_bytes_ = ~uint64_t{0};
   asked_ms_ = 0;
-  if (!NRAM_PLANTED(donors_urge_stays)) urge_ = 1.0;
+  urge_ = 1.0;
   return now_ns - std::exchange(since_ns_, 0);
 }
 

@@ -46,8 +46,8 @@ void GiveBack::Tick(uint64_t allowed_bytes, int64_t now_ns, std::vector<std::str
   const uint64_t stored = StoredBytes();
   const uint64_t asked = std::min(over > gain ? over - gain : 0, stored);
   if (!asking_.Tick(asked, stored, now_ns)) {
-    // What is let in now would be asked back at once.
-    if (was_asking) (void)arena_->SetCeiling(allowed_bytes);
+    // What is let in now would be asked back soon.
+    if (over > 0) (void)arena_->SetCeiling(allowed_bytes);
     return EndAsking(now_ns, remarks);
   }
   store_->SetAsksBack(true);

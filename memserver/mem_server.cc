@@ -42,6 +42,8 @@ uint64_t TlsBytes(const ControlServerOptions& control) {
   return HandshakesOptions().most * Handshakes::kBytesEach + pumped * TlsPump::LinkBytes();
 }
 constexpr int kDescriptorsPerWorkers = 4;
+// In which clients have heard what is asked, and have begun to give it.
+constexpr int64_t kEmptyRestNs = 300 * kNsPerMs;
 // What leases own stays for so long after a changed rule has shut their client out.
 constexpr int64_t kRefusedHoldMs = 3'600'000;
 
@@ -142,6 +144,7 @@ absl::Status MemServer::Init() {
     MemoryBalanceOptions balance;
     balance.reserve_bytes = reserve_bytes_;
     balance.floor_bytes = options_.auto_floor_bytes;
+    balance.empty_rest_ns = kEmptyRestNs;
     // The arena's own ceiling is what was available at the start.
     balance.ceiling_bytes = ceiling;
     balance_.emplace(balance);

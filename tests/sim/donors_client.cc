@@ -107,7 +107,7 @@ void DonorClient::Write(size_t spans) {
     candidates_.clear();
     for (uint16_t server = 0; server < sessions_.size(); ++server) {
       const ServerRoom& room = sessions_[server].room;
-      const uint64_t weight = room.refused ? 0 : PlacementWeight(room);
+      const uint64_t weight = PlacementWeight(room);
       if (weight > 0) candidates_.push_back({server, server + 1u, weight, false, 0, room.pressed});
     }
     std::vector<CopyMap::Life> lives;
@@ -360,7 +360,7 @@ uint16_t DonorClient::ChooseTarget(const Todo& todo, const CopyMap::Plan& plan) 
   candidates_.clear();
   for (uint16_t server = 0; server < sessions_.size(); ++server) {
     const ServerRoom& room = sessions_[server].room;
-    const uint64_t weight = room.refused ? 0 : PlacementWeight(room);
+    const uint64_t weight = PlacementWeight(room);
     if (weight > 0 && may_take(server)) candidates_.push_back({server, server + 1u, weight, false, 0, room.pressed});
   }
   const uint16_t target = ChooseReceiver(PlacementPolicy::kStriped, RegionId{number_ + 1}, todo.span, {}, &candidates_);

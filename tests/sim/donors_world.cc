@@ -56,6 +56,7 @@ void DonorWorld::MakeDonors() {
     donor->ceiling_max = donor->total - donor->base - donor->reserve;
     MemoryBalanceOptions balance;
     balance.reserve_bytes = donor->reserve;
+    balance.empty_rest_ns = 300 * kNsPerMs;  // as MemServer
     balance.ceiling_bytes = donor->ceiling_max;
     donor->balance = MemoryBalance(balance);
     donor->ceiling = donor->balance.Update(
@@ -139,7 +140,11 @@ void DonorWorld::TickServer(size_t index) {
   donor->ceiling =
       std::min(CeilingWhileAsking(allowed, stored, donor->ceiling, Asking::kAllowanceBytes), donor->ceiling_max);
   const bool asked = donor->asking.asks();
-  if (!donor->asking.Tick(stored - std::min(stored, allowed), stored, now_ns())) donor->asking.End(now_ns());
+  if (!donor->asking.Tick(stored - std::min(stored, allowed), stored, now_ns())) {
+    donor->asking.End(now_ns());
+    if (stored > allowed)
+      donor->ceiling = std::min(CeilingWhileAsking(allowed, stored, donor->ceiling, 0), donor->ceiling_max);
+  }
   if (!asked) donor->asks_since_ms = now_ms_;
   NoteAsked(donor, donor->asking.AskedBytes(stored));
   if (asked || !donor->asking.asks()) return;

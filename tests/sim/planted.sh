@@ -4,11 +4,12 @@ set -euo pipefail
 
 usage() {
   cat <<'T'
-usage: tests/sim/planted.sh [--sim=PROGRAM] [--seconds=N] [BUG...]
+usage: tests/sim/planted.sh [--sim=PROGRAM] [--donors=PROGRAM] [--seconds=N] [BUG...]
 
-Builds the simulation with bugs that can be planted (bazel build --config=plant), or takes PROGRAM,
-and runs it with each bug, or those named, from seed 1 on until it fails. Prints after how many
-operations, with which seed, and how. Fails if a bug was not found within N seconds (default 120).
+Builds the simulations with bugs that can be planted (bazel build --config=plant), or takes those
+programs, and runs one with each bug, or those named, from seed 1 on until it fails: donors_test
+for bugs that begin with "donors_", sim for all others. Prints after how many operations, with
+which seed, and how. Fails if a bug was not found within N seconds (default 120).
 `grep PLANT base/plant.h` lists the bugs.
 
 example: tests/sim/planted.sh loss_is_zeros retry_overtakes
@@ -17,12 +18,14 @@ T
 
 cd "$(dirname "$0")/../.."
 sim=
+donors=
 seconds=120
 bugs=()
 for word in "$@"; do
   case "$word" in
     -h | --help) usage; exit 0 ;;
     --sim=*) sim=${word#--sim=} ;;
+    --donors=*) donors=${word#--donors=} ;;
     --seconds=*) seconds=${word#--seconds=} ;;
     -*) echo "tests/sim/planted.sh: there is no flag \"$word\"" >&2; usage >&2; exit 2 ;;
     *) bugs+=("$word") ;;
@@ -31,14 +34,17 @@ done
 if [ ${#bugs[@]} -eq 0 ]; then
   mapfile -t bugs < <(grep -oE '^ *(/\*.*\*/ *)?PLANT\([a-z_]+\)' base/plant.h | grep -oE '\([a-z_]+\)' | tr -d '()')
 fi
-if [ -z "$sim" ]; then
-  bazel build --config=plant //tests/sim:sim
-  sim=bazel-bin/tests/sim/sim
+if [ -z "$sim" ] || [ -z "$donors" ]; then
+  bazel build --config=plant //tests/sim:sim //tests/sim:donors_test
+  sim=${sim:-bazel-bin/tests/sim/sim}
+  donors=${donors:-bazel-bin/tests/sim/donors_test}
 fi
 
 found=0
 for bug in "${bugs[@]}"; do
-  output=$(timeout "$seconds" "$sim" --plant="$bug" --seed=1 --episodes=1000000 2>&1) && status=0 || status=$?
+  run=("$sim" --episodes=1000000)
+  if [[ $bug == donors_* ]]; then run=("$donors" --rounds=1000000); fi
+  output=$(timeout "$seconds" "${run[@]}" --plant="$bug" --seed=1 2>&1) && status=0 || status=$?
   where=$(grep -o -m1 'FAILED with.*' <<< "$output" || true)
   if [ "$status" -eq 0 ] || [ "$status" -eq 124 ]; then
     echo "$bug: NOT FOUND in $seconds s"
