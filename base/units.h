@@ -45,6 +45,9 @@ enum class Epoch : uint32_t {};
 enum class SpanGeneration : uint32_t {};
 // A state of a region that was kept. 0, the only one so far, is the present one.
 enum class SnapshotVersion : uint64_t {};
+// Of a region's versions: counts up, may skip, is never used twice. 0: none.
+enum class VersionNumber : uint32_t {};
+inline constexpr VersionNumber kVersionNumberMax{0xFFFFFFFE};
 
 template <typename Id>
 constexpr auto Raw(Id id) {

@@ -58,18 +58,23 @@ FrameLoc Compactor::MovePage(FrameLoc frame, ChunkMask mask, Step* step) {
 bool Compactor::Walk(uint64_t want_bytes, int64_t deadline_ns, uint64_t* given_bytes) {
   RegionWalk walk(regions_);
   StoredKey at{};
-  uint64_t page = 0;
+  uint64_t page = 0;  // of the head; then `delta` says where in the region's versions
+  RegionVersions::DeltaCursor delta;
   bool more = true;
   while (more) {
     Step step;
     more = walk.Step([&](const StoredKey& key, StoredRegion* region) {
       if (step.looks_left == 0) return false;
       --step.looks_left;
-      if (at != key) page = 0;
+      if (at != key) {
+        page = 0;
+        delta = {};
+      }
       at = key;
-      page = region->index.MoveFrames(page, &step.looks_left,
-                                      [&](FrameLoc frame, ChunkMask mask) { return MovePage(frame, mask, &step); });
-      return page == PageIndex::kNoPage;
+      const auto move = [&](FrameLoc frame, ChunkMask mask) { return MovePage(frame, mask, &step); };
+      if (page != PageIndex::kNoPage) page = region->index.MoveFrames(page, &step.looks_left, move);
+      if (page != PageIndex::kNoPage) return false;
+      return region->versions == nullptr || region->versions->MoveFrames(&delta, &step.looks_left, move);
     });
     if (*given_bytes < want_bytes) *given_bytes += Release(want_bytes - *given_bytes, deadline_ns);
     if (!step.has_room || MonotonicNs() >= deadline_ns) return false;

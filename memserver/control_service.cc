@@ -351,11 +351,10 @@ void ControlService::FillLease(const Lease& lease, v1::LeaseReply* reply) const 
   reply->set_incarnation(core_->incarnation());
   reply->set_reservation_bytes(core_->arena().left_bytes(lease.reservation));
   reply->set_term(lease.term());
-  const uint32_t share = core_->give_back().share();
-  reply->set_asked_back_share(share);
-  // However many clients there are, their renewals take little of a donor that is short of memory.
-  if (share > 0 || core_->urgent())
-    reply->set_hear_again_ms(std::clamp<size_t>(2 * core_->leases().live_count(), 100, 2'000));
+  reply->set_asked_back_share(core_->give_back().share());
+  // However many clients there are, their renewals take little of a donor that is short of memory, and their pings of
+  // an idle one.
+  reply->set_hear_again_ms(std::clamp<size_t>(2 * core_->leases().live_count(), 100, 2'000));
   FillCapacity(lease.tenant, reply->mutable_capacity());
 }
 

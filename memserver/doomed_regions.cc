@@ -12,6 +12,10 @@ DoomedRegions::~DoomedRegions() { FreeSome(std::numeric_limits<int64_t>::max());
 bool DoomedRegions::FreeStep(Doomed* doomed) {
   StoredRegion* const region = doomed->get();
   if (region == nullptr) return true;
+  if (region->versions != nullptr) {
+    if (!region->versions->FreeAll()) return false;
+    region->versions = nullptr;
+  }
   region->index.ForgetGenerations();
   if (region->index.pages() > 0) {
     region->DropPages(0, kRegionChunksMax / kChunksPerPage, counters_, nullptr);

@@ -72,7 +72,7 @@ class GiveBack {
 
  private:
   static constexpr uint64_t kCompactBytesMin = 4 * kMiB;
-  // While something is asked that compaction alone could not give, it waits for so long without progress.
+  // While more is asked than compaction could give, it waits for so long without progress.
   static constexpr int64_t kCompactAfterNs = 500 * kNsPerMs;
   // Compaction that is in vain pauses.
   static constexpr int64_t kCompactPauseMinNs = kNsPerSecond;

@@ -112,6 +112,28 @@ TEST_F(GiveBackTest, WhatIsScatteredIsMovedTogetherBeforeAnybodyIsAsked) {
   for (uint64_t page = 0; page < 10'000; page += 4) ASSERT_EQ(Read(RangeOf(page)), Page(page)) << page;
 }
 
+TEST_F(GiveBackTest, WhatClientsHaveFreedDoesNotWaitForWhatTheyCannotGive) {
+  ASSERT_EQ(Store(10'000), 10'000u);
+  Tick(kAll);
+  const uint64_t allowed = Taken() - 32 * kMiB;
+  Tick(allowed);
+  const uint64_t asked = give_back_->asked_back_bytes();
+  ASSERT_GT(asked, 28 * kMiB);
+  // A fifth of what is asked comes, from here and there: more is to come, so nothing moves.
+  uint64_t page = 0;
+  for (; page < asked / kPageBytes; page += 5) Free(page, 1);
+  Tick(allowed);
+  EXPECT_EQ(give_back_->compactor().counters().pages_moved, 0u);
+  // Three quarters in all, and the rest never comes.
+  for (page = 0; page < asked / kPageBytes; ++page) {
+    if (page % 5 != 0 && page % 16 < 11) Free(page, 1);
+  }
+  const uint64_t before = arena_->usage().extent_bytes;
+  Tick(allowed);
+  EXPECT_LT(arena_->usage().extent_bytes, before - asked / 2);
+  EXPECT_GT(give_back_->asked_back_bytes(), 0u);
+}
+
 TEST_F(GiveBackTest, AsksForTheRestAndForLessAsItComes) {
   Store(10'000);
   Tick(kAll);

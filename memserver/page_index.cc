@@ -14,16 +14,17 @@ struct PageIndex::Leaf {
   // Twelve bytes. A 64-bit member would align them to sixteen.
   struct Packed {
     uint32_t mask_and_low_frame;
-    uint32_t high_frame;
+    uint32_t high_frame_and_born;
     uint32_t crc;
   };
 
-  uint16_t count;
+  uint16_t born;
   uint16_t capacity;
   SpanGeneration generation;
   uint64_t exists[kPagesPerSpan / 64];
   std::byte entries[];  // each a Packed, and in a sealed region a PageSeal behind it
 
+  static constexpr uint64_t kFrameMask = (uint64_t{1} << 40) - 1;
   static constexpr size_t EntryBytes(Pages pages) {
     return sizeof(Packed) + (pages == Pages::kSealed ? sizeof(PageSeal) : 0);
   }
@@ -45,6 +46,11 @@ struct PageIndex::Leaf {
     const Packed packed = Pack(entry);
     memcpy(At(rank, pages), &packed, sizeof packed);
   }
+  uint32_t count() const {
+    uint32_t count = 0;
+    for (const uint64_t word : exists) count += std::popcount(word);
+    return count;
+  }
   bool Has(uint32_t page) const { return (exists[page / 64] >> (page % 64) & 1) != 0; }
   uint32_t Rank(uint32_t page) const {
     uint32_t rank = std::popcount(exists[page / 64] & ((uint64_t{1} << (page % 64)) - 1));
@@ -52,12 +58,12 @@ struct PageIndex::Leaf {
     return rank;
   }
   static Packed Pack(const PageEntry& entry) {
-    const uint64_t word = entry.frame << 8 | entry.mask;
+    const uint64_t word = uint64_t{entry.born} << 48 | (entry.frame & kFrameMask) << 8 | entry.mask;
     return {static_cast<uint32_t>(word), static_cast<uint32_t>(word >> 32), entry.crc};
   }
   static PageEntry Unpack(const Packed& packed) {
-    const uint64_t word = uint64_t{packed.high_frame} << 32 | packed.mask_and_low_frame;
-    return {word >> 8, static_cast<ChunkMask>(word), packed.crc};
+    const uint64_t word = uint64_t{packed.high_frame_and_born} << 32 | packed.mask_and_low_frame;
+    return {word >> 8 & kFrameMask, static_cast<ChunkMask>(word), packed.crc, static_cast<uint16_t>(word >> 48)};
   }
 };
 
@@ -102,7 +108,7 @@ uint64_t PageIndex::spans() const {
   if (!has_generations_) return tree_ != nullptr ? tree_->size() : only_leaf_ != nullptr ? 1 : 0;
   uint64_t count = 0;
   VisitLeaves(0, UINT64_MAX, [&](uint64_t, const Leaf* leaf) {
-    count += leaf->count > 0;
+    count += leaf->count() > 0;
     return true;
   });
   return count;
@@ -119,6 +125,21 @@ PageEntry PageIndex::Find(uint64_t page) const {
   const uint32_t in_span = page % kPagesPerSpan;
   if (leaf == nullptr || !leaf->Has(in_span)) return {};
   return leaf->EntryAt(leaf->Rank(in_span), pages_are_);
+}
+
+void PageIndex::FindSome(uint64_t first_page, uint64_t* wanted, PageEntry* entries, PageSeal* seals) const {
+  const Leaf* const leaf = FindLeaf(first_page / kPagesPerSpan);
+  if (leaf == nullptr) return;
+  for (uint64_t rest = *wanted; rest != 0; rest &= rest - 1) {
+    const int i = std::countr_zero(rest);
+    const uint32_t in_span = (first_page + i) % kPagesPerSpan;
+    if (!leaf->Has(in_span)) continue;
+    const uint32_t rank = leaf->Rank(in_span);
+    entries[i] = leaf->EntryAt(rank, pages_are_);
+    if (sealed() && seals != nullptr)
+      memcpy(&seals[i], leaf->At(rank, pages_are_) + sizeof(Leaf::Packed), sizeof seals[i]);
+    *wanted &= ~(uint64_t{1} << i);
+  }
 }
 
 PageSeal PageIndex::SealOf(uint64_t page) const {
@@ -173,7 +194,7 @@ bool PageIndex::GrowLeaf(LeafPtr* slot, uint32_t capacity, Payment* payment) {
   auto* grown = static_cast<Leaf*>(std::realloc(slot->release(), Leaf::OwnBytes(capacity, pages_are_)));
   CHECK(grown != nullptr);
   if (leaf == nullptr) {
-    grown->count = 0;
+    grown->born = birth_;
     grown->generation = SpanGeneration{};
     memset(grown->exists, 0, sizeof grown->exists);
   }
@@ -190,11 +211,25 @@ bool PageIndex::Prepare(uint64_t page, uint64_t pages, Payment* payment) {
   for (uint64_t i = 0; i < pages; ++i) {
     if (leaf == nullptr || !leaf->Has((page + i) % kPagesPerSpan)) ++missing;
   }
-  const uint32_t wanted = (leaf != nullptr ? leaf->count : 0) + missing;
+  return MakeRoom(span, missing, payment);
+}
+
+bool PageIndex::PrepareSome(uint64_t first_page, uint64_t wanted, Payment* payment) {
+  const Leaf* const leaf = FindLeaf(first_page / kPagesPerSpan);
+  uint32_t missing = 0;
+  for (uint64_t rest = wanted; rest != 0; rest &= rest - 1) {
+    if (leaf == nullptr || !leaf->Has((first_page + std::countr_zero(rest)) % kPagesPerSpan)) ++missing;
+  }
+  return MakeRoom(first_page / kPagesPerSpan, missing, payment);
+}
+
+bool PageIndex::MakeRoom(uint64_t span, uint32_t missing, Payment* payment) {
+  const Leaf* const leaf = FindLeaf(span);
+  const uint32_t wanted = (leaf != nullptr ? leaf->count() : 0) + missing;
   if (leaf != nullptr && wanted <= leaf->capacity) return true;
   LeafPtr* slot = SlotFor(span, payment);
   if (slot == nullptr) return false;
-  if (GrowLeaf(slot, RoundCapacity(wanted, sealed()), payment)) return true;
+  if (GrowLeaf(slot, wanted == 0 ? 0 : RoundCapacity(wanted, sealed()), payment)) return true;
   if (*slot == nullptr && tree_ != nullptr) {
     account_->ReturnIndex(DropLeaf(span), payment != nullptr && payment->pays() ? payment : nullptr);
   }
@@ -209,11 +244,10 @@ void PageIndex::Set(uint64_t page, PageEntry entry, const PageSeal* seal) {
   const uint32_t in_span = page % kPagesPerSpan;
   const uint32_t rank = leaf->Rank(in_span);
   if (!leaf->Has(in_span)) {
-    CHECK_LT(leaf->count, leaf->capacity);
-    memmove(leaf->At(rank + 1, pages_are_), leaf->At(rank, pages_are_),
-            (leaf->count - rank) * Leaf::EntryBytes(pages_are_));
+    const uint32_t count = leaf->count();
+    CHECK_LT(count, leaf->capacity);
+    memmove(leaf->At(rank + 1, pages_are_), leaf->At(rank, pages_are_), (count - rank) * Leaf::EntryBytes(pages_are_));
     leaf->exists[in_span / 64] |= uint64_t{1} << (in_span % 64);
-    ++leaf->count;
     ++pages_;
   }
   leaf->SetEntry(rank, pages_are_, entry);
@@ -226,15 +260,14 @@ void PageIndex::Erase(uint64_t page) {
   if (leaf == nullptr || !leaf->Has(in_span)) return;
   const uint32_t rank = leaf->Rank(in_span);
   memmove(leaf->At(rank, pages_are_), leaf->At(rank + 1, pages_are_),
-          (leaf->count - rank - 1) * Leaf::EntryBytes(pages_are_));
+          (leaf->count() - rank - 1) * Leaf::EntryBytes(pages_are_));
   leaf->exists[in_span / 64] &= ~(uint64_t{1} << (in_span % 64));
-  --leaf->count;
   --pages_;
 }
 
 void PageIndex::DropIfEmpty(uint64_t page, Payment* payment) {
   const Leaf* leaf = FindLeaf(page / kPagesPerSpan);
-  if (leaf == nullptr || leaf->count > 0) return;
+  if (leaf == nullptr || leaf->count() > 0) return;
   account_->ReturnIndex(DropLeaf(page / kPagesPerSpan), payment);
 }
 
@@ -260,6 +293,7 @@ uint64_t PageIndex::Visit(uint64_t begin, uint64_t end, uint64_t spans_max,
     if (seen++ == spans_max) return std::max(begin, span_begin);
     const uint32_t first = begin > span_begin ? begin - span_begin : 0;
     const uint32_t last = std::min(end - span_begin, kPagesPerSpan);
+    const uint32_t count = leaf->count();
     uint32_t kept = leaf->Rank(first);
     uint32_t at = kept;
     for (uint32_t page = first; page < last; ++page) {
@@ -273,11 +307,10 @@ uint64_t PageIndex::Visit(uint64_t begin, uint64_t end, uint64_t spans_max,
         leaf->SetEntry(kept++, pages_are_, entry);
       }
     }
-    memmove(leaf->At(kept, pages_are_), leaf->At(at, pages_are_), (leaf->count - at) * entry_bytes);
+    memmove(leaf->At(kept, pages_are_), leaf->At(at, pages_are_), (count - at) * entry_bytes);
     const uint32_t erased = at - kept;
-    leaf->count -= erased;
     pages_ -= erased;
-    if (leaf->count == 0) account_->ReleaseIndex(DropLeaf(span), refund);
+    if (erased == count) account_->ReleaseIndex(DropLeaf(span), refund);
     begin = span_begin + kPagesPerSpan;
   }
   return end;
@@ -330,8 +363,47 @@ uint64_t PageIndex::MoveFrames(uint64_t page, uint64_t* looks_left,
 void PageIndex::VisitSpans(uint64_t from_span,
                            absl::FunctionRef<bool(uint64_t span, SpanGeneration generation)> visit) const {
   VisitLeaves(from_span, UINT64_MAX, [&](uint64_t span, const Leaf* leaf) {
-    return (leaf->count == 0 && leaf->generation == SpanGeneration{}) || visit(span, leaf->generation);
+    return (leaf->count() == 0 && leaf->generation == SpanGeneration{}) || visit(span, leaf->generation);
   });
+}
+
+uint64_t PageIndex::NextSpan(uint64_t from_span) const {
+  uint64_t next = kNoSpan;
+  VisitSpans(from_span, [&](uint64_t span, SpanGeneration) {
+    next = span;
+    return false;
+  });
+  return next;
+}
+
+PageIndex::SpanPages PageIndex::PagesOf(uint64_t span) const {
+  SpanPages pages{};
+  if (const Leaf* const leaf = FindLeaf(span); leaf != nullptr) std::copy_n(leaf->exists, pages.size(), pages.begin());
+  return pages;
+}
+
+uint16_t PageIndex::BirthOf(uint64_t page) const {
+  const Leaf* const leaf = FindLeaf(page / kPagesPerSpan);
+  return leaf == nullptr ? 0 : leaf->born;
+}
+
+uint64_t PageIndex::ChangeBirths(uint64_t page, uint64_t spans_max, absl::FunctionRef<uint16_t(uint16_t born)> change) {
+  uint64_t next = kNoPage;
+  VisitLeaves(page / kPagesPerSpan, UINT64_MAX, [&](uint64_t span, Leaf* leaf) {
+    if (spans_max-- == 0) {
+      next = span * kPagesPerSpan;
+      return false;
+    }
+    leaf->born = change(leaf->born);
+    const uint32_t count = leaf->count();
+    for (uint32_t rank = 0; rank < count; ++rank) {
+      PageEntry entry = leaf->EntryAt(rank, pages_are_);
+      entry.born = change(entry.born);
+      leaf->SetEntry(rank, pages_are_, entry);
+    }
+    return true;
+  });
+  return next;
 }
 
 SpanGeneration PageIndex::GenerationOf(uint64_t page) const {

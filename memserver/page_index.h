@@ -9,8 +9,9 @@
 // is then paid with the region, so that a page costs no more than kIndexBytesPerPageMax here either.
 //
 // A span of a region with several copies has a generation (adr/0014), in its leaf. Such a leaf stays when the span's
-// last page goes.
+// last page goes. It keeps too when it was made (SetBirth), so that versions of the region know what is newer.
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -27,6 +28,7 @@ struct PageEntry {
   FrameLoc frame = kNoFrame;
   ChunkMask mask = 0;  // 0: nothing stored, the page reads as zeros
   uint32_t crc = 0;    // CRC-32C of the stored chunks, as their sender computed it
+  uint16_t born = 0;   // of a region with versions: RegionVersions::born() of its time
 };
 
 // Not thread-safe: the lock of the region's shard guards it. Owns its leaves (charged to `account` as index), but not
@@ -40,9 +42,14 @@ class PageIndex {
 
   // Mask 0 if the page is a hole.
   PageEntry Find(uint64_t page) const;
+  // Of up to 64 pages within one span: bit i of *wanted asks for page first_page + i. Those that are here go to
+  // entries[i], and of a sealed region to seals[i] (may be null); their bits are cleared. Others are left as they are.
+  void FindSome(uint64_t first_page, uint64_t* wanted, PageEntry* entries, PageSeal* seals) const;
   // Makes sure that Set of `pages` pages from `page` on, all within one span, cannot fail. False: the arena is full.
   // `payment` may be null.
   bool Prepare(uint64_t page, uint64_t pages, Payment* payment = nullptr);
+  // The same for those pages first_page + i whose bit is in `wanted`. Without any: the span has a leaf.
+  bool PrepareSome(uint64_t first_page, uint64_t wanted, Payment* payment = nullptr);
   // Stores an entry with a non-zero mask, in place of the old one. Prepare must have covered the page. `seal`: the
   // page's, in a sealed region; else null.
   void Set(uint64_t page, PageEntry entry, const PageSeal* seal = nullptr);
@@ -68,6 +75,21 @@ class PageIndex {
   // Calls `visit` with each span that holds a page or has a generation, from `from_span` on, until `visit` returns
   // false.
   void VisitSpans(uint64_t from_span, absl::FunctionRef<bool(uint64_t span, SpanGeneration generation)> visit) const;
+
+  // The first span from `from_span` on that holds a page or has a generation; kNoSpan: there is none.
+  static constexpr uint64_t kNoSpan = ~uint64_t{0};
+  uint64_t NextSpan(uint64_t from_span) const;
+  // A bit for each page of the span that is here.
+  using SpanPages = std::array<uint64_t, kPagesPerSpan / 64>;
+  SpanPages PagesOf(uint64_t span) const;
+
+  // What leaves that are made from now on are born with; 0 at first.
+  void SetBirth(uint16_t birth) { birth_ = birth; }
+  // When the leaf of the page's span was born; 0 if there is none.
+  uint16_t BirthOf(uint64_t page) const;
+  // Calls `change` for when each leaf and each entry was born, from the page's span on, for at most `spans_max` spans,
+  // and has them keep what it returns. Returns the first page of the span to go on from, or kNoPage.
+  uint64_t ChangeBirths(uint64_t page, uint64_t spans_max, absl::FunctionRef<uint16_t(uint16_t born)> change);
 
   // The generation of the page's span; 0 if there is no leaf.
   SpanGeneration GenerationOf(uint64_t page) const;
@@ -107,6 +129,8 @@ class PageIndex {
   void VisitLeaves(uint64_t from_span, uint64_t end_span,
                    absl::FunctionRef<bool(uint64_t span, Leaf* leaf)> visit) const;
   bool GrowLeaf(LeafPtr* slot, uint32_t capacity, Payment* payment);
+  // Makes sure that the span's leaf is there, and has room for `missing` more pages.
+  bool MakeRoom(uint64_t span, uint32_t missing, Payment* payment);
   LeafPtr* SlotFor(uint64_t span, Payment* payment);
   // Drops an empty leaf, or what its generation does not need of it. Returns the bytes, which are still charged.
   uint64_t DropLeaf(uint64_t span);
@@ -116,6 +140,7 @@ class PageIndex {
   uint64_t pages_ = 0;
   bool has_generations_ = false;
   bool forgets_generations_ = false;
+  uint16_t birth_ = 0;
   // The only span, while there is at most one. `tree_` is null then.
   uint64_t only_span_ = 0;
   LeafPtr only_leaf_;

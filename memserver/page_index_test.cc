@@ -134,6 +134,61 @@ TEST_P(PageIndexTest, AFullRegionCostsLittleMoreThanItsEntries) {
   EXPECT_LT(arena->usage().index_bytes - before, (sealed() ? 37 : 13) * kPages);
 }
 
+// What entries and leaves were born with stays with them, whatever else happens to them, and changes in steps.
+TEST_P(PageIndexTest, BirthsStayUntilTheyAreChanged) {
+  std::mt19937_64 random(TestSeed());
+  auto arena = FrameArena::Create(64 * kMiB, kMiB).value();
+  const uint64_t index_before = arena->usage().index_bytes;
+  {
+    ArenaAccount account(arena.get());
+    PageIndex index(&account, GetParam());
+    std::map<uint64_t, PageEntry> model;
+    std::map<uint64_t, uint16_t> leaves;
+    for (int i = 0; i < 20'000; ++i) {
+      const uint64_t page = random() % 20'000;
+      if (random() % 4 == 0) {
+        index.Erase(page);
+        index.DropIfEmpty(page);
+        model.erase(page);
+        continue;
+      }
+      const auto birth = static_cast<uint16_t>(random());
+      index.SetBirth(birth);
+      const PageSeal seal{};
+      const PageEntry entry{(uint64_t{1} << 40) - 1 - page, static_cast<ChunkMask>(1 + random() % 255),
+                            static_cast<uint32_t>(random()), static_cast<uint16_t>(random())};
+      ASSERT_TRUE(index.PrepareSome(page, 1));
+      index.SetGeneration(page, SpanGeneration{1});  // leaves stay
+      leaves.emplace(page / kPagesPerSpan, birth);
+      index.Set(page, entry, sealed() ? &seal : nullptr);
+      model[page] = entry;
+    }
+    constexpr uint16_t kAdded = 77;
+    for (uint64_t page = 0; page != PageIndex::kNoPage;) {
+      page = index.ChangeBirths(page, random() % 3, [](uint16_t born) -> uint16_t { return born + kAdded; });
+    }
+    for (const auto& [span, birth] : leaves) {
+      ASSERT_EQ(index.BirthOf(span * kPagesPerSpan), static_cast<uint16_t>(birth + kAdded));
+    }
+    for (uint64_t page = 0; page < 20'000; page += 64) {
+      const uint64_t asked = random();
+      uint64_t wanted = asked;
+      PageEntry entries[64];
+      index.FindSome(page, &wanted, entries, nullptr);
+      for (int i = 0; i < 64; ++i) {
+        const auto it = model.find(page + i);
+        ASSERT_EQ((wanted >> i & 1) != 0, (asked >> i & 1) != 0 && it == model.end());
+        ASSERT_EQ(entries[i].mask != 0, (asked >> i & 1) != 0 && it != model.end());
+        if (entries[i].mask == 0) continue;
+        ASSERT_EQ(entries[i].frame, it->second.frame);
+        ASSERT_EQ(entries[i].crc, it->second.crc);
+        ASSERT_EQ(entries[i].born, static_cast<uint16_t>(it->second.born + kAdded));
+      }
+    }
+  }
+  EXPECT_EQ(arena->usage().index_bytes, index_before);
+}
+
 // No page takes more than its price, wherever it lies: a reservation of so much is never short.
 TEST_P(PageIndexTest, NoPageTakesMoreThanItsPrice) {
   std::mt19937_64 random(TestSeed());

@@ -60,6 +60,7 @@ Reason PageStore::EnterGeneration(StoredRegion* region, const WriteArgs& args, P
     return Reason::kOtherGeneration;
   }
   // A leaf that is there gets its new generation whatever comes, so that nobody takes what is left for a copy.
+  region->NoteGenerations(first_page / kPagesPerSpan, first_page / kPagesPerSpan + 1, args.generation);
   if (present != SpanGeneration{}) index.SetGeneration(first_page, args.generation);
   if (!creates) return Reason::kOk;
   // Pages of a former copy must not show beside those that are to come.
@@ -162,7 +163,7 @@ Reason PageStore::WritePage(StoredRegion* region, const PageWrite& write, Frames
   std::byte* const fresh = arena()->Data(*landed);
   ChunkMask nonzero = write.nonzero;
   uint32_t crc = write.crc;
-  const PageEntry old = region->index.Find(page);
+  PageEntry old = region->index.Find(page);
   const auto kept = static_cast<ChunkMask>(old.mask & ~write.written);
   if (frames == Frames::kWhole && old.mask != 0 && kept == 0 && nonzero == 0) {
     // To keep its frame, the page keeps a chunk of zeros.
@@ -173,17 +174,20 @@ Reason PageStore::WritePage(StoredRegion* region, const PageWrite& write, Frames
   const int chunks_change = std::popcount(stored) - std::popcount(old.mask);
   // A new checksum of the old chunks would hide that they have changed.
   if (kept != 0 && IsDamaged(old) && !NRAM_PLANTED(damage_hidden)) return Reason::kDamaged;
-  const auto set = [&](FrameLoc frame) {
-    region->index.Set(page, {frame, stored, kept == 0 ? crc : StoredCrc(frame, stored)}, write.seal);
-  };
   if (stored == 0) {
-    if (old.mask != 0) {
-      region->index.account()->Free(old.frame);
-      region->index.Erase(page);
-      mutable_counters()->pages.fetch_sub(1, std::memory_order_relaxed);
-    }
-  } else if (nonzero == kAllChunks &&
-             (old.mask == kAllChunks || (old.mask != 0 && arena()->ChunksIn(old.frame) == int{kChunksPerPage}))) {
+    MakeHole(region, page, old);
+    return Reason::kOk;
+  }
+  const bool swaps = nonzero == kAllChunks && (old.mask == kAllChunks || HasWholeFrame(old));
+  if (region->versions != nullptr && region->versions->Keeps(old)) {
+    if (IsSame(old, write)) return Reason::kOk;
+    old = region->Detach(arena(), page, /*copies=*/!swaps);
+  }
+  const auto set = [&](FrameLoc frame) {
+    const uint32_t stored_crc = kept == 0 ? crc : StoredCrc(frame, stored);
+    region->index.Set(page, {frame, stored, stored_crc, region->birth()}, write.seal);
+  };
+  if (swaps) {
     // The common case: the landed frame takes the old one's place, and the next write lands in the old one.
     set(*landed);
     *landed = old.frame;
@@ -219,22 +223,43 @@ Reason PageStore::WritePage(StoredRegion* region, const PageWrite& write, Frames
       region->index.account()->Free(old.frame);
     }
   }
-  if (chunks_change != 0) {
-    region->chunks += chunks_change;
-    mutable_counters()->chunks.fetch_add(chunks_change, std::memory_order_relaxed);
-  }
+  if (chunks_change != 0) CountChunks(region, chunks_change);
   return Reason::kOk;
+}
+
+void PageStore::CountChunks(StoredRegion* region, int64_t change) {
+  region->chunks += change;
+  mutable_counters()->chunks.fetch_add(change, std::memory_order_relaxed);
+}
+
+void PageStore::MakeHole(StoredRegion* region, uint64_t page, const PageEntry& old) {
+  // The leaf stays: it has room for the pages to come.
+  if (old.mask == 0 || region->KeepPages(arena(), page, page + 1, mutable_counters(), nullptr) > 0) return;
+  region->index.account()->Free(old.frame);
+  region->index.Erase(page);
+  mutable_counters()->pages.fetch_sub(1, std::memory_order_relaxed);
+  CountChunks(region, -std::popcount(old.mask));
 }
 
 Reason PageStore::CheckRead(const StoredRegion& region, const ReadArgs& args) {
   const bool is_other_epoch = args.epoch != 0 && region.epoch != args.epoch;
   const auto is_other_generation = [&] {
     if (!args.generation.has_value()) return false;
+    if (args.version != VersionNumber{}) {
+      const uint64_t last_page = args.range.first_page() + args.range.pages() - 1;
+      const auto generation = [&](uint64_t page) {
+        return region.versions->GenerationAt(args.version, region.index, page);
+      };
+      return generation(args.range.first_page()) != args.generation || generation(last_page) != args.generation;
+    }
     if (*args.generation == SpanGeneration{} && !region.index.has_generations()) return false;
     const uint64_t first_page = args.range.first_page();
     return region.index.GenerationOf(first_page) != *args.generation ||
            region.index.GenerationOf(first_page + args.range.pages() - 1) != *args.generation;
   };
+  if (args.version != VersionNumber{} && (region.versions == nullptr || !region.versions->Has(args.version))) {
+    return Reason::kUnknownSnapshot;
+  }
   if (!is_other_epoch && !is_other_generation()) return Reason::kOk;
   Count(&mutable_counters()->refused_stale);
   return is_other_epoch ? Reason::kStaleEpoch : Reason::kOtherGeneration;
@@ -258,10 +283,7 @@ Reason PageStore::Read(const ReadArgs& args, ChunkMask* masks, uint32_t* page_cr
     if (sealed != nullptr) *sealed = region.index.sealed();
     const uint64_t step = std::min(pages - done, kReadPagesPerLock);
     std::array<PageEntry, kReadPagesPerLock> entries;
-    for (uint64_t i = 0; i < step; ++i) {
-      entries[i] = region.index.Find(first_page + done + i);
-      if (region.index.sealed()) seals[done + i] = region.index.SealOf(first_page + done + i);
-    }
+    FindToRead(region, args, first_page + done, step, entries.data(), seals != nullptr ? seals + done : nullptr);
     for (uint64_t i = 0; i < step; ++i) {
       // Frames lie anywhere, and the processor's own prefetching ends at a page's end.
       if (i + 1 < step && entries[i + 1].mask != 0) Prefetch(arena()->Data(entries[i + 1].frame));
@@ -305,10 +327,11 @@ Reason PageStore::ReadInPlace(const ReadArgs& args, absl::FunctionRef<void(const
   const StoredRegion& region = *it->second;
   if (const Reason reason = CheckRead(region, args); reason != Reason::kOk) return reason;
   if (!FitsSeals(region, range)) return Reason::kNoSeals;
+  std::array<PageEntry, kPagesPerMessage> entries;
   std::array<PageSeal, kPagesPerMessage> seals;
+  FindToRead(region, args, first_page, pages, entries.data(), seals.data());
   for (uint64_t i = 0; i < pages; ++i) {
-    const PageEntry entry = region.index.Find(first_page + i);
-    if (region.index.sealed()) seals[i] = region.index.SealOf(first_page + i);
+    const PageEntry& entry = entries[i];
     masks[i] = static_cast<ChunkMask>(entry.mask & MaskOfPage(range, first_page + i));
     page_crcs[i] = CrcOf(entry, masks[i]);
     if (masks[i] == 0) continue;
@@ -339,7 +362,7 @@ Reason PageStore::ReadInPlace(const ReadArgs& args, absl::FunctionRef<void(const
 
 void PageStore::TrimPart(StoredRegion* region, uint64_t page, ChunkMask trimmed, Frames frames) {
   ArenaAccount* const account = region->index.account();
-  const PageEntry old = region->index.Find(page);
+  PageEntry old = region->index.Find(page);
   auto stored = static_cast<ChunkMask>(old.mask & ~trimmed);
   if (stored == old.mask) return;
   if (stored == 0 && frames == Frames::kFitted) {
@@ -347,6 +370,7 @@ void PageStore::TrimPart(StoredRegion* region, uint64_t page, ChunkMask trimmed,
     return;
   }
   const bool damaged = IsDamaged(old);
+  old = region->Detach(arena(), page, /*copies=*/true);
   if (stored == 0) {
     // To keep its frame, the page keeps a chunk of zeros.
     stored = static_cast<ChunkMask>(old.mask & -old.mask);
@@ -354,7 +378,7 @@ void PageStore::TrimPart(StoredRegion* region, uint64_t page, ChunkMask trimmed,
   }
   const auto set = [&](FrameLoc frame) {
     const uint32_t crc = StoredCrc(frame, stored);
-    region->index.Set(page, {frame, stored, damaged ? ~crc : crc});
+    region->index.Set(page, {frame, stored, damaged ? ~crc : crc, region->birth()});
   };
   const FrameLoc smaller = frames == Frames::kWhole ? kNoFrame : account->Allocate(std::popcount(stored));
   if (smaller != kNoFrame) {
@@ -384,6 +408,7 @@ bool PageStore::EnterTrim(StoredRegion* region, uint64_t begin_page, uint64_t en
     Count(&mutable_counters()->refused_stale);
     return false;
   }
+  region->NoteGenerations(from_span, end_span, generation);
   region->index.RaiseGenerations(from_span, end_span, generation);
   return true;
 }
@@ -414,8 +439,9 @@ Reason PageStore::TrimStep(Lease* lease, const TrimArgs& args, uint64_t* page, u
     const uint64_t step_end = std::min(whole_end, (next / kPagesPerSpan + StoredRegion::kSpansPerStep) * kPagesPerSpan);
     if (!EnterTrim(region, *page, step_end, args.generation)) return Reason::kOtherGeneration;
     Refund refund(args.reservation);
-    DropPages(region, *page, step_end, &refund);
+    const uint64_t kept_pages = DropPages(region, *page, step_end, &refund, args.reservation);
     region->kept_bytes += refund.kept_bytes();
+    if (args.reservation != nullptr) region->kept_bytes += kept_pages * kReservationBytesPerPage;
     *page = step_end;
   }
   if (args.reservation != nullptr) *kept_bytes = region->kept_bytes;

@@ -70,10 +70,11 @@ class PageStore : public RegionTable {
     uint32_t epoch = 0;  // 0: whoever owns the region
     ChunkRange range;
     std::optional<SpanGeneration> generation = SpanGeneration{};  // as WriteArgs has it; nullopt: not checked
+    VersionNumber version{};  // 0: the present state. Else `generation` is the one that the span had.
   };
   // Appends the stored chunks of the range, in order, to `out` (room for range.bytes()). Sets masks[i] to the stored
   // chunks of the range's i-th page, and page_crcs[i] to their checksum. Other chunks are zeros. A span of another
-  // generation is kOtherGeneration.
+  // generation is kOtherGeneration. Without such a version: kUnknownSnapshot.
   // *sealed: whether the region is; then the range must be whole pages (else kNoSeals), and seals[i] is set too.
   Reason Read(const ReadArgs& args, ChunkMask* masks, uint32_t* page_crcs, std::byte* out, size_t* out_bytes,
               PageSeal* seals = nullptr, bool* sealed = nullptr);
@@ -107,6 +108,29 @@ class PageStore : public RegionTable {
   // the page to go on from. The trim is complete when that is the range's end, or when a step fails.
   Reason TrimStep(Lease* lease, const TrimArgs& args, uint64_t* page, uint64_t* kept_bytes);
 
+  // Makes what the region is now its version of that number (adr/0019), which must be above all former ones; the newest
+  // one is sealed again by doing nothing. The region's spans have generations, or it is empty; else kOtherGeneration.
+  // kUnknownSnapshot: the number is too low, or the version has yielded. kFull: no room, or too many versions.
+  struct VersionSeal {
+    RegionId region{};
+    uint32_t epoch = 0;
+    VersionNumber version{};
+    VersionKeep keep{};
+  };
+  Reason SealVersion(Lease* lease, const VersionSeal& seal);
+  // Takes versions in [first, last] away, and frees what only they have, in steps. Held ones stay, unless by `force`.
+  struct VersionDrop {
+    RegionId region{};
+    uint32_t epoch = 0;
+    VersionNumber first{}, last{};
+    bool force = false;
+  };
+  Reason DropVersions(Lease* lease, const VersionDrop& drop, RegionVersions::Dropped* dropped = nullptr);
+  // Oldest first. Empty: there is no such region.
+  std::vector<StoredVersion> ListVersions(const StoredKey& key) const;
+  // Goes on with what versions have left to do, until `until_ns` on the monotonic clock. True: nothing is left.
+  bool StepVersions(int64_t until_ns);
+
  private:
   static constexpr uint64_t kReadPagesPerLock = 16;
 
@@ -131,6 +155,9 @@ class PageStore : public RegionTable {
   // Makes the span's generation the write's, or refuses.
   Reason EnterGeneration(StoredRegion* region, const WriteArgs& args, Payment* payment);
   Reason CheckRead(const StoredRegion& region, const ReadArgs& args);
+  // Entries and, of a sealed region, seals of at most 64 pages, at the version that is read.
+  static void FindToRead(const StoredRegion& region, const ReadArgs& args, uint64_t first_page, uint64_t pages,
+                         PageEntry* entries, PageSeal* seals);
   // Whether the region's pages may be asked for so: of a sealed one, whole pages.
   static bool FitsSeals(const StoredRegion& region, const ChunkRange& range) {
     return !region.index.sealed() || (range.first % kChunksPerPage == 0 && range.count % kChunksPerPage == 0);
@@ -138,13 +165,24 @@ class PageStore : public RegionTable {
   Reason WritePages(StoredRegion* region, absl::Span<const PageWrite> writes, Frames frames, Payment* payment,
                     uint32_t* stored_pages);
   Reason WritePage(StoredRegion* region, const PageWrite& write, Frames frames, Payment* payment);
+  bool HasWholeFrame(const PageEntry& entry) const {
+    return entry.mask != 0 && arena()->ChunksIn(entry.frame) == int{kChunksPerPage};
+  }
+  void CountChunks(StoredRegion* region, int64_t change);
+  void MakeHole(StoredRegion* region, uint64_t page, const PageEntry& old);
   // Whether the page's memory has changed since it was written.
   bool IsDamaged(const PageEntry& entry) const;
   uint32_t StoredCrc(FrameLoc frame, ChunkMask stored) const;
   // The checksum to send with some of the page's chunks.
   uint32_t CrcOf(const PageEntry& entry, ChunkMask wanted) const;
-  void DropPages(StoredRegion* region, uint64_t begin_page, uint64_t end_page, Refund* refund) {
+  // Whether a page's landed chunks are all that is stored of it, and the same.
+  bool IsSame(const PageEntry& old, const PageWrite& write) const;
+  // Returns the pages that versions keep; `reservation` (may be null) gets room for as many.
+  uint64_t DropPages(StoredRegion* region, uint64_t begin_page, uint64_t end_page, Refund* refund,
+                     ArenaReservation* reservation = nullptr) {
+    const uint64_t kept = region->KeepPages(arena(), begin_page, end_page, mutable_counters(), reservation);
     region->DropPages(begin_page, end_page, mutable_counters(), refund);
+    return kept;
   }
   // Raises the generations of the spans that have these pages. False, and nothing is raised: one is higher.
   bool EnterTrim(StoredRegion* region, uint64_t begin_page, uint64_t end_page, SpanGeneration generation);

@@ -78,8 +78,8 @@ class PageStoreTest : public ::testing::Test {
     std::vector<uint32_t> crcs(range.pages());
     std::string packed(range.bytes(), '?');
     size_t bytes = 0;
-    if (store_.Read({.region = {kRegion, 0}, .range = range, .generation = generation_}, masks.data(), crcs.data(),
-                    reinterpret_cast<std::byte*>(packed.data()), &bytes) != Reason::kOk)
+    if (store_.Read({.region = {kRegion, 0}, .range = range, .generation = generation_, .version = version_},
+                    masks.data(), crcs.data(), reinterpret_cast<std::byte*>(packed.data()), &bytes) != Reason::kOk)
       return "";
     size_t next = 0;
     for (size_t i = 0; i < masks.size(); ++i) {
@@ -107,6 +107,7 @@ class PageStoreTest : public ::testing::Test {
   LandingFrames landing_{arena_.get(), 256};
   std::shared_ptr<Lease> lease_;
   std::vector<PageSeal> seals_;  // of the next writes
+  VersionNumber version_{};      // of the next reads
   uint64_t paid_ = 0;
   PageStore::Frames frames_ = PageStore::Frames::kFitted;
   uint64_t limit_bytes_ = ~uint64_t{0};

@@ -3,11 +3,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "base/units.h"
 #include "memserver/frame_arena.h"
 #include "memserver/page_index.h"
 #include "memserver/payment.h"
+#include "memserver/region_versions.h"
 #include "memserver/store_counters.h"
 #include "memserver/tenant.h"
 #include "proto/price.h"
@@ -22,6 +24,19 @@ struct StoredRegion {
   // Makes the pages from `begin_page` to `end_page` holes, for at most kSpansPerStep spans that hold pages.
   void DropPages(uint64_t begin_page, uint64_t end_page, StoreCounters* counters, Refund* refund);
 
+  // What follows does nothing in a region without versions. None of it fails: versions yield (adr/0019).
+  //
+  // Makes the page's frame one that no version sees, of the same size. With `copies`, it has the same bytes; else they
+  // are undefined, and the caller must replace them all. Returns the page's entry.
+  PageEntry Detach(FrameArena* arena, uint64_t page, bool copies);
+  // Of [begin_page, end_page), makes holes of those pages that a version keeps. `reservation` (may be null) gets room
+  // for as many. Returns how many. The range should have no more than kSpansPerStep spans with pages.
+  uint64_t KeepPages(FrameArena* arena, uint64_t begin_page, uint64_t end_page, StoreCounters* counters,
+                     ArenaReservation* reservation);
+  void NoteGenerations(uint64_t from_span, uint64_t end_span, SpanGeneration generation);
+  // What is stored now is born so.
+  uint16_t birth() const { return versions != nullptr ? versions->birth() : 0; }
+
   static constexpr uint64_t kSpansPerStep = 64;
 
   Tenant* const tenant;
@@ -33,6 +48,7 @@ struct StoredRegion {
   uint64_t kept_bytes = 0;  // freed by trims into the owner's reservation
   uint64_t kept_term = 0;   // the lease's term that kept_bytes counts for
   PageIndex index;
+  std::unique_ptr<RegionVersions> versions;  // null: the region never had any
 };
 
 // The cost of a region beyond its pages: itself, its slot in the shard's table (which doubles when it grows), the

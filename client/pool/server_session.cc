@@ -401,7 +401,10 @@ SessionAction ServerSession::ChooseErrandLocked(int64_t now_ns, int64_t timeout_
 }
 
 int64_t ServerSession::PingTimeLocked() const {
-  return alive_ns_ + std::min(lease_ttl_ms_ * 2 / 5, kPingMs) * kNsPerMs;
+  // Each server and each client bounds what all its pings cost.
+  const auto servers = static_cast<int64_t>(options_.servers.size());
+  const int64_t period_ms = std::clamp(std::max(hear_again_ms_, servers * kPingMsPerServer), kPingMinMs, kPingMaxMs);
+  return alive_ns_ + std::min(lease_ttl_ms_ * 2 / 5, period_ms) * kNsPerMs;
 }
 
 int64_t ServerSession::WakeTimeLocked(int64_t now_ns) const {

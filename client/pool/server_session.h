@@ -249,7 +249,10 @@ class ServerSession {
   static constexpr int64_t kEndTimeoutMs = 1'000;
   static constexpr int64_t kResumeTurnMs = 50;
   static constexpr int64_t kRenewMs = 4'000;  // at least so often, for what the server has to say of itself
-  static constexpr int64_t kPingMs = 500;     // after the last sign of life, at most; so old is what it asks
+  // After the last sign of life, a ping: so old is what it asks, at most.
+  static constexpr int64_t kPingMinMs = 100;
+  static constexpr int64_t kPingMaxMs = 500;
+  static constexpr int64_t kPingMsPerServer = 2;
   static constexpr int64_t kRenewAgainMs = 500;
   static constexpr int64_t kRenewAskedMs = 100;  // after the last, if an answer says that the server asks for memory
   static constexpr int64_t kSilentNs = 10 * kNsPerSecond;
@@ -350,7 +353,7 @@ class ServerSession {
   ServerCapacity capacity_ ABSL_GUARDED_BY(mu_);
   Asked asked_ ABSL_GUARDED_BY(mu_);
   int64_t renewed_ns_ ABSL_GUARDED_BY(mu_) = 0;
-  int64_t hear_again_ms_ ABSL_GUARDED_BY(mu_) = kRenewAskedMs;  // what it asks may be another then
+  int64_t hear_again_ms_ ABSL_GUARDED_BY(mu_) = kRenewAskedMs;  // as it last said
   ServerHost host_state_ ABSL_GUARDED_BY(mu_);
   std::string data_plane_ ABSL_GUARDED_BY(mu_);
   std::vector<std::unique_ptr<ServerLife>> lives_ ABSL_GUARDED_BY(mu_);  // former ones too: calls may still name them

@@ -88,7 +88,7 @@ struct LeaseInfo {
   uint64_t reservation_bytes = 0;
   ServerCapacity capacity;
   uint64_t term = 0;              // changes when the lease is granted after its end
-  uint32_t hear_again_ms = 100;   // while something is asked: when to ask again
+  uint32_t hear_again_ms = 100;   // while something is asked, until the next renewal; else until a ping
   uint32_t asked_back_share = 0;  // of what this client has there, in millionths: it is to give so much back
 };
 

@@ -5,6 +5,8 @@ set -euo pipefail
 if [ -z "${NRAM_OWN_NAMESPACE:-}" ]; then
   NRAM_OWN_NAMESPACE=1 exec unshare --mount --propagation=private "$0" "$@"
 fi
+# Other tests' mounts would stay mounted here.
+awk '$3 == "fuse.nram" { print $2 }' /proc/mounts | xargs -r umount -l
 
 nram=$(readlink -f "$1")
 directory=$(mktemp -d -p /tmp --suffix=-nram-cli)
@@ -159,7 +161,7 @@ check_all "after repair"
 victim=$(fullest name)
 stopped=$(fullest pid)
 before=$(made)
-kill -STOP "$stopped"
+freeze "$stopped"
 end=$((SECONDS + 3))
 round=0
 while [ "$SECONDS" -lt "$end" ]; do

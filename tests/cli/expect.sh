@@ -12,5 +12,23 @@ expect() {
   [ "$code" -eq "$status" ] || fail "$*: exit $code, expected $status: $out"
   [[ $out == *"$text"* ]] || fail "$*: expected \"$text\" in: $out"
 }
+# freeze PID: stops a process until SIGCONT, and returns when all its threads stand still. When kill returns, the signal
+# is only sent, and on a busy machine a thread may still answer one more request.
+freeze() {
+  local deadline=$((SECONDS + 20))
+  kill -STOP "$1"
+  while grep -qv '^T' <<< "$(sed 's/.*) //' "/proc/$1/task/"*/stat 2> /dev/null)"; do
+    [ "$SECONDS" -lt "$deadline" ] || fail "process $1 does not stop"
+    sleep 0.01
+  done
+}
+# No other test of this machine swaps until this one ends: whoever ends an area brings pages back into the full cgroups
+# of others' programs. tools/bench/bench_places.py has the same.
+swap_alone() {
+  [ -z "${swaps_alone:-}" ] || return 0  # what runs in the background has the lock as well
+  swaps_alone=1
+  exec 9> /tmp/nram-swap-of-tests.lock
+  flock -w 600 9 || fail "another test swaps for 600 s"
+}
 # Reports what this machine does not permit to test; tools/test ends with a list of all such lines.
 not_tested() { echo "NOT TESTED: $*" >&2; }

@@ -5,6 +5,8 @@ set -euo pipefail
 
 # A mount namespace of its own, in which a file stands in the device's place.
 [ "${3:-}" = inside ] || exec unshare --mount --propagation=private "$0" "$1" "$2" inside
+# Other tests' mounts would stay mounted here.
+awk '$3 == "fuse.nram" { print $2 }' /proc/mounts | xargs -r umount -l
 
 nram=$(readlink -f "$1")
 busy_memory=$(readlink -f "$2")

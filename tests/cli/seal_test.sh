@@ -45,6 +45,7 @@ count() { "$find_canary" "$canary" "$@"; }
 # A program of 150 MB of canaries in a cgroup of 64, and then what of it is at the servers.
 cgroup=/sys/fs/cgroup/memory/nram-seal-$$
 swap_out() { # flag
+  swap_alone
   "$nram" swapon 256M --name="seal-$$" "$1" --unprotected --priority=30000 > "$directory/said" 2>&1 ||
     fail "$(cat "$directory/said")"
   mkdir "$cgroup"

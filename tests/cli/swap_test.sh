@@ -30,6 +30,7 @@ cleanup() {
 trap cleanup EXIT
 
 . "$(dirname "$0")/expect.sh"
+swap_alone
 # Fails if anything is half set up: an area, a daemon, a loop device, a mount, a region.
 expect_nothing() {
   [ "$("$nram" swaps --json)" = "[]" ] || fail "$1: $("$nram" swaps)"
@@ -157,7 +158,7 @@ NRAM_SWAP_SILENCE_MS_FOR_TEST=5000 "$nram" swapon 64M --io-timeout-ms=800 "${pro
 daemon=$("$nram" swaps --json | jq '.[0].daemon_pid')
 device=$("$nram" swaps --json | jq -r '.[0].device')
 guard=$(guard_of "$daemon")
-kill -STOP "$daemon"
+freeze "$daemon"
 timeout 60 tail --pid="$guard" -f /dev/null || fail "the guard waits for a frozen daemon"
 ! kill -0 "$daemon" 2> /dev/null || fail "a frozen daemon is left"
 ! grep -q "$device " /proc/swaps || fail "the kernel still has the area of a frozen daemon: $(cat /proc/swaps)"
@@ -170,7 +171,7 @@ if [ -e /sys/block/loop0/diskseq ]; then
   "$nram" swapon 64M "${protection[@]}" > /dev/null 2>&1
   device=$("$nram" swaps --json | jq -r '.[0].device')
   guard=$(guard_of "$("$nram" swaps --json | jq '.[0].daemon_pid')")
-  kill -STOP "$guard"
+  freeze "$guard"
   "$nram" swapoff
   "$nram" swapon 64M "${protection[@]}" > /dev/null 2>&1
   kill -CONT "$guard"
@@ -254,7 +255,7 @@ time.sleep(1000)'
   while [ ! -e "$directory/filled" ]; do sleep 0.01; kill -0 "$user" || fail "the program has ended"; done
   expect 1 "must go back to the memory cgroup" "$nram" swapoff
   stopped=$(jq .pid "$NRAM_STATE_DIR/0.pid")
-  kill -STOP "$stopped"
+  freeze "$stopped"
   expect 1 "would be lost for good" "$nram" swapoff
   kill -CONT "$stopped"
   stopped=

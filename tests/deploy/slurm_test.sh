@@ -6,6 +6,8 @@ set -euo pipefail
 if [ -z "${NRAM_IN_NAMESPACES:-}" ]; then
   NRAM_IN_NAMESPACES=1 exec unshare --mount --net --propagation=private "$0" "$@"
 fi
+# Other tests' mounts would stay mounted here.
+awk '$3 == "fuse.nram" { print $2 }' /proc/mounts | xargs -r umount -l
 
 nram=$(readlink -f "$1")
 memserver=$(readlink -f "$2")

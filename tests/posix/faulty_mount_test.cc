@@ -261,7 +261,7 @@ void RunAgainstAModel(bool writeback, Seal seal = Seal::kNo) {
   }
   EXPECT_GT(relays[0]->faults() + relays[1]->faults(), 20u);
   if (seal == Seal::kYes) {
-    EXPECT_GT(relays[0]->lies() + relays[1]->lies(), 5u);
+    EXPECT_GT(relays[0]->lies() + relays[1]->lies(), 0u);
   }
   (*mount)->Unmount(10'000);
 }

@@ -9,12 +9,17 @@ SCENARIOS = ["mount", "memory", "sort", "cut"]
 def parse_options(doc, scenarios=tuple(SCENARIOS)):
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("nram", metavar="NRAM", help="the program nram")
-    parser.add_argument("--only", choices=scenarios, help="one scenario (default: all, one after the other)")
+    told = f"scenarios, separated by commas, one after the other (default: {','.join(scenarios)})"
+    parser.add_argument("--only", type=lambda names: names.split(","), default=list(scenarios), help=told)
     parser.add_argument("--minutes", type=float, default=1, help="that each takes, and some seconds more (default 1)")
+    parser.add_argument("--seconds", type=float, help="the same in seconds")
     parser.add_argument("--every", type=float, default=10, help="seconds from one kill to the next, at least")
     if "cut" in scenarios:
         told = "that the network is cut each way (default 30)"
         parser.add_argument("--cut-seconds", type=float, default=30, help=told)
+    if "full" in scenarios:
+        told = "in which a donor takes its memory (default 2)"
+        parser.add_argument("--take-seconds", type=float, default=2, help=told)
     parser.add_argument("--mib", type=int, default=256, help="of the array, and of the file to sort (default 256)")
     seed = int.from_bytes(os.urandom(4), "little")
     parser.add_argument("--seed", type=int, default=seed, help="of all that is random, to do the same again")
@@ -22,6 +27,11 @@ def parse_options(doc, scenarios=tuple(SCENARIOS)):
     parser.add_argument("--pressure", help="the program of tests/swap (default: likewise)")
     parser.add_argument("--hold", action="store_true", help="after a failure leave all as it is, to be looked at")
     options = parser.parse_args()
+    for name in options.only:
+        if name not in scenarios:
+            parser.error(f"--only: \"{name}\" is no scenario: expected {', '.join(scenarios)}, separated by commas")
+    if options.seconds is not None:
+        options.minutes = options.seconds / 60
     options.nram = os.path.realpath(options.nram)
     tests = f"{os.path.dirname(options.nram)}/../../tests"
     options.array = os.path.realpath(options.array or f"{tests}/survive/exercise_array")

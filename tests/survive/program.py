@@ -24,6 +24,7 @@ class Program:
         self.operations, self.pause_ms, self.pause_of, self.read_to = 0, 0, "nothing", 0
         self.heard = time.monotonic()
         self.has_begun = self.ended = False
+        self.said = {}  # its last line
         with open(self.out, "w") as out, open(self.err, "w") as err:
             self.process = subprocess.Popen(words, stdout=out, stderr=err, start_new_session=True)
 
@@ -34,7 +35,7 @@ class Program:
         text = text[: text.rfind("\n") + 1]
         self.read_to += len(text)
         for line in text.splitlines():
-            said = json.loads(line)
+            said = self.said = json.loads(line)
             self.has_begun, self.heard = True, time.monotonic()
             self.operations, self.ended = said["operations"], said.get("ended", False)
             if said["pause_ms"] > self.pause_ms:

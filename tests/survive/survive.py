@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 """The long proof of copies: do programs see an error, or a wrong byte, while servers die?
 
-usage: tests/survive/survive.py NRAM [--only=mount|memory|sort|cut] [--minutes=N] [--every=SECONDS] [--seed=N]
-                                [--cut-seconds=N] [--mib=N] [--array=PROGRAM] [--pressure=PROGRAM] [--hold]
+usage: tests/survive/survive.py NRAM [--only=mount,memory,sort,cut] [--minutes=N | --seconds=N] [--every=SECONDS]
+                [--seed=N] [--cut-seconds=N] [--mib=N] [--array=PROGRAM] [--pressure=PROGRAM] [--hold]
 
 NRAM is the program (bazel-bin/tools/nram/nram). Each scenario has a pool of three servers on this machine, and two
 copies of each page. Exercisers use the pool and know what it must hold:
@@ -42,13 +42,15 @@ from bench_places import (  # noqa: E402
     MemoryCgroup,
     catch_signals,
     later,
+    let_go_of_mounts,
     remove_state,
     run,
+    swap_alone,
     uninterrupted,
 )
 from far_server import FarServer  # noqa: E402
 from killable_pool import KillablePool  # noqa: E402
-from options import SCENARIOS, parse_options  # noqa: E402
+from options import parse_options  # noqa: E402
 from program import Program  # noqa: E402
 
 TELL_S = 15  # of progress
@@ -77,8 +79,8 @@ class Scenario:
         with uninterrupted():
             self.directory = tempfile.mkdtemp(prefix="nram-survive-", dir="/tmp")
             later(stack, remove_state, self.directory)
-            for name in ("state", "mnt", "twin"):
-                os.mkdir(f"{self.directory}/{name}", 0o700)
+            for folder in ("state", "mnt", "twin"):
+                os.mkdir(f"{self.directory}/{folder}", 0o700)
             os.environ["NRAM_STATE_DIR"] = f"{self.directory}/state"
             os.environ["NRAM_COPIES"] = "2"
             os.environ.pop("NRAM_POOL", None)
@@ -123,14 +125,15 @@ class Scenario:
     def start_sort(self, mib):
         self.start("sort", f"{HERE}/exercise_sort.py", self.options.nram, self.directory, mib, self.seed())
 
-    def start_swap(self, mib):
+    def start_swap(self, mib, copies=2):
         """A program of so many MiB has half as many here."""
-        words = ["swapon", f"{mib}M", f"--priority={SWAP_PRIORITY}", "--copies=2"]
+        swap_alone(self.stack)
+        words = ["swapon", f"{mib}M", f"--priority={SWAP_PRIORITY}", f"--copies={copies}"]
         with uninterrupted():
             cgroup = MemoryCgroup("nram-survive")
             later(self.stack, cgroup.close)
             if cgroup.path is None:
-                return print("NOT TESTED: swap while a network is cut: no memory cgroup can be made", file=sys.stderr)
+                return print("NOT TESTED: swap: no memory cgroup can be made", file=sys.stderr)
             cgroup.limit(mib * MIB // 2)
             cgroup.swap_eagerly()
             later(self.stack, run, self.options.nram, "swapoff", "--all", "--force")
@@ -284,9 +287,10 @@ def main():
     if "NRAM_OWN_NAMESPACE" not in os.environ:
         os.environ["NRAM_OWN_NAMESPACE"] = "1"
         os.execvp("unshare", ["unshare", "--mount", "--propagation=private", sys.executable, *sys.argv])
+    let_go_of_mounts()
     catch_signals()
     print(f"seed {options.seed}", flush=True)
-    passed = [run_scenario(options, name) for name in ([options.only] if options.only else SCENARIOS)]
+    passed = [run_scenario(options, name) for name in options.only]
     sys.exit(0 if all(passed) else 1)
 
 

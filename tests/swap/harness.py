@@ -36,6 +36,7 @@ from bench_places import (  # noqa: E402
     remove,
     remove_state,
     run,
+    swap_alone,
     uninterrupted,
 )
 from far_server import FarServer  # noqa: E402
@@ -80,6 +81,7 @@ class Harness:
         self.pause_ms = 0
         self.start_run()
         os.environ.pop("NRAM_POOL", None)
+        swap_alone(stack)
         with uninterrupted():
             self.directory = tempfile.mkdtemp(prefix="nram-swap-test-", dir="/tmp")
             os.environ["NRAM_STATE_DIR"] = f"{self.directory}/state"

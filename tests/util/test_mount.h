@@ -129,7 +129,7 @@ class NramMount {
   // The daemon's exit status; -1 if it had to be killed or was. Afterwards the mount is left alone.
   int AwaitEnd() {
     const auto ended = daemon_.WaitUntil(DeadlineAfterMs(30'000));
-    if (!ended.has_value()) ADD_FAILURE() << "the daemon does not end";
+    if (!ended.has_value()) ADD_FAILURE() << "the daemon does not end; does somebody else have its mount?";
     daemon_.Kill();
     running_ = false;
     return ended.has_value() && ended->signal == 0 ? ended->code : -1;

@@ -25,7 +25,7 @@ class TlsPoolFixture : public ::testing::Test {
 
   void Serve(With with, const std::string& access_file = "") {
     MemServerOptions options;
-    options.donate_bytes = 128 * kMiB;
+    options.donate_bytes = 256 * kMiB;
     options.port = options.data_port = 0;
     options.workers_per_class = 1;
     options.baseline_bytes_for_test = 0;

@@ -1,9 +1,10 @@
 // Debian builds gRPC without ThreadSanitizer's instrumentation: the sanitizer sees gRPC's system calls and memory, but
 // not the atomics that order them. It therefore leaves out races that have a stack frame of gRPC (or of its
 // absl::Mutex) in them, and reports all others (docs/adr/0003). Where the stack does not lead from libstdc++ back to
-// gRPC, the sanitizer sees only the copying of a string. The last but one line leaves that out, and with it races of
+// gRPC, the sanitizer sees only the copying of a string. One line leaves that out, and with it races of
 // our own in such a copy (not in other uses of a string). Code that gRPC's headers compile into us (grpc::internal::)
 // reads and frees objects that its library orders; so does the last owner of a channel, which may be a stub of ours.
+// glog asks the C library for the time zone, which orders its own memory by a lock that the sanitizer does not see.
 
 extern "C" const char* __tsan_default_suppressions();
 
@@ -17,5 +18,6 @@ extern "C" const char* __tsan_default_suppressions() {
          "race:libabsl\n"
          "race:absl::debian3::Status::Unref\n"
          "race:std::__cxx11::basic_string*_M_assign\n"
+         "race:tzset_internal\n"
          "deadlock:libgrpc\n";
 }

@@ -5,6 +5,7 @@ import contextlib
 import mmap
 import os
 import socket
+import struct
 import time
 
 from bench_places import MIB, Failure
@@ -38,8 +39,10 @@ def _give(end, size):
     memory = _memory(size, warm=True)
     end.sendall(b"r")
     end.recv(1)
+    began = time.process_time()
     for at in range(0, size, PIECE):
         end.sendall(memory[at : at + PIECE])
+    end.sendall(struct.pack("d", time.process_time() - began))
 
 
 def _take(end, size, warm):
@@ -65,24 +68,51 @@ def _child(work):
     return pid
 
 
+def _pinned(processors, work):
+    """To be a child: `work` on these processors alone; None: wherever."""
+
+    def pinned():
+        if processors is not None:
+            os.setsid()  # as a server has a session of its own, by which the kernel may share processors out
+            os.sched_setaffinity(0, processors)
+        work()
+
+    return pinned
+
+
 def relay_speed(mib, warm, tcp):
     """MB a second; `warm`: the second peer has touched its memory before."""
+    began, ended, _ = relay(mib, warm, tcp)
+    return mib * MIB / 1e6 / (ended - began)
+
+
+def relay(mib, warm, tcp, seconds=0, giver_on=None, rest_on=None):
+    """When it began and ended, by time.monotonic(), and the first peer's seconds of processor time. The bytes are
+    spread over `seconds`. The first peer runs on the processors `giver_on`, all else on `rest_on`."""
     size = mib * MIB
     source, giver = _pair(tcp)
     target, taker = _pair(tcp)
     # Each has only its own end, so that they end with this process.
-    children = [_child(lambda: (source.close(), target.close(), taker.close(), _give(giver, size)))]
-    children.append(_child(lambda: (source.close(), target.close(), giver.close(), _take(taker, size, warm))))
+    give = _pinned(giver_on, lambda: _give(giver, size))
+    take = _pinned(rest_on, lambda: _take(taker, size, warm))
+    children = [_child(lambda: (source.close(), target.close(), taker.close(), give()))]
+    children.append(_child(lambda: (source.close(), target.close(), giver.close(), take())))
     giver.close()
     taker.close()
     buffer = memoryview(bytearray(PIECE))
+    before = os.sched_getaffinity(0)
     try:
+        if rest_on is not None:
+            os.sched_setaffinity(0, rest_on)
         for end in (source, target):
             if end.recv(1) != b"r":
                 raise Failure("a peer of the bare relay does not start")
         began = time.monotonic()
         source.sendall(b"g")
-        for _ in range(0, size, PIECE):
+        for at in range(0, size, PIECE):
+            ahead = began + seconds * at / size - time.monotonic()
+            if ahead > 0:
+                time.sleep(ahead)
             have = 0
             while have < PIECE:
                 count = source.recv_into(buffer[have:])
@@ -92,10 +122,52 @@ def relay_speed(mib, warm, tcp):
             target.sendall(buffer)
         if target.recv(1) != b"d":
             raise Failure("a peer of the bare relay has ended")
-        seconds = time.monotonic() - began
+        took = struct.unpack("d", source.recv(8, socket.MSG_WAITALL))[0]
+        ended = time.monotonic()
     finally:
+        os.sched_setaffinity(0, before)
         source.close()
         target.close()
         for pid in children:
             os.waitpid(pid, 0)
-    return size / 1e6 / seconds
+    return began, ended, took
+
+
+class BareStore:
+    """A peer on the processors `on` with memory of its own, that is read from and written to, a PIECE at a time."""
+
+    def __init__(self, mib, on):
+        self.size, self.at = mib * MIB, 0
+        self.end, far = _pair(tcp=False)
+        self.pid = _child(_pinned(on, lambda: (self.end.close(), self._answer(far))))
+        far.close()
+        self.buffer = memoryview(bytearray(PIECE))
+        if self.end.recv(1) != b"r":
+            raise Failure("a bare peer does not start")
+
+    def _answer(self, end):
+        memory = _memory(self.size, warm=True)
+        end.sendall(b"r")
+        at = 0
+        while order := end.recv(1):
+            if order == b"r":
+                end.sendall(memory[at : at + PIECE])
+            else:
+                end.recv_into(memory[at : at + PIECE], PIECE, socket.MSG_WAITALL)
+                end.sendall(b"d")
+            at = (at + PIECE) % self.size
+
+    def read(self):
+        self.end.sendall(b"r")
+        if self.end.recv_into(self.buffer, PIECE, socket.MSG_WAITALL) != PIECE:
+            raise Failure("a bare peer has ended")
+
+    def write(self):
+        self.end.sendall(b"w")
+        self.end.sendall(self.buffer)
+        if self.end.recv(1) != b"d":
+            raise Failure("a bare peer has ended")
+
+    def close(self):
+        self.end.close()
+        os.waitpid(self.pid, 0)

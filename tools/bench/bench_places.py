@@ -2,6 +2,7 @@
 slowed-down loop devices, pools. later() puts each thing that is set up onto an ExitStack, which always undoes it."""
 
 import contextlib
+import fcntl
 import glob
 import os
 import shutil
@@ -56,6 +57,14 @@ def uninterrupted():
             _end(_pending)
 
 
+def let_go_of_mounts():
+    """For a program in a mount namespace of its own: others' mounts would stay mounted here, and their daemons wait."""
+    with open("/proc/mounts", encoding="utf-8") as mounts:
+        places = [line.split()[1] for line in mounts if line.split()[2] == "fuse.nram"]
+    for place in places:
+        subprocess.run(["umount", "-l", place], stderr=subprocess.DEVNULL, check=False)
+
+
 def later(stack, act, *args, **named):
     """Runs it whole when the stack is closed; prints a failure, which does not stop the rest."""
 
@@ -80,6 +89,20 @@ def run(*words, check=True, timeout=600):
     if check and done.returncode != 0:
         raise Failure(f"{' '.join(words)}: {done.stderr.strip() or done.stdout.strip() or done.returncode}")
     return done.stdout.strip()
+
+
+def swap_alone(stack, path="/tmp/nram-swap-of-tests.lock", seconds=600):
+    """Until the stack is closed, no other test of this machine swaps. Programs of both would have pages in both areas,
+    and whoever ends one area brings pages back into the other's full cgroup, where the kernel ends a program for it."""
+    lock = open(path, "w")
+    stack.callback(lock.close)
+    until = time.monotonic() + seconds
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if time.monotonic() > until:
+            raise Failure(f"another test swaps for {seconds} s: it has {path} locked")
+        time.sleep(0.2)
 
 
 def remove(path):
@@ -120,6 +143,9 @@ class MemoryCgroup:
         """Sets the cgroup's swappiness where possible; with v2 the whole machine's vm.swappiness."""
         if self.v1:
             self.write("memory.swappiness", "100")
+
+    def never_swap(self):
+        self.write(*(("memory.swappiness", "0") if self.v1 else ("memory.swap.max", "0")))
 
     def join(self):
         self.write("cgroup.procs", str(os.getpid()))

@@ -12,7 +12,17 @@ import sys
 import tempfile
 import time
 
-from bench_places import MIB, Failure, available_bytes, later, remove_state, run, say, uninterrupted
+from bench_places import (
+    MIB,
+    Failure,
+    available_bytes,
+    later,
+    let_go_of_mounts,
+    remove_state,
+    run,
+    say,
+    uninterrupted,
+)
 
 REPORTING = "/sys/module/page_reporting/parameters"
 
@@ -37,6 +47,7 @@ def in_own_namespace(*kinds):
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, pass_on)
         sys.exit(process.wait())
+    let_go_of_mounts()
 
 
 def await_that(seconds, what, is_so):

@@ -1,23 +1,24 @@
-// A donor's own work, to see what lending costs it: `donor_job stream|chase MILLISECONDS`. stream adds up and copies 64
-// MiB again and again; chase follows pointers through 64 MiB in a random order. Prints how much it did a second.
+// A donor's own work, to see what lending costs it: `donor_job stream|chase`. stream adds up and copies 64 MiB again
+// and again; chase follows pointers through 64 MiB in a random order. Fifty times a second, until it is ended, it
+// prints the time (CLOCK_MONOTONIC), the processor time that it has had, both in seconds, and how much it has done so
+// far.
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-enum { kBytes = 64 << 20, kLine = 64, kLines = kBytes / kLine };
+enum { kBytes = 64 << 20, kLine = 64, kLines = kBytes / kLine, kPiece = kBytes / 16 };
 
-static double Now(void) {
+static double Now(clockid_t clock) {
   struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
+  clock_gettime(clock, &now);
   return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
 int main(int argc, char** argv) {
-  if (argc != 3) return 2;
+  if (argc != 2) return 2;
   const int chases = strcmp(argv[1], "chase") == 0;
-  const double seconds = atof(argv[2]) / 1000;
   uint64_t* memory = aligned_alloc(2 << 20, kBytes);
   uint64_t* other = aligned_alloc(2 << 20, kBytes);
   uint32_t* order = malloc(kLines * sizeof *order);
@@ -38,21 +39,23 @@ int main(int argc, char** argv) {
   volatile uint64_t sink = 0;
   double done = 0;
   uint64_t at = 0;
-  const double began = Now();
-  double now = began;
-  while (now - began < seconds) {
+  double told = 0;
+  for (uint64_t piece = 0;; piece = (piece + 1) % (kBytes / kPiece)) {
     if (chases) {
-      for (int i = 0; i < 100000; ++i) at = memory[at];
-      done += 100000;
+      for (int i = 0; i < 2000; ++i) at = memory[at];
+      done += 2000;
     } else {
-      memcpy(other, memory + kBytes / 16, kBytes / 2);
-      for (uint64_t i = 0; i < kBytes / 16; ++i) at += other[i];
-      done += kBytes;
+      const uint64_t first = piece * (kPiece / 8);
+      memcpy(other + first, memory + first, kPiece);
+      for (uint64_t i = 0; i < kPiece / 8; ++i) at += other[first + i];
+      done += kPiece;
     }
-    now = Now();
+    const double now = Now(CLOCK_MONOTONIC);
+    if (now - told < 0.02) continue;
+    told = now;
+    sink = at;
+    (void)sink;
+    printf("%.6f %.6f %.0f\n", now, Now(CLOCK_PROCESS_CPUTIME_ID), done);
+    if (fflush(stdout) != 0) return 0;
   }
-  sink = at;
-  (void)sink;
-  printf("%.0f\n", done / (now - began));
-  return 0;
 }

@@ -6,11 +6,14 @@ usage: tools/bench/give_back.py [drop|move|job]... [flags]
   drop    1 GiB whose pages have another copy: the copies there are dropped (mark: 0.5 s)
   move    1 GiB of one copy: it moves to the other server, through the mount that owns it. Beside it a loop that
           receives as much from one bare socket and sends it to another (mark: at most 1.5 times as long)
-  job     a program on the donor that streams through memory, and one that waits for it: alone, and beside a server that
-          lends 1 GiB to an idle mount (mark: at most 1 % slower)
+  job     a program on the donor that streams through memory, and one that waits for it, beside a server that has lent
+          1 GiB. `--while` says what goes on meanwhile: nothing (idle; mark: at most 1 % slower than alone), reads and
+          writes (busy), or 1 GiB moves to the other server (giving; mark: at most 3 % slower than beside a bare loop
+          that moves as much in the same time). See give_back_job.py
 
   --nram=PROGRAM   (default: the one that was built here)
   --rounds=N       1..100 (default 3)
+  --while=WHAT,... of the row job: idle, busy, giving (default: all)
   --steady         as with copies_rows.py
 
 The donor is a memory cgroup with a server in it. The cgroup's limit falls at once, so that 1 GiB more is to be left to
@@ -24,59 +27,14 @@ import os
 import statistics
 import subprocess
 import sys
-import time
 
 import copies_places as places
 from bare_relay import relay_speed
-from bench_places import MIB, Failure, MemoryCgroup, catch_signals, drop_caches, later, machine, run, say
+from bench_places import Failure, catch_signals, machine, say
+from give_back_job import WHILE, job
+from give_back_places import GIVEN_MIB, Donor
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-GIVEN_MIB = 1024
-STORED_MIB = 1200
-RESERVE_MIB = GIVEN_MIB + 128
-PATIENCE_S = 60
-
-
-class Donor:
-    """Server 0 of the pool, in a cgroup, and the mount of a client that has stored something there."""
-
-    def __init__(self, stack, options, copies):
-        self.servers = places.Servers(stack, options.nram, 2, 4 * GIVEN_MIB)
-        self.cgroup = MemoryCgroup("nram-donor")
-        later(stack, self.cgroup.close)
-        if self.cgroup.path is None:
-            raise Failure("no memory cgroup can be made here")
-        self.cgroup.limit((STORED_MIB + RESERVE_MIB + 512) * MIB)
-        self.servers.kill(0)
-        words = [word for word in self.servers.words[0] if not word.startswith("--donate=")]
-        join = f'echo $$ > {self.cgroup.path}/cgroup.procs && exec "$@"'
-        words += ["--donate=auto", f"--reserve={RESERVE_MIB}M"]
-        self.servers.words[0] = ["sh", "-c", join, "sh", *words]
-        self.servers.start_again(0)
-        flags = [f"--copies={copies}", "--seal" if copies == 1 else "--no-seal"]
-        self.mount = stack.enter_context(places.Mount(options.nram, self.servers.spec, *flags))
-        if copies == 1:  # all of it is to be here
-            run(options.nram, "drain", self.servers.address(1))
-        places.write_file(f"{self.mount.path}/file", STORED_MIB)
-        drop_caches()
-        if copies == 1:
-            run(options.nram, "drain", "--undo", self.servers.address(1))
-        self.pid = self.servers.pids[0]
-
-    def give_back(self):
-        """Seconds until GIVEN_MIB are given back."""
-        before = places.resident_bytes(self.pid)
-        if before < STORED_MIB * MIB:
-            raise Failure(f"the donor holds {before // MIB} MiB only")
-        time.sleep(2)  # the client's walk knows all spans, the mount is idle
-        began = time.monotonic()
-        self.cgroup.limit(before + 160 * MIB)
-        while before - places.resident_bytes(self.pid) < GIVEN_MIB * MIB:
-            if time.monotonic() - began > PATIENCE_S:
-                given = (before - places.resident_bytes(self.pid)) // MIB
-                raise Failure(f"{given} MiB were given back in {PATIENCE_S} s")
-            time.sleep(0.005)
-        return time.monotonic() - began
 
 
 def once(options, copies):
@@ -111,42 +69,18 @@ def move(options):
     )
 
 
-def job(options):
-    with contextlib.ExitStack() as stack:
-        program = f"/tmp/nram-bench-{os.getpid()}-job"
-        later(stack, lambda: os.path.exists(program) and os.unlink(program))
-        run("cc", "-O2", "-o", program, f"{HERE}/donor_job.c")
-
-        def speed(kind):
-            return float(subprocess.run([program, kind, "2000"], capture_output=True, text=True, timeout=60).stdout)
-
-        alone, beside = {"stream": [], "chase": []}, {"stream": [], "chase": []}
-        for number in range(options.rounds):
-            say(f"job: round {number + 1} of {options.rounds}")
-            for kind, speeds in alone.items():
-                speeds += [speed(kind) for _ in range(3)]
-            with contextlib.ExitStack() as inner:
-                Donor(inner, options, copies=2)
-                time.sleep(2)
-                for kind, speeds in beside.items():
-                    speeds += [speed(kind) for _ in range(3)]
-        for kind, speeds in alone.items():
-            ratio = statistics.median(beside[kind]) / statistics.median(speeds)
-            verdict = "ok" if ratio >= 0.99 else "missed"
-            print(f"job, {kind}, idle pool: {ratio:.3f} of alone; mark: at least 0.99: {verdict}", flush=True)
-
-
 def main():
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("rows", nargs="*")
     parser.add_argument("--nram", default=f"{HERE}/../../bazel-bin/tools/nram/nram")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--while", dest="during", type=lambda words: words.split(","), default=list(WHILE))
     for switch in ("steady", "help"):
         parser.add_argument(f"--{switch}", action="store_true")
     options = parser.parse_args()
     kinds = {"drop": drop, "move": move, "job": job}
     rows = options.rows or list(kinds)
-    if options.help or any(row not in kinds for row in rows):
+    if options.help or any(row not in kinds for row in rows) or any(what not in WHILE for what in options.during):
         print(__doc__, end="")
         sys.exit(0 if options.help else 2)
     options.nram = os.path.abspath(options.nram)

@@ -1,0 +1,273 @@
+"""A pool whose donors take their memory back, and what was promised to them and to the pool's clients."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import survive
+from bench_places import MIB, Failure, MemoryCgroup, later, uninterrupted
+
+HERE = os.path.dirname(os.path.realpath(__file__))
+TAKEN = 0.9  # of the limit
+KEEP_S = [0, 0.5, 2, 5]
+GIVEN_S = 30  # the longest that a donor may have to wait for its memory
+PROMISED_S = 10  # until a server holds no more than it may; usually it is a tenth of a second
+CALM_S = 40
+FROZEN_S = 2
+# What a server may hold although all of its memory is asked back, beyond what it holds when it is empty: 16 MiB for
+# spans that stay, an extent for each size of frames, landing frames and buffers.
+KEPT_MIB = 48
+
+
+class Balloon:
+    """The work of a donor itself: it takes so many MiB within the seconds. A patient one waits while the cgroup is
+    full."""
+
+    def __init__(self, cgroup, mib, take_s, patient=False):
+        words = [sys.executable, f"{HERE}/balloon.py", cgroup.path, str(mib), str(take_s)]
+        if patient:
+            words.append("patient")
+        self.cgroup, self.mib = cgroup, mib
+        self.began = time.monotonic()
+        with uninterrupted():
+            self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        os.set_blocking(self.process.stdout.fileno(), False)
+        self.took_ms = None
+
+    def look(self):
+        """Whether it has all of its memory."""
+        if self.took_ms is None:
+            line = self.process.stdout.readline()
+            if line:
+                self.took_ms = int(line)
+            elif self.process.poll() is not None:
+                raise Failure(f"the donor's own work was ended: {self.process.returncode}")
+        return self.took_ms is not None
+
+    def close(self):
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        try:
+            self.process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def anonymous_mib(cgroup):
+    """What programs in it hold, files left out."""
+    key = "rss" if cgroup.v1 else "anon"
+    with open(f"{cgroup.path}/memory.stat") as file:
+        return next(int(line.split()[1]) for line in file if line.split()[0] == key) / MIB
+
+
+class Pressed(survive.Scenario):
+    """Donors that take their memory back, in place of servers that are killed."""
+
+    limit_mib = 1536  # of each donor
+    reserve_mib = 192
+    donate = "auto"
+    server_flags = ()
+    fits_frozen = True  # what a frozen client has at a donor fits beside the balloon
+
+    def __init__(self, options, name, stack):
+        self.cgroups, self.balloons = [], []
+        self.presses, self.longest_ms, self.given_mib = 0, 0, 0
+        self.kept_promises, self.resident_ms = 0, 0
+        self.doing = "nobody is pressed"
+        super().__init__(options, name, stack)
+        for number in self.pool.numbers:
+            with uninterrupted():
+                cgroup = MemoryCgroup(f"nram-press{number}")
+                later(stack, cgroup.close)
+                if cgroup.path is None:
+                    raise Failure("no memory cgroup can be made here")
+                cgroup.limit(self.limit_mib * MIB)
+                cgroup.never_swap()  # what leaves has left
+                self.cgroups.append(cgroup)
+                words, environment = self.pool.kill(number)
+                words = [word for word in words if not word.startswith("--donate=")]
+                words += [f"--donate={self.donate}", f"--reserve={self.reserve_mib}M", "--give-back=pressure"]
+                words += self.server_flags
+                join = f'echo $$ > {cgroup.path}/cgroup.procs && exec "$@"'
+                self.pool.start(number, ["sh", "-c", join, "sh", *words], environment)
+        later(stack, self.close_balloons)
+        self.empty_mib = [server["resident_bytes"] / MIB for server in self.pool.status()["servers"]]
+
+    def close_balloons(self):
+        while self.balloons:
+            self.balloons.pop().close()
+
+    def figures(self):
+        each = [f"{one.name} {one.operations} operations, {one.pause_ms} ms" for one in self.programs]
+        return "; ".join(
+            [
+                f"{self.presses} presses, {self.given_mib} MiB given back, the slowest in {self.longest_ms} ms",
+                f"{self.kept_promises} times resident memory as promised, {self.resident_ms} ms later at most",
+                *each,
+            ]
+        )
+
+    def look(self):
+        super().look()
+        for cgroup in self.cgroups:
+            if cgroup.oom_kills() > 0:
+                raise Failure(f"somebody in {cgroup.path} was killed for want of memory; {self.doing}")
+
+    def clients(self):
+        """Daemons of mounts and of swap, to be frozen: not their kernels' requests."""
+        found = []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline") as file:
+                words = file.read()
+                if "nram-fsd" in words.split("\0")[0] and self.directory in words:
+                    found.append(int(pid))
+        return found
+
+    def await_that(self, seconds, what, is_so):
+        until = time.monotonic() + seconds
+        while not is_so():
+            if time.monotonic() > until:
+                raise Failure(f"{what} took longer than {seconds} s: {json.dumps(self.pool.last)}")
+            self.pool.wait(0.1)
+
+    def is_calm(self):
+        status = self.pool.status()
+        servers = status.get("servers", [])
+        # `moving` and `degraded` may stay: where only one host has room, there is no second copy.
+        return servers and all(server["answers"] and server["asked_back_bytes"] == 0 for server in servers)
+
+    def df(self):
+        """{} if there is no answer at all."""
+        done = subprocess.run([self.options.nram, "df", "--json"], capture_output=True, text=True, timeout=60)
+        with contextlib.suppress(ValueError):
+            return json.loads(done.stdout)
+        return {}
+
+    def take(self, number, mib=None, patient=False):
+        """A balloon begins in that donor, of 90 % of its memory if nothing else is said."""
+        mib = round(TAKEN * self.limit_mib) if mib is None else mib
+        self.balloons.append(Balloon(self.cgroups[number], mib, self.options.take_seconds, patient))
+        return self.balloons[-1]
+
+    def release(self):
+        """All balloons end, and with them all asking."""
+        self.longest_ms = max([self.longest_ms, *(balloon.took_ms for balloon in self.balloons)])
+        self.close_balloons()
+        self.presses += 1
+        self.doing = "nobody is pressed"
+        self.await_that(CALM_S, "the end of all asking", self.is_calm)
+        self.given_mib = sum(server.get("given_back_bytes", 0) for server in self.pool.last["servers"]) // MIB
+
+    def await_promised(self, numbers, stays_mib=0):
+        """Until these donors' servers hold no more than beside their balloons they may. `stays_mib`: what cannot leave.
+        When a balloon has all it wants, nothing more is needed at once: so this may take a while after it."""
+        began = time.monotonic()
+        held = {}
+
+        def is_promised():
+            servers = self.pool.status().get("servers", [])
+            for number, balloon in zip(numbers, self.balloons):
+                resident = servers[number].get("resident_bytes", sys.maxsize) / MIB if servers else sys.maxsize
+                held[number] = (round(resident), round(anonymous_mib(self.cgroups[number]) - balloon.mib))
+            return all(max(held[number]) <= self.promised_mib(number, stays_mib) for number in numbers)
+
+        most = [round(self.promised_mib(number, stays_mib)) for number in numbers]
+        try:
+            self.await_that(PROMISED_S, f"that the servers {numbers} hold {most} MiB at most", is_promised)
+        except Failure as failure:
+            raise Failure(f"{failure}; by status and by cgroup they hold {held} MiB")
+        self.kept_promises += 1
+        self.resident_ms = max(self.resident_ms, round(1000 * (time.monotonic() - began)))
+
+    def promised_mib(self, number, stays_mib):
+        """What the host has left over, and no less than what an empty server holds."""
+        taken = sum(balloon.mib for balloon in self.balloons if balloon.cgroup is self.cgroups[number])
+        left = self.limit_mib - taken - self.reserve_mib
+        return max(left, self.empty_mib[number] + KEPT_MIB + stays_mib)
+
+    def press(self):
+        numbers = self.random.sample(self.pool.numbers, self.how_many())
+        frozen = self.clients()[:1] if self.random.random() < 0.2 else []
+        for pid in frozen:
+            os.kill(pid, signal.SIGSTOP)
+        thaws = time.monotonic() + FROZEN_S
+        self.doing = f"donors {numbers} are pressed, {len(frozen)} clients are frozen"
+        try:
+            for number in numbers:
+                self.take(number, patient=bool(frozen) and not self.fits_frozen)
+
+            def all_full():
+                if frozen and time.monotonic() > thaws:
+                    os.kill(frozen.pop(), signal.SIGCONT)
+                return all([balloon.look() for balloon in self.balloons])
+
+            self.await_that(GIVEN_S, f"what the donors {numbers} need", all_full)
+        finally:
+            for pid in frozen:
+                os.kill(pid, signal.SIGCONT)
+        keep_s = self.random.choice(KEEP_S)
+        self.pool.wait(keep_s)
+        # What goes at once shows other things.
+        if keep_s > 0 or self.kept_promises == 0:
+            self.await_promised(numbers)
+        self.release()
+
+    def how_many(self):
+        """Donors that are pressed at once."""
+        return self.random.choice([1, 1, 2])
+
+    def kill_servers(self, clients):
+        self.pool.await_whole(self.spans, clients, surely_s=0)
+        while time.monotonic() < self.until:
+            began = time.monotonic()
+            self.press()
+            self.pool.wait(began + self.options.every - time.monotonic())
+
+    def end_program(self, program):
+        """It looks at everything once more."""
+        program.end()
+        while program.process.poll() is None:
+            self.pool.wait(0.05)
+        self.look()
+        self.programs.remove(program)
+
+
+class PressedSort(Pressed):
+    """A sort that finds no room for its scratch ends, as it should; with two donors left there is enough."""
+
+    def how_many(self):
+        return 1
+
+    def has_room(self):
+        donors = self.df().get("donors", [])
+        return donors and all(
+            donor["free_bytes"] + donor["used_bytes"] > 3 * self.options.mib * MIB for donor in donors
+        )
+
+    def press(self):
+        super().press()
+        self.await_that(CALM_S, "the donors' lending again", self.has_room)
+
+
+class PressedSwap(Pressed):
+    """Swap with two copies of each page, and with one, which moves."""
+
+    fits_frozen = False
+
+    def swap(self):
+        self.press_swap(copies=2)
+
+    def swap1(self):
+        self.press_swap(copies=1)
+
+    def press_swap(self, copies):
+        # All of it may be on the donor that is pressed, because the others were lately. Most of it has to fit beside.
+        self.start_swap(self.options.mib, copies)
+        self.begin()
+        self.spans = self.options.mib // 4 if copies > 1 else 0  # those of one copy are not counted
+        self.kill_servers(clients=1)
