@@ -12,11 +12,12 @@
 
 namespace nram {
 
-// How much a server may take from now on, reserved room included: `allowed_bytes`, or if `taken_bytes` is more, that
-// and `allowance_bytes` for spans that stay and grow, but not more than its ceiling is at present. What is let in
-// beyond that would be asked back at once, and go round between the servers of a full pool.
-uint64_t CeilingWhileAsking(uint64_t allowed_bytes, uint64_t taken_bytes, uint64_t present_bytes,
-                            uint64_t allowance_bytes);
+// How much a server may take from now on, reserved room included: `allowed_bytes`, or what it has taken if that is
+// more. While it has taken more, or `is_pressed`, spans that stay may grow: then it is up to `allowance_bytes` more
+// than what it has taken, but not more than its ceiling is at present. Others are told nothing of the allowance, and it
+// ends: what they took of it would be asked back soon, and go round between the servers of a full pool for ever.
+uint64_t CeilingFor(uint64_t allowed_bytes, uint64_t taken_bytes, uint64_t present_bytes, uint64_t allowance_bytes,
+                    bool is_pressed);
 
 // Tick, End and what is said to be theirs are for one thread. The rest is thread-safe. Nothing blocks.
 class Asking {
@@ -29,6 +30,8 @@ class Asking {
   // --- From tick to tick; every 100 ms or so. `now_ns`: of any clock, not 0.
   // Clients have `stored_bytes` here, and `over_bytes` of that are too many. True: the server asks.
   bool Tick(uint64_t over_bytes, uint64_t stored_bytes, int64_t now_ns);
+  // It has more than it may, although it does not ask: it is a little, or needs nobody's help. After Tick, before End.
+  void NoteShort(int64_t now_ns) { last_ns_ = now_ns; }
   // Nothing is too many. Returns for how long it had been asking; below 0: it did not ask.
   int64_t End(int64_t now_ns);
   bool asks() const { return since_ns_ != 0; }
@@ -43,7 +46,7 @@ class Asking {
   // Of what any client has here, in millionths; at least 1 while something is asked. Some clients cannot give, or do
   // not hear: then it rises, until those that can give enough.
   uint32_t Share(uint64_t stored_bytes) const;
-  // It asks, or has asked within kPressedNs before the last tick.
+  // It has more than it may, or had within kPressedNs before the last tick.
   bool pressed() const { return pressed_; }
   // For how long it has been asking, at the last tick; 0: it does not ask.
   uint64_t asked_ms() const { return asked_ms_; }
@@ -67,7 +70,7 @@ class Asking {
 
   // --- The ticks'.
   int64_t since_ns_ = 0;  // 0: it does not ask
-  int64_t last_ns_ = 0;
+  int64_t last_ns_ = 0;   // when it last had more than it may
   int64_t progress_ns_ = 0;
   uint64_t progress_bytes_ = 0;  // what was asked then
   int64_t urged_ns_ = 0;

@@ -318,7 +318,7 @@ void ControlService::FillCapacity(const Tenant* tenant, v1::Capacity* capacity) 
   const uint64_t free_bytes =
       tenant == nullptr ? usage.free_bytes : std::min(usage.free_bytes, tenant->account.left_bytes());
   // Nothing new is wanted here while the donor needs the memory.
-  capacity->set_free_bytes(core_->give_back().share() > 0 ? 0 : free_bytes);
+  capacity->set_free_bytes(core_->give_back().FreeForNew(free_bytes));
   const uint64_t told = used + usage.reserved_bytes + usage.free_bytes;
   capacity->set_overhead_bytes(usage.ceiling_bytes > told ? usage.ceiling_bytes - told : 0);
   capacity->set_draining(core_->draining());

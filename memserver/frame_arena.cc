@@ -411,13 +411,14 @@ uint64_t FrameArena::left_bytes(const ArenaReservation& reservation) const {
   return reservation.left_bytes_;
 }
 
-uint64_t FrameArena::SetCeiling(uint64_t bytes, uint64_t allowance_bytes) {
+uint64_t FrameArena::SetCeiling(uint64_t bytes, uint64_t allowance_bytes, bool is_pressed) {
   for (int step = 0; step < kReleaseStepsMax; ++step) {
     {
       MutexLock lock(&mu_);
       for (int i = 0; i < kReleaseStep && DemandLocked(0, 0) > bytes && CanSpareLocked(0); ++i) ReleaseSpareLocked();
       const uint64_t demand = DemandLocked(0, 0);
-      ceiling_bytes_ = std::min(CeilingWhileAsking(bytes, demand, ceiling_bytes_, allowance_bytes), ceiling_max_bytes_);
+      ceiling_bytes_ =
+          std::min(CeilingFor(bytes, demand, ceiling_bytes_, allowance_bytes, is_pressed), ceiling_max_bytes_);
       if (demand <= bytes || !CanSpareLocked(0)) return demand - std::min(demand, bytes);
     }
     poll(nullptr, 0, 1);

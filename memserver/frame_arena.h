@@ -118,8 +118,8 @@ class FrameArena {
 
   // Moves the ceiling: never below the memory in use, never above Create's ceiling. Spare extents beyond it go back to
   // the host, 1 GiB a call at most. To be called again and again. Returns how much is taken or reserved beyond `bytes`.
-  // If that is not 0, the ceiling is up to `allowance_bytes` above what is taken, but not above the present one.
-  uint64_t SetCeiling(uint64_t bytes, uint64_t allowance_bytes = 0);
+  // The ceiling may be above `bytes` by what CeilingFor (memserver/asking.h) says.
+  uint64_t SetCeiling(uint64_t bytes, uint64_t allowance_bytes = 0, bool is_pressed = false);
   // To be called often, and with `period_ends` now and then. Extents that were spare for a whole period go back to the
   // host, 1 GiB a call at most, so that the caller has time for other things. Memory that is freed and soon taken
   // again, as by a program's temporary files, need not be cleared and mapped again.

@@ -25,7 +25,8 @@ void GiveBack::Tick(uint64_t allowed_bytes, int64_t now_ns, std::vector<std::str
   const bool was_asking = asking_.asks();
   const ArenaUsage before = arena_->usage();
   const bool is_needed = before.fixed_bytes + before.index_bytes + before.extent_bytes > allowed_bytes;
-  uint64_t over = arena_->SetCeiling(allowed_bytes, may_ask ? Asking::kAllowanceBytes : 0);
+  const uint64_t allowance_bytes = may_ask ? Asking::kAllowanceBytes : 0;
+  uint64_t over = arena_->SetCeiling(allowed_bytes, allowance_bytes, asking_.pressed());
   if (over > 0 && options_.mode != GiveBackOptions::Mode::kOff) {
     const uint64_t gain = Gain(now_ns);
     // While clients give, the next spans leave more of these extents empty. What is free here already does not wait for
@@ -33,7 +34,7 @@ void GiveBack::Tick(uint64_t allowed_bytes, int64_t now_ns, std::vector<std::str
     const bool waits = was_asking && gain < over / 2 && asking_.StandsStillNs(now_ns) < kCompactAfterNs;
     if (gain >= kCompactBytesMin && !waits) {
       Compact(std::min(over, gain), now_ns);
-      over = arena_->SetCeiling(allowed_bytes, may_ask ? Asking::kAllowanceBytes : 0);
+      over = arena_->SetCeiling(allowed_bytes, allowance_bytes, asking_.pressed());
     }
   }
   const uint64_t extent_bytes = arena_->usage().extent_bytes;
@@ -45,9 +46,10 @@ void GiveBack::Tick(uint64_t allowed_bytes, int64_t now_ns, std::vector<std::str
   const uint64_t gain = Gain(now_ns);
   const uint64_t stored = StoredBytes();
   const uint64_t asked = std::min(over > gain ? over - gain : 0, stored);
+  const uint64_t ceiling = arena_->usage().ceiling_bytes;
+  beyond_bytes_ = ceiling - std::min(ceiling, allowed_bytes);
   if (!asking_.Tick(asked, stored, now_ns)) {
-    // What is let in now would be asked back soon.
-    if (over > 0) (void)arena_->SetCeiling(allowed_bytes);
+    if (over > 0) asking_.NoteShort(now_ns);
     return EndAsking(now_ns, remarks);
   }
   store_->SetAsksBack(true);

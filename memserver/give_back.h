@@ -65,6 +65,11 @@ class GiveBack {
   uint32_t share() const { return asking_.Share(StoredBytes()); }
   bool pressed() const { return asking_.pressed(); }
   uint64_t asked_back_ms() const { return asking_.asked_ms(); }
+  // Of what is free, what new spans may take: the rest is for spans that stay and grow.
+  uint64_t FreeForNew(uint64_t free_bytes) const {
+    const uint64_t beyond = beyond_bytes_;
+    return share() > 0 || free_bytes <= beyond ? 0 : free_bytes - beyond;
+  }
   // What the host has got back of memory that it needed, since the start.
   uint64_t given_back_bytes() const { return given_back_bytes_; }
   uint64_t regions_given_up() const { return regions_given_up_; }
@@ -97,6 +102,7 @@ class GiveBack {
   Spill spill_;
 
   Asking asking_;
+  std::atomic<uint64_t> beyond_bytes_{0};  // how much the ceiling is above what the server may hold
   std::atomic<uint64_t> given_back_bytes_{0};
   std::atomic<uint64_t> regions_given_up_{0};
 

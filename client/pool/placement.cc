@@ -39,9 +39,13 @@ uint32_t NumberOfName(const std::string& name) {
 uint64_t PlacementWeight(const ServerRoom& room) {
   if (NRAM_PLANTED(donors_room_alone)) return room.refused ? 0 : std::max(room.free_bytes, kSpanBytes);
   if (room.takes_nothing) return 0;
+  // What a pressed server has beyond its word, spans there need that stay.
+  if (room.pressed) {
+    const uint64_t weight = room.room_bytes + (room.refused ? 0 : room.free_bytes);
+    return weight > 0 ? weight / kPressedShare + 1 : 0;
+  }
   // The server's last word may be old: until it refuses, it is worth asking.
-  const uint64_t weight = room.room_bytes + (room.refused ? 0 : std::max(room.free_bytes, kSpanBytes));
-  return room.pressed && weight > 0 ? weight / kPressedShare + 1 : weight;
+  return room.room_bytes + (room.refused ? 0 : std::max(room.free_bytes, kSpanBytes));
 }
 
 SpanPlacement PlaceSpan(PlacementPolicy policy, RegionId region, uint64_t span, int replicas,

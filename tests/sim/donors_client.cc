@@ -45,7 +45,7 @@ void DonorClient::Listen(uint16_t server) {
   Session& session = sessions_[server];
   const Donor& donor = *session.donor;
   session.share = donor.asking.Share(donor.stored);
-  session.room.free_bytes = session.share > 0 ? 0 : donor.FreeBytes();
+  session.room.free_bytes = donor.FreeForNew();
   session.room.pressed = donor.asking.pressed();
   session.room.takes_nothing = session.share > 0;
   if (session.room.free_bytes > kSpanBytes) session.room.refused = false;
@@ -89,7 +89,7 @@ std::string DonorClient::FindStuck(uint16_t server) const {
       const auto servers = known.servers.begin();
       const bool is_there = std::find(servers, servers + known.count, other) != servers + known.count;
       if (is_there ? donor.asking.asks() || other == server
-                   : donor.asking.asks() || donor.FreeBytes() < 2 * kSpanBytes) {
+                   : donor.asking.asks() || donor.FreeForNew() < 2 * kSpanBytes) {
         continue;
       }
       return absl::StrCat("client ", number_, ": span ", span, " stays on donor ", sessions_[server].donor->index,

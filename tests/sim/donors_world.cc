@@ -137,13 +137,14 @@ void DonorWorld::TickServer(size_t index) {
                                                   .own_bytes = donor->stored,
                                                   .stalled = taken < donor->jobs_bytes ? 1.0 : 0.0});
   const uint64_t stored = donor->stored;
+  donor->allowed = allowed;
+  const bool pressed = donor->asking.pressed();
   donor->ceiling =
-      std::min(CeilingWhileAsking(allowed, stored, donor->ceiling, Asking::kAllowanceBytes), donor->ceiling_max);
+      std::min(CeilingFor(allowed, stored, donor->ceiling, Asking::kAllowanceBytes, pressed), donor->ceiling_max);
   const bool asked = donor->asking.asks();
   if (!donor->asking.Tick(stored - std::min(stored, allowed), stored, now_ns())) {
+    if (stored > allowed) donor->asking.NoteShort(now_ns());
     donor->asking.End(now_ns());
-    if (stored > allowed)
-      donor->ceiling = std::min(CeilingWhileAsking(allowed, stored, donor->ceiling, 0), donor->ceiling_max);
   }
   if (!asked) donor->asks_since_ms = now_ms_;
   NoteAsked(donor, donor->asking.AskedBytes(stored));
@@ -209,7 +210,7 @@ std::string DonorWorld::FindStuck() const {
 
 uint64_t DonorWorld::free_bytes() const {
   uint64_t bytes = 0;
-  for (const auto& donor : donors_) bytes += donor->asking.asks() ? 0 : donor->FreeBytes();
+  for (const auto& donor : donors_) bytes += donor->FreeForNew();
   return bytes;
 }
 

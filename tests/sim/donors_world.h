@@ -76,6 +76,7 @@ struct Donor {
   uint64_t stored = 0;  // bytes of spans, also of what is to be freed
   uint64_t ceiling = 0;
   uint64_t ceiling_max = 0;
+  uint64_t allowed = 0;
   std::vector<std::pair<DonorClient*, uint16_t>> sessions;
   // When the link is free, as far as its transfers are known.
   double in_ns = 0;
@@ -90,6 +91,8 @@ struct Donor {
   uint64_t window_least = UINT64_MAX;
 
   uint64_t FreeBytes() const { return ceiling > stored ? ceiling - stored : 0; }
+  // For new spans. GiveBack::FreeForNew.
+  uint64_t FreeForNew() const { return asking.asks() || stored >= allowed ? 0 : allowed - stored; }
   // One more span, if there is room.
   bool Take() {
     if (FreeBytes() < kSpanBytes) return false;
