@@ -70,7 +70,7 @@
   PLANT(donors_pressed_forgotten)              \
   PLANT(donors_room_alone)                     \
   PLANT(donors_no_budget)                      \
-  PLANT(donors_allowance_stays)                \
+  PLANT(donors_allowance_taken)                \
   PLANT(donors_search_for_ever)
 
 namespace nram {

@@ -47,7 +47,7 @@ void GiveBack::Tick(uint64_t allowed_bytes, int64_t now_ns, std::vector<std::str
   const uint64_t stored = StoredBytes();
   const uint64_t asked = std::min(over > gain ? over - gain : 0, stored);
   const uint64_t ceiling = arena_->usage().ceiling_bytes;
-  beyond_bytes_ = ceiling - std::min(ceiling, allowed_bytes);
+  beyond_bytes_ = over > 0 ? ~uint64_t{0} : ceiling - std::min(ceiling, allowed_bytes);
   if (!asking_.Tick(asked, stored, now_ns)) {
     if (over > 0) asking_.NoteShort(now_ns);
     return EndAsking(now_ns, remarks);

@@ -102,7 +102,7 @@ class GiveBack {
   Spill spill_;
 
   Asking asking_;
-  std::atomic<uint64_t> beyond_bytes_{0};  // how much the ceiling is above what the server may hold
+  std::atomic<uint64_t> beyond_bytes_{0};  // of what is free; ~0: it has more than it may
   std::atomic<uint64_t> given_back_bytes_{0};
   std::atomic<uint64_t> regions_given_up_{0};
 

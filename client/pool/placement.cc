@@ -40,9 +40,9 @@ uint64_t PlacementWeight(const ServerRoom& room) {
   if (NRAM_PLANTED(donors_room_alone)) return room.refused ? 0 : std::max(room.free_bytes, kSpanBytes);
   if (room.takes_nothing) return 0;
   // What a pressed server has beyond its word, spans there need that stay.
-  if (room.pressed) {
+  if (room.pressed && !NRAM_PLANTED(donors_allowance_taken)) {
     const uint64_t weight = room.room_bytes + (room.refused ? 0 : room.free_bytes);
-    return weight > 0 ? weight / kPressedShare + 1 : 0;
+    return weight < kSpanBytes ? 0 : weight / kPressedShare;
   }
   // The server's last word may be old: until it refuses, it is worth asking.
   return room.room_bytes + (room.refused ? 0 : std::max(room.free_bytes, kSpanBytes));

@@ -162,10 +162,10 @@ TEST(PlacementTest, AServersWeightIsItsRoomAsFarAsAnybodyKnows) {
   EXPECT_EQ(PlacementWeight({.room_bytes = 3 * kMiB, .free_bytes = kGiB, .refused = true}), 3 * kMiB);
   EXPECT_EQ(PlacementWeight({.free_bytes = kGiB, .refused = true}), 0u);
   EXPECT_EQ(PlacementWeight({.room_bytes = 3 * kMiB, .free_bytes = kGiB, .takes_nothing = true}), 0u);
-  EXPECT_EQ(PlacementWeight({.free_bytes = kGiB, .pressed = true}), kGiB / 16 + 1);
+  EXPECT_EQ(PlacementWeight({.free_bytes = kGiB, .pressed = true}), kGiB / 16);
   EXPECT_EQ(PlacementWeight({.refused = true, .pressed = true}), 0u);
-  EXPECT_EQ(PlacementWeight({.pressed = true}), 0u) << "it has room for what stays, and for nothing else";
-  EXPECT_EQ(PlacementWeight({.room_bytes = kMiB, .pressed = true}), kMiB / 16 + 1);
+  EXPECT_EQ(PlacementWeight({.free_bytes = kMiB - 1, .pressed = true}), 0u) << "it has room for what stays alone";
+  EXPECT_EQ(PlacementWeight({.room_bytes = kMiB, .pressed = true}), kMiB / 16);
 }
 
 TEST(PlacementTest, APressedServerReceivesIfThereIsNoOther) {

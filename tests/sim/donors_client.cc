@@ -355,7 +355,8 @@ uint16_t DonorClient::ChooseTarget(const Todo& todo, const CopyMap::Plan& plan) 
   };
   if (todo.sheds != kNoServer) ++world_->mutable_counts()->searches;
   for (const CopyMap::Life& life : plan.stale) {
-    if (may_take(life.server)) return life.server;
+    const ServerRoom& room = sessions_[life.server].room;
+    if ((!room.pressed || room.free_bytes >= kSpanBytes) && may_take(life.server)) return life.server;
   }
   candidates_.clear();
   for (uint16_t server = 0; server < sessions_.size(); ++server) {

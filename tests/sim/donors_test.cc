@@ -81,7 +81,7 @@ DonorWorldOptions Seesaw() {
   return options;
 }
 
-// Every third donor needs half a gigabyte once, and one client of four does not hear of it.
+// Every third donor needs half a gigabyte once, and one client of five does not hear of it.
 DonorWorldOptions Frozen() {
   DonorWorldOptions options;
   options.donors = 300;
@@ -90,11 +90,11 @@ DonorWorldOptions Frozen() {
   options.fill_percent = 75;
   options.growth_percent = 0;
   options.copied_percent = 0;
-  options.frozen_percent = 25;
+  options.frozen_percent = 20;
   options.storm_ms = 60'000;
   for (size_t donor = 0; donor < options.donors; donor += 3) {
     const auto begin_ms = static_cast<int64_t>(2'000 + 100 * donor);
-    options.more_jobs.push_back({donor, {.begin_ms = begin_ms, .end_ms = begin_ms + 25'000, .bytes = 500 * kMiB}});
+    options.more_jobs.push_back({donor, {.begin_ms = begin_ms, .end_ms = begin_ms + 25'000, .bytes = 450 * kMiB}});
   }
   return options;
 }
@@ -157,7 +157,7 @@ std::vector<Scenario> Scenarios() {
             .to_asking = 0.02,
             .longest_ms = kForEver,
             .given_ms = kForEver,
-            .settled_ms = 20'000,
+            .settled_ms = 25'000,
             .has_room = false}}};
 }
 
