@@ -26,7 +26,7 @@ struct ServerCapacity {
   bool draining = false;
   bool leaving = false;           // its clients are to move what it holds to others
   uint64_t asked_back_bytes = 0;  // its clients are to give back so much
-  bool pressed = false;           // it asks, or has asked a short time ago
+  bool pressed = false;           // it has, or had lately, more than it may
   bool urgent = false;            // it leaves, and its process will end soon
 };
 

@@ -45,8 +45,8 @@ struct Limits {
   // Of the spans that leave, those that have come within 5 s; to what it would be if servers asked at random.
   double quick_of_chance = 1.6;
   int64_t longest_ms = 5'000;  // that a server asks at a time, while jobs come and go
-  int64_t given_ms = 3'000;    // that some server asks after that
-  int64_t settled_ms = 3'000;  // that spans leave after that
+  int64_t given_ms = 10'000;    // that some server asks after that
+  int64_t settled_ms = 10'000;  // that spans leave after that
   bool has_room = true;        // all that is asked can be given
   // In vain, for each server that asks and each of its clients, a second.
   double searches_a_second = 15;
@@ -147,7 +147,7 @@ std::vector<Scenario> Scenarios() {
           // A few hundred spans, and no room for chance.
           {"seesaw", Seesaw(), {.to_asking = 0.15, .quick_of_chance = 8}},
           // What is in slots when a server has enough is more, to what it has asked for.
-          {"slow", slow, {.left_of_asked = 1.2, .longest_ms = 15'000, .given_ms = 8'000, .settled_ms = 8'000}},
+          {"slow", slow, {.left_of_asked = 1.2, .longest_ms = 15'000}},
           {"frozen", Frozen(), {.asked_of_needed = 2.5, .quick_of_chance = 3, .longest_ms = 10'000}},
           {"over", Over(), {.to_asking = 0.03, .longest_ms = kForEver, .given_ms = kForEver, .has_room = false}},
           {"full",
