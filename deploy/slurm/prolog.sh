@@ -57,8 +57,9 @@ fi
 # Starts the server on two ports, which it keeps while it lives. Returns 0 if it serves, 1 if the ports are taken.
 start_on() { # port
   rm -f "$job_directory/ready"
+  # The job's own processes come first.
   # shellcheck disable=SC2086 # flags are words
-  setsid nram-memserver --donate="$NRAM_JOB_DONATE" --listen="$address" "$admits" --port="$1" \
+  setsid nice -n 10 nram-memserver --donate="$NRAM_JOB_DONATE" --listen="$address" "$admits" --port="$1" \
     --leave-within-ms="$NRAM_JOB_LEAVE_MS" --ready-file="$job_directory/ready" $NRAM_JOB_FLAGS \
     > "$job_directory/memserver.log" 2>&1 < /dev/null &
   local pid=$!

@@ -14,6 +14,7 @@ usage: tools/bench/give_back.py [drop|move|job]... [flags]
   --nram=PROGRAM   (default: the one that was built here)
   --rounds=N       1..100 (default 3)
   --while=WHAT,... of the row job: idle, busy, giving (default: all)
+  --nice=N         of the donor's server, 0..19 (default 10, as in its systemd unit)
   --steady         as with copies_rows.py
 
 The donor is a memory cgroup with a server in it. The cgroup's limit falls at once, so that 1 GiB more is to be left to
@@ -74,6 +75,7 @@ def main():
     parser.add_argument("rows", nargs="*")
     parser.add_argument("--nram", default=f"{HERE}/../../bazel-bin/tools/nram/nram")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--nice", type=int, default=10)
     parser.add_argument("--while", dest="during", type=lambda words: words.split(","), default=list(WHILE))
     for switch in ("steady", "help"):
         parser.add_argument(f"--{switch}", action="store_true")

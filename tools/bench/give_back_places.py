@@ -23,7 +23,7 @@ class Donor:
         self.cgroup.limit((STORED_MIB + RESERVE_MIB + 512) * MIB)
         self.servers.kill(0)
         words = [word for word in self.servers.words[0] if not word.startswith("--donate=")]
-        join = f'echo $$ > {self.cgroup.path}/cgroup.procs && exec "$@"'
+        join = f'echo $$ > {self.cgroup.path}/cgroup.procs && exec nice -n {options.nice} "$@"'
         words += ["--donate=auto", f"--reserve={RESERVE_MIB}M"]
         self.servers.words[0] = ["sh", "-c", join, "sh", *words]
         self.servers.start_again(0)
