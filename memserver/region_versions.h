@@ -30,9 +30,6 @@
 
 namespace nram {
 
-// How long a version stays. A held one stays anyway, unless it yields or is dropped by force.
-enum class VersionKeep : uint8_t { kWithOwner = 0, kUntilDropped = 1 };
-
 struct StoredVersion {
   VersionNumber number{};
   VersionKeep keep{};

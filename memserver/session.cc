@@ -79,7 +79,7 @@ void Session::AppendReply(const MessageHeader& header, ReplyBuffer* reply) {
 }
 
 Reason Session::CheckSupported(const MessageHeader& request) {
-  if (request.is<ReadRequest>() && request.as<ReadRequest>().snapshot != SnapshotVersion{}) {
+  if (request.is<ReadRequest>() && request.as<ReadRequest>().version != VersionNumber{}) {
     return Reason::kUnknownSnapshot;
   }
   return Reason::kOk;
@@ -213,6 +213,15 @@ absl::Status Session::Execute(const MessageHeader& request, absl::Span<const uin
           ReplyTo(request, PingReply{},
                   context_.leases->Renew(*context_.tenant, lease_->id).ok() ? Reason::kOk : Reason::kLeaseEnded),
           reply);
+      break;
+    case Op::kSeal:
+      AppendReply(ReplyTo(request, SealReply{.region = request.as<SealRequest>().region}, Reason::kUnknownSnapshot),
+                  reply);
+      break;
+    case Op::kDropVersion:
+      AppendReply(ReplyTo(request, DropVersionReply{.region = request.as<DropVersionRequest>().region},
+                          Reason::kUnknownSnapshot),
+                  reply);
       break;
     case Op::kHello:
     case Op::kTrim:

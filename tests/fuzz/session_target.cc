@@ -103,7 +103,7 @@ class Driver {
     }
     MessageHeader reply;
     if (!Execute(request, {page_crcs.data(), pages}, &reply)) return false;
-    if (request.is<ReadRequest>() && request.as<ReadRequest>().snapshot != SnapshotVersion{}) {
+    if (request.is<ReadRequest>() && request.as<ReadRequest>().version != VersionNumber{}) {
       CHECK(reply.reason != Reason::kOk);
     }
     CheckGeneration(request, reply.reason);
@@ -337,7 +337,7 @@ void RunOne(const uint8_t* data, Driver* driver, uint64_t* chunks_left, bool* op
   fields.subject = place % kRegions;
   fields.epoch = epoch == 15 ? 2 : epoch == 14 ? 0 : 1;
   if (epoch_byte / 16 >= 10) fields.epoch |= uint64_t{epoch_byte / 16 - 9u} << 32;  // a generation: 1 to 6
-  if (op == Op::kRead) fields.last = epoch_byte / 16 == 12 ? 1 : 0;                 // a snapshot
+  if (op == Op::kRead) fields.last = epoch_byte / 16 == 12 ? 1 : 0;                 // a version
   const uint8_t flag_byte = input.Byte();
   const uint64_t first = input.Byte() % 8 != 7 ? input.Byte() : input.AnyNumber() % kRegionChunksMax;
   const uint8_t count = input.Byte();
