@@ -79,6 +79,12 @@ class Driver {
         return Call<v1::DrainRequest, v1::DrainReply>(&Service::Drain, input);
       case 15:
         return Call<v1::SetViewRequest, v1::SetViewReply>(&Service::SetView, input);
+      case 16:
+        return Call<v1::ListVersionsRequest, v1::ListVersionsReply>(&Service::ListVersions, input);
+      case 17:
+        return Call<v1::HoldVersionRequest, v1::HoldVersionReply>(&Service::HoldVersion, input);
+      case 18:
+        return Call<v1::ListChangesRequest, v1::ListChangesReply>(&Service::ListChanges, input);
       default:
         return server_->server->CollectOnce();
     }

@@ -65,6 +65,13 @@ def session():
     for flags in (0, RESERVATION, WHOLE_FRAMES, RESERVATION | WHOLE_FRAMES):
         yield (write + request(0, upper=13, flags=CREATE | flags) + request(1) + request(3, upper=13, flags=flags)
                + request(1, upper=13) + request(1, upper=12) + request(1) + request(7))
+    # Versions: sealed, written over, read, trimmed, read, dropped. A read of generation 3 is of version 1.
+    third = request(0, upper=12, flags=CREATE)
+    seal, drop = request(240, count=8), request(247, count=8)
+    yield (third + seal + request(0, upper=12, fill=2) + request(1, upper=12) + seal + request(3, upper=12)
+           + request(1, upper=12) + request(240, count=9) + request(0, upper=13, flags=CREATE) + request(1, upper=12)
+           + drop + request(1, upper=12) + drop + request(7))
+    yield seal + third + request(1, upper=12) + request(240, count=10) + request(240, count=9) + seal + request(7)
     yield write + request(0, upper=13, mask=0x33, mask_step=1) + request(1) + request(0, mask=0x33) + request(1)
 
 
