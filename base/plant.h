@@ -65,6 +65,11 @@
   PLANT(versions_told_after_gate)              \
   PLANT(hole_believed)                         \
   PLANT(unsealed_page_believed)                \
+  /* Versions: versions_store_test does. */    \
+  PLANT(displaced_in_place)                    \
+  PLANT(born_not_set)                          \
+  PLANT(compactor_skips_deltas)                \
+  PLANT(trim_counts_kept_frame)                \
   /* Giving back: donors_test finds these. */  \
   PLANT(donors_no_calm)                        \
   PLANT(donors_pressed_forgotten)              \

@@ -221,6 +221,18 @@ class GrpcControlServer final : public ControlServer, private v1::Control::Callb
                                       v1::ListSpansReply* reply) override {
     return Run(context, request, reply, Action::kRegion, &ControlService::ListSpans, CallThreads::Pace::kSlow);
   }
+  grpc::ServerUnaryReactor* ListVersions(grpc::CallbackServerContext* context, const v1::ListVersionsRequest* request,
+                                         v1::ListVersionsReply* reply) override {
+    return Run(context, request, reply, Action::kRegion, &ControlService::ListVersions);
+  }
+  grpc::ServerUnaryReactor* HoldVersion(grpc::CallbackServerContext* context, const v1::HoldVersionRequest* request,
+                                        v1::HoldVersionReply* reply) override {
+    return Run(context, request, reply, Action::kRegion, &ControlService::HoldVersion);
+  }
+  grpc::ServerUnaryReactor* ListChanges(grpc::CallbackServerContext* context, const v1::ListChangesRequest* request,
+                                        v1::ListChangesReply* reply) override {
+    return Run(context, request, reply, Action::kRegion, &ControlService::ListChanges, CallThreads::Pace::kSlow);
+  }
   grpc::ServerUnaryReactor* GetStatistics(grpc::CallbackServerContext* context, const v1::GetStatisticsRequest* request,
                                           v1::Statistics* reply) override {
     return Run(context, request, reply, Action::kStatistics, &ControlService::GetStatistics, CallThreads::Pace::kSlow);

@@ -15,6 +15,7 @@ namespace nram {
 namespace {
 
 constexpr int64_t kFreeMs = 1'000;
+constexpr int64_t kYieldMs = 1'000;  // for a reservation
 
 constexpr size_t kRegionsPerReply = 1000;
 constexpr size_t kSpansPerReply = 32'768;
@@ -53,6 +54,10 @@ void FillRegion(const RegionDescription& region, v1::RegionInfo* info) {
   info->set_sealed(region.manifest.left_in_order);
   info->set_pages_sealed(region.sealed);
   info->set_seal_manifest(region.manifest.seal);
+  info->set_versioned(region.manifest.versioned);
+  info->set_companion_id(region.manifest.companion);
+  info->set_newest_version(Raw(region.newest_version));
+  info->set_version_bytes(region.version_bytes);
   info->mutable_incarnations()->Assign(region.manifest.incarnations.begin(), region.manifest.incarnations.end());
 }
 
@@ -110,6 +115,18 @@ absl::Status ControlService::EndLease(const Caller& caller, const v1::EndLeaseRe
   return absl::OkStatus();
 }
 
+bool ControlService::ReservePages(uint64_t pages, Lease* lease) {
+  FrameArena& arena = core_->arena();
+  if (arena.Reserve(pages, &lease->reservation)) return true;
+  const int64_t until_ns = DeadlineAfterMs(kYieldMs);
+  if (pages > arena.usage().ceiling_bytes / kPageBytes) return false;
+  while (core_->store().YieldVersions(*lease->tenant, pages * kReservationBytesPerPage)) {
+    if (arena.Reserve(pages, &lease->reservation)) return true;
+    if (MonotonicNs() >= until_ns) break;
+  }
+  return false;
+}
+
 absl::Status ControlService::Reserve(const Caller& caller, const v1::ReserveRequest& request, v1::LeaseReply* reply) {
   const auto lease = core_->leases().Renew(*caller.tenant, LeaseId{request.lease_id()});
   if (!lease.ok()) return lease.status();
@@ -126,7 +143,7 @@ absl::Status ControlService::Reserve(const Caller& caller, const v1::ReserveRequ
   } else if (core_->draining()) {
     return absl::FailedPreconditionError("the donor is draining and takes no new pages");
   } else if (!core_->leases().Charge(lease->get()) ||
-             !arena.Reserve(static_cast<uint64_t>(request.pages()), &(*lease)->reservation)) {
+             !ReservePages(static_cast<uint64_t>(request.pages()), lease->get())) {
     const uint64_t free_bytes = arena.usage().free_bytes;
     const uint64_t left_bytes = caller.tenant->account.left_bytes();
     return absl::ResourceExhaustedError(
@@ -153,7 +170,8 @@ absl::Status ControlService::CreateRegion(const Caller& caller, const v1::Create
   RegionManifest manifest{request.name(),       {request.incarnations().begin(), request.incarnations().end()},
                           request.size_bytes(), std::max(request.copies(), 1u),
                           request.epoch(),      request.view(),
-                          /*left_in_order=*/0,  request.seal_manifest()};
+                          /*left_in_order=*/0,  request.seal_manifest(),
+                          request.versioned(),  request.companion_id()};
   return core_->store().CreateNamed(lease->get(), RegionId{request.region_id()}, request.epoch(), request.gc(),
                                     std::move(manifest), request.pages_sealed());
 }
@@ -233,19 +251,64 @@ absl::Status ControlService::ListRegions(const Caller& caller, const v1::ListReg
 
 absl::Status ControlService::ListSpans(const Caller& caller, const v1::ListSpansRequest& request,
                                        v1::ListSpansReply* reply) {
-  auto spans = core_->store().ListSpans({RegionId{request.region_id()}, caller.tenant->number}, request.from_span(),
-                                        kSpansPerReply + 1);
+  const StoredKey key{RegionId{request.region_id()}, caller.tenant->number};
+  uint64_t next_span = 0;
+  auto spans = request.version() == 0
+                   ? core_->store().ListSpans(key, request.from_span(), kSpansPerReply + 1)
+                   : core_->store().ListSpansAt(key, VersionNumber{request.version()}, request.from_span(), &next_span);
   if (!spans.ok()) return spans.status();
-  if (spans->size() > kSpansPerReply) {
-    reply->set_next_span(spans->back().span);
+  if (request.version() == 0 && spans->size() > kSpansPerReply) {
+    next_span = spans->back().span;
     spans->pop_back();
   }
+  reply->set_next_span(next_span);
   const bool has_generations =
       absl::c_any_of(*spans, [](const auto& listed) { return listed.generation != SpanGeneration{}; });
   for (const RegionTable::ListedSpan& listed : *spans) {
     reply->add_spans(listed.span);
     if (has_generations) reply->add_generations(Raw(listed.generation));
   }
+  return absl::OkStatus();
+}
+
+absl::Status ControlService::ListVersions(const Caller& caller, const v1::ListVersionsRequest& request,
+                                          v1::ListVersionsReply* reply) {
+  const auto versions = core_->store().ListVersions({RegionId{request.region_id()}, caller.tenant->number});
+  if (!versions.ok()) return versions.status();
+  reply->set_incarnation(core_->incarnation());
+  for (const StoredVersion& version : *versions) {
+    v1::VersionInfo* const info = reply->add_versions();
+    info->set_number(Raw(version.number));
+    info->set_keep(static_cast<uint32_t>(version.keep));
+    info->set_holds(static_cast<uint32_t>(version.holds));
+    info->set_own_bytes(version.chunks * kChunkBytes);
+    info->set_own_pages(version.pages);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ControlService::HoldVersion(const Caller& caller, const v1::HoldVersionRequest& request,
+                                         v1::HoldVersionReply* reply) {
+  const auto lease = core_->leases().Renew(*caller.tenant, LeaseId{request.lease_id()});
+  if (!lease.ok()) return lease.status();
+  reply->set_incarnation(core_->incarnation());
+  return core_->store().HoldVersion(lease->get(), {RegionId{request.region_id()}, caller.tenant->number},
+                                    VersionNumber{request.version()}, request.release());
+}
+
+absl::Status ControlService::ListChanges(const Caller& caller, const v1::ListChangesRequest& request,
+                                         v1::ListChangesReply* reply) {
+  uint64_t next_span = 0;
+  const auto spans = core_->store().ListChanges({RegionId{request.region_id()}, caller.tenant->number},
+                                                VersionNumber{request.from_version()},
+                                                VersionNumber{request.to_version()}, request.from_span(), &next_span);
+  if (!spans.ok()) return spans.status();
+  for (const RegionTable::ChangedSpan& changed : *spans) {
+    reply->add_spans(changed.span);
+    // Little-endian, as proto/message_body.h has it.
+    reply->mutable_maps()->append(reinterpret_cast<const char*>(changed.pages.data()), sizeof changed.pages);
+  }
+  reply->set_next_span(next_span);
   return absl::OkStatus();
 }
 
@@ -280,6 +343,9 @@ absl::Status ControlService::GetStatistics(const Caller&, const v1::GetStatistic
   reply->set_asked_back_ms(core_->give_back().asked_back_ms());
   reply->set_pages_compacted(core_->give_back().compactor().counters().pages_moved);
   reply->set_regions_given_up(core_->give_back().regions_given_up());
+  reply->set_versions(static_cast<uint64_t>(std::max<int64_t>(counters.versions.versions, 0)));
+  reply->set_version_bytes(counters.versions.yieldable_bytes());
+  reply->set_versions_yielded(counters.versions.yielded);
   for (const LeaseCopies& copies : core_->leases().Copies(kCopiesMax)) {
     v1::Copies* const told = reply->add_copies();
     told->set_client(copies.client);
@@ -310,16 +376,24 @@ void ControlService::FillCapacity(const Tenant* tenant, v1::Capacity* capacity) 
   const ArenaUsage usage = core_->arena().usage();
   // Landing frames are the server's own and do not count as used.
   const uint64_t landing = core_->landing().size() * kPageBytes;
-  const uint64_t used = usage.frame_bytes + usage.index_bytes - std::min(usage.frame_bytes, landing);
+  // What would yield is free.
+  const uint64_t taken = usage.frame_bytes + usage.index_bytes - std::min(usage.frame_bytes, landing);
+  const uint64_t yieldable = std::min(core_->store().counters().versions.yieldable_bytes(), taken);
+  const uint64_t used = taken - yieldable;
+  const uint64_t all_free = usage.free_bytes + yieldable;
   capacity->set_donated_bytes(usage.ceiling_bytes);
   capacity->set_used_bytes(used);
   capacity->set_reserved_bytes(usage.reserved_bytes);
   // What others may still take is not free for this one, but donated all the same.
-  const uint64_t free_bytes =
-      tenant == nullptr ? usage.free_bytes : std::min(usage.free_bytes, tenant->account.left_bytes());
+  uint64_t free_bytes = all_free;
+  if (tenant != nullptr) {
+    const uint64_t left_bytes = tenant->account.left_bytes();
+    const uint64_t own = std::min(tenant->versions.yieldable_bytes(), ArenaAccount::kNoLimit - left_bytes);
+    free_bytes = std::min(free_bytes, left_bytes + own);
+  }
   // Nothing new is wanted here while the donor needs the memory.
   capacity->set_free_bytes(core_->give_back().FreeForNew(free_bytes));
-  const uint64_t told = used + usage.reserved_bytes + usage.free_bytes;
+  const uint64_t told = used + usage.reserved_bytes + all_free;
   capacity->set_overhead_bytes(usage.ceiling_bytes > told ? usage.ceiling_bytes - told : 0);
   capacity->set_draining(core_->draining());
   capacity->set_leaving(core_->leaving());

@@ -25,7 +25,7 @@ struct Caller {
 // Whether the caller may do what it asks for was decided before (access.h). A tenant sees and changes what is its own.
 //
 // Thread-safe. Nothing waits for the network. After an error the reply is unspecified. Calls that free or list much may
-// take long: DestroyRegion, EndLease, ListRegions, ListSpans and GetStatistics.
+// take long: DestroyRegion, EndLease, ListRegions, ListSpans, ListChanges and GetStatistics.
 class ControlService {
  public:
   // Bounds on a request, and on a list in an answer.
@@ -47,6 +47,9 @@ class ControlService {
                              v1::DestroyRegionReply* reply);
   absl::Status ListRegions(const Caller& caller, const v1::ListRegionsRequest& request, v1::ListRegionsReply* reply);
   absl::Status ListSpans(const Caller& caller, const v1::ListSpansRequest& request, v1::ListSpansReply* reply);
+  absl::Status ListVersions(const Caller& caller, const v1::ListVersionsRequest& request, v1::ListVersionsReply* reply);
+  absl::Status HoldVersion(const Caller& caller, const v1::HoldVersionRequest& request, v1::HoldVersionReply* reply);
+  absl::Status ListChanges(const Caller& caller, const v1::ListChangesRequest& request, v1::ListChangesReply* reply);
   absl::Status GetStatistics(const Caller& caller, const v1::GetStatisticsRequest& request, v1::Statistics* reply);
   absl::Status Drain(const Caller& caller, const v1::DrainRequest& request, v1::DrainReply* reply);
 
@@ -55,6 +58,8 @@ class ControlService {
   void FillCapacity(const Tenant* tenant, v1::Capacity* capacity) const;
   void FillHost(const Surroundings& around, v1::HostState* host) const;
   void FillLease(const Lease& lease, v1::LeaseReply* reply) const;
+  // Versions yield where that helps. False: there is no room.
+  bool ReservePages(uint64_t pages, Lease* lease);
 
   ServerCore* const core_;
   const LookAround look_around_;

@@ -430,6 +430,8 @@ FrameLoc ArenaAccount::Allocate(int chunks, Payment* payment) { return arena_->A
 
 void ArenaAccount::Free(FrameLoc frame, Refund* refund) { arena_->Free(frame, refund, this); }
 
+int ArenaAccount::ChunksIn(FrameLoc frame) const { return arena_->ChunksIn(frame); }
+
 bool ArenaAccount::ChargeIndex(uint64_t bytes, Payment* payment) { return arena_->ChargeIndex(bytes, payment, this); }
 
 void ArenaAccount::ReleaseIndex(uint64_t bytes, Refund* refund) { arena_->ReleaseIndex(bytes, refund, this); }

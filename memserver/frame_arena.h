@@ -50,6 +50,7 @@ class ArenaAccount {
   // As the arena's functions of the same names; beyond the limit there is no memory either.
   FrameLoc Allocate(int chunks, Payment* payment = nullptr);
   void Free(FrameLoc frame, Refund* refund = nullptr);
+  int ChunksIn(FrameLoc frame) const;
   bool ChargeIndex(uint64_t bytes, Payment* payment = nullptr);
   void ReleaseIndex(uint64_t bytes, Refund* refund = nullptr);
   void ReturnIndex(uint64_t bytes, Payment* payment);

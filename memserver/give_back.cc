@@ -9,8 +9,21 @@ namespace nram {
 
 uint64_t GiveBack::StoredBytes() const {
   const ArenaUsage usage = arena_->usage();
-  const uint64_t landing = landing_->size() * kPageBytes;
-  return usage.frame_bytes - std::min(usage.frame_bytes, landing) + usage.reserved_bytes;
+  const uint64_t others = landing_->size() * kPageBytes + store_->counters().versions.yieldable_bytes();
+  return usage.frame_bytes - std::min(usage.frame_bytes, others) + usage.reserved_bytes;
+}
+
+uint64_t GiveBack::Yield(uint64_t bytes, bool held, std::vector<std::string>* remarks) {
+  const uint64_t yielded = store_->YieldForDonor(bytes, held);
+  if (yielded == 0) return 0;
+  // What has become free is to be moved together.
+  compact_again_ns_ = 0;
+  compact_pause_ns_ = kCompactPauseMinNs;
+  if (held) {
+    remarks->push_back(absl::StrCat("the donor needs memory, and its clients cannot give enough: versions that kept ",
+                                    FormatByteSize(yielded), " are gone, held ones too"));
+  }
+  return yielded;
 }
 
 void GiveBack::EndAsking(int64_t now_ns, std::vector<std::string>* remarks) {
@@ -43,9 +56,13 @@ void GiveBack::Tick(uint64_t allowed_bytes, int64_t now_ns, std::vector<std::str
   if (!may_ask) return;
 
   // What is free already, and only has to be moved together, is not asked for as well.
-  const uint64_t gain = Gain(now_ns);
+  uint64_t gain = Gain(now_ns);
+  const auto lacks = [&] { return over > gain ? over - gain : 0; };
+  if (lacks() >= Asking::kBytesMin && Yield(lacks(), /*held=*/false, remarks) > 0) gain = Gain(now_ns);
   const uint64_t stored = StoredBytes();
-  const uint64_t asked = std::min(over > gain ? over - gain : 0, stored);
+  // Moving spans away would not free what versions take.
+  if (lacks() >= stored + Asking::kBytesMin && Yield(lacks() - stored, /*held=*/true, remarks) > 0) gain = Gain(now_ns);
+  const uint64_t asked = std::min(lacks(), stored);
   const uint64_t ceiling = arena_->usage().ceiling_bytes;
   beyond_bytes_ = over > 0 ? ~uint64_t{0} : ceiling - std::min(ceiling, allowed_bytes);
   if (!asking_.Tick(asked, stored, now_ns)) {
@@ -83,6 +100,7 @@ void GiveBack::Compact(uint64_t bytes, int64_t now_ns) {
 // One lease at a time, the largest first: then it is looked whether more is needed.
 void GiveBack::GiveUp(uint64_t bytes, int64_t now_ns, std::vector<std::string>* remarks) {
   asking_.SetStandsStill(options_.patience_ns - kGiveUpAgainNs, now_ns);
+  if (Yield(bytes, /*held=*/true, remarks) > 0) return;
   RegionTable::Dropped expendable;
   std::shared_ptr<Lease> largest;
   uint64_t most = 0;

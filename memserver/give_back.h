@@ -85,12 +85,14 @@ class GiveBack {
   static constexpr int64_t kGiveUpAgainNs = kNsPerSecond;
   static constexpr int64_t kSpillNs = 50 * kNsPerMs;  // in one tick
 
-  // What clients could give back: all that they have here.
+  // What clients could give back: all that they have here, without versions.
   uint64_t StoredBytes() const;
   void GiveUp(uint64_t bytes, int64_t now_ns, std::vector<std::string>* remarks);
   // What moving pages together could give; 0: it was in vain lately.
   uint64_t Gain(int64_t now_ns) const;
   void Compact(uint64_t bytes, int64_t now_ns);
+  // Versions that keep `bytes` go, `held` ones too. Returns what that has freed.
+  uint64_t Yield(uint64_t bytes, bool held, std::vector<std::string>* remarks);
   void SpillSome(uint64_t bytes, std::vector<std::string>* remarks);
 
   const GiveBackOptions options_;

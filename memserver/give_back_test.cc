@@ -63,6 +63,7 @@ class GiveBackTest : public PageStoreTest {
     now_ns_ += ms * kNsPerMs;
     give_back_->Tick(allowed_bytes, now_ns_, &remarks_);
     store_.FreeSome(std::numeric_limits<int64_t>::max());
+    store_.StepVersions(1'000);  // what is left of those that have yielded
   }
   bool Said(const std::string& text) const {
     return std::any_of(remarks_.begin(), remarks_.end(),
@@ -251,6 +252,68 @@ TEST_F(GiveBackTest, ExpendableLeasesEndAfterThePatienceAndNothingElseDoes) {
   EXPECT_FALSE(IsThere(RegionId{70}));
   term_ = again->term();
   EXPECT_EQ(Write(RangeOf(0), Page(0), {}, 1, again.get(), RegionId{70}), Reason::kOk);
+}
+
+TEST_F(GiveBackTest, VersionsGoBeforeClientsAreAsked) {
+  generation_ = SpanGeneration{2};
+  ASSERT_EQ(Store(4'000), 4'000u);
+  ASSERT_EQ(store_.SealVersion(lease_.get(), {kRegion, 1, VersionNumber{1}}), Reason::kOk);
+  for (uint64_t page = 0; page < 4'000; ++page) ASSERT_EQ(Write(RangeOf(page), Page(page + 1)), Reason::kOk);
+  Tick(kAll);
+  const uint64_t allowed = Taken() - 10 * kMiB;
+  for (int i = 0; i < 5; ++i) {
+    Tick(allowed);
+    EXPECT_EQ(give_back_->asked_back_bytes(), 0);
+    EXPECT_FALSE(store_.asks_back());
+  }
+  EXPECT_LE(Taken(), allowed);
+  EXPECT_TRUE(store_.ListVersions({kRegion, 0}).value().empty());
+  for (uint64_t page = 0; page < 4'000; page += 99) ASSERT_EQ(Read(RangeOf(page)), Page(page + 1));
+}
+
+TEST_F(GiveBackTest, HeldVersionsGoWhenClientsGiveNothingAndBeforeWhatIsExpendable) {
+  Make({.patience_ns = 2 * kNsPerSecond});
+  generation_ = SpanGeneration{2};
+  const auto expendable = GrantExpendable(7);
+  ASSERT_EQ(Store(2'000, expendable.get(), RegionId{70}), 2'000u);
+  ASSERT_EQ(Store(4'000), 4'000u);
+  ASSERT_EQ(store_.SealVersion(lease_.get(), {kRegion, 1, VersionNumber{1}}), Reason::kOk);
+  ASSERT_TRUE(store_.HoldVersion(lease_.get(), {kRegion, 0}, VersionNumber{1}, /*release=*/false).ok());
+  for (uint64_t page = 0; page < 4'000; ++page) ASSERT_EQ(Write(RangeOf(page), Page(page + 1)), Reason::kOk);
+  Tick(kAll);
+  const uint64_t allowed = Taken() - 10 * kMiB;
+  Tick(allowed);
+  EXPECT_GE(give_back_->asked_back_bytes(), 8 * kMiB);
+  // The share is of what clients can give by moving spans, not of what their versions have.
+  EXPECT_NEAR(give_back_->share(), 1e6 * static_cast<double>(give_back_->asked_back_bytes()) / (6'000.0 * kPageBytes),
+              1e4);
+  int64_t ms = 0;
+  for (; !store_.ListVersions({kRegion, 0}).value().empty() && ms < 10'000; ms += 100) Tick(allowed);
+  EXPECT_GE(ms, 1'900);
+  EXPECT_LE(ms, 2'300);
+  EXPECT_TRUE(Said("held ones too"));
+  for (int i = 0; i < 30; ++i) Tick(allowed);
+  EXPECT_EQ(give_back_->asked_back_bytes(), 0);
+  EXPECT_LE(Taken(), allowed);
+  EXPECT_TRUE(expendable->live());
+  for (uint64_t page = 0; page < 4'000; page += 99) ASSERT_EQ(Read(RangeOf(page)), Page(page + 1));
+}
+
+TEST_F(GiveBackTest, HeldVersionsGoAtOnceIfClientsHaveTooLittle) {
+  generation_ = SpanGeneration{2};
+  ASSERT_EQ(Store(6'000), 6'000u);
+  ASSERT_EQ(store_.SealVersion(lease_.get(), {kRegion, 1, VersionNumber{1}}), Reason::kOk);
+  ASSERT_TRUE(store_.HoldVersion(lease_.get(), {kRegion, 0}, VersionNumber{1}, /*release=*/false).ok());
+  ASSERT_EQ(store_.Trim(
+                lease_.get(),
+                {.region = kRegion, .epoch = 1, .range = {0, 5'500 * kChunksPerPage}, .generation = SpanGeneration{2}}),
+            Reason::kOk);
+  Tick(kAll);
+  const uint64_t allowed = Taken() - 12 * kMiB;
+  for (int i = 0; i < 3; ++i) Tick(allowed);
+  EXPECT_TRUE(store_.ListVersions({kRegion, 0}).value().empty());
+  EXPECT_EQ(give_back_->asked_back_bytes(), 0);
+  EXPECT_LE(Taken(), allowed);
 }
 
 TEST_F(GiveBackTest, NoMoreExpendableLeasesEndThanAreNeeded) {

@@ -100,7 +100,8 @@ class Lease {
   std::atomic<bool> used{false};  // its client has asked for more than pings
   // What it owns can be made again: the server may destroy it when nothing else gives its donor memory.
   std::atomic<bool> expendable{false};
-  std::atomic<int64_t> regions{0};  // regions that name this lease; only LeaseTable::Unname lowers it
+  std::atomic<int64_t> regions{0};    // regions that name this lease; only LeaseTable::Unname lowers it
+  std::atomic<bool> may_hold{false};  // versions of regions may be held by it
 
  private:
   friend class LeaseTable;

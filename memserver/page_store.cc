@@ -73,13 +73,39 @@ Reason PageStore::EnterGeneration(StoredRegion* region, const WriteArgs& args, P
   return Reason::kOk;
 }
 
-Reason PageStore::Write(Lease* lease, const WriteArgs& args, Payment* payment, uint32_t* stored_pages) {
+Reason PageStore::Write(Lease* lease, const WriteArgs& args, Payment* payment, uint32_t* stored_pages,
+                        VersionNumber* yielded) {
   const uint64_t pages = args.range.pages();
   DCHECK_LE(pages, kPagesPerMessage);
   DCHECK_EQ(args.page_crcs.size(), pages);
   // The data is read before the lock is taken; no other thread uses this call's landing frames.
   PageWrites writes;
   const ChunkCounts chunks = LookAt(args, &writes);
+  uint32_t stored = 0;
+  bool may_help = true;
+  const auto write = [&] {
+    const absl::Span<const PageWrite> rest(&writes[stored], pages - stored);
+    return WriteRest(lease, args, chunks, rest, payment, &stored, yielded, &may_help);
+  };
+  Reason reason = write();
+  for (int turn = 0; reason == Reason::kFull && may_help && turn < kYieldTurns; ++turn) {
+    if (!YieldVersions(*lease->tenant, kReservationBytesPerPage)) break;
+    reason = write();
+  }
+  if (stored_pages != nullptr) *stored_pages = stored;
+  StoreCounters* const counters = mutable_counters();
+  if (reason == Reason::kFull) Count(&counters->refused_full);
+  if (reason == Reason::kOk) {
+    Count(&counters->writes);
+    Count(&counters->bytes_written, chunks.written * kChunkBytes);
+    if (chunks.zeros > 0) Count(&counters->zero_chunks_elided, chunks.zeros);
+  }
+  return reason;
+}
+
+Reason PageStore::WriteRest(Lease* lease, const WriteArgs& args, const ChunkCounts& chunks,
+                            absl::Span<const PageWrite> writes, Payment* payment, uint32_t* stored,
+                            VersionNumber* yielded, bool* may_help) {
   Shard& at = shard(args.region);
   WriterLock lock(&at.mu);
   // A write that was sent before the lease ended must not be executed after the collection.
@@ -95,6 +121,7 @@ Reason PageStore::Write(Lease* lease, const WriteArgs& args, Payment* payment, u
     payment->BeginStep(RegionBytes(sealed));
     const Reason created = CreateLocked(&at, lease, payment, args.region, args.epoch,
                                         args.absent == IfAbsent::kCreateGc, sealed, /*named=*/false);
+    if (created == Reason::kFull) *may_help = !lease->tenant->regions.is_full();
     if (created != Reason::kOk) return created;
     it = at.regions.find(key);
   }
@@ -106,20 +133,10 @@ Reason PageStore::Write(Lease* lease, const WriteArgs& args, Payment* payment, u
     reason = Reason::kNoSeals;
   }
   if (reason == Reason::kOk) reason = EnterGeneration(region, args, payment);
-  uint32_t stored = 0;
-  if (reason == Reason::kOk && chunks.written > 0) {
-    reason = WritePages(region, {writes.data(), pages}, args.frames, payment, &stored);
-  }
-  if (stored_pages != nullptr) *stored_pages = stored;
+  if (reason == Reason::kOk && chunks.written > 0) reason = WritePages(region, writes, args.frames, payment, stored);
   region->index.DropIfEmpty(args.range.first_page(), payment);
-  region->index.DropIfEmpty(args.range.first_page() + pages - 1, payment);
-  StoreCounters* const counters = mutable_counters();
-  if (reason == Reason::kFull) Count(&counters->refused_full);
-  if (reason == Reason::kOk) {
-    Count(&counters->writes);
-    Count(&counters->bytes_written, chunks.written * kChunkBytes);
-    if (chunks.zeros > 0) Count(&counters->zero_chunks_elided, chunks.zeros);
-  }
+  region->index.DropIfEmpty(args.range.first_page() + args.range.pages() - 1, payment);
+  if (yielded != nullptr && region->versions != nullptr) *yielded = region->versions->yielded();
   return reason;
 }
 
@@ -181,7 +198,7 @@ Reason PageStore::WritePage(StoredRegion* region, const PageWrite& write, Frames
   const bool swaps = nonzero == kAllChunks && (old.mask == kAllChunks || HasWholeFrame(old));
   if (region->versions != nullptr && region->versions->Keeps(old)) {
     if (IsSame(old, write)) return Reason::kOk;
-    old = region->Detach(arena(), page, /*copies=*/!swaps);
+    if (!NRAM_PLANTED(displaced_in_place) || swaps) old = region->Detach(arena(), page, /*copies=*/!swaps);
   }
   const auto set = [&](FrameLoc frame) {
     const uint32_t stored_crc = kept == 0 ? crc : StoredCrc(frame, stored);
@@ -442,6 +459,9 @@ Reason PageStore::TrimStep(Lease* lease, const TrimArgs& args, uint64_t* page, u
     const uint64_t kept_pages = DropPages(region, *page, step_end, &refund, args.reservation);
     region->kept_bytes += refund.kept_bytes();
     if (args.reservation != nullptr) region->kept_bytes += kept_pages * kReservationBytesPerPage;
+    if (args.reservation != nullptr && NRAM_PLANTED(trim_counts_kept_frame)) {
+      region->kept_bytes += kept_pages * kPageBytes;
+    }
     *page = step_end;
   }
   if (args.reservation != nullptr) *kept_bytes = region->kept_bytes;

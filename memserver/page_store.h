@@ -24,6 +24,7 @@
 #include "memserver/page_index.h"
 #include "memserver/payment.h"
 #include "memserver/region_table.h"
+#include "proto/message_body.h"
 #include "proto/wire.h"
 
 namespace nram {
@@ -63,7 +64,11 @@ class PageStore : public RegionTable {
   // A span with a generation (adr/0014) takes writes of that generation and of higher ones, which raise it, and refuses
   // others with kOtherGeneration. IfAbsent::kCreate and kCreateGc create the span too: one of a lower generation is
   // emptied first. A write without chunks only raises, and needs no memory unless it creates.
-  Reason Write(Lease* lease, const WriteArgs& args, Payment* payment, uint32_t* stored_pages = nullptr);
+  //
+  // Where there is no room, versions yield, and the rest is tried again; before it is refused as kFull. *yielded (may
+  // be null): the highest version of the region that has ever done so.
+  Reason Write(Lease* lease, const WriteArgs& args, Payment* payment, uint32_t* stored_pages = nullptr,
+               VersionNumber* yielded = nullptr);
 
   struct ReadArgs {
     StoredKey region;
@@ -108,16 +113,17 @@ class PageStore : public RegionTable {
   // the page to go on from. The trim is complete when that is the range's end, or when a step fails.
   Reason TrimStep(Lease* lease, const TrimArgs& args, uint64_t* page, uint64_t* kept_bytes);
 
-  // Makes what the region is now its version of that number (adr/0019), which must be above all former ones; the newest
-  // one is sealed again by doing nothing. The region's spans have generations, or it is empty; else kOtherGeneration.
-  // kUnknownSnapshot: the number is too low, or the version has yielded. kFull: no room, or too many versions.
+  // Makes what the region is now its version of that number (adr/0019). The newest one is sealed again by doing
+  // nothing. The region's spans have generations, or it is empty; else kOtherGeneration. kOldVersion: the number is not
+  // above all former ones. kUnknownSnapshot: it is the newest one's, which has yielded or was dropped. kFull: no room,
+  // or too many versions. *reply (may be null) is set if the region is the lease's.
   struct VersionSeal {
     RegionId region{};
     uint32_t epoch = 0;
     VersionNumber version{};
     VersionKeep keep{};
   };
-  Reason SealVersion(Lease* lease, const VersionSeal& seal);
+  Reason SealVersion(Lease* lease, const VersionSeal& seal, SealReply* reply = nullptr);
   // Takes versions in [first, last] away, and frees what only they have, in steps. Held ones stay, unless by `force`.
   struct VersionDrop {
     RegionId region{};
@@ -126,10 +132,9 @@ class PageStore : public RegionTable {
     bool force = false;
   };
   Reason DropVersions(Lease* lease, const VersionDrop& drop, RegionVersions::Dropped* dropped = nullptr);
-  // Oldest first. Empty: there is no such region.
-  std::vector<StoredVersion> ListVersions(const StoredKey& key) const;
-  // Goes on with what versions have left to do, until `until_ns` on the monotonic clock. True: nothing is left.
-  bool StepVersions(int64_t until_ns);
+  // One step. The first one (`is_first`) takes their names, and must be followed by others until *done; StepVersions
+  // does what is left undone. *reply counts what all steps have done.
+  Reason DropVersionsStep(Lease* lease, const VersionDrop& drop, bool is_first, bool* done, DropVersionReply* reply);
 
  private:
   static constexpr uint64_t kReadPagesPerLock = 16;
@@ -162,6 +167,12 @@ class PageStore : public RegionTable {
   static bool FitsSeals(const StoredRegion& region, const ChunkRange& range) {
     return !region.index.sealed() || (range.first % kChunksPerPage == 0 && range.count % kChunksPerPage == 0);
   }
+  // *may_help: as for WriteRest.
+  Reason SealOnce(Lease* lease, const VersionSeal& seal, SealReply* reply, bool* may_help);
+  // A write's part under the lock; `chunks` are all of it, `writes` what is not stored yet. Adds to *stored the pages
+  // that are now. *may_help is set to false if it is full of what versions have nothing of.
+  Reason WriteRest(Lease* lease, const WriteArgs& args, const ChunkCounts& chunks, absl::Span<const PageWrite> writes,
+                   Payment* payment, uint32_t* stored, VersionNumber* yielded, bool* may_help);
   Reason WritePages(StoredRegion* region, absl::Span<const PageWrite> writes, Frames frames, Payment* payment,
                     uint32_t* stored_pages);
   Reason WritePage(StoredRegion* region, const PageWrite& write, Frames frames, Payment* payment);

@@ -9,18 +9,18 @@
 namespace nram {
 namespace {
 
-// The memory of two table entries (also while the tables grow) and of the data that they point to.
-uint64_t CostBytes(const RegionManifest& manifest) {
-  // A seal grows with each owner, who must need no room of a server that may be full.
-  const uint64_t seal_bytes = manifest.seal.empty() ? 0 : RegionManifest::kSealBytesMax;
-  return 632 + 2 * manifest.name.size() + manifest.incarnations.size() * sizeof(uint64_t) + seal_bytes;
-}
-
 absl::Status Full() {
   return absl::ResourceExhaustedError("the server is full, or the tenant has all that it may have");
 }
 
 }  // namespace
+
+// The memory of two table entries (also while the tables grow) and of the data that they point to.
+uint64_t RegionNames::CostBytes(const RegionManifest& manifest) {
+  // A seal grows with each owner, who must need no room of a server that may be full.
+  const uint64_t seal_bytes = manifest.seal.empty() ? 0 : RegionManifest::kSealBytesMax;
+  return 664 + 2 * manifest.name.size() + manifest.incarnations.size() * sizeof(uint64_t) + seal_bytes;
+}
 
 absl::Status RegionNames::Add(Tenant* tenant, RegionId id, RegionManifest manifest) {
   MutexLock lock(&mu_);
@@ -101,6 +101,8 @@ RegionManifest RegionNames::Manifest(const StoredKey& key, bool with_lists) cons
   manifest.view_epoch = it->second.manifest.view_epoch;
   manifest.view = it->second.manifest.view;
   manifest.left_in_order = it->second.manifest.left_in_order;
+  manifest.versioned = it->second.manifest.versioned;
+  manifest.companion = it->second.manifest.companion;
   if (with_lists) manifest.incarnations = it->second.manifest.incarnations;
   if (with_lists) manifest.seal = it->second.manifest.seal;
   return manifest;

@@ -38,7 +38,9 @@ struct RegionManifest {
   uint64_t view = 0;
   // By the last owner, who has left it in good order: how many copies in sync each span has at least; 0: not so.
   uint32_t left_in_order = 0;
-  std::string seal;  // of a region with sealed pages: what its owner says of them, for whoever has the key
+  std::string seal;        // of a region with sealed pages: what its owner says of them, for whoever has the key
+  bool versioned = false;  // its spans have generations, also with one plain copy
+  uint64_t companion = 0;  // the id of another region that belongs to it
 };
 
 // The names of a server's regions, and their manifests. Charges its memory to the tenant as index. A name is one
@@ -46,6 +48,8 @@ struct RegionManifest {
 // is taken after a shard's, never before.
 class RegionNames {
  public:
+  // What a name and its manifest take.
+  static uint64_t CostBytes(const RegionManifest& manifest);
   // The region must have no manifest yet. ALREADY_EXISTS: another region has the name. RESOURCE_EXHAUSTED: no room.
   // After an error nothing has changed.
   absl::Status Add(Tenant* tenant, RegionId id, RegionManifest manifest);

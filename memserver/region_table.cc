@@ -38,9 +38,20 @@ RegionTable::~RegionTable() {
 }
 
 Reason RegionTable::Create(Lease* lease, RegionId id, uint32_t epoch, bool gc, bool sealed) {
-  Shard& at = shard(id);
-  WriterLock lock(&at.mu);
-  return CreateLocked(&at, lease, nullptr, id, epoch, gc, sealed, /*named=*/false);
+  for (int turn = 0;; ++turn) {
+    Reason reason;
+    {
+      Shard& at = shard(id);
+      WriterLock lock(&at.mu);
+      reason = CreateLocked(&at, lease, nullptr, id, epoch, gc, sealed, /*named=*/false);
+    }
+    if (reason != Reason::kFull) return reason;
+    if (turn == kYieldTurns || lease->tenant->regions.is_full() ||
+        !YieldVersions(*lease->tenant, RegionBytes(sealed))) {
+      Count(&counters_.refused_full);
+      return reason;
+    }
+  }
 }
 
 Reason RegionTable::CreateLocked(Shard* at, Lease* lease, Payment* payment, RegionId id, uint32_t epoch, bool gc,
@@ -65,7 +76,6 @@ Reason RegionTable::CreateLocked(Shard* at, Lease* lease, Payment* payment, Regi
       share.Keep();
     } else {
       at->regions.erase(it);
-      Count(&counters_.refused_full);
       reason = Reason::kFull;
     }
   }
@@ -84,6 +94,19 @@ Reason RegionTable::CreateLocked(Shard* at, Lease* lease, Payment* payment, Regi
 
 absl::Status RegionTable::CreateNamed(Lease* lease, RegionId id, uint32_t epoch, bool gc, RegionManifest manifest,
                                       bool sealed) {
+  const uint64_t bytes = RegionBytes(sealed) + RegionNames::CostBytes(manifest);
+  for (int turn = 0;; ++turn) {
+    absl::Status status = CreateNamedOnce(lease, id, epoch, gc, manifest, sealed);
+    if (!absl::IsResourceExhausted(status)) return status;
+    if (turn == kYieldTurns || lease->tenant->regions.is_full() || !YieldVersions(*lease->tenant, bytes)) {
+      Count(&counters_.refused_full);
+      return status;
+    }
+  }
+}
+
+absl::Status RegionTable::CreateNamedOnce(Lease* lease, RegionId id, uint32_t epoch, bool gc, RegionManifest manifest,
+                                          bool sealed) {
   const bool named = !manifest.name.empty();
   Doomed undone;
   absl::Status status;
@@ -221,6 +244,10 @@ RegionDescription RegionTable::Describe(const StoredKey& key, const StoredRegion
   if (lease != nullptr) description.owner_name = lease->client_name;
   description.stored_bytes = region.chunks * kChunkBytes;
   description.spans = region.index.spans();
+  if (region.versions != nullptr) {
+    description.newest_version = region.versions->newest();
+    description.version_bytes = region.versions->chunks() * kChunkBytes;
+  }
   if (region.named) description.manifest = names_.Manifest(key, with_lists);
   return description;
 }
@@ -286,6 +313,7 @@ absl::StatusOr<std::vector<RegionTable::ListedSpan>> RegionTable::ListSpans(cons
 
 RegionTable::Dropped RegionTable::CollectLease(const Lease& lease, bool all) {
   Dropped dropped;
+  if (lease.may_hold) ReleaseHolds(lease);
   if (lease.regions == 0 || NRAM_PLANTED(lease_end_keeps_regions)) return dropped;
   for (Shard& shard : shards_) {
     std::vector<Doomed> collected;
@@ -293,7 +321,8 @@ RegionTable::Dropped RegionTable::CollectLease(const Lease& lease, bool all) {
       WriterLock lock(&shard.mu);
       for (auto it = shard.regions.begin(); it != shard.regions.end();) {
         // Looks again under the lock: the lease may have been granted anew meanwhile.
-        if ((all || it->second->gc) && it->second->lease == lease.id && !lease.live()) {
+        const bool is_its = it->second->lease == lease.id && !lease.live();
+        if (is_its && (all || (it->second->gc && !KeepsRegion(it->second.get())))) {
           dropped.regions += 1;
           dropped.bytes += it->second->chunks * kChunkBytes;
           if (it->second->named) names_.Forget(it->first);
@@ -358,7 +387,10 @@ size_t RegionTable::CountOrphans() const {
   size_t orphans = 0;
   for (const Shard& shard : shards_) {
     ReaderLock lock(&shard.mu);
-    for (const auto& [key, region] : shard.regions) orphans += !region->gc && !live.contains(Raw(region->lease));
+    for (const auto& [key, region] : shard.regions) {
+      const bool goes = region->gc && (region->versions == nullptr || region->versions->newest() == VersionNumber{});
+      orphans += !goes && !live.contains(Raw(region->lease));
+    }
   }
   return orphans;
 }

@@ -11,8 +11,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -39,6 +41,8 @@ struct RegionDescription {
   std::string owner_name;
   uint64_t stored_bytes = 0;
   uint64_t spans = 0;
+  VersionNumber newest_version{};  // 0: none
+  uint64_t version_bytes = 0;      // of pages that versions alone have
   RegionManifest manifest;
 };
 
@@ -94,6 +98,33 @@ class RegionTable {
   };
   absl::StatusOr<std::vector<ListedSpan>> ListSpans(const StoredKey& key, uint64_t from_span, size_t limit) const;
 
+  // --- Versions (adr/0019).
+  // Oldest first. NOT_FOUND: no such region.
+  absl::StatusOr<std::vector<StoredVersion>> ListVersions(const StoredKey& key) const;
+  // See control.proto. `lease`: of the key's tenant.
+  absl::Status HoldVersion(Lease* lease, const StoredKey& key, VersionNumber version, bool release);
+  // The next two look at a bounded number of spans. *next_span: to go on from; 0: there are no more. NOT_FOUND: there
+  // is no such region, or version.
+  absl::StatusOr<std::vector<ListedSpan>> ListSpansAt(const StoredKey& key, VersionNumber version, uint64_t from_span,
+                                                      uint64_t* next_span) const;
+  struct ChangedSpan {
+    uint64_t span = 0;
+    PageIndex::SpanPages pages{};
+  };
+  // INVALID_ARGUMENT: `from` is not older than `to`.
+  absl::StatusOr<std::vector<ChangedSpan>> ListChanges(const StoredKey& key, VersionNumber from, VersionNumber to,
+                                                       uint64_t from_span, uint64_t* next_span) const;
+  // Goes on with what versions have left to do, and collects GC regions without an owner whose last version has gone.
+  // At most so many steps, each up to a millisecond. True: nothing is left that can be done. To be called often.
+  bool StepVersions(uint64_t steps_max);
+  // A request of `tenant` has found no room, and needs `bytes`: versions yield, the oldest first, its own before
+  // others'. False: they would not help. Else some memory is free, and the caller tries again; that may need several
+  // turns. No shard's lock may be held.
+  bool YieldVersions(const Tenant& tenant, uint64_t bytes);
+  // The donor needs so much: the oldest versions go, whoever's they are. Not `held`: those that are held stay, and
+  // newer ones of their regions. Returns the bytes that are free now.
+  uint64_t YieldForDonor(uint64_t bytes, bool held);
+
   // While draining, the server takes new pages only if a reservation pays for them. Others are refused: kDraining.
   void SetDraining(bool draining) { draining_ = draining; }
   // Its clients have to hear something soon: that they are asked to give memory back, or that the server is about to
@@ -133,16 +164,39 @@ class RegionTable {
   Reason CreateLocked(Shard* at, Lease* lease, Payment* payment, RegionId id, uint32_t epoch, bool gc, bool sealed,
                       bool named) ABSL_EXCLUSIVE_LOCKS_REQUIRED(at->mu);
   Reason CheckOwner(const StoredRegion& region, const Lease& lease, uint32_t epoch);
+  // The region has versions from now on. The lock of its shard is held.
+  void ListVersioned(const StoredKey& key);
+  // How often a request tries again after versions have yielded.
+  static constexpr int kYieldTurns = 64;
   bool draining() const { return draining_; }
   StoreCounters* mutable_counters() { return &counters_; }
 
  private:
   friend class RegionWalk;
 
+  absl::Status CreateNamedOnce(Lease* lease, RegionId id, uint32_t epoch, bool gc, RegionManifest manifest,
+                               bool sealed);
+
   static constexpr size_t kShards = 256;
 
   std::vector<uint64_t> FirstIds(TenantNumber tenant, uint64_t from, size_t limit, bool orphans_only,
                                  bool named_only) const;
+  // Of a region whose owner is gone: drops versions that go with him. True: some stay, and the region with them.
+  static bool KeepsRegion(StoredRegion* region);
+  void UnlistVersioned(const StoredKey& key);
+  std::vector<StoredKey> Versioned() const;
+  // True: nothing is left to do.
+  bool StepVersionsOf(const StoredKey& key);
+  void ReleaseHolds(const Lease& lease);
+  struct Yields {
+    const Tenant* first = nullptr;  // goes before others; null: nobody does
+    bool first_alone = false;
+    bool held = false;  // also those that are held
+    uint64_t bytes = 0;
+    int steps_max = 0;
+  };
+  // Returns the bytes that are free now.
+  uint64_t YieldOldest(const Yields& yields);
   RegionDescription Describe(const StoredKey& key, const StoredRegion& region, bool with_lists) const;
 
   FrameArena* const arena_;
@@ -153,6 +207,9 @@ class RegionTable {
   std::atomic<bool> leaves_soon_{false};
   mutable std::array<Shard, kShards> shards_;
   RegionNames names_;
+  mutable Mutex versioned_mu_;  // taken after a shard's
+  // By tenant and id: regions that have had versions. Some may be gone; StepVersions finds that out.
+  absl::btree_set<std::pair<TenantNumber, uint64_t>> versioned_ ABSL_GUARDED_BY(versioned_mu_);
   DoomedRegions doomed_{leases_, &counters_};
 };
 

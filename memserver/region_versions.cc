@@ -9,18 +9,48 @@
 
 namespace nram {
 
-std::unique_ptr<RegionVersions> RegionVersions::Make(ArenaAccount* account, PageIndex::Pages pages, Limits limits) {
+std::unique_ptr<RegionVersions> RegionVersions::Make(ArenaAccount* account, PageIndex::Pages pages, Limits limits,
+                                                     VersionTotals* server, VersionTotals* tenant) {
+  constexpr size_t kListedBytes = 64;  // a node of a tree that is half full
   constexpr size_t kAllocatorBytes = 2 * sizeof(size_t);
-  static_assert(sizeof(RegionVersions) + kAllocatorBytes <= kBytes);
+  static_assert(sizeof(RegionVersions) + kAllocatorBytes + kListedBytes <= kBytes);
   static_assert(sizeof(Version) + kAllocatorBytes + 4 * sizeof(VersionPtr) + sizeof(uint16_t) <= kVersionBytes);
   CHECK(limits.versions < limits.places && limits.places <= SealOrder::kPlacesMax);
   if (!account->ChargeIndex(kBytes)) return nullptr;
-  return std::unique_ptr<RegionVersions>(new RegionVersions(account, pages, limits));
+  return std::unique_ptr<RegionVersions>(new RegionVersions(account, pages, limits, server, tenant));
 }
 
 RegionVersions::~RegionVersions() {
   Unlink(versions_.size());
   account_->ReleaseIndex(kBytes + unlinked_.size() * BytesOfVersion());
+  AddBytes(-static_cast<int64_t>(bytes_));
+}
+
+void RegionVersions::AddVersions(int64_t versions) {
+  for (VersionTotals* const totals : {server_totals_, tenant_totals_}) {
+    if (totals != nullptr) totals->versions.fetch_add(versions, std::memory_order_relaxed);
+  }
+}
+
+void RegionVersions::AddBytes(int64_t bytes) {
+  bytes_ += bytes;
+  for (VersionTotals* const totals : {server_totals_, tenant_totals_}) {
+    if (totals != nullptr) totals->bytes.fetch_add(bytes, std::memory_order_relaxed);
+  }
+}
+
+void RegionVersions::Unname(Version* version) {
+  if (!version->named) return;
+  ReleaseHolds(version);
+  version->named = false;
+  AddVersions(-1);
+}
+
+void RegionVersions::NoteYield(VersionNumber number) {
+  yielded_ = std::max(yielded_, number);
+  for (VersionTotals* const totals : {server_totals_, tenant_totals_}) {
+    if (totals != nullptr) Count(&totals->yielded);
+  }
 }
 
 size_t RegionVersions::FindNamed(VersionNumber version) const {
@@ -43,6 +73,13 @@ VersionNumber RegionVersions::newest() const {
 }
 
 // --- Changes.
+
+VersionNumber RegionVersions::oldest() const {
+  for (const VersionPtr& version : versions_) {
+    if (version->named) return version->number;
+  }
+  return VersionNumber{};
+}
 
 bool RegionVersions::Keeps(const PageEntry& old) const {
   const Version* const newest = old.mask != 0 ? NewestNamed() : nullptr;
@@ -77,6 +114,7 @@ void RegionVersions::Keep(uint64_t page, const PageEntry& old, const PageSeal* s
   newest->chunks += chunks;
   chunks_ += chunks;
   ++pages_;
+  AddBytes(account_->ChunksIn(old.frame) * int64_t{kChunkBytes});
 }
 
 bool RegionVersions::KeepsWith(const PageEntry& old, absl::FunctionRef<bool()> take) {
@@ -113,7 +151,9 @@ void RegionVersions::UntilRoom(absl::FunctionRef<bool(Version* newest)> prepare)
     if (step < kYieldStepsMax) {
       YieldStep();
     } else {
-      yielded_ = std::max(yielded_, newest->number);
+      for (const VersionPtr& version : versions_) {
+        if (version->named) NoteYield(version->number);
+      }
       Unlink(versions_.size());
     }
   }
@@ -143,7 +183,10 @@ RegionVersions::Sealed RegionVersions::Seal(PageIndex* head, VersionNumber numbe
     if (!YieldStep()) return Sealed::kNoRoom;
   }
   highest_ = number;
-  versions_.push_back(std::make_unique<Version>(number, order_.Seal(), keep, account_, pages_are_));
+  const uint64_t stamp = server_totals_ != nullptr ? server_totals_->seals.fetch_add(1) + 1 : 1;
+  versions_.push_back(std::make_unique<Version>(number, order_.Seal(), keep, stamp, account_, pages_are_));
+  AddVersions(1);
+  AddBytes(static_cast<int64_t>(BytesOfVersion()));
   head->SetBirth(order_.birth());
   return Sealed::kOk;
 }
@@ -156,8 +199,7 @@ RegionVersions::Dropped RegionVersions::Drop(VersionNumber first, VersionNumber 
       ++result.held;
       continue;
     }
-    ReleaseHolds(version.get());
-    version->named = false;
+    Unname(version.get());
     ++result.dropped;
   }
   return result;
@@ -168,7 +210,7 @@ bool RegionVersions::EndOwner() {
   for (const VersionPtr& version : versions_) {
     if (!version->named) continue;
     if (version->keep == VersionKeep::kWithOwner && version->holds.empty()) {
-      version->named = false;
+      Unname(version.get());
     } else {
       stays = true;
     }
@@ -215,6 +257,7 @@ std::vector<StoredVersion> RegionVersions::List() const {
 // --- Freeing.
 
 void RegionVersions::Free(Version* version, const PageEntry& entry) {
+  AddBytes(-account_->ChunksIn(entry.frame) * int64_t{kChunkBytes});
   account_->Free(entry.frame);
   const int chunks = std::popcount(entry.mask);
   version->chunks -= chunks;
@@ -224,7 +267,7 @@ void RegionVersions::Free(Version* version, const PageEntry& entry) {
 
 void RegionVersions::Unlink(size_t count) {
   for (size_t i = 0; i < count; ++i) {
-    ReleaseHolds(versions_[i].get());
+    Unname(versions_[i].get());
     versions_[i]->delta.ForgetGenerations();
     unlinked_.push_back(std::move(versions_[i]));
   }
@@ -239,14 +282,27 @@ void RegionVersions::UnlinkOldestNamed() {
     if (!versions_[count]->named) continue;
     if (has_named) break;
     has_named = true;
-    yielded_ = std::max(yielded_, versions_[count]->number);
+    NoteYield(versions_[count]->number);
   }
   Unlink(count);
 }
 
-bool RegionVersions::YieldStep() {
-  if (unlinked_.empty() && versions_.empty()) return false;
-  if (unlinked_.empty()) UnlinkOldestNamed();
+std::optional<uint64_t> RegionVersions::StampToYield(bool held) const {
+  if (!unlinked_.empty()) return 0;
+  if (versions_.empty()) return std::nullopt;
+  const Version& oldest = *versions_.front();
+  if (!oldest.named) return 0;
+  if (!held && !oldest.holds.empty()) return std::nullopt;
+  return oldest.stamp;
+}
+
+bool RegionVersions::YieldStep(bool held) {
+  if (!StampToYield(held).has_value()) return false;
+  if (unlinked_.empty() && !versions_.front()->named) {
+    Unlink(1);  // nobody sees what it has
+  } else if (unlinked_.empty()) {
+    UnlinkOldestNamed();
+  }
   FreeStep(kSpansPerYield);
   return true;
 }
@@ -266,6 +322,7 @@ bool RegionVersions::FreeStep(uint64_t spans_max) {
   if (next < kPagesEnd) return false;
   unlinked_.pop_back();
   account_->ReleaseIndex(BytesOfVersion());
+  AddBytes(-static_cast<int64_t>(BytesOfVersion()));
   return unlinked_.empty();
 }
 
@@ -289,6 +346,7 @@ bool RegionVersions::MergeStep(const PageIndex& head) {
     if (span == PageIndex::kNoSpan) {
       versions_.erase(versions_.begin() + static_cast<ptrdiff_t>(at));
       account_->ReleaseIndex(BytesOfVersion());
+      AddBytes(-static_cast<int64_t>(BytesOfVersion()));
       return false;
     }
     const uint64_t page = span * kPagesPerSpan;

@@ -26,12 +26,10 @@
 #include "memserver/frame_arena.h"
 #include "memserver/page_index.h"
 #include "memserver/seal_order.h"
+#include "memserver/store_counters.h"
 #include "proto/wire.h"
 
 namespace nram {
-
-// How long a version stays. A held one stays anyway, unless it yields or is dropped by force.
-enum class VersionKeep : uint8_t { kWithOwner = 0, kUntilDropped = 1 };
 
 struct StoredVersion {
   VersionNumber number{};
@@ -50,10 +48,12 @@ class RegionVersions {
     size_t holds = 4096;     // of a version
     uint16_t places = SealOrder::kPlacesMax;
   };
-  // Null: there is no room.
-  static std::unique_ptr<RegionVersions> Make(ArenaAccount* account, PageIndex::Pages pages, Limits limits);
-  static std::unique_ptr<RegionVersions> Make(ArenaAccount* account, PageIndex::Pages pages) {
-    return Make(account, pages, Limits());
+  // `server` and `tenant`, which may be null, are told what it has, and outlive it. Null: there is no room.
+  static std::unique_ptr<RegionVersions> Make(ArenaAccount* account, PageIndex::Pages pages, Limits limits,
+                                              VersionTotals* server = nullptr, VersionTotals* tenant = nullptr);
+  static std::unique_ptr<RegionVersions> Make(ArenaAccount* account, PageIndex::Pages pages,
+                                              VersionTotals* server = nullptr, VersionTotals* tenant = nullptr) {
+    return Make(account, pages, Limits(), server, tenant);
   }
   RegionVersions(const RegionVersions&) = delete;
   // FreeAll must have come to its end, unless the arena goes too.
@@ -121,8 +121,11 @@ class RegionVersions {
   static constexpr uint64_t kSpansPerStep = 64;
   bool Step(PageIndex* head);
   // Frees a part of what the oldest version alone has; the version is gone. False: no version is left, nor anything to
-  // free.
-  bool YieldStep();
+  // free. Not `held`: nor is a version that is not held and has no older one that is.
+  bool YieldStep(bool held = true);
+  // What YieldStep would free comes after what has a lower stamp, in this region or another: 0 if it has no name any
+  // more. nullopt: it would free nothing.
+  std::optional<uint64_t> StampToYield(bool held) const;
   // Unlinks all versions, and frees as one Step. True: all is free.
   bool FreeAll();
   // The highest version that has yielded; 0: none.
@@ -139,21 +142,26 @@ class RegionVersions {
 
   // Oldest first.
   std::vector<StoredVersion> List() const;
-  VersionNumber newest() const;  // 0: none
+  VersionNumber newest() const;                       // 0: none
+  VersionNumber oldest() const;                       // 0: none
+  VersionNumber highest() const { return highest_; }  // of all that were ever sealed
   // What deltas have, also those that are to be freed.
   uint64_t pages() const { return pages_; }
   uint64_t chunks() const { return chunks_; }
+  // What all of them take, as VersionTotals has it.
+  uint64_t bytes() const { return bytes_; }
 
  private:
   struct Version {
-    Version(VersionNumber its_number, uint16_t its_place, VersionKeep its_keep, ArenaAccount* account,
-            PageIndex::Pages pages)
-        : number(its_number), place(its_place), keep(its_keep), delta(account, pages) {}
+    Version(VersionNumber its_number, uint16_t its_place, VersionKeep its_keep, uint64_t its_stamp,
+            ArenaAccount* account, PageIndex::Pages pages)
+        : number(its_number), place(its_place), keep(its_keep), stamp(its_stamp), delta(account, pages) {}
 
     const VersionNumber number;
     uint16_t place;
     const VersionKeep keep;
     bool named = true;
+    const uint64_t stamp;  // of all seals of the server
     uint64_t chunks = 0;
     absl::btree_set<LeaseId> holds;
     PageIndex delta;
@@ -162,7 +170,7 @@ class RegionVersions {
   static constexpr size_t kNone = ~size_t{0};
   // With the allocator's words. A version has its places in two lists that double when they grow, and one in the table
   // of places.
-  static constexpr uint64_t kBytes = 384;
+  static constexpr uint64_t kBytes = 448;  // and its place in the server's list of such regions
   static constexpr uint64_t kVersionBytes = 240;
   static constexpr uint64_t kHoldBytes = 16;
   static constexpr uint64_t kPagesEnd = kRegionChunksMax / kChunksPerPage;
@@ -170,14 +178,24 @@ class RegionVersions {
   static constexpr uint64_t kSpansPerYield = 4;
   static constexpr int kYieldStepsMax = 16;
 
-  RegionVersions(ArenaAccount* account, PageIndex::Pages pages, Limits limits)
-      : account_(account), pages_are_(pages), limits_(limits), order_(limits.places) {}
+  RegionVersions(ArenaAccount* account, PageIndex::Pages pages, Limits limits, VersionTotals* server,
+                 VersionTotals* tenant)
+      : account_(account),
+        pages_are_(pages),
+        limits_(limits),
+        server_totals_(server),
+        tenant_totals_(tenant),
+        order_(limits.places) {}
 
   uint64_t BytesOfVersion() const { return kVersionBytes + PageIndex::PrepaidBytes(pages_are_); }
   size_t FindNamed(VersionNumber version) const;
   // The newest one that has a name; null: there is none.
   Version* NewestNamed() const;
   void ReleaseHolds(Version* version);
+  void Unname(Version* version);
+  void NoteYield(VersionNumber number);
+  void AddVersions(int64_t versions);
+  void AddBytes(int64_t bytes);
   void Free(Version* version, const PageEntry& entry);
   // Has the oldest `count` versions freed, whoever sees them.
   void Unlink(size_t count);
@@ -200,11 +218,14 @@ class RegionVersions {
   ArenaAccount* const account_;
   const PageIndex::Pages pages_are_;
   const Limits limits_;
+  VersionTotals* const server_totals_;
+  VersionTotals* const tenant_totals_;
   SealOrder order_;
   VersionNumber highest_{};  // of all that were ever sealed
   VersionNumber yielded_{};
   uint64_t pages_ = 0;
   uint64_t chunks_ = 0;
+  uint64_t bytes_ = 0;
   std::vector<VersionPtr> versions_;  // the oldest first
   std::vector<VersionPtr> unlinked_;
   // While the order renumbers: deltas up to renumber_end_ are looked at first, then the head.

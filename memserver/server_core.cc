@@ -14,6 +14,8 @@ namespace {
 
 constexpr Credit kCredit{256, 4096};
 
+constexpr uint64_t kVersionSteps = 64;  // in a tick: some milliseconds, 100 at most
+
 // One of every 64 bytes is for landing frames, within bounds.
 size_t LandingPages(uint64_t ceiling_bytes) { return std::clamp<size_t>(ceiling_bytes / 64 / kPageBytes, 128, 2048); }
 
@@ -54,7 +56,9 @@ ServerCore::Leases ServerCore::Tick(int64_t lease_now_ns, int64_t now_ns) {
   // Renewals that came while the server was stopped have not been read yet.
   if (ticked_ns_ != 0 && now_ns - ticked_ns_ > kStoppedMs * kNsPerMs) leases_.Extend(now_ns - ticked_ns_);
   ticked_ns_ = now_ns;
-  return Collect(lease_now_ns);
+  Leases ended = Collect(lease_now_ns);
+  store_.StepVersions(kVersionSteps);
+  return ended;
 }
 
 ServerCore::Leases ServerCore::Collect(int64_t lease_now_ns) {

@@ -29,7 +29,8 @@ PageStore::ReadArgs ReadArgsOf(const ReadRequest& read, const Tenant& tenant) {
   return {.region = {read.region, tenant.number},
           .epoch = Raw(read.epoch),
           .range = read.range,
-          .generation = read.span_generation};
+          .generation = read.span_generation,
+          .version = read.version};
 }
 
 }  // namespace
@@ -78,13 +79,6 @@ void Session::AppendReply(const MessageHeader& header, ReplyBuffer* reply) {
   reply->used += kMessageHeaderBytes;
 }
 
-Reason Session::CheckSupported(const MessageHeader& request) {
-  if (request.is<ReadRequest>() && request.as<ReadRequest>().snapshot != SnapshotVersion{}) {
-    return Reason::kUnknownSnapshot;
-  }
-  return Reason::kOk;
-}
-
 bool Session::DestroyStepLocked(MessageHeader* reply) {
   const auto destroy = pending_.as<DestroyRequest>();
   if (doomed_ == nullptr) {
@@ -98,23 +92,43 @@ bool Session::DestroyStepLocked(MessageHeader* reply) {
 bool Session::TrimStepLocked(MessageHeader* reply) {
   const auto trim = pending_.as<TrimRequest>();
   const bool keeps = (pending_.flags & kFlagReservation) != 0;
-  Reason reason = CheckSupported(pending_);
-  if (reason == Reason::kOk) {
-    const PageStore::TrimArgs args{.region = trim.region,
-                                   .epoch = Raw(trim.epoch),
-                                   .range = trim.range,
-                                   .frames = FramesOf(pending_),
-                                   .reservation = keeps ? &lease_->reservation : nullptr,
-                                   .generation = trim.span_generation};
-    reason = context_.store->TrimStep(lease_.get(), args, &next_page_, &kept_bytes_);
-  }
+  const PageStore::TrimArgs args{.region = trim.region,
+                                 .epoch = Raw(trim.epoch),
+                                 .range = trim.range,
+                                 .frames = FramesOf(pending_),
+                                 .reservation = keeps ? &lease_->reservation : nullptr,
+                                 .generation = trim.span_generation};
+  const Reason reason = context_.store->TrimStep(lease_.get(), args, &next_page_, &kept_bytes_);
   if (reason == Reason::kOk && next_page_ * kChunksPerPage < trim.range.end()) return false;
   *reply = ReplyTo(pending_, TrimReply{.region = trim.region, .range = trim.range, .kept_bytes = kept_bytes_}, reason);
   return true;
 }
 
+bool Session::DropStepLocked(MessageHeader* reply) {
+  const auto drop = pending_.as<DropVersionRequest>();
+  const PageStore::VersionDrop args{.region = drop.region,
+                                    .epoch = Raw(drop.epoch),
+                                    .first = drop.first,
+                                    .last = drop.last,
+                                    .force = drop.force != 0};
+  bool done = false;
+  const Reason reason =
+      context_.store->DropVersionsStep(lease_.get(), args, std::exchange(is_first_step_, false), &done, &dropped_);
+  if (!done) return false;
+  dropped_.region = drop.region;
+  *reply = ReplyTo(pending_, dropped_, reason);
+  return true;
+}
+
 bool Session::StepLocked(MessageHeader* reply) {
-  return pending_.op == Op::kDestroy ? DestroyStepLocked(reply) : TrimStepLocked(reply);
+  switch (pending_.op) {
+    case Op::kDestroy:
+      return DestroyStepLocked(reply);
+    case Op::kDropVersion:
+      return DropStepLocked(reply);
+    default:
+      return TrimStepLocked(reply);
+  }
 }
 
 absl::Status Session::Continue(ReplyBuffer* reply) {
@@ -153,8 +167,7 @@ absl::StatusOr<bool> Session::Begin(const MessageHeader& request, const PayloadT
   const size_t read_bytes = range.pages() * kPayloadTableBytesPerPageMax + range.bytes();
   const size_t reply_bytes = kMessageHeaderBytes + (request.op == Op::kRead ? read_bytes : 0);
   if (reply_room < reply_bytes) return false;
-  // A write that is refused whatever it holds lands nowhere.
-  if (request.op == Op::kWrite && CheckSupported(request) == Reason::kOk) {
+  if (request.op == Op::kWrite) {
     const uint64_t pages = range.pages();
     // Bulk writes leave room for an urgent one, which must not wait for them.
     const size_t leave = urgent() ? 0 : kPagesPerMessage;
@@ -182,11 +195,13 @@ absl::Status Session::Execute(const MessageHeader& request, absl::Span<const uin
     return absl::OkStatus();
   }
   if (request.op != Op::kPing && !lease_->used.load(std::memory_order_relaxed)) lease_->used = true;
-  if (request.op == Op::kTrim || request.op == Op::kDestroy) {
+  if (request.op == Op::kTrim || request.op == Op::kDestroy || request.op == Op::kDropVersion) {
     busy_ = true;
     pending_ = request;
     next_page_ = request.range().first_page();
     kept_bytes_ = 0;
+    is_first_step_ = true;
+    dropped_ = {};
     return Continue(reply);
   }
   MutexLock lock(&busy_mu_);
@@ -214,9 +229,13 @@ absl::Status Session::Execute(const MessageHeader& request, absl::Span<const uin
                   context_.leases->Renew(*context_.tenant, lease_->id).ok() ? Reason::kOk : Reason::kLeaseEnded),
           reply);
       break;
+    case Op::kSeal:
+      AppendReply(SealLocked(request), reply);
+      break;
     case Op::kHello:
     case Op::kTrim:
     case Op::kDestroy:
+    case Op::kDropVersion:
       break;  // see above
   }
   return absl::OkStatus();
@@ -227,9 +246,9 @@ MessageHeader Session::WriteLocked(const MessageHeader& request, absl::Span<cons
   Payment payment;
   if ((request.flags & kFlagReservation) != 0) payment = Payment(&lease_->reservation, write.grant_bytes);
   uint32_t stored_pages = 0;
-  Reason reason = CheckSupported(request);
-  if (reason == Reason::kOk && !IsRegionId(Raw(write.region))) reason = Reason::kUnknownRegion;
-  if (reason == Reason::kOk) {
+  VersionNumber yielded{};
+  Reason reason = Reason::kUnknownRegion;
+  if (IsRegionId(Raw(write.region))) {
     const PageStore::WriteArgs args{.region = write.region,
                                     .epoch = Raw(write.epoch),
                                     .range = write.range,
@@ -241,7 +260,7 @@ MessageHeader Session::WriteLocked(const MessageHeader& request, absl::Span<cons
                                     .term = term_,
                                     .generation = write.span_generation,
                                     .seals = {seals_.data(), seal_count_}};
-    reason = context_.store->Write(lease_.get(), args, &payment, &stored_pages);
+    reason = context_.store->Write(lease_.get(), args, &payment, &stored_pages, &yielded);
   }
   ReturnLanding();
   displaced_ = true;
@@ -253,7 +272,8 @@ MessageHeader Session::WriteLocked(const MessageHeader& request, absl::Span<cons
                  WriteReply{.region = write.region,
                             .range = write.range,
                             .used_bytes = payment.paid_bytes(),
-                            .stored_pages = stored_pages},
+                            .stored_pages = stored_pages,
+                            .yielded = yielded},
                  reason);
 }
 
@@ -265,6 +285,17 @@ MessageHeader Session::CreateLocked(const MessageHeader& request) {
                                     request.sealed());
   }
   return ReplyTo(request, CreateReply{.region = create.region}, reason);
+}
+
+MessageHeader Session::SealLocked(const MessageHeader& request) {
+  const auto seal = request.as<SealRequest>();
+  SealReply sealed{.region = seal.region};
+  const PageStore::VersionSeal args{.region = seal.region,
+                                    .epoch = Raw(seal.epoch),
+                                    .version = seal.version,
+                                    .keep = static_cast<VersionKeep>(seal.keep)};
+  const Reason reason = context_.store->SealVersion(lease_.get(), args, &sealed);
+  return ReplyTo(request, sealed, reason);
 }
 
 MessageHeader Session::Hello(const MessageHeader& request) {
@@ -293,8 +324,7 @@ MessageHeader Session::Hello(const MessageHeader& request) {
 
 void Session::ReadInto(const MessageHeader& request, ReplyBuffer* reply) {
   const auto read = request.as<ReadRequest>();
-  MessageHeader header =
-      ReplyTo(request, ReadReply{.region = read.region, .range = read.range}, CheckSupported(request));
+  MessageHeader header = ReplyTo(request, ReadReply{.region = read.region, .range = read.range});
   std::byte* const at = reply->data + reply->used;
   std::byte* const payload = at + kMessageHeaderBytes;
   const uint64_t pages = read.range.pages();
@@ -303,10 +333,8 @@ void Session::ReadInto(const MessageHeader& request, ReplyBuffer* reply) {
   std::array<PageSeal, kPagesPerMessage> seals;
   size_t chunk_bytes = 0;
   bool sealed = false;
-  if (header.reason == Reason::kOk) {
-    header.reason = context_.store->Read(ReadArgsOf(read, *context_.tenant), masks.data(), page_crcs.data(), payload,
-                                         &chunk_bytes, seals.data(), &sealed);
-  }
+  header.reason = context_.store->Read(ReadArgsOf(read, *context_.tenant), masks.data(), page_crcs.data(), payload,
+                                       &chunk_bytes, seals.data(), &sealed);
   uint32_t crc = 0;
   if (header.reason == Reason::kOk) {
     if (chunk_bytes < read.range.bytes()) header.flags |= kFlagSparse;
@@ -328,8 +356,7 @@ void Session::ReadInto(const MessageHeader& request, ReplyBuffer* reply) {
 // change after the store's lock is released.
 absl::Status Session::ReadDirect(const MessageHeader& request, ReplyBuffer* reply) {
   const auto read = request.as<ReadRequest>();
-  MessageHeader header =
-      ReplyTo(request, ReadReply{.region = read.region, .range = read.range}, CheckSupported(request));
+  MessageHeader header = ReplyTo(request, ReadReply{.region = read.region, .range = read.range});
   absl::Status error;
   const auto send = [&](const PageStore::Stored& stored) {
     std::array<iovec, 3 + kPagesPerMessage + 2 * kChunksPerPage> pieces;
@@ -363,9 +390,7 @@ absl::Status Session::ReadDirect(const MessageHeader& request, ReplyBuffer* repl
       reply->used += left;
     }
   };
-  if (header.reason == Reason::kOk) {
-    header.reason = context_.store->ReadInPlace(ReadArgsOf(read, *context_.tenant), send);
-  }
+  header.reason = context_.store->ReadInPlace(ReadArgsOf(read, *context_.tenant), send);
   NRAM_RETURN_IF_ERROR(error);
   if (header.reason != Reason::kOk) AppendReply(header, reply);
   return absl::OkStatus();

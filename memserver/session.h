@@ -31,15 +31,15 @@ struct SessionContext {
   LandingFrames* landing = nullptr;
   uint64_t incarnation = 0;
   Credit credit{256, 4096};
-  // Called between two steps of a trim or destroy, with no lock held. Null except in tests.
+  // Called between two steps of a request, with no lock held. Null except in tests.
   void (*between_steps_for_test)() = nullptr;
   Tenant* tenant = nullptr;  // whose connection it is; not null in a session
 };
 
 // Used by one thread at a time, except for Fence.
 //
-// Trims and destroys proceed in steps (64 spans at most, some milliseconds). Fence waits for one step at most, and no
-// further step is executed after it.
+// Trims, destroys and drops of versions proceed in steps (64 spans at most, some milliseconds). Fence waits for one
+// step at most, and no further step is executed after it.
 class Session : public MessageService, public LeaseConnection {
  public:
   // `takes_turns`: Execute returns after kTurnNs and a step at the latest. If busy(), the caller serves other
@@ -79,11 +79,10 @@ class Session : public MessageService, public LeaseConnection {
 
  private:
   MessageHeader Hello(const MessageHeader& request);
-  // Refuses features that no server has yet: snapshots. kOk: the request has none of them.
-  static Reason CheckSupported(const MessageHeader& request);
   MessageHeader WriteLocked(const MessageHeader& request, absl::Span<const uint32_t> page_crcs)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(busy_mu_);
   MessageHeader CreateLocked(const MessageHeader& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(busy_mu_);
+  MessageHeader SealLocked(const MessageHeader& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(busy_mu_);
   // The reply to `request`, without a payload.
   template <MessageBody Reply>
   MessageHeader ReplyTo(const MessageHeader& request, const Reply& body, Reason reason = Reason::kOk) const;
@@ -94,6 +93,7 @@ class Session : public MessageService, public LeaseConnection {
   bool StepLocked(MessageHeader* reply) ABSL_EXCLUSIVE_LOCKS_REQUIRED(busy_mu_);
   bool TrimStepLocked(MessageHeader* reply) ABSL_EXCLUSIVE_LOCKS_REQUIRED(busy_mu_);
   bool DestroyStepLocked(MessageHeader* reply) ABSL_EXCLUSIVE_LOCKS_REQUIRED(busy_mu_);
+  bool DropStepLocked(MessageHeader* reply) ABSL_EXCLUSIVE_LOCKS_REQUIRED(busy_mu_);
   // A reply of at least so many bytes is worth sending from where it lies.
   static constexpr uint64_t kDirectBytes = 32 * 1024;
 
@@ -117,13 +117,15 @@ class Session : public MessageService, public LeaseConnection {
   std::array<PageSeal, kPagesPerMessage> seals_;
   size_t seal_count_ = 0;
 
-  // The trim or destroy whose steps are under way.
+  // The trim, destroy or drop of versions whose steps are under way.
   bool busy_ = false;
   MessageHeader pending_;
   uint64_t next_page_ = 0;              // of a trim
   uint64_t kept_bytes_ = 0;             // of a trim
   PageStore::Doomed doomed_;            // of a destroy: unlinked, but not free yet
   Reason unlink_reason_ = Reason::kOk;  // of a destroy
+  bool is_first_step_ = false;          // of a drop
+  DropVersionReply dropped_;            // of a drop: by all steps
 
   Mutex busy_mu_;  // held while a request, or a step of one, executes
   std::atomic<bool> fenced_{false};

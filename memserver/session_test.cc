@@ -1,4 +1,5 @@
-// Trims and destroys in steps: a newer connection, and other connections of the same thread, wait for one step only.
+// Trims, destroys and drops of versions in steps: a newer connection, and other connections of the same thread, wait
+// for one step only. Versions over a session.
 
 #include "memserver/session.h"
 
@@ -33,11 +34,11 @@ class SessionTest : public ::testing::Test {
   ~SessionTest() override { between_steps = nullptr; }
 
   // A page in each of many spans.
-  void Fill(uint64_t region) {
+  void Fill(uint64_t region, SpanGeneration generation = {}, char what = 7) {
     for (uint64_t span = 0; span < kSpans; ++span) {
       FrameLoc landed;
       ASSERT_TRUE(landing_.Take(1, &landed));
-      memset(arena_->Data(landed), 7, kPageBytes);
+      memset(arena_->Data(landed), what, kPageBytes);
       const uint32_t crc = 0;
       Payment payment;
       const PageStore::WriteArgs args{.region = RegionId{region},
@@ -45,7 +46,8 @@ class SessionTest : public ::testing::Test {
                                       .range = {span * kPagesPerSpan * kChunksPerPage, 8},
                                       .page_crcs = {&crc, 1},
                                       .landed = &landed,
-                                      .absent = PageStore::IfAbsent::kCreate};
+                                      .absent = PageStore::IfAbsent::kCreate,
+                                      .generation = generation};
       ASSERT_EQ(store_.Write(lease_.get(), args, &payment), Reason::kOk);
       landing_.Give(&landed, 1);
     }
@@ -69,6 +71,31 @@ class SessionTest : public ::testing::Test {
     EXPECT_TRUE(accepted.ok() && *accepted);
     reply_.used = 0;
     return Finish(session->Execute(request, {}, &reply_));
+  }
+  static MessageHeader Seal(uint32_t version) {
+    return MessageHeader(SealRequest{.region = RegionId{2}, .epoch = Epoch{1}, .version = VersionNumber{version}});
+  }
+  static MessageHeader Drop(uint32_t first, uint32_t last) {
+    return MessageHeader(DropVersionRequest{
+        .region = RegionId{2}, .epoch = Epoch{1}, .first = VersionNumber{first}, .last = VersionNumber{last}});
+  }
+  // Sets *first_byte of the span's page, if it is read.
+  Answer ReadSpan(Session* session, uint64_t id, uint32_t version, uint32_t generation, uint64_t span,
+                  char* first_byte = nullptr) {
+    std::array<std::byte, kMessageHeaderBytes + kPayloadTableBytesMax + kPageBytes> bytes;
+    ReplyBuffer reply{bytes.data(), bytes.size(), 0};
+    MessageHeader read(ReadRequest{.region = RegionId{2},
+                                   .range = {span * kPagesPerSpan * kChunksPerPage, kChunksPerPage},
+                                   .span_generation = SpanGeneration{generation},
+                                   .version = VersionNumber{version}});
+    read.request_id = id;
+    Landing landing;
+    EXPECT_TRUE(*session->Begin(read, {}, bytes.size(), &landing));
+    Answer answer{session->Execute(read, {}, &reply), {}};
+    EXPECT_TRUE(answer.status.ok() && DecodeHeader(bytes.data(), &answer.header).ok());
+    if (first_byte != nullptr)
+      *first_byte = static_cast<char>(bytes[kMessageHeaderBytes + answer.header.table_bytes()]);
+    return answer;
   }
   Answer Hello(Session* session, uint64_t generation, uint64_t lease = 1) {
     std::array<std::byte, kMessageHeaderBytes> bytes;
@@ -160,16 +187,20 @@ TEST_F(SessionTest, AConnectionThatTakesTurnsLetsOthersIn) {
     while (MonotonicNs() < until_ns) {
     }
   };
-  for (const Op op : {Op::kTrim, Op::kDestroy}) {
+  Fill(2, SpanGeneration{4}, 1);
+  ASSERT_EQ(Run(&session, Seal(1), 2).header.reason, Reason::kOk);
+  Fill(2, SpanGeneration{4}, 2);
+  uint64_t id = 2;
+  for (const MessageHeader& request : {Request(Op::kTrim), Drop(1, 1), Request(Op::kDestroy)}) {
     Fill(1);
-    Answer answer = Run(&session, Request(op), op == Op::kTrim ? 2 : 3);
+    Answer answer = Run(&session, request, ++id);
     int turns = 0;
     while (session.busy()) {
       ASSERT_TRUE(answer.status.ok());
       EXPECT_EQ(reply_.used, 0) << "it is not answered before it is done";
       Landing landing;
       MessageHeader next = Request(Op::kPing);
-      next.request_id = 4;
+      next.request_id = id + 1;
       EXPECT_FALSE(*session.Begin(next, {}, sizeof bytes_, &landing));
       ASSERT_LT(++turns, 100);
       answer = Finish(session.Continue(&reply_));
@@ -177,9 +208,85 @@ TEST_F(SessionTest, AConnectionThatTakesTurnsLetsOthersIn) {
     EXPECT_GE(turns, 4);
     EXPECT_EQ(reply_.used, kMessageHeaderBytes);
     EXPECT_EQ(answer.header.reason, Reason::kOk);
-    EXPECT_EQ(store_.counters().pages, 0);
+    EXPECT_EQ(store_.counters().pages, request.op == Op::kDropVersion ? 2 * kSpans : kSpans);
   }
-  EXPECT_EQ(store_.counters().regions, 0);
+  EXPECT_EQ(store_.counters().versions.bytes, 0);
+  EXPECT_EQ(store_.counters().regions, 1);
+}
+
+TEST_F(SessionTest, AVersionIsSealedReadAndDropped) {
+  Session session(context_);
+  ASSERT_EQ(Hello(&session, 1).header.reason, Reason::kOk);
+  Fill(2, SpanGeneration{4}, 1);
+  Answer answer = Run(&session, Seal(5), 2);
+  EXPECT_EQ(answer.header.reason, Reason::kOk);
+  EXPECT_EQ(answer.header.as<SealReply>().newest, VersionNumber{5});
+  EXPECT_EQ(answer.header.as<SealReply>().pages, kSpans);
+  Fill(2, SpanGeneration{6}, 2);
+  char byte = 0;
+  EXPECT_EQ(ReadSpan(&session, 3, 5, 4, 9, &byte).header.reason, Reason::kOk);
+  EXPECT_EQ(byte, 1);
+  EXPECT_EQ(ReadSpan(&session, 4, 0, 6, 9, &byte).header.reason, Reason::kOk);
+  EXPECT_EQ(byte, 2);
+  EXPECT_EQ(ReadSpan(&session, 5, 5, 6, 9).header.reason, Reason::kOtherGeneration);
+  EXPECT_EQ(ReadSpan(&session, 6, 4, 4, 9).header.reason, Reason::kUnknownSnapshot);
+  EXPECT_EQ(Run(&session, Seal(4), 7).header.reason, Reason::kOldVersion);
+  answer = Run(&session, Drop(1, 5), 8);
+  EXPECT_EQ(answer.header.reason, Reason::kOk);
+  EXPECT_EQ(answer.header.as<DropVersionReply>().dropped, 1u);
+  EXPECT_EQ(answer.header.as<DropVersionReply>().held, 0u);
+  EXPECT_GE(answer.header.as<DropVersionReply>().freed_bytes, kSpans * kPageBytes);
+  EXPECT_EQ(store_.counters().versions.bytes, 0);
+  EXPECT_EQ(ReadSpan(&session, 9, 5, 4, 9).header.reason, Reason::kUnknownSnapshot);
+  EXPECT_EQ(Run(&session, Seal(5), 10).header.reason, Reason::kUnknownSnapshot) << "it has gone";
+}
+
+TEST_F(SessionTest, AReplyToAWriteTellsWhichVersionHasYielded) {
+  Session session(context_);
+  ASSERT_EQ(Hello(&session, 1).header.reason, Reason::kOk);
+  Fill(2, SpanGeneration{4});
+  ASSERT_EQ(Run(&session, Seal(5), 2).header.reason, Reason::kOk);
+  // Without chunks.
+  MessageHeader write(WriteRequest{
+      .region = RegionId{2}, .range = {0, kChunksPerPage}, .epoch = Epoch{1}, .span_generation = SpanGeneration{4}});
+  write.flags |= kFlagSparse;
+  const ChunkMask none = 0;
+  const uint32_t crc = 0;
+  for (const uint64_t id : {3, 4}) {
+    write.request_id = id;
+    write.payload_bytes = 1;
+    Landing landing;
+    ASSERT_TRUE(*session.Begin(write, {{&none, 1}, {}}, sizeof bytes_, &landing));
+    reply_.used = 0;
+    const Answer answer = Finish(session.Execute(write, {&crc, 1}, &reply_));
+    ASSERT_EQ(answer.header.reason, Reason::kOk);
+    EXPECT_EQ(answer.header.as<WriteReply>().yielded, VersionNumber{id == 3 ? 0u : 5u});
+    EXPECT_EQ(store_.YieldVersions(tenant_, kPageBytes), id == 3);
+  }
+}
+
+TEST_F(SessionTest, ADropIsCutOffByANewerConnectionAndTheServerDoesTheRest) {
+  Session older(context_);
+  Session newer(context_);
+  ASSERT_EQ(Hello(&older, 1).header.reason, Reason::kOk);
+  Fill(2, SpanGeneration{4}, 1);
+  ASSERT_EQ(Run(&older, Seal(1), 2).header.reason, Reason::kOk);
+  Fill(2, SpanGeneration{4}, 2);
+  int steps = 0;
+  between_steps = [&] {
+    if (++steps > 1) return;
+    EXPECT_EQ(Hello(&newer, 2).header.reason, Reason::kOk);
+  };
+  EXPECT_EQ(Run(&older, Drop(1, 1), 3).status.code(), absl::StatusCode::kAborted);
+  between_steps = nullptr;
+  EXPECT_EQ(steps, 1);
+  EXPECT_GT(store_.counters().versions.bytes, 0);
+  EXPECT_EQ(ReadSpan(&newer, 2, 1, 4, 200).header.reason, Reason::kUnknownSnapshot) << "its name went first";
+  EXPECT_TRUE(store_.StepVersions(1'000));
+  EXPECT_EQ(store_.counters().versions.bytes, 0);
+  const Answer again = Run(&newer, Drop(1, 1), 3);
+  EXPECT_EQ(again.header.reason, Reason::kOk);
+  EXPECT_EQ(again.header.as<DropVersionReply>().dropped, 0u);
 }
 
 TEST_F(SessionTest, ALeaseThatEndsStopsATrimBetweenSteps) {

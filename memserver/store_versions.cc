@@ -3,10 +3,8 @@
 #include <bit>
 #include <cstring>
 
-#include "base/clock.h"
 #include "memserver/packed_chunks.h"
 #include "memserver/page_store.h"
-#include "memserver/region_walk.h"
 
 namespace nram {
 
@@ -34,10 +32,24 @@ void PageStore::FindToRead(const StoredRegion& region, const ReadArgs& args, uin
   }
 }
 
-Reason PageStore::SealVersion(Lease* lease, const VersionSeal& seal) {
+Reason PageStore::SealVersion(Lease* lease, const VersionSeal& seal, SealReply* reply) {
+  for (int turn = 0;; ++turn) {
+    bool may_help = true;
+    const Reason reason = SealOnce(lease, seal, reply, &may_help);
+    if (reason != Reason::kFull) return reason;
+    // Its own region's versions have yielded already.
+    if (!may_help || turn == kYieldTurns || !YieldVersions(*lease->tenant, kReservationBytesPerPage)) {
+      Count(&mutable_counters()->refused_full);
+      return reason;
+    }
+  }
+}
+
+Reason PageStore::SealOnce(Lease* lease, const VersionSeal& seal, SealReply* reply, bool* may_help) {
   Shard& at = shard(seal.region);
   WriterLock lock(&at.mu);
-  const auto it = at.regions.find({seal.region, lease->tenant->number});
+  const StoredKey key{seal.region, lease->tenant->number};
+  const auto it = at.regions.find(key);
   if (it == at.regions.end()) return lease->live() ? Reason::kUnknownRegion : Reason::kLeaseEnded;
   StoredRegion* const region = it->second.get();
   if (const Reason reason = CheckOwner(*region, *lease, seal.epoch); reason != Reason::kOk) return reason;
@@ -45,60 +57,64 @@ Reason PageStore::SealVersion(Lease* lease, const VersionSeal& seal) {
   if (!index->has_generations() && index->pages() > 0) return Reason::kOtherGeneration;
   if (region->versions == nullptr) {
     const auto kind = index->sealed() ? PageIndex::Pages::kSealed : PageIndex::Pages::kPlain;
-    region->versions = RegionVersions::Make(index->account(), kind);
+    region->versions =
+        RegionVersions::Make(index->account(), kind, &mutable_counters()->versions, &region->tenant->versions);
     if (region->versions == nullptr) return Reason::kFull;
+    ListVersioned(key);
   }
-  switch (region->versions->Seal(index, seal.version, seal.keep)) {
+  RegionVersions* const versions = region->versions.get();
+  const RegionVersions::Sealed sealed = versions->Seal(index, seal.version, seal.keep);
+  if (reply != nullptr) {
+    reply->oldest = versions->oldest();
+    reply->newest = versions->newest();
+    reply->pages = index->pages();
+  }
+  switch (sealed) {
     case RegionVersions::Sealed::kOk:
       return Reason::kOk;
     case RegionVersions::Sealed::kOld:
-      return Reason::kUnknownSnapshot;
-    case RegionVersions::Sealed::kTooMany:
+      return seal.version == versions->highest() ? Reason::kUnknownSnapshot : Reason::kOldVersion;
     case RegionVersions::Sealed::kNoRoom:
+      return Reason::kFull;
+    case RegionVersions::Sealed::kTooMany:
     case RegionVersions::Sealed::kBusy:
       break;
   }
+  *may_help = false;
   return Reason::kFull;
 }
 
-Reason PageStore::DropVersions(Lease* lease, const VersionDrop& drop, RegionVersions::Dropped* dropped) {
+Reason PageStore::DropVersionsStep(Lease* lease, const VersionDrop& drop, bool is_first, bool* done,
+                                   DropVersionReply* reply) {
+  *done = true;
   Shard& at = shard(drop.region);
-  for (bool is_first = true;; is_first = false) {
-    WriterLock lock(&at.mu);
-    const auto it = at.regions.find({drop.region, lease->tenant->number});
-    if (it == at.regions.end()) return lease->live() ? Reason::kUnknownRegion : Reason::kLeaseEnded;
-    StoredRegion* const region = it->second.get();
-    if (const Reason reason = CheckOwner(*region, *lease, drop.epoch); reason != Reason::kOk) return reason;
-    if (region->versions == nullptr) return Reason::kOk;
-    if (is_first) {
-      const RegionVersions::Dropped result = region->versions->Drop(drop.first, drop.last, drop.force);
-      if (dropped != nullptr) *dropped = result;
-    }
-    if (region->versions->Step(&region->index)) return Reason::kOk;
+  WriterLock lock(&at.mu);
+  const auto it = at.regions.find({drop.region, lease->tenant->number});
+  if (it == at.regions.end()) return lease->live() ? Reason::kUnknownRegion : Reason::kLeaseEnded;
+  StoredRegion* const region = it->second.get();
+  if (const Reason reason = CheckOwner(*region, *lease, drop.epoch); reason != Reason::kOk) return reason;
+  RegionVersions* const versions = region->versions.get();
+  if (versions == nullptr) return Reason::kOk;
+  const uint64_t before = versions->bytes();
+  if (is_first) {
+    const RegionVersions::Dropped dropped = versions->Drop(drop.first, drop.last, drop.force);
+    reply->dropped = static_cast<uint32_t>(dropped.dropped);
+    reply->held = static_cast<uint32_t>(dropped.held);
   }
+  *done = versions->Step(&region->index);
+  reply->freed_bytes += before - versions->bytes();
+  return Reason::kOk;
 }
 
-std::vector<StoredVersion> PageStore::ListVersions(const StoredKey& key) const {
-  const Shard& at = shard(key.id);
-  ReaderLock lock(&at.mu);
-  const auto it = at.regions.find(key);
-  if (it == at.regions.end() || it->second->versions == nullptr) return {};
-  return it->second->versions->List();
-}
-
-bool PageStore::StepVersions(int64_t until_ns) {
-  RegionWalk walk(this);
-  bool more = true;
-  while (more) {
-    int steps = 0;
-    more = walk.Step([&](const StoredKey&, StoredRegion* region) {
-      // The shard's lock is let go after each step that has done something.
-      if (region->versions == nullptr || steps++ > 0) return region->versions == nullptr;
-      return region->versions->Step(&region->index);
-    });
-    if (more && MonotonicNs() >= until_ns) return false;
+Reason PageStore::DropVersions(Lease* lease, const VersionDrop& drop, RegionVersions::Dropped* dropped) {
+  DropVersionReply reply;
+  bool done = false;
+  Reason reason = Reason::kOk;
+  for (bool is_first = true; reason == Reason::kOk && !done; is_first = false) {
+    reason = DropVersionsStep(lease, drop, is_first, &done, &reply);
   }
-  return true;
+  if (dropped != nullptr) *dropped = {reply.dropped, reply.held};
+  return reason;
 }
 
 }  // namespace nram

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "base/plant.h"
 #include "base/units.h"
 #include "memserver/frame_arena.h"
 #include "memserver/page_index.h"
@@ -35,7 +36,7 @@ struct StoredRegion {
                      ArenaReservation* reservation);
   void NoteGenerations(uint64_t from_span, uint64_t end_span, SpanGeneration generation);
   // What is stored now is born so.
-  uint16_t birth() const { return versions != nullptr ? versions->birth() : 0; }
+  uint16_t birth() const { return versions != nullptr && !NRAM_PLANTED(born_not_set) ? versions->birth() : 0; }
 
   static constexpr uint64_t kSpansPerStep = 64;
 

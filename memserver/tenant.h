@@ -16,6 +16,7 @@
 
 #include "base/sync.h"
 #include "memserver/frame_arena.h"
+#include "memserver/store_counters.h"
 #include "memserver/tenant_limits.h"
 
 namespace nram {
@@ -33,6 +34,7 @@ class Quota {
   }
   void Give() { used_.fetch_sub(1); }
   void SetLimit(uint64_t limit) { limit_ = limit; }
+  bool is_full() const { return used_ >= limit_; }
   uint64_t used() const { return used_; }
   uint64_t limit() const { return limit_; }
 
@@ -81,8 +83,9 @@ struct Tenant {
   ArenaAccount account;
   Quota leases;
   Quota regions;
-  Quota connections;  // of the data plane
-  Quota calls;        // control calls under way
+  Quota connections;       // of the data plane
+  Quota calls;             // control calls under way
+  VersionTotals versions;  // of its regions
 };
 
 // All tenants that this server has had, by their numbers. Thread-safe.

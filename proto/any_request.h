@@ -26,6 +26,11 @@ inline MessageHeader AnyRequest(Op op, uint64_t region, uint32_t epoch, ChunkRan
       return MessageHeader(TrimRequest{.region = id, .range = range, .epoch = at}, flags);
     case Op::kDestroy:
       return MessageHeader(DestroyRequest{.region = id, .epoch = at}, flags);
+    case Op::kSeal:
+      return MessageHeader(SealRequest{.region = id, .epoch = at, .version = VersionNumber{1}}, flags);
+    case Op::kDropVersion:
+      return MessageHeader(
+          DropVersionRequest{.region = id, .epoch = at, .first = VersionNumber{1}, .last = kVersionNumberMax}, flags);
     case Op::kHello:
       break;
   }

@@ -86,6 +86,10 @@ constexpr Forms AllForms() {
   AddForm<TrimReply>(&forms, kFlagAsksBack);
   AddForm<DestroyRequest>(&forms, 0);
   AddForm<DestroyReply>(&forms, kFlagAsksBack);
+  AddForm<SealRequest>(&forms, 0);
+  AddForm<SealReply>(&forms, kFlagAsksBack);
+  AddForm<DropVersionRequest>(&forms, 0);
+  AddForm<DropVersionReply>(&forms, kFlagAsksBack);
   return forms;
 }
 constexpr Forms kForms = AllForms();
@@ -128,11 +132,22 @@ absl::Status CheckLengths(const MessageHeader& h) {
   return absl::OkStatus();
 }
 
-// Checks the fields of a request against each other.
+bool IsVersion(VersionNumber version) { return version != VersionNumber{} && version <= kVersionNumberMax; }
+
+// Checks the fields of a request by themselves and against each other.
 absl::Status CheckFields(const MessageHeader& h) {
-  if (!h.is<WriteRequest>()) return absl::OkStatus();
-  if ((h.flags & kFlagReservation) == 0 && h.as<WriteRequest>().grant_bytes != 0) {
+  if (h.is<WriteRequest>() && (h.flags & kFlagReservation) == 0 && h.as<WriteRequest>().grant_bytes != 0) {
     return Bad("a grant without the reservation flag");
+  }
+  if (h.is<SealRequest>()) {
+    const auto seal = h.as<SealRequest>();
+    if (!IsVersion(seal.version)) return Bad("no version has this number");
+    if (seal.keep > static_cast<uint32_t>(VersionKeep::kUntilDropped)) return Bad("unknown keep of a version");
+  }
+  if (h.is<DropVersionRequest>()) {
+    const auto drop = h.as<DropVersionRequest>();
+    if (!IsVersion(drop.first) || !IsVersion(drop.last) || drop.last < drop.first) return Bad("no range of versions");
+    if (drop.force > 1) return Bad("force is 0 or 1");
   }
   return absl::OkStatus();
 }
@@ -255,6 +270,10 @@ absl::string_view OpName(Op op) {
       return "trim";
     case Op::kDestroy:
       return "destroy";
+    case Op::kSeal:
+      return "seal";
+    case Op::kDropVersion:
+      return "drop of versions";
   }
   return "unknown";
 }

@@ -80,9 +80,10 @@ struct ReadRequest {
 
   RegionId region{};
   ChunkRange range;
-  Epoch epoch{};  // the reader's; 0: whoever owns the region
-  SpanGeneration span_generation{};
-  SnapshotVersion snapshot{};
+  Epoch epoch{};                     // the reader's; 0: whoever owns the region
+  SpanGeneration span_generation{};  // of a version: the one that the span had
+  VersionNumber version{};           // 0: the present state
+  std::array<uint8_t, 4> reserved{};
 };
 
 struct ReadReply {
@@ -113,7 +114,7 @@ struct WriteReply {
   ChunkRange range;
   uint64_t used_bytes = 0;    // of the lease's reservation
   uint32_t stored_pages = 0;  // how many pages, the first ones of the range, are as written; all, if it did not fail
-  std::array<uint8_t, 4> reserved{};
+  VersionNumber yielded{};    // the highest version of the region that has ever given way here; 0: none
 };
 
 struct TrimRequest {
@@ -155,6 +156,50 @@ struct DestroyReply {
   std::array<uint8_t, 32> reserved{};
 };
 
+struct SealRequest {
+  static constexpr Op kOp = Op::kSeal;
+  static constexpr bool kIsReply = false;
+
+  RegionId region{};
+  Epoch epoch{};
+  VersionNumber version{};  // above all that were sealed there; the newest one is answered again
+  uint32_t keep = 0;        // a VersionKeep
+  std::array<uint8_t, 20> reserved{};
+};
+
+struct SealReply {
+  static constexpr Op kOp = Op::kSeal;
+  static constexpr bool kIsReply = true;
+
+  RegionId region{};
+  VersionNumber oldest{};  // of those that the server has; 0: none
+  VersionNumber newest{};
+  uint64_t pages = 0;  // that the region has now
+  std::array<uint8_t, 16> reserved{};
+};
+
+struct DropVersionRequest {
+  static constexpr Op kOp = Op::kDropVersion;
+  static constexpr bool kIsReply = false;
+
+  RegionId region{};
+  Epoch epoch{};
+  VersionNumber first{}, last{};  // drops all in [first, last]
+  uint8_t force = 0;              // 1: held ones too
+  std::array<uint8_t, 19> reserved{};
+};
+
+struct DropVersionReply {
+  static constexpr Op kOp = Op::kDropVersion;
+  static constexpr bool kIsReply = true;
+
+  RegionId region{};
+  uint64_t freed_bytes = 0;
+  uint32_t dropped = 0;  // versions
+  uint32_t held = 0;     // versions that stay
+  std::array<uint8_t, 16> reserved{};
+};
+
 template <typename T>
 concept MessageBody = std::is_trivially_copyable_v<T> && std::is_standard_layout_v<T> && requires {
   { T::kOp } -> std::convertible_to<Op>;
@@ -181,6 +226,8 @@ static_assert(offsetof(ReadRequest, region) == 0 && offsetof(ReadReply, region) 
 static_assert(offsetof(WriteRequest, region) == 0 && offsetof(WriteReply, region) == 0);
 static_assert(offsetof(TrimRequest, region) == 0 && offsetof(TrimReply, region) == 0);
 static_assert(offsetof(DestroyRequest, region) == 0 && offsetof(DestroyReply, region) == 0);
+static_assert(offsetof(SealRequest, region) == 0 && offsetof(SealReply, region) == 0);
+static_assert(offsetof(DropVersionRequest, region) == 0 && offsetof(DropVersionReply, region) == 0);
 static_assert(offsetof(ReadRequest, range) == 8 && offsetof(ReadReply, range) == 8);
 static_assert(offsetof(WriteRequest, range) == 8 && offsetof(WriteReply, range) == 8);
 static_assert(offsetof(TrimRequest, range) == 8 && offsetof(TrimReply, range) == 8);

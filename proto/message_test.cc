@@ -62,15 +62,19 @@ void ForEachMessage(Visit visit) {
   visit(message(PingReply{}, 0));
   visit(message(CreateRequest{region, Epoch{0x21222324}}, kFlagGc));
   visit(message(CreateReply{region}, 0));
-  visit(message(ReadRequest{region, range, Epoch{5}, SpanGeneration{6}, SnapshotVersion{0x41424344454647}}, 0));
+  visit(message(ReadRequest{region, range, Epoch{5}, SpanGeneration{6}, VersionNumber{0x41424344}}, 0));
   visit(message(ReadReply{region, range}, 0, 0x20 * kChunkBytes));
   visit(message(WriteRequest{region, range, Epoch{5}, SpanGeneration{6}, 0x5152535455565758},
                 kFlagCreate | kFlagGc | kFlagReservation | kFlagWholeFrames, 0x20 * kChunkBytes));
-  visit(message(WriteReply{region, range, 0x6162636465666768, 0x69}, 0));
+  visit(message(WriteReply{region, range, 0x6162636465666768, 0x69, VersionNumber{0x71727374}}, 0));
   visit(message(TrimRequest{region, range, Epoch{5}, SpanGeneration{6}}, kFlagReservation | kFlagWholeFrames));
   visit(message(TrimReply{region, range, 0x6162636465666768}, 0));
   visit(message(DestroyRequest{region, Epoch{0x21222324}}, 0));
   visit(message(DestroyReply{region}, 0));
+  visit(message(SealRequest{region, Epoch{5}, VersionNumber{0x41424344}, 1}, 0));
+  visit(message(SealReply{region, VersionNumber{5}, VersionNumber{0x41424344}, 0x6162636465666768}, 0));
+  visit(message(DropVersionRequest{region, Epoch{5}, VersionNumber{0x41424344}, VersionNumber{0x51525354}, 1}, 0));
+  visit(message(DropVersionReply{region, 0x6162636465666768, 0x71727374, 0x75767778}, 0));
 }
 
 std::string NameOf(const MessageHeader& header) {
@@ -121,7 +125,7 @@ TEST(MessageTest, TheWireDoesNotChange) {
     expected.resize(kMessageHeaderBytes);
     for (size_t i = 0; i < encoded.size(); ++i) EXPECT_EQ(std::to_integer<int>(encoded[i]), expected[i]) << i;
   };
-  expect(WriteHeader({0x0102, 8}), {'N',  'R',  'M',  '1',  11,   5,    32,   0,  // magic, version, op, flags, reason
+  expect(WriteHeader({0x0102, 8}), {'N',  'R',  'M',  '1',  12,   5,    32,   0,  // magic, version, op, flags, reason
                                     0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11,  // request id
                                     0,    0x10, 0,    0,    0,    0,    0,    0,     // payload bytes, checksum
                                     0x00, 0xFF, 0xEE, 0xDD, 0xCC, 0xBB, 0xAA, 0x99,  // region
@@ -130,24 +134,51 @@ TEST(MessageTest, TheWireDoesNotChange) {
                                     7,    0,    0,    0,    0x0D, 0x0C, 0x0B, 0x0A,  // epoch, generation
                                     42,   0,    0,    0,    0,    0,    0,    0});   // grant bytes
   expect(MessageHeader(HelloRequest{LeaseId{0x0102}, 0x0304, 7}, kFlagUrgent),
-         {'N', 'R', 'M', '1', 11, 1, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  // the common part
+         {'N', 'R', 'M', '1', 12, 1, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  // the common part
           2,   1,   0,   0,   0,  0, 0, 0,                                                  // lease
           4,   3,   0,   0,   0,  0, 0, 0,                                                  // connection's generation
           7});                                                                              // version
   expect(MessageHeader(HelloReply{0x0102, 3, 4, 5, 6}),
-         {'N', 'R', 'M', '1', 11, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  // the common part
+         {'N', 'R', 'M', '1', 12, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  // the common part
           2,   1,   0,   0,   0,  0, 0, 0,                                                  // incarnation
           3,   0,   0,   0,   4,  0, 0, 0,                                                  // credit
           5,   0,   0,   0,   6,  0, 0, 0});                                                // versions
-  expect(MessageHeader(ReadRequest{RegionId{1}, {2, 3}, Epoch{4}, SpanGeneration{5}, SnapshotVersion{6}}),
-         {'N', 'R', 'M', '1', 11, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  // the common part
+  expect(MessageHeader(ReadRequest{RegionId{1}, {2, 3}, Epoch{4}, SpanGeneration{5}, VersionNumber{6}}),
+         {'N', 'R', 'M', '1', 12, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  // the common part
           1,   0,   0,   0,   0,  0, 0, 0,                                                  // region
           2,   0,   0,   0,   0,  0, 0, 0,                                                  // first chunk
           3,   0,   0,   0,   0,  0, 0, 0,                                                  // chunk count
           4,   0,   0,   0,   5,  0, 0, 0,                                                  // epoch, generation
-          6});                                                                              // snapshot
+          6});                                                                              // version
+  expect(MessageHeader(WriteReply{RegionId{1}, {2, 3}, 4, 5, VersionNumber{6}}),
+         {'N', 'R', 'M', '1', 12, 5, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  // the common part
+          1,   0,   0,   0,   0,  0, 0, 0,                                                  // region
+          2,   0,   0,   0,   0,  0, 0, 0,                                                  // first chunk
+          3,   0,   0,   0,   0,  0, 0, 0,                                                  // chunk count
+          4,   0,   0,   0,   0,  0, 0, 0,                                                  // used bytes
+          5,   0,   0,   0,   6,  0, 0, 0});                                                // stored pages, yielded
+  expect(MessageHeader(SealRequest{RegionId{1}, Epoch{2}, VersionNumber{3}, 1}),
+         {'N', 'R', 'M', '1', 12, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  // the common part
+          1,   0,   0,   0,   0,  0, 0, 0,                                                  // region
+          2,   0,   0,   0,   3,  0, 0, 0,                                                  // epoch, version
+          1});                                                                              // keep
+  expect(MessageHeader(SealReply{RegionId{1}, VersionNumber{2}, VersionNumber{3}, 4}),
+         {'N', 'R', 'M', '1', 12, 8, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  // the common part
+          1,   0,   0,   0,   0,  0, 0, 0,                                                  // region
+          2,   0,   0,   0,   3,  0, 0, 0,                                                  // oldest, newest
+          4});                                                                              // pages
+  expect(MessageHeader(DropVersionRequest{RegionId{1}, Epoch{2}, VersionNumber{3}, VersionNumber{4}, 1}),
+         {'N', 'R', 'M', '1', 12, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  // the common part
+          1,   0,   0,   0,   0,  0, 0, 0,                                                  // region
+          2,   0,   0,   0,   3,  0, 0, 0,                                                  // epoch, first
+          4,   0,   0,   0,   1});                                                          // last, force
+  expect(MessageHeader(DropVersionReply{RegionId{1}, 2, 3, 4}),
+         {'N', 'R', 'M', '1', 12, 9, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  // the common part
+          1,   0,   0,   0,   0,  0, 0, 0,                                                  // region
+          2,   0,   0,   0,   0,  0, 0, 0,                                                  // freed bytes
+          3,   0,   0,   0,   4,  0, 0, 0});                                                // dropped, held
   expect(MessageHeader(TrimReply{RegionId{1}, {2, 3}, 4}),
-         {'N', 'R', 'M', '1', 11, 6, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  // the common part
+         {'N', 'R', 'M', '1', 12, 6, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  // the common part
           1,   0,   0,   0,   0,  0, 0, 0,                                                  // region
           2,   0,   0,   0,   0,  0, 0, 0,                                                  // first chunk
           3,   0,   0,   0,   0,  0, 0, 0,                                                  // chunk count
@@ -182,14 +213,18 @@ TEST(MessageTest, EachReservedByteIsRefused) {
                                                                {"ping reply", 40},
                                                                {"create request", 28},
                                                                {"create reply", 32},
-                                                               {"read request", 0},
+                                                               {"read request", 4},
                                                                {"read reply", 16},
                                                                {"write request", 0},
-                                                               {"write reply", 4},
+                                                               {"write reply", 0},
                                                                {"trim request", 8},
                                                                {"trim reply", 8},
                                                                {"destroy request", 28},
-                                                               {"destroy reply", 32}}));
+                                                               {"destroy reply", 32},
+                                                               {"seal request", 20},
+                                                               {"seal reply", 16},
+                                                               {"drop of versions request", 19},
+                                                               {"drop of versions reply", 16}}));
 }
 
 TEST(MessageTest, EachFlagThatAnOperationDoesNotHaveIsRefused) {
@@ -214,8 +249,8 @@ TEST(MessageTest, OtherMagicVersionsOperationsAndReasonsAreRefused) {
   EXPECT_THAT(Refusal(encoded), HasSubstr("wrong magic"));
   encoded = Encode(WriteHeader({0, 8}));
   encoded[4] = std::byte{6};
-  EXPECT_THAT(Refusal(encoded), HasSubstr("version 6, this end speaks 11: install the same release"));
-  for (const int op : {0, 8, 99, 255}) {
+  EXPECT_THAT(Refusal(encoded), HasSubstr("version 6, this end speaks 12: install the same release"));
+  for (const int op : {0, 10, 99, 255}) {
     encoded = Encode(WriteHeader({0, 8}));
     encoded[5] = static_cast<std::byte>(op);
     EXPECT_THAT(Refusal(encoded), HasSubstr("unknown operation")) << op;
@@ -250,7 +285,7 @@ TEST(MessageTest, RefusesWhatDoesNotFit) {
   EXPECT_THAT(Refusal(AnyRequest(Op::kTrim, 1, 1, {0, 0})), HasSubstr("no chunks"));
   EXPECT_EQ(Refusal(AnyRequest(Op::kTrim, 1, 1, {0, kRegionChunksMax})), "");
   EXPECT_THAT(Refusal(AnyRequest(Op::kTrim, 1, 1, {1, kRegionChunksMax})), HasSubstr("range beyond"));
-  for (const Op op : {Op::kPing, Op::kCreate, Op::kRead, Op::kTrim, Op::kDestroy}) {
+  for (const Op op : {Op::kPing, Op::kCreate, Op::kRead, Op::kTrim, Op::kDestroy, Op::kSeal, Op::kDropVersion}) {
     header = AnyRequest(op, 1, 1, {0, 8});
     header.payload_bytes = 4096;
     EXPECT_THAT(Refusal(header), HasSubstr("unexpected payload")) << OpName(op);
@@ -259,6 +294,29 @@ TEST(MessageTest, RefusesWhatDoesNotFit) {
   header = WriteHeader({0, 8});
   header.flags = 0;
   EXPECT_THAT(Refusal(header), HasSubstr("without the reservation flag"));
+}
+
+TEST(MessageTest, VersionsThatCannotBeAreRefused) {
+  constexpr VersionNumber kNone{}, kBeyond{Raw(kVersionNumberMax) + 1}, kOne{1}, kTwo{2};
+  const auto seal = [](VersionNumber version, uint32_t keep) {
+    return Refusal(MessageHeader(SealRequest{RegionId{1}, Epoch{1}, version, keep}));
+  };
+  EXPECT_EQ(seal(kOne, 0), "");
+  EXPECT_EQ(seal(kVersionNumberMax, 1), "");
+  EXPECT_THAT(seal(kNone, 0), HasSubstr("no version has this number"));
+  EXPECT_THAT(seal(kBeyond, 0), HasSubstr("no version has this number"));
+  EXPECT_THAT(seal(kOne, 2), HasSubstr("unknown keep"));
+  const auto drop = [](VersionNumber first, VersionNumber last, uint8_t force) {
+    return Refusal(MessageHeader(DropVersionRequest{RegionId{1}, Epoch{1}, first, last, force}));
+  };
+  EXPECT_EQ(drop(kOne, kOne, 0), "");
+  EXPECT_EQ(drop(kOne, kVersionNumberMax, 1), "");
+  EXPECT_THAT(drop(kTwo, kOne, 0), HasSubstr("no range of versions"));
+  EXPECT_THAT(drop(kNone, kOne, 0), HasSubstr("no range of versions"));
+  EXPECT_THAT(drop(kOne, kBeyond, 0), HasSubstr("no range of versions"));
+  EXPECT_THAT(drop(kOne, kOne, 2), HasSubstr("force is 0 or 1"));
+  // In a reply they are what the server says.
+  EXPECT_EQ(Refusal(MessageHeader(SealReply{RegionId{1}, kNone, kBeyond, 0})), "");
 }
 
 TEST(MessageTest, ARefusedReadHasNoPayloadAndNoTables) {

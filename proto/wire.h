@@ -14,8 +14,8 @@ namespace nram {
 
 // The versions that this end speaks, of both planes. Control's hello chooses the highest one that both ends speak
 // (proto/version.h); the data plane's hello names it.
-inline constexpr uint32_t kWireVersion = 11;
-inline constexpr uint32_t kWireVersionLowest = 11;
+inline constexpr uint32_t kWireVersion = 12;
+inline constexpr uint32_t kWireVersionLowest = 12;
 
 // A message's header: a part that all messages have, and a body that depends on the operation and the direction
 // (proto/message_body.h).
@@ -63,8 +63,10 @@ enum class Op : uint8_t {
   kWrite = 5,    // chunks of a region
   kTrim = 6,     // makes a run of chunks a hole
   kDestroy = 7,  // a region and all it holds
+  kSeal = 8,     // makes what a region is now one of its versions
+  kDropVersion = 9,
 };
-inline constexpr size_t kOps = 8;  // one more than the last
+inline constexpr size_t kOps = 10;  // one more than the last
 
 constexpr bool HasRange(Op op) {
   constexpr unsigned kWithRange =
@@ -91,13 +93,18 @@ enum class Reason : uint8_t {
   kNoSeals = 11,
   kUnknownSnapshot = 12,  // the server has no such version of the region
   kOtherVersion = 13,     // hello: the server does not speak this version of the wire
+  kOldVersion = 14,       // seal: a version of this number or a higher one was sealed here
 };
-inline constexpr uint8_t kReasonMax = 13;
+inline constexpr uint8_t kReasonMax = 14;
+
+// How long a version stays (adr/0019): as long as its region has a living owner, or until it is dropped. A held one
+// stays anyway. Any may yield.
+enum class VersionKeep : uint8_t { kWithOwner = 0, kUntilDropped = 1 };
 
 enum MessageFlag : uint8_t {
   kFlagReply = 1,
-  kFlagSparse = 2,   // the payload has a chunk mask for each page of the range; only those chunks follow
-  kFlagGc = 4,       // create, or a write that creates: a GC region
+  kFlagSparse = 2,  // the payload has a chunk mask for each page of the range; only those chunks follow
+  kFlagGc = 4,      // create, or a write that creates: a GC region
   // any reply but hello's: the server asks its clients to give memory back; a renewal of the lease tells how much.
   kFlagAsksBack = 4,
   kFlagUrgent = 8,   // hello: the connection carries urgent requests (page faults), not bulk ones

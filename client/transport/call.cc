@@ -101,11 +101,14 @@ void AnswerCall(Call* call, const MessageHeader& reply) {
   call->asks_back = (reply.flags & kFlagAsksBack) != 0;
   call->used_bytes = reply.is<WriteReply>() ? reply.as<WriteReply>().used_bytes : 0;
   call->stored_pages = 0;
+  call->yielded = VersionNumber{};
   if (reply.is<WriteReply>()) {
+    call->yielded = reply.as<WriteReply>().yielded;
     call->stored_pages =
         std::min(reply.as<WriteReply>().stored_pages, static_cast<uint32_t>(call->request.range().pages()));
   }
   call->kept_bytes = reply.is<TrimReply>() ? reply.as<TrimReply>().kept_bytes : 0;
+  if (reply.is<SealReply>() || reply.is<DropVersionReply>()) call->answer = reply.body;
   CompleteCall(call);
 }
 
@@ -114,6 +117,8 @@ void FailCall(Call* call, absl::StatusCode code) {
   call->reason = Reason::kOk;
   call->asks_back = false;
   call->used_bytes = call->kept_bytes = call->stored_pages = 0;
+  call->yielded = VersionNumber{};
+  call->answer = {};
   CompleteCall(call);
 }
 
@@ -180,6 +185,8 @@ absl::Status CallStatus(const Call& call, absl::string_view who) {
       return absl::NotFoundError(text("the server has no such version of the region"));
     case Reason::kOtherVersion:
       return absl::FailedPreconditionError(text("the server does not speak this version of the wire"));
+    case Reason::kOldVersion:
+      return absl::AlreadyExistsError(text("the server has sealed this version, or a newer one, before"));
   }
   return absl::InternalError(text("unknown reason"));
 }

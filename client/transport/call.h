@@ -55,7 +55,9 @@ struct Call {
   Reason reason = Reason::kOk;
   uint64_t used_bytes = 0;    // write: WriteReply::used_bytes
   uint32_t stored_pages = 0;  // write: WriteReply::stored_pages, at most those of the range
+  VersionNumber yielded{};    // write: WriteReply::yielded
   uint64_t kept_bytes = 0;    // trim: TrimReply::kept_bytes
+  BodyWords answer{};         // seal, drop of versions: FromWords<SealReply> or <DropVersionReply>
   bool asks_back = false;     // the server asks for memory; a renewal of the lease tells how much
   bool sent = false;          // some of the request may have been sent; else the server knows nothing of it
 

@@ -119,11 +119,37 @@ class GrpcControlClient final : public ControlClient {
   }
 
   absl::Status ListSpans(RegionId region, int64_t deadline_ns,
-                         absl::FunctionRef<absl::Status(uint64_t, SpanGeneration)> visit) override {
-    v1::ListSpansRequest request = codec_.ListSpans(region);
+                         absl::FunctionRef<absl::Status(uint64_t, SpanGeneration)> visit,
+                         VersionNumber version) override {
+    v1::ListSpansRequest request = codec_.ListSpans(region, version);
     for (bool more = true; more;) {
       v1::ListSpansReply reply;
       NRAM_RETURN_IF_ERROR(Run(&v1::Control::Stub::ListSpans, request, &reply, deadline_ns));
+      NRAM_ASSIGN_OR_RETURN(more, codec_.VisitPage(reply, &request, visit));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<VersionList> ListVersions(RegionId region, int64_t deadline_ns) override {
+    v1::ListVersionsReply reply;
+    NRAM_RETURN_IF_ERROR(Run(&v1::Control::Stub::ListVersions, codec_.ListVersions(region), &reply, deadline_ns));
+    return codec_.Parse(reply);
+  }
+
+  absl::StatusOr<uint64_t> HoldVersion(LeaseId lease, RegionId region, VersionNumber version, bool release,
+                                       int64_t deadline_ns) override {
+    v1::HoldVersionReply reply;
+    NRAM_RETURN_IF_ERROR(
+        Run(&v1::Control::Stub::HoldVersion, codec_.HoldVersion(lease, region, version, release), &reply, deadline_ns));
+    return reply.incarnation();
+  }
+
+  absl::Status ListChanges(RegionId region, VersionNumber from, VersionNumber to, int64_t deadline_ns,
+                           absl::FunctionRef<absl::Status(uint64_t, const ChangedPages&)> visit) override {
+    v1::ListChangesRequest request = codec_.ListChanges(region, from, to);
+    for (bool more = true; more;) {
+      v1::ListChangesReply reply;
+      NRAM_RETURN_IF_ERROR(Run(&v1::Control::Stub::ListChanges, request, &reply, deadline_ns));
       NRAM_ASSIGN_OR_RETURN(more, codec_.VisitPage(reply, &request, visit));
     }
     return absl::OkStatus();

@@ -3,6 +3,7 @@
 
 // The control plane as its clients see it: plain structs, Status, deadlines. Nothing above this header sees gRPC.
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -14,6 +15,7 @@
 #include "base/tls/context.h"
 #include "base/units.h"
 #include "client/transport/endpoint.h"
+#include "proto/wire.h"
 
 namespace nram {
 
@@ -118,11 +120,32 @@ struct RegionInfo {
   uint32_t left_in_order = 0;
   std::string tenant;  // by ListRegions
   bool pages_sealed = false;
-  std::string seal_manifest;  // by AttachRegion, of a named region with sealed pages
+  std::string seal_manifest;       // by AttachRegion, of a named region with sealed pages
+  bool versioned = false;          // it may have versions, although it has one plain copy
+  VersionNumber newest_version{};  // that this server has; 0: none
+  uint64_t version_bytes = 0;      // what this server keeps for its versions alone
+  RegionId companion{};            // another region that belongs to it; 0: none
 
   // Its owner tells who its members are, and its spans have generations.
-  bool has_views() const { return copies > 1 || pages_sealed; }
+  bool has_views() const { return copies > 1 || pages_sealed || versioned; }
 };
+
+// A version of a region at one server.
+struct VersionInfo {
+  VersionNumber number{};
+  VersionKeep keep{};
+  uint32_t holds = 0;
+  uint64_t own_bytes = 0;  // what is kept there since it was sealed, and before the next one was
+  uint64_t own_pages = 0;
+};
+
+struct VersionList {
+  std::vector<VersionInfo> versions;  // the oldest first
+  uint64_t incarnation = 0;           // of the server
+};
+
+// Of a span: a bit for each page.
+using ChangedPages = std::array<uint64_t, kPagesPerSpan / 64>;
 
 // `counters` has the name and value of every counter in docs/stats.md, in its order.
 struct ServerStatistics {
@@ -146,6 +169,8 @@ struct CreateRegionArgs {
   uint64_t view = 0;
   bool pages_sealed = false;
   std::string seal_manifest;
+  bool versioned = false;
+  RegionId companion{};
 };
 
 struct SetViewArgs {
@@ -205,9 +230,22 @@ class ControlClient {
   virtual absl::StatusOr<std::vector<RegionInfo>> ListRegions(bool orphans_only, bool all_tenants,
                                                               int64_t deadline_ns) = 0;
   // Calls `visit` for each span that holds data or has a generation, in order. The generation is 0 in regions of one
-  // copy. Ends with the first error of `visit`.
+  // copy. Ends with the first error of `visit`. `version`: as it was then; NOT_FOUND also if the server does not have
+  // it.
   virtual absl::Status ListSpans(RegionId region, int64_t deadline_ns,
-                                 absl::FunctionRef<absl::Status(uint64_t, SpanGeneration)> visit) = 0;
+                                 absl::FunctionRef<absl::Status(uint64_t, SpanGeneration)> visit,
+                                 VersionNumber version = {}) = 0;
+  // NOT_FOUND: no such region.
+  virtual absl::StatusOr<VersionList> ListVersions(RegionId region, int64_t deadline_ns) = 0;
+  // The version stays there for as long as the lease lives, or until `release`. A lease has its hold once, however
+  // often it asks. Returns the server's incarnation. NOT_FOUND: no such lease, region or version. RESOURCE_EXHAUSTED:
+  // no room, or too many holds.
+  virtual absl::StatusOr<uint64_t> HoldVersion(LeaseId lease, RegionId region, VersionNumber version, bool release,
+                                               int64_t deadline_ns) = 0;
+  // Calls `visit` for each span in which `to` may differ from the older version `from`, in order, with the pages that
+  // may. Ends with the first error of `visit`. NOT_FOUND: the server lacks one of the two.
+  virtual absl::Status ListChanges(RegionId region, VersionNumber from, VersionNumber to, int64_t deadline_ns,
+                                   absl::FunctionRef<absl::Status(uint64_t, const ChangedPages&)> visit) = 0;
   virtual absl::StatusOr<ServerStatistics> GetStatistics(int64_t deadline_ns) = 0;
   // `leaving`: what it holds is to be moved, too.
   virtual absl::Status Drain(bool draining, bool leaving, int64_t deadline_ns) = 0;

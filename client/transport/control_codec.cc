@@ -1,6 +1,7 @@
 #include "client/transport/control_codec.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
@@ -15,6 +16,7 @@ constexpr uint32_t kTenantsMax = 65'536;
 constexpr size_t kListBytesMax = 256 << 20;  // of a whole list, on the wire
 constexpr uint64_t kBytesMax = uint64_t{1} << 60;
 constexpr int kIncarnationsMax = 65'535;
+constexpr int kVersionsMax = 65'536;
 constexpr uint32_t kCopiesMax = 255;
 constexpr uint32_t kMillion = 1'000'000;
 constexpr uint32_t kHearAgainMinMs = 50;
@@ -73,7 +75,11 @@ RegionInfo FromProto(const v1::RegionInfo& region) {
           region.sealed(),
           Printable(region.tenant(), kNameBytesMax),
           region.pages_sealed(),
-          /*seal_manifest=*/""};
+          /*seal_manifest=*/"",
+          region.versioned(),
+          VersionNumber{region.newest_version()},
+          Bounded(region.version_bytes()),
+          RegionId{region.companion_id()}};
 }
 
 }  // namespace
@@ -142,6 +148,8 @@ v1::CreateRegionRequest ControlCodec::CreateRegion(const CreateRegionArgs& args)
   request.set_view(args.view);
   request.set_pages_sealed(args.pages_sealed);
   request.set_seal_manifest(args.seal_manifest);
+  request.set_versioned(args.versioned);
+  request.set_companion_id(Raw(args.companion));
   return request;
 }
 
@@ -183,9 +191,33 @@ v1::ListRegionsRequest ControlCodec::ListRegions(bool orphans_only, bool all_ten
   return request;
 }
 
-v1::ListSpansRequest ControlCodec::ListSpans(RegionId region) {
+v1::ListSpansRequest ControlCodec::ListSpans(RegionId region, VersionNumber version) {
   v1::ListSpansRequest request;
   request.set_region_id(Raw(region));
+  request.set_version(Raw(version));
+  return request;
+}
+
+v1::ListVersionsRequest ControlCodec::ListVersions(RegionId region) {
+  v1::ListVersionsRequest request;
+  request.set_region_id(Raw(region));
+  return request;
+}
+
+v1::HoldVersionRequest ControlCodec::HoldVersion(LeaseId lease, RegionId region, VersionNumber version, bool release) {
+  v1::HoldVersionRequest request;
+  request.set_lease_id(Raw(lease));
+  request.set_region_id(Raw(region));
+  request.set_version(Raw(version));
+  request.set_release(release);
+  return request;
+}
+
+v1::ListChangesRequest ControlCodec::ListChanges(RegionId region, VersionNumber from, VersionNumber to) {
+  v1::ListChangesRequest request;
+  request.set_region_id(Raw(region));
+  request.set_from_version(Raw(from));
+  request.set_to_version(Raw(to));
   return request;
 }
 
@@ -266,6 +298,23 @@ ServerStatistics ControlCodec::Parse(const v1::Statistics& reply) {
   return statistics;
 }
 
+absl::StatusOr<VersionList> ControlCodec::Parse(const v1::ListVersionsReply& reply) const {
+  if (reply.versions_size() > kVersionsMax) return Nonsense("more than 65536 versions of a region");
+  VersionList list;
+  list.incarnation = reply.incarnation();
+  uint32_t last = 0;
+  for (const v1::VersionInfo& version : reply.versions()) {
+    if (version.number() <= last || version.number() > Raw(kVersionNumberMax)) return Nonsense("a list without order");
+    if (version.keep() > static_cast<uint32_t>(VersionKeep::kUntilDropped)) {
+      return Nonsense(absl::StrCat("keep ", version.keep(), " of a version"));
+    }
+    last = version.number();
+    list.versions.push_back({VersionNumber{last}, static_cast<VersionKeep>(version.keep()), version.holds(),
+                             Bounded(version.own_bytes()), Bounded(version.own_pages())});
+  }
+  return list;
+}
+
 absl::StatusOr<bool> ControlCodec::AddPage(const v1::ListRegionsReply& reply, v1::ListRegionsRequest* request,
                                            RegionList* list) const {
   list->bytes += reply.ByteSizeLong() + reply.regions_size() * sizeof(RegionInfo);
@@ -308,7 +357,29 @@ absl::StatusOr<bool> ControlCodec::VisitPage(const v1::ListSpansReply& reply, v1
     NRAM_RETURN_IF_ERROR(visit(span, SpanGeneration{generation}));
   }
   if (reply.next_span() == 0) return false;
-  if (reply.next_span() < next || reply.spans().empty()) return Nonsense("a list without end");
+  // Of a version, a server looks at so many spans a call, whether they have something or not.
+  const bool goes_on = request->version() != 0 ? reply.next_span() > request->from_span() : !reply.spans().empty();
+  if (reply.next_span() < next || !goes_on) return Nonsense("a list without end");
+  request->set_from_span(reply.next_span());
+  return true;
+}
+
+absl::StatusOr<bool> ControlCodec::VisitPage(
+    const v1::ListChangesReply& reply, v1::ListChangesRequest* request,
+    absl::FunctionRef<absl::Status(uint64_t, const ChangedPages&)> visit) const {
+  uint64_t next = request->from_span();
+  if (reply.maps().size() != reply.spans_size() * sizeof(ChangedPages)) return Nonsense("spans without maps");
+  for (int i = 0; i < reply.spans_size(); ++i) {
+    const uint64_t span = reply.spans(i);
+    if (span < next) return Nonsense("a list without order");
+    if (span >= kRegionBytesMax / kSpanBytes) return Nonsense("a span beyond 2^62 bytes");
+    next = span + 1;
+    ChangedPages pages;  // little-endian, as this machine is (proto/message_body.h)
+    memcpy(pages.data(), reply.maps().data() + i * sizeof pages, sizeof pages);
+    NRAM_RETURN_IF_ERROR(visit(span, pages));
+  }
+  if (reply.next_span() == 0) return false;
+  if (reply.next_span() < next || reply.next_span() <= request->from_span()) return Nonsense("a list without end");
   request->set_from_span(reply.next_span());
   return true;
 }

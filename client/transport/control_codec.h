@@ -42,7 +42,10 @@ class ControlCodec {
   static v1::SetViewRequest SetView(const SetViewArgs& args);
   static v1::DestroyRegionRequest DestroyRegion(LeaseId lease, RegionId region, bool force);
   static v1::ListRegionsRequest ListRegions(bool orphans_only, bool all_tenants);
-  static v1::ListSpansRequest ListSpans(RegionId region);
+  static v1::ListSpansRequest ListSpans(RegionId region, VersionNumber version = {});
+  static v1::ListVersionsRequest ListVersions(RegionId region);
+  static v1::HoldVersionRequest HoldVersion(LeaseId lease, RegionId region, VersionNumber version, bool release);
+  static v1::ListChangesRequest ListChanges(RegionId region, VersionNumber from, VersionNumber to);
   static v1::DrainRequest Drain(bool draining, bool leaving);
 
   // FAILED_PRECONDITION also if the server speaks another version.
@@ -51,6 +54,7 @@ class ControlCodec {
   // `args`: of the request.
   absl::StatusOr<RegionInfo> Parse(const v1::AttachRegionReply& reply, const AttachRegionArgs& args) const;
   static ServerStatistics Parse(const v1::Statistics& reply);
+  absl::StatusOr<VersionList> Parse(const v1::ListVersionsReply& reply) const;
 
   struct RegionList {
     std::vector<RegionInfo> regions;  // without their incarnations and manifests
@@ -63,6 +67,8 @@ class ControlCodec {
   // Calls `visit` for each span of a page, in order, until the first error. True: `request` now asks for the next page.
   absl::StatusOr<bool> VisitPage(const v1::ListSpansReply& reply, v1::ListSpansRequest* request,
                                  absl::FunctionRef<absl::Status(uint64_t, SpanGeneration)> visit) const;
+  absl::StatusOr<bool> VisitPage(const v1::ListChangesReply& reply, v1::ListChangesRequest* request,
+                                 absl::FunctionRef<absl::Status(uint64_t, const ChangedPages&)> visit) const;
 
   // The error of a call that has no reply. `message` is the server's; it may quote names that others chose.
   absl::Status Refusal(absl::StatusCode code, absl::string_view message) const;

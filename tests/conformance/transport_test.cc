@@ -233,7 +233,7 @@ TEST_P(TransportTest, ErrorsAreTyped) {
 }
 
 // Each is refused with its own reason, and the connection goes on.
-TEST_P(TransportTest, OtherGenerationsAndSnapshotsAreRefused) {
+TEST_P(TransportTest, OtherGenerationsAndVersionsAreRefused) {
   auto transport = MakeConnected();
   const std::string data = Pattern(4096, 1);
   ASSERT_TRUE(Write(transport.get(), {0, 8}, data).ok());
@@ -246,7 +246,7 @@ TEST_P(TransportTest, OtherGenerationsAndSnapshotsAreRefused) {
        Reason::kOtherGeneration},
       {MessageHeader(ReadRequest{.region = region, .range = {0, 8}, .epoch = Epoch{1}, .span_generation = one}),
        Reason::kOtherGeneration},
-      {MessageHeader(ReadRequest{.region = region, .range = {0, 8}, .snapshot = SnapshotVersion{1}}),
+      {MessageHeader(ReadRequest{.region = region, .range = {0, 8}, .version = VersionNumber{1}}),
        Reason::kUnknownSnapshot},
   };
   for (const auto& [request, reason] : requests) {

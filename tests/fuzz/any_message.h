@@ -13,18 +13,17 @@ struct AnyFields {
   uint64_t subject = 0;  // the region; hello: the lease, or the incarnation
   ChunkRange range;
   uint64_t epoch = 0;  // the high half: the span's generation
-  uint64_t last = 0;   // bytes of a grant, a snapshot, a connection's generation, credit
+  uint64_t last = 0;   // bytes of a grant, versions, a connection's generation, credit
 };
 
 inline MessageHeader AnyReply(Op op, uint8_t flags, const AnyFields& fields) {
   const RegionId region{fields.subject};
   const auto last_low = static_cast<uint32_t>(fields.last);
+  const auto last_high = static_cast<uint32_t>(fields.last >> 32);
   switch (op) {
     case Op::kHello:
-      return MessageHeader(HelloReply{.incarnation = fields.subject,
-                                      .credit_requests = last_low,
-                                      .credit_kib = static_cast<uint32_t>(fields.last >> 32)},
-                           flags);
+      return MessageHeader(
+          HelloReply{.incarnation = fields.subject, .credit_requests = last_low, .credit_kib = last_high}, flags);
     case Op::kPing:
       return MessageHeader(PingReply{}, flags);
     case Op::kCreate:
@@ -32,11 +31,24 @@ inline MessageHeader AnyReply(Op op, uint8_t flags, const AnyFields& fields) {
     case Op::kRead:
       return MessageHeader(ReadReply{.region = region, .range = fields.range}, flags);
     case Op::kWrite:
-      return MessageHeader(WriteReply{.region = region, .range = fields.range, .used_bytes = fields.last}, flags);
+      return MessageHeader(
+          WriteReply{
+              .region = region, .range = fields.range, .used_bytes = fields.last, .yielded = VersionNumber{last_low}},
+          flags);
     case Op::kTrim:
       return MessageHeader(TrimReply{.region = region, .range = fields.range, .kept_bytes = fields.last}, flags);
     case Op::kDestroy:
       return MessageHeader(DestroyReply{.region = region}, flags);
+    case Op::kSeal:
+      return MessageHeader(SealReply{.region = region,
+                                     .oldest = VersionNumber{last_low},
+                                     .newest = VersionNumber{last_high},
+                                     .pages = fields.last},
+                           flags);
+    case Op::kDropVersion:
+      return MessageHeader(
+          DropVersionReply{.region = region, .freed_bytes = fields.last, .dropped = last_low, .held = last_high},
+          flags);
   }
   MessageHeader unknown(PingReply{}, flags);
   unknown.op = op;
@@ -49,6 +61,8 @@ inline MessageHeader AnyMessage(Op op, uint8_t flags, const AnyFields& fields) {
   const RegionId region{fields.subject};
   const Epoch epoch{static_cast<uint32_t>(fields.epoch)};
   const SpanGeneration generation{static_cast<uint32_t>(fields.epoch >> 32)};
+  const auto last_low = static_cast<uint32_t>(fields.last);
+  const auto last_high = static_cast<uint32_t>(fields.last >> 32);
   switch (op) {
     case Op::kHello:
       return MessageHeader(HelloRequest{.lease = LeaseId{fields.subject}, .generation = fields.last}, flags);
@@ -61,7 +75,7 @@ inline MessageHeader AnyMessage(Op op, uint8_t flags, const AnyFields& fields) {
                                        .range = fields.range,
                                        .epoch = epoch,
                                        .span_generation = generation,
-                                       .snapshot = SnapshotVersion{fields.last}},
+                                       .version = VersionNumber{last_low}},
                            flags);
     case Op::kWrite:
       return MessageHeader(WriteRequest{.region = region,
@@ -75,6 +89,16 @@ inline MessageHeader AnyMessage(Op op, uint8_t flags, const AnyFields& fields) {
           TrimRequest{.region = region, .range = fields.range, .epoch = epoch, .span_generation = generation}, flags);
     case Op::kDestroy:
       return MessageHeader(DestroyRequest{.region = region, .epoch = epoch}, flags);
+    case Op::kSeal:
+      return MessageHeader(
+          SealRequest{.region = region, .epoch = epoch, .version = VersionNumber{last_low}, .keep = last_high}, flags);
+    case Op::kDropVersion:
+      return MessageHeader(DropVersionRequest{.region = region,
+                                              .epoch = epoch,
+                                              .first = VersionNumber{last_low},
+                                              .last = VersionNumber{last_high},
+                                              .force = static_cast<uint8_t>(Raw(generation))},
+                           flags);
   }
   MessageHeader unknown(PingRequest{}, flags);
   unknown.op = op;

@@ -47,7 +47,7 @@ class Driver {
     raw_ = (method & 128) != 0;
     bytes_ = raw_ ? std::string(input->Take(input->Byte())) : "";
     using Service = ControlService;
-    switch (method % 16) {
+    switch ((method & 0x70) == 0x70 ? 16 + method % 4 : method % 16) {
       case 0:
         if (std::exchange(told_, true)) return;  // they read the host's files, which takes its time
         return Call<v1::HelloRequest, v1::HelloReply>(&Service::Hello, input);
@@ -79,6 +79,12 @@ class Driver {
         return Call<v1::DrainRequest, v1::DrainReply>(&Service::Drain, input);
       case 15:
         return Call<v1::SetViewRequest, v1::SetViewReply>(&Service::SetView, input);
+      case 16:
+        return Call<v1::ListVersionsRequest, v1::ListVersionsReply>(&Service::ListVersions, input);
+      case 17:
+        return Call<v1::HoldVersionRequest, v1::HoldVersionReply>(&Service::HoldVersion, input);
+      case 18:
+        return Call<v1::ListChangesRequest, v1::ListChangesReply>(&Service::ListChanges, input);
       default:
         return server_->server->CollectOnce();
     }
@@ -156,6 +162,16 @@ class Driver {
       request->set_named_only(input->Byte() % 2 == 1);
     }
     if constexpr (requires { request->set_from_span(0); }) request->set_from_span(input->SmallOrAny(4));
+    if constexpr (requires { request->set_version(0); }) request->set_version(input->Byte() % 5);
+    if constexpr (requires { request->set_release(true); }) request->set_release(input->Byte() % 2 == 1);
+    if constexpr (requires { request->set_from_version(0); }) {
+      request->set_from_version(input->Byte() % 5);
+      request->set_to_version(input->Byte() % 5);
+    }
+    if constexpr (requires { request->set_versioned(true); }) {
+      request->set_versioned(input->Byte() % 2 == 1);
+      request->set_companion_id(input->Byte());
+    }
     if constexpr (requires { request->set_draining(true); }) request->set_draining(input->Byte() % 4 == 1);
   }
 

@@ -159,7 +159,7 @@ Outcome ReadInPieces(const std::string& stream, size_t buffer_bytes, size_t piec
 }
 
 MessageHeader TakeHeader(FuzzInput* input, uint8_t how) {
-  const auto op = static_cast<Op>(1 + input->Byte() % 8);
+  const auto op = static_cast<Op>(1 + input->Byte() % kOps);
   const uint8_t flags = input->Byte();
   const auto reason = (how & 4) != 0 ? static_cast<Reason>(input->Byte() % (kReasonMax + 2)) : Reason::kOk;
   const uint64_t request_id = input->SmallOrAny(16);

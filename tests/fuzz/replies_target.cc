@@ -106,7 +106,7 @@ MessageHeader TakeHelloReply(FuzzInput* input, uint8_t how) {
   MessageHeader reply(HelloReply{.incarnation = 7, .credit_requests = 256, .credit_kib = 4096});
   reply.request_id = 1;
   if (how % 4 != 3) return reply;
-  const auto op = static_cast<Op>(1 + input->Byte() % 8);
+  const auto op = static_cast<Op>(1 + input->Byte() % kOps);
   const uint8_t flags = input->Byte();
   const auto reason = static_cast<Reason>(input->Byte() % (kReasonMax + 2));
   const uint64_t request_id = input->SmallOrAny(3);
@@ -168,7 +168,7 @@ std::string TakeReply(FuzzInput* input, uint8_t how, const std::deque<Asked>& ca
   if ((how & 4) != 0) reason = static_cast<Reason>(input->Byte() % (kReasonMax + 2));
   if ((how & 8) != 0) fields.last = input->AnyNumber();
   if ((how & 16) != 0) {
-    op = static_cast<Op>(1 + input->Byte() % 8);
+    op = static_cast<Op>(1 + input->Byte() % kOps);
     flags = input->Byte();
     request_id = input->SmallOrAny(kCallsMax + 2);
     fields.subject = input->SmallOrAny(2);

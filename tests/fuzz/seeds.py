@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes inputs that reach what long runs rarely put together: seals, generations of spans, snapshots, every reason.
+"""Writes inputs that reach what long runs rarely put together: seals, generations of spans, versions, every reason.
 
 An input is in its target's own language, not in the wire's, so a new version of the wire does not make the corpus
 meaningless. Run it from the root of the tree when the language of a target changes, or the wire has something new."""
@@ -8,8 +8,8 @@ import hashlib
 import os
 
 SPARSE, RESERVATION, WHOLE_FRAMES, SEALED, REPLY, CREATE = 2, 32, 64, 128, 1, 16
-HELLO, PING, MAKE, READ, WRITE, TRIM, DESTROY = range(1, 8)
-REASONS = 14
+HELLO, PING, MAKE, READ, WRITE, TRIM, DESTROY, SEAL, DROP = range(1, 10)
+REASONS = 15
 
 
 def number(value):
@@ -47,6 +47,10 @@ def messages():
         yield bytes([1]) + message(op, 0, generation=3, last=4) + message(op, REPLY, last=9, count=8)
     for op in (HELLO, PING, MAKE, READ, TRIM, DESTROY):
         yield bytes([1]) + message(op, 0) + message(op, REPLY, reason=2, last=1 << 40) + message(op, 0, flip=(63, 128))
+    for last in (1, 1 << 32 | 1, 2 << 32 | 1, 0, 0xFFFFFFFF, 0xFFFFFFFE << 32 | 1):
+        for op in (SEAL, DROP):
+            yield bytes([1]) + message(op, 0, last=last) + message(op, REPLY, last=last)
+            yield bytes([1]) + message(op, 0, last=last, generation=1) + message(op, REPLY, reason=14)
     yield bytes([1]) + b"".join(message(PING, REPLY, reason=reason) for reason in range(REASONS))
 
 
@@ -61,6 +65,13 @@ def session():
     for flags in (0, RESERVATION, WHOLE_FRAMES, RESERVATION | WHOLE_FRAMES):
         yield (write + request(0, upper=13, flags=CREATE | flags) + request(1) + request(3, upper=13, flags=flags)
                + request(1, upper=13) + request(1, upper=12) + request(1) + request(7))
+    # Versions: sealed, written over, read, trimmed, read, dropped. A read of generation 3 is of version 1.
+    third = request(0, upper=12, flags=CREATE)
+    seal, drop = request(240, count=8), request(247, count=8)
+    yield (third + seal + request(0, upper=12, fill=2) + request(1, upper=12) + seal + request(3, upper=12)
+           + request(1, upper=12) + request(240, count=9) + request(0, upper=13, flags=CREATE) + request(1, upper=12)
+           + drop + request(1, upper=12) + drop + request(7))
+    yield seal + third + request(1, upper=12) + request(240, count=10) + request(240, count=9) + seal + request(7)
     yield write + request(0, upper=13, mask=0x33, mask_step=1) + request(1) + request(0, mask=0x33) + request(1)
 
 

@@ -48,9 +48,13 @@ struct Insides {
 
 // What the store must have: a byte for each chunk that is not zero. A page may be beyond telling: a write to it was
 // refused half way, or came with a wrong sum.
-struct Model {
+struct State {
   std::map<std::pair<uint64_t, uint64_t>, uint8_t> chunks;  // by region and chunk
   std::set<std::pair<uint64_t, uint64_t>> unsure;           // by region and page
+};
+struct Model : State {
+  // By region and number: all that was, when it was sealed. The server may have it no more, if it is full.
+  std::map<std::pair<uint64_t, uint32_t>, State> versions;
   // By region and span: its generation. What is not there has 0. A write that created it may have failed half way.
   std::map<std::pair<uint64_t, uint64_t>, uint32_t> generations;
   std::set<std::pair<uint64_t, uint64_t>> unsure_generations;
@@ -103,16 +107,23 @@ class Driver {
     }
     MessageHeader reply;
     if (!Execute(request, {page_crcs.data(), pages}, &reply)) return false;
-    if (request.is<ReadRequest>() && request.as<ReadRequest>().snapshot != SnapshotVersion{}) {
-      CHECK(reply.reason != Reason::kOk);
-    }
     CheckGeneration(request, reply.reason);
     switch (request.op) {
       case Op::kWrite:
         NoteWrite(request, masks, fill, step, wrong_sum, reply.reason);
         break;
       case Op::kRead:
-        if (reply.reason == Reason::kOk) CheckRead(request, reply);
+        if (reply.reason == Reason::kOk) CheckRead(StateOf(request), request, reply);
+        break;
+      case Op::kSeal:
+        // The newest one may be sealed again: it stays as it is.
+        if (reply.reason == Reason::kOk) {
+          const uint32_t number = Raw(request.as<SealRequest>().version);
+          model_.versions.try_emplace({Raw(request.region()), number}, model_);
+        }
+        break;
+      case Op::kDropVersion:
+        if (reply.reason == Reason::kOk) NoteDrop(request.as<DropVersionRequest>());
         break;
       case Op::kTrim:
         if (reply.reason == Reason::kOk) NoteTrim(request);
@@ -155,6 +166,7 @@ class Driver {
   // Whether the server has followed the rule of adr/0014, before the model follows it.
   void CheckGeneration(const MessageHeader& request, Reason reason) const {
     if (request.op != Op::kRead && request.op != Op::kWrite) return;
+    if (request.is<ReadRequest>() && request.as<ReadRequest>().version != VersionNumber{}) return;
     if (reason != Reason::kOk && reason != Reason::kOtherGeneration) return;
     const uint64_t region = Raw(request.region());
     const uint64_t first = request.range().first / kChunksPerSpan;
@@ -224,8 +236,24 @@ class Driver {
     const auto of_region = [region](auto* set) {
       set->erase(set->lower_bound({region, 0}), set->lower_bound({region + 1, 0}));
     };
+    model_.versions.erase(model_.versions.lower_bound({region, 0}), model_.versions.lower_bound({region + 1, 0}));
     of_region(&model_.generations);
     of_region(&model_.unsure_generations);
+  }
+
+  // Nobody holds any.
+  void NoteDrop(const DropVersionRequest& drop) {
+    const uint64_t region = Raw(drop.region);
+    model_.versions.erase(model_.versions.lower_bound({region, Raw(drop.first)}),
+                          model_.versions.upper_bound({region, Raw(drop.last)}));
+  }
+
+  const State& StateOf(const MessageHeader& read) const {
+    const VersionNumber version = read.as<ReadRequest>().version;
+    if (version == VersionNumber{}) return model_;
+    const auto it = model_.versions.find({Raw(read.region()), Raw(version)});
+    CHECK(it != model_.versions.end()) << "version " << Raw(version) << " was never sealed, or it was dropped";
+    return it->second;
   }
 
   // Each chunk has one byte, again and again; some have zeros.
@@ -286,7 +314,7 @@ class Driver {
     }
   }
 
-  void CheckRead(const MessageHeader& request, const MessageHeader& reply) const {
+  void CheckRead(const State& state, const MessageHeader& request, const MessageHeader& reply) const {
     const uint64_t region = Raw(request.region());
     const ChunkRange range = request.range();
     CHECK(reply.range() == range);
@@ -295,16 +323,16 @@ class Driver {
     CHECK(CheckTables(reply, {masks, reply.table_bytes()}).ok());
     const uint64_t first_page = range.first_page();
     const uint64_t end_page = first_page + range.pages();
-    const auto unsure = model_.unsure.lower_bound({region, first_page});
-    const bool sure = unsure == model_.unsure.end() || *unsure >= std::pair{region, end_page};
+    const auto unsure = state.unsure.lower_bound({region, first_page});
+    const bool sure = unsure == state.unsure.end() || *unsure >= std::pair{region, end_page};
     if (sure) CHECK(MatchesChecksum(in_->reply.data(), PayloadCrcOf(reply, payload)));
     const std::byte* at = payload + reply.mask_bytes();
     for (uint64_t chunk = range.first; chunk < range.end(); ++chunk) {
       const uint64_t page = chunk / kChunksPerPage;
       const bool present = !reply.sparse() || (masks[page - first_page] >> chunk % kChunksPerPage & 1) != 0;
-      const auto it = model_.chunks.find({region, chunk});
+      const auto it = state.chunks.find({region, chunk});
       if (sure) {
-        const uint8_t expected = it == model_.chunks.end() ? 0 : it->second;
+        const uint8_t expected = it == state.chunks.end() ? 0 : it->second;
         CHECK(present || expected == 0) << "chunk " << chunk << " is lost";
         if (present) {
           CHECK_EQ(std::to_integer<int>(at[0]), expected) << "chunk " << chunk;
@@ -329,7 +357,10 @@ void RunOne(const uint8_t* data, Driver* driver, uint64_t* chunks_left, bool* op
   static constexpr Op kOps[] = {Op::kWrite, Op::kRead,   Op::kWrite, Op::kTrim,
                                 Op::kRead,  Op::kCreate, Op::kWrite, Op::kDestroy};
   const uint8_t op_byte = input.Byte();
-  const Op op = op_byte == 255 ? Op::kPing : kOps[op_byte % 8];
+  const Op op = op_byte == 255   ? Op::kPing
+                : op_byte >= 247 ? Op::kDropVersion
+                : op_byte >= 240 ? Op::kSeal
+                                 : kOps[op_byte % 8];
   const uint8_t place = input.Byte();
   const uint8_t epoch_byte = input.Byte();
   const uint8_t epoch = epoch_byte % 16;
@@ -337,7 +368,7 @@ void RunOne(const uint8_t* data, Driver* driver, uint64_t* chunks_left, bool* op
   fields.subject = place % kRegions;
   fields.epoch = epoch == 15 ? 2 : epoch == 14 ? 0 : 1;
   if (epoch_byte / 16 >= 10) fields.epoch |= uint64_t{epoch_byte / 16 - 9u} << 32;  // a generation: 1 to 6
-  if (op == Op::kRead) fields.last = epoch_byte / 16 == 12 ? 1 : 0;                 // a snapshot
+  if (op == Op::kRead) fields.last = epoch_byte / 16 == 12 ? 1 : 0;                 // a version
   const uint8_t flag_byte = input.Byte();
   const uint64_t first = input.Byte() % 8 != 7 ? input.Byte() : input.AnyNumber() % kRegionChunksMax;
   const uint8_t count = input.Byte();
@@ -350,6 +381,8 @@ void RunOne(const uint8_t* data, Driver* driver, uint64_t* chunks_left, bool* op
   }
   const uint8_t fill = input.Byte();
   const uint8_t step = input.Byte() % 4;
+  if (op == Op::kSeal) fields.last = 1 + count % 8u;
+  if (op == Op::kDropVersion) fields.last = (1 + count % 8u + fill % 4u) * uint64_t{1} << 32 | (1 + count % 8u);
   std::vector<ChunkMask> masks;
   bool wrong_sum = false;
   uint8_t flags = 0;
@@ -395,6 +428,8 @@ void FuzzSession(const uint8_t* data, size_t size) {
   CHECK_EQ(counters.regions, 0);
   CHECK_EQ(counters.pages, 0);
   CHECK_EQ(counters.chunks, 0);
+  CHECK_EQ(counters.versions.versions, 0);
+  CHECK_EQ(counters.versions.bytes, 0);
   const ArenaUsage now = in->arena->usage();
   CHECK_EQ(now.frame_bytes, empty.frame_bytes);
   CHECK_EQ(now.index_bytes, empty.index_bytes);

@@ -51,9 +51,9 @@ TEST_F(HelloVersionTest, AClientOfAnotherVersionIsToldWhoIsTooOldAndWhatToDo) {
   absl::Status status = Hello(6, 6);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(status.message(),
-            "this server speaks version 11 of the wire and the client version 6: the client is too old; install the "
+            "this server speaks version 12 of the wire and the client version 6: the client is too old; install the "
             "same release of nram on both machines");
-  status = Hello(12, 13);
+  status = Hello(13, 14);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(status.message(), HasSubstr("the server is too old"));
   EXPECT_EQ(Hello(0, 0).code(), absl::StatusCode::kFailedPrecondition);

@@ -66,6 +66,20 @@ class LyingServer::Service final : public v1::Control::Service {
                          v1::ListSpansReply* reply) override {
     return Lie(&Lies::list_spans, *request, reply);
   }
+  grpc::Status ListVersions(grpc::ServerContext*, const v1::ListVersionsRequest* request,
+                            v1::ListVersionsReply* reply) override {
+    reply->set_incarnation(kIncarnation);
+    return Lie(&Lies::list_versions, *request, reply);
+  }
+  grpc::Status HoldVersion(grpc::ServerContext*, const v1::HoldVersionRequest* request,
+                           v1::HoldVersionReply* reply) override {
+    reply->set_incarnation(kIncarnation);
+    return Lie(&Lies::hold_version, *request, reply);
+  }
+  grpc::Status ListChanges(grpc::ServerContext*, const v1::ListChangesRequest* request,
+                           v1::ListChangesReply* reply) override {
+    return Lie(&Lies::list_changes, *request, reply);
+  }
 
  private:
   template <typename Request, typename Reply, typename Hook>
@@ -147,6 +161,12 @@ MessageHeader GoodReply(const MessageHeader& request) {
       return MessageHeader(TrimReply{.region = region, .range = range});
     case Op::kDestroy:
       return MessageHeader(DestroyReply{.region = region});
+    case Op::kSeal: {
+      const VersionNumber version = request.as<SealRequest>().version;
+      return MessageHeader(SealReply{.region = region, .oldest = version, .newest = version});
+    }
+    case Op::kDropVersion:
+      return MessageHeader(DropVersionReply{.region = region});
   }
   LOG(FATAL) << "no request";
 }

@@ -32,6 +32,9 @@ struct Lies {
   Hook<v1::DestroyRegionRequest, v1::DestroyRegionReply> destroy;
   Hook<v1::ListRegionsRequest, v1::ListRegionsReply> list_regions;
   Hook<v1::ListSpansRequest, v1::ListSpansReply> list_spans;
+  Hook<v1::ListVersionsRequest, v1::ListVersionsReply> list_versions;
+  Hook<v1::HoldVersionRequest, v1::HoldVersionReply> hold_version;
+  Hook<v1::ListChangesRequest, v1::ListChangesReply> list_changes;
   // Given the good answer to a message on the data plane, returns the bytes to send; an empty string sends nothing.
   std::function<std::string(const MessageHeader& request, const MessageHeader& good)> message;
 };

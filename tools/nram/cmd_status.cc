@@ -194,6 +194,8 @@ int RunRegions(RegionsFlags& options, const Invocation&) {
                      {"sealed", region.info.pages_sealed},
                      {"epoch", Raw(region.info.epoch)},
                      {"orphan", region.info.orphan},
+                     {"newest_version", Raw(region.info.newest_version)},
+                     {"version_bytes", region.info.version_bytes},
                      {"owner", region.info.owner_name}});
     }
     std::cout << out.dump(2) << std::endl;

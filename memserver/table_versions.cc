@@ -1,0 +1,234 @@
+// RegionTable's part in versions (adr/0019).
+
+#include <algorithm>
+#include <functional>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "memserver/region_table.h"
+
+namespace nram {
+namespace {
+
+// Of leaves, under a shard's lock: some milliseconds. A look for changes costs a few of those for spans.
+constexpr uint64_t kSpanLooks = 65'536;
+constexpr uint64_t kChangeLooks = 8'192;
+// What a call frees at least, so that the next one does not come for each frame, and at most.
+constexpr uint64_t kYieldBytesMin = 256 * kKiB;
+constexpr uint64_t kYieldBytesMax = 64 * kMiB;
+constexpr int kYieldSteps = 64;
+constexpr int kDonorYieldSteps = 256;
+
+absl::Status NoRegion(RegionId id) { return absl::NotFoundError(absl::StrCat("no region ", FormatId(Raw(id)))); }
+
+absl::Status NoVersion(RegionId id, VersionNumber version) {
+  return absl::NotFoundError(absl::StrCat("region ", FormatId(Raw(id)), " has no version ", Raw(version), " here"));
+}
+
+uint64_t NextSpan(uint64_t next) { return next == PageIndex::kNoSpan ? 0 : next; }
+
+}  // namespace
+
+void RegionTable::ListVersioned(const StoredKey& key) {
+  MutexLock lock(&versioned_mu_);
+  versioned_.emplace(key.tenant, Raw(key.id));
+}
+
+void RegionTable::UnlistVersioned(const StoredKey& key) {
+  MutexLock lock(&versioned_mu_);
+  versioned_.erase({key.tenant, Raw(key.id)});
+}
+
+std::vector<StoredKey> RegionTable::Versioned() const {
+  std::vector<StoredKey> keys;
+  MutexLock lock(&versioned_mu_);
+  keys.reserve(versioned_.size());
+  for (const auto& [tenant, id] : versioned_) keys.push_back({RegionId{id}, tenant});
+  return keys;
+}
+
+absl::StatusOr<std::vector<StoredVersion>> RegionTable::ListVersions(const StoredKey& key) const {
+  const Shard& at = shard(key.id);
+  ReaderLock lock(&at.mu);
+  const auto it = at.regions.find(key);
+  if (it == at.regions.end()) return NoRegion(key.id);
+  return it->second->versions == nullptr ? std::vector<StoredVersion>() : it->second->versions->List();
+}
+
+absl::Status RegionTable::HoldVersion(Lease* lease, const StoredKey& key, VersionNumber version, bool release) {
+  // The lease is marked first, and looked at under the lock. CollectLease looks at the mark after the lease has ended,
+  // and then takes the lock. So either CollectLease ends this hold, or this thread sees that the lease has ended.
+  if (!release) lease->may_hold = true;
+  Shard& at = shard(key.id);
+  WriterLock lock(&at.mu);
+  if (!lease->live()) return absl::NotFoundError("the lease has ended");
+  const auto it = at.regions.find(key);
+  if (it == at.regions.end()) return NoRegion(key.id);
+  RegionVersions* const versions = it->second->versions.get();
+  if (release) {
+    if (versions != nullptr) versions->Release(version, lease->id);
+    return absl::OkStatus();
+  }
+  switch (versions == nullptr ? RegionVersions::Held::kUnknown : versions->Hold(version, lease->id)) {
+    case RegionVersions::Held::kOk:
+      return absl::OkStatus();
+    case RegionVersions::Held::kUnknown:
+      break;
+    case RegionVersions::Held::kTooMany:
+      return absl::ResourceExhaustedError(absl::StrCat("version ", Raw(version), " of region ", FormatId(Raw(key.id)),
+                                                       " is held by ", RegionVersions::Limits().holds,
+                                                       " clients, as many as may be"));
+    case RegionVersions::Held::kNoRoom:
+      return absl::ResourceExhaustedError("the server is full");
+  }
+  return NoVersion(key.id, version);
+}
+
+void RegionTable::ReleaseHolds(const Lease& lease) {
+  for (const StoredKey& key : Versioned()) {
+    if (key.tenant != lease.tenant->number) continue;
+    Shard& at = shard(key.id);
+    WriterLock lock(&at.mu);
+    const auto it = at.regions.find(key);
+    if (it == at.regions.end() || it->second->versions == nullptr || lease.live()) continue;
+    it->second->versions->ReleaseAll(lease.id);
+  }
+}
+
+absl::StatusOr<std::vector<RegionTable::ListedSpan>> RegionTable::ListSpansAt(const StoredKey& key,
+                                                                              VersionNumber version, uint64_t from_span,
+                                                                              uint64_t* next_span) const {
+  const Shard& at = shard(key.id);
+  ReaderLock lock(&at.mu);
+  const auto it = at.regions.find(key);
+  if (it == at.regions.end()) return NoRegion(key.id);
+  const RegionVersions* const versions = it->second->versions.get();
+  if (versions == nullptr || !versions->Has(version)) return NoVersion(key.id, version);
+  std::vector<ListedSpan> spans;
+  uint64_t looks_left = kSpanLooks;
+  *next_span = NextSpan(versions->VisitSpans(version, it->second->index, from_span, &looks_left,
+                                             [&](uint64_t span, SpanGeneration generation) {
+                                               spans.push_back({span, generation});
+                                             }));
+  return spans;
+}
+
+absl::StatusOr<std::vector<RegionTable::ChangedSpan>> RegionTable::ListChanges(const StoredKey& key, VersionNumber from,
+                                                                               VersionNumber to, uint64_t from_span,
+                                                                               uint64_t* next_span) const {
+  if (from >= to) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("version ", Raw(from), " is not older than ", Raw(to), ": name the older one first"));
+  }
+  const Shard& at = shard(key.id);
+  ReaderLock lock(&at.mu);
+  const auto it = at.regions.find(key);
+  if (it == at.regions.end()) return NoRegion(key.id);
+  const RegionVersions* const versions = it->second->versions.get();
+  for (const VersionNumber version : {from, to}) {
+    if (versions == nullptr || !versions->Has(version)) return NoVersion(key.id, version);
+  }
+  std::vector<ChangedSpan> spans;
+  uint64_t looks_left = kChangeLooks;
+  *next_span = NextSpan(versions->VisitChanges(from, to, it->second->index, from_span, &looks_left,
+                                               [&](uint64_t span, const PageIndex::SpanPages& pages) {
+                                                 spans.push_back({span, pages});
+                                               }));
+  return spans;
+}
+
+bool RegionTable::KeepsRegion(StoredRegion* region) {
+  return region->versions != nullptr && region->versions->EndOwner();
+}
+
+bool RegionTable::StepVersionsOf(const StoredKey& key) {
+  Doomed collected;
+  {
+    Shard& at = shard(key.id);
+    WriterLock lock(&at.mu);
+    const auto it = at.regions.find(key);
+    if (it == at.regions.end() || it->second->versions == nullptr) {
+      UnlistVersioned(key);
+      return true;
+    }
+    StoredRegion* const region = it->second.get();
+    const std::shared_ptr<Lease> owner = leases_->Find(region->lease);
+    const bool is_orphan = owner == nullptr || !owner->live();
+    if (!is_orphan || KeepsRegion(region) || !region->gc) return region->versions->Step(&region->index);
+    if (region->named) names_.Forget(key);
+    collected = std::move(it->second);
+    at.regions.erase(it);
+    UnlistVersioned(key);
+  }
+  doomed_.FreeLater(std::move(collected));
+  Count(&counters_.regions_collected);
+  return true;
+}
+
+bool RegionTable::StepVersions(uint64_t steps_max) {
+  for (const StoredKey& key : Versioned()) {
+    while (!StepVersionsOf(key)) {
+      if (steps_max == 0 || --steps_max == 0) return false;
+    }
+  }
+  return true;
+}
+
+uint64_t RegionTable::YieldOldest(const Yields& yields) {
+  // Of another tenant's than the first; the stamp; where.
+  using Candidate = std::tuple<bool, uint64_t, TenantNumber, uint64_t>;
+  std::vector<Candidate> candidates;  // a heap, the one that goes first on top
+  const auto add = [&](const StoredKey& key, const StoredRegion& region) {
+    const std::optional<uint64_t> stamp = region.versions->StampToYield(yields.held);
+    if (!stamp.has_value()) return;
+    candidates.emplace_back(yields.first != nullptr && key.tenant != yields.first->number, *stamp, key.tenant,
+                            Raw(key.id));
+    std::push_heap(candidates.begin(), candidates.end(), std::greater<>());
+  };
+  for (const StoredKey& key : Versioned()) {
+    if (yields.first_alone && key.tenant != yields.first->number) continue;
+    Shard& at = shard(key.id);
+    ReaderLock lock(&at.mu);
+    const auto it = at.regions.find(key);
+    if (it != at.regions.end() && it->second->versions != nullptr) add(key, *it->second);
+  }
+  uint64_t freed = 0;
+  for (int step = 0; step < yields.steps_max && freed < yields.bytes && !candidates.empty(); ++step) {
+    std::pop_heap(candidates.begin(), candidates.end(), std::greater<>());
+    const StoredKey key{RegionId{std::get<3>(candidates.back())}, std::get<2>(candidates.back())};
+    candidates.pop_back();
+    Shard& at = shard(key.id);
+    WriterLock lock(&at.mu);
+    const auto it = at.regions.find(key);
+    if (it == at.regions.end() || it->second->versions == nullptr) continue;
+    RegionVersions* const versions = it->second->versions.get();
+    const uint64_t before = versions->bytes();
+    versions->YieldStep(yields.held);
+    freed += before - versions->bytes();
+    add(key, *it->second);
+  }
+  return freed;
+}
+
+bool RegionTable::YieldVersions(const Tenant& tenant, uint64_t bytes) {
+  const uint64_t all = counters_.versions.yieldable_bytes();
+  if (all == 0) return false;
+  const uint64_t left_bytes = tenant.account.left_bytes();
+  const uint64_t free_bytes = arena_->usage().free_bytes;
+  const uint64_t own_lack = bytes - std::min(bytes, left_bytes);
+  const uint64_t lack = bytes - std::min(bytes, free_bytes);
+  if (own_lack > tenant.versions.yieldable_bytes() || lack > all) return false;  // they would go in vain
+  return YieldOldest({.first = &tenant,
+                      .first_alone = own_lack > 0,
+                      .held = true,
+                      .bytes = std::clamp(std::max(own_lack, lack), kYieldBytesMin, kYieldBytesMax),
+                      .steps_max = kYieldSteps}) > 0;
+}
+
+uint64_t RegionTable::YieldForDonor(uint64_t bytes, bool held) {
+  if (counters_.versions.yieldable_bytes() == 0) return 0;
+  return YieldOldest({.held = held, .bytes = bytes, .steps_max = kDonorYieldSteps});
+}
+
+}  // namespace nram
