@@ -44,14 +44,17 @@ expect 0 "can be run" run --dry -- "$workout" exit 3
 stats "$workout" fill 8
 expect_stats '.outgrew_budget == false and .faults == 0' "a small program"
 # Larger ones, dynamic and static.
+verify() {
+  stats "$@"
+  grep -qx ok "$directory/out" || fail "$*: $(cat "$directory/out")"
+  expect_stats '.outgrew_budget and .peak_bytes <= 25165824' "$*"
+}
 for program in "$workout" "$static"; do
-  for exercise in "fill 64" "bss" "threads 64" "calls 64" "realloc 64" "maps 32" "brk 48" "exits 1000" "vfork 48" \
-    "exec 48"; do
-    stats "$program" $exercise
-    grep -qx ok "$directory/out" || fail "$program $exercise: $(cat "$directory/out")"
-    expect_stats '.outgrew_budget and .peak_bytes <= 25165824' "$program $exercise"
+  for exercise in "fill 64" "threads 64" "calls 64" "realloc 64" "maps 32" "brk 48" "exits 1000" "vfork 48" "exec 48"; do
+    verify "$program" $exercise
   done
 done
+verify "$static" bss
 stats "$workout" fill 64
 expect_stats '.fetched_pages > 1000 and .written_pages > 1000' "fill"
 

@@ -1,7 +1,7 @@
 // A program for `nram run`, one exercise a call: it verifies all it has in memory, and says "ok" if it is right.
 //
 //   fill MIB       malloc, write, verify in random order, twice
-//   bss            the same in 64 MiB of static data
+//   bss            the same in STATIC_MIB MiB of static data
 //   threads MIB    four threads, each a quarter, with one another's words in the same pages
 //   calls MIB      read(2) and write(2) from and to pages that are not there, through a pipe
 //   exits COUNT    threads that end on stacks in memory of malloc's
@@ -295,7 +295,10 @@ static void DoSpawn(size_t bytes) {
   Verify(words, bytes / 8, 3);
 }
 
-static char static_data[64 * MIB];
+#ifndef STATIC_MIB
+#define STATIC_MIB 1
+#endif
+static char static_data[STATIC_MIB * MIB];
 
 int main(int argc, char** argv) {
   if (argc < 2) return 2;
