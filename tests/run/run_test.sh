@@ -50,36 +50,35 @@ verify() {
   expect_stats '.outgrew_budget and .peak_bytes <= 25165824' "$*"
 }
 for program in "$workout" "$static"; do
-  for exercise in "fill 64" "threads 64" "calls 64" "realloc 64" "maps 32" "brk 48" "exits 1000" "vfork 48" "exec 48"; do
-    verify "$program" $exercise
-  done
+  for exercise in fill threads calls realloc maps brk vfork "exec"; do verify "$program" "$exercise" 32; done
+  verify "$program" exits 1000
 done
 verify "$static" bss
-stats "$workout" fill 64
+stats "$workout" fill 48
 expect_stats '.fetched_pages > 1000 and .written_pages > 1000' "fill"
 
 # fork: freely while all fits, and not at all later.
 stats "$workout" fork 4
 [ "$(cat "$directory/out")" = ok ] || fail "fork of a small program: $(cat "$directory/out")"
-expect 0 "fork(2) was refused" run -- "$workout" fork 48
+expect 0 "fork(2) was refused" run -- "$workout" fork 32
 
 # Programs that people use.
 stats python3 -c '
 import random
-d = {i: {"k": i, "s": str(i) * 3} for i in range(150000)}
-keys = list(range(150000))
+d = {i: {"k": i, "s": str(i) * 3} for i in range(60000)}
+keys = list(range(60000))
 random.Random(1).shuffle(keys)
 assert all(d[k]["k"] == k and d[k]["s"] == str(k) * 3 for k in keys)
 print("ok")'
 [ "$(cat "$directory/out")" = ok ] || fail "python3: $(cat "$directory/out")"
 expect_stats '.outgrew_budget and .fetched_pages > 0' python3
-seq -f '%.0f some words that make the line longer' 1000000 1 1400000 | sort -R --random-source=<(yes) > "$directory/in"
+seq -f '%.0f some words that make the line longer' 1000000 1 1300000 | sort -R --random-source=<(yes) > "$directory/in"
 LC_ALL=C sort "$directory/in" > "$directory/expected"
 LC_ALL=C run -- sort -S 200M --parallel=2 "$directory/in" | cmp - "$directory/expected" || fail "sort"
 
 # Nobody sees zeros: the supervisor dies, the helper dies, the pool dies.
 begin() {
-  "$nram" run --budget=24M -- "$workout" fill 200 > "$directory/out" 2> "$directory/err" &
+  "$nram" run --budget=24M -- "$workout" fill 128 > "$directory/out" 2> "$directory/err" &
   runner=$!
   for _ in $(seq 2000); do
     # It has outgrown its budget when there are threads for its faults.

@@ -55,7 +55,7 @@ static void Fill(uint64_t* words, size_t count, uint64_t salt) {
 static void Verify(const uint64_t* words, size_t count, uint64_t salt) {
   for (size_t i = 0; i < count; i += 64) Check(words[i] == Mix(i + salt), "a word in order");
   const size_t lines = count / 64;
-  for (size_t k = 0; k < lines / 8; ++k) {
+  for (size_t k = 0; k < lines / 64; ++k) {
     const size_t i = Mix(k) % lines * 64;
     Check(words[i] == Mix(i + salt), "a word at random");
   }
