@@ -19,8 +19,9 @@ MAY_SEE = {
     "client/seal": {"proto"},
     "client/pool": {"client/seal", "client/transport", "proto"},
     "client/memory": {"client/pool"},
+    "client/run": {"client/pool"},
     "fsd": {"client/pool"},
-    "tools": {"client/memory", "client/pool", "client/seal", "client/transport", "fsd", "proto"},
+    "tools": {"client/memory", "client/pool", "client/run", "client/seal", "client/transport", "fsd", "proto"},
 }
 GRPC_ONLY_IN = {"memserver", "client/transport"}
 NOTES = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")

@@ -22,9 +22,9 @@ int ToExitCode(const absl::Status& status, absl::string_view program) {
 
 const std::vector<Command>& Commands() {
   static const std::vector<Command>* const commands = new std::vector<Command>{
-      UpCommand(),      DownCommand(),   MountCommand(),  UmountCommand(),    DfCommand(),    StatusCommand(),
-      RegionsCommand(), DrainCommand(),  SwaponCommand(), SwapoffCommand(),   SwapsCommand(), SortCommand(),
-      KeygenCommand(),  DoctorCommand(), BenchCommand(),  CompletionCommand()};
+      UpCommand(),      DownCommand(),   MountCommand(),  UmountCommand(),  DfCommand(),        StatusCommand(),
+      RegionsCommand(), DrainCommand(),  SwaponCommand(), SwapoffCommand(), SwapsCommand(),     SortCommand(),
+      RunCommand(),     KeygenCommand(), DoctorCommand(), BenchCommand(),   CompletionCommand()};
   return *commands;
 }
 

@@ -120,6 +120,7 @@ Command StatusCommand();
 Command RegionsCommand();
 Command DrainCommand();
 Command SortCommand();
+Command RunCommand();
 Command SwaponCommand();
 Command SwapoffCommand();
 Command SwapsCommand();

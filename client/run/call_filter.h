@@ -1,0 +1,26 @@
+#ifndef NRAM_CLIENT_RUN_CALL_FILTER_H_
+#define NRAM_CLIENT_RUN_CALL_FILTER_H_
+
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace nram {
+
+// The least anonymous mapping that may be remote.
+inline constexpr uint64_t kRemoteBytesMin = 128 << 10;
+
+// A filter for seccomp(2) that tells a supervisor of the calls that change a program's memory, begin processes or
+// programs, or name words that the kernel clears when a thread ends. All other calls, and those of the helper, pass.
+// clone3(2) does not exist under it: a filter cannot see its flags, and C libraries then use clone(2). Neither does
+// process_madvise(2). Pure.
+std::vector<sock_filter> MakeCallFilter();
+
+// What the filter says of a call, for tests: SECCOMP_RET_ALLOW and so on.
+uint32_t RunCallFilter(const std::vector<sock_filter>& filter, const seccomp_data& data);
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_RUN_CALL_FILTER_H_

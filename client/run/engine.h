@@ -1,0 +1,159 @@
+#ifndef NRAM_CLIENT_RUN_ENGINE_H_
+#define NRAM_CLIENT_RUN_ENGINE_H_
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "base/sync.h"
+#include "base/units.h"
+#include "client/run/address_space.h"
+#include "client/run/page_store.h"
+#include "client/run/page_table.h"
+#include "client/run/range_map.h"
+
+namespace nram {
+
+struct RunOptions {
+  static constexpr uint64_t kBudgetPagesMin = 1024;
+
+  uint64_t budget_pages = 16384;  // kBudgetPagesMin or more
+  uint64_t window_pages = 64;     // the most that one fault brings
+  int evictors = 2;               // threads
+};
+
+struct RunCounters {
+  std::atomic<uint64_t> faults{0};
+  std::atomic<uint64_t> first_writes{0};   // faults of pages that were there, protected
+  std::atomic<uint64_t> zero_pages{0};     // filled with zeros
+  std::atomic<uint64_t> fetched_pages{0};  // read from the store
+  std::atomic<uint64_t> evicted_pages{0};  // left
+  std::atomic<uint64_t> written_pages{0};  // of those, written to the store
+  std::atomic<uint64_t> stayed_pages{0};   // times that a page could not be taken
+  std::atomic<uint64_t> budget_waits{0};   // faults that waited for pages to leave
+  std::atomic<uint64_t> peak_pages{0};     // the most that were in memory, or on their way, at a time
+};
+
+struct RunFault {
+  uint64_t address = 0;
+  bool write = false;
+  bool write_protected = false;  // the page is there, and protected
+};
+
+// Keeps the memory of one program within a budget: answers its faults from a store, and takes pages out before the
+// budget is used up. Thread-safe. After an error that leaves the program's memory unknown it calls `on_fatal`, once,
+// from any thread, and answers nothing any more: the program must end then.
+class RunEngine {
+ public:
+  using OnFatal = std::function<void(const absl::Status& status)>;
+
+  RunEngine(const RunOptions& options, AddressSpace* space, PageStore* store, RunCounters* counters, OnFatal on_fatal);
+  ~RunEngine() { Stop(); }
+  // Begins and ends the threads that evict. After Stop no call waits for pages to leave.
+  void Start();
+  void Stop();
+
+  // Answers a fault, or leaves it to whoever works on the page. `buffer`: of a window, the calling thread's.
+  void HandleFault(const RunFault& fault, absl::Span<std::byte> buffer);
+
+  // What follows is for one thread at a time, the one that makes the program's calls.
+
+  // From now on the pages are looked after. `present`: which are in memory already; empty for none.
+  void Attach(uint64_t begin, uint64_t pages, const std::vector<bool>& present = {});
+  // Takes addresses out, and waits until nobody works on their pages. Faults there wait until EndChange.
+  std::vector<HomeRange> Detach(uint64_t begin, uint64_t end);
+  // Pages that were detached are at these addresses from now on. `moved`: protection may have been lost.
+  void Reattach(const HomeRange& range, bool moved);
+  // Nobody needs what is in pages that were detached: they are empty.
+  void Forget(const HomeRange& range);
+  // Ends what Detach has begun: those who wait look again.
+  void EndChange();
+  bool Overlaps(uint64_t begin, uint64_t end) const;
+  // From now on the page is in memory and does not leave. Blocks until it has come, or the engine has failed or stops.
+  // `buffer`: as for HandleFault. False: it is not looked after.
+  bool Pin(uint64_t address, absl::Span<std::byte> buffer);
+
+  uint64_t resident_pages() const;
+  uint64_t attached_pages() const;
+  // Pages that are in the store, and those that are on their way: what a copy of memory would lack.
+  bool HasRemotePages() const;
+  uint64_t metadata_bytes() const;
+
+ private:
+  // Pages that a thread has made kComing, and has budget for.
+  struct Bringing {
+    uint64_t home = 0;
+    uint64_t address = 0;
+    uint64_t count = 0;
+    RunState from = RunState::kEmpty;
+    bool write = false;
+  };
+  // Pages that a thread has made kLeaving, by address.
+  struct Leaving {
+    uint64_t home = 0;
+    uint64_t address = 0;
+    bool again = false;
+  };
+  struct Stream {
+    uint64_t next = 0;
+    uint64_t window = 0;
+    uint64_t stamp = 0;
+  };
+
+  std::optional<Bringing> Choose(const RunFault& fault);
+  uint64_t WindowLocked(uint64_t home, RunState state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Bring(const Bringing& bringing, absl::Span<std::byte> buffer);
+  void OnUnknown(uint64_t address) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  void Evict();
+  bool WantedLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ChooseLeaving(std::vector<Leaving>* dirty, std::vector<Leaving>* clean);
+  void DropClean(const std::vector<Leaving>& pages);
+  // False: none could be taken.
+  bool TakeDirty(const std::vector<Leaving>& pages, absl::Span<std::byte> buffer);
+  absl::Status Store(const std::vector<Leaving>& pages, absl::Span<const std::byte> data,
+                     const std::vector<bool>& taken, std::vector<bool>* zero);
+  // Ends kLeaving.
+  void EndLeaving(const Leaving& page, RunState state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void EnqueueLocked(uint64_t home, RunPage* page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Fail(const absl::Status& status);
+
+  const RunOptions options_;
+  const uint64_t low_pages_;  // with less free budget than this, pages leave
+  AddressSpace* const space_;
+  PageStore* const store_;
+  RunCounters* const counters_;
+  const OnFatal on_fatal_;
+  std::atomic<bool> failed_{false};
+
+  mutable Mutex mu_;
+  CondVar left_;    // budget was returned
+  CondVar wanted_;  // for the evictors
+  CondVar idle_;    // a page has ended being busy, for Detach
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  RangeMap ranges_ ABSL_GUARDED_BY(mu_);
+  PageTable pages_ ABSL_GUARDED_BY(mu_);
+  std::vector<AddressRun> changing_ ABSL_GUARDED_BY(mu_);
+  uint64_t next_home_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t resident_ ABSL_GUARDED_BY(mu_) = 0;        // pages in memory, or on their way in or out
+  uint64_t leaving_ ABSL_GUARDED_BY(mu_) = 0;         // of those, on their way out
+  uint64_t remote_ ABSL_GUARDED_BY(mu_) = 0;          // kRemote pages
+  uint64_t unknown_faults_ ABSL_GUARDED_BY(mu_) = 0;  // in a row
+  std::deque<uint64_t> queue_ ABSL_GUARDED_BY(mu_);   // homes, the next to leave first
+  std::vector<uint64_t> left_lately_ ABSL_GUARDED_BY(mu_);
+  std::array<Stream, 16> streams_ ABSL_GUARDED_BY(mu_) = {};
+  uint64_t clock_ ABSL_GUARDED_BY(mu_) = 0;
+  std::vector<std::thread> evictors_;
+};
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_RUN_ENGINE_H_

@@ -1,0 +1,391 @@
+// The engine over an address space and a store that are maps.
+
+#include "client/run/engine.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/test_seed.h"
+#include "gtest/gtest.h"
+
+namespace nram {
+namespace {
+
+constexpr uint64_t kBase = 0x10000000;
+constexpr int64_t kPatienceMs = 60'000;
+using Bytes = std::array<std::byte, kPageBytes>;
+
+class FakeStore : public PageStore {
+ public:
+  absl::Status ReadPages(uint64_t page, absl::Span<std::byte> to) override {
+    MutexLock lock(&mu_);
+    if (!failure_.ok()) return failure_;
+    for (uint64_t i = 0; i < to.size() / kPageBytes; ++i) {
+      const auto at = pages_.find(page + i);
+      if (at == pages_.end()) return absl::InternalError(absl::StrCat("page ", page + i, " was never written"));
+      memcpy(to.data() + i * kPageBytes, at->second.data(), kPageBytes);
+    }
+    return absl::OkStatus();
+  }
+  absl::Status WritePages(absl::Span<const Write> writes) override {
+    MutexLock lock(&mu_);
+    if (!failure_.ok()) return failure_;
+    for (const Write& write : writes) {
+      for (uint64_t i = 0; i < write.data.size() / kPageBytes; ++i) {
+        memcpy(pages_[write.page + i].data(), write.data.data() + i * kPageBytes, kPageBytes);
+      }
+    }
+    return absl::OkStatus();
+  }
+  void Forget(uint64_t page, uint64_t count) override {
+    MutexLock lock(&mu_);
+    for (uint64_t i = 0; i < count; ++i) pages_.erase(page + i);
+  }
+  void FailFromNowOn(const absl::Status& status) {
+    MutexLock lock(&mu_);
+    failure_ = status;
+  }
+  size_t size() {
+    MutexLock lock(&mu_);
+    return pages_.size();
+  }
+
+ private:
+  Mutex mu_;
+  std::map<uint64_t, Bytes> pages_ ABSL_GUARDED_BY(mu_);
+  absl::Status failure_ ABSL_GUARDED_BY(mu_);
+};
+
+// A program's memory. Its threads call Access, which faults as they would.
+class FakeSpace : public AddressSpace {
+ public:
+  absl::Status Copy(uint64_t to, absl::Span<const std::byte> data, bool protect) override {
+    MutexLock lock(&mu_);
+    for (uint64_t i = 0; i < data.size() / kPageBytes; ++i) {
+      const uint64_t address = to + i * kPageBytes;
+      if (pages_.contains(address)) return absl::AlreadyExistsError(absl::StrCat(address));
+      Page& page = pages_[address];
+      memcpy(page.bytes.data(), data.data() + i * kPageBytes, kPageBytes);
+      page.is_protected = protect;
+    }
+    peak_ = std::max(peak_, pages_.size());
+    WakeLocked();
+    return absl::OkStatus();
+  }
+  void Unprotect(uint64_t begin, uint64_t pages) override {
+    MutexLock lock(&mu_);
+    for (uint64_t i = 0; i < pages; ++i) {
+      if (const auto at = pages_.find(begin + i * kPageBytes); at != pages_.end()) at->second.is_protected = false;
+    }
+    WakeLocked();
+  }
+  void Wake(uint64_t, uint64_t) override {
+    MutexLock lock(&mu_);
+    WakeLocked();
+  }
+  absl::Status Take(absl::Span<const AddressRun> runs, absl::Span<std::byte> to, std::vector<bool>* taken) override {
+    MutexLock lock(&mu_);
+    taken->clear();
+    for (const AddressRun& run : runs) {
+      for (uint64_t i = 0; i < run.pages; ++i) {
+        const uint64_t address = run.begin + i * kPageBytes;
+        const auto at = pages_.find(address);
+        EXPECT_TRUE(at != pages_.end()) << "a page is taken that is not there";
+        const bool can = at != pages_.end() && !held_.contains(address);
+        if (can) {
+          memcpy(to.data() + taken->size() * kPageBytes, at->second.bytes.data(), kPageBytes);
+          pages_.erase(at);
+        }
+        taken->push_back(can);
+      }
+    }
+    return absl::OkStatus();
+  }
+  absl::Status Drop(absl::Span<const AddressRun> runs) override {
+    MutexLock lock(&mu_);
+    for (const AddressRun& run : runs) {
+      for (uint64_t i = 0; i < run.pages; ++i) {
+        const auto at = pages_.find(run.begin + i * kPageBytes);
+        EXPECT_TRUE(at != pages_.end() && at->second.is_protected) << "a page is dropped that could be written to";
+        if (at != pages_.end()) pages_.erase(at);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // False after a minute: a lost wake-up.
+  template <typename Function>
+  bool Access(RunEngine* engine, uint64_t address, bool write, absl::Span<std::byte> buffer, Function function) {
+    const uint64_t begin = RoundDown(address, kPageBytes);
+    const int64_t deadline_ns = DeadlineAfterMs(kPatienceMs);
+    while (true) {
+      uint64_t seen;
+      bool there;
+      {
+        MutexLock lock(&mu_);
+        const auto at = pages_.find(begin);
+        there = at != pages_.end();
+        if (there && !(write && at->second.is_protected)) {
+          function(at->second.bytes.data() + address % kPageBytes);
+          return true;
+        }
+        seen = wakes_;
+      }
+      engine->HandleFault({address, write, there}, buffer);
+      MutexLock lock(&mu_);
+      while (wakes_ == seen) {
+        if (!woken_.WaitUntil(&mu_, deadline_ns)) return false;
+      }
+    }
+  }
+  void Hold(uint64_t address) {
+    MutexLock lock(&mu_);
+    held_.insert(address);
+  }
+  // What munmap(2) and mremap(2) do.
+  void Unmap(uint64_t begin, uint64_t pages) {
+    MutexLock lock(&mu_);
+    for (uint64_t i = 0; i < pages; ++i) pages_.erase(begin + i * kPageBytes);
+  }
+  void MovePages(uint64_t from, uint64_t to, uint64_t pages) {
+    MutexLock lock(&mu_);
+    for (uint64_t i = 0; i < pages; ++i) {
+      const auto at = pages_.find(from + i * kPageBytes);
+      if (at == pages_.end()) continue;
+      Page page = at->second;
+      page.is_protected = false;
+      pages_.erase(at);
+      pages_[to + i * kPageBytes] = page;
+    }
+  }
+  void Fill(uint64_t address, std::byte value) {
+    MutexLock lock(&mu_);
+    pages_[address].bytes.fill(value);
+  }
+  bool Has(uint64_t address) {
+    MutexLock lock(&mu_);
+    return pages_.contains(address);
+  }
+  size_t peak() {
+    MutexLock lock(&mu_);
+    return peak_;
+  }
+
+ private:
+  struct Page {
+    Bytes bytes = {};
+    bool is_protected = false;
+  };
+  void WakeLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    ++wakes_;
+    woken_.SignalAll();
+  }
+
+  Mutex mu_;
+  CondVar woken_;
+  std::map<uint64_t, Page> pages_ ABSL_GUARDED_BY(mu_);
+  std::set<uint64_t> held_ ABSL_GUARDED_BY(mu_);
+  uint64_t wakes_ ABSL_GUARDED_BY(mu_) = 0;
+  size_t peak_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+class RunEngineTest : public ::testing::Test {
+ protected:
+  static constexpr uint64_t kBudget = RunOptions::kBudgetPagesMin;
+
+  RunEngineTest() : buffer_(options_.window_pages * kPageBytes) {}
+
+  void Put(uint64_t page, uint64_t value) { Put(page, value, absl::MakeSpan(buffer_)); }
+  void Put(uint64_t page, uint64_t value, absl::Span<std::byte> buffer, uint64_t word = 0) {
+    ASSERT_TRUE(space_.Access(&engine_, kBase + page * kPageBytes + word * 8, true, buffer,
+                              [&](std::byte* at) { memcpy(at, &value, sizeof(value)); }));
+  }
+  uint64_t Get(uint64_t page) { return Get(page, absl::MakeSpan(buffer_)); }
+  uint64_t Get(uint64_t page, absl::Span<std::byte> buffer, uint64_t word = 0) {
+    uint64_t value = ~uint64_t{0};
+    EXPECT_TRUE(space_.Access(&engine_, kBase + page * kPageBytes + word * 8, false, buffer,
+                              [&](std::byte* at) { memcpy(&value, at, sizeof(value)); }));
+    return value;
+  }
+  uint64_t Address(uint64_t page) const { return kBase + page * kPageBytes; }
+
+  RunOptions options_{.budget_pages = kBudget};
+  FakeSpace space_;
+  FakeStore store_;
+  RunCounters counters_;
+  absl::Status failure_;
+  RunEngine engine_{options_, &space_, &store_, &counters_, [this](const absl::Status& status) { failure_ = status; }};
+  std::vector<std::byte> buffer_;
+};
+
+TEST_F(RunEngineTest, FourTimesTheBudgetKeepsItsContents) {
+  engine_.Attach(kBase, 4 * kBudget);
+  engine_.Start();
+  for (uint64_t page = 0; page < 4 * kBudget; ++page) Put(page, page + 1);
+  for (uint64_t page = 0; page < 4 * kBudget; ++page) ASSERT_EQ(Get(page), page + 1) << page;
+  EXPECT_LE(space_.peak(), kBudget);
+  EXPECT_LE(counters_.peak_pages, kBudget);
+  EXPECT_GE(counters_.written_pages, 3 * kBudget);
+  EXPECT_TRUE(failure_.ok()) << failure_;
+}
+
+TEST_F(RunEngineTest, WhatIsOnlyReadIsNotWrittenAgain) {
+  engine_.Attach(kBase, 4 * kBudget);
+  engine_.Start();
+  for (uint64_t page = 0; page < 4 * kBudget; ++page) Put(page, page + 1);
+  for (uint64_t page = 0; page < 4 * kBudget; ++page) ASSERT_EQ(Get(page), page + 1);
+  const uint64_t written = counters_.written_pages;
+  for (int round = 0; round < 2; ++round) {
+    for (uint64_t page = 0; page < 4 * kBudget; ++page) ASSERT_EQ(Get(page), page + 1);
+  }
+  // What was dirty in memory at the beginning is written once.
+  EXPECT_LE(counters_.written_pages, written + kBudget);
+}
+
+TEST_F(RunEngineTest, ZerosAreNotStored) {
+  engine_.Attach(kBase, 4 * kBudget);
+  engine_.Start();
+  for (uint64_t page = 0; page < 4 * kBudget; ++page) ASSERT_EQ(Get(page), 0u);
+  EXPECT_EQ(store_.size(), 0u);
+  // Nor do they bring back what was there before.
+  for (uint64_t page = 0; page < 4 * kBudget; ++page) Put(page, 7);
+  for (uint64_t page = 0; page < 4 * kBudget; ++page) Put(page, 0);
+  for (uint64_t page = 0; page < 4 * kBudget; ++page) ASSERT_EQ(Get(page), 0u) << page;
+}
+
+TEST_F(RunEngineTest, WhatWasThereBeforeLeavesAndComesBack) {
+  for (uint64_t page = 0; page < 2 * kBudget; ++page) {
+    if (page % 3 != 0) space_.Fill(Address(page), std::byte{9});
+  }
+  std::vector<bool> present(2 * kBudget);
+  for (uint64_t page = 0; page < present.size(); ++page) present[page] = page % 3 != 0;
+  engine_.Attach(kBase, 2 * kBudget, present);
+  engine_.Start();
+  for (uint64_t page = 0; page < 2 * kBudget; ++page) {
+    ASSERT_EQ(Get(page), page % 3 != 0 ? 0x0909090909090909u : 0u) << page;
+  }
+  EXPECT_LE(engine_.resident_pages(), kBudget);
+}
+
+TEST_F(RunEngineTest, PinnedAndHeldPagesStay) {
+  engine_.Attach(kBase, 4 * kBudget);
+  engine_.Start();
+  Put(3, 33);
+  EXPECT_TRUE(engine_.Pin(Address(3), absl::MakeSpan(buffer_)));
+  EXPECT_FALSE(engine_.Pin(Address(4 * kBudget), absl::MakeSpan(buffer_)));
+  Put(5, 55);
+  space_.Hold(Address(5));
+  for (uint64_t page = 10; page < 4 * kBudget; ++page) Put(page, page);
+  EXPECT_TRUE(space_.Has(Address(3)));
+  EXPECT_TRUE(space_.Has(Address(5)));
+  EXPECT_GT(counters_.stayed_pages, 0u);
+  EXPECT_EQ(Get(3), 33u);
+  EXPECT_EQ(Get(5), 55u);
+  // A pin brings what has left.
+  uint64_t missing = 10;
+  while (space_.Has(Address(missing))) ++missing;
+  EXPECT_TRUE(engine_.Pin(Address(missing), absl::MakeSpan(buffer_)));
+  EXPECT_TRUE(space_.Has(Address(missing)));
+  EXPECT_EQ(Get(missing), missing);
+}
+
+TEST_F(RunEngineTest, PagesThatMoveKeepTheirContents) {
+  engine_.Attach(kBase, 2 * kBudget);
+  engine_.Start();
+  for (uint64_t page = 0; page < 2 * kBudget; ++page) Put(page, page + 1);
+  for (uint64_t page = 0; page < 100; ++page) Get(page);  // clean ones, too
+  const uint64_t to = 10 * kBudget;
+  for (const HomeRange& range : engine_.Detach(Address(0), Address(kBudget))) {
+    space_.MovePages(range.begin, range.begin + to * kPageBytes, range.pages);
+    engine_.Reattach({range.begin + to * kPageBytes, range.pages, range.home}, /*moved=*/true);
+  }
+  engine_.EndChange();
+  for (uint64_t page = 0; page < kBudget; ++page) {
+    ASSERT_EQ(Get(to + page), page + 1) << page;
+    ASSERT_EQ(Get(kBudget + page), kBudget + page + 1) << page;
+    Put(to + page, page + 2);
+  }
+  for (uint64_t page = 0; page < kBudget; ++page) ASSERT_EQ(Get(to + page), page + 2) << page;
+}
+
+TEST_F(RunEngineTest, WhatIsForgottenIsZerosAndTakesNoRoom) {
+  engine_.Attach(kBase, 2 * kBudget);
+  engine_.Start();
+  for (uint64_t page = 0; page < 2 * kBudget; ++page) Put(page, page + 1);
+  for (const HomeRange& range : engine_.Detach(Address(0), Address(2 * kBudget))) {
+    space_.Unmap(range.begin, range.pages);
+    engine_.Forget(range);
+    engine_.Reattach(range, /*moved=*/false);
+  }
+  engine_.EndChange();
+  EXPECT_EQ(engine_.resident_pages(), 0u);
+  EXPECT_FALSE(engine_.HasRemotePages());
+  EXPECT_EQ(store_.size(), 0u);
+  for (uint64_t page = 0; page < 2 * kBudget; ++page) ASSERT_EQ(Get(page), 0u) << page;
+}
+
+TEST_F(RunEngineTest, AFailureOfTheStoreIsToldOnce) {
+  engine_.Attach(kBase, 2 * kBudget);
+  engine_.Start();
+  for (uint64_t page = 0; page < 2 * kBudget; ++page) Put(page, page + 1);
+  store_.FailFromNowOn(absl::UnavailableError("gone"));
+  uint64_t missing = 0;
+  while (space_.Has(Address(missing))) ++missing;
+  engine_.HandleFault({Address(missing), false, false}, absl::MakeSpan(buffer_));
+  EXPECT_EQ(failure_, absl::UnavailableError("gone"));
+  EXPECT_FALSE(space_.Has(Address(missing)));
+  engine_.Stop();
+}
+
+// Threads write to words of their own in shared pages, while another one drops, moves and brings back a part of them.
+TEST_F(RunEngineTest, ThreadsAndChangesAtOnce) {
+  constexpr int kThreads = 4;
+  constexpr uint64_t kShared = 2 * kBudget;
+  engine_.Attach(kBase, kShared);
+  engine_.Attach(Address(kShared), kBudget);
+  engine_.Start();
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < kThreads; ++thread) {
+    threads.emplace_back([&, thread] {
+      std::mt19937_64 random(TestSeed() + static_cast<uint64_t>(thread));
+      std::vector<std::byte> buffer(options_.window_pages * kPageBytes);
+      std::vector<uint64_t> model(kShared);
+      const auto word = static_cast<uint64_t>(thread);
+      for (int step = 0; step < 20'000; ++step) {
+        const uint64_t page = random() % kShared;
+        if (random() % 2 == 0) {
+          model[page] = random() % 3;
+          Put(page, model[page], absl::MakeSpan(buffer), word);
+        } else {
+          ASSERT_EQ(Get(page, absl::MakeSpan(buffer), word), model[page]) << page;
+        }
+      }
+    });
+  }
+  uint64_t at = kShared;
+  for (int round = 0; round < 50; ++round) {
+    for (uint64_t page = 0; page < 64; ++page) Put(at + page, page + 1);
+    const uint64_t to = at == kShared ? 4 * kShared : kShared;
+    for (const HomeRange& range : engine_.Detach(Address(at), Address(at + kBudget))) {
+      const uint64_t begin = range.begin + (to - at) * kPageBytes;
+      space_.MovePages(range.begin, begin, range.pages);
+      engine_.Reattach({begin, range.pages, range.home}, /*moved=*/true);
+    }
+    engine_.EndChange();
+    at = to;
+    for (uint64_t page = 0; page < 64; ++page) ASSERT_EQ(Get(at + page), page + 1);
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_TRUE(failure_.ok()) << failure_;
+  EXPECT_LE(space_.peak(), kBudget);
+}
+
+}  // namespace
+}  // namespace nram

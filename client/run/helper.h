@@ -1,0 +1,56 @@
+#ifndef NRAM_CLIENT_RUN_HELPER_H_
+#define NRAM_CLIENT_RUN_HELPER_H_
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/fd.h"
+#include "base/sync.h"
+#include "client/run/helper_code.h"
+
+namespace nram {
+
+// The task in a program's memory that makes system calls there: those that nobody can make from outside. If this
+// object, or this process, goes without Dismiss, the helper kills the program. Thread-safe: one message at a time.
+class Helper {
+ public:
+  // The bytes that calls may point to, at most, and where they are in the program when there are so many calls.
+  static constexpr size_t kCallsMax = 300;
+  static constexpr uint64_t PayloadAddress(size_t calls) {
+    return HelperPlace::kMessage + sizeof(HelperHeader) + calls * sizeof(HelperCall);
+  }
+
+  // `socket`: SOCK_SEQPACKET, whose other end the helper has.
+  Helper(pid_t pid, UniqueFd pidfd, UniqueFd socket)
+      : pid_(pid), pidfd_(std::move(pidfd)), socket_(std::move(socket)) {}
+
+  pid_t pid() const { return pid_; }
+  int pidfd() const { return pidfd_.get(); }
+
+  // Makes the calls, in order, and fills their results in; `payload` is the helper's at PayloadAddress(calls.size())
+  // meanwhile, and has afterwards what the calls have made of it. Blocks as long as the calls. UNAVAILABLE: the helper
+  // has ended.
+  absl::Status Make(std::vector<HelperCall>* calls, absl::Span<std::byte> payload = {});
+  // One call, and its result as the kernel's. UNAVAILABLE as above.
+  absl::StatusOr<int64_t> Call(uint64_t number, std::initializer_list<uint64_t> arguments,
+                               absl::Span<std::byte> payload = {});
+  // The helper ends, and the program goes on.
+  void Dismiss();
+
+ private:
+  const pid_t pid_;
+  const UniqueFd pidfd_;
+  Mutex mu_;
+  UniqueFd socket_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::byte> message_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_RUN_HELPER_H_

@@ -1,0 +1,21 @@
+#ifndef NRAM_CLIENT_RUN_INJECT_H_
+#define NRAM_CLIENT_RUN_INJECT_H_
+
+#include <sys/types.h>
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "client/run/helper.h"
+
+namespace nram {
+
+// Puts a helper into the memory of a program that has just been executed. `program`: its main thread, stopped where
+// execve(2) returns (a stop by PTRACE_SYSCALL), traced by the calling thread. It is as it was afterwards, and still
+// stopped. The helper is a child of whoever is the program's parent. Blocks for a fraction of a millisecond.
+// FAILED_PRECONDITION: the program has something at the helper's address. UNAVAILABLE: it has ended.
+absl::StatusOr<std::unique_ptr<Helper>> InjectHelper(pid_t program);
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_RUN_INJECT_H_

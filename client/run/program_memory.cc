@@ -1,0 +1,313 @@
+#include "client/run/program_memory.h"
+
+#include <glog/logging.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "base/status.h"
+#include "base/units.h"
+#include "client/run/call_filter.h"
+#include "client/run/task_maps.h"
+
+#ifndef MADV_DONTNEED_LOCKED
+#define MADV_DONTNEED_LOCKED 24
+#endif
+#ifndef MREMAP_DONTUNMAP
+#define MREMAP_DONTUNMAP 4
+#endif
+
+namespace nram {
+namespace {
+
+constexpr int kFaultThreads = 4;
+constexpr uint64_t kMadviseGuardInstall = 102;
+
+ProgramMemory::Answer Made(int64_t result) { return {.go_on = false, .result = result}; }
+constexpr ProgramMemory::Answer kGoOn;
+
+bool IsError(int64_t result) { return result < 0 && result > -4096; }
+
+// The pages that [address, address + length) touches; nothing if that is no range that the kernel would take.
+std::optional<AddressRun> PagesOf(uint64_t address, uint64_t length) {
+  const uint64_t end = address + RoundUp(length, kPageBytes);
+  if (address % kPageBytes != 0 || length == 0 || length > kRegionBytesMax || end < address) return std::nullopt;
+  return AddressRun{address, (end - address) / kPageBytes};
+}
+
+bool MayBeRemote(const seccomp_data& call) {
+  const uint64_t flags = call.args[3];
+  return (flags & MAP_ANONYMOUS) != 0 && (flags & (MAP_PRIVATE | MAP_SHARED)) == MAP_PRIVATE &&
+         (flags & (MAP_STACK | MAP_HUGETLB | MAP_GROWSDOWN)) == 0 && (call.args[2] & PROT_EXEC) == 0 &&
+         call.args[1] >= kRemoteBytesMin && call.args[1] <= kRemoteBytesMax;
+}
+
+}  // namespace
+
+ProgramMemory::ProgramMemory(const RunOptions& options, std::unique_ptr<Helper> helper, PageStore* store,
+                             RunCounters* counters, RunEngine::OnFatal on_fatal)
+    : options_(options),
+      helper_(std::move(helper)),
+      store_(store),
+      counters_(counters),
+      on_fatal_(std::move(on_fatal)) {}
+
+ProgramMemory::~ProgramMemory() {
+  if (engine_ != nullptr) engine_->Stop();
+  fault_threads_.reset();
+  engine_.reset();
+  helper_->Dismiss();
+}
+
+absl::StatusOr<ProgramMemory::Answer> ProgramMemory::OnCall(const seccomp_data& call) {
+  switch (call.nr) {
+    case SYS_mmap:
+      return OnMmap(call);
+    case SYS_brk:
+      return OnBrk(call.args[0]);
+    case SYS_munmap:
+      return OnMunmap(call);
+    case SYS_mremap:
+      return OnMremap(call);
+    case SYS_madvise:
+      return OnMadvise(call);
+    case SYS_clone:
+      return OnThreadWord(call.args[3]);
+    case SYS_set_tid_address:
+    case SYS_set_robust_list:
+      return OnThreadWord(call.args[0]);
+    default:
+      return kGoOn;
+  }
+}
+
+absl::Status ProgramMemory::Grow(uint64_t bytes, bool look) {
+  remotable_bytes_ += bytes;
+  const uint64_t budget = options_.budget_pages * kPageBytes;
+  if (remotable_bytes_ <= budget && !look) return absl::OkStatus();
+  // What was unmapped is not known yet.
+  NRAM_ASSIGN_OR_RETURN(const std::vector<AddressRun> runs, ReadRemotable(helper_->pid()));
+  remotable_bytes_ = bytes;
+  for (const AddressRun& run : runs) remotable_bytes_ += run.pages * kPageBytes;
+  return remotable_bytes_ <= budget ? absl::OkStatus() : Arm();
+}
+
+absl::Status ProgramMemory::Arm() {
+  NRAM_ASSIGN_OR_RETURN(space_, TaskSpace::Open(helper_.get()));
+  engine_ = std::make_unique<RunEngine>(options_, space_.get(), store_, counters_, on_fatal_);
+  NRAM_ASSIGN_OR_RETURN(const int64_t brk, helper_->Call(SYS_brk, {0}));
+  brk_ = static_cast<uint64_t>(brk);
+  NRAM_ASSIGN_OR_RETURN(const std::vector<AddressRun> runs, ReadRemotable(helper_->pid()));
+  const AddressRun scratch = space_->scratch();
+  for (const AddressRun& run : runs) {
+    if (run.begin < scratch.begin + scratch.pages * kPageBytes && run.begin + run.pages * kPageBytes > scratch.begin) {
+      continue;
+    }
+    // What cannot be looked after stays as it is.
+    if (!space_->Register(run.begin, run.pages).ok()) continue;
+    // From here on nothing comes or goes there but by the engine: what is there now is all that is there.
+    NRAM_ASSIGN_OR_RETURN(const std::vector<bool> present, ReadPresent(helper_->pid(), run));
+    engine_->Attach(run.begin, run.pages, present);
+  }
+  engine_->Start();
+  NRAM_ASSIGN_OR_RETURN(fault_threads_,
+                        FaultThreads::Start(kFaultThreads, options_.window_pages, space_.get(), engine_.get()));
+  pin_buffer_.resize(options_.window_pages * kPageBytes);
+  for (const uint64_t page : pins_) engine_->Pin(page, absl::MakeSpan(pin_buffer_));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> ProgramMemory::MakeCall(const seccomp_data& call) {
+  return helper_->Call(static_cast<uint64_t>(call.nr),
+                       {call.args[0], call.args[1], call.args[2], call.args[3], call.args[4], call.args[5]});
+}
+
+void ProgramMemory::DropRange(uint64_t begin, uint64_t end) {
+  for (const HomeRange& range : engine_->Detach(begin, end)) engine_->Forget(range);
+}
+
+absl::Status ProgramMemory::AttachNew(uint64_t begin, uint64_t end) {
+  const uint64_t pages = (end - begin) / kPageBytes;
+  if (pages == 0 || !space_->Register(begin, pages).ok()) return absl::OkStatus();
+  engine_->Attach(begin, pages);
+  return absl::OkStatus();
+}
+
+ProgramMemory::AnswerOr ProgramMemory::OnThreadWord(uint64_t address) {
+  // The kernel writes to it when the thread ends, and threads that end get no faults. Such words and what belongs to
+  // them take less than a page, which may begin in one and end in the next.
+  for (const uint64_t page : {RoundDown(address, kPageBytes), RoundDown(address + 1024, kPageBytes)}) {
+    if (address == 0 || !pins_.insert(page).second) continue;
+    if (armed()) engine_->Pin(page, absl::MakeSpan(pin_buffer_));
+  }
+  return kGoOn;
+}
+
+ProgramMemory::AnswerOr ProgramMemory::OnMmap(const seccomp_data& call) {
+  const bool may_be_remote = MayBeRemote(call);
+  if (!armed()) {
+    if (may_be_remote) NRAM_RETURN_IF_ERROR(Grow(RoundUp(call.args[1], kPageBytes)));
+    if (!armed()) return kGoOn;
+  }
+  const bool fixed = (call.args[3] & MAP_FIXED) != 0;
+  if (!may_be_remote && !fixed) return kGoOn;
+  if (const auto over = PagesOf(call.args[0], call.args[1]); fixed && over.has_value()) {
+    const uint64_t end = over->begin + over->pages * kPageBytes;
+    if (engine_->Overlaps(over->begin, end)) {
+      DropRange(over->begin, end);
+      // The old contents go in any case, even if the call is refused. Something must stay there, or a mapping that
+      // another thread makes just now may come to lie there.
+      NRAM_RETURN_IF_ERROR(
+          helper_
+              ->Call(SYS_mmap, {over->begin, over->pages * kPageBytes, PROT_NONE,
+                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, ~uint64_t{0}, 0})
+              .status());
+      engine_->EndChange();
+    }
+  }
+  if (!may_be_remote) return kGoOn;
+  seccomp_data made = call;
+  // Nobody fills what is to be remote before it is used.
+  made.args[3] &= ~static_cast<uint64_t>(MAP_POPULATE | MAP_LOCKED);
+  NRAM_ASSIGN_OR_RETURN(const int64_t result, MakeCall(made));
+  if (IsError(result)) return Made(result);
+  const auto begin = static_cast<uint64_t>(result);
+  NRAM_RETURN_IF_ERROR(AttachNew(begin, begin + RoundUp(call.args[1], kPageBytes)));
+  return Made(result);
+}
+
+ProgramMemory::AnswerOr ProgramMemory::OnBrk(uint64_t asked) {
+  if (!armed()) {
+    const uint64_t grown = brk_ != 0 && asked > brk_ ? asked - brk_ : 0;
+    if (asked != 0) brk_ = asked;
+    if (grown > 0) NRAM_RETURN_IF_ERROR(Grow(grown));
+    if (!armed()) return kGoOn;
+  }
+  const uint64_t old_end = RoundUp(brk_, kPageBytes);
+  const uint64_t asked_end = RoundUp(asked, kPageBytes);
+  std::vector<HomeRange> shrunk;
+  if (asked != 0 && asked_end < old_end && engine_->Overlaps(asked_end, old_end)) {
+    shrunk = engine_->Detach(asked_end, old_end);
+  }
+  NRAM_ASSIGN_OR_RETURN(const int64_t result, helper_->Call(SYS_brk, {asked}));
+  brk_ = static_cast<uint64_t>(result);
+  const uint64_t new_end = RoundUp(brk_, kPageBytes);
+  for (const HomeRange& range : shrunk) {
+    if (new_end < old_end) {
+      engine_->Forget(range);
+    } else {
+      engine_->Reattach(range, /*moved=*/false);
+    }
+  }
+  engine_->EndChange();
+  if (new_end > old_end) NRAM_RETURN_IF_ERROR(AttachNew(old_end, new_end));
+  return Made(result);
+}
+
+ProgramMemory::AnswerOr ProgramMemory::OnMunmap(const seccomp_data& call) {
+  const auto run = PagesOf(call.args[0], call.args[1]);
+  if (!armed() || !run.has_value()) return kGoOn;
+  const uint64_t end = run->begin + run->pages * kPageBytes;
+  if (!engine_->Overlaps(run->begin, end)) return kGoOn;
+  const std::vector<HomeRange> ranges = engine_->Detach(run->begin, end);
+  NRAM_ASSIGN_OR_RETURN(const int64_t result, MakeCall(call));
+  for (const HomeRange& range : ranges) {
+    if (IsError(result)) {
+      engine_->Reattach(range, /*moved=*/false);
+    } else {
+      engine_->Forget(range);
+    }
+  }
+  engine_->EndChange();
+  return Made(result);
+}
+
+absl::StatusOr<int64_t> ProgramMemory::Remap(const seccomp_data& call, bool ours) {
+  if (!ours) return MakeCall(call);
+  // The kernel may make one area of what has moved and of a neighbour there, and ends the registration of all of it.
+  // An area that is advised differently stays apart.
+  const uint64_t length = RoundUp(call.args[1], kPageBytes);
+  NRAM_RETURN_IF_ERROR(helper_->Call(SYS_madvise, {call.args[0], length, MADV_RANDOM}).status());
+  NRAM_ASSIGN_OR_RETURN(const int64_t result, MakeCall(call));
+  if (IsError(result)) {
+    NRAM_RETURN_IF_ERROR(helper_->Call(SYS_madvise, {call.args[0], length, MADV_NORMAL}).status());
+  }
+  return result;
+}
+
+ProgramMemory::AnswerOr ProgramMemory::OnMremap(const seccomp_data& call) {
+  const uint64_t old_length = RoundUp(call.args[1], kPageBytes);
+  const uint64_t new_length = RoundUp(call.args[2], kPageBytes);
+  if (!armed()) {
+    if (new_length > old_length) NRAM_RETURN_IF_ERROR(Grow(new_length - old_length));
+    if (!armed()) return kGoOn;
+  }
+  const auto from = PagesOf(call.args[0], call.args[1]);
+  const auto to = PagesOf(call.args[4], call.args[2]);
+  const bool fixed = (call.args[3] & MREMAP_FIXED) != 0;
+  const auto overlaps = [this](const std::optional<AddressRun>& run) {
+    return run.has_value() && engine_->Overlaps(run->begin, run->begin + run->pages * kPageBytes);
+  };
+  const bool ours = overlaps(from);
+  if (!ours && !(fixed && overlaps(to))) return kGoOn;
+  // Two mappings of the same pages, of which one would be empty, have no home each.
+  if ((call.args[3] & MREMAP_DONTUNMAP) != 0) return Made(-EINVAL);
+  if (fixed && overlaps(to)) DropRange(to->begin, to->begin + to->pages * kPageBytes);
+  std::vector<HomeRange> ranges;
+  if (ours) ranges = engine_->Detach(from->begin, from->begin + from->pages * kPageBytes);
+  NRAM_ASSIGN_OR_RETURN(const int64_t result, Remap(call, ours));
+  const auto begin = static_cast<uint64_t>(result);
+  if (!IsError(result) && ours) {
+    // A move ends the registration, and may leave pages protected that nobody would let be written to.
+    if (!space_->Register(begin, new_length / kPageBytes).ok()) {
+      return absl::InternalError("memory that the program has moved cannot be looked after any more");
+    }
+    space_->Unprotect(begin, new_length / kPageBytes);
+    NRAM_RETURN_IF_ERROR(helper_->Call(SYS_madvise, {begin, new_length, MADV_NORMAL}).status());
+  }
+  for (HomeRange range : ranges) {
+    if (IsError(result)) {
+      engine_->Reattach(range, /*moved=*/false);
+      continue;
+    }
+    const uint64_t offset = (range.begin - from->begin) / kPageBytes;
+    const uint64_t pages = new_length / kPageBytes;
+    const uint64_t kept = std::min(range.pages, pages - std::min(pages, offset));
+    range.begin = begin + offset * kPageBytes;
+    if (kept < range.pages) engine_->Forget({0, range.pages - kept, range.home + kept});
+    range.pages = kept;
+    engine_->Reattach(range, /*moved=*/true);
+  }
+  if (!IsError(result) && ours && new_length > old_length) {
+    engine_->Attach(begin + old_length, (new_length - old_length) / kPageBytes);
+  }
+  engine_->EndChange();
+  return Made(result);
+}
+
+ProgramMemory::AnswerOr ProgramMemory::OnMadvise(const seccomp_data& call) {
+  const auto run = PagesOf(call.args[0], call.args[1]);
+  if (!armed() || !run.has_value()) return kGoOn;
+  const uint64_t end = run->begin + run->pages * kPageBytes;
+  if (!engine_->Overlaps(run->begin, end)) return kGoOn;
+  // It would take pages out behind the engine's back; who asks for it falls back to mprotect(2).
+  if (call.args[2] == kMadviseGuardInstall) return Made(-EINVAL);
+  seccomp_data made = call;
+  // What is free may be dropped at once.
+  if (call.args[2] == MADV_FREE) made.args[2] = MADV_DONTNEED;
+  const std::vector<HomeRange> ranges = engine_->Detach(run->begin, end);
+  NRAM_ASSIGN_OR_RETURN(const int64_t result, MakeCall(made));
+  for (const HomeRange& range : ranges) {
+    // ENOMEM: there was something unmapped between, and all else is dropped.
+    if (!IsError(result) || result == -ENOMEM) engine_->Forget(range);
+    engine_->Reattach(range, /*moved=*/false);
+  }
+  engine_->EndChange();
+  return Made(result);
+}
+
+}  // namespace nram

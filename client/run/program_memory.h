@@ -1,0 +1,82 @@
+#ifndef NRAM_CLIENT_RUN_PROGRAM_MEMORY_H_
+#define NRAM_CLIENT_RUN_PROGRAM_MEMORY_H_
+
+#include <linux/seccomp.h>
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "client/run/engine.h"
+#include "client/run/fault_threads.h"
+#include "client/run/helper.h"
+#include "client/run/page_store.h"
+#include "client/run/task_space.h"
+
+namespace nram {
+
+// The memory of one program, from its execve(2) to the next or to its end: what its calls do to it. While all of its
+// mappings fit the budget it only counts them. For one thread, the one that hears of the calls.
+class ProgramMemory {
+ public:
+  // What is done about a call: nothing (the kernel makes it), or it has been made.
+  struct Answer {
+    bool go_on = true;
+    int64_t result = 0;  // as the kernel's: -errno
+  };
+
+  ProgramMemory(const RunOptions& options, std::unique_ptr<Helper> helper, PageStore* store, RunCounters* counters,
+                RunEngine::OnFatal on_fatal);
+  // The helper ends. The program may have ended, or executed another one.
+  ~ProgramMemory();
+
+  // To be called first: data that begins as zeros may exceed the budget already.
+  absl::Status Begin() { return Grow(0, /*look=*/true); }
+  pid_t helper_pid() const { return helper_->pid(); }
+  bool armed() const { return engine_ != nullptr; }
+  uint64_t remotable_bytes() const { return remotable_bytes_; }
+  // A call of one of the program's threads. Blocks as long as the call, and for pages that are under way. An error
+  // means that the program cannot go on.
+  absl::StatusOr<Answer> OnCall(const seccomp_data& call);
+
+ private:
+  using AnswerOr = absl::StatusOr<Answer>;
+
+  // A mapping grows by so much: arms if not all of them fit. `look`: not only if the bound says so.
+  absl::Status Grow(uint64_t bytes, bool look = false);
+  absl::Status Arm();
+  AnswerOr OnMmap(const seccomp_data& call);
+  AnswerOr OnBrk(uint64_t asked);
+  AnswerOr OnMunmap(const seccomp_data& call);
+  AnswerOr OnMremap(const seccomp_data& call);
+  AnswerOr OnMadvise(const seccomp_data& call);
+  AnswerOr OnThreadWord(uint64_t address);
+  // Has the helper make the call as it is.
+  absl::StatusOr<int64_t> MakeCall(const seccomp_data& call);
+  // mremap(2), of registered memory if `ours`: then it is advised MADV_RANDOM where it is afterwards.
+  absl::StatusOr<int64_t> Remap(const seccomp_data& call, bool ours);
+  void DropRange(uint64_t begin, uint64_t end);
+  // Looks after memory that is new and empty.
+  absl::Status AttachNew(uint64_t begin, uint64_t end);
+
+  const RunOptions options_;
+  const std::unique_ptr<Helper> helper_;
+  PageStore* const store_;
+  RunCounters* const counters_;
+  const RunEngine::OnFatal on_fatal_;
+  uint64_t remotable_bytes_ = 0;  // while not armed: at most so much is mapped that might be remote
+  uint64_t brk_ = 0;              // the end of the heap; 0: not known yet
+  std::set<uint64_t> pins_;       // pages that words of threads are in
+  std::vector<std::byte> pin_buffer_;
+  std::unique_ptr<TaskSpace> space_;
+  std::unique_ptr<RunEngine> engine_;
+  std::unique_ptr<FaultThreads> fault_threads_;
+};
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_RUN_PROGRAM_MEMORY_H_

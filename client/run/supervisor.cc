@@ -1,0 +1,259 @@
+#include "client/run/supervisor.h"
+
+#include <fcntl.h>
+#include <glog/logging.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/signalfd.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "base/subprocess.h"
+#include "client/run/call_filter.h"
+#include "client/run/inject.h"
+
+#ifndef SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
+#define SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV (1UL << 5)
+#endif
+#ifndef SECCOMP_IOCTL_NOTIF_SET_FLAGS
+#define SECCOMP_IOCTL_NOTIF_SET_FLAGS SECCOMP_IOW(4, __u64)
+#define SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP 1
+#endif
+
+namespace nram {
+namespace {
+
+constexpr int kForwarded[] = {SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGALRM, SIGCONT};
+
+sigset_t WatchedSignals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : kForwarded) sigaddset(&set, signal);
+  sigaddset(&set, SIGCHLD);
+  sigaddset(&set, SIGTSTP);
+  return set;
+}
+
+// What the process says of itself before it executes the program: the listener's number, or an error of execve.
+struct ChildWord {
+  int listener = -1;
+  int error = 0;
+};
+
+bool Is64Bit(pid_t pid) {
+  unsigned char head[5] = {};
+  const UniqueFd file(open(absl::StrCat("/proc/", pid, "/exe").c_str(), O_RDONLY | O_CLOEXEC));
+  // A file that may be executed and not read tells nothing: it is tried.
+  return !file.valid() || read(file.get(), head, sizeof(head)) != sizeof(head) || head[4] == 2;
+}
+
+}  // namespace
+
+Supervisor::Supervisor(std::string path, std::vector<std::string> words, const RunOptions& options,
+                       RunCounters* counters)
+    : path_(std::move(path)), words_(std::move(words)), options_(options), counters_(counters) {}
+
+Supervisor::~Supervisor() {
+  if (program_ < 0 || end_.has_value()) return;
+  Kill();
+  go_.reset();
+  memory_.reset();
+  waitpid(program_, nullptr, __WALL);
+}
+
+void Supervisor::BeTheProgram(int status_fd, int go_fd) const {
+  const Argv words(words_);
+  const std::vector<sock_filter> filter = MakeCallFilter();
+  const sock_fprog program = {.len = static_cast<unsigned short>(filter.size()),
+                              .filter = const_cast<sock_filter*>(filter.data())};
+  ChildWord word;
+  // From the filter on nothing here may ask for memory: nobody answers yet.
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0) {
+    word.listener =
+        static_cast<int>(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER,
+                                 SECCOMP_FILTER_FLAG_NEW_LISTENER | SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, &program));
+  }
+  if (word.listener < 0) word.error = errno;
+  char go = 0;
+  if (write(status_fd, &word, sizeof(word)) == sizeof(word) && read(go_fd, &go, 1) == 1) {
+    pthread_sigmask(SIG_SETMASK, &old_mask_, nullptr);
+    execve(path_.c_str(), words.get(), environ);
+    word.error = errno;
+    (void)!write(status_fd, &word, sizeof(word));
+  }
+  _exit(127);
+}
+
+absl::Status Supervisor::Start() {
+  int status_ends[2];
+  int go_ends[2];
+  if (pipe2(status_ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
+  const UniqueFd status_in(status_ends[0]);
+  UniqueFd status_out(status_ends[1]);
+  if (pipe2(go_ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
+  UniqueFd go_in(go_ends[0]);
+  go_ = UniqueFd(go_ends[1]);
+  const sigset_t watched = WatchedSignals();
+  pthread_sigmask(SIG_BLOCK, &watched, &old_mask_);
+  signals_ = UniqueFd(signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!signals_.valid()) return ErrnoStatus(errno, "signalfd");
+  // Not a Subprocess: the child is traced, and its stops are waited for here.
+  program_ = fork();
+  if (program_ < 0) return ErrnoStatus(errno, "fork");
+  if (program_ == 0) {
+    go_.reset();
+    BeTheProgram(status_out.get(), go_in.get());
+  }
+  pidfd_ = UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, program_, 0)));
+  signal(SIGPIPE, SIG_IGN);  // a program that was killed does not read its pipe
+  status_out.reset();
+  go_in.reset();
+  ChildWord word;
+  if (read(status_in.get(), &word, sizeof(word)) != sizeof(word)) return absl::InternalError("the child has ended");
+  if (word.error != 0) return ErrnoStatus(word.error, "a filter of system calls (seccomp) cannot be had");
+  listener_ = UniqueFd(static_cast<int>(syscall(SYS_pidfd_getfd, pidfd_.get(), word.listener, 0)));
+  if (!listener_.valid()) return ErrnoStatus(errno, "another process' descriptor (pidfd_getfd) cannot be had");
+  fcntl(listener_.get(), F_SETFD, FD_CLOEXEC);
+  ioctl(listener_.get(), SECCOMP_IOCTL_NOTIF_SET_FLAGS, SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP);  // Linux 6.6
+  if (ptrace(PTRACE_SEIZE, program_, nullptr, PTRACE_O_TRACEEXEC | PTRACE_O_TRACESYSGOOD | PTRACE_O_EXITKILL) != 0) {
+    return ErrnoStatus(errno, "the program may not be traced (ptrace)");
+  }
+  traced_.insert(program_);
+  return absl::OkStatus();
+}
+
+void Supervisor::Fail(const absl::Status& status) {
+  {
+    MutexLock lock(&mu_);
+    if (!failure_.ok()) return;
+    failure_ = status;
+  }
+  Kill();
+}
+
+absl::Status Supervisor::Failure() {
+  MutexLock lock(&mu_);
+  return failure_;
+}
+
+void Supervisor::Kill() const { syscall(SYS_pidfd_send_signal, pidfd_.get(), SIGKILL, nullptr, 0); }
+
+absl::StatusOr<RunEnd> Supervisor::Run(PageStore* store) {
+  store_ = store;
+  if (write(go_.get(), "g", 1) != 1) return ErrnoStatus(errno, "starting the program");
+  while (true) {
+    pollfd fds[2] = {{signals_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
+    if (poll(fds, 2, -1) < 0 && errno != EINTR) return ErrnoStatus(errno, "poll");
+    if ((fds[0].revents & POLLIN) != 0) OnSignal();
+    if ((fds[1].revents & POLLIN) != 0) OnNotification();
+    if (end_.has_value()) memory_.reset();
+    // Nobody is left whose calls would be told.
+    if (end_.has_value() && (fds[1].revents & (POLLHUP | POLLERR)) != 0) break;
+  }
+  if (end_->signal == SIGKILL) NRAM_RETURN_IF_ERROR(Failure());
+  if (!report_.begun && end_->code == 127) return absl::NotFoundError(absl::StrCat(path_, ": cannot be executed"));
+  return *end_;
+}
+
+void Supervisor::OnSignal() {
+  signalfd_siginfo info;
+  while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
+    const auto signal = static_cast<int>(info.ssi_signo);
+    if (signal == SIGCHLD || signal == SIGTSTP) continue;
+    // What the terminal sends it sends to the program as well.
+    if (info.ssi_code <= 0 && !end_.has_value()) kill(program_, signal);
+  }
+  Reap();
+}
+
+void Supervisor::Reap() {
+  int status = 0;
+  pid_t pid;
+  while ((pid = waitpid(-1, &status, WNOHANG | WUNTRACED | __WALL)) > 0) {
+    if (WIFSTOPPED(status)) {
+      OnStopped(pid, status);
+      continue;
+    }
+    traced_.erase(pid);
+    if (forks_.erase(pid) > 0 && forks_.empty()) AnswerHeld();
+    if (pid == program_) {
+      end_ = WIFEXITED(status) ? RunEnd{WEXITSTATUS(status), 0} : RunEnd{0, WTERMSIG(status)};
+    } else if (memory_ != nullptr && pid == memory_->helper_pid() && !end_.has_value()) {
+      Fail(absl::AbortedError("the helper in the program's memory was killed"));
+    }
+  }
+}
+
+void Supervisor::OnStopped(pid_t pid, int status) {
+  const int signal = WSTOPSIG(status);
+  const int event = status >> 16;
+  if (event == PTRACE_EVENT_EXEC) return OnExecuted(pid);
+  const bool forks = forks_.contains(pid);
+  if (forks && signal == (SIGTRAP | 0x80) && HasForked(pid)) return OnForked(pid);
+  const auto go_on = forks ? PTRACE_SYSCALL : PTRACE_CONT;
+  if (!traced_.contains(pid)) {
+    // Of job control. This process stops as well, so that the shell takes the job as stopped.
+    if (pid == program_) {
+      raise(SIGSTOP);
+      kill(program_, SIGCONT);
+    }
+    return;
+  }
+  if (event == PTRACE_EVENT_STOP) {
+    const bool group = signal == SIGSTOP || signal == SIGTSTP || signal == SIGTTIN || signal == SIGTTOU;
+    ptrace(group ? PTRACE_LISTEN : go_on, pid, nullptr, nullptr);
+    return;
+  }
+  const bool at_call = signal == (SIGTRAP | 0x80);
+  ptrace(go_on, pid, nullptr, at_call ? 0 : static_cast<uintptr_t>(signal));
+}
+
+void Supervisor::OnExecuted(pid_t pid) {
+  // The thread that has made the call, whatever its number was, has the program's.
+  traced_.clear();
+  traced_.insert(pid);
+  forks_.clear();
+  held_.clear();  // of threads that have ended
+  const bool first = !std::exchange(report_.begun, true);
+  absl::Status status = LookAfter(pid);
+  if (!status.ok()) {
+    // A later one that has no helper is local.
+    if (first || memory_ != nullptr) {
+      Fail(status);
+    } else {
+      ++report_.local_programs;
+    }
+  }
+  ptrace(PTRACE_DETACH, pid, nullptr, nullptr);
+  traced_.erase(pid);
+}
+
+absl::Status Supervisor::LookAfter(pid_t pid) {
+  memory_.reset();
+  // To where the call returns: registers can be set there.
+  int status = 0;
+  do {
+    if (ptrace(PTRACE_SYSCALL, pid, nullptr, nullptr) != 0) return ErrnoStatus(errno, "PTRACE_SYSCALL");
+    if (waitpid(pid, &status, __WALL) != pid || !WIFSTOPPED(status)) {
+      return absl::UnavailableError("the program has ended");
+    }
+  } while (WSTOPSIG(status) != (SIGTRAP | 0x80));
+  if (!Is64Bit(pid)) return absl::UnimplementedError("the program is not a 64-bit one");
+  NRAM_ASSIGN_OR_RETURN(std::unique_ptr<Helper> helper, InjectHelper(pid));
+  memory_ = std::make_unique<ProgramMemory>(options_, std::move(helper), store_, counters_,
+                                            [this](const absl::Status& failure) { Fail(failure); });
+  NRAM_RETURN_IF_ERROR(memory_->Begin());
+  report_.armed |= memory_->armed();
+  return absl::OkStatus();
+}
+
+}  // namespace nram

@@ -1,0 +1,130 @@
+// The half of Supervisor that answers calls.
+
+#include <linux/kcmp.h>
+#include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/user.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "client/run/supervisor.h"
+
+namespace nram {
+
+bool Supervisor::IsProgram(pid_t thread) const {
+  return access(absl::StrCat("/proc/", program_, "/task/", thread).c_str(), F_OK) == 0;
+}
+
+bool Supervisor::SharesMemory(pid_t thread) const {
+  return memory_ != nullptr && syscall(SYS_kcmp, memory_->helper_pid(), thread, KCMP_VM, 0, 0) == 0;
+}
+
+void Supervisor::OnNotification() {
+  seccomp_notif told = {};
+  if (ioctl(listener_.get(), SECCOMP_IOCTL_NOTIF_RECV, &told) != 0) return;  // it has gone
+  const bool own = memory_ != nullptr && !end_.has_value() && SharesMemory(static_cast<pid_t>(told.pid));
+  if (own && !forks_.empty() && !forks_.contains(static_cast<pid_t>(told.pid))) {
+    held_.push_back(told);
+    return;
+  }
+  AnswerCall(told, own);
+}
+
+void Supervisor::AnswerHeld() {
+  std::vector<seccomp_notif> held;
+  held.swap(held_);
+  for (const seccomp_notif& told : held) AnswerCall(told, memory_ != nullptr && !end_.has_value());
+}
+
+void Supervisor::AnswerCall(const seccomp_notif& told, bool own) {
+  seccomp_notif_resp answer = {};
+  answer.id = told.id;
+  answer.flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE;
+  const absl::StatusOr<ProgramMemory::Answer> made =
+      own ? OnCall(static_cast<pid_t>(told.pid), told.data) : ProgramMemory::Answer();
+  if (!made.ok()) {
+    Fail(made.status());
+    return;  // it waits until it is killed
+  }
+  if (!made->go_on) {
+    answer.flags = 0;
+    if (made->result < 0 && made->result > -4096) {
+      answer.error = static_cast<int>(made->result);
+    } else {
+      answer.val = made->result;
+    }
+  }
+  ioctl(listener_.get(), SECCOMP_IOCTL_NOTIF_SEND, &answer);
+}
+
+absl::StatusOr<ProgramMemory::Answer> Supervisor::OnCall(pid_t thread, const seccomp_data& call) {
+  const ProgramMemory::Answer go_on;
+  const bool forks = call.nr == SYS_fork || (call.nr == SYS_clone && (call.args[0] & CLONE_VM) == 0);
+  const bool executes = call.nr == SYS_execve || call.nr == SYS_execveat;
+  if (executes) {
+    // Of a child that shares the memory: it has its own from here on, and that is local.
+    if (IsProgram(thread) && !traced_.contains(thread) &&
+        ptrace(PTRACE_SEIZE, thread, nullptr, PTRACE_O_TRACEEXEC | PTRACE_O_TRACESYSGOOD) == 0) {
+      traced_.insert(thread);
+    }
+    return go_on;
+  }
+  if (forks) return OnFork(thread);
+  NRAM_ASSIGN_OR_RETURN(const ProgramMemory::Answer answer, memory_->OnCall(call));
+  report_.armed |= memory_->armed();
+  return answer;
+}
+
+ProgramMemory::Answer Supervisor::OnFork(pid_t thread) {
+  const ProgramMemory::Answer no_memory{.go_on = false, .result = -ENOMEM};
+  if (forks_.contains(thread) && !memory_->armed()) return {};
+  if (!memory_->armed()) {
+    // Between this answer and the kernel's copy of the memory nothing may be armed, or evicted pages would be zeros in
+    // the child. So the thread is followed until the call returns: first it stops before it, for the call gives way to
+    // an interrupt and begins again.
+    const bool seized = traced_.contains(thread) ||
+                        ptrace(PTRACE_SEIZE, thread, nullptr, PTRACE_O_TRACEEXEC | PTRACE_O_TRACESYSGOOD) == 0;
+    if (!seized || ptrace(PTRACE_INTERRUPT, thread, nullptr, nullptr) != 0) return no_memory;
+    traced_.insert(thread);
+    forks_.insert(thread);
+    return {};
+  }
+  if (report_.refused_forks++ == 0) {
+    static constexpr char kText[] =
+        "nram run: fork(2) was refused (ENOMEM): a child would not see memory that is remote; a larger --budget lets "
+        "it pass\n";
+    (void)!write(STDERR_FILENO, kText, sizeof(kText) - 1);
+  }
+  return no_memory;
+}
+
+bool Supervisor::HasForked(pid_t thread) const {
+  __ptrace_syscall_info info = {};
+  user_regs_struct registers;
+  if (ptrace(PTRACE_GET_SYSCALL_INFO, thread, sizeof(info), &info) <= 0 || info.op != PTRACE_SYSCALL_INFO_EXIT ||
+      ptrace(PTRACE_GETREGS, thread, nullptr, &registers) != 0) {
+    return false;
+  }
+  const bool begins_again = info.exit.rval <= -512 && info.exit.rval >= -516;
+  const auto number = static_cast<long>(registers.orig_rax);
+  return !begins_again && (number == SYS_fork || (number == SYS_clone && (registers.rdi & CLONE_VM) == 0));
+}
+
+void Supervisor::OnForked(pid_t thread) {
+  user_regs_struct registers;
+  if (ptrace(PTRACE_GETREGS, thread, nullptr, &registers) == 0 && static_cast<int64_t>(registers.rax) > 0) {
+    ++report_.children;
+  }
+  ptrace(PTRACE_DETACH, thread, nullptr, nullptr);
+  traced_.erase(thread);
+  forks_.erase(thread);
+  if (forks_.empty()) AnswerHeld();
+}
+
+}  // namespace nram

@@ -1,0 +1,111 @@
+// What of the supervisor needs no other process: the filter and the reading of maps.
+
+#include <linux/audit.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+
+#include <cerrno>
+
+#include "client/run/call_filter.h"
+#include "client/run/helper_code.h"
+#include "client/run/task_maps.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace nram {
+namespace {
+
+constexpr uint32_t kTell = SECCOMP_RET_USER_NOTIF;
+constexpr uint32_t kPass = SECCOMP_RET_ALLOW;
+
+uint32_t Ask(long number, std::initializer_list<uint64_t> arguments = {}, uint64_t pointer = 0x401000) {
+  static const std::vector<sock_filter> filter = MakeCallFilter();
+  seccomp_data data = {};
+  data.nr = static_cast<int>(number);
+  data.arch = AUDIT_ARCH_X86_64;
+  data.instruction_pointer = pointer;
+  size_t i = 0;
+  for (const uint64_t argument : arguments) data.args[i++] = argument;
+  return RunCallFilter(filter, data);
+}
+
+TEST(CallFilterTest, TellsOfLargePrivateMappings) {
+  constexpr uint64_t kFlags = MAP_PRIVATE | MAP_ANONYMOUS;
+  EXPECT_EQ(Ask(SYS_mmap, {0, kRemoteBytesMin, PROT_READ, kFlags}), kTell);
+  EXPECT_EQ(Ask(SYS_mmap, {0, kRemoteBytesMin - 1, PROT_READ, kFlags}), kPass);
+  // Sizes of which the lower half is small.
+  EXPECT_EQ(Ask(SYS_mmap, {0, uint64_t{1} << 32, PROT_READ, kFlags}), kTell);
+  EXPECT_EQ(Ask(SYS_mmap, {0, kRemoteBytesMin, PROT_READ, kFlags | MAP_STACK}), kPass);
+  EXPECT_EQ(Ask(SYS_mmap, {0, kRemoteBytesMin, PROT_READ, kFlags | MAP_HUGETLB}), kPass);
+  EXPECT_EQ(Ask(SYS_mmap, {0, kRemoteBytesMin, PROT_READ, MAP_SHARED | MAP_ANONYMOUS}), kPass);
+  EXPECT_EQ(Ask(SYS_mmap, {0, kRemoteBytesMin, PROT_READ, MAP_PRIVATE}), kPass);
+  // Whatever is mapped over what may be remote.
+  EXPECT_EQ(Ask(SYS_mmap, {4096, 4096, PROT_READ, MAP_SHARED | MAP_FIXED}), kTell);
+}
+
+TEST(CallFilterTest, TellsOfWhatChangesMemoryAndOfProcesses) {
+  for (const long number : {SYS_brk, SYS_munmap, SYS_mremap, SYS_fork, SYS_execve, SYS_execveat, SYS_set_tid_address,
+                            SYS_set_robust_list}) {
+    EXPECT_EQ(Ask(number), kTell) << number;
+  }
+  for (const long number :
+       {SYS_read, SYS_write, SYS_mprotect, SYS_futex, SYS_vfork, SYS_rt_sigreturn, SYS_exit_group}) {
+    EXPECT_EQ(Ask(number), kPass) << number;
+  }
+  EXPECT_EQ(Ask(SYS_madvise, {0, 4096, MADV_DONTNEED}), kTell);
+  EXPECT_EQ(Ask(SYS_madvise, {0, 4096, MADV_FREE}), kTell);
+  EXPECT_EQ(Ask(SYS_madvise, {0, 4096, MADV_WILLNEED}), kPass);
+  EXPECT_EQ(Ask(SYS_clone, {SIGCHLD}), kTell);
+  EXPECT_EQ(Ask(SYS_clone, {CLONE_VM | CLONE_THREAD | CLONE_CHILD_CLEARTID}), kTell);
+  EXPECT_EQ(Ask(SYS_clone, {CLONE_VM | CLONE_VFORK | SIGCHLD}), kPass);
+  EXPECT_EQ(Ask(SYS_clone3), SECCOMP_RET_ERRNO | ENOSYS);
+  EXPECT_EQ(Ask(SYS_process_madvise), SECCOMP_RET_ERRNO | ENOSYS);
+}
+
+TEST(CallFilterTest, DoesNotSeeTheHelper) {
+  EXPECT_EQ(Ask(SYS_munmap, {}, HelperPlace::kBase + 100), kPass);
+  EXPECT_EQ(Ask(SYS_munmap, {}, HelperPlace::kBase - 100), kTell);
+  EXPECT_EQ(Ask(SYS_mmap, {HelperPlace::kBase, HelperPlace::kBytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS}), kPass);
+}
+
+TEST(CallFilterTest, LeavesOtherMachinesAlone) {
+  static const std::vector<sock_filter> filter = MakeCallFilter();
+  seccomp_data data = {};
+  data.nr = SYS_munmap;
+  data.arch = AUDIT_ARCH_I386;
+  EXPECT_EQ(RunCallFilter(filter, data), kPass);
+  EXPECT_EQ(Ask(SYS_munmap | 0x40000000), kPass);
+}
+
+TEST(TaskMapsTest, FindsWhatMayBeRemote) {
+  const auto runs = FindRemotable(
+      "00400000-00401000 r-xp 00000000 fe:00 1234 /usr/bin/x\n"
+      "00600000-00700000 rw-p 00000000 00:00 0 \n"          // .bss
+      "01000000-01002000 rw-p 00000000 00:00 0 [heap]\n"    // small
+      "6e72616d0000-6e72616e2000 rw-p 00000000 00:00 0 \n"  // the helper's
+      "7f0000000000-7f0000010000 rw-p 00000000 00:00 0 \n"  // too small
+      "7f0000100000-7f0000200000 ---p 00000000 00:00 0 \n"  // reserved
+      "7f0000300000-7f0000400000 rw-s 00000000 00:01 5 /dev/zero (deleted)\n"
+      "7f0000500000-7f0000600000 rwxp 00000000 00:00 0 \n"
+      "7f0000700000-7f0000800000 rw-p 00000000 00:00 0 [anon: glibc: malloc arena]\n"
+      "7f0000900000-7f0000a00000 rw-p 00001000 fe:00 77 /lib/libx.so\n"
+      "7fff00000000-7fff00200000 rw-p 00000000 00:00 0 [stack]\n");
+  ASSERT_EQ(runs.size(), 4u);
+  EXPECT_EQ(runs[0].begin, 0x600000u);
+  EXPECT_EQ(runs[0].pages, 256u);
+  EXPECT_EQ(runs[1].begin, 0x1000000u);
+  EXPECT_EQ(runs[1].pages, 2u);
+  EXPECT_EQ(runs[2].begin, 0x7f0000100000u);
+  EXPECT_EQ(runs[3].begin, 0x7f0000700000u);
+}
+
+TEST(HelperCodeTest, FitsIntoItsPage) {
+  EXPECT_GT(HelperCode().size(), 64u);
+  EXPECT_LT(HelperCode().size(), 4096u);
+  EXPECT_EQ(HelperPlace::kBase % 4096, 0u);
+}
+
+}  // namespace
+}  // namespace nram

@@ -1,0 +1,74 @@
+#include "client/run/task_maps.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cinttypes>
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/fd.h"
+#include "base/status.h"
+#include "base/units.h"
+#include "client/run/call_filter.h"
+#include "client/run/helper_code.h"
+
+namespace nram {
+
+std::vector<AddressRun> FindRemotable(absl::string_view maps) {
+  std::vector<AddressRun> found;
+  for (const absl::string_view line : absl::StrSplit(maps, '\n', absl::SkipEmpty())) {
+    uint64_t begin = 0;
+    uint64_t end = 0;
+    uint64_t inode = 0;
+    char permissions[5] = {};
+    int name_at = 0;
+    if (sscanf(std::string(line).c_str(), "%" SCNx64 "-%" SCNx64 " %4s %*x %*x:%*x %" SCNu64 " %n", &begin, &end,
+               permissions, &inode, &name_at) != 4) {
+      continue;
+    }
+    const absl::string_view name = line.substr(std::min<size_t>(line.size(), static_cast<size_t>(name_at)));
+    const bool heap = name == "[heap]";
+    const bool anonymous = inode == 0 && (name.empty() || heap || name.substr(0, 6) == "[anon:");
+    const bool helper = begin < HelperPlace::kBase + HelperPlace::kBytes && end > HelperPlace::kBase;
+    if (!anonymous || helper || permissions[3] != 'p' || permissions[2] == 'x') continue;
+    if ((end - begin < kRemoteBytesMin && !heap) || end - begin > kRemoteBytesMax) continue;
+    found.push_back({begin, (end - begin) / kPageBytes});
+  }
+  return found;
+}
+
+absl::StatusOr<std::vector<AddressRun>> ReadRemotable(pid_t task) {
+  const UniqueFd file(open(absl::StrCat("/proc/", task, "/maps").c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.valid()) return ErrnoStatus(errno, "opening the program's /proc/PID/maps");
+  std::string text;
+  char part[16384];
+  ssize_t got;
+  while ((got = read(file.get(), part, sizeof(part))) > 0) text.append(part, static_cast<size_t>(got));
+  if (got < 0) return ErrnoStatus(errno, "reading the program's /proc/PID/maps");
+  return FindRemotable(text);
+}
+
+absl::StatusOr<std::vector<bool>> ReadPresent(pid_t task, const AddressRun& run) {
+  constexpr uint64_t kThere = uint64_t{3} << 62;  // present, or swapped
+  const UniqueFd file(open(absl::StrCat("/proc/", task, "/pagemap").c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.valid()) return ErrnoStatus(errno, "opening the program's /proc/PID/pagemap");
+  std::vector<bool> present(run.pages);
+  std::vector<uint64_t> entries(8192);
+  for (uint64_t page = 0; page < run.pages;) {
+    const uint64_t count = std::min<uint64_t>(entries.size(), run.pages - page);
+    const ssize_t got = pread(file.get(), entries.data(), count * sizeof(uint64_t),
+                              static_cast<off_t>((run.begin / kPageBytes + page) * sizeof(uint64_t)));
+    if (got != static_cast<ssize_t>(count * sizeof(uint64_t))) {
+      return ErrnoStatus(got < 0 ? errno : EIO, "reading the program's /proc/PID/pagemap");
+    }
+    for (uint64_t i = 0; i < count; ++i) present[page + i] = (entries[i] & kThere) != 0;
+    page += count;
+  }
+  return present;
+}
+
+}  // namespace nram

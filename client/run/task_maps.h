@@ -1,0 +1,30 @@
+#ifndef NRAM_CLIENT_RUN_TASK_MAPS_H_
+#define NRAM_CLIENT_RUN_TASK_MAPS_H_
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "client/run/address_space.h"
+
+namespace nram {
+
+// A mapping that is larger than this stays local: it is a table of addresses, such as a sanitizer's shadow.
+inline constexpr uint64_t kRemoteBytesMax = uint64_t{256} << 30;
+
+// What of a program's memory may be remote, by the text of /proc/PID/maps: private anonymous memory that is not
+// executable, of kRemoteBytesMin and more, and the heap of brk(2). Pure.
+std::vector<AddressRun> FindRemotable(absl::string_view maps);
+// The same of a running task. Blocks for the length of a read from /proc.
+absl::StatusOr<std::vector<AddressRun>> ReadRemotable(pid_t task);
+
+// Which pages of a run are in memory, or in the machine's swap.
+absl::StatusOr<std::vector<bool>> ReadPresent(pid_t task, const AddressRun& run);
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_RUN_TASK_MAPS_H_

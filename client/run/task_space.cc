@@ -1,0 +1,250 @@
+#include "client/run/task_space.h"
+
+#include <fcntl.h>
+#include <glog/logging.h>
+#include <linux/userfaultfd.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "base/units.h"
+
+// Newer than Debian 12's headers: the kernel's own numbers.
+#ifndef USERFAULTFD_IOC_NEW
+#define USERFAULTFD_IOC_NEW _IO(0xAA, 0x00)
+#endif
+#ifndef UFFDIO_MOVE
+#define UFFD_FEATURE_MOVE (1 << 16)
+struct uffdio_move {
+  __u64 dst;
+  __u64 src;
+  __u64 len;
+  __u64 mode;
+  __s64 move;
+};
+#define UFFDIO_MOVE _IOWR(UFFDIO, 0x05, struct uffdio_move)
+#define UFFDIO_MOVE_MODE_DONTWAKE 1
+#endif
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+namespace nram {
+namespace {
+
+constexpr int kFdFlags = O_CLOEXEC | O_NONBLOCK;
+constexpr char kDevice[] = "/dev/userfaultfd";
+constexpr uint64_t kFeatures = UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_MOVE;
+
+absl::Status NotAllowed() {
+  return absl::PermissionDeniedError(
+      "the kernel gives this user no userfaultfd, which nram run is built on. As root, once: either "
+      "`setfacl -m u:USER:rw /dev/userfaultfd` for one user, or `sysctl vm.unprivileged_userfaultfd=1` for all");
+}
+
+absl::Status BeginApi(int fd) {
+  uffdio_api api = {.api = UFFD_API, .features = kFeatures};
+  if (ioctl(fd, UFFDIO_API, &api) == 0) return absl::OkStatus();
+  if (errno != EINVAL) return ErrnoStatus(errno, "UFFDIO_API");
+  return absl::UnimplementedError("this kernel cannot move pages out of a program (Linux 6.8 or newer, x86-64)");
+}
+
+uffdio_range Range(uint64_t begin, uint64_t pages) { return {begin, pages * kPageBytes}; }
+
+}  // namespace
+
+absl::Status TaskSpace::Probe() {
+  UniqueFd fd(static_cast<int>(syscall(SYS_userfaultfd, kFdFlags)));
+  if (!fd.valid()) {
+    const UniqueFd device(open(kDevice, O_RDWR | O_CLOEXEC));
+    if (device.valid()) fd = UniqueFd(ioctl(device.get(), USERFAULTFD_IOC_NEW, kFdFlags));
+  }
+  return fd.valid() ? BeginApi(fd.get()) : NotAllowed();
+}
+
+absl::StatusOr<std::unique_ptr<TaskSpace>> TaskSpace::Open(Helper* helper) {
+  NRAM_ASSIGN_OR_RETURN(int64_t number, helper->Call(SYS_userfaultfd, {kFdFlags}));
+  if (number < 0) {
+    char path[sizeof(kDevice)];
+    memcpy(path, kDevice, sizeof(path));
+    NRAM_ASSIGN_OR_RETURN(
+        const int64_t device,
+        helper->Call(SYS_openat, {static_cast<uint64_t>(AT_FDCWD), Helper::PayloadAddress(1), O_RDWR | O_CLOEXEC},
+                     absl::MakeSpan(reinterpret_cast<std::byte*>(path), sizeof(path))));
+    if (device < 0) return NotAllowed();
+    NRAM_ASSIGN_OR_RETURN(number,
+                          helper->Call(SYS_ioctl, {static_cast<uint64_t>(device), USERFAULTFD_IOC_NEW, kFdFlags}));
+    NRAM_RETURN_IF_ERROR(helper->Call(SYS_close, {static_cast<uint64_t>(device)}).status());
+    if (number < 0) return NotAllowed();
+  }
+  UniqueFd fd(static_cast<int>(syscall(SYS_pidfd_getfd, helper->pidfd(), number, 0)));
+  if (!fd.valid()) return ErrnoStatus(errno, "pidfd_getfd of the userfaultfd");
+  NRAM_RETURN_IF_ERROR(BeginApi(fd.get()));
+  NRAM_ASSIGN_OR_RETURN(const int64_t scratch,
+                        helper->Call(SYS_mmap, {0, kScratchPages * kPageBytes, PROT_READ | PROT_WRITE,
+                                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, ~uint64_t{0}, 0}));
+  if (scratch < 0) return ErrnoStatus(static_cast<int>(-scratch), "mmap in the program");
+  const auto at = static_cast<uint64_t>(scratch);
+  NRAM_RETURN_IF_ERROR(helper->Call(SYS_madvise, {at, kScratchPages * kPageBytes, MADV_DONTFORK}).status());
+  auto space = std::unique_ptr<TaskSpace>(new TaskSpace(helper, std::move(fd), static_cast<int>(number), at));
+  NRAM_RETURN_IF_ERROR(space->Register(at, kScratchPages));
+  return space;
+}
+
+bool TaskSpace::ReadFault(RunFault* fault) {
+  uffd_msg message;
+  ssize_t got;
+  do {
+    got = read(faults_.get(), &message, sizeof(message));
+  } while (got < 0 && errno == EINTR);
+  if (got != sizeof(message) || message.event != UFFD_EVENT_PAGEFAULT) return false;
+  const auto& page = message.arg.pagefault;
+  *fault = {page.address, (page.flags & (UFFD_PAGEFAULT_FLAG_WRITE | UFFD_PAGEFAULT_FLAG_WP)) != 0,
+            (page.flags & UFFD_PAGEFAULT_FLAG_WP) != 0};
+  return true;
+}
+
+absl::Status TaskSpace::Register(uint64_t begin, uint64_t pages) {
+  uffdio_register request = {.range = Range(begin, pages),
+                             .mode = UFFDIO_REGISTER_MODE_MISSING | UFFDIO_REGISTER_MODE_WP};
+  if (ioctl(faults_.get(), UFFDIO_REGISTER, &request) != 0) return ErrnoStatus(errno, "UFFDIO_REGISTER");
+  return absl::OkStatus();
+}
+
+absl::Status TaskSpace::Copy(uint64_t to, absl::Span<const std::byte> data, bool protect) {
+  size_t done = 0;
+  while (done < data.size()) {
+    uffdio_copy request = {.dst = to + done,
+                           .src = reinterpret_cast<uintptr_t>(data.data() + done),
+                           .len = data.size() - done,
+                           .mode = protect ? uint64_t{UFFDIO_COPY_MODE_WP} : 0};
+    if (ioctl(faults_.get(), UFFDIO_COPY, &request) == 0) return absl::OkStatus();
+    const int error = errno;
+    if (request.copy > 0) done += static_cast<size_t>(request.copy);
+    if ((error == ENOENT || error == EEXIST) && data.size() > kPageBytes) {
+      // The program has split the range by mprotect(2), say, or part of it is there from a try that ended half way.
+      for (; done < data.size(); done += kPageBytes) {
+        const absl::Status one = Copy(to + done, data.subspan(done, kPageBytes), protect);
+        if (!one.ok() && !absl::IsAlreadyExists(one)) return one;
+      }
+      return absl::OkStatus();
+    }
+    if (error == ESRCH) return absl::NotFoundError("the program has ended");
+    // EAGAIN: the address space was changing, or it stopped half way.
+    if (error != EAGAIN && error != EINTR) return ErrnoStatus(error, absl::StrCat("UFFDIO_COPY to 0x", absl::Hex(to)));
+  }
+  return absl::OkStatus();
+}
+
+void TaskSpace::Unprotect(uint64_t begin, uint64_t pages) {
+  uffdio_writeprotect request = {.range = Range(begin, pages), .mode = 0};
+  while (ioctl(faults_.get(), UFFDIO_WRITEPROTECT, &request) != 0) {
+    if (errno == EAGAIN || errno == EINTR) continue;
+    // It has been unmapped, or the program has ended.
+    Wake(begin, pages);
+    return;
+  }
+}
+
+void TaskSpace::Wake(uint64_t begin, uint64_t pages) {
+  uffdio_range range = Range(begin, pages);
+  PCHECK(ioctl(faults_.get(), UFFDIO_WAKE, &range) == 0) << "UFFDIO_WAKE";
+}
+
+absl::Status TaskSpace::Move(absl::Span<const AddressRun> runs, const std::vector<uint64_t>& first, bool unshare,
+                             std::vector<bool>* taken, std::vector<int>* errors) {
+  std::vector<HelperCall> calls;
+  std::vector<uffdio_move> moves(runs.size());
+  const size_t each = unshare ? 2 : 1;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    moves[i] = {scratch_ + first[i] * kPageBytes, runs[i].begin, runs[i].pages * kPageBytes, UFFDIO_MOVE_MODE_DONTWAKE,
+                0};
+    if (unshare) calls.push_back({SYS_madvise, {runs[i].begin, runs[i].pages * kPageBytes, MADV_POPULATE_WRITE}});
+    calls.push_back({SYS_ioctl,
+                     {static_cast<uint64_t>(helper_fd_), UFFDIO_MOVE,
+                      Helper::PayloadAddress(runs.size() * each) + i * sizeof(uffdio_move)}});
+  }
+  NRAM_RETURN_IF_ERROR(helper_->Make(
+      &calls, absl::MakeSpan(reinterpret_cast<std::byte*>(moves.data()), moves.size() * sizeof(uffdio_move))));
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const int64_t result = calls[i * each + each - 1].result;
+    const uint64_t moved = result == 0 ? runs[i].pages : moves[i].move > 0 ? moves[i].move / kPageBytes : 0;
+    for (uint64_t page = 0; page < runs[i].pages; ++page) {
+      (*taken)[first[i] + page] = page < moved;
+      (*errors)[first[i] + page] = page < moved ? 0 : static_cast<int>(-result);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TaskSpace::Take(absl::Span<const AddressRun> runs, absl::Span<std::byte> to, std::vector<bool>* taken) {
+  const uint64_t count = to.size() / kPageBytes;
+  CHECK_LE(count, kScratchPages);
+  taken->assign(count, false);
+  std::vector<int> errors(count);
+  std::vector<uint64_t> first;
+  std::vector<uint64_t> addresses;
+  for (const AddressRun& run : runs) {
+    first.push_back(addresses.size());
+    for (uint64_t page = 0; page < run.pages; ++page) addresses.push_back(run.begin + page * kPageBytes);
+  }
+  MutexLock lock(&take_mu_);
+  NRAM_RETURN_IF_ERROR(Move(runs, first, /*unshare=*/false, taken, &errors));
+  // A run ends at its first page that does not move; the others have a try each.
+  std::vector<AddressRun> singles;
+  std::vector<uint64_t> at;
+  for (uint64_t i = 0; i < count && singles.size() < Helper::kCallsMax / 2; ++i) {
+    if ((*taken)[i]) continue;
+    singles.push_back({addresses[i], 1});
+    at.push_back(i);
+  }
+  if (!singles.empty()) NRAM_RETURN_IF_ERROR(Move(singles, at, /*unshare=*/false, taken, &errors));
+  singles.clear();
+  at.clear();
+  for (uint64_t i = 0; i < count && singles.size() < Helper::kCallsMax / 2; ++i) {
+    if ((*taken)[i] || errors[i] != EBUSY) continue;
+    singles.push_back({addresses[i], 1});
+    at.push_back(i);
+  }
+  if (!singles.empty()) NRAM_RETURN_IF_ERROR(Move(singles, at, /*unshare=*/true, taken, &errors));
+  std::vector<iovec> local;
+  std::vector<iovec> remote;
+  size_t bytes = 0;
+  for (uint64_t i = 0; i < count; ++i) {
+    if (!(*taken)[i]) continue;
+    bytes += kPageBytes;
+    if (i > 0 && (*taken)[i - 1]) {
+      local.back().iov_len += kPageBytes;
+      remote.back().iov_len += kPageBytes;
+      continue;
+    }
+    local.push_back({to.data() + i * kPageBytes, kPageBytes});
+    remote.push_back({reinterpret_cast<void*>(scratch_ + i * kPageBytes), kPageBytes});
+  }
+  if (bytes == 0) return absl::OkStatus();
+  if (process_vm_readv(helper_->pid(), local.data(), local.size(), remote.data(), remote.size(), 0) !=
+      static_cast<ssize_t>(bytes)) {
+    return ErrnoStatus(errno, "reading pages of the program");
+  }
+  return Drop(std::vector<AddressRun>{{scratch_, kScratchPages}});
+}
+
+absl::Status TaskSpace::Drop(absl::Span<const AddressRun> runs) {
+  std::vector<HelperCall> calls;
+  for (const AddressRun& run : runs) calls.push_back({SYS_madvise, {run.begin, run.pages * kPageBytes, MADV_DONTNEED}});
+  NRAM_RETURN_IF_ERROR(helper_->Make(&calls));
+  for (const HelperCall& call : calls) {
+    if (call.result != 0) return ErrnoStatus(static_cast<int>(-call.result), "dropping pages of the program");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace nram

@@ -1,0 +1,64 @@
+#ifndef NRAM_CLIENT_RUN_TASK_SPACE_H_
+#define NRAM_CLIENT_RUN_TASK_SPACE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/fd.h"
+#include "base/sync.h"
+#include "client/run/address_space.h"
+#include "client/run/engine.h"
+#include "client/run/helper.h"
+
+namespace nram {
+
+// The memory of another program: by its userfaultfd, and by the helper in it for what nobody can do from outside.
+// Thread-safe.
+class TaskSpace : public AddressSpace {
+ public:
+  // Whether this process could have one; the message says how to mend it. UNIMPLEMENTED: the kernel is older than 6.8.
+  static absl::Status Probe();
+  // `helper` outlives it.
+  static absl::StatusOr<std::unique_ptr<TaskSpace>> Open(Helper* helper);
+
+  // Readable when there are faults; non-blocking.
+  int fault_fd() const { return faults_.get(); }
+  // Takes a fault that waits; false if there is none.
+  bool ReadFault(RunFault* fault);
+
+  // Addresses that are this object's own in the program.
+  AddressRun scratch() const { return {scratch_, kScratchPages}; }
+  // From now on missing pages and first writes there are faults. INVALID_ARGUMENT: such memory cannot be looked after.
+  absl::Status Register(uint64_t begin, uint64_t pages);
+
+  absl::Status Copy(uint64_t to, absl::Span<const std::byte> data, bool protect) override;
+  void Unprotect(uint64_t begin, uint64_t pages) override;
+  void Wake(uint64_t begin, uint64_t pages) override;
+  absl::Status Take(absl::Span<const AddressRun> runs, absl::Span<std::byte> to, std::vector<bool>* taken) override;
+  absl::Status Drop(absl::Span<const AddressRun> runs) override;
+
+ private:
+  static constexpr uint64_t kScratchPages = 256;
+
+  TaskSpace(Helper* helper, UniqueFd faults, int helper_fd, uint64_t scratch)
+      : helper_(helper), faults_(std::move(faults)), helper_fd_(helper_fd), scratch_(scratch) {}
+
+  // Has the helper move pages to the scratch, page `first` of the call's pages to the scratch's. Notes those that have
+  // moved, and the errors of the others. `unshare`: pages that are shared with a child are copied first.
+  absl::Status Move(absl::Span<const AddressRun> runs, const std::vector<uint64_t>& first, bool unshare,
+                    std::vector<bool>* taken, std::vector<int>* errors);
+
+  Helper* const helper_;
+  const UniqueFd faults_;
+  const int helper_fd_;     // the same in the helper
+  const uint64_t scratch_;  // addresses that pages are moved to on their way out
+  Mutex take_mu_;           // held while the scratch is in use
+};
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_RUN_TASK_SPACE_H_

@@ -1,0 +1,112 @@
+#!/usr/bin/env bash
+# nram run: programs verify their own memory, which is a multiple of the budget; and the ends that there are.
+set -euo pipefail
+
+nram=$(readlink -f "$1")
+workout=$(readlink -f "$2")
+static=$(readlink -f "$3")
+directory=$(mktemp -d -p /tmp --suffix=-nram-run)
+export NRAM_STATE_DIR=$directory/state
+unset NRAM_POOL
+cleanup() {
+  "$nram" down > /dev/null 2>&1 || true
+  rm -rf --one-file-system "$directory"
+}
+trap cleanup EXIT
+. "$(dirname "$0")/../cli/expect.sh"
+
+# What needs no pool.
+expect 2 "expected flags, then --" "$nram" run true
+expect 127 "no such program" "$nram" run -- "$directory/none"
+expect 127 "no such program in \$PATH" "$nram" run -- no-such-program-anywhere
+expect 126 "no executable file" "$nram" run -- "$directory"
+cp "$workout" "$directory/setuid"
+chown 1234 "$directory/setuid" && chmod 4755 "$directory/setuid"
+expect 126 "setuid" "$nram" run -- "$directory/setuid" exit 0
+expect 125 "start a local one with \`nram up\`" "$nram" run -- "$workout" exit 0
+"$nram" up --servers=2 --donate=512M > /dev/null
+
+run() { timeout -k 10 100 "$nram" run --budget=24M "$@"; }
+# stats PROGRAM ARGUMENT...: what it says is in out, and what the command says of it in stats.
+stats() {
+  run --json -- "$@" 2> "$directory/stats" > "$directory/out" || fail "$*: exit $?: $(tail "$directory"/{out,stats})"
+}
+expect_stats() { jq -e "$1" "$directory/stats" > /dev/null || fail "$2: $(cat "$directory/stats")"; }
+
+# The program's own end.
+for code in 0 3 255; do expect "$code" "" run -- "$workout" exit "$code"; done
+expect 143 "" run -- "$workout" signal 15
+expect 134 "" run -- "$workout" signal 6
+[ "$(echo hello | run -- cat)" = hello ] || fail "the standard streams"
+expect 0 "can be run" run --dry -- "$workout" exit 3
+
+# A program that fits is never armed.
+stats "$workout" fill 8
+expect_stats '.outgrew_budget == false and .faults == 0' "a small program"
+# Larger ones, dynamic and static.
+verify() {
+  stats "$@"
+  grep -qx ok "$directory/out" || fail "$*: $(cat "$directory/out")"
+  expect_stats '.outgrew_budget and .peak_bytes <= 25165824' "$*"
+}
+for program in "$workout" "$static"; do
+  for exercise in fill threads calls realloc maps brk vfork "exec"; do verify "$program" "$exercise" 32; done
+  verify "$program" exits 1000
+done
+verify "$static" bss
+stats "$workout" fill 48
+expect_stats '.fetched_pages > 1000 and .written_pages > 1000' "fill"
+
+# fork: freely while all fits, and not at all later.
+stats "$workout" fork 4
+[ "$(cat "$directory/out")" = ok ] || fail "fork of a small program: $(cat "$directory/out")"
+expect 0 "fork(2) was refused" run -- "$workout" fork 32
+
+# Programs that people use.
+stats python3 -c '
+import random
+d = {i: {"k": i, "s": str(i) * 3} for i in range(60000)}
+keys = list(range(60000))
+random.Random(1).shuffle(keys)
+assert all(d[k]["k"] == k and d[k]["s"] == str(k) * 3 for k in keys)
+print("ok")'
+[ "$(cat "$directory/out")" = ok ] || fail "python3: $(cat "$directory/out")"
+expect_stats '.outgrew_budget and .fetched_pages > 0' python3
+seq -f '%.0f some words that make the line longer' 1000000 1 1300000 | sort -R --random-source=<(yes) > "$directory/in"
+LC_ALL=C sort "$directory/in" > "$directory/expected"
+LC_ALL=C run -- sort -S 200M --parallel=2 "$directory/in" | cmp - "$directory/expected" || fail "sort"
+
+# Nobody sees zeros: the supervisor dies, the helper dies, the pool dies.
+begin() {
+  "$nram" run --budget=24M -- "$workout" fill 128 > "$directory/out" 2> "$directory/err" &
+  runner=$!
+  for _ in $(seq 2000); do
+    # It has outgrown its budget when there are threads for its faults.
+    if grep -qs '^nram-fault' "/proc/$runner/task/"*/comm; then
+      program=$(pgrep -P "$runner" -x workout) && helper=$(pgrep -P "$runner" -x nram-helper) && return
+    fi
+    sleep 0.01
+  done
+  fail "the program does not begin: $(cat "$directory/err")"
+}
+await_end() { timeout 30 tail --pid="$1" -f /dev/null || fail "process $1 stays"; }
+begin
+kill -KILL "$runner"
+wait "$runner" || true
+await_end "$program"
+await_end "$helper"
+[ ! -s "$directory/out" ] || fail "the supervisor was killed: $(cat "$directory/out")"
+begin
+kill -KILL "$helper"
+code=0
+wait "$runner" || code=$?
+[ "$code" -eq 125 ] && grep -q "helper" "$directory/err" || fail "the helper was killed: $code $(cat "$directory/err")"
+await_end "$program"
+begin
+"$nram" down > /dev/null
+code=0
+wait "$runner" || code=$?
+[ "$code" -eq 125 ] && grep -q "the program was killed" "$directory/err" ||
+  fail "the pool went: $code $(cat "$directory/err")"
+[ ! -s "$directory/out" ] || fail "the pool went: $(cat "$directory/out")"
+echo "all as expected"

@@ -1,0 +1,341 @@
+// A program for `nram run`, one exercise a call: it verifies all it has in memory, and says "ok" if it is right.
+//
+//   fill MIB       malloc, write, verify in random order, twice
+//   bss            the same in STATIC_MIB MiB of static data
+//   threads MIB    four threads, each a quarter, with one another's words in the same pages
+//   calls MIB      read(2) and write(2) from and to pages that are not there, through a pipe
+//   exits COUNT    threads that end on stacks in memory of malloc's
+//   realloc MIB    blocks that grow, shrink and move
+//   maps MIB       mmap, munmap, mremap, mprotect, madvise at random, against a model
+//   brk MIB        the heap's end, up and down
+//   fork MIB       fork(2) with so much in memory: says what came of it
+//   vfork MIB      posix_spawn of true(1) with so much in memory
+//   exec MIB       fills, and executes itself anew
+//   signal N       raises a signal
+//   exit N         exits
+
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define PAGE 4096ul
+#define MIB (1ul << 20)
+
+extern char** environ;
+
+static uint64_t Mix(uint64_t x) {
+  x ^= x >> 33;
+  x *= 0xff51afd7ed558ccdull;
+  x ^= x >> 33;
+  x *= 0xc4ceb9fe1a85ec53ull;
+  return x ^ (x >> 33);
+}
+
+static void Check(int right, const char* what) {
+  if (right) return;
+  printf("wrong: %s (errno %d)\n", what, errno);
+  fflush(stdout);
+  abort();
+}
+
+static void Fill(uint64_t* words, size_t count, uint64_t salt) {
+  for (size_t i = 0; i < count; i += 64) words[i] = Mix(i + salt);
+}
+
+static void Verify(const uint64_t* words, size_t count, uint64_t salt) {
+  for (size_t i = 0; i < count; i += 64) Check(words[i] == Mix(i + salt), "a word in order");
+  const size_t lines = count / 64;
+  for (size_t k = 0; k < lines / 64; ++k) {
+    const size_t i = Mix(k) % lines * 64;
+    Check(words[i] == Mix(i + salt), "a word at random");
+  }
+}
+
+static void DoFill(uint64_t* words, size_t bytes) {
+  for (uint64_t round = 1; round <= 2; ++round) {
+    Fill(words, bytes / 8, round);
+    Verify(words, bytes / 8, round);
+  }
+}
+
+static uint64_t* Allocate(size_t bytes) {
+  uint64_t* const words = malloc(bytes);
+  Check(words != NULL, "malloc");
+  return words;
+}
+
+struct Share {
+  uint64_t* words;
+  size_t count;
+  size_t number;
+};
+
+static void* Work(void* context) {
+  const struct Share* const share = context;
+  for (uint64_t round = 1; round <= 2; ++round) {
+    for (size_t i = share->number; i < share->count; i += 64) share->words[i] = Mix(i + round);
+    for (size_t i = share->number; i < share->count; i += 64)
+      Check(share->words[i] == Mix(i + round), "a thread's word");
+  }
+  return NULL;
+}
+
+static void DoThreads(size_t bytes) {
+  uint64_t* const words = Allocate(bytes);
+  pthread_t threads[4];
+  struct Share shares[4];
+  for (size_t i = 0; i < 4; ++i) {
+    shares[i] = (struct Share){words, bytes / 8, i};
+    Check(pthread_create(&threads[i], NULL, &Work, &shares[i]) == 0, "pthread_create");
+  }
+  for (size_t i = 0; i < 4; ++i) pthread_join(threads[i], NULL);
+  free(words);
+}
+
+static void DoCalls(size_t bytes) {
+  char* const from = (char*)Allocate(bytes);
+  char* const to = (char*)Allocate(bytes);
+  Fill((uint64_t*)from, bytes / 8, 5);
+  memset(to, 1, bytes);
+  int ends[2];
+  Check(pipe(ends) == 0, "pipe");
+  for (size_t at = 0; at < bytes; at += 65536) {
+    size_t part = bytes - at < 65536 ? bytes - at : 65536;
+    for (size_t done = 0; done < part;) {
+      const ssize_t out = write(ends[1], from + at + done, part - done);
+      Check(out > 0, "write from memory");
+      for (ssize_t in = 0; in < out;) {
+        const ssize_t got = read(ends[0], to + at + done + in, out - in);
+        Check(got > 0, "read into memory");
+        in += got;
+      }
+      done += out;
+    }
+  }
+  Verify((uint64_t*)to, bytes / 8, 5);
+}
+
+static void* Nothing(void* context) { return context; }
+
+static void DoExits(size_t count) {
+  const size_t stack = 64 * 1024;
+  char* const stacks = (char*)Allocate(64 * stack + PAGE);
+  char* const aligned = (char*)(((uintptr_t)stacks + PAGE - 1) / PAGE * PAGE);
+  const size_t bulk_bytes = 40 * MIB;
+  uint64_t* const bulk = Allocate(bulk_bytes);
+  for (size_t i = 0; i < count; ++i) {
+    pthread_t thread;
+    pthread_attr_t attributes;
+    void* result = NULL;
+    pthread_attr_init(&attributes);
+    Check(pthread_attr_setstack(&attributes, aligned + i % 64 * stack, stack) == 0, "pthread_attr_setstack");
+    Check(pthread_create(&thread, &attributes, &Nothing, bulk) == 0, "pthread_create");
+    // Pushes the stacks out of memory.
+    if (i % 50 == 0) Fill(bulk, bulk_bytes / 8, i);
+    Check(pthread_join(thread, &result) == 0 && result == bulk, "pthread_join");
+  }
+}
+
+static void DoRealloc(size_t bytes) {
+  enum { kBlocks = 16 };
+  uint64_t* blocks[kBlocks] = {0};
+  size_t words[kBlocks] = {0};
+  const size_t most = bytes / 8 / kBlocks * 2;
+  for (uint64_t step = 0; step < 300; ++step) {
+    const size_t i = Mix(step) % kBlocks;
+    const size_t size = 64 + Mix(step + 1000) % most;
+    const size_t kept = size < words[i] ? size : words[i];
+    blocks[i] = realloc(blocks[i], size * 8);
+    Check(blocks[i] != NULL, "realloc");
+    for (size_t k = 0; k < kept; k += 64) Check(blocks[i][k] == Mix(k + i), "a word after realloc");
+    for (size_t k = (kept + 63) / 64 * 64; k < size; k += 64) blocks[i][k] = Mix(k + i);
+    words[i] = size;
+  }
+}
+
+// Slots of 64 pages each, of which the model knows the salt; 0: zeros.
+enum { kSlots = 128, kSlotPages = 64 };
+struct Slot {
+  char* at;
+  uint64_t salt;
+};
+
+static void FillSlot(struct Slot* slot, uint64_t salt) {
+  for (size_t page = 0; page < kSlotPages; ++page) {
+    *(uint64_t*)(slot->at + page * PAGE + 8 * (page % 512)) = salt == 0 ? 0 : Mix(page + salt);
+  }
+  slot->salt = salt;
+}
+
+static void CheckSlot(const struct Slot* slot) {
+  for (size_t page = 0; page < kSlotPages; ++page) {
+    const uint64_t word = *(uint64_t*)(slot->at + page * PAGE + 8 * (page % 512));
+    Check(word == (slot->salt == 0 ? 0 : Mix(page + slot->salt)), "a page of a mapping");
+  }
+}
+
+static void Change(struct Slot* slot, uint64_t step) {
+  const size_t bytes = kSlotPages * PAGE;
+  switch (Mix(step) % 7) {
+    case 0:
+      Check(munmap(slot->at, bytes) == 0, "munmap");
+      slot->at = NULL;
+      break;
+    case 1:
+      Check(madvise(slot->at, bytes, MADV_DONTNEED) == 0, "madvise");
+      slot->salt = 0;
+      CheckSlot(slot);
+      break;
+    case 2: {  // away and back, larger meanwhile
+      char* const moved = mremap(slot->at, bytes, 3 * bytes, MREMAP_MAYMOVE);
+      Check(moved != MAP_FAILED, "mremap");
+      slot->at = moved;
+      CheckSlot(slot);
+      memset(slot->at + bytes, 3, 2 * bytes);
+      Check(mremap(slot->at, 3 * bytes, bytes, 0) == slot->at, "mremap to less");
+      CheckSlot(slot);
+      break;
+    }
+    case 3:
+      Check(mprotect(slot->at, bytes, PROT_READ) == 0, "mprotect");
+      CheckSlot(slot);
+      Check(mprotect(slot->at, bytes, PROT_READ | PROT_WRITE) == 0, "mprotect back");
+      break;
+    case 4:  // another mapping in its place
+      Check(mmap(slot->at, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == slot->at,
+            "mmap over a mapping");
+      slot->salt = 0;
+      CheckSlot(slot);
+      break;
+    case 5: {  // onto a place of its own
+      char* const place = mmap(NULL, 2 * bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      Check(place != MAP_FAILED, "mmap of a place");
+      Check(mremap(slot->at, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, place + bytes) == place + bytes,
+            "mremap to a place");
+      Check(munmap(place, bytes) == 0, "munmap of half a place");
+      slot->at = place + bytes;
+      CheckSlot(slot);
+      break;
+    }
+    default:
+      FillSlot(slot, step + 1);
+  }
+}
+
+static void DoMaps(size_t bytes) {
+  static struct Slot slots[kSlots];
+  const size_t used = bytes / (kSlotPages * PAGE) < kSlots ? bytes / (kSlotPages * PAGE) : kSlots;
+  for (uint64_t step = 0; step < 3000; ++step) {
+    struct Slot* const slot = &slots[Mix(step * 7 + 1) % used];
+    if (slot->at == NULL) {
+      slot->at = mmap(NULL, kSlotPages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      Check(slot->at != MAP_FAILED, "mmap");
+      FillSlot(slot, step + 1);
+    }
+    CheckSlot(slot);
+    Change(slot, step);
+  }
+  for (size_t i = 0; i < used; ++i) {
+    if (slots[i].at != NULL) CheckSlot(&slots[i]);
+  }
+}
+
+static void DoBrk(size_t bytes) {
+  for (int round = 0; round < 3; ++round) {
+    uint64_t* const words = sbrk((intptr_t)bytes);
+    Check(words != (void*)-1, "sbrk");
+    for (size_t i = 0; i < bytes / 8; i += 512) Check(words[i] == 0, "new heap");
+    DoFill(words, bytes);
+    Check(sbrk(-(intptr_t)bytes) != (void*)-1, "sbrk down");
+  }
+}
+
+static void DoFork(size_t bytes) {
+  uint64_t* const words = Allocate(bytes);
+  Fill(words, bytes / 8, 3);
+  const pid_t child = fork();
+  if (child < 0) {
+    Check(errno == ENOMEM, "the error of fork");
+    Verify(words, bytes / 8, 3);
+    printf("refused ");
+    return;
+  }
+  if (child == 0) {
+    Verify(words, bytes / 8, 3);
+    Fill(words, bytes / 8, 4);
+    Verify(words, bytes / 8, 4);
+    _exit(0);
+  }
+  int status = 0;
+  Check(waitpid(-1, &status, 0) == child && status == 0, "the child");
+  Check(waitpid(-1, &status, 0) == -1 && errno == ECHILD, "nobody else's end is seen");
+  Verify(words, bytes / 8, 3);
+}
+
+static void DoSpawn(size_t bytes) {
+  uint64_t* const words = Allocate(bytes);
+  Fill(words, bytes / 8, 3);
+  for (int i = 0; i < 20; ++i) {
+    char* const arguments[] = {(char*)"true", NULL};
+    pid_t child;
+    int status = 0;
+    Check(posix_spawnp(&child, "true", NULL, NULL, arguments, environ) == 0, "posix_spawn");
+    Check(waitpid(child, &status, 0) == child && status == 0, "the spawned program");
+  }
+  Verify(words, bytes / 8, 3);
+}
+
+#ifndef STATIC_MIB
+#define STATIC_MIB 1
+#endif
+static char static_data[STATIC_MIB * MIB];
+
+int main(int argc, char** argv) {
+  if (argc < 2) return 2;
+  const char* const what = argv[1];
+  const size_t number = argc > 2 ? strtoul(argv[2], NULL, 10) : 0;
+  const size_t bytes = number * MIB;
+  if (strcmp(what, "fill") == 0)
+    DoFill(Allocate(bytes), bytes);
+  else if (strcmp(what, "bss") == 0)
+    DoFill((uint64_t*)static_data, sizeof(static_data));
+  else if (strcmp(what, "threads") == 0)
+    DoThreads(bytes);
+  else if (strcmp(what, "calls") == 0)
+    DoCalls(bytes / 2);
+  else if (strcmp(what, "exits") == 0)
+    DoExits(number);
+  else if (strcmp(what, "realloc") == 0)
+    DoRealloc(bytes);
+  else if (strcmp(what, "maps") == 0)
+    DoMaps(bytes);
+  else if (strcmp(what, "brk") == 0)
+    DoBrk(bytes);
+  else if (strcmp(what, "fork") == 0)
+    DoFork(bytes);
+  else if (strcmp(what, "vfork") == 0)
+    DoSpawn(bytes);
+  else if (strcmp(what, "exec") == 0) {
+    DoFill(Allocate(bytes), bytes);
+    execlp(argv[0], argv[0], "fill", argv[2], NULL);
+    return 1;
+  } else if (strcmp(what, "signal") == 0) {
+    raise((int)number);
+  } else if (strcmp(what, "exit") == 0) {
+    return (int)number;
+  } else {
+    return 2;
+  }
+  printf("ok\n");
+  return 0;
+}

@@ -1,0 +1,248 @@
+// nram run: a program as it is, with most of its memory in the pool.
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <iostream>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/fd.h"
+#include "base/status.h"
+#include "base/units.h"
+#include "client/pool/client_tls.h"
+#include "client/pool/placement.h"
+#include "client/pool/pool.h"
+#include "client/pool/pool_spec.h"
+#include "client/pool/seal_choice.h"
+#include "client/run/region_store.h"
+#include "client/run/supervisor.h"
+#include "client/run/task_space.h"
+#include "nlohmann/json.hpp"
+#include "tools/nram/command.h"
+
+namespace nram {
+namespace {
+
+// As of env(1): this command failed; the program cannot be executed; there is no such program.
+constexpr int kFailed = 125;
+constexpr int kCannotExecute = 126;
+constexpr int kNotFound = 127;
+// Of the budget, for pages on their way.
+constexpr uint64_t kBufferBytes = 4 * kMiB;
+constexpr uint64_t kBudgetMin = 16 * kMiB;
+constexpr uint64_t kBudgetMax = uint64_t{1} << 44;
+
+struct RunFlags {
+  uint64_t budget = 2 * kGiB;
+  std::string pool;
+  int64_t copies = 1;
+  std::optional<bool> seal;
+  bool stats = false;
+  bool json = false;
+  bool dry = false;
+
+  void Register(ArgParser* parser) {
+    parser->ByteSize("budget", kBudgetMin, kBudgetMax, &budget,
+                     {"SIZE", "of this machine's memory for the program's, at least 16 MiB (default 2GiB)"});
+    parser->String("pool", &pool, {"POOL", kPoolFlag.text});
+    RegisterTlsDir(parser);
+    parser->Integer("copies", 1, kReplicasMax, &copies,
+                    {"N", "1..4 copies of each remote page, on servers of different hosts (default 1)"});
+    parser->Switch("seal", &seal,
+                   {"",
+                    "servers get only ciphertext (default: $NRAM_SEAL, else yes if some server\n"
+                    "is on another machine; see docs/security.md)"});
+    parser->Switch("stats", &stats, {"", "at the end, what it did, on the standard error"});
+    parser->Switch("json", &json, {"", "the same in JSON"});
+    parser->Switch("dry", &dry, {"", "say whether it could be run, and what would be remote; run nothing"});
+  }
+};
+
+// The program that a shell would execute.
+absl::StatusOr<std::string> FindExecutable(const std::string& name) {
+  if (name.find('/') != std::string::npos) {
+    if (access(name.c_str(), F_OK) != 0) return absl::NotFoundError(absl::StrCat(name, ": no such program"));
+    return name;
+  }
+  const char* const path = getenv("PATH");
+  for (const auto folder : absl::StrSplit(path != nullptr ? path : "/usr/bin:/bin", ':')) {
+    const std::string whole = absl::StrCat(folder.empty() ? "." : folder, "/", name);
+    struct stat info;
+    if (stat(whole.c_str(), &info) == 0 && S_ISREG(info.st_mode) && access(whole.c_str(), X_OK) == 0) return whole;
+  }
+  return absl::NotFoundError(absl::StrCat(name, ": no such program in $PATH"));
+}
+
+// Whether nram run can do anything for it. The messages say why not.
+absl::Status CheckExecutable(const std::string& path) {
+  struct stat info;
+  if (stat(path.c_str(), &info) != 0) return ErrnoStatus(errno, path);
+  if (!S_ISREG(info.st_mode) || access(path.c_str(), X_OK) != 0) {
+    return absl::FailedPreconditionError(absl::StrCat(path, ": no executable file"));
+  }
+  if (((info.st_mode & S_ISUID) != 0 && info.st_uid != geteuid()) ||
+      ((info.st_mode & S_ISGID) != 0 && info.st_gid != getegid())) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, ": a setuid or setgid program; under nram run it would not get the rights it is made for"));
+  }
+  unsigned char head[20] = {};
+  const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.valid() || read(file.get(), head, sizeof(head)) != sizeof(head)) return absl::OkStatus();
+  const bool elf = head[0] == 0x7F && head[1] == 'E' && head[2] == 'L' && head[3] == 'F';
+  if (elf && (head[4] != 2 || head[18] != 62)) {
+    return absl::FailedPreconditionError(absl::StrCat(path, ": not a 64-bit program for x86-64"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Pool>> OpenPool(const RunFlags& flags) {
+  PoolOptions options;
+  NRAM_ASSIGN_OR_RETURN(const std::string spec, ChoosePoolSpec(flags.pool));
+  NRAM_ASSIGN_OR_RETURN(options.servers, ParsePoolSpec(spec));
+  NRAM_ASSIGN_OR_RETURN(options.tls, FindClientTls(options.servers));
+  NRAM_ASSIGN_OR_RETURN(options.seal, ChooseSeal(flags.seal));
+  if (flags.copies > 1) options.ExpectCopies();
+  return Pool::Open(std::move(options));
+}
+
+void PrintStats(const RunFlags& flags, const RunReport& report, const RunCounters& counters) {
+  if (flags.json) {
+    std::cerr << nlohmann::json{{"budget_bytes", flags.budget},
+                                {"outgrew_budget", report.armed},
+                                {"peak_bytes", counters.peak_pages * kPageBytes},
+                                {"faults", counters.faults.load()},
+                                {"first_writes", counters.first_writes.load()},
+                                {"zero_pages", counters.zero_pages.load()},
+                                {"fetched_pages", counters.fetched_pages.load()},
+                                {"evicted_pages", counters.evicted_pages.load()},
+                                {"written_pages", counters.written_pages.load()},
+                                {"stayed_pages", counters.stayed_pages.load()},
+                                {"budget_waits", counters.budget_waits.load()},
+                                {"children", report.children},
+                                {"refused_forks", report.refused_forks},
+                                {"local_programs", report.local_programs}}
+                     .dump()
+              << std::endl;
+    return;
+  }
+  std::cerr << "nram run: budget " << FormatByteSize(flags.budget);
+  if (!report.armed) {
+    std::cerr << ", which was not outgrown: nothing was remote";
+  } else {
+    std::cerr << "; " << counters.faults << " faults, " << counters.budget_waits
+              << " waited for room; pages: " << counters.zero_pages << " new, " << counters.fetched_pages
+              << " fetched, " << counters.evicted_pages << " evicted, " << counters.written_pages
+              << " written; at most " << FormatByteSize(counters.peak_pages * kPageBytes) << " here";
+  }
+  if (report.refused_forks > 0) std::cerr << "; " << report.refused_forks << " forks refused";
+  if (report.children > 0) std::cerr << "; " << report.children << " children, which were local";
+  std::cerr << "\n";
+}
+
+// Ends as the program has: whoever waits for this process sees the same.
+int EndAs(const RunEnd& end) {
+  if (end.signal == 0) return end.code;
+  const rlimit none = {0, 0};
+  setrlimit(RLIMIT_CORE, &none);  // the program has left its own
+  signal(end.signal, SIG_DFL);
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, end.signal);
+  sigprocmask(SIG_UNBLOCK, &set, nullptr);
+  raise(end.signal);
+  return 128 + end.signal;
+}
+
+int Fail(const absl::Status& status, int code) {
+  std::cerr << "nram run: " << status.message() << "\n";
+  return code;
+}
+
+int Dry(const RunFlags& flags, const std::string& path) {
+  const absl::StatusOr<std::unique_ptr<Pool>> pool = OpenPool(flags);
+  if (!pool.ok()) return Fail(pool.status(), kFailed);
+  std::cout << path << ": can be run\n"
+            << "remote, beyond " << FormatByteSize(flags.budget)
+            << ": its heap, its large zero-initialised data, and what it maps of 128 KiB and more\n"
+            << "local: its code and files, shared memory, stacks, huge pages, whatever is smaller, and its children\n"
+            << "the pool has " << FormatByteSize((*pool)->Capacity().free_bytes) << " free\n";
+  return 0;
+}
+
+// Everything of the pool has gone when this returns.
+absl::StatusOr<RunEnd> RunInPool(const RunFlags& flags, Supervisor* supervisor) {
+  NRAM_ASSIGN_OR_RETURN(const std::unique_ptr<Pool> pool, OpenPool(flags));
+  RegionOptions how;
+  how.gc = true;
+  how.copies = static_cast<int>(flags.copies);
+  NRAM_ASSIGN_OR_RETURN(std::unique_ptr<Region> region, pool->CreateRegion(how));
+  RegionStore store(std::move(region));
+  return supervisor->Run(&store);
+}
+
+int Run(RunFlags& flags, const Invocation& given) {
+  const auto dashes = std::find(given.args.begin(), given.args.end(), "--");
+  const auto after = static_cast<size_t>(given.args.end() - dashes);
+  if (given.words.empty() || after != given.words.size() + 1) {
+    return ToExitCode(absl::InvalidArgumentError("expected flags, then --, then a program and its arguments"),
+                      "nram run");
+  }
+  const absl::StatusOr<std::string> path = FindExecutable(given.words[0]);
+  if (!path.ok()) return Fail(path.status(), kNotFound);
+  if (const absl::Status status = CheckExecutable(*path); !status.ok()) return Fail(status, kCannotExecute);
+  if (const absl::Status status = TaskSpace::Probe(); !status.ok()) return Fail(status, kFailed);
+  if (flags.dry) return Dry(flags, *path);
+  RunCounters counters;
+  RunOptions options;
+  options.budget_pages = (flags.budget - kBufferBytes) / kPageBytes;
+  Supervisor supervisor(*path, given.words, options, &counters);
+  // Before the pool has its threads.
+  if (const absl::Status status = supervisor.Start(); !status.ok()) return Fail(status, kFailed);
+  const absl::StatusOr<RunEnd> end = RunInPool(flags, &supervisor);
+  if (flags.stats || flags.json) PrintStats(flags, supervisor.report(), counters);
+  if (!end.ok()) {
+    const bool begun = supervisor.report().begun;
+    return Fail(begun ? Annotate(end.status(), "the program was killed") : end.status(),
+                absl::IsNotFound(end.status()) && !begun ? kNotFound : kFailed);
+  }
+  return EndAs(*end);
+}
+
+}  // namespace
+
+Command RunCommand() {
+  return DefineCommand<RunFlags>(
+      {"run", "run a program with most of its memory in the pool", R"(usage: nram run [flags] -- PROGRAM [ARGUMENT...]
+
+Runs a program as it is, with no more of this machine's memory than the budget: what else it has
+lies in the pool, page by page, and comes when the program touches it. A program that fits into
+the budget runs as without.
+
+)",
+       R"(
+Remote is what the program allocates: its heap, large mappings, large data that begins as zeros.
+Its code, files, shared memory and stacks stay here. Threads, static programs and programs that
+have an allocator of their own are as good as others. Children are not looked after: their memory
+is this machine's. Once the program has outgrown its budget it cannot fork (ENOMEM, and a message);
+starting other programs by vfork or posix_spawn works, as the C library's system(3) does.
+
+If the pool fails, or this command is killed, the program is killed: it never sees wrong bytes.
+Needs Linux 6.8, the right to userfaultfd, and to trace the program. Setuid programs, 32-bit ones
+and ones that are traced are refused.
+
+Exit codes: the program's own, or its signal; 125 if nram run itself fails, 126 if the program
+cannot be executed, 127 if there is none, 2 for a bad command line.
+
+example: nram up && nram run --budget=512MiB --stats -- sort -S 4G big.txt -o sorted.txt
+)"},
+      Words::kAny, &Run);
+}
+
+}  // namespace nram
