@@ -18,10 +18,20 @@ MAY_SEE = {
     "client/transport": {"proto"},
     "client/seal": {"proto"},
     "client/pool": {"client/seal", "client/transport", "proto"},
+    "client/managed": {"client/memory", "client/pool"},
     "client/memory": {"client/pool"},
     "client/run": {"client/pool"},
     "fsd": {"client/pool"},
-    "tools": {"client/memory", "client/pool", "client/run", "client/seal", "client/transport", "fsd", "proto"},
+    "tools": {
+        "client/managed",
+        "client/memory",
+        "client/pool",
+        "client/run",
+        "client/seal",
+        "client/transport",
+        "fsd",
+        "proto",
+    },
 }
 GRPC_ONLY_IN = {"memserver", "client/transport"}
 NOTES = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")

@@ -1,16 +1,14 @@
 #ifndef NRAM_CLIENT_MEMORY_HANDLE_H_
 #define NRAM_CLIENT_MEMORY_HANDLE_H_
 
-// The object behind an nram_t, and how nram.h's functions tell errors.
+// The object behind an nram_t.
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <string>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/sync.h"
+#include "client/memory/api_error.h"
 #include "client/memory/memory.h"
 #include "client/memory/nram.h"
 
@@ -26,16 +24,6 @@ struct nram_handle {
 
 namespace nram {
 
-// Sets errno and nram_error(); returns -1.
-int ApiFail(int error, const std::string& text);
-// 0, or ApiFail with the status' errno and message.
-int ApiResult(const absl::Status& status);
-template <typename T>
-T* ApiResult(const absl::StatusOr<T*>& pointer) {
-  if (pointer.ok()) return *pointer;
-  ApiResult(pointer.status());
-  return nullptr;
-}
 // True if it is a handle of this process; else the error is set.
 bool ApiUsable(const nram_t* n);
 

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
@@ -32,45 +31,9 @@ namespace {
 // How many forks lead to this process since a pool was first opened: a handle with another count is a parent's.
 std::atomic<uint32_t> forks{0};
 
-// Plain bytes, which exist to the very end of a thread.
-thread_local char last_error[1024];
-
-int ErrnoOf(const absl::Status& status) {
-  switch (status.code()) {
-    case absl::StatusCode::kInvalidArgument:
-      return EINVAL;
-    case absl::StatusCode::kResourceExhausted:
-      return ENOMEM;
-    case absl::StatusCode::kNotFound:
-      return ENOENT;
-    case absl::StatusCode::kAlreadyExists:
-      return EEXIST;
-    case absl::StatusCode::kFailedPrecondition:
-      return EBUSY;
-    case absl::StatusCode::kPermissionDenied:
-      return EPERM;
-    case absl::StatusCode::kOutOfRange:
-      return ENOSPC;
-    case absl::StatusCode::kUnimplemented:
-      return ENOTSUP;
-    default:
-      return EIO;
-  }
-}
-
 }  // namespace
 
 namespace nram {
-
-int ApiFail(int error, const std::string& text) {
-  snprintf(last_error, sizeof(last_error), "%s", text.c_str());
-  errno = error;
-  return -1;
-}
-
-int ApiResult(const absl::Status& status) {
-  return status.ok() ? 0 : ApiFail(ErrnoOf(status), std::string(status.message()));
-}
 
 bool ApiUsable(const nram_t* n) {
   if (n == nullptr) {
@@ -270,7 +233,7 @@ int nram_close(nram_t* n) {
 
 int nram_set_budget(nram_t* n, uint64_t bytes) { return ApiUsable(n) ? ApiResult(n->memory->SetBudget(bytes)) : -1; }
 
-const char* nram_error(void) { return last_error; }
+const char* nram_error(void) { return nram::ApiError(); }
 
 void* nram_mmap(nram_t* n, size_t length, const char* name, int flags) {
   if (!ApiUsable(n)) return nullptr;

@@ -36,7 +36,7 @@ commands=$("$nram" --help | sed -n 's/^  \([a-z]*\)  .*/\1/p')
 for command in $commands; do
   grep -q '^\.TH' "$prefix/share/man/man1/nram-$command.1" || fail "no page of nram $command"
 done
-for page in man1/nram.1 man3/nram.h.3 man8/nram-fsd.8 man8/nram-memserver.8; do
+for page in man1/nram.1 man3/nram.h.3 man3/nram-managed.h.3 man8/nram-fsd.8 man8/nram-memserver.8; do
   grep -q '^\.TH' "$prefix/share/man/$page" || fail "no page $page"
 done
 bash -c '. "$1" && complete -p nram' _ "$prefix/share/bash-completion/completions/nram" > /dev/null || fail "completion"
@@ -65,6 +65,26 @@ T
 cc -Wall -Werror -o "$directory/program" "$directory/program.c" \
   $(PKG_CONFIG_PATH=$prefix/lib/pkgconfig pkg-config --cflags --libs nram) || fail "a program cannot be built"
 [ "$("$directory/program")" = 42 ] || fail "the program"
+# Managed memory, and a program written for Rambrain.
+cat > "$directory/managed.cc" <<'T'
+#include <nram/managed.hpp>
+#include <cstdio>
+int main() {
+  nram::managed<int> numbers(1000, 41);
+  nram::adhere<int> here(numbers);
+  std::printf("%d\n", ++here[7]);
+}
+T
+# shellcheck disable=SC2046
+for flags in -std=c++17 -std=c++20; do
+  c++ $flags -Wall -Wextra -Werror -o "$directory/managed" "$directory/managed.cc" \
+    $(PKG_CONFIG_PATH=$prefix/lib/pkgconfig pkg-config --cflags --libs nram) || fail "managed.hpp with $flags"
+  [ "$("$directory/managed")" = 42 ] || fail "managed.hpp, built with $flags"
+done
+# shellcheck disable=SC2046
+c++ -o "$directory/rambrain" tests/managed/rambrain_program.cc \
+  $(PKG_CONFIG_PATH=$prefix/lib/pkgconfig pkg-config --cflags --libs nram-rambrain) || fail "Rambrain's names"
+"$directory/rambrain" > /dev/null 2>&1 || fail "a program written for Rambrain"
 # The package finds the library beside it.
 cat > "$directory/program.py" <<'T'
 import nram
@@ -107,7 +127,8 @@ version=$("$root/usr/bin/nram" --version)
 diff "$directory/expected" "$directory/packed" >&2 || fail "the package has other files (>) than tools/install (<)"
 [ "$(ls "$root")" = usr ] || fail "the package puts something beside /usr: $(ls "$root")"
 for file in usr/bin/{nram,nram-fsd,nram-memserver} usr/lib/{libnram,libnram-core}.so.0 usr/include/nram.h{,pp} \
-  usr/lib/pkgconfig/nram.pc usr/share/doc/nram/copyright; do
+  usr/include/nram/{managed.hpp,compat/rambrain.h} usr/lib/pkgconfig/nram{,-rambrain}.pc \
+  usr/share/doc/nram/copyright; do
   [ -s "$root/$file" ] || fail "the package lacks $file"
 done
 [ "$(readlink "$root/usr/sbin/mount.fuse.nram")" = ../bin/nram-fsd ] || fail "the mount helper"
@@ -138,7 +159,7 @@ done
 for command in $commands; do
   zcat "$root/usr/share/man/man1/nram-$command.1.gz" | grep -q '^\.TH' || fail "no page of nram $command in the package"
 done
-for page in man1/nram.1 man3/nram.h.3 man8/nram-fsd.8 man8/nram-memserver.8; do
+for page in man1/nram.1 man3/nram.h.3 man3/nram-managed.h.3 man8/nram-fsd.8 man8/nram-memserver.8; do
   zcat "$root/usr/share/man/$page.gz" | grep -q '^\.TH' || fail "no page $page in the package"
 done
 bash -c '. "$1" && complete -p nram' _ "$root/usr/share/bash-completion/completions/nram" > /dev/null ||

@@ -1,0 +1,67 @@
+#ifndef NRAM_CLIENT_MANAGED_EXTENTS_H_
+#define NRAM_CLIENT_MANAGED_EXTENTS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+namespace nram {
+
+// Free ranges of a line of numbers: offsets of a region, or addresses. The smallest that fits is taken, the lowest of
+// those. Not thread-safe; pure.
+class Extents {
+ public:
+  // The range becomes free. It must not overlap another free one; neighbours become one.
+  void Give(uint64_t begin, uint64_t length) {
+    if (length == 0) return;
+    auto after = free_.lower_bound(begin);
+    if (after != free_.begin()) {
+      if (const auto before = std::prev(after); before->first + before->second == begin) {
+        begin = before->first;
+        length += before->second;
+        Erase(before);
+      }
+    }
+    if (after != free_.end() && begin + length == after->first) {
+      length += after->second;
+      Erase(after);
+    }
+    Insert(begin, length);
+  }
+
+  // Where so much was free and is taken now; nothing if no free range is that long.
+  std::optional<uint64_t> Take(uint64_t length) {
+    const auto found = by_length_.lower_bound({length, 0});
+    if (found == by_length_.end()) return std::nullopt;
+    const auto [whole, begin] = *found;
+    Erase(free_.find(begin));
+    if (whole > length) Insert(begin + length, whole - length);
+    return begin;
+  }
+
+  uint64_t free() const { return sum_; }
+  size_t count() const { return free_.size(); }
+
+ private:
+  void Insert(uint64_t begin, uint64_t length) {
+    free_.emplace(begin, length);
+    by_length_.emplace(length, begin);
+    sum_ += length;
+  }
+  void Erase(std::map<uint64_t, uint64_t>::iterator at) {
+    by_length_.erase({at->second, at->first});
+    sum_ -= at->second;
+    free_.erase(at);
+  }
+
+  std::map<uint64_t, uint64_t> free_;                  // by begin
+  std::set<std::pair<uint64_t, uint64_t>> by_length_;  // length, begin
+  uint64_t sum_ = 0;
+};
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_MANAGED_EXTENTS_H_

@@ -1,0 +1,70 @@
+#include "client/managed/local_memory.h"
+
+#include <glog/logging.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "base/units.h"
+
+namespace nram {
+namespace {
+
+constexpr uint64_t kGrowBytes = 256 * kMiB;  // of addresses, which cost nothing until they are touched
+
+uint64_t AddressOf(const std::byte* data) { return reinterpret_cast<uintptr_t>(data); }
+
+}  // namespace
+
+std::byte* LocalMemory::TakeFixed(uint64_t bytes) {
+  std::optional<uint64_t> found = addresses_.Take(bytes);
+  if (!found.has_value()) {
+    absl::StatusOr<Mapping> mapping = Mapping::Anonymous(std::max(bytes, kGrowBytes));
+    if (!mapping.ok()) mapping = Mapping::Anonymous(bytes);
+    if (!mapping.ok()) return nullptr;
+    // Pages come and go by fours of KiB, and a huge page would not be in the account.
+    (void)madvise(mapping->data(), mapping->size(), MADV_NOHUGEPAGE);
+    addresses_.Give(AddressOf(mapping->data()), mapping->size());
+    mappings_.push_back(*std::move(mapping));
+    found = addresses_.Take(bytes);
+  }
+  return reinterpret_cast<std::byte*>(*found);
+}
+
+void LocalMemory::DropPages(std::byte* data, uint64_t bytes) { PCHECK(madvise(data, bytes, MADV_DONTNEED) == 0); }
+
+void LocalMemory::GiveFixed(std::byte* data, uint64_t bytes) {
+  DropPages(data, bytes);
+  addresses_.Give(AddressOf(data), bytes);
+}
+
+std::byte* LocalMemory::TakeBuffer(uint64_t bytes) {
+  const auto found = kept_.find(bytes);
+  if (found == kept_.end()) return TakeFixed(bytes);
+  std::byte* const data = found->second.back();
+  found->second.pop_back();
+  if (found->second.empty()) kept_.erase(found);
+  kept_bytes_ -= bytes;
+  return data;
+}
+
+void LocalMemory::GiveBuffer(std::byte* data, uint64_t bytes, uint64_t keep_bytes) {
+  kept_[bytes].push_back(data);
+  kept_bytes_ += bytes;
+  Shrink(keep_bytes);
+}
+
+void LocalMemory::Shrink(uint64_t keep_bytes) {
+  while (kept_bytes_ > keep_bytes) {
+    const auto largest = std::prev(kept_.end());
+    const uint64_t bytes = largest->first;
+    GiveFixed(largest->second.back(), bytes);
+    largest->second.pop_back();
+    if (largest->second.empty()) kept_.erase(largest);
+    kept_bytes_ -= bytes;
+  }
+}
+
+}  // namespace nram

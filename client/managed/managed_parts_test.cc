@@ -1,0 +1,132 @@
+// The pure parts of managed memory.
+
+#include <map>
+#include <random>
+
+#include "base/test_seed.h"
+#include "base/units.h"
+#include "client/managed/extents.h"
+#include "client/managed/local_memory.h"
+#include "client/managed/order.h"
+#include "gtest/gtest.h"
+
+namespace nram {
+namespace {
+
+TEST(ExtentsTest, NeighboursBecomeOneAndTheSmallestThatFitsIsTaken) {
+  Extents extents;
+  extents.Give(0, 100);
+  extents.Give(200, 50);
+  EXPECT_EQ(extents.Take(40), 200u);
+  EXPECT_EQ(extents.Take(101), std::nullopt);
+  extents.Give(100, 100);
+  EXPECT_EQ(extents.count(), 2u);  // 0 to 200, 240 to 250
+  extents.Give(200, 40);
+  EXPECT_EQ(extents.count(), 1u);
+  EXPECT_EQ(extents.Take(250), 0u);
+  EXPECT_EQ(extents.free(), 0u);
+}
+
+TEST(ExtentsTest, TakenRangesNeverOverlap) {
+  std::mt19937_64 random(TestSeed());
+  Extents extents;
+  extents.Give(1'000, 100'000);
+  std::map<uint64_t, uint64_t> taken;
+  uint64_t sum = 0;
+  for (int step = 0; step < 20'000; ++step) {
+    if (!taken.empty() && random() % 2 == 0) {
+      auto at = taken.lower_bound(random() % 101'000);
+      if (at == taken.end()) at = taken.begin();
+      extents.Give(at->first, at->second);
+      sum -= at->second;
+      taken.erase(at);
+      continue;
+    }
+    const uint64_t length = 1 + random() % 5'000;
+    const std::optional<uint64_t> begin = extents.Take(length);
+    if (!begin.has_value()) continue;
+    const auto after = taken.lower_bound(*begin);
+    ASSERT_TRUE(after == taken.end() || *begin + length <= after->first);
+    if (after != taken.begin()) {
+      ASSERT_LE(std::prev(after)->first + std::prev(after)->second, *begin);
+    }
+    taken.emplace(*begin, length);
+    sum += length;
+    ASSERT_EQ(extents.free(), 100'000 - sum);
+  }
+  for (const auto& [begin, length] : taken) extents.Give(begin, length);
+  EXPECT_EQ(extents.count(), 1u);
+}
+
+TEST(OrderTest, ARoundIsLearntInOneAndACycleIsRecognised) {
+  Block blocks[20];
+  OrderScore score;
+  const auto round = [&](int stride) {
+    int expected = 0;
+    for (int i = 0, at = 0; i < 20; ++i) {
+      const int to = (at + stride) % 20;
+      expected += blocks[at].next.load() == static_cast<uint32_t>(to + 1);
+      LearnOrder(&blocks[at], to + 1, &score);
+      at = to;
+    }
+    return expected;
+  };
+  EXPECT_EQ(round(1), 0);
+  EXPECT_FALSE(score.cycles());
+  EXPECT_EQ(round(1), 20);
+  EXPECT_TRUE(score.cycles());
+  // Another order: the former one is left soon.
+  round(3);
+  EXPECT_FALSE(score.cycles());
+  round(3);
+  EXPECT_EQ(round(3), 20);
+}
+
+TEST(OrderTest, OneExceptionDoesNotChangeATrustedOrder) {
+  Block block;
+  OrderScore score;
+  for (int i = 0; i < 3; ++i) LearnOrder(&block, 7, &score);
+  LearnOrder(&block, 9, &score);
+  EXPECT_EQ(block.next.load(), 7u);
+}
+
+TEST(OrderTest, RandomAccessStopsFetchingAhead) {
+  std::mt19937_64 random(TestSeed());
+  Block blocks[1'000];
+  OrderScore score;
+  for (int i = 0, at = 0; i < 5'000; ++i) {
+    const int to = static_cast<int>(random() % 1'000);
+    LearnOrder(&blocks[at], to + 1, &score);
+    at = to;
+  }
+  EXPECT_FALSE(score.predicts());
+}
+
+// A tenth of local memory, as much again remote: a chance of a twentieth.
+TEST(OrderTest, DecayBeginsWhenTouchesAreNoAccident) {
+  EXPECT_EQ(BytesToDecay(100, 1'000, 1'000, 0, 60), 0u);
+  EXPECT_EQ(BytesToDecay(100, 1'000, 1'000, 1, 60), 0u);
+  EXPECT_EQ(BytesToDecay(100, 1'000, 1'000, 2, 60), 80u);
+  EXPECT_EQ(BytesToDecay(100, 1'000, 1'000, 2, 100), 1u);
+  EXPECT_EQ(BytesToDecay(0, 1'000, 0, 0, 0), 0u);
+}
+
+TEST(LocalMemoryTest, BuffersAreUsedAgainAndPagesOfFixedOnesAreZerosAfterwards) {
+  LocalMemory memory;
+  std::byte* const a = memory.TakeBuffer(64 * kKiB);
+  a[5] = std::byte{7};
+  memory.GiveBuffer(a, 64 * kKiB, kMiB);
+  EXPECT_EQ(memory.kept_bytes(), 64 * kKiB);
+  EXPECT_EQ(memory.TakeBuffer(64 * kKiB), a);
+  EXPECT_EQ(a[5], std::byte{7});
+  memory.GiveBuffer(a, 64 * kKiB, 0);
+  EXPECT_EQ(memory.kept_bytes(), 0u);
+  std::byte* const b = memory.TakeFixed(64 * kKiB);
+  EXPECT_EQ(b[5], std::byte{0});
+  b[5] = std::byte{8};
+  LocalMemory::DropPages(b, 64 * kKiB);
+  EXPECT_EQ(b[5], std::byte{0});
+}
+
+}  // namespace
+}  // namespace nram

@@ -1,0 +1,312 @@
+// The manager over a store in memory.
+
+#include "client/managed/manager.h"
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "client/managed/fake_store.h"
+#include "gtest/gtest.h"
+
+namespace nram {
+namespace {
+
+constexpr uint64_t kBlock = 128 * kKiB;
+
+class ManagerTest : public testing::Test {
+ protected:
+  void Open(uint64_t budget = kMiB, FakeStore::Ends ends = FakeStore::Ends::kAtOnce, bool waits = true,
+            int64_t wait_ms = 60'000, uint64_t room = kGiB) {
+    auto store = std::make_unique<FakeStore>(ends, room);
+    store_ = store.get();
+    auto manager = Manager::New(std::move(store), {.budget_bytes = budget, .waits = waits, .wait_ms = wait_ms});
+    ASSERT_TRUE(manager.ok()) << manager.status();
+    manager_ = *std::move(manager);
+  }
+
+  // Released, with its number in its first bytes.
+  Manager::Object Make(uint64_t bytes, int value, bool fixed = false) {
+    const auto object = manager_->Create(bytes, 16, fixed);
+    EXPECT_TRUE(object.ok()) << object.status();
+    if (!object.ok()) return {};
+    *reinterpret_cast<int*>(Manager::AddressOf(*object)) = value;
+    manager_->Release(object->block, manager_->Taker());
+    return *object;
+  }
+  std::vector<Manager::Object> MakeMany(int count, uint64_t bytes = kBlock) {
+    std::vector<Manager::Object> objects;
+    for (int i = 0; i < count; ++i) objects.push_back(Make(bytes, i));
+    return objects;
+  }
+  int Read(const Manager::Object& object) {
+    const absl::Status status = manager_->Hold(object.block, /*writes=*/false);
+    EXPECT_TRUE(status.ok()) << status;
+    if (!status.ok()) return -1;
+    const int value = *reinterpret_cast<const int*>(Manager::AddressOf(object));
+    Release(object);
+    return value;
+  }
+  void Release(const Manager::Object& object) { manager_->Release(object.block, manager_->Taker()); }
+  uint64_t here() const { return manager_->counters().local_bytes; }
+
+  FakeStore* store_ = nullptr;
+  std::unique_ptr<Manager> manager_;
+};
+
+TEST_F(ManagerTest, ObjectsComeBackAsTheyWereAndTheBudgetHolds) {
+  Open();
+  const auto objects = MakeMany(40);
+  for (int round = 0; round < 3; ++round) {
+    for (int i = 0; i < 40; ++i) {
+      EXPECT_EQ(Read(objects[i]), i);
+      ASSERT_LE(here(), kMiB);
+    }
+  }
+  EXPECT_GT(manager_->counters().misses, 0u);
+}
+
+TEST_F(ManagerTest, RoundsOfReadingWriteNothing) {
+  Open();
+  const auto objects = MakeMany(40);
+  for (int i = 0; i < 40; ++i) EXPECT_EQ(Read(objects[i]), i);
+  const uint64_t written = store_->written_bytes;
+  for (int round = 0; round < 4; ++round) {
+    for (int i = 0; i < 40; ++i) EXPECT_EQ(Read(objects[i]), i);
+  }
+  EXPECT_EQ(store_->written_bytes, written);
+}
+
+TEST_F(ManagerTest, WhatWasWrittenIsWrittenBack) {
+  Open();
+  const auto objects = MakeMany(40);
+  for (int i = 0; i < 40; ++i) {
+    ASSERT_TRUE(manager_->Hold(objects[i].block, /*writes=*/true).ok());
+    *reinterpret_cast<int*>(Manager::AddressOf(objects[i])) += 1'000;
+    Release(objects[i]);
+  }
+  for (int i = 0; i < 40; ++i) EXPECT_EQ(Read(objects[i]), 1'000 + i);
+}
+
+// Four times the budget, round and round: the budget's share are hits, and nearly all of the rest comes ahead.
+TEST_F(ManagerTest, ACycleIsFetchedAheadAndKeepsAsMuchAsFits) {
+  Open(8 * kMiB);
+  const auto objects = MakeMany(256);
+  for (int round = 0; round < 3; ++round) {
+    for (int i = 0; i < 256; ++i) EXPECT_EQ(Read(objects[i]), i);
+  }
+  const ManagedCounters before = manager_->counters();
+  for (int i = 0; i < 256; ++i) EXPECT_EQ(Read(objects[i]), i);
+  const ManagedCounters after = manager_->counters();
+  EXPECT_LE(after.fetched_bytes - before.fetched_bytes, 256 * kBlock * 85 / 100);
+  EXPECT_LE(after.misses - before.misses, 10u);
+  EXPECT_LE(after.ahead_wasted - before.ahead_wasted, 10u);
+}
+
+TEST_F(ManagerTest, SmallObjectsShareABlock) {
+  Open();
+  const auto objects = MakeMany(1'000, 100);
+  EXPECT_EQ(manager_->counters().managed_bytes, 2 * Manager::kPackBytes);
+  EXPECT_EQ(objects[0].block, objects[500].block);
+  for (int i = 0; i < 1'000; ++i) EXPECT_EQ(Read(objects[i]), i);
+  for (const auto& object : objects) manager_->Delete(object);
+  EXPECT_EQ(manager_->counters().managed_bytes, Manager::kPackBytes);  // the one that takes more
+}
+
+TEST_F(ManagerTest, FixedObjectsStayWhereTheyAre) {
+  Open();
+  const Manager::Object object = Make(kBlock, 42, /*fixed=*/true);
+  const std::byte* const address = Manager::AddressOf(object);
+  const auto others = MakeMany(20);
+  ASSERT_TRUE(manager_->Hold(object.block, /*writes=*/false).ok());
+  EXPECT_EQ(Manager::AddressOf(object), address);
+  EXPECT_EQ(*reinterpret_cast<const int*>(address), 42);
+  Release(object);
+  EXPECT_GT(store_->read_bytes, 0u);
+}
+
+TEST_F(ManagerTest, AThreadAloneIsToldAtOnceThatNothingFits) {
+  Open();
+  const auto objects = MakeMany(9);  // eight and the bookkeeping do not fit
+  std::vector<Manager::Object> held;
+  absl::Status status;
+  for (const auto& object : objects) {
+    status = manager_->Hold(object.block, /*writes=*/false);
+    if (!status.ok()) break;
+    held.push_back(object);
+  }
+  EXPECT_TRUE(absl::IsOutOfRange(status)) << status;
+  EXPECT_EQ(held.size(), 7u);
+  EXPECT_TRUE(absl::IsOutOfRange(manager_->Create(kBlock, 16, false).status()));
+  // Beyond the budget for those who clean up.
+  EXPECT_TRUE(manager_->Hold(objects[8].block, true, Manager::Room::kBeyondIfNeeded).ok());
+  Release(objects[8]);
+  for (const auto& object : held) Release(object);
+  for (int i = 0; i < 9; ++i) EXPECT_EQ(Read(objects[i]), i);
+  EXPECT_LE(here(), kMiB);
+}
+
+TEST_F(ManagerTest, AllOrNone) {
+  Open();
+  const auto objects = MakeMany(12);
+  std::vector<Manager::Want> wants;
+  for (const auto& object : objects) wants.push_back({object.block, true});
+  EXPECT_TRUE(absl::IsOutOfRange(manager_->Hold(wants)));
+  wants.resize(6);
+  wants.push_back(wants[0]);  // twice the same
+  ASSERT_TRUE(manager_->Hold(wants).ok());
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(*reinterpret_cast<int*>(Manager::AddressOf(objects[i])), i);
+  for (const auto& want : wants) manager_->Release(want.block, manager_->Taker());
+  for (int i = 0; i < 12; ++i) EXPECT_EQ(Read(objects[i]), i);
+}
+
+TEST_F(ManagerTest, AThreadWaitsUntilAnotherReleases) {
+  Open();
+  const auto objects = MakeMany(12);
+  std::vector<Manager::Want> wants;
+  for (int i = 0; i < 6; ++i) wants.push_back({objects[i].block, true});
+  ASSERT_TRUE(manager_->Hold(wants).ok());
+  std::atomic<bool> done{false};
+  std::thread other([&] {
+    std::vector<Manager::Want> its;
+    for (int i = 6; i < 12; ++i) its.push_back({objects[i].block, true});
+    EXPECT_TRUE(manager_->Hold(its).ok());
+    done = true;
+    for (const auto& want : its) manager_->Release(want.block, manager_->Taker());
+  });
+  while (manager_->counters().room_waits == 0) std::this_thread::yield();
+  EXPECT_FALSE(done);
+  for (const auto& want : wants) manager_->Release(want.block, manager_->Taker());
+  other.join();
+  EXPECT_TRUE(done);
+}
+
+TEST_F(ManagerTest, WithoutWaitingItFailsAlsoBesideOthers) {
+  Open(kMiB, FakeStore::Ends::kAtOnce, /*waits=*/false);
+  const auto objects = MakeMany(12);
+  std::vector<Manager::Want> wants;
+  for (int i = 0; i < 6; ++i) wants.push_back({objects[i].block, true});
+  ASSERT_TRUE(manager_->Hold(wants).ok());
+  std::thread([&] {
+    std::vector<Manager::Want> its;
+    for (int i = 6; i < 12; ++i) its.push_back({objects[i].block, true});
+    EXPECT_TRUE(absl::IsOutOfRange(manager_->Hold(its)));
+  }).join();
+  for (const auto& want : wants) manager_->Release(want.block, manager_->Taker());
+}
+
+// The thread that holds the room has ended: nobody will release it.
+TEST_F(ManagerTest, AWaitHasADeadline) {
+  Open(kMiB, FakeStore::Ends::kAtOnce, /*waits=*/true, /*wait_ms=*/50);
+  const auto objects = MakeMany(12);
+  ThreadRecord* taker = nullptr;
+  std::thread([&] {
+    for (int i = 0; i < 7; ++i) EXPECT_TRUE(manager_->Hold(objects[i].block, false).ok());
+    taker = manager_->Taker();
+  }).join();
+  EXPECT_TRUE(absl::IsOutOfRange(manager_->Hold(objects[8].block, false)));
+  for (int i = 0; i < 7; ++i) manager_->Release(objects[i].block, taker);
+  EXPECT_EQ(Read(objects[8]), 8);
+}
+
+TEST_F(ManagerTest, AServersLossIsAnErrorOfWhoNeedsIt) {
+  Open();
+  const auto objects = MakeMany(20);
+  store_->fails_reads = true;
+  EXPECT_TRUE(absl::IsDataLoss(manager_->Hold(objects[0].block, false)));
+  EXPECT_TRUE(absl::IsDataLoss(manager_->Hold(objects[0].block, true)));
+  store_->fails_reads = false;
+  EXPECT_EQ(Read(objects[0]), 0);
+}
+
+TEST_F(ManagerTest, NothingIsLostWhereWritesFail) {
+  Open();
+  const auto objects = MakeMany(6);
+  store_->fails_writes = true;
+  absl::Status status;
+  std::vector<Manager::Object> more;
+  for (int i = 0; i < 20 && status.ok(); ++i) {
+    const auto made = manager_->Create(kBlock, 16, false);
+    status = made.status();
+    if (!made.ok()) break;
+    *reinterpret_cast<int*>(Manager::AddressOf(*made)) = 100 + i;
+    Release(*made);
+    more.push_back(*made);
+  }
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(Read(objects[i]), i);
+  store_->fails_writes = false;
+  MakeMany(20);
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(Read(objects[i]), i);
+  for (size_t i = 0; i < more.size(); ++i) EXPECT_EQ(Read(more[i]), 100 + static_cast<int>(i));
+}
+
+TEST_F(ManagerTest, AFullStoreIsAnErrorOfTheConstructor) {
+  Open(kMiB, FakeStore::Ends::kAtOnce, true, 60'000, /*room=*/2 * kMiB);
+  const auto objects = MakeMany(16);
+  EXPECT_TRUE(absl::IsResourceExhausted(manager_->Create(kBlock, 16, false).status()));
+  manager_->Delete(objects[3]);
+  EXPECT_EQ(Read(Make(kBlock, 77)), 77);
+}
+
+// A block that is wanted while it is written stays.
+TEST_F(ManagerTest, ABlockThatIsWantedWhileItLeavesStays) {
+  Open(kMiB, FakeStore::Ends::kWhenTold);
+  const auto objects = MakeMany(7);
+  std::thread maker([&] { Make(kBlock, 7); });
+  while (store_->started() == 0) std::this_thread::yield();
+  std::atomic<int> value{-1};
+  std::thread reader([&] { value = Read(objects[0]); });
+  // Ends what either waits for until both are done.
+  std::atomic<bool> done{false};
+  std::thread ender([&] {
+    while (!done) {
+      if (!store_->EndOne()) std::this_thread::yield();
+    }
+  });
+  reader.join();
+  maker.join();
+  done = true;
+  ender.join();
+  while (store_->EndOne()) {
+  }
+  EXPECT_EQ(value, 0);
+}
+
+TEST_F(ManagerTest, ASmallerBudgetIsReachedAndALargerOneUsed) {
+  Open(8 * kMiB);
+  const auto objects = MakeMany(60);
+  ASSERT_TRUE(manager_->SetBudget(2 * kMiB).ok());
+  EXPECT_LE(here(), 2 * kMiB);
+  for (int i = 0; i < 60; ++i) EXPECT_EQ(Read(objects[i]), i);
+  ASSERT_TRUE(manager_->SetBudget(16 * kMiB).ok());
+  for (int i = 0; i < 60; ++i) EXPECT_EQ(Read(objects[i]), i);
+  const uint64_t fetched = store_->read_bytes;
+  for (int i = 0; i < 60; ++i) EXPECT_EQ(Read(objects[i]), i);
+  EXPECT_EQ(store_->read_bytes, fetched);
+  EXPECT_TRUE(absl::IsInvalidArgument(manager_->SetBudget(kMiB - 1)));
+}
+
+TEST_F(ManagerTest, BadSizesAreRefused) {
+  Open();
+  EXPECT_TRUE(absl::IsInvalidArgument(manager_->Create(0, 16, false).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(manager_->Create(uint64_t{1} << 50, 16, false).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(manager_->Create(16, 3, false).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(manager_->Create(16, 8192, false).status()));
+  EXPECT_TRUE(absl::IsOutOfRange(manager_->Create(2 * kMiB, 16, false).status()));
+}
+
+TEST_F(ManagerTest, AGuardMayBeReleasedByAnotherThread) {
+  Open();
+  const auto objects = MakeMany(9);
+  for (int i = 0; i < 7; ++i) ASSERT_TRUE(manager_->Hold(objects[i].block, false).ok());
+  ThreadRecord* const taker = manager_->Taker();
+  std::thread([&] {
+    for (int i = 0; i < 7; ++i) manager_->Release(objects[i].block, taker);
+  }).join();
+  EXPECT_EQ(taker->guards(), 0u);
+  EXPECT_EQ(Read(objects[8]), 8);
+}
+
+}  // namespace
+}  // namespace nram

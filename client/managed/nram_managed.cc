@@ -1,0 +1,226 @@
+// nram/managed.h over Manager: turns errors into errno and a text, and does nothing else.
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/host_memory.h"
+#include "base/status.h"
+#include "client/managed/managed_handle.h"
+#include "client/managed/region_store.h"
+#include "client/memory/api_error.h"
+#include "client/pool/client_tls.h"
+#include "client/pool/pool_spec.h"
+#include "client/pool/seal_choice.h"
+
+namespace {
+
+using nram::ApiFail;
+using nram::ApiResult;
+using nram::Manager;
+
+constexpr uint32_t kCopiesMax = 4;
+
+const char* Environment(const char* name) {
+  const char* const text = std::getenv(name);
+  return text == nullptr || *text == '\0' ? nullptr : text;
+}
+
+absl::StatusOr<uint64_t> ChooseBudget(uint64_t given) {
+  const char* const text = Environment("NRAM_BUDGET");
+  if (given != 0) return given;
+  if (text == nullptr) return nram::ManagedOptions().budget_bytes;
+  if (strncmp(text, "auto", 4) == 0) {
+    NRAM_ASSIGN_OR_RETURN(const nram::HostMemory host, nram::ReadHostMemory());
+    return std::max(host.available_bytes / 2, nram::ManagedOptions::kLeastBudgetBytes);
+  }
+  absl::StatusOr<uint64_t> bytes = nram::ParseByteSize(text);
+  if (!bytes.ok()) return nram::Annotate(bytes.status(), "$NRAM_BUDGET");
+  return bytes;
+}
+
+absl::StatusOr<int> ChooseCopies(uint32_t given) {
+  uint32_t copies = std::max(given, 1u);
+  if (const char* const text = Environment("NRAM_COPIES"); given == 0 && text != nullptr) {
+    if (!absl::SimpleAtoi(text, &copies)) copies = 0;
+  }
+  if (copies < 1 || copies > kCopiesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("copies, of the options or of $NRAM_COPIES: expected 1 to ", kCopiesMax));
+  }
+  return static_cast<int>(copies);
+}
+
+absl::StatusOr<nram_managed_t*> Open(const char* pool, const nram_managed_options* options) {
+  nram_managed_options given;
+  nram_managed_options_init(&given);
+  if (options != nullptr) {
+    if (options->size != sizeof(given)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("nram_managed_options.size is ", options->size, ": call nram_managed_options_init()"));
+    }
+    given = *options;
+  }
+  nram::PoolOptions how;
+  absl::StatusOr<std::string> spec = nram::ChoosePoolSpec(pool == nullptr ? "" : pool);
+  if (!spec.ok()) return absl::NotFoundError(spec.status().message());
+  NRAM_ASSIGN_OR_RETURN(how.servers, nram::ParsePoolSpec(*spec));
+  NRAM_ASSIGN_OR_RETURN(how.tls, nram::FindClientTls(how.servers));
+  NRAM_ASSIGN_OR_RETURN(how.seal, nram::ChooseSeal(std::nullopt));
+  if (given.timeout_ms != 0) how.io_timeout_ms = given.timeout_ms;
+  how.fail_fast_after_ms = how.io_timeout_ms;  // a server is lost when the timeout says so, not before
+  if (const char* const text = Environment("NRAM_FAST_WAKE"); text != nullptr) {
+    NRAM_RETURN_IF_ERROR(nram::Annotate(nram::ParseFastWake(text, &how.fast_wake), "$NRAM_FAST_WAKE"));
+  }
+  NRAM_ASSIGN_OR_RETURN(const int copies, ChooseCopies(given.copies));
+  if (copies > 1) how.ExpectCopies();
+  nram::ManagedOptions managed;
+  NRAM_ASSIGN_OR_RETURN(managed.budget_bytes, ChooseBudget(given.budget_bytes));
+  managed.waits = given.no_wait == 0;
+  if (given.wait_ms != 0) managed.wait_ms = given.wait_ms;
+  NRAM_ASSIGN_OR_RETURN(auto store, nram::RegionStore::Open(how, copies));
+  NRAM_ASSIGN_OR_RETURN(auto manager, Manager::New(std::move(store), managed));
+  return new nram_managed{std::move(manager)};
+}
+
+Manager::Object Of(const nram_managed_object& object) {
+  return {static_cast<nram::Block*>(object.block), object.offset};
+}
+
+bool Usable(const nram_managed_t* m) {
+  if (m == nullptr) ApiFail(EINVAL, "the nram_managed handle is null");
+  return m != nullptr;
+}
+
+Manager::Room RoomOf(int flags) {
+  return (flags & NRAM_MANAGED_BEYOND) != 0 ? Manager::Room::kBeyondIfNeeded : Manager::Room::kBudget;
+}
+
+}  // namespace
+
+nram_managed_t* nram_managed_open(const char* pool, const nram_managed_options* options) {
+  return ApiResult(Open(pool, options));
+}
+
+int nram_managed_close(nram_managed_t* m) {
+  if (!Usable(m)) return -1;
+  delete m;
+  return 0;
+}
+
+nram_managed_t* nram_managed_default() {
+  static nram::Mutex mu;
+  static nram_managed_t* opened = nullptr;
+  nram::MutexLock lock(&mu);
+  if (opened == nullptr) opened = nram_managed_open(nullptr, nullptr);
+  return opened;
+}
+
+int nram_managed_new(nram_managed_t* m, size_t bytes, int flags, nram_managed_object* object) {
+  nram_managed_guard guard;
+  void* const data = nram_managed_new_aligned(m, bytes, alignof(max_align_t), flags, object, &guard);
+  if (data == nullptr) return -1;
+  memset(data, 0, bytes);
+  nram_managed_release(m, &guard);
+  return 0;
+}
+
+void* nram_managed_new_aligned(nram_managed_t* m, size_t bytes, size_t alignment, int flags,
+                               nram_managed_object* object, nram_managed_guard* guard) {
+  if (!Usable(m)) return nullptr;
+  const absl::StatusOr<Manager::Object> made = m->manager->Create(bytes, alignment, (flags & NRAM_MANAGED_FIXED) != 0);
+  if (!made.ok()) {
+    ApiResult(made.status());
+    return nullptr;
+  }
+  *object = {made->block, made->offset};
+  *guard = {made->block, m->manager->Taker()};
+  return Manager::AddressOf(*made);
+}
+
+void nram_managed_delete(nram_managed_t* m, const nram_managed_object* object) { m->manager->Delete(Of(*object)); }
+
+void* nram_managed_adhere(nram_managed_t* m, const nram_managed_object* object, int flags, nram_managed_guard* guard) {
+  if (!Usable(m)) return nullptr;
+  const Manager::Object wanted = Of(*object);
+  const absl::Status status = m->manager->Hold(wanted.block, (flags & NRAM_MANAGED_WRITE) != 0, RoomOf(flags));
+  if (!status.ok()) {
+    ApiResult(status);
+    return nullptr;
+  }
+  *guard = {wanted.block, m->manager->Taker()};
+  return Manager::AddressOf(wanted);
+}
+
+int nram_managed_adhere_all(nram_managed_t* m, size_t count, const nram_managed_object* const* objects,
+                            const int* flags, nram_managed_guard* guards, void** addresses) {
+  if (!Usable(m)) return -1;
+  std::vector<Manager::Want> wants;
+  Manager::Room room = Manager::Room::kBudget;
+  for (size_t i = 0; i < count; ++i) {
+    wants.push_back({Of(*objects[i]).block, (flags[i] & NRAM_MANAGED_WRITE) != 0});
+    if ((flags[i] & NRAM_MANAGED_BEYOND) != 0) room = Manager::Room::kBeyondIfNeeded;
+  }
+  if (const absl::Status status = m->manager->Hold(wants, room); !status.ok()) return ApiResult(status);
+  for (size_t i = 0; i < count; ++i) {
+    guards[i] = {objects[i]->block, m->manager->Taker()};
+    addresses[i] = Manager::AddressOf(Of(*objects[i]));
+  }
+  return 0;
+}
+
+void nram_managed_release(nram_managed_t* m, const nram_managed_guard* guard) {
+  m->manager->Release(static_cast<nram::Block*>(guard->block), static_cast<nram::ThreadRecord*>(guard->taker));
+}
+
+void nram_managed_start(nram_managed_t* m, const nram_managed_object* object) {
+  m->manager->Start(static_cast<nram::Block*>(object->block));
+}
+
+int nram_managed_set_budget(nram_managed_t* m, uint64_t bytes) {
+  return Usable(m) ? ApiResult(m->manager->SetBudget(bytes)) : -1;
+}
+
+void nram_managed_set_waits(nram_managed_t* m, int waits) { m->manager->SetWaits(waits != 0); }
+
+int nram_managed_set_ahead(nram_managed_t* m, uint32_t percent) {
+  return Usable(m) ? ApiResult(m->manager->SetAhead(percent)) : -1;
+}
+
+int nram_managed_get_stats(nram_managed_t* m, nram_managed_stats* stats) {
+  if (!Usable(m)) return -1;
+  if (stats->size < offsetof(nram_managed_stats, misses)) {
+    return ApiFail(EINVAL, "nram_managed_stats.size must be sizeof(struct nram_managed_stats)");
+  }
+  const nram::ManagedCounters counters = m->manager->counters();
+  const nram_managed_stats all = {.size = stats->size,
+                                  .budget_bytes = counters.budget_bytes,
+                                  .managed_bytes = counters.managed_bytes,
+                                  .local_bytes = counters.local_bytes,
+                                  .remote_bytes = counters.remote_bytes,
+                                  .metadata_bytes = counters.metadata_bytes,
+                                  .misses = counters.misses,
+                                  .ahead_hits = counters.ahead_hits,
+                                  .ahead_wasted = counters.ahead_wasted,
+                                  .fetched_bytes = counters.fetched_bytes,
+                                  .ahead_bytes = counters.ahead_bytes,
+                                  .written_bytes = counters.written_bytes,
+                                  .evictions = counters.evictions,
+                                  .room_waits = counters.room_waits,
+                                  .over_budget = counters.over_budget,
+                                  .failed_reads = counters.failed_reads,
+                                  .failed_writes = counters.failed_writes};
+  // Fields that an older library does not know are 0.
+  if (stats->size > sizeof(all)) memset(stats, 0, stats->size);
+  memcpy(stats, &all, std::min<size_t>(all.size, sizeof(all)));
+  return 0;
+}
+
+const char* nram_managed_error() { return nram::ApiError(); }

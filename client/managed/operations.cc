@@ -1,0 +1,118 @@
+// Reads and writes of the store, and what their ends change.
+
+#include <glog/logging.h>
+
+#include <utility>
+
+#include "client/managed/manager.h"
+#include "client/managed/pending.h"
+
+namespace nram {
+
+std::unique_ptr<Manager::Pending> Manager::TakePending(Block* block) {
+  std::unique_ptr<Pending> pending;
+  {
+    MutexLock lock(&mu_);
+    ++operations_;
+    if (!pendings_.empty()) {
+      pending = std::move(pendings_.back());
+      pendings_.pop_back();
+    }
+  }
+  if (pending == nullptr) {
+    pending = std::make_unique<Pending>();
+    pending->op = store_->NewOp();
+    pending->manager = this;
+  }
+  pending->block = block;
+  return pending;
+}
+
+void Manager::Begin(const Actions& actions) {
+  for (Block* const block : actions.reads) {
+    Pending* const pending = TakePending(block).release();
+    store_->StartRead(pending->op.get(), block->offset, {block->data, block->bytes}, &Manager::OnRead, pending);
+  }
+  for (Block* const block : actions.writes) {
+    Pending* const pending = TakePending(block).release();
+    store_->StartWrite(pending->op.get(), block->offset, {block->data, block->bytes}, &Manager::OnWritten, pending);
+  }
+}
+
+void Manager::OnRead(ManagedStore::Op*, void* context) {
+  auto pending = std::unique_ptr<Pending>(static_cast<Pending*>(context));
+  Manager* const manager = pending->manager;
+  manager->EndPending(std::move(pending), /*is_read=*/true);
+}
+
+void Manager::OnWritten(ManagedStore::Op*, void* context) {
+  auto pending = std::unique_ptr<Pending>(static_cast<Pending*>(context));
+  Manager* const manager = pending->manager;
+  manager->EndPending(std::move(pending), /*is_read=*/false);
+}
+
+void Manager::EndPending(std::unique_ptr<Pending> pending, bool is_read) {
+  // Operations that end where they start would start others ever deeper.
+  static thread_local bool begins = false;
+  const absl::Status status = pending->op->Wait();  // it has ended
+  Actions actions;
+  {
+    MutexLock lock(&mu_);
+    if (is_read) {
+      --ahead_reads_;
+      EndRead(pending->block, status);
+    } else {
+      EndWrite(pending->block, status);
+    }
+    pendings_.push_back(std::move(pending));
+    if (status.ok() && !begins && fetches_for_ != nullptr) FetchAhead(fetches_for_, &actions);
+  }
+  event_.Notify();
+  if (!begins) {
+    begins = true;
+    Begin(actions);
+    begins = false;
+  }
+  MutexLock lock(&mu_);
+  --operations_;
+  event_.Notify();  // under the lock: with the last operation the manager may go
+}
+
+void Manager::EndRead(Block* block, const absl::Status& status) {
+  const bool was_ahead = std::exchange(block->ahead, false);
+  if (!status.ok()) {
+    if (was_ahead) ahead_used_ -= block->bytes;
+    ++counters_.failed_reads;
+    read_errors_[block] = status;
+    block->word.fetch_and(~Block::kDirty);
+    Drop(block);
+    return;
+  }
+  counters_.fetched_bytes += block->bytes;
+  if (was_ahead) {
+    block->state = BlockState::kAhead;
+    ahead_.PushNewest(block);
+  } else {
+    MakeUsable(block);
+  }
+}
+
+void Manager::EndWrite(Block* block, const absl::Status& status) {
+  leaving_ -= block->bytes;
+  if (!status.ok()) {
+    ++counters_.failed_writes;
+    write_error_ = status;
+    block->word.fetch_or(Block::kDirty);
+    MakeUsable(block);
+    return;
+  }
+  counters_.written_bytes += block->bytes;
+  block->stored = true;
+  if ((block->word.load() & Block::kGuards) != 0) {
+    MakeUsable(block);
+  } else {
+    Drop(block);
+  }
+}
+
+}  // namespace nram

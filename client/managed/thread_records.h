@@ -1,0 +1,59 @@
+#ifndef NRAM_CLIENT_MANAGED_THREAD_RECORDS_H_
+#define NRAM_CLIENT_MANAGED_THREAD_RECORDS_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/sync.h"
+#include "client/managed/block.h"
+#include "client/managed/order.h"
+
+namespace nram {
+
+// What a manager knows of a thread. It outlives the thread: guards may be released elsewhere.
+struct ThreadRecord {
+  // Guards that the thread has taken, less those that it has released; and those that others have released.
+  std::atomic<uint64_t> held{0};
+  std::atomic<uint64_t> released_elsewhere{0};
+  std::atomic<bool> gone{false};  // the thread has ended
+
+  // Only the thread changes them.
+  std::atomic<Block*> last{nullptr};  // where it came to last
+  OrderScore score;
+
+  // Under the manager's lock.
+  bool awaits_room = false;
+  uint32_t frontier = 0;  // the block up to which is fetched ahead for it; 0: none
+
+  uint64_t guards() const {
+    return held.load(std::memory_order_relaxed) - released_elsewhere.load(std::memory_order_relaxed);
+  }
+  void NoteHeld() { held.store(held.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
+  void NoteReleased() { held.store(held.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed); }
+};
+
+// The records of a manager's threads. Thread-safe.
+class ThreadRecords {
+ public:
+  ThreadRecords();
+  // The calling thread's. Valid while these records are.
+  ThreadRecord* Mine();
+  template <typename Function>
+  void ForEach(Function function) const {
+    MutexLock lock(&mu_);
+    for (const auto& record : records_) function(*record);
+  }
+
+ private:
+  std::shared_ptr<ThreadRecord> Add();
+
+  const uint64_t id_;  // of these records; never used twice
+  mutable Mutex mu_;
+  std::vector<std::shared_ptr<ThreadRecord>> records_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_MANAGED_THREAD_RECORDS_H_

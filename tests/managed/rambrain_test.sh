@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# A program written for Rambrain, and the examples of managed memory, on a pool of this machine.
+#   rambrain_test.sh NRAM RAMBRAIN_PROGRAM TRANSPOSE CYCLIC_SCAN
+set -euo pipefail
+nram=$(readlink -f "$1")
+program=$(readlink -f "$2")
+transpose=$(readlink -f "$3")
+cyclic_scan=$(readlink -f "$4")
+
+directory=$(mktemp -d)
+export NRAM_STATE_DIR=$directory/state
+unset NRAM_POOL NRAM_BUDGET
+cleanup() {
+  "$nram" down > /dev/null 2>&1 || true
+  rm -rf "$directory"
+}
+trap cleanup EXIT
+fail() { echo "FAILED: $*" >&2; exit 1; }
+
+"$nram" up --servers=2 --donate=128M > /dev/null
+timeout 60 "$program" || fail "the program ended with $?"
+timeout 60 "$transpose" --n=1024 --budget-mib=2 || fail "transpose ended with $?"
+timeout 60 "$cyclic_scan" --mib=16 --budget-mib=4 --rounds=3 > "$directory/said" || fail "cyclic_scan ended with $?"
+cat "$directory/said"
+grep -q '^round 3: .* 0.0 MiB written' "$directory/said" || fail "a round of reading has written"
+"$transpose" --n=0 > /dev/null 2>&1 && fail "a matrix of nothing"
+echo PASSED
