@@ -22,12 +22,14 @@
 #include "absl/strings/str_cat.h"
 #include "base/fd.h"
 #include "base/host_memory.h"
+#include "base/metrics/metrics_server.h"
 #include "base/signals.h"
 #include "base/status.h"
 #include "client/pool/client_tls.h"
 #include "client/pool/pool.h"
 #include "client/pool/pool_spec.h"
 #include "client/pool/seal_choice.h"
+#include "fsd/door_figures.h"
 #include "fsd/filesystem.h"
 #include "fsd/fuse_mount.h"
 #include "fsd/hang_proof.h"
@@ -59,6 +61,7 @@ struct Daemon {
   std::unique_ptr<BlockStore> store;
   std::unique_ptr<Filesystem> filesystem;
   std::unique_ptr<FuseMount> mount;
+  std::unique_ptr<MetricsServer> metrics;  // null: nobody watches
 };
 
 // Opens the pool and the store on it. Returns the pool's name for mount tables.
@@ -92,6 +95,17 @@ absl::StatusOr<std::string> OpenPool(const FsdOptions& options, Daemon* daemon) 
   // A region of several copies places lost pages anew by itself.
   if (options.swap && copies == 1) daemon->store = NewRelocatingStore(std::move(daemon->store));
   return spec[0] == '@' ? spec.substr(1) : spec;
+}
+
+absl::Status StartMetrics(const FsdOptions& options, Daemon* daemon) {
+  if (options.metrics.empty()) return absl::OkStatus();
+  const auto tell = [is_swap = options.swap, place = options.directory, filesystem = daemon->filesystem.get(),
+                     pool = daemon->pool.get()](Figures* out) {
+    AddDoorFigures(is_swap, place, *filesystem, pool, out);
+  };
+  NRAM_ASSIGN_OR_RETURN(daemon->metrics, MetricsServer::Start(options.metrics, tell));
+  LOG(INFO) << "figures on port " << daemon->metrics->port() << ", /metrics";
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Daemon> StartDaemon(const FsdOptions& options) {
@@ -145,6 +159,8 @@ absl::StatusOr<Daemon> StartDaemon(const FsdOptions& options) {
     mount.adapter.request_timeout_s =
         static_cast<int>(std::max(options.io_timeout_ms * kSwapRequestDeadlines / 1000, kSwapRequestMinS));
   }
+  // Before the mount: who asks for an address that cannot be had gets no mount.
+  NRAM_RETURN_IF_ERROR(StartMetrics(options, &daemon));
   NRAM_ASSIGN_OR_RETURN(daemon.mount, FuseMount::Start(daemon.filesystem.get(), mount));
   return daemon;
 }

@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/metrics/metrics_address.h"
 #include "base/status.h"
 #include "base/tls/tls_dir.h"
 #include "base/units.h"
@@ -77,6 +78,9 @@ How
   --log-file=PATH      log there (default in the background: the state directory, see
                        nram up --help)
   --pid-file=PATH      write the process id there once it is mounted
+  --metrics=HOST:PORT  answer Prometheus there, at /metrics, as in 127.0.0.1:9436. HOST is numeric,
+                       IPv4, and whoever reaches it may read the figures (docs/watching.md);
+                       port 0: the kernel's choice, which the log tells (default: none)
   --threads=N          4..256 requests at once (default 16), of which read-ahead and
                        write-back leave four to all else; each takes up to 2 MiB
   --readahead=SIZE     0..64M that the kernel reads ahead of a sequential reader (default
@@ -159,6 +163,7 @@ void FsdOptions::Register(FsdOptions* options, ArgParser* parser) {
   });
   parser->String("log-file", &options->log_file);
   parser->String("pid-file", &options->pid_file);
+  parser->String("metrics", &options->metrics);
   parser->Custom("mount-options", [options](absl::string_view value) {
     for (const absl::string_view word : absl::StrSplit(value, ',', absl::SkipEmpty())) {
       options->AddMountOption(word);
@@ -180,6 +185,9 @@ void FsdOptions::AddMountOption(absl::string_view option) {
 
 absl::Status FsdOptions::Validate() const {
   if (directory.empty()) return absl::InvalidArgumentError("which directory? For example: nram-fsd /mnt/nram");
+  if (!metrics.empty()) {
+    NRAM_RETURN_IF_ERROR(Annotate(ParseMetricsAddress(metrics).status(), "--metrics"));
+  }
   if (backend != Backend::kPool && !pool.empty()) {
     return absl::InvalidArgumentError("--pool needs --backend=pool");
   }

@@ -43,6 +43,7 @@ struct FsdOptions {
   int64_t io_timeout_ms = 10'000;
   mode_t mode = 0;  // of the root directory; 0: 1777 for root as /tmp, else 0755
   std::string log_file;
+  std::string metrics;                     // the address where Prometheus scrapes figures; empty: none
   std::string pid_file;                    // written when it is mounted, removed at the end
   std::vector<std::string> mount_options;  // for the kernel
   bool directory_access_times = true;      // false: nodiratime; libfuse does not know that

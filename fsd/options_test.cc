@@ -24,6 +24,16 @@ TEST(OptionsTest, WhatTheKernelsAccessTimeOptionsBecome) {
   EXPECT_FALSE(parsed->directory_access_times);
 }
 
+TEST(OptionsTest, FiguresNeedANumericAddress) {
+  const auto good = FsdOptions::ParseMountHelper({"nram", "/mnt", "-o", "metrics=127.0.0.1:9436"});
+  ASSERT_TRUE(good.ok()) << good.status();
+  EXPECT_EQ(good->metrics, "127.0.0.1:9436");
+  EXPECT_TRUE(good->Validate().ok());
+  const absl::Status bad = FsdOptions::ParseMountHelper({"nram", "/mnt", "-o", "metrics=here"})->Validate();
+  EXPECT_EQ(bad.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(absl::StrContains(bad.message(), "--metrics: \"here\"")) << bad;
+}
+
 TEST(OptionsTest, CopiesAreOneToFourAndThePools) {
   const auto parse = [](const std::string& options) {
     return FsdOptions::ParseMountHelper({"nram", "/mnt", "-o", options});

@@ -209,6 +209,19 @@ size_t LeaseTable::live_count() const {
   return by_end_.size();
 }
 
+size_t LeaseTable::CountLate() const {
+  MutexLock lock(&mu_);
+  const int64_t now_ns = NowLocked();
+  size_t late = 0;
+  for (const auto& [end_ns, id] : by_end_) {
+    const auto it = leases_.find(id);
+    if (it == leases_.end()) continue;
+    const Lease& lease = *it->second;
+    late += lease.expires_ns_ - now_ns < lease.ttl_ms() * kNsPerMs / 2 ? 1 : 0;
+  }
+  return late;
+}
+
 size_t LeaseTable::count() const {
   MutexLock lock(&mu_);
   return leases_.size();

@@ -188,6 +188,8 @@ class LeaseTable {
   std::vector<LeaseCopies> Copies(size_t most) const;
 
   size_t live_count() const;
+  // Live leases that have less than half of their time left: clients renew theirs earlier.
+  size_t CountLate() const;
   // Live leases, and ended leases that regions name.
   size_t count() const;
   // How many leases EndExpired has looked at since the beginning.

@@ -115,6 +115,24 @@ TEST_F(LeaseTableTest, EndsWhenItsTimeIsUpWhateverItsTimeWas) {
   EXPECT_EQ(ended[0], again);
 }
 
+TEST_F(LeaseTableTest, WhoHasLessThanHalfOfTheTimeLeftIsLate) {
+  const auto usual = Grant(1);
+  const auto longer = Grant(2, /*ttl_ms=*/40'000);
+  EXPECT_EQ(leases_.CountLate(), 0u);
+  clock_.AdvanceMs(5'000);
+  EXPECT_EQ(leases_.CountLate(), 0u);
+  clock_.AdvanceMs(1);
+  EXPECT_EQ(leases_.CountLate(), 1u);
+  ASSERT_TRUE(leases_.Renew(tenant_, LeaseId{1}).ok());
+  EXPECT_EQ(leases_.CountLate(), 0u);
+  clock_.AdvanceMs(9'000);
+  EXPECT_EQ(leases_.CountLate(), 1u);
+  clock_.AdvanceMs(9'000);
+  // One is over, the other one has half of its time.
+  EXPECT_EQ(leases_.EndExpired().size(), 1u);
+  EXPECT_EQ(leases_.CountLate(), 1u);
+}
+
 TEST_F(LeaseTableTest, TheServersOwnStopsDoNotCount) {
   Grant(1);
   clock_.AdvanceMs(9'000);

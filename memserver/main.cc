@@ -56,7 +56,8 @@ int Main(int argc, char** argv) {
   if (!server.ok()) return Fail(server.status());
   if (!options.ready_file.empty()) {
     const std::string ready = absl::StrCat("{\"pid\": ", getpid(), ", \"control_port\": ", (*server)->control_port(),
-                                           ", \"data_port\": ", (*server)->data_port(), "}\n");
+                                           ", \"data_port\": ", (*server)->data_port(),
+                                           ", \"metrics_port\": ", (*server)->metrics_port(), "}\n");
     if (const absl::Status status = WriteFileAtomically(options.ready_file, ready); !status.ok()) return Fail(status);
   }
   int received = 0;

@@ -8,11 +8,14 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
+#include "base/metrics/metrics_server.h"
 #include "base/status.h"
 #include "memserver/call_threads.h"
 #include "memserver/control_connections.h"
 #include "memserver/control_server.h"
+#include "memserver/control_service.h"
 #include "memserver/listen.h"
+#include "memserver/server_figures.h"
 
 namespace nram {
 namespace {
@@ -128,7 +131,8 @@ absl::Status MemServer::Init() {
   core.incarnation = RandomIncarnation();
   core.ceiling_bytes = ceiling;
   core.fixed_bytes = baseline + DataServer::FixedBytes(data) + ControlConnections::kFixedBytes + kGrowthBytes +
-                     (handshakes_ != nullptr ? TlsBytes(control) : 0);
+                     (handshakes_ != nullptr ? TlsBytes(control) : 0) +
+                     (options_.metrics.empty() ? 0 : MetricsServer::kBytes);
   core.lease_ttl_ms = options_.lease_ttl_ms;
   core.drain = options_.drain;
   core.give_back.mode = options_.GiveBackMode();
@@ -150,8 +154,16 @@ absl::Status MemServer::Init() {
     balance_.emplace(balance);
   }
   collector_ = std::thread([this] { CollectorLoop(); });
+  NRAM_RETURN_IF_ERROR(InitMetrics());
   LOG(INFO) << "lending " << FormatByteSize(ceiling) << "; control port " << control_port() << ", data port "
             << data_port();
+  return absl::OkStatus();
+}
+
+absl::Status MemServer::InitMetrics() {
+  if (options_.metrics.empty()) return absl::OkStatus();
+  NRAM_ASSIGN_OR_RETURN(metrics_, MetricsServer::Start(options_.metrics, [this](Figures* out) { Tell(out); }));
+  LOG(INFO) << "figures on port " << metrics_port() << ", /metrics";
   return absl::OkStatus();
 }
 
@@ -198,7 +210,8 @@ void MemServer::LimitConnections(DataServerOptions* data, ControlServerOptions* 
   data->connections_max = options_.connections_max;
   // If there are more clients, some of them connect anew for their next call.
   int control_max = std::clamp(options_.connections_max / 2 + 32, 64, 1024);
-  const int others = kOtherDescriptors + kDescriptorsPerWorkers * data->workers_per_class;
+  const int watching = options_.metrics.empty() ? 0 : MetricsServer::kDescriptors;
+  const int others = kOtherDescriptors + kDescriptorsPerWorkers * data->workers_per_class + watching;
   // With TLS, a socket pair lies between; and handshakes have some.
   const int each = options_.tls_dir.empty() ? 2 : 4;
   const int shaking = options_.tls_dir.empty() ? 0 : static_cast<int>(HandshakesOptions().most);
@@ -215,6 +228,7 @@ void MemServer::LimitConnections(DataServerOptions* data, ControlServerOptions* 
 }
 
 MemServer::~MemServer() {
+  metrics_.reset();
   {
     MutexLock lock(&mu_);
     stopping_ = true;
@@ -255,7 +269,18 @@ Surroundings MemServer::Look() const {
   return around;
 }
 
+int MemServer::metrics_port() const { return metrics_ == nullptr ? 0 : metrics_->port(); }
+
+void MemServer::Tell(Figures* figures) const {
+  v1::Statistics statistics;
+  ControlService service(core_.get(), [this] { return Look(); });
+  if (!service.GetStatistics(Caller{}, v1::GetStatisticsRequest(), &statistics).ok()) return;
+  const LeaseTable& leases = core_->leases();
+  AddServerFigures(statistics, {leases.CountLate(), leases_expired_, leases.ttl_ms()}, figures);
+}
+
 void MemServer::LogEnded(const ServerCore::Leases& ended) {
+  leases_expired_.fetch_add(ended.size(), std::memory_order_relaxed);
   for (const auto& lease : ended) log_.Post(absl::StrCat("a lease of ", lease->client_name, " ended: not renewed"));
 }
 

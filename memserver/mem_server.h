@@ -6,6 +6,7 @@
 
 #include <glog/logging.h>
 
+#include <atomic>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -20,6 +21,7 @@
 #include "base/host_memory.h"
 #include "base/memory_balance.h"
 #include "base/memory_pressure.h"
+#include "base/metrics/figures.h"
 #include "base/sync.h"
 #include "base/tls/pump.h"
 #include "memserver/access.h"
@@ -34,6 +36,7 @@ namespace nram {
 
 class ControlServer;
 struct ControlServerOptions;
+class MetricsServer;
 
 // Thread-safe.
 class MemServer {
@@ -49,6 +52,7 @@ class MemServer {
   int control_port() const;
   int data_port() const { return data_->port(); }
   std::string data_socket() const;
+  int metrics_port() const;  // 0: there is none
 
   ServerCore& core() { return *core_; }
   PageStore& store() { return core_->store(); }
@@ -81,6 +85,7 @@ class MemServer {
   // Who may come in, and how.
   absl::Status InitAccess(uint64_t connections);
   absl::Status InitTls();
+  absl::Status InitMetrics();
   // Takes changed rules.
   void LookAtRules();
   // Bounds the connections of each plane by the limit of open files.
@@ -91,6 +96,8 @@ class MemServer {
   uint64_t AllowedNow();
   // The state of this process and its host, for the control plane.
   Surroundings Look() const;
+  // The figures of now, for /metrics.
+  void Tell(Figures* figures) const;
   void LogEnded(const ServerCore::Leases& ended);
   void CollectorLoop();
   // Makes malloc give back the memory that the index has freed: the arena counts it as free for data already.
@@ -111,6 +118,8 @@ class MemServer {
   std::unique_ptr<ServerCore> core_;
   std::unique_ptr<DataServer> data_;
   std::unique_ptr<ControlServer> control_;
+  std::atomic<uint64_t> leases_expired_{0};
+  std::unique_ptr<MetricsServer> metrics_;  // null: nobody watches
 
   Mutex mu_;
   CondVar wake_collector_;

@@ -4,6 +4,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/metrics/metrics_address.h"
 #include "base/status.h"
 #include "base/utf8.h"
 #include "memserver/listen.h"
@@ -89,6 +90,10 @@ Where
                            holders of certificates all but to drain)
   --allow-unauthenticated  everybody who reaches the ports may do all: without certificates
                            needed for an address that other machines reach
+  --metrics=HOST:PORT      answer Prometheus there, at /metrics, as in 10.0.0.7:9435. HOST is
+                           numeric, IPv4, and whoever reaches it may read the figures, which name no
+                           client and no region (docs/watching.md). Port 0: the kernel's choice
+                           (default: none)
   --ready-file=PATH        write the ports there, as JSON, once it serves
   --domain=NAME            what fails together with other hosts: a rack, a power feed. Copies
                            of a page are on different hosts, and in different domains where
@@ -169,6 +174,7 @@ void MemServerOptions::Register(MemServerOptions* options, ArgParser* parser) {
     return absl::InvalidArgumentError(absl::StrCat("\"", value, "\" is not accepted: expected off or swap"));
   });
   parser->Custom("spin", [options](absl::string_view value) { return SpinOptions::Parse(value, &options->spin); });
+  parser->String("metrics", &options->metrics);
   parser->String("ready-file", &options->ready_file);
 }
 
@@ -178,6 +184,9 @@ GiveBackOptions::Mode MemServerOptions::GiveBackMode() const {
 }
 
 absl::Status MemServerOptions::Validate() const {
+  if (!metrics.empty()) {
+    NRAM_RETURN_IF_ERROR(Annotate(ParseMetricsAddress(metrics).status(), "--metrics"));
+  }
   if (!donate_auto && donate_bytes == 0) {
     return absl::InvalidArgumentError(
         "--donate is needed: how much RAM to lend, for example --donate=8GiB, or --donate=auto");

@@ -48,6 +48,7 @@ struct MemServerOptions {
   SpinOptions spin;
   // The memory of the process before it stores anything. -1: measured. A test's process is no server's, so tests say.
   int64_t baseline_bytes_for_test = -1;
+  std::string metrics;     // the address where Prometheus scrapes figures; empty: none
   std::string ready_file;  // the ports are written there when the server serves
 
   GiveBackOptions::Mode GiveBackMode() const;

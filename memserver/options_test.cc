@@ -34,6 +34,12 @@ TEST(MemServerOptionsTest, AForeignInterfaceNeedsAWord) {
   EXPECT_THAT(std::string(Parse({"--donate=1G", "--listen=localhost"}).message()), HasSubstr("numeric"));
 }
 
+TEST(MemServerOptionsTest, FiguresNeedANumericAddress) {
+  EXPECT_TRUE(Parse({"--donate=1G", "--metrics=127.0.0.1:9435"}).ok());
+  EXPECT_TRUE(Parse({"--donate=1G", "--metrics=0.0.0.0:0"}).ok());
+  EXPECT_THAT(std::string(Parse({"--donate=1G", "--metrics=9435"}).message()), HasSubstr("--metrics: \"9435\""));
+}
+
 TEST(MemServerOptionsTest, WrongFlagsAreNamedWithTheirRange) {
   EXPECT_THAT(std::string(Parse({}).message()), HasSubstr("--donate"));
   EXPECT_THAT(std::string(Parse({"--donate=1M"}).message()), HasSubstr("64.0 MiB"));

@@ -15,6 +15,7 @@
 #include "base/signals.h"
 #include "base/status.h"
 #include "base/units.h"
+#include "client/memory/memory_figures.h"
 #include "client/memory/stderr_lines.h"
 
 namespace nram {
@@ -118,6 +119,10 @@ absl::Status Memory::Start() {
     auto_budget_->Start([this] { return resident_bytes(); },
                         [this](uint64_t bytes) { (void)budget_->SetBeyondPins(bytes); });
   }
+  if (!options_.metrics_file.empty()) {
+    NRAM_ASSIGN_OR_RETURN(metrics_, MetricsFile::Start(options_.metrics_file,
+                                                       [this](Figures* figures) { AddMemoryFigures(*this, figures); }));
+  }
   return absl::OkStatus();
 }
 
@@ -169,6 +174,7 @@ void Memory::HandleFaults() {
 Memory::~Memory() { (void)Close(); }
 
 absl::Status Memory::Close() {
+  metrics_.reset();
   absl::Status first_error;
   while (std::byte* const base = index_.First()) {
     absl::Status status = UnmapSegment(base);

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/fd.h"
+#include "base/metrics/metrics_file.h"
 #include "base/sync.h"
 #include "client/memory/advice.h"
 #include "client/memory/auto_budget.h"
@@ -45,6 +46,7 @@ struct MemoryOptions {
   uint32_t copies = 1;       // of each page, on servers of different hosts
   uint32_t kept_copies = 0;  // of regions that are kept; 0: two if servers of two hosts answer, or `copies` if more
   Policy policy = Policy::kSecondChance;
+  std::string metrics_file;  // see MetricsFile; "": none
   // Null: a line on stderr.
   OnLoss on_loss;
 };
@@ -99,6 +101,7 @@ class Memory {
   const Counters& counters() const { return counters_; }
   const MemoryOptions& options() const { return options_; }
   const Budget& budget() const { return *budget_; }
+  const Pool& pool() const { return *pool_; }
   WakeLatency* wake_latency() { return pool_->wake_latency(); }
   uint64_t mapped_bytes() const { return mapped_bytes_; }
   uint64_t resident_bytes() const;
@@ -138,6 +141,7 @@ class Memory {
   std::unique_ptr<AutoBudget> auto_budget_;  // null: the budget stays
   UniqueFd stop_fd_;
   std::vector<std::thread> handlers_;
+  std::unique_ptr<MetricsFile> metrics_;  // null: nobody watches
 };
 
 }  // namespace nram

@@ -135,6 +135,7 @@ absl::StatusOr<nram::MemoryOptions> ToOptions(const char* pool, const nram_optio
   if (const char* text = std::getenv("NRAM_FAST_WAKE"); text != nullptr && *text != '\0') {
     NRAM_RETURN_IF_ERROR(nram::Annotate(nram::ParseFastWake(text, &options.pool.fast_wake), "$NRAM_FAST_WAKE"));
   }
+  if (const char* text = std::getenv("NRAM_METRICS"); text != nullptr) options.metrics_file = text;
   // A server is lost when the timeout says so, not before.
   options.pool.fail_fast_after_ms = options.pool.io_timeout_ms;
   if (options.copies > 1) options.pool.ExpectCopies();

@@ -124,7 +124,8 @@ static inline void nram_options_init(struct nram_options* options) {
  * waited for, this machine's idle processors are kept from sleeping, where the process may: $NRAM_FAST_WAKE, "auto"
  * (up to 16 processors), "on" or "off". Pages of mappings without a name are sealed against their servers where one of
  * these is on another machine: $NRAM_SEAL, "1" always, "0" never; those with a name where there is a key file. The key
- * file's errors: EBUSY if it is not fit for a secret (the message tells what to do), ENOENT, EPERM.
+ * file's errors: EBUSY if it is not fit for a secret (the message tells what to do), ENOENT, EPERM. $NRAM_METRICS names
+ * a file NAME.prom, where figures for Prometheus' node_exporter are written every 10 s ("%p": the process id).
  *
  * nram_close() frees everything that was allocated or mapped through the handle; no thread may use that memory any
  * more. The handle is gone in any case; -1 says that a kept mapping could not be written back (flush before to be

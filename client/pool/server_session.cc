@@ -42,6 +42,13 @@ bool ServerSession::IsAwayTooLongLocked(int64_t now_ns) const {
 
 bool ServerSession::HasLeaseRunOutLocked(int64_t now_ns) const { return now_ns - alive_ns_ > lease_ttl_ms_ * kNsPerMs; }
 
+ServerSession::LeaseTime ServerSession::lease_time() const {
+  MutexLock lock(&mu_);
+  if (!bring_up_.is_up()) return {};
+  const int64_t whole_ns = lease_ttl_ms_ * kNsPerMs;
+  return {whole_ns, std::max<int64_t>(0, alive_ns_ + whole_ns - environment_->NowNs())};
+}
+
 bool ServerSession::away_too_long() const {
   MutexLock lock(&mu_);
   return IsAwayTooLongLocked(environment_->NowNs());

@@ -136,6 +136,13 @@ class ServerSession {
     MutexLock lock(&mu_);
     return bring_up_.is_up() ? 0 : environment_->NowNs() - down_since_ns_;
   }
+  // The lease there, as this client knows it: its whole time, and what is left of it, which is less than the server
+  // counts. 0: it has none.
+  struct LeaseTime {
+    int64_t whole_ns = 0;
+    int64_t left_ns = 0;
+  };
+  LeaseTime lease_time() const;
   // It has not come up, but not because somebody said no: an attempt took long, or the first is still under way.
   bool may_be_slow() const {
     MutexLock lock(&mu_);

@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
 #include "base/host_memory.h"
+#include "base/metrics/metrics_address.h"
 #include "base/status.h"
 #include "base/units.h"
 #include "client/pool/placement.h"
@@ -33,6 +34,7 @@ struct OnFlags {
   std::string pool;
   std::string backend = "pool";
   int64_t io_timeout_ms = 10'000;
+  std::string metrics;
   bool unprotected = false;
   std::optional<bool> seal;
   bool json = false;
@@ -58,6 +60,10 @@ struct OnFlags {
                     {"N",
                      "100..30000, after how long a server that does not answer is an I/O\n"
                      "error (default 10000); leases live for twice that"});
+    parser->String("metrics", &metrics,
+                   {"HOST:PORT",
+                    "the area's daemon answers Prometheus there, at /metrics, as in\n"
+                    "127.0.0.1:9437 (docs/watching.md; default: none)"});
     parser->Switch("unprotected", &unprotected,
                    {"",
                     "without CAP_SYS_RESOURCE and CAP_SYS_NICE (some containers lack them):\n"
@@ -143,6 +149,11 @@ int RunOn(OnFlags& flags, const Invocation& given) {
   if (!seal.ok()) return ToExitCode(seal.status(), "nram swapon");
   if (flags.backend == "pool") flags.swap.fsd_flags.push_back(*seal == Seal::kNo ? "--no-seal" : "--seal");
   if (flags.unprotected) flags.swap.fsd_flags.push_back("--unprotected");
+  if (!flags.metrics.empty()) {
+    const absl::Status address = Annotate(ParseMetricsAddress(flags.metrics).status(), "--metrics");
+    if (!address.ok()) return ToExitCode(address, "nram swapon");
+    flags.swap.fsd_flags.push_back("--metrics=" + flags.metrics);
+  }
   if (flags.backend == "pool") {
     const auto pool = ChoosePoolSpec(flags.pool);
     if (!pool.ok()) return ToExitCode(pool.status(), "nram swapon");

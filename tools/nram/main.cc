@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/fd.h"
+#include "base/version.h"
 #include "tools/nram/command.h"
 
 namespace nram {
@@ -48,7 +49,7 @@ int Main(int argc, char** argv) {
     return 0;
   }
   if (name == "--version" || name == "version") {
-    std::cout << "nram 0.1\n";
+    std::cout << "nram " << kVersion << "\n";
     return 0;
   }
   for (const Command& command : Commands()) {

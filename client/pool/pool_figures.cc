@@ -1,0 +1,52 @@
+#include "client/pool/pool_figures.h"
+
+#include <utility>
+
+#include "base/clock.h"
+
+namespace nram {
+namespace {
+
+double Of(uint64_t value) { return static_cast<double>(value); }
+double Seconds(int64_t ns) { return static_cast<double>(ns) / kNsPerSecond; }
+
+void AddServer(const ServerSession& session, Figures* figures) {
+  const Figures::Labels server = {{"server", session.name()}};
+  const ServerSession::LeaseTime lease = session.lease_time();
+  figures->Gauge("nram_client_server_up", "1: this client can use the server.", session.usable(), server);
+  figures->Gauge("nram_client_server_away_seconds", "For how long the server has been away; 0: it is not.",
+                 Seconds(session.AwayNs()), server);
+  figures->Gauge("nram_client_server_silent", "1: a call had no answer in time, less than 10 s ago.",
+                 session.was_silent(), server);
+  figures->Gauge("nram_client_server_asks", "1: the server asks for memory back; nothing new goes there.",
+                 session.asks(), server);
+  figures->Counter("nram_client_server_connects_total", "How often the server has come up.", session.times_up(),
+                   server);
+  figures->Gauge("nram_client_lease_ttl_seconds", "For how long this client's lease lives there without a renewal.",
+                 Seconds(lease.whole_ns), server);
+  figures->Gauge("nram_client_lease_left_seconds", "What is left of it. Less than half: renewals are late.",
+                 Seconds(lease.left_ns), server);
+}
+
+}  // namespace
+
+void AddPoolFigures(const Pool& pool, Figures* figures) {
+  const PoolCapacity capacity = pool.Capacity();
+  figures->Gauge("nram_client_pool_size_bytes", "What the servers that answer can store.", Of(capacity.total_bytes));
+  figures->Gauge("nram_client_pool_free_bytes", "What may still be stored there by this client.",
+                 Of(capacity.free_bytes));
+  for (size_t i = 0; i < pool.server_count(); ++i) AddServer(*pool.session(i), figures);
+  const CopiesReport copies = pool.copies();
+  for (const auto& [state, spans] :
+       {std::pair("in_sync", copies.in_sync), std::pair("degraded", copies.degraded),
+        std::pair("repairing", copies.repairing), std::pair("lost", copies.lost), std::pair("moving", copies.moving)}) {
+    figures->Gauge("nram_client_spans", "Spans of this client's regions of several copies. moving: of those in sync.",
+                   Of(spans), {{"state", state}});
+  }
+  figures->Counter("nram_client_copies_made_total", "Copies that this client has made anew or moved.", Of(copies.made));
+  figures->Gauge("nram_client_repair_left_seconds",
+                 "How long repair and moves still take; 0: nothing is left, or nobody knows.",
+                 static_cast<double>(copies.left_ms) / 1000);
+}
+
+}  // namespace nram

@@ -1,0 +1,27 @@
+#include "fsd/door_figures.h"
+
+#include <sys/statvfs.h>
+
+#include "base/version.h"
+#include "client/pool/pool_figures.h"
+
+namespace nram {
+
+void AddDoorFigures(bool is_swap, const std::string& place, const Filesystem& filesystem, const Pool* pool,
+                    Figures* figures) {
+  struct statvfs stat {};
+  filesystem.StatFs(&stat);
+  const auto bytes = [&](fsblkcnt_t blocks) {
+    return static_cast<double>(blocks) * static_cast<double>(stat.f_frsize);
+  };
+  figures->Gauge("nram_door_info", "1; its labels say what the program serves.", 1,
+                 {{"version", kVersion}, {"door", is_swap ? "swap" : "mount"}, {"place", place}});
+  figures->Gauge("nram_door_size_bytes", "How much data it could have, as df shows it.", bytes(stat.f_blocks));
+  figures->Gauge("nram_door_free_bytes", "Of that: what is free.", bytes(stat.f_bavail));
+  figures->Gauge("nram_door_inodes", "How many files and directories it could have.",
+                 static_cast<double>(stat.f_files));
+  figures->Gauge("nram_door_inodes_free", "Of them: how many there are not.", static_cast<double>(stat.f_ffree));
+  if (pool != nullptr) AddPoolFigures(*pool, figures);
+}
+
+}  // namespace nram
