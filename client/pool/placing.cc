@@ -28,13 +28,13 @@ ServerSession* Placing::Choose(const Sessions& sessions, const RegionMap& map, u
 
 SpanPlacement Placing::ChooseCopies(const Sessions& sessions, const RegionMap& map, uint64_t span) {
   const int wanted = map.copies()->copies();
-  absl::flat_hash_set<uint32_t> hosts;  // of those that answer, and do not ask for memory
+  absl::flat_hash_set<uint32_t> hosts;  // of those that answer, and do not need their memory
   int away = 0;                         // the others
   const auto may_have = [&](const ServerSession& session) {
     return map.copies()->IsMember({session.index(), session.incarnation()});
   };
   for (const auto& session : sessions) {
-    if (session->up() && may_have(*session) && !session->asks()) {
+    if (session->up() && may_have(*session) && !session->needs_memory()) {
       hosts.insert(session->host());
     } else {
       ++away;

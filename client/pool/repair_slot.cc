@@ -136,10 +136,8 @@ ServerSession* Repairer::ChooseTarget(Slot* slot, const CopyMap::Plan& plan) con
   // Where a copy has missed something, what it had goes first, and with it the room comes back.
   for (const CopyMap::Life& life : plan.stale) {
     ServerSession* const session = home_->sessions->at(life.server);
-    const ServerCapacity capacity = session->capacity();
     // What a pressed one has beyond its word, spans there need that stay.
-    const bool has_room = !capacity.pressed || capacity.free_bytes >= kSpanBytes;
-    slot->is_back = session->incarnation() == life.incarnation && has_room && may_take(life.server);
+    slot->is_back = session->incarnation() == life.incarnation && !session->needs_memory() && may_take(life.server);
     if (slot->is_back) return session;
   }
   std::vector<PlacementCandidate>& candidates = slot->candidates;

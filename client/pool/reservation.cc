@@ -227,7 +227,7 @@ bool Reservation::NoteNoRoom(uint64_t bytes) {
       search_.NoteNoAnswer(*session_);
       return true;
     case Waiter::Outcome::kRefused:
-      if ((session_->capacity().draining || session_->asks()) && PassOver()) return true;
+      if ((session_->capacity().draining || session_->needs_memory()) && PassOver()) return true;
       if (placed_) Fail(absl::ResourceExhaustedError(absl::StrCat(server, " has no room for ", FormatByteSize(bytes))));
       search_.NoteFull(*session_);
       return true;

@@ -190,6 +190,13 @@ class ServerSession {
     MutexLock lock(&mu_);
     return asked_.share > 0 || capacity_.asked_back_bytes > 0;
   }
+  // It asks, or has had too much lately and no room for a new span: what has another copy does without this one for
+  // now.
+  bool needs_memory() const {
+    MutexLock lock(&mu_);
+    return asked_.share > 0 || capacity_.asked_back_bytes > 0 ||
+           (capacity_.pressed && capacity_.free_bytes < kSpanBytes);
+  }
 
   // --- What calls have seen.
   // The server asks for memory: a renewal of the lease, soon, tells how much.

@@ -82,7 +82,8 @@ class ServerSessionTest : public ::testing::Test, private SessionDriver {
     lease.incarnation = incarnation_;
     lease.term = term_;
     lease.reservation_bytes = reservation_bytes_;
-    lease.capacity.free_bytes = share_ > 0 ? 0 : kGiB;
+    lease.capacity.free_bytes = share_ > 0 ? 0 : free_bytes_;
+    lease.capacity.pressed = share_ > 0 || pressed_;
     lease.asked_back_share = share_;
     lease.hear_again_ms = hear_again_ms_;
     return lease;
@@ -169,6 +170,8 @@ class ServerSessionTest : public ::testing::Test, private SessionDriver {
   uint64_t term_ = 1;
   uint64_t reservation_bytes_ = 0;
   uint32_t share_ = 0;  // what the server asks back
+  bool pressed_ = false;
+  uint64_t free_bytes_ = kGiB;
   uint32_t hear_again_ms_ = 100;
   int wakes_ = 0;
   int64_t asked_pages_ = 0;  // by Run
@@ -418,6 +421,28 @@ TEST_F(ServerSessionTest, WhileItIsAskedItRenewsWhenTheServerSays) {
   Run(2'000);
   EXPECT_EQ(session_.asked().share, 0u);
   EXPECT_LE(Run(9'000)[Kind::kRenew], 3);
+}
+
+// A write of two copies does without a server that is short of memory, whether it asks or not: it must not be refused.
+TEST_F(ServerSessionTest, AServerNeedsItsMemoryThatAsksOrIsPressedWithoutRoom) {
+  ComeUp();
+  EXPECT_FALSE(session_.needs_memory());
+  const auto hear = [&](uint32_t share, bool pressed, uint64_t free_bytes) {
+    share_ = share;
+    pressed_ = pressed;
+    free_bytes_ = free_bytes;
+    session_.NoteAsksBack();
+    Run(10'000);
+  };
+  hear(1, true, kGiB);
+  EXPECT_TRUE(session_.needs_memory());
+  hear(0, true, kMiB - 1);
+  EXPECT_FALSE(session_.asks());
+  EXPECT_TRUE(session_.needs_memory());
+  hear(0, true, kMiB);
+  EXPECT_FALSE(session_.needs_memory()) << "the last choice, and a choice";
+  hear(0, false, 0);
+  EXPECT_FALSE(session_.needs_memory()) << "it is full, and will be";
 }
 
 TEST_F(ServerSessionTest, AFlagOnAnAnswerOrAPingBringsOneRenewal) {
