@@ -117,7 +117,8 @@ TEST_F(SealedLossTest, ALieIsSigbusAndNeverAnotherByte) {
       ++lost;
     }
   }
-  EXPECT_GT(lost, 10);
+  // A read that is lied to is tried again, so few are lost.
+  EXPECT_GT(lost, 0);
   EXPECT_LT(lost, static_cast<int>(kPages));
   EXPECT_THAT(reason(), HasSubstr("not those last written there"));
 }
