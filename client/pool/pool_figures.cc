@@ -22,6 +22,15 @@ void AddServer(const ServerSession& session, Figures* figures) {
                  session.asks(), server);
   figures->Counter("nram_client_server_connects_total", "How often the server has come up.", session.times_up(),
                    server);
+  const SlowWaits::Totals waits = session.waits();
+  for (const Waiter::For what : {Waiter::For::kConnection, Waiter::For::kRoom, Waiter::For::kReservedRoom}) {
+    const SlowWaits::Total& total = waits[static_cast<size_t>(what)];
+    const Figures::Labels labels = {{"server", session.name()}, {"for", SlowWaits::NameOf(what)}};
+    figures->Counter("nram_client_waits_total",
+                     "Operations that had to wait before they could be sent, and no longer do.", Of(total.count),
+                     labels);
+    figures->Counter("nram_client_wait_seconds_total", "For how long these have waited.", Seconds(total.ns), labels);
+  }
   figures->Gauge("nram_client_lease_ttl_seconds", "For how long this client's lease lives there without a renewal.",
                  Seconds(lease.whole_ns), server);
   figures->Gauge("nram_client_lease_left_seconds", "What is left of it. Less than half: renewals are late.",

@@ -12,6 +12,7 @@
 #include "client/pool/placement.h"
 #include "client/pool/pool_spec.h"
 #include "client/pool/repair_pace.h"
+#include "client/pool/slow_waits.h"
 #include "client/pool/span_table.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -28,6 +29,29 @@ std::vector<PlacementCandidate> Candidates(std::initializer_list<uint64_t> weigh
     candidates.push_back({number, number, weight});
   }
   return candidates;
+}
+
+TEST(SlowWaitsTest, LongOnesAreLoggedNowAndThen) {
+  using For = Waiter::For;
+  using Outcome = Waiter::Outcome;
+  constexpr int64_t kMs = kNsPerMs;
+  SlowWaits waits;
+  EXPECT_EQ(waits.Note(For::kConnection, Outcome::kUsable, 999 * kMs, 1'000 * kMs), "");
+  EXPECT_EQ(waits.Note(For::kConnection, Outcome::kUsable, 1'500 * kMs, 2'000 * kMs),
+            "an operation has waited 1.5 s for its connection, and got it");
+  EXPECT_EQ(waits.Note(For::kRoom, Outcome::kRefused, 4'000 * kMs, 5'000 * kMs), "");
+  EXPECT_EQ(waits.Note(For::kReservedRoom, Outcome::kLate, 10 * kMs, 20'000 * kMs), "");
+  EXPECT_EQ(waits.Note(For::kRoom, Outcome::kLate, 2'000 * kMs, 21'000 * kMs),
+            "an operation has waited 2.0 s for its room, and gave up at its deadline; 1 more since the last such line, "
+            "the longest 4.0 s");
+  EXPECT_EQ(waits.Note(For::kRoom, Outcome::kGranted, 1'000 * kMs, 31'000 * kMs),
+            "an operation has waited 1.0 s for its room, and got it");
+  const SlowWaits::Totals& totals = waits.totals();
+  EXPECT_EQ(totals[0].count, 2u);
+  EXPECT_EQ(totals[0].ns, 2'499 * kMs);
+  EXPECT_EQ(totals[1].count, 3u);
+  EXPECT_EQ(totals[1].ns, 7'000 * kMs);
+  EXPECT_EQ(totals[2].count, 1u);
 }
 
 TEST(PlacementTest, StripesFollowTheWeights) {

@@ -40,6 +40,7 @@ struct Waiter {
 
   // --- Set before `resume` runs.
   Outcome outcome = Outcome::kUsable;
+  uint32_t since_ms = 0;  // when it began to wait, by the session's clock; the lower half of it
   Room::Grant grant;
 
  private:

@@ -164,11 +164,13 @@ bool ServerSession::WaitFor(Waiter* waiter) {
   MutexLock lock(&mu_);
   if (waiter->what == Waiter::For::kReservedRoom) return_waiters_ += 1;  // before the ticket is looked at
   if (waiter->what == Waiter::For::kRoom) reserver_.NoteTaken();
+  const int64_t now_ns = environment_->NowNs();
   const std::optional<Outcome> outcome =
-      JudgeLocked(waiter, environment_->NowNs(), /*may_take=*/queue_.count(Waiter::For::kRoom) == 0);
+      JudgeLocked(waiter, now_ns, /*may_take=*/queue_.count(Waiter::For::kRoom) == 0);
   if (outcome) {
     waiter->outcome = *outcome;
   } else {
+    waiter->since_ms = static_cast<uint32_t>(now_ns / kNsPerMs);
     queue_.Add(waiter);
     driver_->Wake();
   }
@@ -195,6 +197,7 @@ void ServerSession::ResumeDue() {
   }
   while (true) {
     Waiter* waiter = nullptr;
+    std::string slow;
     {
       MutexLock lock(&mu_);
       const int64_t now_ns = environment_->NowNs();
@@ -213,7 +216,12 @@ void ServerSession::ResumeDue() {
         return outcome.has_value();
       });
       CountWaitersLocked();
+      if (waiter != nullptr) {
+        const uint32_t waited_ms = static_cast<uint32_t>(now_ns / kNsPerMs) - waiter->since_ms;
+        slow = waits_.Note(waiter->what, waiter->outcome, waited_ms * kNsPerMs, now_ns);
+      }
     }
+    if (!slow.empty()) LOG(INFO) << "memory server " << name_ << ": " << slow;
     if (waiter == nullptr) return;
     waiter->resume(waiter);
     if (environment_->NowNs() >= turn_ends_ns) return driver_->Wake();

@@ -29,6 +29,7 @@
 #include "client/pool/retry_queue.h"
 #include "client/pool/room.h"
 #include "client/pool/session_action.h"
+#include "client/pool/slow_waits.h"
 #include "client/transport/control_client.h"
 #include "client/transport/transport.h"
 
@@ -215,6 +216,11 @@ class ServerSession {
   // --- Waiting.
   // True: `waiter` will be resumed, once. False: it need not wait; its outcome is set, and resume does not run.
   bool WaitFor(Waiter* waiter);
+  // Of the waits that have ended, by what was waited for.
+  SlowWaits::Totals waits() const {
+    MutexLock lock(&mu_);
+    return waits_.totals();
+  }
   // True: it will not be resumed. False: it was, or is just being resumed.
   bool Cancel(Waiter* waiter);
 
@@ -387,6 +393,7 @@ class ServerSession {
   int64_t next_life_ns_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t log_again_ns_ ABSL_GUARDED_BY(mu_) = 0;
   bool forgot_destroys_ ABSL_GUARDED_BY(mu_) = false;  // and the log does not say so yet
+  SlowWaits waits_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace nram

@@ -296,9 +296,13 @@ TEST_F(ServerSessionTest, NoDeadlineDependsOnTheDriver) {
   session_.Tick();
   EXPECT_EQ(order_, (std::vector<Resumed*>{&late}));
   EXPECT_EQ(late.outcome, Waiter::Outcome::kLate);
+  EXPECT_EQ(session_.waits()[0].count, 1u);
+  EXPECT_EQ(session_.waits()[0].ns, 20 * kNsPerMs);
   After(options_.fail_fast_after_ms);
   session_.Tick();
   EXPECT_EQ(patient.outcome, Waiter::Outcome::kAwayTooLong);
+  EXPECT_EQ(session_.waits()[0].count, 2u);
+  EXPECT_EQ(session_.waits()[0].ns, (40 + options_.fail_fast_after_ms) * kNsPerMs);
   session_.Done(under_way, Good(under_way));
 }
 

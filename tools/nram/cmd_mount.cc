@@ -35,6 +35,7 @@
 #include "fsd/options.h"
 #include "nlohmann/json.hpp"
 #include "tools/nram/command.h"
+#include "tools/nram/mounts.h"
 #include "tools/nram/programs.h"
 
 namespace nram {
@@ -69,41 +70,6 @@ std::string StateFile(const std::string& directory, absl::string_view suffix) {
 // Paths may be any bytes.
 std::string Dump(const nlohmann::json& json) {
   return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
-struct MountPoint {
-  std::string directory;
-  std::string source;
-  std::string device;  // major:minor
-};
-
-// Octal escapes, as /proc has them for blanks.
-std::string Unescape(absl::string_view text) {
-  std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '\\' && i + 3 < text.size()) {
-      out += static_cast<char>((text[i + 1] - '0') * 64 + (text[i + 2] - '0') * 8 + (text[i + 3] - '0'));
-      i += 3;
-    } else {
-      out += text[i];
-    }
-  }
-  return out;
-}
-
-// The mounts that the process `who`, or "self", sees.
-std::vector<MountPoint> FindMounts(absl::string_view who) {
-  std::vector<MountPoint> mounts;
-  const auto table = ReadFile(absl::StrCat("/proc/", who, "/mountinfo"));
-  if (!table.ok()) return mounts;
-  for (const absl::string_view line : absl::StrSplit(*table, '\n')) {
-    const std::pair<absl::string_view, absl::string_view> halves = absl::StrSplit(line, absl::MaxSplits(" - ", 1));
-    const std::vector<absl::string_view> mount = absl::StrSplit(halves.first, ' ');
-    const std::vector<absl::string_view> system = absl::StrSplit(halves.second, ' ');
-    if (mount.size() < 5 || system.size() < 2 || system[0] != "fuse.nram") continue;
-    mounts.push_back({Unescape(mount[4]), Unescape(system[1]), std::string(mount[2])});
-  }
-  return mounts;
 }
 
 int ListMounts(bool json) {

@@ -21,10 +21,11 @@ int ToExitCode(const absl::Status& status, absl::string_view program) {
 }
 
 const std::vector<Command>& Commands() {
-  static const std::vector<Command>* const commands = new std::vector<Command>{
-      UpCommand(),      DownCommand(),   MountCommand(),  UmountCommand(),  DfCommand(),        StatusCommand(),
-      RegionsCommand(), DrainCommand(),  SwaponCommand(), SwapoffCommand(), SwapsCommand(),     SortCommand(),
-      RunCommand(),     KeygenCommand(), DoctorCommand(), BenchCommand(),   CompletionCommand()};
+  static const std::vector<Command>* const commands =
+      new std::vector<Command>{UpCommand(),      DownCommand(),   MountCommand(),   UmountCommand(),    DfCommand(),
+                               StatusCommand(),  TopCommand(),    RegionsCommand(), DrainCommand(),     SwaponCommand(),
+                               SwapoffCommand(), SwapsCommand(),  SortCommand(),    RunCommand(),       KeygenCommand(),
+                               DoctorCommand(),  BundleCommand(), BenchCommand(),   CompletionCommand()};
   return *commands;
 }
 
@@ -61,7 +62,9 @@ absl::StatusOr<std::vector<PoolMember>> OpenMembers(const std::string& flag, con
   return members;
 }
 
-std::vector<absl::StatusOr<ServerStatistics>> AskStatistics(absl::Span<const PoolMember> members) {
+std::vector<absl::StatusOr<ServerStatistics>> AskStatistics(absl::Span<const PoolMember> members,
+                                                            std::vector<int64_t>* took_ns) {
+  if (took_ns != nullptr) took_ns->assign(members.size(), 0);
   std::vector<absl::StatusOr<ServerStatistics>> answers(members.size(), absl::UnknownError("not asked"));
   const int64_t deadline_ns = DeadlineAfterMs(kAskTimeoutMs);
   // A thread for each member could be thousands; a few threads take turns.
@@ -69,8 +72,11 @@ std::vector<absl::StatusOr<ServerStatistics>> AskStatistics(absl::Span<const Poo
   std::vector<std::thread> threads;
   for (size_t t = 0; t < std::min<size_t>(members.size(), 32); ++t) {
     threads.emplace_back([&] {
-      for (size_t i = next++; i < members.size(); i = next++)
+      for (size_t i = next++; i < members.size(); i = next++) {
+        const int64_t began_ns = MonotonicNs();
         answers[i] = members[i].control->GetStatistics(deadline_ns);
+        if (took_ns != nullptr) (*took_ns)[i] = MonotonicNs() - began_ns;
+      }
     });
   }
   for (auto& thread : threads) thread.join();

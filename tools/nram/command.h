@@ -102,8 +102,9 @@ inline constexpr int64_t kAskTimeoutMs = 3'000;
 absl::StatusOr<std::vector<PoolMember>> OpenMembers(const std::string& spec, const std::string& tls_dir = "");
 
 // The statistics of all members, which are asked at once; an error for a member that does not answer within
-// kAskTimeoutMs.
-std::vector<absl::StatusOr<ServerStatistics>> AskStatistics(absl::Span<const PoolMember> members);
+// kAskTimeoutMs. `took_ns`: how long each took; may be null.
+std::vector<absl::StatusOr<ServerStatistics>> AskStatistics(absl::Span<const PoolMember> members,
+                                                            std::vector<int64_t>* took_ns = nullptr);
 
 // Whether the two ends do not trust each other: the text says which lacks what.
 inline bool IsOfTrust(const absl::Status& status) {
@@ -117,6 +118,7 @@ Command DfCommand();
 Command MountCommand();
 Command UmountCommand();
 Command StatusCommand();
+Command TopCommand();
 Command RegionsCommand();
 Command DrainCommand();
 Command SortCommand();
@@ -125,6 +127,7 @@ Command SwaponCommand();
 Command SwapoffCommand();
 Command SwapsCommand();
 Command DoctorCommand();
+Command BundleCommand();
 Command BenchCommand();
 Command KeygenCommand();
 Command CompletionCommand();
