@@ -33,42 +33,6 @@ std::vector<Block*> RemoteOnes(absl::Span<const Manager::Want> wants) {
 
 }  // namespace
 
-// The thread counts the guard as its own before the block does, and no longer than the block does: whoever finds a
-// block held finds a thread that holds.
-bool Manager::HoldIfHere(Block* block, bool writes, ThreadRecord* me) {
-  uint64_t seen = block->word.load(std::memory_order_acquire);
-  if ((seen & Block::kUsable) == 0) return false;
-  me->NoteHeld();
-  while ((seen & Block::kUsable) != 0) {
-    if (block->word.compare_exchange_weak(seen, (seen + 1) | (writes ? Block::kDirty : 0))) {
-      NoteTouch(block, me);
-      return true;
-    }
-  }
-  me->NoteReleased();
-  return false;
-}
-
-void Manager::NoteTouch(Block* block, ThreadRecord* me) {
-  Block* const last = me->last.load(std::memory_order_relaxed);
-  if (last == block) return;
-  if (last != nullptr) LearnOrder(last, block->number, &me->score);
-  me->last.store(block, std::memory_order_relaxed);
-  block->used.store(clock_.load(std::memory_order_relaxed), std::memory_order_relaxed);
-}
-
-void Manager::Release(Block* block, ThreadRecord* taker) {
-  const uint64_t before = block->word.fetch_sub(1);
-  DCHECK_GT(before & Block::kGuards, 0u);
-  if (taker == records_.Mine()) {
-    taker->NoteReleased();
-  } else {
-    taker->released_elsewhere.fetch_add(1);
-  }
-  // Also when others hold the block still: threads that wait ask who holds what.
-  event_.Notify();
-}
-
 absl::Status Manager::Hold(absl::Span<const Want> wants, Room room) {
   std::vector<Want> sorted(wants.begin(), wants.end());
   std::sort(sorted.begin(), sorted.end(),

@@ -99,6 +99,8 @@ class Manager {
     const Want want{block, writes};
     return HoldSlowly({&want, 1}, room, me);
   }
+  // The same without waiting: false if the block is not here. `me`: Taker().
+  bool HoldIfHere(Block* block, bool writes, ThreadRecord* me);
   // `taker`: the record of the thread that took the guard (Taker).
   void Release(Block* block, ThreadRecord* taker);
   ThreadRecord* Taker() { return records_.Mine(); }
@@ -147,7 +149,6 @@ class Manager {
   Block* FindLocked(uint32_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // hold.cc: guards.
-  bool HoldIfHere(Block* block, bool writes, ThreadRecord* me);
   void NoteTouch(Block* block, ThreadRecord* me);
   absl::Status HoldSlowly(absl::Span<const Want> wants, Room room, ThreadRecord* me);
   Outcome TryHold(Request* request, Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -232,6 +233,41 @@ class Manager {
   uint64_t touched_ ABSL_GUARDED_BY(mu_) = 0;      // blocks fetched ahead, since the last miss
   ManagedCounters counters_ ABSL_GUARDED_BY(mu_);
 };
+
+// The thread counts the guard as its own before the block does, and no longer than the block does: whoever finds a
+// block held finds a thread that holds.
+inline bool Manager::HoldIfHere(Block* block, bool writes, ThreadRecord* me) {
+  uint64_t seen = block->word.load(std::memory_order_acquire);
+  if ((seen & Block::kUsable) == 0) return false;
+  me->NoteHeld();
+  while ((seen & Block::kUsable) != 0) {
+    if (block->word.compare_exchange_weak(seen, (seen + 1) | (writes ? Block::kDirty : 0))) {
+      NoteTouch(block, me);
+      return true;
+    }
+  }
+  me->NoteReleased();
+  return false;
+}
+
+inline void Manager::NoteTouch(Block* block, ThreadRecord* me) {
+  Block* const last = me->last.load(std::memory_order_relaxed);
+  if (last == block) return;
+  if (last != nullptr) LearnOrder(last, block->number, &me->score);
+  me->last.store(block, std::memory_order_relaxed);
+  block->used.store(clock_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+}
+
+inline void Manager::Release(Block* block, ThreadRecord* taker) {
+  block->word.fetch_sub(1);
+  if (taker == records_.Mine()) {
+    taker->NoteReleased();
+  } else {
+    taker->released_elsewhere.fetch_add(1);
+  }
+  // Also when others hold the block still: threads that wait ask who holds what.
+  event_.Notify();
+}
 
 }  // namespace nram
 

@@ -150,12 +150,16 @@ void nram_managed_delete(nram_managed_t* m, const nram_managed_object* object) {
 void* nram_managed_adhere(nram_managed_t* m, const nram_managed_object* object, int flags, nram_managed_guard* guard) {
   if (!Usable(m)) return nullptr;
   const Manager::Object wanted = Of(*object);
-  const absl::Status status = m->manager->Hold(wanted.block, (flags & NRAM_MANAGED_WRITE) != 0, RoomOf(flags));
-  if (!status.ok()) {
-    ApiResult(status);
-    return nullptr;
+  const bool writes = (flags & NRAM_MANAGED_WRITE) != 0;
+  nram::ThreadRecord* const me = m->manager->Taker();
+  if (!m->manager->HoldIfHere(wanted.block, writes, me)) {
+    const absl::Status status = m->manager->Hold(wanted.block, writes, RoomOf(flags));
+    if (!status.ok()) {
+      ApiResult(status);
+      return nullptr;
+    }
   }
-  *guard = {wanted.block, m->manager->Taker()};
+  *guard = {wanted.block, me};
   return Manager::AddressOf(wanted);
 }
 
