@@ -68,8 +68,9 @@ struct Daemon {
 absl::StatusOr<std::string> OpenPool(const FsdOptions& options, Daemon* daemon) {
   NRAM_ASSIGN_OR_RETURN(const std::string spec, ChoosePoolSpec(options.pool));
   PoolOptions pool;
-  NRAM_ASSIGN_OR_RETURN(pool.servers, ParsePoolSpec(spec));
-  NRAM_ASSIGN_OR_RETURN(pool.tls, FindClientTls(pool.servers));
+  NRAM_RETURN_IF_ERROR(UsePool(spec, &pool));
+  // What keeps a machine from hanging allocates nothing later: an area has the servers that it began with.
+  if (options.swap) pool.members = nullptr;
   pool.client_name = ClientName(options.swap ? "swap" : "mount", options.directory, getpid());
   pool.io_timeout_ms = options.io_timeout_ms;
   if (options.swap) {

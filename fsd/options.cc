@@ -40,7 +40,8 @@ and for looking at it in front. `umount DIRECTORY`, `nram umount`, SIGTERM and C
 the files are then gone.
 
 What
-  --pool=SPEC          host:port,host:port,... or a host file (default: $NRAM_POOL, else the
+  --pool=SPEC          host:port,host:port,..., a host file, dns:NAME[:PORT], or
+                       etcd:HOST[:PORT],.../NAME (default: $NRAM_POOL, else the
                        local pool of `nram up`, else /etc/nram/pool)
   --tls-dir=DIR        certificates (nram keygen), for servers that want some (default:
                        $NRAM_TLS_DIR, else /etc/nram/tls)

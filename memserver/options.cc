@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/metrics/metrics_address.h"
+#include "base/etcd/etcd_spec.h"
 #include "base/status.h"
 #include "base/utf8.h"
 #include "memserver/listen.h"
@@ -95,6 +96,13 @@ Where
                            client and no region (docs/watching.md). Port 0: the kernel's choice
                            (default: none)
   --ready-file=PATH        write the ports there, as JSON, once it serves
+  --register=etcd:HOST[:PORT],.../NAME
+                           tell etcd of this server, for clients with the same --pool. The
+                           key goes when the server ends, or 10 s after it has died
+  --advertise=HOST[:PORT]  the address by which clients reach this server, for --register
+                           (default: --listen and --port)
+  --etcd-tls-dir=DIR       certificates for etcd: ca.pem, client.pem, client.key (default:
+                           $NRAM_ETCD_TLS_DIR, else /etc/nram/etcd-tls; none: without)
   --domain=NAME            what fails together with other hosts: a rack, a power feed. Copies
                            of a page are on different hosts, and in different domains where
                            there are enough (default: each host is a domain of its own)
@@ -161,6 +169,9 @@ void MemServerOptions::Register(MemServerOptions* options, ArgParser* parser) {
   parser->String("tls-dir", &options->tls_dir);
   parser->String("access", &options->access_file);
   parser->Switch("allow-unauthenticated", &options->allow_unauthenticated);
+  parser->String("register", &options->register_at);
+  parser->String("advertise", &options->advertise);
+  parser->String("etcd-tls-dir", &options->etcd_tls_dir);
   parser->String("domain", &options->domain);
   parser->String("pretend-host", &options->pretended_host);
   parser->Integer("lease-ttl-ms", 100, 3'600'000, &options->lease_ttl_ms);
@@ -183,10 +194,31 @@ GiveBackOptions::Mode MemServerOptions::GiveBackMode() const {
   return give_back.value_or(donate_auto ? Mode::kPressure : Mode::kOff);
 }
 
+absl::Status MemServerOptions::CheckRegistration() const {
+  if (register_at.empty()) {
+    if (advertise.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError("--advertise needs --register=etcd:HOST/NAME");
+  }
+  NRAM_RETURN_IF_ERROR(Annotate(EtcdSpec::Parse(register_at).status(), "--register"));
+  if (!advertise.empty()) {
+    const bool is_fit = advertise.size() <= 200 && IsPrintable(advertise) && advertise.find('/') == std::string::npos &&
+                        !absl::StartsWith(advertise, "unix:");
+    if (is_fit) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("--advertise: \"", Printable(advertise, 100), "\" is not accepted: expected HOST or HOST:PORT"));
+  }
+  if (listen == kNoTcp || listen == "0.0.0.0" || listen == "::") {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--listen=", listen, " names no address that clients could be told of: add --advertise=HOST[:PORT]"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status MemServerOptions::Validate() const {
   if (!metrics.empty()) {
     NRAM_RETURN_IF_ERROR(Annotate(ParseMetricsAddress(metrics).status(), "--metrics"));
   }
+  NRAM_RETURN_IF_ERROR(CheckRegistration());
   if (!donate_auto && donate_bytes == 0) {
     return absl::InvalidArgumentError(
         "--donate is needed: how much RAM to lend, for example --donate=8GiB, or --donate=auto");

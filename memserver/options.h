@@ -48,12 +48,16 @@ struct MemServerOptions {
   SpinOptions spin;
   // The memory of the process before it stores anything. -1: measured. A test's process is no server's, so tests say.
   int64_t baseline_bytes_for_test = -1;
-  std::string metrics;     // the address where Prometheus scrapes figures; empty: none
-  std::string ready_file;  // the ports are written there when the server serves
+  std::string metrics;       // the address where Prometheus scrapes figures; empty: none
+  std::string register_at;   // etcd:HOST[:PORT],.../NAME; empty: nowhere
+  std::string advertise;     // HOST[:PORT], by which clients reach the control port; empty: `listen` and the port
+  std::string etcd_tls_dir;  // certificates for etcd; empty: the usual ones (EtcdTlsDir)
+  std::string ready_file;    // the ports are written there when the server serves
 
   GiveBackOptions::Mode GiveBackMode() const;
   // INVALID_ARGUMENT names the field's flag and the accepted range.
   absl::Status Validate() const;
+  absl::Status CheckRegistration() const;
   // Registers a flag for each field. `options` must outlive the parser.
   static void Register(MemServerOptions* options, ArgParser* parser);
   static const char* Help();

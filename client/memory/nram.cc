@@ -121,8 +121,7 @@ absl::StatusOr<nram::MemoryOptions> ToOptions(const char* pool, const nram_optio
   nram::MemoryOptions options;
   absl::StatusOr<std::string> spec = nram::ChoosePoolSpec(pool == nullptr ? "" : pool);
   if (!spec.ok()) return absl::NotFoundError(spec.status().message());
-  NRAM_ASSIGN_OR_RETURN(options.pool.servers, nram::ParsePoolSpec(*spec));
-  NRAM_ASSIGN_OR_RETURN(options.pool.tls, nram::FindClientTls(options.pool.servers));
+  NRAM_RETURN_IF_ERROR(nram::UsePool(*spec, &options.pool));
   NRAM_RETURN_IF_ERROR(ChooseBudget(given, &options));
   NRAM_ASSIGN_OR_RETURN(options.pool.seal, nram::ChooseSeal(std::nullopt));
   NRAM_ASSIGN_OR_RETURN(options.pool.key_file, nram::ChooseKeyFile(given.key_file == nullptr ? "" : given.key_file));

@@ -119,7 +119,8 @@ static inline void nram_options_init(struct nram_options* options) {
 }
 
 /*
- * Opens a pool: "host:port,host:port" or "@hostfile"; NULL: $NRAM_POOL, else the pool of `nram up` on this machine,
+ * Opens a pool: "host:port,host:port", "@hostfile", "dns:name:port" or "etcd:host:port/name"; NULL: $NRAM_POOL, else
+ * the pool of `nram up` on this machine,
  * else /etc/nram/pool. `options` may be NULL for the defaults. ENOENT: there is no such pool. While many pages are
  * waited for, this machine's idle processors are kept from sleeping, where the process may: $NRAM_FAST_WAKE, "auto"
  * (up to 16 processors), "on" or "off". Pages of mappings without a name are sealed against their servers where one of

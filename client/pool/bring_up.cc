@@ -14,7 +14,7 @@ void BringUp::GoDown(bool reconnect, int64_t now_ns) {
   // At once, unless the server has just come up, and goes down each time that it does.
   if (now_ns - up_since_ns_ > kBackoffMaxMs * kNsPerMs) backoff_ms_ = kBackoffMinMs;
   due_ns_ = began_ns_ = backoff_ms_ == kBackoffMinMs ? now_ns : now_ns + backoff_ms_ * kNsPerMs;
-  backoff_ms_ = std::min(backoff_ms_ * 2, kBackoffMaxMs);
+  backoff_ms_ = std::min(backoff_ms_ * 2, backoff_max_ms_);
 }
 
 SessionAction::Kind BringUp::Next(int64_t now_ns, int64_t lease_ttl_ms, int64_t* timeout_ms) const {
@@ -95,7 +95,7 @@ void BringUp::Fail(bool has_life, int64_t now_ns) {
   NoteEnd(now_ns);
   stage_ = has_life ? Stage::kReconnect : Stage::kHello;
   due_ns_ = began_ns_ = now_ns + backoff_ms_ * kNsPerMs;
-  backoff_ms_ = std::min(backoff_ms_ * 2, kBackoffMaxMs);
+  backoff_ms_ = std::min(backoff_ms_ * 2, backoff_max_ms_);
 }
 
 }  // namespace nram

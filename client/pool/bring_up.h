@@ -3,6 +3,7 @@
 
 // How a server comes up: the stages of an attempt, and when the next one is due. Pure.
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -32,6 +33,15 @@ class BringUp {
   bool is_up() const { return stage_ == Stage::kUp; }
   // The server has gone down. `reconnect`: its lease and life may be those from before.
   void GoDown(bool reconnect, int64_t now_ns);
+  // It is looked at from now on: this is when the first attempt begins.
+  void Begin(int64_t now_ns) { began_ns_ = now_ns; }
+  // Nobody needs it much: attempts are rare while they fail.
+  void SetPatient(bool patient, int64_t now_ns) {
+    backoff_max_ms_ = patient ? kBackoffPatientMs : kBackoffMaxMs;
+    if (patient) return;
+    backoff_ms_ = std::min(backoff_ms_, backoff_max_ms_);
+    due_ns_ = std::min(due_ns_, now_ns);
+  }
   // The server is well: when it goes down, the next attempt begins at once.
   void NoteWell() { backoff_ms_ = kBackoffMinMs; }
 
@@ -57,6 +67,7 @@ class BringUp {
   static constexpr int64_t kSlowAttemptMs = 500;  // longer than any refusal takes
   static constexpr int64_t kBackoffMinMs = 10;
   static constexpr int64_t kBackoffMaxMs = 1'000;
+  static constexpr int64_t kBackoffPatientMs = 30'000;
 
   absl::StatusOr<Stage> Advance(const SessionAction& action, SessionOutcome* outcome, uint64_t incarnation);
   void NoteEnd(int64_t now_ns);
@@ -72,6 +83,7 @@ class BringUp {
   int64_t due_ns_ = 0;
   int64_t up_since_ns_ = 0;
   int64_t backoff_ms_ = kBackoffMinMs;
+  int64_t backoff_max_ms_ = kBackoffMaxMs;
 };
 
 }  // namespace nram

@@ -34,15 +34,17 @@ void CopyMap::LookLocked(const SpanCopies& copies, Donors donors, Health* health
       continue;
     }
     joins = joins || state == CopyState::kCatchingUp;
-    const Standing standing = donors[life.server].standing;
-    there += state == CopyState::kInSync && donors[life.server].is_there ? 1 : 0;
+    // A server that has joined since they were looked at is there.
+    const Donor donor = life.server < donors.size() ? donors[life.server] : Donor{.is_there = true};
+    const Standing standing = donor.standing;
+    there += state == CopyState::kInSync && donor.is_there ? 1 : 0;
     if (standing == Standing::kStays || standing == Standing::kAsks) {
       plan->stay.push_back(life);
       if (state != CopyState::kInSync) continue;
       if (standing == Standing::kAsks) {
         plan->asked.push_back(life.server);
       } else {
-        plan->has_sibling = plan->has_sibling || donors[life.server].is_there;
+        plan->has_sibling = plan->has_sibling || donor.is_there;
       }
     } else if (state == CopyState::kInSync) {
       plan->leave.push_back(copies.presence(copy));

@@ -79,7 +79,7 @@ absl::StatusOr<std::unique_ptr<Region>> NamedRegions::Create(const RegionOptions
   }
   std::set<uint32_t> hosts;
   for (const auto& session : *sessions_) {
-    if (!session->up()) continue;
+    if (!session->up() || session->removed()) continue;
     if (!session->MayUndo()) {
       return absl::UnavailableError(
           absl::StrCat("memory server ", session->name(), " has too many failed creates of named regions to undo"));
@@ -165,9 +165,11 @@ absl::Status NamedRegions::AwaitUndone(const std::string& name, int64_t deadline
 // What each server that answers knows of regions of that name.
 absl::StatusOr<NamedRegions::Found> NamedRegions::LookFor(const std::string& name, int64_t deadline_ns) {
   Found found;
-  found.infos.resize(sessions_->size());
-  found.alive.resize(sessions_->size());
-  for (size_t i = 0; i < sessions_->size(); ++i) {
+  const size_t servers = sessions_->size();
+  found.infos.resize(servers);
+  found.alive.resize(servers);
+  for (size_t i = 0; i < servers; ++i) {
+    if (sessions_->at(i)->twin() != kNoServer) continue;  // it is asked by its other name
     if (!sessions_->at(i)->up()) {
       found.away = sessions_->at(i)->name();
       continue;

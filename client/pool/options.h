@@ -12,6 +12,7 @@
 #include "base/spin.h"
 #include "base/tls/context.h"
 #include "base/wake_latency.h"
+#include "client/members/member_source.h"
 #include "client/pool/placement.h"
 #include "client/transport/endpoint.h"
 
@@ -26,7 +27,9 @@ enum class Seal : uint8_t {
 
 struct PoolOptions {
   std::vector<Endpoint> servers;  // at least one; see pool_spec.h
-  std::string client_name;        // for people; "" says program, host and pid
+  // Where they are known, to be watched while the pool is open. Null: they never change.
+  std::shared_ptr<MemberSource> members;
+  std::string client_name;  // for people; "" says program, host and pid
   // A server that has not answered by then is left out, and taken in when it answers; but for the first one at all a
   // pool waits for io_timeout_ms, unless all refuse.
   int64_t open_timeout_ms = 2'000;

@@ -34,6 +34,7 @@ SpanPlacement Placing::ChooseCopies(const Sessions& sessions, const RegionMap& m
     return map.copies()->IsMember({session.index(), session.incarnation()});
   };
   for (const auto& session : sessions) {
+    if (session->removed()) continue;  // it gets nothing new, and may never come back
     if (session->up() && may_have(*session) && !session->needs_memory()) {
       hosts.insert(session->host());
     } else {
@@ -75,13 +76,17 @@ ServerSession* Placing::Survey(const Sessions& sessions, uint64_t bytes, absl::S
     return nullptr;
   }
   size_t away_too_long = 0;
+  ServerSession* asleep = nullptr;
   for (const auto& session : sessions) {
-    if (session->away_too_long()) {
+    if (session->away_too_long() || (session->removed() && !session->up())) {
       ++away_too_long;
+    } else if (session->asleep()) {
+      asleep = session.get();
     } else if (!session->up()) {
       return session.get();
     }
   }
+  if (asleep != nullptr) return asleep;  // whoever waits for it has it roused
   if (away_too_long == sessions.size()) {
     *why = absl::UnavailableError("no memory server of the pool answers");
   } else if (full_ == kNoServer) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -14,11 +15,15 @@
 #include "base/status.h"
 #include "base/utf8.h"
 #include "client/pool/thread_driver.h"
+#include "client/pool/waking.h"
 
 namespace nram {
 namespace {
 
 constexpr size_t kClientNameBytesMax = 255;  // as servers keep them
+constexpr size_t kMissingTold = 16;
+constexpr int64_t kOthersOfManyMs = 300;
+constexpr int64_t kAwaitAllMs = 2'000;
 
 std::string DefaultClientName() {
   char host[256] = "?";
@@ -50,6 +55,7 @@ absl::Status CheckOptions(const RegionOptions& options) {
 }  // namespace
 
 bool Pool::IsLocal(const PoolOptions& options) {
+  if (options.members != nullptr && options.members->may_be_remote()) return false;
   return std::all_of(options.servers.begin(), options.servers.end(), IsThisMachine);
 }
 
@@ -64,23 +70,55 @@ Pool::Pool(PoolOptions options, std::unique_ptr<SealSecret> secret, std::unique_
       secret_(std::move(secret)),
       sealers_(secret_ == nullptr ? nullptr : std::make_unique<Sealers>()),
       edge_(std::move(edge)),
-      sessions_(edge_->gate()),
+      sessions_(edge_->gate(), options_.members == nullptr ? options_.servers.size() : kPoolServersMax),
       home_{&sessions_, edge_->environment(), &options_, &copied_regions_, &membership_},
       repairer_(&home_),
       membership_(&home_, &repairer_),
       named_seals_(&options_, secret_.get(), sealers_.get(), edge_->environment()),
       named_regions_(&home_, &membership_, &named_seals_) {
-  for (const Endpoint& server : options_.servers) {
-    // A lease's id is a secret: each server has one that it has in common with no other.
-    const LeaseId lease{edge_->environment()->RandomId()};
-    sessions_.Add(std::make_unique<ServerSession>(static_cast<uint16_t>(sessions_.size()), server, lease, options_,
-                                                  edge_->environment()));
+  for (const Endpoint& server : options_.servers) AddSession(server);
+  // A simulation has no threads, and few servers.
+  const bool has_threads = edge_->poller() != nullptr;
+  if (has_threads && (options_.members != nullptr || options_.servers.size() > kAllAwakeMax)) {
+    live_members_ =
+        std::make_unique<LiveMembers>(&sessions_, options_.members, edge_->environment(), static_cast<Host*>(this));
+    for (const auto& session : sessions_) SetRouser(session.get());
+    live_members_->Begin();
+  } else {
+    for (const auto& session : sessions_) Drive(session.get());
   }
-  for (const auto& session : sessions_) drivers_.push_back(edge_->Drive(session.get()));
   edge_->SetTicked(&repairer_);
 }
 
+void Pool::SetRouser(ServerSession* session) {
+  // In a list that never changes, somebody has written each name with care.
+  session->SetRouser(live_members_.get(), options_.members == nullptr ? nullptr : &claims_);
+}
+
+bool Pool::Accepts(const Endpoint& server, std::string* why) const {
+  if (IsThisMachine(server) || !IsLocal(options_) || options_.seal != Seal::kAuto) return true;
+  *why = "the pool was this machine's alone when this program opened it, so pages are not sealed; start it again";
+  return false;
+}
+
+ServerSession* Pool::AddSession(const Endpoint& server) {
+  // A lease's id is a secret: each server has one that it has in common with no other.
+  const LeaseId lease{edge_->environment()->RandomId()};
+  auto session = std::make_unique<ServerSession>(static_cast<uint16_t>(sessions_.size()), server, lease, options_,
+                                                 edge_->environment());
+  ServerSession* const added = session.get();
+  if (live_members_ != nullptr) SetRouser(added);
+  sessions_.Add(std::move(session));
+  return added;
+}
+
+void Pool::Drive(ServerSession* session) {
+  sessions_.NoteAwake();
+  drivers_.push_back(edge_->Drive(session));
+}
+
 Pool::~Pool() {
+  if (live_members_ != nullptr) live_members_->Stop();
   edge_->SetTicked(nullptr);
   repairer_.BeginStop();
   for (const auto& session : sessions_) session->BeginStop();  // all at once, then one after the other
@@ -91,7 +129,10 @@ Pool::~Pool() {
 
 absl::StatusOr<std::unique_ptr<Pool>> Pool::Make(PoolOptions options, std::unique_ptr<PoolEdge> edge) {
   if (options.servers.empty()) return absl::InvalidArgumentError("a pool needs at least one server");
-  if (options.servers.size() >= kNoServer) return absl::InvalidArgumentError("too many servers");
+  const size_t most = options.members == nullptr ? kNoServer - 1 : kPoolServersMax;
+  if (options.servers.size() > most) {
+    return absl::InvalidArgumentError(absl::StrCat(options.servers.size(), " servers are more than ", most));
+  }
   std::unique_ptr<SealSecret> secret;
   if (!options.key_file.empty()) {
     NRAM_ASSIGN_OR_RETURN(secret, SealSecret::Read(options.key_file));
@@ -108,16 +149,44 @@ absl::StatusOr<std::unique_ptr<Pool>> Pool::Open(PoolOptions options) {
   const int64_t now_ns = pool->edge_->environment()->NowNs();
   const int64_t deadline_ns = now_ns + pool->options_.open_timeout_ms * kNsPerMs;
   pool->AwaitOne(deadline_ns, now_ns + pool->options_.io_timeout_ms * kNsPerMs);
-  std::vector<std::string> missing;
-  for (const auto& session : pool->sessions_) {
-    const absl::Status status = session->keeps_out() ? session->last_error() : session->AwaitUp(deadline_ns);
-    if (!status.ok()) missing.push_back(std::string(status.message()));
+  std::vector<std::string> missing = pool->AwaitOthers(deadline_ns);
+  const bool is_any_up = absl::c_any_of(pool->sessions_, [](const auto& session) { return session->up(); });
+  if (missing.size() > kMissingTold) {
+    const size_t more = missing.size() - kMissingTold;
+    missing.resize(kMissingTold);
+    missing.push_back(absl::StrCat("and ", more, " more"));
   }
-  if (missing.size() == pool->sessions_.size()) {
+  if (!is_any_up && !missing.empty()) {
     return absl::UnavailableError(absl::StrCat("no memory server of the pool answers: ", absl::StrJoin(missing, "; ")));
   }
   for (const std::string& why : missing) LOG(WARNING) << "left out for now: " << why;
   return pool;
+}
+
+std::vector<std::string> Pool::AwaitOthers(int64_t deadline_ns) {
+  // Of many, others are used in place of those that are slow.
+  const bool is_large = sessions_.size() > kAllAwakeMax;
+  if (is_large) deadline_ns = std::min(deadline_ns, edge_->environment()->NowNs() + kOthersOfManyMs * kNsPerMs);
+  std::vector<std::string> missing;
+  for (const auto& session : sessions_) {
+    if (session->asleep()) continue;
+    const bool waits = !session->keeps_out() && (!is_large || session->may_be_slow());
+    const absl::Status status = session->up() ? absl::OkStatus()
+                                : waits       ? session->AwaitUp(deadline_ns)
+                                              : session->last_error();
+    if (!status.ok()) missing.push_back(std::string(status.message()));
+  }
+  return missing;
+}
+
+void Pool::AwaitAll() {
+  if (live_members_ == nullptr) return;
+  if (absl::c_none_of(sessions_, [](const auto& session) { return session->asleep(); })) return;
+  live_members_->RouseAll();
+  const int64_t deadline_ns = edge_->environment()->NowNs() + kAwaitAllMs * kNsPerMs;
+  for (const auto& session : sessions_) {
+    if (!session->up() && session->may_be_slow()) (void)session->AwaitUp(deadline_ns);
+  }
 }
 
 void Pool::AwaitOne(int64_t usual_ns, int64_t latest_ns) {
@@ -128,6 +197,7 @@ void Pool::AwaitOne(int64_t usual_ns, int64_t latest_ns) {
     bool all_refuse = true;
     for (const auto& session : sessions_) {
       if (session->up()) return;
+      if (session->asleep()) continue;
       slow = slow || session->may_be_slow();
       all_refuse = all_refuse && session->keeps_out();
     }
@@ -153,6 +223,7 @@ int Pool::CountHosts(bool with_away) const {
   absl::flat_hash_set<uint32_t> hosts;
   int away = 0;
   for (const auto& session : sessions_) {
+    if (session->removed() || session->twin() != kNoServer) continue;
     if (session->up()) {
       hosts.insert(session->host());
     } else {
@@ -164,7 +235,10 @@ int Pool::CountHosts(bool with_away) const {
 
 absl::StatusOr<std::unique_ptr<Region>> Pool::CreateRegion(const RegionOptions& options) {
   NRAM_RETURN_IF_ERROR(CheckOptions(options));
-  if (!options.name.empty()) return named_regions_.Create(options);
+  if (!options.name.empty()) {
+    AwaitAll();
+    return named_regions_.Create(options);
+  }
   std::unique_ptr<RegionSeal> seal;
   if (options.seal == Seal::kYes || (options.seal == Seal::kAuto && seals_)) {
     NRAM_ASSIGN_OR_RETURN(seal, MakeSeal());

@@ -13,6 +13,8 @@
 #include "base/sync.h"
 #include "base/units.h"
 #include "base/wake_latency.h"
+#include "client/pool/claims.h"
+#include "client/pool/live_members.h"
 #include "client/pool/named_regions.h"
 #include "client/pool/named_seals.h"
 #include "client/pool/options.h"
@@ -36,14 +38,14 @@ struct PoolCapacity {
 //   auto pool = Pool::Open(PoolOptions{.servers = *ParsePoolSpec("node1:7070,node2:7070")});
 //   auto region = (*pool)->CreateRegion({.gc = true});
 //   (*region)->Write(0, bytes);
-class Pool {
+class Pool : private LiveMembers::Host {
  public:
   // Blocks until every server has answered, open_timeout_ms at most; those that have not are left out and taken in when
   // they do. If none has, but one may yet, it waits for the first of them up to io_timeout_ms. UNAVAILABLE if none
   // answers (the message names each and why). INVALID_ARGUMENT: bad options. Of the key file: as SealSecret::Read.
   static absl::StatusOr<std::unique_ptr<Pool>> Open(PoolOptions options);
   // Ends its leases: GC regions are collected, others are orphans.
-  ~Pool();
+  ~Pool() override;
 
   // An unnamed region takes no round trip: servers learn of it with its first pages. A named one is created on all
   // servers, or on none: what a failed create has left is undone before it returns, and where a server does not answer,
@@ -64,6 +66,7 @@ class Pool {
   // an owner moves it from server to server, four times as long.
   absl::StatusOr<std::unique_ptr<Region>> AttachRegion(const std::string& name, AttachMode mode,
                                                        AttachLoss loss = AttachLoss::kRefuse) {
+    AwaitAll();
     return named_regions_.Attach(name, mode, loss);
   }
 
@@ -93,6 +96,16 @@ class Pool {
 
  private:
   Pool(PoolOptions options, std::unique_ptr<SealSecret> secret, std::unique_ptr<PoolEdge> edge);
+  // LiveMembers::Host
+  bool Accepts(const Endpoint& server, std::string* why) const override;
+  ServerSession* AddSession(const Endpoint& server) override;
+  void Drive(ServerSession* session) override;
+  void SetRouser(ServerSession* session);
+  // Waits for servers that have not answered yet, and says which of those that are awake do not.
+  std::vector<std::string> AwaitOthers(int64_t deadline_ns);
+  // For named regions, of which any server may have a part: no session sleeps from now on. Blocks for two seconds at
+  // most, for servers that have neither answered nor refused.
+  void AwaitAll();
   // Until one server is up, or until the first deadline and none may still answer, or until the second.
   void AwaitOne(int64_t usual_ns, int64_t latest_ns);
   // A region's, with a number that no other has.
@@ -109,14 +122,16 @@ class Pool {
   std::vector<std::unique_ptr<SealKey>> keys_ ABSL_GUARDED_BY(seal_mu_);
   uint32_t last_number_ ABSL_GUARDED_BY(seal_mu_) = 0;  // that the last key has given
   const std::unique_ptr<PoolEdge> edge_;
+  Claims claims_;
   Sessions sessions_;
-  std::vector<std::unique_ptr<SessionDriver>> drivers_;  // of the sessions, in the same order
+  std::vector<std::unique_ptr<SessionDriver>> drivers_;  // of the sessions that are awake; live_members_ orders callers
   CopiedRegions copied_regions_;
   const RegionHome home_;
   Repairer repairer_;
   Membership membership_;
   const NamedSeals named_seals_;
   NamedRegions named_regions_;
+  std::unique_ptr<LiveMembers> live_members_;  // null where all sessions are awake, and stay as they are
 };
 
 }  // namespace nram

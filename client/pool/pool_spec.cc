@@ -1,10 +1,14 @@
 #include "client/pool/pool_spec.h"
 
+#include <glog/logging.h>
 #include <limits.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -14,54 +18,53 @@
 #include "base/file.h"
 #include "base/state_dir.h"
 #include "base/status.h"
+#include "client/pool/client_tls.h"
 
 namespace nram {
 namespace {
 
-absl::Status AddServer(absl::string_view word, std::vector<Endpoint>* servers) {
-  NRAM_ASSIGN_OR_RETURN(Endpoint endpoint, ParseEndpoint(word, kDefaultServerPort));
-  if (std::find(servers->begin(), servers->end(), endpoint) != servers->end()) {
-    return absl::InvalidArgumentError(absl::StrCat(endpoint.ToString(), " is named twice"));
-  }
-  if (servers->size() >= kPoolServersMax) {
-    return absl::InvalidArgumentError(absl::StrCat("more than ", kPoolServersMax, " servers"));
-  }
-  servers->push_back(std::move(endpoint));
-  return absl::OkStatus();
-}
-
 // Whether a pool is said by the path of a host file, and not by its servers; takes the "@" away.
 bool IsHostFile(absl::string_view* spec) {
+  if (IsMemberSpec(*spec)) return false;
   return absl::ConsumePrefix(spec, "@") || (absl::StrContains(*spec, '/') && !absl::StrContains(*spec, "unix:"));
 }
 
 }  // namespace
 
-absl::StatusOr<std::vector<Endpoint>> ParseHostFile(absl::string_view text, absl::string_view path) {
-  std::vector<Endpoint> servers;
-  int number = 0;
-  for (absl::string_view line : absl::StrSplit(text, '\n')) {
-    ++number;
-    line = absl::StripAsciiWhitespace(line.substr(0, line.find('#')));
-    if (line.empty()) continue;
-    NRAM_RETURN_IF_ERROR(Annotate(AddServer(line, &servers), absl::StrCat(path, " line ", number)));
+absl::StatusOr<FoundMembers> FindPool(absl::string_view spec) {
+  if (IsMemberSpec(spec)) {
+    NRAM_ASSIGN_OR_RETURN(std::shared_ptr<MemberSource> source, OpenMemberSource(spec));
+    return FindMembers(std::move(source));
   }
-  if (servers.empty())
-    return absl::InvalidArgumentError(absl::StrCat(path, " names no server; write one host:port a line"));
-  return servers;
+  FoundMembers found;
+  if (IsHostFile(&spec)) {
+    const std::string path(spec);
+    struct stat named {};
+    const bool may_change = stat(path.c_str(), &named) == 0 && S_ISREG(named.st_mode);
+    NRAM_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+    NRAM_ASSIGN_OR_RETURN(found.servers, ParseHostFile(text, path));
+    if (may_change) found.source = NewHostFile(std::filesystem::absolute(path).string());
+    found.name = path;
+    return found;
+  }
+  for (absl::string_view word : absl::StrSplit(spec, ',')) {
+    NRAM_RETURN_IF_ERROR(Annotate(AddServer(absl::StripAsciiWhitespace(word), &found.servers), "pool"));
+  }
+  return found;
 }
 
 absl::StatusOr<std::vector<Endpoint>> ParsePoolSpec(absl::string_view spec) {
-  if (IsHostFile(&spec)) {
-    const std::string path(spec);
-    NRAM_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
-    return ParseHostFile(text, path);
-  }
-  std::vector<Endpoint> servers;
-  for (absl::string_view word : absl::StrSplit(spec, ',')) {
-    NRAM_RETURN_IF_ERROR(Annotate(AddServer(absl::StripAsciiWhitespace(word), &servers), "pool"));
-  }
-  return servers;
+  NRAM_ASSIGN_OR_RETURN(FoundMembers found, FindPool(spec));
+  return std::move(found.servers);
+}
+
+absl::Status UsePool(absl::string_view spec, PoolOptions* options) {
+  NRAM_ASSIGN_OR_RETURN(FoundMembers found, FindPool(spec));
+  if (found.from_cache) LOG(WARNING) << "the pool's servers: " << found.Describe();
+  options->servers = std::move(found.servers);
+  options->members = std::move(found.source);
+  NRAM_ASSIGN_OR_RETURN(options->tls, FindClientTls(options->servers));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::string> ChoosePoolSpec(const std::string& flag) {
@@ -81,8 +84,8 @@ absl::StatusOr<std::string> ChoosePoolSpec(const std::string& flag) {
   }
   if (access("/etc/nram/pool", R_OK) == 0) return "@/etc/nram/pool";
   return absl::FailedPreconditionError(
-      "no pool: start a local one with `nram up`, or name one with --pool=host:port,... or --pool=HOSTFILE, in "
-      "$NRAM_POOL, or for all commands in /etc/nram/pool");
+      "no pool: start a local one with `nram up`, or name one with --pool=host:port,..., --pool=HOSTFILE, "
+      "--pool=dns:NAME or --pool=etcd:HOST/NAME, in $NRAM_POOL, or for all commands in /etc/nram/pool");
 }
 
 }  // namespace nram

@@ -112,7 +112,7 @@ void Repairer::Prepare() {
     slot.donors.reserve(servers);
     slot.candidates.reserve(servers);
   }
-  shedding_.Prepare(servers);
+  shedding_.Prepare(home_->sessions->most());
   donors_.reserve(servers);
   sheds_.reserve(kSpansATick + CopyMap::kSpansPerTableBlock);
   found_.reserve(kSpansATick + CopyMap::kSpansPerTableBlock);
@@ -147,6 +147,7 @@ void Repairer::LookAtDonors(Donors* donors) const {
 void Repairer::HearServers() {
   bool some_are_urgent = false;
   for (const auto& session : *home_->sessions) {
+    if (session->asleep()) continue;
     const ServerSession::Asked asked = session->asked();
     const ServerCapacity capacity = session->capacity();
     shedding_.Hear(session->index(), asked.word, capacity.leaving ? 0 : asked.share);

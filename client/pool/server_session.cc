@@ -37,7 +37,7 @@ void ServerSession::Remarks::Log() const {
 bool ServerSession::IsUsableLocked() const { return bring_up_.is_up() && !lease_ended_ && life()->connected(); }
 
 bool ServerSession::IsAwayTooLongLocked(int64_t now_ns) const {
-  return !bring_up_.is_up() && now_ns - down_since_ns_ > options_.fail_fast_after_ms * kNsPerMs;
+  return !bring_up_.is_up() && !asleep() && now_ns - down_since_ns_ > options_.fail_fast_after_ms * kNsPerMs;
 }
 
 bool ServerSession::HasLeaseRunOutLocked(int64_t now_ns) const { return now_ns - alive_ns_ > lease_ttl_ms_ * kNsPerMs; }
@@ -68,27 +68,48 @@ absl::Status ServerSession::AwaitUp(int64_t deadline_ns) {
 }
 
 void ServerSession::BeginStop() {
+  {
+    MutexLock lock(&mu_);
+    stopping_ = true;
+    changed_.SignalAll();
+    WakeDriver();
+  }
+  if (asleep()) ResumeDue();
+}
+
+void ServerSession::SetDriver(SessionDriver* driver) {
   MutexLock lock(&mu_);
-  stopping_ = true;
-  changed_.SignalAll();
-  driver_->Wake();
+  down_since_ns_ = environment_->NowNs();
+  bring_up_.Begin(down_since_ns_);
+  driver_.store(driver, std::memory_order_release);
+}
+
+void ServerSession::SetRemoved(bool removed) {
+  {
+    MutexLock lock(&mu_);
+    if (removed_.exchange(removed) == removed) return;
+    bring_up_.SetPatient(removed, environment_->NowNs());
+    SetPressedLocked();
+    next_renew_ns_ = 0;
+  }
+  WantLook();
 }
 
 void ServerSession::Suspect() {
   MutexLock lock(&mu_);
   if (bring_up_.is_up() && life()->connected()) next_renew_ns_ = 0;
-  driver_->Wake();
+  WakeDriver();
 }
 
 void ServerSession::NoteLeaseEnded(uint32_t times_up) {
   MutexLock lock(&mu_);
   if (times_up != times_up_ || !bring_up_.is_up()) return;
   lease_ended_ = true;
-  driver_->Wake();
+  WakeDriver();
 }
 
 void ServerSession::WantLook() {
-  if (!look_wanted_.exchange(true)) driver_->Wake();
+  if (!look_wanted_.exchange(true)) WakeDriver();
 }
 
 ServerLife* ServerSession::LookLocked(int64_t now_ns) {
@@ -172,7 +193,8 @@ bool ServerSession::WaitFor(Waiter* waiter) {
   } else {
     waiter->since_ms = static_cast<uint32_t>(now_ns / kNsPerMs);
     queue_.Add(waiter);
-    driver_->Wake();
+    WakeDriver();
+    if (asleep() && rouser_ != nullptr) rouser_->WantAwake(this);
   }
   CountWaitersLocked();
   return !outcome;
@@ -224,7 +246,7 @@ void ServerSession::ResumeDue() {
     if (!slow.empty()) LOG(INFO) << "memory server " << name_ << ": " << slow;
     if (waiter == nullptr) return;
     waiter->resume(waiter);
-    if (environment_->NowNs() >= turn_ends_ns) return driver_->Wake();
+    if (environment_->NowNs() >= turn_ends_ns) return WakeDriver();
   }
 }
 
@@ -238,7 +260,7 @@ void ServerSession::Tick() {
     went_down = was_up && !bring_up_.is_up();
   }
   Cut(cut);
-  if (went_down) driver_->Wake();
+  if (went_down) WakeDriver();
   ResumeDue();
 }
 
@@ -295,13 +317,13 @@ void ServerSession::RememberLocked(const Errands::Destroy& destroy) {
 void ServerSession::DestroyLater(const Errands::Destroy& destroy) {
   MutexLock lock(&mu_);
   RememberLocked(destroy);
-  driver_->Wake();
+  WakeDriver();
 }
 
 void ServerSession::UndoCreate(Errands::Undo undo) {
   MutexLock lock(&mu_);
   errands_.Add(std::move(undo));  // MayUndo was asked; calls at the same time go beyond by their number
-  driver_->Wake();
+  WakeDriver();
 }
 
 bool ServerSession::MayUndo() const {
@@ -417,7 +439,8 @@ SessionAction ServerSession::ChooseErrandLocked(int64_t now_ns, int64_t timeout_
 
 int64_t ServerSession::PingTimeLocked() const {
   // Each server and each client bounds what all its pings cost.
-  const auto servers = static_cast<int64_t>(options_.servers.size());
+  const int64_t servers =
+      fleet_ != nullptr ? fleet_->load(std::memory_order_relaxed) : static_cast<int64_t>(options_.servers.size());
   const int64_t period_ms = std::clamp(std::max(hear_again_ms_, servers * kPingMsPerServer), kPingMinMs, kPingMaxMs);
   return alive_ns_ + std::min(lease_ttl_ms_ * 2 / 5, period_ms) * kNsPerMs;
 }

@@ -22,9 +22,11 @@
 #include "base/wake_latency.h"
 #include "client/pool/bring_up.h"
 #include "client/pool/change_gate.h"
+#include "client/pool/claims.h"
 #include "client/pool/environment.h"
 #include "client/pool/errands.h"
 #include "client/pool/options.h"
+#include "client/pool/placement.h"
 #include "client/pool/reserver.h"
 #include "client/pool/retry_queue.h"
 #include "client/pool/room.h"
@@ -98,9 +100,24 @@ class ServerSession {
   ServerSession(const ServerSession&) = delete;
   ServerSession& operator=(const ServerSession&) = delete;
 
+  // --- For the pool, before others see it.
+  // Who is told that somebody waits for a session that is asleep. Does not block; the session's lock may be held.
+  class Rouser {
+   public:
+    virtual ~Rouser() = default;
+    virtual void WantAwake(ServerSession* session) = 0;
+  };
+  // All outlive the session. Null: nobody, and no other session may be the same server's.
+  void SetRouser(Rouser* rouser, Claims* claims) {
+    rouser_ = rouser;
+    claims_ = claims;
+  }
+  // How many servers the pool greets.
+  void SetFleet(const std::atomic<int64_t>* fleet) { fleet_ = fleet; }
+
   // --- For whoever drives it: one thread at a time.
   // Before the first Next. `driver` outlives the session's use.
-  void SetDriver(SessionDriver* driver) { driver_ = driver; }
+  void SetDriver(SessionDriver* driver);
   // Resumes waiters that are due and returns the next action. One action is under way at a time.
   SessionAction Next();
   // Ends the action that Next has returned. Resumes waiters that are due.
@@ -117,7 +134,15 @@ class ServerSession {
   const std::string& name() const { return name_; }
   LeaseId lease() const { return lease_; }
   const PoolOptions& options() const { return options_; }
-  ControlClient* control() const { return driver_->control(); }
+  ControlClient* control() const { return driver()->control(); }
+  // Nobody drives it yet: the server is known by its name alone.
+  bool asleep() const { return driver() == nullptr; }
+  // The server is no member of the pool any more, or is one again. While it is none, it gets nothing new, and what it
+  // has is to move, as if it said so itself.
+  void SetRemoved(bool removed);
+  bool removed() const { return removed_.load(std::memory_order_relaxed); }
+  // The session that has the same server by another name, while that keeps this one out; kNoServer: none.
+  uint16_t twin() const { return twin_.load(std::memory_order_relaxed); }
   bool up() const { return up_.load(std::memory_order_acquire); }
   // The present life; null before the first. It may be over, and not noticed yet.
   ServerLife* life() const { return life_.load(std::memory_order_acquire); }
@@ -135,7 +160,7 @@ class ServerSession {
   // For how long it has been away; 0: it is not, or nobody has noticed.
   int64_t AwayNs() const {
     MutexLock lock(&mu_);
-    return bring_up_.is_up() ? 0 : environment_->NowNs() - down_since_ns_;
+    return bring_up_.is_up() || asleep() ? 0 : environment_->NowNs() - down_since_ns_;
   }
   // The lease there, as this client knows it: its whole time, and what is left of it, which is less than the server
   // counts. 0: it has none.
@@ -149,10 +174,13 @@ class ServerSession {
     MutexLock lock(&mu_);
     return bring_up_.may_be_slow();
   }
-  // As of the last word from the server.
+  // As of the last word from the server, or of the pool's members.
   ServerCapacity capacity() const {
     MutexLock lock(&mu_);
-    return capacity_;
+    ServerCapacity capacity = capacity_;
+    capacity.draining = capacity.draining || removed_;
+    capacity.leaving = capacity.leaving || removed_;
+    return capacity;
   }
   // Equal for servers that share a host, or a domain (0: it has none). As of the server's last hello.
   uint32_t host() const { return host_.load(); }
@@ -292,6 +320,12 @@ class ServerSession {
     void Log() const;
   };
 
+  SessionDriver* driver() const { return driver_.load(std::memory_order_acquire); }
+  void WakeDriver() const {
+    if (SessionDriver* const driver = this->driver(); driver != nullptr) driver->Wake();
+  }
+  // What is kept there for later use, by all that is known of the server.
+  void SetPressedLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool IsUsableLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool IsAwayTooLongLocked(int64_t now_ns) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool HasLeaseRunOutLocked(int64_t now_ns) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -344,7 +378,12 @@ class ServerSession {
   const LeaseId lease_;
   const PoolOptions& options_;
   Environment* const environment_;
-  SessionDriver* driver_ = nullptr;
+  std::atomic<SessionDriver*> driver_{nullptr};
+  Rouser* rouser_ = nullptr;
+  Claims* claims_ = nullptr;
+  const std::atomic<int64_t>* fleet_ = nullptr;
+  std::atomic<uint16_t> twin_{kNoServer};
+  std::atomic<bool> removed_{false};  // written under mu_
 
   std::atomic<bool> up_{false};        // written under mu_
   std::atomic<uint32_t> times_up_{0};  // how often the server has come up; written under mu_

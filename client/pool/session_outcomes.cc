@@ -70,6 +70,17 @@ ServerLife* ServerSession::EndBringUpLocked(const SessionAction& action, Session
     remarks->warnings.push_back(absl::StrCat("memory server ", name_, ": a connection was broken: ", outcome->broken));
   }
   absl::Status status = bring_up_.End(action, outcome, incarnation(), now_ns);
+  if (status.ok() && action.kind == Kind::kHello && claims_ != nullptr) {
+    twin_ = claims_->Claim(bring_up_.hello().incarnation, index_);
+    if (twin_ != kNoServer) {
+      status = absl::AlreadyExistsError(
+          absl::StrCat("memory server ", name_, " is the same one as another member of the pool"));
+      bring_up_.SetPatient(true, now_ns);
+      bring_up_.Fail(incarnation() != 0, now_ns);
+    } else if (!removed_) {
+      bring_up_.SetPatient(false, now_ns);
+    }
+  }
   if (status.ok() && action.kind == Kind::kGrant && bring_up_.hello().incarnation != incarnation() &&
       lives_.size() >= kLivesMax && now_ns < next_life_ns_) {
     status = absl::UnavailableError(absl::StrCat("memory server ", name_, " has restarted ", lives_.size(),
@@ -78,7 +89,7 @@ ServerLife* ServerSession::EndBringUpLocked(const SessionAction& action, Session
   }
   if (!status.ok()) {
     last_error_ = Annotate(status, "cannot be used");
-    is_kept_out_ = absl::IsUnauthenticated(status) || absl::IsPermissionDenied(status);
+    is_kept_out_ = absl::IsUnauthenticated(status) || absl::IsPermissionDenied(status) || absl::IsAlreadyExists(status);
     if (std::exchange(was_up_, false)) remarks->warnings.push_back(std::string(last_error_.message()));
     changed_.SignalAll();
     return nullptr;
@@ -137,9 +148,13 @@ void ServerSession::NoteLeaseLocked(const LeaseInfo& info, std::optional<uint64_
   asked_.word += 1;
   asked_.share = info.asked_back_share;
   hear_again_ms_ = info.hear_again_ms;
-  reserver_.SetPressed(asked_.share > 0    ? Reserver::Pressed::kAsked
-                       : capacity_.pressed ? Reserver::Pressed::kLately
-                                           : Reserver::Pressed::kNo);
+  SetPressedLocked();
+}
+
+void ServerSession::SetPressedLocked() {
+  reserver_.SetPressed(asked_.share > 0 || removed_ ? Reserver::Pressed::kAsked
+                       : capacity_.pressed          ? Reserver::Pressed::kLately
+                                                    : Reserver::Pressed::kNo);
 }
 
 void ServerSession::EndRenewLocked(const SessionAction& action, const SessionOutcome& outcome, int64_t now_ns,

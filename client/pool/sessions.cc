@@ -6,7 +6,7 @@ namespace nram {
 
 void Sessions::FindCandidates(std::vector<PlacementCandidate>* candidates) const {
   candidates->clear();
-  for (const auto& session : sessions_) {
+  for (const auto& session : *this) {
     if (!session->up()) continue;
     const ServerCapacity capacity = session->capacity();
     ServerRoom room;

@@ -1,7 +1,11 @@
 #ifndef NRAM_CLIENT_POOL_SESSIONS_H_
 #define NRAM_CLIENT_POOL_SESSIONS_H_
 
+#include <glog/logging.h>
+
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -10,19 +14,29 @@
 
 namespace nram {
 
-// The sessions of a pool. A server's number in the pool is its place here, and never another server's. Thread-safe
-// after it has been filled.
+// The sessions of a pool. A server's number in the pool is its place here, and never another server's. Sessions are
+// added while others read; none goes. Thread-safe, but for Add: one caller at a time.
 class Sessions {
  public:
-  // `gate` outlives it.
-  explicit Sessions(ChangeGate* gate) : gate_(gate) {}
+  // `gate` outlives it. `most`: sessions that there may ever be.
+  Sessions(ChangeGate* gate, size_t most)
+      : gate_(gate), most_(most), sessions_(std::make_unique<std::unique_ptr<ServerSession>[]>(most)) {}
   // The order of changes that overlap, in regions of copies.
   ChangeGate* gate() const { return gate_; }
-  void Add(std::unique_ptr<ServerSession> session) { sessions_.push_back(std::move(session)); }
-  size_t size() const { return sessions_.size(); }
+  void Add(std::unique_ptr<ServerSession> session) {
+    const size_t index = size_.load(std::memory_order_relaxed);
+    CHECK_LT(index, most_) << "more servers than the pool has numbers";
+    session->SetFleet(&awake_);
+    sessions_[index] = std::move(session);
+    size_.store(index + 1, std::memory_order_release);
+  }
+  // One more is driven.
+  void NoteAwake() { awake_.fetch_add(1, std::memory_order_relaxed); }
+  size_t size() const { return size_.load(std::memory_order_acquire); }
+  size_t most() const { return most_; }
   ServerSession* at(size_t index) const { return sessions_[index].get(); }
-  auto begin() const { return sessions_.begin(); }
-  auto end() const { return sessions_.end(); }
+  const std::unique_ptr<ServerSession>* begin() const { return sessions_.get(); }
+  const std::unique_ptr<ServerSession>* end() const { return sessions_.get() + size(); }
 
   // Servers that new spans may go to, by free room.
   std::vector<PlacementCandidate> Candidates() const {
@@ -36,7 +50,10 @@ class Sessions {
 
  private:
   ChangeGate* const gate_;
-  std::vector<std::unique_ptr<ServerSession>> sessions_;
+  const size_t most_;
+  const std::unique_ptr<std::unique_ptr<ServerSession>[]> sessions_;
+  std::atomic<size_t> size_{0};
+  std::atomic<int64_t> awake_{0};
 };
 
 }  // namespace nram

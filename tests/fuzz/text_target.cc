@@ -5,8 +5,11 @@
 
 #include "absl/strings/string_view.h"
 #include "base/args.h"
+#include "base/etcd/etcd_spec.h"
+#include "base/etcd/server_record.h"
 #include "base/units.h"
 #include "base/utf8.h"
+#include "client/members/dns.h"
 #include "client/pool/pool_spec.h"
 #include "memserver/access.h"
 #include "tests/fuzz/targets.h"
@@ -19,6 +22,10 @@ void FuzzText(const uint8_t* data, size_t size) {
   if (const auto id = ParseId(text); id.ok()) CHECK_EQ(*ParseId(FormatId(*id)), *id);
   (void)ParseHostFile(text, "fuzz");
   // With a slash or an @ it would name a file.
+  (void)EtcdSpec::Parse(text);
+  (void)ServerRecord::Decode(text);
+  (void)ParseDnsSpec(text);
+  if (IsMemberSpec(text)) return;  // it would be asked
   if (text.find('/') == absl::string_view::npos && text.find('@') == absl::string_view::npos) (void)ParsePoolSpec(text);
   if (const auto rules = ParseAccessRules(text); rules.ok()) {
     CHECK(!rules->empty());

@@ -12,6 +12,7 @@
 #include "nlohmann/json.hpp"
 #include "tools/nram/command.h"
 #include "tools/nram/copies_report.h"
+#include "tools/nram/members_report.h"
 
 namespace nram {
 namespace {
@@ -79,7 +80,7 @@ nlohmann::json ToJson(const ServerCapacity& capacity) {
 }
 
 int PrintJson(absl::Span<const PoolMember> members, absl::Span<const absl::StatusOr<ServerStatistics>> answers,
-              const Total& total) {
+              const Total& total, const FoundMembers& where) {
   nlohmann::json donors = nlohmann::json::array();
   for (size_t i = 0; i < members.size(); ++i) {
     nlohmann::json donor = {{"address", members[i].endpoint.ToString()}, {"answers", answers[i].ok()}};
@@ -109,7 +110,10 @@ int PrintJson(absl::Span<const PoolMember> members, absl::Span<const absl::Statu
   for (int copies = 1; copies <= kReplicasMax; ++copies) {
     sum["usable_bytes"][absl::StrCat(copies)] = hosts.UsableBytes(copies);
   }
-  const nlohmann::json out = {{"donors", donors}, {"total", sum}, {"copies", CopiesToJson(SumOfCopies(answers))}};
+  const nlohmann::json out = {{"donors", donors},
+                              {"total", sum},
+                              {"copies", CopiesToJson(SumOfCopies(answers))},
+                              {"members", MembersToJson(where)}};
   std::cout << out.dump(2) << std::endl;
   return total.silent == 0 ? 0 : 1;
 }
@@ -139,11 +143,12 @@ void TellSilent(StatisticsAnswers answers, int silent) {
 }
 
 int Run(DfFlags& options, const Invocation&) {
-  const auto members = OpenMembers(options.pool);
+  FoundMembers where;
+  const auto members = OpenMembers(options.pool, "", &where);
   if (!members.ok()) return ToExitCode(members.status(), "nram df");
   const auto answers = AskStatistics(*members);
   const Total total = Sum(answers);
-  if (options.json) return PrintJson(*members, answers, total);
+  if (options.json) return PrintJson(*members, answers, total, where);
 
   const auto size = [&](uint64_t bytes) { return options.bytes ? absl::StrCat(bytes) : FormatByteSize(bytes); };
   size_t width = 5;
@@ -172,6 +177,7 @@ int Run(DfFlags& options, const Invocation&) {
     printf("\nusable with two copies on different hosts: %s\n", size(hosts.UsableBytes(2)).c_str());
   }
   PrintCopies(SumOfCopies(answers));
+  PrintMembers(where, answers.size());
   TellSilent(answers, total.silent);
   return total.silent == 0 ? 0 : 1;
 }
@@ -197,7 +203,8 @@ Shows, for each donor and in total:
 FREE is raw room: a page of two copies takes two pages of it, on different hosts. Where the
 pool has two or more hosts, a line says how much data has room with two copies. Servers that
 are draining do not count there. Then come the spans that have several copies, by their state,
-as nram status shows them.
+as nram status shows them. The last line says where the list of donors comes from, and when that
+was last heard of.
 
 "pressed": the donor needs its memory, or has needed it within the last 30 s. While the server
 asks its clients for memory, FREE is 0 and nothing new goes there; after that, it is the last

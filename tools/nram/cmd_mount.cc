@@ -115,11 +115,12 @@ std::optional<bool> SealsPages(const FsdOptions& options) {
   absl::ConsumePrefix(&path, "@");
   struct stat named {};
   if (stat(std::string(path).c_str(), &named) == 0 && !S_ISREG(named.st_mode)) return std::nullopt;
-  const auto servers = ParsePoolSpec(*spec);
+  const auto found = FindPool(*spec);
   const auto seal = ChooseSeal(options.seal);
-  if (!servers.ok() || !seal.ok()) return std::nullopt;
+  if (!found.ok() || !seal.ok()) return std::nullopt;
   PoolOptions pool;
-  pool.servers = *servers;
+  pool.servers = found->servers;
+  pool.members = found->source;
   pool.seal = *seal;
   return Pool::WouldSeal(pool);
 }

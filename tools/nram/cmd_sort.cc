@@ -242,8 +242,7 @@ void CatchSignals() {
 absl::StatusOr<PoolOptions> PoolOf(const SortFlags& flags) {
   PoolOptions options;
   NRAM_ASSIGN_OR_RETURN(const std::string spec, ChoosePoolSpec(flags.pool));
-  NRAM_ASSIGN_OR_RETURN(options.servers, ParsePoolSpec(spec));
-  NRAM_ASSIGN_OR_RETURN(options.tls, FindClientTls(options.servers));
+  NRAM_RETURN_IF_ERROR(UsePool(spec, &options));
   options.fast_wake = flags.fast_wake;
   NRAM_ASSIGN_OR_RETURN(options.seal, ChooseSeal(flags.seal));
   options.expendable = flags.expendable;

@@ -13,6 +13,7 @@
 #include "nlohmann/json.hpp"
 #include "tools/nram/command.h"
 #include "tools/nram/copies_report.h"
+#include "tools/nram/members_report.h"
 
 namespace nram {
 namespace {
@@ -53,7 +54,8 @@ void ShowGivingBack(const ServerStatistics& statistics, bool json, nlohmann::jso
 }
 
 int RunStatus(StatusFlags& options, const Invocation&) {
-  const auto members = OpenMembers(options.pool);
+  FoundMembers where;
+  const auto members = OpenMembers(options.pool, "", &where);
   if (!members.ok()) return ToExitCode(members.status(), "nram status");
   const auto answers = AskStatistics(*members);
   nlohmann::json servers = nlohmann::json::array();
@@ -85,9 +87,12 @@ int RunStatus(StatusFlags& options, const Invocation&) {
   }
   const CopiesReport copies = SumOfCopies(answers);
   if (options.json) {
-    std::cout << nlohmann::json{{"servers", servers}, {"copies", CopiesToJson(copies)}}.dump(2) << std::endl;
+    const nlohmann::json out = {
+        {"servers", servers}, {"copies", CopiesToJson(copies)}, {"members", MembersToJson(where)}};
+    std::cout << out.dump(2) << std::endl;
   } else {
     PrintCopies(copies);
+    PrintMembers(where, answers.size());
   }
   return silent == 0 ? 0 : 1;
 }
@@ -224,7 +229,8 @@ Command StatusCommand() {
 
 Shows every counter of every server of the pool, and the spans that have several copies, by
 their state, and how far their repair is: as the clients have told it, a few seconds ago.
-docs/stats.md explains them.
+docs/stats.md explains them. The last line says where the list of servers comes from, and when
+that was last heard of.
 
 A server whose donor is short of memory is "pressed". asked_back_bytes says how much its
 clients are to give back now, and for how long it has been asking; given_back_bytes, what the

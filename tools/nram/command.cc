@@ -53,12 +53,14 @@ void RegisterTlsDir(ArgParser* parser) {
                   "$NRAM_TLS_DIR, else /etc/nram/tls); none: without"});
 }
 
-absl::StatusOr<std::vector<PoolMember>> OpenMembers(const std::string& flag, const std::string& tls_dir) {
+absl::StatusOr<std::vector<PoolMember>> OpenMembers(const std::string& flag, const std::string& tls_dir,
+                                                    FoundMembers* where) {
   NRAM_ASSIGN_OR_RETURN(const std::string spec, ChoosePoolSpec(flag));
-  NRAM_ASSIGN_OR_RETURN(const std::vector<Endpoint> endpoints, ParsePoolSpec(spec));
+  NRAM_ASSIGN_OR_RETURN(FoundMembers found, FindPool(spec));
   std::vector<PoolMember> members;
-  NRAM_ASSIGN_OR_RETURN(const std::shared_ptr<TlsContext> tls, FindClientTls(endpoints, tls_dir));
-  for (const Endpoint& endpoint : endpoints) members.push_back({endpoint, ControlClient::Create(endpoint, tls)});
+  NRAM_ASSIGN_OR_RETURN(const std::shared_ptr<TlsContext> tls, FindClientTls(found.servers, tls_dir));
+  for (const Endpoint& endpoint : found.servers) members.push_back({endpoint, ControlClient::Create(endpoint, tls)});
+  if (where != nullptr) *where = std::move(found);
   return members;
 }
 

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/args.h"
+#include "client/members/find_members.h"
 #include "client/transport/control_client.h"
 #include "client/transport/endpoint.h"
 
@@ -79,7 +80,9 @@ Command DefineCommand(const CommandText& text, Words words, int (*run)(Flags& fl
 }
 
 // The flag --pool of most commands; OpenMembers reads it.
-inline constexpr FlagHelp kPoolFlag = {"POOL", "host:port,... or a host file (default: see nram --help)"};
+inline constexpr FlagHelp kPoolFlag = {"POOL",
+                                       "host:port,..., a host file, dns:NAME[:PORT] or\n"
+                                       "etcd:HOST[:PORT],.../NAME (default: see nram --help)"};
 
 // The flag --tls-dir of commands that ask servers. It sets NRAM_TLS_DIR, which this process and its children look for.
 void RegisterTlsDir(ArgParser* parser);
@@ -99,7 +102,9 @@ inline constexpr int64_t kAskTimeoutMs = 3'000;
 
 // The servers of the pool that `spec` (a --pool flag, may be empty) names. Nothing is asked yet.
 // `tls_dir`: certificates for it; "": the usual ones.
-absl::StatusOr<std::vector<PoolMember>> OpenMembers(const std::string& spec, const std::string& tls_dir = "");
+// *where: what the list of members comes from, and when that was last heard of, for people; "" for servers by name.
+absl::StatusOr<std::vector<PoolMember>> OpenMembers(const std::string& spec, const std::string& tls_dir = "",
+                                                    FoundMembers* where = nullptr);
 
 // The statistics of all members, which are asked at once; an error for a member that does not answer within
 // kAskTimeoutMs. `took_ns`: how long each took; may be null.

@@ -23,9 +23,9 @@ void PrintHelp() {
   }
   std::cout << std::flush;
   printf(
-      "\n`nram COMMAND --help` explains one. The pool is --pool=host:port,... or --pool=HOSTFILE, else $NRAM_POOL, "
-      "else the\n"
-      "local pool that `nram up` started, else /etc/nram/pool.\n"
+      "\n`nram COMMAND --help` explains one. The pool is --pool=host:port,..., --pool=HOSTFILE, --pool=dns:NAME[:PORT] "
+      "or\n--pool=etcd:HOST[:PORT],.../NAME, else $NRAM_POOL, else the local pool that `nram up` started, else\n"
+      "/etc/nram/pool.\n"
       "\nexample: nram up --servers=2 --donate=1GiB && nram df && nram down\n");
 }
 

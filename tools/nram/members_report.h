@@ -1,0 +1,19 @@
+#ifndef NRAM_TOOLS_NRAM_MEMBERS_REPORT_H_
+#define NRAM_TOOLS_NRAM_MEMBERS_REPORT_H_
+
+// Where the list of a pool's servers comes from, for people and programs.
+
+#include <cstddef>
+
+#include "client/members/find_members.h"
+#include "nlohmann/json.hpp"
+
+namespace nram {
+
+nlohmann::json MembersToJson(const FoundMembers& found);
+// A line after an empty one. Nothing for servers that were given by name.
+void PrintMembers(const FoundMembers& found, size_t servers);
+
+}  // namespace nram
+
+#endif  // NRAM_TOOLS_NRAM_MEMBERS_REPORT_H_
