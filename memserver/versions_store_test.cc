@@ -26,7 +26,8 @@ class VersionsStoreTest : public PageStoreTest, public ::testing::WithParamInter
  protected:
 #ifdef NRAM_PLANT
   VersionsStoreTest() {
-    if (const char* const bug = std::getenv("NRAM_PLANT"); bug != nullptr) EXPECT_TRUE(SetPlanted(bug));
+    const char* const bug = std::getenv("NRAM_PLANT");
+    EXPECT_TRUE(bug == nullptr || SetPlanted(bug));
   }
   ~VersionsStoreTest() override { planted = Plant::none; }
 #endif
