@@ -36,7 +36,9 @@ absl::StatusOr<FoundMembers> FindMembers(std::shared_ptr<MemberSource> source, c
       source->Look(DeadlineAfterMs(known.ok() ? kPatienceWithCacheMs : kPatienceMs));
   if (members.ok()) {
     for (const Member& member : *members) found.servers.push_back(member.endpoint);
-    (void)cache.Write(found.servers);  // it is a help, and no more
+    // It is a help, and no more. A word that has lost most of its names may be wrong: pools that are open know better.
+    const bool is_short = known.ok() && found.servers.size() * 2 < known->servers.size();
+    if (!is_short) (void)cache.Write(found.servers);
     return found;
   }
   if (!known.ok()) return members.status();

@@ -136,7 +136,12 @@ void LiveMembers::Hear(const std::vector<Member>& members) {
   if (counts) counted_ns_ = now_ns;
   Apply(roster_.Hear(OnlyAccepted(members), counts));
   SetRemoved();
-  Keep(members);
+  // Not the word itself: after an outage it may be short for a while.
+  std::vector<Member> present;
+  for (size_t i = 0; i < roster_.size(); ++i) {
+    if (!roster_.has_left(i)) present.push_back({sessions_->at(i)->endpoint()});
+  }
+  Keep(present);
 }
 
 void LiveMembers::Apply(const Roster::Step& step) {
