@@ -114,7 +114,7 @@ std::vector<sock_filter> MakeCallFilter() {
   AddMemoryCalls(&builder);
   // Processes and threads. A child that shares the memory until it executes something is none of ours.
   builder.Rule({Is(SYS_clone), {Low(0), Test::kNoneSet, CLONE_VM}}, kTell);
-  builder.Rule({Is(SYS_clone), {Low(0), Test::kAnySet, CLONE_CHILD_CLEARTID}}, kTell);
+  builder.Rule({Is(SYS_clone), {Low(0), Test::kAnySet, CLONE_THREAD | CLONE_CHILD_CLEARTID}}, kTell);
   builder.Rule({Is(SYS_fork)}, kTell);
   builder.Rule({Is(SYS_clone3)}, kNoSuchCall);
   builder.Rule({Is(SYS_process_madvise)}, kNoSuchCall);

@@ -68,7 +68,7 @@ absl::StatusOr<ProgramMemory::Answer> ProgramMemory::OnCall(const seccomp_data& 
     case SYS_mmap:
       return OnMmap(call);
     case SYS_brk:
-      return OnBrk(call.args[0]);
+      return OnBrk(call);
     case SYS_munmap:
       return OnMunmap(call);
     case SYS_mremap:
@@ -76,7 +76,8 @@ absl::StatusOr<ProgramMemory::Answer> ProgramMemory::OnCall(const seccomp_data& 
     case SYS_madvise:
       return OnMadvise(call);
     case SYS_clone:
-      return OnThreadWord(call.args[3]);
+      threaded_ = true;
+      return (call.args[0] & CLONE_CHILD_CLEARTID) != 0 ? OnThreadWord(call.args[3]) : kGoOn;
     case SYS_set_tid_address:
     case SYS_set_robust_list:
       return OnThreadWord(call.args[0]);
@@ -147,13 +148,20 @@ ProgramMemory::AnswerOr ProgramMemory::OnThreadWord(uint64_t address) {
   return kGoOn;
 }
 
+ProgramMemory::AnswerOr ProgramMemory::MakeUnarmed(const seccomp_data& call) {
+  if (!threaded_) return kGoOn;
+  NRAM_ASSIGN_OR_RETURN(const int64_t result, MakeCall(call));
+  return Made(result);
+}
+
 ProgramMemory::AnswerOr ProgramMemory::OnMmap(const seccomp_data& call) {
   const bool may_be_remote = MayBeRemote(call);
+  const bool fixed = (call.args[3] & MAP_FIXED) != 0;
   if (!armed()) {
     if (may_be_remote) NRAM_RETURN_IF_ERROR(Grow(RoundUp(call.args[1], kPageBytes)));
-    if (!armed()) return kGoOn;
+    // A file's mapping only the program itself can make.
+    if (!armed()) return fixed && (call.args[3] & MAP_ANONYMOUS) != 0 ? MakeUnarmed(call) : kGoOn;
   }
-  const bool fixed = (call.args[3] & MAP_FIXED) != 0;
   if (!may_be_remote && !fixed) return kGoOn;
   if (const auto over = PagesOf(call.args[0], call.args[1]); fixed && over.has_value()) {
     const uint64_t end = over->begin + over->pages * kPageBytes;
@@ -180,12 +188,13 @@ ProgramMemory::AnswerOr ProgramMemory::OnMmap(const seccomp_data& call) {
   return Made(result);
 }
 
-ProgramMemory::AnswerOr ProgramMemory::OnBrk(uint64_t asked) {
+ProgramMemory::AnswerOr ProgramMemory::OnBrk(const seccomp_data& call) {
+  const uint64_t asked = call.args[0];
   if (!armed()) {
     const uint64_t grown = brk_ != 0 && asked > brk_ ? asked - brk_ : 0;
     if (asked != 0) brk_ = asked;
     if (grown > 0) NRAM_RETURN_IF_ERROR(Grow(grown));
-    if (!armed()) return kGoOn;
+    if (!armed()) return MakeUnarmed(call);
   }
   const uint64_t old_end = RoundUp(brk_, kPageBytes);
   const uint64_t asked_end = RoundUp(asked, kPageBytes);
@@ -209,8 +218,9 @@ ProgramMemory::AnswerOr ProgramMemory::OnBrk(uint64_t asked) {
 }
 
 ProgramMemory::AnswerOr ProgramMemory::OnMunmap(const seccomp_data& call) {
+  if (!armed()) return MakeUnarmed(call);
   const auto run = PagesOf(call.args[0], call.args[1]);
-  if (!armed() || !run.has_value()) return kGoOn;
+  if (!run.has_value()) return kGoOn;
   const uint64_t end = run->begin + run->pages * kPageBytes;
   if (!engine_->Overlaps(run->begin, end)) return kGoOn;
   const std::vector<HomeRange> ranges = engine_->Detach(run->begin, end);
@@ -244,7 +254,7 @@ ProgramMemory::AnswerOr ProgramMemory::OnMremap(const seccomp_data& call) {
   const uint64_t new_length = RoundUp(call.args[2], kPageBytes);
   if (!armed()) {
     if (new_length > old_length) NRAM_RETURN_IF_ERROR(Grow(new_length - old_length));
-    if (!armed()) return kGoOn;
+    if (!armed()) return MakeUnarmed(call);
   }
   const auto from = PagesOf(call.args[0], call.args[1]);
   const auto to = PagesOf(call.args[4], call.args[2]);
@@ -290,8 +300,9 @@ ProgramMemory::AnswerOr ProgramMemory::OnMremap(const seccomp_data& call) {
 }
 
 ProgramMemory::AnswerOr ProgramMemory::OnMadvise(const seccomp_data& call) {
+  if (!armed()) return MakeUnarmed(call);
   const auto run = PagesOf(call.args[0], call.args[1]);
-  if (!armed() || !run.has_value()) return kGoOn;
+  if (!run.has_value()) return kGoOn;
   const uint64_t end = run->begin + run->pages * kPageBytes;
   if (!engine_->Overlaps(run->begin, end)) return kGoOn;
   // It would take pages out behind the engine's back; who asks for it falls back to mprotect(2).

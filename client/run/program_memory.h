@@ -49,8 +49,11 @@ class ProgramMemory {
   // A mapping grows by so much: arms if not all of them fit. `look`: not only if the bound says so.
   absl::Status Grow(uint64_t bytes, bool look = false);
   absl::Status Arm();
+  // A call that takes pages away must not be under way, in another thread, while the memory is armed. So the kernel is
+  // left to make it only while there are no other threads.
+  AnswerOr MakeUnarmed(const seccomp_data& call);
   AnswerOr OnMmap(const seccomp_data& call);
-  AnswerOr OnBrk(uint64_t asked);
+  AnswerOr OnBrk(const seccomp_data& call);
   AnswerOr OnMunmap(const seccomp_data& call);
   AnswerOr OnMremap(const seccomp_data& call);
   AnswerOr OnMadvise(const seccomp_data& call);
@@ -69,6 +72,7 @@ class ProgramMemory {
   RunCounters* const counters_;
   const RunEngine::OnFatal on_fatal_;
   uint64_t remotable_bytes_ = 0;  // while not armed: at most so much is mapped that might be remote
+  bool threaded_ = false;         // more than one thread has been begun
   uint64_t brk_ = 0;              // the end of the heap; 0: not known yet
   std::set<uint64_t> pins_;       // pages that words of threads are in
   std::vector<std::byte> pin_buffer_;

@@ -59,6 +59,7 @@ TEST(CallFilterTest, TellsOfWhatChangesMemoryAndOfProcesses) {
   EXPECT_EQ(Ask(SYS_madvise, {0, 4096, MADV_WILLNEED}), kPass);
   EXPECT_EQ(Ask(SYS_clone, {SIGCHLD}), kTell);
   EXPECT_EQ(Ask(SYS_clone, {CLONE_VM | CLONE_THREAD | CLONE_CHILD_CLEARTID}), kTell);
+  EXPECT_EQ(Ask(SYS_clone, {CLONE_VM | CLONE_THREAD}), kTell);
   EXPECT_EQ(Ask(SYS_clone, {CLONE_VM | CLONE_VFORK | SIGCHLD}), kPass);
   EXPECT_EQ(Ask(SYS_clone3), SECCOMP_RET_ERRNO | ENOSYS);
   EXPECT_EQ(Ask(SYS_process_madvise), SECCOMP_RET_ERRNO | ENOSYS);

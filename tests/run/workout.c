@@ -7,6 +7,7 @@
 //   exits COUNT    threads that end on stacks in memory of malloc's
 //   realloc MIB    blocks that grow, shrink and move
 //   maps MIB       mmap, munmap, mremap, mprotect, madvise at random, against a model
+//   mapthreads MIB the same by four threads
 //   brk MIB        the heap's end, up and down
 //   fork MIB       fork(2) with so much in memory: says what came of it
 //   vfork MIB      posix_spawn of true(1) with so much in memory
@@ -232,10 +233,8 @@ static void Change(struct Slot* slot, uint64_t step) {
   }
 }
 
-static void DoMaps(size_t bytes) {
-  static struct Slot slots[kSlots];
-  const size_t used = bytes / (kSlotPages * PAGE) < kSlots ? bytes / (kSlotPages * PAGE) : kSlots;
-  for (uint64_t step = 0; step < 3000; ++step) {
+static void ChangeMaps(struct Slot* slots, size_t used, uint64_t salt, uint64_t steps) {
+  for (uint64_t step = salt; step < salt + steps; ++step) {
     struct Slot* const slot = &slots[Mix(step * 7 + 1) % used];
     if (slot->at == NULL) {
       slot->at = mmap(NULL, kSlotPages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -248,6 +247,39 @@ static void DoMaps(size_t bytes) {
   for (size_t i = 0; i < used; ++i) {
     if (slots[i].at != NULL) CheckSlot(&slots[i]);
   }
+}
+
+static size_t SlotsOf(size_t bytes) {
+  const size_t slots = bytes / (kSlotPages * PAGE);
+  return slots < kSlots ? slots : kSlots;
+}
+
+static void DoMaps(size_t bytes) {
+  static struct Slot slots[kSlots];
+  ChangeMaps(slots, SlotsOf(bytes), 0, 3000);
+}
+
+struct MapShare {
+  struct Slot slots[kSlots];
+  size_t used;
+  uint64_t salt;
+};
+
+static void* WorkOnMaps(void* context) {
+  struct MapShare* const share = context;
+  ChangeMaps(share->slots, share->used, share->salt, 1000);
+  return NULL;
+}
+
+static void DoMapThreads(size_t bytes) {
+  static struct MapShare shares[4];
+  pthread_t threads[4];
+  for (size_t i = 0; i < 4; ++i) {
+    shares[i].used = SlotsOf(bytes / 4);
+    shares[i].salt = 1 + i * 1000000;
+    Check(pthread_create(&threads[i], NULL, &WorkOnMaps, &shares[i]) == 0, "pthread_create");
+  }
+  for (size_t i = 0; i < 4; ++i) pthread_join(threads[i], NULL);
 }
 
 static void DoBrk(size_t bytes) {
@@ -319,6 +351,8 @@ int main(int argc, char** argv) {
     DoRealloc(bytes);
   else if (strcmp(what, "maps") == 0)
     DoMaps(bytes);
+  else if (strcmp(what, "mapthreads") == 0)
+    DoMapThreads(bytes);
   else if (strcmp(what, "brk") == 0)
     DoBrk(bytes);
   else if (strcmp(what, "fork") == 0)
