@@ -89,8 +89,23 @@ def replies():
     yield bytes([0, 0, 0, 7]) + bytes([1 | 16, 0, READ - 1, REPLY | SEALED, 16, 0, 0, 64, 9])
 
 
+def publication():
+    text = (b'{"header":"","number":7,"regions":[{"id":"0x0000000000000005","least_in_sync":1,"length":4096,"members":'
+            b'[18446744073709551615,3],"name":"a","version":2}],"step":1,"time_ns":5}')
+    yield bytes([2]) + text
+    yield bytes([3]) + text[:-1]
+    yield bytes([1]) + number(7) + text
+    yield bytes([1]) + number(8) + text
+    for old, new in ((b"4096", b"-1"), (b"\"a\"", b"\"\\u0007\""), (b":2}", b":4294967295}"), (b"[{", b"[[[[{"),
+                     (b'"header":""', b'"header":"{\\"a\\":[1,2.5e3,null]}"')):
+        yield bytes([2]) + text.replace(old, new)
+    for magic in (b"NRMV", bytes(4)):
+        yield bytes([0]) + magic + (1).to_bytes(4, "little") + bytes(504)
+
+
 def main():
-    for name, inputs in (("messages", messages()), ("session", session()), ("replies", replies())):
+    for name, inputs in (("messages", messages()), ("session", session()), ("replies", replies()),
+                         ("publication", publication())):
         for data in inputs:
             path = os.path.join("tests/fuzz/corpus", name, hashlib.sha1(data).hexdigest())
             with open(path, "wb") as file:

@@ -4,8 +4,9 @@ namespace nram {
 
 absl::Span<const FuzzTarget> FuzzTargets() {
   static constexpr FuzzTarget kTargets[] = {
-      {"messages", &FuzzMessages}, {"session", &FuzzSession}, {"replies", &FuzzReplies}, {"control", &FuzzControl},
-      {"fuse", &FuzzFuse},         {"sort", &FuzzSort},       {"text", &FuzzText},       {"tls", &FuzzTls},
+      {"messages", &FuzzMessages}, {"session", &FuzzSession}, {"replies", &FuzzReplies},
+      {"control", &FuzzControl},   {"fuse", &FuzzFuse},       {"publication", &FuzzPublication},
+      {"sort", &FuzzSort},         {"text", &FuzzText},       {"tls", &FuzzTls},
   };
   return kTargets;
 }

@@ -30,6 +30,8 @@ void FuzzSort(const uint8_t* data, size_t size);
 // What comes over a connection with TLS: a server's handshake, and records of a peer that has the keys, with somebody
 // in between. What is given on is the beginning of what was sent.
 void FuzzTls(const uint8_t* data, size_t size);
+// Records of published versions. What is read is written as the same again.
+void FuzzPublication(const uint8_t* data, size_t size);
 // Sizes, identifiers, access rules, pool specifications, host files, flags.
 void FuzzText(const uint8_t* data, size_t size);
 
