@@ -12,7 +12,8 @@ ChangeGate::~ChangeGate() {
 
 bool ChangeGate::Conflict(const GatePlace& a, const GatePlace& b) {
   if (a.region != b.region) return false;
-  if (a.kind == GatePlace::Kind::kLook && b.kind == GatePlace::Kind::kLook) return false;
+  // Two looks, or a look and a seal.
+  if ((static_cast<unsigned>(a.kind) & static_cast<unsigned>(b.kind)) == 1) return false;
   return a.range.first < b.range.end() && b.range.first < a.range.end();
 }
 

@@ -16,9 +16,11 @@ namespace nram {
 
 // A place in the gate. Its memory is its owner's, and must stay until it has left or was cancelled.
 struct GatePlace {
+  // The values are what Conflict goes by.
   enum class Kind : uint8_t {
-    kChange,  // waits for every earlier place that overlaps
-    kLook,    // waits for earlier changes only
+    kChange = 0,  // waits for every earlier place that overlaps
+    kLook = 1,    // waits for earlier changes only
+    kSeal = 3,    // of a version: changes and other seals wait for it, and it for them; looks do not see it
   };
   enum class Outcome : uint8_t {
     kIn,    // the place is in the gate: its owner must leave

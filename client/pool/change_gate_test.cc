@@ -38,7 +38,8 @@ struct Walker {
   bool Overlaps(const Walker& other) const {
     return place.region == other.place.region && place.range.first < other.place.range.end() &&
            other.place.range.first < place.range.end() &&
-           (place.kind == Kind::kChange || other.place.kind == Kind::kChange);
+           (place.kind == Kind::kChange || other.place.kind == Kind::kChange ||
+            (place.kind == Kind::kSeal && other.place.kind == Kind::kSeal));
   }
 };
 
@@ -83,6 +84,37 @@ TEST(ChangeGateTest, LooksWaitForChangesOnly) {
   gate.Leave(&change.place);
   EXPECT_TRUE(late_look.in);
   gate.Leave(&late_look.place);
+}
+
+TEST(ChangeGateTest, SealsKeepChangesBackAndAreNotSeenByLooks) {
+  ChangeGate gate;
+  Walker look(Kind::kLook, 1, 0, 8);
+  Walker change(Kind::kChange, 1, 7, 1);
+  Walker seal(Kind::kSeal, 1, 0, kRegionChunksMax);
+  Walker second_seal(Kind::kSeal, 1, 0, kRegionChunksMax);
+  Walker late_look(Kind::kLook, 1, 20, 1);
+  Walker late_change(Kind::kChange, 1, 100, 1);
+  Walker of_other(Kind::kChange, 17, 100, 1);
+  EXPECT_TRUE(gate.Enter(&look.place));
+  EXPECT_FALSE(gate.Enter(&change.place));
+  EXPECT_FALSE(gate.Enter(&seal.place));
+  EXPECT_FALSE(gate.IsChanging(RegionId{1}, {0, 7})) << "it waits";
+  EXPECT_TRUE(gate.Enter(&late_look.place)) << "readers would wait with it";
+  gate.Leave(&look.place);
+  EXPECT_TRUE(change.in);
+  EXPECT_FALSE(seal.in);
+  gate.Leave(&change.place);
+  EXPECT_TRUE(seal.in);
+  EXPECT_FALSE(gate.IsChanging(RegionId{1}, {0, kRegionChunksMax}));
+  EXPECT_FALSE(gate.Enter(&late_change.place));
+  EXPECT_FALSE(gate.Enter(&second_seal.place));
+  EXPECT_TRUE(gate.Enter(&of_other.place));
+  gate.Leave(&seal.place);
+  EXPECT_TRUE(late_change.in);
+  EXPECT_FALSE(second_seal.in);
+  gate.Leave(&late_change.place);
+  EXPECT_TRUE(second_seal.in);
+  for (Walker* const walker : {&second_seal, &late_look, &of_other}) gate.Leave(&walker->place);
 }
 
 TEST(ChangeGateTest, WhoIsLateOrCancelledHoldsNobodyUp) {
@@ -135,6 +167,7 @@ TEST(ChangeGateTest, AChainOfResumesIsNoDeepStack) {
 
 // Against the rule, said simply: a place is in the gate when no earlier one that it meets is still there.
 TEST(ChangeGateTest, AgreesWithTheRule) {
+  constexpr Kind kKinds[] = {Kind::kChange, Kind::kChange, Kind::kChange, Kind::kLook, Kind::kLook, Kind::kSeal};
   std::mt19937_64 random(TestSeed());
   for (int round = 0; round < 200; ++round) {
     ChangeGate gate;
@@ -153,8 +186,8 @@ TEST(ChangeGateTest, AgreesWithTheRule) {
       };
       const uint64_t choice = random() % 100;
       if (choice < 50) {
-        walkers.push_back(std::make_unique<Walker>(random() % 3 == 0 ? Kind::kLook : Kind::kChange,
-                                                   1 + 16 * (random() % 2), random() % 20, 1 + random() % 6));
+        walkers.push_back(
+            std::make_unique<Walker>(kKinds[random() % 6], 1 + 16 * (random() % 2), random() % 20, 1 + random() % 6));
         walkers.back()->place.deadline_ns = now_ns + static_cast<int64_t>(random() % 100);
         walkers.back()->in = gate.Enter(&walkers.back()->place);
       } else if (choice < 85) {

@@ -100,6 +100,8 @@ class CopiedIo : public IoWay {
   bool repairs() const { return request().repair != RepairWork::kNone; }
   // Of a region that another client owns: what that changes is not seen here.
   bool is_reader() const { return place().map->key().reader != CopiesReader::kNo; }
+  // Of a version (adr/0019), whose copies do not change: what one has answered counts.
+  bool is_version() const { return place().map->key().reader == CopiesReader::kVersion; }
   bool is_of_span() const {
     return repairs() && request().repair != RepairWork::kCopy && request().repair != RepairWork::kMend;
   }
@@ -129,6 +131,7 @@ class CopiedIo : public IoWay {
   bool EndChange(Piece* piece, CopiedChange::Step::Kind kind);
   bool TakeRooms(Piece* piece);
   bool Read(Piece* piece);
+  bool SendRead(Piece* piece, IoPart* part);  // to the copy that is chosen
   bool Settle(Piece* piece);
   bool LookAtRead(Piece* piece);
   // A reader's: what was read counts if all copies that it knows of still have the generation that it knows.
@@ -137,6 +140,7 @@ class CopiedIo : public IoWay {
   bool EndRead(Piece* piece);
   absl::Status LostError() const;
   absl::Status ChangedError() const;  // a reader's
+  absl::Status GoneError() const;     // a version's
   // All copies that are known have said that the pages are damaged.
   bool TryOnceMore(Piece* piece);
   // No copy in sync has the pages.

@@ -24,6 +24,12 @@ absl::Status CopiedIo::ChangedError() const {
       " was attached read-only, and its owner has moved or lost copies since, or is another one: ", "attach it again"));
 }
 
+absl::Status CopiedIo::GoneError() const {
+  const RegionKey& key = place().map->key();
+  return absl::DataLossError(
+      absl::StrCat("version ", Raw(key.version), " of region ", FormatId(Raw(key.id)), " is gone on all its servers"));
+}
+
 bool CopiedIo::Read(Piece* piece) {
   if (absl::Status status = place().map->CheckUsable(); !status.ok()) return End(piece, status), false;
   IoPart* const part = PartOf(*piece, 0);
@@ -37,7 +43,7 @@ bool CopiedIo::Read(Piece* piece) {
       memset(part->call.in, 0, piece->range.bytes());
       return EndRead(piece);
     case CopyMap::ReadState::kLost:
-      if (is_reader()) return End(piece, ChangedError()), false;
+      if (is_reader()) return End(piece, is_version() ? GoneError() : ChangedError()), false;
       // A page that is lost already needs no copy.
       return End(piece, repairs() && piece->range.pages() == 1 ? absl::OkStatus() : LostError()), false;
     case CopyMap::ReadState::kDoubtful:
@@ -68,7 +74,7 @@ bool CopiedIo::Read(Piece* piece) {
   part->session = SessionAt(chosen->life.server);
   part->life = part->session->life();
   if (part->life->incarnation != chosen->life.incarnation) {
-    if (is_reader()) return End(piece, ChangedError()), false;
+    if (is_reader() && !is_version()) return End(piece, ChangedError()), false;
     copies()->Bury(chosen->presence);
     return true;
   }
@@ -79,6 +85,10 @@ bool CopiedIo::Read(Piece* piece) {
     return false;
   }
   piece->tried.push_back(chosen->presence);
+  return SendRead(piece, part);
+}
+
+bool CopiedIo::SendRead(Piece* piece, IoPart* part) {
   const RegionKey& key = place().map->key();
   const ChunkRange range = piece->confirms ? ChunkRange{piece->range.first, LeastChunks()} : piece->range;
   if (piece->confirms) part->call.in = &confirmed_[piece->index * kPageBytes];
@@ -87,8 +97,11 @@ bool CopiedIo::Read(Piece* piece) {
     if (!TakeSealer(piece)) return End(piece, SealError()), false;
     part->call.seals = piece->confirms ? &part->no_seal : piece->sealer->seals.data();
   }
-  part->call.request = MessageHeader(
-      ReadRequest{.region = key.id, .range = range, .epoch = key.epoch, .span_generation = chosen->generation});
+  part->call.request = MessageHeader(ReadRequest{.region = key.id,
+                                                 .range = range,
+                                                 .epoch = key.epoch,
+                                                 .span_generation = part->leg.generation,
+                                                 .version = key.version});
   part->times_up = part->session->times_up();
   engine_->StartCall(part);
   return false;
@@ -122,7 +135,12 @@ void CopiedIo::JudgeRead(Piece* piece, IoPart* part) {
       return;
     case Reason::kUnknownRegion:
     case Reason::kOtherGeneration:
-      if (is_reader()) {
+    case Reason::kUnknownSnapshot:
+      if (is_version()) {
+        // It has yielded there, or went with what the server has freed. Another copy may have it; if none has, the
+        // span is lost.
+        copies()->Bury(part->leg.presence);
+      } else if (is_reader()) {
         End(piece, ChangedError());
       } else if (!copies()->Confirms(SpanOf(*piece), part->leg)) {
         piece->tried.clear();
@@ -155,7 +173,7 @@ void CopiedIo::JudgeRead(Piece* piece, IoPart* part) {
 }
 
 bool CopiedIo::Confirm(Piece* piece) {
-  if (place().map->key().reader == CopiesReader::kPinned) return EndRead(piece);
+  if (place().map->key().reader != CopiesReader::kConfirms) return EndRead(piece);
   // Those that were tried before did not answer: they are asked again.
   if (!std::exchange(piece->confirms, true)) piece->tried = {PartOf(*piece, 0)->leg.presence};
   return true;
@@ -163,6 +181,7 @@ bool CopiedIo::Confirm(Piece* piece) {
 
 bool CopiedIo::EndRead(Piece* piece) {
   const RepairWork repair = request().repair;
+  if (repair == RepairWork::kNone && is_version()) return End(piece, absl::OkStatus()), false;
   if (repair == RepairWork::kNone) {
     // What came garbled may be damaged where it is stored.
     if (piece->damaged_reads > 0 || piece->garbled > 0) copies()->NoteDamaged(piece->range.first / kChunksPerMessage);
@@ -187,7 +206,7 @@ void CopiedIo::NoteBad(Piece* piece, uint16_t presence) {
 
 bool CopiedIo::TryOnceMore(Piece* piece) {
   // A copy that has not answered its first change yet was not asked. After all changes it has.
-  if (repairs() || std::exchange(piece->waits_for_all, true)) return FailRead(piece, piece->error);
+  if (repairs() || is_version() || std::exchange(piece->waits_for_all, true)) return FailRead(piece, piece->error);
   piece->tried.clear();
   piece->damaged_reads = 0;
   LeaveGate(piece);

@@ -83,7 +83,7 @@ bool CopiedIo::Open(Piece* piece) {
     return false;
   }
   const PageSeal& seal_there = sealer->seals[bad];
-  if (is_reader() && CounterOf(seal_there) != 0 && seal()->KeyOf(seal_there) == nullptr) {
+  if (is_reader() && !is_version() && CounterOf(seal_there) != 0 && seal()->KeyOf(seal_there) == nullptr) {
     // Its owner has come since, with a key of its own.
     return End(piece, ChangedError()), false;
   }

@@ -66,6 +66,7 @@ bool Membership::Create(const Held& held, ServerSession* session, const Members&
   args.pages_sealed = held.map->seal() != nullptr;
   args.seal_manifest = told.seal_manifest;
   args.view = held.view.number;
+  args.versioned = key.versioned;
   absl::Status status = session->control()->CreateRegion(args, DeadlineNs());
   if (absl::IsAlreadyExists(status)) {
     // It was a member before, in the same life; or another client owns what is there.

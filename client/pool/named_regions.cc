@@ -70,6 +70,7 @@ absl::StatusOr<std::unique_ptr<Region>> NamedRegions::Create(const RegionOptions
   Making making;
   making.args = {LeaseId{},          RegionId{environment_->RandomId()},   kMaking,   options.gc, options.name, {},
                  options.size_bytes, static_cast<uint8_t>(options.copies), kFirstView};
+  making.args.versioned = options.versioned;
   NamedSeals::Term term;
   if (seals) {
     SealManifest manifest{making.args.region, options.name, options.size_bytes, making.args.copies, {}};
@@ -326,8 +327,8 @@ absl::StatusOr<std::unique_ptr<Region>> NamedRegions::TryAttach(const std::strin
   // that is just being made keeps the epoch of those that are.
   const bool is_pinned = newest.copies > 1 && found.left_in_order;
   const Epoch epoch{!read_only ? std::max(Raw(newest.epoch) + 1, Raw(kMade)) : is_pinned ? Raw(newest.epoch) : 0};
+  RegionInfo raised;
   if (!read_only) {
-    RegionInfo raised;
     NRAM_RETURN_IF_ERROR(RaiseEverywhere(infos, epoch, mode, term.manifest, &raised));
     // The former owner was there until now.
     *again = newest.has_views() && IsNewerView(raised, newest);
@@ -337,6 +338,7 @@ absl::StatusOr<std::unique_ptr<Region>> NamedRegions::TryAttach(const std::strin
                               : is_pinned ? CopiesReader::kPinned
                                           : CopiesReader::kConfirms;
   std::unique_ptr<Region> region = MakeAttached(name, found, epoch, reader, read_only, std::move(term.seal));
+  region->map()->NoteVersion(raised.newest_version);
   // After the former owner is shut out, so that no span is missed.
   deadline_ns = DeadlineIn(options_->io_timeout_ms);
   if (!newest.has_views()) {
@@ -380,7 +382,10 @@ absl::Status NamedRegions::RaiseEverywhere(const std::vector<RegionInfo>& infos,
       const absl::Status& status = raised.status();
       if (raised.ok()) {
         ++taken;
+        // The former owner may have sealed versions until now.
+        const VersionNumber highest = std::max(newest->newest_version, raised->newest_version);
         if (taken == 1 || IsNewerView(*raised, *newest)) *newest = *raised;
+        newest->newest_version = highest;
       } else if (IsUnanswered(status)) {
         again.push_back(i);
         unanswered = status;
@@ -472,6 +477,7 @@ std::unique_ptr<Region> NamedRegions::MakeAttached(const std::string& name, cons
   options.name = name;
   options.size_bytes = found.newest.size_bytes;
   options.copies = found.newest.copies;
+  options.versioned = found.newest.versioned;
   std::unique_ptr<Region> region = MakeRegion(found.newest.id, epoch, options, reader, read_only, std::move(seal));
   for (size_t i = 0; i < found.infos.size(); ++i) {
     if (Raw(found.infos[i].id) != 0) NoteCreated(region.get(), {static_cast<uint16_t>(i), found.alive[i]});
@@ -482,8 +488,8 @@ std::unique_ptr<Region> NamedRegions::MakeAttached(const std::string& name, cons
 std::unique_ptr<Region> NamedRegions::MakeRegion(RegionId id, Epoch epoch, const RegionOptions& options,
                                                  CopiesReader reader, bool read_only,
                                                  std::unique_ptr<RegionSeal> seal) const {
-  const RegionKey key{id,    epoch, options.gc, /*named=*/true, options.placement, static_cast<uint8_t>(options.copies),
-                      reader};
+  RegionKey key{id, epoch, options.gc, /*named=*/true, options.placement, static_cast<uint8_t>(options.copies), reader};
+  key.versioned = options.versioned;
   return std::make_unique<Region>(home_, key, options, read_only, std::move(seal));
 }
 

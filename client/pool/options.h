@@ -75,6 +75,8 @@ struct RegionOptions {
   Seal seal = Seal::kAuto;  // kYes with a name: the pool must have a key file
   std::string name;         // so that others can attach it; unique in the pool; at most 255 bytes
   uint64_t size_bytes = 0;  // for those who attach it; not enforced
+  // It is to have versions (adr/0019). Regions of several copies and sealed ones may have them anyway.
+  bool versioned = false;
 };
 
 struct IoOptions {

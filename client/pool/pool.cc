@@ -69,7 +69,8 @@ Pool::Pool(PoolOptions options, std::unique_ptr<SealSecret> secret, std::unique_
       repairer_(&home_),
       membership_(&home_, &repairer_),
       named_seals_(&options_, secret_.get(), sealers_.get(), edge_->environment()),
-      named_regions_(&home_, &membership_, &named_seals_) {
+      named_regions_(&home_, &membership_, &named_seals_),
+      versions_(&home_, &named_seals_) {
   for (const Endpoint& server : options_.servers) {
     // A lease's id is a secret: each server has one that it has in common with no other.
     const LeaseId lease{edge_->environment()->RandomId()};
@@ -173,6 +174,7 @@ absl::StatusOr<std::unique_ptr<Region>> Pool::CreateRegion(const RegionOptions& 
                 static_cast<uint8_t>(options.copies)};
   // Servers on one machine have nothing to give each other.
   key.moves = options_.moves.value_or(!IsLocal(options_));
+  key.versioned = options.versioned;
   auto region = std::make_unique<Region>(&home_, key, options, /*read_only=*/false, std::move(seal));
   region->BeginRepair();
   return region;

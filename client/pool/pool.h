@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -16,6 +17,7 @@
 #include "client/pool/named_regions.h"
 #include "client/pool/named_seals.h"
 #include "client/pool/options.h"
+#include "client/pool/pool_versions.h"
 #include "client/pool/region.h"
 #include "client/pool/repairer.h"
 #include "client/pool/server_session.h"
@@ -65,6 +67,27 @@ class Pool {
   absl::StatusOr<std::unique_ptr<Region>> AttachRegion(const std::string& name, AttachMode mode,
                                                        AttachLoss loss = AttachLoss::kRefuse) {
     return named_regions_.Attach(name, mode, loss);
+  }
+
+  // A version of a region (adr/0019) as it was sealed, read-only, from whoever has it. It is held until the handle
+  // goes; that blocks for a second for each server that does not answer then. It may give way to newer data all the
+  // same: then reads of what no server has any more are DATA_LOSS, and never zeros. DATA_LOSS: it was dropped, or has
+  // given way, or too many of its servers have restarted. UNAVAILABLE: one of them does not answer. RESOURCE_EXHAUSTED:
+  // it is held by too many. FAILED_PRECONDITION: it is sealed or plain where this pool demands another, as
+  // AttachRegion. Blocks for io_timeout_ms at most.
+  absl::StatusOr<std::unique_ptr<Region>> OpenVersion(const VersionPlace& place) { return versions_.Open(place); }
+  // Calls `visit` for each span in which a version may differ from an older one of the same region, in order, with the
+  // pages that may. Both are handles of OpenVersion. Whole spans where no server had in both what counted. Blocks for
+  // io_timeout_ms at most.
+  absl::Status VisitChanges(const Region& from, const Region& to,
+                            absl::FunctionRef<void(uint64_t span, const ChangedPages& pages)> visit) const {
+    return versions_.VisitChanges(from, to, visit);
+  }
+
+  // What each server that answers has of a region's versions, in records or not. NOT_FOUND: none has the region.
+  // UNAVAILABLE: none that has it answers, perhaps. Blocks until the deadline at most.
+  absl::StatusOr<std::vector<ServerVersions>> ListVersions(RegionId region, int64_t deadline_ns) const {
+    return versions_.List(region, deadline_ns);
   }
 
   // Without waiting for any server, on `edge`: servers are taken in when they answer. For simulations.
@@ -117,6 +140,7 @@ class Pool {
   Membership membership_;
   const NamedSeals named_seals_;
   NamedRegions named_regions_;
+  PoolVersions versions_;
 };
 
 }  // namespace nram

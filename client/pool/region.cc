@@ -18,11 +18,12 @@ uint64_t MulDivUp(uint64_t a, uint64_t b, uint64_t c) {
 }  // namespace
 
 Region::Region(const RegionHome* home, const RegionKey& key, const RegionOptions& options, bool read_only,
-               std::unique_ptr<RegionSeal> seal)
+               std::unique_ptr<RegionSeal> seal, std::shared_ptr<const void> held)
     : home_(home),
       read_only_(read_only),
-      described_(options.name.empty() && options.size_bytes == 0 ? nullptr
-                                                                 : new Described{options.name, options.size_bytes}),
+      described_(options.name.empty() && options.size_bytes == 0 && held == nullptr
+                     ? nullptr
+                     : new Described{options.name, options.size_bytes, std::move(held)}),
       map_(RegionMap::Make(key, std::move(seal))) {}
 
 void Region::BeginRepair() {
@@ -181,6 +182,43 @@ absl::Status Region::Trim(uint64_t offset, uint64_t length, const IoOptions& opt
   Sweep sweep;
   StartTrim(&sweep, offset, length, options, room);
   return sweep.Wait();
+}
+
+absl::Status Region::CheckVersioned() const {
+  const std::string region = FormatId(Raw(id()));
+  if (read_only_) return absl::FailedPreconditionError(absl::StrCat("region ", region, " was attached read-only"));
+  if (map_->copies() == nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat("region ", region, " was not created for versions"));
+  }
+  // Its servers may free it and have it anew with a later write, and nobody knows then what was there.
+  const RegionKey& key = map_->key();
+  if (!key.named && (key.gc || home_->options->expendable)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "region ", region, " has no versions: it goes with its lease, and has no name by which it could be found"));
+  }
+  return map_->CheckUsable();
+}
+
+void Region::StartSeal(VersionSeal* seal, VersionKeep keep, const IoOptions& options, VersionSeal::Callback callback,
+                       void* context) {
+  if (absl::Status status = CheckVersioned(); !status.ok()) return seal->Fail(status, callback, context);
+  seal->Start(place(), keep, options.io_class, DeadlineOf(options), callback, context);
+}
+
+absl::StatusOr<SealedVersion> Region::Snapshot(VersionKeep keep, const IoOptions& options) {
+  VersionSeal seal;
+  StartSeal(&seal, keep, options);
+  return seal.Wait();
+}
+
+absl::StatusOr<DroppedVersions> Region::DropVersions(VersionNumber first, VersionNumber last, bool force,
+                                                     const IoOptions& options) {
+  NRAM_RETURN_IF_ERROR(CheckVersioned());
+  if (first == VersionNumber{} || last < first || last > kVersionNumberMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("versions ", Raw(first), " to ", Raw(last), " are none: numbers begin with 1"));
+  }
+  return DropVersionsOf(place(), first, last, force, options.io_class, DeadlineOf(options));
 }
 
 void Region::StartDestroy(Sweep* sweep, const IoOptions& options, Sweep::Callback callback, void* context) {

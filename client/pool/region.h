@@ -18,6 +18,7 @@
 #include "client/pool/reservation.h"
 #include "client/pool/sessions.h"
 #include "client/pool/sweep.h"
+#include "client/pool/version_seal.h"
 
 namespace nram {
 
@@ -96,6 +97,24 @@ class Region {
   // and is an orphan to be seen in `nram regions` if not. The error names one.
   absl::Status Destroy(const IoOptions& options = {});
 
+  // --- Versions (adr/0019), of regions of several copies, sealed ones, and those that were created for it; but of
+  // those without a name only what outlives a lease.
+  // Makes what the region is now its next version, which Pool::OpenVersion reads. Whatever has returned before is in
+  // it; what is under way is in it wholly or not at all, each of its messages. Changes wait meanwhile: a round trip,
+  // 250 ms where a server does not answer.
+  // FAILED_PRECONDITION: it is not such a region, or was attached read-only, or another client has taken it over, or
+  // nothing was written yet. DATA_LOSS: a part of it is lost, and was not written anew. RESOURCE_EXHAUSTED: it has too
+  // many versions.
+  // UNAVAILABLE, DEADLINE_EXCEEDED: too few servers answer, or copies cannot be made alike.
+  absl::StatusOr<SealedVersion> Snapshot(VersionKeep keep, const IoOptions& options = {});
+  // Without blocking: `seal` is used once, and must stay until the callback or seal->Wait().
+  void StartSeal(VersionSeal* seal, VersionKeep keep, const IoOptions& options = {},
+                 VersionSeal::Callback callback = nullptr, void* context = nullptr);
+  // Drops versions with these numbers, the bounds included. Those that somebody holds stay, unless by `force`. Numbers
+  // that are not there do not matter.
+  absl::StatusOr<DroppedVersions> DropVersions(VersionNumber first, VersionNumber last, bool force,
+                                               const IoOptions& options = {});
+
   // The same without blocking, as StartRead. `sweep` and `reservation` are used once.
   void StartTrim(Sweep* sweep, uint64_t offset, uint64_t length, const IoOptions& options = {},
                  TrimRoom room = TrimRoom::kFree, Sweep::Callback callback = nullptr, void* context = nullptr);
@@ -115,6 +134,8 @@ class Region {
   // WriteChunks selects some chunks all are written.
   bool sealed() const { return map_->seal() != nullptr; }
   uint64_t unit_bytes() const { return sealed() ? kPageBytes : kChunkBytes; }
+  // Of a handle by Pool::OpenVersion: which; else 0.
+  VersionNumber version() const { return map_->key().version; }
   uint64_t size_bytes() const { return described_ == nullptr ? 0 : described_->size_bytes; }
   // The servers that a write of the byte goes to, one for each copy, by their numbers in the pool; none if it has no
   // place yet. Does not allocate.
@@ -123,18 +144,19 @@ class Region {
   // Client memory that the region takes, this object included.
   size_t memory_bytes() const { return sizeof *this + sizeof *map_ + map_->memory_bytes(); }
 
-  // --- For Pool, which makes regions. `home` outlives the region.
+  // --- For Pool, which makes regions. `home` outlives the region. `held` goes when the region has.
   Region(const RegionHome* home, const RegionKey& key, const RegionOptions& options, bool read_only,
-         std::unique_ptr<RegionSeal> seal = nullptr);
+         std::unique_ptr<RegionSeal> seal = nullptr, std::shared_ptr<const void> held = nullptr);
   // From now on its copies are looked after. To be called once, when all is known of where they are.
   void BeginRepair();
-  RegionMap* map() { return map_.get(); }
+  RegionMap* map() const { return map_.get(); }
 
  private:
   absl::Status CheckRange(uint64_t offset, uint64_t length) const;
   absl::StatusOr<IoRequest> MakeRequest(Op op, uint64_t offset, uint64_t length, const IoOptions& options) const;
   absl::StatusOr<IoRequest> MakeChunksRequest(uint64_t offset, absl::Span<const std::byte> from,
                                               absl::Span<const ChunkMask> masks, const IoOptions& options) const;
+  absl::Status CheckVersioned() const;
   int64_t DeadlineOf(const IoOptions& options) const;
   IoPlace place() const { return {home_->sessions, map_.get(), home_->environment, home_->sessions->gate()}; }
 
@@ -145,6 +167,7 @@ class Region {
   struct Described {
     std::string name;
     uint64_t size_bytes;
+    std::shared_ptr<const void> held;
   };
   const std::unique_ptr<const Described> described_;
   const RegionMap::Ref map_;

@@ -119,6 +119,39 @@ bool RegionMap::NoteDestroyed() {
   return !std::exchange(destroyed_, true);
 }
 
+RegionMap::Versions* RegionMap::VersionsLocked() {
+  if (copied_->versions == nullptr) copied_->versions = std::make_unique<Versions>();
+  return copied_->versions.get();
+}
+
+VersionNumber RegionMap::TakeVersionNumber() {
+  GateLock lock(&mu_);
+  Versions* const versions = VersionsLocked();
+  if (versions->newest >= kVersionNumberMax) return VersionNumber{};
+  versions->newest = VersionNumber{Raw(versions->newest) + 1};
+  return versions->newest;
+}
+
+void RegionMap::NoteVersion(VersionNumber number) {
+  if (copied_ == nullptr || number == VersionNumber{}) return;
+  GateLock lock(&mu_);
+  Versions* const versions = VersionsLocked();
+  versions->newest = std::max(versions->newest, number);
+}
+
+void RegionMap::AddVersionDebt(const VersionDebt& debt) {
+  GateLock lock(&mu_);
+  std::vector<VersionDebt>& debts = VersionsLocked()->debts;
+  if (debts.size() == kVersionDebtsMax) debts.erase(debts.begin());
+  debts.push_back(debt);
+}
+
+std::vector<VersionDebt> RegionMap::TakeVersionDebts() {
+  GateLock lock(&mu_);
+  if (copied_->versions == nullptr) return {};
+  return std::exchange(copied_->versions->debts, {});
+}
+
 Room::Grant RegionMap::TakeReserved(uint16_t server, Room* room, uint64_t least_bytes, uint64_t most_bytes) {
   GateLock lock(&mu_);
   for (Presence& presence : presences_) {
@@ -216,7 +249,10 @@ bool RegionMap::Load(uint64_t span, uint16_t server, size_t bytes_max) {
 size_t RegionMap::memory_bytes() const {
   GateLock lock(&mu_);
   const size_t sealed_bytes = seal() == nullptr ? 0 : sizeof *seal() + seal()->versions()->memory_bytes();
-  return sealed_bytes + (copied_ == nullptr ? 0 : copied_->map.memory_bytes()) + spans_.memory_bytes() +
+  const size_t version_bytes = copied_ == nullptr || copied_->versions == nullptr
+                                   ? 0
+                                   : sizeof(Versions) + copied_->versions->debts.capacity() * sizeof(VersionDebt);
+  return sealed_bytes + version_bytes + (copied_ == nullptr ? 0 : copied_->map.memory_bytes()) + spans_.memory_bytes() +
          (presences_.capacity() > 1 ? presences_.capacity() * sizeof(Presence) : 0);
 }
 

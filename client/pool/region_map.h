@@ -31,6 +31,7 @@ enum class CopiesReader : uint8_t {
   kNo,
   kPinned,    // nobody owned it; what another owner does begins with another epoch
   kConfirms,  // its owner changes it: a copy that it does not reach any more must not be believed alone
+  kVersion,   // a version of it, which does not change
 };
 
 // A region as servers know it. Does not change.
@@ -42,7 +43,16 @@ struct RegionKey {
   PlacementPolicy placement = PlacementPolicy::kStriped;
   uint8_t copies = 1;  // of each page; 2 or more, or sealed: the spans are in RegionMap::copies
   CopiesReader reader = CopiesReader::kNo;
-  bool moves = false;  // its spans are to be able to move (adr/0017), so they are in RegionMap::copies too
+  bool moves = false;       // its spans are to be able to move (adr/0017), so they are in RegionMap::copies too
+  bool versioned = false;   // it may have versions (adr/0019), so they are there too
+  VersionNumber version{};  // kVersion: which
+};
+
+// Versions that a server is to drop when it answers again: what it has of them is in no record.
+struct VersionDebt {
+  CopyMap::Life life;
+  VersionNumber first{}, last{};
+  uint8_t force = 1;  // also held ones
 };
 
 // Thread-safe. Nothing blocks. Every `room` argument is the client's room at that server.
@@ -74,11 +84,21 @@ class RegionMap {
   };
 
   const RegionKey& key() const { return key_; }
-  // Where the spans of a region with several copies, or that is sealed or moves, are; else null. Then this map has no
-  // spans, and knows no lives of servers.
+  // Where the spans of a region with several copies, or that is sealed, moves or has versions, are; else null. Then
+  // this map has no spans, and knows no lives of servers.
   CopyMap* copies() const { return copied_ == nullptr ? nullptr : &copied_->map; }
   // Null: the region is plain.
   RegionSeal* seal() const { return copied_ == nullptr ? nullptr : copied_->seal.get(); }
+  // --- Of the owner of a region with versions.
+  // The next number, which nobody has had; 0: they are used up.
+  VersionNumber TakeVersionNumber();
+  // Numbers begin above it.
+  void NoteVersion(VersionNumber number);
+  // Remembers so many; beyond, the oldest are forgotten, and go with a later drop or with the region.
+  static constexpr size_t kVersionDebtsMax = 256;
+  void AddVersionDebt(const VersionDebt& debt);
+  std::vector<VersionDebt> TakeVersionDebts();
+
   // Its region goes: nobody begins anything with it any more.
   void NoteClosing() { closing_ = true; }
   bool is_closing() const { return closing_; }
@@ -160,12 +180,18 @@ class RegionMap {
 
   RegionMap(const RegionKey& key, std::unique_ptr<RegionSeal> seal)
       : key_(key),
-        copied_(key.copies > 1 || key.moves || seal != nullptr
+        copied_(key.copies > 1 || key.moves || key.versioned || seal != nullptr
                     ? std::make_unique<Copied>(key.copies, key.named, std::move(seal))
                     : nullptr) {}
   void Drop() {
     if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
   }
+
+  struct Versions {
+    VersionNumber newest{};
+    std::vector<VersionDebt> debts;
+  };
+  Versions* VersionsLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   struct Copied {
     Copied(int copies, bool named, std::unique_ptr<RegionSeal> region_seal)
@@ -173,6 +199,7 @@ class RegionMap {
     CopyMap map;
     const std::unique_ptr<RegionSeal> seal;
     Link link;
+    std::unique_ptr<Versions> versions;  // most regions have none; guarded by mu_
   };
 
   const RegionKey key_;

@@ -1,0 +1,86 @@
+#ifndef NRAM_CLIENT_POOL_VERSION_HOLDS_H_
+#define NRAM_CLIENT_POOL_VERSION_HOLDS_H_
+
+// A pool's claims on versions at servers (adr/0019). A lease has a version's hold once; so the handles of a version are
+// counted here, and the last one that goes releases it.
+
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/sync.h"
+#include "base/units.h"
+#include "client/pool/environment.h"
+#include "client/pool/server_session.h"
+
+namespace nram {
+
+// Thread-safe. Calls of one hold come one after the other; those of others do not wait for them.
+class VersionHolds {
+ private:
+  struct Key {
+    ServerSession* session = nullptr;
+    uint64_t incarnation = 0;
+    RegionId region{};
+    VersionNumber version{};
+    friend auto operator<=>(const Key&, const Key&) = default;
+  };
+
+ public:
+  explicit VersionHolds(Environment* environment) : environment_(environment) {}
+  VersionHolds(const VersionHolds&) = delete;
+  ~VersionHolds();  // CHECKs that all have gone
+
+  // Goes with its last handle. Its end blocks for kReleaseMs at most. If the server does not answer then, it is told
+  // later, with another hold's end or beginning there, or the hold goes with the lease.
+  class Hold {
+   public:
+    Hold(Hold&& other) noexcept : holds_(std::exchange(other.holds_, nullptr)), key_(other.key_) {}
+    Hold& operator=(Hold&&) = delete;
+    ~Hold() {
+      if (holds_ != nullptr) holds_->Release(key_);
+    }
+
+   private:
+    friend class VersionHolds;
+    Hold(VersionHolds* holds, const Key& key) : holds_(holds), key_(key) {}
+    VersionHolds* holds_;
+    Key key_;
+  };
+  // Errors are ControlClient::HoldVersion's. NOT_FOUND also if the server's life is another one. Blocks until the
+  // deadline at most, and for kReleaseMs if the same version's last handle is just going.
+  absl::StatusOr<Hold> Take(ServerSession* session, uint64_t incarnation, RegionId region, VersionNumber version,
+                            int64_t deadline_ns);
+
+ private:
+  static constexpr int64_t kReleaseMs = 1'000;
+  static constexpr int64_t kTurnMs = 100;
+  static constexpr size_t kOwedMax = 4'096;
+
+  struct Entry {
+    int handles = 0;
+    bool busy = false;  // somebody asks the server
+  };
+  // `owed`: of a hold that has no handle any more.
+  void Release(const Key& key, bool owed = false);
+  // Has the entry for this caller. To be given back by EndTurn.
+  Entry* BeginTurnLocked(const Key& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void EndTurnLocked(const Key& key, Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status Send(const Key& key, bool release, int64_t deadline_ns) const;
+  // Tells the server what it has missed.
+  void PayOwed(ServerSession* session);
+
+  Environment* const environment_;
+  Mutex mu_;
+  CondVar changed_;
+  std::map<Key, Entry> entries_ ABSL_GUARDED_BY(mu_);
+  std::vector<Key> owed_ ABSL_GUARDED_BY(mu_);  // releases that were not answered
+};
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_POOL_VERSION_HOLDS_H_

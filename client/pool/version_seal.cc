@@ -1,0 +1,262 @@
+#include "client/pool/version_seal.h"
+
+#include <glog/logging.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "base/sync.h"
+
+namespace nram {
+
+VersionSeal::~VersionSeal() { CHECK_EQ(over_.load(), kOver) << "a seal went away under way"; }
+
+void VersionSeal::Start(const IoPlace& place, VersionKeep keep, IoClass io_class, int64_t deadline_ns,
+                        Callback callback, void* context) {
+  place_ = place;
+  keep_ = keep;
+  io_class_ = io_class;
+  deadline_ns_ = deadline_ns;
+  callback_ = callback;
+  callback_context_ = context;
+  over_ = kRunning;
+  OnEvent();
+}
+
+void VersionSeal::Fail(const absl::Status& status, Callback callback, void* context) {
+  callback_ = callback;
+  callback_context_ = context;
+  (void)End(status);
+}
+
+absl::StatusOr<SealedVersion> VersionSeal::Wait() {
+  constexpr int64_t kTurnNs = kNsPerSecond;
+  while (over_.load() != kOver) FutexWaitUntil(&over_, kRunning, MonotonicNs() + kTurnNs);
+  return result_;
+}
+
+void VersionSeal::OnEvent() {
+  // While a thread is here, another leaves what it brings to that one.
+  if (events_.fetch_add(1) != 0) return;
+  do {
+    Next next = Next::kStep;
+    while (next == Next::kStep) next = Step();
+    if (next == Next::kOver) return;  // it may be gone
+  } while (events_.fetch_sub(1) > 1);
+}
+
+VersionSeal::Next VersionSeal::Step() {
+  switch (state_) {
+    case State::kPay:
+      return Pay();
+    case State::kPaid:
+      return Paid();
+    case State::kSettle:
+      return Settle();
+    case State::kSettled:
+      return Settled();
+    case State::kEnter:
+      return Enter();
+    case State::kLook:
+      return Look();
+    case State::kSeal:
+      return Seal();
+    case State::kJudge:
+      return Judge();
+  }
+  return Next::kOver;
+}
+
+VersionSeal::Next VersionSeal::End(const absl::StatusOr<SealedVersion>& result) {
+  if (std::exchange(in_gate_, false)) place_.gate->Leave(&gate_);
+  result_ = result;
+  if (callback_ == nullptr) {
+    over_ = kOver;
+    FutexWakeAll(&over_);
+  } else {
+    over_ = kOver;
+    callback_(this, callback_context_);
+  }
+  return Next::kOver;
+}
+
+VersionSeal::Next VersionSeal::Pay() {
+  state_ = State::kSettle;
+  if (!AddOwedDrops(place_, &calls_)) return Next::kStep;
+  state_ = State::kPaid;
+  Call();
+  return Next::kUnderWay;
+}
+
+VersionSeal::Next VersionSeal::Paid() {
+  NoteOwedDrops(place_, calls_);
+  state_ = State::kSettle;
+  return Next::kStep;
+}
+
+void VersionSeal::Call() {
+  // Not behind the bulk of other regions: a call that is late breaks its connection.
+  calls_.Start(
+      place_, IoClass::kUrgent, std::min(deadline_ns_, place_.environment->NowNs() + kMissNs),
+      [](void* seal) { static_cast<VersionSeal*>(seal)->OnEvent(); }, this);
+}
+
+VersionSeal::Next VersionSeal::Settle() {
+  if (absl::Status status = place_.map->CheckUsable(); !status.ok()) return End(status);
+  if (IsLate() || rounds_ > kRoundsMax) {
+    return End(absl::DeadlineExceededError("the region is changed so that no version of it can be sealed in time"));
+  }
+  if (copies()->HasLoss()) {
+    return End(absl::DataLossError(absl::StrCat("a part of region ", FormatId(Raw(place_.map->key().id)),
+                                                " is lost: write it anew or drop it first")));
+  }
+  next_span_ = copies()->NextToSettle(next_span_);
+  if (next_span_ == UINT64_MAX) {
+    state_ = State::kEnter;
+    return Next::kStep;
+  }
+  if (settles_ == nullptr) settles_ = std::make_unique<Io>(kReplicasMax);
+  IoRequest request;
+  request.op = Op::kWrite;
+  request.repair = RepairWork::kSettle;
+  request.range = {next_span_ * kChunksPerSpan, kChunksPerSpan};
+  request.deadline_ns = deadline_ns_;
+  request.io_class = io_class_;
+  state_ = State::kSettled;
+  settles_->Start(
+      place_, request, [](Io*, void* seal) { static_cast<VersionSeal*>(seal)->OnEvent(); }, this);
+  return Next::kUnderWay;
+}
+
+VersionSeal::Next VersionSeal::Settled() {
+  if (const absl::Status status = settles_->Wait(); !status.ok()) {
+    return End(Annotate(status, "a version can be sealed when all copies are alike"));
+  }
+  ++next_span_;
+  state_ = State::kSettle;
+  return Next::kStep;
+}
+
+VersionSeal::Next VersionSeal::Enter() {
+  gate_.kind = GatePlace::Kind::kSeal;
+  gate_.region = place_.map->key().id;
+  gate_.range = {0, kRegionChunksMax};
+  gate_.deadline_ns = deadline_ns_;
+  gate_.context = this;
+  gate_.resume = [](GatePlace* place) { static_cast<VersionSeal*>(place->context)->OnEvent(); };
+  state_ = State::kLook;
+  in_gate_ = place_.gate->Enter(&gate_);
+  return in_gate_ ? Next::kStep : Next::kUnderWay;
+}
+
+VersionSeal::Next VersionSeal::Look() {
+  in_gate_ = in_gate_ || gate_.outcome == GatePlace::Outcome::kIn;
+  if (!in_gate_) {
+    return End(absl::DeadlineExceededError("earlier changes of the region have not ended in time"));
+  }
+  // In the gate no span changes. What has become doubtful since is settled outside.
+  if (place_.map->CheckUsable().ok() && !copies()->HasLoss() && copies()->NextToSettle(0) == UINT64_MAX) {
+    state_ = State::kSeal;
+    return Next::kStep;
+  }
+  in_gate_ = false;
+  next_span_ = 0;
+  ++rounds_;
+  state_ = State::kSettle;
+  place_.gate->Leave(&gate_);
+  return Next::kStep;
+}
+
+VersionSeal::Next VersionSeal::Seal() {
+  const RegionKey& key = place_.map->key();
+  number_ = place_.map->TakeVersionNumber();
+  if (number_ == VersionNumber{}) {
+    return End(absl::ResourceExhaustedError(
+        absl::StrCat("region ", FormatId(Raw(key.id)), " has had its last version: copy it to a new one")));
+  }
+  calls_.Clear();
+  const SealRequest seal{
+      .region = key.id, .epoch = key.epoch, .version = number_, .keep = static_cast<uint32_t>(keep_)};
+  for (const CopyMap::Whereabout& at : copies()->Whereabouts()) calls_.Add(place_, at.life, MessageHeader(seal));
+  state_ = State::kJudge;
+  Call();
+  return Next::kUnderWay;
+}
+
+void VersionSeal::GiveUp(VersionNumber number) {
+  for (const VersionCalls::Errand& errand : calls_.errands()) {
+    if (errand.done() || (errand.asked && !errand.answered())) {
+      place_.map->AddVersionDebt({errand.life, number, number});
+    }
+  }
+}
+
+absl::Status VersionSeal::NoMembers() const {
+  const std::string region = FormatId(Raw(place_.map->key().id));
+  absl::Status first;
+  for (const VersionCalls::Errand& errand : calls_.errands()) {
+    if (errand.done()) continue;
+    if (errand.answered() && errand.call.reason == Reason::kFull) {
+      return absl::ResourceExhaustedError(absl::StrCat("region ", region, " has 1,024 versions at memory server ",
+                                                       errand.session->name(),
+                                                       ", or that has no room for another: drop some"));
+    }
+    if (first.ok()) first = errand.status();
+  }
+  if (calls_.errands().empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("region ", region, " is on no server yet: nothing was written to it"));
+  }
+  const absl::string_view why = first.ok() ? "a part of it has no copy that is in sync there" : first.message();
+  return absl::UnavailableError(absl::StrCat("no version of region ", region, " could be sealed: ", why));
+}
+
+VersionSeal::Next VersionSeal::Judge() {
+  const VersionNumber number = number_;
+  SealedVersion sealed{.number = number, .incarnations = {}, .least_in_sync = 0};
+  std::vector<CopyMap::Life> members;
+  bool is_old = false;
+  for (const VersionCalls::Errand& errand : calls_.errands()) {
+    if (errand.done()) members.push_back(errand.life);
+    if (!errand.answered()) continue;
+    // The server has freed what it had of the region.
+    if (errand.call.reason == Reason::kUnknownRegion) copies()->Bury(errand.life);
+    if (errand.call.reason != Reason::kOldVersion) continue;
+    is_old = true;
+    place_.map->NoteVersion(FromWords<SealReply>(errand.call.answer).newest);
+  }
+  if (absl::Status status = place_.map->CheckUsable(); !status.ok()) return End(status);
+  // Whoever has nothing of it need not stay for it.
+  const auto is_used = [&](const CopyMap::Life& life) { return copies()->IsUsed(life.server); };
+  if (std::any_of(members.begin(), members.end(), is_used)) {
+    std::erase_if(members, [&](const CopyMap::Life& life) { return !is_used(life); });
+  }
+  for (const CopyMap::Life& life : members) sealed.incarnations.push_back(life.incarnation);
+  if (is_old) {
+    // Of a former owner, which has dropped them since.
+    GiveUp(number);
+    place_.map->NoteVersion(VersionNumber{
+        static_cast<uint32_t>(std::min<uint64_t>(uint64_t{Raw(number)} + step_, Raw(kVersionNumberMax)))});
+    step_ *= 2;
+    if (IsLate() || ++rounds_ > kRoundsMax) {
+      return End(absl::UnavailableError("the servers of the region refuse the numbers of its versions"));
+    }
+    state_ = State::kSeal;
+    return Next::kStep;
+  }
+  sealed.least_in_sync = static_cast<uint32_t>(std::max(copies()->LeastInSync(members), 0));
+  if (sealed.least_in_sync == 0) {
+    GiveUp(number);
+    return End(NoMembers());
+  }
+  // Whether they will execute it, nobody knows, and then it is of another time.
+  for (const VersionCalls::Errand& errand : calls_.errands()) {
+    if (errand.asked && !errand.answered()) place_.map->AddVersionDebt({errand.life, number, number});
+  }
+  return End(sealed);
+}
+
+}  // namespace nram
