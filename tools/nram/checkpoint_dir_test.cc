@@ -1,5 +1,6 @@
 #include "tools/nram/checkpoint_dir.h"
 
+#include <filesystem>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -38,7 +39,7 @@ class CheckpointDirTest : public ::testing::Test {
       }
     }
   }
-  ~CheckpointDirTest() override { (void)system(absl::StrCat("rm -rf '", made_, "'").c_str()); }
+  ~CheckpointDirTest() override { std::filesystem::remove_all(made_); }
 
   std::unique_ptr<CheckpointWriter> Create() {
     auto writer = CheckpointWriter::Create(directory_, manifest_);
