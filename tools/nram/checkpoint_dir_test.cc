@@ -1,11 +1,11 @@
 #include "tools/nram/checkpoint_dir.h"
 
-#include <filesystem>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <random>

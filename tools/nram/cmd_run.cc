@@ -237,6 +237,9 @@ If the pool fails, or this command is killed, the program is killed: it never se
 Needs Linux 6.8, the right to userfaultfd, and to trace the program. Setuid programs, 32-bit ones
 and ones that are traced are refused.
 
+It is young: some programs are ended, and some rare sequences of calls may lose data (adr/0021,
+"Open"). Check what a program has computed.
+
 Exit codes: the program's own, or its signal; 125 if nram run itself fails, 126 if the program
 cannot be executed, 127 if there is none, 2 for a bad command line.
 
