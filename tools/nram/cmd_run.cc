@@ -233,7 +233,8 @@ have an allocator of their own are as good as others. Children are not looked af
 is this machine's. Once the program has outgrown its budget it cannot fork (ENOMEM, and a message);
 starting other programs by vfork or posix_spawn works, as the C library's system(3) does.
 
-If the pool fails, or this command is killed, the program is killed: it never sees wrong bytes.
+If the pool fails, or this command is killed, the program is killed, so that it does not go on with
+zeros.
 Needs Linux 6.8, the right to userfaultfd, and to trace the program. Setuid programs, 32-bit ones
 and ones that are traced are refused.
 
