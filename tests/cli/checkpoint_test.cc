@@ -23,6 +23,7 @@
 namespace nram {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 class CheckpointTest : public ::testing::Test {
@@ -159,7 +160,8 @@ TEST_F(CheckpointTest, VersionsAreListedAndDropped) {
   EXPECT_EQ(Run({"versions", "run", "--drop=1"}), 0) << printed_;
   EXPECT_EQ(Run({"versions", "run", "--drop=1"}), 1);
   ASSERT_EQ(Run({"versions", "run"}), 0) << printed_;
-  EXPECT_THAT(printed_, HasSubstr("2 of 2"));
+  // Few spans may all be on one server.
+  EXPECT_THAT(printed_, AnyOf(HasSubstr("2 of 2"), HasSubstr("1 of 1")));
   EXPECT_EQ(Run({"versions", "nothing"}), 1);
   EXPECT_EQ(Run({"versions"}), 2);
 }
