@@ -81,7 +81,7 @@ class LiveMembersTest : public ::testing::Test, private LiveMembers::Host {
     for (const auto& session : sessions_) session->SetRouser(live_.get(), nullptr);
     live_->Begin();
   }
-  ~LiveMembersTest() override {
+  void TearDown() override {
     if (live_ != nullptr) live_->Stop();
     drivers_.clear();
   }
