@@ -49,6 +49,8 @@ void AddGauges(const v1::Statistics& statistics, Figures* figures) {
       {"nram_server_pages", "Stored pages.", Of(statistics.pages())},
       {"nram_server_regions", "Regions with a part here.", Of(statistics.regions())},
       {"nram_server_orphans", "Regions not in GC mode whose owner's lease has ended.", Of(statistics.orphans())},
+      {"nram_server_versions", "Versions of regions that are here.", Of(statistics.versions())},
+      {"nram_server_version_bytes", "What is kept for versions alone.", Of(statistics.version_bytes())},
       {"nram_server_connections", "Data connections, two a client.", Of(statistics.connections())},
       {"nram_server_host_total_bytes", "The donor's memory.", Of(statistics.host().total_bytes())},
       {"nram_server_host_available_bytes", "The donor's MemAvailable.", Of(statistics.host().available_bytes())},
@@ -75,6 +77,8 @@ void AddCounters(const v1::Statistics& statistics, Figures* figures) {
        Of(statistics.given_back_bytes())},
       {"nram_server_pages_compacted_total", "Pages moved to other frames, so that extents could go back.",
        Of(statistics.pages_compacted())},
+      {"nram_server_versions_yielded_total", "Versions that went because their memory was wanted for something else.",
+       Of(statistics.versions_yielded())},
       {"nram_server_regions_given_up_total", "Regions destroyed because the donor needed their memory.",
        Of(statistics.regions_given_up())},
   };

@@ -81,7 +81,7 @@ class LiveMembersTest : public ::testing::Test, private LiveMembers::Host {
     for (const auto& session : sessions_) session->SetRouser(live_.get(), nullptr);
     live_->Begin();
   }
-  ~LiveMembersTest() override {
+  void TearDown() override {
     if (live_ != nullptr) live_->Stop();
     drivers_.clear();
   }
@@ -108,7 +108,7 @@ class LiveMembersTest : public ::testing::Test, private LiveMembers::Host {
     return PollUntil(DeadlineAfterMs(30'000), 5, done);
   }
 
-  const PoolOptions options_;
+  const PoolOptions options_{};
   ChangeGate gate_;
   Sessions sessions_{&gate_, kNames};
   uint64_t free_bytes_ = 0;

@@ -12,7 +12,7 @@
 
 namespace nram {
 
-Repairer::Repairer(const RegionHome* home) : home_(home), avoided_until_ns_(home->options->servers.size()) {
+Repairer::Repairer(const RegionHome* home) : home_(home) {
   for (Slot& slot : slots_) slot.repairer = this;
   for (Freeing& freeing : freeing_) freeing.repairer = this;
 }
@@ -118,6 +118,7 @@ void Repairer::Prepare() {
   found_.reserve(kSpansATick + CopyMap::kSpansPerTableBlock);
   found_first_.reserve(kSpansATick + CopyMap::kSpansPerTableBlock);
   MutexLock lock(&mu_);
+  avoided_until_ns_.resize(home_->sessions->most());
   todo_.Reserve(kTodoMax + kMendsMax);
   shed_todo_.Reserve(kShedsMax);
   listed_.Reserve(kTodoMax + kMendsMax + kShedsMax);

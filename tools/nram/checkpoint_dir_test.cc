@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <random>
@@ -38,7 +39,7 @@ class CheckpointDirTest : public ::testing::Test {
       }
     }
   }
-  ~CheckpointDirTest() override { (void)system(absl::StrCat("rm -rf '", made_, "'").c_str()); }
+  ~CheckpointDirTest() override { std::filesystem::remove_all(made_); }
 
   std::unique_ptr<CheckpointWriter> Create() {
     auto writer = CheckpointWriter::Create(directory_, manifest_);

@@ -233,9 +233,13 @@ have an allocator of their own are as good as others. Children are not looked af
 is this machine's. Once the program has outgrown its budget it cannot fork (ENOMEM, and a message);
 starting other programs by vfork or posix_spawn works, as the C library's system(3) does.
 
-If the pool fails, or this command is killed, the program is killed: it never sees wrong bytes.
+If the pool fails, or this command is killed, the program is killed, so that it does not go on with
+zeros.
 Needs Linux 6.8, the right to userfaultfd, and to trace the program. Setuid programs, 32-bit ones
 and ones that are traced are refused.
+
+It is young: some programs are ended, and some rare sequences of calls may lose data (adr/0021,
+"Open"). Check what a program has computed.
 
 Exit codes: the program's own, or its signal; 125 if nram run itself fails, 126 if the program
 cannot be executed, 127 if there is none, 2 for a bad command line.

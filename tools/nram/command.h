@@ -135,6 +135,9 @@ Command DoctorCommand();
 Command BundleCommand();
 Command BenchCommand();
 Command KeygenCommand();
+Command VersionsCommand();
+Command CheckpointCommand();
+Command RestoreCommand();
 Command CompletionCommand();
 
 }  // namespace nram

@@ -1,0 +1,170 @@
+// nram versions, checkpoint and restore, on servers in this process.
+
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/units.h"
+#include "client/pool/publication.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/util/region_io.h"
+#include "tests/util/test_pool.h"
+#include "tools/nram/command.h"
+
+namespace nram {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+
+class CheckpointTest : public ::testing::Test {
+ protected:
+  CheckpointTest() {
+    const char* const given = getenv("TEST_TMPDIR");
+    directory_ = absl::StrCat(given == nullptr ? "/tmp" : given, "/checkpoint-XXXXXX");
+    EXPECT_NE(mkdtemp(directory_.data()), nullptr);
+    setenv("NRAM_SEAL", "0", 1);
+    pool_ = servers_.Open();
+    publication_ = Publication::Create(pool_.get(), "run", Options("temperature")).value();
+    temperature_ = pool_->CreateRegion(Options("temperature")).value();
+    wind_ = pool_->CreateRegion(Options("wind")).value();
+  }
+  ~CheckpointTest() override { (void)system(absl::StrCat("rm -rf '", directory_, "'").c_str()); }
+
+  static int64_t Soon() { return DeadlineAfterMs(60'000); }
+  static RegionOptions Options(const std::string& name) {
+    return {.gc = false, .name = name, .size_bytes = 8 * kMiB, .versioned = true};
+  }
+  // Both regions, as one state.
+  void Publish(uint64_t number) {
+    PublicationRecord record;
+    record.number = number;
+    record.step = 10 * number;
+    record.time_ns = 1'700'000'000 * kNsPerSecond;
+    for (Region* const region : {temperature_.get(), wind_.get()}) {
+      const auto sealed = region->Snapshot(VersionKeep::kUntilDropped);
+      ASSERT_TRUE(sealed.ok()) << sealed.status();
+      record.regions.push_back(
+          {region->name(), region->id(), sealed->number, sealed->incarnations, sealed->least_in_sync});
+    }
+    record.lengths = {3 * kMiB + 100, 2 * kMiB};
+    const absl::Status status = publication_->Commit(record, Soon());
+    ASSERT_TRUE(status.ok()) << status;
+  }
+  void Write(Region* region, uint64_t offset, const std::string& data) {
+    const absl::Status status = region->Write(offset, Bytes(data));
+    ASSERT_TRUE(status.ok()) << status;
+  }
+  // The exit code; what it has printed is in printed_.
+  int Run(std::vector<std::string> words) {
+    std::vector<std::string> servers;
+    for (const Endpoint& server : servers_.Options().servers) servers.push_back(server.ToString());
+    const std::string name = words[0];
+    words.erase(words.begin());
+    words.push_back("--pool=" + absl::StrJoin(servers, ","));
+    for (const Command& command : Commands()) {
+      if (command.name != name) continue;
+      testing::internal::CaptureStdout();
+      testing::internal::CaptureStderr();
+      const int code = command.run(words);
+      fflush(stdout);
+      printed_ = testing::internal::GetCapturedStdout() + testing::internal::GetCapturedStderr();
+      return code;
+    }
+    return -1;
+  }
+
+  TestPool servers_{2};
+  std::string directory_;
+  std::unique_ptr<Pool> pool_;
+  std::unique_ptr<Publication> publication_;
+  std::unique_ptr<Region> temperature_;
+  std::unique_ptr<Region> wind_;
+  std::string printed_;
+};
+
+TEST_F(CheckpointTest, APublishedVersionGoesToFilesAndBack) {
+  EXPECT_EQ(Run({"checkpoint", "run", directory_, "--once"}), 1);
+  EXPECT_THAT(printed_, HasSubstr("no version of \"run\" is published"));
+  const std::string hot = Pattern(kMiB, 1);
+  const std::string gale = Pattern(2 * kMiB, 2);
+  Write(temperature_.get(), kMiB, hot);
+  Write(wind_.get(), 0, gale);
+  ASSERT_NO_FATAL_FAILURE(Publish(7));
+  Write(temperature_.get(), 0, Pattern(3 * kMiB, 3));
+  Write(wind_.get(), 0, Pattern(kMiB, 4));
+  ASSERT_EQ(Run({"checkpoint", "run", directory_, "--once"}), 0) << printed_;
+  const std::string path = directory_ + "/run-7";
+  EXPECT_EQ(printed_, path + "\n");
+  const std::string raw = ReadFile(path + "/mapping-0.raw").value();
+  EXPECT_EQ(raw.size(), 3 * kMiB + 100);
+  EXPECT_TRUE(raw.substr(kMiB, kMiB) == hot);
+  EXPECT_EQ(raw.find_first_not_of('\0'), raw.find(hot.substr(0, 64)));
+  EXPECT_TRUE(ReadFile(path + "/mapping-1.raw").value() == gale);
+  // Once more: it is whole already.
+  ASSERT_EQ(Run({"checkpoint", "run", directory_, "--once"}), 0) << printed_;
+
+  EXPECT_EQ(Run({"restore", path}), 1);
+  EXPECT_EQ(Run({"restore", path, "--as=other"}), 2);
+  EXPECT_THAT(printed_, HasSubstr("has 2 mappings"));
+  ASSERT_TRUE(temperature_->Destroy().ok());
+  ASSERT_TRUE(wind_->Destroy().ok());
+  temperature_ = nullptr;
+  wind_ = nullptr;
+  ASSERT_EQ(Run({"restore", path}), 0) << printed_;
+  temperature_ = pool_->AttachRegion("temperature", AttachMode::kOwner).value();
+  wind_ = pool_->AttachRegion("wind", AttachMode::kOwner).value();
+  EXPECT_EQ(temperature_->size_bytes(), 3 * kMiB + 100);
+  EXPECT_TRUE(Read(temperature_.get(), 0, 3 * kMiB).value() == raw.substr(0, 3 * kMiB));
+  EXPECT_TRUE(Read(wind_.get(), 0, 2 * kMiB).value() == gale);
+  // They are fit to be published again.
+  EXPECT_TRUE(wind_->Snapshot(VersionKeep::kWithOwner).ok());
+}
+
+TEST_F(CheckpointTest, VersionsAreListedAndDropped) {
+  Write(temperature_.get(), 0, Pattern(kMiB, 1));
+  Write(wind_.get(), 0, Pattern(kMiB, 2));
+  ASSERT_NO_FATAL_FAILURE(Publish(1));
+  Write(temperature_.get(), 0, Pattern(kMiB, 3));
+  ASSERT_NO_FATAL_FAILURE(Publish(2));
+  ASSERT_EQ(Run({"versions", "run", "--json"}), 0) << printed_;
+  const auto json = nlohmann::json::parse(printed_, nullptr, /*allow_exceptions=*/false);
+  ASSERT_TRUE(json.is_object()) << printed_;
+  EXPECT_EQ(json["name"], "run");
+  ASSERT_EQ(json["versions"].size(), 2u);
+  const auto& first = json["versions"][0];
+  EXPECT_EQ(first["number"], 1);
+  EXPECT_EQ(first["step"], 10);
+  EXPECT_EQ(first["time"], "2023-11-14T22:13:20Z");
+  EXPECT_EQ(first["bytes"], 5 * kMiB + 100);
+  EXPECT_GE(first["own_bytes"].get<uint64_t>(), kMiB);
+  EXPECT_EQ(first["whole"], true);
+  EXPECT_EQ(first["keep"], "until dropped");
+  EXPECT_EQ(json["versions"][1]["own_bytes"], 0);
+  // As long as somebody publishes, he drops them.
+  EXPECT_EQ(Run({"versions", "run", "--drop=1"}), 1);
+  EXPECT_THAT(printed_, HasSubstr("is in use by"));
+  publication_ = nullptr;
+  temperature_ = nullptr;
+  wind_ = nullptr;
+  pool_ = nullptr;
+  EXPECT_EQ(Run({"versions", "run", "--drop=1"}), 0) << printed_;
+  EXPECT_EQ(Run({"versions", "run", "--drop=1"}), 1);
+  ASSERT_EQ(Run({"versions", "run"}), 0) << printed_;
+  // Few spans may all be on one server.
+  EXPECT_THAT(printed_, AnyOf(HasSubstr("2 of 2"), HasSubstr("1 of 1")));
+  EXPECT_EQ(Run({"versions", "nothing"}), 1);
+  EXPECT_EQ(Run({"versions"}), 2);
+}
+
+}  // namespace
+}  // namespace nram

@@ -1,0 +1,207 @@
+// nram checkpoint, nram restore: published versions to files, and back.
+
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "base/units.h"
+#include "base/utf8.h"
+#include "client/pool/publication.h"
+#include "tools/nram/checkpoint_dir.h"
+#include "tools/nram/published.h"
+
+namespace nram {
+namespace {
+
+constexpr int64_t kTimeoutMs = 30'000;
+// A wait for the next version is begun anew so often.
+constexpr int64_t kTurnMs = 60'000;
+
+struct CheckpointFlags {
+  NamedPoolFlags pool;
+  bool once = false;
+  int64_t every = 1;
+
+  void Register(ArgParser* parser) {
+    pool.Register(parser);
+    parser->Switch("once", &once, {"", "the newest version, and no other"});
+    parser->Integer("every", 1, 1'000'000, &every, {"N", "1..1000000, only every Nth version (default 1)"});
+  }
+};
+
+struct RestoreFlags {
+  NamedPoolFlags pool;
+  std::string as;
+  int64_t copies = 1;
+
+  void Register(ArgParser* parser) {
+    pool.Register(parser);
+    parser->String("as", &as, {"NAME", "the region's name (default: what it was)"});
+    parser->Integer("copies", 1, kReplicasMax, &copies,
+                    {"N", "1..4 copies of each page, on different hosts (default 1)"});
+  }
+};
+
+absl::Status CopyMapping(Region* version, const CheckpointManifest& manifest, size_t mapping,
+                         CheckpointWriter* writer) {
+  std::vector<std::byte> data(kCheckpointBlockBytes);
+  for (uint64_t block = 0; block < manifest.blocks(mapping); ++block) {
+    if (writer->Has(mapping, block)) continue;
+    const uint64_t bytes = manifest.BytesOfBlock(mapping, block);
+    // A region has whole pages.
+    const auto to = absl::MakeSpan(data).first(RoundUp(bytes, kPageBytes));
+    NRAM_RETURN_IF_ERROR(version->Read(block * kCheckpointBlockBytes, to));
+    NRAM_RETURN_IF_ERROR(writer->Write(mapping, block, to.first(bytes)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteCheckpoint(Pool* pool, const std::string& name, const PublicationRecord& record,
+                             const std::string& directory) {
+  CheckpointManifest manifest{name, record.number, record.step, record.time_ns, record.header_json, {}};
+  for (size_t i = 0; i < record.regions.size(); ++i) {
+    manifest.mappings.push_back({record.regions[i].name, record.lengths[i]});
+  }
+  // All of them are held before the first is copied.
+  std::vector<std::unique_ptr<Region>> versions;
+  for (const VersionPlace& place : record.regions) {
+    NRAM_ASSIGN_OR_RETURN(std::unique_ptr<Region> version, pool->OpenVersion(place));
+    versions.push_back(std::move(version));
+  }
+  NRAM_ASSIGN_OR_RETURN(const std::unique_ptr<CheckpointWriter> writer, CheckpointWriter::Create(directory, manifest));
+  for (size_t i = 0; i < versions.size() && !writer->complete(); ++i) {
+    NRAM_RETURN_IF_ERROR(CopyMapping(versions[i].get(), manifest, i, writer.get()));
+  }
+  NRAM_RETURN_IF_ERROR(writer->Finish());
+  printf("%s\n", writer->path().c_str());
+  fflush(stdout);
+  return absl::OkStatus();
+}
+
+absl::Status Checkpoint(const CheckpointFlags& flags, const std::string& name, const std::string& directory) {
+  NRAM_ASSIGN_OR_RETURN(const std::unique_ptr<Pool> pool, OpenNamedPool(flags.pool));
+  NRAM_ASSIGN_OR_RETURN(const std::unique_ptr<Publication> publication,
+                        Publication::Attach(pool.get(), name, AttachMode::kReadOnly));
+  uint64_t wanted = 0;  // the newest, but not before this one
+  while (true) {
+    const absl::StatusOr<PublicationRecord> record = publication->Read(0, DeadlineAfterMs(kTimeoutMs));
+    if (flags.once || (!record.ok() && !absl::IsNotFound(record.status()))) NRAM_RETURN_IF_ERROR(record.status());
+    if (record.ok() && record->number >= wanted) {
+      absl::Status status = WriteCheckpoint(pool.get(), name, *record, directory);
+      if (flags.once) return status;
+      // It has given way; there will be another.
+      if (absl::IsDataLoss(status)) {
+        std::cerr << "nram checkpoint: " << status.message() << std::endl;
+        status = absl::OkStatus();
+      }
+      NRAM_RETURN_IF_ERROR(status);
+      wanted = record->number + static_cast<uint64_t>(flags.every);
+    }
+    const absl::StatusOr<uint64_t> next =
+        publication->AwaitAbove(std::max<uint64_t>(wanted, 1) - 1, DeadlineAfterMs(kTurnMs));
+    if (!next.ok() && !absl::IsDeadlineExceeded(next.status())) return next.status();
+  }
+}
+
+absl::Status RestoreMapping(const CheckpointReader& reader, size_t mapping, Region* region) {
+  const CheckpointManifest& manifest = reader.manifest();
+  std::vector<std::byte> data(kCheckpointBlockBytes);
+  for (uint64_t block = 0; block < manifest.blocks(mapping); ++block) {
+    std::fill(data.begin(), data.end(), std::byte{0});
+    const uint64_t bytes = manifest.BytesOfBlock(mapping, block);
+    NRAM_RETURN_IF_ERROR(reader.Read(mapping, block, absl::MakeSpan(data).first(bytes)));
+    // What was never written stays a hole.
+    if (std::all_of(data.begin(), data.end(), [](std::byte b) { return b == std::byte{0}; })) continue;
+    NRAM_RETURN_IF_ERROR(
+        region->Write(block * kCheckpointBlockBytes, absl::MakeConstSpan(data).first(RoundUp(bytes, kPageBytes))));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Restore(const RestoreFlags& flags, const std::string& directory) {
+  NRAM_ASSIGN_OR_RETURN(const std::unique_ptr<CheckpointReader> reader, CheckpointReader::Open(directory));
+  const CheckpointManifest& manifest = reader->manifest();
+  if (!flags.as.empty() && manifest.mappings.size() > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(directory, " has ", manifest.mappings.size(), " mappings: --as names one, so do without it"));
+  }
+  NRAM_ASSIGN_OR_RETURN(const std::unique_ptr<Pool> pool, OpenNamedPool(flags.pool));
+  for (size_t i = 0; i < manifest.mappings.size(); ++i) {
+    RegionOptions options;
+    options.name = flags.as.empty() ? manifest.mappings[i].name : flags.as;
+    options.size_bytes = manifest.mappings[i].bytes;
+    options.copies = static_cast<int>(flags.copies);
+    options.versioned = true;
+    NRAM_ASSIGN_OR_RETURN(const std::unique_ptr<Region> region, pool->CreateRegion(options));
+    if (const absl::Status status = RestoreMapping(*reader, i, region.get()); !status.ok()) {
+      (void)region->Destroy();
+      return Annotate(status, absl::StrCat("region \"", Printable(options.name, 1000), "\" was not restored"));
+    }
+    printf("%s  %s\n", Printable(options.name, 1000).c_str(), FormatByteSize(options.size_bytes).c_str());
+  }
+  return absl::OkStatus();
+}
+
+int RunCheckpoint(CheckpointFlags& flags, const Invocation& given) {
+  if (given.words.size() != 2) {
+    std::cerr << "nram checkpoint: give the name of what is published, and a directory\n"
+                 "Try 'nram checkpoint --help'.\n";
+    return 2;
+  }
+  return ToExitCode(Checkpoint(flags, given.words[0], given.words[1]), "nram checkpoint");
+}
+
+int RunRestore(RestoreFlags& flags, const Invocation& given) {
+  if (given.words.size() != 1) {
+    std::cerr << "nram restore: give one directory that nram checkpoint has written\nTry 'nram restore --help'.\n";
+    return 2;
+  }
+  return ToExitCode(Restore(flags, given.words[0]), "nram restore");
+}
+
+}  // namespace
+
+Command CheckpointCommand() {
+  return DefineCommand<CheckpointFlags>({"checkpoint", "write published versions to files",
+                                         R"(usage: nram checkpoint NAME DIR [flags]
+
+Writes each version that is published under NAME to DIR/NAME-N/, and prints that path when
+it is whole and on the disk: mapping-0.raw and so on are the memory as it was (holes take no
+room), sums has a checksum of each MiB, and manifest.json, which comes last, says what it
+is. The program that publishes goes on meanwhile. If versions come faster than the disk
+takes them, some are left out.
+
+Begun again after it was interrupted, it goes on where it was, as long as the version is
+there.
+
+)",
+                                         R"(
+example: nram checkpoint temperature /scratch/run7 --every=10
+         nram checkpoint temperature /scratch/run7 --once
+)"},
+                                        Words::kAny, &RunCheckpoint);
+}
+
+Command RestoreCommand() {
+  return DefineCommand<RestoreFlags>({"restore", "bring a checkpoint back into the pool",
+                                      R"(usage: nram restore DIR [flags]
+
+Makes a region of each mapping in DIR, which nram checkpoint has written (DIR is the
+directory with manifest.json), and checks every MiB against its checksum. Programs then
+attach the region by its name. Refused if there is one of that name.
+
+)",
+                                      R"(
+example: nram restore /scratch/run7/temperature-120 --as=temperature
+)"},
+                                     Words::kAny, &RunRestore);
+}
+
+}  // namespace nram

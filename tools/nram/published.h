@@ -1,0 +1,31 @@
+#ifndef NRAM_TOOLS_NRAM_PUBLISHED_H_
+#define NRAM_TOOLS_NRAM_PUBLISHED_H_
+
+// What the commands about published versions share.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/args.h"
+#include "client/pool/pool.h"
+#include "tools/nram/command.h"
+
+namespace nram {
+
+// The flags of a command that uses regions with a name.
+struct NamedPoolFlags {
+  std::string pool;
+  std::string key_file;
+
+  void Register(ArgParser* parser);
+};
+
+// Blocks for a few seconds at most.
+absl::StatusOr<std::unique_ptr<Pool>> OpenNamedPool(const NamedPoolFlags& flags);
+
+}  // namespace nram
+
+#endif  // NRAM_TOOLS_NRAM_PUBLISHED_H_
