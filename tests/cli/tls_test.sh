@@ -53,7 +53,7 @@ expect 1 "--tls-dir=DIR at the client" "$nram" df --pool="$pool"
 expect 1 "the certificates of" "$nram" df --pool="$pool" --tls-dir="$directory"
 expect 1 "needs the role operator" "$nram" drain "$pool" --tls-dir="$keys"
 # It looks at all swap areas of the machine, and another test may have one that is not as it should be.
-expect 0 "is good for 364 days" sh -c 'NRAM_TLS_DIR=$1 NRAM_POOL=$2 "$3" doctor || [ $? -eq 1 ]' sh "$keys" "$pool" "$nram"
+NRAM_TLS_DIR=$keys NRAM_POOL=$pool expect 0 "is good for 364 days" sh -c '"$0" doctor || [ $? -eq 1 ]' "$nram"
 # All doors.
 mkdir "$directory/mount"
 "$nram" mount "$directory/mount" --pool="$pool" --tls-dir="$keys" > /dev/null
