@@ -163,6 +163,7 @@ TEST_F(CheckpointTest, VersionsAreListedAndDropped) {
   // Few spans may all be on one server.
   EXPECT_THAT(printed_, AnyOf(HasSubstr("2 of 2"), HasSubstr("1 of 1")));
   EXPECT_EQ(Run({"versions", "nothing"}), 1);
+  EXPECT_THAT(printed_, HasSubstr("nothing is published by the name \"nothing\""));
   EXPECT_EQ(Run({"versions"}), 2);
 }
 

@@ -88,7 +88,7 @@ absl::Status WriteCheckpoint(Pool* pool, const std::string& name, const Publicat
 absl::Status Checkpoint(const CheckpointFlags& flags, const std::string& name, const std::string& directory) {
   NRAM_ASSIGN_OR_RETURN(const std::unique_ptr<Pool> pool, OpenNamedPool(flags.pool));
   NRAM_ASSIGN_OR_RETURN(const std::unique_ptr<Publication> publication,
-                        Publication::Attach(pool.get(), name, AttachMode::kReadOnly));
+                        FindPublication(pool.get(), name, AttachMode::kReadOnly));
   uint64_t wanted = 0;  // the newest, but not before this one
   while (true) {
     const absl::StatusOr<PublicationRecord> record = publication->Read(0, DeadlineAfterMs(kTimeoutMs));

@@ -133,7 +133,7 @@ void PrintTable(const std::vector<Row>& rows) {
 absl::Status Drop(Pool* pool, const std::string& name, uint64_t number, int64_t deadline_ns) {
   // The list first, and then the regions: a former owner could publish what is dropped.
   NRAM_ASSIGN_OR_RETURN(const std::unique_ptr<Publication> publication,
-                        Publication::Attach(pool, name, AttachMode::kOwner));
+                        FindPublication(pool, name, AttachMode::kOwner));
   NRAM_ASSIGN_OR_RETURN(const PublicationRecord record, publication->Read(number, deadline_ns));
   NRAM_RETURN_IF_ERROR(publication->Forget(number, deadline_ns));
   uint64_t freed = 0;
@@ -156,7 +156,7 @@ absl::Status Versions(const VersionsFlags& flags, const std::string& name) {
   const int64_t deadline_ns = DeadlineAfterMs(kTimeoutMs);
   if (flags.drop != 0) return Drop(pool.get(), name, static_cast<uint64_t>(flags.drop), deadline_ns);
   NRAM_ASSIGN_OR_RETURN(const std::unique_ptr<Publication> publication,
-                        Publication::Attach(pool.get(), name, AttachMode::kReadOnly));
+                        FindPublication(pool.get(), name, AttachMode::kReadOnly));
   NRAM_ASSIGN_OR_RETURN(std::vector<PublicationRecord> records, publication->List(deadline_ns));
   NRAM_ASSIGN_OR_RETURN(const std::vector<Row> rows, MakeRows(pool.get(), std::move(records), deadline_ns));
   flags.json ? PrintJson(name, rows) : PrintTable(rows);

@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "client/pool/client_tls.h"
 #include "client/pool/pool_spec.h"
@@ -26,6 +27,12 @@ absl::StatusOr<std::unique_ptr<Pool>> OpenNamedPool(const NamedPoolFlags& flags)
   NRAM_ASSIGN_OR_RETURN(options.seal, ChooseSeal(std::nullopt));
   options.ExpectCopies();
   return Pool::Open(std::move(options));
+}
+
+absl::StatusOr<std::unique_ptr<Publication>> FindPublication(Pool* pool, const std::string& name, AttachMode mode) {
+  absl::StatusOr<std::unique_ptr<Publication>> found = Publication::Attach(pool, name, mode);
+  if (!absl::IsNotFound(found.status())) return found;
+  return absl::NotFoundError(absl::StrCat("nothing is published by the name \"", name, "\" in this pool"));
 }
 
 }  // namespace nram

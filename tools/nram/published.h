@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "base/args.h"
 #include "client/pool/pool.h"
+#include "client/pool/publication.h"
 #include "tools/nram/command.h"
 
 namespace nram {
@@ -25,6 +26,8 @@ struct NamedPoolFlags {
 
 // Blocks for a few seconds at most.
 absl::StatusOr<std::unique_ptr<Pool>> OpenNamedPool(const NamedPoolFlags& flags);
+// Publication::Attach. NOT_FOUND names what the user has named. Blocks as that does.
+absl::StatusOr<std::unique_ptr<Publication>> FindPublication(Pool* pool, const std::string& name, AttachMode mode);
 
 }  // namespace nram
 
