@@ -95,8 +95,17 @@ absl::Status Publication::Load(int64_t deadline_ns) {
                                        const bool counts = record.ok() && record->number <= head_.newest &&
                                                            slots_.emplace(record->number, slot).second;
                                        if (!counts) dirty_.push_back(slot);
-                                       if (record.ok()) highest_ = std::max(highest_, record->number);
+                                       if (!record.ok()) return;
+                                       highest_ = std::max(highest_, record->number);
+                                       NoteRecorded(*record);
                                      });
+}
+
+void Publication::NoteRecorded(const PublicationRecord& record) {
+  for (const VersionPlace& place : record.regions) {
+    VersionNumber& highest = recorded_[place.region];
+    highest = std::max(highest, place.number);
+  }
 }
 
 absl::Status Publication::CheckOwner() const {
@@ -159,6 +168,7 @@ absl::Status Publication::Commit(const PublicationRecord& record, int64_t deadli
     dirty_.pop_back();
   }
   NRAM_ASSIGN_OR_RETURN(const uint32_t slot, FreeSlot(record.number));
+  NoteRecorded(record);
   if (const absl::Status status = Write(OffsetOf(slot), encoded, deadline_ns); !status.ok()) {
     dirty_.push_back(slot);
     return status;
@@ -196,6 +206,11 @@ absl::Status Publication::DropUnrecorded(Region* region, int64_t deadline_ns) {
     for (const VersionPlace& place : record.regions) {
       if (place.region == region->id()) recorded.insert(place.number);
     }
+  }
+  // Its servers may have freed it and have it anew since, and then know no number of before; readers know these.
+  {
+    MutexLock lock(&mu_);
+    if (const auto it = recorded_.find(region->id()); it != recorded_.end()) region->map()->NoteVersion(it->second);
   }
   std::set<VersionNumber> left;
   NRAM_ASSIGN_OR_RETURN(const std::vector<ServerVersions> servers, pool_->ListVersions(region->id(), deadline_ns));

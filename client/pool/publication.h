@@ -42,7 +42,8 @@ class Publication {
   absl::Status Commit(const PublicationRecord& record, int64_t deadline_ns);
   // It is not there from now on; its versions may be dropped then, and not before. NOT_FOUND: it is not there.
   absl::Status Forget(uint64_t number, int64_t deadline_ns);
-  // Drops the versions of the region that no record names: a former owner has left them.
+  // Drops the versions of the region that no record names: a former owner has left them. To be called before the region
+  // is sealed: from then on its numbers are above all that records have named.
   absl::Status DropUnrecorded(Region* region, int64_t deadline_ns);
 
   // --- Of anybody.
@@ -68,6 +69,7 @@ class Publication {
   absl::Status Lay(int64_t deadline_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // What a former owner has left.
   absl::Status Load(int64_t deadline_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void NoteRecorded(const PublicationRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status CheckOwner() const;
   absl::Status Write(uint64_t offset, std::string data, int64_t deadline_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Until it is answered.
@@ -97,9 +99,10 @@ class Publication {
 
   // --- Of the owner.
   PublicationHead head_ ABSL_GUARDED_BY(mu_);
-  bool head_unsure_ ABSL_GUARDED_BY(mu_) = false;            // its last write has no answer
-  uint64_t highest_ ABSL_GUARDED_BY(mu_) = 0;                // number that a slot may have had
-  std::map<uint64_t, uint32_t> slots_ ABSL_GUARDED_BY(mu_);  // by number
+  bool head_unsure_ ABSL_GUARDED_BY(mu_) = false;                    // its last write has no answer
+  uint64_t highest_ ABSL_GUARDED_BY(mu_) = 0;                        // number that a slot may have had
+  std::map<uint64_t, uint32_t> slots_ ABSL_GUARDED_BY(mu_);          // by number
+  std::map<RegionId, VersionNumber> recorded_ ABSL_GUARDED_BY(mu_);  // the highest number that a slot has named
   // They may have something that was not committed: to be cleared before a higher number is.
   std::vector<uint32_t> dirty_ ABSL_GUARDED_BY(mu_);
 

@@ -201,5 +201,22 @@ TEST_P(PublicationTest, WhatHasNoRecordIsDroppedByTheNextOwner) {
   EXPECT_FALSE(publish(2, lost).ok());
 }
 
+// Its servers have freed it since, and have it anew: they know no number of before.
+TEST_P(PublicationTest, ANumberThatWasPublishedIsNotUsedAgain) {
+  auto owner = Create();
+  auto region = pool_->CreateRegion(Plain()).value();
+  ASSERT_TRUE(region->Write(0, Bytes(Pattern(kMiB, 1))).ok());
+  PublicationRecord record = Record(1);
+  record.regions = {{"data", region->id(), VersionNumber{9}, {5}, 1}};
+  ASSERT_TRUE(owner->Commit(record, Soon()).ok());
+  auto next = Attach(other_.get(), AttachMode::kTakeOver);
+  ASSERT_TRUE(next->Forget(1, Soon()).ok());
+  auto taken = other_->AttachRegion("data", AttachMode::kTakeOver).value();
+  ASSERT_TRUE(next->DropUnrecorded(taken.get(), Soon()).ok());
+  const auto sealed = taken->Snapshot(VersionKeep::kUntilDropped);
+  ASSERT_TRUE(sealed.ok()) << sealed.status();
+  EXPECT_GT(Raw(sealed->number), 9u);
+}
+
 }  // namespace
 }  // namespace nram
