@@ -46,6 +46,16 @@ bool IsNewerView(const RegionInfo& a, const RegionInfo& b) {
   return std::pair(Raw(a.view_epoch), a.view) > std::pair(Raw(b.view_epoch), b.view);
 }
 
+// The newest version, of those that the servers say. One alone is believed so far only: it may lie, and numbers are not
+// used twice. If it was right, its seals are refused until they are above (adr/0019).
+VersionNumber Plausible(std::vector<VersionNumber> newest) {
+  constexpr uint64_t kJumpMax = uint64_t{1} << 24;
+  if (newest.empty()) return VersionNumber{};
+  std::sort(newest.rbegin(), newest.rend());
+  if (newest.size() == 1) return newest[0];
+  return VersionNumber{static_cast<uint32_t>(std::min<uint64_t>(Raw(newest[0]), Raw(newest[1]) + kJumpMax))};
+}
+
 absl::Status TooLarge(const std::string& name) {
   return absl::ResourceExhaustedError(absl::StrCat("region ", Quoted(name),
                                                    " has more spans than this client can keep (",
@@ -369,6 +379,7 @@ absl::Status NamedRegions::RaiseEverywhere(const std::vector<RegionInfo>& infos,
   absl::Status refused;
   absl::Status unanswered;
   std::vector<size_t> left;
+  std::vector<VersionNumber> sealed;
   size_t taken = 0;
   for (size_t i = 0; i < infos.size(); ++i) {
     if (Raw(infos[i].id) != 0) left.push_back(i);
@@ -385,9 +396,8 @@ absl::Status NamedRegions::RaiseEverywhere(const std::vector<RegionInfo>& infos,
       if (raised.ok()) {
         ++taken;
         // The former owner may have sealed versions until now.
-        const VersionNumber highest = std::max(newest->newest_version, raised->newest_version);
+        sealed.push_back(raised->newest_version);
         if (taken == 1 || IsNewerView(*raised, *newest)) *newest = *raised;
-        newest->newest_version = highest;
       } else if (IsUnanswered(status)) {
         again.push_back(i);
         unanswered = status;
@@ -400,6 +410,7 @@ absl::Status NamedRegions::RaiseEverywhere(const std::vector<RegionInfo>& infos,
     if (left.empty() || environment_->NowNs() >= deadline_ns) break;
     poll(nullptr, 0, kRaisePauseMs);
   }
+  newest->newest_version = Plausible(std::move(sealed));
   const absl::Status& error = refused.ok() ? unanswered : refused;
   if (left.empty() && refused.ok()) return absl::OkStatus();
   if (taken == 0) return error;

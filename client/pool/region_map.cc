@@ -139,6 +139,11 @@ void RegionMap::NoteVersion(VersionNumber number) {
   versions->newest = std::max(versions->newest, number);
 }
 
+VersionNumber RegionMap::newest_version() const {
+  GateLock lock(&mu_);
+  return copied_ == nullptr || copied_->versions == nullptr ? VersionNumber{} : copied_->versions->newest;
+}
+
 void RegionMap::AddVersionDebt(const VersionDebt& debt) {
   GateLock lock(&mu_);
   std::vector<VersionDebt>& debts = VersionsLocked()->debts;

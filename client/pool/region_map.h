@@ -94,6 +94,8 @@ class RegionMap {
   VersionNumber TakeVersionNumber();
   // Numbers begin above it.
   void NoteVersion(VersionNumber number);
+  // The highest number that was taken or noted.
+  VersionNumber newest_version() const;
   // Remembers so many; beyond, the oldest are forgotten, and go with a later drop or with the region.
   static constexpr size_t kVersionDebtsMax = 256;
   void AddVersionDebt(const VersionDebt& debt);

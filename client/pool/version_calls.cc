@@ -101,7 +101,8 @@ bool AddOwedDrops(const IoPlace& place, VersionCalls* calls) {
 
 void NoteOwedDrops(const IoPlace& place, const VersionCalls& drops) {
   for (const VersionCalls::Errand& errand : drops.errands()) {
-    if (errand.answered()) continue;
+    const bool is_unbound = errand.call.reason == Reason::kLeaseEnded || errand.call.reason == Reason::kFenced;
+    if (errand.answered() && !is_unbound) continue;
     const auto drop = errand.call.request.as<DropVersionRequest>();
     place.map->AddVersionDebt({errand.life, drop.first, drop.last, drop.force});
   }
@@ -112,9 +113,12 @@ absl::StatusOr<DroppedVersions> DropVersionsOf(const IoPlace& place, VersionNumb
   VersionCalls calls;
   (void)AddOwedDrops(place, &calls);
   const RegionKey& key = place.map->key();
+  // A server may get it later, or have it asked again, when newer ones have been sealed.
+  last = std::min(last, place.map->newest_version());
   const DropVersionRequest drop{
       .region = key.id, .epoch = key.epoch, .first = first, .last = last, .force = uint8_t{force}};
   for (const CopyMap::Whereabout& at : place.map->copies()->Whereabouts()) {
+    if (first > last) break;
     calls.Add(place, at.life, MessageHeader(drop));
   }
   struct Waiting {

@@ -64,13 +64,15 @@ struct DroppedVersions {
   uint32_t unanswered = 0;  // servers, which drop them with the next drop or snapshot when they are back
 };
 
-// Drops the region's versions [first, last] wherever it is, and what other drops have left. FAILED_PRECONDITION:
+// Drops the region's versions [first, last] wherever it is, but none that is sealed from now on, and what other drops
+// have left. FAILED_PRECONDITION:
 // another client has taken the region over. Blocks until all have answered that can be asked, or the deadline.
 absl::StatusOr<DroppedVersions> DropVersionsOf(const IoPlace& place, VersionNumber first, VersionNumber last,
                                                bool force, IoClass io_class, int64_t deadline_ns);
 // Adds the drops that servers have missed and can be asked for now to `calls`. True: there are some.
 bool AddOwedDrops(const IoPlace& place, VersionCalls* calls);
-// Those that were not answered are owed. `drops`: drops alone.
+// Those that were not answered, or not executed since a lease or a connection has ended, are owed. `drops`: drops
+// alone.
 void NoteOwedDrops(const IoPlace& place, const VersionCalls& drops);
 
 }  // namespace nram

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status.h"
@@ -109,7 +110,8 @@ VersionSeal::Next VersionSeal::Settle() {
   if (IsLate() || rounds_ > kRoundsMax) {
     return End(absl::DeadlineExceededError("the region is changed so that no version of it can be sealed in time"));
   }
-  if (copies()->HasLoss()) {
+  // Once a round: it looks at all spans. The last look is in the gate.
+  if (next_span_ == 0 && copies()->HasLoss()) {
     return End(absl::DataLossError(absl::StrCat("a part of region ", FormatId(Raw(place_.map->key().id)),
                                                 " is lost: write it anew or drop it first")));
   }
@@ -144,7 +146,8 @@ VersionSeal::Next VersionSeal::Enter() {
   gate_.kind = GatePlace::Kind::kSeal;
   gate_.region = place_.map->key().id;
   gate_.range = {0, kRegionChunksMax};
-  gate_.deadline_ns = deadline_ns_;
+  // Whoever comes later waits behind this, also for one slow change of another part.
+  gate_.deadline_ns = std::min(deadline_ns_, place_.environment->NowNs() + kMissNs);
   gate_.context = this;
   gate_.resume = [](GatePlace* place) { static_cast<VersionSeal*>(place->context)->OnEvent(); };
   state_ = State::kLook;
@@ -155,7 +158,10 @@ VersionSeal::Next VersionSeal::Enter() {
 VersionSeal::Next VersionSeal::Look() {
   in_gate_ = in_gate_ || gate_.outcome == GatePlace::Outcome::kIn;
   if (!in_gate_) {
-    return End(absl::DeadlineExceededError("earlier changes of the region have not ended in time"));
+    if (IsLate()) return End(absl::DeadlineExceededError("earlier changes of the region have not ended in time"));
+    next_span_ = 0;
+    state_ = State::kSettle;  // those behind it were let in
+    return Next::kStep;
   }
   // In the gate no span changes. What has become doubtful since is settled outside.
   if (place_.map->CheckUsable().ok() && !copies()->HasLoss() && copies()->NextToSettle(0) == UINT64_MAX) {
@@ -219,14 +225,21 @@ VersionSeal::Next VersionSeal::Judge() {
   SealedVersion sealed{.number = number, .incarnations = {}, .least_in_sync = 0};
   std::vector<CopyMap::Life> members;
   bool is_old = false;
+  bool has_new = false;  // one has refused for the first time
+  std::vector<uint64_t> refused_again;
+  VersionNumber highest = number;
   for (const VersionCalls::Errand& errand : calls_.errands()) {
     if (errand.done()) members.push_back(errand.life);
     if (!errand.answered()) continue;
     // The server has freed what it had of the region.
     if (errand.call.reason == Reason::kUnknownRegion) copies()->Bury(errand.life);
-    if (errand.call.reason != Reason::kOldVersion) continue;
+    // It was sealed there, or yielded or was dropped since.
+    if (errand.call.reason != Reason::kOldVersion && errand.call.reason != Reason::kUnknownSnapshot) continue;
     is_old = true;
-    place_.map->NoteVersion(FromWords<SealReply>(errand.call.answer).newest);
+    std::vector<uint64_t>& of = absl::c_linear_search(refused_, errand.life.incarnation) ? refused_again : refused_;
+    has_new = has_new || &of == &refused_;
+    of.push_back(errand.life.incarnation);
+    highest = std::max(highest, FromWords<SealReply>(errand.call.answer).newest);
   }
   if (absl::Status status = place_.map->CheckUsable(); !status.ok()) return End(status);
   // Whoever has nothing of it need not stay for it.
@@ -235,19 +248,21 @@ VersionSeal::Next VersionSeal::Judge() {
     std::erase_if(members, [&](const CopyMap::Life& life) { return !is_used(life); });
   }
   for (const CopyMap::Life& life : members) sealed.incarnations.push_back(life.incarnation);
-  if (is_old) {
+  sealed.least_in_sync = static_cast<uint32_t>(std::max(copies()->LeastInSync(members), 0));
+  // One that says so again may lie: the others do without it, if they can.
+  if (is_old && (has_new || sealed.least_in_sync == 0)) {
     // Of a former owner, which has dropped them since.
     GiveUp(number);
-    place_.map->NoteVersion(VersionNumber{
-        static_cast<uint32_t>(std::min<uint64_t>(uint64_t{Raw(number)} + step_, Raw(kVersionNumberMax)))});
-    step_ *= 2;
+    const uint64_t above =
+        std::clamp<uint64_t>(Raw(highest), uint64_t{Raw(number)} + step_, uint64_t{Raw(number)} + kJumpMax);
+    place_.map->NoteVersion(VersionNumber{static_cast<uint32_t>(std::min<uint64_t>(above, Raw(kVersionNumberMax)))});
+    step_ = std::min(2 * step_, kJumpMax);
     if (IsLate() || ++rounds_ > kRoundsMax) {
       return End(absl::UnavailableError("the servers of the region refuse the numbers of its versions"));
     }
     state_ = State::kSeal;
     return Next::kStep;
   }
-  sealed.least_in_sync = static_cast<uint32_t>(std::max(copies()->LeastInSync(members), 0));
   if (sealed.least_in_sync == 0) {
     GiveUp(number);
     return End(NoMembers());

@@ -48,6 +48,8 @@ class VersionSeal {
   static constexpr int64_t kMissNs = 250 * kNsPerMs;
   // Changes come in between, and the servers may have higher numbers than the owner knows.
   static constexpr int kRoundsMax = 64;
+  // What a server says of its numbers is believed so far, so that a lie does not use them up.
+  static constexpr uint32_t kJumpMax = 1u << 24;
   static constexpr uint32_t kRunning = 0, kOver = 1;
 
   enum class State : uint8_t {
@@ -104,7 +106,8 @@ class VersionSeal {
   bool in_gate_ = false;
   VersionCalls calls_;
   VersionNumber number_{};
-  uint32_t step_ = 1;  // how far the number goes up when a server has a higher one
+  std::vector<uint64_t> refused_;  // lives of servers that have said that a number is old
+  uint32_t step_ = 1;              // how far the number goes up when a server has a higher one
   absl::StatusOr<SealedVersion> result_ = absl::UnknownError("it is under way");
 };
 

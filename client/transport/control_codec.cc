@@ -270,6 +270,7 @@ absl::StatusOr<RegionInfo> ControlCodec::Parse(const v1::AttachRegionReply& repl
   if (region.copies() > kCopiesMax) return Nonsense(absl::StrCat(region.copies(), " copies of each page"));
   if (region.sealed() > kCopiesMax) return Nonsense(absl::StrCat("left in order with ", region.sealed(), " copies"));
   if (region.view() == UINT64_MAX) return Nonsense("the last view");
+  if (region.newest_version() > Raw(kVersionNumberMax)) return Nonsense("a version that cannot be");
   if (region.seal_manifest().size() > kManifestBytesMax) return Nonsense("a seal's manifest of more than 16 KiB");
   RegionInfo info = FromProto(region);
   info.seal_manifest = region.seal_manifest();

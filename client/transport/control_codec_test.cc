@@ -43,6 +43,17 @@ TEST(ControlCodecTest, NamesOfAHostAreBoundedAndPrintable) {
   EXPECT_EQ(host.domain, std::string(255, 'x'));
 }
 
+TEST(ControlCodecTest, ARegionsNewestVersionIsOneThatCanBe) {
+  v1::AttachRegionReply reply;
+  reply.mutable_region()->set_region_id(7);
+  AttachRegionArgs args;
+  args.region = RegionId{7};
+  reply.mutable_region()->set_newest_version(Raw(kVersionNumberMax));
+  EXPECT_EQ(ControlCodec("a:1").Parse(reply, args).value().newest_version, kVersionNumberMax);
+  reply.mutable_region()->set_newest_version(Raw(kVersionNumberMax) + 1);
+  EXPECT_FALSE(ControlCodec("a:1").Parse(reply, args).ok());
+}
+
 TEST(ControlCodecTest, WhatAClientTellsOfCopiesComesBackAsItWas) {
   const CopiesReport told{.client = 1,
                           .in_sync = 2,

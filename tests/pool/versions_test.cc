@@ -336,6 +336,65 @@ TEST_P(VersionsTest, AVersionOutlivesAsManyServersAsItsCopiesAllow) {
   EXPECT_GT(lost, 0);
 }
 
+// It would take versions along that are sealed later.
+TEST_P(VersionsTest, ADropThatIsOwedIsOfVersionsOfBefore) {
+  ASSERT_NO_FATAL_FAILURE(Fill());
+  const VersionPlace place = Snapshot();
+  servers_.StopServer(1);
+  ASSERT_TRUE(Await([&] { return !owner_->pool()->session(1)->usable(); }));
+  const auto dropped = region()->DropVersions(VersionNumber{1}, kVersionNumberMax, /*force=*/true);
+  ASSERT_TRUE(dropped.ok()) << dropped.status();
+  EXPECT_EQ(dropped->unanswered, 1u);
+  const std::vector<VersionDebt> debts = region()->map()->TakeVersionDebts();
+  ASSERT_EQ(debts.size(), 1u);
+  EXPECT_EQ(debts[0].last, place.number);
+}
+
+// The next owner does not know of the number, and the server does.
+TEST_P(VersionsTest, TheNextOwnerPassesNumbersThatWereDropped) {
+  ASSERT_NO_FATAL_FAILURE(Fill());
+  const VersionPlace first = Snapshot();
+  const VersionPlace second = Snapshot();
+  ASSERT_TRUE(region()->DropVersions(second.number, second.number, /*force=*/true).ok());
+  auto next = NewClient();
+  auto taken = next->pool()->AttachRegion(kName, AttachMode::kTakeOver);
+  ASSERT_TRUE(taken.ok()) << taken.status();
+  const auto sealed = (*taken)->Snapshot(VersionKeep::kUntilDropped);
+  ASSERT_TRUE(sealed.ok()) << sealed.status();
+  EXPECT_GT(sealed->number, second.number);
+  EXPECT_EQ(sealed->incarnations, first.incarnations);
+  taken->reset();
+}
+
+// A seal does not keep them waiting for as long as that takes.
+TEST_P(VersionsTest, OneSlowChangeDoesNotStopOthersBehindASeal) {
+  if (copies() > 1) GTEST_SKIP() << "it would not be slow";
+  ASSERT_NO_FATAL_FAILURE(Fill());
+  const int server = region()->ServersOf(0)[0];
+  uint64_t other = kMiB;
+  while (other < (kSpans - 1) * kMiB && region()->ServersOf(other)[0] == server) other += kMiB;
+  ASSERT_LT(other, (kSpans - 1) * kMiB);
+  owner_->Hold(static_cast<size_t>(server), true);
+  std::atomic<bool> slow_ended{false};
+  std::atomic<bool> stop{false};
+  std::thread slow([&] {
+    (void)region()->Write(0, Bytes(Pattern(kPageBytes, 5)), {.timeout_ms = 2 * kPatienceMs});
+    slow_ended = true;
+  });
+  std::thread seals([&] {
+    while (!stop) (void)region()->Snapshot(VersionKeep::kWithOwner, {.timeout_ms = kPatienceMs});
+  });
+  for (int i = 0; i < 5; ++i) {
+    const absl::Status status = region()->Write(other, Bytes(Pattern(kPageBytes, 6)), {.timeout_ms = kPatienceMs / 4});
+    EXPECT_TRUE(status.ok()) << status;
+  }
+  EXPECT_FALSE(slow_ended);
+  stop = true;
+  owner_->Hold(static_cast<size_t>(server), false);
+  slow.join();
+  seals.join();
+}
+
 TEST_P(VersionsTest, AMemberThatDoesNotAnswerIsWaitedFor) {
   ASSERT_NO_FATAL_FAILURE(Fill());
   const VersionPlace place = Snapshot();
