@@ -200,7 +200,12 @@ CopiedChange::Step CopiedChange::NextData(SpanCopies* span, bool in_time) {
 
 CopiedChange::Step CopiedChange::Refuse(SpanCopies* span, CopySet refused, bool in_time) {
   // What was placed for this change alone must not stand in the way of reads.
-  if (kind_ == Kind::kData && span->Unplace()) return {.kind = Step::Kind::kRefused};
+  if (kind_ == Kind::kData && span->HoldsNothing()) {
+    // Else a server may have kept what nobody would trim there any more.
+    if (may_hold_) span->NoteDoubt();
+    (void)span->Unplace();
+    return {.kind = Step::Kind::kRefused};
+  }
   // Those that have stored most: they know the span, so that it need not be created there again.
   uint32_t stored_pages = 0;
   for (unsigned rest = refused; rest != 0; rest &= rest - 1) {

@@ -69,6 +69,9 @@ class CopiedChange {
     kMissed,           // no answer, or the server cannot be asked
     kOtherGeneration,  // the span had another generation there: it may have risen here meanwhile
   };
+  // Some server may have done it, although it has not said so: then no refusal of others undoes it.
+  void NoteMayHold() { may_hold_ = true; }
+
   // A message of the last step, to that presence, has ended. `stored_pages`: of a refused write, how many of its pages
   // were stored, in order.
   void Ended(uint16_t presence, End end, uint32_t stored_pages = 0);
@@ -107,6 +110,7 @@ class CopiedChange {
   Kind kind_;
   bool settling_;
   bool has_begun_ = false;
+  bool may_hold_ = false;
   uint16_t placement_ = 0;  // the span's, when it began
   bool sent_ = false;
   bool refused_ = false;  // so it ends, once the span is settled

@@ -177,6 +177,7 @@ void CopiedIo::JudgeLeg(IoPart* part) {
   const absl::Status status = CallStatus(call, session->name());
   if (call.sent && !part->sends_raise && (!answered || call.reason == Reason::kOk || call.stored_pages > 0)) {
     PieceOf(*part)->may_change = true;
+    PieceOf(*part)->change.NoteMayHold();
   }
   if (!answered) return JudgeUnansweredLeg(part, status);
   const uint64_t reserved_bytes = part->room.is_regions() ? part->room.bytes() : 0;

@@ -177,6 +177,10 @@ bool CopyMap::UnplacesReserved(uint64_t span) const {
 void CopyMap::NoteTrimmed(const WholePages& whole) {
   GateLock lock(&mu_);
   UnloseLocked(whole);
+  if (whole.first >= whole.end) return;
+  const uint64_t span = whole.first / kPagesPerSpan;
+  SpanCopies* const copies = FindLocked(span);
+  if (copies != nullptr && copies->lost() && !HasLostLocked({span * kChunksPerSpan, kChunksPerSpan})) copies->EndLoss();
 }
 
 void CopyMap::UnloseLocked(const WholePages& whole) {

@@ -105,8 +105,8 @@ class CopyMap {
   bool GetsChanges(uint64_t span, uint16_t presence) const;
   // A trim of pages of a span that is lost. To be called in the gate.
   void NoteTrimmed(const WholePages& whole);
-  // A trim in a span that is placed: true if it holds nothing, and then it is a hole; where room is reserved for it, it
-  // keeps its place.
+  // A trim in a span that is placed: true if it holds nothing, and no server may have done what others have refused;
+  // then it is a hole; where room is reserved for it, it keeps its place.
   bool Unplace(uint64_t span);
   // Unplace would be true, for a span with room reserved. Other changes of it that are under way would then begin anew,
   // without the room that their first messages have used: the trim has to wait for them.

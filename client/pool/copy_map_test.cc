@@ -436,6 +436,32 @@ TEST_F(CopyMapTest, ASpanThatHoldsNothingKeepsItsPlaceForReservedRoom) {
   EXPECT_FALSE(map_.Unplace(0)) << "it is a hole already";
 }
 
+// Its answer is lost: what that server has kept must not come to light, so a trim is sent there.
+TEST_F(CopyMapTest, AWriteThatIsRefusedByOneAndMayBeDoneByAnotherLeavesADoubt) {
+  for (const bool may_hold : {false, true}) {
+    const uint64_t span = may_hold ? 1 : 0;
+    Place(span, {0, 1});
+    CopiedChange change(Kind::kData);
+    CopyMap::Legs legs;
+    ASSERT_EQ(map_.Next(span, &change, /*in_time=*/true, {}, &legs).kind, StepKind::kSend);
+    if (may_hold) change.NoteMayHold();
+    for (const CopyMap::Leg& leg : legs) {
+      change.Ended(leg.presence, leg.life.server == 0 ? CopiedChange::End::kRefused : CopiedChange::End::kMissed);
+    }
+    EXPECT_EQ(map_.Next(span, &change, /*in_time=*/true, {}, &legs).kind, StepKind::kRefused);
+    bool lost = false;
+    EXPECT_EQ(map_.Look(Page(span * kPagesPerSpan), &lost), may_hold ? SpanState::kPlaced : SpanState::kHole);
+    bool unsettled = false;
+    EXPECT_EQ(map_.LookForRead({span * kChunksPerSpan, 8}, &legs, &unsettled), CopyMap::ReadState::kHole);
+  }
+  EXPECT_FALSE(map_.Unplace(1));
+  EXPECT_EQ(map_.NextToSettle(0), 1u);
+  Write(1);
+  EXPECT_THAT(sent_.size(), 2u);
+  ASSERT_EQ(Run(CopiedChange(Kind::kSettle), 1), StepKind::kStored);
+  EXPECT_EQ(map_.NextToSettle(0), UINT64_MAX);
+}
+
 // A write that was under way while a trim made the span a hole, and another one placed it again on the same servers.
 TEST_F(CopyMapTest, ALateAnswerSaysNothingOfAnotherPlace) {
   Place(0, {0, 1});
@@ -507,6 +533,32 @@ TEST_F(CopyMapTest, ALostSpanComesBackPageByPage) {
   Write(0, {0, kPagesPerSpan});
   map_.Look({0, kChunksPerSpan}, &lost);
   EXPECT_FALSE(lost);
+}
+
+TEST_F(CopyMapTest, ALostSpanThatWasTrimmedWholeIsNoLoss) {
+  PlaceAndWrite(0, {0, 1});
+  const auto restarted = [](uint16_t) -> uint64_t { return 7; };
+  map_.Walk(0, SIZE_MAX, donors_, restarted, [](uint64_t, Health, const CopyMap::Plan&) {});
+  bool lost = false;
+  map_.NoteTrimmed({0, 9});
+  map_.NoteTrimmed({10, kPagesPerSpan});
+  ASSERT_EQ(map_.Look(Page(0), &lost), SpanState::kLost);
+  EXPECT_TRUE(map_.HasLoss());
+  map_.NoteTrimmed({9, 10});
+  EXPECT_EQ(map_.Look(Page(9), &lost), SpanState::kHole);
+  EXPECT_FALSE(map_.HasLoss());
+}
+
+// The next owner would take it for the span.
+TEST_F(CopyMapTest, ALostSpanWithACopyThatHasMissedSomethingStaysLost) {
+  PlaceAndWrite(0, {0, 1});
+  WriteWithout(0, {1});
+  const auto restarted = [](uint16_t server) -> uint64_t { return server == 0 ? 7 : 100u + server; };
+  map_.Walk(0, SIZE_MAX, donors_, restarted, [](uint64_t, Health, const CopyMap::Plan&) {});
+  bool lost = false;
+  ASSERT_EQ(map_.Look(Page(0), &lost), SpanState::kLost);
+  map_.NoteTrimmed({0, kPagesPerSpan});
+  EXPECT_TRUE(map_.HasLoss());
 }
 
 TEST_F(CopyMapTest, BlocksThatAreDamagedAreRememberedOnceAndNotWithoutEnd) {

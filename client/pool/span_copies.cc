@@ -49,18 +49,22 @@ void SpanCopies::Place(absl::Span<const uint16_t> presences, bool one_copy) {
 }
 
 bool SpanCopies::Unplace() {
-  if (!HoldsNothing()) return false;
+  if (!HoldsNothing() || doubtful()) return false;
   states_ = flags_ = 0;
   return true;
 }
 
 bool SpanCopies::PlaceAgain() {
-  if (!HoldsNothing()) return false;
+  if (!HoldsNothing() || doubtful()) return false;
   // What a failed change has left must not come to light.
   Raise();
   ++placement_;
   flags_ = kUnsettled;
   return true;
+}
+
+void SpanCopies::EndLoss() {
+  if (lost() && states_ == 0) flags_ = 0;
 }
 
 SpanCopies::Verdict SpanCopies::EndChange(CopySet stored, CopySet with_generation) {

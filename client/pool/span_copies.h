@@ -75,7 +75,7 @@ class SpanCopies {
   // While it is empty, no change of the span has been acknowledged since it was placed, and nobody has read it.
   CopySet known_in_sync() const { return in_sync() & (flags_ >> 4); }
   bool HoldsNothing() const { return known_in_sync() == 0 && in_sync() != 0; }
-  // If so, the span is a hole again; else false.
+  // If so, and it is not doubtful, the span is a hole again; else false.
   bool Unplace();
 
   // The same for a span that is to stay where it is: as if it was placed anew. Else false.
@@ -84,6 +84,10 @@ class SpanCopies {
   // Places the span, for the first time or after it was lost: all copies in sync, and unsettled. One presence and
   // `one_copy`: without generations, and settled.
   void Place(absl::Span<const uint16_t> presences, bool one_copy);
+
+  // All of a span that is lost was trimmed: it is a hole. Not if a copy that has missed something is left, since the
+  // next owner might take it for the span.
+  void EndLoss();
 
   // What a change that has ended goes on with.
   enum class Verdict : uint8_t {
