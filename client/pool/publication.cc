@@ -82,14 +82,23 @@ absl::StatusOr<std::unique_ptr<Publication>> Publication::Attach(Pool* pool, con
 
 absl::Status Publication::Lay(int64_t deadline_ns) {
   for (uint64_t offset = kSpanBytes; offset < kBytes; offset += kSpanBytes) {
-    NRAM_RETURN_IF_ERROR(Write(offset, std::string(1, '\0'), deadline_ns));
+    if (!IsPlaced(offset)) NRAM_RETURN_IF_ERROR(Write(offset, std::string(1, '\0'), deadline_ns));
   }
   return WriteHead(deadline_ns);
+}
+
+bool Publication::IsLaid() const {
+  for (uint64_t offset = 0; offset < kBytes; offset += kSpanBytes) {
+    if (!IsPlaced(offset)) return false;
+  }
+  return true;
 }
 
 absl::Status Publication::Load(int64_t deadline_ns) {
   NRAM_ASSIGN_OR_RETURN(head_, ReadHead(deadline_ns));
   highest_ = head_.newest;
+  // It may have died before all was there.
+  if (head_.newest == 0 || !IsLaid()) NRAM_RETURN_IF_ERROR(Lay(deadline_ns));
   return VisitSlots(deadline_ns, [&](uint32_t slot, const absl::StatusOr<PublicationRecord>& record)
                                      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
                                        const bool counts = record.ok() && record->number <= head_.newest &&
@@ -227,10 +236,19 @@ absl::Status Publication::DropUnrecorded(Region* region, int64_t deadline_ns) {
 
 // --- Reading.
 
+bool Publication::LookAgain() {
+  if (IsLaid() || MonotonicNs() < look_again_ns_) return false;
+  look_again_ns_ = DeadlineAfterMs(kLookAgainMs);
+  absl::StatusOr<std::unique_ptr<Region>> again = pool_->AttachRegion(RegionName(name_), AttachMode::kReadOnly);
+  if (again.ok()) region_ = *std::move(again);
+  return again.ok();
+}
+
 absl::Status Publication::ReadBytes(uint64_t offset, std::string* data, int64_t deadline_ns) {
   const absl::Span<std::byte> to(reinterpret_cast<std::byte*>(data->data()), data->size());
   while (true) {
     absl::Status status = region_->Read(offset, to, Until(deadline_ns));
+    if (status.ok() && read_only_ && LookAgain()) continue;
     // The owner has moved copies, or is another one, with another region perhaps.
     const bool mends = read_only_ && (IsUnanswered(status) || absl::IsDataLoss(status));
     if (status.ok() || !mends || IsLate(deadline_ns)) return status;
@@ -333,19 +351,23 @@ int64_t Publication::PollMs() const {
 
 absl::StatusOr<uint64_t> Publication::AwaitAbove(uint64_t number, int64_t deadline_ns) {
   absl::Status last = absl::OkStatus();
+  uint64_t looked_at = number;
   while (true) {
     int64_t pause_ms = 0;
     {
       MutexLock lock(&mu_);
-      const absl::StatusOr<PublicationHead> head = ReadHead(deadline_ns);
+      // Others wait for the lock.
+      const int64_t look_ns = std::min(deadline_ns, DeadlineAfterMs(kLookMaxMs));
+      const absl::StatusOr<PublicationHead> head = ReadHead(look_ns);
       last = head.status();
       if (head.ok()) {
         NoteNewest(head->newest);
-        if (head->newest > number) {
-          // It may have been dropped already.
-          const absl::StatusOr<PublicationRecord> newest = ReadLocked(0, deadline_ns);
+        if (head->newest > looked_at) {
+          const absl::StatusOr<PublicationRecord> newest = ReadLocked(0, look_ns);
           if (newest.ok() && newest->number > number) return newest->number;
           last = absl::IsNotFound(newest.status()) ? absl::OkStatus() : newest.status();
+          // It was dropped already: all slots need not be read again for it.
+          if (last.ok()) looked_at = head->newest;
         }
       }
       if (!last.ok() && !IsUnanswered(last)) return last;

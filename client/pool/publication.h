@@ -61,15 +61,24 @@ class Publication {
  private:
   static constexpr int64_t kPauseMs = 10;
   static constexpr int64_t kPollMaxMs = 1'000;
+  static constexpr int64_t kLookAgainMs = 50;
+  static constexpr int64_t kLookMaxMs = 1'000;
 
   Publication(Pool* pool, const std::string& name, bool read_only) : pool_(pool), name_(name), read_only_(read_only) {}
   static std::string RegionName(const std::string& name) { return name + ".versions"; }
   static absl::Status CheckName(const std::string& name);
+  bool IsPlaced(uint64_t offset) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return !region_->ServersOf(offset).empty();
+  }
+  // This handle knows where all spans are.
+  bool IsLaid() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The head, and a page in each span, so that readers know where all of them are.
   absl::Status Lay(int64_t deadline_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // What a former owner has left.
   absl::Status Load(int64_t deadline_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NoteRecorded(const PublicationRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Of a reader: what was laid since it was attached is a hole to it. True: it was attached again.
+  bool LookAgain() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status CheckOwner() const;
   absl::Status Write(uint64_t offset, std::string data, int64_t deadline_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Until it is answered.
@@ -107,6 +116,7 @@ class Publication {
   std::vector<uint32_t> dirty_ ABSL_GUARDED_BY(mu_);
 
   // --- Of readers: when the newest was another one for the last time.
+  int64_t look_again_ns_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t seen_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t seen_ns_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t period_ns_ ABSL_GUARDED_BY(mu_) = 0;

@@ -201,6 +201,22 @@ TEST_P(PublicationTest, WhatHasNoRecordIsDroppedByTheNextOwner) {
   EXPECT_FALSE(publish(2, lost).ok());
 }
 
+// Its owner dies before all of it is there. A reader has attached meanwhile.
+TEST_P(PublicationTest, AReaderSeesWhatWasLaidAfterItHasAttached) {
+  RegionOptions options = Plain();
+  options.name = "data.versions";
+  options.size_bytes = 64 * kMiB;
+  auto begun = pool_->CreateRegion(options).value();
+  auto reader = Attach(other_.get());
+  EXPECT_TRUE(absl::IsNotFound(reader->Read(0, Soon()).status()));
+  auto owner = Attach(pool_.get(), AttachMode::kTakeOver);
+  ASSERT_TRUE(owner->Commit(Record(1), Soon()).ok());
+  EXPECT_EQ(reader->AwaitAbove(0, DeadlineAfterMs(kPatienceMs / 4)).value_or(0), 1u);
+  // They lie in another span, too.
+  for (uint64_t number = 2; number <= 20; ++number) ASSERT_TRUE(owner->Commit(Record(number), Soon()).ok());
+  EXPECT_EQ(Numbers(reader.get()).size(), 20u);
+}
+
 // Its servers have freed it since, and have it anew: they know no number of before.
 TEST_P(PublicationTest, ANumberThatWasPublishedIsNotUsedAgain) {
   auto owner = Create();
