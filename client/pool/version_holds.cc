@@ -41,16 +41,23 @@ void VersionHolds::PayOwed(ServerSession* session) {
   std::vector<Key> owed;
   {
     MutexLock lock(&mu_);
+    if (!session->usable()) return;
+    const uint64_t incarnation = session->incarnation();
     const auto is_its = [&](const Key& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
       return key.session == session && !entries_.contains(key);
     };
     std::copy_if(owed_.begin(), owed_.end(), std::back_inserter(owed), is_its);
     std::erase_if(owed_, is_its);
+    // In another life it has none.
+    std::erase_if(owed, [&](const Key& key) { return key.incarnation != incarnation; });
   }
-  // In another life it has none.
-  for (const Key& key : owed) {
-    if (session->usable() && session->incarnation() == key.incarnation) Release(key, /*owed=*/true);
-  }
+  // One that is not answered is owed again.
+  for (const Key& key : owed) Release(key, /*owed=*/true);
+}
+
+void VersionHolds::OweLocked(const Key& key, const absl::Status& status) {
+  const bool is_owed = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+  if (is_owed && owed_.size() < kOwedMax && !entries_.contains(key)) owed_.push_back(key);
 }
 
 absl::StatusOr<VersionHolds::Hold> VersionHolds::Take(ServerSession* session, uint64_t incarnation, RegionId region,
@@ -67,9 +74,10 @@ absl::StatusOr<VersionHolds::Hold> VersionHolds::Take(ServerSession* session, ui
   MutexLock lock(&mu_);
   if (status.ok()) ++entry->handles;
   EndTurnLocked(key, entry);
-  if (!status.ok()) return status;
   std::erase(owed_, key);
-  return Hold(this, key);
+  if (status.ok()) return Hold(this, key);
+  OweLocked(key, status);  // it may have done it
+  return status;
 }
 
 void VersionHolds::Release(const Key& key, bool owed) {
@@ -84,8 +92,7 @@ void VersionHolds::Release(const Key& key, bool owed) {
   if (key.session->usable()) status = Send(key, /*release=*/true, environment_->NowNs() + kReleaseMs * kNsPerMs);
   MutexLock lock(&mu_);
   EndTurnLocked(key, entry);
-  const bool is_owed = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
-  if (is_owed && owed_.size() < kOwedMax) owed_.push_back(key);
+  OweLocked(key, status);
 }
 
 }  // namespace nram

@@ -71,6 +71,8 @@ class VersionHolds {
   Entry* BeginTurnLocked(const Key& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndTurnLocked(const Key& key, Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Send(const Key& key, bool release, int64_t deadline_ns) const;
+  // A release that has no answer, or that of a hold that has none, is sent again later.
+  void OweLocked(const Key& key, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Tells the server what it has missed.
   void PayOwed(ServerSession* session);
 
