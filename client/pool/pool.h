@@ -78,7 +78,10 @@ class Pool : private LiveMembers::Host {
   // given way, or too many of its servers have restarted. UNAVAILABLE: one of them does not answer. RESOURCE_EXHAUSTED:
   // it is held by too many. FAILED_PRECONDITION: it is sealed or plain where this pool demands another, as
   // AttachRegion. Blocks for io_timeout_ms at most.
-  absl::StatusOr<std::unique_ptr<Region>> OpenVersion(const VersionPlace& place) { return versions_.Open(place); }
+  absl::StatusOr<std::unique_ptr<Region>> OpenVersion(const VersionPlace& place) {
+    AwaitAll();
+    return versions_.Open(place);
+  }
   // Calls `visit` for each span in which a version may differ from an older one of the same region, in order, with the
   // pages that may. Both are handles of OpenVersion. Whole spans where no server had in both what counted. Blocks for
   // io_timeout_ms at most.

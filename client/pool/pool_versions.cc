@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -25,10 +26,16 @@ std::string Named(const VersionPlace& place) {
   return absl::StrCat("version ", Raw(place.number), " of region ", region);
 }
 
+// Of a record that says them twice, too.
+size_t CountLives(const VersionPlace& place) {
+  return std::set<uint64_t>(place.incarnations.begin(), place.incarnations.end()).size();
+}
+
 absl::Status Gone(const VersionPlace& place, size_t there) {
   if (there == 0) return absl::DataLossError(absl::StrCat(Named(place), " is gone on all its servers"));
-  return absl::DataLossError(absl::StrCat(Named(place), " is gone on too many of its servers: ",
-                                          place.incarnations.size() - there, " of ", place.incarnations.size()));
+  return absl::DataLossError(absl::StrCat(
+      Named(place), " is gone on too many of its servers: ", CountLives(place) - std::min(there, CountLives(place)),
+      " of ", CountLives(place)));
 }
 
 absl::Status CheckPlace(const VersionPlace& place) {
@@ -76,6 +83,7 @@ absl::StatusOr<PoolVersions::Members> PoolVersions::HoldAll(const VersionPlace& 
   Members members;
   std::string away;
   for (const auto& session : *home_->sessions) {
+    if (session->twin() != kNoServer) continue;  // it is asked by its other name
     const uint64_t incarnation = session->incarnation();
     if (!absl::c_linear_search(place.incarnations, incarnation)) {
       if (!session->up()) away = session->name();
@@ -101,7 +109,7 @@ absl::StatusOr<PoolVersions::Members> PoolVersions::HoldAll(const VersionPlace& 
     member.info = *std::move(info);
     members.push_back(std::move(member));
   }
-  if (members.size() + place.least_in_sync > place.incarnations.size()) return members;
+  if (members.size() + place.least_in_sync > CountLives(place)) return members;
   // One that was not there yet may have it.
   if (!away.empty()) {
     return absl::UnavailableError(absl::StrCat(Named(place), " may be on a server that does not answer (", away, ")"));
@@ -154,7 +162,7 @@ absl::Status PoolVersions::Load(const VersionPlace& place, const Members& member
     ++there;
   }
   copies->EndLoad(/*doubtful=*/false, /*loses=*/false);
-  if (there + place.least_in_sync > place.incarnations.size()) return absl::OkStatus();
+  if (there + place.least_in_sync > CountLives(place)) return absl::OkStatus();
   return Gone(place, there);
 }
 
@@ -218,11 +226,13 @@ absl::Status PoolVersions::VisitChanges(const Region& from, const Region& to,
     if (const auto it = told.find(server); it != told.end()) return &it->second;
     Changes changes;
     ServerSession* const session = home_->sessions->at(server);
-    const absl::Status status = session->control()->ListChanges(from.id(), from.version(), to.version(), deadline_ns,
-                                                                [&](uint64_t span, const ChangedPages& pages) {
-                                                                  changes[span] = pages;
-                                                                  return absl::OkStatus();
-                                                                });
+    const absl::Status status = session->control()->ListChanges(
+        from.id(), from.version(), to.version(), deadline_ns, [&](uint64_t span, const ChangedPages& pages) {
+          // Others are asked for by nobody.
+          const bool is_there = before.NextSpan(span) == span || after.NextSpan(span) == span;
+          if (is_there) changes[span] = pages;
+          return absl::OkStatus();
+        });
     if (!status.ok() || session->incarnation() != both[server]) {
       both[server] = 0;
       return nullptr;
