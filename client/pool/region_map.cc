@@ -144,6 +144,19 @@ VersionNumber RegionMap::newest_version() const {
   return copied_ == nullptr || copied_->versions == nullptr ? VersionNumber{} : copied_->versions->newest;
 }
 
+void RegionMap::NoteRefuser(uint64_t incarnation) {
+  GateLock lock(&mu_);
+  std::vector<uint64_t>& refusers = VersionsLocked()->refusers;
+  if (refusers.size() < kVersionDebtsMax) refusers.push_back(incarnation);
+}
+
+bool RegionMap::IsRefuser(uint64_t incarnation) const {
+  GateLock lock(&mu_);
+  if (copied_->versions == nullptr) return false;
+  const std::vector<uint64_t>& refusers = copied_->versions->refusers;
+  return std::find(refusers.begin(), refusers.end(), incarnation) != refusers.end();
+}
+
 void RegionMap::AddVersionDebt(const VersionDebt& debt) {
   GateLock lock(&mu_);
   std::vector<VersionDebt>& debts = VersionsLocked()->debts;

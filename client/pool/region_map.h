@@ -96,6 +96,9 @@ class RegionMap {
   void NoteVersion(VersionNumber number);
   // The highest number that was taken or noted.
   VersionNumber newest_version() const;
+  // A life of a server that has said of two numbers that they are old, the second one above what it had said before.
+  void NoteRefuser(uint64_t incarnation);
+  bool IsRefuser(uint64_t incarnation) const;
   // Remembers so many; beyond, the oldest are forgotten, and go with a later drop or with the region.
   static constexpr size_t kVersionDebtsMax = 256;
   void AddVersionDebt(const VersionDebt& debt);
@@ -192,6 +195,7 @@ class RegionMap {
   struct Versions {
     VersionNumber newest{};
     std::vector<VersionDebt> debts;
+    std::vector<uint64_t> refusers;
   };
   Versions* VersionsLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

@@ -226,7 +226,6 @@ VersionSeal::Next VersionSeal::Judge() {
   std::vector<CopyMap::Life> members;
   bool is_old = false;
   bool has_new = false;  // one has refused for the first time
-  std::vector<uint64_t> refused_again;
   VersionNumber highest = number;
   for (const VersionCalls::Errand& errand : calls_.errands()) {
     if (errand.done()) members.push_back(errand.life);
@@ -236,10 +235,15 @@ VersionSeal::Next VersionSeal::Judge() {
     // It was sealed there, or yielded or was dropped since.
     if (errand.call.reason != Reason::kOldVersion && errand.call.reason != Reason::kUnknownSnapshot) continue;
     is_old = true;
-    std::vector<uint64_t>& of = absl::c_linear_search(refused_, errand.life.incarnation) ? refused_again : refused_;
-    has_new = has_new || &of == &refused_;
-    of.push_back(errand.life.incarnation);
+    const uint64_t incarnation = errand.life.incarnation;
+    if (place_.map->IsRefuser(incarnation)) continue;
     highest = std::max(highest, FromWords<SealReply>(errand.call.answer).newest);
+    if (absl::c_linear_search(refused_, incarnation)) {
+      place_.map->NoteRefuser(incarnation);
+      continue;
+    }
+    refused_.push_back(incarnation);
+    has_new = true;
   }
   if (absl::Status status = place_.map->CheckUsable(); !status.ok()) return End(status);
   // Whoever has nothing of it need not stay for it.

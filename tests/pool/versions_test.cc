@@ -366,6 +366,22 @@ TEST_P(VersionsTest, TheNextOwnerPassesNumbersThatWereDropped) {
   taken->reset();
 }
 
+// It would use up all numbers.
+TEST_P(VersionsTest, AServerThatSaysThatAllNumbersAreOldIsNoMember) {
+  if (copies() == 1) GTEST_SKIP() << "it has the only copy of something";
+  ASSERT_NO_FATAL_FAILURE(Fill());
+  const std::shared_ptr<Lease> lease = servers_.server(0).leases().Find(owner_->pool()->session(0)->lease());
+  ASSERT_NE(lease, nullptr);
+  const PageStore::VersionSeal last{region()->id(), Raw(region()->map()->key().epoch), kVersionNumberMax};
+  ASSERT_EQ(servers_.server(0).store().SealVersion(lease.get(), last), Reason::kOk);
+  for (int i = 0; i < 3; ++i) {
+    const VersionPlace place = Snapshot();
+    EXPECT_EQ(place.incarnations.size(), 2u);
+    EXPECT_LT(Raw(place.number), 1u << 28);
+    ASSERT_NO_FATAL_FAILURE(CheckVersion(place, model_));
+  }
+}
+
 // A seal does not keep them waiting for as long as that takes.
 TEST_P(VersionsTest, OneSlowChangeDoesNotStopOthersBehindASeal) {
   if (copies() > 1) GTEST_SKIP() << "it would not be slow";
