@@ -384,6 +384,17 @@ bool FrameArena::Reserve(uint64_t pages, ArenaReservation* reservation) {
   return true;
 }
 
+std::optional<uint64_t> FrameArena::ReserveLike(FrameLoc frame, ArenaReservation* reservation) {
+  MutexLock lock(&mu_);
+  if (reservation->closed_) return 0;
+  const uint64_t bytes = FrameCost(slab(static_cast<uint32_t>(frame / kChunksPerSlab)).chunks);
+  if (!Allows(reservation->account_, bytes) || !MakeRoomLocked(bytes, 0)) return std::nullopt;
+  reservation->left_bytes_ += bytes;
+  reserved_bytes_ += bytes;
+  Count(reservation->account_, bytes);
+  return bytes;
+}
+
 void FrameArena::Unreserve(uint64_t pages, ArenaReservation* reservation) {
   MutexLock lock(&mu_);
   const uint64_t bytes = pages > reservation->left_bytes_ / kReservationBytesPerPage ? reservation->left_bytes_

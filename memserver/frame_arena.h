@@ -20,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -110,6 +111,9 @@ class FrameArena {
   // Reserves memory for `pages` more pages. False, and nothing changes: there is not that much, or the account's limit
   // does not allow it, or it is closed.
   bool Reserve(uint64_t pages, ArenaReservation* reservation);
+  // Reserves as much as the frame takes: what a refund of it would give. The bytes; 0 if it is closed; nullopt, and
+  // nothing changes: there is not that much, or the account's limit does not allow it.
+  std::optional<uint64_t> ReserveLike(FrameLoc frame, ArenaReservation* reservation);
   // Frees all of the reservation. Until it is opened again, nothing is added to it.
   void CloseReservation(ArenaReservation* reservation);
   void OpenReservation(ArenaReservation* reservation);

@@ -456,12 +456,9 @@ Reason PageStore::TrimStep(Lease* lease, const TrimArgs& args, uint64_t* page, u
     const uint64_t step_end = std::min(whole_end, (next / kPagesPerSpan + StoredRegion::kSpansPerStep) * kPagesPerSpan);
     if (!EnterTrim(region, *page, step_end, args.generation)) return Reason::kOtherGeneration;
     Refund refund(args.reservation);
-    const uint64_t kept_pages = DropPages(region, *page, step_end, &refund, args.reservation);
-    region->kept_bytes += refund.kept_bytes();
-    if (args.reservation != nullptr) region->kept_bytes += kept_pages * kReservationBytesPerPage;
-    if (args.reservation != nullptr && NRAM_PLANTED(trim_counts_kept_frame)) {
-      region->kept_bytes += kept_pages * kPageBytes;
-    }
+    const uint64_t kept_bytes_anew = DropPages(region, *page, step_end, &refund, args.reservation);
+    region->kept_bytes += refund.kept_bytes() + kept_bytes_anew;
+    if (NRAM_PLANTED(trim_counts_kept_frame)) region->kept_bytes += kept_bytes_anew;
     *page = step_end;
   }
   if (args.reservation != nullptr) *kept_bytes = region->kept_bytes;

@@ -188,12 +188,13 @@ class PageStore : public RegionTable {
   uint32_t CrcOf(const PageEntry& entry, ChunkMask wanted) const;
   // Whether a page's landed chunks are all that is stored of it, and the same.
   bool IsSame(const PageEntry& old, const PageWrite& write) const;
-  // Returns the pages that versions keep; `reservation` (may be null) gets room for as many.
+  // `reservation` (may be null) gets as much as the frames take that versions keep; returns how much.
   uint64_t DropPages(StoredRegion* region, uint64_t begin_page, uint64_t end_page, Refund* refund,
                      ArenaReservation* reservation = nullptr) {
-    const uint64_t kept = region->KeepPages(arena(), begin_page, end_page, mutable_counters(), reservation);
+    uint64_t reserved_bytes = 0;
+    region->KeepPages(arena(), begin_page, end_page, mutable_counters(), reservation, &reserved_bytes);
     region->DropPages(begin_page, end_page, mutable_counters(), refund);
-    return kept;
+    return reserved_bytes;
   }
   // Raises the generations of the spans that have these pages. False, and nothing is raised: one is higher.
   bool EnterTrim(StoredRegion* region, uint64_t begin_page, uint64_t end_page, SpanGeneration generation);

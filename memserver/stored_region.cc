@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <optional>
 
 namespace nram {
 
@@ -42,7 +43,7 @@ PageEntry StoredRegion::Detach(FrameArena* arena, uint64_t page, bool copies) {
 }
 
 uint64_t StoredRegion::KeepPages(FrameArena* arena, uint64_t begin_page, uint64_t end_page, StoreCounters* counters,
-                                 ArenaReservation* reservation) {
+                                 ArenaReservation* reservation, uint64_t* reserved_bytes) {
   if (versions == nullptr) return 0;
   uint64_t pages_gone = 0;
   int64_t chunks_gone = 0;
@@ -60,9 +61,13 @@ uint64_t StoredRegion::KeepPages(FrameArena* arena, uint64_t begin_page, uint64_
     index.FindSome(page, &missing, entries.data(), seals.data());
     for (uint64_t rest = asked & ~missing; rest != 0; rest &= rest - 1) {
       const int i = std::countr_zero(rest);
-      if (!versions->KeepsWith(entries[i], [&] { return reservation == nullptr || arena->Reserve(1, reservation); })) {
-        continue;
-      }
+      std::optional<uint64_t> reserved = 0;
+      const auto reserve = [&] {
+        if (reservation != nullptr) reserved = arena->ReserveLike(entries[i].frame, reservation);
+        return reserved.has_value();
+      };
+      if (!versions->KeepsWith(entries[i], reserve)) continue;
+      if (reserved_bytes != nullptr) *reserved_bytes += *reserved;
       versions->Keep(page + i, entries[i], index.sealed() ? &seals[i] : nullptr);
       index.Erase(page + i);
       ++pages_gone;

@@ -30,10 +30,11 @@ struct StoredRegion {
   // Makes the page's frame one that no version sees, of the same size. With `copies`, it has the same bytes; else they
   // are undefined, and the caller must replace them all. Returns the page's entry.
   PageEntry Detach(FrameArena* arena, uint64_t page, bool copies);
-  // Of [begin_page, end_page), makes holes of those pages that a version keeps. `reservation` (may be null) gets room
-  // for as many. Returns how many. The range should have no more than kSpansPerStep spans with pages.
+  // Of [begin_page, end_page), makes holes of those pages that a version keeps. `reservation` (may be null) gets as
+  // much as their frames take; that is added to *reserved_bytes (may be null). Returns how many pages. The range should
+  // have no more than kSpansPerStep spans with pages.
   uint64_t KeepPages(FrameArena* arena, uint64_t begin_page, uint64_t end_page, StoreCounters* counters,
-                     ArenaReservation* reservation);
+                     ArenaReservation* reservation, uint64_t* reserved_bytes = nullptr);
   void NoteGenerations(uint64_t from_span, uint64_t end_span, SpanGeneration generation);
   // What is stored now is born so.
   uint16_t birth() const { return versions != nullptr && !NRAM_PLANTED(born_not_set) ? versions->birth() : 0; }
