@@ -197,6 +197,7 @@ RegionVersions::Dropped RegionVersions::Drop(VersionNumber first, VersionNumber 
     if (!version->named || version->number < first || version->number > last) continue;
     if (!version->holds.empty() && !force) {
       ++result.held;
+      version->ends = true;
       continue;
     }
     Unname(version.get());
@@ -231,13 +232,17 @@ RegionVersions::Held RegionVersions::Hold(VersionNumber version, LeaseId lease) 
 
 void RegionVersions::Release(VersionNumber version, LeaseId lease) {
   const size_t at = FindNamed(version);
-  if (at != kNone && versions_[at]->holds.erase(lease) > 0) account_->ReleaseIndex(kHoldBytes);
+  if (at != kNone) ReleaseOne(versions_[at].get(), lease);
 }
 
 void RegionVersions::ReleaseAll(LeaseId lease) {
-  for (const VersionPtr& version : versions_) {
-    if (version->holds.erase(lease) > 0) account_->ReleaseIndex(kHoldBytes);
-  }
+  for (const VersionPtr& version : versions_) ReleaseOne(version.get(), lease);
+}
+
+void RegionVersions::ReleaseOne(Version* version, LeaseId lease) {
+  if (version->holds.erase(lease) == 0) return;
+  account_->ReleaseIndex(kHoldBytes);
+  if (version->ends && version->holds.empty()) Unname(version);
 }
 
 void RegionVersions::ReleaseHolds(Version* version) {

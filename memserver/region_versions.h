@@ -105,8 +105,8 @@ class RegionVersions {
   struct Dropped {
     size_t dropped = 0, held = 0;
   };
-  // Takes the names of versions in [first, last], but not of held ones, unless by `force`. Step frees what they alone
-  // have.
+  // Takes the names of versions in [first, last]; of held ones only by `force`, or when the last hold goes. Step frees
+  // what they alone have.
   Dropped Drop(VersionNumber first, VersionNumber last, bool force);
   enum class Held { kOk, kUnknown, kTooMany, kNoRoom };
   // A lease has a version's hold once.
@@ -161,6 +161,7 @@ class RegionVersions {
     uint16_t place;
     const VersionKeep keep;
     bool named = true;
+    bool ends = false;     // was dropped, and goes with its last hold
     const uint64_t stamp;  // of all seals of the server
     uint64_t chunks = 0;
     absl::btree_set<LeaseId> holds;
@@ -192,6 +193,7 @@ class RegionVersions {
   // The newest one that has a name; null: there is none.
   Version* NewestNamed() const;
   void ReleaseHolds(Version* version);
+  void ReleaseOne(Version* version, LeaseId lease);
   void Unname(Version* version);
   void NoteYield(VersionNumber number);
   void AddVersions(int64_t versions);

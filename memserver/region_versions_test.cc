@@ -40,6 +40,7 @@ struct ModelVersion : ModelState {
   VersionKeep keep{};
   uint64_t sealed_at = 0;
   std::set<LeaseId> holds;
+  bool ends = false;  // goes with its last hold
 };
 
 struct Mode {
@@ -299,11 +300,18 @@ class Region {
       const bool goes = in && (force || it->second.holds.empty());
       dropped += goes;
       held += in && !goes;
+      it->second.ends |= in;
       it = goes ? model_versions_.erase(it) : std::next(it);
     }
     const RegionVersions::Dropped result = versions_->Drop(first, last, force);
     ASSERT_EQ(result.dropped, dropped);
     ASSERT_EQ(result.held, held);
+  }
+
+  std::map<VersionNumber, ModelVersion>::iterator Release(std::map<VersionNumber, ModelVersion>::iterator at,
+                                                          LeaseId lease) {
+    const bool goes = at->second.holds.erase(lease) > 0 && at->second.ends && at->second.holds.empty();
+    return goes ? model_versions_.erase(at) : std::next(at);
   }
 
   void Hold() {
@@ -313,10 +321,10 @@ class Region {
     const auto action = Random(4);
     if (action == 0) {
       versions_->ReleaseAll(lease);
-      for (auto& [any, version] : model_versions_) version.holds.erase(lease);
+      for (auto at = model_versions_.begin(); at != model_versions_.end();) at = Release(at, lease);
     } else if (action == 1) {
       versions_->Release(number, lease);
-      if (it != model_versions_.end()) it->second.holds.erase(lease);
+      if (it != model_versions_.end()) Release(it, lease);
     } else {
       const Held held = versions_->Hold(number, lease);
       if (it == model_versions_.end()) {

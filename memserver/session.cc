@@ -114,7 +114,8 @@ bool Session::DropStepLocked(MessageHeader* reply) {
   bool done = false;
   const Reason reason =
       context_.store->DropVersionsStep(lease_.get(), args, std::exchange(is_first_step_, false), &done, &dropped_);
-  if (!done) return false;
+  // The server goes on by itself, and other requests of the connection wait for the answer.
+  if (!done && ++drop_steps_ < kDropStepsMax) return false;
   dropped_.region = drop.region;
   *reply = ReplyTo(pending_, dropped_, reason);
   return true;
@@ -201,6 +202,7 @@ absl::Status Session::Execute(const MessageHeader& request, absl::Span<const uin
     next_page_ = request.range().first_page();
     kept_bytes_ = 0;
     is_first_step_ = true;
+    drop_steps_ = 0;
     dropped_ = {};
     return Continue(reply);
   }

@@ -89,12 +89,15 @@ TEST_F(VersionsTableTest, AHeldVersionStaysUntilItsHolderLetsGoOrItIsForced) {
   ASSERT_TRUE(Hold(observer.get(), kOne).ok()) << "it has the hold, once";
   EXPECT_EQ(store_.ListVersions(KeyOf(kRegion)).value()[0].holds, 1u);
   WritePages(3, 'b');
+  ASSERT_TRUE(Hold(observer.get(), kOne, /*release=*/true).ok());
+  ASSERT_TRUE(Hold(observer.get(), kOne, /*release=*/true).ok()) << "nothing to release";
+  EXPECT_EQ(Numbers(), Versions{kOne}) << "nobody has dropped it";
+  ASSERT_TRUE(Hold(observer.get(), kOne).ok());
   EXPECT_EQ(Drop(kOne, kOne).held, 1u);
   EXPECT_EQ(ReadAt(kOne, 1), Data(1, 'a'));
   ASSERT_TRUE(Hold(observer.get(), kOne, /*release=*/true).ok());
-  ASSERT_TRUE(Hold(observer.get(), kOne, /*release=*/true).ok()) << "nothing to release";
-  EXPECT_EQ(Drop(kOne, kOne).dropped, 1u);
-  EXPECT_EQ(ReadAt(kOne, 1), "");
+  EXPECT_EQ(ReadAt(kOne, 1), "") << "it goes with its last hold";
+  EXPECT_TRUE(store_.StepVersions(kEver));
   ASSERT_EQ(Seal(kTwo), Reason::kOk);
   ASSERT_TRUE(Hold(observer.get(), kTwo).ok());
   EXPECT_EQ(Drop(kTwo, kTwo, /*force=*/true).dropped, 1u);
@@ -111,8 +114,34 @@ TEST_F(VersionsTableTest, HoldsEndWithTheirLease) {
   EXPECT_EQ(Drop(kOne, kOne).held, 1u);
   EndLease(2);
   EXPECT_FALSE(Hold(observer.get(), kOne).ok()) << "it would never be released";
-  EXPECT_EQ(store_.ListVersions(KeyOf(kRegion)).value()[0].holds, 0u);
-  EXPECT_EQ(Drop(kOne, kOne).dropped, 1u);
+  EXPECT_EQ(Numbers(), Versions{}) << "it was dropped already";
+}
+
+// The page's index stays, and its frame was paid for.
+TEST_F(VersionsTableTest, AKeepingTrimReservesTheFrameOnly) {
+  ASSERT_TRUE(arena_->Reserve(8, &lease_->reservation));
+  WritePages(1, 'a');
+  uint64_t kept_bytes = 0;
+  const auto trim = [&] {
+    const PageStore::TrimArgs args{.region = kRegion,
+                                   .epoch = 1,
+                                   .range = {0, kChunksPerPage},
+                                   .reservation = &lease_->reservation,
+                                   .generation = generation_};
+    return store_.Trim(lease_.get(), args, &kept_bytes);
+  };
+  const uint64_t left_bytes = arena_->left_bytes(lease_->reservation);
+  for (uint32_t i = 1; i <= 10; ++i) {
+    ASSERT_EQ(Seal(VersionNumber{i}), Reason::kOk);
+    ASSERT_EQ(trim(), Reason::kOk);
+    absent_ = PageStore::IfAbsent::kRefuse;
+    ASSERT_EQ(WritePage(0, 'b'), Reason::kOk);
+    EXPECT_EQ(arena_->left_bytes(lease_->reservation), left_bytes) << "what the trim has reserved was for that";
+  }
+  // One that is closed gets nothing, and no version yields for it.
+  arena_->CloseReservation(&lease_->reservation);
+  ASSERT_EQ(trim(), Reason::kOk);
+  EXPECT_EQ(Numbers().size(), 10u);
 }
 
 TEST_F(VersionsTableTest, AGcRegionStaysWithoutItsOwnerAsLongAsAVersionOfIt) {

@@ -110,8 +110,8 @@ class Region {
   // Without blocking: `seal` is used once, and must stay until the callback or seal->Wait().
   void StartSeal(VersionSeal* seal, VersionKeep keep, const IoOptions& options = {},
                  VersionSeal::Callback callback = nullptr, void* context = nullptr);
-  // Drops versions with these numbers, the bounds included. Those that somebody holds stay, unless by `force`. Numbers
-  // that are not there do not matter.
+  // Drops versions with these numbers, the bounds included, that were sealed before. Those that somebody holds go when
+  // nobody does any more, or at once by `force`. Numbers that are not there do not matter.
   absl::StatusOr<DroppedVersions> DropVersions(VersionNumber first, VersionNumber last, bool force,
                                                const IoOptions& options = {});
 

@@ -46,6 +46,7 @@ class VersionsModelTest : public ::testing::TestWithParam<Kind> {
   struct Version {
     VersionPlace place;
     std::string model;
+    bool ends = false;  // was dropped, and goes with its last handle
   };
   struct Observer {
     VersionNumber number{};
@@ -137,7 +138,18 @@ class VersionsModelTest : public ::testing::TestWithParam<Kind> {
     for (const Observer& observer : observers_) is_held = is_held || observer.number == number;
     if (dropped->unanswered > 0) return Forget(number);
     ASSERT_EQ(dropped->held > 0, is_held) << "version " << Raw(number);
-    if (!is_held) Forget(number);
+    if (!is_held) return Forget(number);
+    it->second.ends = true;
+  }
+
+  // Of a version that was dropped: with its last handle it goes.
+  void ForgetIfLast(VersionNumber number) {
+    const auto it = versions_.find(number);
+    if (it == versions_.end() || !it->second.ends) return;
+    for (const Observer& observer : observers_) {
+      if (observer.number == number) return;
+    }
+    versions_.erase(it);
   }
 
   // It may be there or not.
@@ -157,7 +169,10 @@ class VersionsModelTest : public ::testing::TestWithParam<Kind> {
 
   void Close() {
     if (observers_.empty()) return;
-    observers_.erase(observers_.begin() + static_cast<long>(Random(observers_.size())));
+    const auto it = observers_.begin() + static_cast<long>(Random(observers_.size()));
+    const VersionNumber number = it->number;
+    observers_.erase(it);
+    ForgetIfLast(number);
   }
 
   void Read() {
