@@ -1,6 +1,7 @@
 #include "tools/nram/checkpoint_dir.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -29,6 +30,8 @@ constexpr const char* kPlan = "/manifest.json.part";
 constexpr const char* kManifest = "/manifest.json";
 constexpr const char* kSums = "/sums";
 constexpr size_t kMappingsMax = 4096;
+// Of all mappings: the sums of their blocks are kept in memory.
+constexpr uint64_t kBytesMax = uint64_t{64} << 40;
 
 std::string ToText(const CheckpointManifest& manifest) {
   json mappings = json::array();
@@ -68,10 +71,13 @@ std::optional<CheckpointManifest> FromText(const std::string& text) {
   manifest.step = in["step"].get<uint64_t>();
   manifest.time_ns = in["time_ns"].get<int64_t>();
   manifest.header_json = in["header"].get<std::string>();
+  uint64_t bytes_left = kBytesMax;
   for (const json& mapping : in["mappings"]) {
     if (!is_text(mapping, "name") || !is_number(mapping, "bytes")) return std::nullopt;
     manifest.mappings.push_back({mapping["name"].get<std::string>(), mapping["bytes"].get<uint64_t>()});
-    if (manifest.mappings.back().bytes > kRegionBytesMax) return std::nullopt;
+    const uint64_t bytes = manifest.mappings.back().bytes;
+    if (bytes > bytes_left) return std::nullopt;
+    bytes_left -= bytes;
   }
   return manifest;
 }
@@ -164,8 +170,20 @@ absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Create(const
   if (manifest.name.empty() || manifest.mappings.empty() || manifest.mappings.size() > kMappingsMax) {
     return absl::InvalidArgumentError(absl::StrCat("a checkpoint has a name, and 1 to ", kMappingsMax, " mappings"));
   }
-  std::unique_ptr<CheckpointWriter> writer(
-      new CheckpointWriter(CheckpointPath(directory, manifest.name, manifest.number), manifest));
+  uint64_t bytes_left = kBytesMax;
+  for (const auto& mapping : manifest.mappings) {
+    if (mapping.bytes > bytes_left) {
+      return absl::InvalidArgumentError(absl::StrCat("a checkpoint has at most ", FormatByteSize(kBytesMax)));
+    }
+    bytes_left -= mapping.bytes;
+  }
+  std::string path = CheckpointPath(directory, manifest.name, manifest.number);
+  if (const size_t size = path.size() - directory.size() - 1; size > NAME_MAX) {
+    return absl::InvalidArgumentError(absl::StrCat("the directory of this checkpoint would have a name of ", size,
+                                                   " bytes (\"%\" and \"/\" count three each), and may have ", NAME_MAX,
+                                                   ": publish under a shorter name"));
+  }
+  std::unique_ptr<CheckpointWriter> writer(new CheckpointWriter(std::move(path), manifest));
   NRAM_RETURN_IF_ERROR(writer->Begin(directory));
   return writer;
 }

@@ -180,6 +180,12 @@ TEST_F(CheckpointDirTest, WhatCannotBeWrittenIsRefused) {
   EXPECT_TRUE(absl::IsInvalidArgument(CheckpointWriter::Create(directory_, {}).status()));
   auto writer = Create();
   EXPECT_TRUE(absl::IsInvalidArgument(writer->Write(0, 0, Block(1, 0))));
+  CheckpointManifest large = manifest_;
+  large.mappings[0].bytes = kRegionBytesMax;
+  EXPECT_TRUE(absl::IsInvalidArgument(CheckpointWriter::Create(directory_, large).status()));
+  CheckpointManifest long_name = manifest_;
+  long_name.name = std::string(100, '/');
+  EXPECT_THAT(CheckpointWriter::Create(directory_, long_name).status().ToString(), HasSubstr("a shorter name"));
   const absl::Status status = CheckpointWriter::Create("/dev/null/x", manifest_).status();
   EXPECT_THAT(status.ToString(), HasSubstr("make directory /dev/null/x"));
 }
