@@ -42,8 +42,8 @@ class Publication {
   absl::Status Commit(const PublicationRecord& record, int64_t deadline_ns);
   // It is not there from now on; its versions may be dropped then, and not before. NOT_FOUND: it is not there.
   absl::Status Forget(uint64_t number, int64_t deadline_ns);
-  // Drops the versions of the region that no record names: a former owner has left them. To be called before the region
-  // is sealed: from then on its numbers are above all that records have named.
+  // Drops the versions of the region that no record names: a former owner has left them.
+  // To be called before the region is sealed: from then on its numbers are above all that records have named.
   absl::Status DropUnrecorded(Region* region, int64_t deadline_ns);
 
   // --- Of anybody.
