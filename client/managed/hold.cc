@@ -1,7 +1,6 @@
 // Guards: taking them, waiting for blocks and for room.
 
 #include <glog/logging.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <string>
@@ -41,7 +40,7 @@ absl::Status Manager::Hold(absl::Span<const Want> wants, Room room) {
 }
 
 absl::Status Manager::HoldSlowly(absl::Span<const Want> wants, Room room, ThreadRecord* me) {
-  if (getpid() != opened_by_) return absl::UnimplementedError("managed memory is the parent's after fork()");
+  NRAM_RETURN_IF_ERROR(CheckMine());
   Request request{.wants = wants, .room = room, .me = me, .deadline_ns = DeadlineAfterMs(wait_ms_)};
   {
     MutexLock lock(&mu_);

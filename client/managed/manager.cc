@@ -1,7 +1,6 @@
 #include "client/managed/manager.h"
 
 #include <glog/logging.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
@@ -32,7 +31,7 @@ absl::StatusOr<std::unique_ptr<Manager>> Manager::New(std::unique_ptr<ManagedSto
 Manager::Manager(std::unique_ptr<ManagedStore> store, const ManagedOptions& options)
     : store_(std::move(store)),
       wait_ms_(options.wait_ms),
-      opened_by_(getpid()),
+      forks_(ForkCount()),
       budget_(options.budget_bytes),
       waits_(options.waits),
       ahead_percent_(options.ahead_percent) {
@@ -40,6 +39,12 @@ Manager::Manager(std::unique_ptr<ManagedStore> store, const ManagedOptions& opti
 }
 
 Manager::~Manager() {
+  if (is_parents()) {
+    // Their ends would be told to servers, and wait for threads that are not here.
+    (void)store_.release();
+    for (std::unique_ptr<Pending>& pending : pendings_) (void)pending.release();
+    return;
+  }
   while (true) {
     const uint32_t seen = event_.Prepare();
     {
@@ -50,7 +55,12 @@ Manager::~Manager() {
   }
 }
 
+absl::Status Manager::CheckMine() const {
+  return is_parents() ? absl::UnimplementedError("managed memory is the parent's after fork()") : absl::OkStatus();
+}
+
 absl::Status Manager::SetBudget(uint64_t bytes) {
+  NRAM_RETURN_IF_ERROR(CheckMine());
   if (bytes < ManagedOptions::kLeastBudgetBytes || bytes > kRegionBytesMax) {
     return absl::InvalidArgumentError(absl::StrCat("budget of ", FormatByteSize(bytes), ": expected ",
                                                    FormatByteSize(ManagedOptions::kLeastBudgetBytes), " or more"));
@@ -68,11 +78,13 @@ absl::Status Manager::SetBudget(uint64_t bytes) {
 }
 
 void Manager::SetWaits(bool waits) {
+  if (is_parents()) return;
   MutexLock lock(&mu_);
   waits_ = waits;
 }
 
 absl::Status Manager::SetAhead(uint32_t percent) {
+  NRAM_RETURN_IF_ERROR(CheckMine());
   if (percent > 50) return absl::InvalidArgumentError(absl::StrCat(percent, " % ahead: expected 0 to 50"));
   MutexLock lock(&mu_);
   ahead_percent_ = percent;
@@ -148,7 +160,7 @@ absl::StatusOr<Block*> Manager::NewBlock(uint64_t bytes, bool fixed, bool is_pac
 }
 
 absl::StatusOr<Manager::Object> Manager::Create(uint64_t bytes, uint64_t alignment, bool fixed) {
-  if (getpid() != opened_by_) return absl::UnimplementedError("managed memory is the parent's after fork()");
+  NRAM_RETURN_IF_ERROR(CheckMine());
   if (bytes == 0 || bytes > kObjectBytesMax) {
     return absl::InvalidArgumentError(
         absl::StrCat("an object of ", bytes, " bytes: expected 1 to ", FormatByteSize(kObjectBytesMax)));
@@ -197,6 +209,7 @@ absl::StatusOr<Manager::Object> Manager::CreateInPack(uint64_t bytes, uint64_t a
 }
 
 void Manager::Delete(const Object& object) {
+  if (is_parents()) return;
   Block* const block = object.block;
   {
     MutexLock lock(&mu_);

@@ -16,6 +16,7 @@
 #include "base/units.h"
 #include "client/managed/block.h"
 #include "client/managed/extents.h"
+#include "client/managed/fork_count.h"
 #include "client/managed/local_memory.h"
 #include "client/managed/store.h"
 #include "client/managed/thread_records.h"
@@ -55,7 +56,7 @@ struct ManagedCounters {
 //
 // Thread-safe. A guard taken by one thread may be released by another. Functions that take guards may block for the
 // store's timeout, three times if blocks have to leave first, and for `wait_ms` where other threads hold the room.
-// After fork(2) they fail in the child with UNIMPLEMENTED.
+// After fork(2) a child has what was here: other requests fail there with UNIMPLEMENTED, and nothing blocks.
 class Manager {
  public:
   static constexpr uint64_t kPackBytes = 64 * kKiB;
@@ -67,8 +68,11 @@ class Manager {
   // INVALID_ARGUMENT: the budget is less than kLeastBudgetBytes, or more than half of the address space.
   static absl::StatusOr<std::unique_ptr<Manager>> New(std::unique_ptr<ManagedStore> store,
                                                       const ManagedOptions& options);
-  // All guards must be released. Objects become invalid. Waits for operations under way.
+  // All guards must be released. Objects become invalid. Waits for operations under way. In a child after fork(2) it
+  // leaves the store as it is, which is the parent's.
   ~Manager();
+  // Whether this is a child of the process that made it.
+  bool is_parents() const { return ForkCount() != forks_; }
 
   // A part of a block. Plain data; the manager's until Delete.
   struct Object {
@@ -86,7 +90,7 @@ class Manager {
   // unspecified. `fixed`: it will always be at the same address. INVALID_ARGUMENT: size or alignment;
   // RESOURCE_EXHAUSTED: the store is full; OUT_OF_RANGE: no room in the budget.
   absl::StatusOr<Object> Create(uint64_t bytes, uint64_t alignment, bool fixed);
-  // Nobody may hold a guard of it. Blocks while an operation with its block is under way.
+  // Nobody may hold a guard of it. Blocks while an operation with its block is under way. In a child nothing happens.
   void Delete(const Object& object);
 
   // A guard for each, all or none. OUT_OF_RANGE: they do not fit beside what is held: at once if the calling thread
@@ -109,10 +113,11 @@ class Manager {
   // Where the object is, for whoever holds a guard.
   static std::byte* AddressOf(const Object& object) { return object.block->data + object.offset; }
 
-  // Returns at once; blocks beyond a smaller budget leave as guards and the store allow.
+  // Return at once; blocks beyond a smaller budget leave as guards and the store allow.
   absl::Status SetBudget(uint64_t bytes);
   void SetWaits(bool waits);
   absl::Status SetAhead(uint32_t percent);
+  // Not in a child, where the lock may be held for ever.
   ManagedCounters counters() const;
 
  private:
@@ -138,6 +143,9 @@ class Manager {
   struct Pending;  // an operation with a callback
 
   Manager(std::unique_ptr<ManagedStore> store, const ManagedOptions& options);
+
+  // UNIMPLEMENTED in a child.
+  absl::Status CheckMine() const;
 
   // manager.cc: objects and blocks.
   absl::StatusOr<Block*> NewBlock(uint64_t bytes, bool fixed, bool is_pack);
@@ -199,9 +207,9 @@ class Manager {
   void EndPending(std::unique_ptr<Pending> pending, bool is_read);
   uint64_t MetadataBytes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  const std::unique_ptr<ManagedStore> store_;
+  std::unique_ptr<ManagedStore> store_;
   const int64_t wait_ms_;
-  const int opened_by_;  // the process
+  const uint32_t forks_;  // ForkCount() of the process that made it
   ThreadRecords records_;
   EventCount event_;                // a block or room may be had; see HoldSlowly
   std::atomic<uint64_t> clock_{0};  // bytes that have been fetched or made

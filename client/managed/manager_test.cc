@@ -2,6 +2,9 @@
 
 #include "client/managed/manager.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <thread>
 #include <vector>
@@ -296,6 +299,48 @@ TEST_F(ManagerTest, BadSizesAreRefused) {
   EXPECT_TRUE(absl::IsInvalidArgument(manager_->Create(16, 3, false).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(manager_->Create(16, 8192, false).status()));
   EXPECT_TRUE(absl::IsOutOfRange(manager_->Create(2 * kMiB, 16, false).status()));
+}
+
+// Its end would destroy the parent's objects.
+class StoreOfTheParent : public FakeStore {
+ public:
+  StoreOfTheParent() : FakeStore(Ends::kWhenTold) {}
+  ~StoreOfTheParent() override {
+    if (getpid() != made_by_) _exit(3);
+  }
+
+ private:
+  const pid_t made_by_ = getpid();
+};
+
+// A child has nothing but what was here: it neither waits for what is under way nor ends anything.
+TEST_F(ManagerTest, AChildLeavesAllToTheParent) {
+  auto store = std::make_unique<StoreOfTheParent>();
+  store_ = store.get();
+  manager_ = *Manager::New(std::move(store), {.budget_bytes = kMiB});
+  const auto objects = MakeMany(7);
+  std::thread maker([&] { Make(kBlock, 7); });
+  while (store_->started() == 0) std::this_thread::yield();
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    alarm(30);  // a hang is a failure
+    const absl::Status held = manager_->Hold(objects[6].block, /*writes=*/true);
+    if (held.ok()) Release(objects[6]);
+    const bool refused = absl::IsUnimplemented(manager_->Create(kBlock, 16, false).status()) &&
+                         absl::IsUnimplemented(manager_->SetBudget(2 * kMiB));
+    for (const auto& object : objects) manager_->Delete(object);  // one of them is on its way out
+    manager_.reset();
+    _exit(held.ok() && refused ? 0 : 4);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  while (store_->EndOne()) {
+  }
+  maker.join();
+  while (store_->EndOne()) {
+  }
 }
 
 TEST_F(ManagerTest, AGuardMayBeReleasedByAnotherThread) {

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/host_memory.h"
 #include "base/status.h"
+#include "client/managed/fork_count.h"
 #include "client/managed/managed_handle.h"
 #include "client/managed/region_store.h"
 #include "client/memory/api_error.h"
@@ -59,6 +60,10 @@ absl::StatusOr<int> ChooseCopies(uint32_t given) {
 }
 
 absl::StatusOr<nram_managed_t*> Open(const char* pool, const nram_managed_options* options) {
+  if (nram::ForkCount() != 0) {
+    return absl::UnimplementedError(
+        "this process was forked off one that had opened a pool, whose threads are not here: exec first");
+  }
   nram_managed_options given;
   nram_managed_options_init(&given);
   if (options != nullptr) {
@@ -99,6 +104,16 @@ bool Usable(const nram_managed_t* m) {
   return m != nullptr;
 }
 
+// For what would take the manager's lock, which a thread of the parent may have held at fork().
+bool Mine(const nram_managed_t* m) {
+  if (!Usable(m)) return false;
+  if (m->manager->is_parents()) {
+    ApiFail(ENOTSUP, "this nram_managed handle was opened before fork(): only the parent may use it");
+    return false;
+  }
+  return true;
+}
+
 Manager::Room RoomOf(int flags) {
   return (flags & NRAM_MANAGED_BEYOND) != 0 ? Manager::Room::kBeyondIfNeeded : Manager::Room::kBudget;
 }
@@ -110,7 +125,8 @@ nram_managed_t* nram_managed_open(const char* pool, const nram_managed_options* 
 }
 
 int nram_managed_close(nram_managed_t* m) {
-  if (!Usable(m)) return -1;
+  // In a child it stays, threads, connections and all: the objects are the parent's.
+  if (!Mine(m)) return -1;
   delete m;
   return 0;
 }
@@ -134,7 +150,7 @@ int nram_managed_new(nram_managed_t* m, size_t bytes, int flags, nram_managed_ob
 
 void* nram_managed_new_aligned(nram_managed_t* m, size_t bytes, size_t alignment, int flags,
                                nram_managed_object* object, nram_managed_guard* guard) {
-  if (!Usable(m)) return nullptr;
+  if (!Mine(m)) return nullptr;
   const absl::StatusOr<Manager::Object> made = m->manager->Create(bytes, alignment, (flags & NRAM_MANAGED_FIXED) != 0);
   if (!made.ok()) {
     ApiResult(made.status());
@@ -189,17 +205,17 @@ void nram_managed_start(nram_managed_t* m, const nram_managed_object* object) {
 }
 
 int nram_managed_set_budget(nram_managed_t* m, uint64_t bytes) {
-  return Usable(m) ? ApiResult(m->manager->SetBudget(bytes)) : -1;
+  return Mine(m) ? ApiResult(m->manager->SetBudget(bytes)) : -1;
 }
 
 void nram_managed_set_waits(nram_managed_t* m, int waits) { m->manager->SetWaits(waits != 0); }
 
 int nram_managed_set_ahead(nram_managed_t* m, uint32_t percent) {
-  return Usable(m) ? ApiResult(m->manager->SetAhead(percent)) : -1;
+  return Mine(m) ? ApiResult(m->manager->SetAhead(percent)) : -1;
 }
 
 int nram_managed_get_stats(nram_managed_t* m, nram_managed_stats* stats) {
-  if (!Usable(m)) return -1;
+  if (!Mine(m)) return -1;
   if (stats->size < offsetof(nram_managed_stats, misses)) {
     return ApiFail(EINVAL, "nram_managed_stats.size must be sizeof(struct nram_managed_stats)");
   }

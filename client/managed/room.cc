@@ -191,7 +191,7 @@ bool Manager::BeginAhead(Block* block, Actions* actions) {
 }
 
 void Manager::Start(Block* block) {
-  if ((block->word.load() & Block::kUsable) != 0) return;
+  if ((block->word.load() & Block::kUsable) != 0 || is_parents()) return;
   Actions actions;
   {
     MutexLock lock(&mu_);

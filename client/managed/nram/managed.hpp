@@ -236,7 +236,7 @@ class managed<T, 1> {
       if (data != nullptr) {
         Destroy(static_cast<T*>(data), place_.count);
         nram_managed_release(place_.m, &guard);
-      } else {
+      } else if (errno != ENOTSUP) {  // in a child of fork() it is the parent's
         std::fprintf(stderr, "nram: a managed object goes without its destructor: %s\n", nram_managed_error());
       }
     }
