@@ -291,6 +291,13 @@ uint64_t RunEngine::attached_pages() const {
   return ranges_.pages();
 }
 
+std::vector<AddressRun> RunEngine::attached() const {
+  MutexLock lock(&mu_);
+  std::vector<AddressRun> runs;
+  for (const HomeRange& range : ranges_.Within(0, ~uint64_t{0})) runs.push_back({range.begin, range.pages});
+  return runs;
+}
+
 bool RunEngine::HasRemotePages() const {
   MutexLock lock(&mu_);
   return remote_ > 0 || leaving_ > 0;

@@ -83,6 +83,8 @@ class RunEngine {
 
   uint64_t resident_pages() const;
   uint64_t attached_pages() const;
+  // The addresses that are looked after.
+  std::vector<AddressRun> attached() const;
   // Pages that are in the store, and those that are on their way: what a copy of memory would lack.
   bool HasRemotePages() const;
   uint64_t metadata_bytes() const;

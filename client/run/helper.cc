@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/status.h"
+#include "base/units.h"
 
 namespace nram {
 
@@ -49,7 +50,14 @@ absl::StatusOr<int64_t> Helper::Call(uint64_t number, std::initializer_list<uint
   return calls[0].result;
 }
 
-void Helper::Dismiss() {
+void Helper::Dismiss(const std::vector<AddressRun>& unmapped) {
+  for (size_t i = 0; i < unmapped.size(); i += kCallsMax) {
+    std::vector<HelperCall> calls;
+    for (size_t k = i; k < std::min(unmapped.size(), i + kCallsMax); ++k) {
+      calls.push_back({SYS_munmap, {unmapped[k].begin, unmapped[k].pages * kPageBytes}});
+    }
+    if (!Make(&calls).ok()) return;
+  }
   // It does not answer this one.
   (void)Call(SYS_exit_group, {0});
 }

@@ -12,6 +12,7 @@
 #include "absl/types/span.h"
 #include "base/fd.h"
 #include "base/sync.h"
+#include "client/run/address_space.h"
 #include "client/run/helper_code.h"
 
 namespace nram {
@@ -40,8 +41,9 @@ class Helper {
   // One call, and its result as the kernel's. UNAVAILABLE as above.
   absl::StatusOr<int64_t> Call(uint64_t number, std::initializer_list<uint64_t> arguments,
                                absl::Span<std::byte> payload = {});
-  // The helper ends, and the program goes on.
-  void Dismiss();
+  // The helper ends, and the program goes on. It unmaps `unmapped` before that: whoever shares the memory still is not
+  // to see what is there when nobody answers its faults any more.
+  void Dismiss(const std::vector<AddressRun>& unmapped = {});
 
  private:
   const pid_t pid_;

@@ -5,7 +5,9 @@ extern const char nram_helper_code_begin[];
 extern const char nram_helper_code_end[];
 }
 
-// The numbers of system calls: read 0, write 1, poll 7, kill 62, exit_group 231. -4: EINTR.
+// The numbers of system calls: read 0, write 1, poll 7, munmap 11, kill 62, exit_group 231. -4: EINTR.
+//
+// From 6 on: at rbp, up to rbx, in steps of r15 at most, which is halved where the kernel refuses, and doubled after.
 __asm__(R"(
   .pushsection .rodata
   .globl nram_helper_code_begin
@@ -66,6 +68,41 @@ nram_helper_code_begin:
   syscall
   cmpq $-4, %rax
   je 5b
+  xorl %ebp, %ebp
+  leaq -4096(%r13), %rbx
+6:
+  movq %rbx, %r15
+7:
+  movq %rbx, %rsi
+  subq %rbp, %rsi
+  jbe 9f
+  cmpq %r15, %rsi
+  cmovaq %r15, %rsi
+  movq %rbp, %rdi
+  movl $11, %eax
+  syscall
+  cmpq $-4, %rax
+  je 7b
+  testq %rax, %rax
+  jnz 8f
+  addq %rsi, %rbp
+  leaq (%rsi,%rsi), %r15
+  jmp 7b
+8:
+  shrq $1, %rsi
+  andq $-4096, %rsi
+  movq %rsi, %r15
+  jnz 7b
+  addq $4096, %rbp
+  movl $4096, %r15d
+  jmp 7b
+9:
+  cmpq %r13, %rbp
+  ja 10f
+  leaq 69632(%r13), %rbp
+  movabsq $0x7ffffffff000, %rbx
+  jmp 6b
+10:
   xorl %edi, %edi
   movl $231, %eax
   syscall

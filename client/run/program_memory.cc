@@ -57,10 +57,14 @@ ProgramMemory::ProgramMemory(const RunOptions& options, std::unique_ptr<Helper> 
       on_fatal_(std::move(on_fatal)) {}
 
 ProgramMemory::~ProgramMemory() {
-  if (engine_ != nullptr) engine_->Stop();
+  std::vector<AddressRun> looked_after;
+  if (engine_ != nullptr) {
+    engine_->Stop();
+    looked_after = engine_->attached();
+  }
   fault_threads_.reset();
   engine_.reset();
-  helper_->Dismiss();
+  helper_->Dismiss(looked_after);
 }
 
 absl::StatusOr<ProgramMemory::Answer> ProgramMemory::OnCall(const seccomp_data& call) {

@@ -73,7 +73,12 @@ class Supervisor {
   // Of a call of the program's own.
   absl::StatusOr<ProgramMemory::Answer> OnCall(pid_t thread, const seccomp_data& call);
   bool IsProgram(pid_t thread) const;
-  bool SharesMemory(pid_t thread) const;
+  // Whether a thread has the program's memory. Nothing: the kernel does not say.
+  std::optional<bool> SharesMemory(pid_t thread) const;
+  // Whether a call that was told is to be dealt with; else it is local. An error: that is not known, while the memory is
+  // armed.
+  absl::StatusOr<bool> IsOwn(const seccomp_notif& told) const;
+  void Answer(uint64_t id, const ProgramMemory::Answer& answer) const;
   ProgramMemory::Answer OnFork(pid_t thread);
   // Whether a thread that has stopped at a call is at the end of its fork(2), for good or bad.
   bool HasForked(pid_t thread) const;

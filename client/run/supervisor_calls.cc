@@ -16,24 +16,55 @@
 #include "client/run/supervisor.h"
 
 namespace nram {
+namespace {
+
+// When the program is to be killed: its own threads do not see it, and others that share its memory do not wait for
+// ever.
+constexpr ProgramMemory::Answer kRefused{.go_on = false, .result = -ENOMEM};
+
+}  // namespace
 
 bool Supervisor::IsProgram(pid_t thread) const {
   return access(absl::StrCat("/proc/", program_, "/task/", thread).c_str(), F_OK) == 0;
 }
 
-bool Supervisor::SharesMemory(pid_t thread) const {
-  return memory_ != nullptr && syscall(SYS_kcmp, memory_->helper_pid(), thread, KCMP_VM, 0, 0) == 0;
+std::optional<bool> Supervisor::SharesMemory(pid_t thread) const {
+  switch (syscall(SYS_kcmp, memory_->helper_pid(), thread, KCMP_VM, 0, 0)) {
+    case 0:
+      return true;
+    case 1:
+    case 2:
+      return false;
+    default:
+      return std::nullopt;
+  }
+}
+
+absl::StatusOr<bool> Supervisor::IsOwn(const seccomp_notif& told) const {
+  if (memory_ == nullptr || end_.has_value()) return false;
+  const auto thread = static_cast<pid_t>(told.pid);
+  if (const std::optional<bool> shares = SharesMemory(thread); shares.has_value()) return *shares;
+  const int error = errno;
+  // A thread that has been killed meanwhile makes no call.
+  if (ioctl(listener_.get(), SECCOMP_IOCTL_NOTIF_ID_VALID, &told.id) != 0) return false;
+  if (!memory_->armed()) return IsProgram(thread);
+  return ErrnoStatus(error, "whether a thread has the program's memory (kcmp) cannot be known");
 }
 
 void Supervisor::OnNotification() {
   seccomp_notif told = {};
   if (ioctl(listener_.get(), SECCOMP_IOCTL_NOTIF_RECV, &told) != 0) return;  // it has gone
-  const bool own = memory_ != nullptr && !end_.has_value() && SharesMemory(static_cast<pid_t>(told.pid));
-  if (own && !forks_.empty() && !forks_.contains(static_cast<pid_t>(told.pid))) {
+  const absl::StatusOr<bool> own = IsOwn(told);
+  if (!own.ok()) {
+    Fail(own.status());
+    Answer(told.id, kRefused);
+    return;
+  }
+  if (*own && !forks_.empty() && !forks_.contains(static_cast<pid_t>(told.pid))) {
     held_.push_back(told);
     return;
   }
-  AnswerCall(told, own);
+  AnswerCall(told, *own);
 }
 
 void Supervisor::AnswerHeld() {
@@ -43,22 +74,21 @@ void Supervisor::AnswerHeld() {
 }
 
 void Supervisor::AnswerCall(const seccomp_notif& told, bool own) {
-  seccomp_notif_resp answer = {};
-  answer.id = told.id;
-  answer.flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE;
   const absl::StatusOr<ProgramMemory::Answer> made =
       own ? OnCall(static_cast<pid_t>(told.pid), told.data) : ProgramMemory::Answer();
-  if (!made.ok()) {
-    Fail(made.status());
-    return;  // it waits until it is killed
-  }
-  if (!made->go_on) {
-    answer.flags = 0;
-    if (made->result < 0 && made->result > -4096) {
-      answer.error = static_cast<int>(made->result);
-    } else {
-      answer.val = made->result;
-    }
+  if (!made.ok()) Fail(made.status());
+  Answer(told.id, made.ok() ? *made : kRefused);
+}
+
+void Supervisor::Answer(uint64_t id, const ProgramMemory::Answer& made) const {
+  seccomp_notif_resp answer = {};
+  answer.id = id;
+  if (made.go_on) {
+    answer.flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE;
+  } else if (made.result < 0 && made.result > -4096) {
+    answer.error = static_cast<int>(made.result);
+  } else {
+    answer.val = made.result;
   }
   ioctl(listener_.get(), SECCOMP_IOCTL_NOTIF_SEND, &answer);
 }
@@ -82,7 +112,6 @@ absl::StatusOr<ProgramMemory::Answer> Supervisor::OnCall(pid_t thread, const sec
 }
 
 ProgramMemory::Answer Supervisor::OnFork(pid_t thread) {
-  const ProgramMemory::Answer no_memory{.go_on = false, .result = -ENOMEM};
   if (forks_.contains(thread) && !memory_->armed()) return {};
   if (!memory_->armed()) {
     // Between this answer and the kernel's copy of the memory nothing may be armed, or evicted pages would be zeros in
@@ -90,7 +119,7 @@ ProgramMemory::Answer Supervisor::OnFork(pid_t thread) {
     // an interrupt and begins again.
     const bool seized = traced_.contains(thread) ||
                         ptrace(PTRACE_SEIZE, thread, nullptr, PTRACE_O_TRACEEXEC | PTRACE_O_TRACESYSGOOD) == 0;
-    if (!seized || ptrace(PTRACE_INTERRUPT, thread, nullptr, nullptr) != 0) return no_memory;
+    if (!seized || ptrace(PTRACE_INTERRUPT, thread, nullptr, nullptr) != 0) return kRefused;
     traced_.insert(thread);
     forks_.insert(thread);
     return {};
@@ -101,7 +130,7 @@ ProgramMemory::Answer Supervisor::OnFork(pid_t thread) {
         "it pass\n";
     (void)!write(STDERR_FILENO, kText, sizeof(kText) - 1);
   }
-  return no_memory;
+  return kRefused;
 }
 
 bool Supervisor::HasForked(pid_t thread) const {

@@ -57,6 +57,13 @@ verify "$static" bss
 stats "$workout" fill 48
 expect_stats '.fetched_pages > 1000 and .written_pages > 1000' "fill"
 
+# Who shares the memory does not outlive those who look after it, or it would read zeros.
+for sharer in sharer orphan; do
+  code=0
+  out=$(run -- "$workout" "$sharer" 32 2>&1) || code=$?  # until the sharer has ended, too
+  [ "$code" -eq 137 ] && [[ $out != *wrong* ]] || fail "$sharer: exit $code: $out"
+done
+
 # fork: freely while all fits, and not at all later.
 stats "$workout" fork 4
 [ "$(cat "$directory/out")" = ok ] || fail "fork of a small program: $(cat "$directory/out")"

@@ -11,6 +11,8 @@
 //   brk MIB        the heap's end, up and down
 //   fork MIB       fork(2) with so much in memory: says what came of it
 //   vfork MIB      posix_spawn of true(1) with so much in memory
+//   sharer MIB     a child that shares the memory kills the program, and must not go on with zeros
+//   orphan MIB     the same, and it kills the supervisor
 //   exec MIB       fills, and executes itself anew
 //   signal N       raises a signal
 //   exit N         exits
@@ -27,6 +29,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define PAGE 4096ul
@@ -327,6 +330,31 @@ static void DoSpawn(size_t bytes) {
   Verify(words, bytes / 8, 3);
 }
 
+// Who shares the memory ends by a signal when nobody looks after it any more; words are right until then.
+static void DoSharer(size_t bytes, int orphan) {
+  static const char kWrong[] = "wrong: a word that is shared\n";
+  static const char kGoesOn[] = "wrong: it goes on\n";
+  uint64_t* const words = Allocate(bytes);
+  Fill(words, bytes / 8, 3);
+  const pid_t program = getpid();
+  const pid_t victim = orphan ? getppid() : program;
+  if (vfork() == 0) {
+    struct timespec begun, now;
+    clock_gettime(CLOCK_MONOTONIC, &begun);
+    kill(victim, SIGKILL);
+    do {
+      for (size_t i = 0; i < bytes / 8; i += 64) {
+        if (words[i] == Mix(i + 3)) continue;
+        (void)!write(1, kWrong, sizeof(kWrong) - 1);
+        _exit(1);
+      }
+      clock_gettime(CLOCK_MONOTONIC, &now);
+    } while (now.tv_sec - begun.tv_sec < 20);
+    (void)!write(1, kGoesOn, sizeof(kGoesOn) - 1);
+    _exit(1);
+  }
+}
+
 #ifndef STATIC_MIB
 #define STATIC_MIB 1
 #endif
@@ -359,6 +387,8 @@ int main(int argc, char** argv) {
     DoFork(bytes);
   else if (strcmp(what, "vfork") == 0)
     DoSpawn(bytes);
+  else if (strcmp(what, "sharer") == 0 || strcmp(what, "orphan") == 0)
+    DoSharer(bytes, what[0] == 'o');
   else if (strcmp(what, "exec") == 0) {
     DoFill(Allocate(bytes), bytes);
     execlp(argv[0], argv[0], "fill", argv[2], NULL);
