@@ -88,9 +88,12 @@ void AddMemoryCalls(Builder* builder) {
     tests.push_back(large);
     builder->Rule(tests, kTell);
   }
-  for (const long number : {SYS_brk, SYS_munmap, SYS_mremap}) builder->Rule({Is(number)}, kTell);
+  for (const long number : {SYS_brk, SYS_munmap, SYS_mremap, SYS_mlock, SYS_mlock2, SYS_mlockall})
+    builder->Rule({Is(number)}, kTell);
+  // The order of access is advice that keeps areas apart while they move.
   for (const uint32_t advice :
-       {uint32_t{MADV_DONTNEED}, uint32_t{MADV_FREE}, uint32_t{MADV_DONTNEED_LOCKED}, kMadviseGuardInstall}) {
+       {uint32_t{MADV_DONTNEED}, uint32_t{MADV_FREE}, uint32_t{MADV_DONTNEED_LOCKED}, kMadviseGuardInstall,
+        uint32_t{MADV_NORMAL}, uint32_t{MADV_RANDOM}, uint32_t{MADV_SEQUENTIAL}}) {
     builder->Rule({Is(SYS_madvise), {Low(2), Test::kEqual, advice}}, kTell);
   }
 }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 
 #include "base/status.h"
@@ -13,12 +14,47 @@
 
 namespace nram {
 
+namespace {
+
+// What recvmsg(2) in the helper works on.
+struct LendPayload {
+  msghdr header = {};
+  iovec part = {};
+  char byte[8] = {};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+};
+
+bool SendDescriptor(int socket, int fd) {
+  LendPayload message;
+  message.part = {message.byte, 1};
+  message.header.msg_iov = &message.part;
+  message.header.msg_iovlen = 1;
+  message.header.msg_control = message.control;
+  message.header.msg_controllen = sizeof(message.control);
+  cmsghdr* const rights = CMSG_FIRSTHDR(&message.header);
+  rights->cmsg_level = SOL_SOCKET;
+  rights->cmsg_type = SCM_RIGHTS;
+  rights->cmsg_len = CMSG_LEN(sizeof(fd));
+  memcpy(CMSG_DATA(rights), &fd, sizeof(fd));
+  ssize_t done;
+  do {
+    done = sendmsg(socket, &message.header, MSG_NOSIGNAL);
+  } while (done < 0 && errno == EINTR);
+  return done == 1;
+}
+
+}  // namespace
+
 absl::Status Helper::Make(std::vector<HelperCall>* calls, absl::Span<std::byte> payload) {
+  MutexLock lock(&mu_);
+  return MakeLocked(calls, payload, /*lent=*/-1);
+}
+
+absl::Status Helper::MakeLocked(std::vector<HelperCall>* calls, absl::Span<std::byte> payload, int lent) {
   const size_t calls_bytes = calls->size() * sizeof(HelperCall);
   const size_t bytes = sizeof(HelperHeader) + calls_bytes + payload.size();
   CHECK_LE(calls->size(), kCallsMax);
   CHECK_LE(bytes, HelperPlace::kMessageBytes);
-  MutexLock lock(&mu_);
   message_.resize(bytes);
   const HelperHeader header{.calls = calls->size()};
   memcpy(message_.data(), &header, sizeof(header));
@@ -28,6 +64,7 @@ absl::Status Helper::Make(std::vector<HelperCall>* calls, absl::Span<std::byte> 
   do {
     done = send(socket_.get(), message_.data(), bytes, MSG_NOSIGNAL);
   } while (done < 0 && errno == EINTR);
+  if (done >= 0 && lent >= 0 && !SendDescriptor(socket_.get(), lent)) done = -1;
   if (done >= 0) {
     do {
       done = recv(socket_.get(), message_.data(), bytes, 0);
@@ -48,6 +85,28 @@ absl::StatusOr<int64_t> Helper::Call(uint64_t number, std::initializer_list<uint
   std::copy(arguments.begin(), arguments.end(), calls[0].arguments);
   NRAM_RETURN_IF_ERROR(Make(&calls, payload));
   return calls[0].result;
+}
+
+absl::StatusOr<int64_t> Helper::Lend(int fd) {
+  constexpr uint64_t kAt = PayloadAddress(1);
+  LendPayload payload;
+  payload.part = {reinterpret_cast<void*>(kAt + offsetof(LendPayload, byte)), 1};
+  payload.header.msg_iov = reinterpret_cast<iovec*>(kAt + offsetof(LendPayload, part));
+  payload.header.msg_iovlen = 1;
+  payload.header.msg_control = reinterpret_cast<void*>(kAt + offsetof(LendPayload, control));
+  payload.header.msg_controllen = sizeof(payload.control);
+  std::vector<HelperCall> calls(1);
+  calls[0] = {SYS_recvmsg, {static_cast<uint64_t>(its_socket_), kAt, MSG_CMSG_CLOEXEC}};
+  {
+    MutexLock lock(&mu_);
+    NRAM_RETURN_IF_ERROR(
+        MakeLocked(&calls, absl::MakeSpan(reinterpret_cast<std::byte*>(&payload), sizeof(payload)), fd));
+  }
+  if (calls[0].result < 0) return calls[0].result;
+  if (payload.header.msg_controllen < CMSG_LEN(sizeof(int))) return -EMFILE;  // it has no room for one more
+  int number;
+  memcpy(&number, payload.control + CMSG_LEN(0), sizeof(number));
+  return number;
 }
 
 void Helper::Dismiss(const std::vector<AddressRun>& unmapped) {

@@ -27,9 +27,9 @@ class Helper {
     return HelperPlace::kMessage + sizeof(HelperHeader) + calls * sizeof(HelperCall);
   }
 
-  // `socket`: SOCK_SEQPACKET, whose other end the helper has.
-  Helper(pid_t pid, UniqueFd pidfd, UniqueFd socket)
-      : pid_(pid), pidfd_(std::move(pidfd)), socket_(std::move(socket)) {}
+  // `socket`: SOCK_SEQPACKET, whose other end the helper has, as `its_socket`.
+  Helper(pid_t pid, UniqueFd pidfd, UniqueFd socket, int its_socket)
+      : pid_(pid), pidfd_(std::move(pidfd)), its_socket_(its_socket), socket_(std::move(socket)) {}
 
   pid_t pid() const { return pid_; }
   int pidfd() const { return pidfd_.get(); }
@@ -41,13 +41,20 @@ class Helper {
   // One call, and its result as the kernel's. UNAVAILABLE as above.
   absl::StatusOr<int64_t> Call(uint64_t number, std::initializer_list<uint64_t> arguments,
                                absl::Span<std::byte> payload = {});
+  // Gives the helper a descriptor of this process. Its number there, which is to be closed there, or -errno.
+  absl::StatusOr<int64_t> Lend(int fd);
   // The helper ends, and the program goes on. It unmaps `unmapped` before that: whoever shares the memory still is not
   // to see what is there when nobody answers its faults any more.
   void Dismiss(const std::vector<AddressRun>& unmapped = {});
 
  private:
+  // `lent`: a descriptor that the calls receive; -1: none.
+  absl::Status MakeLocked(std::vector<HelperCall>* calls, absl::Span<std::byte> payload, int lent)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
   const pid_t pid_;
   const UniqueFd pidfd_;
+  const int its_socket_;
   Mutex mu_;
   UniqueFd socket_ ABSL_GUARDED_BY(mu_);
   std::vector<std::byte> message_ ABSL_GUARDED_BY(mu_);

@@ -188,7 +188,8 @@ absl::StatusOr<std::unique_ptr<Helper>> InjectHelper(pid_t program) {
   if (!helper_pidfd.valid()) return ErrnoStatus(errno, "pidfd_open of the helper");
   NRAM_RETURN_IF_ERROR(CallOk(&thread, "close", SYS_close, {static_cast<uint64_t>(ends[1])}).status());
   NRAM_RETURN_IF_ERROR(thread.End());
-  auto helper = std::make_unique<Helper>(static_cast<pid_t>(helper_pid), std::move(helper_pidfd), std::move(socket));
+  auto helper =
+      std::make_unique<Helper>(static_cast<pid_t>(helper_pid), std::move(helper_pidfd), std::move(socket), ends[1]);
   NRAM_RETURN_IF_ERROR(SettleHelper(program, ends[1], helper.get()));
   return helper;
 }

@@ -4,16 +4,22 @@
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <utility>
 
+#include "absl/strings/string_view.h"
+#include "base/fd.h"
 #include "base/status.h"
 #include "base/units.h"
 #include "client/run/call_filter.h"
 #include "client/run/task_maps.h"
 
+#ifndef MAP_FIXED_NOREPLACE
+#define MAP_FIXED_NOREPLACE 0x100000
+#endif
 #ifndef MADV_DONTNEED_LOCKED
 #define MADV_DONTNEED_LOCKED 24
 #endif
@@ -29,6 +35,8 @@ constexpr uint64_t kMadviseGuardInstall = 102;
 
 ProgramMemory::Answer Made(int64_t result) { return {.go_on = false, .result = result}; }
 constexpr ProgramMemory::Answer kGoOn;
+
+void Say(absl::string_view text) { (void)!write(STDERR_FILENO, text.data(), text.size()); }
 
 bool IsError(int64_t result) { return result < 0 && result > -4096; }
 
@@ -67,10 +75,10 @@ ProgramMemory::~ProgramMemory() {
   helper_->Dismiss(looked_after);
 }
 
-absl::StatusOr<ProgramMemory::Answer> ProgramMemory::OnCall(const seccomp_data& call) {
+absl::StatusOr<ProgramMemory::Answer> ProgramMemory::OnCall(pid_t thread, const seccomp_data& call) {
   switch (call.nr) {
     case SYS_mmap:
-      return OnMmap(call);
+      return OnMmap(thread, call);
     case SYS_brk:
       return OnBrk(call);
     case SYS_munmap:
@@ -79,6 +87,10 @@ absl::StatusOr<ProgramMemory::Answer> ProgramMemory::OnCall(const seccomp_data& 
       return OnMremap(call);
     case SYS_madvise:
       return OnMadvise(call);
+    case SYS_mlock:
+    case SYS_mlock2:
+    case SYS_mlockall:
+      return OnMlock(call);
     case SYS_clone:
       threaded_ = true;
       return (call.args[0] & CLONE_CHILD_CLEARTID) != 0 ? OnThreadWord(call.args[3]) : kGoOn;
@@ -107,11 +119,14 @@ absl::Status ProgramMemory::Arm() {
   NRAM_ASSIGN_OR_RETURN(const int64_t brk, helper_->Call(SYS_brk, {0}));
   brk_ = static_cast<uint64_t>(brk);
   NRAM_ASSIGN_OR_RETURN(const std::vector<AddressRun> runs, ReadRemotable(helper_->pid()));
+  NRAM_RETURN_IF_ERROR(Unlock(runs));
   const AddressRun scratch = space_->scratch();
   for (const AddressRun& run : runs) {
     if (run.begin < scratch.begin + scratch.pages * kPageBytes && run.begin + run.pages * kPageBytes > scratch.begin) {
       continue;
     }
+    // Advice would keep a moved area from being one with its neighbours no more (see Remap).
+    NRAM_RETURN_IF_ERROR(helper_->Call(SYS_madvise, {run.begin, run.pages * kPageBytes, MADV_NORMAL}).status());
     // What cannot be looked after stays as it is.
     if (!space_->Register(run.begin, run.pages).ok()) continue;
     // From here on nothing comes or goes there but by the engine: what is there now is all that is there.
@@ -131,8 +146,47 @@ absl::StatusOr<int64_t> ProgramMemory::MakeCall(const seccomp_data& call) {
                        {call.args[0], call.args[1], call.args[2], call.args[3], call.args[4], call.args[5]});
 }
 
-void ProgramMemory::DropRange(uint64_t begin, uint64_t end) {
-  for (const HomeRange& range : engine_->Detach(begin, end)) engine_->Forget(range);
+absl::StatusOr<int64_t> ProgramMemory::MakeMmap(pid_t thread, const seccomp_data& call) {
+  if ((call.args[3] & MAP_ANONYMOUS) != 0) return MakeCall(call);
+  const UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, ProcessOf(thread), 0)));
+  if (!pidfd.valid()) return -ENOMEM;
+  const UniqueFd file(static_cast<int>(syscall(SYS_pidfd_getfd, pidfd.get(), static_cast<int>(call.args[4]), 0)));
+  if (!file.valid()) return errno == EBADF ? -EBADF : -ENOMEM;
+  NRAM_ASSIGN_OR_RETURN(const int64_t number, helper_->Lend(file.get()));
+  if (number < 0) return -ENOMEM;
+  seccomp_data made = call;
+  made.args[4] = static_cast<uint64_t>(number);
+  NRAM_ASSIGN_OR_RETURN(const int64_t result, MakeCall(made));
+  NRAM_RETURN_IF_ERROR(helper_->Call(SYS_close, {static_cast<uint64_t>(number)}).status());
+  return result;
+}
+
+absl::StatusOr<int64_t> ProgramMemory::MakeFree(const seccomp_data& call) {
+  NRAM_ASSIGN_OR_RETURN(const int64_t result, MakeCall(call));
+  if (IsError(result) && result != -ENOMEM) return result;
+  seccomp_data made = call;
+  made.args[2] = MADV_DONTNEED;
+  return MakeCall(made);
+}
+
+void ProgramMemory::Restore(const std::vector<HomeRange>& ranges) {
+  for (const HomeRange& range : ranges) {
+    if (space_->IsRegistered(range.begin, range.pages)) {
+      engine_->Reattach(range, /*moved=*/true);
+    } else {
+      engine_->Forget(range);
+    }
+  }
+}
+
+absl::Status ProgramMemory::Unlock(const std::vector<AddressRun>& runs) {
+  if (!locks_) return absl::OkStatus();
+  Say("nram run: memory that the program has locked (mlock) leaves as other memory does: it has outgrown the budget\n");
+  if (locks_future_) return helper_->Call(SYS_munlockall, {}).status();
+  for (const AddressRun& run : runs) {
+    NRAM_RETURN_IF_ERROR(helper_->Call(SYS_munlock, {run.begin, run.pages * kPageBytes}).status());
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ProgramMemory::AttachNew(uint64_t begin, uint64_t end) {
@@ -158,37 +212,36 @@ ProgramMemory::AnswerOr ProgramMemory::MakeUnarmed(const seccomp_data& call) {
   return Made(result);
 }
 
-ProgramMemory::AnswerOr ProgramMemory::OnMmap(const seccomp_data& call) {
+ProgramMemory::AnswerOr ProgramMemory::OnMmap(pid_t thread, const seccomp_data& call) {
   const bool may_be_remote = MayBeRemote(call);
-  const bool fixed = (call.args[3] & MAP_FIXED) != 0;
+  const bool fixed = (call.args[3] & (MAP_FIXED | MAP_FIXED_NOREPLACE)) == MAP_FIXED;
   if (!armed()) {
+    locks_ |= (call.args[3] & MAP_LOCKED) != 0;
     if (may_be_remote) NRAM_RETURN_IF_ERROR(Grow(RoundUp(call.args[1], kPageBytes)));
-    // A file's mapping only the program itself can make.
-    if (!armed()) return fixed && (call.args[3] & MAP_ANONYMOUS) != 0 ? MakeUnarmed(call) : kGoOn;
-  }
-  if (!may_be_remote && !fixed) return kGoOn;
-  if (const auto over = PagesOf(call.args[0], call.args[1]); fixed && over.has_value()) {
-    const uint64_t end = over->begin + over->pages * kPageBytes;
-    if (engine_->Overlaps(over->begin, end)) {
-      DropRange(over->begin, end);
-      // The old contents go in any case, even if the call is refused. Something must stay there, or a mapping that
-      // another thread makes just now may come to lie there.
-      NRAM_RETURN_IF_ERROR(
-          helper_
-              ->Call(SYS_mmap, {over->begin, over->pages * kPageBytes, PROT_NONE,
-                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, ~uint64_t{0}, 0})
-              .status());
-      engine_->EndChange();
+    if (!armed()) {
+      if (!fixed || !threaded_) return kGoOn;
+      NRAM_ASSIGN_OR_RETURN(const int64_t result, MakeMmap(thread, call));
+      return Made(result);
     }
   }
-  if (!may_be_remote) return kGoOn;
+  const AddressRun over = PagesOf(call.args[0], call.args[1]).value_or(AddressRun());
+  const uint64_t over_end = over.begin + over.pages * kPageBytes;
+  const bool replaces = fixed && engine_->Overlaps(over.begin, over_end);
+  if (!may_be_remote && !replaces) return kGoOn;
   seccomp_data made = call;
   // Nobody fills what is to be remote before it is used.
-  made.args[3] &= ~static_cast<uint64_t>(MAP_POPULATE | MAP_LOCKED);
-  NRAM_ASSIGN_OR_RETURN(const int64_t result, MakeCall(made));
-  if (IsError(result)) return Made(result);
-  const auto begin = static_cast<uint64_t>(result);
-  NRAM_RETURN_IF_ERROR(AttachNew(begin, begin + RoundUp(call.args[1], kPageBytes)));
+  if (may_be_remote) made.args[3] &= ~static_cast<uint64_t>(MAP_POPULATE | MAP_LOCKED);
+  std::vector<HomeRange> replaced;
+  if (replaces) replaced = engine_->Detach(over.begin, over_end);
+  NRAM_ASSIGN_OR_RETURN(const int64_t result, MakeMmap(thread, made));
+  if (IsError(result)) {
+    Restore(replaced);
+  } else {
+    for (const HomeRange& range : replaced) engine_->Forget(range);
+    const auto begin = static_cast<uint64_t>(result);
+    if (may_be_remote) NRAM_RETURN_IF_ERROR(AttachNew(begin, begin + RoundUp(call.args[1], kPageBytes)));
+  }
+  if (replaces) engine_->EndChange();
   return Made(result);
 }
 
@@ -270,10 +323,16 @@ ProgramMemory::AnswerOr ProgramMemory::OnMremap(const seccomp_data& call) {
   if (!ours && !(fixed && overlaps(to))) return kGoOn;
   // Two mappings of the same pages, of which one would be empty, have no home each.
   if ((call.args[3] & MREMAP_DONTUNMAP) != 0) return Made(-EINVAL);
-  if (fixed && overlaps(to)) DropRange(to->begin, to->begin + to->pages * kPageBytes);
+  std::vector<HomeRange> replaced;
+  if (fixed && overlaps(to)) replaced = engine_->Detach(to->begin, to->begin + to->pages * kPageBytes);
   std::vector<HomeRange> ranges;
   if (ours) ranges = engine_->Detach(from->begin, from->begin + from->pages * kPageBytes);
   NRAM_ASSIGN_OR_RETURN(const int64_t result, Remap(call, ours));
+  if (IsError(result)) {
+    Restore(replaced);
+  } else {
+    for (const HomeRange& range : replaced) engine_->Forget(range);
+  }
   const auto begin = static_cast<uint64_t>(result);
   if (!IsError(result) && ours) {
     // A move ends the registration, and may leave pages protected that nobody would let be written to.
@@ -304,18 +363,24 @@ ProgramMemory::AnswerOr ProgramMemory::OnMremap(const seccomp_data& call) {
 }
 
 ProgramMemory::AnswerOr ProgramMemory::OnMadvise(const seccomp_data& call) {
-  if (!armed()) return MakeUnarmed(call);
+  const bool frees = call.args[2] == MADV_FREE;
+  if (!armed()) {
+    // A page that is free may be dropped by the kernel when the engine counts it already.
+    if (!frees) return MakeUnarmed(call);
+    NRAM_ASSIGN_OR_RETURN(const int64_t result, MakeFree(call));
+    return Made(result);
+  }
   const auto run = PagesOf(call.args[0], call.args[1]);
   if (!run.has_value()) return kGoOn;
   const uint64_t end = run->begin + run->pages * kPageBytes;
   if (!engine_->Overlaps(run->begin, end)) return kGoOn;
   // It would take pages out behind the engine's back; who asks for it falls back to mprotect(2).
   if (call.args[2] == kMadviseGuardInstall) return Made(-EINVAL);
-  seccomp_data made = call;
-  // What is free may be dropped at once.
-  if (call.args[2] == MADV_FREE) made.args[2] = MADV_DONTNEED;
+  // Of use for the order in which pages are fetched, some day. Areas that differ in it would come together where they
+  // must not (see Remap).
+  if (call.args[2] <= MADV_SEQUENTIAL) return Made(0);
   const std::vector<HomeRange> ranges = engine_->Detach(run->begin, end);
-  NRAM_ASSIGN_OR_RETURN(const int64_t result, MakeCall(made));
+  NRAM_ASSIGN_OR_RETURN(const int64_t result, frees ? MakeFree(call) : MakeCall(call));
   for (const HomeRange& range : ranges) {
     // ENOMEM: there was something unmapped between, and all else is dropped.
     if (!IsError(result) || result == -ENOMEM) engine_->Forget(range);
@@ -323,6 +388,18 @@ ProgramMemory::AnswerOr ProgramMemory::OnMadvise(const seccomp_data& call) {
   }
   engine_->EndChange();
   return Made(result);
+}
+
+ProgramMemory::AnswerOr ProgramMemory::OnMlock(const seccomp_data& call) {
+  const bool all = call.nr == SYS_mlockall;
+  if (!armed()) {
+    locks_ = true;
+    locks_future_ |= all && (call.args[0] & MCL_FUTURE) != 0;
+    return MakeUnarmed(call);
+  }
+  const uint64_t end = RoundUp(call.args[0] + call.args[1], kPageBytes);
+  // What is remote does not fit here; the same error is the one of a limit (ulimit -l).
+  return all || engine_->Overlaps(RoundDown(call.args[0], kPageBytes), end) ? Made(-ENOMEM) : kGoOn;
 }
 
 }  // namespace nram

@@ -39,9 +39,9 @@ class ProgramMemory {
   pid_t helper_pid() const { return helper_->pid(); }
   bool armed() const { return engine_ != nullptr; }
   uint64_t remotable_bytes() const { return remotable_bytes_; }
-  // A call of one of the program's threads. Blocks as long as the call, and for pages that are under way. An error
+  // A call of a thread that has this memory. Blocks as long as the call, and for pages that are under way. An error
   // means that the program cannot go on.
-  absl::StatusOr<Answer> OnCall(const seccomp_data& call);
+  absl::StatusOr<Answer> OnCall(pid_t thread, const seccomp_data& call);
 
  private:
   using AnswerOr = absl::StatusOr<Answer>;
@@ -52,17 +52,25 @@ class ProgramMemory {
   // A call that takes pages away must not be under way, in another thread, while the memory is armed. So the kernel is
   // left to make it only while there are no other threads.
   AnswerOr MakeUnarmed(const seccomp_data& call);
-  AnswerOr OnMmap(const seccomp_data& call);
+  AnswerOr OnMmap(pid_t thread, const seccomp_data& call);
   AnswerOr OnBrk(const seccomp_data& call);
   AnswerOr OnMunmap(const seccomp_data& call);
   AnswerOr OnMremap(const seccomp_data& call);
   AnswerOr OnMadvise(const seccomp_data& call);
+  AnswerOr OnMlock(const seccomp_data& call);
   AnswerOr OnThreadWord(uint64_t address);
   // Has the helper make the call as it is.
   absl::StatusOr<int64_t> MakeCall(const seccomp_data& call);
   // mremap(2), of registered memory if `ours`: then it is advised MADV_RANDOM where it is afterwards.
   absl::StatusOr<int64_t> Remap(const seccomp_data& call, bool ours);
-  void DropRange(uint64_t begin, uint64_t end);
+  // mmap(2), of a file of the thread's if there is one.
+  absl::StatusOr<int64_t> MakeMmap(pid_t thread, const seccomp_data& call);
+  // MADV_FREE, and then at once what the kernel may do some time.
+  absl::StatusOr<int64_t> MakeFree(const seccomp_data& call);
+  // A call that would have replaced what was there has failed: it may have gone all the same.
+  void Restore(const std::vector<HomeRange>& ranges);
+  // Memory that is to be looked after is not locked, or it would not leave.
+  absl::Status Unlock(const std::vector<AddressRun>& runs);
   // Looks after memory that is new and empty.
   absl::Status AttachNew(uint64_t begin, uint64_t end);
 
@@ -73,6 +81,8 @@ class ProgramMemory {
   const RunEngine::OnFatal on_fatal_;
   uint64_t remotable_bytes_ = 0;  // while not armed: at most so much is mapped that might be remote
   bool threaded_ = false;         // more than one thread has been begun
+  bool locks_ = false;            // some of it is locked (mlock)
+  bool locks_future_ = false;     // what is mapped later, too
   uint64_t brk_ = 0;              // the end of the heap; 0: not known yet
   std::set<uint64_t> pins_;       // pages that words of threads are in
   std::vector<std::byte> pin_buffer_;

@@ -75,8 +75,8 @@ class Supervisor {
   bool IsProgram(pid_t thread) const;
   // Whether a thread has the program's memory. Nothing: the kernel does not say.
   std::optional<bool> SharesMemory(pid_t thread) const;
-  // Whether a call that was told is to be dealt with; else it is local. An error: that is not known, while the memory is
-  // armed.
+  // Whether a call that was told is to be dealt with; else it is local. An error: that is not known, while the memory
+  // is armed.
   absl::StatusOr<bool> IsOwn(const seccomp_notif& told) const;
   void Answer(uint64_t id, const ProgramMemory::Answer& answer) const;
   ProgramMemory::Answer OnFork(pid_t thread);

@@ -106,7 +106,7 @@ absl::StatusOr<ProgramMemory::Answer> Supervisor::OnCall(pid_t thread, const sec
     return go_on;
   }
   if (forks) return OnFork(thread);
-  NRAM_ASSIGN_OR_RETURN(const ProgramMemory::Answer answer, memory_->OnCall(call));
+  NRAM_ASSIGN_OR_RETURN(const ProgramMemory::Answer answer, memory_->OnCall(thread, call));
   report_.armed |= memory_->armed();
   return answer;
 }

@@ -47,7 +47,7 @@ TEST(CallFilterTest, TellsOfLargePrivateMappings) {
 
 TEST(CallFilterTest, TellsOfWhatChangesMemoryAndOfProcesses) {
   for (const long number : {SYS_brk, SYS_munmap, SYS_mremap, SYS_fork, SYS_execve, SYS_execveat, SYS_set_tid_address,
-                            SYS_set_robust_list}) {
+                            SYS_set_robust_list, SYS_mlock, SYS_mlock2, SYS_mlockall}) {
     EXPECT_EQ(Ask(number), kTell) << number;
   }
   for (const long number :
@@ -56,6 +56,8 @@ TEST(CallFilterTest, TellsOfWhatChangesMemoryAndOfProcesses) {
   }
   EXPECT_EQ(Ask(SYS_madvise, {0, 4096, MADV_DONTNEED}), kTell);
   EXPECT_EQ(Ask(SYS_madvise, {0, 4096, MADV_FREE}), kTell);
+  EXPECT_EQ(Ask(SYS_madvise, {0, 4096, MADV_RANDOM}), kTell);
+  EXPECT_EQ(Ask(SYS_madvise, {0, 4096, MADV_NORMAL}), kTell);
   EXPECT_EQ(Ask(SYS_madvise, {0, 4096, MADV_WILLNEED}), kPass);
   EXPECT_EQ(Ask(SYS_clone, {SIGCHLD}), kTell);
   EXPECT_EQ(Ask(SYS_clone, {CLONE_VM | CLONE_THREAD | CLONE_CHILD_CLEARTID}), kTell);

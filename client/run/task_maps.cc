@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <cinttypes>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -50,6 +52,14 @@ absl::StatusOr<std::vector<AddressRun>> ReadRemotable(pid_t task) {
   while ((got = read(file.get(), part, sizeof(part))) > 0) text.append(part, static_cast<size_t>(got));
   if (got < 0) return ErrnoStatus(errno, "reading the program's /proc/PID/maps");
   return FindRemotable(text);
+}
+
+pid_t ProcessOf(pid_t thread) {
+  char text[1024] = {};
+  const UniqueFd file(open(absl::StrCat("/proc/", thread, "/status").c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.valid() || read(file.get(), text, sizeof(text) - 1) <= 0) return thread;
+  const char* const line = strstr(text, "\nTgid:");
+  return line == nullptr ? thread : static_cast<pid_t>(strtol(line + 6, nullptr, 10));
 }
 
 absl::StatusOr<std::vector<bool>> ReadPresent(pid_t task, const AddressRun& run) {

@@ -22,6 +22,9 @@ std::vector<AddressRun> FindRemotable(absl::string_view maps);
 // The same of a running task. Blocks for the length of a read from /proc.
 absl::StatusOr<std::vector<AddressRun>> ReadRemotable(pid_t task);
 
+// The process that a thread belongs to; the thread itself if it has ended.
+pid_t ProcessOf(pid_t thread);
+
 // Which pages of a run are in memory, or in the machine's swap.
 absl::StatusOr<std::vector<bool>> ReadPresent(pid_t task, const AddressRun& run);
 

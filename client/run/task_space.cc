@@ -119,6 +119,14 @@ absl::Status TaskSpace::Register(uint64_t begin, uint64_t pages) {
   return absl::OkStatus();
 }
 
+bool TaskSpace::IsRegistered(uint64_t begin, uint64_t pages) {
+  uffdio_writeprotect request = {.range = Range(begin, pages), .mode = 0};
+  while (ioctl(faults_.get(), UFFDIO_WRITEPROTECT, &request) != 0) {
+    if (errno != EAGAIN && errno != EINTR) return false;
+  }
+  return true;
+}
+
 absl::Status TaskSpace::Copy(uint64_t to, absl::Span<const std::byte> data, bool protect) {
   size_t done = 0;
   while (done < data.size()) {

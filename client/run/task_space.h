@@ -34,6 +34,8 @@ class TaskSpace : public AddressSpace {
   AddressRun scratch() const { return {scratch_, kScratchPages}; }
   // From now on missing pages and first writes there are faults. INVALID_ARGUMENT: such memory cannot be looked after.
   absl::Status Register(uint64_t begin, uint64_t pages);
+  // Whether that is so of what is there now. What was protected may be written to afterwards.
+  bool IsRegistered(uint64_t begin, uint64_t pages);
 
   absl::Status Copy(uint64_t to, absl::Span<const std::byte> data, bool protect) override;
   void Unprotect(uint64_t begin, uint64_t pages) override;

@@ -50,7 +50,7 @@ verify() {
   expect_stats '.outgrew_budget and .peak_bytes <= 25165824' "$*"
 }
 for program in "$workout" "$static"; do
-  for exercise in fill threads calls realloc maps mapthreads brk vfork "exec"; do verify "$program" "$exercise" 32; done
+  for exercise in fill threads calls realloc maps mapthreads refused brk vfork "exec"; do verify "$program" "$exercise" 32; done
   verify "$program" exits 1000
 done
 verify "$static" bss

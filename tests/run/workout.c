@@ -8,6 +8,7 @@
 //   realloc MIB    blocks that grow, shrink and move
 //   maps MIB       mmap, munmap, mremap, mprotect, madvise at random, against a model
 //   mapthreads MIB the same by four threads
+//   refused MIB    calls that the kernel refuses, and that so change nothing; advice and locks
 //   brk MIB        the heap's end, up and down
 //   fork MIB       fork(2) with so much in memory: says what came of it
 //   vfork MIB      posix_spawn of true(1) with so much in memory
@@ -201,6 +202,7 @@ static void Change(struct Slot* slot, uint64_t step) {
       CheckSlot(slot);
       break;
     case 2: {  // away and back, larger meanwhile
+      if (step % 2 == 0) Check(madvise(slot->at, bytes, MADV_RANDOM) == 0, "advice");
       char* const moved = mremap(slot->at, bytes, 3 * bytes, MREMAP_MAYMOVE);
       Check(moved != MAP_FAILED, "mremap");
       slot->at = moved;
@@ -283,6 +285,46 @@ static void DoMapThreads(size_t bytes) {
     Check(pthread_create(&threads[i], NULL, &WorkOnMaps, &shares[i]) == 0, "pthread_create");
   }
   for (size_t i = 0; i < 4; ++i) pthread_join(threads[i], NULL);
+}
+
+static void Refused(void* result, int error, const char* what) {
+  const int got = errno;
+  Check(result == MAP_FAILED && got == error, what);
+}
+
+static void DoRefused(size_t bytes) {
+  const int both = PROT_READ | PROT_WRITE, anonymous = MAP_PRIVATE | MAP_ANONYMOUS, noreplace = 0x100000;
+  // Before there is much: what is free is gone at once.
+  char* const small = mmap(NULL, MIB, both, anonymous, -1, 0);
+  Check(small != MAP_FAILED, "mmap");
+  memset(small, 7, MIB);
+  Check(mlock(small, MIB) == 0, "mlock of what fits");
+  Check(munlock(small, MIB) == 0, "munlock");
+  Check(madvise(small, MIB, MADV_FREE) == 0, "MADV_FREE");
+  for (size_t i = 0; i < MIB; i += PAGE) Check(small[i] == 0, "a page that is free");
+  Check(mlock(small, MIB / 2) == 0, "mlock of what leaves later");
+  char* const words = mmap(NULL, bytes, both, anonymous, -1, 0);
+  Check(words != MAP_FAILED, "mmap");
+  Fill((uint64_t*)words, bytes / 8, 6);
+  const size_t part = 4 * MIB;
+  const int file = open("/proc/self/exe", O_RDONLY);
+  Check(file >= 0, "the program's own file");
+  for (char* at = words; at + 2 * part <= words + bytes; at += part) {
+    Refused(mmap(at, part, both, anonymous | noreplace, -1, 0), EEXIST, "MAP_FIXED_NOREPLACE");
+    Refused(mmap(at, part, both, anonymous | noreplace | MAP_FIXED, -1, 0), EEXIST, "and MAP_FIXED");
+    Refused(mmap(at, part, PROT_READ, MAP_PRIVATE | MAP_FIXED, 1000, 0), EBADF, "no file");
+    Refused(mmap(at, part, PROT_READ, MAP_PRIVATE | MAP_FIXED, file, 5), EINVAL, "an offset");
+    Refused(mmap(at, part, both, MAP_SHARED | MAP_FIXED, file, 0), EACCES, "a file that is not to be written to");
+    Refused(mremap(at, part, part, MREMAP_MAYMOVE | MREMAP_FIXED, at + PAGE), EINVAL, "mremap onto itself");
+    Check(mlock(at, part) == -1 && errno == ENOMEM, "mlock of what does not fit");
+    Check(madvise(at, part, MADV_RANDOM) == 0, "MADV_RANDOM");
+  }
+  Verify((uint64_t*)words, bytes / 8, 6);
+  Check(mmap(words, part, PROT_READ, MAP_PRIVATE | MAP_FIXED, file, 0) == words, "a file in its place");
+  Check(memcmp(words, "\177ELF", 4) == 0, "the file");
+  Check(mmap(words, part, both, anonymous | MAP_FIXED, -1, 0) == words, "memory in the file's place");
+  Fill((uint64_t*)words, part / 8, 6);
+  Verify((uint64_t*)words, bytes / 8, 6);
 }
 
 static void DoBrk(size_t bytes) {
@@ -379,6 +421,8 @@ int main(int argc, char** argv) {
     DoRealloc(bytes);
   else if (strcmp(what, "maps") == 0)
     DoMaps(bytes);
+  else if (strcmp(what, "refused") == 0)
+    DoRefused(bytes);
   else if (strcmp(what, "mapthreads") == 0)
     DoMapThreads(bytes);
   else if (strcmp(what, "brk") == 0)
