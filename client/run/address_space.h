@@ -32,8 +32,9 @@ class AddressSpace {
   // Takes pages out of the program's memory, atomically each, and puts what was in them into `to`, in order. One after
   // the other in `taken`: whether that page could be taken. Others are there still: somebody has them pinned.
   virtual absl::Status Take(absl::Span<const AddressRun> runs, absl::Span<std::byte> to, std::vector<bool>* taken) = 0;
-  // The pages are missing from now on. They must be protected.
-  virtual absl::Status Drop(absl::Span<const AddressRun> runs) = 0;
+  // The pages are missing from now on, but for those that somebody has pinned: `taken` as in Take. They must be
+  // protected, and known: what is in them goes.
+  virtual absl::Status Drop(absl::Span<const AddressRun> runs, std::vector<bool>* taken) = 0;
 };
 
 }  // namespace nram

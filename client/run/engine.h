@@ -118,8 +118,8 @@ class RunEngine {
   void Evict();
   bool WantedLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ChooseLeaving(std::vector<Leaving>* dirty, std::vector<Leaving>* clean);
-  void DropClean(const std::vector<Leaving>& pages);
   // False: none could be taken.
+  bool DropClean(const std::vector<Leaving>& pages);
   bool TakeDirty(const std::vector<Leaving>& pages, absl::Span<std::byte> buffer);
   absl::Status Store(const std::vector<Leaving>& pages, absl::Span<const std::byte> data,
                      const std::vector<bool>& taken, std::vector<bool>* zero);

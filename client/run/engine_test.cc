@@ -108,13 +108,16 @@ class FakeSpace : public AddressSpace {
     }
     return absl::OkStatus();
   }
-  absl::Status Drop(absl::Span<const AddressRun> runs) override {
+  absl::Status Drop(absl::Span<const AddressRun> runs, std::vector<bool>* taken) override {
     MutexLock lock(&mu_);
+    taken->clear();
     for (const AddressRun& run : runs) {
       for (uint64_t i = 0; i < run.pages; ++i) {
-        const auto at = pages_.find(run.begin + i * kPageBytes);
+        const uint64_t address = run.begin + i * kPageBytes;
+        const auto at = pages_.find(address);
         EXPECT_TRUE(at != pages_.end() && at->second.is_protected) << "a page is dropped that could be written to";
-        if (at != pages_.end()) pages_.erase(at);
+        taken->push_back(at != pages_.end() && !held_.contains(address));
+        if (taken->back()) pages_.erase(at);
       }
     }
     return absl::OkStatus();
@@ -288,6 +291,14 @@ TEST_F(RunEngineTest, PinnedAndHeldPagesStay) {
   EXPECT_GT(counters_.stayed_pages, 0u);
   EXPECT_EQ(Get(3), 33u);
   EXPECT_EQ(Get(5), 55u);
+  // One that is clean, too.
+  uint64_t clean = 10;
+  while (space_.Has(Address(clean))) ++clean;
+  EXPECT_EQ(Get(clean), clean);
+  space_.Hold(Address(clean));
+  for (uint64_t page = 10; page < 4 * kBudget; ++page) ASSERT_EQ(Get(page), page);
+  EXPECT_TRUE(space_.Has(Address(clean)));
+  Put(clean, clean);
   // A pin brings what has left.
   uint64_t missing = 10;
   while (space_.Has(Address(missing))) ++missing;
@@ -329,6 +340,16 @@ TEST_F(RunEngineTest, WhatIsForgottenIsZerosAndTakesNoRoom) {
   EXPECT_FALSE(engine_.HasRemotePages());
   EXPECT_EQ(store_.size(), 0u);
   for (uint64_t page = 0; page < 2 * kBudget; ++page) ASSERT_EQ(Get(page), 0u) << page;
+}
+
+TEST_F(RunEngineTest, WhatIsForgottenBitByBitTakesNoMemory) {
+  const uint64_t before = engine_.metadata_bytes();
+  for (uint64_t round = 0; round < 20'000; ++round) {
+    engine_.Attach(kBase, 32, std::vector<bool>(32, true));
+    for (const HomeRange& range : engine_.Detach(Address(0), Address(32))) engine_.Forget(range);
+    engine_.EndChange();
+  }
+  EXPECT_LE(engine_.metadata_bytes(), before + 64 * kKiB);
 }
 
 TEST_F(RunEngineTest, AFailureOfTheStoreIsToldOnce) {

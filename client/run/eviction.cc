@@ -79,8 +79,7 @@ void RunEngine::Evict() {
       if (stopping_ || failed_.load()) return;
     }
     ChooseLeaving(&dirty, &clean);
-    bool moved = !clean.empty();
-    if (!clean.empty()) DropClean(clean);
+    bool moved = !clean.empty() && DropClean(clean);
     if (!dirty.empty()) moved |= TakeDirty(dirty, absl::MakeSpan(buffer));
     if (moved || failed_.load()) continue;
     MutexLock lock(&mu_);
@@ -107,10 +106,13 @@ std::vector<AddressRun> RunsOf(const Pages& pages) {
 
 void RunEngine::EndLeaving(const Leaving& leaving, RunState state) {
   RunPage& page = pages_[leaving.home];
-  CHECK(page.state == RunState::kLeaving);
+  if (page.state != RunState::kLeaving) {
+    CHECK(failed_.load() || stopping_);  // Detach has not waited for it
+    return;
+  }
   page.state = state;
   --leaving_;
-  if (state == RunState::kDirty) {
+  if (page.resident()) {
     EnqueueLocked(leaving.home, &page);
   } else {
     --resident_;
@@ -127,13 +129,23 @@ void RunEngine::EndLeaving(const Leaving& leaving, RunState state) {
   }
 }
 
-void RunEngine::DropClean(const std::vector<Leaving>& pages) {
-  if (const absl::Status status = space_->Drop(RunsOf(pages)); !status.ok()) return Fail(status);
-  counters_->evicted_pages.fetch_add(pages.size(), std::memory_order_relaxed);
+bool RunEngine::DropClean(const std::vector<Leaving>& pages) {
+  std::vector<bool> taken;
+  if (const absl::Status status = space_->Drop(RunsOf(pages), &taken); !status.ok()) {
+    Fail(status);
+    return false;
+  }
+  uint64_t left = 0;
   MutexLock lock(&mu_);
-  for (const Leaving& page : pages) EndLeaving(page, RunState::kRemote);
+  for (size_t i = 0; i < pages.size(); ++i) {
+    left += taken[i] ? 1 : 0;
+    EndLeaving(pages[i], taken[i] ? RunState::kRemote : RunState::kClean);
+  }
+  counters_->evicted_pages.fetch_add(left, std::memory_order_relaxed);
+  counters_->stayed_pages.fetch_add(pages.size() - left, std::memory_order_relaxed);
   left_.SignalAll();
   if (!changing_.empty()) idle_.SignalAll();
+  return left > 0;
 }
 
 absl::Status RunEngine::Store(const std::vector<Leaving>& pages, absl::Span<const std::byte> data,

@@ -105,12 +105,7 @@ class BorrowedThread {
     if (ptrace(PTRACE_SETREGS, pid_, nullptr, &now) != 0) return ErrnoStatus(errno, "PTRACE_SETREGS");
     while (true) {
       if (ptrace(PTRACE_CONT, pid_, nullptr, nullptr) != 0) return ErrnoStatus(errno, "PTRACE_CONT");
-      int status = 0;
-      pid_t got;
-      do {
-        got = waitpid(pid_, &status, __WALL);
-      } while (got < 0 && errno == EINTR);
-      if (got != pid_ || !WIFSTOPPED(status)) return absl::UnavailableError("the program has ended");
+      NRAM_ASSIGN_OR_RETURN(const int status, AwaitStop(pid_));
       if (WSTOPSIG(status) == SIGTRAP && status >> 16 == 0) break;
     }
     if (ptrace(PTRACE_GETREGS, pid_, nullptr, &now) != 0) return ErrnoStatus(errno, "PTRACE_GETREGS");
@@ -165,6 +160,24 @@ absl::Status SettleHelper(pid_t program, int socket, Helper* helper) {
 }
 
 }  // namespace
+
+absl::StatusOr<int> AwaitStop(pid_t thread) {
+  while (true) {
+    siginfo_t info = {};
+    if (waitid(P_PID, static_cast<id_t>(thread), &info, WEXITED | WSTOPPED | WNOWAIT | __WALL) != 0) {
+      if (errno == EINTR) continue;
+      return ErrnoStatus(errno, "waiting for the program");
+    }
+    if (info.si_code != CLD_TRAPPED && info.si_code != CLD_STOPPED) {
+      return absl::UnavailableError("the program has ended");
+    }
+    // Takes the stop and never an end: it may be killed just now.
+    info = {};
+    if (waitid(P_PID, static_cast<id_t>(thread), &info, WSTOPPED | WNOHANG | __WALL) == 0 && info.si_pid == thread) {
+      return (info.si_status << 8) | 0x7F;
+    }
+  }
+}
 
 absl::StatusOr<std::unique_ptr<Helper>> InjectHelper(pid_t program) {
   const UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, program, 0)));

@@ -10,6 +10,10 @@
 
 namespace nram {
 
+// Waits until a traced thread has stopped. Its status, as waitpid(2) tells it. UNAVAILABLE: it has ended; its end is
+// left to whoever reaps it.
+absl::StatusOr<int> AwaitStop(pid_t thread);
+
 // Puts a helper into the memory of a program that has just been executed. `program`: its main thread, stopped where
 // execve(2) returns (a stop by PTRACE_SYSCALL), traced by the calling thread. It is as it was afterwards, and still
 // stopped. The helper is a child of whoever is the program's parent. Blocks for a fraction of a millisecond.

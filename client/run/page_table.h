@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 
 #include "absl/container/flat_hash_map.h"
@@ -71,6 +72,8 @@ class PageTable {
           blocks_.erase(at);
         } else {
           for (uint64_t k = 0; k < take; ++k) (*at->second)[in_block + k] = RunPage();
+          static constexpr Block kNothing = {};
+          if (memcmp(at->second.get(), &kNothing, sizeof(Block)) == 0) blocks_.erase(at);
         }
       }
       i += take;

@@ -102,6 +102,26 @@ absl::StatusOr<ProgramMemory::Answer> ProgramMemory::OnCall(pid_t thread, const 
   }
 }
 
+uint64_t ProgramMemory::GrowthOf(const seccomp_data& call) const {
+  const uint64_t old_length = RoundUp(call.args[1], kPageBytes);
+  const uint64_t new_length = RoundUp(call.args[2], kPageBytes);
+  switch (call.nr) {
+    case SYS_mmap:
+      return MayBeRemote(call) ? old_length : 0;
+    case SYS_brk:
+      return brk_ != 0 && call.args[0] > brk_ ? call.args[0] - brk_ : 0;
+    case SYS_mremap:
+      return new_length > old_length ? new_length - old_length : 0;
+    default:
+      return 0;
+  }
+}
+
+bool ProgramMemory::MayArm(const seccomp_data& call) const {
+  const uint64_t growth = GrowthOf(call);
+  return !armed() && growth > 0 && remotable_bytes_ + growth > options_.budget_pages * kPageBytes;
+}
+
 absl::Status ProgramMemory::Grow(uint64_t bytes, bool look) {
   remotable_bytes_ += bytes;
   const uint64_t budget = options_.budget_pages * kPageBytes;
@@ -191,6 +211,10 @@ absl::Status ProgramMemory::Unlock(const std::vector<AddressRun>& runs) {
 
 absl::Status ProgramMemory::AttachNew(uint64_t begin, uint64_t end) {
   const uint64_t pages = (end - begin) / kPageBytes;
+  if (engine_->Overlaps(begin, end)) {
+    return absl::InternalError(
+        "the program has unmapped memory by a call that was not told (of another kind of machine)");
+  }
   if (pages == 0 || !space_->Register(begin, pages).ok()) return absl::OkStatus();
   engine_->Attach(begin, pages);
   return absl::OkStatus();
@@ -206,6 +230,18 @@ ProgramMemory::AnswerOr ProgramMemory::OnThreadWord(uint64_t address) {
   return kGoOn;
 }
 
+void ProgramMemory::MovePins(uint64_t begin, uint64_t end, uint64_t to) {
+  const std::vector<uint64_t> moved(pins_.lower_bound(begin), pins_.lower_bound(end));
+  ForgetPins(begin, end);
+  for (const uint64_t page : moved) pins_.insert(page - begin + to);
+}
+
+void ProgramMemory::PinAgain(uint64_t begin, uint64_t end) {
+  for (auto page = pins_.lower_bound(begin); page != pins_.end() && *page < end; ++page) {
+    engine_->Pin(*page, absl::MakeSpan(pin_buffer_));
+  }
+}
+
 ProgramMemory::AnswerOr ProgramMemory::MakeUnarmed(const seccomp_data& call) {
   if (!threaded_) return kGoOn;
   NRAM_ASSIGN_OR_RETURN(const int64_t result, MakeCall(call));
@@ -217,7 +253,7 @@ ProgramMemory::AnswerOr ProgramMemory::OnMmap(pid_t thread, const seccomp_data& 
   const bool fixed = (call.args[3] & (MAP_FIXED | MAP_FIXED_NOREPLACE)) == MAP_FIXED;
   if (!armed()) {
     locks_ |= (call.args[3] & MAP_LOCKED) != 0;
-    if (may_be_remote) NRAM_RETURN_IF_ERROR(Grow(RoundUp(call.args[1], kPageBytes)));
+    if (may_be_remote) NRAM_RETURN_IF_ERROR(Grow(GrowthOf(call)));
     if (!armed()) {
       if (!fixed || !threaded_) return kGoOn;
       NRAM_ASSIGN_OR_RETURN(const int64_t result, MakeMmap(thread, call));
@@ -238,6 +274,7 @@ ProgramMemory::AnswerOr ProgramMemory::OnMmap(pid_t thread, const seccomp_data& 
     Restore(replaced);
   } else {
     for (const HomeRange& range : replaced) engine_->Forget(range);
+    if (fixed) ForgetPins(over.begin, over_end);
     const auto begin = static_cast<uint64_t>(result);
     if (may_be_remote) NRAM_RETURN_IF_ERROR(AttachNew(begin, begin + RoundUp(call.args[1], kPageBytes)));
   }
@@ -248,8 +285,10 @@ ProgramMemory::AnswerOr ProgramMemory::OnMmap(pid_t thread, const seccomp_data& 
 ProgramMemory::AnswerOr ProgramMemory::OnBrk(const seccomp_data& call) {
   const uint64_t asked = call.args[0];
   if (!armed()) {
-    const uint64_t grown = brk_ != 0 && asked > brk_ ? asked - brk_ : 0;
-    if (asked != 0) brk_ = asked;
+    // Not what was asked for last, which the kernel may have refused.
+    NRAM_ASSIGN_OR_RETURN(const int64_t now, helper_->Call(SYS_brk, {0}));
+    brk_ = static_cast<uint64_t>(now);
+    const uint64_t grown = GrowthOf(call);
     if (grown > 0) NRAM_RETURN_IF_ERROR(Grow(grown));
     if (!armed()) return MakeUnarmed(call);
   }
@@ -270,13 +309,15 @@ ProgramMemory::AnswerOr ProgramMemory::OnBrk(const seccomp_data& call) {
     }
   }
   engine_->EndChange();
+  if (new_end < old_end) ForgetPins(new_end, old_end);
   if (new_end > old_end) NRAM_RETURN_IF_ERROR(AttachNew(old_end, new_end));
   return Made(result);
 }
 
 ProgramMemory::AnswerOr ProgramMemory::OnMunmap(const seccomp_data& call) {
-  if (!armed()) return MakeUnarmed(call);
   const auto run = PagesOf(call.args[0], call.args[1]);
+  if (run.has_value()) ForgetPins(run->begin, run->begin + run->pages * kPageBytes);
+  if (!armed()) return MakeUnarmed(call);
   if (!run.has_value()) return kGoOn;
   const uint64_t end = run->begin + run->pages * kPageBytes;
   if (!engine_->Overlaps(run->begin, end)) return kGoOn;
@@ -310,7 +351,7 @@ ProgramMemory::AnswerOr ProgramMemory::OnMremap(const seccomp_data& call) {
   const uint64_t old_length = RoundUp(call.args[1], kPageBytes);
   const uint64_t new_length = RoundUp(call.args[2], kPageBytes);
   if (!armed()) {
-    if (new_length > old_length) NRAM_RETURN_IF_ERROR(Grow(new_length - old_length));
+    if (new_length > old_length) NRAM_RETURN_IF_ERROR(Grow(GrowthOf(call)));
     if (!armed()) return MakeUnarmed(call);
   }
   const auto from = PagesOf(call.args[0], call.args[1]);
@@ -332,6 +373,8 @@ ProgramMemory::AnswerOr ProgramMemory::OnMremap(const seccomp_data& call) {
     Restore(replaced);
   } else {
     for (const HomeRange& range : replaced) engine_->Forget(range);
+    if (fixed && to.has_value()) ForgetPins(to->begin, to->begin + to->pages * kPageBytes);
+    if (from.has_value()) MovePins(from->begin, from->begin + from->pages * kPageBytes, static_cast<uint64_t>(result));
   }
   const auto begin = static_cast<uint64_t>(result);
   if (!IsError(result) && ours) {
@@ -387,6 +430,7 @@ ProgramMemory::AnswerOr ProgramMemory::OnMadvise(const seccomp_data& call) {
     engine_->Reattach(range, /*moved=*/false);
   }
   engine_->EndChange();
+  PinAgain(run->begin, end);
   return Made(result);
 }
 

@@ -39,6 +39,8 @@ class ProgramMemory {
   pid_t helper_pid() const { return helper_->pid(); }
   bool armed() const { return engine_ != nullptr; }
   uint64_t remotable_bytes() const { return remotable_bytes_; }
+  // Whether the call may arm: all may not fit any more.
+  bool MayArm(const seccomp_data& call) const;
   // A call of a thread that has this memory. Blocks as long as the call, and for pages that are under way. An error
   // means that the program cannot go on.
   absl::StatusOr<Answer> OnCall(pid_t thread, const seccomp_data& call);
@@ -46,6 +48,8 @@ class ProgramMemory {
  private:
   using AnswerOr = absl::StatusOr<Answer>;
 
+  // How much more of what might be remote there may be after the call.
+  uint64_t GrowthOf(const seccomp_data& call) const;
   // A mapping grows by so much: arms if not all of them fit. `look`: not only if the bound says so.
   absl::Status Grow(uint64_t bytes, bool look = false);
   absl::Status Arm();
@@ -59,6 +63,10 @@ class ProgramMemory {
   AnswerOr OnMadvise(const seccomp_data& call);
   AnswerOr OnMlock(const seccomp_data& call);
   AnswerOr OnThreadWord(uint64_t address);
+  // What becomes of pages with words of threads: they are mapped no more, elsewhere, or as they were and empty.
+  void ForgetPins(uint64_t begin, uint64_t end) { pins_.erase(pins_.lower_bound(begin), pins_.lower_bound(end)); }
+  void MovePins(uint64_t begin, uint64_t end, uint64_t to);
+  void PinAgain(uint64_t begin, uint64_t end);
   // Has the helper make the call as it is.
   absl::StatusOr<int64_t> MakeCall(const seccomp_data& call);
   // mremap(2), of registered memory if `ours`: then it is advised MADV_RANDOM where it is afterwards.

@@ -32,6 +32,7 @@
 namespace nram {
 namespace {
 
+constexpr int kHeldLookMs = 500;
 constexpr int kForwarded[] = {SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGALRM, SIGCONT};
 
 sigset_t WatchedSignals() {
@@ -152,7 +153,8 @@ absl::StatusOr<RunEnd> Supervisor::Run(PageStore* store) {
   if (write(go_.get(), "g", 1) != 1) return ErrnoStatus(errno, "starting the program");
   while (true) {
     pollfd fds[2] = {{signals_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
-    if (poll(fds, 2, -1) < 0 && errno != EINTR) return ErrnoStatus(errno, "poll");
+    if (poll(fds, 2, held_.empty() ? -1 : kHeldLookMs) < 0 && errno != EINTR) return ErrnoStatus(errno, "poll");
+    if (!held_.empty()) RefuseLateHeld();
     if ((fds[0].revents & POLLIN) != 0) OnSignal();
     if ((fds[1].revents & POLLIN) != 0) OnNotification();
     if (end_.has_value()) memory_.reset();
@@ -201,8 +203,9 @@ void Supervisor::OnStopped(pid_t pid, int status) {
   if (forks && signal == (SIGTRAP | 0x80) && HasForked(pid)) return OnForked(pid);
   const auto go_on = forks ? PTRACE_SYSCALL : PTRACE_CONT;
   if (!traced_.contains(pid)) {
-    // Of job control. This process stops as well, so that the shell takes the job as stopped.
-    if (pid == program_) {
+    // Of job control. This process stops as well, so that the shell takes the job as stopped. SIGSTOP is for the
+    // program alone: whoever has sent it continues the program alone, too, whose faults are to be answered then.
+    if (pid == program_ && signal != SIGSTOP) {
       raise(SIGSTOP);
       kill(program_, SIGCONT);
     }
@@ -222,7 +225,9 @@ void Supervisor::OnExecuted(pid_t pid) {
   traced_.clear();
   traced_.insert(pid);
   forks_.clear();
-  held_.clear();  // of threads that have ended
+  // Of threads that have ended, and of others that share the memory.
+  for (Held& one : held_) one.until_ns = 0;
+  RefuseLateHeld();
   const bool first = !std::exchange(report_.begun, true);
   absl::Status status = LookAfter(pid);
   if (!status.ok()) {
@@ -243,9 +248,7 @@ absl::Status Supervisor::LookAfter(pid_t pid) {
   int status = 0;
   do {
     if (ptrace(PTRACE_SYSCALL, pid, nullptr, nullptr) != 0) return ErrnoStatus(errno, "PTRACE_SYSCALL");
-    if (waitpid(pid, &status, __WALL) != pid || !WIFSTOPPED(status)) {
-      return absl::UnavailableError("the program has ended");
-    }
+    NRAM_ASSIGN_OR_RETURN(status, AwaitStop(pid));
   } while (WSTOPSIG(status) != (SIGTRAP | 0x80));
   if (!Is64Bit(pid)) return absl::UnimplementedError("the program is not a 64-bit one");
   NRAM_ASSIGN_OR_RETURN(std::unique_ptr<Helper> helper, InjectHelper(pid));

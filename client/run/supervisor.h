@@ -68,8 +68,9 @@ class Supervisor {
 
   void OnNotification();
   void AnswerCall(const seccomp_notif& told, bool own);
-  // Those that came while a thread was forking.
+  // Those that came while a thread was forking: all of them, or those that have waited for too long.
   void AnswerHeld();
+  void RefuseLateHeld();
   // Of a call of the program's own.
   absl::StatusOr<ProgramMemory::Answer> OnCall(pid_t thread, const seccomp_data& call);
   bool IsProgram(pid_t thread) const;
@@ -93,9 +94,13 @@ class Supervisor {
 
   pid_t program_ = -1;
   std::optional<RunEnd> end_;
-  std::set<pid_t> traced_;           // threads
-  std::set<pid_t> forks_;            // of those, the ones whose fork(2) is under way
-  std::vector<seccomp_notif> held_;  // calls that wait for its end
+  std::set<pid_t> traced_;  // threads
+  std::set<pid_t> forks_;   // of those, the ones whose fork(2) is under way
+  struct Held {
+    seccomp_notif told;
+    int64_t until_ns;
+  };
+  std::vector<Held> held_;  // calls that wait for its end
   sigset_t old_mask_ = {};
   UniqueFd pidfd_;     // the program's
   UniqueFd go_;        // the program's process waits for a byte

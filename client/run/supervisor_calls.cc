@@ -12,14 +12,18 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "client/run/supervisor.h"
 
 namespace nram {
 namespace {
 
+// So long a call that arms waits for a fork.
+constexpr int64_t kHeldMs = 10'000;
 // When the program is to be killed: its own threads do not see it, and others that share its memory do not wait for
 // ever.
+// Also of a call that cannot be made now.
 constexpr ProgramMemory::Answer kRefused{.go_on = false, .result = -ENOMEM};
 
 }  // namespace
@@ -60,17 +64,27 @@ void Supervisor::OnNotification() {
     Answer(told.id, kRefused);
     return;
   }
-  if (*own && !forks_.empty() && !forks_.contains(static_cast<pid_t>(told.pid))) {
-    held_.push_back(told);
+  if (*own && !forks_.empty() && memory_->MayArm(told.data)) {
+    held_.push_back({told, DeadlineAfterMs(kHeldMs)});
     return;
   }
   AnswerCall(told, *own);
 }
 
 void Supervisor::AnswerHeld() {
-  std::vector<seccomp_notif> held;
+  std::vector<Held> held;
   held.swap(held_);
-  for (const seccomp_notif& told : held) AnswerCall(told, memory_ != nullptr && !end_.has_value());
+  for (const Held& one : held) AnswerCall(one.told, memory_ != nullptr && !end_.has_value());
+}
+
+void Supervisor::RefuseLateHeld() {
+  const int64_t now_ns = MonotonicNs();
+  std::erase_if(held_, [&](const Held& one) {
+    if (now_ns < one.until_ns) return false;
+    // The thread that forks may be in a handler of a signal, for as long as it likes.
+    Answer(one.told.id, kRefused);
+    return true;
+  });
 }
 
 void Supervisor::AnswerCall(const seccomp_notif& told, bool own) {

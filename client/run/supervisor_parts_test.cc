@@ -3,13 +3,18 @@
 #include <linux/audit.h>
 #include <linux/seccomp.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/ptrace.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cerrno>
 
 #include "client/run/call_filter.h"
 #include "client/run/helper_code.h"
+#include "client/run/inject.h"
 #include "client/run/task_maps.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -102,6 +107,34 @@ TEST(TaskMapsTest, FindsWhatMayBeRemote) {
   EXPECT_EQ(runs[1].pages, 2u);
   EXPECT_EQ(runs[2].begin, 0x7f0000100000u);
   EXPECT_EQ(runs[3].begin, 0x7f0000700000u);
+}
+
+TEST(TaskMapsTest, WhatIsToldTwiceIsFoundOnce) {
+  const auto runs = FindRemotable(
+      "7f0000100000-7f0000200000 rw-p 00000000 00:00 0 \n"
+      "7f0000180000-7f0000300000 rw-p 00000000 00:00 0 \n"
+      "7f0000200000-7f0000300000 rw-p 00000000 00:00 0 \n");
+  ASSERT_EQ(runs.size(), 2u);
+  EXPECT_EQ(runs[0].begin + runs[0].pages * 4096, runs[1].begin);
+  EXPECT_EQ(runs[1].begin + runs[1].pages * 4096, 0x7f0000300000u);
+}
+
+TEST(AwaitStopTest, TakesStopsAndLeavesEnds) {
+  const pid_t child = fork();
+  if (child == 0) {
+    ptrace(PTRACE_TRACEME, 0, nullptr, nullptr);
+    raise(SIGSTOP);
+    _exit(3);
+  }
+  const absl::StatusOr<int> stop = AwaitStop(child);
+  ASSERT_TRUE(stop.ok()) << stop.status();
+  EXPECT_TRUE(WIFSTOPPED(*stop));
+  EXPECT_EQ(WSTOPSIG(*stop), SIGSTOP);
+  ASSERT_EQ(ptrace(PTRACE_CONT, child, nullptr, nullptr), 0);
+  EXPECT_TRUE(absl::IsUnavailable(AwaitStop(child).status()));
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child) << "its end is there still";
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 3) << status;
 }
 
 TEST(HelperCodeTest, FitsIntoItsPage) {

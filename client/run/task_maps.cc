@@ -38,6 +38,9 @@ std::vector<AddressRun> FindRemotable(absl::string_view maps) {
     const bool helper = begin < HelperPlace::kBase + HelperPlace::kBytes && end > HelperPlace::kBase;
     if (!anonymous || helper || permissions[3] != 'p' || permissions[2] == 'x') continue;
     if ((end - begin < kRemoteBytesMin && !heap) || end - begin > kRemoteBytesMax) continue;
+    // The text is read in parts, and mappings may change meanwhile. What was told twice is looked after once.
+    if (!found.empty()) begin = std::max(begin, found.back().begin + found.back().pages * kPageBytes);
+    if (begin >= end) continue;
     found.push_back({begin, (end - begin) / kPageBytes});
   }
   return found;

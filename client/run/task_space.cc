@@ -193,40 +193,41 @@ absl::Status TaskSpace::Move(absl::Span<const AddressRun> runs, const std::vecto
   return absl::OkStatus();
 }
 
-absl::Status TaskSpace::Take(absl::Span<const AddressRun> runs, absl::Span<std::byte> to, std::vector<bool>* taken) {
-  const uint64_t count = to.size() / kPageBytes;
-  CHECK_LE(count, kScratchPages);
-  taken->assign(count, false);
-  std::vector<int> errors(count);
+absl::Status TaskSpace::MoveAll(absl::Span<const AddressRun> runs, bool may_be_shared, std::vector<bool>* taken) {
   std::vector<uint64_t> first;
   std::vector<uint64_t> addresses;
   for (const AddressRun& run : runs) {
     first.push_back(addresses.size());
     for (uint64_t page = 0; page < run.pages; ++page) addresses.push_back(run.begin + page * kPageBytes);
   }
-  MutexLock lock(&take_mu_);
+  const uint64_t count = addresses.size();
+  CHECK_LE(count, kScratchPages);
+  taken->assign(count, false);
+  std::vector<int> errors(count);
   NRAM_RETURN_IF_ERROR(Move(runs, first, /*unshare=*/false, taken, &errors));
   // A run ends at its first page that does not move; the others have a try each.
-  std::vector<AddressRun> singles;
-  std::vector<uint64_t> at;
-  for (uint64_t i = 0; i < count && singles.size() < Helper::kCallsMax / 2; ++i) {
-    if ((*taken)[i]) continue;
-    singles.push_back({addresses[i], 1});
-    at.push_back(i);
+  for (const bool unshare : {false, true}) {
+    std::vector<AddressRun> singles;
+    std::vector<uint64_t> at;
+    for (uint64_t i = 0; i < count && singles.size() < Helper::kCallsMax / 2; ++i) {
+      if ((*taken)[i] || (unshare && errors[i] != EBUSY)) continue;
+      singles.push_back({addresses[i], 1});
+      at.push_back(i);
+    }
+    // To copy one that is protected would be a fault that nobody answers.
+    if (singles.empty() || (unshare && !may_be_shared)) break;
+    NRAM_RETURN_IF_ERROR(Move(singles, at, unshare, taken, &errors));
   }
-  if (!singles.empty()) NRAM_RETURN_IF_ERROR(Move(singles, at, /*unshare=*/false, taken, &errors));
-  singles.clear();
-  at.clear();
-  for (uint64_t i = 0; i < count && singles.size() < Helper::kCallsMax / 2; ++i) {
-    if ((*taken)[i] || errors[i] != EBUSY) continue;
-    singles.push_back({addresses[i], 1});
-    at.push_back(i);
-  }
-  if (!singles.empty()) NRAM_RETURN_IF_ERROR(Move(singles, at, /*unshare=*/true, taken, &errors));
+  return absl::OkStatus();
+}
+
+absl::Status TaskSpace::Take(absl::Span<const AddressRun> runs, absl::Span<std::byte> to, std::vector<bool>* taken) {
+  MutexLock lock(&take_mu_);
+  NRAM_RETURN_IF_ERROR(MoveAll(runs, /*may_be_shared=*/true, taken));
   std::vector<iovec> local;
   std::vector<iovec> remote;
   size_t bytes = 0;
-  for (uint64_t i = 0; i < count; ++i) {
+  for (uint64_t i = 0; i < taken->size(); ++i) {
     if (!(*taken)[i]) continue;
     bytes += kPageBytes;
     if (i > 0 && (*taken)[i - 1]) {
@@ -242,16 +243,19 @@ absl::Status TaskSpace::Take(absl::Span<const AddressRun> runs, absl::Span<std::
       static_cast<ssize_t>(bytes)) {
     return ErrnoStatus(errno, "reading pages of the program");
   }
-  return Drop(std::vector<AddressRun>{{scratch_, kScratchPages}});
+  return DropScratch();
 }
 
-absl::Status TaskSpace::Drop(absl::Span<const AddressRun> runs) {
-  std::vector<HelperCall> calls;
-  for (const AddressRun& run : runs) calls.push_back({SYS_madvise, {run.begin, run.pages * kPageBytes, MADV_DONTNEED}});
-  NRAM_RETURN_IF_ERROR(helper_->Make(&calls));
-  for (const HelperCall& call : calls) {
-    if (call.result != 0) return ErrnoStatus(static_cast<int>(-call.result), "dropping pages of the program");
-  }
+absl::Status TaskSpace::Drop(absl::Span<const AddressRun> runs, std::vector<bool>* taken) {
+  MutexLock lock(&take_mu_);
+  NRAM_RETURN_IF_ERROR(MoveAll(runs, /*may_be_shared=*/false, taken));
+  return DropScratch();
+}
+
+absl::Status TaskSpace::DropScratch() {
+  NRAM_ASSIGN_OR_RETURN(const int64_t result,
+                        helper_->Call(SYS_madvise, {scratch_, kScratchPages * kPageBytes, MADV_DONTNEED}));
+  if (result != 0) return ErrnoStatus(static_cast<int>(-result), "dropping pages of the program");
   return absl::OkStatus();
 }
 

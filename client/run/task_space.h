@@ -41,7 +41,7 @@ class TaskSpace : public AddressSpace {
   void Unprotect(uint64_t begin, uint64_t pages) override;
   void Wake(uint64_t begin, uint64_t pages) override;
   absl::Status Take(absl::Span<const AddressRun> runs, absl::Span<std::byte> to, std::vector<bool>* taken) override;
-  absl::Status Drop(absl::Span<const AddressRun> runs) override;
+  absl::Status Drop(absl::Span<const AddressRun> runs, std::vector<bool>* taken) override;
 
  private:
   static constexpr uint64_t kScratchPages = 256;
@@ -53,6 +53,12 @@ class TaskSpace : public AddressSpace {
   // moved, and the errors of the others. `unshare`: pages that are shared with a child are copied first.
   absl::Status Move(absl::Span<const AddressRun> runs, const std::vector<uint64_t>& first, bool unshare,
                     std::vector<bool>* taken, std::vector<int>* errors);
+
+  // Moves all that can be moved. `may_be_shared`: with a child; such pages are copied first.
+  absl::Status MoveAll(absl::Span<const AddressRun> runs, bool may_be_shared, std::vector<bool>* taken)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(take_mu_);
+  // What has been moved goes.
+  absl::Status DropScratch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(take_mu_);
 
   Helper* const helper_;
   const UniqueFd faults_;

@@ -50,7 +50,9 @@ verify() {
   expect_stats '.outgrew_budget and .peak_bytes <= 25165824' "$*"
 }
 for program in "$workout" "$static"; do
-  for exercise in fill threads calls realloc maps mapthreads refused brk vfork "exec"; do verify "$program" "$exercise" 32; done
+  for exercise in fill threads calls realloc maps mapthreads refused brk vfork "exec"; do
+    verify "$program" "$exercise" 32
+  done
   verify "$program" exits 1000
 done
 verify "$static" bss
@@ -96,6 +98,19 @@ begin() {
   done
   fail "the program does not begin: $(cat "$directory/err")"
 }
+# Who stops the program alone continues it alone, and its faults are answered.
+begin
+kill -STOP "$program"
+freezes=0
+while ! grep -q '^State:.T' "/proc/$program/status"; do
+  freezes=$((freezes + 1))
+  [ "$freezes" -lt 2000 ] || fail "the program does not stop"
+  sleep 0.01
+done
+kill -CONT "$program"
+wait "$runner" || fail "stopped and continued: $? $(cat "$directory/err")"
+grep -qx ok "$directory/out" || fail "stopped and continued: $(cat "$directory/out")"
+
 await_end() { timeout 30 tail --pid="$1" -f /dev/null || fail "process $1 stays"; }
 begin
 kill -KILL "$runner"

@@ -16,12 +16,11 @@
 #include "base/fd.h"
 #include "base/status.h"
 #include "base/units.h"
-#include "client/pool/client_tls.h"
 #include "client/pool/placement.h"
 #include "client/pool/pool.h"
 #include "client/pool/pool_spec.h"
 #include "client/pool/seal_choice.h"
-#include "client/run/region_store.h"
+#include "client/run/region_pages.h"
 #include "client/run/supervisor.h"
 #include "client/run/task_space.h"
 #include "nlohmann/json.hpp"
@@ -105,8 +104,7 @@ absl::Status CheckExecutable(const std::string& path) {
 absl::StatusOr<std::unique_ptr<Pool>> OpenPool(const RunFlags& flags) {
   PoolOptions options;
   NRAM_ASSIGN_OR_RETURN(const std::string spec, ChoosePoolSpec(flags.pool));
-  NRAM_ASSIGN_OR_RETURN(options.servers, ParsePoolSpec(spec));
-  NRAM_ASSIGN_OR_RETURN(options.tls, FindClientTls(options.servers));
+  NRAM_RETURN_IF_ERROR(UsePool(spec, &options));
   NRAM_ASSIGN_OR_RETURN(options.seal, ChooseSeal(flags.seal));
   if (flags.copies > 1) options.ExpectCopies();
   return Pool::Open(std::move(options));
@@ -183,7 +181,7 @@ absl::StatusOr<RunEnd> RunInPool(const RunFlags& flags, Supervisor* supervisor) 
   how.gc = true;
   how.copies = static_cast<int>(flags.copies);
   NRAM_ASSIGN_OR_RETURN(std::unique_ptr<Region> region, pool->CreateRegion(how));
-  RegionStore store(std::move(region));
+  RegionPages store(std::move(region));
   return supervisor->Run(&store);
 }
 

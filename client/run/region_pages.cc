@@ -1,4 +1,4 @@
-#include "client/run/region_store.h"
+#include "client/run/region_pages.h"
 
 #include <algorithm>
 #include <utility>
@@ -8,9 +8,9 @@
 
 namespace nram {
 
-RegionStore::~RegionStore() { (void)region_->Destroy(); }
+RegionPages::~RegionPages() { (void)region_->Destroy(); }
 
-RegionStore::Ios RegionStore::TakeIos() {
+RegionPages::Ios RegionPages::TakeIos() {
   MutexLock lock(&mu_);
   if (!free_.empty()) {
     Ios ios = std::move(free_.back());
@@ -22,12 +22,12 @@ RegionStore::Ios RegionStore::TakeIos() {
   return ios;
 }
 
-absl::Status RegionStore::ReadPages(uint64_t page, absl::Span<std::byte> to) {
+absl::Status RegionPages::ReadPages(uint64_t page, absl::Span<std::byte> to) {
   const bool urgent = to.size() <= kPageBytes;
   return region_->Read(page * kPageBytes, to, {.io_class = urgent ? IoClass::kUrgent : IoClass::kBulk});
 }
 
-absl::Status RegionStore::WritePages(absl::Span<const Write> writes) {
+absl::Status RegionPages::WritePages(absl::Span<const Write> writes) {
   Ios ios = TakeIos();
   absl::Status first_error;
   for (size_t i = 0; i < writes.size() + ios.size(); ++i) {
@@ -43,6 +43,6 @@ absl::Status RegionStore::WritePages(absl::Span<const Write> writes) {
   return first_error;
 }
 
-void RegionStore::Forget(uint64_t page, uint64_t count) { (void)region_->Trim(page * kPageBytes, count * kPageBytes); }
+void RegionPages::Forget(uint64_t page, uint64_t count) { (void)region_->Trim(page * kPageBytes, count * kPageBytes); }
 
 }  // namespace nram

@@ -1,5 +1,5 @@
-#ifndef NRAM_CLIENT_RUN_REGION_STORE_H_
-#define NRAM_CLIENT_RUN_REGION_STORE_H_
+#ifndef NRAM_CLIENT_RUN_REGION_PAGES_H_
+#define NRAM_CLIENT_RUN_REGION_PAGES_H_
 
 #include <memory>
 #include <vector>
@@ -12,11 +12,11 @@
 namespace nram {
 
 // A program's pages in a region of the pool: page i is page i of the region.
-class RegionStore : public PageStore {
+class RegionPages : public PageStore {
  public:
-  explicit RegionStore(std::unique_ptr<Region> region) : region_(std::move(region)) {}
+  explicit RegionPages(std::unique_ptr<Region> region) : region_(std::move(region)) {}
   // Destroys the region.
-  ~RegionStore() override;
+  ~RegionPages() override;
 
   absl::Status ReadPages(uint64_t page, absl::Span<std::byte> to) override;
   absl::Status WritePages(absl::Span<const Write> writes) override;
@@ -36,4 +36,4 @@ class RegionStore : public PageStore {
 
 }  // namespace nram
 
-#endif  // NRAM_CLIENT_RUN_REGION_STORE_H_
+#endif  // NRAM_CLIENT_RUN_REGION_PAGES_H_
