@@ -21,17 +21,30 @@ Registration::Registration(Options options, std::unique_ptr<EtcdClient> client)
 }
 
 Registration::~Registration() {
+  bool ended = false;
   {
     MutexLock lock(&mu_);
     stopping_ = true;
     changed_.SignalAll();
+    const int64_t deadline_ns = DeadlineAfterMs(kEndMs);
+    while (!ended_ && MonotonicNs() < deadline_ns) changed_.WaitUntil(&mu_, deadline_ns);
+    ended = ended_;
   }
+  // A call is under way that etcd does not answer.
+  if (!ended) client_->Stop();
   thread_.join();
   // The key goes with its lease; if etcd does not answer, when the lease ends.
-  if (lease_ != 0) (void)client_->EndLease(lease_, DeadlineAfterMs(1'000));
+  if (ended && lease_ != 0) (void)client_->EndLease(lease_, DeadlineAfterMs(kEndMs));
 }
 
 void Registration::Run() {
+  PutAgainAndAgain();
+  MutexLock lock(&mu_);
+  ended_ = true;
+  changed_.SignalAll();
+}
+
+void Registration::PutAgainAndAgain() {
   int64_t again_ms = kAgainMinMs;
   while (true) {
     const absl::Status status = Step();

@@ -34,12 +34,14 @@ class Registration {
 
  private:
   static constexpr int64_t kCallMs = 2'000;
+  static constexpr int64_t kEndMs = 500;          // for a call under way at the end, and for the lease's end
   static constexpr int64_t kLookMs = 200;         // at the state
   static constexpr int64_t kPutAgainMs = 30'000;  // in case that somebody has deleted the key
   static constexpr int64_t kAgainMinMs = 200;
   static constexpr int64_t kAgainMaxMs = 2'000;
 
   void Run();
+  void PutAgainAndAgain();
   // What is due. An error: etcd has not done it.
   absl::Status Step();
   void Remark(const absl::Status& status);
@@ -58,6 +60,7 @@ class Registration {
   Mutex mu_;
   CondVar changed_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;  // the thread makes no call any more
   std::thread thread_;
 };
 

@@ -22,6 +22,7 @@ class HostFile final : public MemberSource {
   absl::StatusOr<std::vector<Member>> Look(int64_t) override {
     struct stat now {};
     if (stat(path_.c_str(), &now) != 0) return ErrnoStatus(errno, path_);
+    if (!S_ISREG(now.st_mode)) return absl::FailedPreconditionError(absl::StrCat(path_, " is no regular file"));
     if (seen_ && IsSame(now)) return members_;
     seen_ = now;
     members_ = Read();

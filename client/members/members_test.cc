@@ -100,6 +100,14 @@ TEST(RosterTest, WhenMostAreGoneAtOnceTheSourceIsNotBelievedSoSoon) {
   EXPECT_THAT(roster.Hear(Named({"a"}), true).leaves, ElementsAre(1, 2));
 }
 
+TEST(RosterTest, WhenMostAreBackTheOthersAreCountedFromTheBeginning) {
+  Roster roster(Hosts({"a", "b", "c"}), 10);
+  for (int i = 1; i < Roster::kAbsencesOfMany; ++i) EXPECT_TRUE(roster.Hear(Named({"a"}), true).empty()) << i;
+  EXPECT_TRUE(roster.Hear(Named({"a", "b"}), true).empty()) << "the source is just recovering";
+  EXPECT_TRUE(roster.Hear(Named({"a", "b"}), true).empty());
+  EXPECT_THAT(roster.Hear(Named({"a", "b"}), true).leaves, ElementsAre(2));
+}
+
 TEST(RosterTest, MembersThatAreAllReplacedLeaveAsUsual) {
   Roster roster(Hosts({"a", "b"}), 10);
   EXPECT_THAT(roster.Hear(Named({"c", "d"}), true).joins, SizeIs(2));
@@ -131,6 +139,18 @@ TEST(HostFileTest, IsReadAgainWhenItHasChanged) {
   EXPECT_TRUE(absl::IsNotFound(file->Look(0).status()));
   ASSERT_TRUE(WriteFileAtomically(path, "a:1\n").ok());
   EXPECT_THAT(file->Look(0).value(), SizeIs(1));
+}
+
+// A name that has become a pipe, or a device, would keep whoever reads it waiting.
+TEST(HostFileTest, WhatIsNoFileAnyMoreIsAnError) {
+  const Directory directory;
+  const std::string path = directory / "hosts";
+  ASSERT_TRUE(WriteFileAtomically(path, "a:1\n").ok());
+  const auto file = NewHostFile(path);
+  EXPECT_THAT(file->Look(0).value(), SizeIs(1));
+  unlink(path.c_str());
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  EXPECT_THAT(std::string(file->Look(0).status().message()), HasSubstr("no regular file"));
 }
 
 TEST(DnsTest, NamesAreParsed) {

@@ -17,7 +17,7 @@ Roster::Step Roster::Hear(const std::vector<Member>& members, bool counts) {
     if (known != numbers_.end()) {
       Entry& entry = entries_[known->second];
       entry.listed = true;
-      entry.absences = 0;
+      entry.absences = entry.absences_of_many = 0;
       if (std::exchange(entry.left, false)) step.returns.push_back(known->second);
     } else if (entries_.size() >= most_) {
       ++step.refused;
@@ -34,10 +34,12 @@ Roster::Step Roster::Hear(const std::vector<Member>& members, bool counts) {
     if (entry.left) continue;
     ++(entry.listed ? there : absent);
   }
-  const int enough = absent > there ? kAbsencesOfMany : kAbsences;
+  // Each kind has its own count: a source that recovers bit by bit is at fault for those that still lack, too.
+  const bool many = absent > there;
   for (size_t i = 0; i < entries_.size(); ++i) {
     Entry& entry = entries_[i];
-    if (entry.listed || entry.left || ++entry.absences < enough) continue;
+    if (entry.listed || entry.left) continue;
+    if (many ? ++entry.absences_of_many < kAbsencesOfMany : ++entry.absences < kAbsences) continue;
     entry.left = true;
     step.leaves.push_back(i);
   }

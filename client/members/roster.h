@@ -45,7 +45,8 @@ class Roster {
   struct Entry {
     bool listed = true;
     bool left = false;
-    int absences = 0;
+    int absences = 0;          // in a row, in words that lack few
+    int absences_of_many = 0;  // and in those that lack more than half
   };
 
   const size_t most_;

@@ -26,6 +26,14 @@ class Claims {
     }
     return kNoServer;
   }
+  // The session has its life no more: another one may have it.
+  void GiveUp(uint16_t index) {
+    MutexLock lock(&mu_);
+    const auto held = lives_.find(index);
+    if (held == lives_.end()) return;
+    holders_.erase(held->second);
+    lives_.erase(held);
+  }
 
  private:
   Mutex mu_;

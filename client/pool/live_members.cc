@@ -131,10 +131,13 @@ std::vector<Member> LiveMembers::OnlyAccepted(const std::vector<Member>& members
 }
 
 void LiveMembers::Hear(const std::vector<Member>& members) {
+  const std::vector<Member> accepted = OnlyAccepted(members);
+  // A list of which nothing can be used is no word, as an empty one is none.
+  if (accepted.empty()) return;
   const int64_t now_ns = MonotonicNs();
   const bool counts = now_ns - counted_ns_ >= source_->period_ms() * kNsPerMs * 9 / 10;
   if (counts) counted_ns_ = now_ns;
-  Apply(roster_.Hear(OnlyAccepted(members), counts));
+  Apply(roster_.Hear(accepted, counts));
   SetRemoved();
   // Not the word itself: after an outage it may be short for a while.
   std::vector<Member> present;
@@ -206,6 +209,7 @@ void LiveMembers::WantAwake(ServerSession* session) {
 
 void LiveMembers::RouseLoop() {
   int64_t wait_ms = kFirstMs;
+  std::vector<ServerSession*> late;  // that are wanted, and could not be driven
   while (true) {
     std::vector<ServerSession*> wanted;
     {
@@ -216,9 +220,13 @@ void LiveMembers::RouseLoop() {
     }
     MutexLock lock(&mu_);
     const bool is_urgent = absl::c_any_of(wanted, [](const ServerSession* session) { return session->asleep(); });
-    for (ServerSession* const session : wanted) DriveLocked(session);
+    wanted.insert(wanted.end(), late.begin(), late.end());
+    late.clear();
+    for (ServerSession* const session : wanted) {
+      if (!DriveLocked(session) && !absl::c_linear_search(late, session)) late.push_back(session);
+    }
     if (is_urgent) RouseLocked(kNeighbours);
-    wait_ms = RouseSome();
+    wait_ms = late.empty() ? RouseSome() : kWakeMs;
   }
 }
 
@@ -252,16 +260,20 @@ void LiveMembers::RouseLocked(size_t count) {
     order_.pop_back();
     if (session->removed()) removed.push_back(session);
     if (!session->asleep() || session->removed()) continue;
-    DriveLocked(session);
+    if (!DriveLocked(session)) {
+      order_.push_back(session);  // the next one to be roused, later
+      break;
+    }
     --count;
   }
   order_.insert(order_.begin(), removed.begin(), removed.end());
 }
 
-void LiveMembers::DriveLocked(ServerSession* session) {
-  if (!session->asleep() || stopping_) return;
-  host_->Drive(session);
+bool LiveMembers::DriveLocked(ServerSession* session) {
+  if (!session->asleep() || stopping_) return true;
+  if (!host_->Drive(session)) return false;
   coming_.push_back({session, environment_->NowNs()});
+  return true;
 }
 
 }  // namespace nram

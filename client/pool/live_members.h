@@ -30,8 +30,8 @@ class LiveMembers : public ServerSession::Rouser {
     virtual bool Accepts(const Endpoint& server, std::string* why) const = 0;
     // A session, asleep, with the next number.
     virtual ServerSession* AddSession(const Endpoint& server) = 0;
-    // The session is driven from now on. One caller at a time.
-    virtual void Drive(ServerSession* session) = 0;
+    // The session is driven from now on. One caller at a time. False: that cannot be now.
+    virtual bool Drive(ServerSession* session) = 0;
   };
 
   // All outlive it. `source` may be null: then the sessions that are there are all, and some may sleep. Sessions must
@@ -72,7 +72,7 @@ class LiveMembers : public ServerSession::Rouser {
   // Returns how long to wait for the next look.
   int64_t RouseSome() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RouseLocked(size_t count) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void DriveLocked(ServerSession* session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool DriveLocked(ServerSession* session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   Sessions* const sessions_;
   const std::shared_ptr<MemberSource> source_;

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -73,11 +74,11 @@ class LiveMembersTest : public ::testing::Test, private LiveMembers::Host {
  protected:
   static constexpr size_t kNames = 1'000;
 
-  void Begin(uint64_t free_bytes, size_t names = kNames) {
+  void Begin(uint64_t free_bytes, size_t names = kNames, std::shared_ptr<MemberSource> source = nullptr) {
     free_bytes_ = free_bytes;
     for (size_t i = 0; i < names; ++i) AddSession({absl::StrCat("node", i), 7070, ""});
-    live_ =
-        std::make_unique<LiveMembers>(&sessions_, nullptr, Environment::Real(), static_cast<LiveMembers::Host*>(this));
+    live_ = std::make_unique<LiveMembers>(&sessions_, std::move(source), Environment::Real(),
+                                          static_cast<LiveMembers::Host*>(this));
     for (const auto& session : sessions_) session->SetRouser(live_.get(), nullptr);
     live_->Begin();
   }
@@ -86,16 +87,21 @@ class LiveMembersTest : public ::testing::Test, private LiveMembers::Host {
     drivers_.clear();
   }
 
-  bool Accepts(const Endpoint&, std::string*) const override { return true; }
+  bool Accepts(const Endpoint& server, std::string*) const override { return server.host != "stranger"; }
   ServerSession* AddSession(const Endpoint& server) override {
     const auto index = static_cast<uint16_t>(sessions_.size());
     sessions_.Add(std::make_unique<ServerSession>(index, server, LeaseId{index + 1u}, options_, Environment::Real()));
     return sessions_.at(index);
   }
-  void Drive(ServerSession* session) override {
+  bool Drive(ServerSession* session) override {
+    if (no_threads_ > 0) {
+      --no_threads_;
+      return false;
+    }
     sessions_.NoteAwake();
     drivers_.push_back(std::make_unique<FakeDriver>(session, IsAlive(*session), free_bytes_));
     driven_ = drivers_.size();
+    return true;
   }
   static bool IsAlive(const ServerSession& session) { return session.index() % 2 == 0; }
   size_t CountUp() const {
@@ -114,6 +120,7 @@ class LiveMembersTest : public ::testing::Test, private LiveMembers::Host {
   uint64_t free_bytes_ = 0;
   std::vector<std::unique_ptr<SessionDriver>> drivers_;
   std::atomic<size_t> driven_{0};
+  std::atomic<int> no_threads_{0};  // so often a session cannot be driven
   std::unique_ptr<LiveMembers> live_;
 };
 
@@ -160,9 +167,53 @@ TEST_F(LiveMembersTest, ForWhatConcernsAllAllAreRoused) {
   EXPECT_EQ(CountUp(), kNames / 2);
 }
 
+TEST_F(LiveMembersTest, WhoCannotBeDrivenSleepsOnAndIsTriedLater) {
+  no_threads_ = 3;
+  Begin(kGiB);
+  ASSERT_TRUE(Await([&] { return CountUp() >= Waking::kEnough; }));
+  EXPECT_EQ(no_threads_, 0);
+  ServerSession* sleeper = nullptr;
+  for (const auto& session : sessions_) {
+    if (session->asleep() && IsAlive(*session)) sleeper = session.get();
+  }
+  ASSERT_NE(sleeper, nullptr);
+  no_threads_ = 2;
+  live_->WantAwake(sleeper);
+  EXPECT_TRUE(Await([&] { return sleeper->up(); }));
+}
+
 TEST_F(LiveMembersTest, InASmallPoolAllAreAwake) {
   Begin(kGiB, kAllAwakeMax);
   EXPECT_EQ(driven_, kAllAwakeMax);
+}
+
+// Says the same again and again, in no time.
+class FakeSource : public MemberSource {
+ public:
+  explicit FakeSource(std::vector<Member> members) : members_(std::move(members)) {}
+  absl::StatusOr<std::vector<Member>> Look(int64_t) override {
+    ++looks;
+    return members_;
+  }
+  int64_t period_ms() const override { return 0; }
+  void AwaitNext() override { std::this_thread::yield(); }
+  void Stop() override {}
+  const std::string& name() const override { return name_; }
+  bool may_be_remote() const override { return false; }
+
+  std::atomic<int> looks{0};
+
+ private:
+  const std::vector<Member> members_;
+  const std::string name_ = "fake";
+};
+
+TEST_F(LiveMembersTest, AListOfWhichNothingIsAcceptedIsNoWord) {
+  const auto source = std::make_shared<FakeSource>(std::vector<Member>{{{"stranger", 7070, ""}}});
+  Begin(kGiB, 3, source);
+  ASSERT_TRUE(Await([&] { return source->looks > 3 * Roster::kAbsencesOfMany; }));
+  for (const auto& session : sessions_) EXPECT_FALSE(session->removed()) << session->name();
+  EXPECT_EQ(sessions_.size(), 3u);
 }
 
 TEST(WakingTest, AsManyAsAreLacking) {
@@ -183,6 +234,9 @@ TEST(ClaimsTest, OneSessionForEachLife) {
   EXPECT_EQ(claims.Claim(8, 0), kNoServer) << "it has restarted";
   EXPECT_EQ(claims.Claim(8, 1), 0);
   EXPECT_EQ(claims.Claim(7, 1), kNoServer) << "nobody has the former life";
+  claims.GiveUp(0);
+  EXPECT_EQ(claims.Claim(8, 2), kNoServer) << "it was given up";
+  EXPECT_EQ(claims.Claim(8, 0), 2);
 }
 
 }  // namespace

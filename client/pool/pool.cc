@@ -113,9 +113,16 @@ ServerSession* Pool::AddSession(const Endpoint& server) {
   return added;
 }
 
-void Pool::Drive(ServerSession* session) {
+bool Pool::Drive(ServerSession* session) {
+  std::unique_ptr<SessionDriver> driver = edge_->Drive(session);
+  if (driver == nullptr) {
+    LOG_EVERY_N(WARNING, 100) << "memory server " << session->name()
+                              << " is not greeted now: there are no more threads";
+    return false;
+  }
   sessions_.NoteAwake();
-  drivers_.push_back(edge_->Drive(session));
+  drivers_.push_back(std::move(driver));
+  return true;
 }
 
 Pool::~Pool() {
@@ -139,6 +146,11 @@ absl::StatusOr<std::unique_ptr<Pool>> Pool::Make(PoolOptions options, std::uniqu
     NRAM_ASSIGN_OR_RETURN(secret, SealSecret::Read(options.key_file));
   }
   std::unique_ptr<Pool> pool(new Pool(std::move(options), std::move(secret), std::move(edge)));
+  // Those that sleep in a large pool are roused later.
+  if (pool->live_members_ == nullptr &&
+      absl::c_any_of(pool->sessions_, [](const auto& session) { return session->asleep(); })) {
+    return absl::ResourceExhaustedError("no more threads can be begun, and each memory server needs one (ulimit -u)");
+  }
   // What the key lacks is told here, and not with the first region.
   if (pool->seals_) NRAM_RETURN_IF_ERROR(pool->PrepareSealers(0));
   return pool;

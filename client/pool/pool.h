@@ -125,7 +125,7 @@ class Pool : private LiveMembers::Host {
   // LiveMembers::Host
   bool Accepts(const Endpoint& server, std::string* why) const override;
   ServerSession* AddSession(const Endpoint& server) override;
-  void Drive(ServerSession* session) override;
+  bool Drive(ServerSession* session) override;
   void SetRouser(ServerSession* session);
   // Waits for servers that have not answered yet, and says which of those that are awake do not.
   std::vector<std::string> AwaitOthers(int64_t deadline_ns);

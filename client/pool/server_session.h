@@ -57,6 +57,7 @@ class PoolEdge {
   virtual ~PoolEdge() = default;
   virtual Environment* environment() = 0;
   // Drives `session` until it has stopped. The caller owns the driver, and destroys it before the session.
+  // Null: there is no thread for it now, and the session is as it was.
   virtual std::unique_ptr<SessionDriver> Drive(ServerSession* session) = 0;
   // Null where there are no threads.
   virtual Poller* poller() = 0;
@@ -306,6 +307,7 @@ class ServerSession {
   static constexpr int64_t kSilentNs = 10 * kNsPerSecond;
   static constexpr int64_t kIdleNs = 3'600 * kNsPerSecond;
   static constexpr int64_t kLogAgainMs = 1'000;
+  static constexpr int64_t kGiveUpMs = 30'000;  // away for so long, it leaves the server's life to a twin
   // Each costs two transports, which stay: after so many restarts a server's next life is taken in once a minute.
   static constexpr size_t kLivesMax = 4096;
   static constexpr int64_t kLifePauseMs = 60'000;

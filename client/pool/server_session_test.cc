@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "client/pool/claims.h"
 #include "client/pool/placement.h"
 #include "gtest/gtest.h"
 
@@ -231,6 +232,39 @@ TEST_F(ServerSessionTest, AnotherLifeOfTheServer) {
   EXPECT_NE(session_.life(), former);
   EXPECT_EQ(session_.incarnation(), 78u);
   EXPECT_FALSE(former->connected());
+}
+
+// The server has another name, by which it may be reached when this one does not answer.
+TEST_F(ServerSessionTest, ALifeIsLeftToATwinWhenTheServerIsAwayForLong) {
+  Claims claims;
+  session_.SetRouser(nullptr, &claims);
+  Answer(Kind::kHello);
+  Answer(Kind::kGrant);
+  EXPECT_EQ(claims.Claim(incarnation_, 1), 0) << "it is just being dialled";
+  Refuse(Kind::kDial, absl::UnavailableError("no route"));
+  EXPECT_EQ(claims.Claim(incarnation_, 1), 0) << "for a moment";
+  After(31'000);
+  Refuse(Kind::kHello, absl::UnavailableError("no route"));
+  EXPECT_EQ(claims.Claim(incarnation_, 1), kNoServer);
+  After(2'000);
+  Answer(Kind::kHello);
+  EXPECT_EQ(session_.twin(), 1) << "it is the same server";
+}
+
+TEST_F(ServerSessionTest, ALifeThatASessionHasEnteredIsItsOwnWhoeverHasClaimedItMeanwhile) {
+  Claims claims;
+  session_.SetRouser(nullptr, &claims);
+  ComeUp();
+  Connect(false);
+  Refuse(Kind::kConnect, absl::UnavailableError("refused"));
+  After(31'000);
+  Refuse(Kind::kHello, absl::UnavailableError("no route"));
+  EXPECT_EQ(claims.Claim(incarnation_, 1), kNoServer);
+  After(2'000);
+  Refuse(Kind::kConnect, absl::UnavailableError("refused"));
+  for (const Kind kind : {Kind::kHello, Kind::kGrant, Kind::kConnect, Kind::kRenew}) Answer(kind);
+  EXPECT_TRUE(session_.up());
+  EXPECT_EQ(session_.twin(), kNoServer);
 }
 
 TEST_F(ServerSessionTest, TheServersHostIsItsBootIdOrWhatItPretends) {

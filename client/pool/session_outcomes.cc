@@ -71,7 +71,9 @@ ServerLife* ServerSession::EndBringUpLocked(const SessionAction& action, Session
   }
   absl::Status status = bring_up_.End(action, outcome, incarnation(), now_ns);
   if (status.ok() && action.kind == Kind::kHello && claims_ != nullptr) {
-    twin_ = claims_->Claim(bring_up_.hello().incarnation, index_);
+    // A life that it has entered is its own, whoever has claimed it meanwhile: it has data there.
+    const uint16_t holder = claims_->Claim(bring_up_.hello().incarnation, index_);
+    twin_ = bring_up_.hello().incarnation == incarnation() ? kNoServer : holder;
     if (twin_ != kNoServer) {
       status = absl::AlreadyExistsError(
           absl::StrCat("memory server ", name_, " is the same one as another member of the pool"));
@@ -88,6 +90,8 @@ ServerLife* ServerSession::EndBringUpLocked(const SessionAction& action, Session
     bring_up_.Fail(/*has_life=*/true, now_ns);
   }
   if (!status.ok()) {
+    // The server may be reached by its other name (of another protocol, say).
+    if (claims_ != nullptr && now_ns - down_since_ns_ >= kGiveUpMs * kNsPerMs) claims_->GiveUp(index_);
     last_error_ = Annotate(status, "cannot be used");
     is_kept_out_ = absl::IsUnauthenticated(status) || absl::IsPermissionDenied(status) || absl::IsAlreadyExists(status);
     if (std::exchange(was_up_, false)) remarks->warnings.push_back(std::string(last_error_.message()));

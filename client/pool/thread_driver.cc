@@ -4,7 +4,9 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <atomic>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -29,15 +31,27 @@ class ThreadDriver : public SessionDriver, private Poller::Client {
       : session_(session),
         poller_(poller),
         wake_latency_(wake_latency),
-        control_(ControlClient::Create(session->endpoint(), session->options().tls)) {
-    session_->SetDriver(this);
-    poller_->Add(this);
-    thread_ = std::thread([this] { Run(); });
-    pthread_setname_np(thread_.native_handle(), "nram-session");
-  }
+        control_(ControlClient::Create(session->endpoint(), session->options().tls)) {}
   ~ThreadDriver() override {
     Join();
-    poller_->Remove(this);
+    if (begun_.load()) poller_->Remove(this);
+  }
+  // False: there is no thread (a limit of processes, or of memory). Nobody knows of the driver then.
+  bool Begin() {
+    try {
+      thread_ = std::thread([this] {
+        begun_.wait(false);
+        Run();
+      });
+    } catch (const std::system_error&) {
+      return false;
+    }
+    pthread_setname_np(thread_.native_handle(), "nram-session");
+    session_->SetDriver(this);
+    poller_->Add(this);
+    begun_.store(true);
+    begun_.notify_all();
+    return true;
   }
 
   void Wake() override {
@@ -76,6 +90,7 @@ class ThreadDriver : public SessionDriver, private Poller::Client {
   bool woken_ ABSL_GUARDED_BY(mu_) = false;
   CopiesLog copies_log_;        // the thread's own
   std::string said_of_socket_;  // the last that was logged; the thread's own
+  std::atomic<bool> begun_{false};
   std::thread thread_;
 };
 
@@ -261,7 +276,8 @@ class ThreadEdge : public PoolEdge, private Poller::Client {
   ~ThreadEdge() override { poller_.Remove(this); }
   Environment* environment() override { return Environment::Real(); }
   std::unique_ptr<SessionDriver> Drive(ServerSession* session) override {
-    return std::make_unique<ThreadDriver>(session, &poller_, &wake_latency_);
+    auto driver = std::make_unique<ThreadDriver>(session, &poller_, &wake_latency_);
+    return driver->Begin() ? std::move(driver) : nullptr;
   }
   Poller* poller() override { return &poller_; }
   WakeLatency* wake_latency() override { return &wake_latency_; }
