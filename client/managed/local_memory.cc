@@ -1,13 +1,17 @@
 #include "client/managed/local_memory.h"
 
-#include <glog/logging.h>
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 #include <utility>
 
 #include "base/units.h"
+
+#ifndef MADV_DONTNEED_LOCKED
+#define MADV_DONTNEED_LOCKED 24
+#endif
 
 namespace nram {
 namespace {
@@ -33,7 +37,12 @@ std::byte* LocalMemory::TakeFixed(uint64_t bytes) {
   return reinterpret_cast<std::byte*>(*found);
 }
 
-void LocalMemory::DropPages(std::byte* data, uint64_t bytes) { PCHECK(madvise(data, bytes, MADV_DONTNEED) == 0); }
+void LocalMemory::DropPages(std::byte* data, uint64_t bytes) {
+  if (madvise(data, bytes, MADV_DONTNEED) == 0) return;
+  // The program has locked its memory (mlockall). Where the kernel has no such advice (before 5.18) the pages stay, and
+  // only what they cost is wrong: fresh memory is zeros.
+  if (madvise(data, bytes, MADV_DONTNEED_LOCKED) != 0) memset(data, 0, bytes);
+}
 
 void LocalMemory::GiveFixed(std::byte* data, uint64_t bytes) {
   DropPages(data, bytes);

@@ -1,5 +1,7 @@
 // The pure parts of managed memory.
 
+#include <sys/mman.h>
+
 #include <map>
 #include <random>
 
@@ -126,6 +128,16 @@ TEST(LocalMemoryTest, BuffersAreUsedAgainAndPagesOfFixedOnesAreZerosAfterwards) 
   b[5] = std::byte{8};
   LocalMemory::DropPages(b, 64 * kKiB);
   EXPECT_EQ(b[5], std::byte{0});
+}
+
+// As mlockall(2) has it in the program's hands.
+TEST(LocalMemoryTest, PagesThatAreLockedGoToo) {
+  LocalMemory memory;
+  std::byte* const data = memory.TakeFixed(16 * kKiB);
+  ASSERT_EQ(mlock(data, 16 * kKiB), 0);
+  data[5] = std::byte{7};
+  LocalMemory::DropPages(data, 16 * kKiB);
+  EXPECT_EQ(data[5], std::byte{0});
 }
 
 }  // namespace

@@ -62,6 +62,8 @@ class Manager {
   static constexpr uint64_t kPackBytes = 64 * kKiB;
   // Objects up to this size are packed, in the order of their construction.
   static constexpr uint64_t kSmallBytes = 8 * kKiB;
+  // Of writes under way, but for the last one: there is no more of them, however much is to leave.
+  static constexpr uint64_t kLeavingBytesMax = 8 * kMiB;
   static constexpr uint64_t kObjectBytesMax = uint64_t{1} << 40;
   static constexpr uint64_t kAlignmentMax = 4096;
 
@@ -181,6 +183,8 @@ class Manager {
   // The next miss is not to wait for a write: starts some, if what would leave has to be written.
   void MakeSpareRoom(const ThreadRecord* me, Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Block* ChooseVictim(const ThreadRecord* me) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // What is beyond the budget leaves, after a write that has ended well.
+  void LeaveOn(Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // False if a thread has taken a guard meanwhile.
   bool Evict(Block* block, Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Drop(Block* block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

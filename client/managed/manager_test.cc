@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <functional>
 #include <thread>
 #include <vector>
 
@@ -292,6 +293,29 @@ TEST_F(ManagerTest, ASmallerBudgetIsReachedAndALargerOneUsed) {
   EXPECT_TRUE(absl::IsInvalidArgument(manager_->SetBudget(kMiB - 1)));
 }
 
+TEST_F(ManagerTest, WritesUnderWayAreBounded) {
+  Open(24 * kMiB, FakeStore::Ends::kWhenTold);
+  const auto objects = MakeMany(160);
+  ASSERT_TRUE(manager_->SetBudget(kMiB).ok());
+  while (store_->started() > 0) {
+    ASSERT_LE(store_->started() * kBlock, Manager::kLeavingBytesMax);
+    store_->EndOne();
+  }
+  EXPECT_LE(here(), kMiB);
+  // What is here still is dirty, and leaves when others are read.
+  std::atomic<bool> done{false};
+  std::thread ender([&] {
+    while (!done) {
+      if (!store_->EndOne()) std::this_thread::yield();
+    }
+  });
+  for (int i = 0; i < 160; i += 7) EXPECT_EQ(Read(objects[i]), i);
+  done = true;
+  ender.join();
+  while (store_->EndOne()) {
+  }
+}
+
 TEST_F(ManagerTest, BadSizesAreRefused) {
   Open();
   EXPECT_TRUE(absl::IsInvalidArgument(manager_->Create(0, 16, false).status()));
@@ -341,6 +365,29 @@ TEST_F(ManagerTest, AChildLeavesAllToTheParent) {
   maker.join();
   while (store_->EndOne()) {
   }
+}
+
+// What a thread has of its own goes in the opposite order of its making; static objects of the main thread go last.
+TEST_F(ManagerTest, GuardsMayBeTakenWhenTheThreadsOwnObjectsHaveGone) {
+  Open();
+  auto other = *Manager::New(std::make_unique<FakeStore>(), {.budget_bytes = kMiB});
+  const auto objects = MakeMany(2);
+  struct Late {
+    ~Late() { run(); }
+    std::function<void()> run;
+  };
+  std::thread([&] {
+    static thread_local Late late;
+    late.run = [&] {
+      EXPECT_EQ(Read(objects[1]), 1);
+      ThreadRecord* const taker = other->Taker();
+      EXPECT_NE(taker, manager_->Taker());
+      EXPECT_EQ(other->Taker(), taker);
+      EXPECT_EQ(taker->guards(), 0u);
+    };
+    EXPECT_EQ(Read(objects[0]), 0);
+    EXPECT_NE(other->Taker(), nullptr);
+  }).join();
 }
 
 TEST_F(ManagerTest, AGuardMayBeReleasedByAnotherThread) {

@@ -17,7 +17,6 @@
 #include "client/managed/managed_handle.h"
 #include "client/managed/region_store.h"
 #include "client/memory/api_error.h"
-#include "client/pool/client_tls.h"
 #include "client/pool/pool_spec.h"
 #include "client/pool/seal_choice.h"
 
@@ -67,17 +66,23 @@ absl::StatusOr<nram_managed_t*> Open(const char* pool, const nram_managed_option
   nram_managed_options given;
   nram_managed_options_init(&given);
   if (options != nullptr) {
-    if (options->size != sizeof(given)) {
+    // An older program has shorter options, which end with the last field that it knows; a newer one has longer ones.
+    if (options->size < sizeof(given)) {
       return absl::InvalidArgumentError(
           absl::StrCat("nram_managed_options.size is ", options->size, ": call nram_managed_options_init()"));
     }
-    given = *options;
+    const auto* const bytes = reinterpret_cast<const char*>(options);
+    if (std::any_of(bytes + sizeof(given), bytes + options->size, [](char byte) { return byte != 0; })) {
+      return absl::InvalidArgumentError(
+          "an option is set that this libnram does not know: it is older than the nram/managed.h that the program was "
+          "built with; install a newer one");
+    }
+    memcpy(&given, options, sizeof(given));
   }
   nram::PoolOptions how;
   absl::StatusOr<std::string> spec = nram::ChoosePoolSpec(pool == nullptr ? "" : pool);
   if (!spec.ok()) return absl::NotFoundError(spec.status().message());
-  NRAM_ASSIGN_OR_RETURN(how.servers, nram::ParsePoolSpec(*spec));
-  NRAM_ASSIGN_OR_RETURN(how.tls, nram::FindClientTls(how.servers));
+  NRAM_RETURN_IF_ERROR(nram::UsePool(*spec, &how));
   NRAM_ASSIGN_OR_RETURN(how.seal, nram::ChooseSeal(std::nullopt));
   if (given.timeout_ms != 0) how.io_timeout_ms = given.timeout_ms;
   how.fail_fast_after_ms = how.io_timeout_ms;  // a server is lost when the timeout says so, not before

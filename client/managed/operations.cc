@@ -56,6 +56,7 @@ void Manager::EndPending(std::unique_ptr<Pending> pending, bool is_read) {
   static thread_local bool begins = false;
   const absl::Status status = pending->op->Wait();  // it has ended
   Actions actions;
+  uint64_t failures;
   {
     MutexLock lock(&mu_);
     if (is_read) {
@@ -65,13 +66,18 @@ void Manager::EndPending(std::unique_ptr<Pending> pending, bool is_read) {
       EndWrite(pending->block, status);
     }
     pendings_.push_back(std::move(pending));
+    failures = counters_.failed_writes;
+    if (status.ok() && !begins && !is_read) LeaveOn(&actions);
     if (status.ok() && !begins && fetches_for_ != nullptr) FetchAhead(fetches_for_, &actions);
   }
   event_.Notify();
-  if (!begins) {
+  while (!begins && (!actions.reads.empty() || !actions.writes.empty())) {
     begins = true;
-    Begin(actions);
+    Begin(std::exchange(actions, {}));
     begins = false;
+    // Writes that end where they start do not go on by themselves.
+    MutexLock lock(&mu_);
+    if (!is_read && counters_.failed_writes == failures) LeaveOn(&actions);
   }
   MutexLock lock(&mu_);
   --operations_;

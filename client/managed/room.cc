@@ -77,6 +77,8 @@ void Manager::NoteAheadHit(const Block* block) {
 
 bool Manager::MakeRoom(uint64_t need, const ThreadRecord* me, bool for_ahead, Actions* actions) {
   while (used_ - leaving_ + need > Limit()) {
+    // The rest when some of these have ended.
+    if (leaving_ >= kLeavingBytesMax) break;
     if (Block* const victim = ChooseVictim(me); victim != nullptr) {
       (void)Evict(victim, actions);
     } else if (Block* const untouched = for_ahead ? nullptr : OldestAhead(); untouched != nullptr) {
@@ -86,6 +88,10 @@ bool Manager::MakeRoom(uint64_t need, const ThreadRecord* me, bool for_ahead, Ac
     }
   }
   return used_ + need <= Limit();
+}
+
+void Manager::LeaveOn(Actions* actions) {
+  if (used_ - leaving_ > Limit()) (void)MakeRoom(0, nullptr, /*for_ahead=*/false, actions);
 }
 
 void Manager::MakeSpareRoom(const ThreadRecord* me, Actions* actions) {

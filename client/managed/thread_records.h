@@ -19,6 +19,8 @@ struct ThreadRecord {
   std::atomic<uint64_t> released_elsewhere{0};
   std::atomic<bool> gone{false};  // the thread has ended
 
+  const void* late_of = nullptr;  // of a thread whose own objects have been destroyed: whose; under the records' lock
+
   // Only the thread changes them.
   std::atomic<Block*> last{nullptr};  // where it came to last
   OrderScore score;
@@ -48,6 +50,7 @@ class ThreadRecords {
 
  private:
   std::shared_ptr<ThreadRecord> Add();
+  ThreadRecord* Late();
 
   const uint64_t id_;  // of these records; never used twice
   mutable Mutex mu_;
