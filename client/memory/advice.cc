@@ -61,16 +61,20 @@ absl::Status Advice::Prefetch(const Pages& pages) {
 }
 
 absl::Status Advice::Evict(const Pages& pages) {
-  NRAM_RETURN_IF_ERROR(Settle(pages, Deadline()));
-  PageOut out(userfault_, residency_, sums_, counters_, kLanes);
+  const int64_t deadline_ns = Deadline();
+  NRAM_RETURN_IF_ERROR(gate_->AwaitSealed(*pages.segment.get(), deadline_ns));
+  NRAM_RETURN_IF_ERROR(Settle(pages, deadline_ns));
+  PageOut out(gate_, userfault_, residency_, sums_, counters_, kLanes);
   out.Add(pages.segment, pages.first, pages.count, PageOut::After::kDrop);
   return out.Finish();
 }
 
 absl::Status Advice::Flush(const Pages& pages) {
   const int64_t deadline_ns = Deadline();
+  // What was written after a flip goes to servers after its seal.
+  NRAM_RETURN_IF_ERROR(gate_->AwaitSealed(*pages.segment.get(), deadline_ns));
   NRAM_RETURN_IF_ERROR(Settle(pages, deadline_ns));
-  PageOut out(userfault_, residency_, sums_, counters_, kLanes);
+  PageOut out(gate_, userfault_, residency_, sums_, counters_, kLanes);
   out.Add(pages.segment, pages.first, pages.count, PageOut::After::kKeep);
   // Others are writing some of them out; if that fails they are dirty again.
   std::vector<uint64_t> others = out.TakePassed();
@@ -169,9 +173,45 @@ absl::Status Advice::Drop(const Pages& pages) {
   const int64_t deadline_ns = Deadline();
   const uint64_t most = std::clamp<uint64_t>(residency_->limit_pages() / kDropShare, 1, kDropPagesMax);
   for (uint64_t page = pages.first; page < pages.end(); page += most) {
+    NRAM_ASSIGN_OR_RETURN(const PublishGate::Trimming trimming, gate_->BeginTrim(pages.segment, deadline_ns));
     NRAM_RETURN_IF_ERROR(DropSome({pages.segment.Share(), page, std::min(most, pages.end() - page)}, deadline_ns));
   }
   return absl::OkStatus();
+}
+
+void Advice::AwaitSettled(const SegmentRef& segment) {
+  const Pages pages{segment.Share(), 0, segment->pages()};
+  while (!Settle(pages, Deadline()).ok()) {
+  }
+}
+
+void Advice::Refresh(const Pages& pages) {
+  Segment* const segment = pages.segment.get();
+  page_in_->Retry(pages.segment, pages.first, pages.count);
+  uint64_t run = 0;  // pages right before `page`, which are kBusy
+  const auto drop = [&](uint64_t page) {
+    if (run == 0) return;
+    DropLocally(segment->address(page - run), run * segment->page_bytes);
+    for (uint64_t i = page - run; i < page; ++i) EndPage(segment, i, PageState::kRemote, userfault_);
+    residency_->ReturnBudget(run);
+    run = 0;
+  };
+  for (uint64_t page = pages.first; page < pages.end();) {
+    PageState state = segment->word(page).state();
+    if (IsClean(state) && segment->word(page).Change(&state, PageState::kBusy)) {
+      ++run;
+      ++page;
+      continue;
+    }
+    drop(page);
+    if (IsBusy(state)) {
+      // It may be on its way in, or out.
+      (void)Await(pages, page, &IsBusy, Deadline(), "");
+    } else if (!IsClean(state)) {
+      ++page;
+    }
+  }
+  drop(pages.end());
 }
 
 absl::StatusOr<bool> Advice::Seize(const Pages& pages, uint64_t page, PageState* was, int64_t deadline_ns) {
@@ -230,8 +270,8 @@ absl::Status Advice::DropSome(const Pages& pages, int64_t deadline_ns) {
     for_each_run([&](uint64_t first, uint64_t count) {
       if (!status.ok()) return;
       const IoOptions options{.timeout_ms = std::max<int64_t>((deadline_ns - MonotonicNs()) / kNsPerMs, 1)};
-      status = segment->region->Trim(first * segment->page_bytes, count * segment->page_bytes, options,
-                                     Region::TrimRoom::kKeep);
+      status = segment->region()->Trim(first * segment->page_bytes, count * segment->page_bytes, options,
+                                       Region::TrimRoom::kKeep);
     });
   }
   if (!status.ok()) {

@@ -11,6 +11,7 @@
 #include "client/memory/counters.h"
 #include "client/memory/page_in.h"
 #include "client/memory/page_state.h"
+#include "client/memory/publish_gate.h"
 #include "client/memory/residency.h"
 #include "client/memory/segment.h"
 #include "client/memory/userfault.h"
@@ -30,9 +31,10 @@ struct Pages {
 // the pool's timeout. Thread-safe.
 class Advice {
  public:
-  Advice(int64_t io_timeout_ms, Userfault* userfault, Residency* residency, ChunkSums* sums, PageIn* page_in,
-         Counters* counters)
+  Advice(int64_t io_timeout_ms, PublishGate* gate, Userfault* userfault, Residency* residency, ChunkSums* sums,
+         PageIn* page_in, Counters* counters)
       : io_timeout_ms_(io_timeout_ms),
+        gate_(gate),
         userfault_(userfault),
         residency_(residency),
         sums_(sums),
@@ -54,6 +56,11 @@ class Advice {
   uint64_t PinnedPages();
   // The pages become zeros, here and on servers. After an error each page is zeros or as it was.
   absl::Status Drop(const Pages& pages);
+  // Waits until nobody brings or takes a page of the segment that did so before the call; for as long as their
+  // deadlines.
+  void AwaitSettled(const SegmentRef& segment);
+  // Pages of a segment that is only read are to be had from servers again: drops those that are here, and lost ones.
+  void Refresh(const Pages& pages);
   // The segment has been unmapped, with what was pinned of it.
   void Forget(const Segment& segment);
 
@@ -72,6 +79,7 @@ class Advice {
   absl::StatusOr<bool> Seize(const Pages& pages, uint64_t page, PageState* was, int64_t deadline_ns);
 
   const int64_t io_timeout_ms_;
+  PublishGate* const gate_;
   Userfault* const userfault_;
   Residency* const residency_;
   ChunkSums* const sums_;

@@ -148,7 +148,7 @@ void AheadWindows::Start(const SegmentRef& segment, const Run& run, bool writabl
   const size_t bytes = claimed.count * options_.page_bytes;
   Counters::Add(&counters_->fetched_bytes, bytes);
   Counters::Add(&counters_->prefetched_bytes, bytes);
-  segment->region->StartRead(
+  segment->region()->StartRead(
       &buffer->io, claimed.lowest() * options_.page_bytes, {buffer->data, bytes}, {},
       [](Io*, void* context) {
         auto* const read = static_cast<Buffer*>(context);

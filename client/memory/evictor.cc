@@ -23,12 +23,12 @@ constexpr int64_t kFruitlessPauseMs = 1;  // before the queue is gone through ag
 
 }  // namespace
 
-Evictor::Evictor(Userfault* userfault, Residency* residency, ChunkSums* sums, SegmentIndex* index, Counters* counters,
-                 std::function<void()> at_rest)
+Evictor::Evictor(PublishGate* gate, Userfault* userfault, Residency* residency, ChunkSums* sums, SegmentIndex* index,
+                 Counters* counters, std::function<void()> at_rest)
     : residency_(residency),
       index_(index),
       at_rest_(std::move(at_rest)),
-      out_(userfault, residency, sums, counters, kLanes) {
+      out_(gate, userfault, residency, sums, counters, kLanes) {
   const SignalsBlocked quiet;
   thread_ = std::thread([this] { Run(); });
 }

@@ -17,8 +17,8 @@ namespace nram {
 class Evictor {
  public:
   // `at_rest` is called by the thread when no page has to leave, once a second or so; it must wait for nobody.
-  Evictor(Userfault* userfault, Residency* residency, ChunkSums* sums, SegmentIndex* index, Counters* counters,
-          std::function<void()> at_rest);
+  Evictor(PublishGate* gate, Userfault* userfault, Residency* residency, ChunkSums* sums, SegmentIndex* index,
+          Counters* counters, std::function<void()> at_rest);
   // Ends the thread, after the writes that it has under way.
   ~Evictor();
 

@@ -103,14 +103,21 @@ absl::Status Memory::Start() {
   in.buffers = BudgetShape::kBuffers;
   in.timeout_ms = options_.pool.io_timeout_ms;
   in.on_loss = options_.on_loss;
-  NRAM_ASSIGN_OR_RETURN(page_in_,
-                        PageIn::New(in, userfault_.get(), &index_, residency_.get(), sums_.get(), &counters_));
-  advice_ = std::make_unique<Advice>(options_.pool.io_timeout_ms, userfault_.get(), residency_.get(), sums_.get(),
-                                     page_in_.get(), &counters_);
+  NRAM_ASSIGN_OR_RETURN(
+      page_in_, PageIn::New(in, &publish_gate_, userfault_.get(), &index_, residency_.get(), sums_.get(), &counters_));
+  advice_ = std::make_unique<Advice>(options_.pool.io_timeout_ms, &publish_gate_, userfault_.get(), residency_.get(),
+                                     sums_.get(), page_in_.get(), &counters_);
   budget_ = std::make_unique<Budget>(shape, options_.budget_bytes, most, residency_.get(), sums_.get(), page_in_.get(),
                                      advice_.get(), options_.on_budget);
-  evictor_ = std::make_unique<Evictor>(userfault_.get(), residency_.get(), sums_.get(), &index_, &counters_,
-                                       [budget = budget_.get()] { budget->AtRest(); });
+  evictor_ = std::make_unique<Evictor>(&publish_gate_, userfault_.get(), residency_.get(), sums_.get(), &index_,
+                                       &counters_, [budget = budget_.get()] { budget->AtRest(); });
+  const PublisherOptions publishing{.io_timeout_ms = options_.pool.io_timeout_ms,
+                                    .patience_ms = options_.publish_patience_ms,
+                                    .seal_patience_ms = 4 * options_.publish_patience_ms};
+  publisher_ = std::make_unique<Publisher>(publishing, pool_.get(), &publish_gate_, userfault_.get(), residency_.get(),
+                                           sums_.get(), &counters_);
+  observer_ =
+      std::make_unique<Observer>(options_.pool.io_timeout_ms, pool_.get(), &index_, page_in_.get(), advice_.get());
   stop_fd_ = UniqueFd(eventfd(0, EFD_CLOEXEC));
   if (!stop_fd_.valid()) return ErrnoStatus(errno, "eventfd");
   for (uint32_t i = 0; i < options_.handlers; ++i) handlers_.emplace_back([this] { HandleFaults(); });
@@ -193,6 +200,7 @@ absl::Status Memory::Close() {
     for (std::thread& handler : handlers_) handler.join();
     handlers_.clear();
   }
+  publisher_.reset();
   evictor_.reset();
   return first_error;
 }
@@ -210,6 +218,7 @@ absl::StatusOr<std::unique_ptr<Region>> Memory::OpenRegion(const MapRequest& req
     how.name = request.name;
     how.copies = static_cast<int>(request.keep ? KeptCopies() : options_.copies);
     how.size_bytes = *length;
+    how.versioned = !request.name.empty();
     return pool_->CreateRegion(how);
   }
   NRAM_ASSIGN_OR_RETURN(
@@ -251,10 +260,30 @@ void Memory::ForgetName(const std::string& name) {
   written_names_.erase(name);
 }
 
+absl::StatusOr<std::unique_ptr<Publication>> Memory::TakeOverVersions(const MapRequest& request) {
+  if (request.kind != MapKind::kAttach || request.name.size() > Publication::kNameBytesMax) return nullptr;
+  auto former = Publication::Attach(pool_.get(), request.name, AttachMode::kOwner);
+  // With what says which versions there are, all of them are lost.
+  const bool lost = request.accepts_loss && absl::IsDataLoss(former.status());
+  if (absl::IsNotFound(former.status()) || lost) return nullptr;
+  return former;
+}
+
 absl::StatusOr<std::byte*> Memory::MapRegion(const MapRequest& request) {
-  const bool attaches = request.kind != MapKind::kNew;
   uint64_t length = RoundUp(request.length, options_.page_bytes);
+  // Before the region itself: else a former owner could say that a version is there which is dropped here.
+  NRAM_ASSIGN_OR_RETURN(auto former, TakeOverVersions(request));
   NRAM_ASSIGN_OR_RETURN(auto region, OpenRegion(request, &length));
+  if (former != nullptr) {
+    // What stays costs room, nothing else; the next owner tries again.
+    (void)former->DropUnrecorded(region.get(), DeadlineAfterMs(options_.pool.io_timeout_ms));
+  }
+  return MapOpened(request, length, std::move(region), std::move(former));
+}
+
+absl::StatusOr<std::byte*> Memory::MapOpened(const MapRequest& request, uint64_t length, std::unique_ptr<Region> region,
+                                             std::unique_ptr<Publication> former) {
+  const bool attaches = request.kind != MapKind::kNew;
   const auto abandon = [&](absl::Status status) {
     if (request.kind == MapKind::kNew) (void)region->Destroy();
     return status;
@@ -298,6 +327,7 @@ absl::StatusOr<std::byte*> Memory::MapRegion(const MapRequest& request) {
     }
   }
   std::byte* const base = segment->base();
+  if (!read_only && !request.name.empty()) publisher_->Add(segment.get(), std::move(former));
   index_.Add(std::move(segment));
   mapped_bytes_ += length;
   return base;
@@ -317,6 +347,8 @@ absl::Status Memory::UnmapSegment(const void* base) {
     const uint64_t pages = found->pages();
     NRAM_RETURN_IF_ERROR(advice_->Flush({found.Share(), 0, pages}));
   }
+  if (found->publishable) publisher_->Forget(found.get(), /*destroys=*/!found->keep);
+  observer_->Forget(found.get());
   std::unique_ptr<Segment> segment = index_.Remove(base);
   found.Reset();
   if (segment == nullptr) return absl::InvalidArgumentError("no nram mapping begins at this address any more");
@@ -332,8 +364,8 @@ absl::Status Memory::UnmapSegment(const void* base) {
   residency_->ReturnBudget(resident);
   if (segment->read_only) return absl::OkStatus();
   // If a server does not answer, it collects its part with the lease.
-  if (!segment->keep) (void)segment->region->Destroy();
-  ForgetName(segment->region->name());
+  if (!segment->keep) (void)segment->region()->Destroy();
+  ForgetName(segment->region()->name());
   return absl::OkStatus();
 }
 
@@ -392,6 +424,70 @@ absl::Status Memory::Drop(void* address, uint64_t length) {
   return advice_->Drop(pages);
 }
 
+absl::StatusOr<SegmentRef> Memory::FindMapping(const void* base) const {
+  SegmentRef segment = index_.Find(reinterpret_cast<uintptr_t>(base));
+  if (!segment || segment->base() != base || segment->owner != SegmentOwner::kProgram) {
+    return absl::InvalidArgumentError("no nram mapping begins at this address");
+  }
+  return segment;
+}
+
+absl::StatusOr<uint64_t> Memory::Publish(const VersionRequest& request) {
+  PublishRequest publish;
+  for (const void* const base : request.bases) {
+    NRAM_ASSIGN_OR_RETURN(SegmentRef segment, FindMapping(base));
+    publish.segments.push_back(std::move(segment));
+  }
+  publish.keep = request.keep;
+  publish.history = request.history;
+  publish.step = request.step;
+  publish.header_json = request.header_json;
+  return publisher_->Publish(std::move(publish));
+}
+
+absl::Status Memory::AwaitPublished(const void* base, uint64_t version, int64_t deadline_ns) {
+  NRAM_ASSIGN_OR_RETURN(const SegmentRef segment, FindMapping(base));
+  return publisher_->AwaitPublished(*segment.get(), version, deadline_ns);
+}
+
+absl::Status Memory::DropVersion(const void* base, uint64_t version) {
+  NRAM_ASSIGN_OR_RETURN(const SegmentRef segment, FindMapping(base));
+  return publisher_->Drop(*segment.get(), version);
+}
+
+absl::StatusOr<Observed> Memory::Observe(const std::string& name, uint64_t version, bool all) {
+  NRAM_ASSIGN_OR_RETURN(Observer::Opened opened, observer_->Open(name, version, all));
+  Observed observed{.version = opened.view->record.number, .bases = {}};
+  absl::Status status;
+  for (size_t i = 0; i < opened.regions.size() && status.ok(); ++i) {
+    MapRequest request;
+    request.name = opened.view->record.regions[i].name;
+    request.kind = MapKind::kReadOnly;
+    const uint64_t length = RoundUp(opened.view->record.lengths[i], options_.page_bytes);
+    auto base = MapOpened(request, length, std::move(opened.regions[i]), nullptr);
+    status = base.status();
+    if (!status.ok()) break;
+    observed.bases.push_back(*base);
+    opened.view->segments.push_back(index_.Find(reinterpret_cast<uintptr_t>(*base)).get());
+  }
+  if (!status.ok()) {
+    for (std::byte* const base : observed.bases) (void)UnmapSegment(base);
+    return status;
+  }
+  observer_->Add(std::move(opened.view));
+  return observed;
+}
+
+absl::StatusOr<uint64_t> Memory::Next(const void* base, int64_t deadline_ns) {
+  NRAM_ASSIGN_OR_RETURN(const SegmentRef segment, FindMapping(base));
+  return observer_->Next(segment, deadline_ns);
+}
+
+const PublicationRecord* Memory::ObservedRecord(const void* base) const {
+  const auto segment = FindMapping(base);
+  return segment.ok() ? observer_->RecordOf(segment->get()) : nullptr;
+}
+
 uint64_t Memory::LengthOf(const void* base) const {
   const SegmentRef segment = index_.Find(reinterpret_cast<uintptr_t>(base));
   return segment && segment->base() == base && segment->owner == SegmentOwner::kProgram ? segment->length() : 0;
@@ -418,7 +514,7 @@ uint64_t Memory::resident_bytes() const {
 uint64_t Memory::metadata_bytes() const {
   uint64_t bytes = residency_->metadata_bytes();
   index_.ForEach([&](const Segment& segment) {
-    bytes += sizeof(segment) + segment.pages() * sizeof(PageWord) + segment.region->memory_bytes();
+    bytes += sizeof(segment) + segment.pages() * sizeof(PageWord) + segment.region()->memory_bytes();
   });
   return bytes;
 }

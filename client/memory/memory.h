@@ -21,7 +21,10 @@
 #include "client/memory/counters.h"
 #include "client/memory/eviction_queue.h"
 #include "client/memory/evictor.h"
+#include "client/memory/observer.h"
 #include "client/memory/page_in.h"
+#include "client/memory/publish_gate.h"
+#include "client/memory/publisher.h"
 #include "client/memory/residency.h"
 #include "client/memory/segment.h"
 #include "client/memory/userfault.h"
@@ -46,6 +49,8 @@ struct MemoryOptions {
   uint32_t copies = 1;       // of each page, on servers of different hosts
   uint32_t kept_copies = 0;  // of regions that are kept; 0: two if servers of two hosts answer, or `copies` if more
   Policy policy = Policy::kSecondChance;
+  // A version is given up if budget has been wanted for so long, and nothing of it has left meanwhile.
+  int64_t publish_patience_ms = 250;
   std::string metrics_file;  // see MetricsFile; "": none
   // Null: a line on stderr.
   OnLoss on_loss;
@@ -63,11 +68,26 @@ struct MapRequest {
   SegmentOwner owner = SegmentOwner::kProgram;
 };
 
+struct VersionRequest {
+  std::vector<const void*> bases;  // of mappings; the first one's name is the publication's
+  VersionKeep keep = VersionKeep::kWithOwner;
+  uint32_t history = 2;
+  uint64_t step = 0;
+  std::string header_json;
+};
+
+struct Observed {
+  uint64_t version = 0;
+  std::vector<std::byte*> bases;  // in the publication's order
+};
+
 // Address ranges of this process whose pages live in a pool, and the threads that bring and take the pages. It is the
 // engine behind nram.h, whose contracts hold here too. Thread-safe.
 //
 // Three parties share the pages' states (page_state.h): PageIn answers faults, PageOut writes back and drops, both on
 // behalf of the handler threads, the evictor or a caller; Residency counts what is here.
+//
+// Two more make versions of what is mapped, and show those of others: Publisher and Observer (adr/0019).
 //
 // Lock order: AutoBudget's before Budget's, before Advice's, before all others. None of those is held while another one
 // is taken, but for Residency's queue before SegmentIndex. Under AheadWindows' lock a read of the pool's is asked
@@ -95,6 +115,17 @@ class Memory {
   absl::Status Drop(void* address, uint64_t length);
   absl::Status Flush(void* address, uint64_t length);
 
+  // See Publisher, and Observer: those functions' errors. INVALID_ARGUMENT also: no mapping of the program's begins
+  // there.
+  absl::StatusOr<uint64_t> Publish(const VersionRequest& request);
+  absl::Status AwaitPublished(const void* base, uint64_t version, int64_t deadline_ns);
+  absl::Status DropVersion(const void* base, uint64_t version);
+  // Maps the version's first region, or all of them. NOT_FOUND: there is no such version.
+  absl::StatusOr<Observed> Observe(const std::string& name, uint64_t version, bool all);
+  absl::StatusOr<uint64_t> Next(const void* base, int64_t deadline_ns);
+  // Null: the mapping does not observe. Valid until Next or Unmap of it.
+  const PublicationRecord* ObservedRecord(const void* base) const;
+
   // At any time. Returns at once; see Budget::Set. If the budget follows the machine, this is its ceiling.
   absl::Status SetBudget(uint64_t bytes);
 
@@ -114,6 +145,11 @@ class Memory {
   // The largest budget that there may be.
   uint64_t MostBudget() const;
   absl::StatusOr<std::byte*> MapRegion(const MapRequest& request);
+  // `former`: what an earlier owner has published.
+  absl::StatusOr<std::byte*> MapOpened(const MapRequest& request, uint64_t length, std::unique_ptr<Region> region,
+                                       std::unique_ptr<Publication> former);
+  absl::StatusOr<std::unique_ptr<Publication>> TakeOverVersions(const MapRequest& request);
+  absl::StatusOr<SegmentRef> FindMapping(const void* base) const;
   absl::Status UnmapSegment(const void* base);
   void ForgetName(const std::string& name);
   void HandleFaults();
@@ -130,6 +166,7 @@ class Memory {
   // may be here once only.
   std::set<std::string> written_names_ ABSL_GUARDED_BY(names_mu_);
   std::unique_ptr<Pool> pool_;
+  PublishGate publish_gate_;
   std::unique_ptr<Userfault> userfault_;
   SegmentIndex index_;
   std::unique_ptr<Residency> residency_;
@@ -138,6 +175,8 @@ class Memory {
   std::unique_ptr<Advice> advice_;
   std::unique_ptr<Budget> budget_;
   std::unique_ptr<Evictor> evictor_;
+  std::unique_ptr<Publisher> publisher_;
+  std::unique_ptr<Observer> observer_;
   std::unique_ptr<AutoBudget> auto_budget_;  // null: the budget stays
   UniqueFd stop_fd_;
   std::vector<std::thread> handlers_;

@@ -24,7 +24,8 @@
  *
  * Errors of all: ENOMEM (the pool, or the address space, is full; nothing has changed), EINVAL (the message tells the
  * accepted range), ENOENT, EEXIST, EBUSY, ENOSPC (where it says so), EIO (servers do not answer or have lost data),
- * EPERM (the kernel gives this user no userfaultfd; the message tells which line mends it), ENOTSUP (after fork).
+ * EPERM (the kernel gives this user no userfaultfd; the message tells which line mends it), ENOTSUP (after fork),
+ * ETIMEDOUT (where it says so).
  */
 
 #include <stddef.h>
@@ -214,6 +215,101 @@ int nram_prefetch(nram_t* n, void* address, size_t length);
  * write to pinned ones meanwhile.
  */
 int nram_flush(nram_t* n, void* address, size_t length);
+
+/* ---- versions ---- */
+
+/*
+ * A program publishes states of its named mappings; others, on any node, started at any time, each see one state whole,
+ * unchanging until they ask for the next. docs/adr/0019-versions.md tells how.
+ *
+ *   producer: double *a = nram_mmap(n, bytes, "field", 0);   for (;;) { step(a); nram_publish(n, a, NULL); }
+ *   observer: uint64_t v;  const double *a = nram_observe(m, "field", 0, &v);
+ *             for (;;) { look(a); nram_next(m, (void *)a, 1000, &v); }
+ *
+ * A version costs the servers what changes after it. It gives way, the oldest first, when they have no room for newer
+ * data, even while it is observed: pages of it that are not here are lost then (SIGBUS), and never those of another
+ * state.
+ */
+enum { NRAM_VERSION_NEWEST = 0 };
+
+enum nram_version_keep {
+  NRAM_KEEP_WITH_OWNER = 0,    /* it stays while its mapping has an owner, or somebody observes it */
+  NRAM_KEEP_UNTIL_DROPPED = 1, /* also when the program has ended, until a later owner drops it */
+};
+
+/* Fill with nram_publish_options_init(); as nram_options. */
+struct nram_publish_options {
+  size_t size;
+  enum nram_version_keep keep;
+  uint32_t history;   /* versions that stay, the new one included, besides those that are observed; 0: 2 */
+  uint64_t step;      /* the program's own count: nram_get_version_info() tells it */
+  const char* header; /* JSON, of some 50 KiB at most, for nram_version_header(); NULL: none */
+};
+
+static inline void nram_publish_options_init(struct nram_publish_options* options) {
+  memset(options, 0, sizeof(*options));
+  options->size = sizeof(*options);
+}
+
+/*
+ * Makes what the mapping holds now its newest version, and returns its number in *version (which may be NULL). Only
+ * what was changed since the last one travels. Returns when the state is fixed: the program may write on; a page of the
+ * version that it writes to before servers have it makes the writer wait for that. Blocks longer while an earlier
+ * version of this handle is on its way (one is, at a time), or NRAM_DROP is under way. What other threads write during
+ * the call is in the version up to some moment, the same for all threads.
+ *
+ * nram_publish_all() makes one version of 1 to 64 mappings. It has the name of the first: observers, nram_published()
+ * and nram_drop_version() go by that.
+ *
+ * Until servers have sealed the version, nram_flush(), NRAM_DONT_NEED and NRAM_DROP of the mapping wait. A thread that
+ * needs local memory waits for what is on its way; if a server does not take it for a quarter of a second, the version
+ * is given up. Pages that are pinned and that a device writes to may be torn in a version.
+ *
+ * EINVAL: a mapping has no name, or one above 246 bytes, or is attached read-only; the header is no JSON. EEXIST: a
+ * region NAME.versions exists that is not this one's. EIO: servers do not answer.
+ */
+int nram_publish(nram_t* n, const void* address, uint64_t* version);
+int nram_publish_all(nram_t* n, const void* const* addresses, size_t count, const struct nram_publish_options* options,
+                     uint64_t* version);
+/*
+ * Waits until the version (0: the last) can be observed. ETIMEDOUT: not yet. EIO: it could not be published, the
+ * message tells why, and there is none of that number. EINVAL: no such version was published by this handle.
+ */
+int nram_published(nram_t* n, const void* address, uint64_t version, uint32_t timeout_ms);
+/*
+ * The version is not there from now on, and is freed when nobody observes it any more. `address`: the producer's.
+ * ENOENT: it is not there.
+ */
+int nram_drop_version(nram_t* n, const void* address, uint64_t version);
+
+/*
+ * Maps a version (NRAM_VERSION_NEWEST, or a number) read-only; its pages come as they are touched, within the budget.
+ * *got, which may be NULL, is its number. nram_munmap() ends it. ENOENT: there is no such version (yet). EIO: it is
+ * gone, or servers do not answer. The errors of a key file are those of nram_mmap().
+ *
+ * nram_observe_all() maps all mappings of the version, in the order of nram_publish_all(): *count is the room in
+ * `addresses`, and then how many there are. EINVAL: there are more.
+ */
+void* nram_observe(nram_t* n, const char* name, uint64_t version, uint64_t* got);
+int nram_observe_all(nram_t* n, const char* name, uint64_t version, void** addresses, size_t* count, uint64_t* got);
+/*
+ * Goes on to the newest version, at the same address, as soon as there is one above the present; with all mappings that
+ * one nram_observe_all() has made. Pages that are the same stay here. No thread may use the mappings meanwhile.
+ * ETIMEDOUT: there was none within `timeout_ms` (0: looks once). EBUSY: the newer version has other mappings, or of
+ * other lengths: observe it anew. After an error all is as before.
+ */
+int nram_next(nram_t* n, void* address, uint32_t timeout_ms, uint64_t* got);
+/* The header of the observed version, "" if it has none; valid until nram_next() or nram_munmap(). NULL: EINVAL. */
+const char* nram_version_header(nram_t* n, const void* address);
+
+/* Of the observed version. */
+struct nram_version_info {
+  size_t size; /* set by the caller: sizeof(struct nram_version_info) */
+  uint64_t version;
+  uint64_t step;
+  int64_t time_ns; /* when it was published, by that machine's clock: since 1970 */
+};
+int nram_get_version_info(nram_t* n, const void* address, struct nram_version_info* info);
 
 /* ---- heap ---- */
 

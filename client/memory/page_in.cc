@@ -9,9 +9,10 @@
 
 namespace nram {
 
-absl::StatusOr<std::unique_ptr<PageIn>> PageIn::New(PageInOptions options, Userfault* userfault, SegmentIndex* index,
-                                                    Residency* residency, ChunkSums* sums, Counters* counters) {
-  auto in = std::unique_ptr<PageIn>(new PageIn(options, userfault, index, residency, sums, counters));
+absl::StatusOr<std::unique_ptr<PageIn>> PageIn::New(PageInOptions options, PublishGate* gate, Userfault* userfault,
+                                                    SegmentIndex* index, Residency* residency, ChunkSums* sums,
+                                                    Counters* counters) {
+  auto in = std::unique_ptr<PageIn>(new PageIn(options, gate, userfault, index, residency, sums, counters));
   NRAM_ASSIGN_OR_RETURN(in->zeros_, Mapping::Anonymous(options.most_window_pages * options.page_bytes));
   const AheadOptions ahead{options.page_bytes, options.window_pages, options.most_window_pages, options.buffers,
                            options.timeout_ms};
@@ -19,8 +20,8 @@ absl::StatusOr<std::unique_ptr<PageIn>> PageIn::New(PageInOptions options, Userf
   return in;
 }
 
-PageIn::PageIn(const PageInOptions& options, Userfault* userfault, SegmentIndex* index, Residency* residency,
-               ChunkSums* sums, Counters* counters)
+PageIn::PageIn(const PageInOptions& options, PublishGate* gate, Userfault* userfault, SegmentIndex* index,
+               Residency* residency, ChunkSums* sums, Counters* counters)
     : page_bytes_(options.page_bytes),
       timeout_ms_(options.timeout_ms),
       userfault_(userfault),
@@ -29,7 +30,7 @@ PageIn::PageIn(const PageInOptions& options, Userfault* userfault, SegmentIndex*
       sums_(sums),
       counters_(counters),
       streams_(options.window_pages),
-      placer_(options.page_bytes, options.on_loss, userfault, residency, sums, counters) {}
+      placer_(options.page_bytes, options.on_loss, gate, userfault, residency, sums, counters) {}
 
 void PageIn::Handle(const Userfault::Fault& fault, std::byte* buffer) {
   const int64_t began_ns = MonotonicNs();
@@ -72,8 +73,11 @@ void PageIn::Handle(const Userfault::Fault& fault, std::byte* buffer) {
         answered = true;
         break;
       case PageState::kWriting:
+      case PageState::kBoundEmpty:
+      case PageState::kBound:
+      case PageState::kBoundNoted:
         if (fault.write_protected) {
-          answered = word.WaitFor(PageState::kWriting);
+          answered = word.WaitFor(state);
         } else {
           userfault_->Wake(segment->address(page), page_bytes_);
           answered = true;
@@ -108,7 +112,7 @@ absl::Status PageIn::Read(const SegmentRef& segment, const Run& run, std::byte* 
   IoOptions how;
   how.timeout_ms = std::max<int64_t>(1, (deadline_ns - MonotonicNs()) / kNsPerMs);
   how.io_class = IoClass::kUrgent;
-  NRAM_RETURN_IF_ERROR(segment->region->Read(run.lowest() * page_bytes_, {to, run.count * page_bytes_}, how));
+  NRAM_RETURN_IF_ERROR(segment->region()->Read(run.lowest() * page_bytes_, {to, run.count * page_bytes_}, how));
   return placer_.TakeBudget(run.count, deadline_ns);
 }
 
@@ -163,8 +167,7 @@ bool PageIn::LetWrite(const SegmentRef& segment, uint64_t page) {
       sums_->Note(segment->key(page), segment->address(page));
       becomes = PageState::kDirtyNoted;
     }
-    userfault_->Unprotect(segment->address(claimed.lowest()), taken * page_bytes_);
-    placer_.Unclaim(segment, claimed, becomes);
+    placer_.Open(segment, claimed, becomes);
     // One that was unpinned meanwhile.
     for (uint64_t i = 0; i < taken; ++i) {
       const PageWord& word = segment->word(claimed.at(i));
@@ -188,6 +191,11 @@ void PageIn::Retry(const SegmentRef& segment, uint64_t first, uint64_t count) {
 void PageIn::SetWindow(uint64_t window_pages) {
   streams_.SetWindow(window_pages);
   ahead_->SetWindow(window_pages);
+}
+
+void PageIn::ForgetAhead(Segment* segment) {
+  Forget(segment);
+  segment->leaving = false;
 }
 
 void PageIn::Forget(Segment* segment) {

@@ -30,8 +30,9 @@ struct PageInOptions {
 // Answers faults: fills pages with zeros or from their servers, and lets first writes through. Thread-safe.
 class PageIn {
  public:
-  static absl::StatusOr<std::unique_ptr<PageIn>> New(PageInOptions options, Userfault* userfault, SegmentIndex* index,
-                                                     Residency* residency, ChunkSums* sums, Counters* counters);
+  static absl::StatusOr<std::unique_ptr<PageIn>> New(PageInOptions options, PublishGate* gate, Userfault* userfault,
+                                                     SegmentIndex* index, Residency* residency, ChunkSums* sums,
+                                                     Counters* counters);
   // Blocks until the fault is answered, or somebody else is going to answer it; at most for the timeout. `buffer`: of a
   // page.
   void Handle(const Userfault::Fault& fault, std::byte* buffer);
@@ -41,6 +42,8 @@ class PageIn {
   // From now on the segment's pages are not read ahead; waits until none of them is in a buffer. It must not be found
   // in the index any more.
   void Forget(Segment* segment);
+  // The segment, which stays, has another region now: waits until nothing of the former one is in a buffer.
+  void ForgetAhead(Segment* segment);
 
   // From now on at most so many pages are fetched at once.
   void SetWindow(uint64_t window_pages);
@@ -49,8 +52,8 @@ class PageIn {
   uint64_t buffer_bytes() const { return ahead_->buffer_bytes(); }
 
  private:
-  PageIn(const PageInOptions& options, Userfault* userfault, SegmentIndex* index, Residency* residency, ChunkSums* sums,
-         Counters* counters);
+  PageIn(const PageInOptions& options, PublishGate* gate, Userfault* userfault, SegmentIndex* index,
+         Residency* residency, ChunkSums* sums, Counters* counters);
 
   // Each answers a fault, or returns false if the page's state has changed meanwhile.
   bool FillZeros(const SegmentRef& segment, uint64_t page, bool write, int64_t deadline_ns);

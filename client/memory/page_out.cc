@@ -25,8 +25,10 @@ __attribute__((no_sanitize("thread"))) bool IsZero(const std::byte* data, size_t
 
 }  // namespace
 
-PageOut::PageOut(Userfault* userfault, Residency* residency, ChunkSums* sums, Counters* counters, size_t lanes)
-    : userfault_(userfault),
+PageOut::PageOut(PublishGate* gate, Userfault* userfault, Residency* residency, ChunkSums* sums, Counters* counters,
+                 size_t lanes)
+    : gate_(gate),
+      userfault_(userfault),
       residency_(residency),
       sums_(sums),
       counters_(counters),
@@ -42,40 +44,47 @@ PageOut::PageOut(Userfault* userfault, Residency* residency, ChunkSums* sums, Co
 
 PageOut::~PageOut() { (void)Finish(); }
 
+void PageOut::Take(Segment* segment, uint64_t first, uint64_t most, After after, bool may_stay, Taken* taken) {
+  // All of it is from before a flip, or all from after it.
+  const GateShared lock(gate_);
+  const bool publishing = segment->publishing;
+  const auto leaves = [&](PageState state) { return publishing ? IsBound(state) : IsDirty(state); };
+  taken->pages = 0;
+  taken->staying = 0;
+  taken->dirty = false;
+  for (uint64_t& i = taken->pages; i < most; ++i) {
+    PageWord& word = segment->word(first + i);
+    PageState state = word.state();
+    const bool passes =
+        IsClean(state) ? after == After::kKeep || (i > 0 && taken->dirty) : !leaves(state) || (i > 0 && !taken->dirty);
+    if (passes || (after == After::kDrop && word.Has(PageWord::kPinned))) return;
+    if (may_stay && residency_->SecondChance(&word)) {
+      residency_->Enter(*segment, first + i, 1);
+      taken->staying = 1;
+      return;
+    }
+    if (!word.Change(&state, IsClean(state) ? PageState::kBusy : PageState::kWriting)) return;
+    if (IsClean(state) && word.Has(PageWord::kPinned)) {
+      // Just now; a dirty one is looked at when it has been written.
+      EndPage(segment, first + i, state, userfault_);
+      return;
+    }
+    taken->dirty = !IsClean(state);
+    taken->was[i] = state;
+  }
+}
+
 void PageOut::Add(const SegmentRef& segment, uint64_t first, uint64_t count, After after, bool may_stay,
                   int64_t deadline_ns) {
-  std::array<PageState, kRunPagesMax> states;
+  Taken taken;
   const uint64_t end = first + count;
   const uint64_t longest = std::clamp<uint64_t>(kRunBytesMax / segment->page_bytes, 1, kRunPagesMax);
   for (uint64_t page = first; page < end && (may_stay || status_.ok());) {
     // Of one span: its servers are the same.
     const uint64_t span_end = (page * segment->page_bytes / kSpanBytes + 1) * kSpanBytes;
     const uint64_t most = std::clamp<uint64_t>(span_end / segment->page_bytes - page, 1, longest);
-    // A run of pages of one kind, taken.
-    uint64_t taken = 0;
-    uint64_t staying = 0;  // after them, a page that is passed over
-    bool dirty = false;
-    for (; page + taken < end && taken < most; ++taken) {
-      PageWord& word = segment->word(page + taken);
-      PageState state = word.state();
-      if (IsClean(state) ? after == After::kKeep || (taken > 0 && dirty) : !IsDirty(state) || (taken > 0 && !dirty))
-        break;
-      if (after == After::kDrop && word.Has(PageWord::kPinned)) break;
-      if (may_stay && residency_->SecondChance(&word)) {
-        residency_->Enter(*segment.get(), page + taken, 1);
-        staying = 1;
-        break;
-      }
-      if (!word.Change(&state, IsDirty(state) ? PageState::kWriting : PageState::kBusy)) break;
-      if (IsClean(state) && word.Has(PageWord::kPinned)) {
-        // Just now; a dirty one is looked at when it has been written.
-        EndPage(segment.get(), page + taken, state, userfault_);
-        break;
-      }
-      dirty = IsDirty(state);
-      states[taken] = state;
-    }
-    if (taken + staying == 0) {
+    Take(segment.get(), page, std::min(most, end - page), after, may_stay, &taken);
+    if (taken.pages + taken.staying == 0) {
       // Not ours to take; but what is here must be in the queue to leave one day.
       PageWord& word = segment->word(page);
       const PageState state = word.state();
@@ -83,21 +92,22 @@ void PageOut::Add(const SegmentRef& segment, uint64_t first, uint64_t count, Aft
       if ((IsResident(state) || state == PageState::kBusy) && !word.Has(PageWord::kPinned) && may_stay) {
         residency_->Enter(*segment.get(), page, 1);
       }
-      staying = 1;
-    } else if (dirty) {
-      Write(segment, page, taken, states.data(), after, may_stay, deadline_ns);
-    } else if (taken > 0) {
-      for (uint64_t i = 0; i < taken; ++i) {
-        states[i] = states[i] == PageState::kCleanEmpty ? PageState::kEmpty : PageState::kRemote;
+      taken.staying = 1;
+    } else if (taken.dirty) {
+      Write(segment, page, taken.pages, taken.was.data(), after, may_stay, deadline_ns);
+    } else if (taken.pages > 0) {
+      for (uint64_t i = 0; i < taken.pages; ++i) {
+        taken.was[i] = taken.was[i] == PageState::kCleanEmpty ? PageState::kEmpty : PageState::kRemote;
       }
-      Drop(segment.get(), page, taken, states.data());
+      Drop(segment.get(), page, taken.pages, taken.was.data());
     }
-    page += taken + staying;
+    page += taken.pages + taken.staying;
   }
 }
 
 void PageOut::FindMasks(const Segment& segment, uint64_t page, PageState was, absl::Span<ChunkMask> masks) const {
   const std::byte* const data = segment.address(page);
+  was = UnboundOf(was);
   if (was == PageState::kDirtyNoted) return sums_->Take(segment.key(page), data, masks);
   for (size_t i = 0; i < masks.size(); ++i) {
     masks[i] = kAllChunks;
@@ -111,14 +121,11 @@ void PageOut::FindMasks(const Segment& segment, uint64_t page, PageState was, ab
 void PageOut::Write(const SegmentRef& segment, uint64_t first, uint64_t count, const PageState* was, After after,
                     bool may_stay, int64_t deadline_ns) {
   const size_t page_bytes = segment->page_bytes;
-  const ServerLanes::Servers servers = segment->region->ServersOf(first * page_bytes);
-  const auto hand_back = [&](uint64_t begin) {
-    for (uint64_t i = begin; i < count; ++i) EndWritable(segment.get(), first + i, was[i]);
-    residency_->Enter(*segment.get(), first + begin, count - begin);
-  };
+  const ServerLanes::Servers servers = segment->region()->ServersOf(first * page_bytes);
+  const auto hand_back = [&](uint64_t begin) { EndUnsent(segment.get(), first + begin, count - begin, was + begin); };
   if (may_stay && servers_.IsBehind(servers, MonotonicNs())) return hand_back(0);
   const size_t page_masks = page_bytes / kPageBytes;
-  userfault_->Protect(segment->address(first), count * page_bytes);
+  if (!IsBound(was[0])) userfault_->Protect(segment->address(first), count * page_bytes);
   Masks masks;
   const auto goes = [&](uint64_t i) {
     return std::any_of(&masks[i * page_masks], &masks[i * page_masks] + page_masks, [](ChunkMask m) { return m != 0; });
@@ -161,9 +168,9 @@ void PageOut::Send(Lane* lane) {
     ended->owner->SetDone(ended->index, true);
   };
   if (chunks * kChunkBytes == data.size()) {
-    segment->region->StartWrite(&lane->io, offset, data, {}, on_done, lane);
+    segment->region()->StartWrite(&lane->io, offset, data, {}, on_done, lane);
   } else {
-    segment->region->StartWriteChunks(&lane->io, offset, data, masks, {}, on_done, lane);
+    segment->region()->StartWriteChunks(&lane->io, offset, data, masks, {}, on_done, lane);
   }
 }
 
@@ -251,6 +258,9 @@ void PageOut::EndLane(Lane* lane) {
 
 void PageOut::EndWritten(Segment* segment, uint64_t first, uint64_t count, const PageState* was, After after,
                          bool sent) {
+  const GateShared lock(gate_);
+  // All that is being written back is bound then.
+  if (segment->publishing) segment->bound_pages -= count;
   std::array<PageState, kRunPagesMax> becomes;
   uint64_t droppable = 0;  // pages right before `i`
   const auto drop = [&](uint64_t i) {
@@ -259,7 +269,7 @@ void PageOut::EndWritten(Segment* segment, uint64_t first, uint64_t count, const
   };
   for (uint64_t i = 0; i < count; ++i) {
     PageWord& word = segment->word(first + i);
-    const bool empty = !sent && was[i] == PageState::kDirtyEmpty;
+    const bool empty = !sent && UnboundOf(was[i]) == PageState::kDirtyEmpty;
     const PageState still = empty ? PageState::kDirtyEmpty : PageState::kDirty;
     if (word.Has(PageWord::kPinned)) {
       // Pinned memory may be written to by devices, of which page tables tell nothing: it always counts as dirty.
@@ -289,9 +299,26 @@ void PageOut::EndWritable(Segment* segment, uint64_t page, PageState to) {
   EndPage(segment, page, to, userfault_);
 }
 
+void PageOut::EndUnsentPage(Segment* segment, uint64_t page, PageState was) {
+  // A flip that has come since has protected it.
+  if (segment->publishing) return EndPage(segment, page, BoundOf(was), userfault_);
+  EndWritable(segment, page, UnboundOf(was));
+}
+
+void PageOut::EndUnsent(Segment* segment, uint64_t first, uint64_t count, const PageState* was) {
+  {
+    const GateShared lock(gate_);
+    for (uint64_t i = 0; i < count; ++i) EndUnsentPage(segment, first + i, was[i]);
+  }
+  residency_->Enter(*segment, first, count);
+}
+
 void PageOut::EndFailed(Segment* segment, uint64_t first, uint64_t count) {
-  // A server may have it all the same, so it is not "empty" any more.
-  for (uint64_t i = 0; i < count; ++i) EndWritable(segment, first + i, PageState::kDirty);
+  {
+    const GateShared lock(gate_);
+    // A server may have it all the same, so it is not "empty" any more.
+    for (uint64_t i = 0; i < count; ++i) EndUnsentPage(segment, first + i, PageState::kDirty);
+  }
   residency_->Enter(*segment, first, count);
 }
 

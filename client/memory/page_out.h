@@ -12,6 +12,7 @@
 #include "base/units.h"
 #include "client/memory/chunk_sums.h"
 #include "client/memory/counters.h"
+#include "client/memory/publish_gate.h"
 #include "client/memory/residency.h"
 #include "client/memory/segment.h"
 #include "client/memory/server_lanes.h"
@@ -25,6 +26,8 @@ namespace nram {
 //
 // Each page is protected first. Then the chunks that servers do not have are sent from where they lie. When servers
 // have them, the page is dropped. A thread that writes to the page meanwhile sleeps until then, and the page stays.
+//
+// Of a segment that is being published only bound pages are written back (publish_gate.h).
 class PageOut {
  public:
   enum class After { kKeep, kDrop };
@@ -33,7 +36,8 @@ class PageOut {
   // Nobody who has other writes to do waits longer for one write.
   static constexpr int64_t kPatienceMs = 100;
 
-  PageOut(Userfault* userfault, Residency* residency, ChunkSums* sums, Counters* counters, size_t lanes);
+  PageOut(PublishGate* gate, Userfault* userfault, Residency* residency, ChunkSums* sums, Counters* counters,
+          size_t lanes);
   // Waits for the writes that are under way.
   ~PageOut();
 
@@ -75,6 +79,14 @@ class PageOut {
     Masks masks;
   };
 
+  // What Add has taken of a range: a run of pages of one kind, which are kWriting or kBusy now.
+  struct Taken {
+    uint64_t pages = 0;
+    uint64_t staying = 0;  // after them, pages that are passed over
+    bool dirty = false;
+    std::array<PageState, kRunPagesMax> was;
+  };
+  void Take(Segment* segment, uint64_t first, uint64_t most, After after, bool may_stay, Taken* taken);
   // Null after `deadline_ns`, or when one of the servers is behind.
   Lane* FreeLane(const ServerLanes::Servers& servers, bool may_stay, int64_t deadline_ns);
   void Write(const SegmentRef& segment, uint64_t first, uint64_t count, const PageState* was, After after,
@@ -86,12 +98,17 @@ class PageOut {
   void EndLane(Lane* lane);
   // For pages that are kWriting: servers have them now, because they were sent or because nothing had changed.
   void EndWritten(Segment* segment, uint64_t first, uint64_t count, const PageState* was, After after, bool sent);
+  // For pages that are kWriting, and of which servers may have something or not.
   void EndFailed(Segment* segment, uint64_t first, uint64_t count);
+  // For pages that are kWriting, and as they were.
+  void EndUnsent(Segment* segment, uint64_t first, uint64_t count, const PageState* was);
+  void EndUnsentPage(Segment* segment, uint64_t page, PageState was) ABSL_SHARED_LOCKS_REQUIRED(gate_);
   // Makes a page writable again that is kWriting or kBusy.
   void EndWritable(Segment* segment, uint64_t page, PageState to);
   // Drops pages that are kBusy.
   void Drop(Segment* segment, uint64_t first, uint64_t count, const PageState* becomes);
 
+  PublishGate* const gate_;
   Userfault* const userfault_;
   Residency* const residency_;
   ChunkSums* const sums_;

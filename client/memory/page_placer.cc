@@ -42,6 +42,22 @@ absl::Status PagePlacer::TakeBudget(uint64_t pages, int64_t deadline_ns) {
                                 pages > 1 ? std::min(deadline_ns, DeadlineAfterMs(kWindowPatienceMs)) : deadline_ns);
 }
 
+void PagePlacer::Open(const SegmentRef& segment, const Run& run, PageState to) {
+  const GateShared lock(gate_);
+  userfault_->Unprotect(segment->address(run.lowest()), run.count * page_bytes_);
+  Unclaim(segment, run, to);
+}
+
+absl::Status PagePlacer::PutIn(const SegmentRef& segment, uint64_t lowest, uint64_t count, const std::byte* data,
+                               bool protect, PageState to) {
+  const GateShared lock(gate_);
+  absl::Status copied = userfault_->Copy(segment->address(lowest), data, count * page_bytes_, protect);
+  // One alone may be there from before.
+  if (count == 1 && absl::IsAlreadyExists(copied)) copied = absl::OkStatus();
+  if (copied.ok()) Unclaim(segment, {lowest, count, 1}, to);
+  return copied;
+}
+
 void PagePlacer::Place(const SegmentRef& segment, uint64_t lowest, uint64_t count, const std::byte* data, bool writable,
                        bool empty) {
   const bool dirty = writable && !segment->read_only;
@@ -51,18 +67,15 @@ void PagePlacer::Place(const SegmentRef& segment, uint64_t lowest, uint64_t coun
   const PageState state = empty  ? (dirty ? PageState::kDirtyEmpty : PageState::kCleanEmpty)
                           : note ? PageState::kDirtyNoted
                                  : (dirty ? PageState::kDirty : PageState::kClean);
-  if (userfault_->Copy(segment->address(lowest), data, count * page_bytes_, protect).ok()) {
-    Unclaim(segment, {lowest, count, 1}, state);
+  if (PutIn(segment, lowest, count, data, protect, state).ok()) {
     residency_->Enter(*segment.get(), lowest, count);
     return;
   }
   // One at a time: the program may have split the range by an madvise(2) or mlock(2) of its own, or its memory cgroup
   // is full.
   for (uint64_t i = 0; i < count; ++i) {
-    const absl::Status copied =
-        userfault_->Copy(segment->address(lowest + i), data + i * page_bytes_, page_bytes_, protect);
-    if (copied.ok() || copied.code() == absl::StatusCode::kAlreadyExists) {
-      Unclaim(segment, {lowest + i, 1, 1}, state);
+    const absl::Status copied = PutIn(segment, lowest + i, 1, data + i * page_bytes_, protect, state);
+    if (copied.ok()) {
       residency_->Enter(*segment.get(), lowest + i, 1);
       continue;
     }

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "client/memory/chunk_sums.h"
 #include "client/memory/counters.h"
+#include "client/memory/publish_gate.h"
 #include "client/memory/residency.h"
 #include "client/memory/segment.h"
 #include "client/memory/streams.h"
@@ -24,10 +25,11 @@ using OnLoss = std::function<void(void* address, size_t length, const std::strin
 // the pages that it has claimed.
 class PagePlacer {
  public:
-  PagePlacer(size_t page_bytes, OnLoss on_loss, Userfault* userfault, Residency* residency, ChunkSums* sums,
-             Counters* counters)
+  PagePlacer(size_t page_bytes, OnLoss on_loss, PublishGate* gate, Userfault* userfault, Residency* residency,
+             ChunkSums* sums, Counters* counters)
       : page_bytes_(page_bytes),
         on_loss_(std::move(on_loss)),
+        gate_(gate),
         userfault_(userfault),
         residency_(residency),
         sums_(sums),
@@ -53,9 +55,17 @@ class PagePlacer {
   // Ends a claimed page as lost: OnLoss is told, and touching the page is SIGBUS. Before Linux 6.6 it ends the program.
   void Lose(const SegmentRef& segment, uint64_t page, const std::string& reason);
 
+  // Lets writes through to claimed pages and ends kBusy: as if at once, to a flip.
+  void Open(const SegmentRef& segment, const Run& run, PageState to);
+
  private:
+  // Copies pages into place and ends kBusy, likewise. An error: they are kBusy still.
+  absl::Status PutIn(const SegmentRef& segment, uint64_t lowest, uint64_t count, const std::byte* data, bool protect,
+                     PageState to);
+
   const size_t page_bytes_;
   const OnLoss on_loss_;
+  PublishGate* const gate_;
   Userfault* const userfault_;
   Residency* const residency_;
   ChunkSums* const sums_;

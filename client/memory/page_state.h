@@ -16,9 +16,16 @@ namespace nram {
 //      |              | first write, by way of kBusy
 //      |              v
 //      +---- kDirtyEmpty, kDirty, kDirtyNoted ---> kWriting ---> kClean, or dropped
+//               |                                     ^
+//               v a publication's flip                |
+//            kBoundEmpty, kBound, kBoundNoted --------+
 //
-// A thread of the program that needs a kBusy page, or writes to a kWriting one, sleeps in the kernel. kWaiter says that
-// there may be such a thread: whoever ends the state wakes it, and it looks again (EndPage in segment.h).
+// A bound page is of a version that is being published (publisher.h): it goes to servers before anything that was
+// written later. What is dirty in its segment meanwhile was written after the flip, and stays until the seal.
+//
+// A thread of the program that needs a kBusy page, or writes to a kWriting or a bound one, sleeps in the kernel.
+// kWaiter says that there may be such a thread: whoever ends the state wakes it, and it looks again (EndPage in
+// segment.h).
 enum class PageState : uint8_t {
   kEmpty = 0,       // zeros; nowhere
   kRemote = 1,      // on servers
@@ -30,6 +37,10 @@ enum class PageState : uint8_t {
   kDirtyNoted = 7,  // the same, and ChunkSums may know what that was
   kWriting = 8,     // here, protected; on its way to servers
   kLost = 9,        // cannot be had; touching it is SIGBUS
+  // Here, protected, with what it had at the flip, when it was what the dirty state of that name says.
+  kBoundEmpty = 10,
+  kBound = 11,
+  kBoundNoted = 12,
 };
 
 // A state and what goes with it.
@@ -88,9 +99,23 @@ class PageWord {
 };
 static_assert(sizeof(PageWord) == 1);
 
-inline bool IsResident(PageState state) { return state >= PageState::kCleanEmpty && state <= PageState::kWriting; }
+inline bool IsBound(PageState state) { return state >= PageState::kBoundEmpty && state <= PageState::kBoundNoted; }
+inline bool IsResident(PageState state) {
+  return (state >= PageState::kCleanEmpty && state <= PageState::kWriting) || IsBound(state);
+}
 inline bool IsClean(PageState state) { return state == PageState::kClean || state == PageState::kCleanEmpty; }
 inline bool IsDirty(PageState state) { return state >= PageState::kDirtyEmpty && state <= PageState::kDirtyNoted; }
+
+// A dirty state's bound one, and back. Others stay as they are.
+inline constexpr int kBoundLessDirty = static_cast<int>(PageState::kBound) - static_cast<int>(PageState::kDirty);
+inline PageState BoundOf(PageState state) {
+  return IsDirty(state) ? static_cast<PageState>(static_cast<int>(state) + kBoundLessDirty) : state;
+}
+inline PageState UnboundOf(PageState state) {
+  return IsBound(state) ? static_cast<PageState>(static_cast<int>(state) - kBoundLessDirty) : state;
+}
+static_assert(static_cast<int>(PageState::kBoundEmpty) - static_cast<int>(PageState::kDirtyEmpty) == kBoundLessDirty);
+static_assert(static_cast<int>(PageState::kBoundNoted) - static_cast<int>(PageState::kDirtyNoted) == kBoundLessDirty);
 
 }  // namespace nram
 

@@ -57,6 +57,11 @@ class Residency {
   void Remove(const Segment& segment);
 
   uint64_t limit_pages() const { return goal_.load(std::memory_order_relaxed); }
+  // Whether somebody waits for budget.
+  bool IsAwaited() const {
+    MutexLock lock(&mu_);
+    return waiters_ > 0;
+  }
   uint64_t resident_pages() const { return resident_.load(std::memory_order_relaxed); }
   uint64_t metadata_bytes() const;
 

@@ -29,7 +29,9 @@ enum class ReadAhead : uint8_t { kNormal, kSequential, kNever };
 // here is the unit of faults; it is page_bytes long, a multiple of 4096.
 struct Segment {
   Segment(Mapping space, Mapping words, size_t page_bytes, std::unique_ptr<Region> region)
-      : page_bytes(page_bytes), region(std::move(region)), space_(std::move(space)), words_(std::move(words)) {}
+      : page_bytes(page_bytes), region_(region.release()), space_(std::move(space)), words_(std::move(words)) {}
+  ~Segment() { delete region_.load(); }
+  Segment(const Segment&) = delete;
 
   std::byte* base() const { return space_.data(); }
   size_t length() const { return space_.size(); }
@@ -44,8 +46,11 @@ struct Segment {
   void Unmap() { space_ = Mapping(); }
   PageWord& word(uint64_t page) const { return reinterpret_cast<PageWord*>(words_.data())[page]; }
 
+  // Of a segment that is observed it changes (SegmentIndex::Exchange). Whoever has taken a page, or a window, may use
+  // the one that it got then until it ends the page.
+  Region* region() const { return region_.load(std::memory_order_acquire); }
+
   const size_t page_bytes;
-  const std::unique_ptr<Region> region;
   SegmentOwner owner = SegmentOwner::kProgram;
   bool read_only = false;
   bool keep = false;  // the region outlives the segment
@@ -53,6 +58,10 @@ struct Segment {
   bool abandoned = false;            // pages that are not written back may be lost
   std::atomic<bool> leaving{false};  // it is being unmapped: nothing of it is read ahead any more
   std::atomic<uint64_t> pinned_pages{0};
+  // Of publishing; see publish_gate.h. Changed with the gate closed.
+  std::atomic<bool> publishing{false};   // from the flip to the seal
+  std::atomic<uint64_t> bound_pages{0};  // meanwhile: those of the version that servers do not have yet
+  std::atomic<bool> publishable{false};  // has a name, is this handle's to write, and is not being unmapped
   EventCount ended;  // pages have ended being kBusy or kWriting, or a window of them could be given up
 
   // Operations under way, each of which holds a SegmentRef.
@@ -71,8 +80,10 @@ struct Segment {
   }
 
  private:
+  friend class SegmentIndex;
   static constexpr uint32_t kAwaited = 1u << 31;
 
+  std::atomic<Region*> region_;  // owned
   std::atomic<uint32_t> users_{0};
   Mapping space_;
   const Mapping words_;  // a PageWord a page
@@ -137,6 +148,11 @@ class SegmentIndex {
     std::unique_ptr<Segment> segment = std::move(segments_[count - 1]);
     segments_.erase(segments_.begin() + static_cast<ptrdiff_t>(count - 1));
     return segment;
+  }
+  // Returns the segment's former region. No ForEach sees that any more; who has pages may still use it.
+  std::unique_ptr<Region> Exchange(Segment* segment, std::unique_ptr<Region> region) {
+    WriterLock lock(&mu_);
+    return std::unique_ptr<Region>(segment->region_.exchange(region.release()));
   }
   // Any one; null if there is none.
   std::byte* First() const {

@@ -207,6 +207,17 @@ absl::Status Publication::Forget(uint64_t number, int64_t deadline_ns) {
   return absl::OkStatus();
 }
 
+uint64_t Publication::NextNumber() {
+  MutexLock lock(&mu_);
+  return highest_ + 1;
+}
+
+absl::Status Publication::Destroy() {
+  NRAM_RETURN_IF_ERROR(CheckOwner());
+  MutexLock lock(&mu_);
+  return region_->Destroy();
+}
+
 absl::Status Publication::DropUnrecorded(Region* region, int64_t deadline_ns) {
   NRAM_RETURN_IF_ERROR(CheckOwner());
   std::set<VersionNumber> recorded;

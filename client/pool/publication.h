@@ -42,6 +42,10 @@ class Publication {
   absl::Status Commit(const PublicationRecord& record, int64_t deadline_ns);
   // It is not there from now on; its versions may be dropped then, and not before. NOT_FOUND: it is not there.
   absl::Status Forget(uint64_t number, int64_t deadline_ns);
+  // The lowest number that Commit accepts.
+  uint64_t NextNumber();
+  // Frees NAME.versions on every server, as Region::Destroy; this is unusable afterwards. Versions that it names stay.
+  absl::Status Destroy();
   // Drops the versions of the region that no record names: a former owner has left them.
   // To be called before the region is sealed: from then on its numbers are above all that records have named.
   absl::Status DropUnrecorded(Region* region, int64_t deadline_ns);

@@ -1,0 +1,519 @@
+#include "client/memory/publisher.h"
+
+#include <glog/logging.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <ctime>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/signals.h"
+#include "base/status.h"
+#include "base/utf8.h"
+
+namespace nram {
+namespace {
+
+constexpr size_t kLanes = 16;
+// How often to see whether the version has to be given up.
+constexpr int64_t kTickMs = 20;
+constexpr int64_t kLookAgainMs = 1'000;
+
+int64_t NowOfUnixNs() {
+  timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  return now.tv_sec * kNsPerSecond + now.tv_nsec;
+}
+
+std::string Quoted(const std::string& name) { return absl::StrCat("\"", Printable(name, 1000), "\""); }
+
+}  // namespace
+
+Publisher::Publisher(const PublisherOptions& options, Pool* pool, PublishGate* gate, Userfault* userfault,
+                     Residency* residency, ChunkSums* sums, Counters* counters)
+    : options_(options),
+      pool_(pool),
+      gate_(gate),
+      userfault_(userfault),
+      residency_(residency),
+      sums_(sums),
+      counters_(counters) {
+  const SignalsBlocked quiet;
+  thread_ = std::thread([this] { Run(); });
+}
+
+Publisher::~Publisher() {
+  {
+    MutexLock lock(&mu_);
+    CHECK(segments_.empty());
+    stopping_ = true;
+    changed_.SignalAll();
+  }
+  thread_.join();
+}
+
+absl::Status Publisher::TakeTurn(int64_t deadline_ns) {
+  while (busy_) {
+    if (!changed_.WaitUntil(&mu_, deadline_ns) && busy_) {
+      return absl::DeadlineExceededError("an earlier version was being published for too long");
+    }
+  }
+  busy_ = true;
+  return absl::OkStatus();
+}
+
+void Publisher::EndTurnLocked() {
+  busy_ = false;
+  changed_.SignalAll();
+}
+
+void Publisher::Add(Segment* segment, std::unique_ptr<Publication> former) {
+  auto stream = std::make_unique<Stream>();
+  stream->publication = std::move(former);
+  if (stream->publication != nullptr) {
+    // They stay as a later publication's history says. If they cannot be listed now, they stay until they are dropped.
+    auto records = stream->publication->List(DeadlineAfterMs(options_.io_timeout_ms));
+    if (records.ok()) stream->kept.assign(records->begin(), records->end());
+    stream->begun = stream->ended = stream->publication->NextNumber() - 1;
+  }
+  MutexLock lock(&mu_);
+  segments_[segment->region()->id()] = segment;
+  streams_[segment] = std::move(stream);
+  segment->publishable = true;
+}
+
+void Publisher::Forget(Segment* segment, bool destroys) {
+  std::unique_ptr<Stream> stream;
+  {
+    MutexLock lock(&mu_);
+    segment->publishable = false;
+    // Each publication ends by its deadlines.
+    while (!TakeTurn(DeadlineAfterMs(kLookAgainMs)).ok()) {
+    }
+    segments_.erase(segment->region()->id());
+    if (const auto it = streams_.find(segment); it != streams_.end()) {
+      stream = std::move(it->second);
+      streams_.erase(it);
+    }
+    EndTurnLocked();
+  }
+  // If a server does not answer, it collects its part with the lease.
+  if (destroys && stream != nullptr && stream->publication != nullptr) (void)stream->publication->Destroy();
+}
+
+// --- What the caller of Publish does.
+
+absl::StatusOr<Publisher::Stream*> Publisher::CheckRequest(const PublishRequest& request) {
+  if (request.segments.empty() || request.segments.size() > kSegmentsMax || request.history < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("publishing ", request.segments.size(),
+                                                   " mappings with a history of ", request.history, ": expected 1 to ",
+                                                   kSegmentsMax, " mappings, and a history of 1 or more"));
+  }
+  std::set<const Segment*> once;
+  for (const SegmentRef& segment : request.segments) {
+    if (!once.insert(segment.get()).second) return absl::InvalidArgumentError("a mapping is published twice at once");
+    const std::string name = segment->region()->name();
+    if (name.empty()) return absl::InvalidArgumentError("only mappings with a name can be published");
+    if (segment->read_only) {
+      return absl::InvalidArgumentError(absl::StrCat(Quoted(name), " is attached read-only: its owner publishes"));
+    }
+    if (name.size() > Publication::kNameBytesMax) {
+      return absl::InvalidArgumentError(absl::StrCat("the name of what is published has at most ",
+                                                     Publication::kNameBytesMax, " bytes, and this one has ",
+                                                     name.size()));
+    }
+    if (!segment->publishable) return absl::InvalidArgumentError(absl::StrCat(Quoted(name), " is being unmapped"));
+  }
+  MutexLock lock(&mu_);
+  const auto it = streams_.find(request.segments[0].get());
+  if (it == streams_.end()) return absl::InvalidArgumentError("the mapping is being unmapped");
+  return it->second.get();
+}
+
+absl::Status Publisher::OpenPublication(Job* job) {
+  if (job->stream->publication != nullptr) return absl::OkStatus();
+  const Segment& first = *job->request.segments[0].get();
+  RegionOptions how;
+  how.gc = !first.keep;
+  const std::string name = first.region()->name();
+  auto created = Publication::Create(pool_, name, how);
+  if (absl::IsAlreadyExists(created.status())) {
+    return absl::AlreadyExistsError(absl::StrCat("the pool has a region ", Quoted(name + ".versions"),
+                                                 " already, which ", "would say which versions ", Quoted(name),
+                                                 " has: free it first"));
+  }
+  NRAM_RETURN_IF_ERROR(created.status());
+  job->stream->publication = *std::move(created);
+  return absl::OkStatus();
+}
+
+absl::Status Publisher::Begin(Job* job, int64_t deadline_ns) {
+  NRAM_RETURN_IF_ERROR(OpenPublication(job));
+  PublicationRecord* const record = &job->record;
+  record->number = std::max(job->stream->publication->NextNumber(), job->stream->begun + 1);
+  record->time_ns = NowOfUnixNs();
+  record->step = job->request.step;
+  record->header_json = job->request.header_json;
+  for (const SegmentRef& segment : job->request.segments) {
+    // What servers will say is filled in later; so much is enough to look at the rest.
+    record->regions.push_back({segment->region()->name(), segment->region()->id(), VersionNumber{1}, {1}, 1});
+    record->lengths.push_back(segment->length());
+  }
+  NRAM_RETURN_IF_ERROR(CheckRecord(*record));
+  // Members are a few hundred bytes.
+  constexpr size_t kForMembers = 4 * kKiB;
+  if (const size_t bytes = EncodeRecord(*record).size(); bytes + kForMembers > kPublicationBytesMax) {
+    return absl::InvalidArgumentError(absl::StrCat("the header of a version has ", record->header_json.size(),
+                                                   " bytes: at most about ", kPublicationBytesMax - kForMembers,
+                                                   " fit, with the mappings' names"));
+  }
+  NRAM_RETURN_IF_ERROR(gate_->BeginPublish(job->request.segments, deadline_ns));
+  Flip(*job);
+  return absl::OkStatus();
+}
+
+void Publisher::Flip(const Job& job) {
+  const GateAlone lock(gate_);
+  for (const SegmentRef& segment : job.request.segments) {
+    uint64_t bound = 0;
+    uint64_t run = 0;  // pages right before `page`, to be protected
+    const auto protect = [&](uint64_t page) {
+      if (run > 0) userfault_->Protect(segment->address(page - run), run * segment->page_bytes);
+      run = 0;
+    };
+    for (uint64_t page = 0; page < segment->pages(); ++page) {
+      PageWord& word = segment->word(page);
+      PageState state = word.state();
+      while (IsDirty(state) && !word.Change(&state, BoundOf(state))) {
+      }
+      if (!IsDirty(state) && state != PageState::kWriting) {
+        protect(page);
+        continue;
+      }
+      // A page that is being written may not be protected yet.
+      ++run;
+      ++bound;
+    }
+    protect(segment->pages());
+    segment->bound_pages = bound;
+    segment->publishing = true;
+  }
+}
+
+absl::StatusOr<uint64_t> Publisher::Publish(PublishRequest request) {
+  const int64_t deadline_ns = DeadlineAfterMs(3 * options_.io_timeout_ms);
+  {
+    MutexLock lock(&mu_);
+    NRAM_RETURN_IF_ERROR(TakeTurn(deadline_ns));
+  }
+  auto job = std::make_unique<Job>();
+  absl::Status status;
+  if (auto stream = CheckRequest(request); stream.ok()) {
+    job->request = std::move(request);
+    job->stream = *stream;
+    status = Begin(job.get(), deadline_ns);
+  } else {
+    status = stream.status();
+  }
+  MutexLock lock(&mu_);
+  if (!status.ok()) {
+    EndTurnLocked();
+    return status;
+  }
+  const uint64_t number = job->record.number;
+  job->stream->begun = number;
+  job_ = std::move(job);  // which has the turn now
+  changed_.SignalAll();
+  return number;
+}
+
+absl::Status Publisher::AwaitPublished(const Segment& segment, uint64_t version, int64_t deadline_ns) {
+  MutexLock lock(&mu_);
+  const auto find = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> const Stream* {
+    const auto it = streams_.find(&segment);
+    return it == streams_.end() ? nullptr : it->second.get();
+  };
+  const Stream* stream = find();
+  if (stream == nullptr || stream->begun == 0) {
+    return absl::InvalidArgumentError("no version was published by this mapping's name, which is the first one's");
+  }
+  if (version == 0) version = stream->begun;
+  if (version > stream->begun) {
+    return absl::InvalidArgumentError(absl::StrCat("version ", version, ": the last one is ", stream->begun));
+  }
+  while (stream != nullptr && stream->ended < version) {
+    if (!changed_.WaitUntil(&mu_, deadline_ns) && (stream = find()) != nullptr && stream->ended < version) {
+      return absl::DeadlineExceededError(absl::StrCat("version ", version, " is still being published"));
+    }
+    stream = find();
+  }
+  if (stream == nullptr) return absl::InvalidArgumentError("the mapping is being unmapped");
+  const auto failure = stream->failures.find(version);
+  return failure == stream->failures.end() ? absl::OkStatus() : failure->second;
+}
+
+absl::Status Publisher::Drop(const Segment& segment, uint64_t version) {
+  Stream* stream = nullptr;
+  {
+    MutexLock lock(&mu_);
+    NRAM_RETURN_IF_ERROR(TakeTurn(DeadlineAfterMs(3 * options_.io_timeout_ms)));
+    if (const auto it = streams_.find(&segment); it != streams_.end()) stream = it->second.get();
+  }
+  absl::Status status =
+      absl::NotFoundError(absl::StrCat("no version ", version, " is published by this mapping's name"));
+  if (stream != nullptr) {
+    const auto it = std::find_if(stream->kept.begin(), stream->kept.end(),
+                                 [&](const PublicationRecord& record) { return record.number == version; });
+    if (it != stream->kept.end()) {
+      status = stream->publication->Forget(version, DeadlineAfterMs(options_.io_timeout_ms));
+      if (status.ok()) {
+        stream->held.push_back(std::move(*it));
+        stream->kept.erase(it);
+        DropHeld(stream);
+      }
+    }
+  }
+  MutexLock lock(&mu_);
+  EndTurnLocked();
+  return status;
+}
+
+// --- What the thread does.
+
+void Publisher::Run() {
+  pthread_setname_np(pthread_self(), "nram-publish");
+  while (true) {
+    std::unique_ptr<Job> job;
+    {
+      MutexLock lock(&mu_);
+      while (job_ == nullptr && !stopping_) changed_.WaitUntil(&mu_, DeadlineAfterMs(kLookAgainMs));
+      if (job_ == nullptr) return;
+      job = std::move(job_);
+    }
+    const absl::Status status = Execute(job.get());
+    Stream* const stream = job->stream;
+    const uint64_t number = job->record.number;
+    // It has no segment from here on; what is unmapped waits for the turn.
+    job.reset();
+    MutexLock lock(&mu_);
+    stream->ended = number;
+    if (!status.ok()) stream->failures[number] = status;
+    while (stream->failures.size() > kFailuresMax) stream->failures.erase(stream->failures.begin());
+    EndTurnLocked();
+  }
+}
+
+absl::Status Publisher::Execute(Job* job) {
+  job->moved_ns = job->free_ns = MonotonicNs();
+  absl::Status status;
+  {
+    PageOut out(gate_, userfault_, residency_, sums_, counters_, kLanes);
+    status = Send(job, &out);
+    if (!status.ok()) GiveUp(job);
+  }
+  if (status.ok()) status = Seal(job);
+  gate_->EndPublish(job->request.segments);
+  DropHeld(job->stream);
+  if (!status.ok()) return status;
+  status = job->stream->publication->Commit(job->record, DeadlineAfterMs(options_.io_timeout_ms));
+  // Without an answer it may be there: then it goes as those before it do.
+  if (status.ok() || absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) {
+    job->stream->kept.push_back(job->record);
+    if (status.ok()) DropOld(job);
+  } else {
+    job->stream->held.push_back(job->record);
+    DropHeld(job->stream);
+  }
+  return status;
+}
+
+bool Publisher::IsStalled(Job* job, int64_t patience_ms) {
+  const int64_t now_ns = MonotonicNs();
+  uint64_t bound = 0;
+  for (const SegmentRef& segment : job->request.segments) bound += segment->bound_pages;
+  if (bound != job->bound_pages) job->moved_ns = now_ns;
+  job->bound_pages = bound;
+  if (!residency_->IsAwaited()) job->free_ns = now_ns;
+  return now_ns - std::max(job->moved_ns, job->free_ns) > patience_ms * kNsPerMs;
+}
+
+absl::Status Publisher::Stalled() const {
+  return absl::UnavailableError(
+      "the version was given up: threads waited for local memory, and servers did not take the version meanwhile");
+}
+
+bool Publisher::SendSome(const SegmentRef& segment, uint64_t* page, PageOut* out) {
+  const auto is_bound = [&](uint64_t i) { return IsBound(segment->word(i).state()); };
+  while (*page < segment->pages() && !is_bound(*page)) ++*page;
+  if (*page == segment->pages()) return false;
+  uint64_t run = 1;
+  while (run < PageOut::kRunPagesMax && *page + run < segment->pages() && is_bound(*page + run)) ++run;
+  out->Add(segment, *page, run, PageOut::After::kKeep, /*may_stay=*/false, DeadlineAfterMs(kTickMs));
+  *page += run;
+  return true;
+}
+
+absl::Status Publisher::Send(Job* job, PageOut* out) {
+  for (const SegmentRef& segment : job->request.segments) {
+    uint64_t page = 0;
+    while (segment->bound_pages > 0) {
+      if (IsStalled(job, options_.patience_ms)) return Stalled();
+      if (SendSome(segment, &page, out)) {
+        if (absl::Status failed = out->TakeError(); !failed.ok()) return failed;
+        continue;
+      }
+      page = 0;  // some may have come back
+      if (!out->idle()) {
+        out->WaitAny(DeadlineAfterMs(kTickMs));
+      } else {
+        // The evictor has the last ones.
+        const uint32_t seen = segment->ended.Prepare();
+        if (segment->bound_pages == 0) {
+          segment->ended.Cancel();
+        } else {
+          segment->ended.WaitUntil(seen, DeadlineAfterMs(kTickMs));
+        }
+      }
+      if (absl::Status failed = out->TakeError(); !failed.ok()) return failed;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Publisher::Seal(Job* job) {
+  struct Sealing {
+    Mutex mu;
+    CondVar over;
+    size_t left ABSL_GUARDED_BY(mu) = 0;
+  } sealing;
+  const auto& segments = job->request.segments;
+  {
+    MutexLock lock(&sealing.mu);
+    sealing.left = segments.size();
+  }
+  std::deque<VersionSeal> seals(segments.size());
+  for (size_t i = 0; i < segments.size(); ++i) {
+    segments[i]->region()->StartSeal(
+        &seals[i], job->request.keep, {.timeout_ms = options_.io_timeout_ms, .io_class = IoClass::kUrgent},
+        [](VersionSeal*, void* context) {
+          auto* const all = static_cast<Sealing*>(context);
+          MutexLock lock(&all->mu);
+          --all->left;
+          all->over.Signal();
+        },
+        &sealing);
+  }
+  while (true) {
+    {
+      MutexLock lock(&sealing.mu);
+      if (sealing.left > 0) sealing.over.WaitUntil(&sealing.mu, DeadlineAfterMs(kTickMs));
+      if (sealing.left == 0) break;
+    }
+    // What the servers seal then may have anything.
+    if (!job->given_up && IsStalled(job, options_.seal_patience_ms)) GiveUp(job);
+  }
+  absl::Status status = job->given_up ? Stalled() : absl::OkStatus();
+  PublicationRecord sealed = job->record;
+  sealed.regions.clear();
+  sealed.lengths.clear();
+  for (size_t i = 0; i < segments.size(); ++i) {
+    const absl::StatusOr<SealedVersion>& one = seals[i].result();
+    if (!one.ok()) {
+      if (status.ok()) status = one.status();
+      continue;
+    }
+    sealed.regions.push_back({segments[i]->region()->name(), segments[i]->region()->id(), one->number,
+                              one->incarnations, one->least_in_sync});
+    sealed.lengths.push_back(segments[i]->length());
+  }
+  if (!job->given_up) Release(*job);
+  if (status.ok()) {
+    job->record = std::move(sealed);
+  } else {
+    job->stream->held.push_back(std::move(sealed));  // to be dropped
+  }
+  return status;
+}
+
+void Publisher::Release(const Job& job) {
+  const GateAlone lock(gate_);
+  for (const SegmentRef& segment : job.request.segments) {
+    CHECK_EQ(segment->bound_pages.load(), 0u);
+    segment->publishing = false;
+  }
+}
+
+void Publisher::GiveUp(Job* job) {
+  job->given_up = true;
+  const GateAlone lock(gate_);
+  for (const SegmentRef& segment : job->request.segments) {
+    uint64_t run = 0;  // pages right before `page`, to be opened
+    const auto open = [&](uint64_t page) {
+      if (run > 0) userfault_->Unprotect(segment->address(page - run), run * segment->page_bytes);
+      run = 0;
+    };
+    for (uint64_t page = 0; page < segment->pages(); ++page) {
+      PageWord& word = segment->word(page);
+      PageState state = word.state();
+      // Only with the gate open does a page begin to be written.
+      while (IsBound(state) && !word.Change(&state, UnboundOf(state))) {
+      }
+      if (!IsBound(state)) {
+        open(page);
+        continue;
+      }
+      word.Clear(PageWord::kWaiter);  // opening wakes them
+      ++run;
+    }
+    open(segment->pages());
+    segment->bound_pages = 0;
+    segment->publishing = false;
+  }
+}
+
+// --- What goes.
+
+bool Publisher::DropVersions(const PublicationRecord& record) {
+  bool gone = true;
+  for (const VersionPlace& place : record.regions) {
+    SegmentRef segment;
+    {
+      MutexLock lock(&mu_);
+      if (const auto it = segments_.find(place.region); it != segments_.end()) segment = SegmentRef(it->second);
+    }
+    // Another owner drops what no record names.
+    if (!segment) continue;
+    const auto dropped = segment->region()->DropVersions(place.number, place.number, /*force=*/false,
+                                                         {.timeout_ms = options_.io_timeout_ms});
+    gone = gone && (!dropped.ok() || dropped->held == 0);
+  }
+  return gone;
+}
+
+void Publisher::DropHeld(Stream* stream) {
+  std::deque<PublicationRecord> held;
+  for (PublicationRecord& record : stream->held) {
+    if (!DropVersions(record)) held.push_back(std::move(record));
+  }
+  // More than a region can have are not there.
+  while (held.size() > kHeldMax) held.pop_front();
+  stream->held = std::move(held);
+}
+
+void Publisher::DropOld(Job* job) {
+  Stream* const stream = job->stream;
+  while (stream->kept.size() > job->request.history) {
+    const absl::Status status =
+        stream->publication->Forget(stream->kept.front().number, DeadlineAfterMs(options_.io_timeout_ms));
+    // The next publication tries again.
+    if (!status.ok() && !absl::IsNotFound(status)) break;
+    stream->held.push_back(std::move(stream->kept.front()));
+    stream->kept.pop_front();
+  }
+  DropHeld(stream);
+}
+
+}  // namespace nram

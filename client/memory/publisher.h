@@ -1,0 +1,139 @@
+#ifndef NRAM_CLIENT_MEMORY_PUBLISHER_H_
+#define NRAM_CLIENT_MEMORY_PUBLISHER_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/sync.h"
+#include "client/memory/chunk_sums.h"
+#include "client/memory/counters.h"
+#include "client/memory/page_out.h"
+#include "client/memory/publish_gate.h"
+#include "client/memory/residency.h"
+#include "client/memory/segment.h"
+#include "client/memory/userfault.h"
+#include "client/pool/pool.h"
+#include "client/pool/publication.h"
+
+namespace nram {
+
+struct PublisherOptions {
+  int64_t io_timeout_ms = 10'000;
+  // A version is given up if budget has been wanted for so long and nothing of it has left meanwhile.
+  int64_t patience_ms = 250;
+  int64_t seal_patience_ms = 1'000;  // the same while servers seal it
+};
+
+struct PublishRequest {
+  std::vector<SegmentRef> segments;  // of this handle; the first one's name is the publication's
+  VersionKeep keep = VersionKeep::kWithOwner;
+  uint32_t history = 2;  // published versions that stay, this one included, besides held ones; 1 or more
+  uint64_t step = 0;
+  std::string header_json;
+};
+
+// Makes versions of mapped memory, one at a time (adr/0019). Publish fixes what is there: dirty pages become bound. A
+// thread sends them; when servers have all of them, they seal the version, and a record says that it is there.
+// Thread-safe.
+class Publisher {
+ public:
+  static constexpr uint32_t kSegmentsMax = 64;
+
+  // All outlive it.
+  Publisher(const PublisherOptions& options, Pool* pool, PublishGate* gate, Userfault* userfault, Residency* residency,
+            ChunkSums* sums, Counters* counters);
+  // Every segment must have been forgotten.
+  ~Publisher();
+
+  // The segment can be published from now on. `former`: what an earlier owner has published; may be null.
+  void Add(Segment* segment, std::unique_ptr<Publication> former);
+  // From now on the segment is not published; waits for a publication of it. `destroys`: so is its record.
+  void Forget(Segment* segment, bool destroys);
+
+  // Returns when the state is fixed, with the version's number; blocks while an earlier publication is under way, and
+  // while pages are dropped. INVALID_ARGUMENT: a segment cannot be published, or the header is no JSON or too long.
+  // ALREADY_EXISTS: NAME.versions is taken. DEADLINE_EXCEEDED, UNAVAILABLE; nothing has changed after any error.
+  absl::StatusOr<uint64_t> Publish(PublishRequest request);
+  // Blocks until the version (0: the last) can be observed. DEADLINE_EXCEEDED: not yet. INVALID_ARGUMENT: nothing was
+  // published by that segment's name, or not that version. Else why it could not be published.
+  absl::Status AwaitPublished(const Segment& segment, uint64_t version, int64_t deadline_ns);
+  // The version is not there from now on; what only it has is freed, when nobody observes it any more. NOT_FOUND.
+  absl::Status Drop(const Segment& segment, uint64_t version);
+
+ private:
+  static constexpr size_t kFailuresMax = 64;
+  static constexpr size_t kHeldMax = 1'024;  // as many as a region can have
+
+  // What is published by one name.
+  struct Stream {
+    std::shared_ptr<Publication> publication;  // null: nothing yet
+    std::deque<PublicationRecord> kept;        // the oldest first
+    std::deque<PublicationRecord> held;        // dropped, but somebody may observe them still
+    uint64_t begun = 0;
+    uint64_t ended = 0;
+    std::map<uint64_t, absl::Status> failures;  // of the newest that have ended
+  };
+  struct Job {
+    PublishRequest request;
+    Stream* stream = nullptr;
+    PublicationRecord record;
+    bool given_up = false;
+    // Of IsStalled.
+    uint64_t bound_pages = 0;
+    int64_t moved_ns = 0;
+    int64_t free_ns = 0;  // when nobody waited for budget, for the last time
+  };
+
+  // Only one thread has the turn, and with it all Streams' parts but what AwaitPublished reads.
+  absl::Status TakeTurn(int64_t deadline_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void EndTurnLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::StatusOr<Stream*> CheckRequest(const PublishRequest& request);
+  absl::Status Begin(Job* job, int64_t deadline_ns);
+  absl::Status OpenPublication(Job* job);
+  void Flip(const Job& job);
+
+  void Run();
+  // Of the thread.
+  absl::Status Execute(Job* job);
+  absl::Status Send(Job* job, PageOut* out);
+  // Sends some bound pages of the segment from *page on, and moves that. False: there are none.
+  bool SendSome(const SegmentRef& segment, uint64_t* page, PageOut* out);
+  absl::Status Seal(Job* job);
+  void Release(const Job& job);
+  // Bound pages are dirty again.
+  void GiveUp(Job* job);
+  bool IsStalled(Job* job, int64_t patience_ms);
+  absl::Status Stalled() const;
+  void DropOld(Job* job);
+  // True if it is gone everywhere, or nobody here can drop it.
+  bool DropVersions(const PublicationRecord& record);
+  void DropHeld(Stream* stream);
+
+  const PublisherOptions options_;
+  Pool* const pool_;
+  PublishGate* const gate_;
+  Userfault* const userfault_;
+  Residency* const residency_;
+  ChunkSums* const sums_;
+  Counters* const counters_;
+
+  Mutex mu_;
+  CondVar changed_;
+  bool busy_ ABSL_GUARDED_BY(mu_) = false;  // somebody has the turn
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::unique_ptr<Job> job_ ABSL_GUARDED_BY(mu_);  // for the thread
+  std::map<const Segment*, std::unique_ptr<Stream>> streams_ ABSL_GUARDED_BY(mu_);
+  std::map<RegionId, Segment*> segments_ ABSL_GUARDED_BY(mu_);
+  std::thread thread_;
+};
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_MEMORY_PUBLISHER_H_

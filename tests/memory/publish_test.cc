@@ -1,0 +1,558 @@
+// Versions of mapped memory on real servers: what observers see of it, whatever the producer does meanwhile.
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/poll_until.h"
+#include "base/subprocess.h"
+#include "base/sync.h"
+#include "base/test_seed.h"
+#include "client/memory/memory.h"
+#include "client/pool/pool_spec.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/util/faulty_relay.h"
+#include "tests/util/test_pool.h"
+
+namespace nram {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr uint64_t kBudget = 4 * kMiB;
+constexpr uint64_t kWordsPerPage = kPageBytes / sizeof(uint64_t);
+constexpr int64_t kPatienceMs = 120'000;
+
+MemoryOptions OptionsFor(const PoolOptions& pool, uint64_t budget = kBudget) {
+  MemoryOptions options;
+  options.pool = pool;
+  options.budget_bytes = budget;
+  // A slow machine is no reason to give a version up.
+  options.publish_patience_ms = kPatienceMs;
+  return options;
+}
+
+std::unique_ptr<Memory> OpenMemory(const MemoryOptions& options) {
+  auto memory = Memory::Open(options);
+  EXPECT_TRUE(memory.ok()) << memory.status();
+  return memory.ok() ? *std::move(memory) : nullptr;
+}
+
+uint64_t* MapWords(Memory* memory, const std::string& name, uint64_t bytes, bool keep = false) {
+  auto base = memory->Map({.length = bytes, .name = name, .keep = keep});
+  EXPECT_TRUE(base.ok()) << base.status();
+  return base.ok() ? reinterpret_cast<uint64_t*>(*base) : nullptr;
+}
+
+uint64_t Publish(Memory* memory, std::vector<const void*> bases, uint32_t history = 2) {
+  auto version = memory->Publish({.bases = std::move(bases), .history = history, .header_json = ""});
+  EXPECT_TRUE(version.ok()) << version.status();
+  return version.ok() ? *version : 0;
+}
+
+absl::Status AwaitPublished(Memory* memory, const void* base, uint64_t version = 0) {
+  return memory->AwaitPublished(base, version, DeadlineAfterMs(kPatienceMs));
+}
+
+const uint64_t* Observe(Memory* memory, const std::string& name, uint64_t version = 0) {
+  auto observed = memory->Observe(name, version, /*all=*/false);
+  EXPECT_TRUE(observed.ok()) << observed.status();
+  return observed.ok() ? reinterpret_cast<const uint64_t*>(observed->bases[0]) : nullptr;
+}
+
+uint64_t WordOf(uint64_t seed, uint64_t i) { return (i + 1) * 0x9E3779B97F4A7C15 ^ seed * 0xD1B54A32D192ED03; }
+
+void Fill(uint64_t* words, uint64_t count, uint64_t seed) {
+  for (uint64_t i = 0; i < count; ++i) words[i] = WordOf(seed, i);
+}
+
+// The first word that is not as it should be; `count` if all are.
+uint64_t FirstWrong(const uint64_t* words, uint64_t count, uint64_t seed) {
+  for (uint64_t i = 0; i < count; ++i) {
+    if (words[i] != WordOf(seed, i)) return i;
+  }
+  return count;
+}
+
+class PublishTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<Memory> Open(uint64_t budget = kBudget) { return OpenMemory(OptionsFor(servers_.Options(), budget)); }
+
+  TestPool servers_{2, 256 * kMiB};
+};
+
+TEST_F(PublishTest, AnObserverSeesWhatWasPublishedUntilItGoesOn) {
+  constexpr uint64_t kBytes = 8 * kMiB, kCount = kBytes / 8;
+  auto producer = Open();
+  auto observer = Open();
+  uint64_t* const words = MapWords(producer.get(), "field", kBytes);
+  EXPECT_TRUE(absl::IsNotFound(observer->Observe("field", 0, false).status()));
+  Fill(words, kCount, 1);
+  EXPECT_EQ(Publish(producer.get(), {words}), 1u);
+  Fill(words, kCount, 2);  // while the first is on its way
+  ASSERT_TRUE(AwaitPublished(producer.get(), words).ok());
+  const uint64_t* const seen = Observe(observer.get(), "field");
+  ASSERT_NE(seen, nullptr);
+  EXPECT_EQ(FirstWrong(seen, kCount, 1), kCount);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(observer->Next(seen, MonotonicNs()).status()));
+  ASSERT_TRUE(producer->Flush(words, kBytes).ok());
+  EXPECT_EQ(FirstWrong(seen, kCount, 1), kCount) << "the head is not the version";
+  EXPECT_EQ(Publish(producer.get(), {words}), 2u);
+  ASSERT_TRUE(AwaitPublished(producer.get(), words).ok());
+  EXPECT_EQ(FirstWrong(seen, kCount, 1), kCount) << "nobody has asked for the next";
+  const auto next = observer->Next(seen, DeadlineAfterMs(kPatienceMs));
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_EQ(*next, 2u);
+  EXPECT_EQ(FirstWrong(seen, kCount, 2), kCount);
+  EXPECT_EQ(FirstWrong(words, kCount, 2), kCount);
+  EXPECT_LE(observer->resident_bytes(), kBudget);
+}
+
+TEST_F(PublishTest, WhatWasNeverWrittenIsZerosInAVersionToo) {
+  constexpr uint64_t kBytes = 4 * kMiB;
+  auto producer = Open();
+  auto observer = Open();
+  uint64_t* const words = MapWords(producer.get(), "field", kBytes);
+  words[kWordsPerPage] = 7;
+  Publish(producer.get(), {words});
+  words[0] = 8;
+  const absl::Status published = AwaitPublished(producer.get(), words);
+  ASSERT_TRUE(published.ok()) << published;
+  const uint64_t* const seen = Observe(observer.get(), "field");
+  ASSERT_NE(seen, nullptr);
+  for (uint64_t i = 0; i < kBytes / 8; ++i) ASSERT_EQ(seen[i], i == kWordsPerPage ? 7u : 0u) << i;
+}
+
+// Random pages are written, published, and written again at once; with more memory than the budget, so that pages leave
+// all the time. All versions stay, and each is what the model was.
+TEST_F(PublishTest, EachVersionIsTheStateOfItsCall) {
+  constexpr uint64_t kPages = 4'096, kVersions = 12;
+  std::mt19937_64 random(TestSeed());
+  auto producer = Open();
+  uint64_t* const words = MapWords(producer.get(), "field", kPages * kPageBytes);
+  std::vector<uint64_t> model(kPages * 2);  // the first and the last word of each page
+  std::map<uint64_t, std::vector<uint64_t>> versions;
+  for (uint64_t round = 1; round <= kVersions; ++round) {
+    for (int i = 0; i < 1'500; ++i) {
+      const uint64_t page = round % 3 == 0 ? i : random() % kPages;
+      const uint64_t half = random() % 2;
+      model[page * 2 + half] = words[page * kWordsPerPage + half * (kWordsPerPage - 1)] = random();
+    }
+    if (round % 4 == 0) {
+      const uint64_t page = random() % (kPages - 64);
+      ASSERT_TRUE(producer->Drop(words + page * kWordsPerPage, 64 * kPageBytes).ok());
+      std::fill_n(model.begin() + static_cast<ptrdiff_t>(page * 2), 128, 0);
+    }
+    versions[Publish(producer.get(), {words}, kVersions)] = model;
+  }
+  ASSERT_TRUE(AwaitPublished(producer.get(), words).ok());
+  ASSERT_EQ(versions.size(), kVersions);
+  auto observer = Open();
+  for (const auto& [number, was] : versions) {
+    ASSERT_TRUE(AwaitPublished(producer.get(), words, number).ok());
+    const uint64_t* const seen = Observe(observer.get(), "field", number);
+    ASSERT_NE(seen, nullptr);
+    for (uint64_t page = 0; page < kPages; ++page) {
+      ASSERT_EQ(seen[page * kWordsPerPage], was[page * 2]) << "version " << number << ", page " << page;
+      ASSERT_EQ(seen[(page + 1) * kWordsPerPage - 1], was[page * 2 + 1]) << "version " << number << ", page " << page;
+    }
+    ASSERT_TRUE(observer->Unmap(seen).ok());
+  }
+  EXPECT_LE(producer->resident_bytes(), kBudget);
+}
+
+// Threads go round through their parts of a field. A version has for each thread all that it had written up to some
+// moment, and nothing of later.
+TEST_F(PublishTest, WritersDuringTheSendAreCutAtOneMoment) {
+  constexpr uint64_t kThreads = 3, kPages = 512, kPart = kPages * kWordsPerPage;
+  auto producer = Open();
+  uint64_t* const words = MapWords(producer.get(), "field", kThreads * kPages * kPageBytes);
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> writers;
+  for (uint64_t i = 0; i < kThreads; ++i) {
+    writers.emplace_back([&, part = words + i * kPart] {
+      for (uint64_t round = 1; !stop; ++round) {
+        for (uint64_t page = 0; page < kPages; ++page) part[page * kWordsPerPage + page % kWordsPerPage] = round;
+      }
+    });
+  }
+  auto observer = Open();
+  const uint64_t* seen = nullptr;
+  uint64_t before[kThreads] = {};
+  for (int version = 0; version < 8; ++version) {
+    Publish(producer.get(), {words});
+    const absl::Status published = AwaitPublished(producer.get(), words);
+    EXPECT_TRUE(published.ok()) << published;
+    if (seen == nullptr) {
+      seen = Observe(observer.get(), "field");
+    } else {
+      EXPECT_TRUE(observer->Next(seen, DeadlineAfterMs(kPatienceMs)).ok());
+    }
+    if (seen == nullptr) break;
+    for (uint64_t i = 0; i < kThreads; ++i) {
+      const auto at = [&](uint64_t page) { return seen[i * kPart + page * kWordsPerPage + page % kWordsPerPage]; };
+      uint64_t steps = 0;
+      for (uint64_t page = 1; page < kPages; ++page) {
+        if (at(page) == at(page - 1)) continue;
+        ++steps;
+        EXPECT_EQ(at(page) + 1, at(page - 1)) << "thread " << i << ", page " << page;
+      }
+      EXPECT_LE(steps, 1u) << "thread " << i;
+      EXPECT_GE(at(kPages - 1), before[i]);
+      before[i] = at(0);
+    }
+  }
+  stop = true;
+  for (std::thread& writer : writers) writer.join();
+}
+
+TEST_F(PublishTest, SeveralMappingsAreOneVersion) {
+  auto producer = Open();
+  uint64_t* const a = MapWords(producer.get(), "a", kMiB);
+  uint64_t* const b = MapWords(producer.get(), "b", 2 * kMiB);
+  std::atomic<bool> stop{false};
+  std::thread writer([&] {
+    for (uint64_t i = 1; !stop; ++i) {
+      a[i % 64 * kWordsPerPage] = i;
+      b[i % 64 * kWordsPerPage] = i;
+    }
+  });
+  auto observer = Open();
+  std::vector<std::byte*> bases;
+  for (int version = 0; version < 6; ++version) {
+    Publish(producer.get(), {a, b});
+    const absl::Status published = AwaitPublished(producer.get(), a);
+    EXPECT_TRUE(published.ok()) << published;
+    if (bases.empty()) {
+      auto observed = observer->Observe("a", 0, /*all=*/true);
+      EXPECT_TRUE(observed.ok()) << observed.status();
+      if (!observed.ok()) break;
+      bases = observed->bases;
+    } else {
+      EXPECT_TRUE(observer->Next(bases[version % 2], DeadlineAfterMs(kPatienceMs)).ok());
+    }
+    if (bases.size() != 2) break;
+    EXPECT_EQ(observer->LengthOf(bases[1]), 2 * kMiB);
+    uint64_t last[2] = {};
+    for (int k = 0; k < 2; ++k) {
+      for (uint64_t i = 0; i < 64; ++i) {
+        last[k] = std::max(last[k], reinterpret_cast<uint64_t*>(bases[k])[i * kWordsPerPage]);
+      }
+    }
+    EXPECT_TRUE(last[0] == last[1] || last[0] == last[1] + 1) << last[0] << " and " << last[1];
+  }
+  stop = true;
+  writer.join();
+  EXPECT_EQ(bases.size(), 2u);
+  EXPECT_TRUE(absl::IsNotFound(observer->Observe("b", 0, false).status())) << "the first one's name is the version's";
+}
+
+TEST_F(PublishTest, WhatDidNotChangeStaysHereWhenAnObserverGoesOn) {
+  constexpr uint64_t kPages = 512;
+  auto producer = Open();
+  auto observer = Open(16 * kMiB);
+  uint64_t* const words = MapWords(producer.get(), "field", kPages * kPageBytes);
+  for (uint64_t page = 0; page < kPages; ++page) words[page * kWordsPerPage] = page;
+  Publish(producer.get(), {words});
+  ASSERT_TRUE(AwaitPublished(producer.get(), words).ok());
+  const uint64_t* const seen = Observe(observer.get(), "field");
+  ASSERT_NE(seen, nullptr);
+  ASSERT_TRUE(observer->SetReadAhead(const_cast<uint64_t*>(seen), ReadAhead::kNever).ok());
+  for (uint64_t page = 0; page < kPages; ++page) ASSERT_EQ(seen[page * kWordsPerPage], page);
+  EXPECT_EQ(observer->counters().fetched_bytes, kPages * kPageBytes);
+  const uint64_t sent = producer->counters().written_bytes;
+  for (uint64_t page = 5; page < kPages; page += 50) words[page * kWordsPerPage] = 1'000 + page;
+  Publish(producer.get(), {words});
+  ASSERT_TRUE(AwaitPublished(producer.get(), words).ok());
+  EXPECT_LE(producer->counters().written_bytes - sent, 11 * kPageBytes) << "only what was changed travels";
+  ASSERT_TRUE(observer->Next(seen, DeadlineAfterMs(kPatienceMs)).ok());
+  for (uint64_t page = 0; page < kPages; ++page) {
+    ASSERT_EQ(seen[page * kWordsPerPage], page % 50 == 5 ? 1'000 + page : page);
+  }
+  EXPECT_EQ(observer->counters().fetched_bytes, (kPages + 11) * kPageBytes);
+}
+
+TEST_F(PublishTest, SixtyFourObserversOfSixtyFourVersions) {
+  constexpr uint64_t kVersions = 64, kPages = 64, kCount = kPages * kWordsPerPage;
+  auto producer = Open();
+  uint64_t* const words = MapWords(producer.get(), "field", kPages * kPageBytes);
+  std::vector<std::unique_ptr<Memory>> memories;
+  for (int i = 0; i < 4; ++i) memories.push_back(Open());
+  std::map<uint64_t, const uint64_t*> views;
+  for (uint64_t i = 1; i <= kVersions; ++i) {
+    Fill(words, kCount, i);
+    const uint64_t version = Publish(producer.get(), {words});
+    ASSERT_TRUE(AwaitPublished(producer.get(), words, version).ok());
+    views[i] = Observe(memories[i % 4].get(), "field", version);
+    ASSERT_NE(views[i], nullptr);
+  }
+  // Of all but two nobody can find the name any more; who has them sees them.
+  EXPECT_TRUE(absl::IsNotFound(memories[0]->Observe("field", 1, false).status()));
+  for (const auto& [i, seen] : views) ASSERT_EQ(FirstWrong(seen, kCount, i), kCount) << "version " << i;
+  for (const auto& [i, seen] : views) {
+    if (i % 2 == 0) continue;
+    const auto next = memories[i % 4]->Next(seen, DeadlineAfterMs(kPatienceMs));
+    ASSERT_EQ(next.ok(), i != kVersions) << next.status();
+    ASSERT_EQ(FirstWrong(seen, kCount, kVersions), kCount);
+  }
+  for (const auto& [i, seen] : views) {
+    if (i % 2 == 0) {
+      ASSERT_EQ(FirstWrong(seen, kCount, i), kCount) << "version " << i;
+    }
+  }
+}
+
+// Whether a page can be had: the kernel touches it, so that a lost one is no signal.
+bool CanBeHad(const uint64_t* page) {
+  int ends[2];
+  EXPECT_EQ(pipe(ends), 0);
+  const UniqueFd out(ends[0]), in(ends[1]);
+  const bool had = write(in.get(), page, sizeof(*page)) == sizeof(*page);
+  EXPECT_TRUE(had || errno == EFAULT) << errno;
+  return had;
+}
+
+TEST(PublishRoomTest, VersionsGiveWayAndNoWriteFails) {
+  TestPool servers(1, 64 * kMiB);
+  constexpr uint64_t kPages = 4'096, kCount = kPages * kWordsPerPage;  // 16 MiB
+  auto producer = OpenMemory(OptionsFor(servers.Options()));
+  MemoryOptions careful = OptionsFor(servers.Options());
+  std::atomic<int> lost{0};
+  careful.on_loss = [&](void*, size_t, const std::string&) { ++lost; };
+  auto observer = OpenMemory(careful);
+  uint64_t* const words = MapWords(producer.get(), "field", kPages * kPageBytes);
+  const uint64_t* first = nullptr;
+  for (uint64_t round = 1; round <= 8; ++round) {
+    Fill(words, kCount, round);
+    Publish(producer.get(), {words}, 8);
+    const absl::Status published = AwaitPublished(producer.get(), words);
+    ASSERT_TRUE(published.ok()) << published;
+    if (round == 1) first = Observe(observer.get(), "field");
+    ASSERT_NE(first, nullptr);
+  }
+  EXPECT_EQ(FirstWrong(words, kCount, 8), kCount);
+  uint64_t gone = 0;
+  for (uint64_t page = 0; page < kPages; ++page) {
+    if (!CanBeHad(first + page * kWordsPerPage)) {
+      ++gone;
+    } else {
+      ASSERT_EQ(first[page * kWordsPerPage], WordOf(1, page * kWordsPerPage)) << "another state's page " << page;
+    }
+  }
+  EXPECT_GT(gone, 0u) << "eight versions of 16 MiB cannot be in 64 MiB";
+  EXPECT_GT(lost, 0);
+  const auto next = observer->Next(first, DeadlineAfterMs(kPatienceMs));
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_EQ(*next, 8u);
+  EXPECT_EQ(FirstWrong(first, kCount, 8), kCount) << "lost pages are tried again";
+}
+
+// A server that takes nothing for a while.
+TEST(PublishTroubleTest, AVersionIsGivenUpSoThatTheProgramGoesOn) {
+  TestPool servers(1, 256 * kMiB);
+  Mutex mu;
+  std::vector<std::unique_ptr<FaultyRelay>> relays;
+  MemoryOptions options = OptionsFor(servers.Options());
+  options.publish_patience_ms = 50;
+  options.pool.reroute_data_for_test = [&](size_t, const Endpoint& target) {
+    MutexLock lock(&mu);
+    relays.push_back(std::make_unique<FaultyRelay>(target, 1));
+    return relays.back()->endpoint();
+  };
+  const auto hold = [&](bool held) {
+    MutexLock lock(&mu);
+    for (auto& relay : relays) relay->Hold(held);
+  };
+  constexpr uint64_t kPages = 4'096;
+  auto producer = OpenMemory(options);
+  auto observer = OpenMemory(OptionsFor(servers.Options()));
+  uint64_t* const words = MapWords(producer.get(), "field", kPages * kPageBytes);
+  const auto write_all = [&](uint64_t seed) {
+    for (uint64_t page = 0; page < kPages; ++page) words[page * kWordsPerPage] = seed + page;
+  };
+  write_all(1);
+  uint64_t good = 0;
+  // On a slow machine the first may be given up as well.
+  ASSERT_TRUE(PollUntil(DeadlineAfterMs(kPatienceMs), 1, [&] {
+    good = Publish(producer.get(), {words});
+    return AwaitPublished(producer.get(), words).ok();
+  }));
+  hold(true);
+  for (uint64_t page = 0; page < 64; ++page) words[page * kWordsPerPage] = 7;
+  const uint64_t bad = Publish(producer.get(), {words});
+  std::thread writer([&] { write_all(1'000'000); });  // needs more than the budget
+  const absl::Status status = AwaitPublished(producer.get(), words, bad);
+  hold(false);
+  writer.join();
+  ASSERT_FALSE(status.ok());
+  EXPECT_THAT(std::string(status.message()), HasSubstr("given up"));
+  const uint64_t* const seen = Observe(observer.get(), "field");
+  ASSERT_NE(seen, nullptr);
+  for (uint64_t page = 0; page < kPages; ++page) ASSERT_EQ(seen[page * kWordsPerPage], 1 + page);
+  EXPECT_EQ(observer->ObservedRecord(seen)->number, good);
+  for (uint64_t page = 0; page < kPages; ++page) ASSERT_EQ(words[page * kWordsPerPage], 1'000'000 + page);
+  ASSERT_TRUE(PollUntil(DeadlineAfterMs(kPatienceMs), 1, [&] {
+    Publish(producer.get(), {words});
+    return AwaitPublished(producer.get(), words).ok();
+  }));
+  ASSERT_TRUE(observer->Next(seen, DeadlineAfterMs(kPatienceMs)).ok());
+  for (uint64_t page = 0; page < kPages; ++page) ASSERT_EQ(seen[page * kWordsPerPage], 1'000'000 + page);
+}
+
+TEST_F(PublishTest, UnmappingFlushingAndPinnedPagesInTheMiddle) {
+  constexpr uint64_t kBytes = 2 * kMiB, kCount = kBytes / 8;
+  auto producer = Open(8 * kMiB);
+  auto observer = Open();
+  uint64_t* words = MapWords(producer.get(), "field", kBytes, /*keep=*/true);
+  ASSERT_TRUE(producer->Pin(words, 64 * kPageBytes).ok());
+  Fill(words, kCount, 1);
+  Publish(producer.get(), {words});
+  Fill(words, kCount, 2);
+  ASSERT_TRUE(producer->Flush(words, kBytes).ok());
+  ASSERT_TRUE(AwaitPublished(producer.get(), words).ok()) << "a flush has waited for it";
+  const uint64_t* const seen = Observe(observer.get(), "field");
+  ASSERT_NE(seen, nullptr);
+  ASSERT_TRUE(observer->Pin(const_cast<uint64_t*>(seen), 64 * kPageBytes).ok());
+  EXPECT_EQ(FirstWrong(seen, kCount, 1), kCount);
+  Publish(producer.get(), {words});
+  ASSERT_TRUE(producer->Unmap(words).ok());  // waits for the version
+  ASSERT_TRUE(observer->Next(seen, DeadlineAfterMs(kPatienceMs)).ok());
+  EXPECT_EQ(FirstWrong(seen, kCount, 2), kCount);
+  // The next owner goes on with the numbers.
+  auto base = producer->Map({.name = "field", .kind = MapKind::kAttach, .keep = true});
+  ASSERT_TRUE(base.ok()) << base.status();
+  words = reinterpret_cast<uint64_t*>(*base);
+  words[0] = 3;
+  EXPECT_EQ(Publish(producer.get(), {words}), 3u);
+  ASSERT_TRUE(AwaitPublished(producer.get(), words).ok());
+  ASSERT_TRUE(observer->Next(seen, DeadlineAfterMs(kPatienceMs)).ok());
+  EXPECT_EQ(seen[0], 3u);
+  EXPECT_EQ(seen[1], WordOf(2, 1));
+  ASSERT_TRUE(producer->DropVersion(words, 3).ok());
+  EXPECT_TRUE(absl::IsNotFound(producer->DropVersion(words, 3)));
+  EXPECT_EQ(seen[0], 3u) << "who observes it has it";
+}
+
+TEST_F(PublishTest, WhatCannotBePublishedIsRefused) {
+  auto producer = Open();
+  auto nameless = producer->Map({.length = kMiB});
+  ASSERT_TRUE(nameless.ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(producer->Publish({.bases = {*nameless}, .header_json = ""}).status()));
+  uint64_t* const words = MapWords(producer.get(), "field", kMiB);
+  words[0] = 1;
+  EXPECT_TRUE(absl::IsInvalidArgument(AwaitPublished(producer.get(), words)));
+  EXPECT_TRUE(absl::IsInvalidArgument(producer->Publish({.bases = {words, words}, .header_json = ""}).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(producer->Publish({.bases = {}, .header_json = ""}).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(producer->Publish({.bases = {words}, .header_json = "{"}).status()));
+  const std::string long_header = absl::StrCat("\"", std::string(60'000, 'x'), "\"");
+  EXPECT_TRUE(absl::IsInvalidArgument(producer->Publish({.bases = {words}, .header_json = long_header}).status()));
+  const auto version = producer->Publish({.bases = {words}, .step = 9, .header_json = R"({"dims":[1,2]})"});
+  ASSERT_TRUE(version.ok()) << version.status();
+  EXPECT_TRUE(absl::IsInvalidArgument(AwaitPublished(producer.get(), words, *version + 1)));
+  ASSERT_TRUE(AwaitPublished(producer.get(), words, *version).ok());
+  auto observer = Open();
+  const uint64_t* const seen = Observe(observer.get(), "field", *version);
+  ASSERT_NE(seen, nullptr);
+  EXPECT_TRUE(absl::IsInvalidArgument(observer->Publish({.bases = {seen}, .header_json = ""}).status()));
+  EXPECT_EQ(observer->ObservedRecord(seen)->header_json, R"({"dims":[1,2]})");
+  EXPECT_EQ(observer->ObservedRecord(seen)->step, 9u);
+  EXPECT_EQ(producer->ObservedRecord(words), nullptr);
+  EXPECT_TRUE(absl::IsNotFound(observer->Observe("field", *version + 5, false).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(producer->Next(words, MonotonicNs()).status()));
+  uint64_t* const taken = MapWords(producer.get(), "other.versions", kMiB);
+  ASSERT_NE(taken, nullptr);
+  uint64_t* const other = MapWords(producer.get(), "other", kMiB);
+  EXPECT_TRUE(absl::IsAlreadyExists(producer->Publish({.bases = {other}, .header_json = ""}).status()));
+}
+
+// --- A producer that is killed: it is this program again.
+
+constexpr const char* kProducerEnv = "NRAM_PUBLISH_TEST_SERVERS";
+constexpr uint64_t kKilledBytes = 4 * kMiB;
+
+int RunProducer(const std::string& servers) {
+  PoolOptions pool;
+  pool.servers = *ParsePoolSpec(servers);
+  pool.lease_ttl_ms = 1'000;
+  auto memory = OpenMemory(OptionsFor(pool));
+  uint64_t* const words = MapWords(memory.get(), "field", kKilledBytes, /*keep=*/true);
+  if (words == nullptr) return 1;
+  for (uint64_t round = 1;; ++round) {
+    Fill(words, kKilledBytes / 8, round);
+    if (Publish(memory.get(), {words}) != round) return 2;
+  }
+}
+
+TEST_F(PublishTest, AProducerThatIsKilledLeavesAWholeVersion) {
+  std::string servers;
+  for (const Endpoint& server : servers_.Options().servers) {
+    absl::StrAppend(&servers, servers.empty() ? "" : ",", server.ToString());
+  }
+  constexpr uint64_t kCount = kKilledBytes / 8;
+  auto observer = Open(16 * kMiB);
+  std::mt19937_64 random(TestSeed());
+  setenv(kProducerEnv, servers.c_str(), 1);
+  auto child = Subprocess::Start({"/proc/self/exe"});
+  unsetenv(kProducerEnv);
+  ASSERT_TRUE(child.ok()) << child.status();
+  absl::StatusOr<Observed> observed;
+  ASSERT_TRUE(PollUntil(DeadlineAfterMs(kPatienceMs), 5, [&] {
+    observed = observer->Observe("field", 0, false);
+    return observed.ok();
+  })) << observed.status();
+  const auto* const seen = reinterpret_cast<const uint64_t*>(observed->bases[0]);
+  uint64_t version = observed->version;
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_EQ(FirstWrong(seen, kCount, version), kCount) << "version " << version;
+    const auto next = observer->Next(seen, DeadlineAfterMs(kPatienceMs));
+    ASSERT_TRUE(next.ok()) << next.status();
+    version = *next;
+  }
+  child->Kill();
+  while (true) {
+    ASSERT_EQ(FirstWrong(seen, kCount, version), kCount) << "version " << version;
+    const auto next = observer->Next(seen, MonotonicNs());
+    if (!next.ok()) break;
+    version = *next;
+  }
+  // The next owner has to wait for the end of the lease.
+  auto owner = Open();
+  absl::StatusOr<std::byte*> base;
+  ASSERT_TRUE(PollUntil(DeadlineAfterMs(kPatienceMs), 50, [&] {
+    base = owner->Map({.name = "field", .kind = MapKind::kAttach, .keep = true});
+    return base.ok();
+  })) << base.status();
+  auto* const words = reinterpret_cast<uint64_t*>(*base);
+  Fill(words, kCount, 1'000);
+  const uint64_t later = Publish(owner.get(), {words});
+  EXPECT_GT(later, version);
+  ASSERT_TRUE(AwaitPublished(owner.get(), words).ok());
+  ASSERT_EQ(FirstWrong(seen, kCount, version), kCount) << "version " << version;
+  const auto next = observer->Next(seen, DeadlineAfterMs(kPatienceMs));
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_EQ(*next, later);
+  EXPECT_EQ(FirstWrong(seen, kCount, 1'000), kCount);
+}
+
+}  // namespace
+}  // namespace nram
+
+int main(int argc, char** argv) {
+  if (const char* const servers = getenv(nram::kProducerEnv); servers != nullptr) return nram::RunProducer(servers);
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
