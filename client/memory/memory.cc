@@ -96,6 +96,8 @@ absl::Status Memory::Start() {
   NRAM_ASSIGN_OR_RETURN(
       residency_, Residency::New(options_.policy, limit_pages, window_pages, most / options_.page_bytes, &index_));
   NRAM_ASSIGN_OR_RETURN(sums_, ChunkSums::New(options_.page_bytes, limit_pages));
+  NRAM_ASSIGN_OR_RETURN(copies_, BoundCopies::New(options_.page_bytes, most / options_.page_bytes, &publish_gate_,
+                                                  userfault_.get(), residency_.get(), sums_.get(), &counters_));
   PageInOptions in;
   in.page_bytes = options_.page_bytes;
   in.window_pages = window_pages;
@@ -103,8 +105,8 @@ absl::Status Memory::Start() {
   in.buffers = BudgetShape::kBuffers;
   in.timeout_ms = options_.pool.io_timeout_ms;
   in.on_loss = options_.on_loss;
-  NRAM_ASSIGN_OR_RETURN(
-      page_in_, PageIn::New(in, &publish_gate_, userfault_.get(), &index_, residency_.get(), sums_.get(), &counters_));
+  NRAM_ASSIGN_OR_RETURN(page_in_, PageIn::New(in, &publish_gate_, userfault_.get(), &index_, residency_.get(),
+                                              sums_.get(), copies_.get(), &counters_));
   advice_ = std::make_unique<Advice>(options_.pool.io_timeout_ms, &publish_gate_, userfault_.get(), residency_.get(),
                                      sums_.get(), page_in_.get(), &counters_);
   budget_ = std::make_unique<Budget>(shape, options_.budget_bytes, most, residency_.get(), sums_.get(), page_in_.get(),
@@ -115,7 +117,7 @@ absl::Status Memory::Start() {
                                     .patience_ms = options_.publish_patience_ms,
                                     .seal_patience_ms = 4 * options_.publish_patience_ms};
   publisher_ = std::make_unique<Publisher>(publishing, pool_.get(), &publish_gate_, userfault_.get(), residency_.get(),
-                                           sums_.get(), &counters_);
+                                           sums_.get(), copies_.get(), &counters_);
   observer_ =
       std::make_unique<Observer>(options_.pool.io_timeout_ms, pool_.get(), &index_, page_in_.get(), advice_.get());
   stop_fd_ = UniqueFd(eventfd(0, EFD_CLOEXEC));

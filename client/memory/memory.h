@@ -171,6 +171,7 @@ class Memory {
   SegmentIndex index_;
   std::unique_ptr<Residency> residency_;
   std::unique_ptr<ChunkSums> sums_;
+  std::unique_ptr<BoundCopies> copies_;
   std::unique_ptr<PageIn> page_in_;
   std::unique_ptr<Advice> advice_;
   std::unique_ptr<Budget> budget_;

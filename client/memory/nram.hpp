@@ -162,6 +162,22 @@ class Array {
     return array;
   }
 
+  // A published version (NRAM_VERSION_NEWEST, or a number) of what has that name: its elements stay as they are until
+  // Next(). Array<const T> alone. Throws std::system_error: ENOENT if there is none, EIO if it is gone.
+  static Array Observe(Memory& memory, const char* name, std::uint64_t version = NRAM_VERSION_NEWEST,
+                       std::size_t count = 0) {
+    static_assert(std::is_const_v<T>, "what is observed is only read: Array<const T>");
+    void* const address = nram_observe(memory.get(), name, version, nullptr);
+    if (address == nullptr) internal::ThrowLastError();
+    Array array;
+    array.handle_ = memory.get();
+    array.data_ = static_cast<T*>(address);
+    const std::size_t most = nram_length(array.handle_, address) / sizeof(T);
+    if (count > most) throw std::out_of_range("nram::memory::Array: the version has fewer elements");
+    array.size_ = count != 0 ? count : most;
+    return array;
+  }
+
   Array(Array&& other) noexcept
       : handle_(std::exchange(other.handle_, nullptr)),
         data_(std::exchange(other.data_, nullptr)),
@@ -217,6 +233,36 @@ class Array {
     count = Checked(first, count);
     if (count == 0) return;
     if (nram_flush(handle_, Address(first), count * sizeof(T)) != 0) internal::ThrowLastError();
+  }
+
+  // Makes what is there now a version, as nram_publish() does, and returns its number; with others: nram_publish_all().
+  // Throws std::system_error: EINVAL if the array has no name, EIO.
+  std::uint64_t Publish() const {
+    std::uint64_t version = 0;
+    if (nram_publish(handle_, data_, &version) != 0) internal::ThrowLastError();
+    return version;
+  }
+  // Waits until the version (0: the last) can be observed; false after the timeout. Throws std::system_error: EIO if it
+  // could not be published.
+  bool AwaitPublished(std::uint64_t version, std::uint32_t timeout_ms) const {
+    if (nram_published(handle_, data_, version, timeout_ms) == 0) return true;
+    if (errno != ETIMEDOUT) internal::ThrowLastError();
+    return false;
+  }
+  // Of an observed array: goes on to the newest version as soon as there is a newer one, and returns its number; 0
+  // after the timeout. Pages that are the same stay here. Nobody may use the elements meanwhile. Throws
+  // std::system_error.
+  std::uint64_t Next(std::uint32_t timeout_ms) {
+    std::uint64_t version = 0;
+    if (nram_next(handle_, Address(0), timeout_ms, &version) == 0) return version;
+    if (errno != ETIMEDOUT) internal::ThrowLastError();
+    return 0;
+  }
+  // Its producer's words about the observed version, JSON or ""; valid until Next(). Throws std::system_error.
+  const char* VersionHeader() const {
+    const char* const header = nram_version_header(handle_, data_);
+    if (header == nullptr) internal::ThrowLastError();
+    return header;
   }
 
  private:

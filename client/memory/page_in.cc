@@ -11,8 +11,8 @@ namespace nram {
 
 absl::StatusOr<std::unique_ptr<PageIn>> PageIn::New(PageInOptions options, PublishGate* gate, Userfault* userfault,
                                                     SegmentIndex* index, Residency* residency, ChunkSums* sums,
-                                                    Counters* counters) {
-  auto in = std::unique_ptr<PageIn>(new PageIn(options, gate, userfault, index, residency, sums, counters));
+                                                    BoundCopies* copies, Counters* counters) {
+  auto in = std::unique_ptr<PageIn>(new PageIn(options, gate, userfault, index, residency, sums, copies, counters));
   NRAM_ASSIGN_OR_RETURN(in->zeros_, Mapping::Anonymous(options.most_window_pages * options.page_bytes));
   const AheadOptions ahead{options.page_bytes, options.window_pages, options.most_window_pages, options.buffers,
                            options.timeout_ms};
@@ -21,13 +21,14 @@ absl::StatusOr<std::unique_ptr<PageIn>> PageIn::New(PageInOptions options, Publi
 }
 
 PageIn::PageIn(const PageInOptions& options, PublishGate* gate, Userfault* userfault, SegmentIndex* index,
-               Residency* residency, ChunkSums* sums, Counters* counters)
+               Residency* residency, ChunkSums* sums, BoundCopies* copies, Counters* counters)
     : page_bytes_(options.page_bytes),
       timeout_ms_(options.timeout_ms),
       userfault_(userfault),
       index_(index),
       residency_(residency),
       sums_(sums),
+      copies_(copies),
       counters_(counters),
       streams_(options.window_pages),
       placer_(options.page_bytes, options.on_loss, gate, userfault, residency, sums, counters) {}
@@ -67,15 +68,21 @@ void PageIn::Handle(const Userfault::Fault& fault, std::byte* buffer) {
       case PageState::kDirtyEmpty:
       case PageState::kDirty:
       case PageState::kDirtyNoted:
+      case PageState::kDirtyCopied:
       case PageState::kLost:
         // Answered already.
         userfault_->Wake(segment->address(page), page_bytes_);
         answered = true;
         break;
-      case PageState::kWriting:
       case PageState::kBoundEmpty:
       case PageState::kBound:
       case PageState::kBoundNoted:
+        if (fault.write_protected && CopyBound(segment, page, state)) {
+          answered = true;
+          break;
+        }
+        [[fallthrough]];
+      case PageState::kWriting:
         if (fault.write_protected) {
           answered = word.WaitFor(state);
         } else {
@@ -178,6 +185,18 @@ bool PageIn::LetWrite(const SegmentRef& segment, uint64_t page) {
   }
   if (count > 0) Counters::Add(&counters_->write_faults, 1);
   return count > 0;
+}
+
+bool PageIn::CopyBound(const SegmentRef& segment, uint64_t page, PageState state) {
+  if (!copies_->Copy(segment, page, state)) return false;
+  Counters::Add(&counters_->write_faults, 1);
+  // Whoever writes in order has the next ones at once.
+  const Run run = streams_.OnFirstWrite(*segment.get(), page);
+  for (uint64_t i = 1; i < run.count; ++i) {
+    const PageState next = segment->word(run.at(i)).state();
+    if (!IsBound(next) || !copies_->Copy(segment, run.at(i), next)) break;
+  }
+  return true;
 }
 
 void PageIn::Retry(const SegmentRef& segment, uint64_t first, uint64_t count) {

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "base/mapping.h"
 #include "client/memory/ahead_windows.h"
+#include "client/memory/bound_copies.h"
 #include "client/memory/chunk_sums.h"
 #include "client/memory/counters.h"
 #include "client/memory/page_placer.h"
@@ -32,7 +33,7 @@ class PageIn {
  public:
   static absl::StatusOr<std::unique_ptr<PageIn>> New(PageInOptions options, PublishGate* gate, Userfault* userfault,
                                                      SegmentIndex* index, Residency* residency, ChunkSums* sums,
-                                                     Counters* counters);
+                                                     BoundCopies* copies, Counters* counters);
   // Blocks until the fault is answered, or somebody else is going to answer it; at most for the timeout. `buffer`: of a
   // page.
   void Handle(const Userfault::Fault& fault, std::byte* buffer);
@@ -53,12 +54,13 @@ class PageIn {
 
  private:
   PageIn(const PageInOptions& options, PublishGate* gate, Userfault* userfault, SegmentIndex* index,
-         Residency* residency, ChunkSums* sums, Counters* counters);
+         Residency* residency, ChunkSums* sums, BoundCopies* copies, Counters* counters);
 
   // Each answers a fault, or returns false if the page's state has changed meanwhile.
   bool FillZeros(const SegmentRef& segment, uint64_t page, bool write, int64_t deadline_ns);
   bool Fetch(const SegmentRef& segment, uint64_t page, bool write, std::byte* page_buffer, int64_t deadline_ns);
   bool LetWrite(const SegmentRef& segment, uint64_t page);
+  bool CopyBound(const SegmentRef& segment, uint64_t page, PageState state);
 
   // Reads claimed pages and takes budget for them. A window is given up sooner than a page.
   absl::Status Read(const SegmentRef& segment, const Run& run, std::byte* to, int64_t deadline_ns);
@@ -69,6 +71,7 @@ class PageIn {
   SegmentIndex* const index_;
   Residency* const residency_;
   ChunkSums* const sums_;
+  BoundCopies* const copies_;
   Counters* const counters_;
   Streams streams_;
   PagePlacer placer_;

@@ -19,6 +19,9 @@ namespace nram {
 //               |                                     ^
 //               v a publication's flip                |
 //            kBoundEmpty, kBound, kBoundNoted --------+
+//               | first write, by way of kBusy
+//               v
+//            kDirtyCopied ---> kDirty
 //
 // A bound page is of a version that is being published (publisher.h): it goes to servers before anything that was
 // written later. What is dirty in its segment meanwhile was written after the flip, and stays until the seal.
@@ -41,6 +44,7 @@ enum class PageState : uint8_t {
   kBoundEmpty = 10,
   kBound = 11,
   kBoundNoted = 12,
+  kDirtyCopied = 13,  // here, writable; a copy of what it had at the flip is on its way to servers, and goes first
 };
 
 // A state and what goes with it.
@@ -101,7 +105,7 @@ static_assert(sizeof(PageWord) == 1);
 
 inline bool IsBound(PageState state) { return state >= PageState::kBoundEmpty && state <= PageState::kBoundNoted; }
 inline bool IsResident(PageState state) {
-  return (state >= PageState::kCleanEmpty && state <= PageState::kWriting) || IsBound(state);
+  return (state >= PageState::kCleanEmpty && state <= PageState::kWriting) || state >= PageState::kBoundEmpty;
 }
 inline bool IsClean(PageState state) { return state == PageState::kClean || state == PageState::kCleanEmpty; }
 inline bool IsDirty(PageState state) { return state >= PageState::kDirtyEmpty && state <= PageState::kDirtyNoted; }

@@ -55,10 +55,14 @@ class ABSL_LOCKABLE PublishGate {
   }
   // Blocks while the segment is being published. DEADLINE_EXCEEDED.
   absl::Status AwaitSealed(const Segment& segment, int64_t deadline_ns) {
-    if (!segment.publishing) return absl::OkStatus();
+    if (!segment.publishable) return absl::OkStatus();
     MutexLock lock(&turns_mu_);
-    while (segment.publishing) {
-      if (!changed_.WaitUntil(&turns_mu_, deadline_ns) && segment.publishing) return TooLong();
+    const auto is_published = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(turns_mu_) {
+      const auto it = turns_.find(&segment);
+      return it != turns_.end() && it->second.published;
+    };
+    while (is_published()) {
+      if (!changed_.WaitUntil(&turns_mu_, deadline_ns) && is_published()) return TooLong();
     }
     return absl::OkStatus();
   }

@@ -33,13 +33,14 @@ std::string Quoted(const std::string& name) { return absl::StrCat("\"", Printabl
 }  // namespace
 
 Publisher::Publisher(const PublisherOptions& options, Pool* pool, PublishGate* gate, Userfault* userfault,
-                     Residency* residency, ChunkSums* sums, Counters* counters)
+                     Residency* residency, ChunkSums* sums, BoundCopies* copies, Counters* counters)
     : options_(options),
       pool_(pool),
       gate_(gate),
       userfault_(userfault),
       residency_(residency),
       sums_(sums),
+      copies_(copies),
       counters_(counters) {
   const SignalsBlocked quiet;
   thread_ = std::thread([this] { Run(); });
@@ -312,7 +313,12 @@ absl::Status Publisher::Execute(Job* job) {
   {
     PageOut out(gate_, userfault_, residency_, sums_, counters_, kLanes);
     status = Send(job, &out);
-    if (!status.ok()) GiveUp(job);
+    if (!status.ok()) {
+      GiveUp(job);
+      copies_->GiveUp();
+    }
+    CHECK(copies_->idle());
+    copies_->Trim();
   }
   if (status.ok()) status = Seal(job);
   gate_->EndPublish(job->request.segments);
@@ -361,26 +367,27 @@ absl::Status Publisher::Send(Job* job, PageOut* out) {
     uint64_t page = 0;
     while (segment->bound_pages > 0) {
       if (IsStalled(job, options_.patience_ms)) return Stalled();
-      if (SendSome(segment, &page, out)) {
-        if (absl::Status failed = out->TakeError(); !failed.ok()) return failed;
-        continue;
-      }
-      page = 0;  // some may have come back
-      if (!out->idle()) {
-        out->WaitAny(DeadlineAfterMs(kTickMs));
-      } else {
-        // The evictor has the last ones.
-        const uint32_t seen = segment->ended.Prepare();
-        if (segment->bound_pages == 0) {
-          segment->ended.Cancel();
-        } else {
-          segment->ended.WaitUntil(seen, DeadlineAfterMs(kTickMs));
-        }
+      // Copies first: they make room for others.
+      NRAM_RETURN_IF_ERROR(copies_->Pump());
+      if (!SendSome(segment, &page, out)) {
+        page = 0;  // some may have come back
+        AwaitSome(segment.get(), out);
       }
       if (absl::Status failed = out->TakeError(); !failed.ok()) return failed;
     }
   }
   return absl::OkStatus();
+}
+
+void Publisher::AwaitSome(Segment* segment, PageOut* out) {
+  if (!out->idle()) return out->WaitAny(DeadlineAfterMs(kTickMs));
+  // The evictor has the last ones, or they are copies.
+  const uint32_t seen = segment->ended.Prepare();
+  if (segment->bound_pages == 0 || copies_->HasDone()) {
+    segment->ended.Cancel();
+  } else {
+    segment->ended.WaitUntil(seen, DeadlineAfterMs(kTickMs));
+  }
 }
 
 absl::Status Publisher::Seal(Job* job) {

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/sync.h"
+#include "client/memory/bound_copies.h"
 #include "client/memory/chunk_sums.h"
 #include "client/memory/counters.h"
 #include "client/memory/page_out.h"
@@ -40,15 +41,15 @@ struct PublishRequest {
 };
 
 // Makes versions of mapped memory, one at a time (adr/0019). Publish fixes what is there: dirty pages become bound. A
-// thread sends them; when servers have all of them, they seal the version, and a record says that it is there.
-// Thread-safe.
+// thread sends them, or copies that the program has made them leave behind (bound_copies.h); when servers have all of
+// them, they seal the version, and a record says that it is there. Thread-safe.
 class Publisher {
  public:
   static constexpr uint32_t kSegmentsMax = 64;
 
   // All outlive it.
   Publisher(const PublisherOptions& options, Pool* pool, PublishGate* gate, Userfault* userfault, Residency* residency,
-            ChunkSums* sums, Counters* counters);
+            ChunkSums* sums, BoundCopies* copies, Counters* counters);
   // Every segment must have been forgotten.
   ~Publisher();
 
@@ -103,6 +104,8 @@ class Publisher {
   // Of the thread.
   absl::Status Execute(Job* job);
   absl::Status Send(Job* job, PageOut* out);
+  // Waits until some of the segment's bound pages have gone.
+  void AwaitSome(Segment* segment, PageOut* out);
   // Sends some bound pages of the segment from *page on, and moves that. False: there are none.
   bool SendSome(const SegmentRef& segment, uint64_t* page, PageOut* out);
   absl::Status Seal(Job* job);
@@ -122,6 +125,7 @@ class Publisher {
   Userfault* const userfault_;
   Residency* const residency_;
   ChunkSums* const sums_;
+  BoundCopies* const copies_;
   Counters* const counters_;
 
   Mutex mu_;

@@ -2,7 +2,7 @@
 
 import ctypes
 import os
-from ctypes import POINTER, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 
 SONAME = "libnram-core.so.0"
 
@@ -21,6 +21,8 @@ BUDGET_AUTO = 2**64 - 1
 MAP_READ_ONLY = 1
 MAP_ATTACH = 2
 MAP_KEEP = 4
+VERSION_KEEP = {"with_owner": 0, "until_dropped": 1}
+MAPPINGS_MAX = 64  # of one version
 
 
 class Options(ctypes.Structure):
@@ -68,6 +70,20 @@ class Stats(ctypes.Structure):
     ]
 
 
+class PublishOptions(ctypes.Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("keep", c_int),
+        ("history", c_uint32),
+        ("step", c_uint64),
+        ("header", c_char_p),
+    ]
+
+
+class VersionInfo(ctypes.Structure):
+    _fields_ = [("size", c_size_t), ("version", c_uint64), ("step", c_uint64), ("time_ns", c_int64)]
+
+
 FUNCTIONS = {
     "nram_open": (c_void_p, [c_char_p, POINTER(Options)]),
     "nram_close": (c_int, [c_void_p]),
@@ -80,6 +96,20 @@ FUNCTIONS = {
     "nram_prefetch": (c_int, [c_void_p, c_void_p, c_size_t]),
     "nram_flush": (c_int, [c_void_p, c_void_p, c_size_t]),
     "nram_get_stats": (c_int, [c_void_p, POINTER(Stats)]),
+    "nram_publish_all": (
+        c_int,
+        [c_void_p, POINTER(c_void_p), c_size_t, POINTER(PublishOptions), POINTER(c_uint64)],
+    ),
+    "nram_published": (c_int, [c_void_p, c_void_p, c_uint64, c_uint32]),
+    "nram_drop_version": (c_int, [c_void_p, c_void_p, c_uint64]),
+    "nram_observe": (c_void_p, [c_void_p, c_char_p, c_uint64, POINTER(c_uint64)]),
+    "nram_observe_all": (
+        c_int,
+        [c_void_p, c_char_p, c_uint64, POINTER(c_void_p), POINTER(c_size_t), POINTER(c_uint64)],
+    ),
+    "nram_next": (c_int, [c_void_p, c_void_p, c_uint32, POINTER(c_uint64)]),
+    "nram_version_header": (c_char_p, [c_void_p, c_void_p]),
+    "nram_get_version_info": (c_int, [c_void_p, c_void_p, POINTER(VersionInfo)]),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import gc
+import json
 import math
 import operator
 import os
@@ -66,6 +67,12 @@ def _budget(value):
     if size in (0, _library.BUDGET_AUTO):
         raise ValueError('budget: 4M or more, "auto", or None for $NRAM_BUDGET, else 256 MiB')
     return size, 0, 0
+
+
+def _milliseconds(seconds):
+    if not 0 <= seconds <= 4_000_000:
+        raise ValueError(f"timeout: {seconds} is not in 0 to 4,000,000 seconds")
+    return int(seconds * 1_000)
 
 
 def _choice(value, choices, what):
@@ -172,6 +179,26 @@ class _Region(Resource):
         self.let_go(self.owner_key)
 
 
+def _publish(pool, mappings, keep, history, step, header):
+    mappings = list(mappings)
+    options = _library.PublishOptions(size=ctypes.sizeof(_library.PublishOptions))
+    options.keep = _choice(keep, _library.VERSION_KEEP, "keep")
+    options.history = _integer(history, "history", 32)
+    options.step = _integer(step, "step")
+    options.header = None if header is None else json.dumps(header).encode()
+    addresses = (ctypes.c_void_p * len(mappings))(*[mapping.address for mapping in mappings])
+    version = ctypes.c_uint64()
+    holds = [Hold(mapping._region, CALL) for mapping in mappings]
+    try:
+        _check(
+            _c.nram_publish_all(pool.pointer, addresses, len(mappings), ctypes.byref(options), ctypes.byref(version))
+        )
+    finally:
+        for hold in holds:
+            hold.release()
+    return version.value
+
+
 def _close(resource):
     try:
         resource.close()
@@ -251,6 +278,51 @@ class Memory:
                 raise _error()
             length = length or _c.nram_length(self._pool.pointer, address)
             return Mapping(_Region(self._pool, address, length, bool(name) and not read_only), bool(read_only))
+
+    def publish(self, mappings, *, keep="with_owner", history=2, step=0, header=None) -> int:
+        """Makes what these mappings hold now one version, and returns its number. Observers find it by the first one's
+        name. Returns when the state is fixed: write on; only what was changed travels, and an earlier version is
+        waited for. See Mapping.published().
+
+        keep     "with_owner", or "until_dropped": the version outlives this program, if its mapping does
+        history  published versions that stay, this one included, besides those that are observed
+        step     the program's own count
+        header   what json.dumps() takes: names, shapes, whatever observers want to know
+        """
+        self._check_open()
+        return _publish(self._pool, mappings, keep, history, step, header)
+
+    def observe(self, name, version=0) -> Mapping:
+        """Maps a published version (0: the newest) of the mapping of that name, read-only: it stays as it is until
+        Mapping.next(). ENOENT: there is none (yet). EIO: it is gone."""
+        self._check_open()
+        with Hold(self._pool, CALL):
+            address = _c.nram_observe(self._pool.pointer, _text(name, "name"), _integer(version, "version"), None)
+            if not address:
+                raise _error()
+            return self._observed(address)
+
+    def observe_all(self, name, version=0) -> list[Mapping]:
+        """The same with all mappings of the version, in the order of publish(). They go on together."""
+        self._check_open()
+        addresses = (ctypes.c_void_p * _library.MAPPINGS_MAX)()
+        count = ctypes.c_size_t(_library.MAPPINGS_MAX)
+        with Hold(self._pool, CALL):
+            _check(
+                _c.nram_observe_all(
+                    self._pool.pointer,
+                    _text(name, "name"),
+                    _integer(version, "version"),
+                    addresses,
+                    ctypes.byref(count),
+                    None,
+                )
+            )
+            return [self._observed(address) for address in addresses[: count.value]]
+
+    def _observed(self, address):
+        length = _c.nram_length(self._pool.pointer, address)
+        return Mapping(_Region(self._pool, address, length, False), True)
 
     def set_budget(self, budget):
         """Changes the budget (bytes, or text as "512M"), or its ceiling if it follows the machine. Returns at once:
@@ -378,6 +450,71 @@ class Mapping:
     def flush(self, offset=0, length=None):
         """Writes back what was written in a range; when it returns, the servers have it, and readers can see it."""
         self._call(_c.nram_flush, offset, length)
+
+    def publish(self, *, keep="with_owner", history=2, step=0, header=None) -> int:
+        """Memory.publish() of this mapping alone."""
+        return _publish(self._region.pool, [self], keep, history, step, header)
+
+    def published(self, version=0, timeout=None) -> bool:
+        """Waits until the version (0: the last) can be observed; False: not within `timeout` seconds (None: as long as
+        it takes). EIO: it could not be published."""
+        version = _integer(version, "version")
+        while True:
+            milliseconds = 1_000 if timeout is None else _milliseconds(timeout)
+            with Hold(self._region, CALL):
+                if _c.nram_published(self._region.pool.pointer, self.address, version, milliseconds) == 0:
+                    return True
+                if ctypes.get_errno() != errno.ETIMEDOUT:
+                    raise _error()
+            if timeout is not None:
+                return False
+
+    def drop_version(self, version):
+        """The published version is not there from now on; who observes it keeps it. ENOENT: it is not there."""
+        with Hold(self._region, CALL):
+            _check(_c.nram_drop_version(self._region.pool.pointer, self.address, _integer(version, "version")))
+
+    def next(self, timeout=0.0):
+        """Of an observed mapping: goes on to the newest version as soon as there is a newer one, and returns its
+        number; None after `timeout` seconds. Arrays and memoryviews show it then; no other thread may read them
+        meanwhile. Pages that are the same stay here. EBUSY: the newer version has other mappings: observe it anew."""
+        version = ctypes.c_uint64()
+        with Hold(self._region, CALL):
+            if (
+                _c.nram_next(
+                    self._region.pool.pointer, self.address, _milliseconds(timeout), ctypes.byref(version)
+                )
+                == 0
+            ):
+                return version.value
+            if ctypes.get_errno() != errno.ETIMEDOUT:
+                raise _error()
+            return None
+
+    @property
+    def version(self) -> int:
+        """The number of the observed version. EINVAL: the mapping does not observe."""
+        return self._version_info().version
+
+    @property
+    def step(self) -> int:
+        """Its producer's count."""
+        return self._version_info().step
+
+    @property
+    def header(self):
+        """What its producer said of it, as json.loads() gives it; None: nothing."""
+        with Hold(self._region, CALL):
+            text = _c.nram_version_header(self._region.pool.pointer, self.address)
+            if text is None:
+                raise _error()
+            return json.loads(text) if text else None
+
+    def _version_info(self):
+        info = _library.VersionInfo(size=ctypes.sizeof(_library.VersionInfo))
+        with Hold(self._region, CALL):
+            _check(_c.nram_get_version_info(self._region.pool.pointer, self.address, ctypes.byref(info)))
+        return info
 
     def pin(self, offset=0, length=None):
         """Fetches a range and keeps it here. ENOSPC: more than half of the budget."""

@@ -1,0 +1,252 @@
+#include "client/memory/bound_copies.h"
+
+#include <glog/logging.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/status.h"
+
+namespace nram {
+namespace {
+
+// ThreadSanitizer does not see that the kernel stops who writes to a protected page.
+__attribute__((no_sanitize("thread"))) void CopyProtected(std::byte* to, const std::byte* from, size_t bytes) {
+  const auto* const words = reinterpret_cast<const uint64_t*>(from);
+  auto* const out = reinterpret_cast<uint64_t*>(to);
+  for (size_t i = 0; i < bytes / sizeof(uint64_t); ++i) out[i] = words[i];
+}
+
+bool IsZero(const std::byte* data, size_t bytes) {
+  return data[0] == std::byte{0} && memcmp(data, data + 1, bytes - 1) == 0;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<BoundCopies>> BoundCopies::New(size_t page_bytes, uint64_t most_pages, PublishGate* gate,
+                                                              Userfault* userfault, Residency* residency,
+                                                              ChunkSums* sums, Counters* counters) {
+  const uint64_t slots = std::clamp<uint64_t>(most_pages / kShare, 1, UINT32_MAX);
+  std::unique_ptr<BoundCopies> copies(new BoundCopies(page_bytes, slots, gate, userfault, residency, sums, counters));
+  NRAM_ASSIGN_OR_RETURN(copies->memory_, Mapping::Untouched(slots * page_bytes));
+  return copies;
+}
+
+BoundCopies::BoundCopies(size_t page_bytes, uint64_t slots, PublishGate* gate, Userfault* userfault,
+                         Residency* residency, ChunkSums* sums, Counters* counters)
+    : page_bytes_(page_bytes),
+      slots_(slots),
+      gate_(gate),
+      userfault_(userfault),
+      residency_(residency),
+      sums_(sums),
+      counters_(counters) {
+  for (size_t i = 0; i < kLanes; ++i) {
+    lanes_.push_back(std::make_unique<Lane>());
+    lanes_.back()->owner = this;
+    lanes_.back()->masks.resize(page_bytes / kPageBytes);
+  }
+}
+
+BoundCopies::~BoundCopies() { CHECK(idle()); }
+
+bool BoundCopies::TakeSlot(uint32_t* slot) {
+  {
+    MutexLock lock(&mu_);
+    if (used_ >= std::min(slots_, residency_->limit_pages() / kShare)) return false;
+    ++used_;
+    if (free_.empty()) {
+      *slot = fresh_++;
+    } else {
+      *slot = free_.back();
+      free_.pop_back();
+    }
+  }
+  if (residency_->TakeBudget(1, MonotonicNs()).ok()) return true;
+  MutexLock lock(&mu_);
+  --used_;
+  free_.push_back(*slot);
+  return false;
+}
+
+void BoundCopies::ReturnSlot(uint32_t slot) {
+  {
+    MutexLock lock(&mu_);
+    --used_;
+    free_.push_back(slot);
+  }
+  residency_->ReturnBudget(1);
+}
+
+bool BoundCopies::Copy(const SegmentRef& segment, uint64_t page, PageState state) {
+  PageWord& word = segment->word(page);
+  uint32_t slot = 0;
+  if (word.state() != state || !TakeSlot(&slot)) return false;
+  {
+    const GateShared lock(gate_);
+    // Bound pages are there only while the segment is being published.
+    if (!word.Change(state, PageState::kBusy)) {
+      ReturnSlot(slot);
+      return false;
+    }
+    CopyProtected(data(slot), segment->address(page), page_bytes_);
+    {
+      MutexLock waiting_lock(&mu_);
+      waiting_.push_back({segment.Share(), page, state, slot});
+    }
+    userfault_->Unprotect(segment->address(page), page_bytes_);
+    EndPage(segment.get(), page, PageState::kDirtyCopied, userfault_);
+  }
+  if (!word.Has(PageWord::kQueued) && !word.Has(PageWord::kPinned)) residency_->Enter(*segment.get(), page, 1);
+  return true;
+}
+
+void BoundCopies::FindMasks(Lane* lane) {
+  const std::byte* const from = data(lane->copy.slot);
+  const PageState was = UnboundOf(lane->copy.was);
+  if (was == PageState::kDirtyNoted) {
+    sums_->Take(lane->copy.segment->key(lane->copy.page), from, absl::MakeSpan(lane->masks));
+    return;
+  }
+  for (size_t i = 0; i < lane->masks.size(); ++i) {
+    lane->masks[i] = kAllChunks;
+    // Zeros that no server has need not go there.
+    for (size_t chunk = 0; was == PageState::kDirtyEmpty && chunk < kChunksPerPage; ++chunk) {
+      if (IsZero(from + i * kPageBytes + chunk * kChunkBytes, kChunkBytes)) lane->masks[i] &= ~(1u << chunk);
+    }
+  }
+}
+
+void BoundCopies::Send(Lane* lane) {
+  uint64_t chunks = 0;
+  for (const ChunkMask mask : lane->masks) chunks += static_cast<uint64_t>(std::popcount(mask));
+  if (chunks == 0) return End(&lane->copy);
+  lane->busy = true;
+  lane->done = false;
+  Counters::Add(&counters_->written_bytes, chunks * kChunkBytes);
+  Segment* const segment = lane->copy.segment.get();
+  const uint64_t offset = lane->copy.page * page_bytes_;
+  const absl::Span<const std::byte> from(data(lane->copy.slot), page_bytes_);
+  const auto on_done = [](Io*, void* context) {
+    auto* const ended = static_cast<Lane*>(context);
+    BoundCopies* const owner = ended->owner;
+    MutexLock lock(&owner->mu_);
+    ended->done = true;
+    // The publisher may wait for pages of this segment. It ends the lane, which holds the segment, after this.
+    ended->copy.segment->ended.Notify();
+    owner->ended_.Signal();
+  };
+  if (chunks * kChunkBytes == page_bytes_) {
+    segment->region()->StartWrite(&lane->io, offset, from, {}, on_done, lane);
+  } else {
+    segment->region()->StartWriteChunks(&lane->io, offset, from, lane->masks, {}, on_done, lane);
+  }
+}
+
+void BoundCopies::End(Waiting* copy) {
+  {
+    const GateShared lock(gate_);
+    Segment* const segment = copy->segment.get();
+    if (segment->publishing) --segment->bound_pages;
+    CHECK(segment->word(copy->page).Change(PageState::kDirtyCopied, PageState::kDirty));
+  }
+  ReturnSlot(copy->slot);
+  copy->segment.Reset();
+}
+
+absl::Status BoundCopies::EndDone() {
+  absl::Status first;
+  for (const auto& lane : lanes_) {
+    if (!lane->busy || !lane->done) continue;
+    {
+      MutexLock lock(&mu_);  // the callback has left it
+    }
+    lane->busy = false;
+    const absl::Status status = lane->io.Wait();  // is done
+    const auto part = [](ChunkMask mask) { return mask != kAllChunks; };
+    if (status.ok()) {
+      End(&lane->copy);
+    } else if (absl::IsDataLoss(status) && std::any_of(lane->masks.begin(), lane->masks.end(), part)) {
+      // The server's memory of the page has changed: it refuses parts of it, but all of it is here.
+      std::fill(lane->masks.begin(), lane->masks.end(), kAllChunks);
+      Send(lane.get());
+    } else {
+      if (first.ok()) first = status;
+      MutexLock lock(&mu_);
+      waiting_.push_front(std::move(lane->copy));
+    }
+  }
+  return first;
+}
+
+absl::Status BoundCopies::Pump() {
+  NRAM_RETURN_IF_ERROR(EndDone());
+  for (const auto& lane : lanes_) {
+    if (lane->busy) continue;
+    {
+      MutexLock lock(&mu_);
+      if (waiting_.empty()) break;
+      lane->copy = std::move(waiting_.front());
+      waiting_.pop_front();
+    }
+    FindMasks(lane.get());
+    Send(lane.get());
+  }
+  return absl::OkStatus();
+}
+
+bool BoundCopies::HasDone() const {
+  bool free = false;
+  for (const auto& lane : lanes_) {
+    if (lane->busy && lane->done) return true;
+    free = free || !lane->busy;
+  }
+  MutexLock lock(&mu_);
+  return free && !waiting_.empty();
+}
+
+bool BoundCopies::idle() const {
+  for (const auto& lane : lanes_) {
+    if (lane->busy) return false;
+  }
+  MutexLock lock(&mu_);
+  return waiting_.empty();
+}
+
+void BoundCopies::GiveUp() {
+  while (!idle()) {
+    std::deque<Waiting> rest;
+    {
+      MutexLock lock(&mu_);
+      rest.swap(waiting_);
+    }
+    for (Waiting& copy : rest) End(&copy);
+    bool busy = false, done = false;
+    for (const auto& lane : lanes_) {
+      busy = busy || lane->busy;
+      done = done || (lane->busy && lane->done);
+    }
+    if (busy && !done) {
+      // Each ends by its deadline.
+      MutexLock lock(&mu_);
+      for (const auto& lane : lanes_) done = done || (lane->busy && lane->done);
+      if (!done) ended_.WaitUntil(&mu_, DeadlineAfterMs(1'000));
+    }
+    // What failed waits again, and is forgotten the next time round.
+    (void)EndDone();
+  }
+}
+
+void BoundCopies::Trim() {
+  MutexLock lock(&mu_);
+  CHECK_EQ(used_, 0u);
+  if (fresh_ > 0) madvise(memory_.data(), fresh_ * page_bytes_, MADV_DONTNEED);
+  fresh_ = 0;
+  free_.clear();
+}
+
+}  // namespace nram

@@ -1,0 +1,101 @@
+#ifndef NRAM_CLIENT_MEMORY_BOUND_COPIES_H_
+#define NRAM_CLIENT_MEMORY_BOUND_COPIES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/mapping.h"
+#include "base/sync.h"
+#include "client/memory/chunk_sums.h"
+#include "client/memory/counters.h"
+#include "client/memory/publish_gate.h"
+#include "client/memory/residency.h"
+#include "client/memory/segment.h"
+#include "client/memory/userfault.h"
+#include "client/pool/io.h"
+
+namespace nram {
+
+// Copies of bound pages to which the program writes before servers have them: it goes on with the page (kDirtyCopied),
+// and the copy is sent in its place. They take budget, as pages do, and are a sixteenth of it at most. Thread-safe, but
+// the publisher's thread alone sends.
+class BoundCopies {
+ public:
+  static constexpr uint64_t kShare = 16;  // of the budget
+
+  // `most_pages`: that may ever be here.
+  static absl::StatusOr<std::unique_ptr<BoundCopies>> New(size_t page_bytes, uint64_t most_pages, PublishGate* gate,
+                                                          Userfault* userfault, Residency* residency, ChunkSums* sums,
+                                                          Counters* counters);
+  // Nothing may be under way.
+  ~BoundCopies();
+
+  // Copies the page, which is `state`, and lets writes through. False: it is not in that state any more, or there is no
+  // room for a copy now.
+  bool Copy(const SegmentRef& segment, uint64_t page, PageState state);
+
+  // --- The publisher's thread's.
+  // Ends what servers have answered, and starts as much as there are lanes for. Does not wait. The first error.
+  absl::Status Pump();
+  bool HasDone() const;  // there is something for Pump to do
+  bool idle() const;     // nothing is under way, and nothing waits to be sent
+  // The version is given up: waits for what is under way, and forgets the rest. The pages are dirty.
+  void GiveUp();
+  // Nothing is under way: gives back the memory.
+  void Trim();
+
+ private:
+  static constexpr size_t kLanes = 16;
+  struct Waiting {
+    SegmentRef segment;
+    uint64_t page = 0;
+    PageState was{};
+    uint32_t slot = 0;
+  };
+  struct Lane {
+    Lane() : io(4) {}
+    Io io;
+    BoundCopies* owner = nullptr;
+    Waiting copy;
+    std::vector<ChunkMask> masks;
+    bool busy = false;
+    std::atomic<bool> done{false};
+  };
+
+  BoundCopies(size_t page_bytes, uint64_t slots, PublishGate* gate, Userfault* userfault, Residency* residency,
+              ChunkSums* sums, Counters* counters);
+  std::byte* data(uint32_t slot) const { return memory_.data() + slot * page_bytes_; }
+  bool TakeSlot(uint32_t* slot);
+  void ReturnSlot(uint32_t slot);
+  void FindMasks(Lane* lane);
+  void Send(Lane* lane);
+  absl::Status EndDone();
+  // Servers have it, or nobody is to have it.
+  void End(Waiting* copy);
+
+  const size_t page_bytes_;
+  const uint64_t slots_;
+  PublishGate* const gate_;
+  Userfault* const userfault_;
+  Residency* const residency_;
+  ChunkSums* const sums_;
+  Counters* const counters_;
+  Mapping memory_;
+  std::vector<std::unique_ptr<Lane>> lanes_;  // the publisher's thread's
+
+  mutable Mutex mu_;
+  CondVar ended_;
+  std::deque<Waiting> waiting_ ABSL_GUARDED_BY(mu_);
+  std::vector<uint32_t> free_ ABSL_GUARDED_BY(mu_);  // used before
+  uint32_t fresh_ ABSL_GUARDED_BY(mu_) = 0;          // the first slot that was not used since Trim
+  uint64_t used_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_MEMORY_BOUND_COPIES_H_
