@@ -295,16 +295,20 @@ void Publisher::Run() {
       job = std::move(job_);
     }
     const absl::Status status = Execute(job.get());
-    Stream* const stream = job->stream;
-    const uint64_t number = job->record.number;
     // It has no segment from here on; what is unmapped waits for the turn.
-    job.reset();
+    job->request.segments.clear();
     MutexLock lock(&mu_);
-    stream->ended = number;
-    if (!status.ok()) stream->failures[number] = status;
-    while (stream->failures.size() > kFailuresMax) stream->failures.erase(stream->failures.begin());
+    Tell(job.get(), status);
     EndTurnLocked();
   }
+}
+
+void Publisher::Tell(Job* job, const absl::Status& status) {
+  Stream* const stream = job->stream;
+  stream->ended = job->record.number;
+  if (!status.ok()) stream->failures[job->record.number] = status;
+  while (stream->failures.size() > kFailuresMax) stream->failures.erase(stream->failures.begin());
+  changed_.SignalAll();
 }
 
 absl::Status Publisher::Execute(Job* job) {
@@ -315,6 +319,11 @@ absl::Status Publisher::Execute(Job* job) {
     status = Send(job, &out);
     if (!status.ok()) {
       GiveUp(job);
+      {
+        // What is under way may take until its deadline.
+        MutexLock lock(&mu_);
+        Tell(job, status);
+      }
       copies_->GiveUp();
     }
     CHECK(copies_->idle());

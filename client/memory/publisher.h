@@ -101,6 +101,8 @@ class Publisher {
   void Flip(const Job& job);
 
   void Run();
+  // Whoever waits for the version hears how it has ended.
+  void Tell(Job* job, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Of the thread.
   absl::Status Execute(Job* job);
   absl::Status Send(Job* job, PageOut* out);

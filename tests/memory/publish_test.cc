@@ -361,25 +361,66 @@ TEST(PublishRoomTest, VersionsGiveWayAndNoWriteFails) {
   EXPECT_EQ(FirstWrong(first, kCount, 8), kCount) << "lost pages are tried again";
 }
 
-// A server that takes nothing for a while.
-TEST(PublishTroubleTest, AVersionIsGivenUpSoThatTheProgramGoesOn) {
-  TestPool servers(1, 256 * kMiB);
-  Mutex mu;
-  std::vector<std::unique_ptr<FaultyRelay>> relays;
-  MemoryOptions options = OptionsFor(servers.Options());
+// A server that can take nothing for a while.
+class PublishTroubleTest : public ::testing::Test {
+ protected:
+  MemoryOptions Options() {
+    MemoryOptions options = OptionsFor(servers_.Options());
+    options.pool.reroute_data_for_test = [this](size_t, const Endpoint& target) {
+      MutexLock lock(&mu_);
+      relays_.push_back(std::make_unique<FaultyRelay>(target, 1));
+      return relays_.back()->endpoint();
+    };
+    return options;
+  }
+  void Hold(bool held) {
+    MutexLock lock(&mu_);
+    for (auto& relay : relays_) relay->Hold(held);
+  }
+
+  TestPool servers_{1, 256 * kMiB};
+
+ private:
+  Mutex mu_;
+  std::vector<std::unique_ptr<FaultyRelay>> relays_ ABSL_GUARDED_BY(mu_);
+};
+
+TEST_F(PublishTroubleTest, AWriterGoesOnThoughNoServerHasItsPage) {
+  // More than what is on its way at a time: the last pages are not being sent yet.
+  constexpr uint64_t kPages = 6'144, kWritten = 100;
+  MemoryOptions options = Options();
+  options.budget_bytes = 64 * kMiB;
+  auto producer = OpenMemory(options);
+  auto observer = OpenMemory(OptionsFor(servers_.Options()));
+  uint64_t* const words = MapWords(producer.get(), "field", kPages * kPageBytes);
+  words[0] = 1;
+  Publish(producer.get(), {words});
+  ASSERT_TRUE(AwaitPublished(producer.get(), words).ok());
+  for (uint64_t page = 0; page < kPages; ++page) words[page * kWordsPerPage] = page;
+  Hold(true);
+  const uint64_t version = Publish(producer.get(), {words});
+  for (uint64_t page = kPages - kWritten; page < kPages; ++page) words[page * kWordsPerPage] = 7'000'000;
+  EXPECT_TRUE(absl::IsDeadlineExceeded(producer->AwaitPublished(words, version, MonotonicNs())));
+  Hold(false);
+  const absl::Status published = AwaitPublished(producer.get(), words);
+  ASSERT_TRUE(published.ok()) << published;
+  const uint64_t* const seen = Observe(observer.get(), "field");
+  ASSERT_NE(seen, nullptr);
+  for (uint64_t page = 0; page < kPages; ++page) ASSERT_EQ(seen[page * kWordsPerPage], page);
+  Publish(producer.get(), {words});
+  ASSERT_TRUE(AwaitPublished(producer.get(), words).ok());
+  ASSERT_TRUE(observer->Next(seen, DeadlineAfterMs(kPatienceMs)).ok());
+  for (uint64_t page = 0; page < kPages; ++page) {
+    ASSERT_EQ(seen[page * kWordsPerPage], page < kPages - kWritten ? page : 7'000'000);
+  }
+}
+
+TEST_F(PublishTroubleTest, AVersionIsGivenUpSoThatTheProgramGoesOn) {
+  MemoryOptions options = Options();
   options.publish_patience_ms = 50;
-  options.pool.reroute_data_for_test = [&](size_t, const Endpoint& target) {
-    MutexLock lock(&mu);
-    relays.push_back(std::make_unique<FaultyRelay>(target, 1));
-    return relays.back()->endpoint();
-  };
-  const auto hold = [&](bool held) {
-    MutexLock lock(&mu);
-    for (auto& relay : relays) relay->Hold(held);
-  };
   constexpr uint64_t kPages = 64, kOthers = 4'096;
   auto producer = OpenMemory(options);
-  auto observer = OpenMemory(OptionsFor(servers.Options()));
+  auto observer = OpenMemory(OptionsFor(servers_.Options()));
   uint64_t* const words = MapWords(producer.get(), "field", kPages * kPageBytes);
   uint64_t* const others = MapWords(producer.get(), "", kOthers * kPageBytes);
   const auto write_all = [](uint64_t* pages, uint64_t count, uint64_t seed) {
@@ -395,11 +436,11 @@ TEST(PublishTroubleTest, AVersionIsGivenUpSoThatTheProgramGoesOn) {
   write_all(words, kPages, 1);
   ASSERT_TRUE(publish());
   write_all(words, kPages, 1'000);
-  hold(true);
+  Hold(true);
   const uint64_t bad = Publish(producer.get(), {words});
   std::thread writer([&] { write_all(others, kOthers, 5); });  // new pages, more than the budget
   const absl::Status status = AwaitPublished(producer.get(), words, bad);
-  hold(false);
+  Hold(false);
   writer.join();
   ASSERT_FALSE(status.ok());
   EXPECT_THAT(std::string(status.message()), HasSubstr("given up"));
