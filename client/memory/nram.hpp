@@ -258,6 +258,13 @@ class Array {
     if (errno != ETIMEDOUT) internal::ThrowLastError();
     return 0;
   }
+  // The number of the observed version. Throws std::system_error: EINVAL if the array does not observe.
+  std::uint64_t Version() const {
+    nram_version_info info{};
+    info.size = sizeof info;
+    if (nram_get_version_info(handle_, data_, &info) != 0) internal::ThrowLastError();
+    return info.version;
+  }
   // Its producer's words about the observed version, JSON or ""; valid until Next(). Throws std::system_error.
   const char* VersionHeader() const {
     const char* const header = nram_version_header(handle_, data_);

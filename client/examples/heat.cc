@@ -1,0 +1,148 @@
+// A solver that publishes its field while it works, and observers that watch it from other processes.
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <nram.hpp>
+#include <stdexcept>
+#include <system_error>
+#include <thread>
+
+#include "example.h"
+
+namespace {
+
+constexpr char kHelp[] =
+    R"(usage: heat solve|watch [--n=N] [--steps=N] [--every=N] [--budget-mib=N] [--pool=HOST:PORT,...]
+
+`heat solve` finds the temperature of a plate of N times N points, of which one edge is hot, and publishes the plate
+after every so many steps as "heat"; it ends with its standard input. `heat watch`, any number of them, started at any time, checks each state that it
+sees against what the solver said of it, until the last. Those of heat.f90 and of this program understand each other.
+
+  --n=N           points along an edge (default 512)
+  --steps=N       of the solver (default 200)
+  --every=N       steps between two versions (default 10)
+  --budget-mib=N  local memory, MiB (default 8)
+  --pool=POOL     default: $NRAM_POOL, else the pool of `nram up`
+)";
+
+using Field = nram::memory::Array<double>;
+using Seen = nram::memory::Array<const double>;
+
+// In this order, everywhere: the sum is compared to the last bit.
+double Sum(const double* u, uint64_t n) {
+  double sum = 0;
+  for (uint64_t i = 0; i < n * n; ++i) sum += u[i];
+  return sum;
+}
+
+// Gauss and Seidel's: in place.
+void Step(double* u, uint64_t n) {
+  for (uint64_t i = 1; i + 1 < n; ++i) {
+    for (uint64_t j = 1; j + 1 < n; ++j) {
+      u[i * n + j] = 0.25 * (u[(i - 1) * n + j] + u[(i + 1) * n + j] + u[i * n + j - 1] + u[i * n + j + 1]);
+    }
+  }
+}
+
+void Publish(nram_t* memory, const Field& u, uint64_t n, uint64_t step, uint64_t steps) {
+  std::array<char, 128> header;
+  snprintf(header.data(), header.size(), R"({"n": %llu, "step": %llu, "steps": %llu, "sum": %.17e})",
+           static_cast<unsigned long long>(n), static_cast<unsigned long long>(step),
+           static_cast<unsigned long long>(steps), Sum(u.data(), n));
+  nram_publish_options how;
+  nram_publish_options_init(&how);
+  how.step = step;
+  how.header = header.data();
+  const void* const field = u.data();
+  uint64_t version = 0;
+  ExampleCheck(nram_publish_all(memory, &field, 1, &how, &version) == 0, "nram_publish_all");
+}
+
+void Solve(nram::memory::Memory& memory, uint64_t n, uint64_t steps, uint64_t every) {
+  const Field u(memory, n * n, "heat");
+  for (uint64_t j = 0; j < n; ++j) u[j] = 100;
+  const example_phase phase = ExampleBegin(memory.get());
+  for (uint64_t step = 1; step <= steps; ++step) {
+    Step(u.data(), n);
+    if (step % every == 0 || step == steps) Publish(memory.get(), u, n, step, steps);
+  }
+  ExampleEnd(&phase, "solved", steps, "steps", static_cast<double>(steps * n * n * sizeof(double)));
+  if (!u.AwaitPublished(0, 60'000)) throw std::runtime_error("the last version takes too long");
+  // With the solver goes its plate: it stays until standard input ends.
+  puts("published");
+  fflush(stdout);
+  for (int c = getchar(); c != EOF; c = getchar()) {
+  }
+}
+
+Seen Find(nram::memory::Memory& memory) {
+  for (int i = 0;; ++i) {
+    try {
+      return Seen::Observe(memory, "heat");
+    } catch (const std::system_error& error) {
+      if (error.code().value() != ENOENT || i == 600) throw;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}
+
+void Watch(nram::memory::Memory& memory) {
+  Seen u = Find(memory);
+  std::uint64_t version = u.Version();
+  while (true) {
+    unsigned long long n = 0, step = 0, steps = 0;
+    double sum = 0;
+    if (sscanf(u.VersionHeader(), R"({"n": %llu, "step": %llu, "steps": %llu, "sum": %lf})", &n, &step, &steps, &sum) !=
+            4 ||
+        n * n > u.size()) {
+      throw std::runtime_error("the header is not of a solver of heat");
+    }
+    if (Sum(u.data(), n) != sum) throw std::runtime_error("this is no state that the solver has published");
+    printf("version %llu: step %llu of %llu, mean %.6f, as the solver says\n", static_cast<unsigned long long>(version),
+           step, steps, sum / static_cast<double>(n * n));
+    fflush(stdout);
+    if (step == steps) return;
+    version = u.Next(60'000);
+    if (version == 0) throw std::runtime_error("no newer version for a minute");
+  }
+}
+
+int Run(int argc, char** argv) {
+  uint64_t n = 512, steps = 200, every = 10, budget_mib = 8;
+  const std::array options = {example_option{"--n=", &n, 3, 1 << 16}, example_option{"--steps=", &steps, 1, 1 << 30},
+                              example_option{"--every=", &every, 1, 1 << 30},
+                              example_option{"--budget-mib=", &budget_mib, 4, 1 << 20}};
+  const bool solves = argc > 1 && strcmp(argv[1], "solve") == 0;
+  const bool watches = argc > 1 && strcmp(argv[1], "watch") == 0;
+  const int skipped = solves || watches ? 1 : 0;
+  const char* const pool =
+      ExampleParse(argc - skipped, argv + skipped, kHelp, options.data(), static_cast<int>(options.size()));
+  if (!solves && !watches) {
+    fprintf(stderr, "heat: expected \"solve\" or \"watch\"; see --help\n");
+    return 2;
+  }
+  nram_options how = nram::memory::DefaultOptions();
+  how.budget_bytes = budget_mib << 20;
+  nram::memory::Memory memory(pool, how);
+  if (solves) {
+    Solve(memory, n, steps, every);
+  } else {
+    Watch(memory);
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return Run(argc, argv);
+  } catch (const std::exception& error) {
+    fprintf(stderr, "heat: %s\n", error.what());
+    return 1;
+  }
+}

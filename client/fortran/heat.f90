@@ -1,0 +1,134 @@
+! The solver and the observers of client/examples/heat.cc in Fortran: they understand each other.
+!
+!   heat solve|watch [N [STEPS [EVERY [BUDGET_MIB]]]]
+!
+! The solver ends with its standard input, and its plate with it.
+program heat
+  use, intrinsic :: iso_fortran_env, only: real64, int64, error_unit
+  use nram
+  implicit none
+  integer(int64) :: n = 512, steps = 200, every = 10, budget_mib = 8
+  type(nram_memory) :: memory
+  character(16) :: role
+
+  call get_command_argument(1, role)
+  call number_of(2, n)
+  call number_of(3, steps)
+  call number_of(4, every)
+  call number_of(5, budget_mib)
+  call memory%open(budget=budget_mib * 1048576_int64)
+  select case (role)
+  case ('solve')
+    call solve()
+  case ('watch')
+    call watch()
+  case default
+    write (error_unit, '(a)') 'usage: heat solve|watch [N [STEPS [EVERY [BUDGET_MIB]]]]'
+    error stop 2
+  end select
+  call memory%close()
+
+contains
+
+  subroutine number_of(i, value)
+    integer, intent(in) :: i
+    integer(int64), intent(inout) :: value
+    character(32) :: text
+    integer :: failed
+    if (i > command_argument_count()) return
+    call get_command_argument(i, text)
+    read (text, *, iostat=failed) value
+    if (failed /= 0 .or. value < 1) then
+      write (error_unit, '(3a)') 'heat: "', trim(text), '": expected a number from 1 on'
+      error stop 2
+    end if
+  end subroutine number_of
+
+  ! In this order, everywhere: the sum is compared to the last bit.
+  function sum_of(u, extent) result(total)
+    integer(int64), intent(in) :: extent
+    real(real64), intent(in) :: u(extent, extent)
+    real(real64) :: total
+    integer(int64) :: i, j
+    total = 0
+    do i = 1, extent
+      do j = 1, extent
+        total = total + u(j, i)
+      end do
+    end do
+  end function sum_of
+
+  subroutine solve()
+    real(real64), pointer, contiguous :: u(:, :)
+    character(128) :: header
+    integer(int64) :: step, i, j
+    integer :: ended
+    call memory%map(u, [n, n], 'heat')
+    u(:, 1) = 100
+    do step = 1, steps
+      do i = 2, n - 1
+        do j = 2, n - 1
+          u(j, i) = 0.25_real64 * (u(j, i - 1) + u(j, i + 1) + u(j - 1, i) + u(j + 1, i))
+        end do
+      end do
+      if (mod(step, every) == 0 .or. step == steps) then
+        write (header, '(a, i0, a, i0, a, i0, a, es25.17e3, a)') '{"n": ', n, ', "step": ', step, ', "steps": ', &
+          steps, ', "sum": ', sum_of(u, n), '}'
+        call memory%publish(u, step=step, header=header)
+      end if
+    end do
+    call memory%published(u, timeout_ms=60000)
+    print '(a)', 'published'
+    flush (6)
+    do
+      read (*, *, iostat=ended)
+      if (ended < 0) exit
+    end do
+  end subroutine solve
+
+  subroutine watch()
+    real(real64), pointer, contiguous :: u(:, :)
+    character(:), allocatable :: header
+    integer(int64) :: version, extent, step, last
+    real(real64) :: total
+    integer :: status, tries
+    do tries = 1, 600
+      call memory%observe(u, [n, n], 'heat', got=version, status=status)
+      if (status /= nram_enoent) exit
+      call execute_command_line('sleep 0.05')
+    end do
+    if (status /= 0) then
+      write (error_unit, '(2a)') 'heat: ', nram_message()
+      error stop 1
+    end if
+    do
+      header = memory%header(u)
+      call parse(header, extent, step, last, total)
+      if (extent /= n) error stop 'heat: the plate has another extent'
+      if (transfer(sum_of(u, n), 0_int64) /= transfer(total, 0_int64)) &
+        error stop 'heat: this is no state that the solver has published'
+      print '(a, i0, a, i0, a, i0, a, f0.6, a)', 'version ', version, ': step ', step, ' of ', last, ', mean ', &
+        total / real(n * n, real64), ', as the solver says'
+      flush (6)
+      if (step == last) exit
+      call memory%next(u, timeout_ms=60000, version=version)
+      if (version == 0) error stop 'heat: no newer version for a minute'
+    end do
+  end subroutine watch
+
+  ! {"n": N, "step": N, "steps": N, "sum": X}
+  subroutine parse(header, extent, step, last, total)
+    character(*), intent(in) :: header
+    integer(int64), intent(out) :: extent, step, last
+    real(real64), intent(out) :: total
+    integer :: a, b, c
+    a = index(header, '"step": ')
+    b = index(header, '"steps": ')
+    c = index(header, '"sum": ')
+    read (header(index(header, '"n": ') + 5:a - 3), *) extent
+    read (header(a + 8:b - 3), *) step
+    read (header(b + 9:c - 3), *) last
+    read (header(c + 7:len_trim(header) - 1), *) total
+  end subroutine parse
+
+end program heat

@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# The solver of heat and its observers, in C++ and in Fortran, each with both. Arguments: the program nram, the program
+# heat, libnram-core.so.0, the folder client/fortran.
+set -euo pipefail
+
+nram=$(readlink -f "$1")
+heat=$(readlink -f "$2")
+library=$(readlink -f "$3")
+fortran=$(cd "$4" && pwd)
+directory=$(mktemp -d -p /tmp --suffix=-nram-heat)
+export NRAM_STATE_DIR=$directory/state LD_LIBRARY_PATH=$directory${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+unset NRAM_POOL NRAM_BUDGET NRAM_COPIES
+cleanup() {
+  "$nram" down > /dev/null 2>&1 || true
+  rm -rf "$directory"
+}
+trap cleanup EXIT
+fail() {
+  echo "FAILED: $*" >&2
+  cat "$directory"/*.out >&2 || true
+  exit 1
+}
+
+ln -s "$library" "$directory/libnram-core.so.0"
+ln -s "$library" "$directory/libnram-core.so"
+gfortran -std=f2018 -Wall -Wextra -Werror -O2 -J "$directory" "$fortran/nram.f90" "$fortran/heat.f90" \
+  -o "$directory/heat" -L "$directory" -lnram-core
+
+"$nram" up --servers=2 --donate=256M > /dev/null
+cpp() { "$heat" "$1" --n=300 --steps=60 --every=5 --budget-mib=4; }
+f90() { "$directory/heat" "$1" 300 60 5 4; }
+for solver in cpp f90; do
+  "cpp" watch > "$directory/cpp.out" 2>&1 &
+  first=$!
+  "f90" watch > "$directory/f90.out" 2>&1 &
+  second=$!
+  # It stays until the observers have seen the last state and its standard input ends.
+  mkfifo "$directory/input"
+  "$solver" solve < "$directory/input" > "$directory/solver.out" 2>&1 &
+  third=$!
+  exec 9> "$directory/input"
+  wait $first || fail "the observer in C++ of the solver in $solver"
+  wait $second || fail "the observer in Fortran of the solver in $solver"
+  exec 9>&-
+  wait $third || fail "the solver in $solver"
+  rm "$directory/input"
+  for observer in cpp f90; do
+    tail -1 "$directory/$observer.out" | grep -q "step 60 of 60, .*, as the solver says" || fail "$observer's last line"
+  done
+done
+"$nram" down > /dev/null
+echo PASSED
