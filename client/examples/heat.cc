@@ -19,8 +19,9 @@ constexpr char kHelp[] =
     R"(usage: heat solve|watch [--n=N] [--steps=N] [--every=N] [--budget-mib=N] [--pool=HOST:PORT,...]
 
 `heat solve` finds the temperature of a plate of N times N points, of which one edge is hot, and publishes the plate
-after every so many steps as "heat"; it ends with its standard input. `heat watch`, any number of them, started at any time, checks each state that it
-sees against what the solver said of it, until the last. Those of heat.f90 and of this program understand each other.
+after every so many steps as "heat"; it ends with its standard input. `heat watch`, any number of them, started at any
+time, checks each state that it sees against what the solver said of it, until the last. Those of heat.f90 and of this
+program understand each other.
 
   --n=N           points along an edge (default 512)
   --steps=N       of the solver (default 200)

@@ -94,13 +94,13 @@ bool BoundCopies::Copy(const SegmentRef& segment, uint64_t page, PageState state
       return false;
     }
     CopyProtected(data(slot), segment->address(page), page_bytes_);
-    {
-      MutexLock waiting_lock(&mu_);
-      waiting_.push_back({segment.Share(), page, state, slot});
-    }
     userfault_->Unprotect(segment->address(page), page_bytes_);
     EndPage(segment.get(), page, PageState::kDirtyCopied, userfault_);
+    // Only now may the publisher end it; with the gate held, so that a version that is given up finds it there.
+    MutexLock waiting_lock(&mu_);
+    waiting_.push_back({segment.Share(), page, state, slot});
   }
+  segment->ended.Notify();
   if (!word.Has(PageWord::kQueued) && !word.Has(PageWord::kPinned)) residency_->Enter(*segment.get(), page, 1);
   return true;
 }

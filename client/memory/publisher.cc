@@ -90,10 +90,10 @@ void Publisher::Forget(Segment* segment, bool destroys) {
   std::unique_ptr<Stream> stream;
   {
     MutexLock lock(&mu_);
-    segment->publishable = false;
     // Each publication ends by its deadlines.
     while (!TakeTurn(DeadlineAfterMs(kLookAgainMs)).ok()) {
     }
+    segment->publishable = false;
     segments_.erase(segment->region()->id());
     if (const auto it = streams_.find(segment); it != streams_.end()) {
       stream = std::move(it->second);
