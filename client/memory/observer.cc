@@ -6,6 +6,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/poll_until.h"
 #include "base/status.h"
 #include "base/utf8.h"
 
@@ -14,6 +15,7 @@ namespace {
 
 // A version may be dropped between a look at its record and the first hold; the newest one is looked up again then.
 constexpr int kTries = 16;
+constexpr int64_t kPauseMs = 10;
 
 std::string Quoted(const std::string& name) { return absl::StrCat("\"", Printable(name, 1000), "\""); }
 
@@ -30,7 +32,12 @@ absl::StatusOr<std::shared_ptr<Publication>> Observer::FindPublication(const std
       publications_.erase(it);
     }
   }
-  auto attached = Publication::Attach(pool_, name, AttachMode::kReadOnly);
+  absl::StatusOr<std::unique_ptr<Publication>> attached;
+  // It may just be being created: servers say so, and nobody tells of the end.
+  (void)PollUntil(DeadlineAfterMs(io_timeout_ms_), kPauseMs, [&] {
+    attached = Publication::Attach(pool_, name, AttachMode::kReadOnly);
+    return !absl::IsUnavailable(attached.status());
+  });
   if (absl::IsNotFound(attached.status())) {
     return absl::NotFoundError(absl::StrCat("no version of ", Quoted(name), " is published"));
   }

@@ -233,6 +233,55 @@ class Names(NramTest):
             self.assert_errno(errno.ENOENT, memory.map, 0, unique_name(), attach=True)
 
 
+class Versions(NramTest):
+    def test_publish_and_observe(self):
+        name = unique_name()
+        with nram.Memory(budget=BUDGET) as memory, nram.Memory(budget=BUDGET) as other:
+            self.assert_errno(errno.ENOENT, other.observe, name)
+            written = memory.map(2 * BUDGET, name)
+            view = written.buffer
+            for i in range(2 * BUDGET // MIB):
+                view[i * MIB : (i + 1) * MIB] = block(i)
+            version = written.publish(step=7, header={"shape": [1, 2]})
+            view[:MIB] = block(100)
+            self.assertTrue(written.published(version))
+            seen = other.observe(name)
+            self.assertTrue(seen.read_only)
+            self.assertEqual((seen.version, seen.step, seen.header), (version, 7, {"shape": [1, 2]}))
+            bytes_seen = seen.buffer
+            for i in range(2 * BUDGET // MIB):
+                self.assertEqual(bytes_seen[i * MIB : (i + 1) * MIB], block(i))
+            self.assertIsNone(seen.next())
+            later = written.publish()
+            self.assertEqual(seen.next(timeout=60), later)
+            self.assertEqual(bytes_seen[:MIB], block(100))
+            self.assertIsNone(seen.header)
+            written.drop_version(later)
+            self.assert_errno(errno.ENOENT, written.drop_version, later)
+            self.assertEqual(bytes_seen[:MIB], block(100))
+            del view, bytes_seen
+
+    def test_several_at_once(self):
+        names = [unique_name(), unique_name()]
+        with nram.Memory(budget=BUDGET) as memory, nram.Memory(budget=BUDGET) as other:
+            mappings = [memory.map(MIB, name) for name in names]
+            for i, mapping in enumerate(mappings):
+                mapping.buffer[:5] = b"hello" if i == 0 else b"world"
+            memory.publish(mappings)
+            self.assertTrue(mappings[0].published())
+            seen = other.observe_all(names[0])
+            self.assertEqual([bytes(mapping.buffer[:5]) for mapping in seen], [b"hello", b"world"])
+
+    def test_refused(self):
+        with nram.Memory(budget=BUDGET) as memory:
+            mapping = memory.map(MIB)
+            self.assert_errno(errno.EINVAL, mapping.publish)
+            self.assert_errno(errno.EINVAL, mapping.next)
+            self.assert_errno(errno.EINVAL, lambda: mapping.header)
+            self.assert_errno(errno.EINVAL, memory.publish, [])
+            self.assertRaises(ValueError, mapping.publish, keep="always")
+
+
 class Errors(NramTest):
     def test_options(self):
         self.assert_errno(errno.EINVAL, nram.Memory, budget="1M")
@@ -298,13 +347,19 @@ class Errors(NramTest):
             self.skipTest(f"NOT TESTED: there is no {path}")
         with open(path) as file:
             header = re.sub(r"/\*.*?\*/", "", file.read(), flags=re.DOTALL)
-        for struct, mirror in (("nram_options", _library.Options), ("nram_stats", _library.Stats)):
+        for struct, mirror in (
+            ("nram_options", _library.Options),
+            ("nram_stats", _library.Stats),
+            ("nram_publish_options", _library.PublishOptions),
+            ("nram_version_info", _library.VersionInfo),
+        ):
             body = re.search(rf"struct {struct} {{(.*?)}};", header, re.DOTALL).group(1)
             names = re.findall(r"(\w+)(?:\)\([^)]*\))?;", body)
             self.assertEqual(names, [name for name, _ in mirror._fields_])
         for enum, prefix, mirror in (
             ("nram_policy ", "NRAM_POLICY_", _library.POLICIES),
             ("nram_advice ", "NRAM_", _library.ADVICE),
+            ("nram_version_keep ", "NRAM_KEEP_", _library.VERSION_KEEP),
         ):
             body = re.search(rf"enum {enum}{{(.*?)}};", header, re.DOTALL).group(1)
             declared = {name.lower(): int(value) for name, value in re.findall(rf"{prefix}(\w+) = (\d+)", body)}

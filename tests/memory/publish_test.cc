@@ -213,7 +213,7 @@ TEST_F(PublishTest, WritersDuringTheSendAreCutAtOneMoment) {
       }
       EXPECT_LE(steps, 1u) << "thread " << i;
       EXPECT_GE(at(kPages - 1), before[i]);
-      before[i] = at(0);
+      before[i] = at(kPages - 1);
     }
   }
   stop = true;
