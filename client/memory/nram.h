@@ -234,7 +234,7 @@ enum { NRAM_VERSION_NEWEST = 0 };
 
 enum nram_version_keep {
   NRAM_KEEP_WITH_OWNER = 0,    /* it stays while its mapping has an owner, or somebody observes it */
-  NRAM_KEEP_UNTIL_DROPPED = 1, /* also when the program has ended, until a later owner drops it */
+  NRAM_KEEP_UNTIL_DROPPED = 1, /* also when the program has ended, if the mapping is kept (NRAM_MAP_KEEP) */
 };
 
 /* Fill with nram_publish_options_init(); as nram_options. */
