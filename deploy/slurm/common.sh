@@ -14,6 +14,10 @@
 #                     user uses the job's pool, over TLS
 #   NRAM_JOB_UNAUTHENTICATED   yes: without that file, a pool that whoever reaches the ports may use. Otherwise there
 #                     is none then
+#   NRAM_JOB_ASKED    yes: only a job that asks has a pool, by the word nram in its comment. With nram=SIZE each of its
+#                     nodes lends SIZE at most, instead of NRAM_JOB_DONATE (sbatch --comment=nram=4G)
+#   NRAM_JOB_METRICS  a directory of root's: the servers answer Prometheus then, each at a port that the kernel chooses,
+#                     and NODE-job-ID.json in that directory says where (for file_sd_configs)
 # The nodes of a job must reach each other on these ports.
 
 # Slurm gives its scripts no search path.
@@ -25,8 +29,12 @@ NRAM_JOB_FLAGS=
 NRAM_JOB_LEAVE_MS=60000
 NRAM_JOB_SECRET=/etc/nram/slurm.secret
 NRAM_JOB_UNAUTHENTICATED=
+NRAM_JOB_ASKED=
+NRAM_JOB_METRICS=
 [ ! -r "${NRAM_SLURM_CONF:-/etc/nram/slurm.conf}" ] || . "${NRAM_SLURM_CONF:-/etc/nram/slurm.conf}"
 
 : "${SLURM_JOB_ID:?is not set: this is run by Slurm}"
 job_directory=${NRAM_RUN_DIR:-/run/nram}/job-$SLURM_JOB_ID
 job_port=$((NRAM_JOB_PORT + SLURM_JOB_ID % 12000 * 2))
+[ -z "$NRAM_JOB_METRICS" ] ||
+  job_metrics=$NRAM_JOB_METRICS/${SLURMD_NODENAME:-$(hostname -s)}-job-$SLURM_JOB_ID.json

@@ -51,4 +51,5 @@ if ours; then
   done
   ! ours || kill -KILL "$pid" || true
 fi
+[ -z "$NRAM_JOB_METRICS" ] || rm -f "$job_metrics"
 rm -rf "$job_directory"

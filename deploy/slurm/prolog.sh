@@ -18,6 +18,20 @@ skip() {
   exit 0
 }
 
+if [ "$NRAM_JOB_ASKED" = yes ]; then
+  asks=
+  # Any word may be in a comment; it is the user's.
+  IFS=$' \t\n,;' read -rd '' -a words <<< "${SLURM_JOB_COMMENT:-}" || true
+  for word in "${words[@]}"; do
+    case "$word" in
+      nram) asks=yes ;;
+      # At most that, and no more than the node has to spare.
+      nram=?*) asks=yes NRAM_JOB_DONATE=auto:-${word#nram=} ;;
+    esac
+  done
+  [ -n "$asks" ] || exit 0
+fi
+
 mkdir -p "$job_directory"
 nodes=$(scontrol show hostnames "${SLURM_JOB_NODELIST:-${SLURM_NODELIST:-$(hostname -s)}}") ||
   skip "scontrol does not say which nodes it has"
@@ -54,13 +68,26 @@ else
   skip "there is no $NRAM_JOB_SECRET to make certificates from (see common.sh), so there is no pool"
 fi
 
+figures=()
+[ -z "$NRAM_JOB_METRICS" ] || figures=(--metrics="$address:0")
+# Tells Prometheus where the server's figures are.
+tell_prometheus() {
+  [ -n "$NRAM_JOB_METRICS" ] || return 0
+  local port
+  port=$(sed -n 's/.*"metrics_port": \([0-9]*\).*/\1/p' "$job_directory/ready")
+  mkdir -p "$NRAM_JOB_METRICS" &&
+    printf '[{"targets": ["%s:%s"], "labels": {"slurm_job": "%s"}}]\n' "${SLURMD_NODENAME:-$address}" "$port" \
+      "$SLURM_JOB_ID" > "$job_metrics.new" &&
+    mv "$job_metrics.new" "$job_metrics" || echo "nram-slurm: no figures in $NRAM_JOB_METRICS" >&2
+}
+
 # Starts the server on two ports, which it keeps while it lives. Returns 0 if it serves, 1 if the ports are taken.
 start_on() { # port
   rm -f "$job_directory/ready"
   # The job's own processes come first.
   # shellcheck disable=SC2086 # flags are words
   setsid nice -n 10 nram-memserver --donate="$NRAM_JOB_DONATE" --listen="$address" "$admits" --port="$1" \
-    --leave-within-ms="$NRAM_JOB_LEAVE_MS" --ready-file="$job_directory/ready" $NRAM_JOB_FLAGS \
+    --leave-within-ms="$NRAM_JOB_LEAVE_MS" --ready-file="$job_directory/ready" "${figures[@]}" $NRAM_JOB_FLAGS \
     > "$job_directory/memserver.log" 2>&1 < /dev/null &
   local pid=$!
   echo "$pid" > "$job_directory/memserver.pid"
@@ -79,6 +106,7 @@ for tries in $(seq 0 63); do
   port=$((NRAM_JOB_PORT + (job_port - NRAM_JOB_PORT + 2 * tries) % 24000))
   if start_on "$port"; then
     [ "$port" = "$job_port" ] || name_servers "$port"
+    tell_prometheus
     exit 0
   fi
   # The job's other nodes would ask the wrong port.
