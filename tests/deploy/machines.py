@@ -55,7 +55,8 @@ class Machine:
         # Bash takes in what loses its parent.
         init = ["bash", "-c", "trap '' TERM; sleep infinity & while :; do wait; done"]
         flags = ["--mount", "--net", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc"]
-        self.outer = subprocess.Popen(["unshare", *flags, "--propagation=private", *init])
+        # What it would say is that its child was killed.
+        self.outer = subprocess.Popen(["unshare", *flags, "--propagation=private", *init], stderr=subprocess.DEVNULL)
         children = f"/proc/{self.outer.pid}/task/{self.outer.pid}/children"
 
         def child():
@@ -123,19 +124,26 @@ def comm(pid):
         return None
 
 
-def own_etc(directory, hosts, users):
-    """Puts a layer over /etc, seen in this namespace and those made from here: names of hosts and users."""
-    layer = os.path.join(directory, "layer")
+def layer_over(directory, place):
+    """Puts a layer over a directory of the system, seen in this namespace and those made from here."""
+    layer = f"{directory}/layer{place.replace('/', '-')}"
     os.mkdir(layer)
-    subprocess.run(["mount", "-t", "tmpfs", "etc", layer], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "layer", layer], check=True)
     for part in ("upper", "work"):
-        os.mkdir(os.path.join(layer, part))
-    options = f"lowerdir=/etc,upperdir={layer}/upper,workdir={layer}/work"
-    subprocess.run(["mount", "-t", "overlay", "-o", options, "etc", "/etc"], check=True)
+        os.mkdir(f"{layer}/{part}")
+    options = f"lowerdir={place},upperdir={layer}/upper,workdir={layer}/work"
+    subprocess.run(["mount", "-t", "overlay", "-o", options, "layer", place], check=True)
+
+
+def own_etc(directory, hosts, users):
+    """An /etc of the machines: names of hosts and users; a machine's name is looked for there first, then in DNS."""
+    layer_over(directory, "/etc")
     with open("/etc/hosts", "w", encoding="ascii") as file:
         file.write("127.0.0.1 localhost\n" + "".join(f"{address} {name}\n" for name, address in hosts.items()))
     with open("/etc/nsswitch.conf", "w", encoding="ascii") as file:
-        file.write("passwd: files\ngroup: files\nhosts: files\n")
+        file.write("passwd: files\ngroup: files\nhosts: files dns\n")
+    with open("/etc/resolv.conf", "w", encoding="ascii") as file:
+        file.write(f"nameserver {BRIDGE}\n")
     for name, uid in users.items():
         with open("/etc/passwd", "a", encoding="ascii") as file:
             file.write(f"{name}:x:{uid}:{uid}::/tmp:/bin/bash\n")
@@ -144,16 +152,21 @@ def own_etc(directory, hosts, users):
 
 
 def own_programs(directory, programs):
-    """Puts programs into /usr/local/bin, seen in this namespace and those made from here."""
-    place = os.path.join(directory, "bin")
-    os.mkdir(place)
+    """Puts programs into the machines' /usr/bin."""
+    layer_over(directory, "/usr/bin")
     for program in programs:
-        shutil.copy(os.path.realpath(program), os.path.join(place, os.path.basename(program)))
-    subprocess.run(["mount", "--bind", place, "/usr/local/bin"], check=True)
+        shutil.copy(os.path.realpath(program), f"/usr/bin/{os.path.basename(program)}")
+
+
+def remove(directory):
+    """Takes away what a test has put into its directory."""
+    layers = "umount -l /dev/fuse /etc /usr/bin; for layer in \"$1\"/layer-*; do umount -l \"$layer\"; done"
+    subprocess.run(["sh", "-c", f'{layers}; rm -rf --one-file-system "$1"', "sh", directory],
+                   stderr=subprocess.DEVNULL, check=False)
 
 
 def network():
-    """The network between machines, and /dev/fuse for everybody."""
+    """The network between machines."""
     command = f"""ip link set lo up; ip link add br0 type bridge; ip addr add {BRIDGE}/24 dev br0; ip link set br0 up"""
     subprocess.run(["sh", "-ec", command], check=True)
 
