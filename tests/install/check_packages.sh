@@ -1,0 +1,235 @@
+#!/usr/bin/env bash
+# The packages that tools/deb has made: what is in them, what they depend on, and what dpkg does with them. check.sh
+# calls this. As root.
+#
+# usage: check_packages.sh DIRECTORY INSTALLED; with the packages in DIRECTORY, and in INSTALLED what tools/install
+# puts into a prefix.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+. tests/cli/expect.sh
+
+installed=$2
+directory=$(mktemp -d -p /tmp --suffix=-nram-packages)
+chmod 755 "$directory"
+trap 'rm -rf --one-file-system "$directory"' EXIT
+names=(libnram-dev libnram0 nram nram-client nram-doc nram-server python3-nram)
+programs=(nram-client nram-server libnram0)
+
+# --- What is in them
+mkdir "$directory/own"
+root=$directory/root # of all packages
+: > "$directory/packed"
+for name in "${names[@]}"; do
+  package=$(ls "$1/${name}_"*.deb)
+  own=$directory/own/$name
+  dpkg-deb -x "$package" "$own"
+  dpkg-deb -x "$package" "$root"
+  (cd "$own" && find . ! -type d -printf '%P\n') >> "$directory/packed"
+  [ "$(dpkg-deb -f "$package" Package)" = "$name" ] || fail "$name: its name"
+  [ -s "$own/usr/share/doc/$name/copyright" ] || fail "$name: no copyright"
+  [ -z "$(find "$own" ! -user root -o -perm -002 ! -type l)" ] || fail "$name: owners and modes"
+done
+version=$("$root/usr/bin/nram" --version)
+version=${version#nram }
+field() { dpkg-deb -f "$(ls "$1/${2}_"*.deb)" "$3"; }
+for name in "${names[@]}"; do
+  [ "$(field "$1" "$name" Version)" = "$version" ] || fail "$name: its version"
+  kind=all
+  case "$name" in libnram*|nram-client|nram-server) kind=$(dpkg --print-architecture) ;; esac
+  [ "$(field "$1" "$name" Architecture)" = "$kind" ] || fail "$name: its architecture"
+done
+[ "$(field "$1" nram-client Installed-Size)" -gt 1000 ] || fail "the client's size"
+[[ $(field "$1" nram-client Recommends) == *fuse3*python3* ]] || fail "the client recommends too little"
+[ "$(field "$1" nram Depends)" = "nram-server (= $version), nram-client (= $version)" ] || fail "what nram brings"
+[ "$(field "$1" libnram-dev Depends)" = "libnram0 (= $version)" ] || fail "headers and library may differ"
+
+# All packages together have what tools/install puts into a prefix, and nothing else but these; each file once.
+{
+  sed 's|^share/man/.*|&.gz|' "$installed" | grep -vx share/nram/installed | sed 's|^|usr/|'
+  echo usr/sbin/mount.fuse.nram
+  for name in "${names[@]}"; do echo "usr/share/doc/$name/copyright"; done
+  for name in nram-client nram-server; do echo "etc/needrestart/conf.d/$name.conf"; done
+} | LC_ALL=C sort > "$directory/expected"
+LC_ALL=C sort "$directory/packed" | diff "$directory/expected" - >&2 ||
+  fail "the packages have other files (>) than tools/install (<)"
+has() { # package file...
+  local name=$1 file
+  shift
+  for file in "$@"; do [ -s "$directory/own/$name/usr/$file" ] || fail "$name lacks $file"; done
+}
+has nram-server bin/nram-memserver lib/systemd/system/nram-memserver.service share/nram/slurm/{prolog,epilog}.sh \
+  lib/sysusers.d/nram-server.conf share/man/man8/nram-memserver.8.gz
+has nram-client bin/{nram,nram-fsd} lib/systemd/system/nram-{mount,swap}@.service share/man/man1/nram-mount.1.gz \
+  share/bash-completion/completions/nram sbin/mount.fuse.nram lib/udev/rules.d/60-nram.rules lib/sysusers.d/nram.conf
+has libnram0 lib/{libnram,libnram-core}.so.0
+has libnram-dev include/nram.h{,pp} include/nram/{managed.hpp,compat/rambrain.h} lib/pkgconfig/nram{,-rambrain}.pc \
+  share/man/man3/nram.h.3.gz
+has nram-doc share/nram/prometheus/nram-alerts.yml share/nram/kubernetes/base/daemonset.yaml \
+  share/doc/nram/docs/operating.md
+[ -x "$root/usr/share/nram/slurm/prolog.sh" ] || fail "a script that cannot be run"
+[ "$(readlink "$root/usr/sbin/mount.fuse.nram")" = ../bin/nram-fsd ] || fail "the mount helper"
+for library in libnram libnram-core; do
+  [ "$(readlink "$root/usr/lib/$library.so")" = $library.so.0 ] || fail "the link $library.so"
+done
+grep -q "^prefix=/usr$" "$root/usr/lib/pkgconfig/nram.pc" || fail "nram.pc"
+for program in nram nram-fsd nram-memserver; do
+  "$root/usr/bin/$program" --help > /dev/null || fail "its $program"
+done
+
+# Each depends on the package of each library that is not its own. One package, say libfuse3-3, of those that dpkg knows
+# with such a library is enough.
+every=
+for name in "${programs[@]}"; do
+  depends=" $(field "$1" "$name" Depends | sed 's/([^)]*)//g; s/[,|]/ /g; s/:[a-z]*//g') "
+  libraries=$(find "$directory/own/$name/usr" -type f -exec sh -c 'readelf -d "$1" 2> /dev/null' _ {} \; |
+    sed -n 's/.*(NEEDED).*\[\(.*\)\]$/\1/p' | sort -u)
+  every="$every $libraries"
+  for library in $libraries; do
+    [ ! -e "$root/usr/lib/$library" ] || continue
+    owners=$(dpkg-query -S "*/$library" | sed 's/[:,].*//' | sort -u) || fail "nobody has $library"
+    found=
+    for owner in $owners; do [[ $depends != *" $owner "* ]] || found=1; done
+    [ -n "$found" ] || fail "$library is in" $owners ", and $name depends on:$depends"
+  done
+done
+[[ $every == *libfuse3.so* && $every == *libgrpc++.so* && $every == *libjemalloc.so* ]] || fail "libraries: $every"
+
+# Pages, completion, units.
+commands=$("$root/usr/bin/nram" --help | sed -n 's/^  \([a-z]*\)  .*/\1/p')
+for page in $(printf 'man1/nram-%s.1 ' $commands) man1/nram.1 man3/nram.h.3 man3/nram-managed.h.3 man8/nram-fsd.8 \
+  man8/nram-memserver.8; do
+  zcat "$root/usr/share/man/$page.gz" | grep -q '^\.TH' || fail "no page $page"
+done
+bash -c '. "$1" && complete -p nram' _ "$root/usr/share/bash-completion/completions/nram" > /dev/null ||
+  fail "its completion"
+for unit in deploy/*.service; do
+  cmp "$unit" "$root/usr/lib/systemd/system/${unit##*/}" || fail "its ${unit##*/}"
+  for program in $(grep -o '/usr/bin/nram[a-z-]*' "$unit" | sort -u); do
+    place=$(ls -d "$directory/own/"*"/usr/lib/systemd/system/${unit##*/}")
+    [ -x "${place%/lib/*}/${program#/usr/}" ] || fail "${unit##*/} starts $program, which its package lacks"
+  done
+done
+
+# Rights of the groups: the rule names a group that there will be, and the device that programs look for.
+rules=$root/usr/lib/udev/rules.d/60-nram.rules
+device=$(sed -n 's|.*kDevice\[\] = "/dev/\(.*\)";|\1|p' base/wake_latency.h)
+for name in "$device" userfaultfd; do
+  grep -qx "KERNEL==\"$name\", GROUP=\"nram\", MODE=\"0660\"" "$rules" || fail "no rule for /dev/$name"
+done
+# The names that the postinsts say are those of files, which the real program understands.
+for group in nram nram-server; do
+  systemd-sysusers --root="$root" $group.conf || fail "systemd-sysusers does not understand $group.conf"
+  grep -q "^$group:" "$root/etc/group" || fail "systemd-sysusers makes no group $group"
+done
+
+# The Python package is where python3 looks by itself, and finds the library.
+packages=usr/lib/python3/dist-packages
+[[ " $(/usr/bin/python3 -I -c 'import site; print(*site.getsitepackages())') " == *" /$packages "* ]] ||
+  fail "python3 does not look into /$packages"
+PYTHONPATH=$root/$packages PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 -c "import nram" || fail "its Python package"
+
+# needrestart's settings are Perl, and leave nram's units alone, those and no others.
+perl -e '
+  our %nrconf = (override_rc => {}); my ($folder) = @ARGV;
+  for my $file (glob "$folder/*.conf") { local $/; open my $in, "<", $file or die; eval <$in>; die $@ if $@ }
+  my $kept = sub { my $unit = shift; grep { $unit =~ /$_/ && !$nrconf{override_rc}{$_} } keys %{$nrconf{override_rc}} };
+  $kept->($_) or die "$_ is restarted\n"
+    for "nram-memserver.service", "nram-mount\@mnt-a.service", "nram-swap\@8G.service";
+  !$kept->($_) or die "$_ is not restarted\n" for "cron.service", "nram-memserver.service.d", "nfs-nram-mount\@a";
+' "$root/etc/needrestart/conf.d" || fail "what needrestart is told"
+
+# --- What dpkg does with them, in a root of its own. It runs their scripts inside (chroot), so they reach nothing of
+# this machine; udev and systemd are stubs there that say how they were called.
+scratch=$directory/scratch
+mkdir -p "$scratch"/{var/lib/dpkg/{info,updates},var/log,etc,run,dev,bin}
+touch "$scratch/var/lib/dpkg/status"
+for program in sh rm stat chmod chown; do
+  place=$(command -v $program)
+  cp -L "$place" "$scratch/bin/$program"
+  for library in $(ldd "$place" | grep -o '/[^ ]*'); do (cd / && cp -L --parents "$library" "$scratch"); done
+done
+touch "$scratch/dev/null"
+echo "root:x:0:" > "$scratch/etc/group"
+echo "root:x:0:0:::" > "$scratch/etc/passwd"
+debs=()
+for name in "${names[@]}"; do debs+=("$(ls "$1/${name}_"*.deb)"); done
+in_scratch() { dpkg --root="$scratch" --log="$directory/dpkg.log" --force-depends "$@" > "$directory/said" 2>&1; }
+what_is_there() {
+  (cd "$scratch" && find . -path ./var/lib/dpkg -prune -o -path ./dpkg-said -prune -o -printf '%M %U:%G %p %l\n' | sort)
+}
+# expect_gone WHEN: nothing is left but dpkg's own notes.
+expect_gone() { diff "$directory/before" <(what_is_there) >&2 || fail "left (>), or gone (<), $1"; }
+# expect_said WHEN LINE...: the stubs were called so, in some order.
+expect_said() {
+  local when=$1
+  shift
+  [ "$(sort "$scratch/dpkg-said" 2> /dev/null)" = "$(printf '%s\n' "$@" | sort)" ] ||
+    fail "$when, the scripts say to others: $(cat "$scratch/dpkg-said")"
+  rm -f "$scratch/dpkg-said"
+}
+what_is_there > "$directory/before"
+in_scratch -i "${debs[@]}" || fail "they cannot be installed without systemd and udev: $(cat "$directory/said")"
+in_scratch -P "${names[@]}" || fail "they cannot be purged: $(cat "$directory/said")"
+expect_gone "without systemd and udev"
+
+cat > "$scratch/bin/systemctl" <<'T2'
+#!/bin/sh
+echo "systemctl $*" >> /dpkg-said
+case "$*" in "stop nram-swap@*") [ ! -e /swap-is-needed ] ;; esac
+T2
+for program in systemd-sysusers udevadm; do
+  printf '#!/bin/sh\necho "%s $*" >> /dpkg-said\n' $program > "$scratch/bin/$program"
+done
+chmod 755 "$scratch/bin/"{systemctl,systemd-sysusers,udevadm}
+mkdir -p "$scratch/run/"{udev,systemd/system} "$scratch/etc/systemd/system/multi-user.target.wants"
+touch "$scratch/run/udev/control" "$scratch/dev/$device" "$scratch/dev/userfaultfd"
+chmod 600 "$scratch/dev/$device" "$scratch/dev/userfaultfd"
+echo "nram:x:4711:" >> "$scratch/etc/group"
+what_is_there > "$directory/before"
+begin=("systemd-sysusers nram.conf" "systemd-sysusers nram-server.conf" "udevadm control --reload"
+  "udevadm trigger --subsystem-match=misc" "systemctl daemon-reload" "systemctl daemon-reload")
+in_scratch -i "${debs[@]}" || fail "they cannot be installed: $(cat "$directory/said")"
+expect_said "at the installation" "${begin[@]}"
+
+# As udev, Python and an administrator leave it. A newer version is put over it: it takes no rights from anybody, and it
+# restarts and stops nothing, though all runs; that it says.
+chown 0:4711 "$scratch/dev/$device" "$scratch/dev/userfaultfd"
+chmod 660 "$scratch/dev/$device" "$scratch/dev/userfaultfd"
+for unit in nram-memserver nram-mount@mnt-a nram-swap@8G; do
+  ln -s /usr/lib/systemd/system/x "$scratch/etc/systemd/system/multi-user.target.wants/$unit.service"
+done
+in_scratch -i "${debs[@]}" || fail "they cannot be installed over others: $(cat "$directory/said")"
+expect_said "at an upgrade" "${begin[@]}" "systemctl is-active --quiet nram-memserver" \
+  "systemctl is-active --quiet nram-mount@* nram-swap@*"
+[ "$(grep -c "in their old version\|in its old version" "$directory/said")" = 2 ] ||
+  fail "an upgrade does not say that all goes on: $(cat "$directory/said")"
+[ "$(stat -c %g:%a "$scratch/dev/$device")" = 4711:660 ] || fail "an upgrade takes the group's rights"
+mkdir -p "$scratch/$packages/nram/__pycache__"
+touch "$scratch/$packages/nram/__pycache__/__init__.pyc"
+
+# Swap that is needed keeps the client.
+touch "$scratch/swap-is-needed"
+! in_scratch -r nram nram-client || fail "a package goes away below its swap"
+grep -q "a swap area cannot be taken away" "$directory/said" || fail "it says: $(cat "$directory/said")"
+[ -x "$scratch/usr/bin/nram" ] || fail "the program goes away below its swap"
+rm -f "$scratch/swap-is-needed" "$scratch/dpkg-said"
+in_scratch -r "${names[@]}" || fail "they cannot be removed: $(cat "$directory/said")"
+expect_said "at the removal" "systemctl stop nram-memserver" "systemctl stop nram-mount@*" "systemctl stop nram-swap@*" \
+  "udevadm control --reload" "systemctl daemon-reload" "systemctl daemon-reload"
+in_scratch -P "${names[@]}" || fail "they cannot be purged: $(cat "$directory/said")"
+rm -f "$scratch/dpkg-said"
+expect_gone "with devices that were the group's"
+! ls "$scratch/var/lib/dpkg/info" | grep '^\(lib\|python3-\)\?nram' >&2 || fail "dpkg keeps notes of them"
+
+# One package is what there was before: its files go over to the new ones.
+old=$directory/old
+mkdir -p "$old/DEBIAN" "$old/usr/bin" "$old/usr/lib/python3/dist-packages/nram"
+echo old | tee "$old/usr/bin/nram" "$old/usr/bin/nram-memserver" > "$old/usr/lib/python3/dist-packages/nram/__init__.py"
+printf 'Package: nram\nVersion: %s\nArchitecture: amd64\nMaintainer: the nram project\nDescription: old\n' "$version" \
+  > "$old/DEBIAN/control"
+dpkg-deb --root-owner-group --build "$old" "$directory/nram-old.deb" > /dev/null
+in_scratch -i "$directory/nram-old.deb" || fail "the old package cannot be installed: $(cat "$directory/said")"
+in_scratch -i "${debs[@]}" || fail "the old package cannot be replaced: $(cat "$directory/said")"
+[ "$(dpkg --root="$scratch" -S /usr/bin/nram-memserver)" = "nram-server: /usr/bin/nram-memserver" ] || fail "whose is it?"
+cmp "$scratch/usr/bin/nram" "$root/usr/bin/nram" || fail "the old program is still there"
+echo "the packages: passed"
