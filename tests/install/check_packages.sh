@@ -191,8 +191,8 @@ begin=("systemd-sysusers nram.conf" "systemd-sysusers nram-server.conf" "udevadm
 in_scratch -i "${debs[@]}" || fail "they cannot be installed: $(cat "$directory/said")"
 expect_said "at the installation" "${begin[@]}"
 
-# As udev, Python and an administrator leave it. A newer version is put over it: it takes no rights from anybody, and it
-# restarts and stops nothing, though all runs; that it says.
+# As udev, Python and an administrator leave it. A newer version is put over it: it takes no rights from anybody, and
+# it restarts and stops nothing, though all runs; that it says.
 chown 0:4711 "$scratch/dev/$device" "$scratch/dev/userfaultfd"
 chmod 660 "$scratch/dev/$device" "$scratch/dev/userfaultfd"
 for unit in nram-memserver nram-mount@mnt-a nram-swap@8G; do
@@ -214,8 +214,8 @@ grep -q "a swap area cannot be taken away" "$directory/said" || fail "it says: $
 [ -x "$scratch/usr/bin/nram" ] || fail "the program goes away below its swap"
 rm -f "$scratch/swap-is-needed" "$scratch/dpkg-said"
 in_scratch -r "${names[@]}" || fail "they cannot be removed: $(cat "$directory/said")"
-expect_said "at the removal" "systemctl stop nram-memserver" "systemctl stop nram-mount@*" "systemctl stop nram-swap@*" \
-  "udevadm control --reload" "systemctl daemon-reload" "systemctl daemon-reload"
+expect_said "at the removal" "systemctl stop nram-memserver" "systemctl stop nram-mount@*" \
+  "systemctl stop nram-swap@*" "udevadm control --reload" "systemctl daemon-reload" "systemctl daemon-reload"
 in_scratch -P "${names[@]}" || fail "they cannot be purged: $(cat "$directory/said")"
 rm -f "$scratch/dpkg-said"
 expect_gone "with devices that were the group's"
@@ -230,6 +230,7 @@ printf 'Package: nram\nVersion: %s\nArchitecture: amd64\nMaintainer: the nram pr
 dpkg-deb --root-owner-group --build "$old" "$directory/nram-old.deb" > /dev/null
 in_scratch -i "$directory/nram-old.deb" || fail "the old package cannot be installed: $(cat "$directory/said")"
 in_scratch -i "${debs[@]}" || fail "the old package cannot be replaced: $(cat "$directory/said")"
-[ "$(dpkg --root="$scratch" -S /usr/bin/nram-memserver)" = "nram-server: /usr/bin/nram-memserver" ] || fail "whose is it?"
+[ "$(dpkg --root="$scratch" -S /usr/bin/nram-memserver)" = "nram-server: /usr/bin/nram-memserver" ] ||
+  fail "whose is it?"
 cmp "$scratch/usr/bin/nram" "$root/usr/bin/nram" || fail "the old program is still there"
 echo "the packages: passed"
