@@ -9,11 +9,14 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/host_memory.h"
+#include "base/node_share.h"
 #include "base/status.h"
 #include "client/managed/fork_count.h"
+#include "base/units.h"
 #include "client/managed/managed_handle.h"
 #include "client/managed/region_store.h"
 #include "client/memory/api_error.h"
@@ -37,13 +40,16 @@ absl::StatusOr<uint64_t> ChooseBudget(uint64_t given) {
   const char* const text = Environment("NRAM_BUDGET");
   if (given != 0) return given;
   if (text == nullptr) return nram::ManagedOptions().budget_bytes;
-  if (strncmp(text, "auto", 4) == 0) {
+  absl::string_view rest = text;
+  const absl::StatusOr<int> sharers = nram::ConsumeNodeShare(&rest);
+  if (!sharers.ok()) return nram::Annotate(sharers.status(), "$NRAM_BUDGET");
+  if (absl::StartsWith(rest, "auto")) {
     NRAM_ASSIGN_OR_RETURN(const nram::HostMemory host, nram::ReadHostMemory());
-    return std::max(host.available_bytes / 2, nram::ManagedOptions::kLeastBudgetBytes);
+    return std::max(host.available_bytes / 2 / *sharers, nram::ManagedOptions::kLeastBudgetBytes);
   }
-  absl::StatusOr<uint64_t> bytes = nram::ParseByteSize(text);
+  const absl::StatusOr<uint64_t> bytes = nram::ParseByteSize(rest);
   if (!bytes.ok()) return nram::Annotate(bytes.status(), "$NRAM_BUDGET");
-  return bytes;
+  return *bytes / *sharers;
 }
 
 absl::StatusOr<int> ChooseCopies(uint32_t given) {

@@ -19,7 +19,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "base/host_memory.h"
+#include "base/node_share.h"
 #include "base/status.h"
+#include "base/units.h"
 #include "client/memory/handle.h"
 #include "client/memory/memory.h"
 #include "client/pool/client_tls.h"
@@ -73,15 +76,23 @@ absl::Status ChooseCopies(uint32_t given, uint32_t* copies, bool* chosen) {
   return absl::OkStatus();
 }
 
-// "512M", "auto" or "auto:256M-4G".
+// "512M", "auto" or "auto:256M-4G", each also as "512M/node": of this machine, for all ranks of a parallel program
+// here.
 absl::Status ParseBudget(absl::string_view text, nram::MemoryOptions* options) {
   absl::string_view rest = text;
+  NRAM_ASSIGN_OR_RETURN(const int sharers, nram::ConsumeNodeShare(&rest));
   if (!absl::ConsumePrefix(&rest, "auto")) {
-    NRAM_ASSIGN_OR_RETURN(options->budget_bytes, nram::ParseByteSize(text));
+    NRAM_ASSIGN_OR_RETURN(const uint64_t bytes, nram::ParseByteSize(rest));
+    options->budget_bytes = bytes / sharers;
     return absl::OkStatus();
   }
   options->budget_auto = true;
-  if (rest.empty()) return absl::OkStatus();
+  if (rest.empty() && sharers == 1) return absl::OkStatus();
+  if (rest.empty()) {
+    NRAM_ASSIGN_OR_RETURN(const nram::HostMemory host, nram::ReadHostMemory());
+    options->budget_max_bytes = host.total_bytes / sharers;
+    return absl::OkStatus();
+  }
   const bool has_bounds = absl::ConsumePrefix(&rest, ":");
   const std::vector<absl::string_view> bounds = absl::StrSplit(rest, '-');
   if (!has_bounds || bounds.size() != 2) {
@@ -90,6 +101,8 @@ absl::Status ParseBudget(absl::string_view text, nram::MemoryOptions* options) {
   }
   NRAM_ASSIGN_OR_RETURN(options->budget_min_bytes, nram::ParseByteSize(bounds[0]));
   NRAM_ASSIGN_OR_RETURN(options->budget_max_bytes, nram::ParseByteSize(bounds[1]));
+  options->budget_min_bytes /= sharers;
+  options->budget_max_bytes /= sharers;
   if (options->budget_min_bytes == 0 || options->budget_max_bytes == 0) {
     return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is not accepted: a bound is 0"));
   }

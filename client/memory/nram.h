@@ -69,7 +69,8 @@ struct nram_options {
   size_t size;
   /*
    * Local memory for pages: 4 MiB or more (with larger pages about 90 of them), or NRAM_BUDGET_AUTO; 0: $NRAM_BUDGET
-   * ("512M", "auto" or "auto:256M-4G"), else 256 MiB. nram_set_budget() changes it.
+   * ("512M", "auto" or "auto:256M-4G"; with "/node" behind it, as in "8G/node", the ranks of an MPI program on this
+   * machine share it equally), else 256 MiB. nram_set_budget() changes it.
    */
   uint64_t budget_bytes;
   uint64_t page_bytes; /* unit of faults: a multiple of 4096 up to 1 MiB; 0: 4096 */
