@@ -160,8 +160,8 @@ mountpoint -q "$directory/system/m" || fail "the epilog unmounted what is the sy
 left=$(grep -F "$home" /proc/self/mounts || true)
 [ "$(wc -l <<< "$left")" = 1 ] && grep -q "/away/m " <<< "$left" || fail "mounts are left, or too few: $left"
 rm "$directory"/bin/{fusermount3,umount}
-[ "$(cat "/proc/$pid/comm" 2> /dev/null)" != nram-memserver ] ||
-  [ "$(awk '/^State/ {print $2}' "/proc/$pid/status")" = Z ] ||
+# One look: between two, it may be taken away.
+[[ $(cat "/proc/$pid/stat" 2> /dev/null || true) != "$pid (nram-memserver) "[!ZX]* ]] ||
   fail "the memory server still runs"
 [ ! -e "$job" ] || fail "something of the job is left"
 "$scripts/epilog.sh" || fail "the epilog, a second time"
