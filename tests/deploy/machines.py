@@ -138,6 +138,8 @@ def layer_over(directory, place):
 def own_etc(directory, hosts, users):
     """An /etc of the machines: names of hosts and users; a machine's name is looked for there first, then in DNS."""
     layer_over(directory, "/etc")
+    # What this machine is to nram is of no interest there.
+    shutil.rmtree("/etc/nram", ignore_errors=True)
     with open("/etc/hosts", "w", encoding="ascii") as file:
         file.write("127.0.0.1 localhost\n" + "".join(f"{address} {name}\n" for name, address in hosts.items()))
     with open("/etc/nsswitch.conf", "w", encoding="ascii") as file:

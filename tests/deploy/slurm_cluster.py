@@ -13,8 +13,9 @@ import subprocess
 import sys
 import urllib.request
 
-import machines
-from machines import Failure, until
+sys.path[:0] = [os.path.dirname(os.path.abspath(__file__))]
+import machines  # noqa: E402
+from machines import Failure, until  # noqa: E402
 
 USERS = {"one": 61001, "two": 61002}
 NODES = {"node1": "10.77.0.11", "node2": "10.77.0.12"}
