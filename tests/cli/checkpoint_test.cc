@@ -3,8 +3,10 @@
 #include <sys/stat.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -38,7 +40,10 @@ class CheckpointTest : public ::testing::Test {
     temperature_ = pool_->CreateRegion(Options("temperature")).value();
     wind_ = pool_->CreateRegion(Options("wind")).value();
   }
-  ~CheckpointTest() override { (void)system(absl::StrCat("rm -rf '", directory_, "'").c_str()); }
+  ~CheckpointTest() override {
+    std::error_code ignored;
+    std::filesystem::remove_all(directory_, ignored);
+  }
 
   static int64_t Soon() { return DeadlineAfterMs(60'000); }
   static RegionOptions Options(const std::string& name) {
