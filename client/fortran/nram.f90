@@ -25,7 +25,7 @@ module nram
 
   integer(c_int), parameter, public :: nram_map_read_only = 1, nram_map_attach = 2, nram_map_keep = 4, &
                                        nram_map_accept_loss = 8
-  integer(c_int), parameter, public :: nram_keep_with_owner = 0, nram_keep_until_dropped = 1
+  integer(c_int), parameter, public :: nram_keep_with_owner = 0, nram_keep_until_dropped = -1
   integer(c_int), parameter, public :: nram_normal = 0, nram_sequential = 1, nram_random = 2, nram_will_need = 3, &
                                        nram_dont_need = 4, nram_pin = 5, nram_unpin = 6, nram_drop = 7
   integer, parameter, public :: nram_enoent = 2, nram_eio = 5, nram_enomem = 12, nram_ebusy = 16, nram_eexist = 17, &

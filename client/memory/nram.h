@@ -233,15 +233,17 @@ int nram_flush(nram_t* n, void* address, size_t length);
  */
 enum { NRAM_VERSION_NEWEST = 0 };
 
+/* How long a version stays, besides while somebody observes it; or a number of seconds after the program has ended. The
+ * last two need a mapping that is kept (NRAM_MAP_KEEP). */
 enum nram_version_keep {
-  NRAM_KEEP_WITH_OWNER = 0,    /* it stays while its mapping has an owner, or somebody observes it */
-  NRAM_KEEP_UNTIL_DROPPED = 1, /* also when the program has ended, if the mapping is kept (NRAM_MAP_KEEP) */
+  NRAM_KEEP_WITH_OWNER = 0,     /* while its mapping has an owner */
+  NRAM_KEEP_UNTIL_DROPPED = -1, /* also when the program has ended */
 };
 
 /* Fill with nram_publish_options_init(); as nram_options. */
 struct nram_publish_options {
   size_t size;
-  enum nram_version_keep keep;
+  int keep;           /* an nram_version_keep, or seconds */
   uint32_t history;   /* versions that stay, the new one included, besides those that are observed; 0: 2 */
   uint64_t step;      /* the program's own count: nram_get_version_info() tells it */
   const char* header; /* JSON, of some 50 KiB at most, for nram_version_header(); NULL: none */

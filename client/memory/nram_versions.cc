@@ -44,12 +44,11 @@ absl::Status Choose(const nram_publish_options* options, nram::VersionRequest* r
     return absl::InvalidArgumentError("an option is set that this libnram does not know: install a newer one");
   }
   memcpy(&given, options, sizeof(given));
-  if (given.keep != NRAM_KEEP_WITH_OWNER && given.keep != NRAM_KEEP_UNTIL_DROPPED) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("nram_publish_options.keep is ", static_cast<int>(given.keep), ": expected 0 or 1"));
+  if (given.keep < NRAM_KEEP_UNTIL_DROPPED) {
+    return absl::InvalidArgumentError(absl::StrCat("nram_publish_options.keep is ", given.keep,
+                                                   ": expected NRAM_KEEP_UNTIL_DROPPED, or 0 or more seconds"));
   }
-  request->keep =
-      given.keep == NRAM_KEEP_UNTIL_DROPPED ? nram::VersionKeep::kUntilDropped : nram::VersionKeep::kWithOwner;
+  request->keep = static_cast<nram::VersionKeep>(given.keep);  // -1 is all ones there
   if (given.history != 0) request->history = given.history;
   request->step = given.step;
   request->header_json = given.header == nullptr ? "" : given.header;

@@ -362,7 +362,7 @@ class Errors(NramTest):
             ("nram_version_keep ", "NRAM_KEEP_", _library.VERSION_KEEP),
         ):
             body = re.search(rf"enum {enum}{{(.*?)}};", header, re.DOTALL).group(1)
-            declared = {name.lower(): int(value) for name, value in re.findall(rf"{prefix}(\w+) = (\d+)", body)}
+            declared = {name.lower(): int(value) for name, value in re.findall(rf"{prefix}(\w+) = (-?\d+)", body)}
             self.assertEqual(declared, mirror)
 
 

@@ -21,7 +21,7 @@ BUDGET_AUTO = 2**64 - 1
 MAP_READ_ONLY = 1
 MAP_ATTACH = 2
 MAP_KEEP = 4
-VERSION_KEEP = {"with_owner": 0, "until_dropped": 1}
+VERSION_KEEP = {"with_owner": 0, "until_dropped": -1}
 MAPPINGS_MAX = 64  # of one version
 
 

@@ -182,7 +182,7 @@ class _Region(Resource):
 def _publish(pool, mappings, keep, history, step, header):
     mappings = list(mappings)
     options = _library.PublishOptions(size=ctypes.sizeof(_library.PublishOptions))
-    options.keep = _choice(keep, _library.VERSION_KEEP, "keep")
+    options.keep = keep if isinstance(keep, int) and 0 <= keep < 2**31 else _choice(keep, _library.VERSION_KEEP, "keep")
     options.history = _integer(history, "history", 32)
     options.step = _integer(step, "step")
     options.header = None if header is None else json.dumps(header).encode()
@@ -284,7 +284,8 @@ class Memory:
         name. Returns when the state is fixed: write on; only what was changed travels, and an earlier version is
         waited for. See Mapping.published().
 
-        keep     "with_owner", or "until_dropped": the version outlives this program, if its mapping does
+        keep     "with_owner", "until_dropped", or seconds after this program's end: the version outlives this program,
+                 if its mapping does
         history  published versions that stay, this one included, besides those that are observed
         step     the program's own count
         header   what json.dumps() takes: names, shapes, whatever observers want to know
