@@ -68,18 +68,22 @@ bool BoundCopies::TakeSlot(uint32_t* slot) {
   }
   if (residency_->TakeBudget(1, MonotonicNs()).ok()) return true;
   MutexLock lock(&mu_);
-  --used_;
-  free_.push_back(*slot);
+  ReturnSlotLocked(*slot);
   return false;
 }
 
 void BoundCopies::ReturnSlot(uint32_t slot) {
   {
     MutexLock lock(&mu_);
-    --used_;
-    free_.push_back(slot);
+    ReturnSlotLocked(slot);
   }
   residency_->ReturnBudget(1);
+}
+
+void BoundCopies::ReturnSlotLocked(uint32_t slot) {
+  --used_;
+  free_.push_back(slot);
+  if (used_ == 0 && trims_) TrimLocked();
 }
 
 bool BoundCopies::Copy(const SegmentRef& segment, uint64_t page, PageState state) {
@@ -243,7 +247,12 @@ void BoundCopies::GiveUp() {
 
 void BoundCopies::Trim() {
   MutexLock lock(&mu_);
-  CHECK_EQ(used_, 0u);
+  trims_ = true;
+  if (used_ == 0) TrimLocked();
+}
+
+void BoundCopies::TrimLocked() {
+  trims_ = false;
   if (fresh_ > 0) madvise(memory_.data(), fresh_ * page_bytes_, MADV_DONTNEED);
   fresh_ = 0;
   free_.clear();

@@ -46,7 +46,7 @@ class BoundCopies {
   bool idle() const;     // nothing is under way, and nothing waits to be sent
   // The version is given up: waits for what is under way, and forgets the rest. The pages are dirty.
   void GiveUp();
-  // Nothing is under way: gives back the memory.
+  // Nothing is under way: gives back the memory, at once or when threads that came too late have let go of theirs.
   void Trim();
 
  private:
@@ -72,6 +72,8 @@ class BoundCopies {
   std::byte* data(uint32_t slot) const { return memory_.data() + slot * page_bytes_; }
   bool TakeSlot(uint32_t* slot);
   void ReturnSlot(uint32_t slot);
+  void ReturnSlotLocked(uint32_t slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void TrimLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void FindMasks(Lane* lane);
   void Send(Lane* lane);
   absl::Status EndDone();
@@ -94,6 +96,7 @@ class BoundCopies {
   std::vector<uint32_t> free_ ABSL_GUARDED_BY(mu_);  // used before
   uint32_t fresh_ ABSL_GUARDED_BY(mu_) = 0;          // the first slot that was not used since Trim
   uint64_t used_ ABSL_GUARDED_BY(mu_) = 0;
+  bool trims_ ABSL_GUARDED_BY(mu_) = false;  // when none is used
 };
 
 }  // namespace nram

@@ -1,0 +1,63 @@
+// The parts of publishing memory that need no pool and no faults: copies of bound pages.
+
+#include <memory>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/poll_until.h"
+#include "base/units.h"
+#include "client/memory/bound_copies.h"
+#include "client/memory/counters.h"
+#include "client/memory/publish_gate.h"
+#include "client/memory/residency.h"
+#include "client/memory/segment.h"
+#include "gtest/gtest.h"
+
+namespace nram {
+namespace {
+
+constexpr int64_t kPatienceMs = 60'000;
+
+class PublishPartsTest : public ::testing::Test {
+ protected:
+  static constexpr uint64_t kLimit = 1'024;
+
+  PublishPartsTest() {
+    index_.Add(std::make_unique<Segment>(*Mapping::Anonymous(16 * kPageBytes), *Mapping::Anonymous(4096), kPageBytes,
+                                         nullptr));
+    segment_ = index_.Find(reinterpret_cast<uintptr_t>(index_.First()));
+    segment_->publishable = true;
+  }
+  PageWord& word(uint64_t page) { return segment_->word(page); }
+
+  SegmentIndex index_;
+  SegmentRef segment_;
+  PublishGate gate_;
+  Counters counters_;
+  std::unique_ptr<Residency> residency_ = Residency::New(Policy::kFifo, kLimit, 16, kLimit, &index_).value();
+};
+
+TEST_F(PublishPartsTest, AThreadThatComesTooLateForACopyEndsNothing) {
+  const auto copies =
+      BoundCopies::New(kPageBytes, kLimit, &gate_, nullptr, residency_.get(), nullptr, &counters_).value();
+  ASSERT_TRUE(word(0).Change(PageState::kEmpty, PageState::kBound));
+  bool copied = true;
+  std::thread late;
+  {
+    const GateAlone alone(&gate_);
+    late = std::thread([&] { copied = copies->Copy(segment_, 0, PageState::kBound); });
+    // It has its room, and waits for the gate.
+    EXPECT_TRUE(PollUntil(DeadlineAfterMs(kPatienceMs), 1, [&] { return residency_->resident_pages() == 1; }));
+    // The version is given up.
+    EXPECT_TRUE(word(0).Change(PageState::kBound, PageState::kDirty));
+    copies->Trim();
+  }
+  late.join();
+  EXPECT_FALSE(copied);
+  EXPECT_EQ(word(0).state(), PageState::kDirty);
+  EXPECT_EQ(residency_->resident_pages(), 0u);
+  copies->Trim();
+}
+
+}  // namespace
+}  // namespace nram
