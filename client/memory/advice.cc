@@ -25,8 +25,9 @@ constexpr size_t kLanes = 8;
 constexpr int64_t kLookAgainMs = 100;
 
 bool IsBusy(PageState state) { return state == PageState::kBusy; }
-bool IsWriting(PageState state) { return state == PageState::kWriting; }
-bool IsMoving(PageState state) { return IsBusy(state) || IsWriting(state); }
+bool IsMoving(PageState state) { return IsBusy(state) || state == PageState::kWriting; }
+// Somebody else writes the page, or a copy of it.
+bool IsWritten(PageState state) { return state == PageState::kWriting || state == PageState::kDirtyCopied; }
 
 }  // namespace
 
@@ -83,7 +84,7 @@ absl::Status Advice::Flush(const Pages& pages) {
     if (MonotonicNs() > deadline_ns) return absl::DeadlineExceededError("pages were being written for too long");
     for (const uint64_t page : others) {
       const Pages one{pages.segment.Share(), page, 1};
-      NRAM_RETURN_IF_ERROR(Await(one, page, &IsWriting, deadline_ns, "a page was being written for too long"));
+      NRAM_RETURN_IF_ERROR(Await(one, page, &IsWritten, deadline_ns, "a page was being written for too long"));
       NRAM_RETURN_IF_ERROR(Settle(one, deadline_ns));
       out.Add(pages.segment, page, 1, PageOut::After::kKeep);
     }

@@ -158,6 +158,7 @@ void BoundCopies::End(Waiting* copy) {
     if (segment->publishing) --segment->bound_pages;
     CHECK(segment->word(copy->page).Change(PageState::kDirtyCopied, PageState::kDirty));
   }
+  copy->segment->ended.Notify();
   ReturnSlot(copy->slot);
   copy->segment.Reset();
 }

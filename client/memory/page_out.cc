@@ -88,7 +88,8 @@ void PageOut::Add(const SegmentRef& segment, uint64_t first, uint64_t count, Aft
       // Not ours to take; but what is here must be in the queue to leave one day.
       PageWord& word = segment->word(page);
       const PageState state = word.state();
-      if (state == PageState::kWriting && after == After::kKeep) passed_.push_back(page);
+      const bool is_written = state == PageState::kWriting || state == PageState::kDirtyCopied;
+      if (is_written && after == After::kKeep) passed_.push_back(page);
       if ((IsResident(state) || state == PageState::kBusy) && !word.Has(PageWord::kPinned) && may_stay) {
         residency_->Enter(*segment.get(), page, 1);
       }

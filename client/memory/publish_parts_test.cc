@@ -1,13 +1,15 @@
-// The parts of publishing memory that need no pool and no faults: copies of bound pages.
+// The parts of publishing memory that need no pool and no faults: copies of bound pages, and what a flush waits for.
 
 #include <memory>
 #include <thread>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/poll_until.h"
 #include "base/units.h"
 #include "client/memory/bound_copies.h"
 #include "client/memory/counters.h"
+#include "client/memory/page_out.h"
 #include "client/memory/publish_gate.h"
 #include "client/memory/residency.h"
 #include "client/memory/segment.h"
@@ -57,6 +59,15 @@ TEST_F(PublishPartsTest, AThreadThatComesTooLateForACopyEndsNothing) {
   EXPECT_EQ(word(0).state(), PageState::kDirty);
   EXPECT_EQ(residency_->resident_pages(), 0u);
   copies->Trim();
+}
+
+TEST_F(PublishPartsTest, AFlushKnowsOfPagesWhoseCopiesAreOnTheirWay) {
+  PageOut out(&gate_, nullptr, residency_.get(), nullptr, &counters_, 1);
+  ASSERT_TRUE(word(1).Change(PageState::kEmpty, PageState::kDirtyCopied));
+  ASSERT_TRUE(word(3).Change(PageState::kEmpty, PageState::kWriting));
+  out.Add(segment_, 0, 16, PageOut::After::kKeep);
+  EXPECT_EQ(out.TakePassed(), (std::vector<uint64_t>{1, 3}));
+  EXPECT_TRUE(out.Finish().ok());
 }
 
 }  // namespace
