@@ -1,5 +1,6 @@
 // The parts of publishing memory that need no pool and no faults: copies of bound pages, and what a flush waits for.
 
+#include <atomic>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -7,6 +8,7 @@
 #include "base/clock.h"
 #include "base/poll_until.h"
 #include "base/units.h"
+#include "client/memory/advice.h"
 #include "client/memory/bound_copies.h"
 #include "client/memory/counters.h"
 #include "client/memory/page_out.h"
@@ -68,6 +70,22 @@ TEST_F(PublishPartsTest, AFlushKnowsOfPagesWhoseCopiesAreOnTheirWay) {
   out.Add(segment_, 0, 16, PageOut::After::kKeep);
   EXPECT_EQ(out.TakePassed(), (std::vector<uint64_t>{1, 3}));
   EXPECT_TRUE(out.Finish().ok());
+}
+
+TEST_F(PublishPartsTest, AFlushWaitsForAVersionAsLongAsThatTakes) {
+  Advice advice(/*io_timeout_ms=*/1, &gate_, nullptr, residency_.get(), nullptr, nullptr, &counters_);
+  const SegmentRef published[] = {segment_.Share()};
+  ASSERT_TRUE(gate_.BeginPublish(published, DeadlineAfterMs(kPatienceMs)).ok());
+  absl::Status status;
+  std::atomic<bool> ended{false};
+  std::thread flush([&] {
+    status = advice.Flush({segment_.Share(), 0, 16});
+    ended = true;
+  });
+  EXPECT_FALSE(PollUntil(DeadlineAfterMs(50), 1, [&] { return ended.load(); }));
+  gate_.EndPublish(published);
+  flush.join();
+  EXPECT_TRUE(status.ok()) << status;
 }
 
 }  // namespace
