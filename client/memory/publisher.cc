@@ -306,7 +306,11 @@ void Publisher::Run() {
 void Publisher::Tell(Job* job, const absl::Status& status) {
   Stream* const stream = job->stream;
   stream->ended = job->record.number;
-  if (!status.ok()) stream->failures[job->record.number] = status;
+  // To AwaitPublished these two are something else: that it is still under way, and that there is no such version.
+  const bool is_final = !absl::IsDeadlineExceeded(status) && !absl::IsInvalidArgument(status);
+  if (!status.ok()) {
+    stream->failures[job->record.number] = is_final ? status : absl::UnavailableError(status.message());
+  }
   while (stream->failures.size() > kFailuresMax) stream->failures.erase(stream->failures.begin());
   changed_.SignalAll();
 }

@@ -465,6 +465,31 @@ TEST_F(PublishTroubleTest, AVersionIsGivenUpSoThatTheProgramGoesOn) {
   expect(seen, kPages, 1'000);
 }
 
+TEST_F(PublishTroubleTest, AVersionThatNoServerTakesInTimeIsNotStillUnderWay) {
+  MemoryOptions options = Options();
+  options.pool.io_timeout_ms = 300;
+  auto producer = OpenMemory(options);
+  uint64_t* const words = MapWords(producer.get(), "field", kPageBytes);
+  // On a slow machine these may be late as well.
+  const auto publish = [&] {
+    return PollUntil(DeadlineAfterMs(kPatienceMs), 1, [&] {
+      ++words[0];
+      const auto version = producer->Publish({.bases = {words}, .header_json = ""});
+      return version.ok() && AwaitPublished(producer.get(), words).ok();
+    });
+  };
+  ASSERT_TRUE(publish());
+  words[0] = 1'000;
+  Hold(true);
+  const uint64_t bad = Publish(producer.get(), {words});
+  const absl::Status status = AwaitPublished(producer.get(), words, bad);
+  Hold(false);
+  EXPECT_FALSE(status.ok());
+  EXPECT_FALSE(absl::IsDeadlineExceeded(status)) << "who waits for it would do so for ever: " << status;
+  EXPECT_TRUE(publish());
+  EXPECT_GT(words[0], 1'000u);
+}
+
 TEST_F(PublishTest, UnmappingFlushingAndPinnedPagesInTheMiddle) {
   constexpr uint64_t kBytes = 2 * kMiB, kCount = kBytes / 8;
   auto producer = Open(8 * kMiB);
