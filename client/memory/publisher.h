@@ -58,9 +58,10 @@ class Publisher {
   // From now on the segment is not published; waits for a publication of it. `destroys`: so is its record.
   void Forget(Segment* segment, bool destroys);
 
-  // Returns when the state is fixed, with the version's number; blocks while an earlier publication is under way, and
-  // while pages are dropped. INVALID_ARGUMENT: a segment cannot be published, or the header is no JSON or too long.
-  // ALREADY_EXISTS: NAME.versions is taken. DEADLINE_EXCEEDED, UNAVAILABLE; nothing has changed after any error.
+  // Returns when the state is fixed, with the version's number; blocks while an earlier publication is under way, for
+  // as long as that takes, and while pages are dropped. INVALID_ARGUMENT: a segment cannot be published, or the header
+  // is no JSON or too long. ALREADY_EXISTS: NAME.versions is taken. DEADLINE_EXCEEDED, UNAVAILABLE; nothing has changed
+  // after any error.
   absl::StatusOr<uint64_t> Publish(PublishRequest request);
   // Blocks until the version (0: the last) can be observed. DEADLINE_EXCEEDED: not yet. INVALID_ARGUMENT: nothing was
   // published by that segment's name, or not that version. Else why it could not be published.
