@@ -84,10 +84,12 @@ class Scenario:
             os.environ["NRAM_STATE_DIR"] = f"{self.directory}/state"
             os.environ["NRAM_COPIES"] = "2"
             os.environ.pop("NRAM_POOL", None)
-            servers = 2 if name == "cut" else 3
             later(stack, self.close_pool)
-            self.pool = KillablePool(options.nram, self.directory, servers, DONATE_MIB, self.look)
+            self.pool = self.make_pool()
         later(stack, self.kill_programs)
+
+    def make_pool(self):
+        return KillablePool(self.options.nram, self.directory, 2 if self.name == "cut" else 3, DONATE_MIB, self.look)
 
     def close_pool(self):
         if self.pool is not None:
