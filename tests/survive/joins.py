@@ -26,7 +26,9 @@ code is 1. The longest time from a server's start to its use by all is told, and
 the doors: they keep the servers that they began with. Needs root.
 """
 
+import contextlib
 import os
+import signal
 import sys
 import time
 
@@ -49,12 +51,19 @@ class Joining(survive.Scenario):
         self.pool.begin()
         return self.pool
 
+    def close_pool(self):
+        super().close_pool()
+        # One that was unmounted lazily writes what it knows of members once more.
+        for pid in self.clients():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
     def figures(self):
         each = [f"{one.name} {one.operations} operations, {one.pause_ms} ms" for one in self.programs]
         pool = self.pool
-        return "; ".join(
-            [f"{pool.joins} joins, {pool.leaves} leaves, each used {pool.slowest_s:.2f} s after its start", *each]
-        )
+        joins = f"{pool.joins} joins, {pool.leaves} leaves, the slowest was used {pool.slowest_s:.2f} s after its start"
+        longest = max(self.programs, key=lambda one: one.pause_ms)
+        return "; ".join([joins, *each, f"the longest pause was {longest.pause_of}"])
 
     def way(self):
         by_itself = ["signal", "drain"]

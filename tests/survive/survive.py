@@ -95,6 +95,16 @@ class Scenario:
         if self.pool is not None:
             self.pool.close()
 
+    def clients(self):
+        """The processes of mounts and of swap areas."""
+        found = []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline") as file:
+                words = file.read()
+                if "nram-fsd" in words.split("\0")[0] and self.directory in words:
+                    found.append(int(pid))
+        return found
+
     def kill_programs(self):
         for program in self.programs:
             program.kill()
