@@ -21,6 +21,8 @@ constexpr size_t kLanes = 16;
 // How often to see whether the version has to be given up.
 constexpr int64_t kTickMs = 20;
 constexpr int64_t kLookAgainMs = 1'000;
+// Protecting so many pages once more costs less than another call of the kernel, which interrupts all who run.
+constexpr uint64_t kProtectAcross = 128;
 
 int64_t NowOfUnixNs() {
   timespec now;
@@ -180,25 +182,29 @@ void Publisher::Flip(const Job& job) {
   const GateAlone lock(gate_);
   for (const SegmentRef& segment : job.request.segments) {
     uint64_t bound = 0;
-    uint64_t run = 0;  // pages right before `page`, to be protected
-    const auto protect = [&](uint64_t page) {
-      if (run > 0) userfault_->Protect(segment->address(page - run), run * segment->page_bytes);
-      run = 0;
+    uint64_t begin = 0, end = 0;  // pages to be protected
+    const auto protect = [&] {
+      if (end > begin) userfault_->Protect(segment->address(begin), (end - begin) * segment->page_bytes);
     };
-    for (uint64_t page = 0; page < segment->pages(); ++page) {
+    const auto find = [&](uint64_t page) {
+      return segment->Find(page, PageState::kDirtyEmpty, PageState::kWriting);  // what can be written to, and that
+    };
+    for (uint64_t page = find(0); page < segment->pages(); page = find(page + 1)) {
       PageWord& word = segment->word(page);
       PageState state = word.state();
       while (IsDirty(state) && !word.Change(&state, BoundOf(state))) {
       }
-      if (!IsDirty(state) && state != PageState::kWriting) {
-        protect(page);
-        continue;
+      if (!IsDirty(state) && state != PageState::kWriting) continue;
+      // What lies between is protected already, or not there.
+      if (page - end > kProtectAcross || end == begin) {
+        protect();
+        begin = page;
       }
       // A page that is being written may not be protected yet.
-      ++run;
+      end = page + 1;
       ++bound;
     }
-    protect(segment->pages());
+    protect();
     segment->bound_pages = bound;
     segment->publishing = true;
   }
@@ -368,7 +374,7 @@ absl::Status Publisher::Stalled() const {
 
 bool Publisher::SendSome(const SegmentRef& segment, uint64_t* page, PageOut* out) {
   const auto is_bound = [&](uint64_t i) { return IsBound(segment->word(i).state()); };
-  while (*page < segment->pages() && !is_bound(*page)) ++*page;
+  *page = segment->Find(*page, PageState::kBoundEmpty, PageState::kBoundNoted);
   if (*page == segment->pages()) return false;
   uint64_t run = 1;
   while (run < PageOut::kRunPagesMax && *page + run < segment->pages() && is_bound(*page + run)) ++run;

@@ -29,6 +29,12 @@ struct StreamPlan {
   bool writable = false;  // the pages of `demand` are going to be written
 };
 
+// What a first write lets through.
+struct WritePlan {
+  Run run;            // from the written page on
+  bool sure = false;  // all of it is going to be written; else pages of it may stay as they are
+};
+
 // Recognises, by their faults, threads that go through memory in order, up or down, and tells how far to read ahead:
 // four times as many pages at each fault that continues a stream, up to a window; then the next window while this one
 // is used. The growing window is that of Linux's readahead. Thread-safe.
@@ -42,9 +48,9 @@ class Streams {
   StreamPlan OnFault(const Segment& segment, uint64_t page, bool write);
   // Somebody waits for a window that was read ahead: what to read next.
   StreamPlan OnAheadUsed(const Segment& segment, const Run& window);
-  // A page that is here is written for the first time. Returns the run of pages, from this one on, that are likely to
-  // be written next: the page alone if it belongs to no stream.
-  Run OnFirstWrite(const Segment& segment, uint64_t page);
+  // A page that is here is written for the first time: the pages from this one on that are likely to be written next,
+  // the page alone if it belongs to no stream. Not all of them may be protected.
+  WritePlan OnFirstWrite(const Segment& segment, uint64_t page);
   void Forget(const Segment& segment);
 
  private:
@@ -58,6 +64,20 @@ class Streams {
     uint64_t stamp = 0;
   };
 
+  // Of first writes.
+  struct Writer {
+    const Segment* segment = nullptr;
+    uint64_t next = 0;      // the page whose first write continues it
+    uint64_t degree = 0;    // pages that its last fault let through
+    int step = 0;           // 0: not known yet
+    uint64_t straight = 0;  // faults in a row that left no page out
+    uint64_t stamp = 0;
+  };
+
+  // The stream that the first write continues, or null.
+  Writer* FindWriter(const Segment& segment, uint64_t page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  WritePlan Continue(Writer* writer, const Segment& segment, uint64_t page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
   // Whether the pages that are about to be brought are going to be written.
   static bool Writable(Stream* stream);
   Run Clip(const Segment& segment, uint64_t first, uint64_t count, int step) const;
@@ -68,6 +88,8 @@ class Streams {
   Mutex mu_;
   std::array<Stream, 16> streams_ ABSL_GUARDED_BY(mu_);
   uint64_t clock_ ABSL_GUARDED_BY(mu_) = 0;
+  std::array<Writer, 16> writers_ ABSL_GUARDED_BY(mu_);
+  uint64_t writers_clock_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace nram
