@@ -62,6 +62,7 @@ class PageOut {
   // How many pages will be dropped soon. Pages whose servers are slow do not count.
   uint64_t leaving_pages() const;
   bool idle() const { return busy_ == 0; }
+  bool full() const { return busy_ == lanes_.size(); }
 
  private:
   // The masks of a run, one for each 4 KiB.

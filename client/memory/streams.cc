@@ -14,7 +14,7 @@ constexpr uint64_t kStale = 32;
 constexpr int64_t kLeftOut = 1;
 // After so many faults in a row that left none out, all that is let through counts as written. Until then a run is at
 // most so long: each page of it is summed up while its writer waits.
-constexpr uint64_t kSureAfter = 10;
+constexpr uint64_t kSureAfter = 20;
 constexpr uint64_t kUnsureBytes = 256 * kKiB;
 
 // How far `page` lies beyond `from` in the direction of `step`.
@@ -139,7 +139,7 @@ WritePlan Streams::Continue(Writer* writer, const Segment& segment, uint64_t pag
   writer->straight = gap == 0 ? writer->straight + 1 : 0;
   const uint64_t most =
       is_sure() ? most_pages() : std::min(most_pages(), std::max<uint64_t>(1, kUnsureBytes / segment.page_bytes));
-  writer->degree = std::min(most, writer->degree * (gap == 0 ? 4 : 2));
+  writer->degree = std::min(most, 2 * writer->degree);
   writer->next = page + writer->step * writer->degree;
   return {Clip(segment, page, writer->degree, writer->step), is_sure()};
 }

@@ -37,7 +37,8 @@ struct WritePlan {
 
 // Recognises, by their faults, threads that go through memory in order, up or down, and tells how far to read ahead:
 // four times as many pages at each fault that continues a stream, up to a window; then the next window while this one
-// is used. The growing window is that of Linux's readahead. Thread-safe.
+// is used. The growing window is that of Linux's readahead. First writes to pages that are here have streams of their
+// own, which double, and may leave pages out. Thread-safe.
 class Streams {
  public:
   explicit Streams(uint64_t window_pages) : window_(window_pages) {}

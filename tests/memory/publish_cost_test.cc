@@ -1,5 +1,5 @@
 // What publishing costs: how far runs of first writes to protected pages go, and that versions have what was there
-// before them.
+// before them; how many versions there may be.
 
 #include <atomic>
 #include <memory>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/status.h"
 #include "base/sync.h"
 #include "base/test_seed.h"
 #include "client/memory/memory.h"
@@ -58,15 +59,16 @@ TEST(WriteStreamsTest, GrowUpAndDown) {
     uint64_t page = step > 0 ? 100 : 19'000;
     std::vector<uint64_t> counts;
     bool sure = false;
-    for (int i = 0; i < 20; ++i) {
+    for (int i = 0; i < 30; ++i) {
       const WritePlan plan = streams.OnFirstWrite(*segment, page);
       EXPECT_EQ(plan.run.first, page);
       counts.push_back(plan.run.count);
       sure = plan.sure;
-      EXPECT_EQ(sure, counts.back() > 64 || i == 10) << i;
+      EXPECT_EQ(sure, i >= 20) << i;
       page += step * plan.run.count;
     }
-    EXPECT_EQ(std::vector<uint64_t>(counts.begin(), counts.begin() + 6), (std::vector<uint64_t>{1, 4, 16, 64, 64, 64}));
+    EXPECT_EQ(std::vector<uint64_t>(counts.begin(), counts.begin() + 8),
+              (std::vector<uint64_t>{1, 2, 4, 8, 16, 32, 64, 64}));
     EXPECT_EQ(counts.back(), 256u);
     // What was not let through of the last run is not begun anew.
     EXPECT_EQ(streams.OnFirstWrite(*segment, page - step * 6).run.count, 6u);
@@ -176,7 +178,8 @@ TEST_F(FirstWritesTest, RunsTakeFewFaultsAndOnlyWhatWasChangedTravels) {
     changed = 0;
     // The first writes of all were a stream too: its end counts as written.
     for (uint64_t page = 0; page < kPages - 600; ++page) {
-      if (random() % 100 >= percent) continue;
+      // In the order of their numbers: never so many runs in a row without a page left out that they are sure.
+      if (percent == 72 ? page % 7 == 2 || page % 7 == 5 : random() % 10 != 0) continue;
       ++changed;
       // Each chunk, so that the page is sent whole.
       for (uint64_t at = 0; at < kWordsPerPage; at += kChunkBytes / 8) words[page * kWordsPerPage + at] = random();
@@ -186,8 +189,8 @@ TEST_F(FirstWritesTest, RunsTakeFewFaultsAndOnlyWhatWasChangedTravels) {
       EXPECT_LT(producer->counters().write_faults - faults, changed / 10);
     }
     Publish(producer.get(), words);
-    // A run that was sure to be written may not have been: in few.
-    EXPECT_LE(producer->counters().written_bytes - sent, changed * kPageBytes * 5 / 4) << percent << " %";
+    // Of some pages the sums have no place.
+    EXPECT_LE(producer->counters().written_bytes - sent, changed * kPageBytes * 11 / 10) << percent << " %";
     EXPECT_GE(producer->counters().written_bytes - sent, changed * kPageBytes) << percent << " %";
   }
   auto observer = Open(64 * kMiB);
@@ -275,6 +278,79 @@ TEST_F(FirstWritesTest, RunsOfSeveralThreadsAreCutAtOneMoment) {
   }
   stop = true;
   for (std::thread& writer : writers) writer.join();
+}
+
+// Of a field of one page: version N has N in it.
+class VersionsTest : public FirstWritesTest {
+ protected:
+  VersionsTest() : producer_(Open(8 * kMiB)), word_(Map(producer_.get(), 1)) {}
+
+  absl::StatusOr<uint64_t> PublishNext(WhenFull when_full, int64_t wait_ms = 0) {
+    NRAM_ASSIGN_OR_RETURN(
+        const uint64_t version,
+        producer_->Publish(
+            {.bases = {word_}, .header_json = "", .most = 3, .when_full = when_full, .wait_ms = wait_ms}));
+    NRAM_RETURN_IF_ERROR(producer_->AwaitPublished(word_, version, DeadlineAfterMs(kPatienceMs)));
+    return version;
+  }
+  // The observers of versions 1 and 2: with the newest one, which is 3, there are as many as there may be.
+  void ObserveTwo() {
+    for (int i = 0; i < 3; ++i) {
+      if (i > 0) {
+        observers_.push_back(Open(8 * kMiB));
+        seen_.push_back(Observe(observers_.back().get()));
+        ASSERT_NE(seen_.back(), nullptr);
+      }
+      word_[0] = i + 1;
+      const auto version = PublishNext(WhenFull::kFail);
+      ASSERT_TRUE(version.ok()) << version.status();
+      ASSERT_EQ(*version, i + 1u);
+    }
+    word_[0] = 4;
+  }
+
+  const std::unique_ptr<Memory> producer_;
+  uint64_t* const word_;
+  std::vector<std::unique_ptr<Memory>> observers_;
+  std::vector<const uint64_t*> seen_;
+};
+
+TEST_F(VersionsTest, OneTooManyIsRefusedUntilAnObserverLetsGo) {
+  ObserveTwo();
+  EXPECT_TRUE(absl::IsOutOfRange(PublishNext(WhenFull::kFail).status()));
+  EXPECT_TRUE(absl::IsOutOfRange(PublishNext(WhenFull::kWait, 1).status()));
+  EXPECT_EQ(seen_[0][0], 1u);
+  EXPECT_EQ(seen_[1][0], 2u);
+  const auto newest = observers_[0]->Next(seen_[0], DeadlineAfterMs(kPatienceMs));
+  ASSERT_TRUE(newest.ok()) << newest.status();
+  EXPECT_EQ(*newest, 3u) << "what was refused has no number";
+  const auto version = PublishNext(WhenFull::kFail);
+  ASSERT_TRUE(version.ok()) << version.status();
+  EXPECT_EQ(*version, 4u);
+  EXPECT_EQ(seen_[1][0], 2u);
+}
+
+TEST_F(VersionsTest, TheProducerWaitsForAnObserver) {
+  ObserveTwo();
+  std::thread waits([&] {
+    const auto version = PublishNext(WhenFull::kWait, kPatienceMs);
+    EXPECT_TRUE(version.ok()) << version.status();
+  });
+  ASSERT_TRUE(observers_[1]->Unmap(seen_[1]).ok());
+  waits.join();
+  EXPECT_EQ(seen_[0][0], 1u);
+  ASSERT_TRUE(observers_[0]->Next(seen_[0], DeadlineAfterMs(kPatienceMs)).ok());
+  EXPECT_EQ(seen_[0][0], 4u);
+}
+
+TEST_F(VersionsTest, TheOldestGoesThoughItIsObserved) {
+  ObserveTwo();
+  const auto version = PublishNext(WhenFull::kDropOldest);
+  ASSERT_TRUE(version.ok()) << version.status();
+  EXPECT_EQ(seen_[1][0], 2u) << "it is not the oldest";
+  ASSERT_TRUE(observers_[0]->Next(seen_[0], DeadlineAfterMs(kPatienceMs)).ok());
+  EXPECT_EQ(seen_[0][0], 4u);
+  EXPECT_TRUE(absl::IsInvalidArgument(producer_->Publish({.bases = {word_}, .header_json = "", .most = 1}).status()));
 }
 
 }  // namespace

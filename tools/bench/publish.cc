@@ -76,6 +76,9 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
+// Another run of this program may be going on, or have ended a moment ago.
+std::string NameOf(const char* what) { return absl::StrCat("publish-bench-", what, ".", getpid()); }
+
 absl::Status Failed(const char* what) { return absl::UnavailableError(absl::StrCat(what, ": ", nram_error())); }
 
 // A handle of the pool and what it has mapped.
@@ -158,10 +161,11 @@ class Observer {
 
  private:
   void Run() {
+    const std::string name = NameOf("field");
     const double* field = nullptr;
     while (!stop_) {
       if (field == nullptr) {
-        field = static_cast<const double*>(nram_observe(handle_->get(), "publish-bench", NRAM_VERSION_NEWEST, nullptr));
+        field = static_cast<const double*>(nram_observe(handle_->get(), name.c_str(), NRAM_VERSION_NEWEST, nullptr));
         if (field == nullptr) usleep(1'000);
       } else if (nram_next(handle_->get(), const_cast<double*>(field), 100, nullptr) != 0) {
         continue;
@@ -210,8 +214,8 @@ class Bench {
     NRAM_ASSIGN_OR_RETURN(Mapping buffers, Mapping::Anonymous(kBuffers * bytes_));
     NRAM_ASSIGN_OR_RETURN(const auto producer, Handle::Open(options_, 2 * bytes_));
     NRAM_ASSIGN_OR_RETURN(const auto observing, Handle::Open(options_, bytes_));
-    NRAM_ASSIGN_OR_RETURN(double* const sent, producer->Map(bytes_, "publish-bench-sent"));
-    NRAM_ASSIGN_OR_RETURN(double* const published, producer->Map(bytes_, "publish-bench"));
+    NRAM_ASSIGN_OR_RETURN(double* const sent, producer->Map(bytes_, NameOf("sent")));
+    NRAM_ASSIGN_OR_RETURN(double* const published, producer->Map(bytes_, NameOf("field")));
     const std::string path = absl::StrCat(options_.directory, "/nram-publish-bench.", getpid());
     const UniqueFd file(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
     if (!file.valid()) return ErrnoStatus(errno, path);
@@ -293,7 +297,7 @@ class Bench {
   absl::Status Empty() {
     const uint64_t bytes = options_.empty_mib * kMiB;
     NRAM_ASSIGN_OR_RETURN(const auto producer, Handle::Open(options_, bytes));
-    NRAM_ASSIGN_OR_RETURN(double* const field, producer->Map(bytes, "publish-bench-empty"));
+    NRAM_ASSIGN_OR_RETURN(double* const field, producer->Map(bytes, NameOf("empty")));
     for (uint64_t i = 0; i < bytes / sizeof(double); i += kPerPage) field[i] = 1;
     NRAM_RETURN_IF_ERROR(producer->Publish(field));
     NRAM_RETURN_IF_ERROR(producer->Await(field));
@@ -310,6 +314,7 @@ class Bench {
     return absl::OkStatus();
   }
 
+  // With what servers keep for versions alone.
   absl::StatusOr<uint64_t> UsedBytes() {
     NRAM_ASSIGN_OR_RETURN(const auto servers, ParsePoolSpec(options_.spec));
     uint64_t used = 0;
@@ -317,6 +322,7 @@ class Bench {
       NRAM_ASSIGN_OR_RETURN(const ServerStatistics figures,
                             ControlClient::Create(server)->GetStatistics(DeadlineAfterMs(10'000)));
       used += figures.capacity.used_bytes;
+      for (const auto& [name, value] : figures.counters) used += name == "version_bytes" ? value : 0;
     }
     return used;
   }
@@ -324,7 +330,7 @@ class Bench {
   absl::Status Versions(int percent) {
     NRAM_ASSIGN_OR_RETURN(const uint64_t before, UsedBytes());
     NRAM_ASSIGN_OR_RETURN(const auto producer, Handle::Open(options_, bytes_));
-    NRAM_ASSIGN_OR_RETURN(double* const field, producer->Map(bytes_, "publish-bench-versions"));
+    NRAM_ASSIGN_OR_RETURN(double* const field, producer->Map(bytes_, NameOf("versions")));
     uint64_t displaced = 0;
     for (uint64_t i = 0; i <= options_.versions; ++i) {
       const auto changed = ChoosePages(pages(), i == 0 ? 100 : percent, options_.run_pages, &random_);
@@ -356,7 +362,7 @@ bool Parse(int argc, char** argv, Options* options) {
   for (int i = 2; i < argc; ++i) {
     absl::string_view word = argv[i];
     if (absl::ConsumePrefix(&word, "--directory=")) {
-      options->directory = word;
+      options->directory = std::string(word);
       continue;
     }
     uint64_t* value = nullptr;
