@@ -298,8 +298,8 @@ class Memory:
         name. Returns when the state is fixed: write on; only what was changed travels, and an earlier version is
         waited for. See Mapping.published().
 
-        keep       "with_owner", "until_dropped", or seconds after this program's end: the version outlives it, if its mapping
-                   does
+        keep       "with_owner", "until_dropped", or seconds after this program's end: the version outlives it, if
+                   its mapping does
         history    published versions that stay, this one included, besides those that are observed
         step       the program's own count
         header     what json.dumps() takes: names, shapes, whatever observers want to know
