@@ -220,17 +220,18 @@ absl::Status Publication::Destroy() {
 
 absl::Status Publication::DropUnrecorded(Region* region, int64_t deadline_ns) {
   NRAM_RETURN_IF_ERROR(CheckOwner());
+  // Its servers may have freed it and have it anew since, and then know no number of before; readers know these.
+  // Before anything can fail: that is no reason to use a number again.
+  {
+    MutexLock lock(&mu_);
+    if (const auto it = recorded_.find(region->id()); it != recorded_.end()) region->map()->NoteVersion(it->second);
+  }
   std::set<VersionNumber> recorded;
   NRAM_ASSIGN_OR_RETURN(const std::vector<PublicationRecord> records, List(deadline_ns));
   for (const PublicationRecord& record : records) {
     for (const VersionPlace& place : record.regions) {
       if (place.region == region->id()) recorded.insert(place.number);
     }
-  }
-  // Its servers may have freed it and have it anew since, and then know no number of before; readers know these.
-  {
-    MutexLock lock(&mu_);
-    if (const auto it = recorded_.find(region->id()); it != recorded_.end()) region->map()->NoteVersion(it->second);
   }
   std::set<VersionNumber> left;
   NRAM_ASSIGN_OR_RETURN(const std::vector<ServerVersions> servers, pool_->ListVersions(region->id(), deadline_ns));

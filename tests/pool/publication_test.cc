@@ -228,7 +228,9 @@ TEST_P(PublicationTest, ANumberThatWasPublishedIsNotUsedAgain) {
   auto next = Attach(other_.get(), AttachMode::kTakeOver);
   ASSERT_TRUE(next->Forget(1, Soon()).ok());
   auto taken = other_->AttachRegion("data", AttachMode::kTakeOver).value();
-  ASSERT_TRUE(next->DropUnrecorded(taken.get(), Soon()).ok());
+  // Also if it cannot look which there are.
+  auto last = Attach(pool_.get(), AttachMode::kTakeOver);
+  ASSERT_FALSE(next->DropUnrecorded(taken.get(), Soon()).ok());
   const auto sealed = taken->Snapshot(VersionKeep::kUntilDropped);
   ASSERT_TRUE(sealed.ok()) << sealed.status();
   EXPECT_GT(Raw(sealed->number), 9u);
