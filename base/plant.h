@@ -70,6 +70,9 @@
   PLANT(born_not_set)                          \
   PLANT(compactor_skips_deltas)                \
   PLANT(trim_counts_kept_frame)                \
+  /* Versions: publish_sim_test does. */       \
+  PLANT(publish_gate_passed)                   \
+  PLANT(publish_late_member)                   \
   /* Giving back: donors_test finds these. */  \
   PLANT(donors_no_calm)                        \
   PLANT(donors_pressed_forgotten)              \

@@ -8,6 +8,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/plant.h"
 #include "base/status.h"
 #include "base/sync.h"
 
@@ -151,6 +152,8 @@ VersionSeal::Next VersionSeal::Enter() {
   gate_.context = this;
   gate_.resume = [](GatePlace* place) { static_cast<VersionSeal*>(place->context)->OnEvent(); };
   state_ = State::kLook;
+  // Planted: changes are under way meanwhile.
+  if (NRAM_PLANTED(publish_gate_passed)) gate_.range = {kRegionChunksMax - 1, 1};
   in_gate_ = place_.gate->Enter(&gate_);
   return in_gate_ ? Next::kStep : Next::kUnderWay;
 }
@@ -229,6 +232,8 @@ VersionSeal::Next VersionSeal::Judge() {
   VersionNumber highest = number;
   for (const VersionCalls::Errand& errand : calls_.errands()) {
     if (errand.done()) members.push_back(errand.life);
+    // Planted: it may seal the version later, with what was changed since.
+    if (NRAM_PLANTED(publish_late_member) && errand.asked && !errand.answered()) members.push_back(errand.life);
     if (!errand.answered()) continue;
     // The server has freed what it had of the region.
     if (errand.call.reason == Reason::kUnknownRegion) copies()->Bury(errand.life);
@@ -273,6 +278,7 @@ VersionSeal::Next VersionSeal::Judge() {
   }
   // Whether they will execute it, nobody knows, and then it is of another time.
   for (const VersionCalls::Errand& errand : calls_.errands()) {
+    if (NRAM_PLANTED(publish_late_member)) break;
     if (errand.asked && !errand.answered()) place_.map->AddVersionDebt({errand.life, number, number});
   }
   return End(sealed);

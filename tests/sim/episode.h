@@ -29,6 +29,9 @@ struct EpisodeResult {
 EpisodeResult RunPoolEpisode(const EpisodeOptions& options);
 // With raw clients (raw_client.h).
 EpisodeResult RunRawEpisode(const EpisodeOptions& options);
+// With programs that publish versions of a region, and others that observe them (publish_world.h). It has its own
+// count of operations.
+EpisodeResult RunPublishEpisode(const EpisodeOptions& options);
 
 }  // namespace nram::sim
 

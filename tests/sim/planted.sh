@@ -9,7 +9,7 @@ usage: tests/sim/planted.sh [--sim=PROGRAM] [--donors=PROGRAM] [--versions=PROGR
 Builds the simulations with bugs that can be planted (bazel build --config=plant), or takes those
 programs, and runs one with each bug, or those named, from seed 1 on until it fails: donors_test
 for bugs that begin with "donors_", versions_store_test for those that base/plant.h says it finds,
-sim for all others. Prints after how many operations, with
+sim for all others, with --publish for those that begin with "publish_". Prints after how many operations, with
 which seed, and how. Fails if a bug was not found within N seconds (default 120).
 `grep PLANT base/plant.h` lists the bugs.
 
@@ -48,6 +48,7 @@ found=0
 for bug in "${bugs[@]}"; do
   run=("$sim" --episodes=1000000 --plant="$bug" --seed=1)
   case "$bug" in
+    publish_*) run=("$sim" --publish --episodes=1000000 --plant="$bug" --seed=1) ;;
     donors_*) run=("$donors" --rounds=1000000 --plant="$bug" --seed=1) ;;
     displaced_in_place | born_not_set | compactor_skips_deltas | trim_counts_kept_frame)
       run=(env NRAM_PLANT="$bug" "$versions") ;;

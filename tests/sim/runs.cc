@@ -33,7 +33,9 @@ constexpr int kLookMs = 1'000;
 absl::Status RunEpisode(const RunOptions& options, uint64_t seed, EpisodeResult* result) {
   EpisodeOptions episode = options.episode;
   episode.seed = seed;
-  *result = options.raw ? RunRawEpisode(episode) : RunPoolEpisode(episode);
+  *result = options.publish ? RunPublishEpisode(episode)
+            : options.raw   ? RunRawEpisode(episode)
+                            : RunPoolEpisode(episode);
   if (result->failure.empty()) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("FAILED with --seed=", seed, ":\n", result->failure, "\n", result->report));

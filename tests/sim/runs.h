@@ -15,6 +15,7 @@ struct RunOptions {
   EpisodeOptions episode;  // its seed: the first episode's; the others count up from it
   uint64_t episodes = 10;
   bool raw = false;
+  bool publish = false;
   int jobs = 1;            // processes at a time
   std::string state_path;  // what is done is noted there, and not done again; empty: nowhere
   std::string what;        // the options that episodes depend on, as text: those of a state must be the same

@@ -7,6 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "tests/sim/fiber_control.h"
+#include "tests/sim/fibers.h"
 #include "tests/sim/sim_control.h"
 #include "tests/sim/sim_transport.h"
 
@@ -27,7 +29,8 @@ class SimDriver : public SessionDriver {
         world_(&edge->cluster_->world),
         session_(session),
         server_(edge->cluster_->servers[session->index()].get()),
-        control_(world_, &edge->cluster_->network, edge->host_, server_) {
+        control_(world_, &edge->cluster_->network, edge->host_, server_),
+        blocking_control_(NewFiberControl(world_, &edge->cluster_->network, edge->host_, server_)) {
     session_->SetDriver(this);
     edge_->drivers_.push_back(this);
     Wake();
@@ -44,11 +47,18 @@ class SimDriver : public SessionDriver {
   }
   void Join() override {
     const int64_t until_ns = world_->NowNs() + kJoinNs;
-    while (!finished_) CHECK(world_->Step(until_ns)) << "a session does not stop";
+    while (!finished_) {
+      if (Fibers::InOne()) {
+        CHECK_LT(world_->NowNs(), until_ns) << "a session does not stop";
+        Fibers::Current()->Sleep(kNsPerMs);
+      } else {
+        CHECK(world_->Step(until_ns)) << "a session does not stop";
+      }
+    }
   }
   ControlClient* control() override {
-    LOG(FATAL) << "nothing blocks in a simulation";
-    return nullptr;
+    CHECK(Fibers::InOne()) << "only fibers block in a simulation";
+    return blocking_control_.get();
   }
 
   void Tick() {
@@ -83,6 +93,7 @@ class SimDriver : public SessionDriver {
   ServerSession* const session_;
   SimServer* const server_;
   SimControl control_;
+  const std::unique_ptr<ControlClient> blocking_control_;
   bool finished_ = false;
   bool woken_ = false;  // since Next was asked
   World::Timer look_ = 0;

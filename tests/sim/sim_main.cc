@@ -22,8 +22,8 @@ namespace nram::sim {
 namespace {
 
 constexpr char kHelp[] =
-    "usage: sim [--seed=N] [--episodes=K] [--operations=N] [--faults=LIST] [--jobs=N] [--state=FILE] [--raw] "
-    "[--trace]\n"
+    "usage: sim [--seed=N] [--episodes=K] [--operations=N] [--faults=LIST] [--jobs=N] [--state=FILE] "
+    "[--raw | --publish] [--trace]\n"
     "\n"
     "  --seed=N         of the first episode; the others count up from it (1)\n"
     "  --episodes=K     how many worlds (10)\n"
@@ -32,6 +32,7 @@ constexpr char kHelp[] =
     "  --jobs=N         processes; 0: one for each processor (1)\n"
     "  --state=FILE     notes what is done, and goes on there\n"
     "  --raw            clients of single calls in place of pools\n"
+    "  --publish        programs that publish versions of a region and observe them; --operations does not count\n"
     "  --trace          writes all that happens to stderr\n"
     "\n"
     "One episode is the same each time: --seed=N --episodes=1.\n"
@@ -65,6 +66,8 @@ absl::Status Parse(int argc, char** argv, RunOptions* options) {
       options->episode.verbose = true;
     } else if (flag == "--raw") {
       options->raw = true;
+    } else if (flag == "--publish") {
+      options->publish = true;
     } else if (absl::ConsumePrefix(&flag, "--state=")) {
       options->state_path = std::string(flag);
     } else if (absl::ConsumePrefix(&flag, "--faults=")) {
@@ -80,8 +83,9 @@ absl::Status Parse(int argc, char** argv, RunOptions* options) {
   if (!weights.ok()) return weights.status();
   options->episode.faults = *weights;
   options->jobs = static_cast<int>(jobs > 0 ? jobs : std::thread::hardware_concurrency());
-  options->what = absl::StrCat("--seed=", options->episode.seed, " --operations=", options->episode.operations,
-                               " --faults=", faults, options->raw ? " --raw" : "");
+  options->what =
+      absl::StrCat("--seed=", options->episode.seed, " --operations=", options->episode.operations,
+                   " --faults=", faults, options->raw ? " --raw" : "", options->publish ? " --publish" : "");
   return absl::OkStatus();
 }
 

@@ -7,6 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "base/sync.h"
+#include "tests/sim/fibers.h"
 
 namespace nram::sim {
 namespace {
@@ -49,7 +51,14 @@ absl::Status SimTransport::Connect(int64_t) {
   return absl::InternalError("");
 }
 
-void SimTransport::Wait(Call*) { LOG(FATAL) << "nothing blocks in a simulation"; }
+void SimTransport::Wait(Call* call) {
+  CHECK(Fibers::InOne()) << "only fibers block in a simulation";
+  while (IsUnderWay(*call, this)) {
+    uint32_t expected = Call::kPending;
+    call->state.compare_exchange_strong(expected, Call::kSleeping);
+    FutexWaitUntil(&call->state, Call::kSleeping, world_->NowNs() + kLookNs);
+  }
+}
 
 void SimTransport::StartConnect(int64_t deadline_ns, std::function<void(absl::Status)> done) {
   CHECK(connect_done_ == nullptr);

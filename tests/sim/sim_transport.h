@@ -28,7 +28,7 @@ struct SimTransportOptions {
   std::function<void(const MessageHeader& request)> on_request;
 };
 
-// One thread. Connect and Wait, which would block, must not be called.
+// One thread. Connect, which would block, must not be called, and Wait by fibers alone.
 class SimTransport : public Transport, private Network::Receiver, private MessageReader::Handler {
  public:
   SimTransport(World* world, Network* network, const SimTransportOptions& options);
