@@ -9,7 +9,7 @@ if ! timeout 240 "$sim" --seed="${2:-1}" --episodes=250 --operations=4000 > "$lo
 fi
 tail -n 1 "$log"
 # And publications, with owners that die.
-if ! timeout 60 "$sim" --publish --seed="${2:-1}" --episodes=40 > "$log" 2>&1; then
+if ! timeout 120 "$sim" --publish --seed="${2:-1}" --episodes=20 > "$log" 2>&1; then
   tail -n 40 "$log"
   exit 1
 fi
