@@ -200,6 +200,14 @@ absl::StatusOr<NamedRegions::Found> NamedRegions::LookFor(const std::string& nam
 
 absl::StatusOr<NamedRegions::Found> NamedRegions::FindNamed(const std::string& name, AttachLoss loss,
                                                             int64_t deadline_ns) {
+  absl::StatusOr<Found> found = FindOnce(name, AttachLoss::kRefuse, deadline_ns);
+  if (found.ok() || (loss == AttachLoss::kRefuse && !absl::IsDataLoss(found.status()))) return found;
+  // A server may have been asked just before the region was created there, and another when it was on all.
+  return FindOnce(name, loss, deadline_ns);
+}
+
+absl::StatusOr<NamedRegions::Found> NamedRegions::FindOnce(const std::string& name, AttachLoss loss,
+                                                           int64_t deadline_ns) {
   NRAM_ASSIGN_OR_RETURN(const Found all, LookFor(name, deadline_ns));
   // Of several regions of that name, all but one are being undone: the whole one counts, else the newest.
   std::vector<const RegionInfo*> newest_first;

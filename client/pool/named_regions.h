@@ -69,6 +69,7 @@ class NamedRegions {
     std::optional<SealManifest> seal;  // of a region with sealed pages
   };
   absl::StatusOr<Found> FindNamed(const std::string& name, AttachLoss loss, int64_t deadline_ns);
+  absl::StatusOr<Found> FindOnce(const std::string& name, AttachLoss loss, int64_t deadline_ns);
   absl::StatusOr<Found> LookFor(const std::string& name, int64_t deadline_ns);
   // Narrows what was found down to one region, if that is whole.
   absl::Status Choose(const std::string& name, RegionId id, AttachLoss loss, Found* found) const;
