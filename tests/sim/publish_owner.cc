@@ -77,12 +77,12 @@ absl::Status PublishOwner::OpenRecords(AttachMode mode) {
   }
   if (absl::IsNotFound(attached.status())) {
     if (world_->records_made && world_->KeepsAll()) return absl::InternalError("the records are not there any more");
-    if (std::exchange(world_->records_made, true)) world_->model.NoteRecordsLost();
+    if (world_->records_made) world_->model.NoteRecordsLost();
     attached = Publication::Create(pool_.get(), name, RegionOptions());
-    // It is there, perhaps, without an answer.
   }
   NRAM_RETURN_IF_ERROR(attached.status());
   publication_ = *std::move(attached);
+  world_->records_made = true;
   world_->records_owner = number_;
   return absl::OkStatus();
 }
