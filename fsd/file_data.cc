@@ -311,6 +311,16 @@ Errno FileData::PunchHole(uint64_t offset, uint64_t length) {
   return ZeroRange(offset, offset + length);
 }
 
+Errno FileData::PutHole(uint64_t offset, uint64_t length) {
+  NRAM_RETURN_IF_ERRNO(CheckRange(offset, length));
+  const uint64_t end = offset + length;
+  GateLock lock(&mu_);
+  if (end > size_.load()) NRAM_RETURN_IF_ERRNO(CleanTail());
+  NRAM_RETURN_IF_ERRNO(ZeroRange(offset, end));
+  GrowTo(end);
+  return Errno::kOk;
+}
+
 Errno FileData::SeekData(uint64_t offset, uint64_t* found) const {
   SharedGateLock lock(&mu_);
   if (offset >= size_.load()) return Err(ENXIO);

@@ -58,6 +58,8 @@ class FileData : public FileBody {
   // Later writes to the range do not fail for lack of room.
   Errno Allocate(uint64_t offset, uint64_t length, bool keep_size);
   Errno PunchHole(uint64_t offset, uint64_t length);
+  // Writes zeros that take no memory, also behind the end: the file then reaches to the range's end at least.
+  Errno PutHole(uint64_t offset, uint64_t length);
   // The next data or hole as lseek has them; ENXIO.
   Errno SeekData(uint64_t offset, uint64_t* found) const;
   Errno SeekHole(uint64_t offset, uint64_t* found) const;

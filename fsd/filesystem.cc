@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "fsd/file_copy.h"
+
 namespace nram {
 
 Filesystem::Filesystem(BlockStore* blocks, FilesystemOptions options)
@@ -109,28 +111,16 @@ Errno Filesystem::Seek(InodeNumber inode, uint64_t offset, int whence, uint64_t*
   return Err(EINVAL);
 }
 
-Errno Filesystem::Copy(InodeNumber from, uint64_t from_offset, InodeNumber to, uint64_t to_offset, uint64_t length,
-                       PaddedBytes buffer, SetIdBits set_id, uint64_t* copied) {
+Errno Filesystem::Copy(const CopyRange& range, PaddedBytes buffer, SetIdBits set_id, absl::FunctionRef<bool()> stop,
+                       uint64_t* copied) {
   *copied = 0;
-  FileData* source = nullptr;
-  FileData* target = nullptr;
-  NRAM_RETURN_IF_ERRNO(Data(from, &source));
-  NRAM_RETURN_IF_ERRNO(Data(to, &target));
-  while (*copied < length) {
-    absl::Span<const std::byte> got;
-    Errno error = source->Read(from_offset + *copied, std::min<uint64_t>(length - *copied, buffer.size), buffer, &got);
-    // `got` lies in the buffer and its pads are the buffer's.
-    if (Ok(error) && !got.empty()) {
-      error = target->Write(to_offset + *copied, {const_cast<std::byte*>(got.data()), got.size()});
-    }
-    if (!Ok(error)) {
-      if (*copied == 0) return error;
-      break;
-    }
-    if (got.empty()) break;
-    *copied += got.size();
-  }
-  if (*copied > 0) NoteChange(to, set_id);
+  FileCopy copy{.from_offset = range.from_offset, .to_offset = range.to_offset, .length = range.length};
+  NRAM_RETURN_IF_ERRNO(Data(range.from, &copy.from));
+  NRAM_RETURN_IF_ERRNO(Data(range.to, &copy.to));
+  const uint64_t apart = std::max(range.from_offset, range.to_offset) - std::min(range.from_offset, range.to_offset);
+  if (copy.from == copy.to && apart < range.length) return Err(EINVAL);
+  NRAM_RETURN_IF_ERRNO(CopyBytes(copy, buffer, stop, copied));
+  if (*copied > 0) NoteChange(range.to, set_id);
   return Errno::kOk;
 }
 

@@ -10,6 +10,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
 #include "fsd/errno.h"
 #include "fsd/file_data.h"
@@ -67,9 +68,16 @@ class Filesystem {
   Errno Allocate(InodeNumber inode, int mode, uint64_t offset, uint64_t length, SetIdBits set_id);
   // SEEK_DATA or SEEK_HOLE.
   Errno Seek(InodeNumber inode, uint64_t offset, int whence, uint64_t* found);
-  // Copies through `buffer`. *copied may be less than `length`.
-  Errno Copy(InodeNumber from, uint64_t from_offset, InodeNumber to, uint64_t to_offset, uint64_t length,
-             PaddedBytes buffer, SetIdBits set_id, uint64_t* copied);
+  // copy_file_range(2), by CopyBytes. EINVAL: the ranges are of one file and overlap.
+  struct CopyRange {
+    InodeNumber from = 0;
+    uint64_t from_offset = 0;
+    InodeNumber to = 0;
+    uint64_t to_offset = 0;
+    uint64_t length = 0;
+  };
+  Errno Copy(const CopyRange& range, PaddedBytes buffer, SetIdBits set_id, absl::FunctionRef<bool()> stop,
+             uint64_t* copied);
   void StatFs(struct statvfs* stat) const;
   // `callback` runs when a change of data has cleared a file's set-id bits, before Write, Allocate or Copy returns. Set
   // it before any of them is called.

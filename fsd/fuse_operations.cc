@@ -320,14 +320,19 @@ void SeekInFile(fuse_req_t req, fuse_ino_t inode, off_t offset, int whence, fuse
 void CopyFileRange(fuse_req_t req, fuse_ino_t from, off_t from_offset, fuse_file_info*, fuse_ino_t to, off_t to_offset,
                    fuse_file_info*, size_t length, int flags) {
   if (flags != 0) return ReplyError(req, Err(EINVAL));
-  // A large copy is done in pieces, so that it can be interrupted between them. The kernel asks for the rest.
-  constexpr size_t kPieceBytes = 64 << 20;
+  // The kernel asks for the rest.
+  constexpr size_t kBytesMax = 64 << 20;
   FuseWorker::Current()->BeforeWaiting();
+  const Filesystem::CopyRange range{.from = from,
+                                    .from_offset = static_cast<uint64_t>(from_offset),
+                                    .to = to,
+                                    .to_offset = static_cast<uint64_t>(to_offset),
+                                    .length = std::min(length, kBytesMax)};
   const SetIdBits set_id = DropSetIdBitsUnlessRoot(req, NamesOf(req), to);
   uint64_t copied = 0;
-  const Errno error =
-      FilesystemOf(req)->Copy(from, static_cast<uint64_t>(from_offset), to, static_cast<uint64_t>(to_offset),
-                              std::min(length, kPieceBytes), FuseWorker::Current()->reply(), set_id, &copied);
+  // The program waits until there is a reply, whatever signals it gets.
+  const Errno error = FilesystemOf(req)->Copy(
+      range, FuseWorker::Current()->reply(), set_id, [req] { return fuse_req_interrupted(req) != 0; }, &copied);
   if (!Ok(error)) return ReplyError(req, error);
   fuse_reply_write(req, copied);
 }

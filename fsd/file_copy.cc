@@ -1,0 +1,155 @@
+#include "fsd/file_copy.h"
+
+#include <glog/logging.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "base/clock.h"
+#include "base/sync.h"
+#include "base/units.h"
+
+namespace nram {
+namespace {
+
+constexpr uint64_t kPieceBytes = kMiB;
+constexpr uint64_t kReadAheadBytes = 4 * kMiB;  // below that, a thread costs more than it saves
+constexpr int64_t kLookAgainMs = 1'000;
+
+// What is copied at once. No bytes and no error: the source has no more.
+struct Piece {
+  Errno error = Errno::kOk;
+  uint64_t bytes = 0;
+  bool hole = false;
+  absl::Span<const std::byte> data;  // unless it is a hole
+};
+
+// The piece after `done` bytes, read into `buffer`.
+Piece ReadPiece(const FileCopy& copy, uint64_t done, PaddedBytes buffer) {
+  Piece piece;
+  const uint64_t at = copy.from_offset + done;
+  uint64_t left = copy.length - done;
+  uint64_t data_at = 0, data_end = 0;
+  Errno error = left == 0 ? Err(ENXIO) : copy.from->SeekData(at, &data_at);
+  if (error == Err(ENXIO)) data_at = std::max(at, copy.from->size());
+  if (left == 0 || data_at > at) {
+    piece.hole = true;
+    piece.bytes = std::min(left, data_at - at);
+    return piece;
+  }
+  if (Ok(error)) error = copy.from->SeekHole(at, &data_end);
+  if (error == Err(ENXIO)) return piece;  // the end of the file, perhaps since a moment ago
+  // Pieces end where the target's do, so that most are written as they are stored.
+  left = std::min({left, data_end - at, kPieceBytes - (copy.to_offset + done) % kPieceBytes, uint64_t{buffer.size}});
+  if (Ok(error)) error = copy.from->Read(at, left, buffer, &piece.data);
+  piece.error = error;
+  piece.bytes = piece.data.size();
+  return piece;
+}
+
+Errno WritePiece(const FileCopy& copy, uint64_t done, const Piece& piece) {
+  if (piece.hole) return copy.to->PutHole(copy.to_offset + done, piece.bytes);
+  // The data lies in a buffer of ours, and has that one's pads.
+  return copy.to->Write(copy.to_offset + done, {const_cast<std::byte*>(piece.data.data()), piece.data.size()});
+}
+
+// Reads the pieces of a copy in order, one ahead of who takes them. One thread takes them.
+class PieceReader {
+ public:
+  PieceReader(const FileCopy& copy, PaddedBytes buffer) : copy_(copy) {
+    buffers_[0] = buffer;
+    if (copy.length < kReadAheadBytes) return;
+    memory_.reset(new std::byte[buffer.size + 2 * PaddedBytes::kPadBytes]);
+    buffers_[1] = {memory_.get() + PaddedBytes::kPadBytes, buffer.size};
+    // Without another thread it goes on, slower.
+    has_thread_ = pthread_create(&thread_, nullptr, &Run, this) == 0;
+    if (has_thread_) pthread_setname_np(thread_, "nram-copy");
+  }
+  ~PieceReader() {
+    if (!has_thread_) return;
+    {
+      MutexLock lock(&mu_);
+      stopping_ = true;
+      changed_.SignalAll();
+    }
+    pthread_join(thread_, nullptr);
+  }
+  PieceReader(const PieceReader&) = delete;
+  PieceReader& operator=(const PieceReader&) = delete;
+
+  // The next piece; it stays until the call after this one.
+  Piece Next() {
+    if (!has_thread_) {
+      const Piece piece = ReadPiece(copy_, done_, buffers_[0]);
+      done_ += piece.bytes;
+      return piece;
+    }
+    MutexLock lock(&mu_);
+    if (taken_ > freed_) freed_ = taken_;
+    changed_.SignalAll();
+    // The reads under way end in a bounded time.
+    while (read_ == taken_) changed_.WaitUntil(&mu_, DeadlineAfterMs(kLookAgainMs));
+    return pieces_[taken_++ % 2];
+  }
+
+ private:
+  static void* Run(void* reader) {
+    static_cast<PieceReader*>(reader)->ReadAll();
+    return nullptr;
+  }
+
+  void ReadAll() {
+    uint64_t done = 0;
+    for (uint64_t number = 0;; ++number) {
+      {
+        MutexLock lock(&mu_);
+        while (!stopping_ && number >= freed_ + 2) changed_.WaitUntil(&mu_, DeadlineAfterMs(kLookAgainMs));
+        if (stopping_) return;
+      }
+      const Piece piece = ReadPiece(copy_, done, buffers_[number % 2]);
+      done += piece.bytes;
+      MutexLock lock(&mu_);
+      pieces_[number % 2] = piece;
+      read_ = number + 1;
+      changed_.SignalAll();
+      if (piece.bytes == 0 || !Ok(piece.error)) return;
+    }
+  }
+
+  const FileCopy copy_;
+  PaddedBytes buffers_[2];
+  std::unique_ptr<std::byte[]> memory_;
+  uint64_t done_ = 0;  // without a thread
+  bool has_thread_ = false;
+  pthread_t thread_{};
+
+  // No other lock is taken while this one is held.
+  Mutex mu_;
+  CondVar changed_;
+  Piece pieces_[2] ABSL_GUARDED_BY(mu_);
+  // Numbers of pieces, counted from the first: each is below the next.
+  uint64_t freed_ ABSL_GUARDED_BY(mu_) = 0;  // whose buffers may be used again
+  uint64_t taken_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t read_ ABSL_GUARDED_BY(mu_) = 0;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace
+
+Errno CopyBytes(const FileCopy& copy, PaddedBytes buffer, absl::FunctionRef<bool()> stop, uint64_t* copied) {
+  *copied = 0;
+  PieceReader reader(copy, buffer);
+  while (*copied < copy.length) {
+    const Piece piece = reader.Next();
+    Errno error = piece.error;
+    if (Ok(error) && piece.bytes == 0) break;
+    if (Ok(error)) error = WritePiece(copy, *copied, piece);
+    if (!Ok(error)) return *copied == 0 ? error : Errno::kOk;
+    *copied += piece.bytes;
+    if (*copied < copy.length && stop()) break;
+  }
+  return Errno::kOk;
+}
+
+}  // namespace nram
