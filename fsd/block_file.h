@@ -85,6 +85,8 @@ class BlockIo {
   absl::Status earlier_failure_;
 };
 
+class CloneFile;
+
 // The stored bytes of one file: sparse, up to 2^62, zeros where nothing was written. Offsets and lengths are multiples
 // of the store's unit. Thread-safe like Region, whose errors these are too (client/pool/region.h). Each operation ends
 // in a bounded time.
@@ -107,12 +109,17 @@ class BlockFile {
 
   // Whether a write that failed so may succeed if it is tried again and says so (BlockIo::set_earlier_failure).
   virtual bool RewriteMayHelp(const absl::Status& failed) const { return false; }
+  // Whether a write there may run beside other reads and writes of the file. If not, whoever uses it waits for them
+  // first, and has others wait; it is a write that is waited for.
+  virtual bool WritesBeside(uint64_t offset, uint64_t length) const { return true; }
   // Makes a hole and frees its memory. Blocks.
   virtual absl::Status Trim(uint64_t offset, uint64_t length) = 0;
   // Reserves room: later writes to the range do not fail for lack of it. Blocks.
   virtual absl::Status Reserve(uint64_t offset, uint64_t length) = 0;
   // Gives back up to `bytes` of the file's reserved room, wherever it is.
   virtual void Unreserve(uint64_t bytes) {}
+  // Itself, if it is one (fsd/clone_file.h).
+  virtual CloneFile* AsClone() { return nullptr; }
 };
 
 struct StoreCapacity {

@@ -4,7 +4,9 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/sync.h"
@@ -13,7 +15,6 @@
 namespace nram {
 namespace {
 
-constexpr uint64_t kPieceBytes = kMiB;
 constexpr uint64_t kReadAheadBytes = 4 * kMiB;  // below that, a thread costs more than it saves
 constexpr int64_t kLookAgainMs = 1'000;
 
@@ -41,7 +42,8 @@ Piece ReadPiece(const FileCopy& copy, uint64_t done, PaddedBytes buffer) {
   if (Ok(error)) error = copy.from->SeekHole(at, &data_end);
   if (error == Err(ENXIO)) return piece;  // the end of the file, perhaps since a moment ago
   // Pieces end where the target's do, so that most are written as they are stored.
-  left = std::min({left, data_end - at, kPieceBytes - (copy.to_offset + done) % kPieceBytes, uint64_t{buffer.size}});
+  left = std::min(
+      {left, data_end - at, kCopyPieceBytes - (copy.to_offset + done) % kCopyPieceBytes, uint64_t{buffer.size}});
   if (Ok(error)) error = copy.from->Read(at, left, buffer, &piece.data);
   piece.error = error;
   piece.bytes = piece.data.size();
@@ -150,6 +152,50 @@ Errno CopyBytes(const FileCopy& copy, PaddedBytes buffer, absl::FunctionRef<bool
     if (*copied < copy.length && stop()) break;
   }
   return Errno::kOk;
+}
+
+Errno CopyAtOnce(const FileCopy& copy, PaddedBytes buffer, uint64_t* copied) {
+  *copied = 0;
+  absl::Span<const std::byte> got;
+  NRAM_RETURN_IF_ERRNO(
+      copy.from->ReadAtOnce(copy.from_offset, std::min<uint64_t>(copy.length, buffer.size), buffer, &got));
+  const auto is_hole = [&](uint64_t at) {
+    const absl::Span<const std::byte> page = got.subspan(at, kPageBytes);
+    return std::all_of(page.begin(), page.end(), [](std::byte byte) { return byte == std::byte{0}; });
+  };
+  // Writes overwrite pads, which would be what is still to be written.
+  const std::unique_ptr<std::byte[]> memory(new std::byte[got.size() + 2 * PaddedBytes::kPadBytes]);
+  std::byte* const data = memory.get() + PaddedBytes::kPadBytes;
+  while (*copied < got.size()) {
+    const bool hole = is_hole(*copied);
+    uint64_t end = *copied;
+    while (end < got.size() && is_hole(end) == hole) end = std::min<uint64_t>(end + kPageBytes, got.size());
+    const uint64_t bytes = end - *copied;
+    Errno error;
+    if (hole) {
+      error = copy.to->PutHole(copy.to_offset + *copied, bytes);
+    } else {
+      memcpy(data, &got[*copied], bytes);
+      error = copy.to->Write(copy.to_offset + *copied, {data, bytes});
+    }
+    if (!Ok(error)) return *copied == 0 ? error : Errno::kOk;
+    *copied = end;
+  }
+  return Errno::kOk;
+}
+
+Errno ShareBytes(const FileCopy& copy, uint64_t* shared) {
+  *shared = 0;
+  if (copy.from == copy.to || copy.from_offset != copy.to_offset || copy.length < kCopyPieceBytes) return Errno::kOk;
+  SharedPages pages;
+  uint64_t end = 0;
+  NRAM_RETURN_IF_ERRNO(copy.from->Share(copy.from_offset, copy.from_offset + copy.length, &pages, &end));
+  if (end - copy.from_offset < kCopyPieceBytes) return Errno::kOk;
+  uint64_t adopted_end = 0;
+  const Errno error = copy.to->Adopt(copy.from_offset, end, std::move(pages), &adopted_end);
+  if (error == Err(EOPNOTSUPP)) return Errno::kOk;
+  *shared = adopted_end - copy.from_offset;
+  return error;
 }
 
 }  // namespace nram

@@ -49,8 +49,17 @@ FileData::ReadPlan FileData::PlanRead(uint64_t offset, size_t size, PaddedBytes 
 }
 
 Errno FileData::Read(uint64_t offset, size_t size, PaddedBytes buffer, absl::Span<const std::byte>* got) {
-  *got = {};
   SharedGateLock lock(&mu_);
+  return ReadNow(offset, size, buffer, got);
+}
+
+Errno FileData::ReadAtOnce(uint64_t offset, size_t size, PaddedBytes buffer, absl::Span<const std::byte>* got) {
+  GateLock lock(&mu_);
+  return ReadNow(offset, size, buffer, got);
+}
+
+Errno FileData::ReadNow(uint64_t offset, size_t size, PaddedBytes buffer, absl::Span<const std::byte>* got) {
+  *got = {};
   const ReadPlan plan = PlanRead(offset, size, buffer);
   if (plan.units.empty()) return Errno::kOk;
   BlockFile* const stored = pages_.FindStored(plan.from, plan.from + plan.units.size());
@@ -86,7 +95,8 @@ Errno FileData::Write(uint64_t offset, PaddedBytes bytes) {
   const bool whole_units = IsWholeUnits(offset, end);
   if (whole_units) {
     SharedGateLock lock(&mu_);
-    if (!tail_unsure_ || end <= size_.load()) return WriteUnits(offset, {bytes.data, bytes.size}, end);
+    if ((!tail_unsure_ || end <= size_.load()) && WritesBeside(offset, end))
+      return WriteUnits(offset, {bytes.data, bytes.size}, end);
   }
   GateLock lock(&mu_);
   if (end > size_.load()) NRAM_RETURN_IF_ERRNO(CleanTail());
@@ -318,6 +328,50 @@ Errno FileData::PutHole(uint64_t offset, uint64_t length) {
   if (end > size_.load()) NRAM_RETURN_IF_ERRNO(CleanTail());
   NRAM_RETURN_IF_ERRNO(ZeroRange(offset, end));
   GrowTo(end);
+  return Errno::kOk;
+}
+
+Errno FileData::Share(uint64_t offset, uint64_t end, SharedPages* pages, uint64_t* shared_end) {
+  *shared_end = offset;
+  GateLock lock(&mu_);
+  NRAM_RETURN_IF_ERRNO(CleanTail());
+  end = std::min(end, size_.load());
+  if (end != size_.load()) end = RoundDown(end, kPageBytes);
+  if (offset % kPageBytes != 0 || offset >= end) return Errno::kOk;
+  if (pages_.FindStored(offset, end) != nullptr) {
+    std::optional<SharedPages> shared =
+        pages_.MakeClone()->Share(offset / kPageBytes, RoundUp(end, kPageBytes) / kPageBytes);
+    if (!shared.has_value()) return Errno::kOk;
+    *pages = *std::move(shared);
+  }
+  *shared_end = end;
+  return Errno::kOk;
+}
+
+Errno FileData::Adopt(uint64_t offset, uint64_t end, SharedPages pages, uint64_t* adopted_end) {
+  *adopted_end = offset;
+  NRAM_RETURN_IF_ERRNO(CheckRange(offset, end - offset));
+  GateLock lock(&mu_);
+  if (end > size_.load()) NRAM_RETURN_IF_ERRNO(CleanTail());
+  if (end < size_.load()) end = RoundDown(end, kPageBytes);
+  if (offset >= end) return Errno::kOk;
+  const uint64_t first_page = offset / kPageBytes;
+  const uint64_t end_page = RoundUp(end, kPageBytes) / kPageBytes;
+  PageSet all;
+  for (const auto& sight : pages) {
+    sight->Drop(end_page, PageSet::kNone);
+    all.AddAll(sight->pages());
+  }
+  NRAM_RETURN_IF_ERRNO(pages_.TakeAll(all));
+  CloneFile* const clone = pages_.MakeClone();
+  const absl::Status adopted = clone->Adopt(std::move(pages), first_page, end_page);
+  // They count on, as those of a write that failed.
+  if (absl::IsUnimplemented(adopted)) return Err(EOPNOTSUPP);
+  NRAM_RETURN_IF_ERRNO(Logged("share", adopted));
+  const uint64_t returned = pages_.ReturnAllBut(all, offset, end_page * kPageBytes);
+  if (returned > 0) clone->Unreserve(returned * kPageBytes);
+  GrowTo(end);
+  *adopted_end = end;
   return Errno::kOk;
 }
 

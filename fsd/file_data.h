@@ -9,6 +9,7 @@
 #include "absl/types/span.h"
 #include "base/sync.h"
 #include "fsd/block_file.h"
+#include "fsd/clone_file.h"
 #include "fsd/errno.h"
 #include "fsd/file_io.h"
 #include "fsd/file_pages.h"
@@ -33,6 +34,8 @@ class FileData : public FileBody {
   // Reads up to `size` bytes into `buffer` and its pads, and waits for them. *got says where they are; at the end of
   // the file they are fewer. `buffer.size` is at least `size` rounded up to units.
   Errno Read(uint64_t offset, size_t size, PaddedBytes buffer, absl::Span<const std::byte>* got);
+  // The same, with no write under way: all that it reads is of one moment.
+  Errno ReadAtOnce(uint64_t offset, size_t size, PaddedBytes buffer, absl::Span<const std::byte>* got);
   // Writes and waits for it. The pads of `bytes` are overwritten. After an error, each unit is as it was or as written;
   // the size is as it was.
   Errno Write(uint64_t offset, PaddedBytes bytes);
@@ -60,6 +63,16 @@ class FileData : public FileBody {
   Errno PunchHole(uint64_t offset, uint64_t length);
   // Writes zeros that take no memory, also behind the end: the file then reaches to the range's end at least.
   Errno PutHole(uint64_t offset, uint64_t length);
+
+  // A copy that takes no room before either file changes (adr/0024), from one file to the same place of another.
+  // Share says what the file has in [offset, end) at this moment, in whole pages, unless they end with the file:
+  // *shared_end is the end of that, `offset` if there is nothing to share or it cannot be. The result is Adopt's, of a
+  // file over the same store. *adopted_end is less than `end` if the target has bytes of its own in the last page.
+  // UNIMPLEMENTED is EOPNOTSUPP: copy the bytes. Adopt needs ENOSPC's room in the mount's limit alone. After an error
+  // nothing has changed, but that holes may be where the target's bytes were if that is EIO.
+  Errno Share(uint64_t offset, uint64_t end, SharedPages* pages, uint64_t* shared_end);
+  Errno Adopt(uint64_t offset, uint64_t end, SharedPages pages, uint64_t* adopted_end);
+
   // The next data or hole as lseek has them; ENXIO.
   Errno SeekData(uint64_t offset, uint64_t* found) const;
   Errno SeekHole(uint64_t offset, uint64_t* found) const;
@@ -76,8 +89,14 @@ class FileData : public FileBody {
   };
 
   size_t unit() const { return pages_.store()->unit_bytes(); }
+  bool WritesBeside(uint64_t offset, uint64_t end) const ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+    const BlockFile* const stored = pages_.stored();
+    return stored == nullptr || stored->WritesBeside(offset, end - offset);
+  }
   bool IsWholeUnits(uint64_t offset, uint64_t end) const { return offset % unit() == 0 && end % unit() == 0; }
   Errno CheckRange(uint64_t offset, uint64_t length) const;
+  Errno ReadNow(uint64_t offset, size_t size, PaddedBytes buffer, absl::Span<const std::byte>* got)
+      ABSL_SHARED_LOCKS_REQUIRED(mu_);
   ReadPlan PlanRead(uint64_t offset, size_t size, PaddedBytes buffer) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   // Writes whole units and waits. If there is no room, tries once more when the deleted files are freed. The file then
   // reaches to `file_end` at least.

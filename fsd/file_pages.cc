@@ -2,6 +2,7 @@
 
 #include <glog/logging.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -72,6 +73,44 @@ uint64_t FilePages::Return(uint64_t offset, uint64_t end) {
   if (first_page >= end_page) return 0;
   GateLock lock(&mu_);
   const uint64_t returned = pages_.Remove(first_page, end_page);
+  store_->quota()->Return(returned);
+  return returned;
+}
+
+BlockFile* FilePages::stored() const {
+  GateLock lock(&mu_);
+  return stored_.get();
+}
+
+CloneFile* FilePages::MakeClone() {
+  GateLock lock(&mu_);
+  if (stored_ == nullptr || stored_->AsClone() == nullptr) {
+    stored_ = std::make_unique<CloneFile>(store_->blocks(), store_->reclaimer(), std::move(stored_), pages_);
+  }
+  return stored_->AsClone();
+}
+
+Errno FilePages::TakeAll(const PageSet& pages) {
+  GateLock lock(&mu_);
+  PageSet missing;
+  missing.AddAll(pages);
+  missing.RemoveAll(pages_);
+  if (!store_->quota()->TryTake(missing.size())) return Err(ENOSPC);
+  pages_.AddAll(missing);
+  return Errno::kOk;
+}
+
+uint64_t FilePages::ReturnAllBut(const PageSet& kept, uint64_t offset, uint64_t end) {
+  const uint64_t end_page = FirstPage(end);
+  GateLock lock(&mu_);
+  uint64_t returned = 0;
+  for (uint64_t page = EndPage(offset); page < end_page;) {
+    const uint64_t from = kept.NextOut(page);
+    const uint64_t to = std::min(end_page, kept.NextIn(from));
+    if (from >= to) break;
+    returned += pages_.Remove(from, to);
+    page = to;
+  }
   store_->quota()->Return(returned);
   return returned;
 }

@@ -6,6 +6,7 @@
 
 #include "base/sync.h"
 #include "fsd/block_file.h"
+#include "fsd/clone_file.h"
 #include "fsd/errno.h"
 #include "fsd/file_store.h"
 #include "fsd/page_set.h"
@@ -33,6 +34,8 @@ class FilePages {
   uint64_t Count(uint64_t offset, uint64_t end) const;
   // The stored file if the range has any page, else null: the range is a hole. Valid until TakeStored.
   BlockFile* FindStored(uint64_t offset, uint64_t end) const;
+  // The stored file, null if there is none. Valid as long.
+  BlockFile* stored() const;
   // Makes the stored file if there is none. After an error, *stored is unchanged.
   Errno MakeStored(BlockFile** stored);
 
@@ -41,6 +44,13 @@ class FilePages {
   Errno Take(uint64_t offset, uint64_t end, BlockFile** stored);
   // The pages that lie whole in the range count no more. Returns how many those were.
   uint64_t Return(uint64_t offset, uint64_t end);
+  // The stored file as one that can share its pages: it becomes one, and is made if there is none. What FindStored and
+  // the like have given before is of no use then, so nothing may be under way.
+  CloneFile* MakeClone();
+  // Counts the set's pages, all or none (ENOSPC).
+  Errno TakeAll(const PageSet& pages);
+  // Of the pages that lie whole in the range, only those in `kept` count on. Returns how many do no more.
+  uint64_t ReturnAllBut(const PageSet& kept, uint64_t offset, uint64_t end);
   // Nothing counts any more, and the caller gets the stored file; null if there was none.
   std::unique_ptr<BlockFile> TakeStored();
 

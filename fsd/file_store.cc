@@ -9,7 +9,7 @@
 namespace nram {
 
 FileStore::FileStore(BlockStore* blocks, uint64_t bytes_max)
-    : blocks_(blocks), unit_bytes_(blocks->unit_bytes()), quota_(bytes_max / kPageBytes), reclaimer_(blocks) {}
+    : blocks_(blocks), unit_bytes_(blocks->unit_bytes()), quota_(bytes_max / kPageBytes), reclaimer_(&blocks_) {}
 
 std::unique_ptr<FileBody> FileStore::NewFile() { return std::make_unique<FileData>(this); }
 
@@ -19,7 +19,7 @@ void FileStore::Bury(std::unique_ptr<FileBody> file) {
 }
 
 StoreCapacity FileStore::Capacity() const {
-  const StoreCapacity store = blocks_->Capacity();
+  const StoreCapacity store = blocks_.Capacity();
   return {std::min(quota_.max() * kPageBytes, store.total_bytes),
           std::min(quota_.left() * kPageBytes, store.free_bytes)};
 }

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "fsd/block_file.h"
+#include "fsd/clone_file.h"
 #include "fsd/namespace.h"
 #include "fsd/page_quota.h"
 #include "fsd/reclaimer.h"
@@ -28,14 +29,14 @@ class FileStore {
   // What statfs says: at most the limit, and at most what the store has.
   StoreCapacity Capacity() const;
 
-  BlockStore* blocks() { return blocks_; }
+  BlockStore* blocks() { return &blocks_; }
   // BlockStore::unit_bytes.
   size_t unit_bytes() const { return unit_bytes_; }
   PageQuota* quota() { return &quota_; }
   Reclaimer* reclaimer() { return &reclaimer_; }
 
  private:
-  BlockStore* const blocks_;
+  CloningStore blocks_;
   const size_t unit_bytes_;
   PageQuota quota_;
   Reclaimer reclaimer_;

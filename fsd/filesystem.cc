@@ -6,9 +6,14 @@
 #include <algorithm>
 #include <utility>
 
-#include "fsd/file_copy.h"
+#include "base/units.h"
 
 namespace nram {
+namespace {
+
+constexpr uint64_t kCopyBytesMax = 64 * kMiB;  // by one request; the kernel asks for the rest
+
+}  // namespace
 
 Filesystem::Filesystem(BlockStore* blocks, FilesystemOptions options)
     : free_at_end_(options.free_at_end), store_(blocks, options.bytes_max), names_([&] {
@@ -119,9 +124,27 @@ Errno Filesystem::Copy(const CopyRange& range, PaddedBytes buffer, SetIdBits set
   NRAM_RETURN_IF_ERRNO(Data(range.to, &copy.to));
   const uint64_t apart = std::max(range.from_offset, range.to_offset) - std::min(range.from_offset, range.to_offset);
   if (copy.from == copy.to && apart < range.length) return Err(EINVAL);
-  NRAM_RETURN_IF_ERRNO(CopyBytes(copy, buffer, stop, copied));
+  const Errno error = CopyChecked(copy, buffer, stop, copied);
   if (*copied > 0) NoteChange(range.to, set_id);
-  return Errno::kOk;
+  return *copied > 0 ? Errno::kOk : error;
+}
+
+Errno Filesystem::CopyChecked(FileCopy copy, PaddedBytes buffer, absl::FunctionRef<bool()> stop, uint64_t* copied) {
+  const uint64_t size = copy.from->size();
+  const bool whole = copy.from != copy.to && copy.from_offset == 0 && copy.length >= size;
+  if (whole && size <= buffer.size) return CopyAtOnce(copy, buffer, copied);
+  uint64_t shared = 0;
+  NRAM_RETURN_IF_ERRNO(ShareBytes(copy, &shared));
+  *copied = shared;
+  // Who copies all of a file in one call has a state of one moment. If it has not, the last page takes another call.
+  if (whole && shared == 0) copy.length = std::min(copy.length, RoundDown(size - 1, kPageBytes));
+  copy.from_offset += shared;
+  copy.to_offset += shared;
+  copy.length = std::min(copy.length - std::min(copy.length, shared), kCopyBytesMax);
+  uint64_t more = 0;
+  const Errno error = copy.length == 0 ? Errno::kOk : CopyBytes(copy, buffer, stop, &more);
+  *copied += more;
+  return error;
 }
 
 void Filesystem::StatFs(struct statvfs* stat) const {

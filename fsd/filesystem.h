@@ -13,6 +13,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
 #include "fsd/errno.h"
+#include "fsd/file_copy.h"
 #include "fsd/file_data.h"
 #include "fsd/namespace.h"
 
@@ -68,7 +69,9 @@ class Filesystem {
   Errno Allocate(InodeNumber inode, int mode, uint64_t offset, uint64_t length, SetIdBits set_id);
   // SEEK_DATA or SEEK_HOLE.
   Errno Seek(InodeNumber inode, uint64_t offset, int whence, uint64_t* found);
-  // copy_file_range(2), by CopyBytes. EINVAL: the ranges are of one file and overlap.
+  // copy_file_range(2): the target shares the source's pages where it can (adr/0024), else gets the bytes. *copied may
+  // be less than `length`, though there is more. It is all of a source only if this was its state at one moment. Asks
+  // `stop` now and then whether to end. EINVAL: the ranges are of one file and overlap.
   struct CopyRange {
     InodeNumber from = 0;
     uint64_t from_offset = 0;
@@ -85,6 +88,7 @@ class Filesystem {
 
  private:
   Errno Data(InodeNumber inode, FileData** data);
+  Errno CopyChecked(FileCopy copy, PaddedBytes buffer, absl::FunctionRef<bool()> stop, uint64_t* copied);
   void NoteChange(InodeNumber inode, SetIdBits set_id);
 
   const bool free_at_end_;

@@ -320,8 +320,7 @@ void SeekInFile(fuse_req_t req, fuse_ino_t inode, off_t offset, int whence, fuse
 void CopyFileRange(fuse_req_t req, fuse_ino_t from, off_t from_offset, fuse_file_info*, fuse_ino_t to, off_t to_offset,
                    fuse_file_info*, size_t length, int flags) {
   if (flags != 0) return ReplyError(req, Err(EINVAL));
-  // The kernel asks for the rest.
-  constexpr size_t kBytesMax = 64 << 20;
+  constexpr size_t kBytesMax = (uint64_t{1} << 32) - kPageBytes;  // that a reply can tell of
   FuseWorker::Current()->BeforeWaiting();
   const Filesystem::CopyRange range{.from = from,
                                     .from_offset = static_cast<uint64_t>(from_offset),

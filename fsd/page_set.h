@@ -26,9 +26,28 @@ class PageSet {
   uint64_t Add(uint64_t first, uint64_t end);
   uint64_t Remove(uint64_t first, uint64_t end);
 
+  // Those of [first, end) that `other`, not this set, has.
+  void AddAll(const PageSet& other, uint64_t first = 0, uint64_t end = kNone) {
+    other.ForEachRun(first, end, [this](uint64_t from, uint64_t to) { Add(from, to); });
+  }
+  void RemoveAll(const PageSet& other, uint64_t first = 0, uint64_t end = kNone) {
+    other.ForEachRun(first, end, [this](uint64_t from, uint64_t to) { Remove(from, to); });
+  }
+
   // The first page at or after `page` that is in the set, kNone if there is none; the first that is not.
   uint64_t NextIn(uint64_t page) const;
   uint64_t NextOut(uint64_t page) const;
+
+  // Calls `visit(from, to)` for each run [from, to) of pages of [first, end) that are in the set. It must not change
+  // the set.
+  template <typename Visit>
+  void ForEachRun(uint64_t first, uint64_t end, Visit visit) const {
+    for (uint64_t from = NextIn(first); from < end; from = NextIn(from)) {
+      const uint64_t to = NextOut(from) < end ? NextOut(from) : end;
+      visit(from, to);
+      from = to;
+    }
+  }
 
  private:
   static constexpr uint64_t kWordPages = 64;
