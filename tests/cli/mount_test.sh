@@ -58,6 +58,21 @@ ours() { "$nram" mount --json | jq --arg at "$directory/" '[.[] | select(.direct
 [ "$(ours)" = 0 ] || fail "mount --json lists what is not mounted"
 
 expect 0 "of network RAM. Its log:" "$nram" mount "$directory/m"
+
+# A snapshot is the file as it was, and takes no room of its own.
+head -c 3000000 /dev/urandom > "$directory/m/table"
+cp "$directory/m/table" "$directory/before"
+expect 0 "$directory/m/then" "$nram" snapshot "$directory/m/table" "$directory/m/then"
+printf changed | dd of="$directory/m/table" bs=1 seek=2000000 conv=notrunc status=none
+cmp "$directory/before" "$directory/m/then" || fail "the snapshot changes with its file"
+[ "$(stat -c %a "$directory/m/then")" = 444 ] || fail "a snapshot may be written to"
+expect 0 "$directory/m/table@20" "$nram" snapshot "$directory/m/table"
+cmp "$directory/m/table" "$directory/m/table@"* || fail "the second snapshot differs"
+expect 1 "File exists" "$nram" snapshot "$directory/m/table" "$directory/m/then"
+expect 2 "is on no mount of nram" "$nram" snapshot "$directory/before"
+expect 2 "is not on the mount" "$nram" snapshot "$directory/m/table" "$directory/then"
+[ ! -e "$directory/then" ] || fail "a snapshot that failed leaves a file"
+rm -f "$directory/m/table"* "$directory/m/then"
 expect 1 "something is mounted there already" "$nram" mount "$directory/m"
 expect 0 "with blank is mounted" "$nram" mount "$directory/with blank" --size=16M
 [ "$(ours)" = 2 ] || fail "mount --json does not list two"

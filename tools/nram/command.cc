@@ -22,10 +22,10 @@ int ToExitCode(const absl::Status& status, absl::string_view program) {
 
 const std::vector<Command>& Commands() {
   static const std::vector<Command>* const commands = new std::vector<Command>{
-      UpCommand(),     DownCommand(),    MountCommand(),    UmountCommand(),     DfCommand(),      StatusCommand(),
-      TopCommand(),    RegionsCommand(), DrainCommand(),    SwaponCommand(),     SwapoffCommand(), SwapsCommand(),
-      SortCommand(),   RunCommand(),     VersionsCommand(), CheckpointCommand(), RestoreCommand(), KeygenCommand(),
-      DoctorCommand(), BundleCommand(),  BenchCommand(),    CompletionCommand()};
+      UpCommand(),     DownCommand(),    MountCommand(),    UmountCommand(),   DfCommand(),         StatusCommand(),
+      TopCommand(),    RegionsCommand(), SnapshotCommand(), DrainCommand(),    SwaponCommand(),     SwapoffCommand(),
+      SwapsCommand(),  SortCommand(),    RunCommand(),      VersionsCommand(), CheckpointCommand(), RestoreCommand(),
+      KeygenCommand(), DoctorCommand(),  BundleCommand(),   BenchCommand(),    CompletionCommand()};
   return *commands;
 }
 

@@ -138,6 +138,7 @@ Command KeygenCommand();
 Command VersionsCommand();
 Command CheckpointCommand();
 Command RestoreCommand();
+Command SnapshotCommand();
 Command CompletionCommand();
 
 }  // namespace nram
