@@ -204,9 +204,9 @@ INSTANTIATE_TEST_SUITE_P(Units, FileCopyModelTest, ::testing::Values(kChunkBytes
                          [](const auto& info) { return absl::StrCat(info.param); });
 
 TEST_P(FileCopyModelTest, RandomOperationsAgainstStrings) {
-  for (int step = 0; step < 700; ++step) {
+  for (int step = 0; step < 300; ++step) {
     Step();
-    if (step % 4 == 0) Compare();
+    if (step % 8 == 0) Compare();
     ASSERT_FALSE(HasFailure()) << "step " << step;
   }
   for (const File& file : files_) Remove(file.inode, file.name);
