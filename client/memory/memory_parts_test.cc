@@ -109,6 +109,18 @@ TEST(StreamsTest, GoesUpInGrowingWindows) {
   EXPECT_EQ(counts, (std::vector<uint64_t>{1, 4, 16, 64, 256, 256}));
 }
 
+TEST(StreamsTest, GoesOnThoughOthersGoHereAndThere) {
+  const auto segment = NewSegment(100'000);
+  Streams streams(64);
+  uint64_t page = 0;
+  for (int i = 0; i < 4; ++i) page += streams.OnFault(*segment, page, false).demand.count;
+  for (uint64_t i = 0; i < 100; ++i) streams.OnFault(*segment, 1'000 + 1'000 * (i * 37 % 97), false);
+  EXPECT_EQ(streams.OnFault(*segment, page, false).demand.count, 64u);
+  // But not for ever: there are places for others.
+  for (uint64_t i = 0; i < 1'000; ++i) streams.OnFault(*segment, 1'000 + 1'000 * (i * 37 % 97), false);
+  EXPECT_EQ(streams.OnFault(*segment, page + 64, false).demand.count, 1u);
+}
+
 TEST(StreamsTest, GoesDownAndStopsAtTheBeginning) {
   const auto segment = NewSegment(1'000);
   Streams streams(256);

@@ -11,10 +11,18 @@ constexpr uint32_t kWindowsOnTrust = 16;
 // After so many faults of other streams, a stream's place may be given to another one.
 constexpr uint64_t kStale = 32;
 
+// A stream is as young as if it had faulted so much later for each page of its window: those with large windows fault
+// seldom, and others that go here and there must not take their places.
+constexpr uint64_t kYouthOfPage = 4;
+
 // How far `page` lies beyond `from` in the direction of `step`.
 int64_t Beyond(uint64_t from, uint64_t page, int step) { return static_cast<int64_t>(page - from) * step; }
 
 }  // namespace
+
+uint64_t Streams::KeptUntil(const Stream& stream) {
+  return stream.stamp + (stream.step == 0 ? 0 : kYouthOfPage * stream.degree);
+}
 
 bool Streams::Writable(Stream* stream) {
   if (!stream->writes) return false;
@@ -24,22 +32,22 @@ bool Streams::Writable(Stream* stream) {
   return stream->writes;
 }
 
-Run Streams::Clip(const Segment& segment, uint64_t first, uint64_t count, int step) const {
-  if (first >= segment.pages()) return {0, 0, 1};  // also below zero
-  const uint64_t most = step > 0 ? segment.pages() - first : first + 1;
+Run Streams::Clip(const StreamArea& area, uint64_t first, uint64_t count, int step) const {
+  if (first >= area.area_pages) return {0, 0, 1};  // also below zero
+  const uint64_t most = step > 0 ? area.area_pages - first : first + 1;
   return {first, std::min({count, most, most_pages()}), step};
 }
 
-StreamPlan Streams::OnFault(const Segment& segment, uint64_t page, bool write) {
-  const ReadAhead mode = segment.read_ahead.load(std::memory_order_relaxed);
+StreamPlan Streams::OnFault(const StreamArea& area, uint64_t page, bool write) {
+  const ReadAhead mode = area.read_ahead.load(std::memory_order_relaxed);
   if (mode == ReadAhead::kNever) return {.demand = {page, 1, 1}, .writable = write};
   MutexLock lock(&mu_);
   Stream* found = nullptr;
   Stream* oldest = &streams_[0];
   for (Stream& stream : streams_) {
-    if (stream.stamp < oldest->stamp) oldest = &stream;
+    if (KeptUntil(stream) < KeptUntil(*oldest)) oldest = &stream;
     // If the page may belong to several streams, the one that was there last.
-    if (stream.segment != &segment || (found != nullptr && stream.stamp < found->stamp)) continue;
+    if (stream.area != &area || (found != nullptr && stream.stamp < found->stamp)) continue;
     if (stream.step == 0) {
       // One fault so far, at next - 1: the second shows the direction.
       if (page == stream.next || page + 2 == stream.next) found = &stream;
@@ -51,7 +59,7 @@ StreamPlan Streams::OnFault(const Segment& segment, uint64_t page, bool write) {
   }
   if (found == nullptr) {
     const bool sure = mode == ReadAhead::kSequential;
-    *oldest = {&segment, page + 1, sure ? most_pages() : 1, sure ? 1 : 0, write, 0, ++clock_};
+    *oldest = {&area, page + 1, sure ? most_pages() : 1, sure ? 1 : 0, write, 0, ++clock_};
     found = oldest;
   } else {
     if (found->step == 0) found->step = page == found->next ? 1 : -1;
@@ -63,45 +71,45 @@ StreamPlan Streams::OnFault(const Segment& segment, uint64_t page, bool write) {
   }
   StreamPlan plan;
   plan.writable = Writable(found) || write;
-  plan.demand = Clip(segment, page, found->degree, found->step == 0 ? 1 : found->step);
+  plan.demand = Clip(area, page, found->degree, found->step == 0 ? 1 : found->step);
   if (found->step != 0) {
     found->next = page + found->step * plan.demand.count;
     if (found->degree >= std::min(kAheadFrom, most_pages())) {
-      plan.ahead = Clip(segment, found->next, std::min(most_pages(), 2 * found->degree), found->step);
+      plan.ahead = Clip(area, found->next, std::min(most_pages(), 2 * found->degree), found->step);
     }
   }
   return plan;
 }
 
-StreamPlan Streams::OnAheadUsed(const Segment& segment, const Run& window) {
+StreamPlan Streams::OnAheadUsed(const StreamArea& area, const Run& window) {
   MutexLock lock(&mu_);
   for (Stream& stream : streams_) {
-    if (stream.segment != &segment || stream.step != window.step || stream.next != window.first) continue;
+    if (stream.area != &area || stream.step != window.step || stream.next != window.first) continue;
     stream.next = window.first + stream.step * window.count;
     stream.degree = std::min(most_pages(), 2 * stream.degree);
     stream.stamp = ++clock_;
-    return {.ahead = Clip(segment, stream.next, stream.degree, stream.step), .writable = Writable(&stream)};
+    return {.ahead = Clip(area, stream.next, stream.degree, stream.step), .writable = Writable(&stream)};
   }
   return {};
 }
 
-Run Streams::OnFirstWrite(const Segment& segment, uint64_t page) {
+Run Streams::OnFirstWrite(const StreamArea& area, uint64_t page) {
   MutexLock lock(&mu_);
   for (Stream& stream : streams_) {
-    if (stream.segment != &segment) continue;
+    if (stream.area != &area) continue;
     const int step = stream.step == 0 ? 1 : stream.step;
     const int64_t left = Beyond(page, stream.next, step);
     if (left <= 0 || left > static_cast<int64_t>(2 * most_pages())) continue;
     stream.writes = true;
-    return Clip(segment, page, static_cast<uint64_t>(left), step);
+    return Clip(area, page, static_cast<uint64_t>(left), step);
   }
   return {page, 1, 1};
 }
 
-void Streams::Forget(const Segment& segment) {
+void Streams::Forget(const StreamArea& area) {
   MutexLock lock(&mu_);
   for (Stream& stream : streams_) {
-    if (stream.segment == &segment) stream = {};
+    if (stream.area == &area) stream = {};
   }
 }
 

@@ -6,9 +6,18 @@
 #include <cstdint>
 
 #include "base/sync.h"
-#include "client/memory/segment.h"
 
 namespace nram {
+
+enum class ReadAhead : uint8_t { kNormal, kSequential, kNever };
+
+// Numbered pages that streams go through. No stream leads from one area into another.
+struct StreamArea {
+  explicit StreamArea(uint64_t pages) : area_pages(pages) {}
+
+  const uint64_t area_pages;
+  std::atomic<ReadAhead> read_ahead{ReadAhead::kNormal};
+};
 
 // A run of pages in one direction: `count` pages from `first` on, up (step 1) or down (step -1).
 struct Run {
@@ -39,17 +48,17 @@ class Streams {
   void SetWindow(uint64_t window_pages) { window_.store(window_pages, std::memory_order_relaxed); }
 
   // A page is missing.
-  StreamPlan OnFault(const Segment& segment, uint64_t page, bool write);
+  StreamPlan OnFault(const StreamArea& area, uint64_t page, bool write);
   // Somebody waits for a window that was read ahead: what to read next.
-  StreamPlan OnAheadUsed(const Segment& segment, const Run& window);
+  StreamPlan OnAheadUsed(const StreamArea& area, const Run& window);
   // A page that is here is written for the first time. Returns the run of pages, from this one on, that are likely to
   // be written next: the page alone if it belongs to no stream.
-  Run OnFirstWrite(const Segment& segment, uint64_t page);
-  void Forget(const Segment& segment);
+  Run OnFirstWrite(const StreamArea& area, uint64_t page);
+  void Forget(const StreamArea& area);
 
  private:
   struct Stream {
-    const Segment* segment = nullptr;
+    const StreamArea* area = nullptr;
     uint64_t next = 0;    // the page whose fault continues it
     uint64_t degree = 0;  // pages that its last fault brought
     int step = 0;         // 0: not known yet
@@ -58,9 +67,11 @@ class Streams {
     uint64_t stamp = 0;
   };
 
+  // The place of the stream with the least is given to a new one.
+  static uint64_t KeptUntil(const Stream& stream);
   // Whether the pages that are about to be brought are going to be written.
   static bool Writable(Stream* stream);
-  Run Clip(const Segment& segment, uint64_t first, uint64_t count, int step) const;
+  Run Clip(const StreamArea& area, uint64_t first, uint64_t count, int step) const;
 
   uint64_t most_pages() const { return window_.load(std::memory_order_relaxed); }
 

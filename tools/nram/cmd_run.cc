@@ -119,6 +119,7 @@ void PrintStats(const RunFlags& flags, const RunReport& report, const RunCounter
                                 {"first_writes", counters.first_writes.load()},
                                 {"zero_pages", counters.zero_pages.load()},
                                 {"fetched_pages", counters.fetched_pages.load()},
+                                {"ahead_pages", counters.ahead_pages.load()},
                                 {"evicted_pages", counters.evicted_pages.load()},
                                 {"written_pages", counters.written_pages.load()},
                                 {"stayed_pages", counters.stayed_pages.load()},
@@ -136,8 +137,9 @@ void PrintStats(const RunFlags& flags, const RunReport& report, const RunCounter
   } else {
     std::cerr << "; " << counters.faults << " faults, " << counters.budget_waits
               << " waited for room; pages: " << counters.zero_pages << " new, " << counters.fetched_pages
-              << " fetched, " << counters.evicted_pages << " evicted, " << counters.written_pages
-              << " written; at most " << FormatByteSize(counters.peak_pages * kPageBytes) << " here";
+              << " fetched (" << counters.ahead_pages << " ahead), " << counters.evicted_pages << " evicted, "
+              << counters.written_pages << " written; at most " << FormatByteSize(counters.peak_pages * kPageBytes)
+              << " here";
   }
   if (report.refused_forks > 0) std::cerr << "; " << report.refused_forks << " forks refused";
   if (report.children > 0) std::cerr << "; " << report.children << " children, which were local";
@@ -185,7 +187,7 @@ absl::StatusOr<RunEnd> RunInPool(const RunFlags& flags, Supervisor* supervisor) 
   return supervisor->Run(&store);
 }
 
-int Run(RunFlags& flags, const Invocation& given) {
+int RunProgram(RunFlags& flags, const Invocation& given) {
   const auto dashes = std::find(given.args.begin(), given.args.end(), "--");
   const auto after = static_cast<size_t>(given.args.end() - dashes);
   if (given.words.empty() || after != given.words.size() + 1) {
@@ -244,7 +246,7 @@ cannot be executed, 127 if there is none, 2 for a bad command line.
 
 example: nram up && nram run --budget=512MiB --stats -- sort -S 4G big.txt -o sorted.txt
 )"},
-      Words::kAny, &Run);
+      Words::kAny, &RunProgram);
 }
 
 }  // namespace nram
