@@ -19,6 +19,8 @@ constexpr int kProcessesMax = 65'536;
 constexpr const char* kCounts[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_LOCAL_SIZE"};
 constexpr char kSlurmTasks[] = "SLURM_STEP_TASKS_PER_NODE";
 constexpr char kSlurmNode[] = "SLURM_NODEID";
+// What launchers give each process of a parallel program, also those that do not tell how many of them run here.
+constexpr const char* kRanks[] = {"PMI_RANK", "PMIX_RANK", "PALS_RANKID", "ALPS_APP_PE"};
 
 absl::Status Refused(const char* name, absl::string_view text) {
   return absl::InvalidArgumentError(absl::StrCat("a budget of this node is to be shared, but $", name, " is \"", text,
@@ -57,6 +59,12 @@ absl::StatusOr<int> ProcessesOnThisNode() {
     return count;
   }
   const char* const tasks = std::getenv(kSlurmTasks);
+  for (const char* name : kRanks) {
+    if (tasks != nullptr || std::getenv(name) == nullptr) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("a budget of this node is to be shared, but the launcher that has set $", name,
+                     " does not tell how many processes run here: set a budget for each of them, without /node"));
+  }
   if (tasks == nullptr) return 1;
   const char* const node = std::getenv(kSlurmNode);
   int number = -1;

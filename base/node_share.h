@@ -9,8 +9,8 @@
 namespace nram {
 
 // How many processes of this parallel program run on this machine, as its launcher (Open MPI's or MPICH's mpirun, srun)
-// has told by the environment; 1 if there is none. INVALID_ARGUMENT: what it tells cannot be understood. Not while
-// another thread changes the environment. Does not block.
+// has told by the environment; 1 if there is none. INVALID_ARGUMENT: what it tells cannot be understood, or another
+// launcher has started this one of several. Not while another thread changes the environment. Does not block.
 absl::StatusOr<int> ProcessesOnThisNode();
 
 // Takes "/node" off the end of `*text`. Returns what its sizes are to be divided by: ProcessesOnThisNode(), or 1 if it

@@ -9,8 +9,15 @@
 namespace nram {
 namespace {
 
-constexpr const char* kAll[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_LOCAL_SIZE",
-                                "SLURM_STEP_TASKS_PER_NODE", "SLURM_NODEID"};
+constexpr const char* kAll[] = {"OMPI_COMM_WORLD_LOCAL_SIZE",
+                                "MPI_LOCALNRANKS",
+                                "MV2_COMM_WORLD_LOCAL_SIZE",
+                                "SLURM_STEP_TASKS_PER_NODE",
+                                "SLURM_NODEID",
+                                "PMI_RANK",
+                                "PMIX_RANK",
+                                "PALS_RANKID",
+                                "ALPS_APP_PE"};
 
 class NodeShareTest : public testing::Test {
  protected:
@@ -40,6 +47,14 @@ TEST_F(NodeShareTest, EachLauncherIsUnderstood) {
   EXPECT_EQ(
       Processes({{"SLURM_STEP_TASKS_PER_NODE", "1(x2)"}, {"SLURM_NODEID", "1"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "5"}}),
       5);
+}
+
+TEST_F(NodeShareTest, OneOfSeveralDoesNotTakeAllBecauseItsLauncherIsUnknown) {
+  for (const char* rank : {"PMI_RANK", "PMIX_RANK", "PALS_RANKID", "ALPS_APP_PE"}) {
+    EXPECT_EQ(Processes({{rank, "0"}}), -1) << rank;
+    EXPECT_EQ(Processes({{rank, "0"}, {"MPI_LOCALNRANKS", "3"}}), 3);
+    EXPECT_EQ(Processes({{rank, "0"}, {"SLURM_STEP_TASKS_PER_NODE", "8"}, {"SLURM_NODEID", "0"}}), 8);
+  }
 }
 
 TEST_F(NodeShareTest, SlurmCountsForEachNode) {

@@ -173,6 +173,7 @@ class LeaseTable {
   // Live leases whose clients may not renew them any more end in `ns` at the earliest: whoever changes the rules by
   // mistake has so much time.
   void Hold(absl::FunctionRef<bool(const Lease& lease)> is_refused, int64_t ns);
+  int64_t NowNs() const { return clock_->NowNs(); }
   // Ends the leases whose time is up, and returns them. Forgets ended leases that own nothing. `now_ns`: by the clock.
   std::vector<std::shared_ptr<Lease>> EndExpired(int64_t now_ns);
   std::vector<std::shared_ptr<Lease>> EndExpired() { return EndExpired(clock_->NowNs()); }

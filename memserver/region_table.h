@@ -182,7 +182,7 @@ class RegionTable {
   std::vector<uint64_t> FirstIds(TenantNumber tenant, uint64_t from, size_t limit, bool orphans_only,
                                  bool named_only) const;
   // Of a region whose owner is gone: drops versions that go with him. True: some stay, and the region with them.
-  static bool KeepsRegion(StoredRegion* region);
+  bool KeepsRegion(StoredRegion* region);
   void UnlistVersioned(const StoredKey& key);
   std::vector<StoredKey> Versioned() const;
   // True: nothing is left to do.

@@ -7,6 +7,8 @@
 #include <bit>
 #include <utility>
 
+#include "base/clock.h"
+
 namespace nram {
 
 std::unique_ptr<RegionVersions> RegionVersions::Make(ArenaAccount* account, PageIndex::Pages pages, Limits limits,
@@ -206,11 +208,16 @@ RegionVersions::Dropped RegionVersions::Drop(VersionNumber first, VersionNumber 
   return result;
 }
 
-bool RegionVersions::EndOwner() {
+bool RegionVersions::EndOwner(int64_t now_ns) {
+  if (alone_since_ns_ == 0) alone_since_ns_ = now_ns;
+  const int64_t alone_s = (now_ns - alone_since_ns_) / kNsPerSecond;
+  const auto is_over = [&](VersionKeep keep) {
+    return keep != VersionKeep::kUntilDropped && alone_s >= static_cast<int64_t>(keep);
+  };
   bool stays = false;
   for (const VersionPtr& version : versions_) {
     if (!version->named) continue;
-    if (version->keep == VersionKeep::kWithOwner && version->holds.empty()) {
+    if (is_over(version->keep) && version->holds.empty()) {
       Unname(version.get());
     } else {
       stays = true;

@@ -113,8 +113,11 @@ class RegionVersions {
   Held Hold(VersionNumber version, LeaseId lease);
   void Release(VersionNumber version, LeaseId lease);
   void ReleaseAll(LeaseId lease);
-  // The region's owner is gone. Drops what is kept with him and is not held. True: something stays.
-  bool EndOwner();
+  // The region has no living owner at `now_ns`. Drops what does not stay without one and is not held. True: something
+  // stays; it is to be asked again.
+  bool EndOwner(int64_t now_ns);
+  // It has one, again: the seconds that versions stay without one begin anew when that one ends.
+  void HasOwner() { alone_since_ns_ = 0; }
 
   // Works for at most kSpansPerStep spans: frees what was dropped, or renumbers. True: nothing is left to do, or it
   // cannot be done for want of room.
@@ -223,7 +226,8 @@ class RegionVersions {
   VersionTotals* const server_totals_;
   VersionTotals* const tenant_totals_;
   SealOrder order_;
-  VersionNumber highest_{};  // of all that were ever sealed
+  VersionNumber highest_{};     // of all that were ever sealed
+  int64_t alone_since_ns_ = 0;  // without a living owner; 0: it has one
   VersionNumber yielded_{};
   uint64_t pages_ = 0;
   uint64_t chunks_ = 0;

@@ -342,7 +342,7 @@ class Region {
     std::erase_if(model_versions_, [](const auto& version) {
       return version.second.keep == VersionKeep::kWithOwner && version.second.holds.empty();
     });
-    ASSERT_EQ(versions_->EndOwner(), !model_versions_.empty());
+    ASSERT_EQ(versions_->EndOwner(1), !model_versions_.empty());
   }
 
   void Yield() {

@@ -139,7 +139,7 @@ absl::StatusOr<std::vector<RegionTable::ChangedSpan>> RegionTable::ListChanges(c
 }
 
 bool RegionTable::KeepsRegion(StoredRegion* region) {
-  return region->versions != nullptr && region->versions->EndOwner();
+  return region->versions != nullptr && region->versions->EndOwner(leases_->NowNs());
 }
 
 bool RegionTable::StepVersionsOf(const StoredKey& key) {
@@ -155,6 +155,7 @@ bool RegionTable::StepVersionsOf(const StoredKey& key) {
     StoredRegion* const region = it->second.get();
     const std::shared_ptr<Lease> owner = leases_->Find(region->lease);
     const bool is_orphan = owner == nullptr || !owner->live();
+    if (!is_orphan) region->versions->HasOwner();
     if (!is_orphan || KeepsRegion(region) || !region->gc) return region->versions->Step(&region->index);
     if (region->named) names_.Forget(key);
     collected = std::move(it->second);

@@ -196,6 +196,38 @@ TEST_F(VersionsTableTest, AnOrphanKeepsWhatIsToStayUntilItIsDropped) {
   EXPECT_EQ(Numbers(), Versions{kOne});
 }
 
+TEST_F(VersionsTableTest, AVersionMayStayForSomeSecondsWithoutAnOwner) {
+  absent_ = PageStore::IfAbsent::kCreate;
+  ASSERT_EQ(WritePage(0, 'a'), Reason::kOk);
+  ASSERT_EQ(Seal(kOne, VersionKeep{5}), Reason::kOk);
+  ASSERT_EQ(Seal(kTwo, VersionKeep{9}), Reason::kOk);
+  EndLease(1);
+  clock_.AdvanceMs(4'000);
+  EXPECT_TRUE(store_.StepVersions(kEver));
+  EXPECT_EQ(Numbers(), (Versions{kOne, kTwo}));
+  // The time begins anew when another owner has ended.
+  const std::shared_ptr<Lease> next = Grant(2);
+  ASSERT_TRUE(store_.Attach(next.get(), KeyOf(kRegion), 2, /*force=*/false).ok());
+  EXPECT_TRUE(store_.StepVersions(kEver));
+  clock_.AdvanceMs(2'000);
+  EndLease(2);
+  EXPECT_TRUE(store_.StepVersions(kEver));
+  clock_.AdvanceMs(4'000);
+  EXPECT_TRUE(store_.StepVersions(kEver));
+  EXPECT_EQ(Numbers(), (Versions{kOne, kTwo}));
+  clock_.AdvanceMs(1'000);
+  EXPECT_TRUE(store_.StepVersions(kEver));
+  EXPECT_EQ(Numbers(), Versions{kTwo});
+  const std::shared_ptr<Lease> observer = Grant(3);
+  ASSERT_TRUE(Hold(observer.get(), kTwo).ok());
+  clock_.AdvanceMs(9'000);
+  EXPECT_TRUE(store_.StepVersions(kEver));
+  EXPECT_EQ(Numbers(), Versions{kTwo}) << "it is held";
+  ASSERT_TRUE(Hold(observer.get(), kTwo, /*release=*/true).ok());
+  EXPECT_TRUE(store_.StepVersions(kEver));
+  EXPECT_EQ(Numbers(), Versions{});
+}
+
 TEST_F(VersionsTableTest, SealsHaveAnOrderAndTheNewestOneIsAnsweredAgain) {
   WritePages(2, 'a');
   SealReply reply;

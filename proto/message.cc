@@ -142,7 +142,6 @@ absl::Status CheckFields(const MessageHeader& h) {
   if (h.is<SealRequest>()) {
     const auto seal = h.as<SealRequest>();
     if (!IsVersion(seal.version)) return Bad("no version has this number");
-    if (seal.keep > static_cast<uint32_t>(VersionKeep::kUntilDropped)) return Bad("unknown keep of a version");
   }
   if (h.is<DropVersionRequest>()) {
     const auto drop = h.as<DropVersionRequest>();

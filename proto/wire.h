@@ -97,9 +97,9 @@ enum class Reason : uint8_t {
 };
 inline constexpr uint8_t kReasonMax = 14;
 
-// How long a version stays (adr/0019): as long as its region has a living owner, or until it is dropped. A held one
-// stays anyway. Any may yield.
-enum class VersionKeep : uint8_t { kWithOwner = 0, kUntilDropped = 1 };
+// How long a version stays (adr/0019): as long as its region has a living owner, and so many seconds more; or until it
+// is dropped. A held one stays anyway. Any may yield.
+enum class VersionKeep : uint32_t { kWithOwner = 0, kUntilDropped = UINT32_MAX };
 
 enum MessageFlag : uint8_t {
   kFlagReply = 1,

@@ -1,5 +1,7 @@
 // A solver that publishes its field while it works, and observers that watch it from other processes.
 
+#include <unistd.h>
+
 #include <array>
 #include <chrono>
 #include <cstdint>
@@ -16,12 +18,14 @@
 namespace {
 
 constexpr char kHelp[] =
-    R"(usage: heat solve|watch [--n=N] [--steps=N] [--every=N] [--budget-mib=N] [--pool=HOST:PORT,...]
+    R"(usage: heat solve|watch|plot [--n=N] [--steps=N] [--every=N] [--budget-mib=N] [--pool=HOST:PORT,...]
 
 `heat solve` finds the temperature of a plate of N times N points, of which one edge is hot, and publishes the plate
 after every so many steps as "heat"; it ends with its standard input. `heat watch`, any number of them, started at any
-time, checks each state that it sees against what the solver said of it, until the last. Those of heat.f90 and of this
-program understand each other.
+time, checks each state that it sees against what the solver said of it, until the last; `heat plot` draws it as well,
+with characters, in place if that is a terminal. Those of heat.f90 and of this program understand each other.
+
+A checkpoint is one more observer, `nram checkpoint heat DIRECTORY`, and the solver waits for none of them.
 
   --n=N           points along an edge (default 512)
   --steps=N       of the solver (default 200)
@@ -91,7 +95,22 @@ Seen Find(nram::memory::Memory& memory) {
   }
 }
 
-void Watch(nram::memory::Memory& memory) {
+// One character for each cell of the plate, the darker the hotter.
+void Draw(const double* u, uint64_t n) {
+  constexpr uint64_t kRows = 24, kColumns = 64;
+  constexpr char kShades[] = " .:-=+*#%@";
+  if (isatty(STDOUT_FILENO) != 0) fputs("\x1b[H\x1b[J", stdout);
+  std::array<char, kColumns + 1> line{};
+  for (uint64_t row = 0; row < kRows; ++row) {
+    for (uint64_t column = 0; column < kColumns; ++column) {
+      const double heat = u[row * n / kRows * n + column * n / kColumns];
+      line[column] = kShades[heat >= 100 ? 9 : heat <= 0 ? 0 : static_cast<int>(heat / 10)];
+    }
+    puts(line.data());
+  }
+}
+
+void Watch(nram::memory::Memory& memory, bool plots) {
   Seen u = Find(memory);
   std::uint64_t version = u.Version();
   while (true) {
@@ -103,6 +122,7 @@ void Watch(nram::memory::Memory& memory) {
       throw std::runtime_error("the header is not of a solver of heat");
     }
     if (Sum(u.data(), n) != sum) throw std::runtime_error("this is no state that the solver has published");
+    if (plots) Draw(u.data(), n);
     printf("version %llu: step %llu of %llu, mean %.6f, as the solver says\n", static_cast<unsigned long long>(version),
            step, steps, sum / static_cast<double>(n * n));
     fflush(stdout);
@@ -118,12 +138,13 @@ int Run(int argc, char** argv) {
                               example_option{"--every=", &every, 1, 1 << 30},
                               example_option{"--budget-mib=", &budget_mib, 4, 1 << 20}};
   const bool solves = argc > 1 && strcmp(argv[1], "solve") == 0;
-  const bool watches = argc > 1 && strcmp(argv[1], "watch") == 0;
+  const bool plots = argc > 1 && strcmp(argv[1], "plot") == 0;
+  const bool watches = plots || (argc > 1 && strcmp(argv[1], "watch") == 0);
   const int skipped = solves || watches ? 1 : 0;
   const char* const pool =
       ExampleParse(argc - skipped, argv + skipped, kHelp, options.data(), static_cast<int>(options.size()));
   if (!solves && !watches) {
-    fprintf(stderr, "heat: expected \"solve\" or \"watch\"; see --help\n");
+    fprintf(stderr, "heat: expected \"solve\", \"watch\" or \"plot\"; see --help\n");
     return 2;
   }
   nram_options how = nram::memory::DefaultOptions();
@@ -132,7 +153,7 @@ int Run(int argc, char** argv) {
   if (solves) {
     Solve(memory, n, steps, every);
   } else {
-    Watch(memory);
+    Watch(memory, plots);
   }
   return 0;
 }

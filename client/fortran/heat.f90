@@ -1,8 +1,9 @@
 ! The solver and the observers of client/examples/heat.cc in Fortran: they understand each other.
 !
-!   heat solve|watch [N [STEPS [EVERY [BUDGET_MIB]]]]
+!   heat solve|watch|plot [N [STEPS [EVERY [BUDGET_MIB]]]]
 !
-! The solver ends with its standard input, and its plate with it.
+! The solver ends with its standard input, and its plate with it. A checkpoint is one more observer:
+! `nram checkpoint heat DIRECTORY`.
 program heat
   use, intrinsic :: iso_fortran_env, only: real64, int64, error_unit
   use nram
@@ -21,9 +22,11 @@ program heat
   case ('solve')
     call solve()
   case ('watch')
-    call watch()
+    call watch(plots=.false.)
+  case ('plot')
+    call watch(plots=.true.)
   case default
-    write (error_unit, '(a)') 'usage: heat solve|watch [N [STEPS [EVERY [BUDGET_MIB]]]]'
+    write (error_unit, '(a)') 'usage: heat solve|watch|plot [N [STEPS [EVERY [BUDGET_MIB]]]]'
     error stop 2
   end select
   call memory%close()
@@ -86,7 +89,26 @@ contains
     end do
   end subroutine solve
 
-  subroutine watch()
+  ! One character for each cell of the plate, the darker the hotter.
+  subroutine draw(u, extent)
+    integer(int64), intent(in) :: extent
+    real(real64), intent(in) :: u(extent, extent)
+    integer(int64), parameter :: rows = 24, columns = 64
+    character(*), parameter :: shades = ' .:-=+*#%@'
+    character(columns) :: line
+    integer(int64) :: row, column
+    integer :: shade
+    do row = 0, rows - 1
+      do column = 0, columns - 1
+        shade = min(max(int(u(column * extent / columns + 1, row * extent / rows + 1) / 10) + 1, 1), len(shades))
+        line(column + 1:column + 1) = shades(shade:shade)
+      end do
+      print '(a)', line
+    end do
+  end subroutine draw
+
+  subroutine watch(plots)
+    logical, intent(in) :: plots
     real(real64), pointer, contiguous :: u(:, :)
     character(:), allocatable :: header
     integer(int64) :: version, extent, step, last
@@ -107,6 +129,7 @@ contains
       if (extent /= n) error stop 'heat: the plate has another extent'
       if (transfer(sum_of(u, n), 0_int64) /= transfer(total, 0_int64)) &
         error stop 'heat: this is no state that the solver has published'
+      if (plots) call draw(u, n)
       print '(a, i0, a, i0, a, i0, a, f0.6, a)', 'version ', version, ': step ', step, ' of ', last, ', mean ', &
         total / real(n * n, real64), ', as the solver says'
       flush (6)

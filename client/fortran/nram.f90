@@ -25,7 +25,8 @@ module nram
 
   integer(c_int), parameter, public :: nram_map_read_only = 1, nram_map_attach = 2, nram_map_keep = 4, &
                                        nram_map_accept_loss = 8
-  integer(c_int), parameter, public :: nram_keep_with_owner = 0, nram_keep_until_dropped = 1
+  integer(c_int), parameter, public :: nram_keep_with_owner = 0, nram_keep_until_dropped = -1
+  integer(c_int), parameter, public :: nram_full_drop_oldest = 0, nram_full_wait = 1, nram_full_fail = 2
   integer(c_int), parameter, public :: nram_normal = 0, nram_sequential = 1, nram_random = 2, nram_will_need = 3, &
                                        nram_dont_need = 4, nram_pin = 5, nram_unpin = 6, nram_drop = 7
   integer, parameter, public :: nram_enoent = 2, nram_eio = 5, nram_enomem = 12, nram_ebusy = 16, nram_eexist = 17, &
@@ -77,6 +78,9 @@ module nram
     integer(c_int32_t) :: history = 0
     integer(c_int64_t) :: step = 0
     type(c_ptr) :: header = c_null_ptr
+    integer(c_int32_t) :: most = 0
+    integer(c_int) :: when_full = 0
+    integer(c_int32_t) :: wait_ms = 0
   end type publish_options_t
 
   interface
@@ -297,7 +301,7 @@ contains
   end subroutine memory_flush
 
   ! What the mapping holds now is its newest version. `header`: JSON.
-  subroutine memory_publish(self, a, version, step, header, keep, history, status)
+  subroutine memory_publish(self, a, version, step, header, keep, history, status, most, when_full, wait_ms)
     class(nram_memory), intent(in) :: self
     type(*), dimension(*), intent(in), target :: a
     integer(int64), intent(out), optional :: version
@@ -306,10 +310,13 @@ contains
     integer(c_int), intent(in), optional :: keep
     integer, intent(in), optional :: history
     integer, intent(out), optional :: status
-    call self%publish_all([c_loc(a)], version, step, header, keep, history, status)
+    integer, intent(in), optional :: most
+    integer(c_int), intent(in), optional :: when_full
+    integer, intent(in), optional :: wait_ms
+    call self%publish_all([c_loc(a)], version, step, header, keep, history, status, most, when_full, wait_ms)
   end subroutine memory_publish
 
-  subroutine publish_addresses(self, addresses, version, step, header, keep, history, status)
+  subroutine publish_addresses(self, addresses, version, step, header, keep, history, status, most, when_full, wait_ms)
     class(nram_memory), intent(in) :: self
     type(c_ptr), intent(in) :: addresses(:)
     integer(int64), intent(out), optional :: version
@@ -318,6 +325,9 @@ contains
     integer(c_int), intent(in), optional :: keep
     integer, intent(in), optional :: history
     integer, intent(out), optional :: status
+    integer, intent(in), optional :: most
+    integer(c_int), intent(in), optional :: when_full
+    integer, intent(in), optional :: wait_ms
     character(kind=c_char), allocatable, target :: c_header(:)
     type(publish_options_t), target :: options
     integer(int64) :: number
@@ -326,6 +336,9 @@ contains
     if (present(step)) options%step = step
     if (present(keep)) options%keep = keep
     if (present(history)) options%history = history
+    if (present(most)) options%most = most
+    if (present(when_full)) options%when_full = when_full
+    if (present(wait_ms)) options%wait_ms = wait_ms
     if (present(header)) then
       allocate (c_header, source=to_c(header))
       options%header = c_loc(c_header)

@@ -23,10 +23,12 @@ constexpr uint64_t kDropPagesMax = 1024;
 constexpr uint64_t kDropShare = 8;  // at most this part of the budget is busy while servers are told
 constexpr size_t kLanes = 8;
 constexpr int64_t kLookAgainMs = 100;
+constexpr int64_t kSealTurnMs = 1'000;
 
 bool IsBusy(PageState state) { return state == PageState::kBusy; }
-bool IsWriting(PageState state) { return state == PageState::kWriting; }
-bool IsMoving(PageState state) { return IsBusy(state) || IsWriting(state); }
+bool IsMoving(PageState state) { return IsBusy(state) || state == PageState::kWriting; }
+// Somebody else writes the page, or a copy of it.
+bool IsWritten(PageState state) { return state == PageState::kWriting || state == PageState::kDirtyCopied; }
 
 }  // namespace
 
@@ -70,9 +72,11 @@ absl::Status Advice::Evict(const Pages& pages) {
 }
 
 absl::Status Advice::Flush(const Pages& pages) {
+  // What was written after a flip goes to servers after its seal. Like this, a publication takes as long as its pages
+  // need, and ends by its deadlines. If it were given up on here, a kept mapping could not be unmapped without a loss.
+  while (!gate_->AwaitSealed(*pages.segment.get(), DeadlineAfterMs(kSealTurnMs)).ok()) {
+  }
   const int64_t deadline_ns = Deadline();
-  // What was written after a flip goes to servers after its seal.
-  NRAM_RETURN_IF_ERROR(gate_->AwaitSealed(*pages.segment.get(), deadline_ns));
   NRAM_RETURN_IF_ERROR(Settle(pages, deadline_ns));
   PageOut out(gate_, userfault_, residency_, sums_, counters_, kLanes);
   out.Add(pages.segment, pages.first, pages.count, PageOut::After::kKeep);
@@ -83,7 +87,7 @@ absl::Status Advice::Flush(const Pages& pages) {
     if (MonotonicNs() > deadline_ns) return absl::DeadlineExceededError("pages were being written for too long");
     for (const uint64_t page : others) {
       const Pages one{pages.segment.Share(), page, 1};
-      NRAM_RETURN_IF_ERROR(Await(one, page, &IsWriting, deadline_ns, "a page was being written for too long"));
+      NRAM_RETURN_IF_ERROR(Await(one, page, &IsWritten, deadline_ns, "a page was being written for too long"));
       NRAM_RETURN_IF_ERROR(Settle(one, deadline_ns));
       out.Add(pages.segment, page, 1, PageOut::After::kKeep);
     }

@@ -54,64 +54,93 @@ BoundCopies::BoundCopies(size_t page_bytes, uint64_t slots, PublishGate* gate, U
 
 BoundCopies::~BoundCopies() { CHECK(idle()); }
 
-bool BoundCopies::TakeSlot(uint32_t* slot) {
+std::vector<uint32_t> BoundCopies::TakeSlots(uint64_t most) {
+  std::vector<uint32_t> slots;
   {
     MutexLock lock(&mu_);
-    if (used_ >= std::min(slots_, residency_->limit_pages() / kShare)) return false;
-    ++used_;
-    if (free_.empty()) {
-      *slot = fresh_++;
-    } else {
-      *slot = free_.back();
-      free_.pop_back();
+    const uint64_t share = std::min(slots_, residency_->limit_pages() / kShare);
+    if (used_ >= share) return slots;
+    slots.resize(std::min(most, share - used_));
+    used_ += slots.size();
+    for (uint32_t& slot : slots) {
+      if (free_.empty()) {
+        slot = fresh_++;
+      } else {
+        slot = free_.back();
+        free_.pop_back();
+      }
     }
   }
-  if (residency_->TakeBudget(1, MonotonicNs()).ok()) return true;
+  if (residency_->TakeBudget(slots.size(), MonotonicNs()).ok()) return slots;
+  // One at least, if there is any.
+  const bool one = slots.size() > 1 && residency_->TakeBudget(1, MonotonicNs()).ok();
+  const size_t kept = one ? 1 : 0;
   MutexLock lock(&mu_);
-  --used_;
-  free_.push_back(*slot);
-  return false;
+  ReturnSlotsLocked(absl::MakeSpan(slots).subspan(kept));
+  slots.resize(kept);
+  return slots;
 }
 
-void BoundCopies::ReturnSlot(uint32_t slot) {
+void BoundCopies::ReturnSlots(absl::Span<const uint32_t> slots) {
+  if (slots.empty()) return;
   {
     MutexLock lock(&mu_);
-    --used_;
-    free_.push_back(slot);
+    ReturnSlotsLocked(slots);
   }
-  residency_->ReturnBudget(1);
+  residency_->ReturnBudget(slots.size());
 }
 
-bool BoundCopies::Copy(const SegmentRef& segment, uint64_t page, PageState state) {
-  PageWord& word = segment->word(page);
-  uint32_t slot = 0;
-  if (word.state() != state || !TakeSlot(&slot)) return false;
+void BoundCopies::ReturnSlotsLocked(absl::Span<const uint32_t> slots) {
+  used_ -= slots.size();
+  free_.insert(free_.end(), slots.begin(), slots.end());
+  if (used_ == 0 && trims_) TrimLocked();
+}
+
+uint64_t BoundCopies::Copy(const SegmentRef& segment, const Run& run, bool note) {
+  uint64_t bound = 0;
+  while (bound < run.count && IsBound(segment->word(run.at(bound)).state())) ++bound;
+  if (bound == 0) return 0;
+  const std::vector<uint32_t> slots = TakeSlots(bound);
+  std::vector<PageState> was;
   {
     const GateShared lock(gate_);
     // Bound pages are there only while the segment is being published.
-    if (!word.Change(state, PageState::kBusy)) {
-      ReturnSlot(slot);
-      return false;
+    while (was.size() < slots.size()) {
+      PageWord& word = segment->word(run.at(was.size()));
+      PageState state = word.state();
+      if (!IsBound(state) || !word.Change(state, PageState::kBusy)) break;
+      CopyProtected(data(slots[was.size()]), segment->address(run.at(was.size())), page_bytes_);
+      was.push_back(state);
     }
-    CopyProtected(data(slot), segment->address(page), page_bytes_);
-    userfault_->Unprotect(segment->address(page), page_bytes_);
-    EndPage(segment.get(), page, PageState::kDirtyCopied, userfault_);
-    // Only now may the publisher end it; with the gate held, so that a version that is given up finds it there.
+    if (!was.empty()) {
+      const Run copied{run.first, was.size(), run.step};
+      userfault_->Unprotect(segment->address(copied.lowest()), copied.count * page_bytes_);
+      for (uint64_t i = 0; i < was.size(); ++i) {
+        EndPage(segment.get(), run.at(i), PageState::kDirtyCopied, userfault_);
+      }
+    }
+    // Only now may the publisher end them; with the gate held, so that a version that is given up finds them there.
     MutexLock waiting_lock(&mu_);
-    waiting_.push_back({segment.Share(), page, state, slot});
+    for (uint64_t i = 0; i < was.size(); ++i) {
+      waiting_.push_back({segment.Share(), run.at(i), was[i], slots[i], note});
+    }
   }
+  ReturnSlots(absl::MakeSpan(slots).subspan(was.size()));
   segment->ended.Notify();
-  if (!word.Has(PageWord::kQueued) && !word.Has(PageWord::kPinned)) residency_->Enter(*segment.get(), page, 1);
-  return true;
+  for (uint64_t i = 0; i < was.size(); ++i) {
+    const PageWord& word = segment->word(run.at(i));
+    if (!word.Has(PageWord::kQueued) && !word.Has(PageWord::kPinned)) {
+      residency_->Enter(*segment.get(), run.at(i), 1);
+    }
+  }
+  return was.size();
 }
 
 void BoundCopies::FindMasks(Lane* lane) {
   const std::byte* const from = data(lane->copy.slot);
   const PageState was = UnboundOf(lane->copy.was);
-  if (was == PageState::kDirtyNoted) {
-    sums_->Take(lane->copy.segment->key(lane->copy.page), from, absl::MakeSpan(lane->masks));
-    return;
-  }
+  const uintptr_t key = lane->copy.segment->key(lane->copy.page);
+  if (was == PageState::kDirtyNoted) return sums_->Take(key, from, absl::MakeSpan(lane->masks));
   for (size_t i = 0; i < lane->masks.size(); ++i) {
     lane->masks[i] = kAllChunks;
     // Zeros that no server has need not go there.
@@ -124,7 +153,7 @@ void BoundCopies::FindMasks(Lane* lane) {
 void BoundCopies::Send(Lane* lane) {
   uint64_t chunks = 0;
   for (const ChunkMask mask : lane->masks) chunks += static_cast<uint64_t>(std::popcount(mask));
-  if (chunks == 0) return End(&lane->copy);
+  if (chunks == 0) return End(&lane->copy, /*sent=*/lane->copy.was != PageState::kBoundEmpty);
   lane->busy = true;
   lane->done = false;
   Counters::Add(&counters_->written_bytes, chunks * kChunkBytes);
@@ -147,14 +176,17 @@ void BoundCopies::Send(Lane* lane) {
   }
 }
 
-void BoundCopies::End(Waiting* copy) {
+void BoundCopies::End(Waiting* copy, bool sent) {
+  Segment* const segment = copy->segment.get();
+  const bool note = sent && copy->note;
+  if (note) sums_->Note(segment->key(copy->page), data(copy->slot));
   {
     const GateShared lock(gate_);
-    Segment* const segment = copy->segment.get();
     if (segment->publishing) --segment->bound_pages;
-    CHECK(segment->word(copy->page).Change(PageState::kDirtyCopied, PageState::kDirty));
+    CHECK(segment->word(copy->page).Change(PageState::kDirtyCopied, note ? PageState::kDirtyNoted : PageState::kDirty));
   }
-  ReturnSlot(copy->slot);
+  segment->ended.Notify();
+  ReturnSlots({copy->slot});
   copy->segment.Reset();
 }
 
@@ -169,7 +201,7 @@ absl::Status BoundCopies::EndDone() {
     const absl::Status status = lane->io.Wait();  // is done
     const auto part = [](ChunkMask mask) { return mask != kAllChunks; };
     if (status.ok()) {
-      End(&lane->copy);
+      End(&lane->copy, /*sent=*/true);
     } else if (absl::IsDataLoss(status) && std::any_of(lane->masks.begin(), lane->masks.end(), part)) {
       // The server's memory of the page has changed: it refuses parts of it, but all of it is here.
       std::fill(lane->masks.begin(), lane->masks.end(), kAllChunks);
@@ -224,7 +256,7 @@ void BoundCopies::GiveUp() {
       MutexLock lock(&mu_);
       rest.swap(waiting_);
     }
-    for (Waiting& copy : rest) End(&copy);
+    for (Waiting& copy : rest) End(&copy, /*sent=*/false);
     bool busy = false, done = false;
     for (const auto& lane : lanes_) {
       busy = busy || lane->busy;
@@ -243,7 +275,12 @@ void BoundCopies::GiveUp() {
 
 void BoundCopies::Trim() {
   MutexLock lock(&mu_);
-  CHECK_EQ(used_, 0u);
+  trims_ = true;
+  if (used_ == 0) TrimLocked();
+}
+
+void BoundCopies::TrimLocked() {
+  trims_ = false;
   if (fresh_ > 0) madvise(memory_.data(), fresh_ * page_bytes_, MADV_DONTNEED);
   fresh_ = 0;
   free_.clear();

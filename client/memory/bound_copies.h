@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "base/mapping.h"
 #include "base/sync.h"
 #include "client/memory/chunk_sums.h"
@@ -16,6 +17,7 @@
 #include "client/memory/publish_gate.h"
 #include "client/memory/residency.h"
 #include "client/memory/segment.h"
+#include "client/memory/streams.h"
 #include "client/memory/userfault.h"
 #include "client/pool/io.h"
 
@@ -35,9 +37,10 @@ class BoundCopies {
   // Nothing may be under way.
   ~BoundCopies();
 
-  // Copies the page, which is `state`, and lets writes through. False: it is not in that state any more, or there is no
-  // room for a copy now.
-  bool Copy(const SegmentRef& segment, uint64_t page, PageState state);
+  // Copies the run's first pages, up to the first that is not bound, and lets writes through. Returns how many: fewer
+  // if there is no room for more copies now. `note`: some may not be written after all, so the copies are noted in
+  // ChunkSums when servers have them.
+  uint64_t Copy(const SegmentRef& segment, const Run& run, bool note);
 
   // --- The publisher's thread's.
   // Ends what servers have answered, and starts as much as there are lanes for. Does not wait. The first error.
@@ -46,7 +49,7 @@ class BoundCopies {
   bool idle() const;     // nothing is under way, and nothing waits to be sent
   // The version is given up: waits for what is under way, and forgets the rest. The pages are dirty.
   void GiveUp();
-  // Nothing is under way: gives back the memory.
+  // Nothing is under way: gives back the memory, at once or when threads that came too late have let go of theirs.
   void Trim();
 
  private:
@@ -56,6 +59,7 @@ class BoundCopies {
     uint64_t page = 0;
     PageState was{};
     uint32_t slot = 0;
+    bool note = false;
   };
   struct Lane {
     Lane() : io(4) {}
@@ -70,13 +74,16 @@ class BoundCopies {
   BoundCopies(size_t page_bytes, uint64_t slots, PublishGate* gate, Userfault* userfault, Residency* residency,
               ChunkSums* sums, Counters* counters);
   std::byte* data(uint32_t slot) const { return memory_.data() + slot * page_bytes_; }
-  bool TakeSlot(uint32_t* slot);
-  void ReturnSlot(uint32_t slot);
+  // As many as there are, up to `most`.
+  std::vector<uint32_t> TakeSlots(uint64_t most);
+  void ReturnSlots(absl::Span<const uint32_t> slots);
+  void ReturnSlotsLocked(absl::Span<const uint32_t> slots) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void TrimLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void FindMasks(Lane* lane);
   void Send(Lane* lane);
   absl::Status EndDone();
-  // Servers have it, or nobody is to have it.
-  void End(Waiting* copy);
+  // Servers have it (`sent`), or nobody is to have it.
+  void End(Waiting* copy, bool sent);
 
   const size_t page_bytes_;
   const uint64_t slots_;
@@ -94,6 +101,7 @@ class BoundCopies {
   std::vector<uint32_t> free_ ABSL_GUARDED_BY(mu_);  // used before
   uint32_t fresh_ ABSL_GUARDED_BY(mu_) = 0;          // the first slot that was not used since Trim
   uint64_t used_ ABSL_GUARDED_BY(mu_) = 0;
+  bool trims_ ABSL_GUARDED_BY(mu_) = false;  // when none is used
 };
 
 }  // namespace nram

@@ -444,6 +444,9 @@ absl::StatusOr<uint64_t> Memory::Publish(const VersionRequest& request) {
   publish.history = request.history;
   publish.step = request.step;
   publish.header_json = request.header_json;
+  publish.most = request.most;
+  publish.when_full = request.when_full;
+  publish.wait_ms = request.wait_ms;
   return publisher_->Publish(std::move(publish));
 }
 

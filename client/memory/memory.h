@@ -74,6 +74,9 @@ struct VersionRequest {
   uint32_t history = 2;
   uint64_t step = 0;
   std::string header_json;
+  uint32_t most = 0;  // versions that there may be; see PublishRequest
+  WhenFull when_full = WhenFull::kDropOldest;
+  int64_t wait_ms = 0;
 };
 
 struct Observed {

@@ -195,7 +195,7 @@ TEST(StreamsTest, WritersGetWritableWindowsAndAreAskedAgain) {
     const StreamPlan plan = streams.OnFault(*segment, page, false);
     writable += plan.writable;
     if (!plan.writable) {
-      const nram::Run run = streams.OnFirstWrite(*segment, page);
+      const nram::Run run = streams.OnFirstWrite(*segment, page).run;
       EXPECT_EQ(run.first, page);
       EXPECT_LE(run.count, 2 * 16u);
     }

@@ -233,18 +233,35 @@ int nram_flush(nram_t* n, void* address, size_t length);
  */
 enum { NRAM_VERSION_NEWEST = 0 };
 
+/* How long a version stays, besides while somebody observes it; or a number of seconds after the program has ended. The
+ * last two need a mapping that is kept (NRAM_MAP_KEEP). */
 enum nram_version_keep {
-  NRAM_KEEP_WITH_OWNER = 0,    /* it stays while its mapping has an owner, or somebody observes it */
-  NRAM_KEEP_UNTIL_DROPPED = 1, /* also when the program has ended, if the mapping is kept (NRAM_MAP_KEEP) */
+  NRAM_KEEP_WITH_OWNER = 0,     /* while its mapping has an owner */
+  NRAM_KEEP_UNTIL_DROPPED = -1, /* also when the program has ended */
+};
+
+/* What is done when a new version would be one too many (nram_publish_options.most). */
+enum nram_version_full {
+  NRAM_FULL_DROP_OLDEST = 0, /* versions go, the oldest first, even observed ones: what of them is not here is lost */
+  NRAM_FULL_WAIT = 1,        /* the producer waits for `wait_ms` until observers have let go of one; then ENOSPC */
+  NRAM_FULL_FAIL = 2,        /* ENOSPC at once */
 };
 
 /* Fill with nram_publish_options_init(); as nram_options. */
 struct nram_publish_options {
   size_t size;
-  enum nram_version_keep keep;
+  int keep;           /* an nram_version_keep, or seconds */
   uint32_t history;   /* versions that stay, the new one included, besides those that are observed; 0: 2 */
   uint64_t step;      /* the program's own count: nram_get_version_info() tells it */
   const char* header; /* JSON, of some 50 KiB at most, for nram_version_header(); NULL: none */
+  /*
+   * Versions of it that servers may have at a time, observed ones and the new one included: 2 or more; 0: any number.
+   * Those of the history that nobody observes go first. It bounds what versions cost; where servers have no room for
+   * newer data, the oldest give way in any case.
+   */
+  uint32_t most;
+  enum nram_version_full when_full;
+  uint32_t wait_ms;
 };
 
 static inline void nram_publish_options_init(struct nram_publish_options* options) {
@@ -267,7 +284,8 @@ static inline void nram_publish_options_init(struct nram_publish_options* option
  * is given up. Pages that are pinned and that a device writes to may be torn in a version.
  *
  * EINVAL: a mapping has no name, or one above 246 bytes, or is attached read-only; the header is no JSON. EEXIST: a
- * region NAME.versions exists that is not this one's. EIO: servers do not answer.
+ * region NAME.versions exists that is not this one's. ENOSPC: there are as many versions as there may be. EIO: servers
+ * do not answer.
  */
 int nram_publish(nram_t* n, const void* address, uint64_t* version);
 int nram_publish_all(nram_t* n, const void* const* addresses, size_t count, const struct nram_publish_options* options,

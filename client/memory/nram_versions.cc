@@ -35,22 +35,33 @@ absl::Status Choose(const nram_publish_options* options, nram::VersionRequest* r
   nram_publish_options given;
   nram_publish_options_init(&given);
   if (options == nullptr) return absl::OkStatus();
-  if (options->size < sizeof(given)) {
+  // Programs that were built before there was `most`.
+  constexpr size_t kFirstSize = offsetof(nram_publish_options, most);
+  if (options->size < kFirstSize) {
     return absl::InvalidArgumentError(
         absl::StrCat("nram_publish_options.size is ", options->size, ": call nram_publish_options_init()"));
   }
   const auto* const bytes = reinterpret_cast<const char*>(options);
-  if (std::any_of(bytes + sizeof(given), bytes + options->size, [](char byte) { return byte != 0; })) {
+  const size_t known = std::min(options->size, sizeof(given));
+  if (std::any_of(bytes + known, bytes + options->size, [](char byte) { return byte != 0; })) {
     return absl::InvalidArgumentError("an option is set that this libnram does not know: install a newer one");
   }
-  memcpy(&given, options, sizeof(given));
-  if (given.keep != NRAM_KEEP_WITH_OWNER && given.keep != NRAM_KEEP_UNTIL_DROPPED) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("nram_publish_options.keep is ", static_cast<int>(given.keep), ": expected 0 or 1"));
+  memcpy(&given, options, known);
+  if (given.keep < NRAM_KEEP_UNTIL_DROPPED) {
+    return absl::InvalidArgumentError(absl::StrCat("nram_publish_options.keep is ", given.keep,
+                                                   ": expected NRAM_KEEP_UNTIL_DROPPED, or 0 or more seconds"));
   }
-  request->keep =
-      given.keep == NRAM_KEEP_UNTIL_DROPPED ? nram::VersionKeep::kUntilDropped : nram::VersionKeep::kWithOwner;
+  if (given.when_full > NRAM_FULL_FAIL) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("nram_publish_options.when_full is ", static_cast<int>(given.when_full), ": expected 0 to 2"));
+  }
+  request->keep = static_cast<nram::VersionKeep>(given.keep);  // -1 is all ones there
   if (given.history != 0) request->history = given.history;
+  request->most = given.most;
+  request->when_full = given.when_full == NRAM_FULL_WAIT   ? nram::WhenFull::kWait
+                       : given.when_full == NRAM_FULL_FAIL ? nram::WhenFull::kFail
+                                                           : nram::WhenFull::kDropOldest;
+  request->wait_ms = given.wait_ms;
   request->step = given.step;
   request->header_json = given.header == nullptr ? "" : given.header;
   return absl::OkStatus();

@@ -8,6 +8,12 @@
 #include "base/status.h"
 
 namespace nram {
+namespace {
+
+// Of a run of first writes, at most so much is copied: room for copies is for pages that are written.
+constexpr uint64_t kCopiedBytes = 128 * kKiB;
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<PageIn>> PageIn::New(PageInOptions options, PublishGate* gate, Userfault* userfault,
                                                     SegmentIndex* index, Residency* residency, ChunkSums* sums,
@@ -77,7 +83,7 @@ void PageIn::Handle(const Userfault::Fault& fault, std::byte* buffer) {
       case PageState::kBoundEmpty:
       case PageState::kBound:
       case PageState::kBoundNoted:
-        if (fault.write_protected && CopyBound(segment, page, state)) {
+        if (fault.write_protected && LetWrite(segment, page)) {
           answered = true;
           break;
         }
@@ -158,44 +164,45 @@ bool PageIn::Fetch(const SegmentRef& segment, uint64_t page, bool write, std::by
   return true;
 }
 
-bool PageIn::LetWrite(const SegmentRef& segment, uint64_t page) {
-  const Run run = streams_.OnFirstWrite(*segment.get(), page);
-  uint64_t count = 0;
-  while (count < run.count) {
-    // Pages of one kind at a time, each taken while it is let through, so that the evictor does not protect it between.
-    PageState was = segment->word(run.at(count)).state();
-    if (!IsClean(was)) break;
-    const Run same{run.at(count), run.count - count, run.step};
-    const uint64_t taken = placer_.Claim(*segment.get(), same, was);
-    if (taken == 0) break;
-    const Run claimed{same.first, taken, same.step};
-    PageState becomes = was == PageState::kClean ? PageState::kDirty : PageState::kDirtyEmpty;
-    if (run.count == 1 && was == PageState::kClean) {
-      sums_->Note(segment->key(page), segment->address(page));
-      becomes = PageState::kDirtyNoted;
-    }
-    placer_.Open(segment, claimed, becomes);
-    // One that was unpinned meanwhile.
-    for (uint64_t i = 0; i < taken; ++i) {
-      const PageWord& word = segment->word(claimed.at(i));
-      if (!word.Has(PageWord::kQueued) && !word.Has(PageWord::kPinned))
-        residency_->Enter(*segment.get(), claimed.at(i), 1);
-    }
-    count += taken;
+uint64_t PageIn::OpenClean(const SegmentRef& segment, const Run& run, PageState was, bool note) {
+  // Each is taken while it is let through, so that the evictor does not protect it between.
+  const Run claimed{run.first, placer_.Claim(*segment.get(), run, was), run.step};
+  if (claimed.count == 0) return 0;
+  PageState becomes = PageState::kDirtyEmpty;
+  if (was == PageState::kClean) becomes = note ? PageState::kDirtyNoted : PageState::kDirty;
+  for (uint64_t i = 0; becomes == PageState::kDirtyNoted && i < claimed.count; ++i) {
+    sums_->Note(segment->key(claimed.at(i)), segment->address(claimed.at(i)));
   }
-  if (count > 0) Counters::Add(&counters_->write_faults, 1);
-  return count > 0;
+  placer_.Open(segment, claimed, becomes);
+  // One that was unpinned meanwhile.
+  for (uint64_t i = 0; i < claimed.count; ++i) {
+    const PageWord& word = segment->word(claimed.at(i));
+    if (!word.Has(PageWord::kQueued) && !word.Has(PageWord::kPinned))
+      residency_->Enter(*segment.get(), claimed.at(i), 1);
+  }
+  return claimed.count;
 }
 
-bool PageIn::CopyBound(const SegmentRef& segment, uint64_t page, PageState state) {
-  if (!copies_->Copy(segment, page, state)) return false;
-  Counters::Add(&counters_->write_faults, 1);
-  // Whoever writes in order has the next ones at once.
-  const Run run = streams_.OnFirstWrite(*segment.get(), page);
-  for (uint64_t i = 1; i < run.count; ++i) {
-    const PageState next = segment->word(run.at(i)).state();
-    if (!IsBound(next) || !copies_->Copy(segment, run.at(i), next)) break;
+bool PageIn::LetWrite(const SegmentRef& segment, uint64_t page) {
+  const WritePlan plan = streams_.OnFirstWrite(*segment.get(), page);
+  const uint64_t most_copied = std::max<uint64_t>(1, kCopiedBytes / page_bytes_);
+  uint64_t copied = 0;
+  for (uint64_t at = 0; at < plan.run.count && copied < most_copied;) {
+    Run rest{plan.run.at(at), plan.run.count - at, plan.run.step};
+    const PageState state = segment->word(rest.first).state();
+    uint64_t opened = 0;
+    if (IsClean(state)) {
+      opened = OpenClean(segment, rest, state, /*note=*/!plan.sure);
+    } else if (IsBound(state)) {
+      rest.count = std::min(rest.count, most_copied - copied);
+      opened = copies_->Copy(segment, rest, /*note=*/!plan.sure);
+      copied = opened > 0 ? copied + opened : most_copied;  // no room for another one now
+    }
+    // What is on its way in or out, or writable already, stays as it is.
+    if (at == 0 && opened == 0) return false;
+    at += std::max<uint64_t>(opened, 1);
   }
+  Counters::Add(&counters_->write_faults, 1);
   return true;
 }
 

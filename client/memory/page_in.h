@@ -60,7 +60,9 @@ class PageIn {
   bool FillZeros(const SegmentRef& segment, uint64_t page, bool write, int64_t deadline_ns);
   bool Fetch(const SegmentRef& segment, uint64_t page, bool write, std::byte* page_buffer, int64_t deadline_ns);
   bool LetWrite(const SegmentRef& segment, uint64_t page);
-  bool CopyBound(const SegmentRef& segment, uint64_t page, PageState state);
+
+  // Lets writes through to the first pages of the run, which are `was`, one of the clean states. Returns how many.
+  uint64_t OpenClean(const SegmentRef& segment, const Run& run, PageState was, bool note);
 
   // Reads claimed pages and takes budget for them. A window is given up sooner than a page.
   absl::Status Read(const SegmentRef& segment, const Run& run, std::byte* to, int64_t deadline_ns);

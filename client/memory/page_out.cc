@@ -88,7 +88,8 @@ void PageOut::Add(const SegmentRef& segment, uint64_t first, uint64_t count, Aft
       // Not ours to take; but what is here must be in the queue to leave one day.
       PageWord& word = segment->word(page);
       const PageState state = word.state();
-      if (state == PageState::kWriting && after == After::kKeep) passed_.push_back(page);
+      const bool is_written = state == PageState::kWriting || state == PageState::kDirtyCopied;
+      if (is_written && after == After::kKeep) passed_.push_back(page);
       if ((IsResident(state) || state == PageState::kBusy) && !word.Has(PageWord::kPinned) && may_stay) {
         residency_->Enter(*segment.get(), page, 1);
       }
@@ -122,8 +123,7 @@ void PageOut::Write(const SegmentRef& segment, uint64_t first, uint64_t count, c
                     bool may_stay, int64_t deadline_ns) {
   const size_t page_bytes = segment->page_bytes;
   const ServerLanes::Servers servers = segment->region()->ServersOf(first * page_bytes);
-  const auto hand_back = [&](uint64_t begin) { EndUnsent(segment.get(), first + begin, count - begin, was + begin); };
-  if (may_stay && servers_.IsBehind(servers, MonotonicNs())) return hand_back(0);
+  if (may_stay && servers_.IsBehind(servers, MonotonicNs())) return EndUnsent(segment.get(), first, count, was);
   const size_t page_masks = page_bytes / kPageBytes;
   if (!IsBound(was[0])) userfault_->Protect(segment->address(first), count * page_bytes);
   Masks masks;
@@ -133,6 +133,7 @@ void PageOut::Write(const SegmentRef& segment, uint64_t first, uint64_t count, c
   for (uint64_t i = 0; i < count; ++i) {
     FindMasks(*segment.get(), first + i, was[i], {&masks[i * page_masks], page_masks});
   }
+  bool late = false;
   for (uint64_t i = 0, run = 1; i < count; i += run, run = 1) {
     const bool sent = goes(i);
     while (i + run < count && goes(i + run) == sent) ++run;
@@ -140,8 +141,13 @@ void PageOut::Write(const SegmentRef& segment, uint64_t first, uint64_t count, c
       EndWritten(segment.get(), first + i, run, was + i, after, /*sent=*/false);
       continue;
     }
-    Lane* const lane = FreeLane(servers, may_stay, deadline_ns);
-    if (lane == nullptr) return hand_back(i);
+    Lane* const lane = late ? nullptr : FreeLane(servers, may_stay, deadline_ns);
+    if (lane == nullptr) {
+      // What comes after it and has not changed needs no lane: its sums are known only now.
+      late = true;
+      EndUnsent(segment.get(), first + i, run, was + i);
+      continue;
+    }
     servers_.Begin(lane->index, servers, MonotonicNs());
     lane->segment = segment.Share();
     lane->first = first + i;

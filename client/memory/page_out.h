@@ -51,7 +51,7 @@ class PageOut {
            int64_t deadline_ns = INT64_MAX);
   // Waits until a run that is under way has ended, or until `deadline_ns`. Returns at once if none is under way.
   void WaitAny(int64_t deadline_ns = INT64_MAX);
-  // The pages that Add(kKeep) has passed over because somebody else is writing them; forgets them.
+  // The pages that Add(kKeep) has passed over because somebody else is writing them, or a copy of them; forgets them.
   std::vector<uint64_t> TakePassed() { return std::exchange(passed_, {}); }
   // Waits for all runs, then TakeError().
   absl::Status Finish();
@@ -62,6 +62,7 @@ class PageOut {
   // How many pages will be dropped soon. Pages whose servers are slow do not count.
   uint64_t leaving_pages() const;
   bool idle() const { return busy_ == 0; }
+  bool full() const { return busy_ == lanes_.size(); }
 
  private:
   // The masks of a run, one for each 4 KiB.

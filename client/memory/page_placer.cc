@@ -52,8 +52,11 @@ absl::Status PagePlacer::PutIn(const SegmentRef& segment, uint64_t lowest, uint6
                                bool protect, PageState to) {
   const GateShared lock(gate_);
   absl::Status copied = userfault_->Copy(segment->address(lowest), data, count * page_bytes_, protect);
-  // One alone may be there from before.
-  if (count == 1 && absl::IsAlreadyExists(copied)) copied = absl::OkStatus();
+  // One alone may be there from before; a flip may have protected it meanwhile.
+  if (count == 1 && absl::IsAlreadyExists(copied)) {
+    if (!protect && !segment->read_only) userfault_->Unprotect(segment->address(lowest), page_bytes_);
+    copied = absl::OkStatus();
+  }
   if (copied.ok()) Unclaim(segment, {lowest, count, 1}, to);
   return copied;
 }

@@ -103,6 +103,16 @@ class PageWord {
 };
 static_assert(sizeof(PageWord) == 1);
 
+// Of eight PageWords in one number: 0x10 in each byte whose state is one of [first, last].
+inline constexpr uint64_t StatesBetween(uint64_t eight, PageState first, PageState last) {
+  constexpr uint64_t kOnes = 0x0101010101010101;
+  const uint64_t states = eight & 0x0F * kOnes;
+  // A state and 16 - x have their fifth bit set if the state is x or more.
+  const uint64_t from_first = states + (0x10 - static_cast<uint64_t>(first)) * kOnes;
+  const uint64_t beyond_last = states + (0x0F - static_cast<uint64_t>(last)) * kOnes;
+  return from_first & ~beyond_last & 0x10 * kOnes;
+}
+
 inline bool IsBound(PageState state) { return state >= PageState::kBoundEmpty && state <= PageState::kBoundNoted; }
 inline bool IsResident(PageState state) {
   return (state >= PageState::kCleanEmpty && state <= PageState::kWriting) || state >= PageState::kBoundEmpty;

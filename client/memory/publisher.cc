@@ -4,6 +4,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <chrono>
 #include <ctime>
 #include <set>
 #include <utility>
@@ -21,6 +22,9 @@ constexpr size_t kLanes = 16;
 // How often to see whether the version has to be given up.
 constexpr int64_t kTickMs = 20;
 constexpr int64_t kLookAgainMs = 1'000;
+constexpr int64_t kRoomPauseMs = 20;  // between two looks at whether observers have let go; they begin with 1 ms
+// Protecting so many pages once more costs less than another call of the kernel, which interrupts all who run.
+constexpr uint64_t kProtectAcross = 128;
 
 int64_t NowOfUnixNs() {
   timespec now;
@@ -113,6 +117,9 @@ absl::StatusOr<Publisher::Stream*> Publisher::CheckRequest(const PublishRequest&
                                                    " mappings with a history of ", request.history, ": expected 1 to ",
                                                    kSegmentsMax, " mappings, and a history of 1 or more"));
   }
+  if (request.most == 1) {
+    return absl::InvalidArgumentError("at most 1 version: expected 2 or more (the last one, and the next), or 0");
+  }
   std::set<const Segment*> once;
   for (const SegmentRef& segment : request.segments) {
     if (!once.insert(segment.get()).second) return absl::InvalidArgumentError("a mapping is published twice at once");
@@ -171,45 +178,81 @@ absl::Status Publisher::Begin(Job* job, int64_t deadline_ns) {
                                                    " bytes: at most about ", kPublicationBytesMax - kForMembers,
                                                    " fit, with the mappings' names"));
   }
+  NRAM_RETURN_IF_ERROR(MakeRoom(job->stream, job->request));
+  // A wait for observers has its own time.
+  deadline_ns = std::max(deadline_ns, DeadlineAfterMs(options_.io_timeout_ms));
   NRAM_RETURN_IF_ERROR(gate_->BeginPublish(job->request.segments, deadline_ns));
   Flip(*job);
   return absl::OkStatus();
+}
+
+absl::Status Publisher::MakeRoom(Stream* stream, const PublishRequest& request) {
+  const auto is_full = [&] { return stream->kept.size() + stream->held.size() >= request.most; };
+  if (request.most == 0 || !is_full()) return absl::OkStatus();
+  // Those that would go with the next one anyway; but the newest stays until there is a newer one.
+  const size_t stay = std::clamp<size_t>(request.history - 1, 1, request.most - 1);
+  while (is_full() && stream->kept.size() > stay) NRAM_RETURN_IF_ERROR(ForgetOldest(stream));
+  const int64_t deadline_ns = DeadlineAfterMs(request.when_full == WhenFull::kWait ? request.wait_ms : 0);
+  for (int64_t pause_ms = 1;; pause_ms = std::min(2 * pause_ms, kRoomPauseMs)) {
+    // Those that nobody observes first.
+    DropHeld(stream);
+    while (request.when_full == WhenFull::kDropOldest && is_full() && !stream->held.empty() &&
+           DropVersions(stream->held.front(), /*force=*/true)) {
+      stream->held.pop_front();
+    }
+    if (!is_full()) return absl::OkStatus();
+    const int64_t now_ns = MonotonicNs();
+    if (now_ns >= deadline_ns) break;
+    std::this_thread::sleep_for(std::chrono::nanoseconds(std::min(deadline_ns - now_ns, pause_ms * kNsPerMs)));
+  }
+  const char* const why = request.when_full == WhenFull::kDropOldest
+                              ? "a server does not answer, so the oldest cannot go"
+                          : request.when_full == WhenFull::kWait ? "observers have not let go of one in time"
+                                                                 : "observers have to let go of one first";
+  return absl::OutOfRangeError(absl::StrCat("there are ", stream->kept.size() + stream->held.size(),
+                                            " versions, and at most ", request.most, " may be: ", why));
 }
 
 void Publisher::Flip(const Job& job) {
   const GateAlone lock(gate_);
   for (const SegmentRef& segment : job.request.segments) {
     uint64_t bound = 0;
-    uint64_t run = 0;  // pages right before `page`, to be protected
-    const auto protect = [&](uint64_t page) {
-      if (run > 0) userfault_->Protect(segment->address(page - run), run * segment->page_bytes);
-      run = 0;
+    uint64_t begin = 0, end = 0;  // pages to be protected
+    const auto protect = [&] {
+      if (end > begin) userfault_->Protect(segment->address(begin), (end - begin) * segment->page_bytes);
     };
-    for (uint64_t page = 0; page < segment->pages(); ++page) {
+    const auto find = [&](uint64_t page) {
+      return segment->Find(page, PageState::kDirtyEmpty, PageState::kWriting);  // what can be written to, and that
+    };
+    for (uint64_t page = find(0); page < segment->pages(); page = find(page + 1)) {
       PageWord& word = segment->word(page);
       PageState state = word.state();
       while (IsDirty(state) && !word.Change(&state, BoundOf(state))) {
       }
-      if (!IsDirty(state) && state != PageState::kWriting) {
-        protect(page);
-        continue;
+      if (!IsDirty(state) && state != PageState::kWriting) continue;
+      // What lies between is protected already, or not there.
+      if (page - end > kProtectAcross || end == begin) {
+        protect();
+        begin = page;
       }
       // A page that is being written may not be protected yet.
-      ++run;
+      end = page + 1;
       ++bound;
     }
-    protect(segment->pages());
+    protect();
     segment->bound_pages = bound;
     segment->publishing = true;
   }
 }
 
 absl::StatusOr<uint64_t> Publisher::Publish(PublishRequest request) {
-  const int64_t deadline_ns = DeadlineAfterMs(3 * options_.io_timeout_ms);
   {
     MutexLock lock(&mu_);
-    NRAM_RETURN_IF_ERROR(TakeTurn(deadline_ns));
+    // Each publication takes as long as its pages need, and ends by its deadlines.
+    while (!TakeTurn(DeadlineAfterMs(kLookAgainMs)).ok()) {
+    }
   }
+  const int64_t deadline_ns = DeadlineAfterMs(3 * options_.io_timeout_ms);
   auto job = std::make_unique<Job>();
   absl::Status status;
   if (auto stream = CheckRequest(request); stream.ok()) {
@@ -306,7 +349,11 @@ void Publisher::Run() {
 void Publisher::Tell(Job* job, const absl::Status& status) {
   Stream* const stream = job->stream;
   stream->ended = job->record.number;
-  if (!status.ok()) stream->failures[job->record.number] = status;
+  // To AwaitPublished these two are something else: that it is still under way, and that there is no such version.
+  const bool is_final = !absl::IsDeadlineExceeded(status) && !absl::IsInvalidArgument(status);
+  if (!status.ok()) {
+    stream->failures[job->record.number] = is_final ? status : absl::UnavailableError(status.message());
+  }
   while (stream->failures.size() > kFailuresMax) stream->failures.erase(stream->failures.begin());
   changed_.SignalAll();
 }
@@ -362,7 +409,7 @@ absl::Status Publisher::Stalled() const {
 
 bool Publisher::SendSome(const SegmentRef& segment, uint64_t* page, PageOut* out) {
   const auto is_bound = [&](uint64_t i) { return IsBound(segment->word(i).state()); };
-  while (*page < segment->pages() && !is_bound(*page)) ++*page;
+  *page = segment->Find(*page, PageState::kBoundEmpty, PageState::kBoundNoted);
   if (*page == segment->pages()) return false;
   uint64_t run = 1;
   while (run < PageOut::kRunPagesMax && *page + run < segment->pages() && is_bound(*page + run)) ++run;
@@ -378,7 +425,10 @@ absl::Status Publisher::Send(Job* job, PageOut* out) {
       if (IsStalled(job, options_.patience_ms)) return Stalled();
       // Copies first: they make room for others.
       NRAM_RETURN_IF_ERROR(copies_->Pump());
-      if (!SendSome(segment, &page, out)) {
+      if (out->full()) {
+        // Pages that wait for a lane are bound still: who writes to one goes on with a copy.
+        out->WaitAny(DeadlineAfterMs(kTickMs));
+      } else if (!SendSome(segment, &page, out)) {
         page = 0;  // some may have come back
         AwaitSome(segment.get(), out);
       }
@@ -492,7 +542,7 @@ void Publisher::GiveUp(Job* job) {
 
 // --- What goes.
 
-bool Publisher::DropVersions(const PublicationRecord& record) {
+bool Publisher::DropVersions(const PublicationRecord& record, bool force) {
   bool gone = true;
   for (const VersionPlace& place : record.regions) {
     SegmentRef segment;
@@ -502,9 +552,9 @@ bool Publisher::DropVersions(const PublicationRecord& record) {
     }
     // Another owner drops what no record names.
     if (!segment) continue;
-    const auto dropped = segment->region()->DropVersions(place.number, place.number, /*force=*/false,
-                                                         {.timeout_ms = options_.io_timeout_ms});
-    gone = gone && (!dropped.ok() || dropped->held == 0);
+    const auto dropped =
+        segment->region()->DropVersions(place.number, place.number, force, {.timeout_ms = options_.io_timeout_ms});
+    gone = gone && (dropped.ok() ? dropped->held == 0 : !force);
   }
   return gone;
 }
@@ -519,15 +569,19 @@ void Publisher::DropHeld(Stream* stream) {
   stream->held = std::move(held);
 }
 
+absl::Status Publisher::ForgetOldest(Stream* stream) {
+  const absl::Status status =
+      stream->publication->Forget(stream->kept.front().number, DeadlineAfterMs(options_.io_timeout_ms));
+  if (!status.ok() && !absl::IsNotFound(status)) return status;
+  stream->held.push_back(std::move(stream->kept.front()));
+  stream->kept.pop_front();
+  return absl::OkStatus();
+}
+
 void Publisher::DropOld(Job* job) {
   Stream* const stream = job->stream;
-  while (stream->kept.size() > job->request.history) {
-    const absl::Status status =
-        stream->publication->Forget(stream->kept.front().number, DeadlineAfterMs(options_.io_timeout_ms));
-    // The next publication tries again.
-    if (!status.ok() && !absl::IsNotFound(status)) break;
-    stream->held.push_back(std::move(stream->kept.front()));
-    stream->kept.pop_front();
+  // After an error the next publication tries again.
+  while (stream->kept.size() > job->request.history && ForgetOldest(stream).ok()) {
   }
   DropHeld(stream);
 }

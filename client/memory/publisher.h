@@ -32,12 +32,22 @@ struct PublisherOptions {
   int64_t seal_patience_ms = 1'000;  // the same while servers seal it
 };
 
+// What is done when a new version would be one too many.
+enum class WhenFull {
+  kDropOldest,  // versions go, the oldest first, observed or not
+  kWait,        // until observers have let go of one
+  kFail,
+};
+
 struct PublishRequest {
   std::vector<SegmentRef> segments;  // of this handle; the first one's name is the publication's
   VersionKeep keep = VersionKeep::kWithOwner;
   uint32_t history = 2;  // published versions that stay, this one included, besides held ones; 1 or more
   uint64_t step = 0;
   std::string header_json;
+  uint32_t most = 0;  // versions that there may be at a time, held ones and this one included: 2 or more; 0: any number
+  WhenFull when_full = WhenFull::kDropOldest;
+  int64_t wait_ms = 0;  // with kWait
 };
 
 // Makes versions of mapped memory, one at a time (adr/0019). Publish fixes what is there: dirty pages become bound. A
@@ -58,9 +68,10 @@ class Publisher {
   // From now on the segment is not published; waits for a publication of it. `destroys`: so is its record.
   void Forget(Segment* segment, bool destroys);
 
-  // Returns when the state is fixed, with the version's number; blocks while an earlier publication is under way, and
-  // while pages are dropped. INVALID_ARGUMENT: a segment cannot be published, or the header is no JSON or too long.
-  // ALREADY_EXISTS: NAME.versions is taken. DEADLINE_EXCEEDED, UNAVAILABLE; nothing has changed after any error.
+  // Returns when the state is fixed, with the version's number; blocks while an earlier publication is under way, for
+  // as long as that takes, and while pages are dropped. INVALID_ARGUMENT: a segment cannot be published, or the header
+  // is no JSON or too long. ALREADY_EXISTS: NAME.versions is taken. OUT_OF_RANGE: there are as many versions as there
+  // may be; some older ones may be gone then. DEADLINE_EXCEEDED, UNAVAILABLE. Nothing else has changed after any error.
   absl::StatusOr<uint64_t> Publish(PublishRequest request);
   // Blocks until the version (0: the last) can be observed. DEADLINE_EXCEEDED: not yet. INVALID_ARGUMENT: nothing was
   // published by that segment's name, or not that version. Else why it could not be published.
@@ -98,6 +109,10 @@ class Publisher {
   absl::StatusOr<Stream*> CheckRequest(const PublishRequest& request);
   absl::Status Begin(Job* job, int64_t deadline_ns);
   absl::Status OpenPublication(Job* job);
+  // Sees to it that one version more is not too many. May wait.
+  absl::Status MakeRoom(Stream* stream, const PublishRequest& request);
+  // The oldest kept version is dropped.
+  absl::Status ForgetOldest(Stream* stream);
   void Flip(const Job& job);
 
   void Run();
@@ -118,7 +133,7 @@ class Publisher {
   absl::Status Stalled() const;
   void DropOld(Job* job);
   // True if it is gone everywhere, or nobody here can drop it.
-  bool DropVersions(const PublicationRecord& record);
+  bool DropVersions(const PublicationRecord& record, bool force = false);
   void DropHeld(Stream* stream);
 
   const PublisherOptions options_;

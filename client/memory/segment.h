@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -28,8 +29,7 @@ enum class SegmentOwner : uint8_t { kProgram, kHeap };
 // here is the unit of faults; it is page_bytes long, a multiple of 4096.
 struct Segment : public StreamArea {
   Segment(Mapping space, Mapping words, size_t page_bytes, std::unique_ptr<Region> region)
-      : StreamArea(space.size() / page_bytes),
-        page_bytes(page_bytes),
+      : StreamArea(space.size() / page_bytes, page_bytes),
         region_(region.release()),
         space_(std::move(space)),
         words_(std::move(words)) {}
@@ -49,11 +49,25 @@ struct Segment : public StreamArea {
   void Unmap() { space_ = Mapping(); }
   PageWord& word(uint64_t page) const { return reinterpret_cast<PageWord*>(words_.data())[page]; }
 
+  // The first page at `page` or after it whose state is one of [first, last]; pages() if there is none. Looks at eight
+  // at a time: what has none costs a tenth of a nanosecond a page.
+  uint64_t Find(uint64_t page, PageState first, PageState last) const {
+    static_assert(std::endian::native == std::endian::little);
+    constexpr uint64_t kEight = sizeof(uint64_t);
+    while (page < pages()) {
+      // Whole pages of memory are there.
+      const auto* const eight = reinterpret_cast<const uint64_t*>(words_.data()) + page / kEight;
+      const uint64_t found = StatesBetween(__atomic_load_n(eight, __ATOMIC_ACQUIRE), first, last) >> page % kEight * 8;
+      if (found != 0) return std::min(page + static_cast<uint64_t>(std::countr_zero(found)) / 8, pages());
+      page = (page / kEight + 1) * kEight;
+    }
+    return pages();
+  }
+
   // Of a segment that is observed it changes (SegmentIndex::Exchange). Whoever has taken a page, or a window, may use
   // the one that it got then until it ends the page.
   Region* region() const { return region_.load(std::memory_order_acquire); }
 
-  const size_t page_bytes;
   SegmentOwner owner = SegmentOwner::kProgram;
   bool read_only = false;
   bool keep = false;                 // the region outlives the segment
@@ -88,7 +102,7 @@ struct Segment : public StreamArea {
   std::atomic<Region*> region_;  // owned
   std::atomic<uint32_t> users_{0};
   Mapping space_;
-  const Mapping words_;  // a PageWord a page
+  const Mapping words_;  // a PageWord a page; whole 4 KiB
 };
 
 // Keeps a segment from being unmapped.

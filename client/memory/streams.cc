@@ -8,8 +8,14 @@ namespace {
 // A stream whose fault brings this many pages is sure enough: the next window is fetched too.
 constexpr uint64_t kAheadFrom = 16;
 constexpr uint32_t kWindowsOnTrust = 16;
-// After so many faults of other streams, a stream's place may be given to another one.
+// After so many faults of other streams, a stream's place may be given to another one; first writes do not continue it.
 constexpr uint64_t kStale = 32;
+// Of first writes. Pages that may be left out, besides an eighth of the last run.
+constexpr int64_t kLeftOut = 1;
+// After so many faults in a row that left none out, all that is let through counts as written. Until then a run is at
+// most so long: each page of it is summed up while its writer waits.
+constexpr uint64_t kSureAfter = 20;
+constexpr uint64_t kUnsureBytes = 256 * kKiB;
 
 // A stream is as young as if it had faulted so much later for each page of its window: those with large windows fault
 // seldom, and others that go here and there must not take their places.
@@ -93,7 +99,8 @@ StreamPlan Streams::OnAheadUsed(const StreamArea& area, const Run& window) {
   return {};
 }
 
-Run Streams::OnFirstWrite(const StreamArea& area, uint64_t page) {
+WritePlan Streams::OnFirstWrite(const StreamArea& area, uint64_t page) {
+  if (area.read_ahead.load(std::memory_order_relaxed) == ReadAhead::kNever) return {{page, 1, 1}, false};
   MutexLock lock(&mu_);
   for (Stream& stream : streams_) {
     if (stream.area != &area) continue;
@@ -101,15 +108,57 @@ Run Streams::OnFirstWrite(const StreamArea& area, uint64_t page) {
     const int64_t left = Beyond(page, stream.next, step);
     if (left <= 0 || left > static_cast<int64_t>(2 * most_pages())) continue;
     stream.writes = true;
-    return Clip(area, page, static_cast<uint64_t>(left), step);
+    return {Clip(area, page, static_cast<uint64_t>(left), step), true};
   }
-  return {page, 1, 1};
+  Writer* const found = FindWriter(area, page);
+  if (found != nullptr) return Continue(found, area, page);
+  const auto oldest = std::min_element(writers_.begin(), writers_.end(),
+                                       [](const Writer& a, const Writer& b) { return a.stamp < b.stamp; });
+  *oldest = {&area, page + 1, 1, 0, 0, ++writers_clock_};
+  return {{page, 1, 1}, false};
+}
+
+Streams::Writer* Streams::FindWriter(const StreamArea& area, uint64_t page) {
+  Writer* found = nullptr;
+  for (Writer& writer : writers_) {
+    if (writer.area != &area || (found != nullptr && writer.stamp < found->stamp)) continue;
+    if (writers_clock_ - writer.stamp > kStale) continue;
+    // One fault so far, at next - 1: the second shows the direction. Later, part of the last run may not have been let
+    // through: that is no gap, but the same run.
+    const bool down = writer.step < 0 || (writer.step == 0 && page < writer.next - 1);
+    const int64_t gap =
+        writer.step == 0 && down ? Beyond(writer.next - 2, page, -1) : Beyond(writer.next, page, down ? -1 : 1);
+    const auto degree = static_cast<int64_t>(writer.degree);
+    if (gap >= -degree && gap <= kLeftOut + degree / 8) found = &writer;
+  }
+  return found;
+}
+
+WritePlan Streams::Continue(Writer* writer, const StreamArea& area, uint64_t page) {
+  writer->stamp = ++writers_clock_;
+  if (writer->step == 0) {
+    if (page == writer->next - 1) return {{page, 1, 1}, false};  // the same one again
+    writer->step = page < writer->next ? -1 : 1;
+    if (writer->step < 0) writer->next -= 2;
+  }
+  const int64_t gap = Beyond(writer->next, page, writer->step);
+  const auto is_sure = [&] { return writer->straight >= kSureAfter; };
+  if (gap < 0) return {Clip(area, page, static_cast<uint64_t>(-gap), writer->step), is_sure()};
+  writer->straight = gap == 0 ? writer->straight + 1 : 0;
+  const uint64_t most =
+      is_sure() ? most_pages() : std::min(most_pages(), std::max<uint64_t>(1, kUnsureBytes / area.page_bytes));
+  writer->degree = std::min(most, 2 * writer->degree);
+  writer->next = page + writer->step * writer->degree;
+  return {Clip(area, page, writer->degree, writer->step), is_sure()};
 }
 
 void Streams::Forget(const StreamArea& area) {
   MutexLock lock(&mu_);
   for (Stream& stream : streams_) {
     if (stream.area == &area) stream = {};
+  }
+  for (Writer& writer : writers_) {
+    if (writer.area == &area) writer = {};
   }
 }
 

@@ -14,6 +14,8 @@
 #include "base/poll_until.h"
 #include "client/pool/change_gate.h"
 #include "client/pool/claims.h"
+#include "client/pool/placing.h"
+#include "client/pool/region_map.h"
 #include "client/pool/waking.h"
 #include "gtest/gtest.h"
 
@@ -39,6 +41,9 @@ class FakeDriver : public SessionDriver {
  public:
   FakeDriver(ServerSession* session, bool is_alive, uint64_t free_bytes) : session_(session) {
     session_->SetDriver(this);
+    Run(is_alive, free_bytes);
+  }
+  void Run(bool is_alive, uint64_t free_bytes) {
     for (SessionAction action = session_->Next(); action.kind != Kind::kNone; action = session_->Next()) {
       SessionOutcome outcome;
       if (!is_alive) outcome.status = absl::UnavailableError("refused");
@@ -214,6 +219,33 @@ TEST_F(LiveMembersTest, AListOfWhichNothingIsAcceptedIsNoWord) {
   ASSERT_TRUE(Await([&] { return source->looks > 3 * Roster::kAbsencesOfMany; }));
   for (const auto& session : sessions_) EXPECT_FALSE(session->removed()) << session->name();
   EXPECT_EQ(sessions_.size(), 3u);
+}
+
+// Between the look for a place and the look for whom to wait for, all servers may come back.
+TEST(PlacingTest, WhoComesBackInTheMiddleIsNotTakenForFull) {
+  const PoolOptions options;
+  ChangeGate gate;
+  Sessions sessions(&gate, 2);
+  std::vector<std::unique_ptr<FakeDriver>> drivers;
+  for (uint16_t i = 0; i < 2; ++i) {
+    const Endpoint server{absl::StrCat("node", i), 7070, ""};
+    sessions.Add(std::make_unique<ServerSession>(i, server, LeaseId{i + 1u}, options, Environment::Real()));
+    drivers.push_back(std::make_unique<FakeDriver>(sessions.at(i), /*is_alive=*/false, kGiB));
+  }
+  const RegionMap::Ref one_copy = RegionMap::Make({.id = RegionId{1}});
+  const RegionMap::Ref two_copies = RegionMap::Make({.id = RegionId{2}, .copies = 2});
+  Placing one, two;
+  ASSERT_EQ(one.Choose(sessions, *one_copy, 0), nullptr);
+  ASSERT_FALSE(two.ChooseCopies(sessions, *two_copies, 0).placed());
+  for (uint16_t i = 0; i < 2; ++i) {
+    ASSERT_TRUE(PollUntil(DeadlineAfterMs(30'000), 1, [&] {
+      drivers[i]->Run(/*is_alive=*/true, kGiB);
+      return sessions.at(i)->up();
+    }));
+  }
+  absl::Status why;
+  EXPECT_NE(one.Survey(sessions, kMiB, &why), nullptr) << why;
+  EXPECT_NE(two.Survey(sessions, kMiB, &why), nullptr) << why;
 }
 
 TEST(WakingTest, AsManyAsAreLacking) {

@@ -9,7 +9,10 @@
 
 namespace nram {
 
-ServerSession* Placing::Choose(const Sessions& sessions, const RegionMap& map, uint64_t span) const {
+ServerSession* Placing::Choose(const Sessions& sessions, const RegionMap& map, uint64_t span) {
+  for (const auto& session : sessions) {
+    if (!session->removed()) NoteAway(*session);
+  }
   std::vector<PlacementCandidate> candidates = sessions.Candidates();
   const std::vector<RegionMap::Target> whereabouts = map.Whereabouts();
   std::erase_if(candidates, [&](const PlacementCandidate& candidate) {
@@ -39,6 +42,7 @@ SpanPlacement Placing::ChooseCopies(const Sessions& sessions, const RegionMap& m
       hosts.insert(session->host());
     } else {
       ++away;
+      NoteAway(*session);
     }
   }
   std::vector<PlacementCandidate> candidates = sessions.Candidates();
@@ -68,7 +72,7 @@ void Placing::NoteNoAnswer(const ServerSession& session) {
 
 ServerSession* Placing::Survey(const Sessions& sessions, uint64_t bytes, absl::Status* why) const {
   // Only a server that answers says that it is full. One that is away for a short time may have room.
-  if (no_answer_ != kNoServer) return sessions.at(no_answer_);
+  if (no_answer_ != kNoServer && wanted_hosts_ == 0) return sessions.at(no_answer_);
   if (wanted_hosts_ > 0) {
     *why = absl::ResourceExhaustedError(absl::StrCat("a page is to have ", wanted_hosts_, " copies, each on a host of ",
                                                      "its own, and the pool has fewer hosts: add servers on others, ",

@@ -21,7 +21,7 @@ class Placing {
     wanted_hosts_ = 0;
   }
   // The server to be asked for room now; null: none is left.
-  ServerSession* Choose(const Sessions& sessions, const RegionMap& map, uint64_t span) const;
+  ServerSession* Choose(const Sessions& sessions, const RegionMap& map, uint64_t span);
   // The servers for a span's copies, on different hosts, and in different domains where there are enough, in the order
   // of their numbers. Fewer than the region is to have only while servers are away; none: Survey says why.
   SpanPlacement ChooseCopies(const Sessions& sessions, const RegionMap& map, uint64_t span);
@@ -32,9 +32,14 @@ class Placing {
   ServerSession* Survey(const Sessions& sessions, uint64_t bytes, absl::Status* why) const;
 
  private:
+  // It may be back when Survey looks, and nobody has asked it for room.
+  void NoteAway(const ServerSession& session) {
+    if (!session.up() && !session.asleep() && !session.away_too_long()) no_answer_ = session.index();
+  }
+
   absl::InlinedVector<uint16_t, 4> passed_over_;
   uint16_t full_ = kNoServer;       // the last full server
-  uint16_t no_answer_ = kNoServer;  // the last that did not answer
+  uint16_t no_answer_ = kNoServer;  // the last that did not answer, or was away when servers were chosen
   int wanted_hosts_ = 0;            // more than there are; 0: there are enough
 };
 

@@ -360,9 +360,10 @@ class Errors(NramTest):
             ("nram_policy ", "NRAM_POLICY_", _library.POLICIES),
             ("nram_advice ", "NRAM_", _library.ADVICE),
             ("nram_version_keep ", "NRAM_KEEP_", _library.VERSION_KEEP),
+            ("nram_version_full ", "NRAM_FULL_", _library.VERSION_FULL),
         ):
             body = re.search(rf"enum {enum}{{(.*?)}};", header, re.DOTALL).group(1)
-            declared = {name.lower(): int(value) for name, value in re.findall(rf"{prefix}(\w+) = (\d+)", body)}
+            declared = {name.lower(): int(value) for name, value in re.findall(rf"{prefix}(\w+) = (-?\d+)", body)}
             self.assertEqual(declared, mirror)
 
 

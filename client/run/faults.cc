@@ -90,7 +90,7 @@ RunEngine::Coming RunEngine::ChooseMissing(uint64_t home, bool write, uint64_t r
 
 RunEngine::Coming RunEngine::ChooseProtected(uint64_t home) {
   // Whoever writes in order has the next ones at once.
-  Run run = streams_.OnFirstWrite(homes_, home);
+  Run run = streams_.OnFirstWrite(homes_, home).run;
   if (run.count == 1) habit_.OnFirstWrite();
   Coming coming = Claim(&run, RunState::kClean);
   coming.writable = true;

@@ -306,9 +306,6 @@ absl::StatusOr<VersionList> ControlCodec::Parse(const v1::ListVersionsReply& rep
   uint32_t last = 0;
   for (const v1::VersionInfo& version : reply.versions()) {
     if (version.number() <= last || version.number() > Raw(kVersionNumberMax)) return Nonsense("a list without order");
-    if (version.keep() > static_cast<uint32_t>(VersionKeep::kUntilDropped)) {
-      return Nonsense(absl::StrCat("keep ", version.keep(), " of a version"));
-    }
     last = version.number();
     list.versions.push_back({VersionNumber{last}, static_cast<VersionKeep>(version.keep()), version.holds(),
                              Bounded(version.own_bytes()), Bounded(version.own_pages())});

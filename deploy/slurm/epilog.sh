@@ -11,19 +11,22 @@ set -euo pipefail
 # mounts alone.
 uid=${SLURM_JOB_UID:-0}
 gid=${SLURM_JOB_GID:-$(id -g "$uid" 2> /dev/null || echo 65534)}
-unmount() { # directory
-  local unmounter
-  setpriv --reuid="$uid" --regid="$gid" --clear-groups fusermount3 -u -z -- "$1" < /dev/null > /dev/null 2>&1 &
-  unmounter=$!
-  # The wait has an end: below a filesystem of the user's own fusermount3 may get no answer, and cannot be ended either.
-  while kill -0 "$unmounter" 2> /dev/null; do
-    if [ "$SECONDS" -ge 20 ]; then
-      logger -t nram-slurm "job $SLURM_JOB_ID: no answer in unmounting $1" 2> /dev/null || true
+# The wait for a process of this script has an end: in a filesystem of the user's own it may get no answer, and cannot
+# be ended either.
+await() { # pid, seconds, what it does
+  local end=$((SECONDS + $2))
+  while kill -0 "$1" 2> /dev/null; do
+    if [ "$SECONDS" -ge "$end" ]; then
+      logger -t nram-slurm "job $SLURM_JOB_ID: no answer in $3" 2> /dev/null || true
       return
     fi
     read -rt 0.05 <> <(:) || true
   done
-  wait "$unmounter" || logger -t nram-slurm "job $SLURM_JOB_ID: fusermount3 refuses to unmount $1" 2> /dev/null || true
+  wait "$1" || logger -t nram-slurm "job $SLURM_JOB_ID: $3 fails" 2> /dev/null || true
+}
+unmount() { # directory
+  setpriv --reuid="$uid" --regid="$gid" --clear-groups fusermount3 -u -z -- "$1" < /dev/null > /dev/null 2>&1 &
+  await $! $((SECONDS < 20 ? 20 - SECONDS : 0)) "unmounting $1"
 }
 decode() { # name text: the kernel writes a blank as \040; %b wants \0040, or it would take the next digit too
   printf -v "$1" %b "${2//\\0/\\00}" # not by $(...), which would cut off a path's last newlines
@@ -31,10 +34,11 @@ decode() { # name text: the kernel writes a blank as \040; %b wants \0040, or it
 mapfile -t mounts < /proc/self/mounts
 for mount in "${mounts[@]}"; do
   read -r source point type options _ <<< "$mount"
-  [ "$type" = fuse.nram ] || continue
+  [[ $type == fuse* && ,$options, == *,user_id=$uid,* ]] || continue
   decode from "$source"
-  [ "$from" = "$job_directory/pool" ] && [[ ,$options, == *,user_id=$uid,* ]] || continue
   decode directory "$point"
+  # Those of the pool; and what lies over the user's certificates, since it would keep them here.
+  [[ $type == fuse.nram && $from == "$job_directory/pool" || $directory == "$job_directory"/* ]] || continue
   unmount "$directory"
 done
 
@@ -52,4 +56,6 @@ if ours; then
   ! ours || kill -KILL "$pid" || true
 fi
 [ -z "$NRAM_JOB_METRICS" ] || rm -f "$job_metrics"
-rm -rf "$job_directory"
+# The directory tls is the user's. Whatever has been done there, Slurm is not to drain the node for it.
+rm -rf --one-file-system "$job_directory" < /dev/null > /dev/null 2>&1 &
+await $! 20 "removing $job_directory"

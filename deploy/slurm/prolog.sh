@@ -55,7 +55,7 @@ if [ -r "$NRAM_JOB_SECRET" ]; then
     --purpose="slurm ${SLURM_CLUSTER_NAME:-} $SLURM_JOB_ID" --host="${SLURMD_NODENAME:-$(hostname -s)}" \
     --host="$address" 2>&1) || skip "no certificates: $said"
   owner=${SLURM_JOB_UID:-0}:${SLURM_JOB_GID:-$(id -g "${SLURM_JOB_UID:-0}" 2> /dev/null || echo 65534)}
-  rm -rf "$job_directory/tls"
+  rm -rf --one-file-system "$job_directory/tls" || skip "its user has mounted something in $job_directory/tls"
   mkdir -m 700 "$job_directory/tls"
   cp "$job_directory/server-tls/"{ca.pem,client.pem,client.key} "$job_directory/tls/"
   chmod 400 "$job_directory/tls/"*

@@ -3,14 +3,17 @@
 #include <sys/stat.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/poll_until.h"
 #include "base/units.h"
 #include "client/pool/publication.h"
 #include "gmock/gmock.h"
@@ -19,6 +22,7 @@
 #include "tests/util/region_io.h"
 #include "tests/util/test_pool.h"
 #include "tools/nram/command.h"
+#include "tools/nram/published.h"
 
 namespace nram {
 namespace {
@@ -38,7 +42,10 @@ class CheckpointTest : public ::testing::Test {
     temperature_ = pool_->CreateRegion(Options("temperature")).value();
     wind_ = pool_->CreateRegion(Options("wind")).value();
   }
-  ~CheckpointTest() override { (void)system(absl::StrCat("rm -rf '", directory_, "'").c_str()); }
+  ~CheckpointTest() override {
+    std::error_code ignored;
+    std::filesystem::remove_all(directory_, ignored);
+  }
 
   static int64_t Soon() { return DeadlineAfterMs(60'000); }
   static RegionOptions Options(const std::string& name) {
@@ -165,6 +172,20 @@ TEST_F(CheckpointTest, VersionsAreListedAndDropped) {
   EXPECT_EQ(Run({"versions", "nothing"}), 1);
   EXPECT_THAT(printed_, HasSubstr("nothing is published by the name \"nothing\""));
   EXPECT_EQ(Run({"versions"}), 2);
+}
+
+// A checkpoint or a restore may take an hour.
+TEST_F(CheckpointTest, ServersThatJoinMeanwhileAreUsed) {
+  const std::string path = directory_ + "/hosts";
+  const std::vector<Endpoint> servers = servers_.Options().servers;
+  ASSERT_TRUE(WriteFileAtomically(path, servers[0].ToString() + "\n").ok());
+  NamedPoolFlags flags;
+  flags.pool = "@" + path;
+  const auto pool = OpenNamedPool(flags);
+  ASSERT_TRUE(pool.ok()) << pool.status();
+  EXPECT_EQ((*pool)->server_count(), 1u);
+  ASSERT_TRUE(WriteFileAtomically(path, servers[0].ToString() + "\n" + servers[1].ToString() + "\n").ok());
+  EXPECT_TRUE(PollUntil(Soon(), 10, [&] { return (*pool)->server_count() == 2 && (*pool)->session(1)->usable(); }));
 }
 
 }  // namespace

@@ -166,6 +166,15 @@ rm "$directory"/bin/{fusermount3,umount}
 [ ! -e "$job" ] || fail "something of the job is left"
 "$scripts/epilog.sh" || fail "the epilog, a second time"
 ! grep -Fq "$home" /proc/self/mounts || fail "what was not redirected any more is left"
+# What cannot be removed, since its user has mounted something there, does not drain the node either.
+mkdir -p "$job/tls"
+mount -t tmpfs other "$job/tls"
+"$scripts/epilog.sh" || fail "an epilog that fails drains the node"
+"$scripts/prolog.sh" 2> "$directory/said" || fail "a prolog that fails drains the node"
+grep -q "its user has mounted something" "$directory/said" || fail "it said: $(cat "$directory/said")"
+/usr/bin/umount "$job/tls"
+"$scripts/epilog.sh" || fail "the epilog when it is gone"
+[ ! -e "$job" ] || fail "something of the job is left"
 
 # If a server cannot start, the job loses its share, and Slurm does not drain the node.
 echo "NRAM_JOB_DONATE=nonsense" >> "$NRAM_SLURM_CONF"

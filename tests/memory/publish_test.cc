@@ -384,6 +384,19 @@ class PublishTroubleTest : public ::testing::Test {
     MutexLock lock(&mu_);
     for (auto& relay : relays_) relay->Hold(held);
   }
+  void SetPlan(const FaultPlan& plan) {
+    MutexLock lock(&mu_);
+    for (auto& relay : relays_) relay->SetPlan(plan);
+  }
+
+  // With a short timeout this may be late on a slow machine; then again.
+  static bool PublishWord(Memory* memory, uint64_t* words) {
+    return PollUntil(DeadlineAfterMs(kPatienceMs), 1, [&] {
+      ++words[0];
+      const auto version = memory->Publish({.bases = {words}, .header_json = ""});
+      return version.ok() && AwaitPublished(memory, words).ok();
+    });
+  }
 
   TestPool servers_{1, 256 * kMiB};
 
@@ -463,6 +476,37 @@ TEST_F(PublishTroubleTest, AVersionIsGivenUpSoThatTheProgramGoesOn) {
   ASSERT_TRUE(publish());
   ASSERT_TRUE(observer->Next(seen, DeadlineAfterMs(kPatienceMs)).ok());
   expect(seen, kPages, 1'000);
+}
+
+TEST_F(PublishTroubleTest, AVersionThatNoServerTakesInTimeIsNotStillUnderWay) {
+  MemoryOptions options = Options();
+  options.pool.io_timeout_ms = 1'000;
+  auto producer = OpenMemory(options);
+  uint64_t* const words = MapWords(producer.get(), "field", kPageBytes);
+  ASSERT_TRUE(PublishWord(producer.get(), words));
+  words[0] = 1'000;
+  Hold(true);
+  const uint64_t bad = Publish(producer.get(), {words});
+  const absl::Status status = AwaitPublished(producer.get(), words, bad);
+  Hold(false);
+  EXPECT_FALSE(status.ok());
+  EXPECT_FALSE(absl::IsDeadlineExceeded(status)) << "who waits for it would do so for ever: " << status;
+  EXPECT_TRUE(PublishWord(producer.get(), words));
+}
+
+TEST_F(PublishTroubleTest, AVersionHoldsUpTheNextForAsLongAsItTakes) {
+  // Three timeouts are less than what each other page of these takes, one after the other.
+  constexpr uint64_t kPages = 640;
+  MemoryOptions options = Options();
+  options.pool.io_timeout_ms = 600;
+  auto producer = OpenMemory(options);
+  uint64_t* const words = MapWords(producer.get(), "field", kPages * kPageBytes);
+  ASSERT_TRUE(PublishWord(producer.get(), words));
+  SetPlan({.delay = 1, .delay_us_max = 10'000});
+  for (uint64_t page = 0; page < kPages; page += 2) words[page * kWordsPerPage] = 2;
+  const uint64_t slow = Publish(producer.get(), {words});
+  EXPECT_EQ(Publish(producer.get(), {words}), slow + 1);
+  SetPlan({});
 }
 
 TEST_F(PublishTest, UnmappingFlushingAndPinnedPagesInTheMiddle) {

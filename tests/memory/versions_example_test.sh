@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The solver of heat and its observers, in C++ and in Fortran, each with both. Arguments: the program nram, the program
-# heat, libnram-core.so.0, the folder client/fortran.
+# The solver of heat and its observers, in C++ and in Fortran, each with both, a plot and a checkpoint. Arguments: the
+# program nram, the program heat, libnram-core.so.0, the folder client/fortran.
 set -euo pipefail
 
 nram=$(readlink -f "$1")
@@ -34,6 +34,8 @@ for solver in cpp f90; do
   first=$!
   "f90" watch > "$directory/f90.out" 2>&1 &
   second=$!
+  "$solver" plot > "$directory/plot.out" 2>&1 &
+  plot=$!
   # It stays until the observers have seen the last state and its standard input ends.
   mkfifo "$directory/input"
   "$solver" solve < "$directory/input" > "$directory/solver.out" 2>&1 &
@@ -41,12 +43,19 @@ for solver in cpp f90; do
   exec 9> "$directory/input"
   wait $first || fail "the observer in C++ of the solver in $solver"
   wait $second || fail "the observer in Fortran of the solver in $solver"
+  wait $plot || fail "the plot of the solver in $solver"
+  # The newest is the last one, which stays with the solver.
+  checkpoint=$("$nram" checkpoint heat "$directory/checkpoints" --once) || fail "a checkpoint of the solver in $solver"
   exec 9>&-
   wait $third || fail "the solver in $solver"
   rm "$directory/input"
   for observer in cpp f90; do
     tail -1 "$directory/$observer.out" | grep -q "step 60 of 60, .*, as the solver says" || fail "$observer's last line"
   done
+  tail -1 "$directory/plot.out" | grep -q "step 60 of 60" || fail "the plot's last line"
+  test "$(tail -25 "$directory/plot.out" | head -1 | tr -d -c @ | wc -c)" = 64 || fail "the hot edge of the plot"
+  "$nram" restore "$checkpoint" --as="from-$solver" | grep -q "^from-$solver  " || fail "restoring $checkpoint"
+  rm -r "$directory/checkpoints"
 done
 "$nram" down > /dev/null
 echo PASSED

@@ -4,6 +4,18 @@ import argparse
 import os
 
 SCENARIOS = ["mount", "memory", "sort", "cut"]
+DOORS = ["mount", "memory", "sort", "run"]  # of joins.py
+
+
+def add_joins(parser):
+    """Of joins.py, which counts and not times."""
+    told = f"that are used at once (default: {','.join(DOORS)})"
+    parser.add_argument("--doors", type=lambda names: names.split(","), default=DOORS, help=told)
+    parser.add_argument("--times", type=int, default=100, help="that a server joins and one leaves (default 100)")
+    parser.add_argument("--away-seconds", type=float, default=60, help="that etcd or DNS is away (default 60)")
+    parser.add_argument("--memserver", help="the program nram-memserver (default: likewise)")
+    parser.add_argument("--workout", help="the program of tests/run (default: likewise)")
+    parser.set_defaults(minutes=0, seconds=None)
 
 
 def parse_options(doc, scenarios=tuple(SCENARIOS)):
@@ -11,9 +23,12 @@ def parse_options(doc, scenarios=tuple(SCENARIOS)):
     parser.add_argument("nram", metavar="NRAM", help="the program nram")
     told = f"scenarios, separated by commas, one after the other (default: {','.join(scenarios)})"
     parser.add_argument("--only", type=lambda names: names.split(","), default=list(scenarios), help=told)
-    parser.add_argument("--minutes", type=float, default=1, help="that each takes, and some seconds more (default 1)")
-    parser.add_argument("--seconds", type=float, help="the same in seconds")
-    parser.add_argument("--every", type=float, default=10, help="seconds from one kill to the next, at least")
+    if "etcd" in scenarios:
+        add_joins(parser)
+    else:
+        parser.add_argument("--minutes", type=float, default=1, help="that each takes, and some more (default 1)")
+        parser.add_argument("--seconds", type=float, help="the same in seconds")
+        parser.add_argument("--every", type=float, default=10, help="seconds from one kill to the next, at least")
     if "cut" in scenarios:
         told = "that the network is cut each way (default 30)"
         parser.add_argument("--cut-seconds", type=float, default=30, help=told)
@@ -36,8 +51,17 @@ def parse_options(doc, scenarios=tuple(SCENARIOS)):
     tests = f"{os.path.dirname(options.nram)}/../../tests"
     options.array = os.path.realpath(options.array or f"{tests}/survive/exercise_array")
     options.pressure = os.path.realpath(options.pressure or f"{tests}/swap/pressure")
-    for program in (options.nram, options.array, options.pressure):
+    programs = [options.nram, options.array, options.pressure]
+    targets = "//tools/nram //tests/survive:exercise_array //tests/swap:pressure"
+    if "etcd" in scenarios:
+        for name in options.doors:
+            if name not in DOORS:
+                parser.error(f"--doors: \"{name}\" is no door: expected {', '.join(DOORS)}, separated by commas")
+        options.memserver = os.path.realpath(options.memserver or f"{tests}/../memserver/nram-memserver")
+        options.workout = os.path.realpath(options.workout or f"{tests}/run/workout")
+        programs[2:] = [options.memserver, options.workout]
+        targets = "//tools/nram //tests/survive:exercise_array //memserver:nram-memserver //tests/run:workout"
+    for program in programs:
         if not os.access(program, os.X_OK):
-            targets = "//tools/nram //tests/survive:exercise_array //tests/swap:pressure"
             parser.error(f"there is no {program}: bazel build {targets}")
     return options

@@ -118,16 +118,6 @@ class Pressed(survive.Scenario):
             if cgroup.oom_kills() > 0:
                 raise Failure(f"somebody in {cgroup.path} was killed for want of memory; {self.doing}")
 
-    def clients(self):
-        """Daemons of mounts and of swap, to be frozen: not their kernels' requests."""
-        found = []
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline") as file:
-                words = file.read()
-                if "nram-fsd" in words.split("\0")[0] and self.directory in words:
-                    found.append(int(pid))
-        return found
-
     def await_that(self, seconds, what, is_so):
         until = time.monotonic() + seconds
         while not is_so():

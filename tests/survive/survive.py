@@ -84,14 +84,26 @@ class Scenario:
             os.environ["NRAM_STATE_DIR"] = f"{self.directory}/state"
             os.environ["NRAM_COPIES"] = "2"
             os.environ.pop("NRAM_POOL", None)
-            servers = 2 if name == "cut" else 3
             later(stack, self.close_pool)
-            self.pool = KillablePool(options.nram, self.directory, servers, DONATE_MIB, self.look)
+            self.pool = self.make_pool()
         later(stack, self.kill_programs)
+
+    def make_pool(self):
+        return KillablePool(self.options.nram, self.directory, 2 if self.name == "cut" else 3, DONATE_MIB, self.look)
 
     def close_pool(self):
         if self.pool is not None:
             self.pool.close()
+
+    def clients(self):
+        """The processes of mounts and of swap areas."""
+        found = []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline") as file:
+                words = file.read()
+                if "nram-fsd" in words.split("\0")[0] and self.directory in words:
+                    found.append(int(pid))
+        return found
 
     def kill_programs(self):
         for program in self.programs:

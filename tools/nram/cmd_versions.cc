@@ -38,13 +38,19 @@ struct VersionsFlags {
   }
 };
 
+std::string KeepName(VersionKeep keep) {
+  if (keep == VersionKeep::kUntilDropped) return "until dropped";
+  if (keep == VersionKeep::kWithOwner) return "with owner";
+  return absl::StrCat(static_cast<uint32_t>(keep), " s after its owner");
+}
+
 // A record, and what servers say of it now.
 struct Row {
   PublicationRecord record;
   uint64_t bytes = 0;
   uint64_t own_bytes = 0;
   uint32_t holds = 0;
-  bool stays = false;          // until it is dropped
+  VersionKeep keep{};
   std::set<uint64_t> members;  // lives of servers, of all regions
   std::set<uint64_t> missing;  // those that lack a part
   bool whole = true;
@@ -70,7 +76,7 @@ absl::StatusOr<std::vector<Row>> MakeRows(Pool* pool, std::vector<PublicationRec
           there.insert(server.incarnation);
           row.own_bytes += version.own_bytes;
           row.holds = std::max(row.holds, version.holds);
-          row.stays = row.stays || version.keep == VersionKeep::kUntilDropped;
+          row.keep = std::max(row.keep, version.keep);
         }
       }
       row.bytes += record.lengths[i];
@@ -106,7 +112,7 @@ void PrintJson(const std::string& name, const std::vector<Row>& rows) {
                         {"bytes", row.bytes},
                         {"own_bytes", row.own_bytes},
                         {"holds", row.holds},
-                        {"keep", row.stays ? "until dropped" : "with owner"},
+                        {"keep", KeepName(row.keep)},
                         {"members", {{"all", row.members.size()}, {"there", row.members.size() - row.missing.size()}}},
                         {"whole", row.whole},
                         {"regions", regions}});
@@ -125,7 +131,7 @@ void PrintTable(const std::vector<Row>& rows) {
   for (const Row& row : rows) {
     printf("%8lu %10lu  %-20s %12s %12s %6u  %-13s %zu of %zu%s\n", row.record.number, row.record.step,
            FormatTime(row.record.time_ns).c_str(), FormatByteSize(row.bytes).c_str(),
-           FormatByteSize(row.own_bytes).c_str(), row.holds, row.stays ? "until dropped" : "with owner",
+           FormatByteSize(row.own_bytes).c_str(), row.holds, KeepName(row.keep).c_str(),
            row.members.size() - row.missing.size(), row.members.size(), row.whole ? "" : "  gone");
   }
 }

@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
-#include "client/pool/client_tls.h"
 #include "client/pool/pool_spec.h"
 #include "client/pool/seal_choice.h"
 
@@ -21,8 +20,7 @@ void NamedPoolFlags::Register(ArgParser* parser) {
 absl::StatusOr<std::unique_ptr<Pool>> OpenNamedPool(const NamedPoolFlags& flags) {
   PoolOptions options;
   NRAM_ASSIGN_OR_RETURN(const std::string spec, ChoosePoolSpec(flags.pool));
-  NRAM_ASSIGN_OR_RETURN(options.servers, ParsePoolSpec(spec));
-  NRAM_ASSIGN_OR_RETURN(options.tls, FindClientTls(options.servers));
+  NRAM_RETURN_IF_ERROR(UsePool(spec, &options));
   NRAM_ASSIGN_OR_RETURN(options.key_file, ChooseKeyFile(flags.key_file));
   NRAM_ASSIGN_OR_RETURN(options.seal, ChooseSeal(std::nullopt));
   options.ExpectCopies();

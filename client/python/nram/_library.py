@@ -21,7 +21,8 @@ BUDGET_AUTO = 2**64 - 1
 MAP_READ_ONLY = 1
 MAP_ATTACH = 2
 MAP_KEEP = 4
-VERSION_KEEP = {"with_owner": 0, "until_dropped": 1}
+VERSION_KEEP = {"with_owner": 0, "until_dropped": -1}
+VERSION_FULL = {"drop_oldest": 0, "wait": 1, "fail": 2}
 MAPPINGS_MAX = 64  # of one version
 
 
@@ -77,6 +78,9 @@ class PublishOptions(ctypes.Structure):
         ("history", c_uint32),
         ("step", c_uint64),
         ("header", c_char_p),
+        ("most", c_uint32),
+        ("when_full", c_int),
+        ("wait_ms", c_uint32),
     ]
 
 

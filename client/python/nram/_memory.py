@@ -179,12 +179,15 @@ class _Region(Resource):
         self.let_go(self.owner_key)
 
 
-def _publish(pool, mappings, keep, history, step, header):
+def _publish(pool, mappings, keep, history, step, header, most, when_full, wait):
     mappings = list(mappings)
     options = _library.PublishOptions(size=ctypes.sizeof(_library.PublishOptions))
-    options.keep = _choice(keep, _library.VERSION_KEEP, "keep")
+    options.keep = keep if isinstance(keep, int) and 0 <= keep < 2**31 else _choice(keep, _library.VERSION_KEEP, "keep")
     options.history = _integer(history, "history", 32)
     options.step = _integer(step, "step")
+    options.most = _integer(most, "most", 32)
+    options.when_full = _choice(when_full, _library.VERSION_FULL, "when_full")
+    options.wait_ms = _milliseconds(wait)
     options.header = None if header is None else json.dumps(header).encode()
     addresses = (ctypes.c_void_p * len(mappings))(*[mapping.address for mapping in mappings])
     version = ctypes.c_uint64()
@@ -279,18 +282,33 @@ class Memory:
             length = length or _c.nram_length(self._pool.pointer, address)
             return Mapping(_Region(self._pool, address, length, bool(name) and not read_only), bool(read_only))
 
-    def publish(self, mappings, *, keep="with_owner", history=2, step=0, header=None) -> int:
+    def publish(
+        self,
+        mappings,
+        *,
+        keep="with_owner",
+        history=2,
+        step=0,
+        header=None,
+        most=0,
+        when_full="drop_oldest",
+        wait=0.0,
+    ) -> int:
         """Makes what these mappings hold now one version, and returns its number. Observers find it by the first one's
         name. Returns when the state is fixed: write on; only what was changed travels, and an earlier version is
         waited for. See Mapping.published().
 
-        keep     "with_owner", or "until_dropped": the version outlives this program, if its mapping does
-        history  published versions that stay, this one included, besides those that are observed
-        step     the program's own count
-        header   what json.dumps() takes: names, shapes, whatever observers want to know
+        keep       "with_owner", "until_dropped", or seconds after this program's end: the version outlives it, if
+                   its mapping does
+        history    published versions that stay, this one included, besides those that are observed
+        step       the program's own count
+        header     what json.dumps() takes: names, shapes, whatever observers want to know
+        most       versions that servers may have at a time, observed ones and this one included; 0: any number
+        when_full  this would be one too many: "drop_oldest", even observed ones; "wait" for `wait` seconds until
+                   observers have let go of one; "fail". The last two raise ENOSPC
         """
         self._check_open()
-        return _publish(self._pool, mappings, keep, history, step, header)
+        return _publish(self._pool, mappings, keep, history, step, header, most, when_full, wait)
 
     def observe(self, name, version=0) -> Mapping:
         """Maps a published version (0: the newest) of the mapping of that name, read-only: it stays as it is until
@@ -451,9 +469,11 @@ class Mapping:
         """Writes back what was written in a range; when it returns, the servers have it, and readers can see it."""
         self._call(_c.nram_flush, offset, length)
 
-    def publish(self, *, keep="with_owner", history=2, step=0, header=None) -> int:
+    def publish(
+        self, *, keep="with_owner", history=2, step=0, header=None, most=0, when_full="drop_oldest", wait=0.0
+    ) -> int:
         """Memory.publish() of this mapping alone."""
-        return _publish(self._region.pool, [self], keep, history, step, header)
+        return _publish(self._region.pool, [self], keep, history, step, header, most, when_full, wait)
 
     def published(self, version=0, timeout=None) -> bool:
         """Waits until the version (0: the last) can be observed; False: not within `timeout` seconds (None: as long as

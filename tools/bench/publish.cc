@@ -1,0 +1,399 @@
+// nram-bench-publish: what publishing costs a program, beside what it does without.
+//
+//   nram-bench-publish SPEC [--mib=256] [--empty-mib=1024] [--rounds=5] [--flops=8] [--run-pages=256] [--versions=8]
+//                           [--directory=/dev/shm]
+//
+// A program takes steps over a field of --mib, as a transport sweep (SNAP) does: --flops floating-point operations for
+// each byte of it, and new values in so many of its pages, which come in runs of about --run-pages. After each step its
+// state is to be had by others. Ways to that, by turns, in one process; medians of --rounds:
+//
+//   plain     by nobody: what the others are relative to
+//   buffers   memcpy into one of four buffers, under a lock
+//   tmpfs     all of it written to a file in --directory, under a lock
+//   sending   nram_flush: the pages that the step has changed go to the servers, and nothing else is done
+//   publish   nram_publish; an observer, a handle of its own, goes on to each version and reads all of it
+//
+// Then: nram_publish of --empty-mib of which nothing was changed; and what servers have in use with --versions more
+// versions of which each differs from the one before in so many pages.
+//
+// The pool needs room for some (2 + --versions) * --mib + --empty-mib; versions give way if it has less. Servers and
+// observer share this machine's processors with the program, which those of other machines do not.
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <iostream>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/mapping.h"
+#include "base/status.h"
+#include "base/units.h"
+#include "client/memory/nram.h"
+#include "client/pool/pool_spec.h"
+#include "client/transport/control_client.h"
+
+namespace nram {
+namespace {
+
+constexpr uint64_t kPerPage = kPageBytes / sizeof(double);
+constexpr std::array kPercents = {10, 72, 100};
+constexpr size_t kBuffers = 4;
+constexpr int kEmptyCalls = 50;
+constexpr uint32_t kAwaitMs = 120'000;
+
+struct Options {
+  std::string spec;
+  uint64_t mib = 256;
+  uint64_t empty_mib = 1'024;
+  uint64_t rounds = 5;
+  uint64_t flops = 8;
+  uint64_t run_pages = 256;
+  uint64_t versions = 8;
+  std::string directory = "/dev/shm";
+};
+
+double SecondsSince(int64_t began_ns) { return static_cast<double>(MonotonicNs() - began_ns) / kNsPerSecond; }
+
+double Median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + static_cast<long>(values.size() / 2), values.end());
+  return values[values.size() / 2];
+}
+
+// Another run of this program may be going on, or have ended a moment ago.
+std::string NameOf(const char* what) { return absl::StrCat("publish-bench-", what, ".", getpid()); }
+
+absl::Status Failed(const char* what) { return absl::UnavailableError(absl::StrCat(what, ": ", nram_error())); }
+
+// A handle of the pool and what it has mapped.
+class Handle {
+ public:
+  static absl::StatusOr<std::unique_ptr<Handle>> Open(const Options& options, uint64_t bytes) {
+    nram_options how;
+    nram_options_init(&how);
+    // All of it fits, with what is copied meanwhile: what is measured is publishing, and not eviction.
+    how.budget_bytes = bytes + bytes / 4 + 64 * kMiB;
+    nram_t* const memory = nram_open(options.spec.c_str(), &how);
+    if (memory == nullptr) return Failed("nram_open");
+    return std::unique_ptr<Handle>(new Handle(memory));
+  }
+  ~Handle() { nram_close(memory_); }
+  nram_t* get() const { return memory_; }
+
+  absl::StatusOr<double*> Map(uint64_t bytes, const std::string& name) {
+    void* const at = nram_mmap(memory_, bytes, name.c_str(), 0);
+    if (at == nullptr) return Failed("nram_mmap");
+    return static_cast<double*>(at);
+  }
+  absl::Status Publish(const void* field, uint64_t history = 2) {
+    nram_publish_options how;
+    nram_publish_options_init(&how);
+    how.history = static_cast<uint32_t>(history);
+    return nram_publish_all(memory_, &field, 1, &how, nullptr) == 0 ? absl::OkStatus() : Failed("nram_publish_all");
+  }
+  absl::Status Await(const void* field) {
+    return nram_published(memory_, field, 0, kAwaitMs) == 0 ? absl::OkStatus() : Failed("nram_published");
+  }
+
+ private:
+  explicit Handle(nram_t* memory) : memory_(memory) {}
+  nram_t* const memory_;
+};
+
+// The pages that a step changes: runs of 1 to 2 * run_pages - 1. The first and the last one are always among them.
+std::vector<bool> ChoosePages(uint64_t pages, int percent, uint64_t run_pages, std::mt19937_64* random) {
+  std::vector<bool> changed(pages);
+  for (uint64_t page = 0; page < pages;) {
+    const uint64_t run = std::min(1 + (*random)() % (2 * run_pages - 1), pages - page);
+    const bool changes = (*random)() % 100 < static_cast<uint64_t>(percent);
+    std::fill_n(changed.begin() + static_cast<long>(page), run, changes);
+    page += run;
+  }
+  changed[0] = changed[pages - 1] = true;
+  return changed;
+}
+
+// One step. Its number is in the first words of the first and the last page.
+void Step(double* field, const std::vector<bool>& changed, uint64_t flops, double number) {
+  const uint64_t rounds = std::max<uint64_t>(1, flops * sizeof(double) / 2);
+  std::array<double, kPerPage> page;
+  for (uint64_t i = 0; i < changed.size(); ++i) {
+    double* const at = field + i * kPerPage;
+    memcpy(page.data(), at, kPageBytes);
+    for (uint64_t round = 0; round < rounds; ++round) {
+      for (double& value : page) value = value * 0.999 + 0.001 * number;
+    }
+    page[0] = number;
+    if (changed[i]) {
+      memcpy(at, page.data(), kPageBytes);
+    } else {
+      asm volatile("" ::"r"(page.data()) : "memory");
+    }
+  }
+}
+
+// Reads each version until told to end.
+class Observer {
+ public:
+  Observer(Handle* handle, uint64_t doubles) : handle_(handle), doubles_(doubles), thread_([this] { Run(); }) {}
+  ~Observer() {
+    stop_ = true;
+    thread_.join();
+  }
+  uint64_t seen() const { return seen_; }
+  bool ok() const { return ok_; }
+
+ private:
+  void Run() {
+    const std::string name = NameOf("field");
+    const double* field = nullptr;
+    while (!stop_) {
+      if (field == nullptr) {
+        field = static_cast<const double*>(nram_observe(handle_->get(), name.c_str(), NRAM_VERSION_NEWEST, nullptr));
+        if (field == nullptr) usleep(1'000);
+      } else if (nram_next(handle_->get(), const_cast<double*>(field), 100, nullptr) != 0) {
+        continue;
+      }
+      if (field == nullptr) continue;
+      double sum = 0;
+      for (uint64_t i = 0; i < doubles_; ++i) sum += field[i];
+      ok_ = ok_ && field[0] == field[doubles_ - kPerPage] && sum != 0;
+      ++seen_;
+    }
+    if (field != nullptr) nram_munmap(handle_->get(), const_cast<double*>(field));
+  }
+
+  Handle* const handle_;
+  const uint64_t doubles_;
+  std::atomic<bool> stop_{false};
+  std::atomic<bool> ok_{true};
+  std::atomic<uint64_t> seen_{0};
+  std::thread thread_;  // the last one: it uses the others
+};
+
+// A way to let others have the state: where the field is, and what comes after a step.
+struct Way {
+  const char* name;
+  double* field;
+  std::function<absl::Status()> show;
+  std::function<absl::Status()> settle;  // before the next way's turn
+};
+
+class Bench {
+ public:
+  explicit Bench(Options options) : options_(std::move(options)), bytes_(options_.mib * kMiB) {}
+
+  absl::Status Run() {
+    NRAM_RETURN_IF_ERROR(Costs());
+    NRAM_RETURN_IF_ERROR(Empty());
+    for (const int percent : kPercents) NRAM_RETURN_IF_ERROR(Versions(percent));
+    return absl::OkStatus();
+  }
+
+ private:
+  uint64_t pages() const { return bytes_ / kPageBytes; }
+
+  absl::Status Costs() {
+    NRAM_ASSIGN_OR_RETURN(Mapping plain, Mapping::Anonymous(bytes_));
+    NRAM_ASSIGN_OR_RETURN(Mapping buffers, Mapping::Anonymous(kBuffers * bytes_));
+    NRAM_ASSIGN_OR_RETURN(const auto producer, Handle::Open(options_, 2 * bytes_));
+    NRAM_ASSIGN_OR_RETURN(const auto observing, Handle::Open(options_, bytes_));
+    NRAM_ASSIGN_OR_RETURN(double* const sent, producer->Map(bytes_, NameOf("sent")));
+    NRAM_ASSIGN_OR_RETURN(double* const published, producer->Map(bytes_, NameOf("field")));
+    const std::string path = absl::StrCat(options_.directory, "/nram-publish-bench.", getpid());
+    const UniqueFd file(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+    if (!file.valid()) return ErrnoStatus(errno, path);
+    unlink(path.c_str());
+    auto* const local = reinterpret_cast<double*>(plain.data());
+    std::mutex mu;
+    size_t next = 0;
+    const auto copy = [&] {
+      const std::lock_guard<std::mutex> lock(mu);
+      memcpy(buffers.data() + next++ % kBuffers * bytes_, local, bytes_);
+      return absl::OkStatus();
+    };
+    const auto write_file = [&] {
+      flock(file.get(), LOCK_EX);
+      uint64_t done = 0;
+      while (done < bytes_) {
+        const ssize_t some = pwrite(file.get(), plain.data() + done, bytes_ - done, static_cast<off_t>(done));
+        if (some <= 0) return ErrnoStatus(errno, path);
+        done += static_cast<uint64_t>(some);
+      }
+      flock(file.get(), LOCK_UN);
+      return absl::OkStatus();
+    };
+    const auto nothing = [] { return absl::OkStatus(); };
+    const auto flush = [&] {
+      return nram_flush(producer->get(), sent, bytes_) == 0 ? absl::OkStatus() : Failed("nram_flush");
+    };
+    const std::vector<Way> ways = {{"plain", local, nothing, nothing},
+                                   {"buffers", local, copy, nothing},
+                                   {"tmpfs", local, write_file, nothing},
+                                   {"sending", sent, flush, nothing},
+                                   {"publish", published, [&] { return producer->Publish(published); },
+                                    [&] { return producer->Await(published); }}};
+    const Observer observer(observing.get(), bytes_ / sizeof(double));
+    // All of it is somewhere, and all paths are warm.
+    for (const Way& way : ways) NRAM_RETURN_IF_ERROR(Turn(way, 100).status());
+    for (const int percent : kPercents) NRAM_RETURN_IF_ERROR(Row(ways, percent));
+    printf("the observer has read %llu versions, %s\n", static_cast<unsigned long long>(observer.seen()),
+           observer.ok() ? "each of one step" : "SOME OF SEVERAL STEPS");
+    return observer.ok() ? absl::OkStatus() : absl::DataLossError("an observer has seen two steps in one version");
+  }
+
+  // Seconds of a step that others can see, the mean of three in a row: what one leaves to do costs the next.
+  absl::StatusOr<double> Turn(const Way& way, int percent) {
+    constexpr int kSteps = 3;
+    std::vector<std::vector<bool>> changed;
+    for (int i = 0; i < kSteps; ++i) changed.push_back(ChoosePages(pages(), percent, options_.run_pages, &random_));
+    const int64_t began_ns = MonotonicNs();
+    for (const auto& some : changed) {
+      Step(way.field, some, options_.flops, ++step_);
+      NRAM_RETURN_IF_ERROR(way.show());
+    }
+    const double took = SecondsSince(began_ns) / kSteps;
+    NRAM_RETURN_IF_ERROR(way.settle());
+    return took;
+  }
+
+  absl::Status Row(const std::vector<Way>& ways, int percent) {
+    std::vector<std::vector<double>> took(ways.size());
+    for (uint64_t round = 0; round < options_.rounds; ++round) {
+      for (size_t i = 0; i < ways.size(); ++i) {
+        NRAM_ASSIGN_OR_RETURN(const double seconds, Turn(ways[i], percent));
+        took[i].push_back(seconds);
+      }
+    }
+    std::vector<double> costs(ways.size());
+    for (size_t i = 0; i < ways.size(); ++i) {
+      std::vector<double> more;  // than the plain one of the same round
+      for (uint64_t round = 0; round < options_.rounds; ++round) more.push_back(took[i][round] - took[0][round]);
+      costs[i] = Median(more);
+      printf("%3d %% changed  %-8s step %8.1f ms, costs %8.1f ms, %5.1f %% of a plain step\n", percent, ways[i].name,
+             1e3 * Median(took[i]), 1e3 * costs[i], 100 * costs[i] / Median(took[0]));
+    }
+    printf("%3d %% changed  publish / sending: %.2f (at most 1.2)\n", percent, costs[4] / costs[3]);
+    fflush(stdout);
+    return absl::OkStatus();
+  }
+
+  absl::Status Empty() {
+    const uint64_t bytes = options_.empty_mib * kMiB;
+    NRAM_ASSIGN_OR_RETURN(const auto producer, Handle::Open(options_, bytes));
+    NRAM_ASSIGN_OR_RETURN(double* const field, producer->Map(bytes, NameOf("empty")));
+    for (uint64_t i = 0; i < bytes / sizeof(double); i += kPerPage) field[i] = 1;
+    NRAM_RETURN_IF_ERROR(producer->Publish(field));
+    NRAM_RETURN_IF_ERROR(producer->Await(field));
+    std::vector<double> calls, all;
+    for (int i = 0; i < kEmptyCalls; ++i) {
+      const int64_t began_ns = MonotonicNs();
+      NRAM_RETURN_IF_ERROR(producer->Publish(field));
+      calls.push_back(SecondsSince(began_ns));
+      NRAM_RETURN_IF_ERROR(producer->Await(field));
+      all.push_back(SecondsSince(began_ns));
+    }
+    printf("nothing changed in %llu MiB: the call %.3f ms (at most 2), until it can be observed %.3f ms\n",
+           static_cast<unsigned long long>(options_.empty_mib), 1e3 * Median(calls), 1e3 * Median(all));
+    return absl::OkStatus();
+  }
+
+  // With what servers keep for versions alone.
+  absl::StatusOr<uint64_t> UsedBytes() {
+    NRAM_ASSIGN_OR_RETURN(const auto servers, ParsePoolSpec(options_.spec));
+    uint64_t used = 0;
+    for (const Endpoint& server : servers) {
+      NRAM_ASSIGN_OR_RETURN(const ServerStatistics figures,
+                            ControlClient::Create(server)->GetStatistics(DeadlineAfterMs(10'000)));
+      used += figures.capacity.used_bytes;
+      for (const auto& [name, value] : figures.counters) used += name == "version_bytes" ? value : 0;
+    }
+    return used;
+  }
+
+  absl::Status Versions(int percent) {
+    NRAM_ASSIGN_OR_RETURN(const uint64_t before, UsedBytes());
+    NRAM_ASSIGN_OR_RETURN(const auto producer, Handle::Open(options_, bytes_));
+    NRAM_ASSIGN_OR_RETURN(double* const field, producer->Map(bytes_, NameOf("versions")));
+    uint64_t displaced = 0;
+    for (uint64_t i = 0; i <= options_.versions; ++i) {
+      const auto changed = ChoosePages(pages(), i == 0 ? 100 : percent, options_.run_pages, &random_);
+      Step(field, changed, 1, ++step_);
+      if (i > 0) displaced += static_cast<uint64_t>(std::count(changed.begin(), changed.end(), true));
+      NRAM_RETURN_IF_ERROR(producer->Publish(field, options_.versions + 1));
+      NRAM_RETURN_IF_ERROR(producer->Await(field));
+    }
+    NRAM_ASSIGN_OR_RETURN(const uint64_t after, UsedBytes());
+    const uint64_t model = bytes_ + displaced * kPageBytes;
+    printf(
+        "%llu versions that differ in %d %%: servers use %.1f MiB; data * (1 + N * p) is %.1f MiB; ratio %.4f (at "
+        "most 1.02)\n",
+        static_cast<unsigned long long>(options_.versions), percent, static_cast<double>(after - before) / kMiB,
+        static_cast<double>(model) / kMiB, static_cast<double>(after - before) / static_cast<double>(model));
+    fflush(stdout);
+    return absl::OkStatus();
+  }
+
+  const Options options_;
+  const uint64_t bytes_;
+  std::mt19937_64 random_{1};
+  double step_ = 0;
+};
+
+bool Parse(int argc, char** argv, Options* options) {
+  if (argc < 2 || argv[1][0] == '-') return false;
+  options->spec = argv[1];
+  for (int i = 2; i < argc; ++i) {
+    absl::string_view word = argv[i];
+    if (absl::ConsumePrefix(&word, "--directory=")) {
+      options->directory = std::string(word);
+      continue;
+    }
+    uint64_t* value = nullptr;
+    for (const auto& [name, to] :
+         {std::pair{"--mib=", &options->mib}, std::pair{"--empty-mib=", &options->empty_mib},
+          std::pair{"--rounds=", &options->rounds}, std::pair{"--flops=", &options->flops},
+          std::pair{"--run-pages=", &options->run_pages}, std::pair{"--versions=", &options->versions}}) {
+      if (absl::ConsumePrefix(&word, name)) value = to;
+      if (value != nullptr) break;
+    }
+    constexpr uint64_t kMost = 1 << 20;
+    if (value == nullptr || !absl::SimpleAtoi(word, value) || *value < 1 || *value > kMost) return false;
+  }
+  return true;
+}
+
+int Main(int argc, char** argv) {
+  Options options;
+  if (!Parse(argc, argv, &options)) {
+    std::cerr << "usage: nram-bench-publish SPEC [--mib=N] [--empty-mib=N] [--rounds=N] [--flops=N] [--run-pages=N]\n"
+                 "                          [--versions=N] [--directory=DIRECTORY]"
+              << std::endl;
+    return 2;
+  }
+  const absl::Status status = Bench(options).Run();
+  if (status.ok()) return 0;
+  std::cerr << "nram-bench-publish: " << status.message() << std::endl;
+  return 1;
+}
+
+}  // namespace
+}  // namespace nram
+
+int main(int argc, char** argv) { return nram::Main(argc, argv); }
