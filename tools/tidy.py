@@ -22,7 +22,7 @@ MAY_SEE = {
     "client/pool": {"client/members", "client/seal", "client/transport", "proto"},
     "client/managed": {"client/memory", "client/pool"},
     "client/memory": {"client/pool"},
-    "client/run": {"client/pool"},
+    "client/run": {"client/memory", "client/pool"},
     "fsd": {"client/pool"},
     "tools": {
         "client/managed",

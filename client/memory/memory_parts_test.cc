@@ -109,6 +109,18 @@ TEST(StreamsTest, GoesUpInGrowingWindows) {
   EXPECT_EQ(counts, (std::vector<uint64_t>{1, 4, 16, 64, 256, 256}));
 }
 
+TEST(StreamsTest, GoesOnThoughOthersGoHereAndThere) {
+  const auto segment = NewSegment(100'000);
+  Streams streams(64);
+  uint64_t page = 0;
+  for (int i = 0; i < 4; ++i) page += streams.OnFault(*segment, page, false).demand.count;
+  for (uint64_t i = 0; i < 100; ++i) streams.OnFault(*segment, 1'000 + 1'000 * (i * 37 % 97), false);
+  EXPECT_EQ(streams.OnFault(*segment, page, false).demand.count, 64u);
+  // But not for ever: there are places for others.
+  for (uint64_t i = 0; i < 1'000; ++i) streams.OnFault(*segment, 1'000 + 1'000 * (i * 37 % 97), false);
+  EXPECT_EQ(streams.OnFault(*segment, page + 64, false).demand.count, 1u);
+}
+
 TEST(StreamsTest, GoesDownAndStopsAtTheBeginning) {
   const auto segment = NewSegment(1'000);
   Streams streams(256);
@@ -183,7 +195,7 @@ TEST(StreamsTest, WritersGetWritableWindowsAndAreAskedAgain) {
     const StreamPlan plan = streams.OnFault(*segment, page, false);
     writable += plan.writable;
     if (!plan.writable) {
-      const nram::Run run = streams.OnFirstWrite(*segment, page);
+      const nram::Run run = streams.OnFirstWrite(*segment, page).run;
       EXPECT_EQ(run.first, page);
       EXPECT_LE(run.count, 2 * 16u);
     }

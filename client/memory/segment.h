@@ -17,6 +17,7 @@
 #include "base/mapping.h"
 #include "base/sync.h"
 #include "client/memory/page_state.h"
+#include "client/memory/streams.h"
 #include "client/memory/userfault.h"
 #include "client/pool/region.h"
 
@@ -24,13 +25,14 @@ namespace nram {
 
 enum class SegmentOwner : uint8_t { kProgram, kHeap };
 
-enum class ReadAhead : uint8_t { kNormal, kSequential, kNever };
-
 // A range of addresses whose pages live in a region of the pool: page i of the segment is page i of the region. A page
 // here is the unit of faults; it is page_bytes long, a multiple of 4096.
-struct Segment {
+struct Segment : public StreamArea {
   Segment(Mapping space, Mapping words, size_t page_bytes, std::unique_ptr<Region> region)
-      : page_bytes(page_bytes), region_(region.release()), space_(std::move(space)), words_(std::move(words)) {}
+      : StreamArea(space.size() / page_bytes, page_bytes),
+        region_(region.release()),
+        space_(std::move(space)),
+        words_(std::move(words)) {}
   ~Segment() { delete region_.load(); }
   Segment(const Segment&) = delete;
 
@@ -66,11 +68,9 @@ struct Segment {
   // the one that it got then until it ends the page.
   Region* region() const { return region_.load(std::memory_order_acquire); }
 
-  const size_t page_bytes;
   SegmentOwner owner = SegmentOwner::kProgram;
   bool read_only = false;
-  bool keep = false;  // the region outlives the segment
-  std::atomic<ReadAhead> read_ahead{ReadAhead::kNormal};
+  bool keep = false;                 // the region outlives the segment
   bool abandoned = false;            // pages that are not written back may be lost
   std::atomic<bool> leaving{false};  // it is being unmapped: nothing of it is read ahead any more
   std::atomic<uint64_t> pinned_pages{0};

@@ -3,12 +3,24 @@
 
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 #include "base/sync.h"
-#include "client/memory/segment.h"
+#include "base/units.h"
 
 namespace nram {
+
+enum class ReadAhead : uint8_t { kNormal, kSequential, kNever };
+
+// Numbered pages that streams go through. No stream leads from one area into another.
+struct StreamArea {
+  explicit StreamArea(uint64_t pages, size_t page_bytes = kPageBytes) : page_bytes(page_bytes), area_pages(pages) {}
+
+  const size_t page_bytes;
+  const uint64_t area_pages;
+  std::atomic<ReadAhead> read_ahead{ReadAhead::kNormal};
+};
 
 // A run of pages in one direction: `count` pages from `first` on, up (step 1) or down (step -1).
 struct Run {
@@ -46,17 +58,17 @@ class Streams {
   void SetWindow(uint64_t window_pages) { window_.store(window_pages, std::memory_order_relaxed); }
 
   // A page is missing.
-  StreamPlan OnFault(const Segment& segment, uint64_t page, bool write);
+  StreamPlan OnFault(const StreamArea& area, uint64_t page, bool write);
   // Somebody waits for a window that was read ahead: what to read next.
-  StreamPlan OnAheadUsed(const Segment& segment, const Run& window);
+  StreamPlan OnAheadUsed(const StreamArea& area, const Run& window);
   // A page that is here is written for the first time: the pages from this one on that are likely to be written next,
   // the page alone if it belongs to no stream. Not all of them may be protected.
-  WritePlan OnFirstWrite(const Segment& segment, uint64_t page);
-  void Forget(const Segment& segment);
+  WritePlan OnFirstWrite(const StreamArea& area, uint64_t page);
+  void Forget(const StreamArea& area);
 
  private:
   struct Stream {
-    const Segment* segment = nullptr;
+    const StreamArea* area = nullptr;
     uint64_t next = 0;    // the page whose fault continues it
     uint64_t degree = 0;  // pages that its last fault brought
     int step = 0;         // 0: not known yet
@@ -67,7 +79,7 @@ class Streams {
 
   // Of first writes.
   struct Writer {
-    const Segment* segment = nullptr;
+    const StreamArea* area = nullptr;
     uint64_t next = 0;      // the page whose first write continues it
     uint64_t degree = 0;    // pages that its last fault let through
     int step = 0;           // 0: not known yet
@@ -76,12 +88,14 @@ class Streams {
   };
 
   // The stream that the first write continues, or null.
-  Writer* FindWriter(const Segment& segment, uint64_t page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  WritePlan Continue(Writer* writer, const Segment& segment, uint64_t page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Writer* FindWriter(const StreamArea& area, uint64_t page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  WritePlan Continue(Writer* writer, const StreamArea& area, uint64_t page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
+  // The place of the stream with the least is given to a new one.
+  static uint64_t KeptUntil(const Stream& stream);
   // Whether the pages that are about to be brought are going to be written.
   static bool Writable(Stream* stream);
-  Run Clip(const Segment& segment, uint64_t first, uint64_t count, int step) const;
+  Run Clip(const StreamArea& area, uint64_t first, uint64_t count, int step) const;
 
   uint64_t most_pages() const { return window_.load(std::memory_order_relaxed); }
 

@@ -13,10 +13,6 @@ namespace {
 
 constexpr int64_t kLookMs = 100;
 constexpr int64_t kPinLookMs = 2;
-// For so long nobody waits for budget: nothing can leave.
-constexpr int64_t kBudgetPatienceMs = 60'000;
-// Faults in a row at addresses that nobody knows. One or two come when memory is just being unmapped.
-constexpr uint64_t kUnknownMax = 1'000'000;
 
 }  // namespace
 
@@ -28,12 +24,14 @@ RunEngine::RunEngine(const RunOptions& options, AddressSpace* space, PageStore* 
       store_(store),
       counters_(counters),
       on_fatal_(std::move(on_fatal)),
-      left_lately_(options.budget_pages, ~uint64_t{0}) {
+      left_lately_(options.budget_pages, ~uint64_t{0}),
+      streams_(window_pages()) {
   CHECK_GE(options.budget_pages, RunOptions::kBudgetPagesMin);
 }
 
 void RunEngine::Start() {
-  for (int i = 0; i < options_.evictors; ++i) evictors_.emplace_back([this] { Evict(); });
+  for (int i = 0; i < options_.evictors; ++i) threads_.emplace_back([this] { Evict(); });
+  for (int i = 0; i < options_.readers; ++i) threads_.emplace_back([this] { ReadAhead(); });
 }
 
 void RunEngine::Stop() {
@@ -43,144 +41,14 @@ void RunEngine::Stop() {
     wanted_.SignalAll();
     left_.SignalAll();
     idle_.SignalAll();
+    to_read_.SignalAll();
   }
-  for (std::thread& evictor : evictors_) evictor.join();
-  evictors_.clear();
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
 }
 
 void RunEngine::Fail(const absl::Status& status) {
   if (!failed_.exchange(true)) on_fatal_(status);
-}
-
-void RunEngine::HandleFault(const RunFault& fault, absl::Span<std::byte> buffer) {
-  counters_->faults.fetch_add(1, std::memory_order_relaxed);
-  if (failed_.load()) return;
-  if (const std::optional<Bringing> bringing = Choose(fault)) Bring(*bringing, buffer);
-}
-
-std::optional<RunEngine::Bringing> RunEngine::Choose(const RunFault& fault) {
-  const uint64_t address = RoundDown(fault.address, kPageBytes);
-  int64_t until_ns = 0;
-  MutexLock lock(&mu_);
-  while (!stopping_ && !failed_.load()) {
-    const std::optional<uint64_t> home = ranges_.HomeOf(address);
-    if (!home.has_value()) {
-      OnUnknown(address);
-      return std::nullopt;
-    }
-    RunPage& page = pages_[*home];
-    if (page.busy()) {
-      page.waiter = true;
-      return std::nullopt;
-    }
-    if (page.resident()) {
-      if (fault.write_protected) {
-        unknown_faults_ = 0;
-        counters_->first_writes.fetch_add(1, std::memory_order_relaxed);
-        page.state = RunState::kDirty;
-        space_->Unprotect(address, 1);
-      } else {
-        // Another thread's fault has brought it meanwhile. It cannot be so for long.
-        OnUnknown(address);
-      }
-      return std::nullopt;
-    }
-    unknown_faults_ = 0;
-    uint64_t room = options_.budget_pages - std::min(options_.budget_pages, resident_);
-    if (room > 0) {
-      const RunState from = page.state;
-      const uint64_t count = std::min(room, WindowLocked(*home, from));
-      for (uint64_t i = 0; i < count; ++i) {
-        RunPage& coming = pages_[*home + i];
-        coming.state = RunState::kComing;
-        coming.waiter = false;
-      }
-      resident_ += count;
-      if (from == RunState::kRemote) remote_ -= count;
-      if (resident_ > counters_->peak_pages.load(std::memory_order_relaxed)) counters_->peak_pages = resident_;
-      if (WantedLocked()) wanted_.Signal();
-      return Bringing{*home, address, count, from, fault.write};
-    }
-    if (until_ns == 0) {
-      until_ns = DeadlineAfterMs(kBudgetPatienceMs);
-      counters_->budget_waits.fetch_add(1, std::memory_order_relaxed);
-    }
-    if (MonotonicNs() > until_ns) {
-      Fail(absl::ResourceExhaustedError(
-          "no page of the program could leave memory for a minute: all that the budget holds is locked or in use"));
-      return std::nullopt;
-    }
-    wanted_.SignalAll();
-    left_.WaitUntil(&mu_, DeadlineAfterMs(kLookMs));
-  }
-  return std::nullopt;
-}
-
-void RunEngine::OnUnknown(uint64_t address) {
-  for (const AddressRun& run : changing_) {
-    if (address >= run.begin && address < run.begin + run.pages * kPageBytes) return;  // EndChange wakes it
-  }
-  if (++unknown_faults_ > kUnknownMax) {
-    Fail(absl::InternalError(absl::StrCat("a fault at 0x", absl::Hex(address), ", which nothing is known of")));
-    return;
-  }
-  space_->Wake(address, 1);
-}
-
-uint64_t RunEngine::WindowLocked(uint64_t home, RunState state) {
-  Stream* stream = &streams_[0];
-  for (Stream& one : streams_) {
-    if (one.window > 0 && one.next == home) {
-      stream = &one;
-      break;
-    }
-    if (one.stamp < stream->stamp) stream = &one;
-  }
-  const bool goes_on = stream->window > 0 && stream->next == home;
-  const uint64_t most = std::min(options_.window_pages, options_.budget_pages / 32);
-  stream->window = goes_on ? std::min(most, stream->window * 4) : 1;
-  stream->stamp = ++clock_;
-  const uint64_t end = std::min(stream->window, ranges_.RunFrom(home));
-  uint64_t count = 1;
-  while (count < end && pages_.Get(home + count).state == state) ++count;
-  stream->next = home + count;
-  return count;
-}
-
-void RunEngine::Bring(const Bringing& bringing, absl::Span<std::byte> buffer) {
-  const absl::Span<std::byte> data = buffer.first(bringing.count * kPageBytes);
-  const bool remote = bringing.from == RunState::kRemote;
-  if (remote) {
-    const absl::Status status = store_->ReadPages(bringing.home, data);
-    if (!status.ok()) return Fail(status);
-    counters_->fetched_pages.fetch_add(bringing.count, std::memory_order_relaxed);
-  } else {
-    std::fill(data.begin(), data.end(), std::byte{0});
-    counters_->zero_pages.fetch_add(bringing.count, std::memory_order_relaxed);
-  }
-  const bool protect = remote && !bringing.write;
-  const absl::Status status = space_->Copy(bringing.address, data, protect);
-  const bool gone = absl::IsNotFound(status);
-  if (!status.ok() && !gone && (remote || !absl::IsAlreadyExists(status))) return Fail(status);
-  bool wake = !status.ok();
-  {
-    MutexLock lock(&mu_);
-    for (uint64_t i = 0; i < bringing.count; ++i) {
-      RunPage& page = pages_[bringing.home + i];
-      page.state = gone ? bringing.from : protect ? RunState::kClean : RunState::kDirty;
-      wake |= page.waiter;
-      page.waiter = false;
-      if (gone) continue;
-      page.again = left_lately_[(bringing.home + i) % left_lately_.size()] == bringing.home + i;
-      EnqueueLocked(bringing.home + i, &page);
-    }
-    if (gone) {
-      resident_ -= bringing.count;
-      if (remote) remote_ += bringing.count;
-    }
-    if (!changing_.empty()) idle_.SignalAll();
-  }
-  if (wake) space_->Wake(bringing.address, bringing.count);
 }
 
 void RunEngine::Attach(uint64_t begin, uint64_t pages, const std::vector<bool>& present) {

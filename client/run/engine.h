@@ -1,12 +1,13 @@
 #ifndef NRAM_CLIENT_RUN_ENGINE_H_
 #define NRAM_CLIENT_RUN_ENGINE_H_
 
-#include <array>
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <list>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -15,10 +16,12 @@
 #include "absl/types/span.h"
 #include "base/sync.h"
 #include "base/units.h"
+#include "client/memory/streams.h"
 #include "client/run/address_space.h"
 #include "client/run/page_store.h"
 #include "client/run/page_table.h"
 #include "client/run/range_map.h"
+#include "client/run/write_habit.h"
 
 namespace nram {
 
@@ -28,6 +31,7 @@ struct RunOptions {
   uint64_t budget_pages = 16384;  // kBudgetPagesMin or more
   uint64_t window_pages = 64;     // the most that one fault brings
   int evictors = 2;               // threads
+  int readers = 2;                // threads that read ahead
 };
 
 struct RunCounters {
@@ -35,6 +39,7 @@ struct RunCounters {
   std::atomic<uint64_t> first_writes{0};   // faults of pages that were there, protected
   std::atomic<uint64_t> zero_pages{0};     // filled with zeros
   std::atomic<uint64_t> fetched_pages{0};  // read from the store
+  std::atomic<uint64_t> ahead_pages{0};    // of those, before they were asked for
   std::atomic<uint64_t> evicted_pages{0};  // left
   std::atomic<uint64_t> written_pages{0};  // of those, written to the store
   std::atomic<uint64_t> stayed_pages{0};   // times that a page could not be taken
@@ -90,13 +95,23 @@ class RunEngine {
   uint64_t metadata_bytes() const;
 
  private:
-  // Pages that a thread has made kComing, and has budget for.
-  struct Bringing {
+  static constexpr uint64_t kHomes = uint64_t{1} << 50;
+
+  // Pages that a thread has made kComing: it brings them, for which there is budget, or lets them be written to if they
+  // were kClean.
+  struct Coming {
     uint64_t home = 0;
     uint64_t address = 0;
     uint64_t count = 0;
     RunState from = RunState::kEmpty;
-    bool write = false;
+    bool writable = false;
+  };
+  // A window that is read ahead.
+  struct Ahead {
+    Run run;
+    Coming coming;
+    bool begun = false;
+    bool used = false;  // somebody has waited for it
   };
   // Pages that a thread has made kLeaving, by address.
   struct Leaving {
@@ -104,15 +119,24 @@ class RunEngine {
     uint64_t address = 0;
     bool again = false;
   };
-  struct Stream {
-    uint64_t next = 0;
-    uint64_t window = 0;
-    uint64_t stamp = 0;
-  };
-
-  std::optional<Bringing> Choose(const RunFault& fault);
-  uint64_t WindowLocked(uint64_t home, RunState state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Bring(const Bringing& bringing, absl::Span<std::byte> buffer);
+  uint64_t window_pages() const { return std::min(options_.window_pages, options_.budget_pages / 32); }
+  std::optional<Coming> Choose(const RunFault& fault);
+  // A page is missing, and there is budget for `room`.
+  Coming ChooseMissing(uint64_t home, bool write, uint64_t room) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Coming ChooseProtected(uint64_t home) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Makes the first pages of the run kComing, as far as they are in the state `from` and their addresses follow.
+  Coming Claim(Run* run, RunState from) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void TakeBudget(const Coming& coming) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // A window is read ahead if there is room for it without anything that must leave for it.
+  void StartAhead(Run run, bool writable) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Somebody waits for a page that is coming. If it is read ahead, the next window follows.
+  void JoinAhead(uint64_t home) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Waits for a window to read; null when the engine stops.
+  Ahead* NextAhead();
+  void ReadAhead();
+  // Does what they are kComing for, and ends that. `buffer` as for HandleFault.
+  void Bring(const Coming& coming, absl::Span<std::byte> buffer);
+  void EndComing(const Coming& coming, RunState state, bool wake);
   void OnUnknown(uint64_t address) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   void Evict();
@@ -137,9 +161,10 @@ class RunEngine {
   std::atomic<bool> failed_{false};
 
   mutable Mutex mu_;
-  CondVar left_;    // budget was returned
-  CondVar wanted_;  // for the evictors
-  CondVar idle_;    // a page has ended being busy, for Detach
+  CondVar left_;     // budget was returned
+  CondVar wanted_;   // for the evictors
+  CondVar idle_;     // a page has ended being busy, for Detach
+  CondVar to_read_;  // for those who read ahead
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   RangeMap ranges_ ABSL_GUARDED_BY(mu_);
   PageTable pages_ ABSL_GUARDED_BY(mu_);
@@ -151,9 +176,12 @@ class RunEngine {
   uint64_t unknown_faults_ ABSL_GUARDED_BY(mu_) = 0;  // in a row
   std::deque<uint64_t> queue_ ABSL_GUARDED_BY(mu_);   // homes, the next to leave first
   std::vector<uint64_t> left_lately_ ABSL_GUARDED_BY(mu_);
-  std::array<Stream, 16> streams_ ABSL_GUARDED_BY(mu_) = {};
-  uint64_t clock_ ABSL_GUARDED_BY(mu_) = 0;
-  std::vector<std::thread> evictors_;
+  // Homes are the pages of one area: neighbours there are neighbours in memory.
+  const StreamArea homes_{kHomes};
+  Streams streams_;
+  WriteHabit habit_ ABSL_GUARDED_BY(mu_);
+  std::list<Ahead> ahead_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::thread> threads_;
 };
 
 }  // namespace nram

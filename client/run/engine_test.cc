@@ -252,6 +252,56 @@ TEST_F(RunEngineTest, WhatIsOnlyReadIsNotWrittenAgain) {
   EXPECT_LE(counters_.written_pages, written + kBudget);
 }
 
+TEST_F(RunEngineTest, WhoGoesInOrderFaultsSeldom) {
+  constexpr uint64_t kPages = 4 * kBudget;
+  constexpr uint64_t kSeldom = kPages / 8;
+  engine_.Attach(kBase, kPages);
+  engine_.Start();
+  const auto faults = [this](auto visit) {
+    const uint64_t before = counters_.faults;
+    visit();
+    return counters_.faults - before;
+  };
+  EXPECT_LE(faults([&] {
+              for (uint64_t page = 0; page < kPages; ++page) Put(page, page + 1);
+            }),
+            kSeldom);
+  EXPECT_LE(faults([&] {
+              for (uint64_t page = 0; page < kPages; ++page) ASSERT_EQ(Get(page), page + 1);
+            }),
+            kSeldom);
+  // Nor does it where it reads first and then writes.
+  EXPECT_LE(faults([&] {
+              for (uint64_t page = 0; page < kPages; ++page) Put(page, Get(page) + 1);
+            }),
+            kSeldom);
+  EXPECT_LE(faults([&] {
+              for (uint64_t page = kPages; page-- > 0;) ASSERT_EQ(Get(page), page + 2);
+            }),
+            kSeldom);
+  EXPECT_GT(counters_.ahead_pages, 0u);
+}
+
+TEST_F(RunEngineTest, LonePagesThatAreReadAndThenWrittenComeWritable) {
+  constexpr uint64_t kPages = 8 * kBudget;
+  engine_.Attach(kBase, kPages);
+  engine_.Start();
+  for (uint64_t page = 0; page < kPages; ++page) Put(page, page + 1);
+  std::mt19937_64 random(TestSeed());
+  constexpr uint64_t kSteps = 4'000;
+  const uint64_t before = counters_.first_writes;
+  for (uint64_t step = 0; step < kSteps; ++step) {
+    const uint64_t page = random() % kPages;
+    Put(page, Get(page));
+  }
+  EXPECT_LE(counters_.first_writes - before, kSteps / 4);
+  // Who only reads has nothing written again, after a while.
+  for (uint64_t step = 0; step < 4 * kSteps; ++step) Get(random() % kPages);
+  const uint64_t written = counters_.written_pages;
+  for (uint64_t step = 0; step < kSteps; ++step) Get(random() % kPages);
+  EXPECT_LE(counters_.written_pages, written + kBudget);
+}
+
 TEST_F(RunEngineTest, ZerosAreNotStored) {
   engine_.Attach(kBase, 4 * kBudget);
   engine_.Start();

@@ -96,4 +96,11 @@ uint64_t RangeMap::RunFrom(uint64_t home) const {
   return home - range.home >= range.pages ? 0 : range.home + range.pages - home;
 }
 
+uint64_t RangeMap::RunTo(uint64_t home) const {
+  auto at = by_home_.upper_bound(home);
+  if (at == by_home_.begin()) return 0;
+  const HomeRange& range = by_begin_.at((--at)->second);
+  return home - range.home >= range.pages ? 0 : home - range.home + 1;
+}
+
 }  // namespace nram

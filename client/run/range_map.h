@@ -36,6 +36,8 @@ class RangeMap {
   std::optional<uint64_t> AddressOf(uint64_t home) const;
   // How many pages follow `home`, itself included, whose addresses follow, too; 0 if it has no address.
   uint64_t RunFrom(uint64_t home) const;
+  // How many end with `home`, itself included; 0 as above.
+  uint64_t RunTo(uint64_t home) const;
   uint64_t pages() const { return pages_; }
 
  private:

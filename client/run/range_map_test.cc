@@ -32,6 +32,7 @@ class Model {
       // It may stop early: ranges that were added apart need not have become one.
       ASSERT_LE(map.RunFrom(*home), run);
       ASSERT_GE(map.RunFrom(*home), 1u);
+      ASSERT_EQ(map.RunTo(*home + map.RunFrom(*home) - 1), map.RunTo(*home) + map.RunFrom(*home) - 1);
     }
   }
 };
@@ -92,6 +93,9 @@ TEST(RangeMapTest, NeighboursBecomeOne) {
   map.Add({3 * kPageBytes, 1, 20});
   EXPECT_EQ(map.RunFrom(10), 3u);
   EXPECT_EQ(map.RunFrom(13), 0u);
+  EXPECT_EQ(map.RunTo(10), 1u);
+  EXPECT_EQ(map.RunTo(12), 3u);
+  EXPECT_EQ(map.RunTo(13), 0u);
 }
 
 }  // namespace

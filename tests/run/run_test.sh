@@ -17,6 +17,7 @@ trap cleanup EXIT
 
 # What needs no pool.
 expect 2 "expected flags, then --" "$nram" run true
+expect 2 ", or auto" "$nram" run --budget=4M -- true
 expect 127 "no such program" "$nram" run -- "$directory/none"
 expect 127 "no such program in \$PATH" "$nram" run -- no-such-program-anywhere
 expect 126 "no executable file" "$nram" run -- "$directory"
@@ -40,6 +41,7 @@ expect 143 "" run -- "$workout" signal 15
 expect 134 "" run -- "$workout" signal 6
 [ "$(echo hello | run -- cat)" = hello ] || fail "the standard streams"
 expect 0 "can be run" run --dry -- "$workout" exit 3
+expect 0 "which was not outgrown" "$nram" run --budget=auto --stats -- "$workout" fill 8
 
 # A program that fits is never armed.
 stats "$workout" fill 8

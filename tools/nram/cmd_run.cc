@@ -13,7 +13,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/clock.h"
 #include "base/fd.h"
+#include "base/host_memory.h"
+#include "base/memory_balance.h"
 #include "base/status.h"
 #include "base/units.h"
 #include "client/pool/placement.h"
@@ -40,6 +43,7 @@ constexpr uint64_t kBudgetMax = uint64_t{1} << 44;
 
 struct RunFlags {
   uint64_t budget = 2 * kGiB;
+  bool budget_auto = false;
   std::string pool;
   int64_t copies = 1;
   std::optional<bool> seal;
@@ -47,9 +51,15 @@ struct RunFlags {
   bool json = false;
   bool dry = false;
 
+  absl::Status ParseBudget(absl::string_view value);
+
   void Register(ArgParser* parser) {
-    parser->ByteSize("budget", kBudgetMin, kBudgetMax, &budget,
-                     {"SIZE", "of this machine's memory for the program's, at least 16 MiB (default 2GiB)"});
+    parser->Custom("budget", [this](absl::string_view value) { return ParseBudget(value); },
+                   {"SIZE|auto",
+                    "of this machine's memory for the program's, at least 16 MiB (default 2GiB);\n"
+                    "auto: what the machine, or this command's memory cgroup, has available at\n"
+                    "the start, without a sixteenth of all its memory (32 MiB to 1 GiB) that is\n"
+                    "left to others; it does not change later"});
     parser->String("pool", &pool, {"POOL", kPoolFlag.text});
     RegisterTlsDir(parser);
     parser->Integer("copies", 1, kReplicasMax, &copies,
@@ -63,6 +73,26 @@ struct RunFlags {
     parser->Switch("dry", &dry, {"", "say whether it could be run, and what would be remote; run nothing"});
   }
 };
+
+absl::Status RunFlags::ParseBudget(absl::string_view value) {
+  budget_auto = value == "auto";
+  if (budget_auto) return absl::OkStatus();
+  const absl::StatusOr<uint64_t> bytes = ParseByteSize(value);
+  if (!bytes.ok() || *bytes < kBudgetMin || *bytes > kBudgetMax) {
+    return absl::InvalidArgumentError(absl::StrCat("\"", value, "\": expected ", FormatByteSize(kBudgetMin), " to ",
+                                                   FormatByteSize(kBudgetMax), ", or auto"));
+  }
+  budget = *bytes;
+  return absl::OkStatus();
+}
+
+// What a program may have beside the others on this machine, which are there already.
+absl::StatusOr<uint64_t> AvailableBudget() {
+  NRAM_ASSIGN_OR_RETURN(const HostMemory memory, ReadHostMemory());
+  MemoryBalance balance({.floor_bytes = kBudgetMin, .ceiling_bytes = kBudgetMax});
+  return RoundDown(balance.Update({MonotonicNs(), memory.total_bytes, memory.available_bytes, /*own_bytes=*/0}),
+                   kPageBytes);
+}
 
 // The program that a shell would execute.
 absl::StatusOr<std::string> FindExecutable(const std::string& name) {
@@ -119,6 +149,7 @@ void PrintStats(const RunFlags& flags, const RunReport& report, const RunCounter
                                 {"first_writes", counters.first_writes.load()},
                                 {"zero_pages", counters.zero_pages.load()},
                                 {"fetched_pages", counters.fetched_pages.load()},
+                                {"ahead_pages", counters.ahead_pages.load()},
                                 {"evicted_pages", counters.evicted_pages.load()},
                                 {"written_pages", counters.written_pages.load()},
                                 {"stayed_pages", counters.stayed_pages.load()},
@@ -136,8 +167,9 @@ void PrintStats(const RunFlags& flags, const RunReport& report, const RunCounter
   } else {
     std::cerr << "; " << counters.faults << " faults, " << counters.budget_waits
               << " waited for room; pages: " << counters.zero_pages << " new, " << counters.fetched_pages
-              << " fetched, " << counters.evicted_pages << " evicted, " << counters.written_pages
-              << " written; at most " << FormatByteSize(counters.peak_pages * kPageBytes) << " here";
+              << " fetched (" << counters.ahead_pages << " ahead), " << counters.evicted_pages << " evicted, "
+              << counters.written_pages << " written; at most " << FormatByteSize(counters.peak_pages * kPageBytes)
+              << " here";
   }
   if (report.refused_forks > 0) std::cerr << "; " << report.refused_forks << " forks refused";
   if (report.children > 0) std::cerr << "; " << report.children << " children, which were local";
@@ -185,7 +217,7 @@ absl::StatusOr<RunEnd> RunInPool(const RunFlags& flags, Supervisor* supervisor) 
   return supervisor->Run(&store);
 }
 
-int Run(RunFlags& flags, const Invocation& given) {
+int RunProgram(RunFlags& flags, const Invocation& given) {
   const auto dashes = std::find(given.args.begin(), given.args.end(), "--");
   const auto after = static_cast<size_t>(given.args.end() - dashes);
   if (given.words.empty() || after != given.words.size() + 1) {
@@ -196,6 +228,11 @@ int Run(RunFlags& flags, const Invocation& given) {
   if (!path.ok()) return Fail(path.status(), kNotFound);
   if (const absl::Status status = CheckExecutable(*path); !status.ok()) return Fail(status, kCannotExecute);
   if (const absl::Status status = TaskSpace::Probe(); !status.ok()) return Fail(status, kFailed);
+  if (flags.budget_auto) {
+    const absl::StatusOr<uint64_t> budget = AvailableBudget();
+    if (!budget.ok()) return Fail(budget.status(), kFailed);
+    flags.budget = *budget;
+  }
   if (flags.dry) return Dry(flags, *path);
   RunCounters counters;
   RunOptions options;
@@ -244,7 +281,7 @@ cannot be executed, 127 if there is none, 2 for a bad command line.
 
 example: nram up && nram run --budget=512MiB --stats -- sort -S 4G big.txt -o sorted.txt
 )"},
-      Words::kAny, &Run);
+      Words::kAny, &RunProgram);
 }
 
 }  // namespace nram
