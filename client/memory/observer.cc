@@ -173,7 +173,10 @@ absl::StatusOr<uint64_t> Observer::Next(const SegmentRef& segment, int64_t deadl
   for (int i = 0; i < kTries; ++i) {
     NRAM_RETURN_IF_ERROR(view->publication->AwaitAbove(view->record.number, deadline_ns).status());
     const int64_t until_ns = DeadlineAfterMs(io_timeout_ms_);
-    NRAM_ASSIGN_OR_RETURN(PublicationRecord record, view->publication->Read(0, until_ns));
+    absl::StatusOr<PublicationRecord> newest = view->publication->Read(0, until_ns);
+    if (absl::IsNotFound(newest.status())) continue;  // it was dropped meanwhile, and there is no other
+    NRAM_RETURN_IF_ERROR(newest.status());
+    PublicationRecord record = *std::move(newest);
     if (record.number <= view->record.number) continue;  // it was dropped meanwhile
     // It is still there, and cannot be had.
     if (record.number == failed) return status;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
@@ -48,17 +49,32 @@ void PagePlacer::Open(const SegmentRef& segment, const Run& run, PageState to) {
   Unclaim(segment, run, to);
 }
 
-absl::Status PagePlacer::PutIn(const SegmentRef& segment, uint64_t lowest, uint64_t count, const std::byte* data,
-                               bool protect, PageState to) {
+std::vector<PagePlacer::Refused> PagePlacer::PutIn(const SegmentRef& segment, uint64_t lowest, uint64_t count,
+                                                   const std::byte* data, bool protect, PageState to) {
+  // To the end: a page may be there, and written to, before others are tried.
   const GateShared lock(gate_);
-  absl::Status copied = userfault_->Copy(segment->address(lowest), data, count * page_bytes_, protect);
-  // One alone may be there from before; a flip may have protected it meanwhile.
-  if (count == 1 && absl::IsAlreadyExists(copied)) {
-    if (!protect && !segment->read_only) userfault_->Unprotect(segment->address(lowest), page_bytes_);
-    copied = absl::OkStatus();
+  std::vector<Refused> refused;
+  if (count > 1 && userfault_->Copy(segment->address(lowest), data, count * page_bytes_, protect).ok()) {
+    Unclaim(segment, {lowest, count, 1}, to);
+    return refused;
   }
-  if (copied.ok()) Unclaim(segment, {lowest, count, 1}, to);
-  return copied;
+  // One at a time: the program may have split the range by an madvise(2) or mlock(2) of its own, or its memory cgroup
+  // is full.
+  for (uint64_t page = lowest; page < lowest + count; ++page) {
+    absl::Status copied =
+        userfault_->Copy(segment->address(page), data + (page - lowest) * page_bytes_, page_bytes_, protect);
+    // It may be there from before; a flip may have protected it meanwhile.
+    if (absl::IsAlreadyExists(copied)) {
+      if (!protect && !segment->read_only) userfault_->Unprotect(segment->address(page), page_bytes_);
+      copied = absl::OkStatus();
+    }
+    if (copied.ok()) {
+      Unclaim(segment, {page, 1, 1}, to);
+    } else {
+      refused.push_back({page, std::move(copied)});
+    }
+  }
+  return refused;
 }
 
 void PagePlacer::Place(const SegmentRef& segment, uint64_t lowest, uint64_t count, const std::byte* data, bool writable,
@@ -70,23 +86,16 @@ void PagePlacer::Place(const SegmentRef& segment, uint64_t lowest, uint64_t coun
   const PageState state = empty  ? (dirty ? PageState::kDirtyEmpty : PageState::kCleanEmpty)
                           : note ? PageState::kDirtyNoted
                                  : (dirty ? PageState::kDirty : PageState::kClean);
-  if (PutIn(segment, lowest, count, data, protect, state).ok()) {
-    residency_->Enter(*segment.get(), lowest, count);
-    return;
-  }
-  // One at a time: the program may have split the range by an madvise(2) or mlock(2) of its own, or its memory cgroup
-  // is full.
-  for (uint64_t i = 0; i < count; ++i) {
-    const absl::Status copied = PutIn(segment, lowest + i, 1, data + i * page_bytes_, protect, state);
-    if (copied.ok()) {
-      residency_->Enter(*segment.get(), lowest + i, 1);
-      continue;
-    }
+  uint64_t first = lowest;
+  for (const Refused& refused : PutIn(segment, lowest, count, data, protect, state)) {
+    if (refused.page > first) residency_->Enter(*segment.get(), first, refused.page - first);
+    first = refused.page + 1;
     // Of a large page part may be in place.
-    DropLocally(segment->address(lowest + i), page_bytes_);
+    DropLocally(segment->address(refused.page), page_bytes_);
     residency_->ReturnBudget(1);
-    Lose(segment, lowest + i, absl::StrCat("the kernel does not take it: ", copied.message()));
+    Lose(segment, refused.page, absl::StrCat("the kernel does not take it: ", refused.why.message()));
   }
+  if (first < lowest + count) residency_->Enter(*segment.get(), first, lowest + count - first);
 }
 
 void PagePlacer::Lose(const SegmentRef& segment, uint64_t page, const std::string& reason) {

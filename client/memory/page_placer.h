@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "client/memory/chunk_sums.h"
@@ -59,9 +60,14 @@ class PagePlacer {
   void Open(const SegmentRef& segment, const Run& run, PageState to);
 
  private:
-  // Copies pages into place and ends kBusy, likewise. An error: they are kBusy still.
-  absl::Status PutIn(const SegmentRef& segment, uint64_t lowest, uint64_t count, const std::byte* data, bool protect,
-                     PageState to);
+  struct Refused {
+    uint64_t page = 0;
+    absl::Status why;
+  };
+  // Copies pages into place and ends kBusy, likewise. Returns those that the kernel does not take: they are kBusy
+  // still.
+  std::vector<Refused> PutIn(const SegmentRef& segment, uint64_t lowest, uint64_t count, const std::byte* data,
+                             bool protect, PageState to);
 
   const size_t page_bytes_;
   const OnLoss on_loss_;

@@ -296,7 +296,9 @@ absl::Status Publisher::AwaitPublished(const Segment& segment, uint64_t version,
   }
   if (stream == nullptr) return absl::InvalidArgumentError("the mapping is being unmapped");
   const auto failure = stream->failures.find(version);
-  return failure == stream->failures.end() ? absl::OkStatus() : failure->second;
+  if (failure != stream->failures.end()) return failure->second;
+  if (version > stream->forgotten) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("version ", version, ": too many have failed since to know of it"));
 }
 
 absl::Status Publisher::Drop(const Segment& segment, uint64_t version) {
@@ -354,7 +356,10 @@ void Publisher::Tell(Job* job, const absl::Status& status) {
   if (!status.ok()) {
     stream->failures[job->record.number] = is_final ? status : absl::UnavailableError(status.message());
   }
-  while (stream->failures.size() > kFailuresMax) stream->failures.erase(stream->failures.begin());
+  while (stream->failures.size() > kFailuresMax) {
+    stream->forgotten = stream->failures.begin()->first;
+    stream->failures.erase(stream->failures.begin());
+  }
   changed_.SignalAll();
 }
 

@@ -91,6 +91,7 @@ class Publisher {
     uint64_t begun = 0;
     uint64_t ended = 0;
     std::map<uint64_t, absl::Status> failures;  // of the newest that have ended
+    uint64_t forgotten = 0;                     // how this version and older ones have ended may be unknown
   };
   struct Job {
     PublishRequest request;
