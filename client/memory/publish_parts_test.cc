@@ -45,11 +45,11 @@ TEST_F(PublishPartsTest, AThreadThatComesTooLateForACopyEndsNothing) {
   const auto copies =
       BoundCopies::New(kPageBytes, kLimit, &gate_, nullptr, residency_.get(), nullptr, &counters_).value();
   ASSERT_TRUE(word(0).Change(PageState::kEmpty, PageState::kBound));
-  bool copied = true;
+  uint64_t copied = 1;
   std::thread late;
   {
     const GateAlone alone(&gate_);
-    late = std::thread([&] { copied = copies->Copy(segment_, 0, PageState::kBound); });
+    late = std::thread([&] { copied = copies->Copy(segment_, {0, 1, 1}, /*note=*/false); });
     // It has its room, and waits for the gate.
     EXPECT_TRUE(PollUntil(DeadlineAfterMs(kPatienceMs), 1, [&] { return residency_->resident_pages() == 1; }));
     // The version is given up.
@@ -57,7 +57,7 @@ TEST_F(PublishPartsTest, AThreadThatComesTooLateForACopyEndsNothing) {
     copies->Trim();
   }
   late.join();
-  EXPECT_FALSE(copied);
+  EXPECT_EQ(copied, 0u);
   EXPECT_EQ(word(0).state(), PageState::kDirty);
   EXPECT_EQ(residency_->resident_pages(), 0u);
   copies->Trim();
