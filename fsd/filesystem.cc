@@ -141,6 +141,8 @@ Errno Filesystem::CopyChecked(FileCopy copy, PaddedBytes buffer, absl::FunctionR
   copy.from_offset += shared;
   copy.to_offset += shared;
   copy.length = std::min(copy.length - std::min(copy.length, shared), kCopyBytesMax);
+  // Within one file, the source would grow by what is written behind it.
+  copy.length = std::min(copy.length, size - std::min(size, copy.from_offset));
   uint64_t more = 0;
   const Errno error = copy.length == 0 ? Errno::kOk : CopyBytes(copy, buffer, stop, &more);
   *copied += more;
