@@ -24,7 +24,7 @@ fail() {
 ln -s "$library" "$directory/libnram.so.0"
 ln -s "$library" "$directory/libnram.so"
 mpicc -std=c11 -O1 -Wall -Wextra -Werror -I "$3" -o "$directory/program" "$4" -L "$directory" -lnram
-"$nram" up --servers=2 --donate=192M > /dev/null
+"$nram" up --servers=2 --donate=384M > /dev/null
 run() { # budget, further words of mpirun
   timeout 200 mpirun -x NRAM_BUDGET="$1" -x LD_LIBRARY_PATH -x NRAM_STATE_DIR "${@:2}" "$directory/program" 16 16 2>&1
 }
