@@ -133,19 +133,22 @@ bool RunEngine::Overlaps(uint64_t begin, uint64_t end) const {
 
 bool RunEngine::Pin(uint64_t address, absl::Span<std::byte> buffer) {
   while (true) {
+    bool is_clean = false;
     {
       MutexLock lock(&mu_);
       const std::optional<uint64_t> home = ranges_.HomeOf(address);
       if (!home.has_value()) return false;
       RunPage& page = pages_[*home];
       page.pinned = true;
-      if (page.resident() || stopping_ || failed_.load()) return true;
+      if (page.state == RunState::kDirty || stopping_ || failed_.load()) return true;
       if (page.busy()) {
         idle_.WaitUntil(&mu_, DeadlineAfterMs(kPinLookMs));
         continue;
       }
+      is_clean = page.state == RunState::kClean;
     }
-    HandleFault({.address = address, .write = true}, buffer);
+    // A clean one is protected: who gets no faults could not write to it.
+    HandleFault({.address = address, .write = true, .write_protected = is_clean}, buffer);
   }
 }
 

@@ -82,8 +82,8 @@ class RunEngine {
   // Ends what Detach has begun: those who wait look again.
   void EndChange();
   bool Overlaps(uint64_t begin, uint64_t end) const;
-  // From now on the page is in memory and does not leave. Blocks until it has come, or the engine has failed or stops.
-  // `buffer`: as for HandleFault. False: it is not looked after.
+  // From now on the page is in memory, may be written to without a fault, and does not leave. Blocks until it has come,
+  // or the engine has failed or stops. `buffer`: as for HandleFault. False: it is not looked after.
   bool Pin(uint64_t address, absl::Span<std::byte> buffer);
 
   uint64_t resident_pages() const;

@@ -176,6 +176,11 @@ class FakeSpace : public AddressSpace {
     MutexLock lock(&mu_);
     return pages_.contains(address);
   }
+  bool IsProtected(uint64_t address) {
+    MutexLock lock(&mu_);
+    const auto at = pages_.find(address);
+    return at != pages_.end() && at->second.is_protected;
+  }
   size_t peak() {
     MutexLock lock(&mu_);
     return peak_;
@@ -355,6 +360,19 @@ TEST_F(RunEngineTest, PinnedAndHeldPagesStay) {
   EXPECT_TRUE(engine_.Pin(Address(missing), absl::MakeSpan(buffer_)));
   EXPECT_TRUE(space_.Has(Address(missing)));
   EXPECT_EQ(Get(missing), missing);
+}
+
+TEST_F(RunEngineTest, PinnedPagesAreWrittenToWithoutAFault) {
+  engine_.Attach(kBase, 4 * kBudget);
+  engine_.Start();
+  for (uint64_t page = 0; page < 4 * kBudget; ++page) Put(page, page);
+  for (uint64_t page = 0; page < 4 * kBudget; ++page) ASSERT_EQ(Get(page), page);
+  uint64_t clean = 0;
+  while (clean < 4 * kBudget && !space_.IsProtected(Address(clean))) ++clean;
+  ASSERT_LT(clean, 4 * kBudget);
+  EXPECT_TRUE(engine_.Pin(Address(clean), absl::MakeSpan(buffer_)));
+  EXPECT_TRUE(space_.Has(Address(clean)));
+  EXPECT_FALSE(space_.IsProtected(Address(clean)));
 }
 
 TEST_F(RunEngineTest, PagesThatMoveKeepTheirContents) {
