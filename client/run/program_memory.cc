@@ -387,7 +387,10 @@ ProgramMemory::AnswerOr ProgramMemory::OnMremap(const seccomp_data& call) {
   }
   for (HomeRange range : ranges) {
     if (IsError(result)) {
-      engine_->Reattach(range, /*moved=*/false);
+      // A move that the kernel has taken back half way has dropped protection.
+      const bool moves = (call.args[3] & MREMAP_MAYMOVE) != 0;
+      if (moves) space_->Unprotect(range.begin, range.pages);
+      engine_->Reattach(range, moves);
       continue;
     }
     const uint64_t offset = (range.begin - from->begin) / kPageBytes;
