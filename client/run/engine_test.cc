@@ -476,5 +476,70 @@ TEST_F(RunEngineTest, ThreadsAndChangesAtOnce) {
   EXPECT_LE(space_.peak(), kBudget);
 }
 
+// Threads go up and down through pages of their own, whose words they read and write anew, while what they have not
+// come to yet moves to and fro.
+TEST_F(RunEngineTest, StreamsAndChangesAtOnce) {
+  constexpr uint64_t kThreads = 4;
+  constexpr uint64_t kEach = kBudget;
+  constexpr uint64_t kFar = 100 * kBudget;
+  engine_.Attach(kBase, kThreads * kEach);
+  engine_.Start();
+  // Where each eighth of a thread's pages is; its owner and the one that moves it take turns.
+  constexpr uint64_t kPart = kEach / 8;
+  struct Part {
+    Mutex mu;
+    uint64_t first ABSL_GUARDED_BY(mu) = 0;
+  };
+  std::vector<Part> parts(kThreads * 8);
+  for (uint64_t i = 0; i < parts.size(); ++i) {
+    MutexLock lock(&parts[i].mu);
+    parts[i].first = i * kPart;
+  }
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  for (uint64_t thread = 0; thread < kThreads; ++thread) {
+    threads.emplace_back([&, thread] {
+      std::mt19937_64 random(TestSeed() + thread);
+      std::vector<std::byte> buffer(options_.window_pages * kPageBytes);
+      std::vector<uint64_t> model(kEach);
+      for (int round = 0; round < 12; ++round) {
+        const bool down = random() % 2 == 0;
+        const uint64_t writes = random() % 4;  // of three pages
+        for (uint64_t i = 0; i < kEach; ++i) {
+          const uint64_t page = down ? kEach - 1 - i : i;
+          Part& part = parts[thread * 8 + page / kPart];
+          MutexLock lock(&part.mu);
+          const uint64_t at = part.first + page % kPart;
+          ASSERT_EQ(Get(at, absl::MakeSpan(buffer)), model[page]) << page;
+          if (random() % 3 < writes) Put(at, ++model[page], absl::MakeSpan(buffer));
+        }
+      }
+    });
+  }
+  std::thread mover([&] {
+    std::mt19937_64 random(TestSeed() + kThreads);
+    while (!stop) {
+      const uint64_t which = random() % parts.size();
+      MutexLock lock(&parts[which].mu);
+      const uint64_t from = parts[which].first;
+      const uint64_t to = from >= kFar ? from - kFar : from + kFar;
+      for (const HomeRange& range : engine_.Detach(Address(from), Address(from + kPart))) {
+        const uint64_t begin = range.begin + (to - from) * kPageBytes;
+        space_.MovePages(range.begin, begin, range.pages);
+        engine_.Reattach({begin, range.pages, range.home}, /*moved=*/true);
+      }
+      engine_.EndChange();
+      parts[which].first = to;
+    }
+  });
+  for (std::thread& thread : threads) thread.join();
+  stop = true;
+  mover.join();
+  EXPECT_TRUE(failure_.ok()) << failure_;
+  EXPECT_LE(space_.peak(), kBudget);
+  EXPECT_LE(engine_.resident_pages(), kBudget);
+  EXPECT_GT(counters_.ahead_pages, 0u);
+}
+
 }  // namespace
 }  // namespace nram
