@@ -420,6 +420,21 @@ TEST_F(RunEngineTest, WhatIsForgottenBitByBitTakesNoMemory) {
   EXPECT_LE(engine_.metadata_bytes(), before + 64 * kKiB);
 }
 
+TEST_F(RunEngineTest, WhatIsEmptiedAgainAndAgainTakesNoMemory) {
+  engine_.Attach(kBase, 32);
+  const uint64_t before = engine_.metadata_bytes();
+  for (uint64_t round = 0; round < 6'000; ++round) {
+    Put(5, round + 1);
+    for (const HomeRange& range : engine_.Detach(Address(5), Address(6))) {
+      space_.Unmap(range.begin, range.pages);
+      engine_.Forget(range);
+      engine_.Reattach(range, /*moved=*/false);
+    }
+    engine_.EndChange();
+  }
+  EXPECT_LE(engine_.metadata_bytes(), before + 32 * kKiB);
+}
+
 TEST_F(RunEngineTest, AFailureOfTheStoreIsToldOnce) {
   engine_.Attach(kBase, 2 * kBudget);
   engine_.Start();

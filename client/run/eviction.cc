@@ -25,15 +25,19 @@ bool RunEngine::WantedLocked() const { return resident_ - leaving_ + low_pages_ 
 
 void RunEngine::EnqueueLocked(uint64_t home, RunPage* page) {
   if (page->queued || page->pinned) return;
-  page->queued = true;
-  // Entries of pages that were unmapped stay until they are met; too many are taken out at once.
+  // Entries of pages that were unmapped, or emptied and filled anew, stay until they are met; too many are taken out at
+  // once.
   if (queue_.size() > 2 * (resident_ + options_.budget_pages)) {
     std::deque<uint64_t> rest;
     for (const uint64_t one : queue_) {
-      if (pages_.Get(one).queued) rest.push_back(one);
+      if (!pages_.Get(one).queued) continue;
+      pages_[one].queued = false;  // a second entry is one too many
+      rest.push_back(one);
     }
+    for (const uint64_t one : rest) pages_[one].queued = true;
     queue_.swap(rest);
   }
+  page->queued = true;
   queue_.push_back(home);
 }
 
