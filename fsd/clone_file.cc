@@ -12,8 +12,9 @@
 namespace nram {
 namespace {
 
-constexpr uint64_t kTrimAtOnce = kPagesPerSpan;  // pages that nobody sees, before they are freed
-constexpr size_t kManyRuns = 3;                  // of one file: it is cheaper to read what lies between too
+constexpr uint64_t kTrimAtOnce = kPagesPerSpan;             // pages that nobody sees, before they are freed
+constexpr uint64_t kFoldPagesMax = 16 * kMiB / kPageBytes;  // the file's users wait for them
+constexpr size_t kManyRuns = 3;                             // of one file: it is cheaper to read what lies between too
 
 uint64_t EndPage(uint64_t end) { return RoundUp(end, kPageBytes) / kPageBytes; }
 
@@ -66,6 +67,11 @@ std::unique_ptr<BlockFile> Sight::Leave() {
 void Sight::Drop(uint64_t first, uint64_t end) {
   MutexLock lock(&base_->mu_);
   DropLocked(first, end);
+}
+
+uint64_t Sight::DropFreed(uint64_t first, uint64_t end) {
+  MutexLock lock(&base_->mu_);
+  return pages_.Remove(first, end);
 }
 
 void Sight::DropLocked(uint64_t first, uint64_t end) {
@@ -226,17 +232,40 @@ absl::Status CloneFile::MakeOwn() {
   return absl::OkStatus();
 }
 
+bool CloneFile::Fold() {
+  const auto fewest = std::min_element(sights_.begin(), sights_.end(), [](const auto& a, const auto& b) {
+    return a->pages().size() < b->pages().size();
+  });
+  const PageSet& pages = (*fewest)->pages();
+  if (pages.size() > kFoldPagesMax || !MakeOwn().ok()) return false;
+  const std::unique_ptr<std::byte[]> memory(new std::byte[kPagesPerSpan * kPageBytes]);
+  for (uint64_t page = pages.NextIn(0); page != PageSet::kNone;) {
+    const uint64_t first = RoundDown(page, kPagesPerSpan);
+    std::vector<Run> runs;
+    pages.ForEachRun(page, first + kPagesPerSpan, [&](uint64_t from, uint64_t to) {
+      std::byte* const at = &memory[(from - first) * kPageBytes];
+      runs.push_back({(*fewest)->base()->file(), from * kPageBytes, {at, (to - from) * kPageBytes}});
+    });
+    if (!ReadRuns(runs).ok()) return false;
+    for (const Run& run : runs) {
+      if (!own_->Write(run.offset, run.to).ok()) return false;
+    }
+    page = pages.NextIn(first + kPagesPerSpan);
+  }
+  own_pages_.AddAll(pages);
+  (*fewest)->Drop(0, PageSet::kNone);
+  (*fewest)->base()->TrimUnseen();
+  sights_.erase(fewest);
+  return true;
+}
+
 void CloneFile::DropSights(uint64_t first, uint64_t end) {
   for (auto& sight : sights_) {
     if (sight->pages().NextIn(first) >= end) continue;
     sight->Drop(first, end);
-    if (sight->pages().empty()) {
-      sight = nullptr;
-    } else {
-      sight->base()->TrimUnseen();
-    }
+    if (!sight->pages().empty()) sight->base()->TrimUnseen();
   }
-  std::erase(sights_, nullptr);
+  std::erase_if(sights_, [](const auto& sight) { return sight->pages().empty(); });
 }
 
 absl::Status CloneFile::TrimPart(uint64_t offset, uint64_t end) {
@@ -261,7 +290,9 @@ absl::Status CloneFile::Trim(uint64_t offset, uint64_t length) {
   if (own_ != nullptr) NRAM_RETURN_IF_ERROR(own_->Trim(first_whole, last_whole - first_whole));
   for (const auto& sight : sights_) {
     if (sight->pages().NextIn(first_whole / kPageBytes) >= last_whole / kPageBytes || !sight->base()->sole()) continue;
-    NRAM_RETURN_IF_ERROR(sight->base()->file()->Trim(first_whole, last_whole - first_whole));
+    BlockFile* const base = sight->base()->file();
+    NRAM_RETURN_IF_ERROR(base->Trim(first_whole, last_whole - first_whole));
+    base->Unreserve(sight->DropFreed(first_whole / kPageBytes, last_whole / kPageBytes) * kPageBytes);
   }
   own_pages_.Remove(first_whole / kPageBytes, last_whole / kPageBytes);
   DropSights(first_whole / kPageBytes, last_whole / kPageBytes);
@@ -279,7 +310,7 @@ void CloneFile::Unreserve(uint64_t bytes) {
 
 std::optional<SharedPages> CloneFile::Share(uint64_t first, uint64_t end) {
   if (own_pages_.NextIn(first) < end) {
-    if (sights_.size() >= kSightsMax) return std::nullopt;
+    if (sights_.size() >= kSightsMax && !Fold()) return std::nullopt;
     auto base = std::make_shared<CloneBase>(std::move(own_), reclaimer_);
     sights_.push_back(std::make_unique<Sight>(std::move(base), own_pages_, 0, PageSet::kNone));
     own_pages_.Remove(0, PageSet::kNone);
@@ -302,6 +333,7 @@ absl::Status CloneFile::Adopt(SharedPages pages, uint64_t first, uint64_t end) {
   if (sights > kSightsMax) return absl::UnimplementedError("too many bases");
   NRAM_RETURN_IF_ERROR(Trim(first * kPageBytes, (end - first) * kPageBytes));
   for (auto& sight : pages) {
+    if (sight->pages().empty()) continue;  // it would keep its base for nothing
     const auto mine = of_same_base(*sight);
     if (mine == sights_.end()) {
       sights_.push_back(std::move(sight));
@@ -315,8 +347,11 @@ absl::Status CloneFile::Adopt(SharedPages pages, uint64_t first, uint64_t end) {
 void CloneFile::TakeFiles(std::vector<std::unique_ptr<BlockFile>>* files) {
   if (own_ != nullptr) files->push_back(std::move(own_));
   for (auto& sight : sights_) {
-    sight->Drop(0, PageSet::kNone);
-    sight->base()->TrimUnseen();
+    // What a last sight has seen is destroyed at once.
+    if (!sight->base()->sole()) {
+      sight->Drop(0, PageSet::kNone);
+      sight->base()->TrimUnseen();
+    }
     if (std::unique_ptr<BlockFile> file = sight->Leave(); file != nullptr) files->push_back(std::move(file));
   }
   sights_.clear();

@@ -59,6 +59,8 @@ class Sight {
   const PageSet& pages() const { return pages_; }
   // Sees [first, end) no more; sees what `other`, of the same base, does too.
   void Drop(uint64_t first, uint64_t end);
+  // The same for the sight of a sole base, whose file has freed the pages. Returns how many it has seen.
+  uint64_t DropFreed(uint64_t first, uint64_t end);
   void Add(const Sight& other);
 
  private:
@@ -88,7 +90,8 @@ class CloneFile : public BlockFile {
   void Unreserve(uint64_t bytes) override;
   CloneFile* AsClone() override { return this; }
 
-  // The pages [first, end) as they are. Nothing: the file has too many bases. Waits for nothing.
+  // The pages [first, end) as they are. Nothing: the file has too many bases. Waits for nothing, unless it has as many
+  // as it may and makes them one fewer (Fold).
   std::optional<SharedPages> Share(uint64_t first, uint64_t end);
   // Sees `pages`, and nothing else, in [first, end). UNIMPLEMENTED: that would be too many bases. After an error
   // nothing has changed, but that pages of its own may be zeros there. Blocks as Trim does.
@@ -121,6 +124,9 @@ class CloneFile : public BlockFile {
   absl::Status WriteOwnPages(uint64_t offset, absl::Span<const std::byte> from);
   absl::Status TrimPart(uint64_t offset, uint64_t end);
   absl::Status MakeOwn();
+  // The pages of the base of which it sees the fewest become its own. False: they are too many, or cannot be read, or
+  // there is no room for them.
+  bool Fold();
   // Sees nothing of the bases in [first, end) any more.
   void DropSights(uint64_t first, uint64_t end);
 

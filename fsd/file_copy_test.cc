@@ -262,6 +262,39 @@ TEST_P(FileCopyTest, WhatNobodySeesIsFreed) {
   EXPECT_TRUE(Read(clone, 0, kMiB) == Pattern(4 * kMiB, 1).substr(0, kMiB));
 }
 
+// A snapshot each day, kept for two days.
+TEST_P(FileCopyTest, CopiesThatComeAndGoDoNotUseBasesUp) {
+  const InodeNumber source = NewFile();
+  std::string data = Pattern(2 * kMiB, 1);
+  ASSERT_TRUE(Ok(Write(source, 0, data)));
+  std::vector<std::pair<InodeNumber, int>> copies;
+  for (uint64_t day = 0; day < 2 * CloneFile::kSightsMax; ++day) {
+    copies.push_back({NewFile(), names_});
+    ASSERT_EQ(CopyOnce({source, 0, copies.back().first, 0, 2 * kMiB}), static_cast<int64_t>(2 * kMiB)) << day;
+    const std::string page = Pattern(kPageBytes, day);
+    const uint64_t at = day * 37 % 512 * kPageBytes;
+    ASSERT_TRUE(Ok(Write(source, at, page)));
+    data.replace(at, page.size(), page);
+    ASSERT_TRUE(Read(source, 0, kMiB) + Read(source, kMiB, kMiB) == data) << day;
+    if (copies.size() < 2) continue;
+    Remove(copies.front().first, copies.front().second);
+    copies.erase(copies.begin());
+    EXPECT_LE(blocks_.Used(), 2 * kMiB + kMiB) << "day " << day << ": what nobody sees is kept";
+  }
+}
+
+TEST_P(FileCopyTest, APageThatTheTargetHasAlreadyKeepsNoBase) {
+  const InodeNumber source = NewFile(), first = NewFile(), longer = NewFile();
+  const uint64_t length = 2 * kMiB + 100;
+  ASSERT_TRUE(Ok(Write(source, 0, Pattern(length, 1))));
+  ASSERT_EQ(CopyOnce({source, 0, first, 0, length}), static_cast<int64_t>(length));
+  ASSERT_TRUE(Ok(Write(source, 2 * kMiB, Pattern(100, 2))));  // in a base of its own, with the next copy
+  ASSERT_TRUE(Ok(Write(longer, 2 * kMiB, Pattern(kPageBytes, 3))));
+  ASSERT_EQ(Copy({source, 0, longer, 0, length}), static_cast<int64_t>(length));
+  Remove(source, 1);
+  EXPECT_EQ(blocks_.Used(), 2 * kMiB + 2 * kPageBytes);
+}
+
 TEST_P(FileCopyTest, AFullStoreLeavesBothAsTheyWere) {
   const InodeNumber source = NewFile(), clone = NewFile(), filler = NewFile();
   const std::string data = Pattern(2 * kMiB, 1);
