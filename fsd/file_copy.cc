@@ -33,7 +33,6 @@ Piece ReadPiece(const FileCopy& copy, uint64_t done, PaddedBytes buffer) {
   uint64_t left = copy.length - done;
   uint64_t data_at = 0, data_end = 0;
   Errno error = left == 0 ? Err(ENXIO) : copy.from->SeekData(at, &data_at);
-  if (error == Err(ENXIO)) data_at = std::max(at, copy.from->size());
   if (left == 0 || data_at > at) {
     piece.hole = true;
     piece.bytes = std::min(left, data_at - at);
@@ -187,12 +186,11 @@ Errno CopyAtOnce(const FileCopy& copy, PaddedBytes buffer, uint64_t* copied) {
 Errno ShareBytes(const FileCopy& copy, uint64_t* shared) {
   *shared = 0;
   if (copy.from == copy.to || copy.from_offset != copy.to_offset || copy.length < kCopyPieceBytes) return Errno::kOk;
-  SharedPages pages;
-  uint64_t end = 0;
-  NRAM_RETURN_IF_ERRNO(copy.from->Share(copy.from_offset, copy.from_offset + copy.length, &pages, &end));
-  if (end - copy.from_offset < kCopyPieceBytes) return Errno::kOk;
+  FileData::SharedBytes bytes;
+  copy.from->Share(copy.from_offset, copy.from_offset + copy.length, &bytes);
+  if (bytes.end - copy.from_offset < kCopyPieceBytes) return Errno::kOk;
   uint64_t adopted_end = 0;
-  const Errno error = copy.to->Adopt(copy.from_offset, end, std::move(pages), &adopted_end);
+  const Errno error = copy.to->Adopt(copy.from_offset, std::move(bytes), &adopted_end);
   if (error == Err(EOPNOTSUPP)) return Errno::kOk;
   *shared = adopted_end - copy.from_offset;
   return error;

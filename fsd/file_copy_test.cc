@@ -262,6 +262,25 @@ TEST_P(FileCopyTest, WhatNobodySeesIsFreed) {
   EXPECT_TRUE(Read(clone, 0, kMiB) == Pattern(4 * kMiB, 1).substr(0, kMiB));
 }
 
+// The program, or the kernel, looks at the source's size first, and it has become longer since.
+TEST_P(FileCopyTest, ACopyOfAFileThatGrows) {
+  const InodeNumber source = NewFile(), clone = NewFile();
+  const std::string data = Pattern(2 * kMiB + 5'000, 1);
+  const uint64_t length = 2 * kMiB + 100;
+  ASSERT_TRUE(Ok(Write(source, 0, data)));
+  const uint64_t alone = blocks_.Used();
+  ASSERT_EQ(CopyOnce({source, 0, clone, 0, length}), static_cast<int64_t>(length));
+  EXPECT_EQ(blocks_.Used(), alone) << "not of one moment";
+  InodeAttr attr;
+  ASSERT_TRUE(Ok(fs_->SetAttr(clone, {}, data.size(), &attr)));
+  EXPECT_TRUE(Read(clone, 0, kMiB) + Read(clone, kMiB, kMiB) == data.substr(0, 2 * kMiB));
+  EXPECT_TRUE(Read(clone, 2 * kMiB, kMiB) == data.substr(2 * kMiB, 100) + std::string(4'900, '\0'));
+  EXPECT_TRUE(Read(source, 2 * kMiB, kMiB) == data.substr(2 * kMiB));
+  // Where it cannot share them all, it does not say that it has copied all.
+  ASSERT_TRUE(Ok(Write(clone, data.size(), "longer")));
+  EXPECT_LT(CopyOnce({source, 0, clone, 0, length}), static_cast<int64_t>(length));
+}
+
 // A snapshot each day, kept for two days.
 TEST_P(FileCopyTest, CopiesThatComeAndGoDoNotUseBasesUp) {
   const InodeNumber source = NewFile();
@@ -340,7 +359,8 @@ TEST_P(FileCopyTest, ASignalEndsACopyBetweenPieces) {
 TEST_P(FileCopyTest, ACopyOfAllIsAStateOfOneMoment) {
   for (const uint64_t pages : {40u, 600u}) {
     const InodeNumber source = NewFile();
-    ASSERT_TRUE(Ok(Write(source, 0, std::string(pages * kPageBytes, '\0'))));
+    // It has grown since the copies looked at its size.
+    ASSERT_TRUE(Ok(Write(source, 0, std::string((pages + 1) * kPageBytes, '\0'))));
     std::atomic<bool> stop{false};
     std::thread writer([&] {
       for (uint64_t i = 1; !stop; ++i) {

@@ -331,25 +331,24 @@ Errno FileData::PutHole(uint64_t offset, uint64_t length) {
   return Errno::kOk;
 }
 
-Errno FileData::Share(uint64_t offset, uint64_t end, SharedPages* pages, uint64_t* shared_end) {
-  *shared_end = offset;
+void FileData::Share(uint64_t offset, uint64_t end, SharedBytes* shared) {
+  shared->end = offset;
   GateLock lock(&mu_);
-  NRAM_RETURN_IF_ERRNO(CleanTail());
   end = std::min(end, size_.load());
-  if (end != size_.load()) end = RoundDown(end, kPageBytes);
-  if (offset % kPageBytes != 0 || offset >= end) return Errno::kOk;
+  if (offset % kPageBytes != 0 || offset >= end) return;
   if (pages_.FindStored(offset, end) != nullptr) {
-    std::optional<SharedPages> shared =
+    std::optional<SharedPages> pages =
         pages_.MakeClone()->Share(offset / kPageBytes, RoundUp(end, kPageBytes) / kPageBytes);
-    if (!shared.has_value()) return Errno::kOk;
-    *pages = *std::move(shared);
+    if (!pages.has_value()) return;
+    shared->pages = *std::move(pages);
   }
-  *shared_end = end;
-  return Errno::kOk;
+  shared->end = end;
+  shared->followed = end % kPageBytes != 0 && (end < size_.load() || tail_unsure_);
 }
 
-Errno FileData::Adopt(uint64_t offset, uint64_t end, SharedPages pages, uint64_t* adopted_end) {
+Errno FileData::Adopt(uint64_t offset, SharedBytes shared, uint64_t* adopted_end) {
   *adopted_end = offset;
+  uint64_t end = shared.end;
   NRAM_RETURN_IF_ERRNO(CheckRange(offset, end - offset));
   GateLock lock(&mu_);
   if (end > size_.load()) NRAM_RETURN_IF_ERRNO(CleanTail());
@@ -358,18 +357,24 @@ Errno FileData::Adopt(uint64_t offset, uint64_t end, SharedPages pages, uint64_t
   const uint64_t first_page = offset / kPageBytes;
   const uint64_t end_page = RoundUp(end, kPageBytes) / kPageBytes;
   PageSet all;
-  for (const auto& sight : pages) {
+  for (const auto& sight : shared.pages) {
     sight->Drop(end_page, PageSet::kNone);
     all.AddAll(sight->pages());
   }
-  NRAM_RETURN_IF_ERRNO(pages_.TakeAll(all));
-  CloneFile* const clone = pages_.MakeClone();
-  const absl::Status adopted = clone->Adopt(std::move(pages), first_page, end_page);
-  // They count on, as those of a write that failed.
-  if (absl::IsUnimplemented(adopted)) return Err(EOPNOTSUPP);
-  NRAM_RETURN_IF_ERRNO(Logged("share", adopted));
-  const uint64_t returned = pages_.ReturnAllBut(all, offset, end_page * kPageBytes);
-  if (returned > 0) clone->Unreserve(returned * kPageBytes);
+  if (all.empty()) {
+    // It need not become a clone for a hole.
+    NRAM_RETURN_IF_ERRNO(ZeroRange(offset, end_page * kPageBytes));
+  } else {
+    NRAM_RETURN_IF_ERRNO(pages_.TakeAll(all));
+    CloneFile* const clone = pages_.MakeClone();
+    const absl::Status adopted = clone->Adopt(std::move(shared.pages), first_page, end_page);
+    // They count on, as those of a write that failed.
+    if (absl::IsUnimplemented(adopted)) return Err(EOPNOTSUPP);
+    NRAM_RETURN_IF_ERRNO(Logged("share", adopted));
+    const uint64_t returned = pages_.ReturnAllBut(all, offset, end_page * kPageBytes);
+    if (returned > 0) clone->Unreserve(returned * kPageBytes);
+  }
+  if (shared.followed && end == shared.end) tail_unsure_ = true;
   GrowTo(end);
   *adopted_end = end;
   return Errno::kOk;
@@ -377,11 +382,12 @@ Errno FileData::Adopt(uint64_t offset, uint64_t end, SharedPages pages, uint64_t
 
 Errno FileData::SeekData(uint64_t offset, uint64_t* found) const {
   SharedGateLock lock(&mu_);
-  if (offset >= size_.load()) return Err(ENXIO);
+  // The size first: writes beside this make the file longer when their pages are there.
+  const uint64_t size = size_.load();
   const uint64_t page = pages_.NextIn(offset / kPageBytes);
-  if (page == PageSet::kNone || page * kPageBytes >= size_.load()) return Err(ENXIO);
-  *found = std::max(offset, page * kPageBytes);
-  return Errno::kOk;
+  const uint64_t data = page == PageSet::kNone ? size : std::min(size, page * kPageBytes);
+  *found = std::max(offset, data);
+  return *found < size ? Errno::kOk : Err(ENXIO);
 }
 
 Errno FileData::SeekHole(uint64_t offset, uint64_t* found) const {

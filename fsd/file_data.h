@@ -64,16 +64,22 @@ class FileData : public FileBody {
   // Writes zeros that take no memory, also behind the end: the file then reaches to the range's end at least.
   Errno PutHole(uint64_t offset, uint64_t length);
 
+  // What a file had in a range at one moment, from the range's first page on.
+  struct SharedBytes {
+    SharedPages pages;
+    uint64_t end = 0;       // the range's begin: there is nothing to share, or it cannot be
+    bool followed = false;  // what the last page has behind `end` may not be zeros
+  };
   // A copy that takes no room before either file changes (adr/0024), from one file to the same place of another.
-  // Share says what the file has in [offset, end) at this moment, in whole pages, unless they end with the file:
-  // *shared_end is the end of that, `offset` if there is nothing to share or it cannot be. The result is Adopt's, of a
-  // file over the same store. *adopted_end is less than `end` if the target has bytes of its own in the last page.
-  // UNIMPLEMENTED is EOPNOTSUPP: copy the bytes. Adopt needs ENOSPC's room in the mount's limit alone. After an error
-  // nothing has changed, but that holes may be where the target's bytes were if that is EIO.
-  Errno Share(uint64_t offset, uint64_t end, SharedPages* pages, uint64_t* shared_end);
-  Errno Adopt(uint64_t offset, uint64_t end, SharedPages pages, uint64_t* adopted_end);
+  // Share says what the file has in [offset, end) at this moment; `offset` is a page's. It asks no server. The result
+  // is Adopt's, of a file over the same store. *adopted_end is less than `shared.end` if the target has bytes of its
+  // own in the last page. UNIMPLEMENTED is EOPNOTSUPP: copy the bytes. Adopt needs ENOSPC's room in the mount's limit
+  // alone. After an error nothing has changed, but that holes may be where the target's bytes were if that is EIO.
+  void Share(uint64_t offset, uint64_t end, SharedBytes* shared);
+  Errno Adopt(uint64_t offset, SharedBytes shared, uint64_t* adopted_end);
 
-  // The next data or hole as lseek has them; ENXIO.
+  // The next data or hole as lseek has them; ENXIO. *found is then where the hole ends that the file ends with,
+  // `offset` if the file ends before.
   Errno SeekData(uint64_t offset, uint64_t* found) const;
   Errno SeekHole(uint64_t offset, uint64_t* found) const;
 

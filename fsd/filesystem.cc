@@ -130,23 +130,18 @@ Errno Filesystem::Copy(const CopyRange& range, PaddedBytes buffer, SetIdBits set
 }
 
 Errno Filesystem::CopyChecked(FileCopy copy, PaddedBytes buffer, absl::FunctionRef<bool()> stop, uint64_t* copied) {
+  // Perhaps all of the file. Its size may have been another when the caller, or the kernel, looked.
+  const bool from_start = copy.from != copy.to && copy.from_offset == 0;
   const uint64_t size = copy.from->size();
-  const bool whole = copy.from != copy.to && copy.from_offset == 0 && copy.length >= size;
-  if (whole && size <= buffer.size) return CopyAtOnce(copy, buffer, copied);
-  uint64_t shared = 0;
-  NRAM_RETURN_IF_ERRNO(ShareBytes(copy, &shared));
-  *copied = shared;
-  // Who copies all of a file in one call has a state of one moment. If it has not, the last page takes another call.
-  if (whole && shared == 0) copy.length = std::min(copy.length, RoundDown(size - 1, kPageBytes));
-  copy.from_offset += shared;
-  copy.to_offset += shared;
-  copy.length = std::min(copy.length - std::min(copy.length, shared), kCopyBytesMax);
+  const uint64_t bytes = std::min(copy.length, size);
+  if (from_start && bytes <= buffer.size) return CopyAtOnce(copy, buffer, copied);
+  NRAM_RETURN_IF_ERRNO(ShareBytes(copy, copied));
+  if (*copied > 0) return Errno::kOk;
+  // Who copies all of a file in one call has a state of one moment. This is none, so the last page takes another call.
+  if (from_start) copy.length = RoundDown(bytes - 1, kPageBytes);
   // Within one file, the source would grow by what is written behind it.
-  copy.length = std::min(copy.length, size - std::min(size, copy.from_offset));
-  uint64_t more = 0;
-  const Errno error = copy.length == 0 ? Errno::kOk : CopyBytes(copy, buffer, stop, &more);
-  *copied += more;
-  return error;
+  copy.length = std::min({copy.length, kCopyBytesMax, size - std::min(size, copy.from_offset)});
+  return CopyBytes(copy, buffer, stop, copied);
 }
 
 void Filesystem::StatFs(struct statvfs* stat) const {
