@@ -17,6 +17,7 @@
 #include "base/units.h"
 #include "tools/nram/command.h"
 #include "tools/nram/mounts.h"
+#include "tools/sort/file_rights.h"
 
 namespace nram {
 namespace {
@@ -68,8 +69,7 @@ absl::Status Snapshot(const std::string& file, const std::string& name) {
   if (!IsOnMount(attr)) {
     return absl::InvalidArgumentError(absl::StrCat(file, ": is on no mount of nram: use cp"));
   }
-  // Nobody may write to it; who may read it is as for the file.
-  const UniqueFd to(open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, attr.st_mode & 0444));
+  const UniqueFd to(open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   struct stat made {};
   if (!to.valid()) return FailedAt(name, errno);
   absl::Status status;
@@ -77,7 +77,11 @@ absl::Status Snapshot(const std::string& file, const std::string& name) {
     status = FailedAt(name, errno);
   } else if (made.st_dev != attr.st_dev) {
     status = absl::InvalidArgumentError(absl::StrCat(name, ": is not on the mount that ", file, " is on"));
-  } else if (attr.st_size > 0) {
+  } else {
+    // Nobody may write to it; who may read it is as for the file.
+    status = GiveRightsOf(from.get(), to.get(), name, 0444);
+  }
+  if (status.ok() && attr.st_size > 0) {
     status = Fill(from, to, file, static_cast<uint64_t>(attr.st_size));
   }
   if (!status.ok()) unlink(name.c_str());
@@ -104,8 +108,8 @@ Command SnapshotCommand() {
 Makes NAME (FILE@ and the time, if you do not say) a copy of FILE as it is now, on the same
 mount, and prints NAME. What programs have written before is in the copy; of what they write
 meanwhile, some may be. The copy takes no room at first: what changes in FILE afterwards
-takes room anew. It is read-only, and stays until you delete it. Files of up to 1 MiB are
-copied.
+takes room anew. It is read-only, for those who may read FILE, and stays until you delete it.
+Files of up to 1 MiB are copied.
 
 )",
                                  R"(

@@ -61,6 +61,17 @@ std::optional<mode_t> LeastOfNamed(const std::string& acl) {
   return least & mask;
 }
 
+// Leaves `rights`, bits of "others", to all whom the ACL has. There is one version.
+void Limit(std::string* acl, mode_t rights) {
+  for (size_t at = sizeof(posix_acl_xattr_header); at + sizeof(posix_acl_xattr_entry) <= acl->size();
+       at += sizeof(posix_acl_xattr_entry)) {
+    posix_acl_xattr_entry entry;
+    memcpy(&entry, acl->data() + at, sizeof entry);
+    entry.e_perm = htole16(static_cast<uint16_t>(le16toh(entry.e_perm) & rights));
+    memcpy(acl->data() + at, &entry, sizeof entry);
+  }
+}
+
 // All but rights, and what was said of the old contents.
 void CopyOtherXattrs(const std::string& path, int fd) {
   std::string names(1 << 16, '\0');  // XATTR_LIST_MAX
@@ -79,7 +90,7 @@ void CopyOtherXattrs(const std::string& path, int fd) {
 
 }  // namespace
 
-absl::Status GiveRightsOf(int old, int fd, const std::string& name) {
+absl::Status GiveRightsOf(int old, int fd, const std::string& name, mode_t rights) {
   const std::string path = absl::StrCat("/proc/self/fd/", old);
   struct stat attributes;
   if (fstat(old, &attributes) != 0) return ErrnoStatus(errno, "stat of what " + name + " replaces");
@@ -87,7 +98,7 @@ absl::Status GiveRightsOf(int old, int fd, const std::string& name) {
   if (fremovexattr(fd, kAccessAcl) != 0 && errno != ENODATA && errno != EOPNOTSUPP) {
     return ErrnoStatus(errno, "remove the ACL of " + name);
   }
-  mode_t mode = attributes.st_mode & 07777;
+  mode_t mode = attributes.st_mode & rights;
   bool has_group = true;
   if (fchown(fd, attributes.st_uid, attributes.st_gid) != 0) {
     if (errno != EPERM) return ErrnoStatus(errno, "chown " + name);
@@ -99,6 +110,7 @@ absl::Status GiveRightsOf(int old, int fd, const std::string& name) {
   const int no_acl = ReadXattr(path, kAccessAcl, &acl);
   mode_t least = S_IRWXO;
   if (no_acl == 0) {
+    Limit(&acl, rights & S_IRWXO);
     if (has_group && fsetxattr(fd, kAccessAcl, acl.data(), acl.size(), 0) == 0) {
       return fchmod(fd, mode) == 0 ? absl::OkStatus() : ErrnoStatus(errno, "chmod " + name);
     }

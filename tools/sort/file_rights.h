@@ -1,6 +1,8 @@
 #ifndef NRAM_TOOLS_SORT_FILE_RIGHTS_H_
 #define NRAM_TOOLS_SORT_FILE_RIGHTS_H_
 
+#include <sys/types.h>
+
 #include <string>
 
 #include "absl/status/status.h"
@@ -15,7 +17,8 @@ namespace nram {
 //   - If there was an ACL that cannot be given, group and others get the rights that everybody had whom it named.
 // Attributes that are no rights are left out if they cannot be read or given. So are attributes of the old contents:
 // file capabilities, and signatures (security.ima, security.evm).
-absl::Status GiveRightsOf(int old, int fd, const std::string& name);
+// Of the mode and the ACL, only what is in `rights` is given; it has the same for owner, group and others.
+absl::Status GiveRightsOf(int old, int fd, const std::string& name, mode_t rights = 07777);
 
 }  // namespace nram
 
