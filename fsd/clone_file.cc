@@ -79,6 +79,7 @@ void Sight::DropLocked(uint64_t first, uint64_t end) {
   dropped.AddAll(pages_, first, end);
   pages_.Remove(first, end);
   for (const Sight* other : base_->sights_) {
+    if (dropped.empty()) return;
     if (other != this) dropped.RemoveAll(other->pages_, first, end);
   }
   base_->unseen_.AddAll(dropped);

@@ -71,10 +71,11 @@ class FileData : public FileBody {
     bool followed = false;  // what the last page has behind `end` may not be zeros
   };
   // A copy that takes no room before either file changes (adr/0024), from one file to the same place of another.
-  // Share says what the file has in [offset, end) at this moment; `offset` is a page's. It asks no server. The result
-  // is Adopt's, of a file over the same store. *adopted_end is less than `shared.end` if the target has bytes of its
-  // own in the last page. UNIMPLEMENTED is EOPNOTSUPP: copy the bytes. Adopt needs ENOSPC's room in the mount's limit
-  // alone. After an error nothing has changed, but that holes may be where the target's bytes were if that is EIO.
+  // Share says what the file has in [offset, end) at this moment; `offset` is a page's. It asks no server, unless the
+  // file has as many bases as it may (CloneFile::Share). The result is Adopt's, of a file over the same store.
+  // *adopted_end is less than `shared.end` if the target has bytes of its own in the last page. UNIMPLEMENTED is
+  // EOPNOTSUPP: copy the bytes. Adopt needs ENOSPC's room in the mount's limit alone. After an error nothing has
+  // changed, but that holes may be where the target's bytes were if that is EIO.
   void Share(uint64_t offset, uint64_t end, SharedBytes* shared);
   Errno Adopt(uint64_t offset, SharedBytes shared, uint64_t* adopted_end);
 
