@@ -46,7 +46,9 @@ void RunEngine::ChooseLeaving(std::vector<Leaving>* dirty, std::vector<Leaving>*
   clean->clear();
   MutexLock lock(&mu_);
   const size_t most = std::min<size_t>(queue_.size(), 8 * kBatchPages);
-  for (size_t seen = 0; seen < most && dirty->size() < kBatchPages && clean->size() < kBatchPages; ++seen) {
+  // What enters again may shrink the queue.
+  for (size_t seen = 0; seen < most && !queue_.empty(); ++seen) {
+    if (dirty->size() == kBatchPages || clean->size() == kBatchPages) break;
     const uint64_t home = queue_.front();
     queue_.pop_front();
     if (!pages_.Get(home).resident()) {
