@@ -349,10 +349,11 @@ absl::StatusOr<std::unique_ptr<Region>> NamedRegions::TryAttach(const std::strin
   const Epoch epoch{!read_only ? std::max(Raw(newest.epoch) + 1, Raw(kMade)) : is_pinned ? Raw(newest.epoch) : 0};
   RegionInfo raised;
   if (!read_only) {
-    NRAM_RETURN_IF_ERROR(RaiseEverywhere(infos, epoch, mode, term.manifest, &raised));
-    // The former owner was there until now.
-    *again = newest.has_views() && IsNewerView(raised, newest);
+    const absl::Status status = RaiseEverywhere(infos, epoch, mode, term.manifest, &raised);
+    // A server has none of it any more, or the former owner was there until now.
+    *again = absl::IsNotFound(status) || (status.ok() && newest.has_views() && IsNewerView(raised, newest));
     if (*again) return nullptr;
+    NRAM_RETURN_IF_ERROR(status);
   }
   const CopiesReader reader = !read_only  ? CopiesReader::kNo
                               : is_pinned ? CopiesReader::kPinned
@@ -430,13 +431,18 @@ absl::StatusOr<RegionInfo> NamedRegions::RaiseAt(ServerSession* session, const A
                                                  int64_t deadline_ns) {
   const int64_t try_ns = std::min(deadline_ns, DeadlineIn(kRaiseTryMs));
   absl::StatusOr<RegionInfo> raised = session->control()->AttachRegion(args, try_ns);
-  if (!absl::IsAborted(raised.status())) return raised;
-  // An attempt without an answer may have done it.
+  const bool is_not_found = absl::IsNotFound(raised.status());
+  if (!absl::IsAborted(raised.status()) && !is_not_found) return raised;
+  // An attempt without an answer may have done it. And what is not there may be the lease, for a moment.
   AttachRegionArgs look;
   look.lease = session->lease();
   look.region = args.region;
   look.read_only = true;
   NRAM_ASSIGN_OR_RETURN(RegionInfo info, session->control()->AttachRegion(look, try_ns));
+  if (is_not_found) {
+    session->Suspect();
+    return absl::UnavailableError(raised.status().message());
+  }
   if (info.lease != session->lease() || info.epoch != args.epoch) return raised.status();
   return info;
 }

@@ -185,6 +185,34 @@ bool IsUnanswered(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
 }
 
+// NOT_FOUND says that nobody has the region: who hears it makes another one.
+TEST_F(HalfTakenTest, ALeaseThatHasEndedIsNoRegionThatIsGone) {
+  const grpc::Status no_lease{grpc::StatusCode::NOT_FOUND, "no such live lease"};
+  std::atomic<int> refusals{0};
+  const absl::Status granted_anew = Attach(AttachMode::kTakeOver, [&](int, const auto& request, auto*) {
+    return !request.read_only() && ++refusals <= 5 ? no_lease : grpc::Status::OK;
+  });
+  EXPECT_TRUE(granted_anew.ok()) << granted_anew;
+  for (const AttachMode mode : {AttachMode::kOwner, AttachMode::kTakeOver}) {
+    const absl::Status status = Attach(
+        mode, [&](int, const auto& request, auto*) { return request.read_only() ? grpc::Status::OK : no_lease; });
+    EXPECT_TRUE(IsUnanswered(status)) << status;
+  }
+}
+
+// It was there at the first look, and is destroyed then, by one server after the other.
+TEST_F(HalfTakenTest, ARegionThatGoesMeanwhileIsLookedForAgain) {
+  const grpc::Status no_region{grpc::StatusCode::NOT_FOUND, "no region"};
+  for (const int servers : {1, 3}) {
+    std::atomic<bool> destroyed{false};
+    const absl::Status status = Attach(AttachMode::kTakeOver, [&](int i, const auto& request, auto*) {
+      if (!request.read_only()) destroyed = true;
+      return destroyed && i < servers ? no_region : grpc::Status::OK;
+    });
+    EXPECT_EQ(absl::IsNotFound(status), servers == 3) << status;
+  }
+}
+
 TEST_F(HalfTakenTest, TheOthersAreTakenOverAllTheSame) {
   const absl::Status status = Attach(AttachMode::kTakeOver, [&](int i, const auto& request, auto*) {
     return i == 1 && !request.read_only() ? silent_ : grpc::Status::OK;
