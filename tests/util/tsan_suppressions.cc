@@ -5,7 +5,7 @@
 // our own in such a copy (not in other uses of a string). Code that gRPC's headers compile into us (grpc::internal::)
 // reads and frees objects that its library orders; so does the last owner of a channel, which may be a stub of ours.
 // glog asks the C library for the time zone, which orders its own memory by a lock that the sanitizer does not see.
-// OpenSSL counts the owners of a context with atomics of its own: gRPC's threads end what a thread of ours has made.
+// OpenSSL is built likewise, and gRPC's threads hand its objects to each other.
 
 extern "C" const char* __tsan_default_suppressions();
 
@@ -20,6 +20,7 @@ extern "C" const char* __tsan_default_suppressions() {
          "race:absl::debian3::Status::Unref\n"
          "race:std::__cxx11::basic_string*_M_assign\n"
          "race:tzset_internal\n"
-         "race:SSL_CTX_free\n"
+         "race:libssl.so\n"
+         "race:libcrypto.so\n"
          "deadlock:libgrpc\n";
 }
