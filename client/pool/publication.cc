@@ -250,17 +250,21 @@ absl::Status Publication::DropUnrecorded(Region* region, int64_t deadline_ns) {
 
 bool Publication::LookAgain() {
   if (IsLaid() || MonotonicNs() < look_again_ns_) return false;
-  look_again_ns_ = DeadlineAfterMs(kLookAgainMs);
   absl::StatusOr<std::unique_ptr<Region>> again = pool_->AttachRegion(RegionName(name_), AttachMode::kReadOnly);
   if (again.ok()) region_ = *std::move(again);
+  look_again_ns_ = DeadlineAfterMs(kLookAgainMs);
   return again.ok();
 }
 
 absl::Status Publication::ReadBytes(uint64_t offset, std::string* data, int64_t deadline_ns) {
   const absl::Span<std::byte> to(reinterpret_cast<std::byte*>(data->data()), data->size());
+  bool looked = false;  // once: a look may take longer than the time to the next one
   while (true) {
     absl::Status status = region_->Read(offset, to, Until(deadline_ns));
-    if (status.ok() && read_only_ && LookAgain()) continue;
+    if (status.ok() && read_only_ && !looked && LookAgain()) {
+      looked = true;
+      continue;
+    }
     // The owner has moved copies, or is another one, with another region perhaps.
     const bool mends = read_only_ && (IsUnanswered(status) || absl::IsDataLoss(status));
     if (status.ok() || !mends || IsLate(deadline_ns)) return status;
