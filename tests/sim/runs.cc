@@ -12,6 +12,7 @@
 #include <set>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -27,6 +28,7 @@ namespace nram::sim {
 namespace {
 
 constexpr uint64_t kEpisodesPerBatch = 50;
+constexpr uint64_t kSaidEpisodesMax = 20;
 constexpr int64_t kSayEveryNs = 30 * kNsPerSecond;
 constexpr int kLookMs = 1'000;
 
@@ -39,6 +41,13 @@ absl::Status RunEpisode(const RunOptions& options, uint64_t seed, EpisodeResult*
   if (result->failure.empty()) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("FAILED with --seed=", seed, ":\n", result->failure, "\n", result->report));
+}
+
+void SayResult(const RunOptions& options, uint64_t seed, const EpisodeResult& result) {
+  if (options.episodes > kSaidEpisodesMax) return;
+  std::cout << absl::StrFormat("seed %d: %d operations, %d events, %.1f virtual s, digest %016x\n", seed,
+                               result.operations, result.events, static_cast<double>(result.virtual_ns) / kNsPerSecond,
+                               result.digest);
 }
 
 // What is done: all episodes before `done`.
@@ -103,6 +112,7 @@ absl::Status Batch::Start(const RunOptions& options) {
         return 1;
       }
       operations += result.operations;
+      SayResult(options, seed, result);
     }
     std::cout << operations << std::endl;
     return 0;
@@ -126,6 +136,9 @@ absl::Status Batch::Judge(uint64_t* operations) {
     uint64_t count = 0;
     if (!absl::SimpleAtoi(lines.back(), &count)) return absl::InternalError("a batch did not say what it has done");
     *operations += count;
+    for (const std::string& line : lines) {
+      if (absl::StartsWith(line, "seed ")) std::cout << line << std::endl;
+    }
     return absl::OkStatus();
   }
   const size_t at = said.find("FAILED");
@@ -160,7 +173,8 @@ class Jobs {
   absl::Status StartBatch() {
     auto batch = std::make_unique<Batch>();
     batch->first = next_;
-    batch->count = std::min(kEpisodesPerBatch, options_.episodes - next_);
+    // Programs that have died leave all that they had: some hundred MiB in an episode.
+    batch->count = std::min(options_.publish ? 1 : kEpisodesPerBatch, options_.episodes - next_);
     NRAM_RETURN_IF_ERROR(batch->Start(options_));
     next_ += batch->count;
     batches_.push_back(std::move(batch));
@@ -219,11 +233,7 @@ absl::Status RunHere(const RunOptions& options, uint64_t* operations) {
     EpisodeResult result;
     const absl::Status status = RunEpisode(options, options.episode.seed + i, &result);
     *operations += result.operations;
-    if (options.episodes <= 20) {
-      std::cout << absl::StrFormat("seed %d: %d operations, %d events, %.1f virtual s, digest %016x\n",
-                                   options.episode.seed + i, result.operations, result.events,
-                                   static_cast<double>(result.virtual_ns) / kNsPerSecond, result.digest);
-    }
+    SayResult(options, options.episode.seed + i, result);
     NRAM_RETURN_IF_ERROR(status);
   }
   return absl::OkStatus();

@@ -25,8 +25,9 @@ struct RunOptions {
 // *operations: how many there have been.
 absl::Status RunHere(const RunOptions& options, uint64_t* operations);
 
-// Runs the episodes in other processes, and says on stdout how far it is. FAILED_PRECONDITION: an episode has failed,
-// and how. Others: a state that is not one, or of other options; no process.
+// Runs the episodes in other processes, each of publications in one of its own, and says on stdout how far it is.
+// FAILED_PRECONDITION: an episode has failed, and how. Others: a state that is not one, or of other options; no
+// process.
 absl::Status RunJobs(const RunOptions& options, uint64_t* operations);
 
 }  // namespace nram::sim

@@ -105,7 +105,8 @@ int Main(int argc, char** argv) {
   }
   const int64_t began_ns = MonotonicNs();
   uint64_t operations = 0;
-  const bool here = options.jobs == 1 && options.state_path.empty();
+  const bool apart = options.publish && options.episodes > 1 && !options.episode.verbose;  // see RunJobs
+  const bool here = options.jobs == 1 && options.state_path.empty() && !apart;
   const absl::Status status = here ? RunHere(options, &operations) : RunJobs(options, &operations);
   if (!status.ok()) std::cout << status.message() << "\n";
   const double seconds = static_cast<double>(MonotonicNs() - began_ns) / kNsPerSecond;
