@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "absl/strings/str_cat.h"
+
 namespace nram {
 namespace {
 
@@ -75,6 +77,8 @@ std::string Printable(absl::string_view bytes, size_t bytes_max) {
   }
   return out;
 }
+
+std::string Quoted(absl::string_view name) { return absl::StrCat("\"", Printable(name, 1'000), "\""); }
 
 bool IsPrintable(absl::string_view bytes) {
   uint32_t character = 0;

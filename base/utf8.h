@@ -19,6 +19,9 @@ std::string ToUtf8(absl::string_view text, size_t bytes_max);
 // is, so the result is for people, not for parsing.
 std::string Printable(absl::string_view bytes, size_t bytes_max);
 
+// A name in a message: Printable, in quotes, at most 1,000 bytes of it.
+std::string Quoted(absl::string_view name);
+
 // True if Printable would only cut the text, if at all.
 bool IsPrintable(absl::string_view bytes);
 

@@ -17,8 +17,6 @@ namespace {
 constexpr int kTries = 16;
 constexpr int64_t kPauseMs = 10;
 
-std::string Quoted(const std::string& name) { return absl::StrCat("\"", Printable(name, 1000), "\""); }
-
 // It was dropped, perhaps, after its record was read.
 bool MayBeDropped(const absl::Status& status) { return absl::IsDataLoss(status) || absl::IsNotFound(status); }
 

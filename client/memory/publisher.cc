@@ -32,8 +32,6 @@ int64_t NowOfUnixNs() {
   return now.tv_sec * kNsPerSecond + now.tv_nsec;
 }
 
-std::string Quoted(const std::string& name) { return absl::StrCat("\"", Printable(name, 1000), "\""); }
-
 }  // namespace
 
 Publisher::Publisher(const PublisherOptions& options, Pool* pool, PublishGate* gate, Userfault* userfault,

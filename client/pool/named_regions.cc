@@ -40,8 +40,6 @@ void NoteCreated(Region* region, const CopyMap::Life& life) {
   region->map()->NoteCreated(life.server, life.incarnation);
 }
 
-std::string Quoted(const std::string& name) { return absl::StrCat("\"", Printable(name, 1000), "\""); }
-
 bool IsNewerView(const RegionInfo& a, const RegionInfo& b) {
   return std::pair(Raw(a.view_epoch), a.view) > std::pair(Raw(b.view_epoch), b.view);
 }

@@ -8,11 +8,6 @@
 #include "base/utf8.h"
 
 namespace nram {
-namespace {
-
-std::string Quoted(const std::string& name) { return absl::StrCat("\"", Printable(name, 1000), "\""); }
-
-}  // namespace
 
 absl::StatusOr<bool> NamedSeals::Decide(const RegionOptions& options) const {
   const bool seals = options.seal == Seal::kYes || (options.seal == Seal::kAuto && demands());
