@@ -18,7 +18,7 @@ namespace {
 constexpr uint64_t kReadAheadBytes = 4 * kMiB;  // below that, a thread costs more than it saves
 constexpr int64_t kLookAgainMs = 1'000;
 
-// What is copied at once. No bytes and no error: the source has no more.
+// A part that is copied at once. No bytes and no error: the source has no more.
 struct Piece {
   Errno error = Errno::kOk;
   uint64_t bytes = 0;

@@ -240,7 +240,7 @@ enum nram_version_keep {
   NRAM_KEEP_UNTIL_DROPPED = -1, /* also when the program has ended */
 };
 
-/* What is done when a new version would be one too many (nram_publish_options.most). */
+/* The answer to a new version that would be one too many (nram_publish_options.most). */
 enum nram_version_full {
   NRAM_FULL_DROP_OLDEST = 0, /* versions go, the oldest first, even observed ones: what of them is not here is lost */
   NRAM_FULL_WAIT = 1,        /* the producer waits for `wait_ms` until observers have let go of one; then ENOSPC */

@@ -32,7 +32,7 @@ struct PublisherOptions {
   int64_t seal_patience_ms = 1'000;  // the same while servers seal it
 };
 
-// What is done when a new version would be one too many.
+// The answer to a new version that would be one too many.
 enum class WhenFull {
   kDropOldest,  // versions go, the oldest first, observed or not
   kWait,        // until observers have let go of one
@@ -83,7 +83,7 @@ class Publisher {
   static constexpr size_t kFailuresMax = 64;
   static constexpr size_t kHeldMax = 1'024;  // as many as a region can have
 
-  // What is published by one name.
+  // The versions of one name.
   struct Stream {
     std::shared_ptr<Publication> publication;  // null: nothing yet
     std::deque<PublicationRecord> kept;        // the oldest first

@@ -119,8 +119,7 @@ void Publication::NoteRecorded(const PublicationRecord& record) {
 
 absl::Status Publication::CheckOwner() const {
   if (!read_only_) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("\"", Printable(name_, 1000), "\" was attached read-only: its owner publishes"));
+  return absl::FailedPreconditionError(absl::StrCat(Quoted(name_), " was attached read-only: its owner publishes"));
 }
 
 absl::Status Publication::Write(uint64_t offset, std::string data, int64_t deadline_ns) {
@@ -153,7 +152,7 @@ absl::StatusOr<uint32_t> Publication::FreeSlot(uint64_t number) const {
     if (!used.contains(slot)) return slot;
   }
   return absl::ResourceExhaustedError(
-      absl::StrCat("\"", Printable(name_, 1000), "\" has ", kRecordSlots, " published versions: drop some"));
+      absl::StrCat(Quoted(name_), " has ", kRecordSlots, " published versions: drop some"));
 }
 
 absl::Status Publication::Commit(const PublicationRecord& record, int64_t deadline_ns) {
@@ -326,7 +325,7 @@ absl::StatusOr<std::vector<PublicationRecord>> Publication::List(int64_t deadlin
 
 absl::Status Publication::NotThere(uint64_t number) const {
   const std::string what = number == 0 ? "no version" : absl::StrCat("no version ", number);
-  return absl::NotFoundError(absl::StrCat(what, " of \"", Printable(name_, 1000), "\" is published"));
+  return absl::NotFoundError(absl::StrCat(what, " of ", Quoted(name_), " is published"));
 }
 
 absl::StatusOr<PublicationRecord> Publication::ReadLocked(uint64_t number, int64_t deadline_ns) {
@@ -394,7 +393,7 @@ absl::StatusOr<uint64_t> Publication::AwaitAbove(uint64_t number, int64_t deadli
   }
   if (!last.ok()) return absl::DeadlineExceededError(last.message());
   return absl::DeadlineExceededError(
-      absl::StrCat("nothing above ", number, " of \"", Printable(name_, 1000), "\" was published in time"));
+      absl::StrCat("nothing above ", number, " of ", Quoted(name_), " was published in time"));
 }
 
 }  // namespace nram
