@@ -184,8 +184,8 @@ class GrpcControlClient final : public ControlClient {
 
   static grpc::ChannelArguments Arguments() {
     grpc::ChannelArguments args;
-    // This also bounds one attempt to connect.
-    args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
+    // This also bounds one attempt to connect: as long as a call has, since a busy donor may need it.
+    args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000);
     args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
     args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
     args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);

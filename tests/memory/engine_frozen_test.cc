@@ -23,7 +23,7 @@ TEST(EngineFrozenTest, PagesOfOtherServersComeAndGo) {
     ASSERT_NE(server.port(), 0);
     options.pool.servers.push_back({"127.0.0.1", server.port(), ""});
   }
-  options.pool.open_timeout_ms = 15'000;
+  options.pool.open_timeout_ms = 60'000;
   options.pool.io_timeout_ms = options.pool.fail_fast_after_ms = kTimeoutMs;
   options.budget_bytes = 16 * kMiB;
   options.on_loss = [](void*, size_t, const std::string& reason) { ADD_FAILURE() << reason; };

@@ -100,7 +100,7 @@ TEST_F(DataSocketTest, BothWaysToNameAServerLeadToItsSocket) {
                                    Endpoint{"", 0, Path("link")}}) {
     PoolOptions pool_options;
     pool_options.servers = {endpoint};
-    pool_options.open_timeout_ms = 15'000;
+    pool_options.open_timeout_ms = 60'000;
     const auto pool = TestPool::Open(pool_options);
     ASSERT_NE(pool, nullptr);
     EXPECT_EQ(pool->session(0)->data_plane(), "unix:" + Path("server.data"));
@@ -131,7 +131,7 @@ TEST_F(DataSocketTest, AForeignSocketIsNotSpokenToAndTcpIsUsedInstead) {
   Warnings warnings;
   PoolOptions options;
   options.servers = {server.endpoint()};
-  options.open_timeout_ms = 15'000;
+  options.open_timeout_ms = 60'000;
   const auto pool = TestPool::Open(options);
   ASSERT_NE(pool, nullptr);
   EXPECT_THAT(pool->session(0)->data_plane(), HasSubstr("127.0.0.1:"));

@@ -32,7 +32,7 @@ class FrozenServerTest : public ::testing::Test {
 TEST_F(FrozenServerTest, AServerThatAnswersIsNotTakenForAFrozenOne) {
   PoolOptions options;
   options.servers.push_back({"127.0.0.1", servers_[0]->port(), ""});
-  options.open_timeout_ms = 15'000;
+  options.open_timeout_ms = 60'000;
   options.silence_limit_ms = 1'000;
   auto pool = Pool::Open(options);
   ASSERT_TRUE(pool.ok()) << pool.status();
@@ -62,7 +62,7 @@ TEST_F(FrozenServerTest, WritesThatNeedRoomFailAtOnceWhenItHasBeenAwayForLong) {
   constexpr int64_t kTimeoutMs = 10'000;
   PoolOptions options;
   options.servers.push_back({"127.0.0.1", server.port(), ""});
-  options.open_timeout_ms = 15'000;
+  options.open_timeout_ms = 60'000;
   options.io_timeout_ms = kTimeoutMs;
   options.fail_fast_after_ms = 500;
   options.reserve_step_bytes = kMiB;

@@ -41,7 +41,7 @@ TEST(Ipv6Test, BothPlanesByAHostFile) {
   const auto servers = ParsePoolSpec("@" + hosts);
   ASSERT_TRUE(servers.ok()) << servers.status();
   pool_options.servers = *servers;
-  pool_options.open_timeout_ms = 15'000;
+  pool_options.open_timeout_ms = 60'000;
   const auto pool = TestPool::Open(pool_options);
   ASSERT_NE(pool, nullptr);
   EXPECT_EQ(pool->session(0)->name(), absl::StrCat("[::1]:", (*server)->control_port()));

@@ -141,7 +141,7 @@ class HalfTakenTest : public ::testing::Test {
     }
     PoolOptions options;
     for (const LyingServer& server : servers_) options.servers.push_back(server.endpoint());
-    options.open_timeout_ms = 15'000;
+    options.open_timeout_ms = 60'000;
     options.io_timeout_ms = 1'500;
     const auto pool = TestPool::Open(options);
     return pool->AttachRegion("x", mode).status();

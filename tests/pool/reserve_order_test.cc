@@ -65,7 +65,7 @@ TEST(ReserveOrderTest, RoomWhoseReturnHasNoAnswerIsNotCountedUntilItIsKnown) {
   }});
   PoolOptions options;
   options.servers = {server.endpoint()};
-  options.open_timeout_ms = 15'000;
+  options.open_timeout_ms = 60'000;
   options.reserve_step_bytes = kMiB;
   const auto pool = TestPool::Open(options);
   ASSERT_NE(pool, nullptr);
