@@ -13,6 +13,12 @@
 //   sending   nram_flush: the pages that the step has changed go to the servers, and nothing else is done
 //   publish   nram_publish; an observer, a handle of its own, goes on to each version and reads all of it
 //
+// A turn ends when the observer has read what was published, so none pays for another one's. Each round begins with
+// another way.
+//
+// Then, with a quarter of the field as their budget, an observer of a version and a program that reads a mapping of its
+// own touch every page in order, and random pages, by turns: both wait for the same faults.
+//
 // Then: nram_publish of --empty-mib of which nothing was changed; and what servers have in use with --versions more
 // versions of which each differs from the one before in so many pages.
 //
@@ -84,11 +90,14 @@ absl::Status Failed(const char* what) { return absl::UnavailableError(absl::StrC
 // A handle of the pool and what it has mapped.
 class Handle {
  public:
+  // All of it fits, with what is copied meanwhile: what is measured is publishing, and not eviction.
   static absl::StatusOr<std::unique_ptr<Handle>> Open(const Options& options, uint64_t bytes) {
+    return OpenWith(options, bytes + bytes / 4 + 64 * kMiB);
+  }
+  static absl::StatusOr<std::unique_ptr<Handle>> OpenWith(const Options& options, uint64_t budget_bytes) {
     nram_options how;
     nram_options_init(&how);
-    // All of it fits, with what is copied meanwhile: what is measured is publishing, and not eviction.
-    how.budget_bytes = bytes + bytes / 4 + 64 * kMiB;
+    how.budget_bytes = budget_bytes;
     nram_t* const memory = nram_open(options.spec.c_str(), &how);
     if (memory == nullptr) return Failed("nram_open");
     return std::unique_ptr<Handle>(new Handle(memory));
@@ -152,6 +161,12 @@ void Step(double* field, const std::vector<bool>& changed, uint64_t flops, doubl
 class Observer {
  public:
   Observer(Handle* handle, uint64_t doubles) : handle_(handle), doubles_(doubles), thread_([this] { Run(); }) {}
+  // Until it has read the state of this step. False: it has not within kAwaitMs.
+  bool Await(double step) const {
+    const int64_t deadline_ns = DeadlineAfterMs(kAwaitMs);
+    while (step_ != step && MonotonicNs() < deadline_ns) usleep(200);
+    return step_ == step;
+  }
   ~Observer() {
     stop_ = true;
     thread_.join();
@@ -175,6 +190,7 @@ class Observer {
       for (uint64_t i = 0; i < doubles_; ++i) sum += field[i];
       ok_ = ok_ && field[0] == field[doubles_ - kPerPage] && sum != 0;
       ++seen_;
+      step_ = field[0];
     }
     if (field != nullptr) nram_munmap(handle_->get(), const_cast<double*>(field));
   }
@@ -184,6 +200,7 @@ class Observer {
   std::atomic<bool> stop_{false};
   std::atomic<bool> ok_{true};
   std::atomic<uint64_t> seen_{0};
+  std::atomic<double> step_{0};
   std::thread thread_;  // the last one: it uses the others
 };
 
@@ -201,6 +218,7 @@ class Bench {
 
   absl::Status Run() {
     NRAM_RETURN_IF_ERROR(Costs());
+    NRAM_RETURN_IF_ERROR(Reading());
     NRAM_RETURN_IF_ERROR(Empty());
     for (const int percent : kPercents) NRAM_RETURN_IF_ERROR(Versions(percent));
     return absl::OkStatus();
@@ -243,13 +261,16 @@ class Bench {
     const auto flush = [&] {
       return nram_flush(producer->get(), sent, bytes_) == 0 ? absl::OkStatus() : Failed("nram_flush");
     };
+    const Observer observer(observing.get(), bytes_ / sizeof(double));
+    const auto settle = [&] {
+      NRAM_RETURN_IF_ERROR(producer->Await(published));
+      return observer.Await(step_) ? absl::OkStatus() : absl::DeadlineExceededError("the observer has not read it");
+    };
     const std::vector<Way> ways = {{"plain", local, nothing, nothing},
                                    {"buffers", local, copy, nothing},
                                    {"tmpfs", local, write_file, nothing},
                                    {"sending", sent, flush, nothing},
-                                   {"publish", published, [&] { return producer->Publish(published); },
-                                    [&] { return producer->Await(published); }}};
-    const Observer observer(observing.get(), bytes_ / sizeof(double));
+                                   {"publish", published, [&] { return producer->Publish(published); }, settle}};
     // All of it is somewhere, and all paths are warm.
     for (const Way& way : ways) NRAM_RETURN_IF_ERROR(Turn(way, 100).status());
     for (const int percent : kPercents) NRAM_RETURN_IF_ERROR(Row(ways, percent));
@@ -276,7 +297,8 @@ class Bench {
   absl::Status Row(const std::vector<Way>& ways, int percent) {
     std::vector<std::vector<double>> took(ways.size());
     for (uint64_t round = 0; round < options_.rounds; ++round) {
-      for (size_t i = 0; i < ways.size(); ++i) {
+      for (size_t turn = 0; turn < ways.size(); ++turn) {
+        const size_t i = (round + turn) % ways.size();
         NRAM_ASSIGN_OR_RETURN(const double seconds, Turn(ways[i], percent));
         took[i].push_back(seconds);
       }
@@ -292,6 +314,47 @@ class Bench {
     printf("%3d %% changed  publish / sending: %.2f (at most 1.2)\n", percent, costs[4] / costs[3]);
     fflush(stdout);
     return absl::OkStatus();
+  }
+
+  // Seconds until a word of each of these pages has been read.
+  static absl::StatusOr<double> Touch(const double* field, const std::vector<uint64_t>& order) {
+    const int64_t began_ns = MonotonicNs();
+    bool right = true;
+    for (const uint64_t page : order) right = right && field[page * kPerPage] == static_cast<double>(page + 1);
+    if (!right) return absl::DataLossError("a page has not what was written there");
+    return SecondsSince(began_ns);
+  }
+
+  absl::Status Reading() {
+    const uint64_t budget = bytes_ / 4;
+    NRAM_ASSIGN_OR_RETURN(const auto owner, Handle::OpenWith(options_, budget));
+    NRAM_ASSIGN_OR_RETURN(const auto observing, Handle::OpenWith(options_, budget));
+    const std::string name = NameOf("read");
+    NRAM_ASSIGN_OR_RETURN(double* const own, owner->Map(bytes_, name));
+    for (uint64_t page = 0; page < pages(); ++page) own[page * kPerPage] = static_cast<double>(page + 1);
+    NRAM_RETURN_IF_ERROR(owner->Publish(own));
+    NRAM_RETURN_IF_ERROR(owner->Await(own));
+    void* const seen = nram_observe(observing->get(), name.c_str(), NRAM_VERSION_NEWEST, nullptr);
+    if (seen == nullptr) return Failed("nram_observe");
+    const std::array<const double*, 2> fields = {own, static_cast<const double*>(seen)};
+    std::vector<uint64_t> all(pages());
+    for (uint64_t page = 0; page < pages(); ++page) all[page] = page;
+    for (const char* const what : {"in order", "at random"}) {
+      std::array<std::vector<double>, 2> took;
+      for (uint64_t round = 0; round < options_.rounds; ++round) {
+        for (const size_t i : {round % 2, 1 - round % 2}) {
+          NRAM_ASSIGN_OR_RETURN(const double seconds, Touch(fields[i], all));
+          took[i].push_back(seconds);
+        }
+      }
+      const double of_owner = Median(took[0]), of_observer = Median(took[1]);
+      printf("a word of each page %s: own mapping %.2f us a page, observer %.2f, ratio %.2f\n", what,
+             1e6 * of_owner / static_cast<double>(pages()), 1e6 * of_observer / static_cast<double>(pages()),
+             of_observer / of_owner);
+      fflush(stdout);
+      std::shuffle(all.begin(), all.end(), random_);
+    }
+    return nram_munmap(observing->get(), seen) == 0 ? absl::OkStatus() : Failed("nram_munmap");
   }
 
   absl::Status Empty() {
