@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 """What members and figures cost.
 
-usage: tools/bench/members.py NRAM [--only=join,start,figures] [--rounds=N] [--seconds=N] [--names=N] [--alive=N]
-                [--memserver=PROGRAM] [--json]
+usage: tools/bench/members.py NRAM [--only=join,start,figures,scrapes] [--rounds=N] [--seconds=N] [--names=N]
+                [--alive=N] [--memserver=PROGRAM] [--json]
 
 NRAM is the program (bazel-bin/tools/nram/nram).
 
@@ -15,6 +15,9 @@ NRAM is the program (bazel-bin/tools/nram/nram).
   figures  small reads and writes, and large ones, past the page cache, on two pools by turns: of the one, servers and
            mount have --metrics and are asked each second. Each run takes --seconds; a round is all runs on a new mount
            of each, and the next one goes in the other order. Mark: 1.005 times the time
+  scrapes  the processor time that an answer costs a server that is idle, and a mount: what is counted while pages move
+           is counted with and without figures, so this is what figures cost who is asked each second. Not a matter of
+           how busy the machine is. Mark: 0.5 % of a second
 
 Medians of the rounds, with the least and the most. Needs root, and etcd for the first row.
 """
@@ -49,8 +52,8 @@ from bench_places import (  # noqa: E402
 from copies_places import in_own_namespace  # noqa: E402
 from member_places import SOURCES, HostFile, Server  # noqa: E402
 
-ROWS = ["join", "start", "figures"]
-MARKS = {"join": (2, "s"), "start": (1, "s"), "figures": (1.005, "times")}
+ROWS = ["join", "start", "figures", "scrapes"]
+MARKS = {"join": (2, "s"), "start": (1, "s"), "figures": (1.005, "times"), "scrapes": (0.5, "%")}
 PATIENCE_S = 60
 FILE_MIB = 64
 METRICS = "--metrics=127.0.0.1:0"
@@ -254,8 +257,53 @@ class Scraper:
             raise Failure(f"a scrape failed: {self.failure}")
 
 
+def metrics_port(said):
+    """Of a mount, by what its start has said. Former ones have said theirs in the same log."""
+    with open(said["log"]) as log:
+        return int(re.findall(r"figures on port (\d+)", log.read())[-1])
+
+
 JOBS = {"read 4 KiB": (os.preadv, 4096), "write 4 KiB": (os.pwritev, 4096),
         "read 1 MiB": (os.preadv, MIB), "write 1 MiB": (os.pwritev, MIB)}
+
+
+def processor_s(pid):
+    """What all threads of the process have used."""
+    total = 0
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(FileNotFoundError), open(f"/proc/{pid}/task/{thread}/schedstat") as file:
+            total += int(file.read().split()[0])
+    return total / 1e9
+
+
+def scrape_cost(options, pid, port):
+    """Seconds of a processor for an answer, without what the process does by itself."""
+    asks = 100
+    began, used = time.monotonic(), processor_s(pid)
+    time.sleep(options.seconds)
+    idle = (processor_s(pid) - used) / (time.monotonic() - began)
+    began, used = time.monotonic(), processor_s(pid)
+    for _ in range(asks):
+        Scraper.answer(port)
+    return (processor_s(pid) - used - idle * (time.monotonic() - began)) / asks
+
+
+def measure_scrapes(options):
+    """Percent of a second, by who is asked."""
+    costs = {"scrapes, server": [], "scrapes, mount": []}
+    with contextlib.ExitStack() as stack:
+        place = Place(stack, options, "hosts")
+        server = place.start(256, METRICS)
+        path, said = place.mount("mnt", server.address, METRICS, f"--pid-file={place.directory}/mount.pid")
+        with open(f"{place.directory}/mount.pid") as file:
+            daemon = int(file.read())
+        later(stack, run, options.nram, "umount", path)
+        os.close(Work(path).fd)
+        for number in range(options.rounds):
+            say(f"scrapes, {number + 1} of {options.rounds}")
+            costs["scrapes, server"].append(100 * scrape_cost(options, server.process.pid, server.metrics_port))
+            costs["scrapes, mount"].append(100 * scrape_cost(options, daemon, metrics_port(said)))
+    return costs
 
 
 def run_jobs(options, place, servers, *flags):
@@ -264,9 +312,7 @@ def run_jobs(options, place, servers, *flags):
     scraper = None
     try:
         if flags:
-            with open(said["log"]) as log:
-                door = int(re.findall(r"figures on port (\d+)", log.read())[-1])  # former mounts have said theirs
-            scraper = Scraper([door, *(server.metrics_port for server in servers)])
+            scraper = Scraper([metrics_port(said), *(server.metrics_port for server in servers)])
         work = Work(path)
         try:
             return {job: work.rate(act, size, options.seconds) for job, (act, size) in JOBS.items()}
@@ -330,6 +376,8 @@ def main():
         rows |= measure_start(options)
     if "figures" in options.only:
         rows |= measure_figures(options)
+    if "scrapes" in options.only:
+        rows |= measure_scrapes(options)
     say("")
     out = {"machine": machine(options.nram), "rows": []}
     for name, values in rows.items():
