@@ -1,7 +1,7 @@
 // nram-bench-publish: what publishing costs a program, beside what it does without.
 //
 //   nram-bench-publish SPEC [--mib=256] [--empty-mib=1024] [--rounds=5] [--flops=8] [--run-pages=256] [--versions=8]
-//                           [--directory=/dev/shm]
+//                           [--directory=/dev/shm] [--only=costs,reading,empty,versions]
 //
 // A program takes steps over a field of --mib, as a transport sweep (SNAP) does: --flops floating-point operations for
 // each byte of it, and new values in so many of its pages, which come in runs of about --run-pages. After each step its
@@ -41,10 +41,13 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/clock.h"
 #include "base/fd.h"
@@ -73,6 +76,7 @@ struct Options {
   uint64_t run_pages = 256;
   uint64_t versions = 8;
   std::string directory = "/dev/shm";
+  std::vector<std::string> only = {"costs", "reading", "empty", "versions"};
 };
 
 double SecondsSince(int64_t began_ns) { return static_cast<double>(MonotonicNs() - began_ns) / kNsPerSecond; }
@@ -217,9 +221,11 @@ class Bench {
   explicit Bench(Options options) : options_(std::move(options)), bytes_(options_.mib * kMiB) {}
 
   absl::Status Run() {
-    NRAM_RETURN_IF_ERROR(Costs());
-    NRAM_RETURN_IF_ERROR(Reading());
-    NRAM_RETURN_IF_ERROR(Empty());
+    const auto wanted = [&](const char* part) { return absl::c_linear_search(options_.only, part); };
+    if (wanted("costs")) NRAM_RETURN_IF_ERROR(Costs());
+    if (wanted("reading")) NRAM_RETURN_IF_ERROR(Reading());
+    if (wanted("empty")) NRAM_RETURN_IF_ERROR(Empty());
+    if (!wanted("versions")) return absl::OkStatus();
     for (const int percent : kPercents) NRAM_RETURN_IF_ERROR(Versions(percent));
     return absl::OkStatus();
   }
@@ -428,6 +434,13 @@ bool Parse(int argc, char** argv, Options* options) {
       options->directory = std::string(word);
       continue;
     }
+    if (absl::ConsumePrefix(&word, "--only=")) {
+      const std::vector<std::string> parts = std::exchange(options->only, absl::StrSplit(word, ','));
+      for (const std::string& part : options->only) {
+        if (!absl::c_linear_search(parts, part)) return false;
+      }
+      continue;
+    }
     uint64_t* value = nullptr;
     for (const auto& [name, to] :
          {std::pair{"--mib=", &options->mib}, std::pair{"--empty-mib=", &options->empty_mib},
@@ -445,9 +458,10 @@ bool Parse(int argc, char** argv, Options* options) {
 int Main(int argc, char** argv) {
   Options options;
   if (!Parse(argc, argv, &options)) {
-    std::cerr << "usage: nram-bench-publish SPEC [--mib=N] [--empty-mib=N] [--rounds=N] [--flops=N] [--run-pages=N]\n"
-                 "                          [--versions=N] [--directory=DIRECTORY]"
-              << std::endl;
+    std::cerr
+        << "usage: nram-bench-publish SPEC [--mib=N] [--empty-mib=N] [--rounds=N] [--flops=N] [--run-pages=N]\n"
+           "                          [--versions=N] [--directory=DIRECTORY] [--only=costs,reading,empty,versions]"
+        << std::endl;
     return 2;
   }
   const absl::Status status = Bench(options).Run();
