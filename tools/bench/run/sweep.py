@@ -37,7 +37,8 @@ def draw(rows, budget_mib, path):
     matplotlib.use("svg")
     import matplotlib.pyplot as pyplot
 
-    pyplot.rcParams.update({"font.family": "sans-serif", "font.size": 9, "svg.fonttype": "none", "svg.hashsalt": "nram"})
+    look = {"font.family": "sans-serif", "font.size": 9, "svg.fonttype": "none", "svg.hashsalt": "nram"}
+    pyplot.rcParams.update(look)
     figure, axes = pyplot.subplots(figsize=(7, 4))
     for kind, colour in zip(KINDS, COLOURS):
         sizes = [row["times"] for row in rows]
