@@ -223,7 +223,8 @@ absl::StatusOr<DroppedVersions> Region::DropVersions(VersionNumber first, Versio
 
 void Region::StartDestroy(Sweep* sweep, const IoOptions& options, Sweep::Callback callback, void* context) {
   absl::Status status = MakeRequest(Op::kDestroy, 0, 0, options).status();
-  if (status.ok() && !map_->NoteDestroyed()) status = map_->CheckUsable();
+  // Servers that have not heard of a new owner would execute it.
+  if (status.ok() && (map_->is_fenced() || !map_->NoteDestroyed())) status = map_->CheckUsable();
   if (!status.ok()) return sweep->Fail(status, callback, context);
   sweep->AddDestroy(place(), DeadlineOf(options));
   sweep->Start(options.io_class, callback, context);

@@ -94,7 +94,8 @@ class Region {
 
   // Frees everything on every server, now. The region is unusable afterwards. Servers that do not answer keep their
   // part until they are back; if this client is gone by then, it is collected with the lease if the region is a GC one,
-  // and is an orphan to be seen in `nram regions` if not. The error names one.
+  // and is an orphan to be seen in `nram regions` if not. The error names one. FAILED_PRECONDITION: another client has
+  // taken it over, or is about to: nothing is freed.
   absl::Status Destroy(const IoOptions& options = {});
 
   // --- Versions (adr/0019), of regions of several copies, sealed ones, and those that were created for it; but of

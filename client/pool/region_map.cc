@@ -119,6 +119,11 @@ bool RegionMap::NoteDestroyed() {
   return !std::exchange(destroyed_, true);
 }
 
+bool RegionMap::is_destroyed() const {
+  GateLock lock(&mu_);
+  return destroyed_;
+}
+
 RegionMap::Versions* RegionMap::VersionsLocked() {
   if (copied_->versions == nullptr) copied_->versions = std::make_unique<Versions>();
   return copied_->versions.get();

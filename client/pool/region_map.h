@@ -134,6 +134,7 @@ class RegionMap {
   void NotePerhapsCreated(uint16_t server, uint64_t incarnation);
   // From now on the region is unusable. False: it was already.
   bool NoteDestroyed();
+  bool is_destroyed() const;
 
   // The region has reserved room at some time: its pages keep whole frames.
   bool has_reserved() const { return has_reserved_.load(std::memory_order_relaxed); }

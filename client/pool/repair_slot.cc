@@ -356,8 +356,9 @@ void Repairer::Fail(Slot* slot, bool avoid) {
 }
 
 // If the region was destroyed meanwhile: a message of the slot may have come after that, and made a part of it anew.
+// One that another client takes over is not: not all of its servers may have heard of that client.
 void Repairer::DestroyAgain(const RegionMap& map) {
-  if (map.CheckUsable().ok() || NRAM_PLANTED(destroyed_made_anew)) return;
+  if (!map.is_destroyed() || NRAM_PLANTED(destroyed_made_anew)) return;
   for (const CopyMap::Whereabout& at : map.copies()->Whereabouts()) {
     home_->sessions->at(at.life.server)->DestroyLater({map.key().id, map.key().epoch, at.life.incarnation});
   }

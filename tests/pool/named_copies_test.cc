@@ -155,6 +155,19 @@ class NamedCopiesTest : public ::testing::Test {
     owner_ = NewClient();
     return owner_->Attach(mode, loss);
   }
+  // Of a client that dies there: one server has a new owner, and the others have not.
+  void BeginTakeOver(int server) {
+    PageStore& store = servers_.server(server).store();
+    const auto now = store.Attach(nullptr, {store.FindByName(0, kName), 0}, 0, /*force=*/false);
+    ASSERT_TRUE(now.ok()) << now.status();
+    const auto control = ControlClient::Create(servers_.Options().servers[static_cast<size_t>(server)]);
+    const int64_t deadline_ns = DeadlineAfterMs(kPatienceMs);
+    const LeaseId lease{4711};
+    ASSERT_TRUE(control->GrantLease(lease, "begins", 0, deadline_ns).ok());
+    const AttachRegionArgs args{lease, now->id, "", false, Epoch{now->epoch + 1}, /*force=*/true};
+    const absl::Status status = control->AttachRegion(args, deadline_ns).status();
+    ASSERT_TRUE(status.ok()) << status;
+  }
   // All these servers know of these as the members, in their present lives.
   void AwaitMembers(const std::vector<int>& members) {
     std::vector<uint64_t> incarnations;
@@ -330,6 +343,27 @@ TEST_F(NamedCopiesTest, DestroyedItIsGoneEverywhere) {
   for (int i = 0; i < 3; ++i) EXPECT_EQ(Raw(servers_.server(i).store().FindByName(0, kName)), 0u) << i;
   EXPECT_TRUE(absl::IsNotFound(owner_->Attach()));
   ASSERT_TRUE(owner_->Create().ok());
+}
+
+TEST_F(NamedCopiesTest, TheOwnerDoesNotDestroyWhatIsBeingTakenOver) {
+  ASSERT_NO_FATAL_FAILURE(Fill(3));
+  ASSERT_NO_FATAL_FAILURE(BeginTakeOver(0));
+  for (uint64_t span = 0; span < 3; ++span) (void)owner_->region()->Write(span * kMiB, Bytes(Pattern(kMiB, 90 + span)));
+  ASSERT_TRUE(owner_->region()->map()->is_fenced());
+  EXPECT_TRUE(absl::IsFailedPrecondition(owner_->region()->Destroy()));
+  for (int i = 0; i < 3; ++i) EXPECT_NE(Raw(servers_.server(i).store().FindByName(0, kName)), 0u) << i;
+}
+
+TEST_F(NamedCopiesTest, RepairDoesNotDestroyWhatIsBeingTakenOver) {
+  ASSERT_NO_FATAL_FAILURE(Fill(12));
+  ASSERT_NO_FATAL_FAILURE(AwaitWhole());
+  ASSERT_NO_FATAL_FAILURE(BeginTakeOver(0));
+  const auto control = ControlClient::Create(servers_.Options().servers[1]);
+  ASSERT_TRUE(Await([&] { return control->Drain(true, /*leaves=*/true, DeadlineAfterMs(kPatienceMs)).ok(); }));
+  // A copy that is to move has its other one there.
+  ASSERT_TRUE(Await([&] { return owner_->region()->map()->is_fenced(); }));
+  ASSERT_TRUE(HandOver(AttachMode::kTakeOver).ok());
+  ASSERT_NO_FATAL_FAILURE(Check(owner_->region()));
 }
 
 TEST_F(NamedCopiesTest, AFormerOwnerDestroysNothing) {
