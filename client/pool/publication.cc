@@ -329,19 +329,29 @@ absl::Status Publication::NotThere(uint64_t number) const {
 }
 
 absl::StatusOr<PublicationRecord> Publication::ReadLocked(uint64_t number, int64_t deadline_ns) {
-  NRAM_ASSIGN_OR_RETURN(const PublicationHead head, ReadHead(deadline_ns));
-  if (head.newest == 0 || number > head.newest) return NotThere(number);
-  const uint64_t wanted = number == 0 ? head.newest : number;
-  const auto slot = wanted == head.newest ? head.slot : static_cast<uint32_t>(wanted % kRecordSlots);
-  absl::StatusOr<PublicationRecord> record = ReadSlot(slot, deadline_ns);
-  if (record.ok() && record->number == wanted) return record;
-  if (!record.ok() && !absl::IsNotFound(record.status()) && !absl::IsDataLoss(record.status())) return record;
-  // The newest was dropped, or its place is another.
-  NRAM_ASSIGN_OR_RETURN(std::vector<PublicationRecord> list, ListLocked(head, deadline_ns));
-  for (PublicationRecord& one : list) {
-    if (one.number == number || (number == 0 && &one == &list.back())) return std::move(one);
+  NRAM_ASSIGN_OR_RETURN(PublicationHead head, ReadHead(deadline_ns));
+  while (true) {
+    if (head.newest == 0 || number > head.newest) return NotThere(number);
+    const uint64_t wanted = number == 0 ? head.newest : number;
+    const auto slot = wanted == head.newest ? head.slot : static_cast<uint32_t>(wanted % kRecordSlots);
+    absl::StatusOr<PublicationRecord> record = ReadSlot(slot, deadline_ns);
+    if (record.ok() && record->number == wanted) return record;
+    if (!record.ok() && !absl::IsNotFound(record.status()) && !absl::IsDataLoss(record.status())) return record;
+    // The newest was dropped, or its place is another.
+    NRAM_ASSIGN_OR_RETURN(std::vector<PublicationRecord> list, ListLocked(head, deadline_ns));
+    for (PublicationRecord& one : list) {
+      if (one.number == number) return std::move(one);
+    }
+    if (number != 0) return NotThere(number);
+    // It may have been dropped because there was a newer one already, which the list leaves out.
+    NRAM_ASSIGN_OR_RETURN(const PublicationHead now, ReadHead(deadline_ns));
+    if (now.newest == head.newest) return list.empty() ? NotThere(0) : absl::StatusOr<PublicationRecord>(list.back());
+    if (IsLate(deadline_ns)) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("the newest version of ", Quoted(name_), " is dropped faster than it can be read"));
+    }
+    head = now;
   }
-  return NotThere(number);
 }
 
 absl::StatusOr<PublicationRecord> Publication::Read(uint64_t number, int64_t deadline_ns) {
