@@ -38,10 +38,20 @@ bool LeaseTable::ChargeLocked(Lease* lease) {
   return true;
 }
 
-bool LeaseTable::Charge(Lease* lease) {
+bool LeaseTable::Charge(Lease* lease, Lease* former) {
   if (lease->charged_.load(std::memory_order_acquire)) return true;
   MutexLock lock(&mu_);
-  return ChargeLocked(lease);
+  if (ChargeLocked(lease)) return true;
+  if (former == nullptr || former->live() || !former->charged_ || former->tenant != lease->tenant) return false;
+  ArenaAccount& account = lease->tenant->account;
+  const uint64_t had = CostBytes(*former);
+  const uint64_t needs = CostBytes(*lease);
+  if (needs > had && !account.ChargeIndex(needs - had)) return false;
+  if (needs < had) account.ReleaseIndex(had - needs);
+  // As many are uncharged as before.
+  former->charged_ = false;
+  lease->charged_ = true;
+  return true;
 }
 
 void LeaseTable::ListLocked(Lease* lease) {

@@ -132,7 +132,8 @@ class Lease {
 //
 // All memory of leases is accounted for. A lease is charged to its tenant when it is granted. While the arena is full,
 // kUnchargedMax leases may exist uncharged (the server's fixed part pays for them), so that clients of a full server
-// can still connect. These leases own nothing: a lease is charged before it gets a region or a reservation.
+// can still connect. These leases own nothing: a lease is charged before it gets a region or a reservation. Or it has
+// ended, and whoever took a region of its over goes on with what it was charged.
 class LeaseTable {
  public:
   static constexpr size_t kLeasesMax = 4096;
@@ -179,7 +180,9 @@ class LeaseTable {
   std::vector<std::shared_ptr<Lease>> EndExpired() { return EndExpired(clock_->NowNs()); }
 
   // To be called before the lease gets a region or a reservation. False: the arena has no room for the lease itself.
-  bool Charge(Lease* lease);
+  // `former` (may be null): a lease that loses a region to this one. One that has ended pays for it, if nothing else
+  // does: it may be there for that region alone, which nobody could take over on a full server otherwise.
+  bool Charge(Lease* lease, Lease* former = nullptr);
   // A region does not name the lease any more. The caller holds the lease.
   void Unname(Lease* lease);
 

@@ -225,5 +225,21 @@ TEST_F(FullServerTest, SomeMoreClientsCanConnectAndOwnNothing) {
   EXPECT_TRUE(CreateRegion(last.get(), 1'000'000).ok());
 }
 
+TEST_F(FullServerTest, WhatTheDeadHaveLeftCanBeTakenOver) {
+  while (arena_->ChargeIndex(1)) {
+  }
+  const auto next = Grant(1'000'000);
+  ASSERT_FALSE(leases_.Charge(next.get()));
+  const StoredKey key{RegionId{1}, 0};
+  EXPECT_TRUE(absl::IsResourceExhausted(store_.Attach(next.get(), key, 2, /*force=*/true).status()))
+      << "its owner needs its own";
+  leases_.End(LeaseId{1});
+  const uint64_t charged = Charged();
+  ASSERT_TRUE(store_.Attach(next.get(), key, 2, /*force=*/false).ok());
+  EXPECT_TRUE(leases_.Charge(next.get()));
+  EXPECT_EQ(Charged(), charged);
+  EXPECT_FALSE(store_.Attach(Grant(1'000'001).get(), {RegionId{2}, 0}, 2, /*force=*/false).ok()) << "it paid once";
+}
+
 }  // namespace
 }  // namespace nram

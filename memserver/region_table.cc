@@ -208,7 +208,7 @@ absl::StatusOr<RegionDescription> RegionTable::Attach(Lease* lease, const Stored
     if (epoch <= region->epoch) {
       return absl::AbortedError(absl::StrCat("region ", FormatId(Raw(key.id)), " is already at epoch ", region->epoch));
     }
-    if (!leases_->Charge(lease)) return absl::ResourceExhaustedError("the server is full");
+    if (!leases_->Charge(lease, owner.get())) return absl::ResourceExhaustedError("the server is full");
     if (region->named) NRAM_RETURN_IF_ERROR(names_.SetOwner(key, std::move(seal)));
     if (owner != nullptr) leases_->Unname(owner.get());
     std::move(uncount).Cancel();
