@@ -156,6 +156,9 @@ bool PublishModel::SurelyDiffers(const State& a, const State& b, uint64_t page) 
 std::string PublishModel::CheckUnused(const VersionPlace& place) const {
   for (const auto& [uid, published] : published_) {
     if (published.place.region != place.region || published.place.number != place.number) continue;
+    const std::vector<uint64_t>& lives = published.place.incarnations;
+    const auto has_it = [&](uint64_t life) { return absl::c_linear_search(lives, life); };
+    if (published.forgotten && absl::c_none_of(place.incarnations, has_it)) continue;
     return absl::StrCat("version ", Raw(place.number), " of the region is there twice: publication ", published.number,
                         " of owner ", published.owner, " has it already");
   }

@@ -60,7 +60,8 @@ class PublishModel {
     bool with_owner = false;
     uint64_t owner = 0;
   };
-  // Empty: no version of that region had that number.
+  // Empty: no version of that region had that number. One without a record may have had it, if none of its servers'
+  // lives is a member now: nothing that is there knows of it, and whoever has its record finds nothing (adr/0019).
   std::string CheckUnused(const VersionPlace& place) const;
   // Returns what its record has to say in its header.
   uint64_t AddPublished(Published published);

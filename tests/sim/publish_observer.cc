@@ -69,12 +69,14 @@ void PublishObserver::JudgeRead(const Opened& opened, const absl::Status& status
 }
 
 bool PublishObserver::Attach() {
+  // What is committed while it asks may come after an answer, also where the observer itself stands still meanwhile.
+  const bool is_any = world_->model.newest_committed() > 0;
   auto attached = Publication::Attach(pool_.get(), PublishWorld::kName, AttachMode::kReadOnly);
   if (attached.ok()) {
     publication_ = *std::move(attached);
     return true;
   }
-  if (!absl::IsNotFound(attached.status()) || (world_->model.newest_committed() > 0 && world_->KeepsAll())) {
+  if (!absl::IsNotFound(attached.status()) || (is_any && world_->KeepsAll())) {
     JudgeLook("attach", attached.status());
   }
   return false;
