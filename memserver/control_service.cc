@@ -117,11 +117,12 @@ absl::Status ControlService::EndLease(const Caller& caller, const v1::EndLeaseRe
 
 bool ControlService::ReservePages(uint64_t pages, Lease* lease) {
   FrameArena& arena = core_->arena();
-  if (arena.Reserve(pages, &lease->reservation)) return true;
+  const auto reserve = [&] { return core_->leases().Charge(lease) && arena.Reserve(pages, &lease->reservation); };
+  if (reserve()) return true;
   const int64_t until_ns = DeadlineAfterMs(kYieldMs);
   if (pages > arena.usage().ceiling_bytes / kPageBytes) return false;
   while (core_->store().YieldVersions(*lease->tenant, pages * kReservationBytesPerPage)) {
-    if (arena.Reserve(pages, &lease->reservation)) return true;
+    if (reserve()) return true;
     if (MonotonicNs() >= until_ns) break;
   }
   return false;
@@ -142,8 +143,7 @@ absl::Status ControlService::Reserve(const Caller& caller, const v1::ReserveRequ
     arena.Unreserve(0 - static_cast<uint64_t>(request.pages()), &(*lease)->reservation);
   } else if (core_->draining()) {
     return absl::FailedPreconditionError("the donor is draining and takes no new pages");
-  } else if (!core_->leases().Charge(lease->get()) ||
-             !ReservePages(static_cast<uint64_t>(request.pages()), lease->get())) {
+  } else if (!ReservePages(static_cast<uint64_t>(request.pages()), lease->get())) {
     const uint64_t free_bytes = arena.usage().free_bytes;
     const uint64_t left_bytes = caller.tenant->account.left_bytes();
     return absl::ResourceExhaustedError(

@@ -143,8 +143,9 @@ class LeaseTable {
   // The cost of a lease without its client's name and identity: itself, its slot in the table (also while the table
   // grows), its place in the order of ends, the allocator's words.
   static constexpr uint64_t kLeaseBytes = 512;
-  // The most that uncharged leases take.
-  static constexpr uint64_t kFixedBytes = kUnchargedMax * (kLeaseBytes + kClientNameBytesMax + kIdentityBytesMax);
+  // The most that a lease costs, and that uncharged leases take.
+  static constexpr uint64_t kBytesMax = kLeaseBytes + kClientNameBytesMax + kIdentityBytesMax;
+  static constexpr uint64_t kFixedBytes = kUnchargedMax * kBytesMax;
 
   // A client may ask for so many times the usual time.
   static constexpr int64_t kTtlFactorMax = 6;

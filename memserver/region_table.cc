@@ -189,7 +189,18 @@ absl::StatusOr<bool> RegionTable::DestroyByControl(LeaseId lease_id, const Store
 }
 
 absl::StatusOr<RegionDescription> RegionTable::Attach(Lease* lease, const StoredKey& key, uint32_t epoch, bool force,
-                                                      std::string seal) {
+                                                      const std::string& seal) {
+  if (lease == nullptr) return AttachOnce(nullptr, key, epoch, force, seal);
+  absl::StatusOr<RegionDescription> description;
+  NRAM_RETURN_IF_ERROR(WithRoom(*lease->tenant, LeaseTable::kBytesMax, [&] {
+    description = AttachOnce(lease, key, epoch, force, seal);
+    return description.status();
+  }));
+  return description;
+}
+
+absl::StatusOr<RegionDescription> RegionTable::AttachOnce(Lease* lease, const StoredKey& key, uint32_t epoch,
+                                                          bool force, const std::string& seal) {
   Shard& at = shard(key.id);
   WriterLock lock(&at.mu);
   const auto it = at.regions.find(key);
@@ -209,7 +220,7 @@ absl::StatusOr<RegionDescription> RegionTable::Attach(Lease* lease, const Stored
       return absl::AbortedError(absl::StrCat("region ", FormatId(Raw(key.id)), " is already at epoch ", region->epoch));
     }
     if (!leases_->Charge(lease, owner.get())) return absl::ResourceExhaustedError("the server is full");
-    if (region->named) NRAM_RETURN_IF_ERROR(names_.SetOwner(key, std::move(seal)));
+    if (region->named) NRAM_RETURN_IF_ERROR(names_.SetOwner(key, seal));
     if (owner != nullptr) leases_->Unname(owner.get());
     std::move(uncount).Cancel();
     region->lease = lease->id;
@@ -220,16 +231,18 @@ absl::StatusOr<RegionDescription> RegionTable::Attach(Lease* lease, const Stored
 }
 
 absl::Status RegionTable::SetView(const Lease& lease, RegionId id, uint32_t epoch, uint64_t view,
-                                  std::vector<uint64_t> incarnations, uint32_t left_in_order) {
-  Shard& at = shard(id);
-  WriterLock lock(&at.mu);
-  const StoredKey key{id, lease.tenant->number};
-  const auto it = at.regions.find(key);
-  if (it == at.regions.end()) return absl::NotFoundError(absl::StrCat("no region ", FormatId(Raw(id))));
-  if (CheckOwner(*it->second, lease, epoch) != Reason::kOk) {
-    return absl::FailedPreconditionError(absl::StrCat("region ", FormatId(Raw(id)), " has another owner"));
-  }
-  return names_.SetView(key, epoch, view, std::move(incarnations), left_in_order);
+                                  const std::vector<uint64_t>& incarnations, uint32_t left_in_order) {
+  return WithRoom(*lease.tenant, incarnations.size() * sizeof incarnations[0], [&]() -> absl::Status {
+    Shard& at = shard(id);
+    WriterLock lock(&at.mu);
+    const StoredKey key{id, lease.tenant->number};
+    const auto it = at.regions.find(key);
+    if (it == at.regions.end()) return absl::NotFoundError(absl::StrCat("no region ", FormatId(Raw(id))));
+    if (CheckOwner(*it->second, lease, epoch) != Reason::kOk) {
+      return absl::FailedPreconditionError(absl::StrCat("region ", FormatId(Raw(id)), " has another owner"));
+    }
+    return names_.SetView(key, epoch, view, incarnations, left_in_order);
+  });
 }
 
 RegionDescription RegionTable::Describe(const StoredKey& key, const StoredRegion& region, bool with_lists) const {

@@ -16,6 +16,7 @@
 
 #include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/sync.h"
@@ -80,12 +81,13 @@ class RegionTable {
   absl::StatusOr<bool> DestroyByControl(LeaseId lease, const StoredKey& key, bool force,
                                         const std::optional<ViewBound>& bound = std::nullopt);
 
-  // See control.proto. `lease`: of the key's tenant; null: read-only. `seal`: the new owner's; "": it stays.
+  // See control.proto. `lease`: of the key's tenant; null: read-only. `seal`: the new owner's; "": it stays. Where
+  // there is no room for the lease, versions yield to it.
   absl::StatusOr<RegionDescription> Attach(Lease* lease, const StoredKey& key, uint32_t epoch, bool force,
-                                           std::string seal = "");
+                                           const std::string& seal = "");
   // See control.proto.
   absl::Status SetView(const Lease& lease, RegionId id, uint32_t epoch, uint64_t view,
-                       std::vector<uint64_t> incarnations, uint32_t left_in_order);
+                       const std::vector<uint64_t>& incarnations, uint32_t left_in_order);
   // Zero if no region has this name.
   RegionId FindByName(TenantNumber tenant, const std::string& name) const { return names_.Find(tenant, name); }
   // The tenant's first `limit` regions with an id of at least `from`, in order, without their incarnations and seals,
@@ -176,6 +178,10 @@ class RegionTable {
 
   absl::Status CreateNamedOnce(Lease* lease, RegionId id, uint32_t epoch, bool gc, RegionManifest manifest,
                                bool sealed);
+  absl::StatusOr<RegionDescription> AttachOnce(Lease* lease, const StoredKey& key, uint32_t epoch, bool force,
+                                               const std::string& seal);
+  // As often as it finds no room for `bytes` and versions can yield. No shard's lock may be held.
+  absl::Status WithRoom(const Tenant& tenant, uint64_t bytes, absl::FunctionRef<absl::Status()> attempt);
 
   static constexpr size_t kShards = 256;
 

@@ -227,6 +227,17 @@ bool RegionTable::YieldVersions(const Tenant& tenant, uint64_t bytes) {
                       .steps_max = kYieldSteps}) > 0;
 }
 
+absl::Status RegionTable::WithRoom(const Tenant& tenant, uint64_t bytes, absl::FunctionRef<absl::Status()> attempt) {
+  for (int turn = 0;; ++turn) {
+    const absl::Status status = attempt();
+    if (!absl::IsResourceExhausted(status)) return status;
+    if (turn == kYieldTurns || !YieldVersions(tenant, bytes)) {
+      Count(&counters_.refused_full);
+      return status;
+    }
+  }
+}
+
 uint64_t RegionTable::YieldForDonor(uint64_t bytes, bool held) {
   if (counters_.versions.yieldable_bytes() == 0) return 0;
   return YieldOldest({.held = held, .bytes = bytes, .steps_max = kDonorYieldSteps});

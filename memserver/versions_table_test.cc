@@ -377,6 +377,39 @@ TEST_F(VersionsTableTest, ARegionIsCreatedWhereVersionsAreInTheWay) {
   arena_->CloseReservation(&rest_);
 }
 
+// Without that it would be taken over in part, and its former owner shut out for nothing.
+TEST_F(VersionsTableTest, ARegionIsTakenOverWhereVersionsAreInTheWay) {
+  constexpr uint64_t kPages = 500;
+  WritePages(kPages, 'a');
+  ASSERT_EQ(Seal(kOne), Reason::kOk);
+  WritePages(kPages, 'b');
+  FillUp(0);
+  while (arena_->ChargeIndex(64)) ++charged_;
+  const std::shared_ptr<Lease> next = Grant(2);
+  ASSERT_NE(next, nullptr) << "it connects, and has nothing";
+  const absl::Status attached = store_.Attach(next.get(), KeyOf(kRegion), 2, /*force=*/true).status();
+  EXPECT_TRUE(attached.ok()) << attached;
+  EXPECT_EQ(Numbers(), Versions{});
+  EXPECT_EQ(store_.counters().refused_full, 0u);
+  arena_->ReleaseIndex(charged_ * 64);
+  arena_->CloseReservation(&rest_);
+}
+
+TEST_F(VersionsTableTest, AViewGrowsWhereVersionsAreInTheWay) {
+  constexpr uint64_t kPages = 500;
+  ASSERT_TRUE(store_.CreateNamed(lease_.get(), kOther, 1, /*gc=*/true, {"other", {1}}).ok());
+  WritePages(kPages, 'a');
+  ASSERT_EQ(Seal(kOne), Reason::kOk);
+  WritePages(kPages, 'b');
+  FillUp(0);
+  while (arena_->ChargeIndex(64)) ++charged_;
+  const absl::Status told = store_.SetView(*lease_, kOther, 1, 1, std::vector<uint64_t>(64, 7), 0);
+  EXPECT_TRUE(told.ok()) << told;
+  EXPECT_EQ(Numbers(), Versions{});
+  arena_->ReleaseIndex(charged_ * 64);
+  arena_->CloseReservation(&rest_);
+}
+
 // --- Lists.
 
 TEST_F(VersionsTableTest, ListsGoOnWhereTheyHaveEnded) {
