@@ -105,6 +105,7 @@ class RunEngine {
     uint64_t count = 0;
     RunState from = RunState::kEmpty;
     bool writable = false;
+    std::optional<uint64_t> demanded;  // the home, the first or last of them, whose fault this is; none: read ahead
   };
   // A window that is read ahead.
   struct Ahead {
@@ -136,6 +137,8 @@ class RunEngine {
   void ReadAhead();
   // Does what they are kComing for, and ends that. `buffer` as for HandleFault.
   void Bring(const Coming& coming, absl::Span<std::byte> buffer);
+  // They cannot be read. All but the demanded one stay where they are; that one is read by itself, or the engine fails.
+  void OnUnread(const Coming& coming, const absl::Status& status, absl::Span<std::byte> buffer);
   void EndComing(const Coming& coming, RunState state, bool wake);
   void OnUnknown(uint64_t address) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

@@ -28,6 +28,7 @@ class FakeStore : public PageStore {
     MutexLock lock(&mu_);
     if (!failure_.ok()) return failure_;
     for (uint64_t i = 0; i < to.size() / kPageBytes; ++i) {
+      if (page + i == lost_) return absl::DataLossError("lost");
       const auto at = pages_.find(page + i);
       if (at == pages_.end()) return absl::InternalError(absl::StrCat("page ", page + i, " was never written"));
       memcpy(to.data() + i * kPageBytes, at->second.data(), kPageBytes);
@@ -52,6 +53,11 @@ class FakeStore : public PageStore {
     MutexLock lock(&mu_);
     failure_ = status;
   }
+  // No read that this page is in succeeds.
+  void Lose(uint64_t page) {
+    MutexLock lock(&mu_);
+    lost_ = page;
+  }
   size_t size() {
     MutexLock lock(&mu_);
     return pages_.size();
@@ -60,6 +66,7 @@ class FakeStore : public PageStore {
  private:
   Mutex mu_;
   std::map<uint64_t, Bytes> pages_ ABSL_GUARDED_BY(mu_);
+  uint64_t lost_ ABSL_GUARDED_BY(mu_) = ~uint64_t{0};
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
 };
 
@@ -445,6 +452,25 @@ TEST_F(RunEngineTest, AFailureOfTheStoreIsToldOnce) {
   engine_.HandleFault({Address(missing), false, false}, absl::MakeSpan(buffer_));
   EXPECT_EQ(failure_, absl::UnavailableError("gone"));
   EXPECT_FALSE(space_.Has(Address(missing)));
+  engine_.Stop();
+}
+
+TEST_F(RunEngineTest, APageThatCannotBeReadIsMissedByWhoNeedsItAlone) {
+  constexpr uint64_t kPages = 4 * kBudget;
+  constexpr uint64_t kLost = 2 * kBudget;
+  engine_.Attach(kBase, kPages);
+  engine_.Start();
+  for (uint64_t page = 0; page < kPages; ++page) Put(page, page + 1);
+  ASSERT_FALSE(space_.Has(Address(kLost)));
+  store_.Lose(kLost);  // homes are given in the order of addresses
+  // Windows, and windows ahead, would bring it with its neighbours, up and down.
+  for (uint64_t page = 0; page < kLost; ++page) ASSERT_EQ(Get(page), page + 1) << page;
+  for (uint64_t page = kPages - 1; page > kLost; --page) ASSERT_EQ(Get(page), page + 1) << page;
+  for (uint64_t page = 0; page < kLost; ++page) ASSERT_EQ(Get(page), page + 1) << page;
+  EXPECT_TRUE(failure_.ok()) << failure_;
+  EXPECT_LE(counters_.peak_pages, kBudget);
+  engine_.HandleFault({Address(kLost), false, false}, absl::MakeSpan(buffer_));
+  EXPECT_EQ(failure_, absl::DataLossError("lost"));
   engine_.Stop();
 }
 

@@ -82,6 +82,7 @@ RunEngine::Coming RunEngine::ChooseMissing(uint64_t home, bool write, uint64_t r
   run.count = std::min(run.count, room);
   Coming coming = Claim(&run, from);
   TakeBudget(coming);
+  coming.demanded = home;
   coming.writable = from == RunState::kEmpty || plan.writable || (run.count == 1 && habit_.ComesWritable());
   // What comes after it is on its way while this is waited for; not if pages in between are here already.
   if (from == RunState::kRemote && run.count == plan.demand.count) StartAhead(plan.ahead, plan.writable);
@@ -108,7 +109,7 @@ RunEngine::Coming RunEngine::Claim(Run* run, RunState from) {
     ++run->count;
   }
   if (run->count == 0) return {};
-  return {run->lowest(), *ranges_.AddressOf(run->lowest()), run->count, from, /*writable=*/false};
+  return {run->lowest(), *ranges_.AddressOf(run->lowest()), run->count, from, /*writable=*/false, std::nullopt};
 }
 
 void RunEngine::TakeBudget(const Coming& coming) {
@@ -156,7 +157,6 @@ RunEngine::Ahead* RunEngine::NextAhead() {
 void RunEngine::ReadAhead() {
   std::vector<std::byte> buffer(window_pages() * kPageBytes);
   while (Ahead* const one = NextAhead()) {
-    counters_->ahead_pages.fetch_add(one->coming.count, std::memory_order_relaxed);
     Bring(one->coming, absl::MakeSpan(buffer));
     MutexLock lock(&mu_);
     // If nobody has waited for it, the next fault comes from behind it.
@@ -174,8 +174,9 @@ void RunEngine::Bring(const Coming& coming, absl::Span<std::byte> buffer) {
   const bool remote = coming.from == RunState::kRemote;
   if (remote) {
     const absl::Status status = store_->ReadPages(coming.home, data);
-    if (!status.ok()) return Fail(status);
+    if (!status.ok()) return OnUnread(coming, status, buffer);
     counters_->fetched_pages.fetch_add(coming.count, std::memory_order_relaxed);
+    if (!coming.demanded.has_value()) counters_->ahead_pages.fetch_add(coming.count, std::memory_order_relaxed);
   } else {
     std::fill(data.begin(), data.end(), std::byte{0});
     counters_->zero_pages.fetch_add(coming.count, std::memory_order_relaxed);
@@ -184,6 +185,26 @@ void RunEngine::Bring(const Coming& coming, absl::Span<std::byte> buffer) {
   const bool gone = absl::IsNotFound(status);
   if (!status.ok() && !gone && (remote || !absl::IsAlreadyExists(status))) return Fail(status);
   EndComing(coming, gone ? coming.from : coming.writable ? RunState::kDirty : RunState::kClean, !status.ok());
+}
+
+void RunEngine::OnUnread(const Coming& coming, const absl::Status& status, absl::Span<std::byte> buffer) {
+  Coming rest = coming;
+  std::optional<Coming> demanded;
+  if (coming.demanded.has_value()) {
+    if (coming.count == 1) return Fail(status);
+    demanded = coming;
+    demanded->home = *coming.demanded;
+    demanded->address = coming.address + (demanded->home - coming.home) * kPageBytes;
+    demanded->count = 1;
+    --rest.count;
+    if (demanded->home == coming.home) {
+      ++rest.home;
+      rest.address += kPageBytes;
+    }
+  }
+  // Who waits for one of them looks again, and demands it.
+  EndComing(rest, rest.from, /*wake=*/false);
+  if (demanded.has_value()) Bring(*demanded, buffer);
 }
 
 void RunEngine::EndComing(const Coming& coming, RunState state, bool wake) {
@@ -203,6 +224,7 @@ void RunEngine::EndComing(const Coming& coming, RunState state, bool wake) {
     if (!came) {
       resident_ -= coming.count;
       if (coming.from == RunState::kRemote) remote_ += coming.count;
+      left_.SignalAll();
     }
     if (!changing_.empty()) idle_.SignalAll();
   }
