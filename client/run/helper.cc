@@ -109,16 +109,17 @@ absl::StatusOr<int64_t> Helper::Lend(int fd) {
   return number;
 }
 
-void Helper::Dismiss(const std::vector<AddressRun>& unmapped) {
+bool Helper::Dismiss(const std::vector<AddressRun>& unmapped) {
   for (size_t i = 0; i < unmapped.size(); i += kCallsMax) {
     std::vector<HelperCall> calls;
     for (size_t k = i; k < std::min(unmapped.size(), i + kCallsMax); ++k) {
       calls.push_back({SYS_munmap, {unmapped[k].begin, unmapped[k].pages * kPageBytes}});
     }
-    if (!Make(&calls).ok()) return;
+    if (!Make(&calls).ok()) return false;
   }
   // It does not answer this one.
   (void)Call(SYS_exit_group, {0});
+  return true;
 }
 
 }  // namespace nram

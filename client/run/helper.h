@@ -44,8 +44,8 @@ class Helper {
   // Gives the helper a descriptor of this process. Its number there, which is to be closed there, or -errno.
   absl::StatusOr<int64_t> Lend(int fd);
   // The helper ends, and the program goes on. It unmaps `unmapped` before that: whoever shares the memory still is not
-  // to see what is there when nobody answers its faults any more.
-  void Dismiss(const std::vector<AddressRun>& unmapped = {});
+  // to see what is there when nobody answers its faults any more. False: it had ended before that.
+  bool Dismiss(const std::vector<AddressRun>& unmapped = {});
 
  private:
   // `lent`: a descriptor that the calls receive; -1: none.

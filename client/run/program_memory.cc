@@ -72,7 +72,8 @@ ProgramMemory::~ProgramMemory() {
   }
   fault_threads_.reset();
   engine_.reset();
-  helper_->Dismiss(looked_after);
+  // If somebody has killed the helper, others who share the memory are not to read zeros.
+  if (!helper_->Dismiss(looked_after) && space_ != nullptr) space_->PoisonMissing(looked_after);
 }
 
 absl::StatusOr<ProgramMemory::Answer> ProgramMemory::OnCall(pid_t thread, const seccomp_data& call) {

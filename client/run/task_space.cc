@@ -9,6 +9,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -33,6 +34,15 @@ struct uffdio_move {
 #define UFFDIO_MOVE _IOWR(UFFDIO, 0x05, struct uffdio_move)
 #define UFFDIO_MOVE_MODE_DONTWAKE 1
 #endif
+#ifndef UFFD_FEATURE_POISON
+#define UFFD_FEATURE_POISON (1 << 14)
+struct uffdio_poison {
+  struct uffdio_range range;
+  __u64 mode;
+  __s64 updated;
+};
+#define UFFDIO_POISON _IOWR(UFFDIO, 0x08, struct uffdio_poison)
+#endif
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
@@ -42,7 +52,7 @@ namespace {
 
 constexpr int kFdFlags = O_CLOEXEC | O_NONBLOCK;
 constexpr char kDevice[] = "/dev/userfaultfd";
-constexpr uint64_t kFeatures = UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_MOVE;
+constexpr uint64_t kFeatures = UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_MOVE | UFFD_FEATURE_POISON;
 
 absl::Status NotAllowed() {
   return absl::PermissionDeniedError(
@@ -125,6 +135,27 @@ bool TaskSpace::IsRegistered(uint64_t begin, uint64_t pages) {
     if (errno != EAGAIN && errno != EINTR) return false;
   }
   return true;
+}
+
+void TaskSpace::PoisonMissing(absl::Span<const AddressRun> runs) {
+  for (const AddressRun& run : runs) {
+    const uint64_t end = run.begin + run.pages * kPageBytes;
+    uint64_t most = end - run.begin;
+    for (uint64_t at = run.begin; at < end;) {
+      uffdio_poison request = {.range = {at, std::min(most, end - at)}, .mode = 0, .updated = 0};
+      if (ioctl(faults_.get(), UFFDIO_POISON, &request) == 0) {
+        at += request.range.len;
+      } else if (errno == ESRCH) {
+        return;  // nobody has the memory any more
+      } else if (request.updated > 0) {
+        at += static_cast<uint64_t>(request.updated);
+      } else if (errno == ENOENT && most > kPageBytes) {
+        most = kPageBytes;  // over two of the kernel's areas
+      } else if (errno != EAGAIN && errno != EINTR) {
+        at += kPageBytes;  // it is there
+      }
+    }
+  }
 }
 
 absl::Status TaskSpace::Copy(uint64_t to, absl::Span<const std::byte> data, bool protect) {

@@ -37,6 +37,9 @@ class TaskSpace : public AddressSpace {
   // Whether that is so of what is there now. What was protected may be written to afterwards.
   bool IsRegistered(uint64_t begin, uint64_t pages);
 
+  // Whoever touches a page that is missing there ends by SIGBUS, also when this object has gone.
+  void PoisonMissing(absl::Span<const AddressRun> runs);
+
   absl::Status Copy(uint64_t to, absl::Span<const std::byte> data, bool protect) override;
   void Unprotect(uint64_t begin, uint64_t pages) override;
   void Wake(uint64_t begin, uint64_t pages) override;

@@ -90,8 +90,9 @@ LC_ALL=C sort "$directory/in" > "$directory/expected"
 LC_ALL=C run -- sort -S 200M --parallel=2 "$directory/in" | cmp - "$directory/expected" || fail "sort"
 
 # Nobody sees zeros: the supervisor dies, the helper dies, the pool dies.
+# begin [EXERCISE MIB]
 begin() {
-  "$nram" run --budget=24M -- "$workout" fill 128 > "$directory/out" 2> "$directory/err" &
+  "$nram" run --budget=24M -- "$workout" "${1:-fill}" "${2:-128}" > "$directory/out" 2> "$directory/err" &
   runner=$!
   for _ in $(seq 2000); do
     # It has outgrown its budget when there are threads for its faults.
@@ -128,6 +129,15 @@ code=0
 wait "$runner" || code=$?
 [ "$code" -eq 125 ] && grep -q "helper" "$directory/err" || fail "the helper was killed: $code $(cat "$directory/err")"
 await_end "$program"
+begin shared 64
+while ! grep -qs shared "$directory/out"; do
+  kill -0 "$runner" || fail "no sharer: $(cat "$directory/err")"
+  sleep 0.01
+done
+kill -KILL "$helper"
+code=0
+wait "$runner" || code=$?  # until the sharer has ended, too
+[ "$code" -eq 125 ] && ! grep wrong "$directory/out" || fail "a sharer without a helper: exit $code"
 begin
 "$nram" down > /dev/null
 code=0

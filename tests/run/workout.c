@@ -14,6 +14,7 @@
 //   vfork MIB      posix_spawn of true(1) with so much in memory
 //   sharer MIB     a child that shares the memory kills the program, and must not go on with zeros
 //   orphan MIB     the same, and it kills the supervisor
+//   shared MIB     the same, and says "shared" instead: somebody else kills
 //   exec MIB       fills, and executes itself anew
 //   signal N       raises a signal
 //   exit N         exits
@@ -373,17 +374,21 @@ static void DoSpawn(size_t bytes) {
 }
 
 // Who shares the memory ends by a signal when nobody looks after it any more; words are right until then.
-static void DoSharer(size_t bytes, int orphan) {
+static void DoSharer(size_t bytes, const char* which) {
+  static const char kShared[] = "shared\n";
   static const char kWrong[] = "wrong: a word that is shared\n";
   static const char kGoesOn[] = "wrong: it goes on\n";
   uint64_t* const words = Allocate(bytes);
   Fill(words, bytes / 8, 3);
   const pid_t program = getpid();
-  const pid_t victim = orphan ? getppid() : program;
+  const pid_t victim = which[0] == 'o' ? getppid() : program;
   if (vfork() == 0) {
     struct timespec begun, now;
     clock_gettime(CLOCK_MONOTONIC, &begun);
-    kill(victim, SIGKILL);
+    if (strcmp(which, "shared") == 0)
+      (void)!write(1, kShared, sizeof(kShared) - 1);
+    else
+      kill(victim, SIGKILL);
     do {
       for (size_t i = 0; i < bytes / 8; i += 64) {
         if (words[i] == Mix(i + 3)) continue;
@@ -431,8 +436,8 @@ int main(int argc, char** argv) {
     DoFork(bytes);
   else if (strcmp(what, "vfork") == 0)
     DoSpawn(bytes);
-  else if (strcmp(what, "sharer") == 0 || strcmp(what, "orphan") == 0)
-    DoSharer(bytes, what[0] == 'o');
+  else if (strcmp(what, "sharer") == 0 || strcmp(what, "orphan") == 0 || strcmp(what, "shared") == 0)
+    DoSharer(bytes, what);
   else if (strcmp(what, "exec") == 0) {
     DoFill(Allocate(bytes), bytes);
     execlp(argv[0], argv[0], "fill", argv[2], NULL);
