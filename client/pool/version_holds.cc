@@ -3,7 +3,6 @@
 #include <glog/logging.h>
 
 #include <algorithm>
-#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
@@ -15,9 +14,12 @@ VersionHolds::~VersionHolds() {
   CHECK(entries_.empty()) << "a version's handle outlives its pool";
 }
 
-VersionHolds::Entry* VersionHolds::BeginTurnLocked(const Key& key) {
+VersionHolds::Entry* VersionHolds::BeginTurnLocked(const Key& key, int64_t deadline_ns) {
   // It may go while this waits.
-  while (entries_[key].busy) changed_.WaitUntil(&mu_, MonotonicNs() + kTurnMs * kNsPerMs);
+  while (entries_[key].busy) {
+    if (environment_->NowNs() >= deadline_ns) return nullptr;
+    changed_.WaitUntil(&mu_, MonotonicNs() + kTurnMs * kNsPerMs);
+  }
   Entry* const entry = &entries_[key];
   entry->busy = true;
   return entry;
@@ -37,62 +39,82 @@ absl::Status VersionHolds::Send(const Key& key, bool release, int64_t deadline_n
   return absl::NotFoundError(absl::StrCat("memory server ", key.session->name(), " has restarted"));
 }
 
-void VersionHolds::PayOwed(ServerSession* session) {
-  std::vector<Key> owed;
-  {
-    MutexLock lock(&mu_);
-    if (!session->usable()) return;
-    const uint64_t incarnation = session->incarnation();
-    const auto is_its = [&](const Key& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-      return key.session == session && !entries_.contains(key);
-    };
-    std::copy_if(owed_.begin(), owed_.end(), std::back_inserter(owed), is_its);
-    std::erase_if(owed_, is_its);
-    // In another life it has none.
-    std::erase_if(owed, [&](const Key& key) { return key.incarnation != incarnation; });
-  }
-  // One that is not answered is owed again.
-  for (const Key& key : owed) Release(key, /*owed=*/true);
+bool VersionHolds::SendRelease(const Key& key, Entry* entry, int64_t deadline_ns) {
+  absl::Status status = absl::UnavailableError("it is away");
+  if (key.session->usable()) status = Send(key, /*release=*/true, deadline_ns);
+  MutexLock lock(&mu_);
+  EndTurnLocked(key, entry);
+  return !OweLocked(key, status);
 }
 
-void VersionHolds::OweLocked(const Key& key, const absl::Status& status) {
-  const bool is_owed = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
-  if (is_owed && owed_.size() < kOwedMax && !entries_.contains(key)) owed_.push_back(key);
+void VersionHolds::PayOwed(ServerSession* session, int64_t deadline_ns) {
+  deadline_ns = std::min(deadline_ns, environment_->NowNs() + kReleaseMs * kNsPerMs);
+  while (session->usable() && environment_->NowNs() < deadline_ns) {
+    Key key;
+    Entry* entry = nullptr;
+    {
+      MutexLock lock(&mu_);
+      // In another life it has none.
+      std::erase_if(owed_, [session, life = session->incarnation()](const Key& owed) {
+        return owed.session == session && owed.incarnation != life;
+      });
+      auto it = owed_.lower_bound(Key{.session = session});
+      while (it != owed_.end() && it->session == session && entries_.contains(*it)) ++it;
+      if (it == owed_.end() || it->session != session) return;
+      key = *it;
+      owed_.erase(it);
+      entry = BeginTurnLocked(key, deadline_ns);  // nobody has it
+    }
+    if (!SendRelease(key, entry, deadline_ns)) return;
+  }
+}
+
+bool VersionHolds::OweLocked(const Key& key, const absl::Status& status) {
+  const bool unanswered = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+  if (unanswered && owed_.size() < kOwedMax && !entries_.contains(key)) owed_.insert(key);
+  return unanswered;
 }
 
 absl::StatusOr<VersionHolds::Hold> VersionHolds::Take(ServerSession* session, uint64_t incarnation, RegionId region,
                                                       VersionNumber version, int64_t deadline_ns) {
-  PayOwed(session);
+  PayOwed(session, deadline_ns);
   const Key key{session, incarnation, region, version};
   Entry* entry = nullptr;
   {
     MutexLock lock(&mu_);
-    entry = BeginTurnLocked(key);
+    entry = BeginTurnLocked(key, deadline_ns);
+  }
+  if (entry == nullptr) {
+    return absl::DeadlineExceededError(absl::StrCat("memory server ", session->name(), " is being asked already"));
   }
   // Also if there is one: the lease may have ended since, and that with it.
   const absl::Status status = Send(key, /*release=*/false, deadline_ns);
   MutexLock lock(&mu_);
   if (status.ok()) ++entry->handles;
   EndTurnLocked(key, entry);
-  std::erase(owed_, key);
-  if (status.ok()) return Hold(this, key);
-  OweLocked(key, status);  // it may have done it
+  // Whoever has let go while this has asked owes it still, unless there is a handle again.
+  if (status.ok()) {
+    owed_.erase(key);
+    return Hold(this, key);
+  }
+  (void)OweLocked(key, status);  // it may have done it
   return status;
 }
 
-void VersionHolds::Release(const Key& key, bool owed) {
+void VersionHolds::Release(const Key& key) {
+  const int64_t deadline_ns = environment_->NowNs() + kReleaseMs * kNsPerMs;
   Entry* entry = nullptr;
   {
     MutexLock lock(&mu_);
-    entry = BeginTurnLocked(key);
-    if (!owed) --entry->handles;
-    if (entry->handles > 0) return EndTurnLocked(key, entry);
+    entry = BeginTurnLocked(key, deadline_ns);
+    if (entry == nullptr) {
+      // Somebody else asks for it, and has no answer.
+      if (--entries_[key].handles == 0 && owed_.size() < kOwedMax) owed_.insert(key);
+      return;
+    }
+    if (--entry->handles > 0) return EndTurnLocked(key, entry);
   }
-  absl::Status status = absl::UnavailableError("it is away");
-  if (key.session->usable()) status = Send(key, /*release=*/true, environment_->NowNs() + kReleaseMs * kNsPerMs);
-  MutexLock lock(&mu_);
-  EndTurnLocked(key, entry);
-  OweLocked(key, status);
+  if (SendRelease(key, entry, deadline_ns)) PayOwed(key.session, deadline_ns);
 }
 
 }  // namespace nram

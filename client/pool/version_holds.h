@@ -7,8 +7,8 @@
 #include <compare>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -36,7 +36,7 @@ class VersionHolds {
   ~VersionHolds();  // CHECKs that all have gone
 
   // Goes with its last handle. Its end blocks for kReleaseMs at most. If the server does not answer then, it is told
-  // later, with another hold's end or beginning there, or the hold goes with the lease.
+  // later, at another hold's end or beginning there, or the hold goes with the lease.
   class Hold {
    public:
     Hold(Hold&& other) noexcept : holds_(std::exchange(other.holds_, nullptr)), key_(other.key_) {}
@@ -52,7 +52,7 @@ class VersionHolds {
     Key key_;
   };
   // Errors are ControlClient::HoldVersion's. NOT_FOUND also if the server's life is another one. Blocks until the
-  // deadline at most, and for kReleaseMs if the same version's last handle is just going.
+  // deadline at most.
   absl::StatusOr<Hold> Take(ServerSession* session, uint64_t incarnation, RegionId region, VersionNumber version,
                             int64_t deadline_ns);
 
@@ -65,22 +65,23 @@ class VersionHolds {
     int handles = 0;
     bool busy = false;  // somebody asks the server
   };
-  // `owed`: of a hold that has no handle any more.
-  void Release(const Key& key, bool owed = false);
-  // Has the entry for this caller. To be given back by EndTurn.
-  Entry* BeginTurnLocked(const Key& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Release(const Key& key);
+  // Has the entry for this caller. To be given back by EndTurn. Null: others have it until the deadline.
+  Entry* BeginTurnLocked(const Key& key, int64_t deadline_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndTurnLocked(const Key& key, Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Send(const Key& key, bool release, int64_t deadline_ns) const;
-  // A release that has no answer, or that of a hold that has none, is sent again later.
-  void OweLocked(const Key& key, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Tells the server what it has missed.
-  void PayOwed(ServerSession* session);
+  // With the turn, which it ends. False: there was no answer, so the release is owed.
+  bool SendRelease(const Key& key, Entry* entry, int64_t deadline_ns);
+  // A release that has no answer, or that of a hold that has none, is sent again later. True: so it is.
+  bool OweLocked(const Key& key, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Tells the server what it has missed: until it does not answer, or the deadline, or for kReleaseMs.
+  void PayOwed(ServerSession* session, int64_t deadline_ns);
 
   Environment* const environment_;
   Mutex mu_;
   CondVar changed_;
   std::map<Key, Entry> entries_ ABSL_GUARDED_BY(mu_);
-  std::vector<Key> owed_ ABSL_GUARDED_BY(mu_);  // releases that were not answered
+  std::set<Key> owed_ ABSL_GUARDED_BY(mu_);  // releases that were not answered
 };
 
 }  // namespace nram
