@@ -69,6 +69,47 @@ class GrpcEtcdClient final : public EtcdClient {
     return ended.ok() ? absl::UnavailableError(absl::StrCat("etcd at ", host(), " has ended the watch")) : ended;
   }
 
+  absl::StatusOr<Entry> Get(const std::string& key, int64_t deadline_ns) override {
+    etcdserverpb::RangeRequest request;
+    request.set_key(key);
+    etcdserverpb::RangeResponse reply;
+    NRAM_RETURN_IF_ERROR(Call(deadline_ns, [&](grpc::ClientContext* context) {
+      return etcdserverpb::KV::NewStub(channel_)->Range(context, request, &reply);
+    }));
+    return ToEntry(&reply);
+  }
+
+  absl::StatusOr<Swapped> Swap(const std::string& key, int64_t revision, const std::optional<std::string>& value,
+                               int64_t deadline_ns) override {
+    etcdserverpb::TxnRequest request;
+    etcdserverpb::Compare* const compare = request.add_compare();
+    compare->set_target(etcdserverpb::Compare::MOD);
+    compare->set_key(key);
+    compare->set_mod_revision(revision);
+    if (value.has_value()) {
+      etcdserverpb::PutRequest* const put = request.add_success()->mutable_request_put();
+      put->set_key(key);
+      put->set_value(*value);
+    } else {
+      request.add_success()->mutable_request_delete_range()->set_key(key);
+    }
+    request.add_failure()->mutable_request_range()->set_key(key);
+    etcdserverpb::TxnResponse reply;
+    NRAM_RETURN_IF_ERROR(Call(deadline_ns, [&](grpc::ClientContext* context) {
+      return etcdserverpb::KV::NewStub(channel_)->Txn(context, request, &reply);
+    }));
+    Swapped swapped;
+    swapped.done = reply.succeeded();
+    if (swapped.done) {
+      if (value.has_value()) swapped.now.revision = reply.header().revision();
+    } else if (reply.responses_size() == 1 && reply.responses(0).has_response_range()) {
+      swapped.now = ToEntry(reply.mutable_responses(0)->mutable_response_range());
+    } else {
+      return absl::InternalError(absl::StrCat("etcd at ", host(), " has not said what the key is"));
+    }
+    return swapped;
+  }
+
   absl::StatusOr<int64_t> GrantLease(int64_t ttl_s, int64_t deadline_ns) override {
     etcdserverpb::LeaseGrantRequest request;
     request.set_ttl(ttl_s);
@@ -132,6 +173,12 @@ class GrpcEtcdClient final : public EtcdClient {
   }
 
  private:
+  static Entry ToEntry(etcdserverpb::RangeResponse* reply) {
+    if (reply->kvs_size() == 0) return {};
+    etcdserverpb::KeyValue* const pair = reply->mutable_kvs(0);
+    return {pair->mod_revision(), std::move(*pair->mutable_value())};
+  }
+
   // Has `run` make one call on channel_.
   template <typename Run>
   absl::Status Call(int64_t deadline_ns, Run run) {

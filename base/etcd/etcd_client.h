@@ -1,7 +1,8 @@
 #ifndef NRAM_BASE_ETCD_ETCD_CLIENT_H_
 #define NRAM_BASE_ETCD_ETCD_CLIENT_H_
 
-// What nram asks of etcd, by etcd's own gRPC API: keys by prefix, changes as they come, a lease and a key under it.
+// What nram asks of etcd, by etcd's own gRPC API: keys by prefix, changes as they come, a lease and a key under it,
+// and one key by compare and swap.
 // Nothing above this header sees gRPC.
 
 #include <cstdint>
@@ -49,6 +50,21 @@ class EtcdClient {
   // that time. OUT_OF_RANGE: changes since `from_revision` are not known any more, so a listing must come first.
   virtual absl::Status Watch(const std::string& prefix, int64_t from_revision, int64_t silence_ms,
                              absl::FunctionRef<void(const std::vector<Change>&)> heard) = 0;
+
+  // One key, as it is.
+  struct Entry {
+    int64_t revision = 0;  // of its last change; 0: there is no such key
+    std::string value;
+  };
+  virtual absl::StatusOr<Entry> Get(const std::string& key, int64_t deadline_ns) = 0;
+  struct Swapped {
+    bool done = false;
+    Entry now;  // its value only if nothing was done
+  };
+  // If the key's last change is still that of `revision` (0: if there is no such key), puts it without a lease, or
+  // deletes it if there is no value. After an error nobody knows whether it was done.
+  virtual absl::StatusOr<Swapped> Swap(const std::string& key, int64_t revision,
+                                       const std::optional<std::string>& value, int64_t deadline_ns) = 0;
 
   virtual absl::StatusOr<int64_t> GrantLease(int64_t ttl_s, int64_t deadline_ns) = 0;
   // NOT_FOUND: it has ended.

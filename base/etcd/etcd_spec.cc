@@ -77,6 +77,22 @@ absl::StatusOr<EtcdSpec> EtcdSpec::Parse(absl::string_view text) {
 
 std::string EtcdSpec::KeyPrefix() const { return absl::StrCat("/nram/", name, "/servers/"); }
 
+std::string EtcdSpec::RegionKey(absl::string_view tenant, absl::string_view region) const {
+  return absl::StrCat("/nram/", name, "/regions/", EscapeKeyWord(tenant), "/", EscapeKeyWord(region));
+}
+
 std::string EtcdSpec::ToString() const { return absl::StrCat(kScheme, absl::StrJoin(hosts, ","), "/", name); }
+
+std::string EscapeKeyWord(absl::string_view text) {
+  std::string word;
+  for (const char c : text) {
+    if (IsNameByte(c)) {
+      word.push_back(c);
+    } else {
+      absl::StrAppend(&word, "%", absl::Hex(static_cast<unsigned char>(c), absl::kZeroPad2));
+    }
+  }
+  return word;
+}
 
 }  // namespace nram

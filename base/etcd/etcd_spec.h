@@ -25,8 +25,14 @@ struct EtcdSpec {
 
   // Each server of the pool has a key: this, and its address.
   std::string KeyPrefix() const;
+  // Each kept region with a name has a key. Both may be any bytes.
+  std::string RegionKey(absl::string_view tenant, absl::string_view name) const;
   std::string ToString() const;
 };
+
+// A word of a key: letters, digits, ".", "-" and "_" as they are, each other byte as "%" and two hex digits. No two
+// texts have the same.
+std::string EscapeKeyWord(absl::string_view text);
 
 }  // namespace nram
 

@@ -1,6 +1,7 @@
 #include "base/etcd/etcd_spec.h"
 
 #include "base/etcd/etcd_client.h"
+#include "base/etcd/region_record.h"
 #include "base/etcd/server_record.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -36,6 +37,42 @@ TEST(EtcdSpecTest, TheRangeOfAPrefixEndsBehindIt) {
   EXPECT_EQ(EtcdRangeEnd("ab"), "ac");
   EXPECT_EQ(EtcdRangeEnd("a\xff"), "b");
   EXPECT_EQ(EtcdRangeEnd("\xff"), std::string(1, '\0'));
+}
+
+TEST(EtcdSpecTest, ARegionsKeyHasItsNameEscaped) {
+  const auto spec = EtcdSpec::Parse("etcd:a/render").value();
+  EXPECT_EQ(spec.RegionKey("local", "Az09.-_"), "/nram/render/regions/local/Az09.-_");
+  EXPECT_EQ(spec.RegionKey("a/b", "c d"), "/nram/render/regions/a%2fb/c%20d");
+  EXPECT_EQ(spec.RegionKey("", "%"), "/nram/render/regions//%25");
+  EXPECT_EQ(EscapeKeyWord(std::string("\0\xff\n", 3)), "%00%ff%0a");
+  EXPECT_EQ(EscapeKeyWord("caf\xC3\xA9"), "caf%c3%a9");
+  EXPECT_NE(EscapeKeyWord("/"), EscapeKeyWord("%2f"));
+}
+
+TEST(RegionRecordTest, ComesBackAsItWas) {
+  const RegionRecord record{0xc0ffee, {"node1:7070", "[::1]:7070"}, "sort on node7, pid 4242", "2026-01-02T03:04:05Z"};
+  EXPECT_EQ(RegionRecord::Decode(record.Encode()).value(), record);
+  const auto later = RegionRecord::Decode(R"({"id": "0x07", "servers": ["a:1"], "later": [1, 2]})");
+  ASSERT_TRUE(later.ok()) << later.status();
+  EXPECT_EQ(*later, (RegionRecord{7, {"a:1"}, "", ""}));
+}
+
+TEST(RegionRecordTest, BadValuesAreRefused) {
+  std::string many = R"({"id": "7", "servers": ["a:1")";
+  for (int i = 0; i < 4096; ++i) many += R"(, "a:1")";
+  const std::string deep = std::string(500'000, '[') + std::string(500'000, ']');
+  for (const std::string& bad :
+       {std::string(), std::string("x"), std::string("[]"), std::string("{}"), std::string(R"({"id": "7"})"),
+        std::string(R"({"servers": ["a:1"]})"), std::string(R"({"id": "7", "servers": []})"),
+        std::string(R"({"id": 7, "servers": ["a:1"]})"), std::string(R"({"id": "0", "servers": ["a:1"]})"),
+        std::string(R"({"id": "g", "servers": ["a:1"]})"), std::string(R"({"id": "7", "servers": "a:1"})"),
+        std::string(R"({"id": "7", "servers": [7]})"), std::string(R"({"id": "7", "servers": ["a\u0007"]})"),
+        std::string(R"({"id": "7", "servers": ["a:1"], "client": 7})"),
+        std::string(R"({"id": "7", "servers": ["a:1"], "client": "\u001b[2J"})"),
+        R"({"id": "7", "servers": [")" + std::string(256, 'x') + "\"]}", many + "]}", deep,
+        R"({"id": "7", "servers": ["a:1"], "x": ")" + std::string(1 << 20, 'x') + "\"}"}) {
+    EXPECT_EQ(RegionRecord::Decode(bad).status().code(), absl::StatusCode::kInvalidArgument) << bad.substr(0, 80);
+  }
 }
 
 TEST(ServerRecordTest, ComesBackAsItWas) {

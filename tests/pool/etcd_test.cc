@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -117,6 +118,28 @@ TEST(EtcdTest, CompactedChangesAreKnownAsSuch) {
     EXPECT_TRUE(changes.empty()) << "it has heard changes";
   });
   EXPECT_TRUE(absl::IsOutOfRange(status)) << status;
+}
+
+TEST(EtcdTest, AKeyIsSwappedOnlyIfItHasNotChanged) {
+  const TestEtcd etcd;
+  const auto client = etcd.Client();
+  EXPECT_EQ(client->Get("k", Soon())->revision, 0);
+  const auto first = client->Swap("k", 0, "one", Soon()).value();
+  ASSERT_TRUE(first.done);
+  EXPECT_EQ(client->Get("k", Soon())->revision, first.now.revision);
+  const auto second = client->Swap("k", 0, "two", Soon()).value();
+  EXPECT_FALSE(second.done);
+  EXPECT_EQ(second.now.revision, first.now.revision);
+  EXPECT_EQ(second.now.value, "one");
+  ASSERT_TRUE(client->Swap("other", 0, "x", Soon())->done);
+  const auto third = client->Swap("k", first.now.revision, "three", Soon()).value();
+  ASSERT_TRUE(third.done) << "another key's change is none of this one";
+  EXPECT_GT(third.now.revision, first.now.revision);
+  EXPECT_FALSE(client->Swap("k", first.now.revision, std::nullopt, Soon())->done);
+  EXPECT_EQ(client->Get("k", Soon())->value, "three");
+  EXPECT_TRUE(client->Swap("k", third.now.revision, std::nullopt, Soon())->done);
+  EXPECT_EQ(client->Get("k", Soon())->revision, 0);
+  EXPECT_EQ(client->Swap("k", third.now.revision, "four", Soon())->now.revision, 0) << "it is gone";
 }
 
 TEST(EtcdTest, AKilledOrFrozenEtcdOnlyEndsTheNews) {
