@@ -66,7 +66,8 @@ std::optional<RunEngine::Coming> RunEngine::Choose(const RunFault& fault) {
     }
     if (MonotonicNs() > until_ns) {
       Fail(absl::ResourceExhaustedError(
-          "no page of the program could leave memory for a minute: all that the budget holds is locked or in use"));
+          "no page of the program could leave memory for a minute: all that the budget holds is in use, or the program "
+          "has made it read-only (mprotect); a larger --budget lets it stay"));
       return std::nullopt;
     }
     wanted_.SignalAll();

@@ -120,6 +120,10 @@ absl::Status Supervisor::Start() {
   go_in.reset();
   ChildWord word;
   if (read(status_in.get(), &word, sizeof(word)) != sizeof(word)) return absl::InternalError("the child has ended");
+  if (word.error == EBUSY) {
+    return absl::FailedPreconditionError(
+        "another program hears of this one's system calls already, as `nram run` does: one cannot be within the other");
+  }
   if (word.error != 0) return ErrnoStatus(word.error, "a filter of system calls (seccomp) cannot be had");
   listener_ = UniqueFd(static_cast<int>(syscall(SYS_pidfd_getfd, pidfd_.get(), word.listener, 0)));
   if (!listener_.valid()) return ErrnoStatus(errno, "another process' descriptor (pidfd_getfd) cannot be had");

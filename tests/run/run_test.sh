@@ -41,6 +41,7 @@ expect 143 "" run -- "$workout" signal 15
 expect 134 "" run -- "$workout" signal 6
 [ "$(echo hello | run -- cat)" = hello ] || fail "the standard streams"
 expect 0 "can be run" run --dry -- "$workout" exit 3
+expect 125 "one cannot be within the other" run -- "$nram" run -- "$workout" exit 0
 expect 0 "which was not outgrown" "$nram" run --budget=auto --stats -- "$workout" fill 8
 
 # A program that fits is never armed.
