@@ -8,8 +8,8 @@ RAM, under `nram run` with a pool of two servers on this machine, and in a memor
 in a file on this machine's disk. One after the other, in each round. What it prints is compared byte for byte with
 what it prints in RAM. Seconds are medians of the rounds. Without root, or with --no-swap, there is no swap.
 
-Programs that are not installed are left out, and named. On Debian: octave-cli r-base-core default-jdk-headless
-gcc golang-go redis-server sqlite3 python3-numpy.
+Programs that are not installed are left out, and named. On Debian: octave r-base-core default-jdk-headless gcc
+golang-go redis-server sqlite3 nodejs ruby sbcl python3-numpy.
 """
 
 import argparse
