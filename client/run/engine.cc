@@ -3,6 +3,7 @@
 #include <glog/logging.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -51,19 +52,65 @@ void RunEngine::Fail(const absl::Status& status) {
   if (!failed_.exchange(true)) on_fatal_(status);
 }
 
+std::vector<HomeRange> RunEngine::TakeHomes(uint64_t pages) {
+  // Large ranges begin at a span of their own.
+  const uint64_t first = pages >= kPagesPerSpan ? RoundUp(next_home_, kPagesPerSpan) : next_home_;
+  if (first <= options_.homes && pages <= options_.homes - first) {
+    GiveHomes(next_home_, first - next_home_);
+    next_home_ = first + pages;
+    return {{0, pages, first}};
+  }
+  GiveHomes(next_home_, options_.homes - next_home_);
+  next_home_ = options_.homes;
+  std::vector<HomeRange> taken;
+  while (pages > 0 && !free_homes_.empty()) {
+    const auto [home, count] = *free_homes_.begin();
+    const uint64_t takes = std::min(pages, count);
+    free_homes_.erase(free_homes_.begin());
+    if (takes < count) free_homes_.emplace(home + takes, count - takes);
+    taken.push_back({0, takes, home});
+    pages -= takes;
+  }
+  if (pages > 0) taken.clear();
+  return taken;
+}
+
+void RunEngine::GiveHomes(uint64_t home, uint64_t pages) {
+  if (pages == 0) return;
+  auto after = free_homes_.lower_bound(home);
+  if (after != free_homes_.end() && after->first == home + pages) {
+    pages += after->second;
+    after = free_homes_.erase(after);
+  }
+  if (after != free_homes_.begin()) {
+    const auto before = std::prev(after);
+    if (before->first + before->second == home) {
+      before->second += pages;
+      return;
+    }
+  }
+  free_homes_.emplace_hint(after, home, pages);
+}
+
 void RunEngine::Attach(uint64_t begin, uint64_t pages, const std::vector<bool>& present) {
   MutexLock lock(&mu_);
-  // Large ranges begin at a span of their own.
-  if (pages >= kPagesPerSpan) next_home_ = RoundUp(next_home_, kPagesPerSpan);
-  const uint64_t home = next_home_;
-  next_home_ += pages;
-  ranges_.Add({begin, pages, home});
-  for (uint64_t i = 0; i < present.size(); ++i) {
-    if (!present[i]) continue;
-    RunPage& page = pages_[home + i];
-    page.state = RunState::kDirty;
-    ++resident_;
-    EnqueueLocked(home + i, &page);
+  const std::vector<HomeRange> taken = TakeHomes(pages);
+  if (taken.empty() && pages > 0) {
+    Fail(absl::ResourceExhaustedError(
+        absl::StrCat("the program has mapped more pages at a time than the region has: ", options_.homes)));
+    return;
+  }
+  uint64_t done = 0;
+  for (const HomeRange& part : taken) {
+    ranges_.Add({begin + done * kPageBytes, part.pages, part.home});
+    for (uint64_t i = 0; i < part.pages && done + i < present.size(); ++i) {
+      if (!present[done + i]) continue;
+      RunPage& page = pages_[part.home + i];
+      page.state = RunState::kDirty;
+      ++resident_;
+      EnqueueLocked(part.home + i, &page);
+    }
+    done += part.pages;
   }
   if (resident_ > counters_->peak_pages.load(std::memory_order_relaxed)) counters_->peak_pages = resident_;
   if (WantedLocked()) wanted_.SignalAll();
@@ -113,6 +160,17 @@ void RunEngine::Forget(const HomeRange& range) {
     left_.SignalAll();
   }
   if (stored) store_->Forget(range.home, range.pages);
+}
+
+void RunEngine::Release(const HomeRange& range) {
+  Forget(range);
+  MutexLock lock(&mu_);
+  GiveHomes(range.home, range.pages);
+}
+
+uint64_t RunEngine::homes() const {
+  MutexLock lock(&mu_);
+  return next_home_;
 }
 
 void RunEngine::EndChange() {

@@ -8,6 +8,7 @@
 #include <deque>
 #include <functional>
 #include <list>
+#include <map>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -28,10 +29,11 @@ namespace nram {
 struct RunOptions {
   static constexpr uint64_t kBudgetPagesMin = 1024;
 
-  uint64_t budget_pages = 16384;  // kBudgetPagesMin or more
-  uint64_t window_pages = 64;     // the most that one fault brings
-  int evictors = 2;               // threads
-  int readers = 2;                // threads that read ahead
+  uint64_t budget_pages = 16384;                  // kBudgetPagesMin or more
+  uint64_t window_pages = 64;                     // the most that one fault brings
+  int evictors = 2;                               // threads
+  int readers = 2;                                // threads that read ahead
+  uint64_t homes = kRegionBytesMax / kPageBytes;  // pages that the store has
 };
 
 struct RunCounters {
@@ -71,7 +73,8 @@ class RunEngine {
 
   // What follows is for one thread at a time, the one that makes the program's calls.
 
-  // From now on the pages are looked after. `present`: which are in memory already; empty for none.
+  // From now on the pages are looked after. `present`: which are in memory already; empty for none. If the store has no
+  // homes for so many pages at a time, the engine fails.
   void Attach(uint64_t begin, uint64_t pages, const std::vector<bool>& present = {});
   // Takes addresses out, and waits until nobody works on their pages. Faults there wait until EndChange.
   std::vector<HomeRange> Detach(uint64_t begin, uint64_t end);
@@ -79,6 +82,10 @@ class RunEngine {
   void Reattach(const HomeRange& range, bool moved);
   // Nobody needs what is in pages that were detached: they are empty.
   void Forget(const HomeRange& range);
+  // Nor do they come back: as Forget, and others may have their homes.
+  void Release(const HomeRange& range);
+  // All homes that have been given are below it.
+  uint64_t homes() const;
   // Ends what Detach has begun: those who wait look again.
   void EndChange();
   bool Overlaps(uint64_t begin, uint64_t end) const;
@@ -95,8 +102,6 @@ class RunEngine {
   uint64_t metadata_bytes() const;
 
  private:
-  static constexpr uint64_t kHomes = uint64_t{1} << 50;
-
   // Pages that a thread has made kComing: it brings them, for which there is budget, or lets them be written to if they
   // were kClean.
   struct Coming {
@@ -121,6 +126,10 @@ class RunEngine {
     bool again = false;
   };
   uint64_t window_pages() const { return std::min(options_.window_pages, options_.budget_pages / 32); }
+  // Homes for so many pages, by runs; none if there are not so many. New ones while there are any: what grows by small
+  // steps has its homes in a row then.
+  std::vector<HomeRange> TakeHomes(uint64_t pages) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void GiveHomes(uint64_t home, uint64_t pages) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::optional<Coming> Choose(const RunFault& fault);
   // A page is missing, and there is budget for `room`.
   Coming ChooseMissing(uint64_t home, bool write, uint64_t room) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -173,14 +182,15 @@ class RunEngine {
   PageTable pages_ ABSL_GUARDED_BY(mu_);
   std::vector<AddressRun> changing_ ABSL_GUARDED_BY(mu_);
   uint64_t next_home_ ABSL_GUARDED_BY(mu_) = 0;
-  uint64_t resident_ ABSL_GUARDED_BY(mu_) = 0;        // pages in memory, or on their way in or out
-  uint64_t leaving_ ABSL_GUARDED_BY(mu_) = 0;         // of those, on their way out
-  uint64_t remote_ ABSL_GUARDED_BY(mu_) = 0;          // kRemote pages
-  uint64_t unknown_faults_ ABSL_GUARDED_BY(mu_) = 0;  // in a row
-  std::deque<uint64_t> queue_ ABSL_GUARDED_BY(mu_);   // homes, the next to leave first
+  std::map<uint64_t, uint64_t> free_homes_ ABSL_GUARDED_BY(mu_);  // runs below it, which are apart: first and pages
+  uint64_t resident_ ABSL_GUARDED_BY(mu_) = 0;                    // pages in memory, or on their way in or out
+  uint64_t leaving_ ABSL_GUARDED_BY(mu_) = 0;                     // of those, on their way out
+  uint64_t remote_ ABSL_GUARDED_BY(mu_) = 0;                      // kRemote pages
+  uint64_t unknown_faults_ ABSL_GUARDED_BY(mu_) = 0;              // in a row
+  std::deque<uint64_t> queue_ ABSL_GUARDED_BY(mu_);               // homes, the next to leave first
   std::vector<uint64_t> left_lately_ ABSL_GUARDED_BY(mu_);
   // Homes are the pages of one area: neighbours there are neighbours in memory.
-  const StreamArea homes_{kHomes};
+  const StreamArea homes_{options_.homes};
   Streams streams_;
   WriteHabit habit_ ABSL_GUARDED_BY(mu_);
   std::list<Ahead> ahead_ ABSL_GUARDED_BY(mu_);

@@ -215,7 +215,8 @@ class RunEngineTest : public ::testing::Test {
  protected:
   static constexpr uint64_t kBudget = RunOptions::kBudgetPagesMin;
 
-  RunEngineTest() : buffer_(options_.window_pages * kPageBytes) {}
+  explicit RunEngineTest(uint64_t homes = RunOptions().homes)
+      : options_{.budget_pages = kBudget, .homes = homes}, buffer_(options_.window_pages * kPageBytes) {}
 
   void Put(uint64_t page, uint64_t value) { Put(page, value, absl::MakeSpan(buffer_)); }
   void Put(uint64_t page, uint64_t value, absl::Span<std::byte> buffer, uint64_t word = 0) {
@@ -231,7 +232,7 @@ class RunEngineTest : public ::testing::Test {
   }
   uint64_t Address(uint64_t page) const { return kBase + page * kPageBytes; }
 
-  RunOptions options_{.budget_pages = kBudget};
+  const RunOptions options_;
   FakeSpace space_;
   FakeStore store_;
   RunCounters counters_;
@@ -471,6 +472,55 @@ TEST_F(RunEngineTest, APageThatCannotBeReadIsMissedByWhoNeedsItAlone) {
   EXPECT_LE(counters_.peak_pages, kBudget);
   engine_.HandleFault({Address(kLost), false, false}, absl::MakeSpan(buffer_));
   EXPECT_EQ(failure_, absl::DataLossError("lost"));
+  engine_.Stop();
+}
+
+class RunEngineHomesTest : public RunEngineTest {
+ protected:
+  static constexpr uint64_t kHomes = 4 * kBudget + 100;
+
+  RunEngineHomesTest() : RunEngineTest(kHomes) {}
+  void Release(uint64_t page, uint64_t pages) {
+    for (const HomeRange& range : engine_.Detach(Address(page), Address(page + pages))) {
+      space_.Unmap(range.begin, range.pages);
+      engine_.Release(range);
+    }
+    engine_.EndChange();
+  }
+};
+
+TEST_F(RunEngineHomesTest, HomesAreGivenAgain) {
+  engine_.Start();
+  engine_.Attach(Address(100 * kBudget), kBudget);
+  for (uint64_t page = 0; page < kBudget; ++page) Put(100 * kBudget + page, page + 7);
+  std::mt19937_64 random(TestSeed());
+  for (uint64_t round = 1; round <= 40; ++round) {
+    // Three of sizes that never fit into what the last round's have left in one piece.
+    const uint64_t each = kBudget - random() % 50;
+    for (uint64_t i = 0; i < 3; ++i) engine_.Attach(Address(2 * i * kBudget), each);
+    for (uint64_t i = 0; i < 3; ++i) {
+      for (uint64_t page = 0; page < each; page += 3) Put(2 * i * kBudget + page, round * page + i);
+    }
+    for (uint64_t i = 0; i < 3; ++i) {
+      for (uint64_t page = 0; page < each; ++page) {
+        ASSERT_EQ(Get(2 * i * kBudget + page), page % 3 == 0 ? round * page + i : 0)
+            << round << " " << i << " " << page;
+      }
+    }
+    for (const uint64_t i : {1, 0, 2}) Release(2 * i * kBudget, each);
+  }
+  EXPECT_TRUE(failure_.ok()) << failure_;
+  EXPECT_LE(engine_.homes(), kHomes);
+  for (uint64_t page = 0; page < kBudget; ++page) ASSERT_EQ(Get(100 * kBudget + page), page + 7);
+  // All that there are, in one mapping.
+  Release(100 * kBudget, kBudget);
+  EXPECT_EQ(store_.size(), 0u);
+  engine_.Attach(kBase, kHomes);
+  for (uint64_t page = 0; page < kHomes; ++page) Put(page, page + 1);
+  for (uint64_t page = 0; page < kHomes; ++page) ASSERT_EQ(Get(page), page + 1) << page;
+  EXPECT_TRUE(failure_.ok()) << failure_;
+  engine_.Attach(Address(100 * kBudget), 1);
+  EXPECT_TRUE(absl::IsResourceExhausted(failure_)) << failure_;
   engine_.Stop();
 }
 

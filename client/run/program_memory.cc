@@ -195,7 +195,7 @@ void ProgramMemory::Restore(const std::vector<HomeRange>& ranges) {
     if (space_->IsRegistered(range.begin, range.pages)) {
       engine_->Reattach(range, /*moved=*/true);
     } else {
-      engine_->Forget(range);
+      engine_->Release(range);
     }
   }
 }
@@ -274,7 +274,7 @@ ProgramMemory::AnswerOr ProgramMemory::OnMmap(pid_t thread, const seccomp_data& 
   if (IsError(result)) {
     Restore(replaced);
   } else {
-    for (const HomeRange& range : replaced) engine_->Forget(range);
+    for (const HomeRange& range : replaced) engine_->Release(range);
     if (fixed) ForgetPins(over.begin, over_end);
     const auto begin = static_cast<uint64_t>(result);
     if (may_be_remote) NRAM_RETURN_IF_ERROR(AttachNew(begin, begin + RoundUp(call.args[1], kPageBytes)));
@@ -304,7 +304,7 @@ ProgramMemory::AnswerOr ProgramMemory::OnBrk(const seccomp_data& call) {
   const uint64_t new_end = RoundUp(brk_, kPageBytes);
   for (const HomeRange& range : shrunk) {
     if (new_end < old_end) {
-      engine_->Forget(range);
+      engine_->Release(range);
     } else {
       engine_->Reattach(range, /*moved=*/false);
     }
@@ -328,7 +328,7 @@ ProgramMemory::AnswerOr ProgramMemory::OnMunmap(const seccomp_data& call) {
     if (IsError(result)) {
       engine_->Reattach(range, /*moved=*/false);
     } else {
-      engine_->Forget(range);
+      engine_->Release(range);
     }
   }
   engine_->EndChange();
@@ -373,7 +373,7 @@ ProgramMemory::AnswerOr ProgramMemory::OnMremap(const seccomp_data& call) {
   if (IsError(result)) {
     Restore(replaced);
   } else {
-    for (const HomeRange& range : replaced) engine_->Forget(range);
+    for (const HomeRange& range : replaced) engine_->Release(range);
     if (fixed && to.has_value()) ForgetPins(to->begin, to->begin + to->pages * kPageBytes);
     if (from.has_value()) MovePins(from->begin, from->begin + from->pages * kPageBytes, static_cast<uint64_t>(result));
   }
@@ -398,7 +398,7 @@ ProgramMemory::AnswerOr ProgramMemory::OnMremap(const seccomp_data& call) {
     const uint64_t pages = new_length / kPageBytes;
     const uint64_t kept = std::min(range.pages, pages - std::min(pages, offset));
     range.begin = begin + offset * kPageBytes;
-    if (kept < range.pages) engine_->Forget({0, range.pages - kept, range.home + kept});
+    if (kept < range.pages) engine_->Release({0, range.pages - kept, range.home + kept});
     range.pages = kept;
     engine_->Reattach(range, /*moved=*/true);
   }
