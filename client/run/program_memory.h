@@ -41,6 +41,8 @@ class ProgramMemory {
   uint64_t remotable_bytes() const { return remotable_bytes_; }
   // Whether the call may arm: all may not fit any more.
   bool MayArm(const seccomp_data& call) const;
+  // The pages of the store that it may have written are below it.
+  uint64_t homes() const { return armed() ? engine_->homes() : 0; }
   // A call of a thread that has this memory. Blocks as long as the call, and for pages that are under way. An error
   // means that the program cannot go on.
   absl::StatusOr<Answer> OnCall(pid_t thread, const seccomp_data& call);

@@ -247,7 +247,10 @@ void Supervisor::OnExecuted(pid_t pid) {
 }
 
 absl::Status Supervisor::LookAfter(pid_t pid) {
+  // The room in the pool of the program that was there before.
+  const uint64_t homes = memory_ != nullptr ? memory_->homes() : 0;
   memory_.reset();
+  if (homes > 0) store_->Forget(0, homes);
   // To where the call returns: registers can be set there.
   int status = 0;
   do {

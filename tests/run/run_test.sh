@@ -76,6 +76,11 @@ stats "$workout" fork 4
 [ "$(cat "$directory/out")" = ok ] || fail "fork of a small program: $(cat "$directory/out")"
 expect 0 "fork(2) was refused" run -- "$workout" fork 32
 
+# The room of a program that has executed another one is free when that begins.
+run -- "$workout" before 96 "$nram" regions --json > "$directory/regions" || fail "before another program: exit $?"
+jq -e 'length > 0 and ([.[].stored_bytes] | add < 1048576)' "$directory/regions" > /dev/null ||
+  fail "room of the program that was there before: $(cat "$directory/regions")"
+
 # Programs that people use.
 stats python3 -c '
 import random

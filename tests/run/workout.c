@@ -16,6 +16,7 @@
 //   orphan MIB     the same, and it kills the supervisor
 //   shared MIB     the same, and says "shared" instead: somebody else kills
 //   exec MIB       fills, and executes itself anew
+//   before MIB PROGRAM...  fills, and executes another program
 //   signal N       raises a signal
 //   exit N         exits
 
@@ -441,6 +442,10 @@ int main(int argc, char** argv) {
   else if (strcmp(what, "exec") == 0) {
     DoFill(Allocate(bytes), bytes);
     execlp(argv[0], argv[0], "fill", argv[2], NULL);
+    return 1;
+  } else if (strcmp(what, "before") == 0) {
+    DoFill(Allocate(bytes), bytes);
+    execvp(argv[3], argv + 3);
     return 1;
   } else if (strcmp(what, "signal") == 0) {
     raise((int)number);
