@@ -5,6 +5,7 @@
 #include <linux/seccomp.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 
 #include <cerrno>
@@ -121,6 +122,7 @@ std::vector<sock_filter> MakeCallFilter() {
   builder.Rule({Is(SYS_fork)}, kTell);
   builder.Rule({Is(SYS_clone3)}, kNoSuchCall);
   builder.Rule({Is(SYS_process_madvise)}, kNoSuchCall);
+  builder.Rule({Is(SYS_prctl), {Low(0), Test::kEqual, PR_SET_DUMPABLE}}, kTell);
   for (const long number : {SYS_execve, SYS_execveat, SYS_set_tid_address, SYS_set_robust_list}) {
     builder.Rule({Is(number)}, kTell);
   }

@@ -32,8 +32,9 @@ struct RunReport {
   bool begun = false;  // it was executed
   bool armed = false;  // its mappings have outgrown the budget
   uint64_t refused_forks = 0;
-  uint64_t children = 0;        // processes that it has begun; they are local
-  uint64_t local_programs = 0;  // that it has executed itself, and that cannot be looked after
+  uint64_t refused_hidings = 0;  // of its memory, from this process (PR_SET_DUMPABLE)
+  uint64_t children = 0;         // processes that it has begun; they are local
+  uint64_t local_programs = 0;   // that it has executed itself, and that cannot be looked after
 };
 
 // Runs one program with its memory within a budget. One at a time in a process. All calls are for the thread that calls
@@ -81,6 +82,8 @@ class Supervisor {
   absl::StatusOr<bool> IsOwn(const seccomp_notif& told) const;
   void Answer(uint64_t id, const ProgramMemory::Answer& answer) const;
   ProgramMemory::Answer OnFork(pid_t thread);
+  // prctl(PR_SET_DUMPABLE).
+  ProgramMemory::Answer OnDumpable(const seccomp_data& call);
   // Whether a thread that has stopped at a call is at the end of its fork(2), for good or bad.
   bool HasForked(pid_t thread) const;
   void OnForked(pid_t thread);

@@ -1,5 +1,6 @@
 // The half of Supervisor that answers calls.
 
+#include <linux/capability.h>
 #include <linux/kcmp.h>
 #include <sched.h>
 #include <sys/ioctl.h>
@@ -25,6 +26,13 @@ constexpr int64_t kHeldMs = 10'000;
 // ever.
 // Also of a call that cannot be made now.
 constexpr ProgramMemory::Answer kRefused{.go_on = false, .result = -ENOMEM};
+
+// Whether this process may see the memory of programs that are not dumpable.
+bool SeesAllMemory() {
+  __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
+  __user_cap_data_struct sets[_LINUX_CAPABILITY_U32S_3] = {};
+  return syscall(SYS_capget, &header, sets) == 0 && (sets[0].effective & CAP_TO_MASK(CAP_SYS_PTRACE)) != 0;
+}
 
 }  // namespace
 
@@ -120,6 +128,7 @@ absl::StatusOr<ProgramMemory::Answer> Supervisor::OnCall(pid_t thread, const sec
     return go_on;
   }
   if (forks) return OnFork(thread);
+  if (call.nr == SYS_prctl) return OnDumpable(call);
   NRAM_ASSIGN_OR_RETURN(const ProgramMemory::Answer answer, memory_->OnCall(thread, call));
   report_.armed |= memory_->armed();
   return answer;
@@ -145,6 +154,17 @@ ProgramMemory::Answer Supervisor::OnFork(pid_t thread) {
     (void)!write(STDERR_FILENO, kText, sizeof(kText) - 1);
   }
   return kRefused;
+}
+
+ProgramMemory::Answer Supervisor::OnDumpable(const seccomp_data& call) {
+  if (call.args[1] == 1 || SeesAllMemory()) return {};
+  if (report_.refused_hidings++ == 0) {
+    static constexpr char kText[] =
+        "nram run: prctl(PR_SET_DUMPABLE) was refused (EPERM): this user could not look after the program's memory any "
+        "more; root can\n";
+    (void)!write(STDERR_FILENO, kText, sizeof(kText) - 1);
+  }
+  return {.go_on = false, .result = -EPERM};
 }
 
 bool Supervisor::HasForked(pid_t thread) const {

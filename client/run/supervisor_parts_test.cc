@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -69,6 +70,8 @@ TEST(CallFilterTest, TellsOfWhatChangesMemoryAndOfProcesses) {
   EXPECT_EQ(Ask(SYS_clone, {CLONE_VM | CLONE_THREAD}), kTell);
   EXPECT_EQ(Ask(SYS_clone, {CLONE_VM | CLONE_VFORK | SIGCHLD}), kPass);
   EXPECT_EQ(Ask(SYS_clone3), SECCOMP_RET_ERRNO | ENOSYS);
+  EXPECT_EQ(Ask(SYS_prctl, {PR_SET_DUMPABLE, 0}), kTell);
+  EXPECT_EQ(Ask(SYS_prctl, {PR_SET_NAME, 0}), kPass);
   EXPECT_EQ(Ask(SYS_process_madvise), SECCOMP_RET_ERRNO | ENOSYS);
 }
 

@@ -76,6 +76,17 @@ stats "$workout" fork 4
 [ "$(cat "$directory/out")" = ok ] || fail "fork of a small program: $(cat "$directory/out")"
 expect 0 "fork(2) was refused" run -- "$workout" fork 32
 
+# A program that may not be looked into: only who sees all memory can look after it.
+stats "$workout" hidden 32
+[ "$(cat "$directory/out")" = "hidden ok" ] || fail "not dumpable: $(cat "$directory/out")"
+if [ -e /dev/userfaultfd ] && command -v setpriv > /dev/null; then
+  out=$(timeout -k 10 100 setpriv --bounding-set=-sys_ptrace --inh-caps=-sys_ptrace "$nram" run --budget=24M -- \
+    "$workout" hidden 32 2> "$directory/err") || fail "without the right to trace: $? $out $(cat "$directory/err")"
+  [ "$out" = "refused ok" ] && grep -q "PR_SET_DUMPABLE" "$directory/err" || fail "may not be dumpable: $out"
+else
+  not_tested "a program that gives up being dumpable: no /dev/userfaultfd or setpriv"
+fi
+
 # The room of a program that has executed another one is free when that begins.
 run -- "$workout" before 96 "$nram" regions --json > "$directory/regions" || fail "before another program: exit $?"
 jq -e 'length > 0 and ([.[].stored_bytes] | add < 1048576)' "$directory/regions" > /dev/null ||

@@ -17,6 +17,7 @@
 //   shared MIB     the same, and says "shared" instead: somebody else kills
 //   exec MIB       fills, and executes itself anew
 //   before MIB PROGRAM...  fills, and executes another program
+//   hidden MIB     fill, and first gives up being dumpable: says what came of it
 //   signal N       raises a signal
 //   exit N         exits
 
@@ -31,6 +32,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -439,7 +441,10 @@ int main(int argc, char** argv) {
     DoSpawn(bytes);
   else if (strcmp(what, "sharer") == 0 || strcmp(what, "orphan") == 0 || strcmp(what, "shared") == 0)
     DoSharer(bytes, what);
-  else if (strcmp(what, "exec") == 0) {
+  else if (strcmp(what, "hidden") == 0) {
+    printf(prctl(PR_SET_DUMPABLE, 0) == 0 ? "hidden " : errno == EPERM ? "refused " : "wrong ");
+    DoFill(Allocate(bytes), bytes);
+  } else if (strcmp(what, "exec") == 0) {
     DoFill(Allocate(bytes), bytes);
     execlp(argv[0], argv[0], "fill", argv[2], NULL);
     return 1;
