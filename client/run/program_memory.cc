@@ -32,6 +32,7 @@ namespace {
 
 constexpr int kFaultThreads = 4;
 constexpr uint64_t kMadviseGuardInstall = 102;
+constexpr __rlimit_resource kLimits[] = {RLIMIT_AS, RLIMIT_DATA, RLIMIT_MEMLOCK};
 
 ProgramMemory::Answer Made(int64_t result) { return {.go_on = false, .result = result}; }
 constexpr ProgramMemory::Answer kGoOn;
@@ -76,7 +77,25 @@ ProgramMemory::~ProgramMemory() {
   if (!helper_->Dismiss(looked_after) && space_ != nullptr) space_->PoisonMissing(looked_after);
 }
 
+void ProgramMemory::TakeLimits(pid_t thread) {
+  for (size_t i = 0; i < limits_.size(); ++i) {
+    rlimit now;
+    if (prlimit(thread, kLimits[i], nullptr, &now) != 0) continue;
+    if (now.rlim_cur == limits_[i].rlim_cur && now.rlim_max == limits_[i].rlim_max) continue;
+    if (prlimit(helper_->pid(), kLimits[i], &now, nullptr) == 0) limits_[i] = now;
+  }
+}
+
+void ProgramMemory::LiftLimits(bool lifted) {
+  for (size_t i = 0; i < limits_.size(); ++i) {
+    rlimit now = limits_[i];
+    if (lifted) now.rlim_cur = now.rlim_max;
+    if (now.rlim_max > 0) prlimit(helper_->pid(), kLimits[i], &now, nullptr);
+  }
+}
+
 absl::StatusOr<ProgramMemory::Answer> ProgramMemory::OnCall(pid_t thread, const seccomp_data& call) {
+  TakeLimits(thread);
   switch (call.nr) {
     case SYS_mmap:
       return OnMmap(thread, call);
@@ -135,7 +154,12 @@ absl::Status ProgramMemory::Grow(uint64_t bytes, bool look) {
 }
 
 absl::Status ProgramMemory::Arm() {
-  NRAM_ASSIGN_OR_RETURN(space_, TaskSpace::Open(helper_.get()));
+  // What is mapped beside is not the program's own.
+  LiftLimits(true);
+  absl::StatusOr<std::unique_ptr<TaskSpace>> space = TaskSpace::Open(helper_.get());
+  LiftLimits(false);
+  NRAM_RETURN_IF_ERROR(space.status());
+  space_ = *std::move(space);
   engine_ = std::make_unique<RunEngine>(options_, space_.get(), store_, counters_, on_fatal_);
   NRAM_ASSIGN_OR_RETURN(const int64_t brk, helper_->Call(SYS_brk, {0}));
   brk_ = static_cast<uint64_t>(brk);

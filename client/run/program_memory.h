@@ -2,8 +2,10 @@
 #define NRAM_CLIENT_RUN_PROGRAM_MEMORY_H_
 
 #include <linux/seccomp.h>
+#include <sys/resource.h>
 #include <sys/types.h>
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -39,10 +41,10 @@ class ProgramMemory {
   pid_t helper_pid() const { return helper_->pid(); }
   bool armed() const { return engine_ != nullptr; }
   uint64_t remotable_bytes() const { return remotable_bytes_; }
-  // Whether the call may arm: all may not fit any more.
-  bool MayArm(const seccomp_data& call) const;
   // The pages of the store that it may have written are below it.
   uint64_t homes() const { return armed() ? engine_->homes() : 0; }
+  // Whether the call may arm: all may not fit any more.
+  bool MayArm(const seccomp_data& call) const;
   // A call of a thread that has this memory. Blocks as long as the call, and for pages that are under way. An error
   // means that the program cannot go on.
   absl::StatusOr<Answer> OnCall(pid_t thread, const seccomp_data& call);
@@ -69,6 +71,10 @@ class ProgramMemory {
   void ForgetPins(uint64_t begin, uint64_t end) { pins_.erase(pins_.lower_bound(begin), pins_.lower_bound(end)); }
   void MovePins(uint64_t begin, uint64_t end, uint64_t to);
   void PinAgain(uint64_t begin, uint64_t end);
+  // The helper makes calls for the thread: the thread's limits of memory count for them.
+  void TakeLimits(pid_t thread);
+  // Or does not, for a while.
+  void LiftLimits(bool lifted);
   // Has the helper make the call as it is.
   absl::StatusOr<int64_t> MakeCall(const seccomp_data& call);
   // mremap(2), of registered memory if `ours`: then it is advised MADV_RANDOM where it is afterwards.
@@ -89,12 +95,13 @@ class ProgramMemory {
   PageStore* const store_;
   RunCounters* const counters_;
   const RunEngine::OnFatal on_fatal_;
-  uint64_t remotable_bytes_ = 0;  // while not armed: at most so much is mapped that might be remote
-  bool threaded_ = false;         // more than one thread has been begun
-  bool locks_ = false;            // some of it is locked (mlock)
-  bool locks_future_ = false;     // what is mapped later, too
-  uint64_t brk_ = 0;              // the end of the heap; 0: not known yet
-  std::set<uint64_t> pins_;       // pages that words of threads are in
+  uint64_t remotable_bytes_ = 0;       // while not armed: at most so much is mapped that might be remote
+  std::array<rlimit, 3> limits_ = {};  // the helper's, as they were set last
+  bool threaded_ = false;              // more than one thread has been begun
+  bool locks_ = false;                 // some of it is locked (mlock)
+  bool locks_future_ = false;          // what is mapped later, too
+  uint64_t brk_ = 0;                   // the end of the heap; 0: not known yet
+  std::set<uint64_t> pins_;            // pages that words of threads are in
   std::vector<std::byte> pin_buffer_;
   std::unique_ptr<TaskSpace> space_;
   std::unique_ptr<RunEngine> engine_;

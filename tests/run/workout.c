@@ -33,6 +33,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -323,6 +324,14 @@ static void DoRefused(size_t bytes) {
     Check(mlock(at, part) == -1 && errno == ENOMEM, "mlock of what does not fit");
     Check(madvise(at, part, MADV_RANDOM) == 0, "MADV_RANDOM");
   }
+  struct rlimit limit;
+  Check(getrlimit(RLIMIT_DATA, &limit) == 0, "getrlimit");
+  const struct rlimit less = {MIB, limit.rlim_max};  // 0 would be none, for Valgrind
+  Check(setrlimit(RLIMIT_DATA, &less) == 0, "setrlimit");
+  Refused(mmap(NULL, part, both, anonymous, -1, 0), ENOMEM, "more than the limit");
+  Check(setrlimit(RLIMIT_DATA, &limit) == 0, "setrlimit back");
+  char* const more = mmap(NULL, part, both, anonymous, -1, 0);
+  Check(more != MAP_FAILED && munmap(more, part) == 0, "within the limit");
   Verify((uint64_t*)words, bytes / 8, 6);
   Check(mmap(words, part, PROT_READ, MAP_PRIVATE | MAP_FIXED, file, 0) == words, "a file in its place");
   Check(memcmp(words, "\177ELF", 4) == 0, "the file");
