@@ -197,7 +197,7 @@ void AheadWindows::Place(size_t index) {
   absl::Status status = buffers_[index]->io.Wait();  // is done
   if (status.ok()) status = placer_->TakeBudget(run.count, DeadlineAfterMs(options_.timeout_ms));
   if (status.ok()) {
-    placer_->Place(segment, run.lowest(), run.count, data(index), writable, /*empty=*/false);
+    placer_->Place(segment, run.lowest(), run.count, data(index), writable, /*empty=*/false, std::nullopt);
   } else {
     // Threads that wait look again, and fetch the page that they need themselves or learn why not.
     placer_->Unclaim(segment, run, PageState::kRemote);

@@ -117,7 +117,7 @@ bool PageIn::FillZeros(const SegmentRef& segment, uint64_t page, bool write, int
     return true;
   }
   Counters::Add(&counters_->zero_pages, run.count);
-  placer_.Place(segment, run.lowest(), run.count, zeros_.data(), plan.writable, /*empty=*/true);
+  placer_.Place(segment, run.lowest(), run.count, zeros_.data(), plan.writable, /*empty=*/true, page);
   return true;
 }
 
@@ -156,7 +156,7 @@ bool PageIn::Fetch(const SegmentRef& segment, uint64_t page, bool write, std::by
     Counters::Add(&counters_->fetched_bytes, run.count * page_bytes_);
     Counters::Add(&counters_->prefetched_bytes, (run.count - 1) * page_bytes_);
     if (residency_->LeftLately(segment->key(page))) segment->word(page).Set(PageWord::kReferenced);
-    placer_.Place(segment, run.lowest(), run.count, data, plan.writable, /*empty=*/false);
+    placer_.Place(segment, run.lowest(), run.count, data, plan.writable, /*empty=*/false, page);
   } else {
     placer_.Lose(segment, page, std::string(status.message()));
   }

@@ -3,16 +3,21 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/units.h"
 
 namespace nram {
 namespace {
 
 constexpr int64_t kWindowPatienceMs = 200;
+constexpr int64_t kRoomPatienceMs = 1'000;
+constexpr int64_t kRoomLookMs = 2;
 
 // Before Linux 6.6 the one thread that touches a lost page cannot be told: the program ends, as it does by default
 // with SIGBUS. A handler of the program's own would return to the same fault for ever.
@@ -77,8 +82,19 @@ std::vector<PagePlacer::Refused> PagePlacer::PutIn(const SegmentRef& segment, ui
   return refused;
 }
 
+absl::Status PagePlacer::PutInLater(const SegmentRef& segment, uint64_t page, const std::byte* data, bool protect,
+                                    PageState to, int64_t deadline_ns) {
+  while (true) {
+    const std::vector<Refused> refused = PutIn(segment, page, 1, data, protect, to);
+    if (refused.empty()) return absl::OkStatus();
+    const absl::Status& why = refused.front().why;
+    if (!absl::IsResourceExhausted(why) || MonotonicNs() >= deadline_ns) return why;
+    std::this_thread::sleep_for(std::chrono::milliseconds(kRoomLookMs));
+  }
+}
+
 void PagePlacer::Place(const SegmentRef& segment, uint64_t lowest, uint64_t count, const std::byte* data, bool writable,
-                       bool empty) {
+                       bool empty, std::optional<uint64_t> demanded) {
   const bool dirty = writable && !segment->read_only;
   const bool protect = !dirty && !segment->read_only;
   const bool note = count == 1 && dirty && !empty;
@@ -87,15 +103,30 @@ void PagePlacer::Place(const SegmentRef& segment, uint64_t lowest, uint64_t coun
                           : note ? PageState::kDirtyNoted
                                  : (dirty ? PageState::kDirty : PageState::kClean);
   uint64_t first = lowest;
+  const auto enter = [&](uint64_t end) {
+    if (end > first) residency_->Enter(*segment.get(), first, end - first);
+  };
+  const int64_t deadline_ns = DeadlineAfterMs(kRoomPatienceMs);
   for (const Refused& refused : PutIn(segment, lowest, count, data, protect, state)) {
-    if (refused.page > first) residency_->Enter(*segment.get(), first, refused.page - first);
-    first = refused.page + 1;
+    const uint64_t page = refused.page;
+    absl::Status why = refused.why;
+    if (absl::IsResourceExhausted(why)) {
+      why = PutInLater(segment, page, data + (page - lowest) * page_bytes_, protect, state, deadline_ns);
+      if (why.ok()) continue;
+    }
+    enter(page);
+    first = page + 1;
+    if (absl::IsResourceExhausted(why) && page != demanded && page_bytes_ == kPageBytes) {
+      residency_->ReturnBudget(1);
+      Unclaim(segment, {page, 1, 1}, empty ? PageState::kEmpty : PageState::kRemote);
+      continue;
+    }
     // Of a large page part may be in place.
-    DropLocally(segment->address(refused.page), page_bytes_);
+    DropLocally(segment->address(page), page_bytes_);
     residency_->ReturnBudget(1);
-    Lose(segment, refused.page, absl::StrCat("the kernel does not take it: ", refused.why.message()));
+    Lose(segment, page, absl::StrCat("the kernel does not take it: ", why.message()));
   }
-  if (first < lowest + count) residency_->Enter(*segment.get(), first, lowest + count - first);
+  enter(lowest + count);
 }
 
 void PagePlacer::Lose(const SegmentRef& segment, uint64_t page, const std::string& reason) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -47,11 +48,13 @@ class PagePlacer {
   absl::Status TakeBudget(uint64_t pages, int64_t deadline_ns);
 
   // Puts claimed pages, which have budget, in place from `data`, and ends kBusy. A page that the kernel refuses is
-  // lost, and its budget returned. `writable`: the pages are about to be written, so their first writes are not told.
-  // `empty`: `data` is zeros that no server has. A writable page that comes alone is noted in ChunkSums: little of it
-  // may change, while streams write all of theirs.
+  // lost, and its budget returned. While the machine, or the memory cgroup, has no room, it is tried again, for a
+  // second at most; then only `demanded`, for which a thread has faulted, is lost, and the others are as they were
+  // before they were claimed: remote, or empty. (Large pages are lost: part of one may be in place.) `writable`: the
+  // pages are about to be written, so their first writes are not told. `empty`: `data` is zeros that no server has. A
+  // writable page that comes alone is noted in ChunkSums: little of it may change, while streams write all of theirs.
   void Place(const SegmentRef& segment, uint64_t lowest, uint64_t count, const std::byte* data, bool writable,
-             bool empty);
+             bool empty, std::optional<uint64_t> demanded);
 
   // Ends a claimed page as lost: OnLoss is told, and touching the page is SIGBUS. Before Linux 6.6 it ends the program.
   void Lose(const SegmentRef& segment, uint64_t page, const std::string& reason);
@@ -68,6 +71,9 @@ class PagePlacer {
   // still.
   std::vector<Refused> PutIn(const SegmentRef& segment, uint64_t lowest, uint64_t count, const std::byte* data,
                              bool protect, PageState to);
+  // One that was refused for want of room, until `deadline_ns`. Its status then.
+  absl::Status PutInLater(const SegmentRef& segment, uint64_t page, const std::byte* data, bool protect, PageState to,
+                          int64_t deadline_ns);
 
   const size_t page_bytes_;
   const OnLoss on_loss_;
