@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/shm.h>
 #include <sys/syscall.h>
 
 #include <cerrno>
@@ -122,6 +123,8 @@ std::vector<sock_filter> MakeCallFilter() {
   builder.Rule({Is(SYS_fork)}, kTell);
   builder.Rule({Is(SYS_clone3)}, kNoSuchCall);
   builder.Rule({Is(SYS_process_madvise)}, kNoSuchCall);
+  // It would take the place of what is remote.
+  builder.Rule({Is(SYS_shmat), {Low(2), Test::kAnySet, SHM_REMAP}}, SECCOMP_RET_ERRNO | EINVAL);
   builder.Rule({Is(SYS_prctl), {Low(0), Test::kEqual, PR_SET_DUMPABLE}}, kTell);
   for (const long number : {SYS_execve, SYS_execveat, SYS_set_tid_address, SYS_set_robust_list}) {
     builder.Rule({Is(number)}, kTell);

@@ -15,7 +15,7 @@ inline constexpr uint64_t kRemoteBytesMin = 128 << 10;
 // A filter for seccomp(2) that tells a supervisor of the calls that change a program's memory, or who may see it, begin
 // processes or programs, or name words that the kernel clears when a thread ends. All other calls, and those of the
 // helper, pass. clone3(2) does not exist under it: a filter cannot see its flags, and C libraries then use clone(2).
-// Neither does process_madvise(2). Pure.
+// Neither does process_madvise(2). shmat(2) with SHM_REMAP is refused. Pure.
 std::vector<sock_filter> MakeCallFilter();
 
 // What the filter says of a call, for tests: SECCOMP_RET_ALLOW and so on.

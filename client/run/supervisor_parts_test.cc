@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
+#include <sys/shm.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -72,6 +73,8 @@ TEST(CallFilterTest, TellsOfWhatChangesMemoryAndOfProcesses) {
   EXPECT_EQ(Ask(SYS_clone3), SECCOMP_RET_ERRNO | ENOSYS);
   EXPECT_EQ(Ask(SYS_prctl, {PR_SET_DUMPABLE, 0}), kTell);
   EXPECT_EQ(Ask(SYS_prctl, {PR_SET_NAME, 0}), kPass);
+  EXPECT_EQ(Ask(SYS_shmat, {0, 4096, SHM_REMAP}), SECCOMP_RET_ERRNO | EINVAL);
+  EXPECT_EQ(Ask(SYS_shmat, {0, 4096, SHM_RDONLY}), kPass);
   EXPECT_EQ(Ask(SYS_process_madvise), SECCOMP_RET_ERRNO | ENOSYS);
 }
 
