@@ -11,10 +11,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "base/units.h"
 
@@ -50,6 +53,8 @@ struct uffdio_poison {
 namespace nram {
 namespace {
 
+constexpr int64_t kRoomPatienceMs = 10'000;
+constexpr int64_t kRoomLookMs = 5;
 constexpr int kFdFlags = O_CLOEXEC | O_NONBLOCK;
 constexpr char kDevice[] = "/dev/userfaultfd";
 constexpr uint64_t kFeatures = UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_MOVE | UFFD_FEATURE_POISON;
@@ -160,6 +165,7 @@ void TaskSpace::PoisonMissing(absl::Span<const AddressRun> runs) {
 
 absl::Status TaskSpace::Copy(uint64_t to, absl::Span<const std::byte> data, bool protect) {
   size_t done = 0;
+  int64_t until_ns = 0;
   while (done < data.size()) {
     uffdio_copy request = {.dst = to + done,
                            .src = reinterpret_cast<uintptr_t>(data.data() + done),
@@ -177,6 +183,14 @@ absl::Status TaskSpace::Copy(uint64_t to, absl::Span<const std::byte> data, bool
       return absl::OkStatus();
     }
     if (error == ESRCH) return absl::NotFoundError("the program has ended");
+    if (error == ENOMEM) {
+      // The machine, or the memory cgroup, is full. Pages leave meanwhile.
+      if (until_ns == 0) until_ns = DeadlineAfterMs(kRoomPatienceMs);
+      if (MonotonicNs() < until_ns) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(kRoomLookMs));
+        continue;
+      }
+    }
     // EAGAIN: the address space was changing, or it stopped half way.
     if (error != EAGAIN && error != EINTR) return ErrnoStatus(error, absl::StrCat("UFFDIO_COPY to 0x", absl::Hex(to)));
   }
