@@ -39,6 +39,13 @@ absl::Status Manager::Hold(absl::Span<const Want> wants, Room room) {
   return HoldSlowly(sorted, room, records_.Mine());
 }
 
+void Manager::NoteOther(Block* block, ThreadRecord* me) {
+  Block* const last = me->last.load(std::memory_order_relaxed);
+  if (last != nullptr) LearnOrder(last, block->number, &me->score);
+  me->last.store(block, std::memory_order_relaxed);
+  block->used.store(clock_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+}
+
 absl::Status Manager::HoldSlowly(absl::Span<const Want> wants, Room room, ThreadRecord* me) {
   NRAM_RETURN_IF_ERROR(CheckMine());
   Request request{.wants = wants, .room = room, .me = me, .deadline_ns = DeadlineAfterMs(wait_ms_)};

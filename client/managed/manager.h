@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/base/attributes.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -159,7 +160,11 @@ class Manager {
   Block* FindLocked(uint32_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // hold.cc: guards.
-  void NoteTouch(Block* block, ThreadRecord* me);
+  void NoteTouch(Block* block, ThreadRecord* me) {
+    if (me->last.load(std::memory_order_relaxed) != block) NoteOther(block, me);
+  }
+  // That the thread comes from another block.
+  void NoteOther(Block* block, ThreadRecord* me);
   absl::Status HoldSlowly(absl::Span<const Want> wants, Room room, ThreadRecord* me);
   Outcome TryHold(Request* request, Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool Admit(Request* request, uint64_t need, Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -248,7 +253,7 @@ class Manager {
 
 // The thread counts the guard as its own before the block does, and no longer than the block does: whoever finds a
 // block held finds a thread that holds.
-inline bool Manager::HoldIfHere(Block* block, bool writes, ThreadRecord* me) {
+ABSL_ATTRIBUTE_ALWAYS_INLINE inline bool Manager::HoldIfHere(Block* block, bool writes, ThreadRecord* me) {
   uint64_t seen = block->word.load(std::memory_order_acquire);
   if ((seen & Block::kUsable) == 0) return false;
   me->NoteHeld();
@@ -260,14 +265,6 @@ inline bool Manager::HoldIfHere(Block* block, bool writes, ThreadRecord* me) {
   }
   me->NoteReleased();
   return false;
-}
-
-inline void Manager::NoteTouch(Block* block, ThreadRecord* me) {
-  Block* const last = me->last.load(std::memory_order_relaxed);
-  if (last == block) return;
-  if (last != nullptr) LearnOrder(last, block->number, &me->score);
-  me->last.store(block, std::memory_order_relaxed);
-  block->used.store(clock_.load(std::memory_order_relaxed), std::memory_order_relaxed);
 }
 
 inline void Manager::Release(Block* block, ThreadRecord* taker) {

@@ -9,14 +9,15 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/attributes.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/host_memory.h"
 #include "base/node_share.h"
 #include "base/status.h"
-#include "client/managed/fork_count.h"
 #include "base/units.h"
+#include "client/managed/fork_count.h"
 #include "client/managed/managed_handle.h"
 #include "client/managed/region_store.h"
 #include "client/memory/api_error.h"
@@ -129,6 +130,14 @@ Manager::Room RoomOf(int flags) {
   return (flags & NRAM_MANAGED_BEYOND) != 0 ? Manager::Room::kBeyondIfNeeded : Manager::Room::kBudget;
 }
 
+// Not inlined: whoever finds the object here is not to make room for this on its stack.
+ABSL_ATTRIBUTE_NOINLINE bool HoldOrFail(nram_managed_t* m, nram::Block* block, int flags) {
+  if (!Usable(m)) return false;
+  const absl::Status status = m->manager->Hold(block, (flags & NRAM_MANAGED_WRITE) != 0, RoomOf(flags));
+  if (!status.ok()) ApiResult(status);
+  return status.ok();
+}
+
 }  // namespace
 
 nram_managed_t* nram_managed_open(const char* pool, const nram_managed_options* options) {
@@ -175,18 +184,11 @@ void* nram_managed_new_aligned(nram_managed_t* m, size_t bytes, size_t alignment
 void nram_managed_delete(nram_managed_t* m, const nram_managed_object* object) { m->manager->Delete(Of(*object)); }
 
 void* nram_managed_adhere(nram_managed_t* m, const nram_managed_object* object, int flags, nram_managed_guard* guard) {
-  if (!Usable(m)) return nullptr;
   const Manager::Object wanted = Of(*object);
   const bool writes = (flags & NRAM_MANAGED_WRITE) != 0;
-  nram::ThreadRecord* const me = m->manager->Taker();
-  if (!m->manager->HoldIfHere(wanted.block, writes, me)) {
-    const absl::Status status = m->manager->Hold(wanted.block, writes, RoomOf(flags));
-    if (!status.ok()) {
-      ApiResult(status);
-      return nullptr;
-    }
-  }
-  *guard = {wanted.block, me};
+  const bool is_here = m != nullptr && m->manager->HoldIfHere(wanted.block, writes, m->manager->Taker());
+  if (!is_here && !HoldOrFail(m, wanted.block, flags)) return nullptr;
+  *guard = {wanted.block, m->manager->Taker()};
   return Manager::AddressOf(wanted);
 }
 

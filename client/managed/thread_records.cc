@@ -16,16 +16,13 @@ struct Slots {
   std::vector<Slot> slots;
 };
 
-// The one used last, found without a constructor or a search.
-thread_local uint64_t cached_id = 0;
-thread_local ThreadRecord* cached_record = nullptr;
 // The thread's own objects have been destroyed. Static ones may still come here, in the main thread.
 thread_local bool ending = false;
 
 Slots::~Slots() {
   for (const Slot& slot : slots) slot.record->gone.store(true, std::memory_order_release);
   ending = true;
-  cached_id = 0;
+  last_record.records_id = 0;
 }
 
 uint64_t NextId() {
@@ -35,38 +32,37 @@ uint64_t NextId() {
 
 }  // namespace
 
+constinit thread_local LastRecord last_record;
+
 ThreadRecords::ThreadRecords() : id_(NextId()) {}
 
-ThreadRecord* ThreadRecords::Mine() {
-  if (cached_id == id_) return cached_record;
+ThreadRecord* ThreadRecords::Find() {
   if (ending) return Late();
   static thread_local Slots mine;
   for (const Slot& slot : mine.slots) {
     if (slot.id != id_) continue;
-    cached_record = slot.record.get();
-    cached_id = id_;
-    return cached_record;
+    last_record = {id_, slot.record.get()};
+    return last_record.record;
   }
   std::shared_ptr<ThreadRecord> record = Add();
-  cached_record = record.get();
-  cached_id = id_;
+  last_record = {id_, record.get()};
   mine.slots.push_back({id_, std::move(record)});
-  return cached_record;
+  return last_record.record;
 }
 
 ThreadRecord* ThreadRecords::Late() {
   MutexLock lock(&mu_);
-  cached_record = nullptr;
+  ThreadRecord* mine = nullptr;
   for (const std::shared_ptr<ThreadRecord>& record : records_) {
-    if (record->late_of == &ending) cached_record = record.get();
+    if (record->late_of == &ending) mine = record.get();
   }
-  if (cached_record == nullptr) {
+  if (mine == nullptr) {
     records_.push_back(std::make_shared<ThreadRecord>());
-    cached_record = records_.back().get();
-    cached_record->late_of = &ending;
+    mine = records_.back().get();
+    mine->late_of = &ending;
   }
-  cached_id = id_;
-  return cached_record;
+  last_record = {id_, mine};
+  return mine;
 }
 
 std::shared_ptr<ThreadRecord> ThreadRecords::Add() {

@@ -36,12 +36,19 @@ struct ThreadRecord {
   void NoteReleased() { held.store(held.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed); }
 };
 
+// The record that the thread used last, and of which records it is; 0: none.
+struct LastRecord {
+  uint64_t records_id = 0;
+  ThreadRecord* record = nullptr;
+};
+extern constinit thread_local LastRecord last_record;
+
 // The records of a manager's threads. Thread-safe.
 class ThreadRecords {
  public:
   ThreadRecords();
   // The calling thread's. Valid while these records are.
-  ThreadRecord* Mine();
+  ThreadRecord* Mine() { return last_record.records_id == id_ ? last_record.record : Find(); }
   template <typename Function>
   void ForEach(Function function) const {
     MutexLock lock(&mu_);
@@ -49,6 +56,7 @@ class ThreadRecords {
   }
 
  private:
+  ThreadRecord* Find();
   std::shared_ptr<ThreadRecord> Add();
   ThreadRecord* Late();
 
