@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# A program written for Rambrain, and the examples of managed memory, on a pool of this machine.
-#   rambrain_test.sh NRAM RAMBRAIN_PROGRAM TRANSPOSE CYCLIC_SCAN
+# Programs written for Rambrain, one that forks, and the examples of managed memory, on a pool of this machine.
+#   rambrain_test.sh NRAM RAMBRAIN_PROGRAM TRANSPOSE CYCLIC_SCAN FORK_PROGRAM RAMBRAIN_WORK
 set -euo pipefail
 nram=$(readlink -f "$1")
 program=$(readlink -f "$2")
 transpose=$(readlink -f "$3")
 cyclic_scan=$(readlink -f "$4")
+fork_program=$(readlink -f "$5")
+rambrain_work=$(readlink -f "$6")
 
 directory=$(mktemp -d)
 export NRAM_STATE_DIR=$directory/state
@@ -24,4 +26,10 @@ timeout 60 "$cyclic_scan" --mib=16 --budget-mib=4 --rounds=3 > "$directory/said"
 cat "$directory/said"
 grep -q '^round 3: .* 0.0 MiB written' "$directory/said" || fail "a round of reading has written"
 "$transpose" --n=0 > /dev/null 2>&1 && fail "a matrix of nothing"
+timeout 200 "$fork_program" || fail "the program that forks ended with $?"
+for work in sequential random transpose; do
+  for how in CONST WRITE; do
+    timeout 60 "$rambrain_work" "$work" "$how" 16 4 128 1 || fail "$work $how ended with $?"
+  done
+done
 echo PASSED
