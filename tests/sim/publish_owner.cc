@@ -67,6 +67,7 @@ void PublishOwner::Judge(const char* what, const absl::Status& status) {
 
 absl::Status PublishOwner::OpenRecords(AttachMode mode) {
   const std::string name = PublishWorld::kName;
+  const bool were_made = world_->records_made;  // another owner may make them after this one has asked the servers
   auto attached = Publication::Attach(pool_.get(), name, mode);
   if (absl::IsDataLoss(attached.status()) && !world_->KeepsAll()) {
     world_->Trace("the records are lost");
@@ -76,9 +77,9 @@ absl::Status PublishOwner::OpenRecords(AttachMode mode) {
     return absl::UnavailableError("the records were lost, and are to be made anew");
   }
   if (absl::IsNotFound(attached.status())) {
-    if (world_->records_made && world_->KeepsAll()) return absl::InternalError("the records are not there any more");
-    if (world_->records_made) world_->model.NoteRecordsLost();
+    if (were_made && world_->KeepsAll()) return absl::InternalError("the records are not there any more");
     attached = Publication::Create(pool_.get(), name, RegionOptions());
+    if (attached.ok() && world_->records_made && !world_->KeepsAll()) world_->model.NoteRecordsLost();
   }
   NRAM_RETURN_IF_ERROR(attached.status());
   publication_ = *std::move(attached);
@@ -88,6 +89,7 @@ absl::Status PublishOwner::OpenRecords(AttachMode mode) {
 }
 
 absl::Status PublishOwner::OpenRegion(AttachMode mode) {
+  const bool was_made = world_->region_made;
   auto attached = pool_->AttachRegion(PublishWorld::kName, mode);
   bool loses = false;
   if (absl::IsDataLoss(attached.status()) && !world_->KeepsAll()) {
@@ -96,14 +98,14 @@ absl::Status PublishOwner::OpenRegion(AttachMode mode) {
     attached = pool_->AttachRegion(PublishWorld::kName, mode, AttachLoss::kAccept);
   }
   if (absl::IsNotFound(attached.status())) {
-    loses = world_->region_made;
-    if (loses && world_->KeepsAll()) return absl::InternalError("the region is not there any more");
+    if (was_made && world_->KeepsAll()) return absl::InternalError("the region is not there any more");
     RegionOptions options;
     options.name = PublishWorld::kName;
     options.copies = world_->plan.copies;
     options.size_bytes = PublishModel::kPages * kPageBytes;
     options.versioned = true;
     attached = pool_->CreateRegion(options);
+    loses = world_->region_made && !world_->KeepsAll();
   }
   NRAM_RETURN_IF_ERROR(attached.status());
   region_ = *std::move(attached);
