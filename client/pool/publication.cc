@@ -3,6 +3,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -96,7 +97,7 @@ bool Publication::IsLaid() const {
 
 absl::Status Publication::Load(int64_t deadline_ns) {
   NRAM_ASSIGN_OR_RETURN(head_, ReadHead(deadline_ns));
-  highest_ = head_.newest;
+  highest_ = sure_ = head_.newest;
   // It may have died before all was there.
   if (head_.newest == 0 || !IsLaid()) NRAM_RETURN_IF_ERROR(Lay(deadline_ns));
   return VisitSlots(deadline_ns, [&](uint32_t slot, const absl::StatusOr<PublicationRecord>& record)
@@ -130,8 +131,10 @@ absl::Status Publication::Write(uint64_t offset, std::string data, int64_t deadl
 absl::Status Publication::WriteHead(int64_t deadline_ns) {
   while (true) {
     const absl::Status status = Write(0, EncodeHead(head_), deadline_ns);
-    head_unsure_ = IsUnanswered(status);
-    if (!head_unsure_ || IsLate(deadline_ns)) return status;
+    if (status.ok()) sure_ = head_.newest;
+    if (!IsUnanswered(status)) return status;
+    unanswered_ = head_.newest;
+    if (IsLate(deadline_ns)) return status;
     Pause(kPauseMs, deadline_ns);
   }
 }
@@ -165,7 +168,7 @@ absl::Status Publication::Commit(const PublicationRecord& record, int64_t deadli
                                                    ": shorten its header"));
   }
   MutexLock lock(&mu_);
-  if (head_unsure_ && record.number == head_.newest) return WriteHead(deadline_ns);
+  if (IsHeadUnsure() && record.number == head_.newest) return WriteHead(deadline_ns);
   if (record.number <= highest_) {
     return absl::InvalidArgumentError(
         absl::StrCat("publication ", record.number, " follows ", highest_, ": its number must be above that"));
@@ -185,7 +188,8 @@ absl::Status Publication::Commit(const PublicationRecord& record, int64_t deadli
   highest_ = record.number;
   head_ = {record.number, slot};
   const absl::Status status = WriteHead(deadline_ns);
-  if (!status.ok() && !head_unsure_) {
+  // Also if an attempt was refused: one before it may have been done.
+  if (!status.ok() && unanswered_ != record.number) {
     head_ = former;
     dirty_.push_back(slot);
     return status;
@@ -200,10 +204,16 @@ absl::Status Publication::Forget(uint64_t number, int64_t deadline_ns) {
   const auto it = slots_.find(number);
   if (it == slots_.end()) return NotThere(number);
   // Else it might come to be there when its versions have gone.
-  if (head_unsure_) NRAM_RETURN_IF_ERROR(WriteHead(deadline_ns));
+  if (IsHeadUnsure()) NRAM_RETURN_IF_ERROR(WriteHead(deadline_ns));
   NRAM_RETURN_IF_ERROR(ClearSlot(it->second, deadline_ns));
   slots_.erase(it);
   return absl::OkStatus();
+}
+
+Publication::Standing Publication::StandingOf(uint64_t number) {
+  MutexLock lock(&mu_);
+  if (!slots_.contains(number)) return Standing::kNotThere;
+  return number > sure_ ? Standing::kUnsure : Standing::kThere;
 }
 
 uint64_t Publication::NextNumber() {
@@ -239,8 +249,13 @@ absl::Status Publication::DropUnrecorded(Region* region, int64_t deadline_ns) {
       if (!recorded.contains(version.number)) left.insert(version.number);
     }
   }
-  for (const VersionNumber number : left) {
-    NRAM_RETURN_IF_ERROR(region->DropVersions(number, number, /*force=*/false, Until(deadline_ns)).status());
+  // As far as no recorded one lies between, by one message.
+  for (auto it = left.begin(); it != left.end();) {
+    const VersionNumber first = *it;
+    const auto stays = recorded.upper_bound(first);
+    const auto next = stays == recorded.end() ? left.end() : left.upper_bound(*stays);
+    NRAM_RETURN_IF_ERROR(region->DropVersions(first, *std::prev(next), /*force=*/false, Until(deadline_ns)).status());
+    it = next;
   }
   return absl::OkStatus();
 }

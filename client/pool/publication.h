@@ -36,10 +36,14 @@ class Publication {
 
   // --- Of the owner; of others FAILED_PRECONDITION.
   // The versions that the record names are there from now on. Its number is above all former ones. After an error
-  // without an answer (UNAVAILABLE, DEADLINE_EXCEEDED) it may be there or not, until another Commit or a Forget has
-  // succeeded, also the same Commit again: its versions must stay. INVALID_ARGUMENT: as CheckRecord, or it has more
-  // than 60 KiB, or its number is too low. RESOURCE_EXHAUSTED: there are 1,023 already.
+  // without an answer (UNAVAILABLE, DEADLINE_EXCEEDED) it may be there or not, as StandingOf says. INVALID_ARGUMENT: as
+  // CheckRecord, or it has more than 60 KiB, or its number is too low. RESOURCE_EXHAUSTED: there are 1,023 already.
   absl::Status Commit(const PublicationRecord& record, int64_t deadline_ns);
+  // Of a record that Commit was called with. kUnsure: it may be there, until another Commit or a Forget has
+  // succeeded, also the same Commit again; its versions must stay, and after a Commit it is there. Blocks while another
+  // call is under way alone.
+  enum class Standing { kNotThere, kThere, kUnsure };
+  Standing StandingOf(uint64_t number);
   // It is not there from now on; its versions may be dropped then, and not before. NOT_FOUND: it is not there.
   absl::Status Forget(uint64_t number, int64_t deadline_ns);
   // The lowest number that Commit accepts.
@@ -85,6 +89,8 @@ class Publication {
   bool LookAgain() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status CheckOwner() const;
   absl::Status Write(uint64_t offset, std::string data, int64_t deadline_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // What was written to the head may be there or not.
+  bool IsHeadUnsure() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return head_.newest > sure_; }
   // Until it is answered.
   absl::Status WriteHead(int64_t deadline_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status ClearSlot(uint32_t slot, int64_t deadline_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -112,7 +118,8 @@ class Publication {
 
   // --- Of the owner.
   PublicationHead head_ ABSL_GUARDED_BY(mu_);
-  bool head_unsure_ ABSL_GUARDED_BY(mu_) = false;                    // its last write has no answer
+  uint64_t sure_ ABSL_GUARDED_BY(mu_) = 0;                           // head_.newest of its last write that was done
+  uint64_t unanswered_ ABSL_GUARDED_BY(mu_) = 0;                     // and of its last one without an answer
   uint64_t highest_ ABSL_GUARDED_BY(mu_) = 0;                        // number that a slot may have had
   std::map<uint64_t, uint32_t> slots_ ABSL_GUARDED_BY(mu_);          // by number
   std::map<RegionId, VersionNumber> recorded_ ABSL_GUARDED_BY(mu_);  // the highest number that a slot has named

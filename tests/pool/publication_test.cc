@@ -201,6 +201,32 @@ TEST_P(PublicationTest, WhatHasNoRecordIsDroppedByTheNextOwner) {
   EXPECT_FALSE(publish(2, lost).ok());
 }
 
+TEST_P(PublicationTest, AllThatHasNoRecordGoesAndNothingElse) {
+  auto owner = Create();
+  auto region = pool_->CreateRegion(Plain()).value();
+  std::vector<uint32_t> recorded;
+  for (uint64_t number = 1; number <= 12; ++number) {
+    ASSERT_TRUE(region->Write(0, Bytes(Pattern(kMiB, number))).ok());
+    const SealedVersion sealed = region->Snapshot(VersionKeep::kUntilDropped).value();
+    if (number != 2 && number != 6 && number != 7 && number != 10) continue;
+    PublicationRecord record = Record(number);
+    record.regions = {{"data", region->id(), sealed.number, sealed.incarnations, sealed.least_in_sync}};
+    ASSERT_TRUE(owner->Commit(record, Soon()).ok());
+    recorded.push_back(Raw(sealed.number));
+  }
+  auto next = Attach(other_.get(), AttachMode::kTakeOver);
+  auto taken = other_->AttachRegion("data", AttachMode::kTakeOver).value();
+  const absl::Status status = next->DropUnrecorded(taken.get(), Soon());
+  ASSERT_TRUE(status.ok()) << status;
+  const auto servers = other_->ListVersions(region->id(), Soon());
+  ASSERT_TRUE(servers.ok()) << servers.status();
+  for (const ServerVersions& server : *servers) {
+    std::vector<uint32_t> there;
+    for (const VersionInfo& version : server.versions) there.push_back(Raw(version.number));
+    EXPECT_EQ(there, recorded);
+  }
+}
+
 // Its owner dies before all of it is there. A reader has attached meanwhile.
 TEST_P(PublicationTest, AReaderSeesWhatWasLaidAfterItHasAttached) {
   RegionOptions options = Plain();
