@@ -30,7 +30,7 @@ module nram
   integer(c_int), parameter, public :: nram_normal = 0, nram_sequential = 1, nram_random = 2, nram_will_need = 3, &
                                        nram_dont_need = 4, nram_pin = 5, nram_unpin = 6, nram_drop = 7
   integer, parameter, public :: nram_enoent = 2, nram_eio = 5, nram_enomem = 12, nram_ebusy = 16, nram_eexist = 17, &
-                                nram_einval = 22, nram_etimedout = 110
+                                nram_einval = 22, nram_etimedout = 110, nram_einprogress = 115
   public :: nram_message
 
   type, public :: nram_memory
@@ -349,7 +349,8 @@ contains
     call finish(ok, 'publish', status)
   end subroutine publish_addresses
 
-  ! Waits until the version (absent: the last) can be observed. nram_etimedout: not yet.
+  ! Waits until the version (absent: the last) can be observed. nram_etimedout: not yet. nram_einprogress: nobody knows
+  ! before the next one is.
   subroutine memory_published(self, a, timeout_ms, version, status)
     class(nram_memory), intent(in) :: self
     type(*), dimension(*), intent(in), target :: a

@@ -115,7 +115,8 @@ absl::Status Memory::Start() {
                                        &counters_, [budget = budget_.get()] { budget->AtRest(); });
   const PublisherOptions publishing{.io_timeout_ms = options_.pool.io_timeout_ms,
                                     .patience_ms = options_.publish_patience_ms,
-                                    .seal_patience_ms = 4 * options_.publish_patience_ms};
+                                    .seal_patience_ms = 4 * options_.publish_patience_ms,
+                                    .versions_max = options_.publish_versions_max};
   publisher_ = std::make_unique<Publisher>(publishing, pool_.get(), &publish_gate_, userfault_.get(), residency_.get(),
                                            sums_.get(), copies_.get(), &counters_);
   observer_ =

@@ -51,7 +51,8 @@ struct MemoryOptions {
   Policy policy = Policy::kSecondChance;
   // A version is given up if budget has been wanted for so long, and nothing of it has left meanwhile.
   int64_t publish_patience_ms = 250;
-  std::string metrics_file;  // see MetricsFile; "": none
+  uint32_t publish_versions_max = 1'000;  // see PublisherOptions
+  std::string metrics_file;               // see MetricsFile; "": none
   // Null: a line on stderr.
   OnLoss on_loss;
 };

@@ -234,7 +234,7 @@ int nram_flush(nram_t* n, void* address, size_t length);
 enum { NRAM_VERSION_NEWEST = 0 };
 
 /* How long a version stays, besides while somebody observes it; or a number of seconds after the program has ended. The
- * last two need a mapping that is kept (NRAM_MAP_KEEP). */
+ * last two need mappings that are kept (NRAM_MAP_KEEP). */
 enum nram_version_keep {
   NRAM_KEEP_WITH_OWNER = 0,     /* while its mapping has an owner */
   NRAM_KEEP_UNTIL_DROPPED = -1, /* also when the program has ended */
@@ -255,9 +255,9 @@ struct nram_publish_options {
   uint64_t step;      /* the program's own count: nram_get_version_info() tells it */
   const char* header; /* JSON, of some 50 KiB at most, for nram_version_header(); NULL: none */
   /*
-   * Versions of it that servers may have at a time, observed ones and the new one included: 2 or more; 0: any number.
-   * Those of the history that nobody observes go first. It bounds what versions cost; where servers have no room for
-   * newer data, the oldest give way in any case.
+   * Versions of it that servers may have at a time, observed ones and the new one included: 2 or more; 0: 1,000, and
+   * no more than that in any case. Those of the history that nobody observes go first. It bounds what versions cost;
+   * where servers have no room for newer data, the oldest give way in any case.
    */
   uint32_t most;
   enum nram_version_full when_full;
@@ -283,21 +283,23 @@ static inline void nram_publish_options_init(struct nram_publish_options* option
  * needs local memory waits for what is on its way; if a server does not take it for a quarter of a second, the version
  * is given up. Pages that are pinned and that a device writes to may be torn in a version.
  *
- * EINVAL: a mapping has no name, or one above 246 bytes, or is attached read-only; the header is no JSON. EEXIST: a
- * region NAME.versions exists that is not this one's. ENOSPC: there are as many versions as there may be. EIO: servers
- * do not answer.
+ * EINVAL: a mapping has no name, or one above 246 bytes, or is attached read-only, or is not kept and the version is to
+ * stay; the header is no JSON. EEXIST: a region NAME.versions exists that is not this one's. ENOSPC: there are as many
+ * versions as there may be. EIO: servers do not answer.
  */
 int nram_publish(nram_t* n, const void* address, uint64_t* version);
 int nram_publish_all(nram_t* n, const void* const* addresses, size_t count, const struct nram_publish_options* options,
                      uint64_t* version);
 /*
  * Waits until the version (0: the last) can be observed. ETIMEDOUT: not yet. EIO: it could not be published, the
- * message tells why, and there is none of that number. EINVAL: no such version was published by this handle.
+ * message tells why, and there is none of that number. EINPROGRESS: its very last step has no answer, so it may be
+ * there or not. It is when a later one is, which this says then: publish again. EINVAL: no such version was published
+ * by this handle.
  */
 int nram_published(nram_t* n, const void* address, uint64_t version, uint32_t timeout_ms);
 /*
  * The version is not there from now on, and is freed when nobody observes it any more. `address`: the producer's.
- * ENOENT: it is not there.
+ * Blocks while a version of this handle is on its way. ENOENT: it is not there.
  */
 int nram_drop_version(nram_t* n, const void* address, uint64_t version);
 

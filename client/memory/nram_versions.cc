@@ -27,6 +27,7 @@ int WaitResult(const absl::Status& status) {
 
 // A version that could not be published is EIO, whatever the reason.
 int PublishedResult(const absl::Status& status) {
+  if (absl::IsUnknown(status)) return ApiFail(EINPROGRESS, std::string(status.message()));
   if (status.ok() || absl::IsDeadlineExceeded(status) || absl::IsInvalidArgument(status)) return WaitResult(status);
   return ApiFail(EIO, std::string(status.message()));
 }

@@ -4,7 +4,6 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <chrono>
 #include <ctime>
 #include <set>
 #include <utility>
@@ -22,7 +21,6 @@ constexpr size_t kLanes = 16;
 // How often to see whether the version has to be given up.
 constexpr int64_t kTickMs = 20;
 constexpr int64_t kLookAgainMs = 1'000;
-constexpr int64_t kRoomPauseMs = 20;  // between two looks at whether observers have let go; they begin with 1 ms
 // Protecting so many pages once more costs less than another call of the kernel, which interrupts all who run.
 constexpr uint64_t kProtectAcross = 128;
 
@@ -58,14 +56,10 @@ Publisher::~Publisher() {
   thread_.join();
 }
 
-absl::Status Publisher::TakeTurn(int64_t deadline_ns) {
-  while (busy_) {
-    if (!changed_.WaitUntil(&mu_, deadline_ns) && busy_) {
-      return absl::DeadlineExceededError("an earlier version was being published for too long");
-    }
-  }
+void Publisher::AwaitTurn() {
+  // Each publication takes as long as its pages need, and ends by its deadlines.
+  while (busy_) changed_.WaitUntil(&mu_, DeadlineAfterMs(kLookAgainMs));
   busy_ = true;
-  return absl::OkStatus();
 }
 
 void Publisher::EndTurnLocked() {
@@ -92,9 +86,7 @@ void Publisher::Forget(Segment* segment, bool destroys) {
   std::unique_ptr<Stream> stream;
   {
     MutexLock lock(&mu_);
-    // Each publication ends by its deadlines.
-    while (!TakeTurn(DeadlineAfterMs(kLookAgainMs)).ok()) {
-    }
+    AwaitTurn();
     segment->publishable = false;
     segments_.erase(segment->region()->id());
     if (const auto it = streams_.find(segment); it != streams_.end()) {
@@ -130,6 +122,11 @@ absl::StatusOr<Publisher::Stream*> Publisher::CheckRequest(const PublishRequest&
       return absl::InvalidArgumentError(absl::StrCat("the name of what is published has at most ",
                                                      Publication::kNameBytesMax, " bytes, and this one has ",
                                                      name.size()));
+    }
+    if (request.keep != VersionKeep::kWithOwner && !segment->keep) {
+      return absl::InvalidArgumentError(absl::StrCat("a version of ", Quoted(name),
+                                                     " cannot outlive this program, since the mapping goes with it: ",
+                                                     "map it kept, or let the version go with its owner"));
     }
     if (!segment->publishable) return absl::InvalidArgumentError(absl::StrCat(Quoted(name), " is being unmapped"));
   }
@@ -184,33 +181,6 @@ absl::Status Publisher::Begin(Job* job, int64_t deadline_ns) {
   return absl::OkStatus();
 }
 
-absl::Status Publisher::MakeRoom(Stream* stream, const PublishRequest& request) {
-  const auto is_full = [&] { return stream->kept.size() + stream->held.size() >= request.most; };
-  if (request.most == 0 || !is_full()) return absl::OkStatus();
-  // Those that would go with the next one anyway; but the newest stays until there is a newer one.
-  const size_t stay = std::clamp<size_t>(request.history - 1, 1, request.most - 1);
-  while (is_full() && stream->kept.size() > stay) NRAM_RETURN_IF_ERROR(ForgetOldest(stream));
-  const int64_t deadline_ns = DeadlineAfterMs(request.when_full == WhenFull::kWait ? request.wait_ms : 0);
-  for (int64_t pause_ms = 1;; pause_ms = std::min(2 * pause_ms, kRoomPauseMs)) {
-    // Those that nobody observes first.
-    DropHeld(stream);
-    while (request.when_full == WhenFull::kDropOldest && is_full() && !stream->held.empty() &&
-           DropVersions(stream->held.front(), /*force=*/true)) {
-      stream->held.pop_front();
-    }
-    if (!is_full()) return absl::OkStatus();
-    const int64_t now_ns = MonotonicNs();
-    if (now_ns >= deadline_ns) break;
-    std::this_thread::sleep_for(std::chrono::nanoseconds(std::min(deadline_ns - now_ns, pause_ms * kNsPerMs)));
-  }
-  const char* const why = request.when_full == WhenFull::kDropOldest
-                              ? "a server does not answer, so the oldest cannot go"
-                          : request.when_full == WhenFull::kWait ? "observers have not let go of one in time"
-                                                                 : "observers have to let go of one first";
-  return absl::OutOfRangeError(absl::StrCat("there are ", stream->kept.size() + stream->held.size(),
-                                            " versions, and at most ", request.most, " may be: ", why));
-}
-
 void Publisher::Flip(const Job& job) {
   const GateAlone lock(gate_);
   for (const SegmentRef& segment : job.request.segments) {
@@ -246,9 +216,7 @@ void Publisher::Flip(const Job& job) {
 absl::StatusOr<uint64_t> Publisher::Publish(PublishRequest request) {
   {
     MutexLock lock(&mu_);
-    // Each publication takes as long as its pages need, and ends by its deadlines.
-    while (!TakeTurn(DeadlineAfterMs(kLookAgainMs)).ok()) {
-    }
+    AwaitTurn();
   }
   const int64_t deadline_ns = DeadlineAfterMs(3 * options_.io_timeout_ms);
   auto job = std::make_unique<Job>();
@@ -303,7 +271,7 @@ absl::Status Publisher::Drop(const Segment& segment, uint64_t version) {
   Stream* stream = nullptr;
   {
     MutexLock lock(&mu_);
-    NRAM_RETURN_IF_ERROR(TakeTurn(DeadlineAfterMs(3 * options_.io_timeout_ms)));
+    AwaitTurn();
     if (const auto it = streams_.find(&segment); it != streams_.end()) stream = it->second.get();
   }
   absl::Status status =
@@ -314,7 +282,7 @@ absl::Status Publisher::Drop(const Segment& segment, uint64_t version) {
     if (it != stream->kept.end()) {
       status = stream->publication->Forget(version, DeadlineAfterMs(options_.io_timeout_ms));
       if (status.ok()) {
-        stream->held.push_back(std::move(*it));
+        Hold(stream, std::move(*it));
         stream->kept.erase(it);
         DropHeld(stream);
       }
@@ -381,17 +349,36 @@ absl::Status Publisher::Execute(Job* job) {
   }
   if (status.ok()) status = Seal(job);
   gate_->EndPublish(job->request.segments);
+  if (status.ok()) return Commit(job);
   DropHeld(job->stream);
-  if (!status.ok()) return status;
-  status = job->stream->publication->Commit(job->record, DeadlineAfterMs(options_.io_timeout_ms));
-  // Without an answer it may be there: then it goes as those before it do.
-  if (status.ok() || absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) {
-    job->stream->kept.push_back(job->record);
-    if (status.ok()) DropOld(job);
-  } else {
-    job->stream->held.push_back(job->record);
-    DropHeld(job->stream);
+  return status;
+}
+
+absl::Status Publisher::Commit(Job* job) {
+  Stream* const stream = job->stream;
+  Publication* const publication = stream->publication.get();
+  const absl::Status status = publication->Commit(job->record, DeadlineAfterMs(options_.io_timeout_ms));
+  switch (publication->StandingOf(job->record.number)) {
+    case Publication::Standing::kThere: {
+      stream->kept.push_back(job->record);
+      {
+        // So are those of before that were in doubt.
+        MutexLock lock(&mu_);
+        std::erase_if(stream->failures, [](const auto& failure) { return absl::IsUnknown(failure.second); });
+      }
+      DropOld(job);
+      return absl::OkStatus();
+    }
+    case Publication::Standing::kUnsure:
+      // It goes as those before it do.
+      stream->kept.push_back(job->record);
+      return absl::UnknownError(absl::StrCat("version ", job->record.number,
+                                             " may be there or not, until the next one is: ", status.message()));
+    case Publication::Standing::kNotThere:
+      break;
   }
+  Hold(stream, job->record);
+  DropHeld(stream);
   return status;
 }
 
@@ -502,7 +489,7 @@ absl::Status Publisher::Seal(Job* job) {
   if (status.ok()) {
     job->record = std::move(sealed);
   } else {
-    job->stream->held.push_back(std::move(sealed));  // to be dropped
+    Hold(job->stream, std::move(sealed));  // to be dropped
   }
   return status;
 }
@@ -541,52 +528,6 @@ void Publisher::GiveUp(Job* job) {
     segment->bound_pages = 0;
     segment->publishing = false;
   }
-}
-
-// --- What goes.
-
-bool Publisher::DropVersions(const PublicationRecord& record, bool force) {
-  bool gone = true;
-  for (const VersionPlace& place : record.regions) {
-    SegmentRef segment;
-    {
-      MutexLock lock(&mu_);
-      if (const auto it = segments_.find(place.region); it != segments_.end()) segment = SegmentRef(it->second);
-    }
-    // Another owner drops what no record names.
-    if (!segment) continue;
-    const auto dropped =
-        segment->region()->DropVersions(place.number, place.number, force, {.timeout_ms = options_.io_timeout_ms});
-    gone = gone && (dropped.ok() ? dropped->held == 0 : !force);
-  }
-  return gone;
-}
-
-void Publisher::DropHeld(Stream* stream) {
-  std::deque<PublicationRecord> held;
-  for (PublicationRecord& record : stream->held) {
-    if (!DropVersions(record)) held.push_back(std::move(record));
-  }
-  // More than a region can have are not there.
-  while (held.size() > kHeldMax) held.pop_front();
-  stream->held = std::move(held);
-}
-
-absl::Status Publisher::ForgetOldest(Stream* stream) {
-  const absl::Status status =
-      stream->publication->Forget(stream->kept.front().number, DeadlineAfterMs(options_.io_timeout_ms));
-  if (!status.ok() && !absl::IsNotFound(status)) return status;
-  stream->held.push_back(std::move(stream->kept.front()));
-  stream->kept.pop_front();
-  return absl::OkStatus();
-}
-
-void Publisher::DropOld(Job* job) {
-  Stream* const stream = job->stream;
-  // After an error the next publication tries again.
-  while (stream->kept.size() > job->request.history && ForgetOldest(stream).ok()) {
-  }
-  DropHeld(stream);
 }
 
 }  // namespace nram

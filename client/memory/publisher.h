@@ -30,6 +30,8 @@ struct PublisherOptions {
   // A version is given up if budget has been wanted for so long and nothing of it has left meanwhile.
   int64_t patience_ms = 250;
   int64_t seal_patience_ms = 1'000;  // the same while servers seal it
+  // As PublishRequest::most, of any publication: 2 or more, and fewer than a region and a record can have.
+  uint32_t versions_max = 1'000;
 };
 
 // The answer to a new version that would be one too many.
@@ -45,7 +47,9 @@ struct PublishRequest {
   uint32_t history = 2;  // published versions that stay, this one included, besides held ones; 1 or more
   uint64_t step = 0;
   std::string header_json;
-  uint32_t most = 0;  // versions that there may be at a time, held ones and this one included: 2 or more; 0: any number
+  // Versions that there may be at a time, held ones and this one included: 2 or more; 0:
+  // PublisherOptions::versions_max.
+  uint32_t most = 0;
   WhenFull when_full = WhenFull::kDropOldest;
   int64_t wait_ms = 0;  // with kWait
 };
@@ -69,25 +73,36 @@ class Publisher {
   void Forget(Segment* segment, bool destroys);
 
   // Returns when the state is fixed, with the version's number; blocks while an earlier publication is under way, for
-  // as long as that takes, and while pages are dropped. INVALID_ARGUMENT: a segment cannot be published, or the header
-  // is no JSON or too long. ALREADY_EXISTS: NAME.versions is taken. OUT_OF_RANGE: there are as many versions as there
-  // may be; some older ones may be gone then. DEADLINE_EXCEEDED, UNAVAILABLE. Nothing else has changed after any error.
+  // as long as that takes, and while pages are dropped. INVALID_ARGUMENT: a segment cannot be published, or not for
+  // that long, or the header is no JSON or too long. ALREADY_EXISTS: NAME.versions is taken. OUT_OF_RANGE: there are as
+  // many versions as there may be; some older ones may be gone then. DEADLINE_EXCEEDED, UNAVAILABLE. Nothing else has
+  // changed after any error.
   absl::StatusOr<uint64_t> Publish(PublishRequest request);
   // Blocks until the version (0: the last) can be observed. DEADLINE_EXCEEDED: not yet. INVALID_ARGUMENT: nothing was
-  // published by that segment's name, or not that version. Else why it could not be published.
+  // published by that segment's name, or not that version. UNKNOWN: whether it is there, servers have not answered; it
+  // is when a later one is, and this says so then. Else why it could not be published.
   absl::Status AwaitPublished(const Segment& segment, uint64_t version, int64_t deadline_ns);
-  // The version is not there from now on; what only it has is freed, when nobody observes it any more. NOT_FOUND.
+  // The version is not there from now on; what only it has is freed, when nobody observes it any more. Blocks while a
+  // publication is under way, for as long as that takes. NOT_FOUND.
   absl::Status Drop(const Segment& segment, uint64_t version);
 
  private:
   static constexpr size_t kFailuresMax = 64;
   static constexpr size_t kHeldMax = 1'024;  // as many as a region can have
+  static constexpr size_t kLookAtHeld = 16;
+
+  // Dropped, but somebody may observe it still.
+  struct HeldVersion {
+    PublicationRecord record;  // without its header
+    bool told = false;         // servers drop it when nobody does
+  };
 
   // The versions of one name.
   struct Stream {
     std::shared_ptr<Publication> publication;  // null: nothing yet
     std::deque<PublicationRecord> kept;        // the oldest first
-    std::deque<PublicationRecord> held;        // dropped, but somebody may observe them still
+    std::deque<HeldVersion> held;
+    size_t look_at = kLookAtHeld;  // when `held` has so many, servers are asked which have gone
     uint64_t begun = 0;
     uint64_t ended = 0;
     std::map<uint64_t, absl::Status> failures;  // of the newest that have ended
@@ -105,7 +120,7 @@ class Publisher {
   };
 
   // Only one thread has the turn, and with it all Streams' parts but what AwaitPublished reads.
-  absl::Status TakeTurn(int64_t deadline_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void AwaitTurn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndTurnLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<Stream*> CheckRequest(const PublishRequest& request);
   absl::Status Begin(Job* job, int64_t deadline_ns);
@@ -127,6 +142,7 @@ class Publisher {
   // Sends some bound pages of the segment from *page on, and moves that. False: there are none.
   bool SendSome(const SegmentRef& segment, uint64_t* page, PageOut* out);
   absl::Status Seal(Job* job);
+  absl::Status Commit(Job* job);
   void Release(const Job& job);
   // Bound pages are dirty again.
   void GiveUp(Job* job);
@@ -135,7 +151,9 @@ class Publisher {
   void DropOld(Job* job);
   // True if it is gone everywhere, or nobody here can drop it.
   bool DropVersions(const PublicationRecord& record, bool force = false);
-  void DropHeld(Stream* stream);
+  void Hold(Stream* stream, PublicationRecord record);
+  // `all`: also those that servers have been told of, to see which have gone.
+  void DropHeld(Stream* stream, bool all = false);
 
   const PublisherOptions options_;
   Pool* const pool_;

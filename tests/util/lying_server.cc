@@ -58,6 +58,9 @@ class LyingServer::Service final : public v1::Control::Service {
     reply->mutable_region()->add_incarnations(kIncarnation);
     return Lie(&Lies::attach, *request, reply);
   }
+  grpc::Status SetView(grpc::ServerContext*, const v1::SetViewRequest*, v1::SetViewReply*) override {
+    return grpc::Status::OK;
+  }
   grpc::Status ListRegions(grpc::ServerContext*, const v1::ListRegionsRequest* request,
                            v1::ListRegionsReply* reply) override {
     return Lie(&Lies::list_regions, *request, reply);

@@ -298,12 +298,12 @@ class Memory:
         name. Returns when the state is fixed: write on; only what was changed travels, and an earlier version is
         waited for. See Mapping.published().
 
-        keep       "with_owner", "until_dropped", or seconds after this program's end: the version outlives it, if
-                   its mapping does
+        keep       "with_owner", "until_dropped", or seconds after this program's end: the version outlives it, as
+                   its mappings must (keep=True)
         history    published versions that stay, this one included, besides those that are observed
         step       the program's own count
         header     what json.dumps() takes: names, shapes, whatever observers want to know
-        most       versions that servers may have at a time, observed ones and this one included; 0: any number
+        most       versions that servers may have at a time, observed ones and this one included; 0: 1,000
         when_full  this would be one too many: "drop_oldest", even observed ones; "wait" for `wait` seconds until
                    observers have let go of one; "fail". The last two raise ENOSPC
         """
@@ -477,7 +477,7 @@ class Mapping:
 
     def published(self, version=0, timeout=None) -> bool:
         """Waits until the version (0: the last) can be observed; False: not within `timeout` seconds (None: as long as
-        it takes). EIO: it could not be published."""
+        it takes). EIO: it could not be published. EINPROGRESS: nobody knows before the next one is."""
         version = _integer(version, "version")
         while True:
             milliseconds = 1_000 if timeout is None else _milliseconds(timeout)
