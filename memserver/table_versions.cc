@@ -11,9 +11,10 @@
 namespace nram {
 namespace {
 
-// Of leaves, under a shard's lock: some milliseconds. A look for changes costs a few of those for spans.
-constexpr uint64_t kSpanLooks = 65'536;
-constexpr uint64_t kChangeLooks = 8'192;
+// Of leaves, under a shard's lock, which writes of the region wait for: about a millisecond. A look for changes costs
+// some of those for spans.
+constexpr uint64_t kSpanLooks = 16'384;
+constexpr uint64_t kChangeLooks = 2'048;
 // What a call frees at least, so that the next one does not come for each frame, and at most.
 constexpr uint64_t kYieldBytesMin = 256 * kKiB;
 constexpr uint64_t kYieldBytesMax = 64 * kMiB;

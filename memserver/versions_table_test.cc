@@ -426,7 +426,7 @@ TEST_F(VersionsTableTest, ListsGoOnWhereTheyHaveEnded) {
   do {
     const auto spans = store_.ListSpansAt(KeyOf(kRegion), kOne, next, &next);
     ASSERT_TRUE(spans.ok());
-    ASSERT_LE(spans->size(), 65'536u / kVersions);
+    ASSERT_LE(spans->size(), 16'384u / kVersions) << "writes wait meanwhile";
     for (const auto& span : *spans) seen.push_back(span.span);
     ++calls;
   } while (next != 0);
