@@ -109,7 +109,10 @@ TEST_F(CheckpointTest, APublishedVersionGoesToFilesAndBack) {
   ASSERT_NO_FATAL_FAILURE(Publish(7));
   Write(temperature_.get(), 0, Pattern(3 * kMiB, 3));
   Write(wind_.get(), 0, Pattern(kMiB, 4));
-  ASSERT_EQ(Run({"checkpoint", "run", directory_, "--once"}), 0) << printed_;
+  ASSERT_EQ(Run({"checkpoint", "run", directory_ + "/shown", "--once", "--progress"}), 0) << printed_;
+  const std::string all = absl::StrCat(FormatByteSize(5 * kMiB + 100), " of ", FormatByteSize(5 * kMiB + 100));
+  EXPECT_THAT(printed_, HasSubstr(all));
+  ASSERT_EQ(Run({"checkpoint", "run", directory_, "--once", "--no-progress"}), 0) << printed_;
   const std::string path = directory_ + "/run-7";
   EXPECT_EQ(printed_, path + "\n");
   const std::string raw = ReadFile(path + "/mapping-0.raw").value();
@@ -127,7 +130,8 @@ TEST_F(CheckpointTest, APublishedVersionGoesToFilesAndBack) {
   ASSERT_TRUE(wind_->Destroy().ok());
   temperature_ = nullptr;
   wind_ = nullptr;
-  ASSERT_EQ(Run({"restore", path}), 0) << printed_;
+  ASSERT_EQ(Run({"restore", path, "--progress"}), 0) << printed_;
+  EXPECT_THAT(printed_, HasSubstr(all));
   temperature_ = pool_->AttachRegion("temperature", AttachMode::kOwner).value();
   wind_ = pool_->AttachRegion("wind", AttachMode::kOwner).value();
   EXPECT_EQ(temperature_->size_bytes(), 3 * kMiB + 100);

@@ -1,5 +1,7 @@
 // nram checkpoint, nram restore: published versions to files, and back.
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
@@ -24,21 +26,28 @@ constexpr int64_t kTimeoutMs = 30'000;
 // A wait for the next version is begun anew so often.
 constexpr int64_t kTurnMs = 60'000;
 
+void RegisterProgress(ArgParser* parser, bool* progress) {
+  parser->Switch("progress", progress, {"", "show it; --no-progress does not (default: on a terminal)"});
+}
+
 struct CheckpointFlags {
   NamedPoolFlags pool;
   bool once = false;
+  bool progress = isatty(STDERR_FILENO) != 0;
   int64_t every = 1;
 
   void Register(ArgParser* parser) {
     pool.Register(parser);
     parser->Switch("once", &once, {"", "the newest version, and no other"});
     parser->Integer("every", 1, 1'000'000, &every, {"N", "1..1000000, only every Nth version (default 1)"});
+    RegisterProgress(parser, &progress);
   }
 };
 
 struct RestoreFlags {
   NamedPoolFlags pool;
   std::string as;
+  bool progress = isatty(STDERR_FILENO) != 0;
   int64_t copies = 1;
 
   void Register(ArgParser* parser) {
@@ -46,25 +55,61 @@ struct RestoreFlags {
     parser->String("as", &as, {"NAME", "the region's name (default: what it was)"});
     parser->Integer("copies", 1, kReplicasMax, &copies,
                     {"N", "1..4 copies of each page, on different hosts (default 1)"});
+    RegisterProgress(parser, &progress);
   }
 };
 
-absl::Status CopyMapping(Region* version, const CheckpointManifest& manifest, size_t mapping,
-                         CheckpointWriter* writer) {
+// A line on the standard error that says how far it is: written anew once a second, and at the end.
+class Progress {
+ public:
+  Progress(bool shows, const CheckpointManifest& manifest) : shows_(shows) {
+    for (const auto& mapping : manifest.mappings) total_ += mapping.bytes;
+  }
+  ~Progress() {
+    if (!shows_) return;
+    Show();
+    fprintf(stderr, "\n");
+  }
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  void Add(uint64_t bytes) {
+    done_ += bytes;
+    if (shows_ && MonotonicNs() >= next_ns_) Show();
+  }
+
+ private:
+  void Show() {
+    next_ns_ = MonotonicNs() + kNsPerSecond;
+    fprintf(stderr, "\r%s of %s   ", FormatByteSize(done_).c_str(), FormatByteSize(total_).c_str());
+  }
+
+  const bool shows_;
+  uint64_t done_ = 0;
+  uint64_t total_ = 0;
+  int64_t next_ns_ = 0;
+};
+
+absl::Status CopyMapping(Region* version, const CheckpointManifest& manifest, size_t mapping, CheckpointWriter* writer,
+                         Progress* progress) {
   std::vector<std::byte> data(kCheckpointBlockBytes);
   for (uint64_t block = 0; block < manifest.blocks(mapping); ++block) {
-    if (writer->Has(mapping, block)) continue;
     const uint64_t bytes = manifest.BytesOfBlock(mapping, block);
+    if (writer->Has(mapping, block)) {
+      progress->Add(bytes);
+      continue;
+    }
     // A region has whole pages.
     const auto to = absl::MakeSpan(data).first(RoundUp(bytes, kPageBytes));
     NRAM_RETURN_IF_ERROR(version->Read(block * kCheckpointBlockBytes, to));
     NRAM_RETURN_IF_ERROR(writer->Write(mapping, block, to.first(bytes)));
+    progress->Add(bytes);
   }
   return absl::OkStatus();
 }
 
 absl::Status WriteCheckpoint(Pool* pool, const std::string& name, const PublicationRecord& record,
-                             const std::string& directory) {
+                             const std::string& directory, bool shows) {
   CheckpointManifest manifest{name, record.number, record.step, record.time_ns, record.header_json, {}};
   for (size_t i = 0; i < record.regions.size(); ++i) {
     manifest.mappings.push_back({record.regions[i].name, record.lengths[i]});
@@ -76,8 +121,11 @@ absl::Status WriteCheckpoint(Pool* pool, const std::string& name, const Publicat
     versions.push_back(std::move(version));
   }
   NRAM_ASSIGN_OR_RETURN(const std::unique_ptr<CheckpointWriter> writer, CheckpointWriter::Create(directory, manifest));
-  for (size_t i = 0; i < versions.size() && !writer->complete(); ++i) {
-    NRAM_RETURN_IF_ERROR(CopyMapping(versions[i].get(), manifest, i, writer.get()));
+  if (!writer->complete()) {
+    Progress progress(shows, manifest);
+    for (size_t i = 0; i < versions.size(); ++i) {
+      NRAM_RETURN_IF_ERROR(CopyMapping(versions[i].get(), manifest, i, writer.get(), &progress));
+    }
   }
   NRAM_RETURN_IF_ERROR(writer->Finish());
   printf("%s\n", writer->path().c_str());
@@ -94,7 +142,7 @@ absl::Status Checkpoint(const CheckpointFlags& flags, const std::string& name, c
     const absl::StatusOr<PublicationRecord> record = publication->Read(0, DeadlineAfterMs(kTimeoutMs));
     if (flags.once || (!record.ok() && !absl::IsNotFound(record.status()))) NRAM_RETURN_IF_ERROR(record.status());
     if (record.ok() && record->number >= wanted) {
-      absl::Status status = WriteCheckpoint(pool.get(), name, *record, directory);
+      absl::Status status = WriteCheckpoint(pool.get(), name, *record, directory, flags.progress);
       if (flags.once) return status;
       // It has given way; there will be another.
       if (absl::IsDataLoss(status)) {
@@ -110,13 +158,14 @@ absl::Status Checkpoint(const CheckpointFlags& flags, const std::string& name, c
   }
 }
 
-absl::Status RestoreMapping(const CheckpointReader& reader, size_t mapping, Region* region) {
+absl::Status RestoreMapping(const CheckpointReader& reader, size_t mapping, Region* region, Progress* progress) {
   const CheckpointManifest& manifest = reader.manifest();
   std::vector<std::byte> data(kCheckpointBlockBytes);
   for (uint64_t block = 0; block < manifest.blocks(mapping); ++block) {
     std::fill(data.begin(), data.end(), std::byte{0});
     const uint64_t bytes = manifest.BytesOfBlock(mapping, block);
     NRAM_RETURN_IF_ERROR(reader.Read(mapping, block, absl::MakeSpan(data).first(bytes)));
+    progress->Add(bytes);
     // What was never written stays a hole.
     if (std::all_of(data.begin(), data.end(), [](std::byte b) { return b == std::byte{0}; })) continue;
     NRAM_RETURN_IF_ERROR(
@@ -133,6 +182,7 @@ absl::Status Restore(const RestoreFlags& flags, const std::string& directory) {
         absl::StrCat(directory, " has ", manifest.mappings.size(), " mappings: --as names one, so do without it"));
   }
   NRAM_ASSIGN_OR_RETURN(const std::unique_ptr<Pool> pool, OpenNamedPool(flags.pool));
+  Progress progress(flags.progress, manifest);
   for (size_t i = 0; i < manifest.mappings.size(); ++i) {
     RegionOptions options;
     options.name = flags.as.empty() ? manifest.mappings[i].name : flags.as;
@@ -140,7 +190,7 @@ absl::Status Restore(const RestoreFlags& flags, const std::string& directory) {
     options.copies = static_cast<int>(flags.copies);
     options.versioned = true;
     NRAM_ASSIGN_OR_RETURN(const std::unique_ptr<Region> region, pool->CreateRegion(options));
-    if (const absl::Status status = RestoreMapping(*reader, i, region.get()); !status.ok()) {
+    if (const absl::Status status = RestoreMapping(*reader, i, region.get(), &progress); !status.ok()) {
       (void)region->Destroy();
       return Annotate(status, absl::StrCat("region \"", Printable(options.name, 1000), "\" was not restored"));
     }
