@@ -50,27 +50,40 @@ TEST(EtcdSpecTest, ARegionsKeyHasItsNameEscaped) {
 }
 
 TEST(RegionRecordTest, ComesBackAsItWas) {
-  const RegionRecord record{0xc0ffee, {"node1:7070", "[::1]:7070"}, "sort on node7, pid 4242", "2026-01-02T03:04:05Z"};
+  const RegionRecord record{
+      0xc0ffee, {"node1:7070", "[::1]:7070"}, 3, "sort on node7, pid 4242", "2026-01-02T03:04:05Z"};
   EXPECT_EQ(RegionRecord::Decode(record.Encode()).value(), record);
   const auto later = RegionRecord::Decode(R"({"id": "0x07", "servers": ["a:1"], "later": [1, 2]})");
   ASSERT_TRUE(later.ok()) << later.status();
-  EXPECT_EQ(*later, (RegionRecord{7, {"a:1"}, "", ""}));
+  EXPECT_EQ(*later, (RegionRecord{7, {"a:1"}, 0, "", ""}));
 }
 
 TEST(RegionRecordTest, BadValuesAreRefused) {
   std::string many = R"({"id": "7", "servers": ["a:1")";
   for (int i = 0; i < 4096; ++i) many += R"(, "a:1")";
   const std::string deep = std::string(500'000, '[') + std::string(500'000, ']');
-  for (const std::string& bad :
-       {std::string(), std::string("x"), std::string("[]"), std::string("{}"), std::string(R"({"id": "7"})"),
-        std::string(R"({"servers": ["a:1"]})"), std::string(R"({"id": "7", "servers": []})"),
-        std::string(R"({"id": 7, "servers": ["a:1"]})"), std::string(R"({"id": "0", "servers": ["a:1"]})"),
-        std::string(R"({"id": "g", "servers": ["a:1"]})"), std::string(R"({"id": "7", "servers": "a:1"})"),
-        std::string(R"({"id": "7", "servers": [7]})"), std::string(R"({"id": "7", "servers": ["a\u0007"]})"),
-        std::string(R"({"id": "7", "servers": ["a:1"], "client": 7})"),
-        std::string(R"({"id": "7", "servers": ["a:1"], "client": "\u001b[2J"})"),
-        R"({"id": "7", "servers": [")" + std::string(256, 'x') + "\"]}", many + "]}", deep,
-        R"({"id": "7", "servers": ["a:1"], "x": ")" + std::string(1 << 20, 'x') + "\"}"}) {
+  for (const std::string& bad : {std::string(),
+                                 std::string("x"),
+                                 std::string("[]"),
+                                 std::string("{}"),
+                                 std::string(R"({"id": "7"})"),
+                                 std::string(R"({"servers": ["a:1"]})"),
+                                 std::string(R"({"id": "7", "servers": []})"),
+                                 std::string(R"({"id": 7, "servers": ["a:1"]})"),
+                                 std::string(R"({"id": "0", "servers": ["a:1"]})"),
+                                 std::string(R"({"id": "g", "servers": ["a:1"]})"),
+                                 std::string(R"({"id": "7", "servers": "a:1"})"),
+                                 std::string(R"({"id": "7", "servers": [7]})"),
+                                 std::string(R"({"id": "7", "servers": ["a\u0007"]})"),
+                                 std::string(R"({"id": "7", "servers": ["a:1"], "client": 7})"),
+                                 std::string(R"({"id": "7", "servers": ["a:1"], "client": "\u001b[2J"})"),
+                                 std::string(R"({"id": "7", "servers": ["a:1"], "epoch": -1})"),
+                                 std::string(R"({"id": "7", "servers": ["a:1"], "epoch": 4294967296})"),
+                                 std::string(R"({"id": "7", "servers": ["a:1"], "epoch": 1.5})"),
+                                 R"({"id": "7", "servers": [")" + std::string(256, 'x') + "\"]}",
+                                 many + "]}",
+                                 deep,
+                                 R"({"id": "7", "servers": ["a:1"], "x": ")" + std::string(1 << 20, 'x') + "\"}"}) {
     EXPECT_EQ(RegionRecord::Decode(bad).status().code(), absl::StatusCode::kInvalidArgument) << bad.substr(0, 80);
   }
 }

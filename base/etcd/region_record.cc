@@ -22,7 +22,8 @@ absl::StatusOr<std::string> Text(const nlohmann::json& value, absl::string_view 
 }  // namespace
 
 std::string RegionRecord::Encode() const {
-  const nlohmann::json out = {{"id", FormatId(id)}, {"servers", servers}, {"client", client}, {"time", time}};
+  const nlohmann::json out = {
+      {"id", FormatId(id)}, {"servers", servers}, {"epoch", epoch}, {"client", client}, {"time", time}};
   return out.dump(-1, ' ', /*ensure_ascii=*/true, nlohmann::json::error_handler_t::replace);
 }
 
@@ -47,6 +48,12 @@ absl::StatusOr<RegionRecord> RegionRecord::Decode(absl::string_view text) {
   for (const nlohmann::json& server : *servers) {
     NRAM_ASSIGN_OR_RETURN(std::string address, Text(server, "servers"));
     record.servers.push_back(std::move(address));
+  }
+  if (const auto epoch = in.find("epoch"); epoch != in.end()) {
+    if (!epoch->is_number_unsigned() || epoch->get<uint64_t>() > UINT32_MAX) {
+      return absl::InvalidArgumentError("\"epoch\" is no number of 32 bits");
+    }
+    record.epoch = epoch->get<uint32_t>();
   }
   for (const auto& [name, value] : {std::pair("client", &record.client), std::pair("time", &record.time)}) {
     const auto field = in.find(name);

@@ -19,6 +19,7 @@ struct RegionRecord {
 
   uint64_t id = 0;
   std::vector<std::string> servers;  // the addresses of all that may have a part of it
+  uint32_t epoch = 0;                // of the owner that has told them; 0: they are those of the creation
   std::string client;                // that has put it, for people
   std::string time;                  // when, for people
 

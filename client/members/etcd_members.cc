@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/sync.h"
+#include "client/members/etcd_names.h"
 #include "client/members/etcd_table.h"
 #include "client/members/pause.h"
 
@@ -26,7 +27,7 @@ constexpr int64_t kPeriodMs = 1'000;
 class EtcdMembers final : public MemberSource {
  public:
   EtcdMembers(const EtcdSpec& spec, std::unique_ptr<EtcdClient> client, const EtcdTimes& times)
-      : times_(times), prefix_(spec.KeyPrefix()), name_(spec.ToString()), client_(std::move(client)) {}
+      : times_(times), spec_(spec), prefix_(spec.KeyPrefix()), name_(spec.ToString()), client_(std::move(client)) {}
   ~EtcdMembers() override {
     Stop();
     if (thread_.joinable()) thread_.join();
@@ -45,6 +46,9 @@ class EtcdMembers final : public MemberSource {
   }
   const std::string& name() const override { return name_; }
   bool may_be_remote() const override { return true; }
+  std::unique_ptr<NameArbiter> OpenNames() const override {
+    return NewEtcdNames(spec_, [hosts = spec_.hosts] { return EtcdClient::Create(hosts, EtcdTlsDir()); });
+  }
 
  private:
   void Run();
@@ -61,6 +65,7 @@ class EtcdMembers final : public MemberSource {
   }
 
   const EtcdTimes times_;
+  const EtcdSpec spec_;
   const std::string prefix_;
   const std::string name_;
   const std::unique_ptr<EtcdClient> client_;

@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "client/members/name_arbiter.h"
 #include "client/transport/endpoint.h"
 
 namespace nram {
@@ -44,6 +45,10 @@ class MemberSource {
   virtual const std::string& name() const = 0;
   // Its members may be other machines, whatever they are now.
   virtual bool may_be_remote() const = 0;
+
+  // What says who was first to name a kept region there. Null: this source cannot. It may outlive the source. Any
+  // thread.
+  virtual std::unique_ptr<NameArbiter> OpenNames() const { return nullptr; }
 };
 
 // "dns:NAME[:PORT]", "etcd:HOST[:PORT],.../NAME".

@@ -1,0 +1,20 @@
+#ifndef NRAM_CLIENT_MEMBERS_ETCD_NAMES_H_
+#define NRAM_CLIENT_MEMBERS_ETCD_NAMES_H_
+
+// Names of kept regions as keys of etcd.
+
+#include <functional>
+#include <memory>
+
+#include "base/etcd/etcd_client.h"
+#include "base/etcd/etcd_spec.h"
+#include "client/members/name_arbiter.h"
+
+namespace nram {
+
+// `connect` makes a client for each call, and may be called by any thread. What etcd says is not trusted.
+std::unique_ptr<NameArbiter> NewEtcdNames(const EtcdSpec& spec, std::function<std::unique_ptr<EtcdClient>()> connect);
+
+}  // namespace nram
+
+#endif  // NRAM_CLIENT_MEMBERS_ETCD_NAMES_H_
