@@ -125,9 +125,26 @@ size_t Membership::Tell(RegionMap* map, View* view, const Members& members, uint
   return static_cast<size_t>(absl::c_count_if(members, [&](const Life& l) { return absl::c_linear_search(told, l); }));
 }
 
+void Membership::NoteServers(Held* held, const Members& more) const {
+  if (held->map->key().gc) return;
+  std::set<uint16_t> servers;
+  for (const Life& life : more) servers.insert(life.server);
+  for (const Members& list : held->view.out) {
+    for (const Life& life : list) servers.insert(life.server);
+  }
+  // Of one that this pool does not know the list there may have the address.
+  if (servers.contains(kNoServer) || servers == held->named) return;
+  std::vector<Endpoint> endpoints;
+  for (const uint16_t server : servers) endpoints.push_back(home_->sessions->at(server)->endpoint());
+  const RegionKey& key = held->map->key();
+  names_->SetServers(held->told.name, key.id, key.epoch, std::move(endpoints));
+  held->named = std::move(servers);
+}
+
 void Membership::Look(Held* held) {
   RegionMap* const map = held->map.get();
   if (!map->CheckUsable().ok()) return;
+  NoteServers(held, {});
   CopyMap* const copies = map->copies();
   Members members;
   Members gone;
@@ -152,6 +169,7 @@ void Membership::Look(Held* held) {
   Members all = members;
   all.insert(all.end(), news.begin(), news.end());
   if (!news.empty() && MayTell(held->view, all)) {
+    NoteServers(held, all);
     // Each of them may keep this list, whatever it answers.
     ++held->view.number;
     if (!absl::c_linear_search(held->view.out, all)) held->view.out.push_back(all);

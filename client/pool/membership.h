@@ -8,12 +8,14 @@
 #include <cstdint>
 #include <list>
 #include <map>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/sync.h"
 #include "base/units.h"
+#include "client/pool/kept_names.h"
 #include "client/pool/region.h"
 #include "client/pool/repairer.h"
 
@@ -22,8 +24,9 @@ namespace nram {
 // Of the regions that this pool owns. Has a thread of its own as soon as there is one. Thread-safe.
 class Membership : public RegionKeeper {
  public:
-  // Both outlive it.
-  Membership(const RegionHome* home, Repairer* repairer) : home_(home), repairer_(repairer) {}
+  // All outlive it.
+  Membership(const RegionHome* home, Repairer* repairer, KeptNames* names)
+      : home_(home), repairer_(repairer), names_(names) {}
   ~Membership();
 
   // A region as its servers know it. `map` has its members.
@@ -50,8 +53,9 @@ class Membership : public RegionKeeper {
 
   // RegionKeeper: tells that the region is left in good order, if all of it is in sync. Blocks for the pool's
   // io_timeout_ms, a few seconds, and as long as the members of some region are just being told: two seconds for each
-  // server that is up and does not answer.
+  // server that is up and does not answer, and six for etcd.
   void Leave(const IoPlace& place) override;
+  void NoteDestroyed(const std::string& name, RegionId id) override { names_->NoteDestroyed(name, id); }
 
  private:
   static constexpr int64_t kLookMs = 250;    // from one look at all regions to the next
@@ -65,10 +69,14 @@ class Membership : public RegionKeeper {
     Told told;
     View view;
     std::map<uint64_t, int64_t> refused_ns;  // when a server has refused to create it, by incarnation
+    std::set<uint16_t> named;                // servers that whoever arbitrates its name was told of
   };
 
   void Run();
   void Look(Held* held) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Whoever arbitrates the name of a kept region is to know of the servers of all lists that are out, and of `more`.
+  // Blocks for three seconds at most, and not at all if nothing is new.
+  void NoteServers(Held* held, const Members& more) const;
   enum class Standing {
     kStays,
     kComesBack,  // it was to go, and is well again
@@ -87,6 +95,7 @@ class Membership : public RegionKeeper {
 
   const RegionHome* const home_;
   Repairer* const repairer_;
+  KeptNames* const names_;
   Mutex mu_;  // held while servers are told, since their lists must not change meanwhile; no page waits for it
   std::list<Held> held_ ABSL_GUARDED_BY(mu_);
   bool stops_ ABSL_GUARDED_BY(mu_) = false;

@@ -86,26 +86,8 @@ absl::StatusOr<std::unique_ptr<Region>> NamedRegions::Create(const RegionOptions
     making.args.pages_sealed = true;
     making.args.seal_manifest = term.manifest;
   }
-  std::set<uint32_t> hosts;
-  for (const auto& session : *sessions_) {
-    if (!session->up() || session->removed()) continue;
-    if (!session->MayUndo()) {
-      return absl::UnavailableError(
-          absl::StrCat("memory server ", session->name(), " has too many failed creates of named regions to undo"));
-    }
-    hosts.insert(session->host());
-    making.sessions.push_back(session.get());
-    making.leases.push_back(LeaseId{environment_->RandomId()});
-    making.args.incarnations.push_back(session->incarnation());
-  }
-  if (making.sessions.empty()) return absl::UnavailableError("no memory server of the pool answers");
-  if (hosts.size() < static_cast<size_t>(options.copies)) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("a page is to have ", options.copies, " copies, each on a host of its own, and servers of ",
-                     hosts.size(), " hosts answer: add servers on others, or ask for fewer copies"));
-  }
-  const absl::Status status = MakeEverywhere(making, deadline_ns);
-  if (!status.ok()) return absl::Status(status.code(), absl::StrCat(status.message(), UndoEverywhere(making)));
+  NRAM_RETURN_IF_ERROR(ChooseServers(options, &making));
+  NRAM_RETURN_IF_ERROR(Make(making, deadline_ns));
   std::unique_ptr<Region> region =
       MakeRegion(making.args.region, kMade, options, CopiesReader::kNo, /*read_only=*/false, std::move(term.seal));
   Membership::View view{.number = kFirstView};
@@ -119,6 +101,44 @@ absl::StatusOr<std::unique_ptr<Region>> NamedRegions::Create(const RegionOptions
   }
   region->BeginRepair();
   return region;
+}
+
+absl::Status NamedRegions::ChooseServers(const RegionOptions& options, Making* making) const {
+  std::set<uint32_t> hosts;
+  for (const auto& session : *sessions_) {
+    if (!session->up() || session->removed()) continue;
+    if (!session->MayUndo()) {
+      return absl::UnavailableError(
+          absl::StrCat("memory server ", session->name(), " has too many failed creates of named regions to undo"));
+    }
+    hosts.insert(session->host());
+    making->sessions.push_back(session.get());
+    making->leases.push_back(LeaseId{environment_->RandomId()});
+    making->args.incarnations.push_back(session->incarnation());
+  }
+  if (making->sessions.empty()) return absl::UnavailableError("no memory server of the pool answers");
+  if (hosts.size() < static_cast<size_t>(options.copies)) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a page is to have ", options.copies, " copies, each on a host of its own, and servers of ",
+                     hosts.size(), " hosts answer: add servers on others, or ask for fewer copies"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NamedRegions::Make(const Making& making, int64_t deadline_ns) {
+  KeptNames::Claim claim;
+  if (!making.args.gc) {
+    std::vector<Endpoint> servers;
+    for (const ServerSession* const session : making.sessions) servers.push_back(session->endpoint());
+    NRAM_ASSIGN_OR_RETURN(claim, names_->Begin(making.args.name, making.args.region, std::move(servers), deadline_ns));
+    deadline_ns = DeadlineIn(options_->io_timeout_ms);  // however long that took
+  }
+  absl::Status status = MakeEverywhere(making, deadline_ns);
+  if (status.ok() && !making.args.gc) status = names_->Confirm(claim);
+  if (status.ok()) return status;
+  const std::string left = UndoEverywhere(making);
+  if (left.empty() && !making.args.gc) names_->GiveUp(claim);
+  return absl::Status(status.code(), absl::StrCat(status.message(), left));
 }
 
 absl::Status NamedRegions::MakeEverywhere(const Making& making, int64_t deadline_ns) {

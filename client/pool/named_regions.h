@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "client/pool/environment.h"
+#include "client/pool/kept_names.h"
 #include "client/pool/membership.h"
 #include "client/pool/named_seals.h"
 #include "client/pool/options.h"
@@ -39,10 +40,11 @@ enum class AttachLoss {
 class NamedRegions {
  public:
   // All outlive it.
-  NamedRegions(const RegionHome* home, Membership* membership, const NamedSeals* seals)
+  NamedRegions(const RegionHome* home, Membership* membership, const NamedSeals* seals, KeptNames* names)
       : home_(home),
         membership_(membership),
         seals_(seals),
+        names_(names),
         sessions_(home->sessions),
         environment_(home->environment),
         options_(home->options) {}
@@ -52,6 +54,9 @@ class NamedRegions {
 
  private:
   struct Making;
+  absl::Status ChooseServers(const RegionOptions& options, Making* making) const;
+  // Has the name arbitrated, if the region is kept, and makes it; nothing stays after an error.
+  absl::Status Make(const Making& making, int64_t deadline_ns);
   absl::Status MakeEverywhere(const Making& making, int64_t deadline_ns);
   // Has every server undo it, and waits for those that answer. Returns text to be added to the error.
   std::string UndoEverywhere(const Making& making);
@@ -93,6 +98,7 @@ class NamedRegions {
   const RegionHome* const home_;
   Membership* const membership_;
   const NamedSeals* const seals_;
+  KeptNames* const names_;
   Sessions* const sessions_;
   Environment* const environment_;
   const PoolOptions* const options_;

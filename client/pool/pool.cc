@@ -73,9 +73,10 @@ Pool::Pool(PoolOptions options, std::unique_ptr<SealSecret> secret, std::unique_
       sessions_(edge_->gate(), options_.members == nullptr ? options_.servers.size() : kPoolServersMax),
       home_{&sessions_, edge_->environment(), &options_, &copied_regions_, &membership_},
       repairer_(&home_),
-      membership_(&home_, &repairer_),
+      kept_names_(&sessions_, edge_->environment(), &options_),
+      membership_(&home_, &repairer_, &kept_names_),
       named_seals_(&options_, secret_.get(), sealers_.get(), edge_->environment()),
-      named_regions_(&home_, &membership_, &named_seals_),
+      named_regions_(&home_, &membership_, &named_seals_, &kept_names_),
       versions_(&home_, &named_seals_) {
   for (const Endpoint& server : options_.servers) AddSession(server);
   // A simulation has no threads, and few servers.

@@ -15,6 +15,7 @@
 #include "base/units.h"
 #include "base/wake_latency.h"
 #include "client/pool/claims.h"
+#include "client/pool/kept_names.h"
 #include "client/pool/live_members.h"
 #include "client/pool/named_regions.h"
 #include "client/pool/named_seals.h"
@@ -54,7 +55,9 @@ class Pool : private LiveMembers::Host {
   // as soon as it does, while this pool lives. INVALID_ARGUMENT: the name is too long, or no printable UTF-8.
   // FAILED_PRECONDITION: it is to be sealed, and the pool has no key file. ALREADY_EXISTS: the name is taken.
   // UNAVAILABLE: a server does not answer, or has still to undo a former create of that name (the message says which).
-  // Blocks for io_timeout_ms and a few seconds at most.
+  // Where the pool's members come from etcd, that arbitrates the names of kept regions (adr/0023): UNAVAILABLE, too, if
+  // the name was given before, and a server that may have that region does not answer. FAILED_PRECONDITION: its key
+  // cannot be read. Blocks for io_timeout_ms and a few seconds at most; for a kept one with a name, for twice that.
   absl::StatusOr<std::unique_ptr<Region>> CreateRegion(const RegionOptions& options);
   // Looks at all servers before it changes anything, so most errors leave everything as it was. NOT_FOUND: no such
   // name. DATA_LOSS: a server that held part of it has restarted since, or has freed its part; `loss` may accept that,
@@ -154,6 +157,7 @@ class Pool : private LiveMembers::Host {
   CopiedRegions copied_regions_;
   const RegionHome home_;
   Repairer repairer_;
+  KeptNames kept_names_;
   Membership membership_;
   const NamedSeals named_seals_;
   NamedRegions named_regions_;

@@ -233,7 +233,10 @@ void Region::StartDestroy(Sweep* sweep, const IoOptions& options, Sweep::Callbac
 absl::Status Region::Destroy(const IoOptions& options) {
   Sweep sweep;
   StartDestroy(&sweep, options);
-  return sweep.Wait();
+  const absl::Status status = sweep.Wait();
+  const bool is_kept = map_->key().named && !map_->key().gc;
+  if (status.ok() && is_kept) home_->keeper->NoteDestroyed(name(), id());
+  return status;
 }
 
 absl::Status Region::DestroyAll(absl::Span<const std::unique_ptr<Region>> regions) {

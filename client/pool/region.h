@@ -22,11 +22,14 @@
 
 namespace nram {
 
-// Is told when the handle of a named region with views (of copies, or sealed) goes, of one that owns it. Leave may
-// block for seconds; whatever fails there is logged, and the next owner asks for more servers.
+// Is told of named regions. Both may block for seconds; whatever fails there is logged.
 class RegionKeeper {
  public:
+  // The handle of one with views (of copies, or sealed) goes, and it owns the region. After a failure the next owner
+  // asks for more servers.
   virtual void Leave(const IoPlace& place) = 0;
+  // A kept one is destroyed on all servers.
+  virtual void NoteDestroyed(const std::string& name, RegionId id) = 0;
 
  protected:
   ~RegionKeeper() = default;
@@ -95,7 +98,8 @@ class Region {
   // Frees everything on every server, now. The region is unusable afterwards. Servers that do not answer keep their
   // part until they are back; if this client is gone by then, it is collected with the lease if the region is a GC one,
   // and is an orphan to be seen in `nram regions` if not. The error names one. FAILED_PRECONDITION: another client has
-  // taken it over, or is about to: nothing is freed.
+  // taken it over, or is about to: nothing is freed. Blocks three seconds longer at most for a kept one with a name,
+  // where etcd has that (adr/0023).
   absl::Status Destroy(const IoOptions& options = {});
 
   // --- Versions (adr/0019), of regions of several copies, sealed ones, and those that were created for it; but of
@@ -116,7 +120,8 @@ class Region {
   absl::StatusOr<DroppedVersions> DropVersions(VersionNumber first, VersionNumber last, bool force,
                                                const IoOptions& options = {});
 
-  // The same without blocking, as StartRead. `sweep` and `reservation` are used once.
+  // The same without blocking, as StartRead. `sweep` and `reservation` are used once. A name that etcd has stays there
+  // when its region is destroyed so: the next creator replaces it.
   void StartTrim(Sweep* sweep, uint64_t offset, uint64_t length, const IoOptions& options = {},
                  TrimRoom room = TrimRoom::kFree, Sweep::Callback callback = nullptr, void* context = nullptr);
   void StartDestroy(Sweep* sweep, const IoOptions& options = {}, Sweep::Callback callback = nullptr,

@@ -190,6 +190,11 @@ class ServerSession {
     MutexLock lock(&mu_);
     return host_state_;
   }
+  // Who this client is there, as of the server's last hello; "" before the first.
+  std::string tenant() const {
+    MutexLock lock(&mu_);
+    return tenant_;
+  }
   // Where the data connections go: "10.0.0.7:7071" or "unix:/path"; empty before the first.
   std::string data_plane() const;
   // Blocks until the server can be used or `deadline_ns`. The error is that of the last attempt.
@@ -435,6 +440,7 @@ class ServerSession {
   int64_t log_again_ns_ ABSL_GUARDED_BY(mu_) = 0;
   bool forgot_destroys_ ABSL_GUARDED_BY(mu_) = false;  // and the log does not say so yet
   SlowWaits waits_ ABSL_GUARDED_BY(mu_);
+  std::string tenant_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace nram

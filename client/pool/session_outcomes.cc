@@ -126,6 +126,7 @@ void ServerSession::EnterLeaseLocked(const SessionAction& action) {
   const LeaseInfo& lease = bring_up_.granted();
   lease_ttl_ms_ = options_.lease_ttl_ms > 0 ? std::min(options_.lease_ttl_ms, lease.ttl_ms) : lease.ttl_ms;
   host_state_ = bring_up_.hello().host;
+  tenant_ = bring_up_.hello().tenant;
   host_ = NumberOfName(host_state_.counts_as());
   domain_ = NumberOfName(host_state_.domain);
   room_.Enter(lease.incarnation, lease.term);

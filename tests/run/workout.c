@@ -392,7 +392,7 @@ static void DoSharer(size_t bytes, const char* which) {
   static const char kGoesOn[] = "wrong: it goes on\n";
   uint64_t* const words = Allocate(bytes);
   Fill(words, bytes / 8, 3);
-  const pid_t program = getpid();
+  const volatile pid_t program = getpid();
   const pid_t victim = which[0] == 'o' ? getppid() : program;
   if (vfork() == 0) {
     struct timespec begun, now;
