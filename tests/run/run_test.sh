@@ -88,9 +88,19 @@ else
 fi
 
 # The room of a program that has executed another one is free when that begins.
-run -- "$workout" before 96 "$nram" regions --json > "$directory/regions" || fail "before another program: exit $?"
-jq -e 'length > 0 and ([.[].stored_bytes] | add < 1048576)' "$directory/regions" > /dev/null ||
-  fail "room of the program that was there before: $(cat "$directory/regions")"
+mkfifo "$directory/fifo"
+run -- "$workout" before 96 cat < "$directory/fifo" > "$directory/out" &
+runner=$!
+exec 8> "$directory/fifo"
+echo there >&8
+until grep -qs there "$directory/out"; do
+  kill -0 "$runner" || fail "before another program: it has ended"
+  sleep 0.01
+done
+"$nram" regions --json | jq -e '[.[].stored_bytes] | add // 0 | . < 1048576' > /dev/null ||
+  fail "room of the program that was there before: $("$nram" regions)"
+exec 8>&-
+wait "$runner" || fail "before another program: exit $?"
 
 # Programs that people use.
 stats python3 -c '
