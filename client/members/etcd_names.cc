@@ -53,8 +53,8 @@ absl::StatusOr<NamedRegion> Decode(const std::string& value) {
 
 class EtcdNames final : public NameArbiter {
  public:
-  EtcdNames(const EtcdSpec& spec, std::function<std::unique_ptr<EtcdClient>()> connect)
-      : spec_(spec), connect_(std::move(connect)) {}
+  EtcdNames(const EtcdSpec& spec, std::function<std::unique_ptr<EtcdClient>()> connect, int64_t patience_ms)
+      : spec_(spec), connect_(std::move(connect)), patience_ms_(patience_ms) {}
 
   absl::StatusOr<Standing> Claim(const KeptName& name, const NamedRegion& region, int64_t revision) override {
     const std::string value = Encode(region);
@@ -99,7 +99,7 @@ class EtcdNames final : public NameArbiter {
   // `region`: its servers are to be there; null: the key is to go.
   absl::Status SwapIfHeld(const KeptName& name, RegionId id, const NamedRegion* region) {
     const std::optional<std::string> value = region == nullptr ? std::nullopt : std::optional(Encode(*region));
-    const int64_t deadline_ns = DeadlineAfterMs(2 * kPatienceMs);
+    const int64_t deadline_ns = DeadlineAfterMs(2 * patience_ms_);
     NRAM_ASSIGN_OR_RETURN(EtcdClient::Entry entry, Ask<EtcdClient::Entry>([&](EtcdClient* etcd, int64_t ns) {
                             return etcd->Get(KeyOf(name), ns);
                           }));
@@ -130,7 +130,7 @@ class EtcdNames final : public NameArbiter {
     const size_t tries = std::clamp<size_t>(spec_.hosts.size(), 1, kHostsTried);
     absl::StatusOr<Answer> answer = absl::UnavailableError("etcd was not asked");
     for (size_t i = 0; i < tries; ++i) {
-      answer = call(etcd.get(), DeadlineAfterMs(kPatienceMs / static_cast<int64_t>(tries)));
+      answer = call(etcd.get(), DeadlineAfterMs(patience_ms_ / static_cast<int64_t>(tries)));
       if (!absl::IsUnavailable(answer.status()) && !absl::IsDeadlineExceeded(answer.status())) break;
     }
     return answer;
@@ -138,12 +138,14 @@ class EtcdNames final : public NameArbiter {
 
   const EtcdSpec spec_;
   const std::function<std::unique_ptr<EtcdClient>()> connect_;
+  const int64_t patience_ms_;  // for all hosts together
 };
 
 }  // namespace
 
-std::unique_ptr<NameArbiter> NewEtcdNames(const EtcdSpec& spec, std::function<std::unique_ptr<EtcdClient>()> connect) {
-  return std::make_unique<EtcdNames>(spec, std::move(connect));
+std::unique_ptr<NameArbiter> NewEtcdNames(const EtcdSpec& spec, std::function<std::unique_ptr<EtcdClient>()> connect,
+                                          int64_t patience_ms) {
+  return std::make_unique<EtcdNames>(spec, std::move(connect), patience_ms);
 }
 
 }  // namespace nram

@@ -3,6 +3,7 @@
 
 // Names of kept regions as keys of etcd.
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 
@@ -12,8 +13,10 @@
 
 namespace nram {
 
-// `connect` makes a client for each call, and may be called by any thread. What etcd says is not trusted.
-std::unique_ptr<NameArbiter> NewEtcdNames(const EtcdSpec& spec, std::function<std::unique_ptr<EtcdClient>()> connect);
+// `connect` makes a client for each call, and may be called by any thread. What etcd says is not trusted. `patience_ms`
+// is for tests.
+std::unique_ptr<NameArbiter> NewEtcdNames(const EtcdSpec& spec, std::function<std::unique_ptr<EtcdClient>()> connect,
+                                          int64_t patience_ms = NameArbiter::kPatienceMs);
 
 }  // namespace nram
 
