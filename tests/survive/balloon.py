@@ -14,7 +14,7 @@ import sys
 import time
 
 STEP = 1 << 20
-ROOM = 32 << 20  # that a patient one leaves to others
+ROOM = 16 << 20  # that a patient one leaves to others
 
 
 def read(path):

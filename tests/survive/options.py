@@ -35,6 +35,8 @@ def parse_options(doc, scenarios=tuple(SCENARIOS)):
     if "full" in scenarios:
         told = "in which a donor takes its memory (default 2)"
         parser.add_argument("--take-seconds", type=float, default=2, help=told)
+        told = "donors' work does not wait where hardly any memory is left; then it is killed, which is a failure"
+        parser.add_argument("--hasty", action="store_true", help=told)
     parser.add_argument("--mib", type=int, default=256, help="of the array, and of the file to sort (default 256)")
     seed = int.from_bytes(os.urandom(4), "little")
     parser.add_argument("--seed", type=int, default=seed, help="of all that is random, to do the same again")

@@ -2,8 +2,8 @@
 """The long proof of giving back: do programs see an error, or a wrong byte, while donors take their memory back?
 
 usage: tests/survive/press.py NRAM [--only=mount,memory,sort,swap,swap1,full,leave] [--minutes=N | --seconds=N]
-                [--every=SECONDS] [--take-seconds=N] [--seed=N] [--mib=N] [--array=PROGRAM] [--pressure=PROGRAM]
-                [--hold]
+                [--every=SECONDS] [--take-seconds=N] [--hasty] [--seed=N] [--mib=N] [--array=PROGRAM]
+                [--pressure=PROGRAM] [--hold]
 
 NRAM is the program (bazel-bin/tools/nram/nram). Each scenario has a pool of three servers on this machine, each in a
 memory cgroup of its own with --give-back=pressure. The exercisers are those of survive.py.
@@ -16,8 +16,9 @@ memory cgroup of its own with --give-back=pressure. The exercisers are those of 
   leave   a client with one copy of all that it has is killed half way through giving back, or ends in order
 
 Again and again something in the cgroup of one server, or of two at once, takes 90 % of the cgroup's memory within the
-seconds of --take-seconds, keeps it for a while, and lets it go. (In a full pool it takes no more than can leave.) Now
-and then a client is frozen meanwhile, for two seconds.
+seconds of --take-seconds, keeps it for a while, and lets it go. It waits where hardly any memory is left, unless it is
+--hasty: then it depends on how fast this machine is whether memory comes in time. (In a full pool it takes no more than
+can leave.) Now and then a client is frozen meanwhile, for two seconds.
 
 A scenario fails, and ends, at any error that an exerciser sees, a wrong byte, a lost span, an operation of more than a
 minute, an OOM kill of anybody, a server that holds more beside the balloon than was promised, or is asked for memory

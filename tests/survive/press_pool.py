@@ -139,8 +139,10 @@ class Pressed(survive.Scenario):
         return {}
 
     def take(self, number, mib=None, patient=False):
-        """A balloon begins in that donor, of 90 % of its memory if nothing else is said."""
+        """A balloon begins in that donor, of 90 % of its memory if nothing else is said. It waits
+        where hardly any is left, if it is `patient`, or all are."""
         mib = round(TAKEN * self.limit_mib) if mib is None else mib
+        patient = patient or not self.options.hasty
         self.balloons.append(Balloon(self.cgroups[number], mib, self.options.take_seconds, patient))
         return self.balloons[-1]
 
