@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/base/config.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/etcd/etcd_client.h"
@@ -32,7 +33,7 @@ int64_t Soon() { return DeadlineAfterMs(20'000); }
 
 template <typename Done>
 bool Await(Done done) {
-  return PollUntil(DeadlineAfterMs(60'000), 10, done);
+  return PollUntil(DeadlineAfterMs(120'000), 10, done);
 }
 
 // Members as the test says, names as etcd does.
@@ -50,6 +51,13 @@ class MembersWithNames : public FakeMembers {
   const TestEtcd* const etcd_;
   const int64_t patience_ms_;
 };
+
+// Of tests in which etcd is frozen: as long as an answer takes, and not much more, since it is waited for.
+#ifdef ABSL_HAVE_THREAD_SANITIZER
+constexpr int64_t kShortMs = 6'000;
+#else
+constexpr int64_t kShortMs = 1'500;
+#endif
 
 // Where nobody listens.
 Endpoint Nobody() { return {"127.0.0.1", 1, ""}; }
@@ -208,7 +216,7 @@ TEST_F(NamesTest, OnlyKeptRegionsThatAreMadeHaveKeys) {
 
 // Without etcd two regions can get one name. When it is back, one of them has the key, and both stay.
 TEST_F(NamesTest, AFrozenEtcdArbitratesLate) {
-  patience_ms_ = 500;
+  patience_ms_ = kShortMs;
   std::unique_ptr<Pool> pools[] = {Open({Server(0), Nobody()}), Open({Nobody(), Server(1)})};
   etcd_.Freeze();
   auto one = pools[0]->CreateRegion({.name = "x"});
@@ -227,7 +235,7 @@ TEST_F(NamesTest, AFrozenEtcdArbitratesLate) {
 
 // So that the servers that the key names can answer for the region, wherever it has gone.
 TEST_F(NamesTest, TheKeyFollowsTheServersOfARegionOfCopies) {
-  patience_ms_ = 500;
+  patience_ms_ = kShortMs;
   auto pool = Open({Server(0), Server(1)});
   const auto region = pool->CreateRegion({.copies = 2, .name = "x"}).value();
   const auto are = [&](std::vector<size_t> numbers) {
