@@ -74,6 +74,15 @@ class VersionsTableTest : public PageStoreTest {
     while (!arena_->Reserve(all, &rest_)) --all;
     arena_->Unreserve(pages, &rest_);
   }
+  // Also memory of the index, until there is none.
+  void FillUpAll() {
+    FillUp(0);
+    while (arena_->ChargeIndex(64)) ++charged_;
+  }
+  void EmptyAll() {
+    arena_->ReleaseIndex(charged_ * 64);
+    arena_->CloseReservation(&rest_);
+  }
 
   ArenaReservation rest_;
   uint64_t charged_ = 0;
@@ -368,13 +377,10 @@ TEST_F(VersionsTableTest, ARegionIsCreatedWhereVersionsAreInTheWay) {
   WritePages(kPages, 'a');
   ASSERT_EQ(Seal(kOne), Reason::kOk);
   WritePages(kPages, 'b');
-  FillUp(0);
-  // Memory of the index, until there is none.
-  while (arena_->ChargeIndex(64)) ++charged_;
+  FillUpAll();
   EXPECT_EQ(store_.Create(lease_.get(), kOther, 1, true), Reason::kOk);
   EXPECT_EQ(Numbers(), Versions{});
-  arena_->ReleaseIndex(charged_ * 64);
-  arena_->CloseReservation(&rest_);
+  EmptyAll();
 }
 
 // Without that it would be taken over in part, and its former owner shut out for nothing.
@@ -383,16 +389,14 @@ TEST_F(VersionsTableTest, ARegionIsTakenOverWhereVersionsAreInTheWay) {
   WritePages(kPages, 'a');
   ASSERT_EQ(Seal(kOne), Reason::kOk);
   WritePages(kPages, 'b');
-  FillUp(0);
-  while (arena_->ChargeIndex(64)) ++charged_;
+  FillUpAll();
   const std::shared_ptr<Lease> next = Grant(2);
   ASSERT_NE(next, nullptr) << "it connects, and has nothing";
   const absl::Status attached = store_.Attach(next.get(), KeyOf(kRegion), 2, /*force=*/true).status();
   EXPECT_TRUE(attached.ok()) << attached;
   EXPECT_EQ(Numbers(), Versions{});
   EXPECT_EQ(store_.counters().refused_full, 0u);
-  arena_->ReleaseIndex(charged_ * 64);
-  arena_->CloseReservation(&rest_);
+  EmptyAll();
 }
 
 TEST_F(VersionsTableTest, AViewGrowsWhereVersionsAreInTheWay) {
@@ -401,13 +405,11 @@ TEST_F(VersionsTableTest, AViewGrowsWhereVersionsAreInTheWay) {
   WritePages(kPages, 'a');
   ASSERT_EQ(Seal(kOne), Reason::kOk);
   WritePages(kPages, 'b');
-  FillUp(0);
-  while (arena_->ChargeIndex(64)) ++charged_;
+  FillUpAll();
   const absl::Status told = store_.SetView(*lease_, kOther, 1, 1, std::vector<uint64_t>(64, 7), 0);
   EXPECT_TRUE(told.ok()) << told;
   EXPECT_EQ(Numbers(), Versions{});
-  arena_->ReleaseIndex(charged_ * 64);
-  arena_->CloseReservation(&rest_);
+  EmptyAll();
 }
 
 // --- Lists.

@@ -14,21 +14,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "base/units.h"
+#include "base/userfault_numbers.h"
 
 // Newer than Debian 12's headers: the kernel's own numbers.
-#ifndef USERFAULTFD_IOC_NEW
-#define USERFAULTFD_IOC_NEW _IO(0xAA, 0x00)
-#endif
-#ifndef UFFD_FEATURE_POISON
-#define UFFD_FEATURE_POISON (1 << 14)
-struct uffdio_poison {
-  struct uffdio_range range;
-  __u64 mode;
-  __s64 updated;
-};
-#define UFFDIO_POISON _IOWR(UFFDIO, 0x08, struct uffdio_poison)
-#endif
-
 #ifndef MADV_DONTNEED_LOCKED
 #define MADV_DONTNEED_LOCKED 24
 #endif

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <glog/logging.h>
-#include <linux/userfaultfd.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -20,32 +19,9 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/units.h"
+#include "base/userfault_numbers.h"
 
 // Newer than Debian 12's headers: the kernel's own numbers.
-#ifndef USERFAULTFD_IOC_NEW
-#define USERFAULTFD_IOC_NEW _IO(0xAA, 0x00)
-#endif
-#ifndef UFFDIO_MOVE
-#define UFFD_FEATURE_MOVE (1 << 16)
-struct uffdio_move {
-  __u64 dst;
-  __u64 src;
-  __u64 len;
-  __u64 mode;
-  __s64 move;
-};
-#define UFFDIO_MOVE _IOWR(UFFDIO, 0x05, struct uffdio_move)
-#define UFFDIO_MOVE_MODE_DONTWAKE 1
-#endif
-#ifndef UFFD_FEATURE_POISON
-#define UFFD_FEATURE_POISON (1 << 14)
-struct uffdio_poison {
-  struct uffdio_range range;
-  __u64 mode;
-  __s64 updated;
-};
-#define UFFDIO_POISON _IOWR(UFFDIO, 0x08, struct uffdio_poison)
-#endif
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
