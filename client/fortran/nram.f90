@@ -349,8 +349,8 @@ contains
     call finish(ok, 'publish', status)
   end subroutine publish_addresses
 
-  ! Waits until the version (absent: the last) can be observed. nram_etimedout: not yet. nram_einprogress: nobody knows
-  ! before the next one is.
+  ! Waits until the version (absent: the last) can be observed. nram_etimedout: not yet. nram_einprogress: it may be
+  ! there or not, until a later one is.
   subroutine memory_published(self, a, timeout_ms, version, status)
     class(nram_memory), intent(in) :: self
     type(*), dimension(*), intent(in), target :: a

@@ -243,7 +243,7 @@ class Array {
     return version;
   }
   // Waits until the version (0: the last) can be observed; false after the timeout. Throws std::system_error: EIO if it
-  // could not be published, EINPROGRESS if nobody knows before the next one is.
+  // could not be published, EINPROGRESS if it may be there or not until a later one is.
   bool AwaitPublished(std::uint64_t version, std::uint32_t timeout_ms) const {
     if (nram_published(handle_, data_, version, timeout_ms) == 0) return true;
     if (errno != ETIMEDOUT) internal::ThrowLastError();

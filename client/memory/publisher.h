@@ -79,8 +79,8 @@ class Publisher {
   // changed after any error.
   absl::StatusOr<uint64_t> Publish(PublishRequest request);
   // Blocks until the version (0: the last) can be observed. DEADLINE_EXCEEDED: not yet. INVALID_ARGUMENT: nothing was
-  // published by that segment's name, or not that version. UNKNOWN: whether it is there, servers have not answered; it
-  // is when a later one is, and this says so then. Else why it could not be published.
+  // published by that segment's name, or not that version. UNKNOWN: servers have not answered whether it is there.
+  // It is there when a later version is, and this says so then. Else why it could not be published.
   absl::Status AwaitPublished(const Segment& segment, uint64_t version, int64_t deadline_ns);
   // The version is not there from now on; what only it has is freed, when nobody observes it any more. Blocks while a
   // publication is under way, for as long as that takes. NOT_FOUND.

@@ -39,9 +39,9 @@ class Publication {
   // without an answer (UNAVAILABLE, DEADLINE_EXCEEDED) it may be there or not, as StandingOf says. INVALID_ARGUMENT: as
   // CheckRecord, or it has more than 60 KiB, or its number is too low. RESOURCE_EXHAUSTED: there are 1,023 already.
   absl::Status Commit(const PublicationRecord& record, int64_t deadline_ns);
-  // Of a record that Commit was called with. kUnsure: it may be there, until another Commit or a Forget has
-  // succeeded, also the same Commit again; its versions must stay, and after a Commit it is there. Blocks while another
-  // call is under way alone.
+  // Of a record that Commit was called with. kUnsure: it may be there, and its versions must stay. After
+  // the next Commit that succeeds (the same one again will do) it is there; after a Forget it is not. Blocks only while
+  // another call is under way.
   enum class Standing { kNotThere, kThere, kUnsure };
   Standing StandingOf(uint64_t number);
   // It is not there from now on; its versions may be dropped then, and not before. NOT_FOUND: it is not there.

@@ -477,7 +477,7 @@ class Mapping:
 
     def published(self, version=0, timeout=None) -> bool:
         """Waits until the version (0: the last) can be observed; False: not within `timeout` seconds (None: as long as
-        it takes). EIO: it could not be published. EINPROGRESS: nobody knows before the next one is."""
+        it takes). EIO: it could not be published. EINPROGRESS: it may be there, until a later one is."""
         version = _integer(version, "version")
         while True:
             milliseconds = 1_000 if timeout is None else _milliseconds(timeout)
