@@ -292,8 +292,8 @@ int nram_publish_all(nram_t* n, const void* const* addresses, size_t count, cons
                      uint64_t* version);
 /*
  * Waits until the version (0: the last) can be observed. ETIMEDOUT: not yet. EIO: it could not be published, the
- * message tells why, and there is none of that number. EINPROGRESS: its last step has no answer, so it may be
- * there or not. Publish again: it is there when a later version is, and this says so then. EINVAL: no such version was published
+ * message tells why, and there is none of that number. EINPROGRESS: its last step has no answer, so it may be there or
+ * not. Publish again: it is there when a later version is, and this says so then. EINVAL: no such version was published
  * by this handle.
  */
 int nram_published(nram_t* n, const void* address, uint64_t version, uint32_t timeout_ms);
