@@ -145,9 +145,11 @@ class Cluster:
         for name in nodes:
             node = self.nodes[name]
             until(f"{name} is idle", lambda name=name: self.state(name) == "idle")
+            # Slurm waits for the epilog alone. A mount's daemon ends after it, once it has told the servers, of which
+            # some may not answer any more.
             for program in ("nram-memserver", "nram-fsd", "nram", "slurmstepd"):
-                if node.processes(program):
-                    raise Failure(f"{name}: {program} is left: {node.run('ps', 'axf').stdout}")
+                until(f"{program} has ended on {name}",
+                      lambda node=node, program=program: not node.processes(program))
             if node.mounts("fuse.nram"):
                 raise Failure(f"{name}: mounts are left: {node.mounts('fuse.nram')}")
             left = node.run("find", "/run/nram", "-mindepth", "1", check=False).stdout
