@@ -105,6 +105,12 @@ absl::StatusOr<PublicationRecord> RecordOf(const json& in) {
     NRAM_ASSIGN_OR_RETURN(const uint64_t length, NumberOf(region, "length", kLengthMax));
     record.lengths.push_back(length);
   }
+  // Former publishers said nothing of them.
+  if (const auto arrays = in.find("arrays"); arrays != in.end()) {
+    absl::StatusOr<std::vector<PublishedArray>> described = ArraysFromJson(*arrays);
+    if (!described.ok()) return Broken(absl::StrCat("cannot be (", described.status().message(), ")"));
+    record.arrays = *std::move(described);
+  }
   return record;
 }
 
@@ -137,7 +143,7 @@ absl::Status CheckRecord(const PublicationRecord& record) {
   if (!record.header_json.empty() && !json::accept(record.header_json)) {
     return absl::InvalidArgumentError("the header of a publication must be JSON, or empty");
   }
-  return absl::OkStatus();
+  return CheckArrays(record.arrays, record.lengths);
 }
 
 std::string FrameRecord(uint64_t number, absl::string_view json) {
@@ -159,11 +165,12 @@ std::string EncodeRecord(const PublicationRecord& record) {
                        {"least_in_sync", place.least_in_sync},
                        {"length", i < record.lengths.size() ? record.lengths[i] : 0}});
   }
-  const json out = {{"number", record.number},
-                    {"time_ns", record.time_ns},
-                    {"step", record.step},
-                    {"regions", regions},
-                    {"header", record.header_json}};
+  json out = {{"number", record.number},
+              {"time_ns", record.time_ns},
+              {"step", record.step},
+              {"regions", regions},
+              {"header", record.header_json}};
+  if (!record.arrays.empty()) out["arrays"] = ArraysToJson(record.arrays);
   return FrameRecord(record.number, out.dump(-1, ' ', false, json::error_handler_t::replace));
 }
 

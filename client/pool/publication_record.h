@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/units.h"
+#include "client/pool/published_array.h"
 
 namespace nram {
 
@@ -34,6 +35,7 @@ struct PublicationRecord {
   std::vector<VersionPlace> regions;
   std::vector<uint64_t> lengths;  // of the regions, in bytes
   std::string header_json;        // the publisher's; "" or JSON
+  std::vector<PublishedArray> arrays;
   friend bool operator==(const PublicationRecord&, const PublicationRecord&) = default;
 };
 
@@ -41,7 +43,8 @@ inline constexpr uint64_t kRecordSlotBytes = 64 * kKiB;
 inline constexpr uint32_t kRecordSlots = 1'023;
 inline constexpr size_t kPublicationBytesMax = 60 * kKiB;  // encoded
 
-// A number, a length for each region, JSON, names that are printable. INVALID_ARGUMENT says what is wrong.
+// A number, a length for each region, JSON, names that are printable, arrays that CheckArrays accepts. INVALID_ARGUMENT
+// says what is wrong.
 absl::Status CheckRecord(const PublicationRecord& record);
 // Of a record that CheckRecord accepts. It may be longer than kPublicationBytesMax; then it has no slot.
 std::string EncodeRecord(const PublicationRecord& record);

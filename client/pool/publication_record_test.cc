@@ -1,6 +1,7 @@
 #include "client/pool/publication_record.h"
 
 #include <string>
+#include <vector>
 
 #include "base/utf8.h"
 #include "gmock/gmock.h"
@@ -19,6 +20,9 @@ PublicationRecord Example() {
   record.regions.push_back({"temperature", RegionId{0xFEDCBA9876543210}, VersionNumber{12}, {UINT64_MAX, 1}, 2});
   record.regions.push_back({"wind \"fast\" \xC3\xBC", RegionId{2}, kVersionNumberMax, {}, 0});
   record.lengths = {kGiB, kRegionBytesMax};
+  record.arrays = {{"t", ElementType::kFloat64, false, {4, 4}, 1, 8 * kPageBytes},
+                   {"wind \xC3\xBC", ElementType::kComplex128, true, {0, 3, 2}, 0, 16},
+                   {"steps", ElementType::kInt64, false, {}, 0, 0}};
   record.header_json = R"({"arrays": [{"name": "t", "dtype": "float64", "shape": [4, 4]}]})";
   return record;
 }
@@ -77,10 +81,57 @@ TEST(PublicationRecordTest, ATextThatIsNoRecordIsRefused) {
   EXPECT_TRUE(absl::IsDataLoss(change("\"temperature\"", "\"\\u001b[2J\"")));
   EXPECT_TRUE(absl::IsDataLoss(change("\"0xfedcba9876543210\"", "\"0x0000000000000000\"")));
   EXPECT_TRUE(absl::IsDataLoss(change("\"header\":\"", "\"header\":\"x")));
+  EXPECT_TRUE(absl::IsDataLoss(change("\"arrays\":[", "\"arrays\":[[],")));
+  EXPECT_TRUE(absl::IsDataLoss(change("\"dims\":[4,4]", "\"dims\":[4,4294967296,4294967296]")));
+  EXPECT_TRUE(absl::IsDataLoss(change("\"dims\":[4,4]", "\"dims\":[4,-4]")));
+  EXPECT_TRUE(absl::IsDataLoss(change("\"dims\":[4,4]", "\"dims\":16")));
+  EXPECT_TRUE(absl::IsDataLoss(change("\"mapping\":1", "\"mapping\":2")));
+  EXPECT_TRUE(absl::IsDataLoss(change("\"mapping\":1", "\"mapping\":4294967296")));
+  EXPECT_TRUE(absl::IsDataLoss(change("\"offset\":32768", "\"offset\":18446744073709551608")));
+  EXPECT_TRUE(absl::IsDataLoss(change("\"type\":\"float64\"", "\"type\":\"float128\"")));
+  EXPECT_TRUE(absl::IsDataLoss(change("\"type\":\"float64\"", "\"type\":7")));
+  EXPECT_TRUE(absl::IsDataLoss(change("\"order\":\"Fortran\"", "\"order\":\"F\"")));
+  EXPECT_TRUE(absl::IsDataLoss(change("\"name\":\"steps\"", "\"name\":\"t\"")));
   for (const std::string& text : {std::string(), std::string("null"), std::string("[]"), std::string("{}"),
                                   std::string(50'000, '['), std::string("{\"number\":7}"), good + "}"}) {
     EXPECT_TRUE(absl::IsDataLoss(DecodeRecord(FrameRecord(7, text)).status())) << text.substr(0, 80);
   }
+}
+
+// As former publishers have written it.
+TEST(PublicationRecordTest, ARecordMayBeWithoutArrays) {
+  PublicationRecord record = Example();
+  record.arrays.clear();
+  EXPECT_EQ(EncodeRecord(record).find("arrays\":[{\"dims"), std::string::npos);
+  const auto back = DecodeRecord(EncodeRecord(record));
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_TRUE(*back == record);
+}
+
+TEST(PublicationRecordTest, ArraysFitIntoTheirMapping) {
+  const auto check = [](PublishedArray array) {
+    array.name = "a";
+    return std::string(CheckArrays({array}, {4096, 64}).message());
+  };
+  const auto kFloat64 = ElementType::kFloat64;
+  EXPECT_EQ(check({"", kFloat64, false, {512}, 0, 0}), "");
+  EXPECT_EQ(check({"", kFloat64, false, {8, 8, 8}, 0, 0}), "");
+  EXPECT_EQ(check({"", kFloat64, false, {}, 1, 56}), "");
+  EXPECT_EQ(check({"", ElementType::kComplex128, true, {3}, 1, 8}), "");
+  EXPECT_EQ(check({"", kFloat64, false, {0, 512}, 0, 0}), "");
+  EXPECT_THAT(check({"", kFloat64, false, {513}, 0, 0}), HasSubstr("array \"a\" (float64[513]) from byte 0 on"));
+  EXPECT_THAT(check({"", kFloat64, false, {8, 8, 9}, 0, 0}), HasSubstr("does not fit into its mapping of 4096"));
+  EXPECT_THAT(check({"", kFloat64, false, {0, 513}, 0, 0}), HasSubstr("does not fit"));
+  EXPECT_THAT(check({"", kFloat64, false, {uint64_t{1} << 32, uint64_t{1} << 32}, 0, 0}), HasSubstr("does not fit"));
+  EXPECT_THAT(check({"", kFloat64, false, {}, 1, 64}), HasSubstr("does not fit"));
+  EXPECT_THAT(check({"", kFloat64, false, {}, 1, UINT64_MAX - 7}), HasSubstr("does not fit"));
+  EXPECT_THAT(check({"", kFloat64, false, {}, 1, 4}), HasSubstr("multiples of 8"));
+  EXPECT_THAT(check({"", kFloat64, false, {}, 2, 0}), HasSubstr("is in mapping 2, and the version has 2"));
+  EXPECT_THAT(check({"", ElementType{}, false, {}, 0, 0}), HasSubstr("type 0, which there is not: expected 1 to 14"));
+  EXPECT_THAT(check({"", ElementType{15}, false, {}, 0, 0}), HasSubstr("type 15"));
+  EXPECT_THAT(check({"", kFloat64, false, std::vector<uint64_t>(9, 1), 0, 0}), HasSubstr("has 9 dimensions"));
+  EXPECT_EQ(BytesOf({"", ElementType::kComplex64, false, {3, 5}, 0, 0}), 120u);
+  EXPECT_EQ(FormatArrayType({"", ElementType::kBool, true, {3, 5}, 0, 0}), "bool[3, 5] in Fortran's order");
 }
 
 TEST(PublicationRecordTest, WhatCannotBePublishedIsRefused) {
@@ -100,6 +151,9 @@ TEST(PublicationRecordTest, WhatCannotBePublishedIsRefused) {
   EXPECT_THAT(check([](PublicationRecord* r) { r->regions[0].name = "a\nb"; }), HasSubstr("printable"));
   EXPECT_THAT(check([](PublicationRecord* r) { r->regions[0].name = std::string(256, 'n'); }), HasSubstr("printable"));
   EXPECT_THAT(check([](PublicationRecord* r) { r->regions[1].number = {}; }), HasSubstr("version 0"));
+  EXPECT_THAT(check([](PublicationRecord* r) { r->arrays[0].name = "a\nb"; }), HasSubstr("printable"));
+  EXPECT_THAT(check([](PublicationRecord* r) { r->arrays[1].name = "t"; }), HasSubstr("there twice"));
+  EXPECT_THAT(check([](PublicationRecord* r) { r->arrays.resize(513, r->arrays[0]); }), HasSubstr("has 513 arrays"));
 }
 
 TEST(PublicationRecordTest, TheHeadNamesTheNewest) {

@@ -99,6 +99,11 @@ def publication():
     for old, new in ((b"4096", b"-1"), (b"\"a\"", b"\"\\u0007\""), (b":2}", b":4294967295}"), (b"[{", b"[[[[{"),
                      (b'"header":""', b'"header":"{\\"a\\":[1,2.5e3,null]}"')):
         yield bytes([2]) + text.replace(old, new)
+    arrays = (b'{"arrays":[{"dims":[8,8],"mapping":0,"name":"u","offset":8,"order":"C","type":"float64"},{"dims":[],'
+              b'"mapping":0,"name":"n","offset":0,"order":"Fortran","type":"int64"}],')
+    for old, new in ((b"", b""), (b"[8,8]", b"[8,4294967296,4294967296]"), (b'"offset":8', b'"offset":-8'),
+                     (b'"n"', b'"u"'), (b"float64", b"float65")):
+        yield bytes([2]) + arrays.replace(old, new) + text[1:]
     for magic in (b"NRMV", bytes(4)):
         yield bytes([0]) + magic + (1).to_bytes(4, "little") + bytes(504)
 
