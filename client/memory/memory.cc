@@ -448,6 +448,7 @@ absl::StatusOr<uint64_t> Memory::Publish(const VersionRequest& request) {
   publish.most = request.most;
   publish.when_full = request.when_full;
   publish.wait_ms = request.wait_ms;
+  publish.arrays = request.arrays;
   return publisher_->Publish(std::move(publish));
 }
 
@@ -492,6 +493,11 @@ absl::StatusOr<uint64_t> Memory::Next(const void* base, int64_t deadline_ns) {
 const PublicationRecord* Memory::ObservedRecord(const void* base) const {
   const auto segment = FindMapping(base);
   return segment.ok() ? observer_->RecordOf(segment->get()) : nullptr;
+}
+
+absl::StatusOr<const std::byte*> Memory::ObservedData(const void* base, const PublishedArray& array) const {
+  NRAM_ASSIGN_OR_RETURN(const SegmentRef segment, FindMapping(base));
+  return observer_->DataOf(segment.get(), array);
 }
 
 uint64_t Memory::LengthOf(const void* base) const {

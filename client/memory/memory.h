@@ -78,6 +78,7 @@ struct VersionRequest {
   uint32_t most = 0;  // versions that there may be; see PublishRequest
   WhenFull when_full = WhenFull::kDropOldest;
   int64_t wait_ms = 0;
+  std::vector<PublishedArray> arrays;
 };
 
 struct Observed {
@@ -129,6 +130,9 @@ class Memory {
   absl::StatusOr<uint64_t> Next(const void* base, int64_t deadline_ns);
   // Null: the mapping does not observe. Valid until Next or Unmap of it.
   const PublicationRecord* ObservedRecord(const void* base) const;
+  // Where an array of that record is here; null: its mapping was not observed, or is unmapped. Valid as long.
+  // DATA_LOSS: it cannot be there.
+  absl::StatusOr<const std::byte*> ObservedData(const void* base, const PublishedArray& array) const;
 
   // At any time. Returns at once; see Budget::Set. If the budget follows the machine, this is its ceiling.
   absl::Status SetBudget(uint64_t bytes);

@@ -247,6 +247,58 @@ enum nram_version_full {
   NRAM_FULL_FAIL = 2,        /* ENOSPC at once */
 };
 
+/* What an array's elements are. NRAM_BOOL is a byte of 0 or 1; complex numbers are a real part and an imaginary one. */
+enum nram_element {
+  NRAM_INT8 = 1,
+  NRAM_INT16 = 2,
+  NRAM_INT32 = 3,
+  NRAM_INT64 = 4,
+  NRAM_UINT8 = 5,
+  NRAM_UINT16 = 6,
+  NRAM_UINT32 = 7,
+  NRAM_UINT64 = 8,
+  NRAM_FLOAT16 = 9,
+  NRAM_FLOAT32 = 10,
+  NRAM_FLOAT64 = 11,
+  NRAM_COMPLEX64 = 12,  /* two of float32 */
+  NRAM_COMPLEX128 = 13, /* two of float64 */
+  NRAM_BOOL = 14,
+};
+
+enum nram_order {
+  NRAM_ORDER_C = 0,       /* neighbours differ in the last index */
+  NRAM_ORDER_FORTRAN = 1, /* in the first */
+};
+
+enum { NRAM_DIMENSIONS_MAX = 8 };
+
+/*
+ * An array in a version: dense, in one of its mappings. A producer describes them (nram_publish_options.arrays), and
+ * observers find them by name, so that they need not know beforehand what a mapping holds. An array without dimensions
+ * is a single element, such as a time or a count.
+ */
+struct nram_array {
+  size_t size;      /* sizeof(struct nram_array): nram_array_init() */
+  const char* name; /* 1 to 255 bytes of UTF-8 without control characters; each array of a version has its own */
+  /*
+   * The first element, at a multiple of its alignment. All of them lie in one of the mappings that are published; an
+   * extent of 0 counts as 1 there. Found by an observer: where they are in his memory, to be read only; NULL if he has
+   * not mapped that mapping (nram_observe() maps the first alone).
+   */
+  const void* data;
+  enum nram_element type;
+  enum nram_order order;
+  uint32_t dimensions; /* 0 to NRAM_DIMENSIONS_MAX */
+  uint32_t mapping;    /* found by an observer: which mapping of the version, from 0; publishing does not look at it */
+  uint64_t offset;     /* the same: of the first element from the begin of that mapping, in bytes */
+  uint64_t extents[NRAM_DIMENSIONS_MAX]; /* elements in each dimension */
+};
+
+static inline void nram_array_init(struct nram_array* array) {
+  memset(array, 0, sizeof(*array));
+  array->size = sizeof(*array);
+}
+
 /* Fill with nram_publish_options_init(); as nram_options. */
 struct nram_publish_options {
   size_t size;
@@ -262,6 +314,12 @@ struct nram_publish_options {
   uint32_t most;
   enum nram_version_full when_full;
   uint32_t wait_ms;
+  /*
+   * For nram_find_array(): what the mappings hold. At most 512, in some 50 KiB with the header; an array takes about
+   * 100 bytes of them. All have the same `size`. Copied by the call.
+   */
+  const struct nram_array* arrays;
+  size_t array_count;
 };
 
 static inline void nram_publish_options_init(struct nram_publish_options* options) {
@@ -284,8 +342,9 @@ static inline void nram_publish_options_init(struct nram_publish_options* option
  * is given up. Pages that are pinned and that a device writes to may be torn in a version.
  *
  * EINVAL: a mapping has no name, or one above 246 bytes, or is attached read-only, or is not kept and the version is to
- * stay; the header is no JSON. EEXIST: a region NAME.versions exists that is not this one's. ENOSPC: there are as many
- * versions as there may be. EIO: servers do not answer.
+ * stay; the header is no JSON; an array is described that cannot be, or that is in none of the mappings. EEXIST: a
+ * region NAME.versions exists that is not this one's. ENOSPC: there are as many versions as there may be. EIO: servers
+ * do not answer.
  */
 int nram_publish(nram_t* n, const void* address, uint64_t* version);
 int nram_publish_all(nram_t* n, const void* const* addresses, size_t count, const struct nram_publish_options* options,
@@ -322,6 +381,15 @@ int nram_observe_all(nram_t* n, const char* name, uint64_t version, void** addre
 int nram_next(nram_t* n, void* address, uint32_t timeout_ms, uint64_t* got);
 /* The header of the observed version, "" if it has none; valid until nram_next() or nram_munmap(). NULL: EINVAL. */
 const char* nram_version_header(nram_t* n, const void* address);
+/*
+ * The array of the observed version that has this name, or the one of that number, from 0, in the order of its
+ * producer. `address`: of any mapping that observes it. Fills *array, whose `size` the caller has set
+ * (nram_array_init()); name and data are valid until nram_next() or nram_munmap(). The next version may have other
+ * arrays, or have them elsewhere: find them anew. ENOENT: there is none. EIO: the version says what cannot be. They
+ * wait for nobody.
+ */
+int nram_find_array(nram_t* n, const void* address, const char* name, struct nram_array* array);
+int nram_get_array(nram_t* n, const void* address, size_t index, struct nram_array* array);
 
 /* Of the observed version. */
 struct nram_version_info {

@@ -104,6 +104,22 @@ const PublicationRecord* Observer::RecordOf(const Segment* segment) const {
   return view == nullptr ? nullptr : &view->record;
 }
 
+absl::StatusOr<const std::byte*> Observer::DataOf(const Segment* segment, const PublishedArray& array) const {
+  MutexLock lock(&mu_);
+  for (const auto& view : views_) {
+    if (!absl::c_linear_search(view->segments, segment) || array.mapping >= view->record.regions.size()) continue;
+    for (const Segment* const other : view->segments) {
+      if (other->region()->name() != view->record.regions[array.mapping].name) continue;
+      // The record is of servers.
+      if (array.offset <= other->length() && BytesOf(array) <= other->length() - array.offset) {
+        return other->base() + array.offset;
+      }
+      return absl::DataLossError(absl::StrCat("array ", Quoted(array.name), " goes beyond its mapping"));
+    }
+  }
+  return nullptr;
+}
+
 absl::Status Observer::FindChanges(Move* move) const {
   const Segment& segment = *move->segment.get();
   const Region& from = *segment.region();

@@ -51,6 +51,8 @@ class Observer {
   absl::StatusOr<uint64_t> Next(const SegmentRef& segment, int64_t deadline_ns);
   // Valid until Next, and until the view's last segment is forgotten. Null: the segment is not observed.
   const PublicationRecord* RecordOf(const Segment* segment) const;
+  // Where an array of that record is; null: its mapping is not mapped. Valid as long. DATA_LOSS: it cannot be there.
+  absl::StatusOr<const std::byte*> DataOf(const Segment* segment, const PublishedArray& array) const;
 
  private:
   // A mapping of a view, on its way to the next version.

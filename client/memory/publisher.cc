@@ -160,6 +160,7 @@ absl::Status Publisher::Begin(Job* job, int64_t deadline_ns) {
   record->time_ns = NowOfUnixNs();
   record->step = job->request.step;
   record->header_json = job->request.header_json;
+  record->arrays = job->request.arrays;
   for (const SegmentRef& segment : job->request.segments) {
     // What servers will say is filled in later; so much is enough to look at the rest.
     record->regions.push_back({segment->region()->name(), segment->region()->id(), VersionNumber{1}, {1}, 1});
@@ -171,7 +172,8 @@ absl::Status Publisher::Begin(Job* job, int64_t deadline_ns) {
   if (const size_t bytes = EncodeRecord(*record).size(); bytes + kForMembers > kPublicationBytesMax) {
     return absl::InvalidArgumentError(absl::StrCat("the header of a version has ", record->header_json.size(),
                                                    " bytes: at most about ", kPublicationBytesMax - kForMembers,
-                                                   " fit, with the mappings' names"));
+                                                   " fit, with the names of mappings and what is said of ",
+                                                   record->arrays.size(), " arrays"));
   }
   NRAM_RETURN_IF_ERROR(MakeRoom(job->stream, job->request));
   // A wait for observers has its own time.

@@ -52,6 +52,7 @@ struct PublishRequest {
   uint32_t most = 0;
   WhenFull when_full = WhenFull::kDropOldest;
   int64_t wait_ms = 0;  // with kWait
+  std::vector<PublishedArray> arrays;
 };
 
 // Makes versions of mapped memory, one at a time (adr/0019). Publish fixes what is there: dirty pages become bound. A
@@ -74,9 +75,9 @@ class Publisher {
 
   // Returns when the state is fixed, with the version's number; blocks while an earlier publication is under way, for
   // as long as that takes, and while pages are dropped. INVALID_ARGUMENT: a segment cannot be published, or not for
-  // that long, or the header is no JSON or too long. ALREADY_EXISTS: NAME.versions is taken. OUT_OF_RANGE: there are as
-  // many versions as there may be; some older ones may be gone then. DEADLINE_EXCEEDED, UNAVAILABLE. Nothing else has
-  // changed after any error.
+  // that long, or the header is no JSON or too long, or CheckArrays refuses the arrays. ALREADY_EXISTS: NAME.versions
+  // is taken. OUT_OF_RANGE: there are as many versions as there may be; some older ones may be gone then.
+  // DEADLINE_EXCEEDED, UNAVAILABLE. Nothing else has changed after any error.
   absl::StatusOr<uint64_t> Publish(PublishRequest request);
   // Blocks until the version (0: the last) can be observed. DEADLINE_EXCEEDED: not yet. INVALID_ARGUMENT: nothing was
   // published by that segment's name, or not that version. UNKNOWN: servers have not answered whether it is there.
@@ -93,7 +94,7 @@ class Publisher {
 
   // Dropped, but somebody may observe it still.
   struct HeldVersion {
-    PublicationRecord record;  // without its header
+    PublicationRecord record;  // without its header and arrays
     bool told = false;         // servers drop it when nobody does
   };
 

@@ -65,6 +65,7 @@ bool Publisher::DropVersions(const PublicationRecord& record, bool force) {
 
 void Publisher::Hold(Stream* stream, PublicationRecord record) {
   record.header_json.clear();
+  record.arrays.clear();
   stream->held.push_back({std::move(record)});
 }
 

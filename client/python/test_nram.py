@@ -351,14 +351,16 @@ class Errors(NramTest):
             ("nram_options", _library.Options),
             ("nram_stats", _library.Stats),
             ("nram_publish_options", _library.PublishOptions),
+            ("nram_array", _library.Array),
             ("nram_version_info", _library.VersionInfo),
         ):
             body = re.search(rf"struct {struct} {{(.*?)}};", header, re.DOTALL).group(1)
-            names = re.findall(r"(\w+)(?:\)\([^)]*\))?;", body)
+            names = re.findall(r"(\w+)(?:\)\([^)]*\)|\[\w+\])?;", body)
             self.assertEqual(names, [name for name, _ in mirror._fields_])
         for enum, prefix, mirror in (
             ("nram_policy ", "NRAM_POLICY_", _library.POLICIES),
             ("nram_advice ", "NRAM_", _library.ADVICE),
+            ("nram_element ", "NRAM_", _library.ELEMENTS),
             ("nram_version_keep ", "NRAM_KEEP_", _library.VERSION_KEEP),
             ("nram_version_full ", "NRAM_FULL_", _library.VERSION_FULL),
         ):

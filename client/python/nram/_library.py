@@ -24,6 +24,25 @@ MAP_KEEP = 4
 VERSION_KEEP = {"with_owner": 0, "until_dropped": -1}
 VERSION_FULL = {"drop_oldest": 0, "wait": 1, "fail": 2}
 MAPPINGS_MAX = 64  # of one version
+DIMENSIONS_MAX = 8  # of an array
+ELEMENTS = {
+    "int8": 1,
+    "int16": 2,
+    "int32": 3,
+    "int64": 4,
+    "uint8": 5,
+    "uint16": 6,
+    "uint32": 7,
+    "uint64": 8,
+    "float16": 9,
+    "float32": 10,
+    "float64": 11,
+    "complex64": 12,
+    "complex128": 13,
+    "bool": 14,
+}
+ORDER_C = 0
+ORDER_FORTRAN = 1
 
 
 class Options(ctypes.Structure):
@@ -71,6 +90,20 @@ class Stats(ctypes.Structure):
     ]
 
 
+class Array(ctypes.Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("name", c_char_p),
+        ("data", c_void_p),
+        ("type", c_int),
+        ("order", c_int),
+        ("dimensions", c_uint32),
+        ("mapping", c_uint32),
+        ("offset", c_uint64),
+        ("extents", c_uint64 * DIMENSIONS_MAX),
+    ]
+
+
 class PublishOptions(ctypes.Structure):
     _fields_ = [
         ("size", c_size_t),
@@ -81,6 +114,8 @@ class PublishOptions(ctypes.Structure):
         ("most", c_uint32),
         ("when_full", c_int),
         ("wait_ms", c_uint32),
+        ("arrays", POINTER(Array)),
+        ("array_count", c_size_t),
     ]
 
 
@@ -113,6 +148,7 @@ FUNCTIONS = {
     ),
     "nram_next": (c_int, [c_void_p, c_void_p, c_uint32, POINTER(c_uint64)]),
     "nram_version_header": (c_char_p, [c_void_p, c_void_p]),
+    "nram_get_array": (c_int, [c_void_p, c_void_p, c_size_t, POINTER(Array)]),
     "nram_get_version_info": (c_int, [c_void_p, c_void_p, POINTER(VersionInfo)]),
 }
 
