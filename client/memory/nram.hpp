@@ -10,6 +10,16 @@
 //   nram::memory::MemoryResource resource(memory);
 //   std::pmr::unordered_map<int, std::pmr::string> map(&resource);
 //
+// What a program publishes, and what others observe of it:
+//
+//   nram::memory::Array<double> field(memory, n * m, "field");
+//   field.Publish(nram::memory::Description().Add("u", field.data(), {n, m}));
+//
+//   nram::memory::Observer seen(memory, "field");  // elsewhere
+//   nram::memory::View<const double> u = seen.Find<double>("u");
+//   use(u(i, j), u.extent(0));
+//   if (seen.Next(1000) != 0) u = seen.Find<double>("u");
+//
 // Lifetime: a Memory must outlive every array, resource, allocator and container that was made from it. It may be moved
 // meanwhile.
 //
@@ -22,6 +32,7 @@
 // Errors: std::system_error with the errno of nram.h and the text of nram_error(); std::bad_alloc from allocators and
 // resources, as containers expect. Destructors do not throw; call Close() or Unmap() to hear of what fails there.
 
+#include <array>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
@@ -32,18 +43,14 @@
 #include <system_error>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "nram.h"
+#include "nram_arrays.hpp"
 
 namespace nram::memory {
 
 namespace internal {
-
-// Right after a call that failed.
-[[noreturn]] inline void ThrowLastError() {
-  const int error = errno;
-  throw std::system_error(error, std::generic_category(), nram_error());
-}
 
 // std::bad_array_new_length if the product is no size_t.
 inline std::size_t Bytes(std::size_t count, std::size_t element_bytes) {
@@ -235,41 +242,30 @@ class Array {
     if (nram_flush(handle_, Address(first), count * sizeof(T)) != 0) internal::ThrowLastError();
   }
 
-  // Makes what is there now a version, as nram_publish() does, and returns its number; with others: nram_publish_all().
-  // Throws std::system_error: EINVAL if the array has no name, EIO.
-  std::uint64_t Publish() const {
-    std::uint64_t version = 0;
-    if (nram_publish(handle_, data_, &version) != 0) internal::ThrowLastError();
-    return version;
+  // Makes what is there now a version, and returns its number; with others: the function Publish(), whose errors are
+  // those of this one.
+  std::uint64_t Publish(const Description& description = Description()) const {
+    return memory::Publish(handle_, {data_}, description);
   }
   // Waits until the version (0: the last) can be observed; false after the timeout. Throws std::system_error: EIO if it
   // could not be published, EINPROGRESS if it may be there or not until a later one is.
   bool AwaitPublished(std::uint64_t version, std::uint32_t timeout_ms) const {
-    if (nram_published(handle_, data_, version, timeout_ms) == 0) return true;
-    if (errno != ETIMEDOUT) internal::ThrowLastError();
-    return false;
+    return internal::AwaitPublished(handle_, data_, version, timeout_ms);
   }
   // Of an observed array: goes on to the newest version as soon as there is a newer one, and returns its number; 0
   // after the timeout. Pages that are the same stay here. Nobody may use the elements meanwhile. Throws
   // std::system_error.
-  std::uint64_t Next(std::uint32_t timeout_ms) {
-    std::uint64_t version = 0;
-    if (nram_next(handle_, Address(0), timeout_ms, &version) == 0) return version;
-    if (errno != ETIMEDOUT) internal::ThrowLastError();
-    return 0;
-  }
+  std::uint64_t Next(std::uint32_t timeout_ms) { return internal::Next(handle_, Address(0), timeout_ms); }
   // The number of the observed version. Throws std::system_error: EINVAL if the array does not observe.
-  std::uint64_t Version() const {
-    nram_version_info info{};
-    info.size = sizeof info;
-    if (nram_get_version_info(handle_, data_, &info) != 0) internal::ThrowLastError();
-    return info.version;
-  }
+  std::uint64_t Version() const { return internal::InfoOf(handle_, data_).version; }
   // Its producer's words about the observed version, JSON or ""; valid until Next(). Throws std::system_error.
-  const char* VersionHeader() const {
-    const char* const header = nram_version_header(handle_, data_);
-    if (header == nullptr) internal::ThrowLastError();
-    return header;
+  const char* VersionHeader() const { return internal::HeaderOf(handle_, data_); }
+  // The array of the observed version that has this name. Throws std::system_error: ENOENT if there is none;
+  // std::invalid_argument if its elements are others than U, or it is not in this mapping (an Observer has all of
+  // them).
+  template <typename U>
+  View<const U> Find(const char* name) const {
+    return internal::Find<U>(handle_, data_, name);
   }
 
  private:
@@ -290,6 +286,56 @@ class Array {
   nram_t* handle_ = nullptr;
   T* data_ = nullptr;
   std::size_t size_ = 0;
+};
+
+// All mappings of a published version, to read its arrays by their names. The state stays as it is until Next().
+class Observer {
+ public:
+  // The newest version of what has that name, or one of that number. Throws std::system_error: ENOENT if there is none,
+  // EIO if it is gone.
+  Observer(Memory& memory, const char* name, std::uint64_t version = NRAM_VERSION_NEWEST) : handle_(memory.get()) {
+    std::array<void*, 64> mappings{};
+    std::size_t count = mappings.size();
+    if (nram_observe_all(handle_, name, version, mappings.data(), &count, nullptr) != 0) internal::ThrowLastError();
+    mappings_.assign(mappings.begin(), mappings.begin() + count);
+  }
+  Observer(Observer&& other) noexcept : handle_(other.handle_), mappings_(std::exchange(other.mappings_, {})) {}
+  Observer& operator=(Observer&& other) noexcept {
+    handle_ = other.handle_;
+    std::swap(mappings_, other.mappings_);
+    return *this;
+  }
+  ~Observer() {
+    for (void* const mapping : mappings_) nram_munmap(handle_, mapping);
+  }
+
+  // As Array::Find.
+  template <typename T>
+  View<const T> Find(const char* name) const {
+    return internal::Find<T>(handle_, mappings_[0], name);
+  }
+  // All of them, in their producer's order. Names and data are valid as long as views are.
+  std::vector<nram_array> Arrays() const {
+    std::vector<nram_array> arrays;
+    nram_array array{};
+    nram_array_init(&array);
+    while (nram_get_array(handle_, mappings_[0], arrays.size(), &array) == 0) arrays.push_back(array);
+    if (errno != ENOENT) internal::ThrowLastError();
+    return arrays;
+  }
+  // As Array::Next: views are to be found anew.
+  std::uint64_t Next(std::uint32_t timeout_ms) { return internal::Next(handle_, mappings_[0], timeout_ms); }
+  std::uint64_t Version() const { return internal::InfoOf(handle_, mappings_[0]).version; }
+  // Its producer's count.
+  std::uint64_t Step() const { return internal::InfoOf(handle_, mappings_[0]).step; }
+  // As Array::VersionHeader.
+  const char* Header() const { return internal::HeaderOf(handle_, mappings_[0]); }
+  // In the order of their publication.
+  const std::vector<void*>& mappings() const { return mappings_; }
+
+ private:
+  nram_t* handle_;
+  std::vector<void*> mappings_;
 };
 
 // For the containers of std::pmr, and with them for their strings and nested containers: all that they allocate is in
