@@ -20,6 +20,8 @@
 //   use(u(i, j), u.extent(0));
 //   if (seen.Next(1000) != 0) u = seen.Find<double>("u");
 //
+// An Arena is a mapping to allocate from, so that the state of containers can be published.
+//
 // Lifetime: a Memory must outlive every array, resource, allocator and container that was made from it. It may be moved
 // meanwhile.
 //
@@ -36,8 +38,11 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <limits>
+#include <map>
 #include <memory_resource>
+#include <mutex>
 #include <new>
 #include <stdexcept>
 #include <system_error>
@@ -393,6 +398,153 @@ class Allocator {
   friend class Allocator;
 
   nram_t* handle_;
+};
+
+// A mapping with a name, to allocate from: what containers keep there can be published, and its arrays described by
+// their addresses (Description::Add("u", u.data(), {u.size()})). A memory_resource for the containers of std::pmr;
+// ArenaAllocator is for those of std.
+//
+//   Arena arena(memory, 1 << 30, "run");
+//   std::pmr::vector<double> u(n, &arena);
+//   arena.Publish(Description().Add("u", u.data(), {u.size()}));
+//
+// Observers see bytes: pointers in them, as of a std::list, are the producer's addresses. What a program finds in its
+// arena when it starts anew, it cannot go on with as containers.
+//
+// It is as large as it was made, and blocks lie in it as they come: the first room that fits, lowest address first.
+// Room that is given back is one with its neighbours at once. allocate() looks at each piece of free room, one after
+// the other, and throws std::bad_alloc if none is large enough. What is known of free room is in local memory, so that
+// neither call touches a page. Any thread may call both at any time; the containers are the program's to guard, also
+// while it publishes. It must outlive what is allocated from it, and cannot be moved.
+class Arena : public std::pmr::memory_resource {
+ public:
+  // `bytes`, rounded up to pages. Throws as the constructor of Array. `flags` may be NRAM_MAP_KEEP.
+  Arena(Memory& memory, std::size_t bytes, const char* name, int flags = 0)
+      : handle_(memory.get()), mapping_(memory, bytes, name, flags) {
+    if (mapping_.empty()) return;
+    size_ = nram_length(handle_, mapping_.data());
+    free_.emplace(reinterpret_cast<std::uintptr_t>(mapping_.data()), size_);
+  }
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  std::byte* data() const { return mapping_.data(); }
+  std::size_t size() const { return size_; }
+  // In how many bytes nothing is. They may be in many pieces.
+  std::size_t free_bytes() const {
+    const std::lock_guard<std::mutex> lock(mu_);
+    std::size_t bytes = 0;
+    for (const auto& room : free_) bytes += room.second;
+    return bytes;
+  }
+
+  // As those of Array; with other mappings: the function Publish(), with data().
+  std::uint64_t Publish(const Description& description) const { return mapping_.Publish(description); }
+  bool AwaitPublished(std::uint64_t version, std::uint32_t timeout_ms) const {
+    return mapping_.AwaitPublished(version, timeout_ms);
+  }
+
+ private:
+  static constexpr std::size_t kUnit = alignof(std::max_align_t);  // of blocks' sizes
+
+  void* do_allocate(std::size_t bytes, std::size_t alignment) override {
+    if (bytes > size_ || alignment > size_) throw std::bad_alloc();
+    bytes = Rounded(bytes);
+    const std::lock_guard<std::mutex> lock(mu_);
+    for (auto it = free_.begin(); it != free_.end(); ++it) {
+      const std::uintptr_t at = (it->first + alignment - 1) / alignment * alignment;
+      const std::size_t before = at - it->first;
+      if (before > it->second || it->second - before < bytes) continue;
+      // What may throw comes first.
+      const std::size_t after = it->second - before - bytes;
+      if (after > 0) free_.emplace_hint(std::next(it), at + bytes, after);
+      if (before > 0) {
+        it->second = before;
+      } else {
+        free_.erase(it);
+      }
+      return reinterpret_cast<void*>(at);
+    }
+    throw std::bad_alloc();
+  }
+
+  void do_deallocate(void* block, std::size_t bytes, std::size_t) override {
+    const auto at = reinterpret_cast<std::uintptr_t>(block);
+    bytes = Rounded(bytes);
+    const std::lock_guard<std::mutex> lock(mu_);
+    const auto next = free_.upper_bound(at);
+    const bool meets_next = next != free_.end() && next->first == at + bytes;
+    if (next != free_.begin()) {
+      const auto former = std::prev(next);
+      if (former->first + former->second == at) {
+        former->second += bytes;
+        if (meets_next) {
+          former->second += next->second;
+          free_.erase(next);
+        }
+        return;
+      }
+    }
+    if (meets_next) {
+      auto node = free_.extract(next);
+      node.key() = at;
+      node.mapped() += bytes;
+      free_.insert(std::move(node));
+      return;
+    }
+    try {
+      free_.emplace_hint(next, at, bytes);
+    } catch (const std::bad_alloc&) {
+      // Containers' destructors call this: the room is lost, and not the program.
+    }
+  }
+
+  bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override { return this == &other; }
+
+  static std::size_t Rounded(std::size_t bytes) { return bytes == 0 ? kUnit : (bytes + kUnit - 1) / kUnit * kUnit; }
+
+  nram_t* handle_;
+  Array<std::byte> mapping_;
+  std::size_t size_ = 0;
+  mutable std::mutex mu_;
+  std::map<std::uintptr_t, std::size_t> free_;  // pieces by address: no two meet
+};
+
+// For the containers of std, in an Arena. Those of the same Arena are equal; it goes with its container, as an
+// Allocator does.
+template <typename T>
+class ArenaAllocator {
+ public:
+  using value_type = T;
+  using propagate_on_container_copy_assignment = std::true_type;
+  using propagate_on_container_move_assignment = std::true_type;
+  using propagate_on_container_swap = std::true_type;
+  using is_always_equal = std::false_type;
+
+  // Not explicit, so that a container can be made from an Arena.
+  ArenaAllocator(Arena& arena) noexcept : arena_(&arena) {}
+  template <typename U>
+  ArenaAllocator(const ArenaAllocator<U>& other) noexcept : arena_(other.arena_) {}
+
+  T* allocate(std::size_t count) {
+    return static_cast<T*>(arena_->allocate(internal::Bytes(count, sizeof(T)), alignof(T)));
+  }
+  void deallocate(T* block, std::size_t count) noexcept { arena_->deallocate(block, count * sizeof(T), alignof(T)); }
+
+  template <typename U>
+  bool operator==(const ArenaAllocator<U>& other) const noexcept {
+    return arena_ == other.arena_;
+  }
+  template <typename U>
+  bool operator!=(const ArenaAllocator<U>& other) const noexcept {
+    return arena_ != other.arena_;
+  }
+
+ private:
+  template <typename U>
+  friend class ArenaAllocator;
+
+  Arena* arena_;
 };
 
 }  // namespace nram::memory

@@ -82,6 +82,13 @@ inline const char* HeaderOf(nram_t* handle, const void* address) {
 template <typename T>
 class View {
  public:
+  using element_type = T;
+  using value_type = std::remove_cv_t<T>;
+  using size_type = std::size_t;
+  using iterator = T*;
+  using const_iterator = T*;
+
+  // No elements.
   View() = default;
   // `array`: as nram_find_array() has filled it, with elements of this type.
   explicit View(const nram_array& array) : data_(static_cast<T*>(array.data)), array_(array) {}
