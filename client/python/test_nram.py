@@ -272,10 +272,74 @@ class Versions(NramTest):
             seen = other.observe_all(names[0])
             self.assertEqual([bytes(mapping.buffer[:5]) for mapping in seen], [b"hello", b"world"])
 
+    @needs_numpy
+    def test_arrays_by_themselves(self):
+        name = unique_name()
+        with nram.Memory(budget=BUDGET) as memory, nram.Memory(budget=BUDGET) as other:
+            written = memory.map(MIB, name)
+            self.assertEqual(written.publish(), 1)
+            self.assertTrue(written.published())
+            seen = other.observe(name)
+            self.assertEqual(seen.arrays, {})
+            u = written.array("f8", (4, 5), offset=64)
+            written.array("u1")  # it is not the first
+            u[:] = numpy.arange(20).reshape(4, 5)
+            written.publish()
+            self.assertEqual(seen.next(timeout=60), 2)
+            self.assertEqual(list(seen.arrays), [name])
+            found = seen.arrays[name]
+            self.assertEqual((found.shape, found.dtype, found.flags.writeable), ((4, 5), u.dtype, False))
+            self.assertTrue((found == numpy.arange(20).reshape(4, 5)).all())
+            # An array stands for its mapping, and may be another one of it.
+            memory.publish([written.array("i4", 7)])
+            self.assertEqual(seen.next(timeout=60), 3)
+            self.assertEqual((seen.arrays[name].shape, seen.arrays[name].dtype), ((7,), numpy.dtype("i4")))
+            written.publish(arrays={})
+            self.assertEqual(seen.next(timeout=60), 4)
+            self.assertEqual(seen.arrays, {})
+            del u, found
+
+    @needs_numpy
+    def test_arrays_by_name(self):
+        names = [unique_name(), unique_name()]
+        with nram.Memory(budget=BUDGET) as memory, nram.Memory(budget=BUDGET) as other:
+            first, second = (memory.map(MIB, name) for name in names)
+            arrays = {
+                "u \u00fc": first.array("c16", (3, 4)),
+                "transposed": first.array("f4", (3, 4), offset=4096).T,
+                "flags": second.array("?", 5),
+                "count": second.array("u2", (), offset=64),
+                "cube": first.array("i1", (2, 3, 4), offset=8192)[1],
+            }
+            for i, array in enumerate(arrays.values()):
+                array[...] = numpy.arange(array.size).reshape(array.shape) + i
+            memory.publish(arrays=arrays)
+            self.assertTrue(first.published())
+            seen = other.observe_all(names[0])
+            shown = [{"u \u00fc", "transposed", "cube"}, {"flags", "count"}]
+            self.assertEqual([set(mapping.arrays) for mapping in seen], shown)
+            for mapping in seen:
+                for name, found in mapping.arrays.items():
+                    self.assertEqual((found.shape, found.dtype), (arrays[name].shape, arrays[name].dtype), name)
+                    self.assertTrue((found == arrays[name]).all(), name)
+            self.assertTrue(seen[0].arrays["transposed"].flags.f_contiguous)
+            alone = other.observe(names[0])
+            self.assertEqual(set(alone.arrays), shown[0])
+            with self.assertRaisesRegex(ValueError, "not contiguous"):
+                memory.publish(arrays={"a": first.array("i1", (4, 4))[:, 1]})
+            with self.assertRaisesRegex(ValueError, "in no mapping"):
+                memory.publish(arrays={"a": numpy.zeros(3)})
+            with self.assertRaisesRegex(ValueError, "expected elements of int8, "):
+                memory.publish(arrays={"a": first.array(">f8", 3)})
+            self.assert_errno(errno.EINVAL, second.publish, arrays={"u": arrays["u \u00fc"]})
+            self.assert_errno(errno.EINVAL, memory.publish, [first.array("f4", 3, 0), first.array("f8", 3, 0)])
+            del arrays, array, found, mapping
+
     def test_refused(self):
         with nram.Memory(budget=BUDGET) as memory:
             mapping = memory.map(MIB)
             self.assert_errno(errno.EINVAL, mapping.publish)
+            self.assert_errno(errno.EINVAL, lambda: mapping.arrays)
             self.assert_errno(errno.EINVAL, mapping.next)
             self.assert_errno(errno.EINVAL, lambda: mapping.header)
             self.assert_errno(errno.EINVAL, memory.publish, [])

@@ -5,87 +5,19 @@ from __future__ import annotations
 import ctypes
 import errno
 import gc
+import itertools
 import json
 import math
 import operator
-import os
-import re
 import threading
 
 from . import _library
+from ._arguments import _budget, _check, _choice, _error, _integer, _milliseconds, _size, _text
 from ._lifetime import CALL, OWNER, VIEW, Error, Hold, Resource
+from ._versions import _description, _publish
 
 _c = _library.library
-
-
-def _error():
-    """Of the call that has just failed in this thread."""
-    number = ctypes.get_errno() or errno.EIO
-    return Error(number, (_c.nram_error() or b"").decode("utf-8", "replace") or os.strerror(number))
-
-
-def _check(result):
-    if result != 0:
-        raise _error()
-
-
-def _integer(value, what, bits=64):
-    value = operator.index(value)
-    if not 0 <= value < 1 << bits:
-        raise ValueError(f"{what}: {value} is not in 0 to 2**{bits} - 1")
-    return value
-
-
-def _size(value, what):
-    """Bytes of an int, or of text as the command takes it: "4096", "512M", "1.5GiB"."""
-    if not isinstance(value, str):
-        return _integer(value, what)
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]*)?)(?:B|([KMGTP])(?:iB)?|([kmgtp]))?", value)
-    if not match:
-        raise ValueError(
-            f'{what}: "{value}" is not a size; write a number of bytes or use K, M, G, T (powers of 1024), '
-            "for example 512M or 1.5GiB"
-        )
-    number, upper, lower = match.groups()
-    unit = 1024 ** " KMGTP".index((upper or lower or " ").upper())
-    return _integer(int(float(number) * unit) if "." in number else int(number) * unit, what)
-
-
-def _budget(value):
-    """Size, floor and ceiling as nram_options has them."""
-    if value is None:
-        return 0, 0, 0
-    if isinstance(value, str) and value.startswith("auto"):
-        match = re.fullmatch(r"auto(?::([^-]+)-([^-]+))?", value)
-        if not match:
-            raise ValueError(f'budget: "{value}": expected a size, "auto" or "auto:FLOOR-CEILING"')
-        bounds = [_size(bound, "budget") for bound in match.groups() if bound is not None] or [0, 0]
-        if match.group(1) is not None and 0 in bounds:
-            raise ValueError(f'budget: "{value}": a bound is 0')
-        return _library.BUDGET_AUTO, *bounds
-    size = _size(value, "budget")
-    if size in (0, _library.BUDGET_AUTO):
-        raise ValueError('budget: 4M or more, "auto", or None for $NRAM_BUDGET, else 256 MiB')
-    return size, 0, 0
-
-
-def _milliseconds(seconds):
-    if not 0 <= seconds <= 4_000_000:
-        raise ValueError(f"timeout: {seconds} is not in 0 to 4,000,000 seconds")
-    return int(seconds * 1_000)
-
-
-def _choice(value, choices, what):
-    if value not in choices:
-        raise ValueError(f'{what}: "{value}" is none of {", ".join(choices)}')
-    return choices[value]
-
-
-def _text(value, what):
-    encoded = None if value is None else os.fsencode(value)
-    if encoded is not None and b"\0" in encoded:
-        raise ValueError(f"{what}: a null character")
-    return encoded
+_ELEMENT_NAMES = {number: name for name, number in _library.ELEMENTS.items()}
 
 
 class _Pool(Resource):
@@ -128,10 +60,12 @@ class _Pool(Resource):
 class _Region(Resource):
     """A mapping of a pool; holds the pool."""
 
-    def __init__(self, pool, address, length, shared):
+    def __init__(self, pool, address, length, shared, name=None):
         super().__init__("nram.Mapping", pool.lock)
         self.pool, self.address, self.length = pool, address, length
         self.shared = shared  # others may read what is written here
+        self.name = name
+        self.described = None  # as _description(): the first array that was made of it
         self.owner_key = None
         self.pool_hold = Hold(pool, OWNER)
         with self.lock:
@@ -177,29 +111,6 @@ class _Region(Resource):
             with Hold(self, CALL):
                 _check(_c.nram_flush(self.pool.pointer, self.address, self.length))
         self.let_go(self.owner_key)
-
-
-def _publish(pool, mappings, keep, history, step, header, most, when_full, wait):
-    mappings = list(mappings)
-    options = _library.PublishOptions(size=ctypes.sizeof(_library.PublishOptions))
-    options.keep = keep if isinstance(keep, int) and 0 <= keep < 2**31 else _choice(keep, _library.VERSION_KEEP, "keep")
-    options.history = _integer(history, "history", 32)
-    options.step = _integer(step, "step")
-    options.most = _integer(most, "most", 32)
-    options.when_full = _choice(when_full, _library.VERSION_FULL, "when_full")
-    options.wait_ms = _milliseconds(wait)
-    options.header = None if header is None else json.dumps(header).encode()
-    addresses = (ctypes.c_void_p * len(mappings))(*[mapping.address for mapping in mappings])
-    version = ctypes.c_uint64()
-    holds = [Hold(mapping._region, CALL) for mapping in mappings]
-    try:
-        _check(
-            _c.nram_publish_all(pool.pointer, addresses, len(mappings), ctypes.byref(options), ctypes.byref(version))
-        )
-    finally:
-        for hold in holds:
-            hold.release()
-    return version.value
 
 
 def _close(resource):
@@ -280,12 +191,14 @@ class Memory:
             if not address:
                 raise _error()
             length = length or _c.nram_length(self._pool.pointer, address)
-            return Mapping(_Region(self._pool, address, length, bool(name) and not read_only), bool(read_only))
+            shared = bool(name) and not read_only
+            return Mapping(_Region(self._pool, address, length, shared, name), bool(read_only))
 
     def publish(
         self,
-        mappings,
+        mappings=(),
         *,
+        arrays=None,
         keep="with_owner",
         history=2,
         step=0,
@@ -295,20 +208,23 @@ class Memory:
         wait=0.0,
     ) -> int:
         """Makes what these mappings hold now one version, and returns its number. Observers find it by the first one's
-        name. Returns when the state is fixed: write on; only what was changed travels, and an earlier version is
-        waited for. See Mapping.published().
+        name. A NumPy array in their list means its mapping. Returns when the state is fixed: write on; only what was
+        changed travels, and an earlier version is waited for. See Mapping.published().
 
+        arrays     NumPy arrays by the names that observers find them by (Mapping.arrays), contiguous ones of numbers or
+                   bool; their mappings are published too. None: each array of the list, and of each mapping in it the
+                   first that Mapping.array() made, by the name of the mapping. {}: nothing is said of arrays
         keep       "with_owner", "until_dropped", or seconds after this program's end: the version outlives it, as
                    its mappings must (keep=True)
         history    published versions that stay, this one included, besides those that are observed
         step       the program's own count
-        header     what json.dumps() takes: names, shapes, whatever observers want to know
+        header     what json.dumps() takes: whatever else observers want to know
         most       versions that servers may have at a time, observed ones and this one included; 0: 1,000
         when_full  this would be one too many: "drop_oldest", even observed ones; "wait" for `wait` seconds until
                    observers have let go of one; "fail". The last two raise ENOSPC
         """
         self._check_open()
-        return _publish(self._pool, mappings, keep, history, step, header, most, when_full, wait)
+        return _publish(self._pool, mappings, arrays, True, keep, history, step, header, most, when_full, wait)
 
     def observe(self, name, version=0) -> Mapping:
         """Maps a published version (0: the newest) of the mapping of that name, read-only: it stays as it is until
@@ -421,7 +337,18 @@ class Mapping:
         return self.buffer
 
     def array(self, dtype="uint8", shape=None, offset=0):
-        """A NumPy array over the bytes from `offset` on, in C order; without a shape, of one dimension to the end."""
+        """A NumPy array over the bytes from `offset` on, in C order; without a shape, of one dimension to the end. The
+        first one that is made of a mapping with a name is what publish() tells observers of it."""
+        array = self._array(dtype, shape, offset)
+        region = self._region
+        if region.name is not None and region.described is None and array.size > 0:
+            try:
+                region.described = _description(region.name, array)
+            except ValueError:
+                pass  # others could not read it either
+        return array
+
+    def _array(self, dtype, shape, offset):
         try:
             import numpy
         except ImportError as error:
@@ -470,10 +397,20 @@ class Mapping:
         self._call(_c.nram_flush, offset, length)
 
     def publish(
-        self, *, keep="with_owner", history=2, step=0, header=None, most=0, when_full="drop_oldest", wait=0.0
+        self,
+        *,
+        arrays=None,
+        keep="with_owner",
+        history=2,
+        step=0,
+        header=None,
+        most=0,
+        when_full="drop_oldest",
+        wait=0.0,
     ) -> int:
         """Memory.publish() of this mapping alone."""
-        return _publish(self._region.pool, [self], keep, history, step, header, most, when_full, wait)
+        pool = self._region.pool
+        return _publish(pool, [self], arrays, False, keep, history, step, header, most, when_full, wait)
 
     def published(self, version=0, timeout=None) -> bool:
         """Waits until the version (0: the last) can be observed; False: not within `timeout` seconds (None: as long as
@@ -520,6 +457,29 @@ class Mapping:
     def step(self) -> int:
         """Its producer's count."""
         return self._version_info().step
+
+    @property
+    def arrays(self) -> dict:
+        """Of an observed mapping: the arrays in it that its producer has described, by their names, as NumPy has them,
+        read-only. After next() take them anew: the next version may have others. EINVAL: the mapping does not
+        observe."""
+        found = {}
+        for index in itertools.count():
+            array = _library.Array(size=ctypes.sizeof(_library.Array))
+            with Hold(self._region, CALL):
+                if _c.nram_get_array(self._region.pool.pointer, self.address, index, ctypes.byref(array)) != 0:
+                    if ctypes.get_errno() != errno.ENOENT:
+                        raise _error()
+                    return found
+                name = array.name.decode("utf-8", "surrogateescape")
+            # Those of other mappings are those mappings' to show.
+            if array.data is None or not 0 <= array.data - self.address < len(self):
+                continue
+            extents = array.extents[: array.dimensions]
+            if array.order == _library.ORDER_C:
+                found[name] = self._array(_ELEMENT_NAMES[array.type], extents, array.data - self.address)
+            else:
+                found[name] = self._array(_ELEMENT_NAMES[array.type], extents[::-1], array.data - self.address).T
 
     @property
     def header(self):
