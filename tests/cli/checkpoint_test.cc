@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -29,6 +30,7 @@ namespace {
 
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class CheckpointTest : public ::testing::Test {
  protected:
@@ -52,8 +54,9 @@ class CheckpointTest : public ::testing::Test {
     return {.gc = false, .name = name, .size_bytes = 8 * kMiB, .versioned = true};
   }
   // Both regions, as one state.
-  void Publish(uint64_t number) {
+  void Publish(uint64_t number, std::vector<PublishedArray> arrays = {}) {
     PublicationRecord record;
+    record.arrays = std::move(arrays);
     record.number = number;
     record.step = 10 * number;
     record.time_ns = 1'700'000'000 * kNsPerSecond;
@@ -176,6 +179,56 @@ TEST_F(CheckpointTest, VersionsAreListedAndDropped) {
   EXPECT_EQ(Run({"versions", "nothing"}), 1);
   EXPECT_THAT(printed_, HasSubstr("nothing is published by the name \"nothing\""));
   EXPECT_EQ(Run({"versions"}), 2);
+}
+
+TEST_F(CheckpointTest, ArraysAreListedAndComeBack) {
+  const std::vector<PublishedArray> arrays = {{"t", ElementType::kFloat64, true, {512, 256}, 0, 4096},
+                                              {"n", ElementType::kInt32, false, {}, 1, 8}};
+  Write(temperature_.get(), 0, Pattern(kMiB, 1));
+  Write(wind_.get(), 0, Pattern(kMiB, 2));
+  ASSERT_NO_FATAL_FAILURE(Publish(1));
+  ASSERT_NO_FATAL_FAILURE(Publish(2, arrays));
+  ASSERT_NO_FATAL_FAILURE(Publish(3, arrays));
+  ASSERT_EQ(Run({"versions", "run"}), 0) << printed_;
+  const std::string line = "t  float64[512, 256] in Fortran's order  in temperature at 4096\n";
+  EXPECT_THAT(printed_, HasSubstr(line));
+  EXPECT_THAT(printed_, HasSubstr("n  int32[]  in wind at 8\n"));
+  EXPECT_EQ(printed_.find(line), printed_.rfind(line)) << "the third has the same";
+  ASSERT_EQ(Run({"versions", "run", "--json"}), 0) << printed_;
+  const auto json = nlohmann::json::parse(printed_, nullptr, /*allow_exceptions=*/false);
+  ASSERT_EQ(json["versions"].size(), 3u) << printed_;
+  EXPECT_EQ(json["versions"][0]["arrays"].size(), 0u);
+  EXPECT_EQ(json["versions"][2]["arrays"][0]["name"], "t");
+  EXPECT_EQ(json["versions"][2]["arrays"][0]["dims"], nlohmann::json({512, 256}));
+  EXPECT_EQ(json["versions"][2]["arrays"][1]["type"], "int32");
+
+  ASSERT_EQ(Run({"checkpoint", "run", directory_, "--once"}), 0) << printed_;
+  ASSERT_TRUE(publication_->Destroy().ok());
+  ASSERT_TRUE(temperature_->Destroy().ok());
+  ASSERT_TRUE(wind_->Destroy().ok());
+  ASSERT_EQ(Run({"restore", directory_ + "/run-3"}), 0) << printed_;
+  EXPECT_THAT(printed_, Not(HasSubstr("not published")));
+  const auto found = Publication::Attach(pool_.get(), "run", AttachMode::kReadOnly);
+  ASSERT_TRUE(found.ok()) << found.status();
+  const auto record = (*found)->Read(0, Soon());
+  ASSERT_TRUE(record.ok()) << record.status();
+  EXPECT_EQ(record->number, 3u);
+  EXPECT_EQ(record->step, 30u);
+  EXPECT_TRUE(record->arrays == arrays);
+  ASSERT_EQ(record->regions.size(), 2u);
+  EXPECT_EQ(record->lengths[0], 3 * kMiB + 100);
+  auto version = pool_->OpenVersion(record->regions[1]);
+  ASSERT_TRUE(version.ok()) << version.status();
+  EXPECT_TRUE(Read(version->get(), 0, kMiB).value() == Pattern(kMiB, 2));
+  // Somebody else publishes by that name: the memory comes back all the same.
+  version->reset();
+  ASSERT_TRUE(pool_->AttachRegion("temperature", AttachMode::kOwner).value()->Destroy().ok());
+  ASSERT_TRUE(pool_->AttachRegion("wind", AttachMode::kOwner).value()->Destroy().ok());
+  const auto owner = Publication::Attach(pool_.get(), "run", AttachMode::kOwner);
+  ASSERT_TRUE(owner.ok()) << owner.status();
+  ASSERT_EQ(Run({"restore", directory_ + "/run-3"}), 0) << printed_;
+  EXPECT_THAT(printed_, HasSubstr("it is not published by the name \"run\""));
+  EXPECT_TRUE(pool_->AttachRegion("wind", AttachMode::kReadOnly).ok());
 }
 
 // A checkpoint or a restore may take an hour.

@@ -40,14 +40,15 @@ std::string ToText(const CheckpointManifest& manifest) {
                         {"bytes", manifest.mappings[i].bytes},
                         {"file", absl::StrCat("mapping-", i, ".raw")}});
   }
-  const json out = {{"format", kFormat},
-                    {"name", manifest.name},
-                    {"number", manifest.number},
-                    {"step", manifest.step},
-                    {"time_ns", manifest.time_ns},
-                    {"header", manifest.header_json},
-                    {"block_bytes", kCheckpointBlockBytes},
-                    {"mappings", mappings}};
+  json out = {{"format", kFormat},
+              {"name", manifest.name},
+              {"number", manifest.number},
+              {"step", manifest.step},
+              {"time_ns", manifest.time_ns},
+              {"header", manifest.header_json},
+              {"block_bytes", kCheckpointBlockBytes},
+              {"mappings", mappings}};
+  if (!manifest.arrays.empty()) out["arrays"] = ArraysToJson(manifest.arrays);
   return out.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
@@ -72,12 +73,20 @@ std::optional<CheckpointManifest> FromText(const std::string& text) {
   manifest.time_ns = in["time_ns"].get<int64_t>();
   manifest.header_json = in["header"].get<std::string>();
   uint64_t bytes_left = kBytesMax;
+  std::vector<uint64_t> lengths;
   for (const json& mapping : in["mappings"]) {
     if (!is_text(mapping, "name") || !is_number(mapping, "bytes")) return std::nullopt;
     manifest.mappings.push_back({mapping["name"].get<std::string>(), mapping["bytes"].get<uint64_t>()});
     const uint64_t bytes = manifest.mappings.back().bytes;
     if (bytes > bytes_left) return std::nullopt;
     bytes_left -= bytes;
+    lengths.push_back(bytes);
+  }
+  // Former checkpoints say nothing of them.
+  if (in.contains("arrays")) {
+    absl::StatusOr<std::vector<PublishedArray>> arrays = ArraysFromJson(in["arrays"]);
+    if (!arrays.ok() || !CheckArrays(*arrays, lengths).ok()) return std::nullopt;
+    manifest.arrays = *std::move(arrays);
   }
   return manifest;
 }

@@ -14,6 +14,7 @@
 #include "absl/types/span.h"
 #include "base/fd.h"
 #include "base/units.h"
+#include "client/pool/published_array.h"
 
 namespace nram {
 
@@ -31,6 +32,7 @@ struct CheckpointManifest {
   int64_t time_ns = 0;
   std::string header_json;
   std::vector<Mapping> mappings;
+  std::vector<PublishedArray> arrays;
 
   uint64_t blocks(size_t mapping) const {
     return RoundUp(mappings[mapping].bytes, kCheckpointBlockBytes) / kCheckpointBlockBytes;

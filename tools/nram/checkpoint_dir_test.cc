@@ -176,6 +176,24 @@ TEST_F(CheckpointDirTest, WhatWasChangedIsFound) {
   EXPECT_THAT(OpenError().ToString(), HasSubstr("manifest.json is broken"));
 }
 
+TEST_F(CheckpointDirTest, ArraysAreKept) {
+  manifest_.arrays = {{"u", ElementType::kFloat64, true, {512, 256}, 0, 4096},
+                      {"n", ElementType::kInt64, false, {}, 1, 8}};
+  auto writer = Create();
+  WriteBlocks(writer.get());
+  ASSERT_TRUE(writer->Finish().ok());
+  writer.reset();
+  ExpectWhole();
+  EXPECT_TRUE(Create()->complete());
+  // One that would go beyond its mapping is not believed.
+  std::string text = ReadFile(path() + "/manifest.json").value();
+  const size_t at = text.find("256");
+  ASSERT_NE(at, std::string::npos);
+  text.replace(at, 3, "999");
+  std::ofstream(path() + "/manifest.json") << text;
+  EXPECT_THAT(OpenError().ToString(), HasSubstr("manifest.json is broken"));
+}
+
 TEST_F(CheckpointDirTest, WhatCannotBeWrittenIsRefused) {
   EXPECT_TRUE(absl::IsInvalidArgument(CheckpointWriter::Create(directory_, {}).status()));
   auto writer = Create();

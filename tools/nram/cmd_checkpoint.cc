@@ -110,7 +110,7 @@ absl::Status CopyMapping(Region* version, const CheckpointManifest& manifest, si
 
 absl::Status WriteCheckpoint(Pool* pool, const std::string& name, const PublicationRecord& record,
                              const std::string& directory, bool shows) {
-  CheckpointManifest manifest{name, record.number, record.step, record.time_ns, record.header_json, {}};
+  CheckpointManifest manifest{name, record.number, record.step, record.time_ns, record.header_json, {}, record.arrays};
   for (size_t i = 0; i < record.regions.size(); ++i) {
     manifest.mappings.push_back({record.regions[i].name, record.lengths[i]});
   }
@@ -174,6 +174,28 @@ absl::Status RestoreMapping(const CheckpointReader& reader, size_t mapping, Regi
   return absl::OkStatus();
 }
 
+// What was restored, as a version of `name` with all that was said of it.
+absl::Status PublishRestored(Pool* pool, const std::string& name, const CheckpointManifest& manifest,
+                             const std::vector<std::unique_ptr<Region>>& regions) {
+  auto publication = Publication::Create(pool, name, {});
+  // The list may have outlived what it lists.
+  if (absl::IsAlreadyExists(publication.status())) publication = Publication::Attach(pool, name, AttachMode::kOwner);
+  NRAM_RETURN_IF_ERROR(publication.status());
+  PublicationRecord record;
+  record.number = std::max(manifest.number, (*publication)->NextNumber());
+  record.time_ns = manifest.time_ns;
+  record.step = manifest.step;
+  record.header_json = manifest.header_json;
+  record.arrays = manifest.arrays;
+  for (size_t i = 0; i < regions.size(); ++i) {
+    NRAM_ASSIGN_OR_RETURN(const SealedVersion sealed, regions[i]->Snapshot(VersionKeep::kUntilDropped));
+    record.regions.push_back(
+        {regions[i]->name(), regions[i]->id(), sealed.number, sealed.incarnations, sealed.least_in_sync});
+    record.lengths.push_back(manifest.mappings[i].bytes);
+  }
+  return (*publication)->Commit(record, DeadlineAfterMs(kTimeoutMs));
+}
+
 absl::Status Restore(const RestoreFlags& flags, const std::string& directory) {
   NRAM_ASSIGN_OR_RETURN(const std::unique_ptr<CheckpointReader> reader, CheckpointReader::Open(directory));
   const CheckpointManifest& manifest = reader->manifest();
@@ -183,18 +205,26 @@ absl::Status Restore(const RestoreFlags& flags, const std::string& directory) {
   }
   NRAM_ASSIGN_OR_RETURN(const std::unique_ptr<Pool> pool, OpenNamedPool(flags.pool));
   Progress progress(flags.progress, manifest);
+  std::vector<std::unique_ptr<Region>> regions;
   for (size_t i = 0; i < manifest.mappings.size(); ++i) {
     RegionOptions options;
     options.name = flags.as.empty() ? manifest.mappings[i].name : flags.as;
     options.size_bytes = manifest.mappings[i].bytes;
     options.copies = static_cast<int>(flags.copies);
     options.versioned = true;
-    NRAM_ASSIGN_OR_RETURN(const std::unique_ptr<Region> region, pool->CreateRegion(options));
+    NRAM_ASSIGN_OR_RETURN(std::unique_ptr<Region> region, pool->CreateRegion(options));
     if (const absl::Status status = RestoreMapping(*reader, i, region.get(), &progress); !status.ok()) {
       (void)region->Destroy();
       return Annotate(status, absl::StrCat("region \"", Printable(options.name, 1000), "\" was not restored"));
     }
     printf("%s  %s\n", Printable(options.name, 1000).c_str(), FormatByteSize(options.size_bytes).c_str());
+    regions.push_back(std::move(region));
+  }
+  // The memory is there in any case.
+  const std::string& name = flags.as.empty() ? manifest.name : flags.as;
+  if (const absl::Status status = PublishRestored(pool.get(), name, manifest, regions); !status.ok()) {
+    std::cerr << "nram restore: it is not published by the name \"" << Printable(name, 1000)
+              << "\": " << status.message() << std::endl;
   }
   return absl::OkStatus();
 }
@@ -245,7 +275,8 @@ Command RestoreCommand() {
 
 Makes a region of each mapping in DIR, which nram checkpoint has written (DIR is the
 directory with manifest.json), and checks every MiB against its checksum. Programs then
-attach the region by its name. Refused if there is one of that name.
+attach the region by its name. Refused if there is one of that name. The state is also
+published anew, with what was said of it (step, header, arrays), until it is dropped.
 
 )",
                                       R"(

@@ -115,10 +115,19 @@ void PrintJson(const std::string& name, const std::vector<Row>& rows) {
                         {"keep", KeepName(row.keep)},
                         {"members", {{"all", row.members.size()}, {"there", row.members.size() - row.missing.size()}}},
                         {"whole", row.whole},
-                        {"regions", regions}});
+                        {"regions", regions},
+                        {"arrays", ArraysToJson(row.record.arrays)}});
   }
   const nlohmann::json out = {{"name", name}, {"versions", versions}};
   std::cout << out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << std::endl;
+}
+
+void PrintArrays(const PublicationRecord& record) {
+  for (const PublishedArray& array : record.arrays) {
+    // DecodeRecord has looked at its place.
+    printf("%8s   %s  %s  in %s at %lu\n", "", Printable(array.name, 1000).c_str(), FormatArrayType(array).c_str(),
+           Printable(record.regions[array.mapping].name, 1000).c_str(), array.offset);
+  }
 }
 
 void PrintTable(const std::vector<Row>& rows) {
@@ -128,11 +137,14 @@ void PrintTable(const std::vector<Row>& rows) {
   }
   printf("%8s %10s  %-20s %12s %12s %6s  %-13s %s\n", "VERSION", "STEP", "TIME", "SIZE", "OWN", "HOLDS", "KEPT",
          "MEMBERS");
+  const std::vector<PublishedArray>* former = nullptr;
   for (const Row& row : rows) {
     printf("%8lu %10lu  %-20s %12s %12s %6u  %-13s %zu of %zu%s\n", row.record.number, row.record.step,
            FormatTime(row.record.time_ns).c_str(), FormatByteSize(row.bytes).c_str(),
            FormatByteSize(row.own_bytes).c_str(), row.holds, KeepName(row.keep).c_str(),
            row.members.size() - row.missing.size(), row.members.size(), row.whole ? "" : "  gone");
+    if (former == nullptr || *former != row.record.arrays) PrintArrays(row.record);
+    former = &row.record.arrays;
   }
 }
 
@@ -192,6 +204,9 @@ state of a memory at one moment; others read it while its owner goes on.
             versions go first, kept or not
   MEMBERS   the servers that have sealed it, and how many of them have it still. "gone": too
             few to read it
+
+Below a version are the arrays that its owner has described, if they are others than those
+of the one before: name, type, dimensions, and the memory and the byte where they begin.
 
 )",
                                        R"(
