@@ -3,15 +3,18 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <memory_resource>
 #include <nram.hpp>
 #include <stdexcept>
 #include <system_error>
 #include <thread>
+#include <vector>
 
 #include "example.h"
 
@@ -23,7 +26,8 @@ constexpr char kHelp[] =
 `heat solve` finds the temperature of a plate of N times N points, of which one edge is hot, and publishes the plate
 after every so many steps as "heat"; it ends with its standard input. `heat watch`, any number of them, started at any
 time, checks each state that it sees against what the solver said of it, until the last; `heat plot` draws it as well,
-with characters, in place if that is a terminal. Those of heat.f90 and of this program understand each other.
+with characters, in place if that is a terminal. How large the plate is they hear from the version itself. Those of
+heat.f90 and of this program understand each other.
 
 A checkpoint is one more observer, `nram checkpoint heat DIRECTORY`, and the solver waits for none of them.
 
@@ -34,8 +38,10 @@ A checkpoint is one more observer, `nram checkpoint heat DIRECTORY`, and the sol
   --pool=POOL     default: $NRAM_POOL, else the pool of `nram up`
 )";
 
-using Field = nram::memory::Array<double>;
-using Seen = nram::memory::Array<const double>;
+using nram::memory::Arena;
+using nram::memory::Description;
+using nram::memory::Memory;
+using nram::memory::Observer;
 
 // In this order, everywhere: the sum is compared to the last bit.
 double Sum(const double* u, uint64_t n) {
@@ -53,30 +59,25 @@ void Step(double* u, uint64_t n) {
   }
 }
 
-void Publish(nram_t* memory, const Field& u, uint64_t n, uint64_t step, uint64_t steps) {
-  std::array<char, 128> header;
-  snprintf(header.data(), header.size(), R"({"n": %llu, "step": %llu, "steps": %llu, "sum": %.17e})",
-           static_cast<unsigned long long>(n), static_cast<unsigned long long>(step),
-           static_cast<unsigned long long>(steps), Sum(u.data(), n));
-  nram_publish_options how;
-  nram_publish_options_init(&how);
-  how.step = step;
-  how.header = header.data();
-  const void* const field = u.data();
-  uint64_t version = 0;
-  ExampleCheck(nram_publish_all(memory, &field, 1, &how, &version) == 0, "nram_publish_all");
-}
-
-void Solve(nram::memory::Memory& memory, uint64_t n, uint64_t steps, uint64_t every) {
-  const Field u(memory, n * n, "heat");
+// All that is published lies in one arena: the plate, and what observers want to know beside it.
+void Solve(Memory& memory, uint64_t n, uint64_t steps, uint64_t every) {
+  Arena arena(memory, n * n * sizeof(double) + 4096, "heat");
+  std::pmr::vector<double> u(n * n, 0.0, &arena);
+  std::pmr::vector<double> sum(1, 0.0, &arena);
+  const std::pmr::vector<int64_t> last(1, static_cast<int64_t>(steps), &arena);
+  Description description;
+  description.Add("temperature", u.data(), {n, n}).Add("sum", sum.data()).Add("steps", last.data());
   for (uint64_t j = 0; j < n; ++j) u[j] = 100;
   const example_phase phase = ExampleBegin(memory.get());
   for (uint64_t step = 1; step <= steps; ++step) {
     Step(u.data(), n);
-    if (step % every == 0 || step == steps) Publish(memory.get(), u, n, step, steps);
+    if (step % every != 0 && step != steps) continue;
+    sum[0] = Sum(u.data(), n);
+    description.options.step = step;
+    arena.Publish(description);
   }
   ExampleEnd(&phase, "solved", steps, "steps", static_cast<double>(steps * n * n * sizeof(double)));
-  if (!u.AwaitPublished(0, 60'000)) throw std::runtime_error("the last version takes too long");
+  if (!arena.AwaitPublished(0, 60'000)) throw std::runtime_error("the last version takes too long");
   // With the solver goes its plate: it stays until standard input ends.
   puts("published");
   fflush(stdout);
@@ -84,10 +85,10 @@ void Solve(nram::memory::Memory& memory, uint64_t n, uint64_t steps, uint64_t ev
   }
 }
 
-Seen Find(nram::memory::Memory& memory) {
+Observer Find(Memory& memory) {
   for (int i = 0;; ++i) {
     try {
-      return Seen::Observe(memory, "heat");
+      return Observer(memory, "heat");
     } catch (const std::system_error& error) {
       if (error.code().value() != ENOENT || i == 600) throw;
     }
@@ -110,24 +111,24 @@ void Draw(const double* u, uint64_t n) {
   }
 }
 
-void Watch(nram::memory::Memory& memory, bool plots) {
-  Seen u = Find(memory);
-  std::uint64_t version = u.Version();
+void Watch(Memory& memory, bool plots) {
+  Observer seen = Find(memory);
+  uint64_t version = seen.Version();
   while (true) {
-    unsigned long long n = 0, step = 0, steps = 0;
-    double sum = 0;
-    if (sscanf(u.VersionHeader(), R"({"n": %llu, "step": %llu, "steps": %llu, "sum": %lf})", &n, &step, &steps, &sum) !=
-            4 ||
-        n * n > u.size()) {
-      throw std::runtime_error("the header is not of a solver of heat");
-    }
+    const auto u = seen.Find<double>("temperature");
+    const double sum = seen.Find<double>("sum")();
+    const auto last = static_cast<uint64_t>(seen.Find<int64_t>("steps")());
+    if (u.dimensions() != 2 || u.extent(0) != u.extent(1)) throw std::runtime_error("the plate is not square");
+    const uint64_t n = u.extent(0);
+    // Fortran's plate lies as this one does: its rows are what C calls columns.
     if (Sum(u.data(), n) != sum) throw std::runtime_error("this is no state that the solver has published");
     if (plots) Draw(u.data(), n);
     printf("version %llu: step %llu of %llu, mean %.6f, as the solver says\n", static_cast<unsigned long long>(version),
-           step, steps, sum / static_cast<double>(n * n));
+           static_cast<unsigned long long>(seen.Step()), static_cast<unsigned long long>(last),
+           sum / static_cast<double>(n * n));
     fflush(stdout);
-    if (step == steps) return;
-    version = u.Next(60'000);
+    if (seen.Step() == last) return;
+    version = seen.Next(60'000);
     if (version == 0) throw std::runtime_error("no newer version for a minute");
   }
 }
@@ -149,7 +150,7 @@ int Run(int argc, char** argv) {
   }
   nram_options how = nram::memory::DefaultOptions();
   how.budget_bytes = budget_mib << 20;
-  nram::memory::Memory memory(pool, how);
+  Memory memory(pool, how);
   if (solves) {
     Solve(memory, n, steps, every);
   } else {

@@ -5,6 +5,7 @@
 ! The solver ends with its standard input, and its plate with it. A checkpoint is one more observer:
 ! `nram checkpoint heat DIRECTORY`.
 program heat
+  use, intrinsic :: iso_c_binding, only: c_f_pointer, c_loc, c_ptr
   use, intrinsic :: iso_fortran_env, only: real64, int64, error_unit
   use nram
   implicit none
@@ -61,13 +62,21 @@ contains
     end do
   end function sum_of
 
+  ! One mapping has the plate, and behind it what observers want to know beside it.
   subroutine solve()
-    real(real64), pointer, contiguous :: u(:, :)
-    character(128) :: header
+    real(real64), pointer, contiguous :: words(:), u(:, :)
+    real(real64), pointer :: total
+    integer(int64), pointer :: last
+    type(nram_array) :: arrays(3)
     integer(int64) :: step, i, j
     integer :: ended
-    call memory%map(u, [n, n], 'heat')
+    call memory%map(words, [n * n + 2], 'heat')
+    u(1:n, 1:n) => words(1:n * n)
+    total => words(n * n + 1)
+    call c_f_pointer(c_loc(words(n * n + 2)), last)
+    arrays = [nram_described('temperature', u), nram_described('sum', total), nram_described('steps', last)]
     u(:, 1) = 100
+    last = steps
     do step = 1, steps
       do i = 2, n - 1
         do j = 2, n - 1
@@ -75,12 +84,11 @@ contains
         end do
       end do
       if (mod(step, every) == 0 .or. step == steps) then
-        write (header, '(a, i0, a, i0, a, i0, a, es25.17e3, a)') '{"n": ', n, ', "step": ', step, ', "steps": ', &
-          steps, ', "sum": ', sum_of(u, n), '}'
-        call memory%publish(u, step=step, header=header)
+        total = sum_of(u, n)
+        call memory%publish(words, step=step, arrays=arrays)
       end if
     end do
-    call memory%published(u, timeout_ms=60000)
+    call memory%published(words, timeout_ms=60000)
     print '(a)', 'published'
     flush (6)
     do
@@ -107,15 +115,17 @@ contains
     end do
   end subroutine draw
 
+  ! It finds what there is by its name, and its extents with it.
   subroutine watch(plots)
     logical, intent(in) :: plots
+    type(c_ptr) :: plate
     real(real64), pointer, contiguous :: u(:, :)
-    character(:), allocatable :: header
-    integer(int64) :: version, extent, step, last
-    real(real64) :: total
+    real(real64), pointer :: total
+    integer(int64), pointer :: last
+    integer(int64) :: version, extent, step
     integer :: status, tries
     do tries = 1, 600
-      call memory%observe(u, [n, n], 'heat', got=version, status=status)
+      call memory%observe_address(plate, 0_int64, 'heat', got=version, status=status)
       if (status /= nram_enoent) exit
       call execute_command_line('sleep 0.05')
     end do
@@ -124,34 +134,22 @@ contains
       error stop 1
     end if
     do
-      header = memory%header(u)
-      call parse(header, extent, step, last, total)
-      if (extent /= n) error stop 'heat: the plate has another extent'
-      if (transfer(sum_of(u, n), 0_int64) /= transfer(total, 0_int64)) &
+      call memory%find(u, plate, 'temperature')
+      call memory%find(total, plate, 'sum')
+      call memory%find(last, plate, 'steps')
+      step = memory%step_of(plate)
+      extent = size(u, 1, int64)
+      if (size(u, 2, int64) /= extent) error stop 'heat: the plate is not square'
+      if (transfer(sum_of(u, extent), 0_int64) /= transfer(total, 0_int64)) &
         error stop 'heat: this is no state that the solver has published'
-      if (plots) call draw(u, n)
+      if (plots) call draw(u, extent)
       print '(a, i0, a, i0, a, i0, a, f0.6, a)', 'version ', version, ': step ', step, ' of ', last, ', mean ', &
-        total / real(n * n, real64), ', as the solver says'
+        total / real(extent * extent, real64), ', as the solver says'
       flush (6)
       if (step == last) exit
-      call memory%next(u, timeout_ms=60000, version=version)
+      call memory%next_address(plate, 60000, version)
       if (version == 0) error stop 'heat: no newer version for a minute'
     end do
   end subroutine watch
-
-  ! {"n": N, "step": N, "steps": N, "sum": X}
-  subroutine parse(header, extent, step, last, total)
-    character(*), intent(in) :: header
-    integer(int64), intent(out) :: extent, step, last
-    real(real64), intent(out) :: total
-    integer :: a, b, c
-    a = index(header, '"step": ')
-    b = index(header, '"steps": ')
-    c = index(header, '"sum": ')
-    read (header(index(header, '"n": ') + 5:a - 3), *) extent
-    read (header(a + 8:b - 3), *) step
-    read (header(b + 9:c - 3), *) last
-    read (header(c + 7:len_trim(header) - 1), *) total
-  end subroutine parse
 
 end program heat

@@ -13,6 +13,15 @@
 !   call memory%observe(a, [4096_int64, 4096_int64], 'field') ! elsewhere: the newest version, read-only
 !   call memory%next(a, timeout_ms=1000, version=v)           ! goes on to the next; v is 0 after the timeout
 !
+! Observers need not know the extents if the producer tells them, nor where an array begins:
+!
+!   call memory%publish(a, arrays=[nram_described('a', a), nram_described('time', time)])  ! both lie in the mapping
+!   ...
+!   type(c_ptr) :: seen
+!   call memory%observe_address(seen, 0_int64, 'field')       ! all that there is
+!   call memory%find(b, seen, 'a')                            ! a pointer of the kind and rank of what is found
+!   call memory%next_address(seen, 1000, v)                   ! then find b anew
+!
 ! Every procedure has an optional `status`: 0, or the errno of nram.h; without it a failure ends the program with the
 ! text of nram_message(). Arrays are of real64 (of one to three dimensions), real32 (one or two) or int32 (one); others
 ! by map_address and c_f_pointer. They are plain memory: intrinsics and threads use them as any other. A pointer must not
@@ -31,7 +40,25 @@ module nram
                                        nram_dont_need = 4, nram_pin = 5, nram_unpin = 6, nram_drop = 7
   integer, parameter, public :: nram_enoent = 2, nram_eio = 5, nram_enomem = 12, nram_ebusy = 16, nram_eexist = 17, &
                                 nram_einval = 22, nram_etimedout = 110, nram_einprogress = 115
-  public :: nram_message
+  public :: nram_message, nram_described
+
+  ! As enum nram_element.
+  integer(c_int), parameter :: element_int32 = 3, element_int64 = 4, element_float32 = 10, element_float64 = 11
+  integer, parameter :: dimensions_max = 8
+
+  ! What a version says of an array: nram_described(name, array). `array` is of real64, real32, int32 or int64, of any
+  ! rank, contiguous, and stays where it is until it was published; name: 255 bytes at most.
+  type, public :: nram_array
+    private
+    character(255) :: name = ''
+    type(c_ptr) :: data = c_null_ptr
+    integer(c_int) :: element = 0
+    integer(int32) :: dimensions = 0
+    integer(int64) :: extents(dimensions_max) = 0
+  end type nram_array
+  interface nram_described
+    module procedure described_r8, described_r4, described_i4, described_i8
+  end interface nram_described
 
   type, public :: nram_memory
     private
@@ -52,6 +79,12 @@ module nram
     procedure :: drop_version => memory_drop_version
     procedure :: next => memory_next
     procedure :: header => memory_header
+    ! Of a mapping that observes, by its first address.
+    procedure :: next_address, step_of
+    procedure, private :: find_r8_0, find_r8_1, find_r8_2, find_r8_3, find_r4_1, &
+                          find_r4_2, find_i4_0, find_i4_1, find_i8_0, find_i8_1
+    generic :: find => find_r8_0, find_r8_1, find_r8_2, find_r8_3, find_r4_1, &
+                       find_r4_2, find_i4_0, find_i4_1, find_i8_0, find_i8_1
     ! Several mappings as one version, by c_loc of each.
     procedure :: publish_all => publish_addresses
   end type nram_memory
@@ -81,7 +114,21 @@ module nram
     integer(c_int32_t) :: most = 0
     integer(c_int) :: when_full = 0
     integer(c_int32_t) :: wait_ms = 0
+    type(c_ptr) :: arrays = c_null_ptr
+    integer(c_size_t) :: array_count = 0
   end type publish_options_t
+  ! As struct nram_array and struct nram_version_info.
+  type, bind(c) :: array_t
+    integer(c_size_t) :: size = 0
+    type(c_ptr) :: name = c_null_ptr, data = c_null_ptr
+    integer(c_int) :: element = 0, order = 0
+    integer(c_int32_t) :: dimensions = 0, mapping = 0
+    integer(c_int64_t) :: offset = 0, extents(dimensions_max) = 0
+  end type array_t
+  type, bind(c) :: version_info_t
+    integer(c_size_t) :: size = 0
+    integer(c_int64_t) :: version = 0, step = 0, time_ns = 0
+  end type version_info_t
 
   interface
     function c_nram_open(pool, options) bind(c, name='nram_open')
@@ -168,6 +215,18 @@ module nram
       type(c_ptr), value :: n, address
       type(c_ptr) :: c_nram_version_header
     end function
+    function c_nram_find_array(n, address, name, array) bind(c, name='nram_find_array')
+      import :: c_ptr, c_int, array_t
+      type(c_ptr), value :: n, address, name
+      type(array_t), intent(inout) :: array
+      integer(c_int) :: c_nram_find_array
+    end function
+    function c_nram_get_version_info(n, address, info) bind(c, name='nram_get_version_info')
+      import :: c_ptr, c_int, version_info_t
+      type(c_ptr), value :: n, address
+      type(version_info_t), intent(inout) :: info
+      integer(c_int) :: c_nram_get_version_info
+    end function
     function c_strlen(text) bind(c, name='strlen')
       import :: c_ptr, c_size_t
       type(c_ptr), value :: text
@@ -241,7 +300,7 @@ contains
     call finish(c_associated(address), 'map', status)
   end subroutine map_address
 
-  ! nram_observe(): the version must have `bytes`, rounded up to pages, at least.
+  ! nram_observe(): the version must have `bytes`, rounded up to pages, at least; 0: what find tells is enough.
   subroutine observe_address(self, address, bytes, name, version, got, status)
     class(nram_memory), intent(in) :: self
     type(c_ptr), intent(out) :: address
@@ -300,8 +359,8 @@ contains
     call finish(c_nram_flush(self%handle, at, c_nram_length(self%handle, at)) == 0, 'flush', status)
   end subroutine memory_flush
 
-  ! What the mapping holds now is its newest version. `header`: JSON.
-  subroutine memory_publish(self, a, version, step, header, keep, history, status, most, when_full, wait_ms)
+  ! What the mapping holds now is its newest version. `header`: JSON. `arrays`: what observers find by name in it.
+  subroutine memory_publish(self, a, version, step, header, keep, history, status, most, when_full, wait_ms, arrays)
     class(nram_memory), intent(in) :: self
     type(*), dimension(*), intent(in), target :: a
     integer(int64), intent(out), optional :: version
@@ -313,10 +372,12 @@ contains
     integer, intent(in), optional :: most
     integer(c_int), intent(in), optional :: when_full
     integer, intent(in), optional :: wait_ms
-    call self%publish_all([c_loc(a)], version, step, header, keep, history, status, most, when_full, wait_ms)
+    type(nram_array), intent(in), optional :: arrays(:)
+    call self%publish_all([c_loc(a)], version, step, header, keep, history, status, most, when_full, wait_ms, arrays)
   end subroutine memory_publish
 
-  subroutine publish_addresses(self, addresses, version, step, header, keep, history, status, most, when_full, wait_ms)
+  subroutine publish_addresses(self, addresses, version, step, header, keep, history, status, most, when_full, &
+                               wait_ms, arrays)
     class(nram_memory), intent(in) :: self
     type(c_ptr), intent(in) :: addresses(:)
     integer(int64), intent(out), optional :: version
@@ -328,9 +389,12 @@ contains
     integer, intent(in), optional :: most
     integer(c_int), intent(in), optional :: when_full
     integer, intent(in), optional :: wait_ms
-    character(kind=c_char), allocatable, target :: c_header(:)
+    type(nram_array), intent(in), optional :: arrays(:)
+    character(kind=c_char), allocatable, target :: c_header(:), c_names(:, :)
+    type(array_t), allocatable, target :: c_arrays(:)
     type(publish_options_t), target :: options
     integer(int64) :: number
+    integer :: i
     logical :: ok
     options%size = c_sizeof(options)
     if (present(step)) options%step = step
@@ -342,6 +406,16 @@ contains
     if (present(header)) then
       allocate (c_header, source=to_c(header))
       options%header = c_loc(c_header)
+    end if
+    if (present(arrays)) then
+      allocate (c_names(len(arrays%name) + 1, size(arrays)), c_arrays(size(arrays)))
+      do i = 1, size(arrays)
+        c_names(1:len_trim(arrays(i)%name) + 1, i) = to_c(arrays(i)%name)
+        c_arrays(i) = array_t(c_sizeof(c_arrays(i)), c_loc(c_names(1, i)), arrays(i)%data, arrays(i)%element, 1, &
+                              arrays(i)%dimensions, 0, 0, arrays(i)%extents)
+      end do
+      if (size(arrays) > 0) options%arrays = c_loc(c_arrays)
+      options%array_count = size(arrays)
     end if
     number = 0
     ok = c_nram_publish_all(self%handle, addresses, int(size(addresses), c_size_t), c_loc(options), number) == 0
@@ -378,8 +452,18 @@ contains
     integer, intent(in) :: timeout_ms
     integer(int64), intent(out) :: version
     integer, intent(out), optional :: status
+    call self%next_address(c_loc(a), timeout_ms, version, status)
+  end subroutine memory_next
+
+  ! The same of a mapping that was observed by its address. What was found in it is to be found anew.
+  subroutine next_address(self, address, timeout_ms, version, status)
+    class(nram_memory), intent(in) :: self
+    type(c_ptr), intent(in) :: address
+    integer, intent(in) :: timeout_ms
+    integer(int64), intent(out) :: version
+    integer, intent(out), optional :: status
     version = 0
-    if (c_nram_next(self%handle, c_loc(a), timeout_ms, version) == 0) then
+    if (c_nram_next(self%handle, address, timeout_ms, version) == 0) then
       if (present(status)) status = 0
     else if (last_errno() == nram_etimedout) then
       version = 0
@@ -387,7 +471,18 @@ contains
     else
       call finish(.false., 'next', status)
     end if
-  end subroutine memory_next
+  end subroutine next_address
+
+  ! The producer's count of the version that is observed at that address.
+  function step_of(self, address) result(step)
+    class(nram_memory), intent(in) :: self
+    type(c_ptr), intent(in) :: address
+    integer(int64) :: step
+    type(version_info_t) :: info
+    info%size = c_sizeof(info)
+    call finish(c_nram_get_version_info(self%handle, address, info) == 0, 'step_of')
+    step = info%step
+  end function step_of
 
   ! What the producer has said of the observed version: JSON, or ''.
   function memory_header(self, a) result(text)
@@ -609,5 +704,205 @@ contains
     call self%observe_address(at, 4 * product(extents), name, version, got, status)
     if (c_associated(at)) call c_f_pointer(at, a, extents)
   end subroutine observe_i4_1
+
+  ! --- what versions say of arrays, for each kind.
+
+  function described_r8(name, a) result(described)
+    character(*), intent(in) :: name
+    real(real64), intent(in), target, contiguous :: a(..)
+    type(nram_array) :: described
+    described = described_at(name, c_loc(a), element_float64, shape(a, int64))
+  end function described_r8
+
+  function described_r4(name, a) result(described)
+    character(*), intent(in) :: name
+    real(real32), intent(in), target, contiguous :: a(..)
+    type(nram_array) :: described
+    described = described_at(name, c_loc(a), element_float32, shape(a, int64))
+  end function described_r4
+
+  function described_i4(name, a) result(described)
+    character(*), intent(in) :: name
+    integer(int32), intent(in), target, contiguous :: a(..)
+    type(nram_array) :: described
+    described = described_at(name, c_loc(a), element_int32, shape(a, int64))
+  end function described_i4
+
+  function described_i8(name, a) result(described)
+    character(*), intent(in) :: name
+    integer(int64), intent(in), target, contiguous :: a(..)
+    type(nram_array) :: described
+    described = described_at(name, c_loc(a), element_int64, shape(a, int64))
+  end function described_i8
+
+  function described_at(name, at, element, extents) result(described)
+    character(*), intent(in) :: name
+    type(c_ptr), intent(in) :: at
+    integer(c_int), intent(in) :: element
+    integer(int64), intent(in) :: extents(:)
+    type(nram_array) :: described
+    if (len_trim(name) > len(described%name) .or. size(extents) > dimensions_max) then
+      write (error_unit, '(3a, i0, a, i0, a)') 'nram: described: "', trim(name), '": expected a name of at most ', &
+        len(described%name), ' bytes, and at most ', dimensions_max, ' dimensions'
+      error stop 1
+    end if
+    described%name = name
+    described%data = at
+    described%element = element
+    described%dimensions = size(extents)
+    described%extents(1:size(extents)) = extents
+  end function described_at
+
+  ! An array in C's order has its extents the other way round here: so the first index is the fastest in any case.
+  subroutine find_array(self, at, name, element, dimensions, found, status)
+    class(nram_memory), intent(in) :: self
+    type(c_ptr), intent(in) :: at
+    character(*), intent(in) :: name
+    integer(c_int), intent(in) :: element
+    integer, intent(in) :: dimensions
+    type(array_t), intent(out) :: found
+    integer, intent(out), optional :: status
+    character(kind=c_char), allocatable, target :: c_name(:)
+    logical :: ok
+    allocate (c_name, source=to_c(name))
+    found%size = c_sizeof(found)
+    ok = c_nram_find_array(self%handle, at, c_loc(c_name), found) == 0
+    call finish(ok, 'find', status)
+    if (.not. ok) then
+      found%data = c_null_ptr
+    else if (found%element /= element .or. found%dimensions /= dimensions .or. .not. c_associated(found%data)) then
+      found%data = c_null_ptr
+      if (present(status)) then
+        status = nram_einval
+        return
+      end if
+      write (error_unit, '(3a, i0, a, i0, a, i0, a, i0, a)') 'nram: find: "', name, '" has elements of type ', &
+        found%element, ' (nram_element) in ', found%dimensions, ' dimensions; the pointer is for type ', element, &
+        ' in ', dimensions, ', of a mapping that is observed'
+      error stop 1
+    else if (found%order == 0) then
+      found%extents(1:dimensions) = found%extents(dimensions:1:-1)
+    end if
+  end subroutine find_array
+
+  subroutine find_r8_0(self, a, at, name, status)
+    class(nram_memory), intent(in) :: self
+    real(real64), pointer, intent(out) :: a
+    type(c_ptr), intent(in) :: at
+    character(*), intent(in) :: name
+    integer, intent(out), optional :: status
+    type(array_t) :: found
+    nullify (a)
+    call find_array(self, at, name, element_float64, 0, found, status)
+    if (c_associated(found%data)) call c_f_pointer(found%data, a)
+  end subroutine find_r8_0
+
+  subroutine find_r8_1(self, a, at, name, status)
+    class(nram_memory), intent(in) :: self
+    real(real64), pointer, contiguous, intent(out) :: a(:)
+    type(c_ptr), intent(in) :: at
+    character(*), intent(in) :: name
+    integer, intent(out), optional :: status
+    type(array_t) :: found
+    nullify (a)
+    call find_array(self, at, name, element_float64, 1, found, status)
+    if (c_associated(found%data)) call c_f_pointer(found%data, a, found%extents(1:1))
+  end subroutine find_r8_1
+
+  subroutine find_r8_2(self, a, at, name, status)
+    class(nram_memory), intent(in) :: self
+    real(real64), pointer, contiguous, intent(out) :: a(:, :)
+    type(c_ptr), intent(in) :: at
+    character(*), intent(in) :: name
+    integer, intent(out), optional :: status
+    type(array_t) :: found
+    nullify (a)
+    call find_array(self, at, name, element_float64, 2, found, status)
+    if (c_associated(found%data)) call c_f_pointer(found%data, a, found%extents(1:2))
+  end subroutine find_r8_2
+
+  subroutine find_r8_3(self, a, at, name, status)
+    class(nram_memory), intent(in) :: self
+    real(real64), pointer, contiguous, intent(out) :: a(:, :, :)
+    type(c_ptr), intent(in) :: at
+    character(*), intent(in) :: name
+    integer, intent(out), optional :: status
+    type(array_t) :: found
+    nullify (a)
+    call find_array(self, at, name, element_float64, 3, found, status)
+    if (c_associated(found%data)) call c_f_pointer(found%data, a, found%extents(1:3))
+  end subroutine find_r8_3
+
+  subroutine find_r4_1(self, a, at, name, status)
+    class(nram_memory), intent(in) :: self
+    real(real32), pointer, contiguous, intent(out) :: a(:)
+    type(c_ptr), intent(in) :: at
+    character(*), intent(in) :: name
+    integer, intent(out), optional :: status
+    type(array_t) :: found
+    nullify (a)
+    call find_array(self, at, name, element_float32, 1, found, status)
+    if (c_associated(found%data)) call c_f_pointer(found%data, a, found%extents(1:1))
+  end subroutine find_r4_1
+
+  subroutine find_r4_2(self, a, at, name, status)
+    class(nram_memory), intent(in) :: self
+    real(real32), pointer, contiguous, intent(out) :: a(:, :)
+    type(c_ptr), intent(in) :: at
+    character(*), intent(in) :: name
+    integer, intent(out), optional :: status
+    type(array_t) :: found
+    nullify (a)
+    call find_array(self, at, name, element_float32, 2, found, status)
+    if (c_associated(found%data)) call c_f_pointer(found%data, a, found%extents(1:2))
+  end subroutine find_r4_2
+
+  subroutine find_i4_0(self, a, at, name, status)
+    class(nram_memory), intent(in) :: self
+    integer(int32), pointer, intent(out) :: a
+    type(c_ptr), intent(in) :: at
+    character(*), intent(in) :: name
+    integer, intent(out), optional :: status
+    type(array_t) :: found
+    nullify (a)
+    call find_array(self, at, name, element_int32, 0, found, status)
+    if (c_associated(found%data)) call c_f_pointer(found%data, a)
+  end subroutine find_i4_0
+
+  subroutine find_i4_1(self, a, at, name, status)
+    class(nram_memory), intent(in) :: self
+    integer(int32), pointer, contiguous, intent(out) :: a(:)
+    type(c_ptr), intent(in) :: at
+    character(*), intent(in) :: name
+    integer, intent(out), optional :: status
+    type(array_t) :: found
+    nullify (a)
+    call find_array(self, at, name, element_int32, 1, found, status)
+    if (c_associated(found%data)) call c_f_pointer(found%data, a, found%extents(1:1))
+  end subroutine find_i4_1
+
+  subroutine find_i8_0(self, a, at, name, status)
+    class(nram_memory), intent(in) :: self
+    integer(int64), pointer, intent(out) :: a
+    type(c_ptr), intent(in) :: at
+    character(*), intent(in) :: name
+    integer, intent(out), optional :: status
+    type(array_t) :: found
+    nullify (a)
+    call find_array(self, at, name, element_int64, 0, found, status)
+    if (c_associated(found%data)) call c_f_pointer(found%data, a)
+  end subroutine find_i8_0
+
+  subroutine find_i8_1(self, a, at, name, status)
+    class(nram_memory), intent(in) :: self
+    integer(int64), pointer, contiguous, intent(out) :: a(:)
+    type(c_ptr), intent(in) :: at
+    character(*), intent(in) :: name
+    integer, intent(out), optional :: status
+    type(array_t) :: found
+    nullify (a)
+    call find_array(self, at, name, element_int64, 1, found, status)
+    if (c_associated(found%data)) call c_f_pointer(found%data, a, found%extents(1:1))
+  end subroutine find_i8_1
 
 end module nram

@@ -44,7 +44,10 @@ for solver in cpp f90; do
   wait $first || fail "the observer in C++ of the solver in $solver"
   wait $second || fail "the observer in Fortran of the solver in $solver"
   wait $plot || fail "the plot of the solver in $solver"
-  # The newest is the last one, which stays with the solver.
+  # The newest is the last one, which stays with the solver. Nobody has to know what is in it.
+  "$nram" versions heat > "$directory/versions.out" || fail "the versions of the solver in $solver"
+  grep -q " temperature  float64\[300, 300\].* in heat at 0$" "$directory/versions.out" || fail "the plate of $solver"
+  grep -q " steps  int64\[\]  in heat at " "$directory/versions.out" || fail "the steps of $solver"
   checkpoint=$("$nram" checkpoint heat "$directory/checkpoints" --once) || fail "a checkpoint of the solver in $solver"
   exec 9>&-
   wait $third || fail "the solver in $solver"
@@ -55,6 +58,8 @@ for solver in cpp f90; do
   tail -1 "$directory/plot.out" | grep -q "step 60 of 60" || fail "the plot's last line"
   test "$(tail -25 "$directory/plot.out" | head -1 | tr -d -c @ | wc -c)" = 64 || fail "the hot edge of the plot"
   "$nram" restore "$checkpoint" --as="from-$solver" | grep -q "^from-$solver  " || fail "restoring $checkpoint"
+  "$nram" versions "from-$solver" > "$directory/versions.out" || fail "the versions of what was restored"
+  grep -q " temperature  float64\[300, 300\].* in from-$solver at 0$" "$directory/versions.out" || fail "its plate"
   rm -r "$directory/checkpoints"
 done
 "$nram" down > /dev/null
