@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # The solver of heat and its observers, in C++ and in Fortran, each with both, a plot and a checkpoint. Arguments: the
-# program nram, the program heat, libnram-core.so.0, the folder client/fortran.
+# program nram, the program heat, libnram-core.so.0, the folder client/fortran, arrays.f90.
 set -euo pipefail
 
 nram=$(readlink -f "$1")
 heat=$(readlink -f "$2")
 library=$(readlink -f "$3")
 fortran=$(cd "$4" && pwd)
+arrays=$(readlink -f "$5")
 directory=$(mktemp -d -p /tmp --suffix=-nram-heat)
 export NRAM_STATE_DIR=$directory/state LD_LIBRARY_PATH=$directory${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 unset NRAM_POOL NRAM_BUDGET NRAM_COPIES
@@ -25,8 +26,11 @@ ln -s "$library" "$directory/libnram-core.so.0"
 ln -s "$library" "$directory/libnram-core.so"
 gfortran -std=f2018 -Wall -Wextra -Werror -O2 -J "$directory" "$fortran/nram.f90" "$fortran/heat.f90" \
   -o "$directory/heat" -L "$directory" -lnram-core
+gfortran -std=f2018 -Wall -Wextra -Werror -O2 -J "$directory" "$fortran/nram.f90" "$arrays" \
+  -o "$directory/arrays" -L "$directory" -lnram-core
 
 "$nram" up --servers=2 --donate=256M > /dev/null
+"$directory/arrays" || fail "arrays.f90"
 cpp() { "$heat" "$1" --n=300 --steps=60 --every=5 --budget-mib=4; }
 f90() { "$directory/heat" "$1" 300 60 5 4; }
 for solver in cpp f90; do
