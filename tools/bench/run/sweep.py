@@ -79,6 +79,9 @@ def parse():
 
 def main():
     options = parse()
+    if options.picture:
+        import matplotlib  # noqa: F401  its absence is told now, not after the measurement
+
     catch_signals()
     rows = []
     with contextlib.ExitStack() as stack:
