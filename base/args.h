@@ -18,7 +18,7 @@
 
 namespace nram {
 
-// What Table() says of a flag; a flag without a text does not stand there.
+// The text about a flag in Table(); a flag without a text does not stand there.
 struct FlagHelp {
   absl::string_view value;  // a word for it, as in "--pool=POOL"; "" for switches
   absl::string_view text;   // lines after the first follow a '\n'

@@ -11,7 +11,7 @@
 
 namespace nram {
 
-// What a caller sees at one time.
+// A caller's view of memory at one time.
 struct MemorySample {
   int64_t now_ns = 0;
   uint64_t total_bytes = 0;      // of the machine, or of the cgroup
@@ -24,7 +24,7 @@ struct MemoryBalanceOptions {
   // The answer is never beyond these.
   uint64_t floor_bytes = 0;
   uint64_t ceiling_bytes = UINT64_MAX;
-  // What stays available to others. 0: a sixteenth of all memory, 32 MiB to 1 GiB.
+  // Others keep this much available. 0: a sixteenth of all memory, 32 MiB to 1 GiB.
   uint64_t reserve_bytes = 0;
 
   // The answer grows only after so long without pressure; up to the second if it had to shrink soon after growing.
@@ -40,7 +40,7 @@ struct MemoryBalanceOptions {
   double stalled = 0.1;
   int64_t cut_rest_ns = 300 * kNsPerMs;
   // Where nothing is available: so long the answer waits before it shrinks by twice as much. 0: until the next sample.
-  // What others have to give back first is not there at the next one, and would be asked for again.
+  // Memory that others have to give back first is not there at the next sample, and would be asked for again.
   int64_t empty_rest_ns = 0;
   // When the next sample is wanted: calm, and not.
   int64_t interval_ns = 100 * kNsPerMs;
@@ -69,7 +69,7 @@ class MemoryBalance {
   // From now on. A floor above the ceiling counts as the ceiling.
   void SetBounds(uint64_t floor_bytes, uint64_t ceiling_bytes);
 
-  // What stays available of so much memory.
+  // The reserve that stays available of so much memory.
   static uint64_t ReserveOf(const MemoryBalanceOptions& options, uint64_t total_bytes);
 
  private:

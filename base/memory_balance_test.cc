@@ -121,7 +121,7 @@ TEST(MemoryBalanceTest, AStepIsAnsweredAtOnceAndGrownIntoAfterCalm) {
   ASSERT_GT(host.own(), 2 * kGiB);
   for (int round = 0; round < 5; ++round) {
     busy = true;
-    // What others want beyond all that is there does not show at first.
+    // Demand of others beyond all that is there does not show at first.
     const int before = host.samples();
     while (host.Sample().available_bytes < kReserve / 2) {
       host.Step();

@@ -19,7 +19,7 @@ constexpr int kProcessesMax = 65'536;
 constexpr const char* kCounts[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_LOCAL_SIZE"};
 constexpr char kSlurmTasks[] = "SLURM_STEP_TASKS_PER_NODE";
 constexpr char kSlurmNode[] = "SLURM_NODEID";
-// What launchers give each process of a parallel program, also those that do not tell how many of them run here.
+// Variables that launchers give each process of a parallel program, also launchers that do not tell how many run here.
 constexpr const char* kRanks[] = {"PMI_RANK", "PMIX_RANK", "PALS_RANKID", "ALPS_APP_PE"};
 
 absl::Status Refused(const char* name, absl::string_view text) {

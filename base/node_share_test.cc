@@ -24,7 +24,7 @@ class NodeShareTest : public testing::Test {
   NodeShareTest() { Set({}); }
   ~NodeShareTest() override { Set({}); }
 
-  // What a launcher has put into the environment, and nothing else.
+  // Sets the launcher's variables, and no others.
   static void Set(const std::map<std::string, std::string>& variables) {
     for (const char* name : kAll) unsetenv(name);
     for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
@@ -85,7 +85,7 @@ TEST_F(NodeShareTest, OnlyABudgetOfTheNodeIsShared) {
   absl::string_view node = "auto:1G-8G/node";
   EXPECT_EQ(ConsumeNodeShare(&node).value(), 4);
   EXPECT_EQ(node, "auto:1G-8G");
-  // What the launcher says is not looked at where nothing is shared.
+  // Where nothing is shared, the launcher's variables are not looked at.
   Set({{"OMPI_COMM_WORLD_LOCAL_SIZE", "nonsense"}});
   EXPECT_EQ(ConsumeNodeShare(&own).value(), 1);
   node = "8G/node";

@@ -8,7 +8,7 @@
 
 #include <string_view>
 
-// What each does is said where it is planted, and in tests/sim/README.md.
+// Each bug is described where it is planted, and in tests/sim/README.md.
 #define NRAM_PLANTS(PLANT)                     \
   /* The server. */                            \
   PLANT(no_fence_on_hello)                     \

@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kLongMs = 20'000;
 
-// What the shell's script writes to its standard output.
+// The shell script's standard output.
 std::string OutputOf(const std::string& script, SubprocessOptions options = {}) {
   int ends[2];
   EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);

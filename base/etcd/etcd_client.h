@@ -1,7 +1,7 @@
 #ifndef NRAM_BASE_ETCD_ETCD_CLIENT_H_
 #define NRAM_BASE_ETCD_ETCD_CLIENT_H_
 
-// What nram asks of etcd, by etcd's own gRPC API: keys by prefix, changes as they come, a lease and a key under it,
+// nram's requests to etcd, by etcd's own gRPC API: keys by prefix, changes as they come, a lease and a key under it,
 // and one key by compare and swap.
 // Nothing above this header sees gRPC.
 

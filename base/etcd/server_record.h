@@ -1,7 +1,7 @@
 #ifndef NRAM_BASE_ETCD_SERVER_RECORD_H_
 #define NRAM_BASE_ETCD_SERVER_RECORD_H_
 
-// What a memory server says of itself in etcd: the value of its key, a JSON object.
+// The record of a memory server in etcd: the value of its key, a JSON object.
 
 #include <string>
 

@@ -1,7 +1,7 @@
 #ifndef NRAM_BASE_METRICS_FIGURES_H_
 #define NRAM_BASE_METRICS_FIGURES_H_
 
-// What a program tells of itself to those who watch it (docs/watching.md, adr/0022).
+// The figures that a program gives to those who watch it (docs/watching.md, adr/0022).
 
 #include <cstddef>
 #include <functional>
@@ -36,17 +36,17 @@ class Figures {
 
   // Longer values of labels are cut, and what cannot be printed is replaced.
   static constexpr size_t kLabelBytesMax = 200;
-  // What a name has beyond so many samples is left out: a scrape stays small in a pool of any size.
+  // A name has at most so many samples; more are left out, so a scrape stays small in a pool of any size.
   static constexpr size_t kSamplesMax = 4096;
 
   // `common`: labels that all samples get.
   explicit Figures(Labels common = {}) : common_(std::move(common)) {}
 
-  // What there is of something now.
+  // The amount of something now.
   void Gauge(absl::string_view name, absl::string_view help, double value, Labels labels = {}) {
     Add(Kind::kGauge, name, help, value, std::move(labels));
   }
-  // What only rises while the program runs.
+  // A sum that only rises while the program runs.
   void Counter(absl::string_view name, absl::string_view help, double value, Labels labels = {}) {
     Add(Kind::kCounter, name, help, value, std::move(labels));
   }

@@ -60,8 +60,7 @@ class Authority {
   std::shared_ptr<x509_st> certificate_;
 };
 
-// What a certificate says of itself, so that one like it can be issued: its name, hosts and URI. INVALID_ARGUMENT: it
-// is none.
+// The name, hosts and URI of a certificate, so that one like it can be issued. INVALID_ARGUMENT: it is none.
 absl::StatusOr<CertificateWishes> WishesOf(const std::string& certificate_pem);
 // When a certificate ends, seconds since 1970. INVALID_ARGUMENT: it is none.
 absl::StatusOr<int64_t> ExpiryOf(const std::string& certificate_pem);

@@ -105,7 +105,7 @@ absl::StatusOr<TlsContext::Loaded> TlsContext::LoadFiles(const TlsFiles& files, 
   if (SSL_CTX_load_verify_file(made, files.authorities.c_str()) != 1) {
     return Unusable(files.authorities, OpenSslError());
   }
-  // What both ends keep beyond a handshake would let somebody in whose certificate is not asked for.
+  // Session state that both ends keep beyond a handshake would let somebody in whose certificate is not asked for.
   SSL_CTX_set_num_tickets(made, 0);
   SSL_CTX_set_max_cert_list(made, kCertificatesBytesMax);
   SSL_CTX_set_session_cache_mode(made, SSL_SESS_CACHE_OFF);

@@ -136,7 +136,7 @@ bool TlsPump::Move(Link* link) {
   for (int round = 0; round < kRoundsMax; ++round) {
     const absl::StatusOr<bool> out = MoveOut(link);
     const absl::StatusOr<bool> in = MoveIn(link);
-    // What the peer has said goes before what cannot be sent to it any more.
+    // The peer's last word goes before the failure to send to it.
     for (const absl::StatusOr<bool>* const moved : {&in, &out}) {
       if (moved->ok()) continue;
       if (absl::IsCancelled(moved->status())) return false;

@@ -25,7 +25,7 @@ namespace nram {
 inline constexpr size_t kRecordHeaderBytes = 5;
 inline constexpr size_t kRecordTagBytes = 16;
 inline constexpr size_t kRecordContentMax = 16 * 1024;
-// What a record has beside its content: header, the byte that says its type, tag.
+// A record's bytes beside its content: header, the byte that says its type, tag.
 inline constexpr size_t kRecordOverhead = kRecordHeaderBytes + 1 + kRecordTagBytes;
 inline constexpr size_t kRecordBytesMax = kRecordContentMax + kRecordOverhead;
 
@@ -37,7 +37,7 @@ class PieceCursor {
   explicit PieceCursor(absl::Span<const iovec> pieces) : pieces_(pieces) { Skip(); }
 
   bool at_end() const { return piece_ == pieces_.size(); }
-  // What is left of the piece where it stands. Not at the end.
+  // The rest of the piece where the cursor stands. Not at the end.
   std::byte* data() const { return static_cast<std::byte*>(pieces_[piece_].iov_base) + offset_; }
   size_t bytes() const { return pieces_[piece_].iov_len - offset_; }
   // Within bytes().
@@ -137,7 +137,7 @@ class RecordOpener : private RecordKeys {
   absl::Status TakeOther(RecordType type, absl::Span<const std::byte> content);
 };
 
-// What an alert means (RFC 8446, section 6).
+// The meaning of an alert (RFC 8446, section 6).
 const char* AlertText(uint8_t description);
 
 }  // namespace nram

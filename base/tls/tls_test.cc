@@ -107,7 +107,7 @@ class TlsTest : public ::testing::Test {
     if (outcome.server.ok()) outcome.server_session = server.Take();
     return outcome;
   }
-  // What a client whose handshake has ended well hears from a server that refuses it.
+  // The error that a client gets from a server that refuses it, although its own handshake has ended well.
   static absl::Status WhatTheClientHears(const Pair& pair, const Outcome& outcome) {
     Channel channel(pair.client.get(), &outcome.client_session);
     std::byte byte;
