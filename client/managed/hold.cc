@@ -75,7 +75,8 @@ absl::Status Manager::HoldSlowly(absl::Span<const Want> wants, Room room, Thread
       return status;
     }
     Undo(request);
-    // What another thread, or nobody in particular, has failed to read is tried once more by who needs it.
+    // A read that failed for another thread, or for nobody in particular, is tried once more by the thread that needs
+    // it.
     if (reads || attempt > 0) return status;
   }
 }
@@ -84,7 +85,7 @@ Manager::Outcome Manager::TryHold(Request* request, Actions* actions) {
   ThreadRecord* const me = request->me;
   me->awaits_room = false;
   request->loads.clear();
-  // What is here stays, while room is made for the others.
+  // Blocks that are here stay, while room is made for the others.
   for (const Want& want : request->wants) want.block->word.fetch_add(1);
   uint64_t need = 0;
   const Block* missed = nullptr;

@@ -138,7 +138,7 @@ class Manager {
     absl::Status status;
   };
   enum class Outcome { kHeld, kWait, kFailed };
-  // What is to be started when the lock is released.
+  // Operations to start when the lock is released.
   struct Actions {
     std::vector<Block*> reads;
     std::vector<Block*> writes;
@@ -188,7 +188,7 @@ class Manager {
   // The next miss is not to wait for a write: starts some, if what would leave has to be written.
   void MakeSpareRoom(const ThreadRecord* me, Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Block* ChooseVictim(const ThreadRecord* me) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // What is beyond the budget leaves, after a write that has ended well.
+  // Blocks beyond the budget leave, after a write that has ended well.
   void LeaveOn(Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // False if a thread has taken a guard meanwhile.
   bool Evict(Block* block, Actions* actions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -302,7 +302,7 @@ TEST_F(ManagerTest, WritesUnderWayAreBounded) {
     store_->EndOne();
   }
   EXPECT_LE(here(), kMiB);
-  // What is here still is dirty, and leaves when others are read.
+  // The blocks that are still here are dirty, and leave when others are read.
   std::atomic<bool> done{false};
   std::thread ender([&] {
     while (!done) {
@@ -367,7 +367,7 @@ TEST_F(ManagerTest, AChildLeavesAllToTheParent) {
   }
 }
 
-// What a thread has of its own goes in the opposite order of its making; static objects of the main thread go last.
+// A thread's own objects go in the opposite order of their making; static objects of the main thread go last.
 TEST_F(ManagerTest, GuardsMayBeTakenWhenTheThreadsOwnObjectsHaveGone) {
   Open();
   auto other = *Manager::New(std::make_unique<FakeStore>(), {.budget_bytes = kMiB});

@@ -1,7 +1,7 @@
 #ifndef NRAM_CLIENT_MANAGED_ORDER_H_
 #define NRAM_CLIENT_MANAGED_ORDER_H_
 
-// What is learnt of the order in which threads come to blocks, and how much of what was fetched ahead decays; pure.
+// The learnt order in which threads come to blocks, and how much of what was fetched ahead decays; pure.
 
 #include <algorithm>
 #include <atomic>

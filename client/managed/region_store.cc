@@ -8,7 +8,7 @@
 namespace nram {
 namespace {
 
-// What of one operation is under way: 1 MiB.
+// So many parts of one operation are under way: 1 MiB.
 constexpr size_t kParts = 4;
 // A block up to this size goes before what is fetched ahead.
 constexpr size_t kUrgentBytes = 64 * kKiB;

@@ -1,4 +1,4 @@
-// What leaves, and what is fetched ahead.
+// Blocks that leave, and blocks that are fetched ahead.
 
 #include <glog/logging.h>
 

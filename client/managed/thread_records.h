@@ -12,7 +12,7 @@
 
 namespace nram {
 
-// What a manager knows of a thread. It outlives the thread: guards may be released elsewhere.
+// A manager's record of a thread. It outlives the thread: guards may be released elsewhere.
 struct ThreadRecord {
   // Guards that the thread has taken, less those that it has released; and those that others have released.
   std::atomic<uint64_t> held{0};

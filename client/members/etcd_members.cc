@@ -106,7 +106,7 @@ void EtcdMembers::Run() {
     const int64_t began_ns = MonotonicNs();
     const absl::Status ended = Follow();
     if (absl::IsCancelled(ended) && again_.stopped()) return;
-    // What it has compacted it still has as keys: they are listed anew.
+    // etcd has compacted these changes, but still has their keys: they are listed anew.
     if (absl::IsOutOfRange(ended)) {
       LOG(INFO) << name_ << ": " << ended.message() << "; its keys are listed again";
       again_.Wait(kAgainMinMs);

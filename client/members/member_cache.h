@@ -1,7 +1,7 @@
 #ifndef NRAM_CLIENT_MEMBERS_MEMBER_CACHE_H_
 #define NRAM_CLIENT_MEMBERS_MEMBER_CACHE_H_
 
-// What a source has last said, in a file: for a process that starts while the source is away.
+// The last word of a source, in a file: for a process that starts while the source is away.
 
 #include <cstdint>
 #include <string>

@@ -46,8 +46,8 @@ class MemberSource {
   // Its members may be other machines, whatever they are now.
   virtual bool may_be_remote() const = 0;
 
-  // What says who was first to name a kept region there. Null: this source cannot. It may outlive the source. Any
-  // thread.
+  // The arbiter that says who was first to name a kept region there. Null: this source has none. It may outlive the
+  // source. Any thread.
   virtual std::unique_ptr<NameArbiter> OpenNames() const { return nullptr; }
 };
 

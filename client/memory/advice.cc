@@ -72,8 +72,8 @@ absl::Status Advice::Evict(const Pages& pages) {
 }
 
 absl::Status Advice::Flush(const Pages& pages) {
-  // What was written after a flip goes to servers after its seal. Like this, a publication takes as long as its pages
-  // need, and ends by its deadlines. If it were given up on here, a kept mapping could not be unmapped without a loss.
+  // Data written after a flip goes to servers after its seal. Like this, a publication takes as long as its pages need,
+  // and ends by its deadlines. If it were given up on here, a kept mapping could not be unmapped without a loss.
   while (!gate_->AwaitSealed(*pages.segment.get(), DeadlineAfterMs(kSealTurnMs)).ok()) {
   }
   const int64_t deadline_ns = Deadline();

@@ -26,9 +26,9 @@ struct Pages {
   uint64_t end() const { return first + count; }
 };
 
-// What callers tell of their memory, page by page: fetch it, evict it, keep it here, write it back, drop it. A call may
-// have to wait for an operation of somebody else's on the same pages, and then for one of its own: it ends within twice
-// the pool's timeout. Thread-safe.
+// Advice of callers about their memory, page by page: fetch it, evict it, keep it here, write it back, drop it. A call
+// may have to wait for an operation of somebody else's on the same pages, and then for one of its own: it ends within
+// twice the pool's timeout. Thread-safe.
 class Advice {
  public:
   Advice(int64_t io_timeout_ms, PublishGate* gate, Userfault* userfault, Residency* residency, ChunkSums* sums,

@@ -60,7 +60,7 @@ void AutoBudget::Run() {
 }
 
 int64_t AutoBudget::Look() {
-  // What leaves between the readings must not look like memory that others took.
+  // Memory that leaves between the readings must not look like memory that others took.
   const uint64_t held_before = held_();
   const absl::StatusOr<HostMemory> memory = ReadHostMemory();
   uint64_t held = std::max(held_before, held_());

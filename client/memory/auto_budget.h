@@ -28,7 +28,7 @@ class AutoBudget {
   // Ends the thread, after a call of `apply` that is under way.
   ~AutoBudget();
 
-  // What a caller that holds nothing yet may have.
+  // The budget of a caller that holds nothing yet.
   uint64_t first_bytes() const { return first_bytes_; }
   // Starts the thread.
   void Start(Held held, Apply apply);

@@ -268,7 +268,7 @@ void BoundCopies::GiveUp() {
       for (const auto& lane : lanes_) done = done || (lane->busy && lane->done);
       if (!done) ended_.WaitUntil(&mu_, DeadlineAfterMs(1'000));
     }
-    // What failed waits again, and is forgotten the next time round.
+    // Copies that failed wait again, and are forgotten the next time round.
     (void)EndDone();
   }
 }

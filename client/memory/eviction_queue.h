@@ -22,7 +22,7 @@ class EvictionQueue {
 
   virtual size_t size() const = 0;
   virtual size_t capacity() const = 0;
-  // What is resident of it, about.
+  // The resident bytes of its memory, about.
   virtual size_t memory_bytes() const = 0;
   // Gives memory back that is not used at present.
   virtual void Trim() = 0;

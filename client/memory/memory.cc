@@ -92,7 +92,7 @@ absl::Status Memory::Start() {
   const uint64_t most = MostBudget();
   const uint64_t window_pages = shape.WindowPages(options_.budget_bytes);
   const uint64_t limit_pages = shape.LimitPages(options_.budget_bytes);
-  // What may grow has its addresses now, and takes memory as it is used.
+  // Structures that may grow have their addresses now, and take memory as they are used.
   NRAM_ASSIGN_OR_RETURN(
       residency_, Residency::New(options_.policy, limit_pages, window_pages, most / options_.page_bytes, &index_));
   NRAM_ASSIGN_OR_RETURN(sums_, ChunkSums::New(options_.page_bytes, limit_pages));
@@ -210,7 +210,7 @@ absl::Status Memory::Close() {
 
 uint32_t Memory::KeptCopies() const {
   if (options_.kept_copies != 0) return options_.kept_copies;
-  // What outlives the process is not scratch that can be made again.
+  // A region that outlives the process is not scratch that can be made again.
   return pool_->CountHosts(/*with_away=*/false) > 1 ? std::max(options_.copies, 2u) : options_.copies;
 }
 
@@ -278,7 +278,7 @@ absl::StatusOr<std::byte*> Memory::MapRegion(const MapRequest& request) {
   NRAM_ASSIGN_OR_RETURN(auto former, TakeOverVersions(request));
   NRAM_ASSIGN_OR_RETURN(auto region, OpenRegion(request, &length));
   if (former != nullptr) {
-    // What stays costs room, nothing else; the next owner tries again.
+    // Versions that stay cost room, nothing else; the next owner tries again.
     (void)former->DropUnrecorded(region.get(), DeadlineAfterMs(options_.pool.io_timeout_ms));
   }
   return MapOpened(request, length, std::move(region), std::move(former));

@@ -459,7 +459,7 @@ TEST_P(ChunkSumsTest, KnowWhichChunksDiffer) {
     one[chunk / kChunksPerPage] = static_cast<ChunkMask>(1 << chunk % kChunksPerPage);
     ASSERT_EQ(take(page), one);
   }
-  // What was noted last counts.
+  // The last note counts.
   (*sums)->Note(page, data.data());
   data[0] ^= std::byte{1};
   (*sums)->Note(page, data.data());

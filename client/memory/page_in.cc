@@ -137,7 +137,7 @@ bool PageIn::Fetch(const SegmentRef& segment, uint64_t page, bool write, std::by
   // The plan may be of a moment when windows were larger.
   run.count = std::min(run.count, ahead_->window_pages());
   run.count = !window.has_value() ? 1 : 1 + placer_.Claim(*segment.get(), run.rest(), PageState::kRemote);
-  // What comes after it is on its way while this is waited for; not if pages in between are here already.
+  // The next pages are on their way while this run is waited for; not if pages in between are here already.
   if (plan.ahead.count > 0 && run.count == plan.demand.count) {
     ahead_->Start(segment, plan.ahead, plan.writable, /*wanted=*/false);
   }
@@ -198,7 +198,7 @@ bool PageIn::LetWrite(const SegmentRef& segment, uint64_t page) {
       opened = copies_->Copy(segment, rest, /*note=*/!plan.sure);
       copied = opened > 0 ? copied + opened : most_copied;  // no room for another one now
     }
-    // What is on its way in or out, or writable already, stays as it is.
+    // Pages on their way in or out, or writable already, stay as they are.
     if (at == 0 && opened == 0) return false;
     at += std::max<uint64_t>(opened, 1);
   }

@@ -143,7 +143,7 @@ void PageOut::Write(const SegmentRef& segment, uint64_t first, uint64_t count, c
     }
     Lane* const lane = late ? nullptr : FreeLane(servers, may_stay, deadline_ns);
     if (lane == nullptr) {
-      // What comes after it and has not changed needs no lane: its sums are known only now.
+      // Pages behind this one that have not changed need no lane: their sums are known only now.
       late = true;
       EndUnsent(segment.get(), first + i, run, was + i);
       continue;

@@ -80,7 +80,7 @@ class PageOut {
     Masks masks;
   };
 
-  // What Add has taken of a range: a run of pages of one kind, which are kWriting or kBusy now.
+  // A run of pages of one kind that Add has taken of a range; they are kWriting or kBusy now.
   struct Taken {
     uint64_t pages = 0;
     uint64_t staying = 0;  // after them, pages that are passed over

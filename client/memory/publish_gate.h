@@ -13,7 +13,7 @@
 
 namespace nram {
 
-// What publishing asks of all who handle pages (adr/0019). Thread-safe.
+// The demands of publishing on all who handle pages (adr/0019). Thread-safe.
 //
 // A lock, shared around what changes a page's protection and its state together, and never held over the network. A
 // publication holds it alone while it flips: so it sees each page either before such a change or after it. Of a segment

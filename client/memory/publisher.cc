@@ -162,7 +162,7 @@ absl::Status Publisher::Begin(Job* job, int64_t deadline_ns) {
   record->header_json = job->request.header_json;
   record->arrays = job->request.arrays;
   for (const SegmentRef& segment : job->request.segments) {
-    // What servers will say is filled in later; so much is enough to look at the rest.
+    // The servers' answers are filled in later; so much is enough to look at the rest.
     record->regions.push_back({segment->region()->name(), segment->region()->id(), VersionNumber{1}, {1}, 1});
     record->lengths.push_back(segment->length());
   }
@@ -200,7 +200,7 @@ void Publisher::Flip(const Job& job) {
       while (IsDirty(state) && !word.Change(&state, BoundOf(state))) {
       }
       if (!IsDirty(state) && state != PageState::kWriting) continue;
-      // What lies between is protected already, or not there.
+      // The pages in between are protected already, or not there.
       if (page - end > kProtectAcross || end == begin) {
         protect();
         begin = page;
@@ -340,7 +340,7 @@ absl::Status Publisher::Execute(Job* job) {
     if (!status.ok()) {
       GiveUp(job);
       {
-        // What is under way may take until its deadline.
+        // Operations under way may take until their deadline.
         MutexLock lock(&mu_);
         Tell(job, status);
       }
@@ -470,7 +470,7 @@ absl::Status Publisher::Seal(Job* job) {
       if (sealing.left > 0) sealing.over.WaitUntil(&sealing.mu, DeadlineAfterMs(kTickMs));
       if (sealing.left == 0) break;
     }
-    // What the servers seal then may have anything.
+    // A version that the servers seal then may have anything.
     if (!job->given_up && IsStalled(job, options_.seal_patience_ms)) GiveUp(job);
   }
   absl::Status status = job->given_up ? Stalled() : absl::OkStatus();

@@ -69,7 +69,7 @@ void Residency::LowerLimit(uint64_t left, uint64_t resident) {
   const uint64_t for_faults = left_ / kFaultsShare;
   left_ -= for_faults * kFaultsShare;
   const uint64_t lower = limit - std::min(limit, left - std::min(left, for_faults));
-  // What faults do not use now they need not have later.
+  // Room that faults do not use now need not be there for them later.
   limit_.store(std::max(goal, std::min(lower, resident + low_.load(std::memory_order_relaxed))));
 }
 

@@ -67,7 +67,7 @@ class Residency {
 
  private:
   Residency(Policy policy, uint64_t limit_pages, uint64_t window_pages, uint64_t most_pages, const SegmentIndex* index);
-  // What may be here at once, while more is here than should be: lets faults have an eighth of `left` pages.
+  // Lowers the limit of pages here while more are here than should be: lets faults have an eighth of `left` pages.
   void LowerLimit(uint64_t left, uint64_t resident) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   uint64_t WantedLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

@@ -34,14 +34,14 @@ struct Run {
   uint64_t at(uint64_t i) const { return step > 0 ? first + i : first - i; }
 };
 
-// What is done about a fault.
+// The plan for a fault.
 struct StreamPlan {
   Run demand;             // starts with the page that is missing
   Run ahead;              // to be fetched besides, count 0 for nothing
   bool writable = false;  // the pages of `demand` are going to be written
 };
 
-// What a first write lets through.
+// The pages that a first write lets through.
 struct WritePlan {
   Run run;            // from the written page on
   bool sure = false;  // all of it is going to be written; else pages of it may stay as they are

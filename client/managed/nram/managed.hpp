@@ -77,7 +77,7 @@ struct Closer {
   void operator()(nram_managed_t* m) const { nram_managed_close(m); }
 };
 
-// What managed and adhere know of an object.
+// The place of an object, as managed and adhere know it.
 struct Place {
   nram_managed_t* m = nullptr;
   nram_managed_object object = {nullptr, 0};

@@ -5,7 +5,7 @@
 // physical memory"), over nram's managed memory: they compile unchanged, link -lnram, and have their objects in a pool
 // in the place of a swap file. Written from the published interface.
 //
-// What is different: the pool and the first budget come from $NRAM_POOL and $NRAM_BUDGET. A limit of less than 1 MiB is
+// Differences: the pool and the first budget come from $NRAM_POOL and $NRAM_BUDGET. A limit of less than 1 MiB is
 // 1 MiB. There is no swap file, so its size is not used. A request that does not fit waits for other threads, unless
 // setOutOfSwapIsFatal(true) was called, and fails where all of them wait.
 
