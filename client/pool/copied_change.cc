@@ -199,7 +199,7 @@ CopiedChange::Step CopiedChange::NextData(SpanCopies* span, bool in_time) {
 }
 
 CopiedChange::Step CopiedChange::Refuse(SpanCopies* span, CopySet refused, bool in_time) {
-  // What was placed for this change alone must not stand in the way of reads.
+  // A span that was placed for this change alone must not stand in the way of reads.
   if (kind_ == Kind::kData && span->HoldsNothing()) {
     // Else a server may have kept what nobody would trim there any more.
     if (may_hold_) span->NoteDoubt();

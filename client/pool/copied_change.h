@@ -59,7 +59,7 @@ class CopiedChange {
     bool opens = false;        // kSend: with the odd generation, and what the server has of the span goes
     bool shuts = false;        // kSend: with the odd generation, so that the copy refuses
   };
-  // What to do now. All messages of the last step have ended. `in_time`: it may send more.
+  // The next step. All messages of the last one have ended. `in_time`: it may send more.
   Step Next(SpanCopies* span, bool in_time);
 
   enum class End : uint8_t {

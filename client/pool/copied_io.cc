@@ -203,7 +203,7 @@ bool CopiedIo::BeginChange(Piece* piece) {
   const uint64_t mark = seal() == nullptr ? 0 : seal()->versions()->mark();
   const CopyMap::SpanState state = copies()->Look(piece->range, &lost);
   if (lost && !trims) {
-    // What is left of a lost page would be taken for all of it.
+    // The rest of a lost page would be taken for all of it.
     const CopyMap::WholePages& whole = piece->whole;
     const bool covers = whole.first < whole.end;
     bool loses = !covers;

@@ -110,7 +110,7 @@ class CopiedIo : public IoWay {
   Piece* PieceOf(const IoPart& part) const { return PieceAt(part.index / parts_per_piece_); }
   IoPart* PartOf(const Piece& piece, size_t leg) const { return engine_->part(piece.index * parts_per_piece_ + leg); }
   RegionSeal* seal() const { return place().map->seal(); }
-  // What requests without data have as their range.
+  // The range of requests without data.
   uint64_t LeastChunks() const { return seal() == nullptr ? 1 : kChunksPerPage; }
   ServerSession* SessionAt(uint16_t server) const { return place().sessions->at(server); }
   static uint64_t SpanOf(const Piece& piece) { return piece.range.first / kChunksPerSpan; }
@@ -136,7 +136,7 @@ class CopiedIo : public IoWay {
   bool LookAtRead(Piece* piece);
   // A reader's: what was read counts if all copies that it knows of still have the generation that it knows.
   bool Confirm(Piece* piece);
-  // What was read counts: the end of a read.
+  // The data that was read counts: the end of a read.
   bool EndRead(Piece* piece);
   absl::Status LostError() const;
   absl::Status ChangedError() const;  // a reader's

@@ -34,7 +34,7 @@ void CopiedIo::ReleaseRooms(Piece* piece) {
 // Gives parts to the legs that are next.
 void CopiedIo::AssignLegs(Piece* piece) {
   piece->state = State::kRoom;
-  // What was granted for a new span stays with its server, if that is one of the legs.
+  // Room that was granted for a new span stays with its server, if that is one of the legs.
   std::array<std::pair<ServerSession*, Room::Grant>, kReplicasMax> granted;
   for (size_t leg = 0; leg < parts_per_piece_; ++leg) {
     IoPart* const part = PartOf(*piece, leg);
@@ -87,7 +87,7 @@ CopiedIo::Prepared CopiedIo::PrepareLeg(IoPart* part) {
   const bool trims = request().op == Op::kTrim;
   // A trim creates nothing; where nobody knows that the span is there, it is created first.
   if (trims && part->leg.creates) part->sends_raise = true;
-  // What raises a span needs room only where it creates it.
+  // A raise needs room only where it creates the span.
   const bool needs_room = part->sends_raise ? part->leg.creates : !trims;
   const uint64_t pages = part->sends_raise ? 1 : piece.range.pages();
   return !needs_room || engine_->TakeRoom(part, PriceOfWrite(pages, creates)) ? Prepared::kReady : Prepared::kWaits;
@@ -251,7 +251,7 @@ void CopiedIo::JudgeNoRoom(IoPart* part, const absl::Status& status, uint64_t un
 }
 
 bool CopiedIo::IsAnotherUsable(const IoPart& part) const {
-  // What is damaged on one copy may be whole on this one, which is worth waiting for.
+  // A page that is damaged on one copy may be whole on this one, which is worth waiting for.
   if (PieceOf(part)->damaged) return false;
   for (const uint16_t server : copies()->ServersOf(SpanOf(*PieceOf(part)))) {
     if (server != part.leg.life.server && SessionAt(server)->usable()) return true;

@@ -183,7 +183,7 @@ bool CopiedIo::EndRead(Piece* piece) {
   const RepairWork repair = request().repair;
   if (repair == RepairWork::kNone && is_version()) return End(piece, absl::OkStatus()), false;
   if (repair == RepairWork::kNone) {
-    // What came garbled may be damaged where it is stored.
+    // Data that came garbled may be damaged where it is stored.
     if (piece->damaged_reads > 0 || piece->garbled > 0) copies()->NoteDamaged(piece->range.first / kChunksPerMessage);
     return End(piece, absl::OkStatus()), false;
   }

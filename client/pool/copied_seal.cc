@@ -58,7 +58,7 @@ bool CopiedIo::Open(Piece* piece) {
   const size_t bytes = piece->range.bytes();
   std::byte* data = part.call.in;
   if (repairs()) {
-    // What is written elsewhere is what came.
+    // The bytes that came are written elsewhere as they are.
     memcpy(sealer->sealed.data(), data, bytes);
     data = sealer->sealed.data();
   }

@@ -136,7 +136,7 @@ void CopyMap::Refresh(uint64_t span, Leg* leg) const {
   const SpanCopies* const copies = FindLocked(span);
   if (copies == nullptr || copies->placement() != leg->placement) return;
   for (int copy = 0; copy < SpanCopies::kMost; ++copy) {
-    // What a stale one has said before it joins again does not count.
+    // The word of a stale copy from before it joins again does not count.
     const bool is_it = (copies->changed() >> copy & 1) != 0 && copies->presence(copy) == leg->presence;
     if (is_it && copies->known(copy)) leg->creates = false;
   }

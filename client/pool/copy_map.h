@@ -29,7 +29,7 @@ namespace nram {
 // Thread-safe. Nothing blocks.
 class CopyMap {
  public:
-  // What is known of the region in one life of one server.
+  // Whether one life of one server has the region, as far as is known.
   enum class Known : uint8_t {
     kNothing,  // nothing of it was ever sent there
     kPerhaps,  // a write that may have created it has no answer
@@ -41,7 +41,7 @@ class CopyMap {
     uint64_t incarnation = 0;
     friend bool operator==(const Life&, const Life&) = default;
   };
-  // What a message to one copy of a span needs.
+  // Everything that a message to one copy of a span needs.
   struct Leg {
     Life life;
     uint16_t presence = 0;
@@ -73,7 +73,7 @@ class CopyMap {
   bool IsMember(const Life& life) const;
   // Something was lost, and was not written anew.
   bool HasLoss() const;
-  // What a member has of a span, as its server lists it. False: the map would take more than `bytes_max`.
+  // Loads a member's copy of a span, as its server lists it. False: the map would take more than `bytes_max`.
   bool Load(uint64_t span, const Life& life, SpanGeneration generation, size_t bytes_max);
   // All members have been listed. `doubtful`: nobody knows whether the copies of a span are alike. `loses`: not all
   // members are there, so a span without a copy may have had one.
@@ -97,7 +97,8 @@ class CopyMap {
   // A change of the span: what CopiedChange::Next says, and the messages that it asks for, in the order of the servers'
   // numbers. Once it is stored, none of `whole` is lost any more.
   CopiedChange::Step Next(uint64_t span, CopiedChange* change, bool in_time, const WholePages& whole, Legs* legs);
-  // What is known of the leg's server and copy now: a message that is sent again may not have to create what it did.
+  // Brings the leg up to date about its server and copy: a message that is sent again may not have to create what it
+  // did.
   void Refresh(uint64_t span, Leg* leg) const;
   // The copy gets changes, of the leg's generation.
   bool IsPresent(uint64_t span, const Leg& leg) const;
@@ -199,7 +200,8 @@ class CopyMap {
   uint64_t Walk(uint64_t span, size_t most, Donors donors, absl::FunctionRef<uint64_t(uint16_t server)> incarnation_of,
                 absl::FunctionRef<void(uint64_t span, Health health, const Plan& plan)> visit, bool cools = false);
   Plan PlanFor(uint64_t span, Donors donors) const;
-  // What a server still has of a span that has left it: a trim with that generation frees it, and nothing else.
+  // The data that a server still has of a span that has left it: a trim with that generation frees it, and nothing
+  // else.
   struct Leftover {
     Life life;
     SpanGeneration generation{};

@@ -1,4 +1,4 @@
-// What repair asks of a region's map, and notes there.
+// The questions of repair to a region's map, and its notes there.
 
 #include <glog/logging.h>
 

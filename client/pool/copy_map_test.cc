@@ -1,4 +1,4 @@
-// What repair asks of a region's map, and notes there; by hand, without servers.
+// The questions of repair to a region's map, and its notes there; by hand, without servers.
 
 #include "client/pool/copy_map.h"
 
@@ -429,7 +429,7 @@ TEST_F(CopyMapTest, ASpanThatHoldsNothingKeepsItsPlaceForReservedRoom) {
   EXPECT_EQ(Plan(1).need, Need::kNothing);
   GoAway(1);
   EXPECT_EQ(Plan(1).need, Need::kJoin) << "the room is to be moved";
-  // What holds something stays.
+  // A span that holds something stays.
   Write(1);
   EXPECT_FALSE(map_.UnplacesReserved(1));
   EXPECT_FALSE(map_.Unplace(1));
@@ -471,7 +471,7 @@ TEST_F(CopyMapTest, ALateAnswerSaysNothingOfAnotherPlace) {
   ASSERT_TRUE(map_.Unplace(0));
   Place(0, {0, 1});
   map_.NoteAnswered(0, legs[0]);
-  // What the server has of the former place must go before it counts: the next change creates the span anew.
+  // The server's data of the former place must go before it counts: the next change creates the span anew.
   CopiedChange next(Kind::kData);
   CopyMap::Legs now;
   ASSERT_EQ(map_.Next(0, &next, /*in_time=*/true, {}, &now).kind, StepKind::kSend);

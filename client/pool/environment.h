@@ -1,8 +1,8 @@
 #ifndef NRAM_CLIENT_POOL_ENVIRONMENT_H_
 #define NRAM_CLIENT_POOL_ENVIRONMENT_H_
 
-// What the pool client asks of the machine. A simulation hands in another one, in which time is virtual and chance
-// comes from a seed.
+// The things that the pool client asks of the machine. A simulation hands in another machine, in which time is virtual
+// and chance comes from a seed.
 
 #include <cstdint>
 

@@ -31,7 +31,7 @@ struct IoPlace {
   ChangeGate* gate = nullptr;
 };
 
-// What an operation does for a region of copies besides what it is: for the repairer.
+// The work that an operation does for a region of copies besides its own: for the repairer.
 enum class RepairWork : uint8_t {
   kNone,
   kOpen,    // `copy` is emptied, and catches up from now on; the range is all of a span
@@ -94,7 +94,7 @@ struct IoPart {
   RegionRoom::Trim trim;
 };
 
-// What an operation does. Every function runs on the thread that has the operation.
+// The work of an operation. Every function runs on the thread that has the operation.
 class IoWay {
  public:
   virtual ~IoWay() = default;
@@ -102,7 +102,7 @@ class IoWay {
   virtual void LaunchAll() = 0;
   // The part's call is done.
   virtual void Judge(IoPart* part) = 0;
-  // What the part waited for has come, or will not.
+  // The part's wait is over: the thing has come, or will not.
   virtual void Resume(IoPart* part) = 0;
   // The deadline has passed, and the part still waits. True: it will not be resumed, and the way knows that it is late.
   virtual bool Cancel(IoPart* part) = 0;

@@ -42,7 +42,7 @@ LiveMembers::LiveMembers(Sessions* sessions, std::shared_ptr<MemberSource> sourc
       environment_(environment),
       host_(host),
       roster_(EndpointsOf(*sessions), sessions->most()) {
-  // What this machine has in files needs no other file.
+  // A source whose members are in files of this machine needs no other file.
   if (source_ != nullptr && source_->may_be_remote()) cache_ = std::make_unique<MemberCache>(source_->name());
 }
 

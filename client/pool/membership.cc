@@ -51,7 +51,7 @@ Membership::Standing Membership::StandingOf(const RegionMap& map, const Life& me
   const ServerSession* const session = member.server == kNoServer ? nullptr : home_->sessions->at(member.server);
   const uint64_t present = session == nullptr ? 0 : session->incarnation();
   if (present != 0 && present != member.incarnation) copies->Bury(member);
-  // What it alone had is missed for ever, and it with that.
+  // Data that it alone had is missed for ever, and it with that.
   if (session == nullptr || copies->IsGone(member)) return copies->HasLoss() ? Standing::kMissed : Standing::kGoes;
   const bool leaves = session->capacity().leaving || session->AwayNs() >= home_->options->replace_after_ms * kNsPerMs;
   if (leaves && !copies->IsUsed(member.server)) return Standing::kGoes;
@@ -187,7 +187,7 @@ void Membership::Look(Held* held) {
     if (absl::c_linear_search(held->view.members, life)) continue;  // it was made a member again
     ServerSession* const session = life.server == kNoServer ? nullptr : home_->sessions->at(life.server);
     if (session == nullptr || !session->usable() || session->incarnation() != life.incarnation) continue;
-    // What is left there if this is not answered is nobody's, and goes if it becomes a member again.
+    // Data that is left there if this is not answered is nobody's, and goes if the server becomes a member again.
     (void)session->control()->DestroyView(session->lease(), map->key().id, map->key().epoch, held->view.number,
                                           DeadlineNs());
   }

@@ -38,7 +38,7 @@ class Membership : public RegionKeeper {
     // asks all its members.
     std::vector<Members> out;
   };
-  // What a server is told where the region is created later.
+  // The region's fields that a server is told where the region is created later.
   struct Told {
     std::string name;
     uint64_t size_bytes = 0;

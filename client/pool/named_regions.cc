@@ -191,7 +191,7 @@ absl::Status NamedRegions::AwaitUndone(const std::string& name, int64_t deadline
   return absl::OkStatus();
 }
 
-// What each server that answers knows of regions of that name.
+// Collects, from each server that answers, its knowledge of regions of that name.
 absl::StatusOr<NamedRegions::Found> NamedRegions::LookFor(const std::string& name, int64_t deadline_ns) {
   Found found;
   const size_t servers = sessions_->size();
@@ -271,7 +271,7 @@ absl::Status NamedRegions::Choose(const std::string& name, RegionId id, AttachLo
   NRAM_RETURN_IF_ERROR(CheckWhole(name, loss, found));
   found->newest.epoch = epoch;
   if (!found->newest.has_views()) return absl::OkStatus();
-  // What is no member has nothing that counts.
+  // A server that is no member has nothing that counts.
   for (size_t i = 0; i < found->infos.size(); ++i) {
     if (!absl::c_linear_search(found->newest.incarnations, found->alive[i])) found->infos[i] = {};
   }
@@ -357,7 +357,7 @@ absl::StatusOr<std::unique_ptr<Region>> NamedRegions::TryAttach(const std::strin
   }
   NamedSeals::Term term;
   if (found.seal.has_value()) {
-    // What it has written before may have been lost, or be old.
+    // Pages that it has written before may have been lost, or be old.
     NRAM_ASSIGN_OR_RETURN(
         term, read_only ? seals_->BeginReader(*found.seal) : seals_->BeginOwner(*found.seal, kUnknownVersion));
   }
@@ -387,7 +387,7 @@ absl::StatusOr<std::unique_ptr<Region>> NamedRegions::TryAttach(const std::strin
     if (!read_only) {
       NRAM_RETURN_IF_ERROR(TakeOverView(region.get(), found, term.manifest, deadline_ns));
     } else if (!is_pinned) {
-      // What a span had left before its server was asked may be where a new member was not.
+      // Data that a span had left before its server was asked may be where a new member was not.
       NRAM_ASSIGN_OR_RETURN(const Found now, FindNamed(name, loss, deadline_ns));
       *again = now.newest.id != newest.id || IsNewerView(now.newest, newest);
     }

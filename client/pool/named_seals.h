@@ -26,13 +26,13 @@ class NamedSeals {
 
   // Whether a region that is created so is sealed. FAILED_PRECONDITION: it is to be, and there is no key file.
   absl::StatusOr<bool> Decide(const RegionOptions& options) const;
-  // What the servers that have the region say of its seal, taken together; nothing: it is plain. `infos`: as they know
-  // it; those of other ids do not count. FAILED_PRECONDITION: this pool has no key file, or another one, or takes no
-  // plain regions. DATA_LOSS: a server says what cannot be true.
+  // The servers' word of the region's seal, taken together; nothing: it is plain. `infos`: as they know it; those of
+  // other ids do not count. FAILED_PRECONDITION: this pool has no key file, or another one, or takes no plain regions.
+  // DATA_LOSS: a server says what cannot be true.
   absl::StatusOr<std::optional<SealManifest>> Check(const std::string& name, RegionId id,
                                                     const std::vector<RegionInfo>& infos) const;
 
-  // What a region's handle seals and opens with, and what its servers are to keep from then on.
+  // The seal with which a region's handle seals and opens, and the manifest that its servers are to keep from then on.
   struct Term {
     std::unique_ptr<RegionSeal> seal;  // null: the region is plain
     std::string manifest;              // of an owner

@@ -104,7 +104,7 @@ void OneCopyIo::Aim(IoPart* part, const RegionMap::Target& target) {
     return End(part, absl::OkStatus());
   }
   if (writes) {
-    // What it may cost, the region's own bookkeeping on a server that has not seen it included.
+    // The price of a write includes the region's own bookkeeping, on a server that has not seen it.
     const bool creates = target.known != RegionMap::Known::kCreated;
     if (!engine_->TakeRoom(part, PriceOfWrite(part->call.request.range().pages(), creates))) return;
   }

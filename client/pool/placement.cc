@@ -22,7 +22,7 @@ uint64_t DomainOf(const PlacementCandidate& candidate) {
   return candidate.domain != 0 ? candidate.domain : uint64_t{candidate.host} << 32;
 }
 
-// What the next server may be, the best first. Once no candidate meets some terms, none does later.
+// Terms for the next server, the best first. Once no candidate meets some terms, none does later.
 struct Terms {
   bool other_domain;
   bool silent;
@@ -39,7 +39,7 @@ uint32_t NumberOfName(const std::string& name) {
 uint64_t PlacementWeight(const ServerRoom& room) {
   if (NRAM_PLANTED(donors_room_alone)) return room.refused ? 0 : std::max(room.free_bytes, kSpanBytes);
   if (room.takes_nothing) return 0;
-  // What a pressed server has beyond its word, spans there need that stay.
+  // Room of a pressed server beyond its word is for spans there that stay.
   if (room.pressed && !NRAM_PLANTED(donors_allowance_taken)) {
     const uint64_t weight = room.room_bytes + (room.refused ? 0 : room.free_bytes);
     return weight < kSpanBytes ? 0 : weight / kPressedShare;

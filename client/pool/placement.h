@@ -40,7 +40,7 @@ struct PlacementCandidate {
   bool pressed = false;  // its donor needs memory, or did lately (adr/0017)
 };
 
-// What a client knows of a server that new spans may go to.
+// A client's knowledge of a server that new spans may go to.
 struct ServerRoom {
   uint64_t room_bytes = 0;     // the client's own room there
   uint64_t free_bytes = 0;     // the server's last word

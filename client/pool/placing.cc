@@ -52,7 +52,7 @@ SpanPlacement Placing::ChooseCopies(const Sessions& sessions, const RegionMap& m
   SpanPlacement placement = PlaceSpan(map.key().placement, map.key().id, span, wanted, candidates);
   const auto count = kReplicasMax - static_cast<int>(absl::c_count(placement.servers, kNoServer));
   // Those that are away, or need their memory now, may be of other hosts: then the span gets its other copies later.
-  // What is full gives none.
+  // A server that is full gives none.
   const int answering = static_cast<int>(hosts.size());
   wanted_hosts_ = answering + away < wanted ? wanted : 0;
   if (wanted_hosts_ > 0 || count < std::min(wanted, answering)) return {};

@@ -152,7 +152,7 @@ absl::StatusOr<std::unique_ptr<Pool>> Pool::Make(PoolOptions options, std::uniqu
       absl::c_any_of(pool->sessions_, [](const auto& session) { return session->asleep(); })) {
     return absl::ResourceExhaustedError("no more threads can be begun, and each memory server needs one (ulimit -u)");
   }
-  // What the key lacks is told here, and not with the first region.
+  // A key that lacks something is refused here, and not with the first region.
   if (pool->seals_) NRAM_RETURN_IF_ERROR(pool->PrepareSealers(0));
   return pool;
 }

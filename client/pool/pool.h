@@ -93,7 +93,7 @@ class Pool : private LiveMembers::Host {
     return versions_.VisitChanges(from, to, visit);
   }
 
-  // What each server that answers has of a region's versions, in records or not. NOT_FOUND: none has the region.
+  // The versions of a region on each server that answers, in records or not. NOT_FOUND: none has the region.
   // UNAVAILABLE: none that has it answers, perhaps. Blocks until the deadline at most.
   absl::StatusOr<std::vector<ServerVersions>> ListVersions(RegionId region, int64_t deadline_ns) const {
     return versions_.List(region, deadline_ns);
@@ -118,7 +118,7 @@ class Pool : private LiveMembers::Host {
   absl::Status PrepareSealers(size_t messages);
   // Which a program's threads may drive beside their own work.
   Poller* poller() { return edge_->poller(); }
-  // What repair knows of the copies of all regions.
+  // Repair's knowledge of the copies of all regions.
   CopiesReport copies() const { return repairer_.report(); }
   // For doors whose threads sleep for more than replies.
   WakeLatency* wake_latency() { return edge_->wake_latency(); }

@@ -18,7 +18,7 @@
 
 namespace nram {
 
-// What one server has of a region's versions.
+// The versions that one server has of a region.
 struct ServerVersions {
   ServerSession* session = nullptr;
   uint64_t incarnation = 0;

@@ -82,14 +82,14 @@ class Publication {
   bool IsLaid() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The head, and a page in each span, so that readers know where all of them are.
   absl::Status Lay(int64_t deadline_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // What a former owner has left.
+  // Reads the records that a former owner has left.
   absl::Status Load(int64_t deadline_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NoteRecorded(const PublicationRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Of a reader: what was laid since it was attached is a hole to it. True: it was attached again.
   bool LookAgain() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status CheckOwner() const;
   absl::Status Write(uint64_t offset, std::string data, int64_t deadline_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // What was written to the head may be there or not.
+  // The last write to the head may be there or not.
   bool IsHeadUnsure() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return head_.newest > sure_; }
   // Until it is answered.
   absl::Status WriteHead(int64_t deadline_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

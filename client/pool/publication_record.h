@@ -1,8 +1,8 @@
 #ifndef NRAM_CLIENT_POOL_PUBLICATION_RECORD_H_
 #define NRAM_CLIENT_POOL_PUBLICATION_RECORD_H_
 
-// What says that a version is there (adr/0019), as it stands in the region NAME.versions: a slot of 64 KiB for each
-// record, and before them one chunk, the head, that names the newest. Pure.
+// The record that says that a version is there (adr/0019), as it stands in the region NAME.versions: a slot of 64 KiB
+// for each record, and before them one chunk, the head, that names the newest. Pure.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,7 @@
 #ifndef NRAM_CLIENT_POOL_PUBLISHED_ARRAY_H_
 #define NRAM_CLIENT_POOL_PUBLISHED_ARRAY_H_
 
-// What a publisher says of the arrays in a version, so that observers need not know it beforehand. Pure.
+// A publisher's description of the arrays in a version, so that observers need not know it beforehand. Pure.
 
 #include <cstddef>
 #include <cstdint>

@@ -35,7 +35,7 @@ class RegionKeeper {
   ~RegionKeeper() = default;
 };
 
-// What regions share. Its parts outlive them.
+// The parts that regions share. They outlive the regions.
 struct RegionHome {
   Sessions* sessions = nullptr;
   Environment* environment = nullptr;

@@ -151,7 +151,7 @@ class RegionMap {
   bool AddReserved(uint16_t server, Room* room, Room::Grant grant);
   // Up to so many bytes; returns how many.
   uint64_t ReleaseReserved(uint16_t server, Room* room, uint64_t most_bytes);
-  // What is reserved there, or everywhere.
+  // The bytes reserved at that server, or everywhere.
   uint64_t reserved_bytes(std::optional<uint16_t> server = std::nullopt) const;
   // Some is reserved, or lent.
   bool holds_room() const;

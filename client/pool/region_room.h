@@ -1,11 +1,11 @@
 #ifndef NRAM_CLIENT_POOL_REGION_ROOM_H_
 #define NRAM_CLIENT_POOL_REGION_ROOM_H_
 
-// What one region has reserved of the room at one server: its own purse. Pure, like the purse of all (room.h), which is
+// The room that one region has reserved at one server: its own purse. Pure, like the purse of all (room.h), which is
 // told of each change.
 //
-// What a write without an answer has used is not taken off this purse: a word of the server says how much there is in
-// all, but not whose. So it may say too much. The client's free room bears that until such a word: else the region
+// Room that a write without an answer has used is not taken off this purse: a word of the server says how much there is
+// in all, but not whose. So it may say too much. The client's free room bears that until such a word: else the region
 // would give back what is not there when it goes, and another one's promise would be made of it.
 
 #include <cstdint>
@@ -51,7 +51,7 @@ class RegionRoom {
   int64_t bytes() const { return bytes_; }
 
  private:
-  // What there is, and what is known of it, is of that term from here on.
+  // The room that is there, and the knowledge of it, are of that term from here on.
   void Enter(Room* room, uint32_t term);
   // If it has used more than was its own, and nothing is to come back: that was the client's.
   void Settle(Room* room);

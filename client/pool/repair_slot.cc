@@ -136,7 +136,7 @@ ServerSession* Repairer::ChooseTarget(Slot* slot, const CopyMap::Plan& plan) con
   // Where a copy has missed something, what it had goes first, and with it the room comes back.
   for (const CopyMap::Life& life : plan.stale) {
     ServerSession* const session = home_->sessions->at(life.server);
-    // What a pressed one has beyond its word, spans there need that stay.
+    // Room of a pressed server beyond its word is for spans there that stay.
     slot->is_back = session->incarnation() == life.incarnation && !session->needs_memory() && may_take(life.server);
     if (slot->is_back) return session;
   }
@@ -288,7 +288,7 @@ void Repairer::Flip(Slot* slot) {
   if (slot->joining.has_value()) {
     const CopyMap::Plan plan = PlanFor(slot);
     const bool has_enough = static_cast<int>(plan.stay.size()) >= slot->map->copies()->copies();
-    // What is shed goes where another has come in its place.
+    // A copy that is shed goes where another has come in its place.
     if (has_enough || slot->sheds != kNoServer) slot->leaves = LeavesOf(*slot, plan);
     // More was reserved meanwhile than was taken at the target.
     if (slot->map->copies()->ReservedPages(slot->span) > slot->reserved_pages) return Fail(slot, /*avoid=*/false);
@@ -346,7 +346,7 @@ void Repairer::Fail(Slot* slot, bool avoid) {
   if (avoid && slot->target != nullptr && !some_are_urgent_) Avoid(slot->target->index());
   if (slot->joining.has_value()) {
     slot->map->copies()->EndJoining(slot->span, *slot->joining);
-    // What was reserved stays: the copy is in sync, although those that are to leave have not left, or it has its place
+    // Reserved room stays: the copy is in sync, although those that are to leave have not left, or it has its place
     // still, and comes back.
     if (slot->map->copies()->IsInSync(slot->span, *slot->joining)) ReleaseReserved(slot, slot->used_bytes);
   } else if (slot->target != nullptr) {

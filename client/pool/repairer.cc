@@ -24,7 +24,7 @@ void Repairer::AwaitStopped() {
     return absl::c_any_of(slots_, [](const Slot& slot) { return slot.state == Slot::State::kBusy; }) ||
            absl::c_any_of(freeing_, [](const Freeing& freeing) { return freeing.busy.load(); });
   };
-  // What they wait for has been told that the pool closes.
+  // Everything that they wait for has been told that the pool closes.
   for (Mutex none; is_busy();) {
     CondVar nothing;
     MutexLock lock(&none);
@@ -221,7 +221,7 @@ void Repairer::Walk(int64_t now_ns) {
   }
 }
 
-// What the walk has found in its region.
+// Takes over the findings of the walk in its region.
 void Repairer::ListWork(int64_t now_ns) {
   RegionMap* const map = at_map_.get();
   MutexLock lock(&mu_);
@@ -243,7 +243,7 @@ void Repairer::ListWork(int64_t now_ns) {
     for (const uint64_t span : *found) {
       const uint64_t place = HashOf({map, span});
       if (todo_.size() >= kTodoMax || tried_.Contains(place) || !listed_.Insert(place)) continue;
-      // What would be lost with its server goes first.
+      // A span that would be lost with its server goes first.
       found == &found_first_ ? todo_.PushFront({map->Share(), span}) : todo_.PushBack({map->Share(), span});
       found_work_ = true;
     }
@@ -331,7 +331,7 @@ void Repairer::Avoid(uint16_t server) {
 
 void Repairer::AddLeftover(RegionMap* map, uint64_t span, const CopyMap::Leftover& leftover) {
   MutexLock lock(&mu_);
-  // What is not remembered stays there until the region is destroyed.
+  // A leftover that is not remembered stays there until the region is destroyed.
   if (leftovers_.full() || map->is_closing()) return;
   leftovers_.PushBack({map->Share(), span, leftover});
   shedding_.NoteLeftover(leftover.life.server);

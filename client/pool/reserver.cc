@@ -95,7 +95,7 @@ Reserver::Answer Reserver::End(const Ask& ask, const absl::StatusOr<LeaseInfo>& 
     unanswered_ = end == Answer::kNoAnswer;
     return end;
   }
-  // What was taken out of the room and not given back: a renewal will tell.
+  // A renewal will tell what became of room that was taken out and not given back.
   if (ask.kind == Ask::Kind::kGiveBack) EndGivingBack(answer.ok(), now_ns);
   return Answer::kDone;
 }

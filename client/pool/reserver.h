@@ -100,7 +100,7 @@ class Reserver {
   static constexpr int64_t kGiveBackAgainMs = 1'000;
 
   static constexpr uint64_t kSmallStepBytes = kSpanBytes / 4;
-  // What is asked for beyond what is needed.
+  // The bytes asked for beyond the need.
   uint64_t StepBytes() const {
     return pressed_ == Pressed::kNo      ? step_bytes_
            : pressed_ == Pressed::kAsked ? 0

@@ -51,7 +51,8 @@ class SessionDriver {
   virtual ControlClient* control() = 0;
 };
 
-// What a pool stands on: this machine's clock, threads and sockets (thread_driver.h), or a simulation's. Thread-safe.
+// Everything that a pool stands on: this machine's clock, threads and sockets (thread_driver.h), or a simulation's.
+// Thread-safe.
 class PoolEdge {
  public:
   virtual ~PoolEdge() = default;
@@ -65,8 +66,8 @@ class PoolEdge {
 
   // The order of changes that overlap, in regions of copies.
   ChangeGate* gate() { return &gate_; }
-  // What is told of the time, after the gate. Null: nobody; then the former one is not being told any more. Blocks
-  // while it is.
+  // The listener that is told of the time, after the gate. Null: nobody; then the former one is not being told any
+  // more. Blocks while it is.
   class Ticked {
    public:
     virtual ~Ticked() = default;
@@ -210,8 +211,8 @@ class ServerSession {
     return last_error_;
   }
 
-  // What the server has last said that this client is to give back, in millionths of what it has there, and the number
-  // of that word.
+  // The server's last word to this client about giving back: the share, in millionths of the client's bytes there, and
+  // the number of that word.
   struct Asked {
     uint64_t word = 0;
     uint32_t share = 0;
@@ -264,7 +265,7 @@ class ServerSession {
   void EndRoom(Room::Grant grant, uint64_t used_bytes);
   Room* room() { return &room_; }
   const Room* room() const { return &room_; }
-  // What is told to the server when the lease is renewed, which is soon, if it is new.
+  // The copies to report to the server when the lease is renewed, which is soon if the report is new.
   void NoteCopies(const CopiesReport& copies) {
     {
       MutexLock lock(&mu_);
@@ -331,7 +332,7 @@ class ServerSession {
   void WakeDriver() const {
     if (SessionDriver* const driver = this->driver(); driver != nullptr) driver->Wake();
   }
-  // What is kept there for later use, by all that is known of the server.
+  // Sets how much is kept there for later use, by all that is known of the server.
   void SetPressedLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool IsUsableLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool IsAwayTooLongLocked(int64_t now_ns) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -51,13 +51,13 @@ class Shedding {
     accounts_[server].under_way -= 1;
   }
   void Stayed(uint16_t server) { accounts_[server].under_way -= 1; }
-  // What has no sibling needs a receiver. Whether to look for one, for a copy that was taken.
+  // A copy without a sibling needs a receiver. Whether to look for one, for a copy that was taken.
   bool MaySearch(uint16_t server, int64_t now_ns) const { return now_ns >= accounts_[server].nowhere_until_ns; }
   // None was found, or one was. After some searches in vain there is nowhere to go: nothing is looked for in a pause,
   // which doubles each time. Then a few others are tried, so that some spans that cannot move do not keep the rest.
   void NoteNowhere(uint16_t server, int64_t now_ns);
   void NoteSomewhere(uint16_t server);
-  // What a span has left at the server takes memory there until it is freed.
+  // The data that a span has left at the server takes memory there until it is freed.
   void NoteLeftover(uint16_t server) { accounts_[server].leftovers += 1; }
   void NoteFreed(uint16_t server) { accounts_[server].leftovers -= 1; }
 

@@ -1,4 +1,4 @@
-// What is shed, of which ranks, and how much: by hand, and in a closed loop with a server that asks.
+// Copies to shed, of which ranks, and how much: by hand, and in a closed loop with a server that asks.
 
 #include "client/pool/shedding.h"
 
@@ -193,7 +193,7 @@ TEST_F(SheddingTest, WhereRoomComesAPauseBecomesAShortOne) {
   EXPECT_FALSE(shedding_.MaySearch(0, now_ns_)) << "twice as long";
   shedding_.HearRoom(1, true);
   EXPECT_TRUE(shedding_.MaySearch(0, now_ns_));
-  // What has been there all the time is no news.
+  // Room that has been there all the time is no news.
   for (int i = 0; i < kSearchesAgain; ++i) shedding_.NoteNowhere(0, now_ns_);
   now_ns_ += kPauseMinNs;
   shedding_.HearRoom(1, true);

@@ -56,7 +56,7 @@ bool SpanCopies::Unplace() {
 
 bool SpanCopies::PlaceAgain() {
   if (!HoldsNothing() || doubtful()) return false;
-  // What a failed change has left must not come to light.
+  // The data that a failed change has left must not come to light.
   Raise();
   ++placement_;
   flags_ = kUnsettled;

@@ -58,7 +58,7 @@ class SpanCopies {
   // Those that changes go to.
   CopySet changed() const { return in_sync() | With(CopyState::kCatchingUp); }
   SpanGeneration generation() const { return SpanGeneration{generation_}; }
-  // What a request to the copy says: an odd one for a copy that is catching up.
+  // The generation in a request to the copy: an odd one for a copy that is catching up.
   SpanGeneration GenerationFor(int copy) const;
   // A change has no answer from any copy: they may differ.
   bool doubtful() const { return (flags_ & kDoubtful) != 0; }
@@ -89,7 +89,7 @@ class SpanCopies {
   // next owner might take it for the span.
   void EndLoss();
 
-  // What a change that has ended goes on with.
+  // The next move of a change that has ended.
   enum class Verdict : uint8_t {
     kDone,    // all copies in sync have stored it
     kSettle,  // it is stored, and the span is unsettled: the change is done when it is settled
@@ -127,7 +127,8 @@ class SpanCopies {
   // span. Answered: it is in sync. Else it is stale, and since it may have that generation, the span gets another one.
   // CHECKs that it is catching up.
   void EndJoin(int copy, bool answered);
-  // What was read from a copy in sync was written to those that catch up; `stored` have it, the others become stale.
+  // Data that was read from a copy in sync was written to those that catch up; `stored` have it, the others become
+  // stale.
   void EndCopy(CopySet stored);
   // A new generation, which every copy in sync is to answer: those that have shown that they are alive.
   void BeginProof() { Raise(); }

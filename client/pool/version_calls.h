@@ -57,7 +57,7 @@ class VersionCalls {
   void* done_context_ = nullptr;
 };
 
-// What a drop of versions has done.
+// The outcome of a drop of versions.
 struct DroppedVersions {
   uint64_t freed_bytes = 0;
   uint32_t held = 0;        // that stay at some server, since they are held there

@@ -48,7 +48,7 @@ class VersionSeal {
   static constexpr int64_t kMissNs = 250 * kNsPerMs;
   // Changes come in between, and the servers may have higher numbers than the owner knows.
   static constexpr int kRoundsMax = 64;
-  // What a server says of its numbers is believed so far, so that a lie does not use them up.
+  // A server's word of its numbers is believed so far, so that a lie does not use them up.
   static constexpr uint32_t kJumpMax = 1u << 24;
   static constexpr uint32_t kRunning = 0, kOver = 1;
 
@@ -69,7 +69,7 @@ class VersionSeal {
     kOver,      // no other
   };
 
-  // What was under way has ended: goes on until something else is, or all is over.
+  // The operation under way has ended: goes on until another is under way, or all is over.
   void OnEvent();
   Next Step();
   Next Pay();

@@ -1,8 +1,8 @@
 #ifndef NRAM_CLIENT_SEAL_PAGE_VERSIONS_H_
 #define NRAM_CLIENT_SEAL_PAGE_VERSIONS_H_
 
-// What the owner of a sealed region knows of its pages: which version of each a server must have (adr/0016). So a
-// server that gives an older one is found.
+// The owner's knowledge of a sealed region's pages: which version of each a server must have (adr/0016). So a server
+// that gives an older one is found.
 
 #include <array>
 #include <atomic>
@@ -68,9 +68,9 @@ class PageVersions {
     kOther,  // not what a server should have
     kLost,   // no server can have it
   };
-  // What a read has found, at a time when no change of the page is under way. `counter` 0: a hole. Its tag has been
-  // checked. `settles`: no change was under way while it was read either. Then it is what the server has, and ends a
-  // doubt of what that is. Else of what is in doubt only the newest fits.
+  // The finding of a read, at a time when no change of the page is under way. `counter` 0: a hole. Its tag has been
+  // checked. `settles`: no change was under way while it was read either. Then the server has that version, and a doubt
+  // about it ends. Else of the versions in doubt only the newest fits.
   Verdict Check(uint64_t page, uint64_t counter, bool settles);
 
   // Client memory beyond sizeof.

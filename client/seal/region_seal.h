@@ -14,7 +14,7 @@ namespace nram {
 
 class Sealers;
 
-// What the owner of a sealed region has besides its map. Thread-safe.
+// The owner's part of a sealed region besides its map. Thread-safe.
 class RegionSeal {
  public:
   // `key` is shared by all regions of a pool that have no name; `number`: the region's under that key.

@@ -26,7 +26,8 @@ inline OwnerNumber OwnerOf(uint64_t counter) { return static_cast<OwnerNumber>(c
 // Where the counters of that owner begin.
 uint64_t FirstCounterOf(OwnerNumber owner);
 
-// What whoever has the key file says of a named region that is sealed. Servers keep it, and cannot make or change one.
+// The word of whoever has the key file about a named region that is sealed. Servers keep it, and cannot make or change
+// one.
 struct SealManifest {
   static constexpr size_t kOwnersMax = 1000;
 

@@ -17,7 +17,7 @@
 
 namespace nram {
 
-// What a key file holds. Thread-safe. Nobody else sees it: keys for purposes are derived.
+// The secret in a key file. Thread-safe. Nobody else sees it: keys for purposes are derived.
 class SealSecret {
  public:
   static constexpr size_t kBytesMin = 16;

@@ -17,7 +17,7 @@
 
 namespace nram {
 
-// What one message of a sealed region needs on its way: a cipher, the pages' seals, and memory for what is sealed, of
+// The tools of one message of a sealed region on its way: a cipher, the pages' seals, and memory for sealed pages, of
 // which only the pages that were once used take any. One operation at a time has it.
 struct Sealer {
   explicit Sealer(Mapping memory) : sealed(std::move(memory)) {}

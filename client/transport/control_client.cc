@@ -261,7 +261,7 @@ class GrpcControlClient final : public ControlClient {
     return is_kept ? why.code() : absl::StatusCode::kUnavailable;
   }
 
-  // What gRPC does not know of the end of a connection with TLS.
+  // Says why a connection with TLS has ended, which gRPC does not know.
   absl::Status Explain(const Way& way, const grpc::Status& status) const {
     const bool lost = status.error_code() == grpc::StatusCode::UNAVAILABLE && way.link != nullptr;
     const absl::Status why = lost ? way.link->status() : absl::OkStatus();

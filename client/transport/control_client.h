@@ -43,7 +43,7 @@ struct ServerHost {
   std::string pretended_host;  // empty: none
   std::string domain;          // empty: none
 
-  // What copies of a span must not share.
+  // The identity of the host that copies of a span must not share.
   const std::string& counts_as() const { return pretended_host.empty() ? boot_id : pretended_host; }
 };
 

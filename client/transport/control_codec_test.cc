@@ -1,4 +1,4 @@
-// What a client makes of a server's answers.
+// The client's reading of a server's answers.
 
 #include "client/transport/control_codec.h"
 
