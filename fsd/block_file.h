@@ -103,8 +103,8 @@ class BlockFile {
   absl::Status Read(uint64_t offset, absl::Span<std::byte> to);
   absl::Status Write(uint64_t offset, absl::Span<const std::byte> from);
 
-  // What all of the above come to: begins `io`'s operation, and calls io->End exactly once unless it returns false. A
-  // store that stands on another one hands the handle on to that one's Start.
+  // All functions above come to this: it begins `io`'s operation, and calls io->End exactly once unless it returns
+  // false. A store that stands on another one hands the handle on to that one's Start.
   virtual bool Start(BlockIo* io) = 0;
 
   // Whether a write that failed so may succeed if it is tried again and says so (BlockIo::set_earlier_failure).
@@ -139,7 +139,7 @@ class BlockStore {
   virtual void Destroy(std::vector<std::unique_ptr<BlockFile>> files) = 0;
   // As of the last news from the servers.
   virtual StoreCapacity Capacity() const = 0;
-  // What its files are read and written in: 512, or 4096 where pages are sealed. Does not change.
+  // The unit of its files' reads and writes: 512, or 4096 where pages are sealed. Does not change.
   virtual size_t unit_bytes() const { return kChunkBytes; }
 };
 

@@ -180,7 +180,7 @@ absl::Status CloneFile::WriteAll(uint64_t offset, absl::Span<const std::byte> fr
     const bool in_place = place.in_place;
     BlockFile* const file = place.file;
     uint64_t end_page = place.end;
-    // What becomes its own does so together, wherever it is now.
+    // Pages that become its own do so together, wherever they are now.
     while (!in_place && end_page * kPageBytes < end) {
       place = PlaceOf(end_page, EndPage(end));
       if (place.in_place) break;
@@ -348,7 +348,7 @@ absl::Status CloneFile::Adopt(SharedPages pages, uint64_t first, uint64_t end) {
 void CloneFile::TakeFiles(std::vector<std::unique_ptr<BlockFile>>* files) {
   if (own_ != nullptr) files->push_back(std::move(own_));
   for (auto& sight : sights_) {
-    // What a last sight has seen is destroyed at once.
+    // Pages that a last sight has seen are destroyed at once.
     if (!sight->base()->sole()) {
       sight->Drop(0, PageSet::kNone);
       sight->base()->TrimUnseen();

@@ -71,7 +71,7 @@ class Sight {
   bool left_ = false;
 };
 
-// What a file has seen at one moment. While it lives, that stays.
+// The pages that a file has seen at one moment. While it lives, they stay.
 using SharedPages = std::vector<std::unique_ptr<Sight>>;
 
 // A file that sees pages of bases, and has pages of its own. Read it, and write where WritesBeside says so, from any

@@ -51,7 +51,7 @@ class FileCopyTest : public ::testing::TestWithParam<size_t> {
     fs_->names()->Forget(inode, 1);
     AwaitFreed();
   }
-  // What was deleted is freed, and what that has given up in turn.
+  // Deleted files are freed, and then the files that those have given up in turn.
   void AwaitFreed() {
     for (int i = 0; i < 3; ++i) fs_->store()->reclaimer()->AwaitFreed(0);
   }

@@ -64,7 +64,7 @@ class FileData : public FileBody {
   // Writes zeros that take no memory, also behind the end: the file then reaches to the range's end at least.
   Errno PutHole(uint64_t offset, uint64_t length);
 
-  // What a file had in a range at one moment, from the range's first page on.
+  // The bytes that a file had in a range at one moment, from the range's first page on.
   struct SharedBytes {
     SharedPages pages;
     uint64_t end = 0;       // the range's begin: there is nothing to share, or it cannot be

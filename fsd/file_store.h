@@ -12,8 +12,8 @@
 
 namespace nram {
 
-// What the data of all files stands on: the store of their bytes, the mount's limit, and the freeing of deleted files.
-// Thread-safe.
+// Everything that the data of all files stands on: the store of their bytes, the mount's limit, and the freeing of
+// deleted files. Thread-safe.
 class FileStore {
  public:
   // At most `bytes_max` of data. `blocks` must outlive it.
@@ -26,7 +26,7 @@ class FileStore {
   // From now on, the bytes of files that are buried stay in the store.
   void StopFreeing() { reclaimer_.StopFreeing(); }
 
-  // What statfs says: at most the limit, and at most what the store has.
+  // The answer of statfs: at most the limit, and at most what the store has.
   StoreCapacity Capacity() const;
 
   BlockStore* blocks() { return &blocks_; }

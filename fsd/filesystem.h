@@ -19,13 +19,13 @@
 
 namespace nram {
 
-// What a read leaves behind.
+// The notes that a read leaves behind.
 struct ReadNotes {
   bool for_page_cache = false;  // the kernel keeps the bytes in its page cache
   bool touch = true;            // the file's access time is now
 };
 
-// What a write leaves behind beside the bytes.
+// The notes that a write leaves behind beside the bytes.
 struct WriteNotes {
   bool for_page_cache = false;  // the kernel keeps the bytes in its page cache
   // The file's times are now. Not if the kernel writes its page cache back: it keeps the times itself then.

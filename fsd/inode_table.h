@@ -18,7 +18,7 @@
 
 namespace nram {
 
-// What a LocalNamespace keeps of one inode. Not thread-safe.
+// The entry of a LocalNamespace for one inode. Not thread-safe.
 struct Inode {
   enum Time { kAccess, kModify, kChange, kTimes };
   struct DirectoryNode {

@@ -69,7 +69,7 @@ absl::StatusOr<std::string> OpenPool(const FsdOptions& options, Daemon* daemon) 
   NRAM_ASSIGN_OR_RETURN(const std::string spec, ChoosePoolSpec(options.pool));
   PoolOptions pool;
   NRAM_RETURN_IF_ERROR(UsePool(spec, &pool));
-  // What keeps a machine from hanging allocates nothing later: an area has the servers that it began with.
+  // A daemon that keeps a machine from hanging allocates nothing later: an area has the servers that it began with.
   if (options.swap) pool.members = nullptr;
   pool.client_name = ClientName(options.swap ? "swap" : "mount", options.directory, getpid());
   pool.io_timeout_ms = options.io_timeout_ms;
@@ -86,7 +86,7 @@ absl::StatusOr<std::string> OpenPool(const FsdOptions& options, Daemon* daemon) 
   pool.fast_wake = FastWake::kOff;                                       // the mount counts its requests instead
   pool.spin = options.swap ? SpinOptions{.limit_us = 0} : options.spin;
   NRAM_ASSIGN_OR_RETURN(daemon->pool, Pool::Open(std::move(pool)));
-  // What threads that free memory would else allocate.
+  // Sealers that threads which free memory would else allocate.
   if (options.swap && daemon->pool->seals()) {
     NRAM_RETURN_IF_ERROR(daemon->pool->PrepareSealers(static_cast<size_t>(options.threads) * kMessagesPerRequest));
   }

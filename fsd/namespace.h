@@ -38,7 +38,7 @@ struct Caller {
   mode_t umask = 0;
 };
 
-// What stat(2) says of an inode. The generation tells it from other inodes that had its number; the root's is 0.
+// The answer of stat(2) for an inode. The generation tells it from other inodes that had its number; the root's is 0.
 struct InodeAttr : stat {
   InodeAttr() : stat{} {}
   uint32_t generation = 0;

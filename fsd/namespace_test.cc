@@ -355,7 +355,7 @@ TEST_F(NamespaceTest, AnInodeHoldsMoreXattrsThanCanBeListed) {
   std::string names;
   EXPECT_EQ(names_->ListXattr(file, &names), Errno::kOk);
   EXPECT_GT(names.size(), 64u << 10);
-  // What is taken away is room again, and what is replaced is counted once.
+  // A name that is taken away is room again, and one that is replaced is counted once.
   for (int round = 0; round < 3; ++round) {
     for (int i = 0; i < kMany; ++i) ASSERT_EQ(names_->SetXattr(file, name(i), "other", 0, false), Errno::kOk);
     for (int i = 0; i < kMany; i += 2) ASSERT_EQ(names_->RemoveXattr(file, name(i), false), Errno::kOk);
