@@ -30,7 +30,7 @@ enum class Role : uint8_t {
   kOperator,  // and lists and destroys regions of all tenants, and drains
 };
 
-// What may be asked for.
+// Things that an identity may ask for.
 enum class Action : uint8_t {
   kHello,
   kStatistics,
@@ -67,8 +67,8 @@ class Access {
     std::string file;             // empty: the default rules
     uid_t uid = 0;                // the server's
     bool lets_anyone_in = false;  // --allow-unauthenticated: "anyone" is an identity
-    // What the server has. If rules name several tenants, one without a limit of its own may have half of it, so that
-    // none takes all; but all of the bytes.
+    // All that the server has. If rules name several tenants, one without a limit of its own may have half of it, so
+    // that none takes all; but all of the bytes.
     TenantLimits whole;
     // Told of each tenant before a rule can name it: numbers from 0 on, in order, and again when rules change. May be
     // null.

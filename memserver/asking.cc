@@ -32,7 +32,7 @@ uint32_t Asking::Share(uint64_t stored_bytes) const {
 
 bool Asking::Tick(uint64_t over_bytes, uint64_t stored_bytes, int64_t now_ns) {
   const uint64_t bytes = std::min(over_bytes, stored_bytes);
-  // What is asked is asked to the end.
+  // A demand that was made is asked to the end.
   if (bytes == 0 || (bytes < kBytesMin && !asks())) return false;
   if (!asks()) {
     since_ns_ = progress_ns_ = now_ns;
@@ -40,7 +40,7 @@ bool Asking::Tick(uint64_t over_bytes, uint64_t stored_bytes, int64_t now_ns) {
     urged_ns_ = now_ns;
     urged_bytes_ = bytes;
   }
-  // What grows while it is given back is no progress either.
+  // A need that grows while memory is given back is no progress either.
   if (bytes + std::min(progress_bytes_ / kProgressShare, kProgressBytes) <= progress_bytes_) {
     progress_bytes_ = bytes;
     progress_ns_ = now_ns;

@@ -1,8 +1,8 @@
 #ifndef NRAM_MEMSERVER_ASKING_H_
 #define NRAM_MEMSERVER_ASKING_H_
 
-// What a server asks of its clients when its donor is short of memory, and which share of it of each (adr/0017):
-// arithmetic alone. Pure: it knows no arena, and whoever ticks it says the time.
+// A server's demand on its clients when its donor is short of memory, and the share of each (adr/0017): arithmetic
+// alone. Pure: it knows no arena, and whoever ticks it says the time.
 
 #include <atomic>
 #include <cstdint>
@@ -41,7 +41,7 @@ class Asking {
   void SetStandsStill(int64_t for_ns, int64_t now_ns) { progress_ns_ = now_ns - for_ns; }
 
   // --- Between two ticks, too.
-  // What clients are to give back now, as they have `stored_bytes` here.
+  // The bytes that clients are to give back now, as they have `stored_bytes` here.
   uint64_t AskedBytes(uint64_t stored_bytes) const;
   // Of what any client has here, in millionths; at least 1 while something is asked. Some clients cannot give, or do
   // not hear: then it rises, until those that can give enough.

@@ -42,7 +42,7 @@ class Compactor {
   // given back. Costs almost nothing if there is nothing to gain. One call at a time; others wait for it. What it has
   // not finished, the next call does.
   uint64_t Run(uint64_t want_bytes, int64_t deadline_ns);
-  // What Run could give back at the most. Costs nothing; not all of it can really be had.
+  // The most that Run could give back. Costs nothing; not all of it can really be had.
   uint64_t GainBytes() const;
 
   const Counters& counters() const { return counters_; }

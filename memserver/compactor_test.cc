@@ -115,7 +115,7 @@ TEST_F(CompactorTest, WorksBelowALowCeiling) {
     given_bytes += compactor_.Run(4 * kMiB, kNoDeadline);
     arena_->SetCeiling(0);
   }
-  // What is left: the pages, the stock, what is reserved, and the last extent.
+  // The rest: the pages, the stock, the reserved memory, and the last extent.
   const uint64_t needed = pages / 4 * kPageBytes + landing_.size() * kPageBytes;
   EXPECT_LE(arena_->usage().extent_bytes, needed + 4 * kMiB);
   EXPECT_EQ(arena_->usage().extent_bytes, before - given_bytes);
@@ -264,7 +264,7 @@ TEST_F(CompactorTest, AgreesWithAModel) {
   EXPECT_EQ(arena_->usage().frame_bytes, landing_.size() * kPageBytes);
 }
 
-// What others do at a server that compacts. Each function is a thread's.
+// Others at work on a server that compacts. Each function is a thread's.
 class CompactorAndOthersTest : public CompactorTest {
  protected:
   static constexpr uint64_t kPages = 6'000;

@@ -79,7 +79,7 @@ absl::StatusOr<Connection::State> Connection::Pump(int64_t now_ns) {
   now_ns_ = now_ns;
   if (!has_output() && !reader_.mid_message()) rest_ns_ = now_ns;
   if (reply_.data == nullptr) {
-    // What is sealed is sent from the buffer: no page waits in place for its record.
+    // Data to be sealed is sent from the buffer: no page waits in place for its record.
     reply_ = {buffers_->Take(), ReplyBuffers::kBufferBytes, 0, channel_.is_tls() ? nullptr : &channel_};
     if (reply_.data == nullptr) {
       NoteRest();

@@ -172,7 +172,7 @@ void ControlConnections::Accept(int listener, bool is_tcp) {
     TuneTcp(fd.get());
     KeepAlive(fd.get());
   }
-  // What a peer does not read must not be held for it for ever: TLS ends before gRPC's own limits.
+  // Data that a peer does not read must not be held for it for ever: TLS ends before gRPC's own limits.
   const int unread_ms = kUnreadMs;
   if (is_tcp) setsockopt(fd.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &unread_ms, sizeof unread_ms);
   Peer peer = PeerOf(fd.get(), is_tcp);

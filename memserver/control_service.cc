@@ -376,7 +376,7 @@ void ControlService::FillCapacity(const Tenant* tenant, v1::Capacity* capacity) 
   const ArenaUsage usage = core_->arena().usage();
   // Landing frames are the server's own and do not count as used.
   const uint64_t landing = core_->landing().size() * kPageBytes;
-  // What would yield is free.
+  // Memory that would yield is free.
   const uint64_t taken = usage.frame_bytes + usage.index_bytes - std::min(usage.frame_bytes, landing);
   const uint64_t yieldable = std::min(core_->store().counters().versions.yieldable_bytes(), taken);
   const uint64_t used = taken - yieldable;
@@ -384,7 +384,7 @@ void ControlService::FillCapacity(const Tenant* tenant, v1::Capacity* capacity) 
   capacity->set_donated_bytes(usage.ceiling_bytes);
   capacity->set_used_bytes(used);
   capacity->set_reserved_bytes(usage.reserved_bytes);
-  // What others may still take is not free for this one, but donated all the same.
+  // Memory that others may still take is not free for this tenant, but donated all the same.
   uint64_t free_bytes = all_free;
   if (tenant != nullptr) {
     const uint64_t left_bytes = tenant->account.left_bytes();

@@ -38,7 +38,7 @@ inline constexpr FrameLoc kNoFrame = ~FrameLoc{0};
 
 class FrameArena;
 
-// What a tenant takes of an arena: frames, index and reservations, of all its leases and regions. Memory that a
+// A tenant's share of an arena: frames, index and reservations, of all its leases and regions. Memory that a
 // reservation pays for moves within the account. Regions take memory by their tenant's account alone. Thread-safe.
 class ArenaAccount {
  public:
@@ -59,7 +59,7 @@ class ArenaAccount {
   // Below the bytes that are taken: nothing goes, and nothing is added.
   void SetLimit(uint64_t bytes);
   uint64_t bytes() const;
-  // What the limit still allows.
+  // The bytes that the limit still allows.
   uint64_t left_bytes() const;
 
  private:
@@ -253,7 +253,7 @@ class FrameArena {
   void ShowLocked(uint32_t extent) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Whether the frames in evacuating extents fit into the others, and reservations too.
   bool EvacuationFitsLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // What is free in evacuating extents is free for all again. Returns how many extents that were.
+  // Free memory in evacuating extents is free for all again. Returns how many extents that were.
   size_t GiveUpEvacuationLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const uint64_t ceiling_max_bytes_;

@@ -16,7 +16,7 @@ uint64_t GiveBack::StoredBytes() const {
 uint64_t GiveBack::Yield(uint64_t bytes, bool held, std::vector<std::string>* remarks) {
   const uint64_t yielded = store_->YieldForDonor(bytes, held);
   if (yielded == 0) return 0;
-  // What has become free is to be moved together.
+  // Memory that has become free is to be moved together.
   compact_again_ns_ = 0;
   compact_pause_ns_ = kCompactPauseMinNs;
   if (held) {
@@ -55,7 +55,7 @@ void GiveBack::Tick(uint64_t allowed_bytes, int64_t now_ns, std::vector<std::str
   extent_bytes_ = extent_bytes;
   if (!may_ask) return;
 
-  // What is free already, and only has to be moved together, is not asked for as well.
+  // Memory that is free already, and only has to be moved together, is not asked for as well.
   uint64_t gain = Gain(now_ns);
   const auto lacks = [&] { return over > gain ? over - gain : 0; };
   if (lacks() >= Asking::kBytesMin && Yield(lacks(), /*held=*/false, remarks) > 0) gain = Gain(now_ns);
@@ -92,7 +92,7 @@ void GiveBack::Compact(uint64_t bytes, int64_t now_ns) {
     compact_pause_ns_ = kCompactPauseMinNs;
     return;
   }
-  // What is free belongs to reservations, or cannot be moved together: it is not there for the donor either.
+  // The free memory belongs to reservations, or cannot be moved together: it is not there for the donor either.
   compact_again_ns_ = now_ns + compact_pause_ns_;
   compact_pause_ns_ = std::min(2 * compact_pause_ns_, kCompactPauseMaxNs);
 }

@@ -28,14 +28,14 @@ struct GiveBackOptions {
     kPressure,  // what is stored, too
   };
   Mode mode = Mode::kPressure;
-  // What nobody owns may be destroyed when nothing else has helped.
+  // Regions that nobody owns may be destroyed when nothing else has helped.
   bool drops_orphans = false;
   // After that, pages go to the donor's swap.
   bool spills_to_swap = false;
   // So long without progress, nothing else has helped. Clients leave a server that did not take a span alone for half
   // of that.
   int64_t patience_ns = 10 * kNsPerSecond;
-  // What a tick may spend on moving frames together, of real time.
+  // The real time that a tick may spend on moving frames together.
   int64_t compact_ns = 50 * kNsPerMs;
 };
 
@@ -70,7 +70,7 @@ class GiveBack {
     const uint64_t beyond = beyond_bytes_;
     return share() > 0 || free_bytes <= beyond ? 0 : free_bytes - beyond;
   }
-  // What the host has got back of memory that it needed, since the start.
+  // The memory that the host needed and has got back, since the start.
   uint64_t given_back_bytes() const { return given_back_bytes_; }
   uint64_t regions_given_up() const { return regions_given_up_; }
   const Compactor& compactor() const { return compactor_; }
@@ -85,10 +85,10 @@ class GiveBack {
   static constexpr int64_t kGiveUpAgainNs = kNsPerSecond;
   static constexpr int64_t kSpillNs = 50 * kNsPerMs;  // in one tick
 
-  // What clients could give back: all that they have here, without versions.
+  // The bytes that clients could give back: all that they have here, without versions.
   uint64_t StoredBytes() const;
   void GiveUp(uint64_t bytes, int64_t now_ns, std::vector<std::string>* remarks);
-  // What moving pages together could give; 0: it was in vain lately.
+  // The bytes that moving pages together could give; 0: it was in vain lately.
   uint64_t Gain(int64_t now_ns) const;
   void Compact(uint64_t bytes, int64_t now_ns);
   // Versions that keep `bytes` go, `held` ones too. Returns what that has freed.

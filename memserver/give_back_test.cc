@@ -49,7 +49,8 @@ class GiveBackTest : public PageStoreTest {
       ASSERT_EQ(store_.Trim(lease_.get(), {.region = kRegion, .epoch = 1, .range = RangeOf(page)}), Reason::kOk);
     }
   }
-  // What the server holds beside what may go at once, with what it never gives without a reservation.
+  // The bytes that the server holds beside those that may go at once, with those that it never gives without a
+  // reservation.
   uint64_t Taken() const {
     const ArenaUsage usage = arena_->usage();
     return usage.extent_bytes - arena_->SpareBytes() + usage.index_bytes + usage.fixed_bytes + kSlack;
@@ -243,7 +244,7 @@ TEST_F(GiveBackTest, ExpendableLeasesEndAfterThePatienceAndNothingElseDoes) {
   EXPECT_EQ(give_back_->asked_back_bytes(), 0);
   EXPECT_LE(Taken(), allowed);
   for (uint64_t page = 0; page < 4'000; page += 99) ASSERT_EQ(Read(RangeOf(page)), Page(page));
-  // What was on its way when the lease ended does not make a region anew, also if the client is back already.
+  // A request that was on its way when the lease ended does not make a region anew, also if the client is back already.
   const auto again = GrantExpendable(7);
   ASSERT_EQ(again, expendable);
   EXPECT_NE(again->term(), term);
@@ -455,8 +456,8 @@ TEST_F(GiveBackTest, TheCeilingDoesNotCreepWhileItAsks) {
   }
 }
 
-// What stays may grow, while the donor is short of memory and for half a minute more. New spans are told nothing of it:
-// they would be asked back soon, and go round between the servers of a full pool.
+// Spans that stay may grow, while the donor is short of memory and for half a minute more. New spans are told nothing
+// of it: they would be asked back soon, and go round between the servers of a full pool.
 TEST_F(GiveBackTest, TheAllowanceIsForWhatStaysAndEnds) {
   Store(8'000);
   Tick(kAll);
@@ -479,7 +480,7 @@ TEST_F(GiveBackTest, TheAllowanceIsForWhatStaysAndEnds) {
     EXPECT_GT(arena_->usage().free_bytes, 12 * kMiB);
     EXPECT_LE(told(), allowed - std::min(allowed, Taken()) + 2 * kExtent);
     ASSERT_LE(now_ns_, given_ns + 31 * kNsPerSecond);
-    // What is left over is given once a page more is freed here and there.
+    // The rest is given once a page more is freed here and there.
     if (Taken() > allowed) Free((now_ns_ / kNsPerMs / 100) % 31 * 256, 256);
     Tick(allowed);
   }
@@ -504,7 +505,7 @@ TEST_F(GiveBackTest, ReservationsStayUsableAtEveryMoment) {
         if (arena_->Reserve(pages, &lease_->reservation)) reserved += pages;
         break;
       case 1: {
-        // What is reserved can be used, now.
+        // Reserved memory can be used, now.
         const uint64_t count =
             std::min(pages, arena_->left_bytes(lease_->reservation) / (2 * kReservationBytesPerPage));
         for (uint64_t i = 0; i < count; ++i) {

@@ -27,7 +27,7 @@ namespace nram {
 
 class Lease;
 
-// What a lease's client has told of its regions of several copies: spans, in the whole pool.
+// The report of a lease's client about its regions of several copies: spans, in the whole pool.
 struct LeaseCopies {
   uint64_t client = 0;  // a number of its own choice; 0: it has told nothing
   uint64_t in_sync = 0;
@@ -98,7 +98,7 @@ class Lease {
   Mutex reserve_mu;
   uint64_t last_order ABSL_GUARDED_BY(reserve_mu) = 0;
   std::atomic<bool> used{false};  // its client has asked for more than pings
-  // What it owns can be made again: the server may destroy it when nothing else gives its donor memory.
+  // All that it owns can be made again: the server may destroy it when nothing else gives its donor memory.
   std::atomic<bool> expendable{false};
   std::atomic<int64_t> regions{0};    // regions that name this lease; only LeaseTable::Unname lowers it
   std::atomic<bool> may_hold{false};  // versions of regions may be held by it
@@ -189,7 +189,7 @@ class LeaseTable {
 
   // Live leases whose data may be destroyed.
   std::vector<std::shared_ptr<Lease>> Expendable() const;
-  // What the clients of live leases have told, at most so many.
+  // The reports of the clients of live leases, at most so many.
   std::vector<LeaseCopies> Copies(size_t most) const;
 
   size_t live_count() const;

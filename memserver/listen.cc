@@ -23,7 +23,7 @@
 namespace nram {
 namespace {
 
-// What the kernel says of users that this user namespace does not know.
+// The user number that the kernel gives for users that this user namespace does not know.
 constexpr uid_t kOverflowUid = 65534;
 
 // Whether this user namespace has all users, so that the overflow uid is a user as well.

@@ -39,7 +39,7 @@ constexpr uint64_t kGrowthBytes = 16 * kMiB;
 // an urgent worker together have four more.
 constexpr int kOtherDescriptors = 128;
 
-// What certificates cost from the start: handshakes that are under way, and the pump for prepaid control connections.
+// The cost of certificates from the start: handshakes that are under way, and the pump for prepaid control connections.
 uint64_t TlsBytes(const ControlServerOptions& control) {
   const size_t pumped = std::min(control.connections_max, ControlConnections::kPrepaid);
   return HandshakesOptions().most * Handshakes::kBytesEach + pumped * TlsPump::LinkBytes();
@@ -47,7 +47,7 @@ uint64_t TlsBytes(const ControlServerOptions& control) {
 constexpr int kDescriptorsPerWorkers = 4;
 // In which clients have heard what is asked, and have begun to give it.
 constexpr int64_t kEmptyRestNs = 300 * kNsPerMs;
-// What leases own stays for so long after a changed rule has shut their client out.
+// Everything that leases own stays for so long after a changed rule has shut their client out.
 constexpr int64_t kRefusedHoldMs = 3'600'000;
 
 }  // namespace

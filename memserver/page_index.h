@@ -83,7 +83,7 @@ class PageIndex {
   using SpanPages = std::array<uint64_t, kPagesPerSpan / 64>;
   SpanPages PagesOf(uint64_t span) const;
 
-  // What leaves that are made from now on are born with; 0 at first.
+  // The birth of leaves that are made from now on; 0 at first.
   void SetBirth(uint16_t birth) { birth_ = birth; }
   // When the leaf of the page's span was born; 0 if there is none.
   uint16_t BirthOf(uint64_t page) const;
@@ -107,7 +107,7 @@ class PageIndex {
   ArenaAccount* account() const { return account_; }
   bool sealed() const { return pages_are_ == Pages::kSealed; }
   static constexpr uint64_t kTreeBytesPerSpan = 32;
-  // What a region pays beforehand for its index.
+  // The bytes that a region pays beforehand for its index.
   static constexpr uint64_t PrepaidBytes(Pages pages) { return pages == Pages::kSealed ? kTreeBytesPerSpan : 0; }
   uint64_t pages() const { return pages_; }
   // Spans that hold a page. Visits all leaves if the region has generations.
@@ -121,7 +121,7 @@ class PageIndex {
   using LeafPtr = std::unique_ptr<Leaf, LeafFree>;
   using Tree = absl::btree_map<uint64_t, LeafPtr>;
   static constexpr uint64_t BytesPerPageMax(Pages pages);
-  // What a tree of so many leaves is charged.
+  // The charge for a tree of so many leaves.
   uint64_t TreeBytes(size_t leaves) const { return (leaves - (sealed() && leaves > 0 ? 1 : 0)) * kTreeBytesPerSpan; }
 
   Leaf* FindLeaf(uint64_t span) const;

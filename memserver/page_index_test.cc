@@ -134,7 +134,7 @@ TEST_P(PageIndexTest, AFullRegionCostsLittleMoreThanItsEntries) {
   EXPECT_LT(arena->usage().index_bytes - before, (sealed() ? 37 : 13) * kPages);
 }
 
-// What entries and leaves were born with stays with them, whatever else happens to them, and changes in steps.
+// Entries and leaves keep their births, whatever else happens to them; births change in steps.
 TEST_P(PageIndexTest, BirthsStayUntilTheyAreChanged) {
   std::mt19937_64 random(TestSeed());
   auto arena = FrameArena::Create(64 * kMiB, kMiB).value();

@@ -48,7 +48,7 @@ struct RegionManifest {
 // is taken after a shard's, never before.
 class RegionNames {
  public:
-  // What a name and its manifest take.
+  // The cost of a name and its manifest.
   static uint64_t CostBytes(const RegionManifest& manifest);
   // The region must have no manifest yet. ALREADY_EXISTS: another region has the name. RESOURCE_EXHAUSTED: no room.
   // After an error nothing has changed.

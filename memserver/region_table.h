@@ -140,7 +140,7 @@ class RegionTable {
     uint64_t regions = 0;
     uint64_t bytes = 0;
   };
-  // What the lease's regions hold. Looks at all regions.
+  // The bytes that the lease's regions hold. Looks at all regions.
   uint64_t StoredBytes(const Lease& lease) const;
   // Destroys regions that nobody owns, one after the other, until they have held so much.
   Dropped DropOrphans(uint64_t bytes);

@@ -4,7 +4,7 @@
 // A region's versions at one server (adr/0019). The region's own index is the head. Each version has a delta: what the
 // head had when the version was sealed, and has displaced since. A frame has one entry, in the head or in one delta.
 //
-// What changes the head does so in this order, before it changes anything:
+// Whoever changes the head does so in this order, before it changes anything:
 //   1. NoteGeneration, if a span's generation is to change.
 //   2. PrepareKept for at most 64 pages of a span.
 //   3. For each of these pages, if Keeps says so of its entry: Keep. The frame then belongs to the version, and the
@@ -126,8 +126,8 @@ class RegionVersions {
   // Frees a part of what the oldest version alone has; the version is gone. False: no version is left, nor anything to
   // free. Not `held`: nor is a version that is not held and has no older one that is.
   bool YieldStep(bool held = true);
-  // What YieldStep would free comes after what has a lower stamp, in this region or another: 0 if it has no name any
-  // more. nullopt: it would free nothing.
+  // The stamp of what YieldStep would free; that comes after anything with a lower stamp, in this region or another. 0:
+  // it has no name any more. nullopt: it would free nothing.
   std::optional<uint64_t> StampToYield(bool held) const;
   // Unlinks all versions, and frees as one Step. True: all is free.
   bool FreeAll();
@@ -148,10 +148,10 @@ class RegionVersions {
   VersionNumber newest() const;                       // 0: none
   VersionNumber oldest() const;                       // 0: none
   VersionNumber highest() const { return highest_; }  // of all that were ever sealed
-  // What deltas have, also those that are to be freed.
+  // The pages of deltas, also of those that are to be freed.
   uint64_t pages() const { return pages_; }
   uint64_t chunks() const { return chunks_; }
-  // What all of them take, as VersionTotals has it.
+  // The bytes of all of them, as VersionTotals has it.
   uint64_t bytes() const { return bytes_; }
 
  private:

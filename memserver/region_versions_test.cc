@@ -470,7 +470,7 @@ class Region {
     }
   }
 
-  // What differs is told, and nothing that nobody has touched.
+  // Every difference is told, and nothing that nobody has touched.
   void CheckChanges(VersionNumber from, VersionNumber to) {
     const ModelVersion& older = model_versions_.at(from);
     const ModelVersion& newer = model_versions_.at(to);
@@ -497,7 +497,7 @@ class Region {
     }
   }
 
-  // What an index and frames as the head's take.
+  // The bytes of an index and of frames like the head's.
   uint64_t HeadBytes() {
     ArenaAccount account(arena_);
     uint64_t bytes = 0;

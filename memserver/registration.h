@@ -42,7 +42,7 @@ class Registration {
 
   void Run();
   void PutAgainAndAgain();
-  // What is due. An error: etcd has not done it.
+  // Does the work that is due. An error: etcd has not done it.
   absl::Status Step();
   void Remark(const absl::Status& status);
 

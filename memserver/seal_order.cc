@@ -10,7 +10,7 @@ namespace nram {
 uint16_t SealOrder::PlaceOf(uint16_t born) const {
   const auto place = static_cast<uint16_t>(born & ~kHalf);
   if ((born & kHalf) == half_) return place;
-  // What was born at an old place comes after all that were living there or before.
+  // An entry that was born at an old place comes after all that were living there or before.
   return static_cast<uint16_t>(std::upper_bound(former_.begin(), former_.end(), place) - former_.begin());
 }
 

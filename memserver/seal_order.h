@@ -21,7 +21,7 @@ class SealOrder {
   // `places`: how many there are, before they have to be renumbered.
   explicit SealOrder(uint16_t places = kPlacesMax) : places_(places) {}
 
-  // What is written now is born so.
+  // The birth of everything that is written now.
   uint16_t birth() const { return static_cast<uint16_t>(half_ | newest_); }
   // The place of a birth, to be compared with others of the same moment.
   uint16_t PlaceOf(uint16_t born) const;

@@ -8,7 +8,7 @@
 
 namespace nram {
 
-// What the control plane does not tell of leases.
+// The figures of leases that the control plane does not tell.
 struct LeaseFigures {
   uint64_t late = 0;     // live ones with less than half of their time left
   uint64_t expired = 0;  // that have ended because nobody renewed them, so far

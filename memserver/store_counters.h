@@ -7,10 +7,10 @@
 
 namespace nram {
 
-// What versions of regions have (adr/0019): all of a server's, or of a tenant's.
+// The holdings of versions of regions (adr/0019): all of a server's, or of a tenant's.
 struct VersionTotals {
   std::atomic<int64_t> versions{0};  // that have a name
-  // What they take and would give if all yielded: the frames of their deltas, and a little for each.
+  // The bytes that they take and would give if all yielded: the frames of their deltas, and a little for each.
   std::atomic<int64_t> bytes{0};
   std::atomic<uint64_t> seals{0}, yielded{0};  // so far
 

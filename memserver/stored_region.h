@@ -25,7 +25,7 @@ struct StoredRegion {
   // Makes the pages from `begin_page` to `end_page` holes, for at most kSpansPerStep spans that hold pages.
   void DropPages(uint64_t begin_page, uint64_t end_page, StoreCounters* counters, Refund* refund);
 
-  // What follows does nothing in a region without versions. None of it fails: versions yield (adr/0019).
+  // The functions below do nothing in a region without versions. None of them fails: versions yield (adr/0019).
   //
   // Makes the page's frame one that no version sees, of the same size. With `copies`, it has the same bytes; else they
   // are undefined, and the caller must replace them all. Returns the page's entry.
@@ -36,7 +36,7 @@ struct StoredRegion {
   uint64_t KeepPages(FrameArena* arena, uint64_t begin_page, uint64_t end_page, StoreCounters* counters,
                      ArenaReservation* reservation, uint64_t* reserved_bytes = nullptr);
   void NoteGenerations(uint64_t from_span, uint64_t end_span, SpanGeneration generation);
-  // What is stored now is born so.
+  // The birth of everything that is stored now.
   uint16_t birth() const { return versions != nullptr && !NRAM_PLANTED(born_not_set) ? versions->birth() : 0; }
 
   static constexpr uint64_t kSpansPerStep = 64;

@@ -15,7 +15,7 @@ namespace {
 // some of those for spans.
 constexpr uint64_t kSpanLooks = 16'384;
 constexpr uint64_t kChangeLooks = 2'048;
-// What a call frees at least, so that the next one does not come for each frame, and at most.
+// The least that a call frees, so that the next one does not come for each frame, and the most.
 constexpr uint64_t kYieldBytesMin = 256 * kKiB;
 constexpr uint64_t kYieldBytesMax = 64 * kMiB;
 constexpr int kYieldSteps = 64;

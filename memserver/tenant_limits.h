@@ -8,7 +8,7 @@ namespace nram {
 // A tenant's number on this server; the same as long as the server runs.
 using TenantNumber = uint16_t;
 
-// What a tenant may have on one server at most.
+// The most that a tenant may have on one server.
 struct TenantLimits {
   static constexpr uint64_t kNone = ~uint64_t{0};
   uint64_t bytes = kNone;        // frames and index of its regions, and its reservations

@@ -93,7 +93,7 @@ uint64_t RegionVersions::VisitChanges(
     }
     is_first = false;
     *looks_left -= std::min(*looks_left, looks);
-    // What was displaced between the two, and what `to` has that was born between them.
+    // Pages that were displaced between the two, and pages of `to` that were born between them.
     PageIndex::SpanPages changed{};
     for (size_t at = from_at; at < to_at; ++at) {
       const PageIndex::SpanPages displaced = versions_[at]->delta.PagesOf(span);

@@ -34,7 +34,7 @@ class VersionsStoreTest : public PageStoreTest, public ::testing::WithParamInter
   static constexpr uint64_t kSpans = 3;
   static constexpr uint64_t kChunks = kSpans * kPagesPerSpan * kChunksPerPage;
   static constexpr uint64_t kTightBytes = 5 * kMiB;
-  // What each chunk is filled with; 0: zeros. And each span's generation.
+  // The filling of each chunk; 0: zeros. And each span's generation.
   struct State {
     std::string chunks = std::string(kChunks, '\0');
     std::array<uint32_t, kSpans> generations{};
@@ -107,7 +107,7 @@ class VersionsStoreTest : public PageStoreTest, public ::testing::WithParamInter
                            .generation = SpanGeneration{*generation}},
                           &kept_bytes),
               Reason::kOk);
-    // What the trim says that it has added to the reservation is there.
+    // The bytes that the trim says that it has added to the reservation are there.
     if (reservation != nullptr) {
       ASSERT_EQ(kept_bytes - kept_bytes_, arena_->left_bytes(*reservation));
       kept_bytes_ = kept_bytes;
