@@ -23,7 +23,7 @@ trap cleanup EXIT
 
 . "$(dirname "$0")/expect.sh"
 
-# What the pool says of itself. A server that is gone makes the command fail, and is in its output all the same.
+# The pool's own status. A server that is gone makes the command fail, and is in its output all the same.
 status() { "$nram" status --json 2> /dev/null || true; }
 # holds FILTER: what jq makes of the status is true.
 holds() { [ "$(status | jq "$1")" = true ]; }

@@ -94,7 +94,7 @@ wait "$user" 2> /dev/null || true
 expect 0 "" "$nram" umount "$directory/m" "$directory/with blank"
 [ "$("$nram" df --json | jq '.total.used_bytes < 100000')" = true ] || fail "memory is still in use after umount"
 
-# What servers may destroy, and whether its pages are sealed.
+# Whether servers may destroy a mount, and whether its pages are sealed.
 expect 0 "Its pages are not sealed" "$nram" mount "$directory/m" --expendable --no-seal
 echo again > "$directory/m/file"
 [ "$(cat "$directory/m/file")" = again ] || fail "an expendable file does not hold what was written"

@@ -78,7 +78,7 @@ expect 0 "usable with two copies on different hosts" "$nram" df
   .total.usable_bytes["4"] == 0' > /dev/null || fail "df tells wrong usable room: $("$nram" df --json)"
 expect 0 "Ended 3 memory servers" "$nram" down
 
-# What a server does not accept of giving back.
+# Flags of giving back that a server does not accept.
 memserver=$(dirname "$nram")/../../memserver/nram-memserver
 expect 2 "--give-back: \"always\" is not accepted: expected off, idle or pressure" \
   "$memserver" --donate=64M --give-back=always

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What donors and the network have of sealed pages: a canary goes through the doors, and is looked for in the memory of
+# Sealed pages as donors and the network see them: a canary goes through the doors, and is looked for in the memory of
 # the servers, in all packets and in logs. Without seals it is found in the first two.
 set -euo pipefail
 

@@ -134,7 +134,7 @@ class Container:
         return self.run(*probe["exec"]["command"], check=False, timeout=60).returncode == 0
 
     def end(self, grace):
-        """What a kubelet does when a pod is deleted: the hook, then SIGTERM. Returns how the hook ended."""
+        """The end of a deleted pod, as a kubelet makes it: the hook, then SIGTERM. Returns how the hook ended."""
         hook = self.spec.get("lifecycle", {}).get("preStop")
         said = self.run(*hook["exec"]["command"], check=False, timeout=grace) if hook else None
         with open(f"{self.cgroup.path}/cgroup.procs", encoding="ascii") as file:

@@ -15,7 +15,7 @@ BRIDGE = "10.77.0.1"
 
 
 class Failure(Exception):
-    """What the test says when something is not as it has to be."""
+    """The test's message when something is not as it has to be."""
 
 
 def until(what, look, seconds=60):
@@ -55,7 +55,7 @@ class Machine:
         # Bash takes in what loses its parent.
         init = ["bash", "-c", "trap '' TERM; sleep infinity & while :; do wait; done"]
         flags = ["--mount", "--net", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc"]
-        # What it would say is that its child was killed.
+        # Its only message would be that its child was killed.
         self.outer = subprocess.Popen(["unshare", *flags, "--propagation=private", *init], stderr=subprocess.DEVNULL)
         children = f"/proc/{self.outer.pid}/task/{self.outer.pid}/children"
 
@@ -138,7 +138,7 @@ def layer_over(directory, place):
 def own_etc(directory, hosts, users):
     """An /etc of the machines: names of hosts and users; a machine's name is looked for there first, then in DNS."""
     layer_over(directory, "/etc")
-    # What this machine is to nram is of no interest there.
+    # The place of this machine in nram is of no interest there.
     shutil.rmtree("/etc/nram", ignore_errors=True)
     with open("/etc/hosts", "w", encoding="ascii") as file:
         file.write("127.0.0.1 localhost\n" + "".join(f"{address} {name}\n" for name, address in hosts.items()))

@@ -96,7 +96,7 @@ class Cluster:
         until(f"{node.name} is idle", lambda: self.state(node.name) == "idle")
 
     def state(self, node):
-        """What Slurm thinks of a node."""
+        """The state of a node, as Slurm sees it."""
         return self.head.run("sinfo", "-h", "-n", node, "-o", "%T", check=False).stdout.strip()
 
     def submit(self, script, *options, user="one"):
@@ -110,12 +110,12 @@ class Cluster:
         return int(said.strip())
 
     def job(self, number):
-        """What Slurm knows of a job: its state and its exit code."""
+        """The state and the exit code of a job, as Slurm knows them."""
         said = self.head.run("scontrol", "show", "job", str(number)).stdout
         return re.search(r"JobState=(\S+)", said)[1], re.search(r"ExitCode=(\S+)", said)[1]
 
     def output(self, number, user="one"):
-        """What a job has printed."""
+        """The output of a job."""
         try:
             with open(f"{self.directory}/{user}/out.{number}", encoding="utf-8", errors="replace") as file:
                 return file.read()

@@ -166,7 +166,7 @@ rm "$directory"/bin/{fusermount3,umount}
 [ ! -e "$job" ] || fail "something of the job is left"
 "$scripts/epilog.sh" || fail "the epilog, a second time"
 ! grep -Fq "$home" /proc/self/mounts || fail "what was not redirected any more is left"
-# What cannot be removed, since its user has mounted something there, does not drain the node either.
+# A directory that cannot be removed, since its user has mounted something there, does not drain the node either.
 mkdir -p "$job/tls"
 mount -t tmpfs other "$job/tls"
 "$scripts/epilog.sh" || fail "an epilog that fails drains the node"

@@ -140,7 +140,7 @@ size_t FuseRequests::Next() {
       FUSE_READDIRPLUS, FUSE_FORGET, FUSE_WRITE,    FUSE_LISTXATTR, FUSE_MKNOD,           FUSE_TMPFILE};
   const uint8_t kind = input_.Byte();
   uint32_t opcode = kind < 160 ? kOften[kind % std::size(kOften)] : kind % 64u;
-  // What takes back or answers something else has no answer of its own; and there is one INIT.
+  // A request that takes back or answers another one has no answer of its own; and there is one INIT.
   if (opcode == FUSE_INTERRUPT || opcode == FUSE_NOTIFY_REPLY || opcode == FUSE_INIT) opcode = FUSE_GETATTR;
   Begin(opcode, Inode());
   switch (opcode) {

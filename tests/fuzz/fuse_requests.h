@@ -32,7 +32,7 @@ class FuseRequests {
   size_t Next();
 
  private:
-  // What requests of one input read, write and copy in all; beyond it they are small.
+  // The bytes that requests of one input read, write and copy in all; beyond them they are small.
   static constexpr size_t kDataBytesPerInput = 256 * 1024;
   static constexpr size_t kLargeBytes = 128 * 1024;
 

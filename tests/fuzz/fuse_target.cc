@@ -24,7 +24,7 @@ constexpr uint64_t kStoreBytes = 1 << 20;
 constexpr uint64_t kInodesMax = 64;
 constexpr int kRequestsPerInput = 64;
 
-// What the daemon has answered to the request that is under way.
+// The daemon's answers to the request that is under way.
 struct Answers {
   Mutex mu;
   CondVar came;
@@ -60,7 +60,7 @@ ssize_t NothingToRead(int, void*, size_t, void*) { return -1; }
 
 void NoLog(fuse_log_level, const char*, va_list) {}
 
-// What FuseMount has, but for the mount.
+// The parts of FuseMount, but for the mount.
 class Daemon {
  public:
   Daemon() : adapter_(&filesystem_, FuseAdapterOptions{}) {

@@ -19,7 +19,7 @@ constexpr size_t kPayloadBytesPerInput = 12 * 1024;
 
 const std::byte* Bytes(const std::string& text) { return reinterpret_cast<const std::byte*>(text.data()); }
 
-// What came of a stream: its messages, and how it ended.
+// The outcome of a stream: its messages, and how it ended.
 struct Message {
   MessageHeader header;
   std::string chunks;  // empty if they were dropped
@@ -148,7 +148,7 @@ Outcome ReadInPieces(const std::string& stream, size_t buffer_bytes, size_t piec
     recorder.outcome.code = all.status().code();
     if (!all.ok()) return std::move(recorder.outcome);
   }
-  // What a pause kept.
+  // The bytes that a pause kept.
   size_t taken = 0;
   for (bool again = true; again;) {
     const auto all = reader.Feed({}, &taken, &recorder);

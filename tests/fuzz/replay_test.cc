@@ -21,7 +21,7 @@ namespace {
 
 class ReplayTest : public ::testing::TestWithParam<FuzzTarget> {
  protected:
-  // What targets are given is refused again and again, which servers log.
+  // Servers log each refusal of what targets are given, again and again.
   ReplayTest() { FLAGS_minloglevel = google::FATAL; }
 
   static void Run(const std::string& input) {

@@ -46,8 +46,8 @@ struct Insides {
   uint64_t generation = 0;
 };
 
-// What the store must have: a byte for each chunk that is not zero. A page may be beyond telling: a write to it was
-// refused half way, or came with a wrong sum.
+// The contents that the store must have: a byte for each chunk that is not zero. A page may be beyond telling: a write
+// to it was refused half way, or came with a wrong sum.
 struct State {
   std::map<std::pair<uint64_t, uint64_t>, uint8_t> chunks;  // by region and chunk
   std::set<std::pair<uint64_t, uint64_t>> unsure;           // by region and page

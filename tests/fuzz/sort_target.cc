@@ -33,7 +33,7 @@ std::vector<std::string> Cut(absl::string_view text, const RecordFormat& format)
   return records;
 }
 
-// What comparisons say of three records must fit together.
+// The comparisons of three records must fit together.
 void CheckOrder(const Order& order, const std::vector<std::string>& records) {
   const size_t count = std::min(records.size(), kComparedMax);
   for (size_t i = 0; i < count; ++i) {

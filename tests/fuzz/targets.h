@@ -8,8 +8,8 @@
 
 namespace nram {
 
-// What parses bytes from outside. Each target survives any input, leaves nothing behind for the next one, and crashes
-// if what it drives does something wrong. Not thread-safe.
+// Parsers of bytes from outside. Each target survives any input, leaves nothing behind for the next one, and crashes if
+// what it drives does something wrong. Not thread-safe.
 
 // The message reader and codec. It must read the same messages as a simple decoder does, however the bytes are cut up,
 // and a header that decodes must encode to itself.
@@ -27,8 +27,8 @@ void FuzzFuse(const uint8_t* data, size_t size);
 // Sort keys and records: the order is one, and agrees with its prefixes; records are cut and sorted as a simple
 // program does it.
 void FuzzSort(const uint8_t* data, size_t size);
-// What comes over a connection with TLS: a server's handshake, and records of a peer that has the keys, with somebody
-// in between. What is given on is the beginning of what was sent.
+// Bytes that come over a connection with TLS: a server's handshake, and records of a peer that has the keys, with
+// somebody in between. The bytes given on are the beginning of those that were sent.
 void FuzzTls(const uint8_t* data, size_t size);
 // Records of published versions. What is read is written as the same again.
 void FuzzPublication(const uint8_t* data, size_t size);

@@ -48,7 +48,7 @@ diff -r -x '*.service' -x '*.conf' -x '*.rules' -x BUILD deploy "$prefix/share/n
   fail "what is in deploy/ is not what is installed"
 [ -x "$prefix/share/nram/slurm/prolog.sh" ] || fail "a script that cannot be run"
 [ -e "$prefix/share/doc/nram/docs/../deploy/prometheus/nram-alerts.yml" ] || fail "a link of the documents"
-# What the package is to have too; what Python compiles comes later.
+# The files that the package is to have too; those that Python compiles come later.
 grep -v '/$' "$prefix/share/nram/installed" > "$directory/installed"
 
 "$nram" up --servers=2 --donate=128M > /dev/null || fail "nram up"

@@ -27,7 +27,7 @@ bool Check(Rows& rows, int round) {
   return true;
 }
 
-// What the child can do: it writes into what is here, and the rest is refused.
+// The child can write into the objects that are here; the rest is refused.
 int RunChild(Rows& rows) {
   int refused = 0;
   for (int i = 0; i < kRows; ++i) {

@@ -27,7 +27,7 @@ cat "$directory/said"
 grep -q '^round 3: .* 0.0 MiB written' "$directory/said" || fail "a round of reading has written"
 "$transpose" --n=0 > /dev/null 2>&1 && fail "a matrix of nothing"
 timeout 200 "$fork_program" || fail "the program that forks ended with $?"
-# What a program leaves in the pool stays until its lease has ended, so there is room for all of them.
+# A program's data in the pool stays until its lease has ended, so there is room for all of them.
 for work in sequential random transpose; do
   for how in CONST WRITE; do
     timeout 60 "$rambrain_work" "$work" "$how" 8 2 64 1 || fail "$work $how ended with $?"

@@ -1,4 +1,4 @@
-// What publishing costs: how far runs of first writes to protected pages go, and that versions have what was there
+// The cost of publishing: how far runs of first writes to protected pages go, and that versions have the bytes from
 // before them; how many versions there may be.
 
 #include <atomic>
@@ -70,7 +70,7 @@ TEST(WriteStreamsTest, GrowUpAndDown) {
     EXPECT_EQ(std::vector<uint64_t>(counts.begin(), counts.begin() + 8),
               (std::vector<uint64_t>{1, 2, 4, 8, 16, 32, 64, 64}));
     EXPECT_EQ(counts.back(), 256u);
-    // What was not let through of the last run is not begun anew.
+    // Pages of the last run that were not let through are not begun anew.
     EXPECT_EQ(streams.OnFirstWrite(*segment, page - step * 6).run.count, 6u);
   }
   Streams streams(256);

@@ -195,7 +195,7 @@ TEST_F(PublishPeersTest, AVersionWhileThePoolIsFull) {
   for (uint64_t at = 0; full.ok(); at += kMiB) full = region->Write(at, Bytes(Pattern(kMiB, at)));
   ASSERT_TRUE(absl::IsResourceExhausted(full)) << full;
   for (uint64_t i = 2; i <= 5; ++i) ASSERT_EQ(PublishNext(producer.get(), words, kPages), i);
-  // What is here of the first one is that; the rest has given way.
+  // The pages that are here are the first version's; the rest has given way.
   uint64_t gone = 0;
   for (uint64_t page = 0; page < kPages; ++page) {
     const std::optional<uint64_t> word = WordOf(seen + page * kWordsPerPage);

@@ -1,4 +1,4 @@
-// What a version says of its arrays, by the C API on real servers: what observers find, and what producers may not say.
+// The arrays of a version, by the C API on real servers: what observers find, and what producers may not say.
 
 #include <cerrno>
 #include <cstddef>
@@ -132,7 +132,7 @@ TEST_F(PublishedArraysTest, ObserversFindThemByName) {
   array.size = 8;
   EXPECT_EQ(nram_find_array(observer_.get(), bases[0], "u", &array), -1);
   EXPECT_EQ(errno, EINVAL);
-  // What is no longer mapped is nowhere.
+  // An array that is no longer mapped is nowhere.
   ASSERT_EQ(nram_munmap(observer_.get(), bases[1]), 0);
   EXPECT_EQ(Find(bases[0], "sum \xC3\xBC").data, nullptr);
 }

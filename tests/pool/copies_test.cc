@@ -247,7 +247,7 @@ TEST_F(CopiesTest, ServersGoOneAfterTheOther) {
   EXPECT_TRUE(Await([&] { return pool_->copies().made > made; }));  // it is told a little later
   EXPECT_EQ(PagesOf(1), 12 * kPagesPerSpan);
   EXPECT_EQ(PagesOf(2), 12 * kPagesPerSpan);
-  // What was repaired is right: it is all there is.
+  // The repaired data is right: it is all there is.
   servers_.StopServer(1);
   ASSERT_NO_FATAL_FAILURE(Check());
   ASSERT_NO_FATAL_FAILURE(Write(5 * kMiB, Pattern(kMiB, 4)));

@@ -420,7 +420,7 @@ class NamedCopiesRandomTest : public NamedCopiesTest {
   static constexpr uint64_t kSpans = 6;
   static constexpr uint64_t kPages = kSpans * kPagesPerSpan;
 
-  // What the page may be: each of these patterns, since some writes have failed.
+  // The contents that a page may have: each of these patterns, since some writes have failed.
   std::map<uint64_t, std::vector<uint64_t>> pages_;
   std::mt19937_64 random_{TestSeed()};
   uint64_t next_ = 1;
@@ -513,7 +513,7 @@ TEST_F(NamedCopiesRandomTest, WhoeverAttachesReadsWhatWasAcknowledged) {
     } else {
       ASSERT_TRUE(status.ok()) << status;
     }
-    // What a former owner does is not seen, and is not acknowledged.
+    // Writes of a former owner are not seen, and are not acknowledged.
     const bool haunts = crashes && Random(2) == 0;
     if (haunts) former_.back()->Thaw();
     for (uint64_t i = haunts ? 4 : 0; i > 0; --i) {

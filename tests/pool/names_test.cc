@@ -266,7 +266,7 @@ TEST_F(NamesTest, TheKeyFollowsTheServersOfARegionOfCopies) {
   EXPECT_TRUE(absl::IsNotFound(names->SetServers({"local", "x"}, former)));
 }
 
-// What the pool client stands on.
+// The rules that the pool client stands on.
 TEST_F(NamesTest, ANameIsTheFirstOnesUntilItIsReleased) {
   const MembersWithNames members({Server(0)}, &etcd_, patience_ms_);
   const auto names = members.OpenNames();

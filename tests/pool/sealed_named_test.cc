@@ -239,7 +239,7 @@ TEST_P(SealedNamedTest, AReaderIsToldToAttachAgainWhenANewOwnerHasWritten) {
   }
   reader = reading->AttachRegion(kName, AttachMode::kReadOnly).value();
   EXPECT_TRUE(Read(reader.get(), 0, kPageBytes).value() == Pattern(kPageBytes, 4));
-  // What the same owner writes from now on is read.
+  // Data that the same owner writes from now on is read.
   ASSERT_TRUE(owner->Write(0, Bytes(Pattern(kPageBytes, 5))).ok());
   EXPECT_TRUE(Read(reader.get(), 0, kPageBytes).value() == Pattern(kPageBytes, 5));
 }
@@ -267,7 +267,7 @@ TEST_P(SealedNamedTest, AnOldManifestShowsNothingWrong) {
   ASSERT_TRUE(region.ok()) << region.status();
   const absl::Status status = Read(region->get(), 0, kPageBytes).status();
   EXPECT_TRUE(absl::IsDataLoss(status)) << status;
-  // What was sealed by an owner that it names can be had.
+  // Data that was sealed by an owner that it names can be had.
   EXPECT_TRUE(Read(region->get(), kPageBytes, kPageBytes).value() == Pattern(2 * kPageBytes, 6).substr(kPageBytes));
   // Nobody seals with what another one has sealed with, even if servers forget it.
   ASSERT_TRUE((*region)->Write(0, Bytes(Pattern(kPageBytes, 8))).ok());

@@ -242,7 +242,8 @@ TEST_F(EvilTest, AWriteWithoutAnAnswerIsFoundAfterItsPageWasRead) {
   }
 }
 
-// What the pages of a region may be, when servers lie also about what they have done. A page is its tag, all over.
+// The contents that a region's pages may have, when servers lie also about what they have done. A page is its tag, all
+// over.
 class MayBeModel {
  public:
   static constexpr uint64_t kPages = 96;  // two messages, of one span

@@ -22,7 +22,7 @@ constexpr RegionId kRegion{7};
 
 class VersionHoldsTest : public ::testing::Test {
  protected:
-  // What becomes of a request.
+  // The fate of a request.
   enum class Fate { kAnswered, kAnswerLost, kLost, kReleaseLost };
 
   VersionHoldsTest() {

@@ -62,7 +62,7 @@ class Client {
     region_ = nullptr;
     pool_ = nullptr;
   }
-  // What is sent to the server waits on its way, and arrives later.
+  // Data sent to the server waits on its way, and arrives later.
   void Hold(size_t server, bool hold) {
     MutexLock lock(&mu_);
     for (auto& [where, relay] : data_) {

@@ -67,7 +67,7 @@ TEST_P(VersionsTest, AVersionOutlivesAsManyServersAsItsCopiesAllow) {
   }
   const absl::Status status = OpenError(place);
   EXPECT_TRUE(absl::IsDataLoss(status)) << status;
-  // What is left of it is right, and what is not is no zeros.
+  // Spans that are left are right, and those that are not are no zeros.
   int lost = 0;
   for (uint64_t span = 0; span + 1 < kSpans; ++span) {
     const auto back = Read(early->get(), span * kMiB, kMiB);
@@ -135,7 +135,7 @@ TEST_P(VersionsTest, AMemberThatDoesNotAnswerIsWaitedFor) {
   absl::Status status;
   ASSERT_TRUE(Await([&] { return absl::IsUnavailable(status = OpenError(place)); })) << status;
   EXPECT_THAT(status.ToString(), HasSubstr("does not answer"));
-  // What was held at others has been let go.
+  // The holds at other servers have been let go.
   for (size_t other = 0; other < 3; ++other) {
     if (other == member) continue;
     EXPECT_EQ(HoldsAt(other), 0u);

@@ -15,7 +15,7 @@ cleanup() {
 trap cleanup EXIT
 . "$(dirname "$0")/../cli/expect.sh"
 
-# What needs no pool.
+# Cases that need no pool.
 expect 2 "expected flags, then --" "$nram" run true
 expect 2 ", or auto" "$nram" run --budget=4M -- true
 expect 127 "no such program" "$nram" run -- "$directory/none"

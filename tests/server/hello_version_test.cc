@@ -1,4 +1,4 @@
-// What control's hello says to clients of this and of other versions of the wire.
+// Control's hello to clients of this and of other versions of the wire.
 
 #include <memory>
 #include <string>
@@ -47,7 +47,7 @@ TEST_F(HelloVersionTest, TheHighestVersionThatBothSpeakIsChosen) {
 }
 
 TEST_F(HelloVersionTest, AClientOfAnotherVersionIsToldWhoIsTooOldAndWhatToDo) {
-  // What a client of wire 6 shows to its user.
+  // The message that a client of wire 6 shows to its user.
   absl::Status status = Hello(6, 6);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(status.message(),

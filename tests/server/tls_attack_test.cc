@@ -103,7 +103,7 @@ TEST_F(TlsAttackTest, TenThousandConnectionsWithoutACertificateKeepNobodyOut) {
   }
 }
 
-// What happens to the bytes on their way.
+// The fate of the bytes on their way.
 struct Middle {
   Middle(int its_most, uint64_t seed) : most(its_most), random(seed) {}
 
@@ -161,7 +161,7 @@ TEST_F(TlsAttackTest, AManInTheMiddleOnlyBreaksConnections) {
   Middle middle(kChanges, TestSeed());
   const auto tamper = [&](std::string* bytes) { middle(bytes); };
   std::mt19937_64 random(TestSeed() + 1);
-  // What a page may hold: what the last write that was acknowledged has written, or one that failed after it.
+  // The contents that a page may have: those of the last acknowledged write, or of one that failed after it.
   std::map<uint64_t, std::set<uint64_t>> may;
   const auto check = [&](uint64_t page, const std::string& got, const char* when) {
     for (const uint64_t seed : may[page]) {

@@ -224,7 +224,7 @@ void Checker::JudgeError(const Region& region, const Operation& operation, const
       if (servers_ == Servers::kMayBeAway || operation.deadline_ns - operation.began_ns < kPatientNs) return;
       // It asks every server that the region was on, and frees the rest later.
       if (operation.kind == Kind::kDestroy && never_lost_) return;
-      // What it has reserved is void when the client hears of another term.
+      // Room that it has reserved is void when the client hears of another term.
       if (operation.kind == Kind::kReserve && term_ns_ > 0 && operation.began_ns < term_ns_ + kTermKnownNs) return;
       fail("no server is away");
       return;

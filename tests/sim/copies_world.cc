@@ -18,7 +18,7 @@ CopiesWorld::CopiesWorld(uint64_t seed, CopiesTotals* totals) : random_(seed), t
 }
 
 CopiesWorld::~CopiesWorld() {
-  // What is under way when it has failed has no end.
+  // Operations under way when a world has failed have no end.
   if (!operations_.empty()) (void)gate_.release();
 }
 

@@ -252,7 +252,7 @@ void DonorClient::Tick() {
   if (ticks_) world_->At(world_->now_ms() + kTickMs, {Event::Kind::kTick, number_});
 }
 
-// What is used changes every five seconds.
+// The used spans change every five seconds.
 int DonorClient::HeatOf(uint32_t span) const {
   const uint64_t period = static_cast<uint64_t>(world_->now_ms()) / 5'000;
   for (int cooled = 0; cooled < SpanCopies::kHeatMax; ++cooled) {

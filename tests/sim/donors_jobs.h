@@ -1,7 +1,7 @@
 #ifndef NRAM_TESTS_SIM_DONORS_JOBS_H_
 #define NRAM_TESTS_SIM_DONORS_JOBS_H_
 
-// What a donor's own programs take of its memory, as time goes by.
+// The memory that a donor's own programs take, as time goes by.
 
 #include <cstddef>
 #include <cstdint>
@@ -23,14 +23,14 @@ struct Job {
 class Jobs {
  public:
   void Add(const Job& job) { jobs_.push_back(job); }
-  // What the jobs want. Times come in order.
+  // The bytes that the jobs want. Times come in order.
   uint64_t BytesAt(int64_t now_ms);
 
  private:
   std::vector<Job> jobs_;
 };
 
-// What kinds of jobs come, and how often.
+// The kinds of jobs that come, and how often.
 struct JobMix {
   // Of each kind so many a minute and host, in thousandths.
   int64_t steps = 0;         // for 5 to 60 s

@@ -34,7 +34,7 @@ constexpr char kHelp[] =
 constexpr int64_t kStepMs = 100;
 constexpr int64_t kForEver = 1'000'000'000;
 
-// What must hold; each with the figures that it is about.
+// The limits that must hold; each with the figures that it is about.
 struct Limits {
   // Spans that leave, to what servers have asked for; and that, to what the donors could not spare.
   double left_of_asked = 1.02;
@@ -146,7 +146,7 @@ std::vector<Scenario> Scenarios() {
           {"periodic", periodic, {}},
           // A few hundred spans, and no room for chance.
           {"seesaw", Seesaw(), {.to_asking = 0.15, .quick_of_chance = 8}},
-          // What is in slots when a server has enough is more, to what it has asked for.
+          // Memory in slots when a server has enough is more, compared with what it has asked for.
           {"slow", slow, {.left_of_asked = 1.2, .longest_ms = 15'000}},
           {"frozen", Frozen(), {.asked_of_needed = 2.5, .quick_of_chance = 3, .longest_ms = 10'000}},
           {"over", Over(), {.to_asking = 0.03, .longest_ms = kForEver, .given_ms = kForEver, .has_room = false}},
@@ -178,7 +178,7 @@ class Run {
   Run(const Scenario& scenario, uint64_t seed, bool traces)
       : scenario_(scenario), limits_(scenario.limits), traces_(traces), world_(scenario.options, seed) {}
 
-  // What is wrong; empty if nothing is.
+  // Returns the failure; empty if nothing is wrong.
   std::string Go();
 
  private:

@@ -37,7 +37,7 @@ struct DonorWorldOptions {
   int64_t storm_ms = 120'000;                     // jobs come and go so long, and then stay as they are
 };
 
-// What a world has seen. Bytes, unless the name says otherwise.
+// The sums of a world. Bytes, unless the name says otherwise.
 struct DonorCounts {
   uint64_t asked = 0;   // each growth of what servers ask for
   uint64_t needed = 0;  // what donors could not spare: of each and each 30 s, the most
@@ -136,7 +136,7 @@ class DonorWorld {
   uint64_t asked_bytes() const;
   // Of servers that ask: how many clients each has, all together.
   size_t asked_clients() const;
-  // What clients could still place: free at servers that do not ask.
+  // The bytes that clients could still place: free at servers that do not ask.
   uint64_t free_bytes() const;
   uint64_t stored_bytes() const;
   // Clients that have something to do.

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kSettleNs = 30 * kNsPerSecond;
 constexpr int64_t kFaultPauseNs = 500 * kNsPerMs;
-// What happens for nothing but itself at one time, or for so few operations, has no end.
+// Events that happen for nothing but themselves at one time, or for so few operations, have no end.
 constexpr uint64_t kEventsPerTimeMax = 1'000'000;
 
 }  // namespace

@@ -12,8 +12,8 @@
 
 namespace nram::sim {
 
-// What episodes of every kind have: a cluster, faults, operations that are kept under way meanwhile, and waits that
-// have an end. One thread.
+// The common parts of episodes of every kind: a cluster, faults, operations that are kept under way meanwhile, and
+// waits that have an end. One thread.
 class EpisodeRun {
  public:
   virtual ~EpisodeRun() = default;

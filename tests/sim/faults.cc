@@ -69,7 +69,7 @@ void Faults::ScheduleNext() {
 
 bool Faults::MayCome() {
   if (may_come == nullptr) return true;
-  // What a fault has done shows after a while.
+  // The effect of a fault shows after a while.
   if (world_->NowNs() < last_ns_ + 15 * kNsPerSecond) return false;
   for (const auto& end : ends_) {
     if (end != nullptr) return false;

@@ -12,7 +12,7 @@
 namespace nram::sim {
 namespace {
 
-// What control_client.cc is over gRPC. What regions do not need is not there.
+// The counterpart of control_client.cc, which is over gRPC. Calls that regions do not need are not there.
 class FiberControl : public ControlClient {
  public:
   FiberControl(World* world, Network* network, HostId client, SimServer* server)

@@ -407,7 +407,7 @@ void PoolClient::End(Operation* operation, const absl::Status& status) {
       absl::c_all_of(cluster_->servers, [this](const auto& server) { return KnownLease(server.get()) != nullptr; })) {
     checker_->SetRoomy(checked);
   }
-  // What is lost stays lost.
+  // Lost bytes stay lost.
   if (absl::IsDataLoss(status) && !calm_ && handle->ending == Handle::Ending::kNone && world_->rng().OneIn(4)) {
     handle->ending = Handle::Ending::kDestroy;
   }

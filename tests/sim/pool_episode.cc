@@ -16,7 +16,7 @@ constexpr uint64_t kBurst = 60;
 constexpr int64_t kBurstPauseNs = 2 * kNsPerSecond;
 constexpr uint64_t kQuietOperations = 50;
 
-// What the seed decides before anything happens.
+// The plan that the seed makes before anything happens.
 struct Plan {
   ClusterOptions cluster;
   WorkloadOptions workload;
@@ -133,7 +133,7 @@ class PoolEpisode : private EpisodeRun {
     DestroyAll();
     ClosePools();
     EpisodeResult result = Result();
-    // What is under way when an episode has failed has no end.
+    // Operations under way when an episode has failed have no end.
     if (failed()) Abandon();
     return result;
   }

@@ -130,7 +130,7 @@ class PublishEpisode {
 
   void CheckEmpty() {
     for (const auto& server : world_.cluster.servers) {
-      // What was lost to its owners, as an administrator would.
+      // Destroys what was lost to its owners, as an administrator would.
       if (!world_.KeepsAll()) DestroyOrphans(server.get());
       ServerCore* const core = server->core();
       core->store().FreeSome(INT64_MAX);

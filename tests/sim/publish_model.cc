@@ -35,7 +35,7 @@ void AddTo(std::vector<PublishModel::Value>* values, PublishModel::Value value) 
   if (!absl::c_linear_search(*values, value)) values->push_back(value);
 }
 
-// What was read of one chunk.
+// Looks at the bytes that were read of one chunk.
 std::string See(PublishModel::Cell* cell, uint64_t chunk, const std::byte* bytes) {
   const auto value = ValueOf(chunk, bytes);
   const std::string where = absl::StrCat("chunk ", chunk % kChunksPerPage, " of page ", chunk / kChunksPerPage);

@@ -1,8 +1,8 @@
 #ifndef NRAM_TESTS_SIM_PUBLISH_MODEL_H_
 #define NRAM_TESTS_SIM_PUBLISH_MODEL_H_
 
-// What a region may hold, and each state of it that was published, as its owners have been told. Whoever reads one of
-// them must find a state that may be, and from then on the same for ever.
+// The contents that a region may hold, and each state of it that was published, as its owners have been told. Whoever
+// reads one of them must find a state that may be, and from then on the same for ever.
 
 #include <cstddef>
 #include <cstdint>
@@ -23,7 +23,7 @@ class PublishModel {
   static constexpr uint64_t kSpans = 3;
   static constexpr uint64_t kPages = kSpans * kPagesPerSpan;
   static constexpr uint64_t kHotPages = 12;  // at the beginning of each span; the others stay holes
-  // What a chunk has: the number of the change that made it; 0: zeros.
+  // The value of a chunk: the number of the change that made it; 0: zeros.
   using Value = uint64_t;
   struct Cell {
     std::vector<Value> may;  // one of these

@@ -69,7 +69,7 @@ void PublishObserver::JudgeRead(const Opened& opened, const absl::Status& status
 }
 
 bool PublishObserver::Attach() {
-  // What is committed while it asks may come after an answer, also where the observer itself stands still meanwhile.
+  // A version committed while it asks may come after an answer, also where the observer itself stands still meanwhile.
   const bool is_any = world_->model.newest_committed() > 0;
   auto attached = Publication::Attach(pool_.get(), PublishWorld::kName, AttachMode::kReadOnly);
   if (attached.ok()) {

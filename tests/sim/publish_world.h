@@ -1,7 +1,7 @@
 #ifndef NRAM_TESTS_SIM_PUBLISH_WORLD_H_
 #define NRAM_TESTS_SIM_PUBLISH_WORLD_H_
 
-// What an episode of publications has: servers, programs that publish and observe, and what these must find.
+// The world of an episode of publications: servers, programs that publish and observe, and what these must find.
 
 #include <cstdint>
 #include <memory>
@@ -18,7 +18,7 @@
 
 namespace nram::sim {
 
-// What the seed decides before anything happens.
+// The plan that the seed makes before anything happens.
 struct PublishPlan {
   ClusterOptions cluster;
   FaultWeights faults{};

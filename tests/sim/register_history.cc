@@ -92,7 +92,7 @@ bool RegisterHistory::MustHoldData() const {
 
 void RegisterHistory::Prune(Moment oldest) {
   if (values_.size() == 1) return;
-  // What stands before a value that is over is over too.
+  // Values that stand before one that is over are over too.
   const auto is_over = [&](const Value& value) {
     if (value.over || value.dead < oldest) return true;
     return std::any_of(values_.begin(), values_.end(), [&](const Value& other) {

@@ -1,8 +1,8 @@
 #ifndef NRAM_TESTS_SIM_REGISTER_HISTORY_H_
 #define NRAM_TESTS_SIM_REGISTER_HISTORY_H_
 
-// What one chunk may be found to hold: a register with writes at the same time, writes without an answer, and writes
-// that are sent again.
+// The values that one chunk may be found to hold: a register with writes at the same time, writes without an answer,
+// and writes that are sent again.
 
 #include <cstdint>
 #include <string>
@@ -40,7 +40,7 @@ class RegisterHistory {
   // will be, began before that.
   void EndWrite(uint64_t number, bool known, Moment now, Moment oldest);
 
-  // What a read that began at `began` and ends now has found. Empty: that may be. Else what is wrong.
+  // The finding of a read that began at `began` and ends now. Empty: that may be. Else what is wrong.
   std::string EndRead(uint64_t number, Moment began, Moment now, Moment oldest);
   std::string EndReadOfZeros(Moment began, Moment now, Moment oldest);
 

@@ -50,7 +50,7 @@ void SayResult(const RunOptions& options, uint64_t seed, const EpisodeResult& re
                                result.digest);
 }
 
-// What is done: all episodes before `done`.
+// The progress: all episodes before `done` are done.
 struct State {
   uint64_t done = 0;
   uint64_t operations = 0;
@@ -203,7 +203,8 @@ class Jobs {
       state_.done += ended_.begin()->second;
       ended_.erase(ended_.begin());
     }
-    // What has ended behind one that has not is done again after a stop, and its operations are counted twice.
+    // Episodes that have ended behind one that has not are done again after a stop, and their operations are counted
+    // twice.
     return WriteState(options_, state_);
   }
 

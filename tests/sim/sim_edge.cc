@@ -21,7 +21,7 @@ SimTransport* AsSim(const std::unique_ptr<Transport>& transport) { return static
 
 }  // namespace
 
-// What thread_driver.cc is for a thread. One action is under way at a time.
+// The counterpart of thread_driver.cc, which is for a thread. One action is under way at a time.
 class SimDriver : public SessionDriver {
  public:
   SimDriver(SimEdge* edge, ServerSession* session)

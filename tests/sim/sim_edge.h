@@ -1,8 +1,8 @@
 #ifndef NRAM_TESTS_SIM_SIM_EDGE_H_
 #define NRAM_TESTS_SIM_SIM_EDGE_H_
 
-// What a pool stands on in a simulation: the virtual clock, chance from the seed, and drivers that carry out what
-// sessions ask for by messages in virtual time.
+// Everything that a pool stands on in a simulation: the virtual clock, chance from the seed, and drivers that carry out
+// what sessions ask for by messages in virtual time.
 
 #include <cstdint>
 #include <functional>

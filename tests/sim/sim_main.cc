@@ -42,7 +42,7 @@ bool ParseNumber(absl::string_view flag, absl::string_view name, uint64_t* value
   return absl::ConsumePrefix(&flag, name) && absl::SimpleAtoi(flag, value);
 }
 
-// What a build of its own can have.
+// A plant: only a build of its own can have one.
 absl::Status ParsePlant(absl::string_view name) {
 #ifdef NRAM_PLANT
   if (SetPlanted({name.data(), name.size()})) return absl::OkStatus();

@@ -27,7 +27,7 @@ constexpr size_t kStride = 61;
 
 }  // namespace
 
-// What memserver/connection.h is for a socket.
+// The counterpart of memserver/connection.h, which is for a socket.
 class SimServer::ServerConnection : public Network::Receiver, private MessageReader::Handler {
  public:
   ServerConnection(SimServer* server, Network::ConnectionId id)
@@ -232,7 +232,7 @@ void SimServer::Scatter() {
     const auto is_near = [&](FrameLoc other) { return FrameArena::ExtentOf(frame) == FrameArena::ExtentOf(other); };
     (absl::c_any_of(scattered_, is_near) ? frames : scattered_).push_back(frame);
   }
-  // What is freed last is taken first.
+  // The frame that is freed last is taken first.
   for (size_t first = 0; first < kStride; ++first) {
     for (size_t i = first; i < frames.size(); i += kStride) arena.Free(frames[i]);
   }

@@ -76,7 +76,7 @@ class SimServer : public Network::Listener {
   // Called when the server has ended a lease that is expendable, and destroyed its regions. May be null.
   std::function<void(const Lease& lease)> on_lease_given_up;
 
-  // What it says of giving back. May be null.
+  // The server's remarks about giving back. May be null.
   std::function<void(const std::string& remark)> on_remark;
 
   // Network::Listener

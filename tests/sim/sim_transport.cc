@@ -182,7 +182,7 @@ void SimTransport::Break() {
   if (!connected_) return;
   connected_ = false;
   const Network::ConnectionId broken = std::exchange(connection_, 0);
-  // What it has sent is perhaps still on its way, to be executed there.
+  // A message that it has sent is perhaps still on its way, to be executed there.
   if (world_->rng().OneIn(3)) {
     network_->Reset(broken, Network::kClient);
   } else {

@@ -47,7 +47,7 @@ class World : public Clock {
   const std::string& NameOf(HostId host) const { return hosts_[host].name; }
   bool frozen(HostId host) const { return hosts_[host].frozen; }
   void Freeze(HostId host);
-  // What waited happens soon, in any order: as whatever a stopped program finds in its sockets.
+  // Events that waited happen soon, in any order: as whatever a stopped program finds in its sockets.
   void Thaw(HostId host);
   // How long the host has been frozen in all.
   int64_t frozen_ns(HostId host) const;

@@ -23,7 +23,7 @@ def read(path):
 
 
 def room(cgroup):
-    """What is free in it, or page cache."""
+    """The bytes that are free in it, or page cache."""
     if os.path.exists(f"{cgroup}/memory.usage_in_bytes"):
         limit, usage = (int(read(f"{cgroup}/memory.{name}_in_bytes")) for name in ("limit", "usage"))
         files = ("cache",)
@@ -47,7 +47,7 @@ def main():
         while patient and room(cgroup) < ROOM:
             time.sleep(0.02)
         memory[step * STEP : (step + 1) * STEP] = ones
-        # What it could not take in time, for want of a processor, it does not take all at once.
+        # Memory that it could not take in time, for want of a processor, it does not take all at once.
         now = time.monotonic()
         next_at = max(next_at + seconds / mib, now)
         if next_at - now > 0.001:

@@ -1,4 +1,4 @@
-"""What the exercisers share: they do operations, compare each outcome, time it, and say once a second how far they are.
+"""Common to all exercisers: they do operations, compare each outcome, time it, and say once a second how far they are.
 
 The first line on the standard output says that all is prepared; each is JSON. `operations`: so far. `pause_ms`: of the
 longest since the last line; `pause_of`: what it was. The last line has `ended`. SIGTERM ends an exerciser after a last

@@ -52,7 +52,7 @@ class JoiningPool(KillablePool):
         return server
 
     def ask(self, server):
-        """What one server says, asked by its address."""
+        """The status of one server, asked by its address."""
         words = [self.nram, "status", "--json", f"--pool={server.address}"]
         done = subprocess.run(words, capture_output=True, text=True, start_new_session=True, timeout=60)
         with contextlib.suppress(ValueError, KeyError, IndexError):
@@ -90,7 +90,7 @@ class JoiningPool(KillablePool):
             self.source.remove(server.address)
 
     def members(self):
-        """What a command that starts now knows of them."""
+        """The servers that a command that starts now knows."""
         words = [self.nram, "df", "--json"]  # it fails where one does not answer
         done = subprocess.run(words, capture_output=True, text=True, start_new_session=True, timeout=60)
         try:

@@ -93,7 +93,7 @@ class KillablePool:
         os.unlink(ready)
 
     def status(self):
-        """What all servers say; {} if there is no answer at all."""
+        """The status of all servers; {} if there is no answer at all."""
         done = subprocess.run(
             [self.nram, "status", "--json"], capture_output=True, text=True, start_new_session=True, timeout=60
         )

@@ -49,7 +49,7 @@ class PressedKeeping(Pressed):
             run(self.options.nram, "drain", "--undo", address)
 
     def one_copy_mib(self, number):
-        """What is there of mounts with one copy, all of which are sealed."""
+        """The MiB there of mounts with one copy, all of which are sealed."""
         address = self.pool.last["servers"][number]["address"]
         regions = json.loads(run(self.options.nram, "regions", "--json"))
         return sum(one["stored_bytes"] for one in regions if one["server"] == address and one["sealed"]) / MIB
@@ -210,7 +210,7 @@ class PressedLeaving(PressedKeeping):
         leaver.kill()
         leave()
         left_at = time.monotonic()
-        # What it had is freed at once if it says so, and when its lease ends if it does not.
+        # Memory that it had is freed at once if it says so, and when its lease ends if it does not.
         deadline_s = GIVEN_S if leave == self.close_in_order else self.lease_s + GIVEN_S
         self.await_that(deadline_s, "what the donor needs after its client has left", balloon.look)
         self.await_promised([0])

@@ -18,8 +18,8 @@ GIVEN_S = 30  # the longest that a donor may have to wait for its memory
 PROMISED_S = 10  # until a server holds no more than it may; usually it is a tenth of a second
 CALM_S = 40
 FROZEN_S = 2
-# What a server may hold although all of its memory is asked back, beyond what it holds when it is empty: 16 MiB for
-# spans that stay, an extent for each size of frames, landing frames and buffers.
+# The memory that a server may hold although all of its memory is asked back, beyond what it holds when it is empty:
+# 16 MiB for spans that stay, an extent for each size of frames, landing frames and buffers.
 KEPT_MIB = 48
 
 
@@ -59,7 +59,7 @@ class Balloon:
 
 
 def anonymous_mib(cgroup):
-    """What programs in it hold, files left out."""
+    """The bytes that programs in it hold, files left out."""
     key = "rss" if cgroup.v1 else "anon"
     with open(f"{cgroup.path}/memory.stat") as file:
         return next(int(line.split()[1]) for line in file if line.split()[0] == key) / MIB
@@ -177,7 +177,7 @@ class Pressed(survive.Scenario):
         self.resident_ms = max(self.resident_ms, round(1000 * (time.monotonic() - began)))
 
     def promised_mib(self, number, stays_mib):
-        """What the host has left over, and no less than what an empty server holds."""
+        """The memory that the host has left over, and no less than an empty server holds."""
         taken = sum(balloon.mib for balloon in self.balloons if balloon.cgroup is self.cgroups[number])
         left = self.limit_mib - taken - self.reserve_mib
         return max(left, self.empty_mib[number] + KEPT_MIB + stays_mib)
@@ -204,7 +204,7 @@ class Pressed(survive.Scenario):
                 os.kill(pid, signal.SIGCONT)
         keep_s = self.random.choice(KEEP_S)
         self.pool.wait(keep_s)
-        # What goes at once shows other things.
+        # A shortage that ends at once shows other things.
         if keep_s > 0 or self.kept_promises == 0:
             self.await_promised(numbers)
         self.release()

@@ -134,7 +134,7 @@ void LyingServer::Set(Lies lies) {
 }
 
 std::string LyingServer::Encode(MessageHeader header) {
-  // What is said of a payload's length need not be true: the checksum is of the range's pages.
+  // The stated length of a payload need not be true: the checksum is of the range's pages.
   std::string bytes(kMessageHeaderBytes + std::max<uint64_t>(header.payload_bytes, header.range().bytes()), '\0');
   const auto* payload = reinterpret_cast<const std::byte*>(bytes.data()) + kMessageHeaderBytes;
   EncodeHeader(header, PayloadCrcOf(header, payload), reinterpret_cast<std::byte*>(bytes.data()));

@@ -126,7 +126,7 @@ class Prometheus:
         return re.search(r'msg="?Listening on"? address=(127\.0\.0\.1:[1-9]\d*)', read(self.log))
 
     def ask(self, query):
-        """What there is now, as (labels, value)."""
+        """The present values, as (labels, value)."""
         url = f"{self.address}/api/v1/query?" + urllib.parse.urlencode({"query": query})
         try:
             with urllib.request.urlopen(url, timeout=ANSWER_S) as answer:
