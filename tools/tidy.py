@@ -145,7 +145,7 @@ def find_functions(code):
 
 
 def kind_of(head):
-    """What the brace behind `head`, which stands outside of functions, begins."""
+    """The kind of thing that begins at the brace behind `head`, which stands outside of functions."""
     head = head[LABELS.match(head).end():].strip()
     if head.count("(") > head.count(")"):
         return "initialiser"  # of a default argument

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""What copies cost where more is needed than one program: servers are killed, mounts weighed, hosts far away.
+"""The cost of copies where more is needed than one program: servers are killed, mounts weighed, hosts far away.
 
 usage: tools/bench/copies_rows.py ROW [flags]
 

@@ -80,7 +80,7 @@ class Job:
         self.process.wait()
 
     def speed(self, began, ended):
-        """What it did between two times of time.monotonic()."""
+        """The job's work between two times of time.monotonic()."""
         time.sleep(0.1)  # the last sample comes
         with open(self.path) as file:
             samples = [tuple(map(float, line.split())) for line in file.read().rpartition("\n")[0].splitlines()]

@@ -1,4 +1,4 @@
-"""What names a pool's servers, and may be away: etcd, a host file, DNS; and servers for them."""
+"""Places that name a pool's servers, and may be away: etcd, a host file, DNS; and servers for them."""
 
 import json
 import os

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""What members and figures cost.
+"""The cost of members and figures.
 
 usage: tools/bench/members.py NRAM [--only=join,start,figures,scrapes] [--rounds=N] [--seconds=N] [--names=N]
                 [--alive=N] [--memserver=PROGRAM] [--json]
@@ -268,7 +268,7 @@ JOBS = {"read 4 KiB": (os.preadv, 4096), "write 4 KiB": (os.pwritev, 4096),
 
 
 def processor_s(pid):
-    """What all threads of the process have used."""
+    """The processor time that all threads of the process have used."""
     total = 0
     for thread in os.listdir(f"/proc/{pid}/task"):
         with contextlib.suppress(FileNotFoundError), open(f"/proc/{pid}/task/{thread}/schedstat") as file:

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""What the memory API costs, each row beside its reference in the same run.
+"""The cost of the memory API, each row beside its reference in the same run.
 
 usage: tools/bench/memory_bench.py [--up=SIZE] [--rounds=N] [--rows=LIST] [flags]
 

@@ -305,7 +305,7 @@ class Bench {
     constexpr int kSteps = 3;
     std::vector<std::vector<bool>> changed;
     for (int i = 0; i < kSteps; ++i) changed.push_back(ChoosePages(pages(), percent, options_.run_pages, &random_));
-    // What a way finds is what it leaves: nothing that it has not shown, or all changed where nothing is done.
+    // A way begins with what it leaves: nothing that it has not shown, or all changed where nothing is done.
     Step(way.field, std::vector<bool>(pages(), true), 1, ++step_);
     NRAM_RETURN_IF_ERROR(way.show());
     NRAM_RETURN_IF_ERROR(way.settle());

@@ -103,7 +103,7 @@ def one_way(way, row, lab, options):
 
 
 def judge(runs, options):
-    """What came of it under nram run, in words; the runs are of one round."""
+    """The outcome under nram run, in words; the runs are of one round."""
     ram, nram = runs["ram"], runs["nram"]
     if ram.code != 0:
         return f"fails in RAM, too: {ram.code}: {ram.complaint()}"

@@ -13,9 +13,9 @@ namespace nram {
 double MeasureCipher();
 absl::StatusOr<double> MeasurePageCipher();
 
-// What TLS, sealed pages and both cost: each workload alternately in a plain region of the pool without certificates
-// and so. A row's `bare` is the plain region. Of streams, the reference is what that and the ciphers' own speeds add up
-// to on one end, measured in the same rounds; `stored` is the plain region then.
+// The cost of TLS, of sealed pages and of both: each workload runs alternately in a plain region of the pool without
+// certificates and with these. A row's `bare` is the plain region. Of streams, the reference is what that and the
+// ciphers' own speeds add up to on one end, measured in the same rounds; `stored` is the plain region then.
 absl::Status RunTlsBench(Pool* plain, Pool* tls, const PoolBenchOptions& options,
                          absl::FunctionRef<void(const BenchRow&)> report);
 

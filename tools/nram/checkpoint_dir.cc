@@ -25,7 +25,7 @@ namespace {
 using nlohmann::json;
 
 constexpr int kFormat = 1;
-// What a checkpoint is to become, while it is written.
+// The manifest of a checkpoint while it is written.
 constexpr const char* kPlan = "/manifest.json.part";
 constexpr const char* kManifest = "/manifest.json";
 constexpr const char* kSums = "/sums";

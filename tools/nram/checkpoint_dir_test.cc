@@ -115,7 +115,7 @@ TEST_F(CheckpointDirTest, WhatWasBegunGoesOn) {
   EXPECT_TRUE(absl::IsFailedPrecondition(early)) << early;
   EXPECT_EQ(WriteBlocks(writer.get(), 1), 1);
   writer.reset();
-  // What has not come to the disk, or not all of it, is written again.
+  // A file that has not come to the disk, or not all of it, is written again.
   Change("mapping-0.raw", 17);
   Change("sums", 8 + 1);
   writer = Create();

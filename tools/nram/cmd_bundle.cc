@@ -71,7 +71,7 @@ class Folder {
   std::string path_;
 };
 
-// What a program prints on both its outputs, and how it ended. It has kProgramMs.
+// The output of a program on both streams, and how it ended. It has kProgramMs.
 std::string OutputOf(const std::vector<std::string>& words, const std::string& scratch) {
   const UniqueFd out(open(scratch.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
   const UniqueFd in(open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -89,7 +89,7 @@ std::string OutputOf(const std::vector<std::string>& words, const std::string& s
   return ended->ok() ? text : absl::StrCat(text, "(exit code ", ended->code, ", signal ", ended->signal, ")\n");
 }
 
-// What the commands of this program say of the pool and of this machine's doors.
+// The output of this program's commands about the pool and this machine's doors.
 absl::Status AddCommands(const BundleFlags& flags, const std::string& folder) {
   for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
            {"status", "--json"}, {"df", "--json"}, {"doctor", "--json"}, {"swaps", "--json"}}) {

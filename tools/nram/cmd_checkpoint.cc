@@ -166,7 +166,7 @@ absl::Status RestoreMapping(const CheckpointReader& reader, size_t mapping, Regi
     const uint64_t bytes = manifest.BytesOfBlock(mapping, block);
     NRAM_RETURN_IF_ERROR(reader.Read(mapping, block, absl::MakeSpan(data).first(bytes)));
     progress->Add(bytes);
-    // What was never written stays a hole.
+    // A block that was never written stays a hole.
     if (std::all_of(data.begin(), data.end(), [](std::byte b) { return b == std::byte{0}; })) continue;
     NRAM_RETURN_IF_ERROR(
         region->Write(block * kCheckpointBlockBytes, absl::MakeConstSpan(data).first(RoundUp(bytes, kPageBytes))));
@@ -174,7 +174,7 @@ absl::Status RestoreMapping(const CheckpointReader& reader, size_t mapping, Regi
   return absl::OkStatus();
 }
 
-// What was restored, as a version of `name` with all that was said of it.
+// Publishes the restored data as a version of `name`, with all that was said of it.
 absl::Status PublishRestored(Pool* pool, const std::string& name, const CheckpointManifest& manifest,
                              const std::vector<std::unique_ptr<Region>>& regions) {
   auto publication = Publication::Create(pool, name, {});

@@ -118,7 +118,7 @@ int PrintJson(absl::Span<const PoolMember> members, absl::Span<const absl::Statu
   return total.silent == 0 ? 0 : 1;
 }
 
-// What is to be said of a donor besides its sizes.
+// Remarks about a donor besides its sizes.
 std::string Notes(const ServerStatistics& statistics) {
   const ServerHost& host = statistics.host;
   const ServerCapacity& capacity = statistics.capacity;

@@ -45,7 +45,7 @@ struct DrainFlags {
   }
 };
 
-// What is to be said if a signal ends the command now. The strings that it names stay.
+// The text to print if a signal ends the command now. The strings that it names stay.
 std::atomic<const char*> last_words{nullptr};
 
 void OnSignal(int number) {

@@ -95,7 +95,7 @@ std::vector<std::string> OwnHosts() {
   return hosts;
 }
 
-// What the certificate that is there says of itself; nothing if there is none.
+// The wishes in the certificate that is there; nothing if there is none.
 CertificateWishes FormerWishes(const std::string& path) {
   const absl::StatusOr<std::string> pem = ReadFile(path);
   const absl::StatusOr<CertificateWishes> wishes = pem.ok() ? WishesOf(*pem) : pem.status();

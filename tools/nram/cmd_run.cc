@@ -86,7 +86,7 @@ absl::Status RunFlags::ParseBudget(absl::string_view value) {
   return absl::OkStatus();
 }
 
-// What a program may have beside the others on this machine, which are there already.
+// The memory that a program may have beside the others on this machine, which are there already.
 absl::StatusOr<uint64_t> AvailableBudget() {
   NRAM_ASSIGN_OR_RETURN(const HostMemory memory, ReadHostMemory());
   MemoryBalance balance({.floor_bytes = kBudgetMin, .ceiling_bytes = kBudgetMax});

@@ -39,7 +39,7 @@ void ShowPlace(const ServerHost& host, bool json, nlohmann::json* one) {
   }
 }
 
-// What the server is asked for, and how far it is.
+// The bytes that the server is asked for, and how far it is.
 void ShowGivingBack(const ServerStatistics& statistics, bool json, nlohmann::json* one) {
   const ServerCapacity& capacity = statistics.capacity;
   (*one)["pressed"] = capacity.pressed;

@@ -1,7 +1,7 @@
 #ifndef NRAM_TOOLS_NRAM_COMMAND_H_
 #define NRAM_TOOLS_NRAM_COMMAND_H_
 
-// What the subcommands of `nram` share: how one is defined, exit codes, finding the pool.
+// The common part of the subcommands of `nram`: how one is defined, exit codes, finding the pool.
 
 #include <functional>
 #include <memory>

@@ -1,7 +1,7 @@
 #ifndef NRAM_TOOLS_NRAM_COPIES_REPORT_H_
 #define NRAM_TOOLS_NRAM_COPIES_REPORT_H_
 
-// What the servers of a pool tell of copies and of the room for them. Only PrintCopies does anything but compute.
+// The servers' figures of copies and of the room for them. Only PrintCopies does anything but compute.
 
 #include <cstddef>
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace nram {
 
 using StatisticsAnswers = absl::Span<const absl::StatusOr<ServerStatistics>>;
 
-// What all clients have told, each once. How long it takes: the longest.
+// The sum of all clients' reports, each once. How long it takes: the longest.
 CopiesReport SumOfCopies(StatisticsAnswers answers);
 
 // Without the client, and with `left`.

@@ -1,7 +1,7 @@
 #ifndef NRAM_TOOLS_NRAM_POOL_WATCH_H_
 #define NRAM_TOOLS_NRAM_POOL_WATCH_H_
 
-// What `nram top` shows, of two looks at a pool. It only computes.
+// The display of `nram top`, from two looks at a pool. It only computes.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace nram {
 
-// What a region's owner has stored.
+// The stored bytes of a region's owner.
 struct ClientRoom {
   uint64_t stored_bytes = 0;
   uint64_t parts = 0;  // of regions, one on each server
@@ -45,7 +45,7 @@ struct PoolLook {
   std::map<std::string, DeviceAccount> devices;  // of this machine's swap areas, by the area's name
 };
 
-// What happens in a second.
+// The work of one second.
 struct WorkRate {
   double reads = 0, writes = 0, trims = 0;
   double read_bytes = 0, written_bytes = 0;

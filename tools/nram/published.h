@@ -1,7 +1,7 @@
 #ifndef NRAM_TOOLS_NRAM_PUBLISHED_H_
 #define NRAM_TOOLS_NRAM_PUBLISHED_H_
 
-// What the commands about published versions share.
+// The common part of the commands about published versions.
 
 #include <cstdint>
 #include <memory>

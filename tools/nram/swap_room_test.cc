@@ -51,7 +51,7 @@ TEST_F(SwapRoomTest, RamAndOtherSwap) {
   const absl::Status status = Check(16 * kGiB, 9 * kGiB);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(status.message()), HasSubstr("8.00 GiB"));
-  // What is free in the area itself is no room.
+  // Memory that is free in the area itself is no room.
   SetMemory(8 * kGiB, 7 * kGiB);
   EXPECT_FALSE(Check(16 * kGiB, 9 * kGiB).ok());
   SetMemory(8 * kGiB, 9 * kGiB);

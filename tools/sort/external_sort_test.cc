@@ -173,7 +173,7 @@ TEST_F(ExternalSortTest, ManyPassesMergeEverything) {
   EXPECT_GT(report.runs, 12u);
   EXPECT_GT(report.passes, 1u);
   EXPECT_EQ(report.input_bytes, ReadFile(Path("in"))->size());
-  // What fits into memory makes no run.
+  // A file that fits into memory makes no run.
   options.memory_bytes = 128 << 20;
   options.open_scratch = [] { return absl::InternalError("nobody asked for it"); };
   EXPECT_EQ(Compare(options, "").runs, 0u);

@@ -33,7 +33,7 @@ int ReadXattr(const std::string& path, const char* name, std::string* value) {
   }
 }
 
-// What all whom the ACL names have, as bits of "others"; nullopt: it is none that is known here.
+// The rights that all have whom the ACL names, as bits of "others"; nullopt: the ACL is none that is known here.
 std::optional<mode_t> LeastOfNamed(const std::string& acl) {
   posix_acl_xattr_header header;
   if (acl.size() < sizeof header || (acl.size() - sizeof header) % sizeof(posix_acl_xattr_entry) != 0) return {};

@@ -1,5 +1,5 @@
-// What replaces a file gives nobody more than the file did, and as much as it may. Needs root, and file systems with
-// ACLs at /dev/shm (tmpfs) and /var/tmp (a disk's).
+// A file that replaces another gives nobody more than that did, and as much as it may. Needs root, and file systems
+// with ACLs at /dev/shm (tmpfs) and /var/tmp (a disk's).
 
 #include "tools/sort/output.h"
 
@@ -174,7 +174,7 @@ TEST_P(OutputTest, NobodyGainsRights) {
           EXPECT_EQ(RightsOf(all[i].first, all[i].second) & ~before[i], 0)
               << "user " << all[i].first << " of group " << all[i].second << " had " << before[i];
         }
-        // What the group may have it has, if the user is of it.
+        // The group keeps the rights that it may have, if the user is of it.
         if (group == kUser && replaced == 0) {
           EXPECT_EQ(Xattr(path_, kAccess), acl_before);
         }
