@@ -107,7 +107,7 @@ class ControlConnections {
   // Whether one more connection may come. Charges for it.
   bool AdmitLocked(bool* charged) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   size_t CountNobodiesLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // A connection's share of the arena.
+  // The bytes of the arena that a connection takes.
   uint64_t ConnectionBytes() const { return kConnectionBytes + (options_.pump != nullptr ? TlsPump::LinkBytes() : 0); }
   bool MakeRoomLocked(int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ShutDownLocked(Connection* connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -80,7 +80,7 @@ class DataServer {
   // Gives an accepted connection to a worker, or closes it if there are too many. `tls`: of its handshake; null: plain.
   void Take(UniqueFd fd, Peer peer, const TlsSession* tls);
   void TakeArrived();
-  // A connection's share of the arena.
+  // The bytes of the arena that a connection takes.
   uint64_t ConnectionBytes() const { return ConnectionBytes(options_); }
   static uint64_t ConnectionBytes(const DataServerOptions& options);
   // The tenant's place for one more connection. If it has as many as it may have, an idle one of its own gives way.

@@ -38,8 +38,9 @@ inline constexpr FrameLoc kNoFrame = ~FrameLoc{0};
 
 class FrameArena;
 
-// A tenant's share of an arena: frames, index and reservations, of all its leases and regions. Memory that a
-// reservation pays for moves within the account. Regions take memory by their tenant's account alone. Thread-safe.
+// The memory that a tenant takes of an arena: frames, index and reservations, of all its leases and regions. Memory
+// that a reservation pays for moves within the account. Regions take memory by their tenant's account alone.
+// Thread-safe.
 class ArenaAccount {
  public:
   static constexpr uint64_t kNoLimit = ~uint64_t{0};

@@ -19,8 +19,7 @@ class EtcdTable {
  public:
   static constexpr size_t kRemarksMax = 32;  // keys whose trouble is remembered
 
-  // Each key has this value from now on. Returns a line for the log if the value is wrong and was not so before, else
-  // "".
+  // The key has this value from now on. Returns a line for the log if it is wrong and was not so before, else "".
   std::string Put(const std::string& key, absl::string_view value);
   void Erase(const std::string& key);
   void Clear() { members_.clear(); }

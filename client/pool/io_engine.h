@@ -102,7 +102,7 @@ class IoWay {
   virtual void LaunchAll() = 0;
   // The part's call is done.
   virtual void Judge(IoPart* part) = 0;
-  // The part's wait is over: the thing has come, or will not.
+  // The part has what it waited for, or will not get it.
   virtual void Resume(IoPart* part) = 0;
   // The deadline has passed, and the part still waits. True: it will not be resumed, and the way knows that it is late.
   virtual bool Cancel(IoPart* part) = 0;

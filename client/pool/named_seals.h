@@ -26,9 +26,9 @@ class NamedSeals {
 
   // Whether a region that is created so is sealed. FAILED_PRECONDITION: it is to be, and there is no key file.
   absl::StatusOr<bool> Decide(const RegionOptions& options) const;
-  // The servers' word of the region's seal, taken together; nothing: it is plain. `infos`: as they know it; those of
-  // other ids do not count. FAILED_PRECONDITION: this pool has no key file, or another one, or takes no plain regions.
-  // DATA_LOSS: a server says what cannot be true.
+  // The word of all servers that have the region about its seal, taken together; nothing: it is plain. `infos`: as they
+  // know it; those of other ids do not count. FAILED_PRECONDITION: this pool has no key file, or another one, or takes
+  // no plain regions. DATA_LOSS: a server says what cannot be true.
   absl::StatusOr<std::optional<SealManifest>> Check(const std::string& name, RegionId id,
                                                     const std::vector<RegionInfo>& infos) const;
 

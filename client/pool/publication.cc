@@ -141,7 +141,7 @@ absl::Status Publication::WriteHead(int64_t deadline_ns) {
 
 absl::Status Publication::ClearSlot(uint32_t slot, int64_t deadline_ns) {
   NRAM_RETURN_IF_ERROR(Write(OffsetOf(slot), std::string(1, '\0'), deadline_ns));
-  // The rest of the slot only takes room.
+  // The trim of the rest only frees room.
   const uint64_t rest = kRecordSlotBytes - kPageBytes;
   (void)region_->Trim(OffsetOf(slot) + kPageBytes, rest, Until(deadline_ns));
   return absl::OkStatus();

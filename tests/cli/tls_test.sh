@@ -36,7 +36,7 @@ openssl verify -CAfile "$keys/ca.pem" "$keys/server.pem" "$keys/client.pem" > /d
 mkdir "$directory/server"
 cp "$keys/ca.pem" "$keys/server.pem" "$keys/server.key" "$directory/server/"
 
-# Certificates that a server refuses at its start.
+# Starts that a server refuses.
 expect 2 "Make some (nram keygen DIR --host=0.0.0.0)" "$memserver" --donate=128M --listen=0.0.0.0 --tls-dir=none
 expect 1 "ca.pem" "$memserver" --donate=128M --tls-dir="$directory"
 expect 2 "contradict each other" "$memserver" --donate=128M --tls-dir="$keys" --allow-unauthenticated
