@@ -34,7 +34,6 @@
 // Errors: std::system_error with the errno of nram.h and the text of nram_error(); std::bad_alloc from allocators and
 // resources, as containers expect. Destructors do not throw; call Close() or Unmap() to hear of what fails there.
 
-#include <array>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
@@ -299,20 +298,23 @@ class Observer {
   // The newest version of what has that name, or one of that number. Throws std::system_error: ENOENT if there is none,
   // EIO if it is gone.
   Observer(Memory& memory, const char* name, std::uint64_t version = NRAM_VERSION_NEWEST) : handle_(memory.get()) {
-    std::array<void*, 64> mappings{};
-    std::size_t count = mappings.size();
-    if (nram_observe_all(handle_, name, version, mappings.data(), &count, nullptr) != 0) internal::ThrowLastError();
-    mappings_.assign(mappings.begin(), mappings.begin() + count);
+    mappings_.resize(kMappingsMax);
+    std::size_t count = mappings_.size();
+    if (nram_observe_all(handle_, name, version, mappings_.data(), &count, nullptr) != 0) internal::ThrowLastError();
+    mappings_.resize(count);
   }
+  // One that was moved from is good for nothing but being assigned to and destroyed.
   Observer(Observer&& other) noexcept : handle_(other.handle_), mappings_(std::exchange(other.mappings_, {})) {}
+  // Unmaps what was here, as the destructor does.
   Observer& operator=(Observer&& other) noexcept {
-    handle_ = other.handle_;
-    std::swap(mappings_, other.mappings_);
+    if (this != &other) {
+      Unmap();
+      handle_ = other.handle_;
+      mappings_ = std::exchange(other.mappings_, {});
+    }
     return *this;
   }
-  ~Observer() {
-    for (void* const mapping : mappings_) nram_munmap(handle_, mapping);
-  }
+  ~Observer() { Unmap(); }
 
   // As Array::Find.
   template <typename T>
@@ -339,6 +341,12 @@ class Observer {
   const std::vector<void*>& mappings() const { return mappings_; }
 
  private:
+  static constexpr std::size_t kMappingsMax = 64;  // of a version
+
+  void Unmap() {
+    for (void* const mapping : mappings_) nram_munmap(handle_, mapping);
+  }
+
   nram_t* handle_;
   std::vector<void*> mappings_;
 };

@@ -98,6 +98,18 @@ TEST(CppVersionsTest, ArraysHaveTheirDimensions) {
   EXPECT_EQ(seen.Next(0), 0u);
   Observer moved = std::move(seen);
   EXPECT_EQ(moved.Find<int64_t>("steps")(), 8);
+  // Each mapping goes by the handle that has made it.
+  Memory third = Open(servers);
+  {
+    Observer elsewhere(third, "field");
+    moved = std::move(elsewhere);
+    EXPECT_EQ(other.Stats().mapped_bytes, 0u);
+    EXPECT_EQ(moved.Find<int64_t>("steps")(), 8);
+  }
+  EXPECT_GT(third.Stats().mapped_bytes, 0u);
+  moved = Observer(other, "field");
+  EXPECT_EQ(third.Stats().mapped_bytes, 0u);
+  EXPECT_EQ(moved.Find<int64_t>("steps")(), 8);
 }
 
 TEST(CppVersionsTest, AnotherTypeIsRefused) {
