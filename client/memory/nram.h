@@ -282,8 +282,9 @@ struct nram_array {
   const char* name; /* 1 to 255 bytes of UTF-8 without control characters; each array of a version has its own */
   /*
    * The first element, at a multiple of its alignment. All of them lie in one of the mappings that are published; an
-   * extent of 0 counts as 1 there. Found by an observer: where they are in his memory, to be read only; NULL if he has
-   * not mapped that mapping (nram_observe() maps the first alone).
+   * extent of 0 counts as 1 there. With one it may be NULL: then it counts as the begin of the first mapping. Found by
+   * an observer: where they are in his memory, to be read only; NULL if he has not mapped that mapping (nram_observe()
+   * maps the first alone).
    */
   const void* data;
   enum nram_element type;

@@ -136,7 +136,7 @@ View<const T> Find(nram_t* handle, const void* address, const char* name) {
     throw std::invalid_argument(what + "has elements of " + NameOf(array.type) + ", not " + NameOf(ElementOf<T>()));
   }
   if (array.data == nullptr) {
-    throw std::invalid_argument(what + "is in a mapping that is not observed: an Observer maps all");
+    throw std::invalid_argument(what + "is in a mapping that is not observed here: a new Observer maps all");
   }
   return View<const T>(array);
 }
@@ -155,21 +155,30 @@ class Description {
   std::string header;
 
   // An array of that many elements in each dimension, none: the element at `data`. It must lie in the mappings that are
-  // published, which is looked at then. Throws std::invalid_argument: more than 8 dimensions.
+  // published, which is looked at then; if it has no elements, `data` counts as NULL, as empty containers have it.
+  // Throws std::invalid_argument: more than 8 dimensions, or a null character in the name.
   template <typename T>
   Description& Add(std::string name, const T* data, std::vector<std::uint64_t> extents = {},
                    nram_order order = NRAM_ORDER_C) {
     static_assert(internal::ElementOf<T>() != 0, "no element of nram.h is of this type");
-    if (extents.size() > NRAM_DIMENSIONS_MAX) throw std::invalid_argument("nram::memory: more than 8 dimensions");
+    if (extents.size() > NRAM_DIMENSIONS_MAX) {
+      throw std::invalid_argument("nram::memory: array \"" + name + "\" has " + std::to_string(extents.size()) +
+                                  " dimensions: expected 0 to 8");
+    }
+    if (name.find('\0') != std::string::npos) {
+      throw std::invalid_argument("nram::memory: the name of an array has a null character");
+    }
     nram_array array{};
     nram_array_init(&array);
     array.data = data;
     array.type = internal::ElementOf<T>();
     array.order = order;
     array.dimensions = static_cast<std::uint32_t>(extents.size());
-    for (std::size_t i = 0; i < extents.size(); ++i) array.extents[i] = extents[i];
-    names_.push_back(std::move(name));
-    arrays_.push_back(array);
+    for (std::size_t i = 0; i < extents.size(); ++i) {
+      array.extents[i] = extents[i];
+      if (extents[i] == 0) array.data = nullptr;
+    }
+    arrays_.push_back({std::move(name), array});
     return *this;
   }
 
@@ -177,15 +186,21 @@ class Description {
   friend std::uint64_t Publish(nram_t* handle, const std::vector<const void*>& mappings,
                                const Description& description);
 
-  std::vector<std::string> names_;  // of arrays_
-  std::vector<nram_array> arrays_;
+  struct Named {
+    std::string name;
+    nram_array array;  // but for its name
+  };
+  std::vector<Named> arrays_;
 };
 
 // Makes what these mappings hold one version, as nram_publish_all() does, and returns its number. Throws
 // std::system_error: EINVAL if one has no name, or what is described is not in them, ENOSPC, EIO.
 inline std::uint64_t Publish(nram_t* handle, const std::vector<const void*>& mappings, const Description& description) {
-  std::vector<nram_array> arrays = description.arrays_;
-  for (std::size_t i = 0; i < arrays.size(); ++i) arrays[i].name = description.names_[i].c_str();
+  std::vector<nram_array> arrays;
+  for (const Description::Named& named : description.arrays_) {
+    arrays.push_back(named.array);
+    arrays.back().name = named.name.c_str();
+  }
   nram_publish_options options = description.options;
   options.header = description.header.empty() ? nullptr : description.header.c_str();
   options.arrays = arrays.data();

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/status.h"
@@ -65,6 +66,8 @@ absl::StatusOr<nram::PublishedArray> Describe(nram_t* n, const nram_array& given
                                                    static_cast<int>(NRAM_DIMENSIONS_MAX)));
   }
   array.extents.assign(given.extents, given.extents + given.dimensions);
+  // What has no elements is nowhere, such as an empty container's.
+  if (given.data == nullptr && absl::c_linear_search(array.extents, 0)) return array;
   const auto at = reinterpret_cast<uintptr_t>(given.data);
   for (size_t i = 0; i < bases.size(); ++i) {
     const auto base = reinterpret_cast<uintptr_t>(bases[i]);

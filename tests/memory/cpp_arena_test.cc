@@ -95,7 +95,7 @@ TEST_F(CppArenaTest, ItEndsWithTheMapping) {
   EXPECT_EQ(arena_.free_bytes(), kBytes - 4096);
   rest.push_back('z');
   EXPECT_EQ(rest.size(), 4097u);
-  // Without a name, or with one that is taken, there is no arena.
+  // With a name that is taken there is no arena.
   EXPECT_THROW(Arena(memory_, kBytes, "arena"), std::system_error);
 }
 
@@ -225,6 +225,14 @@ TEST_F(CppArenaTest, TheStateOfContainersIsPublished) {
   EXPECT_EQ(next(50'000, 0), 2.5);
   EXPECT_EQ(seen.Find<int32_t>("marks").size(), 9u);
   EXPECT_THAT(seen.Find<int32_t>("marks"), Each(4));
+  // One that is empty has no place.
+  marks = {};
+  u.clear();
+  publish(3);
+  ASSERT_NE(seen.Next(kPatienceMs), 0u);
+  EXPECT_EQ(seen.Find<int32_t>("marks").size(), 0u);
+  EXPECT_EQ(seen.Find<double>("u").size(), 0u);
+  EXPECT_EQ(seen.Find<double>("u").extent(1), 2u);
 }
 
 }  // namespace

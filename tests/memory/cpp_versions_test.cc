@@ -133,7 +133,7 @@ TEST(CppVersionsTest, AnotherTypeIsRefused) {
   };
   EXPECT_THAT(what([&] { (void)seen.Find<double>("u"); }), HasSubstr("\"u\" has elements of float32, not float64"));
   EXPECT_THAT(what([&] { (void)seen.Find<int>("u"); }), HasSubstr("not int32"));
-  EXPECT_THAT(what([&] { (void)seen.Find<float>("v"); }), HasSubstr("an Observer maps all"));
+  EXPECT_THAT(what([&] { (void)seen.Find<float>("v"); }), HasSubstr("a new Observer maps all"));
   const Observer all(other, "field");
   EXPECT_EQ(all.Find<float>("v").size(), 4096u);
   try {
@@ -148,7 +148,9 @@ TEST(CppVersionsTest, AnotherTypeIsRefused) {
   } catch (const std::system_error& error) {
     EXPECT_EQ(ErrorOf(error), ENOENT);
   }
-  EXPECT_THROW(Description().Add("a", field.data(), std::vector<uint64_t>(9, 1)), std::invalid_argument);
+  EXPECT_THAT(what([&] { Description().Add("a", field.data(), std::vector<uint64_t>(9, 1)); }),
+              HasSubstr("\"a\" has 9 dimensions: expected 0 to 8"));
+  EXPECT_THROW(Description().Add(std::string("a\0b", 3), field.data()), std::invalid_argument);
   const float local = 0;
   try {
     field.Publish(Description().Add("local", &local));

@@ -89,7 +89,7 @@ TEST_F(PublishedArraysTest, ObserversFindThemByName) {
   facts_[3] = 0.5;
   Publish(Options({ArrayOf("u", field_ + 512, NRAM_FLOAT64, {2, 3}, NRAM_ORDER_FORTRAN),
                    ArrayOf("sum \xC3\xBC", facts_ + 3, NRAM_FLOAT64, {}), ArrayOf("none", field_, NRAM_INT32, {0, 7}),
-                   ArrayOf("all", field_, NRAM_UINT8, {kBytes})}));
+                   ArrayOf("all", field_, NRAM_UINT8, {kBytes}), ArrayOf("nowhere", nullptr, NRAM_INT64, {3, 0})}));
   void* bases[2] = {};
   size_t count = 2;
   ASSERT_EQ(nram_observe_all(observer_.get(), "field", 0, bases, &count, nullptr), 0) << nram_error();
@@ -114,17 +114,19 @@ TEST_F(PublishedArraysTest, ObserversFindThemByName) {
     ASSERT_EQ(sum.data, static_cast<const double*>(bases[1]) + 3);
     EXPECT_EQ(*static_cast<const double*>(sum.data), 0.5);
   }
+  EXPECT_EQ(Find(bases[0], "nowhere").data, bases[0]);
+  EXPECT_EQ(Find(bases[0], "nowhere").extents[0], 3u);
   nram_array array;
   nram_array_init(&array);
   std::string names;
   size_t i = 0;
   for (; nram_get_array(observer_.get(), bases[0], i, &array) == 0; ++i) names += std::string(array.name) + ",";
   EXPECT_EQ(errno, ENOENT);
-  EXPECT_EQ(i, 4u);
-  EXPECT_EQ(names, "u,sum \xC3\xBC,none,all,");
+  EXPECT_EQ(i, 5u);
+  EXPECT_EQ(names, "u,sum \xC3\xBC,none,all,nowhere,");
   EXPECT_EQ(nram_find_array(observer_.get(), bases[0], "v", &array), -1);
   EXPECT_EQ(errno, ENOENT);
-  EXPECT_THAT(nram_error(), HasSubstr("no array \"v\" among its 4"));
+  EXPECT_THAT(nram_error(), HasSubstr("no array \"v\" among its 5"));
   EXPECT_EQ(nram_find_array(observer_.get(), bases[0], nullptr, &array), -1);
   EXPECT_EQ(errno, EINVAL);
   EXPECT_EQ(nram_find_array(producer_.get(), field_, "u", &array), -1);
@@ -177,6 +179,8 @@ TEST_F(PublishedArraysTest, WhatCannotBeIsRefused) {
   EXPECT_EQ(ErrorOf(ArrayOf("a", &count, NRAM_UINT64, {})), EINVAL);
   EXPECT_THAT(nram_error(), HasSubstr("\"a\" begins in none of the mappings"));
   EXPECT_EQ(ErrorOf(ArrayOf("a", nullptr, NRAM_UINT64, {})), EINVAL);
+  EXPECT_EQ(ErrorOf(ArrayOf("a", nullptr, NRAM_UINT64, {0, count + 1})), EINVAL);
+  EXPECT_THAT(nram_error(), HasSubstr("does not fit"));
   EXPECT_EQ(ErrorOf(ArrayOf(nullptr, field_, NRAM_UINT64, {})), EINVAL);
   EXPECT_EQ(ErrorOf(ArrayOf("", field_, NRAM_UINT64, {})), EINVAL);
   EXPECT_EQ(ErrorOf(ArrayOf("a\n", field_, NRAM_UINT64, {})), EINVAL);
