@@ -464,13 +464,14 @@ absl::Status Memory::DropVersion(const void* base, uint64_t version) {
 
 absl::StatusOr<Observed> Memory::Observe(const std::string& name, uint64_t version, bool all) {
   NRAM_ASSIGN_OR_RETURN(Observer::Opened opened, observer_->Open(name, version, all));
-  Observed observed{.version = opened.view->record.number, .bases = {}};
+  const PublicationRecord& record = *opened.view->record;
+  Observed observed{.version = record.number, .bases = {}};
   absl::Status status;
   for (size_t i = 0; i < opened.regions.size() && status.ok(); ++i) {
     MapRequest request;
-    request.name = opened.view->record.regions[i].name;
+    request.name = record.regions[i].name;
     request.kind = MapKind::kReadOnly;
-    const uint64_t length = RoundUp(opened.view->record.lengths[i], options_.page_bytes);
+    const uint64_t length = RoundUp(record.lengths[i], options_.page_bytes);
     auto base = MapOpened(request, length, std::move(opened.regions[i]), nullptr);
     status = base.status();
     if (!status.ok()) break;
@@ -490,7 +491,7 @@ absl::StatusOr<uint64_t> Memory::Next(const void* base, int64_t deadline_ns) {
   return observer_->Next(segment, deadline_ns);
 }
 
-const PublicationRecord* Memory::ObservedRecord(const void* base) const {
+std::shared_ptr<const PublicationRecord> Memory::ObservedRecord(const void* base) const {
   const auto segment = FindMapping(base);
   return segment.ok() ? observer_->RecordOf(segment->get()) : nullptr;
 }

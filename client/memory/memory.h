@@ -128,8 +128,8 @@ class Memory {
   // Maps the version's first region, or all of them. NOT_FOUND: there is no such version.
   absl::StatusOr<Observed> Observe(const std::string& name, uint64_t version, bool all);
   absl::StatusOr<uint64_t> Next(const void* base, int64_t deadline_ns);
-  // Null: the mapping does not observe. Valid until Next or Unmap of it.
-  const PublicationRecord* ObservedRecord(const void* base) const;
+  // Null: the mapping does not observe. Its mappings have it until Next, and until the last of them is unmapped.
+  std::shared_ptr<const PublicationRecord> ObservedRecord(const void* base) const;
   // Where an array of that record is here; null: its mapping was not observed, or is unmapped. Valid as long.
   // DATA_LOSS: it cannot be there.
   absl::StatusOr<const std::byte*> ObservedData(const void* base, const PublishedArray& array) const;

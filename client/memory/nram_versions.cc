@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -150,9 +151,10 @@ absl::StatusOr<nram::Observed> Observe(nram_t* n, const char* name, uint64_t ver
   return observed;
 }
 
-const nram::PublicationRecord* RecordOf(nram_t* n, const void* address) {
+// What it says is the caller's until nram_next(): another thread may be in that, and gets no broken memory here.
+std::shared_ptr<const nram::PublicationRecord> RecordOf(nram_t* n, const void* address) {
   if (!ApiUsable(n)) return nullptr;
-  const nram::PublicationRecord* const record = n->memory->ObservedRecord(address);
+  std::shared_ptr<const nram::PublicationRecord> record = n->memory->ObservedRecord(address);
   if (record == nullptr) ApiFail(EINVAL, "no mapping that observes a version begins at this address");
   return record;
 }
@@ -178,7 +180,7 @@ int GiveArray(nram_t* n, const void* address, const nram::PublishedArray& found,
 }
 
 // Null: the error is set.
-const nram::PublicationRecord* RecordFor(nram_t* n, const void* address, const nram_array* array) {
+std::shared_ptr<const nram::PublicationRecord> RecordFor(nram_t* n, const void* address, const nram_array* array) {
   if (array == nullptr || array->size < sizeof(*array)) {
     ApiFail(EINVAL, "nram_array.size must be sizeof(struct nram_array): call nram_array_init()");
     return nullptr;
@@ -248,12 +250,12 @@ int nram_next(nram_t* n, void* address, uint32_t timeout_ms, uint64_t* got) {
 }
 
 const char* nram_version_header(nram_t* n, const void* address) {
-  const nram::PublicationRecord* const record = RecordOf(n, address);
+  const auto record = RecordOf(n, address);
   return record == nullptr ? nullptr : record->header_json.c_str();
 }
 
 int nram_find_array(nram_t* n, const void* address, const char* name, struct nram_array* array) {
-  const nram::PublicationRecord* const record = RecordFor(n, address, array);
+  const auto record = RecordFor(n, address, array);
   if (record == nullptr) return -1;
   if (name == nullptr) return ApiFail(EINVAL, "the name of the array is missing");
   for (const nram::PublishedArray& one : record->arrays) {
@@ -264,7 +266,7 @@ int nram_find_array(nram_t* n, const void* address, const char* name, struct nra
 }
 
 int nram_get_array(nram_t* n, const void* address, size_t index, struct nram_array* array) {
-  const nram::PublicationRecord* const record = RecordFor(n, address, array);
+  const auto record = RecordFor(n, address, array);
   if (record == nullptr) return -1;
   if (index < record->arrays.size()) return GiveArray(n, address, record->arrays[index], array);
   return ApiFail(ENOENT, absl::StrCat("version ", record->number, " has ", record->arrays.size(), " arrays, and none ",
@@ -275,7 +277,7 @@ int nram_get_version_info(nram_t* n, const void* address, struct nram_version_in
   if (info == nullptr || info->size < sizeof(*info)) {
     return ApiFail(EINVAL, "nram_version_info.size must be sizeof(struct nram_version_info)");
   }
-  const nram::PublicationRecord* const record = RecordOf(n, address);
+  const auto record = RecordOf(n, address);
   if (record == nullptr) return -1;
   const nram_version_info all = {
       .size = info->size, .version = record->number, .step = record->step, .time_ns = record->time_ns};

@@ -56,11 +56,12 @@ absl::StatusOr<Observer::Opened> Observer::Open(const std::string& name, uint64_
   for (int i = 0; i < kTries && MonotonicNs() < deadline_ns; ++i) {
     NRAM_ASSIGN_OR_RETURN(PublicationRecord record, opened.view->publication->Read(version, deadline_ns));
     // It is still there, and cannot be had.
-    if (MayBeDropped(status) && record.number == opened.view->record.number) return status;
-    opened.view->record = std::move(record);
+    const PublicationRecord* const former = opened.view->record.get();
+    if (MayBeDropped(status) && former != nullptr && record.number == former->number) return status;
+    opened.view->record = std::make_shared<const PublicationRecord>(std::move(record));
     opened.regions.clear();
     status = absl::OkStatus();
-    for (const VersionPlace& place : opened.view->record.regions) {
+    for (const VersionPlace& place : opened.view->record->regions) {
       auto region = pool_->OpenVersion(place);
       status = region.status();
       if (!status.ok()) break;
@@ -92,30 +93,31 @@ void Observer::Forget(const Segment* segment) {
 }
 
 Observer::View* Observer::FindView(const Segment* segment) const {
-  MutexLock lock(&mu_);
   for (const auto& view : views_) {
     if (absl::c_linear_search(view->segments, segment)) return view.get();
   }
   return nullptr;
 }
 
-const PublicationRecord* Observer::RecordOf(const Segment* segment) const {
+std::shared_ptr<const PublicationRecord> Observer::RecordOf(const Segment* segment) const {
+  MutexLock lock(&mu_);
   const View* const view = FindView(segment);
-  return view == nullptr ? nullptr : &view->record;
+  return view == nullptr ? nullptr : view->record;
 }
 
 absl::StatusOr<const std::byte*> Observer::DataOf(const Segment* segment, const PublishedArray& array) const {
   MutexLock lock(&mu_);
-  for (const auto& view : views_) {
-    if (!absl::c_linear_search(view->segments, segment) || array.mapping >= view->record.regions.size()) continue;
-    for (const Segment* const other : view->segments) {
-      if (other->region()->name() != view->record.regions[array.mapping].name) continue;
-      // The record is of servers.
-      if (array.offset <= other->length() && BytesOf(array) <= other->length() - array.offset) {
-        return other->base() + array.offset;
-      }
-      return absl::DataLossError(absl::StrCat("array ", Quoted(array.name), " goes beyond its mapping"));
+  const View* const view = FindView(segment);
+  if (view == nullptr || array.mapping >= view->record->regions.size()) return nullptr;
+  for (const Segment* const other : view->segments) {
+    if (other->region()->name() != view->record->regions[array.mapping].name) continue;
+    // The record is of servers.
+    if (array.offset <= other->length() && BytesOf(array) <= other->length() - array.offset) {
+      return other->base() + array.offset;
     }
+    return absl::DataLossError(absl::StrCat("array ", Quoted(array.name), " from byte ", array.offset,
+                                            " on goes beyond its mapping, of which ", other->length(),
+                                            " bytes are here: observe it anew"));
   }
   return nullptr;
 }
@@ -180,26 +182,34 @@ void Observer::Exchange(Move* move) {
 }
 
 absl::StatusOr<uint64_t> Observer::Next(const SegmentRef& segment, int64_t deadline_ns) {
-  View* const view = FindView(segment.get());
+  View* view = nullptr;
+  {
+    MutexLock lock(&mu_);
+    view = FindView(segment.get());
+  }
   if (view == nullptr) return absl::InvalidArgumentError("this mapping does not observe a publication");
+  const uint64_t present = view->record->number;
   absl::Status status;
   uint64_t failed = 0;
   for (int i = 0; i < kTries; ++i) {
-    NRAM_RETURN_IF_ERROR(view->publication->AwaitAbove(view->record.number, deadline_ns).status());
+    NRAM_RETURN_IF_ERROR(view->publication->AwaitAbove(present, deadline_ns).status());
     const int64_t until_ns = DeadlineAfterMs(io_timeout_ms_);
     absl::StatusOr<PublicationRecord> newest = view->publication->Read(0, until_ns);
     if (absl::IsNotFound(newest.status())) continue;  // it was dropped meanwhile, and there is no other
     NRAM_RETURN_IF_ERROR(newest.status());
     PublicationRecord record = *std::move(newest);
-    if (record.number <= view->record.number) continue;  // it was dropped meanwhile
+    if (record.number <= present) continue;  // it was dropped meanwhile
     // It is still there, and cannot be had.
     if (record.number == failed) return status;
     absl::StatusOr<std::vector<Move>> moves = Prepare(*view, record);
     status = moves.status();
     if (status.ok()) {
       for (Move& move : *moves) Exchange(&move);
-      view->record = std::move(record);
-      return view->record.number;
+      const uint64_t number = record.number;
+      auto next = std::make_shared<const PublicationRecord>(std::move(record));
+      MutexLock lock(&mu_);
+      view->record.swap(next);
+      return number;
     }
     if (!MayBeDropped(status)) return status;
     failed = record.number;

@@ -29,8 +29,8 @@ class Observer {
   // Mappings of one version: they go on together.
   struct View {
     std::shared_ptr<Publication> publication;
-    PublicationRecord record;
-    std::vector<Segment*> segments;  // those that are mapped still, in any order
+    std::shared_ptr<const PublicationRecord> record;  // changed under mu_, by Next alone
+    std::vector<Segment*> segments;                   // those that are mapped still, in any order
   };
   struct Opened {
     std::unique_ptr<View> view;
@@ -49,8 +49,8 @@ class Observer {
   // was no newer one until `deadline_ns`. FAILED_PRECONDITION: the newer one lacks a mapping of these, or has another
   // length of it. INVALID_ARGUMENT: the segment is not observed. Blocks for four times the timeout besides.
   absl::StatusOr<uint64_t> Next(const SegmentRef& segment, int64_t deadline_ns);
-  // Valid until Next, and until the view's last segment is forgotten. Null: the segment is not observed.
-  const PublicationRecord* RecordOf(const Segment* segment) const;
+  // The view has it until Next, and until its last segment is forgotten. Null: the segment is not observed.
+  std::shared_ptr<const PublicationRecord> RecordOf(const Segment* segment) const;
   // Where an array of that record is; null: its mapping is not mapped. Valid as long. DATA_LOSS: it cannot be there.
   absl::StatusOr<const std::byte*> DataOf(const Segment* segment, const PublishedArray& array) const;
 
@@ -62,7 +62,7 @@ class Observer {
     std::vector<bool> changed;       // a page each
   };
   absl::StatusOr<std::shared_ptr<Publication>> FindPublication(const std::string& name);
-  View* FindView(const Segment* segment) const;
+  View* FindView(const Segment* segment) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Opens the newest version's regions for the view's mappings, and finds what has changed.
   absl::StatusOr<std::vector<Move>> Prepare(const View& view, const PublicationRecord& record) const;
   absl::Status FindChanges(Move* move) const;
