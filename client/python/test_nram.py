@@ -6,75 +6,21 @@ PYTHONPATH=client/python client/python/test_nram.py
 
 import copy
 import errno
-import faulthandler
 import gc
 import os
 import random
 import re
-import resource
 import signal
 import subprocess
 import sys
 import threading
 import unittest
-import warnings
 
 import nram
 from nram import _library
+from test_case import BEYOND, BUDGET, MIB, NramTest, block, needs_numpy, numpy, setUpModule, unique_name
 
-try:
-    import numpy
-except ImportError:
-    numpy = None
-
-MIB = 1 << 20
-BUDGET = 8 * MIB
-BEYOND = 4 * BUDGET
-needs_numpy = unittest.skipIf(numpy is None, "NumPy is not installed: NOT TESTED")
-
-
-def setUpModule():
-    try:
-        nram.Memory(budget=BUDGET).close()
-    except nram.Error as error:
-        if error.errno != errno.EPERM:
-            raise
-        raise unittest.SkipTest(f"NOT TESTED: {error}") from None
-
-
-def unique_name():
-    return f"test-{os.getpid()}-{random.randrange(1 << 40):x}"
-
-
-def block(number, length=MIB):
-    return random.Random(number).randbytes(length)
-
-
-class NramTest(unittest.TestCase):
-    def assert_errno(self, code, function, *arguments, **named):
-        with self.assertRaises(nram.Error) as caught:
-            function(*arguments, **named)
-        self.assertEqual(caught.exception.errno, code, caught.exception)
-        self.assertTrue(caught.exception.strerror)
-
-    def assert_child(self, status, function):
-        """Runs function in a child after fork(); `status` as os.waitpid has it."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # "multi-threaded, fork() may deadlock"
-            child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                signal.alarm(30)
-                faulthandler.disable()
-                resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-                function()
-                code = 0
-            except BaseException as error:
-                print(f"in the child: {error!r}", file=sys.stderr, flush=True)
-            finally:
-                os._exit(code)
-        self.assertEqual(os.waitpid(child, 0)[1], status)
+assert setUpModule  # unittest calls it
 
 
 class Contents(NramTest):
@@ -231,119 +177,6 @@ class Names(NramTest):
         with nram.Memory(budget=BUDGET) as memory:
             self.assert_errno(errno.ENOENT, memory.map, 0, unique_name(), read_only=True)
             self.assert_errno(errno.ENOENT, memory.map, 0, unique_name(), attach=True)
-
-
-class Versions(NramTest):
-    def test_publish_and_observe(self):
-        name = unique_name()
-        with nram.Memory(budget=BUDGET) as memory, nram.Memory(budget=BUDGET) as other:
-            self.assert_errno(errno.ENOENT, other.observe, name)
-            written = memory.map(2 * BUDGET, name)
-            view = written.buffer
-            for i in range(2 * BUDGET // MIB):
-                view[i * MIB : (i + 1) * MIB] = block(i)
-            version = written.publish(step=7, header={"shape": [1, 2]})
-            view[:MIB] = block(100)
-            self.assertTrue(written.published(version))
-            seen = other.observe(name)
-            self.assertTrue(seen.read_only)
-            self.assertEqual((seen.version, seen.step, seen.header), (version, 7, {"shape": [1, 2]}))
-            bytes_seen = seen.buffer
-            for i in range(2 * BUDGET // MIB):
-                self.assertEqual(bytes_seen[i * MIB : (i + 1) * MIB], block(i))
-            self.assertIsNone(seen.next())
-            later = written.publish()
-            self.assertEqual(seen.next(timeout=60), later)
-            self.assertEqual(bytes_seen[:MIB], block(100))
-            self.assertIsNone(seen.header)
-            written.drop_version(later)
-            self.assert_errno(errno.ENOENT, written.drop_version, later)
-            self.assertEqual(bytes_seen[:MIB], block(100))
-            del view, bytes_seen
-
-    def test_several_at_once(self):
-        names = [unique_name(), unique_name()]
-        with nram.Memory(budget=BUDGET) as memory, nram.Memory(budget=BUDGET) as other:
-            mappings = [memory.map(MIB, name) for name in names]
-            for i, mapping in enumerate(mappings):
-                mapping.buffer[:5] = b"hello" if i == 0 else b"world"
-            memory.publish(mappings)
-            self.assertTrue(mappings[0].published())
-            seen = other.observe_all(names[0])
-            self.assertEqual([bytes(mapping.buffer[:5]) for mapping in seen], [b"hello", b"world"])
-
-    @needs_numpy
-    def test_arrays_by_themselves(self):
-        name = unique_name()
-        with nram.Memory(budget=BUDGET) as memory, nram.Memory(budget=BUDGET) as other:
-            written = memory.map(MIB, name)
-            self.assertEqual(written.publish(), 1)
-            self.assertTrue(written.published())
-            seen = other.observe(name)
-            self.assertEqual(seen.arrays, {})
-            u = written.array("f8", (4, 5), offset=64)
-            written.array("u1")  # it is not the first
-            u[:] = numpy.arange(20).reshape(4, 5)
-            written.publish()
-            self.assertEqual(seen.next(timeout=60), 2)
-            self.assertEqual(list(seen.arrays), [name])
-            found = seen.arrays[name]
-            self.assertEqual((found.shape, found.dtype, found.flags.writeable), ((4, 5), u.dtype, False))
-            self.assertTrue((found == numpy.arange(20).reshape(4, 5)).all())
-            # An array stands for its mapping, and may be another one of it.
-            memory.publish([written.array("i4", 7)])
-            self.assertEqual(seen.next(timeout=60), 3)
-            self.assertEqual((seen.arrays[name].shape, seen.arrays[name].dtype), ((7,), numpy.dtype("i4")))
-            written.publish(arrays={})
-            self.assertEqual(seen.next(timeout=60), 4)
-            self.assertEqual(seen.arrays, {})
-            del u, found
-
-    @needs_numpy
-    def test_arrays_by_name(self):
-        names = [unique_name(), unique_name()]
-        with nram.Memory(budget=BUDGET) as memory, nram.Memory(budget=BUDGET) as other:
-            first, second = (memory.map(MIB, name) for name in names)
-            arrays = {
-                "u \u00fc": first.array("c16", (3, 4)),
-                "transposed": first.array("f4", (3, 4), offset=4096).T,
-                "flags": second.array("?", 5),
-                "count": second.array("u2", (), offset=64),
-                "cube": first.array("i1", (2, 3, 4), offset=8192)[1],
-            }
-            for i, array in enumerate(arrays.values()):
-                array[...] = numpy.arange(array.size).reshape(array.shape) + i
-            memory.publish(arrays=arrays)
-            self.assertTrue(first.published())
-            seen = other.observe_all(names[0])
-            shown = [{"u \u00fc", "transposed", "cube"}, {"flags", "count"}]
-            self.assertEqual([set(mapping.arrays) for mapping in seen], shown)
-            for mapping in seen:
-                for name, found in mapping.arrays.items():
-                    self.assertEqual((found.shape, found.dtype), (arrays[name].shape, arrays[name].dtype), name)
-                    self.assertTrue((found == arrays[name]).all(), name)
-            self.assertTrue(seen[0].arrays["transposed"].flags.f_contiguous)
-            alone = other.observe(names[0])
-            self.assertEqual(set(alone.arrays), shown[0])
-            with self.assertRaisesRegex(ValueError, "not contiguous"):
-                memory.publish(arrays={"a": first.array("i1", (4, 4))[:, 1]})
-            with self.assertRaisesRegex(ValueError, "in no mapping"):
-                memory.publish(arrays={"a": numpy.zeros(3)})
-            with self.assertRaisesRegex(ValueError, "expected elements of int8, "):
-                memory.publish(arrays={"a": first.array(">f8", 3)})
-            self.assert_errno(errno.EINVAL, second.publish, arrays={"u": arrays["u \u00fc"]})
-            self.assert_errno(errno.EINVAL, memory.publish, [first.array("f4", 3, 0), first.array("f8", 3, 0)])
-            del arrays, array, found, mapping
-
-    def test_refused(self):
-        with nram.Memory(budget=BUDGET) as memory:
-            mapping = memory.map(MIB)
-            self.assert_errno(errno.EINVAL, mapping.publish)
-            self.assert_errno(errno.EINVAL, lambda: mapping.arrays)
-            self.assert_errno(errno.EINVAL, mapping.next)
-            self.assert_errno(errno.EINVAL, lambda: mapping.header)
-            self.assert_errno(errno.EINVAL, memory.publish, [])
-            self.assertRaises(ValueError, mapping.publish, keep="always")
 
 
 class Errors(NramTest):

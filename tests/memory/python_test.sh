@@ -22,12 +22,14 @@ fail() {
 }
 
 "$nram" up --servers=2 --donate=256M > /dev/null
-code=0
-"$python" "$package/test_nram.py" > "$directory/messages" 2>&1 || code=$?
-cat "$directory/messages"
-[ "$code" -eq 0 ] || fail "test_nram.py: exit $code"
-# Root may handle faults, and tools/setup installs NumPy: without either, these tests show little.
-! grep -q "NOT TESTED" "$directory/messages" || fail "not all of test_nram.py has run, for the reason above"
+for tests in test_nram.py test_versions.py; do
+  code=0
+  "$python" "$package/$tests" > "$directory/messages" 2>&1 || code=$?
+  cat "$directory/messages"
+  [ "$code" -eq 0 ] || fail "$tests: exit $code"
+  # Root may handle faults, and tools/setup installs NumPy: without either, these tests show little.
+  ! grep -q "NOT TESTED" "$directory/messages" || fail "not all of $tests has run, for the reason above"
+done
 
 example=$package/examples/numpy_array.py
 "$python" "$example" --help | grep -q -- --budget || fail "the example's --help"

@@ -66,6 +66,9 @@ class _Region(Resource):
         self.shared = shared  # others may read what is written here
         self.name = name
         self.described = None  # as _description(): the first array that was made of it
+        # The texts that libnram has of the observed version go with next(), which must not come in between. Shared by
+        # mappings that go on together.
+        self.version_lock = threading.RLock()
         self.owner_key = None
         self.pool_hold = Hold(pool, OWNER)
         with self.lock:
@@ -252,11 +255,14 @@ class Memory:
                     None,
                 )
             )
-            return [self._observed(address) for address in addresses[: count.value]]
+            lock = threading.RLock()
+            return [self._observed(address, lock) for address in addresses[: count.value]]
 
-    def _observed(self, address):
+    def _observed(self, address, version_lock=None):
         length = _c.nram_length(self._pool.pointer, address)
-        return Mapping(_Region(self._pool, address, length, False), True)
+        region = _Region(self._pool, address, length, False)
+        region.version_lock = version_lock or region.version_lock
+        return Mapping(region, True)
 
     def set_budget(self, budget):
         """Changes the budget (bytes, or text as "512M"), or its ceiling if it follows the machine. Returns at once:
@@ -434,9 +440,10 @@ class Mapping:
     def next(self, timeout=0.0):
         """Of an observed mapping: goes on to the newest version as soon as there is a newer one, and returns its
         number; None after `timeout` seconds. Arrays and memoryviews show it then; no other thread may read them
-        meanwhile. Pages that are the same stay here. EBUSY: the newer version has other mappings: observe it anew."""
+        meanwhile, and `arrays` and `header` wait for it. Pages that are the same stay here. EBUSY: the newer version
+        has other mappings: observe it anew."""
         version = ctypes.c_uint64()
-        with Hold(self._region, CALL):
+        with Hold(self._region, CALL), self._region.version_lock:
             if (
                 _c.nram_next(
                     self._region.pool.pointer, self.address, _milliseconds(timeout), ctypes.byref(version)
@@ -463,18 +470,21 @@ class Mapping:
         """Of an observed mapping: the arrays in it that its producer has described, by their names, as NumPy has them,
         read-only. After next() take them anew: the next version may have others. EINVAL: the mapping does not
         observe."""
+        with Hold(self._region, CALL), self._region.version_lock:
+            return self._arrays()
+
+    def _arrays(self):
         found = {}
         for index in itertools.count():
             array = _library.Array(size=ctypes.sizeof(_library.Array))
-            with Hold(self._region, CALL):
-                if _c.nram_get_array(self._region.pool.pointer, self.address, index, ctypes.byref(array)) != 0:
-                    if ctypes.get_errno() != errno.ENOENT:
-                        raise _error()
-                    return found
-                name = array.name.decode("utf-8", "surrogateescape")
+            if _c.nram_get_array(self._region.pool.pointer, self.address, index, ctypes.byref(array)) != 0:
+                if ctypes.get_errno() != errno.ENOENT:
+                    raise _error()
+                return found
             # Those of other mappings are those mappings' to show.
             if array.data is None or not 0 <= array.data - self.address < len(self):
                 continue
+            name = array.name.decode("utf-8", "surrogateescape")
             extents = array.extents[: array.dimensions]
             if array.order == _library.ORDER_C:
                 found[name] = self._array(_ELEMENT_NAMES[array.type], extents, array.data - self.address)
@@ -484,7 +494,7 @@ class Mapping:
     @property
     def header(self):
         """What its producer said of it, as json.loads() gives it; None: nothing."""
-        with Hold(self._region, CALL):
+        with Hold(self._region, CALL), self._region.version_lock:
             text = _c.nram_version_header(self._region.pool.pointer, self.address)
             if text is None:
                 raise _error()

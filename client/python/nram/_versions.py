@@ -2,6 +2,7 @@
 
 import ctypes
 import json
+import os
 
 from . import _library
 from ._arguments import _check, _choice, _integer, _milliseconds, _text
@@ -11,11 +12,15 @@ _c = _library.library
 
 
 def _address_of(array):
-    return array.__array_interface__["data"][0]
+    try:
+        return array.__array_interface__["data"][0]
+    except AttributeError:
+        raise TypeError(f"{type(array).__name__}: expected a NumPy array that lies in a mapping") from None
 
 
 def _description(name, array):
     """An array of NumPy's as nram_array has it; ValueError: it cannot be told."""
+    address = _address_of(array)
     kind = array.dtype.name
     if kind not in _library.ELEMENTS or not array.dtype.isnative:
         raise ValueError(f"array {name!r}: {array.dtype}: expected elements of {', '.join(_library.ELEMENTS)}")
@@ -24,7 +29,7 @@ def _description(name, array):
     if not array.flags.forc:
         raise ValueError(f"array {name!r} is not contiguous: publish the one that it is a part of")
     described = _library.Array(size=ctypes.sizeof(_library.Array), name=_text(name, "arrays"))
-    described.data = _address_of(array)
+    described.data = address if array.size > 0 else None  # where nothing is does not matter
     described.type = _library.ELEMENTS[kind]
     described.order = _library.ORDER_C if array.flags.c_contiguous else _library.ORDER_FORTRAN
     described.dimensions = array.ndim
@@ -52,12 +57,12 @@ def _chosen(pool, mappings, arrays, joins):
         if arrays is not None:
             continue
         if not is_mapping:
-            described.append(_description(region.name, one))
+            described.append(_description(os.fsdecode(region.name or b""), one))
         elif region.described is not None:
             described.append(region.described)
     for name, array in (arrays or {}).items():
         described.append(_description(name, array))
-        if joins and _region_of(pool, array) not in regions:
+        if joins and array.size > 0 and _region_of(pool, array) not in regions:
             regions.append(_region_of(pool, array))
     return regions, described
 
