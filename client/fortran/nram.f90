@@ -22,7 +22,11 @@
 !   call memory%find(b, seen, 'a')                            ! a pointer of the kind and rank of what is found
 !   call memory%next_address(seen, 1000, v)                   ! then find b anew
 !
-! Every procedure has an optional `status`: 0, or the errno of nram.h; without it a failure ends the program with the
+! What is described is in Fortran's order. An array that a producer has in C's order is found with its dimensions the
+! other way round: its a[i][j] is b(j + 1, i + 1). Only the first mapping of a version is observed: what lies in others
+! cannot be found.
+!
+! Every subroutine has an optional `status`: 0, or the errno of nram.h; without it a failure ends the program with the
 ! text of nram_message(). Arrays are of real64 (of one to three dimensions), real32 (one or two) or int32 (one); others
 ! by map_address and c_f_pointer. They are plain memory: intrinsics and threads use them as any other. A pointer must not
 ! be used after unmap or close; writing to an observed array ends the program. Threads may share a memory.
@@ -80,7 +84,7 @@ module nram
     procedure :: next => memory_next
     procedure :: header => memory_header
     ! Of a mapping that observes, by its first address.
-    procedure :: next_address, step_of
+    procedure :: next_address, step_of, header_of, unmap_address
     procedure, private :: find_r8_0, find_r8_1, find_r8_2, find_r8_3, find_r4_1, &
                           find_r4_2, find_i4_0, find_i4_1, find_i8_0, find_i8_1
     generic :: find => find_r8_0, find_r8_1, find_r8_2, find_r8_3, find_r4_1, &
@@ -321,12 +325,8 @@ contains
       if (c_nram_length(self%handle, address) < bytes) then
         if (c_nram_munmap(self%handle, address) /= 0) continue
         address = c_null_ptr
-        if (present(status)) then
-          status = nram_einval
-          return
-        end if
-        write (error_unit, '(3a)') 'nram: observe: "', name, '" is smaller than the array'
-        error stop 1
+        call refuse('observe: "'//name//'" is smaller than the array', status)
+        return
       end if
     end if
     call finish(c_associated(address), 'observe', status)
@@ -336,8 +336,15 @@ contains
     class(nram_memory), intent(in) :: self
     type(*), dimension(*), intent(in), target :: a
     integer, intent(out), optional :: status
-    call finish(c_nram_munmap(self%handle, c_loc(a)) == 0, 'unmap', status)
+    call self%unmap_address(c_loc(a), status)
   end subroutine memory_unmap
+
+  subroutine unmap_address(self, address, status)
+    class(nram_memory), intent(in) :: self
+    type(c_ptr), intent(in) :: address
+    integer, intent(out), optional :: status
+    call finish(c_nram_munmap(self%handle, address) == 0, 'unmap', status)
+  end subroutine unmap_address
 
   ! nram_advise() for the whole mapping.
   subroutine memory_advise(self, a, advice, status)
@@ -489,8 +496,15 @@ contains
     class(nram_memory), intent(in) :: self
     type(*), dimension(*), intent(in), target :: a
     character(:), allocatable :: text
-    text = to_text(c_nram_version_header(self%handle, c_loc(a)))
+    text = self%header_of(c_loc(a))
   end function memory_header
+
+  function header_of(self, address) result(text)
+    class(nram_memory), intent(in) :: self
+    type(c_ptr), intent(in) :: address
+    character(:), allocatable :: text
+    text = to_text(c_nram_version_header(self%handle, address))
+  end function header_of
 
   function last_errno() result(number)
     integer :: number
@@ -513,6 +527,18 @@ contains
       error stop 1
     end if
   end subroutine finish
+
+  ! What the library has not refused: so nram_message() says nothing of it.
+  subroutine refuse(why, status)
+    character(*), intent(in) :: why
+    integer, intent(out), optional :: status
+    if (present(status)) then
+      status = nram_einval
+      return
+    end if
+    write (error_unit, '(2a)') 'nram: ', why
+    error stop 1
+  end subroutine refuse
 
   function to_c(text) result(c_text)
     character(*), intent(in) :: text
@@ -747,7 +773,8 @@ contains
       error stop 1
     end if
     described%name = name
-    described%data = at
+    ! Where nothing is does not matter.
+    if (all(extents > 0)) described%data = at
     described%element = element
     described%dimensions = size(extents)
     described%extents(1:size(extents)) = extents
@@ -763,6 +790,7 @@ contains
     type(array_t), intent(out) :: found
     integer, intent(out), optional :: status
     character(kind=c_char), allocatable, target :: c_name(:)
+    character(128) :: what
     logical :: ok
     allocate (c_name, source=to_c(name))
     found%size = c_sizeof(found)
@@ -770,16 +798,14 @@ contains
     call finish(ok, 'find', status)
     if (.not. ok) then
       found%data = c_null_ptr
-    else if (found%element /= element .or. found%dimensions /= dimensions .or. .not. c_associated(found%data)) then
+    else if (.not. c_associated(found%data)) then
+      call refuse('find: "'//name//'" is in another mapping of the version than the first, which is the one observed', &
+                  status)
+    else if (found%element /= element .or. found%dimensions /= dimensions) then
       found%data = c_null_ptr
-      if (present(status)) then
-        status = nram_einval
-        return
-      end if
-      write (error_unit, '(3a, i0, a, i0, a, i0, a, i0, a)') 'nram: find: "', name, '" has elements of type ', &
-        found%element, ' (nram_element) in ', found%dimensions, ' dimensions; the pointer is for type ', element, &
-        ' in ', dimensions, ', of a mapping that is observed'
-      error stop 1
+      write (what, '(a, i0, a, i0, a, i0, a, i0)') '" has elements of type ', found%element, ' (nram_element) in ', &
+        found%dimensions, ' dimensions; the pointer is for type ', element, ' in ', dimensions
+      call refuse('find: "'//name//trim(what), status)
     else if (found%order == 0) then
       found%extents(1:dimensions) = found%extents(dimensions:1:-1)
     end if

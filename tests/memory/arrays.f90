@@ -6,7 +6,7 @@ program arrays
   use nram
   implicit none
   type(nram_memory) :: producer, observer
-  real(real64), pointer, contiguous :: words(:), cube(:, :, :), found_cube(:, :, :), found_line(:)
+  real(real64), pointer, contiguous :: words(:), others(:), cube(:, :, :), found_cube(:, :, :), found_line(:)
   real(real32), pointer, contiguous :: plane(:, :), found_plane(:, :)
   integer(int32), pointer, contiguous :: marks(:), found_marks(:)
   integer(int64), pointer :: found_count
@@ -58,6 +58,22 @@ program arrays
   if (version == 0) error stop 'no next version'
   call observer%find(found_line, seen, 'cube')
   if (size(found_line) /= 16) error stop 'the line'
+
+  ! One that is empty, and one in another mapping than the first.
+  call producer%map(others, [512_int64], 'others')
+  call producer%publish_all([c_loc(words), c_loc(others)], header='{"a": 1}', &
+                            arrays=[nram_described('none', words(1:0)), nram_described('others', others)])
+  call producer%published(words, timeout_ms=120000)
+  call observer%next_address(seen, 120000, version)
+  if (version == 0) error stop 'no next version'
+  call observer%find(found_line, seen, 'none')
+  if (size(found_line) /= 0) error stop 'nothing'
+  call observer%find(found_line, seen, 'others', status=status)
+  if (status /= nram_einval .or. associated(found_line)) error stop 'another mapping is not refused'
+  if (observer%header_of(seen) /= '{"a": 1}') error stop 'the header'
+  call observer%unmap_address(seen)
+  call observer%unmap_address(seen, status=status)
+  if (status /= nram_einval) error stop 'it is unmapped'
   call observer%close()
   call producer%close()
 end program arrays
