@@ -1,14 +1,31 @@
 #include <glog/logging.h>
 
+#include <algorithm>
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "base/units.h"
 #include "client/pool/publication_record.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/targets.h"
 
 namespace nram {
 namespace {
+
+// Observers go by what it says, without another look: in numbers that cannot overflow.
+void CheckArray(const PublishedArray& array, const PublicationRecord& record) {
+  CHECK_LT(array.mapping, record.lengths.size());
+  CHECK_LE(array.extents.size(), kDimensionsMax);
+  CHECK(!array.name.empty() && array.name.find('\0') == std::string::npos);
+  unsigned __int128 bytes = ElementBytes(array.type);
+  CHECK(bytes > 0);
+  for (const uint64_t extent : array.extents) {
+    bytes *= std::max<uint64_t>(extent, 1);
+    CHECK(bytes <= kRegionBytesMax) << array.name;
+  }
+  CHECK(array.offset + bytes <= record.lengths[array.mapping]) << array.name;
+  CHECK_LE(BytesOf(array), static_cast<uint64_t>(bytes));
+}
 
 void CheckDecoded(absl::string_view bytes) {
   const absl::StatusOr<PublicationRecord> record = DecodeRecord(bytes);
@@ -18,6 +35,7 @@ void CheckDecoded(absl::string_view bytes) {
   }
   CHECK_EQ(RecordNumber(bytes), record->number);
   CHECK(CheckRecord(*record).ok());
+  for (const PublishedArray& array : record->arrays) CheckArray(array, *record);
   const absl::StatusOr<PublicationRecord> again = DecodeRecord(EncodeRecord(*record));
   // Numbers that were written shortly may be longer now.
   if (EncodeRecord(*record).size() <= kPublicationBytesMax) CHECK(again.ok() && *again == *record) << again.status();

@@ -102,7 +102,9 @@ def publication():
     arrays = (b'{"arrays":[{"dims":[8,8],"mapping":0,"name":"u","offset":8,"order":"C","type":"float64"},{"dims":[],'
               b'"mapping":0,"name":"n","offset":0,"order":"Fortran","type":"int64"}],')
     for old, new in ((b"", b""), (b"[8,8]", b"[8,4294967296,4294967296]"), (b'"offset":8', b'"offset":-8'),
-                     (b'"n"', b'"u"'), (b"float64", b"float65")):
+                     (b'"n"', b'"u"'), (b"float64", b"float65"), (b"[8,8]", b"[0,511]"), (b"[8,8]", b"[0,512]"),
+                     (b"[]", b"[1,1,1,1,1,1,1,1,1]"), (b'"offset":0', b'"offset":4096'),
+                     (b'"mapping":0', b'"mapping":1'), (b'"u"', b'"\\u0000"')):
         yield bytes([2]) + arrays.replace(old, new) + text[1:]
     for magic in (b"NRMV", bytes(4)):
         yield bytes([0]) + magic + (1).to_bytes(4, "little") + bytes(504)
