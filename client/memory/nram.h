@@ -375,7 +375,8 @@ void* nram_observe(nram_t* n, const char* name, uint64_t version, uint64_t* got)
 int nram_observe_all(nram_t* n, const char* name, uint64_t version, void** addresses, size_t* count, uint64_t* got);
 /*
  * Goes on to the newest version, at the same address, as soon as there is one above the present; with all mappings that
- * one nram_observe_all() has made. Pages that are the same stay here. No thread may use the mappings meanwhile.
+ * one nram_observe_all() has made. Pages that are the same stay here. No thread may use the mappings meanwhile, nor the
+ * names and the header of the former version.
  * ETIMEDOUT: there was none within `timeout_ms` (0: looks once). EBUSY: the newer version has other mappings, or of
  * other lengths: observe it anew. After an error all is as before.
  */

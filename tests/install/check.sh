@@ -70,6 +70,29 @@ T
 cc -Wall -Werror -o "$directory/program" "$directory/program.c" \
   $(PKG_CONFIG_PATH=$prefix/lib/pkgconfig pkg-config --cflags --libs nram) || fail "a program cannot be built"
 [ "$("$directory/program")" = 42 ] || fail "the program"
+# The C++ face, with all that it includes.
+cat > "$directory/published.cc" <<'T'
+#include <nram.hpp>
+#include <cstdio>
+int main() {
+  nram::memory::Memory memory, other;
+  nram::memory::Arena arena(memory, 1 << 20, "installed");
+  std::vector<int, nram::memory::ArenaAllocator<int>> numbers(6, 42, arena);
+  numbers.reserve(10);
+  std::pmr::vector<double> none(&arena);
+  arena.Publish(nram::memory::Description().Add("numbers", numbers.data(), {2, 3}).Add("none", none.data(), {0}));
+  if (!arena.AwaitPublished(0, 60000)) return 1;
+  nram::memory::Observer seen(other, "installed");
+  if (seen.Find<double>("none").size() != 0) return 2;
+  std::printf("%d\n", seen.Find<int>("numbers")(1, 2));
+}
+T
+# shellcheck disable=SC2046
+for flags in -std=c++17 -std=c++20; do
+  c++ $flags -Wall -Wextra -Werror -o "$directory/published" "$directory/published.cc" \
+    $(PKG_CONFIG_PATH=$prefix/lib/pkgconfig pkg-config --cflags --libs nram) || fail "nram.hpp with $flags"
+  [ "$("$directory/published")" = 42 ] || fail "nram.hpp, built with $flags"
+done
 # Managed memory, and a program written for Rambrain.
 cat > "$directory/managed.cc" <<'T'
 #include <nram/managed.hpp>

@@ -62,8 +62,8 @@ has nram-server bin/nram-memserver lib/systemd/system/nram-memserver.service sha
 has nram-client bin/{nram,nram-fsd} lib/systemd/system/nram-{mount,swap}@.service share/man/man1/nram-mount.1.gz \
   share/bash-completion/completions/nram sbin/mount.fuse.nram lib/udev/rules.d/60-nram.rules lib/sysusers.d/nram.conf
 has libnram0 lib/{libnram,libnram-core}.so.0
-has libnram-dev include/nram.h{,pp} include/nram/{managed.hpp,compat/rambrain.h} lib/pkgconfig/nram{,-rambrain}.pc \
-  share/man/man3/nram.h.3.gz share/nram/fortran/nram.f90
+has libnram-dev include/nram.h{,pp} include/nram_arrays.hpp include/nram/{managed.hpp,compat/rambrain.h} \
+  lib/pkgconfig/nram{,-rambrain}.pc share/man/man3/nram.h.3.gz share/nram/fortran/nram.f90
 has nram-doc share/nram/prometheus/nram-alerts.yml share/nram/kubernetes/base/daemonset.yaml \
   share/doc/nram/docs/operating.md
 [ -x "$root/usr/share/nram/slurm/prolog.sh" ] || fail "a script that cannot be run"
