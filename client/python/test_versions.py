@@ -5,6 +5,7 @@ PYTHONPATH=client/python client/python/test_versions.py
 """
 
 import errno
+import gc
 import threading
 import time
 import unittest
@@ -72,6 +73,13 @@ class Versions(NramTest):
             found = seen.arrays[name]
             self.assertEqual((found.shape, found.dtype, found.flags.writeable), ((4, 5), u.dtype, False))
             self.assertTrue((found == numpy.arange(20).reshape(4, 5)).all())
+            # The mapping and its pool stay as long as the array.
+            with nram.Memory(budget=BUDGET) as third:
+                kept = third.observe(name).arrays[name]
+            gc.collect()
+            self.assertEqual((kept[3, 4], third.closed), (19, False))
+            del kept
+            self.assertTrue(third.closed)
             # An array stands for its mapping, and may be another one of it.
             memory.publish([written.array("i4", 7)])
             self.assertEqual(seen.next(timeout=60), 3)
