@@ -317,7 +317,8 @@ struct nram_publish_options {
   uint32_t wait_ms;
   /*
    * For nram_find_array(): what the mappings hold. At most 512, in some 50 KiB with the header; an array takes about
-   * 100 bytes of them. All have the same `size`. Copied by the call.
+   * 100 bytes of them, a mapping as much and 21 for each server that has a part of it. All have the same `size`. Copied
+   * by the call.
    */
   const struct nram_array* arrays;
   size_t array_count;

@@ -30,6 +30,16 @@ int64_t NowOfUnixNs() {
   return now.tv_sec * kNsPerSecond + now.tv_nsec;
 }
 
+// That may be members of a version.
+uint64_t CountServers(const Pool& pool) {
+  uint64_t count = 0;
+  for (size_t i = 0; i < pool.server_count(); ++i) {
+    const ServerSession* const session = pool.session(i);
+    if (!session->removed() && session->twin() == kNoServer) ++count;
+  }
+  return count;
+}
+
 }  // namespace
 
 Publisher::Publisher(const PublisherOptions& options, Pool* pool, PublishGate* gate, Userfault* userfault,
@@ -161,19 +171,23 @@ absl::Status Publisher::Begin(Job* job, int64_t deadline_ns) {
   record->step = job->request.step;
   record->header_json = job->request.header_json;
   record->arrays = job->request.arrays;
+  const uint64_t servers = CountServers(*pool_);
   for (const SegmentRef& segment : job->request.segments) {
-    // The servers' answers are filled in later; so much is enough to look at the rest.
-    record->regions.push_back({segment->region()->name(), segment->region()->id(), VersionNumber{1}, {1}, 1});
+    // The servers' answers are filled in later, and take hardly more room: so much is enough to look at the rest.
+    // Servers that have nothing of a region are no members.
+    const uint64_t copies = RoundUp(segment->length(), kSpanBytes) / kSpanBytes * kReplicasMax;
+    const std::vector<uint64_t> members(std::min(servers, copies), UINT64_MAX);
+    record->regions.push_back({segment->region()->name(), segment->region()->id(), kVersionNumberMax, members, 1});
     record->lengths.push_back(segment->length());
   }
   NRAM_RETURN_IF_ERROR(CheckRecord(*record));
-  // Members are a few hundred bytes.
-  constexpr size_t kForMembers = 4 * kKiB;
-  if (const size_t bytes = EncodeRecord(*record).size(); bytes + kForMembers > kPublicationBytesMax) {
-    return absl::InvalidArgumentError(absl::StrCat("the header of a version has ", record->header_json.size(),
-                                                   " bytes: at most about ", kPublicationBytesMax - kForMembers,
-                                                   " fit, with the names of mappings and what is said of ",
-                                                   record->arrays.size(), " arrays"));
+  constexpr size_t kForOthers = 4 * kKiB;  // such as servers that join meanwhile
+  if (const size_t bytes = EncodeRecord(*record).size(); bytes + kForOthers > kPublicationBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("what is said of a version has ", bytes, " bytes, and may have ",
+                     kPublicationBytesMax - kForOthers, ": shorten its header of ", record->header_json.size(),
+                     " bytes, describe fewer than its ", record->arrays.size(), " arrays, or publish fewer than ",
+                     record->regions.size(), " mappings on ", servers, " servers at once"));
   }
   NRAM_RETURN_IF_ERROR(MakeRoom(job->stream, job->request));
   // A wait for observers has its own time.

@@ -217,6 +217,34 @@ TEST_F(PublishTest, WhatDidNotChangeStaysHereWhenAnObserverGoesOn) {
   EXPECT_EQ(observer->counters().fetched_bytes, (kPages + changed) * kPageBytes);
 }
 
+// Servers that have a part of a mapping are members of its version: in the record they take room as headers do.
+TEST(PublishRecordTest, AVersionThatIsBegunHasRoomInItsRecord) {
+  constexpr uint64_t kServers = 6;
+  TestPool servers(kServers);
+  auto producer = OpenMemory(OptionsFor(servers.Options()));
+  std::vector<const void*> bases;
+  for (int i = 0; i < 64; ++i) {
+    uint64_t* const words = MapWords(producer.get(), absl::StrCat("field-", i), kServers * kSpanBytes);
+    for (uint64_t span = 0; span < kServers; ++span) words[span * kSpanBytes / sizeof(uint64_t)] = 1;
+    bases.push_back(words);
+  }
+  int begun = 0, refused = 0;
+  for (size_t bytes = 38'000; bytes < 56'000; bytes += 3'000) {
+    const std::string header = absl::StrCat("\"", std::string(bytes, 'x'), "\"");
+    const auto version = producer->Publish({.bases = bases, .header_json = header});
+    if (version.ok()) {
+      ++begun;
+      const absl::Status status = AwaitPublished(producer.get(), bases[0], *version);
+      ASSERT_TRUE(status.ok()) << bytes << ": " << status;
+    } else {
+      ++refused;
+      EXPECT_TRUE(absl::IsInvalidArgument(version.status())) << version.status();
+    }
+  }
+  EXPECT_GT(begun, 0);
+  EXPECT_GT(refused, 0);
+}
+
 TEST_F(PublishTest, SixtyFourObserversOfSixtyFourVersions) {
   constexpr uint64_t kVersions = 64, kPages = 64, kCount = kPages * kWordsPerPage;
   auto producer = Open();
