@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -34,8 +35,9 @@ bool Await(absl::FunctionRef<bool()> done) { return PollUntil(DeadlineAfterMs(kP
 // A client with a network of its own.
 class Client {
  public:
-  explicit Client(const TestPool& servers) {
+  explicit Client(const TestPool& servers, std::optional<int64_t> open_timeout_ms = std::nullopt) {
     PoolOptions options = servers.Options();
+    if (open_timeout_ms.has_value()) options.open_timeout_ms = *open_timeout_ms;
     options.ExpectCopies();
     options.replace_after_ms = 300;
     options.repair_bytes_per_s = PoolOptions::kRepairUnbounded;
@@ -116,7 +118,17 @@ class NamedCopiesTest : public ::testing::Test {
     owner_ = NewClient();
   }
 
-  std::unique_ptr<Client> NewClient() { return std::make_unique<Client>(servers_); }
+  // It has all servers that run. One that does not would be waited for as long as one that is slow.
+  std::unique_ptr<Client> NewClient() {
+    std::vector<size_t> running;
+    for (size_t i = 0; i < servers_.size(); ++i) {
+      if (servers_.runs(static_cast<int>(i))) running.push_back(i);
+    }
+    if (running.size() == servers_.size()) return std::make_unique<Client>(servers_);
+    auto client = std::make_unique<Client>(servers_, /*open_timeout_ms=*/1'000);
+    for (const size_t i : running) EXPECT_TRUE(Await([&] { return client->pool()->session(i)->up(); })) << i;
+    return client;
+  }
   void Restart(int server) {
     servers_.StopServer(server);
     servers_.StartServer(server);
